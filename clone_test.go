@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/machine"
 )
 
@@ -38,8 +41,10 @@ func TestWarm(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
+	const value = "warm-secret-51c0a7"
 	for _, cloned := range []bool{false, true} {
-		res, err := rt.Run(t.Context(), unitask.Request{Code: `console.log("hi")`}, unitask.IO{})
+		req := unitask.Request{Code: `console.log("hi")`, Secrets: map[string]string{"KEY": value}}
+		res, err := rt.Run(t.Context(), req, unitask.IO{})
 		if err != nil || string(res.Stdout) != "hi\n" || res.Cloned != cloned {
 			t.Fatalf("%v %+v", err, res)
 		}
@@ -49,6 +54,14 @@ func TestWarm(t *testing.T) {
 		}
 		unitask.Settle(t.Context(), rt)
 	}
+	found := []string{}
+	mustDo(t, filepath.WalkDir(filepath.Join(home, "templates"), func(name string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() && holds(t, name, value) {
+			found = append(found, name)
+		}
+		return err
+	}))
+	attack.Check(t, "a secret's value in the template that its run has made", "[]", fmt.Sprint(found))
 	// The rehearsals' server, client and fetch have left nothing: no entry, no date.
 	res, err := rt.Run(t.Context(), unitask.Request{Code: `
 const entries = performance.getEntries().length, http = require('node:http');
@@ -58,6 +71,27 @@ const server = http.createServer((q, s) => s.end()).listen(0, '127.0.0.1', () =>
 }));`}, unitask.IO{})
 	if err != nil || string(res.Stdout) != "0 true\n" || !res.Cloned {
 		t.Errorf("%v %+v", err, res)
+	}
+}
+
+// holds says whether a file has a text in it, which may be large.
+func holds(t *testing.T, name, text string) bool {
+	t.Helper()
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	buf := make([]byte, 4<<20)
+	for kept := 0; ; {
+		n, err := f.Read(buf[kept:])
+		if bytes.Contains(buf[:kept+n], []byte(text)) {
+			return true
+		}
+		if err != nil {
+			return false
+		}
+		kept = copy(buf, buf[max(0, kept+n-len(text)):kept+n])
 	}
 }
 
@@ -119,7 +153,7 @@ func differ(t *testing.T, home string, req unitask.Request, pool unitask.PoolSiz
 	}
 	req.Code = unique
 	var mu sync.Mutex
-	seen, wire := map[string]int{}, map[string]map[uint32]bool{}
+	seen, wire, same := map[string]int{}, map[string]map[uint32]bool{}, []string{}
 	var group sync.WaitGroup
 	next := make(chan int)
 	for range cap(slots) {
@@ -159,7 +193,7 @@ func differ(t *testing.T, home string, req unitask.Request, pool unitask.PoolSiz
 				for what, value := range out {
 					key := fmt.Sprint(what, " ", value)
 					if other, ok := seen[key]; ok {
-						t.Errorf("clones %d and %d have the same %s", other, i, key)
+						same = append(same, fmt.Sprintf("%d and %d: %s", other, i, key))
 					}
 					seen[key] = i
 				}
@@ -178,6 +212,7 @@ func differ(t *testing.T, home string, req unitask.Request, pool unitask.PoolSiz
 	}
 	close(next)
 	group.Wait()
+	attack.Check(t, "random values that two clones of a template share, "+path.Base(t.Name()), "[]", fmt.Sprint(same))
 	if len(seen) != clones*11 {
 		t.Errorf("%d values of %d clones", len(seen), clones)
 	}
@@ -245,7 +280,7 @@ func announcements(pcap []byte) (n int) {
 }
 
 // A template that is not what it was is dropped, and the run boots.
-func TestDamagedTemplate(t *testing.T) {
+func TestAttackDamagedTemplate(t *testing.T) {
 	needClones(t)
 	for name, damage := range map[string]func(dir string) error{
 		"memory edited": func(dir string) error { return edit(filepath.Join(dir, "memory"), 40<<20) },
@@ -278,9 +313,11 @@ func TestDamagedTemplate(t *testing.T) {
 				t.Fatal(err)
 			}
 			res, err := rt.Run(t.Context(), unitask.Request{Kernel: image.Linux, Code: `console.log("still")`}, unitask.IO{})
-			if err != nil || res.Cloned || string(res.Stdout) != "still\n" {
-				t.Errorf("%v %+v", err, res)
+			if err != nil {
+				t.Fatal(err)
 			}
+			got := cloned(res) + ", " + strings.TrimSpace(string(res.Stdout))
+			attack.Check(t, "a template that was changed: "+name, "booted, still", got)
 			if made, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: image.Linux}); err != nil || !made {
 				t.Errorf("it is not made anew: %v %v", made, err)
 			}
@@ -343,6 +380,14 @@ func TestTemplateSuccession(t *testing.T) {
 		t.Error("there is no successor")
 	}
 	cloned()
+}
+
+// cloned says how the machine of a result came to be.
+func cloned(res *unitask.Result) string {
+	if res.Cloned {
+		return "cloned"
+	}
+	return "booted"
 }
 
 func edit(name string, at int64) error {
@@ -417,7 +462,7 @@ func TestTemplateMakers(t *testing.T) {
 }
 
 // In a fresh process nothing is where it was in the last one; in a clone all is.
-func TestFreshProcess(t *testing.T) {
+func TestAttackFreshProcess(t *testing.T) {
 	needClones(t)
 	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
 	if err != nil {
@@ -437,8 +482,9 @@ func TestFreshProcess(t *testing.T) {
 		}
 		layouts[fresh][string(res.Stdout)] = true
 	}
-	if len(layouts[true]) != 3 || len(layouts[false]) != 1 {
-		t.Errorf("%d layouts of 3 fresh processes, %d of 3 clones", len(layouts[true]), len(layouts[false]))
+	attack.Check(t, "layouts of memory in three runs with a fresh process", "3", fmt.Sprint(len(layouts[true])))
+	if len(layouts[false]) != 1 {
+		t.Errorf("%d layouts of 3 clones", len(layouts[false]))
 	}
 	_, err = rt.Run(t.Context(), unitask.Request{Kernel: image.Nanos, FreshProcess: true, Code: "1"}, unitask.IO{})
 	if err == nil || !strings.Contains(err.Error(), "needs the linux kernel") {

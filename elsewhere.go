@@ -15,6 +15,7 @@ import (
 	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/failure"
+	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/internal/nesting"
 	"github.com/unitask/unitask/internal/program"
@@ -70,9 +71,12 @@ func (x *execution) runElsewhere(ctx context.Context, req catalog.Request, calle
 	stdout := bounded.NewStream(x.granted.OutputBytes, x.rec.Stdout(), x.streams.Stdout)
 	stderr := bounded.NewStream(x.granted.OutputBytes, x.rec.Stderr(), x.streams.Stderr)
 	plainOut, plainErr := x.redactor.Writer(stdout), x.redactor.Writer(stderr)
-	run := &FleetRun{ID: x.rec.ID, Caller: caller, Request: request, Inputs: &x.code.Inputs,
-		Colors: x.streams.Colors, Stdin: x.streams.Stdin, Stdout: plainOut, Stderr: plainErr,
-		Events: x.streams.Events, x: x, stdout: stdout, stderr: stderr}
+	run := &FleetRun{ID: x.rec.ID, Caller: caller, Request: request, Inputs: &x.code.Inputs, Colors: x.streams.Colors,
+		Stdin: x.streams.Stdin, Stdout: plainOut, Stderr: plainErr, x: x, stdout: stdout, stderr: stderr}
+	run.Events = func(e Event) { // a worker's, who knows the secrets
+		e.Message = x.redactor.String(e.Message)
+		x.streams.Events(e)
+	}
 	var res *Result
 	if err = x.bringImage(run, req); err == nil {
 		res, err = x.rt.opts.Fleet.Run(ctx, run)
@@ -80,7 +84,7 @@ func (x *execution) runElsewhere(ctx context.Context, req catalog.Request, calle
 	err = errors.Join(err, plainOut.Close(), plainErr.Close())
 	x.res.Outcome, x.res.ExitCode = OutcomeFailed, ExitHost
 	if res != nil {
-		boundResult(res, x.redactor)
+		history.BoundSaidResult(res, x.redactor)
 		here := x.res.Policy
 		id, redacted, again := x.res.RunID, x.res.Redacted, x.res.Retried
 		*x.res = *res
@@ -120,7 +124,7 @@ func (r *FleetRun) Again(why string) {
 	for _, c := range []*bounded.Stream{r.stdout, r.stderr} {
 		c.Restart(r.x.granted.OutputBytes)
 	}
-	r.x.res.Retried = why
+	r.x.res.Retried = r.x.redactor.String(why)
 	r.Events(Event{Kind: EventRetry, Message: why})
 }
 
@@ -128,7 +132,10 @@ func (r *FleetRun) Again(why string) {
 // left out.
 func (r *FleetRun) Machine(text json.RawMessage) {
 	var m record.Machine
-	if len(text) <= 64<<10 && nesting.Check(text, 16, 10_000) == nil && json.Unmarshal(text, &m) == nil {
+	if len(text) > 64<<10 || nesting.Check(text, 16, 10_000) != nil {
+		return
+	}
+	if text, _ = r.x.redactor.JSON(text); json.Unmarshal(text, &m) == nil {
 		r.x.rec.Machine = &m
 	}
 }

@@ -4,13 +4,17 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io/fs"
+	"math"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -30,22 +34,57 @@ type told struct {
 	audit  map[audit.Kind]string
 	took   time.Duration
 	result *Result
+	events []string
+	value  []string // places that have the secret's value: files of the home, events, the result
+}
+
+// saidValue is the value of the secret that the run has.
+const saidValue = "value-of-the-key"
+
+// lookForValue notes where the secret's value is.
+func (got *told) lookForValue(t *testing.T, home string) {
+	t.Helper()
+	look := func(where, text string) {
+		if strings.Contains(text, saidValue) {
+			got.value = append(got.value, where)
+		}
+	}
+	text, err := json.Marshal(got.result)
+	if err == nil {
+		err = filepath.WalkDir(home, func(name string, d fs.DirEntry, err error) error {
+			if err != nil || !d.Type().IsRegular() {
+				return err
+			}
+			text, err := os.ReadFile(name)
+			look(filepath.Base(name), string(text))
+			return err
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	look("the result", string(text))
+	look("the events", strings.Join(got.events, "\n"))
 }
 
 // tell has a worker say something of a run that has a secret, bound to good.example.
 func tell(t *testing.T, say lying) (got told) {
 	t.Helper()
-	rt, err := Open(Options{Home: testdir.Private(t), Fleet: say})
+	home := testdir.Private(t)
+	rt, err := Open(Options{Home: home, Fleet: say})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer rt.Close()
 	begin := time.Now()
-	req := Request{Code: "1", AllowNet: []string{"good.example"}, Secrets: map[string]string{"KEY": "value-of-the-key"}, SecretHosts: map[string][]string{"KEY": {"good.example"}}}
-	if got.result, err = rt.Run(t.Context(), req, IO{Events: func(Event) {}}); err != nil {
+	req := Request{Code: "1", AllowNet: []string{"good.example"}, Secrets: map[string]string{"KEY": saidValue},
+		SecretHosts: map[string][]string{"KEY": {"good.example"}}}
+	tell := func(e Event) { got.events = append(got.events, e.Message) }
+	if got.result, err = rt.Run(t.Context(), req, IO{Events: tell}); err != nil {
 		t.Fatal(err)
 	}
 	got.took = time.Since(begin)
+	got.lookForValue(t, home)
 	text, err := os.ReadFile(rt.Runs().Path(got.result.RunID, record.NetlogFile))
 	if err != nil {
 		t.Fatal(err)
@@ -124,8 +163,102 @@ func TestAttackWorkerSays(t *testing.T) {
 		res.ArtifactsRefused = make([]record.Refusal, 50_000)
 		return res
 	}).result
-	attack.Check(t, "a worker's result has endless lists", fmt.Sprint(maxSaidError, " ", maxSaidList, " ", maxSaidList),
-		fmt.Sprint(len(got.Error), " ", len(got.Policy.Denials), " ", len(got.ArtifactsRefused)))
+	attack.Check(t, "a worker's result has endless lists",
+		fmt.Sprint(history.MaxSaidError, history.MaxSaidList, history.MaxSaidList),
+		fmt.Sprint(len(got.Error), len(got.Policy.Denials), len(got.ArtifactsRefused)))
+}
+
+// Which values came back to requests without them is a worker's word, too: of secrets that the run has, and marked.
+func TestAttackWorkerExposes(t *testing.T) {
+	got := tell(t, func(r *FleetRun) *Result {
+		r.Decided([]byte(`{"proto":"http","name":"good.example","verdict":"denied","exposed":["KEY","OTHER","KEY"]}`))
+		for i := range maxSaidDecisions {
+			r.Decided(fmt.Appendf(nil, `{"proto":"http","exposed":["KEY%d","%s"]}`, i, strings.Repeat("x", 9000)))
+		}
+		return exited()
+	})
+	want := `{"answers":{"KEY":1},"output":0,"saidBy":"worker w1?[2J"}`
+	attack.Check(t, "a worker that names other secrets as exposed: the audit log", want, got.audit[audit.SecretExposed])
+	lines := strings.Join(got.lines, "\n")
+	named := fmt.Sprint(strings.Contains(lines, "OTHER") || strings.Contains(lines, "KEY1"))
+	attack.Check(t, "a worker that names other secrets as exposed: they are in the netlog", "false", named)
+	endless := fmt.Sprint(math.MaxInt)
+	for name, numbers := range map[string]string{
+		"endless":        strings.ReplaceAll(`"count":N,"bytesUp":N,"bytesDown":N,"durationMs":N,"redacted":N`, "N", endless),
+		"less than none": `"count":-7,"bytesUp":-7,"bytesDown":-7,"durationMs":-7,"redacted":-7`,
+	} {
+		got := tell(t, func(r *FleetRun) *Result {
+			for range 9 {
+				r.Decided([]byte(`{"proto":"tcp","name":"a.example","verdict":"denied",` + numbers + `}`))
+			}
+			return exited()
+		})
+		sums := "no sum overflows"
+		var up, down, count int64
+		for _, line := range got.lines {
+			var d Decision
+			if err := json.Unmarshal([]byte(line), &d); err != nil {
+				t.Fatal(err)
+			}
+			up, down, count = up+d.BytesUp, down+d.BytesDown, count+int64(d.Count)
+			if min(up, down, count, d.DurationMs, int64(d.Redacted)) < 0 {
+				sums = line
+			}
+		}
+		if refused := got.audit[audit.NetRefused]; strings.Contains(refused, ":-") {
+			sums = refused
+		}
+		attack.Check(t, "a worker's netlog has numbers that are "+name, "no sum overflows", sums)
+	}
+}
+
+// A worker knows a run's secrets. Wherever it says their values, they are taken out; and a run of a fleet asks
+// nobody, so a worker has no answers to tell.
+func TestAttackWorkerTellsValues(t *testing.T) {
+	const v = "x " + saidValue
+	for name, say := range map[string]func(*FleetRun, *Result){
+		"in an event":           func(r *FleetRun, _ *Result) { r.Events(Event{Kind: EventStore, Message: v}) },
+		"in why it began again": func(r *FleetRun, _ *Result) { r.Again(v) },
+		"of the machine": func(r *FleetRun, _ *Result) {
+			r.Machine(fmt.Appendf(nil, `{"arch":%q,"template":%[1]q,"jail":{"layers":[{"name":%[1]q,"why":%[1]q}]}}`, v))
+		},
+		"in the netlog": func(r *FleetRun, _ *Result) {
+			r.Decided(fmt.Appendf(nil, `{"proto":"http","name":%q,"path":%[1]q,"alpn":%[1]q,"rule":%[1]q}`, v))
+		},
+		"on the console":     func(r *FleetRun, _ *Result) { _ = r.Console(strings.NewReader(v)) },
+		"in an error":        func(_ *FleetRun, res *Result) { res.Outcome, res.Error = OutcomeFailed, v },
+		"in a package":       func(_ *FleetRun, res *Result) { res.Packages = []InstalledPackage{{Name: v, Version: v}} },
+		"in a kernel's name": func(_ *FleetRun, res *Result) { res.Kernel, res.Accelerator = Kernel(v), Accel(v) },
+		"in what was granted": func(_ *FleetRun, res *Result) {
+			granted := &res.Policy.Effective
+			granted.Image, granted.Secrets, granted.MemoryMB = v, []policy.SecretRule{{Name: v}}, 1
+		},
+		"in an answer": func(_ *FleetRun, res *Result) { res.Approvals = []Approval{{Host: v, By: v}} },
+		"in a change of policy": func(_ *FleetRun, res *Result) {
+			res.PolicyChanges = []PolicyChange{{AllowNet: []string{v}}}
+		},
+		"in the outcome":        func(_ *FleetRun, res *Result) { res.Outcome = Outcome(v) },
+		"in the session's id":   func(_ *FleetRun, res *Result) { res.Session = v },
+		"in a file's name":      func(r *FleetRun, _ *Result) { _ = r.Artifact(saidValue, 0o644, strings.NewReader(v)) },
+		"in what was kept back": func(_ *FleetRun, res *Result) { res.ArtifactsLeft = []record.Refusal{{Path: v, Reason: v}} },
+		"in its own name":       func(r *FleetRun, _ *Result) { r.SaidBy(v); r.Decided([]byte("{}")) },
+	} {
+		got := tell(t, func(r *FleetRun) *Result {
+			res := exited()
+			say(r, res)
+			return res
+		})
+		attack.Check(t, "a worker says a secret's value "+name, "[]", fmt.Sprint(got.value))
+	}
+	got := tell(t, func(*FleetRun) *Result {
+		res := exited()
+		res.Approvals, res.PolicyChanges = make([]Approval, 50_000), make([]PolicyChange, 50_000)
+		res.Packages, res.ArtifactsLeft = make([]InstalledPackage, 50_000), make([]record.Refusal, 50_000)
+		return res
+	}).result
+	attack.Check(t, "a worker's result has endless answers, changes, packages and files",
+		fmt.Sprint(0, 0, history.MaxSaidList, 0),
+		fmt.Sprint(len(got.Approvals), len(got.PolicyChanges), len(got.Packages), len(got.ArtifactsLeft)))
 }
 
 // A worker's list of what did not come back makes no success of a run that has none, and has no secret, no line of its
@@ -142,12 +275,21 @@ func TestAttackWorkerUndelivered(t *testing.T) {
 	}{{OutcomeExited, ExitUndelivered}, {OutcomeUndelivered, ExitUndelivered}, {OutcomeTimeout, ExitTimeout}, {OutcomeOOM, ExitOOM}} {
 		attack.Check(t, fmt.Sprintf("a worker that says %s, with 0 for its exit code, of a run whose files did not come", c.outcome), fmt.Sprint(c.want), fmt.Sprint(said(c.outcome, "x").ExitCode))
 	}
+	for outcome, want := range map[Outcome]string{OutcomeCrashed: "crashed 125", OutcomeFailed: "failed 125",
+		OutcomeLost: "lost 125", "perfect": "failed 125", "": "failed 125"} {
+		res := tell(t, func(*FleetRun) *Result { return &Result{Outcome: outcome} }).result
+		got := fmt.Sprint(res.Outcome, " ", res.ExitCode)
+		attack.Check(t, fmt.Sprintf("a worker that says %q, with 0 for its exit code", outcome), want, got)
+	}
 	text := func(res *Result) string { return res.Error + res.ArtifactsRefused[0].Path }
-	attack.Check(t, "a worker that names a secret among the files that did not come", "told false", fmt.Sprintf("told %v", strings.Contains(text(said(OutcomeExited, "a value-of-the-key")), "value-of-the-key")))
+	told := fmt.Sprint(strings.Contains(text(said(OutcomeExited, "a "+saidValue)), saidValue))
+	attack.Check(t, "a worker that names a secret among the files that did not come: it is told", "false", told)
 	hint := tell(t, func(*FleetRun) *Result {
-		return &Result{Outcome: OutcomeExited, Hint: "value-of-the-key", Value: "value-of-the-key", Policy: Policy{Denials: []policy.Denial{{Reason: "value-of-the-key"}}}}
+		denied := Policy{Denials: []policy.Denial{{Reason: saidValue}}}
+		return &Result{Outcome: OutcomeExited, Hint: saidValue, Value: saidValue, Policy: denied}
 	}).result
-	attack.Check(t, "a worker that puts a secret into a hint, a value and a denial", "told false", fmt.Sprintf("told %v", strings.Contains(fmt.Sprint(hint), "value-of-the-key")))
+	told = fmt.Sprint(strings.Contains(fmt.Sprint(hint), saidValue))
+	attack.Check(t, "a worker that puts a secret into a hint, a value and a denial: it is told", "false", told)
 	attack.Check(t, "a worker that forges a line with a file that did not come", "forged false", fmt.Sprintf("forged %v", strings.ContainsAny(text(said(OutcomeExited, "x\n\x1b[2J")), "\n\x1b")))
 	attack.Check(t, "a worker that names a file of a megabyte", "cut true", fmt.Sprintf("cut %v", len(text(said(OutcomeExited, strings.Repeat("x", 1<<20)))) < 4000))
 }

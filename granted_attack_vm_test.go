@@ -14,6 +14,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/machine"
 )
 
 // Code has no more time than it was granted, whatever it does to its signals, streams, disks and processes.
@@ -129,13 +130,26 @@ for (const d of ["/tmp", "/out", "/home/user", "/dev/shm", "/work", process.cwd(
 for (const p of fs.readdirSync("/proc")) if (+p && +p !== process.pid) try { if (fs.readFileSync("/proc/" + p + "/cmdline", "utf8").includes("MA" + "RK")) found.push("process " + p) } catch {}
 if (Object.keys(globalThis).some((n) => n.includes("left"))) found.push("a global");
 console.log(crypto.randomUUID(), Math.random(), true); console.log(found.join(", ") || "nothing");`
+	shape := unitask.Shape{Kernel: unitask.Linux}
+	if _, err := rt.MakeTemplate(t.Context(), shape); err != nil && machine.CanClone {
+		t.Fatal(err)
+	}
 	var said []string
+	templates := map[string]bool{}
 	for _, code := range []string{leave, look} {
 		res, err := rt.Run(t.Context(), unitask.Request{Code: strings.ReplaceAll(strings.ReplaceAll(code, `"MA" + "RK"`, `"left-" + "behind"`), "MARK", mark), Kernel: unitask.Linux}, unitask.IO{})
 		if err != nil || res.ExitCode != 0 {
 			t.Fatalf("%+v %v", res, err)
 		}
+		rec, err := rt.Runs().Get(res.RunID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		templates[rec.Machine.Template] = true
 		said = append(said, strings.Split(strings.TrimSpace(string(res.Stdout)), "\n")...)
+	}
+	if machine.CanClone && (len(templates) != 1 || templates[""]) {
+		t.Errorf("the machines are of the templates %v", templates)
 	}
 	attack.Check(t, "what code left in its machine, in the next one", "nothing", said[2])
 	same := "others"
@@ -145,7 +159,8 @@ console.log(crypto.randomUUID(), Math.random(), true); console.log(found.join(",
 	attack.Check(t, "random numbers of two machines of one template", "others", same)
 }
 
-// The value of a secret that the code has is in no other process of the host, and nowhere in the home.
+// The value of a secret that the code has is in no other process of the host, and nowhere in the home. (TestWarm
+// looks into the template that a run with a secret has made.)
 func TestAttackSecretTraces(t *testing.T) {
 	needVM(t)
 	home := newHome(t)

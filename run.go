@@ -91,7 +91,7 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req catalog.Reques
 	res, err := rt.execute(ctx, begin, caller, req, streams, look)
 	meter.End(ctx, res)
 	if res == nil && err != nil {
-		rt.AuditRefusal(audit.RunRefused, caller, err, req.Secrets)
+		rt.AuditRefusal(audit.RunRefused, caller, err, req.Request)
 	}
 	return res, err
 }

@@ -227,9 +227,9 @@ func Open(opts Options) (*Runtime, error) {
 func (rt *Runtime) Audit() *audit.Journal { return rt.journal }
 
 // AuditRefusal writes into the audit log that a caller was refused something before there was a record of it: the first
-// of each kind of a caller, then one in ten seconds, with how many were left out. secrets are values that are left out.
-func (rt *Runtime) AuditRefusal(kind audit.Kind, caller Caller, reason error, secrets map[string]string) {
-	rt.refusals.Note(rt.journal, kind, caller, reason, secrets)
+// of each kind of a caller, then one in ten seconds, with how many were left out. Values of asked's secrets are left out.
+func (rt *Runtime) AuditRefusal(kind audit.Kind, caller Caller, reason error, asked Request) {
+	rt.refusals.Note(rt.journal, kind, caller, reason, asked)
 }
 
 // Images is the store of parts and images.

@@ -215,7 +215,7 @@ func (s *Server) admitted(caller unitask.Caller, err error) error {
 	}
 	s.metrics.refused(err)
 	if full := new(LimitError); errors.As(err, &full) {
-		s.rt.AuditRefusal(audit.QueueFull, caller, err, nil)
+		s.rt.AuditRefusal(audit.QueueFull, caller, err, unitask.Request{})
 	}
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/vmm/jail"
 )
 
@@ -96,7 +97,7 @@ esac; exit 1`
 }
 
 // A QEMU that can is given KVM's device, opened; an older one opens it.
-func TestKVMGiven(t *testing.T) {
+func TestAttackKVMGiven(t *testing.T) {
 	device := filepath.Join(t.TempDir(), "kvm")
 	if err := os.WriteFile(device, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -120,10 +121,14 @@ func TestKVMGiven(t *testing.T) {
 			if (number != "") != c.given || strings.Contains(args, "-accel kvm,device=/dev/fdset/1 ") != c.given {
 				t.Errorf("arguments: %s", args)
 			}
-			there := slices.IndexFunc(files, func(line string) bool { return strings.HasSuffix(line, " "+device) })
-			if (there >= 0) != c.given || there >= 0 && files[there] != number+" "+device {
-				t.Errorf("fd=%s, and it has %q", number, files)
+			files = slices.DeleteFunc(files, func(line string) bool { return !strings.HasSuffix(line, " "+device) })
+			want := "[]"
+			if c.given {
+				want = "[" + number + " DEVICE]"
 			}
+			got := strings.ReplaceAll(fmt.Sprint(files), device, "DEVICE")
+			row := fmt.Sprintf("descriptors of KVM's device that a QEMU %s has, by %s", c.version, c.accel)
+			attack.Check(t, row, want, got)
 		})
 	}
 	q := QEMU{}

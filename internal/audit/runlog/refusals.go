@@ -1,6 +1,8 @@
 package runlog
 
 import (
+	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -9,17 +11,25 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Note writes down that a caller was refused something before there was a record of it: the first of each kind of a
-// caller, then one in refusalPeriod, with how many were left out. secrets are values that must not be in it.
-func (r *Refusals) Note(to *audit.Journal, kind audit.Kind, caller run.Caller, reason error, secrets map[string]string) {
+// Note writes down that a caller was refused something that it asked for, before there was a record of it: the first of
+// each kind of a caller, then one in refusalPeriod, with how many were left out. A reason may quote a part of the
+// request, so it is left out where a secret stands there.
+func (r *Refusals) Note(to *audit.Journal, kind audit.Kind, caller run.Caller, reason error, asked run.Request) {
 	caller = caller.WithDefaults()
 	leftOut, now := r.count(string(kind)+" "+caller.Name, time.Now())
 	if !now {
 		return
 	}
 	detail := map[string]any{"error": "", "leftOut": leftOut}
-	if redactor, err := record.NewRedactor(record.Secrets{Given: secrets}); err == nil {
+	if redactor, err := record.NewRedactor(record.Secrets{Given: asked.Secrets}); err == nil {
 		detail["error"] = Shorten(redactor.String(reason.Error()))
+		_, in := redactor.Marshal(asked)
+		if hosts := fmt.Sprint(asked.SecretHosts); redactor.String(hosts) != hosts {
+			in = append(in, "secrets")
+		}
+		if len(in) > 0 {
+			detail["error"] = "not shown: a secret's value stands in the request's " + Shorten(strings.Join(in, ", "))
+		}
 	}
 	to.Write(audit.Entry{Time: time.Now(), Kind: kind, Caller: caller.Name, Via: string(caller.Via), Detail: detail})
 }

@@ -151,7 +151,7 @@ func (a *Log) network() (list []audit.Entry) {
 		list = append(list, a.Entry(audit.SecretUsed, a.said(map[string]any{"hosts": a.usedBy()})))
 	}
 	if n := a.redact.Exposed(); len(a.exposed) > 0 || n > 0 {
-		list = append(list, a.Entry(audit.SecretExposed, map[string]any{"answers": a.exposed, "output": n}))
+		list = append(list, a.Entry(audit.SecretExposed, a.said(map[string]any{"answers": a.exposed, "output": n})))
 	}
 	if len(a.refused) > 0 {
 		list = append(list, a.Entry(audit.NetRefused, a.said(map[string]any{"count": a.refused, "first": a.first})))

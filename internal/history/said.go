@@ -1,0 +1,87 @@
+package history
+
+import (
+	"encoding/json"
+	"slices"
+
+	"github.com/unitask/unitask/internal/bounded"
+	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
+)
+
+// Bounds of what a fleet's worker says of a run.
+const (
+	MaxSaidList  = 1000    // denials, packages, and artifacts that were refused
+	MaxSaidError = 4 << 10 // bytes of an error
+
+	maxSaidText   = 1200    // bytes of a text in a line: 300 of the guest's, each as an escape
+	maxSaidName   = 300     // bytes of a name
+	maxSaidNumber = 1 << 48 // bytes and milliseconds of a line: the sums of all lines are numbers, too
+	maxSaidCount  = 1 << 30 // other numbers of a line
+)
+
+// BoundSaidLine makes a line of a worker's netlog one that a run here could have: in its texts, its numbers, and the
+// secrets that it names, which must have been granted.
+func BoundSaidLine(d *netstack.Decision, granted []policy.SecretRule) {
+	d.Name = bounded.Text(d.Name, maxSaidName)
+	for _, text := range []*string{&d.Addr, &d.Rule, &d.Reason, &d.Dialled, &d.Method, &d.Path, &d.ALPN} {
+		*text = bounded.Text(*text, maxSaidText)
+	}
+	if !slices.Contains([]string{"dns", "tcp", "http"}, d.Proto) {
+		d.Proto = "other"
+	}
+	for _, number := range []*int64{&d.BytesUp, &d.BytesDown, &d.DurationMs} {
+		*number = min(max(*number, 0), maxSaidNumber)
+	}
+	for _, number := range []*int{&d.Count, &d.Redacted, &d.Status} {
+		*number = min(max(*number, 0), maxSaidCount)
+	}
+	for _, names := range []*[]string{&d.Secrets, &d.Exposed} {
+		slices.Sort(*names)
+		*names = slices.DeleteFunc(slices.Compact(*names), func(name string) bool {
+			return !slices.ContainsFunc(granted, func(s policy.SecretRule) bool { return s.Name == name })
+		})
+	}
+}
+
+// outcomes are those that a run can have.
+var outcomes = []run.Outcome{
+	run.OutcomeExited, run.OutcomeSignaled, run.OutcomeTimeout, run.OutcomeOOM, run.OutcomeUndelivered,
+	run.OutcomeCancelled, run.OutcomeCrashed, run.OutcomeFailed, run.OutcomeBusy, run.OutcomeLost,
+}
+
+// exitCodes are those of outcomes that have one.
+var exitCodes = map[run.Outcome]int{
+	run.OutcomeTimeout: run.ExitTimeout, run.OutcomeOOM: run.ExitOOM, run.OutcomeUndelivered: run.ExitUndelivered,
+}
+
+// BoundSaidResult takes secrets out of what a worker says of a run's end, cuts it, and has the exit code be that of
+// its outcome. Runs of a fleet ask nobody, and their policies do not change: a worker has no word of that.
+func BoundSaidResult(res *run.Result, redactor *record.Redactor) {
+	outcome := res.Outcome
+	if clean, fields := redactor.Marshal(res); len(fields) > 0 {
+		*res = run.Result{}
+		_ = json.Unmarshal(clean, res) // what can't be read is left out
+	}
+	if res.Outcome = outcome; !slices.Contains(outcomes, outcome) {
+		res.Outcome = run.OutcomeFailed
+	}
+	if code := exitCodes[res.Outcome]; code != 0 {
+		res.ExitCode = code
+	} else if res.Outcome != run.OutcomeExited && res.ExitCode == 0 {
+		res.ExitCode = run.ExitHost
+	}
+	res.Session, res.Approvals, res.PolicyChanges, res.ArtifactsLeft = "", nil, nil, nil
+	res.Error = bounded.Text(res.Error, MaxSaidError)
+	res.Packages = res.Packages[:min(len(res.Packages), MaxSaidList)]
+	res.Policy.Denials = res.Policy.Denials[:min(len(res.Policy.Denials), MaxSaidList)]
+	res.ArtifactsRefused = res.ArtifactsRefused[:min(len(res.ArtifactsRefused), MaxSaidList)]
+	for i := range res.ArtifactsRefused {
+		r := &res.ArtifactsRefused[i]
+		r.Path, r.Reason = bounded.Text(r.Path, maxSaidText), bounded.Text(r.Reason, maxSaidText)
+	}
+	d := &res.Duration
+	d.Total, d.Boot, d.Connect, d.Run = max(d.Total, 0), max(d.Boot, 0), max(d.Connect, 0), max(d.Run, 0)
+}
