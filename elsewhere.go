@@ -16,6 +16,7 @@ import (
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/hostfiles"
+	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/internal/nesting"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -179,7 +180,7 @@ func (rt *Runtime) HostMemoryMB(req Request, ceiling *policy.Ceiling) int {
 	case err != nil:
 		return 0
 	case len(granted.Packages) > 0:
-		return max(granted.MemoryMB, buildMemory)
+		return max(granted.MemoryMB, install.MemoryMB)
 	}
 	return granted.MemoryMB
 }

@@ -40,7 +40,7 @@ var floors = [][]string{
 	{"internal/paused"},
 	{"internal/history", "internal/language"},
 	{"internal/catalog"},
-	{"internal/doctor"},
+	{"internal/doctor", "internal/install"},
 	{""},
 	{"internal/sessiond", "internal/testhome"},
 	{"fleet", "mcp"},

@@ -25,6 +25,7 @@ import (
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/imagefile"
+	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/nesting"
 	"github.com/unitask/unitask/internal/packages"
@@ -69,7 +70,7 @@ func readOwnLock(file string) (l ownLock, err error) {
 	}
 	for _, b := range l.Builds {
 		if err == nil {
-			err = checkLocked(b.Packages)
+			err = packages.CheckLocked(b.Packages)
 		}
 		if err == nil {
 			err = packages.CheckNpm(b.Npm)
@@ -296,8 +297,8 @@ func (rt *Runtime) fillPackages(ctx context.Context, o *catalog.Custom, env *ima
 		o.Runtime = im.Runtime
 		o.Folders[slices.Index(o.Folders, l.Packages.Place)] = place
 	}
-	b := builder{language: l, arch: o.Arch, runtime: im.Runtime, jail: rt.opts.RequireJail, caller: Caller{Ceiling: rt.opts.Ceiling.Reaching()}.WithDefaults(), tell: rt.opts.Events}
-	return rt.obtain(ctx, b, now.Asked, locked, func(store *packages.Store, kept *packages.Lock) error {
+	b := install.Target{Language: l, Arch: o.Arch, Runtime: im.Runtime, Jail: rt.opts.RequireJail, Caller: Caller{Ceiling: rt.opts.Ceiling.Reaching()}.WithDefaults(), Tell: rt.opts.Events}
+	return rt.installer().Ensure(ctx, b, now.Asked, locked, func(store *packages.Store, kept *packages.Lock) error {
 		held, err := store.Hold(kept)
 		if err != nil {
 			return err
@@ -398,7 +399,7 @@ func (rt *Runtime) nameOwn(o *catalog.Custom, audited map[string]any) error {
 func (rt *Runtime) tryImports(ctx context.Context, o *catalog.Custom, l *language.Language) error {
 	code := "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n"
 	req := catalog.Request{Custom: o, Request: Request{Code: code, Language: l.Name, Image: o.Name, Arch: o.Arch, Args: o.Warm, MemoryMB: o.MemoryMB, Cold: true, Timeout: python.DataPatience, RequireJail: rt.opts.RequireJail}}
-	res, err := rt.runFor(ctx, Caller{}, req, IO{Events: func(Event) {}}, inspection{})
+	res, err := rt.runBuild(ctx, Caller{}, req, nil)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/packages"
 	"github.com/unitask/unitask/policy"
@@ -78,20 +79,20 @@ func (n stepNetwork) give(ctx context.Context, rt *Runtime, req *Request) (proxy
 	proxies := map[string]func(string, uint16) *url.URL{} // by HOST:PORT
 	for _, system := range n.systems {
 		l := language.OfSystem(system)
-		registry, err := hostRegistry(l.Packages, func() (string, error) {
+		registry, err := install.HostRegistry(l.Packages, func() (string, error) {
 			tool, _, err := rt.images.Tool(ctx, req.Arch, l.Packages.Tool)
 			return tool, err
 		})
 		if err != nil {
 			return nil, err
 		}
-		way, err := rt.reach(ctx, registry)
+		way, err := rt.installer().Reach(ctx, registry)
 		if err != nil {
 			return nil, err
 		}
-		req.AllowNet, req.AllowTCP = append(req.AllowNet, way.nets...), append(req.AllowTCP, way.tcps...)
-		for _, at := range slices.Concat(way.nets, way.tcps) {
-			proxies[at] = way.proxy
+		req.AllowNet, req.AllowTCP = append(req.AllowNet, way.Nets...), append(req.AllowTCP, way.TCPs...)
+		for _, at := range slices.Concat(way.Nets, way.TCPs) {
+			proxies[at] = way.Proxy
 		}
 		cert := ""
 		if registry.CA != "" {
@@ -118,13 +119,13 @@ func (n stepNetwork) give(ctx context.Context, rt *Runtime, req *Request) (proxy
 }
 
 // pipVariables configure pip for a registry; cert is the file of its certificates, "" where there is none.
-func pipVariables(env map[string]string, r *packages.Registry, w ways, cert string) {
+func pipVariables(env map[string]string, r *packages.Registry, w install.Routes, cert string) {
 	env["PIP_INDEX_URL"] = r.URL
 	if len(r.More) > 0 {
 		env["PIP_EXTRA_INDEX_URL"] = strings.Join(r.More, " ")
 	}
-	if len(w.plain) > 0 {
-		env["PIP_TRUSTED_HOST"] = strings.Join(w.plain, " ")
+	if len(w.Plain) > 0 {
+		env["PIP_TRUSTED_HOST"] = strings.Join(w.Plain, " ")
 	}
 	if cert != "" {
 		env["PIP_CERT"] = cert

@@ -12,6 +12,7 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/imagefile"
+	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/packages"
 	"github.com/unitask/unitask/policy"
@@ -36,7 +37,7 @@ func (p ownInstalled) same(other ownInstalled) bool {
 
 // check says what is wrong with what others have written.
 func (p *ownInstalled) check() error {
-	if err := checkLocked(p.Packages); err != nil {
+	if err := packages.CheckLocked(p.Packages); err != nil {
 		return err
 	}
 	return packages.CheckNpm(p.Npm)
@@ -120,19 +121,19 @@ func (rt *Runtime) installOver(ctx context.Context, o *catalog.Custom, env *imag
 // installInto has an image's own pip or npm install packages.
 func (rt *Runtime) installInto(ctx context.Context, o *catalog.Custom, base *image.Container, before, got *ownInstalled) error {
 	l := language.OfSystem(got.System)
-	registry, err := hostRegistry(l.Packages, func() (string, error) {
+	registry, err := install.HostRegistry(l.Packages, func() (string, error) {
 		tool, _, err := rt.images.Tool(ctx, o.Arch, l.Packages.Tool)
 		return tool, err
 	})
 	if err != nil {
 		return err
 	}
-	way, err := rt.reach(ctx, registry)
+	way, err := rt.installer().Reach(ctx, registry)
 	if err != nil {
 		return err
 	}
-	p := plan{Place: l.Packages.Place, URL: registry.URL, More: registry.More, Scopes: registry.Scopes, CA: registry.CA != "",
-		Authorities: authorities, Specs: got.Asked, Plain: way.plain}
+	p := install.Plan{Place: l.Packages.Place, URL: registry.URL, More: registry.More, Scopes: registry.Scopes, CA: registry.CA != "",
+		Authorities: install.Authorities, Specs: got.Asked, Plain: way.Plain}
 	if before != nil {
 		p.Lock, p.Npm = before.Packages, before.Npm
 	}
@@ -140,8 +141,8 @@ func (rt *Runtime) installInto(ctx context.Context, o *catalog.Custom, base *ima
 	if err != nil {
 		return err
 	}
-	c := change{what: "the packages", request: changes(o, overScripts[got.System]), proxy: way.proxy, ceiling: rt.opts.Ceiling.Reaching()}
-	c.request.AllowNet, c.request.AllowTCP, c.request.OutputBytes = way.nets, way.tcps, maxLockText
+	c := change{what: "the packages", request: changes(o, overScripts[got.System]), proxy: way.Proxy, ceiling: rt.opts.Ceiling.Reaching()}
+	c.request.AllowNet, c.request.AllowTCP, c.request.OutputBytes = way.Nets, way.TCPs, install.MaxLockText
 	c.request.Neighbours = []Neighbour{{Name: "plan.json", Content: string(text)}, {Name: "install", Content: l.Packages.Program}}
 	if p.CA {
 		c.request.Neighbours = append(c.request.Neighbours, Neighbour{Name: "ca.pem", Content: registry.CA})
@@ -149,7 +150,7 @@ func (rt *Runtime) installInto(ctx context.Context, o *catalog.Custom, base *ima
 	what := strings.Join(got.Asked, " ")
 	c.tell = fmt.Sprintf("installing %s from %s over %s, in a machine of its own", what, packages.Shown(registry.URL), o.From)
 	c.failed = func(res *Result) string {
-		return fmt.Sprintf("%s: %s can't be installed over %s from %s: %s (`unitask inspect %s` has the rest)", got.System, what, o.From, packages.Shown(registry.URL), rt.toolSaid(got.System, res), res.RunID)
+		return fmt.Sprintf("%s: %s can't be installed over %s from %s: %s (`unitask inspect %s` has the rest)", got.System, what, o.From, packages.Shown(registry.URL), rt.installer().ToolError(got.System, res), res.RunID)
 	}
 	c.printed = got.printed
 	asked, system := got.Asked, got.System

@@ -13,6 +13,7 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/image/oci"
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -48,7 +49,7 @@ func (rt *Runtime) runSteps(ctx context.Context, o *catalog.Custom, base *image.
 		return "", fmt.Errorf("run the steps of %s: %w", o.File, err)
 	}
 	c.tell = fmt.Sprintf("running %d steps over %s, in a machine of its own%s", len(steps), o.From, reached)
-	c.failed = func(res *Result) string { return stepFailed(steps, res, rt.refusedWays(res.RunID)) }
+	c.failed = func(res *Result) string { return stepFailed(steps, res, rt.installer().DeniedHosts(res.RunID)) }
 	return rt.change(ctx, o, base, config, c)
 }
 
@@ -56,7 +57,7 @@ func (rt *Runtime) runSteps(ctx context.Context, o *catalog.Custom, base *image.
 func changes(o *catalog.Custom, script string) Request {
 	return Request{
 		Code: script, Language: "shell", Kernel: image.Linux, Arch: o.Arch, Dir: "/tmp/unitask", Cold: true,
-		MemoryMB: max(buildMemory, o.MemoryMB), Timeout: buildTime, OutputBytes: buildOutput, MaxArtifacts: maxLayer,
+		MemoryMB: max(install.MemoryMB, o.MemoryMB), Timeout: install.Timeout, OutputBytes: install.OutputBytes, MaxArtifacts: maxLayer,
 	}
 }
 
@@ -75,7 +76,7 @@ func (rt *Runtime) change(ctx context.Context, o *catalog.Custom, base *image.Co
 	req.Image, req.RequireJail = under.Digest, rt.opts.RequireJail
 	rt.opts.Events(Event{Kind: EventImage, Message: c.tell})
 	start := time.Now()
-	res, err := rt.runFor(ctx, Caller{Ceiling: c.ceiling}, catalog.Request{Request: req}, IO{Events: func(Event) {}}, inspection{build: &build{proxy: c.proxy, layer: true}})
+	res, err := rt.runBuild(ctx, Caller{Ceiling: c.ceiling}, catalog.Request{Request: req}, &install.Build{Proxy: c.proxy, Layer: true})
 	if err != nil {
 		return "", fmt.Errorf("run %s of %s: %w", c.what, o.File, err)
 	}
@@ -150,8 +151,8 @@ func ended(text string, res *Result) string {
 	if strings.TrimSpace(text) == "" {
 		text = string(res.Stdout)
 	}
-	if text = strings.TrimSpace(text); len(text) > maxToolError {
-		text = "…" + text[len(text)-maxToolError:]
+	if text = strings.TrimSpace(text); len(text) > install.MaxToolError {
+		text = "…" + text[len(text)-install.MaxToolError:]
 	}
 	return strings.ToValidUTF8(text, "\ufffd")
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/history"
+	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/internal/spans"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -33,8 +34,8 @@ func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, strea
 type inspection struct {
 	debug   *DebugOptions
 	trace   *Trace
-	session *Session // the machine is a session's
-	build   *build   // it installs packages
+	session *Session       // the machine is a session's
+	build   *install.Build // it installs packages
 }
 
 // kind is what its span is called.
@@ -293,7 +294,7 @@ func (rt *Runtime) prepare(caller Caller, req catalog.Request, streams IO, look 
 	code := &p.code
 	code.on(streams)
 	code.session = look.session
-	code.layer = look.build != nil && look.build.layer
+	code.layer = look.build != nil && look.build.Layer
 	code.living = &living{ceiling: caller.Ceiling, fixed: look.build != nil}
 	code.attachable = caller.Ceiling.Debug()
 	asked, granted, err := rt.grant(caller, req, code)
