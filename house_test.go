@@ -41,6 +41,7 @@ var floors = [][]string{
 	{"internal/history", "internal/language"},
 	{"internal/catalog"},
 	{"internal/doctor", "internal/install"},
+	{"internal/imagebuild"},
 	{""},
 	{"internal/sessiond", "internal/testhome"},
 	{"fleet", "mcp"},
@@ -99,15 +100,15 @@ func TestImportsPointDown(t *testing.T) {
 
 // budgets may only fall: who needs less writes the new figure here.
 var budgets = map[string]int{
-	"files of the root":            55,
-	"lines of the root":            10_290,
-	"methods of Runtime":           81,
+	"files of the root":            48,
+	"lines of the root":            8_382,
+	"methods of Runtime":           54,
 	"functions of over 80 lines":   10,
 	"tests of over 80 lines":       99,
 	"files of over 500 lines":      15,
-	"lines of over 120 characters": 4969,
+	"lines of over 120 characters": 4963,
 	"sleeps in tests":              95,
-	"bytes of ARCHITECTURE.md":     10_867,
+	"bytes of ARCHITECTURE.md":     10_864,
 }
 
 func TestBudgets(t *testing.T) {

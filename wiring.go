@@ -3,7 +3,9 @@ package unitask
 import (
 	"context"
 
+	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/imagebuild"
 	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/internal/packages"
 )
@@ -27,4 +29,19 @@ func (rt *Runtime) Packages() *packages.Store { return rt.installer().Store() }
 // that were. The next run that asks for some has them built again, from what the registry then has.
 func (rt *Runtime) RemovePackages(ctx context.Context) (int, error) {
 	return rt.installer().RemoveAll(ctx)
+}
+
+// BuildImage builds a custom image, from a file or from that of its name in the home's environments, with the versions
+// that the lock file beside it says; it writes that file where there is none. Foreign code runs in machines only, and
+// reaches no more than the runtime's ceiling allows. Runs that name the image have this one from the moment that it is
+// whole.
+func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*OwnImage, *image.Image, error) {
+	leave, err := rt.enter()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer leave()
+	b := &imagebuild.Builder{Catalog: rt.catalog, Installer: rt.installer(), Ceiling: rt.opts.Ceiling,
+		RequireJail: rt.opts.RequireJail, CheckPath: checkGuestPath}
+	return b.Build(ctx, from, arch)
 }

@@ -114,7 +114,7 @@ func (in *Installer) Ensure(ctx context.Context, to Target, specs []string, lock
 	if err != nil {
 		return failure.At("packages", err)
 	}
-	registry, err := HostRegistry(l.Packages, func() (string, error) { return tool, nil })
+	registry, err := hostRegistry(l.Packages, func() (string, error) { return tool, nil })
 	if err != nil {
 		return failure.At("packages", err)
 	}
@@ -216,25 +216,31 @@ type Plan struct {
 	Scopes map[string]string `json:"scopes,omitempty"`
 	Plain  []string          `json:"plain,omitempty"`
 	CA     bool              `json:"ca,omitempty"`
-	// Authorities are the variables that name a file of certificates, of what may be started while a package is built.
+	// authorities are the variables that name a file of certificates, of what may be started while a package is built.
 	Authorities []string           `json:"authorities"`
 	Specs       []string           `json:"specs"`
 	Lock        []packages.Package `json:"lock,omitempty"`
 	Npm         json.RawMessage    `json:"npm,omitempty"`
 }
 
-// Authorities are the variables by which pip, requests, OpenSSL, curl, git, cargo, Node and npm take certificates.
-var Authorities = []string{"PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "CARGO_HTTP_CAINFO", "NODE_EXTRA_CA_CERTS", "npm_config_cafile"}
+// authorities are the variables by which pip, requests, OpenSSL, curl, git, cargo, Node and npm take certificates.
+var authorities = []string{"PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "CARGO_HTTP_CAINFO", "NODE_EXTRA_CA_CERTS", "npm_config_cafile"}
+
+// NewPlan is a plan by which packages are installed from a registry, at a place in the guest.
+func NewPlan(place string, registry *packages.Registry, routes Routes, asked []string) Plan {
+	return Plan{Place: place, URL: registry.URL, More: registry.More, Scopes: registry.Scopes, CA: registry.CA != "",
+		Authorities: authorities, Specs: asked, Plain: routes.Plain}
+}
 
 // build installs packages in a machine, and keeps them.
 func (in *Installer) build(ctx context.Context, to Target, store *packages.Store, want, before *packages.Lock, registry *packages.Registry, tool string) error {
 	l := to.Language
-	routes, err := in.Reach(ctx, registry)
+	routes, err := in.reach(ctx, registry)
 	if err != nil {
 		return failure.At("packages", err)
 	}
-	p := Plan{Tool: "/tool/" + filepath.Base(tool), Place: image.At(l.Packages.Place, to.Runtime), URL: registry.URL, More: registry.More, Scopes: registry.Scopes, CA: registry.CA != "",
-		Authorities: Authorities, Specs: want.Asked, Plain: routes.Plain}
+	p := NewPlan(image.At(l.Packages.Place, to.Runtime), registry, routes, want.Asked)
+	p.Tool = "/tool/" + filepath.Base(tool)
 	if before != nil {
 		p.Lock, p.Npm = before.Packages, before.Npm
 	}

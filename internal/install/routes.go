@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/packages"
 	"github.com/unitask/unitask/internal/publicaddr"
@@ -29,9 +30,9 @@ import (
 
 // The routes of a build to registries: those that the host's own pip and npm are configured for.
 
-// HostRegistry is the one that the host's own tool is configured for; tool is asked for where that has none but its
+// hostRegistry is the one that the host's own tool is configured for; tool is asked for where that has none but its
 // own.
-func HostRegistry(i *language.Installer, tool func() (string, error)) (*packages.Registry, error) {
+func hostRegistry(i *language.Installer, tool func() (string, error)) (*packages.Registry, error) {
 	home, _ := userdir.Home()
 	if !filepath.IsAbs(home) { // a relative one leads into the working folder, which may be a project's
 		home = ""
@@ -55,8 +56,21 @@ type Routes struct {
 	Proxy      func(host string, port uint16) *url.URL
 }
 
-// Reach finds the routes to a registry, which answers.
-func (in *Installer) Reach(ctx context.Context, registry *packages.Registry) (r Routes, err error) {
+// Registry finds the registry that the host's own pip or npm is configured for, and the routes to it.
+func (in *Installer) Registry(ctx context.Context, i *language.Installer, arch image.Arch) (*packages.Registry, Routes, error) {
+	registry, err := hostRegistry(i, func() (string, error) {
+		tool, _, err := in.Images.Tool(ctx, arch, i.Tool)
+		return tool, err
+	})
+	if err != nil {
+		return nil, Routes{}, err
+	}
+	routes, err := in.reach(ctx, registry)
+	return registry, routes, err
+}
+
+// reach finds the routes to a registry, which answers.
+func (in *Installer) reach(ctx context.Context, registry *packages.Registry) (r Routes, err error) {
 	hosts, err := registry.All()
 	if err != nil {
 		return r, err

@@ -1,4 +1,4 @@
-package unitask
+package imagebuild
 
 import (
 	"context"
@@ -13,14 +13,15 @@ import (
 	"github.com/unitask/unitask/internal/imagefile"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
 )
 
-// Debian's packages in images of the user's own. Over an image that comes along they are unpacked on the host, and
+// Debian's packages in custom images. Over an image that comes along they are unpacked on the host, and
 // nothing of them runs. Over a container's image its own dpkg installs them, in a machine.
 
 // unpackDebian fetches an image's packages of Debian and unpacks them into a folder, which is in one of its own, to be
 // removed; "" where there are none.
-func (rt *Runtime) unpackDebian(ctx context.Context, o *catalog.Custom, env *imagefile.Environment, l *language.Language, was, now *ownBuild) (folder string, err error) {
+func (b *Builder) unpackDebian(ctx context.Context, o *catalog.Custom, env *imagefile.Environment, l *language.Language, was, now *lockedBuild) (folder string, err error) {
 	if len(env.Debian) == 0 {
 		return "", nil
 	}
@@ -29,7 +30,7 @@ func (rt *Runtime) unpackDebian(ctx context.Context, o *catalog.Custom, env *ima
 	if was != nil && slices.Equal(was.Wanted, now.Wanted) {
 		locked = was.Debian
 	}
-	base := rt.images.With(l.Image(o.From).Payload)
+	base := b.Catalog.Images.With(l.Image(o.From).Payload)
 	if _, err := base.Obtain(ctx, image.Linux, o.Arch); err != nil { // whose parts say what is there
 		return "", err
 	}
@@ -37,7 +38,7 @@ func (rt *Runtime) unpackDebian(ctx context.Context, o *catalog.Custom, env *ima
 	if err != nil {
 		return "", err
 	}
-	store := catalog.CustomStore(rt.opts.Home)
+	store := catalog.CustomStore(b.Catalog.Home)
 	if err := os.MkdirAll(store.Dir, 0o700); err != nil {
 		return "", err
 	}
@@ -56,12 +57,12 @@ func (rt *Runtime) unpackDebian(ctx context.Context, o *catalog.Custom, env *ima
 			return "", err
 		}
 	}
-	rt.opts.Events(Event{Kind: EventImage, Message: "fetching " + strings.Join(env.Debian, " ") + " by apt"})
-	debs, err := rt.images.Debs(ctx, o.Arch, status, env.Debian, locked, from)
+	b.tell("fetching " + strings.Join(env.Debian, " ") + " by apt")
+	debs, err := b.Catalog.Images.Debs(ctx, o.Arch, status, env.Debian, locked, from)
 	if err != nil {
 		return "", debianFailed(ctx, o, env.Debian, err)
 	}
-	if err := rt.foundDebs(env.Debian, debs, has); err != nil {
+	if err := b.checkFound(env.Debian, debs, has); err != nil {
 		return "", debianFailed(ctx, o, env.Debian, err)
 	}
 	found, err := image.UnpackDebs(ctx, from, debs, o.Arch, to)
@@ -72,7 +73,7 @@ func (rt *Runtime) unpackDebian(ctx context.Context, o *catalog.Custom, env *ima
 		return "", err
 	}
 	if len(found.Scripts) > 0 {
-		rt.opts.Events(Event{Kind: EventImage, Message: "unpacked, without their installation scripts: " + strings.Join(found.Scripts, ", ")})
+		b.tell("unpacked, without their installation scripts: " + strings.Join(found.Scripts, ", "))
 	}
 	takeFolders(o, found, l)
 	now.Debian = debs
@@ -87,8 +88,8 @@ func debianFailed(ctx context.Context, o *catalog.Custom, specs []string, err er
 	return policy.Bad("image", o.File, "debian: %.200s can't be had: %v", strings.Join(specs, " "), err)
 }
 
-// foundDebs says which package that was asked for is neither among those that apt has found nor in the image.
-func (rt *Runtime) foundDebs(specs []string, debs []image.Deb, has []string) error {
+// checkFound says which package that was asked for is neither among those that apt has found nor in the image.
+func (b *Builder) checkFound(specs []string, debs []image.Deb, has []string) error {
 	for _, spec := range specs {
 		name, _, _ := strings.Cut(spec, "=")
 		if slices.ContainsFunc(debs, func(d image.Deb) bool { return d.Name == name }) {
@@ -97,7 +98,7 @@ func (rt *Runtime) foundDebs(specs []string, debs []image.Deb, has []string) err
 		if !slices.Contains(has, name) {
 			return fmt.Errorf("%s is no package by itself", name)
 		}
-		rt.opts.Events(Event{Kind: EventImage, Message: name + " is in the image already"})
+		b.tell(name + " is in the image already")
 	}
 	return nil
 }
@@ -118,9 +119,9 @@ func takeFolders(o *catalog.Custom, found image.DebFolder, l *language.Language)
 // debsAt is where a machine has the packages that are to be installed; it is not in the layer.
 const debsAt = "/tmp/unitask-debs"
 
-// installScript installs packages as the image's own apt or dpkg does, without a network, and leaves no logs and
+// debianScript installs packages as the image's own apt or dpkg does, without a network, and leaves no logs and
 // caches.
-const installScript = `export DEBIAN_FRONTEND=noninteractive DEBCONF_NONINTERACTIVE_SEEN=true PATH="$PATH:/usr/sbin:/sbin:/usr/bin:/bin"
+const debianScript = `export DEBIAN_FRONTEND=noninteractive DEBCONF_NONINTERACTIVE_SEEN=true PATH="$PATH:/usr/sbin:/sbin:/usr/bin:/bin"
 if command -v apt-get >/dev/null; then
 	apt-get -q -y --no-install-recommends -o APT::Sandbox::User=root -o Dpkg::Use-Pty=0 install ` + debsAt + `/*.deb || exit
 else
@@ -130,14 +131,14 @@ rm -rf /var/log/apt /var/log/dpkg.log /var/log/alternatives.log /var/cache/apt/*
 `
 
 // installDebian installs an image's packages of Debian over a container's image, or takes the layer that came of them.
-func (rt *Runtime) installDebian(ctx context.Context, o *catalog.Custom, env *imagefile.Environment, base *image.Container, was ownLayer, now *ownLayer) error {
+func (b *Builder) installDebian(ctx context.Context, o *catalog.Custom, env *imagefile.Environment, base *image.Container, was lockedLayer, now *lockedLayer) error {
 	now.Wanted = slices.Sorted(slices.Values(env.Debian))
 	var locked []image.Deb
 	if now.sameWanted(was) {
 		locked = was.Debian
 	}
 	same := now.sameBase(was)
-	if same && rt.hasLayer(was.Installed) {
+	if same && b.hasLayer(was.Installed) {
 		now.Debian, now.Installed = was.Debian, was.Installed
 		o.Layers = append(o.Layers, was.Installed)
 		return nil
@@ -151,18 +152,18 @@ func (rt *Runtime) installDebian(ctx context.Context, o *catalog.Custom, env *im
 	if err != nil {
 		return policy.Bad("image", o.File, "debian: %s %v", o.From, err)
 	}
-	if err := os.MkdirAll(rt.catalog.LayersDir(), 0o700); err != nil {
+	if err := os.MkdirAll(b.Catalog.LayersDir(), 0o700); err != nil {
 		return err
 	}
-	from, err := os.MkdirTemp(rt.catalog.LayersDir(), ".debs-") // which goes with what builds left behind
+	from, err := os.MkdirTemp(b.Catalog.LayersDir(), ".debs-") // which goes with what builds left behind
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(from)
-	rt.opts.Events(Event{Kind: EventImage, Message: "fetching " + strings.Join(env.Debian, " ") + " by apt"})
-	debs, err := rt.images.Debs(ctx, o.Arch, status, env.Debian, locked, from)
+	b.tell("fetching " + strings.Join(env.Debian, " ") + " by apt")
+	debs, err := b.Catalog.Images.Debs(ctx, o.Arch, status, env.Debian, locked, from)
 	if err == nil {
-		err = rt.foundDebs(env.Debian, debs, has)
+		err = b.checkFound(env.Debian, debs, has)
 	}
 	if err != nil {
 		return debianFailed(ctx, o, env.Debian, err)
@@ -170,17 +171,17 @@ func (rt *Runtime) installDebian(ctx context.Context, o *catalog.Custom, env *im
 	if now.Debian = debs; len(debs) == 0 {
 		return nil
 	}
-	c := change{what: "the packages", request: changes(o, installScript)}
-	c.request.Dirs = []Mount{{Host: from, Guest: debsAt}}
+	c := change{what: "the packages", request: layerRequest(o, debianScript)}
+	c.request.Dirs = []run.Mount{{Host: from, Guest: debsAt}}
 	c.tell = fmt.Sprintf("installing %d packages of Debian over %s, in a machine of its own", len(debs), o.From)
-	c.failed = func(res *Result) string {
+	c.failed = func(res *run.Result) string {
 		return fmt.Sprintf("debian: the image's own dpkg ended with exit code %d: %q (`unitask inspect %s` has the rest)", res.ExitCode, lastSaid(res), res.RunID)
 	}
-	if now.Installed, err = rt.change(ctx, o, base, base.Config, c); err != nil {
+	if now.Installed, err = b.runLayer(ctx, o, base, base.Config, c); err != nil {
 		return err
 	}
 	if same && was.Installed != "" && was.Installed != now.Installed {
-		rt.opts.Events(Event{Kind: EventImage, Message: "the packages are those of the lock file, and have left other files than then"})
+		b.tell("the packages are those of the lock file, and have left other files than then")
 	}
 	o.Layers = append(o.Layers, now.Installed)
 	return nil

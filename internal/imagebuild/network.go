@@ -1,4 +1,4 @@
-package unitask
+package imagebuild
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/packages"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
 )
 
 // What the steps of a build reach: nothing, but for the hosts that the description names, and the registries that
@@ -73,37 +74,30 @@ func (n stepNetwork) allowed(c *policy.Ceiling, system string, specs []string) e
 	return err
 }
 
-// give gives the steps' machine its network, and their pip and npm the configuration of the host's.
-func (n stepNetwork) give(ctx context.Context, rt *Runtime, req *Request) (proxy func(string, uint16) *url.URL, err error) {
+// configure gives the steps' machine its network, and their pip and npm the configuration of the host's.
+func (n stepNetwork) configure(ctx context.Context, in *install.Installer, req *run.Request) (proxy func(string, uint16) *url.URL, err error) {
 	req.AllowNet, req.Env = n.hosts, map[string]string{}
 	proxies := map[string]func(string, uint16) *url.URL{} // by HOST:PORT
 	for _, system := range n.systems {
 		l := language.OfSystem(system)
-		registry, err := install.HostRegistry(l.Packages, func() (string, error) {
-			tool, _, err := rt.images.Tool(ctx, req.Arch, l.Packages.Tool)
-			return tool, err
-		})
+		registry, routes, err := in.Registry(ctx, l.Packages, req.Arch)
 		if err != nil {
 			return nil, err
 		}
-		way, err := rt.installer().Reach(ctx, registry)
-		if err != nil {
-			return nil, err
-		}
-		req.AllowNet, req.AllowTCP = append(req.AllowNet, way.Nets...), append(req.AllowTCP, way.TCPs...)
-		for _, at := range slices.Concat(way.Nets, way.TCPs) {
-			proxies[at] = way.Proxy
+		req.AllowNet, req.AllowTCP = append(req.AllowNet, routes.Nets...), append(req.AllowTCP, routes.TCPs...)
+		for _, at := range slices.Concat(routes.Nets, routes.TCPs) {
+			proxies[at] = routes.Proxy
 		}
 		cert := ""
 		if registry.CA != "" {
-			ca := Neighbour{Name: system + "-ca.pem", Content: registry.CA}
+			ca := run.Neighbour{Name: system + "-ca.pem", Content: registry.CA}
 			req.Neighbours = append(req.Neighbours, ca)
 			cert = path.Join(req.Dir, ca.Name)
 		}
 		if system == policy.Pip {
-			pipVariables(req.Env, registry, way, cert)
+			pipVariables(req.Env, registry, routes, cert)
 		} else {
-			req.Neighbours = append(req.Neighbours, Neighbour{Name: "npmrc", Content: npmConfig(registry, cert)})
+			req.Neighbours = append(req.Neighbours, run.Neighbour{Name: "npmrc", Content: npmConfig(registry, cert)})
 			req.Env["npm_config_userconfig"] = path.Join(req.Dir, "npmrc")
 		}
 	}
@@ -111,10 +105,10 @@ func (n stepNetwork) give(ctx context.Context, rt *Runtime, req *Request) (proxy
 		if p := proxies[net.JoinHostPort(host, strconv.Itoa(int(port)))]; p != nil {
 			return p(host, port)
 		}
-		if rt.opts.Upstream.Proxy == nil {
+		if in.Proxy == nil {
 			return nil
 		}
-		return rt.opts.Upstream.Proxy(host, port)
+		return in.Proxy(host, port)
 	}, nil
 }
 

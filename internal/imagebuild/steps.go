@@ -1,4 +1,4 @@
-package unitask
+package imagebuild
 
 import (
 	"context"
@@ -15,13 +15,14 @@ import (
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
 )
 
 // Steps of a build: foreign code, which runs in a machine of its own over the image that it changes, as the image's
 // root, and leaves a layer.
 
-// ownPaths are those of a machine that no layer has.
-const ownPaths = contract.LayerWithout
+// machinePaths are those of a machine that no layer has.
+const machinePaths = contract.LayerWithout
 
 const (
 	maxLayer        = 2 << 30 // bytes of what steps change
@@ -33,54 +34,53 @@ const (
 type change struct {
 	what    string // for messages: the steps
 	tell    string // when the machine starts
-	request Request
+	request run.Request
 	proxy   func(host string, port uint16) *url.URL
-	ceiling *policy.Ceiling      // of what it reaches
-	timed   bool                 // files keep the time that they were written at
-	failed  func(*Result) string // says why it has ended badly
-	printed func([]byte) error   // takes what it has printed, if not nil
+	ceiling *policy.Ceiling          // of what it reaches
+	timed   bool                     // files keep the time that they were written at
+	failed  func(*run.Result) string // says why it has ended badly
+	printed func([]byte) error       // takes what it has printed, if not nil
 }
 
 // runSteps runs steps over an image, and keeps what they have changed as a layer, whose digest it returns.
-func (rt *Runtime) runSteps(ctx context.Context, o *catalog.Custom, base *image.Container, config oci.Config, steps []string, reached stepNetwork) (string, error) {
-	c := change{what: "the steps", timed: true, ceiling: rt.opts.Ceiling.Reaching(), request: changes(o, stepsScript(base.Config.Dir, steps))}
+func (b *Builder) runSteps(ctx context.Context, o *catalog.Custom, base *image.Container, config oci.Config, steps []string, reached stepNetwork) (string, error) {
+	c := change{what: "the steps", timed: true, ceiling: b.Ceiling.Reaching(), request: layerRequest(o, stepsScript(base.Config.Dir, steps))}
 	var err error
-	if c.proxy, err = reached.give(ctx, rt, &c.request); err != nil {
+	if c.proxy, err = reached.configure(ctx, b.Installer, &c.request); err != nil {
 		return "", fmt.Errorf("run the steps of %s: %w", o.File, err)
 	}
 	c.tell = fmt.Sprintf("running %d steps over %s, in a machine of its own%s", len(steps), o.From, reached)
-	c.failed = func(res *Result) string { return stepFailed(steps, res, rt.installer().DeniedHosts(res.RunID)) }
-	return rt.change(ctx, o, base, config, c)
+	c.failed = func(res *run.Result) string { return stepFailed(steps, res, b.Installer.DeniedHosts(res.RunID)) }
+	return b.runLayer(ctx, o, base, config, c)
 }
 
-// changes is a request for a script that changes an image.
-func changes(o *catalog.Custom, script string) Request {
-	return Request{
+// layerRequest is a request for a script that changes an image.
+func layerRequest(o *catalog.Custom, script string) run.Request {
+	return run.Request{
 		Code: script, Language: "shell", Kernel: image.Linux, Arch: o.Arch, Dir: "/tmp/unitask", Cold: true,
 		MemoryMB: max(install.MemoryMB, o.MemoryMB), Timeout: install.Timeout, OutputBytes: install.OutputBytes, MaxArtifacts: maxLayer,
 	}
 }
 
-// change changes an image with the layers that it has so far, as its root, and keeps what is another then as a layer,
-// whose digest it returns.
-func (rt *Runtime) change(ctx context.Context, o *catalog.Custom, base *image.Container, config oci.Config, c change) (string, error) {
+// runLayer runs a script as root on the image so far and stores what has changed as a layer, whose digest it returns.
+func (b *Builder) runLayer(ctx context.Context, o *catalog.Custom, base *image.Container, config oci.Config, c change) (string, error) {
 	config.Entrypoint, config.Cmd, config.User = nil, nil, ""
-	under, err := rt.lay(ctx, base, o.Arch, config, o.Layers)
+	under, err := b.derive(ctx, base, o.Arch, config, o.Layers)
 	if err != nil {
 		return "", err
 	}
 	if len(under.Names) == 0 {
-		defer func() { _ = rt.images.RemoveContainer(context.WithoutCancel(ctx), under) }()
+		defer func() { _ = b.Catalog.Images.RemoveContainer(context.WithoutCancel(ctx), under) }()
 	}
 	req := c.request
-	req.Image, req.RequireJail = under.Digest, rt.opts.RequireJail
-	rt.opts.Events(Event{Kind: EventImage, Message: c.tell})
+	req.Image, req.RequireJail = under.Digest, b.RequireJail
+	b.tell(c.tell)
 	start := time.Now()
-	res, err := rt.runBuild(ctx, Caller{Ceiling: c.ceiling}, catalog.Request{Request: req}, &install.Build{Proxy: c.proxy, Layer: true})
+	res, err := b.Installer.Run(ctx, run.Caller{Ceiling: c.ceiling}, catalog.Request{Request: req}, &install.Build{Proxy: c.proxy, Layer: true})
 	if err != nil {
 		return "", fmt.Errorf("run %s of %s: %w", c.what, o.File, err)
 	}
-	if res.Outcome != OutcomeExited || res.ExitCode != 0 {
+	if res.Outcome != run.OutcomeExited || res.ExitCode != 0 {
 		return "", policy.Bad("image", o.File, "%s", c.failed(res))
 	}
 	if c.printed != nil {
@@ -93,8 +93,8 @@ func (rt *Runtime) change(ctx context.Context, o *catalog.Custom, base *image.Co
 		limits.Since = start.Truncate(time.Second).Add(-time.Second)
 	}
 	entries := 0
-	digest, err := rt.keepLayer(func(to io.Writer) (digest string, err error) {
-		made, err := rt.runs.OpenArtifact(res.RunID, contract.LayerFile)
+	digest, err := b.storeLayer(func(to io.Writer) (digest string, err error) {
+		made, err := b.Catalog.Records.OpenArtifact(res.RunID, contract.LayerFile)
 		if err != nil {
 			for _, r := range res.ArtifactsRefused {
 				err = fmt.Errorf("what they changed %s", r.Reason)
@@ -102,14 +102,14 @@ func (rt *Runtime) change(ctx context.Context, o *catalog.Custom, base *image.Co
 			return "", err
 		}
 		defer made.Close()
-		digest, entries, err = oci.CopyLayer(ctx, to, made, limits, strings.Split(ownPaths, ":"), contract.LayerEnd)
+		digest, entries, err = oci.CopyLayer(ctx, to, made, limits, strings.Split(machinePaths, ":"), contract.LayerEnd)
 		return digest, err
 	})
 	if err != nil {
 		return "", fmt.Errorf("keep what %s of %s changed: %w (`unitask inspect %s` has their output)", c.what, o.File, err, res.RunID)
 	}
-	rt.opts.Events(Event{Kind: EventImage, Message: fmt.Sprintf("%s changed %d files, after %.0f s", c.what, entries, time.Since(start).Seconds())})
-	return digest, rt.runs.Remove(res.RunID) // which has the layer a second time
+	b.tell(fmt.Sprintf("%s changed %d files, after %.0f s", c.what, entries, time.Since(start).Seconds()))
+	return digest, b.Catalog.Records.Remove(res.RunID) // which has the layer a second time
 }
 
 // stepsScript runs steps one after the other, each in a shell of its own, until one fails.
@@ -127,7 +127,7 @@ func shellQuote(text string) string { return "'" + strings.ReplaceAll(text, "'",
 var stepEnd = regexp.MustCompile(`unitask: step ([0-9]{1,3}) ended with exit code ([0-9]{1,3})\n$`)
 
 // stepFailed says which step has failed, and the last that was printed.
-func stepFailed(steps []string, res *Result, refused string) string {
+func stepFailed(steps []string, res *run.Result, refused string) string {
 	what := "the steps"
 	text := string(res.Stderr)
 	if end := stepEnd.FindStringSubmatch(text); end != nil {
@@ -145,9 +145,9 @@ func stepFailed(steps []string, res *Result, refused string) string {
 }
 
 // lastSaid is the last that a run printed.
-func lastSaid(res *Result) string { return ended(string(res.Stderr), res) }
+func lastSaid(res *run.Result) string { return ended(string(res.Stderr), res) }
 
-func ended(text string, res *Result) string {
+func ended(text string, res *run.Result) string {
 	if strings.TrimSpace(text) == "" {
 		text = string(res.Stdout)
 	}
