@@ -29,16 +29,17 @@ func (x *execution) install(ctx context.Context) error {
 		specs = append(specs, p.Spec())
 	}
 	var lock *packages.Lock
-	err := x.rt.installer().Ensure(ctx, x.installTarget(), specs, nil, func(store *packages.Store, l *packages.Lock) (err error) {
-		lock = l
-		x.code.held, err = install.Mount(store, l, place, &x.code.inputs)
+	mount := func(store *packages.Store, kept *packages.Lock) (err error) {
+		lock = kept
+		x.code.held, err = install.Mount(store, kept, place, &x.code.inputs)
 		return err
-	})
-	if err != nil {
+	}
+	if err := x.rt.installer().Ensure(ctx, x.installTarget(), specs, nil, mount); err != nil {
 		return err
 	}
 	for _, p := range lock.Packages {
-		x.res.Packages = append(x.res.Packages, InstalledPackage{Name: lock.System + ":" + p.Name, Version: p.Version, Digest: p.Digest})
+		got := InstalledPackage{Name: lock.System + ":" + p.Name, Version: p.Version, Digest: p.Digest}
+		x.res.Packages = append(x.res.Packages, got)
 	}
 	x.code.installed = true
 	if no := roomFor(&x.code.inputs, x.image.Kernel, x.granted.MemoryMB); no != nil {

@@ -13,8 +13,8 @@ import (
 // What the runtime passes to the packages that need machines of it.
 
 // runBuild runs a request that a build makes. What its machine does is no event of the caller's.
-func (rt *Runtime) runBuild(ctx context.Context, caller Caller, req catalog.Request, build *install.Build) (*Result, error) {
-	return rt.runFor(ctx, caller, req, IO{Events: func(Event) {}}, inspection{build: build})
+func (rt *Runtime) runBuild(ctx context.Context, by Caller, req catalog.Request, b *install.Build) (*Result, error) {
+	return rt.runFor(ctx, by, req, IO{Events: func(Event) {}}, inspection{build: b})
 }
 
 func (rt *Runtime) installer() *install.Installer {
@@ -33,8 +33,7 @@ func (rt *Runtime) RemovePackages(ctx context.Context) (int, error) {
 
 // BuildImage builds a custom image, from a file or from that of its name in the home's environments, with the versions
 // that the lock file beside it says; it writes that file where there is none. Foreign code runs in machines only, and
-// reaches no more than the runtime's ceiling allows. Runs that name the image have this one from the moment that it is
-// whole.
+// reaches no more than the runtime's ceiling allows. Runs that name the image have this one once it is whole.
 func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*OwnImage, *image.Image, error) {
 	leave, err := rt.enter()
 	if err != nil {

@@ -5,22 +5,14 @@
 package imagebuild
 
 import (
-	"archive/tar"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
-	"path"
-	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
-	"github.com/unitask/unitask/guest/contract"
-	"github.com/unitask/unitask/guest/python"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/audit"
@@ -30,7 +22,6 @@ import (
 	"github.com/unitask/unitask/internal/imagefile"
 	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/internal/language"
-	"github.com/unitask/unitask/internal/packages"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/run"
 )
@@ -44,9 +35,12 @@ type Builder struct {
 	CheckPath   func(field, path string) error // says what is wrong with a path in the guest
 }
 
-// tell says what a build is doing.
-func (b *Builder) tell(message string) {
-	b.Catalog.Tell(run.Event{Kind: run.EventImage, Message: message})
+// build is a build under way. What it has made so far is in the types that embed it.
+type build struct {
+	*Builder
+	env  *imagefile.Environment // the description
+	arch image.Arch
+	lock string // the lock file beside the description
 }
 
 // Build builds a custom image, from a file or from that of its name in the home's environments, with the versions that
@@ -65,35 +59,18 @@ func (b *Builder) Build(ctx context.Context, from string, arch image.Arch) (*cat
 		return bad(err)
 	}
 	if env.Name == policy.BroughtImages {
-		return bad(fmt.Errorf("%s is a name that images can't have: in a ceiling it stands for those that come along from other hosts", env.Name))
+		return bad(fmt.Errorf("%s is a name that images can't have: "+
+			"in a ceiling it stands for those that come along from other hosts", env.Name))
 	}
-	o := &catalog.Custom{Schema: catalog.CustomSchema, Name: env.Name, From: env.From, File: env.File, Arch: arch, Description: env.Description, Env: env.Env, Warm: env.Warm, MemoryMB: env.MemoryMB}
+	began := build{Builder: b, env: env, arch: arch, lock: lockFileOf(env)}
 	if imagefile.Contained(env.From) {
-		return b.buildOnContainer(ctx, o, env)
+		return (&containerBuild{build: began}).run(ctx)
 	}
-	l := language.OfImage(env.From)
-	specs, err := b.checkDescription(o, env, l)
-	if err == nil {
-		err = stepNetwork{}.allowed(b.Ceiling, o.System, specs)
-	}
-	if err != nil {
+	over := &bundledBuild{build: began, language: language.OfImage(env.From)}
+	if err := over.check(); err != nil {
 		return bad(fmt.Errorf("%s: %w", env.File, err))
 	}
-	held, err := b.Catalog.LockCustom(ctx)
-	if err != nil {
-		return nil, nil, failed(ctx, err)
-	}
-	defer held.Unlock()
-	lock, err := b.fill(ctx, o, env, l, specs)
-	if err != nil {
-		return nil, nil, failed(ctx, err)
-	}
-	im, err := b.finish(ctx, o, l, lock)
-	if err != nil {
-		b.Catalog.TidyCustom()
-		return nil, nil, failed(ctx, err)
-	}
-	return o, im, nil
+	return over.run(ctx)
 }
 
 // failed says why a build has failed.
@@ -108,185 +85,37 @@ func failed(ctx context.Context, err error) error {
 	return failure.Host("image", err)
 }
 
-// checkDescription holds what a description says against the image that it begins with, and returns its packages.
-func (b *Builder) checkDescription(o *catalog.Custom, env *imagefile.Environment, l *language.Language) (specs []string, err error) {
-	if o.Name == language.ContainerName {
-		return nil, fmt.Errorf("%s is a name that images can't have", o.Name)
-	}
-	if len(env.Run)+len(env.Network) > 0 {
-		return nil, fmt.Errorf("run: %s has no steps: begin with a container image, as from = \"debian:12\"", env.From)
-	}
-	for system, list := range map[string][]string{policy.Pip: env.Pip, policy.Npm: env.Npm} {
-		of, err := parseSpecs(l, system, list)
-		if err != nil {
-			return nil, err
-		}
-		specs = append(specs, of...)
-	}
-	if len(specs) > 0 {
-		o.Folders = append(o.Folders, l.Packages.Place)
-		o.System = l.Packages.System
-	}
-	if len(o.Warm) > 0 && l.Name != "python" {
-		return nil, fmt.Errorf("warm is for images with Python: %s has %s", env.From, l.Name)
-	}
-	if o.MemoryMB > 0 {
-		if _, _, err := policy.Resolve(policy.Request{MemoryMB: o.MemoryMB}, nil); err != nil {
-			return nil, err
-		}
-	}
-	for _, f := range env.Files {
-		top, _, _ := strings.Cut(f.Guest[1:], "/")
-		taken := []string{"/tmp", contract.OutDir, path.Dir(contract.HomeDir), contract.WorkDir, "/root", "/sbin", "/lost+found", "/node_modules"}
-		if b.CheckPath("files", f.Guest) != nil || !catalog.Top.MatchString(top) || slices.ContainsFunc(taken, func(dir string) bool { return "/"+top == dir }) {
-			return nil, fmt.Errorf("files: %s is not where an image can have files: use a folder like /opt, /srv or /data", f.Guest)
-		}
-		if !slices.Contains(o.Folders, "/"+top) {
-			o.Folders = append(o.Folders, "/"+top)
-		}
-	}
-	slices.Sort(o.Folders)
-	for _, spec := range env.Debian {
-		if err := image.CheckDebSpec(spec); err != nil {
-			return nil, fmt.Errorf("debian: %w", err)
-		}
-	}
-	all := slices.Concat(l.Image(o.From).Payload.Folders, o.Folders)
-	if len(o.Folders) > catalog.MaxTops || len(strings.Join(all, "\n")) > catalog.MaxFolders {
-		return nil, fmt.Errorf("files: lie in %d folders at the root, which are too many or have too long names: put them into one", len(o.Folders))
-	}
-	return specs, nil
+// tell says what a build is doing.
+func (b *Builder) tell(message string) {
+	b.Catalog.Tell(run.Event{Kind: run.EventImage, Message: message})
 }
 
-// fill installs the packages, and puts all that the image brings into the store; nil if that is nothing.
-func (b *Builder) fill(ctx context.Context, o *catalog.Custom, env *imagefile.Environment, l *language.Language, specs []string) (*packages.Lock, error) {
-	all := &packages.Lock{System: o.System, Asked: specs, Arch: string(o.Arch), Runtime: l.Name, Links: len(env.Debian) > 0}
-	if len(specs)+len(env.Debian)+len(env.Files) == 0 {
-		return nil, nil
-	}
-	if len(specs)+len(env.Debian) == 0 {
-		return all, b.storeContent(all, env, "", "", "")
-	}
-	lockName := lockFileOf(env)
-	locks, err := readLockFile(lockName)
-	if err != nil {
-		return nil, err
-	}
-	slices.Sort(specs)
-	was, now := locks.at(o.Arch), lockedBuild{Arch: o.Arch, System: o.System, Asked: specs}
-	debs, err := b.unpackDebian(ctx, o, env, l, was, &now)
-	if err != nil {
-		return nil, err
-	}
-	if debs != "" {
-		defer os.RemoveAll(filepath.Dir(debs))
-	}
-	if len(specs)+len(now.Debian)+len(env.Files) == 0 { // all of it is in the image
-		return nil, nil
-	}
-	if len(specs) == 0 {
-		err = b.storeContent(all, env, "", "", debs)
-	} else {
-		err = b.installPackages(ctx, o, env, l, was, &now, func(kept *packages.Lock, place string) error {
-			all.Packages, all.Npm = kept.Packages, kept.Npm
-			return b.storeContent(all, env, kept.Folder(), place, debs)
-		})
-	}
-	if err != nil {
-		return nil, err
-	}
-	if now.Debian != nil {
-		now.Digest = all.Digest
-	}
-	if was != nil && was.sameAs(now) && was.Digest != now.Digest {
-		b.tell("the packages are those of " + lockName + ", and have left other files than then")
-	}
-	locks.set(now)
-	if err := locks.write(lockName); err != nil {
-		return nil, err
-	}
-	o.Packages, o.Debian = all.Packages, now.Debian
-	return all, nil
+// tellChanged says that something was built again by the lock file, and is not what it was.
+func (b *Builder) tellChanged(what string) { b.tell(what + ", and have left other files than then") }
+
+// custom is the image as it is described.
+func (b *build) custom() *catalog.Custom {
+	return &catalog.Custom{Schema: catalog.CustomSchema, Name: b.env.Name, From: b.env.From, File: b.env.File, Arch: b.arch,
+		Description: b.env.Description, Env: b.env.Env, Warm: b.env.Warm, MemoryMB: b.env.MemoryMB}
 }
 
-// installPackages installs what pip or npm is asked for, as it is locked, and uses it at its place in the guest.
-func (b *Builder) installPackages(ctx context.Context, o *catalog.Custom, env *imagefile.Environment, l *language.Language, was, now *lockedBuild, use func(kept *packages.Lock, place string) error) error {
-	var locked *packages.Lock
-	if was != nil && was.System == o.System && slices.Equal(was.Asked, now.Asked) {
-		locked = &packages.Lock{Packages: was.Packages, Npm: was.Npm}
+// checkMemory says what is wrong with the memory that a description asks for.
+func (b *build) checkMemory() error {
+	if b.env.MemoryMB <= 0 {
+		return nil
 	}
-	im, err := b.Catalog.Images.With(l.Image(o.From).Payload).Obtain(ctx, image.Linux, o.Arch)
-	if err != nil {
-		return err
-	}
-	place := image.At(l.Packages.Place, im.Runtime)
-	if place != l.Packages.Place {
-		o.Runtime = im.Runtime
-		o.Folders[slices.Index(o.Folders, l.Packages.Place)] = place
-	}
-	to := install.Target{Language: l, Arch: o.Arch, Runtime: im.Runtime, Jail: b.RequireJail, Caller: run.Caller{Ceiling: b.Ceiling.Reaching()}.WithDefaults(), Tell: b.Catalog.Tell}
-	return b.Installer.Ensure(ctx, to, now.Asked, locked, func(store *packages.Store, kept *packages.Lock) error {
-		held, err := store.Hold(kept)
-		if err != nil {
-			return err
-		}
-		defer held.Unlock()
-		if err := store.Verify(kept); err != nil {
-			return err
-		}
-		now.Packages, now.Npm, now.Digest = kept.Packages, kept.Npm, kept.Digest
-		return use(kept, place)
-	})
-}
-
-// storeContent puts the packages of a folder, what of the guest's root another one has, and a description's files, into
-// the store of custom images.
-func (b *Builder) storeContent(all *packages.Lock, env *imagefile.Environment, folder, place, root string) error {
-	r, w := io.Pipe()
-	go func() {
-		to := tar.NewWriter(w)
-		err := env.WriteTo(to)
-		if err == nil && folder != "" {
-			err = imagefile.WriteFolder(to, folder, place)
-		}
-		if err == nil && root != "" {
-			err = imagefile.WriteRoot(to, root)
-		}
-		if err == nil {
-			err = to.Close()
-		}
-		w.CloseWithError(err)
-	}()
-	store := catalog.CustomStore(b.Catalog.Home)
-	if err := store.Remove(""); err != nil {
-		return err
-	}
-	err := store.Add(all, r)
-	r.CloseWithError(errors.New("the store takes no more")) // which ends the goroutine
+	_, _, err := policy.Resolve(policy.Request{MemoryMB: b.env.MemoryMB}, nil)
 	return err
 }
 
-// finish builds the disk, imports ahead what is to be, and has the name lead to the image.
-func (b *Builder) finish(ctx context.Context, o *catalog.Custom, l *language.Language, lock *packages.Lock) (*image.Image, error) {
-	if lock != nil {
-		o.Key, o.Digest, o.Bytes = lock.Key, lock.Digest, lock.Bytes
-	}
-	if err := o.Arrange(b.Catalog.Home); err != nil {
-		return nil, err
-	}
-	im, err := b.Catalog.Images.With(o.Row.Payload).Obtain(ctx, image.Linux, o.Arch)
-	if err != nil {
-		return nil, err
-	}
-	if len(o.Warm) > 0 {
-		if err := b.tryImports(ctx, o, l); err != nil {
-			return nil, err
+// checkDebian says what is wrong with the packages of Debian that a description asks for.
+func (b *build) checkDebian() error {
+	for _, spec := range b.env.Debian {
+		if err := image.CheckDebSpec(spec); err != nil {
+			return fmt.Errorf("debian: %w", err)
 		}
 	}
-	if err := b.publish(o, map[string]any{"image": im.Digest}); err != nil {
-		return nil, err
-	}
-	return im, nil
+	return nil
 }
 
 // publish has the name lead to the image, which is whole.
@@ -302,24 +131,9 @@ func (b *Builder) publish(o *catalog.Custom, audited map[string]any) error {
 	if err := atomicfile.Write(home.Dir(b.Catalog.Home).CustomFile(o.Name), append(text, '\n'), 0o600); err != nil {
 		return err
 	}
-	maps.Copy(audited, map[string]any{"names": []string{o.Name}, "from": o.From, "file": o.File, "packages": len(o.Packages) + len(o.Debian), "built": true})
+	maps.Copy(audited, map[string]any{"names": []string{o.Name}, "from": o.From, "file": o.File,
+		"packages": len(o.Packages) + len(o.Debian), "built": true})
 	b.Catalog.Journal.Change(audit.ImageAdded, audited)
 	b.Catalog.TidyCustom()
 	return nil
-}
-
-// tryImports finds out, in a machine, whether what is to be imported ahead can be.
-func (b *Builder) tryImports(ctx context.Context, o *catalog.Custom, l *language.Language) error {
-	code := "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n"
-	req := catalog.Request{Custom: o, Request: run.Request{Code: code, Language: l.Name, Image: o.Name, Arch: o.Arch, Args: o.Warm, MemoryMB: o.MemoryMB, Cold: true, Timeout: python.DataPatience, RequireJail: b.RequireJail}}
-	res, err := b.Installer.Run(ctx, run.Caller{}, req, nil)
-	if err != nil {
-		return err
-	}
-	if res.Outcome != run.OutcomeExited || res.ExitCode != 0 {
-		last := strings.TrimSpace(string(res.Stderr))
-		last = last[strings.LastIndexByte(last, '\n')+1:]
-		return policy.Bad("image", o.File, "warm: %s can't be imported: %.300q %s(`unitask inspect %s` has the rest)", strings.Join(o.Warm, ", "), last, res.Error, res.RunID)
-	}
-	return b.Catalog.Records.Remove(res.RunID)
 }

@@ -10,31 +10,29 @@ import (
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/catalog"
-	"github.com/unitask/unitask/internal/imagefile"
-	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/run"
 )
 
-// Debian's packages in custom images. Over an image that comes along they are unpacked on the host, and
-// nothing of them runs. Over a container's image its own dpkg installs them, in a machine.
+// Debian's packages in custom images. Over a bundled image they are unpacked on the host, and nothing of them runs. Over
+// a container's image its own dpkg installs them, in a machine.
 
 // unpackDebian fetches an image's packages of Debian and unpacks them into a folder, which is in one of its own, to be
 // removed; "" where there are none.
-func (b *Builder) unpackDebian(ctx context.Context, o *catalog.Custom, env *imagefile.Environment, l *language.Language, was, now *lockedBuild) (folder string, err error) {
-	if len(env.Debian) == 0 {
+func (b *bundledBuild) unpackDebian(ctx context.Context) (folder string, err error) {
+	if len(b.env.Debian) == 0 {
 		return "", nil
 	}
-	now.Wanted = slices.Sorted(slices.Values(env.Debian))
+	b.now.Wanted = slices.Sorted(slices.Values(b.env.Debian))
 	var locked []image.Deb
-	if was != nil && slices.Equal(was.Wanted, now.Wanted) {
-		locked = was.Debian
+	if b.was != nil && slices.Equal(b.was.Wanted, b.now.Wanted) {
+		locked = b.was.Debian
 	}
-	base := b.Catalog.Images.With(l.Image(o.From).Payload)
-	if _, err := base.Obtain(ctx, image.Linux, o.Arch); err != nil { // whose parts say what is there
+	base := b.Catalog.Images.With(b.language.Image(b.env.From).Payload)
+	if _, err := base.Obtain(ctx, image.Linux, b.arch); err != nil { // whose parts say what is there
 		return "", err
 	}
-	status, has, err := base.DebStatus(o.Arch, env.Debian)
+	status, has, err := base.DebStatus(b.arch, b.env.Debian)
 	if err != nil {
 		return "", err
 	}
@@ -57,17 +55,17 @@ func (b *Builder) unpackDebian(ctx context.Context, o *catalog.Custom, env *imag
 			return "", err
 		}
 	}
-	b.tell("fetching " + strings.Join(env.Debian, " ") + " by apt")
-	debs, err := b.Catalog.Images.Debs(ctx, o.Arch, status, env.Debian, locked, from)
+	b.tell("fetching " + strings.Join(b.env.Debian, " ") + " by apt")
+	debs, err := b.Catalog.Images.Debs(ctx, b.arch, status, b.env.Debian, locked, from)
 	if err != nil {
-		return "", debianFailed(ctx, o, env.Debian, err)
+		return "", b.debianFailed(ctx, err)
 	}
-	if err := b.checkFound(env.Debian, debs, has); err != nil {
-		return "", debianFailed(ctx, o, env.Debian, err)
+	if err := b.checkFound(debs, has); err != nil {
+		return "", b.debianFailed(ctx, err)
 	}
-	found, err := image.UnpackDebs(ctx, from, debs, o.Arch, to)
+	found, err := image.UnpackDebs(ctx, from, debs, b.arch, to)
 	if err != nil {
-		return "", debianFailed(ctx, o, env.Debian, err)
+		return "", b.debianFailed(ctx, err)
 	}
 	if err := os.RemoveAll(from); err != nil {
 		return "", err
@@ -75,22 +73,22 @@ func (b *Builder) unpackDebian(ctx context.Context, o *catalog.Custom, env *imag
 	if len(found.Scripts) > 0 {
 		b.tell("unpacked, without their installation scripts: " + strings.Join(found.Scripts, ", "))
 	}
-	takeFolders(o, found, l)
-	now.Debian = debs
+	b.takeFolders(found)
+	b.now.Debian = debs
 	return to, nil
 }
 
 // debianFailed says which packages could not be had.
-func debianFailed(ctx context.Context, o *catalog.Custom, specs []string, err error) error {
+func (b *build) debianFailed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err
 	}
-	return policy.Bad("image", o.File, "debian: %.200s can't be had: %v", strings.Join(specs, " "), err)
+	return policy.Bad("image", b.env.File, "debian: %.200s can't be had: %v", strings.Join(b.env.Debian, " "), err)
 }
 
 // checkFound says which package that was asked for is neither among those that apt has found nor in the image.
-func (b *Builder) checkFound(specs []string, debs []image.Deb, has []string) error {
-	for _, spec := range specs {
+func (b *build) checkFound(debs []image.Deb, has []string) error {
+	for _, spec := range b.env.Debian {
 		name, _, _ := strings.Cut(spec, "=")
 		if slices.ContainsFunc(debs, func(d image.Deb) bool { return d.Name == name }) {
 			continue
@@ -105,15 +103,17 @@ func (b *Builder) checkFound(specs []string, debs []image.Deb, has []string) err
 
 // takeFolders has folders with many files stay on the disk as a whole, as far as there is room to say so, and those at
 // the root that the image has not.
-func takeFolders(o *catalog.Custom, found image.DebFolder, l *language.Language) {
-	of := l.Image(o.From).Payload.Folders
+func (b *bundledBuild) takeFolders(found image.DebFolder) {
+	of := b.language.Image(b.env.From).Payload.Folders
 	for _, dir := range slices.Concat(found.Tops, found.Crowded) {
-		there := slices.ContainsFunc(slices.Concat(of, o.Folders), func(other string) bool { return dir == other || strings.HasPrefix(dir, other+"/") })
-		if all := slices.Concat(of, o.Folders, []string{dir}); !there && len(strings.Join(all, "\n")) <= catalog.MaxFolders {
-			o.Folders = append(o.Folders, dir)
+		there := slices.ContainsFunc(slices.Concat(of, b.folders), func(other string) bool {
+			return dir == other || strings.HasPrefix(dir, other+"/")
+		})
+		if all := slices.Concat(of, b.folders, []string{dir}); !there && len(strings.Join(all, "\n")) <= catalog.MaxFolders {
+			b.folders = append(b.folders, dir)
 		}
 	}
-	slices.Sort(o.Folders)
+	slices.Sort(b.folders)
 }
 
 // debsAt is where a machine has the packages that are to be installed; it is not in the layer.
@@ -131,26 +131,29 @@ rm -rf /var/log/apt /var/log/dpkg.log /var/log/alternatives.log /var/cache/apt/*
 `
 
 // installDebian installs an image's packages of Debian over a container's image, or takes the layer that came of them.
-func (b *Builder) installDebian(ctx context.Context, o *catalog.Custom, env *imagefile.Environment, base *image.Container, was lockedLayer, now *lockedLayer) error {
-	now.Wanted = slices.Sorted(slices.Values(env.Debian))
-	var locked []image.Deb
-	if now.sameWanted(was) {
-		locked = was.Debian
-	}
-	same := now.sameBase(was)
-	if same && b.hasLayer(was.Installed) {
-		now.Debian, now.Installed = was.Debian, was.Installed
-		o.Layers = append(o.Layers, was.Installed)
+func (b *containerBuild) installDebian(ctx context.Context) error {
+	if len(b.env.Debian) == 0 {
 		return nil
 	}
-	disk, err := base.Disk()
+	b.now.Wanted = slices.Sorted(slices.Values(b.env.Debian))
+	var locked []image.Deb
+	if b.now.sameWanted(b.was) {
+		locked = b.was.Debian
+	}
+	same := b.now.sameBase(b.was)
+	if same && b.hasLayer(b.was.Installed) {
+		b.now.Debian, b.now.Installed = b.was.Debian, b.was.Installed
+		b.layers = append(b.layers, b.was.Installed)
+		return nil
+	}
+	disk, err := b.base.Disk()
 	if err != nil {
 		return err
 	}
 	status, has, err := image.ContainerStatus(disk)
 	disk.Close()
 	if err != nil {
-		return policy.Bad("image", o.File, "debian: %s %v", o.From, err)
+		return policy.Bad("image", b.env.File, "debian: %s %v", b.env.From, err)
 	}
 	if err := os.MkdirAll(b.Catalog.LayersDir(), 0o700); err != nil {
 		return err
@@ -160,29 +163,30 @@ func (b *Builder) installDebian(ctx context.Context, o *catalog.Custom, env *ima
 		return err
 	}
 	defer os.RemoveAll(from)
-	b.tell("fetching " + strings.Join(env.Debian, " ") + " by apt")
-	debs, err := b.Catalog.Images.Debs(ctx, o.Arch, status, env.Debian, locked, from)
+	b.tell("fetching " + strings.Join(b.env.Debian, " ") + " by apt")
+	debs, err := b.Catalog.Images.Debs(ctx, b.arch, status, b.env.Debian, locked, from)
 	if err == nil {
-		err = b.checkFound(env.Debian, debs, has)
+		err = b.checkFound(debs, has)
 	}
 	if err != nil {
-		return debianFailed(ctx, o, env.Debian, err)
+		return b.debianFailed(ctx, err)
 	}
-	if now.Debian = debs; len(debs) == 0 {
+	if b.now.Debian = debs; len(debs) == 0 {
 		return nil
 	}
-	c := change{what: "the packages", request: layerRequest(o, debianScript)}
+	c := change{what: "the packages", request: b.layerRequest(debianScript)}
 	c.request.Dirs = []run.Mount{{Host: from, Guest: debsAt}}
-	c.tell = fmt.Sprintf("installing %d packages of Debian over %s, in a machine of its own", len(debs), o.From)
+	c.tell = fmt.Sprintf("installing %d packages of Debian over %s, in a machine of its own", len(debs), b.env.From)
 	c.failed = func(res *run.Result) string {
-		return fmt.Sprintf("debian: the image's own dpkg ended with exit code %d: %q (`unitask inspect %s` has the rest)", res.ExitCode, lastSaid(res), res.RunID)
+		return fmt.Sprintf("debian: the image's own dpkg ended with exit code %d: %q (`unitask inspect %s` has the rest)",
+			res.ExitCode, lastSaid(res), res.RunID)
 	}
-	if now.Installed, err = b.runLayer(ctx, o, base, base.Config, c); err != nil {
+	if b.now.Installed, err = b.runLayer(ctx, b.base.Config, c); err != nil {
 		return err
 	}
-	if same && was.Installed != "" && was.Installed != now.Installed {
-		b.tell("the packages are those of the lock file, and have left other files than then")
+	if same && b.was.Installed != "" && b.was.Installed != b.now.Installed {
+		b.tellChanged("the packages are those of the lock file")
 	}
-	o.Layers = append(o.Layers, now.Installed)
+	b.layers = append(b.layers, b.now.Installed)
 	return nil
 }

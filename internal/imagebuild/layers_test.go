@@ -37,7 +37,8 @@ func TestHasLayer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, damaged := range map[string][]byte{
-		"garbage": []byte("garbage"), "nothing": nil, "cut": packed[:len(packed)-5], "twice": append(bytes.Clone(packed), packed...), "more behind it": append(bytes.Clone(packed), "more"...),
+		"garbage": []byte("garbage"), "nothing": nil, "cut": packed[:len(packed)-5],
+		"twice": append(bytes.Clone(packed), packed...), "more behind it": append(bytes.Clone(packed), "more"...),
 	} {
 		if err := os.WriteFile(file, damaged, 0o600); err != nil {
 			t.Fatal(err)

@@ -97,7 +97,8 @@ func normalizeTimes(to io.Writer, from io.Reader) error {
 		if err != nil {
 			return err
 		}
-		if err := w.WriteHeader(&tar.Header{Typeflag: h.Typeflag, Name: h.Name, Mode: h.Mode, Size: h.Size, ModTime: oci.LayerTime}); err != nil {
+		now := &tar.Header{Typeflag: h.Typeflag, Name: h.Name, Mode: h.Mode, Size: h.Size, ModTime: oci.LayerTime}
+		if err := w.WriteHeader(now); err != nil {
 			return err
 		}
 		if _, err := io.Copy(w, r); err != nil {

@@ -119,7 +119,7 @@ type lockedLayer struct {
 	Packages  []lockedPackages `json:"packages,omitempty"`
 	Steps     []string         `json:"steps,omitempty"`
 	Network   []string         `json:"network,omitempty"` // of the steps
-	Env       []string         `json:"env"`               // of the steps, NAME=VALUE, beside the image's; nil where it was not noted
+	Env       []string         `json:"env"`               // of the steps, NAME=VALUE; nil: not noted
 	Digest    string           `json:"digest,omitempty"`  // of the layer that came of the steps
 }
 
@@ -152,7 +152,9 @@ func (l lockedLayer) sameBase(other lockedLayer) bool {
 
 // same says that another build began with the same, and did the same.
 func (l lockedLayer) same(other lockedLayer) bool {
-	return l.sameBase(other) && l.Installed == other.Installed && slices.EqualFunc(l.Packages, other.Packages, lockedPackages.same) && slices.Equal(l.Steps, other.Steps) && slices.Equal(l.Network, other.Network) &&
+	return l.sameBase(other) && l.Installed == other.Installed &&
+		slices.EqualFunc(l.Packages, other.Packages, lockedPackages.same) &&
+		slices.Equal(l.Steps, other.Steps) && slices.Equal(l.Network, other.Network) &&
 		l.Env != nil && other.Env != nil && slices.Equal(l.Env, other.Env)
 }
 

@@ -36,7 +36,8 @@ func parseNetwork(list []string) (n stepNetwork, err error) {
 			continue
 		}
 		if _, err := policy.ParseNetRule(text); err != nil {
-			return n, fmt.Errorf("network: %.100q %w: use HOST, HOST:PORT, or pip or npm for the registries that these use on this machine", text, err)
+			return n, fmt.Errorf("network: %.100q %w: "+
+				"use HOST, HOST:PORT, or pip or npm for the registries that these use on this machine", text, err)
 		}
 		n.hosts = append(n.hosts, text)
 	}
@@ -75,7 +76,8 @@ func (n stepNetwork) allowed(c *policy.Ceiling, system string, specs []string) e
 }
 
 // configure gives the steps' machine its network, and their pip and npm the configuration of the host's.
-func (n stepNetwork) configure(ctx context.Context, in *install.Installer, req *run.Request) (proxy func(string, uint16) *url.URL, err error) {
+func (n stepNetwork) configure(ctx context.Context, in *install.Installer, req *run.Request) (
+	proxy func(string, uint16) *url.URL, err error) {
 	req.AllowNet, req.Env = n.hosts, map[string]string{}
 	proxies := map[string]func(string, uint16) *url.URL{} // by HOST:PORT
 	for _, system := range n.systems {
@@ -132,7 +134,8 @@ func pipVariables(env map[string]string, r *packages.Registry, w install.Routes,
 
 // npmConfig is npm's configuration for a registry.
 func npmConfig(r *packages.Registry, cert string) string {
-	lines := []string{"registry=" + r.URL, "cache=/tmp/npm-cache", "fetch-retries=1", "fetch-timeout=15000", "audit=false", "fund=false", "update-notifier=false"}
+	lines := []string{"registry=" + r.URL, "cache=/tmp/npm-cache", "fetch-retries=1", "fetch-timeout=15000",
+		"audit=false", "fund=false", "update-notifier=false"}
 	for scope, u := range r.Scopes {
 		lines = append(lines, scope+":registry="+u)
 	}

@@ -9,9 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/unitask/unitask/image"
-	"github.com/unitask/unitask/internal/catalog"
-	"github.com/unitask/unitask/internal/imagefile"
 	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/packages"
@@ -58,17 +55,23 @@ func parseSpecs(l *language.Language, system string, list []string) (specs []str
 
 // installScripts start the programs that install packages, where the image has what they need.
 var installScripts = map[string]string{
-	policy.Pip: "command -v python3 >/dev/null || { echo 'ERROR: the image has no python3' >&2; exit 1; }\npython3 -B -m pip --version >/dev/null || { echo 'ERROR: the image has no pip' >&2; exit 1; }\npython3 -B /tmp/unitask/install </dev/null\n",
-	policy.Npm: "command -v node >/dev/null || { echo 'npm error the image has no node' >&2; exit 1; }\ncommand -v npm >/dev/null || { echo 'npm error the image has no npm' >&2; exit 1; }\nnode /tmp/unitask/install </dev/null\n",
+	policy.Pip: `command -v python3 >/dev/null || { echo 'ERROR: the image has no python3' >&2; exit 1; }
+python3 -B -m pip --version >/dev/null || { echo 'ERROR: the image has no pip' >&2; exit 1; }
+python3 -B /tmp/unitask/install </dev/null
+`,
+	policy.Npm: `command -v node >/dev/null || { echo 'npm error the image has no node' >&2; exit 1; }
+command -v npm >/dev/null || { echo 'npm error the image has no npm' >&2; exit 1; }
+node /tmp/unitask/install </dev/null
+`,
 }
 
 // installLayers installs an image's packages of pip and npm, or takes the layers that came of them.
-func (b *Builder) installLayers(ctx context.Context, o *catalog.Custom, env *imagefile.Environment, base *image.Container, was lockedLayer, now *lockedLayer) error {
-	same := now.sameBase(was) && now.Installed == was.Installed
+func (b *containerBuild) installLayers(ctx context.Context) error {
+	same := b.now.sameBase(b.was) && b.now.Installed == b.was.Installed
 	for _, of := range []struct {
 		system string
 		list   []string
-	}{{policy.Pip, env.Pip}, {policy.Npm, env.Npm}} {
+	}{{policy.Pip, b.env.Pip}, {policy.Npm, b.env.Npm}} {
 		if len(of.list) == 0 {
 			continue
 		}
@@ -79,28 +82,29 @@ func (b *Builder) installLayers(ctx context.Context, o *catalog.Custom, env *ima
 		slices.Sort(specs)
 		got := lockedPackages{System: of.system, Asked: specs}
 		var before *lockedPackages
-		if i := slices.IndexFunc(was.Packages, func(p lockedPackages) bool { return p.System == of.system && slices.Equal(p.Asked, specs) }); i >= 0 {
-			before = &was.Packages[i]
+		for i, p := range b.was.Packages {
+			if before == nil && p.System == of.system && slices.Equal(p.Asked, specs) {
+				before = &b.was.Packages[i]
+			}
 		}
 		if before != nil && same && b.hasLayer(before.Digest) {
 			got = *before
-		} else if err := b.installLayer(ctx, o, base, before, &got); err != nil {
+		} else if err := b.installLayer(ctx, before, &got); err != nil {
 			return err
 		} else if before != nil && same && before.Digest != got.Digest {
-			b.tell("the packages of " + of.system + " are those of the lock file, and have left other files than then")
+			b.tellChanged("the packages of " + of.system + " are those of the lock file")
 		}
 		same = same && before != nil && before.Digest == got.Digest
-		o.Layers = append(o.Layers, got.Digest)
-		o.Packages, o.System = append(o.Packages, got.Packages...), of.system
-		now.Packages = append(now.Packages, got)
+		b.layers = append(b.layers, got.Digest)
+		b.now.Packages = append(b.now.Packages, got)
 	}
 	return nil
 }
 
 // installLayer has an image's own pip or npm install packages.
-func (b *Builder) installLayer(ctx context.Context, o *catalog.Custom, base *image.Container, before, got *lockedPackages) error {
+func (b *containerBuild) installLayer(ctx context.Context, before, got *lockedPackages) error {
 	l := language.OfSystem(got.System)
-	registry, routes, err := b.Installer.Registry(ctx, l.Packages, o.Arch)
+	registry, routes, err := b.Installer.Registry(ctx, l.Packages, b.arch)
 	if err != nil {
 		return err
 	}
@@ -112,20 +116,25 @@ func (b *Builder) installLayer(ctx context.Context, o *catalog.Custom, base *ima
 	if err != nil {
 		return err
 	}
-	c := change{what: "the packages", request: layerRequest(o, installScripts[got.System]), proxy: routes.Proxy, ceiling: b.Ceiling.Reaching()}
+	c := change{what: "the packages", request: b.layerRequest(installScripts[got.System]), proxy: routes.Proxy,
+		ceiling: b.Ceiling.Reaching()}
 	c.request.AllowNet, c.request.AllowTCP, c.request.OutputBytes = routes.Nets, routes.TCPs, install.MaxLockText
-	c.request.Neighbours = []run.Neighbour{{Name: "plan.json", Content: string(text)}, {Name: "install", Content: l.Packages.Program}}
+	c.request.Neighbours = []run.Neighbour{
+		{Name: "plan.json", Content: string(text)},
+		{Name: "install", Content: l.Packages.Program},
+	}
 	if p.CA {
 		c.request.Neighbours = append(c.request.Neighbours, run.Neighbour{Name: "ca.pem", Content: registry.CA})
 	}
-	what := strings.Join(got.Asked, " ")
-	c.tell = fmt.Sprintf("installing %s from %s over %s, in a machine of its own", what, packages.Shown(registry.URL), o.From)
+	what, from := strings.Join(got.Asked, " "), packages.Shown(registry.URL)
+	c.tell = fmt.Sprintf("installing %s from %s over %s, in a machine of its own", what, from, b.env.From)
 	c.failed = func(res *run.Result) string {
-		return fmt.Sprintf("%s: %s can't be installed over %s from %s: %s (`unitask inspect %s` has the rest)", got.System, what, o.From, packages.Shown(registry.URL), b.Installer.ToolError(got.System, res), res.RunID)
+		return fmt.Sprintf("%s: %s can't be installed over %s from %s: %s (`unitask inspect %s` has the rest)",
+			got.System, what, b.env.From, from, b.Installer.ToolError(got.System, res), res.RunID)
 	}
 	c.printed = got.printed
 	asked, system := got.Asked, got.System
-	got.Digest, err = b.runLayer(ctx, o, base, base.Config, c)
+	got.Digest, err = b.runLayer(ctx, b.base.Config, c)
 	got.Asked, got.System = asked, system // whatever the machine says
 	return err
 }

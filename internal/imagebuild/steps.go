@@ -42,30 +42,50 @@ type change struct {
 	printed func([]byte) error       // takes what it has printed, if not nil
 }
 
-// runSteps runs steps over an image, and keeps what they have changed as a layer, whose digest it returns.
-func (b *Builder) runSteps(ctx context.Context, o *catalog.Custom, base *image.Container, config oci.Config, steps []string, reached stepNetwork) (string, error) {
-	c := change{what: "the steps", timed: true, ceiling: b.Ceiling.Reaching(), request: layerRequest(o, stepsScript(base.Config.Dir, steps))}
-	var err error
-	if c.proxy, err = reached.configure(ctx, b.Installer, &c.request); err != nil {
-		return "", fmt.Errorf("run the steps of %s: %w", o.File, err)
+// layerOfSteps takes the layer that came of the steps, or runs them.
+func (b *containerBuild) layerOfSteps(ctx context.Context, config oci.Config) (err error) {
+	if len(b.env.Run) == 0 {
+		return nil
 	}
-	c.tell = fmt.Sprintf("running %d steps over %s, in a machine of its own%s", len(steps), o.From, reached)
+	same := b.now.same(b.was)
+	if same && b.hasLayer(b.was.Digest) {
+		b.now.Digest = b.was.Digest
+	} else if b.now.Digest, err = b.runSteps(ctx, config); err != nil {
+		return err
+	} else if same && b.was.Digest != "" && b.was.Digest != b.now.Digest {
+		b.tellChanged("the steps are those of " + b.lock)
+	}
+	b.layers = append(b.layers, b.now.Digest)
+	return nil
+}
+
+// runSteps runs steps over an image, and stores what they have changed as a layer, whose digest it returns.
+func (b *containerBuild) runSteps(ctx context.Context, config oci.Config) (string, error) {
+	steps := b.env.Run
+	c := change{what: "the steps", timed: true, ceiling: b.Ceiling.Reaching()}
+	c.request = b.layerRequest(stepsScript(b.base.Config.Dir, steps))
+	var err error
+	if c.proxy, err = b.network.configure(ctx, b.Installer, &c.request); err != nil {
+		return "", fmt.Errorf("run the steps of %s: %w", b.env.File, err)
+	}
+	c.tell = fmt.Sprintf("running %d steps over %s, in a machine of its own%s", len(steps), b.env.From, b.network)
 	c.failed = func(res *run.Result) string { return stepFailed(steps, res, b.Installer.DeniedHosts(res.RunID)) }
-	return b.runLayer(ctx, o, base, config, c)
+	return b.runLayer(ctx, config, c)
 }
 
 // layerRequest is a request for a script that changes an image.
-func layerRequest(o *catalog.Custom, script string) run.Request {
+func (b *build) layerRequest(script string) run.Request {
 	return run.Request{
-		Code: script, Language: "shell", Kernel: image.Linux, Arch: o.Arch, Dir: "/tmp/unitask", Cold: true,
-		MemoryMB: max(install.MemoryMB, o.MemoryMB), Timeout: install.Timeout, OutputBytes: install.OutputBytes, MaxArtifacts: maxLayer,
+		Code: script, Language: "shell", Kernel: image.Linux, Arch: b.arch, Dir: "/tmp/unitask", Cold: true,
+		MemoryMB: max(install.MemoryMB, b.env.MemoryMB), Timeout: install.Timeout, OutputBytes: install.OutputBytes,
+		MaxArtifacts: maxLayer,
 	}
 }
 
 // runLayer runs a script as root on the image so far and stores what has changed as a layer, whose digest it returns.
-func (b *Builder) runLayer(ctx context.Context, o *catalog.Custom, base *image.Container, config oci.Config, c change) (string, error) {
+func (b *containerBuild) runLayer(ctx context.Context, config oci.Config, c change) (string, error) {
 	config.Entrypoint, config.Cmd, config.User = nil, nil, ""
-	under, err := b.derive(ctx, base, o.Arch, config, o.Layers)
+	under, err := b.derive(ctx, config)
 	if err != nil {
 		return "", err
 	}
@@ -76,12 +96,13 @@ func (b *Builder) runLayer(ctx context.Context, o *catalog.Custom, base *image.C
 	req.Image, req.RequireJail = under.Digest, b.RequireJail
 	b.tell(c.tell)
 	start := time.Now()
-	res, err := b.Installer.Run(ctx, run.Caller{Ceiling: c.ceiling}, catalog.Request{Request: req}, &install.Build{Proxy: c.proxy, Layer: true})
+	res, err := b.Installer.Run(ctx, run.Caller{Ceiling: c.ceiling}, catalog.Request{Request: req},
+		&install.Build{Proxy: c.proxy, Layer: true})
 	if err != nil {
-		return "", fmt.Errorf("run %s of %s: %w", c.what, o.File, err)
+		return "", fmt.Errorf("run %s of %s: %w", c.what, b.env.File, err)
 	}
 	if res.Outcome != run.OutcomeExited || res.ExitCode != 0 {
-		return "", policy.Bad("image", o.File, "%s", c.failed(res))
+		return "", policy.Bad("image", b.env.File, "%s", c.failed(res))
 	}
 	if c.printed != nil {
 		if err := c.printed(res.Stdout); err != nil {
@@ -106,7 +127,8 @@ func (b *Builder) runLayer(ctx context.Context, o *catalog.Custom, base *image.C
 		return digest, err
 	})
 	if err != nil {
-		return "", fmt.Errorf("keep what %s of %s changed: %w (`unitask inspect %s` has their output)", c.what, o.File, err, res.RunID)
+		return "", fmt.Errorf("keep what %s of %s changed: %w (`unitask inspect %s` has their output)",
+			c.what, b.env.File, err, res.RunID)
 	}
 	b.tell(fmt.Sprintf("%s changed %d files, after %.0f s", c.what, entries, time.Since(start).Seconds()))
 	return digest, b.Catalog.Records.Remove(res.RunID) // which has the layer a second time
@@ -117,7 +139,8 @@ func stepsScript(dir string, steps []string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "cd %s || exit\n", shellQuote("/"+dir))
 	for i, step := range steps {
-		fmt.Fprintf(&b, "sh -c %s </dev/null\ncode=$?\n[ $code -eq 0 ] || { echo \"unitask: step %d ended with exit code $code\" >&2; exit 1; }\n", shellQuote(step), i+1)
+		fmt.Fprintf(&b, "sh -c %s </dev/null\ncode=$?\n"+
+			"[ $code -eq 0 ] || { echo \"unitask: step %d ended with exit code $code\" >&2; exit 1; }\n", shellQuote(step), i+1)
 	}
 	return b.String()
 }

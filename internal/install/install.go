@@ -8,13 +8,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/url"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -28,7 +25,6 @@ import (
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/packages"
-	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/run"
 )
@@ -61,6 +57,8 @@ type Target struct {
 	Caller   run.Caller
 	Tell     func(run.Event)
 }
+
+func (to Target) tell(message string) { to.Tell(run.Event{Kind: run.EventImage, Message: message}) }
 
 // Bounds of a build.
 const (
@@ -104,82 +102,116 @@ func (in *Installer) RemoveAll(ctx context.Context) (removed int, err error) {
 	return removed, store.Remove("")
 }
 
+// installation is a set of packages that is asked for.
+type installation struct {
+	*Installer
+	to       Target
+	store    *packages.Store
+	registry *packages.Registry
+	tool     string         // the file of pip or npm
+	asked    []byte         // what its key is of
+	want     *packages.Lock // what is to be built, and then what was
+}
+
 // Ensure has the packages that are asked for installed if they are not there, and uses them. locked, if not nil, says
 // which exactly.
 func (in *Installer) Ensure(ctx context.Context, to Target, specs []string, locked *packages.Lock,
 	use func(*packages.Store, *packages.Lock) error) error {
-	l, store := to.Language, in.Store()
-	slices.Sort(specs)
-	tool, version, err := in.Images.Tool(ctx, to.Arch, l.Packages.Tool)
+	i, err := in.find(ctx, to, specs)
 	if err != nil {
 		return failure.At("packages", err)
 	}
-	registry, err := hostRegistry(l.Packages, func() (string, error) { return tool, nil })
-	if err != nil {
-		return failure.At("packages", err)
-	}
-	what := fmt.Appendf(nil, "%s %s %s %s\n%q\n%q %q %q", l.Packages.System, version, to.Arch, to.Runtime, specs, registry.URL, registry.More, fmt.Sprint(registry.Scopes))
-	sum := sha256.Sum256(what)
-	want := &packages.Lock{Key: hex.EncodeToString(sum[:]), System: l.Packages.System, Asked: specs, Runtime: l.Name + " " + to.Runtime, Arch: string(to.Arch), Registry: packages.Shown(registry.URL)}
-	lock, err := store.Get(want.Key)
-	if locked != nil && (err != nil || !slices.Equal(lock.Packages, locked.Packages)) { // others than a run without a lock gets
-		sum = sha256.Sum256(fmt.Appendf(what, "\nlocked %q %s", locked.Packages, locked.Npm))
-		want.Key = hex.EncodeToString(sum[:])
-		lock, err = store.Get(want.Key)
-	}
+	lock, err := i.stored(locked)
 	if err == nil {
-		if err = use(store, lock); err == nil {
-			return nil
-		}
+		err = use(i.store, lock)
 	}
-	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, packages.ErrDamaged) { // it may have gone meanwhile, to make room
+	if !toBuild(err) {
 		return err
 	}
-	held, err := filelock.Wait(ctx, home.Dir(in.Home).Lock("packages-"+want.Key), func() {
-		to.Tell(run.Event{Kind: run.EventImage, Message: "waiting for another unitask that builds these packages"})
+	held, err := filelock.Wait(ctx, home.Dir(in.Home).Lock("packages-"+i.want.Key), func() {
+		to.tell("waiting for another unitask that builds these packages")
 	})
 	if err != nil {
 		return failure.At("packages", err)
 	}
 	defer held.Unlock()
-	before, err := store.Get(want.Key)
+	before, err := i.store.Get(i.want.Key)
 	if err == nil { // somebody else has just built them, or they are damaged
-		if err = use(store, before); err == nil {
-			return nil
-		}
-		if !errors.Is(err, packages.ErrDamaged) && !errors.Is(err, fs.ErrNotExist) { // that went meanwhile, to make room
+		if err = use(i.store, before); !toBuild(err) {
 			return err
 		}
 	}
 	if errors.Is(err, packages.ErrDamaged) && before != nil {
-		to.Tell(run.Event{Kind: run.EventImage, Message: "the packages in " + before.Folder() + " are not those that were built; building them again, with the same versions and digests"})
+		to.tell("the packages in " + before.Folder() + " are not those that were built; " +
+			"building them again, with the same versions and digests")
 	}
 	if before == nil {
 		before = locked
 	}
 	if in.Images.Offline != "" {
-		return failure.At("packages", fmt.Errorf("%w (%s): %s would have to be fetched: a run with --offline=false does that", image.ErrOffline, in.Images.Offline, strings.Join(specs, " ")))
+		return failure.At("packages", fmt.Errorf("%w (%s): %s would have to be fetched: a run with --offline=false does that",
+			image.ErrOffline, in.Images.Offline, strings.Join(specs, " ")))
 	}
-	if err := store.Remove(""); err != nil {
+	if err := i.store.Remove(""); err != nil {
 		return failure.At("packages", err)
 	}
-	if err := in.build(ctx, to, store, want, before, registry, tool); err != nil {
+	if err := i.build(ctx, before); err != nil {
 		return err
 	}
-	return use(store, want)
+	return use(i.store, i.want)
+}
+
+// toBuild says that packages are to be built: they are not there, have gone meanwhile to make room, or are damaged.
+func toBuild(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, packages.ErrDamaged)
+}
+
+// find says what is asked for: by which tool, from which registry, under which key.
+func (in *Installer) find(ctx context.Context, to Target, specs []string) (*installation, error) {
+	l := to.Language
+	slices.Sort(specs)
+	tool, version, err := in.Images.Tool(ctx, to.Arch, l.Packages.Tool)
+	if err != nil {
+		return nil, err
+	}
+	registry, err := hostRegistry(l.Packages, func() (string, error) { return tool, nil })
+	if err != nil {
+		return nil, err
+	}
+	i := &installation{Installer: in, to: to, store: in.Store(), registry: registry, tool: tool}
+	i.asked = fmt.Appendf(nil, "%s %s %s %s\n%q\n%q %q %q", l.Packages.System, version, to.Arch, to.Runtime, specs,
+		registry.URL, registry.More, fmt.Sprint(registry.Scopes))
+	i.want = &packages.Lock{Key: keyOf(i.asked), System: l.Packages.System, Asked: specs,
+		Runtime: l.Name + " " + to.Runtime, Arch: string(to.Arch), Registry: packages.Shown(registry.URL)}
+	return i, nil
+}
+
+func keyOf(asked []byte) string {
+	sum := sha256.Sum256(asked)
+	return hex.EncodeToString(sum[:])
+}
+
+// stored is what is in the store. If others are locked than a run without a lock gets, they have a key of their own.
+func (i *installation) stored(locked *packages.Lock) (*packages.Lock, error) {
+	lock, err := i.store.Get(i.want.Key)
+	if locked == nil || err == nil && slices.Equal(lock.Packages, locked.Packages) {
+		return lock, err
+	}
+	i.want.Key = keyOf(fmt.Appendf(i.asked, "\nlocked %q %s", locked.Packages, locked.Npm))
+	return i.store.Get(i.want.Key)
 }
 
 // Mount adds what is kept to a run's inputs, at its place in the guest, if it is what was built. It stays in the store
-// until held is let go of.
-func Mount(store *packages.Store, lock *packages.Lock, place string, inputs *hostfiles.Set) (held *filelock.Lock, err error) {
-	held, err = store.Hold(lock)
+// until the lock is let go of.
+func Mount(store *packages.Store, lock *packages.Lock, place string, inputs *hostfiles.Set) (
+	_ *filelock.Lock, err error) {
+	held, err := store.Hold(lock)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
 			held.Unlock()
-			held = nil
 		}
 	}()
 	var one hostfiles.Set // looked at by itself, since it may turn out to be damaged
@@ -187,126 +219,22 @@ func Mount(store *packages.Store, lock *packages.Lock, place string, inputs *hos
 	for _, to := range []*hostfiles.Set{&one, inputs} {
 		found, err := hostfiles.Find(lock.Folder(), true)
 		if err != nil {
-			return held, failure.At("packages", err)
+			return nil, failure.At("packages", err)
 		}
 		err = to.Add(found, place, packages.MaxBytes)
 		found.Close()
 		if err != nil {
-			return held, fmt.Errorf("%w: %w", packages.ErrDamaged, err)
+			return nil, fmt.Errorf("%w: %w", packages.ErrDamaged, err)
 		}
 		if to != &one {
 			break
 		}
 		if stamp := one.Stamp(place); stamp == "" || stamp != lock.Stamp {
 			if err := store.Verify(lock); err != nil {
-				return held, err
+				return nil, err
 			}
 			_ = store.Restamp(lock, stamp) // only spares the next look
 		}
 	}
 	return held, nil
-}
-
-// Plan is what the program in the machine is told.
-type Plan struct {
-	Tool   string            `json:"tool"`
-	Place  string            `json:"place"`
-	URL    string            `json:"url"`
-	More   []string          `json:"more,omitempty"`
-	Scopes map[string]string `json:"scopes,omitempty"`
-	Plain  []string          `json:"plain,omitempty"`
-	CA     bool              `json:"ca,omitempty"`
-	// authorities are the variables that name a file of certificates, of what may be started while a package is built.
-	Authorities []string           `json:"authorities"`
-	Specs       []string           `json:"specs"`
-	Lock        []packages.Package `json:"lock,omitempty"`
-	Npm         json.RawMessage    `json:"npm,omitempty"`
-}
-
-// authorities are the variables by which pip, requests, OpenSSL, curl, git, cargo, Node and npm take certificates.
-var authorities = []string{"PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "CARGO_HTTP_CAINFO", "NODE_EXTRA_CA_CERTS", "npm_config_cafile"}
-
-// NewPlan is a plan by which packages are installed from a registry, at a place in the guest.
-func NewPlan(place string, registry *packages.Registry, routes Routes, asked []string) Plan {
-	return Plan{Place: place, URL: registry.URL, More: registry.More, Scopes: registry.Scopes, CA: registry.CA != "",
-		Authorities: authorities, Specs: asked, Plain: routes.Plain}
-}
-
-// build installs packages in a machine, and keeps them.
-func (in *Installer) build(ctx context.Context, to Target, store *packages.Store, want, before *packages.Lock, registry *packages.Registry, tool string) error {
-	l := to.Language
-	routes, err := in.reach(ctx, registry)
-	if err != nil {
-		return failure.At("packages", err)
-	}
-	p := NewPlan(image.At(l.Packages.Place, to.Runtime), registry, routes, want.Asked)
-	p.Tool = "/tool/" + filepath.Base(tool)
-	if before != nil {
-		p.Lock, p.Npm = before.Packages, before.Npm
-	}
-	req := run.Request{
-		Code: l.Packages.Program, Image: l.Images[0].Payload.Name, Kernel: image.Linux, Arch: to.Arch, Dir: "/work", Cold: true,
-		Files: []run.Mount{{Host: tool, Guest: p.Tool}}, MemoryMB: MemoryMB, Timeout: Timeout, OutputBytes: OutputBytes, MaxArtifacts: packages.MaxBytes + 64<<20,
-		RequireJail: to.Jail, AllowNet: routes.Nets, AllowTCP: routes.TCPs,
-	}
-	text, err := json.Marshal(p)
-	if err != nil {
-		return err
-	}
-	req.Neighbours = []run.Neighbour{{Name: "plan.json", Content: string(text)}}
-	if p.CA {
-		req.Neighbours = append(req.Neighbours, run.Neighbour{Name: "ca.pem", Content: registry.CA})
-	}
-	to.Tell(run.Event{Kind: run.EventImage, Message: fmt.Sprintf("installing %s from %s, once, in a machine of its own", strings.Join(want.Asked, " "), want.Registry)})
-	start := time.Now()
-	res, err := in.Run(ctx, to.Caller, catalog.Request{Request: req}, &Build{Proxy: routes.Proxy})
-	if err != nil {
-		return failure.At("packages", fmt.Errorf("install %s: %w", strings.Join(want.Asked, " "), err))
-	}
-	if res.Outcome != run.OutcomeExited || res.ExitCode != 0 {
-		return in.buildError(l, want, res)
-	}
-	if err := in.store(store, want, res); err != nil {
-		return failure.At("packages", fmt.Errorf("keep %s: %w (`unitask inspect %s` has its record)", strings.Join(want.Asked, " "), err, res.RunID))
-	}
-	if n := want.LeftOutMany; n > 0 {
-		to.Tell(run.Event{Kind: run.EventImage, Message: fmt.Sprintf("left out %d links that lead out of the packages: %s", n, strings.Join(want.LeftOut, ", "))})
-	}
-	to.Tell(run.Event{Kind: run.EventImage, Message: fmt.Sprintf("installed %d packages, %d files of %d MiB, after %.0f s", len(want.Packages), want.Files, want.Bytes>>20, time.Since(start).Seconds())})
-	return in.Records.Remove(res.RunID) // which has the files a second time
-}
-
-// store takes what a machine has built into the store.
-func (in *Installer) store(store *packages.Store, want *packages.Lock, res *run.Result) error {
-	var said struct {
-		Packages []packages.Package `json:"packages"`
-		Npm      json.RawMessage    `json:"npm"`
-	}
-	lock, err := in.Records.OpenArtifact(res.RunID, "lock.json")
-	if err != nil {
-		return err
-	}
-	defer lock.Close()
-	if err := json.NewDecoder(io.LimitReader(lock, MaxLockText)).Decode(&said); err != nil {
-		return fmt.Errorf("read the lock that the machine has written: %w", err)
-	}
-	if err := packages.CheckLocked(said.Packages); err != nil {
-		return fmt.Errorf("the lock that the machine has written %w", err)
-	}
-	want.Packages, want.Npm = said.Packages, said.Npm
-	files, err := in.Records.OpenArtifact(res.RunID, "packages.tar")
-	if err != nil {
-		return err
-	}
-	defer files.Close()
-	if err := store.Add(want, files); err != nil {
-		return err
-	}
-	in.Journal.Change(audit.PackagesAdded, map[string]any{"key": want.Key, "asked": want.Asked, "count": len(want.Packages), "registry": want.Registry})
-	return nil
-}
-
-// buildError says why packages could not be installed, by what their tool said.
-func (in *Installer) buildError(l *language.Language, want *packages.Lock, res *run.Result) error {
-	return policy.Bad("packages", strings.Join(want.Asked, " "), "can't be installed from %s: %s (`unitask inspect %s` has the rest)", want.Registry, in.ToolError(l.Packages.System, res), res.RunID)
 }

@@ -57,7 +57,8 @@ type Routes struct {
 }
 
 // Registry finds the registry that the host's own pip or npm is configured for, and the routes to it.
-func (in *Installer) Registry(ctx context.Context, i *language.Installer, arch image.Arch) (*packages.Registry, Routes, error) {
+func (in *Installer) Registry(ctx context.Context, i *language.Installer, arch image.Arch) (
+	*packages.Registry, Routes, error) {
 	registry, err := hostRegistry(i, func() (string, error) {
 		tool, _, err := in.Images.Tool(ctx, arch, i.Tool)
 		return tool, err
@@ -101,7 +102,8 @@ func (in *Installer) DeniedHosts(id string) string {
 	text, _, _ := in.Records.Read(id, record.NetlogFile, MaxLockText)
 	for line := range bytes.Lines(text) {
 		var d netstack.Decision
-		if json.Unmarshal(line, &d) == nil && d.Verdict == netstack.Denied && d.Name != "" && !slices.Contains(denied, d.Name) && len(denied) < 5 {
+		if json.Unmarshal(line, &d) == nil && d.Verdict == netstack.Denied && d.Name != "" &&
+			!slices.Contains(denied, d.Name) && len(denied) < 5 {
 			denied = append(denied, d.Name)
 		}
 	}
@@ -118,7 +120,8 @@ func registryProxy(own string, usual func(string, uint16) *url.URL) (func(string
 	}
 	u, err := url.Parse(own)
 	if err != nil || u.Host == "" {
-		return nil, fmt.Errorf("the proxy that is configured for packages, %q, is no address: http://HOST:PORT", packages.Shown(own))
+		return nil, fmt.Errorf("the proxy that is configured for packages, %q, is no address: http://HOST:PORT",
+			packages.Shown(own))
 	}
 	return func(string, uint16) *url.URL { return u }, nil
 }
@@ -147,7 +150,8 @@ func probe(ctx context.Context, r *packages.Registry, h packages.Host, proxy fun
 	if err != nil {
 		return err
 	}
-	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	client := &http.Client{Transport: transport}
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	resp, err := client.Do(req)
 	if err != nil {
 		var wrapped *url.Error
