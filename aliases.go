@@ -8,6 +8,7 @@ import (
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/paused"
+	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/run"
 )
@@ -229,3 +230,5 @@ type (
 	Check       = doctor.Check
 	AccelReport = doctor.AccelReport
 )
+
+var GuestDir = program.GuestDir

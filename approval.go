@@ -94,14 +94,14 @@ func (a *approvals) over(m *machine.Machine) {
 	if a == nil {
 		return
 	}
-	l := a.x.code.living
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l := a.x.live
+	l.Lock()
+	defer l.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.machine = m
-	if len(l.taken) > 0 { // maybe since it was begun
-		m.SetRules(l.rules(a.x.rt, a.x.granted))
+	if len(l.Taken) > 0 { // maybe since it was begun
+		m.SetRules(l.Rules(a.x.rt.opts.Upstream, a.x.granted))
 	}
 }
 
@@ -168,7 +168,7 @@ func (a *approvals) ask(ctx context.Context, about netstack.Question) netstack.A
 // still is the clock that stands while somebody is asked; until release the machine is neither paused
 // nor forked.
 func (a *approvals) still(ctx context.Context) (clock questionClock, release func(), err error) {
-	s := a.x.code.session
+	s := a.x.look.session
 	if s == nil {
 		return a.x.clock, func() {}, nil
 	}
@@ -178,8 +178,8 @@ func (a *approvals) still(ctx context.Context) (clock questionClock, release fun
 
 // approver is who is asked first.
 func (a *approvals) approver() Approver {
-	if a.x.code != nil && a.x.code.session != nil {
-		return a.x.code.session.approver()
+	if a.x.look.session != nil {
+		return a.x.look.session.approver()
 	}
 	return a.x.streams.Approve
 }
@@ -198,7 +198,7 @@ func (a *approvals) note(done Approval) netstack.Answer {
 	a.mu.Lock()
 	a.x.res.Approvals = append(a.x.res.Approvals, done)
 	a.mu.Unlock()
-	a.x.audit.write(a.x.audit.entry(audit.NetAsked, done))
+	a.x.audit.Note(audit.NetAsked, done)
 	return netstack.Answer{Allow: done.Verdict != Deny, Once: done.Verdict == AllowOnce, None: done.By == "", Why: done.String()}
 }
 

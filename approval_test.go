@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/audit/runlog"
 	"github.com/unitask/unitask/internal/localsocket"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/netstack"
@@ -283,7 +284,7 @@ func TestAttackAlways(t *testing.T) {
 	run := func(ceiling, owner string, via record.Via) *approvals {
 		rec := &record.Run{Record: record.Record{ID: "20261123T000000-aaaaaaaa", Owner: owner, Via: via}}
 		x := &execution{rt: rt, rec: rec, res: &Result{Policy: Policy{Ceiling: ceiling}}, streams: IO{Events: func(Event) {}}}
-		x.audit = rt.audited(rec, via, nil, func(Event) {})
+		x.audit = runlog.New(rt.journal.Log, rec, via, nil, func(Event) {})
 		return &approvals{x: x}
 	}
 	about := netstack.Question{Name: "a.example", Port: 443, Rule: "ask *.example", Method: "GET", Path: "/a"}

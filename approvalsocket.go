@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/unitask/unitask/internal/audit/runlog"
 	"github.com/unitask/unitask/internal/localsocket"
 )
 
@@ -52,7 +53,7 @@ func (a *approvals) listen(l *net.UnixListener, group *sync.WaitGroup) {
 func (a *approvals) hear(asked approvalAsked) approvalTold {
 	if asked.Policy != nil {
 		if err := a.change(*asked.Policy); err != nil {
-			return approvalTold{Error: shortened(err.Error())}
+			return approvalTold{Error: runlog.Shorten(err.Error())}
 		}
 		return approvalTold{}
 	}

@@ -30,7 +30,7 @@ func (x *execution) bringImage(remote *FleetRun, req catalog.Request) error {
 	if req.Custom != nil { // and not what its name leads to, which a build under way may have changed
 		ref = req.Custom.Container
 	}
-	c, err := x.rt.images.Container(x.code.arch, ref)
+	c, err := x.rt.images.Container(x.code.Arch, ref)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

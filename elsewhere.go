@@ -18,6 +18,7 @@ import (
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/internal/nesting"
+	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -70,7 +71,8 @@ func (x *execution) runElsewhere(ctx context.Context, req catalog.Request, calle
 	stdout := bounded.NewStream(x.granted.OutputBytes, x.rec.Stdout(), x.streams.Stdout)
 	stderr := bounded.NewStream(x.granted.OutputBytes, x.rec.Stderr(), x.streams.Stderr)
 	plainOut, plainErr := x.redactor.Writer(stdout), x.redactor.Writer(stderr)
-	run := &FleetRun{ID: x.rec.ID, Caller: caller, Request: request, Inputs: &x.code.inputs, Colors: x.streams.Colors, Stdin: x.streams.Stdin, Stdout: plainOut, Stderr: plainErr,
+	run := &FleetRun{ID: x.rec.ID, Caller: caller, Request: request, Inputs: &x.code.Inputs,
+		Colors: x.streams.Colors, Stdin: x.streams.Stdin, Stdout: plainOut, Stderr: plainErr,
 		Events: x.streams.Events, x: x, stdout: stdout, stderr: stderr}
 	var res *Result
 	if err = x.bringImage(run, req); err == nil {
@@ -195,9 +197,9 @@ func (rt *Runtime) Refused(req Request, ceiling *policy.Ceiling) error {
 	known.Files, known.Dirs = nil, nil
 	var in hostfiles.Set
 	defer in.Close()
-	asked, granted, denials, err := resolve(known, ceiling, &in)
+	asked, granted, denials, err := program.Resolve(known, ceiling, &in)
 	if err == nil && granted.Image == "" {
-		return imageDenied(asked.Image, denials)
+		return program.ImageDenied(asked.Image, denials)
 	}
 	if errors.As(err, new(*policy.FieldError)) {
 		return err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/unitask/unitask/internal/audit/runlog"
 	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/nesting"
@@ -31,7 +32,7 @@ const (
 // SaidBy names the worker that says what follows of the run.
 func (r *FleetRun) SaidBy(worker string) {
 	r.worker = bounded.Text(worker, 64)
-	r.x.audit.worker = r.worker
+	r.x.audit.Worker = r.worker
 }
 
 // Decided puts a line of the worker's netlog into the record, if it is one. more says that further ones are taken.
@@ -49,7 +50,7 @@ func (r *FleetRun) Decided(line []byte) (more bool) {
 	r.bound(&d)
 	text, _ := r.x.redactor.Marshal(history.NetlogLine{Schema: history.NetlogSchema, Run: r.x.rec.ID, Caller: r.x.rec.Owner, Worker: r.worker, Decision: d})
 	r.x.rec.Netlog(text)
-	r.x.audit.decided(r.counted(d))
+	r.x.audit.Decided(r.counted(d))
 	return true
 }
 
@@ -78,7 +79,7 @@ func (r *FleetRun) counted(d netstack.Decision) netstack.Decision {
 	for _, name := range d.Secrets {
 		use := name + " " + d.Name
 		if !r.uses[use] && len(r.uses) >= maxSaidUses {
-			d.Name = moreAudited
+			d.Name = runlog.MoreListed
 			break
 		}
 		r.uses[use] = true

@@ -15,11 +15,13 @@ import (
 
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/audit/runlog"
 	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/egress"
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/hostfiles"
+	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/internal/spans"
 	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/machine"
@@ -33,13 +35,14 @@ import (
 // on another kernel (Request.KernelRetry).
 type execution struct {
 	rt       *Runtime
-	code     *program
+	code     *program.Program
+	live     *egress.LiveRules
 	look     inspection
 	granted  policy.Effective
 	streams  IO
 	rec      *record.Run
 	redactor *record.Redactor
-	audit    *audited
+	audit    *runlog.Log
 	res      *Result // run fills it in
 
 	// How it gets its machine (plan).
@@ -65,16 +68,16 @@ func (x *execution) run(ctx context.Context) error {
 	_, err := spans.Phase(ctx, x.rt.meters, "image", func(ctx context.Context) (*image.Image, error) { return x.image, x.plan(ctx) })
 	var conn *guest.Conn
 	if err == nil {
-		x.code.compiled = x.compilation()
-		defer x.code.compiled.close()
-		if c := x.code.compiled; c != nil {
-			x.config.Place = c.load
+		x.code.Compiled = x.compilation()
+		defer x.code.Compiled.Close()
+		if c := x.code.Compiled; c != nil {
+			x.config.Place = c.Load
 		}
 		conn, err = x.connect(ctx)
 	}
 	if err == nil {
 		err = x.converse(ctx, conn)
-		x.res.Compiled = x.code.compiled.how()
+		x.res.Compiled = x.code.Compiled.How()
 	}
 	if err != nil {
 		err = x.classify(ctx, err)
@@ -123,13 +126,13 @@ func (x *execution) plan(ctx context.Context) error {
 		}
 	}
 	var err error
-	if x.spec, err = x.rt.source.Spec(ctx, x.image, Shape{MemoryMB: x.granted.MemoryMB, CPUs: x.granted.CPUs, FreshProcess: x.code.fresh}); err != nil {
+	if x.spec, err = x.rt.source.Spec(ctx, x.image, Shape{MemoryMB: x.granted.MemoryMB, CPUs: x.granted.CPUs, FreshProcess: x.code.Fresh}); err != nil {
 		return failure.At("boot", err)
 	}
 	if err := x.hardware(); err != nil {
 		return failure.At("boot", err)
 	}
-	if x.code.session != nil && machine.CanClone {
+	if x.look.session != nil && machine.CanClone {
 		x.spec.Life = machine.Lasting
 	}
 	if err := x.configure(); err != nil {
@@ -149,24 +152,24 @@ func (x *execution) resolveImage(ctx context.Context) error {
 	}
 	var contained *image.Container
 	var err error
-	if x.code.image.Payload.Own != nil {
-		x.image, err = x.rt.catalog.Obtain(ctx, images.With(x.code.image.Payload), image.Kernel(x.granted.Kernel), x.code.arch)
+	if x.code.Image.Payload.Own != nil {
+		x.image, err = x.rt.catalog.Obtain(ctx, images.With(x.code.Image.Payload), image.Kernel(x.granted.Kernel), x.code.Arch)
 	} else {
-		x.image, contained, err = x.rt.catalog.Ensure(ctx, images, x.code.image.Payload.Name, image.Kernel(x.granted.Kernel), x.code.arch)
+		x.image, contained, err = x.rt.catalog.Ensure(ctx, images, x.code.Image.Payload.Name, image.Kernel(x.granted.Kernel), x.code.Arch)
 	}
 	if err != nil {
 		return failure.At("image", err)
 	}
-	if s := x.code.session; s != nil && s.revived != nil { // on the image of then, if it is still there
+	if s := x.look.session; s != nil && s.revived != nil { // on the image of then, if it is still there
 		if then, err := images.ByDigest(s.revived.digest); err == nil && then.Kernel == x.image.Kernel && then.Arch == x.image.Arch {
 			x.image = then
 		}
 	}
 	if contained != nil && contained.Own != nil {
-		return failure.At("image", policy.Bad("image", x.code.image.Payload.Name, "is no container's image: it is an own one that came along from another host, and is named by its whole digest"))
+		return failure.At("image", policy.Bad("image", x.code.Image.Payload.Name, "is no container's image: it is an own one that came along from another host, and is named by its whole digest"))
 	}
 	if contained != nil {
-		if err := x.code.adopt(contained); err != nil {
+		if err := x.code.Adopt(contained); err != nil {
 			return failure.At("image", err)
 		}
 	}
@@ -181,7 +184,7 @@ func (x *execution) chooseMachine(ctx context.Context) error {
 	case x.forked() != nil:
 		x.get = x.forked().get(x.rt.source)
 	case x.goesOn():
-		x.get = x.code.session.revived.goOn(x.rt.source)
+		x.get = x.look.session.revived.goOn(x.rt.source)
 	case debug != nil:
 		if debug.NoJail && len(x.granted.RequireJail) > 0 {
 			return failure.At("jail", &JailError{Lacks: vmm.Jail{}.Lacks(x.granted.RequireJail)})
@@ -202,12 +205,12 @@ func (x *execution) chooseMachine(ctx context.Context) error {
 				leave()
 			}
 		}
-	case x.code.cold || x.rt.opts.Machines.booted:
+	case x.code.Cold || x.rt.opts.Machines.booted:
 		x.get = x.rt.source.Boot
 	default:
 		x.warm = true
-		if machine.CanClone && !x.code.fresh {
-			if steady := x.code.inputs.Steady(); steady != nil {
+		if machine.CanClone && !x.code.Fresh {
+			if steady := x.code.Inputs.Steady(); steady != nil {
 				x.spec.Folders = folders{steady}
 			}
 		}
@@ -227,12 +230,12 @@ func (x *execution) hardware() error {
 // importedName says why an image does not run under a name that somebody gave it who imported it: a ceiling lists
 // images by their registries.
 func (x *execution) importedName() error {
-	name := x.code.image.Payload.Name
+	name := x.code.Image.Payload.Name
 	ref, is, _ := policy.Reference(name)
-	if !is || !x.code.living.ceiling.Bounds("images") {
+	if !is || !x.live.Ceiling.Bounds("images") {
 		return nil
 	}
-	if c, err := x.rt.images.Container(x.code.arch, ref); err == nil && c.ImportedAs(ref) {
+	if c, err := x.rt.images.Container(x.code.Arch, ref); err == nil && c.ImportedAs(ref) {
 		return policy.Bad("image", name, "was imported under that name, and a ceiling's images are those that were pulled: pull it, or list %s", c.Digest)
 	}
 	return nil
@@ -240,15 +243,15 @@ func (x *execution) importedName() error {
 
 // forked is what the machine goes on from, nil but for a session's fork.
 func (x *execution) forked() *forking {
-	if x.code.session == nil {
+	if x.look.session == nil {
 		return nil
 	}
-	return x.code.session.from
+	return x.look.session.from
 }
 
 // goesOn says that the machine is one that was under way before: a session's that was forked or revived.
 func (x *execution) goesOn() bool {
-	s := x.code.session
+	s := x.look.session
 	return s != nil && (s.from != nil || s.revived != nil)
 }
 
@@ -261,8 +264,8 @@ func (x *execution) begin(ctx context.Context, m *machine.Machine) (*guest.Conn,
 	if m.Spec.Folders != nil { // it holds them
 		part = hostfiles.AllButSteady
 	}
-	x.code.compiled.in(m)
-	return m.Connect(ctx, x.code.inputs.Patience()+x.code.compiled.patience(), func(ctx context.Context, conn *guest.Conn) error { return x.code.put(ctx, conn, part) })
+	x.code.Compiled.In(m)
+	return m.Connect(ctx, x.code.Inputs.Patience()+x.code.Compiled.Patience(), func(ctx context.Context, conn *guest.Conn) error { return x.code.Put(ctx, conn, part) })
 }
 
 // configure has the machine's network and its output lead into the record.
@@ -273,11 +276,11 @@ func (x *execution) configure() error {
 		x.rec.Netlog(line)
 	}
 	network.LogLost = x.rec.Err
-	network.Tally = x.audit.decided
+	network.Tally = x.audit.Decided
 	network.Capture = netstack.NewCapture(x.streams.Capture)
-	network.Broker = x.code.broker
+	network.Broker = x.code.Broker
 	network.Traffic = netstack.NewTraffic(0, 0) // of all machines that a session has in turn
-	if s := x.code.session; s != nil && s.revived != nil {
+	if s := x.look.session; s != nil && s.revived != nil {
 		network.Traffic = netstack.NewTraffic(s.revived.kept.BytesUp, s.revived.kept.BytesDown)
 	}
 	if b := x.look.build; b != nil && b.Proxy != nil {
@@ -286,7 +289,7 @@ func (x *execution) configure() error {
 	if err := x.approvals(&network); err != nil {
 		return failure.At("network", err)
 	}
-	x.code.relayed = relayed
+	x.code.Relayed = relayed
 	serial := x.redactor.Writer(x.rec.Console())
 	x.later(func() { serial.Close() })
 	x.config = machine.Config{Network: network, Console: serial}
@@ -317,10 +320,10 @@ func (x *execution) introduce(m *machine.Machine) (leave func(), err error) {
 	if err := x.rec.Update(); err != nil {
 		return nil, err
 	}
-	if !x.code.attachable {
+	if !x.code.Attachable {
 		return func() {}, nil
 	}
-	return x.rt.attachable(x.rec, m, x.code.exposed > 0, x.redactor, x.kept.release), nil
+	return x.rt.attachable(x.rec, m, x.code.Exposed > 0, x.redactor, x.kept.release), nil
 }
 
 // hold keeps a halted machine whose guest has crashed.
@@ -354,7 +357,7 @@ func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
 		x.res.Duration.Boot = booted.Sub(x.start)
 		conn, err := spans.Phase(ctx, x.rt.meters, "connect", func(ctx context.Context) (*guest.Conn, error) { return x.begin(ctx, m) })
 		if err == nil {
-			x.code.compiled.sent()
+			x.code.Compiled.Sent()
 			x.later(func() { conn.Close() })
 			x.streams.Events(Event{Kind: EventStarted})
 			x.res.Duration.Connect = time.Since(booted)
@@ -381,7 +384,7 @@ func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
 // leaves.
 func (x *execution) converse(ctx context.Context, conn *guest.Conn) error {
 	m, started := x.machine, time.Now()
-	if s := x.code.session; s != nil {
+	if s := x.look.session; s != nil {
 		return s.serve(ctx, x, conn)
 	}
 	stdout := bounded.NewStream(x.granted.OutputBytes, x.rec.Stdout(), x.streams.Stdout)
@@ -399,7 +402,7 @@ func (x *execution) converse(ctx context.Context, conn *guest.Conn) error {
 	}
 	if crashed && x.kept.wants(ctx, m) {
 		if err == nil { // the kernel has said how
-			setEnd(x.res, x.code.language, end, stderr.Tail.String())
+			setEnd(x.res, x.code.Language, end, stderr.Tail.String())
 			x.hold(ctx, m, x.res.Error)
 		} else {
 			x.hold(ctx, m, m.Explain(err).Error())
@@ -417,13 +420,13 @@ func (x *execution) converse(ctx context.Context, conn *guest.Conn) error {
 	if err := x.config.Network.Capture.Err(); err != nil {
 		x.streams.Events(Event{Kind: EventCapture, Message: err.Error()})
 	}
-	if why := x.audit.cut(); why != "" {
+	if why := x.audit.Cut(); why != "" {
 		x.streams.Events(Event{Kind: EventNetwork, Message: why})
 	}
 	if err != nil {
 		return failure.At("run", m.Explain(err))
 	}
-	setEnd(x.res, x.code.language, end, stderr.Tail.String())
+	setEnd(x.res, x.code.Language, end, stderr.Tail.String())
 	x.hint(stderr.Tail.String())
 	if err := conn.StdinErr(); err != nil && x.res.ExitCode == 0 { // it may have done half of its work
 		return failure.At("run", err)
@@ -457,12 +460,12 @@ func (x *execution) stream(ctx context.Context, conn *guest.Conn, stdout, stderr
 
 // hint says what code that failed seems to have lacked.
 func (x *execution) hint(stderrTail string) {
-	if x.res.ExitCode == 0 || x.code.check {
+	if x.res.ExitCode == 0 || x.code.Check {
 		return
 	}
-	if name := x.code.language.Missing(stderrTail); name != "" {
-		x.res.Hint = fmt.Sprintf("%s is not in the machine: %s --project, or by --dir", name, x.code.image.Brings)
-		if other := x.code.language.ImageWith(name); other != "" && other != x.code.image.Payload.Name {
+	if name := x.code.Language.Missing(stderrTail); name != "" {
+		x.res.Hint = fmt.Sprintf("%s is not in the machine: %s --project, or by --dir", name, x.code.Image.Brings)
+		if other := x.code.Language.ImageWith(name); other != "" && other != x.code.Image.Payload.Name {
 			x.res.Hint = fmt.Sprintf("%s is not in the machine: --image %s has it", name, other)
 		}
 	}

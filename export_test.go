@@ -10,6 +10,7 @@ import (
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/internal/language"
+	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 )
@@ -19,7 +20,7 @@ import (
 func ReadInputs(req Request, ceiling *policy.Ceiling, between func()) (map[string]string, []policy.Denial, error) {
 	var brought hostfiles.Set
 	defer brought.Close()
-	_, _, denials, err := resolve(catalog.Request{Request: req}, ceiling, &brought)
+	_, _, denials, err := program.Resolve(catalog.Request{Request: req}, ceiling, &brought)
 	if err != nil {
 		return nil, denials, err
 	}
@@ -41,7 +42,7 @@ func SetBringTime(d time.Duration) (back func()) {
 func ResolveRequest(req Request, ceiling *policy.Ceiling) (policy.Request, policy.Effective, []policy.Denial, error) {
 	var brought hostfiles.Set
 	defer brought.Close()
-	return resolve(catalog.Request{Request: req}, ceiling, &brought)
+	return program.Resolve(catalog.Request{Request: req}, ceiling, &brought)
 }
 
 // contents is a guest that keeps what is put into it.
@@ -85,6 +86,6 @@ func Alone(rt *Runtime, req Request, streams IO) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	defer made.code.close()
-	return made.code.alone(), nil
+	defer made.code.Close()
+	return made.code.Alone(), nil
 }

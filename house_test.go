@@ -33,14 +33,14 @@ var floors = [][]string{
 		"internal/packages", "internal/telemetry", "netstack/broker", "policy", "vmm/jail",
 	},
 	{"guest/session", "image", "netstack", "vmm", "internal/audit/webhook"},
-	{"debug", "internal/egress", "internal/hostfiles", "machine", "record"},
+	{"debug", "internal/hostfiles", "machine", "record"},
 	{"run", "internal/home/config"},
-	{"internal/failure"},
-	{"internal/spans"},
+	{"internal/egress", "internal/failure"},
+	{"internal/audit/runlog", "internal/spans"},
 	{"internal/paused"},
 	{"internal/history", "internal/language"},
 	{"internal/catalog"},
-	{"internal/doctor", "internal/install"},
+	{"internal/doctor", "internal/install", "internal/program"},
 	{"internal/imagebuild"},
 	{""},
 	{"internal/sessiond", "internal/testhome"},
@@ -100,15 +100,15 @@ func TestImportsPointDown(t *testing.T) {
 
 // budgets may only fall: who needs less writes the new figure here.
 var budgets = map[string]int{
-	"files of the root":            48,
-	"lines of the root":            8_382,
-	"methods of Runtime":           54,
+	"files of the root":            41,
+	"lines of the root":            7031,
+	"methods of Runtime":           52,
 	"functions of over 80 lines":   10,
 	"tests of over 80 lines":       99,
 	"files of over 500 lines":      15,
-	"lines of over 120 characters": 4893,
+	"lines of over 120 characters": 4892,
 	"sleeps in tests":              95,
-	"bytes of ARCHITECTURE.md":     10_864,
+	"bytes of ARCHITECTURE.md":     10_857,
 }
 
 func TestBudgets(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/language"
+	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 )
@@ -67,7 +68,7 @@ func TestLanguageOfARequest(t *testing.T) {
 		{Request{Language: "shell", Env: map[string]string{"NAME": "\xff"}}, "", "env \"NAME\": is not UTF-8"},
 		{Request{Language: "shell", Secrets: map[string]string{"TOKEN": "123456\xff"}}, "", "secrets \"TOKEN\": is not UTF-8"},
 	} {
-		p, err := checkCode(catalog.Request{Request: c.req})
+		p, err := program.Check(catalog.Request{Request: c.req})
 		if c.language == "" {
 			var field *policy.FieldError
 			if !errors.As(err, &field) || !strings.Contains(err.Error(), c.path) {
@@ -75,7 +76,7 @@ func TestLanguageOfARequest(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || p.language.Name != c.language || p.path != c.path {
+		if err != nil || p.Language.Name != c.language || p.Path != c.path {
 			t.Errorf("%+v: %v, %+v", c.req, err, p)
 		}
 	}
@@ -83,11 +84,11 @@ func TestLanguageOfARequest(t *testing.T) {
 
 // What only Node knows does not reach the others.
 func TestNodesOwn(t *testing.T) {
-	p, err := checkCode(catalog.Request{Request: Request{Path: "x.py", PackageType: "module"}})
+	p, err := program.Check(catalog.Request{Request: Request{Path: "x.py", PackageType: "module"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range p.files() {
+	for _, f := range p.Files() {
 		if strings.HasSuffix(f.Path, "package.json") {
 			t.Errorf("%s in a run of Python", f.Path)
 		}
@@ -112,11 +113,11 @@ func TestLanguagesKernel(t *testing.T) {
 		{Request{Language: "go"}, "", image.Linux, true},
 		{Request{Language: "go"}, image.Nanos, "", false},
 	} {
-		p, err := checkCode(catalog.Request{Request: c.req})
+		p, err := program.Check(catalog.Request{Request: c.req})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := p.kernel(c.granted); got != c.want && c.ok || (err == nil) != c.ok {
+		if got, err := p.Kernel(c.granted); got != c.want && c.ok || (err == nil) != c.ok {
 			t.Errorf("%q with %q: %q %v", c.req.Language, c.granted, got, err)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/language"
+	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/run"
@@ -36,7 +37,7 @@ func collect(ctx context.Context, deadline time.Time, conn *guest.Conn, to *reco
 	slices.SortFunc(to.Kept, func(a, b record.Artifact) int { return strings.Compare(a.Path, b.Path) })
 	res.Artifacts, res.ArtifactsRefused = to.Kept, to.Refused
 	if ctx.Err() == nil && (errors.Is(err, guest.ErrGone) || timed.Err() != nil) {
-		res.ArtifactsRefused = append(res.ArtifactsRefused, record.Refusal{Path: outDir, Reason: "not all of it came: " + err.Error(), Missed: true})
+		res.ArtifactsRefused = append(res.ArtifactsRefused, record.Refusal{Path: program.OutDir, Reason: "not all of it came: " + err.Error(), Missed: true})
 		return nil
 	}
 	if errors.Is(err, record.ErrEnough) {

@@ -5,8 +5,10 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/egress"
 	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/internal/language"
+	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -17,7 +19,8 @@ func TestPackagesReach(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &execution{code: &program{language: language.OfSystem(policy.Pip), living: &living{ceiling: c}}, rec: &record.Run{}, image: &image.Image{Runtime: "3.11"}}
+	x := &execution{code: &program.Program{Language: language.OfSystem(policy.Pip)}, live: &egress.LiveRules{Ceiling: c},
+		rec: &record.Run{}, image: &image.Image{Runtime: "3.11"}}
 	x.rec.Owner, x.rec.Via = "alice", record.ViaFleet
 	to := x.installTarget()
 	granted, denials, err := policy.Resolve(policy.Request{AllowNet: []string{"pypi.example:443"}, MemoryMB: install.MemoryMB}, to.Caller.Ceiling)

@@ -5,15 +5,16 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/internal/hostfiles"
+	"github.com/unitask/unitask/internal/program"
 )
 
 // Half a second is not worth a word; then there are two a second, with what is left.
 func TestProgress(t *testing.T) {
 	var said []string
 	begin := time.Unix(0, 0)
-	p := progress{start: begin, tell: func(e Event) { said = append(said, e.Message) }}
+	p := program.Progress{Start: begin, Tell: func(e Event) { said = append(said, e.Message) }}
 	for ms := range 2000 {
-		p.sent(begin.Add(time.Duration(ms)*time.Millisecond), hostfiles.Sent{Files: ms, AllFiles: 4000, Bytes: int64(ms) << 16, AllBytes: 4000 << 16})
+		p.Sent(begin.Add(time.Duration(ms)*time.Millisecond), hostfiles.Sent{Files: ms, AllFiles: 4000, Bytes: int64(ms) << 16, AllBytes: 4000 << 16})
 	}
 	want := []string{
 		"500 of 4000 files, 31 of 250 MiB are in the machine; some 4 s more",

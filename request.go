@@ -5,19 +5,9 @@ import (
 
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/hostfiles"
+	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/policy"
 )
-
-// policyOf is what of a request the policy decides on.
-func policyOf(req catalog.Request) policy.Request {
-	asked := policy.Asked(req.Request)
-	if _, im, _, err := req.FindLanguage(); err == nil {
-		asked.Image = im.Payload.Name
-	}
-	asked.Files, asked.Dirs = nil, nil // as they are found
-	asked.Secrets = req.SecretNames()
-	return asked
-}
 
 // Resolve returns what a request would be granted under a ceiling (nil is none), and what
 // denied. It looks at the files and folders that the request names.
@@ -35,6 +25,6 @@ func grantedOf(req catalog.Request, ceiling *policy.Ceiling) (policy.Effective, 
 	if err != nil { // no run has it
 		return policy.Effective{}, nil, err
 	}
-	_, eff, denials, err := resolve(req, ceiling, &in)
+	_, eff, denials, err := program.Resolve(req, ceiling, &in)
 	return eff, denials, err
 }

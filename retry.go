@@ -24,7 +24,7 @@ type attempt struct {
 
 // mayRetry returns an attempt where the run may be made again.
 func (x *execution) mayRetry() *attempt {
-	if !x.code.retry || x.granted.Kernel != "" || x.image.Kernel != image.Nanos || x.look.debug != nil ||
+	if !x.code.Retry || x.granted.Kernel != "" || x.image.Kernel != image.Nanos || x.look.debug != nil ||
 		x.streams.Stdin != nil || len(x.granted.AllowNet)+len(x.granted.Ask)+len(x.granted.AllowTCP) > 0 || x.granted.AllowNetAny {
 		return nil
 	}

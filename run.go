@@ -9,10 +9,14 @@ import (
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/audit/runlog"
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/compiled"
+	"github.com/unitask/unitask/internal/egress"
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/install"
+	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/internal/spans"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -109,12 +113,12 @@ func (rt *Runtime) execute(ctx context.Context, begin time.Time, caller Caller, 
 	if err != nil {
 		return nil, err
 	}
-	defer made.code.close()
+	defer made.code.Close()
 	// Of the granted secrets only: the code does not have the others, and could else
 	// find out by guesses what they are.
-	redactor, err := record.NewRedactor(made.code.redacted())
+	redactor, err := record.NewRedactor(made.code.Redacted())
 	if err != nil {
-		return nil, policy.Bad("secrets", fmt.Sprintf("of %d names", len(made.code.secrets)), "%v", err)
+		return nil, policy.Bad("secrets", fmt.Sprintf("of %d names", len(made.code.Secrets)), "%v", err)
 	}
 	var out *record.OutFolder // as it is before the code runs: a link may take its place
 	if streams.Out != "" {
@@ -123,7 +127,8 @@ func (rt *Runtime) execute(ctx context.Context, begin time.Time, caller Caller, 
 		}
 		defer out.Close()
 	}
-	r := &recordedRun{rt: rt, req: req, caller: caller, code: &made.code, granted: made.granted, look: look, streams: streams, redactor: redactor, out: out}
+	r := &recordedRun{rt: rt, req: req, caller: caller, code: &made.code, live: made.live, granted: made.granted, look: look,
+		streams: streams, redactor: redactor, out: out}
 	if err := r.begin(begin, made.wanted); err != nil {
 		return nil, err
 	}
@@ -141,7 +146,8 @@ type recordedRun struct {
 	rt       *Runtime
 	req      catalog.Request
 	caller   Caller
-	code     *program
+	code     *program.Program
+	live     *egress.LiveRules
 	granted  Policy
 	look     inspection
 	streams  IO
@@ -149,17 +155,17 @@ type recordedRun struct {
 	out      *record.OutFolder // nil where nothing is copied
 
 	rec    *record.Run
-	log    *audited
+	log    *runlog.Log
 	res    *Result
 	before Result // as it was when nothing had run
 }
 
 // begin makes the record, and writes down what is granted.
 func (r *recordedRun) begin(at time.Time, wanted Request) (err error) {
-	s := r.code.session
+	s := r.look.session
 	if s != nil && s.revived != nil {
 		r.rec, s.revived.taken = s.revived.rec, true
-	} else if r.rec, err = r.rt.history.Begin(at, r.caller, r.code.recordName(), r.req.Request, wanted, r.granted, r.redactor); err != nil {
+	} else if r.rec, err = r.rt.history.Begin(at, r.caller, r.code.RecordName(), r.req.Request, wanted, r.granted, r.redactor); err != nil {
 		return err
 	}
 	tell := r.streams.Events
@@ -171,16 +177,16 @@ func (r *recordedRun) begin(at time.Time, wanted Request) (err error) {
 		tell(e)
 	}
 	r.streams.Events(Event{Kind: EventRecord, Message: r.rec.ID})
-	r.code.tell = r.streams.Events
+	r.code.Tell = r.streams.Events
 	if s != nil {
 		r.rec.Session, r.rec.Parent = r.rec.ID, s.Parent
 	}
-	r.log = r.rt.audited(r.rec, r.caller.Via, r.redactor, r.streams.Events)
-	r.log.session = s != nil
-	r.log.started(r.granted)
+	r.log = runlog.New(r.rt.journal.Log, r.rec, r.caller.Via, r.redactor, r.streams.Events)
+	r.log.Session = s != nil
+	r.log.Started(r.granted)
 	r.res = &Result{RunID: r.rec.ID, MemoryMB: r.granted.Effective.MemoryMB, Redacted: r.rec.Redacted, Policy: r.granted}
 	if s != nil && s.revived != nil {
-		r.res.PolicyChanges = slices.Clone(r.code.living.taken)
+		r.res.PolicyChanges = slices.Clone(r.live.Taken)
 	}
 	r.before = *r.res
 	return nil
@@ -188,11 +194,12 @@ func (r *recordedRun) begin(at time.Time, wanted Request) (err error) {
 
 // attempt runs the code once.
 func (r *recordedRun) attempt(ctx context.Context) error {
-	if err := r.log.missing(r.granted.Effective); err != nil {
+	if err := r.log.Missing(r.granted.Effective); err != nil {
 		r.res.Outcome, r.res.ExitCode = OutcomeFailed, ExitHost
 		return err
 	}
-	x := &execution{rt: r.rt, code: r.code, look: r.look, granted: r.res.Policy.Effective, streams: r.streams, rec: r.rec, redactor: r.redactor, audit: r.log, res: r.res}
+	x := &execution{rt: r.rt, code: r.code, live: r.live, look: r.look, granted: r.res.Policy.Effective, streams: r.streams,
+		rec: r.rec, redactor: r.redactor, audit: r.log, res: r.res}
 	if r.rt.opts.Fleet != nil {
 		return x.runElsewhere(ctx, r.req, r.caller.Name)
 	}
@@ -237,12 +244,12 @@ func (r *recordedRun) fail(err, as error) error {
 
 // conclude finishes the record, or leaves it where a session does not go on here, and the audit log.
 func (r *recordedRun) conclude(ctx context.Context, err error) error {
-	if s := r.code.session; s != nil && (s.left || s.revived != nil && s.ID == "") {
+	if s := r.look.session; s != nil && (s.left || s.revived != nil && s.ID == "") {
 		r.rec.Status = record.Paused
 		unsettled := r.rec.Settle() // before the audit log, which needs the room that this gives back
-		r.log.shorten(unsettled)
-		r.log.left()
-		return errors.Join(err, unsettled, r.log.missing(r.granted.Effective), r.rec.Leave())
+		r.log.Shorten(unsettled)
+		r.log.Left()
+		return errors.Join(err, unsettled, r.log.Missing(r.granted.Effective), r.rec.Leave())
 	}
 	if e := r.rec.Err(); e != nil && err == nil { // as its record is to say
 		err = r.fail(e, failure.Host("record", e))
@@ -253,9 +260,9 @@ func (r *recordedRun) conclude(ctx context.Context, err error) error {
 	if e != nil && err == nil {
 		err = r.fail(e, failure.Host("record", e))
 	}
-	r.log.shorten(r.rec.Err())
-	r.log.ended(r.res)
-	if e := r.log.missing(r.granted.Effective); e != nil && (err == nil || errors.Is(err, errSessionClosed) || errors.Is(err, errEnds)) {
+	r.log.Shorten(r.rec.Err())
+	r.log.Ended(r.res)
+	if e := r.log.Missing(r.granted.Effective); e != nil && (err == nil || errors.Is(err, errSessionClosed) || errors.Is(err, errEnds)) {
 		err = r.fail(e, e)
 	}
 	r.rt.history.Bound(r.rec.ID, r.streams.Events)
@@ -264,8 +271,9 @@ func (r *recordedRun) conclude(ctx context.Context, err error) error {
 
 // prepared is a run as it was asked for and granted.
 type prepared struct {
-	code    program
-	wanted  Request // as the record has it: the code in a file of its own, paths as they are inside
+	code    program.Program
+	live    *egress.LiveRules // what of its network may change
+	wanted  Request           // as the record has it: the code in a file of its own, paths as they are inside
 	granted Policy
 }
 
@@ -282,7 +290,7 @@ func (rt *Runtime) prepare(caller Caller, req catalog.Request, streams IO, look 
 	if err = rt.catalog.CheckCeiling(caller.Ceiling); err != nil {
 		return p, err
 	}
-	if p.code, err = checkCode(req); err == nil {
+	if p.code, err = program.Check(req); err == nil {
 		err = look.check(caller, req, streams)
 	}
 	if err == nil && rt.opts.Fleet != nil {
@@ -292,17 +300,19 @@ func (rt *Runtime) prepare(caller Caller, req catalog.Request, streams IO, look 
 		return p, err
 	}
 	code := &p.code
-	code.on(streams)
-	code.session = look.session
-	code.layer = look.build != nil && look.build.Layer
-	code.living = &living{ceiling: caller.Ceiling, fixed: look.build != nil}
-	code.attachable = caller.Ceiling.Debug()
-	asked, granted, err := rt.grant(caller, req, code)
+	code.On(streams)
+	if look.session != nil {
+		code.Supervisor = supervised{look.session}
+	}
+	code.Layer = look.build != nil && look.build.Layer
+	p.live = &egress.LiveRules{Ceiling: caller.Ceiling, Fixed: look.build != nil}
+	code.Attachable = caller.Ceiling.Debug()
+	asked, granted, err := code.Grant(caller, req, rt.opts.RequireJail)
 	if err == nil && rt.opts.Fleet != nil {
 		err = notAsked(granted.Effective)
 	}
 	if err != nil {
-		code.close()
+		code.Close()
 		return p, err
 	}
 	if look.session != nil {
@@ -310,8 +320,8 @@ func (rt *Runtime) prepare(caller Caller, req catalog.Request, streams IO, look 
 	}
 	p.granted, p.wanted = granted, req.Request
 	p.wanted.Code, p.wanted.Files, p.wanted.Dirs = "", asked.Files, asked.Dirs
-	if !code.command { // whose folder is the image's
-		p.wanted.Path, p.wanted.Dir = code.path, code.dir
+	if !code.Command { // whose folder is the image's
+		p.wanted.Path, p.wanted.Dir = code.Path, code.Dir
 	}
 	p.wanted.Neighbours = history.NamesOnly(req.Neighbours)
 	if look.session != nil {
@@ -320,39 +330,15 @@ func (rt *Runtime) prepare(caller Caller, req catalog.Request, streams IO, look 
 	return p, nil
 }
 
-// grant resolves what a request asks for against the caller's ceiling, and gives the code
-// its secrets.
-func (rt *Runtime) grant(caller Caller, req catalog.Request, code *program) (asked policy.Request, granted Policy, err error) {
-	asked, eff, denials, err := resolve(req, caller.Ceiling, &code.inputs)
-	if err != nil {
-		return asked, granted, err
+// compilation is the run's, nil where what its code is compiled to is of more than the code. A program is compiled
+// before any of its code runs, and nothing of the run but the text, its name and its folder is in it; so it may be
+// handed to the next run of the same caller that has the same ones.
+func (x *execution) compilation() *program.Compilation {
+	if !x.code.Alone() || x.look != (inspection{}) {
+		return nil
 	}
-	if eff.RequireJail, err = policy.Jail(eff.RequireJail, rt.opts.RequireJail); err != nil {
-		return asked, granted, err
+	return &program.Compilation{
+		Store: x.rt.Compiled(), At: x.code.Language.Compiled.At(x.code.Path),
+		Key: compiled.Key(x.image.Digest, string(x.image.Arch), x.rec.Owner, x.code.Path, x.code.Dir, x.code.Text),
 	}
-	if eff.Image == "" {
-		return asked, granted, imageDenied(asked.Image, denials)
-	}
-	kernel, err := code.kernel(image.Kernel(eff.Kernel))
-	if err == nil {
-		kernel, err = kernelFor(kernel, &code.inputs)
-	}
-	if err != nil {
-		return asked, granted, err
-	}
-	eff.Kernel = string(kernel)
-	if err := code.give(eff, req.Secrets); err != nil {
-		return asked, granted, err
-	}
-	return asked, Policy{Effective: eff, Denials: denials, Ceiling: caller.CeilingPath()}, nil
-}
-
-// imageDenied says why nothing runs with an image.
-func imageDenied(name string, denials []policy.Denial) error {
-	for _, d := range denials {
-		if d.Field == "image" {
-			return policy.Bad("image", name, "%s by %s (key %s)", d.Reason, d.Rule, d.Key)
-		}
-	}
-	return policy.Bad("image", name, "is not granted")
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/language"
+	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -295,19 +296,26 @@ func (s *Session) planned() bool {
 	return errors.Is(s.err, errSessionClosed) || errors.Is(s.err, errEnds) || s.result != nil && s.result.TimedOut
 }
 
-// files are those that a session's machine is given beside the inputs.
-func (s *Session) files(p *program) []file {
-	files := []file{{guest.File{Path: p.dir, Mode: fs.ModeDir | 0o755, User: true}, ""}} // also where a folder of the host comes there
-	files = append(files, p.beside()...)
-	if p.inOneProcess() {
+// supervised is what a session has its machine run: the drivers of interpreters.
+type supervised struct{ *Session }
+
+// Files implements program.Supervisor: the drivers, beside the inputs.
+func (s supervised) Files(p *program.Program) []program.File {
+	// The folder is the user's, also where a folder of the host comes there.
+	files := []program.File{{File: guest.File{Path: p.Dir, Mode: fs.ModeDir | 0o755, User: true}}}
+	files = append(files, p.Beside()...)
+	if p.InOneProcess() {
 		l := s.driver()
-		return append(files, textFile(l.Path, l.Driver), file{guest.File{Path: contract.MainLink, Mode: fs.ModeSymlink, Target: l.Path}, ""})
+		return append(files, program.TextFile(l.Path, l.Driver), program.File{File: guest.File{Path: contract.MainLink, Mode: fs.ModeSymlink, Target: l.Path}, Content: ""})
 	}
 	for _, l := range session.Languages {
-		files = append(files, textFile(l.Path, l.Driver))
+		files = append(files, program.TextFile(l.Path, l.Driver))
 	}
 	return files
 }
+
+// DriverPath implements program.Supervisor.
+func (s supervised) DriverPath() string { return s.driver().Path }
 
 // driver is the session's own language's.
 func (s *Session) driver() session.Language {
@@ -343,8 +351,8 @@ func (s *Session) hasCommands(what string) error {
 	return policy.Bad("kernel", string(s.Kernel), "has no %s in a session: its machines have one process, the interpreter; start the session with kernel linux", what)
 }
 
-// started takes what the program would have been started with.
-func (s *Session) started(env map[string]string, ca, dir string) {
+// Started implements program.Supervisor.
+func (s supervised) Started(env map[string]string, ca, dir string) {
 	s.ca, s.dir, s.env = ca, dir, nil // a clone that did not answer may have been told before
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		s.env = append(s.env, name+"="+env[name])

@@ -14,8 +14,10 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/guest/session"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/audit/runlog"
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/hostfiles"
+	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/internal/userdir"
 	"github.com/unitask/unitask/policy"
@@ -76,7 +78,7 @@ func (s *Session) brings(ctx context.Context, step Step) (b *bringing, err error
 	if len(step.Files)+len(step.Dirs)+len(step.Neighbours) == 0 {
 		return b, nil
 	}
-	if err := checkNeighbours(step.Neighbours, contract.WorkDir+"/."); err != nil {
+	if err := program.CheckNeighbours(step.Neighbours, contract.WorkDir+"/."); err != nil {
 		return nil, err
 	}
 	if err := s.hasCommands("files of the host for a step, which takes commands,"); err != nil {
@@ -92,7 +94,7 @@ func (s *Session) brings(ctx context.Context, step Step) (b *bringing, err error
 	if err != nil {
 		return nil, err
 	}
-	if _, b.granted, b.denials, err = resolve(req, s.ceiling(), &b.set); err != nil {
+	if _, b.granted, b.denials, err = program.Resolve(req, s.ceiling(), &b.set); err != nil {
 		b.close()
 		return nil, err
 	}
@@ -130,18 +132,18 @@ func (s *Session) bring(ctx context.Context, x *stepping, b *bringing) error {
 
 // auditBrought writes what a step was given of the host, and what it was denied.
 func (s *Session) auditBrought(x *stepping, b *bringing) error {
-	a := s.rt.audited(x.rec, x.rec.Via, s.redactor, s.rt.opts.Events)
+	a := runlog.New(s.rt.journal.Log, x.rec, x.rec.Via, s.redactor, s.rt.opts.Events)
 	var list []audit.Entry
 	if files, dirs := len(b.granted.Files), len(b.granted.Dirs); files+dirs > 0 {
-		list = append(list, a.entry(audit.PolicyChanged, map[string]any{"session": s.ID, "files": files, "dirs": dirs}))
+		list = append(list, a.Entry(audit.PolicyChanged, map[string]any{"session": s.ID, "files": files, "dirs": dirs}))
 	}
 	if len(b.denials) > 0 {
-		list = append(list, a.denied(b.denials))
+		list = append(list, a.Denied(b.denials))
 	}
 	if len(list) > 0 {
-		a.write(list...)
+		a.Write(list...)
 	}
-	return a.missing(s.Policy.Effective)
+	return a.Missing(s.Policy.Effective)
 }
 
 // send has use read the tar of what is brought. When it returns nothing of the set is read any more.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -21,7 +22,7 @@ func TestAttackBringCut(t *testing.T) {
 	}
 	for n := range 200 {
 		b := &bringing{neighbours: []Neighbour{{Name: "n", Content: "x"}}}
-		_, _, _, err := resolve(catalog.Request{Request: Request{Dirs: []policy.Mount{{Host: dir, Guest: "/d"}}}}, nil, &b.set)
+		_, _, _, err := program.Resolve(catalog.Request{Request: Request{Dirs: []policy.Mount{{Host: dir, Guest: "/d"}}}}, nil, &b.set)
 		mustMake(t, err)
 		mustMake(t, b.send(t.Context(), func(from io.Reader) error {
 			_, err := io.CopyN(io.Discard, from, int64(n%128*512))

@@ -65,7 +65,7 @@ func (s *Session) renewCeiling() error {
 	if err := stillGranted(req, now, s.Policy.Effective, covers); err != nil {
 		return err
 	}
-	if err := s.made.code.living.renew(now); err != nil {
+	if err := s.made.live.Renew(now); err != nil {
 		return fmt.Errorf("a change of the session's policy: %w", err)
 	}
 	most, _, err := now.Sessions(policy.SessionLimits{}, usualSessions(machine.HostMemory()))
@@ -81,20 +81,6 @@ func (s *Session) renewCeiling() error {
 	if late {
 		s.outlives(last, max(0, time.Until(last)))
 	}
-	return nil
-}
-
-// renew puts another ceiling in the place of the one that changes were held against, if all of them are within it.
-func (l *living) renew(ceiling *policy.Ceiling) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	again := &living{ceiling: ceiling}
-	for _, c := range l.taken {
-		if err := again.take(c); err != nil {
-			return err
-		}
-	}
-	l.ceiling = ceiling
 	return nil
 }
 

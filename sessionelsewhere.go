@@ -4,6 +4,7 @@ import (
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/hostfiles"
+	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 )
@@ -19,7 +20,7 @@ func (req SessionRequest) Elsewhere(ceiling *policy.Ceiling) (out SessionRequest
 		return out, nil, err
 	}
 	var none hostfiles.Set
-	_, granted, denials, err := resolve(catalog.Request{Request: req.Request}, ceiling, &none)
+	_, granted, denials, err := program.Resolve(catalog.Request{Request: req.Request}, ceiling, &none)
 	if err == nil {
 		err = notAsked(granted)
 	}

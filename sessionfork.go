@@ -61,8 +61,8 @@ type forkedClient struct {
 // run is a fork's run: what its session was granted, and none of the host's files again.
 func (f *forking) run(s *Session) prepared {
 	p := f.parent.made
-	p.code.living = f.parent.made.code.living.copy()
-	p.code.session, p.code.inputs, p.code.tell = s, hostfiles.Set{}, nil
+	p.live = f.parent.made.live.Copy()
+	p.code.Supervisor, p.code.Inputs, p.code.Tell = supervised{s}, hostfiles.Set{}, nil
 	return p
 }
 

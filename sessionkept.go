@@ -16,9 +16,11 @@ import (
 	"github.com/unitask/unitask/guest/session"
 	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/egress"
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/internal/paused"
+	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -43,10 +45,10 @@ func (s *Session) note(x *execution) (json.RawMessage, error) {
 		return nil, err
 	}
 	k := paused.Note{ID: s.ID, Parent: s.Parent, Owner: caller.Name, Via: caller.Via, Image: s.Image, Language: s.Language, Began: began, Expires: expires, Limits: s.limits, Request: s.request,
-		Policy: paused.NotePolicy{Effective: eff, Denials: s.Policy.Denials, Ceiling: s.Policy.Ceiling, Origin: caller.CeilingOrigin(), Digest: s.beganUnder}, Kernel: s.Kernel, Cloned: s.cloned, Dir: s.dir, Env: s.env, CA: s.ca, Client: s.client.State(running), Out: s.out.kept(), Changes: x.code.living.taken}
+		Policy: paused.NotePolicy{Effective: eff, Denials: s.Policy.Denials, Ceiling: s.Policy.Ceiling, Origin: caller.CeilingOrigin(), Digest: s.beganUnder}, Kernel: s.Kernel, Cloned: s.cloned, Dir: s.dir, Env: s.env, CA: s.ca, Client: s.client.State(running), Out: s.out.kept(), Changes: x.live.Taken}
 	k.BytesUp, k.BytesDown = x.config.Network.Traffic.Bytes()
-	if x.code.broker != nil {
-		if k.Broker, err = x.code.broker.Keep(); err == nil {
+	if x.code.Broker != nil {
+		if k.Broker, err = x.code.Broker.Keep(); err == nil {
 			k.Broker.Authority, err = sealAuthority(x.rt.opts.Home, s.ID, k.Broker.Authority)
 		}
 		if err != nil {
@@ -212,19 +214,19 @@ func (r *reviving) prepare(rt *Runtime, s *Session) (p prepared, err error) {
 	if req, err = rt.catalog.ResolveCustom(req, s.caller.Ceiling); err != nil {
 		return p, err
 	}
-	if p.code, err = checkCode(req); err != nil {
+	if p.code, err = program.Check(req); err != nil {
 		return p, err
 	}
 	code := &p.code
-	code.on(IO{})
-	code.session, code.fresh, code.installed = s, r.kept.Kernel != oneProcess, true
-	code.living = &living{ceiling: s.caller.Ceiling}
+	code.On(IO{})
+	code.Supervisor, code.Fresh, code.Installed = supervised{s}, r.kept.Kernel != oneProcess, true
+	p.live = &egress.LiveRules{Ceiling: s.caller.Ceiling}
 	for _, c := range r.kept.Changes {
-		if err := code.living.take(c); err != nil {
+		if err := p.live.Take(c); err != nil {
 			return p, fmt.Errorf("a change of the session's policy: %w", err)
 		}
 	}
-	code.attachable = s.caller.Ceiling.Debug()
+	code.Attachable = s.caller.Ceiling.Debug()
 	eff := r.kept.Granted
 	if err := stillGranted(req, s.caller.Ceiling, eff, same); err != nil {
 		return p, err
@@ -237,9 +239,9 @@ func (r *reviving) prepare(rt *Runtime, s *Session) (p prepared, err error) {
 		if own.Authority, err = openAuthority(rt.opts.Home, r.kept.ID, kept.Authority); err != nil {
 			return p, err
 		}
-		code.kept = &own
+		code.Kept = &own
 	}
-	if err := code.give(eff, r.values); err != nil {
+	if err := code.Give(eff, r.values); err != nil {
 		return p, err
 	}
 	p.granted = Policy{Effective: eff, Denials: append(slices.Clone(r.kept.Policy.Denials), s.denials...), Ceiling: s.caller.CeilingPath()}
@@ -250,7 +252,7 @@ func (r *reviving) prepare(rt *Runtime, s *Session) (p prepared, err error) {
 // stillGranted says whether a ceiling grants a request what it was granted once: holds compares each field.
 func stillGranted(req catalog.Request, ceiling *policy.Ceiling, once policy.Effective, holds func(key string, now, before any) bool) error {
 	var none hostfiles.Set
-	_, now, _, err := resolve(req, ceiling, &none)
+	_, now, _, err := program.Resolve(req, ceiling, &none)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/unitask/unitask/guest/session"
+	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/record"
 )
 
@@ -71,7 +72,7 @@ func (x *stepping) collect(ctx context.Context) error {
 	}
 	x.res.Artifacts, x.res.ArtifactsRefused = to.Kept, to.Refused
 	if left != nil && ctx.Err() == nil {
-		x.res.ArtifactsRefused = append(x.res.ArtifactsRefused, record.Refusal{Path: outDir, Reason: "not all of it came: " + left.Error(), Missed: true})
+		x.res.ArtifactsRefused = append(x.res.ArtifactsRefused, record.Refusal{Path: program.OutDir, Reason: "not all of it came: " + left.Error(), Missed: true})
 	}
 	if errors.Is(err, record.ErrEnough) {
 		return nil
@@ -87,7 +88,7 @@ func (o *outBox) take(ctx context.Context, from *session.Client, to *record.Arti
 		return context.Cause(ctx), nil
 	}
 	defer func() { <-o.held }()
-	text, err := from.File(ctx, nil, maxOutList, "list", outDir, outDepth)
+	text, err := from.File(ctx, nil, maxOutList, "list", program.OutDir, outDepth)
 	if ofFile(err) { // it is gone, or is no folder that can be read
 		return nil, nil
 	}
@@ -102,7 +103,7 @@ func (o *outBox) take(ctx context.Context, from *session.Client, to *record.Arti
 	there := map[outStamp]bool{}
 	stopped := false
 	for _, e := range list {
-		name, below := strings.CutPrefix(e.Path, outDir+"/")
+		name, below := strings.CutPrefix(e.Path, program.OutDir+"/")
 		if !below || e.Mode.IsDir() {
 			continue
 		}

@@ -12,13 +12,14 @@ import (
 
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/guest/session"
+	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/record"
 )
 
 // A guest that gives its list of /out, and one of the files otherwise than asked for, makes no error of a step that has
 // ended: what did not come is said, and asked for again.
 func TestAttackOut(t *testing.T) {
-	list := fmt.Sprintf("f 644 3 1 %[1]s/a\x00f 644 3 1 %[1]s/b\x00f 644 3 1 %[1]s/c\x00", outDir)
+	list := fmt.Sprintf("f 644 3 1 %[1]s/a\x00f 644 3 1 %[1]s/b\x00f 644 3 1 %[1]s/c\x00", program.OutDir)
 	for name, c := range map[string]struct {
 		b          func(id uint32) string // what comes of the second file
 		kept, left string
@@ -53,7 +54,7 @@ func TestAttackOut(t *testing.T) {
 					switch {
 					case bytes.Contains(body, []byte("list\x00")):
 						answer = guestFrame(contract.StepStdout, id, list) + endFrame(id, 0)
-					case bytes.Contains(body, []byte(outDir+"/b\x00")):
+					case bytes.Contains(body, []byte(program.OutDir+"/b\x00")):
 						asked++
 						answer = c.b(id)
 					}

@@ -45,7 +45,7 @@ func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) err
 			_ = machine.RemovePause(folder)
 		}
 	}()
-	s.exposed = x.code.exposed
+	s.exposed = x.code.Exposed
 	defer func() {
 		x.res.Duration.Run = time.Since(begin)
 		x.machine.Close()
@@ -78,7 +78,7 @@ func (s *Session) converse(timed context.Context, x *execution, conn *guest.Conn
 	go func() {
 		end, err := conn.Stream(carried, input, s.client, serial)
 		if err == nil {
-			setEnd(x.res, x.code.language, end, "")
+			setEnd(x.res, x.code.Language, end, "")
 		}
 		input.CloseWithError(io.ErrClosedPipe) // nobody reads it any more
 		over <- err
@@ -172,8 +172,8 @@ func (s *Session) sleep(ctx context.Context, x *execution, folder string) error 
 	if err == nil {
 		err = os.MkdirAll(filepath.Dir(folder), 0o700)
 	}
-	x.code.living.mu.Lock() // what the note says of the policy is so until the note is there
-	defer x.code.living.mu.Unlock()
+	x.live.Lock() // what the note says of the policy is so until the note is there
+	defer x.live.Unlock()
 	if err == nil {
 		x.machine.Note, err = s.note(x)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/language"
+	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -354,7 +355,7 @@ func (s *Session) step(ctx context.Context, req Request, name string, limit time
 		if e := x.collect(ctx); err == nil {
 			err = e
 		} else if e != nil { // it has ended otherwise
-			x.res.ArtifactsRefused = append(x.res.ArtifactsRefused, record.Refusal{Path: outDir, Reason: "not all of it came: " + e.Error(), Missed: true})
+			x.res.ArtifactsRefused = append(x.res.ArtifactsRefused, record.Refusal{Path: program.OutDir, Reason: "not all of it came: " + e.Error(), Missed: true})
 		}
 	}
 	err = x.finish(ctx, err)

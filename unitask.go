@@ -36,7 +36,9 @@ import (
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/audit/runlog"
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/compiled"
 	"github.com/unitask/unitask/internal/doctor"
 	"github.com/unitask/unitask/internal/egress"
 	"github.com/unitask/unitask/internal/history"
@@ -122,7 +124,7 @@ type Runtime struct {
 	source       *machine.Source
 	grace        time.Duration // collectGrace; tests shorten it
 	approvalTime time.Duration // approvalTime; tests shorten it
-	refusals     refusals
+	refusals     runlog.Refusals
 	meters       *spans.Meters
 	brief        bool // it ends with its run, which does not wait for templates that hold folders
 
@@ -220,6 +222,15 @@ func Open(opts Options) (*Runtime, error) {
 	return rt, nil
 }
 
+// Audit is the log of what matters across runs.
+func (rt *Runtime) Audit() *audit.Journal { return rt.journal }
+
+// AuditRefusal writes into the audit log that a caller was refused something before there was a record of it: the first
+// of each kind of a caller, then one in ten seconds, with how many were left out. secrets are values that are left out.
+func (rt *Runtime) AuditRefusal(kind audit.Kind, caller Caller, reason error, secrets map[string]string) {
+	rt.refusals.Note(rt.journal, kind, caller, reason, secrets)
+}
+
 // Images is the store of parts and images.
 func (rt *Runtime) Images() *image.Store { return rt.images }
 
@@ -256,6 +267,11 @@ func (rt *Runtime) Attack(ctx context.Context) ([]vmm.Attempt, vmm.Jail, error) 
 
 // Runs is the store of records.
 func (rt *Runtime) Runs() *record.Store { return rt.runs }
+
+// Compiled is the store of the programs that code was compiled to.
+func (rt *Runtime) Compiled() *compiled.Store {
+	return &compiled.Store{Dir: home.Dir(rt.opts.Home).Compiled()}
+}
 
 // Pool returns the figures of the runtime's pool; zero without one.
 func (rt *Runtime) Pool() PoolStats { return rt.source.Pool() }

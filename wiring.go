@@ -40,7 +40,7 @@ func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*Own
 		return nil, nil, err
 	}
 	defer leave()
-	b := &imagebuild.Builder{Catalog: rt.catalog, Installer: rt.installer(), Ceiling: rt.opts.Ceiling,
-		RequireJail: rt.opts.RequireJail, CheckPath: checkGuestPath}
+	b := imagebuild.Builder{Catalog: rt.catalog, Installer: rt.installer(), Ceiling: rt.opts.Ceiling,
+		RequireJail: rt.opts.RequireJail}
 	return b.Build(ctx, from, arch)
 }

@@ -32,7 +32,6 @@ type Builder struct {
 	Installer   *install.Installer
 	Ceiling     *policy.Ceiling // of what a build reaches; nil is none
 	RequireJail []string
-	CheckPath   func(field, path string) error // says what is wrong with a path in the guest
 }
 
 // build is a build under way. What it has made so far is in the types that embed it.

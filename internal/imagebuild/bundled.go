@@ -20,6 +20,7 @@ import (
 	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/packages"
+	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/run"
 )
@@ -85,7 +86,7 @@ func (b *bundledBuild) checkFiles() error {
 	for _, f := range b.env.Files {
 		name, _, _ := strings.Cut(f.Guest[1:], "/")
 		top := "/" + name
-		if b.CheckPath("files", f.Guest) != nil || !catalog.Top.MatchString(name) || slices.Contains(takenTops, top) {
+		if program.CheckGuestPath("files", f.Guest) != nil || !catalog.Top.MatchString(name) || slices.Contains(takenTops, top) {
 			return fmt.Errorf("files: %s is not where an image can have files: use a folder like /opt, /srv or /data", f.Guest)
 		}
 		if !slices.Contains(b.folders, top) {

@@ -1,4 +1,4 @@
-package unitask
+package runlog
 
 import (
 	"encoding/json"
@@ -14,6 +14,7 @@ import (
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/internal/testlack"
 	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/run"
 )
 
 // Code that fills the disk, and had secrets go to many hosts with long names before: the room that the record's end
@@ -22,14 +23,14 @@ func TestAttackAuditShort(t *testing.T) {
 	home := testdir.Private(t)
 	testlack.Disk(t, home, "size=1m")
 	told := ""
-	a := &audited{log: audit.In(home), tell: func(e Event) { told = e.Message }, used: map[string][]string{}, refused: map[string]int{}, first: map[string]string{}}
+	a := &Log{log: audit.In(home), tell: func(e run.Event) { told = e.Message }, used: map[string][]string{}, refused: map[string]int{}, first: map[string]string{}}
 	if err := os.Mkdir(filepath.Join(home, "audit"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	a.started(Policy{})
+	a.Started(run.Policy{})
 	for secret := range 8 {
-		for host := range maxAudited {
-			a.decided(netstack.Decision{Name: strings.Repeat("x.", 120) + fmt.Sprint(host), Verdict: netstack.Allowed, Secrets: []string{fmt.Sprint("KEY", secret)}})
+		for host := range maxListed {
+			a.Decided(netstack.Decision{Name: strings.Repeat("x.", 120) + fmt.Sprint(host), Verdict: netstack.Allowed, Secrets: []string{fmt.Sprint("KEY", secret)}})
 		}
 	}
 	var st syscall.Statfs_t
@@ -40,8 +41,8 @@ func TestAttackAuditShort(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(home, "fill"), fill, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a.shorten(fmt.Errorf("write record: %w", syscall.ENOSPC))
-	a.ended(&Result{Error: strings.Repeat("long ", 100_000)})
+	a.Shorten(fmt.Errorf("write record: %w", syscall.ENOSPC))
+	a.Ended(&run.Result{Error: strings.Repeat("long ", 100_000)})
 	got := ""
 	if err := a.log.Read(func(_ int64, line []byte) error {
 		var e struct {

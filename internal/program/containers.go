@@ -1,4 +1,4 @@
-package unitask
+package program
 
 import (
 	"maps"
@@ -14,8 +14,8 @@ import (
 // Images of containers: what is known of them before one is there (a reference), and what
 // is made of a run when it is.
 
-// adopt gives the program what its image says of how it is started.
-func (p *program) adopt(c *image.Container) error {
+// Adopt gives the program what its image says of how it is started.
+func (p *Program) Adopt(c *image.Container) error {
 	p.env = map[string]string{"PATH": language.ContainerPath, "HOME": c.Owner.Home}
 	for _, v := range c.Config.Env {
 		if name, value, ok := strings.Cut(v, "="); ok && name != "" {
@@ -23,9 +23,9 @@ func (p *program) adopt(c *image.Container) error {
 		}
 	}
 	maps.Copy(p.env, p.given)
-	if !p.command {
-		p.inImage = append([]string{p.language.Interpreters[0], p.path}, p.args...)
-		p.nodeArgs = p.language.Interpreters[1:]
+	if !p.Command {
+		p.inImage = append([]string{p.Language.Interpreters[0], p.Path}, p.args...)
+		p.nodeArgs = p.Language.Interpreters[1:]
 		return nil
 	}
 	p.inImage = slices.Clone(c.Config.Entrypoint)
@@ -38,7 +38,7 @@ func (p *program) adopt(c *image.Container) error {
 		return policy.Bad("args", "none", "and the image has no command of its own: give one after --")
 	}
 	if !p.ownDir {
-		p.dir = path.Join("/", c.Config.Dir)
+		p.Dir = path.Join("/", c.Config.Dir)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package unitask
+package program
 
 import (
 	"cmp"
@@ -14,10 +14,11 @@ import (
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
 )
 
-// outDir is where the code leaves what is to come back.
-const outDir = contract.OutDir
+// OutDir is where the code leaves what is to come back.
+const OutDir = contract.OutDir
 
 // asked is a file or folder that a request names, found and not opened.
 type asked struct {
@@ -36,7 +37,7 @@ func (a asked) bad(reason string) error {
 func findMounts(req catalog.Request) (list []asked, err error) {
 	for _, part := range []struct {
 		field  string
-		mounts []Mount
+		mounts []run.Mount
 	}{{"files", req.Files}, {"dirs", req.Dirs}} {
 		for _, m := range part.mounts {
 			a := asked{Mount: policy.Mount{Host: m.Host, Guest: m.Guest, Project: m.Project}, field: part.field, text: m.Host, must: m.Real}
@@ -48,15 +49,15 @@ func findMounts(req catalog.Request) (list []asked, err error) {
 			if a.Guest == "" {
 				a.Guest = a.found.Host
 			}
-			if err := checkGuestPath(part.field, a.Guest); err != nil {
+			if err := CheckGuestPath(part.field, a.Guest); err != nil {
 				return list, err
 			}
 			a.Guest = path.Clean(a.Guest)
 			switch {
 			case !utf8.ValidString(a.Guest):
 				return list, a.bad("is not UTF-8 text: name a path inside, as PATH:/GUESTPATH")
-			case policy.Within(outDir, a.Guest):
-				return list, a.bad(outDir + " is for what comes back")
+			case policy.Within(OutDir, a.Guest):
+				return list, a.bad(OutDir + " is for what comes back")
 			case slices.ContainsFunc(list[:len(list)-1], func(o asked) bool { return o.Guest == a.Guest }):
 				return list, a.bad("is not the only one at " + a.Guest)
 			}
@@ -76,9 +77,9 @@ const (
 	linuxPerFile = 1200
 )
 
-// roomFor says that a machine has room for what a run brings: it lives in its memory,
+// RoomFor says that a machine has room for what a run brings: it lives in its memory,
 // of which half may be files. A run that asks for no kernel may get either.
-func roomFor(brought *hostfiles.Set, kernel image.Kernel, memoryMB int) *policy.FieldError {
+func RoomFor(brought *hostfiles.Set, kernel image.Kernel, memoryMB int) *policy.FieldError {
 	perFile := int64(nanosPerFile)
 	if kernel == image.Linux {
 		perFile = linuxPerFile
@@ -100,10 +101,10 @@ func roundUp(n int64) int64 {
 	return (n + 1<<20 - 1) >> 20 << 20
 }
 
-// resolve cuts what is asked for to the ceiling, and adds to brought the files and
+// Resolve cuts what is asked for to the ceiling, and adds to brought the files and
 // folders that are granted.
-func resolve(req catalog.Request, ceiling *policy.Ceiling, brought *hostfiles.Set) (want policy.Request, eff policy.Effective, denials []policy.Denial, err error) {
-	want = policyOf(req)
+func Resolve(req catalog.Request, ceiling *policy.Ceiling, brought *hostfiles.Set) (want policy.Request, eff policy.Effective, denials []policy.Denial, err error) {
+	want = Asked(req)
 	if req.DirMax < 0 {
 		return want, eff, nil, policy.Bad("dirMax", strconv.FormatInt(req.DirMax, 10), "must be 0, which is the default, or more")
 	}
@@ -144,7 +145,7 @@ func resolve(req catalog.Request, ceiling *policy.Ceiling, brought *hostfiles.Se
 			return want, eff, denials, a.bad(fmt.Sprintf("leads to %q, no longer to %q", a.Real, a.must))
 		}
 		var more *hostfiles.TooMuchError
-		err := brought.Add(a.found, a.Guest, cmp.Or(req.DirMax, DefaultDirMax))
+		err := brought.Add(a.found, a.Guest, cmp.Or(req.DirMax, run.DefaultDirMax))
 		switch {
 		case errors.As(err, &more):
 			if tooMuch == nil {
@@ -161,7 +162,7 @@ func resolve(req catalog.Request, ceiling *policy.Ceiling, brought *hostfiles.Se
 			mounts[i].Real = ""
 		}
 	}
-	noRoom := roomFor(brought, image.Kernel(eff.Kernel), eff.MemoryMB)
+	noRoom := RoomFor(brought, image.Kernel(eff.Kernel), eff.MemoryMB)
 	switch {
 	case tooMuch != nil && noRoom != nil:
 		tooMuch.Would["memoryMb"] = noRoom.Would["memoryMb"]
@@ -185,4 +186,15 @@ func kernelFor(k image.Kernel, brought *hostfiles.Set) (image.Kernel, error) {
 		return k, policy.Bad("dirs", fmt.Sprintf("%.200q", odd), "has a name that is not UTF-8 text, which the %s kernel can't hold: use linux, or leave it out with %s", k, hostfiles.IgnoreFile)
 	}
 	return image.Linux, nil
+}
+
+// Asked is what of a request the policy decides on.
+func Asked(req catalog.Request) policy.Request {
+	asked := policy.Asked(req.Request)
+	if _, im, _, err := req.FindLanguage(); err == nil {
+		asked.Image = im.Payload.Name
+	}
+	asked.Files, asked.Dirs = nil, nil // as they are found
+	asked.Secrets = req.SecretNames()
+	return asked
 }

@@ -1,4 +1,4 @@
-package unitask
+package program
 
 import (
 	"fmt"
@@ -13,8 +13,8 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// checkNeighbours says what is wrong with a request's neighbours, whose code is at main.
-func checkNeighbours(list []Neighbour, main string) error {
+// CheckNeighbours says what is wrong with a request's neighbours, whose code is at main.
+func CheckNeighbours(list []run.Neighbour, main string) error {
 	bad := func(value, reason string) error {
 		return policy.Bad("neighbours", value, "%s", reason)
 	}
@@ -28,7 +28,7 @@ func checkNeighbours(list []Neighbour, main string) error {
 		if why := record.BadName(n.Name); why != "" {
 			return bad(quoted, why)
 		}
-		if err := checkGuestPath("neighbours", path.Join(path.Dir(main), n.Name)); err != nil {
+		if err := CheckGuestPath("neighbours", path.Join(path.Dir(main), n.Name)); err != nil {
 			return err
 		}
 		if file, there := taken[n.Name]; there {
@@ -52,9 +52,9 @@ func checkNeighbours(list []Neighbour, main string) error {
 	return nil
 }
 
-// beside is what of the neighbours must be in the guest, folders before what is in them.
-func (p *program) beside() (files []file) {
-	at := path.Dir(p.path)
+// Beside is what of the neighbours must be in the guest, folders before what is in them.
+func (p *Program) Beside() (files []File) {
+	at := path.Dir(p.Path)
 	made := map[string]bool{".": true}
 	var folder func(name string)
 	folder = func(name string) {
@@ -64,16 +64,16 @@ func (p *program) beside() (files []file) {
 		made[name] = true
 		folder(path.Dir(name))
 		dir := path.Join(at, name)
-		files = append(files, file{guest.File{Path: dir, Mode: fs.ModeDir | 0o755, User: !p.inputs.Under(dir)}, ""})
+		files = append(files, File{guest.File{Path: dir, Mode: fs.ModeDir | 0o755, User: !p.Inputs.Under(dir)}, ""})
 	}
 	for _, n := range p.neighbours {
 		folder(path.Dir(n.Name))
-		files = append(files, textFile(path.Join(at, n.Name), n.Content))
+		files = append(files, TextFile(path.Join(at, n.Name), n.Content))
 	}
 	return files
 }
 
 // hasNeighbour says that a neighbour of that name comes along.
-func (p *program) hasNeighbour(name string) bool {
-	return slices.ContainsFunc(p.neighbours, func(n Neighbour) bool { return n.Name == name })
+func (p *Program) hasNeighbour(name string) bool {
+	return slices.ContainsFunc(p.neighbours, func(n run.Neighbour) bool { return n.Name == name })
 }

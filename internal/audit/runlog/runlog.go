@@ -1,0 +1,219 @@
+// Package runlog gathers what the audit log says of one run, and of what callers were refused before there was one.
+package runlog
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/failure"
+	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
+)
+
+// Log gathers what the audit log says of one run.
+type Log struct {
+	log    audit.Log
+	about  audit.Entry // what all of its entries have
+	redact *record.Redactor
+	tell   func(run.Event)
+
+	Session bool   // not a run that ends with its code
+	Worker  string // of a fleet, that says what the run did, and how it ended; "" is that this host has seen it
+
+	mu      sync.Mutex
+	short   bool                // the disk is full: entries are short enough for the room that a record's end reserves
+	failed  error               // the first entry that could not be written
+	used    map[string][]string // hosts that a secret's value went to, by its name
+	exposed map[string]int      // by secrets' names: answers that had their values without reason
+	refused map[string]int      // by protocol
+	first   map[string]string   // refusal of a protocol
+}
+
+// New returns the entries of one run. tell is told what could not be written.
+func New(log audit.Log, rec *record.Run, via record.Via, redactor *record.Redactor, tell func(run.Event)) *Log {
+	return &Log{log: log, about: audit.Entry{Run: rec.ID, Caller: rec.Owner, Via: string(via)}, redact: redactor, tell: tell,
+		used: map[string][]string{}, exposed: map[string]int{}, refused: map[string]int{}, first: map[string]string{}}
+}
+
+// Note writes one entry.
+func (a *Log) Note(kind audit.Kind, detail any) { a.Write(a.Entry(kind, detail)) }
+
+// Entry has no secret in its detail.
+func (a *Log) Entry(kind audit.Kind, detail any) audit.Entry {
+	e := a.about
+	e.Time, e.Kind = time.Now(), kind
+	e.Detail, _ = a.redact.Marshal(detail)
+	return e
+}
+
+// Write appends. That it failed is a failure of a run that must have its entries (missing), and told in any case.
+func (a *Log) Write(entries ...audit.Entry) {
+	err := a.log.Append(entries...)
+	if err == nil {
+		return
+	}
+	a.tell(run.Event{Kind: run.EventStore, Message: err.Error()})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.failed == nil {
+		a.failed = err
+	}
+}
+
+// Missing is why entries are missing of a run that must have them.
+func (a *Log) Missing(granted policy.Effective) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.failed == nil || !granted.Audit {
+		return nil
+	}
+	return failure.Host("audit", fmt.Errorf("the policy has audit = \"required\": %w", a.failed))
+}
+
+// Started writes what a run is granted and denied.
+func (a *Log) Started(p run.Policy) {
+	e := p.Effective
+	kind := audit.RunStarted
+	if a.Session {
+		kind = audit.SessionStarted
+	}
+	list := []audit.Entry{a.Entry(kind, map[string]any{"image": e.Image, "allowNet": e.AllowNet, "allowNetAny": e.AllowNetAny, "allowTcp": e.AllowTCP, "ask": e.Ask, "allowHttp": e.AllowHTTP,
+		"files": len(e.Files), "dirs": len(e.Dirs), "ceiling": p.Ceiling})}
+	for _, s := range e.Secrets {
+		list = append(list, a.Entry(audit.SecretGranted, map[string]any{"secret": s.Name, "hosts": s.Bound()}))
+	}
+	if len(p.Denials) > 0 {
+		list = append(list, a.Denied(p.Denials))
+	}
+	a.Write(list...)
+}
+
+// Denied is an entry of what was asked for and not given.
+func (a *Log) Denied(list []policy.Denial) audit.Entry {
+	return a.Entry(audit.PolicyDenied, map[string]any{"count": len(list), "denials": list[:min(len(list), maxListed)]})
+}
+
+const (
+	// maxListed bounds what one entry lists.
+	maxListed = 64
+	// maxShort is the same where the disk is full.
+	maxShort = 2
+	// MoreListed is the last of a list that has more than that.
+	MoreListed = "and more"
+)
+
+// Decided notes what became of something that the code asked of the network.
+func (a *Log) Decided(d netstack.Decision) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, name := range d.Secrets {
+		switch hosts := a.used[name]; {
+		case slices.Contains(hosts, d.Name):
+		case len(hosts) < maxListed:
+			a.used[name] = append(hosts, d.Name)
+		case len(hosts) == maxListed:
+			a.used[name] = append(hosts, MoreListed)
+		}
+	}
+	for _, name := range d.Exposed {
+		a.exposed[name]++
+	}
+	if d.Verdict == netstack.Denied {
+		a.refused[d.Proto] += max(1, d.Count)
+		if _, ok := a.first[d.Proto]; !ok {
+			a.first[d.Proto] = cmp.Or(d.Name, d.Addr) + ": " + d.Reason
+		}
+	}
+}
+
+// Cut is why the network was cut before the run's end, "" if it was not.
+func (a *Log) Cut() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_, why, _ := strings.Cut(a.first[netstack.ProtoNetlog], ": ")
+	return why
+}
+
+// network is what it did with the network.
+func (a *Log) network() (list []audit.Entry) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.used) > 0 {
+		list = append(list, a.Entry(audit.SecretUsed, a.said(map[string]any{"hosts": a.usedBy()})))
+	}
+	if n := a.redact.Exposed(); len(a.exposed) > 0 || n > 0 {
+		list = append(list, a.Entry(audit.SecretExposed, map[string]any{"answers": a.exposed, "output": n}))
+	}
+	if len(a.refused) > 0 {
+		list = append(list, a.Entry(audit.NetRefused, a.said(map[string]any{"count": a.refused, "first": a.first})))
+	}
+	return list
+}
+
+// usedBy is the hosts that each secret's value went to, some of them in a short entry; a.mu is held.
+func (a *Log) usedBy() map[string][]string {
+	if !a.short {
+		return a.used
+	}
+	some := map[string][]string{}
+	for name, hosts := range a.used {
+		if some[name] = hosts; len(hosts) > maxShort {
+			some[name] = append(slices.Clone(hosts[:maxShort]), MoreListed)
+		}
+	}
+	return some
+}
+
+// Shorten has entries be short where a record could not be written for want of room.
+func (a *Log) Shorten(recorded error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.short = errors.Is(recorded, syscall.ENOSPC) || errors.Is(recorded, syscall.EDQUOT)
+}
+
+// Left writes what a session has done that does not go on here, and has not ended.
+func (a *Log) Left() {
+	if list := a.network(); len(list) > 0 {
+		a.Write(list...)
+	}
+}
+
+// Ended writes how a run ended, and what it did with the network.
+func (a *Log) Ended(res *run.Result) {
+	list := a.network()
+	if limits := res.Limits(); len(limits) > 0 {
+		list = append(list, a.Entry(audit.LimitHit, a.said(map[string]any{"limits": limits})))
+	}
+	kind := audit.RunEnded
+	if a.Session {
+		kind = audit.SessionEnded
+	}
+	a.Write(append(list, a.Entry(kind, a.said(map[string]any{"outcome": res.Outcome, "exitCode": res.ExitCode, "ms": res.Duration.Total.Milliseconds(), "error": Shorten(res.Error)})))...)
+}
+
+// said marks what a worker has said.
+func (a *Log) said(detail map[string]any) map[string]any {
+	if a.Worker != "" {
+		detail["saidBy"] = "worker " + a.Worker
+	}
+	return detail
+}
+
+// maxReason bounds what is written of one.
+const maxReason = 1 << 10
+
+func Shorten(text string) string {
+	if len(text) > maxReason {
+		text = strings.ToValidUTF8(text[:maxReason], "") + "…"
+	}
+	return text
+}

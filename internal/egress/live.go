@@ -1,0 +1,121 @@
+package egress
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
+)
+
+// MaxPolicyChanges bounds the changes of one run.
+const MaxPolicyChanges = 64
+
+// LiveRules is what of a run's network may change while it is under way.
+type LiveRules struct {
+	Ceiling *policy.Ceiling
+	Fixed   bool // it installs packages, under a policy of ours
+
+	sync.Mutex       // of whoever calls take or rules
+	Allow, Ask, Deny []policy.NetRule
+	Taken            []run.PolicyChange // that came to these
+}
+
+// Copy is a fork's.
+func (l *LiveRules) Copy() *LiveRules {
+	l.Lock()
+	defer l.Unlock()
+	return &LiveRules{Ceiling: l.Ceiling, Fixed: l.Fixed, Allow: slices.Clone(l.Allow), Ask: slices.Clone(l.Ask), Deny: slices.Clone(l.Deny), Taken: slices.Clone(l.Taken)}
+}
+
+// Rules are those of a network with what was granted at the beginning; l is locked.
+func (l *LiveRules) Rules(upstream netstack.Upstream, granted policy.Effective) []netstack.Rule {
+	granted.AllowNet = slices.Concat(granted.AllowNet, l.Allow)
+	granted.Ask = slices.Concat(granted.Ask, l.Ask)
+	cfg, _ := Network(upstream, granted)
+	for _, r := range l.Deny {
+		cfg.Rules = append(cfg.Rules, netstack.Rule{Text: "deny " + r.String(), Host: r.Host, Wildcard: r.Wildcard, Addr: r.Addr, Port: r.Port, Deny: true})
+	}
+	return cfg.Rules
+}
+
+// Take takes a change, as a whole or not at all; l is locked.
+func (l *LiveRules) Take(c run.PolicyChange) error {
+	bad := func(field, value, reason string) error {
+		return policy.Bad(field, fmt.Sprintf("%.100q", value), "%s", reason)
+	}
+	if len(c.AllowNet)+len(c.DenyNet) == 0 {
+		return bad("allowNet", "", "is empty, and so is denyNet: nothing would change")
+	}
+	if l.Fixed {
+		return errors.New("it installs packages: its policy does not change")
+	}
+	if len(l.Taken) >= MaxPolicyChanges {
+		return fmt.Errorf("its policy was changed %d times, which is the most", len(l.Taken))
+	}
+	// A denial is parsed as what is asked for is.
+	denied, _, err := policy.Resolve(policy.Request{AllowNet: c.DenyNet}, nil)
+	var field *policy.FieldError
+	if errors.As(err, &field) {
+		field.Field = "denyNet"
+	}
+	if err != nil {
+		return err
+	}
+	wanted, _, err := policy.Resolve(policy.Request{AllowNet: c.AllowNet}, nil)
+	if err != nil {
+		return err
+	}
+	granted, denials, err := policy.Resolve(policy.Request{AllowNet: c.AllowNet}, l.Ceiling)
+	if err != nil {
+		return err
+	}
+	for _, r := range wanted.AllowNet {
+		for _, d := range denials {
+			if d.Requested == r.String() {
+				return fmt.Errorf("%s is beyond the ceiling: %s", r, d)
+			}
+		}
+	}
+	deny := slices.DeleteFunc(slices.Clone(l.Deny), func(r policy.NetRule) bool { return slices.Contains(wanted.AllowNet, r) })
+	without := func(list, more []policy.NetRule) (out []policy.NetRule) {
+		for _, r := range slices.Concat(list, more) {
+			if !slices.Contains(out, r) && !slices.Contains(denied.AllowNet, r) {
+				out = append(out, r)
+			}
+		}
+		return out
+	}
+	allow, ask := without(l.Allow, granted.AllowNet), without(l.Ask, granted.Ask)
+	for _, r := range denied.AllowNet {
+		if !slices.Contains(deny, r) {
+			deny = append(deny, r)
+		}
+	}
+	if len(allow)+len(ask) > policy.MaxRules || len(deny) > policy.MaxRules {
+		return fmt.Errorf("more than %d hosts were added to what the run began with", policy.MaxRules)
+	}
+	if c.At.IsZero() {
+		c.At = time.Now().UTC()
+	}
+	l.Allow, l.Ask, l.Deny, l.Taken = allow, ask, deny, append(l.Taken, c)
+	return nil
+}
+
+// Renew puts another ceiling in the place of the one that changes were held against, if all of them are within it.
+func (l *LiveRules) Renew(ceiling *policy.Ceiling) error {
+	l.Lock()
+	defer l.Unlock()
+	again := &LiveRules{Ceiling: ceiling}
+	for _, c := range l.Taken {
+		if err := again.Take(c); err != nil {
+			return err
+		}
+	}
+	l.Ceiling = ceiling
+	return nil
+}

@@ -1,0 +1,73 @@
+package egress
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
+)
+
+// A change is taken as a whole or not at all, and never beyond the ceiling.
+func TestAttackPolicyChange(t *testing.T) {
+	ceiling, err := policy.ParseCeiling("test", []byte("allowNet = [\"*.w.example\"]\nask = [\"*.a.example\"]\nallowNetAny = false"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	many := make([]string, policy.MaxRules+1)
+	for i := range many {
+		many[i] = fmt.Sprintf("n%d.w.example", i)
+	}
+	for _, row := range []struct {
+		name        string
+		allow, deny []string
+		want        string // the lists after it, or a part of the error
+	}{
+		{"nothing", nil, nil, "is empty"},
+		{"one that the ceiling has", []string{"x.w.example"}, nil, "[x.w.example] [] []"},
+		{"one that it has asked about", []string{"x.a.example"}, nil, "[] [x.a.example] []"},
+		{"one that it lacks", []string{"evil.example"}, nil, "beyond the ceiling"},
+		{"one that it lacks beside one that it has", []string{"x.w.example", "evil.example"}, []string{"y.w.example"}, "beyond the ceiling"},
+		{"more than it has", []string{"*.example.com"}, nil, "beyond the ceiling"},
+		{"all that is below, and more", []string{"w.example"}, nil, "beyond the ceiling"},
+		{"another port", []string{"x.w.example:22"}, nil, "beyond the ceiling"},
+		{"everything", []string{"*"}, nil, "covers every host"},
+		{"metadata", []string{"169.254.169.254"}, nil, "beyond the ceiling"},
+		{"an escape", []string{"a\x1b[2J.w.example"}, nil, `a\x1b[2J`},
+		{"a denial, of anything", nil, []string{"evil.example", "10.0.0.1:22", "*.w.example", "localhost"}, "[] [] [evil.example 10.0.0.1:22 *.w.example localhost]"},
+		{"a denial of nothing", nil, []string{""}, "denyNet"},
+		{"the same allowed and denied", []string{"x.w.example"}, []string{"x.w.example"}, "[] [] [x.w.example]"},
+		{"too many", many, nil, "at most"},
+		{"too many denials", nil, many, "at most"},
+	} {
+		l := &LiveRules{Ceiling: ceiling}
+		got := ""
+		if err := l.Take(run.PolicyChange{AllowNet: row.allow, DenyNet: row.deny}); err != nil {
+			if got = row.want; !strings.Contains(err.Error(), row.want) || strings.Contains(err.Error(), "\x1b") || len(l.Allow)+len(l.Ask)+len(l.Deny) > 0 {
+				got = fmt.Sprint(err, l.Allow, l.Ask, l.Deny)
+			}
+		} else {
+			got = fmt.Sprint(l.Allow, l.Ask, l.Deny)
+		}
+		attack.Check(t, "a change of policy: "+row.name, row.want, got)
+	}
+	l := &LiveRules{Ceiling: ceiling}
+	for _, c := range []run.PolicyChange{{AllowNet: []string{"x.w.example"}}, {DenyNet: []string{"x.w.example"}}, {AllowNet: []string{"x.w.example"}}} {
+		if err := l.Take(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	attack.Check(t, "a denial that was taken back", "[x.w.example] []", fmt.Sprint(l.Allow, l.Deny))
+	fork := l.Copy()
+	if err := fork.Take(run.PolicyChange{DenyNet: []string{"x.w.example"}}); err != nil {
+		t.Fatal(err)
+	}
+	attack.Check(t, "a fork's change in its parent", "[x.w.example] []", fmt.Sprint(l.Allow, l.Deny))
+	for err = error(nil); err == nil; {
+		err = l.Take(run.PolicyChange{DenyNet: []string{"z.example"}})
+	}
+	attack.Check(t, "changes without end", fmt.Sprintf("its policy was changed %d times, which is the most", MaxPolicyChanges), err.Error())
+	attack.Check(t, "the policy of an installation", "it installs packages: its policy does not change", (&LiveRules{Fixed: true}).Take(run.PolicyChange{AllowNet: []string{"a.example"}}).Error())
+}

@@ -1,0 +1,135 @@
+package program
+
+import (
+	"bytes"
+	"io/fs"
+	"path"
+	"time"
+
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/internal/compiled"
+	"github.com/unitask/unitask/internal/hostfiles"
+	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/run"
+)
+
+// Compilation is what a run has of the store of compiled programs.
+type Compilation struct {
+	Store   *compiled.Store
+	Key     string
+	Looked  bool            // for a program of before (load)
+	cached  bool            // it was there
+	Program []byte          // it, until the guest has it
+	At      string          // the path in the guest of that
+	placed  int             // its length, if the guest has it in its place
+	draft   *compiled.Draft // of what it is compiled to
+}
+
+// Load is the program that the code was compiled to before, nil where there is none. It is read when it is first asked
+// for, while QEMU starts.
+func (c *Compilation) Load() []byte {
+	if !c.Looked {
+		c.Looked, c.Program = true, c.Store.Get(c.Key)
+		c.cached = c.Program != nil
+	}
+	return c.Program
+}
+
+// Alone says that nothing goes into what the code is compiled to but its text, its name and its folder.
+func (p *Program) Alone() bool {
+	switch {
+	case p.Language.Compiled == nil, p.inImage != nil, p.Command, p.Check, p.Supervisor != nil, p.Layer, p.Installed:
+		return false
+	case p.terminal != nil: // which the compiler has, too: what is typed may end it
+		return false
+	case len(p.neighbours) > 0, len(p.nodeArgs) > 0, p.ownProcess != "", len(p.Inputs.Paths()) > 0:
+		return false
+	}
+	all := map[string]string{"PATH": contract.SearchPath, "HOME": contract.HomeDir, "LANG": contract.Locale}
+	for name, value := range p.env {
+		if given, known := all[name]; name != "FORCE_COLOR" && (!known || given != value) {
+			return false
+		}
+	}
+	return len(p.Secrets) == 0 && p.Language.Compiled.Alone(p.Text, p.args)
+}
+
+// Put sends the program that the code was compiled to, or asks for it, and is what a start says of that.
+func (c *Compilation) put(conn *guest.Conn) (string, error) {
+	if c == nil {
+		return "", nil
+	}
+	if c.placed > 0 {
+		return c.At, nil
+	}
+	if c.Load(); !c.cached {
+		c.Close()
+		c.draft = c.Store.New(c.Key)
+		return contract.HandOut, conn.HandOut(c.draft)
+	}
+	above := path.Dir(path.Dir(c.At))
+	for _, f := range []guest.File{
+		{Path: path.Dir(above), Mode: fs.ModeDir | 0o700, User: true},
+		{Path: above, Mode: fs.ModeDir | 0o755, User: true},
+		{Path: path.Dir(c.At), Mode: fs.ModeDir | 0o755, User: true},
+		{Path: c.At, Mode: 0o755, User: true, Size: int64(len(c.Program))},
+	} {
+		if err := conn.Put(f, bytes.NewReader(c.Program)); err != nil {
+			return "", err
+		}
+	}
+	return c.At, nil
+}
+
+// In says whether a machine began with the program in its place.
+func (c *Compilation) In(m *machine.Machine) {
+	if c != nil {
+		c.placed = 0
+		if m.Placed() {
+			c.placed = len(c.Program)
+		}
+	}
+}
+
+// length is of the program, if it is in the guest's place.
+func (c *Compilation) length() int {
+	if c == nil {
+		return 0
+	}
+	return c.placed
+}
+
+// Patience is how long the program may take on its way.
+func (c *Compilation) Patience() time.Duration {
+	if c == nil || c.Load() == nil {
+		return 0
+	}
+	return hostfiles.Patience(int64(len(c.Program)), 1)
+}
+
+// Sent frees the program: its guest has it.
+func (c *Compilation) Sent() {
+	if c != nil {
+		c.Program = nil
+	}
+}
+
+// How is what came of it.
+func (c *Compilation) How() string {
+	switch {
+	case c == nil:
+		return ""
+	case c.cached:
+		return run.CompiledCached
+	case c.draft != nil && c.draft.Kept():
+		return run.CompiledKept
+	}
+	return ""
+}
+
+func (c *Compilation) Close() {
+	if c != nil && c.draft != nil {
+		c.draft.Discard()
+	}
+}

@@ -1,0 +1,313 @@
+// Package program is a request's code, checked: what a guest is given and told before it starts.
+package program
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/filelock"
+	"github.com/unitask/unitask/internal/hostfiles"
+	"github.com/unitask/unitask/internal/language"
+	"github.com/unitask/unitask/netstack/broker"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
+)
+
+// Program is a request's code, checked.
+type Program struct {
+	Language    *language.Language
+	Image       *language.Image
+	Attachable  bool // others of the user may join its machine
+	Text        string
+	Path        string // absolute, in the guest
+	Dir         string
+	neighbours  []run.Neighbour
+	packageType string
+	args        []string
+	Command     bool              // args are a command of a container's image
+	inImage     []string          // the command line in a container's image (adopt)
+	ownDir      bool              // Dir was asked for
+	given       map[string]string // of env, by the request
+	nodeArgs    []string
+	ownProcess  string // the argument or variable that only a fresh process can heed, or ""
+	env         map[string]string
+	terminal    *run.Terminal
+	Tell        func(run.Event) // of the run
+	Arch        image.Arch
+	ca          string
+	Secrets     map[string]string // all that were granted
+	Exposed     int               // How many of them the code itself gets
+	Broker      *broker.Broker    // of those that it does not get; nil where there is none
+	Kept        *broker.Kept      // what the guest has of another broker, which it goes on with; else nil
+	Check       bool              // its syntax, in place of running it
+	Cold        bool
+	Fresh       bool
+	Retry       bool
+	cpus        float64
+	Supervisor  Supervisor // of a session's machine; nil for one run
+	Layer       bool       // what comes back is what it changes of its image
+	Inputs      hostfiles.Set
+	Installed   bool           // and the packages are among them
+	Held        *filelock.Lock // keeps these where they are
+	Compiled    *Compilation   // of what it is compiled to; nil where that is not kept
+	Relayed     []uint16       // ports of the guest's loopback that lead to ours
+}
+
+// Supervisor is what a session has the guest run in the place of its code.
+type Supervisor interface {
+	// Files are in the guest before the start, in the place of the program's own.
+	Files(p *Program) []File
+	// DriverPath is the interpreter's driver, where that is the machine's only process.
+	DriverPath() string
+	// Started is told what variables, certificates and folder the guest starts with.
+	Started(env map[string]string, ca, dir string)
+}
+
+// Close lets go of what the code has of the host.
+func (p *Program) Close() {
+	p.Inputs.Close()
+	p.Held.Unlock()
+}
+
+// RecordName is the name of the code's file in a record.
+func (p *Program) RecordName() string {
+	if ext := path.Ext(p.Path); slices.Contains(p.Language.Extensions, ext) {
+		return "code" + ext
+	}
+	return "code" + p.Language.Extensions[0]
+}
+
+// File is one that the guest gets, and what is in it.
+type File struct {
+	guest.File
+	Content string
+}
+
+func TextFile(at, content string) File {
+	return File{guest.File{Path: at, Mode: 0o644, Size: int64(len(content))}, content}
+}
+
+// Files is what must be in the guest before the start, in order, after the inputs.
+func (p *Program) Files() []File {
+	if p.Supervisor != nil {
+		return p.Supervisor.Files(p)
+	}
+	if p.Command && !p.ownDir {
+		return nil // it is the image's
+	}
+	files := []File{{guest.File{Path: p.Dir, Mode: fs.ModeDir | 0o755, User: !p.Inputs.Under(p.Dir)}, ""}}
+	if p.Command {
+		return files
+	}
+	of := path.Join(path.Dir(p.Path), "package.json")
+	if p.packageType != "" && !p.hasNeighbour("package.json") && !p.Inputs.At(of) {
+		files = append(files, TextFile(of, p.packageJSON()))
+	}
+	files = append(files, p.Beside()...)
+	files = append(files, TextFile(p.Path, p.Text))
+	if text := p.runner(); text != "" {
+		files = append(files, TextFile(p.main(), text))
+	}
+	if p.inImage != nil {
+		return files
+	}
+	return append(files, File{guest.File{Path: contract.MainLink, Mode: fs.ModeSymlink, Target: p.main()}, ""})
+}
+
+// InOneProcess says that it is a session whose interpreter is the machine's only process (Nanos).
+func (p *Program) InOneProcess() bool { return p.Supervisor != nil && !p.Fresh }
+
+// runner is the text of a program that checks the code, or runs it, "" where the code is what runs.
+func (p *Program) runner() string {
+	if p.Check {
+		return p.Language.Check
+	}
+	return p.Language.Runner
+}
+
+// main is the program that runs: the code, or its runner, which lies where nothing of the request can.
+func (p *Program) main() string {
+	if p.runner() != "" {
+		return contract.UnitaskDir + "/check" + cmp.Or(p.Language.RunnerExtension, p.Language.Extensions[0])
+	}
+	return p.Path
+}
+
+// argv is its file and its arguments.
+func (p *Program) argv() []string {
+	switch {
+	case p.inImage != nil:
+		return p.inImage
+	case p.InOneProcess():
+		return []string{p.Supervisor.DriverPath()}
+	case p.Check:
+		return []string{p.main(), p.Path}
+	case p.Language.Runner != "":
+		return append([]string{p.main(), p.Path}, p.args...)
+	}
+	return append([]string{p.Path}, p.args...)
+}
+
+func (p *Program) packageJSON() string { return fmt.Sprintf("{\"type\":%q}\n", p.packageType) }
+
+// Put sends the program, and part of the inputs, into the guest and starts it.
+func (p *Program) Put(ctx context.Context, conn *guest.Conn, part hostfiles.Part) error {
+	if p.Supervisor != nil {
+		if err := conn.Lasting(); err != nil { // first: the guest keeps a way in for who says so
+			return err
+		}
+	}
+	if p.Layer {
+		if err := conn.Layer(); err != nil {
+			return err
+		}
+	}
+	far := Progress{Start: time.Now(), Tell: p.Tell}
+	if err := p.Inputs.Put(ctx, conn, part, func(s hostfiles.Sent) { far.Sent(time.Now(), s) }); err != nil {
+		return err
+	}
+	for _, f := range p.Files() {
+		if err := conn.Put(f.File, strings.NewReader(f.Content)); err != nil {
+			return err
+		}
+	}
+	if err := conn.Relay(p.Relayed); err != nil {
+		return err
+	}
+	env, ca := maps.Clone(p.env), p.ca
+	maps.Copy(env, p.Secrets)
+	if p.Broker != nil {
+		ca += "\n" + string(p.Broker.CA())
+		for name := range p.Secrets {
+			if placeholder := p.Broker.Placeholder(name); placeholder != "" {
+				env[name] = placeholder
+			}
+		}
+	}
+	if p.terminal != nil {
+		if err := conn.Terminal(p.terminal.Size, p.terminal.Resized); err != nil {
+			return err
+		}
+	}
+	if p.ownProcess != "" {
+		args, variables := p.Language.Process(p.nodeArgs, env)
+		if err := conn.Process(guest.Process{Dir: p.Dir, Args: args, Env: variables}); err != nil {
+			return err
+		}
+	}
+	if p.Supervisor != nil {
+		if err := conn.Session(); err != nil {
+			return err
+		}
+		p.Supervisor.Started(env, ca, p.Dir)
+	}
+	at, err := p.Compiled.put(conn)
+	if err != nil {
+		return err
+	}
+	err = conn.Start(ctx, guest.Start{Argv: p.argv(), Compiled: at, Placed: p.Compiled.length(), Env: env, Dir: p.Dir, Flags: p.nodeArgs, CA: ca, ReadOnly: p.Inputs.Paths(), Session: p.InOneProcess()})
+	var refused *guest.RefusedError
+	if errors.As(err, &refused) {
+		return p.processError(p.Language.Refused(refused.Words))
+	}
+	return err
+}
+
+// processError says what is wrong with the argument or variable that wants a process of
+// its own.
+func (p *Program) processError(reason string) error {
+	field := "env"
+	if strings.HasPrefix(p.ownProcess, "-") {
+		field = "nodeArgs"
+	}
+	return policy.Bad(field, p.ownProcess, "%s", reason)
+}
+
+// On gives the code what only its streams ask for: a terminal, colours.
+func (p *Program) On(streams run.IO) {
+	if t := streams.Terminal; t != nil {
+		p.terminal, p.Fresh = t, true
+		if _, given := p.env["TERM"]; !given {
+			p.env["TERM"] = cmp.Or(t.Name, "xterm-256color")
+			p.given["TERM"] = p.env["TERM"]
+		}
+		return
+	}
+	for _, name := range []string{"FORCE_COLOR", "NO_COLOR", "NODE_DISABLE_COLORS"} {
+		if _, given := p.env[name]; given {
+			return
+		}
+	}
+	if streams.Colors != "" {
+		p.env["FORCE_COLOR"] = streams.Colors
+		p.given["FORCE_COLOR"] = streams.Colors
+	}
+}
+
+// Kernel is the kernel of the run, where k is granted, "" for any.
+func (p *Program) Kernel(k image.Kernel) (image.Kernel, error) {
+	if p.Image.Payload.Own != nil {
+		if k != "" && k != image.Linux {
+			return k, policy.Bad("kernel", string(k), "does not run images of one's own: use linux")
+		}
+		k = image.Linux
+	}
+	k, err := p.Language.KernelFor(k)
+	if err != nil {
+		return k, err
+	}
+	if p.Check && k != "" && k != image.Linux {
+		return k, policy.Bad("check", "with kernel "+string(k), "starts a process, which needs the linux kernel")
+	}
+	if p.Check {
+		k = image.Linux
+	}
+	if p.Supervisor != nil && k == image.Nanos && p.Language != language.All[0] {
+		return k, policy.Bad("kernel", string(k), "has sessions of JavaScript only: use linux")
+	}
+	if p.Supervisor != nil { // whose commands are processes, where it has some
+		p.Fresh = p.Fresh || k != image.Nanos
+	}
+	if p.ownProcess != "" && k != "" && k != image.Linux {
+		return k, p.processError("is read when the language starts, which in a machine with the " + string(k) + " kernel it has: needs the linux kernel")
+	}
+	if p.terminal != nil && k != "" && k != image.Linux {
+		return k, policy.Bad("kernel", string(k), "has no terminals: use linux")
+	}
+	return language.FreshKernel(k, p.Fresh, p.cpus)
+}
+
+// Progress tells how far files have come, if they take long.
+type Progress struct {
+	Start, last time.Time
+	Tell        func(run.Event)
+}
+
+// progressEvery is how often that is reported, and how long it takes before the first report.
+const progressEvery = 500 * time.Millisecond
+
+func (p *Progress) Sent(now time.Time, s hostfiles.Sent) {
+	took := now.Sub(p.Start)
+	if took < progressEvery || now.Sub(p.last) < progressEvery {
+		return
+	}
+	p.last = now
+	// A file costs as much time as this many bytes.
+	const perFile = 16 << 10
+	done := float64(s.Bytes) + float64(s.Files)*perFile
+	all := float64(s.AllBytes) + float64(s.AllFiles)*perFile
+	left := time.Duration(float64(took) * (all - done) / max(done, 1))
+	p.Tell(run.Event{Kind: run.EventFiles, Message: fmt.Sprintf("%d of %d files, %d of %d MiB are in the machine; some %d s more",
+		s.Files, s.AllFiles, s.Bytes>>20, s.AllBytes>>20, int(left.Seconds())+1)})
+}
