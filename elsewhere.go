@@ -17,6 +17,7 @@ import (
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/hostfiles"
+	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/internal/nesting"
 	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/policy"
@@ -188,7 +189,7 @@ func (rt *Runtime) HostMemoryMB(req Request, ceiling *policy.Ceiling) int {
 	case err != nil:
 		return 0
 	case len(granted.Packages) > 0:
-		return max(granted.MemoryMB, buildMemory)
+		return max(granted.MemoryMB, install.MemoryMB)
 	}
 	return granted.MemoryMB
 }

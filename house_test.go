@@ -40,7 +40,8 @@ var floors = [][]string{
 	{"internal/approval", "internal/paused"},
 	{"internal/history", "internal/language"},
 	{"internal/catalog"},
-	{"internal/doctor", "internal/program"},
+	{"internal/doctor", "internal/install", "internal/program"},
+	{"internal/imagebuild"},
 	{""},
 	{"internal/sessiond", "internal/testhome"},
 	{"fleet", "mcp"},
@@ -99,15 +100,15 @@ func TestImportsPointDown(t *testing.T) {
 
 // budgets may only fall: who needs less writes the new figure here.
 var budgets = map[string]int{
-	"files of the root":            46,
-	"lines of the root":            8509,
-	"methods of Runtime":           75,
+	"files of the root":            39,
+	"lines of the root":            6561,
+	"methods of Runtime":           48,
 	"functions of over 80 lines":   10,
 	"tests of over 80 lines":       99,
 	"files of over 500 lines":      15,
-	"lines of over 120 characters": 4962,
+	"lines of over 120 characters": 4881,
 	"sleeps in tests":              95,
-	"bytes of ARCHITECTURE.md":     10_859,
+	"bytes of ARCHITECTURE.md":     10_857,
 }
 
 func TestBudgets(t *testing.T) {

@@ -28,8 +28,8 @@ func (x *execution) configure() error {
 	if s := x.look.session; s != nil && s.revived != nil {
 		network.Traffic = netstack.NewTraffic(s.revived.kept.BytesUp, s.revived.kept.BytesDown)
 	}
-	if b := x.look.build; b != nil && b.proxy != nil {
-		network.Upstream.Proxy = b.proxy
+	if b := x.look.build; b != nil && b.Proxy != nil {
+		network.Upstream.Proxy = b.Proxy
 	}
 	if err := x.approvals(&network); err != nil {
 		return failure.At("network", err)

@@ -15,6 +15,7 @@ import (
 	"github.com/unitask/unitask/internal/egress"
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/history"
+	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/internal/spans"
 	"github.com/unitask/unitask/policy"
@@ -37,8 +38,8 @@ func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, strea
 type inspection struct {
 	debug   *DebugOptions
 	trace   *Trace
-	session *Session // the machine is a session's
-	build   *build   // it installs packages
+	session *Session       // the machine is a session's
+	build   *install.Build // it installs packages
 }
 
 // kind is what its span is called.
@@ -303,7 +304,7 @@ func (rt *Runtime) prepare(caller Caller, req catalog.Request, streams IO, look 
 	if look.session != nil {
 		code.Supervisor = supervised{look.session}
 	}
-	code.Layer = look.build != nil && look.build.layer
+	code.Layer = look.build != nil && look.build.Layer
 	p.live = &egress.LiveRules{Ceiling: caller.Ceiling, Fixed: look.build != nil}
 	code.Attachable = caller.Ceiling.Debug()
 	asked, granted, err := code.Grant(caller, req, rt.opts.RequireJail)

@@ -1,4 +1,4 @@
-package unitask
+package imagebuild
 
 import (
 	"errors"
@@ -16,7 +16,7 @@ import (
 
 // A lock file that a repository brings, and what a machine prints that has run foreign code, are not written out as
 // many times their size.
-func TestAttackOwnLock(t *testing.T) {
+func TestAttackLockFile(t *testing.T) {
 	deep := `{"a":` + strings.Repeat("[", 40) + "1" + strings.Repeat("]", 40) + "}"
 	fine := `{"a":` + strings.Repeat("[", 31) + "1" + strings.Repeat("]", 31) + "}"
 	whole := "sha256:" + strings.Repeat("0a", 32)
@@ -41,7 +41,7 @@ func TestAttackOwnLock(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		locks, err := readOwnLock(file)
+		locks, err := readLockFile(file)
 		if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
 			t.Errorf("%.100s: %v", text, err)
 		}
@@ -62,7 +62,7 @@ func TestAttackOwnLock(t *testing.T) {
 		}
 		read := make(chan error, 1)
 		go func() {
-			_, err := readOwnLock(file)
+			_, err := readLockFile(file)
 			read <- err
 		}()
 		got := "it waits"
@@ -79,7 +79,7 @@ func TestAttackOwnLock(t *testing.T) {
 		`{"packages":[],"npm":` + deep + `}`: "brackets",
 		`{"packages":[],"npm":` + fine + `}`: "",
 	} {
-		err := new(ownInstalled).printed([]byte("unitask: lock " + line + "\n"))
+		err := new(lockedPackages).printed([]byte("unitask: lock " + line + "\n"))
 		if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
 			t.Errorf("%.100s: %v", line, err)
 		}

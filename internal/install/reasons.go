@@ -1,16 +1,18 @@
-package unitask
+package install
 
 import (
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/unitask/unitask/run"
 )
 
 // Why packages could not be installed, of all that pip, npm and what these start have said.
 
 const (
-	maxToolError = 700 // bytes of what a tool said
+	MaxToolError = 700 // bytes of what a tool said
 	maxToolCause = 300 // and of the first cause
 )
 
@@ -36,13 +38,13 @@ const wantsCompiler = "it has no wheel or prebuilt binary in the registry that f
 	"and to compile it there is no compiler (gcc, make and the like): " +
 	"ask for a version that has one, or install it over a container image that has a compiler (docs/images.md)"
 
-// toolSaid is why pip or npm failed, by their own words.
-func (rt *Runtime) toolSaid(system string, res *Result) string {
+// ToolError is why pip or npm failed, by their own words.
+func (in *Installer) ToolError(system string, res *run.Result) string {
 	reason := toolWords(string(res.Stderr))
 	if reason == "" {
 		reason = res.Error
 	}
-	reason += rt.refusedWays(res.RunID)
+	reason += in.DeniedHosts(res.RunID)
 	if reason == "" {
 		reason = fmt.Sprintf("%s ended with %d", system, res.ExitCode)
 	}
@@ -72,8 +74,8 @@ func toolWords(stderr string) string {
 		}
 	}
 	reason := strings.ToValidUTF8(strings.Join(said, "; "), "")
-	if len(reason) > maxToolError {
-		reason = strings.ToValidUTF8(reason[:maxToolError], "") + "…"
+	if len(reason) > MaxToolError {
+		reason = strings.ToValidUTF8(reason[:MaxToolError], "") + "…"
 	}
 	return reason
 }

@@ -1,4 +1,4 @@
-package unitask
+package imagebuild
 
 import (
 	"bytes"
@@ -8,28 +8,25 @@ import (
 	"os"
 	"testing"
 
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/testdir"
 )
 
 // A layer that is kept is taken for what it was if it is that. Another one stays until it is built again: it is there,
 // and may be read, for other images.
 func TestHasLayer(t *testing.T) {
-	rt, err := Open(Options{Home: testdir.Private(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rt.Close()
+	b := &Builder{Catalog: &catalog.Catalog{Home: testdir.Private(t)}}
 	text := bytes.Repeat([]byte("layer "), 10_000)
 	size := int64(len(text))
 	sum := sha256.Sum256(text)
-	digest, err := rt.keepLayer(func(to io.Writer) (string, error) {
+	digest, err := b.storeLayer(func(to io.Writer) (string, error) {
 		_, err := to.Write(text)
 		return "sha256:" + hex.EncodeToString(sum[:]), err
 	})
-	if err != nil || !rt.hasLayer(digest) {
+	if err != nil || !b.hasLayer(digest) {
 		t.Fatal("a layer that was kept is not there:", err)
 	}
-	file := rt.Catalog().LayerFile(digest)
+	file := b.Catalog.LayerFile(digest)
 	for most, want := range map[int64]bool{size: true, size + 1: true, size - 1: false, 0: false} {
 		if isLayer(file, digest, most) != want {
 			t.Errorf("of at most %d bytes, and it has %d: %v", most, size, !want)
@@ -40,12 +37,13 @@ func TestHasLayer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, damaged := range map[string][]byte{
-		"garbage": []byte("garbage"), "nothing": nil, "cut": packed[:len(packed)-5], "twice": append(bytes.Clone(packed), packed...), "more behind it": append(bytes.Clone(packed), "more"...),
+		"garbage": []byte("garbage"), "nothing": nil, "cut": packed[:len(packed)-5],
+		"twice": append(bytes.Clone(packed), packed...), "more behind it": append(bytes.Clone(packed), "more"...),
 	} {
 		if err := os.WriteFile(file, damaged, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if rt.hasLayer(digest) {
+		if b.hasLayer(digest) {
 			t.Errorf("%s is taken for a layer", what)
 		}
 		if got, err := os.ReadFile(file); err != nil || !bytes.Equal(got, damaged) {
@@ -53,7 +51,7 @@ func TestHasLayer(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"", "sha256:", "sha256:../../x", digest[:20]} {
-		if rt.hasLayer(bad) {
+		if b.hasLayer(bad) {
 			t.Errorf("%q is taken for a digest", bad)
 		}
 	}
@@ -61,16 +59,16 @@ func TestHasLayer(t *testing.T) {
 
 // A layer of steps is that of another build if all is the same that they find.
 func TestSameLayer(t *testing.T) {
-	was := ownLayer{From: "a", Image: "b", Steps: []string{"c"}, Env: []string{"A=1"}, Digest: "d"}
+	was := lockedLayer{From: "a", Image: "b", Steps: []string{"c"}, Env: []string{"A=1"}, Digest: "d"}
 	for name, c := range map[string]struct {
-		change func(*ownLayer)
+		change func(*lockedLayer)
 		same   bool
 	}{
-		"nothing":      {func(l *ownLayer) { l.Digest = "" }, true},
-		"a step":       {func(l *ownLayer) { l.Steps = []string{"c", "d"} }, false},
-		"a variable":   {func(l *ownLayer) { l.Env = []string{"A=2"} }, false},
-		"no variables": {func(l *ownLayer) { l.Env = []string{} }, false},
-		"files":        {func(l *ownLayer) { l.Files = "f" }, false},
+		"nothing":      {func(l *lockedLayer) { l.Digest = "" }, true},
+		"a step":       {func(l *lockedLayer) { l.Steps = []string{"c", "d"} }, false},
+		"a variable":   {func(l *lockedLayer) { l.Env = []string{"A=2"} }, false},
+		"no variables": {func(l *lockedLayer) { l.Env = []string{} }, false},
+		"files":        {func(l *lockedLayer) { l.Files = "f" }, false},
 	} {
 		now := was
 		c.change(&now)
@@ -78,7 +76,7 @@ func TestSameLayer(t *testing.T) {
 			t.Errorf("%s is changed: the same: %v", name, !c.same)
 		}
 	}
-	var old, none ownLayer // whose lock did not note variables, and one that has none
+	var old, none lockedLayer // whose lock did not note variables, and one that has none
 	none.Env = []string{}
 	if none.same(old) || !none.same(none) {
 		t.Error("what an older lock does not say is taken for nothing")

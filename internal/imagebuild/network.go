@@ -1,4 +1,4 @@
-package unitask
+package imagebuild
 
 import (
 	"context"
@@ -10,9 +10,11 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/packages"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
 )
 
 // What the steps of a build reach: nothing, but for the hosts that the description names, and the registries that
@@ -34,7 +36,8 @@ func parseNetwork(list []string) (n stepNetwork, err error) {
 			continue
 		}
 		if _, err := policy.ParseNetRule(text); err != nil {
-			return n, fmt.Errorf("network: %.100q %w: use HOST, HOST:PORT, or pip or npm for the registries that these use on this machine", text, err)
+			return n, fmt.Errorf("network: %.100q %w: "+
+				"use HOST, HOST:PORT, or pip or npm for the registries that these use on this machine", text, err)
 		}
 		n.hosts = append(n.hosts, text)
 	}
@@ -72,37 +75,31 @@ func (n stepNetwork) allowed(c *policy.Ceiling, system string, specs []string) e
 	return err
 }
 
-// give gives the steps' machine its network, and their pip and npm the configuration of the host's.
-func (n stepNetwork) give(ctx context.Context, rt *Runtime, req *Request) (proxy func(string, uint16) *url.URL, err error) {
+// configure gives the steps' machine its network, and their pip and npm the configuration of the host's.
+func (n stepNetwork) configure(ctx context.Context, in *install.Installer, req *run.Request) (
+	proxy func(string, uint16) *url.URL, err error) {
 	req.AllowNet, req.Env = n.hosts, map[string]string{}
 	proxies := map[string]func(string, uint16) *url.URL{} // by HOST:PORT
 	for _, system := range n.systems {
 		l := language.OfSystem(system)
-		registry, err := hostRegistry(l.Packages, func() (string, error) {
-			tool, _, err := rt.images.Tool(ctx, req.Arch, l.Packages.Tool)
-			return tool, err
-		})
+		registry, routes, err := in.Registry(ctx, l.Packages, req.Arch)
 		if err != nil {
 			return nil, err
 		}
-		way, err := rt.reach(ctx, registry)
-		if err != nil {
-			return nil, err
-		}
-		req.AllowNet, req.AllowTCP = append(req.AllowNet, way.nets...), append(req.AllowTCP, way.tcps...)
-		for _, at := range slices.Concat(way.nets, way.tcps) {
-			proxies[at] = way.proxy
+		req.AllowNet, req.AllowTCP = append(req.AllowNet, routes.Nets...), append(req.AllowTCP, routes.TCPs...)
+		for _, at := range slices.Concat(routes.Nets, routes.TCPs) {
+			proxies[at] = routes.Proxy
 		}
 		cert := ""
 		if registry.CA != "" {
-			ca := Neighbour{Name: system + "-ca.pem", Content: registry.CA}
+			ca := run.Neighbour{Name: system + "-ca.pem", Content: registry.CA}
 			req.Neighbours = append(req.Neighbours, ca)
 			cert = path.Join(req.Dir, ca.Name)
 		}
 		if system == policy.Pip {
-			pipVariables(req.Env, registry, way, cert)
+			pipVariables(req.Env, registry, routes, cert)
 		} else {
-			req.Neighbours = append(req.Neighbours, Neighbour{Name: "npmrc", Content: npmConfig(registry, cert)})
+			req.Neighbours = append(req.Neighbours, run.Neighbour{Name: "npmrc", Content: npmConfig(registry, cert)})
 			req.Env["npm_config_userconfig"] = path.Join(req.Dir, "npmrc")
 		}
 	}
@@ -110,21 +107,21 @@ func (n stepNetwork) give(ctx context.Context, rt *Runtime, req *Request) (proxy
 		if p := proxies[net.JoinHostPort(host, strconv.Itoa(int(port)))]; p != nil {
 			return p(host, port)
 		}
-		if rt.opts.Upstream.Proxy == nil {
+		if in.Proxy == nil {
 			return nil
 		}
-		return rt.opts.Upstream.Proxy(host, port)
+		return in.Proxy(host, port)
 	}, nil
 }
 
 // pipVariables configure pip for a registry; cert is the file of its certificates, "" where there is none.
-func pipVariables(env map[string]string, r *packages.Registry, w ways, cert string) {
+func pipVariables(env map[string]string, r *packages.Registry, w install.Routes, cert string) {
 	env["PIP_INDEX_URL"] = r.URL
 	if len(r.More) > 0 {
 		env["PIP_EXTRA_INDEX_URL"] = strings.Join(r.More, " ")
 	}
-	if len(w.plain) > 0 {
-		env["PIP_TRUSTED_HOST"] = strings.Join(w.plain, " ")
+	if len(w.Plain) > 0 {
+		env["PIP_TRUSTED_HOST"] = strings.Join(w.Plain, " ")
 	}
 	if cert != "" {
 		env["PIP_CERT"] = cert
@@ -137,7 +134,8 @@ func pipVariables(env map[string]string, r *packages.Registry, w ways, cert stri
 
 // npmConfig is npm's configuration for a registry.
 func npmConfig(r *packages.Registry, cert string) string {
-	lines := []string{"registry=" + r.URL, "cache=/tmp/npm-cache", "fetch-retries=1", "fetch-timeout=15000", "audit=false", "fund=false", "update-notifier=false"}
+	lines := []string{"registry=" + r.URL, "cache=/tmp/npm-cache", "fetch-retries=1", "fetch-timeout=15000",
+		"audit=false", "fund=false", "update-notifier=false"}
 	for scope, u := range r.Scopes {
 		lines = append(lines, scope+":registry="+u)
 	}

@@ -1,4 +1,4 @@
-package unitask
+package install
 
 import (
 	"bytes"
@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/packages"
 	"github.com/unitask/unitask/internal/publicaddr"
@@ -27,7 +28,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// The ways of a build to registries: those that the host's own pip and npm are configured for.
+// The routes of a build to registries: those that the host's own pip and npm are configured for.
 
 // hostRegistry is the one that the host's own tool is configured for; tool is asked for where that has none but its
 // own.
@@ -48,46 +49,61 @@ func hostRegistry(i *language.Installer, tool func() (string, error)) (*packages
 	})
 }
 
-// ways are how a build's machine reaches hosts.
-type ways struct {
-	nets, tcps []string // as Request.AllowNet and AllowTCP
-	plain      []string // hosts that speak HTTP without TLS
-	proxy      func(host string, port uint16) *url.URL
+// Routes say how a build's machine reaches hosts.
+type Routes struct {
+	Nets, TCPs []string // as Request.AllowNet and AllowTCP
+	Plain      []string // hosts that speak HTTP without TLS
+	Proxy      func(host string, port uint16) *url.URL
 }
 
-// reach is the way to a registry, which answers.
-func (rt *Runtime) reach(ctx context.Context, registry *packages.Registry) (w ways, err error) {
+// Registry finds the registry that the host's own pip or npm is configured for, and the routes to it.
+func (in *Installer) Registry(ctx context.Context, i *language.Installer, arch image.Arch) (
+	*packages.Registry, Routes, error) {
+	registry, err := hostRegistry(i, func() (string, error) {
+		tool, _, err := in.Images.Tool(ctx, arch, i.Tool)
+		return tool, err
+	})
+	if err != nil {
+		return nil, Routes{}, err
+	}
+	routes, err := in.reach(ctx, registry)
+	return registry, routes, err
+}
+
+// reach finds the routes to a registry, which answers.
+func (in *Installer) reach(ctx context.Context, registry *packages.Registry) (r Routes, err error) {
 	hosts, err := registry.All()
 	if err != nil {
-		return w, err
+		return r, err
 	}
-	if w.proxy, err = registryProxy(registry.Proxy, rt.opts.Upstream.Proxy); err != nil {
-		return w, err
+	if r.Proxy, err = registryProxy(registry.Proxy, in.Proxy); err != nil {
+		return r, err
 	}
-	if err := answers(ctx, registry, hosts[0], w.proxy); err != nil {
-		return w, err
+	if err := probe(ctx, registry, hosts[0], r.Proxy); err != nil {
+		return r, err
 	}
 	for _, h := range hosts {
 		at := net.JoinHostPort(h.Name, h.Port)
-		if isPublic(ctx, h, w.proxy) {
-			w.nets = append(w.nets, at)
+		if isPublic(ctx, h, r.Proxy) {
+			r.Nets = append(r.Nets, at)
 		} else {
-			w.tcps = append(w.tcps, at)
+			r.TCPs = append(r.TCPs, at)
 		}
 		if h.Plain {
-			w.plain = append(w.plain, h.Name)
+			r.Plain = append(r.Plain, h.Name)
 		}
 	}
-	return w, nil
+	return r, nil
 }
 
-// refusedWays says which hosts a build was refused the way to, "" where to none.
-func (rt *Runtime) refusedWays(id string) string {
+// DeniedHosts says which hosts a build was refused the way to, "" where to none.
+func (in *Installer) DeniedHosts(id string) string {
 	var denied []string
-	text, _, _ := rt.runs.Read(id, record.NetlogFile, maxLockText)
+	text, _, _ := in.Records.Read(id, record.NetlogFile, MaxLockText)
 	for line := range bytes.Lines(text) {
 		var d netstack.Decision
-		if json.Unmarshal(line, &d) == nil && d.Verdict == netstack.Denied && d.Name != "" && !slices.Contains(denied, d.Name) && len(denied) < 5 {
+		if json.Unmarshal(line, &d) == nil && d.Verdict == netstack.Denied && d.Name != "" &&
+			!slices.Contains(denied, d.Name) && len(denied) < 5 {
 			denied = append(denied, d.Name)
 		}
 	}
@@ -104,14 +120,15 @@ func registryProxy(own string, usual func(string, uint16) *url.URL) (func(string
 	}
 	u, err := url.Parse(own)
 	if err != nil || u.Host == "" {
-		return nil, fmt.Errorf("the proxy that is configured for packages, %q, is no address: http://HOST:PORT", packages.Shown(own))
+		return nil, fmt.Errorf("the proxy that is configured for packages, %q, is no address: http://HOST:PORT",
+			packages.Shown(own))
 	}
 	return func(string, uint16) *url.URL { return u }, nil
 }
 
-// answers asks a registry for a first byte, so that one that does not answer is told in seconds.
-func answers(ctx context.Context, r *packages.Registry, h packages.Host, proxy func(string, uint16) *url.URL) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
+// probe asks a registry for a first byte. It fails within seconds if there is no answer.
+func probe(ctx context.Context, r *packages.Registry, h packages.Host, proxy func(string, uint16) *url.URL) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	defer transport.CloseIdleConnections()
@@ -133,7 +150,8 @@ func answers(ctx context.Context, r *packages.Registry, h packages.Host, proxy f
 	if err != nil {
 		return err
 	}
-	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	client := &http.Client{Transport: transport}
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	resp, err := client.Do(req)
 	if err != nil {
 		var wrapped *url.Error
@@ -141,7 +159,7 @@ func answers(ctx context.Context, r *packages.Registry, h packages.Host, proxy f
 			err = wrapped.Err
 		}
 		if errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("not within %.0f seconds", answerTime.Seconds())
+			err = fmt.Errorf("not within %.0f seconds", probeTime.Seconds())
 		}
 		return fmt.Errorf("the registry %s (%s) does not answer: %w", packages.Shown(r.URL), r.From, err)
 	}

@@ -1,0 +1,138 @@
+// Package imagebuild builds custom images from the user's files: over a bundled image packages and files, over a
+// container's image layers, one with the file's own files and one for each thing that a machine has installed or run. A
+// lock file beside the description says what came of it. Foreign code runs in machines only, which the Installer's
+// Runner starts; on the host nothing of it runs. The front door calls it. Runs find what it has built by the catalog.
+package imagebuild
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"time"
+
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/atomicfile"
+	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/failure"
+	"github.com/unitask/unitask/internal/home"
+	"github.com/unitask/unitask/internal/imagefile"
+	"github.com/unitask/unitask/internal/install"
+	"github.com/unitask/unitask/internal/language"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
+)
+
+// Builder builds custom images.
+type Builder struct {
+	Catalog     *catalog.Catalog // which images there are; its records and journal are the builds', too
+	Installer   *install.Installer
+	Ceiling     *policy.Ceiling // of what a build reaches; nil is none
+	RequireJail []string
+}
+
+// build is a build under way. What it has made so far is in the types that embed it.
+type build struct {
+	*Builder
+	env  *imagefile.Environment // the description
+	arch image.Arch
+	lock string // the lock file beside the description
+}
+
+// Build builds a custom image, from a file or from that of its name in the home's environments, with the versions that
+// the lock file beside it says; it writes that file where there is none. Foreign code runs in machines only, and reaches
+// no more than the ceiling allows. Runs that name the image have this one from the moment that it is whole.
+func (b *Builder) Build(ctx context.Context, from string, arch image.Arch) (*catalog.Custom, *image.Image, error) {
+	bad := func(err error) (*catalog.Custom, *image.Image, error) {
+		return nil, nil, policy.Bad("image", fmt.Sprintf("%.200q", from), "%v", err)
+	}
+	arch, err := image.ParseArch(string(arch))
+	if err != nil {
+		return bad(err)
+	}
+	env, err := imagefile.Read(imagefile.Find(from, b.Catalog.ImageFiles()), b.Catalog.ImageFiles(), language.Images())
+	if err != nil {
+		return bad(err)
+	}
+	if env.Name == policy.BroughtImages {
+		return bad(fmt.Errorf("%s is a name that images can't have: "+
+			"in a ceiling it stands for those that come along from other hosts", env.Name))
+	}
+	began := build{Builder: b, env: env, arch: arch, lock: lockFileOf(env)}
+	if imagefile.Contained(env.From) {
+		return (&containerBuild{build: began}).run(ctx)
+	}
+	over := &bundledBuild{build: began, language: language.OfImage(env.From)}
+	if err := over.check(); err != nil {
+		return bad(fmt.Errorf("%s: %w", env.File, err))
+	}
+	return over.run(ctx)
+}
+
+// failed says why a build has failed.
+func failed(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("cancelled: %w", context.Cause(ctx))
+	}
+	var field *policy.FieldError
+	if errors.As(err, &field) {
+		return err
+	}
+	return failure.Host("image", err)
+}
+
+// tell says what a build is doing.
+func (b *Builder) tell(message string) {
+	b.Catalog.Tell(run.Event{Kind: run.EventImage, Message: message})
+}
+
+// tellChanged says that something was built again by the lock file, and is not what it was.
+func (b *Builder) tellChanged(what string) { b.tell(what + ", and have left other files than then") }
+
+// custom is the image as it is described.
+func (b *build) custom() *catalog.Custom {
+	return &catalog.Custom{Schema: catalog.CustomSchema, Name: b.env.Name, From: b.env.From, File: b.env.File, Arch: b.arch,
+		Description: b.env.Description, Env: b.env.Env, Warm: b.env.Warm, MemoryMB: b.env.MemoryMB}
+}
+
+// checkMemory says what is wrong with the memory that a description asks for.
+func (b *build) checkMemory() error {
+	if b.env.MemoryMB <= 0 {
+		return nil
+	}
+	_, _, err := policy.Resolve(policy.Request{MemoryMB: b.env.MemoryMB}, nil)
+	return err
+}
+
+// checkDebian says what is wrong with the packages of Debian that a description asks for.
+func (b *build) checkDebian() error {
+	for _, spec := range b.env.Debian {
+		if err := image.CheckDebSpec(spec); err != nil {
+			return fmt.Errorf("debian: %w", err)
+		}
+	}
+	return nil
+}
+
+// publish has the name lead to the image, which is whole.
+func (b *Builder) publish(o *catalog.Custom, audited map[string]any) error {
+	o.Built = time.Now().UTC().Truncate(time.Second)
+	text, err := json.MarshalIndent(o, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(home.Dir(b.Catalog.Home).Custom(), 0o700); err != nil {
+		return err
+	}
+	if err := atomicfile.Write(home.Dir(b.Catalog.Home).CustomFile(o.Name), append(text, '\n'), 0o600); err != nil {
+		return err
+	}
+	maps.Copy(audited, map[string]any{"names": []string{o.Name}, "from": o.From, "file": o.File,
+		"packages": len(o.Packages) + len(o.Debian), "built": true})
+	b.Catalog.Journal.Change(audit.ImageAdded, audited)
+	b.Catalog.TidyCustom()
+	return nil
+}

@@ -1,0 +1,186 @@
+package imagebuild
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/atomicfile"
+	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/imagefile"
+	"github.com/unitask/unitask/internal/nesting"
+	"github.com/unitask/unitask/internal/packages"
+	"github.com/unitask/unitask/internal/regular"
+)
+
+// lockFile is the file beside a description that says what exactly was installed.
+type lockFile struct {
+	Schema int           `json:"schema"`
+	Builds []lockedBuild `json:"builds"` // one for each architecture
+}
+
+type lockedBuild struct {
+	Arch     image.Arch         `json:"arch"`
+	System   string             `json:"system,omitempty"`
+	Asked    []string           `json:"asked,omitempty"`
+	Packages []packages.Package `json:"packages,omitempty"`
+	Npm      json.RawMessage    `json:"npm,omitempty"`
+	Wanted   []string           `json:"debianAsked,omitempty"`
+	Debian   []image.Deb        `json:"debian,omitempty"`
+	Digest   string             `json:"digest"` // of all files that were installed
+	Layer    *lockedLayer       `json:"layer,omitempty"`
+}
+
+func readLockFile(file string) (l lockFile, err error) {
+	text, err := regular.Read(file, catalog.MaxLockText)
+	if errors.Is(err, fs.ErrNotExist) {
+		return l, nil
+	}
+	if err == nil {
+		err = nesting.Check(text, catalog.MaxLockNesting, catalog.MaxLockValues)
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &l)
+	}
+	if err == nil && l.Schema != catalog.CustomSchema {
+		err = fmt.Errorf("has schema %d, not %d", l.Schema, catalog.CustomSchema)
+	}
+	for _, b := range l.Builds {
+		if err == nil {
+			err = packages.CheckLocked(b.Packages)
+		}
+		if err == nil {
+			err = packages.CheckNpm(b.Npm)
+		}
+		if err == nil {
+			err = image.CheckDebs(b.Debian)
+		}
+		if err == nil && b.Layer != nil {
+			err = b.Layer.check()
+		}
+	}
+	if err != nil {
+		return l, fmt.Errorf("read %s: %w: without the file versions are chosen anew", file, err)
+	}
+	return l, nil
+}
+
+// at is the build of an architecture, nil where there is none.
+func (l *lockFile) at(arch image.Arch) *lockedBuild {
+	for i := range l.Builds {
+		if l.Builds[i].Arch == arch {
+			return &l.Builds[i]
+		}
+	}
+	return nil
+}
+
+// set puts a build in the place of that of its architecture.
+func (l *lockFile) set(b lockedBuild) {
+	if have := l.at(b.Arch); have != nil {
+		*have = b
+		return
+	}
+	l.Builds = append(l.Builds, b)
+}
+
+// sameAs says that another build installed the same packages.
+func (b lockedBuild) sameAs(other lockedBuild) bool {
+	return slices.Equal(b.Packages, other.Packages) && slices.Equal(b.Debian, other.Debian)
+}
+
+// write writes the lock file, if it says something else.
+func (l lockFile) write(file string) error {
+	l.Schema = catalog.CustomSchema
+	text, err := json.MarshalIndent(l, "", "  ")
+	if err != nil {
+		return err
+	}
+	text = append(text, '\n')
+	if have, err := os.ReadFile(file); err == nil && string(have) == string(text) {
+		return nil
+	}
+	return atomicfile.Write(file, text, 0o644)
+}
+
+// lockedLayer says in a lock file what an image was made of.
+type lockedLayer struct {
+	From      string           `json:"from"`            // the reference
+	Image     string           `json:"image"`           // the digest of the image that it led to
+	Files     string           `json:"files,omitempty"` // the digest of the layer of the description's files
+	Wanted    []string         `json:"debianAsked,omitempty"`
+	Debian    []image.Deb      `json:"debian,omitempty"`
+	Installed string           `json:"installed,omitempty"` // the digest of the layer that came of them
+	Packages  []lockedPackages `json:"packages,omitempty"`
+	Steps     []string         `json:"steps,omitempty"`
+	Network   []string         `json:"network,omitempty"` // of the steps
+	Env       []string         `json:"env"`               // of the steps, NAME=VALUE; nil: not noted
+	Digest    string           `json:"digest,omitempty"`  // of the layer that came of the steps
+}
+
+// check says what is wrong with what others have written.
+func (l *lockedLayer) check() error {
+	err := image.CheckDebs(l.Debian)
+	digests := []string{l.Image, l.Files, l.Installed, l.Digest}
+	for _, p := range l.Packages {
+		if digests = append(digests, p.Digest); err == nil {
+			err = p.check()
+		}
+	}
+	for _, digest := range digests {
+		if err == nil && digest != "" && !catalog.WholeDigest.MatchString(digest) {
+			err = fmt.Errorf("has the digest %.80q for an image or a layer", digest)
+		}
+	}
+	return err
+}
+
+// sameWanted says that another build began with the same image, and wanted the same of Debian.
+func (l lockedLayer) sameWanted(other lockedLayer) bool {
+	return l.From == other.From && l.Image == other.Image && slices.Equal(l.Wanted, other.Wanted)
+}
+
+// sameBase says that another build began with the same, files and all, and wanted the same of Debian over that.
+func (l lockedLayer) sameBase(other lockedLayer) bool {
+	return l.sameWanted(other) && l.Files == other.Files
+}
+
+// same says that another build began with the same, and did the same.
+func (l lockedLayer) same(other lockedLayer) bool {
+	return l.sameBase(other) && l.Installed == other.Installed &&
+		slices.EqualFunc(l.Packages, other.Packages, lockedPackages.same) &&
+		slices.Equal(l.Steps, other.Steps) && slices.Equal(l.Network, other.Network) &&
+		l.Env != nil && other.Env != nil && slices.Equal(l.Env, other.Env)
+}
+
+// lockedPackages says in a lock file what one of them has installed.
+type lockedPackages struct {
+	System   string             `json:"system"` // pip or npm
+	Asked    []string           `json:"asked"`
+	Packages []packages.Package `json:"packages"`
+	Npm      json.RawMessage    `json:"npm,omitempty"`
+	Digest   string             `json:"digest"` // of the layer
+}
+
+// same says that another build has the same layer of it.
+func (p lockedPackages) same(other lockedPackages) bool {
+	return p.System == other.System && p.Digest == other.Digest
+}
+
+// check says what is wrong with what others have written.
+func (p *lockedPackages) check() error {
+	if err := packages.CheckLocked(p.Packages); err != nil {
+		return err
+	}
+	return packages.CheckNpm(p.Npm)
+}
+
+// lockFileOf is the name of the lock file beside a description.
+func lockFileOf(env *imagefile.Environment) string {
+	return strings.TrimSuffix(env.File, imagefile.Extension) + catalog.LockFileEnds
+}

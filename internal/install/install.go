@@ -1,0 +1,240 @@
+// Package install installs packages of pip and npm for runs. Each set is fetched and built once, by the language's own
+// tool, in a machine that reaches the registries that the host is configured for and nothing else; then it is kept in
+// the home, and a run has it as a folder that it brings along. The package starts no machine itself: the Runner, which
+// the front door passes, does. Runs and builds of images call it; it never decides what a request is granted.
+package install
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/failure"
+	"github.com/unitask/unitask/internal/filelock"
+	"github.com/unitask/unitask/internal/home"
+	"github.com/unitask/unitask/internal/hostfiles"
+	"github.com/unitask/unitask/internal/language"
+	"github.com/unitask/unitask/internal/packages"
+	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
+)
+
+// Runner runs a request in a machine for a caller. With a nil Build it is an ordinary run.
+type Runner func(ctx context.Context, caller run.Caller, req catalog.Request, build *Build) (*run.Result, error)
+
+// Build says how a run differs that installs packages, or makes a layer of an image.
+type Build struct {
+	Proxy func(host string, port uint16) *url.URL // nil is the host's
+	Layer bool                                    // what comes back is what it changes of its image
+}
+
+// Installer installs packages.
+type Installer struct {
+	Home    string
+	Images  *image.Store
+	Records *record.Store
+	Journal *audit.Journal
+	Proxy   func(host string, port uint16) *url.URL // the host's, nil is none
+	Run     Runner
+}
+
+// Target says for which caller, language and architecture packages are installed.
+type Target struct {
+	Language *language.Language
+	Arch     image.Arch
+	Runtime  string // the version of the language's program
+	Jail     []string
+	Caller   run.Caller
+	Tell     func(run.Event)
+}
+
+func (to Target) tell(message string) { to.Tell(run.Event{Kind: run.EventImage, Message: message}) }
+
+// Bounds of a build.
+const (
+	MemoryMB    = 1536
+	Timeout     = 15 * time.Minute
+	OutputBytes = 1 << 20
+	MaxLockText = 8 << 20          // bytes of the lock that a machine writes
+	probeTime   = 10 * time.Second // of a registry, to its first byte
+)
+
+// Store is the store of what was built for runs.
+func (in *Installer) Store() *packages.Store {
+	return &packages.Store{
+		Dir: home.Dir(in.Home).Packages(), MaxBytes: packages.RunsBytes, MaxMany: packages.RunsMany,
+		Removed: func(key string) { in.Journal.Change(audit.PackagesRemoved, map[string]any{"key": key}) },
+	}
+}
+
+// RemoveAll removes what was built for runs, but for what a run under way has, and says how many sets of packages that
+// were. The next run that asks for some has them built again, from what the registry then has.
+func (in *Installer) RemoveAll(ctx context.Context) (removed int, err error) {
+	store := in.Store()
+	keys, err := store.Keys()
+	if err != nil {
+		return 0, err
+	}
+	for _, key := range keys {
+		held, err := filelock.Wait(ctx, home.Dir(in.Home).Lock("packages-"+key), func() {})
+		if err != nil {
+			return removed, err
+		}
+		gone, err := store.Drop(key)
+		held.Unlock()
+		if err != nil {
+			return removed, err
+		}
+		if gone {
+			removed++
+		}
+	}
+	return removed, store.Remove("")
+}
+
+// installation is a set of packages that is asked for.
+type installation struct {
+	*Installer
+	to       Target
+	store    *packages.Store
+	registry *packages.Registry
+	tool     string         // the file of pip or npm
+	asked    []byte         // what its key is of
+	want     *packages.Lock // what is to be built, and then what was
+}
+
+// Ensure has the packages that are asked for installed if they are not there, and uses them. locked, if not nil, says
+// which exactly.
+func (in *Installer) Ensure(ctx context.Context, to Target, specs []string, locked *packages.Lock,
+	use func(*packages.Store, *packages.Lock) error) error {
+	i, err := in.find(ctx, to, specs)
+	if err != nil {
+		return failure.At("packages", err)
+	}
+	lock, err := i.stored(locked)
+	if err == nil {
+		err = use(i.store, lock)
+	}
+	if !toBuild(err) {
+		return err
+	}
+	held, err := filelock.Wait(ctx, home.Dir(in.Home).Lock("packages-"+i.want.Key), func() {
+		to.tell("waiting for another unitask that builds these packages")
+	})
+	if err != nil {
+		return failure.At("packages", err)
+	}
+	defer held.Unlock()
+	before, err := i.store.Get(i.want.Key)
+	if err == nil { // somebody else has just built them, or they are damaged
+		if err = use(i.store, before); !toBuild(err) {
+			return err
+		}
+	}
+	if errors.Is(err, packages.ErrDamaged) && before != nil {
+		to.tell("the packages in " + before.Folder() + " are not those that were built; " +
+			"building them again, with the same versions and digests")
+	}
+	if before == nil {
+		before = locked
+	}
+	if in.Images.Offline != "" {
+		return failure.At("packages", fmt.Errorf("%w (%s): %s would have to be fetched: a run with --offline=false does that",
+			image.ErrOffline, in.Images.Offline, strings.Join(specs, " ")))
+	}
+	if err := i.store.Remove(""); err != nil {
+		return failure.At("packages", err)
+	}
+	if err := i.build(ctx, before); err != nil {
+		return err
+	}
+	return use(i.store, i.want)
+}
+
+// toBuild says that packages are to be built: they are not there, have gone meanwhile to make room, or are damaged.
+func toBuild(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, packages.ErrDamaged)
+}
+
+// find says what is asked for: by which tool, from which registry, under which key.
+func (in *Installer) find(ctx context.Context, to Target, specs []string) (*installation, error) {
+	l := to.Language
+	slices.Sort(specs)
+	tool, version, err := in.Images.Tool(ctx, to.Arch, l.Packages.Tool)
+	if err != nil {
+		return nil, err
+	}
+	registry, err := hostRegistry(l.Packages, func() (string, error) { return tool, nil })
+	if err != nil {
+		return nil, err
+	}
+	i := &installation{Installer: in, to: to, store: in.Store(), registry: registry, tool: tool}
+	i.asked = fmt.Appendf(nil, "%s %s %s %s\n%q\n%q %q %q", l.Packages.System, version, to.Arch, to.Runtime, specs,
+		registry.URL, registry.More, fmt.Sprint(registry.Scopes))
+	i.want = &packages.Lock{Key: keyOf(i.asked), System: l.Packages.System, Asked: specs,
+		Runtime: l.Name + " " + to.Runtime, Arch: string(to.Arch), Registry: packages.Shown(registry.URL)}
+	return i, nil
+}
+
+func keyOf(asked []byte) string {
+	sum := sha256.Sum256(asked)
+	return hex.EncodeToString(sum[:])
+}
+
+// stored is what is in the store. If others are locked than a run without a lock gets, they have a key of their own.
+func (i *installation) stored(locked *packages.Lock) (*packages.Lock, error) {
+	lock, err := i.store.Get(i.want.Key)
+	if locked == nil || err == nil && slices.Equal(lock.Packages, locked.Packages) {
+		return lock, err
+	}
+	i.want.Key = keyOf(fmt.Appendf(i.asked, "\nlocked %q %s", locked.Packages, locked.Npm))
+	return i.store.Get(i.want.Key)
+}
+
+// Mount adds what is kept to a run's inputs, at its place in the guest, if it is what was built. It stays in the store
+// until the lock is let go of.
+func Mount(store *packages.Store, lock *packages.Lock, place string, inputs *hostfiles.Set) (
+	_ *filelock.Lock, err error) {
+	held, err := store.Hold(lock)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			held.Unlock()
+		}
+	}()
+	var one hostfiles.Set // looked at by itself, since it may turn out to be damaged
+	defer one.Close()
+	for _, to := range []*hostfiles.Set{&one, inputs} {
+		found, err := hostfiles.Find(lock.Folder(), true)
+		if err != nil {
+			return nil, failure.At("packages", err)
+		}
+		err = to.Add(found, place, packages.MaxBytes)
+		found.Close()
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", packages.ErrDamaged, err)
+		}
+		if to != &one {
+			break
+		}
+		if stamp := one.Stamp(place); stamp == "" || stamp != lock.Stamp {
+			if err := store.Verify(lock); err != nil {
+				return nil, err
+			}
+			_ = store.Restamp(lock, stamp) // only spares the next look
+		}
+	}
+	return held, nil
+}

@@ -1,0 +1,26 @@
+package install
+
+import (
+	"strings"
+	"testing"
+)
+
+// What a tool says of why it failed: the first cause comes before what came of it.
+func TestToolWords(t *testing.T) {
+	for name, c := range map[string]struct{ said, begins string }{
+		"a plain error": {"ERROR: No matching distribution found for x\n", "No matching distribution found for x"},
+		"a pip within pip": {"  error: subprocess-exited-with-error\n  \n  × pip subprocess to install build dependencies did not run successfully.\n  │ exit code: 1\n  ╰─> [5 lines of output]\n" +
+			"      WARNING: Retrying (Retry(total=0, connect=None, read=None, redirect=None, status=None)) after connection broken by 'SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] self-signed'))': /simple/setuptools/\n" +
+			"      ERROR: Could not find a version that satisfies the requirement setuptools\n      [end of output]\n", "no connection: SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] self-signed')); Could not find a version"},
+		"no compiler for Python": {"  error: command 'x86_64-linux-gnu-gcc' failed: No such file or directory\n  ERROR: Failed building wheel for x\n", "it has no wheel or prebuilt binary"},
+		"no compiler for npm":    {"npm error code 1\nnpm error gyp ERR! find Python\n", "it has no wheel or prebuilt binary"},
+		"no make":                {"npm error sh: 1: make: not found\n", "it has no wheel or prebuilt binary"},
+		"npm":                    {"npm error 404 Not Found\nnpm error A complete log of this run can be found in: /x\n", "404 Not Found"},
+		"nothing":                {"Collecting x\n", ""},
+	} {
+		got := toolWords(c.said)
+		if !strings.HasPrefix(got, c.begins) || c.begins == "" && got != "" || len(got) > 710 {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
