@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/attack"
 )
 
 // handsOut prints the digest of its own program, and then does what it can to hand out another one: it says so on every
@@ -136,15 +137,14 @@ func attackCompiled(t *testing.T, rt *unitask.Runtime, code string, spoken bool)
 		if digest == "" {
 			digest = ran
 		}
-		if all := kept(t, rt); ran != digest || rest != fmt.Sprintf("spoke: %t answers: 0\n", spoken && how == unitask.CompiledKept) || len(all) != 1 {
-			t.Errorf("%s: ran %s, first %s, %q, kept %v", how, ran, digest, rest, all)
-		} else {
-			for _, is := range all {
-				if is != digest {
-					t.Errorf("%s: kept is %s, ran %s", how, is, digest)
-				}
-			}
+		all := kept(t, rt)
+		is := slices.Collect(maps.Values(all))
+		if rest != fmt.Sprintf("spoke: %t answers: 0\n", spoken && how == unitask.CompiledKept) || len(is) != 1 {
+			t.Errorf("%s: %q, kept %v", how, rest, all)
 		}
+		got := fmt.Sprintf("ran as first %t, kept as run %t", ran == digest, slices.Equal(is, []string{digest}))
+		row := fmt.Sprintf("code hands out another program than its own, spoken with %t, which is then %s", spoken, how)
+		attack.Check(t, row, "ran as first true, kept as run true", got)
 		rec, err := rt.Runs().Get(res.RunID)
 		if err != nil {
 			t.Fatal(err)

@@ -2,19 +2,24 @@ package broker
 
 import (
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/unitask/unitask/internal/attack"
 )
 
 // A server whose certificate is not good fails the guest's handshake, as without us.
-func TestServerCertificate(t *testing.T) {
+func TestAttackServerCertificate(t *testing.T) {
 	for name, c := range map[string]struct {
 		cfg  originConfig
 		want string
@@ -28,16 +33,16 @@ func TestServerCertificate(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		r.served.Wait()
-		if r.errs[0] == nil || !strings.Contains(r.errs[0].Error(), c.want) || len(o.got()) != 0 {
-			t.Errorf("%s: %v, %v", name, r.errs[0], o.got())
-		}
+		refused := r.errs[0] != nil && strings.Contains(r.errs[0].Error(), c.want)
+		got := fmt.Sprintf("refused %t, requests %d", refused, len(o.got()))
+		attack.Check(t, "a server whose certificate is "+name, "refused true, requests 0", got)
 	}
 	o := newOrigin(t, originConfig{}, func(http.ResponseWriter, *http.Request) {})
 	r := newRig(t, o, Config{Rules: []Rule{{Name: "all", Host: host}}})
 	r.cfg.Roots = x509.NewCertPool() // nobody vouches for it
-	if _, err := r.client(false).Get("https://" + host + "/"); err == nil {
-		t.Error("an unknown CA is trusted")
-	}
+	_, err := r.client(false).Get("https://" + host + "/")
+	got := fmt.Sprintf("refused %t, requests %d", err != nil, len(o.got()))
+	attack.Check(t, "a server whose certificate is of an unknown authority", "refused true, requests 0", got)
 }
 
 func TestHandshakes(t *testing.T) {
@@ -78,20 +83,6 @@ func TestHandshakes(t *testing.T) {
 		}
 		conn.Close()
 	}
-	// The CA is good for its hosts and nothing else.
-	for name, good := range map[string]bool{host: true, "x.wild.example": true, "evil.example": false, "example.com": false} {
-		leaf, err := r.ca.leaf(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cert, err := x509.ParseCertificate(leaf.Certificate[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, DNSName: name}); (err == nil) != good {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
 	if conn, err := r.dial(); err != nil {
 		t.Fatal(err)
 	} else { // a hello in pieces of one byte
@@ -101,6 +92,58 @@ func TestHandshakes(t *testing.T) {
 		}
 		conn.Close()
 	}
+}
+
+// A run's authority is good for its hosts and nothing else, whatever it is made to sign: no other name, no address, and
+// no authority below it.
+func TestAttackAuthority(t *testing.T) {
+	o, _ := recorder(t, originConfig{})
+	r := newRig(t, o, Config{Rules: []Rule{{Name: "all", Host: host}, {Name: "below", Host: "*.wild.example"}}})
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(r.CA())
+	verify := func(der []byte, name string, between *x509.CertPool) string {
+		t.Helper()
+		cert, err := x509.ParseCertificate(der)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, DNSName: name}); err != nil {
+			return "not trusted"
+		}
+		return "trusted"
+	}
+	for name, want := range map[string]string{
+		host: "trusted", "x.wild.example": "trusted", "evil.example": "not trusted", "example.com": "not trusted",
+		"evil" + host: "not trusted", host + ".evil.example": "not trusted", "wild.example.evil.example": "not trusted",
+	} {
+		leaf, err := r.ca.leaf(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		attack.Check(t, "the run's authority signs for "+name, want, verify(leaf.Certificate[0], name, nil))
+	}
+	sign := func(template, parent *x509.Certificate, key *ecdsa.PrivateKey) []byte {
+		t.Helper()
+		template.SerialNumber, template.NotBefore, template.NotAfter = big.NewInt(7), r.ca.cert.NotBefore, r.ca.cert.NotAfter
+		der, err := x509.CreateCertificate(rand.Reader, template, parent, &r.ca.key.PublicKey, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return der
+	}
+	server := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	ip := []net.IP{net.IPv4(93, 184, 216, 34)}
+	address := sign(&x509.Certificate{IPAddresses: ip, ExtKeyUsage: server}, r.ca.cert, r.ca.key)
+	attack.Check(t, "the run's authority signs for an address", "not trusted", verify(address, "93.184.216.34", nil))
+	authority := &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	below, err := x509.ParseCertificate(sign(authority, r.ca.cert, r.ca.key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	between := x509.NewCertPool()
+	between.AddCert(below)
+	leaf := sign(&x509.Certificate{DNSNames: []string{host}, ExtKeyUsage: server}, below, r.ca.key)
+	attack.Check(t, "an authority that the run's has signed signs for "+host, "not trusted", verify(leaf, host, between))
 }
 
 type slowly struct{ net.Conn }

@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/unitask/unitask/internal/attack"
 )
 
 // The value is where the placeholder was, written as it must be there.
@@ -88,9 +90,18 @@ func TestTrailers(t *testing.T) {
 	})
 }
 
+func percents(s string) string { return "%" + strings.ReplaceAll(fmt.Sprintf("% x", s), " ", "%") }
+
+func escapes(s string) (out string) {
+	for _, c := range []byte(s) {
+		out += fmt.Sprintf("\\u%04x", c)
+	}
+	return out
+}
+
 // Where a secret is not put, its placeholder is refused in words, and the connection
 // goes on.
-func TestMisdirected(t *testing.T) {
+func TestAttackMisdirected(t *testing.T) {
 	both(t, func(t *testing.T, h2 bool) {
 		o, saw := recorder(t, originConfig{})
 		secrets := []Secret{{Name: "MINE", Value: plain, Hosts: []Host{host}, Headers: []string{"authorization"}}, {Name: "OTHERS", Value: key, Hosts: []Host{"other.example.com"}, In: everywhere}}
@@ -117,12 +128,19 @@ func TestMisdirected(t *testing.T) {
 		} {
 			before := saw().Count
 			res, text := do(t, c, q.method, q.at, q.header, q.body)
-			if res.StatusCode != http.StatusForbidden || !strings.Contains(text, q.want) || res.Header.Get(refusedField) == "" {
+			if !strings.Contains(text, q.want) || res.Header.Get(refusedField) == "" {
 				t.Errorf("%s: %d %q", name, res.StatusCode, text)
 			}
-			if saw().Count != before {
-				t.Errorf("%s: reached the server", name)
-			}
+			got := fmt.Sprint(res.StatusCode, ", reached the server ", saw().Count != before)
+			attack.Check(t, fmt.Sprintf("a placeholder %s, HTTP/2 %t", name, h2), "403, reached the server false", got)
+		}
+		// Written otherwise it goes out, and is worth nothing.
+		for name, text := range map[string]string{
+			"with percents": percents(others), "with JSON's escapes": escapes(others), "in upper case": strings.ToUpper(others),
+		} {
+			do(t, c, "POST", at+url.PathEscape(text)+"?x="+url.QueryEscape(text), http.Header{"Authorization": {text}}, text)
+			got := fmt.Sprint(strings.Contains(strings.ToLower(fmt.Sprint(saw())), strings.ToLower(key)))
+			attack.Check(t, fmt.Sprintf("a placeholder %s, HTTP/2 %t: the server gets the value", name, h2), "false", got)
 		}
 		if s := saw(); strings.Contains(fmt.Sprint(s), plain) || strings.Contains(fmt.Sprint(s), mine) {
 			t.Errorf("the server has %+v", s)
@@ -176,20 +194,29 @@ func TestPlacesByHost(t *testing.T) {
 }
 
 // Without TLS rules hold, and no value goes out.
-func TestInTheClear(t *testing.T) {
+func TestAttackInTheClear(t *testing.T) {
 	plainServer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Host, r.Header["Authorization"]) }))
 	defer plainServer.Close()
 	o := &origin{server: plainServer}
 	r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: key, Hosts: []Host{host}}}, Rules: []Rule{{Name: "get", Host: host, Methods: []string{"GET"}}}})
 	r.to = Target{Host: host, Port: 80}
 	c := r.client(false)
-	if res, text := do(t, c, "GET", "http://"+host+"/", nil, ""); res.StatusCode != 200 || text != host+"[]" {
-		t.Errorf("%d %q", res.StatusCode, text)
-	}
-	if res, text := do(t, c, "PUT", "http://"+host+"/", nil, ""); res.StatusCode != 403 {
-		t.Errorf("%d %q", res.StatusCode, text)
-	}
-	if res, text := do(t, c, "GET", "http://"+host+"/", http.Header{"Authorization": {r.Placeholder("KEY")}}, ""); res.StatusCode != 403 || !strings.Contains(text, "KEY is in the header") {
-		t.Errorf("%d %q", res.StatusCode, text)
+	for _, q := range []struct {
+		name, method, field, want string
+		text                      string // of the answer
+	}{
+		{"what a rule allows", "GET", "", "200", host + "[]"},
+		{"what no rule allows", "PUT", "", "403", ""},
+		{"what a rule allows, with a placeholder", "GET", r.Placeholder("KEY"), "403", "KEY is in the header"},
+	} {
+		header := http.Header{}
+		if q.field != "" {
+			header.Set("Authorization", q.field)
+		}
+		res, text := do(t, c, q.method, "http://"+host+"/", header, "")
+		if !strings.Contains(text, q.text) || strings.Contains(text, key) {
+			t.Errorf("%s: %q", q.name, text)
+		}
+		attack.Check(t, "without TLS, "+q.name, q.want, fmt.Sprint(res.StatusCode))
 	}
 }

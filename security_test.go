@@ -1,0 +1,91 @@
+package unitask_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// docs/security.md keeps its promises beside the tests that try to break them. Each row of the table of promises, and
+// each paragraph and item about secrets, names such tests: TestAttack…, so that make attack runs them, in a file that
+// records rows. A paragraph without a promise says so, in a comment.
+func TestSecurityPromises(t *testing.T) {
+	text, err := os.ReadFile("docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	section := func(title string) string {
+		_, rest, found := strings.Cut(string(text), "\n## "+title+"\n")
+		if !found {
+			t.Fatalf("docs/security.md has no section %q", title)
+		}
+		body, _, _ := strings.Cut(rest, "\n## ")
+		return body
+	}
+	rows := 0
+	for line := range strings.Lines(section("What is promised")) {
+		cells := strings.Split(strings.TrimSpace(line), " | ")
+		if len(cells) != 3 || strings.Contains(cells[0], "---") || cells[2] == "tests |" {
+			continue
+		}
+		rows++
+		named := 0
+		for group := range strings.SplitSeq(cells[2], "; ") {
+			rooms, tests, found := strings.Cut(group, ": ")
+			if !found {
+				rooms, tests = "`.`", group
+			}
+			for _, room := range quoted.FindAllStringSubmatch(rooms, -1) {
+				for _, name := range quoted.FindAllStringSubmatch(tests, -1) {
+					named++
+					if !attacks(t, room[1], name[1]) {
+						t.Errorf("%s: %s has no %s that records rows", cells[0], room[1], name[1])
+					}
+				}
+			}
+		}
+		if named == 0 {
+			t.Errorf("%s: no test", cells[0])
+		}
+	}
+	if rows < 15 {
+		t.Errorf("the table of promises has %d rows", rows)
+	}
+	items := regexp.MustCompile(`\n\n|\n- `).Split(strings.TrimSpace(section("Secrets")), -1)
+	for _, item := range items {
+		if !strings.Contains(item, "`TestAttack") && !strings.Contains(item, "<!-- no promise -->") {
+			t.Errorf("no test and no comment: %.200s", item)
+		}
+	}
+	if len(items) < 10 {
+		t.Errorf("the page has %d paragraphs about secrets", len(items))
+	}
+}
+
+// quoted is code in a page.
+var quoted = regexp.MustCompile("`([^`]+)`")
+
+// attacks says that a room's test files have an attack of a name, which may end in …, and record rows.
+func attacks(t *testing.T, room, name string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(room, "*_test.go"))
+	if err != nil || !strings.HasPrefix(name, "TestAttack") {
+		return false
+	}
+	prefix, open := strings.CutSuffix(name, "…")
+	if !open {
+		prefix += "("
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(text), "\nfunc "+prefix) && strings.Contains(string(text), "attack.Check(t, ") {
+			return true
+		}
+	}
+	return false
+}
