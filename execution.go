@@ -81,7 +81,7 @@ func (x *execution) run(ctx context.Context) error {
 	if err != nil {
 		err = x.classify(ctx, err)
 	}
-	if err == nil || errors.Is(err, errSessionClosed) {
+	if s := x.look.session; err == nil || s != nil && s.Closed(err) {
 		x.warmNext()
 	}
 	return err
@@ -159,8 +159,8 @@ func (x *execution) resolveImage(ctx context.Context) error {
 	if err != nil {
 		return failure.At("image", err)
 	}
-	if s := x.look.session; s != nil && s.revived != nil { // on the image of then, if it is still there
-		if then, err := images.ByDigest(s.revived.digest); err == nil && then.Kernel == x.image.Kernel && then.Arch == x.image.Arch {
+	if s := x.look.session; s != nil && s.ImageDigest() != "" { // on the image of then, if it is still there
+		if then, err := images.ByDigest(s.ImageDigest()); err == nil && then.Kernel == x.image.Kernel && then.Arch == x.image.Arch {
 			x.image = then
 		}
 	}
@@ -180,10 +180,8 @@ func (x *execution) chooseMachine(ctx context.Context) error {
 	x.kept.keep, x.kept.tell = x.streams.Keep, x.streams.Events
 	x.get, x.limit = x.rt.source.Get, x.granted.Timeout
 	switch debug := x.look.debug; {
-	case x.forked() != nil:
-		x.get = x.forked().get(x.rt.source)
 	case x.goesOn():
-		x.get = x.look.session.revived.goOn(x.rt.source)
+		x.get = x.look.session.GoOn()
 	case debug != nil:
 		if debug.NoJail && len(x.granted.RequireJail) > 0 {
 			return failure.At("jail", &JailError{Lacks: vmm.Jail{}.Lacks(x.granted.RequireJail)})
@@ -240,18 +238,9 @@ func (x *execution) importedName() error {
 	return nil
 }
 
-// forked is what the machine goes on from, nil but for a session's fork.
-func (x *execution) forked() *forking {
-	if x.look.session == nil {
-		return nil
-	}
-	return x.look.session.from
-}
-
 // goesOn says that the machine is one that was under way before: a session's that was forked or revived.
 func (x *execution) goesOn() bool {
-	s := x.look.session
-	return s != nil && (s.from != nil || s.revived != nil)
+	return x.look.session != nil && x.look.session.GoOn() != nil
 }
 
 // begin has the guest start the code, or go on with it.
@@ -344,7 +333,7 @@ func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
 func (x *execution) converse(ctx context.Context, conn *guest.Conn) error {
 	m, started := x.machine, time.Now()
 	if s := x.look.session; s != nil {
-		return s.serve(ctx, x, conn)
+		return s.Serve(ctx, x, conn)
 	}
 	stdout := bounded.NewStream(x.granted.OutputBytes, x.rec.Stdout(), x.streams.Stdout)
 	stderr := bounded.NewStream(x.granted.OutputBytes, x.rec.Stderr(), x.streams.Stderr)

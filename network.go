@@ -8,7 +8,6 @@ import (
 	"github.com/unitask/unitask/internal/egress"
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/history"
-	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/netstack"
 )
@@ -25,8 +24,8 @@ func (x *execution) configure() error {
 	network.Capture = netstack.NewCapture(x.streams.Capture)
 	network.Broker = x.code.Broker
 	network.Traffic = netstack.NewTraffic(0, 0) // of all machines that a session has in turn
-	if s := x.look.session; s != nil && s.revived != nil {
-		network.Traffic = netstack.NewTraffic(s.revived.kept.BytesUp, s.revived.kept.BytesDown)
+	if s := x.look.session; s != nil {
+		network.Traffic = netstack.NewTraffic(s.Traffic())
 	}
 	if b := x.look.build; b != nil && b.Proxy != nil {
 		network.Upstream.Proxy = b.Proxy
@@ -72,8 +71,8 @@ func (x *execution) approvals(network *netstack.Config) error {
 		Live:     x.live, Granted: x.granted, Upstream: x.rt.opts.Upstream, Wait: x.rt.approvalTime,
 	}
 	if s := x.look.session; s != nil {
-		c.Approver, c.Hold = s.approver, s.standing
-		c.Keep = func(all []PolicyChange) error { return paused.Open(x.rt.opts.Home).WriteChanges(x.rec.ID, all) }
+		c.Approver, c.Hold = s.Approver, s.Stand
+		c.Keep = func(all []PolicyChange) error { return s.KeepChanges(x.rec.ID, all) }
 	}
 	asked, done, err := approval.Open(c)
 	if err != nil {

@@ -7,7 +7,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/approval"
 	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/audit/runlog"
 	"github.com/unitask/unitask/internal/catalog"
@@ -18,6 +20,7 @@ import (
 	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/internal/spans"
+	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -38,8 +41,39 @@ func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, strea
 type inspection struct {
 	debug   *DebugOptions
 	trace   *Trace
-	session *Session       // the machine is a session's
+	session lifecycle      // the machine is a session's
 	build   *install.Build // it installs packages
+}
+
+// lifecycle is a session whose machine a run has. A session begins one, or goes on with one: a fork's, or one that was
+// paused.
+type lifecycle interface {
+	program.Supervisor
+	// Prepare returns the run of a machine that goes on; begins is that there is none, and nothing is returned.
+	Prepare() (p prepared, begins bool, err error)
+	// Begin takes what a session that begins was granted, and adds what it was denied itself.
+	Begin(p *prepared)
+	// Record takes the record of a session that was paused, nil where a new one begins.
+	Record() *record.Run
+	// ParentID is the id of the session that this one is a fork of, or "".
+	ParentID() string
+	// ImageDigest is the digest of the image that its machine has, "" where that begins.
+	ImageDigest() string
+	// GoOn returns what goes on with a machine, nil where one begins.
+	GoOn() func(context.Context, machine.Spec, machine.Config) (*machine.Machine, error)
+	// Traffic is what its machines have sent and received so far, in bytes.
+	Traffic() (up, down int64)
+	// Serve has the machine work until the session ends.
+	Serve(ctx context.Context, x *execution, conn *guest.Conn) error
+	// Left says that the session is left to another process, or to a later one: its record is not finished.
+	Left() bool
+	// Closed says that an error is the end that was asked for; Planned, that it is this or the process's.
+	Closed(err error) bool
+	Planned(err error) bool
+	// Approver, Stand and KeepChanges are as Approver, Hold and Keep in approval.Config; id is the record's.
+	Approver() Approver
+	Stand(ctx context.Context) (clock approval.Clock, release func(), err error)
+	KeepChanges(id string, all []PolicyChange) error
 }
 
 // kind is what its span is called.
@@ -163,9 +197,14 @@ type recordedRun struct {
 // begin makes the record, and writes down what is granted.
 func (r *recordedRun) begin(at time.Time, wanted Request) (err error) {
 	s := r.look.session
-	if s != nil && s.revived != nil {
-		r.rec, s.revived.taken = s.revived.rec, true
-	} else if r.rec, err = r.rt.history.Begin(at, r.caller, r.code.RecordName(), r.req.Request, wanted, r.granted, r.redactor); err != nil {
+	if s != nil {
+		r.rec = s.Record()
+	}
+	again := r.rec != nil
+	if !again {
+		r.rec, err = r.rt.history.Begin(at, r.caller, r.code.RecordName(), r.req.Request, wanted, r.granted, r.redactor)
+	}
+	if err != nil {
 		return err
 	}
 	tell := r.streams.Events
@@ -179,13 +218,13 @@ func (r *recordedRun) begin(at time.Time, wanted Request) (err error) {
 	r.streams.Events(Event{Kind: EventRecord, Message: r.rec.ID})
 	r.code.Tell = r.streams.Events
 	if s != nil {
-		r.rec.Session, r.rec.Parent = r.rec.ID, s.Parent
+		r.rec.Session, r.rec.Parent = r.rec.ID, s.ParentID()
 	}
 	r.log = runlog.New(r.rt.journal.Log, r.rec, r.caller.Via, r.redactor, r.streams.Events)
 	r.log.Session = s != nil
 	r.log.Started(r.granted)
 	r.res = &Result{RunID: r.rec.ID, MemoryMB: r.granted.Effective.MemoryMB, Redacted: r.rec.Redacted, Policy: r.granted}
-	if s != nil && s.revived != nil {
+	if again {
 		r.res.PolicyChanges = slices.Clone(r.live.Taken)
 	}
 	r.before = *r.res
@@ -244,7 +283,7 @@ func (r *recordedRun) fail(err, as error) error {
 
 // conclude finishes the record, or leaves it where a session does not go on here, and the audit log.
 func (r *recordedRun) conclude(ctx context.Context, err error) error {
-	if s := r.look.session; s != nil && (s.left || s.revived != nil && s.ID == "") {
+	if s := r.look.session; s != nil && s.Left() {
 		r.rec.Status = record.Paused
 		unsettled := r.rec.Settle() // before the audit log, which needs the room that this gives back
 		r.log.Shorten(unsettled)
@@ -262,7 +301,7 @@ func (r *recordedRun) conclude(ctx context.Context, err error) error {
 	}
 	r.log.Shorten(r.rec.Err())
 	r.log.Ended(r.res)
-	if e := r.log.Missing(r.granted.Effective); e != nil && (err == nil || errors.Is(err, errSessionClosed) || errors.Is(err, errEnds)) {
+	if e := r.log.Missing(r.granted.Effective); e != nil && (err == nil || r.look.session != nil && r.look.session.Planned(err)) {
 		err = r.fail(e, e)
 	}
 	r.rt.history.Bound(r.rec.ID, r.streams.Events)
@@ -279,13 +318,10 @@ type prepared struct {
 
 // prepare checks a request and holds it against the ceiling. A fork is what its session was.
 func (rt *Runtime) prepare(caller Caller, req catalog.Request, streams IO, look inspection) (p prepared, err error) {
-	if s := look.session; s != nil && s.from != nil {
-		s.made = s.from.run(s)
-		return s.made, nil
-	}
-	if s := look.session; s != nil && s.revived != nil {
-		s.made, err = s.revived.prepare(rt, s)
-		return s.made, err
+	if s := look.session; s != nil {
+		if p, begins, err := s.Prepare(); !begins {
+			return p, err
+		}
 	}
 	if err = rt.catalog.CheckCeiling(caller.Ceiling); err != nil {
 		return p, err
@@ -302,7 +338,7 @@ func (rt *Runtime) prepare(caller Caller, req catalog.Request, streams IO, look 
 	code := &p.code
 	code.On(streams)
 	if look.session != nil {
-		code.Supervisor = supervised{look.session}
+		code.Supervisor = look.session
 	}
 	code.Layer = look.build != nil && look.build.Layer
 	p.live = &egress.LiveRules{Ceiling: caller.Ceiling, Fixed: look.build != nil}
@@ -315,9 +351,6 @@ func (rt *Runtime) prepare(caller Caller, req catalog.Request, streams IO, look 
 		code.Close()
 		return p, err
 	}
-	if look.session != nil {
-		granted.Denials = append(granted.Denials, look.session.denials...)
-	}
 	p.granted, p.wanted = granted, req.Request
 	p.wanted.Code, p.wanted.Files, p.wanted.Dirs = "", asked.Files, asked.Dirs
 	if !code.Command { // whose folder is the image's
@@ -325,7 +358,7 @@ func (rt *Runtime) prepare(caller Caller, req catalog.Request, streams IO, look 
 	}
 	p.wanted.Neighbours = history.NamesOnly(req.Neighbours)
 	if look.session != nil {
-		look.session.made = p
+		look.session.Begin(&p)
 	}
 	return p, nil
 }

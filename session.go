@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -15,13 +13,11 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/guest/session"
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/language"
-	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -214,7 +210,7 @@ func (s *Session) begin(ctx context.Context, req catalog.Request, tell func(Even
 		defer close(s.done)
 		defer over()
 		defer cancel(nil)
-		s.result, s.err = s.rt.runFor(live, s.caller, req, IO{Events: tell}, inspection{session: s})
+		s.result, s.err = s.rt.runFor(live, s.caller, req, IO{Events: tell}, inspection{session: sessionRun{s}})
 		if r := s.revived; r != nil && !r.taken {
 			_ = r.rec.Leave()
 		}
@@ -296,27 +292,6 @@ func (s *Session) planned() bool {
 	return errors.Is(s.err, errSessionClosed) || errors.Is(s.err, errEnds) || s.result != nil && s.result.TimedOut
 }
 
-// supervised is what a session has its machine run: the drivers of interpreters.
-type supervised struct{ *Session }
-
-// Files implements program.Supervisor: the drivers, beside the inputs.
-func (s supervised) Files(p *program.Program) []program.File {
-	// The folder is the user's, also where a folder of the host comes there.
-	files := []program.File{{File: guest.File{Path: p.Dir, Mode: fs.ModeDir | 0o755, User: true}}}
-	files = append(files, p.Beside()...)
-	if p.InOneProcess() {
-		l := s.driver()
-		return append(files, program.TextFile(l.Path, l.Driver), program.File{File: guest.File{Path: contract.MainLink, Mode: fs.ModeSymlink, Target: l.Path}, Content: ""})
-	}
-	for _, l := range session.Languages {
-		files = append(files, program.TextFile(l.Path, l.Driver))
-	}
-	return files
-}
-
-// DriverPath implements program.Supervisor.
-func (s supervised) DriverPath() string { return s.driver().Path }
-
 // driver is the session's own language's.
 func (s *Session) driver() session.Language {
 	return session.Languages[slices.IndexFunc(session.Languages, func(l session.Language) bool { return l.Name == s.Language })]
@@ -349,14 +324,6 @@ func (s *Session) hasCommands(what string) error {
 		return nil
 	}
 	return policy.Bad("kernel", string(s.Kernel), "has no %s in a session: its machines have one process, the interpreter; start the session with kernel linux", what)
-}
-
-// Started implements program.Supervisor.
-func (s supervised) Started(env map[string]string, ca, dir string) {
-	s.ca, s.dir, s.env = ca, dir, nil // a clone that did not answer may have been told before
-	for _, name := range slices.Sorted(maps.Keys(env)) {
-		s.env = append(s.env, name+"="+env[name])
-	}
 }
 
 // trustFile has the certificates that TLS clients in the machine trust beside their own.

@@ -62,7 +62,7 @@ type forkedClient struct {
 func (f *forking) run(s *Session) prepared {
 	p := f.parent.made
 	p.live = f.parent.made.live.Copy()
-	p.code.Supervisor, p.code.Inputs, p.code.Tell = supervised{s}, hostfiles.Set{}, nil
+	p.code.Supervisor, p.code.Inputs, p.code.Tell = sessionRun{s}, hostfiles.Set{}, nil
 	return p
 }
 

@@ -219,7 +219,7 @@ func (r *reviving) prepare(rt *Runtime, s *Session) (p prepared, err error) {
 	}
 	code := &p.code
 	code.On(IO{})
-	code.Supervisor, code.Fresh, code.Installed = supervised{s}, r.kept.Kernel != oneProcess, true
+	code.Supervisor, code.Fresh, code.Installed = sessionRun{s}, r.kept.Kernel != oneProcess, true
 	p.live = &egress.LiveRules{Ceiling: s.caller.Ceiling}
 	for _, c := range r.kept.Changes {
 		if err := p.live.Take(c); err != nil {
