@@ -30,14 +30,14 @@ func (x *execution) bringImage(remote *FleetRun, req catalog.Request) error {
 	if req.Custom != nil { // and not what its name leads to, which a build under way may have changed
 		ref = req.Custom.Container
 	}
-	c, err := x.rt.images.Container(x.code.Arch, ref)
+	c, err := x.engine.images.Container(x.code.Arch, ref)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return failure.Host("image", err)
 	}
-	b, err := x.rt.images.Bring(c)
+	b, err := x.engine.images.Bring(c)
 	if err != nil {
 		return failure.Host("image", err)
 	}

@@ -17,9 +17,7 @@ import (
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/hostfiles"
-	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/internal/nesting"
-	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -80,7 +78,7 @@ func (x *execution) runElsewhere(ctx context.Context, req catalog.Request, calle
 	}
 	var res *Result
 	if err = x.bringImage(run, req); err == nil {
-		res, err = x.rt.opts.Fleet.Run(ctx, run)
+		res, err = x.engine.fleet.Run(ctx, run)
 	}
 	err = errors.Join(err, plainOut.Close(), plainErr.Close())
 	x.res.Outcome, x.res.ExitCode = OutcomeFailed, ExitHost
@@ -176,44 +174,6 @@ func (r *FleetRun) Artifact(name string, perm fs.FileMode, content io.Reader) er
 	}
 }
 
-// HostMemoryMB is the most memory, in MiB, that machines of a run take at once here under a ceiling (nil is
-// none): its own, or before it that in which its packages are installed. What is not granted takes none.
-func (rt *Runtime) HostMemoryMB(req Request, ceiling *policy.Ceiling) int {
-	asked := catalog.Request{Request: req}
-	if custom, err := rt.catalog.ResolveCustom(asked, ceiling); err == nil { // which may have more than is usual
-		asked = custom
-	}
-	asked.Files, asked.Dirs = nil, nil
-	granted, _, err := grantedOf(asked, ceiling)
-	switch {
-	case err != nil:
-		return 0
-	case len(granted.Packages) > 0:
-		return max(granted.MemoryMB, install.MemoryMB)
-	}
-	return granted.MemoryMB
-}
-
-// Refused is the *policy.FieldError of a request that this host refuses under a ceiling, whatever files, code and
-// secrets come with it; nil is that it may run.
-func (rt *Runtime) Refused(req Request, ceiling *policy.Ceiling) error {
-	known := catalog.Request{Request: req}
-	if custom, err := rt.catalog.ResolveCustom(known, ceiling); err == nil {
-		known = custom
-	}
-	known.Files, known.Dirs = nil, nil
-	var in hostfiles.Set
-	defer in.Close()
-	asked, granted, denials, err := program.Resolve(known, ceiling, &in)
-	if err == nil && granted.Image == "" {
-		return program.ImageDenied(asked.Image, denials)
-	}
-	if errors.As(err, new(*policy.FieldError)) {
-		return err
-	}
-	return nil // the run tells of others
-}
-
 // notElsewhere says what of a run a fleet can't have: its machine is on another host.
 func notElsewhere(streams IO, look inspection) error {
 	what := ""
@@ -233,18 +193,6 @@ func notElsewhere(streams IO, look inspection) error {
 	}
 	return policy.Bad("fleet", "with "+what, "does not go to another host: run it on this one")
 }
-
-// hasSessions says why a runtime whose runs go to a fleet starts no sessions, and goes on with none: a fleet's are not
-// of type Session, since any process of the tenant reaches them by their ids.
-func (rt *Runtime) hasSessions() error {
-	if rt.opts.Fleet == nil {
-		return nil
-	}
-	return policy.Bad("fleet", "with a session", "has sessions of its own: NewSession of the fleet.Client in Go, and `unitask session new --fleet`, start them there; a Runtime without Options.Fleet has those of this host, and runs by MCP on a fleet have none")
-}
-
-// HasSessions says that NewSession starts sessions here: a runtime whose runs go to a fleet has none.
-func (rt *Runtime) HasSessions() bool { return rt.hasSessions() == nil }
 
 // notAsked says that a run on a fleet asks nobody about connections, whether its request or a ceiling
 // wants it: who would answer is here, and the machine is not.

@@ -33,7 +33,7 @@ import (
 // execution is what of a run needs a machine. A run has one, or two where it is made again
 // on another kernel (Request.KernelRetry).
 type execution struct {
-	rt       *Runtime
+	engine   *engine
 	code     *program.Program
 	live     *egress.LiveRules
 	look     inspection
@@ -64,7 +64,7 @@ func (x *execution) run(ctx context.Context) error {
 	defer x.close()
 	x.clock, x.start = new(stopclock.Clock), time.Now()
 	x.res.Outcome, x.res.ExitCode = OutcomeFailed, ExitHost
-	_, err := spans.Phase(ctx, x.rt.meters, "image", func(ctx context.Context) (*image.Image, error) { return x.image, x.plan(ctx) })
+	_, err := spans.Phase(ctx, x.engine.meters, "image", func(ctx context.Context) (*image.Image, error) { return x.image, x.plan(ctx) })
 	var conn *guest.Conn
 	if err == nil {
 		x.code.Compiled = x.compilation()
@@ -94,10 +94,10 @@ func (x *execution) warmNext() {
 	}
 	x.warm = false
 	spec := x.spec
-	if x.rt.brief {
+	if x.engine.brief {
 		spec.Folders = nil
 	}
-	x.rt.source.Warm(spec)
+	x.engine.source.Warm(spec)
 }
 
 // close undoes what was opened, the last first.
@@ -125,7 +125,7 @@ func (x *execution) plan(ctx context.Context) error {
 		}
 	}
 	var err error
-	if x.spec, err = x.rt.source.Spec(ctx, x.image, Shape{MemoryMB: x.granted.MemoryMB, CPUs: x.granted.CPUs, FreshProcess: x.code.Fresh}); err != nil {
+	if x.spec, err = x.engine.source.Spec(ctx, x.image, Shape{MemoryMB: x.granted.MemoryMB, CPUs: x.granted.CPUs, FreshProcess: x.code.Fresh}); err != nil {
 		return failure.At("boot", err)
 	}
 	if err := x.hardware(); err != nil {
@@ -142,7 +142,7 @@ func (x *execution) plan(ctx context.Context) error {
 
 // resolveImage finds the image, and builds it where it must be.
 func (x *execution) resolveImage(ctx context.Context) error {
-	images := x.rt.images
+	images := x.engine.images
 	if x.look.trace != nil && x.look.trace.Syscalls {
 		images = images.Tracing()
 	}
@@ -152,9 +152,9 @@ func (x *execution) resolveImage(ctx context.Context) error {
 	var contained *image.Container
 	var err error
 	if x.code.Image.Payload.Own != nil {
-		x.image, err = x.rt.catalog.Obtain(ctx, images.With(x.code.Image.Payload), image.Kernel(x.granted.Kernel), x.code.Arch)
+		x.image, err = x.engine.catalog.Obtain(ctx, images.With(x.code.Image.Payload), image.Kernel(x.granted.Kernel), x.code.Arch)
 	} else {
-		x.image, contained, err = x.rt.catalog.Ensure(ctx, images, x.code.Image.Payload.Name, image.Kernel(x.granted.Kernel), x.code.Arch)
+		x.image, contained, err = x.engine.catalog.Ensure(ctx, images, x.code.Image.Payload.Name, image.Kernel(x.granted.Kernel), x.code.Arch)
 	}
 	if err != nil {
 		return failure.At("image", err)
@@ -178,7 +178,7 @@ func (x *execution) resolveImage(ctx context.Context) error {
 // chooseMachine says how the machine is had: cloned, booted, or one that is there.
 func (x *execution) chooseMachine(ctx context.Context) error {
 	x.kept.keep, x.kept.tell = x.streams.Keep, x.streams.Events
-	x.get, x.limit = x.rt.source.Get, x.granted.Timeout
+	x.get, x.limit = x.engine.source.Get, x.granted.Timeout
 	switch debug := x.look.debug; {
 	case x.goesOn():
 		x.get = x.look.session.GoOn()
@@ -188,22 +188,22 @@ func (x *execution) chooseMachine(ctx context.Context) error {
 		}
 		x.config.Debug = &machine.Debug{GDB: debug.GDB, NoJail: debug.NoJail, Started: debug.Started}
 		var err error
-		if x.spec, err = x.rt.source.Probe(ctx, x.spec); err != nil {
+		if x.spec, err = x.engine.source.Probe(ctx, x.spec); err != nil {
 			return failure.At("boot", err)
 		}
-		x.get, x.limit = x.rt.source.BootOnce, debugTime
+		x.get, x.limit = x.engine.source.BootOnce, debugTime
 	case x.look.trace != nil:
-		x.get = x.rt.source.Boot
+		x.get = x.engine.source.Boot
 	case x.streams.Keep != nil:
-		x.get = x.rt.source.Boot // a template's machine has a device to end QEMU with
+		x.get = x.engine.source.Boot // a template's machine has a device to end QEMU with
 		x.config.Keep = func(m *machine.Machine, why error) {
 			if leave, err := x.introduce(m); err == nil {
 				x.hold(ctx, m, why.Error())
 				leave()
 			}
 		}
-	case x.code.Cold || x.rt.opts.Machines.booted:
-		x.get = x.rt.source.Boot
+	case x.code.Cold || x.engine.boots:
+		x.get = x.engine.source.Boot
 	default:
 		x.warm = true
 		if machine.CanClone && !x.code.Fresh {
@@ -220,7 +220,7 @@ func (x *execution) hardware() error {
 	if !x.granted.RequireHardware || x.spec.Accel != vmm.TCG {
 		return nil
 	}
-	why := cmp.Or(x.rt.source.WhySlow(x.spec), "the accelerator tcg was chosen")
+	why := cmp.Or(x.engine.source.WhySlow(x.spec), "the accelerator tcg was chosen")
 	return policy.Bad("requireHardware", "true", "and this host has no hardware virtualization that works: %s", why)
 }
 
@@ -232,7 +232,7 @@ func (x *execution) importedName() error {
 	if !is || !x.live.Ceiling.Bounds("images") {
 		return nil
 	}
-	if c, err := x.rt.images.Container(x.code.Arch, ref); err == nil && c.ImportedAs(ref) {
+	if c, err := x.engine.images.Container(x.code.Arch, ref); err == nil && c.ImportedAs(ref) {
 		return policy.Bad("image", name, "was imported under that name, and a ceiling's images are those that were pulled: pull it, or list %s", c.Digest)
 	}
 	return nil
@@ -260,7 +260,7 @@ func (x *execution) begin(ctx context.Context, m *machine.Machine) (*guest.Conn,
 func (x *execution) introduce(m *machine.Machine) (leave func(), err error) {
 	x.res.Accelerator, x.res.Cloned, x.res.Pooled = m.Spec.Accel, m.Origin != machine.Booted, m.Origin == machine.Pooled
 	x.rec.Machine = describe(m)
-	x.res.WhySlow = x.rt.source.WhySlow(m.Spec)
+	x.res.WhySlow = x.engine.source.WhySlow(m.Spec)
 	x.rec.Machine.WhySlow = x.res.WhySlow
 	x.rec.Effective, _ = x.redactor.Marshal(x.res.Policy.Effective)
 	x.rec.Denials, _ = x.redactor.Marshal(x.res.Policy.Denials)
@@ -271,7 +271,7 @@ func (x *execution) introduce(m *machine.Machine) (leave func(), err error) {
 	if !x.code.Attachable {
 		return func() {}, nil
 	}
-	return x.rt.attachable(x.rec, m, x.code.Exposed > 0, x.redactor, x.kept.release), nil
+	return x.engine.attach(x.rec, m, x.code.Exposed > 0, x.redactor, x.kept.release), nil
 }
 
 // hold keeps a halted machine whose guest has crashed.
@@ -283,7 +283,7 @@ func (x *execution) hold(ctx context.Context, m *machine.Machine, why string) {
 // replaced by a machine that is booted.
 func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
 	for {
-		m, err := spans.Phase(ctx, x.rt.meters, "boot", func(ctx context.Context) (*machine.Machine, error) { return x.get(ctx, x.spec, x.network()) })
+		m, err := spans.Phase(ctx, x.engine.meters, "boot", func(ctx context.Context) (*machine.Machine, error) { return x.get(ctx, x.spec, x.network()) })
 		if err != nil {
 			return nil, failure.At("boot", err)
 		}
@@ -303,7 +303,7 @@ func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
 		}
 		booted := time.Now()
 		x.res.Duration.Boot = booted.Sub(x.start)
-		conn, err := spans.Phase(ctx, x.rt.meters, "connect", func(ctx context.Context) (*guest.Conn, error) { return x.begin(ctx, m) })
+		conn, err := spans.Phase(ctx, x.engine.meters, "connect", func(ctx context.Context) (*guest.Conn, error) { return x.begin(ctx, m) })
 		if err == nil {
 			x.code.Compiled.Sent()
 			x.later(func() { conn.Close() })
@@ -324,7 +324,7 @@ func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
 		m.Close()
 		m.Unfit(err) // the next ones boot, too
 		x.streams.Events(Event{Kind: EventRetry, Message: "the clone does not answer: " + err.Error() + "; booting instead"})
-		x.get = x.rt.source.Boot
+		x.get = x.engine.source.Boot
 	}
 }
 
@@ -337,7 +337,7 @@ func (x *execution) converse(ctx context.Context, conn *guest.Conn) error {
 	}
 	stdout := bounded.NewStream(x.granted.OutputBytes, x.rec.Stdout(), x.streams.Stdout)
 	stderr := bounded.NewStream(x.granted.OutputBytes, x.rec.Stderr(), x.streams.Stderr)
-	end, err := spans.Phase(ctx, x.rt.meters, "code", func(ctx context.Context) (guest.End, error) { return x.stream(ctx, conn, stdout, stderr) })
+	end, err := spans.Phase(ctx, x.engine.meters, "code", func(ctx context.Context) (guest.End, error) { return x.stream(ctx, conn, stdout, stderr) })
 	x.res.Duration.Run = time.Since(started) - x.clock.Stopped()
 	if errors.Is(err, failure.ErrRetry) {
 		m.Close()
@@ -357,8 +357,8 @@ func (x *execution) converse(ctx context.Context, conn *guest.Conn) error {
 		}
 	}
 	if err == nil && end.Out && x.granted.MaxArtifacts > 0 {
-		_, err = spans.Phase(ctx, x.rt.meters, "collect", func(ctx context.Context) (*Result, error) {
-			return x.res, collect(ctx, started.Add(x.limit+x.clock.Stopped()+x.rt.grace), conn, x.rec.Artifacts(x.granted.MaxArtifacts, x.redactor), x.res)
+		_, err = spans.Phase(ctx, x.engine.meters, "collect", func(ctx context.Context) (*Result, error) {
+			return x.res, collect(ctx, started.Add(x.limit+x.clock.Stopped()+x.engine.grace), conn, x.rec.Artifacts(x.granted.MaxArtifacts, x.redactor), x.res)
 		})
 	}
 	m.Close() // the machine is gone before anything is said of its end

@@ -69,10 +69,10 @@ func PanicOnOOM(rt *Runtime, args string) {
 }
 
 // SetApprovalTime puts another time in for approvalTime.
-func SetApprovalTime(rt *Runtime, d time.Duration) { rt.approvalTime = d }
+func SetApprovalTime(rt *Runtime, d time.Duration) { rt.engine.approvalTime = d }
 
 // SetGrace puts another time in for collectGrace.
-func SetGrace(rt *Runtime, grace time.Duration) { rt.grace = grace }
+func SetGrace(rt *Runtime, grace time.Duration) { rt.engine.grace = grace }
 
 // CollectGrace is what it is otherwise.
 const CollectGrace = collectGrace
@@ -82,7 +82,7 @@ func Settle(ctx context.Context, rt *Runtime) { rt.source.Settle(ctx) }
 
 // Alone says that what a request's code is compiled to may be kept for other runs.
 func Alone(rt *Runtime, req Request, streams IO) (bool, error) {
-	made, err := rt.prepare(Caller{}, catalog.Request{Request: req}, streams, inspection{})
+	made, err := rt.engine.prepare(Caller{}, catalog.Request{Request: req}, streams, inspection{})
 	if err != nil {
 		return false, err
 	}

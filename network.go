@@ -14,7 +14,7 @@ import (
 
 // configure has the machine's network and its output lead into the record.
 func (x *execution) configure() error {
-	network, relayed := egress.Network(x.rt.opts.Upstream, x.granted)
+	network, relayed := egress.Network(x.engine.upstream, x.granted)
 	network.Log = func(d netstack.Decision) {
 		line, _ := x.redactor.Marshal(history.NetlogLine{Schema: history.NetlogSchema, Run: x.rec.ID, Caller: x.rec.Owner, Worker: "", Decision: d})
 		x.rec.Netlog(line)
@@ -58,17 +58,17 @@ func (x *execution) network() machine.Config {
 	l.Lock()
 	defer l.Unlock()
 	cfg := x.config
-	cfg.Network.Rules = l.Rules(x.rt.opts.Upstream, x.granted)
+	cfg.Network.Rules = l.Rules(x.engine.upstream, x.granted)
 	return cfg
 }
 
 // approvals has the network ask where the policy says so, and others of the user reach the run.
 func (x *execution) approvals(network *netstack.Config) error {
 	c := approval.Config{
-		Home: x.rt.opts.Home, Record: x.rec, Redactor: x.redactor, Result: x.res, Tell: x.streams.Events, Note: x.audit.Note,
+		Home: x.engine.home, Record: x.rec, Redactor: x.redactor, Result: x.res, Tell: x.streams.Events, Note: x.audit.Note,
 		Approver: func() Approver { return x.streams.Approve },
 		Hold:     func(context.Context) (approval.Clock, func(), error) { return x.clock, func() {}, nil },
-		Live:     x.live, Granted: x.granted, Upstream: x.rt.opts.Upstream, Wait: x.rt.approvalTime,
+		Live:     x.live, Granted: x.granted, Upstream: x.engine.upstream, Wait: x.engine.approvalTime,
 	}
 	if s := x.look.session; s != nil {
 		c.Approver, c.Hold = s.Approver, s.Stand

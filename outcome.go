@@ -90,7 +90,7 @@ func (x *execution) classify(ctx context.Context, err error) error {
 		op = "files"
 	}
 	if x.diskIsFull() && !errors.Is(err, syscall.ENOSPC) {
-		return failure.Host("disk", fmt.Errorf("%w: UNITASK_HOME is %s; the first that failed for it: %w", syscall.ENOSPC, x.rt.opts.Home, err))
+		return failure.Host("disk", fmt.Errorf("%w: UNITASK_HOME is %s; the first that failed for it: %w", syscall.ENOSPC, x.engine.home, err))
 	}
 	return failure.Host(op, err)
 }
@@ -104,7 +104,7 @@ func (x *execution) diskIsFull() bool {
 	if errors.Is(x.rec.Err(), syscall.ENOSPC) {
 		return true
 	}
-	for _, dir := range []string{x.rt.opts.Home, x.rec.Dir()} {
+	for _, dir := range []string{x.engine.home, x.rec.Dir()} {
 		var st unix.Statfs_t
 		if unix.Statfs(dir, &st) == nil && (int64(st.Bavail)*int64(st.Bsize) < minRoom || st.Files > 0 && st.Ffree == 0) {
 			return true

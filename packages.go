@@ -35,7 +35,7 @@ func (x *execution) install(ctx context.Context) error {
 		x.code.Held, err = install.Mount(store, kept, place, &x.code.Inputs)
 		return err
 	}
-	if err := x.rt.installer().Ensure(ctx, x.installTarget(), specs, nil, mount); err != nil {
+	if err := x.engine.installer.Ensure(ctx, x.installTarget(), specs, nil, mount); err != nil {
 		return err
 	}
 	for _, p := range lock.Packages {

@@ -17,6 +17,7 @@ import (
 	"github.com/unitask/unitask/internal/egress"
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/history"
+	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/internal/spans"
@@ -24,17 +25,6 @@ import (
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
-
-// Run runs one request, in this order: resolve the policy, begin the record, get the image,
-// open the network, get a machine, connect to the guest, run the code, finish the record.
-func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, error) {
-	return rt.RunFor(ctx, Caller{Ceiling: rt.opts.Ceiling}, req, streams)
-}
-
-// RunFor runs a request for a caller, under the caller's Ceiling in place of the runtime's.
-func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, streams IO) (*Result, error) {
-	return rt.runFor(ctx, caller, catalog.Request{Request: req}, streams, inspection{})
-}
 
 // inspection is how a developer looks into a run's machine, which is booted for it. The zero
 // value is an ordinary run.
@@ -113,37 +103,67 @@ func (i inspection) check(caller Caller, req catalog.Request, streams IO) error 
 	return err
 }
 
-// runFor runs a request, and lets a developer look into its machine.
-func (rt *Runtime) runFor(ctx context.Context, caller Caller, req catalog.Request, streams IO, look inspection) (*Result, error) {
+// engine runs requests. Any number of goroutines may use one.
+type engine struct {
+	home        string
+	requireJail []string // without which nothing runs
+	upstream    Upstream
+	fleet       Fleet       // that runs everything, or nil
+	events      func(Event) // those of runs that have nowhere for them
+	images      *image.Store
+	runs        *record.Store
+	history     *history.Store
+	journal     *audit.Journal
+	refusals    *runlog.Refusals
+	catalog     *catalog.Catalog
+	source      *machine.Source
+	installer   *install.Installer
+	meters      *spans.Meters
+	enter       func() (leave func(), err error)
+	// attach has others of the user join a run's machine until leave.
+	attach       func(rec *record.Run, m *machine.Machine, secrets bool, redactor *record.Redactor, release func() error) (leave func())
+	grace        time.Duration // collectGrace; tests shorten it
+	approvalTime time.Duration // approval.Patience; tests shorten it
+	boots        bool          // no machine is a clone
+	brief        bool          // it ends with its run, which does not wait for templates that hold folders
+}
+
+// run runs a request, and lets a developer look into its machine.
+func (e *engine) run(ctx context.Context, caller Caller, req catalog.Request, streams IO, look inspection) (*Result, error) {
 	begin := time.Now()
 	caller = caller.WithDefaults()
-	leave, err := rt.enter()
+	leave, err := e.enter()
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	ctx, meter := rt.meters.Begin(ctx, begin, string(caller.Via), look.kind())
-	res, err := rt.execute(ctx, begin, caller, req, streams, look)
+	ctx, meter := e.meters.Begin(ctx, begin, string(caller.Via), look.kind())
+	res, err := e.execute(ctx, begin, caller, req, streams, look)
 	meter.End(ctx, res)
 	if res == nil && err != nil {
-		rt.AuditRefusal(audit.RunRefused, caller, err, req.Request)
+		e.refusals.Note(e.journal, audit.RunRefused, caller, err, req.Request)
 	}
 	return res, err
 }
 
+// runBuild runs a request that a build makes. What its machine does is no event of the caller's.
+func (e *engine) runBuild(ctx context.Context, by Caller, req catalog.Request, b *install.Build) (*Result, error) {
+	return e.run(ctx, by, req, IO{Events: func(Event) {}}, inspection{build: b})
+}
+
 // execute runs a request to its end. A nil result means that it was refused before a record existed.
-func (rt *Runtime) execute(ctx context.Context, begin time.Time, caller Caller, req catalog.Request, streams IO, look inspection) (*Result, error) {
+func (e *engine) execute(ctx context.Context, begin time.Time, caller Caller, req catalog.Request, streams IO, look inspection) (*Result, error) {
 	if req.Check {
 		req.Request = req.CheckOnly()
 		streams.Stdin = nil
 	}
 	var err error
 	if look.build == nil { // whose machine has nothing but what comes along
-		if req, err = rt.catalog.ResolveCustom(req, caller.Ceiling); err != nil {
+		if req, err = e.catalog.ResolveCustom(req, caller.Ceiling); err != nil {
 			return nil, err
 		}
 	}
-	made, err := spans.Phase(ctx, rt.meters, "prepare", func(context.Context) (prepared, error) { return rt.prepare(caller, req, streams, look) })
+	made, err := spans.Phase(ctx, e.meters, "prepare", func(context.Context) (prepared, error) { return e.prepare(caller, req, streams, look) })
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +181,7 @@ func (rt *Runtime) execute(ctx context.Context, begin time.Time, caller Caller, 
 		}
 		defer out.Close()
 	}
-	r := &recordedRun{rt: rt, req: req, caller: caller, code: &made.code, live: made.live, granted: made.granted, look: look,
+	r := &recordedRun{engine: e, req: req, caller: caller, code: &made.code, live: made.live, granted: made.granted, look: look,
 		streams: streams, redactor: redactor, out: out}
 	if err := r.begin(begin, made.wanted); err != nil {
 		return nil, err
@@ -177,7 +197,7 @@ func (rt *Runtime) execute(ctx context.Context, begin time.Time, caller Caller, 
 
 // recordedRun is a run from the beginning of its record to the end of it.
 type recordedRun struct {
-	rt       *Runtime
+	engine   *engine
 	req      catalog.Request
 	caller   Caller
 	code     *program.Program
@@ -202,14 +222,14 @@ func (r *recordedRun) begin(at time.Time, wanted Request) (err error) {
 	}
 	again := r.rec != nil
 	if !again {
-		r.rec, err = r.rt.history.Begin(at, r.caller, r.code.RecordName(), r.req.Request, wanted, r.granted, r.redactor)
+		r.rec, err = r.engine.history.Begin(at, r.caller, r.code.RecordName(), r.req.Request, wanted, r.granted, r.redactor)
 	}
 	if err != nil {
 		return err
 	}
 	tell := r.streams.Events
 	if tell == nil {
-		tell = r.rt.opts.Events
+		tell = r.engine.events
 	}
 	r.streams.Events = func(e Event) {
 		e.RunID = r.rec.ID
@@ -220,7 +240,7 @@ func (r *recordedRun) begin(at time.Time, wanted Request) (err error) {
 	if s != nil {
 		r.rec.Session, r.rec.Parent = r.rec.ID, s.ParentID()
 	}
-	r.log = runlog.New(r.rt.journal.Log, r.rec, r.caller.Via, r.redactor, r.streams.Events)
+	r.log = runlog.New(r.engine.journal.Log, r.rec, r.caller.Via, r.redactor, r.streams.Events)
 	r.log.Session = s != nil
 	r.log.Started(r.granted)
 	r.res = &Result{RunID: r.rec.ID, MemoryMB: r.granted.Effective.MemoryMB, Redacted: r.rec.Redacted, Policy: r.granted}
@@ -237,9 +257,9 @@ func (r *recordedRun) attempt(ctx context.Context) error {
 		r.res.Outcome, r.res.ExitCode = OutcomeFailed, ExitHost
 		return err
 	}
-	x := &execution{rt: r.rt, code: r.code, live: r.live, look: r.look, granted: r.res.Policy.Effective, streams: r.streams,
+	x := &execution{engine: r.engine, code: r.code, live: r.live, look: r.look, granted: r.res.Policy.Effective, streams: r.streams,
 		rec: r.rec, redactor: r.redactor, audit: r.log, res: r.res}
-	if r.rt.opts.Fleet != nil {
+	if r.engine.fleet != nil {
 		return x.runElsewhere(ctx, r.req, r.caller.Name)
 	}
 	return x.run(ctx)
@@ -259,7 +279,7 @@ func (r *recordedRun) deliver(err error) error {
 	res := r.res
 	if r.out != nil && len(res.Artifacts) > 0 {
 		var e error
-		if res.ArtifactsLeft, e = r.rt.runs.CopyArtifacts(r.rec.ID, res.Artifacts, r.out); e != nil && err == nil {
+		if res.ArtifactsLeft, e = r.engine.runs.CopyArtifacts(r.rec.ID, res.Artifacts, r.out); e != nil && err == nil {
 			res.Outcome, res.ExitCode, err = OutcomeFailed, ExitHost, failure.Host("out", e)
 		}
 	}
@@ -293,7 +313,7 @@ func (r *recordedRun) conclude(ctx context.Context, err error) error {
 	if e := r.rec.Err(); e != nil && err == nil { // as its record is to say
 		err = r.fail(e, failure.Host("record", e))
 	}
-	_, e := spans.Phase(ctx, r.rt.meters, "record", func(context.Context) (*Result, error) {
+	_, e := spans.Phase(ctx, r.engine.meters, "record", func(context.Context) (*Result, error) {
 		return r.res, history.Finish(r.rec, r.redactor, r.res)
 	})
 	if e != nil && err == nil {
@@ -304,7 +324,7 @@ func (r *recordedRun) conclude(ctx context.Context, err error) error {
 	if e := r.log.Missing(r.granted.Effective); e != nil && (err == nil || r.look.session != nil && r.look.session.Planned(err)) {
 		err = r.fail(e, e)
 	}
-	r.rt.history.Bound(r.rec.ID, r.streams.Events)
+	r.engine.history.Bound(r.rec.ID, r.streams.Events)
 	return err
 }
 
@@ -317,19 +337,19 @@ type prepared struct {
 }
 
 // prepare checks a request and holds it against the ceiling. A fork is what its session was.
-func (rt *Runtime) prepare(caller Caller, req catalog.Request, streams IO, look inspection) (p prepared, err error) {
+func (e *engine) prepare(caller Caller, req catalog.Request, streams IO, look inspection) (p prepared, err error) {
 	if s := look.session; s != nil {
 		if p, begins, err := s.Prepare(); !begins {
 			return p, err
 		}
 	}
-	if err = rt.catalog.CheckCeiling(caller.Ceiling); err != nil {
+	if err = e.catalog.CheckCeiling(caller.Ceiling); err != nil {
 		return p, err
 	}
 	if p.code, err = program.Check(req); err == nil {
 		err = look.check(caller, req, streams)
 	}
-	if err == nil && rt.opts.Fleet != nil {
+	if err == nil && e.fleet != nil {
 		err = notElsewhere(streams, look)
 	}
 	if err != nil {
@@ -343,8 +363,8 @@ func (rt *Runtime) prepare(caller Caller, req catalog.Request, streams IO, look 
 	code.Layer = look.build != nil && look.build.Layer
 	p.live = &egress.LiveRules{Ceiling: caller.Ceiling, Fixed: look.build != nil}
 	code.Attachable = caller.Ceiling.Debug()
-	asked, granted, err := code.Grant(caller, req, rt.opts.RequireJail)
-	if err == nil && rt.opts.Fleet != nil {
+	asked, granted, err := code.Grant(caller, req, e.requireJail)
+	if err == nil && e.fleet != nil {
 		err = notAsked(granted.Effective)
 	}
 	if err != nil {
@@ -371,7 +391,7 @@ func (x *execution) compilation() *program.Compilation {
 		return nil
 	}
 	return &program.Compilation{
-		Store: x.rt.Compiled(), At: x.code.Language.Compiled.At(x.code.Path),
+		Store: &compiled.Store{Dir: home.Dir(x.engine.home).Compiled()}, At: x.code.Language.Compiled.At(x.code.Path),
 		Key: compiled.Key(x.image.Digest, string(x.image.Arch), x.rec.Owner, x.code.Path, x.code.Dir, x.code.Text),
 	}
 }

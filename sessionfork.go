@@ -157,7 +157,7 @@ func (s *Session) copied(ctx context.Context, x *execution) error {
 	err := s.client.Hold(held)
 	if err == nil {
 		f.spec = x.machine.Spec
-		if f.snapshot, err = x.rt.source.Snapshot(ctx, x.machine); err == nil {
+		if f.snapshot, err = s.rt.source.Snapshot(ctx, x.machine); err == nil {
 			f.out = s.out.kept()
 			s.mu.Lock()
 			state := s.client.State(slices.Collect(maps.Values(s.running)))

@@ -49,7 +49,7 @@ func (s *Session) note(x *execution) (json.RawMessage, error) {
 	k.BytesUp, k.BytesDown = x.config.Network.Traffic.Bytes()
 	if x.code.Broker != nil {
 		if k.Broker, err = x.code.Broker.Keep(); err == nil {
-			k.Broker.Authority, err = sealAuthority(x.rt.opts.Home, s.ID, k.Broker.Authority)
+			k.Broker.Authority, err = sealAuthority(s.rt.opts.Home, s.ID, k.Broker.Authority)
 		}
 		if err != nil {
 			return nil, err

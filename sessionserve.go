@@ -39,7 +39,7 @@ func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) err
 	defer cancel()
 	serial := x.redactor.Writer(x.rec.Stderr())
 	defer serial.Close()
-	folder := paused.Open(x.rt.opts.Home).Folder(x.rec.ID)
+	folder := paused.Open(s.rt.opts.Home).Folder(x.rec.ID)
 	defer func() {
 		if !s.left {
 			_ = machine.RemovePause(folder)
@@ -178,7 +178,7 @@ func (s *Session) sleep(ctx context.Context, x *execution, folder string) error 
 		x.machine.Note, err = s.note(x)
 	}
 	if err == nil {
-		err = x.rt.source.Pause(ctx, x.machine, folder)
+		err = s.rt.source.Pause(ctx, x.machine, folder)
 	}
 	if err != nil && x.machine.Alive() {
 		err = errors.Join(err, s.client.GoOn(nil))
@@ -190,10 +190,10 @@ func (s *Session) sleep(ctx context.Context, x *execution, folder string) error 
 // again.
 func (s *Session) awake(ctx context.Context, x *execution, folder string) (conn *guest.Conn, whole bool, err error) {
 	spec := x.spec
-	if spec.QEMU, err = x.rt.source.QEMU(ctx, spec.Image.Arch); err != nil { // it may be another one by now
+	if spec.QEMU, err = s.rt.source.QEMU(ctx, spec.Image.Arch); err != nil { // it may be another one by now
 		return nil, true, err
 	}
-	m, err := resume(ctx, x.rt.source, folder, spec, x.network())
+	m, err := resume(ctx, s.rt.source, folder, spec, x.network())
 	if err != nil {
 		return nil, !errors.Is(err, machine.ErrPause), err
 	}

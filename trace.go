@@ -1,7 +1,6 @@
 package unitask
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"regexp"
@@ -9,7 +8,6 @@ import (
 	"sync"
 
 	"github.com/unitask/unitask/internal/bounded"
-	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -114,13 +112,4 @@ func (s *traceSink) Write(p []byte) (int, error) {
 		_, _ = s.to.Write(p)
 	}
 	return len(p), nil
-}
-
-// Trace is RunFor, with a trace in the record, the file of which is returned.
-func (rt *Runtime) Trace(ctx context.Context, caller Caller, req Request, streams IO, what Trace) (res *Result, file string, err error) {
-	res, err = rt.runFor(ctx, caller, catalog.Request{Request: req}, streams, inspection{trace: &what})
-	if res != nil {
-		file = rt.runs.Path(res.RunID, record.TraceFile)
-	}
-	return res, file, err
 }

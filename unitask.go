@@ -32,7 +32,6 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"time"
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/approval"
@@ -45,6 +44,7 @@ import (
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/home/config"
+	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/spans"
 	"github.com/unitask/unitask/machine"
@@ -108,7 +108,7 @@ func Run(ctx context.Context, req Request, opts Options) (*Result, error) {
 		return nil, err
 	}
 	defer rt.Close()
-	rt.brief = true
+	rt.engine.brief = true
 	res, err := rt.Run(ctx, req, opts.IO)
 	rt.source.Settle(ctx)
 	return res, err
@@ -116,18 +116,14 @@ func Run(ctx context.Context, req Request, opts Options) (*Result, error) {
 
 // Runtime runs requests. Any number of goroutines may call Run at once.
 type Runtime struct {
-	opts         Options
-	images       *image.Store
-	runs         *record.Store
-	history      *history.Store
-	journal      *audit.Journal
-	catalog      *catalog.Catalog
-	source       *machine.Source
-	grace        time.Duration // collectGrace; tests shorten it
-	approvalTime time.Duration // approval.Patience; tests shorten it
-	refusals     runlog.Refusals
-	meters       *spans.Meters
-	brief        bool // it ends with its run, which does not wait for templates that hold folders
+	opts    Options
+	images  *image.Store
+	runs    *record.Store
+	history *history.Store
+	journal *audit.Journal
+	catalog *catalog.Catalog
+	source  *machine.Source
+	engine  *engine
 
 	mu       sync.Mutex
 	closed   bool
@@ -205,18 +201,21 @@ func Open(opts Options) (*Runtime, error) {
 	from.Programs = language.Programs()
 	from.Events = func(e machine.Event) { tell(e.Kind, e.Message) }
 	rt := &Runtime{
-		opts:         opts,
-		images:       images,
-		runs:         record.Open(home.Dir(opts.Home).Runs()),
-		source:       machine.Open(from),
-		grace:        collectGrace,
-		approvalTime: approval.Patience,
-		meters:       spans.New(),
+		opts:   opts,
+		images: images,
+		runs:   record.Open(home.Dir(opts.Home).Runs()),
+		source: machine.Open(from),
 	}
 	rt.history = &history.Store{Records: rt.runs, Home: opts.Home, MaxBytes: opts.StoreBytes}
 	rt.journal = &audit.Journal{Log: audit.In(opts.Home), OnError: func(err error) { tell(EventStore, err.Error()) }}
 	rt.catalog = &catalog.Catalog{Home: opts.Home, Images: images, Records: rt.runs, Source: rt.source,
 		Journal: rt.journal, Tell: opts.Events, Enter: rt.enter}
+	rt.engine = &engine{home: opts.Home, requireJail: opts.RequireJail, upstream: opts.Upstream, fleet: opts.Fleet,
+		events: opts.Events, images: images, runs: rt.runs, history: rt.history, journal: rt.journal, refusals: &runlog.Refusals{},
+		catalog: rt.catalog, source: rt.source, meters: spans.New(), enter: rt.enter, attach: rt.attachable,
+		boots: opts.Machines.booted, grace: collectGrace, approvalTime: approval.Patience}
+	rt.engine.installer = &install.Installer{Home: opts.Home, Images: images, Records: rt.runs, Journal: rt.journal,
+		Proxy: opts.Upstream.Proxy, Run: rt.engine.runBuild}
 	if from.Pool.Min > 0 {
 		rt.source.Stock(func(ctx context.Context) (machine.Spec, error) { return rt.spec(ctx, shape) })
 	}
@@ -229,7 +228,7 @@ func (rt *Runtime) Audit() *audit.Journal { return rt.journal }
 // AuditRefusal writes into the audit log that a caller was refused something before there was a record of it: the first
 // of each kind of a caller, then one in ten seconds, with how many were left out. Values of asked's secrets are left out.
 func (rt *Runtime) AuditRefusal(kind audit.Kind, caller Caller, reason error, asked Request) {
-	rt.refusals.Note(rt.journal, kind, caller, reason, asked)
+	rt.engine.refusals.Note(rt.journal, kind, caller, reason, asked)
 }
 
 // Images is the store of parts and images.

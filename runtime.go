@@ -1,0 +1,114 @@
+package unitask
+
+import (
+	"context"
+	"errors"
+
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/hostfiles"
+	"github.com/unitask/unitask/internal/imagebuild"
+	"github.com/unitask/unitask/internal/install"
+	"github.com/unitask/unitask/internal/packages"
+	"github.com/unitask/unitask/internal/program"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+)
+
+// Run runs one request, in this order: resolve the policy, begin the record, get the image,
+// open the network, get a machine, connect to the guest, run the code, finish the record.
+func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, error) {
+	return rt.RunFor(ctx, Caller{Ceiling: rt.opts.Ceiling}, req, streams)
+}
+
+// RunFor runs a request for a caller, under the caller's Ceiling in place of the runtime's.
+func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, streams IO) (*Result, error) {
+	return rt.runFor(ctx, caller, catalog.Request{Request: req}, streams, inspection{})
+}
+
+// HostMemoryMB is the most memory, in MiB, that machines of a run take at once here under a ceiling (nil is
+// none): its own, or before it that in which its packages are installed. What is not granted takes none.
+func (rt *Runtime) HostMemoryMB(req Request, ceiling *policy.Ceiling) int {
+	asked := catalog.Request{Request: req}
+	if custom, err := rt.catalog.ResolveCustom(asked, ceiling); err == nil { // which may have more than is usual
+		asked = custom
+	}
+	asked.Files, asked.Dirs = nil, nil
+	granted, _, err := grantedOf(asked, ceiling)
+	switch {
+	case err != nil:
+		return 0
+	case len(granted.Packages) > 0:
+		return max(granted.MemoryMB, install.MemoryMB)
+	}
+	return granted.MemoryMB
+}
+
+// Refused is the *policy.FieldError of a request that this host refuses under a ceiling, whatever files, code and
+// secrets come with it; nil is that it may run.
+func (rt *Runtime) Refused(req Request, ceiling *policy.Ceiling) error {
+	known := catalog.Request{Request: req}
+	if custom, err := rt.catalog.ResolveCustom(known, ceiling); err == nil {
+		known = custom
+	}
+	known.Files, known.Dirs = nil, nil
+	var in hostfiles.Set
+	defer in.Close()
+	asked, granted, denials, err := program.Resolve(known, ceiling, &in)
+	if err == nil && granted.Image == "" {
+		return program.ImageDenied(asked.Image, denials)
+	}
+	if errors.As(err, new(*policy.FieldError)) {
+		return err
+	}
+	return nil // the run tells of others
+}
+
+// hasSessions says why a runtime whose runs go to a fleet starts no sessions, and goes on with none: a fleet's are not
+// of type Session, since any process of the tenant reaches them by their ids.
+func (rt *Runtime) hasSessions() error {
+	if rt.opts.Fleet == nil {
+		return nil
+	}
+	return policy.Bad("fleet", "with a session", "has sessions of its own: NewSession of the fleet.Client in Go, and `unitask session new --fleet`, start them there; a Runtime without Options.Fleet has those of this host, and runs by MCP on a fleet have none")
+}
+
+// HasSessions says that NewSession starts sessions here: a runtime whose runs go to a fleet has none.
+func (rt *Runtime) HasSessions() bool { return rt.hasSessions() == nil }
+
+// Trace is RunFor, with a trace in the record, the file of which is returned.
+func (rt *Runtime) Trace(ctx context.Context, caller Caller, req Request, streams IO, what Trace) (res *Result, file string, err error) {
+	res, err = rt.runFor(ctx, caller, catalog.Request{Request: req}, streams, inspection{trace: &what})
+	if res != nil {
+		file = rt.runs.Path(res.RunID, record.TraceFile)
+	}
+	return res, file, err
+}
+
+// Packages is the store of what was built for runs.
+func (rt *Runtime) Packages() *packages.Store { return rt.engine.installer.Store() }
+
+// RemovePackages removes what was built for runs, but for what a run under way has, and says how many sets of packages
+// that were. The next run that asks for some has them built again, from what the registry then has.
+func (rt *Runtime) RemovePackages(ctx context.Context) (int, error) {
+	return rt.engine.installer.RemoveAll(ctx)
+}
+
+// BuildImage builds a custom image, from a file or from that of its name in the home's environments, with the versions
+// that the lock file beside it says; it writes that file where there is none. Foreign code runs in machines only, and
+// reaches no more than the runtime's ceiling allows. Runs that name the image have this one once it is whole.
+func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*OwnImage, *image.Image, error) {
+	leave, err := rt.enter()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer leave()
+	b := imagebuild.Builder{Catalog: rt.catalog, Installer: rt.engine.installer, Ceiling: rt.opts.Ceiling,
+		RequireJail: rt.opts.RequireJail}
+	return b.Build(ctx, from, arch)
+}
+
+// runFor runs a request, and lets a developer look into its machine.
+func (rt *Runtime) runFor(ctx context.Context, caller Caller, req catalog.Request, streams IO, look inspection) (*Result, error) {
+	return rt.engine.run(ctx, caller, req, streams, look)
+}
