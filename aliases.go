@@ -5,6 +5,7 @@ import (
 
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/doctor"
+	"github.com/unitask/unitask/internal/engine"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/paused"
@@ -232,3 +233,11 @@ type (
 )
 
 var GuestDir = program.GuestDir
+
+type DebugOptions = engine.DebugOptions
+
+const DefaultTraceBytes = engine.DefaultTraceBytes
+
+type Fleet = engine.Fleet
+type FleetRun = engine.FleetRun
+type Trace = engine.Trace

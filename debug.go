@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/engine"
 	"github.com/unitask/unitask/internal/localsocket"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/netstack"
@@ -22,46 +22,12 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// DebugOptions configure Runtime.Debug.
-type DebugOptions struct {
-	// GDB, if not nil, is a listening socket for gdb's remote protocol.
-	GDB *os.File
-	// NoJail runs QEMU as the user, without our jail.
-	NoJail bool
-	// WithSecrets lets a run have secrets: a debugger can read them.
-	WithSecrets bool
-	// Serial, if not nil, receives the guest's console as it comes, not redacted.
-	Serial io.Writer
-	// Started is called when the machine exists, its processor stopped. It must not block.
-	Started func(*machine.Debugger)
-}
-
 // Debug is Run for a developer who inspects the machine. It is booted, stopped before its first
 // instruction, and has no deadlines, not even the time limit, because it may stand still for
 // long. The record says that it was debugged.
 func (rt *Runtime) Debug(ctx context.Context, caller Caller, req Request, streams IO, opts DebugOptions) (*Result, error) {
 	req.Debug = true
-	return rt.runFor(ctx, caller, catalog.Request{Request: req}, streams, inspection{debug: &opts})
-}
-
-// check says why a run can't be debugged.
-func (o *DebugOptions) check(c *policy.Ceiling, secrets int) error {
-	if secrets > 0 && !o.WithSecrets {
-		return secretsUnderDebug(secrets)
-	}
-	return mayDebug(c)
-}
-
-func secretsUnderDebug(n int) error {
-	return policy.Bad("secrets", fmt.Sprintf("of %d names", n), "a debugger can read them: --with-secrets allows it")
-}
-
-// mayDebug is an error where a ceiling forbids it.
-func mayDebug(c *policy.Ceiling) error {
-	if c.Debug() {
-		return nil
-	}
-	return policy.Bad("debug", "true", "the ceiling %s has debug = false", c.Path)
+	return rt.runFor(ctx, caller, catalog.Request{Request: req}, streams, engine.How{Debug: &opts})
 }
 
 // debugSocket is, in a run's folder, where others of its user join its machine.
@@ -115,7 +81,7 @@ const attachPatience = 5 * time.Second
 // access; withSecrets allows machines that hold secrets. The caller must disconnect the
 // monitor, which changes nothing for the run.
 func (rt *Runtime) Attach(ctx context.Context, id string, access vmm.Access, withSecrets bool) (*vmm.Monitor, *record.Record, error) {
-	if err := mayDebug(rt.opts.Ceiling); err != nil {
+	if err := engine.MayDebug(rt.opts.Ceiling); err != nil {
 		return nil, nil, err
 	}
 	id, err := rt.runs.Find(id)

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/unitask/unitask/internal/engine"
 	"github.com/unitask/unitask/record"
 )
 
@@ -16,9 +17,9 @@ func TestAttackWorkerMachine(t *testing.T) {
 		`{"imageDigest":"x","jail":"` + strings.Repeat("x", 64<<10) + `"}`:                                                              false,
 		`{"imageDigest":`: false,
 	} {
-		r := &FleetRun{x: &execution{rec: &record.Run{}}}
+		r := &FleetRun{X: &engine.Execution{Rec: &record.Run{}}}
 		r.Machine([]byte(text))
-		if m := r.x.rec.Machine; (m != nil) != want || m != nil && m.ImageDigest != "x" {
+		if m := r.X.Rec.Machine; (m != nil) != want || m != nil && m.ImageDigest != "x" {
 			t.Errorf("%.80s: %+v", text, m)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/engine"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
@@ -141,7 +142,7 @@ func TestAttackWorkerSays(t *testing.T) {
 		}
 		said := "bounded"
 		switch used := got.audit[audit.SecretUsed]; {
-		case len(got.lines) > maxSaidDecisions || size > maxSaidLine:
+		case len(got.lines) > engine.MaxSaidDecisions || size > engine.MaxSaidLine:
 			said = fmt.Sprintf("%d lines of %d bytes", len(got.lines), size)
 		case got.took > 20*time.Second:
 			said = got.took.String()
@@ -172,7 +173,7 @@ func TestAttackWorkerSays(t *testing.T) {
 func TestAttackWorkerExposes(t *testing.T) {
 	got := tell(t, func(r *FleetRun) *Result {
 		r.Decided([]byte(`{"proto":"http","name":"good.example","verdict":"denied","exposed":["KEY","OTHER","KEY"]}`))
-		for i := range maxSaidDecisions {
+		for i := range engine.MaxSaidDecisions {
 			r.Decided(fmt.Appendf(nil, `{"proto":"http","exposed":["KEY%d","%s"]}`, i, strings.Repeat("x", 9000)))
 		}
 		return exited()

@@ -8,6 +8,7 @@ import (
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/node"
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/engine"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/program"
@@ -66,26 +67,27 @@ func PanicOnOOM(rt *Runtime, args string) {
 	all := language.Programs()
 	all["node"] = machine.Program{Arg: arg, Rehearsal: all["node"].Rehearsal}
 	rt.source = machine.Open(machine.Options{Home: rt.opts.Home, Images: rt.images, Accel: rt.opts.Accel, Programs: all})
+	rt.engine.Source = rt.source
 }
 
 // SetApprovalTime puts another time in for approvalTime.
-func SetApprovalTime(rt *Runtime, d time.Duration) { rt.engine.approvalTime = d }
+func SetApprovalTime(rt *Runtime, d time.Duration) { rt.engine.ApprovalTime = d }
 
 // SetGrace puts another time in for collectGrace.
-func SetGrace(rt *Runtime, grace time.Duration) { rt.engine.grace = grace }
+func SetGrace(rt *Runtime, grace time.Duration) { rt.engine.Grace = grace }
 
 // CollectGrace is what it is otherwise.
-const CollectGrace = collectGrace
+const CollectGrace = engine.CollectGrace
 
 // Settle waits for what a runtime does in the background.
 func Settle(ctx context.Context, rt *Runtime) { rt.source.Settle(ctx) }
 
 // Alone says that what a request's code is compiled to may be kept for other runs.
 func Alone(rt *Runtime, req Request, streams IO) (bool, error) {
-	made, err := rt.engine.prepare(Caller{}, catalog.Request{Request: req}, streams, inspection{})
+	made, err := rt.engine.Prepare(Caller{}, catalog.Request{Request: req}, streams, engine.How{})
 	if err != nil {
 		return false, err
 	}
-	defer made.code.Close()
-	return made.code.Alone(), nil
+	defer made.Code.Close()
+	return made.Code.Alone(), nil
 }

@@ -41,7 +41,7 @@ var floors = [][]string{
 	{"internal/history", "internal/language"},
 	{"internal/catalog"},
 	{"internal/doctor", "internal/install", "internal/program"},
-	{"internal/imagebuild"},
+	{"internal/engine", "internal/imagebuild"},
 	{""},
 	{"internal/sessiond", "internal/testhome"},
 	{"fleet", "mcp"},

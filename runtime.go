@@ -6,6 +6,7 @@ import (
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/engine"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/internal/imagebuild"
 	"github.com/unitask/unitask/internal/install"
@@ -23,7 +24,7 @@ func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, e
 
 // RunFor runs a request for a caller, under the caller's Ceiling in place of the runtime's.
 func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, streams IO) (*Result, error) {
-	return rt.runFor(ctx, caller, catalog.Request{Request: req}, streams, inspection{})
+	return rt.runFor(ctx, caller, catalog.Request{Request: req}, streams, engine.How{})
 }
 
 // HostMemoryMB is the most memory, in MiB, that machines of a run take at once here under a ceiling (nil is
@@ -78,7 +79,7 @@ func (rt *Runtime) HasSessions() bool { return rt.hasSessions() == nil }
 
 // Trace is RunFor, with a trace in the record, the file of which is returned.
 func (rt *Runtime) Trace(ctx context.Context, caller Caller, req Request, streams IO, what Trace) (res *Result, file string, err error) {
-	res, err = rt.runFor(ctx, caller, catalog.Request{Request: req}, streams, inspection{trace: &what})
+	res, err = rt.runFor(ctx, caller, catalog.Request{Request: req}, streams, engine.How{Trace: &what})
 	if res != nil {
 		file = rt.runs.Path(res.RunID, record.TraceFile)
 	}
@@ -86,12 +87,12 @@ func (rt *Runtime) Trace(ctx context.Context, caller Caller, req Request, stream
 }
 
 // Packages is the store of what was built for runs.
-func (rt *Runtime) Packages() *packages.Store { return rt.engine.installer.Store() }
+func (rt *Runtime) Packages() *packages.Store { return rt.engine.Installer.Store() }
 
 // RemovePackages removes what was built for runs, but for what a run under way has, and says how many sets of packages
 // that were. The next run that asks for some has them built again, from what the registry then has.
 func (rt *Runtime) RemovePackages(ctx context.Context) (int, error) {
-	return rt.engine.installer.RemoveAll(ctx)
+	return rt.engine.Installer.RemoveAll(ctx)
 }
 
 // BuildImage builds a custom image, from a file or from that of its name in the home's environments, with the versions
@@ -103,12 +104,12 @@ func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*Own
 		return nil, nil, err
 	}
 	defer leave()
-	b := imagebuild.Builder{Catalog: rt.catalog, Installer: rt.engine.installer, Ceiling: rt.opts.Ceiling,
+	b := imagebuild.Builder{Catalog: rt.catalog, Installer: rt.engine.Installer, Ceiling: rt.opts.Ceiling,
 		RequireJail: rt.opts.RequireJail}
 	return b.Build(ctx, from, arch)
 }
 
 // runFor runs a request, and lets a developer look into its machine.
-func (rt *Runtime) runFor(ctx context.Context, caller Caller, req catalog.Request, streams IO, look inspection) (*Result, error) {
-	return rt.engine.run(ctx, caller, req, streams, look)
+func (rt *Runtime) runFor(ctx context.Context, caller Caller, req catalog.Request, streams IO, look engine.How) (*Result, error) {
+	return rt.engine.Run(ctx, caller, req, streams, look)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/guest/session"
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/engine"
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/machine"
@@ -72,8 +73,8 @@ type Session struct {
 	exposed    int // secrets that its machine holds
 
 	tell    func(Event)
-	request Request  // what it was asked for as
-	made    prepared // what it was granted, and its code
+	request Request         // what it was asked for as
+	made    engine.Prepared // what it was granted, and its code
 	family  *family
 	from    *forking  // what it goes on from, if it is a fork
 	revived *reviving // or if another process has paused it
@@ -210,7 +211,7 @@ func (s *Session) begin(ctx context.Context, req catalog.Request, tell func(Even
 		defer close(s.done)
 		defer over()
 		defer cancel(nil)
-		s.result, s.err = s.rt.runFor(live, s.caller, req, IO{Events: tell}, inspection{session: sessionRun{s}})
+		s.result, s.err = s.rt.runFor(live, s.caller, req, IO{Events: tell}, engine.How{Session: sessionRun{s}})
 		if r := s.revived; r != nil && !r.taken {
 			_ = r.rec.Leave()
 		}

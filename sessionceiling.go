@@ -65,7 +65,7 @@ func (s *Session) renewCeiling() error {
 	if err := stillGranted(req, now, s.Policy.Effective, covers); err != nil {
 		return err
 	}
-	if err := s.made.live.Renew(now); err != nil {
+	if err := s.made.Live.Renew(now); err != nil {
 		return fmt.Errorf("a change of the session's policy: %w", err)
 	}
 	most, _, err := now.Sessions(policy.SessionLimits{}, usualSessions(machine.HostMemory()))

@@ -2,6 +2,7 @@ package unitask
 
 import (
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/engine"
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/internal/program"
@@ -22,7 +23,7 @@ func (req SessionRequest) Elsewhere(ceiling *policy.Ceiling) (out SessionRequest
 	var none hostfiles.Set
 	_, granted, denials, err := program.Resolve(catalog.Request{Request: req.Request}, ceiling, &none)
 	if err == nil {
-		err = notAsked(granted)
+		err = engine.NotAsked(granted)
 	}
 	if err != nil {
 		return out, nil, err

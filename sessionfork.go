@@ -12,6 +12,7 @@ import (
 
 	"github.com/unitask/unitask/guest/session"
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/engine"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
@@ -59,10 +60,10 @@ type forkedClient struct {
 }
 
 // run is a fork's run: what its session was granted, and none of the host's files again.
-func (f *forking) run(s *Session) prepared {
+func (f *forking) run(s *Session) engine.Prepared {
 	p := f.parent.made
-	p.live = f.parent.made.live.Copy()
-	p.code.Supervisor, p.code.Inputs, p.code.Tell = sessionRun{s}, hostfiles.Set{}, nil
+	p.Live = f.parent.made.Live.Copy()
+	p.Code.Supervisor, p.Code.Inputs, p.Code.Tell = sessionRun{s}, hostfiles.Set{}, nil
 	return p
 }
 
@@ -150,14 +151,14 @@ func (s *Session) freeze(ctx context.Context, n int) (*forking, error) {
 }
 
 // copied fills in the forking that was asked for. The machine goes on.
-func (s *Session) copied(ctx context.Context, x *execution) error {
+func (s *Session) copied(ctx context.Context, x *engine.Execution) error {
 	f := s.forking
 	held, cancel := context.WithTimeoutCause(ctx, holdPatience, errNotHeld)
 	defer cancel()
 	err := s.client.Hold(held)
 	if err == nil {
-		f.spec = x.machine.Spec
-		if f.snapshot, err = s.rt.source.Snapshot(ctx, x.machine); err == nil {
+		f.spec = x.Machine.Spec
+		if f.snapshot, err = s.rt.source.Snapshot(ctx, x.Machine); err == nil {
 			f.out = s.out.kept()
 			s.mu.Lock()
 			state := s.client.State(slices.Collect(maps.Values(s.running)))
@@ -167,7 +168,7 @@ func (s *Session) copied(ctx context.Context, x *execution) error {
 			}
 		}
 	}
-	if x.machine.Alive() {
+	if x.Machine.Alive() {
 		err = errors.Join(err, s.client.GoOn(nil))
 	}
 	return err

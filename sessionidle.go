@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/unitask/unitask/internal/engine"
 	"github.com/unitask/unitask/machine"
 )
 
@@ -63,7 +64,7 @@ func (s *Session) work(m *machine.Machine) (w work) {
 }
 
 // doze pauses the machine for its idleness, unless that can't be or somebody is about to need it.
-func (s *Session) doze(ctx context.Context, x *execution, folder string) bool {
+func (s *Session) doze(ctx context.Context, x *engine.Execution, folder string) bool {
 	if s.exposed > 0 || !machine.CanClone {
 		return false
 	}

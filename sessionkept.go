@@ -17,6 +17,7 @@ import (
 	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/egress"
+	"github.com/unitask/unitask/internal/engine"
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/internal/paused"
@@ -34,7 +35,7 @@ var errLeft = errors.New("it is left paused, and goes on where it is asked for a
 
 // note is what another process needs to go on with the session; its program holds its output, and its policy stays as
 // it is.
-func (s *Session) note(x *execution) (json.RawMessage, error) {
+func (s *Session) note(x *engine.Execution) (json.RawMessage, error) {
 	s.mu.Lock()
 	caller := s.caller.WithDefaults()
 	running := slices.Collect(maps.Values(s.running))
@@ -45,10 +46,10 @@ func (s *Session) note(x *execution) (json.RawMessage, error) {
 		return nil, err
 	}
 	k := paused.Note{ID: s.ID, Parent: s.Parent, Owner: caller.Name, Via: caller.Via, Image: s.Image, Language: s.Language, Began: began, Expires: expires, Limits: s.limits, Request: s.request,
-		Policy: paused.NotePolicy{Effective: eff, Denials: s.Policy.Denials, Ceiling: s.Policy.Ceiling, Origin: caller.CeilingOrigin(), Digest: s.beganUnder}, Kernel: s.Kernel, Cloned: s.cloned, Dir: s.dir, Env: s.env, CA: s.ca, Client: s.client.State(running), Out: s.out.kept(), Changes: x.live.Taken}
-	k.BytesUp, k.BytesDown = x.config.Network.Traffic.Bytes()
-	if x.code.Broker != nil {
-		if k.Broker, err = x.code.Broker.Keep(); err == nil {
+		Policy: paused.NotePolicy{Effective: eff, Denials: s.Policy.Denials, Ceiling: s.Policy.Ceiling, Origin: caller.CeilingOrigin(), Digest: s.beganUnder}, Kernel: s.Kernel, Cloned: s.cloned, Dir: s.dir, Env: s.env, CA: s.ca, Client: s.client.State(running), Out: s.out.kept(), Changes: x.Live.Taken}
+	k.BytesUp, k.BytesDown = x.Config.Network.Traffic.Bytes()
+	if x.Code.Broker != nil {
+		if k.Broker, err = x.Code.Broker.Keep(); err == nil {
 			k.Broker.Authority, err = sealAuthority(s.rt.opts.Home, s.ID, k.Broker.Authority)
 		}
 		if err != nil {
@@ -205,7 +206,7 @@ func (s *Session) renew(ctx context.Context, running []*session.Interpreter) err
 
 // prepare is the run of a session that goes on: what it was granted, none of the host's files, and
 // the broker that its guest knows.
-func (r *reviving) prepare(rt *Runtime, s *Session) (p prepared, err error) {
+func (r *reviving) prepare(rt *Runtime, s *Session) (p engine.Prepared, err error) {
 	if err = rt.catalog.CheckCeiling(s.caller.Ceiling); err != nil {
 		return p, err
 	}
@@ -214,15 +215,15 @@ func (r *reviving) prepare(rt *Runtime, s *Session) (p prepared, err error) {
 	if req, err = rt.catalog.ResolveCustom(req, s.caller.Ceiling); err != nil {
 		return p, err
 	}
-	if p.code, err = program.Check(req); err != nil {
+	if p.Code, err = program.Check(req); err != nil {
 		return p, err
 	}
-	code := &p.code
+	code := &p.Code
 	code.On(IO{})
 	code.Supervisor, code.Fresh, code.Installed = sessionRun{s}, r.kept.Kernel != oneProcess, true
-	p.live = &egress.LiveRules{Ceiling: s.caller.Ceiling}
+	p.Live = &egress.LiveRules{Ceiling: s.caller.Ceiling}
 	for _, c := range r.kept.Changes {
-		if err := p.live.Take(c); err != nil {
+		if err := p.Live.Take(c); err != nil {
 			return p, fmt.Errorf("a change of the session's policy: %w", err)
 		}
 	}
@@ -244,8 +245,8 @@ func (r *reviving) prepare(rt *Runtime, s *Session) (p prepared, err error) {
 	if err := code.Give(eff, r.values); err != nil {
 		return p, err
 	}
-	p.granted = Policy{Effective: eff, Denials: append(slices.Clone(r.kept.Policy.Denials), s.denials...), Ceiling: s.caller.CeilingPath()}
-	p.wanted = req.Request
+	p.Granted = Policy{Effective: eff, Denials: append(slices.Clone(r.kept.Policy.Denials), s.denials...), Ceiling: s.caller.CeilingPath()}
+	p.Wanted = req.Request
 	return p, nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/guest/session"
 	"github.com/unitask/unitask/internal/approval"
+	"github.com/unitask/unitask/internal/engine"
 	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/machine"
@@ -20,8 +21,8 @@ import (
 // sessionRun is a session as its run sees it.
 type sessionRun struct{ *Session }
 
-// Prepare implements lifecycle.
-func (s sessionRun) Prepare() (p prepared, begins bool, err error) {
+// Prepare implements engine.Session.
+func (s sessionRun) Prepare() (p engine.Prepared, begins bool, err error) {
 	switch {
 	case s.from != nil:
 		s.made = s.from.run(s.Session)
@@ -33,13 +34,13 @@ func (s sessionRun) Prepare() (p prepared, begins bool, err error) {
 	return s.made, false, err
 }
 
-// Begin implements lifecycle.
-func (s sessionRun) Begin(p *prepared) {
-	p.granted.Denials = append(p.granted.Denials, s.denials...)
+// Begin implements engine.Session.
+func (s sessionRun) Begin(p *engine.Prepared) {
+	p.Granted.Denials = append(p.Granted.Denials, s.denials...)
 	s.made = *p
 }
 
-// Record implements lifecycle.
+// Record implements engine.Session.
 func (s sessionRun) Record() *record.Run {
 	if s.revived == nil {
 		return nil
@@ -48,10 +49,10 @@ func (s sessionRun) Record() *record.Run {
 	return s.revived.rec
 }
 
-// ParentID implements lifecycle.
+// ParentID implements engine.Session.
 func (s sessionRun) ParentID() string { return s.Parent }
 
-// ImageDigest implements lifecycle.
+// ImageDigest implements engine.Session.
 func (s sessionRun) ImageDigest() string {
 	if s.revived == nil {
 		return ""
@@ -59,7 +60,7 @@ func (s sessionRun) ImageDigest() string {
 	return s.revived.digest
 }
 
-// GoOn implements lifecycle.
+// GoOn implements engine.Session.
 func (s sessionRun) GoOn() func(context.Context, machine.Spec, machine.Config) (*machine.Machine, error) {
 	switch {
 	case s.from != nil:
@@ -70,7 +71,7 @@ func (s sessionRun) GoOn() func(context.Context, machine.Spec, machine.Config) (
 	return nil
 }
 
-// Traffic implements lifecycle.
+// Traffic implements engine.Session.
 func (s sessionRun) Traffic() (up, down int64) {
 	if s.revived == nil {
 		return 0, 0
@@ -78,31 +79,31 @@ func (s sessionRun) Traffic() (up, down int64) {
 	return s.revived.kept.BytesUp, s.revived.kept.BytesDown
 }
 
-// Serve implements lifecycle.
-func (s sessionRun) Serve(ctx context.Context, x *execution, conn *guest.Conn) error {
+// Serve implements engine.Session.
+func (s sessionRun) Serve(ctx context.Context, x *engine.Execution, conn *guest.Conn) error {
 	return s.serve(ctx, x, conn)
 }
 
-// Left implements lifecycle.
+// Left implements engine.Session.
 func (s sessionRun) Left() bool { return s.left || s.revived != nil && s.ID == "" }
 
-// Closed implements lifecycle.
+// Closed implements engine.Session.
 func (s sessionRun) Closed(err error) bool { return errors.Is(err, errSessionClosed) }
 
-// Planned implements lifecycle.
+// Planned implements engine.Session.
 func (s sessionRun) Planned(err error) bool {
 	return errors.Is(err, errSessionClosed) || errors.Is(err, errEnds)
 }
 
-// Approver implements lifecycle.
+// Approver implements engine.Session.
 func (s sessionRun) Approver() Approver { return s.approver() }
 
-// Stand implements lifecycle.
+// Stand implements engine.Session.
 func (s sessionRun) Stand(ctx context.Context) (approval.Clock, func(), error) {
 	return s.standing(ctx)
 }
 
-// KeepChanges implements lifecycle.
+// KeepChanges implements engine.Session.
 func (s sessionRun) KeepChanges(id string, all []PolicyChange) error {
 	return paused.Open(s.rt.opts.Home).WriteChanges(id, all)
 }

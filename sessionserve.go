@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/internal/engine"
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/machine"
@@ -33,23 +34,23 @@ var errPaused = errors.New("the session is paused")
 
 // serve carries a session's frames until it ends, by itself or for its age; meanwhile it pauses and
 // resumes its machine.
-func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) error {
+func (s *Session) serve(ctx context.Context, x *engine.Execution, conn *guest.Conn) error {
 	begin := time.Now()
 	timed, cancel := s.lives(ctx, begin)
 	defer cancel()
-	serial := x.redactor.Writer(x.rec.Stderr())
+	serial := x.Redactor.Writer(x.Rec.Stderr())
 	defer serial.Close()
-	folder := paused.Open(s.rt.opts.Home).Folder(x.rec.ID)
+	folder := paused.Open(s.rt.opts.Home).Folder(x.Rec.ID)
 	defer func() {
 		if !s.left {
 			_ = machine.RemovePause(folder)
 		}
 	}()
-	s.exposed = x.code.Exposed
+	s.exposed = x.Code.Exposed
 	defer func() {
-		x.res.Duration.Run = time.Since(begin)
-		x.machine.Close()
-		x.rec.Drops, _ = json.Marshal(x.machine.Drops())
+		x.Res.Duration.Run = time.Since(begin)
+		x.Machine.Close()
+		x.Rec.Drops, _ = json.Marshal(x.Machine.Drops())
 	}()
 	tick := time.NewTicker(idleTick(s.limits.Idle))
 	defer tick.Stop()
@@ -58,7 +59,7 @@ func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) err
 		if err != nil || !paused {
 			return err
 		}
-		x.status(record.Paused)
+		setStatus(x, record.Paused)
 		if conn, err = s.asleep(timed, x, folder); err != nil {
 			return err
 		}
@@ -66,11 +67,11 @@ func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) err
 }
 
 // converse serves a session's machine until it is paused, or ends.
-func (s *Session) converse(timed context.Context, x *execution, conn *guest.Conn, serial io.Writer, folder string, tick <-chan time.Time, first bool) (paused bool, err error) {
+func (s *Session) converse(timed context.Context, x *engine.Execution, conn *guest.Conn, serial io.Writer, folder string, tick <-chan time.Time, first bool) (paused bool, err error) {
 	input, to := io.Pipe()
 	if err := s.client.GoOn(to); err != nil { // before Stream writes to the client; what it says comes when that reads
 		conn.Close()
-		return false, failure.At("session", x.machine.Explain(err))
+		return false, failure.At("session", x.Machine.Explain(err))
 	}
 	carried, stop := context.WithCancelCause(timed)
 	defer stop(nil)
@@ -78,7 +79,7 @@ func (s *Session) converse(timed context.Context, x *execution, conn *guest.Conn
 	go func() {
 		end, err := conn.Stream(carried, input, s.client, serial)
 		if err == nil {
-			setEnd(x.res, x.code.Language, end, "")
+			engine.SetEnd(x.Res, x.Code.Language, end, "")
 		}
 		input.CloseWithError(io.ErrClosedPipe) // nobody reads it any more
 		over <- err
@@ -89,15 +90,15 @@ func (s *Session) converse(timed context.Context, x *execution, conn *guest.Conn
 		<-over
 	}
 	if first {
-		s.begun(x.rec, x.redactor, x.res)
+		s.begun(x.Rec, x.Redactor, x.Res)
 	}
 	watch := idleness{limit: s.limits.Idle}
 	for {
 		select {
 		case now := <-tick:
-			did := s.work(x.machine)
+			did := s.work(x.Machine)
 			if !did.busy { // what it takes is not taken from a step
-				x.warmNext()
+				x.WarmNext()
 			}
 			if watch.over(now, did) && s.doze(timed, x, folder) {
 				end()
@@ -107,7 +108,7 @@ func (s *Session) converse(timed context.Context, x *execution, conn *guest.Conn
 			stop(nil)
 			conn.Close()
 			if err != nil && timed.Err() == nil { // else it was ended, which needs no other reason
-				err = x.machine.Explain(err)
+				err = x.Machine.Explain(err)
 			}
 			if err != nil {
 				return false, failure.At("session", err)
@@ -130,7 +131,7 @@ func (s *Session) converse(timed context.Context, x *execution, conn *guest.Conn
 
 // asleep waits until the session is needed, and resumes its machine. Where the host can't do that now, who asked is
 // told, and the session stays as it is.
-func (s *Session) asleep(ctx context.Context, x *execution, folder string) (*guest.Conn, error) {
+func (s *Session) asleep(ctx context.Context, x *engine.Execution, folder string) (*guest.Conn, error) {
 	for {
 		var ask chan error
 		select {
@@ -141,7 +142,7 @@ func (s *Session) asleep(ctx context.Context, x *execution, folder string) (*gue
 		}
 		conn, whole, err := s.awake(ctx, x, folder)
 		if err == nil {
-			x.status(record.Running)
+			setStatus(x, record.Running)
 		}
 		ask <- err
 		switch {
@@ -153,34 +154,28 @@ func (s *Session) asleep(ctx context.Context, x *execution, folder string) (*gue
 	}
 }
 
-// status writes down whether the session's machine runs. That it failed is in the record's own error.
-func (x *execution) status(is record.Status) {
-	x.rec.Status = is
-	_ = x.rec.Update()
-}
-
 var errNotHeld = errors.New("its program does not hold its output")
 
 // holdPatience is how long the session's program may take to say that it holds its output.
 const holdPatience = 10 * time.Second
 
 // sleep pauses the machine. After an error it goes on.
-func (s *Session) sleep(ctx context.Context, x *execution, folder string) error {
+func (s *Session) sleep(ctx context.Context, x *engine.Execution, folder string) error {
 	held, cancel := context.WithTimeoutCause(ctx, holdPatience, errNotHeld)
 	defer cancel()
 	err := s.client.Hold(held)
 	if err == nil {
 		err = os.MkdirAll(filepath.Dir(folder), 0o700)
 	}
-	x.live.Lock() // what the note says of the policy is so until the note is there
-	defer x.live.Unlock()
+	x.Live.Lock() // what the note says of the policy is so until the note is there
+	defer x.Live.Unlock()
 	if err == nil {
-		x.machine.Note, err = s.note(x)
+		x.Machine.Note, err = s.note(x)
 	}
 	if err == nil {
-		err = s.rt.source.Pause(ctx, x.machine, folder)
+		err = s.rt.source.Pause(ctx, x.Machine, folder)
 	}
-	if err != nil && x.machine.Alive() {
+	if err != nil && x.Machine.Alive() {
 		err = errors.Join(err, s.client.GoOn(nil))
 	}
 	return err
@@ -188,19 +183,19 @@ func (s *Session) sleep(ctx context.Context, x *execution, folder string) error 
 
 // awake resumes it. whole says of an error that the folder still has the pause, so that the session can be resumed
 // again.
-func (s *Session) awake(ctx context.Context, x *execution, folder string) (conn *guest.Conn, whole bool, err error) {
-	spec := x.spec
+func (s *Session) awake(ctx context.Context, x *engine.Execution, folder string) (conn *guest.Conn, whole bool, err error) {
+	spec := x.Spec
 	if spec.QEMU, err = s.rt.source.QEMU(ctx, spec.Image.Arch); err != nil { // it may be another one by now
 		return nil, true, err
 	}
-	m, err := resume(ctx, s.rt.source, folder, spec, x.network())
+	m, err := resume(ctx, s.rt.source, folder, spec, x.Network())
 	if err != nil {
 		return nil, !errors.Is(err, machine.ErrPause), err
 	}
-	x.machine = m
-	x.asked.Over(m)
-	x.later(func() { m.Close() })
-	if lacks := m.Jail().Lacks(x.granted.RequireJail); len(lacks) > 0 {
+	x.Machine = m
+	x.Asked.Over(m)
+	x.Later(func() { m.Close() })
+	if lacks := m.Jail().Lacks(x.Granted.RequireJail); len(lacks) > 0 {
 		err = &JailError{Lacks: lacks}
 	} else {
 		conn, err = m.Rejoin(ctx)
@@ -345,4 +340,10 @@ func (s *Session) Paused() bool {
 	s.rt.mu.Lock()
 	defer s.rt.mu.Unlock()
 	return s.rt.sessions[s] > 0
+}
+
+// setStatus writes down whether the session's machine runs. That it failed is in the record's own error.
+func setStatus(x *engine.Execution, is record.Status) {
+	x.Rec.Status = is
+	_ = x.Rec.Update()
 }

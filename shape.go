@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/engine"
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/machine"
@@ -29,18 +29,6 @@ func (rt *Runtime) spec(ctx context.Context, sh Shape) (machine.Spec, error) {
 		return spec, failure.Host("boot", err)
 	}
 	return spec, nil
-}
-
-// folders are what of a run's inputs a template of its own may hold.
-type folders struct{ *hostfiles.Steady }
-
-func (f folders) Key() string { return f.Digest }
-
-func (f folders) Put(ctx context.Context, to *guest.Conn) error { return f.Steady.Put(ctx, to) }
-
-func (f folders) String() string {
-	text, _ := json.Marshal(f.Steady)
-	return string(text)
 }
 
 // MakeTemplate makes the template that runs of a shape are then cloned from: it boots a
@@ -66,7 +54,7 @@ func (rt *Runtime) MakeTemplate(ctx context.Context, sh Shape) (bool, error) {
 		if err := json.Unmarshal([]byte(sh.Folders), steady); err != nil {
 			return false, policy.Bad("folders", fmt.Sprintf("%.80q", sh.Folders), "is not what a run has given: %v", err)
 		}
-		spec.Folders = folders{steady}
+		spec.Folders = engine.Folders{Steady: steady}
 	}
 	made, err := rt.source.MakeTemplate(ctx, spec)
 	if err != nil {

@@ -41,6 +41,7 @@ import (
 	"github.com/unitask/unitask/internal/compiled"
 	"github.com/unitask/unitask/internal/doctor"
 	"github.com/unitask/unitask/internal/egress"
+	"github.com/unitask/unitask/internal/engine"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/home/config"
@@ -108,7 +109,7 @@ func Run(ctx context.Context, req Request, opts Options) (*Result, error) {
 		return nil, err
 	}
 	defer rt.Close()
-	rt.engine.brief = true
+	rt.engine.Brief = true
 	res, err := rt.Run(ctx, req, opts.IO)
 	rt.source.Settle(ctx)
 	return res, err
@@ -123,7 +124,7 @@ type Runtime struct {
 	journal *audit.Journal
 	catalog *catalog.Catalog
 	source  *machine.Source
-	engine  *engine
+	engine  *engine.Engine
 
 	mu       sync.Mutex
 	closed   bool
@@ -210,12 +211,12 @@ func Open(opts Options) (*Runtime, error) {
 	rt.journal = &audit.Journal{Log: audit.In(opts.Home), OnError: func(err error) { tell(EventStore, err.Error()) }}
 	rt.catalog = &catalog.Catalog{Home: opts.Home, Images: images, Records: rt.runs, Source: rt.source,
 		Journal: rt.journal, Tell: opts.Events, Enter: rt.enter}
-	rt.engine = &engine{home: opts.Home, requireJail: opts.RequireJail, upstream: opts.Upstream, fleet: opts.Fleet,
-		events: opts.Events, images: images, runs: rt.runs, history: rt.history, journal: rt.journal, refusals: &runlog.Refusals{},
-		catalog: rt.catalog, source: rt.source, meters: spans.New(), enter: rt.enter, attach: rt.attachable,
-		boots: opts.Machines.booted, grace: collectGrace, approvalTime: approval.Patience}
-	rt.engine.installer = &install.Installer{Home: opts.Home, Images: images, Records: rt.runs, Journal: rt.journal,
-		Proxy: opts.Upstream.Proxy, Run: rt.engine.runBuild}
+	rt.engine = &engine.Engine{Home: opts.Home, RequireJail: opts.RequireJail, Upstream: opts.Upstream, Fleet: opts.Fleet,
+		Events: opts.Events, Images: images, Runs: rt.runs, History: rt.history, Journal: rt.journal, Refusals: &runlog.Refusals{},
+		Catalog: rt.catalog, Source: rt.source, Meters: spans.New(), Enter: rt.enter, Attach: rt.attachable,
+		Boots: opts.Machines.booted, Grace: engine.CollectGrace, ApprovalTime: approval.Patience}
+	rt.engine.Installer = &install.Installer{Home: opts.Home, Images: images, Records: rt.runs, Journal: rt.journal,
+		Proxy: opts.Upstream.Proxy, Run: rt.engine.RunBuild}
 	if from.Pool.Min > 0 {
 		rt.source.Stock(func(ctx context.Context) (machine.Spec, error) { return rt.spec(ctx, shape) })
 	}
@@ -228,7 +229,7 @@ func (rt *Runtime) Audit() *audit.Journal { return rt.journal }
 // AuditRefusal writes into the audit log that a caller was refused something before there was a record of it: the first
 // of each kind of a caller, then one in ten seconds, with how many were left out. Values of asked's secrets are left out.
 func (rt *Runtime) AuditRefusal(kind audit.Kind, caller Caller, reason error, asked Request) {
-	rt.engine.refusals.Note(rt.journal, kind, caller, reason, asked)
+	rt.engine.Refusals.Note(rt.journal, kind, caller, reason, asked)
 }
 
 // Images is the store of parts and images.

@@ -1,4 +1,5 @@
-package unitask
+// Package engine runs requests: it prepares a run, begins its record, gets a machine, has it work, and finishes the record.
+package engine
 
 import (
 	"context"
@@ -22,27 +23,29 @@ import (
 	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/internal/spans"
 	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
 )
 
-// inspection is how a developer looks into a run's machine, which is booted for it. The zero
+// How is how a developer looks into a run's machine, which is booted for it. The zero
 // value is an ordinary run.
-type inspection struct {
-	debug   *DebugOptions
-	trace   *Trace
-	session lifecycle      // the machine is a session's
+type How struct {
+	Debug   *DebugOptions
+	Trace   *Trace
+	Session Session        // the machine is a session's
 	build   *install.Build // it installs packages
 }
 
-// lifecycle is a session whose machine a run has. A session begins one, or goes on with one: a fork's, or one that was
+// Session is a session whose machine a run has. A session begins one, or goes on with one: a fork's, or one that was
 // paused.
-type lifecycle interface {
+type Session interface {
 	program.Supervisor
 	// Prepare returns the run of a machine that goes on; begins is that there is none, and nothing is returned.
-	Prepare() (p prepared, begins bool, err error)
+	Prepare() (p Prepared, begins bool, err error)
 	// Begin takes what a session that begins was granted, and adds what it was denied itself.
-	Begin(p *prepared)
+	Begin(p *Prepared)
 	// Record takes the record of a session that was paused, nil where a new one begins.
 	Record() *record.Run
 	// ParentID is the id of the session that this one is a fork of, or "".
@@ -54,34 +57,34 @@ type lifecycle interface {
 	// Traffic is what its machines have sent and received so far, in bytes.
 	Traffic() (up, down int64)
 	// Serve has the machine work until the session ends.
-	Serve(ctx context.Context, x *execution, conn *guest.Conn) error
+	Serve(ctx context.Context, x *Execution, conn *guest.Conn) error
 	// Left says that the session is left to another process, or to a later one: its record is not finished.
 	Left() bool
 	// Closed says that an error is the end that was asked for; Planned, that it is this or the process's.
 	Closed(err error) bool
 	Planned(err error) bool
 	// Approver, Stand and KeepChanges are as Approver, Hold and Keep in approval.Config; id is the record's.
-	Approver() Approver
+	Approver() run.Approver
 	Stand(ctx context.Context) (clock approval.Clock, release func(), err error)
-	KeepChanges(id string, all []PolicyChange) error
+	KeepChanges(id string, all []run.PolicyChange) error
 }
 
 // kind is what its span is called.
-func (i inspection) kind() string {
+func (i How) kind() string {
 	switch {
-	case i.session != nil:
+	case i.Session != nil:
 		return "session"
 	case i.build != nil:
 		return "packages"
-	case i.debug != nil || i.trace != nil:
+	case i.Debug != nil || i.Trace != nil:
 		return "debug"
 	}
 	return "run"
 }
 
-// check says why a run can't be inspected, or its machine kept, as it is asked.
-func (i inspection) check(caller Caller, req catalog.Request, streams IO) error {
-	if streams.Keep != nil && i.trace != nil {
+// Check says why a run can't be inspected, or its machine kept, as it is asked.
+func (i How) check(caller run.Caller, req catalog.Request, streams run.IO) error {
+	if streams.Keep != nil && i.Trace != nil {
 		return errors.New("a run that is traced is not kept")
 	}
 	if req.Exposed() > 0 && streams.Capture != nil {
@@ -91,88 +94,88 @@ func (i inspection) check(caller Caller, req catalog.Request, streams IO) error 
 	if streams.Keep != nil {
 		err = checkKeep(streams.Keep, caller.Ceiling, req.Exposed())
 	}
-	if ref, e := req.Reference(); err == nil && e == nil && ref != "" && i.trace != nil && i.trace.Syscalls {
+	if ref, e := req.Reference(); err == nil && e == nil && ref != "" && i.Trace != nil && i.Trace.Syscalls {
 		err = policy.Bad("trace", "of system calls with "+ref, "is for the images that come along: strace in the image does it")
 	}
-	if err == nil && i.trace != nil {
-		err = i.trace.check(caller.Ceiling, req.Exposed())
+	if err == nil && i.Trace != nil {
+		err = i.Trace.Check(caller.Ceiling, req.Exposed())
 	}
-	if err == nil && i.debug != nil {
-		err = i.debug.check(caller.Ceiling, req.Exposed())
+	if err == nil && i.Debug != nil {
+		err = i.Debug.check(caller.Ceiling, req.Exposed())
 	}
 	return err
 }
 
-// engine runs requests. Any number of goroutines may use one.
-type engine struct {
-	home        string
-	requireJail []string // without which nothing runs
-	upstream    Upstream
-	fleet       Fleet       // that runs everything, or nil
-	events      func(Event) // those of runs that have nowhere for them
-	images      *image.Store
-	runs        *record.Store
-	history     *history.Store
-	journal     *audit.Journal
-	refusals    *runlog.Refusals
-	catalog     *catalog.Catalog
-	source      *machine.Source
-	installer   *install.Installer
-	meters      *spans.Meters
-	enter       func() (leave func(), err error)
-	// attach has others of the user join a run's machine until leave.
-	attach       func(rec *record.Run, m *machine.Machine, secrets bool, redactor *record.Redactor, release func() error) (leave func())
-	grace        time.Duration // collectGrace; tests shorten it
-	approvalTime time.Duration // approval.Patience; tests shorten it
-	boots        bool          // no machine is a clone
-	brief        bool          // it ends with its run, which does not wait for templates that hold folders
+// Engine runs requests. Any number of goroutines may use one.
+type Engine struct {
+	Home        string
+	RequireJail []string // without which nothing runs
+	Upstream    netstack.Upstream
+	Fleet       Fleet           // that runs everything, or nil
+	Events      func(run.Event) // those of runs that have nowhere for them
+	Images      *image.Store
+	Runs        *record.Store
+	History     *history.Store
+	Journal     *audit.Journal
+	Refusals    *runlog.Refusals
+	Catalog     *catalog.Catalog
+	Source      *machine.Source
+	Installer   *install.Installer
+	Meters      *spans.Meters
+	Enter       func() (leave func(), err error)
+	// Attach has others of the user join a run's machine until leave.
+	Attach       func(rec *record.Run, m *machine.Machine, secrets bool, redactor *record.Redactor, release func() error) (leave func())
+	Grace        time.Duration // CollectGrace; tests shorten it
+	ApprovalTime time.Duration // approval.Patience; tests shorten it
+	Boots        bool          // no machine is a clone
+	Brief        bool          // it ends with its run, which does not wait for templates that hold folders
 }
 
-// run runs a request, and lets a developer look into its machine.
-func (e *engine) run(ctx context.Context, caller Caller, req catalog.Request, streams IO, look inspection) (*Result, error) {
+// Run runs a request, and lets a developer look into its machine.
+func (e *Engine) Run(ctx context.Context, caller run.Caller, req catalog.Request, streams run.IO, look How) (*run.Result, error) {
 	begin := time.Now()
 	caller = caller.WithDefaults()
-	leave, err := e.enter()
+	leave, err := e.Enter()
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	ctx, meter := e.meters.Begin(ctx, begin, string(caller.Via), look.kind())
+	ctx, meter := e.Meters.Begin(ctx, begin, string(caller.Via), look.kind())
 	res, err := e.execute(ctx, begin, caller, req, streams, look)
 	meter.End(ctx, res)
 	if res == nil && err != nil {
-		e.refusals.Note(e.journal, audit.RunRefused, caller, err, req.Request)
+		e.Refusals.Note(e.Journal, audit.RunRefused, caller, err, req.Request)
 	}
 	return res, err
 }
 
-// runBuild runs a request that a build makes. What its machine does is no event of the caller's.
-func (e *engine) runBuild(ctx context.Context, by Caller, req catalog.Request, b *install.Build) (*Result, error) {
-	return e.run(ctx, by, req, IO{Events: func(Event) {}}, inspection{build: b})
+// RunBuild runs a request that a build makes. What its machine does is no event of the caller's.
+func (e *Engine) RunBuild(ctx context.Context, by run.Caller, req catalog.Request, b *install.Build) (*run.Result, error) {
+	return e.Run(ctx, by, req, run.IO{Events: func(run.Event) {}}, How{build: b})
 }
 
 // execute runs a request to its end. A nil result means that it was refused before a record existed.
-func (e *engine) execute(ctx context.Context, begin time.Time, caller Caller, req catalog.Request, streams IO, look inspection) (*Result, error) {
+func (e *Engine) execute(ctx context.Context, begin time.Time, caller run.Caller, req catalog.Request, streams run.IO, look How) (*run.Result, error) {
 	if req.Check {
 		req.Request = req.CheckOnly()
 		streams.Stdin = nil
 	}
 	var err error
 	if look.build == nil { // whose machine has nothing but what comes along
-		if req, err = e.catalog.ResolveCustom(req, caller.Ceiling); err != nil {
+		if req, err = e.Catalog.ResolveCustom(req, caller.Ceiling); err != nil {
 			return nil, err
 		}
 	}
-	made, err := spans.Phase(ctx, e.meters, "prepare", func(context.Context) (prepared, error) { return e.prepare(caller, req, streams, look) })
+	made, err := spans.Phase(ctx, e.Meters, "prepare", func(context.Context) (Prepared, error) { return e.Prepare(caller, req, streams, look) })
 	if err != nil {
 		return nil, err
 	}
-	defer made.code.Close()
+	defer made.Code.Close()
 	// Of the granted secrets only: the code does not have the others, and could else
 	// find out by guesses what they are.
-	redactor, err := record.NewRedactor(made.code.Redacted())
+	redactor, err := record.NewRedactor(made.Code.Redacted())
 	if err != nil {
-		return nil, policy.Bad("secrets", fmt.Sprintf("of %d names", len(made.code.Secrets)), "%v", err)
+		return nil, policy.Bad("secrets", fmt.Sprintf("of %d names", len(made.Code.Secrets)), "%v", err)
 	}
 	var out *record.OutFolder // as it is before the code runs: a link may take its place
 	if streams.Out != "" {
@@ -181,9 +184,9 @@ func (e *engine) execute(ctx context.Context, begin time.Time, caller Caller, re
 		}
 		defer out.Close()
 	}
-	r := &recordedRun{engine: e, req: req, caller: caller, code: &made.code, live: made.live, granted: made.granted, look: look,
+	r := &recordedRun{engine: e, req: req, caller: caller, code: &made.Code, live: made.Live, granted: made.Granted, look: look,
 		streams: streams, redactor: redactor, out: out}
-	if err := r.begin(begin, made.wanted); err != nil {
+	if err := r.begin(begin, made.Wanted); err != nil {
 		return nil, err
 	}
 	err = r.attempt(ctx)
@@ -197,53 +200,53 @@ func (e *engine) execute(ctx context.Context, begin time.Time, caller Caller, re
 
 // recordedRun is a run from the beginning of its record to the end of it.
 type recordedRun struct {
-	engine   *engine
+	engine   *Engine
 	req      catalog.Request
-	caller   Caller
+	caller   run.Caller
 	code     *program.Program
 	live     *egress.LiveRules
-	granted  Policy
-	look     inspection
-	streams  IO
+	granted  run.Policy
+	look     How
+	streams  run.IO
 	redactor *record.Redactor
 	out      *record.OutFolder // nil where nothing is copied
 
 	rec    *record.Run
 	log    *runlog.Log
-	res    *Result
-	before Result // as it was when nothing had run
+	res    *run.Result
+	before run.Result // as it was when nothing had run
 }
 
 // begin makes the record, and writes down what is granted.
-func (r *recordedRun) begin(at time.Time, wanted Request) (err error) {
-	s := r.look.session
+func (r *recordedRun) begin(at time.Time, wanted run.Request) (err error) {
+	s := r.look.Session
 	if s != nil {
 		r.rec = s.Record()
 	}
 	again := r.rec != nil
 	if !again {
-		r.rec, err = r.engine.history.Begin(at, r.caller, r.code.RecordName(), r.req.Request, wanted, r.granted, r.redactor)
+		r.rec, err = r.engine.History.Begin(at, r.caller, r.code.RecordName(), r.req.Request, wanted, r.granted, r.redactor)
 	}
 	if err != nil {
 		return err
 	}
 	tell := r.streams.Events
 	if tell == nil {
-		tell = r.engine.events
+		tell = r.engine.Events
 	}
-	r.streams.Events = func(e Event) {
+	r.streams.Events = func(e run.Event) {
 		e.RunID = r.rec.ID
 		tell(e)
 	}
-	r.streams.Events(Event{Kind: EventRecord, Message: r.rec.ID})
+	r.streams.Events(run.Event{Kind: run.EventRecord, Message: r.rec.ID})
 	r.code.Tell = r.streams.Events
 	if s != nil {
 		r.rec.Session, r.rec.Parent = r.rec.ID, s.ParentID()
 	}
-	r.log = runlog.New(r.engine.journal.Log, r.rec, r.caller.Via, r.redactor, r.streams.Events)
+	r.log = runlog.New(r.engine.Journal.Log, r.rec, r.caller.Via, r.redactor, r.streams.Events)
 	r.log.Session = s != nil
 	r.log.Started(r.granted)
-	r.res = &Result{RunID: r.rec.ID, MemoryMB: r.granted.Effective.MemoryMB, Redacted: r.rec.Redacted, Policy: r.granted}
+	r.res = &run.Result{RunID: r.rec.ID, MemoryMB: r.granted.Effective.MemoryMB, Redacted: r.rec.Redacted, Policy: r.granted}
 	if again {
 		r.res.PolicyChanges = slices.Clone(r.live.Taken)
 	}
@@ -254,12 +257,12 @@ func (r *recordedRun) begin(at time.Time, wanted Request) (err error) {
 // attempt runs the code once.
 func (r *recordedRun) attempt(ctx context.Context) error {
 	if err := r.log.Missing(r.granted.Effective); err != nil {
-		r.res.Outcome, r.res.ExitCode = OutcomeFailed, ExitHost
+		r.res.Outcome, r.res.ExitCode = run.OutcomeFailed, run.ExitHost
 		return err
 	}
-	x := &execution{engine: r.engine, code: r.code, live: r.live, look: r.look, granted: r.res.Policy.Effective, streams: r.streams,
-		rec: r.rec, redactor: r.redactor, audit: r.log, res: r.res}
-	if r.engine.fleet != nil {
+	x := &Execution{engine: r.engine, Code: r.code, Live: r.live, look: r.look, Granted: r.res.Policy.Effective, streams: r.streams,
+		Rec: r.rec, Redactor: r.redactor, audit: r.log, Res: r.res}
+	if r.engine.Fleet != nil {
 		return x.runElsewhere(ctx, r.req, r.caller.Name)
 	}
 	return x.run(ctx)
@@ -269,7 +272,7 @@ func (r *recordedRun) attempt(ctx context.Context) error {
 func (r *recordedRun) retry(ctx context.Context) error {
 	r.before.Retried = r.res.Retried
 	*r.res = r.before
-	r.streams.Events(Event{Kind: EventRetry, Message: r.res.Retried + "; running it again on linux"})
+	r.streams.Events(run.Event{Kind: run.EventRetry, Message: r.res.Retried + "; running it again on linux"})
 	r.res.Policy.Effective.Kernel = string(image.Linux)
 	return r.attempt(ctx)
 }
@@ -279,14 +282,14 @@ func (r *recordedRun) deliver(err error) error {
 	res := r.res
 	if r.out != nil && len(res.Artifacts) > 0 {
 		var e error
-		if res.ArtifactsLeft, e = r.engine.runs.CopyArtifacts(r.rec.ID, res.Artifacts, r.out); e != nil && err == nil {
-			res.Outcome, res.ExitCode, err = OutcomeFailed, ExitHost, failure.Host("out", e)
+		if res.ArtifactsLeft, e = r.engine.Runs.CopyArtifacts(r.rec.ID, res.Artifacts, r.out); e != nil && err == nil {
+			res.Outcome, res.ExitCode, err = run.OutcomeFailed, run.ExitHost, failure.Host("out", e)
 		}
 	}
 	res.NoteUndelivered()
-	var gone *GuestError
+	var gone *run.GuestError
 	if errors.As(err, &gone) { // it quotes the guest
-		err = &GuestError{Reason: r.redactor.String(gone.Reason), Console: r.redactor.String(gone.Console)}
+		err = &run.GuestError{Reason: r.redactor.String(gone.Reason), Console: r.redactor.String(gone.Console)}
 	}
 	if err != nil {
 		res.Error = err.Error()
@@ -297,13 +300,13 @@ func (r *recordedRun) deliver(err error) error {
 
 // fail has the run fail for what the host could not do.
 func (r *recordedRun) fail(err, as error) error {
-	r.res.Outcome, r.res.ExitCode, r.res.Error = OutcomeFailed, ExitHost, err.Error()
+	r.res.Outcome, r.res.ExitCode, r.res.Error = run.OutcomeFailed, run.ExitHost, err.Error()
 	return as
 }
 
 // conclude finishes the record, or leaves it where a session does not go on here, and the audit log.
 func (r *recordedRun) conclude(ctx context.Context, err error) error {
-	if s := r.look.session; s != nil && s.Left() {
+	if s := r.look.Session; s != nil && s.Left() {
 		r.rec.Status = record.Paused
 		unsettled := r.rec.Settle() // before the audit log, which needs the room that this gives back
 		r.log.Shorten(unsettled)
@@ -313,7 +316,7 @@ func (r *recordedRun) conclude(ctx context.Context, err error) error {
 	if e := r.rec.Err(); e != nil && err == nil { // as its record is to say
 		err = r.fail(e, failure.Host("record", e))
 	}
-	_, e := spans.Phase(ctx, r.engine.meters, "record", func(context.Context) (*Result, error) {
+	_, e := spans.Phase(ctx, r.engine.Meters, "record", func(context.Context) (*run.Result, error) {
 		return r.res, history.Finish(r.rec, r.redactor, r.res)
 	})
 	if e != nil && err == nil {
@@ -321,64 +324,64 @@ func (r *recordedRun) conclude(ctx context.Context, err error) error {
 	}
 	r.log.Shorten(r.rec.Err())
 	r.log.Ended(r.res)
-	if e := r.log.Missing(r.granted.Effective); e != nil && (err == nil || r.look.session != nil && r.look.session.Planned(err)) {
+	if e := r.log.Missing(r.granted.Effective); e != nil && (err == nil || r.look.Session != nil && r.look.Session.Planned(err)) {
 		err = r.fail(e, e)
 	}
-	r.engine.history.Bound(r.rec.ID, r.streams.Events)
+	r.engine.History.Bound(r.rec.ID, r.streams.Events)
 	return err
 }
 
-// prepared is a run as it was asked for and granted.
-type prepared struct {
-	code    program.Program
-	live    *egress.LiveRules // what of its network may change
-	wanted  Request           // as the record has it: the code in a file of its own, paths as they are inside
-	granted Policy
+// Prepared is a run as it was asked for and granted.
+type Prepared struct {
+	Code    program.Program
+	Live    *egress.LiveRules // what of its network may change
+	Wanted  run.Request       // as the record has it: the code in a file of its own, paths as they are inside
+	Granted run.Policy
 }
 
-// prepare checks a request and holds it against the ceiling. A fork is what its session was.
-func (e *engine) prepare(caller Caller, req catalog.Request, streams IO, look inspection) (p prepared, err error) {
-	if s := look.session; s != nil {
+// Prepare checks a request and holds it against the ceiling. A fork is what its session was.
+func (e *Engine) Prepare(caller run.Caller, req catalog.Request, streams run.IO, look How) (p Prepared, err error) {
+	if s := look.Session; s != nil {
 		if p, begins, err := s.Prepare(); !begins {
 			return p, err
 		}
 	}
-	if err = e.catalog.CheckCeiling(caller.Ceiling); err != nil {
+	if err = e.Catalog.CheckCeiling(caller.Ceiling); err != nil {
 		return p, err
 	}
-	if p.code, err = program.Check(req); err == nil {
+	if p.Code, err = program.Check(req); err == nil {
 		err = look.check(caller, req, streams)
 	}
-	if err == nil && e.fleet != nil {
+	if err == nil && e.Fleet != nil {
 		err = notElsewhere(streams, look)
 	}
 	if err != nil {
 		return p, err
 	}
-	code := &p.code
+	code := &p.Code
 	code.On(streams)
-	if look.session != nil {
-		code.Supervisor = look.session
+	if look.Session != nil {
+		code.Supervisor = look.Session
 	}
 	code.Layer = look.build != nil && look.build.Layer
-	p.live = &egress.LiveRules{Ceiling: caller.Ceiling, Fixed: look.build != nil}
+	p.Live = &egress.LiveRules{Ceiling: caller.Ceiling, Fixed: look.build != nil}
 	code.Attachable = caller.Ceiling.Debug()
-	asked, granted, err := code.Grant(caller, req, e.requireJail)
-	if err == nil && e.fleet != nil {
-		err = notAsked(granted.Effective)
+	asked, granted, err := code.Grant(caller, req, e.RequireJail)
+	if err == nil && e.Fleet != nil {
+		err = NotAsked(granted.Effective)
 	}
 	if err != nil {
 		code.Close()
 		return p, err
 	}
-	p.granted, p.wanted = granted, req.Request
-	p.wanted.Code, p.wanted.Files, p.wanted.Dirs = "", asked.Files, asked.Dirs
+	p.Granted, p.Wanted = granted, req.Request
+	p.Wanted.Code, p.Wanted.Files, p.Wanted.Dirs = "", asked.Files, asked.Dirs
 	if !code.Command { // whose folder is the image's
-		p.wanted.Path, p.wanted.Dir = code.Path, code.Dir
+		p.Wanted.Path, p.Wanted.Dir = code.Path, code.Dir
 	}
-	p.wanted.Neighbours = history.NamesOnly(req.Neighbours)
-	if look.session != nil {
-		look.session.Begin(&p)
+	p.Wanted.Neighbours = history.NamesOnly(req.Neighbours)
+	if look.Session != nil {
+		look.Session.Begin(&p)
 	}
 	return p, nil
 }
@@ -386,12 +389,12 @@ func (e *engine) prepare(caller Caller, req catalog.Request, streams IO, look in
 // compilation is the run's, nil where what its code is compiled to is of more than the code. A program is compiled
 // before any of its code runs, and nothing of the run but the text, its name and its folder is in it; so it may be
 // handed to the next run of the same caller that has the same ones.
-func (x *execution) compilation() *program.Compilation {
-	if !x.code.Alone() || x.look != (inspection{}) {
+func (x *Execution) compilation() *program.Compilation {
+	if !x.Code.Alone() || x.look != (How{}) {
 		return nil
 	}
 	return &program.Compilation{
-		Store: &compiled.Store{Dir: home.Dir(x.engine.home).Compiled()}, At: x.code.Language.Compiled.At(x.code.Path),
-		Key: compiled.Key(x.image.Digest, string(x.image.Arch), x.rec.Owner, x.code.Path, x.code.Dir, x.code.Text),
+		Store: &compiled.Store{Dir: home.Dir(x.engine.Home).Compiled()}, At: x.Code.Language.Compiled.At(x.Code.Path),
+		Key: compiled.Key(x.Image.Digest, string(x.Image.Arch), x.Rec.Owner, x.Code.Path, x.Code.Dir, x.Code.Text),
 	}
 }

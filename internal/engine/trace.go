@@ -1,4 +1,4 @@
-package unitask
+package engine
 
 import (
 	"fmt"
@@ -38,8 +38,8 @@ type Trace struct {
 // traceItem is what an item may look like: QEMU's names, and patterns of them.
 var traceItem = regexp.MustCompile(`^(trace:)?[a-z0-9_][a-z0-9_*-]{0,99}$`)
 
-// check says why a run can't be traced.
-func (t *Trace) check(c *policy.Ceiling, secrets int) error {
+// Check says why a run can't be traced.
+func (t *Trace) Check(c *policy.Ceiling, secrets int) error {
 	wrong := func(value any, reason string) error {
 		return policy.Bad("trace", fmt.Sprint(value), "%s", reason)
 	}
@@ -60,13 +60,13 @@ func (t *Trace) check(c *policy.Ceiling, secrets int) error {
 			return wrong(fmt.Sprintf("%.100q", item), "use an item of QEMU's -d (int, guest_errors, …), or trace:PATTERN")
 		}
 	}
-	return mayDebug(c)
+	return MayDebug(c)
 }
 
 // tracing is a trace that is being made.
 type tracing struct {
 	machine.Trace
-	sink traceSink
+	sink TraceSink
 	end  func() // the machine must be gone
 }
 
@@ -80,9 +80,9 @@ func (t *Trace) begin(rec *record.Run, redactor *record.Redactor) (*tracing, err
 	if err != nil {
 		return nil, err
 	}
-	tr := &tracing{sink: traceSink{kept: bounded.Head{To: file, Left: limit, More: traceCut}}}
-	clean := redactor.Writer(&tr.sink.kept)
-	tr.sink.to = clean
+	tr := &tracing{sink: TraceSink{Kept: bounded.Head{To: file, Left: limit, More: TraceCut}}}
+	clean := redactor.Writer(&tr.sink.Kept)
+	tr.sink.To = clean
 	if t.Syscalls {
 		tr.Calls = &tr.sink
 	}
@@ -94,22 +94,22 @@ func (t *Trace) begin(rec *record.Run, redactor *record.Redactor) (*tracing, err
 	return tr, nil
 }
 
-// traceCut ends a trace that has reached its bound.
-const traceCut = "\n(the trace is longer than it may be)\n"
+// TraceCut ends a trace that has reached its bound.
+const TraceCut = "\n(the trace is longer than it may be)\n"
 
-// traceSink keeps the beginning of a trace and drops the rest, so that neither QEMU nor the
+// TraceSink keeps the beginning of a trace and drops the rest, so that neither QEMU nor the
 // guest waits.
-type traceSink struct {
+type TraceSink struct {
 	mu   sync.Mutex
-	to   io.Writer // redacts, and writes to kept: a bound before it could cut a secret in two
-	kept bounded.Head
+	To   io.Writer // redacts, and writes to kept: a bound before it could cut a secret in two
+	Kept bounded.Head
 }
 
-func (s *traceSink) Write(p []byte) (int, error) {
+func (s *TraceSink) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.kept.Left > 0 {
-		_, _ = s.to.Write(p)
+	if s.Kept.Left > 0 {
+		_, _ = s.To.Write(p)
 	}
 	return len(p), nil
 }

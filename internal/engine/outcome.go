@@ -1,4 +1,4 @@
-package unitask
+package engine
 
 import (
 	"context"
@@ -20,14 +20,14 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// collectGrace is how much longer than its time limit a run may last while its
+// CollectGrace is how much longer than its time limit a run may last while its
 // artifacts are sent: code that ends just in time loses nothing. A guest that lies
 // about its end wins that much. The default's 64 MiB take some 4 s under TCG.
-const collectGrace = 15 * time.Second
+const CollectGrace = 15 * time.Second
 
 // collect takes what the code left in /out, until the deadline. If not all of it came, the run
 // has no error: the result says so.
-func collect(ctx context.Context, deadline time.Time, conn *guest.Conn, to *record.Artifacts, res *Result) error {
+func collect(ctx context.Context, deadline time.Time, conn *guest.Conn, to *record.Artifacts, res *run.Result) error {
 	timed, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	err := conn.Collect(timed, to, to.Left())
@@ -46,23 +46,23 @@ func collect(ctx context.Context, deadline time.Time, conn *guest.Conn, to *reco
 	return err
 }
 
-// setEnd writes into the result how the code ended by itself.
-func setEnd(r *Result, l *language.Language, end guest.End, stderrTail string) {
+// SetEnd writes into the result how the code ended by itself.
+func SetEnd(r *run.Result, l *language.Language, end guest.End, stderrTail string) {
 	switch {
 	case end.OOM || l.OutOfMemory(end.Signal, stderrTail):
-		r.Outcome, r.ExitCode, r.OOM, r.Hint = OutcomeOOM, ExitOOM, true, l.MemoryHint
+		r.Outcome, r.ExitCode, r.OOM, r.Hint = run.OutcomeOOM, run.ExitOOM, true, l.MemoryHint
 		r.Error = outOfMemory(r.MemoryMB)
 	case end.Signal != 0:
-		r.Outcome, r.ExitCode, r.Error = OutcomeSignaled, run.ExitSignal+end.Signal, fmt.Sprintf("the code was ended by signal %d", end.Signal)
+		r.Outcome, r.ExitCode, r.Error = run.OutcomeSignaled, run.ExitSignal+end.Signal, fmt.Sprintf("the code was ended by signal %d", end.Signal)
 	default:
-		r.Outcome, r.ExitCode = OutcomeExited, end.Code
+		r.Outcome, r.ExitCode = run.OutcomeExited, end.Code
 	}
 }
 
 // classify turns an error into the outcome that it means; it returns nil for a
 // time-out, which is a result.
-func (x *execution) classify(ctx context.Context, err error) error {
-	res := x.res
+func (x *Execution) classify(ctx context.Context, err error) error {
+	res := x.Res
 	if errors.Is(err, failure.ErrRetry) {
 		return err
 	}
@@ -72,25 +72,25 @@ func (x *execution) classify(ctx context.Context, err error) error {
 	if errors.As(err, &failed) {
 		op, err = failed.Op, failed.Err
 	}
-	var gone *GuestError
+	var gone *run.GuestError
 	switch {
 	case errors.Is(err, stopclock.ErrTimeout):
-		res.Outcome, res.ExitCode, res.TimedOut = OutcomeTimeout, ExitTimeout, true
+		res.Outcome, res.ExitCode, res.TimedOut = run.OutcomeTimeout, run.ExitTimeout, true
 		res.Error = fmt.Sprintf("time limit of %g s reached; --timeout gives more", res.Policy.Effective.Timeout.Seconds())
 		return nil
 	case ctx.Err() != nil && !x.kept.ended():
-		res.Outcome, res.ExitCode = OutcomeCancelled, ExitCancelled
+		res.Outcome, res.ExitCode = run.OutcomeCancelled, run.ExitCancelled
 		return fmt.Errorf("cancelled: %w", context.Cause(ctx))
 	case errors.As(err, &gone):
-		res.Outcome, res.ExitCode = OutcomeCrashed, ExitHost
+		res.Outcome, res.ExitCode = run.OutcomeCrashed, run.ExitHost
 		return err
 	}
-	res.Outcome, res.ExitCode = OutcomeFailed, ExitHost
+	res.Outcome, res.ExitCode = run.OutcomeFailed, run.ExitHost
 	if errors.As(err, new(*guest.ContentError)) {
 		op = "files"
 	}
 	if x.diskIsFull() && !errors.Is(err, syscall.ENOSPC) {
-		return failure.Host("disk", fmt.Errorf("%w: UNITASK_HOME is %s; the first that failed for it: %w", syscall.ENOSPC, x.engine.home, err))
+		return failure.Host("disk", fmt.Errorf("%w: UNITASK_HOME is %s; the first that failed for it: %w", syscall.ENOSPC, x.engine.Home, err))
 	}
 	return failure.Host(op, err)
 }
@@ -100,11 +100,11 @@ const minRoom = 64 << 10
 
 // diskIsFull says whether the disk of the home, or of its records, has no room. Whatever of the host failed then
 // failed for it: QEMU is killed where a page of its memory file finds no block.
-func (x *execution) diskIsFull() bool {
-	if errors.Is(x.rec.Err(), syscall.ENOSPC) {
+func (x *Execution) diskIsFull() bool {
+	if errors.Is(x.Rec.Err(), syscall.ENOSPC) {
 		return true
 	}
-	for _, dir := range []string{x.engine.home, x.rec.Dir()} {
+	for _, dir := range []string{x.engine.Home, x.Rec.Dir()} {
 		var st unix.Statfs_t
 		if unix.Statfs(dir, &st) == nil && (int64(st.Bavail)*int64(st.Bsize) < minRoom || st.Files > 0 && st.Ffree == 0) {
 			return true

@@ -1,4 +1,4 @@
-package unitask
+package engine
 
 import (
 	"context"
@@ -23,9 +23,9 @@ type attempt struct {
 }
 
 // mayRetry returns an attempt where the run may be made again.
-func (x *execution) mayRetry() *attempt {
-	if !x.code.Retry || x.granted.Kernel != "" || x.image.Kernel != image.Nanos || x.look.debug != nil ||
-		x.streams.Stdin != nil || len(x.granted.AllowNet)+len(x.granted.Ask)+len(x.granted.AllowTCP) > 0 || x.granted.AllowNetAny {
+func (x *Execution) mayRetry() *attempt {
+	if !x.Code.Retry || x.Granted.Kernel != "" || x.Image.Kernel != image.Nanos || x.look.Debug != nil ||
+		x.streams.Stdin != nil || len(x.Granted.AllowNet)+len(x.Granted.Ask)+len(x.Granted.AllowTCP) > 0 || x.Granted.AllowNetAny {
 		return nil
 	}
 	return &attempt{}

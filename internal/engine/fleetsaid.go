@@ -1,4 +1,4 @@
-package unitask
+package engine
 
 import (
 	"encoding/json"
@@ -9,6 +9,7 @@ import (
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/nesting"
 	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/run"
 )
 
 // What a worker says of a run that it had. Nobody here has seen it: it is bounded as what runs here say, and marked as
@@ -16,8 +17,8 @@ import (
 
 // Bounds of what a worker says.
 const (
-	maxSaidDecisions = 10_000   // lines of a netlog, as of runs here
-	maxSaidLine      = 16 << 10 // bytes of one
+	MaxSaidDecisions = 10_000   // lines of a netlog, as of runs here
+	MaxSaidLine      = 16 << 10 // bytes of one
 	maxSaidValues    = 256      // JSON values of one
 	maxSaidUses      = 64       // pairs of a secret and a host that the audit log names
 )
@@ -25,25 +26,25 @@ const (
 // SaidBy names the worker that says what follows of the run.
 func (r *FleetRun) SaidBy(worker string) {
 	r.worker = bounded.Text(worker, 64)
-	r.x.audit.Worker = r.worker
+	r.X.audit.Worker = r.worker
 }
 
 // Decided puts a line of the worker's netlog into the record, if it is one. more says that further ones are taken.
 func (r *FleetRun) Decided(line []byte) (more bool) {
-	if r.decided == maxSaidDecisions {
-		r.x.streams.Events(Event{Kind: EventStore, Message: fmt.Sprintf("the worker's netlog has more than %d lines: the rest is left out", maxSaidDecisions)})
+	if r.decided == MaxSaidDecisions {
+		r.X.streams.Events(run.Event{Kind: run.EventStore, Message: fmt.Sprintf("the worker's netlog has more than %d lines: the rest is left out", MaxSaidDecisions)})
 	}
-	if r.decided++; r.decided > maxSaidDecisions {
+	if r.decided++; r.decided > MaxSaidDecisions {
 		return false
 	}
-	var d Decision
-	if len(line) > maxSaidLine || nesting.Check(line, 4, maxSaidValues) != nil || json.Unmarshal(line, &d) != nil {
+	var d netstack.Decision
+	if len(line) > MaxSaidLine || nesting.Check(line, 4, maxSaidValues) != nil || json.Unmarshal(line, &d) != nil {
 		return true
 	}
-	history.BoundSaidLine(&d, r.x.granted.Secrets)
-	text, _ := r.x.redactor.Marshal(history.NetlogLine{Schema: history.NetlogSchema, Run: r.x.rec.ID, Caller: r.x.rec.Owner, Worker: r.worker, Decision: d})
-	r.x.rec.Netlog(text)
-	r.x.audit.Decided(r.counted(d))
+	history.BoundSaidLine(&d, r.X.Granted.Secrets)
+	text, _ := r.X.Redactor.Marshal(history.NetlogLine{Schema: history.NetlogSchema, Run: r.X.Rec.ID, Caller: r.X.Rec.Owner, Worker: r.worker, Decision: d})
+	r.X.Rec.Netlog(text)
+	r.X.audit.Decided(r.counted(d))
 	return true
 }
 

@@ -1,4 +1,4 @@
-package unitask
+package engine
 
 import (
 	"errors"
@@ -14,7 +14,7 @@ import (
 
 // bringImage finds the image of a run's request, if it is the user's own, or a container's and in the store. Where it
 // is not, the other host gets the reference, and may pull it.
-func (x *execution) bringImage(remote *FleetRun, req catalog.Request) error {
+func (x *Execution) bringImage(remote *FleetRun, req catalog.Request) error {
 	if o := req.Custom; o != nil && o.Container == "" {
 		b, err := o.Ship()
 		if err != nil {
@@ -30,14 +30,14 @@ func (x *execution) bringImage(remote *FleetRun, req catalog.Request) error {
 	if req.Custom != nil { // and not what its name leads to, which a build under way may have changed
 		ref = req.Custom.Container
 	}
-	c, err := x.engine.images.Container(x.code.Arch, ref)
+	c, err := x.engine.Images.Container(x.Code.Arch, ref)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return failure.Host("image", err)
 	}
-	b, err := x.engine.images.Bring(c)
+	b, err := x.engine.Images.Bring(c)
 	if err != nil {
 		return failure.Host("image", err)
 	}

@@ -1,4 +1,4 @@
-package unitask
+package engine
 
 import (
 	"cmp"
@@ -20,6 +20,7 @@ import (
 	"github.com/unitask/unitask/internal/nesting"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
 )
 
 // Fleet runs on other hosts what was granted on this one; package fleet has it. Everything else
@@ -27,7 +28,7 @@ import (
 type Fleet interface {
 	// Run returns when the run has ended, or when ctx has; its error is as Runtime.Run's. The
 	// result's streams, artifacts and durations are not looked at. Any number may run at once.
-	Run(ctx context.Context, run *FleetRun) (*Result, error)
+	Run(ctx context.Context, run *FleetRun) (*run.Result, error)
 }
 
 // FleetRun is a run as a Fleet gets it.
@@ -36,7 +37,7 @@ type FleetRun struct {
 	Caller string // whom it is for
 	// Request asks for what was granted here, and nothing else; a path of the host in it means
 	// nothing. Secrets have their values.
-	Request Request
+	Request run.Request
 	// Inputs are the host's files and folders that were granted, opened.
 	Inputs *hostfiles.Set
 	// Image is the container image, or the user's own, that the run has here, which the other host may lack; nil is none.
@@ -45,9 +46,9 @@ type FleetRun struct {
 	Stdin  io.Reader
 	// Stdout and Stderr take what the code prints, once and in order; they bound it.
 	Stdout, Stderr io.Writer
-	Events         func(Event)
+	Events         func(run.Event)
 
-	x              *execution
+	X              *Execution
 	stdout, stderr *bounded.Stream
 	artifacts      *record.Artifacts
 	worker         string          // that says what follows
@@ -60,57 +61,57 @@ type FleetRun struct {
 const maxFleetConsole = 4 << 20
 
 // runElsewhere has the fleet run it. It does for a run there what execution.run does for one here.
-func (x *execution) runElsewhere(ctx context.Context, req catalog.Request, caller string) error {
+func (x *Execution) runElsewhere(ctx context.Context, req catalog.Request, caller string) error {
 	begin := time.Now()
-	request, err := req.GrantedOnly(x.granted)
+	request, err := req.GrantedOnly(x.Granted)
 	if err != nil {
-		x.res.Outcome, x.res.ExitCode = OutcomeFailed, ExitHost
+		x.Res.Outcome, x.Res.ExitCode = run.OutcomeFailed, run.ExitHost
 		return failure.Host("fleet", err)
 	}
-	stdout := bounded.NewStream(x.granted.OutputBytes, x.rec.Stdout(), x.streams.Stdout)
-	stderr := bounded.NewStream(x.granted.OutputBytes, x.rec.Stderr(), x.streams.Stderr)
-	plainOut, plainErr := x.redactor.Writer(stdout), x.redactor.Writer(stderr)
-	run := &FleetRun{ID: x.rec.ID, Caller: caller, Request: request, Inputs: &x.code.Inputs, Colors: x.streams.Colors,
-		Stdin: x.streams.Stdin, Stdout: plainOut, Stderr: plainErr, x: x, stdout: stdout, stderr: stderr}
-	run.Events = func(e Event) { // a worker's, who knows the secrets
-		e.Message = x.redactor.String(e.Message)
+	stdout := bounded.NewStream(x.Granted.OutputBytes, x.Rec.Stdout(), x.streams.Stdout)
+	stderr := bounded.NewStream(x.Granted.OutputBytes, x.Rec.Stderr(), x.streams.Stderr)
+	plainOut, plainErr := x.Redactor.Writer(stdout), x.Redactor.Writer(stderr)
+	remote := &FleetRun{ID: x.Rec.ID, Caller: caller, Request: request, Inputs: &x.Code.Inputs, Colors: x.streams.Colors,
+		Stdin: x.streams.Stdin, Stdout: plainOut, Stderr: plainErr, X: x, stdout: stdout, stderr: stderr}
+	remote.Events = func(e run.Event) { // a worker's, who knows the secrets
+		e.Message = x.Redactor.String(e.Message)
 		x.streams.Events(e)
 	}
-	var res *Result
-	if err = x.bringImage(run, req); err == nil {
-		res, err = x.engine.fleet.Run(ctx, run)
+	var res *run.Result
+	if err = x.bringImage(remote, req); err == nil {
+		res, err = x.engine.Fleet.Run(ctx, remote)
 	}
 	err = errors.Join(err, plainOut.Close(), plainErr.Close())
-	x.res.Outcome, x.res.ExitCode = OutcomeFailed, ExitHost
+	x.Res.Outcome, x.Res.ExitCode = run.OutcomeFailed, run.ExitHost
 	if res != nil {
-		history.BoundSaidResult(res, x.redactor)
-		here := x.res.Policy
-		id, redacted, again := x.res.RunID, x.res.Redacted, x.res.Retried
-		*x.res = *res
-		x.res.RunID, x.res.Redacted, x.res.Retried, x.res.Policy.Ceiling = id, redacted, cmp.Or(again, res.Retried), here.Ceiling
+		history.BoundSaidResult(res, x.Redactor)
+		here := x.Res.Policy
+		id, redacted, again := x.Res.RunID, x.Res.Redacted, x.Res.Retried
+		*x.Res = *res
+		x.Res.RunID, x.Res.Redacted, x.Res.Retried, x.Res.Policy.Ceiling = id, redacted, cmp.Or(again, res.Retried), here.Ceiling
 		if res.Policy.Effective.MemoryMB == 0 { // nothing was granted there: it did not run
-			x.res.Policy.Effective, x.res.MemoryMB = here.Effective, here.Effective.MemoryMB
+			x.Res.Policy.Effective, x.Res.MemoryMB = here.Effective, here.Effective.MemoryMB
 		}
-		x.res.Policy.Denials = append(slices.Clone(here.Denials), res.Policy.Denials...)
-		x.res.Policy.Effective.Files, x.res.Policy.Effective.Dirs = here.Effective.Files, here.Effective.Dirs
-		x.res.Policy.Effective.Image = here.Effective.Image // what came along has another name there
-		x.rec.Effective, _ = x.redactor.Marshal(x.res.Policy.Effective)
-		x.rec.Denials, _ = x.redactor.Marshal(x.res.Policy.Denials)
+		x.Res.Policy.Denials = append(slices.Clone(here.Denials), res.Policy.Denials...)
+		x.Res.Policy.Effective.Files, x.Res.Policy.Effective.Dirs = here.Effective.Files, here.Effective.Dirs
+		x.Res.Policy.Effective.Image = here.Effective.Image // what came along has another name there
+		x.Rec.Effective, _ = x.Redactor.Marshal(x.Res.Policy.Effective)
+		x.Rec.Denials, _ = x.Redactor.Marshal(x.Res.Policy.Denials)
 	}
-	if run.artifacts != nil {
-		err = errors.Join(err, run.artifacts.Close(true))
-		x.res.Artifacts, x.res.ArtifactsRefused = run.artifacts.Kept, append(run.artifacts.Refused, x.res.ArtifactsRefused...)
-		slices.SortFunc(x.res.Artifacts, func(a, b record.Artifact) int { return strings.Compare(a.Path, b.Path) })
+	if remote.artifacts != nil {
+		err = errors.Join(err, remote.artifacts.Close(true))
+		x.Res.Artifacts, x.Res.ArtifactsRefused = remote.artifacts.Kept, append(remote.artifacts.Refused, x.Res.ArtifactsRefused...)
+		slices.SortFunc(x.Res.Artifacts, func(a, b record.Artifact) int { return strings.Compare(a.Path, b.Path) })
 	} else {
-		x.res.Artifacts = nil // what did not come is not there
+		x.Res.Artifacts = nil // what did not come is not there
 	}
-	x.res.Stdout, x.res.Stderr = stdout.Bytes(), stderr.Bytes()
-	x.res.Truncated = x.res.Truncated || stdout.Truncated || stderr.Truncated
-	if x.res.Duration.Run == 0 {
-		x.res.Duration.Run = time.Since(begin)
+	x.Res.Stdout, x.Res.Stderr = stdout.Bytes(), stderr.Bytes()
+	x.Res.Truncated = x.Res.Truncated || stdout.Truncated || stderr.Truncated
+	if x.Res.Duration.Run == 0 {
+		x.Res.Duration.Run = time.Since(begin)
 	}
 	if ctx.Err() != nil && err != nil {
-		x.res.Outcome, x.res.ExitCode = OutcomeCancelled, ExitCancelled
+		x.Res.Outcome, x.Res.ExitCode = run.OutcomeCancelled, run.ExitCancelled
 		return fmt.Errorf("cancelled: %w", context.Cause(ctx))
 	}
 	return err
@@ -119,12 +120,12 @@ func (x *execution) runElsewhere(ctx context.Context, req catalog.Request, calle
 // Again says that the run is made again from its beginning, on another worker: what it had
 // printed goes out of the record and the result. What went to IO.Stdout can't be taken back.
 func (r *FleetRun) Again(why string) {
-	r.x.rec.Restart()
+	r.X.Rec.Restart()
 	for _, c := range []*bounded.Stream{r.stdout, r.stderr} {
-		c.Restart(r.x.granted.OutputBytes)
+		c.Restart(r.X.Granted.OutputBytes)
 	}
-	r.x.res.Retried = r.x.redactor.String(why)
-	r.Events(Event{Kind: EventRetry, Message: why})
+	r.X.Res.Retried = r.X.Redactor.String(why)
+	r.Events(run.Event{Kind: run.EventRetry, Message: why})
 }
 
 // Machine puts into the record, which is written indented, what the worker says of the machine; text that is none is
@@ -134,14 +135,14 @@ func (r *FleetRun) Machine(text json.RawMessage) {
 	if len(text) > 64<<10 || nesting.Check(text, 16, 10_000) != nil {
 		return
 	}
-	if text, _ = r.x.redactor.JSON(text); json.Unmarshal(text, &m) == nil {
-		r.x.rec.Machine = &m
+	if text, _ = r.X.Redactor.JSON(text); json.Unmarshal(text, &m) == nil {
+		r.X.Rec.Machine = &m
 	}
 }
 
 // Console puts the guest's console into the record.
 func (r *FleetRun) Console(from io.Reader) error {
-	plain := r.x.redactor.Writer(r.x.rec.Console())
+	plain := r.X.Redactor.Writer(r.X.Rec.Console())
 	_, err := io.Copy(plain, io.LimitReader(from, maxFleetConsole))
 	return errors.Join(err, plain.Close())
 }
@@ -149,11 +150,11 @@ func (r *FleetRun) Console(from io.Reader) error {
 // Artifact takes a file that the code left in /out: it is held to what was granted here, whatever
 // the worker says. One that can't be read to its end is not kept.
 func (r *FleetRun) Artifact(name string, perm fs.FileMode, content io.Reader) error {
-	if r.x.granted.MaxArtifacts <= 0 {
+	if r.X.Granted.MaxArtifacts <= 0 {
 		return nil
 	}
 	if r.artifacts == nil {
-		r.artifacts = r.x.rec.Artifacts(r.x.granted.MaxArtifacts, r.x.redactor)
+		r.artifacts = r.X.Rec.Artifacts(r.X.Granted.MaxArtifacts, r.X.Redactor)
 	}
 	if err := r.artifacts.Begin(0, perm, name); err != nil {
 		return err
@@ -175,12 +176,12 @@ func (r *FleetRun) Artifact(name string, perm fs.FileMode, content io.Reader) er
 }
 
 // notElsewhere says what of a run a fleet can't have: its machine is on another host.
-func notElsewhere(streams IO, look inspection) error {
+func notElsewhere(streams run.IO, look How) error {
 	what := ""
 	switch {
 	case look.build != nil:
 		what = "the build of an image"
-	case look != inspection{}:
+	case look != How{}:
 		what = "a debugger or a trace"
 	case streams.Keep != nil:
 		what = "a machine that is kept when it crashes"
@@ -194,9 +195,9 @@ func notElsewhere(streams IO, look inspection) error {
 	return policy.Bad("fleet", "with "+what, "does not go to another host: run it on this one")
 }
 
-// notAsked says that a run on a fleet asks nobody about connections, whether its request or a ceiling
+// NotAsked says that a run on a fleet asks nobody about connections, whether its request or a ceiling
 // wants it: who would answer is here, and the machine is not.
-func notAsked(granted policy.Effective) error {
+func NotAsked(granted policy.Effective) error {
 	if len(granted.Ask) == 0 {
 		return nil
 	}

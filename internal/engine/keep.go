@@ -1,4 +1,4 @@
-package unitask
+package engine
 
 import (
 	"context"
@@ -15,20 +15,20 @@ import (
 )
 
 // checkKeep says why a run can't have its machine kept.
-func checkKeep(k *Keep, c *policy.Ceiling, secrets int) error {
+func checkKeep(k *run.Keep, c *policy.Ceiling, secrets int) error {
 	if secrets > 0 && !k.WithSecrets {
 		return secretsUnderDebug(secrets)
 	}
 	if k.Time < 0 || k.Time > run.KeepTime {
 		return policy.Bad("keep", k.Time.String(), "a machine is kept for %s at most", run.KeepTime)
 	}
-	return mayDebug(c)
+	return MayDebug(c)
 }
 
 // holding keeps the machine of one run.
 type holding struct {
-	keep *Keep // nil where it is not to be kept
-	tell func(Event)
+	keep *run.Keep // nil where it is not to be kept
+	tell func(run.Event)
 
 	mu       sync.Mutex
 	released chan struct{} // nil as long as no machine is held
@@ -61,7 +61,7 @@ func (h *holding) hold(ctx context.Context, m *machine.Machine, rec *record.Run,
 	if rec.Update() != nil {
 		return // the record's disk is full: the run ends, and says so
 	}
-	h.tell(Event{Kind: EventKept, Message: fmt.Sprintf("%s; its machine is kept for %s: unitask debug attach %s", why, limit, rec.ID)})
+	h.tell(run.Event{Kind: run.EventKept, Message: fmt.Sprintf("%s; its machine is kept for %s: unitask debug attach %s", why, limit, rec.ID)})
 	select {
 	case <-h.released:
 	case <-m.Exited():

@@ -1,0 +1,86 @@
+package engine
+
+import (
+	"context"
+	"io"
+
+	"github.com/unitask/unitask/internal/approval"
+	"github.com/unitask/unitask/internal/egress"
+	"github.com/unitask/unitask/internal/failure"
+	"github.com/unitask/unitask/internal/history"
+	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/run"
+)
+
+// configure has the machine's network and its output lead into the record.
+func (x *Execution) configure() error {
+	network, relayed := egress.Network(x.engine.Upstream, x.Granted)
+	network.Log = func(d netstack.Decision) {
+		line, _ := x.Redactor.Marshal(history.NetlogLine{Schema: history.NetlogSchema, Run: x.Rec.ID, Caller: x.Rec.Owner, Worker: "", Decision: d})
+		x.Rec.Netlog(line)
+	}
+	network.LogLost = x.Rec.Err
+	network.Tally = x.audit.Decided
+	network.Capture = netstack.NewCapture(x.streams.Capture)
+	network.Broker = x.Code.Broker
+	network.Traffic = netstack.NewTraffic(0, 0) // of all machines that a session has in turn
+	if s := x.look.Session; s != nil {
+		network.Traffic = netstack.NewTraffic(s.Traffic())
+	}
+	if b := x.look.build; b != nil && b.Proxy != nil {
+		network.Upstream.Proxy = b.Proxy
+	}
+	if err := x.approvals(&network); err != nil {
+		return failure.At("network", err)
+	}
+	x.Code.Relayed = relayed
+	serial := x.Redactor.Writer(x.Rec.Console())
+	x.Later(func() { serial.Close() })
+	x.Config = machine.Config{Network: network, Console: serial}
+	x.Config.Events = func(e machine.Event) { x.streams.Events(run.Event{Kind: e.Kind, Message: e.Message}) }
+	if debug := x.look.Debug; debug != nil && debug.Serial != nil {
+		x.Config.Console = io.MultiWriter(debug.Serial, serial)
+	}
+	if trace := x.look.Trace; trace != nil {
+		tr, err := trace.begin(x.Rec, x.Redactor)
+		if err != nil {
+			return failure.At("trace", err)
+		}
+		x.Later(tr.end)
+		x.Config.Trace = &tr.Trace
+	}
+	return nil
+}
+
+// Network is the network that a machine of the run is to have now.
+func (x *Execution) Network() machine.Config {
+	l := x.Live
+	l.Lock()
+	defer l.Unlock()
+	cfg := x.Config
+	cfg.Network.Rules = l.Rules(x.engine.Upstream, x.Granted)
+	return cfg
+}
+
+// approvals has the network ask where the policy says so, and others of the user reach the run.
+func (x *Execution) approvals(network *netstack.Config) error {
+	c := approval.Config{
+		Home: x.engine.Home, Record: x.Rec, Redactor: x.Redactor, Result: x.Res, Tell: x.streams.Events, Note: x.audit.Note,
+		Approver: func() run.Approver { return x.streams.Approve },
+		Hold:     func(context.Context) (approval.Clock, func(), error) { return x.clock, func() {}, nil },
+		Live:     x.Live, Granted: x.Granted, Upstream: x.engine.Upstream, Wait: x.engine.ApprovalTime,
+	}
+	if s := x.look.Session; s != nil {
+		c.Approver, c.Hold = s.Approver, s.Stand
+		c.Keep = func(all []run.PolicyChange) error { return s.KeepChanges(x.Rec.ID, all) }
+	}
+	asked, done, err := approval.Open(c)
+	if err != nil {
+		return err
+	}
+	x.Asked = asked
+	x.Later(done)
+	network.Asker = netstack.NewAsker(asked.Ask)
+	return nil
+}
