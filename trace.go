@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/unitask/unitask/debug/attach"
 	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/machine"
@@ -62,7 +63,7 @@ func (t *Trace) check(c *policy.Ceiling, secrets int) error {
 			return wrong(fmt.Sprintf("%.100q", item), "use an item of QEMU's -d (int, guest_errors, …), or trace:PATTERN")
 		}
 	}
-	return mayDebug(c)
+	return attach.Allowed(c)
 }
 
 // tracing is a trace that is being made.
