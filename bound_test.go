@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/debug/attach"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/audit"
@@ -83,11 +84,11 @@ func TestAttackBoundSecret(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer f.Close()
-			monitor, _, err := rt.Attach(t.Context(), id, vmm.AccessMemory, false)
+			monitor, _, err := rt.Consoles().Join(t.Context(), id, vmm.AccessMemory, false)
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = unitask.Dump(t.Context(), monitor, policy.DefaultMemoryMB, f)
+			_, err = attach.Dump(t.Context(), monitor, policy.DefaultMemoryMB, f)
 			_ = monitor.Disconnect()
 			if err != nil {
 				t.Fatal(err)

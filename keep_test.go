@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/debug/attach"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/policy"
@@ -98,7 +99,7 @@ func TestAttackKeptMachine(t *testing.T) {
 			var gone []<-chan struct{}
 			monitored := func(id string) *vmm.Monitor {
 				t.Helper()
-				m, rec, err := rt.Attach(t.Context(), id, vmm.AccessMemory, false)
+				m, rec, err := rt.Consoles().Join(t.Context(), id, vmm.AccessMemory, false)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -147,11 +148,11 @@ func TestAttackKeptMachine(t *testing.T) {
 			}
 			_ = m.Disconnect()
 			m = monitored(e.RunID) // leaving it has changed nothing
-			if err := unitask.Release(t.Context(), m); err != nil {
+			if err := attach.Release(t.Context(), m); err != nil {
 				t.Error(err)
 			}
 			crashed(<-done)
-			if _, _, err := rt.Attach(t.Context(), e.RunID, vmm.AccessRead, false); err == nil || !strings.Contains(err.Error(), "is no longer running") {
+			if _, _, err := rt.Consoles().Join(t.Context(), e.RunID, vmm.AccessRead, false); err == nil || !strings.Contains(err.Error(), "is no longer running") {
 				t.Error(err)
 			}
 

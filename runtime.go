@@ -110,6 +110,7 @@ func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*Own
 }
 
 // runFor runs a request, and lets a developer look into its machine.
-func (rt *Runtime) runFor(ctx context.Context, caller Caller, req catalog.Request, streams IO, look engine.How) (*Result, error) {
+func (rt *Runtime) runFor(ctx context.Context, caller Caller, req catalog.Request, streams IO, look engine.How,
+) (*Result, error) {
 	return rt.engine.Run(ctx, caller, req, streams, look)
 }

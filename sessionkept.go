@@ -245,7 +245,8 @@ func (r *reviving) prepare(rt *Runtime, s *Session) (p engine.Prepared, err erro
 	if err := code.Give(eff, r.values); err != nil {
 		return p, err
 	}
-	p.Granted = Policy{Effective: eff, Denials: append(slices.Clone(r.kept.Policy.Denials), s.denials...), Ceiling: s.caller.CeilingPath()}
+	denials := append(slices.Clone(r.kept.Policy.Denials), s.denials...)
+	p.Granted = Policy{Effective: eff, Denials: denials, Ceiling: s.caller.CeilingPath()}
 	p.Wanted = req.Request
 	return p, nil
 }

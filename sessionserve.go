@@ -67,7 +67,9 @@ func (s *Session) serve(ctx context.Context, x *engine.Execution, conn *guest.Co
 }
 
 // converse serves a session's machine until it is paused, or ends.
-func (s *Session) converse(timed context.Context, x *engine.Execution, conn *guest.Conn, serial io.Writer, folder string, tick <-chan time.Time, first bool) (paused bool, err error) {
+func (s *Session) converse(timed context.Context, x *engine.Execution, conn *guest.Conn, serial io.Writer,
+	folder string, tick <-chan time.Time, first bool,
+) (paused bool, err error) {
 	input, to := io.Pipe()
 	if err := s.client.GoOn(to); err != nil { // before Stream writes to the client; what it says comes when that reads
 		conn.Close()
@@ -183,7 +185,8 @@ func (s *Session) sleep(ctx context.Context, x *engine.Execution, folder string)
 
 // awake resumes it. whole says of an error that the folder still has the pause, so that the session can be resumed
 // again.
-func (s *Session) awake(ctx context.Context, x *engine.Execution, folder string) (conn *guest.Conn, whole bool, err error) {
+func (s *Session) awake(ctx context.Context, x *engine.Execution, folder string,
+) (conn *guest.Conn, whole bool, err error) {
 	spec := x.Spec
 	if spec.QEMU, err = s.rt.source.QEMU(ctx, spec.Image.Arch); err != nil { // it may be another one by now
 		return nil, true, err

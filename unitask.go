@@ -212,8 +212,8 @@ func Open(opts Options) (*Runtime, error) {
 	rt.catalog = &catalog.Catalog{Home: opts.Home, Images: images, Records: rt.runs, Source: rt.source,
 		Journal: rt.journal, Tell: opts.Events, Enter: rt.enter}
 	rt.engine = &engine.Engine{Home: opts.Home, RequireJail: opts.RequireJail, Upstream: opts.Upstream, Fleet: opts.Fleet,
-		Events: opts.Events, Images: images, Runs: rt.runs, History: rt.history, Journal: rt.journal, Refusals: &runlog.Refusals{},
-		Catalog: rt.catalog, Source: rt.source, Meters: spans.New(), Enter: rt.enter, Attach: rt.attachable,
+		Events: opts.Events, Images: images, Runs: rt.runs, History: rt.history, Journal: rt.journal,
+		Refusals: &runlog.Refusals{}, Catalog: rt.catalog, Source: rt.source, Meters: spans.New(), Enter: rt.enter,
 		Boots: opts.Machines.booted, Grace: engine.CollectGrace, ApprovalTime: approval.Patience}
 	rt.engine.Installer = &install.Installer{Home: opts.Home, Images: images, Records: rt.runs, Journal: rt.journal,
 		Proxy: opts.Upstream.Proxy, Run: rt.engine.RunBuild}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/debug"
+	"github.com/unitask/unitask/debug/attach"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/vmm"
 )
@@ -189,7 +190,7 @@ func (a *app) debugDump() *cobra.Command {
 			if out == "" {
 				return usage(errors.New("-o FILE says where to"))
 			}
-			monitor, rec, err := rt.Attach(cmd.Context(), args[0], vmm.AccessMemory, secrets)
+			monitor, rec, err := rt.Consoles().Join(cmd.Context(), args[0], vmm.AccessMemory, secrets)
 			if err != nil {
 				return attachError(err)
 			}
@@ -213,7 +214,7 @@ func dump(ctx context.Context, monitor *vmm.Monitor, memoryMB int, name string) 
 	if err != nil {
 		return 0, usage(err)
 	}
-	n, err := unitask.Dump(ctx, monitor, memoryMB, file)
+	n, err := attach.Dump(ctx, monitor, memoryMB, file)
 	if e := file.Close(); err == nil {
 		err = e
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/debug"
+	"github.com/unitask/unitask/debug/attach"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
@@ -27,18 +28,18 @@ func (a *app) attached(cmd *cobra.Command, id string, access vmm.Access, secrets
 		return err
 	}
 	defer rt.Close()
-	monitor, rec, err := rt.Attach(cmd.Context(), id, access, secrets)
+	monitor, rec, err := rt.Consoles().Join(cmd.Context(), id, access, secrets)
 	if err != nil {
 		return attachError(err)
 	}
 	c := debug.New(debug.Config{
 		Monitor: func() *vmm.Monitor { return monitor },
 		Net: func(ctx context.Context) (any, error) {
-			connections, err := unitask.Connections(ctx, monitor)
+			connections, err := attach.Connections(ctx, monitor)
 			if err != nil {
 				return nil, err
 			}
-			return rt.NetworkView(rec.ID, connections)
+			return rt.Consoles().NetworkView(rec.ID, connections)
 		},
 		Record: newRecording,
 		Dump: func(ctx context.Context, file string) (int64, error) {
@@ -51,7 +52,7 @@ func (a *app) attached(cmd *cobra.Command, id string, access vmm.Access, secrets
 		err = drive(cmd.Context(), c)
 	}
 	if rec.Machine != nil && rec.Machine.KeptUntil != nil && c.Quit() {
-		err = errors.Join(err, unitask.Release(cmd.Context(), monitor))
+		err = errors.Join(err, attach.Release(cmd.Context(), monitor))
 	}
 	_ = monitor.Disconnect()
 	c.Wait()
@@ -126,7 +127,7 @@ func (a *app) debugged(cmd *cobra.Command, args []string, f debugFlags, drive fu
 	}
 	cfg := debug.Config{
 		Monitor: m.Monitor, Snapshot: d.Snapshot, Restore: d.Restore, Symbols: symbols, GDB: gdb.dial,
-		Net:    func(context.Context) (any, error) { return rt.NetworkView(id, m.Connections()) },
+		Net:    func(context.Context) (any, error) { return rt.Consoles().NetworkView(id, m.Connections()) },
 		Record: newRecording,
 		Dump: func(ctx context.Context, file string) (int64, error) {
 			return dump(ctx, m.Monitor(), m.Spec.MemoryMB, file)

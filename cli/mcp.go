@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -91,24 +92,14 @@ of this machine. Elsewhere callers need a token: --token-file, or --jwks with --
 	return cmd
 }
 
+// mcp serves until the input ends or the command is stopped.
 func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 	size, err := unitask.ParsePoolSize(f.pool)
 	if err != nil {
 		return usage(err)
 	}
-	if f.http == "" {
-		for _, name := range []string{"loopback-anyone", "token-file", "metrics-token", "jwks", "tls-cert", "tls-key", "allow-host", "allow-origin", "stateless", "drain"} {
-			if cmd.Flags().Changed(name) {
-				return usage(fmt.Errorf("--%s needs --http", name))
-			}
-		}
-	}
-	if f.jwks == "" {
-		for _, name := range []string{"audience", "issuer", "url"} {
-			if cmd.Flags().Changed(name) {
-				return usage(fmt.Errorf("--%s needs --jwks", name))
-			}
-		}
+	if err := checkMCPFlags(cmd, f); err != nil {
+		return err
 	}
 	home, err := a.homeFolder()
 	if err != nil {
@@ -139,31 +130,13 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 			return usage(err)
 		}
 	}
-	// stdout is the protocol's.
-	level := slog.LevelWarn
-	if a.verbose || f.http != "" {
-		level = slog.LevelInfo
-	}
-	log := slog.New(logHandler(a.std.Stderr, f.logJSON, level))
-	for file := held; file != nil; file = file.Above {
-		for _, w := range file.Ignored {
-			log.Warn("the ceiling's file may only narrow the built-in ceiling; a key is ignored", "file", file.File, "key", w.Key, "value", w.Value, "why", "it "+file.Why, "remedy", file.Remedy())
-		}
-	}
+	log := a.openMCPLog(f)
+	warnOfCeiling(log, held)
 	for _, why := range strangers {
 		log.Warn(why)
 	}
-	opts := unitask.Options{Home: a.home, StoreBytes: a.store.n, Offline: a.mayNotFetch(), Machines: unitask.Pool(size, unitask.Shape{Kernel: unitask.Kernel(f.kernel)}),
-		Events: func(e unitask.Event) {
-			level := slog.LevelDebug
-			switch e.Kind {
-			case unitask.EventStore:
-				level = slog.LevelWarn
-			case unitask.EventImage: // parts that are fetched, images that are built: a call waits for it
-				level = slog.LevelInfo
-			}
-			log.Log(cmd.Context(), level, e.Message, "event", e.Kind)
-		}}
+	opts := unitask.Options{Home: a.home, StoreBytes: a.store.n, Offline: a.mayNotFetch(),
+		Events: logEvents(cmd.Context(), log), Machines: unitask.Pool(size, unitask.Shape{Kernel: unitask.Kernel(f.kernel)})}
 	client, err := f.fleet.open(a)
 	if err != nil {
 		return err
@@ -177,7 +150,8 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 		return err
 	}
 	defer rt.Close()
-	server, err := mcp.New(rt, mcp.Options{Vault: secrets, Version: version(), Dir: f.dir, Ceiling: held.Ceiling, Policy: held, Prompts: f.prompts, MaxConcurrent: f.concurrent, MaxQueue: f.queue,
+	server, err := mcp.New(rt, mcp.Options{Vault: secrets, Version: version(), Dir: f.dir, Ceiling: held.Ceiling,
+		Policy: held, Prompts: f.prompts, MaxConcurrent: f.concurrent, MaxQueue: f.queue,
 		CallerConcurrent: f.callerConcurrent, CallerPerMinute: f.callerPerMinute, Log: log})
 	if err != nil {
 		return usage(err)
@@ -186,12 +160,70 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 	if f.http == "" {
 		return server.ServeStdio(cmd.Context(), a.std.Stdin, a.std.Stdout)
 	}
+	return a.serveMCPOverHTTP(cmd.Context(), server, httpOpts, token)
+}
+
+// checkMCPFlags is an error if a flag is given without the flag that it needs.
+func checkMCPFlags(cmd *cobra.Command, f mcpFlags) error {
+	needing := []struct {
+		value, flag string
+		names       []string
+	}{
+		{f.http, "http", []string{"loopback-anyone", "token-file", "metrics-token", "jwks", "tls-cert", "tls-key",
+			"allow-host", "allow-origin", "stateless", "drain"}},
+		{f.jwks, "jwks", []string{"audience", "issuer", "url"}},
+	}
+	for _, need := range needing {
+		for _, name := range need.names {
+			if need.value == "" && cmd.Flags().Changed(name) {
+				return usage(fmt.Errorf("--%s needs --%s", name, need.flag))
+			}
+		}
+	}
+	return nil
+}
+
+// openMCPLog logs to standard error: standard output is the protocol's.
+func (a *app) openMCPLog(f mcpFlags) *slog.Logger {
+	level := slog.LevelWarn
+	if a.verbose || f.http != "" {
+		level = slog.LevelInfo
+	}
+	return slog.New(logHandler(a.std.Stderr, f.logJSON, level))
+}
+
+// warnOfCeiling logs the keys of policy files that are ignored.
+func warnOfCeiling(log *slog.Logger, held *policy.ForModels) {
+	for file := held; file != nil; file = file.Above {
+		for _, w := range file.Ignored {
+			log.Warn("the ceiling's file may only narrow the built-in ceiling; a key is ignored", "file", file.File,
+				"key", w.Key, "value", w.Value, "why", "it "+file.Why, "remedy", file.Remedy())
+		}
+	}
+}
+
+// logEvents returns a sink of events that logs them.
+func logEvents(ctx context.Context, log *slog.Logger) func(unitask.Event) {
+	return func(e unitask.Event) {
+		level := slog.LevelDebug
+		switch e.Kind {
+		case unitask.EventStore:
+			level = slog.LevelWarn
+		case unitask.EventImage: // parts that are fetched, images that are built: a call waits for it
+			level = slog.LevelInfo
+		}
+		log.Log(ctx, level, e.Message, "event", e.Kind)
+	}
+}
+
+// serveMCPOverHTTP says where it serves, and the token if it made one.
+func (a *app) serveMCPOverHTTP(ctx context.Context, server *mcp.Server, opts mcp.HTTPOptions, token string) error {
 	if os.Getenv("GOMEMLIMIT") == "" { // near it, memory that nobody uses is looked for more often
 		debug.SetMemoryLimit(mcp.UsualMemory)
 	}
-	return server.ServeHTTP(cmd.Context(), httpOpts, func(at net.Addr) {
+	return server.ServeHTTP(ctx, opts, func(at net.Addr) {
 		scheme := "http"
-		if httpOpts.TLS != nil {
+		if opts.TLS != nil {
 			scheme = "https"
 		}
 		a.ui.note("serving %s://%s/mcp", scheme, at)

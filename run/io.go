@@ -14,7 +14,7 @@ const KeepTime = 10 * time.Minute
 
 // Keep has a run boot its machine and keep it when its guest crashes: a kernel that gives up,
 // an agent that is lost, a fault that QEMU reports. The machine is stopped, has lost its
-// network, and waits for consoles to join it (Runtime.Attach). It ends when its time is up,
+// network, and waits for consoles to join it (attach.Client.Join). It ends when its time is up,
 // when a console releases it, or with the context.
 type Keep struct {
 	// Time is how long; 0 is ten minutes, which is the most.

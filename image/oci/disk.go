@@ -94,6 +94,33 @@ func (d *disk) finish(root *node) (int64, error) {
 	if err := d.folders(root, root); err != nil {
 		return 0, err
 	}
+	table, err := d.tabulateInodes()
+	if err != nil {
+		return 0, err
+	}
+	l, err := d.divide(uint32(len(table) / inodeSize))
+	if err != nil {
+		return 0, err
+	}
+	table = append(table, make([]byte, int(l.groups*l.perTable*blockSize)-len(table))...)
+	maps, desc, free := d.describeGroups(l)
+	for _, part := range [][]byte{maps, table} {
+		if _, err := d.blocks(part); err != nil {
+			return 0, err
+		}
+	}
+	if err := d.w.Flush(); err != nil {
+		return 0, err
+	}
+	head := make([]byte, (1+tableBlocks)*blockSize)
+	copy(head[1024:], superblock(l.total, l.groups*l.perGroup, l.perGroup, free.blocks, free.inodes))
+	copy(head[blockSize:], desc)
+	_, err = d.f.WriteAt(head, 0)
+	return int64(l.total) * blockSize, err
+}
+
+// tabulateInodes returns the table of inodes, without what fills its last block.
+func (d *disk) tabulateInodes() ([]byte, error) {
 	inodes := uint32(len(d.hosts)) - 1 + firstInode - 1
 	table := make([]byte, inodes*inodeSize)
 	for i, n := range d.hosts {
@@ -103,89 +130,107 @@ func (d *disk) finish(root *node) (int64, error) {
 		}
 		at := table[(ino-1)*inodeSize : ino*inodeSize]
 		if err := d.inode(n, at); err != nil {
-			return 0, err
+			return nil, err
 		}
 		seal(at, ino)
 	}
-	// Tables and bitmaps need room themselves, which may need another group.
-	at, groups := d.next, uint32(1)
-	var perGroup, perTable, end uint32
-	for ; ; groups++ {
+	return table, nil
+}
+
+// diskLayout is how a disk is divided into groups.
+type diskLayout struct {
+	inodes   uint32 // that are used
+	groups   uint32
+	perGroup uint32 // inodes of a group
+	perTable uint32 // blocks of a group's inodes
+	at, end  uint32 // blocks of the bitmaps and tables
+	total    uint32 // blocks of the disk
+}
+
+// divide chooses the groups, with the bitmaps and tables from the next block on. These need room themselves, which
+// may need another group.
+func (d *disk) divide(inodes uint32) (diskLayout, error) {
+	l := diskLayout{inodes: inodes, at: d.next, groups: 1}
+	for ; ; l.groups++ {
 		const each = blockSize / inodeSize
-		perGroup = ((inodes+groups-1)/groups + each - 1) / each * each
-		perTable = perGroup / each
-		end = at + groups*(2+perTable)
-		if perGroup <= groupInodes && uint64(end) <= uint64(groups)*groupBlocks {
+		l.perGroup = ((inodes+l.groups-1)/l.groups + each - 1) / each * each
+		l.perTable = l.perGroup / each
+		l.end = l.at + l.groups*(2+l.perTable)
+		if l.perGroup <= groupInodes && uint64(l.end) <= uint64(l.groups)*groupBlocks {
 			break
 		}
 	}
-	if groups*32 > tableBlocks*blockSize {
-		return 0, errors.New("its files take more than a disk holds")
+	if l.groups*32 > tableBlocks*blockSize {
+		return l, errors.New("its files take more than a disk holds")
 	}
-	table = append(table, make([]byte, int(groups*perTable*blockSize)-len(table))...)
-	total := max(end, (groups-1)*groupBlocks+1)
-	desc := make([]byte, groups*32)
-	freeBlocks, freeInodes := uint32(0), uint32(0)
-	var maps []byte
-	d.dead = append(d.dead, extent{1 + (groups*32+blockSize-1)/blockSize, tableBlocks - (groups*32+blockSize-1)/blockSize})
-	for g := range groups {
-		blockMap, inodeMap := make([]byte, blockSize), make([]byte, blockSize)
-		free := uint32(0)
-		for i := range uint32(groupBlocks) {
-			if block := g*groupBlocks + i; block >= total || block < end {
-				blockMap[i/8] |= 1 << (i % 8)
-			} else {
-				free++
-			}
-		}
-		for _, e := range d.dead {
-			for b := max(e.start, g*groupBlocks); b < min(e.start+e.blocks, (g+1)*groupBlocks); b++ {
-				i := b - g*groupBlocks
-				blockMap[i/8] &^= 1 << (i % 8)
-				free++
-			}
-		}
-		unused, dirs := uint32(0), uint32(0)
-		for i := range uint32(groupInodes) {
-			switch ino := g*perGroup + i + 1; {
-			case i >= perGroup || ino < firstInode:
-				inodeMap[i/8] |= 1 << (i % 8)
-			case ino <= inodes:
-				inodeMap[i/8] |= 1 << (i % 8)
-				if d.hosts[ino-firstInode+1].isDir() {
-					dirs++
-				}
-			default:
-				unused++
-			}
-		}
-		if g == 0 {
-			dirs++ // the root
-		}
+	l.total = max(l.end, (l.groups-1)*groupBlocks+1)
+	return l, nil
+}
+
+// unused counts blocks and inodes.
+type unused struct{ blocks, inodes uint32 }
+
+// describeGroups returns the bitmaps and descriptors of all groups, and what is free in them.
+func (d *disk) describeGroups(l diskLayout) (maps, desc []byte, free unused) {
+	desc = make([]byte, l.groups*32)
+	descBlocks := (l.groups*32 + blockSize - 1) / blockSize
+	d.dead = append(d.dead, extent{1 + descBlocks, tableBlocks - descBlocks})
+	for g := range l.groups {
+		blockMap, blocks := d.mapBlocks(l, g)
+		inodeMap, inodes, dirs := d.mapInodes(l, g)
 		gd := desc[g*32:]
-		le.PutUint32(gd[0:], at+2*g)
-		le.PutUint32(gd[4:], at+2*g+1)
-		le.PutUint32(gd[8:], at+2*groups+g*perTable)
-		le.PutUint16(gd[12:], uint16(free))
-		le.PutUint16(gd[14:], uint16(unused))
+		le.PutUint32(gd[0:], l.at+2*g)
+		le.PutUint32(gd[4:], l.at+2*g+1)
+		le.PutUint32(gd[8:], l.at+2*l.groups+g*l.perTable)
+		le.PutUint16(gd[12:], uint16(blocks))
+		le.PutUint16(gd[14:], uint16(inodes))
 		le.PutUint16(gd[16:], uint16(dirs))
-		freeBlocks, freeInodes = freeBlocks+free, freeInodes+unused
+		free.blocks, free.inodes = free.blocks+blocks, free.inodes+inodes
 		maps = append(append(maps, blockMap...), inodeMap...)
 	}
-	for _, part := range [][]byte{maps, table} {
-		if _, err := d.blocks(part); err != nil {
-			return 0, err
+	return maps, desc, free
+}
+
+// mapBlocks returns the bitmap of a group's used blocks, and counts the free ones.
+func (d *disk) mapBlocks(l diskLayout, g uint32) (blockMap []byte, free uint32) {
+	blockMap = make([]byte, blockSize)
+	for i := range uint32(groupBlocks) {
+		if block := g*groupBlocks + i; block >= l.total || block < l.end {
+			blockMap[i/8] |= 1 << (i % 8)
+		} else {
+			free++
 		}
 	}
-	if err := d.w.Flush(); err != nil {
-		return 0, err
+	for _, e := range d.dead {
+		for b := max(e.start, g*groupBlocks); b < min(e.start+e.blocks, (g+1)*groupBlocks); b++ {
+			i := b - g*groupBlocks
+			blockMap[i/8] &^= 1 << (i % 8)
+			free++
+		}
 	}
-	super := superblock(total, groups*perGroup, perGroup, freeBlocks, freeInodes)
-	head := make([]byte, (1+tableBlocks)*blockSize)
-	copy(head[1024:], super)
-	copy(head[blockSize:], desc)
-	_, err := d.f.WriteAt(head, 0)
-	return int64(total) * blockSize, err
+	return blockMap, free
+}
+
+// mapInodes returns the bitmap of a group's used inodes, and counts the free ones and the folders.
+func (d *disk) mapInodes(l diskLayout, g uint32) (inodeMap []byte, free, dirs uint32) {
+	inodeMap = make([]byte, blockSize)
+	for i := range uint32(groupInodes) {
+		switch ino := g*l.perGroup + i + 1; {
+		case i >= l.perGroup || ino < firstInode:
+			inodeMap[i/8] |= 1 << (i % 8)
+		case ino <= l.inodes:
+			inodeMap[i/8] |= 1 << (i % 8)
+			if d.hosts[ino-firstInode+1].isDir() {
+				dirs++
+			}
+		default:
+			free++
+		}
+	}
+	if g == 0 {
+		dirs++ // the root
+	}
+	return inodeMap, free, dirs
 }
 
 var le = binary.LittleEndian

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/unitask/unitask/debug/attach"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 )
@@ -28,17 +29,9 @@ func (o *DebugOptions) check(c *policy.Ceiling, secrets int) error {
 	if secrets > 0 && !o.WithSecrets {
 		return secretsUnderDebug(secrets)
 	}
-	return MayDebug(c)
+	return attach.Allowed(c)
 }
 
 func secretsUnderDebug(n int) error {
 	return policy.Bad("secrets", fmt.Sprintf("of %d names", n), "a debugger can read them: --with-secrets allows it")
-}
-
-// MayDebug is an error where a ceiling forbids it.
-func MayDebug(c *policy.Ceiling) error {
-	if c.Debug() {
-		return nil
-	}
-	return policy.Bad("debug", "true", "the ceiling %s has debug = false", c.Path)
 }

@@ -108,23 +108,21 @@ func (i How) check(caller run.Caller, req catalog.Request, streams run.IO) error
 
 // Engine runs requests. Any number of goroutines may use one.
 type Engine struct {
-	Home        string
-	RequireJail []string // without which nothing runs
-	Upstream    netstack.Upstream
-	Fleet       Fleet           // that runs everything, or nil
-	Events      func(run.Event) // those of runs that have nowhere for them
-	Images      *image.Store
-	Runs        *record.Store
-	History     *history.Store
-	Journal     *audit.Journal
-	Refusals    *runlog.Refusals
-	Catalog     *catalog.Catalog
-	Source      *machine.Source
-	Installer   *install.Installer
-	Meters      *spans.Meters
-	Enter       func() (leave func(), err error)
-	// Attach has others of the user join a run's machine until leave.
-	Attach       func(rec *record.Run, m *machine.Machine, secrets bool, redactor *record.Redactor, release func() error) (leave func())
+	Home         string
+	RequireJail  []string // without which nothing runs
+	Upstream     netstack.Upstream
+	Fleet        Fleet           // that runs everything, or nil
+	Events       func(run.Event) // those of runs that have nowhere for them
+	Images       *image.Store
+	Runs         *record.Store
+	History      *history.Store
+	Journal      *audit.Journal
+	Refusals     *runlog.Refusals
+	Catalog      *catalog.Catalog
+	Source       *machine.Source
+	Installer    *install.Installer
+	Meters       *spans.Meters
+	Enter        func() (leave func(), err error)
 	Grace        time.Duration // CollectGrace; tests shorten it
 	ApprovalTime time.Duration // approval.Patience; tests shorten it
 	Boots        bool          // no machine is a clone

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/unitask/unitask/debug/attach"
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/approval"
@@ -272,7 +273,8 @@ func (x *Execution) introduce(m *machine.Machine) (leave func(), err error) {
 	if !x.Code.Attachable {
 		return func() {}, nil
 	}
-	return x.engine.Attach(x.Rec, m, x.Code.Exposed > 0, x.Redactor, x.kept.release), nil
+	consoles := attach.Server{Machine: m, Secrets: x.Code.Exposed > 0, Redactor: x.Redactor, Release: x.kept.release}
+	return consoles.Listen(x.Rec.Dir()), nil
 }
 
 // hold keeps a halted machine whose guest has crashed.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/unitask/unitask/debug/attach"
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
@@ -22,7 +23,7 @@ func checkKeep(k *run.Keep, c *policy.Ceiling, secrets int) error {
 	if k.Time < 0 || k.Time > run.KeepTime {
 		return policy.Bad("keep", k.Time.String(), "a machine is kept for %s at most", run.KeepTime)
 	}
-	return MayDebug(c)
+	return attach.Allowed(c)
 }
 
 // holding keeps the machine of one run.

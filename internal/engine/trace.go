@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/unitask/unitask/debug/attach"
 	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
@@ -60,7 +61,7 @@ func (t *Trace) Check(c *policy.Ceiling, secrets int) error {
 			return wrong(fmt.Sprintf("%.100q", item), "use an item of QEMU's -d (int, guest_errors, …), or trace:PATTERN")
 		}
 	}
-	return MayDebug(c)
+	return attach.Allowed(c)
 }
 
 // tracing is a trace that is being made.

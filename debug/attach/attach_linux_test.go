@@ -1,4 +1,4 @@
-package unitask
+package attach
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/localsocket"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/record"
@@ -20,16 +21,13 @@ import (
 // A name of a run is no path: nothing outside of the store's folder is joined.
 func TestAttackAttachNames(t *testing.T) {
 	home := testdir.Private(t)
-	rt, err := Open(Options{Home: home})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rt.Close()
+	runs := filepath.Join(home, "runs")
+	client := Client{History: &history.Store{Records: record.Open(runs), Home: home}}
 	outside := filepath.Join(home, "outside")
-	if err := errors.Join(os.Mkdir(filepath.Join(home, "runs"), 0o700), os.Mkdir(outside, 0o700)); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := errors.Join(os.Mkdir(runs, 0o700), os.Mkdir(outside, 0o700)); err != nil && !errors.Is(err, os.ErrExist) {
 		t.Fatal(err)
 	}
-	l, err := localsocket.Listen(outside, debugSocket)
+	l, err := localsocket.Listen(outside, socketName)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +37,7 @@ func TestAttackAttachNames(t *testing.T) {
 	}
 	for _, id := range []string{"../outside", "..", ".", "", "/", outside, "x/../../outside", "..\x00", "*", "last"} {
 		got := "not found"
-		if _, _, err := rt.Attach(t.Context(), id, vmm.AccessRead, false); !errors.Is(err, record.ErrNotFound) {
+		if _, _, err := client.Join(t.Context(), id, vmm.AccessRead, false); !errors.Is(err, record.ErrNotFound) {
 			got = fmt.Sprint(err)
 		}
 		attack.Check(t, fmt.Sprintf("attach to a run named %q", strings.ReplaceAll(id, home, "HOME")), "not found", got)
@@ -53,17 +51,17 @@ func TestAttackAttachStranger(t *testing.T) {
 		t.Skip("wants root, to become somebody else, and perl")
 	}
 	dir := t.TempDir()
-	l, err := localsocket.Listen(dir, debugSocket)
+	l, err := localsocket.Listen(dir, socketName)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	st, err := os.Stat(filepath.Join(dir, debugSocket))
+	st, err := os.Stat(filepath.Join(dir, socketName))
 	if err != nil {
 		t.Fatal(err)
 	}
 	attack.Check(t, "the mode of a run's socket", "-rw-------", strings.Replace(st.Mode().String(), "S", "-", 1))
-	for path, mode := range map[string]os.FileMode{dir: 0o755, filepath.Join(dir, debugSocket): 0o666} {
+	for path, mode := range map[string]os.FileMode{dir: 0o755, filepath.Join(dir, socketName): 0o666} {
 		if err := os.Chmod(path, mode); err != nil {
 			t.Fatal(err)
 		}
