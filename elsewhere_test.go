@@ -1,9 +1,11 @@
 package unitask
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/record"
 )
 
@@ -18,8 +20,11 @@ func TestAttackWorkerMachine(t *testing.T) {
 	} {
 		r := &FleetRun{x: &execution{rec: &record.Run{}}}
 		r.Machine([]byte(text))
-		if m := r.x.rec.Machine; (m != nil) != want || m != nil && m.ImageDigest != "x" {
+		m := r.x.rec.Machine
+		if m != nil && m.ImageDigest != "x" {
 			t.Errorf("%.80s: %+v", text, m)
 		}
+		row := fmt.Sprintf("a worker says of a machine %.60s, of %d bytes: taken", text, len(text))
+		attack.Check(t, row, fmt.Sprint(want), fmt.Sprint(m != nil))
 	}
 }
