@@ -100,15 +100,15 @@ func TestImportsPointDown(t *testing.T) {
 
 // budgets may only fall: who needs less writes the new figure here.
 var budgets = map[string]int{
-	"files of the root":            39,
-	"lines of the root":            6388,
-	"methods of Runtime":           47,
+	"files of the root":            29,
+	"lines of the root":            4781,
+	"methods of Runtime":           42,
 	"functions of over 80 lines":   8,
 	"tests of over 80 lines":       99,
 	"files of over 500 lines":      15,
 	"lines of over 120 characters": 4870,
 	"sleeps in tests":              95,
-	"bytes of ARCHITECTURE.md":     10_855,
+	"bytes of ARCHITECTURE.md":     10_852,
 }
 
 func TestBudgets(t *testing.T) {

@@ -1,6 +1,10 @@
 package unitask_test
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -88,4 +92,58 @@ func attacks(t *testing.T, room, name string) bool {
 		}
 	}
 	return false
+}
+
+// Each test that is named as an attack records rows, by itself or by what it calls in its package, so that make attack
+// has them.
+func TestEachAttackHasRows(t *testing.T) {
+	rooms := map[string]map[string]*ast.FuncDecl{}
+	err := filepath.WalkDir(".", func(name string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(name, "_test.go") {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		room := filepath.Dir(name)
+		if rooms[room] == nil {
+			rooms[room] = map[string]*ast.FuncDecl{}
+		}
+		for _, d := range file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok {
+				rooms[room][f.Name.Name] = f
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for room, functions := range rooms {
+		for name, f := range functions {
+			if strings.HasPrefix(name, "TestAttack") && !records(functions, f, map[string]bool{}) {
+				t.Errorf("%s: %s records no rows: attack.Check", room, name)
+			}
+		}
+	}
+}
+
+// records says that a function calls attack.Check, or another one of its package that does.
+func records(functions map[string]*ast.FuncDecl, f *ast.FuncDecl, seen map[string]bool) (does bool) {
+	seen[f.Name.Name] = true
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.SelectorExpr:
+			if x, ok := n.X.(*ast.Ident); ok && x.Name == "attack" && n.Sel.Name == "Check" {
+				does = true
+			}
+		case *ast.Ident:
+			if next := functions[n.Name]; next != nil && !seen[n.Name] && records(functions, next, seen) {
+				does = true
+			}
+		}
+		return !does
+	})
+	return does
 }

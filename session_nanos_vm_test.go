@@ -13,6 +13,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -302,9 +303,8 @@ func TestAttackSessionNanos(t *testing.T) {
 			defer s.Close() // whose error is what the code did
 			res, err := s.Run(t.Context(), unitask.Step{Code: code, Timeout: 3 * time.Second})
 			t.Logf("%v", err)
-			if err == nil && res.ExitCode == 0 {
-				t.Errorf("%+v", res)
-			}
+			got := fmt.Sprint(err == nil && res.ExitCode == 0)
+			attack.Check(t, "a step on nanos, by "+name+", that ends with 0", "false", got)
 			var over *unitask.SessionError
 			if _, err := s.Run(t.Context(), unitask.Step{Code: "1", Timeout: 3 * time.Second}); err != nil && !errors.As(err, &over) {
 				t.Errorf("behind it: %v", err)

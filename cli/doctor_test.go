@@ -8,7 +8,7 @@ import (
 )
 
 // An attempt that gets through is counted, and marked; what only the filter stopped is not.
-func TestAttackRows(t *testing.T) {
+func TestDoctorAttackRows(t *testing.T) {
 	a := &app{ui: newUI(Streams{Stdout: &bytes.Buffer{}, Stderr: &bytes.Buffer{}})}
 	rows, through := a.attackRows([]vmm.Attempt{
 		{Name: "a", Seen: "openat: permission denied", Behind: "the same"},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
+	"github.com/unitask/unitask/internal/attack"
 )
 
 // Runs of a lost worker take no slot while it is looked for, however many the tenant says there are; then they
@@ -43,6 +44,7 @@ func TestAttackOrphans(t *testing.T) {
 		}
 	}
 	waitFor(t, func() bool { return w.Info().Retried >= 20 && w.Info().Done >= 20 })
+	attack.Check(t, "runs beside many of a lost worker's end in time", "<nil>", fmt.Sprint(ctx.Err()))
 }
 
 // Who looks for a lost worker may be lost itself: the next one goes on from there, and a worker that is there again is

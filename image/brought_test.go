@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/image/oci"
+	"github.com/unitask/unitask/internal/attack"
 )
 
 func broughtDisk(fill byte) ([]byte, Brought) {
@@ -169,9 +171,9 @@ func TestAttackBroughtDigits(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{c.Digest[:7+leastDigest], c.Digest[:len(c.Digest)-1], c.key(), "docker.io/library/alpine@" + c.Digest} {
-		if found, err := s.Container(c.Arch, name); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s leads to %+v: %v", name, found, err)
-		}
+		_, err := s.Container(c.Arch, name)
+		row := fmt.Sprintf("an image that came along is named by %d bytes of %.9s…: not found", len(name), name)
+		attack.Check(t, row, "true", fmt.Sprint(errors.Is(err, fs.ErrNotExist)))
 	}
 	if found, err := s.Container(c.Arch, c.Digest); err != nil || found.Digest != c.Digest {
 		t.Errorf("the whole digest: %v", err)
@@ -187,9 +189,8 @@ func TestAttackBroughtLocks(t *testing.T) {
 			t.Fatal("nothing was taken for a disk")
 		}
 	}
-	if locks, err := os.ReadDir(filepath.Join(s.home, "locks")); err != nil || len(locks) != 1 {
-		t.Errorf("%v %v", locks, err)
-	}
+	locks, err := os.ReadDir(filepath.Join(s.home, "locks"))
+	attack.Check(t, "locks that three images without a disk leave", "1 <nil>", fmt.Sprint(len(locks), err))
 }
 
 // endlessDisk never ends.
@@ -233,14 +234,12 @@ func TestAttackBrought(t *testing.T) {
 			opened = true
 			return io.NopCloser(row.from), nil
 		})
-		if err == nil || !strings.Contains(err.Error(), row.says) {
-			t.Errorf("%s: %v", name, err)
-		}
+		refused := err != nil && strings.Contains(err.Error(), row.says)
+		left, _ := os.ReadDir(s.containersDir())
+		got := fmt.Sprintf("refused %t, %d files left", refused, len(left))
+		attack.Check(t, "an image comes along with "+name, "refused true, 0 files left", got)
 		if opened != (row.from != nil) {
-			t.Errorf("%s: the disk was opened: %v", name, opened)
-		}
-		if left, _ := os.ReadDir(s.containersDir()); len(left) > 0 {
-			t.Errorf("%s left %v", name, left)
+			t.Errorf("%s: the disk was opened: %v, %v", name, opened, err)
 		}
 	}
 }

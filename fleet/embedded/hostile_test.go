@@ -19,6 +19,8 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+
+	"github.com/unitask/unitask/internal/attack"
 )
 
 // said is a log that a test reads.
@@ -142,9 +144,11 @@ func TestAttackRoutes(t *testing.T) {
 			_, _ = io.WriteString(c, talk)
 			var heard []byte
 			heard, err = io.ReadAll(c)
+			got := "at most an alert"
 			if bytes.Contains(heard, []byte("INFO")) || bytes.Contains(heard, []byte("unitask")) || len(heard) > 16 { // an alert of TLS has 7
-				t.Errorf("%s: heard %q", row.what, heard)
+				got = string(heard)
 			}
+			attack.Check(t, "a stranger on the port of routes, "+row.what+": hears", "at most an alert", got)
 		}
 		if errors.Is(err, context.DeadlineExceeded) || err != nil && strings.Contains(err.Error(), "timeout") {
 			t.Errorf("%s: it is not let go: %v", row.what, err)
@@ -199,9 +203,8 @@ func TestAttackRoutes(t *testing.T) {
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
-		if len(heard) > 0 || ns.NumRoutes() > 0 {
-			t.Errorf("the spy has %d routes and heard %d messages", ns.NumRoutes(), len(heard))
-		}
+		got := fmt.Sprintf("%d routes, %d messages", ns.NumRoutes(), len(heard))
+		attack.Check(t, "a server of NATS without the key joins: it has", "0 routes, 0 messages", got)
 	}
 	spy(func(*server.Options) {})
 	spy(func(o *server.Options) {
@@ -252,9 +255,7 @@ func TestAttackSilentRoutes(t *testing.T) {
 			t.Fatalf("%d bytes, %v after %v", n, err, time.Since(begin))
 		}
 	}
-	if took := time.Since(begin); took > 9*time.Second {
-		t.Errorf("they were let go after %v", took)
-	}
+	attack.Check(t, "200 routes that say nothing are let go within 9 seconds", "true", fmt.Sprint(time.Since(begin) <= 9*time.Second))
 	if now := servers[0].standing(); !now.leads || now.here != 2 {
 		t.Errorf("%+v", now)
 	}

@@ -85,7 +85,7 @@ func TestRun(t *testing.T) {
 }
 
 // The table of attacks is part of what CI prints, and of its verdict.
-func TestAttacks(t *testing.T) {
+func TestReportAttacks(t *testing.T) {
 	module(t, map[string]string{
 		"go.mod":         "module x\ngo 1.26\n",
 		"held/a_test.go": "package a\nimport \"testing\"\nfunc TestAttackX(t *testing.T) { t.Log(`attack: \"a door\" \"shut\" \"shut\"`) }\n",

@@ -48,7 +48,7 @@ type FleetRun struct {
 	Stdout, Stderr io.Writer
 	Events         func(run.Event)
 
-	X              *Execution
+	x              *Execution
 	stdout, stderr *bounded.Stream
 	artifacts      *record.Artifacts
 	worker         string          // that says what follows
@@ -72,7 +72,7 @@ func (x *Execution) runElsewhere(ctx context.Context, req catalog.Request, calle
 	stderr := bounded.NewStream(x.Granted.OutputBytes, x.Rec.Stderr(), x.streams.Stderr)
 	plainOut, plainErr := x.Redactor.Writer(stdout), x.Redactor.Writer(stderr)
 	remote := &FleetRun{ID: x.Rec.ID, Caller: caller, Request: request, Inputs: &x.Code.Inputs, Colors: x.streams.Colors,
-		Stdin: x.streams.Stdin, Stdout: plainOut, Stderr: plainErr, X: x, stdout: stdout, stderr: stderr}
+		Stdin: x.streams.Stdin, Stdout: plainOut, Stderr: plainErr, x: x, stdout: stdout, stderr: stderr}
 	remote.Events = func(e run.Event) { // a worker's, who knows the secrets
 		e.Message = x.Redactor.String(e.Message)
 		x.streams.Events(e)
@@ -120,11 +120,11 @@ func (x *Execution) runElsewhere(ctx context.Context, req catalog.Request, calle
 // Again says that the run is made again from its beginning, on another worker: what it had
 // printed goes out of the record and the result. What went to IO.Stdout can't be taken back.
 func (r *FleetRun) Again(why string) {
-	r.X.Rec.Restart()
+	r.x.Rec.Restart()
 	for _, c := range []*bounded.Stream{r.stdout, r.stderr} {
-		c.Restart(r.X.Granted.OutputBytes)
+		c.Restart(r.x.Granted.OutputBytes)
 	}
-	r.X.Res.Retried = r.X.Redactor.String(why)
+	r.x.Res.Retried = r.x.Redactor.String(why)
 	r.Events(run.Event{Kind: run.EventRetry, Message: why})
 }
 
@@ -135,14 +135,14 @@ func (r *FleetRun) Machine(text json.RawMessage) {
 	if len(text) > 64<<10 || nesting.Check(text, 16, 10_000) != nil {
 		return
 	}
-	if text, _ = r.X.Redactor.JSON(text); json.Unmarshal(text, &m) == nil {
-		r.X.Rec.Machine = &m
+	if text, _ = r.x.Redactor.JSON(text); json.Unmarshal(text, &m) == nil {
+		r.x.Rec.Machine = &m
 	}
 }
 
 // Console puts the guest's console into the record.
 func (r *FleetRun) Console(from io.Reader) error {
-	plain := r.X.Redactor.Writer(r.X.Rec.Console())
+	plain := r.x.Redactor.Writer(r.x.Rec.Console())
 	_, err := io.Copy(plain, io.LimitReader(from, maxFleetConsole))
 	return errors.Join(err, plain.Close())
 }
@@ -150,11 +150,11 @@ func (r *FleetRun) Console(from io.Reader) error {
 // Artifact takes a file that the code left in /out: it is held to what was granted here, whatever
 // the worker says. One that can't be read to its end is not kept.
 func (r *FleetRun) Artifact(name string, perm fs.FileMode, content io.Reader) error {
-	if r.X.Granted.MaxArtifacts <= 0 {
+	if r.x.Granted.MaxArtifacts <= 0 {
 		return nil
 	}
 	if r.artifacts == nil {
-		r.artifacts = r.X.Rec.Artifacts(r.X.Granted.MaxArtifacts, r.X.Redactor)
+		r.artifacts = r.x.Rec.Artifacts(r.x.Granted.MaxArtifacts, r.x.Redactor)
 	}
 	if err := r.artifacts.Begin(0, perm, name); err != nil {
 		return err

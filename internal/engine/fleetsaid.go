@@ -26,13 +26,13 @@ const (
 // SaidBy names the worker that says what follows of the run.
 func (r *FleetRun) SaidBy(worker string) {
 	r.worker = bounded.Text(worker, 64)
-	r.X.audit.Worker = r.worker
+	r.x.audit.Worker = r.worker
 }
 
 // Decided puts a line of the worker's netlog into the record, if it is one. more says that further ones are taken.
 func (r *FleetRun) Decided(line []byte) (more bool) {
 	if r.decided == MaxSaidDecisions {
-		r.X.streams.Events(run.Event{Kind: run.EventStore, Message: fmt.Sprintf("the worker's netlog has more than %d lines: the rest is left out", MaxSaidDecisions)})
+		r.x.streams.Events(run.Event{Kind: run.EventStore, Message: fmt.Sprintf("the worker's netlog has more than %d lines: the rest is left out", MaxSaidDecisions)})
 	}
 	if r.decided++; r.decided > MaxSaidDecisions {
 		return false
@@ -41,10 +41,11 @@ func (r *FleetRun) Decided(line []byte) (more bool) {
 	if len(line) > MaxSaidLine || nesting.Check(line, 4, maxSaidValues) != nil || json.Unmarshal(line, &d) != nil {
 		return true
 	}
-	history.BoundSaidLine(&d, r.X.Granted.Secrets)
-	text, _ := r.X.Redactor.Marshal(history.NetlogLine{Schema: history.NetlogSchema, Run: r.X.Rec.ID, Caller: r.X.Rec.Owner, Worker: r.worker, Decision: d})
-	r.X.Rec.Netlog(text)
-	r.X.audit.Decided(r.counted(d))
+	history.BoundSaidLine(&d, r.x.Granted.Secrets)
+	text, _ := r.x.Redactor.Marshal(history.NetlogLine{Schema: history.NetlogSchema,
+		Run: r.x.Rec.ID, Caller: r.x.Rec.Owner, Worker: r.worker, Decision: d})
+	r.x.Rec.Netlog(text)
+	r.x.audit.Decided(r.counted(d))
 	return true
 }
 

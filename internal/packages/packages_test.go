@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/unitask/unitask/internal/attack"
 )
 
 func environment(vars map[string]string) Env {
@@ -124,7 +126,7 @@ func archive(headers ...*tar.Header) []byte {
 }
 
 // What was written by foreign code leads nowhere, and what is refused leaves nothing.
-func TestAddAttacked(t *testing.T) {
+func TestAttackAdd(t *testing.T) {
 	many := []*tar.Header{}
 	for i := range MaxFiles + 1 {
 		many = append(many, &tar.Header{Name: fmt.Sprint("d/", i), Typeflag: tar.TypeDir})
@@ -162,12 +164,9 @@ func TestAddAttacked(t *testing.T) {
 	} {
 		s := &Store{Dir: filepath.Join(t.TempDir(), "packages")}
 		err := s.Add(&Lock{Key: "k"}, bytes.NewReader(c.stream))
-		if err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v", name, err)
-		}
-		if left, _ := os.ReadDir(s.Dir); len(left) > 0 {
-			t.Errorf("%s left %v", name, left)
-		}
+		left, _ := os.ReadDir(s.Dir)
+		got := fmt.Sprintf("refused %t, %d files left", err != nil && strings.Contains(err.Error(), c.says), len(left))
+		attack.Check(t, "what an install leaves: "+name, "refused true, 0 files left", got)
 	}
 }
 
@@ -203,12 +202,9 @@ func TestAttackLock(t *testing.T) {
 			}
 			continue
 		}
-		if err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v", name, err)
-		}
-		if left, _ := os.ReadDir(s.Dir); len(left) > 0 {
-			t.Errorf("%s left %v", name, left)
-		}
+		left, _ := os.ReadDir(s.Dir)
+		got := fmt.Sprintf("refused %t, %d files left", err != nil && strings.Contains(err.Error(), c.says), len(left))
+		attack.Check(t, "a lock with "+name, "refused true, 0 files left", got)
 	}
 	s := &Store{Dir: t.TempDir()}
 	write(t, filepath.Join(s.Dir, "k", lockName), `{"schema":1,"key":"k"}`+strings.Repeat(" ", maxLock))

@@ -1,10 +1,11 @@
-package unitask
+package engine
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
-	"github.com/unitask/unitask/internal/engine"
+	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/record"
 )
 
@@ -17,10 +18,13 @@ func TestAttackWorkerMachine(t *testing.T) {
 		`{"imageDigest":"x","jail":"` + strings.Repeat("x", 64<<10) + `"}`:                                                              false,
 		`{"imageDigest":`: false,
 	} {
-		r := &FleetRun{X: &engine.Execution{Rec: &record.Run{}}}
+		r := &FleetRun{x: &Execution{Rec: &record.Run{}}}
 		r.Machine([]byte(text))
-		if m := r.X.Rec.Machine; (m != nil) != want || m != nil && m.ImageDigest != "x" {
+		m := r.x.Rec.Machine
+		if m != nil && m.ImageDigest != "x" {
 			t.Errorf("%.80s: %+v", text, m)
 		}
+		row := fmt.Sprintf("a worker says of a machine %.60s, of %d bytes: taken", text, len(text))
+		attack.Check(t, row, fmt.Sprint(want), fmt.Sprint(m != nil))
 	}
 }
