@@ -106,7 +106,7 @@ var budgets = map[string]int{
 	"functions of over 80 lines":   8,
 	"tests of over 80 lines":       99,
 	"files of over 500 lines":      15,
-	"lines of over 120 characters": 4870,
+	"lines of over 120 characters": 4869,
 	"sleeps in tests":              95,
 	"bytes of ARCHITECTURE.md":     10_855,
 }
