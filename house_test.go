@@ -103,10 +103,10 @@ var budgets = map[string]int{
 	"files of the root":            39,
 	"lines of the root":            6388,
 	"methods of Runtime":           47,
-	"functions of over 80 lines":   7,
+	"functions of over 80 lines":   5,
 	"tests of over 80 lines":       99,
 	"files of over 500 lines":      15,
-	"lines of over 120 characters": 4869,
+	"lines of over 120 characters": 4868,
 	"sleeps in tests":              95,
 	"bytes of ARCHITECTURE.md":     10_855,
 }
