@@ -103,7 +103,7 @@ var budgets = map[string]int{
 	"files of the root":            39,
 	"lines of the root":            6388,
 	"methods of Runtime":           47,
-	"functions of over 80 lines":   5,
+	"functions of over 80 lines":   4,
 	"tests of over 80 lines":       99,
 	"files of over 500 lines":      15,
 	"lines of over 120 characters": 4868,
