@@ -103,10 +103,10 @@ var budgets = map[string]int{
 	"files of the root":            29,
 	"lines of the root":            4781,
 	"methods of Runtime":           42,
-	"functions of over 80 lines":   8,
+	"functions of over 80 lines":   4,
 	"tests of over 80 lines":       99,
 	"files of over 500 lines":      15,
-	"lines of over 120 characters": 4870,
+	"lines of over 120 characters": 4868,
 	"sleeps in tests":              95,
 	"bytes of ARCHITECTURE.md":     10_852,
 }

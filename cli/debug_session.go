@@ -103,15 +103,11 @@ func (a *app) debugged(cmd *cobra.Command, args []string, f debugFlags, drive fu
 			a.ui.note("run %s", id)
 		}
 	}
-	type outcome struct {
-		res *unitask.Result
-		err error
-	}
-	done := make(chan outcome, 1)
+	done := make(chan debugOutcome, 1)
 	over := make(chan struct{})
 	go func() {
 		res, err := rt.Debug(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling}, req, streams, opts)
-		done <- outcome{res, err}
+		done <- debugOutcome{res, err}
 		close(over)
 	}()
 	var d *machine.Debugger
@@ -121,10 +117,7 @@ func (a *app) debugged(cmd *cobra.Command, args []string, f debugFlags, drive fu
 		return asFlags(cmd, o.err)
 	}
 	m := d.Machine()
-	symbols, err := debug.LoadSymbols(m.Spec.Image.Path(image.KernelFile))
-	if err != nil {
-		a.ui.note("addresses have no names: %v", err)
-	}
+	symbols := a.loadSymbols(m.Spec.Image)
 	cfg := debug.Config{
 		Monitor: m.Monitor, Snapshot: d.Snapshot, Restore: d.Restore, Symbols: symbols, GDB: gdb.dial,
 		Net:    func(context.Context) (any, error) { return rt.Consoles().NetworkView(id, m.Connections()) },
@@ -136,16 +129,11 @@ func (a *app) debugged(cmd *cobra.Command, args []string, f debugFlags, drive fu
 	}
 	if f.gdb { // it is gdb's, then
 		cfg.GDB = nil
-		if err := gdb.write(m.Spec.Image, symbols); err != nil {
+		if err := a.introduceGDB(gdb, m.Spec.Image, symbols); err != nil {
 			cancel()
 			<-over
 			return err
 		}
-		name := "gdb"
-		if m.Spec.Image.Arch != image.HostArch() {
-			name = "gdb-multiarch"
-		}
-		a.ui.note("%s -x %s", name, gdb.init)
 	}
 	c := debug.New(cfg)
 	feeds.to(c)
@@ -153,12 +141,7 @@ func (a *app) debugged(cmd *cobra.Command, args []string, f debugFlags, drive fu
 	group.Go(func() {
 		<-over
 		o := <-done
-		switch {
-		case o.res != nil && o.err == nil:
-			c.Ended(fmt.Sprintf("%s, exit code %d", o.res.Outcome, o.res.ExitCode))
-		default:
-			c.Ended(o.err.Error())
-		}
+		c.Ended(o.String())
 	})
 	if err = c.Open(ctx); err == nil {
 		err = drive(ctx, c)
@@ -167,6 +150,41 @@ func (a *app) debugged(cmd *cobra.Command, args []string, f debugFlags, drive fu
 	group.Wait()
 	c.Wait()
 	return err
+}
+
+// loadSymbols reads the symbols of an image's kernel, and says if it has none.
+func (a *app) loadSymbols(im *image.Image) *debug.Symbols {
+	symbols, err := debug.LoadSymbols(im.Path(image.KernelFile))
+	if err != nil {
+		a.ui.note("addresses have no names: %v", err)
+	}
+	return symbols
+}
+
+// introduceGDB writes gdb's commands for the machine, and says how to start gdb.
+func (a *app) introduceGDB(gdb *gdbSocket, im *image.Image, symbols *debug.Symbols) error {
+	if err := gdb.write(im, symbols); err != nil {
+		return err
+	}
+	name := "gdb"
+	if im.Arch != image.HostArch() {
+		name = "gdb-multiarch"
+	}
+	a.ui.note("%s -x %s", name, gdb.init)
+	return nil
+}
+
+// debugOutcome is how a run that was debugged ended.
+type debugOutcome struct {
+	res *unitask.Result
+	err error
+}
+
+func (o debugOutcome) String() string {
+	if o.res != nil && o.err == nil {
+		return fmt.Sprintf("%s, exit code %d", o.res.Outcome, o.res.ExitCode)
+	}
+	return o.err.Error()
 }
 
 // feeds pass streams on to a console, which comes later than they do.

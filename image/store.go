@@ -171,6 +171,21 @@ func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, er
 		return nil, err
 	}
 	defer done()
+	if err := s.buildInto(ctx, tmp, kernel, arch, digest); err != nil {
+		return nil, err
+	}
+	final := filepath.Join(s.imagesDir(), digest)
+	if err := os.RemoveAll(final); err != nil { // half of one, without its description
+		return nil, err
+	}
+	if err := os.Rename(tmp, final); err != nil {
+		return nil, err
+	}
+	return s.load(digest)
+}
+
+// buildInto builds the image in a folder, its description included.
+func (s *Store) buildInto(ctx context.Context, tmp string, kernel Kernel, arch Arch, digest string) error {
 	what := s.kind() + " for " + string(kernel)
 	if s.tracing && kernel == Nanos {
 		what += " tracing"
@@ -186,6 +201,7 @@ func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, er
 		im.Runtime = s.container.Digest[:min(19, len(s.container.Digest))]
 	}
 	var parts []Part
+	var err error
 	switch kernel {
 	case Linux:
 		parts, im.Version, err = s.buildLinux(ctx, arch, tmp)
@@ -195,7 +211,7 @@ func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, er
 		err = fmt.Errorf("unknown kernel %q: use linux or nanos", kernel)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("build %s image for %s: %w", kernel, arch, err)
+		return fmt.Errorf("build %s image for %s: %w", kernel, arch, err)
 	}
 	for _, p := range parts {
 		im.Parts = append(im.Parts, p.Name+" "+p.Version)
@@ -204,21 +220,11 @@ func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, er
 		}
 	}
 	if err := im.describeFiles(); err != nil {
-		return nil, err
+		return err
 	}
 	s.share(im)
 	im.Built, im.BuildMs = time.Now().UTC().Truncate(time.Second), time.Since(start).Milliseconds()
-	if err := im.save(); err != nil {
-		return nil, err
-	}
-	final := filepath.Join(s.imagesDir(), digest)
-	if err := os.RemoveAll(final); err != nil { // half of one, without its description
-		return nil, err
-	}
-	if err := os.Rename(tmp, final); err != nil {
-		return nil, err
-	}
-	return s.load(digest)
+	return im.save()
 }
 
 // imageMode is the mode of an image's files. The folders above them keep others out.

@@ -40,11 +40,8 @@ func (s *suite) images(kernel image.Kernel, only string, _ int) (ok bool, err er
 		fmt.Printf("| %s: %s | %s | %s | | | %.2f | 1.00 |\n", kernel, name, target, is, ratio)
 		ok = ok && ratio <= 1
 	}
-	home := filepath.Join(s.dir, "home")
-	if err := os.Mkdir(home, 0o700); err != nil {
-		return false, err
-	}
-	if err := os.Symlink(filepath.Join(s.home, "vendor"), filepath.Join(home, "vendor")); err != nil {
+	home, err := s.makeHome()
+	if err != nil {
 		return false, err
 	}
 	rt, err := unitask.Open(unitask.Options{Home: home})
@@ -116,6 +113,15 @@ func (s *suite) images(kernel image.Kernel, only string, _ int) (ok bool, err er
 		}
 	}
 	return ok, nil
+}
+
+// makeHome makes a home that has the parts, and nothing else.
+func (s *suite) makeHome() (string, error) {
+	home := filepath.Join(s.dir, "home")
+	if err := os.Mkdir(home, 0o700); err != nil {
+		return "", err
+	}
+	return home, os.Symlink(filepath.Join(s.home, "vendor"), filepath.Join(home, "vendor"))
 }
 
 // counter counts the bytes that are written to it.

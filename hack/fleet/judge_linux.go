@@ -82,6 +82,11 @@ func (f *load) judge() error {
 	for what, n := range f.kills {
 		tally[what] = n
 	}
+	return f.report(tally, took, faults)
+}
+
+// report prints how the runs ended. The error counts the faults.
+func (f *load) report(tally map[string]int, took []time.Duration, faults []string) error {
 	fmt.Printf("%d runs submitted twice in %v, %d of them in machines\n", f.runs, f.took.Round(time.Second), f.machines)
 	names := []string{}
 	for what := range tally {
@@ -92,7 +97,8 @@ func (f *load) judge() error {
 		fmt.Printf("%8d %s\n", tally[what], what)
 	}
 	if slices.Sort(took); len(took) > 0 {
-		fmt.Printf("from submit to result: p50 %v, p95 %v, p99 %v\n", took[len(took)/2].Round(time.Millisecond), took[len(took)*95/100].Round(time.Millisecond), took[len(took)*99/100].Round(time.Millisecond))
+		at := func(percent int) time.Duration { return took[len(took)*percent/100].Round(time.Millisecond) }
+		fmt.Printf("from submit to result: p50 %v, p95 %v, p99 %v\n", at(50), at(95), at(99))
 	}
 	slices.Sort(faults)
 	if log, err := os.ReadFile(filepath.Join(f.dir, "log")); err == nil && len(faults) > 0 {

@@ -1,4 +1,4 @@
-package unitask_test
+package catalog
 
 import (
 	"archive/tar"
@@ -22,9 +22,12 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
-	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/home/config"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/testdir"
+	"github.com/unitask/unitask/run"
 )
 
 // The login of a registry comes from where the home's configuration says, and stays out of all that is kept.
@@ -80,25 +83,26 @@ func TestRegistryLogins(t *testing.T) {
 	if err := os.WriteFile(secret, []byte(password+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	rt, err := unitask.Open(unitask.Options{Home: home})
+	images, err := image.Open(home, language.Payloads(), func(string) {})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer rt.Close()
-	pull := func(config string) error {
+	journal := &audit.Journal{Log: audit.In(home), OnError: func(err error) { t.Error(err) }}
+	cat := &Catalog{Home: home, Images: images, Journal: journal, Tell: func(run.Event) {}}
+	pull := func(text string) error {
 		t.Helper()
-		file := filepath.Join(home, unitask.ConfigFile)
-		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		file := filepath.Join(home, config.File)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, err := rt.Catalog().Pull(t.Context(), at+"/acme/tool:1", "")
+		_, err := cat.Pull(t.Context(), at+"/acme/tool:1", "")
 		return err
 	}
 	t.Setenv("REGISTRY_PASSWORD", password)
 	login := func(password string) string {
 		return fmt.Sprintf("[registries.%q]\nuser = \"me\"\npassword = %q\n", at, password)
 	}
-	for config, says := range map[string]string{
+	for text, says := range map[string]string{
 		"": "wants a login",
 		fmt.Sprintf("[registries.\"x%s\"]\nuser = \"me\"\npassword = \"env:REGISTRY_PASSWORD\"\n", at): "wants a login", // another's
 		login("env:NO_SUCH_VARIABLE"):   "the login of " + at + ": the environment has no NO_SUCH_VARIABLE",
@@ -106,20 +110,21 @@ func TestRegistryLogins(t *testing.T) {
 		login(password):                 "is no source of a secret",
 		login("file:"+secret) + "x = 1": "unknown key registries." + at + ".x",
 	} {
-		if err := pull(config); err == nil || !strings.Contains(strings.ReplaceAll(err.Error(), `"`, ""), strings.ReplaceAll(says, `"`, "")) {
-			t.Errorf("%s: %v", config, err)
+		err := pull(text)
+		if err == nil || !strings.Contains(strings.ReplaceAll(err.Error(), `"`, ""), strings.ReplaceAll(says, `"`, "")) {
+			t.Errorf("%s: %v", text, err)
 		}
 	}
-	if err := os.Chmod(filepath.Join(home, unitask.ConfigFile), 0o622); err != nil {
+	if err := os.Chmod(filepath.Join(home, config.File), 0o622); err != nil {
 		t.Fatal(err)
 	}
 	if err := pull(login("env:REGISTRY_PASSWORD")); err == nil || !strings.Contains(err.Error(), "others can write it") {
 		t.Errorf("a configuration that others can write: %v", err)
 	}
-	if err := os.Chmod(filepath.Join(home, unitask.ConfigFile), 0o600); err != nil {
+	if err := os.Chmod(filepath.Join(home, config.File), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := rt.Images().Containers(); err != nil || len(list) != 0 {
+	if list, err := images.Containers(); err != nil || len(list) != 0 {
 		t.Errorf("pulled: %v %v", list, err)
 	}
 	for _, source := range []string{"file:" + secret, "env:REGISTRY_PASSWORD"} {
@@ -127,7 +132,7 @@ func TestRegistryLogins(t *testing.T) {
 			t.Errorf("%s: %v", source, err)
 		}
 	}
-	if list, err := rt.Images().Containers(); err != nil || len(list) != 1 || len(list[0].Names) != 1 {
+	if list, err := images.Containers(); err != nil || len(list) != 1 || len(list[0].Names) != 1 {
 		text, _ := json.Marshal(list)
 		t.Errorf("pulled: %s %v", text, err)
 	}
