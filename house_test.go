@@ -32,7 +32,7 @@ var floors = [][]string{
 		"image/erofs", "image/oci", "image/tfs", "internal/audit", "internal/compiled", "internal/imagefile",
 		"internal/packages", "internal/telemetry", "netstack/broker", "policy", "vmm/jail",
 	},
-	{"guest/session", "image", "netstack", "vmm", "internal/audit/webhook"},
+	{"guest/supervisor", "image", "netstack", "vmm", "internal/audit/webhook"},
 	{"debug", "internal/hostfiles", "machine", "record"},
 	{"run", "internal/home/config"},
 	{"internal/egress", "internal/failure"},

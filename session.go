@@ -14,7 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/unitask/unitask/guest/contract"
-	"github.com/unitask/unitask/guest/session"
+	"github.com/unitask/unitask/guest/supervisor"
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/engine"
 	"github.com/unitask/unitask/internal/failure"
@@ -64,7 +64,7 @@ type Session struct {
 	limits     policy.SessionLimits
 	denials    []policy.Denial // of its limits
 	redactor   *record.Redactor
-	client     *session.Client
+	client     *supervisor.Client
 	dir        string
 	env        []string
 	ca         string
@@ -95,18 +95,18 @@ type Session struct {
 	waiting chan struct{} // as many as wait
 	carried chan struct{} // as many as there are connections of forwarded ports
 	mu      sync.Mutex
-	began   time.Time                       // it, or what it was forked from
-	expires time.Time                       // when it ends
-	life    *time.Timer                     // until then
-	clocks  stepClocks                      // of what runs in it
-	askers  []*Approver                     // of its steps that run
-	uses    int                             // that are under way
-	calls   uint64                          // that there have been
-	ports   int                             // that are forwarded
-	running map[string]*session.Interpreter // by language
-	out     outBox                          // what was in /out
-	dropped map[string]string               // why one is a new one, by language, until it was told
-	lost    string                          // what of it is lost, until it was told
+	began   time.Time                          // it, or what it was forked from
+	expires time.Time                          // when it ends
+	life    *time.Timer                        // until then
+	clocks  stepClocks                         // of what runs in it
+	askers  []*Approver                        // of its steps that run
+	uses    int                                // that are under way
+	calls   uint64                             // that there have been
+	ports   int                                // that are forwarded
+	running map[string]*supervisor.Interpreter // by language
+	out     outBox                             // what was in /out
+	dropped map[string]string                  // why one is a new one, by language, until it was told
+	lost    string                             // what of it is lost, until it was told
 
 	over     bool           // it ends: no command starts in the background any more
 	under    int            // commands that run in the background
@@ -167,7 +167,7 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 	}
 	s := newSession(rt, caller, limits)
 	s.denials, s.request = denials, req.Request
-	s.Image, s.Language, s.client, s.family = im.Payload.Name, l.Name, session.New(nil), &family{}
+	s.Image, s.Language, s.client, s.family = im.Payload.Name, l.Name, supervisor.New(nil), &family{}
 	if err := s.begin(ctx, asked, req.Events, func() {}); err != nil {
 		return nil, err
 	}
@@ -187,7 +187,7 @@ func newSession(rt *Runtime, caller Caller, limits policy.SessionLimits) *Sessio
 		rt: rt, caller: caller, beganUnder: caller.Ceiling.Digest(), limits: limits,
 		changing: make(chan struct{}, 1), pauses: make(chan chan error), resumes: make(chan chan error), forks: make(chan chan error),
 		ready: make(chan struct{}), done: make(chan struct{}),
-		turn: make(chan struct{}, 1), waiting: make(chan struct{}, MaxWaitingSteps+1), carried: make(chan struct{}, MaxForwarded), running: map[string]*session.Interpreter{}, dropped: map[string]string{},
+		turn: make(chan struct{}, 1), waiting: make(chan struct{}, MaxWaitingSteps+1), carried: make(chan struct{}, MaxForwarded), running: map[string]*supervisor.Interpreter{}, dropped: map[string]string{},
 		out: newOutBox(),
 	}
 }
@@ -294,8 +294,8 @@ func (s *Session) planned() bool {
 }
 
 // driver is the session's own language's.
-func (s *Session) driver() session.Language {
-	return session.Languages[slices.IndexFunc(session.Languages, func(l session.Language) bool { return l.Name == s.Language })]
+func (s *Session) driver() supervisor.Language {
+	return supervisor.Languages[slices.IndexFunc(supervisor.Languages, func(l supervisor.Language) bool { return l.Name == s.Language })]
 }
 
 // driverPatience is how long the driver has until it answers.

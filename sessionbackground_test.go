@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/unitask/unitask/guest/session"
+	"github.com/unitask/unitask/guest/supervisor"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -55,7 +55,7 @@ func without(t *testing.T, to io.Writer) *Session {
 	}
 	t.Cleanup(func() { rt.Close() })
 	s := newSession(rt, Caller{}, policy.SessionLimits{Life: time.Hour, BackgroundCommands: 1})
-	s.ID, s.client, s.Language = "s", session.New(to), "js"
+	s.ID, s.client, s.Language = "s", supervisor.New(to), "js"
 	s.Policy.Effective = policy.Effective{Timeout: time.Minute, OutputBytes: 1 << 20}
 	if s.redactor, err = record.NewRedactor(record.Secrets{}); err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/contract"
-	"github.com/unitask/unitask/guest/session"
+	"github.com/unitask/unitask/guest/supervisor"
 	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/audit/runlog"
 	"github.com/unitask/unitask/internal/catalog"
@@ -122,7 +122,7 @@ func (s *Session) bring(ctx context.Context, x *stepping, b *bringing) error {
 	timed, cancel := s.clocks.start(ctx, limit)
 	defer cancel()
 	err := b.send(timed, func(from io.Reader) error {
-		return s.folderCommand(timed, "what the step brings", session.Exec{Args: []string{"/bin/tar", "-x", "-f", "-", "-C", "/"}, Stdin: from})
+		return s.folderCommand(timed, "what the step brings", supervisor.Exec{Args: []string{"/bin/tar", "-x", "-f", "-", "-C", "/"}, Stdin: from})
 	})
 	if errors.Is(err, stopclock.ErrTimeout) { // not the step's
 		err = fmt.Errorf("copy what the step brings: the machine did not take it within %v", limit)

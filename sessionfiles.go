@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/unitask/unitask/guest/session"
+	"github.com/unitask/unitask/guest/supervisor"
 )
 
 // Bounds of what comes back at once.
@@ -81,7 +81,7 @@ func (s *Session) Remove(ctx context.Context, name string) error {
 }
 
 // SessionFile is something in a session's machine.
-type SessionFile = session.Entry
+type SessionFile = supervisor.Entry
 
 // List returns what is in a folder, depth levels down (1 is the folder alone), or the one file. more
 // says that there were over MaxSessionList.
@@ -90,7 +90,7 @@ func (s *Session) List(ctx context.Context, name string, depth int) (list []Sess
 	if err != nil {
 		return nil, false, err
 	}
-	list, more = session.Entries(text, MaxSessionList)
+	list, more = supervisor.Entries(text, MaxSessionList)
 	return list, more, nil
 }
 

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/unitask/unitask/guest/session"
+	"github.com/unitask/unitask/guest/supervisor"
 	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/export"
 	"github.com/unitask/unitask/internal/failure"
@@ -57,7 +57,7 @@ func (s *Session) Pack(ctx context.Context, name string, to io.Writer) error {
 	}
 	defer kept.Close()
 	out := &atMost{kept, hostfiles.MaxFolderArchive}
-	if err := s.folderCommand(ctx, name, session.Exec{Args: []string{"/bin/tar", "-c", "-f", "-", "-C", s.at(name), "."}, Stdout: out}); err != nil {
+	if err := s.folderCommand(ctx, name, supervisor.Exec{Args: []string{"/bin/tar", "-c", "-f", "-", "-C", s.at(name), "."}, Stdout: out}); err != nil {
 		return err
 	}
 	if _, err = kept.Seek(0, io.SeekStart); err == nil {
@@ -94,7 +94,7 @@ func (s *Session) Unpack(ctx context.Context, name string, from io.Reader) error
 	at := s.at(name)
 	tmp := path.Join(path.Dir(at), ".unitask-"+rand.Text())
 	// A folder that was cut has no FolderWhole.
-	err := s.folderCommand(ctx, name, session.Exec{Args: []string{"/bin/sh", "-c", `set -e
+	err := s.folderCommand(ctx, name, supervisor.Exec{Args: []string{"/bin/sh", "-c", `set -e
 if [ -e "$1" ] || [ -L "$1" ]; then echo "is there already: give a name that is not taken" >&2; exit 1; fi
 mkdir -p "${1%/*}/"
 mkdir "$2"
@@ -111,7 +111,7 @@ rm -r "$2"`, "sh", at, tmp, hostfiles.FolderName, hostfiles.FolderWhole}, Stdin:
 }
 
 // folderCommand runs one, as the code's user.
-func (s *Session) folderCommand(ctx context.Context, name string, e session.Exec) error {
+func (s *Session) folderCommand(ctx context.Context, name string, e supervisor.Exec) error {
 	if err := s.hasCommands("folders that are copied, which takes commands,"); err != nil {
 		return err
 	}

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/unitask/unitask/guest/session"
+	"github.com/unitask/unitask/guest/supervisor"
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/engine"
 	"github.com/unitask/unitask/internal/hostfiles"
@@ -55,8 +55,8 @@ type forking struct {
 }
 
 type forkedClient struct {
-	client  *session.Client
-	running []*session.Interpreter
+	client  *supervisor.Client
+	running []*supervisor.Interpreter
 }
 
 // run is a fork's run: what its session was granted, and none of the host's files again.
@@ -164,7 +164,7 @@ func (s *Session) copied(ctx context.Context, x *engine.Execution) error {
 			state := s.client.State(slices.Collect(maps.Values(s.running)))
 			s.mu.Unlock()
 			for i := range f.copies {
-				f.copies[i].client, f.copies[i].running = session.Restore(state)
+				f.copies[i].client, f.copies[i].running = supervisor.Restore(state)
 			}
 		}
 	}

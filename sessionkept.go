@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/unitask/unitask/guest/session"
+	"github.com/unitask/unitask/guest/supervisor"
 	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/egress"
@@ -130,8 +130,8 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 	s.dir, s.env, s.ca = k.Dir, k.Env, k.CA
 	s.out.restore(k.Out)
 	s.revived = &reviving{kept: k, at: p.At, digest: p.ImageDigest, since: shelf.View(p, k).Since, folder: shelf.Folder(id), values: secrets, rec: rec}
-	var running []*session.Interpreter
-	s.client, running = session.Restore(k.Client)
+	var running []*supervisor.Interpreter
+	s.client, running = supervisor.Restore(k.Client)
 	for _, in := range running {
 		s.running[in.Language] = in
 	}
@@ -183,7 +183,7 @@ func takeRecord(runs *record.Store, shelf paused.Store, p machine.Pause, k pause
 }
 
 // renew has interpreters renew their random numbers, since what they would draw may have been drawn by others.
-func (s *Session) renew(ctx context.Context, running []*session.Interpreter) error {
+func (s *Session) renew(ctx context.Context, running []*supervisor.Interpreter) error {
 	var all sync.WaitGroup
 	for _, in := range running {
 		all.Go(func() {

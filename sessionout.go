@@ -9,7 +9,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/unitask/unitask/guest/session"
+	"github.com/unitask/unitask/guest/supervisor"
 	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/record"
 )
@@ -26,7 +26,7 @@ type outBox struct {
 // outStamp stands for a file as it is: its name, mode, size and time.
 type outStamp [16]byte
 
-func stampOf(e session.Entry) outStamp {
+func stampOf(e supervisor.Entry) outStamp {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %o %d %d", e.Path, e.Mode, e.Size, e.ModTime.UnixNano()))
 	return outStamp(sum[:])
 }
@@ -81,7 +81,7 @@ func (x *stepping) collect(ctx context.Context) error {
 }
 
 // take hands over what is new. left is why the guest has not given all of it, and err is the record's.
-func (o *outBox) take(ctx context.Context, from *session.Client, to *record.Artifacts, most int64) (left, err error) {
+func (o *outBox) take(ctx context.Context, from *supervisor.Client, to *record.Artifacts, most int64) (left, err error) {
 	select {
 	case o.held <- struct{}{}:
 	case <-ctx.Done():
@@ -95,11 +95,11 @@ func (o *outBox) take(ctx context.Context, from *session.Client, to *record.Arti
 	if err != nil {
 		return err, nil
 	}
-	list, more := session.Entries(text, maxOutEntries)
+	list, more := supervisor.Entries(text, maxOutEntries)
 	if more {
 		left = fmt.Errorf("it has more than %d files and folders", maxOutEntries)
 	}
-	slices.SortFunc(list, func(a, b session.Entry) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(list, func(a, b supervisor.Entry) int { return strings.Compare(a.Path, b.Path) })
 	there := map[outStamp]bool{}
 	stopped := false
 	for _, e := range list {
@@ -136,7 +136,7 @@ func (o *outBox) take(ctx context.Context, from *session.Client, to *record.Arti
 }
 
 // fetch hands over one file. done says that it is not to come again as it is; why and failed are as take's.
-func fetch(ctx context.Context, from *session.Client, to *record.Artifacts, e session.Entry, name string, most int64) (done bool, why, failed error) {
+func fetch(ctx context.Context, from *supervisor.Client, to *record.Artifacts, e supervisor.Entry, name string, most int64) (done bool, why, failed error) {
 	if e.Mode.IsRegular() && e.Size > to.Left() {
 		return e.Size > most, nil, to.Large(name)
 	}
@@ -158,7 +158,7 @@ func fetch(ctx context.Context, from *session.Client, to *record.Artifacts, e se
 
 // ofFile says that an error is one of a file in the guest, not of what was to read it.
 func ofFile(err error) bool {
-	return errors.As(err, new(syscall.Errno)) && !errors.As(err, new(*session.StartError))
+	return errors.As(err, new(syscall.Errno)) && !errors.As(err, new(*supervisor.StartError))
 }
 
 // sink takes the bytes of a file, and remembers why it takes no more.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/guest/contract"
-	"github.com/unitask/unitask/guest/session"
+	"github.com/unitask/unitask/guest/supervisor"
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/record"
@@ -35,7 +35,7 @@ func TestAttackOut(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r, w := io.Pipe()
 			defer r.Close()
-			client := session.New(w)
+			client := supervisor.New(w)
 			asked := 0
 			go func() {
 				for {

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/unitask/unitask/guest/session"
+	"github.com/unitask/unitask/guest/supervisor"
 	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/paused"
 )
@@ -48,7 +48,7 @@ func (s *Session) packFiles(ctx context.Context) *packedFiles {
 	if err != nil {
 		return nil
 	}
-	if err := s.folderCommand(ctx, s.dir, session.Exec{Args: []string{"/bin/tar", "-c", "-f", "-", "-C", s.dir, "."}, Stdout: &atMost{kept, MaxKeptFiles}}); err != nil {
+	if err := s.folderCommand(ctx, s.dir, supervisor.Exec{Args: []string{"/bin/tar", "-c", "-f", "-", "-C", s.dir, "."}, Stdout: &atMost{kept, MaxKeptFiles}}); err != nil {
 		kept.Close()
 		return nil
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/contract"
-	"github.com/unitask/unitask/guest/session"
+	"github.com/unitask/unitask/guest/supervisor"
 	"github.com/unitask/unitask/internal/approval"
 	"github.com/unitask/unitask/internal/engine"
 	"github.com/unitask/unitask/internal/paused"
@@ -117,7 +117,7 @@ func (s sessionRun) Files(p *program.Program) []program.File {
 		l := s.driver()
 		return append(files, program.TextFile(l.Path, l.Driver), program.File{File: guest.File{Path: contract.MainLink, Mode: fs.ModeSymlink, Target: l.Path}, Content: ""})
 	}
-	for _, l := range session.Languages {
+	for _, l := range supervisor.Languages {
 		files = append(files, program.TextFile(l.Path, l.Driver))
 	}
 	return files

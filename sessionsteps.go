@@ -17,7 +17,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/unitask/unitask/guest"
-	"github.com/unitask/unitask/guest/session"
+	"github.com/unitask/unitask/guest/supervisor"
 	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/history"
@@ -89,11 +89,11 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 			return nil, err
 		}
 	}
-	at := slices.IndexFunc(session.Languages, func(l session.Language) bool { return l.Name == lang.Name })
+	at := slices.IndexFunc(supervisor.Languages, func(l supervisor.Language) bool { return l.Name == lang.Name })
 	if at < 0 {
 		return nil, policy.Bad("language", name, "has no steps in a session: a run has it")
 	}
-	if most := cmp.Or(session.Languages[at].MaxCode, MaxCode); len(step.Code) > most {
+	if most := cmp.Or(supervisor.Languages[at].MaxCode, MaxCode); len(step.Code) > most {
 		return nil, policy.Bad("code", fmt.Sprintf("of %d bytes", len(step.Code)),
 			"must be at most %d bytes in a session's %s: write a file, and run that", most, lang.Name)
 	}
@@ -115,12 +115,12 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 		}
 		timed, cancel := s.clocks.start(ctx, x.limit)
 		defer cancel()
-		in, fresh, again, err := s.interpreter(timed, session.Languages[at])
+		in, fresh, again, err := s.interpreter(timed, supervisor.Languages[at])
 		if err != nil {
 			return err
 		}
 		got, err := in.Run(timed, step.Code, x.limit, x.stdout, x.stderr)
-		if errors.As(err, new(*session.StartError)) { // nothing of it was there, nor will be
+		if errors.As(err, new(*supervisor.StartError)) { // nothing of it was there, nor will be
 			s.mu.Lock()
 			delete(s.running, lang.Name)
 			s.mu.Unlock()
@@ -140,12 +140,12 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 }
 
 // start is a command as it is started, if it can be.
-func (s *Session) start(c Command) (session.Exec, error) {
-	bad := func(field, value, reason string) (session.Exec, error) {
-		return session.Exec{}, policy.Bad(field, value, "%s", reason)
+func (s *Session) start(c Command) (supervisor.Exec, error) {
+	bad := func(field, value, reason string) (supervisor.Exec, error) {
+		return supervisor.Exec{}, policy.Bad(field, value, "%s", reason)
 	}
 	if err := s.hasCommands("commands"); err != nil {
-		return session.Exec{}, err
+		return supervisor.Exec{}, err
 	}
 	if len(c.Args) == 0 {
 		return bad("command", "", "is empty")
@@ -158,7 +158,7 @@ func (s *Session) start(c Command) (session.Exec, error) {
 	if c.Timeout < 0 {
 		return bad("timeoutMs", c.Timeout.String(), "must be positive")
 	}
-	return session.Exec{Args: c.Args, Env: withEnv(s.env, c.Env), Dir: s.at(c.Dir), Stdin: c.Stdin}, nil
+	return supervisor.Exec{Args: c.Args, Env: withEnv(s.env, c.Env), Dir: s.at(c.Dir), Stdin: c.Stdin}, nil
 }
 
 // asked is the request on a command's record.
@@ -250,7 +250,7 @@ func (s *Session) enter(ctx context.Context) (leave func(), err error) {
 
 // interpreter is the one of a language; fresh says that it was started for this step, again that there was one before.
 // One step at a time asks for one.
-func (s *Session) interpreter(ctx context.Context, l session.Language) (in *session.Interpreter, fresh, again bool, err error) {
+func (s *Session) interpreter(ctx context.Context, l supervisor.Language) (in *supervisor.Interpreter, fresh, again bool, err error) {
 	s.mu.Lock()
 	in = s.running[l.Name]
 	s.mu.Unlock()
@@ -301,9 +301,9 @@ func (x *stepping) ended(code, signal int) {
 }
 
 // wait waits until a command has ended, or is ended with ctx.
-func (x *stepping) wait(ctx context.Context, cmd *session.Command) error {
+func (x *stepping) wait(ctx context.Context, cmd *supervisor.Command) error {
 	end, err := cmd.Wait(ctx)
-	var failed *session.StartError
+	var failed *supervisor.StartError
 	if errors.As(err, &failed) { // as a shell has it
 		fmt.Fprintf(x.stderr, "%s\n", failed)
 		end, err = guest.End{Code: 127}, nil
@@ -391,7 +391,7 @@ func (x *stepping) finish(ctx context.Context, err error) error {
 	res.Duration.Run = time.Since(x.began)
 	res.Duration.Total = res.Duration.Run
 	var over *SessionError
-	var full *session.BusyError
+	var full *supervisor.BusyError
 	switch {
 	case errors.Is(err, stopclock.ErrTimeout):
 		res.Outcome, res.ExitCode, res.TimedOut, err = OutcomeTimeout, ExitTimeout, true, nil

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/unitask/unitask/guest/session"
+	"github.com/unitask/unitask/guest/supervisor"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/edit"
 	"github.com/unitask/unitask/machine"
@@ -256,7 +256,7 @@ func OfImage(name string) *Language {
 
 // HasSteps says that a session can have steps of the language: it has an interpreter that stays.
 func (l *Language) HasSteps() bool {
-	return slices.ContainsFunc(session.Languages, func(of session.Language) bool { return of.Name == l.Name })
+	return slices.ContainsFunc(supervisor.Languages, func(of supervisor.Language) bool { return of.Name == l.Name })
 }
 
 // SessionImages are the images that come along whose language has steps in sessions.

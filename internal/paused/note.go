@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/unitask/unitask/guest/session"
+	"github.com/unitask/unitask/guest/supervisor"
 	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/netstack/broker"
 	"github.com/unitask/unitask/policy"
@@ -46,7 +46,7 @@ type Note struct {
 	Dir      string               `json:"dir"`
 	Env      []string             `json:"env"`
 	CA       string               `json:"ca,omitempty"`
-	Client   session.State        `json:"client"`
+	Client   supervisor.State     `json:"client"`
 	Out      []byte               `json:"out,omitempty"` // what of /out has come back
 	Broker   *broker.Kept         `json:"broker,omitempty"`
 	Changes  []run.PolicyChange   `json:"changes,omitempty"` // of its policy; later ones are in ChangesName

@@ -1,4 +1,4 @@
-// Package session is the host's end of a session: what speaks with the program that starts a
+// Package supervisor is the host's end of a session: what speaks with the program that starts a
 // session's commands (../init/session.c). It knows neither machines nor records; it is given the
 // program's standard streams.
 //
@@ -28,7 +28,7 @@
 //
 // Nothing that comes from the guest is believed: lengths are bounded, and a frame of a command that
 // was never started ends the session.
-package session
+package supervisor
 
 import (
 	"context"
