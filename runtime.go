@@ -114,3 +114,25 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req catalog.Reques
 ) (*Result, error) {
 	return rt.engine.Run(ctx, caller, req, streams, look)
 }
+
+// NewSession starts a session and returns when its machine waits for steps. When ctx ends before
+// that, there is none; afterwards ctx means nothing to it. With Options.Fleet it is a *FieldError: a fleet's
+// sessions are its client's (fleet.Client.NewSession).
+func (rt *Runtime) NewSession(ctx context.Context, req SessionRequest) (*Session, error) {
+	return rt.NewSessionFor(ctx, Caller{Ceiling: rt.opts.Ceiling}, req)
+}
+
+// NewSessionFor starts a session for a caller, under the caller's Ceiling.
+func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req SessionRequest) (*Session, error) {
+	return rt.sessions.Start(ctx, caller, req)
+}
+
+// Revive goes on with a session that its process has left paused (PausedSession), or was ended without
+// closing: from its last pause, and the first step's Hint says so if it did something since. The caller must be
+// the one that it was made for, whose Ceiling must grant what it was granted. Secrets have the values of those
+// that are bound to hosts. The error is a SessionError where there is no such session, and a
+// *machine.OtherHostError in a HostError where the machine can't go on here; it is whole then. Once the machine goes on
+// the end of ctx means nothing, since what is kept on the disk is by then the past.
+func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets map[string]string) (*Session, error) {
+	return rt.sessions.Revive(ctx, caller, id, secrets)
+}

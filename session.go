@@ -57,7 +57,7 @@ type Session struct {
 	Image    string
 	Language string
 
-	rt     *Runtime
+	of     *manager
 	caller Caller
 	// beganUnder is the digest of the ceiling that it began under.
 	beganUnder string
@@ -120,19 +120,13 @@ var errSessionClosed = errors.New("the session was closed")
 // errEnds is the cause of the end of what runs where its process ends: a session that is paused is left.
 var errEnds = errors.New("the process that holds the session ends")
 
-// NewSession starts a session and returns when its machine waits for steps. When ctx ends before
-// that, there is none; afterwards ctx means nothing to it. With Options.Fleet it is a *FieldError: a fleet's
-// sessions are its client's (fleet.Client.NewSession).
-func (rt *Runtime) NewSession(ctx context.Context, req SessionRequest) (*Session, error) {
-	return rt.NewSessionFor(ctx, Caller{Ceiling: rt.opts.Ceiling}, req)
-}
-
-// NewSessionFor starts a session for a caller, under the caller's Ceiling.
-func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req SessionRequest) (*Session, error) {
+// Start starts a session for a caller, under the caller's Ceiling, and returns when its machine waits for steps. When
+// ctx ends before that, there is none; afterwards ctx means nothing to it.
+func (m *manager) Start(ctx context.Context, caller Caller, req SessionRequest) (*Session, error) {
 	bad := func(field, value, reason string) (*Session, error) {
 		return nil, policy.Bad(field, value, "%s", reason)
 	}
-	if err := rt.hasSessions(); err != nil {
+	if err := m.Refuse(); err != nil {
 		return nil, err
 	}
 	limits, denials, err := caller.Ceiling.Sessions(policy.SessionLimits{Life: req.Life, Idle: req.Idle}, usualSessions(machine.HostMemory()))
@@ -155,7 +149,7 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 	if err != nil {
 		return nil, err
 	}
-	if asked, err = rt.catalog.ResolveCustom(catalog.Request{Request: req.Request}, caller.Ceiling); err != nil {
+	if asked, err = m.Engine.Catalog.ResolveCustom(catalog.Request{Request: req.Request}, caller.Ceiling); err != nil {
 		return nil, err
 	}
 	l, im, _, err := asked.FindLanguage()
@@ -165,7 +159,7 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 	if !l.HasSteps() {
 		return bad("image", im.Payload.Name, "has no sessions, whose steps go to an interpreter that stays: use "+strings.Join(language.SessionImages(), ", "))
 	}
-	s := newSession(rt, caller, limits)
+	s := newSession(m, caller, limits)
 	s.denials, s.request = denials, req.Request
 	s.Image, s.Language, s.client, s.family = im.Payload.Name, l.Name, supervisor.New(nil), &family{}
 	if err := s.begin(ctx, asked, req.Events, func() {}); err != nil {
@@ -182,9 +176,9 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 	return s, nil
 }
 
-func newSession(rt *Runtime, caller Caller, limits policy.SessionLimits) *Session {
+func newSession(m *manager, caller Caller, limits policy.SessionLimits) *Session {
 	return &Session{
-		rt: rt, caller: caller, beganUnder: caller.Ceiling.Digest(), limits: limits,
+		of: m, caller: caller, beganUnder: caller.Ceiling.Digest(), limits: limits,
 		changing: make(chan struct{}, 1), pauses: make(chan chan error), resumes: make(chan chan error), forks: make(chan chan error),
 		ready: make(chan struct{}), done: make(chan struct{}),
 		turn: make(chan struct{}, 1), waiting: make(chan struct{}, MaxWaitingSteps+1), carried: make(chan struct{}, MaxForwarded), running: map[string]*supervisor.Interpreter{}, dropped: map[string]string{},
@@ -197,7 +191,7 @@ func newSession(rt *Runtime, caller Caller, limits policy.SessionLimits) *Sessio
 func (s *Session) begin(ctx context.Context, req catalog.Request, tell func(Event), over func()) error {
 	live, cancel := context.WithCancelCause(trace.ContextWithSpanContext(context.Background(), trace.SpanContextFromContext(ctx)))
 	s.cancel, s.tell = cancel, tell
-	leave, err := s.rt.hold(s)
+	leave, err := s.of.hold(s)
 	if err != nil {
 		cancel(err)
 		over()
@@ -211,7 +205,7 @@ func (s *Session) begin(ctx context.Context, req catalog.Request, tell func(Even
 		defer close(s.done)
 		defer over()
 		defer cancel(nil)
-		s.result, s.err = s.rt.runFor(live, s.caller, req, IO{Events: tell}, engine.How{Session: sessionRun{s}})
+		s.result, s.err = s.of.Engine.Run(live, s.caller, req, IO{Events: tell}, engine.How{Session: sessionRun{s}})
 		if r := s.revived; r != nil && !r.taken {
 			_ = r.rec.Leave()
 		}

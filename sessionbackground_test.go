@@ -54,7 +54,7 @@ func without(t *testing.T, to io.Writer) *Session {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { rt.Close() })
-	s := newSession(rt, Caller{}, policy.SessionLimits{Life: time.Hour, BackgroundCommands: 1})
+	s := newSession(rt.sessions, Caller{}, policy.SessionLimits{Life: time.Hour, BackgroundCommands: 1})
 	s.ID, s.client, s.Language = "s", supervisor.New(to), "js"
 	s.Policy.Effective = policy.Effective{Timeout: time.Minute, OutputBytes: 1 << 20}
 	if s.redactor, err = record.NewRedactor(record.Secrets{}); err != nil {
@@ -66,11 +66,11 @@ func without(t *testing.T, to io.Writer) *Session {
 // recorded is the result on a session's only record.
 func recorded(t *testing.T, s *Session) *Result {
 	t.Helper()
-	ids, err := s.rt.runs.IDs()
+	ids, err := s.of.Engine.Runs.IDs()
 	if err != nil || len(ids) != 1 {
 		t.Fatalf("%q %v", ids, err)
 	}
-	in, err := s.rt.History().Inspect(ids[0], 0)
+	in, err := s.of.Engine.History.Inspect(ids[0], 0)
 	if err != nil || in.Ended == nil {
 		t.Fatalf("%+v %v", in, err)
 	}

@@ -132,7 +132,7 @@ func (s *Session) bring(ctx context.Context, x *stepping, b *bringing) error {
 
 // auditBrought writes what a step was given of the host, and what it was denied.
 func (s *Session) auditBrought(x *stepping, b *bringing) error {
-	a := runlog.New(s.rt.journal.Log, x.rec, x.rec.Via, s.redactor, s.rt.opts.Events)
+	a := runlog.New(s.of.Engine.Journal.Log, x.rec, x.rec.Via, s.redactor, s.of.Engine.Events)
 	var list []audit.Entry
 	if files, dirs := len(b.granted.Files), len(b.granted.Dirs); files+dirs > 0 {
 		list = append(list, a.Entry(audit.PolicyChanged, map[string]any{"session": s.ID, "files": files, "dirs": dirs}))

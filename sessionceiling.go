@@ -25,7 +25,7 @@ func (s *Session) ceiling() *policy.Ceiling { return s.callerNow().Ceiling }
 
 // readCeiling makes the ceiling again, of the files as they are now. One that a program made stays as it is.
 func (s *Session) readCeiling() (*policy.Ceiling, error) {
-	return readCeiling(s.callerNow(), s.rt.opts.Home)
+	return readCeiling(s.callerNow(), s.of.Engine.Home)
 }
 
 func readCeiling(c Caller, home string) (*policy.Ceiling, error) {
@@ -54,12 +54,12 @@ func (s *Session) renewCeiling() error {
 	if err != nil || now.Digest() == s.ceiling().Digest() {
 		return err
 	}
-	if err := s.rt.catalog.CheckCeiling(now); err != nil {
+	if err := s.of.Engine.Catalog.CheckCeiling(now); err != nil {
 		return err
 	}
 	req := catalog.Request{Request: s.request}
 	req.Files, req.Dirs, req.Neighbours = nil, nil, nil
-	if req, err = s.rt.catalog.ResolveCustom(req, now); err != nil {
+	if req, err = s.of.Engine.Catalog.ResolveCustom(req, now); err != nil {
 		return err
 	}
 	if err := stillGranted(req, now, s.Policy.Effective, covers); err != nil {

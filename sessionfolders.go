@@ -51,7 +51,7 @@ func (s *Session) Pack(ctx context.Context, name string, to io.Writer) error {
 	if len(list) != 1 || !list[0].Mode.IsDir() {
 		return fmt.Errorf("copy %s: %w", name, syscall.ENOTDIR)
 	}
-	kept, err := s.rt.nameless() // who takes it may be slow, and the session is not to wait
+	kept, err := s.of.nameless() // who takes it may be slow, and the session is not to wait
 	if err != nil {
 		return err
 	}
@@ -67,8 +67,8 @@ func (s *Session) Pack(ctx context.Context, name string, to io.Writer) error {
 }
 
 // way is the folder that has what is on its way from one machine to another.
-func (rt *Runtime) way() (string, error) {
-	dir := home.Dir(rt.opts.Home).Sessions()
+func (m *manager) way() (string, error) {
+	dir := home.Dir(m.Engine.Home).Sessions()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", failure.Host("session", err)
 	}
@@ -76,8 +76,8 @@ func (rt *Runtime) way() (string, error) {
 }
 
 // nameless is a new file there without a name, which is gone when it is closed.
-func (rt *Runtime) nameless() (*os.File, error) {
-	dir, err := rt.way()
+func (m *manager) nameless() (*os.File, error) {
+	dir, err := m.way()
 	if err != nil {
 		return nil, err
 	}

@@ -50,7 +50,7 @@ func (s *Session) note(x *engine.Execution) (json.RawMessage, error) {
 	k.BytesUp, k.BytesDown = x.Config.Network.Traffic.Bytes()
 	if x.Code.Broker != nil {
 		if k.Broker, err = x.Code.Broker.Keep(); err == nil {
-			k.Broker.Authority, err = sealAuthority(s.rt.opts.Home, s.ID, k.Broker.Authority)
+			k.Broker.Authority, err = sealAuthority(s.of.Engine.Home, s.ID, k.Broker.Authority)
 		}
 		if err != nil {
 			return nil, err
@@ -77,12 +77,12 @@ type reviving struct {
 // that are bound to hosts. The error is a SessionError where there is no such session, and a
 // *machine.OtherHostError in a HostError where the machine can't go on here; it is whole then. Once the machine goes on
 // the end of ctx means nothing, since what is kept on the disk is by then the past.
-func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets map[string]string) (*Session, error) {
-	if err := rt.hasSessions(); err != nil {
+func (m *manager) Revive(ctx context.Context, caller Caller, id string, secrets map[string]string) (*Session, error) {
+	if err := m.Refuse(); err != nil {
 		return nil, err
 	}
-	shelf := paused.Open(rt.opts.Home)
-	p, k, err := findPaused(rt.opts.Home, shelf, caller, id)
+	shelf := paused.Open(m.Engine.Home)
+	p, k, err := findPaused(m.Engine.Home, shelf, caller, id)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 		return nil, context.Cause(ctx)
 	}
 	caller.Origin = caller.CeilingOrigin() // the caller may have had it for long
-	if caller.Ceiling, err = readCeiling(caller, rt.opts.Home); err != nil {
+	if caller.Ceiling, err = readCeiling(caller, m.Engine.Home); err != nil {
 		return nil, err
 	}
 	ctx = context.WithoutCancel(ctx)
@@ -113,11 +113,11 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 	if err != nil {
 		return nil, err
 	}
-	rec, err := takeRecord(rt.runs, shelf, p, k)
+	rec, err := takeRecord(m.Engine.Runs, shelf, p, k)
 	if err != nil {
 		return nil, err
 	}
-	s := newSession(rt, caller, limits)
+	s := newSession(m, caller, limits)
 	s.denials = denials
 	if k.Policy.Digest != "" || k.Policy.Ceiling == "" {
 		s.beganUnder = k.Policy.Digest
@@ -206,13 +206,13 @@ func (s *Session) renew(ctx context.Context, running []*supervisor.Interpreter) 
 
 // prepare is the run of a session that goes on: what it was granted, none of the host's files, and
 // the broker that its guest knows.
-func (r *reviving) prepare(rt *Runtime, s *Session) (p engine.Prepared, err error) {
-	if err = rt.catalog.CheckCeiling(s.caller.Ceiling); err != nil {
+func (r *reviving) prepare(m *manager, s *Session) (p engine.Prepared, err error) {
+	if err = m.Engine.Catalog.CheckCeiling(s.caller.Ceiling); err != nil {
 		return p, err
 	}
 	req := catalog.Request{Request: r.kept.Request}
 	req.Files, req.Dirs, req.Neighbours = nil, nil, nil
-	if req, err = rt.catalog.ResolveCustom(req, s.caller.Ceiling); err != nil {
+	if req, err = m.Engine.Catalog.ResolveCustom(req, s.caller.Ceiling); err != nil {
 		return p, err
 	}
 	if p.Code, err = program.Check(req); err != nil {
@@ -232,12 +232,12 @@ func (r *reviving) prepare(rt *Runtime, s *Session) (p engine.Prepared, err erro
 	if err := stillGranted(req, s.caller.Ceiling, eff, same); err != nil {
 		return p, err
 	}
-	if eff.RequireJail, err = policy.Jail(eff.RequireJail, rt.opts.RequireJail); err != nil {
+	if eff.RequireJail, err = policy.Jail(eff.RequireJail, m.Engine.RequireJail); err != nil {
 		return p, err
 	}
 	if kept := r.kept.Broker; kept != nil {
 		own := *kept
-		if own.Authority, err = openAuthority(rt.opts.Home, r.kept.ID, kept.Authority); err != nil {
+		if own.Authority, err = openAuthority(m.Engine.Home, r.kept.ID, kept.Authority); err != nil {
 			return p, err
 		}
 		code.Kept = &own
@@ -286,17 +286,17 @@ func (s *Session) toldLost() string {
 }
 
 // elsewhere is what sessions that are paused and held by no process, or another one, hold of the disk,
-// all the memory that they were given; rt.mu is held.
-func (rt *Runtime) elsewhere() (bytes int64) {
+// all the memory that they were given; m.mu is held.
+func (m *manager) elsewhere() (bytes int64) {
 	ours := map[string]bool{}
-	for s := range rt.sessions {
+	for s := range m.sessions {
 		select {
 		case <-s.ready:
 			ours[s.ID] = true
 		default: // it has not paused yet
 		}
 	}
-	shelf := paused.Open(rt.opts.Home)
+	shelf := paused.Open(m.Engine.Home)
 	ids, _ := shelf.IDs()
 	for _, id := range ids {
 		if ours[id] {

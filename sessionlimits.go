@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/unitask/unitask/internal/engine"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -26,14 +27,14 @@ const afterSession = time.Minute
 
 // hold notes that a session lives until leave, or says that there is no room for it, or that the
 // runtime is closed.
-func (rt *Runtime) hold(s *Session) (leave func(), err error) {
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	if rt.closed {
-		return nil, ErrClosed
+func (m *manager) hold(s *Session) (leave func(), err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil, engine.ErrClosed
 	}
 	own, owner := 0, Caller{Name: s.caller.Name}.WithDefaults().Name
-	for other := range rt.sessions {
+	for other := range m.sessions {
 		if other.caller.WithDefaults().Name == owner {
 			own++
 		}
@@ -43,49 +44,49 @@ func (rt *Runtime) hold(s *Session) (leave func(), err error) {
 		return nil, policy.Bad("sessions", "1", "the ceiling allows none")
 	case own >= s.limits.CallerSessions:
 		return nil, &BusyError{What: fmt.Sprintf("you have %d sessions, which is the most: end one", own), After: afterSession}
-	case len(rt.sessions) >= s.limits.Sessions:
-		return nil, &BusyError{What: fmt.Sprintf("%d sessions live here, which is the most", len(rt.sessions)), After: afterSession}
+	case len(m.sessions) >= s.limits.Sessions:
+		return nil, &BusyError{What: fmt.Sprintf("%d sessions live here, which is the most", len(m.sessions)), After: afterSession}
 	}
-	if rt.sessions == nil {
-		rt.sessions = map[*Session]int64{}
+	if m.sessions == nil {
+		m.sessions = map[*Session]int64{}
 	}
-	rt.sessions[s] = 0
-	rt.uses.Add(1) // Close waits for what comes behind its run: the records of its commands
+	m.sessions[s] = 0
+	m.uses.Add(1) // Close waits for what comes behind its run: the records of its commands
 	return func() {
-		rt.mu.Lock()
-		defer rt.mu.Unlock()
-		delete(rt.sessions, s)
-		rt.uses.Done()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.sessions, s)
+		m.uses.Done()
 	}, nil
 }
 
 // pausedRoom takes room for a session's machine on the disk, all the memory that it was given; give
 // it back if it is not paused after all.
-func (rt *Runtime) pausedRoom(s *Session) (give func(), err error) {
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
+func (m *manager) pausedRoom(s *Session) (give func(), err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	size, all := int64(s.Policy.Effective.MemoryMB)<<20, int64(0)
-	for _, n := range rt.sessions {
+	for _, n := range m.sessions {
 		all += n
 	}
-	all += rt.elsewhere()
+	all += m.elsewhere()
 	switch most := s.limits.PausedBytes; {
 	case most < size:
 		return nil, policy.Bad("pausedBytes", fmt.Sprint(size), "at most %d are allowed: the session goes on", max(most, 0))
 	case all > most-size:
 		return nil, &BusyError{What: fmt.Sprintf("paused sessions hold %d bytes, and %d are allowed: end one", all, most), After: afterSession}
 	}
-	if _, lives := rt.sessions[s]; lives {
-		rt.sessions[s] = size
+	if _, lives := m.sessions[s]; lives {
+		m.sessions[s] = size
 	}
-	return func() { rt.resumed(s) }, nil
+	return func() { m.resumed(s) }, nil
 }
 
 // resumed gives back what a paused session counted as.
-func (rt *Runtime) resumed(s *Session) {
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	if _, lives := rt.sessions[s]; lives {
-		rt.sessions[s] = 0
+func (m *manager) resumed(s *Session) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, lives := m.sessions[s]; lives {
+		m.sessions[s] = 0
 	}
 }

@@ -8,12 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unitask/unitask/internal/engine"
 	"github.com/unitask/unitask/policy"
 )
 
 // However many a caller starts at once, it gets no more sessions than it may have, and others get theirs.
 func TestSessionsAtOnce(t *testing.T) {
-	rt := &Runtime{}
+	rt := &manager{Engine: &engine.Engine{}}
 	one := func(caller string, all, own int) *Session {
 		return &Session{caller: Caller{Name: caller}, limits: policy.SessionLimits{Sessions: all, CallerSessions: own, PausedBytes: 3 << 20}}
 	}
@@ -120,7 +121,7 @@ func TestUsualSessions(t *testing.T) {
 
 // A session that has ended for its age says so to whoever asks it for something, at once.
 func TestAfterItsAge(t *testing.T) {
-	s := newSession(&Runtime{}, Caller{}, policy.SessionLimits{BackgroundCommands: 1})
+	s := newSession(&manager{Engine: &engine.Engine{}}, Caller{}, policy.SessionLimits{BackgroundCommands: 1})
 	s.began = time.Now().Add(-time.Minute)
 	s.expires, s.result, s.over = s.began.Add(time.Minute), &Result{TimedOut: true}, true
 	s.life = time.NewTimer(time.Hour)

@@ -27,7 +27,7 @@ func (s sessionRun) Prepare() (p engine.Prepared, begins bool, err error) {
 	case s.from != nil:
 		s.made = s.from.run(s.Session)
 	case s.revived != nil:
-		s.made, err = s.revived.prepare(s.rt, s.Session)
+		s.made, err = s.revived.prepare(s.of, s.Session)
 	default:
 		return p, true, nil
 	}
@@ -64,9 +64,9 @@ func (s sessionRun) ImageDigest() string {
 func (s sessionRun) GoOn() func(context.Context, machine.Spec, machine.Config) (*machine.Machine, error) {
 	switch {
 	case s.from != nil:
-		return s.from.get(s.rt.source)
+		return s.from.get(s.of.Engine.Source)
 	case s.revived != nil:
-		return s.revived.goOn(s.rt.source)
+		return s.revived.goOn(s.of.Engine.Source)
 	}
 	return nil
 }
@@ -105,7 +105,7 @@ func (s sessionRun) Stand(ctx context.Context) (approval.Clock, func(), error) {
 
 // KeepChanges implements engine.Session.
 func (s sessionRun) KeepChanges(id string, all []PolicyChange) error {
-	return paused.Open(s.rt.opts.Home).WriteChanges(id, all)
+	return paused.Open(s.of.Engine.Home).WriteChanges(id, all)
 }
 
 // Files implements program.Supervisor: the drivers, beside the inputs.

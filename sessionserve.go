@@ -40,7 +40,7 @@ func (s *Session) serve(ctx context.Context, x *engine.Execution, conn *guest.Co
 	defer cancel()
 	serial := x.Redactor.Writer(x.Rec.Stderr())
 	defer serial.Close()
-	folder := paused.Open(s.rt.opts.Home).Folder(x.Rec.ID)
+	folder := paused.Open(s.of.Engine.Home).Folder(x.Rec.ID)
 	defer func() {
 		if !s.left {
 			_ = machine.RemovePause(folder)
@@ -175,7 +175,7 @@ func (s *Session) sleep(ctx context.Context, x *engine.Execution, folder string)
 		x.Machine.Note, err = s.note(x)
 	}
 	if err == nil {
-		err = s.rt.source.Pause(ctx, x.Machine, folder)
+		err = s.of.Engine.Source.Pause(ctx, x.Machine, folder)
 	}
 	if err != nil && x.Machine.Alive() {
 		err = errors.Join(err, s.client.GoOn(nil))
@@ -188,10 +188,10 @@ func (s *Session) sleep(ctx context.Context, x *engine.Execution, folder string)
 func (s *Session) awake(ctx context.Context, x *engine.Execution, folder string,
 ) (conn *guest.Conn, whole bool, err error) {
 	spec := x.Spec
-	if spec.QEMU, err = s.rt.source.QEMU(ctx, spec.Image.Arch); err != nil { // it may be another one by now
+	if spec.QEMU, err = s.of.Engine.Source.QEMU(ctx, spec.Image.Arch); err != nil { // it may be another one by now
 		return nil, true, err
 	}
-	m, err := resume(ctx, s.rt.source, folder, spec, x.Network())
+	m, err := resume(ctx, s.of.Engine.Source, folder, spec, x.Network())
 	if err != nil {
 		return nil, !errors.Is(err, machine.ErrPause), err
 	}
@@ -224,7 +224,7 @@ func (s *Session) use(ctx context.Context) (done func(), err error) {
 	default:
 	}
 	if s.Policy.Effective.Audit { // what is done now has its entries later
-		if err := s.rt.Audit().Room(); err != nil {
+		if err := s.of.Engine.Journal.Room(); err != nil {
 			return nil, failure.Host("audit", fmt.Errorf("the policy has audit = \"required\": %w", err))
 		}
 	}
@@ -262,7 +262,7 @@ func (s *Session) wake(ctx context.Context) error {
 			return fmt.Errorf("resume the session: %w", err)
 		}
 		s.state = sessionRuns
-		s.rt.resumed(s)
+		s.of.resumed(s)
 	}
 	return nil
 }
@@ -316,7 +316,7 @@ func (s *Session) Pause(ctx context.Context) error {
 	case uses > 0:
 		return errStepping
 	}
-	give, err := s.rt.pausedRoom(s)
+	give, err := s.of.pausedRoom(s)
 	if err != nil {
 		return err
 	}
@@ -340,9 +340,9 @@ func (s *Session) Resume(ctx context.Context) error {
 
 // Paused says that the session's machine lies on the disk.
 func (s *Session) Paused() bool {
-	s.rt.mu.Lock()
-	defer s.rt.mu.Unlock()
-	return s.rt.sessions[s] > 0
+	s.of.mu.Lock()
+	defer s.of.mu.Unlock()
+	return s.of.sessions[s] > 0
 }
 
 // setStatus writes down whether the session's machine runs. That it failed is in the record's own error.

@@ -372,7 +372,7 @@ func (s *Session) newStep(req Request, name string, limit time.Duration, stdout,
 	eff.Timeout = limit
 	granted := Policy{Effective: eff, Denials: []policy.Denial{}, Ceiling: s.Policy.Ceiling}
 	began := time.Now()
-	rec, err := s.rt.history.Begin(began, s.callerNow().WithDefaults(), name, req, req, granted, s.redactor)
+	rec, err := s.of.Engine.History.Begin(began, s.callerNow().WithDefaults(), name, req, req, granted, s.redactor)
 	if err != nil {
 		return nil, err
 	}
@@ -421,7 +421,7 @@ func (x *stepping) finish(ctx context.Context, err error) error {
 		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()
 		err = failure.Host("record", e)
 	}
-	s.rt.history.Bound(x.rec.ID, s.rt.opts.Events)
+	s.of.Engine.History.Bound(x.rec.ID, s.of.Engine.Events)
 	return err
 }
 

@@ -28,7 +28,6 @@ package unitask
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -55,7 +54,7 @@ import (
 )
 
 // ErrClosed is returned by a runtime after Close.
-var ErrClosed = errors.New("the runtime is closed")
+var ErrClosed = engine.ErrClosed
 
 // Options configure a Runtime; the zero value is ready to use.
 type Options struct {
@@ -117,19 +116,19 @@ func Run(ctx context.Context, req Request, opts Options) (*Result, error) {
 
 // Runtime runs requests. Any number of goroutines may call Run at once.
 type Runtime struct {
-	opts    Options
-	images  *image.Store
-	runs    *record.Store
-	history *history.Store
-	journal *audit.Journal
-	catalog *catalog.Catalog
-	source  *machine.Source
-	engine  *engine.Engine
+	opts     Options
+	images   *image.Store
+	runs     *record.Store
+	history  *history.Store
+	journal  *audit.Journal
+	catalog  *catalog.Catalog
+	source   *machine.Source
+	engine   *engine.Engine
+	sessions *manager
 
-	mu       sync.Mutex
-	closed   bool
-	sessions map[*Session]int64 // that live: what each counts as when it is paused, 0 where it is not
-	uses     sync.WaitGroup     // of what is under way
+	mu     sync.Mutex
+	closed bool
+	uses   sync.WaitGroup // of what is under way
 }
 
 // enter notes that something is under way until leave, or says that the runtime is
@@ -217,6 +216,7 @@ func Open(opts Options) (*Runtime, error) {
 		Boots: opts.Machines.booted, Grace: engine.CollectGrace, ApprovalTime: approval.Patience}
 	rt.engine.Installer = &install.Installer{Home: opts.Home, Images: images, Records: rt.runs, Journal: rt.journal,
 		Proxy: opts.Upstream.Proxy, Run: rt.engine.RunBuild}
+	rt.sessions = &manager{Engine: rt.engine, Ceiling: opts.Ceiling, Refuse: rt.hasSessions}
 	if from.Pool.Min > 0 {
 		rt.source.Stock(func(ctx context.Context) (machine.Spec, error) { return rt.spec(ctx, shape) })
 	}
@@ -287,10 +287,9 @@ func (rt *Runtime) Pool() PoolStats { return rt.source.Pool() }
 func (rt *Runtime) Close() error {
 	rt.mu.Lock()
 	rt.closed = true
-	for s := range rt.sessions {
-		s.cancel(errEnds)
-	}
 	rt.mu.Unlock()
+	rt.sessions.Stop()
+	rt.sessions.Wait()
 	rt.uses.Wait()
 	return rt.source.Close()
 }

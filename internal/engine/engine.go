@@ -106,6 +106,9 @@ func (i How) check(caller run.Caller, req catalog.Request, streams run.IO) error
 	return err
 }
 
+// ErrClosed is returned by what was closed.
+var ErrClosed = errors.New("the runtime is closed")
+
 // Engine runs requests. Any number of goroutines may use one.
 type Engine struct {
 	Home         string
