@@ -12,6 +12,7 @@ import (
 	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/run"
+	"github.com/unitask/unitask/session"
 )
 
 // What a request, a result and the callbacks of a run consist of: see package run. They have names here, too, so that
@@ -234,10 +235,53 @@ type (
 
 var GuestDir = program.GuestDir
 
-type DebugOptions = engine.DebugOptions
+// What a developer looks into a machine with, and what has runs go to other hosts.
+type (
+	DebugOptions = engine.DebugOptions // configure Runtime.Debug
+	Trace        = engine.Trace        // what Runtime.Trace writes down
+	Fleet        = engine.Fleet        // runs requests on other hosts
+	FleetRun     = engine.FleetRun     // a run that goes to one
+)
 
+// DefaultTraceBytes bounds a trace whose size nobody has said.
 const DefaultTraceBytes = engine.DefaultTraceBytes
 
-type Fleet = engine.Fleet
-type FleetRun = engine.FleetRun
-type Trace = engine.Trace
+// Sessions: see package session.
+type (
+	Session        = session.Session    // a machine that stays for several steps
+	SessionRequest = session.Request    // starts one
+	Step           = session.Step       // code for a session's interpreter
+	Command        = session.Command    // a process in a session's machine
+	Background     = session.Background // a command that goes on beside steps
+	Output         = session.Output     // what one has printed
+	Forward        = session.Forward    // a port of the machine, on the host
+	SessionFile    = session.File       // an entry of a session's folder
+	LeftOut        = session.LeftOut    // what of a folder did not come out, and why
+)
+
+// Bounds of sessions.
+const (
+	MaxForks        = session.MaxForks        // that live of one family
+	MaxForwarded    = session.MaxForwarded    // ports of one session
+	MaxWaitingSteps = session.MaxWaitingSteps // behind the one that runs
+	MaxKeptOutput   = session.MaxKeptOutput   // bytes of a background command
+	MaxKeptFiles    = session.MaxKeptFiles    // bytes of files that a session that can't go on gives back
+	MaxSessionFile  = session.MaxFile         // bytes of a file that is read or written
+	MaxSessionList  = session.MaxList         // entries of a folder's list
+	MaxSessionValue = session.MaxValue        // bytes of a value that a step leaves
+)
+
+// ValuesDir is where steps leave values for each other.
+const ValuesDir = session.ValuesDir
+
+// ErrEdit is that the text to replace is not in a file exactly once.
+var ErrEdit = session.ErrEdit
+
+// SessionMount is the mount of a file or folder that a step brings, with its place below dir.
+func SessionMount(m Mount, dir string) Mount { return session.StepMount(m, dir) }
+
+// OpenPaused and SealPaused read and write what a paused session has on the disk that is secret.
+func OpenPaused(home string, text []byte) ([]byte, error) { return session.OpenPaused(home, text) }
+
+// SealPaused is the inverse of OpenPaused.
+func SealPaused(home string, text []byte) ([]byte, error) { return session.SealPaused(home, text) }

@@ -33,11 +33,7 @@ func ReadInputs(req Request, ceiling *policy.Ceiling, between func()) (map[strin
 }
 
 // SetBringTime changes how long what a step brings may take.
-func SetBringTime(d time.Duration) (back func()) {
-	was := bringTime
-	bringTime = d
-	return func() { bringTime = was }
-}
+func SetBringTime(rt *Runtime, d time.Duration) { rt.sessions.BringTime = d }
 
 // ResolveRequest is what a request asks for, as it is recorded, and what comes of it.
 func ResolveRequest(req Request, ceiling *policy.Ceiling) (policy.Request, policy.Effective, []policy.Denial, error) {

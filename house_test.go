@@ -42,6 +42,7 @@ var floors = [][]string{
 	{"debug/attach", "internal/catalog"},
 	{"internal/doctor", "internal/install", "internal/program"},
 	{"internal/engine", "internal/imagebuild"},
+	{"session"},
 	{""},
 	{"internal/sessiond", "internal/testhome"},
 	{"fleet", "mcp"},
@@ -100,15 +101,15 @@ func TestImportsPointDown(t *testing.T) {
 
 // budgets may only fall: who needs less writes the new figure here.
 var budgets = map[string]int{
-	"files of the root":            29,
-	"lines of the root":            4781,
-	"methods of Runtime":           42,
+	"files of the root":            5,
+	"lines of the root":            943,
+	"methods of Runtime":           36,
 	"functions of over 80 lines":   4,
 	"tests of over 80 lines":       99,
 	"files of over 500 lines":      15,
-	"lines of over 120 characters": 4868,
+	"lines of over 120 characters": 4862,
 	"sleeps in tests":              95,
-	"bytes of ARCHITECTURE.md":     10_852,
+	"bytes of ARCHITECTURE.md":     10_842,
 }
 
 func TestBudgets(t *testing.T) {

@@ -3,15 +3,20 @@ package unitask
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/audit/webhook"
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/engine"
+	"github.com/unitask/unitask/internal/home"
+	"github.com/unitask/unitask/internal/home/config"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/internal/imagebuild"
 	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/internal/packages"
 	"github.com/unitask/unitask/internal/program"
+	"github.com/unitask/unitask/internal/vault"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -135,4 +140,38 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 // the end of ctx means nothing, since what is kept on the disk is by then the past.
 func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets map[string]string) (*Session, error) {
 	return rt.sessions.Revive(ctx, caller, id, secrets)
+}
+
+// ConfigFile is a home's configuration file, in TOML; it may be missing. Its keys are offline
+// (Options.Offline), requireJail (Options.RequireJail), tables of webhook (Webhooks), and where secrets
+// are: secrets, callerSecrets, secretHelpers and registries (Vault).
+const ConfigFile = config.File
+
+// DefaultHome is $UNITASK_HOME, or ~/.unitask.
+func DefaultHome() (string, error) { return home.Default() }
+
+// Webhooks are those that a home's configuration names, checked.
+func Webhooks(dir string) ([]webhook.Hook, error) { return config.Webhooks(dir) }
+
+// Vault is what a home's configuration says of where secrets are, checked.
+func Vault(dir string) (*vault.Vault, error) { return config.Vault(dir) }
+
+// Resolve returns what a request would be granted under a ceiling (nil is none), and what
+// denied. It looks at the files and folders that the request names.
+func Resolve(req Request, ceiling *policy.Ceiling) (policy.Effective, []policy.Denial, error) {
+	return grantedOf(catalog.Request{Request: req}, ceiling)
+}
+
+func grantedOf(req catalog.Request, ceiling *policy.Ceiling) (policy.Effective, []policy.Denial, error) {
+	var in hostfiles.Set
+	defer in.Close()
+	ref, err := req.Reference()
+	if err == nil && req.Image != "" && ref == "" && req.Custom == nil && !policy.IsImageName(req.Image) {
+		err = policy.Bad("image", fmt.Sprintf("%.80q", req.Image), "is no name of an image, which has small letters, digits, _ and -")
+	}
+	if err != nil { // no run has it
+		return policy.Effective{}, nil, err
+	}
+	_, eff, denials, err := program.Resolve(req, ceiling, &in)
+	return eff, denials, err
 }

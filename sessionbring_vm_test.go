@@ -102,8 +102,9 @@ func TestAttackBringCeiling(t *testing.T) {
 // Code that stops the tar which takes what a step brings ends that step by its own clock, and not the session.
 func TestAttackBringTime(t *testing.T) {
 	needVM(t)
-	defer unitask.SetBringTime(2 * time.Second)()
-	s := openSession(t, sessionRuntime(t), unitask.SessionRequest{Request: unitask.Request{Image: "shell"}})
+	rt := sessionRuntime(t)
+	unitask.SetBringTime(rt, 2*time.Second)
+	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: "shell"}})
 	stop := `(while :; do for p in /proc/[0-9]*; do read -r name < $p/comm && [ "$name" = tar ] && kill -STOP ${p#/proc/}; done; done) >/dev/null 2>&1 & echo $!`
 	res, err := s.Run(t.Context(), unitask.Step{Code: stop})
 	if err != nil || res.ExitCode != 0 {

@@ -21,9 +21,9 @@
 // running or its result from coming back (HostError and the errors beside it).
 //
 // A program that embeds unitask imports this package, and policy and record for what is
-// in a ceiling and in a record. These three are stable: what they export changes with a
-// major version only. The other packages are parts of this one; what they export may
-// change with any version.
+// in a ceiling and in a record. These three are stable, and run and session, whose types have
+// names here: what they export changes with a major version only. The other packages are parts
+// of this one; what they export may change with any version.
 package unitask
 
 import (
@@ -50,6 +50,7 @@ import (
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/session"
 	"github.com/unitask/unitask/vmm"
 )
 
@@ -124,7 +125,7 @@ type Runtime struct {
 	catalog  *catalog.Catalog
 	source   *machine.Source
 	engine   *engine.Engine
-	sessions *manager
+	sessions *session.Manager
 
 	mu     sync.Mutex
 	closed bool
@@ -216,7 +217,7 @@ func Open(opts Options) (*Runtime, error) {
 		Boots: opts.Machines.booted, Grace: engine.CollectGrace, ApprovalTime: approval.Patience}
 	rt.engine.Installer = &install.Installer{Home: opts.Home, Images: images, Records: rt.runs, Journal: rt.journal,
 		Proxy: opts.Upstream.Proxy, Run: rt.engine.RunBuild}
-	rt.sessions = &manager{Engine: rt.engine, Ceiling: opts.Ceiling, Refuse: rt.hasSessions}
+	rt.sessions = &session.Manager{Engine: rt.engine, Ceiling: opts.Ceiling, Refuse: rt.hasSessions}
 	if from.Pool.Min > 0 {
 		rt.source.Stock(func(ctx context.Context) (machine.Spec, error) { return rt.spec(ctx, shape) })
 	}

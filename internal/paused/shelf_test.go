@@ -1,0 +1,21 @@
+package paused
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// A session whose folder was moved aside when a pause was killed is there, once.
+func TestShelfAside(t *testing.T) {
+	s := Open(t.TempDir())
+	for _, name := range []string{"b", ".a.before", ".b.before", ".c.pausing-1", ".before"} {
+		if err := os.MkdirAll(filepath.Join(s.Dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if ids, err := s.IDs(); err != nil || !slices.Equal(ids, []string{"a", "b"}) {
+		t.Errorf("%q %v", ids, err)
+	}
+}

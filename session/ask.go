@@ -1,0 +1,106 @@
+package session
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/unitask/unitask/internal/approval"
+	"github.com/unitask/unitask/internal/stopclock"
+	"github.com/unitask/unitask/run"
+)
+
+// A session whose code connects to what somebody is asked about stands still as a whole: the limits
+// of all of its steps do. Those that wait for a step are asked, the last one first; unitask approve
+// answers for every session.
+
+// stepClocks are the clocks of what runs in a session.
+type stepClocks struct {
+	mu     sync.Mutex
+	open   map[*stopclock.Clock]bool
+	stands bool
+}
+
+// start is Clock.Start, for a step.
+func (c *stepClocks) start(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clock := new(stopclock.Clock)
+	if c.stands {
+		clock.Stop()
+	}
+	timed, stop := clock.Start(ctx, limit)
+	if c.open == nil {
+		c.open = map[*stopclock.Clock]bool{}
+	}
+	c.open[clock] = true
+	return timed, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.open, clock)
+		stop()
+	}
+}
+
+func (c *stepClocks) Stop()   { c.all(true, (*stopclock.Clock).Stop) }
+func (c *stepClocks) Resume() { c.all(false, (*stopclock.Clock).Resume) }
+
+func (c *stepClocks) all(stands bool, do func(*stopclock.Clock)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stands = stands
+	for clock := range c.open {
+		do(clock)
+	}
+}
+
+// still says that they stand.
+func (c *stepClocks) still() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stands
+}
+
+// answers has a step's caller asked until done is called.
+func (s *Session) answers(approve run.Approver) (done func()) {
+	if approve == nil {
+		return func() {}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := &approve
+	s.askers = append(s.askers, at)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.askers = slices.DeleteFunc(s.askers, func(a *run.Approver) bool { return a == at })
+	}
+}
+
+// approver is whom a question is put to, nil if nobody waits for a step.
+func (s *Session) approver() run.Approver {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.askers) == 0 {
+		return nil
+	}
+	return *s.askers[len(s.askers)-1]
+}
+
+// standing keeps a session from being paused and forked while somebody is asked, until release. The clock stands for all
+// of its steps. The error is that a pause or a fork is under way for longer than ctx.
+func (s *Session) standing(ctx context.Context) (clock approval.Clock, release func(), err error) {
+	if err := s.change(ctx); err != nil {
+		return nil, nil, err
+	}
+	defer func() { <-s.changing }()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.uses++
+	return &s.clocks, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.uses--
+	}, nil
+}

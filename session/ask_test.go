@@ -1,0 +1,77 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/stopclock"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
+)
+
+// The limits of all steps of a session stand while it is asked about something, also of one that begins then.
+func TestStepClocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c stepClocks
+		first, stop := c.start(t.Context(), 10*time.Second)
+		defer stop()
+		time.Sleep(4 * time.Second)
+		c.Stop()
+		second, stop2 := c.start(t.Context(), 2*time.Second)
+		defer stop2()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		attack.Check(t, "limits while somebody is asked", "<nil> <nil> true", fmt.Sprint(first.Err(), " ", second.Err(), " ", c.still()))
+		c.Resume()
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		attack.Check(t, "limits behind it", "<nil> true false", fmt.Sprint(first.Err(), " ", errors.Is(context.Cause(second), stopclock.ErrTimeout), " ", c.still()))
+		time.Sleep(4 * time.Second)
+		synctest.Wait()
+		if !errors.Is(context.Cause(first), stopclock.ErrTimeout) {
+			t.Error("it never ends")
+		}
+		_, stop3 := c.start(t.Context(), time.Second)
+		stop3()
+		if len(c.open) != 2 {
+			t.Errorf("%d clocks", len(c.open))
+		}
+	})
+}
+
+// Who waits for the newest step is asked; nobody when none does.
+func TestSessionApprover(t *testing.T) {
+	s := newSession(nil, run.Caller{}, policy.SessionLimits{})
+	says := func(v run.Verdict) run.Approver { return func(context.Context, run.Question) run.Verdict { return v } }
+	who := func() string {
+		if a := s.approver(); a != nil {
+			return string(a(t.Context(), run.Question{}))
+		}
+		return "nobody"
+	}
+	one := s.answers(says("one"))
+	none := s.answers(nil)
+	two := s.answers(says("two"))
+	got := []string{who()}
+	two()
+	got = append(got, who())
+	none()
+	one()
+	attack.Check(t, "who is asked", "[two one nobody]", fmt.Sprint(append(got, who())))
+	_, done, err := s.standing(t.Context())
+	if err != nil || s.uses != 1 {
+		t.Fatal(err, s.uses)
+	}
+	done()
+	s.changing <- struct{}{} // it is being paused
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := s.standing(ended); err == nil || s.uses != 0 {
+		t.Error(err, s.uses)
+	}
+}

@@ -1,0 +1,356 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/unitask/unitask/internal/stopclock"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
+)
+
+// Commands in the background: their machine may be paused and forked beneath them, and they end with
+// their session.
+
+// Bounds of what is kept of them in memory: the records have the rest.
+const (
+	// MaxKeptOutput bounds what Wait has of a command's output: the end of it, in bytes.
+	MaxKeptOutput = 64 << 10
+	// maxEnded is how many that have ended a session remembers.
+	maxEnded = 32
+)
+
+// Output is a piece of what a command has printed.
+type Output struct {
+	Stderr bool
+	Text   []byte
+}
+
+// Background is what a command in the background has come to.
+type Background struct {
+	RunID  string
+	Output []Output    // beyond what was seen, as far as it is kept
+	Seq    int64       // what was seen with that; how much it has printed in bytes
+	Lost   int64       // bytes beyond what was seen that are not kept any more
+	Result *run.Result // how it ended, without its streams; nil while it runs
+	Err    error       // beside it
+}
+
+// Text is the output in the order in which it came.
+func (b *Background) Text() (text []byte) {
+	for _, piece := range b.Output {
+		text = append(text, piece.Text...)
+	}
+	return text
+}
+
+// errStopped is the cause of an end of a command that was asked for.
+var errStopped = errors.New("it was stopped")
+
+// background is a command in the background.
+type background struct {
+	id   string
+	stop context.CancelCauseFunc
+
+	mu     sync.Mutex
+	change chan struct{} // closed when it has printed or ended, and then another one
+	kept   []Output
+	size   int // of kept
+	seq    int64
+	result *run.Result
+	err    error
+}
+
+// stream is one of its streams.
+func (b *background) stream(stderr bool) io.Writer {
+	return writerFunc(func(p []byte) (int, error) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.seq += int64(len(p))
+		b.add(stderr, p)
+		b.told()
+		return len(p), nil
+	})
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// add keeps the end of what it prints.
+func (b *background) add(stderr bool, p []byte) {
+	p = p[max(0, len(p)-MaxKeptOutput):]
+	if n := len(b.kept); n > 0 && b.kept[n-1].Stderr == stderr {
+		b.kept[n-1].Text = append(b.kept[n-1].Text, p...)
+	} else {
+		b.kept = append(b.kept, Output{stderr, append([]byte(nil), p...)})
+	}
+	if b.size += len(p); b.size <= 2*MaxKeptOutput && len(b.kept) <= maxPieces { // it is cut now and then only
+		return
+	}
+	for cut := b.size - MaxKeptOutput; cut > 0 || len(b.kept) > maxPieces/2; {
+		first := &b.kept[0]
+		if n := len(first.Text); cut < n && len(b.kept) <= maxPieces/2 {
+			first.Text = append([]byte(nil), first.Text[cut:]...)
+			b.size -= cut
+			break
+		} else {
+			b.size -= n
+			cut -= n
+		}
+		b.kept = b.kept[1:]
+	}
+	b.kept = append([]Output(nil), b.kept...)
+}
+
+// maxPieces bounds how often what is kept changes between the streams.
+const maxPieces = 4096
+
+func (b *background) told() {
+	close(b.change)
+	b.change = make(chan struct{})
+}
+
+// finish notes how it ended.
+func (b *background) finish(res *run.Result, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.result, b.err = res, err
+	b.told()
+}
+
+func (b *background) over() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.result != nil
+}
+
+// since is what there is beyond after; change is closed when there is more.
+func (b *background) since(after int64) (is Background, change <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	is = Background{RunID: b.id, Seq: b.seq, Result: b.result, Err: b.err}
+	from := b.seq - int64(b.size) // where what is kept begins
+	seen := max(after, from, b.seq-MaxKeptOutput)
+	is.Lost = seen - after
+	for _, piece := range b.kept {
+		if skip := seen - from; skip < int64(len(piece.Text)) {
+			is.Output = append(is.Output, Output{piece.Stderr, append([]byte(nil), piece.Text[max(0, skip):]...)})
+		}
+		from += int64(len(piece.Text))
+	}
+	return is, b.change
+}
+
+// Start starts a command in the background and returns the id of its run. It has no standard input and
+// no terminal; without a Timeout it goes on until it or its session ends. The ceiling's backgroundCommands
+// bounds how many there are at once. The time limit counts while its machine runs.
+func (s *Session) Start(ctx context.Context, c Command) (run string, err error) {
+	if c.Stdin != nil || c.Terminal != nil || c.Stdout != nil || c.Stderr != nil {
+		return "", policy.Bad("background", "true", "has no standard input and no terminal, and Wait has what it prints")
+	}
+	e, err := s.start(c)
+	if err != nil {
+		return "", err
+	}
+	if c.Timeout > s.limits.Life {
+		return "", policy.Bad("timeoutMs", c.Timeout.String(), "must be at most the session's life, %s", s.limits.Life)
+	}
+	done, err := s.use(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer done()
+	leave, err := s.background()
+	if err != nil {
+		return "", err
+	}
+	live, stop := context.WithCancelCause(context.Background())
+	b := &background{stop: stop, change: make(chan struct{})}
+	limit := c.Timeout
+	if limit == 0 {
+		limit = s.limits.Life
+	}
+	x, err := s.newStep(s.asked(c), "command.sh", limit, b.stream(false), b.stream(true))
+	if err != nil {
+		stop(err)
+		leave()
+		return "", err
+	}
+	b.id, x.background, x.rec.Background = x.rec.ID, true, true
+	e.Stdout, e.Stderr = x.stdout, x.stderr
+	cmd, err := s.client.Start(ctx, e)
+	if err == nil {
+		err = x.rec.Update() // that it is this session's
+	}
+	if err != nil {
+		stop(err)
+		if cmd != nil {
+			_ = x.wait(live, cmd)
+		}
+		if e := x.finish(live, err); e != nil { // there is none where the session was closed
+			err = e
+		}
+		leave()
+		return "", err
+	}
+	s.remember(b)
+	if c.Timeout > 0 {
+		go s.limit(live, c.Timeout, stop)
+	}
+	go func() {
+		defer leave()
+		defer stop(nil)
+		err := x.finish(live, x.wait(live, cmd))
+		b.finish(x.res, err)
+	}()
+	return b.id, nil
+}
+
+// background takes a place for a command in the background.
+func (s *Session) background() (leave func(), err error) {
+	leave, err = s.placeBehind()
+	if leave == nil && err == nil {
+		err = s.gone() // which wants the lock itself
+	}
+	return leave, err
+}
+
+// placeBehind returns neither where the session ends.
+func (s *Session) placeBehind() (leave func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch most := s.limits.BackgroundCommands; {
+	case s.over:
+		return nil, nil
+	case most < 0:
+		return nil, policy.Bad("backgroundCommands", "1", "the ceiling allows none")
+	case s.under >= most:
+		return nil, &run.BusyError{
+			What:  fmt.Sprintf("%d commands of this session run in the background, which is the most: end one", s.under),
+			After: afterSession,
+		}
+	}
+	s.under++
+	s.watched.Add(1)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.under--
+		s.watched.Done()
+	}, nil
+}
+
+// ending has no further command start in the background, and returns when those that there are have ended.
+func (s *Session) ending() {
+	s.mu.Lock()
+	s.over = true
+	s.mu.Unlock()
+	s.watched.Wait()
+}
+
+// remember keeps a command, and forgets the first of too many that have ended.
+func (s *Session) remember(b *background) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ended := 0
+	for i := len(s.commands) - 1; i >= 0; i-- {
+		if !s.commands[i].over() {
+			continue
+		}
+		if ended++; ended >= maxEnded {
+			s.commands = append(s.commands[:i:i], s.commands[i+1:]...)
+		}
+	}
+	s.commands = append(s.commands, b)
+}
+
+// find is a command in the background by its run's id.
+func (s *Session) find(run string) (*background, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range s.commands {
+		if b.id == run {
+			return b, nil
+		}
+	}
+	return nil, policy.Bad("run", fmt.Sprintf("%.80q", run), "is no command in the background of this session, or ended long ago: its record has what it printed")
+}
+
+// limit ends a command when the session has run for so long.
+func (s *Session) limit(ctx context.Context, left time.Duration, stop context.CancelCauseFunc) {
+	for left > 0 {
+		step := min(left, time.Second)
+		select {
+		case <-time.After(step):
+		case <-ctx.Done():
+			return
+		}
+		if !s.Paused() && !s.clocks.still() {
+			left -= step
+		}
+	}
+	stop(stopclock.ErrTimeout)
+}
+
+// Wait returns what a command in the background has printed beyond the first after bytes, as soon as there is
+// something or it has ended; at most is how long it waits for that. Meanwhile the session is in use: it is not
+// paused for idleness, and one that is paused is resumed.
+func (s *Session) Wait(ctx context.Context, run string, after int64, most time.Duration) (Background, error) {
+	b, err := s.find(run)
+	if err != nil {
+		return Background{}, err
+	}
+	is, change := b.since(after)
+	if after < 0 || after > is.Seq {
+		return Background{}, policy.Bad("afterSeq", fmt.Sprint(after), "must be from 0 to %d, what it has printed in bytes", is.Seq)
+	}
+	if most <= 0 || is.Seq > after || is.Result != nil {
+		return is, nil
+	}
+	if done, err := s.use(ctx); err == nil {
+		defer done()
+	} else if ctx.Err() != nil {
+		return Background{}, err
+	}
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-change:
+	case <-timer.C:
+	case <-ctx.Done():
+		return Background{}, context.Cause(ctx)
+	}
+	is, _ = b.since(after)
+	return is, nil
+}
+
+// Stop ends a command in the background: it is interrupted as by Ctrl-C, and killed when that does not end it. It
+// returns when it has ended.
+func (s *Session) Stop(ctx context.Context, run string) error {
+	b, err := s.find(run)
+	if err != nil {
+		return err
+	}
+	done, err := s.use(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	b.stop(errStopped)
+	for {
+		is, change := b.since(0)
+		if is.Result != nil {
+			return nil
+		}
+		select {
+		case <-change:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

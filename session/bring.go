@@ -1,0 +1,182 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/guest/supervisor"
+	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/audit/runlog"
+	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/hostfiles"
+	"github.com/unitask/unitask/internal/program"
+	"github.com/unitask/unitask/internal/stopclock"
+	"github.com/unitask/unitask/internal/userdir"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
+)
+
+// Files and folders of the host in a session. Its code runs in /work, and relative paths lead there: what lies below
+// the working directory comes below /work.
+
+// StepMount is a mount as a session has it that is asked for from a folder of the host. What lies in that folder,
+// and has no path of its own inside, comes below /work by the same relative path.
+func StepMount(m run.Mount, dir string) run.Mount {
+	if m.Host == "" {
+		return m
+	}
+	if !filepath.IsAbs(m.Host) {
+		m.Host = filepath.Join(dir, m.Host)
+	}
+	if rel, err := filepath.Rel(dir, m.Host); err == nil && m.Guest == "" && filepath.IsLocal(rel) {
+		m.Guest = path.Join(contract.WorkDir, filepath.ToSlash(rel))
+	}
+	return m
+}
+
+// inWork are the mounts of a request whose relative paths are this process'.
+func inWork(mounts []run.Mount) ([]run.Mount, error) {
+	var list []run.Mount
+	for _, m := range mounts {
+		if !filepath.IsAbs(m.Host) {
+			dir, err := userdir.Working()
+			if err != nil {
+				return nil, err
+			}
+			m = StepMount(m, dir)
+		}
+		list = append(list, m)
+	}
+	return list, nil
+}
+
+// bringing is what a step brings along.
+type bringing struct {
+	set        hostfiles.Set
+	neighbours []run.Neighbour
+	granted    policy.Effective
+	denials    []policy.Denial
+	done       func() // lets the session be paused
+}
+
+func (b *bringing) close() {
+	b.set.Close()
+	b.done()
+}
+
+// brings holds what a step brings against the session's ceiling, which is read again where the session is paused: it
+// goes on first. Only the step that has its turn opens files. Close it.
+func (s *Session) brings(ctx context.Context, step Step) (b *bringing, err error) {
+	b = &bringing{neighbours: step.Neighbours, denials: []policy.Denial{}, done: func() {}}
+	if len(step.Files)+len(step.Dirs)+len(step.Neighbours) == 0 {
+		return b, nil
+	}
+	if err := program.CheckNeighbours(step.Neighbours, contract.WorkDir+"/."); err != nil {
+		return nil, err
+	}
+	if err := s.hasCommands("files of the host for a step, which takes commands,"); err != nil {
+		return nil, err
+	}
+	req := catalog.Request{Request: run.Request{Kernel: s.Kernel, MemoryMB: s.Policy.Effective.MemoryMB}}
+	if req.Files, err = inWork(step.Files); err == nil {
+		req.Dirs, err = inWork(step.Dirs)
+	}
+	if err == nil {
+		b.done, err = s.use(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if _, b.granted, b.denials, err = program.Resolve(req, s.ceiling(), &b.set); err != nil {
+		b.close()
+		return nil, err
+	}
+	return b, nil
+}
+
+// bringTime is how long a step's files may take on their way beside their Patience.
+const bringTime = time.Minute
+
+// bring puts what a step brings into the machine, as the code's user, in place of what is there.
+func (s *Session) bring(ctx context.Context, x *stepping, b *bringing) error {
+	x.res.Policy.Denials = b.denials
+	if len(b.granted.Files)+len(b.granted.Dirs) > 0 {
+		x.res.Policy.Effective.Files, x.res.Policy.Effective.Dirs = b.granted.Files, b.granted.Dirs
+		x.rec.Effective, _ = s.redactor.Marshal(x.res.Policy.Effective)
+	}
+	x.rec.Denials, _ = s.redactor.Marshal(b.denials)
+	if err := s.auditBrought(x, b); err != nil {
+		return err
+	}
+	if b.set.Count()+len(b.neighbours) == 0 {
+		return nil
+	}
+	limit := min(folderTimeout, cmp.Or(s.of.BringTime, bringTime)+b.set.Patience())
+	timed, cancel := s.clocks.start(ctx, limit)
+	defer cancel()
+	err := b.send(timed, func(from io.Reader) error {
+		return s.folderCommand(timed, "what the step brings", supervisor.Exec{Args: []string{"/bin/tar", "-x", "-f", "-", "-C", "/"}, Stdin: from})
+	})
+	if errors.Is(err, stopclock.ErrTimeout) { // not the step's
+		err = fmt.Errorf("copy what the step brings: the machine did not take it within %v", limit)
+	}
+	return err
+}
+
+// auditBrought writes what a step was given of the host, and what it was denied.
+func (s *Session) auditBrought(x *stepping, b *bringing) error {
+	a := runlog.New(s.of.Engine.Journal.Log, x.rec, x.rec.Via, s.redactor, s.of.Engine.Events)
+	var list []audit.Entry
+	if files, dirs := len(b.granted.Files), len(b.granted.Dirs); files+dirs > 0 {
+		list = append(list, a.Entry(audit.PolicyChanged, map[string]any{"session": s.ID, "files": files, "dirs": dirs}))
+	}
+	if len(b.denials) > 0 {
+		list = append(list, a.Denied(b.denials))
+	}
+	if len(list) > 0 {
+		a.Write(list...)
+	}
+	return a.Missing(s.Policy.Effective)
+}
+
+// send has use read the tar of what is brought. When it returns nothing of the set is read any more.
+func (b *bringing) send(ctx context.Context, use func(io.Reader) error) error {
+	from, to := io.Pipe()
+	packed := make(chan error, 1)
+	go func() {
+		err := b.pack(ctx, to)
+		to.CloseWithError(err)
+		packed <- err
+	}()
+	err := use(from)
+	from.Close()
+	var content *guest.ContentError
+	if e := <-packed; errors.As(e, &content) && !errors.As(err, new(*run.SessionError)) { // tar says that the rest is missing
+		return fmt.Errorf("copy what the step brings: %w", content)
+	}
+	return err
+}
+
+func (b *bringing) pack(ctx context.Context, to io.Writer) error {
+	w := hostfiles.NewArchive(to)
+	err := b.set.Put(ctx, w, hostfiles.All, func(hostfiles.Sent) {})
+	for _, n := range b.neighbours {
+		if err == nil {
+			f := guest.File{Path: path.Join(contract.WorkDir, n.Name), Mode: 0o644, Size: int64(len(n.Content))}
+			err = w.Put(f, strings.NewReader(n.Content))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return w.Close()
+}

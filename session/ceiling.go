@@ -1,0 +1,112 @@
+package session
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
+)
+
+// The files of a ceiling may change while a session lives. They are read again where the session is forked, extended or
+// resumed: what it was granted must be within them still.
+
+// callerNow is whom the session is for, under the ceiling that held when it was last read.
+func (s *Session) callerNow() run.Caller {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.caller
+}
+
+func (s *Session) ceiling() *policy.Ceiling { return s.callerNow().Ceiling }
+
+// readCeiling makes the ceiling again, of the files as they are now. One that a program made stays as it is.
+func (s *Session) readCeiling() (*policy.Ceiling, error) {
+	return readCeiling(s.callerNow(), s.of.Engine.Home)
+}
+
+func readCeiling(c run.Caller, home string) (*policy.Ceiling, error) {
+	origin := c.CeilingOrigin()
+	if origin == nil {
+		return c.Ceiling, nil
+	}
+	now, err := origin.Ceiling(home, c.WithDefaults().Name)
+	if err != nil {
+		return nil, fmt.Errorf("read the session's ceiling again: %w", err)
+	}
+	return now, nil
+}
+
+// CeilingChanged says whether the files of the ceiling are others than those that the session began under, or can't be
+// read.
+func (s *Session) CeilingChanged() bool {
+	now, err := s.readCeiling()
+	return err != nil || now.Digest() != s.beganUnder
+}
+
+// renewCeiling reads the ceiling again. The error says what of that which the session was granted is beyond it. A life
+// that is too long by now is made shorter.
+func (s *Session) renewCeiling() error {
+	now, err := s.readCeiling()
+	if err != nil || now.Digest() == s.ceiling().Digest() {
+		return err
+	}
+	if err := s.of.Engine.Catalog.CheckCeiling(now); err != nil {
+		return err
+	}
+	req := catalog.Request{Request: s.request}
+	req.Files, req.Dirs, req.Neighbours = nil, nil, nil
+	if req, err = s.of.Engine.Catalog.ResolveCustom(req, now); err != nil {
+		return err
+	}
+	if err := stillGranted(req, now, s.Policy.Effective, covers); err != nil {
+		return err
+	}
+	if err := s.made.Live.Renew(now); err != nil {
+		return fmt.Errorf("a change of the session's policy: %w", err)
+	}
+	most, _, err := now.Sessions(policy.SessionLimits{}, usualSessions(machine.HostMemory()))
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.caller.Origin = s.caller.CeilingOrigin() // also where there is no file by now, and one may come again
+	s.caller.Ceiling = now
+	last := s.began.Add(most.Life)
+	late := s.expires.After(last)
+	s.mu.Unlock()
+	if late {
+		s.outlives(last, max(0, time.Until(last)))
+	}
+	return nil
+}
+
+// covers says of a field of what is granted whether all that was granted before is, in JSON.
+func covers(key string, now, before any) bool {
+	if reflect.DeepEqual(now, before) {
+		return true
+	}
+	switch before := before.(type) {
+	case float64:
+		n, is := now.(float64)
+		return is && n >= before
+	case []any: // a rule about requests may forbid
+		list, is := now.([]any)
+		return is && key != "allowHttp" && !slices.ContainsFunc(before, func(one any) bool {
+			return !slices.ContainsFunc(list, func(other any) bool { return reflect.DeepEqual(one, other) })
+		})
+	case nil:
+		_, is := now.([]any)
+		return is && key != "allowHttp"
+	case bool: // others demand
+		return !before && (key == "allowNetAny" || key == "debug")
+	}
+	return false
+}
+
+// same says that nothing of a field has changed.
+func same(_ string, now, before any) bool { return reflect.DeepEqual(now, before) }

@@ -1,0 +1,153 @@
+package session
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/unitask/unitask/guest/supervisor"
+	"github.com/unitask/unitask/internal/bounded"
+	"github.com/unitask/unitask/internal/export"
+	"github.com/unitask/unitask/internal/failure"
+	"github.com/unitask/unitask/internal/home"
+	"github.com/unitask/unitask/internal/hostfiles"
+)
+
+// LeftOut is something that was not copied to the host, and why.
+type LeftOut = export.Left
+
+// folderTimeout bounds what a folder's way into a machine or out of it takes.
+const folderTimeout = 10 * time.Minute
+
+// Download copies a folder of the session's machine to the host, which must have nothing of that name: files, folders,
+// and links that lead to what is in it. It is there whole or not at all. A folder has at most hostfiles.MaxFolderBytes
+// and MaxFolderEntries; what it may not have is a *hostfiles.FolderError. No file is executable, and names that begin
+// with a dot or are not what they look like are left out: left lists them.
+func (s *Session) Download(ctx context.Context, name, dir string) (left []LeftOut, err error) {
+	return hostfiles.TakeFolder(dir, func(w io.Writer) error { return s.Pack(ctx, name, w) })
+}
+
+// Upload copies a folder of the host into the session's machine, which must have nothing of that name, with the
+// bounds of Download.
+func (s *Session) Upload(ctx context.Context, dir, name string) error {
+	return hostfiles.SendFolder(dir, func(r io.Reader) error { return s.Unpack(ctx, name, r) })
+}
+
+// Pack writes a folder of the session's machine as a tar, which is the code's work: hostfiles.TakeFolder
+// takes it.
+func (s *Session) Pack(ctx context.Context, name string, to io.Writer) error {
+	list, _, err := s.List(ctx, name, 0)
+	if err != nil {
+		return err
+	}
+	if len(list) != 1 || !list[0].Mode.IsDir() {
+		return fmt.Errorf("copy %s: %w", name, syscall.ENOTDIR)
+	}
+	kept, err := s.of.nameless() // who takes it may be slow, and the session is not to wait
+	if err != nil {
+		return err
+	}
+	defer kept.Close()
+	out := &atMost{kept, hostfiles.MaxFolderArchive}
+	if err := s.folderCommand(ctx, name, supervisor.Exec{Args: []string{"/bin/tar", "-c", "-f", "-", "-C", s.at(name), "."}, Stdout: out}); err != nil {
+		return err
+	}
+	if _, err = kept.Seek(0, io.SeekStart); err == nil {
+		_, err = io.Copy(to, kept)
+	}
+	return err
+}
+
+// way is the folder that has what is on its way from one machine to another.
+func (m *Manager) way() (string, error) {
+	dir := home.Dir(m.Engine.Home).Sessions()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", failure.Host("session", err)
+	}
+	return dir, nil
+}
+
+// nameless is a new file there without a name, which is gone when it is closed.
+func (m *Manager) nameless() (*os.File, error) {
+	dir, err := m.way()
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.CreateTemp(dir, ".way-*")
+	if err != nil {
+		return nil, failure.Host("session", err)
+	}
+	_ = os.Remove(f.Name())
+	return f, nil
+}
+
+// Unpack makes a folder of the session's machine of what hostfiles.SendFolder gives.
+func (s *Session) Unpack(ctx context.Context, name string, from io.Reader) error {
+	at := s.at(name)
+	tmp := path.Join(path.Dir(at), ".unitask-"+rand.Text())
+	// A folder that was cut has no FolderWhole.
+	err := s.folderCommand(ctx, name, supervisor.Exec{Args: []string{"/bin/sh", "-c", `set -e
+if [ -e "$1" ] || [ -L "$1" ]; then echo "is there already: give a name that is not taken" >&2; exit 1; fi
+mkdir -p "${1%/*}/"
+mkdir "$2"
+tar -x -f - -C "$2"
+if ! [ -e "$2/$4" ]; then echo "was cut on its way" >&2; exit 1; fi
+mv "$2/$3" "$1"
+rm -r "$2"`, "sh", at, tmp, hostfiles.FolderName, hostfiles.FolderWhole}, Stdin: from})
+	if err != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fileTimeout)
+		defer cancel()
+		_ = s.Remove(ctx, tmp)
+	}
+	return err
+}
+
+// folderCommand runs one, as the code's user.
+func (s *Session) folderCommand(ctx context.Context, name string, e supervisor.Exec) error {
+	if err := s.hasCommands("folders that are copied, which takes commands,"); err != nil {
+		return err
+	}
+	done, err := s.use(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	ctx, cancel := s.clocks.start(ctx, folderTimeout)
+	defer cancel()
+	var said bytes.Buffer
+	e.Env, e.Dir, e.Stderr = []string{"PATH=/usr/bin:/bin", "LC_ALL=C"}, "/", &bounded.Head{To: &said, Left: 1000}
+	cmd, err := s.client.Start(ctx, e)
+	if err != nil {
+		return err
+	}
+	end, err := cmd.Wait(ctx)
+	switch {
+	case err != nil:
+		return fmt.Errorf("copy %s: %w", name, err)
+	case end.Code != 0 || end.Signal != 0:
+		why := strings.TrimSpace(strings.ToValidUTF8(said.String(), "\ufffd"))
+		return fmt.Errorf("copy %s: %s", name, cmp.Or(s.redactor.String(why), fmt.Sprintf("tar ended with code %d, signal %d", end.Code, end.Signal)))
+	}
+	return nil
+}
+
+// atMost writes up to a number of bytes, and then fails.
+type atMost struct {
+	to   io.Writer
+	left int64
+}
+
+func (w *atMost) Write(p []byte) (int, error) {
+	if w.left -= int64(len(p)); w.left < 0 {
+		return 0, &hostfiles.FolderError{Name: "the folder", Reason: fmt.Sprintf("has more than %d bytes: copy parts of it", int64(hostfiles.MaxFolderBytes))}
+	}
+	return w.to.Write(p)
+}

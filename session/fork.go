@@ -1,0 +1,199 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/unitask/unitask/guest/supervisor"
+	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/engine"
+	"github.com/unitask/unitask/internal/hostfiles"
+	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
+)
+
+// MaxForks bounds the forks of a session, and of its forks, that live at once.
+const MaxForks = 16
+
+// family are a session and its forks.
+type family struct {
+	mu    sync.Mutex
+	forks int // that live
+}
+
+// take takes places for forks.
+func (f *family) take(n int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.forks+n > MaxForks {
+		return &run.BusyError{What: fmt.Sprintf("%d forks of this session live, and %d is the most: close some", f.forks, MaxForks), After: time.Minute}
+	}
+	f.forks += n
+	return nil
+}
+
+func (f *family) give(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.forks -= n
+}
+
+// forking is what forks go on from.
+type forking struct {
+	parent   *Session
+	snapshot *machine.Snapshot
+	spec     machine.Spec
+	copies   []forkedClient // one for each
+	out      []byte         // what of /out has come back
+	starting chan struct{}  // as many as start at once
+}
+
+type forkedClient struct {
+	client  *supervisor.Client
+	running []*supervisor.Interpreter
+}
+
+// run is a fork's run: what its session was granted, and none of the host's files again.
+func (f *forking) run(s *Session) engine.Prepared {
+	p := f.parent.made
+	p.Live = f.parent.made.Live.Copy()
+	p.Code.Supervisor, p.Code.Inputs, p.Code.Tell = sessionRun{s}, hostfiles.Set{}, nil
+	return p
+}
+
+// get starts a fork's machine.
+func (f *forking) get(source *machine.Source) func(context.Context, machine.Spec, machine.Config,
+) (*machine.Machine, error) {
+	return func(ctx context.Context, _ machine.Spec, cfg machine.Config) (*machine.Machine, error) {
+		select {
+		case f.starting <- struct{}{}:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		defer func() { <-f.starting }()
+		return source.Fork(ctx, f.spec, f.snapshot, cfg)
+	}
+}
+
+// Fork starts n sessions that go on from where this one is: variables, files and processes are there, and what one
+// does from then on no other sees. Each has an id, records and random numbers of its own, and the time that this one
+// has left. Connections that are open stay with this one, and are reset in the forks. It is a BusyError while a step
+// is under way, and where more than MaxForks would live. A session that is paused is resumed for it. Where one can't
+// be started none is.
+func (s *Session) Fork(ctx context.Context, n int) ([]*Session, error) {
+	if n < 1 || n > MaxForks {
+		return nil, policy.Bad("count", fmt.Sprint(n), "must be from 1 to %d", MaxForks)
+	}
+	if !machine.CanClone {
+		return nil, errors.New("sessions are forked on Linux only")
+	}
+	if err := s.renewCeiling(); err != nil {
+		return nil, err
+	}
+	if err := s.family.take(n); err != nil {
+		return nil, err
+	}
+	f, err := s.freeze(ctx, n)
+	if err != nil {
+		s.family.give(n)
+		return nil, err
+	}
+	defer f.snapshot.Close()
+	forks, errs := make([]*Session, n), make([]error, n)
+	starting, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			if forks[i], errs[i] = s.fork(starting, f, i); errs[i] != nil {
+				cancel(errs[i]) // the others
+			}
+		})
+	}
+	all.Wait()
+	if errors.Join(errs...) != nil {
+		for _, fork := range forks {
+			if fork != nil {
+				fork.Close()
+			}
+		}
+		return nil, fmt.Errorf("fork the session: %w", context.Cause(starting))
+	}
+	return forks, nil
+}
+
+// freeze has serve take what n forks go on from.
+func (s *Session) freeze(ctx context.Context, n int) (*forking, error) {
+	if err := s.change(ctx); err != nil {
+		return nil, err
+	}
+	defer func() { <-s.changing }()
+	s.mu.Lock()
+	uses := s.uses
+	s.mu.Unlock()
+	if uses > 0 {
+		return nil, errStepping
+	}
+	if err := s.wake(ctx); err != nil {
+		return nil, err
+	}
+	f := &forking{parent: s, copies: make([]forkedClient, n), starting: make(chan struct{}, max(2, runtime.NumCPU()))}
+	s.forking = f
+	if err := s.ask(ctx, s.forks); err != nil {
+		return nil, fmt.Errorf("fork the session: %w", err)
+	}
+	return f, nil
+}
+
+// copied fills in the forking that was asked for. The machine goes on.
+func (s *Session) copied(ctx context.Context, x *engine.Execution) error {
+	f := s.forking
+	held, cancel := context.WithTimeoutCause(ctx, holdPatience, errNotHeld)
+	defer cancel()
+	err := s.client.Hold(held)
+	if err == nil {
+		f.spec = x.Machine.Spec
+		if f.snapshot, err = s.of.Engine.Source.Snapshot(ctx, x.Machine); err == nil {
+			f.out = s.out.kept()
+			s.mu.Lock()
+			state := s.client.State(slices.Collect(maps.Values(s.running)))
+			s.mu.Unlock()
+			for i := range f.copies {
+				f.copies[i].client, f.copies[i].running = supervisor.Restore(state)
+			}
+		}
+	}
+	if x.Machine.Alive() {
+		err = errors.Join(err, s.client.GoOn(nil))
+	}
+	return err
+}
+
+// fork starts one of the forks. Its place in the family is given back when it has ended.
+func (s *Session) fork(ctx context.Context, f *forking, at int) (*Session, error) {
+	c := newSession(s.of, s.callerNow(), s.limits)
+	c.beganUnder = s.beganUnder
+	c.began, c.expires = s.age()
+	c.request = s.request
+	c.Parent, c.Image, c.Language, c.family, c.from = s.ID, s.Image, s.Language, s.family, f
+	c.dir, c.env, c.ca, c.client = s.dir, s.env, s.ca, f.copies[at].client
+	c.out.restore(f.out)
+	for _, in := range f.copies[at].running {
+		c.running[in.Language] = in
+	}
+	if err := c.begin(ctx, catalog.Request{}, s.tell, func() { s.family.give(1) }); err != nil {
+		return nil, err
+	}
+	if err := c.renew(ctx, f.copies[at].running); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}

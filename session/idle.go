@@ -1,0 +1,98 @@
+package session
+
+import (
+	"context"
+	"time"
+
+	"github.com/unitask/unitask/internal/engine"
+	"github.com/unitask/unitask/machine"
+)
+
+// A session that nobody uses and that does nothing is paused. What it does is seen from outside:
+// the processor time of its machine, and the frames on its network.
+
+// idleFloor is the part of a processor that a machine takes which does nothing: one in that many.
+// Under TCG it is a twentieth.
+const idleFloor = 8
+
+// idleTick is how often a session is looked at.
+func idleTick(limit time.Duration) time.Duration {
+	return min(max(limit/4, 250*time.Millisecond), 15*time.Second)
+}
+
+// work is what a session has done from its beginning on.
+type work struct {
+	known     bool // it could be found out
+	busy      bool // something of a caller's is under way
+	calls     uint64
+	processor time.Duration
+	frames    uint64
+}
+
+// idleness decides whether a session has been idle for so long.
+type idleness struct {
+	limit time.Duration
+	since time.Time // of the idle time
+	at    time.Time // of last
+	last  work
+}
+
+// over takes what a session has done until now, and says that it is to be paused. It says so again
+// when it has been idle for that long once more.
+func (i *idleness) over(now time.Time, w work) bool {
+	span := now.Sub(i.at)
+	still := !i.at.IsZero() && w.known && !w.busy && w.calls == i.last.calls && w.frames == i.last.frames && (w.processor-i.last.processor)*idleFloor <= span
+	i.at, i.last = now, w
+	if !still {
+		i.since = now
+		return false
+	}
+	if now.Sub(i.since) < i.limit {
+		return false
+	}
+	i.since = now
+	return true
+}
+
+// work is what the session has done on a machine.
+func (s *Session) work(m *machine.Machine) (w work) {
+	w.processor, w.frames, w.known = m.Work()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w.busy, w.calls = s.uses > 0, s.calls
+	return w
+}
+
+// doze pauses the machine for its idleness, unless that can't be or somebody is about to need it.
+func (s *Session) doze(ctx context.Context, x *engine.Execution, folder string) bool {
+	if s.exposed > 0 || !machine.CanClone {
+		return false
+	}
+	files := s.packFiles(ctx)
+	if files != nil {
+		defer files.Close()
+	}
+	select {
+	case s.changing <- struct{}{}:
+		defer func() { <-s.changing }()
+	default:
+		return false
+	}
+	s.mu.Lock()
+	uses, calls := s.uses, s.calls
+	s.mu.Unlock()
+	if uses > 0 {
+		return false
+	}
+	give, err := s.of.pausedRoom(s)
+	if err != nil {
+		return false
+	}
+	if err := s.sleep(ctx, x, folder); err != nil {
+		give()
+		return false
+	}
+	s.state = sessionPaused
+	s.keepFiles(files, calls)
+	return true
+}

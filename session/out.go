@@ -1,0 +1,177 @@
+package session
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/unitask/unitask/guest/supervisor"
+	"github.com/unitask/unitask/internal/program"
+	"github.com/unitask/unitask/record"
+)
+
+// What steps and commands of a session leave in /out comes back with each, as a run's does. It stays there, so only
+// what is new or was changed since is taken.
+
+// outBox is what a session has in /out.
+type outBox struct {
+	held chan struct{}     // by who takes what is new
+	seen map[outStamp]bool // what is there and has come back, or can't
+}
+
+// outStamp stands for a file as it is: its name, mode, size and time.
+type outStamp [16]byte
+
+func stampOf(e supervisor.Entry) outStamp {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %o %d %d", e.Path, e.Mode, e.Size, e.ModTime.UnixNano()))
+	return outStamp(sum[:])
+}
+
+// Bounds of what is looked at.
+const (
+	maxOutEntries = 4 * 1000 // more than a run's artifacts
+	maxOutList    = 4 << 20  // bytes of their list
+	outDepth      = "32"     // of folders
+)
+
+func newOutBox() outBox { return outBox{held: make(chan struct{}, 1), seen: map[outStamp]bool{}} }
+
+// kept is what has come back, for who goes on with the session; restore takes it.
+func (o *outBox) kept() (stamps []byte) {
+	for stamp := range o.seen {
+		stamps = append(stamps, stamp[:]...)
+	}
+	return stamps
+}
+
+func (o *outBox) restore(stamps []byte) {
+	for stamp := range slices.Chunk(stamps[:min(len(stamps), maxOutEntries*len(outStamp{}))], len(outStamp{})) {
+		if len(stamp) == len(outStamp{}) {
+			o.seen[outStamp(stamp)] = true
+		}
+	}
+}
+
+// collect takes what a step or a command has left in /out. It has ended, so what the guest does then makes no error of
+// it.
+func (x *stepping) collect(ctx context.Context) error {
+	s, most := x.s, x.res.Policy.Effective.MaxArtifacts
+	if most <= 0 || ctx.Err() != nil || !s.client.Out() {
+		return nil
+	}
+	timed, cancel := s.clocks.start(ctx, s.of.Engine.Grace)
+	defer cancel()
+	to := x.rec.Artifacts(most, s.redactor)
+	left, err := s.out.take(timed, s.client, to, most)
+	if e := to.Close(err == nil && left == nil); e != nil && err == nil {
+		err = e
+	}
+	x.res.Artifacts, x.res.ArtifactsRefused = to.Kept, to.Refused
+	if left != nil && ctx.Err() == nil {
+		x.res.ArtifactsRefused = append(x.res.ArtifactsRefused, record.Refusal{Path: program.OutDir, Reason: "not all of it came: " + left.Error(), Missed: true})
+	}
+	if errors.Is(err, record.ErrEnough) {
+		return nil
+	}
+	return err
+}
+
+// take hands over what is new. left is why the guest has not given all of it, and err is the record's.
+func (o *outBox) take(ctx context.Context, from *supervisor.Client, to *record.Artifacts, most int64,
+) (left, err error) {
+	select {
+	case o.held <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx), nil
+	}
+	defer func() { <-o.held }()
+	text, err := from.File(ctx, nil, maxOutList, "list", program.OutDir, outDepth)
+	if ofFile(err) { // it is gone, or is no folder that can be read
+		return nil, nil
+	}
+	if err != nil {
+		return err, nil
+	}
+	list, more := supervisor.Entries(text, maxOutEntries)
+	if more {
+		left = fmt.Errorf("it has more than %d files and folders", maxOutEntries)
+	}
+	slices.SortFunc(list, func(a, b supervisor.Entry) int { return strings.Compare(a.Path, b.Path) })
+	there := map[outStamp]bool{}
+	stopped := false
+	for _, e := range list {
+		name, below := strings.CutPrefix(e.Path, program.OutDir+"/")
+		if !below || e.Mode.IsDir() {
+			continue
+		}
+		stamp := stampOf(e)
+		if o.seen[stamp] {
+			there[stamp] = true
+			continue
+		}
+		if stopped {
+			continue
+		}
+		done, why, failed := fetch(ctx, from, to, e, name, most)
+		if done {
+			there[stamp] = true
+		}
+		if why != nil || failed != nil {
+			err, stopped = failed, true
+		}
+		if why != nil {
+			left = why
+		}
+	}
+	for stamp := range o.seen { // what the list lacks may be in the rest of it
+		if more && len(there) < maxOutEntries {
+			there[stamp] = true
+		}
+	}
+	o.seen = there
+	return left, err
+}
+
+// fetch hands over one file. done says that it is not to come again as it is; why and failed are as take's.
+func fetch(ctx context.Context, from *supervisor.Client, to *record.Artifacts, e supervisor.Entry, name string, most int64,
+) (done bool, why, failed error) {
+	if e.Mode.IsRegular() && e.Size > to.Left() {
+		return e.Size > most, nil, to.Large(name)
+	}
+	if err := to.Begin(e.Mode.Type(), e.Mode.Perm(), name); err != nil || !e.Mode.IsRegular() {
+		return err == nil, nil, err
+	}
+	sink := &sink{to: to}
+	err := from.FileTo(ctx, nil, sink, "read", e.Path, "0", fmt.Sprint(e.Size))
+	switch {
+	case sink.err != nil:
+		return false, nil, sink.err
+	case ofFile(err): // it can't be read, or is gone
+		to.Cut()
+	case err != nil:
+		return false, err, nil
+	}
+	return true, nil, nil
+}
+
+// ofFile says that an error is one of a file in the guest, not of what was to read it.
+func ofFile(err error) bool {
+	return errors.As(err, new(syscall.Errno)) && !errors.As(err, new(*supervisor.StartError))
+}
+
+// sink takes the bytes of a file, and remembers why it takes no more.
+type sink struct {
+	to  *record.Artifacts
+	err error
+}
+
+func (s *sink) Write(p []byte) (int, error) {
+	if s.err = s.to.Data(p); s.err != nil {
+		return 0, s.err
+	}
+	return len(p), nil
+}

@@ -1,0 +1,353 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/internal/engine"
+	"github.com/unitask/unitask/internal/failure"
+	"github.com/unitask/unitask/internal/paused"
+	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
+)
+
+// A session's machine runs, or lies in a folder of the home, its memory and the state of its devices,
+// while nobody needs it. One goroutine decides (serve); callers ask it.
+
+// sessionState is where a session is.
+type sessionState int
+
+const (
+	sessionRuns sessionState = iota
+	sessionPaused
+)
+
+// errPaused ends the streams of a machine that is paused.
+var errPaused = errors.New("the session is paused")
+
+// serve carries a session's frames until it ends, by itself or for its age; meanwhile it pauses and
+// resumes its machine.
+func (s *Session) serve(ctx context.Context, x *engine.Execution, conn *guest.Conn) error {
+	begin := time.Now()
+	timed, cancel := s.lives(ctx, begin)
+	defer cancel()
+	serial := x.Redactor.Writer(x.Rec.Stderr())
+	defer serial.Close()
+	folder := paused.Open(s.of.Engine.Home).Folder(x.Rec.ID)
+	defer func() {
+		if !s.left {
+			_ = machine.RemovePause(folder)
+		}
+	}()
+	s.exposed = x.Code.Exposed
+	defer func() {
+		x.Res.Duration.Run = time.Since(begin)
+		x.Machine.Close()
+		x.Rec.Drops, _ = json.Marshal(x.Machine.Drops())
+	}()
+	tick := time.NewTicker(idleTick(s.limits.Idle))
+	defer tick.Stop()
+	for first := true; ; first = false {
+		paused, err := s.converse(timed, x, conn, serial, folder, tick.C, first)
+		if err != nil || !paused {
+			return err
+		}
+		setStatus(x, record.Paused)
+		if conn, err = s.asleep(timed, x, folder); err != nil {
+			return err
+		}
+	}
+}
+
+// converse serves a session's machine until it is paused, or ends.
+func (s *Session) converse(timed context.Context, x *engine.Execution, conn *guest.Conn, serial io.Writer,
+	folder string, tick <-chan time.Time, first bool,
+) (paused bool, err error) {
+	input, to := io.Pipe()
+	if err := s.client.GoOn(to); err != nil { // before Stream writes to the client; what it says comes when that reads
+		conn.Close()
+		return false, failure.At("session", x.Machine.Explain(err))
+	}
+	carried, stop := context.WithCancelCause(timed)
+	defer stop(nil)
+	over := make(chan error, 1)
+	go func() {
+		end, err := conn.Stream(carried, input, s.client, serial)
+		if err == nil {
+			engine.SetEnd(x.Res, x.Code.Language, end, "")
+		}
+		input.CloseWithError(io.ErrClosedPipe) // nobody reads it any more
+		over <- err
+	}()
+	end := func() {
+		stop(errPaused)
+		conn.Close()
+		<-over
+	}
+	if first {
+		s.begun(x.Rec, x.Redactor, x.Res)
+	}
+	watch := idleness{limit: s.limits.Idle}
+	for {
+		select {
+		case now := <-tick:
+			did := s.work(x.Machine)
+			if !did.busy { // what it takes is not taken from a step
+				x.WarmNext()
+			}
+			if watch.over(now, did) && s.doze(timed, x, folder) {
+				end()
+				return true, nil
+			}
+		case err := <-over:
+			stop(nil)
+			conn.Close()
+			if err != nil && timed.Err() == nil { // else it was ended, which needs no other reason
+				err = x.Machine.Explain(err)
+			}
+			if err != nil {
+				return false, failure.At("session", err)
+			}
+			return false, nil
+		case ask := <-s.pauses:
+			err := s.sleep(timed, x, folder)
+			if err == nil {
+				end()
+			}
+			ask <- err
+			if err == nil {
+				return true, nil
+			}
+		case ask := <-s.forks:
+			ask <- s.copied(timed, x)
+		}
+	}
+}
+
+// asleep waits until the session is needed, and resumes its machine. Where the host can't do that now, who asked is
+// told, and the session stays as it is.
+func (s *Session) asleep(ctx context.Context, x *engine.Execution, folder string) (*guest.Conn, error) {
+	for {
+		var ask chan error
+		select {
+		case ask = <-s.resumes:
+		case <-ctx.Done():
+			s.left = errors.Is(context.Cause(ctx), errEnds)
+			return nil, failure.At("session", context.Cause(ctx))
+		}
+		conn, whole, err := s.awake(ctx, x, folder)
+		if err == nil {
+			setStatus(x, record.Running)
+		}
+		ask <- err
+		switch {
+		case err == nil:
+			return conn, nil
+		case !whole:
+			return nil, failure.At("resume", err)
+		}
+	}
+}
+
+var errNotHeld = errors.New("its program does not hold its output")
+
+// holdPatience is how long the session's program may take to say that it holds its output.
+const holdPatience = 10 * time.Second
+
+// sleep pauses the machine. After an error it goes on.
+func (s *Session) sleep(ctx context.Context, x *engine.Execution, folder string) error {
+	held, cancel := context.WithTimeoutCause(ctx, holdPatience, errNotHeld)
+	defer cancel()
+	err := s.client.Hold(held)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(folder), 0o700)
+	}
+	x.Live.Lock() // what the note says of the policy is so until the note is there
+	defer x.Live.Unlock()
+	if err == nil {
+		x.Machine.Note, err = s.note(x)
+	}
+	if err == nil {
+		err = s.of.Engine.Source.Pause(ctx, x.Machine, folder)
+	}
+	if err != nil && x.Machine.Alive() {
+		err = errors.Join(err, s.client.GoOn(nil))
+	}
+	return err
+}
+
+// awake resumes it. whole says of an error that the folder still has the pause, so that the session can be resumed
+// again.
+func (s *Session) awake(ctx context.Context, x *engine.Execution, folder string,
+) (conn *guest.Conn, whole bool, err error) {
+	spec := x.Spec
+	if spec.QEMU, err = s.of.Engine.Source.QEMU(ctx, spec.Image.Arch); err != nil { // it may be another one by now
+		return nil, true, err
+	}
+	m, err := resume(ctx, s.of.Engine.Source, folder, spec, x.Network())
+	if err != nil {
+		return nil, !errors.Is(err, machine.ErrPause), err
+	}
+	x.Machine = m
+	x.Asked.Over(m)
+	x.Later(func() { m.Close() })
+	if lacks := m.Jail().Lacks(x.Granted.RequireJail); len(lacks) > 0 {
+		err = &run.JailError{Lacks: lacks}
+	} else {
+		conn, err = m.Rejoin(ctx)
+	}
+	if err != nil {
+		m.Close()
+		s.mu.Lock()
+		s.lost = "its machine was resumed and could not be used: it goes on from its pause once more, and what ran in the machine meanwhile is lost"
+		s.mu.Unlock()
+	}
+	return conn, true, err
+}
+
+// use says that the session is needed, until done is called; one that is paused is resumed.
+func (s *Session) use(ctx context.Context) (done func(), err error) {
+	if err := s.change(ctx); err != nil {
+		return nil, err
+	}
+	defer func() { <-s.changing }()
+	select {
+	case <-s.done:
+		return nil, s.gone()
+	default:
+	}
+	if s.Policy.Effective.Audit { // what is done now has its entries later
+		if err := s.of.Engine.Journal.Room(); err != nil {
+			return nil, failure.Host("audit", fmt.Errorf("the policy has audit = \"required\": %w", err))
+		}
+	}
+	if err := s.wake(ctx); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.uses++
+	s.calls++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.uses--
+	}, nil
+}
+
+// change waits for the right to change the session's state; the place in changing is then to be given back.
+func (s *Session) change(ctx context.Context) error {
+	select {
+	case s.changing <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// wake resumes a session that is paused.
+func (s *Session) wake(ctx context.Context) error {
+	if s.state == sessionPaused {
+		if err := s.renewCeiling(); err != nil {
+			return fmt.Errorf("resume the session: %w", err)
+		}
+		if err := s.ask(context.WithoutCancel(ctx), s.resumes); err != nil {
+			return fmt.Errorf("resume the session: %w", err)
+		}
+		s.state = sessionRuns
+		s.of.resumed(s)
+	}
+	return nil
+}
+
+// errStepping says that a step keeps a session from being paused or forked.
+var errStepping = &run.BusyError{What: "a step of this session is under way", After: time.Second}
+
+// ask has serve do something.
+func (s *Session) ask(ctx context.Context, of chan chan error) error {
+	answer := make(chan error, 1)
+	select {
+	case of <- answer:
+	case <-s.done:
+		return s.gone()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
+	case err := <-answer:
+		return err
+	case <-s.done:
+		return s.gone()
+	}
+}
+
+// Pause keeps the session's machine on the disk and frees its memory. The next step, command or
+// operation on files resumes it; nothing of it is lost but its connections, which are reset. It is a
+// BusyError while one of them is under way, and refused to a session whose machine holds secrets, which
+// would be on the disk: secrets that are bound to hosts are not in it. Its Life goes on.
+func (s *Session) Pause(ctx context.Context) error {
+	if s.exposed > 0 {
+		return errors.New("a session whose machine holds secrets is not paused: they would be on the disk; bind them to hosts (NAME@HOST)")
+	}
+	if !machine.CanClone {
+		return errors.New("sessions are paused on Linux only")
+	}
+	files := s.packFiles(ctx)
+	if files != nil {
+		defer files.Close()
+	}
+	if err := s.change(ctx); err != nil {
+		return err
+	}
+	defer func() { <-s.changing }()
+	s.mu.Lock()
+	uses, calls := s.uses, s.calls
+	s.mu.Unlock()
+	switch {
+	case s.state == sessionPaused:
+		return nil
+	case uses > 0:
+		return errStepping
+	}
+	give, err := s.of.pausedRoom(s)
+	if err != nil {
+		return err
+	}
+	if err := s.ask(ctx, s.pauses); err != nil {
+		give()
+		return fmt.Errorf("pause the session: %w", err)
+	}
+	s.state = sessionPaused
+	s.keepFiles(files, calls)
+	return nil
+}
+
+// Resume has a paused session's machine go on; a step would, too.
+func (s *Session) Resume(ctx context.Context) error {
+	done, err := s.use(ctx)
+	if err == nil {
+		done()
+	}
+	return err
+}
+
+// Paused says that the session's machine lies on the disk.
+func (s *Session) Paused() bool {
+	s.of.mu.Lock()
+	defer s.of.mu.Unlock()
+	return s.of.sessions[s] > 0
+}
+
+// setStatus writes down whether the session's machine runs. That it failed is in the record's own error.
+func setStatus(x *engine.Execution, is record.Status) {
+	x.Rec.Status = is
+	_ = x.Rec.Update()
+}

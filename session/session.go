@@ -1,0 +1,361 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/guest/supervisor"
+	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/engine"
+	"github.com/unitask/unitask/internal/failure"
+	"github.com/unitask/unitask/internal/language"
+	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
+)
+
+// Request is a machine that stays for several steps, under one policy.
+type Request struct {
+	// Request is what the machine has: image or language, memory, files, network, secrets, environment. Its Code must
+	// be empty. Timeout is the most that a step may name, and that of one that names none; OutputBytes bounds each
+	// step. It runs on the linux kernel, where Kernel does not ask for Nanos: that has one interpreter, that of the
+	// image's language, and files; it has no commands.
+	run.Request
+	// Life is how long it lives, 0 is a day.
+	Life time.Duration
+	// Idle is after how long without work it is paused, 0 is ten minutes (Linux).
+	Idle time.Duration
+	// Events, if not nil, receives the events of its machine, and of its network.
+	Events func(run.Event)
+}
+
+// MaxWaitingSteps bounds the steps of one session that wait for the one that runs.
+const MaxWaitingSteps = 16
+
+// Session is one machine that remembers: variables, files and processes stay from step to step.
+// Steps of an interpreter run one after the other, MaxWaitingSteps wait; commands and files go
+// beside them. Methods may be called from any goroutine. Close ends it, and so does its Life.
+type Session struct {
+	// ID is the session's, and that of its own record, which has its network log.
+	ID string
+	// Parent is the session that it was forked from, "" if it was not.
+	Parent string
+	// Policy is what it was granted and denied.
+	Policy run.Policy
+	// Kernel, Image and Language are what it has, the language being that of steps that name none.
+	Kernel   run.Kernel
+	Image    string
+	Language string
+
+	of     *Manager
+	caller run.Caller
+	// beganUnder is the digest of the ceiling that it began under.
+	beganUnder string
+	limits     policy.SessionLimits
+	denials    []policy.Denial // of its limits
+	redactor   *record.Redactor
+	client     *supervisor.Client
+	dir        string
+	env        []string
+	ca         string
+	accel      run.Accel
+	cloned     bool
+	exposed    int // secrets that its machine holds
+
+	tell    func(run.Event)
+	request run.Request     // what it was asked for as
+	made    engine.Prepared // what it was granted, and its code
+	family  *family
+	from    *forking  // what it goes on from, if it is a fork
+	revived *reviving // or if another process has paused it
+	left    bool      // its machine is left on the disk, for another process
+
+	changing               chan struct{} // held by who pauses, resumes or forks
+	state                  sessionState  // under it
+	forking                *forking      // under it
+	pauses, resumes, forks chan chan error
+
+	cancel context.CancelCauseFunc
+	ready  chan struct{} // closed when the machine has started its program
+	done   chan struct{} // closed when the machine is gone
+	result *run.Result
+	err    error
+
+	turn    chan struct{} // held by the step that runs
+	waiting chan struct{} // as many as wait
+	carried chan struct{} // as many as there are connections of forwarded ports
+	mu      sync.Mutex
+	began   time.Time                          // it, or what it was forked from
+	expires time.Time                          // when it ends
+	life    *time.Timer                        // until then
+	clocks  stepClocks                         // of what runs in it
+	askers  []*run.Approver                    // of its steps that run
+	uses    int                                // that are under way
+	calls   uint64                             // that there have been
+	ports   int                                // that are forwarded
+	running map[string]*supervisor.Interpreter // by language
+	out     outBox                             // what was in /out
+	dropped map[string]string                  // why one is a new one, by language, until it was told
+	lost    string                             // what of it is lost, until it was told
+
+	over     bool           // it ends: no command starts in the background any more
+	under    int            // commands that run in the background
+	commands []*background  // these, and some that have ended
+	watched  sync.WaitGroup // these, until their records are finished
+}
+
+// errSessionClosed is the cause of an end that was asked for.
+var errSessionClosed = errors.New("the session was closed")
+
+// errEnds is the cause of the end of what runs where its process ends: a session that is paused is left.
+var errEnds = errors.New("the process that holds the session ends")
+
+// Start starts a session for a caller, under the caller's Ceiling, and returns when its machine waits for steps. When
+// ctx ends before that, there is none; afterwards ctx means nothing to it.
+func (m *Manager) Start(ctx context.Context, caller run.Caller, req Request) (*Session, error) {
+	bad := func(field, value, reason string) (*Session, error) {
+		return nil, policy.Bad(field, value, "%s", reason)
+	}
+	if err := m.Refuse(); err != nil {
+		return nil, err
+	}
+	limits, denials, err := caller.Ceiling.Sessions(policy.SessionLimits{Life: req.Life, Idle: req.Idle}, usualSessions(machine.HostMemory()))
+	if err != nil {
+		return nil, err
+	}
+	asked := catalog.Request{Request: req.Request}
+	ref, err := asked.Reference()
+	switch {
+	case req.Code != "" || req.Check || req.Exec || len(req.Args) > 0:
+		return bad("code", "of a session", "is given step by step: leave code, args, check and exec away")
+	case err != nil:
+		return nil, err
+	case ref != "":
+		return bad("image", ref, "has no sessions yet: use "+strings.Join(language.SessionImages(), ", "))
+	}
+	if req.Files, err = inWork(req.Files); err == nil {
+		req.Dirs, err = inWork(req.Dirs)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if asked, err = m.Engine.Catalog.ResolveCustom(catalog.Request{Request: req.Request}, caller.Ceiling); err != nil {
+		return nil, err
+	}
+	l, im, _, err := asked.FindLanguage()
+	if err != nil {
+		return nil, err
+	}
+	if !l.HasSteps() {
+		return bad("image", im.Payload.Name, "has no sessions, whose steps go to an interpreter that stays: use "+strings.Join(language.SessionImages(), ", "))
+	}
+	s := newSession(m, caller, limits)
+	s.denials, s.request = denials, req.Request
+	s.Image, s.Language, s.client, s.family = im.Payload.Name, l.Name, supervisor.New(nil), &family{}
+	if err := s.begin(ctx, asked, req.Events, func() {}); err != nil {
+		return nil, err
+	}
+	err = s.trust(ctx)
+	if err == nil && s.Kernel == oneProcess {
+		err = s.interprets(ctx)
+	}
+	if err != nil {
+		s.Close()
+		return nil, failure.Host("session", err)
+	}
+	return s, nil
+}
+
+func newSession(m *Manager, caller run.Caller, limits policy.SessionLimits) *Session {
+	return &Session{
+		of: m, caller: caller, beganUnder: caller.Ceiling.Digest(), limits: limits,
+		changing: make(chan struct{}, 1), pauses: make(chan chan error), resumes: make(chan chan error), forks: make(chan chan error),
+		ready: make(chan struct{}), done: make(chan struct{}),
+		turn: make(chan struct{}, 1), waiting: make(chan struct{}, MaxWaitingSteps+1), carried: make(chan struct{}, MaxForwarded), running: map[string]*supervisor.Interpreter{}, dropped: map[string]string{},
+		out: newOutBox(),
+	}
+}
+
+// begin starts its machine and returns when that waits for steps. over is called when it has ended, or
+// did not begin.
+func (s *Session) begin(ctx context.Context, req catalog.Request, tell func(run.Event), over func()) error {
+	live, cancel := context.WithCancelCause(trace.ContextWithSpanContext(context.Background(), trace.SpanContextFromContext(ctx)))
+	s.cancel, s.tell = cancel, tell
+	leave, err := s.of.hold(s)
+	if err != nil {
+		cancel(err)
+		over()
+		if s.revived != nil {
+			_ = s.revived.rec.Leave()
+		}
+		return err
+	}
+	go func() {
+		defer leave()
+		defer close(s.done)
+		defer over()
+		defer cancel(nil)
+		s.result, s.err = s.of.Engine.Run(live, s.caller, req, run.IO{Events: tell}, engine.How{Session: sessionRun{s}})
+		if r := s.revived; r != nil && !r.taken {
+			_ = r.rec.Leave()
+		}
+		s.client.Close(s.gone())
+		s.ending()
+	}()
+	select {
+	case <-s.ready:
+		return nil
+	case <-s.done:
+		if s.err == nil {
+			s.err = s.gone()
+		}
+		return s.err
+	case <-ctx.Done():
+		cancel(context.Cause(ctx))
+		<-s.done
+		return fmt.Errorf("cancelled: %w", context.Cause(ctx))
+	}
+}
+
+// Done is closed when the session has ended and its machine is gone.
+func (s *Session) Done() <-chan struct{} { return s.done }
+
+// Close ends the session and returns when its machine is gone. The error is why it had ended
+// before, if it had by a failure. It may be called again.
+func (s *Session) Close() error {
+	s.cancel(errSessionClosed)
+	return s.ended()
+}
+
+// Leave ends this process's hold of the session: one that is paused is left on the disk, where Revive finds it;
+// any other ends. It returns as Close does.
+func (s *Session) Leave() error {
+	s.cancel(errEnds)
+	return s.ended()
+}
+
+// Left says whether a session that has ended here was left on the disk.
+func (s *Session) Left() bool {
+	select {
+	case <-s.done:
+		return s.left
+	default:
+		return false
+	}
+}
+
+func (s *Session) ended() error {
+	<-s.done
+	if s.err != nil && !errors.Is(s.err, errSessionClosed) && !errors.Is(s.err, errEnds) {
+		return s.err
+	}
+	return nil
+}
+
+// gone says why the session has ended.
+func (s *Session) gone() error {
+	why := "it was closed"
+	switch {
+	case s.left:
+		why = errLeft.Error()
+	case errors.Is(s.err, errEnds):
+		why = "its process has ended"
+	case s.result != nil && s.result.TimedOut:
+		why = "it had lived for " + s.lived().String()
+	case s.err != nil && !errors.Is(s.err, errSessionClosed):
+		why = s.err.Error()
+	case s.Kernel == oneProcess && s.err == nil && s.result != nil && s.result.Error != "":
+		why = "its machine's one process, the interpreter, has ended: " + s.result.Error
+	case s.result != nil && s.result.Outcome == run.OutcomeExited:
+		why = "its machine stopped"
+	}
+	return &run.SessionError{ID: s.ID, Why: why}
+}
+
+// planned says that it has ended as was meant: by Close, or for its age.
+func (s *Session) planned() bool {
+	return errors.Is(s.err, errSessionClosed) || errors.Is(s.err, errEnds) || s.result != nil && s.result.TimedOut
+}
+
+// driver is the session's own language's.
+func (s *Session) driver() supervisor.Language {
+	return supervisor.Languages[slices.IndexFunc(supervisor.Languages, func(l supervisor.Language) bool { return l.Name == s.Language })]
+}
+
+// driverPatience is how long the driver has until it answers.
+const driverPatience = 30 * time.Second
+
+// interprets waits for the interpreter, which is there already and may still load.
+func (s *Session) interprets(ctx context.Context) error {
+	timed, cancel := context.WithTimeoutCause(ctx, driverPatience, errors.New("its interpreter does not answer"))
+	defer cancel()
+	in, _, _, err := s.interpreter(timed, s.driver())
+	if err != nil {
+		return err
+	}
+	step, err := in.Run(timed, "", driverPatience, io.Discard, io.Discard)
+	if err == nil && (step.Gone || step.Code != 0) {
+		err = fmt.Errorf("its interpreter does not work: code %d", step.Code)
+	}
+	return err
+}
+
+// oneProcess is the kernel whose machines have one process, which is the session's interpreter.
+const oneProcess = run.Nanos
+
+// hasCommands says why a session can't have what, which is a process of its machine.
+func (s *Session) hasCommands(what string) error {
+	if s.Kernel != oneProcess {
+		return nil
+	}
+	return policy.Bad("kernel", string(s.Kernel), "has no %s in a session: its machines have one process, the interpreter; start the session with kernel linux", what)
+}
+
+// trustFile has the certificates that TLS clients in the machine trust beside their own.
+const trustFile = contract.HomeDir + "/.unitask-ca.pem"
+
+// trust has TLS clients trust the request's certificates, by the variables that they know. Where there is one
+// process it was started with them.
+func (s *Session) trust(ctx context.Context) error {
+	if s.ca == "" || s.Kernel == oneProcess {
+		return nil
+	}
+	bundle, err := s.ReadFile(ctx, "/etc/ssl/certs/ca-certificates.crt", 0, maxBundle)
+	if err != nil {
+		return err
+	}
+	if err := s.WriteFile(ctx, trustFile, append(bundle, "\n"+s.ca+"\n"...), 0o644); err != nil {
+		return err
+	}
+	for _, name := range []string{"NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "REQUESTS_CA_BUNDLE"} {
+		if !slices.ContainsFunc(s.env, func(v string) bool { return len(v) > len(name) && v[:len(name)+1] == name+"=" }) {
+			s.env = append(s.env, name+"="+trustFile)
+		}
+	}
+	return nil
+}
+
+const maxBundle = 4 << 20
+
+// Redact is a text of the machine without the session's secrets, as its outputs are; what ReadFile
+// and List return is as it is there.
+func (s *Session) Redact(text string) string { return s.redactor.String(text) }
+
+// at is a path of the machine: relative ones begin at the session's folder.
+func (s *Session) at(name string) string {
+	if !path.IsAbs(name) {
+		name = path.Join(s.dir, name)
+	}
+	return path.Clean(name)
+}

@@ -1,0 +1,444 @@
+package session
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/guest/supervisor"
+	"github.com/unitask/unitask/internal/bounded"
+	"github.com/unitask/unitask/internal/failure"
+	"github.com/unitask/unitask/internal/history"
+	"github.com/unitask/unitask/internal/language"
+	"github.com/unitask/unitask/internal/program"
+	"github.com/unitask/unitask/internal/stopclock"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
+)
+
+// Step is code for the session's interpreter of a language: what it defines is there in the next
+// one, and its last expression's value comes back.
+type Step struct {
+	Code     string
+	Language string        // js, python or shell; "" is the session's
+	Timeout  time.Duration // 0 is the session's
+	// Files and Dirs come into the machine before it runs, as far as the session's ceiling allows them, and stay. They
+	// belong to the code's user, and replace what is there. A relative path, and its place, is as Request has it.
+	// Neighbours come into /work.
+	Files, Dirs []run.Mount
+	Neighbours  []run.Neighbour
+	// Stdout and Stderr receive what it prints while it runs, beside the Result.
+	Stdout, Stderr io.Writer
+	// ResultBytes bounds what the Result has of each stream, the beginning; 0 is all. The record has all of it.
+	ResultBytes int
+	// Approve, if not nil, is asked while it runs, as IO.Approve is.
+	Approve run.Approver
+}
+
+// Command is a program of the session's machine, started beside its interpreters.
+type Command struct {
+	Args    []string          // the program, looked for on PATH, and its arguments
+	Dir     string            // "" is the session's folder
+	Env     map[string]string // added to the session's
+	Timeout time.Duration     // 0 is the session's
+	Endless bool              // where Timeout is 0: it has no time limit but the session's end
+	Stdin   io.Reader         // as IO.Stdin
+	// Stdout and Stderr receive what it prints while it runs, beside the Result.
+	Stdout, Stderr io.Writer
+	ResultBytes    int // as a Step's
+	// Approve, if not nil, is asked while it runs, as IO.Approve is; not of one in the background.
+	Approve run.Approver
+	// Terminal gives it a terminal in the place of its streams, which all goes to Stdout and not
+	// into the Result or the record. It is Endless.
+	Terminal *run.Terminal
+}
+
+// Run runs a step and returns how it ended. A step that reaches its time limit is interrupted as by
+// Ctrl-C, and the session lives; if that does not end it, its interpreter is killed, and the next
+// step has a new one, which Result.Hint says. Result.Value is the last expression's.
+func (s *Session) Run(ctx context.Context, step Step) (*run.Result, error) {
+	name := cmp.Or(step.Language, s.Language)
+	lang, _, err := language.Named(name)
+	if err != nil {
+		return nil, policy.Bad("language", fmt.Sprintf("%.40q", name), "%v", err)
+	}
+	if !utf8.ValidString(step.Code) {
+		return nil, policy.Bad("code", fmt.Sprintf("of %d bytes", len(step.Code)), "is not UTF-8 text, which steps of a session are: write a file, and run that")
+	}
+	if strings.ContainsRune(step.Code, 0) {
+		return nil, policy.Bad("code", "with a NUL byte", "must hold none in a session")
+	}
+	if step.Timeout < 0 {
+		return nil, policy.Bad("timeoutMs", step.Timeout.String(), "must be positive")
+	}
+	if lang.Name != s.Language {
+		if err := s.hasCommands("interpreter of " + lang.Name + " beside that of " + s.Language); err != nil {
+			return nil, err
+		}
+	}
+	at := slices.IndexFunc(supervisor.Languages, func(l supervisor.Language) bool { return l.Name == lang.Name })
+	if at < 0 {
+		return nil, policy.Bad("language", name, "has no steps in a session: a run has it")
+	}
+	if most := cmp.Or(supervisor.Languages[at].MaxCode, run.MaxCode); len(step.Code) > most {
+		return nil, policy.Bad("code", fmt.Sprintf("of %d bytes", len(step.Code)),
+			"must be at most %d bytes in a session's %s: write a file, and run that", most, lang.Name)
+	}
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	brought, err := s.brings(ctx, step)
+	if err != nil {
+		return nil, err
+	}
+	defer brought.close()
+	defer s.answers(step.Approve)()
+	kind := run.Request{Code: step.Code, Language: lang.Name, Files: brought.granted.Files, Dirs: brought.granted.Dirs, Neighbours: step.Neighbours}
+	return s.step(ctx, kind, "code"+lang.Extensions[0], step.Timeout, step.ResultBytes, step.Stdout, step.Stderr, func(x *stepping) error {
+		if err := s.bring(ctx, x, brought); err != nil {
+			return err
+		}
+		timed, cancel := s.clocks.start(ctx, x.limit)
+		defer cancel()
+		in, fresh, again, err := s.interpreter(timed, supervisor.Languages[at])
+		if err != nil {
+			return err
+		}
+		got, err := in.Run(timed, step.Code, x.limit, x.stdout, x.stderr)
+		if errors.As(err, new(*supervisor.StartError)) { // nothing of it was there, nor will be
+			s.mu.Lock()
+			delete(s.running, lang.Name)
+			s.mu.Unlock()
+			return policy.Bad("language", lang.Name, "can't be run in this session, which has the %s image: %v; its other interpreters go on", s.Image, err)
+		}
+		x.ended(got.Code, got.End.Signal)
+		x.res.Value = s.redactor.String(got.Value)
+		if why := s.toldDropped(lang.Name); fresh && why != "" {
+			x.res.Hint = "this is a new interpreter: the one of before the fork was ended, since " + why
+		} else if got.Gone {
+			x.res.Hint = "the interpreter ended with this step, and its variables are gone: the next step has a new one"
+		} else if again {
+			x.res.Hint = "this is a new interpreter: what an earlier one had defined is not there"
+		}
+		return err
+	})
+}
+
+// start is a command as it is started, if it can be.
+func (s *Session) start(c Command) (supervisor.Exec, error) {
+	bad := func(field, value, reason string) (supervisor.Exec, error) {
+		return supervisor.Exec{}, policy.Bad(field, value, "%s", reason)
+	}
+	if err := s.hasCommands("commands"); err != nil {
+		return supervisor.Exec{}, err
+	}
+	if len(c.Args) == 0 {
+		return bad("command", "", "is empty")
+	}
+	for i, arg := range slices.Concat(c.Args, []string{c.Dir}, slices.Collect(maps.Keys(c.Env)), slices.Collect(maps.Values(c.Env))) {
+		if strings.ContainsRune(arg, 0) || (i == 0 && arg == "") {
+			return bad("command", fmt.Sprintf("%.80q", arg), "holds a NUL byte, or nothing")
+		}
+	}
+	if c.Timeout < 0 {
+		return bad("timeoutMs", c.Timeout.String(), "must be positive")
+	}
+	return supervisor.Exec{Args: c.Args, Env: withEnv(s.env, c.Env), Dir: s.at(c.Dir), Stdin: c.Stdin}, nil
+}
+
+// asked is the request on a command's record.
+func (s *Session) asked(c Command) run.Request {
+	return run.Request{Args: c.Args, Dir: s.at(c.Dir), Env: c.Env}
+}
+
+// Exec runs a command and returns how it ended.
+func (s *Session) Exec(ctx context.Context, c Command) (*run.Result, error) {
+	e, err := s.start(c)
+	if err != nil {
+		return nil, err
+	}
+	defer s.answers(c.Approve)()
+	var resized <-chan run.TerminalSize
+	limit, stdout, stderr := c.Timeout, c.Stdout, c.Stderr
+	if t := c.Terminal; t != nil {
+		size := t.Size
+		e.Terminal, resized = &size, t.Resized
+		e.Env = withEnv(e.Env, map[string]string{"TERM": cmp.Or(t.Name, "xterm-256color")})
+		stdout = nil
+	}
+	if limit == 0 && (c.Endless || c.Terminal != nil) {
+		limit = endless
+	}
+	return s.step(ctx, s.asked(c), "command.sh", limit, c.ResultBytes, stdout, stderr, func(x *stepping) error {
+		timed, cancel := s.clocks.start(ctx, x.limit)
+		defer cancel()
+		e.Stdout, e.Stderr = x.stdout, x.stderr
+		if c.Terminal != nil {
+			e.Stdout = c.Stdout
+		}
+		cmd, err := s.client.Start(timed, e)
+		if err != nil {
+			return err
+		}
+		var sizes sync.WaitGroup
+		if resized != nil {
+			sizes.Go(func() {
+				for {
+					select {
+					case size, more := <-resized:
+						if !more || cmd.Resize(size) != nil {
+							return
+						}
+					case <-cmd.Done():
+						return
+					}
+				}
+			})
+		}
+		err = x.wait(timed, cmd)
+		sizes.Wait()
+		return err
+	})
+}
+
+// withEnv is an environment with other variables, which take the place of those of their names.
+func withEnv(env []string, more map[string]string) []string {
+	list := slices.DeleteFunc(slices.Clone(env), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		_, other := more[name]
+		return other
+	})
+	for _, name := range slices.Sorted(maps.Keys(more)) {
+		list = append(list, name+"="+more[name])
+	}
+	return list
+}
+
+// enter waits for the turn of a step.
+func (s *Session) enter(ctx context.Context) (leave func(), err error) {
+	select {
+	case s.waiting <- struct{}{}:
+	default:
+		return nil, &run.BusyError{What: fmt.Sprintf("%d steps of this session wait", MaxWaitingSteps), After: time.Second}
+	}
+	select {
+	case s.turn <- struct{}{}:
+		return func() { <-s.turn; <-s.waiting }, nil
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-s.done:
+		err = s.gone()
+	}
+	<-s.waiting
+	return nil, err
+}
+
+// interpreter is the one of a language; fresh says that it was started for this step, again that there was one before.
+// One step at a time asks for one.
+func (s *Session) interpreter(ctx context.Context, l supervisor.Language,
+) (in *supervisor.Interpreter, fresh, again bool, err error) {
+	s.mu.Lock()
+	in = s.running[l.Name]
+	s.mu.Unlock()
+	if again = in != nil; again && !in.Ended() {
+		return in, false, false, nil
+	}
+	if again && s.Kernel == oneProcess {
+		s.cancel(errOneInterpreter)
+		return nil, false, true, &run.SessionError{ID: s.ID, Why: errOneInterpreter.Error()}
+	}
+	if in, err = s.client.Interpret(ctx, l, s.env, s.dir); err == nil {
+		s.mu.Lock()
+		s.running[l.Name] = in
+		s.mu.Unlock()
+	}
+	return in, true, again, err
+}
+
+// errOneInterpreter is why a session ends whose interpreter can't be started anew.
+var errOneInterpreter = errors.New("its interpreter had to be ended, and its machine has no other: the nanos kernel has one process")
+
+// toldDropped says, once, why the interpreter that was there is not.
+func (s *Session) toldDropped(language string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	why := s.dropped[language]
+	delete(s.dropped, language)
+	return why
+}
+
+// stepping is a step that runs.
+type stepping struct {
+	s                    *Session
+	rec                  *record.Run
+	res                  *run.Result
+	began                time.Time
+	limit                time.Duration
+	stdout, stderr       io.WriteCloser
+	cappedOut, cappedErr *bounded.Stream
+	background           bool
+}
+
+func (x *stepping) ended(code, signal int) {
+	x.res.Outcome, x.res.ExitCode = run.OutcomeExited, code
+	if signal != 0 {
+		x.res.Outcome, x.res.ExitCode, x.res.Error = run.OutcomeSignaled, run.ExitSignal+signal, fmt.Sprintf("the code was ended by signal %d", signal)
+	}
+}
+
+// wait waits until a command has ended, or is ended with ctx.
+func (x *stepping) wait(ctx context.Context, cmd *supervisor.Command) error {
+	end, err := cmd.Wait(ctx)
+	var failed *supervisor.StartError
+	if errors.As(err, &failed) { // as a shell has it
+		fmt.Fprintf(x.stderr, "%s\n", failed)
+		end, err = guest.End{Code: 127}, nil
+		if errors.Is(failed, syscall.EACCES) || errors.Is(failed, syscall.ENOEXEC) {
+			end.Code = 126
+		}
+	}
+	x.ended(end.Code, end.Signal)
+	return err
+}
+
+// endless is the limit of what ends with its session only.
+const endless time.Duration = -1
+
+// stepLimit is the time limit of a step that asks for one, 0 being the session's.
+func stepLimit(asked, granted, life time.Duration) (time.Duration, error) {
+	longest := min(granted, life)
+	switch {
+	case asked == endless:
+		return life, nil
+	case asked == 0:
+		return longest, nil
+	case asked < 0 || asked > longest:
+		return 0, policy.Bad("timeoutMs", asked.String(), "must be at most the session's, %s: one that is started with a longer limit has that, as far as its ceiling and its life go, and a command in the background needs none", longest)
+	}
+	return asked, nil
+}
+
+// LongestStep is the most time that a step may ask for, and what one has that asks for none.
+func (s *Session) LongestStep() time.Duration { return min(s.Policy.Effective.Timeout, s.limits.Life) }
+
+// step makes a record, runs a step and finishes the record.
+func (s *Session) step(ctx context.Context, req run.Request, name string, limit time.Duration, shown int, stdout, stderr io.Writer,
+	work func(*stepping) error,
+) (*run.Result, error) {
+	done, err := s.use(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if limit, err = stepLimit(limit, s.Policy.Effective.Timeout, s.limits.Life); err != nil {
+		return nil, err
+	}
+	var outs, errs bytes.Buffer
+	shown = cmp.Or(shown, math.MaxInt)
+	x, err := s.newStep(req, name, limit, also(&bounded.Head{To: &outs, Left: int64(shown)}, stdout), also(&bounded.Head{To: &errs, Left: int64(shown)}, stderr))
+	if err != nil {
+		return nil, err
+	}
+	if err = work(x); !errors.As(err, new(*run.SessionError)) {
+		if e := x.collect(ctx); err == nil {
+			err = e
+		} else if e != nil { // it has ended otherwise
+			x.res.ArtifactsRefused = append(x.res.ArtifactsRefused, record.Refusal{Path: program.OutDir, Reason: "not all of it came: " + e.Error(), Missed: true})
+		}
+	}
+	err = x.finish(ctx, err)
+	if lost := s.toldLost(); lost != "" {
+		x.res.Hint = strings.TrimSpace(lost + "\n" + x.res.Hint)
+	}
+	x.res.Stdout, x.res.Stderr = outs.Bytes(), errs.Bytes()
+	return x.res, err
+}
+
+// newStep makes a step and its record.
+func (s *Session) newStep(req run.Request, name string, limit time.Duration, stdout, stderr io.Writer,
+) (*stepping, error) {
+	eff := s.Policy.Effective
+	eff.Timeout = limit
+	granted := run.Policy{Effective: eff, Denials: []policy.Denial{}, Ceiling: s.Policy.Ceiling}
+	began := time.Now()
+	rec, err := s.of.Engine.History.Begin(began, s.callerNow().WithDefaults(), name, req, req, granted, s.redactor)
+	if err != nil {
+		return nil, err
+	}
+	rec.Session = s.ID
+	res := &run.Result{RunID: rec.ID, Session: s.ID, Kernel: s.Kernel, Accelerator: s.accel, Cloned: s.cloned, MemoryMB: eff.MemoryMB, Redacted: rec.Redacted, Policy: granted, Outcome: run.OutcomeFailed, ExitCode: run.ExitHost}
+	x := &stepping{s: s, rec: rec, res: res, began: began, limit: limit, cappedOut: bounded.NewStream(eff.OutputBytes, rec.Stdout(), stdout), cappedErr: bounded.NewStream(eff.OutputBytes, rec.Stderr(), stderr)}
+	x.stdout, x.stderr = s.redactor.Writer(x.cappedOut), s.redactor.Writer(x.cappedErr)
+	return x, nil
+}
+
+// finish finishes the record of a step that ran under ctx and ended with err.
+func (x *stepping) finish(ctx context.Context, err error) error {
+	s, res := x.s, x.res
+	err = errors.Join(err, x.stdout.Close(), x.stderr.Close())
+	res.Truncated = x.cappedOut.Truncated || x.cappedErr.Truncated
+	res.Duration.Run = time.Since(x.began)
+	res.Duration.Total = res.Duration.Run
+	var over *run.SessionError
+	var full *supervisor.BusyError
+	switch {
+	case errors.Is(err, stopclock.ErrTimeout):
+		res.Outcome, res.ExitCode, res.TimedOut, err = run.OutcomeTimeout, run.ExitTimeout, true, nil
+		res.Error = fmt.Sprintf("time limit of %g s reached; the session lives", x.limit.Seconds())
+	case errors.As(err, &over) && x.background && s.planned():
+		res.Outcome, res.ExitCode, err = run.OutcomeCancelled, run.ExitCancelled, nil
+		res.Error = over.Error()
+	case errors.As(err, &over):
+		res.Outcome, res.ExitCode = run.OutcomeCrashed, run.ExitHost
+	case errors.As(err, &full):
+		err = &run.BusyError{What: full.Error(), After: time.Second}
+	case errors.Is(err, errStopped):
+		res.Outcome, res.ExitCode, res.Error, err = run.OutcomeCancelled, run.ExitCancelled, errStopped.Error(), nil
+	case errors.As(err, new(*policy.FieldError)):
+		res.Outcome, res.ExitCode = run.OutcomeFailed, run.ExitUsage
+	case ctx.Err() != nil:
+		res.Outcome, res.ExitCode, err = run.OutcomeCancelled, run.ExitCancelled, fmt.Errorf("cancelled: %w", context.Cause(ctx))
+	case err != nil:
+		res.Outcome, res.ExitCode, err = run.OutcomeFailed, run.ExitHost, failure.Host("session", err)
+	}
+	if err != nil {
+		res.Error = s.redactor.String(err.Error())
+	} else {
+		res.NoteUndelivered()
+	}
+	if e := history.Finish(x.rec, s.redactor, res); e != nil && err == nil {
+		res.Outcome, res.ExitCode, res.Error = run.OutcomeFailed, run.ExitHost, e.Error()
+		err = failure.Host("record", e)
+	}
+	s.of.Engine.History.Bound(x.rec.ID, s.of.Engine.Events)
+	return err
+}
+
+// also writes to a second writer, if there is one.
+func also(w, second io.Writer) io.Writer {
+	if second == nil {
+		return w
+	}
+	return io.MultiWriter(w, second)
+}
+
+// begun takes what its machine's run has come to.
+func (s *Session) begun(rec *record.Run, redactor *record.Redactor, res *run.Result) {
+	s.ID, s.redactor, s.Policy, s.Kernel, s.accel, s.cloned = rec.ID, redactor, res.Policy, res.Kernel, res.Accelerator, res.Cloned
+	close(s.ready)
+}
