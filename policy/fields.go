@@ -8,8 +8,8 @@ import (
 
 // Fields is everything that a policy decides, a line each: its key, its flag on the command
 // line, and by its kind the bounds, the default, and how a ceiling narrows it. A new field is a
-// line here plus the field itself in Request, Effective and the root's Request; ceiling keys,
-// flags, records, replays and MCP's bounds follow from it.
+// line here plus the field itself in Request, Effective and run.Request; ceiling keys, flags,
+// records, replays and MCP's bounds follow from it.
 var Fields = []Field{
 	{Key: "timeoutMs", Name: "timeoutSeconds", Flag: "timeout", Help: "time limit of the code: a duration, or seconds",
 		kind: number[time.Duration]{least: time.Millisecond, usual: DefaultTimeout, most: MaxTimeout, unit: seconds}},

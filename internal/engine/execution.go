@@ -385,7 +385,7 @@ func (x *Execution) converse(ctx context.Context, conn *guest.Conn) error {
 	return nil
 }
 
-// stream passes the streams on until the code ends or its time is up. The error is errRetry
+// stream passes the streams on until the code ends or its time is up. The error is failure.ErrRetry
 // where the run is to be made again.
 func (x *Execution) stream(ctx context.Context, conn *guest.Conn, stdout, stderr io.Writer) (guest.End, error) {
 	first := x.mayRetry()

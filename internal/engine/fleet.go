@@ -27,7 +27,7 @@ import (
 // of a run stays here: its ceiling, its record, its streams, its artifacts.
 type Fleet interface {
 	// Run returns when the run has ended, or when ctx has; its error is as Runtime.Run's. The
-	// result's streams, artifacts and durations are not looked at. Any number may run at once.
+	// result's streams, artifacts and total duration are not looked at. Any number may run at once.
 	Run(ctx context.Context, run *FleetRun) (*run.Result, error)
 }
 
@@ -60,7 +60,7 @@ type FleetRun struct {
 // maxFleetConsole bounds, in bytes, the console that a worker may add to a record.
 const maxFleetConsole = 4 << 20
 
-// runElsewhere has the fleet run it. It does for a run there what execution.run does for one here.
+// runElsewhere has the fleet run it. It does for a run there what Execution.run does for one here.
 func (x *Execution) runElsewhere(ctx context.Context, req catalog.Request, caller string) error {
 	begin := time.Now()
 	request, err := req.GrantedOnly(x.Granted)

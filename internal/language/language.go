@@ -37,8 +37,8 @@ func InContainer(ref string, l *Language, command bool) *Language {
 	return of
 }
 
-// Language is all that differs between languages. A new one is a row in languages and a package
-// beside guest/node.
+// Language is all that differs between languages. A new one is a row in bundled.go (Interpreted or All), a package
+// beside guest/node, its image in policy.ImageNames, and for sessions a driver in guest/supervisor.
 type Language struct {
 	Name       string            // as Request.Language has it
 	others     map[string]string // names that people may use as well, and the extension that each means

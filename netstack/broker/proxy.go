@@ -266,7 +266,8 @@ func (p *proxy) clean(before string, err error) error {
 	return errors.New(string(text))
 }
 
-// place returns the swapper for a place in a request to this host.
+// place returns the swapper for a place in a request to this host. It decides which secrets may stand there: TLS, the
+// host, the place and the header field must all fit their bindings.
 func (p *proxy) place(place Place, header string, written encoding) *swapper {
 	key := swapperKey{written: written}
 	for i := range p.broker.cfg.Secrets {
