@@ -24,35 +24,35 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// SessionRequest is a machine that stays for several steps, under one policy.
+// SessionRequest asks for a machine that runs several steps under one policy.
 type SessionRequest struct {
-	// Request is what the machine has: image or language, memory, files, network, secrets, environment. Its Code must
-	// be empty. Timeout is the most that a step may name, and that of one that names none; OutputBytes bounds each
-	// step. It runs on the linux kernel, where Kernel does not ask for Nanos: that has one interpreter, that of the
-	// image's language, and files; it has no commands.
+	// Request describes the machine: image or language, memory, files, network, secrets, environment. Its Code must be
+	// empty. Timeout is both the maximum and the default time limit of a step; OutputBytes bounds each step. The session
+	// runs on the linux kernel unless Kernel is Nanos. A nanos session has one interpreter, that of the image's language,
+	// and files, but no commands.
 	Request
-	// Life is how long it lives, 0 is a day.
+	// Life is how long the session lives; 0 is a day.
 	Life time.Duration
-	// Idle is after how long without work it is paused, 0 is ten minutes (Linux).
+	// Idle is the time without work after which the session is paused; 0 is ten minutes (Linux).
 	Idle time.Duration
-	// Events, if not nil, receives the events of its machine, and of its network.
+	// Events, if not nil, receives the events of the session's machine and network.
 	Events func(Event)
 }
 
-// MaxWaitingSteps bounds the steps of one session that wait for the one that runs.
+// MaxWaitingSteps bounds how many steps of one session wait for the running one.
 const MaxWaitingSteps = 16
 
-// Session is one machine that remembers: variables, files and processes stay from step to step.
-// Steps of an interpreter run one after the other, MaxWaitingSteps wait; commands and files go
-// beside them. Methods may be called from any goroutine. Close ends it, and so does its Life.
+// Session is one machine that keeps variables, files and processes from step to step. Steps of an interpreter run one
+// after the other, and MaxWaitingSteps may wait; commands and file operations run beside them. Any goroutine may call
+// its methods. Close ends the session, as does the end of its Life.
 type Session struct {
-	// ID is the session's, and that of its own record, which has its network log.
+	// ID identifies the session, and its own record, which has the network log.
 	ID string
-	// Parent is the session that it was forked from, "" if it was not.
+	// Parent is the session that this one was forked from, or "".
 	Parent string
-	// Policy is what it was granted and denied.
+	// Policy is what the session was granted and denied.
 	Policy Policy
-	// Kernel, Image and Language are what it has, the language being that of steps that name none.
+	// Kernel, Image and Language describe the machine; Language is the default of steps.
 	Kernel   Kernel
 	Image    string
 	Language string
@@ -73,14 +73,14 @@ type Session struct {
 	exposed    int // secrets that its machine holds
 
 	tell    func(Event)
-	request Request         // what it was asked for as
-	made    engine.Prepared // what it was granted, and its code
+	request Request         // as the caller asked for it
+	made    engine.Prepared // the granted request, and its code
 	family  *family
-	from    *forking  // what it goes on from, if it is a fork
-	revived *reviving // or if another process has paused it
+	from    *forking  // the fork point, if this is a fork
+	revived *reviving // the pause it resumes from, if another process made it
 	left    bool      // its machine is left on the disk, for another process
 
-	changing               chan struct{} // held by who pauses, resumes or forks
+	changing               chan struct{} // held during a pause, a resumption or a fork
 	state                  sessionState  // under it
 	forking                *forking      // under it
 	pauses, resumes, forks chan chan error
@@ -92,37 +92,36 @@ type Session struct {
 	err    error
 
 	turn    chan struct{} // held by the step that runs
-	waiting chan struct{} // as many as wait
-	carried chan struct{} // as many as there are connections of forwarded ports
+	waiting chan struct{} // one element per waiting step
+	carried chan struct{} // one element per connection of forwarded ports
 	mu      sync.Mutex
-	began   time.Time                       // it, or what it was forked from
+	began   time.Time                       // start of the session, or of the one it was forked from
 	expires time.Time                       // when it ends
 	life    *time.Timer                     // until then
 	clocks  stepClocks                      // of what runs in it
 	askers  []*Approver                     // of its steps that run
-	uses    int                             // that are under way
-	calls   uint64                          // that there have been
-	ports   int                             // that are forwarded
+	uses    int                             // uses under way
+	calls   uint64                          // calls so far
+	ports   int                             // forwarded ports
 	running map[string]*session.Interpreter // by language
 	out     outBox                          // what was in /out
-	dropped map[string]string               // why one is a new one, by language, until it was told
-	lost    string                          // what of it is lost, until it was told
+	dropped map[string]string               // why an interpreter is new, by language, until a step has reported it
+	lost    string                          // what was lost, until a step has reported it
 
-	over     bool           // it ends: no command starts in the background any more
+	over     bool           // the session ends: no further background command starts
 	under    int            // commands that run in the background
-	commands []*background  // these, and some that have ended
-	watched  sync.WaitGroup // these, until their records are finished
+	commands []*background  // the running ones, and some that have ended
+	watched  sync.WaitGroup // waits for the records of running commands
 }
 
-// errSessionClosed is the cause of an end that was asked for.
+// errSessionClosed is the cause when the caller closes the session.
 var errSessionClosed = errors.New("the session was closed")
 
-// errEnds is the cause of the end of what runs where its process ends: a session that is paused is left.
+// errEnds is the cause when the process that holds the session ends and leaves a paused session on the disk.
 var errEnds = errors.New("the process that holds the session ends")
 
-// NewSession starts a session and returns when its machine waits for steps. When ctx ends before
-// that, there is none; afterwards ctx means nothing to it. With Options.Fleet it is a *FieldError: a fleet's
-// sessions are its client's (fleet.Client.NewSession).
+// NewSession starts a session and returns when its machine waits for steps. If ctx ends before that, no session starts;
+// afterwards ctx has no effect. With Options.Fleet the error is a *FieldError: use fleet.Client.NewSession.
 func (rt *Runtime) NewSession(ctx context.Context, req SessionRequest) (*Session, error) {
 	return rt.NewSessionFor(ctx, Caller{Ceiling: rt.opts.Ceiling}, req)
 }
@@ -192,8 +191,8 @@ func newSession(rt *Runtime, caller Caller, limits policy.SessionLimits) *Sessio
 	}
 }
 
-// begin starts its machine and returns when that waits for steps. over is called when it has ended, or
-// did not begin.
+// begin starts the session's machine and returns when the machine waits for steps. It calls over when the machine has
+// ended or did not start.
 func (s *Session) begin(ctx context.Context, req catalog.Request, tell func(Event), over func()) error {
 	live, cancel := context.WithCancelCause(trace.ContextWithSpanContext(context.Background(), trace.SpanContextFromContext(ctx)))
 	s.cancel, s.tell = cancel, tell
@@ -236,15 +235,15 @@ func (s *Session) begin(ctx context.Context, req catalog.Request, tell func(Even
 // Done is closed when the session has ended and its machine is gone.
 func (s *Session) Done() <-chan struct{} { return s.done }
 
-// Close ends the session and returns when its machine is gone. The error is why it had ended
-// before, if it had by a failure. It may be called again.
+// Close ends the session and returns when its machine is gone. If a failure had ended the session before, Close returns
+// that failure. It may be called again.
 func (s *Session) Close() error {
 	s.cancel(errSessionClosed)
 	return s.ended()
 }
 
-// Leave ends this process's hold of the session: one that is paused is left on the disk, where Revive finds it;
-// any other ends. It returns as Close does.
+// Leave releases the session in this process. It leaves a paused session on the disk, where Revive finds it, and ends
+// any other. It returns as Close does.
 func (s *Session) Leave() error {
 	s.cancel(errEnds)
 	return s.ended()
@@ -288,20 +287,20 @@ func (s *Session) gone() error {
 	return &SessionError{ID: s.ID, Why: why}
 }
 
-// planned says that it has ended as was meant: by Close, or for its age.
+// planned reports whether the session ended by Close, or at the end of its life.
 func (s *Session) planned() bool {
 	return errors.Is(s.err, errSessionClosed) || errors.Is(s.err, errEnds) || s.result != nil && s.result.TimedOut
 }
 
-// driver is the session's own language's.
+// driver returns the driver of the session's own language.
 func (s *Session) driver() session.Language {
 	return session.Languages[slices.IndexFunc(session.Languages, func(l session.Language) bool { return l.Name == s.Language })]
 }
 
-// driverPatience is how long the driver has until it answers.
+// driverPatience is how long unitask waits for the driver's answer.
 const driverPatience = 30 * time.Second
 
-// interprets waits for the interpreter, which is there already and may still load.
+// interprets waits for the interpreter, which exists already and may still load.
 func (s *Session) interprets(ctx context.Context) error {
 	timed, cancel := context.WithTimeoutCause(ctx, driverPatience, errors.New("its interpreter does not answer"))
 	defer cancel()
@@ -319,7 +318,7 @@ func (s *Session) interprets(ctx context.Context) error {
 // oneProcess is the kernel whose machines have one process, which is the session's interpreter.
 const oneProcess = Nanos
 
-// hasCommands says why a session can't have what, which is a process of its machine.
+// hasCommands returns an error if the session's kernel can't run what, which needs a process of its machine.
 func (s *Session) hasCommands(what string) error {
 	if s.Kernel != oneProcess {
 		return nil
@@ -330,8 +329,8 @@ func (s *Session) hasCommands(what string) error {
 // trustFile has the certificates that TLS clients in the machine trust beside their own.
 const trustFile = contract.HomeDir + "/.unitask-ca.pem"
 
-// trust has TLS clients trust the request's certificates, by the variables that they know. Where there is one
-// process it was started with them.
+// trust makes TLS clients trust the request's certificates, by the environment variables that they read. In a machine
+// with one process, that process already started with them.
 func (s *Session) trust(ctx context.Context) error {
 	if s.ca == "" || s.Kernel == oneProcess {
 		return nil
@@ -353,11 +352,11 @@ func (s *Session) trust(ctx context.Context) error {
 
 const maxBundle = 4 << 20
 
-// Redact is a text of the machine without the session's secrets, as its outputs are; what ReadFile
-// and List return is as it is there.
+// Redact returns a text from the machine without the session's secrets, as in its outputs. ReadFile and List redact
+// nothing.
 func (s *Session) Redact(text string) string { return s.redactor.String(text) }
 
-// at is a path of the machine: relative ones begin at the session's folder.
+// at resolves a path in the machine: relative ones begin at the session's folder.
 func (s *Session) at(name string) string {
 	if !path.IsAbs(name) {
 		name = path.Join(s.dir, name)

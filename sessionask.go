@@ -10,9 +10,9 @@ import (
 	"github.com/unitask/unitask/internal/stopclock"
 )
 
-// A session whose code connects to what somebody is asked about stands still as a whole: the limits
-// of all of its steps do. Those that wait for a step are asked, the last one first; unitask approve
-// answers for every session.
+// When a session's code connects to a host that somebody must approve, the whole session stands still, and so do the
+// time limits of all its steps. unitask asks those who wait for a step, the newest first; unitask approve answers for
+// every session.
 
 // stepClocks are the clocks of what runs in a session.
 type stepClocks struct {
@@ -54,14 +54,14 @@ func (c *stepClocks) all(stands bool, do func(*stopclock.Clock)) {
 	}
 }
 
-// still says that they stand.
+// still reports whether the clocks stand still.
 func (c *stepClocks) still() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.stands
 }
 
-// answers has a step's caller asked until done is called.
+// answers asks a step's caller until done is called.
 func (s *Session) answers(approve Approver) (done func()) {
 	if approve == nil {
 		return func() {}
@@ -77,7 +77,7 @@ func (s *Session) answers(approve Approver) (done func()) {
 	}
 }
 
-// approver is whom a question is put to, nil if nobody waits for a step.
+// approver returns the one to ask, nil if nobody waits for a step.
 func (s *Session) approver() Approver {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,8 +87,8 @@ func (s *Session) approver() Approver {
 	return *s.askers[len(s.askers)-1]
 }
 
-// standing keeps a session from being paused and forked while somebody is asked, until release. The clock stands for all
-// of its steps. The error is that a pause or a fork is under way for longer than ctx.
+// standing prevents pauses and forks of a session while somebody is asked, until release. The clocks of all steps stand
+// still. It returns an error if a pause or a fork is under way for longer than ctx.
 func (s *Session) standing(ctx context.Context) (clock approval.Clock, release func(), err error) {
 	if err := s.change(ctx); err != nil {
 		return nil, nil, err
