@@ -10,8 +10,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Elsewhere is a session's request as a ceiling (nil is none) grants it, for another host that has a ceiling of
-// its own; denials are what it does not grant. Files and folders of this host do not go with it.
+// Elsewhere returns a session's request as a ceiling (nil is none) grants it, for another host with a ceiling of its
+// own; denials are what it does not grant. It leaves out files and folders of this host.
 func (req SessionRequest) Elsewhere(ceiling *policy.Ceiling) (out SessionRequest, denials []policy.Denial, err error) {
 	if len(req.Files)+len(req.Dirs) > 0 {
 		return out, nil, policy.Bad("files", "of a session on a fleet", "do not go to another host: start the session and write them into it")

@@ -27,14 +27,14 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// A paused session outlives the process that held it: beside its machine's memory lies what another
-// process needs to go on with it. Values of secrets are not among that: they are asked for again.
+// A paused session outlives the process that held it: another process finds what it needs beside the machine's memory.
+// That excludes values of secrets, which the next process asks for again.
 
-// errLeft is the cause of the end of a session's stay in a process which leaves it paused.
+// errLeft is the cause when a process leaves a session paused.
 var errLeft = errors.New("it is left paused, and goes on where it is asked for again")
 
-// note is what another process needs to go on with the session; its program holds its output, and its policy stays as
-// it is.
+// note is what another process needs to resume the session. Its program holds its output, and its policy does not
+// change.
 func (s *Session) note(x *engine.Execution) (json.RawMessage, error) {
 	s.mu.Lock()
 	caller := s.caller.WithDefaults()
@@ -59,7 +59,7 @@ func (s *Session) note(x *engine.Execution) (json.RawMessage, error) {
 	return json.Marshal(k)
 }
 
-// reviving is how a session goes on that another process has paused.
+// reviving is the resumption of a session that another process paused.
 type reviving struct {
 	kept   paused.Note
 	at     time.Time
@@ -71,12 +71,12 @@ type reviving struct {
 	taken  bool        // by its run, which finishes it
 }
 
-// Revive goes on with a session that its process has left paused (PausedSession), or was ended without
-// closing: from its last pause, and the first step's Hint says so if it did something since. The caller must be
-// the one that it was made for, whose Ceiling must grant what it was granted. Secrets have the values of those
-// that are bound to hosts. The error is a SessionError where there is no such session, and a
-// *machine.OtherHostError in a HostError where the machine can't go on here; it is whole then. Once the machine goes on
-// the end of ctx means nothing, since what is kept on the disk is by then the past.
+// Revive resumes a session that its process left paused (PausedSession), or that ended with its process. It resumes
+// from the last pause, and the first step's Hint says if the session did something since. The caller must be the one
+// that the session was made for, and its Ceiling must still grant the same. Secrets has the values of secrets that are
+// bound to hosts. The error is a SessionError if there is no such session. It is a *machine.OtherHostError in a
+// HostError if the machine can't resume here; the session is then unchanged. Once the machine runs, the end of ctx has
+// no effect, since the pause on the disk is by then out of date.
 func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets map[string]string) (*Session, error) {
 	if err := rt.hasSessions(); err != nil {
 		return nil, err
@@ -148,7 +148,7 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 	return s, nil
 }
 
-// findPaused reads a paused session of a caller. The error is a SessionError where there is none, or its life is over.
+// findPaused reads a caller's paused session. The error is a SessionError if it does not exist or its life is over.
 func findPaused(home string, shelf paused.Store, caller Caller, id string) (p machine.Pause, k paused.Note, err error) {
 	p, k, err = shelf.Read(id)
 	switch {
@@ -163,8 +163,8 @@ func findPaused(home string, shelf paused.Store, caller Caller, id string) (p ma
 	return p, k, nil
 }
 
-// takeRecord opens the record of a paused session, which nobody else has then. The error is a BusyError where somebody
-// had.
+// takeRecord opens the record of a paused session for this process alone. The error is a BusyError if another one has
+// it.
 func takeRecord(runs *record.Store, shelf paused.Store, p machine.Pause, k paused.Note) (*record.Run, error) {
 	rec, err := runs.Reopen(k.ID)
 	if errors.Is(err, record.ErrNotFound) { // it came from another host
@@ -182,7 +182,7 @@ func takeRecord(runs *record.Store, shelf paused.Store, p machine.Pause, k pause
 	return rec, nil
 }
 
-// renew has interpreters renew their random numbers, since what they would draw may have been drawn by others.
+// renew has interpreters renew their random numbers, since others may have drawn the same ones.
 func (s *Session) renew(ctx context.Context, running []*session.Interpreter) error {
 	var all sync.WaitGroup
 	for _, in := range running {
@@ -204,8 +204,8 @@ func (s *Session) renew(ctx context.Context, running []*session.Interpreter) err
 	return nil
 }
 
-// prepare is the run of a session that goes on: what it was granted, none of the host's files, and
-// the broker that its guest knows.
+// prepare returns the run of a resumed session: what it was granted, without the host's files, and the broker that its
+// guest knows.
 func (r *reviving) prepare(rt *Runtime, s *Session) (p engine.Prepared, err error) {
 	if err = rt.catalog.CheckCeiling(s.caller.Ceiling); err != nil {
 		return p, err
@@ -251,7 +251,7 @@ func (r *reviving) prepare(rt *Runtime, s *Session) (p engine.Prepared, err erro
 	return p, nil
 }
 
-// stillGranted says whether a ceiling grants a request what it was granted once: holds compares each field.
+// stillGranted reports whether a ceiling grants a request what it granted before: holds compares each field.
 func stillGranted(req catalog.Request, ceiling *policy.Ceiling, once policy.Effective, holds func(key string, now, before any) bool) error {
 	var none hostfiles.Set
 	_, now, _, err := program.Resolve(req, ceiling, &none)
@@ -276,7 +276,7 @@ func stillGranted(req catalog.Request, ceiling *policy.Ceiling, once policy.Effe
 	return nil
 }
 
-// toldLost says, once, what of the session is lost.
+// toldLost returns, once, what the session lost.
 func (s *Session) toldLost() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -285,8 +285,8 @@ func (s *Session) toldLost() string {
 	return lost
 }
 
-// elsewhere is what sessions that are paused and held by no process, or another one, hold of the disk,
-// all the memory that they were given; rt.mu is held.
+// elsewhere returns the bytes on the disk of paused sessions that another process or none holds, each with all the
+// memory that it was given. rt.mu must be held.
 func (rt *Runtime) elsewhere() (bytes int64) {
 	ours := map[string]bool{}
 	for s := range rt.sessions {
@@ -309,15 +309,15 @@ func (rt *Runtime) elsewhere() (bytes int64) {
 	return bytes
 }
 
-// goOn starts the machine.
+// goOn resumes the machine.
 func (r *reviving) goOn(source *machine.Source) func(context.Context, machine.Spec, machine.Config) (*machine.Machine, error) {
 	return func(ctx context.Context, spec machine.Spec, cfg machine.Config) (*machine.Machine, error) {
 		return resume(ctx, source, r.folder, spec, cfg)
 	}
 }
 
-// resume has the machine in a pause's folder go on, and notes there that it does: before, so that none does that is
-// not noted. After an error the folder is as it was.
+// resume resumes the machine in a pause's folder. It notes that in the folder first, so that no machine runs without a
+// note. After an error the folder is as before.
 func resume(ctx context.Context, source *machine.Source, folder string, spec machine.Spec, cfg machine.Config) (*machine.Machine, error) {
 	name := filepath.Join(folder, paused.ResumedName)
 	before, err := os.ReadFile(name)

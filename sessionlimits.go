@@ -7,9 +7,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// usualSessions are the limits that follow from the host's memory, in bytes: half of it may be
-// sessions' machines of the usual size, of which a caller may have half; as much as all of it
-// may be paused.
+// usualSessions returns the default limits for the host's memory, in bytes. Half of it may hold sessions' machines of
+// the default size, and a caller may have half of those. Paused sessions may take as much as all of it.
 func usualSessions(memory, _ int64) policy.SessionLimits {
 	n := int(min(max(memory/2/(policy.DefaultMemoryMB<<20), 2), mostUsualSessions))
 	return policy.SessionLimits{Sessions: n, CallerSessions: max((n+1)/2, 2), PausedBytes: min(max(memory, minPaused), maxPaused)}
@@ -21,11 +20,11 @@ const (
 	maxPaused         = 64 << 30
 )
 
-// When to ask again where sessions are in the way: somebody has to end one.
+// The time to wait before a new attempt when sessions take all the room: somebody has to end one.
 const afterSession = time.Minute
 
-// hold notes that a session lives until leave, or says that there is no room for it, or that the
-// runtime is closed.
+// hold counts a session as live until leave. It returns an error if there is no room for the session, or the runtime is
+// closed.
 func (rt *Runtime) hold(s *Session) (leave func(), err error) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -50,7 +49,7 @@ func (rt *Runtime) hold(s *Session) (leave func(), err error) {
 		rt.sessions = map[*Session]int64{}
 	}
 	rt.sessions[s] = 0
-	rt.uses.Add(1) // Close waits for what comes behind its run: the records of its commands
+	rt.uses.Add(1) // Close waits for the records of its commands, which end after its run
 	return func() {
 		rt.mu.Lock()
 		defer rt.mu.Unlock()
@@ -59,8 +58,8 @@ func (rt *Runtime) hold(s *Session) (leave func(), err error) {
 	}, nil
 }
 
-// pausedRoom takes room for a session's machine on the disk, all the memory that it was given; give
-// it back if it is not paused after all.
+// pausedRoom reserves room for a session's machine on the disk, for all the memory that it was given. Give the room
+// back if the session is not paused after all.
 func (rt *Runtime) pausedRoom(s *Session) (give func(), err error) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -81,7 +80,7 @@ func (rt *Runtime) pausedRoom(s *Session) (give func(), err error) {
 	return func() { rt.resumed(s) }, nil
 }
 
-// resumed gives back what a paused session counted as.
+// resumed frees the room of a session that was paused.
 func (rt *Runtime) resumed(s *Session) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
