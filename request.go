@@ -9,8 +9,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Resolve returns what a request would be granted under a ceiling (nil is none), and what
-// denied. It looks at the files and folders that the request names.
+// Resolve returns what a request would be granted under a ceiling (nil is none), and what would be denied. It looks at
+// the files and folders that the request names.
 func Resolve(req Request, ceiling *policy.Ceiling) (policy.Effective, []policy.Denial, error) {
 	return grantedOf(catalog.Request{Request: req}, ceiling)
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/unitask/unitask/internal/history"
 )
 
-// Replay runs a recorded step in this session. A command in the background is started, and its Result only says so.
+// Replay runs a recorded step in this session. It starts a background command without waiting for it: the Result only
+// says that it started.
 func (s *Session) Replay(ctx context.Context, step history.RecordedStep, stdout, stderr io.Writer) (*Result, error) {
 	limit := min(step.Timeout, s.Policy.Effective.Timeout)
 	switch {

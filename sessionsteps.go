@@ -29,46 +29,46 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Step is code for the session's interpreter of a language: what it defines is there in the next
-// one, and its last expression's value comes back.
+// Step is code for the session's interpreter of a language. Its definitions stay for the next step, and the value of
+// its last expression comes back.
 type Step struct {
 	Code     string
 	Language string        // js, python or shell; "" is the session's
 	Timeout  time.Duration // 0 is the session's
-	// Files and Dirs come into the machine before it runs, as far as the session's ceiling allows them, and stay. They
-	// belong to the code's user, and replace what is there. A relative path, and its place, is as SessionRequest has it.
-	// Neighbours come into /work.
+	// Files and Dirs are copied into the machine before the step runs, as far as the session's ceiling allows, and stay.
+	// They belong to the code's user, and replace existing files. Relative paths and their places are as in
+	// SessionRequest. Neighbours are copied into /work.
 	Files, Dirs []Mount
 	Neighbours  []Neighbour
 	// Stdout and Stderr receive what it prints while it runs, beside the Result.
 	Stdout, Stderr io.Writer
-	// ResultBytes bounds what the Result has of each stream, the beginning; 0 is all. The record has all of it.
+	// ResultBytes bounds each stream in the Result, which has its beginning; 0 is all. The record has all of it.
 	ResultBytes int
-	// Approve, if not nil, is asked while it runs, as IO.Approve is.
+	// Approve, if not nil, answers questions while the step runs, as IO.Approve does.
 	Approve Approver
 }
 
-// Command is a program of the session's machine, started beside its interpreters.
+// Command is a program that runs in the session's machine, beside the interpreters.
 type Command struct {
 	Args    []string          // the program, looked for on PATH, and its arguments
 	Dir     string            // "" is the session's folder
 	Env     map[string]string // added to the session's
 	Timeout time.Duration     // 0 is the session's
-	Endless bool              // where Timeout is 0: it has no time limit but the session's end
+	Endless bool              // with Timeout 0: no time limit but the session's end
 	Stdin   io.Reader         // as IO.Stdin
 	// Stdout and Stderr receive what it prints while it runs, beside the Result.
 	Stdout, Stderr io.Writer
 	ResultBytes    int // as a Step's
-	// Approve, if not nil, is asked while it runs, as IO.Approve is; not of one in the background.
+	// Approve, if not nil, answers questions while the command runs, as IO.Approve does, except for background commands.
 	Approve Approver
-	// Terminal gives it a terminal in the place of its streams, which all goes to Stdout and not
-	// into the Result or the record. It is Endless.
+	// Terminal gives the command a terminal instead of streams. Its output all goes to Stdout, and not into the Result or
+	// the record. Such a command is Endless.
 	Terminal *Terminal
 }
 
-// Run runs a step and returns how it ended. A step that reaches its time limit is interrupted as by
-// Ctrl-C, and the session lives; if that does not end it, its interpreter is killed, and the next
-// step has a new one, which Result.Hint says. Result.Value is the last expression's.
+// Run runs a step and returns how it ended. At its time limit a step is interrupted as by Ctrl-C, and the session
+// lives. If that does not end it, unitask kills its interpreter. The next step then has a new one, and Result.Hint says
+// so. Result.Value is the value of the last expression.
 func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 	name := cmp.Or(step.Language, s.Language)
 	lang, _, err := language.Named(name)
@@ -120,7 +120,7 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 			return err
 		}
 		got, err := in.Run(timed, step.Code, x.limit, x.stdout, x.stderr)
-		if errors.As(err, new(*session.StartError)) { // nothing of it was there, nor will be
+		if errors.As(err, new(*session.StartError)) { // it never started, and never will
 			s.mu.Lock()
 			delete(s.running, lang.Name)
 			s.mu.Unlock()
@@ -139,7 +139,7 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 	})
 }
 
-// start is a command as it is started, if it can be.
+// start returns a command as it is to be started, or why it can't be.
 func (s *Session) start(c Command) (session.Exec, error) {
 	bad := func(field, value, reason string) (session.Exec, error) {
 		return session.Exec{}, policy.Bad(field, value, "%s", reason)
@@ -161,7 +161,7 @@ func (s *Session) start(c Command) (session.Exec, error) {
 	return session.Exec{Args: c.Args, Env: withEnv(s.env, c.Env), Dir: s.at(c.Dir), Stdin: c.Stdin}, nil
 }
 
-// asked is the request on a command's record.
+// asked returns the request for a command's record.
 func (s *Session) asked(c Command) Request {
 	return Request{Args: c.Args, Dir: s.at(c.Dir), Env: c.Env}
 }
@@ -216,7 +216,7 @@ func (s *Session) Exec(ctx context.Context, c Command) (*Result, error) {
 	})
 }
 
-// withEnv is an environment with other variables, which take the place of those of their names.
+// withEnv returns an environment with more variables, which replace those with the same names.
 func withEnv(env []string, more map[string]string) []string {
 	list := slices.DeleteFunc(slices.Clone(env), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
@@ -229,7 +229,7 @@ func withEnv(env []string, more map[string]string) []string {
 	return list
 }
 
-// enter waits for the turn of a step.
+// enter waits for a step's turn.
 func (s *Session) enter(ctx context.Context) (leave func(), err error) {
 	select {
 	case s.waiting <- struct{}{}:
@@ -248,8 +248,8 @@ func (s *Session) enter(ctx context.Context) (leave func(), err error) {
 	return nil, err
 }
 
-// interpreter is the one of a language; fresh says that it was started for this step, again that there was one before.
-// One step at a time asks for one.
+// interpreter returns the interpreter of a language. fresh says that it started for this step, again that it replaces
+// another. Only one step at a time may call it.
 func (s *Session) interpreter(ctx context.Context, l session.Language) (in *session.Interpreter, fresh, again bool, err error) {
 	s.mu.Lock()
 	in = s.running[l.Name]
@@ -269,10 +269,10 @@ func (s *Session) interpreter(ctx context.Context, l session.Language) (in *sess
 	return in, true, again, err
 }
 
-// errOneInterpreter is why a session ends whose interpreter can't be started anew.
+// errOneInterpreter is why a session ends if its interpreter can't be started anew.
 var errOneInterpreter = errors.New("its interpreter had to be ended, and its machine has no other: the nanos kernel has one process")
 
-// toldDropped says, once, why the interpreter that was there is not.
+// toldDropped returns, once, why the previous interpreter is gone.
 func (s *Session) toldDropped(language string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -300,7 +300,7 @@ func (x *stepping) ended(code, signal int) {
 	}
 }
 
-// wait waits until a command has ended, or is ended with ctx.
+// wait waits until a command has ended, and ends it when ctx does.
 func (x *stepping) wait(ctx context.Context, cmd *session.Command) error {
 	end, err := cmd.Wait(ctx)
 	var failed *session.StartError
@@ -315,10 +315,10 @@ func (x *stepping) wait(ctx context.Context, cmd *session.Command) error {
 	return err
 }
 
-// endless is the limit of what ends with its session only.
+// endless is the time limit of a command that ends only with its session.
 const endless time.Duration = -1
 
-// stepLimit is the time limit of a step that asks for one, 0 being the session's.
+// stepLimit returns a step's time limit; 0 asks for the session's.
 func stepLimit(asked, granted, life time.Duration) (time.Duration, error) {
 	longest := min(granted, life)
 	switch {
@@ -332,7 +332,7 @@ func stepLimit(asked, granted, life time.Duration) (time.Duration, error) {
 	return asked, nil
 }
 
-// LongestStep is the most time that a step may ask for, and what one has that asks for none.
+// LongestStep returns both the maximum and the default time limit of a step.
 func (s *Session) LongestStep() time.Duration { return min(s.Policy.Effective.Timeout, s.limits.Life) }
 
 // step makes a record, runs a step and finishes the record.
@@ -354,7 +354,7 @@ func (s *Session) step(ctx context.Context, req Request, name string, limit time
 	if err = run(x); !errors.As(err, new(*SessionError)) {
 		if e := x.collect(ctx); err == nil {
 			err = e
-		} else if e != nil { // it has ended otherwise
+		} else if e != nil { // it ended in another way
 			x.res.ArtifactsRefused = append(x.res.ArtifactsRefused, record.Refusal{Path: program.OutDir, Reason: "not all of it came: " + e.Error(), Missed: true})
 		}
 	}
@@ -425,7 +425,7 @@ func (x *stepping) finish(ctx context.Context, err error) error {
 	return err
 }
 
-// also writes to a second writer, if there is one.
+// also adds a second writer, if there is one.
 func also(w, second io.Writer) io.Writer {
 	if second == nil {
 		return w
@@ -433,7 +433,7 @@ func also(w, second io.Writer) io.Writer {
 	return io.MultiWriter(w, second)
 }
 
-// begun takes what its machine's run has come to.
+// begun takes the result of the machine's run.
 func (s *Session) begun(rec *record.Run, redactor *record.Redactor, res *Result) {
 	s.ID, s.redactor, s.Policy, s.Kernel, s.accel, s.cloned = rec.ID, redactor, res.Policy, res.Kernel, res.Accelerator, res.Cloned
 	close(s.ready)
