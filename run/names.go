@@ -28,8 +28,8 @@ func HostArch() Arch { return image.HostArch() }
 type Accel = vmm.Accel
 
 const (
-	Auto = vmm.Auto // the best that works, found out by booting
+	Auto = vmm.Auto // the best one on which a real boot succeeds
 	KVM  = vmm.KVM
 	HVF  = vmm.HVF
-	TCG  = vmm.TCG // QEMU's own translation: always there, slower
+	TCG  = vmm.TCG // QEMU's own emulation: always there, slower
 )
