@@ -1,6 +1,5 @@
-// Package cli is the unitask command: a file for each subcommand, and ui.go for
-// everything that is printed. It parses and prints; what it does, the packages
-// below do.
+// Package cli is the unitask command: a file for each subcommand, and ui.go for everything that is printed. It parses
+// and prints; the packages below do the work.
 package cli
 
 import (

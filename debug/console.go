@@ -1,6 +1,5 @@
-// Package debug is a console on a machine: QMP commands by name, verbs for what a
-// developer of guests does, waits and assertions for scripts. It works on a monitor that
-// it is given, and starts nothing.
+// Package debug provides a console for a machine: QMP commands by name, commands for developers of guests, and waits
+// and assertions for scripts. Its caller gives it a monitor; it starts nothing.
 package debug
 
 import (

@@ -1,15 +1,14 @@
-// Package fleet runs on many hosts, over NATS JetStream: a Client submits runs, a Worker takes those
-// that it has room for.
+// Package fleet runs code on many hosts, over NATS JetStream: a Client submits runs, and a Worker takes those that it
+// has room for.
 //
-// A run's state is one entry in a key-value bucket, and its revision is the fence: whoever replaces
-// the entry from the revision that he knows has decided, and nobody else can. The queue only says
-// which entries to look at. What is large lies in an object store by its SHA-256. What is printed
-// goes over plain subjects while the run lasts, and is filled in from the report where some was
-// lost.
+// A run's state is one entry in a key-value bucket. Its revision is the fence: whoever replaces the entry from the
+// revision that he knows has decided, and nobody else can. The queue only says which entries to look at. An object
+// store keeps large data by its SHA-256. Output goes over plain subjects while the run lasts, and the report fills in
+// lost parts.
 //
-// A tenant is an account of NATS. It is not trusted: what it does in its account reaches no other's,
-// all that a worker reads there is bounded and checked, and no tenant gets all of a worker. Users of
-// one account trust each other. The package boots nothing; a Runner does.
+// A tenant is an account of NATS, and is not trusted. Its actions in its account reach no other account, a worker
+// limits and checks everything that it reads there, and no tenant gets all of a worker. Users of one account trust each
+// other. The package boots nothing; a Runner does.
 package fleet
 
 import (

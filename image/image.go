@@ -1,11 +1,9 @@
-// Package image makes and keeps what a machine boots from.
+// Package image makes and keeps the files that a machine boots from.
 //
-// A Store holds vendored parts (Node, its libraries, kernels: vendor.lock pins
-// them), and bootable images built from them. An image is a directory named by
-// the digest of everything that went into it: the kernel, an initramfs where
-// the kernel wants one, and a root disk. Images are built under a temporary
-// name and renamed, so that a half-built one is never seen, and two processes
-// may build at once.
+// A Store holds vendored parts (Node, its libraries, kernels: vendor.lock pins them), and bootable images built from
+// them. An image is a directory named by the digest of all its inputs: the kernel, an initramfs if the kernel needs
+// one, and a root disk. The store builds an image under a temporary name and renames it. So nobody sees an incomplete
+// one, and two processes may build at once.
 //
 // The package never starts a machine and never talks to a guest. It uses the
 // network only in Vendor and VendorFrom, through the package managers' own clients, or for

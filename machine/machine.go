@@ -1,14 +1,12 @@
-// Package machine makes machines whose guest waits for its code: booted, cloned from a
-// template, or taken from clones that stand ready, here or in the pool daemon.
+// Package machine makes machines whose guest waits for its code: booted, cloned from a template, or taken from the
+// clones that are ready, here or in the pool daemon.
 //
-// A Source makes them; what they are is a Spec. A template is a snapshot: the memory of
-// a stopped machine and the state of its devices. A clone is a machine that starts from
-// a snapshot, with pages of its own where it writes; a clone that stands ready is one
-// that was restored, rehearsed and paused. All of them are a Machine in one of three
-// states (State).
+// A Source makes them from a Spec. A template is a snapshot: the memory of a stopped machine and the state of its
+// devices. A clone is a machine that starts from a snapshot, with pages of its own where it writes. A ready clone was
+// restored, rehearsed and paused. All of them are a Machine in one of three states (State).
 //
-// The package knows QEMU (vmm), images, the guest and its network. It knows no policy,
-// no record and none of the code that is run.
+// The package uses QEMU (vmm), images, the guest and its network. It knows nothing about policies, records and the code
+// of a run.
 package machine
 
 import (

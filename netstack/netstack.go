@@ -1,4 +1,4 @@
-// Package netstack is the guest's only network, inside our own process.
+// Package netstack is the guest's only network, inside unitask's own process.
 //
 // The machine's network card ends in a stream socket; the other end is a
 // Network. It answers ARP, DHCP and DNS at the frame layer, hands the guest's
@@ -8,9 +8,8 @@
 // The host dials into the guest through the same stack (DialGuest), and
 // exchanges single datagrams with the guest's agent (control.go).
 //
-// Nothing that the guest sends is trusted: every frame is bounded, every parser
-// checks the length first, and a guest that does not read what it is sent loses
-// it and blocks nobody.
+// The package trusts nothing from the guest: every frame has a size limit, and every parser checks the length first. A
+// guest that does not read loses what it is sent, and blocks nobody.
 package netstack
 
 import (

@@ -1,5 +1,5 @@
-// Package attach joins consoles to machines of runs that run now. A run's process serves a socket in the folder of
-// its record, which speaks QMP (vmm.Relay); other processes of the same user connect to it.
+// Package attach connects consoles to machines of current runs. A run's process serves a socket in the folder of its
+// record, which speaks QMP (vmm.Relay); other processes of the same user connect to it.
 package attach
 
 import (

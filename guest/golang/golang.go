@@ -1,5 +1,5 @@
-// Package golang is what the guest has of Go: its toolchain, which compiles and runs the code. It knows
-// neither images nor machines; unitask hands its values to them.
+// Package golang is the guest's part for Go: its toolchain, which compiles and runs the code. It knows neither images
+// nor machines; unitask passes its values to them.
 package golang
 
 import (

@@ -1,7 +1,6 @@
-// Package node is what the guest has of Node: how it is started, what is preloaded
-// into it (preload.js, typescript.js, addon/), the program of rehearsals, and what of a run only
-// a Node programmer would know. It knows neither images nor machines; unitask hands
-// its values to them. Another language is another package beside it.
+// Package node is the guest's part for Node: its start, the preloaded files (preload.js, typescript.js, addon/), the
+// program of rehearsals, and details of a run that only a Node programmer would know. It knows neither images nor
+// machines; unitask passes its values to them. Another language is another package beside it.
 package node
 
 import (

@@ -1,6 +1,5 @@
-// Package python is what the guest has of Python: how it is started, and what of a run only
-// a Python programmer would know. It knows neither images nor machines; unitask hands its
-// values to them.
+// Package python is the guest's part for Python: its start, and details of a run that only a Python programmer would
+// know. It knows neither images nor machines; unitask passes its values to them.
 package python
 
 import (

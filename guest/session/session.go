@@ -1,6 +1,5 @@
-// Package session is the host's end of a session: what speaks with the program that starts a
-// session's commands (../init/session.c). It knows neither machines nor records; it is given the
-// program's standard streams.
+// Package session is the host's end of a session: it talks to the program that starts a session's commands
+// (../init/session.c). It knows neither machines nor records; its caller gives it the program's standard streams.
 //
 // Both directions carry frames: payload length (4 bytes, big-endian), type (1 byte), the number of
 // a command (4 bytes), payload. The host chooses the numbers.
@@ -26,8 +25,8 @@
 //	x end        signal<<8 | exit code: 4 bytes
 //	h held       of command 0
 //
-// Nothing that comes from the guest is believed: lengths are bounded, and a frame of a command that
-// was never started ends the session.
+// The host trusts nothing from the guest: lengths have limits, and a frame of a command that never started ends the
+// session.
 package session
 
 import (

@@ -1,5 +1,5 @@
-// Package shell is what the guest has of bash and the tools that scripts use. It knows neither
-// images nor machines; unitask hands its values to them.
+// Package shell is the guest's part for bash and the tools that scripts use. It knows neither images nor machines;
+// unitask passes its values to them.
 package shell
 
 import (

@@ -1,10 +1,9 @@
-// Package erofs writes the Linux kernel's filesystem of that name, for disks that are never written again: files
-// are on it as they are, or compressed by LZ4, each as it is said of it. It reads back what such a disk has, but not
-// the compressed contents.
+// Package erofs writes the Linux kernel's filesystem of that name, for read-only disks. An entry says whether its file
+// is compressed by LZ4. The package reads such a disk back, except compressed contents.
 //
-// What is written is what Linux from 5.13 on reads (Documentation/filesystems/erofs.rst, fs/erofs/erofs_fs.h), and the
-// same entries give the same bytes. Owners are root, all times the same, and there are no hard links, devices and
-// extended attributes.
+// Linux from 5.13 on reads the format (Documentation/filesystems/erofs.rst, fs/erofs/erofs_fs.h), and the same entries
+// give the same bytes. All files belong to root and have one time; there are no hard links, devices or extended
+// attributes.
 package erofs
 
 import (

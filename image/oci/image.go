@@ -1,6 +1,5 @@
-// Package oci reads container images, from registries and from files, and writes their files
-// as a disk that a linux kernel mounts. It starts nothing, keeps nothing, and trusts nothing of an
-// image but its digest.
+// Package oci reads container images, from registries and from files, and writes their files as a disk that a linux
+// kernel mounts. It starts nothing, keeps nothing, and trusts only an image's digest.
 package oci
 
 import (

@@ -1,5 +1,5 @@
-// Package tfs writes and reads TFS, the filesystem of the Nanos unikernel, as a
-// go-diskfs filesystem. It knows the format and nothing of kernels or machines.
+// Package tfs writes and reads TFS, the filesystem of the Nanos unikernel, as a go-diskfs filesystem. It knows only the
+// format, not kernels or machines.
 //
 // # The format
 //

@@ -1,5 +1,5 @@
-// Package approval asks somebody when a run's code connects to what its policy asks about. The machine stands still
-// until there is an answer: from who has started the run, or from another process of the same user, over a socket in
+// Package approval asks somebody when a run's code makes a connection that its policy asks about. The machine stands
+// still until there is an answer: from the run's starter, or from another process of the same user, over a socket in
 // the run's folder. The same socket takes changes of the policy.
 package approval
 

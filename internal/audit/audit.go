@@ -1,8 +1,7 @@
-// Package audit keeps the log of a home: a line of JSON for each thing that matters across
-// runs, in a file that only grows, with the hashes of a Merkle tree beside it (the one of
-// golang.org/x/mod/sumdb/tlog). A tree head that is kept elsewhere shows whether a line was
-// changed or taken away since. It holds nobody back who may write the home: who keeps no head
-// can only be told of mistakes.
+// Package audit keeps the log of a home: one line of JSON for each event that matters beyond its run, in a file that
+// only grows. Beside it are the hashes of a Merkle tree (the one of golang.org/x/mod/sumdb/tlog). A tree head that is
+// kept elsewhere shows whether a line was changed or removed since. The log can't stop anybody who may write the home:
+// without such a head it only reveals mistakes.
 //
 // Package unitask appends; package cli lists, verifies and exports.
 package audit

@@ -1,5 +1,5 @@
-// Package collector is a receiver of OTLP over HTTP for tests: it decodes what comes by
-// OpenTelemetry's own definitions, and keeps it.
+// Package collector receives OTLP over HTTP for tests: it decodes requests by OpenTelemetry's own definitions, and
+// keeps them.
 package collector
 
 import (

@@ -1,7 +1,6 @@
-// Package compiled keeps programs that code was compiled to, in a folder of the home, under a key of all that goes
-// into them. It knows nothing of who compiles: what it is given is of its key, and it gives that back whole or not at
-// all. An entry is sealed by a digest, so one that was damaged is as one that is not there. Nothing here fails a run:
-// what can't be kept is compiled again.
+// Package compiled keeps compiled programs in a folder of the home, under a key of all their inputs. It knows nothing
+// about compilers: it stores bytes for a key, and returns them completely or not at all. A digest seals each entry, so
+// a damaged one counts as missing. Nothing here fails a run: a program that can't be kept is compiled again.
 package compiled
 
 import (

@@ -1,5 +1,5 @@
-// Package doctor examines a host and a home: what a run needs, which accelerators work, what holds QEMU. It boots
-// machines to find out, and changes nothing but the memory of which accelerators work.
+// Package doctor examines a host and a home: the requirements of a run, the working accelerators, the jail of QEMU. It
+// boots machines to find out, and changes nothing but the cache of working accelerators.
 package doctor
 
 import (

@@ -1,4 +1,4 @@
-// Package edit compares words as hints at misspelt names do.
+// Package edit compares words, for hints about misspelt names.
 package edit
 
 // Distance is how many bytes must be changed, added or taken away to make b of a (Levenshtein's).

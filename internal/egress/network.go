@@ -1,4 +1,4 @@
-// Package egress translates what a policy grants into what the network and the broker enforce. It decides and connects
+// Package egress translates a policy's grants into rules for the network and the broker. It decides and connects
 // nothing.
 package egress
 

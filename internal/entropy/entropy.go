@@ -1,7 +1,6 @@
-// Package entropy estimates how hard a secret is to guess. Filters ask it before they look for a
-// secret in text that hostile code may have chosen: what a filter does to a right guess shows that
-// it was right. It never sees anything but the secret, and keeps nothing. Packages broker and record
-// call it.
+// Package entropy estimates how hard a secret is to guess. Filters ask it before they look for a secret in text that
+// hostile code may have chosen: a filter's reaction to a right guess shows that it was right. The package never sees
+// anything but the secret, and keeps nothing. Packages broker and record call it.
 package entropy
 
 import (

@@ -1,7 +1,7 @@
-// Package export is the one way by which files leave a machine for a folder of the user's: copies of
-// artifacts (--out), files and folders of sessions. Code that nobody trusts chose their names, contents and
-// modes. So one rule says what may come (Barred, RunByTools), and every file is there whole or not at all.
-// It never replaces a file unasked, never follows a link and never sets an executable bit.
+// Package export is the only way by which files leave a machine for a user's folder: copies of artifacts (--out), files
+// and folders of sessions. Untrusted code chose their names, contents and modes. So one rule decides which files may
+// come (Barred, RunByTools), and every file is complete or does not exist. The package never replaces a file unasked,
+// never follows a link and never sets an executable bit.
 //
 // Packages record, hostfiles and cli call it.
 package export

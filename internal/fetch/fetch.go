@@ -1,8 +1,8 @@
-// Package fetch makes the requests that the host makes for itself: to registries, for keys and for parts. Who answers
-// such a request chooses where the next ones go, by redirects and by the addresses that it names. So only the server
-// that the user named may be in a network that is not public; every other address is checked at the socket, behind the
-// name's lookup. Where the host has a proxy, that looks names up, and they are checked here as far as they can be. It
-// keeps nothing between requests. Packages image, image/oci and mcp call it.
+// Package fetch makes the host's own requests: to registries, for keys and for parts. The server that answers such a
+// request chooses where the next ones go, by redirects and by the addresses that it names. So only the server that the
+// user named may be in a private network. The package checks every other address at the socket, after the name's
+// lookup. A proxy of the host does the lookup itself; the package then checks names as far as it can. It keeps nothing
+// between requests. Packages image, image/oci and mcp call it.
 package fetch
 
 import (

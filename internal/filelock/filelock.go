@@ -1,6 +1,6 @@
-// Package filelock has processes keep out of each other's way by locks on files
-// (flock(2)). The kernel drops a lock when its process ends, however that ends, so none
-// is ever stale. A lock is a file's, not a process's: who opens it twice locks itself out.
+// Package filelock excludes processes from each other by locks on files (flock(2)). The kernel drops a lock when its
+// process ends in any way, so no lock is ever stale. A lock belongs to an open file, not to a process: a process that
+// opens the file twice locks itself out.
 package filelock
 
 import (

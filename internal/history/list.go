@@ -1,5 +1,5 @@
-// Package history writes the record of a run, and reads what was recorded: lists, one run with its files, and
-// requests that run again what ran. It runs nothing. Package unitask writes; the front ends read.
+// Package history writes the record of a run, and reads records: lists, one run with its files, and requests that
+// repeat a run. It runs nothing. Package unitask writes; the front ends read.
 package history
 
 import (

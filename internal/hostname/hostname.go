@@ -1,5 +1,5 @@
-// Package hostname holds what all rooms must agree on about the names of hosts: which
-// names mean this host, and which ones some parser would read as an address.
+// Package hostname holds what all packages must agree on about host names: which names mean this host, and which ones
+// some parser would read as an address.
 package hostname
 
 import (

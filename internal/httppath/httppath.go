@@ -1,6 +1,6 @@
-// Package httppath holds what policies and the network must agree on about the paths of HTTP
-// requests: what a path says in one reading that all servers share (Plain), what a pattern is
-// (Check), and which paths it matches (Match). It is pure.
+// Package httppath holds what policies and the network must agree on about the paths of HTTP requests. Plain gives the
+// one reading of a path that all servers share, Check checks a pattern, and Match matches the two. The package has no
+// side effects.
 package httppath
 
 import (

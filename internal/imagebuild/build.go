@@ -1,7 +1,8 @@
-// Package imagebuild builds custom images from the user's files: over a bundled image packages and files, over a
-// container's image layers, one with the file's own files and one for each thing that a machine has installed or run. A
-// lock file beside the description says what came of it. Foreign code runs in machines only, which the Installer's
-// Runner starts; on the host nothing of it runs. The front door calls it. Runs find what it has built by the catalog.
+// Package imagebuild builds custom images from the user's files. Over a bundled image it adds packages and files. Over
+// a container's image it adds layers: one with the description's own files, and one for each installation or step in a
+// machine. A lock file beside the description records the result. Foreign code runs only in machines, which the
+// Installer's Runner starts, and never on the host. The front door calls the package. Runs find its images by the
+// catalog.
 package imagebuild
 
 import (

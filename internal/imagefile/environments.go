@@ -1,5 +1,5 @@
-// Package imagefile reads what users say of images of their own: TOML files, each of which begins with
-// another image. What comes of one is plain data. It builds nothing and starts nothing.
+// Package imagefile reads users' descriptions of their own images: TOML files, each of which begins with another image.
+// The result is plain data. The package builds nothing and starts nothing.
 package imagefile
 
 import (

@@ -1,7 +1,7 @@
-// Package install installs packages of pip and npm for runs. Each set is fetched and built once, by the language's own
-// tool, in a machine that reaches the registries that the host is configured for and nothing else; then it is kept in
-// the home, and a run has it as a folder that it brings along. The package starts no machine itself: the Runner, which
-// the front door passes, does. Runs and builds of images call it; it never decides what a request is granted.
+// Package install installs packages of pip and npm for runs. The language's own tool fetches and builds each set once,
+// in a machine that reaches only the registries that the host is configured for. The home then keeps the set, and a run
+// gets it as a folder. The package starts no machine itself: the Runner, which the front door passes, does. Runs and
+// builds of images call it; it never decides what a request is granted.
 package install
 
 import (

@@ -1,5 +1,5 @@
-// Package language has the table of languages and of the images that they run in: names, how a program is started,
-// checked, rehearsed and judged. A new language is a row in bundled.go and a package beside guest/node. The catalog,
+// Package language has the table of languages and of the images that they run in: names, and how to start, check,
+// rehearse and judge a program. A new language is a row in bundled.go and a package beside guest/node. The catalog,
 // runs and sessions read it; it starts nothing.
 package language
 

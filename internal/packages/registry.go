@@ -1,6 +1,6 @@
-// Package packages is what a home keeps of packages that runs asked for, and which registries they come
-// from: those that the host's own pip and npm are configured for. It starts nothing, and what it reads of
-// a registry's answers is data: packages are built in a machine (unitask).
+// Package packages keeps the packages of a home's runs, and knows their registries: those that the host's own pip and
+// npm are configured for. It starts nothing, and treats a registry's answers as data: packages are built in a machine
+// (unitask).
 package packages
 
 import (

@@ -1,5 +1,5 @@
-// Package paused has the sessions that no process holds: machines on a home's disk, each with a note that says what it
-// takes to resume it. Session daemons, the fleet and MCP list them; package unitask writes and resumes them.
+// Package paused manages the sessions that no process holds: machines on a home's disk, each with a note of what its
+// resumption needs. Session daemons, the fleet and MCP list them; package unitask writes and resumes them.
 package paused
 
 import (

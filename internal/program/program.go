@@ -1,4 +1,4 @@
-// Package program is a request's code, checked: what a guest is given and told before it starts.
+// Package program checks a request's code, and prepares what a guest gets before the code starts.
 package program
 
 import (

@@ -1,6 +1,6 @@
-// Package publicaddr says which addresses a name may lead to that somebody else controls: those of the
-// Internet, and none of this host's or of its network. It decides about an address alone, and never looks up or dials
-// anything. Packages netstack, for machines, and fetch, for the host itself, ask it.
+// Package publicaddr decides which addresses a name that somebody else controls may lead to: those of the Internet, and
+// none of this host or its network. It judges an address alone, and never looks up or dials anything. Packages
+// netstack, for machines, and fetch, for the host itself, call it.
 package publicaddr
 
 import (

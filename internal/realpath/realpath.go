@@ -1,6 +1,6 @@
-// Package realpath says by which name the host has a file: links resolved, and each folder's
-// name as it is stored. On a disk that takes names in any case (macOS's, by default), one folder
-// has many names, and what is decided by names must be decided by this one.
+// Package realpath returns the host's own name of a file: links resolved, and each folder's name as it is stored. On a
+// disk that ignores case in names (macOS's, by default), one folder has many names. Decisions by name must use this
+// one.
 package realpath
 
 import (

@@ -1,4 +1,4 @@
-// Package tail keeps the end of a stream, for a reason when whoever wrote it is gone.
+// Package tail keeps the end of a stream, to give a reason when its writer is gone.
 package tail
 
 import "sync"

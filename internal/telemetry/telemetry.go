@@ -1,8 +1,8 @@
-// Package telemetry sends what package unitask and package mcp measure (spans of runs and their
-// phases, numbers and durations of runs) to a collector, by OTLP over HTTP, as the environment's
-// OTEL_ variables say. Without them it does nothing.
+// Package telemetry sends the measurements of package unitask and package mcp (spans of runs and their phases, numbers
+// and durations of runs) to a collector, by OTLP over HTTP. The environment's OTEL_ variables configure it. Without
+// them it does nothing.
 //
-// Package cli starts it. Who embeds unitask has a provider of their own.
+// Package cli starts it. A program that embeds unitask has a provider of its own.
 package telemetry
 
 import (

@@ -1,4 +1,4 @@
-// Package userdir says which folders this process stands in: its user's home, and the working folder.
+// Package userdir returns the folders of this process: its user's home, and the working folder.
 package userdir
 
 import (

@@ -1,16 +1,15 @@
-// Package broker puts secrets into what a guest sends, on our side of its network: the
-// guest works with a placeholder, and the value goes to the hosts that it is bound to
-// and to no other. It also holds requests against rules by method and path.
+// Package broker puts secrets into a guest's requests, on the host's side of its network. The guest works with a
+// placeholder, and the value goes only to the hosts that it is bound to. The broker also checks requests against rules
+// by method and path.
 //
-// For that it ends the guest's TLS with a certificate of the run's own authority, reads
-// HTTP/1 and HTTP/2, and opens its own TLS connection to the server, whose certificate it
-// verifies. It does so only for hosts that a secret or a rule is about (Concerns);
-// nobody else's traffic comes here. It never dials by itself, never writes a key or a
-// value anywhere, and logs requests as the guest made them, placeholders and all. But
-// net/http's client writes what a server says unasked, behind an answer's end, to the
-// standard logger: a program with brokers must discard that (package cli does).
+// For that it ends the guest's TLS with a certificate of the run's own authority, and reads HTTP/1 and HTTP/2. It opens
+// its own TLS connection to the server, whose certificate it verifies. It handles only hosts with a secret or a rule
+// (Concerns); no other traffic comes here. It never opens other connections, never writes a key or a value anywhere,
+// and logs requests as the guest made them, with their placeholders. One exception: net/http's client writes
+// unrequested data after an answer's end to the standard logger. A program with brokers must discard that (package cli
+// does).
 //
-// The network of a run (package netstack, Config.Broker) hands it connections.
+// A run's network (package netstack, Config.Broker) gives it connections.
 package broker
 
 import (

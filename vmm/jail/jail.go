@@ -1,7 +1,6 @@
-// Package jail starts a program that may turn hostile, QEMU, with as little as the host
-// allows, and says what holds it. On Linux a stage of our own runs between the fork and
-// the program (stage_linux.go) and makes the system calls of a plan (plan_linux.go). The
-// package knows nothing of machines; package vmm calls it.
+// Package jail starts a program that may turn hostile, QEMU, with as few rights as the host allows, and reports its
+// layers and limits. On Linux a stage of our own runs between the fork and the program (stage_linux.go) and makes the
+// system calls of a plan (plan_linux.go). The package knows nothing of machines; package vmm calls it.
 package jail
 
 import (

@@ -1,4 +1,4 @@
-// Package runlog gathers what the audit log says of one run, and of what callers were refused before there was one.
+// Package runlog collects the audit entries of one run, and of callers' requests that were refused before they had one.
 package runlog
 
 import (
