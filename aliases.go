@@ -147,7 +147,7 @@ const (
 	CompiledKept   = run.CompiledKept
 )
 
-// HostArch is the architecture of this machine.
+// HostArch returns the architecture of this machine.
 func HostArch() Arch { return run.HostArch() }
 
 // ParseMount takes PATH, or PATH:/GUESTPATH.
@@ -212,10 +212,10 @@ const NetlogSchema = history.NetlogSchema
 // Languages lists the names of the languages that code may be in: the name of each, then its aliases.
 func Languages() []string { return language.Names() }
 
-// Images are the names of the bundled images.
+// Images returns the names of the bundled images.
 func Images() []string { return language.Images() }
 
-// SessionImages are the bundled images whose language can run steps in sessions.
+// SessionImages returns the bundled images whose language can run steps in sessions.
 func SessionImages() []string { return language.SessionImages() }
 
 // Images, as Catalog returns them.

@@ -86,7 +86,7 @@ func (rt *Runtime) Trace(ctx context.Context, caller Caller, req Request, stream
 	return res, file, err
 }
 
-// Packages is the store of what was built for runs.
+// Packages returns the store of what was built for runs.
 func (rt *Runtime) Packages() *packages.Store { return rt.engine.Installer.Store() }
 
 // RemovePackages removes the packages that were built for runs, except those of runs under way, and returns how many

@@ -249,7 +249,7 @@ func (s *Session) Leave() error {
 	return s.ended()
 }
 
-// Left says whether a session that has ended here was left on the disk.
+// Left reports whether a session that has ended here was left on the disk.
 func (s *Session) Left() bool {
 	select {
 	case <-s.done:

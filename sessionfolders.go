@@ -65,7 +65,7 @@ func (s *Session) Pack(ctx context.Context, name string, to io.Writer) error {
 	return err
 }
 
-// way is the folder that has what is on its way from one machine to another.
+// way returns the folder that has what is on its way from one machine to another.
 func (rt *Runtime) way() (string, error) {
 	dir := home.Dir(rt.opts.Home).Sessions()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -74,7 +74,7 @@ func (rt *Runtime) way() (string, error) {
 	return dir, nil
 }
 
-// nameless is a new file there without a name, which is gone when it is closed.
+// nameless returns a new file there without a name, which is gone when it is closed.
 func (rt *Runtime) nameless() (*os.File, error) {
 	dir, err := rt.way()
 	if err != nil {

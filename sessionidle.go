@@ -15,7 +15,7 @@ import (
 // share is a twentieth.
 const idleFloor = 8
 
-// idleTick is the interval between looks at a session.
+// idleTick returns the interval between looks at a session.
 func idleTick(limit time.Duration) time.Duration {
 	return min(max(limit/4, 250*time.Millisecond), 15*time.Second)
 }

@@ -33,7 +33,7 @@ import (
 // errLeft is the cause when a process leaves a session paused.
 var errLeft = errors.New("it is left paused, and goes on where it is asked for again")
 
-// note is what another process needs to resume the session. Its program holds its output, and its policy does not
+// note returns what another process needs to resume the session. Its program holds its output, and its policy does not
 // change.
 func (s *Session) note(x *engine.Execution) (json.RawMessage, error) {
 	s.mu.Lock()

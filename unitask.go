@@ -214,7 +214,7 @@ func Open(opts Options) (*Runtime, error) {
 	return rt, nil
 }
 
-// Audit is the log of what matters across runs.
+// Audit returns the log of what matters across runs.
 func (rt *Runtime) Audit() *audit.Journal { return rt.journal }
 
 // AuditRefusal writes into the audit log that a caller's request was refused before it had a record. Of each kind and
@@ -224,10 +224,10 @@ func (rt *Runtime) AuditRefusal(kind audit.Kind, caller Caller, reason error, as
 	rt.engine.Refusals.Note(rt.journal, kind, caller, reason, asked)
 }
 
-// Images is the store of parts and images.
+// Images returns the store of parts and images.
 func (rt *Runtime) Images() *image.Store { return rt.images }
 
-// Templates is the store of snapshots that runs are cloned from.
+// Templates returns the store of snapshots that runs are cloned from.
 func (rt *Runtime) Templates() *machine.Templates { return rt.source.Templates() }
 
 // History returns what was recorded: lists, records, and requests to run again.
@@ -263,10 +263,10 @@ func (rt *Runtime) Attack(ctx context.Context) ([]vmm.Attempt, vmm.Jail, error) 
 	return rt.doctor().Attack(ctx)
 }
 
-// Runs is the store of records.
+// Runs returns the store of records.
 func (rt *Runtime) Runs() *record.Store { return rt.runs }
 
-// Compiled is the store of the programs that code was compiled to.
+// Compiled returns the store of the programs that code was compiled to.
 func (rt *Runtime) Compiled() *compiled.Store {
 	return &compiled.Store{Dir: home.Dir(rt.opts.Home).Compiled()}
 }

@@ -80,7 +80,7 @@ const (
 	patience     = 30 * time.Second // for a reply of QEMU's
 )
 
-// ErrQuit says that the console is to be left.
+// ErrQuit means that the console is to be left.
 var ErrQuit = errors.New("quit")
 
 // New returns a console.
@@ -194,7 +194,7 @@ func (c *Console) Wait() {
 	c.group.Wait()
 }
 
-// Quit says that the console was left by quit, and not by the end of its input.
+// Quit reports whether the console was left by quit, and not by the end of its input.
 func (c *Console) Quit() bool { return c.quit }
 
 // Complete returns what the line's last word may become.

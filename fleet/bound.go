@@ -94,7 +94,7 @@ type once struct {
 	seen map[[32]byte]time.Time
 }
 
-// first says that something comes for the first time since it was good.
+// first reports whether something comes for the first time since it was good.
 func (o *once) first(what [32]byte, now time.Time) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -100,7 +100,7 @@ const (
 	Cancelled State = "cancelled" // by its submitter
 )
 
-// over says that nothing follows.
+// over reports whether nothing follows.
 func (s State) over() bool { return s == Ended || s == Lost || s == Cancelled }
 
 // entry is a run's state in its tenant's bucket.
@@ -170,7 +170,7 @@ func CheckTenant(name string) error {
 // prefix, which no tenant may listen to.
 const inboxPrefix = "_INBOX_"
 
-// Permissions are those of a user that only submits, in its tenant's account: it publishes and hears
+// Permissions returns those of a user that only submits, in its tenant's account: it publishes and hears
 // entries, files and subjects of runs, and can read which workers there are. Workers have no such
 // bounds.
 //
@@ -240,8 +240,8 @@ func makeTenant(ctx context.Context, js jetstream.JetStream, tenant string, repl
 	return openTenant(ctx, js, tenant)
 }
 
-// atLeast is how many replicas a stream is to have: those that are asked for, and none less than it has, since another
-// worker may have seen more servers.
+// atLeast returns how many replicas a stream is to have: those that are asked for, and none less than it has, since
+// another worker may have seen more servers.
 func atLeast(ctx context.Context, js jetstream.JetStream, stream string, replicas int) (int, error) {
 	s, err := js.Stream(ctx, stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -271,7 +271,7 @@ func (s tenantStore) get(ctx context.Context, run string) (e entry, revision uin
 	return e, v.Revision(), nil
 }
 
-// errMalformed says that a tenant's data is not what its client writes.
+// errMalformed means that a tenant's data is not what its client writes.
 var errMalformed = errors.New("malformed")
 
 // replace replaces an entry of that revision; errFenced is that it has another one by now.
@@ -288,5 +288,5 @@ func (s tenantStore) replace(ctx context.Context, run string, e entry, revision 
 	return revision, err
 }
 
-// errFenced says that somebody else has decided on a run.
+// errFenced means that somebody else has decided on a run.
 var errFenced = errors.New("the run is no longer this worker's")

@@ -135,7 +135,8 @@ func (h onHost) image(ctx context.Context, job Job, ceiling *policy.Ceiling) (st
 	}
 }
 
-// imageOf is the image that a job that brings one asks for under a ceiling, which is wider where that image is taken.
+// imageOf returns the image that a job that brings one asks for under a ceiling, which is wider where that image is
+// taken.
 func imageOf(job Job, ceiling *policy.Ceiling) (name string, wide *policy.Ceiling, taken bool) {
 	key := job.Image.KeyFor(job.Tenant)
 	if wide = ceiling.BringingImage(job.Image.Digest(), key); wide.Image(key) {

@@ -89,10 +89,10 @@ func list(ctx context.Context, js jetstream.JetStream, bucket string, most bound
 	return context.Cause(ctx)
 }
 
-// cut says that there may be more workers than were listed, of which nothing is known.
+// cut reports whether there may be more workers than were listed, of which nothing is known.
 func cut(workers []WorkerInfo) bool { return len(workers) >= ofWorkers.keys }
 
-// listWorkers are the workers that have said something of themselves lately.
+// listWorkers returns the workers that have said something of themselves lately.
 func listWorkers(ctx context.Context, js jetstream.JetStream) (workers []WorkerInfo, err error) {
 	err = list(ctx, js, workersBucket, ofWorkers, false, func(key string, value []byte) {
 		var info WorkerInfo

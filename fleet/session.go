@@ -79,7 +79,7 @@ func (l *lane) listenSessions() error {
 	return err
 }
 
-// inbox says that an answer goes to who may ask, and to no subject that only workers may write to.
+// inbox reports whether an answer goes to who may ask, and to no subject that only workers may write to.
 func (l *lane) inbox(subject string) bool {
 	return strings.HasPrefix(subject, inboxPrefix+l.tenant+".")
 }
@@ -351,7 +351,7 @@ func (l *lane) goOn(ctx context.Context, c call, secrets map[string]string) (rep
 	return r, err
 }
 
-// held is a session that this worker holds, nil if it does not.
+// held returns a session that this worker holds, nil if it does not.
 func (w *Worker) held(l *lane, id string) *hosted {
 	w.mu.Lock()
 	defer w.mu.Unlock()

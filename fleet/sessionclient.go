@@ -90,7 +90,7 @@ func (c *Client) begin(ctx context.Context, ask call, secrets map[string]string,
 	return r, err
 }
 
-// SessionViews are the tenant's sessions: those whose worker is gone are lost.
+// SessionViews returns the tenant's sessions: those whose worker is gone are lost.
 func (c *Client) SessionViews(ctx context.Context) (list []sessiond.View, err error) {
 	workers, err := c.Workers(ctx)
 	if err != nil {
@@ -122,7 +122,7 @@ type Session struct {
 	c *Client
 }
 
-// Session is the session of that id; a call finds whether there is one.
+// Session returns the session of that id; a call finds whether there is one.
 func (c *Client) Session(id string) *Session { return &Session{ID: id, c: c} }
 
 // ask has the session's worker do something.

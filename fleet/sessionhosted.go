@@ -92,7 +92,7 @@ func (h *hosted) live() {
 	h.w.dismiss(h.l, h.memoryMB)
 }
 
-// now is the session's entry as this worker has written it.
+// now returns the session's entry as this worker has written it.
 func (h *hosted) now() sessionEntry {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -40,7 +40,7 @@ var (
 	ofReply = bounds{1 << 20, 256 << 10, maxReply, maxOutput, maxReportValues}
 )
 
-// enclose is an envelope as it is sent.
+// enclose returns an envelope as it is sent.
 func (s tenantStore) enclose(ctx context.Context, v any, most bounds, parts ...[]byte) ([]byte, error) {
 	text, err := json.Marshal(v)
 	if err != nil {

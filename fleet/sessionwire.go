@@ -48,7 +48,7 @@ type sessionEntry struct {
 	Why      string        `json:"why,omitempty"`     // it has ended
 }
 
-// SessionLostError says that a session's worker is gone, and the session with it.
+// SessionLostError means that a session's worker is gone, and the session with it.
 type SessionLostError struct {
 	ID, Worker string
 	PausedAt   time.Time // if not zero, Resume goes on from this pause; what it did since then is lost

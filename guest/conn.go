@@ -270,7 +270,7 @@ func (c *Conn) Relay(ports []uint16) error {
 	return nil
 }
 
-// ErrGone says that the guest went away without an exit frame.
+// ErrGone means that the guest went away without an exit frame.
 var ErrGone = errors.New("the guest went away")
 
 // Stream carries the streams of a started program until it ends. stdin may be

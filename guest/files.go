@@ -38,7 +38,7 @@ const (
 	maxStalls = 5
 )
 
-// startTime is how long the guest may take to start the code.
+// startTime returns how long the guest may take to start the code.
 func (c *Conn) startTime() time.Duration {
 	return min(stallTime+time.Duration(c.files)*fileTime, maxStalls*stallTime)
 }
@@ -104,7 +104,7 @@ func (c *Conn) Put(f File, content io.Reader) error {
 	return nil
 }
 
-// ContentError says that a file's content could not be read: the guest has nothing
+// ContentError means that a file's content could not be read: the guest has nothing
 // to do with it.
 type ContentError struct {
 	Path string // in the guest

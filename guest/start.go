@@ -127,7 +127,7 @@ func (c *Conn) resize(size Size) error {
 	return c.send(contract.FrameTerminal, binary.BigEndian.AppendUint16(p, size.Rows))
 }
 
-// RefusedError says that a fresh process ended before it took its start: it did not
+// RefusedError means that a fresh process ended before it took its start: it did not
 // like its arguments.
 type RefusedError struct {
 	Words string // what it printed, at most maxEarly bytes
@@ -187,7 +187,7 @@ func (c *Conn) Start(ctx context.Context, s Start) error {
 	return nil
 }
 
-// startFrame is a start with fresh entropy.
+// startFrame returns a start with fresh entropy.
 func startFrame(s Start, rehearsal string) ([]byte, error) {
 	var entropy [contract.EntropySize]byte
 	if _, err := rand.Read(entropy[:]); err != nil {

@@ -98,7 +98,7 @@ func writeNanosDisk(name string, d nanosDisk) (err error) {
 	return f.Chmod(0o444)
 }
 
-// layout is the partition table and the size of the disk.
+// layout returns the partition table and the size of the disk.
 func (d *nanosDisk) layout() (*mbr.Table, int64, error) {
 	rootSize := d.slack
 	for _, n := range d.root {

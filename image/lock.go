@@ -29,7 +29,8 @@ type LockedPart struct {
 	License string `toml:"license"`
 }
 
-// mayGo says that a release may have the part in no package. A library may: what needs its successor brings it along.
+// mayGo reports whether a release may have the part in no package. A library may: what needs its successor brings it
+// along.
 func (p LockedPart) mayGo() bool {
 	return p.Dropped || strings.HasPrefix(p.Package, "lib") && len(p.Successors) == 0 && debianParts(p.Name, p.Arch) == nil
 }

@@ -35,7 +35,7 @@ func accelKey(spec Spec) string {
 	return "accelerator " + spec.QEMU.ID + " " + spec.Image.Digest + " " + bootID()
 }
 
-// known is what is remembered for a spec.
+// known returns what is remembered for a spec.
 func (s *Source) known(spec Spec) (r remembered) {
 	text, _ := s.cache.Get(accelKey(spec))
 	if json.Unmarshal([]byte(text), &r) != nil {

@@ -88,14 +88,14 @@ func (d *Debugger) start(ctx context.Context, memory *os.File, devices []byte) (
 	return vmm.Start(ctx, cfg)
 }
 
-// Machine is what is debugged. Restore replaces its Monitor.
+// Machine returns what is debugged. Restore replaces its Monitor.
 func (d *Debugger) Machine() *Machine { return d.m }
 
 // maxSnapshots bounds what a debugger keeps: each is as large as what the guest has
 // touched of its memory.
 const maxSnapshots = 16
 
-// Snapshots are the names of those that were taken.
+// Snapshots returns the names of those that were taken.
 func (d *Debugger) Snapshots() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -55,7 +55,7 @@ func (m *Machine) watchKept() {
 	})
 }
 
-// faulty says that QEMU has stopped the guest by itself: a debugger's stop is not a fault.
+// faulty reports whether QEMU has stopped the guest by itself: a debugger's stop is not a fault.
 func (m *Machine) faulty(ctx context.Context) bool {
 	timed, cancel := context.WithTimeout(ctx, haltPatience)
 	defer cancel()
@@ -95,7 +95,7 @@ func (m *Machine) Halt() error {
 	return m.haltErr
 }
 
-// isHalted says that the processor was stopped because the guest crashed.
+// isHalted reports whether the processor was stopped because the guest crashed.
 func (m *Machine) isHalted() bool {
 	select {
 	case <-m.halted:

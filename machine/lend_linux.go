@@ -74,7 +74,7 @@ type lender struct {
 	close   func() // destroys those that nobody has taken
 }
 
-// lender is a source whose pool is lent.
+// lender returns a source whose pool is lent.
 func (s *Source) lender(about Shape) lender {
 	started := time.Now()
 	return lender{
@@ -93,7 +93,7 @@ func (s *Source) lender(about Shape) lender {
 	}
 }
 
-// errNoClone says that a run gets none, and does without.
+// errNoClone means that a run gets none, and does without.
 var errNoClone = errors.New("no clone stands ready")
 
 // takeFor returns a running clone of exactly the kind that is asked for.
@@ -176,7 +176,7 @@ func (s *leaseServer) accept(next func() (*net.UnixConn, error)) {
 	}
 }
 
-// runs is how many runs are under way on the pool's machines.
+// runs returns how many runs are under way on the pool's machines.
 func (s *leaseServer) runs(add int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

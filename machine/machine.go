@@ -84,7 +84,7 @@ type Folders interface {
 	String() string
 }
 
-// bare is the spec without the folders.
+// bare returns the spec without the folders.
 func (s Spec) bare() Spec {
 	s.Folders = nil
 	return s
@@ -117,7 +117,7 @@ func (s Spec) Key() string {
 // foldersMark stands in the key of a template that holds folders.
 const foldersMark = " folders "
 
-// Shape is what the spec was made of.
+// Shape returns what the spec was made of.
 func (s Spec) Shape() Shape {
 	sh := Shape{Image: s.Image.Name, Kernel: s.Image.Kernel, Arch: s.Image.Arch, MemoryMB: s.MemoryMB, CPUs: s.CPUs, FreshProcess: s.Fresh}
 	if s.Image.Container != "" {
@@ -192,7 +192,7 @@ type Machine struct {
 	once    sync.Once
 }
 
-// Template is the folder's name of the template that it was cloned from, "" where it was booted.
+// Template returns the folder's name of the template that it was cloned from, "" where it was booted.
 func (m *Machine) Template() string {
 	if m.Origin == Booted || m.Origin == Resumed {
 		return ""
@@ -200,7 +200,7 @@ func (m *Machine) Template() string {
 	return digestOf(m.Spec.Key())
 }
 
-// Rehearsed is how many rehearsals its guest has behind it.
+// Rehearsed returns how many rehearsals its guest has behind it.
 func (m *Machine) Rehearsed() int {
 	switch {
 	case m.Origin == Booted || m.Spec.Fresh:
@@ -211,10 +211,10 @@ func (m *Machine) Rehearsed() int {
 	return templateRehearsals + cloneRehearsals
 }
 
-// State is where the machine is on its way.
+// State returns where the machine is on its way.
 func (m *Machine) State() State { return m.state }
 
-// qemu is the process that runs the machine now.
+// qemu returns the process that runs the machine now.
 func (m *Machine) qemu() *vmm.Machine {
 	m.swap.Lock()
 	defer m.swap.Unlock()
@@ -230,7 +230,7 @@ func (m *Machine) Jail() vmm.Jail { return m.qemu().Jail }
 // Drops counts, by kind, what the guest's network dropped.
 func (m *Machine) Drops() map[netstack.Drop]uint64 { return m.network.Stats() }
 
-// Work is what the machine has done since QEMU was started: its processor time, and the frames that
+// Work returns what the machine has done since QEMU was started: its processor time, and the frames that
 // went over its network. ok says that it could be found out.
 func (m *Machine) Work() (processor time.Duration, frames uint64, ok bool) {
 	proc, err := procfs.NewProc(m.vm.Pid())
@@ -244,7 +244,7 @@ func (m *Machine) Work() (processor time.Duration, frames uint64, ok bool) {
 	return time.Duration(stat.CPUTime() * float64(time.Second)), m.network.Frames(), true
 }
 
-// Connections are those that the guest has open to the outside now.
+// Connections returns those that the guest has open to the outside now.
 func (m *Machine) Connections() []netstack.Decision { return m.network.Connections() }
 
 // Deadlines of the conversation with a guest.
@@ -373,7 +373,7 @@ func (m *Machine) Afterlife(ctx context.Context, gone error) (guest.End, error) 
 	return guest.End{}, gone
 }
 
-// GuestError says that the machine ended without saying how the code did: the
+// GuestError means that the machine ended without saying how the code did: the
 // kernel stopped, or the guest broke the protocol.
 type GuestError struct {
 	Reason  string // one sentence
@@ -445,7 +445,7 @@ func (m *Machine) Explain(err error) error {
 // Lacking is closed when the code asks for something that the machine's kernel lacks.
 func (m *Machine) Lacking() <-chan struct{} { return m.console.lacking }
 
-// Lacks is the first thing that the code asked for and the machine's kernel lacks, or
+// Lacks returns the first thing that the code asked for and the machine's kernel lacks, or
 // "". The machine must have been closed.
 func (m *Machine) Lacks() string {
 	if m.console == nil {
@@ -454,7 +454,7 @@ func (m *Machine) Lacks() string {
 	return m.console.lacks
 }
 
-// Alive says that QEMU still runs.
+// Alive reports whether QEMU still runs.
 func (m *Machine) Alive() bool {
 	select {
 	case <-m.qemu().Exited():
@@ -464,7 +464,7 @@ func (m *Machine) Alive() bool {
 	}
 }
 
-// Resident is the machine's share of the memory that it uses, in bytes; 0 if it can't
+// Resident returns the machine's share of the memory that it uses, in bytes; 0 if it can't
 // be told.
 func (m *Machine) Resident() int64 { return proportional(m.qemu().Pid()) }
 

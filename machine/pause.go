@@ -23,13 +23,13 @@ import (
 // which names what must be the same where it is resumed and the digests of both. It takes the place of
 // the one before in one step.
 
-// ErrPause says that a paused machine is not whole, or is not one.
+// ErrPause means that a paused machine is not whole, or is not one.
 var ErrPause = errors.New("the paused machine is damaged")
 
-// ErrLasting says that a machine was not made to be paused.
+// ErrLasting means that a machine was not made to be paused.
 var ErrLasting = errors.New("this machine lasts for one run only")
 
-// OtherHostError says that a machine was paused where something was otherwise than here. It is
+// OtherHostError means that a machine was paused where something was otherwise than here. It is
 // whole, and can be resumed where that is as it was.
 type OtherHostError struct{ What, Paused, Here string }
 
@@ -272,7 +272,7 @@ func syncPath(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// leftover is the beginning of what a pause into a folder makes beside it.
+// leftover returns the beginning of what a pause into a folder makes beside it.
 func leftover(folder string) string { return "." + filepath.Base(folder) + ".pausing-" }
 
 // RemoveLeftovers removes what a pause into a folder left beside it when it was killed. What it had moved aside is put

@@ -76,5 +76,5 @@ func (m *Machine) putInPlace(what func() []byte) {
 	}
 }
 
-// Placed says that the guest began with Config.Place in its place.
+// Placed reports whether the guest began with Config.Place in its place.
 func (m *Machine) Placed() bool { return m.placed }

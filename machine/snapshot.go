@@ -39,7 +39,7 @@ type fill struct {
 	err  error // when done is closed
 }
 
-// filled is a snapshot that is whole.
+// filled returns a snapshot that is whole.
 func filled(memory *os.File, devices []byte, created time.Time) *Snapshot {
 	done := make(chan struct{})
 	close(done)
@@ -52,7 +52,7 @@ func (t *Snapshot) Ready() error {
 	return t.fill.err
 }
 
-// Failed says that the memory could not be filled.
+// Failed reports whether the memory could not be filled.
 func (t *Snapshot) Failed() bool {
 	select {
 	case <-t.fill.done:
@@ -330,12 +330,12 @@ func replaceOnce(place, by string) error {
 
 const asideSuffix = ".before"
 
-// aside is where a folder is while another one takes its place.
+// aside returns where a folder is while another one takes its place.
 func aside(folder string) string {
 	return filepath.Join(filepath.Dir(folder), "."+filepath.Base(folder)+asideSuffix)
 }
 
-// AsideOf is the name of the folder that was moved aside under a name, where it was.
+// AsideOf returns the name of the folder that was moved aside under a name, where it was.
 func AsideOf(name string) (folder string, ok bool) {
 	name, isHidden := strings.CutPrefix(name, ".")
 	name, isAside := strings.CutSuffix(name, asideSuffix)

@@ -166,7 +166,7 @@ func (a *Auth) Nobody(name string) string {
 	return ""
 }
 
-// goodKeysURL says that keys from there are the issuer's.
+// goodKeysURL reports whether keys from there are the issuer's.
 func goodKeysURL(u *url.URL) bool {
 	return u.Host != "" && (u.Scheme == "https" || u.Scheme == "http" && isLoopback(u.Hostname()))
 }
@@ -174,7 +174,7 @@ func goodKeysURL(u *url.URL) bool {
 // compactLetters are those of a JWT as RFC 7519 has it: three parts in base64url.
 const compactLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_."
 
-// verify is an auth.TokenVerifier.
+// verify returns an auth.TokenVerifier.
 func (a *Auth) verify(ctx context.Context, token string, _ *http.Request) (*auth.TokenInfo, error) {
 	if len(token) > maxToken {
 		return nil, fmt.Errorf("%w: it has more than %d bytes", auth.ErrInvalidToken, maxToken)

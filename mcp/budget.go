@@ -117,7 +117,7 @@ func (b *budget) take(caller string, bytes int64) {
 	}
 }
 
-// errNoMemory says that a part did not come in time.
+// errNoMemory means that a part did not come in time.
 var errNoMemory = &LimitError{Limit: "memory", Most: budgetBytes, Text: "calls, and answers that nobody has read, take all the memory: read them, or try again in a moment"}
 
 // grant gives those that wait what there is. A caller that holds more than a quarter waits for itself. Nobody
@@ -155,8 +155,8 @@ type lease struct {
 	parts   []*lease // of the calls of a batch, for their answers
 }
 
-// part is what one call of the request holds for its answer: a batch has several calls, and one answer takes no room of
-// another's.
+// part returns what one call of the request holds for its answer: a batch has several calls, and one answer takes no
+// room of another's.
 func (l *lease) part() *lease {
 	if l == nil {
 		return nil
@@ -314,7 +314,7 @@ func withLease(ctx context.Context, l *lease) context.Context {
 	return context.WithValue(ctx, leaseKey{}, l)
 }
 
-// leaseOf is the lease of a tool's call: that of its request, even when that is over.
+// leaseOf returns the lease of a tool's call: that of its request, even when that is over.
 func leaseOf(ctx context.Context) *lease {
 	l, _ := ctx.Value(leaseKey{}).(*lease)
 	return l

@@ -211,7 +211,7 @@ func (s *Server) refuse() {
 	s.draining = true
 }
 
-// accepts says whether calls are taken.
+// accepts reports whether calls are taken.
 func (s *Server) accepts() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

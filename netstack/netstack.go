@@ -95,7 +95,7 @@ func NewTraffic(up, down int64) *Traffic {
 	return t
 }
 
-// Bytes are those from the guest, and those to it.
+// Bytes returns those from the guest, and those to it.
 func (t *Traffic) Bytes() (up, down int64) { return t.up.Load(), t.down.Load() }
 
 func (l Limits) withDefaults() Limits {
@@ -275,7 +275,7 @@ func newStack(ep *channel.Endpoint) (*stack.Stack, error) {
 	return s, nil
 }
 
-// GuestEnd is the machine's end of the link, nil where New was given ours. A process that
+// GuestEnd returns the machine's end of the link, nil where New was given ours. A process that
 // inherits it holds a copy; once it does, ReleaseGuestEnd gives ours up, so that the end of
 // that process is the end of the link.
 func (n *Network) GuestEnd() *os.File { return n.guest }
@@ -383,14 +383,14 @@ func (n *Network) Cut() { n.forward.close() }
 // there any more. It may be called at any time, and by one at a time.
 func (n *Network) SetRules(rules []Rule) { n.forward.set(&filter{append([]Rule(nil), rules...)}) }
 
-// Connections are those that the guest has open now, the oldest first, with what they
+// Connections returns those that the guest has open now, the oldest first, with what they
 // have carried so far.
 func (n *Network) Connections() []Decision { return n.forward.connections() }
 
 // Stats returns what was dropped, by kind.
 func (n *Network) Stats() map[Drop]uint64 { return n.log.counts() }
 
-// Frames is how many have gone over the link, both ways.
+// Frames returns how many have gone over the link, both ways.
 func (n *Network) Frames() uint64 { return n.link.carried.Load() }
 
 // Done is closed when the guest's end of the link is gone.

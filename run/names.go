@@ -21,7 +21,7 @@ const (
 	ARM64 = image.ARM64
 )
 
-// HostArch is the architecture of this machine.
+// HostArch returns the architecture of this machine.
 func HostArch() Arch { return image.HostArch() }
 
 // Accel names an accelerator as QEMU does.

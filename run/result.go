@@ -119,7 +119,7 @@ type ResultJSON struct {
 // MarshalJSON gives the wire form.
 func (r Result) MarshalJSON() ([]byte, error) { return json.Marshal(r.JSON()) }
 
-// JSON is the wire form.
+// JSON returns the wire form.
 func (r Result) JSON() ResultJSON {
 	j := ResultJSON{plainResult: plainResult(r), Duration: r.Duration.wire(), RetryAfter: policy.Millis(r.RetryAfter)}
 	j.Stdout, j.StdoutBase64 = text(r.Stdout)

@@ -55,7 +55,7 @@ type Config struct {
 	kvm string // in place of /dev/kvm, in tests; "" is that
 }
 
-// fileSize is what QEMU may write into a file: a state, into one that it is given for it.
+// fileSize returns what QEMU may write into a file: a state, into one that it is given for it.
 func fileSize(cfg Config) uint64 {
 	if cfg.Lasting {
 		return maxState

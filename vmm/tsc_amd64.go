@@ -41,7 +41,8 @@ func look(start time.Time) (best counted) {
 	return best
 }
 
-// invariantTSC is what the processor says (Intel's SDM, volume 3, 18.17.4; the hypervisor's bit is by common consent).
+// invariantTSC returns what the processor says (Intel's SDM, volume 3, 18.17.4; the hypervisor's bit is by common
+// consent).
 func invariantTSC() (invariant, hypervisor bool) {
 	const extended, power = 0x8000_0000, 0x8000_0007
 	_, _, ecx, _ := cpuid(1)

@@ -151,13 +151,13 @@ func routeTLS(key []byte) (*tls.Config, error) {
 	}, nil
 }
 
-// SessionKey is a key for paused sessions that the workers of all the cluster's servers have (fleet.WorkerConfig).
+// SessionKey returns a key for paused sessions that the workers of all the cluster's servers have (fleet.WorkerConfig).
 func (c Cluster) SessionKey() ([]byte, error) {
 	return hkdf.Key(sha256.New, c.Key, nil, "unitask cluster sessions", KeySize)
 }
 
-// serverName is the name of the server of a home. It stays the same, and is no other home's: of a cluster's servers
-// each is known by it.
+// serverName returns the name of the server of a home. It stays the same, and is no other home's: of a cluster's
+// servers each is known by it.
 func serverName(folder string) (string, error) {
 	file := filepath.Join(folder, "server-name")
 	text, err := os.ReadFile(file)

@@ -129,7 +129,7 @@ func Start(ctx context.Context, home string, o Options) (_ *Server, err error) {
 	return s, nil
 }
 
-// server are the options of the server itself.
+// server returns the options of the server itself.
 func (o Options) server(home string) (*server.Options, error) {
 	host, port := "127.0.0.1", -1
 	if o.Listen != "" && o.Listen != Name {
@@ -184,7 +184,7 @@ func (s *Server) Close() {
 	s.lock.Unlock()
 }
 
-// Gone says that a home's server has ended.
+// Gone reports whether a home's server has ended.
 func Gone(home string) bool {
 	_, err := os.Stat(filepath.Join(home, file))
 	return errors.Is(err, fs.ErrNotExist)

@@ -60,7 +60,7 @@ var Args = []string{"python3", contract.MainLink}
 // Env is the environment that Python is started in; the code sees its own.
 var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir, "LANG=" + contract.Locale, "LD_PRELOAD=" + Library}
 
-// Files are the texts of an image, by their path in the guest.
+// Files returns the texts of an image, by their path in the guest.
 func Files() map[string]string { return map[string]string{contract.Trusted: "", Installed + "/": ""} }
 
 // Installed is the folder that Debian's Python searches for what was installed beside its own packages.
@@ -103,7 +103,7 @@ var (
 // missing is what Python prints when it ends for want of a module.
 var missing = regexp.MustCompile(`(?m)^(?:ModuleNotFoundError|ImportError): No module named '([A-Za-z0-9._]{1,214})'`)
 
-// MissingModule is the name of the module that a program ended for want of, by the end
+// MissingModule returns the name of the module that a program ended for want of, by the end
 // of its standard error; "" if it is not why.
 func MissingModule(stderr string) string {
 	all := missing.FindAllStringSubmatch(stderr, -1)

@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// errWindow says that the guest sent more than it was allowed to.
+// errWindow means that the guest sent more than it was allowed to.
 var errWindow = errors.New("the machine's end of a forwarded connection sent more than was asked for")
 
 // window is what the guest has sent and the client has not taken: contract.ForwardWindow bytes at most.

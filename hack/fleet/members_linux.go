@@ -168,7 +168,7 @@ func patiently(do func() error) error {
 	}
 }
 
-// left is what should not be there any more: machines, and what workers had in folders for a while.
+// left returns what should not be there any more: machines, and what workers had in folders for a while.
 func (f *load) left() (list []string) {
 	for late := time.Now().Add(20 * time.Second); ; time.Sleep(200 * time.Millisecond) {
 		list = nil

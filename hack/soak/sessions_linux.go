@@ -270,7 +270,7 @@ func (o *open) fullDisk() {
 	}
 }
 
-// holder is the process that holds sessions, 0 where there is none.
+// holder returns the process that holds sessions, 0 where there is none.
 func holder() int { return serving("session\x00serve") }
 
 // stopHolder sends it a signal, and waits until it is gone.

@@ -304,10 +304,10 @@ func place(all []*inode) int64 {
 	return at
 }
 
-// number is what an inode is known by.
+// number returns what an inode is known by.
 func (n *inode) number() uint64 { return uint64(n.at / inodeSize) }
 
-// mode is an inode's as the kernel has it.
+// mode returns an inode's as the kernel has it.
 func (n *inode) mode() uint16 {
 	kind := uint16(0o100000)
 	switch n.Mode.Type() {
@@ -405,8 +405,8 @@ func (w *writer) folder(n *inode) error {
 	return err
 }
 
-// superblock is the first block. The configuration of LZ4 follows the superblock in it: how far it looks back, which is
-// the default, and how many blocks an extent has at most.
+// superblock returns the first block. The configuration of LZ4 follows the superblock in it: how far it looks back,
+// which is the default, and how many blocks an extent has at most.
 func superblock(metadata, total uint32, root uint64, inodes int) []byte {
 	block := make([]byte, blockSize)
 	s := block[superOffset:]

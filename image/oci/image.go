@@ -275,7 +275,7 @@ func (im *Image) Owner() (Owner, error) {
 // maxGroups bounds those of a user.
 const maxGroups = 64
 
-// records are the lines of a file like /etc/passwd that have that many fields.
+// records returns the lines of a file like /etc/passwd that have that many fields.
 func records(text []byte, fields int) func(func([]string) bool) {
 	return func(yield func([]string) bool) {
 		for line := range strings.Lines(string(text)) {

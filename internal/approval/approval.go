@@ -25,7 +25,7 @@ import (
 // maxAskedRequest bounds the request in a question.
 const maxAskedRequest = 200
 
-// askedRequest is a question's request without secrets, and bounded: one that was cut says so.
+// askedRequest returns a question's request without secrets, and bounded: one that was cut says so.
 func askedRequest(redactor *record.Redactor, about netstack.Question) string {
 	if about.Method == "" {
 		return ""
@@ -142,7 +142,7 @@ func (a *Asker) Over(m Machine) {
 	}
 }
 
-// Denied is a hint at the first question that was not answered with yes, "" if there is none.
+// Denied returns a hint at the first question that was not answered with yes, "" if there is none.
 func (a *Asker) Denied() string {
 	if a == nil {
 		return ""
@@ -243,7 +243,7 @@ func (a *Asker) before(about netstack.Question) (netstack.Answer, bool) {
 	return said, true
 }
 
-// attended says that somebody who asks for a run by it may answer for good.
+// attended reports whether somebody who asks for a run by it may answer for good.
 func attended(via record.Via) bool { return via == run.ViaCLI || via == run.ViaAPI }
 
 // put has a question open until somebody answers it, or its time is over.

@@ -27,7 +27,7 @@ func Check(t testing.TB, name, want, got string) {
 // KiB.
 const most = 250
 
-// quote is a string in a row; of a long one the beginning, its length and the beginning of its digest.
+// quote returns a string in a row; of a long one the beginning, its length and the beginning of its digest.
 func quote(s string) string {
 	if len(s) > most {
 		s = fmt.Sprintf("%s… of %d bytes, %.4x", s[:most], len(s), sha256.Sum256([]byte(s)))

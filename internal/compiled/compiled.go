@@ -55,7 +55,7 @@ func Key(of ...string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// seal is what makes the digest of an entry, which stands before the program.
+// seal returns what makes the digest of an entry, which stands before the program.
 func seal(key string) hash.Hash {
 	h := sha256.New()
 	io.WriteString(h, key)
@@ -138,7 +138,7 @@ func (d *Draft) Keep() {
 	d.kept = d.store.makeRoom(d.key) == nil && os.Rename(d.lock.File().Name(), filepath.Join(d.store.Dir, d.key)) == nil
 }
 
-// Kept says that it is under its key.
+// Kept reports whether it is under its key.
 func (d *Draft) Kept() bool { return d.kept }
 
 // Discard ends an entry that is not kept. It may be called twice.
@@ -184,7 +184,7 @@ func (s *Store) makeRoom(key string) error {
 	return nil
 }
 
-// entries are those that there are, what was not used for longest first, and how much what is being written takes.
+// entries returns those that there are, what was not used for longest first, and how much what is being written takes.
 // What was left behind goes.
 func (s *Store) entries() (kept []fs.FileInfo, writing int64, err error) {
 	list, err := os.ReadDir(s.Dir)

@@ -69,7 +69,7 @@ type Session interface {
 	KeepChanges(id string, all []run.PolicyChange) error
 }
 
-// kind is what its span is called.
+// kind returns what its span is called.
 func (i How) kind() string {
 	switch {
 	case i.Session != nil:
@@ -384,7 +384,7 @@ func (e *Engine) Prepare(caller run.Caller, req catalog.Request, streams run.IO,
 	return p, nil
 }
 
-// compilation is the run's, nil where what its code is compiled to is of more than the code. A program is compiled
+// compilation returns the run's, nil where what its code is compiled to is of more than the code. A program is compiled
 // before any of its code runs, and nothing of the run but the text, its name and its folder is in it; so it may be
 // handed to the next run of the same caller that has the same ones.
 func (x *Execution) compilation() *program.Compilation {

@@ -240,7 +240,7 @@ func (x *Execution) importedName() error {
 	return nil
 }
 
-// goesOn says that the machine is one that was under way before: a session's that was forked or revived.
+// goesOn reports whether the machine is one that was under way before: a session's that was forked or revived.
 func (x *Execution) goesOn() bool {
 	return x.look.Session != nil && x.look.Session.GoOn() != nil
 }
@@ -436,7 +436,7 @@ func (x *Execution) hintKernel() {
 	}
 }
 
-// describe is the record's description of a machine.
+// describe returns the record's description of a machine.
 func describe(m *machine.Machine) *record.Machine {
 	im := m.Spec.Image
 	jail, _ := json.Marshal(m.Jail())

@@ -73,7 +73,7 @@ var pythonModules = set(`
 // pythonEndings are those of what Python imports.
 var pythonEndings = strings.Fields(".py .pyw .so .pyd")
 
-// shadows says that Python imports a file, by its folded name, in the place of its own library's.
+// shadows reports whether Python imports a file, by its folded name, in the place of its own library's.
 func shadows(base string) bool {
 	stem, _, _ := strings.Cut(base, ".")
 	return (pythonModules[stem] || strings.HasPrefix(stem, "_sysconfigdata_")) && hasEnding(base, pythonEndings)
@@ -92,8 +92,8 @@ func hasEnding(base string, endings []string) bool {
 var folds = strings.NewReplacer("\u017f", "s", "\u00df", "ss", "\u1e9e", "ss", "\ufb00", "ff", "\ufb01", "fi", "\ufb02", "fl", "\ufb03", "ffi", "\ufb04", "ffl",
 	"\ufb05", "st", "\ufb06", "st")
 
-// fold is a part of a path as a file system may take it that ignores case, what ends a name on Windows, and streams of
-// NTFS.
+// fold returns a part of a path as a file system may take it that ignores case, what ends a name on Windows, and
+// streams of NTFS.
 func fold(part string) string {
 	part, _, _ = strings.Cut(part, ":")
 	return folds.Replace(strings.ToLower(strings.TrimRight(part, ". ")))

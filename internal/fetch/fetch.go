@@ -207,8 +207,8 @@ func (g *guard) askedByProxy(ctx context.Context, to *url.URL) error {
 // lookupTime bounds the lookup of a name that a proxy looks up again.
 const lookupTime = 2 * time.Second
 
-// asciiOf is the name of a host as net/http dials it, in lower case: letters and digits of full width are plain ones
-// there.
+// asciiOf returns the name of a host as net/http dials it, in lower case: letters and digits of full width are plain
+// ones there.
 func asciiOf(host string) string {
 	if ascii, err := idna.Lookup.ToASCII(host); err == nil {
 		host = ascii
@@ -251,7 +251,7 @@ func (g *guard) dial(ctx context.Context, network, address string) (net.Conn, er
 	return d.DialContext(ctx, network, address)
 }
 
-// hostOf is the host of HOST or HOST:PORT, in lower case.
+// hostOf returns the host of HOST or HOST:PORT, in lower case.
 func hostOf(address string) string {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -260,7 +260,7 @@ func hostOf(address string) string {
 	return asciiOf(host)
 }
 
-// addressOf is a URL's HOST:PORT, in lower case.
+// addressOf returns a URL's HOST:PORT, in lower case.
 func addressOf(u *url.URL) string {
 	port := u.Port()
 	if port == "" {
@@ -269,7 +269,7 @@ func addressOf(u *url.URL) string {
 	return net.JoinHostPort(asciiOf(u.Hostname()), cmp.Or(port, "80"))
 }
 
-// proxies are those that the environment names, which look up names by themselves.
+// proxies returns those that the environment names, which look up names by themselves.
 func proxies() map[string]bool {
 	env, list := httpproxy.FromEnvironment(), map[string]bool{}
 	for _, text := range []string{env.HTTPProxy, env.HTTPSProxy} {

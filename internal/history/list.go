@@ -42,7 +42,7 @@ type Summary struct {
 	gone bool // there is no record any more
 }
 
-// State is the outcome if there is one, else the record's status.
+// State returns the outcome if there is one, else the record's status.
 func (s Summary) State() string {
 	if s.Outcome != "" {
 		return string(s.Outcome)
@@ -57,10 +57,10 @@ const Unreadable record.Status = "unreadable"
 var states = []string{string(run.OutcomeExited), string(run.OutcomeSignaled), string(run.OutcomeTimeout), string(run.OutcomeOOM), string(run.OutcomeUndelivered), string(run.OutcomeCancelled), string(run.OutcomeCrashed), string(run.OutcomeFailed), string(run.OutcomeBusy), string(run.OutcomeLost),
 	string(record.Running), string(record.Paused), string(record.Interrupted), string(record.Done), string(Unreadable)}
 
-// States are what a Filter's Status may be: outcomes, and the statuses of records that have none.
+// States returns what a Filter's Status may be: outcomes, and the statuses of records that have none.
 func States() []string { return slices.Clone(states) }
 
-// ErrState says that a Filter's status is none that there is.
+// ErrState means that a Filter's status is none that there is.
 var ErrState = errors.New("use one of " + strings.Join(states, ", "))
 
 // Filter selects runs; the zero value selects all.
@@ -110,7 +110,7 @@ func (h *Store) Page(f Filter) (list []Summary, next string, err error) {
 	return list, "", nil
 }
 
-// ids are those that a filter is about, the newest first.
+// ids returns those that a filter is about, the newest first.
 func (h *Store) ids(f Filter) iter.Seq2[string, error] {
 	if f.Owner != "" {
 		return h.Records.Own(f.Owner, f.Via, f.Before, "")
@@ -157,7 +157,7 @@ func (h *Store) summary(id string) Summary {
 	return s
 }
 
-// ErrPaused says that a record is that of a session whose machine is kept on the disk.
+// ErrPaused means that a record is that of a session whose machine is kept on the disk.
 var ErrPaused = errors.New("the session is paused")
 
 // Remove removes a run's record. The error is record.ErrRunning for one that is under way, and ErrPaused for the

@@ -81,7 +81,7 @@ func (f *Found) Close() {
 	}
 }
 
-// leadsTo is where an absolute path leads, links resolved as far as there are any.
+// leadsTo returns where an absolute path leads, links resolved as far as there are any.
 func leadsTo(name string) string {
 	at, rest, links := "/", strings.Split(name, "/"), 0
 	for len(rest) > 0 {

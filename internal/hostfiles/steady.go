@@ -133,7 +133,7 @@ func (e *entry) mark() []byte {
 	return b
 }
 
-// ErrUnsteady says that folders are not what they were.
+// ErrUnsteady means that folders are not what they were.
 var ErrUnsteady = errors.New("the folders have been changed")
 
 // Settle waits until the folders' files have not been changed for SettleTime.
@@ -199,7 +199,7 @@ func (s *Steady) open() (*Set, error) {
 	return set, nil
 }
 
-// Patience is how long it may take to send them.
+// Patience returns how long it may take to send them.
 func (s *Steady) Patience() time.Duration { return Patience(s.Bytes, s.Count) }
 
 // Stamp tells whether the files of the folder that is mounted at a path inside are what they were at another

@@ -25,7 +25,7 @@ var (
 // Max bounds a path that is held against rules, and a pattern; servers refuse longer ones.
 const Max = 8 << 10
 
-// Plain is a path after one decode. What two servers could read differently is
+// Plain returns a path after one decode. What two servers could read differently is
 // refused and not repaired: the one behind us may be either.
 func Plain(raw string) (string, error) {
 	if len(raw) > Max {
@@ -94,7 +94,7 @@ func Check(pattern string) error {
 	return nil
 }
 
-// Match says whether a path that is Plain is one of a pattern's.
+// Match reports whether a path that is Plain is one of a pattern's.
 func Match(pattern, plain string) bool {
 	if pattern == "" {
 		return true
@@ -149,7 +149,7 @@ func matchText(pattern, text string) bool {
 	return strings.HasSuffix(text, parts[len(parts)-1])
 }
 
-// Covers says that every path of one pattern is one of another's. It may say no where that
+// Covers reports whether every path of one pattern is one of another's. It may say no where that
 // is so, and never yes where it is not.
 func Covers(wide, narrow string) bool {
 	if wide == "" || wide == narrow {

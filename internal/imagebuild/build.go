@@ -93,7 +93,7 @@ func (b *Builder) tell(message string) {
 // tellChanged says that something was built again by the lock file, and is not what it was.
 func (b *Builder) tellChanged(what string) { b.tell(what + ", and have left other files than then") }
 
-// custom is the image as it is described.
+// custom returns the image as it is described.
 func (b *build) custom() *catalog.Custom {
 	return &catalog.Custom{Schema: catalog.CustomSchema, Name: b.env.Name, From: b.env.From, File: b.env.File, Arch: b.arch,
 		Description: b.env.Description, Env: b.env.Env, Warm: b.env.Warm, MemoryMB: b.env.MemoryMB}

@@ -91,10 +91,10 @@ func CheckName(word string) error {
 	return nil
 }
 
-// Contained says that an image is a container's: a word with one of these is a reference, or none that can be.
+// Contained reports whether an image is a container's: a word with one of these is a reference, or none that can be.
 func Contained(from string) bool { return strings.ContainsAny(from, "/:@") }
 
-// Find is the file of a name or of a path: of the one in the folder of environments.
+// Find returns the file of a name or of a path: of the one in the folder of environments.
 func Find(arg, folder string) string {
 	if strings.HasSuffix(arg, Extension) || strings.ContainsRune(arg, filepath.Separator) {
 		return arg

@@ -19,8 +19,8 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// BegunAt is when a session of an id was made, which its id says. A fork's life counts from since, when what it is of
-// was.
+// BegunAt returns when a session of an id was made, which its id says. A fork's life counts from since, when what it is
+// of was.
 func BegunAt(id string, since time.Time) time.Time {
 	if at, ok := record.CreatedAt(id); ok {
 		return at

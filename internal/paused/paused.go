@@ -57,7 +57,7 @@ func (p Session) ReadCeiling(home string) (*policy.Ceiling, error) {
 	return nil, nil
 }
 
-// CeilingChanged says whether the files of the ceiling are others than those that the session of a home began under,
+// CeilingChanged reports whether the files of the ceiling are others than those that the session of a home began under,
 // or can't be read.
 func (p Session) CeilingChanged(home string) bool {
 	if p.Origin == nil || p.Digest == "" && p.Ceiling != "" { // of an older version
@@ -81,7 +81,7 @@ func Open(dir string) Store {
 // Folder is that of a session.
 func (s Store) Folder(id string) string { return filepath.Join(s.Dir, id) }
 
-// IDs are those of the folders, of sessions that live among them.
+// IDs returns those of the folders, of sessions that live among them.
 func (s Store) IDs() (list []string, err error) {
 	folders, err := os.ReadDir(s.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -133,7 +133,7 @@ func Find(home, id string) (Session, error) {
 	return s.View(p, k), nil
 }
 
-// View is what others see of a session.
+// View returns what others see of a session.
 func (s Store) View(p machine.Pause, k Note) Session {
 	v := Session{ID: k.ID, Parent: k.Parent, Owner: k.Owner, Via: k.Via, Image: k.Image, Language: k.Language, Began: BegunAt(k.ID, k.Began), Expires: k.Expires, At: p.At, Ceiling: k.Policy.Ceiling, Origin: k.Policy.Origin, Digest: k.Policy.Digest}
 	if text, err := os.ReadFile(filepath.Join(s.Folder(k.ID), ResumedName)); err == nil {

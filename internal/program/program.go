@@ -80,7 +80,7 @@ func (p *Program) Close() {
 	p.Held.Unlock()
 }
 
-// RecordName is the name of the code's file in a record.
+// RecordName returns the name of the code's file in a record.
 func (p *Program) RecordName() string {
 	if ext := path.Ext(p.Path); slices.Contains(p.Language.Extensions, ext) {
 		return "code" + ext
@@ -98,7 +98,7 @@ func TextFile(at, content string) File {
 	return File{guest.File{Path: at, Mode: 0o644, Size: int64(len(content))}, content}
 }
 
-// Files is what must be in the guest before the start, in order, after the inputs.
+// Files returns what must be in the guest before the start, in order, after the inputs.
 func (p *Program) Files() []File {
 	if p.Supervisor != nil {
 		return p.Supervisor.Files(p)
@@ -125,10 +125,10 @@ func (p *Program) Files() []File {
 	return append(files, File{guest.File{Path: contract.MainLink, Mode: fs.ModeSymlink, Target: p.main()}, ""})
 }
 
-// InOneProcess says that it is a session whose interpreter is the machine's only process (Nanos).
+// InOneProcess reports whether it is a session whose interpreter is the machine's only process (Nanos).
 func (p *Program) InOneProcess() bool { return p.Supervisor != nil && !p.Fresh }
 
-// runner is the text of a program that checks the code, or runs it, "" where the code is what runs.
+// runner returns the text of a program that checks the code, or runs it, "" where the code is what runs.
 func (p *Program) runner() string {
 	if p.Check {
 		return p.Language.Check
@@ -136,7 +136,7 @@ func (p *Program) runner() string {
 	return p.Language.Runner
 }
 
-// main is the program that runs: the code, or its runner, which lies where nothing of the request can.
+// main returns the program that runs: the code, or its runner, which lies where nothing of the request can.
 func (p *Program) main() string {
 	if p.runner() != "" {
 		return contract.UnitaskDir + "/check" + cmp.Or(p.Language.RunnerExtension, p.Language.Extensions[0])
@@ -255,7 +255,7 @@ func (p *Program) On(streams run.IO) {
 	}
 }
 
-// Kernel is the kernel of the run, where k is granted, "" for any.
+// Kernel returns the kernel of the run, where k is granted, "" for any.
 func (p *Program) Kernel(k image.Kernel) (image.Kernel, error) {
 	if p.Image.Payload.Own != nil {
 		if k != "" && k != image.Linux {

@@ -64,7 +64,7 @@ func isatap(addr netip.Addr) (netip.Addr, bool) {
 	return netip.AddrFrom4([4]byte(b[12:])), true
 }
 
-// Public says that an address is one of the Internet's, as far as the address itself tells.
+// Public reports whether an address is one of the Internet's, as far as the address itself tells.
 func Public(addr netip.Addr) bool {
 	if !addr.IsValid() || addr.Zone() != "" {
 		return false

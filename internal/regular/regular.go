@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// ErrNot says that there is something, and no regular file.
+// ErrNot means that there is something, and no regular file.
 var ErrNot = errors.New("is not a regular file")
 
 // Open opens one; a link is followed.

@@ -82,7 +82,7 @@ func (v View) lostError() error {
 	return &Error{Code: CodeGone, Message: fmt.Sprintf("session %s is lost: the process that held it was killed before it was paused, and its machine with it; its steps' records remain", v.ID)}
 }
 
-// list are the sessions that live, and those that are away.
+// list returns the sessions that live, and those that are away.
 func (h *Holder) list() []View {
 	h.mu.Lock()
 	list, live := slices.Clone(h.away), slices.Collect(maps.Values(h.sessions))

@@ -29,10 +29,10 @@ const (
 	listName   = "holder.json"
 )
 
-// ErrNone says that no holder runs.
+// ErrNone means that no holder runs.
 var ErrNone = errors.New("no session lives")
 
-// folder is the home's folder of sessions, which must be its user's alone.
+// folder returns the home's folder of sessions, which must be its user's alone.
 func folder(of string) (string, error) {
 	dir := home.Dir(of).Sessions()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -128,7 +128,7 @@ func Do(ctx context.Context, home string, req Request, streams Streams, start fu
 	return w.ask(ctx, req, streams)
 }
 
-// needs says whether a request needs a holder, where none runs: a new session does, and one that is left
+// needs reports whether a request needs a holder, where none runs: a new session does, and one that is left
 // paused, unless it is to end.
 func needs(home string, req Request) bool {
 	dir, err := folder(home)

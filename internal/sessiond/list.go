@@ -31,7 +31,7 @@ func writeList(dir string, list []View) {
 	}
 }
 
-// readList is what a holder that has ended leaves: what it had paused, and what is lost. Those whose time
+// readList returns what a holder that has ended leaves: what it had paused, and what is lost. Those whose time
 // is over are among them.
 func readList(dir string) (list []View) {
 	f, err := os.Open(filepath.Join(dir, listName))
@@ -58,7 +58,7 @@ func readList(dir string) (list []View) {
 	return list
 }
 
-// left are the sessions of a home that nobody holds: those of the list, and what this user's other processes
+// left returns the sessions of a home that nobody holds: those of the list, and what this user's other processes
 // have left paused.
 func left(home, dir string) []View {
 	list := slices.DeleteFunc(readList(dir), View.over)

@@ -269,7 +269,7 @@ func (e *Error) Unwrap() error {
 	return nil
 }
 
-// WireError is an error as who asks is told it.
+// WireError returns an error as who asks is told it.
 func WireError(err error) *Error {
 	var known *Error
 	var busy *unitask.BusyError

@@ -25,7 +25,7 @@ func (b *Buffer) Write(p []byte) (int, error) {
 
 func (b *Buffer) end() []byte { return b.text[max(0, len(b.text)-b.Size):] }
 
-// String is the end.
+// String returns the end.
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/unitask/unitask/machine"
 )
 
-// Base is the home that is borrowed from: $UNITASK_TEST_HOME, or the user's own.
+// Base returns the home that is borrowed from: $UNITASK_TEST_HOME, or the user's own.
 func Base() (string, error) {
 	if home := os.Getenv("UNITASK_TEST_HOME"); home != "" {
 		return home, nil

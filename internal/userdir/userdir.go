@@ -20,7 +20,7 @@ func Home() (string, error) {
 	return "", err
 }
 
-// Working is the working folder, absolute. The error, that it was removed, says what to do.
+// Working returns the working folder, absolute. The error, that it was removed, says what to do.
 func Working() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

@@ -136,7 +136,7 @@ func (b *Broker) Keep() (*Kept, error) {
 	return k, err
 }
 
-// placeholder is what the guest has for a secret, or is to get.
+// placeholder returns what the guest has for a secret, or is to get.
 func (cfg *Config) placeholder(s *Secret, others []Secret) (string, error) {
 	if cfg.Kept == nil {
 		return newPlaceholder(len(s.Value), others)
@@ -213,7 +213,7 @@ func New(cfg Config) (*Broker, error) {
 	return b, nil
 }
 
-// CA is the certificate, in PEM, that the guest must trust.
+// CA returns the certificate, in PEM, that the guest must trust.
 func (b *Broker) CA() []byte { return b.ca.pem() }
 
 // Placeholder returns what the guest gets for a secret; "" for one that is not there.
@@ -226,13 +226,13 @@ func (b *Broker) Placeholder(name string) string {
 	return ""
 }
 
-// Concerns says whether connections to a host, in normal form, are the broker's.
+// Concerns reports whether connections to a host, in normal form, are the broker's.
 func (b *Broker) Concerns(host string) bool {
 	return slices.ContainsFunc(b.cfg.Secrets, func(s Secret) bool { return s.boundTo(host) }) ||
 		slices.ContainsFunc(b.cfg.Rules, func(r Rule) bool { return r.Host.covers(host) })
 }
 
-// Ruled says whether requests to a host, in normal form, can be refused by a rule.
+// Ruled reports whether requests to a host, in normal form, can be refused by a rule.
 func (b *Broker) Ruled(host string) bool {
 	return slices.ContainsFunc(b.cfg.Rules, func(r Rule) bool { return r.enforces(host) })
 }

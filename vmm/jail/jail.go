@@ -60,12 +60,12 @@ type Report struct {
 	Limits []Hold `json:"limits"`
 }
 
-// Missing are the layers and limits that do not hold.
+// Missing returns the layers and limits that do not hold.
 func (r Report) Missing() []Hold {
 	return slices.DeleteFunc(slices.Concat(r.Layers, r.Limits), func(h Hold) bool { return h.Holds })
 }
 
-// Lacks are those of some names that do not hold, or that there are none of.
+// Lacks returns those of some names that do not hold, or that there are none of.
 func (r Report) Lacks(names []string) []Hold {
 	var out []Hold
 	all := slices.Concat(r.Layers, r.Limits)

@@ -152,7 +152,7 @@ func (d *delivery) run(ctx context.Context) error {
 	return nil
 }
 
-// moved says that the log is another one than it was.
+// moved reports whether the log is another one than it was.
 func (d *delivery) moved() bool {
 	source, _, err := d.log.Source()
 	return err == nil && source != d.at.Source
