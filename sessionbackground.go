@@ -190,7 +190,7 @@ func (s *Session) Start(ctx context.Context, c Command) (run string, err error) 
 		if cmd != nil {
 			_ = x.wait(live, cmd)
 		}
-		if e := x.finish(live, err); e != nil { // there is none where the session was closed
+		if e := x.finish(live, err); e != nil { // there is none if the session was closed
 			err = e
 		}
 		leave()

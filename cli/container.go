@@ -86,8 +86,7 @@ func containerRows(list []*image.Container) (rows [][]string) {
 	return rows
 }
 
-// containerNamed returns the container's image of a reference or a digest, as image ls shows it, nil where there is
-// none.
+// containerNamed returns the container's image of a reference or a digest, as image ls shows it, nil if there is none.
 func containerNamed(rt *unitask.Runtime, name string) *image.Container {
 	ref, is, err := policy.Reference(name)
 	if !is || err != nil {

@@ -46,7 +46,7 @@ func projectRoot(named, file, home string) (string, error) {
 	return root, nil
 }
 
-// holds reports whether a path lies in a folder, or is it, whatever links lead there.
+// holds reports whether a path is in a folder, or is it, whatever links lead there.
 func holds(folder, path string) bool {
 	for _, real := range []func(string) (string, error){filepath.Abs, filepath.EvalSymlinks} {
 		f, err := real(folder)

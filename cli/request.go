@@ -195,7 +195,7 @@ func packageType(dir string) string {
 // maxPackage bounds a package.json: nobody has asked for it to be read.
 const maxPackage = 1 << 20
 
-// typeField returns the type in a package.json, "" where it has none that Node knows.
+// typeField returns the type in a package.json, "" if it has none that Node knows.
 func typeField(text []byte) string {
 	var pkg map[string]json.RawMessage // a struct would take Type and TYPE too, which Node does not
 	var kind string

@@ -266,8 +266,8 @@ func describeWorker(ctx context.Context, rt *unitask.Runtime, ceiling *policy.Ce
 	return info, nil
 }
 
-// readSessionKeys reads the keys that workers share: one for all tenants, which is nil where none is named, and those
-// of some, which it notes there.
+// readSessionKeys reads the keys that workers share: one for all tenants, which is nil if none is named, and those of
+// some, which it notes there.
 func (f *workerFlags) readSessionKeys(tenants []fleet.Tenant) (all []byte, err error) {
 	for _, text := range f.sessionKeys {
 		file, into := text, &all

@@ -33,7 +33,7 @@ type Config struct {
 	Record func(file string) (io.WriteCloser, error)
 	// Dump writes the machine's memory to a file.
 	Dump func(ctx context.Context, file string) (int64, error)
-	// Symbols are the kernel's; nil where it has none.
+	// Symbols are the kernel's; nil if it has none.
 	Symbols *Symbols
 	// Show receives what happens: events of QEMU and lines of the streams. It is called
 	// from several goroutines, one at a time.
@@ -53,7 +53,7 @@ type Console struct {
 	changed chan struct{}
 	watched *vmm.Monitor // whose events are read
 	gone    bool         // QEMU is
-	ended   string       // how the run ended, "" while it goes on
+	ended   string       // how the run ended, "" while it continues
 	quit    bool         // ErrQuit was returned
 	script  *recording   // nil where none is made
 	group   sync.WaitGroup

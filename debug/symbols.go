@@ -17,7 +17,7 @@ import (
 
 // Symbols are a kernel's names for addresses, and its text.
 type Symbols struct {
-	// File is an ELF file with the symbols; "" where no file has them (WriteFile).
+	// File is an ELF file with the symbols; "" if no file has them (WriteFile).
 	File string
 
 	machine   elf.Machine
@@ -191,7 +191,7 @@ func (s *Symbols) Locate(at uint64, memory []byte) bool {
 // maxOffset: an address further behind a symbol than this is not said to be in it.
 const maxOffset = 1 << 20
 
-// At names an address as symbol+offset, "" where no symbol is near.
+// At names an address as symbol+offset, "" if no symbol is near.
 func (s *Symbols) At(address uint64) string {
 	sym, offset, ok := s.find(address)
 	switch {

@@ -57,7 +57,7 @@ func watch(cancel func()) *watched {
 	return w
 }
 
-// moves says that it goes on.
+// moves says that it continues.
 func (w *watched) moves() { w.timer.Reset(stallTime) }
 
 // end says that nothing is under way, and how it ended.
@@ -85,7 +85,7 @@ type silent struct{ context.Context }
 
 func (silent) Deadline() (time.Time, bool) { return time.Now().Add(stallTime), true }
 
-// moving is content that is sent: each time that more of it is asked for, the transfer goes on.
+// moving is content that is sent: each time that more of it is asked for, the transfer continues.
 type moving struct {
 	io.Reader
 	w *watched

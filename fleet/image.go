@@ -15,9 +15,9 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Container images and own images that a submitter has. The task says what a machine gets of one; its disk, or the archive of
-// an own one's files, lies in the object store, compressed, under its own SHA-256. A worker takes it once, for that tenant, if
-// its ceiling allows it.
+// Container images and own images that a submitter has. The task says what a machine gets of one; its disk, or the
+// archive of an own one's files, is in the object store, compressed, under its own SHA-256. A worker takes it once, for
+// that tenant, if its ceiling allows it.
 
 const (
 	imagePrefix = "image-"

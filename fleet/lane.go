@@ -147,7 +147,7 @@ func (l *lane) prepare(ctx context.Context) error {
 		}
 		queues = append(queues, queue)
 	}
-	if l.queues == nil { // later they are the same, made anew
+	if l.queues == nil { // later they are the same, made again
 		l.tenantStore, l.queues, l.workers, l.missed, l.sessions = s, queues, workers, missed, held
 	}
 	l.copies = replicas
@@ -173,7 +173,7 @@ func (l *lane) account(ctx context.Context) (string, error) {
 	return info.Data.Account, nil
 }
 
-// next returns the next message of the queue; its msg is nil where there is none now.
+// next returns the next message of the queue; its msg is nil if there is none now.
 func (l *lane) next() (d delivery) {
 	if !l.nc.IsConnected() || time.Now().Before(l.away) {
 		return d

@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// What lies in a tenant's account may be any number of keys and any number of bytes, whatever limits its streams were made
-// with. So lists are read a page at a time, and no further than their bounds.
+// What is in a tenant's account may be any number of keys and any number of bytes, whatever limits its streams were
+// made with. So lists are read a page at a time, and no further than their bounds.
 
 // bound is how much of a bucket is read.
 type bound struct {

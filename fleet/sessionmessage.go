@@ -144,7 +144,7 @@ func (s tenantStore) disclose(ctx context.Context, e envelope, most bounds, v an
 	return parts, err
 }
 
-// part is one of several, nil where it did not come.
+// part is one of several, nil if it did not come.
 func part(parts [][]byte, i int) []byte {
 	if i < len(parts) {
 		return parts[i]

@@ -17,7 +17,7 @@ import (
 )
 
 // task is what is to run: a request whose secrets have names only, and what comes with it. Where its code is large, the
-// code lies elsewhere (entry.Code).
+// code is elsewhere (entry.Code).
 type task struct {
 	Request unitask.Request `json:"request"`
 	Code    []int64         `json:"code,omitempty"`   // bytes of the code and of each neighbour in entry.Code

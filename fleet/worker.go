@@ -27,8 +27,8 @@ type WorkerConfig struct {
 	// now, where servers of NATS come later. What has more keeps them.
 	Replicas    int
 	ReplicasNow func() int
-	// SessionKey, 32 bytes, seals sessions that are paused, each tenant's with a key that is derived from it:
-	// workers that have the same go on with each other's. nil is one of its own.
+	// SessionKey, 32 bytes, seals sessions that are paused, each tenant's with a key that is derived from it: workers that
+	// have the same continue with each other's. nil is one of its own.
 	SessionKey []byte
 	// Key, 32 bytes, is the worker's private key, to whose public one secrets are sealed (Config.WorkerKeys); nil is one of its own,
 	// for as long as it lives.

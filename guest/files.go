@@ -30,9 +30,8 @@ type File struct {
 // a second under TCG; a machine that is busy takes several times that.
 const stallTime = 20 * time.Second
 
-// Files that the guest has not stored yet lie in the buffers of the connection, which hold
-// thousands of small ones: the start waits for those too, fileTime for each, and so many
-// times stallTime at most.
+// Files that the guest has not stored yet are in the buffers of the connection, which hold thousands of small ones: the
+// start waits for those too, fileTime for each, and so many times stallTime at most.
 const (
 	fileTime  = 5 * time.Millisecond
 	maxStalls = 5

@@ -37,7 +37,7 @@ const (
 
 // nanosDisk is what writeNanosDisk writes.
 type nanosDisk struct {
-	boot      []byte // boot.img, or nil where the machine loads the kernel itself
+	boot      []byte // boot.img, or nil if the machine loads the kernel itself
 	efi       string // the UEFI loader's file, or ""
 	efiName   string // its name in EFI/Boot
 	kernel    string // the kernel's file

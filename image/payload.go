@@ -49,7 +49,7 @@ type Payload struct {
 	// LibrarySources, with headers from the first part and those of BuildParts; "" is none.
 	Library        string
 	LibrarySources []string
-	// NanosSources are in it as well on Nanos, where it is another one; nil where both kernels have the same.
+	// NanosSources are in it as well on Nanos, where it is another one; nil if both kernels have the same.
 	NanosSources []string
 	// Files are texts that it brings, by their path in the guest; one that ends in / is an empty folder.
 	Files map[string]string
@@ -65,7 +65,7 @@ type Payload struct {
 	// Compile is a command of the vendored program, run while an image is built, that adds files to
 	// the folder that it is given (compile). It runs nothing but what the parts have.
 	Compile *Compile
-	// Own is what a user's own image has beside the one that it begins with, nil where it is none.
+	// Own is what a user's own image has beside the one that it begins with, nil if it is none.
 	Own *Own
 }
 

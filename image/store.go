@@ -230,7 +230,7 @@ func (s *Store) buildInto(ctx context.Context, tmp string, kernel Kernel, arch A
 // imageMode is the mode of an image's files. The folders above them keep others out.
 const imageMode = 0o444
 
-// describeFiles fills Files with what lies in the image's folder.
+// describeFiles fills Files with what is in the image's folder.
 func (im *Image) describeFiles() error {
 	entries, err := os.ReadDir(im.dir)
 	if err != nil {

@@ -97,8 +97,8 @@ func (c *console) ends() {
 	}
 }
 
-// words returns the console's end as it is, and what the kernel said from the line on in which
-// it gave up, "" where it did not.
+// words returns the console's end as it is, and what the kernel said from the line on in which it gave up, "" if it did
+// not.
 func (c *console) words() (end, death string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

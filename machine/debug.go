@@ -102,8 +102,8 @@ func (d *Debugger) Snapshots() []string {
 	return slices.Sorted(maps.Keys(d.snapshots))
 }
 
-// Snapshot stops the machine and keeps its memory and the state of its devices under a
-// name. A machine of which one was taken has to go on before the next.
+// Snapshot stops the machine and keeps its memory and the state of its devices under a name. A machine of which one was
+// taken has to continue before the next.
 func (d *Debugger) Snapshot(ctx context.Context, name string) error {
 	if d.memory == nil {
 		return errors.New("snapshot: this system has no memfd")

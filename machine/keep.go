@@ -10,11 +10,11 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// A machine that is kept when its guest crashes (Config.Keep) is booted without a device
-// that its guest could end QEMU with. When the guest gives up, or QEMU says that it
-// can't go on, the processor is stopped and the network card loses its other end.
+// A machine that is kept when its guest crashes (Config.Keep) is booted without a device that its guest could end QEMU
+// with. When the guest gives up, or QEMU says that it can't continue, the processor is stopped and the network card
+// loses its other end.
 
-// faults are the states in which QEMU says that the guest can't go on (qapi/run-state.json).
+// faults are the states in which QEMU says that the guest can't continue (qapi/run-state.json).
 var faults = []string{"shutdown", "guest-panicked", "internal-error", "io-error", "watchdog"}
 
 // haltPatience bounds what QEMU may take to stop its guest. One that does not is killed.

@@ -18,10 +18,9 @@ import (
 
 // The server's end of lease_linux.go.
 
-// Serve is the pool daemon of the source's home, which must have been opened with a Pool; about
-// is the shape that it tells of. It returns nil when ctx ends, when it is told to stop, or when
-// no run has come for idle; runs under way on its clones are waited for. The error is
-// ErrPoolRuns where there is one already.
+// Serve is the pool daemon of the source's home, which must have been opened with a Pool; about is the shape that it
+// tells of. It returns nil when ctx ends, when it is told to stop, or when no run has come for idle; runs under way on
+// its clones are waited for. The error is ErrPoolRuns if there is one already.
 func (s *Source) Serve(ctx context.Context, idle time.Duration, about Shape) error {
 	if s.pool == nil {
 		return errors.New("there is no pool: snapshots need Linux, and the pool a size")

@@ -176,7 +176,7 @@ type Machine struct {
 	place   []int64           // the snapshot's
 	placed  bool              // something was put there
 	mapped  *os.File          // of a machine that lasts: what QEMU maps as its memory
-	began   []byte            // and the device state that it began from; nil where it was booted, and all of its memory is in mapped
+	began   []byte            // and the device state that it began from; nil if it was booted, and all of its memory is in mapped
 	link    *os.File          // our end of the network card's link while there is no network
 	network *netstack.Network // once it is open
 	console *console
@@ -192,7 +192,7 @@ type Machine struct {
 	once    sync.Once
 }
 
-// Template returns the folder's name of the template that it was cloned from, "" where it was booted.
+// Template returns the folder's name of the template that it was cloned from, "" if it was booted.
 func (m *Machine) Template() string {
 	if m.Origin == Booted || m.Origin == Resumed {
 		return ""
@@ -329,7 +329,7 @@ func (m *Machine) watch() {
 	})
 }
 
-// Cut ends what the guest may reach; the conversation with it goes on.
+// Cut ends what the guest may reach; the conversation with it continues.
 func (m *Machine) Cut() { m.network.Cut() }
 
 // SetRules changes what the guest may reach, as Network.SetRules does.
@@ -349,9 +349,8 @@ const afterlifeWait = 2 * time.Second
 // failures.
 const exitUnknown = contract.ExitUnknown
 
-// Afterlife finds out how the code ended when the agent could not tell: from the
-// kernel's last words, or from the status that the machine ended with. The error is
-// gone where neither says.
+// Afterlife finds out how the code ended when the agent could not tell: from the kernel's last words, or from the
+// status that the machine ended with. The error is gone if neither says.
 func (m *Machine) Afterlife(ctx context.Context, gone error) (guest.End, error) {
 	timed, cancel := context.WithTimeout(ctx, afterlifeWait)
 	defer cancel()

@@ -283,8 +283,7 @@ func (s *Source) templateFailed(spec Spec, err error) {
 
 func (s *Source) templateWorked(spec Spec) { s.templates.Worked(spec.Key()) }
 
-// LastFailure says when and why a template had last to be dropped; why is "" where none
-// was.
+// LastFailure says when and why a template had last to be dropped; why is "" if none was.
 func (s *Source) LastFailure() (at time.Time, why string) {
 	text, _ := s.cache.Get(templateFailure)
 	when, why, _ := strings.Cut(text, " ")

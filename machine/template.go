@@ -204,8 +204,8 @@ func (o *opened) load(mapped bool) (*Snapshot, error) {
 	return snapshot, err
 }
 
-// Load loads the template of a key. The error is fs.ErrNotExist where there is none,
-// or none that is still fresh; it wraps ErrTemplate where there is a damaged one.
+// Load loads the template of a key. The error is fs.ErrNotExist if there is none, or none that is still fresh; it wraps
+// ErrTemplate where there is a damaged one.
 func (s *Templates) Load(key string) (*Snapshot, error) {
 	if !CanClone {
 		return nil, fs.ErrNotExist

@@ -147,8 +147,8 @@ func JWTs(opts JWTOptions) (*Auth, error) {
 	return a, nil
 }
 
-// Nobody says why no caller can have a name, "" where one can as far as that is known: whatever a file says
-// of the name would hold for nobody. Names of users of this system are for servers without tokens.
+// Nobody says why no caller can have a name, "" if one can as far as that is known: whatever a file says of the name
+// would hold for nobody. Names of users of this system are for servers without tokens.
 func (a *Auth) Nobody(name string) string {
 	switch {
 	case strings.HasPrefix(name, unitask.LocalOwnerPrefix):

@@ -63,7 +63,7 @@ func newBudget(most, first int64) *budget {
 	return &budget{most: most, first: first, own: map[string]int64{}}
 }
 
-// draw waits for a caller's part. The error is a *LimitError where it does not come in time, or never can.
+// draw waits for a caller's part. The error is a *LimitError if it does not come in time, or never can.
 func (b *budget) draw(ctx context.Context, caller string, bytes int64, patience time.Duration) error {
 	if bytes > b.most/4*3 {
 		text := fmt.Sprintf("the call would take %d MiB of memory, and %d is the bound: send or ask for less", bytes>>20, b.most/4*3>>20)
@@ -297,7 +297,7 @@ func (s *Server) openLease(r *http.Request) (l *lease, over func()) {
 	}
 }
 
-// lease is that of a request, nil where it did not come by HTTP or is over.
+// lease is that of a request, nil if it did not come by HTTP or is over.
 func (s *Server) lease(extra *sdk.RequestExtra) *lease {
 	if extra == nil || extra.Header == nil {
 		return nil

@@ -123,7 +123,7 @@ func (s *Server) keep(made *unitask.Session, caller unitask.Caller) *heldSession
 	return s.held.add(made, caller.Name)
 }
 
-// reach returns a caller's session, which goes on here if a server of before has left it paused. names are the
+// reach returns a caller's session, which continues here if a server of before has left it paused. names are the
 // caller's, as readSecrets has them.
 func (s *Server) reach(ctx context.Context, caller unitask.Caller, names []string, id string) (*heldSession, error) {
 	if of, err := s.held.find(id, caller.Name); err == nil {
@@ -132,7 +132,7 @@ func (s *Server) reach(ctx context.Context, caller unitask.Caller, names []strin
 	none := fmt.Errorf("session %.80q: %w", id, errNoSession)
 	left, err := paused.Find(s.rt.Images().Home(), id)
 	if err != nil || !leftFor(caller, left) {
-		return s.held.find(id, caller.Name) // which may go on meanwhile
+		return s.held.find(id, caller.Name) // which may continue meanwhile
 	}
 	s.held.reviving.Lock()
 	defer s.held.reviving.Unlock()

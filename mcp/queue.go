@@ -88,8 +88,8 @@ func (q *queue) placesOfOne() int {
 	return q.most
 }
 
-// enter waits for a slot; leave gives it back. ahead is called with how many wait, if it has
-// to wait. The error is a *LimitError where there is no room to wait.
+// enter waits for a slot; leave gives it back. ahead is called with how many wait, if it has to wait. The error is a
+// *LimitError if there is no room to wait.
 func (q *queue) enter(ctx context.Context, caller string, ahead func(int)) (leave func(), err error) {
 	t, before, err := q.admit(caller)
 	if err != nil {

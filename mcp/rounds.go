@@ -59,7 +59,7 @@ func inRounds(caller unitask.Caller, req *sdk.CallToolRequest) bool {
 
 type runWith func(ctx context.Context, approve asker) (*sdk.CallToolResult, any, error)
 
-// round begins a run, or goes on with the one that a call answers, and returns its result or what it asks.
+// round begins a run, or continues with the one that a call answers, and returns its result or what it asks.
 func (s *Server) round(ctx context.Context, caller unitask.Caller, req *sdk.CallToolRequest, run runWith) (*sdk.CallToolResult, any, error) {
 	var r *round
 	if state := req.Params.RequestState; state != "" {
@@ -108,7 +108,7 @@ func (all *rounds) begin(ctx context.Context, caller string, run runWith) *round
 	return r
 }
 
-// find returns the run that a state names, of that caller, for the one call that goes on with it.
+// find returns the run that a state names, of that caller, for the one call that continues with it.
 func (all *rounds) find(state, caller string) (*round, error) {
 	id, _, _ := strings.Cut(state, ".")
 	all.mu.Lock()

@@ -47,8 +47,8 @@ const (
 	maxUnanswered = 2
 )
 
-// Asker asks one question at a time, and remembers the answers. It may outlive a Network: one that
-// goes on where another was (Detach, a machine that was paused) takes it over, with its bounds.
+// Asker asks one question at a time, and remembers the answers. It may outlive a Network: one that continues where
+// another was (Detach, a machine that was paused) takes it over, with its bounds.
 type Asker struct {
 	ask  func(context.Context, Question) Answer
 	turn chan struct{} // held by who asks

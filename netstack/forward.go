@@ -76,7 +76,7 @@ func (f *forwarder) lives(fl *flow, d Decision) (ended func(), err error) {
 }
 
 // denies says why the rules of now do not allow a flow, "" if they do: to where it goes, the names that it is for
-// there, and all that may be spoken. One that was asked about may go on where it would be asked about again.
+// there, and all that may be spoken. One that was asked about may continue where it would be asked about again.
 func (f *forwarder) denies(fl *flow) string {
 	_, now := f.decide(fl.to)
 	switch {
@@ -252,7 +252,7 @@ func (a *attempt) approve() (why string) {
 	return ""
 }
 
-// connect dials, and completes the guest's handshake; it returns nil where there is no connection.
+// connect dials, and completes the guest's handshake; it returns nil if there is no connection.
 func (a *attempt) connect() *flow {
 	f, t := a.f, a.target
 	a.begin = time.Now()

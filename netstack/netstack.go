@@ -83,11 +83,11 @@ type Limits struct {
 	DNSPerSecond int // queries; 0 is 50, and as many at once
 }
 
-// Traffic counts the bytes of a run, which Limits bounds. It may outlive a Network: one that goes on where another one
-// was, has its count.
+// Traffic counts the bytes of a run, which Limits bounds. It may outlive a Network: one that continues where another
+// one was, has its count.
 type Traffic struct{ up, down, lines atomic.Int64 }
 
-// NewTraffic returns one that goes on from a count.
+// NewTraffic returns one that continues from a count.
 func NewTraffic(up, down int64) *Traffic {
 	t := &Traffic{}
 	t.up.Store(up)
@@ -221,8 +221,8 @@ func Pair() (ours, theirs *os.File, err error) {
 	return ours, theirs, nil
 }
 
-// Detach ends the network and returns its end of the link, for a network with
-// another policy to go on with. The machine must be paused: between two frames.
+// Detach ends the network and returns its end of the link, for a network with another policy to continue with. The
+// machine must be paused: between two frames.
 func (n *Network) Detach() (*os.File, error) {
 	file, err := n.link.conn.(*net.UnixConn).File()
 	if err != nil {
@@ -275,9 +275,8 @@ func newStack(ep *channel.Endpoint) (*stack.Stack, error) {
 	return s, nil
 }
 
-// GuestEnd returns the machine's end of the link, nil where New was given ours. A process that
-// inherits it holds a copy; once it does, ReleaseGuestEnd gives ours up, so that the end of
-// that process is the end of the link.
+// GuestEnd returns the machine's end of the link, nil if New was given ours. A process that inherits it holds a copy;
+// once it does, ReleaseGuestEnd gives ours up, so that the end of that process is the end of the link.
 func (n *Network) GuestEnd() *os.File { return n.guest }
 
 // ReleaseGuestEnd closes our copy of the machine's end. Close does it too.
@@ -372,10 +371,9 @@ func (n *Network) DialGuest(ctx context.Context, port uint16) (net.Conn, error) 
 	}
 }
 
-// Cut takes the network away from the guest for good: every connection that it has
-// open is reset, and it opens no further one and looks up no name. The host's own
-// conversation with the guest (DialGuest, datagrams) goes on. When Cut returns, no
-// byte of the guest's goes anywhere after it returns. It may be called more than once.
+// Cut takes the network away from the guest for good: every connection that it has open is reset, and it opens no
+// further one and looks up no name. The host's own conversation with the guest (DialGuest, datagrams) continues. When
+// Cut returns, no byte of the guest's goes anywhere after it returns. It may be called more than once.
 func (n *Network) Cut() { n.forward.close() }
 
 // SetRules puts other rules in the place of those that there are, for all that the guest begins from then

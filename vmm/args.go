@@ -39,7 +39,7 @@ func (b Boot) paths() (list []string) {
 type inherited struct {
 	nic, qmp, console int    // stream sockets
 	gdb               int    // Config.GDB, 0 without it
-	kvm               int    // the open device of KVM, 0 where QEMU opens it
+	kvm               int    // the open device of KVM, 0 if QEMU opens it
 	memory            string // the path of Config.Memory, "" without it
 }
 

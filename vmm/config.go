@@ -30,8 +30,8 @@ type Config struct {
 	MemoryFile bool
 	// MemoryShared has a machine with a State change Memory too, which is its own.
 	MemoryShared bool
-	// State, if not nil, is a template's device state (SaveState); the machine
-	// then starts stopped and without a kernel, and Restore lets it go on.
+	// State, if not nil, is a template's device state (SaveState); the machine then starts stopped and without a kernel,
+	// and Restore lets it continue.
 	State []byte
 	// Lasting: the state of its devices can be had without its memory (SaveDevices).
 	Lasting bool

@@ -15,7 +15,7 @@ type (
 	Attempt = jail.Attempt
 )
 
-// Remedy says what would make a layer hold on this host, "" where nothing would.
+// Remedy says what would make a layer hold on this host, "" if nothing would.
 func Remedy(l Layer) string { return jail.Remedy(l) }
 
 // TryJail says what holds a stand-in for this QEMU, which does nothing.
@@ -61,8 +61,8 @@ func holds(p *jail.Process, file, given bool) error {
 	return nil
 }
 
-// CanShareProcessor says why no machine can be held to a fraction of a processor's time here, with
-// the remedy; nil where one can.
+// CanShareProcessor says why no machine can be held to a fraction of a processor's time here, with the remedy; nil if
+// one can.
 func CanShareProcessor() error {
 	if err := jail.CanShare(); err != nil {
 		return fmt.Errorf("a fraction of a processor wants a control group with the cpu controller: %w", err)

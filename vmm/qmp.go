@@ -187,7 +187,7 @@ func (m *Monitor) addFile(ctx context.Context, f *os.File) (set int, err error) 
 	return answer.Return.Set, nil
 }
 
-// writeGrace is how long reading may go on after a write has failed.
+// writeGrace is how long reading may continue after a write has failed.
 const writeGrace = time.Second
 
 // run sends a command, with rights beside it if there are any, and waits for its

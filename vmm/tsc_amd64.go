@@ -6,8 +6,8 @@ func rdtsc() uint64
 
 func cpuid(leaf uint32) (eax, ebx, ecx, edx uint32)
 
-// HostTSCKHz measures the frequency of this host's time stamp counter, or returns 0
-// where it has no one frequency. Under TCG the guest's counter is the host's.
+// HostTSCKHz measures the frequency of this host's time stamp counter, or returns 0 if it has no one frequency. Under
+// TCG the guest's counter is the host's.
 func HostTSCKHz() int {
 	if !paced(invariantTSC()) {
 		return 0

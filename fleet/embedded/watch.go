@@ -43,7 +43,7 @@ func (s *Server) standing() (now standing) {
 	return now
 }
 
-// Replicas returns how many copies of what lies in JetStream the cluster can hold now: Copies, or one where there are
+// Replicas returns how many copies of what is in JetStream the cluster can hold now: Copies, or one where there are
 // fewer servers than that.
 func (s *Server) Replicas() int {
 	if s.cluster && s.standing().here >= Copies {

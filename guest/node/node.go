@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/guest/system"
 )
 
-// Where Node lies in the guest, and what starts it.
+// Where Node is in the guest, and what starts it.
 const (
 	Program = "/usr/bin/node"
 	// Library is addon/ with ../nanos and the agent; the linker preloads it, too.

@@ -11,7 +11,7 @@ import (
 	"github.com/unitask/unitask/guest/system"
 )
 
-// Program is where Python lies in the guest: Debian's, with which its library is found. In it, and in the folders,
+// Program is where Python is in the guest: Debian's, with which its library is found. In it, and in the folders,
 // VERSION stands for Python's (image.At).
 const Program = "/usr/bin/pythonVERSION"
 

@@ -27,7 +27,7 @@ import (
 type Language struct {
 	Name   string
 	Driver string   // the driver's text
-	Path   string   // where it lies in the guest
+	Path   string   // where it is in the guest
 	Args   []string // the command; the driver's path is among them, or in Env
 	Env    []string // beside that of the session
 	// Without are variables of the session that the interpreter is not started with. Steps may set them.

@@ -64,7 +64,7 @@ type Client struct {
 	out atomic.Bool // the program has said that something is in /out
 
 	in  []byte   // of the frame that comes
-	cut []uint32 // commands that are killed when the program goes on
+	cut []uint32 // commands that are killed when the program continues
 }
 
 // New returns a client that writes to the program's standard input.

@@ -66,7 +66,7 @@ type pythonSuite struct {
 	request      func(name string) unitask.Request
 }
 
-// outside are files of CPython's whose tests lie in other packages than test.
+// outside are files of CPython's whose tests are in other packages than test.
 var outside = []string{"test_ctypes", "test_unittest"}
 
 // cpython are CPython's own tests, by the files and folders of its package test.
@@ -205,7 +205,7 @@ func (s *pythonSuite) again(ctx context.Context, names []string) error {
 	return nil
 }
 
-// program returns where Python lies on the host and in the guest, which have the same version.
+// program returns where Python is on the host and in the guest, which have the same version.
 func (s *pythonSuite) program() (string, error) {
 	p, err := s.rt.Images().Part(image.HostArch(), python.Parts[0])
 	if err != nil {

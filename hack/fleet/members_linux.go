@@ -85,7 +85,7 @@ func (f *load) start(host int, command []string, env ...string) (*member, error)
 			return nil, err
 		}
 	}
-	return m, in.Close() // it may go on
+	return m, in.Close() // it may continue
 }
 
 // inside is the beginning of a member: it waits for its network, and becomes the command.

@@ -1,5 +1,5 @@
 // Command packages installs and imports packages of PyPI and npm, one by one, in real machines, and says which fail, by
-// name and reason. What has been tried is kept, so that a run goes on where an earlier one was stopped.
+// name and reason. What has been tried is kept, so that a run continues where an earlier one was stopped.
 //
 //	go run ./hack/packages                       all of list.txt, and the table of docs/fidelity.md
 //	go run ./hack/packages -only 'pip:(numpy|pandas)$' -again

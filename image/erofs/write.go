@@ -34,7 +34,7 @@ const (
 	// extentSize is how much of a file is compressed at once, and so has to be unpacked for any byte of it. LZ4
 	// looks back no further.
 	extentSize = 64 << 10
-	// maxTail is up to which size a file's last block lies behind its inode, and takes no block.
+	// maxTail is up to which size a file's last block is behind its inode, and takes no block.
 	maxTail = 2048
 	// buildTime is all files' time of change, 1980-01-02: what is packed into a ZIP archive can't be older.
 	buildTime = 315619200
@@ -185,7 +185,7 @@ func link(entries []Entry) (*inode, []*inode, error) {
 	return root, all, nil
 }
 
-// content writes a file's content, but for a tail that will lie behind its inode.
+// content writes a file's content, but for a tail that will be behind its inode.
 func (w *writer) content(n *inode) error {
 	r, size, err := n.Open()
 	if err != nil {
@@ -289,7 +289,7 @@ func (w *writer) compressed(n *inode, r io.Reader) error {
 	return nil
 }
 
-// place says where inodes are, with what lies behind them, and returns what they take.
+// place says where inodes are, with what is behind them, and returns what they take.
 func place(all []*inode) int64 {
 	at := int64(inodeSize) // there is no inode 0
 	for _, n := range all {
@@ -319,7 +319,7 @@ func (n *inode) mode() uint16 {
 	return kind | uint16(n.Mode.Perm())
 }
 
-// put writes an inode and what lies behind it.
+// put writes an inode and what is behind it.
 func (n *inode) put(to []byte, ino uint32) {
 	le.PutUint16(to[0:], n.layout<<1)
 	le.PutUint16(to[4:], n.mode())
@@ -372,7 +372,7 @@ func folderSize(n *inode) (int64, error) {
 	return size, err
 }
 
-// folder writes a folder's content: blocks, and a tail that will lie behind its inode.
+// folder writes a folder's content: blocks, and a tail that will be behind its inode.
 func (w *writer) folder(n *inode) error {
 	list, size, err := listing(n)
 	if err != nil {

@@ -471,8 +471,8 @@ func (x *flattening) linked(name string) (*node, error) {
 	return nil, fmt.Errorf("a link to %.200q, which is no file of the image", name)
 }
 
-// file returns the beginning of a file of the image as it is at the end, by whatever links lead to it; nil where there
-// is none. What the layers have is on the disk by then.
+// file returns the beginning of a file of the image as it is at the end, by whatever links lead to it; nil if there is
+// none. What the layers have is on the disk by then.
 func (x *flattening) file(from io.ReaderAt, names ...string) ([]byte, error) {
 	for range maxHops {
 		last := len(names) - 1

@@ -77,7 +77,7 @@ type Config struct {
 	Live     *egress.LiveRules
 	Granted  policy.Effective
 	Upstream netstack.Upstream
-	// Keep stores all changes where the run is a session, which goes on after a pause. It may be nil.
+	// Keep stores all changes where the run is a session, which continues after a pause. It may be nil.
 	Keep func([]run.PolicyChange) error
 	// Wait is how long somebody has to answer.
 	Wait time.Duration
@@ -168,7 +168,7 @@ func (a *Asker) Ask(ctx context.Context, about netstack.Question) netstack.Answe
 	done := run.Approval{Host: about.Target(), Request: askedRequest(a.Redactor, about), Verdict: run.Deny}
 	begin := time.Now()
 	clock, release, err := a.Hold(ctx)
-	if err != nil { // the session is about to be paused: it connects again when it goes on
+	if err != nil { // the session is about to be paused: it connects again when it continues
 		return netstack.Answer{Why: "the session is paused or forked"}
 	}
 	defer release()

@@ -39,7 +39,7 @@ func (e *Event) Line() int64 {
 	return n
 }
 
-// Source returns the source of the log's events, "" where it has none yet, and how many there are.
+// Source returns the source of the log's events, "" if it has none yet, and how many there are.
 func (l Log) Source() (source string, lines int64, err error) {
 	if lines, err = l.Len(); err != nil || lines == 0 {
 		return "", 0, err

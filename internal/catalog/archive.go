@@ -138,7 +138,7 @@ func ShippedCustom(c *image.Container) (*Custom, error) {
 	return o, nil
 }
 
-// shipped returns the own image of a digest that came along from another host, nil where there is none that the ceiling
+// shipped returns the own image of a digest that came along from another host, nil if there is none that the ceiling
 // allows.
 func (cat *Catalog) shipped(name string, ceiling *policy.Ceiling) *image.Container {
 	if !WholeDigest.MatchString(name) || !ceiling.Image(name) {

@@ -19,7 +19,7 @@ import (
 )
 
 // Reference returns the image's reference in one form, or the name of one of the user's own that is a container's; ""
-// where the request has one that comes along.
+// if the request has one that comes along.
 func (req Request) Reference() (string, error) {
 	if req.Custom != nil && req.Custom.Container != "" {
 		return req.Custom.Name, nil

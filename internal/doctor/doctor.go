@@ -128,9 +128,9 @@ func (d *Doctor) Jail(ctx context.Context) (vmm.Jail, error) {
 	return jail, nil
 }
 
-// Accelerator says what machines of the usual image run on here, and why that is not hardware, "" where it is or none
-// was wanted. What is not known yet is found out by a boot, and remembered until the host's next one. An image that is
-// not built is an fs.ErrNotExist.
+// Accelerator says what machines of the usual image run on here, and why that is not hardware, "" if it is or none was
+// wanted. What is not known yet is found out by a boot, and remembered until the host's next one. An image that is not
+// built is an fs.ErrNotExist.
 func (d *Doctor) Accelerator(ctx context.Context) (accel run.Accel, whySlow string, err error) {
 	leave, err := d.Enter()
 	if err != nil {

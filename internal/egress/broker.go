@@ -7,8 +7,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// BrokerRules returns the rules by method and path as the broker has them; none where there is no
-// network that they could be about.
+// BrokerRules returns the rules by method and path as the broker has them; none if there is no network that they could
+// be about.
 func BrokerRules(granted policy.Effective) (list []broker.Rule) {
 	if len(granted.AllowNet)+len(granted.Ask)+len(granted.AllowTCP) == 0 && !granted.AllowNetAny {
 		return nil

@@ -217,7 +217,7 @@ func (x *Execution) chooseMachine(ctx context.Context) error {
 	return nil
 }
 
-// hardware says why nothing runs where hardware virtualization is required, nil where it may.
+// hardware says why nothing runs where hardware virtualization is required, nil if it may.
 func (x *Execution) hardware() error {
 	if !x.Granted.RequireHardware || x.Spec.Accel != vmm.TCG {
 		return nil
@@ -245,7 +245,7 @@ func (x *Execution) goesOn() bool {
 	return x.look.Session != nil && x.look.Session.GoOn() != nil
 }
 
-// begin has the guest start the code, or go on with it.
+// begin has the guest start the code, or continue with it.
 func (x *Execution) begin(ctx context.Context, m *machine.Machine) (*guest.Conn, error) {
 	if x.goesOn() {
 		return m.Rejoin(ctx)
@@ -385,8 +385,8 @@ func (x *Execution) converse(ctx context.Context, conn *guest.Conn) error {
 	return nil
 }
 
-// stream passes the streams on until the code ends or its time is up. The error is errRetry
-// where the run is to be made again.
+// stream passes the streams on until the code ends or its time is up. The error is errRetry if the run is to be made
+// again.
 func (x *Execution) stream(ctx context.Context, conn *guest.Conn, stdout, stderr io.Writer) (guest.End, error) {
 	first := x.mayRetry()
 	timed, cancel := x.clock.Start(ctx, x.limit)

@@ -78,7 +78,7 @@ func random(name string) bool {
 	return bits(name) >= Least && strings.ContainsFunc(name, unicode.IsDigit) && strings.ContainsFunc(name, unicode.IsUpper) && strings.ContainsFunc(name, unicode.IsLower)
 }
 
-// partsOf returns those of a URL's path and query; nil where a text is none.
+// partsOf returns those of a URL's path and query; nil if a text is none.
 func partsOf(text string) (parts []any) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme == "" || u.Host == "" {
@@ -116,7 +116,7 @@ func passwordOf(text string) (string, bool) {
 // pair is a name and a value of a list: a cookie, a form, what a database is connected to with.
 var pair = regexp.MustCompile(`^\s*([A-Za-z_][A-Za-z0-9_. -]{0,60})=(.*)$`)
 
-// valuesOf returns the values of a list of names and values; nil where a text is none.
+// valuesOf returns the values of a list of names and values; nil if a text is none.
 func valuesOf(text string) map[string]any {
 	if m := pair.FindStringSubmatch(text); m != nil && !strings.ContainsAny(m[2], "; &\n") && strings.Trim(m[2], "=") != "" && !random(m[1]) {
 		return map[string]any{m[1]: m[2]}

@@ -39,7 +39,7 @@ var runTests = strings.Fields(`_test.py _test.go _test.rb _spec.rb .test.js .tes
 var testedEndings = strings.Fields(".py .rb .exs .js .mjs .cjs .ts .lua .pl")
 
 // pythonModules are those of Python's own library, in lower case, of versions 3.11 to 3.14 (sys.stdlib_module_names): a
-// program takes one that lies beside it in their place. Python's own modules import those with an underscore.
+// program takes one that is beside it in their place. Python's own modules import those with an underscore.
 var pythonModules = set(`
 	__future__ __hello__ __phello__ _abc _aix_support _android_support _apple_support _ast _ast_unparse _asyncio
 	_bisect _blake2 _bootlocale _bootsubprocess _bz2 _codecs _codecs_cn _codecs_hk _codecs_iso2022 _codecs_jp

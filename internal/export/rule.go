@@ -87,7 +87,7 @@ func RunByTools(name string) bool {
 	return hasEnding(base, runEndings) || hasEnding(base, runTests)
 }
 
-// runFolders are folders of which tools run what lies in them.
+// runFolders are folders of which tools run what is in them.
 var runFolders = set("node_modules __pycache__ hooks buildsrc magefiles rakelib vendor __mocks__ __tests__ _darcs cvs callback_plugins filter_plugins initializers _plugins")
 
 // runEndings are those of files that tools run whatever else their names are.

@@ -21,7 +21,7 @@ type AuditLacks struct {
 	FirstEnds    []string
 }
 
-// String is "" where nothing is missing.
+// String is "" if nothing is missing.
 func (l AuditLacks) String() string {
 	var parts []string
 	for _, part := range []struct {

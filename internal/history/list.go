@@ -74,13 +74,13 @@ type Filter struct {
 	Looked int // at most this many records are looked at; 0 is all
 }
 
-// List lists recorded runs, the newest first. The error is ErrState where the filter's status is unknown.
+// List lists recorded runs, the newest first. The error is ErrState if the filter's status is unknown.
 func (h *Store) List(f Filter) ([]Summary, error) {
 	list, _, err := h.Page(f)
 	return list, err
 }
 
-// Page is List that says how to go on: next is the Before of what may follow, "" where nothing does.
+// Page is List that says how to continue: next is the Before of what may follow, "" if nothing does.
 func (h *Store) Page(f Filter) (list []Summary, next string, err error) {
 	if f.Status != "" && !slices.Contains(states, f.Status) {
 		return nil, "", fmt.Errorf("status %.80q: %w", f.Status, ErrState)
@@ -160,8 +160,8 @@ func (h *Store) summary(id string) Summary {
 // ErrPaused means that a record is that of a session whose machine is kept on the disk.
 var ErrPaused = errors.New("the session is paused")
 
-// Remove removes a run's record. The error is record.ErrRunning for one that is under way, and ErrPaused for the
-// record of a session that is paused, which goes on with it.
+// Remove removes a run's record. The error is record.ErrRunning for one that is under way, and ErrPaused for the record
+// of a session that is paused, which continues with it.
 func (h *Store) Remove(id string) error {
 	paused, err := paused.Open(h.Home).IDs()
 	if err != nil {

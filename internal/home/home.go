@@ -57,7 +57,7 @@ func Default() (string, error) {
 	return filepath.Join(user, ".unitask"), nil
 }
 
-// Dir is a home's path. Its methods name what lies in it.
+// Dir is a home's path. Its methods name what is in it.
 type Dir string
 
 func (d Dir) in(name ...string) string {

@@ -218,8 +218,8 @@ func PassFolder(dir string, fill func(io.Writer) error, use func(io.Reader) erro
 	return SendFolder(folder, use)
 }
 
-// unpacking makes what a tar has below a folder. Nothing in it is believed: what it makes is new, lies in folders that
-// it made, and a link leads to what is in the folder.
+// unpacking makes what a tar has below a folder. Nothing in it is believed: what it makes is new, is in folders that it
+// made, and a link leads to what is in the folder.
 type unpacking struct {
 	root        *os.Root
 	all         bool // nothing is left out

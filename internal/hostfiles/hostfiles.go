@@ -130,8 +130,8 @@ func kindOf(mode fs.FileMode) string {
 	return "special file"
 }
 
-// openRegular opens a regular file below a folder. What is something else is not
-// opened: a pipe's writer would go on.
+// openRegular opens a regular file below a folder. What is something else is not opened: a pipe's writer would
+// continue.
 func openRegular(root *os.Root, rel string) (*os.File, error) {
 	st, err := root.Stat(rel)
 	if err != nil {

@@ -44,7 +44,7 @@ type mount struct {
 // entry is one thing to be put into the guest.
 type entry struct {
 	guest.File
-	from   *mount // of a regular file: what it is, or lies in
+	from   *mount // of a regular file: what it is, or is in
 	stamp  stamp  // of a regular file below a folder
 	steady bool   // Steady found it so
 }
@@ -66,7 +66,7 @@ func (s *Set) Add(f *Found, to string, most int64) error {
 	if f.err != nil {
 		return f.err
 	}
-	to = path.Clean(to) // what lies below is reached by adding names
+	to = path.Clean(to) // what is below is reached by adding names
 	m := &mount{host: f.Host, real: f.Real, guest: to, project: f.Project}
 	var err error
 	if f.dir {
@@ -222,7 +222,7 @@ func (s *Set) At(p string) bool {
 	return slices.ContainsFunc(s.entries, func(e entry) bool { return e.Path == p })
 }
 
-// Under reports whether a path lies in a folder that is mounted.
+// Under reports whether a path is in a folder that is mounted.
 func (s *Set) Under(p string) bool {
 	return slices.ContainsFunc(s.mounts, func(m *mount) bool { return m.root != nil && within(m.guest, p) })
 }
@@ -261,7 +261,7 @@ func (m *mount) close() {
 	m.file, m.root = nil, nil
 }
 
-// within reports whether a path is a folder or lies below it, both free of links and "..".
+// within reports whether a path is a folder or is below it, both free of links and "..".
 func within(folder, p string) bool {
 	rel, err := filepath.Rel(folder, p)
 	return err == nil && filepath.IsLocal(rel)

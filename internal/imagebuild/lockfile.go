@@ -70,7 +70,7 @@ func readLockFile(file string) (l lockFile, err error) {
 	return l, nil
 }
 
-// at returns the build of an architecture, nil where there is none.
+// at returns the build of an architecture, nil if there is none.
 func (l *lockFile) at(arch image.Arch) *lockedBuild {
 	for i := range l.Builds {
 		if l.Builds[i].Arch == arch {

@@ -55,7 +55,7 @@ type Environment struct {
 // File is a file or folder of the host, and where it is in the guest.
 type File struct {
 	Guest string
-	Dir   string // the folder of the file that names it, which it lies below
+	Dir   string // the folder of the file that names it, which it is below
 	Host  string // in that, with slashes
 }
 

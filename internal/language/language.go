@@ -68,12 +68,12 @@ type Language struct {
 	MemoryHint  string // for one that did, "" is none
 	// Check is a program that checks the syntax of the one that its first argument names.
 	Check string
-	// Runner is a program that runs the one that its first argument names, "" where that is one by itself; an extension
-	// says what it is written in.
+	// Runner is a program that runs the one that its first argument names, "" if that is one by itself; an extension says
+	// what it is written in.
 	Runner, RunnerExtension string
-	// Packages says how its packages are installed; nil where it has none.
+	// Packages says how its packages are installed; nil if it has none.
 	Packages *Installer
-	// Compiled says how its programs are kept and run again; nil where it compiles none.
+	// Compiled says how its programs are kept and run again; nil if it compiles none.
 	Compiled *Compiled
 	// Interpreters are the programs of a container's image that run the code (InContainer).
 	Interpreters []string
@@ -98,7 +98,7 @@ type Image struct {
 	modules []string
 }
 
-// ImageWith returns the name of an image that has a module, "" where none has.
+// ImageWith returns the name of an image that has a module, "" if none has.
 func (l *Language) ImageWith(module string) string {
 	top, _, _ := strings.Cut(module, ".")
 	for _, im := range l.Images {
@@ -244,7 +244,7 @@ func OfSystem(system string) *Language {
 	return All[slices.IndexFunc(All, func(l *Language) bool { return l.Packages != nil && l.Packages.System == system })]
 }
 
-// OfImage returns the language of an image, nil where there is none.
+// OfImage returns the language of an image, nil if there is none.
 func OfImage(name string) *Language {
 	for _, l := range All {
 		if name != "" && l.Image(name) != nil {
@@ -269,7 +269,7 @@ func SessionImages() (names []string) {
 	return names
 }
 
-// Nearest returns a hint at the one of some names that is most like a word, "" where none is.
+// Nearest returns a hint at the one of some names that is most like a word, "" if none is.
 func Nearest(word string, names []string) string {
 	best, most := "", 2 // letters that may differ
 	for _, name := range names {

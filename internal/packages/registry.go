@@ -117,7 +117,7 @@ func PipRegistry(env Env, home string, tool func() (string, error)) (*Registry, 
 			trimmed := strings.TrimSpace(line)
 			switch {
 			case trimmed == "" || trimmed[0] == '#' || trimmed[0] == ';':
-			case line[0] == ' ' || line[0] == '\t': // goes on
+			case line[0] == ' ' || line[0] == '\t': // continues
 				if key != "" {
 					set[key] += "\n" + trimmed
 				}

@@ -17,8 +17,8 @@ import (
 	"github.com/unitask/unitask/internal/atomicfile"
 )
 
-// Lock says exactly what was installed for what was asked for. It lies beside the files, and a build that
-// finds one takes the same versions, with the same digests, or fails.
+// Lock says exactly what was installed for what was asked for. It is beside the files, and a build that finds one takes
+// the same versions, with the same digests, or fails.
 type Lock struct {
 	Schema   int       `json:"schema"`
 	Key      string    `json:"key"`

@@ -74,7 +74,7 @@ const ResumedName = "resumed"
 const ChangesName = "changes"
 
 // WriteChanges writes down the changes of a session's policy, where it was paused: they hold where another process
-// goes on from that.
+// continues from that.
 func (s Store) WriteChanges(id string, taken []run.PolicyChange) error {
 	if _, err := os.Lstat(s.Folder(id)); errors.Is(err, fs.ErrNotExist) {
 		return nil

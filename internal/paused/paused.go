@@ -116,8 +116,8 @@ func List(home string) (list []Session, err error) {
 	return list, nil
 }
 
-// Find returns the session of an id. The error is a SessionError where there is none, its life is over, or
-// a process holds it.
+// Find returns the session of an id. The error is a SessionError if there is none, its life is over, or a process holds
+// it.
 func Find(home, id string) (Session, error) {
 	s := Open(home)
 	p, k, err := s.Read(id)
@@ -148,7 +148,7 @@ func (s Store) View(p machine.Pause, k Note) Session {
 // maxSessionID bounds an id that is looked for, in bytes: a folder has no longer name.
 const maxSessionID = 255
 
-// Read reads what is kept of a session. The error is a SessionError where there is none.
+// Read reads what is kept of a session. The error is a SessionError if there is none.
 func (s Store) Read(id string) (p machine.Pause, k Note, err error) {
 	gone := &run.SessionError{ID: id, Why: "or never was"}
 	if id == "" || id != filepath.Base(id) || strings.HasPrefix(id, ".") || len(id) > maxSessionID || strings.ContainsRune(id, 0) { // no folder's
@@ -177,7 +177,7 @@ func (s Store) Read(id string) (p machine.Pause, k Note, err error) {
 }
 
 // Forget ends a session of a home that no process holds: its machine is removed from the disk. The error is
-// record.ErrRunning where a process holds it, and a SessionError where there is none.
+// record.ErrRunning if a process holds it, and a SessionError where there is none.
 func Forget(home, id string) error {
 	s := Open(home)
 	if _, _, err := s.Read(id); errors.As(err, new(*run.SessionError)) {

@@ -26,7 +26,7 @@ type Compilation struct {
 	draft   *compiled.Draft // of what it is compiled to
 }
 
-// Load returns the program that the code was compiled to before, nil where there is none. It is read when it is first
+// Load returns the program that the code was compiled to before, nil if there is none. It is read when it is first
 // asked for, while QEMU starts.
 func (c *Compilation) Load() []byte {
 	if !c.Looked {

@@ -48,8 +48,8 @@ type Program struct {
 	ca          string
 	Secrets     map[string]string // all that were granted
 	Exposed     int               // How many of them the code itself gets
-	Broker      *broker.Broker    // of those that it does not get; nil where there is none
-	Kept        *broker.Kept      // what the guest has of another broker, which it goes on with; else nil
+	Broker      *broker.Broker    // of those that it does not get; nil if there is none
+	Kept        *broker.Kept      // what the guest has of another broker, which it continues with; else nil
 	Check       bool              // its syntax, in place of running it
 	Cold        bool
 	Fresh       bool
@@ -60,7 +60,7 @@ type Program struct {
 	Inputs      hostfiles.Set
 	Installed   bool           // and the packages are among them
 	Held        *filelock.Lock // keeps these where they are
-	Compiled    *Compilation   // of what it is compiled to; nil where that is not kept
+	Compiled    *Compilation   // of what it is compiled to; nil if that is not kept
 	Relayed     []uint16       // ports of the guest's loopback that lead to ours
 }
 
@@ -128,7 +128,7 @@ func (p *Program) Files() []File {
 // InOneProcess reports whether it is a session whose interpreter is the machine's only process (Nanos).
 func (p *Program) InOneProcess() bool { return p.Supervisor != nil && !p.Fresh }
 
-// runner returns the text of a program that checks the code, or runs it, "" where the code is what runs.
+// runner returns the text of a program that checks the code, or runs it, "" if the code is what runs.
 func (p *Program) runner() string {
 	if p.Check {
 		return p.Language.Check

@@ -82,9 +82,9 @@ func Public(addr netip.Addr) bool {
 	return !tunnel || Public(inner)
 }
 
-// Check says why an address must not be dialled; nil where it may be. local are the addresses of the host's
-// interfaces, each with its network: both are closed, however public they are, for what listens there may count on a
-// firewall that we stand behind.
+// Check says why an address must not be dialled; nil if it may be. local are the addresses of the host's interfaces,
+// each with its network: both are closed, however public they are, for what listens there may count on a firewall that
+// we stand behind.
 func Check(addr netip.Addr, local []netip.Prefix) error {
 	if !Public(addr) {
 		return ErrNotPublic

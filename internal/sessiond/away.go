@@ -39,8 +39,8 @@ func (h *Holder) find(name string) (*held, *View) {
 	return nil, nil
 }
 
-// reach returns a session by its id or name. One that an earlier holder has left paused goes on, with the
-// secrets that it needs.
+// reach returns a session by its id or name. One that an earlier holder has left paused continues, with the secrets
+// that it needs.
 func (h *Holder) reach(ctx context.Context, name string, secrets map[string]string) (*held, error) {
 	s, v := h.find(name)
 	switch {
@@ -52,7 +52,7 @@ func (h *Holder) reach(ctx context.Context, name string, secrets map[string]stri
 		return nil, v.lostError()
 	}
 	h.mu.Lock()
-	if before := h.reviving[v.ID]; before != nil { // somebody else has it go on
+	if before := h.reviving[v.ID]; before != nil { // somebody else has it continue
 		h.mu.Unlock()
 		select {
 		case <-before:

@@ -53,8 +53,8 @@ func listen(dir string) (*net.UnixListener, error) {
 	return localsocket.Listen(dir, socketName)
 }
 
-// connect reaches the home's holder, which must be our own user's. The error is ErrNone where none
-// runs, or it is about to end.
+// connect reaches the home's holder, which must be our own user's. The error is ErrNone if none runs, or it is about to
+// end.
 func connect(home string) (*wire, error) {
 	dir, err := folder(home)
 	if err != nil {

@@ -77,10 +77,10 @@ func left(home, dir string) []View {
 
 func (v View) over() bool { return time.Now().After(v.ExpiresAt) }
 
-// sweep removes what the holder before left of sessions that nobody goes on with.
+// sweep removes what the holder before left of sessions that nobody continues with.
 func sweep(home, dir string, runs *record.Store) {
 	for _, v := range readList(dir) {
-		if runs.Held(v.ID) { // another process goes on with it
+		if runs.Held(v.ID) { // another process continues with it
 			continue
 		}
 		machine.RemoveLeftovers(filepath.Join(dir, v.ID))

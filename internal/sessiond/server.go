@@ -106,7 +106,7 @@ func Serve(ctx context.Context, home string, rt *unitask.Runtime, idle time.Dura
 // parkPatience bounds how long the sessions may take to be paused when the holder ends.
 const parkPatience = 20 * time.Second
 
-// park pauses what can be: the next holder goes on with it.
+// park pauses what can be: the next holder continues with it.
 func (h *Holder) park() {
 	ctx, cancel := context.WithTimeout(context.Background(), parkPatience)
 	defer cancel()

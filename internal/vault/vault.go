@@ -113,7 +113,7 @@ func (v *Vault) Check() error {
 var registry = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,252}(:[0-9]{1,5})?$`)
 
 // LoginTo reads what a registry, by its HOST or HOST:PORT, is told of its user: Password and Token are the values. It
-// is nil where the configuration has nothing of it.
+// is nil if the configuration has nothing of it.
 func (v *Vault) LoginTo(ctx context.Context, host string) (_ *Login, err error) {
 	host = strings.ToLower(host)
 	l, there := v.Registries[host]

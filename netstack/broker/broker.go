@@ -65,8 +65,7 @@ type Config struct {
 	Rules   []Rule
 	// Roots verify servers; nil is the host's.
 	Roots *x509.CertPool
-	// Kept, if not nil, is what another broker's guest has been given (Broker.Keep), which this one
-	// goes on with.
+	// Kept, if not nil, is what another broker's guest has been given (Broker.Keep), which this one continues with.
 	Kept *Kept
 	// MaxSigned bounds how long what is signed in a query is good for (X-Amz-Expires); 0 leaves it as it is.
 	MaxSigned time.Duration
@@ -115,7 +114,7 @@ type Broker struct {
 	exposed    map[string]int // by secrets' names: answers with a value that their requests did not carry
 }
 
-// Kept is what a guest has been given that goes on with another broker: no values of secrets are in it.
+// Kept is what a guest has been given that continues with another broker: no values of secrets are in it.
 type Kept struct {
 	Placeholders map[string]string `json:"placeholders,omitempty"` // by the secrets' names
 	Authority    []byte            `json:"authority"`              // certificate and key, in PEM

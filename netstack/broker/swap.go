@@ -43,7 +43,7 @@ type swapper struct {
 // hashFactor is odd, so that no byte is ever lost from a hash.
 const hashFactor = 0x9e3779b97f4a7c15
 
-// newSwapper returns nil where there is nothing to replace. Empty texts are left out.
+// newSwapper returns nil if there is nothing to replace. Empty texts are left out.
 func newSwapper(pairs []pair) *swapper { return (*swapper)(nil).with(pairs) }
 
 // with returns one that replaces more. That of nil, which replaces nothing, is newSwapper.

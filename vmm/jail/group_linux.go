@@ -133,7 +133,7 @@ func findDelegation(mountinfo, self string, systemd bool) delegation {
 	return best
 }
 
-// CanShare says why a process can't be held to a part of a processor's time; nil where it can.
+// CanShare says why a process can't be held to a part of a processor's time; nil if it can.
 func CanShare() error {
 	if why := delegated().why["cpu"]; why != "" {
 		return errors.New(why + "; " + Remedy(Hold{Name: LimitCPU}))

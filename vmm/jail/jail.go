@@ -81,8 +81,8 @@ func (r Report) Lacks(names []string) []Hold {
 	return out
 }
 
-// Weakness names what a broken QEMU could do because layers do not hold; "" where it is
-// held as it should be. Files are out of its reach by either of two layers.
+// Weakness names what a broken QEMU could do because layers do not hold; "" if it is held as it should be. Files are
+// out of its reach by either of two layers.
 func (r Report) Weakness() string {
 	var weak []string
 	for _, h := range r.Lacks([]string{Network, Processes, Capabilities, NoPrivileges}) {

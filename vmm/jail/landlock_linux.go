@@ -22,7 +22,7 @@ const (
 // owner's rights from being of use to it: it has Landlock and filters for system calls.
 func Confines(p Program) bool { return len(p.Files) > 0 && landlockABI() > 0 && CanFilter() }
 
-// landlockABI returns what the running kernel knows; 0 where it has no Landlock.
+// landlockABI returns what the running kernel knows; 0 if it has no Landlock.
 func landlockABI() int {
 	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {

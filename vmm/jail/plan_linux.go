@@ -23,7 +23,7 @@ type level struct {
 	flags  uintptr // namespaces
 	become int     // the user that the stage becomes; -1 for none
 	user   string  // what the user is, for the report
-	why    string  // why the user layer does not hold; "" where it does
+	why    string  // why the user layer does not hold; "" if it does
 }
 
 // spaces are the namespaces of every level that has any.
@@ -385,8 +385,8 @@ func hardLimit(resource int) uint64 {
 	return limit.Max
 }
 
-// mountFolder returns a folder that a root can be made on: one that no file of a program lies
-// in, since it is hidden from then on.
+// mountFolder returns a folder that a root can be made on: one that no file of a program is in, since it is hidden from
+// then on.
 func mountFolder(p Program) string {
 	for _, dir := range []string{"/sys", "/mnt", "/media", "/srv", "/boot", "/home", "/tmp"} {
 		in := func(path string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }

@@ -77,8 +77,8 @@ func inMap(text []byte, id int) bool {
 	return false
 }
 
-// KVMGroup returns the group that gives access to a device like KVM's, for a process that is not
-// root: none where the device has no group of its own that may use it.
+// KVMGroup returns the group that gives access to a device like KVM's, for a process that is not root: none if the
+// device has no group of its own that may use it.
 func KVMGroup(device string) []uint32 {
 	st, err := os.Stat(device)
 	if err != nil {

@@ -180,7 +180,7 @@ func (a *Log) Shorten(recorded error) {
 	a.short = errors.Is(recorded, syscall.ENOSPC) || errors.Is(recorded, syscall.EDQUOT)
 }
 
-// Left writes what a session has done that does not go on here, and has not ended.
+// Left writes what a session has done that does not continue here, and has not ended.
 func (a *Log) Left() {
 	if list := a.network(); len(list) > 0 {
 		a.Write(list...)

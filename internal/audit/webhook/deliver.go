@@ -94,7 +94,7 @@ func Deliver(ctx context.Context, home string, hooks []Hook, tell func(string)) 
 		all.Go(func() {
 			if errs[i] = d.run(ctx); errs[i] != nil {
 				errs[i] = fmt.Errorf("%s: %w", hook.name(), errs[i])
-				tell(errs[i].Error()) // the others go on
+				tell(errs[i].Error()) // the others continue
 			}
 		})
 	}
