@@ -15,8 +15,8 @@ import (
 	"github.com/unitask/unitask/session"
 )
 
-// What a request, a result and the callbacks of a run consist of: see package run. They have names here, too, so that
-// a program imports this package, and policy and record for what is in a ceiling and a record.
+// The types of requests, results and callbacks: see package run. The aliases let a program import only this package,
+// and policy and record for the contents of ceilings and records.
 type (
 	Request          = run.Request          // the code, and what it asks for
 	Mount            = run.Mount            // a file or folder of the host
@@ -148,7 +148,7 @@ const (
 	CompiledKept   = run.CompiledKept
 )
 
-// HostArch is the architecture of this machine.
+// HostArch returns the architecture of this machine.
 func HostArch() Arch { return run.HostArch() }
 
 // ParseMount takes PATH, or PATH:/GUESTPATH.
@@ -172,23 +172,23 @@ const (
 	Allowed = netstack.Allowed
 )
 
-// PausedSession is a session that no process holds, its machine being on the disk.
+// PausedSession is a paused session that no process holds; its machine is on the disk.
 type PausedSession = paused.Session
 
-// PausedSessions returns the sessions of a home that no process holds, in the order of their ids. Those whose
-// life is over are removed.
+// PausedSessions returns the sessions of a home that no process holds, sorted by id. It removes those whose life is
+// over.
 func PausedSessions(home string) ([]PausedSession, error) { return paused.List(home) }
 
-// FindPausedSession returns the session of an id. The error is a SessionError where there is none, its life is over, or
-// a process holds it.
+// FindPausedSession returns the session with an id. The error is a SessionError if it does not exist, its life is over,
+// or a process holds it.
 func FindPausedSession(home, id string) (PausedSession, error) { return paused.Find(home, id) }
 
-// ForgetSession ends a session of a home that no process holds. The error is record.ErrRunning where a process
-// holds it, and a SessionError where there is none.
+// ForgetSession ends a session of a home that no process holds. The error is record.ErrRunning if a process holds it,
+// and a SessionError if it does not exist.
 func ForgetSession(home, id string) error { return paused.Forget(home, id) }
 
-// PausedFiles opens the tar of the files that a session's folder had when it was paused. Nobody has judged them.
-// The error is a SessionError where no such session is paused, and fs.ErrNotExist where there are none.
+// PausedFiles opens a tar of the files that a session's folder had when the session was paused. Nothing has checked
+// them. The error is a SessionError if no such session is paused, and fs.ErrNotExist if the pause has no files.
 func PausedFiles(home, id string) (*os.File, error) { return paused.Files(home, id) }
 
 // What History returns and takes: see there.
@@ -201,8 +201,8 @@ type (
 
 // Errors of History.
 var (
-	ErrState    = history.ErrState    // a Filter's status is none that there is
-	ErrPaused   = history.ErrPaused   // the record is that of a session that is paused
+	ErrState    = history.ErrState    // a Filter's status does not exist
+	ErrPaused   = history.ErrPaused   // the record belongs to a paused session
 	ErrOwner    = history.ErrOwner    // the record belongs to another owner
 	ErrRedacted = history.ErrRedacted // parts of the record's request were redacted
 )
@@ -210,20 +210,20 @@ var (
 // NetlogSchema is the version of a netlog's lines.
 const NetlogSchema = history.NetlogSchema
 
-// Languages are the names of those that code may be in: of each its own one first, then its others.
+// Languages lists the names of the languages that code may be in: the name of each, then its aliases.
 func Languages() []string { return language.Names() }
 
-// Images are the names of the images that come along.
+// Images returns the names of the bundled images.
 func Images() []string { return language.Images() }
 
-// SessionImages are the images that come along whose language has steps in sessions.
+// SessionImages returns the bundled images whose language can run steps in sessions.
 func SessionImages() []string { return language.SessionImages() }
 
-// Images, as Catalog has them.
+// Images, as Catalog returns them.
 type (
 	OwnImage     = catalog.Custom    // a custom image, as it was built
 	BroughtImage = catalog.Shipped   // an image that another host has shipped
-	ImageInfo    = catalog.ImageInfo // an image, as models and people are told of it
+	ImageInfo    = catalog.ImageInfo // an image, as shown to models and people
 )
 
 // What Runtime.Doctor reports.

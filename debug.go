@@ -8,15 +8,14 @@ import (
 	"github.com/unitask/unitask/internal/engine"
 )
 
-// Debug is Run for a developer who inspects the machine. It is booted, stopped before its first
-// instruction, and has no deadlines, not even the time limit, because it may stand still for
-// long. The record says that it was debugged.
+// Debug is Run for a developer who inspects the machine. The machine boots stopped before its first instruction, and
+// has no deadlines, not even the time limit, because it may stand still for long. The record says that it was debugged.
 func (rt *Runtime) Debug(ctx context.Context, caller Caller, req Request, streams IO, opts DebugOptions) (*Result, error) {
 	req.Debug = true
 	return rt.runFor(ctx, caller, catalog.Request{Request: req}, streams, engine.How{Debug: &opts})
 }
 
-// Consoles joins consoles to machines of runs that run now.
+// Consoles connects consoles to machines of current runs.
 func (rt *Runtime) Consoles() *attach.Client {
 	return &attach.Client{History: rt.history, Ceiling: rt.opts.Ceiling}
 }

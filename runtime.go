@@ -32,11 +32,11 @@ func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, strea
 	return rt.runFor(ctx, caller, catalog.Request{Request: req}, streams, engine.How{})
 }
 
-// HostMemoryMB is the most memory, in MiB, that machines of a run take at once here under a ceiling (nil is
-// none): its own, or before it that in which its packages are installed. What is not granted takes none.
+// HostMemoryMB returns the most memory, in MiB, that a run's machines take at once on this host under a ceiling (nil is
+// none). That is the run's own machine, or the machine that installs its packages before. Denied requests take none.
 func (rt *Runtime) HostMemoryMB(req Request, ceiling *policy.Ceiling) int {
 	asked := catalog.Request{Request: req}
-	if custom, err := rt.catalog.ResolveCustom(asked, ceiling); err == nil { // which may have more than is usual
+	if custom, err := rt.catalog.ResolveCustom(asked, ceiling); err == nil { // it may have more than the default
 		asked = custom
 	}
 	asked.Files, asked.Dirs = nil, nil
@@ -50,8 +50,8 @@ func (rt *Runtime) HostMemoryMB(req Request, ceiling *policy.Ceiling) int {
 	return granted.MemoryMB
 }
 
-// Refused is the *policy.FieldError of a request that this host refuses under a ceiling, whatever files, code and
-// secrets come with it; nil is that it may run.
+// Refused returns the *policy.FieldError of a request that this host refuses under a ceiling, whatever files, code and
+// secrets come with it. nil means that the request may run.
 func (rt *Runtime) Refused(req Request, ceiling *policy.Ceiling) error {
 	known := catalog.Request{Request: req}
 	if custom, err := rt.catalog.ResolveCustom(known, ceiling); err == nil {
@@ -67,11 +67,11 @@ func (rt *Runtime) Refused(req Request, ceiling *policy.Ceiling) error {
 	if errors.As(err, new(*policy.FieldError)) {
 		return err
 	}
-	return nil // the run tells of others
+	return nil // the run reports other errors
 }
 
-// hasSessions says why a runtime whose runs go to a fleet starts no sessions, and goes on with none: a fleet's are not
-// of type Session, since any process of the tenant reaches them by their ids.
+// hasSessions returns an error if the runtime's runs go to a fleet. Such a runtime has no sessions of type Session: any
+// process of the tenant reaches a fleet's sessions by their ids.
 func (rt *Runtime) hasSessions() error {
 	if rt.opts.Fleet == nil {
 		return nil
@@ -79,10 +79,10 @@ func (rt *Runtime) hasSessions() error {
 	return policy.Bad("fleet", "with a session", "has sessions of its own: NewSession of the fleet.Client in Go, and `unitask session new --fleet`, start them there; a Runtime without Options.Fleet has those of this host, and runs by MCP on a fleet have none")
 }
 
-// HasSessions says that NewSession starts sessions here: a runtime whose runs go to a fleet has none.
+// HasSessions reports whether NewSession starts sessions here: not if the runtime's runs go to a fleet.
 func (rt *Runtime) HasSessions() bool { return rt.hasSessions() == nil }
 
-// Trace is RunFor, with a trace in the record, the file of which is returned.
+// Trace is RunFor with a trace; it returns the trace's file in the record.
 func (rt *Runtime) Trace(ctx context.Context, caller Caller, req Request, streams IO, what Trace) (res *Result, file string, err error) {
 	res, err = rt.runFor(ctx, caller, catalog.Request{Request: req}, streams, engine.How{Trace: &what})
 	if res != nil {
@@ -91,18 +91,18 @@ func (rt *Runtime) Trace(ctx context.Context, caller Caller, req Request, stream
 	return res, file, err
 }
 
-// Packages is the store of what was built for runs.
+// Packages returns the store of what was built for runs.
 func (rt *Runtime) Packages() *packages.Store { return rt.engine.Installer.Store() }
 
-// RemovePackages removes what was built for runs, but for what a run under way has, and says how many sets of packages
-// that were. The next run that asks for some has them built again, from what the registry then has.
+// RemovePackages removes the packages that were built for runs, except those of runs under way, and returns how many
+// sets it removed. The next run that asks for them builds them again, from the registry's current versions.
 func (rt *Runtime) RemovePackages(ctx context.Context) (int, error) {
 	return rt.engine.Installer.RemoveAll(ctx)
 }
 
-// BuildImage builds a custom image, from a file or from that of its name in the home's environments, with the versions
-// that the lock file beside it says; it writes that file where there is none. Foreign code runs in machines only, and
-// reaches no more than the runtime's ceiling allows. Runs that name the image have this one once it is whole.
+// BuildImage builds a custom image, from a file or from the file with that name in the home's environments. It uses the
+// versions in the lock file beside that file, or writes a lock file if there is none. Foreign code runs in machines
+// only, and reaches no more than the runtime's ceiling allows. Runs that name the image use it once it is complete.
 func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*OwnImage, *image.Image, error) {
 	leave, err := rt.enter()
 	if err != nil {
@@ -114,7 +114,7 @@ func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*Own
 	return b.Build(ctx, from, arch)
 }
 
-// runFor runs a request, and lets a developer look into its machine.
+// runFor runs a request, and lets a developer inspect its machine.
 func (rt *Runtime) runFor(ctx context.Context, caller Caller, req catalog.Request, streams IO, look engine.How,
 ) (*Result, error) {
 	return rt.engine.Run(ctx, caller, req, streams, look)

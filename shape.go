@@ -14,11 +14,11 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Shape is what a run asks of its machine. Runs of one shape are cloned from one
-// template. Zero values mean the default, as in Request.
+// Shape is what a run asks of its machine. All runs of one shape are cloned from one template. Zero values are the
+// defaults, as in Request.
 type Shape = machine.Shape
 
-// spec is a shape with its defaults on this host; it builds the image that is missing.
+// spec returns a shape with its defaults on this host, and builds a missing image.
 func (rt *Runtime) spec(ctx context.Context, sh Shape) (machine.Spec, error) {
 	im, _, err := rt.catalog.Ensure(ctx, rt.images, sh.Image, sh.Kernel, sh.Arch)
 	if err != nil {
@@ -31,10 +31,9 @@ func (rt *Runtime) spec(ctx context.Context, sh Shape) (machine.Spec, error) {
 	return spec, nil
 }
 
-// MakeTemplate makes the template that runs of a shape are then cloned from: it boots a
-// machine, has it run a throw-away script, and keeps its memory and device state. It does
-// nothing if the template exists or another process is making it. It returns whether it made
-// one.
+// MakeTemplate makes the template from which runs of a shape are cloned: it boots a machine, runs a throw-away script
+// in it, and keeps its memory and device state. It does nothing if the template exists or another process is making it.
+// It returns whether it made one.
 func (rt *Runtime) MakeTemplate(ctx context.Context, sh Shape) (bool, error) {
 	leave, err := rt.enter()
 	if err != nil {
@@ -70,21 +69,20 @@ type Machines struct {
 	shape  Shape
 }
 
-// Templates clones each run's machine from the template of its kind. The first run of a
-// kind boots, and the runtime then makes the template in the background, until Close.
+// Templates clones each run's machine from the template of its kind. The first run of a kind boots, and the runtime
+// then makes the template in the background, until Close.
 func Templates() Machines { return Machines{} }
 
-// Pool is Templates, and keeps clones ready in this process: of the given shape size.Min
-// at least, of others as runs ask for them. Close destroys them.
+// Pool is Templates, and keeps clones ready in this process: at least size.Min of the given shape, and of others as
+// runs ask for them. Close destroys them.
 func Pool(size PoolSize, shape Shape) Machines {
 	return Machines{from: machine.Options{Pool: size}, shape: shape}
 }
 
-// PoolDaemon uses the clones of the home's pool daemon (Runtime.ServePool) if one runs, else it
-// clones from templates. It is for a process that ends with its run, and so makes no templates
-// itself: warm is called, by the goroutine that called Run, with the shape of a template that
-// is missing or will soon be used up, so that another process can make it
-// (Runtime.MakeTemplate). nil means that none is made.
+// PoolDaemon uses the clones of the home's pool daemon (Runtime.ServePool) if one runs; otherwise it clones from
+// templates. It is for a process that ends with its run, and so makes no templates itself. Instead, the goroutine that
+// called Run calls warm with the shape of a template that is missing or will soon be used up, so that another process
+// can make it (Runtime.MakeTemplate). With nil, nobody makes it.
 func PoolDaemon(warm func(Shape)) Machines {
 	if warm == nil {
 		warm = func(Shape) {}
@@ -95,7 +93,7 @@ func PoolDaemon(warm func(Shape)) Machines {
 // Booted boots each run's machine, as Request.Cold does, and makes no templates.
 func Booted() Machines { return Machines{booted: true} }
 
-// check says what is wrong, and gives the shape its defaults.
+// check validates the shape and fills in its defaults.
 func (m Machines) check(home string) (machine.Options, Shape, error) {
 	if err := m.from.Pool.Check(); err != nil {
 		return m.from, m.shape, policy.Bad("pool", fmt.Sprintf("%d:%d", m.from.Pool.Min, m.from.Pool.Max), "%v", err)
@@ -104,8 +102,8 @@ func (m Machines) check(home string) (machine.Options, Shape, error) {
 	return m.from, shape, err
 }
 
-// PoolSize is how many clones are kept ready: at least Min, at most Max, and between the two as
-// many as there were runs in the last half minute. Each clone serves one run.
+// PoolSize is how many clones are kept ready: at least Min, at most Max, and in between as many as there were runs in
+// the last half minute. Each clone serves one run.
 type PoolSize = machine.PoolSize
 
 // PoolStats are the figures of a pool.
@@ -117,16 +115,15 @@ type PoolStatus = machine.PoolStatus
 // ParsePoolSize reads MIN:MAX, or one number for both.
 func ParsePoolSize(s string) (PoolSize, error) { return machine.ParsePoolSize(s) }
 
-// ErrNoPool says that no pool daemon runs. On macOS, which has no memfd, none can.
+// ErrNoPool means that no pool daemon runs. On macOS, which has no memfd, none can.
 var ErrNoPool = machine.ErrNoPool
 
-// ErrPoolRuns says that one runs already.
+// ErrPoolRuns means that a pool daemon already runs.
 var ErrPoolRuns = machine.ErrPoolRuns
 
-// ServePool is the pool daemon of the runtime's home, which must have been opened
-// with Pool as its Machines. It returns nil when ctx ends, when it is told to stop, or when no
-// run has come for idle; runs under way on its clones are waited for. The error is
-// ErrPoolRuns where there is one already.
+// ServePool runs the pool daemon of the runtime's home; the runtime must have been opened with Pool as its Machines. It
+// returns nil when ctx ends, when it is told to stop, or when no run has come for idle. It waits for runs under way on
+// its clones. The error is ErrPoolRuns if there is one already.
 func (rt *Runtime) ServePool(ctx context.Context, idle time.Duration) error {
 	leave, err := rt.enter()
 	if err != nil {
@@ -139,10 +136,9 @@ func (rt *Runtime) ServePool(ctx context.Context, idle time.Duration) error {
 	return nil
 }
 
-// PoolDaemonStatus asks the home's pool daemon; the error is ErrNoPool where none runs.
+// PoolDaemonStatus asks the home's pool daemon; the error is ErrNoPool if none runs.
 func PoolDaemonStatus(home string) (*PoolStatus, error) { return machine.AskPool(home) }
 
-// StopPoolDaemon tells the home's pool daemon to go down, and returns when it is gone
-// or ctx ends. It waits for the runs on its clones. The error is ErrNoPool where none
-// runs.
+// StopPoolDaemon stops the home's pool daemon, and returns when it is gone or ctx ends. It waits for the runs on its
+// clones. The error is ErrNoPool if none runs.
 func StopPoolDaemon(ctx context.Context, home string) error { return machine.StopPool(ctx, home) }

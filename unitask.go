@@ -1,6 +1,5 @@
-// Package unitask runs code that nobody trusts in a fresh, one-shot virtual
-// machine under a declarative policy: code in, runs, result out, machine gone,
-// record kept.
+// Package unitask runs code that nobody trusts in a fresh virtual machine under a declarative policy. Each run has a
+// machine of its own, which ends with the run. A record of the run remains.
 //
 //	result, err := unitask.Run(ctx, unitask.Request{
 //		Code:     `console.log("hello from", process.platform)`,
@@ -9,16 +8,14 @@
 //	}, unitask.Options{})
 //	// result.Stdout is "hello from linux\n", result.ExitCode is 0
 //
-// The promise: the code runs in a machine that nobody has used before and
-// nobody will use again; it has no network but what the policy allows, no files
-// but those it was given, and no more memory, time and output than it was
-// granted. Whatever it does, it ends within its time limit, Run returns, nothing of the
-// machine is left, and what happened is on record. On top of that limit come the
-// machine's start, the time in which somebody is asked (Request.Ask), and 15 s at
-// most in which its artifacts are taken; each has a bound of its own.
+// The code runs in a machine that no other run used before or uses again. It has no network except what the policy
+// allows, no files except those that it was given, and no more memory, time and output than it was granted. Whatever
+// the code does, it ends within its time limit and Run returns. Nothing of the machine is left, and the record says
+// what happened. Some phases come on top of that limit, each with a limit of its own: the machine's start, the time in
+// which unitask asks somebody (Request.Ask), and at most 15 s in which it collects artifacts.
 //
-// A program that fails is a Result, not an error: errors are for what kept the code from
-// running or its result from coming back (HostError and the errors beside it).
+// A program that fails is a Result, not an error. An error (HostError and the errors beside it) means that the code did
+// not run, or that its result did not come back.
 //
 // A program that embeds unitask imports this package, and policy and record for what is
 // in a ceiling and in a record. These three are stable, and run and session, whose types have
@@ -62,29 +59,26 @@ type Options struct {
 	// Home is the folder for parts, images and records; "" is $UNITASK_HOME, or
 	// ~/.unitask.
 	Home string
-	// Offline forbids fetching missing image parts: a run that needs them fails and names the
-	// command that fetches them. nil means what UNITASK_OFFLINE, then the home's ConfigFile,
-	// says.
+	// Offline forbids fetching missing image parts: a run that needs them fails and names the command that fetches them.
+	// nil uses UNITASK_OFFLINE, then the home's ConfigFile.
 	Offline *bool
 	// Accel is the accelerator; "" is auto.
 	Accel Accel
-	// Events, if not nil, receives the events that belong to no run (images being built,
-	// templates made in the background), and those of runs without IO.Events, which have a
-	// RunID. It is called by the goroutines of runs and the runtime's own, one at a time, and
-	// should not block.
+	// Events, if not nil, receives the events that belong to no run (image builds, templates made in the background). It
+	// also receives those of runs without IO.Events, which have a RunID. The goroutines of runs and of the runtime call
+	// it, one at a time; it should not block.
 	Events func(Event)
 	// Upstream resolves and dials the hosts that the policy allows; the zero value uses
 	// the host's resolver and network, and the proxy that HTTP_PROXY, HTTPS_PROXY and
 	// NO_PROXY name.
 	Upstream Upstream
-	// StoreBytes bounds the records of all runs together: beyond it the oldest artifacts,
-	// then the oldest runs, of the owner who has the most are removed. 0 is
-	// record.DefaultStoreBytes, -1 no bound.
+	// StoreBytes bounds the records of all runs together. Beyond it, the store removes the oldest artifacts, then the
+	// oldest runs, of the owner who has the most. 0 is record.DefaultStoreBytes, -1 no bound.
 	StoreBytes int64
 	// Ceiling limits what any run gets (policy.FindCeiling); nil is no limit.
 	Ceiling *policy.Ceiling
-	// RequireJail are layers and limits of QEMU's jail without which nothing runs, beside
-	// those that the home's configuration names (ConfigFile).
+	// RequireJail names layers and limits of QEMU's jail without which nothing runs, in addition to those in the home's
+	// configuration (ConfigFile).
 	RequireJail []string
 	// Machines says where machines come from. The default is Templates().
 	Machines Machines
@@ -97,12 +91,11 @@ type Options struct {
 
 // Run runs one request and returns when its machine is gone.
 //
-// The Result is not nil once there is a record, also when err is not nil. A ctx
-// that ends stops the machine; err then wraps its cause.
+// The Result is not nil once the run has a record, also when err is not nil. When ctx ends, the machine stops; err then
+// wraps the cause of ctx.
 //
-// The first Run of a kind (kernel, memory) takes some seconds more: before it returns it
-// makes the template that the next ones, of this process or another, are cloned from.
-// A Runtime does that in the background.
+// The first Run of a kind (kernel, memory) takes some seconds more: before it returns, it makes the template from which
+// later runs, of this process or another, are cloned. A Runtime does that in the background.
 func Run(ctx context.Context, req Request, opts Options) (*Result, error) {
 	rt, err := Open(opts)
 	if err != nil {
@@ -132,8 +125,7 @@ type Runtime struct {
 	uses   sync.WaitGroup // of what is under way
 }
 
-// enter notes that something is under way until leave, or says that the runtime is
-// closed.
+// enter counts a call as under way until leave, or returns an error if the runtime is closed.
 func (rt *Runtime) enter() (leave func(), err error) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -224,25 +216,26 @@ func Open(opts Options) (*Runtime, error) {
 	return rt, nil
 }
 
-// Audit is the log of what matters across runs.
+// Audit returns the log of what matters across runs.
 func (rt *Runtime) Audit() *audit.Journal { return rt.journal }
 
-// AuditRefusal writes into the audit log that a caller was refused something before there was a record of it: the first
-// of each kind of a caller, then one in ten seconds, with how many were left out. Values of asked's secrets are left out.
+// AuditRefusal writes into the audit log that a caller's request was refused before it had a record. Of each kind and
+// caller it logs the first refusal, then one in ten seconds, with the number left out. It omits the values of asked's
+// secrets.
 func (rt *Runtime) AuditRefusal(kind audit.Kind, caller Caller, reason error, asked Request) {
 	rt.engine.Refusals.Note(rt.journal, kind, caller, reason, asked)
 }
 
-// Images is the store of parts and images.
+// Images returns the store of parts and images.
 func (rt *Runtime) Images() *image.Store { return rt.images }
 
-// Templates is the store of snapshots that runs are cloned from.
+// Templates returns the store of snapshots that runs are cloned from.
 func (rt *Runtime) Templates() *machine.Templates { return rt.source.Templates() }
 
-// History is what was recorded: lists, records, and requests to run again.
+// History returns what was recorded: lists, records, and requests to run again.
 func (rt *Runtime) History() *history.Store { return rt.history }
 
-// Approvals sees questions of runs that are under way in this home, answers them, and changes their policies.
+// Approvals lists and answers the questions of this home's runs, and changes their policies.
 func (rt *Runtime) Approvals() *approval.Client { return &approval.Client{Records: rt.runs} }
 
 // Catalog finds, lists, pulls and removes images.
@@ -253,27 +246,29 @@ func (rt *Runtime) doctor() *doctor.Doctor {
 		Images: rt.images, Source: rt.source, Catalog: rt.catalog, Records: rt.runs, Enter: rt.enter}
 }
 
-// Doctor checks everything that a run needs and boots a real machine on every accelerator that
-// might work. It changes nothing but the cache of which ones do.
+// Doctor checks everything that a run needs and boots a real machine on every accelerator that might work. It changes
+// nothing but the cache of accelerators that work.
 func (rt *Runtime) Doctor(ctx context.Context) *doctor.Report { return rt.doctor().Examine(ctx) }
 
-// Jail says what holds machines here, as found out with a stand-in for QEMU.
+// Jail reports the layers and limits of the jail on this host, which it finds out with a stand-in for QEMU.
 func (rt *Runtime) Jail(ctx context.Context) (vmm.Jail, error) { return rt.doctor().Jail(ctx) }
 
-// Accelerator says what machines run on here, and why not on hardware. The error is fs.ErrNotExist before an image is built.
+// Accelerator returns the accelerator of machines here, and why it is not hardware. The error is fs.ErrNotExist before
+// an image is built.
 func (rt *Runtime) Accelerator(ctx context.Context) (accel Accel, whySlow string, err error) {
 	return rt.doctor().Accelerator(ctx)
 }
 
-// Attack has a stand-in for a broken QEMU try, in the jail that machines get here, all that it must not do.
+// Attack runs a stand-in for a broken QEMU in the jail of this host. The stand-in tries everything that the jail must
+// prevent.
 func (rt *Runtime) Attack(ctx context.Context) ([]vmm.Attempt, vmm.Jail, error) {
 	return rt.doctor().Attack(ctx)
 }
 
-// Runs is the store of records.
+// Runs returns the store of records.
 func (rt *Runtime) Runs() *record.Store { return rt.runs }
 
-// Compiled is the store of the programs that code was compiled to.
+// Compiled returns the store of the programs that code was compiled to.
 func (rt *Runtime) Compiled() *compiled.Store {
 	return &compiled.Store{Dir: home.Dir(rt.opts.Home).Compiled()}
 }
@@ -281,10 +276,9 @@ func (rt *Runtime) Compiled() *compiled.Store {
 // Pool returns the figures of the runtime's pool; zero without one.
 func (rt *Runtime) Pool() PoolStats { return rt.source.Pool() }
 
-// Close ends the sessions, but those that are paused, which Revive goes on with, waits for everything under way, runs
-// above all, and frees what the runtime holds, its pool's machines included. Once it is called the runtime starts
-// nothing more: calls that would fail with ErrClosed. To end runs early, cancel their contexts. Close may be called
-// more than once; each call returns when everything is gone.
+// Close ends the sessions, except paused ones, which Revive resumes. It waits for everything under way, above all runs,
+// and frees what the runtime holds, its pool's machines included. After Close, calls that would start something fail
+// with ErrClosed. To end runs early, cancel their contexts. Every call of Close returns when everything is gone.
 func (rt *Runtime) Close() error {
 	rt.mu.Lock()
 	rt.closed = true
@@ -295,7 +289,7 @@ func (rt *Runtime) Close() error {
 	return rt.source.Close()
 }
 
-// oneAtATime is a sink that is called by one goroutine at a time.
+// oneAtATime wraps a sink so that only one goroutine at a time calls it.
 func oneAtATime(to func(Event)) func(Event) {
 	if to == nil {
 		return func(Event) {}

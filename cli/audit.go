@@ -28,7 +28,7 @@ whether a line was changed or taken away (audit verify --head).`,
 	}, a.auditList(), a.auditVerify(), a.auditExport())
 }
 
-// auditLog is the home's.
+// auditLog returns the home's.
 func (a *app) auditLog() (audit.Log, error) {
 	home, err := a.homeFolder()
 	return audit.In(home), err

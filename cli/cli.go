@@ -1,6 +1,5 @@
-// Package cli is the unitask command: a file for each subcommand, and ui.go for
-// everything that is printed. It parses and prints; what it does, the packages
-// below do.
+// Package cli is the unitask command: a file for each subcommand, and ui.go for everything that is printed. It parses
+// and prints; the packages below do the work.
 package cli
 
 import (
@@ -70,7 +69,7 @@ func Main(args []string, std Streams) int {
 // exitPipe is what a shell gives a command whose reader went away.
 const exitPipe = 128 + int(syscall.SIGPIPE)
 
-// readerGone says that nobody reads any more what we print, as behind `| head -1`. Who typed that
+// readerGone reports whether nobody reads any more what we print, as behind `| head -1`. Who typed that
 // expects no word about it, as from other commands; the run's record has it.
 func (a *app) readerGone(err error) bool {
 	var write *fs.PathError
@@ -83,7 +82,7 @@ func (a *app) readerGone(err error) bool {
 	})
 }
 
-// Command is the command line, for those who describe it: manual pages. Main runs it.
+// Command returns the command line, for those who describe it: manual pages. Main runs it.
 func Command() *cobra.Command {
 	a := &app{}
 	a.ui = newUI(a.std)
@@ -189,7 +188,7 @@ func (a *app) open() (*unitask.Runtime, error) {
 	return a.openWith(unitask.Options{Machines: unitask.PoolDaemon(nil)})
 }
 
-// homeFolder is the home that --home or the environment names.
+// homeFolder returns the home that --home or the environment names.
 func (a *app) homeFolder() (string, error) {
 	if a.home != "" {
 		return a.home, nil
@@ -204,7 +203,7 @@ func (a *app) openWith(opts unitask.Options) (*unitask.Runtime, error) {
 	return unitask.Open(opts)
 }
 
-// mayNotFetch is what --offline says, nil if it is not given.
+// mayNotFetch returns what --offline says, nil if it is not given.
 func (a *app) mayNotFetch() *bool {
 	if !a.offline.Changed {
 		return nil
@@ -213,7 +212,7 @@ func (a *app) mayNotFetch() *bool {
 	return &said
 }
 
-// passOn are the flags of all commands that another process of ours must have too.
+// passOn returns the flags of all commands that another process of ours must have too.
 func (a *app) passOn(home string) []string {
 	flags := []string{"--home", home}
 	if a.offline.Changed {
@@ -253,7 +252,7 @@ func (a *app) withCeiling(file *string, do func(*cobra.Command, []string, *unita
 	}
 }
 
-// group is a command that only holds others.
+// group returns a command that only holds others.
 func group(cmd *cobra.Command, members ...*cobra.Command) *cobra.Command {
 	cmd.Args = cobra.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -261,7 +260,7 @@ func group(cmd *cobra.Command, members ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// detached is a command line of our own program that outlives us.
+// detached returns a command line of our own program that outlives us.
 func detached(args ...string) (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -273,7 +272,7 @@ func detached(args ...string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// isTerminal says whether a stream is one.
+// isTerminal reports whether a stream is one.
 func isTerminal(s any) bool {
 	f, ok := s.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))

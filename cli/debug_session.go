@@ -59,7 +59,7 @@ func (a *app) attached(cmd *cobra.Command, id string, access vmm.Access, secrets
 	return err
 }
 
-// inspected is the request of a run that is looked into, with its ceiling and a runtime
+// inspected returns the request of a run that is looked into, with its ceiling and a runtime
 // that boots its machine.
 func (a *app) inspected(cmd *cobra.Command, args []string, f runFlags) (rt *unitask.Runtime, req unitask.Request, ceiling *policy.Ceiling, codeOnStdin bool, err error) {
 	if req, codeOnStdin, err = a.request(cmd, args, f); err == nil {
@@ -222,7 +222,7 @@ type writerFunc func([]byte) (int, error)
 
 func (w writerFunc) Write(p []byte) (int, error) { return w(p) }
 
-// newRecording is a new file for a session's script.
+// newRecording returns a new file for a session's script.
 func newRecording(name string) (io.WriteCloser, error) {
 	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 }

@@ -67,7 +67,7 @@ func (a *app) answer(result any, err error) {
 	}
 }
 
-// console is where the console's text goes: the terminal's line editor while there is
+// console returns where the console's text goes: the terminal's line editor while there is
 // one.
 func (a *app) console() io.Writer {
 	if a.editor != nil {

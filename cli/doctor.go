@@ -73,7 +73,7 @@ func (a *app) attack(ctx context.Context, rt *unitask.Runtime, asJSON bool) erro
 	return nil
 }
 
-// attackRows are the lines of the table, and how many attempts got through.
+// attackRows returns the lines of the table, and how many attempts got through.
 func (a *app) attackRows(attempts []vmm.Attempt) (rows [][]string, through int) {
 	for _, t := range attempts {
 		if t.Through {

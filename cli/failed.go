@@ -21,7 +21,7 @@ func resultFlag(fl *pflag.FlagSet, asked *bool) {
 	_ = fl.SetAnnotation("json", resultObject, []string{})
 }
 
-// asksForObject says that a command line asks for a result object, also where its flags were not all read.
+// asksForObject reports whether a command line asks for a result object, also where its flags were not all read.
 func (a *app) asksForObject(cmd *cobra.Command, args []string) bool {
 	flag := cmd.Flags().Lookup("json")
 	if flag == nil || flag.Annotations[resultObject] == nil {

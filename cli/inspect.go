@@ -141,7 +141,7 @@ func oneLine(raw json.RawMessage) string {
 // maxNetRows bounds the table; --json has all.
 const maxNetRows = 100
 
-// networkTable is the netlog: totals in one line, and a row for each decision.
+// networkTable returns the netlog: totals in one line, and a row for each decision.
 func networkTable(rec *history.Inspection) (summary string, rows [][]string) {
 	var allowed, denied int
 	var up, down int64

@@ -94,7 +94,7 @@ func (a *app) readsFolder() error {
 	return hint(usage(errors.New("standard input is a folder")), "--dir brings a folder, < FILE a file's text; </dev/null is no input")
 }
 
-// sizeOf is a terminal's size.
+// sizeOf returns a terminal's size.
 func sizeOf(tty *os.File) unitask.TerminalSize {
 	columns, rows, err := term.GetSize(int(tty.Fd()))
 	if err != nil || columns <= 0 || rows <= 0 {
@@ -135,7 +135,7 @@ func (k *keys) SetReadDeadline(at time.Time) error {
 	return os.ErrNoDeadline
 }
 
-// colors is what FORCE_COLOR says to code that prints on this terminal; "" for what is
+// colors returns what FORCE_COLOR says to code that prints on this terminal; "" for what is
 // none, or wants no colours (no-color.org).
 func colors(to any, environment func(string) string) string {
 	name := environment("TERM")

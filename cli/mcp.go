@@ -260,7 +260,7 @@ func logHandler(w io.Writer, asJSON bool, level slog.Level) slog.Handler {
 	return slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})
 }
 
-// httpOptions are the flags of the HTTP side, checked.
+// httpOptions returns the flags of the HTTP side, checked.
 func (f *mcpFlags) httpOptions() (opts mcp.HTTPOptions, err error) {
 	opts = mcp.HTTPOptions{Addr: f.http, Hosts: f.hosts, Origins: f.origins, Anyone: f.anyone, Stateless: f.stateless, Drain: f.drain}
 	switch {

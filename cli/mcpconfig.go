@@ -93,7 +93,7 @@ var variables = []struct {
 // looked are the programs that a server looks for on PATH.
 var looked = []string{"qemu-system-x86_64", "qemu-system-aarch64", "npm", "gcc"}
 
-// desktopPath is the PATH of a program that is started from a desktop: launchd's, or systemd's.
+// desktopPath returns the PATH of a program that is started from a desktop: launchd's, or systemd's.
 func desktopPath(goos string) []string {
 	if goos == "darwin" {
 		return []string{"/usr/bin", "/bin", "/usr/sbin", "/sbin"}
@@ -101,7 +101,7 @@ func desktopPath(goos string) []string {
 	return []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 }
 
-// desktopEnv is what a server that is started from a desktop lacks of this environment.
+// desktopEnv returns what a server that is started from a desktop lacks of this environment.
 func (h host) desktopEnv() map[string]string {
 	env := map[string]string{}
 	for _, v := range variables {

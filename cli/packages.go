@@ -47,7 +47,7 @@ func (a *app) ownTable(rt *unitask.Runtime) {
 	}
 }
 
-// short is the beginning of a text for a table.
+// short returns the beginning of a text for a table.
 func short(text string) string {
 	const most = 60
 	if runes := []rune(text); len(runes) > most {

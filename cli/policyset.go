@@ -37,7 +37,7 @@ that back. The run's record and the audit log have each change.`,
 	return cmd
 }
 
-// sessionID is the id of the user's session of that name, or else the text itself.
+// sessionID returns the id of the user's session of that name, or else the text itself.
 func (a *app) sessionID(ctx context.Context, name string) string {
 	answer, err := a.asked(ctx, sessiond.Request{Op: sessiond.OpList}, sessiond.Streams{})
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 // codesProject is --project without a folder.
 const codesProject = "the code's"
 
-// projectRoot is the folder that --project brings: the one that is named, or that of the
+// projectRoot returns the folder that --project brings: the one that is named, or that of the
 // code's file, "" for the working directory. That is the nearest above which is a git
 // repository; else the nearest with a package.json, which in a repository may be one
 // package of several, without the node_modules that they share; else the code's own.
@@ -46,7 +46,7 @@ func projectRoot(named, file, home string) (string, error) {
 	return root, nil
 }
 
-// holds says that a path lies in a folder, or is it, whatever links lead there.
+// holds reports whether a path is in a folder, or is it, whatever links lead there.
 func holds(folder, path string) bool {
 	for _, real := range []func(string) (string, error){filepath.Abs, filepath.EvalSymlinks} {
 		f, err := real(folder)
@@ -58,7 +58,7 @@ func holds(folder, path string) bool {
 	return false
 }
 
-// nearest is the nearest folder from dir upwards that holds mark, "" if none does. A mark
+// nearest returns the nearest folder from dir upwards that holds mark, "" if none does. A mark
 // of another user does not count, unless the code's folder is his too: whoever can write
 // to a folder above (/tmp) could have all of it brought along. Git has the same rule
 // (safe.directory).

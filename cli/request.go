@@ -23,7 +23,7 @@ import (
 	"github.com/unitask/unitask/internal/userdir"
 )
 
-// recorded is the request of a record, with its secrets' values from the environment
+// recorded returns the request of a record, with its secrets' values from the environment
 // of now.
 func (a *app) recorded(cmd *cobra.Command, args []string, rt *unitask.Runtime, f runFlags) (unitask.Request, error) {
 	var other error
@@ -175,7 +175,7 @@ func fileCode(req *unitask.Request, name string) error {
 	return nil
 }
 
-// packageType is the type field of the nearest package.json, as Node looks it
+// packageType returns the type field of the nearest package.json, as Node looks it
 // up: from the folder upwards, stopping at the first one found or at a
 // node_modules folder.
 func packageType(dir string) string {
@@ -195,7 +195,7 @@ func packageType(dir string) string {
 // maxPackage bounds a package.json: nobody has asked for it to be read.
 const maxPackage = 1 << 20
 
-// typeField is the type in a package.json, "" where it has none that Node knows.
+// typeField returns the type in a package.json, "" if it has none that Node knows.
 func typeField(text []byte) string {
 	var pkg map[string]json.RawMessage // a struct would take Type and TYPE too, which Node does not
 	var kind string

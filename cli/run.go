@@ -166,7 +166,7 @@ func usageOf(err error) error {
 	return usage(err)
 }
 
-// granted are the fields of a request that the policy decides on: its wire form, made of
+// granted returns the fields of a request that the policy decides on: its wire form, made of
 // the flags that were given.
 func (f *runFlags) granted(a *app, cmd *cobra.Command) (req unitask.Request, err error) {
 	wire := map[string]any{}
@@ -310,7 +310,7 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 	return err
 }
 
-// runStreams are those of a run by its flags, but for a capture; ended, which is called behind it, closes them.
+// runStreams returns those of a run by its flags, but for a capture; ended, which is called behind it, closes them.
 func (a *app) runStreams(f runFlags, codeOnStdin bool) (streams unitask.IO, ended func() error, err error) {
 	ended = func() error { return nil }
 	switch {
@@ -362,8 +362,8 @@ func (a *app) warmLater(home string, sh unitask.Shape) {
 	}
 }
 
-// isGiven says that a standard input is for the code, though nobody has asked for that with -i: nobody types it, and
-// it can be read, which that of nohup can't.
+// isGiven reports whether a standard input is for the code, though nobody has asked for that with -i: nobody types it,
+// and it can be read, which that of nohup can't.
 func isGiven(s any) bool {
 	f, ok := s.(*os.File)
 	if !ok {
@@ -373,7 +373,7 @@ func isGiven(s any) bool {
 	return err == nil && flags&unix.O_ACCMODE != unix.O_WRONLY && !isTerminal(f)
 }
 
-// isEmpty says that nothing can come of a stream: it is /dev/null.
+// isEmpty reports whether nothing can come of a stream: it is /dev/null.
 func isEmpty(s any) bool {
 	f, ok := s.(*os.File)
 	if !ok {

@@ -56,7 +56,7 @@ func readSecret(ctx context.Context, v *vault.Vault, name, source string, given 
 	return v.Read(ctx, source)
 }
 
-// vault is what the home says of where secrets are.
+// vault returns what the home says of where secrets are.
 func (a *app) vault() (*vault.Vault, error) {
 	home, err := a.homeFolder()
 	if err != nil {

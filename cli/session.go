@@ -124,7 +124,7 @@ func (a *app) sessionServe() *cobra.Command {
 	return cmd
 }
 
-// given is a flag of the machine that was given, "" if none was.
+// given returns a flag of the machine that was given, "" if none was.
 func (f *runFlags) given(cmd *cobra.Command) (name string) {
 	cmd.LocalNonPersistentFlags().VisitAll(func(flag *pflag.Flag) {
 		if flag.Changed && flag.Name != "session" && flag.Name != "raw" {

@@ -56,7 +56,7 @@ folder with a link that leads out of it, a device or a pipe is refused, and noth
 	return cmd
 }
 
-// under is a target in a machine, which for one that names a folder has the source's own name.
+// under returns a target in a machine, which for one that names a folder has the source's own name.
 func under(target, base string) string {
 	if target == "" || strings.HasSuffix(target, "/") {
 		return target + base

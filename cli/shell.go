@@ -50,7 +50,7 @@ func (f *runFlags) machineFlags(cmd *cobra.Command, life *time.Duration) {
 	fl.DurationVar(life, "life", 0, "how long the machine lives at most (default, and the most, 24h)")
 }
 
-// machine is the request for one.
+// machine returns the request for one.
 func (f *runFlags) machine(a *app, cmd *cobra.Command, image string) (unitask.Request, error) {
 	req, err := f.granted(a, cmd)
 	if err != nil {

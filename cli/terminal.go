@@ -143,7 +143,7 @@ func colour(text []byte) (n int, is bool) {
 	return 0, false
 }
 
-// conceals says whether one of the parameters of a sequence that sets colours is 8, which is not
+// conceals reports whether one of the parameters of a sequence that sets colours is 8, which is not
 // the 8 of a colour: 38;5;8.
 func conceals(parameters string) bool {
 	list := strings.Split(parameters, ";")
@@ -241,7 +241,7 @@ var modes = []mode{
 	{"keypad", "\x1b>", false},      // what its keys send
 }
 
-// sets says whether a sequence that move takes may pass with its parameters, and
+// sets reports whether a sequence that move takes may pass with its parameters, and
 // remembers what there is to be taken back.
 func (t *terminal) sets(text []byte) bool {
 	switch {
@@ -268,7 +268,7 @@ func (t *terminal) sets(text []byte) bool {
 	return final != 'h' && final != 'l' || t.set(names...)
 }
 
-// set says whether these modes may be switched.
+// set reports whether these modes may be switched.
 func (t *terminal) set(names ...string) bool {
 	var list []mode
 	for _, name := range names {
@@ -284,7 +284,7 @@ func (t *terminal) set(names ...string) bool {
 	return true
 }
 
-// isControl says that a terminal would do something else than show a character.
+// isControl reports whether a terminal would do something else than show a character.
 func isControl(r rune) bool {
 	return r < 0x20 || r >= 0x7f && r < 0xa0 || // C0, DEL and C1
 		r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || // direction
@@ -298,7 +298,7 @@ func appendVisible(out []byte, r rune, text []byte) []byte {
 	return fmt.Appendf(out, "\\u%04x", r)
 }
 
-// visible is a text of one line with all of its control characters shown, also those
+// visible returns a text of one line with all of its control characters shown, also those
 // that end lines.
 func visible(s string) string {
 	clean := true
@@ -336,7 +336,7 @@ func visibleLine(s string) string {
 	return strings.Join(parts, "\t") + s[len(body):]
 }
 
-// visibleJSON is a JSON text that means the same, with those control characters escaped
+// visibleJSON returns a JSON text that means the same, with those control characters escaped
 // too that JSON itself leaves as they are.
 func visibleJSON(text []byte) []byte {
 	var out []byte

@@ -145,7 +145,7 @@ func (u *ui) table(header string, rows [][]string) {
 	w.Flush()
 }
 
-// safe is a name that somebody else chose, in quotes where it holds control or other
+// safe returns a name that somebody else chose, in quotes where it holds control or other
 // unprintable characters, so that it can neither forge a line nor pass for another.
 func safe(s string) string {
 	odd := func(r rune) bool { return r == utf8.RuneError || !strconv.IsPrint(r) }
@@ -161,7 +161,7 @@ func denial(d policy.Denial) string {
 	return d.String()
 }
 
-// mark is a check's sign, green or red on a terminal.
+// mark returns a check's sign, green or red on a terminal.
 func (u *ui) mark(ok bool) string {
 	sign, colour := "ok  ", "32"
 	if !ok {

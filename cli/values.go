@@ -56,7 +56,7 @@ func sizeVar(fl *pflag.FlagSet, name string, unit int64, usage string) *size {
 	return s
 }
 
-// sizeText is a number of bytes as the flag for it takes it.
+// sizeText returns a number of bytes as the flag for it takes it.
 func sizeText(bytes int64) string {
 	for _, u := range []struct {
 		shift int
@@ -72,7 +72,7 @@ func sizeText(bytes int64) string {
 // otherFlags are the flags of a request's fields that no policy decides on.
 var otherFlags = map[string]string{"args": "", "env": "env", "nodeArgs": "node-arg", "dirMax": "dir-max", "ca": "ca", "arch": "arch", "accel": "accel", "language": "lang", "exec": "exec", "sessionLifeSeconds": "life", "sessionIdleSeconds": "idle"}
 
-// flagOf is the flag for a field of a request by its name or key, nil if there is none.
+// flagOf returns the flag for a field of a request by its name or key, nil if there is none.
 func flagOf(cmd *cobra.Command, field string) *pflag.Flag {
 	name := otherFlags[field]
 	for _, f := range policy.Fields {
@@ -129,7 +129,7 @@ func inUnits(flag *pflag.Flag, reason string) string {
 	return ""
 }
 
-// settings are the flags that set these fields.
+// settings returns the flags that set these fields.
 func settings(cmd *cobra.Command, values map[string]int64) string {
 	var texts []string
 	for _, key := range []string{"dirMax", "memoryMb"} {

@@ -2,7 +2,7 @@ package cli
 
 import "runtime/debug"
 
-// version is the module's version as the Go toolchain recorded it.
+// version returns the module's version as the Go toolchain recorded it.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok || info.Main.Version == "" {

@@ -83,7 +83,7 @@ The process itself keeps within some 400 MiB, whatever tenants send (384 MiB and
 // defaultMachineMB is what a run takes that says nothing of memory.
 const defaultMachineMB = 512
 
-// room is how many runs at once, and how much memory for them.
+// room returns how many runs at once, and how much memory for them.
 func (f *workerFlags) room() (slots, memoryMB int, err error) {
 	memoryMB = int(f.memory.n)
 	if memoryMB == 0 {
@@ -243,7 +243,7 @@ func (f *workerFlags) readKeys(tenants []fleet.Tenant, cluster *embedded.Cluster
 	return k, err
 }
 
-// describeWorker is what a worker says of its host.
+// describeWorker returns what a worker says of its host.
 func describeWorker(ctx context.Context, rt *unitask.Runtime, ceiling *policy.Ceiling) (info fleet.WorkerInfo, err error) {
 	arch := unitask.HostArch()
 	info = fleet.WorkerInfo{Version: version(), Arch: string(arch), Images: language.Images(), Kernels: []string{string(unitask.Linux)}}
@@ -266,8 +266,8 @@ func describeWorker(ctx context.Context, rt *unitask.Runtime, ceiling *policy.Ce
 	return info, nil
 }
 
-// readSessionKeys reads the keys that workers share: one for all tenants, which is nil where none is named, and those
-// of some, which it notes there.
+// readSessionKeys reads the keys that workers share: one for all tenants, which is nil if none is named, and those of
+// some, which it notes there.
 func (f *workerFlags) readSessionKeys(tenants []fleet.Tenant) (all []byte, err error) {
 	for _, text := range f.sessionKeys {
 		file, into := text, &all

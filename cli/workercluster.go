@@ -24,7 +24,7 @@ func (f *clusterFlags) add(cmd *cobra.Command) {
 	fl.StringVar(&f.server, "server-name", "", "this server's name in the cluster (default one that is made up once and kept); one that takes the place of a host that is gone has that one's")
 }
 
-// read is the cluster that was asked for; nil is none.
+// read returns the cluster that was asked for; nil is none.
 func (f *clusterFlags) read(embeds bool) (*embedded.Cluster, error) {
 	if f.listen+f.name+f.routes+f.key+f.server == "" {
 		return nil, nil

@@ -1,6 +1,5 @@
-// Package debug is a console on a machine: QMP commands by name, verbs for what a
-// developer of guests does, waits and assertions for scripts. It works on a monitor that
-// it is given, and starts nothing.
+// Package debug provides a console for a machine: QMP commands by name, commands for developers of guests, and waits
+// and assertions for scripts. Its caller gives it a monitor; it starts nothing.
 package debug
 
 import (
@@ -34,7 +33,7 @@ type Config struct {
 	Record func(file string) (io.WriteCloser, error)
 	// Dump writes the machine's memory to a file.
 	Dump func(ctx context.Context, file string) (int64, error)
-	// Symbols are the kernel's; nil where it has none.
+	// Symbols are the kernel's; nil if it has none.
 	Symbols *Symbols
 	// Show receives what happens: events of QEMU and lines of the streams. It is called
 	// from several goroutines, one at a time.
@@ -54,7 +53,7 @@ type Console struct {
 	changed chan struct{}
 	watched *vmm.Monitor // whose events are read
 	gone    bool         // QEMU is
-	ended   string       // how the run ended, "" while it goes on
+	ended   string       // how the run ended, "" while it continues
 	quit    bool         // ErrQuit was returned
 	script  *recording   // nil where none is made
 	group   sync.WaitGroup
@@ -81,7 +80,7 @@ const (
 	patience     = 30 * time.Second // for a reply of QEMU's
 )
 
-// ErrQuit says that the console is to be left.
+// ErrQuit means that the console is to be left.
 var ErrQuit = errors.New("quit")
 
 // New returns a console.
@@ -195,7 +194,7 @@ func (c *Console) Wait() {
 	c.group.Wait()
 }
 
-// Quit says that the console was left by quit, and not by the end of its input.
+// Quit reports whether the console was left by quit, and not by the end of its input.
 func (c *Console) Quit() bool { return c.quit }
 
 // Complete returns what the line's last word may become.

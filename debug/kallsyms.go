@@ -125,7 +125,7 @@ func kallsymsBefore(image []byte, table int, tokens [256]string) ([]elf.Symbol, 
 	return nil, false
 }
 
-// rising says that these are markers: from 0, each above the one before it.
+// rising reports whether these are markers: from 0, each above the one before it.
 func rising(markers []byte) bool {
 	if le.Uint32(markers) != 0 {
 		return false
@@ -209,7 +209,7 @@ func kallsymsAddresses(symbols []elf.Symbol, offsets []byte, base uint64) bool {
 // arch/arm64/include/asm/memory.h of Linux 6.1.
 const arm64Text = 0xffff800008000000
 
-// relocated is what arm64's kernel writes into a field when it starts; its file has a 0
+// relocated returns what arm64's kernel writes into a field when it starts; its file has a 0
 // there, and an R_AARCH64_RELATIVE relocation with the value.
 func relocated(image []byte, field int) uint64 {
 	for ; len(image) >= 24; image = image[8:] {

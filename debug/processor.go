@@ -84,7 +84,7 @@ func (c *Console) breakpoint(ctx context.Context, set bool, args []string) (any,
 	return c.name(at), nil
 }
 
-// name is an address with its symbol.
+// name returns an address with its symbol.
 func (c *Console) name(at uint64) string {
 	if symbol := c.Symbols.At(at); symbol != "" {
 		return fmt.Sprintf("%#x %s", at, symbol)

@@ -128,7 +128,7 @@ func (c *Console) seen(ctx context.Context) (waits []string) {
 	return waits
 }
 
-// watchedStop says that QEMU has told of a stop, and passes it.
+// watchedStop reports whether QEMU has told of a stop, and passes it.
 func (c *Console) watchedStop() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,7 +137,7 @@ func (c *Console) watchedStop() bool {
 	return i >= 0
 }
 
-// cutBytes is the beginning of a text, of whole characters.
+// cutBytes returns the beginning of a text, of whole characters.
 func cutBytes(s string, n int) string {
 	if len(s) <= n {
 		return s

@@ -84,7 +84,7 @@ func typeName(types map[string]schemaInfo, name string, depth int) string {
 	return "any"
 }
 
-// Commands are the names of all commands, sorted.
+// Commands returns the names of all commands, sorted.
 func (s *Schema) Commands() []string {
 	list := make([]string, 0, len(s.commands))
 	for name := range s.commands {
@@ -94,7 +94,7 @@ func (s *Schema) Commands() []string {
 	return list
 }
 
-// Has says that there is a command of that name.
+// Has reports whether there is a command of that name.
 func (s *Schema) Has(command string) bool { return s.commands[command] != nil }
 
 // Usage is one line: the command with its arguments.
@@ -218,7 +218,7 @@ func (s *Schema) Complete(line string) (candidates []string) {
 	return candidates
 }
 
-// Nearest are the names most like one that does not exist, three at most.
+// Nearest returns the names most like one that does not exist, three at most.
 func (s *Schema) Nearest(name string) []string {
 	type near struct {
 		name     string

@@ -20,7 +20,7 @@ type Line struct {
 	Error   string `json:"error,omitempty"`
 }
 
-// ErrScript says that a line of a script failed; what of it was told before.
+// ErrScript means that a line of a script failed; what of it was told before.
 var ErrScript = errors.New("the script failed")
 
 // maxScript bounds a script's line.
@@ -68,7 +68,7 @@ func (c *Console) Script(ctx context.Context, text io.Reader, tell func(Line)) e
 	return lines.Err()
 }
 
-// plain is a result as jq takes it.
+// plain returns a result as jq takes it.
 func plain(result any) any {
 	raw, ok := result.(json.RawMessage)
 	if !ok {

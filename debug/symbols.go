@@ -17,7 +17,7 @@ import (
 
 // Symbols are a kernel's names for addresses, and its text.
 type Symbols struct {
-	// File is an ELF file with the symbols; "" where no file has them (WriteFile).
+	// File is an ELF file with the symbols; "" if no file has them (WriteFile).
 	File string
 
 	machine   elf.Machine
@@ -120,7 +120,7 @@ func (s *Symbols) add(list []elf.Symbol) {
 // release is how a linux kernel begins to say its version.
 var release = regexp.MustCompile(`Linux version ([0-9][-+.~_a-zA-Z0-9]{0,63}) \(`)
 
-// installed are a debug package's file and symbols for a kernel's image, if its file has
+// installed returns a debug package's file and symbols for a kernel's image, if its file has
 // the image's build ID.
 func installed(image []byte, debugFiles string) (string, []elf.Symbol) {
 	m := release.FindSubmatch(image)
@@ -191,7 +191,7 @@ func (s *Symbols) Locate(at uint64, memory []byte) bool {
 // maxOffset: an address further behind a symbol than this is not said to be in it.
 const maxOffset = 1 << 20
 
-// At names an address as symbol+offset, "" where no symbol is near.
+// At names an address as symbol+offset, "" if no symbol is near.
 func (s *Symbols) At(address uint64) string {
 	sym, offset, ok := s.find(address)
 	switch {
@@ -203,13 +203,13 @@ func (s *Symbols) At(address uint64) string {
 	return fmt.Sprintf("%s+%#x", sym.Name, offset)
 }
 
-// Returns says whether a call may return to an address: it is within a function.
+// Returns reports whether a call may return to an address: it is within a function.
 func (s *Symbols) Returns(address uint64) bool {
 	sym, offset, ok := s.find(address)
 	return ok && offset > 0 && elf.ST_TYPE(sym.Info) == elf.STT_FUNC
 }
 
-// Frameless says that the kernel's code keeps no frame pointers.
+// Frameless reports whether the kernel's code keeps no frame pointers.
 func (s *Symbols) Frameless() bool { return s != nil && s.frameless }
 
 // find returns the symbol at or before an address.
@@ -256,7 +256,7 @@ func (s *Symbols) Address(text string) (uint64, error) {
 	return at + s.slide + offset, nil
 }
 
-// Empty says that no symbols were found.
+// Empty reports whether no symbols were found.
 func (s *Symbols) Empty() bool { return s == nil || len(s.byAddress) == 0 }
 
 // symbolSections are those of WriteFile's.

@@ -94,7 +94,7 @@ func (c *Console) wait(ctx context.Context, args []string) (any, error) {
 	}
 }
 
-// never says why what is waited for can no longer come, "" where it may. mu is held.
+// never says why what is waited for can no longer come, "" if it may. mu is held.
 func (c *Console) never(what string) string {
 	switch {
 	case what == "end":

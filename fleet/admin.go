@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// ErrNoWorker says that no worker of that id is there. One that was killed is listed until it is missed.
+// ErrNoWorker means that no worker of that id is there. One that was killed is listed until it is missed.
 var ErrNoWorker = errors.New("is not there")
 
 // Drain has a worker take nothing more on and go when its runs have ended.
@@ -35,8 +35,8 @@ func (c *Client) Drain(ctx context.Context, worker string) error {
 // thereTime bounds the question whether a worker is there: its answer may be lost as it goes.
 const thereTime = 2 * time.Second
 
-// There says that a worker is connected, draining or not. It is asked itself, so that the answer needs no JetStream, which the
-// last servers of a cluster do not have.
+// There reports whether a worker is connected, draining or not. It is asked itself, so that the answer needs no
+// JetStream, which the last servers of a cluster do not have.
 func (c *Client) There(ctx context.Context, worker string) bool {
 	timed, cancel := context.WithTimeout(ctx, thereTime)
 	defer cancel()
@@ -52,7 +52,7 @@ type Depth struct {
 	Runs     uint64   `json:"runs"`
 }
 
-// Queue is what the queue holds. Tenants may not ask for it.
+// Queue returns what the queue holds. Tenants may not ask for it.
 func (c *Client) Queue(ctx context.Context) (list []Depth, err error) {
 	list = []Depth{}
 	subjects, err := c.queued(ctx)
@@ -70,7 +70,8 @@ func (c *Client) Queue(ctx context.Context) (list []Depth, err error) {
 	return list, nil
 }
 
-// queued is how many messages the queue has, by subject: JetStream's first page of them. The client library would read all.
+// queued returns how many messages the queue has, by subject: JetStream's first page of them. The client library would
+// read all.
 func (c *Client) queued(ctx context.Context) (map[string]uint64, error) {
 	timed, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
@@ -110,7 +111,7 @@ type RunInfo struct {
 	Why     string    `json:"why,omitempty"`
 }
 
-// Runs are the runs of the client's tenant that the fleet still knows, the newest first; at most
+// Runs returns the runs of the client's tenant that the fleet still knows, the newest first; at most
 // most of them.
 func (c *Client) Runs(ctx context.Context, most int) (found []RunInfo, err error) {
 	found = []RunInfo{}

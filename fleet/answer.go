@@ -54,15 +54,15 @@ func (s *submission) reply(ctx context.Context, msg *nats.Msg, reading *stdin) {
 	}
 }
 
-// published says that a message was published to the subject that we hear. A consumer of JetStream delivers to any
-// that its maker names, also where that user may not publish: such a message has its stream's subject.
+// published reports whether a message was published to the subject that we hear. A consumer of JetStream delivers to
+// any that its maker names, also where that user may not publish: such a message has its stream's subject.
 func published(m *nats.Msg) bool {
 	own, _, _ := strings.Cut(m.Sub.Subject, "*")
 	return strings.HasPrefix(m.Subject, own)
 }
 
-// asked says that a user asks for what the header names, who may publish to the subject. JetStream publishes its answers
-// to any subject that a request has named for them: they have no such header and nobody to answer to.
+// asked reports whether a user asks for what the header names, who may publish to the subject. JetStream publishes its
+// answers to any subject that a request has named for them: they have no such header and nobody to answer to.
 func asked(m *nats.Msg, header string) bool {
 	return m.Reply != "" && m.Header.Get(header) != ""
 }

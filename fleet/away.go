@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// away says that NATS did not do a thing now, and may a moment later: a cluster that has lost a node
+// away reports whether NATS did not do a thing now, and may a moment later: a cluster that has lost a node
 // takes seconds to choose who leads.
 func away(err error) bool {
 	for _, one := range []error{context.DeadlineExceeded, nats.ErrTimeout, nats.ErrNoResponders, nats.ErrDisconnected, nats.ErrReconnectBufExceeded, jetstream.ErrNoStreamResponse, errUnsettled, errStalled} {
@@ -26,7 +26,7 @@ func away(err error) bool {
 	return errors.As(err, &old) && old.Code == http.StatusServiceUnavailable
 }
 
-// errUnsettled says that an entry is about to be there, or is not known yet to who leads: a leader that is cut
+// errUnsettled means that an entry is about to be there, or is not known yet to who leads: a leader that is cut
 // off goes by what it has proposed and can't agree on, one that is new has what it was told before.
 var errUnsettled = errors.New("the run's entry is neither there nor not")
 

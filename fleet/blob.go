@@ -25,7 +25,7 @@ type blob struct {
 	Inline []byte `json:"inline,omitempty"`
 }
 
-// same says that two contents, nil being none, are the same.
+// same reports whether two contents, nil being none, are the same.
 func (b *blob) same(other *blob) bool {
 	return b == nil && other == nil || b != nil && other != nil && b.SHA256 == other.SHA256
 }
@@ -38,7 +38,7 @@ const transferTime = 10 * time.Minute
 // waits for as long as the whole transfer may take.
 const stallTime = 20 * time.Second
 
-// errStalled says that a transfer came to a stop.
+// errStalled means that a transfer came to a stop.
 var errStalled = fmt.Errorf("the transfer came to a stop: nothing more came for %v", stallTime)
 
 // watched cancels what is under way when it comes to a stop.
@@ -57,7 +57,7 @@ func watch(cancel func()) *watched {
 	return w
 }
 
-// moves says that it goes on.
+// moves says that it continues.
 func (w *watched) moves() { w.timer.Reset(stallTime) }
 
 // end says that nothing is under way, and how it ended.
@@ -85,7 +85,7 @@ type silent struct{ context.Context }
 
 func (silent) Deadline() (time.Time, bool) { return time.Now().Add(stallTime), true }
 
-// moving is content that is sent: each time that more of it is asked for, the transfer goes on.
+// moving is content that is sent: each time that more of it is asked for, the transfer continues.
 type moving struct {
 	io.Reader
 	w *watched
@@ -96,7 +96,7 @@ func (m moving) Read(p []byte) (int, error) {
 	return m.Reader.Read(p)
 }
 
-// info is what the store says of an object.
+// info returns what the store says of an object.
 func (s tenantStore) info(ctx context.Context, name string) (*jetstream.ObjectInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, stallTime)
 	defer cancel()

@@ -41,7 +41,7 @@ type sealedCall struct {
 // sealedFor is how long such a call is good, by clocks of hosts that may differ.
 const sealedFor = 15 * time.Minute
 
-// digest is over what a call that begins a session, or goes on with one, asks for.
+// digest is over what a call that begins a session, or continues with one, asks for.
 func (c call) digest() (string, error) {
 	text, err := json.Marshal(struct {
 		Op, Session, Caller string
@@ -94,7 +94,7 @@ type once struct {
 	seen map[[32]byte]time.Time
 }
 
-// first says that something comes for the first time since it was good.
+// first reports whether something comes for the first time since it was good.
 func (o *once) first(what [32]byte, now time.Time) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -55,7 +55,7 @@ func Connect(config Config) (*Client, error) {
 // Close lets go of the connection.
 func (c *Client) Close() { c.nc.Close() }
 
-// Server is the name of the server of NATS that it is connected to, "" for none now.
+// Server returns the name of the server of NATS that it is connected to, "" for none now.
 func (c *Client) Server() string { return c.nc.ConnectedServerName() }
 
 // open opens the tenant, once: each run would take exchanges for what stays the same.
@@ -75,7 +75,7 @@ func (c *Client) open(ctx context.Context) (tenantStore, error) {
 	return s, err
 }
 
-// workersStore is what the workers say of themselves; jetstream.ErrBucketNotFound is that none was ever there.
+// workersStore returns what the workers say of themselves; jetstream.ErrBucketNotFound is that none was ever there.
 func (c *Client) workersStore(ctx context.Context) (jetstream.KeyValue, error) {
 	c.mu.Lock()
 	there := c.workers
@@ -99,8 +99,8 @@ func (c *Client) forget() {
 	c.store, c.workers, c.seen = nil, nil, nil
 }
 
-// lately are the workers as they were a beat ago at most, which is how often they say something. It says also whether
-// they were looked at just now.
+// lately returns the workers as they were a beat ago at most, which is how often they say something. It says also
+// whether they were looked at just now.
 func (c *Client) lately(ctx context.Context) (list []WorkerInfo, now bool, err error) {
 	c.mu.Lock()
 	list, now = c.seen, time.Since(c.seenAt) >= c.config.Times.Beat || len(c.seen) == 0
@@ -111,7 +111,7 @@ func (c *Client) lately(ctx context.Context) (list []WorkerInfo, now bool, err e
 	return list, now, err
 }
 
-// Workers are those that have said a thing of themselves lately.
+// Workers returns those that have said a thing of themselves lately.
 func (c *Client) Workers(ctx context.Context) (list []WorkerInfo, err error) {
 	list, err = listWorkers(ctx, c.js)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {

@@ -23,7 +23,8 @@ const (
 	packagesTime  = 30 * time.Minute // beside the run, to install packages at the worker
 )
 
-// limit is how long one worker may have a run: its time limit, the start of a machine, what goes there and comes back, and a lease.
+// limit returns how long one worker may have a run: its time limit, the start of a machine, what goes there and comes
+// back, and a lease.
 func limit(run *unitask.FleetRun, times Times) time.Duration {
 	req := run.Request
 	all := req.Timeout

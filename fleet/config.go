@@ -48,7 +48,7 @@ func (c Config) withDefaults() (Config, error) {
 // workerKeySize is that of a worker's key, in bytes: X25519.
 const workerKeySize = 32
 
-// sealTo is the key that secrets for a worker are sealed to.
+// sealTo returns the key that secrets for a worker are sealed to.
 func (c Config) sealTo(w WorkerInfo) (*[workerKeySize]byte, error) {
 	if len(w.Key) != workerKeySize {
 		return nil, fmt.Errorf("worker %.40q has no key: %w", w.ID, errMalformed)
@@ -75,7 +75,7 @@ func (c Config) checkURL() error {
 	return nil
 }
 
-// redacted is an address without what may be a password.
+// redacted returns an address without what may be a password.
 func redacted(address string) string {
 	before, after, found := strings.Cut(address, "@")
 	if !found {

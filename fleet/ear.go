@@ -59,7 +59,7 @@ func (e *ear) again() {
 	}
 }
 
-// take is the next message, nil where there is none now.
+// take returns the next message, nil if there is none now.
 func (e *ear) take() *nats.Msg {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -1,15 +1,14 @@
-// Package fleet runs on many hosts, over NATS JetStream: a Client submits runs, a Worker takes those
-// that it has room for.
+// Package fleet runs code on many hosts, over NATS JetStream: a Client submits runs, and a Worker takes those that it
+// has room for.
 //
-// A run's state is one entry in a key-value bucket, and its revision is the fence: whoever replaces
-// the entry from the revision that he knows has decided, and nobody else can. The queue only says
-// which entries to look at. What is large lies in an object store by its SHA-256. What is printed
-// goes over plain subjects while the run lasts, and is filled in from the report where some was
-// lost.
+// A run's state is one entry in a key-value bucket. Its revision is the fence: whoever replaces the entry from the
+// revision that he knows has decided, and nobody else can. The queue only says which entries to look at. An object
+// store keeps large data by its SHA-256. Output goes over plain subjects while the run lasts, and the report fills in
+// lost parts.
 //
-// A tenant is an account of NATS. It is not trusted: what it does in its account reaches no other's,
-// all that a worker reads there is bounded and checked, and no tenant gets all of a worker. Users of
-// one account trust each other. The package boots nothing; a Runner does.
+// A tenant is an account of NATS, and is not trusted. Its actions in its account reach no other account, a worker
+// limits and checks everything that it reads there, and no tenant gets all of a worker. Users of one account trust each
+// other. The package boots nothing; a Runner does.
 package fleet
 
 import (
@@ -101,7 +100,7 @@ const (
 	Cancelled State = "cancelled" // by its submitter
 )
 
-// over says that nothing follows.
+// over reports whether nothing follows.
 func (s State) over() bool { return s == Ended || s == Lost || s == Cancelled }
 
 // entry is a run's state in its tenant's bucket.
@@ -171,7 +170,7 @@ func CheckTenant(name string) error {
 // prefix, which no tenant may listen to.
 const inboxPrefix = "_INBOX_"
 
-// Permissions are those of a user that only submits, in its tenant's account: it publishes and hears
+// Permissions returns those of a user that only submits, in its tenant's account: it publishes and hears
 // entries, files and subjects of runs, and can read which workers there are. Workers have no such
 // bounds.
 //
@@ -241,8 +240,8 @@ func makeTenant(ctx context.Context, js jetstream.JetStream, tenant string, repl
 	return openTenant(ctx, js, tenant)
 }
 
-// atLeast is how many replicas a stream is to have: those that are asked for, and none less than it has, since another
-// worker may have seen more servers.
+// atLeast returns how many replicas a stream is to have: those that are asked for, and none less than it has, since
+// another worker may have seen more servers.
 func atLeast(ctx context.Context, js jetstream.JetStream, stream string, replicas int) (int, error) {
 	s, err := js.Stream(ctx, stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -272,7 +271,7 @@ func (s tenantStore) get(ctx context.Context, run string) (e entry, revision uin
 	return e, v.Revision(), nil
 }
 
-// errMalformed says that a tenant's data is not what its client writes.
+// errMalformed means that a tenant's data is not what its client writes.
 var errMalformed = errors.New("malformed")
 
 // replace replaces an entry of that revision; errFenced is that it has another one by now.
@@ -289,5 +288,5 @@ func (s tenantStore) replace(ctx context.Context, run string, e entry, revision 
 	return revision, err
 }
 
-// errFenced says that somebody else has decided on a run.
+// errFenced means that somebody else has decided on a run.
 var errFenced = errors.New("the run is no longer this worker's")

@@ -15,9 +15,9 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Container images and own images that a submitter has. The task says what a machine gets of one; its disk, or the archive of
-// an own one's files, lies in the object store, compressed, under its own SHA-256. A worker takes it once, for that tenant, if
-// its ceiling allows it.
+// Container images and own images that a submitter has. The task says what a machine gets of one; its disk, or the
+// archive of an own one's files, is in the object store, compressed, under its own SHA-256. A worker takes it once, for
+// that tenant, if its ceiling allows it.
 
 const (
 	imagePrefix = "image-"
@@ -135,7 +135,8 @@ func (h onHost) image(ctx context.Context, job Job, ceiling *policy.Ceiling) (st
 	}
 }
 
-// imageOf is the image that a job that brings one asks for under a ceiling, which is wider where that image is taken.
+// imageOf returns the image that a job that brings one asks for under a ceiling, which is wider where that image is
+// taken.
 func imageOf(job Job, ceiling *policy.Ceiling) (name string, wide *policy.Ceiling, taken bool) {
 	key := job.Image.KeyFor(job.Tenant)
 	if wide = ceiling.BringingImage(job.Image.Digest(), key); wide.Image(key) {

@@ -147,14 +147,14 @@ func (l *lane) prepare(ctx context.Context) error {
 		}
 		queues = append(queues, queue)
 	}
-	if l.queues == nil { // later they are the same, made anew
+	if l.queues == nil { // later they are the same, made again
 		l.tenantStore, l.queues, l.workers, l.missed, l.sessions = s, queues, workers, missed, held
 	}
 	l.copies = replicas
 	return nil
 }
 
-// account is the account of NATS that the tenant's worker is a user of.
+// account returns the account of NATS that the tenant's worker is a user of.
 func (l *lane) account(ctx context.Context) (string, error) {
 	timed, cancel := context.WithTimeout(ctx, l.w.config.Times.Lease)
 	defer cancel()
@@ -173,7 +173,7 @@ func (l *lane) account(ctx context.Context) (string, error) {
 	return info.Data.Account, nil
 }
 
-// next is the next message of the queue; its msg is nil where there is none now.
+// next returns the next message of the queue; its msg is nil if there is none now.
 func (l *lane) next() (d delivery) {
 	if !l.nc.IsConnected() || time.Now().Before(l.away) {
 		return d
@@ -271,14 +271,14 @@ func (l *lane) lives(ctx context.Context, worker string) (bool, error) {
 	return false, err
 }
 
-// others are the workers that the tenant's account lists, read by one run at a time.
+// others returns the workers that the tenant's account lists, read by one run at a time.
 func (l *lane) others(ctx context.Context) ([]WorkerInfo, error) {
 	l.listing.Lock()
 	defer l.listing.Unlock()
 	return listWorkers(ctx, l.js)
 }
 
-// largest is the most memory, in MiB, that a worker of this architecture has.
+// largest returns the most memory, in MiB, that a worker of this architecture has.
 func (l *lane) largest(ctx context.Context) (memoryMB int) {
 	workers, _ := l.others(ctx)
 	if cut(workers) {

@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// What lies in a tenant's account may be any number of keys and any number of bytes, whatever limits its streams were made
-// with. So lists are read a page at a time, and no further than their bounds.
+// What is in a tenant's account may be any number of keys and any number of bytes, whatever limits its streams were
+// made with. So lists are read a page at a time, and no further than their bounds.
 
 // bound is how much of a bucket is read.
 type bound struct {
@@ -89,10 +89,10 @@ func list(ctx context.Context, js jetstream.JetStream, bucket string, most bound
 	return context.Cause(ctx)
 }
 
-// cut says that there may be more workers than were listed, of which nothing is known.
+// cut reports whether there may be more workers than were listed, of which nothing is known.
 func cut(workers []WorkerInfo) bool { return len(workers) >= ofWorkers.keys }
 
-// listWorkers are the workers that have said something of themselves lately.
+// listWorkers returns the workers that have said something of themselves lately.
 func listWorkers(ctx context.Context, js jetstream.JetStream) (workers []WorkerInfo, err error) {
 	err = list(ctx, js, workersBucket, ofWorkers, false, func(key string, value []byte) {
 		var info WorkerInfo

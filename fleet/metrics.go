@@ -59,10 +59,10 @@ func newMetrics(w *Worker) *metrics {
 	return m
 }
 
-// Metrics are the worker's numbers for Prometheus, by class (the architecture) and tenant.
+// Metrics returns the worker's numbers for Prometheus, by class (the architecture) and tenant.
 func (w *Worker) Metrics() prometheus.Collector { return w.metrics }
 
-// Connected says that the worker is connected for each of its tenants.
+// Connected reports whether the worker is connected for each of its tenants.
 func (w *Worker) Connected() bool {
 	for _, l := range w.lanes {
 		if !l.nc.IsConnected() {

@@ -66,8 +66,8 @@ func (c *claim) orphaned(ctx context.Context) bool {
 	}
 }
 
-// missedFor is how long ago a worker was noted as missed, which this notes: who waits for it may be lost as well, and
-// the next one need not begin anew. It goes by NATS's clock. What can't be noted is missed for no time.
+// missedFor returns how long ago a worker was noted as missed, which this notes: who waits for it may be lost as well,
+// and the next one need not begin anew. It goes by NATS's clock. What can't be noted is missed for no time.
 func (l *lane) missedFor(ctx context.Context, worker string) time.Duration {
 	timed, cancel := context.WithTimeout(ctx, l.w.config.Times.Beat)
 	defer cancel()

@@ -48,7 +48,7 @@ type Done struct {
 	Left    Left            // nil is nothing
 }
 
-// OnHost is the Runner of a Runtime. Every run is held to policy.ForFleet with this host's own file,
+// OnHost returns the Runner of a Runtime. Every run is held to policy.ForFleet with this host's own file,
 // nil for none, and to what it says for the tenant.
 func OnHost(rt *unitask.Runtime, file *policy.Ceiling) Runner {
 	return onHost{rt, policy.ForFleet(file)}

@@ -79,7 +79,7 @@ func (l *lane) listenSessions() error {
 	return err
 }
 
-// inbox says that an answer goes to who may ask, and to no subject that only workers may write to.
+// inbox reports whether an answer goes to who may ask, and to no subject that only workers may write to.
 func (l *lane) inbox(subject string) bool {
 	return strings.HasPrefix(subject, inboxPrefix+l.tenant+".")
 }
@@ -187,7 +187,7 @@ func (l *lane) readCall(ctx context.Context, m *nats.Msg, holds *holding) (c cal
 	return c, secrets, nil
 }
 
-// begin starts a session, goes on with one that is paused, or removes one that nobody holds.
+// begin starts a session, continues with one that is paused, or removes one that nobody holds.
 func (l *lane) begin(ctx context.Context, m *nats.Msg) (reply, error) {
 	holds := holding{l: l}
 	defer holds.give()
@@ -291,7 +291,7 @@ func (w *Worker) keepSession(h *hosted) bool {
 	return true
 }
 
-// goOn goes on with a session from its pause.
+// goOn continues with a session from its pause.
 func (l *lane) goOn(ctx context.Context, c call, secrets map[string]string) (reply, error) {
 	w := l.w
 	if h := w.held(l, c.Session); h != nil {
@@ -351,7 +351,7 @@ func (l *lane) goOn(ctx context.Context, c call, secrets map[string]string) (rep
 	return r, err
 }
 
-// held is a session that this worker holds, nil if it does not.
+// held returns a session that this worker holds, nil if it does not.
 func (w *Worker) held(l *lane, id string) *hosted {
 	w.mu.Lock()
 	defer w.mu.Unlock()

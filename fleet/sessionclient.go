@@ -90,7 +90,7 @@ func (c *Client) begin(ctx context.Context, ask call, secrets map[string]string,
 	return r, err
 }
 
-// SessionViews are the tenant's sessions: those whose worker is gone are lost.
+// SessionViews returns the tenant's sessions: those whose worker is gone are lost.
 func (c *Client) SessionViews(ctx context.Context) (list []sessiond.View, err error) {
 	workers, err := c.Workers(ctx)
 	if err != nil {
@@ -112,9 +112,9 @@ func (c *Client) SessionViews(ctx context.Context) (list []sessiond.View, err er
 	return list, nil
 }
 
-// Session is a session on a worker of the fleet. Any goroutine may use it, and any process of the tenant.
-// A call's error is a *unitask.SessionError where it has ended, a *SessionLostError where its worker is gone, and a
-// *unitask.BusyError where there is no room. A session that is paused goes on by the next call.
+// Session is a session on a worker of the fleet. Any goroutine may use it, and any process of the tenant. A call's
+// error is a *unitask.SessionError if it has ended, a *SessionLostError where its worker is gone, and a
+// *unitask.BusyError where there is no room. A session that is paused continues by the next call.
 type Session struct {
 	ID   string
 	View sessiond.View // as it began
@@ -122,7 +122,7 @@ type Session struct {
 	c *Client
 }
 
-// Session is the session of that id; a call finds whether there is one.
+// Session returns the session of that id; a call finds whether there is one.
 func (c *Client) Session(id string) *Session { return &Session{ID: id, c: c} }
 
 // ask has the session's worker do something.
@@ -366,7 +366,7 @@ func (s *Session) List(ctx context.Context, name string, depth int) (list []unit
 	return r.Files, r.More, err
 }
 
-// Fork starts n sessions on the same worker that go on from where this one is.
+// Fork starts n sessions on the same worker that continue from where this one is.
 func (s *Session) Fork(ctx context.Context, n int) (forks []*Session, err error) {
 	r, err := s.ask(ctx, call{Request: sessiond.Request{Op: sessiond.OpFork, Count: n}}, nil, nil)
 	for _, v := range r.Sessions {
@@ -375,14 +375,14 @@ func (s *Session) Fork(ctx context.Context, n int) (forks []*Session, err error)
 	return forks, err
 }
 
-// Pause has the object store keep the session, for a day or until its life is over: any worker of the same kind that has the
-// same session key goes on with it. It is refused where the machine holds secrets, as unitask.Session.Pause.
+// Pause has the object store keep the session, for a day or until its life is over: any worker of the same kind that
+// has the same session key continues with it. It is refused where the machine holds secrets, as unitask.Session.Pause.
 func (s *Session) Pause(ctx context.Context) error {
 	_, err := s.ask(ctx, call{Request: sessiond.Request{Op: sessiond.OpPause}}, nil, nil)
 	return err
 }
 
-// Resume goes on with a session that is paused, or from the last pause of one that is lost; what it did since then is
+// Resume continues with a session that is paused, or from the last pause of one that is lost; what it did since then is
 // lost. Secrets have the values of those that it was given.
 func (s *Session) Resume(ctx context.Context, secrets map[string]string) error {
 	_, err := s.c.begin(ctx, call{Request: sessiond.Request{Op: sessiond.OpResume, Session: s.ID}}, secrets, func(WorkerInfo) bool { return true })

@@ -92,7 +92,7 @@ func (h *hosted) live() {
 	h.w.dismiss(h.l, h.memoryMB)
 }
 
-// now is the session's entry as this worker has written it.
+// now returns the session's entry as this worker has written it.
 func (h *hosted) now() sessionEntry {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -141,7 +141,7 @@ func (h *hosted) pause(ctx context.Context) error {
 	}
 	old := h.now()
 	h.mu.Lock()
-	h.left = true // whoever reads what follows may go on with it
+	h.left = true // whoever reads what follows may continue with it
 	h.mu.Unlock()
 	err = h.write(ctx, func(e *sessionEntry) {
 		e.View.State, e.View.ExpiresAt, e.Pause, e.PausedAt, e.Secrets = sessiond.Paused, h.Expires(), &b, time.Now().UTC(), secrets

@@ -41,7 +41,7 @@ const (
 // sessionKeySize is that of a key, in bytes.
 const sessionKeySize = 32
 
-// tenantKey is a tenant's own key, where only one for all is given.
+// tenantKey returns a tenant's own key, where only one for all is given.
 func tenantKey(key []byte, tenant string) ([]byte, error) {
 	return hkdf.Key(sha256.New, key, nil, "unitask sessions of "+tenant, sessionKeySize)
 }
@@ -59,7 +59,7 @@ func newSealer(key []byte, tenant, session string) (*sealer, error) {
 	return &sealer{aead: aead, bound: []byte("unitask session " + tenant + "/" + session)}, err
 }
 
-// next is the next piece's nonce: 15 random bytes, its number, and whether it is the last.
+// next returns the next piece's nonce: 15 random bytes, its number, and whether it is the last.
 func (s *sealer) next(last bool) []byte {
 	binary.BigEndian.PutUint64(s.nonce[15:23], s.count)
 	s.count++
@@ -144,7 +144,7 @@ func (s tenantStore) putState(ctx context.Context, key []byte, session, home, sc
 	return s.put(ctx, f, false)
 }
 
-// sessionFolder is where a home has a session's paused machine.
+// sessionFolder returns where a home has a session's paused machine.
 func sessionFolder(of, session string) string { return filepath.Join(home.Dir(of).Sessions(), session) }
 
 func packState(to io.Writer, home, session string) error {

@@ -40,7 +40,7 @@ var (
 	ofReply = bounds{1 << 20, 256 << 10, maxReply, maxOutput, maxReportValues}
 )
 
-// enclose is an envelope as it is sent.
+// enclose returns an envelope as it is sent.
 func (s tenantStore) enclose(ctx context.Context, v any, most bounds, parts ...[]byte) ([]byte, error) {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -144,7 +144,7 @@ func (s tenantStore) disclose(ctx context.Context, e envelope, most bounds, v an
 	return parts, err
 }
 
-// part is one of several, nil where it did not come.
+// part is one of several, nil if it did not come.
 func part(parts [][]byte, i int) []byte {
 	if i < len(parts) {
 		return parts[i]

@@ -22,7 +22,7 @@ const (
 	sessionsBucket = "unitask-sessions-" // and the tenant
 
 	subjectSession = "unitask.session." // TENANT.SESSION: a call
-	subjectBegin   = "unitask.begin."   // TENANT.WORKER: a new session, or one that goes on
+	subjectBegin   = "unitask.begin."   // TENANT.WORKER: a new session, or one that continues
 
 	opFiles = "files" // beside holder's operations: a list of Path, Count levels deep
 
@@ -48,10 +48,10 @@ type sessionEntry struct {
 	Why      string        `json:"why,omitempty"`     // it has ended
 }
 
-// SessionLostError says that a session's worker is gone, and the session with it.
+// SessionLostError means that a session's worker is gone, and the session with it.
 type SessionLostError struct {
 	ID, Worker string
-	PausedAt   time.Time // if not zero, Resume goes on from this pause; what it did since then is lost
+	PausedAt   time.Time // if not zero, Resume continues from this pause; what it did since then is lost
 }
 
 func (e *SessionLostError) Error() string {

@@ -14,8 +14,8 @@ import (
 // each idle worker an exchange a second. A worker that finds a run which it can never do, and knows one that can, gives it
 // back and has that one look: the run is there after milliseconds, and those behind it are not behind it.
 
-// lacks says that a worker can never do a run, whatever room it has now. A worker that says nothing of what it has is
-// taken to have it.
+// lacks reports whether a worker can never do a run, whatever room it has now. A worker that says nothing of what it
+// has is taken to have it.
 func lacks(w WorkerInfo, req unitask.Request, memoryMB int) bool {
 	kernel := len(w.Kernels) > 0 && req.Kernel != "" && !slices.Contains(w.Kernels, string(req.Kernel))
 	jail := len(w.Jail) > 0 && slices.ContainsFunc(req.RequireJail, func(layer string) bool { return !slices.Contains(w.Jail, layer) })

@@ -17,7 +17,7 @@ import (
 )
 
 // task is what is to run: a request whose secrets have names only, and what comes with it. Where its code is large, the
-// code lies elsewhere (entry.Code).
+// code is elsewhere (entry.Code).
 type task struct {
 	Request unitask.Request `json:"request"`
 	Code    []int64         `json:"code,omitempty"`   // bytes of the code and of each neighbour in entry.Code
@@ -137,7 +137,7 @@ func (t *task) putIn(ctx context.Context, s tenantStore, b *blob) error {
 	return err
 }
 
-// codeOf are the texts of a request that may be large.
+// codeOf returns the texts of a request that may be large.
 func codeOf(req *unitask.Request) (list []*string) {
 	list = append(list, &req.Code)
 	for i := range req.Neighbours {
@@ -146,7 +146,7 @@ func codeOf(req *unitask.Request) (list []*string) {
 	return list
 }
 
-// here is the request as a worker runs it: an image that comes along is not the one that has its name here.
+// here returns the request as a worker runs it: an image that comes along is not the one that has its name here.
 func (t task) here(tenant string) unitask.Request {
 	req := t.Request
 	if t.Image != nil {
@@ -187,13 +187,13 @@ func (r report) put(ctx context.Context, s tenantStore) (*blob, error) {
 	return &b, err
 }
 
-// Repeatable says whether a run may be made again when its worker is lost: it can't have acted on
+// Repeatable reports whether a run may be made again when its worker is lost: it can't have acted on
 // anybody, since it had no network and no secrets. Who asks for more runs once at most.
 func Repeatable(req unitask.Request) bool {
 	return len(req.AllowNet)+len(req.AllowTCP)+len(req.Secrets) == 0 && !req.AllowNetAny
 }
 
-// outcome is what Runtime.Run would return for a report.
+// outcome returns what Runtime.Run would return for a report.
 func (r report) outcome() (*unitask.Result, error) {
 	switch {
 	case r.Field != nil:

@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// candidate is a run that this worker may claim; nil is that there is nothing to claim, or not now. watched says that
-// the message stays in hand: the run's worker is looked for.
+// candidate returns a run that this worker may claim; nil is that there is nothing to claim, or not now. watched says
+// that the message stays in hand: the run's worker is looked for.
 func (l *lane) candidate(ctx context.Context, d delivery, run string) (c *claim, watched bool) {
 	w, msg := l.w, d.msg
 	e, revision, err := l.get(ctx, run)
@@ -112,7 +112,7 @@ func (c *claim) undertake(ctx context.Context) (give func()) {
 	return nil
 }
 
-// hint is how much memory, in MiB, is kept for the machine before the task was read, by what its entry says.
+// hint returns how much memory, in MiB, is kept for the machine before the task was read, by what its entry says.
 func (c *claim) hint() int {
 	if _, most := c.w.share(); c.entry.MemoryMB <= most {
 		return max(1, c.entry.MemoryMB)
@@ -120,7 +120,7 @@ func (c *claim) hint() int {
 	return 1
 }
 
-// codeBytes is what the code takes of the worker's memory; code that is too large is not read.
+// codeBytes returns what the code takes of the worker's memory; code that is too large is not read.
 func (c *claim) codeBytes() int64 {
 	if b := c.entry.Code; b != nil && b.Size > 0 && b.Size <= maxCode {
 		return heldTimes * b.Size
@@ -153,7 +153,7 @@ func (c *claim) back(ctx context.Context, before entry) {
 	}
 }
 
-// again says that a run whose worker is lost is made again; else it ends as lost.
+// again reports whether a run whose worker is lost is made again; else it ends as lost.
 func (c *claim) again(ctx context.Context, job task, before entry) bool {
 	w, tenant := c.w, c.lane.tenant
 	if why := again(job.Request, before); why != "" {

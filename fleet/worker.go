@@ -27,8 +27,8 @@ type WorkerConfig struct {
 	// now, where servers of NATS come later. What has more keeps them.
 	Replicas    int
 	ReplicasNow func() int
-	// SessionKey, 32 bytes, seals sessions that are paused, each tenant's with a key that is derived from it:
-	// workers that have the same go on with each other's. nil is one of its own.
+	// SessionKey, 32 bytes, seals sessions that are paused, each tenant's with a key that is derived from it: workers that
+	// have the same continue with each other's. nil is one of its own.
 	SessionKey []byte
 	// Key, 32 bytes, is the worker's private key, to whose public one secrets are sealed (Config.WorkerKeys); nil is one of its own,
 	// for as long as it lives.
@@ -140,7 +140,7 @@ func NewWorker(ctx context.Context, config WorkerConfig, runner Runner) (_ *Work
 	return w, nil
 }
 
-// workerKey is the pair of keys of a private one, nil being one that is made.
+// workerKey returns the pair of keys of a private one, nil being one that is made.
 func workerKey(private []byte) (public, own *[workerKeySize]byte, err error) {
 	if private == nil {
 		return box.GenerateKey(rand.Reader)
@@ -171,14 +171,15 @@ func (w *Worker) apart(ctx context.Context) error {
 	return nil
 }
 
-// Info is what the worker says of itself.
+// Info returns what the worker says of itself.
 func (w *Worker) Info() WorkerInfo {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.info
 }
 
-// told is what the worker says of itself to a tenant: the memory is what that one can have, and what of it it can't have now.
+// told returns what the worker says of itself to a tenant: the memory is what that one can have, and what of it it
+// can't have now.
 func (w *Worker) told(l *lane) WorkerInfo {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -328,7 +329,7 @@ func (w *Worker) inTurn() []*lane {
 	})
 }
 
-// share is how much of a worker's room one tenant may take: what is left is enough that each other
+// share returns how much of a worker's room one tenant may take: what is left is enough that each other
 // has one run at once, however many this one has and however long they last.
 func (w *Worker) share() (slots, memoryMB int) {
 	others := len(w.lanes) - 1

@@ -36,7 +36,7 @@ type Network interface {
 type Hello struct {
 	Version int    `json:"version"`
 	Kernel  string `json:"kernel"` // contract.KernelLinux or KernelNanos
-	// Started: the program runs already, in a conversation that goes on.
+	// Started: the program runs already, in a conversation that continues.
 	Started bool `json:"started,omitempty"`
 }
 
@@ -95,9 +95,9 @@ const askEvery = 5 * time.Millisecond
 // takes its hello.
 func Connect(ctx context.Context, n Network) (*Conn, error) { return connect(ctx, n, false) }
 
-// Rejoin goes on with a lasting conversation (Lasting) on another network, or on this one when its
-// connection was lost: the guest gets the time and fresh entropy, and the streams of the program go on
-// (Stream), which has started long ago. What was under way between host and guest may be lost.
+// Rejoin continues with a lasting conversation (Lasting) on another network, or on this one when its connection was
+// lost: the guest gets the time and fresh entropy, and the streams of the program continue (Stream), which has started
+// long ago. What was under way between host and guest may be lost.
 func Rejoin(ctx context.Context, n Network) (*Conn, error) {
 	c, err := connect(ctx, n, true)
 	if err == nil {
@@ -270,7 +270,7 @@ func (c *Conn) Relay(ports []uint16) error {
 	return nil
 }
 
-// ErrGone says that the guest went away without an exit frame.
+// ErrGone means that the guest went away without an exit frame.
 var ErrGone = errors.New("the guest went away")
 
 // Stream carries the streams of a started program until it ends. stdin may be
@@ -327,8 +327,8 @@ func (c *Conn) Stream(ctx context.Context, stdin io.Reader, stdout, stderr io.Wr
 	}
 }
 
-// StdinErr says, after Stream, why stdin could not be read to its end; it is nil where it was, and
-// where the program ended before. A terminal has none: one that hangs up has ended.
+// StdinErr says, after Stream, why stdin could not be read to its end; it is nil if it was, and where the program ended
+// before. A terminal has none: one that hangs up has ended.
 func (c *Conn) StdinErr() error {
 	if f := c.feed.Load(); f != nil && f.stdin != nil && c.resized == nil {
 		return f.stdin.Err()

@@ -52,7 +52,7 @@ func Lacks(line string) (what string, ok bool) {
 // and Linux (kernel/panic.c).
 var deathWords = regexp.MustCompile(`assertion .+ failed at |no fault handler|Kernel panic - not syncing: |frame [0-9a-f]+ already full`)
 
-// Dies says that a line of the console is a kernel's that gives up. What comes next
+// Dies reports whether a line of the console is a kernel's that gives up. What comes next
 // is the state of its processor, and then nothing: it may take minutes to end its
 // machine, or never do.
 func Dies(line string) bool { return deathWords.MatchString(line) }

@@ -30,15 +30,14 @@ type File struct {
 // a second under TCG; a machine that is busy takes several times that.
 const stallTime = 20 * time.Second
 
-// Files that the guest has not stored yet lie in the buffers of the connection, which hold
-// thousands of small ones: the start waits for those too, fileTime for each, and so many
-// times stallTime at most.
+// Files that the guest has not stored yet are in the buffers of the connection, which hold thousands of small ones: the
+// start waits for those too, fileTime for each, and so many times stallTime at most.
 const (
 	fileTime  = 5 * time.Millisecond
 	maxStalls = 5
 )
 
-// startTime is how long the guest may take to start the code.
+// startTime returns how long the guest may take to start the code.
 func (c *Conn) startTime() time.Duration {
 	return min(stallTime+time.Duration(c.files)*fileTime, maxStalls*stallTime)
 }
@@ -104,7 +103,7 @@ func (c *Conn) Put(f File, content io.Reader) error {
 	return nil
 }
 
-// ContentError says that a file's content could not be read: the guest has nothing
+// ContentError means that a file's content could not be read: the guest has nothing
 // to do with it.
 type ContentError struct {
 	Path string // in the guest

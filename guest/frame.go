@@ -68,7 +68,7 @@ const (
 	maxJSON = 4 << 10
 )
 
-// ProtocolError says that the guest broke the protocol; the run is over.
+// ProtocolError means that the guest broke the protocol; the run is over.
 type ProtocolError struct{ Reason string }
 
 func (e *ProtocolError) Error() string { return "the guest broke the protocol: " + e.Reason }

@@ -1,13 +1,12 @@
 // Package guest is both ends of the conversation with the code.
 //
-// Inside the machine: the agent (agent/), PID 1 of the linux guest (init/), what
-// Nanos needs (nanos/), each language's own part (node/, python/, shell/, golang/) and that of container images (container/), and start/, which
-// what is not Node shares); their C sources are in
-// Sources and are compiled where they are vendored. Outside: Conn, the host's
-// client, and the frame format (frame.go), which both ends keep.
+// Inside the machine are the agent (agent/), PID 1 of the linux guest (init/) and what Nanos needs (nanos/). Each
+// language has its own part (node/, python/, shell/, golang/), as do container images (container/); start/ is shared by
+// all but Node. Sources has their C sources, which are compiled when a host vendors them. Outside are Conn, the host's
+// client, and the frame format (frame.go), which both ends follow.
 //
-// The host trusts nothing that comes in a frame. The package knows neither
-// machines nor networks: it is given a connection.
+// The host trusts nothing in a frame. The package knows neither machines nor networks: its caller gives it a
+// connection.
 package guest
 
 import "embed"

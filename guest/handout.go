@@ -6,7 +6,7 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// Draft takes what code was compiled to, part by part. One that can't be kept says so to nobody: the run goes on.
+// Draft takes what code was compiled to, part by part. One that can't be kept says so to nobody: the run continues.
 type Draft interface {
 	// Write takes the next part.
 	Write(part []byte)

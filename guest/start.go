@@ -81,8 +81,8 @@ func (c *Conn) Process(p Process) error {
 	return nil
 }
 
-// Session has the conversation be that of a session's program. It must come before Start. A machine without
-// a process starts one in the place of the program; on Nanos the program goes on, as the session's interpreter.
+// Session has the conversation be that of a session's program. It must come before Start. A machine without a process
+// starts one in the place of the program; on Nanos the program continues, as the session's interpreter.
 func (c *Conn) Session() error {
 	if err := c.send(contract.FrameSession, nil); err != nil {
 		return fmt.Errorf("start: %w", err)
@@ -98,8 +98,8 @@ func (c *Conn) Lasting() error {
 	return nil
 }
 
-// Layer has the machine of a container's image send, in the place of what lies in /out, what the code has
-// changed of the image: contract.LayerFile, an archive. It must come before Start.
+// Layer has the machine of a container's image send, in the place of what is in /out, what the code has changed of the
+// image: contract.LayerFile, an archive. It must come before Start.
 func (c *Conn) Layer() error {
 	if err := c.send(contract.FrameLayer, nil); err != nil {
 		return fmt.Errorf("layer: %w", err)
@@ -127,7 +127,7 @@ func (c *Conn) resize(size Size) error {
 	return c.send(contract.FrameTerminal, binary.BigEndian.AppendUint16(p, size.Rows))
 }
 
-// RefusedError says that a fresh process ended before it took its start: it did not
+// RefusedError means that a fresh process ended before it took its start: it did not
 // like its arguments.
 type RefusedError struct {
 	Words string // what it printed, at most maxEarly bytes
@@ -142,9 +142,8 @@ func (e *RefusedError) Error() string {
 // or that it does not take its arguments.
 const maxEarly = 64 << 10
 
-// Start starts the code, with fresh entropy for it, and waits until the program has
-// taken both. The error is a *RefusedError where a process with arguments of its own
-// did not come that far.
+// Start starts the code, with fresh entropy for it, and waits until the program has taken both. The error is a
+// *RefusedError if a process with arguments of its own did not come that far.
 func (c *Conn) Start(ctx context.Context, s Start) error {
 	text, err := startFrame(s, "")
 	if err != nil {
@@ -187,7 +186,7 @@ func (c *Conn) Start(ctx context.Context, s Start) error {
 	return nil
 }
 
-// startFrame is a start with fresh entropy.
+// startFrame returns a start with fresh entropy.
 func startFrame(s Start, rehearsal string) ([]byte, error) {
 	var entropy [contract.EntropySize]byte
 	if _, err := rand.Read(entropy[:]); err != nil {

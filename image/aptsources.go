@@ -21,7 +21,7 @@ const takeBundle = "take a bundle of the parts, `unitask image vendor --from FIL
 
 var aptFailed = regexp.MustCompile(`(?m)^[EW]: Failed to fetch (\S+)`)
 
-// failedAddresses are those that an update could not fetch.
+// failedAddresses returns those that an update could not fetch.
 func failedAddresses(errs string) (all []string) {
 	for _, m := range aptFailed.FindAllStringSubmatch(errs, -1) {
 		all = append(all, m[1])
@@ -29,7 +29,7 @@ func failedAddresses(errs string) (all []string) {
 	return all
 }
 
-// unreadWhy is what apt says of them.
+// unreadWhy returns what apt says of them.
 func (d *debian) unreadWhy() string { return strings.TrimPrefix(d.said, "; ") }
 
 // unread is why the host's package sources say nothing of what they lack.
@@ -81,7 +81,7 @@ func (d *debian) ownFailed(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// madisonSources are the addresses below which the sources are whose packages apt-cache lists, a line each:
+// madisonSources returns the addresses below which the sources are whose packages apt-cache lists, a line each:
 // NAME | VERSION | ADDRESS SUITE/COMPONENT ARCH Packages, or ADDRESS FOLDER/ Packages.
 func madisonSources(list string) (all []string) {
 	for line := range strings.Lines(list) {
@@ -102,8 +102,8 @@ func madisonSources(list string) (all []string) {
 	return all
 }
 
-// isOf says that one of the addresses that could not be fetched is, or may be, of a source: what a list of mirrors
-// (apt-transport-mirror(1)) leads to is not seen in its own.
+// isOf reports whether one of the addresses that could not be fetched is, or may be, of a source: what a list of
+// mirrors (apt-transport-mirror(1)) leads to is not seen in its own.
 func isOf(failed []string, source string) bool {
 	return strings.HasPrefix(source, "mirror") || slices.ContainsFunc(failed, func(address string) bool { return strings.HasPrefix(address, source) })
 }

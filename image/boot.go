@@ -4,8 +4,8 @@ package image
 type Boot struct {
 	Kernel string
 	Initrd string // "" when the kernel wants none
-	// Append is the kernel's command line, for a machine that nobody looks at and
-	// that is gone when its program is; "" where the kernel takes none.
+	// Append is the kernel's command line, for a machine that nobody looks at and that is gone when its program is; "" if
+	// the kernel takes none.
 	Append string
 	Disks  []string // raw, read-only, in order
 	// MachineOptions are for QEMU's -M.

@@ -79,8 +79,8 @@ func (b Brought) Check() error {
 	return nil
 }
 
-// KeyFor is the digest by which the image of one who brings it is kept. Another's is another, even if all of it is the
-// same: nobody has, or finds out about, what somebody else has brought.
+// KeyFor returns the digest by which the image of one who brings it is kept. Another's is another, even if all of it is
+// the same: nobody has, or finds out about, what somebody else has brought.
 func (b Brought) KeyFor(who string) string {
 	return "sha256:" + hexSum([]byte("unitask brought "+who+"\n"+b.Digest()))
 }
@@ -162,8 +162,8 @@ func (s *Store) AddBrought(ctx context.Context, who string, b Brought, used func
 	return c, os.Rename(tmp, c.dir)
 }
 
-// haveBrought is what is there already, nil for nothing that is whole. Nobody removes it from now on as what was not
-// used.
+// haveBrought returns what is there already, nil for nothing that is whole. Nobody removes it from now on as what was
+// not used.
 func (s *Store) haveBrought(ctx context.Context, key string) (*Container, error) {
 	if _, err := s.readContainer(key); err != nil {
 		return nil, nil
@@ -305,7 +305,7 @@ func (c *Container) touch() error {
 	return os.Chtimes(filepath.Join(c.dir, usedFile), now, now)
 }
 
-// diskSize is how long the disk is, holes included.
+// diskSize returns how long the disk is, holes included.
 func (c *Container) diskSize() int64 {
 	st, err := os.Stat(filepath.Join(c.dir, rootFile))
 	if err != nil {

@@ -113,7 +113,7 @@ func (t tree) addArchive(name string) error {
 	return t.whole()
 }
 
-// sparse says that a file has holes, which archive/tar would fill.
+// sparse reports whether a file has holes, which archive/tar would fill.
 func sparse(h *tar.Header) bool {
 	for key := range h.PAXRecords {
 		if strings.HasPrefix(key, "GNU.sparse.") {

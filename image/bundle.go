@@ -34,7 +34,7 @@ const (
 // maxBundle bounds what is fetched: a bundle has some 80 MiB.
 const maxBundle = 512 << 20
 
-// errNoDigest says that a bundle from the network can't be checked.
+// errNoDigest means that a bundle from the network can't be checked.
 var errNoDigest = errors.New("it has no digest to be checked against")
 
 // WriteBundle writes the store's parts of an architecture to a file.
@@ -81,7 +81,7 @@ func (s *Store) WriteBundle(arch Arch, to string) error {
 	return nil
 }
 
-// each is the store once for each payload.
+// each returns the store once for each payload.
 func (s *Store) each() (list []*Store) {
 	for _, p := range s.payloads {
 		of := *s
@@ -245,7 +245,7 @@ func (s *Store) checkBundled(arch Arch, name, dir string) error {
 	})
 }
 
-// bundleAddress is where the bundle for hosts without apt is: what the user has named
+// bundleAddress returns where the bundle for hosts without apt is: what the user has named
 // (PartsURL), else what bundles.lock has; "" for neither.
 func (s *Store) bundleAddress(arch Arch) (string, error) {
 	if s.PartsURL != "" {
@@ -272,7 +272,7 @@ func (s *Store) vendorBundle(ctx context.Context, arch Arch) error {
 	return err
 }
 
-// wantsBundle says that parts come from a bundle and not from packages here.
+// wantsBundle reports whether parts come from a bundle and not from packages here.
 func (s *Store) wantsBundle() bool {
 	if s.PartsURL != "" {
 		return true

@@ -23,7 +23,7 @@ type Compile struct {
 	Args, Env []string
 }
 
-// compiles says that an image of this architecture has what Compile makes: the program must run here.
+// compiles reports whether an image of this architecture has what Compile makes: the program must run here.
 func (s *Store) compiles(arch Arch) bool {
 	return s.payload.Compile != nil && runtime.GOOS == "linux" && arch == HostArch()
 }

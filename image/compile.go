@@ -46,7 +46,7 @@ const (
 // programFile is the payload's program in it, where that is compiled.
 const programFile = "program"
 
-// guestDigest is the digest over all of the guest's sources, and how its program is started.
+// guestDigest returns the digest over all of the guest's sources, and how its program is started.
 func (s *Store) guestDigest(arch Arch) (string, error) {
 	s, err := s.versioned(arch)
 	if err != nil {

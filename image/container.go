@@ -52,10 +52,10 @@ const (
 
 func (s *Store) containersDir() string { return home.Dir(s.home).Containers() }
 
-// key is the name of a container's folder.
+// key returns the name of a container's folder.
 func (c *Container) key() string { return strings.TrimPrefix(c.Digest, "sha256:") }
 
-// Size is the bytes that its files occupy.
+// Size returns the bytes that its files occupy.
 func (c *Container) Size() int64 {
 	st, err := os.Stat(filepath.Join(c.dir, rootFile))
 	if err != nil {
@@ -72,7 +72,7 @@ const (
 	Pulled                    // the registry that is in them
 )
 
-// ImportedAs says that an image has a reference only since somebody imported it under that name. A rule about a
+// ImportedAs reports whether an image has a reference only since somebody imported it under that name. A rule about a
 // registry is not about it.
 func (c *Container) ImportedAs(ref string) bool {
 	name, digest, _ := strings.Cut(ref, "@")
@@ -197,12 +197,12 @@ func (s *Store) containerNames() (map[string]string, error) {
 	return names, nil
 }
 
-// nameKey is what a name is kept by: the same reference may lead to an image for each
+// nameKey returns what a name is kept by: the same reference may lead to an image for each
 // architecture.
 func nameKey(arch Arch, name string) string { return string(arch) + " " + name }
 
-// importedKey is where it is kept that a name was given by who imported an image, and not by the registry that is in
-// it.
+// importedKey returns where it is kept that a name was given by who imported an image, and not by the registry that is
+// in it.
 func importedKey(arch Arch, name string) string { return importedMark + nameKey(arch, name) }
 
 const importedMark = "imported "
@@ -249,7 +249,7 @@ func (s *Store) UnnameContainer(ctx context.Context, arch Arch, name string) err
 // Disk opens the disk with its files.
 func (c *Container) Disk() (*os.File, error) { return os.Open(c.Root()) }
 
-// Root is the file that is its disk, or the archive of what an own image adds.
+// Root returns the file that is its disk, or the archive of what an own image adds.
 func (c *Container) Root() string { return filepath.Join(c.dir, rootFile) }
 
 func (s *Store) changeNames(ctx context.Context, change func(map[string]string)) error {
@@ -290,7 +290,7 @@ func (c *Container) named(all map[string]string) {
 // leastDigest is how much of a digest names an image.
 const leastDigest = 12
 
-// repository is a reference without its tag or digest.
+// repository returns a reference without its tag or digest.
 func repository(ref string) string {
 	ref, _, _ = strings.Cut(ref, "@")
 	if tag := strings.LastIndexByte(ref, ':'); tag > strings.LastIndexByte(ref, '/') {
@@ -491,7 +491,7 @@ func (c *Container) linkRoot(to string) error {
 	return errors.Join(err, dst.Close())
 }
 
-// initFiles are what the initramfs has beside init and the drivers, where the disk is a container's.
+// initFiles returns what the initramfs has beside init and the drivers, where the disk is a container's.
 func (s *Store) initFiles(guest Part) (map[string][]byte, error) {
 	if s.container == nil {
 		return nil, nil

@@ -38,12 +38,12 @@ type debian struct {
 	index    *aptIndex           // of the archive, once it was wanted
 }
 
-// apt is the client of an architecture's packages.
+// apt returns the client of an architecture's packages.
 func (s *Store) apt(arch Arch, locked []LockedPart) *debian {
 	return &debian{arch: arch, state: filepath.Join(home.Dir(s.home).Cache(), "apt-"+string(arch)), locked: locked, logf: s.logf, together: func(part, other string) bool { return s.together(arch, part, other) }}
 }
 
-// together says that every image that has one part has the other, too.
+// together reports whether every image that has one part has the other, too.
 func (s *Store) together(arch Arch, part, other string) bool {
 	for _, of := range s.each() {
 		if parts := of.partsOf(Linux, arch); slices.Contains(parts, part) && !slices.Contains(parts, other) {
@@ -91,7 +91,7 @@ func (s *Store) ofOneRelease(ctx context.Context, apt *debian, missing []LockedP
 	return missing, nil
 }
 
-// upstream is a package's version without the distribution's own part.
+// upstream returns a package's version without the distribution's own part.
 func upstream(version string) string {
 	version, _, _ = strings.Cut(version, "-")
 	return version
@@ -189,7 +189,7 @@ func (d *debian) pinned(ctx context.Context, p LockedPart) (bool, error) {
 	return slices.Contains(d.has[p.Package], p.Version), nil
 }
 
-// archive is the index of what there is.
+// archive returns the index of what there is.
 func (d *debian) archive(ctx context.Context) (*aptIndex, error) {
 	if err := d.update(ctx); err != nil || d.index != nil {
 		return d.index, err
@@ -204,7 +204,7 @@ func (d *debian) archive(ctx context.Context) (*aptIndex, error) {
 	return d.index, err
 }
 
-// packages are those that a part is made of here: the pinned one; where the archive has moved on or is another
+// packages returns those that a part is made of here: the pinned one; where the archive has moved on or is another
 // release's, its successor and what this requires that is not another part of all its images.
 func (d *debian) packages(ctx context.Context, p LockedPart) (names []string, behind bool, err error) {
 	names, behind, err = d.found(ctx, p)
@@ -326,7 +326,7 @@ func (d *debian) download(ctx context.Context, p LockedPart, dir string) (debs, 
 // parts bring along.
 const gone = "none"
 
-// isAhead says that a part's packages were fetched ahead.
+// isAhead reports whether a part's packages were fetched ahead.
 func (d *debian) isAhead(ctx context.Context, p LockedPart) bool {
 	if p.From != "debian" || d.ahead == "" {
 		return false
@@ -335,7 +335,7 @@ func (d *debian) isAhead(ctx context.Context, p LockedPart) bool {
 	return err == nil && !slices.ContainsFunc(names, func(name string) bool { return d.fetched(name) == "" })
 }
 
-// fetched is a package's file that was fetched ahead, "" if it was not.
+// fetched returns a package's file that was fetched ahead, "" if it was not.
 func (d *debian) fetched(name string) string {
 	if d.ahead == "" {
 		return ""
@@ -346,7 +346,7 @@ func (d *debian) fetched(name string) string {
 	return ""
 }
 
-// debVersion is the version in the name that apt gives a package's file: NAME_VERSION_ARCH.deb,
+// debVersion returns the version in the name that apt gives a package's file: NAME_VERSION_ARCH.deb,
 // where a colon is %3a.
 func debVersion(file string) (string, error) {
 	words := strings.Split(filepath.Base(file), "_")
@@ -417,7 +417,7 @@ type wanted struct {
 	dst     string // in the part; one that ends in a slash is the folder for files that keep their names
 }
 
-// debianParts are the files that are wanted of each Debian part. All of them must be there.
+// debianParts returns the files that are wanted of each Debian part. All of them must be there.
 func debianParts(part string, arch Arch) []wanted {
 	lib := "lib/" + arch.triplet() + "/"
 	switch part {

@@ -70,8 +70,8 @@ func CheckDebs(list []Deb) error {
 // comes along: it counts as having them.
 var debsOnly = []string{"adduser", "cdebconf", "debconf", "dpkg", "init-system-helpers", "install-info", "lsb-base", "passwd", "sensible-utils", "sysvinit-utils", "tar", "ucf"}
 
-// DebStatus is what the image of this store has, as dpkg would say it, and the names of these packages. What counts
-// as there and is asked for all the same is not among them.
+// DebStatus returns what the image of this store has, as dpkg would say it, and the names of these packages. What
+// counts as there and is asked for all the same is not among them.
 func (s *Store) DebStatus(arch Arch, asked []string) (status []byte, names []string, err error) {
 	var out bytes.Buffer
 	add := func(name, version, more string) {
@@ -147,7 +147,7 @@ func (a *debApt) prepare(ctx context.Context, status []byte) error {
 	return err
 }
 
-// notFetched is what an update warned of, each behind "; ".
+// notFetched returns what an update warned of, each behind "; ".
 func notFetched(errs string) (said string) {
 	for _, m := range debMissing.FindAllStringSubmatch(errs, 3) {
 		said += "; " + m[1]
@@ -191,7 +191,7 @@ func (a *debApt) apt(ctx context.Context, dir, tool string, args ...string) (out
 	return stdout.String(), stderr.String(), err
 }
 
-// resolve is what apt would fetch to install packages.
+// resolve returns what apt would fetch to install packages.
 func (a *debApt) resolve(ctx context.Context, specs []string) (list []Deb, err error) {
 	out, _, err := a.apt(ctx, a.state, "apt-get", append([]string{"install", "--no-remove", "--print-uris", "--"}, specs...)...)
 	if err != nil {
@@ -256,7 +256,7 @@ func (a *debApt) fetch(ctx context.Context, list []Deb, locked bool, dir string)
 	return got, nil
 }
 
-// DebFile is the file of a package that Debs has fetched into a folder.
+// DebFile returns the file of a package that Debs has fetched into a folder.
 func DebFile(dir string, d Deb) (string, error) {
 	for _, file := range glob(filepath.Join(dir, d.Name+"_*.deb")) {
 		if version, err := debVersion(file); err == nil && version == d.Version {
@@ -422,7 +422,7 @@ func alternatives(script string) (list []alternative) {
 // maxScript bounds a package's script.
 const maxScript = 1 << 20
 
-// debScripts are the scripts that would run when a package is installed.
+// debScripts returns the scripts that would run when a package is installed.
 func debScripts(file string) (texts []string, err error) {
 	f, err := os.Open(file)
 	if err != nil {

@@ -35,8 +35,8 @@ var (
 	osField   = regexp.MustCompile(`(?m)^(ID|VERSION_CODENAME|PRETTY_NAME)=["']?([A-Za-z0-9 ().,/_+-]{0,80})["']?\s*$`)
 )
 
-// ContainerStatus is the status of a container's dpkg, and the names of its packages. The error says that it has none,
-// or is of another release than this host, whose apt would bring others.
+// ContainerStatus returns the status of a container's dpkg, and the names of its packages. The error says that it has
+// none, or is of another release than this host, whose apt would bring others.
 func ContainerStatus(disk io.ReaderAt) (status []byte, names []string, err error) {
 	files, err := oci.ReadFiles(disk, maxStatus, dpkgStatus, "usr/bin/dpkg", "bin/dpkg", "usr/lib/os-release", "etc/os-release")
 	if err != nil {
@@ -85,7 +85,7 @@ func sameRelease(image, host string) error {
 	return fmt.Errorf("is %s, and this host's apt has the packages of %s: begin with an image of that, or install in a step of run", named(i), named(h))
 }
 
-// readStatus is a clean copy of what is installed.
+// readStatus returns a clean copy of what is installed.
 func readStatus(text []byte) (status []byte, names []string, err error) {
 	var out bytes.Buffer
 	for stanza := range strings.SplitSeq(string(text), "\n\n") {

@@ -37,7 +37,7 @@ const (
 
 // nanosDisk is what writeNanosDisk writes.
 type nanosDisk struct {
-	boot      []byte // boot.img, or nil where the machine loads the kernel itself
+	boot      []byte // boot.img, or nil if the machine loads the kernel itself
 	efi       string // the UEFI loader's file, or ""
 	efiName   string // its name in EFI/Boot
 	kernel    string // the kernel's file
@@ -98,7 +98,7 @@ func writeNanosDisk(name string, d nanosDisk) (err error) {
 	return f.Chmod(0o444)
 }
 
-// layout is the partition table and the size of the disk.
+// layout returns the partition table and the size of the disk.
 func (d *nanosDisk) layout() (*mbr.Table, int64, error) {
 	rootSize := d.slack
 	for _, n := range d.root {

@@ -60,7 +60,8 @@ func checkGoZip(p LockedPart, file string) error {
 // goPrograms are the files that are executed: a module's zip has no modes.
 var goPrograms = regexp.MustCompile(`^(?:bin|pkg/tool/[a-z0-9_]+)/[a-z0-9]+$`)
 
-// goFiles are those of the toolchain that compile and run programs: without the sources of its own programs, and tests.
+// goFiles returns those of the toolchain that compile and run programs: without the sources of its own programs, and
+// tests.
 func goFiles(name string) (dst string, ok bool) {
 	if name == "LICENSE" {
 		return name, true
@@ -128,7 +129,7 @@ func (s *Store) unpackGo(ctx context.Context, p LockedPart, file, dir string) er
 	return s.directGo(ctx, dir)
 }
 
-// compilesGo says that this host can execute the toolchain.
+// compilesGo reports whether this host can execute the toolchain.
 func compilesGo(arch Arch) bool { return runtime.GOOS == "linux" && arch == HostArch() }
 
 func unpackZipFile(root *os.Root, f *zip.File, dst string, mode fs.FileMode) error {
@@ -153,7 +154,7 @@ func unpackZipFile(root *os.Root, f *zip.File, dst string, mode fs.FileMode) err
 // for what it throws away, and would make each cache another one.
 var goEntry = regexp.MustCompile(`^(v1 [0-9a-f]{64} [0-9a-f]{64} [ 0-9]{20} )[ 0-9]{20}\n$`)
 
-// goEnv is the environment of a part's own go command, for pure Go, and no other toolchain.
+// goEnv returns the environment of a part's own go command, for pure Go, and no other toolchain.
 func goEnv(root, cache, tmp string) []string {
 	return []string{"HOME=" + tmp, "TMPDIR=" + tmp, "PATH=", "GOROOT=" + root, "GOCACHE=" + cache, "GOENV=off", "GOTOOLCHAIN=local", "GOPROXY=off", "GOFLAGS=", "CGO_ENABLED=0"}
 }

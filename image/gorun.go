@@ -28,7 +28,7 @@ const (
 // goRunVersion is that of askGoRun: raise it when it writes something else.
 const goRunVersion = "1"
 
-// goRunID is what goDirectID says, or "" where there is none of this version.
+// goRunID returns what goDirectID says, or "" if there is none of this version.
 func goRunID(p Part) string {
 	id, _ := os.ReadFile(p.path(goDirectID))
 	if !strings.HasPrefix(string(id), goRunVersion+" ") {

@@ -1,11 +1,9 @@
-// Package image makes and keeps what a machine boots from.
+// Package image makes and keeps the files that a machine boots from.
 //
-// A Store holds vendored parts (Node, its libraries, kernels: vendor.lock pins
-// them), and bootable images built from them. An image is a directory named by
-// the digest of everything that went into it: the kernel, an initramfs where
-// the kernel wants one, and a root disk. Images are built under a temporary
-// name and renamed, so that a half-built one is never seen, and two processes
-// may build at once.
+// A Store holds vendored parts (Node, its libraries, kernels: vendor.lock pins them), and bootable images built from
+// them. An image is a directory named by the digest of all its inputs: the kernel, an initramfs if the kernel needs
+// one, and a root disk. The store builds an image under a temporary name and renames it. So nobody sees an incomplete
+// one, and two processes may build at once.
 //
 // The package never starts a machine and never talks to a guest. It uses the
 // network only in Vendor and VendorFrom, through the package managers' own clients, or for
@@ -41,7 +39,7 @@ const (
 	ARM64 Arch = "arm64"
 )
 
-// HostArch is the architecture of this machine.
+// HostArch returns the architecture of this machine.
 func HostArch() Arch { return Arch(runtime.GOARCH) }
 
 // ParseArch accepts amd64, x86_64, arm64 and aarch64; "" is the host's own.
@@ -57,7 +55,7 @@ func ParseArch(s string) (Arch, error) {
 	return "", fmt.Errorf("unknown architecture %q: use amd64 or arm64", s)
 }
 
-// triplet is the architecture's library folder at Debian, as in /lib/<triplet>.
+// triplet returns the architecture's library folder at Debian, as in /lib/<triplet>.
 func (a Arch) triplet() string {
 	if a == ARM64 {
 		return "aarch64-linux-gnu"
@@ -65,7 +63,7 @@ func (a Arch) triplet() string {
 	return "x86_64-linux-gnu"
 }
 
-// loader is the path of libc's dynamic loader, which every program names.
+// loader returns the path of libc's dynamic loader, which every program names.
 func (a Arch) loader() string {
 	if a == ARM64 {
 		return "lib/ld-linux-aarch64.so.1"
@@ -73,13 +71,13 @@ func (a Arch) loader() string {
 	return "lib64/ld-linux-x86-64.so.2"
 }
 
-// ErrNotVendored says that a part an image needs is not in the store.
+// ErrNotVendored means that a part an image needs is not in the store.
 var ErrNotVendored = errors.New("not vendored")
 
-// ErrOffline says that parts would have to be fetched, and may not be.
+// ErrOffline means that parts would have to be fetched, and may not be.
 var ErrOffline = errors.New("offline")
 
-// ErrDamaged says that an image's files are not what was built.
+// ErrDamaged means that an image's files are not what was built.
 var ErrDamaged = errors.New("image is damaged")
 
 // Image is a bootable image in the store. All paths are absolute.
@@ -130,7 +128,7 @@ func (im *Image) Path(name string) string {
 	return ""
 }
 
-// Size is the bytes that the image occupies on disk, holes not counted. What it shares with
+// Size returns the bytes that the image occupies on disk, holes not counted. What it shares with
 // others (share.go) counts in parts, so that the sum of all is right.
 func (im *Image) Size() int64 {
 	var n int64
@@ -212,7 +210,7 @@ func (s *Store) With(p Payload) *Store {
 // Name is that of the images that the store builds.
 func (s *Store) Name() string { return s.payload.Name }
 
-// kind is what of the store's images is said to people.
+// kind returns what of the store's images is said to people.
 func (s *Store) kind() string {
 	if s.container != nil {
 		return fmt.Sprintf("container image (%.19s)", s.container.Digest)
@@ -220,7 +218,7 @@ func (s *Store) kind() string {
 	return s.payload.Name + " image"
 }
 
-// Names are those of all images that there can be.
+// Names returns those of all images that there can be.
 func (s *Store) Names() (names []string) {
 	for _, p := range s.payloads {
 		if !p.Container {
@@ -239,7 +237,7 @@ func (s *Store) Tracing() *Store {
 	return &traced
 }
 
-// Home is the store's folder.
+// Home returns the store's folder.
 func (s *Store) Home() string { return s.home }
 
 func (s *Store) logf(format string, args ...any) { s.log(fmt.Sprintf(format, args...)) }

@@ -76,7 +76,7 @@ func parseIndex(r io.Reader) (*aptIndex, error) {
 	return x, nil
 }
 
-// clauses are the names in a list of dependencies, without versions and architectures.
+// clauses returns the names in a list of dependencies, without versions and architectures.
 func clauses(list string) (all [][]string) {
 	for clause := range strings.SplitSeq(list, ",") {
 		var names []string
@@ -113,7 +113,7 @@ func leftOutOfGuest(name string) bool {
 	})
 }
 
-// requires are the packages that a package requires itself.
+// requires returns the packages that a package requires itself.
 func (x *aptIndex) requires(name string) (list []string, err error) {
 	for _, names := range x.packages[name].depends {
 		if slices.ContainsFunc(names, leftOutOfGuest) {
@@ -143,7 +143,7 @@ func (x *aptIndex) requires(name string) (list []string, err error) {
 // maxClosure bounds a walk: a desktop's packages are fewer.
 const maxClosure = 2000
 
-// closure is a package and all that it requires, but for what others bring and what that alone requires.
+// closure returns a package and all that it requires, but for what others bring and what that alone requires.
 func (x *aptIndex) closure(name string, others func(string) bool) ([]string, error) {
 	found := []string{name}
 	for i := 0; i < len(found); i++ {
@@ -163,8 +163,8 @@ func (x *aptIndex) closure(name string, others func(string) bool) ([]string, err
 	return found, nil
 }
 
-// successor is the package that a locked one has become in this archive: the same, that of the move to 64-bit times,
-// or one of the same name with other numbers, which one of the part's successors leads to. "" is none.
+// successor returns the package that a locked one has become in this archive: the same, that of the move to 64-bit
+// times, or one of the same name with other numbers, which one of the part's successors leads to. "" is none.
 func (x *aptIndex) successor(p LockedPart) string {
 	for _, name := range []string{p.Package, p.Package + "t64"} {
 		if _, there := x.packages[name]; there {
@@ -188,7 +188,7 @@ func (x *aptIndex) successor(p LockedPart) string {
 	return ""
 }
 
-// numberless is a package's name with every run of digits as one 0.
+// numberless returns a package's name with every run of digits as one 0.
 func numberless(name string) string {
 	var b strings.Builder
 	for i, r := range name {

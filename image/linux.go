@@ -87,7 +87,7 @@ var busyboxTools = []string{"sh", "ash", "awk", "base64", "basename", "bunzip2",
 	"sha512sum", "shuf", "sleep", "sort", "split", "stat", "strings", "tac", "tail", "tar", "tee", "test", "timeout", "touch", "tr",
 	"true", "truncate", "tty", "uname", "uniq", "unxz", "unzip", "uptime", "wc", "wget", "which", "who", "whoami", "xargs", "xxd", "yes", "zcat"}
 
-// linuxTree is the root disk of the linux guest.
+// linuxTree returns the root disk of the linux guest.
 func (s *Store) linuxTree(arch Arch) (tree, []Part, error) {
 	t, parts, err := s.payloadTree(Linux, arch)
 	if err != nil {

@@ -22,14 +22,15 @@ type LockedPart struct {
 	// debian: other releases have no such package, and what was in it is elsewhere or gone.
 	Dropped bool   `toml:"dropped"`
 	Version string `toml:"version"`
-	URL     string `toml:"url"`    // release: the archive; its .md5 lies beside it
+	URL     string `toml:"url"`    // release: the archive; its .md5 is beside it
 	MD5URL  string `toml:"md5url"` // release
 	Digest  string `toml:"digest"` // sha512-BASE64, sha256-HEX or go.sum's h1:BASE64; "" when none is known yet
 	Size    int64  `toml:"size"`   // bytes of the package, which are to be fetched; 0 for a release
 	License string `toml:"license"`
 }
 
-// mayGo says that a release may have the part in no package. A library may: what needs its successor brings it along.
+// mayGo reports whether a release may have the part in no package. A library may: what needs its successor brings it
+// along.
 func (p LockedPart) mayGo() bool {
 	return p.Dropped || strings.HasPrefix(p.Package, "lib") && len(p.Successors) == 0 && debianParts(p.Name, p.Arch) == nil
 }
@@ -59,8 +60,8 @@ type LockedBundle struct {
 	Digest string `toml:"digest"` // sha256-HEX
 }
 
-// lockedBundle returns an architecture's bundle of the release that this is, or was made
-// from; its URL is "" where there is none.
+// lockedBundle returns an architecture's bundle of the release that this is, or was made from; its URL is "" if there
+// is none.
 func lockedBundle(arch Arch) (LockedBundle, error) {
 	var lock struct {
 		Bundle []LockedBundle `toml:"bundle"`

@@ -42,7 +42,7 @@ const sandboxKlib = "sandbox"
 // straceKlib has the kernel write each system call to its console (nanos/klib/strace.c).
 const straceKlib = "strace"
 
-// errNoStrace says that a release can't do that.
+// errNoStrace means that a release can't do that.
 var errNoStrace = errors.New("the Nanos release in the vendor store has no klibs/strace, which tells of system calls: " +
 	"take it with `unitask image vendor --nanos`, or --from DIR for one that has it; or use --kernel linux")
 
@@ -51,7 +51,7 @@ var errNoStrace = errors.New("the Nanos release in the vendor store has no klibs
 // read-only to QEMU, and what the guest writes stays in its page cache.
 const nanosScratch = 512 << 20
 
-// nanosTree is the root filesystem of the nanos guest.
+// nanosTree returns the root filesystem of the nanos guest.
 func (s *Store) nanosTree(arch Arch) (tree, []Part, error) {
 	t, parts, err := s.payloadTree(Nanos, arch)
 	if err != nil {
@@ -97,7 +97,7 @@ var nanosLinks = map[string]string{
 	"/dev/random": "/dev/urandom", "/dev/fd": "/proc/self/fd", "/dev/stdin": "/proc/self/fd/0", "/dev/stdout": "/proc/self/fd/1", "/dev/stderr": "/proc/self/fd/2",
 }
 
-// nanosRoot is the root tuple's configuration: these keys and no others.
+// nanosRoot returns the root tuple's configuration: these keys and no others.
 func nanosRoot(p Payload, klibs map[string]string) tfs.Tuple {
 	var args []tfs.Value
 	for _, arg := range slices.Concat(p.Args[:1], p.NanosArgs, p.Args[1:]) {
@@ -219,7 +219,7 @@ func takeNanos(arch Arch, from, dir string) (Part, error) {
 	return part, err
 }
 
-// describeNanos is the part of a release that was brought by hand: nothing says
+// describeNanos returns the part of a release that was brought by hand: nothing says
 // which version it is.
 func describeNanos(arch Arch, dir string) (Part, error) {
 	return Part{Name: nanosPart, Version: "local", From: "file", License: "Apache-2.0", FirstSeen: true}, checkNanos(arch, dir)

@@ -47,7 +47,7 @@ func findModule(dir, name string) ([]byte, error) {
 	return module, err
 }
 
-// moduleNeeds are the other modules that a module says it depends on.
+// moduleNeeds returns the other modules that a module says it depends on.
 func moduleNeeds(module []byte) ([]string, error) {
 	f, err := elf.NewFile(bytes.NewReader(module))
 	if err != nil {
@@ -71,7 +71,7 @@ func moduleNeeds(module []byte) ([]string, error) {
 	return needs, nil
 }
 
-// packedAt says that the contents of a file of the guest are compressed.
+// packedAt reports whether the contents of a file of the guest are compressed.
 func (p Payload) packedAt(arch Arch, name string) bool {
 	return slices.ContainsFunc(p.Packed, func(at string) bool {
 		if suffix, ok := strings.CutPrefix(at, "*"); ok {

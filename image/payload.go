@@ -49,7 +49,7 @@ type Payload struct {
 	// LibrarySources, with headers from the first part and those of BuildParts; "" is none.
 	Library        string
 	LibrarySources []string
-	// NanosSources are in it as well on Nanos, where it is another one; nil where both kernels have the same.
+	// NanosSources are in it as well on Nanos, where it is another one; nil if both kernels have the same.
 	NanosSources []string
 	// Files are texts that it brings, by their path in the guest; one that ends in / is an empty folder.
 	Files map[string]string
@@ -65,7 +65,7 @@ type Payload struct {
 	// Compile is a command of the vendored program, run while an image is built, that adds files to
 	// the folder that it is given (compile). It runs nothing but what the parts have.
 	Compile *Compile
-	// Own is what a user's own image has beside the one that it begins with, nil where it is none.
+	// Own is what a user's own image has beside the one that it begins with, nil if it is none.
 	Own *Own
 }
 
@@ -83,7 +83,7 @@ type Own struct {
 	Verify  func() error      // reads Folder, and says that it is not what it was
 }
 
-// base is the name of the image that comes along.
+// base returns the name of the image that comes along.
 func (p Payload) base() string {
 	if p.Own != nil {
 		return p.Own.Base
@@ -99,7 +99,7 @@ func (p Payload) library(kernel Kernel) string {
 	return libraryFile
 }
 
-// parts are those that an architecture has.
+// parts returns those that an architecture has.
 func (p Payload) parts(arch Arch) (names []string) {
 	for _, name := range p.Parts {
 		if only := p.Only[name]; only == "" || only == string(arch) {
@@ -112,10 +112,10 @@ func (p Payload) parts(arch Arch) (names []string) {
 // version is what VERSION stands for in a payload's paths.
 const version = "VERSION"
 
-// At is a path in a guest whose language has a version, as Image.Runtime is: of 3.11.2-6 there it is 3.11.
+// At returns a path in a guest whose language has a version, as Image.Runtime is: of 3.11.2-6 there it is 3.11.
 func At(p, runtime string) string { return strings.ReplaceAll(p, version, twoNumbers(runtime)) }
 
-// twoNumbers are the first two of a package's version: 1.24 of 1:1.24.2-1.
+// twoNumbers returns the first two of a package's version: 1.24 of 1:1.24.2-1.
 func twoNumbers(version string) string {
 	if _, rest, ok := strings.Cut(version, ":"); ok {
 		version = rest
@@ -145,7 +145,7 @@ func (s *Store) Versions(text string) string {
 	})
 }
 
-// at is the payload with the paths of a version.
+// at returns the payload with the paths of a version.
 func (p Payload) at(runtime string) Payload {
 	if !strings.Contains(p.Program, version) {
 		return p
@@ -168,7 +168,7 @@ func (p Payload) at(runtime string) Payload {
 	return p
 }
 
-// versioned is the store with the payload's paths as the parts of an architecture have them.
+// versioned returns the store with the payload's paths as the parts of an architecture have them.
 func (s *Store) versioned(arch Arch) (*Store, error) {
 	if !strings.Contains(s.payload.Program, version) {
 		return s, nil
@@ -187,13 +187,13 @@ func (s *Store) versioned(arch Arch) (*Store, error) {
 	return s.With(s.payload.at(p.Version)), nil
 }
 
-// execText is the program's path, its arguments and its environment as PID 1 reads them.
+// execText returns the program's path, its arguments and its environment as PID 1 reads them.
 func (p Payload) execText() string {
 	list := func(s []string) string { return strings.Join(s, "\x00") + "\x00\x00" }
 	return p.Program + "\x00" + list(p.Args) + list(p.Env)
 }
 
-// payloadTree is what both kernels have: the language, the guest's own programs and the
+// payloadTree returns what both kernels have: the language, the guest's own programs and the
 // few files of /etc that libc reads.
 func (s *Store) payloadTree(kernel Kernel, arch Arch) (tree, []Part, error) {
 	t := tree{}

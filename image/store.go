@@ -110,7 +110,7 @@ func (s *Store) Ensure(ctx context.Context, kernel Kernel, arch Arch) (*Image, e
 	return s.Build(ctx, kernel, arch)
 }
 
-// Runs says that there can be an image with that kernel.
+// Runs reports whether there can be an image with that kernel.
 func (s *Store) Runs(kernel Kernel) bool { return kernel != Nanos || s.payload.Nanos }
 
 // Obtain is Ensure, and fetches first what of the image's parts is missing, but for a
@@ -230,7 +230,7 @@ func (s *Store) buildInto(ctx context.Context, tmp string, kernel Kernel, arch A
 // imageMode is the mode of an image's files. The folders above them keep others out.
 const imageMode = 0o444
 
-// describeFiles fills Files with what lies in the image's folder.
+// describeFiles fills Files with what is in the image's folder.
 func (im *Image) describeFiles() error {
 	entries, err := os.ReadDir(im.dir)
 	if err != nil {
@@ -394,7 +394,7 @@ func (s *Store) findDigest(prefix string) (string, error) {
 	return found[0], nil
 }
 
-// Best is the kernel to use when none is asked for: nanos where one is
+// Best returns the kernel to use when none is asked for: nanos where one is
 // vendored and the payload runs on it first, else linux.
 func (s *Store) Best(arch Arch) Kernel {
 	if _, err := s.Part(arch, nanosPart); err == nil && s.Runs(Nanos) && !s.payload.LinuxFirst {

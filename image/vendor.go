@@ -246,7 +246,7 @@ func (s *Store) mayFetch(what, command string) error {
 	return fmt.Errorf("%w (%s): %s would have to be fetched: %s does that", ErrOffline, s.Offline, what, command)
 }
 
-// mebibytes is a number of bytes as people read it.
+// mebibytes returns a number of bytes as people read it.
 func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
 func (s *Store) fetch(ctx context.Context, apt *debian, p LockedPart, dir string) (Part, error) {
@@ -485,7 +485,7 @@ func (f skipPartFile) Lstat(name string) (fs.FileInfo, error) { return fs.Lstat(
 // removeTree removes a tree that may hold folders without write permission.
 func removeTree(dir string) { _ = os.RemoveAll(dir) }
 
-// some are the first names of a list, and how many more there are.
+// some returns the first names of a list, and how many more there are.
 func some(names []string) string {
 	const shown = 7
 	if len(names) <= shown {

@@ -16,8 +16,8 @@ import (
 
 // remembered is what is known of the accelerators that boot an image here.
 type remembered struct {
-	Accel vmm.Accel `json:"accel"` // the best that booted it, "" where none is known
-	// Why says, of TCG, what failed before it; "" where there was nothing else to try, or that failed for other reasons.
+	Accel vmm.Accel `json:"accel"` // the best that booted it, "" if none is known
+	// Why says, of TCG, what failed before it; "" if there was nothing else to try, or that failed for other reasons.
 	Why string    `json:"why,omitempty"`
 	At  time.Time `json:"at"`
 }
@@ -35,7 +35,7 @@ func accelKey(spec Spec) string {
 	return "accelerator " + spec.QEMU.ID + " " + spec.Image.Digest + " " + bootID()
 }
 
-// known is what is remembered for a spec.
+// known returns what is remembered for a spec.
 func (s *Source) known(spec Spec) (r remembered) {
 	text, _ := s.cache.Get(accelKey(spec))
 	if json.Unmarshal([]byte(text), &r) != nil {
@@ -68,8 +68,7 @@ func (s *Source) remember(spec Spec, r remembered) {
 	}
 }
 
-// WhySlow says why a machine that might have had hardware's help has TCG, "" where it has
-// it or none was wanted.
+// WhySlow says why a machine that might have had hardware's help has TCG, "" if it has it or none was wanted.
 func (s *Source) WhySlow(spec Spec) string {
 	if spec.Accel != vmm.TCG || s.opts.Accel != vmm.Auto {
 		return ""

@@ -47,8 +47,8 @@ func (s *Source) Boot(ctx context.Context, spec Spec, cfg Config) (*Machine, err
 	return m, err
 }
 
-// Inconclusive says that the failure of a boot tells nothing of its accelerator: QEMU could not be started, as on a
-// host that has no descriptor left, or somebody killed it.
+// Inconclusive reports whether the failure of a boot tells nothing of its accelerator: QEMU could not be started, as on
+// a host that has no descriptor left, or somebody killed it.
 func Inconclusive(err error) bool {
 	return killed(err) || !errors.As(err, new(*vmm.ExitError)) && !errors.As(err, new(*GuestError)) && !errors.Is(err, context.DeadlineExceeded)
 }
@@ -202,7 +202,7 @@ func await(ctx context.Context, network guest.Network, deadline time.Duration, g
 	}
 }
 
-// config is a spec as vmm starts it, with the descriptors in cfg.
+// config returns a spec as vmm starts it, with the descriptors in cfg.
 func (s *Source) config(spec Spec, cfg vmm.Config) vmm.Config {
 	cfg.QEMU, cfg.Arch, cfg.Accel, cfg.MemoryMB, cfg.CPUs = spec.QEMU, vmm.Arch(spec.Image.Arch), spec.Accel, spec.MemoryMB, spec.CPUs
 	cfg.Boot = vmm.Boot(spec.Image.Boot())
@@ -231,7 +231,7 @@ func (s *Source) config(spec Spec, cfg vmm.Config) vmm.Config {
 	return cfg
 }
 
-// noTSC says that nobody knows how fast a guest's time stamp counter is under TCG.
+// noTSC reports whether nobody knows how fast a guest's time stamp counter is under TCG.
 func (s *Source) noTSC(im *image.Image) bool {
 	return im.Arch == image.AMD64 && im.Kernel == image.Linux && s.tscKHz() == 0
 }

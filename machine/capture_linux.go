@@ -138,8 +138,8 @@ func copyBytes(to, from *os.File, toAt, fromAt, n int64, buf []byte) error {
 // digestPiece is what one of digestMemory's threads hashes at a time.
 const digestPiece = 1 << 20
 
-// digestMemory is a digest of a file of memory, the same wherever the file has holes: of the digests of its pieces that
-// are not empty, each behind its number.
+// digestMemory returns a digest of a file of memory, the same wherever the file has holes: of the digests of its pieces
+// that are not empty, each behind its number.
 func digestMemory(file *os.File) (string, error) {
 	st, err := file.Stat()
 	if err != nil {

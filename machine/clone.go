@@ -19,8 +19,7 @@ func (s *Source) Get(ctx context.Context, spec Spec, cfg Config) (*Machine, erro
 	return get(ctx, s, spec, cfg)
 }
 
-// Clone is Get, but boots nothing; the error is fs.ErrNotExist where there is no
-// template.
+// Clone is Get, but boots nothing; the error is fs.ErrNotExist if there is no template.
 func (s *Source) Clone(ctx context.Context, spec Spec, cfg Config) (*Machine, error) {
 	return clone(ctx, s, spec, cfg)
 }
@@ -173,7 +172,7 @@ func (m *Machine) run(ctx context.Context) error {
 // open gives a clone a network and has it run. Where that fails the machine is closed.
 func (*Source) open(ctx context.Context, m *Machine, cfg Config) error {
 	deadline := cloneDeadline
-	if m.Origin == Resumed { // there is no other way to go on with it
+	if m.Origin == Resumed { // there is no other way to continue with it
 		deadline = connectDeadline
 	}
 	timed, cancel := context.WithTimeout(ctx, deadline)

@@ -97,15 +97,15 @@ func (c *console) ends() {
 	}
 }
 
-// words is the console's end as it is, and what the kernel said from the line on in which
-// it gave up, "" where it did not.
+// words returns the console's end as it is, and what the kernel said from the line on in which it gave up, "" if it did
+// not.
 func (c *console) words() (end, death string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.tail.String(), string(c.death)
 }
 
-// text is the console's end with control characters shown, so that a guest can't move
+// text returns the console's end with control characters shown, so that a guest can't move
 // the reader's cursor.
 func (c *console) text() string {
 	end, _ := c.words()

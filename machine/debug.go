@@ -88,22 +88,22 @@ func (d *Debugger) start(ctx context.Context, memory *os.File, devices []byte) (
 	return vmm.Start(ctx, cfg)
 }
 
-// Machine is what is debugged. Restore replaces its Monitor.
+// Machine returns what is debugged. Restore replaces its Monitor.
 func (d *Debugger) Machine() *Machine { return d.m }
 
 // maxSnapshots bounds what a debugger keeps: each is as large as what the guest has
 // touched of its memory.
 const maxSnapshots = 16
 
-// Snapshots are the names of those that were taken.
+// Snapshots returns the names of those that were taken.
 func (d *Debugger) Snapshots() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Sorted(maps.Keys(d.snapshots))
 }
 
-// Snapshot stops the machine and keeps its memory and the state of its devices under a
-// name. A machine of which one was taken has to go on before the next.
+// Snapshot stops the machine and keeps its memory and the state of its devices under a name. A machine of which one was
+// taken has to continue before the next.
 func (d *Debugger) Snapshot(ctx context.Context, name string) error {
 	if d.memory == nil {
 		return errors.New("snapshot: this system has no memfd")

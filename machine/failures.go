@@ -49,7 +49,7 @@ func (s *Templates) failuresFile(key string) string {
 	return filepath.Join(s.dir, "."+digestOf(key)+failuresSuffix)
 }
 
-// failures are those of a key that count: up to the last one, if that is not long ago.
+// failures returns those of a key that count: up to the last one, if that is not long ago.
 func (s *Templates) failures(key string) (list []failure) {
 	text, err := os.ReadFile(s.failuresFile(key))
 	if err != nil {
@@ -99,13 +99,13 @@ func (s *Templates) GivenUp(key string) error {
 	return &GivenUp{Until: last.At.Add(giveUpFor), Why: last.Why}
 }
 
-// killed says that an error is the end of a QEMU that somebody killed.
+// killed reports whether an error is the end of a QEMU that somebody killed.
 func killed(err error) bool {
 	var exit *vmm.ExitError
 	return errors.As(err, &exit) && exit.Killed()
 }
 
-// oneLine is an error as it is remembered.
+// oneLine returns an error as it is remembered.
 func oneLine(err error) string {
 	why := strings.ReplaceAll(err.Error(), "\n", "; ")
 	return why[:min(len(why), maxWhy)]

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// HostMemory is what there is for us and what of it may be used without hurting others,
+// HostMemory returns what there is for us and what of it may be used without hurting others,
 // in bytes: the machine's (MemTotal, MemAvailable), or what our cgroup (v2) has and
 // still allows, its page cache aside, if that is less. What can't be read is without
 // end.
@@ -63,7 +63,7 @@ func machineMemory() (total, free int64) {
 	return int64(*m.MemTotalBytes), int64(*m.MemAvailableBytes)
 }
 
-// proportional is a process's share of the memory it uses (Pss), in bytes; 0 if it
+// proportional returns a process's share of the memory it uses (Pss), in bytes; 0 if it
 // can't be told.
 func proportional(pid int) int64 {
 	proc, err := procfs.NewProc(pid)

@@ -10,11 +10,11 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// A machine that is kept when its guest crashes (Config.Keep) is booted without a device
-// that its guest could end QEMU with. When the guest gives up, or QEMU says that it
-// can't go on, the processor is stopped and the network card loses its other end.
+// A machine that is kept when its guest crashes (Config.Keep) is booted without a device that its guest could end QEMU
+// with. When the guest gives up, or QEMU says that it can't continue, the processor is stopped and the network card
+// loses its other end.
 
-// faults are the states in which QEMU says that the guest can't go on (qapi/run-state.json).
+// faults are the states in which QEMU says that the guest can't continue (qapi/run-state.json).
 var faults = []string{"shutdown", "guest-panicked", "internal-error", "io-error", "watchdog"}
 
 // haltPatience bounds what QEMU may take to stop its guest. One that does not is killed.
@@ -55,7 +55,7 @@ func (m *Machine) watchKept() {
 	})
 }
 
-// faulty says that QEMU has stopped the guest by itself: a debugger's stop is not a fault.
+// faulty reports whether QEMU has stopped the guest by itself: a debugger's stop is not a fault.
 func (m *Machine) faulty(ctx context.Context) bool {
 	timed, cancel := context.WithTimeout(ctx, haltPatience)
 	defer cancel()
@@ -95,7 +95,7 @@ func (m *Machine) Halt() error {
 	return m.haltErr
 }
 
-// isHalted says that the processor was stopped because the guest crashed.
+// isHalted reports whether the processor was stopped because the guest crashed.
 func (m *Machine) isHalted() bool {
 	select {
 	case <-m.halted:

@@ -8,10 +8,10 @@ import (
 // The pool daemon is a pool that other processes of its user get clones from; see
 // lease_linux.go.
 
-// ErrNoPool says that no pool daemon runs. On macOS, which has no memfd, none can.
+// ErrNoPool means that no pool daemon runs. On macOS, which has no memfd, none can.
 var ErrNoPool = errors.New("no pool daemon runs")
 
-// ErrPoolRuns says that one runs already.
+// ErrPoolRuns means that one runs already.
 var ErrPoolRuns = errors.New("a pool daemon runs already")
 
 // PoolStatus is what a pool daemon reports.

@@ -140,7 +140,7 @@ func leaseOn(ctx context.Context, conn *net.UnixConn, spec Spec) (*Machine, erro
 	return m, nil
 }
 
-// AskPool asks the home's pool daemon; the error is ErrNoPool where none runs.
+// AskPool asks the home's pool daemon; the error is ErrNoPool if none runs.
 func AskPool(home string) (*PoolStatus, error) {
 	conn, err := dialPool(home)
 	if err != nil {
@@ -155,9 +155,8 @@ func AskPool(home string) (*PoolStatus, error) {
 	return reply.Status, nil
 }
 
-// StopPool tells the home's pool daemon to go down, and returns when it is gone
-// or ctx ends. It waits for the runs on its clones. The error is ErrNoPool where none
-// runs.
+// StopPool tells the home's pool daemon to go down, and returns when it is gone or ctx ends. It waits for the runs on
+// its clones. The error is ErrNoPool if none runs.
 func StopPool(ctx context.Context, home string) error {
 	conn, err := dialPool(home)
 	if err != nil {

@@ -18,10 +18,9 @@ import (
 
 // The server's end of lease_linux.go.
 
-// Serve is the pool daemon of the source's home, which must have been opened with a Pool; about
-// is the shape that it tells of. It returns nil when ctx ends, when it is told to stop, or when
-// no run has come for idle; runs under way on its clones are waited for. The error is
-// ErrPoolRuns where there is one already.
+// Serve is the pool daemon of the source's home, which must have been opened with a Pool; about is the shape that it
+// tells of. It returns nil when ctx ends, when it is told to stop, or when no run has come for idle; runs under way on
+// its clones are waited for. The error is ErrPoolRuns if there is one already.
 func (s *Source) Serve(ctx context.Context, idle time.Duration, about Shape) error {
 	if s.pool == nil {
 		return errors.New("there is no pool: snapshots need Linux, and the pool a size")
@@ -74,7 +73,7 @@ type lender struct {
 	close   func() // destroys those that nobody has taken
 }
 
-// lender is a source whose pool is lent.
+// lender returns a source whose pool is lent.
 func (s *Source) lender(about Shape) lender {
 	started := time.Now()
 	return lender{
@@ -93,7 +92,7 @@ func (s *Source) lender(about Shape) lender {
 	}
 }
 
-// errNoClone says that a run gets none, and does without.
+// errNoClone means that a run gets none, and does without.
 var errNoClone = errors.New("no clone stands ready")
 
 // takeFor returns a running clone of exactly the kind that is asked for.
@@ -176,7 +175,7 @@ func (s *leaseServer) accept(next func() (*net.UnixConn, error)) {
 	}
 }
 
-// runs is how many runs are under way on the pool's machines.
+// runs returns how many runs are under way on the pool's machines.
 func (s *leaseServer) runs(add int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,14 +1,12 @@
-// Package machine makes machines whose guest waits for its code: booted, cloned from a
-// template, or taken from clones that stand ready, here or in the pool daemon.
+// Package machine makes machines whose guest waits for its code: booted, cloned from a template, or taken from the
+// clones that are ready, here or in the pool daemon.
 //
-// A Source makes them; what they are is a Spec. A template is a snapshot: the memory of
-// a stopped machine and the state of its devices. A clone is a machine that starts from
-// a snapshot, with pages of its own where it writes; a clone that stands ready is one
-// that was restored, rehearsed and paused. All of them are a Machine in one of three
-// states (State).
+// A Source makes them from a Spec. A template is a snapshot: the memory of a stopped machine and the state of its
+// devices. A clone is a machine that starts from a snapshot, with pages of its own where it writes. A ready clone was
+// restored, rehearsed and paused. All of them are a Machine in one of three states (State).
 //
-// The package knows QEMU (vmm), images, the guest and its network. It knows no policy,
-// no record and none of the code that is run.
+// The package uses QEMU (vmm), images, the guest and its network. It knows nothing about policies, records and the code
+// of a run.
 package machine
 
 import (
@@ -86,7 +84,7 @@ type Folders interface {
 	String() string
 }
 
-// bare is the spec without the folders.
+// bare returns the spec without the folders.
 func (s Spec) bare() Spec {
 	s.Folders = nil
 	return s
@@ -119,7 +117,7 @@ func (s Spec) Key() string {
 // foldersMark stands in the key of a template that holds folders.
 const foldersMark = " folders "
 
-// Shape is what the spec was made of.
+// Shape returns what the spec was made of.
 func (s Spec) Shape() Shape {
 	sh := Shape{Image: s.Image.Name, Kernel: s.Image.Kernel, Arch: s.Image.Arch, MemoryMB: s.MemoryMB, CPUs: s.CPUs, FreshProcess: s.Fresh}
 	if s.Image.Container != "" {
@@ -178,7 +176,7 @@ type Machine struct {
 	place   []int64           // the snapshot's
 	placed  bool              // something was put there
 	mapped  *os.File          // of a machine that lasts: what QEMU maps as its memory
-	began   []byte            // and the device state that it began from; nil where it was booted, and all of its memory is in mapped
+	began   []byte            // and the device state that it began from; nil if it was booted, and all of its memory is in mapped
 	link    *os.File          // our end of the network card's link while there is no network
 	network *netstack.Network // once it is open
 	console *console
@@ -194,7 +192,7 @@ type Machine struct {
 	once    sync.Once
 }
 
-// Template is the folder's name of the template that it was cloned from, "" where it was booted.
+// Template returns the folder's name of the template that it was cloned from, "" if it was booted.
 func (m *Machine) Template() string {
 	if m.Origin == Booted || m.Origin == Resumed {
 		return ""
@@ -202,7 +200,7 @@ func (m *Machine) Template() string {
 	return digestOf(m.Spec.Key())
 }
 
-// Rehearsed is how many rehearsals its guest has behind it.
+// Rehearsed returns how many rehearsals its guest has behind it.
 func (m *Machine) Rehearsed() int {
 	switch {
 	case m.Origin == Booted || m.Spec.Fresh:
@@ -213,10 +211,10 @@ func (m *Machine) Rehearsed() int {
 	return templateRehearsals + cloneRehearsals
 }
 
-// State is where the machine is on its way.
+// State returns where the machine is on its way.
 func (m *Machine) State() State { return m.state }
 
-// qemu is the process that runs the machine now.
+// qemu returns the process that runs the machine now.
 func (m *Machine) qemu() *vmm.Machine {
 	m.swap.Lock()
 	defer m.swap.Unlock()
@@ -232,7 +230,7 @@ func (m *Machine) Jail() vmm.Jail { return m.qemu().Jail }
 // Drops counts, by kind, what the guest's network dropped.
 func (m *Machine) Drops() map[netstack.Drop]uint64 { return m.network.Stats() }
 
-// Work is what the machine has done since QEMU was started: its processor time, and the frames that
+// Work returns what the machine has done since QEMU was started: its processor time, and the frames that
 // went over its network. ok says that it could be found out.
 func (m *Machine) Work() (processor time.Duration, frames uint64, ok bool) {
 	proc, err := procfs.NewProc(m.vm.Pid())
@@ -246,7 +244,7 @@ func (m *Machine) Work() (processor time.Duration, frames uint64, ok bool) {
 	return time.Duration(stat.CPUTime() * float64(time.Second)), m.network.Frames(), true
 }
 
-// Connections are those that the guest has open to the outside now.
+// Connections returns those that the guest has open to the outside now.
 func (m *Machine) Connections() []netstack.Decision { return m.network.Connections() }
 
 // Deadlines of the conversation with a guest.
@@ -331,7 +329,7 @@ func (m *Machine) watch() {
 	})
 }
 
-// Cut ends what the guest may reach; the conversation with it goes on.
+// Cut ends what the guest may reach; the conversation with it continues.
 func (m *Machine) Cut() { m.network.Cut() }
 
 // SetRules changes what the guest may reach, as Network.SetRules does.
@@ -351,9 +349,8 @@ const afterlifeWait = 2 * time.Second
 // failures.
 const exitUnknown = contract.ExitUnknown
 
-// Afterlife finds out how the code ended when the agent could not tell: from the
-// kernel's last words, or from the status that the machine ended with. The error is
-// gone where neither says.
+// Afterlife finds out how the code ended when the agent could not tell: from the kernel's last words, or from the
+// status that the machine ended with. The error is gone if neither says.
 func (m *Machine) Afterlife(ctx context.Context, gone error) (guest.End, error) {
 	timed, cancel := context.WithTimeout(ctx, afterlifeWait)
 	defer cancel()
@@ -375,7 +372,7 @@ func (m *Machine) Afterlife(ctx context.Context, gone error) (guest.End, error) 
 	return guest.End{}, gone
 }
 
-// GuestError says that the machine ended without saying how the code did: the
+// GuestError means that the machine ended without saying how the code did: the
 // kernel stopped, or the guest broke the protocol.
 type GuestError struct {
 	Reason  string // one sentence
@@ -447,7 +444,7 @@ func (m *Machine) Explain(err error) error {
 // Lacking is closed when the code asks for something that the machine's kernel lacks.
 func (m *Machine) Lacking() <-chan struct{} { return m.console.lacking }
 
-// Lacks is the first thing that the code asked for and the machine's kernel lacks, or
+// Lacks returns the first thing that the code asked for and the machine's kernel lacks, or
 // "". The machine must have been closed.
 func (m *Machine) Lacks() string {
 	if m.console == nil {
@@ -456,7 +453,7 @@ func (m *Machine) Lacks() string {
 	return m.console.lacks
 }
 
-// Alive says that QEMU still runs.
+// Alive reports whether QEMU still runs.
 func (m *Machine) Alive() bool {
 	select {
 	case <-m.qemu().Exited():
@@ -466,7 +463,7 @@ func (m *Machine) Alive() bool {
 	}
 }
 
-// Resident is the machine's share of the memory that it uses, in bytes; 0 if it can't
+// Resident returns the machine's share of the memory that it uses, in bytes; 0 if it can't
 // be told.
 func (m *Machine) Resident() int64 { return proportional(m.qemu().Pid()) }
 

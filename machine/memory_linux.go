@@ -121,7 +121,7 @@ func renameExchange(a, b string) error {
 	return unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE)
 }
 
-// changeTime is when an inode was last changed, in ns.
+// changeTime returns when an inode was last changed, in ns.
 func changeTime(st os.FileInfo) int64 {
 	t := st.Sys().(*syscall.Stat_t).Ctim
 	return t.Sec*1e9 + t.Nsec

@@ -23,13 +23,13 @@ import (
 // which names what must be the same where it is resumed and the digests of both. It takes the place of
 // the one before in one step.
 
-// ErrPause says that a paused machine is not whole, or is not one.
+// ErrPause means that a paused machine is not whole, or is not one.
 var ErrPause = errors.New("the paused machine is damaged")
 
-// ErrLasting says that a machine was not made to be paused.
+// ErrLasting means that a machine was not made to be paused.
 var ErrLasting = errors.New("this machine lasts for one run only")
 
-// OtherHostError says that a machine was paused where something was otherwise than here. It is
+// OtherHostError means that a machine was paused where something was otherwise than here. It is
 // whole, and can be resumed where that is as it was.
 type OtherHostError struct{ What, Paused, Here string }
 
@@ -65,7 +65,7 @@ type Pause struct {
 	keptFiles
 	MemorySHA256 string `json:"memorySha256"` // digestMemory's
 
-	// Note is what the owner of the machine needs to go on with it (Machine.Note).
+	// Note is what the owner of the machine needs to continue with it (Machine.Note).
 	Note json.RawMessage `json:"note,omitempty"`
 }
 
@@ -103,8 +103,8 @@ func (p Pause) differs(here Pause) error {
 	return nil
 }
 
-// ReadPause reads the description of the machine that was paused into a folder. The error is
-// fs.ErrNotExist where there is none.
+// ReadPause reads the description of the machine that was paused into a folder. The error is fs.ErrNotExist if there is
+// none.
 func ReadPause(folder string) (Pause, error) {
 	dir, err := openPause(folder)
 	if err != nil {
@@ -167,10 +167,10 @@ var pauseStep = func(string) {}
 // goOnDeadline bounds how long a machine has to go on that could not be paused.
 const goOnDeadline = 10 * time.Second
 
-// Pause stops a machine that lasts, keeps it in a folder in the place of what was kept there before, and
-// ends it: it is closed. A crash, at any time, leaves the one or the other. After an error the
-// machine goes on, unless it could not, and the folder is as it was. Whatever is under way between
-// host and guest is lost: there should be nothing. One process at a time may use a folder.
+// Pause stops a machine that lasts, keeps it in a folder in the place of what was kept there before, and ends it: it is
+// closed. A crash, at any time, leaves the one or the other. After an error the machine continues, unless it could not,
+// and the folder is as it was. Whatever is under way between host and guest is lost: there should be nothing. One
+// process at a time may use a folder.
 func (s *Source) Pause(ctx context.Context, m *Machine, folder string) error {
 	if m.mapped == nil {
 		return fmt.Errorf("pause: %w", ErrLasting)
@@ -272,7 +272,7 @@ func syncPath(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// leftover is the beginning of what a pause into a folder makes beside it.
+// leftover returns the beginning of what a pause into a folder makes beside it.
 func leftover(folder string) string { return "." + filepath.Base(folder) + ".pausing-" }
 
 // RemoveLeftovers removes what a pause into a folder left beside it when it was killed. What it had moved aside is put
@@ -297,11 +297,10 @@ func RemovePause(folder string) error {
 	return errors.Join(os.RemoveAll(aside(folder)), os.RemoveAll(folder))
 }
 
-// Resume starts the machine that was paused into a folder, where it goes on from there: its guest
-// has to be given entropy and the time, and the way to it (Machine.Rejoin). The folder stays as it is. The spec is
-// that of machines of its shape here (ReadPause). The error is an *OtherHostError where
-// something is otherwise than when it was paused, ErrPause where the folder is not whole, and
-// fs.ErrNotExist where there is none.
+// Resume starts the machine that was paused into a folder, where it continues from there: its guest has to be given
+// entropy and the time, and the way to it (Machine.Rejoin). The folder stays as it is. The spec is that of machines of
+// its shape here (ReadPause). The error is an *OtherHostError if something is otherwise than when it was paused,
+// ErrPause where the folder is not whole, and fs.ErrNotExist where there is none.
 func (s *Source) Resume(ctx context.Context, folder string, spec Spec, cfg Config) (*Machine, error) {
 	m, err := s.resume(ctx, folder, spec, cfg)
 	if err != nil {
@@ -365,7 +364,7 @@ func (s *Source) resume(ctx context.Context, folder string, spec Spec, cfg Confi
 	return m, nil
 }
 
-// Snapshot takes a snapshot of a machine that lasts, which stands still meanwhile, and goes on.
+// Snapshot takes a snapshot of a machine that lasts, which stands still meanwhile, and continues.
 func (s *Source) Snapshot(ctx context.Context, m *Machine) (*Snapshot, error) {
 	if m.mapped == nil {
 		return nil, fmt.Errorf("fork: %w", ErrLasting)
@@ -390,8 +389,8 @@ func (s *Source) Snapshot(ctx context.Context, m *Machine) (*Snapshot, error) {
 	return filled(memory, devices, time.Now()), nil
 }
 
-// Fork starts a machine of a spec that goes on from the snapshot of another one of it, as Resume does,
-// with pages of its own where it writes. It may be called for several at once.
+// Fork starts a machine of a spec that continues from the snapshot of another one of it, as Resume does, with pages of
+// its own where it writes. It may be called for several at once.
 func (s *Source) Fork(ctx context.Context, spec Spec, snapshot *Snapshot, cfg Config) (*Machine, error) {
 	m, err := s.fork(ctx, spec, snapshot, cfg)
 	if err != nil {
@@ -416,7 +415,7 @@ func (s *Source) fork(ctx context.Context, spec Spec, snapshot *Snapshot, cfg Co
 	return m, s.open(ctx, m, cfg)
 }
 
-// Rejoin goes on with the conversation of a machine that was resumed or forked (guest.Rejoin).
+// Rejoin continues with the conversation of a machine that was resumed or forked (guest.Rejoin).
 func (m *Machine) Rejoin(ctx context.Context) (*guest.Conn, error) {
 	timed, cancel := context.WithTimeout(ctx, connectDeadline)
 	defer cancel()

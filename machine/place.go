@@ -19,7 +19,7 @@ import (
 
 const placePage = 4096
 
-// findPlace returns the offsets in a memory of its place's pages, in the file's order; nil where there is none.
+// findPlace returns the offsets in a memory of its place's pages, in the file's order; nil if there is none.
 func findPlace(memory *os.File) ([]int64, error) {
 	mark := []byte(contract.PlaceMark)
 	for i := range mark {
@@ -76,5 +76,5 @@ func (m *Machine) putInPlace(what func() []byte) {
 	}
 }
 
-// Placed says that the guest began with Config.Place in its place.
+// Placed reports whether the guest began with Config.Place in its place.
 func (m *Machine) Placed() bool { return m.placed }

@@ -162,7 +162,7 @@ func (p *pool[M]) fail(err error) {
 	p.fault = err.Error()
 }
 
-// shelf is the one for a spec; mu is held.
+// shelf returns the one for a spec; mu is held.
 func (p *pool[M]) shelf(spec Spec) *shelf[M] {
 	s := p.shelves[spec.Key()]
 	if s == nil {
@@ -260,7 +260,7 @@ func (p *pool[M]) tend() {
 	}
 }
 
-// target is how many machines of a shelf should stand ready.
+// target returns how many machines of a shelf should stand ready.
 func (p *pool[M]) target(s *shelf[M], now time.Time) int {
 	for len(s.takes) > 0 && now.Sub(s.takes[0]) > demandWindow {
 		s.takes = s.takes[1:]
@@ -307,7 +307,7 @@ func (p *pool[M]) closed(now time.Time) string {
 	return ""
 }
 
-// lastRun is when a run last asked.
+// lastRun returns when a run last asked.
 func (p *pool[M]) lastRun() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()

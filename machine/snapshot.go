@@ -26,20 +26,20 @@ type Snapshot struct {
 	Memory  *os.File
 	Devices []byte
 	Created time.Time
-	Place   []int64 // the offsets in the memory of its guest's place, nil where there is none
+	Place   []int64 // the offsets in the memory of its guest's place, nil if there is none
 	File    bool    // the memory is the file that it is kept in
 	fill    *fill
 	owner   bool // of the filling: Close waits for it
 }
 
-// fill is the filling of a snapshot's memory, which goes on beside the start of QEMU:
-// both take some ten milliseconds.
+// fill is the filling of a snapshot's memory, which continues beside the start of QEMU: both take some ten
+// milliseconds.
 type fill struct {
 	done chan struct{}
 	err  error // when done is closed
 }
 
-// filled is a snapshot that is whole.
+// filled returns a snapshot that is whole.
 func filled(memory *os.File, devices []byte, created time.Time) *Snapshot {
 	done := make(chan struct{})
 	close(done)
@@ -52,7 +52,7 @@ func (t *Snapshot) Ready() error {
 	return t.fill.err
 }
 
-// Failed says that the memory could not be filled.
+// Failed reports whether the memory could not be filled.
 func (t *Snapshot) Failed() bool {
 	select {
 	case <-t.fill.done:
@@ -117,10 +117,9 @@ func (s *Source) start(ctx context.Context, spec Spec, snapshot *Snapshot) (*Mac
 	return m, nil
 }
 
-// capture stops a machine that QEMU runs, and copies its memory, which QEMU maps from mapped, to an
-// empty file as long. It returns the state of its devices. began is the state that the machine
-// started from, nil where all of its memory is in mapped. The machine may go on afterwards (vmm's
-// Resume), also after an error.
+// capture stops a machine that QEMU runs, and copies its memory, which QEMU maps from mapped, to an empty file as long.
+// It returns the state of its devices. began is the state that the machine started from, nil if all of its memory is in
+// mapped. The machine may continue afterwards (vmm's Resume), also after an error.
 func capture(ctx context.Context, vm *vmm.Machine, mapped *os.File, began []byte, to *os.File) (devices []byte, err error) {
 	if began == nil {
 		devices, err = vm.StopAndSave(ctx)
@@ -330,12 +329,12 @@ func replaceOnce(place, by string) error {
 
 const asideSuffix = ".before"
 
-// aside is where a folder is while another one takes its place.
+// aside returns where a folder is while another one takes its place.
 func aside(folder string) string {
 	return filepath.Join(filepath.Dir(folder), "."+filepath.Base(folder)+asideSuffix)
 }
 
-// AsideOf is the name of the folder that was moved aside under a name, where it was.
+// AsideOf returns the name of the folder that was moved aside under a name, where it was.
 func AsideOf(name string) (folder string, ok bool) {
 	name, isHidden := strings.CutPrefix(name, ".")
 	name, isAside := strings.CutSuffix(name, asideSuffix)

@@ -17,7 +17,7 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// ErrClosed says that a source was closed.
+// ErrClosed means that a source was closed.
 var ErrClosed = errors.New("closed")
 
 // EventKind says what an Event is about.
@@ -70,7 +70,7 @@ type Program struct {
 // ownPatience is the Patience with a user's own image, which may import much ahead.
 const ownPatience = 3 * time.Minute
 
-// program is what guests with an image run before the code.
+// program returns what guests with an image run before the code.
 func (s *Source) program(im *image.Image) Program {
 	if im.Base == "" {
 		return s.opts.Programs[im.Name]
@@ -117,7 +117,7 @@ func Open(opts Options) *Source {
 	return s
 }
 
-// Templates is the store of snapshots that machines are cloned from.
+// Templates returns the store of snapshots that machines are cloned from.
 func (s *Source) Templates() *Templates { return s.templates }
 
 // Pool returns the figures of the source's pool; zero without one.
@@ -128,7 +128,7 @@ func (s *Source) Pool() PoolStats {
 	return s.pool.figures()
 }
 
-// QEMU is the host's QEMU for an architecture.
+// QEMU returns the host's QEMU for an architecture.
 func (s *Source) QEMU(ctx context.Context, arch image.Arch) (vmm.QEMU, error) {
 	return vmm.FindQEMU(ctx, vmm.Arch(arch), s.cache)
 }
@@ -148,7 +148,7 @@ func (s *Source) Spec(ctx context.Context, im *image.Image, sh Shape) (Spec, err
 	return spec, nil
 }
 
-// HasTemplate says that machines of an image, with that memory, are cloned here. It looks, and finds
+// HasTemplate reports whether machines of an image, with that memory, are cloned here. It looks, and finds
 // nothing out about the host.
 func (s *Source) HasTemplate(ctx context.Context, im *image.Image, memoryMB int) bool {
 	qemu, err := s.QEMU(ctx, im.Arch)
@@ -283,8 +283,7 @@ func (s *Source) templateFailed(spec Spec, err error) {
 
 func (s *Source) templateWorked(spec Spec) { s.templates.Worked(spec.Key()) }
 
-// LastFailure says when and why a template had last to be dropped; why is "" where none
-// was.
+// LastFailure says when and why a template had last to be dropped; why is "" if none was.
 func (s *Source) LastFailure() (at time.Time, why string) {
 	text, _ := s.cache.Get(templateFailure)
 	when, why, _ := strings.Cut(text, " ")

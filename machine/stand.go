@@ -8,7 +8,7 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// standPatience bounds what QEMU may take to stop its processor, or to go on.
+// standPatience bounds what QEMU may take to stop its processor, or to continue.
 const standPatience = 10 * time.Second
 
 // Stand stops the machine's processor, and with it the guest's clock, until goOn is called. One

@@ -37,7 +37,7 @@ const (
 	maxFolders      = 3 // of them that hold folders. One has up to the machine's memory.
 )
 
-// ErrTemplate says that a template is not whole.
+// ErrTemplate means that a template is not whole.
 var ErrTemplate = errors.New("template is damaged")
 
 var errNoMemfd = errors.New("this system has no memfd: runs boot cold")
@@ -61,7 +61,7 @@ func digestOf(key string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// Created is when the template of a key was made, or fs.ErrNotExist where there is
+// Created returns when the template of a key was made, or fs.ErrNotExist where there is
 // none that is still fresh.
 func (s *Templates) Created(key string) (time.Time, error) {
 	var created time.Time
@@ -98,7 +98,7 @@ func (s *Templates) Wants(key string) Want {
 	return want
 }
 
-// due says that a template has had half of its life.
+// due reports whether a template has had half of its life.
 func (s *Templates) due(key string) bool {
 	created, err := s.Created(key)
 	return err != nil || time.Since(created) > maxTemplateAge/2 || s.uses(key) >= maxTemplateUses/2
@@ -204,8 +204,8 @@ func (o *opened) load(mapped bool) (*Snapshot, error) {
 	return snapshot, err
 }
 
-// Load loads the template of a key. The error is fs.ErrNotExist where there is none,
-// or none that is still fresh; it wraps ErrTemplate where there is a damaged one.
+// Load loads the template of a key. The error is fs.ErrNotExist if there is none, or none that is still fresh; it wraps
+// ErrTemplate where there is a damaged one.
 func (s *Templates) Load(key string) (*Snapshot, error) {
 	if !CanClone {
 		return nil, fs.ErrNotExist

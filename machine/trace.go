@@ -66,7 +66,7 @@ func (c *callLines) pass(line []byte) {
 	}
 }
 
-// call is what a line tells of a system call, if it does.
+// call returns what a line tells of a system call, if it does.
 func (c *callLines) call(line []byte) ([]byte, bool) {
 	if c.kernel == image.Linux {
 		return bytes.CutPrefix(line, []byte(contract.TraceMark))

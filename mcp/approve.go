@@ -48,7 +48,7 @@ func approver(call context.Context, caller unitask.Caller, req *sdk.CallToolRequ
 	}
 }
 
-// verdict is what a client's answer means, "" if it is none.
+// verdict returns what a client's answer means, "" if it is none.
 func verdict(res *sdk.ElicitResult, err error) unitask.Verdict {
 	if err != nil || res == nil {
 		return ""

@@ -147,8 +147,8 @@ func JWTs(opts JWTOptions) (*Auth, error) {
 	return a, nil
 }
 
-// Nobody says why no caller can have a name, "" where one can as far as that is known: whatever a file says
-// of the name would hold for nobody. Names of users of this system are for servers without tokens.
+// Nobody says why no caller can have a name, "" if one can as far as that is known: whatever a file says of the name
+// would hold for nobody. Names of users of this system are for servers without tokens.
 func (a *Auth) Nobody(name string) string {
 	switch {
 	case strings.HasPrefix(name, unitask.LocalOwnerPrefix):
@@ -166,7 +166,7 @@ func (a *Auth) Nobody(name string) string {
 	return ""
 }
 
-// goodKeysURL says that keys from there are the issuer's.
+// goodKeysURL reports whether keys from there are the issuer's.
 func goodKeysURL(u *url.URL) bool {
 	return u.Host != "" && (u.Scheme == "https" || u.Scheme == "http" && isLoopback(u.Hostname()))
 }
@@ -174,7 +174,7 @@ func goodKeysURL(u *url.URL) bool {
 // compactLetters are those of a JWT as RFC 7519 has it: three parts in base64url.
 const compactLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_."
 
-// verify is an auth.TokenVerifier.
+// verify returns an auth.TokenVerifier.
 func (a *Auth) verify(ctx context.Context, token string, _ *http.Request) (*auth.TokenInfo, error) {
 	if len(token) > maxToken {
 		return nil, fmt.Errorf("%w: it has more than %d bytes", auth.ErrInvalidToken, maxToken)

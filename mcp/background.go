@@ -146,7 +146,7 @@ func (s *Server) ended(caller unitask.Caller, res *unitask.Result, out *waitResu
 	}
 }
 
-// whole is how much of a text is whole characters: all but a last one that is cut.
+// whole returns how much of a text is whole characters: all but a last one that is cut.
 func whole(text []byte) int {
 	for n := 1; n < utf8.UTFMax && n <= len(text); n++ {
 		if at := len(text) - n; utf8.RuneStart(text[at]) {

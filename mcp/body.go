@@ -156,7 +156,7 @@ func checkIDs(body []byte) (err error) {
 	return err
 }
 
-// newer says that a call names a revision of its own, as those without sessions do.
+// newer reports whether a call names a revision of its own, as those without sessions do.
 func newer(body []byte) (found bool) {
 	members(body, func(name string, value []byte) {
 		if name == "params" {

@@ -63,7 +63,7 @@ func newBudget(most, first int64) *budget {
 	return &budget{most: most, first: first, own: map[string]int64{}}
 }
 
-// draw waits for a caller's part. The error is a *LimitError where it does not come in time, or never can.
+// draw waits for a caller's part. The error is a *LimitError if it does not come in time, or never can.
 func (b *budget) draw(ctx context.Context, caller string, bytes int64, patience time.Duration) error {
 	if bytes > b.most/4*3 {
 		text := fmt.Sprintf("the call would take %d MiB of memory, and %d is the bound: send or ask for less", bytes>>20, b.most/4*3>>20)
@@ -117,7 +117,7 @@ func (b *budget) take(caller string, bytes int64) {
 	}
 }
 
-// errNoMemory says that a part did not come in time.
+// errNoMemory means that a part did not come in time.
 var errNoMemory = &LimitError{Limit: "memory", Most: budgetBytes, Text: "calls, and answers that nobody has read, take all the memory: read them, or try again in a moment"}
 
 // grant gives those that wait what there is. A caller that holds more than a quarter waits for itself. Nobody
@@ -155,8 +155,8 @@ type lease struct {
 	parts   []*lease // of the calls of a batch, for their answers
 }
 
-// part is what one call of the request holds for its answer: a batch has several calls, and one answer takes no room of
-// another's.
+// part returns what one call of the request holds for its answer: a batch has several calls, and one answer takes no
+// room of another's.
 func (l *lease) part() *lease {
 	if l == nil {
 		return nil
@@ -297,7 +297,7 @@ func (s *Server) openLease(r *http.Request) (l *lease, over func()) {
 	}
 }
 
-// lease is that of a request, nil where it did not come by HTTP or is over.
+// lease is that of a request, nil if it did not come by HTTP or is over.
 func (s *Server) lease(extra *sdk.RequestExtra) *lease {
 	if extra == nil || extra.Header == nil {
 		return nil
@@ -314,7 +314,7 @@ func withLease(ctx context.Context, l *lease) context.Context {
 	return context.WithValue(ctx, leaseKey{}, l)
 }
 
-// leaseOf is the lease of a tool's call: that of its request, even when that is over.
+// leaseOf returns the lease of a tool's call: that of its request, even when that is over.
 func leaseOf(ctx context.Context) *lease {
 	l, _ := ctx.Value(leaseKey{}).(*lease)
 	return l

@@ -37,7 +37,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// issuedName is the name of a caller with a JWT: its issuer, "#" and its subject. An
+// issuedName returns the name of a caller with a JWT: its issuer, "#" and its subject. An
 // issuer has no "#" (RFC 8414, section 2), so no two callers share a name, whatever
 // their subjects are.
 func issuedName(issuer, subject string) (string, error) {
@@ -72,7 +72,7 @@ func (s *Server) caller(extra *sdk.RequestExtra) unitask.Caller {
 	return c
 }
 
-// callerNames are the names of whom a request is from, which may have tables: the first is the caller's own.
+// callerNames returns the names of whom a request is from, which may have tables: the first is the caller's own.
 func callerNames(extra *sdk.RequestExtra) []string {
 	token := tokenOf(extra)
 	if token == nil {
@@ -84,7 +84,7 @@ func callerNames(extra *sdk.RequestExtra) []string {
 	return []string{token.UserID}
 }
 
-// tokenOf is what is known of an HTTP request's caller; nil for a request that did not
+// tokenOf returns what is known of an HTTP request's caller; nil for a request that did not
 // come by HTTP. One that came by HTTP and past every check of its caller, which Handler
 // rules out, is nobody's.
 func tokenOf(extra *sdk.RequestExtra) *auth.TokenInfo {

@@ -56,7 +56,7 @@ var clients = map[string]client{
 	"zed":            {homeFile(".config", "zed", "settings.json"), "context_servers", plainEntry, false},
 }
 
-// Clients are the names that ClientConfig knows.
+// Clients returns the names that ClientConfig knows.
 func Clients() []string { return slices.Sorted(maps.Keys(clients)) }
 
 // Config is a client's configuration for unitask.
@@ -139,7 +139,7 @@ func (c *Config) Write() (backup string, err error) {
 // maxClientFile bounds a client's file.
 const maxClientFile = 16 << 20
 
-// real is where the file is: a link (of a dotfiles folder, say) stays one. In a project, whose links may be a
+// real returns where the file is: a link (of a dotfiles folder, say) stays one. In a project, whose links may be a
 // stranger's, it is in that folder.
 func (c *Config) real() (string, error) {
 	real := c.File
@@ -195,7 +195,7 @@ func (c *Config) merge(old []byte) ([]byte, error) {
 	return doc.Pack(), nil
 }
 
-// same says that two JSON texts mean the same.
+// same reports whether two JSON texts mean the same.
 func same(a, b []byte) bool {
 	a, err := hujson.Minimize(a)
 	if err != nil {

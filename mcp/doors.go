@@ -104,7 +104,7 @@ func (d *doors) open(c net.Conn) *door {
 	return one
 }
 
-// crowd is the address with the most strangers.
+// crowd returns the address with the most strangers.
 func (d *doors) crowd() (addr netip.Addr) {
 	for a, of := range d.strangers {
 		if len(of) > len(d.strangers[addr]) {

@@ -56,12 +56,12 @@ func as[T error](err error) bool {
 	return errors.As(err, &target)
 }
 
-// ofHost says that it is the host that failed: a full disk of its own is no matter of the machine's files.
+// ofHost reports whether it is the host that failed: a full disk of its own is no matter of the machine's files.
 func ofHost(err error) bool {
 	return as[*unitask.HostError](err) || as[*fs.PathError](err) || as[*os.LinkError](err) || as[*os.SyscallError](err)
 }
 
-// typed is an error for programs.
+// typed returns an error for programs.
 func typed(err error) *ToolError {
 	e := &ToolError{Message: err.Error()}
 	for _, kind := range errorKinds {
@@ -106,7 +106,7 @@ func typeErrors(next sdk.MethodHandler) sdk.MethodHandler {
 	}
 }
 
-// first is the text of a result.
+// first returns the text of a result.
 func first(call *sdk.CallToolResult) (string, bool) {
 	if len(call.Content) == 0 {
 		return "", false

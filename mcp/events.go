@@ -99,7 +99,7 @@ func (e *events) Append(_ context.Context, session, stream string, data []byte) 
 	return nil
 }
 
-// After are the events of a stream behind an index. The error is sdk.ErrEventsPurged where one of them is not kept.
+// After returns the events of a stream behind an index. The error is sdk.ErrEventsPurged if one of them is not kept.
 func (e *events) After(_ context.Context, session, stream string, index int) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		data, err := e.after(session, stream, index)

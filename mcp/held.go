@@ -67,7 +67,7 @@ func (h *held) find(id, caller string) (*heldSession, error) {
 	return nil, fmt.Errorf("session %.80q: %w", id, errNoSession)
 }
 
-// of are a caller's sessions, in the order of their ids, which is that of their beginnings.
+// of returns a caller's sessions, in the order of their ids, which is that of their beginnings.
 func (h *held) of(caller string) (list []sessionView) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -123,7 +123,7 @@ func (s *Server) keep(made *unitask.Session, caller unitask.Caller) *heldSession
 	return s.held.add(made, caller.Name)
 }
 
-// reach returns a caller's session, which goes on here if a server of before has left it paused. names are the
+// reach returns a caller's session, which continues here if a server of before has left it paused. names are the
 // caller's, as readSecrets has them.
 func (s *Server) reach(ctx context.Context, caller unitask.Caller, names []string, id string) (*heldSession, error) {
 	if of, err := s.held.find(id, caller.Name); err == nil {
@@ -132,7 +132,7 @@ func (s *Server) reach(ctx context.Context, caller unitask.Caller, names []strin
 	none := fmt.Errorf("session %.80q: %w", id, errNoSession)
 	left, err := paused.Find(s.rt.Images().Home(), id)
 	if err != nil || !leftFor(caller, left) {
-		return s.held.find(id, caller.Name) // which may go on meanwhile
+		return s.held.find(id, caller.Name) // which may continue meanwhile
 	}
 	s.held.reviving.Lock()
 	defer s.held.reviving.Unlock()
@@ -156,7 +156,7 @@ func (s *Server) reach(ctx context.Context, caller unitask.Caller, names []strin
 	return s.keep(made, caller), nil
 }
 
-// left are a caller's sessions that no process holds.
+// left returns a caller's sessions that no process holds.
 func (s *Server) left(caller unitask.Caller) []paused.Session {
 	all, err := paused.List(s.rt.Images().Home())
 	if err != nil {
@@ -165,13 +165,13 @@ func (s *Server) left(caller unitask.Caller) []paused.Session {
 	return slices.DeleteFunc(all, func(p paused.Session) bool { return !leftFor(caller, p) })
 }
 
-// leftFor says that a session which was left is a caller's: made by it, and through MCP, as with runs (sees).
+// leftFor reports whether a session which was left is a caller's: made by it, and through MCP, as with runs (sees).
 func leftFor(caller unitask.Caller, p paused.Session) bool {
 	caller.Name = owner(caller)
 	return sees(caller)(p.Owner, p.Via)
 }
 
-// owner is a caller's name in records.
+// owner returns a caller's name in records.
 func owner(caller unitask.Caller) string {
 	return cmp.Or(caller.Name, unitask.LocalOwner(os.Geteuid()))
 }

@@ -19,7 +19,7 @@ import (
 // they were given, not the policy's file, not the folders that an error is about. What
 // they name themselves is theirs to see.
 
-// remote says that a caller must not learn paths of the host.
+// remote reports whether a caller must not learn paths of the host.
 func remote(c unitask.Caller) bool { return c.Via == unitask.ViaHTTP }
 
 // hiddenPath stands in the place of a path.
@@ -46,7 +46,7 @@ func newHider(dir, home string) hider {
 	return hider{strings.NewReplacer(pairs...)}
 }
 
-// resolved is a path with its links followed, if that is possible.
+// resolved returns a path with its links followed, if that is possible.
 func resolved(path string) string {
 	to, err := filepath.EvalSymlinks(path)
 	if err != nil {

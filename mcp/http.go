@@ -130,7 +130,7 @@ func (o *HTTPOptions) metricsReader(next http.Handler) http.Handler {
 	})
 }
 
-// several says that there may be several callers.
+// several reports whether there may be several callers.
 func (o *HTTPOptions) several() bool {
 	return o.Anyone || o.Auth != nil && len(o.Auth.tokens) != 1
 }

@@ -26,7 +26,7 @@ type tokenCounter struct {
 	inText, escaped bool
 }
 
-// errTooMuch says that a JSON text is beyond a bound.
+// errTooMuch means that a JSON text is beyond a bound.
 var errTooMuch = fmt.Errorf("the body has more than %d names and values, or %d levels", maxTokens, maxJSONDepth)
 
 // count takes what comes next.
@@ -103,7 +103,7 @@ func skipSpace(text []byte, i int) int {
 	return i
 }
 
-// skipValue is where the value that begins at i ends.
+// skipValue returns where the value that begins at i ends.
 func skipValue(text []byte, i int) int {
 	depth := 0
 	for ; i < len(text); i++ {
@@ -189,7 +189,7 @@ func valueSize(v reflect.Value, depth int) (n int64) {
 	return scalarSize
 }
 
-// textSize is how many bytes a text takes in JSON.
+// textSize returns how many bytes a text takes in JSON.
 func textSize(s string) (n int64) {
 	n = int64(len(s)) + 2
 	for i := 0; i < len(s); i++ {
@@ -210,8 +210,8 @@ func textSize(s string) (n int64) {
 	return n
 }
 
-// callSize is how many bytes a tool's result takes: the SDK puts the structured one into the text, too, where a tool
-// gives none.
+// callSize returns how many bytes a tool's result takes: the SDK puts the structured one into the text, too, where a
+// tool gives none.
 func callSize(res *sdk.CallToolResult, out any) int64 {
 	structured := jsonSize(out)
 	if res == nil || res.Content == nil {

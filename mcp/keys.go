@@ -20,7 +20,7 @@ const (
 	maxKeyRedirects = 3
 )
 
-// errKeysFresh says that the keys were fetched a moment ago and are not fetched again.
+// errKeysFresh means that the keys were fetched a moment ago and are not fetched again.
 var errKeysFresh = errors.New("the issuer's keys were fetched a moment ago")
 
 // boundedFetches is the way to the issuer's keys, with its bounds.

@@ -27,7 +27,7 @@ type live struct {
 	sent    float64
 	wake    chan struct{}
 	done    chan struct{}
-	ended   chan struct{} // closed when everything was sent; nil where nothing is
+	ended   chan struct{} // closed when everything was sent; nil if nothing is
 }
 
 // Bounds of progress notifications.

@@ -16,7 +16,7 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// NeedsToken says that the server would serve nobody without tokens: it is for the user of
+// NeedsToken reports whether the server would serve nobody without tokens: it is for the user of
 // this process, and this system does not tell which user is at the other end of a
 // connection. NewToken makes one.
 func (o *HTTPOptions) NeedsToken() bool {
@@ -34,7 +34,7 @@ func NewToken() (*Auth, string) {
 // peerKey is where a connection's context has its peer, a func() (int, error).
 type peerKey struct{}
 
-// withPeer is an http.Server's ConnContext: the user at the other end is looked up once
+// withPeer returns an http.Server's ConnContext: the user at the other end is looked up once
 // for each connection, with its first request.
 func withPeer(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, peerKey{}, sync.OnceValues(func() (int, error) {
@@ -42,7 +42,7 @@ func withPeer(ctx context.Context, c net.Conn) context.Context {
 	}))
 }
 
-// requestUID is the user at the other end of a request's connection.
+// requestUID returns the user at the other end of a request's connection.
 func requestUID(r *http.Request) (int, error) {
 	if look, ok := r.Context().Value(peerKey{}).(func() (int, error)); ok {
 		return look()
@@ -93,7 +93,7 @@ func peers(anyone bool, next http.Handler) http.Handler {
 	})
 }
 
-// peerName is the name of the user at the other end; the error says why it is not served.
+// peerName returns the name of the user at the other end; the error says why it is not served.
 func peerName(r *http.Request, anyone bool) (string, error) {
 	uid, err := requestUID(r)
 	self := os.Geteuid()

@@ -19,7 +19,7 @@ var tcpTables = []string{"/proc/net/tcp", "/proc/net/tcp6"}
 // changes while it is read may leave a row out.
 const maxTableReads = 3
 
-// peersKnown says whether this system tells which user holds the other end of a loopback connection.
+// peersKnown reports whether this system tells which user holds the other end of a loopback connection.
 func peersKnown() bool {
 	_, err := os.Stat(tcpTables[0])
 	return err == nil
@@ -68,7 +68,7 @@ func findSocket(table io.Reader, local, remote netip.AddrPort) (uid int, err err
 	return 0, fmt.Errorf("no socket of %s to %s", local, remote)
 }
 
-// sameEnd says that an end as the table has it, ADDRESS:PORT in hexadecimal, the address
+// sameEnd reports whether an end as the table has it, ADDRESS:PORT in hexadecimal, the address
 // in words of the host's byte order, is at. An IPv4 address that is mapped into IPv6 is
 // the IPv4 address.
 func sameEnd(text string, at netip.AddrPort) bool {

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 )
 
-// peersKnown says whether this system tells which user holds the other end of a loopback connection.
+// peersKnown reports whether this system tells which user holds the other end of a loopback connection.
 func peersKnown() bool { return false }
 
 func peerUID(peer, own netip.AddrPort) (int, error) {

@@ -122,7 +122,7 @@ func readSnippet(name string) (*snippet, error) {
 	return s, nil
 }
 
-// missing are the required arguments that are not there.
+// missing returns the required arguments that are not there.
 func (s *snippet) missing(given map[string]string) (names []string) {
 	for _, name := range slices.Sorted(maps.Keys(s.Arguments)) {
 		if _, ok := given[name]; !ok && s.Arguments[name].Required {

@@ -51,7 +51,7 @@ func newQueue(concurrent, most, perCaller, perMinute int, gauge func(waiting, ru
 	return &queue{slots: concurrent, most: most, perCaller: perCaller, perMinute: perMinute, gauge: gauge, callers: map[string]*callerLoad{}}
 }
 
-// errBusy says that a call was not taken on.
+// errBusy means that a call was not taken on.
 var errBusy = errors.New("busy")
 
 // LimitError says which bound a caller has reached.
@@ -69,7 +69,7 @@ func (e *LimitError) Unwrap() error { return errBusy }
 // the places to wait.
 func (q *queue) share() { q.shared.Store(true) }
 
-// slotsOfOne are the runs that one caller may have at once. Where there are several
+// slotsOfOne returns the runs that one caller may have at once. Where there are several
 // callers and several slots, one slot is always for another caller: a run can take a day,
 // and is not ended for those that wait.
 func (q *queue) slotsOfOne() int {
@@ -79,7 +79,7 @@ func (q *queue) slotsOfOne() int {
 	return q.slots
 }
 
-// placesOfOne are the calls of one caller that may wait: half of all where there are
+// placesOfOne returns the calls of one caller that may wait: half of all where there are
 // several callers.
 func (q *queue) placesOfOne() int {
 	if q.shared.Load() && q.most > 1 {
@@ -88,8 +88,8 @@ func (q *queue) placesOfOne() int {
 	return q.most
 }
 
-// enter waits for a slot; leave gives it back. ahead is called with how many wait, if it has
-// to wait. The error is a *LimitError where there is no room to wait.
+// enter waits for a slot; leave gives it back. ahead is called with how many wait, if it has to wait. The error is a
+// *LimitError if there is no room to wait.
 func (q *queue) enter(ctx context.Context, caller string, ahead func(int)) (leave func(), err error) {
 	t, before, err := q.admit(caller)
 	if err != nil {
@@ -190,7 +190,7 @@ func tooOften(limit *rate.Limiter, most int, what string) error {
 
 func perMinute(most int) *rate.Limiter { return rate.NewLimiter(rate.Limit(float64(most)/60), most) }
 
-// load is what a caller has under way.
+// load returns what a caller has under way.
 func (q *queue) load(caller string) *callerLoad {
 	load := q.callers[caller]
 	if load == nil {

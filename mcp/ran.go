@@ -41,7 +41,7 @@ func (s *stream) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// shown is the beginning; where it is not all, its last character is a whole one.
+// shown returns the beginning; where it is not all, its last character is a whole one.
 func (s *stream) shown() []byte {
 	if s.total > int64(len(s.kept)) {
 		return s.kept[:whole(s.kept)]
@@ -62,7 +62,7 @@ func (s *streams) show(res *unitask.Result) {
 // forget keeps nothing of what was printed: a result then says where it is.
 func (s *streams) forget() { s.stdout.kept, s.stderr.kept = nil, nil }
 
-// cut are the streams of a run that are not shown whole.
+// cut returns the streams of a run that are not shown whole.
 func (s *streams) cut(id string) (list []cut) {
 	for _, one := range []struct {
 		name string
@@ -75,11 +75,11 @@ func (s *streams) cut(id string) (list []cut) {
 	return list
 }
 
-// partURI is the resource that is a part of a run's record.
+// partURI returns the resource that is a part of a run's record.
 func partURI(id, part string) string { return runsURI + id + "/" + part }
 
-// answer is what clients get of a result, which ended with err if that is not nil: said gets what the text lacks. of is the
-// session whose step it was, nil if it was none.
+// answer returns what clients get of a result, which ended with err if that is not nil: said gets what the text lacks.
+// of is the session whose step it was, nil if it was none.
 func answer(said *sdk.CallToolResult, res *unitask.Result, err error, printed *streams, of *heldSession) *ran {
 	r := &ran{ResultJSON: res.JSON(), Cut: printed.cut(res.RunID)}
 	r.Truncated = r.Truncated || len(r.Cut) > 0

@@ -23,7 +23,7 @@ const (
 	maxListed  = 200
 )
 
-// report is a result as a model reads it.
+// report returns a result as a model reads it.
 func report(res *unitask.Result) string {
 	var b strings.Builder
 	if res.Outcome == unitask.OutcomeExited {
@@ -57,7 +57,7 @@ func report(res *unitask.Result) string {
 	return b.String()
 }
 
-// visible is a text with what can't be seen in it (control and formatting characters,
+// visible returns a text with what can't be seen in it (control and formatting characters,
 // line breaks) as escapes: a name that hostile code chose can't forge a line of a report.
 func visible(text string) string {
 	var b strings.Builder
@@ -72,7 +72,7 @@ func visible(text string) string {
 	return b.String()
 }
 
-// pictures are the artifacts of a run that its result shows.
+// pictures returns the artifacts of a run that its result shows.
 func pictures(res *unitask.Result) (shown map[string]bool, bytes int64) {
 	shown = map[string]bool{}
 	for _, a := range res.Artifacts {
@@ -101,8 +101,8 @@ func (s *Server) artifacts(res *unitask.Result, shown map[string]bool) (out []sd
 	return out
 }
 
-// result is what clients get of a run that has ended. What it costs is drawn before it is built; where there is no room
-// for long, it comes without its output and pictures, which are resources.
+// result returns what clients get of a run that has ended. What it costs is drawn before it is built; where there is no
+// room for long, it comes without its output and pictures, which are resources.
 func (s *Server) result(ctx context.Context, caller unitask.Caller, res *unitask.Result, printed *streams) *sdk.CallToolResult {
 	shown, bytes := pictures(res)
 	cost := bytes/3*4 + 2*(textSize(string(res.Stdout))+textSize(string(res.Stderr))+textSize(res.Value)) + jsonSize(res.Artifacts)*2
@@ -117,7 +117,7 @@ func (s *Server) result(ctx context.Context, caller unitask.Caller, res *unitask
 	return &sdk.CallToolResult{IsError: res.Outcome != unitask.OutcomeExited || res.ExitCode != 0, Content: append([]sdk.Content{&sdk.TextContent{Text: report(res)}}, s.artifacts(res, shown)...)}
 }
 
-// mimeType is a file's by its extension.
+// mimeType returns a file's by its extension.
 func mimeType(name string) string {
 	kind, _, _ := strings.Cut(mime.TypeByExtension(path.Ext(name)), ";")
 	if kind == "" {

@@ -194,8 +194,8 @@ func cutOffset(text string) (rest string, from int64, ok bool) {
 // offsetQuery begins the query of a part that is read from an offset on.
 const offsetQuery = "offset="
 
-// page is what a file has from an offset on, most bytes of it, up to the end of a character. It closes the file. What
-// the page costs is drawn before it is read.
+// page returns what a file has from an offset on, most bytes of it, up to the end of a character. It closes the file.
+// What the page costs is drawn before it is read.
 func page(ctx context.Context, f *os.File, uri, kind string, from, most int64) (*sdk.ResourceContents, error) {
 	defer f.Close()
 	st, err := f.Stat()

@@ -50,7 +50,7 @@ type roundQuestion struct {
 	answer chan unitask.Verdict // takes one
 }
 
-// inRounds says that the client of a call is to be asked by the call's end: our own user's, if it can put
+// inRounds reports whether the client of a call is to be asked by the call's end: our own user's, if it can put
 // a form to somebody.
 func inRounds(caller unitask.Caller, req *sdk.CallToolRequest) bool {
 	can := req.ClientCapabilities()
@@ -59,7 +59,7 @@ func inRounds(caller unitask.Caller, req *sdk.CallToolRequest) bool {
 
 type runWith func(ctx context.Context, approve asker) (*sdk.CallToolResult, any, error)
 
-// round begins a run, or goes on with the one that a call answers, and returns its result or what it asks.
+// round begins a run, or continues with the one that a call answers, and returns its result or what it asks.
 func (s *Server) round(ctx context.Context, caller unitask.Caller, req *sdk.CallToolRequest, run runWith) (*sdk.CallToolResult, any, error) {
 	var r *round
 	if state := req.Params.RequestState; state != "" {
@@ -108,7 +108,7 @@ func (all *rounds) begin(ctx context.Context, caller string, run runWith) *round
 	return r
 }
 
-// find is the run that a state names, of that caller, for the one call that goes on with it.
+// find returns the run that a state names, of that caller, for the one call that continues with it.
 func (all *rounds) find(state, caller string) (*round, error) {
 	id, _, _ := strings.Cut(state, ".")
 	all.mu.Lock()
@@ -132,7 +132,7 @@ func (all *rounds) drop(r *round) {
 	delete(all.open, r.id)
 }
 
-// question is what is open now, with which the call that waits ends.
+// question returns what is open now, with which the call that waits ends.
 func (r *round) question() *roundQuestion {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -174,7 +174,7 @@ func (r *round) answer(state string, said unitask.Verdict) {
 	}
 }
 
-// elicitation is what a client shows its user.
+// elicitation returns what a client shows its user.
 func elicitation(q unitask.Question) *sdk.ElicitParams {
 	return &sdk.ElicitParams{Mode: "form", RequestedSchema: approvalForm,
 		Message: fmt.Sprintf("The code of run %s wants %s. Its machine stands still for %s at most.", q.RunID, q.Wants(), time.Until(q.Until).Round(time.Second))}

@@ -126,7 +126,7 @@ func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, 
 	return out, answer(out, res, err, printed, of), nil
 }
 
-// request is what a call of a caller asks for.
+// request returns what a call of a caller asks for.
 func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, error) {
 	dir := unitask.GuestDir(s.opts.Dir)
 	if remote(caller) { // to whom it would tell where the server runs

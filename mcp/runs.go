@@ -58,7 +58,7 @@ func (s *Server) inspectRun(ctx context.Context, req *sdk.CallToolRequest, in in
 	return nil, found, err
 }
 
-// inspection is a run's record as a caller may see it. What it costs is drawn before it is read.
+// inspection returns a run's record as a caller may see it. What it costs is drawn before it is read.
 func (s *Server) inspection(ctx context.Context, caller unitask.Caller, id string) (*history.Inspection, error) {
 	bytes, err := s.rt.Runs().Size(id, partBytes)
 	if err != nil {

@@ -21,7 +21,7 @@ func anys(list []string) []any {
 	return out
 }
 
-// inputSchema is a type's schema, with what its tags can't say.
+// inputSchema returns a type's schema, with what its tags can't say.
 func inputSchema[T any](more func(map[string]*jsonschema.Schema)) *jsonschema.Schema {
 	schema, err := jsonschema.For[T](&jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{reflect.TypeFor[fileArg](): fileSchema()}})
 	if err != nil {
@@ -38,7 +38,7 @@ func inputSchema[T any](more func(map[string]*jsonschema.Schema)) *jsonschema.Sc
 	return schema
 }
 
-// outputSchema is a type's schema with descriptions of its fields.
+// outputSchema returns a type's schema with descriptions of its fields.
 func outputSchema[T any](describe map[string]string) *jsonschema.Schema {
 	text := &jsonschema.Schema{Type: "string"} // what marshals to text, the library takes for objects
 	schema, err := jsonschema.For[T](&jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
@@ -53,7 +53,7 @@ func outputSchema[T any](describe map[string]string) *jsonschema.Schema {
 	return schema
 }
 
-// fileSchema is what a fileArg may be.
+// fileSchema returns what a fileArg may be.
 func fileSchema() *jsonschema.Schema {
 	text := func(description string) *jsonschema.Schema {
 		return &jsonschema.Schema{Type: "string", Description: description}

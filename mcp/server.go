@@ -1,7 +1,6 @@
-// Package mcp serves unitask over the Model Context Protocol: code in, result out, for
-// coding agents and AI backends. server.go is the server on one screen; tools.go,
-// resources.go and prompts.go are what it offers, queue.go bounds it, http.go serves it
-// to many, and config.go writes it into clients' configuration.
+// Package mcp serves unitask over the Model Context Protocol, for coding agents and AI backends: code in, result out.
+// server.go has the server's main path. tools.go, resources.go and prompts.go have its features, queue.go limits the
+// load, http.go serves many callers, and config.go writes the server into clients' configuration.
 package mcp
 
 import (
@@ -212,7 +211,7 @@ func (s *Server) refuse() {
 	s.draining = true
 }
 
-// accepts says whether calls are taken.
+// accepts reports whether calls are taken.
 func (s *Server) accepts() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -30,7 +30,7 @@ func traced(ctx context.Context, req *sdk.CallToolRequest) (context.Context, fun
 	}
 }
 
-// calledBy is what a call says of the trace that it is part of.
+// calledBy returns what a call says of the trace that it is part of.
 func calledBy(req *sdk.CallToolRequest) propagation.TextMapCarrier {
 	meta := req.Params.Meta
 	if _, ok := meta["traceparent"]; !ok && req.Extra != nil && req.Extra.Header != nil {

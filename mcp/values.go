@@ -59,8 +59,8 @@ func (s *Server) pass(ctx context.Context, caller unitask.Caller, of *heldSessio
 	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: string(value)}}}, res, nil
 }
 
-// maxValueDepth is how many lists and objects of a value may lie in each other: the protocol's libraries read
-// a thousand with what a message has around it, and a client's may read fewer.
+// maxValueDepth is how many lists and objects of a value may be in each other: the protocol's libraries read a thousand
+// with what a message has around it, and a client's may read fewer.
 const maxValueDepth = 500
 
 // passes says why a JSON text can't be in a structured result, for which libraries make floats of numbers.

@@ -42,10 +42,10 @@ func (s *Server) bounded(next http.Handler) http.Handler {
 	})
 }
 
-// callerOf is the name of a request's caller.
+// callerOf returns the name of a request's caller.
 func callerOf(r *http.Request) string { return callerIn(r.Context()) }
 
-// callerIn is the name of the caller of a request with that context.
+// callerIn returns the name of the caller of a request with that context.
 func callerIn(ctx context.Context) string {
 	if token := auth.TokenInfoFromContext(ctx); token != nil {
 		return token.UserID

@@ -29,7 +29,7 @@ func (s *Server) fork(ctx context.Context, caller unitask.Caller, of *heldSessio
 	return err
 }
 
-// runStep runs a call's code in a session, which it may start. The session is nil where none lives afterwards.
+// runStep runs a call's code in a session, which it may start. The session is nil if none lives afterwards.
 func (s *Server) runStep(ctx context.Context, caller unitask.Caller, names []string, in runArgs, run unitask.Request, printed *streams, approve asker) (*unitask.Result, *heldSession, error) {
 	if in.Session != newSession && !in.onlyStep() {
 		return nil, nil, errors.New("a session has had its machine, network, packages and secrets since it began: with session send code, language, files, dirs and timeoutSeconds only")
@@ -66,7 +66,7 @@ func (s *Server) runStep(ctx context.Context, caller unitask.Caller, names []str
 	return res, of, err
 }
 
-// limit is the time limit of a step that asks for one, or for none.
+// limit returns the time limit of a step that asks for one, or for none.
 func (s *heldSession) limit(asked time.Duration) time.Duration {
 	return cmp.Or(asked, min(policy.DefaultTimeout, s.LongestStep()))
 }
@@ -74,7 +74,7 @@ func (s *heldSession) limit(asked time.Duration) time.Duration {
 // newSession is the value of run_code's session that starts one.
 const newSession = "new"
 
-// onlyStep says that a call asks for nothing that a session has from its beginning.
+// onlyStep reports whether a call asks for nothing that a session has from its beginning.
 func (in runArgs) onlyStep() bool {
 	return in.Image == "" && len(in.Packages) == 0 && !in.Check && len(in.Args) == 0 && in.Stdin == "" && len(in.Env) == 0 && len(in.AllowNet) == 0 && len(in.AllowHTTP) == 0 && len(in.AllowTCP) == 0 &&
 		len(in.Secrets) == 0 && in.MemoryMB == 0
@@ -240,7 +240,7 @@ func editFiles(ctx context.Context, of *unitask.Session, in filesArgs) (string, 
 	return "", fmt.Errorf("op %.40q: use view, create, str_replace, insert, list or remove", in.Op)
 }
 
-// inserted is a text with another one behind its line of that number.
+// inserted returns a text with another one behind its line of that number.
 func inserted(text []byte, line int, more string) ([]byte, error) {
 	at, seen := 0, 0
 	for seen < line && at < len(text) {
@@ -304,7 +304,7 @@ func numbered(text []byte, span []int) (string, error) {
 	return b.String(), nil
 }
 
-// listing is a list of files, a line each.
+// listing returns a list of files, a line each.
 func listing(list []unitask.SessionFile, more bool) string {
 	var b strings.Builder
 	for _, f := range list {

@@ -47,8 +47,8 @@ const (
 	maxUnanswered = 2
 )
 
-// Asker asks one question at a time, and remembers the answers. It may outlive a Network: one that
-// goes on where another was (Detach, a machine that was paused) takes it over, with its bounds.
+// Asker asks one question at a time, and remembers the answers. It may outlive a Network: one that continues where
+// another was (Detach, a machine that was paused) takes it over, with its bounds.
 type Asker struct {
 	ask  func(context.Context, Question) Answer
 	turn chan struct{} // held by who asks
@@ -107,7 +107,7 @@ func (a *Asker) answer(ctx context.Context, q Question) Answer {
 	return said
 }
 
-// knows says that the answer to a question holds for all that follow it.
+// knows reports whether the answer to a question holds for all that follow it.
 func (a *Asker) knows(q Question) bool {
 	if a == nil {
 		return true
@@ -146,7 +146,7 @@ func (a *Asker) decided(q Question) (Answer, bool) {
 	return Answer{}, false
 }
 
-// approved is the rule by which a connection that was asked about is made: to what was asked
+// approved returns the rule by which a connection that was asked about is made: to what was asked
 // about, and nothing else that the rule is about.
 func (q Question) approved() *Rule {
 	return &Rule{Text: q.Rule, Host: q.Name, Addr: q.Addr, Port: q.Port}

@@ -40,7 +40,7 @@ func (c *control) receive(payload []byte) {
 	}
 }
 
-// errLinkEnded says that the guest's end of the link is gone.
+// errLinkEnded means that the guest's end of the link is gone.
 var errLinkEnded = errors.New("the guest's network card is gone")
 
 // ReceiveDatagram returns the next datagram of the guest's agent.

@@ -289,7 +289,7 @@ func closeWrite(c net.Conn) error {
 	return c.Close()
 }
 
-// isTimeout says that nobody answered, as against a refusal.
+// isTimeout reports whether nobody answered, as against a refusal.
 func isTimeout(err error) bool {
 	var timeout net.Error
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, syscall.ETIMEDOUT) || (errors.As(err, &timeout) && timeout.Timeout())

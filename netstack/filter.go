@@ -29,13 +29,13 @@ type Rule struct {
 	Ask bool
 }
 
-// loopback says that the rule is about our own loopback, which the guest reaches
+// loopback reports whether the rule is about our own loopback, which the guest reaches
 // at the gateway.
 func (r *Rule) loopback() bool {
 	return r.Raw && hostname.Loopback(r.Host, r.Addr)
 }
 
-// allowsName says whether a name in normal form is the rule's.
+// allowsName reports whether a name in normal form is the rule's.
 func (r *Rule) allowsName(name string) bool {
 	switch {
 	case r.Any:
@@ -91,12 +91,12 @@ func (f *filter) denies(t target) *Rule {
 	return nil
 }
 
-// deniesNames says whether a name is denied, at a port.
+// deniesNames reports whether a name is denied, at a port.
 func (f *filter) deniesNames(port uint16) bool {
 	return slices.ContainsFunc(f.rules, func(r Rule) bool { return r.Deny && r.Host != "" && (r.Port == 0 || r.Port == port) })
 }
 
-// named says whether a rule allows a target's address by naming it.
+// named reports whether a rule allows a target's address by naming it.
 func (f *filter) named(t target) bool {
 	return slices.ContainsFunc(f.rules, func(r Rule) bool { return !r.Deny && r.Addr.IsValid() && r.Addr == t.addr && r.allowsPort(t.port) })
 }

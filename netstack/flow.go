@@ -274,7 +274,7 @@ func (fl *flow) leadsTo(dialled string) (reason string) {
 	return ""
 }
 
-// leads is where the connection to the server leads now, "" if there is none yet.
+// leads returns where the connection to the server leads now, "" if there is none yet.
 func (fl *flow) leads() string {
 	to, _ := fl.dialled.Load().(string)
 	return to
@@ -331,7 +331,7 @@ func (c *meteredConn) Write(p []byte) (int, error) {
 // maxFlowNames bounds the names that one flow is for; a client has a connection for each.
 const maxFlowNames = 16
 
-// allows says whether what is for a name may go by the flow, and notes it: rules of later are held against it, too.
+// allows reports whether what is for a name may go by the flow, and notes it: rules of later are held against it, too.
 func (fl *flow) allows(name string) bool {
 	fl.f.mu.Lock()
 	defer fl.f.mu.Unlock()
@@ -348,7 +348,7 @@ func (fl *flow) allows(name string) bool {
 	return true
 }
 
-// allowsNone says whether TLS that names no server may go by the flow, to an address, and notes it.
+// allowsNone reports whether TLS that names no server may go by the flow, to an address, and notes it.
 func (fl *flow) allowsNone() bool {
 	fl.f.mu.Lock()
 	defer fl.f.mu.Unlock()
@@ -440,7 +440,7 @@ func (fl *flow) answerHead() ([]byte, error) {
 	}
 }
 
-// answers says whether an answer in the guest's protocol may begin so.
+// answers reports whether an answer in the guest's protocol may begin so.
 func (fl *flow) answers(head []byte) bool {
 	if fl.tls {
 		return (head[0] == tlsRecord || head[0] == tlsAlert) && (len(head) < answerRecord || head[1] == tlsVersion)

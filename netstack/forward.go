@@ -44,7 +44,7 @@ type forwarder struct {
 	live   map[*flow]Decision // the open ones, as they began
 }
 
-// connections are the flows that are open, the oldest first.
+// connections returns the flows that are open, the oldest first.
 func (f *forwarder) connections() []Decision {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -76,7 +76,7 @@ func (f *forwarder) lives(fl *flow, d Decision) (ended func(), err error) {
 }
 
 // denies says why the rules of now do not allow a flow, "" if they do: to where it goes, the names that it is for
-// there, and all that may be spoken. One that was asked about may go on where it would be asked about again.
+// there, and all that may be spoken. One that was asked about may continue where it would be asked about again.
 func (f *forwarder) denies(fl *flow) string {
 	_, now := f.decide(fl.to)
 	switch {
@@ -252,7 +252,7 @@ func (a *attempt) approve() (why string) {
 	return ""
 }
 
-// connect dials, and completes the guest's handshake; it returns nil where there is no connection.
+// connect dials, and completes the guest's handshake; it returns nil if there is no connection.
 func (a *attempt) connect() *flow {
 	f, t := a.f, a.target
 	a.begin = time.Now()
@@ -322,13 +322,13 @@ func (a *attempt) carry(fl *flow) {
 	f.log.decide(d)
 }
 
-// brokered says that the broker serves a connection. A raw rule says that anything may be spoken;
+// brokered reports whether the broker serves a connection. A raw rule says that anything may be spoken;
 // rules by method and path, that it is HTTP.
 func (f *forwarder) brokered(t target, r *Rule) bool {
 	return f.broker != nil && f.broker.Concerns(t.name) && (!r.Raw || f.broker.Ruled(t.name))
 }
 
-// namesAll says that TLS to an address must name its server: rules are about names, whose servers a
+// namesAll reports whether TLS to an address must name its server: rules are about names, whose servers a
 // nameless hello would reach, and no rule names the address.
 func (f *forwarder) namesAll(r *Rule, t target) bool {
 	now := f.filter.Load()

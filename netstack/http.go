@@ -124,7 +124,7 @@ func parseHead(head []byte) (requestHead, error) {
 	return h, nil
 }
 
-// token says that s is one, as RFC 9110 (5.6.2) has it.
+// token reports whether s is one, as RFC 9110 (5.6.2) has it.
 func token(s string) bool {
 	for _, c := range []byte(s) {
 		if c <= ' ' || c >= 0x7f || strings.IndexByte(`"(),/:;<=>?@[\]{}`, c) >= 0 {

@@ -116,7 +116,7 @@ const ProtoNetlog = "netlog"
 // maxLogged bounds a text of the guest's in the netlog.
 const maxLogged = 300
 
-// printable is a text of the guest's or of a server's as it may be logged: cut, and
+// printable returns a text of the guest's or of a server's as it may be logged: cut, and
 // with what is not plain shown as escapes.
 func printable(s string) string {
 	if len(s) > maxLogged {

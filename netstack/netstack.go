@@ -1,4 +1,4 @@
-// Package netstack is the guest's only network, inside our own process.
+// Package netstack is the guest's only network, inside unitask's own process.
 //
 // The machine's network card ends in a stream socket; the other end is a
 // Network. It answers ARP, DHCP and DNS at the frame layer, hands the guest's
@@ -8,9 +8,8 @@
 // The host dials into the guest through the same stack (DialGuest), and
 // exchanges single datagrams with the guest's agent (control.go).
 //
-// Nothing that the guest sends is trusted: every frame is bounded, every parser
-// checks the length first, and a guest that does not read what it is sent loses
-// it and blocks nobody.
+// The package trusts nothing from the guest: every frame has a size limit, and every parser checks the length first. A
+// guest that does not read loses what it is sent, and blocks nobody.
 package netstack
 
 import (
@@ -84,11 +83,11 @@ type Limits struct {
 	DNSPerSecond int // queries; 0 is 50, and as many at once
 }
 
-// Traffic counts the bytes of a run, which Limits bounds. It may outlive a Network: one that goes on where another one
-// was, has its count.
+// Traffic counts the bytes of a run, which Limits bounds. It may outlive a Network: one that continues where another
+// one was, has its count.
 type Traffic struct{ up, down, lines atomic.Int64 }
 
-// NewTraffic returns one that goes on from a count.
+// NewTraffic returns one that continues from a count.
 func NewTraffic(up, down int64) *Traffic {
 	t := &Traffic{}
 	t.up.Store(up)
@@ -96,7 +95,7 @@ func NewTraffic(up, down int64) *Traffic {
 	return t
 }
 
-// Bytes are those from the guest, and those to it.
+// Bytes returns those from the guest, and those to it.
 func (t *Traffic) Bytes() (up, down int64) { return t.up.Load(), t.down.Load() }
 
 func (l Limits) withDefaults() Limits {
@@ -222,8 +221,8 @@ func Pair() (ours, theirs *os.File, err error) {
 	return ours, theirs, nil
 }
 
-// Detach ends the network and returns its end of the link, for a network with
-// another policy to go on with. The machine must be paused: between two frames.
+// Detach ends the network and returns its end of the link, for a network with another policy to continue with. The
+// machine must be paused: between two frames.
 func (n *Network) Detach() (*os.File, error) {
 	file, err := n.link.conn.(*net.UnixConn).File()
 	if err != nil {
@@ -276,9 +275,8 @@ func newStack(ep *channel.Endpoint) (*stack.Stack, error) {
 	return s, nil
 }
 
-// GuestEnd is the machine's end of the link, nil where New was given ours. A process that
-// inherits it holds a copy; once it does, ReleaseGuestEnd gives ours up, so that the end of
-// that process is the end of the link.
+// GuestEnd returns the machine's end of the link, nil if New was given ours. A process that inherits it holds a copy;
+// once it does, ReleaseGuestEnd gives ours up, so that the end of that process is the end of the link.
 func (n *Network) GuestEnd() *os.File { return n.guest }
 
 // ReleaseGuestEnd closes our copy of the machine's end. Close does it too.
@@ -373,10 +371,9 @@ func (n *Network) DialGuest(ctx context.Context, port uint16) (net.Conn, error) 
 	}
 }
 
-// Cut takes the network away from the guest for good: every connection that it has
-// open is reset, and it opens no further one and looks up no name. The host's own
-// conversation with the guest (DialGuest, datagrams) goes on. When Cut returns, no
-// byte of the guest's goes anywhere after it returns. It may be called more than once.
+// Cut takes the network away from the guest for good: every connection that it has open is reset, and it opens no
+// further one and looks up no name. The host's own conversation with the guest (DialGuest, datagrams) continues. When
+// Cut returns, no byte of the guest's goes anywhere after it returns. It may be called more than once.
 func (n *Network) Cut() { n.forward.close() }
 
 // SetRules puts other rules in the place of those that there are, for all that the guest begins from then
@@ -384,14 +381,14 @@ func (n *Network) Cut() { n.forward.close() }
 // there any more. It may be called at any time, and by one at a time.
 func (n *Network) SetRules(rules []Rule) { n.forward.set(&filter{append([]Rule(nil), rules...)}) }
 
-// Connections are those that the guest has open now, the oldest first, with what they
+// Connections returns those that the guest has open now, the oldest first, with what they
 // have carried so far.
 func (n *Network) Connections() []Decision { return n.forward.connections() }
 
 // Stats returns what was dropped, by kind.
 func (n *Network) Stats() map[Drop]uint64 { return n.log.counts() }
 
-// Frames is how many have gone over the link, both ways.
+// Frames returns how many have gone over the link, both ways.
 func (n *Network) Frames() uint64 { return n.link.carried.Load() }
 
 // Done is closed when the guest's end of the link is gone.

@@ -35,7 +35,7 @@ const (
 	captureQueue = 16 << 20
 )
 
-// ErrCaptureLimit says that a capture has ended because it has MaxCapture bytes.
+// ErrCaptureLimit means that a capture has ended because it has MaxCapture bytes.
 var ErrCaptureLimit = errors.New("the capture ends at its limit")
 
 // NewCapture writes the file's head; it returns nil for a nil w.

@@ -41,7 +41,7 @@ type route struct {
 	device  int   // the interface's index
 }
 
-// here says that a route leads to the host, or to a neighbour.
+// here reports whether a route leads to the host, or to a neighbour.
 func (r route) here(all int) bool {
 	switch {
 	case r.kind == unix.RTN_LOCAL, r.kind == unix.RTN_BROADCAST, r.kind == unix.RTN_ANYCAST, r.kind == unix.RTN_MULTICAST:
@@ -81,7 +81,7 @@ func askRoute(addr netip.Addr) (r route, err error) {
 	return parseRoute(answer[:n])
 }
 
-// routeQuestion is a message that asks for the entry of an address itself, and not for what
+// routeQuestion returns a message that asks for the entry of an address itself, and not for what
 // the kernel has made of it.
 func routeQuestion(addr netip.Addr) []byte {
 	family := byte(unix.AF_INET)
@@ -137,7 +137,7 @@ func parseRoute(answer []byte) (r route, err error) {
 	return r, nil
 }
 
-// allByRouter says that each of several next hops (struct rtnexthop, with attributes behind
+// allByRouter reports whether each of several next hops (struct rtnexthop, with attributes behind
 // each) is a router. One that is not leads to a neighbour.
 func allByRouter(hops []byte) bool {
 	const head = unix.SizeofRtNexthop

@@ -17,26 +17,26 @@ import (
 	"github.com/unitask/unitask/internal/filelock"
 )
 
-// ApprovedFile is where a home keeps what its user has allowed for good, when a run asked.
+// ApprovedFile is where a home keeps its user's permanent answers to runs' questions.
 const ApprovedFile = "approved.toml"
 
-// maxApproved bounds its entries.
+// maxApproved bounds the number of entries.
 const maxApproved = 256
 
-// Approved is one host and port that runs under one ceiling need not ask about again. It widens
-// nothing: it answers a question that a rule of a run (ask) leads to, and no other.
+// Approved is one host and port that runs under one ceiling need not ask about again. It widens nothing: it only
+// answers a question that a rule of a run (ask) leads to.
 type Approved struct {
 	Host    string    `toml:"host"`    // HOST:PORT, a name in normal form or an address
-	Ceiling string    `toml:"ceiling"` // the file that the run was held to; "" is none
-	By      string    `toml:"by"`      // the owner of the run, whose runs it is for
-	Run     string    `toml:"run"`     // that asked
+	Ceiling string    `toml:"ceiling"` // the ceiling file of the run; "" is none
+	By      string    `toml:"by"`      // the owner of the run; the entry is for that owner's runs
+	Run     string    `toml:"run"`     // the run that asked
 	At      time.Time `toml:"at"`
 }
 
-// Approvals is a home's list of them.
+// Approvals is a home's list of permanent answers.
 type Approvals struct{ file string }
 
-// OpenApprovals returns the list of a home; nothing is read yet.
+// OpenApprovals returns the list of a home; it reads nothing yet.
 func OpenApprovals(home string) Approvals { return Approvals{filepath.Join(home, ApprovedFile)} }
 
 // approvedText is the file.
@@ -50,7 +50,7 @@ const approvedHead = `# What was allowed for good when a run asked (--ask). It m
 
 `
 
-// List returns the entries, the oldest first. A file that is not wholly understood is an error.
+// List returns the entries, the oldest first. It fails on a file that it does not understand completely.
 func (a Approvals) List() ([]Approved, error) {
 	text, err := readPrivate("the approved hosts", a.file)
 	if err != nil || text == nil {
@@ -71,7 +71,7 @@ func (a Approvals) List() ([]Approved, error) {
 	return all.Approved, nil
 }
 
-// check says why an entry can't stand: it is about one host and one port, in normal form.
+// check returns why an entry is invalid: it must be about one host and one port, in normal form.
 func (e Approved) check() error {
 	r, err := ParseNetRule(e.Host)
 	switch {
@@ -85,7 +85,7 @@ func (e Approved) check() error {
 	return nil
 }
 
-// same says that two entries answer the same questions.
+// same reports whether two entries answer the same questions.
 func (e Approved) same(o Approved) bool {
 	return e.Host == o.Host && e.Ceiling == o.Ceiling && e.By == o.By
 }
@@ -100,7 +100,7 @@ func (a Approvals) Find(host, ceiling, owner string) (found Approved, ok bool, e
 	return list[i], true, nil
 }
 
-// Add adds an entry, in the place of the one that answers the same.
+// Add adds an entry, and replaces the one that answers the same questions.
 func (a Approvals) Add(e Approved) error {
 	if err := e.check(); err != nil {
 		return err
@@ -115,10 +115,10 @@ func (a Approvals) Add(e Approved) error {
 	})
 }
 
-// ErrNotApproved says that no entry is about a host.
+// ErrNotApproved means that no entry is about a host.
 var ErrNotApproved = errors.New("is not approved")
 
-// Remove takes out the entries about a host and port, and returns them.
+// Remove removes the entries about a host and port, and returns them.
 func (a Approvals) Remove(host string) (removed []Approved, err error) {
 	err = a.change(func(list []Approved) ([]Approved, error) {
 		about := func(e Approved) bool { return e.Host == host }
@@ -160,7 +160,7 @@ func (a Approvals) change(by func([]Approved) ([]Approved, error)) error {
 	})
 }
 
-// String is the entry in a line, for a person.
+// String returns the entry in one line, for a person.
 func (e Approved) String() string {
 	return strings.TrimSpace(fmt.Sprintf("%s by %s in run %s", e.Host, e.By, e.Run))
 }

@@ -8,22 +8,20 @@ import (
 	"strings"
 )
 
-// Binding is one host of a secret, and where in requests to it the value is put: HOST, or
-// HOST:PLACE[+PLACE…]. Without places it is in headers.
+// Binding is one host of a secret, and the places in requests to it that get the value: HOST, or HOST:PLACE[+PLACE…].
+// Without places, it is the headers.
 type Binding struct {
 	Host NetRule // a name or *.DOMAIN
-	// In are the places, some of Places, in their order; never none.
+	// In lists the places, some of Places, in their order; never none.
 	In []string
-	// Headers are the fields, in lower case and sorted, if header is among the places; none
-	// is every field.
+	// Headers are the fields, in lower case and sorted, if header is among the places; an empty list is every field.
 	Headers []string
-	// Pass lets a placeholder through where the value is not put. Otherwise the request is
-	// refused.
+	// Pass lets a placeholder through in other places. Without Pass the request is refused.
 	Pass bool
 }
 
-// Places are where in a request a secret may be put; in none, for sigv4: AWS' requests that are signed with
-// the placeholder are signed with the value.
+// Places are the places in a request that can hold a secret. sigv4 is no such place: unitask signs an AWS request again
+// with the value, if it is signed with the placeholder.
 var Places = []string{placeHeader, "query", "path", "body", "sigv4"}
 
 const (
@@ -78,18 +76,17 @@ func parseBinding(text string) (Binding, error) {
 	return b, nil
 }
 
-// placesOf are the places of a set in their order.
+// placesOf returns the places of a set in their order.
 func placesOf(in map[string]bool) []string {
 	return slices.DeleteFunc(slices.Clone(Places), func(p string) bool { return !in[p] })
 }
 
-// fieldName says that s can be the name of a header field; of what RFC 9110 allows, what
-// people use.
+// fieldName reports whether s can be the name of a header field: the part of RFC 9110 that is in use.
 func fieldName(s string) bool {
 	return s != "" && len(s) <= 64 && strings.Trim(strings.ToLower(s), "abcdefghijklmnopqrstuvwxyz0123456789-_") == ""
 }
 
-// String is what parseBinding reads.
+// String returns the form that parseBinding reads.
 func (b Binding) String() string {
 	places := slices.Clone(b.In)
 	if at := slices.Index(places, placeHeader); at >= 0 && len(b.Headers) > 0 {
@@ -108,7 +105,7 @@ func (b Binding) String() string {
 	return b.Host.String()
 }
 
-// intersect is what two bindings both allow.
+// intersect returns what two bindings both allow.
 func (b Binding) intersect(o Binding) (both Binding, ok bool) {
 	if both.Host, ok = b.Host.intersect(o.Host); !ok {
 		return Binding{}, false
@@ -137,7 +134,7 @@ func (b Binding) intersect(o Binding) (both Binding, ok bool) {
 	return both, len(both.In) > 0
 }
 
-// with is what either of two bindings of one host allows.
+// with returns what either of two bindings of one host allows.
 func (b Binding) with(o Binding) Binding {
 	in := map[string]bool{}
 	every := false
@@ -158,8 +155,8 @@ func (b Binding) with(o Binding) Binding {
 	return b
 }
 
-// joinBindings has each host once, sorted. Where one lets placeholders pass and another does
-// not, none does: a placeholder is the secret's, whatever the host.
+// joinBindings lists each host once, sorted. If bindings differ in whether placeholders pass, none pass: a placeholder
+// is the secret's, whatever the host.
 func joinBindings(list []Binding) string {
 	byHost := map[string]Binding{}
 	pass := true
@@ -180,7 +177,7 @@ func joinBindings(list []Binding) string {
 	return strings.Join(texts, ",")
 }
 
-// secretTable takes secrets from TOML's [secrets.NAME].
+// secretTable reads a secret from TOML's [secrets.NAME].
 func secretTable(table map[string]any) (texts []string, err error) {
 	for _, name := range slices.Sorted(maps.Keys(table)) {
 		text, err := oneSecret(name, table[name])

@@ -6,21 +6,20 @@ import (
 	"strings"
 )
 
-// workerRule is what denials of a worker's own ceiling name as their rule.
+// workerRule is the rule that denials of a worker's own ceiling name.
 const workerRule = "the worker's built-in ceiling"
 
-// ForFleet is the ceiling on runs that other hosts send to this one, key by key, where the host's own
-// file (nil is none) says nothing else: no images but those that come along, and nothing that is done
-// in this host's name, which are raw TCP, where its own network is, and packages, by its registries.
+// ForFleet returns the ceiling on runs that other hosts send to this one, key by key, unless the host's own file (nil
+// is none) says otherwise. It allows only images that come along. It forbids what a run would do in this host's name:
+// raw TCP, which reaches its own network, and packages from its registries.
 func ForFleet(file *Ceiling) *Ceiling {
 	own := &Ceiling{Path: workerRule, most: map[string]any{"images": slices.Clone(ImageNames), "packages": []PackageRule{}, "allowTcp": []TCPRule{}}}
 	return own.With(file)
 }
 
-// Bringing is the ceiling for a run whose files and folders came along from another host, into a
-// folder of this one that is free of links, "" for none: of this host's files it admits those and no
-// others, whatever the ceiling, of which nil is none, says of the host's own. A link that came along
-// may lead anywhere.
+// Bringing returns the ceiling for a run whose files and folders came along from another host, into a folder of this
+// one that is free of links, "" for none. Of this host's files it admits only those, whatever the ceiling (nil is none)
+// says about the host's own. A link that came along may lead anywhere.
 func (c *Ceiling) Bringing(folder string) *Ceiling {
 	own := Ceiling{}
 	if c != nil {
@@ -50,7 +49,7 @@ func (c *Ceiling) Bringing(folder string) *Ceiling {
 // users' own.
 const BroughtImages = "brought"
 
-// TakesImages says that a ceiling allows some image that comes along.
+// TakesImages reports whether a ceiling allows any image that comes along.
 func (c *Ceiling) TakesImages() bool {
 	for ; c != nil; c = c.over {
 		if list, said := c.most["images"].([]string); said && !slices.ContainsFunc(list, func(entry string) bool { return entry == BroughtImages || strings.HasPrefix(entry, "sha256:") }) {
@@ -60,8 +59,8 @@ func (c *Ceiling) TakesImages() bool {
 	return true
 }
 
-// BringingImage is the ceiling for a run whose image came along, and is kept here as key: that is allowed
-// where BroughtImages is, or the digest that names all of the image.
+// BringingImage returns the ceiling for a run whose image came along, which this host keeps as key. It allows the image
+// if the ceiling allows BroughtImages, or the digest of the whole image.
 func (c *Ceiling) BringingImage(digest, key string) *Ceiling {
 	if c == nil {
 		return nil
@@ -76,11 +75,11 @@ func (c *Ceiling) BringingImage(digest, key string) *Ceiling {
 	return &own
 }
 
-// reachKeys are the keys of a ceiling that bound what is done with a network, wherever it leads.
+// reachKeys are the keys of a ceiling that limit the use of a network, wherever it leads.
 var reachKeys = []string{"net", "maxConnections", "maxUploadBytes", "maxDownloadBytes"}
 
-// Reaching is the ceiling of a machine that builds: what this one says of requests by method and path, and of how much
-// goes over the network. What is built, and of what, it leaves to who builds.
+// Reaching returns the ceiling of a machine that builds: this one's rules by method and path, and its limits on network
+// traffic. The builder decides what to build, and from what.
 func (c *Ceiling) Reaching() *Ceiling {
 	if c == nil {
 		return nil

@@ -21,13 +21,12 @@ import (
 	"github.com/unitask/unitask/internal/exact"
 )
 
-// CeilingFile is the name that is looked for, from the working directory upwards.
+// CeilingFile is the file name to look for, from the working directory upwards.
 const CeilingFile = ".unitask.toml"
 
-// Ceiling is the most that runs may have. A key that it lacks leaves that field unlimited; an
-// empty list allows nothing.
+// Ceiling sets the upper limits of runs. A missing key leaves its field unlimited; an empty list allows nothing.
 type Ceiling struct {
-	// Path is the file it was read from.
+	// Path is the file that the ceiling was read from.
 	Path string
 
 	// Principals are the ceilings of a shared server's callers, by name: each narrows this
@@ -39,10 +38,10 @@ type Ceiling struct {
 	inherited map[string]string // inherited keys, and the file each comes from
 	prefix    string            // of its keys in the file
 	text      []byte            // of the file, to name lines
-	origin    *Origin           // nil where nobody else can make it
+	origin    *Origin           // nil if nobody else can make it
 }
 
-// MarshalJSON gives the path and the values, as a file would have them.
+// MarshalJSON encodes the path and the values, as a file would have them.
 func (c *Ceiling) MarshalJSON() ([]byte, error) {
 	var out bytes.Buffer
 	member := func(key string, value any) error {
@@ -65,8 +64,8 @@ func (c *Ceiling) MarshalJSON() ([]byte, error) {
 	return fmt.Appendf(nil, "{%s}", out.Bytes()), errors.Join(errs...)
 }
 
-// For returns the ceiling of a principal: this one, and those that it narrows, each narrowed by
-// its table for the first of the principal's names that has one.
+// For returns the ceiling of a principal. It narrows this ceiling, and each that this one narrows, by its table for the
+// first of the principal's names that has one.
 func (c *Ceiling) For(names ...string) *Ceiling {
 	if c == nil {
 		return nil
@@ -86,8 +85,8 @@ func (c *Ceiling) For(names ...string) *Ceiling {
 	return c
 }
 
-// Tables are the principals that have tables, in this ceiling and those that it narrows: where each
-// table is, by the principal's name.
+// Tables returns the principals that have tables, in this ceiling and those that it narrows, and where each table is,
+// by the principal's name.
 func (c *Ceiling) Tables() map[string]string {
 	if c == nil {
 		return nil
@@ -100,7 +99,7 @@ func (c *Ceiling) Tables() map[string]string {
 	return tables
 }
 
-// CeilingError says what is wrong with a ceiling file: no run may start under it.
+// CeilingError says what is wrong with a ceiling file; no run may start under such a file.
 type CeilingError struct {
 	Path string
 	Line int // 0 when it is about the file as a whole
@@ -136,8 +135,8 @@ func ReadCeiling(name string) (*Ceiling, error) {
 	return c.fromFile(name)
 }
 
-// readTrusted reads a file that nobody but its owner, us or root, may have written,
-// and that is not a link out of its own folder.
+// readTrusted reads a file that only its owner, the current user or root, may write, and that is not a link out of its
+// own folder.
 func readTrusted(name string) ([]byte, error) {
 	real, err := filepath.EvalSymlinks(name)
 	if err != nil {
@@ -172,7 +171,7 @@ func readTrusted(name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxCeiling+1))
 }
 
-// ParseCeiling parses a ceiling; name is used in messages and as the base of relative paths.
+// ParseCeiling parses a ceiling. Messages use name, and relative paths begin at its folder.
 func ParseCeiling(name string, text []byte) (*Ceiling, error) {
 	c := &Ceiling{Path: name, text: text}
 	if !utf8.Valid(text) {
@@ -223,10 +222,10 @@ func ParseCeiling(name string, text []byte) (*Ceiling, error) {
 	return c, nil
 }
 
-// renamed are keys of old files.
+// renamed lists keys of old files.
 var renamed = map[string]string{"artifacts": "maxArtifactBytes"}
 
-// take reads the keys of a table; an error comes with the key that it is about.
+// take reads the keys of a table; an error comes with its key.
 func (c *Ceiling) take(table map[string]any, dir string) (string, error) {
 	known := []string{"principals"}
 	for _, f := range every {
@@ -264,7 +263,7 @@ func (c *Ceiling) take(table map[string]any, dir string) (string, error) {
 	return "", nil
 }
 
-// brief shows a value of TOML in an error; of a list the error names what it is about.
+// brief shows a value of TOML in an error; for a list, the error itself names the entry.
 func brief(value any) string {
 	switch v := value.(type) {
 	case string:
@@ -275,12 +274,12 @@ func brief(value any) string {
 	return fmt.Sprint(value)
 }
 
-// wrong is an error about a key.
+// wrong returns an error about a key.
 func (c *Ceiling) wrong(key string, err error) error {
 	return &CeilingError{c.Path, c.line(key), err}
 }
 
-// line is where a key of the top level stands; 0 if it can't be found.
+// line returns the line of a key of the top level; 0 if it can't be found.
 func (c *Ceiling) line(key string) int {
 	at := regexp.MustCompile(`(?m)^[ \t]*\[*[ \t]*["']?` + regexp.QuoteMeta(key) + `["']?[ \t]*[=.\]]`).FindIndex(c.text)
 	if at == nil {

@@ -40,8 +40,8 @@ var Fields = []Field{
 	{Key: "audit", kind: demand{word: "required"}},
 }
 
-// Limits are the bounds of sessions, a line each: keys of a ceiling, and fields of SessionLimits.
-// What has no default here has one by the host's memory.
+// Limits lists the limits of sessions, one line each: keys of a ceiling, and fields of SessionLimits. A limit without a
+// default here has one that depends on the host's memory.
 var Limits = []Field{
 	{Key: "sessions", kind: number[int]{least: 1, most: 4096, none: -1}},
 	{Key: "callerSessions", kind: number[int]{least: 1, most: 4096, none: -1}},
@@ -52,20 +52,19 @@ var Limits = []Field{
 	{Key: "pausedBytes", kind: number[int64]{least: 1, most: maxTransfer, none: -1, unit: bytesOf}},
 }
 
-// every is what a ceiling may speak of.
+// every lists the fields that a ceiling may have.
 var every = slices.Concat(Fields, Limits)
 
-// JailNames are the layers and limits of a machine's jail, by the names that package vmm
-// gives them.
+// JailNames are the layers and limits of a machine's jail, by their names in package vmm.
 var JailNames = []string{
 	"network", "pid", "ipc", "uts", "cgroup", "filesystem", "sealed", "groups", "user", "capabilities", "no-new-privileges", "landlock", "seccomp",
 	"core", "files", "file-size", "address-space", "locked-memory", "message-queue", "processes", "memory", "tasks", "cpu", "io",
 }
 
-// ImageNames are the images that come along.
+// ImageNames are the bundled images.
 var ImageNames = []string{"node", "python", "data", "shell", "go"}
 
-// Bounds that are used in more than one place.
+// Bounds with more than one use.
 const (
 	DefaultMemoryMB    = 512
 	MinMemoryMB        = 128 // Node needs 96 MiB
@@ -89,7 +88,7 @@ type Field struct {
 	kind kind
 }
 
-// Form is what values of a field look like.
+// Form is the form of a field's values.
 type Form int
 
 const (
@@ -99,11 +98,11 @@ const (
 	Duration      // in JSON milliseconds, in ceilings seconds; 0 is the default
 	Switch        // a boolean
 	List          // of strings
-	Names         // of secrets, the values of which come from elsewhere
+	Names         // of secrets, whose values come from elsewhere
 	Mounts        // of Mount
 )
 
-// Form returns what values of the field look like.
+// Form returns the form of the field's values.
 func (f *Field) Form() Form { return f.kind.form() }
 
 // Usage returns the flag's help, with the default if there is one.
@@ -114,14 +113,13 @@ func (f *Field) Usage() string {
 	return f.Help
 }
 
-// Bounds returns the least and the most that can be asked for of a Number, a Fraction or a Duration (in
-// seconds).
+// Bounds returns the minimum and the maximum of a Number, a Fraction or a Duration (in seconds).
 func (f *Field) Bounds() (least, most float64) { return f.kind.bounds() }
 
-// Unit returns how many bytes 1 stands for in a field that is a size, and 0 for other fields.
+// Unit returns how many bytes 1 stands for in a size, and 0 for other fields.
 func (f *Field) Unit() int64 { return f.kind.size() }
 
-// FieldOf returns the field of a JSON key; it panics where there is none.
+// FieldOf returns the field with a JSON key; it panics if there is none.
 func FieldOf(key string) *Field {
 	i := slices.IndexFunc(Fields, func(f Field) bool { return f.Key == key })
 	return &Fields[i]

@@ -10,18 +10,18 @@ import (
 	"github.com/unitask/unitask/internal/userdir"
 )
 
-// Which files hold in a folder: every CeilingFile in it and above it, by the path that was typed and by the real one,
-// since a link must not hide what is above. Each narrows those above it. One that the user trusts stands for all above
-// it on its path.
+// Which ceiling files apply in a folder: every CeilingFile in it and above it, by the path that was typed and by the
+// real one, since a link must not hide what is above. Each narrows those above it. One that the user trusts replaces
+// all above it on its path.
 
-// found is a file that holds.
+// found is a file that applies.
 type found struct {
 	*Ceiling
 	trusted bool
 	why     string // it is not
 }
 
-// findCeilings reads the files that hold in a folder, the nearest first.
+// findCeilings reads the files that apply in a folder, the nearest first.
 func findCeilings(trust Trust, dir string) (list []found, err error) {
 	paths, err := pathsOf(dir)
 	if err != nil {
@@ -57,7 +57,7 @@ func findCeilings(trust Trust, dir string) (list []found, err error) {
 	return list, nil
 }
 
-// pathsOf are a folder's path as it was typed, and the real one where it is another.
+// pathsOf returns a folder's path as typed, and the real one if it differs.
 func pathsOf(dir string) ([]string, error) {
 	typed, err := absolute(dir)
 	if err != nil {
@@ -73,8 +73,8 @@ func pathsOf(dir string) ([]string, error) {
 	return []string{typed, real}, nil
 }
 
-// absolute is a folder's path from the root. What is typed may have .. behind a link, and so may $PWD: that leads to
-// where the link does, and is no part of the path.
+// absolute returns a folder's path from the root. A typed path may have .. after a link, and so may $PWD. Such a ..
+// leads out of the link's target, and the typed names before it are no part of the path.
 func absolute(dir string) (string, error) {
 	if !filepath.IsAbs(dir) {
 		wd, err := userdir.Working()
@@ -97,7 +97,7 @@ func absolute(dir string) (string, error) {
 	return filepath.EvalSymlinks(dir)
 }
 
-// realFolder is a folder's path without links. Of what does not exist they are those above it.
+// realFolder returns a folder's path without links. If the folder does not exist, it resolves the existing part.
 func realFolder(typed string) (string, error) {
 	real, err := filepath.EvalSymlinks(typed)
 	if !errors.Is(err, fs.ErrNotExist) || typed == "/" {
@@ -107,7 +107,7 @@ func realFolder(typed string) (string, error) {
 	return filepath.Join(above, filepath.Base(typed)), err
 }
 
-// findOne reads a file, if it is there.
+// findOne reads a file, if it exists.
 func findOne(trust Trust, name string) (*found, error) {
 	if _, err := os.Lstat(name); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -130,7 +130,7 @@ func findOne(trust Trust, name string) (*found, error) {
 	return file, nil
 }
 
-// NearestCeiling reads the first CeilingFile in a folder or above it; nil where there is none.
+// NearestCeiling reads the first CeilingFile in a folder or above it; nil if there is none.
 func NearestCeiling(dir string) (*Ceiling, error) {
 	list, err := findCeilings(Trust{}, dir)
 	if err != nil || len(list) == 0 {
@@ -139,16 +139,16 @@ func NearestCeiling(dir string) (*Ceiling, error) {
 	return list[0].Ceiling, nil
 }
 
-// ForPeople is the ceiling on the runs of who types commands.
+// ForPeople is the ceiling on runs of a person who types commands.
 type ForPeople struct {
-	Ceiling *Ceiling // nil where no file holds
-	Files   []string // that hold, the nearest first
-	Origin  *Origin  // where the ceiling comes from, or would if there was a file
+	Ceiling *Ceiling // nil if no file applies
+	Files   []string // those that apply, the nearest first
+	Origin  *Origin  // the ceiling's source, or its source if a file existed
 }
 
-// LoadForPeople makes the ceiling for commands that are typed in a folder: every file there and above narrows it, up
-// to the first on its path that home's list has. named is a file that was named; it narrows them all the same, unless
-// it is on that list.
+// LoadForPeople makes the ceiling for commands typed in a folder: every file there and above narrows it, up to the
+// first on its path that home's list has. named is a file that the user named. It narrows them too, unless it is on
+// that list.
 func LoadForPeople(home, dir, named string) (*ForPeople, error) {
 	dir, err := absolute(dir)
 	if err != nil {
@@ -191,7 +191,7 @@ func LoadForPeople(home, dir, named string) (*ForPeople, error) {
 	return p, nil
 }
 
-// String says which files hold.
+// String says which files apply.
 func (p *ForPeople) String() string {
 	if len(p.Files) == 0 {
 		return "no " + CeilingFile + " here or above"
@@ -199,9 +199,9 @@ func (p *ForPeople) String() string {
 	return strings.Join(p.Files, ", which narrows ")
 }
 
-// FindCeiling makes the ceiling of every CeilingFile in dir and above it, each of which narrows those above; nil where
-// there is none. Anything in one that can't be understood exactly is an error. LoadForPeople looks at which files the
-// user trusts, too.
+// FindCeiling makes the ceiling of every CeilingFile in dir and above it, each of which narrows those above; nil if
+// there is none. It fails on a file that it can't understand exactly. Unlike LoadForPeople it ignores which files the
+// user trusts.
 func FindCeiling(dir string) (*Ceiling, error) {
 	list, err := findCeilings(Trust{}, dir)
 	var c *Ceiling

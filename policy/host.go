@@ -16,8 +16,8 @@ import (
 
 // NetRule is one --allow-net: a host, an address or a wildcard, and a port.
 type NetRule struct {
-	// Host is a name in its normal form (lower case, ASCII by IDNA, no trailing
-	// dot), or "" where Addr is set or for the rule that allows everything.
+	// Host is a name in its normal form (lower case, ASCII by IDNA, no trailing dot). It is "" if Addr is set, and for the
+	// rule that allows everything.
 	Host string
 	// Wildcard: every name below Host, at any depth, and not Host itself.
 	Wildcard bool
@@ -26,7 +26,7 @@ type NetRule struct {
 	Any      bool       // every host (--allow-net-any)
 }
 
-// String is the rule in its normal form, which ParseNetRule reads.
+// String returns the rule in its normal form, which ParseNetRule reads.
 func (r NetRule) String() string {
 	host := r.Host
 	switch {
@@ -56,12 +56,12 @@ func (r *NetRule) UnmarshalText(text []byte) (err error) {
 
 // TCPRule is one --allow-tcp: exactly this host and port, with any protocol.
 type TCPRule struct {
-	Host string     // in normal form, or "" where Addr is set
+	Host string     // in normal form, or "" if Addr is set
 	Addr netip.Addr // of an address literal
 	Port uint16
 }
 
-// String is the rule in its normal form.
+// String returns the rule in its normal form.
 func (r TCPRule) String() string {
 	host := r.Host
 	if r.Addr.IsValid() {
@@ -98,14 +98,14 @@ func parseName(s string) (string, error) {
 	return s, nil
 }
 
-// profile is IDNA for looking names up: mapped to lower case, checked, in ASCII.
+// profile is IDNA for lookups: mapped to lower case, checked, in ASCII.
 var profile = idna.New(idna.MapForLookup(), idna.BidiRule(), idna.StrictDomainName(true), idna.VerifyDNSLength(true))
 
 // maxName bounds a name before IDNA looks at it; in ASCII it may then have 253 bytes.
 const maxName = 1024
 
-// NormalHost returns a host name's normal form, or why it has none. A name that other parsers
-// could read differently is refused, not repaired.
+// NormalHost returns a host name's normal form, or why it has none. It refuses, and does not repair, a name that other
+// parsers could read differently.
 func NormalHost(name string) (string, error) {
 	if name == "" {
 		return "", errors.New("is empty")
@@ -173,8 +173,8 @@ func parseAddr(host string) (netip.Addr, bool, error) {
 	return addr.Unmap(), true, nil
 }
 
-// ParseNetRule reads HOST, *.DOMAIN, an address, each with :PORT if wanted. "*" and
-// wildcards that cover a whole public suffix are refused.
+// ParseNetRule reads HOST, *.DOMAIN or an address, each with :PORT if wanted. It refuses "*" and wildcards that cover a
+// whole public suffix.
 func ParseNetRule(s string) (NetRule, error) {
 	var r NetRule
 	host, port, _, err := splitPort(s)
@@ -226,7 +226,7 @@ func ParseTCPRule(s string) (TCPRule, error) {
 	return r, nil
 }
 
-// intersect is what two rules both allow.
+// intersect returns what two rules both allow.
 func (r NetRule) intersect(o NetRule) (NetRule, bool) {
 	port, ok := commonPort(r.Port, o.Port)
 	if !ok {
@@ -277,6 +277,5 @@ func commonPort(a, b uint16) (uint16, bool) {
 	return 0, false
 }
 
-// intersect is what two rules both allow: exactly the same, or nothing.
-// 127.0.0.1, localhost and [::1] are what they are.
+// intersect returns what two rules both allow: exactly the same, or nothing. 127.0.0.1, localhost and [::1] all differ.
 func (r TCPRule) intersect(o TCPRule) (TCPRule, bool) { return r, r == o }

@@ -10,18 +10,17 @@ import (
 	"github.com/unitask/unitask/internal/httppath"
 )
 
-// HTTPRule is one --allow-http, or one [[net.rule]] of a ceiling: which requests a host may be
-// sent. A host that no rule is about may be sent any.
+// HTTPRule is one --allow-http, or one [[net.rule]] of a ceiling: which requests a host may receive. A host without
+// rules may receive any.
 type HTTPRule struct {
-	// Set is 0 for what was asked for. Each other number stands for the rules of one ceiling:
-	// every set must allow a request.
+	// Set is 0 for the run's own rules. Each other number stands for the rules of one ceiling: every set must allow a
+	// request.
 	Set int
-	// Deny forbids what the rule is about, whatever others allow.
+	// Deny forbids the requests that the rule matches, whatever other rules allow.
 	Deny bool
-	// Audit lets through what the rule would refuse, and has the netlog say so.
+	// Audit lets through what the rule would refuse, and logs it in the netlog.
 	Audit bool
-	// Methods are those that it is about, in upper case, sorted and joined by commas; "" is all.
-	// GET is HEAD, too.
+	// Methods are the rule's methods, in upper case, sorted and joined by commas; "" is all. GET covers HEAD.
 	Methods string
 	Host    NetRule // a name or *.DOMAIN
 	Path    string  // a pattern of httppath; "" is every path
@@ -30,15 +29,15 @@ type HTTPRule struct {
 const (
 	wordAudit = "audit "
 	wordDeny  = "deny "
-	// allMethods stands for every one.
+	// allMethods stands for every method.
 	allMethods = "*"
 	// maxMethods bounds the methods of one rule.
 	maxMethods = 32
-	// maxHTTPRules bounds those of a run: its own and those of the ceilings above it.
+	// maxHTTPRules bounds the rules of a run: its own and those of the ceilings above it.
 	maxHTTPRules = 8 * MaxRules
 )
 
-// ParseHTTPRule reads [N: ][audit ][deny ]METHOD[,METHOD…] HOST[/PATH], METHOD being * for all.
+// ParseHTTPRule reads [N: ][audit ][deny ]METHOD[,METHOD…] HOST[/PATH]; METHOD is * for all.
 func ParseHTTPRule(s string) (r HTTPRule, err error) {
 	if number, rest, ok := strings.Cut(s, ": "); ok {
 		if r.Set, err = strconv.Atoi(number); err != nil || r.Set < 1 || r.Set > maxHTTPRules || strconv.Itoa(r.Set) != number {
@@ -88,7 +87,7 @@ func parseMethods(text string) (string, error) {
 	return strings.Join(slices.Compact(list), ","), nil
 }
 
-// Listed returns the methods; none is all.
+// Listed returns the methods; an empty list is all.
 func (r HTTPRule) Listed() []string {
 	if r.Methods == "" {
 		return nil
@@ -96,13 +95,13 @@ func (r HTTPRule) Listed() []string {
 	return strings.Split(r.Methods, ",")
 }
 
-// Name is how a refusal and the netlog call the rule: its text.
+// Name returns the rule's name in refusals and in the netlog: its text.
 func (r HTTPRule) Name() string {
 	r.Set = 0
 	return r.String()
 }
 
-// String is what ParseHTTPRule reads.
+// String returns the form that ParseHTTPRule reads.
 func (r HTTPRule) String() string {
 	text := ""
 	if r.Set > 0 {
@@ -130,7 +129,7 @@ func (r *HTTPRule) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// covers says that the rule is about every request that another one is about.
+// covers reports whether the rule matches every request that another one matches.
 func (r HTTPRule) covers(o HTTPRule) bool {
 	host, ok := r.Host.intersect(o.Host)
 	if !ok || host != o.Host || !httppath.Covers(r.Path, o.Path) {
@@ -145,12 +144,12 @@ func (r HTTPRule) covers(o HTTPRule) bool {
 	})
 }
 
-// allows says that the rule allows some requests and so forbids others.
+// allows reports whether the rule allows some requests and so forbids others.
 func (r HTTPRule) allows() bool { return !r.Deny && !r.Audit }
 
-// HTTPHosts are the hosts of the rules that allow something, as NetRule writes them, which
-// nothing else that is asked for speaks of: who asks for some requests to a host by name means
-// that the host may be reached. What is no rule is left to Resolve.
+// HTTPHosts returns the hosts of rules that allow something, as NetRule writes them, unless the request names them
+// elsewhere. Whoever asks for some requests to a host by name also means that the host may be reached. Resolve reports
+// invalid rules.
 func HTTPHosts(r Request) (hosts []string) {
 	for _, text := range r.AllowHTTP {
 		rule, err := ParseHTTPRule(text)
@@ -172,8 +171,8 @@ func HTTPHosts(r Request) (hosts []string) {
 	return hosts
 }
 
-// httpRules are rules by method and path. A ceiling's are added to those that are asked for,
-// as a set of their own: it narrows by having more to hold requests against.
+// httpRules are rules by method and path. A ceiling adds its rules to the run's as a set of their own: each further set
+// narrows what a request may be.
 type httpRules struct{ none }
 
 func (httpRules) form() Form { return List }
@@ -205,7 +204,7 @@ func (k httpRules) resolve(f *Field, r *Request, e *Effective) error {
 	return nil
 }
 
-// read takes the rules from [[net.rule]].
+// read reads the rules from [[net.rule]].
 func (k httpRules) read(_ *Field, value any, _ string) (any, error) {
 	table, ok := value.(map[string]any)
 	if !ok {
@@ -237,7 +236,7 @@ func (k httpRules) read(_ *Field, value any, _ string) (any, error) {
 	return list, nil
 }
 
-// httpRuleText is a rule's table in the form that ParseHTTPRule reads.
+// httpRuleText returns a rule's table in the form that ParseHTTPRule reads.
 func httpRuleText(t map[string]any) (string, error) {
 	word := func(key, usual string, other ...string) (string, error) {
 		value, ok := t[key]
@@ -298,8 +297,7 @@ func httpRuleText(t map[string]any) (string, error) {
 	return text, nil
 }
 
-// narrow adds the ceiling's rules, unless they are there as a set already, and says which of
-// the rules that were asked for reach further.
+// narrow adds the ceiling's rules, unless they are already a set. It reports which of the run's rules reach further.
 func (httpRules) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny deny) {
 	top, _ := c.most[f.ceiling()].([]HTTPRule)
 	granted := at[[]HTTPRule](e, f.Key)
@@ -329,7 +327,7 @@ func (httpRules) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny den
 	}
 }
 
-// beyondTop denies what of a rule that allows a ceiling's rules do not allow.
+// beyondTop denies the parts of an allowing rule that a ceiling's rules do not allow.
 func beyondTop(r HTTPRule, top []HTTPRule, deny deny) {
 	var about []string
 	covered := false

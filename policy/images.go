@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Reference is a container image's reference in one form: with its registry, and its tag or digest, as
-// docker.io/library/alpine:3.20; or the digest alone, sha256:HEX, of one that is there. A word
-// with neither of / : @ is no reference (is): it names an image that comes along.
+// Reference returns a container image's reference in one form: with its registry, and its tag or digest, as
+// docker.io/library/alpine:3.20. An existing image may also have its digest alone, sha256:HEX. A word without any of /
+// : @ is no reference (is): it names a bundled image.
 func Reference(text string) (ref string, is bool, err error) {
 	if !strings.ContainsAny(text, "/:@") {
 		return "", false, nil
@@ -44,7 +44,7 @@ func Reference(text string) (ref string, is bool, err error) {
 	}
 	switch {
 	case digest != "":
-		return name + digest, true, nil // the tag says nothing then
+		return name + digest, true, nil // the tag has no meaning then
 	case tag == "":
 		tag = ":latest"
 	}
@@ -60,11 +60,11 @@ var (
 	referenceForm = regexp.MustCompile(`^((?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?/)?[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*)(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
 )
 
-// IsImageName says that a text can be the name of an image that comes along, or of one of the user's own.
+// IsImageName reports whether a text can name a bundled image, or one of the user's own.
 func IsImageName(text string) bool { return imageName.MatchString(text) }
 
-// imagePattern is an entry of a ceiling's list in one form: a name, which may be one of the user's own, a
-// reference, or one that ends in *.
+// imagePattern returns an entry of a ceiling's list in one form: a name, also of the user's own, a reference, or one
+// that ends in *.
 func imagePattern(text string) (string, error) {
 	if imageName.MatchString(text) {
 		return text, nil
@@ -86,7 +86,7 @@ func imagePattern(text string) (string, error) {
 	return ref, err
 }
 
-// allowsImage says that a list's entries allow a name, or all that a pattern does.
+// allowsImage reports whether a list's entries allow a name, or everything that a pattern matches.
 func allowsImage(list []string, name string) bool {
 	return slices.ContainsFunc(list, func(entry string) bool {
 		prefix, any := strings.CutSuffix(entry, "*")
@@ -94,9 +94,9 @@ func allowsImage(list []string, name string) bool {
 	})
 }
 
-// MistypedImage is the first of the images that a ceiling, or one that it narrows, lists by a name that means none, ""
-// where none is so; mistyped judges a name that is none of known. Where no entry of a list can be an image, its first
-// one is mistyped.
+// MistypedImage returns the first mistyped image name in a ceiling, or in one that it narrows, and "" if there is none.
+// It calls mistyped with each name that is not in known. If no entry of a list can be an image, the first one is
+// mistyped.
 func (c *Ceiling) MistypedImage(known []string, mistyped func(name string) bool) (name string, of *Ceiling) {
 	for ; c != nil; c = c.over {
 		list, _ := c.most["images"].([]string)
@@ -115,7 +115,7 @@ func (c *Ceiling) MistypedImage(known []string, mistyped func(name string) bool)
 	return "", nil
 }
 
-// WrongImage is an error about an image that a ceiling lists.
+// WrongImage returns an error about an image that a ceiling lists.
 func (c *Ceiling) WrongImage(name, reason string) error {
 	err := Bad("images", fmt.Sprintf("%.80q", name), "%s", reason)
 	if from := c.inherited["images"]; from != "" && from != c.Path {
@@ -124,8 +124,8 @@ func (c *Ceiling) WrongImage(name, reason string) error {
 	return c.wrong("images", err)
 }
 
-// oneOf is one image, of those that a ceiling lists. A run whose image is denied has no other:
-// it does not run.
+// oneOf is one image, out of those that a ceiling lists. A run whose image is denied gets no other one and does not
+// run.
 type oneOf struct{ none }
 
 func (oneOf) form() Form { return Text }

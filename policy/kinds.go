@@ -13,36 +13,36 @@ import (
 	"time"
 )
 
-// kind is how the values of some fields are checked and narrowed. A ceiling's value is
-// what read has returned, of one type for each kind.
+// kind checks and narrows the values of some fields. A ceiling's value is what read has returned, of one type for each
+// kind.
 type kind interface {
 	form() Form
 	usualText() string
 	bounds() (least, most float64)
-	// size is how many bytes 1 stands for, 0 for what is no size.
+	// size is how many bytes 1 stands for, 0 if the field is no size.
 	size() int64
-	// resolve checks what is asked for, and puts it, or the default, into e.
+	// resolve checks the requested value, and puts it, or the default, into e.
 	resolve(f *Field, r *Request, e *Effective) error
-	// read takes a ceiling's value from TOML. dir is where relative paths begin.
+	// read reads a ceiling's value from TOML. Relative paths begin at dir.
 	read(f *Field, value any, dir string) (any, error)
 	// narrow cuts e to the ceiling; it never adds.
 	narrow(f *Field, c *Ceiling, r *Request, e *Effective, deny deny)
-	// beyond lists what of a ceiling's value another one's does not reach.
+	// beyond lists what a ceiling's value allows beyond another one's.
 	beyond(mine, base any) []string
-	// plain is a ceiling's value as JSON has it.
+	// plain returns a ceiling's value in its JSON form.
 	plain(value any) any
 }
 
-// deny records that something was asked for and not given.
+// deny records a denial.
 type deny func(requested any, reason string)
 
-// at is a struct's field of a JSON key.
+// at returns a pointer to a struct's field by its JSON key.
 func at[T any](of any, key string) *T {
 	v := reflect.ValueOf(of).Elem()
 	return v.Field(place(v.Type(), key)).Addr().Interface().(*T)
 }
 
-// place is the index of a struct's field by its JSON key, -1 if it has none.
+// place returns the index of a struct's field by its JSON key, -1 if it has none.
 func place(t reflect.Type, key string) int {
 	for i := range t.NumField() {
 		if name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ","); name == key {
@@ -52,7 +52,7 @@ func place(t reflect.Type, key string) int {
 	return -1
 }
 
-// none is what kinds without a default or bounds have in common.
+// none is the common part of kinds without a default or bounds.
 type none struct{}
 
 func (none) usualText() string { return "" }
@@ -74,8 +74,7 @@ const (
 	fraction
 )
 
-// number is an amount with bounds. none, if it is not 0, asks for nothing at all; in a
-// ceiling that is 0.
+// number is an amount with bounds. none, if not 0, is the value that asks for nothing at all; in a ceiling that is 0.
 type number[N int | int64 | float64 | time.Duration] struct {
 	least, usual, most, none N
 	unit                     unit
@@ -118,7 +117,7 @@ func (k number[N]) size() int64 {
 	return 0
 }
 
-// amount is a value as people write it: of a duration the seconds.
+// amount returns a value as people write it: for a duration, the seconds.
 func (k number[N]) amount(n N) float64 {
 	if k.unit == seconds {
 		return time.Duration(n).Seconds()
@@ -141,7 +140,7 @@ func (k number[N]) check(n N) error {
 
 func (k number[N]) resolve(f *Field, r *Request, e *Effective) error { return k.pick(f, r, e) }
 
-// pick checks what is asked for and puts it, if it is not 0, into granted.
+// pick checks a requested value and puts it, if it is not 0, into granted.
 func (k number[N]) pick(f *Field, asked, granted any) error {
 	n := cmp.Or(*at[N](asked, f.Key), *at[N](granted, f.Key), k.usual)
 	if err := k.check(n); err != nil {
@@ -189,7 +188,7 @@ func (k number[N]) narrow(f *Field, c *Ceiling, r *Request, e *Effective, deny d
 	k.cut(f, c, r, e, deny)
 }
 
-// cut narrows what was granted of what was asked for.
+// cut lowers a granted value to the ceiling's.
 func (k number[N]) cut(f *Field, c *Ceiling, from, granted any, deny deny) {
 	most, ok := c.most[f.ceiling()].(N)
 	n, asked := at[N](granted, f.Key), *at[N](from, f.Key) != 0
@@ -201,7 +200,7 @@ func (k number[N]) cut(f *Field, c *Ceiling, from, granted any, deny deny) {
 		}
 		*n = k.none
 	default:
-		if asked { // a default that is lowered is no denial: nobody asked for it
+		if asked { // lowering a default is no denial: nobody asked for it
 			deny(k.show(*n), "at most "+k.show(most)+" is allowed")
 		}
 		*n = most
@@ -217,7 +216,7 @@ func (k number[N]) beyond(mine, base any) []string {
 
 func (k number[N]) plain(value any) any { return k.amount(value.(N)) }
 
-// choice is one of some words; "" leaves it open, and so does auto where it is one.
+// choice is one of some words; "" leaves it open, as auto does if it is one of them.
 type choice []string
 
 const auto = "auto"
@@ -281,8 +280,8 @@ func (k choice) beyond(mine, base any) []string {
 	return []string{mine.(string)}
 }
 
-// nets are the hosts of HTTP and TLS. Where a ceiling allows every public host, it
-// admits what of a rule is on 80 and 443.
+// nets are the hosts of HTTP and TLS. If a ceiling allows every public host, it admits the part of a rule on 80 and
+// 443.
 var nets = rules[NetRule]{parse: ParseNetRule, meet: NetRule.intersect, also: func(c *Ceiling) []NetRule {
 	if every, _ := c.most["allowNetAny"].(bool); every {
 		return []NetRule{{Any: true}}
@@ -290,9 +289,8 @@ var nets = rules[NetRule]{parse: ParseNetRule, meet: NetRule.intersect, also: fu
 	return nil
 }}
 
-// openNets are nets that a run may have without being asked for; what a ceiling has asked about
-// (its key ask) goes there in place of being cut. A ceiling with that key and no list of hosts
-// allows none without a question.
+// openNets are nets that a run may reach without a question. Those that a ceiling asks about (its key ask) move there
+// instead of being cut. A ceiling with that key and no list of hosts allows none without a question.
 type openNets struct{ rules[NetRule] }
 
 func (k openNets) narrow(f *Field, c *Ceiling, r *Request, e *Effective, deny deny) {
@@ -323,8 +321,8 @@ func (k openNets) narrow(f *Field, c *Ceiling, r *Request, e *Effective, deny de
 	k.rules.narrow(f, c, r, e, deny)
 }
 
-// asks are nets that somebody is asked about. A ceiling admits those of its key, and what may be
-// had without a question; without the key it is what allowNet is.
+// asks are nets that unitask asks somebody about. A ceiling admits those of its key ask, and those that need no
+// question; without the key, it admits the same as allowNet.
 type asks struct{ rules[NetRule] }
 
 func (k asks) narrow(f *Field, c *Ceiling, r *Request, e *Effective, deny deny) {
@@ -337,8 +335,7 @@ func (k asks) narrow(f *Field, c *Ceiling, r *Request, e *Effective, deny deny) 
 	k.rules.narrow(f, under, r, e, deny)
 }
 
-// anyNet is whether every public host is allowed on 80 and 443. A ceiling with a list
-// of hosts does not allow that unless it says so.
+// anyNet allows every public host on 80 and 443. A ceiling with a list of hosts forbids that unless it says otherwise.
 type anyNet struct{ none }
 
 func (anyNet) form() Form { return Switch }
@@ -368,7 +365,7 @@ func (anyNet) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny deny) 
 	}
 	deny(true, "not every host is allowed")
 	*on = false
-	for _, rule := range list { // everything, under a list, is the list
+	for _, rule := range list { // "everything" under a list means the list
 		if rule, ok := (NetRule{Any: true}).intersect(rule); ok && !slices.Contains(e.AllowNet, rule) {
 			e.AllowNet = append(e.AllowNet, rule)
 		}
@@ -382,7 +379,7 @@ func (anyNet) beyond(mine, base any) []string {
 	return nil
 }
 
-// permission is something that may be done unless a ceiling says false.
+// permission allows something unless a ceiling says false.
 type permission struct{ none }
 
 func (permission) form() Form { return Switch }
@@ -406,8 +403,7 @@ func (permission) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny de
 
 func (permission) beyond(mine, base any) []string { return anyNet{}.beyond(mine, base) }
 
-// demand is something that must hold where the request or a ceiling says so. A ceiling says it with true, or with
-// a word.
+// demand requires something if the request or a ceiling says so. A ceiling says so with true, or with a word.
 type demand struct {
 	none
 	word string
@@ -450,7 +446,7 @@ func (k demand) plain(value any) any {
 	return k.word
 }
 
-// tomlType names the type of a value of TOML.
+// tomlType returns the name of a TOML value's type.
 func tomlType(value any) string {
 	switch value.(type) {
 	case string:

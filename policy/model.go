@@ -10,16 +10,15 @@ import (
 	"github.com/unitask/unitask/internal/userdir"
 )
 
-// A model is not its user: where a user's own command line may ask for anything that no
-// ceiling forbids, a model's call gets what a key allows, and nothing that no key speaks
-// of. This file makes the ceiling of such calls.
+// A model has fewer rights than its user. A user's own command line may ask for anything that no ceiling forbids. A
+// model's call gets what a key allows, and nothing without a key. This file makes the ceiling of such calls.
 
-// builtInRule is what denials of the built-in ceiling name as their rule.
+// builtInRule is the rule that denials of the built-in ceiling name.
 const builtInRule = "the built-in ceiling"
 
-// BuiltIn is the ceiling on models' runs, key by key, where no file says otherwise. It allows no images of containers,
-// no packages, no secrets, no raw TCP, and files of dir only; none if dir is "", or is or holds the user's home or
-// home, which is unitask's and has the records of all runs.
+// BuiltIn returns the ceiling on models' runs, key by key, unless a file says otherwise. It allows no container images,
+// no packages, no secrets and no raw TCP, and only files of dir. It allows no files if dir is "", or is or contains the
+// user's home or home, unitask's own, which has the records of all runs.
 func BuiltIn(dir, home string) *Ceiling {
 	under := []string{}
 	real, err := realpath.Of(dir)
@@ -27,7 +26,7 @@ func BuiltIn(dir, home string) *Ceiling {
 		err = fs.ErrNotExist
 	}
 	user, _ := userdir.Home()
-	if user != "" && !filepath.IsAbs(user) { // which folder holds it can't be told
+	if user != "" && !filepath.IsAbs(user) { // nobody can tell which folder contains it
 		err = fs.ErrInvalid
 	}
 	if err == nil && filepath.IsAbs(real) && real != "/" && !holds(real, user) && !holds(real, home) {
@@ -36,7 +35,7 @@ func BuiltIn(dir, home string) *Ceiling {
 	return &Ceiling{Path: builtInRule, most: map[string]any{"images": slices.Clone(ImageNames), "packages": []PackageRule{}, "secrets": []SecretRule{}, "allowTcp": []TCPRule{}, "filesUnder": under, "dirsUnder": under}}
 }
 
-// holds says that a folder is another one, or above it, also where a mount gives it another path.
+// holds reports whether a folder is another one, or above it, even if a mount gives it another path.
 func holds(dir, path string) bool {
 	path = leads(path)
 	if Within(dir, path) {
@@ -55,7 +54,7 @@ func holds(dir, path string) bool {
 	return false
 }
 
-// leads is a path with its links resolved, as far as it exists.
+// leads returns a path with its links resolved, as far as it exists.
 func leads(path string) string {
 	real, err := realpath.Of(path)
 	if parent := filepath.Dir(path); err != nil && parent != path {
@@ -66,8 +65,8 @@ func leads(path string) string {
 	return real
 }
 
-// With returns this ceiling with each key that a file has replacing its own. A nil file changes
-// nothing. A principal's table still narrows the outcome.
+// With returns this ceiling with a file's keys in place of its own. A nil file changes nothing. A principal's table
+// still narrows the result.
 func (c *Ceiling) With(file *Ceiling) *Ceiling {
 	if file == nil {
 		return c
@@ -99,7 +98,7 @@ func (c *Ceiling) NarrowedBy(file *Ceiling) *Ceiling {
 	return &both
 }
 
-// Bounds says whether a ceiling, or one that it narrows, has a key.
+// Bounds reports whether a ceiling, or one that it narrows, has a key.
 func (c *Ceiling) Bounds(key string) bool {
 	for ; c != nil; c = c.over {
 		if _, ok := c.most[key]; ok {
@@ -117,9 +116,8 @@ type Widening struct {
 
 func (w Widening) String() string { return w.Key + " " + w.Value }
 
-// Beyond lists what a ceiling allows beyond another one, by meaning: a folder below an allowed
-// one, or a rule that a wildcard covers, is not beyond it. Tables of principals only ever
-// narrow.
+// Beyond lists what a ceiling allows beyond another one, by meaning: a folder below an allowed one, or a rule that a
+// wildcard covers, is not beyond it. Principals' tables do not count, since they only narrow.
 func (c *Ceiling) Beyond(base *Ceiling) (beyond []Widening) {
 	for _, f := range every {
 		mine, has := c.most[f.ceiling()]
@@ -168,7 +166,7 @@ func (c *Ceiling) Debug() bool {
 	return true
 }
 
-// rule names the file, or what else, that a key of this ceiling comes from.
+// rule names the source of a key of this ceiling: a file, or something else.
 func (c *Ceiling) rule(key string) string {
 	if from := c.inherited[key]; from != "" {
 		return from

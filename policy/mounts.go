@@ -11,8 +11,7 @@ import (
 	"github.com/unitask/unitask/internal/realpath"
 )
 
-// mounts are files or folders of the host; a ceiling has the folders below which they
-// may lie, links resolved.
+// mounts are files or folders of the host. A ceiling lists the folders that may hold them, with links resolved.
 type mounts struct{ none }
 
 func (mounts) form() Form { return Mounts }
@@ -26,8 +25,7 @@ func (mounts) resolve(f *Field, r *Request, e *Effective) error {
 	return nil
 }
 
-// read resolves the links of a list's folders. One that does not exist admits nothing,
-// whatever will be there later.
+// read resolves the links of a list's folders. A folder that does not exist admits nothing, even if it appears later.
 func (mounts) read(f *Field, value any, base string) (any, error) {
 	dirs, err := stringList(value)
 	if err != nil {
@@ -52,7 +50,7 @@ func (mounts) read(f *Field, value any, base string) (any, error) {
 	return out, nil
 }
 
-// narrow keeps the mounts whose real path lies in one of the folders.
+// narrow keeps the mounts whose real path is in one of the folders.
 func (mounts) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny deny) {
 	folders, ok := c.most[f.ceiling()].([]string)
 	if !ok {
@@ -65,8 +63,7 @@ func (mounts) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny deny) 
 			out = append(out, m)
 			continue
 		}
-		// The one answer for everything outside: where a path leads there, and whether
-		// anything is there, is not the caller's to know.
+		// Everything outside gets the same answer: the caller must not learn where a path leads there, or whether it exists.
 		deny(m.Host, "is not under a folder of "+f.ceiling())
 	}
 	*granted = out
@@ -81,8 +78,8 @@ func (mounts) beyond(mine, base any) (beyond []string) {
 	return beyond
 }
 
-// Within reports whether an absolute path is the folder or lies below it, by whole components.
-// Both must be free of links and of ".."; otherwise it is false.
+// Within reports whether an absolute path is the folder or is below it, by whole components. Both must be free of links
+// and of ".."; otherwise it returns false.
 func Within(folder, path string) bool {
 	if !filepath.IsAbs(folder) || !filepath.IsAbs(path) || filepath.Clean(folder) != folder || filepath.Clean(path) != path {
 		return false

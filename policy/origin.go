@@ -6,16 +6,16 @@ import (
 	"path/filepath"
 )
 
-// Origin is where a ceiling comes from: what another process needs to make it again, of the files as they are by then.
+// Origin is where a ceiling comes from, so that another process can make it again from the files as they are by then.
 type Origin struct {
-	File string `json:"file,omitempty"` // that was read; with Dir that was named, if one was
-	// Models says that it is on models' runs (LoadForModels), narrowed by the table of their caller (For).
+	File string `json:"file,omitempty"` // the file that was read; with Dir the one that was named, if any
+	// Models says that it limits models' runs (LoadForModels), narrowed by their caller's table (For).
 	Models bool   `json:"models,omitempty"`
-	Dir    string `json:"dir,omitempty"` // whose files hold (LoadForModels, LoadForPeople)
+	Dir    string `json:"dir,omitempty"` // whose files apply (LoadForModels, LoadForPeople)
 	Shared bool   `json:"shared,omitempty"`
 }
 
-// Origin is the ceiling's; nil where only the program that made it can.
+// Origin returns the ceiling's origin; nil if only the program that made it can make it again.
 func (c *Ceiling) Origin() *Origin {
 	if c == nil || c.origin == nil {
 		return nil
@@ -24,7 +24,7 @@ func (c *Ceiling) Origin() *Origin {
 	return &o
 }
 
-// Ceiling makes the ceiling again: home is who asked's, and caller whom it is for.
+// Ceiling makes the ceiling again, with the requester's home, for a caller.
 func (o Origin) Ceiling(home, caller string) (*Ceiling, error) {
 	if !o.Models && o.Dir != "" {
 		p, err := LoadForPeople(home, o.Dir, o.File)
@@ -43,7 +43,7 @@ func (o Origin) Ceiling(home, caller string) (*Ceiling, error) {
 	return m.Ceiling.For(caller), nil
 }
 
-// from is the ceiling with another origin.
+// from returns the ceiling with another origin.
 func (c *Ceiling) from(o *Origin) *Ceiling {
 	own := *c
 	own.origin = o
@@ -59,8 +59,8 @@ func (c *Ceiling) fromFile(name string) (*Ceiling, error) {
 	return c.from(&Origin{File: abs}), nil
 }
 
-// tabled is the origin of a ceiling that is narrowed by the table of its caller, who has one name: who makes it again
-// knows the first of several only, and would miss the table that another one has.
+// tabled returns the origin of a ceiling that its caller's table narrows, if the caller has one name. With several
+// names, another process would know the first only, and would miss the table of another name.
 func (o *Origin) tabled(names []string) *Origin {
 	if o == nil || !o.Models || len(names) != 1 {
 		return nil
@@ -68,8 +68,8 @@ func (o *Origin) tabled(names []string) *Origin {
 	return o
 }
 
-// Digest is over what the ceiling means, with all that it narrows, "" for none: it is another one where one of the
-// files has changed.
+// Digest hashes the meaning of the ceiling, with everything that it narrows; it is "" for none. It changes with any of
+// the files.
 func (c *Ceiling) Digest() string {
 	if c == nil {
 		return ""

@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// PackageRule is a package of a registry: pip:NAME or npm:NAME, with what its version must be
-// (pip:requests==2.32.3, npm:zod@4); in a ceiling also pip:* and npm:@SCOPE/*. A rule without a
-// version covers every version.
+// PackageRule is a package of a registry: pip:NAME or npm:NAME, with a condition on its version (pip:requests==2.32.3,
+// npm:zod@4); in a ceiling also pip:* and npm:@SCOPE/*. A rule without a version covers every version.
 type PackageRule string
 
 // Registries of packages.
@@ -26,8 +25,8 @@ var (
 	npmScope     = regexp.MustCompile(`^@[a-z0-9~-][a-z0-9._~-]*/\*$`)
 )
 
-// ParsePackage reads pip:NAME[EXTRA][==VERSION] (and pip's other comparisons) or npm:NAME[@VERSION], in one
-// form: names as the registry compares them. Addresses, paths and git are no packages of a registry.
+// ParsePackage reads pip:NAME[EXTRA][==VERSION] (and pip's other comparisons) or npm:NAME[@VERSION] into one form, with
+// names as the registry compares them. It refuses addresses, paths and git, which are no packages of a registry.
 func ParsePackage(text string) (PackageRule, error) {
 	system, spec, _ := strings.Cut(text, ":")
 	if len(text) > maxPackage {
@@ -56,21 +55,21 @@ func ParsePackage(text string) (PackageRule, error) {
 	return "", errors.New("begins with neither pip: nor npm:, as pip:requests and npm:zod do")
 }
 
-// System is the registry's kind, pip or npm.
+// System returns the registry's kind, pip or npm.
 func (p PackageRule) System() string {
 	system, _, _ := strings.Cut(string(p), ":")
 	return system
 }
 
-// Spec is the package as its own tool takes it.
+// Spec returns the package as its own tool takes it.
 func (p PackageRule) Spec() string { return strings.TrimPrefix(string(p), p.System()+":") }
 
-// Any says that it stands for many packages.
+// Any reports whether it stands for many packages.
 func (p PackageRule) Any() bool {
 	return strings.HasSuffix(string(p), ":*") || strings.HasSuffix(string(p), "/*")
 }
 
-// name is its registry and name, without version and extras.
+// name returns its registry and name, without version and extras.
 func (p PackageRule) name() string {
 	if p.System() == Pip {
 		if m := pipForm.FindStringSubmatch(p.Spec()); m != nil {
@@ -82,7 +81,7 @@ func (p PackageRule) name() string {
 	return string(p)
 }
 
-// covers says that all of other is allowed by this one.
+// covers reports whether this rule allows everything that other does.
 func (p PackageRule) covers(other PackageRule) bool {
 	if prefix, any := strings.CutSuffix(string(p), "*"); p.Any() && any {
 		return strings.HasPrefix(string(other), prefix)
@@ -90,7 +89,7 @@ func (p PackageRule) covers(other PackageRule) bool {
 	return p == other || string(p) == other.name()
 }
 
-// meetPackages is what two rules both allow, where one covers the other.
+// meetPackages returns what two rules both allow, if one covers the other.
 func meetPackages(a, b PackageRule) (PackageRule, bool) {
 	switch {
 	case b.covers(a):

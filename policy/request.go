@@ -1,9 +1,8 @@
-// Package policy says what a run may do: what is asked for (Request), the most that may be
-// given (Ceiling, a .unitask.toml), and what is granted (Effective, with a Denial for each
-// thing that was cut). Fields is the table of everything it decides.
+// Package policy decides what a run may do. Request is what a caller asks for, Ceiling (a .unitask.toml) the upper
+// limits, and Effective what is granted, with a Denial for each cut. Fields is the table of everything that it decides.
 //
-// It is pure except for reading ceilings and the list of those that the user trusts: it starts
-// nothing and dials nowhere.
+// It has no side effects: it reads ceilings and the list of those that the user trusts, starts nothing and opens no
+// connections.
 package policy
 
 import (
@@ -26,14 +25,14 @@ type Request struct {
 	Timeout     time.Duration `json:"timeoutMs"`   // of the code, not of the boot
 	OutputBytes int64         `json:"outputBytes"` // kept of each of stdout and stderr
 
-	// Packages are those that the code may import: "pip:requests==2.32.3", "npm:zod@4" (ParsePackage).
+	// Packages are the packages that the code may import: "pip:requests==2.32.3", "npm:zod@4" (ParsePackage).
 	Packages []string `json:"packages"`
 	// AllowNet are hosts for HTTP and TLS: "example.com", "*.example.com",
 	// "example.com:8443", an address; ports 80 and 443 if none is given.
 	AllowNet []string `json:"allowNet"`
 	// AllowNetAny allows every public host on 80 and 443.
 	AllowNetAny bool `json:"allowNetAny"`
-	// Ask are hosts as AllowNet has them, each connection to which waits until somebody allows it.
+	// Ask lists hosts as AllowNet does. Each connection to one waits until somebody allows it.
 	Ask []string `json:"ask"`
 	// AllowTCP are HOST:PORT for raw TCP, private addresses and the host's own
 	// loopback included.
@@ -45,13 +44,12 @@ type Request struct {
 	MaxConnections int   `json:"maxConnections"`
 	MaxUpload      int64 `json:"maxUploadBytes"`
 	MaxDownload    int64 `json:"maxDownloadBytes"`
-	// Secrets are those that the code may use: NAME, or NAME@HOST[,HOST…] (SecretRule).
+	// Secrets are the secrets that the code may use: NAME, or NAME@HOST[,HOST…] (SecretRule).
 	Secrets []string `json:"secrets"`
-	// Files and Dirs are the host's, read-only inside.
+	// Files and Dirs are the host's, and read-only inside.
 	Files []Mount `json:"files"`
 	Dirs  []Mount `json:"dirs"`
-	// MaxArtifacts are the bytes that may come back of what the code leaves in /out, of a run
-	// or of each step of a session; -1 is none.
+	// MaxArtifacts bounds the bytes of artifacts that a run, or each step of a session, leaves in /out; -1 is none.
 	MaxArtifacts int64 `json:"maxArtifactBytes"`
 	// Debug says that a debugger controls the machine.
 	Debug bool `json:"debug"`
@@ -65,22 +63,22 @@ type Request struct {
 
 // Mount is a file or folder of the host that the code may read.
 type Mount struct {
-	// Host is the path as it was asked for, absolute.
+	// Host is the path as requested, absolute.
 	Host string `json:"host"`
 	// Real is the path that Host led to when it was opened, links resolved. The ceiling applies
 	// to this one.
 	Real string `json:"real,omitempty"`
 	// Guest is the path inside, absolute.
 	Guest string `json:"guest"`
-	// Project says that the folder is a project: what its .gitignore files name, node_modules
-	// excepted, and .git stay out.
+	// Project says that the folder is a project: without .git, and without what its .gitignore files name, node_modules
+	// excepted.
 	Project bool `json:"project,omitempty"`
 }
 
 // Effective is what a run is granted. Its JSON form has every field, with the same keys as a
 // request's.
 type Effective struct {
-	Image       string        `json:"image"` // "" where it was denied: nothing runs then
+	Image       string        `json:"image"` // "" if it was denied: nothing runs then
 	Kernel      string        `json:"kernel"`
 	MemoryMB    int           `json:"memoryMb"`
 	CPUs        float64       `json:"cpus"`
@@ -133,7 +131,7 @@ func (e *Effective) UnmarshalJSON(data []byte) error {
 // not become 0, the default.
 type Millis time.Duration
 
-// MarshalJSON gives the number.
+// MarshalJSON encodes the number.
 func (d Millis) MarshalJSON() ([]byte, error) {
 	ms := int64(d) / int64(time.Millisecond)
 	if rest := int64(d) % int64(time.Millisecond); rest > 0 {
@@ -155,7 +153,7 @@ func (d *Millis) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Denial is something that was asked for and not given.
+// Denial is a request that was not granted.
 type Denial struct {
 	Field     string `json:"field"`
 	Requested string `json:"requested"`
@@ -164,12 +162,12 @@ type Denial struct {
 	Key       string `json:"key,omitempty"`  // the ceiling's key that would allow it
 }
 
-// String returns the denial as a sentence, which holds what was asked for verbatim.
+// String returns the denial as a sentence, which quotes the request verbatim.
 func (d Denial) String() string {
 	return fmt.Sprintf("%s %s: %s (key %s of the ceiling would allow it)", d.Field, d.Requested, d.Reason, d.Key)
 }
 
-// FieldError says that a field of a request has an invalid value.
+// FieldError means that a field of a request has an invalid value.
 type FieldError struct {
 	Field  string // its name, or JSON key
 	Value  string
@@ -178,7 +176,7 @@ type FieldError struct {
 	Would map[string]int64
 }
 
-// Bad returns the error of a field whose value is invalid. The reason is format and what goes into it.
+// Bad returns the error about a field with an invalid value. The reason is format with its arguments.
 func Bad(field, value, format string, args ...any) *FieldError {
 	return &FieldError{Field: field, Value: value, Reason: fmt.Sprintf(format, args...)}
 }
@@ -195,8 +193,8 @@ func (e *FieldError) Error() string {
 	return text
 }
 
-// Asked makes a request of a struct whose fields have the same JSON keys: another kind of
-// request, or what was granted. Fields of other types are left out.
+// Asked makes a request from a struct whose fields have the same JSON keys: another kind of request, or a grant. It
+// leaves out fields of other types.
 func Asked(from any) (r Request) {
 	src, dst := reflect.Indirect(reflect.ValueOf(from)), reflect.ValueOf(&r).Elem()
 	for _, f := range Fields {
@@ -218,8 +216,7 @@ func Asked(from any) (r Request) {
 	return r
 }
 
-// Resolve checks a request, fills in the defaults, and cuts it to a ceiling (nil is none). The
-// denials say what was cut.
+// Resolve checks a request, fills in the defaults, and cuts it to a ceiling (nil is none). The denials list the cuts.
 func Resolve(r Request, c *Ceiling) (Effective, []Denial, error) {
 	var e Effective
 	for i := range Fields {
@@ -237,8 +234,8 @@ func Resolve(r Request, c *Ceiling) (Effective, []Denial, error) {
 	return e, denials, nil
 }
 
-// checkBound refuses a secret whose host is open to raw TCP alone: no request to it is read there, so that the
-// placeholder would go out in the value's place.
+// checkBound refuses a secret whose host is open to raw TCP alone. unitask reads no requests on such connections, so
+// the placeholder would go out instead of the value.
 func (e *Effective) checkBound() error {
 	if e.AllowNetAny {
 		return nil
@@ -257,7 +254,7 @@ func (e *Effective) checkBound() error {
 	return nil
 }
 
-// readsRequests says that a rule opens a host, on whatever port, for requests that are read.
+// readsRequests reports whether a rule opens a host, on any port, for requests that unitask reads.
 func (e *Effective) readsRequests(host NetRule) bool {
 	opens := func(r NetRule) bool {
 		r.Port = 0
@@ -268,7 +265,7 @@ func (e *Effective) readsRequests(host NetRule) bool {
 		slices.ContainsFunc(e.AllowHTTP, func(r HTTPRule) bool { return !r.Audit && opens(r.Host) })
 }
 
-// narrow cuts what was granted to what a ceiling allows. It never adds.
+// narrow cuts the granted values to a ceiling. It never adds.
 func (c *Ceiling) narrow(e *Effective, asked *Request) (denials []Denial) {
 	if c == nil {
 		return nil

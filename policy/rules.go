@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// rules is a list of rules, each parsed once. meet is what two rules both allow.
+// rules is a list of rules, each parsed once. meet returns what two rules both allow.
 type rules[R comparable] struct {
 	none
 	parse func(string) (R, error)
 	meet  func(R, R) (R, bool)
-	also  func(c *Ceiling) []R                   // what a ceiling admits beside its list
-	merge func([]R) []R                          // makes one of those about the same thing, if not nil
+	also  func(c *Ceiling) []R                   // what a ceiling admits in addition to its list
+	merge func([]R) []R                          // joins rules about the same thing, if not nil
 	table func(map[string]any) ([]string, error) // takes rules from a table of TOML, if not nil
 }
 
@@ -71,7 +71,7 @@ func (k rules[R]) read(f *Field, value any, _ string) (any, error) {
 	return list, nil
 }
 
-// narrow replaces each rule by what the ceiling's rules leave of it.
+// narrow replaces each rule by the part that the ceiling's rules allow.
 func (k rules[R]) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny deny) {
 	top, ok := c.most[f.ceiling()].([]R)
 	if !ok {
@@ -121,7 +121,7 @@ func join[R any](list []R) string {
 	return strings.Join(texts, ", ")
 }
 
-// beyond lists the rules that no rule of the base covers whole.
+// beyond lists the rules that no rule of the base covers completely.
 func (k rules[R]) beyond(mine, base any) (beyond []string) {
 	for _, rule := range mine.([]R) {
 		if !slices.ContainsFunc(base.([]R), func(most R) bool {
@@ -134,12 +134,10 @@ func (k rules[R]) beyond(mine, base any) (beyond []string) {
 	return beyond
 }
 
-// Jail are the names of several lists, each once, in the order given; an error names one
-// that is not one of JailNames.
+// Jail joins lists of names, each name once, in the order given. An error names one that is not one of JailNames.
 func Jail(lists ...[]string) ([]string, error) { return demands{}.list(slices.Concat(lists...)) }
 
-// demands are names of what must hold for a run to begin. A ceiling's are added to those
-// that are asked for: it narrows by demanding more.
+// demands are names of conditions for a run. A ceiling adds its own to the run's: it narrows by demanding more.
 type demands struct{ none }
 
 func (demands) form() Form { return List }
@@ -181,7 +179,7 @@ func (k demands) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, _ deny) 
 	*all, _ = Jail(*all, more) // both were checked
 }
 
-// beyond lists what the base demands and this one does not.
+// beyond lists what the base demands and this ceiling does not.
 func (demands) beyond(mine, base any) (beyond []string) {
 	for _, name := range base.([]string) {
 		if !slices.Contains(mine.([]string), name) {

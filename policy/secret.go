@@ -8,20 +8,19 @@ import (
 
 // SecretRule is one --secret: NAME, or NAME@HOST[,HOST…].
 type SecretRule struct {
-	// Name is that of the environment variable that the code finds it in.
+	// Name is the name of the environment variable that holds it for the code.
 	Name string
-	// Hosts are the hosts that the value is bound to, as Binding writes them, each once, sorted
-	// and joined by commas: it is put into requests to them and never enters the machine, where
-	// the code has a placeholder. "" is a secret that the code itself gets.
+	// Hosts are the hosts that the value is bound to, as Binding writes them, each once, sorted and joined by commas. The
+	// value goes into requests to them and never enters the machine, where the code has a placeholder. "" is a secret that
+	// the code itself gets.
 	Hosts string
 }
 
 // maxSecretHosts bounds the hosts of one secret.
 const maxSecretHosts = 64
 
-// ParseSecret reads NAME or NAME@HOST[:PLACE[+PLACE…]][,HOST…], where HOST may be *.DOMAIN. A
-// place is one of Places, header.NAME for one field, or pass (Binding.Pass), which holds for
-// all hosts of the secret.
+// ParseSecret reads NAME or NAME@HOST[:PLACE[+PLACE…]][,HOST…]; HOST may be *.DOMAIN. A place is one of Places,
+// header.NAME for one field, or pass (Binding.Pass), which holds for all hosts of the secret.
 func ParseSecret(s string) (SecretRule, error) {
 	name, list, bound := strings.Cut(s, "@")
 	r := SecretRule{}
@@ -50,7 +49,7 @@ func ParseSecret(s string) (SecretRule, error) {
 	return r, nil
 }
 
-// Bound returns the hosts as Binding writes them; none is a secret that the code itself gets.
+// Bound returns the hosts as Binding writes them; an empty list is a secret that the code itself gets.
 func (r SecretRule) Bound() []string {
 	if r.Hosts == "" {
 		return nil
@@ -58,7 +57,7 @@ func (r SecretRule) Bound() []string {
 	return strings.Split(r.Hosts, ",")
 }
 
-// Bindings returns the hosts, and where the value is put in requests to each.
+// Bindings returns the hosts, and the places in requests to each that get the value.
 func (r SecretRule) Bindings() (list []Binding) {
 	for _, text := range r.Bound() {
 		b, err := parseBinding(text)
@@ -70,7 +69,7 @@ func (r SecretRule) Bindings() (list []Binding) {
 	return list
 }
 
-// String is what ParseSecret reads.
+// String returns the form that ParseSecret reads.
 func (r SecretRule) String() string {
 	if r.Hosts == "" {
 		return r.Name
@@ -87,7 +86,7 @@ func (r *SecretRule) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// intersect is what two rules both allow: a secret that one of them binds is bound.
+// intersect returns what two rules both allow: a secret that one of them binds is bound.
 func (r SecretRule) intersect(o SecretRule) (SecretRule, bool) {
 	switch {
 	case r.Name != o.Name:
@@ -108,7 +107,7 @@ func (r SecretRule) intersect(o SecretRule) (SecretRule, bool) {
 	return SecretRule{r.Name, joinBindings(both)}, len(both) > 0
 }
 
-// mergeSecrets has each name once, with all of its hosts; one that is not bound stays so.
+// mergeSecrets joins rules to one for each name, with all of its hosts; a secret that is not bound stays so.
 func mergeSecrets(list []SecretRule) []SecretRule {
 	out := []SecretRule{}
 	for _, r := range list {

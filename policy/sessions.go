@@ -5,26 +5,26 @@ import (
 	"time"
 )
 
-// SessionLimits bound sessions: one of them, and all that a process holds.
+// SessionLimits bound a session, and all sessions of a process.
 type SessionLimits struct {
 	Sessions       int           `json:"sessions"`       // that live at once; -1 is none
 	CallerSessions int           `json:"callerSessions"` // of one caller; -1 is none
 	Life           time.Duration `json:"sessionLifeMs"`
-	Idle           time.Duration `json:"sessionIdleMs"`  // after so long it is paused
+	Idle           time.Duration `json:"sessionIdleMs"`  // idle time before a pause
 	ForwardedPorts int           `json:"forwardedPorts"` // of a session at once; -1 is none
-	// BackgroundCommands are those of a session at once; -1 is none
+	// BackgroundCommands bounds the background commands of a session at once; -1 is none
 	BackgroundCommands int   `json:"backgroundCommands"`
-	PausedBytes        int64 `json:"pausedBytes"` // of the memory of those that are paused; -1 is none
+	PausedBytes        int64 `json:"pausedBytes"` // memory of paused sessions; -1 is none
 }
 
-// limit is a kind that fields of SessionLimits can have.
+// limit is a kind for fields of SessionLimits.
 type limit interface {
 	pick(f *Field, asked, granted any) error
 	cut(f *Field, c *Ceiling, asked, granted any, deny deny)
 }
 
-// Sessions are the limits of a session that asks for some, where a field that it leaves 0 has its
-// value in usual, or its default, under this ceiling (nil is none). The denials say what was cut.
+// Sessions returns a session's limits under this ceiling (nil is none). A limit of 0 in the request gets its value in
+// usual, or its default. The denials list the cuts.
 func (c *Ceiling) Sessions(asked, usual SessionLimits) (granted SessionLimits, denials []Denial, err error) {
 	granted = usual
 	for i := range Limits {

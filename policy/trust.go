@@ -27,11 +27,11 @@ const TrustFile = "trusted.json"
 // maxTrust bounds the file: some thousand entries.
 const maxTrust = 1 << 20
 
-// Trust is a home's list of the ceiling files that may widen what models get, each with its
-// path and a digest of its meaning.
+// Trust is a home's list of the ceiling files that may widen models' limits, each with its path and a digest of its
+// meaning.
 type Trust struct{ file string }
 
-// OpenTrust returns the list of a home, "" for none; nothing is read yet.
+// OpenTrust returns the list of a home, "" for none; it reads nothing yet.
 func OpenTrust(home string) Trust {
 	if home == "" {
 		return Trust{}
@@ -46,7 +46,7 @@ type Trusted struct {
 	Since  time.Time `json:"since"`
 }
 
-// ErrNotTrusted says that a ceiling file is not on the list of trusted ones.
+// ErrNotTrusted means that a ceiling file is not on the list of trusted ones.
 var ErrNotTrusted = errors.New("is not trusted")
 
 // List returns the trusted files, sorted by path.
@@ -62,8 +62,8 @@ func (t Trust) List() ([]Trusted, error) {
 	return list, nil
 }
 
-// readPrivate reads a file of the home by which its user widens something: nobody else may have
-// written it. It is nil where there is none.
+// readPrivate reads a file of the home by which its user widens something: nobody else may have written it. It returns
+// nil if there is none.
 func readPrivate(what, name string) ([]byte, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -96,8 +96,8 @@ func readPrivate(what, name string) ([]byte, error) {
 	return append([]byte{}, text...), nil
 }
 
-// Of checks that a ceiling file is trusted as it is now. The error is ErrNotTrusted with the
-// reason, or one about the list itself.
+// Of checks that a ceiling file is trusted as it is now. The error is ErrNotTrusted with the reason, or one about the
+// list itself.
 func (t Trust) Of(c *Ceiling) error {
 	list, err := t.List()
 	if err != nil {
@@ -119,7 +119,7 @@ func (t Trust) Of(c *Ceiling) error {
 	return ErrNotTrusted
 }
 
-// Add trusts a ceiling file as it was read.
+// Add trusts a ceiling file in the version that was read.
 func (t Trust) Add(c *Ceiling, now time.Time) error {
 	at, err := realName(c.Path)
 	if err != nil {
@@ -170,7 +170,7 @@ func (t Trust) change(at string, by *Trusted) error {
 	})
 }
 
-// realName is a file's path, links resolved.
+// realName returns a file's path, with links resolved.
 func realName(name string) (string, error) {
 	abs, err := filepath.Abs(name)
 	if err != nil {
@@ -179,8 +179,8 @@ func realName(name string) (string, error) {
 	return realpath.Of(abs)
 }
 
-// digest is over what a file means: its text, and the folders that its names lead to,
-// which a link can change while the text stays.
+// digest hashes a file's meaning: its text, and the folders that its names lead to, which a link can change while the
+// text stays.
 func (c *Ceiling) digest() string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%d\n%s", len(c.text), c.text)
@@ -195,22 +195,21 @@ func (c *Ceiling) digest() string {
 	return "sha256:" + hex.EncodeToString(h.Sum(nil))
 }
 
-// ForModels is the ceiling on models' runs, and where it comes from.
+// ForModels is the ceiling on models' runs, with its source.
 type ForModels struct {
 	Ceiling *Ceiling   // never nil
 	File    string     // that it was made from; "" if there is none
 	Trusted bool       // the file may widen the built-in ceiling
 	Ignored []Widening // of the file, as it is not trusted
 	Why     string     // it is not
-	Above   *ForModels // what holds without the file, which narrows it; nil where it is trusted, or none
+	Above   *ForModels // the ceiling without the file, which the file narrows; nil if it is trusted, or there is none
 }
 
-// LoadForModels makes the ceiling for models that are served from a folder: the built-in one,
-// with the file's keys replacing its own. named is a file that the user named, which is
-// trusted; without one it is the first CeilingFile in dir or above, if home's list has it. A
-// file before that one, which may have come with a repository, can only narrow what would hold
-// without it. shared says that callers may be other users than the one whose files these are:
-// the built-in ceiling then allows none of them.
+// LoadForModels makes the ceiling for models that are served from a folder: the built-in one, with the file's keys in
+// place of its own. named is a file that the user named, which is trusted; without it, the first CeilingFile in dir or
+// above counts, if home's list has it. A file before that one may have come with a repository, and can only narrow what
+// would apply without it. shared says that callers may be other users than the owner of these files: the built-in
+// ceiling then allows none of the files.
 func LoadForModels(home, dir, named string, shared bool) (*ForModels, error) {
 	dir, err := absolute(dir)
 	if err != nil {
@@ -238,7 +237,7 @@ func LoadForModels(home, dir, named string, shared bool) (*ForModels, error) {
 	return m, nil
 }
 
-// findForModels makes the ceiling of the files that lie in a folder and above.
+// findForModels makes the ceiling of the files in a folder and above.
 func findForModels(trust Trust, dir string, builtIn *Ceiling) (*ForModels, error) {
 	list, err := findCeilings(trust, dir)
 	m := &ForModels{Ceiling: builtIn}
@@ -290,7 +289,7 @@ func (m *ForModels) Remedy() string {
 	return "read the file, then: unitask policy trust " + shellWord(m.File)
 }
 
-// shellWord is a path as a shell takes it: quoted if it has more than usual characters.
+// shellWord returns a path as a shell takes it: quoted if it has unusual characters.
 func shellWord(path string) string {
 	if !strings.ContainsFunc(path, func(c rune) bool {
 		return c < 0x80 && !strings.ContainsRune("/._-+:,@%=", c) && !('0' <= c && c <= '9') && !('A' <= c && c <= 'Z') && !('a' <= c && c <= 'z')

@@ -19,22 +19,22 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// ArtifactsDir is the folder, in a run's folder, for what its code left in /out.
+// ArtifactsDir is the folder, in a run's folder, of its artifacts.
 const ArtifactsDir = "out"
 
 // Bounds of artifacts, bytes aside.
 const (
 	maxArtifacts = 1000
-	maxRefusals  = 100 // that are named; the last of a longer list says how many more there were
+	maxRefusals  = 100 // refusals with a name; the last one of a longer list says how many more there were
 	maxOffered   = 20_000
 	maxNesting   = 32
 	maxName      = 255
 	maxNames     = 1024 // bytes of a path
-	// maxFolders bounds the folders that the paths of all files make: each path may make 31.
+	// maxFolders bounds the folders that the paths of all files make; one path can make 31.
 	maxFolders = 4000
 )
 
-// Artifact is a file from /out that was stored.
+// Artifact is a stored file from /out.
 type Artifact struct {
 	Path   string `json:"path"` // below the folder, with slashes
 	Size   int64  `json:"size"`
@@ -42,18 +42,18 @@ type Artifact struct {
 	SHA256 string `json:"sha256"`
 }
 
-// Refusal is something in /out that was not stored, or not exported.
+// Refusal is a file or other entry of /out that was not stored, or not exported.
 type Refusal struct {
 	Path   string `json:"path"`
 	Reason string `json:"reason"`
-	Missed bool   `json:"missed,omitempty"` // by its kind and name it was to come
+	Missed bool   `json:"missed,omitempty"` // its kind and name were acceptable
 }
 
-// ErrEnough says that a guest offers more than is worth looking at: nothing more is taken.
+// ErrEnough means that a guest offers too many entries: the store takes nothing more.
 var ErrEnough = errors.New("no more artifacts are taken")
 
-// Artifacts stores what comes back from an untrusted guest: names are checked and stay below
-// the folder, only regular files are stored, and none replaces another.
+// Artifacts stores files from an untrusted guest. It checks names and keeps files below the folder, stores only regular
+// files, and never replaces one by another.
 type Artifacts struct {
 	Kept    []Artifact
 	Refused []Refusal
@@ -64,10 +64,10 @@ type Artifacts struct {
 	making   int             // folders that were made, or begun
 	left     int64
 	most     int64
-	wasted   int64 // bytes that came of files that are not stored
+	wasted   int64 // bytes of files that are not stored
 	offered  int   // files, links and so on
-	unnamed  int   // refusals that are beyond maxRefusals
-	missed   bool  // one of them was to come
+	unnamed  int   // refusals beyond maxRefusals
+	missed   bool  // one of them should have come
 	cut      string
 	redactor *Redactor
 
@@ -76,17 +76,16 @@ type Artifacts struct {
 	plain  io.WriteCloser // redacts, into file
 	digest hash.Hash
 	size   int64
-	got    int64 // bytes that came of it, before redaction
+	got    int64 // its bytes so far, before redaction
 	skip   bool
 }
 
-// Artifacts returns the store for a run's artifacts, of at most most bytes. Names and
-// contents are redacted. Close it.
+// Artifacts returns the store for a run's artifacts, of at most most bytes. It redacts names and contents. Close it.
 func (r *Run) Artifacts(most int64, redactor *Redactor) *Artifacts {
 	return &Artifacts{dir: filepath.Join(r.dir, ArtifactsDir), left: most, most: most, redactor: redactor}
 }
 
-// refuse notes what did not come back; the list is bounded. missed says that it was to come.
+// refuse notes an entry that did not come back; the list has a limit. missed says that it should have come.
 func (a *Artifacts) refuse(name, reason string, missed bool) {
 	a.skip = true
 	if len(a.Refused) == maxRefusals {
@@ -97,10 +96,10 @@ func (a *Artifacts) refuse(name, reason string, missed bool) {
 	a.Refused = append(a.Refused, Refusal{strings.ToValidUTF8(a.redactor.String(name), "\ufffd"), reason, missed})
 }
 
-// Left is how many bytes are still taken.
+// Left returns how many more bytes the store takes.
 func (a *Artifacts) Left() int64 { return max(a.left, 0) }
 
-// Large notes a file that has too many bytes, in the place of Begin.
+// Large notes a file that is too large; call it instead of Begin.
 func (a *Artifacts) Large(name string) error {
 	if err := a.next(); err != nil {
 		return err
@@ -115,7 +114,7 @@ func (a *Artifacts) Large(name string) error {
 
 func (a *Artifacts) tooLarge() string { return fmt.Sprintf("is beyond %d bytes in all", a.most) }
 
-// next ends the file that was begun, before the next entry.
+// next ends the current file, before the next entry.
 func (a *Artifacts) next() error {
 	if err := a.end(); err != nil {
 		return err
@@ -189,7 +188,7 @@ func (a *Artifacts) makeFolders(dir string) error {
 	if len(made) == 0 {
 		return nil
 	}
-	a.making += len(made) // some are there even where one can't be
+	a.making += len(made) // some exist even if one can't be made
 	if err := a.root.MkdirAll(dir, 0o700); err != nil {
 		return plainError(err)
 	}
@@ -214,15 +213,15 @@ type writer func([]byte) (int, error)
 
 func (w writer) Write(p []byte) (int, error) { return w(p) }
 
-// store writes to the file and what is said of it.
+// store writes to the current file, with its size and digest.
 func (a *Artifacts) store(p []byte) (int, error) {
 	a.digest.Write(p)
 	a.size += int64(len(p))
 	return a.file.Write(p)
 }
 
-// Data receives the next bytes of the file that was begun last. The bytes of one that is not stored have a bound of
-// their own: its guest was told how much is taken.
+// Data receives the next bytes of the current file. Bytes of a file that is not stored have a limit of their own: the
+// guest knows how much the store takes.
 func (a *Artifacts) Data(p []byte) error {
 	n := int64(len(p))
 	if !a.skip && n > a.left {
@@ -248,14 +247,14 @@ func (a *Artifacts) Data(p []byte) error {
 	return nil
 }
 
-// drop removes the file that was begun.
+// drop removes the current file.
 func (a *Artifacts) drop() {
 	a.file.Close()
 	_ = a.root.Remove(a.at.Path)
 	a.file = nil
 }
 
-// end finishes the file that was begun.
+// end finishes the current file.
 func (a *Artifacts) end() error {
 	if a.file == nil {
 		return nil
@@ -274,7 +273,7 @@ func (a *Artifacts) end() error {
 	return nil
 }
 
-// Cut says that the file that was begun last did not arrive whole: it is not kept.
+// Cut reports that the current file did not arrive completely: the store does not keep it.
 func (a *Artifacts) Cut() {
 	if a.file == nil {
 		return
@@ -284,8 +283,8 @@ func (a *Artifacts) Cut() {
 	a.refuse(name, "did not come through whole", true)
 }
 
-// Close ends the collecting. complete says whether the last file arrived whole; if not, it is
-// not kept.
+// Close ends the collection. complete says whether the last file arrived completely; if not, the store does not keep
+// it.
 func (a *Artifacts) Close(complete bool) error {
 	if !complete {
 		a.Cut()
@@ -303,8 +302,7 @@ func (a *Artifacts) Close(complete bool) error {
 	return err
 }
 
-// BadName says what is wrong with the path of a file below a folder, that comes from somebody
-// who is not trusted; "" is nothing.
+// BadName returns what is wrong with the path of an untrusted file below a folder; "" if nothing is.
 func BadName(name string) string {
 	switch {
 	case name == "" || len(name) > maxNames:

@@ -8,8 +8,8 @@ type automaton struct {
 	nodes []acNode
 	root  [256]int32 // the root's children, 0 for none
 
-	// Where each character leads from each child of the root, once linked: most of what
-	// begins like a secret goes no further, and the children there are many.
+	// Where each character leads from each child of the root, once linked. Most texts that begin like a secret go no
+	// further, and the root has many children.
 	second [256]*[256]int32
 }
 
@@ -23,7 +23,7 @@ type acNode struct {
 
 func newAutomaton() *automaton { return &automaton{nodes: make([]acNode, 1)} }
 
-// next is the child of a node by a character, 0 for none.
+// next returns the child of a node for a character, 0 for none.
 func (m *automaton) next(at int32, c byte) int32 {
 	if at == 0 {
 		return m.root[c]
@@ -59,7 +59,7 @@ func (m *automaton) insert(s string) {
 	m.nodes[at].match = m.nodes[at].depth
 }
 
-// link sets where each node fails to, breadth first.
+// link sets each node's fallback, breadth first.
 func (m *automaton) link() {
 	var queue []int32
 	for _, to := range m.root {
@@ -87,7 +87,7 @@ func (m *automaton) link() {
 	}
 }
 
-// step is the state after a character.
+// step returns the state after a character.
 func (m *automaton) step(at int32, c byte) int32 {
 	for {
 		if n := &m.nodes[at]; n.depth == 1 {

@@ -12,34 +12,32 @@ import (
 	"github.com/unitask/unitask/internal/filelock"
 )
 
-// DefaultStoreBytes bounds a store whose owner sets no bound: 160 runs with the most artifacts
-// they may leave, or some 250 000 that print a few lines.
+// DefaultStoreBytes is the default limit of a store: 160 runs with the maximum of artifacts, or some 250 000 runs that
+// print a few lines.
 const DefaultStoreBytes = 10 << 30
 
-// roomFor is what of the bound is left free once it was reached, as a fraction: the next
-// runs need not look at the whole store again.
+// roomFor is the share of the limit that a cleanup frees, as a fraction: the next runs need not look at the whole store
+// again.
 const roomFor = 8
 
-// sizeFile has the bytes of the store as of the last look at it, and of the runs that
-// have ended since, as a decimal number. What was removed since is still counted: a store
-// may be looked at too early, and never too late.
+// sizeFile has the bytes of the store at the last look, plus the runs that ended since, as a decimal number. It ignores
+// later removals, so the next look may come too early but never too late.
 const sizeFile = ".size"
 
-// Freed is what was removed to keep a store within its bound.
+// Freed counts what was removed to keep a store within its limit.
 type Freed struct {
 	Bytes     int64
 	Artifacts int // runs that lost their artifacts
-	Runs      int // runs that were removed whole
+	Runs      int // runs that were removed completely
 }
 
 func (f Freed) String() string {
 	return fmt.Sprintf("the store of runs was full: removed the artifacts of %d runs and %d whole runs, the oldest of whoever had the most, %d MiB", f.Artifacts, f.Runs, f.Bytes>>20)
 }
 
-// Bound counts a run that has ended. If the store then has more than most bytes, it removes the
-// oldest of the owner who has the most: first artifacts, then whole runs. So no owner loses
-// runs to one who has more. That run and those under way stay even if the bound is then
-// exceeded.
+// Bound counts a run that has ended. If the store then has more than most bytes, it removes the oldest of the owner who
+// has the most: first artifacts, then whole runs. So no owner loses runs to one who has more. That run and those under
+// way stay, even above the limit.
 func (s *Store) Bound(ended string, most int64) (Freed, error) {
 	freed, err := s.bound(ended, most)
 	if err != nil {
@@ -81,11 +79,11 @@ type kept struct {
 	id, owner string
 	artifacts int64
 	bytes     int64 // artifacts among them
-	stays     bool  // it is under way, or has just ended
+	stays     bool  // under way, or just ended
 	gone      bool
 }
 
-// sweep looks at the whole store, and frees it down to its bound and some more.
+// sweep measures the whole store, and frees it down to its limit and some more.
 func (s *Store) sweep(ended string, most int64) (freed Freed, total int64, err error) {
 	s.removeRest()
 	ids, err := s.IDs()
@@ -109,7 +107,7 @@ func (s *Store) sweep(ended string, most int64) (freed Freed, total int64, err e
 	if total <= most {
 		return freed, total, nil
 	}
-	goal, whole := most-most/roomFor, false // whole runs go where artifacts are not enough
+	goal, whole := most-most/roomFor, false // whole runs go if artifacts are not enough
 	for total > goal {
 		r := next(runs, owners)
 		if r == nil || r.artifacts == 0 && !whole && total <= most {
@@ -142,7 +140,7 @@ func (s *Store) sweep(ended string, most int64) (freed Freed, total int64, err e
 	return freed, total, nil
 }
 
-// removeRest removes what removals left that were interrupted.
+// removeRest removes the remains of interrupted removals.
 func (s *Store) removeRest() {
 	entries, _ := os.ReadDir(s.dir)
 	for _, e := range entries {
@@ -152,9 +150,8 @@ func (s *Store) removeRest() {
 	}
 }
 
-// next is what is removed next, of the owner who has the most: its oldest run with
-// artifacts, or its oldest run. nil is that this owner has nothing that may go: nobody
-// else's does then.
+// next returns what to remove next, of the owner who has the most: the oldest run with artifacts, or the oldest run.
+// nil means that nothing of this owner may go, and then nobody else's may.
 func next(runs []*kept, owners map[string]int64) (found *kept) {
 	most := ""
 	for owner, bytes := range owners {
@@ -191,7 +188,7 @@ func (s *Store) free(id string, whole bool) error {
 	return os.RemoveAll(gone)
 }
 
-// owner is a run's owner, "" where its record can't be read; stays says that it goes on some day.
+// owner returns a run's owner, "" if its record can't be read; stays says that the run will resume.
 func (s *Store) owner(id string) (owner string, stays bool) {
 	rec, ok := s.brief(id)
 	if !ok {
@@ -200,12 +197,13 @@ func (s *Store) owner(id string) (owner string, stays bool) {
 	return rec.Owner, rec.Status == Paused
 }
 
-// blockBytes is what file systems give out at once. A name without bytes takes about as much: a folder, a place among
-// the inodes.
+// blockBytes is the unit in which file systems allocate. A name without bytes takes about as much: a directory entry
+// and an inode.
 const blockBytes = 4 << 10
 
-// folderSize is the bytes of the disk that a folder takes, with what is in it, and without a run's reserve; what can't
-// be read takes none. Bytes of files alone would not do: code may leave thousands of files and folders that are empty.
+// folderSize returns the bytes that a folder takes on the disk, with its contents, without a run's reserve; unreadable
+// files count as none. It does not count bytes of files alone, since code may leave thousands of empty files and
+// folders.
 func folderSize(dir string) (bytes int64) {
 	_ = filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || name == filepath.Join(dir, reserveFile) && filepath.Base(dir) != ArtifactsDir {

@@ -6,18 +6,18 @@ import (
 	"github.com/unitask/unitask/internal/export"
 )
 
-// OutFolder is a folder of the user's that artifacts are copied into. It stays the one that OpenOut opened, whatever
-// takes its place while code runs.
+// OutFolder is a user's folder for copies of artifacts. It remains the folder that OpenOut opened, whatever takes its
+// place while code runs.
 type OutFolder = export.Folder
 
-// OpenOut opens a folder for artifacts. With replace a copy replaces a file that exists, and a link, which is
-// never followed. The error is that of the folder.
+// OpenOut opens a folder for artifacts. With replace, a copy replaces an existing file or link; it never follows a
+// link. The error is the folder's.
 func OpenOut(dir string, replace bool) (*OutFolder, error) { return export.Open(dir, replace) }
 
-// CopyArtifacts copies artifacts of a run into a folder of the user's. Their names are the untrusted code's
-// choice, so the folder's own files are safe from them: package export has the rule.
+// CopyArtifacts copies artifacts of a run into a user's folder. Untrusted code chose their names, so package export
+// protects the folder's own files.
 //
-// It returns what stayed in the record alone, and why. The error is that of a write.
+// It returns what remained in the record alone, and why. The error is that of a write.
 func (s *Store) CopyArtifacts(id string, list []Artifact, to *OutFolder) (left []Refusal, err error) {
 	to.Begin()
 	for _, a := range list {

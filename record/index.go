@@ -17,29 +17,29 @@ import (
 	"github.com/unitask/unitask/internal/filelock"
 )
 
-// The records of each owner are found without reading those of others: an empty file for each record lies in a folder
-// of its owner, of how it was requested, and of its hour. It is made before the record and removed after it, so that a
-// process which is killed in between leaves a file without a record, and no record without one. Who lists records reads
-// them, and skips what is not there: the records are the truth.
+// The index finds an owner's records without reading those of others. It has an empty file for each record, in a folder
+// by owner, kind of request and hour. The file is made before the record and removed after it. If a process is killed
+// in between, there is a file without a record, but never a record without a file. A listing reads the records, and
+// skips missing ones: the records are authoritative.
 
 // Names in the store's folder.
 const (
 	ownersDir   = ".owners"
-	indexedFile = ".complete" // says that records of before there was an index are in it
+	indexedFile = ".complete" // says that it has records from before there was an index
 	indexLock   = ".lock"
 )
 
-// beingMade is how long a record may take to be made once its file is there.
+// beingMade is how long after its index file a record may appear.
 const beingMade = time.Minute
 
-// ownerFolder is where an owner's files are.
+// ownerFolder returns the folder of an owner's index files.
 func (s *Store) ownerFolder(owner string, via Via) string {
 	name := sha256.Sum256([]byte(string(via) + "\x00" + owner))
 	return filepath.Join(s.dir, ownersDir, hex.EncodeToString(name[:]))
 }
 
-// hourOf is the part of an id that its hour's folder is named by: ids sort as their hours do. A listing that needs few
-// records looks into few folders.
+// hourOf returns the part of an id that names its hour's folder: ids sort as their hours do. A listing of few records
+// looks into few folders.
 func hourOf(id string) string { return id[:min(len(id), len("20060102-15"))] }
 
 func (s *Store) mark(owner string, via Via, id string) error {
@@ -65,7 +65,8 @@ func (s *Store) unmark(owner string, via Via, id string) {
 	_ = os.Remove(hour) // if it is empty
 }
 
-// Gone says that an owner's record, which was listed, is not there. One that is being made still is listed.
+// Gone reports whether an owner's listed record does not exist. A record that is just being made does not count as
+// gone.
 func (s *Store) Gone(owner string, vias []Via, id string) {
 	for _, via := range vias {
 		st, err := os.Lstat(filepath.Join(s.ownerFolder(owner, via), hourOf(id), id))
@@ -103,7 +104,7 @@ func (s *Store) index() error {
 	for _, id := range ids {
 		rec, ok := s.brief(id)
 		if !ok {
-			continue // one that can't be read is nobody's
+			continue // an unreadable record has no owner
 		}
 		if err := s.mark(rec.Owner, rec.Via, id); err != nil {
 			return err
@@ -115,21 +116,21 @@ func (s *Store) index() error {
 	return os.WriteFile(complete, nil, 0o600)
 }
 
-// brief is what is known of a record at a glance.
+// brief is a record's summary.
 type brief struct {
 	Owner  string
 	Via    Via
 	Status Status
 }
 
-// brief reads it; ok is false where it can't be read.
+// brief reads a record's summary; ok is false if it can't.
 func (s *Store) brief(id string) (rec brief, ok bool) {
 	text, err := os.ReadFile(s.Path(id, recordFile))
 	return rec, err == nil && json.Unmarshal(text, &rec) == nil
 }
 
-// Own are the ids of an owner's records that were requested in these ways, the newest first: those before an id, if
-// there is one, that begin with a prefix. A record may be gone, or not be made yet.
+// Own returns the ids of an owner's records that were requested in these ways, the newest first. It begins before an
+// id, if there is one, and takes only ids with a prefix. A record may be gone, or not exist yet.
 func (s *Store) Own(owner string, vias []Via, before, prefix string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		if err := s.index(); err != nil {
@@ -168,7 +169,7 @@ func (s *Store) Own(owner string, vias []Via, before, prefix string) iter.Seq2[s
 	}
 }
 
-// namesIn are the names in folders that are wanted, the last first.
+// namesIn returns the wanted names in folders, the last first.
 func namesIn(folders []string, wanted func(string) bool) (names []string, err error) {
 	for _, folder := range folders {
 		f, err := os.Open(folder)

@@ -14,12 +14,11 @@ import (
 	"unicode/utf8"
 )
 
-// minPart is the least length of a part of a secret that is a secret too: shorter ones
-// ("true", "}") are everywhere.
+// minPart is the minimum length of a part that counts as a secret, too: shorter ones ("true", "}") are everywhere.
 const minPart = 8
 
-// parts are a secret and what of it is a secret too: it without the blanks around it,
-// its lines, the strings in it where it is JSON, a URL's password, and what PEM holds.
+// parts returns a secret and its parts that are secret, too: the text without surrounding blanks, its lines, the
+// strings in it if it is JSON, a URL's password, and the contents of PEM.
 func parts(secret string) (list []string) {
 	known := map[string]bool{}
 	add := func(s string, least int) {
@@ -78,19 +77,18 @@ func parts(secret string) (list []string) {
 	return list
 }
 
-// minCanonical is the least length of what is left of a secret without backslashes.
+// minCanonical is the minimum length of a secret without its backslashes.
 const minCanonical = MinSecret - 2
 
-// Programs print the beginning of a long binary value: so many bytes of a Buffer, so
-// many numbers of a Uint8Array (Node's INSPECT_MAX_BYTES, util.inspect's
-// maxArrayLength).
+// Programs print only the beginning of a long binary value: so many bytes of a Buffer, so many numbers of a Uint8Array
+// (Node's INSPECT_MAX_BYTES, util.inspect's maxArrayLength).
 const (
 	shownBytes   = 50
 	shownNumbers = 100
 )
 
-// insert adds a secret to each view's automaton, in the form that the view gives it; with cut also the
-// beginnings of it that programs print.
+// insert adds a secret to each view's automaton, in the view's form; with cut, it adds the beginnings that programs
+// print, too.
 func (r *automata) insert(secret string, cut bool) {
 	both := func(m *automaton, s string, least int) {
 		if len(s) >= least {
@@ -144,7 +142,7 @@ func (r *automata) insert(secret string, cut bool) {
 	}
 }
 
-// only says that a text has no other characters.
+// only reports whether a text has no other characters.
 func only(s, characters string) bool { return strings.Trim(s, characters) == "" }
 
 func reversed(s string) string {
@@ -159,7 +157,7 @@ func reversedRunes(s string) string {
 	return string(r)
 }
 
-// quoted is a text as JSON has it, without the quotes around it.
+// quoted returns a text as a JSON string, without the quotes around it.
 func quoted(s string) string {
 	var out strings.Builder
 	enc := json.NewEncoder(&out)

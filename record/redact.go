@@ -10,49 +10,49 @@ import (
 	"github.com/unitask/unitask/internal/entropy"
 )
 
-// MinSecret is the least length of a secret, in bytes: shorter ones would match unrelated text.
+// MinSecret is the minimum length of a secret, in bytes: shorter ones would match unrelated text.
 const MinSecret = 6
 
 // MaxSecrets bounds the bytes of all of a run's secrets: four private keys of 8 KiB. The
 // redactor needs about 2 KB of memory for each byte.
 const MaxSecrets = 32 << 10
 
-// Secrets are what a Redactor looks for, by their names.
+// Secrets are the secrets that a Redactor looks for, by their names.
 type Secrets struct {
-	// Given are those that the machine has. They are found in parts, too (parts.go).
+	// Given are the secrets that the machine has. The Redactor finds their parts, too (parts.go).
 	Given map[string]string
-	// Bound are those that the machine has placeholders of. A value is found whole or not at all, and
-	// only if it can't be guessed: what is done to text must not tell who wrote it how much of
-	// a secret it has guessed. A stream never waits for the rest of one.
+	// Bound are the secrets that the machine has placeholders of. The Redactor finds only complete values, and only those
+	// that can't be guessed: otherwise the redaction would tell the code how much of a guess is right. A stream never
+	// waits for the rest of such a value.
 	Bound map[string]string
 }
 
-// MaxExposed is how often a run's output may have the value of a bound secret, which its machine never
-// had. After that a Writer fails with an *ExposedError.
+// MaxExposed is how often a run's output may contain the value of a bound secret, which its machine never had. After
+// that a Writer fails with an *ExposedError.
 const MaxExposed = 3
 
-// ExposedError says that a machine has printed values that it was never given.
+// ExposedError means that a machine has printed values that it was never given.
 type ExposedError struct{}
 
 func (*ExposedError) Error() string {
 	return fmt.Sprintf("the machine has sent the value of a secret %d times that it has only a placeholder of: a host that got the value gave it away", MaxExposed)
 }
 
-// Redactor finds secrets in what a run says. A stream is read in five views at once (views.go): as it
-// is, and as text with escapes, hexadecimal, base64 and decimal numbers. In each an automaton looks for
-// the secrets. nil finds nothing. Its methods may be called from any goroutine.
+// Redactor finds secrets in a run's output. It reads a stream in five views at once (views.go): as it is, and as text
+// with escapes, hexadecimal, base64 and decimal numbers. In each view an automaton looks for the secrets. nil finds
+// nothing. Any goroutine may call its methods.
 type Redactor struct {
 	given, bound *automata // nil for none
 	exposed      atomic.Int32
-	known        atomic.Bool // the request itself has a bound value
+	known        atomic.Bool // the request itself contains a bound value
 }
 
-// automata are secrets as each view has them. They do not change once they are linked.
+// automata are the secrets in the form of each view. They do not change after linking.
 type automata struct {
 	plain, escaped, hex, base64, decimal *automaton
 }
 
-// NewRedactor makes a redactor; nil where there is nothing to look for.
+// NewRedactor makes a redactor; nil if there are no secrets.
 func NewRedactor(secrets Secrets) (*Redactor, error) {
 	total := 0
 	for _, list := range []map[string]string{secrets.Given, secrets.Bound} {
@@ -78,7 +78,7 @@ func NewRedactor(secrets Secrets) (*Redactor, error) {
 	return &Redactor{given: newAutomata(given, true), bound: newAutomata(bound, false)}, nil
 }
 
-// newAutomata returns nil for none. With cut, the beginnings that programs print of long values are among them.
+// newAutomata returns nil for none. With cut, it includes the beginnings that programs print of long values.
 func newAutomata(list []string, cut bool) *automata {
 	if len(list) == 0 {
 		return nil
@@ -93,7 +93,7 @@ func newAutomata(list []string, cut bool) *automata {
 	return f
 }
 
-// Exposed is how often the machine has sent the value of a bound secret.
+// Exposed returns how often the machine has sent the value of a bound secret.
 func (r *Redactor) Exposed() int {
 	if r == nil {
 		return 0
@@ -101,7 +101,7 @@ func (r *Redactor) Exposed() int {
 	return int(r.exposed.Load())
 }
 
-// Known says that the request itself has the value of a bound secret, so its machine may send it.
+// Known notes that the request itself contains the value of a bound secret, so its machine may send it.
 func (r *Redactor) Known() {
 	if r != nil {
 		r.known.Store(true)
@@ -123,9 +123,9 @@ func (r *Redactor) String(s string) string {
 	return out.String()
 }
 
-// Writer returns a writer for what a machine sends: it passes text on to w with secrets redacted. What may
-// be the beginning of a given secret is held back until more comes; Close passes on the rest. How the
-// text is split into writes makes no difference to given secrets.
+// Writer returns a writer for a machine's output: it passes text on to w with secrets redacted. It holds back what may
+// be the beginning of a given secret until more comes; Close passes on the rest. The split of the text into writes
+// makes no difference to given secrets.
 func (r *Redactor) Writer(w io.Writer) io.WriteCloser {
 	rw := r.writer(w)
 	rw.counts = r
@@ -149,23 +149,23 @@ type span struct{ from, to int64 }
 type redacting struct {
 	w            io.Writer
 	given, bound *views    // nil without such secrets
-	counts       *Redactor // of what is found of bound; nil is none
-	at           int64     // what was taken
-	passed       int64     // what was passed on
-	pending      []byte    // what is between the two, behind gone bytes of what was passed on
+	counts       *Redactor // of bound values that were found; nil is none
+	at           int64     // bytes taken
+	passed       int64     // bytes passed on
+	pending      []byte    // the bytes between the two, after gone bytes that were passed on
 	gone         int
-	hidden       []span // in order, apart from each other; those before passed are gone
-	inside       bool   // what was passed on last was a mark
+	hidden       []span // in order, without overlap; those before passed are gone
+	inside       bool   // the last output was a mark
 	last         int64  // where the last value of bound ended
 	err          error  // of counts
 	out          []byte
 }
 
 const (
-	// passStep is how often a long write is passed on.
+	// passStep is the step in which a long write is passed on.
 	passStep = 4 << 10
-	// wholeWithin is how much of a long write is kept back until all of it was looked at, so that a
-	// bound value in it is found before any of it is passed on.
+	// wholeWithin is how much of a long write is held back until all of it was examined. So the Redactor finds a bound
+	// value before it passes any of it on.
 	wholeWithin = 64 << 10
 )
 
@@ -197,7 +197,7 @@ func (w *redacting) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// take looks at the next byte.
+// take examines the next byte.
 func (w *redacting) take(b byte) {
 	if w.given != nil {
 		w.given.take(b, w.at)
@@ -208,7 +208,7 @@ func (w *redacting) take(b byte) {
 	w.at++
 }
 
-// expose notes a stretch that holds the value of a bound secret, and counts it.
+// expose notes a stretch with the value of a bound secret, and counts it.
 func (w *redacting) expose(s span) {
 	if s.from >= w.last && w.counts != nil && !w.counts.known.Load() && w.counts.exposed.Add(1) >= MaxExposed {
 		w.err = &ExposedError{}
@@ -219,7 +219,7 @@ func (w *redacting) expose(s span) {
 	}
 }
 
-// hide notes a stretch that holds a secret. Stretches come in the order of their ends.
+// hide notes a stretch with a secret. Stretches come in the order of their ends.
 func (w *redacting) hide(s span) {
 	for n := len(w.hidden); n > 0 && w.hidden[n-1].to >= s.from; n-- {
 		s.from, s.to = min(s.from, w.hidden[n-1].from), max(s.to, w.hidden[n-1].to)
@@ -228,7 +228,7 @@ func (w *redacting) hide(s span) {
 	w.hidden = append(w.hidden, s)
 }
 
-// pass passes on what is before a place in the stream.
+// pass passes on everything before a place in the stream.
 func (w *redacting) pass(to int64) error {
 	if to <= w.passed {
 		return nil
@@ -267,7 +267,7 @@ func (w *redacting) pass(to int64) error {
 	return err
 }
 
-// Close passes on what was held back.
+// Close passes on the bytes that were held back.
 func (w *redacting) Close() error {
 	for _, v := range []*views{w.given, w.bound} {
 		if v != nil {

@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// JSON redacts the strings of a JSON text, including names of environment variables. It returns
-// the fields where it found something: "args[1]", "env.NAME".
+// JSON redacts the strings of a JSON text, including names of environment variables. It returns the fields with a
+// secret: "args[1]", "env.NAME".
 func (r *Redactor) JSON(text []byte) (clean []byte, fields []string) {
 	if r == nil {
 		return text, nil
@@ -17,7 +17,7 @@ func (r *Redactor) JSON(text []byte) (clean []byte, fields []string) {
 	d.UseNumber()
 	var v any
 	if d.Decode(&v) != nil {
-		return []byte(`"` + Redacted + `"`), []string{""} // what can't be read can't be shown to be clean
+		return []byte(`"` + Redacted + `"`), []string{""} // an unreadable text can't be shown to be clean
 	}
 	v = r.value(v, "", &fields)
 	if fields == nil {
@@ -31,7 +31,7 @@ func (r *Redactor) JSON(text []byte) (clean []byte, fields []string) {
 	return clean, fields
 }
 
-// value redacts what is at a path, in place where it can.
+// value redacts the value at a path, in place if it can.
 func (r *Redactor) value(v any, path string, fields *[]string) any {
 	switch v := v.(type) {
 	case string:
@@ -64,8 +64,8 @@ func (r *Redactor) value(v any, path string, fields *[]string) any {
 	return v
 }
 
-// Marshal is a value as a record may hold it, in JSON, and the fields in which secrets stood. A value that has no JSON
-// is null.
+// Marshal returns a value as redacted JSON for a record, and the fields that held secrets. A value that JSON can't
+// encode is null.
 func (r *Redactor) Marshal(v any) (json.RawMessage, []string) {
 	text, err := json.Marshal(v)
 	if err != nil {

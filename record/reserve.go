@@ -13,13 +13,14 @@ import (
 	"github.com/unitask/unitask/internal/atomicfile"
 )
 
-// reserveFile holds room on the disk for a record's end, while a process has the run under way.
+// reserveFile reserves disk space for a record's end, while a process has the run under way.
 const reserveFile = "reserve"
 
-// reserveBytes is that room, beside the request's: the last run.json, and the run's last entries in the audit log.
+// reserveBytes is the size of that space, in addition to the request's: for the last run.json, and the run's last
+// entries in the audit log.
 const reserveBytes = 64 << 10
 
-// reserve takes the room. It is written, since a file with holes takes none.
+// reserve allocates the space. It writes bytes, since a file with holes takes no space.
 func (r *Run) reserve() error {
 	f, err := os.OpenFile(r.reserved(), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -34,8 +35,8 @@ func (r *Run) reserve() error {
 
 func (r *Run) reserved() string { return filepath.Join(r.dir, reserveFile) }
 
-// Settle writes run.json in the reserved room, syncs it to the disk, and gives the rest of the room back.
-// It works on a full disk, once: if the record is longer than the room then, its long parts are left out.
+// Settle writes run.json into the reserved space, syncs it to the disk, and frees the rest of the space. It works on a
+// full disk, once: if the record does not fit, Settle leaves out its long parts.
 func (r *Run) Settle() error {
 	text, err := json.MarshalIndent(&r.Record, "", "  ")
 	if err == nil && r.spend(append(text, '\n')) != nil {
@@ -52,13 +53,13 @@ func (r *Run) Settle() error {
 
 func full(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
-// settleShort writes what of the record the reserved room is for, and that the rest is missing.
+// settleShort writes the parts of the record that fit the reserved space, and that the rest is missing.
 func (r *Run) settleShort(why error) {
 	text, err := json.Marshal(r.short(why))
 	if err != nil || r.spend(append(text, '\n')) == nil {
 		return
 	}
-	// A file system that never writes over what is there needs room first.
+	// A file system that never overwrites in place needs free space first.
 	_ = os.Remove(r.reserved())
 	_ = atomicfile.Fill(filepath.Join(r.dir, recordFile), 0o600, func(f *os.File) error {
 		_, err := f.Write(append(text, '\n'))
@@ -66,13 +67,13 @@ func (r *Run) settleShort(why error) {
 	})
 }
 
-// What a short record has at most, in bytes, of each part but the request.
+// Limits of a short record's parts, in bytes, except the request.
 const (
 	shortPart   = 8 << 10
 	shortMember = 512 // of the result
 )
 
-// short is the record without its long parts.
+// short returns the record without its long parts.
 func (r *Run) short(why error) Record {
 	s := r.Record
 	if s.Status != Paused {
@@ -102,13 +103,13 @@ func (r *Run) short(why error) Record {
 	return s
 }
 
-// spend makes the reserve the record.
+// spend turns the reserve into the record.
 func (r *Run) spend(text []byte) error {
 	f, err := os.OpenFile(r.reserved(), os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(text) // over what is there: another run can't take the room in between
+	_, err = f.Write(text) // overwrites: another run can't take the space in between
 	if err == nil {
 		err = f.Truncate(int64(len(text)))
 	}

@@ -31,24 +31,23 @@ const (
 	NeighboursFile = "neighbours.json"
 )
 
-// removedPrefix begins the names of what is being removed: it is renamed first, so that a
-// record is there whole or not at all.
+// removedPrefix begins the names of records under removal: a removal renames a record first, so that the record exists
+// completely or not at all.
 const removedPrefix = ".removed-"
 
-// maxRecord bounds a run.json that is read back.
+// maxRecord bounds the size of a run.json when it is read.
 const maxRecord = 64 << 20
 
-// ErrNotFound says that no run has that id.
+// ErrNotFound means that no run has that id.
 var ErrNotFound = errors.New("no such run")
 
-// Store is a folder of runs. It holds no state: any number of processes may use
-// one folder.
+// Store is a folder of runs. It has no state of its own: any number of processes may use one folder.
 type Store struct{ dir string }
 
-// Open returns the store in dir, which is created with the first run.
+// Open returns the store in dir; the first run creates the folder.
 func Open(dir string) *Store { return &Store{dir} }
 
-// Dir is the store's folder.
+// Dir returns the store's folder.
 func (s *Store) Dir() string { return s.dir }
 
 // newID returns an id that sorts by time: UTC to the millisecond, and 30 random
@@ -63,7 +62,7 @@ func newID(now time.Time) string {
 	return strings.Replace(now.UTC().Format("20060102-150405.000"), ".", "", 1) + "-" + string(random[:])
 }
 
-// CreatedAt is when a run was created by what its id says; ok is false for one that is not made as the store's are.
+// CreatedAt returns when a run was created, by its id; ok is false for an id in another form than the store's.
 func CreatedAt(id string) (at time.Time, ok bool) {
 	if len(id) < 19 || id[18] != '-' {
 		return at, false
@@ -78,7 +77,7 @@ func (s *Store) Create(now time.Time, owner string, via Via, codeFile string, co
 	return s.CreateAs(newID(now), now, owner, via, codeFile, code, request)
 }
 
-// CreateAs creates a run's record by an id that another store gave it.
+// CreateAs creates a run's record under an id from another store.
 func (s *Store) CreateAs(id string, now time.Time, owner string, via Via, codeFile string, code []byte, request any) (_ *Run, err error) {
 	if !validID(id) {
 		return nil, fmt.Errorf("create record: %q is no id", id)
@@ -126,8 +125,8 @@ func (s *Store) CreateAs(id string, now time.Time, owner string, via Via, codeFi
 	return r, r.write(false)
 }
 
-// Run is a record being written. Its methods may be called from any goroutine;
-// the fields of Record belong to the owner until Finish.
+// Run is a record that is being written. Any goroutine may call its methods; the fields of Record belong to the owner
+// until Finish.
 type Run struct {
 	Record
 
@@ -143,8 +142,8 @@ func (r *Run) create(name string) (*os.File, error) {
 	return os.OpenFile(filepath.Join(r.dir, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 }
 
-// Reopen goes on with the record of a run that no process holds any more: what is written from then on
-// stands behind what is there. The error is ErrRunning where one holds it.
+// Reopen continues the record of a run that no process holds any more: it appends to the existing files. The error is
+// ErrRunning if a process holds it.
 func (s *Store) Reopen(id string) (_ *Run, err error) {
 	rec, err := s.Get(id)
 	if err != nil {
@@ -167,7 +166,7 @@ func (s *Store) Reopen(id string) (_ *Run, err error) {
 		r.closeFiles()
 		return nil, fmt.Errorf("reopen record: %w", err)
 	}
-	for _, e := range entries { // of who held it and was killed
+	for _, e := range entries { // of a holder that was killed
 		if e.Type() == fs.ModeSocket {
 			_ = os.Remove(filepath.Join(r.dir, e.Name()))
 		}
@@ -177,17 +176,17 @@ func (s *Store) Reopen(id string) (_ *Run, err error) {
 	return r, nil
 }
 
-// Leave releases the record as it is, for Reopen.
+// Leave releases the record unchanged, for Reopen.
 func (r *Run) Leave() error {
 	_ = os.Remove(r.reserved())
 	r.closeFiles()
 	return r.Err()
 }
 
-// Dir is the run's folder.
+// Dir returns the run's folder.
 func (r *Run) Dir() string { return r.dir }
 
-// Update writes run.json as it is now.
+// Update writes run.json in its current state.
 func (r *Run) Update() error {
 	if err := r.write(false); err != nil {
 		r.failed(err)
@@ -218,16 +217,16 @@ func (r *Run) failed(err error) {
 	}
 }
 
-// Err returns the first write that failed, or nil: a full disk does not stop the code at once,
-// but the run then counts as failed.
+// Err returns the first write error, or nil: a full disk does not stop the code at once, but the run then counts as
+// failed.
 func (r *Run) Err() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.err
 }
 
-// stream is a file that never fails the writer. After the record's first failure nothing more is written: on a full
-// disk there may be room again for the ends of other runs, which is theirs.
+// stream is a file whose writes never fail. After the record's first error it writes nothing more: if a full disk has
+// space again, that space is for the ends of other runs.
 type stream struct {
 	run  *Run
 	file *os.File
@@ -243,12 +242,12 @@ func (s stream) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Stdout, Stderr and Console receive what the guest wrote. Writes never fail; see Err.
+// Stdout, Stderr and Console receive the guest's output. Writes never fail; see Err.
 func (r *Run) Stdout() io.Writer  { return stream{r, r.stdout} }
 func (r *Run) Stderr() io.Writer  { return stream{r, r.stderr} }
 func (r *Run) Console() io.Writer { return stream{r, r.console} }
 
-// Restart empties the streams, the netlog and the console: the run is made again.
+// Restart empties the streams, the netlog and the console, because the run starts again.
 func (r *Run) Restart() {
 	for _, f := range []*os.File{r.stdout, r.stderr, r.netlog, r.console} {
 		_, err := f.Seek(0, io.SeekStart)
@@ -261,8 +260,7 @@ func (r *Run) Restart() {
 	}
 }
 
-// Trace is a file for what was traced of the run, from its beginning where the run was made
-// again; close ends it.
+// Trace returns a file for the run's trace, which starts again with the run; close ends it.
 func (r *Run) Trace() (to io.Writer, close func(), err error) {
 	f, err := os.OpenFile(filepath.Join(r.dir, TraceFile), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -305,7 +303,7 @@ func (r *Run) closeFiles() {
 	r.lock.Unlock()
 }
 
-// Get reads a run's record. One that says "running" is Interrupted if nobody holds its lock.
+// Get reads a run's record. A record that says "running" is Interrupted if nobody holds its lock.
 func (s *Store) Get(id string) (*Record, error) {
 	if !validID(id) {
 		return nil, fmt.Errorf("%w: %q", ErrNotFound, id)
@@ -331,22 +329,21 @@ func (s *Store) Get(id string) (*Record, error) {
 	return &rec, nil
 }
 
-// validID says that an id can be a run's folder.
+// validID reports whether an id can be a run's folder.
 func validID(id string) bool {
 	return id != "" && id == filepath.Base(id) && !strings.HasPrefix(id, ".") && id != "/"
 }
 
-// Held says whether a process has the run under way.
+// Held reports whether a process has the run under way.
 func (s *Store) Held(id string) bool { return validID(id) && s.held(id) }
 
-// held says whether a process holds the run's lock.
+// held reports whether a process holds the run's lock.
 func (s *Store) held(id string) bool { return filelock.Held(filepath.Join(s.dir, id, lockFile)) }
 
-// ErrRunning says that a run is still under way.
+// ErrRunning means that a run is still under way.
 var ErrRunning = errors.New("the run is still under way")
 
-// Remove removes a run's record, whole or not at all; the error is ErrRunning for one
-// that is under way.
+// Remove removes a run's record, completely or not at all; the error is ErrRunning for a run under way.
 func (s *Store) Remove(id string) error {
 	if !validID(id) {
 		return fmt.Errorf("%w: %q", ErrNotFound, id)
@@ -370,8 +367,8 @@ func (s *Store) Remove(id string) error {
 	return nil
 }
 
-// Read reads a file of a run, at most most bytes of it; 0 is all. more says that there is more.
-// The name is one of the constants, or the record's CodeFile.
+// Read reads at most most bytes of a run's file; 0 is all. more says that there is more. The name is one of the
+// constants, or the record's CodeFile.
 func (s *Store) Read(id, name string, most int64) (text []byte, more bool, err error) {
 	return s.ReadFrom(id, name, 0, most)
 }
@@ -399,7 +396,7 @@ func (s *Store) ReadFrom(id, name string, offset, most int64) (text []byte, more
 	return text, more, err
 }
 
-// Size is the bytes of a run's record, and at most most bytes of each file beside it.
+// Size returns the bytes of a run's record, and at most most bytes of each file beside it.
 func (s *Store) Size(id string, most int64) (bytes int64, err error) {
 	if !validID(id) {
 		return 0, fmt.Errorf("%w: %q", ErrNotFound, id)
@@ -421,7 +418,7 @@ func (s *Store) Size(id string, most int64) (bytes int64, err error) {
 	return bytes, err
 }
 
-// Path is a file of a run.
+// Path returns the path of a run's file.
 func (s *Store) Path(id, name string) string { return filepath.Join(s.dir, id, name) }
 
 // IDs returns every run's id, oldest first.
@@ -443,7 +440,7 @@ func (s *Store) IDs() ([]string, error) {
 	return ids, nil
 }
 
-// Find returns the id that "last" or a unique prefix means.
+// Find returns the id for "last" or a unique prefix.
 func (s *Store) Find(prefix string) (string, error) {
 	ids, err := s.IDs()
 	if err != nil {

@@ -2,9 +2,8 @@ package record
 
 import "unicode/utf8"
 
-// views read one stream in five ways. Each way gives the stream's characters a normal
-// form, so that its automaton needs each secret once, however it was written: with
-// which separators, in which case, in lines of which width, escaped how often.
+// views read one stream in five ways. Each view gives the stream's characters a normal form. So its automaton needs
+// each secret once, whatever the separators, the case, the width of lines and the depth of escapes.
 type views struct {
 	of      *automata
 	plain   plainView
@@ -14,7 +13,7 @@ type views struct {
 	decimal decimalView
 }
 
-// newViews returns the views of a stream that begins. hide is called for each secret.
+// newViews returns the views of a new stream. It calls hide for each secret.
 func newViews(r *automata, hide func(span)) *views {
 	v := &views{of: r}
 	v.plain.search = search{m: r.plain, hide: hide}
@@ -26,7 +25,7 @@ func newViews(r *automata, hide func(span)) *views {
 	return v
 }
 
-// never is after every place in a stream.
+// never is a position after every place in a stream.
 const never = int64(1) << 62
 
 // take reads the byte at a place.
@@ -44,23 +43,22 @@ func (v *views) end() {
 	v.hex.flush()
 }
 
-// held is where the first secret may begin that is not over yet.
+// held returns where the first secret may begin that is not complete yet.
 func (v *views) held() int64 {
 	return min(v.plain.held(), v.escaped.held(), v.hex.held(), v.base64.held(), v.decimal.held())
 }
 
-// search is an automaton on its way along a view's characters.
+// search is the state of an automaton on a view's characters.
 type search struct {
 	m      *automaton
 	hide   func(span)
 	state  int32
 	starts []int64 // where the last characters began in the stream, at least as many as state is deep
-	gap    int     // bytes without meaning since the last character
-	run    int     // characters since the view began to make sense
+	gap    int     // skipped bytes since the last character
+	run    int     // characters since the view last reset
 }
 
-// character takes the next character, and where it is in the stream. Most begin
-// nothing.
+// character takes the next character, and its place in the stream. Most characters begin nothing.
 func (s *search) character(c byte, is span) {
 	s.gap = 0
 	s.run++
@@ -82,7 +80,7 @@ func (s *search) advance(c byte, is span) {
 	if n.match > 0 {
 		s.hide(span{s.starts[len(s.starts)-int(n.match)], is.to})
 	}
-	if n.child == 0 { // nothing goes on from here: nothing need be held for it
+	if n.child == 0 { // no secret continues from here: hold nothing back for it
 		s.state = n.fail
 	}
 }
@@ -96,30 +94,27 @@ func (s *search) held() int64 {
 	return s.starts[len(s.starts)-s.depth()]
 }
 
-// reset ends what made sense so far.
+// reset ends the current sequence.
 func (s *search) reset() { s.state, s.starts, s.gap, s.run = 0, s.starts[:0], 0, 0 }
 
-// skip passes over a byte without meaning: at most most in a row. So a stream without
-// end of them holds nothing back.
+// skip skips a byte without meaning, at most most in a row. So an endless sequence of them holds nothing back.
 func (s *search) skip(most int) {
 	if s.gap++; s.gap > most {
 		s.reset()
 	}
 }
 
-// Bounds of what views pass over in a row.
+// Limits of what views skip in a row.
 const (
 	maxNULs = 3  // UTF-32
 	maxGap  = 64 // a line's end and its indentation
 )
 
-// inside says that the text so far looks like more than the end of a word, so that a
-// line's end may be inside of it. Without this each line whose last letter may begin a
-// secret would be held back.
+// inside reports whether the text so far looks like more than the end of a word, so that the line's end may be inside a
+// secret. Without this, the stream would hold back each line whose last letter may begin a secret.
 func (s *search) inside() bool { return s.run >= 8 || s.depth() >= 4 }
 
-// plainView is the stream as it is. NUL bytes have no meaning: ASCII in UTF-16 and
-// UTF-32 is itself.
+// plainView reads the stream unchanged. It skips NUL bytes, and so finds ASCII in UTF-16 and UTF-32.
 type plainView struct{ search }
 
 func (v *plainView) take(b byte, at int64) {
@@ -130,15 +125,14 @@ func (v *plainView) take(b byte, at int64) {
 	v.character(b, span{at, at + 1})
 }
 
-// escapedView is text in lower case with its escapes undone, any number of times: those
-// of JSON and JavaScript (\n, \", \u00e9, \xe9) and of URLs (%41, +). Backslashes are
-// dropped, and a line's end is an n, as is what stands for it: that is how a secret
-// looks the same however often it was quoted.
+// escapedView reads text in lower case and undoes escapes, any number of times: those of JSON and JavaScript (\n, \",
+// \u00e9, \xe9) and of URLs (%41, +). It drops backslashes, and reads a line's end, and each escape for one, as an n.
+// So a secret looks the same however often it was quoted.
 type escapedView struct {
 	search
 	slash int64 // where the backslashes before the next character began, or never
 
-	// An escape that is not over: its characters so far, and how many digits it has.
+	// An incomplete escape: its characters so far, and how many digits it has.
 	open   [5]escapeChar
 	n      int
 	digits int
@@ -167,7 +161,7 @@ func (v *escapedView) take(b byte, at int64) {
 	v.read(b, span{at, at + 1})
 }
 
-// ordinary are the characters that are no part of an escape, in their normal form.
+// ordinary lists the characters that belong to no escape, in their normal form.
 var ordinary = func() (table [256]byte) {
 	for i := range table {
 		if b := byte(i); b != 0 && b != '\\' && b != '\r' && b != '%' {
@@ -177,7 +171,7 @@ var ordinary = func() (table [256]byte) {
 	return table
 }()
 
-// normal is a character's normal form.
+// normal returns a character's normal form.
 func normal(c byte) byte {
 	switch {
 	case c >= 'A' && c <= 'Z':
@@ -233,7 +227,7 @@ func (v *escapedView) read(c byte, is span) {
 	}
 }
 
-// drop passes over a character that has no meaning here.
+// drop skips a character without meaning here.
 func (v *escapedView) drop() {
 	if v.skip(maxGap); v.gap == 0 {
 		v.slash = never
@@ -244,7 +238,7 @@ func (v *escapedView) openEscape(c byte, is span, digits int) {
 	v.open[0], v.n, v.digits, v.slash = escapeChar{c, is}, 1, digits, never
 }
 
-// giveUp takes what looked like an escape and is none.
+// giveUp takes characters that looked like an escape but are none.
 func (v *escapedView) giveUp() {
 	n := v.n
 	v.n = 0
@@ -253,7 +247,7 @@ func (v *escapedView) giveUp() {
 	}
 }
 
-// closeEscape takes what an escape stands for. That may be a part of another one.
+// closeEscape takes the character that an escape stands for, which may be part of another escape.
 func (v *escapedView) closeEscape(to int64) {
 	var value rune
 	for _, e := range v.open[1:v.n] {
@@ -280,7 +274,7 @@ func (v *escapedView) closeEscape(to int64) {
 	}
 }
 
-// text takes a character that is no escape.
+// text takes a character outside of escapes.
 func (v *escapedView) text(c byte, is span) {
 	v.slash = never
 	c = normal(c)
@@ -290,7 +284,7 @@ func (v *escapedView) text(c byte, is span) {
 	v.character(c, is)
 }
 
-// canonical is a text as escapedView sees it.
+// canonical returns a text as escapedView reads it.
 func canonical(s string) string {
 	var out []byte
 	v := escapedView{search: search{m: newAutomaton()}, slash: never, seen: &out}
@@ -301,8 +295,8 @@ func canonical(s string) string {
 	return string(out)
 }
 
-// unescaped is a text as escapedView sees it where each of its characters is escaped, so
-// that what looks like an escape in it is none.
+// unescaped returns a text as escapedView reads it if each of its characters is escaped, so that an apparent escape in
+// it is none.
 func unescaped(s string) string {
 	var out []byte
 	for _, b := range []byte(s) {
@@ -313,8 +307,8 @@ func unescaped(s string) string {
 	return string(out)
 }
 
-// hexView is hexadecimal digits: in either case, in bytes apart or not, with 0x, \x or
-// % before them, over any number of lines.
+// hexView reads hexadecimal digits: in either case, with or without gaps between bytes, with 0x, \x or % before them,
+// over any number of lines.
 type hexView struct {
 	search
 	zero int64 // where a 0 was that may belong to 0x, or never
@@ -369,7 +363,7 @@ func separatesBytes(b byte) bool {
 	return false
 }
 
-// base64View is base64 and base64url, over lines of any width.
+// base64View reads base64 and base64url, over lines of any width.
 type base64View struct {
 	search
 	last   byte
@@ -412,9 +406,8 @@ func (v *base64View) take(b byte, at int64) {
 	}
 }
 
-// decimalView is the numbers of a list, with commas or blanks between them, over any
-// number of lines. After a comma each may have its place before it, in quotes: so JSON has
-// a Uint8Array.
+// decimalView reads the numbers of a list, with commas or blanks between them, over any number of lines. After a comma
+// each number may have its index before it, in quotes: that is how JSON encodes a Uint8Array.
 type decimalView struct {
 	search
 	gapFrom int64 // where this gap began

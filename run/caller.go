@@ -22,7 +22,7 @@ func LocalOwner(uid int) string {
 // LocalOwnerPrefix is the prefix of owners that are local users.
 const LocalOwnerPrefix = "local:"
 
-// WithDefaults fills in what the caller left out: every run has an owner.
+// WithDefaults fills in what the caller left out; every run has an owner.
 func (c Caller) WithDefaults() Caller {
 	if c.Name == "" {
 		c.Name = LocalOwner(os.Geteuid())
@@ -33,22 +33,20 @@ func (c Caller) WithDefaults() Caller {
 	return c
 }
 
-// Caller identifies whom a run is for, where one runtime serves several callers. The same name
-// is used everywhere: a ceiling's [principals.NAME] table narrows its policy, records have it
-// as their owner, and logs as the caller.
+// Caller identifies whom a run is for, if one runtime serves several callers. The same name is used everywhere: a
+// ceiling's [principals.NAME] table narrows the caller's policy, records name the caller as owner, and logs as caller.
 type Caller struct {
-	// Name goes into the record as its owner; "" is the user of this process
-	// (LocalOwner).
+	// Name is the owner in the record; "" is the user of this process (LocalOwner).
 	Name string
-	// Via goes into the record: how the run was requested; "" is ViaAPI.
+	// Via says in the record how the run was requested; "" is ViaAPI.
 	Via record.Via
 	// Ceiling limits what the caller gets; nil is no limit.
 	Ceiling *policy.Ceiling
-	// Origin is where a ceiling would come from if Ceiling is nil for want of a file: there a session looks again.
+	// Origin says where to look again for a ceiling if no file gave one; Ceiling is then nil.
 	Origin *policy.Origin
 }
 
-// CeilingOrigin is where the ceiling comes from; nil where only the program that made it can make it again.
+// CeilingOrigin returns where the ceiling comes from; nil if only the program that made it can make it again.
 func (c Caller) CeilingOrigin() *policy.Origin {
 	if c.Ceiling == nil {
 		return c.Origin
@@ -64,7 +62,7 @@ const (
 	ViaAPI  = record.ViaAPI
 )
 
-// CeilingPath names the ceiling's file, "" where there is none.
+// CeilingPath returns the ceiling's file, "" if there is none.
 func (c Caller) CeilingPath() string {
 	if c.Ceiling == nil {
 		return ""

@@ -14,7 +14,7 @@ import (
 
 // HostError is a failure of unitask or of the host, not of the code.
 type HostError struct {
-	Op  string // what was being done: "boot", "record", …
+	Op  string // the operation
 	Err error
 }
 
@@ -22,18 +22,17 @@ func (e *HostError) Error() string { return e.Op + ": " + e.Err.Error() }
 
 func (e *HostError) Unwrap() error { return e.Err }
 
-// GuestError says that the machine ended without saying how the code did: the
-// kernel stopped, or the guest broke the protocol.
+// GuestError means that the machine ended without reporting the code's end: the kernel stopped, or the guest broke the
+// protocol.
 type GuestError = machine.GuestError
 
-// LostError says that the worker that ran the code was lost. What the code has done until then
-// is not known; it may have acted on others, so it was not run again.
+// LostError means that the worker that ran the code was lost. What the code did before is unknown. It may have acted on
+// other systems, so it was not run again.
 type LostError struct{ Reason string }
 
 func (e *LostError) Error() string { return "lost: " + e.Reason }
 
-// JailError says that layers or limits of QEMU's jail do not hold that must hold. Nothing
-// of the run has begun.
+// JailError means that required layers or limits of QEMU's jail do not hold. Nothing of the run has begun.
 type JailError struct{ Lacks []vmm.Layer }
 
 func (e *JailError) Error() string {
@@ -70,7 +69,7 @@ func ExitCode(res *Result, err error) int {
 	return ExitHost
 }
 
-// SessionError says that a session has ended, and why.
+// SessionError means that a session has ended, and why.
 type SessionError struct {
 	ID  string
 	Why string
@@ -80,10 +79,10 @@ func (e *SessionError) Error() string {
 	return fmt.Sprintf("session %s has ended: %s", e.ID, e.Why)
 }
 
-// BusyError says that there is no room now.
+// BusyError means that there is no room now.
 type BusyError struct {
 	What  string
-	After time.Duration // when to ask again
+	After time.Duration // when to try again
 }
 
 func (e *BusyError) Error() string {

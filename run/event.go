@@ -9,21 +9,21 @@ type EventKind = machine.EventKind
 
 const (
 	EventImage    EventKind = "image"               // parts are fetched, an image is built
-	EventAccel              = machine.EventAccel    // an accelerator was tried and does not work
-	EventFallback           = machine.EventFallback // TCG takes hardware's place, for the first time
-	EventRetry              = machine.EventRetry    // a boot did not come up and is tried again
+	EventAccel              = machine.EventAccel    // unitask tried an accelerator, which does not work
+	EventFallback           = machine.EventFallback // TCG replaces hardware for the first time
+	EventRetry              = machine.EventRetry    // a boot failed, and unitask tries again
 	EventRecord   EventKind = "record"              // the run has an id: Message
-	EventFiles    EventKind = "files"               // how far the files that the run brings have come, twice a second if that takes long
+	EventFiles    EventKind = "files"               // progress of the run's files, twice a second if the transfer takes long
 	EventStarted  EventKind = "started"             // the code has started
 	EventStore    EventKind = "store"               // old runs were removed to keep the store within its bound
-	EventJail     EventKind = "jail"                // this host refuses a layer that matters much
-	EventKept     EventKind = "kept"                // the guest has crashed; how its machine can be joined, and for how long
+	EventJail     EventKind = "jail"                // this host lacks an important layer of the jail
+	EventKept     EventKind = "kept"                // the guest has crashed; how to join its machine, and for how long
 	EventCapture  EventKind = "capture"             // the capture has ended before the run, and why
 	EventNetwork  EventKind = "network"             // the network was cut before the run's end, and why
 )
 
-// Event tells what a run, or the runtime in the background, is doing. IO.Events and
-// Options.Events say which goroutine calls them.
+// Event reports what a run, or the runtime in the background, is doing. IO.Events and Options.Events say which
+// goroutine calls them.
 type Event struct {
 	Kind    EventKind
 	Message string // one line for people

@@ -21,15 +21,15 @@ const (
 	ARM64 = image.ARM64
 )
 
-// HostArch is the architecture of this machine.
+// HostArch returns the architecture of this machine.
 func HostArch() Arch { return image.HostArch() }
 
 // Accel names an accelerator as QEMU does.
 type Accel = vmm.Accel
 
 const (
-	Auto = vmm.Auto // the best that works, found out by booting
+	Auto = vmm.Auto // the best one on which a real boot succeeds
 	KVM  = vmm.KVM
 	HVF  = vmm.HVF
-	TCG  = vmm.TCG // QEMU's own translation: always there, slower
+	TCG  = vmm.TCG // QEMU's own emulation: always there, slower
 )

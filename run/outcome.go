@@ -16,8 +16,8 @@ const (
 	OutcomeSignaled Outcome = "signaled" // by a signal; ExitCode is 128 plus its number
 	OutcomeTimeout  Outcome = "timeout"  // ExitCode 124
 	OutcomeOOM      Outcome = "oom"      // ExitCode 137
-	// OutcomeUndelivered is that the code ended with 0, but a file of /out did not come back, for a limit, or was not
-	// copied, for a file of its name; ExitCode 123.
+	// OutcomeUndelivered means that the code ended with 0, but a limit kept a file of /out back, or a file of its name
+	// prevented its copy; ExitCode 123.
 	OutcomeUndelivered Outcome = "undelivered"
 	OutcomeCancelled   Outcome = "cancelled" // the caller stopped it; ExitCode 130
 	OutcomeCrashed     Outcome = "crashed"   // the machine died or broke the protocol; ExitCode 125
@@ -26,8 +26,8 @@ const (
 	OutcomeLost        Outcome = "lost"      // its worker was lost, and it may not be run twice (LostError); ExitCode 125
 )
 
-// NoteUndelivered makes the outcome OutcomeUndelivered where the code ended with 0 and a file of /out that was to come
-// did not, or was not copied.
+// NoteUndelivered sets the outcome to OutcomeUndelivered if the code ended with 0 and a wanted file of /out did not
+// come back, or was not copied.
 func (r *Result) NoteUndelivered() {
 	var missed []record.Refusal
 	for _, one := range slices.Concat(r.ArtifactsRefused, r.ArtifactsLeft) {
@@ -45,7 +45,7 @@ func (r *Result) NoteUndelivered() {
 	}
 }
 
-// Limits are the bounds that a run has reached, by the names of their fields in a request.
+// Limits returns the limits that a run has reached, by the names of their fields in a request.
 func (r *Result) Limits() (list []string) {
 	for _, bound := range []struct {
 		reached bool

@@ -10,8 +10,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// Result is the outcome of a run. Its JSON form is what `unitask run --json` prints, and what
-// the record and MCP hold.
+// Result is the outcome of a run. `unitask run --json` prints its JSON form, which the record and MCP also use.
 type Result struct {
 	RunID     string  `json:"runId"`
 	Outcome   Outcome `json:"outcome"`
@@ -22,45 +21,45 @@ type Result struct {
 	TimedOut  bool    `json:"timedOut"`
 	OOM       bool    `json:"oom"`
 	Error     string  `json:"error,omitempty"` // one sentence for every outcome but exited
-	// Hint says, where the code did not end with 0, what it seems to have lacked (a module,
-	// something that its kernel does not have) and what gives it.
+	// Hint says, if the code did not end with 0, what it seems to have lacked (a module, a feature of its kernel) and
+	// where to get it.
 	Hint string `json:"hint,omitempty"`
-	// Value is the last expression's, of a session's step, and Session its id.
+	// Value is the value of a session step's last expression, and Session is the session's id.
 	Value   string `json:"value,omitempty"`
 	Session string `json:"session,omitempty"`
-	// Retried says why the run was made again on linux (Request.KernelRetry), "" if it was not.
+	// Retried says why the run was repeated on linux (Request.KernelRetry), "" if it was not.
 	Retried  string    `json:"retried,omitempty"`
 	Duration Durations `json:"-"`
 
 	Kernel      Kernel `json:"kernel,omitempty"`
 	Accelerator Accel  `json:"accelerator,omitempty"`
-	// WhySlow says, where Accelerator is TCG and the choice was unitask's, why it is not hardware.
+	// WhySlow says why the accelerator is not hardware, if it is TCG and unitask chose it.
 	WhySlow  string `json:"whySlow,omitempty"`
 	Cloned   bool   `json:"cloned"` // the machine was cloned from a template; else booted
 	Pooled   bool   `json:"pooled"` // and the clone stood ready
 	MemoryMB int    `json:"memoryMb,omitempty"`
 	Policy   Policy `json:"policy"`
-	// Compiled says, of a language whose code is compiled, that the program came from the store of those that were
-	// compiled before (CompiledCached), or was put there (CompiledKept); else it is "".
+	// Compiled says, for a compiled language, whether the program came from the store of compiled programs
+	// (CompiledCached) or went into it (CompiledKept); otherwise it is "".
 	Compiled string `json:"compiled,omitempty"`
 
-	// Artifacts are the files that the code left in /out; they are in the record
-	// (record.Store.OpenArtifact). ArtifactsRefused is what did not come back: a
-	// hundred by name, and how many more. ArtifactsLeft are those that were not copied to IO.Out.
+	// Artifacts are the files that the code left in /out; they are in the record (record.Store.OpenArtifact).
+	// ArtifactsRefused lists what did not come back: a hundred by name, and how many more. ArtifactsLeft lists those that
+	// were not copied to IO.Out.
 	Artifacts        []record.Artifact `json:"artifacts,omitempty"`
 	ArtifactsRefused []record.Refusal  `json:"artifactsRefused,omitempty"`
 	ArtifactsLeft    []record.Refusal  `json:"artifactsLeft,omitempty"`
 
-	// Packages are those that Request.Packages brought, with all that these need.
+	// Packages are those of Request.Packages, with their dependencies.
 	Packages []InstalledPackage `json:"packages,omitempty"`
-	// RetryAfter says, where the outcome is busy, when to try again.
+	// RetryAfter says, if the outcome is busy, when to try again.
 	RetryAfter time.Duration `json:"-"`
-	// Redacted are the fields of the request that hold a secret ("args[0]", "env.NAME",
-	// "code"): the record has a mark in its place, and can't be run again.
+	// Redacted names the fields of the request that hold a secret ("args[0]", "env.NAME", "code"). The record has a mark
+	// in its place, and can't be run again.
 	Redacted []string `json:"redacted,omitempty"`
-	// Approvals are the questions that were asked (Request.Ask), and what became of them.
+	// Approvals are the questions that were asked (Request.Ask), and their outcomes.
 	Approvals []Approval `json:"approvals,omitempty"`
-	// PolicyChanges are those that its owner made while it was under way.
+	// PolicyChanges are the changes that the run's owner made while it was under way.
 	PolicyChanges []PolicyChange `json:"policyChanges,omitempty"`
 }
 
@@ -96,7 +95,7 @@ type Policy struct {
 	Ceiling   string           `json:"ceiling,omitempty"` // the file that it was cut to
 }
 
-// InstalledPackage is one that a run had by Request.Packages, those that these need among them.
+// InstalledPackage is a package that a run had by Request.Packages, dependencies included.
 type InstalledPackage struct {
 	Name    string `json:"name"` // pip:requests
 	Version string `json:"version"`
@@ -120,7 +119,7 @@ type ResultJSON struct {
 // MarshalJSON gives the wire form.
 func (r Result) MarshalJSON() ([]byte, error) { return json.Marshal(r.JSON()) }
 
-// JSON is the wire form.
+// JSON returns the wire form.
 func (r Result) JSON() ResultJSON {
 	j := ResultJSON{plainResult: plainResult(r), Duration: r.Duration.wire(), RetryAfter: policy.Millis(r.RetryAfter)}
 	j.Stdout, j.StdoutBase64 = text(r.Stdout)
@@ -131,7 +130,7 @@ func (r Result) JSON() ResultJSON {
 	return j
 }
 
-// text is a stream as JSON can hold it, and exactly where that loses something.
+// text returns a stream as JSON can hold it, and its exact bytes if that loses something.
 func text(b []byte) (plain, exact string) {
 	if utf8.Valid(b) {
 		return string(b), ""

@@ -1,6 +1,5 @@
-// Package run has the values that a run consists of: what is asked (Request, Caller, IO), what comes of it (Result,
-// Event, the errors), and what its owner may be asked while it is under way (Question, PolicyChange).
+// Package run has the types of a run: its input (Request, Caller, IO), its outcome (Result, Event, the errors), and
+// what its owner may be asked or change while it is under way (Question, PolicyChange).
 //
-// These are values. Nothing here starts a machine or decides what is granted; package unitask does, which has these
-// names, too.
+// Nothing here starts a machine or decides what is granted. Package unitask does, and exports these names, too.
 package run

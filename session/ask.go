@@ -11,9 +11,9 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// A session whose code connects to what somebody is asked about stands still as a whole: the limits
-// of all of its steps do. Those that wait for a step are asked, the last one first; unitask approve
-// answers for every session.
+// When a session's code connects to a host that somebody must approve, the whole session stands still, and so do the
+// time limits of all its steps. unitask asks those who wait for a step, the newest first; unitask approve answers for
+// every session.
 
 // stepClocks are the clocks of what runs in a session.
 type stepClocks struct {
@@ -55,7 +55,7 @@ func (c *stepClocks) all(stands bool, do func(*stopclock.Clock)) {
 	}
 }
 
-// still says that they stand.
+// still reports whether the clocks stand still.
 func (c *stepClocks) still() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -88,8 +88,8 @@ func (s *Session) approver() run.Approver {
 	return *s.askers[len(s.askers)-1]
 }
 
-// standing keeps a session from being paused and forked while somebody is asked, until release. The clock stands for all
-// of its steps. The error is that a pause or a fork is under way for longer than ctx.
+// standing prevents pauses and forks of a session while somebody is asked, until release. The clocks of all steps stand
+// still. It returns an error if a pause or a fork is under way for longer than ctx.
 func (s *Session) standing(ctx context.Context) (clock approval.Clock, release func(), err error) {
 	if err := s.change(ctx); err != nil {
 		return nil, nil, err

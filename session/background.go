@@ -13,14 +13,13 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Commands in the background: their machine may be paused and forked beneath them, and they end with
-// their session.
+// Background commands: the session may be paused and forked while they run, and they end with the session.
 
 // Bounds of what is kept of them in memory: the records have the rest.
 const (
-	// MaxKeptOutput bounds what Wait has of a command's output: the end of it, in bytes.
+	// MaxKeptOutput bounds the output that Wait returns of a command: its end, in bytes.
 	MaxKeptOutput = 64 << 10
-	// maxEnded is how many that have ended a session remembers.
+	// maxEnded is how many ended commands a session remembers.
 	maxEnded = 32
 )
 
@@ -30,7 +29,7 @@ type Output struct {
 	Text   []byte
 }
 
-// Background is what a command in the background has come to.
+// Background is the state of a background command.
 type Background struct {
 	RunID  string
 	Output []Output    // beyond what was seen, as far as it is kept
@@ -40,7 +39,7 @@ type Background struct {
 	Err    error       // beside it
 }
 
-// Text is the output in the order in which it came.
+// Text returns the output in the order in which it came.
 func (b *Background) Text() (text []byte) {
 	for _, piece := range b.Output {
 		text = append(text, piece.Text...)
@@ -48,7 +47,7 @@ func (b *Background) Text() (text []byte) {
 	return text
 }
 
-// errStopped is the cause of an end of a command that was asked for.
+// errStopped is the cause when the caller stops a command.
 var errStopped = errors.New("it was stopped")
 
 // background is a command in the background.
@@ -65,7 +64,7 @@ type background struct {
 	err    error
 }
 
-// stream is one of its streams.
+// stream is one stream of a background command.
 func (b *background) stream(stderr bool) io.Writer {
 	return writerFunc(func(p []byte) (int, error) {
 		b.mu.Lock()
@@ -81,7 +80,7 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// add keeps the end of what it prints.
+// add keeps the end of a command's output.
 func (b *background) add(stderr bool, p []byte) {
 	p = p[max(0, len(p)-MaxKeptOutput):]
 	if n := len(b.kept); n > 0 && b.kept[n-1].Stderr == stderr {
@@ -89,7 +88,7 @@ func (b *background) add(stderr bool, p []byte) {
 	} else {
 		b.kept = append(b.kept, Output{stderr, append([]byte(nil), p...)})
 	}
-	if b.size += len(p); b.size <= 2*MaxKeptOutput && len(b.kept) <= maxPieces { // it is cut now and then only
+	if b.size += len(p); b.size <= 2*MaxKeptOutput && len(b.kept) <= maxPieces { // cut only now and then
 		return
 	}
 	for cut := b.size - MaxKeptOutput; cut > 0 || len(b.kept) > maxPieces/2; {
@@ -107,7 +106,7 @@ func (b *background) add(stderr bool, p []byte) {
 	b.kept = append([]Output(nil), b.kept...)
 }
 
-// maxPieces bounds how often what is kept changes between the streams.
+// maxPieces bounds how often the kept output changes between the streams.
 const maxPieces = 4096
 
 func (b *background) told() {
@@ -129,12 +128,12 @@ func (b *background) over() bool {
 	return b.result != nil
 }
 
-// since is what there is beyond after; change is closed when there is more.
+// since returns the output after a position; change is closed when there is more.
 func (b *background) since(after int64) (is Background, change <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	is = Background{RunID: b.id, Seq: b.seq, Result: b.result, Err: b.err}
-	from := b.seq - int64(b.size) // where what is kept begins
+	from := b.seq - int64(b.size) // where the kept output begins
 	seen := max(after, from, b.seq-MaxKeptOutput)
 	is.Lost = seen - after
 	for _, piece := range b.kept {
@@ -146,9 +145,9 @@ func (b *background) since(after int64) (is Background, change <-chan struct{}) 
 	return is, b.change
 }
 
-// Start starts a command in the background and returns the id of its run. It has no standard input and
-// no terminal; without a Timeout it goes on until it or its session ends. The ceiling's backgroundCommands
-// bounds how many there are at once. The time limit counts while its machine runs.
+// Start starts a command in the background and returns the id of its run. The command has neither standard input nor a
+// terminal. Without a Timeout it runs until it or its session ends; the time limit counts while the machine runs. The
+// ceiling's backgroundCommands bounds how many run at once.
 func (s *Session) Start(ctx context.Context, c Command) (run string, err error) {
 	if c.Stdin != nil || c.Terminal != nil || c.Stdout != nil || c.Stderr != nil {
 		return "", policy.Bad("background", "true", "has no standard input and no terminal, and Wait has what it prints")
@@ -192,7 +191,7 @@ func (s *Session) Start(ctx context.Context, c Command) (run string, err error) 
 		if cmd != nil {
 			_ = x.wait(live, cmd)
 		}
-		if e := x.finish(live, err); e != nil { // there is none where the session was closed
+		if e := x.finish(live, err); e != nil { // there is none if the session was closed
 			err = e
 		}
 		leave()
@@ -211,7 +210,7 @@ func (s *Session) Start(ctx context.Context, c Command) (run string, err error) 
 	return b.id, nil
 }
 
-// background takes a place for a command in the background.
+// background reserves a slot for a background command.
 func (s *Session) background() (leave func(), err error) {
 	leave, err = s.placeBehind()
 	if leave == nil && err == nil {
@@ -220,7 +219,7 @@ func (s *Session) background() (leave func(), err error) {
 	return leave, err
 }
 
-// placeBehind returns neither where the session ends.
+// placeBehind returns neither if the session ends.
 func (s *Session) placeBehind() (leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -245,7 +244,7 @@ func (s *Session) placeBehind() (leave func(), err error) {
 	}, nil
 }
 
-// ending has no further command start in the background, and returns when those that there are have ended.
+// ending prevents further background commands, and returns when the running ones have ended.
 func (s *Session) ending() {
 	s.mu.Lock()
 	s.over = true
@@ -253,7 +252,7 @@ func (s *Session) ending() {
 	s.watched.Wait()
 }
 
-// remember keeps a command, and forgets the first of too many that have ended.
+// remember keeps a command, and forgets the oldest if too many have ended.
 func (s *Session) remember(b *background) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -269,7 +268,7 @@ func (s *Session) remember(b *background) {
 	s.commands = append(s.commands, b)
 }
 
-// find is a command in the background by its run's id.
+// find returns a background command by its run's id.
 func (s *Session) find(run string) (*background, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -297,9 +296,9 @@ func (s *Session) limit(ctx context.Context, left time.Duration, stop context.Ca
 	stop(stopclock.ErrTimeout)
 }
 
-// Wait returns what a command in the background has printed beyond the first after bytes, as soon as there is
-// something or it has ended; at most is how long it waits for that. Meanwhile the session is in use: it is not
-// paused for idleness, and one that is paused is resumed.
+// Wait returns the output of a background command after the first after bytes. It returns as soon as there is output or
+// the command has ended, and waits for at most the time at most. Meanwhile the session is in use: it is not paused for
+// idleness, and a paused one resumes.
 func (s *Session) Wait(ctx context.Context, run string, after int64, most time.Duration) (Background, error) {
 	b, err := s.find(run)
 	if err != nil {
@@ -329,8 +328,8 @@ func (s *Session) Wait(ctx context.Context, run string, after int64, most time.D
 	return is, nil
 }
 
-// Stop ends a command in the background: it is interrupted as by Ctrl-C, and killed when that does not end it. It
-// returns when it has ended.
+// Stop interrupts a background command as Ctrl-C does, kills it if that does not end it, and returns when the command
+// has ended.
 func (s *Session) Stop(ctx context.Context, run string) error {
 	b, err := s.find(run)
 	if err != nil {

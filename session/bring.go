@@ -25,8 +25,8 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Files and folders of the host in a session. Its code runs in /work, and relative paths lead there: what lies below
-// the working directory comes below /work.
+// Files and folders of the host in a session. The code runs in /work, and relative paths lead there: what is below the
+// working directory on the host appears below /work.
 
 // StepMount is a mount as a session has it that is asked for from a folder of the host. What lies in that folder,
 // and has no path of its own inside, comes below /work by the same relative path.
@@ -59,13 +59,13 @@ func inWork(mounts []run.Mount) ([]run.Mount, error) {
 	return list, nil
 }
 
-// bringing is what a step brings along.
+// bringing is the set of files that a step adds.
 type bringing struct {
 	set        hostfiles.Set
 	neighbours []run.Neighbour
 	granted    policy.Effective
 	denials    []policy.Denial
-	done       func() // lets the session be paused
+	done       func() // allows the session to be paused
 }
 
 func (b *bringing) close() {
@@ -73,8 +73,8 @@ func (b *bringing) close() {
 	b.done()
 }
 
-// brings holds what a step brings against the session's ceiling, which is read again where the session is paused: it
-// goes on first. Only the step that has its turn opens files. Close it.
+// brings checks a step's files against the session's ceiling. A paused session resumes first and reads its ceiling
+// again. Only the step whose turn it is opens files. Close the result.
 func (s *Session) brings(ctx context.Context, step Step) (b *bringing, err error) {
 	b = &bringing{neighbours: step.Neighbours, denials: []policy.Denial{}, done: func() {}}
 	if len(step.Files)+len(step.Dirs)+len(step.Neighbours) == 0 {
@@ -106,7 +106,7 @@ func (s *Session) brings(ctx context.Context, step Step) (b *bringing, err error
 // bringTime is how long a step's files may take on their way beside their Patience.
 const bringTime = time.Minute
 
-// bring puts what a step brings into the machine, as the code's user, in place of what is there.
+// bring copies a step's files into the machine, as the code's user, and replaces existing ones.
 func (s *Session) bring(ctx context.Context, x *stepping, b *bringing) error {
 	x.res.Policy.Denials = b.denials
 	if len(b.granted.Files)+len(b.granted.Dirs) > 0 {
@@ -132,7 +132,7 @@ func (s *Session) bring(ctx context.Context, x *stepping, b *bringing) error {
 	return err
 }
 
-// auditBrought writes what a step was given of the host, and what it was denied.
+// auditBrought logs the host's files that a step was given, and what it was denied.
 func (s *Session) auditBrought(x *stepping, b *bringing) error {
 	a := runlog.New(s.of.Engine.Journal.Log, x.rec, x.rec.Via, s.redactor, s.of.Engine.Events)
 	var list []audit.Entry
@@ -148,7 +148,7 @@ func (s *Session) auditBrought(x *stepping, b *bringing) error {
 	return a.Missing(s.Policy.Effective)
 }
 
-// send has use read the tar of what is brought. When it returns nothing of the set is read any more.
+// send passes use the tar of a step's files. When it returns, nothing reads the set any more.
 func (b *bringing) send(ctx context.Context, use func(io.Reader) error) error {
 	from, to := io.Pipe()
 	packed := make(chan error, 1)

@@ -12,8 +12,8 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// The files of a ceiling may change while a session lives. They are read again where the session is forked, extended or
-// resumed: what it was granted must be within them still.
+// The files of a ceiling may change while a session lives. unitask reads them again to fork, extend or resume the
+// session: they must still grant what it has.
 
 // callerNow is whom the session is for, under the ceiling that held when it was last read.
 func (s *Session) callerNow() run.Caller {
@@ -24,7 +24,7 @@ func (s *Session) callerNow() run.Caller {
 
 func (s *Session) ceiling() *policy.Ceiling { return s.callerNow().Ceiling }
 
-// readCeiling makes the ceiling again, of the files as they are now. One that a program made stays as it is.
+// readCeiling makes the ceiling again from the current files. It keeps a ceiling that a program made.
 func (s *Session) readCeiling() (*policy.Ceiling, error) {
 	return readCeiling(s.callerNow(), s.of.Engine.Home)
 }
@@ -41,15 +41,14 @@ func readCeiling(c run.Caller, home string) (*policy.Ceiling, error) {
 	return now, nil
 }
 
-// CeilingChanged says whether the files of the ceiling are others than those that the session began under, or can't be
-// read.
+// CeilingChanged reports whether the ceiling's files differ from those that the session began under, or can't be read.
 func (s *Session) CeilingChanged() bool {
 	now, err := s.readCeiling()
 	return err != nil || now.Digest() != s.beganUnder
 }
 
-// renewCeiling reads the ceiling again. The error says what of that which the session was granted is beyond it. A life
-// that is too long by now is made shorter.
+// renewCeiling reads the ceiling again. The error names a field of the session's grants that exceeds it. renewCeiling
+// shortens a life that is now too long.
 func (s *Session) renewCeiling() error {
 	now, err := s.readCeiling()
 	if err != nil || now.Digest() == s.ceiling().Digest() {
@@ -74,7 +73,7 @@ func (s *Session) renewCeiling() error {
 		return err
 	}
 	s.mu.Lock()
-	s.caller.Origin = s.caller.CeilingOrigin() // also where there is no file by now, and one may come again
+	s.caller.Origin = s.caller.CeilingOrigin() // also without a file, since one may appear later
 	s.caller.Ceiling = now
 	last := s.began.Add(most.Life)
 	late := s.expires.After(last)
@@ -85,7 +84,7 @@ func (s *Session) renewCeiling() error {
 	return nil
 }
 
-// covers says of a field of what is granted whether all that was granted before is, in JSON.
+// covers reports whether a field's new grant includes all of the old one, in JSON.
 func covers(key string, now, before any) bool {
 	if reflect.DeepEqual(now, before) {
 		return true
@@ -108,5 +107,5 @@ func covers(key string, now, before any) bool {
 	return false
 }
 
-// same says that nothing of a field has changed.
+// same reports whether a field is unchanged.
 func same(_ string, now, before any) bool { return reflect.DeepEqual(now, before) }

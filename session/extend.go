@@ -11,20 +11,20 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Expires is when the session ends, by its Life or as Extend has it.
+// Expires returns when the session ends, by its Life or by Extend.
 func (s *Session) Expires() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.expires
 }
 
-// Began is when it was made, which is when its machine began; of a fork, when it was forked.
+// Began returns when the session's machine began; for a fork, when it was forked.
 func (s *Session) Began() time.Time {
 	began, _ := s.age()
 	return paused.BegunAt(s.ID, began)
 }
 
-// age is when it began, and when it ends.
+// age returns when the session began, and when it ends.
 func (s *Session) age() (began, expires time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -36,7 +36,7 @@ func (s *Session) lives(ctx context.Context, begin time.Time) (timed context.Con
 	timed, end := context.WithCancelCause(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.expires.IsZero() { // else it goes on from another one
+	if s.expires.IsZero() { // otherwise it continues another session
 		s.began, s.expires = begin, begin.Add(s.limits.Life)
 	}
 	s.life = time.AfterFunc(time.Until(s.expires), func() { end(stopclock.ErrTimeout) })
@@ -46,9 +46,9 @@ func (s *Session) lives(ctx context.Context, begin time.Time) (timed context.Con
 	}
 }
 
-// Extend has the session live for that long from now on, which may be shorter than it would have. From its beginning
-// to its end it lives no longer than a new one might: the ceiling's sessionLifeSeconds, a day where there is none. A
-// session that is paused is resumed for it. The ceiling's files are read again.
+// Extend sets how long the session lives from now on, which may end it earlier than before. Counted from its beginning,
+// its life has the limit of a new one: the ceiling's sessionLifeSeconds, or a day. Extend resumes a paused session, and
+// reads the ceiling's files again.
 func (s *Session) Extend(ctx context.Context, life time.Duration) error {
 	bad := func(reason string) error {
 		return policy.Bad("life", life.String(), "%s", reason)
@@ -84,7 +84,7 @@ func (s *Session) Extend(ctx context.Context, life time.Duration) error {
 	}
 }
 
-// outlives sets the time of its end, unless that has come.
+// outlives sets the session's end, unless it has already come.
 func (s *Session) outlives(until time.Time, life time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +96,7 @@ func (s *Session) outlives(until time.Time, life time.Duration) bool {
 	return true
 }
 
-// lived is how long it lives, from its beginning to its end.
+// lived returns how long the session lives, from beginning to end.
 func (s *Session) lived() time.Duration {
 	began, expires := s.age()
 	return expires.Sub(began).Round(time.Second)

@@ -32,7 +32,7 @@ func (s *Session) fileOp(ctx context.Context, content []byte, most int, args ...
 	return out, err
 }
 
-// fileUse has use run one of them.
+// fileUse calls use with one of the session's own commands.
 func (s *Session) fileUse(ctx context.Context, args []string, use func(context.Context) error) error {
 	done, err := s.use(ctx)
 	if err != nil {
@@ -47,9 +47,8 @@ func (s *Session) fileUse(ctx context.Context, args []string, use func(context.C
 	return nil
 }
 
-// ReadFile returns length bytes of a file from an offset on; fewer where it ends, and all of it
-// where length is 0. A relative name begins at the session's folder. Errors are fs.ErrNotExist and
-// its like.
+// ReadFile returns length bytes of a file from an offset on: fewer if the file ends, the whole rest if length is 0. A
+// relative name begins at the session's folder. Errors are fs.ErrNotExist and similar ones.
 func (s *Session) ReadFile(ctx context.Context, name string, offset, length int64) ([]byte, error) {
 	if offset < 0 || length < 0 || length > MaxFile {
 		return nil, fmt.Errorf("read %s: from %d, %d bytes: %d is the most", name, offset, length, MaxFile)
@@ -64,8 +63,7 @@ func (s *Session) ReadFile(ctx context.Context, name string, offset, length int6
 	return text, err
 }
 
-// WriteFile makes or replaces a file in one step; folders above it are made. A file that is there
-// keeps its mode.
+// WriteFile makes or replaces a file in one step, and makes the folders above it. An existing file keeps its mode.
 func (s *Session) WriteFile(ctx context.Context, name string, content []byte, mode fs.FileMode) error {
 	if len(content) > MaxFile {
 		return fmt.Errorf("write %s: %d bytes: %d is the most", name, len(content), MaxFile)
@@ -74,7 +72,7 @@ func (s *Session) WriteFile(ctx context.Context, name string, content []byte, mo
 	return err
 }
 
-// Remove removes a file, or a folder with all that is in it.
+// Remove removes a file, or a folder with its contents.
 func (s *Session) Remove(ctx context.Context, name string) error {
 	_, err := s.fileOp(ctx, nil, 0, "remove", s.at(name))
 	return err
@@ -94,10 +92,10 @@ func (s *Session) List(ctx context.Context, name string, depth int) (list []File
 	return list, more, nil
 }
 
-// ErrEdit says that the text to replace is not there exactly once.
+// ErrEdit means that the text to replace does not occur exactly once.
 var ErrEdit = errors.New("the text to replace must be in the file exactly once")
 
-// Edit replaces a text that is in a file exactly once.
+// Edit replaces a text that occurs exactly once in a file.
 func (s *Session) Edit(ctx context.Context, name, old, new string) error {
 	text, err := s.ReadFile(ctx, name, 0, 0)
 	if err != nil {

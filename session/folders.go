@@ -24,25 +24,24 @@ import (
 // LeftOut is something that was not copied to the host, and why.
 type LeftOut = export.Left
 
-// folderTimeout bounds what a folder's way into a machine or out of it takes.
+// folderTimeout bounds the time to copy a folder into a machine or out of it.
 const folderTimeout = 10 * time.Minute
 
-// Download copies a folder of the session's machine to the host, which must have nothing of that name: files, folders,
-// and links that lead to what is in it. It is there whole or not at all. A folder has at most hostfiles.MaxFolderBytes
-// and MaxFolderEntries; what it may not have is a *hostfiles.FolderError. No file is executable, and names that begin
-// with a dot or are not what they look like are left out: left lists them.
+// Download copies a folder of the session's machine to a new name on the host: files, folders, and links that lead to
+// its contents. The copy is complete or does not exist. A folder has at most hostfiles.MaxFolderBytes and
+// MaxFolderEntries; the error about one that is refused is a *hostfiles.FolderError. No copied file is executable.
+// Download leaves out names that begin with a dot or look like another name, and lists them in left.
 func (s *Session) Download(ctx context.Context, name, dir string) (left []LeftOut, err error) {
 	return hostfiles.TakeFolder(dir, func(w io.Writer) error { return s.Pack(ctx, name, w) })
 }
 
-// Upload copies a folder of the host into the session's machine, which must have nothing of that name, with the
-// bounds of Download.
+// Upload copies a folder of the host to a new name in the session's machine, with the limits of Download.
 func (s *Session) Upload(ctx context.Context, dir, name string) error {
 	return hostfiles.SendFolder(dir, func(r io.Reader) error { return s.Unpack(ctx, name, r) })
 }
 
-// Pack writes a folder of the session's machine as a tar, which is the code's work: hostfiles.TakeFolder
-// takes it.
+// Pack writes a folder of the session's machine as a tar. Untrusted code made the contents: read it with
+// hostfiles.TakeFolder.
 func (s *Session) Pack(ctx context.Context, name string, to io.Writer) error {
 	list, _, err := s.List(ctx, name, 0)
 	if err != nil {

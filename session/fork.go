@@ -19,7 +19,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// MaxForks bounds the forks of a session, and of its forks, that live at once.
+// MaxForks bounds how many forks of a session, and of its forks, live at once.
 const MaxForks = 16
 
 // family are a session and its forks.
@@ -28,7 +28,7 @@ type family struct {
 	forks int // that live
 }
 
-// take takes places for forks.
+// take reserves slots for forks.
 func (f *family) take(n int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -45,7 +45,7 @@ func (f *family) give(n int) {
 	f.forks -= n
 }
 
-// forking is what forks go on from.
+// forking is the state from which forks continue.
 type forking struct {
 	parent   *Session
 	snapshot *machine.Snapshot
@@ -60,7 +60,7 @@ type forkedClient struct {
 	running []*supervisor.Interpreter
 }
 
-// run is a fork's run: what its session was granted, and none of the host's files again.
+// run returns a fork's run: it is granted what the session was, without the host's files.
 func (f *forking) run(s *Session) engine.Prepared {
 	p := f.parent.made
 	p.Live = f.parent.made.Live.Copy()
@@ -82,11 +82,11 @@ func (f *forking) get(source *machine.Source) func(context.Context, machine.Spec
 	}
 }
 
-// Fork starts n sessions that go on from where this one is: variables, files and processes are there, and what one
-// does from then on no other sees. Each has an id, records and random numbers of its own, and the time that this one
-// has left. Connections that are open stay with this one, and are reset in the forks. It is a BusyError while a step
-// is under way, and where more than MaxForks would live. A session that is paused is resumed for it. Where one can't
-// be started none is.
+// Fork starts n sessions that continue from the state of this one, with its variables, files and processes. Nothing
+// that one of them does afterwards shows in another. Each has an id, records and random numbers of its own, and this
+// session's remaining time. This session keeps its open connections; in the forks they are reset. Fork is a BusyError
+// while a step is under way, and if more than MaxForks would live. It resumes a paused session first. If one fork can't
+// start, none does.
 func (s *Session) Fork(ctx context.Context, n int) ([]*Session, error) {
 	if n < 1 || n > MaxForks {
 		return nil, policy.Bad("count", fmt.Sprint(n), "must be from 1 to %d", MaxForks)
@@ -129,7 +129,7 @@ func (s *Session) Fork(ctx context.Context, n int) ([]*Session, error) {
 	return forks, nil
 }
 
-// freeze has serve take what n forks go on from.
+// freeze has serve save the state for n forks.
 func (s *Session) freeze(ctx context.Context, n int) (*forking, error) {
 	if err := s.change(ctx); err != nil {
 		return nil, err
@@ -152,7 +152,7 @@ func (s *Session) freeze(ctx context.Context, n int) (*forking, error) {
 	return f, nil
 }
 
-// copied fills in the forking that was asked for. The machine goes on.
+// copied fills in the requested forking. The machine runs on.
 func (s *Session) copied(ctx context.Context, x *engine.Execution) error {
 	f := s.forking
 	held, cancel := context.WithTimeoutCause(ctx, holdPatience, errNotHeld)

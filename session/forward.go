@@ -17,10 +17,10 @@ import (
 // MaxForwarded bounds the connections of a session's forwarded ports together.
 const MaxForwarded = 32
 
-// Forward is a TCP port of a session's machine, as a port of this host's loopback: anything on this
-// host may connect to it. Connections stay over a pause, and what comes on one resumes the machine.
+// Forward is a TCP port of a session's machine on this host's loopback: anything on this host may connect to it.
+// Connections survive a pause, and data on one resumes the machine.
 type Forward struct {
-	// Port is the machine's, Addr where it is reached.
+	// Port is the machine's port, Addr the host's address for it.
 	Port int
 	Addr netip.AddrPort
 
@@ -32,10 +32,9 @@ type Forward struct {
 // errForwardClosed is why a forwarded connection ends.
 var errForwardClosed = errors.New("the forwarded port was closed")
 
-// Forward has a port of the host's loopback lead to a TCP port of the machine, until it is closed or the
-// session ends. What listens there may do so on the machine's loopback. hostPort 0 is any that is free. A
-// connection to a port where nothing listens is reset. The ceiling's forwardedPorts bounds how many there
-// are, MaxForwarded their connections.
+// Forward forwards a port of the host's loopback to a TCP port of the machine, until the Forward is closed or the
+// session ends. The server may listen on the machine's loopback. hostPort 0 picks a free port. A connection to a port
+// where nothing listens is reset. The ceiling's forwardedPorts bounds the ports, MaxForwarded their connections.
 func (s *Session) Forward(port, hostPort int) (*Forward, error) {
 	for _, p := range []struct {
 		field string
@@ -80,7 +79,7 @@ func (s *Session) Forward(port, hostPort int) (*Forward, error) {
 	return f, nil
 }
 
-// forwards takes a place for a forwarded port.
+// forwards reserves a slot for a forwarded port.
 func (s *Session) forwards() (leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,10 +124,10 @@ func (f *Forward) accept(ctx context.Context, l *net.TCPListener) {
 	}
 }
 
-// Done is closed when it has ended, by Close or with its session.
+// Done is closed when the Forward has ended, by Close or with its session.
 func (f *Forward) Done() <-chan struct{} { return f.done }
 
-// Close ends it and resets its connections. It may be called again.
+// Close ends the Forward and resets its connections. It may be called again.
 func (f *Forward) Close() error {
 	f.cancel(errForwardClosed)
 	<-f.done

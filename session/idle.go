@@ -8,22 +8,22 @@ import (
 	"github.com/unitask/unitask/machine"
 )
 
-// A session that nobody uses and that does nothing is paused. What it does is seen from outside:
-// the processor time of its machine, and the frames on its network.
+// An unused, idle session is paused. unitask judges its activity from outside: by the processor time of its machine,
+// and the frames on its network.
 
-// idleFloor is the part of a processor that a machine takes which does nothing: one in that many.
-// Under TCG it is a twentieth.
+// idleFloor is the divisor for the share of a processor that an idle machine uses: one in that many. Under TCG the
+// share is a twentieth.
 const idleFloor = 8
 
-// idleTick is how often a session is looked at.
+// idleTick returns the interval between looks at a session.
 func idleTick(limit time.Duration) time.Duration {
 	return min(max(limit/4, 250*time.Millisecond), 15*time.Second)
 }
 
 // work is what a session has done from its beginning on.
 type work struct {
-	known     bool // it could be found out
-	busy      bool // something of a caller's is under way
+	known     bool // the figures could be read
+	busy      bool // a caller's call is under way
 	calls     uint64
 	processor time.Duration
 	frames    uint64
@@ -37,8 +37,8 @@ type idleness struct {
 	last  work
 }
 
-// over takes what a session has done until now, and says that it is to be paused. It says so again
-// when it has been idle for that long once more.
+// over takes a session's work so far, and reports whether to pause the session. It reports so again after another such
+// idle time.
 func (i *idleness) over(now time.Time, w work) bool {
 	span := now.Sub(i.at)
 	still := !i.at.IsZero() && w.known && !w.busy && w.calls == i.last.calls && w.frames == i.last.frames && (w.processor-i.last.processor)*idleFloor <= span
@@ -54,7 +54,7 @@ func (i *idleness) over(now time.Time, w work) bool {
 	return true
 }
 
-// work is what the session has done on a machine.
+// work returns what the session has done on a machine.
 func (s *Session) work(m *machine.Machine) (w work) {
 	w.processor, w.frames, w.known = m.Work()
 	s.mu.Lock()
@@ -63,7 +63,7 @@ func (s *Session) work(m *machine.Machine) (w work) {
 	return w
 }
 
-// doze pauses the machine for its idleness, unless that can't be or somebody is about to need it.
+// doze pauses the idle machine, unless that is impossible or somebody is about to need it.
 func (s *Session) doze(ctx context.Context, x *engine.Execution, folder string) bool {
 	if s.exposed > 0 || !machine.CanClone {
 		return false

@@ -28,14 +28,14 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// A paused session outlives the process that held it: beside its machine's memory lies what another
-// process needs to go on with it. Values of secrets are not among that: they are asked for again.
+// A paused session outlives the process that held it: another process finds what it needs beside the machine's memory.
+// That excludes values of secrets, which the next process asks for again.
 
-// errLeft is the cause of the end of a session's stay in a process which leaves it paused.
+// errLeft is the cause when a process leaves a session paused.
 var errLeft = errors.New("it is left paused, and goes on where it is asked for again")
 
-// note is what another process needs to go on with the session; its program holds its output, and its policy stays as
-// it is.
+// note returns what another process needs to resume the session. Its program holds its output, and its policy does not
+// change.
 func (s *Session) note(x *engine.Execution) (json.RawMessage, error) {
 	s.mu.Lock()
 	caller := s.caller.WithDefaults()
@@ -60,7 +60,7 @@ func (s *Session) note(x *engine.Execution) (json.RawMessage, error) {
 	return json.Marshal(k)
 }
 
-// reviving is how a session goes on that another process has paused.
+// reviving is the resumption of a session that another process paused.
 type reviving struct {
 	kept   paused.Note
 	at     time.Time
@@ -166,8 +166,8 @@ func findPaused(home string, shelf paused.Store, caller run.Caller, id string,
 	return p, k, nil
 }
 
-// takeRecord opens the record of a paused session, which nobody else has then. The error is a BusyError where somebody
-// had.
+// takeRecord opens the record of a paused session for this process alone. The error is a BusyError if another one has
+// it.
 func takeRecord(runs *record.Store, shelf paused.Store, p machine.Pause, k paused.Note) (*record.Run, error) {
 	rec, err := runs.Reopen(k.ID)
 	if errors.Is(err, record.ErrNotFound) { // it came from another host
@@ -254,7 +254,7 @@ func (r *reviving) prepare(m *Manager, s *Session) (p engine.Prepared, err error
 	return p, nil
 }
 
-// stillGranted says whether a ceiling grants a request what it was granted once: holds compares each field.
+// stillGranted reports whether a ceiling grants a request what it granted before: holds compares each field.
 func stillGranted(req catalog.Request, ceiling *policy.Ceiling, once policy.Effective, holds func(key string, now, before any) bool) error {
 	var none hostfiles.Set
 	_, now, _, err := program.Resolve(req, ceiling, &none)
@@ -279,7 +279,7 @@ func stillGranted(req catalog.Request, ceiling *policy.Ceiling, once policy.Effe
 	return nil
 }
 
-// toldLost says, once, what of the session is lost.
+// toldLost returns, once, what the session lost.
 func (s *Session) toldLost() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,9 +9,8 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// usualSessions are the limits that follow from the host's memory, in bytes: half of it may be
-// sessions' machines of the usual size, of which a caller may have half; as much as all of it
-// may be paused.
+// usualSessions returns the default limits for the host's memory, in bytes. Half of it may hold sessions' machines of
+// the default size, and a caller may have half of those. Paused sessions may take as much as all of it.
 func usualSessions(memory, _ int64) policy.SessionLimits {
 	n := int(min(max(memory/2/(policy.DefaultMemoryMB<<20), 2), mostUsualSessions))
 	return policy.SessionLimits{Sessions: n, CallerSessions: max((n+1)/2, 2), PausedBytes: min(max(memory, minPaused), maxPaused)}
@@ -23,7 +22,7 @@ const (
 	maxPaused         = 64 << 30
 )
 
-// When to ask again where sessions are in the way: somebody has to end one.
+// The time to wait before a new attempt when sessions take all the room: somebody has to end one.
 const afterSession = time.Minute
 
 // hold notes that a session lives until leave, or says that there is no room for it, or that the

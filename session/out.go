@@ -14,16 +14,16 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// What steps and commands of a session leave in /out comes back with each, as a run's does. It stays there, so only
-// what is new or was changed since is taken.
+// A session's steps and commands return what they leave in /out, as runs do. The files stay in the machine, so unitask
+// takes only new or changed ones.
 
 // outBox is what a session has in /out.
 type outBox struct {
-	held chan struct{}     // by who takes what is new
-	seen map[outStamp]bool // what is there and has come back, or can't
+	held chan struct{}     // held while new files are taken
+	seen map[outStamp]bool // files that came back already, or can't
 }
 
-// outStamp stands for a file as it is: its name, mode, size and time.
+// outStamp identifies a version of a file: its name, mode, size and time.
 type outStamp [16]byte
 
 func stampOf(e supervisor.Entry) outStamp {
@@ -40,7 +40,7 @@ const (
 
 func newOutBox() outBox { return outBox{held: make(chan struct{}, 1), seen: map[outStamp]bool{}} }
 
-// kept is what has come back, for who goes on with the session; restore takes it.
+// kept returns what has come back already, for the process that resumes the session; restore takes it.
 func (o *outBox) kept() (stamps []byte) {
 	for stamp := range o.seen {
 		stamps = append(stamps, stamp[:]...)
@@ -56,8 +56,7 @@ func (o *outBox) restore(stamps []byte) {
 	}
 }
 
-// collect takes what a step or a command has left in /out. It has ended, so what the guest does then makes no error of
-// it.
+// collect takes what an ended step or command left in /out. What the guest does afterwards is no error of the step.
 func (x *stepping) collect(ctx context.Context) error {
 	s, most := x.s, x.res.Policy.Effective.MaxArtifacts
 	if most <= 0 || ctx.Err() != nil || !s.client.Out() {
@@ -90,7 +89,7 @@ func (o *outBox) take(ctx context.Context, from *supervisor.Client, to *record.A
 	}
 	defer func() { <-o.held }()
 	text, err := from.File(ctx, nil, maxOutList, "list", program.OutDir, outDepth)
-	if ofFile(err) { // it is gone, or is no folder that can be read
+	if ofFile(err) { // it is gone, or is not a readable folder
 		return nil, nil
 	}
 	if err != nil {
@@ -127,7 +126,7 @@ func (o *outBox) take(ctx context.Context, from *supervisor.Client, to *record.A
 			left = why
 		}
 	}
-	for stamp := range o.seen { // what the list lacks may be in the rest of it
+	for stamp := range o.seen { // the rest of the list may have it
 		if more && len(there) < maxOutEntries {
 			there[stamp] = true
 		}
@@ -158,12 +157,12 @@ func fetch(ctx context.Context, from *supervisor.Client, to *record.Artifacts, e
 	return true, nil, nil
 }
 
-// ofFile says that an error is one of a file in the guest, not of what was to read it.
+// ofFile reports whether an error is about a file in the guest, not about its reader.
 func ofFile(err error) bool {
 	return errors.As(err, new(syscall.Errno)) && !errors.As(err, new(*supervisor.StartError))
 }
 
-// sink takes the bytes of a file, and remembers why it takes no more.
+// sink takes the bytes of a file, and remembers why it stops taking them.
 type sink struct {
 	to  *record.Artifacts
 	err error

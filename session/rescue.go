@@ -12,26 +12,26 @@ import (
 	"github.com/unitask/unitask/internal/paused"
 )
 
-// A machine can only go on where QEMU and the image are as they were. So the files of a session's folder are kept
-// beside it, if they are few: they can be had without it.
+// A machine can only resume with the same QEMU and image. So unitask keeps a small session folder's files beside the
+// pause, from which they can be read without the machine.
 
 const (
-	// MaxKeptFiles bounds the files of a session that are kept beside its pause, in bytes of their tar.
+	// MaxKeptFiles bounds the files that are kept beside a session's pause, in bytes of their tar.
 	MaxKeptFiles = 64 << 20
 
 	keepPatience = 3 * time.Second
 )
 
-// packedFiles is a session's folder as a tar, as it was after so many calls.
+// packedFiles is a session's folder as a tar, and the number of calls before it was packed.
 type packedFiles struct {
 	*os.File
 	calls uint64
 }
 
-// packCalls are the calls that packFiles makes itself.
+// packCalls is the number of calls that packFiles makes itself.
 const packCalls = 2
 
-// packFiles packs the session's folder; nil where nothing is in it, or too much, or a step is under way.
+// packFiles packs the session's folder; nil if it is empty or too large, or a step is under way.
 func (s *Session) packFiles(ctx context.Context) *packedFiles {
 	s.mu.Lock()
 	uses, calls := s.uses, s.calls
@@ -55,8 +55,8 @@ func (s *Session) packFiles(ctx context.Context) *packedFiles {
 	return &packedFiles{kept, calls + packCalls}
 }
 
-// keepFiles puts what packFiles gave beside a pause, which came after so many calls: none is better than one of before
-// the last of them. Without room there it is not kept.
+// keepFiles stores the result of packFiles beside a pause that came after so many calls. It stores nothing if a call
+// came in between, since no copy is better than an outdated one. It stores nothing without room on the disk either.
 func (s *Session) keepFiles(files *packedFiles, calls uint64) {
 	if files == nil || files.calls != calls {
 		return

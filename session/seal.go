@@ -19,19 +19,19 @@ import (
 	"github.com/unitask/unitask/machine"
 )
 
-// The key of a session's certificate authority is not on the disk in clear: what is kept of a paused session has it
-// sealed by a key of the home. Who copies the session's folder alone can't speak for the hosts that its guest trusts.
+// The disk never has the key of a session's certificate authority in clear: a paused session has it sealed with a key
+// of the home. A copy of the session's folder alone does not let anybody impersonate the hosts that its guest trusts.
 
-// pauseKeyFile is the file in a home with that key.
+// pauseKeyFile is the name of the file in a home with that key.
 const pauseKeyFile = "pause.key"
 
-// pauseKeySize is its size: of AES-256.
+// pauseKeySize is the key's size: of AES-256.
 const pauseKeySize = 32
 
-// sealedMark begins what is sealed. In pauses of older versions PEM is in its place.
+// sealedMark begins a sealed authority. Pauses of older versions have PEM instead.
 const sealedMark = "sealed 1\n"
 
-// pauseKey reads the key of a home, which is made when it is first needed.
+// pauseKey reads the key of a home, and makes it on first use.
 func pauseKey(home string) ([]byte, error) {
 	name := filepath.Join(home, pauseKeyFile)
 	key, err := readPauseKey(name)
@@ -104,7 +104,7 @@ func pauseCipher(home string) (cipher.AEAD, error) {
 	return cipher.NewGCMWithRandomNonce(block)
 }
 
-// sealAuthority seals what a session's broker keeps of its authority.
+// sealAuthority seals the broker's certificate authority of a session.
 func sealAuthority(home, session string, plain []byte) ([]byte, error) {
 	aead, err := pauseCipher(home)
 	if err != nil {
@@ -113,7 +113,7 @@ func sealAuthority(home, session string, plain []byte) ([]byte, error) {
 	return aead.Seal([]byte(sealedMark), nil, plain, []byte(session)), nil
 }
 
-// openAuthority opens what was sealed. What an older version has kept is not sealed.
+// openAuthority opens a sealed authority. It returns an unsealed one of an older version as it is.
 func openAuthority(home, session string, kept []byte) ([]byte, error) {
 	sealed, is := bytes.CutPrefix(kept, []byte(sealedMark))
 	if !is {
@@ -130,13 +130,13 @@ func openAuthority(home, session string, kept []byte) ([]byte, error) {
 	return plain, nil
 }
 
-// OpenPaused returns the description (machine.PauseFile) of a paused session of a home as it can go on in another one,
-// where SealPaused takes it. The key of its authority is in it in clear: it must not be written so.
+// OpenPaused returns the description (machine.PauseFile) of a home's paused session for another home, where SealPaused
+// takes it. It has the key of the session's authority in clear: never write it to a disk.
 func OpenPaused(home string, text []byte) ([]byte, error) {
 	return changeAuthority(text, func(session string, kept []byte) ([]byte, error) { return openAuthority(home, session, kept) })
 }
 
-// SealPaused returns the description of a paused session for a home, from what OpenPaused gave.
+// SealPaused returns the description of a paused session for a home, from the result of OpenPaused.
 func SealPaused(home string, text []byte) ([]byte, error) {
 	return changeAuthority(text, func(session string, kept []byte) ([]byte, error) {
 		if bytes.HasPrefix(kept, []byte(sealedMark)) {
@@ -146,8 +146,8 @@ func SealPaused(home string, text []byte) ([]byte, error) {
 	})
 }
 
-// changeAuthority changes what a description has of the authority. Of anything else it is left as it is: who reads it
-// finds out what is wrong.
+// changeAuthority changes the authority in a description. It leaves anything else as it is: a later reader reports what
+// is wrong.
 func changeAuthority(text []byte, change func(session string, kept []byte) ([]byte, error)) ([]byte, error) {
 	var p machine.Pause
 	var k paused.Note

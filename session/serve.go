@@ -19,10 +19,10 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// A session's machine runs, or lies in a folder of the home, its memory and the state of its devices,
-// while nobody needs it. One goroutine decides (serve); callers ask it.
+// A session's machine runs or, while nobody needs it, is in a folder of the home as its memory and device state. One
+// goroutine decides which (serve); callers ask it.
 
-// sessionState is where a session is.
+// sessionState is the state of a session.
 type sessionState int
 
 const (
@@ -30,11 +30,11 @@ const (
 	sessionPaused
 )
 
-// errPaused ends the streams of a machine that is paused.
+// errPaused is the error of a paused machine's streams.
 var errPaused = errors.New("the session is paused")
 
-// serve carries a session's frames until it ends, by itself or for its age; meanwhile it pauses and
-// resumes its machine.
+// serve carries a session's frames until the session ends, by itself or at the end of its life; meanwhile it pauses and
+// resumes the machine.
 func (s *Session) serve(ctx context.Context, x *engine.Execution, conn *guest.Conn) error {
 	begin := time.Now()
 	timed, cancel := s.lives(ctx, begin)
@@ -100,7 +100,7 @@ func (s *Session) converse(timed context.Context, x *engine.Execution, conn *gue
 		select {
 		case now := <-tick:
 			did := s.work(x.Machine)
-			if !did.busy { // what it takes is not taken from a step
+			if !did.busy { // it takes no time from a step
 				x.WarmNext()
 			}
 			if watch.over(now, did) && s.doze(timed, x, folder) {
@@ -110,7 +110,7 @@ func (s *Session) converse(timed context.Context, x *engine.Execution, conn *gue
 		case err := <-over:
 			stop(nil)
 			conn.Close()
-			if err != nil && timed.Err() == nil { // else it was ended, which needs no other reason
+			if err != nil && timed.Err() == nil { // otherwise somebody ended it, which is reason enough
 				err = x.Machine.Explain(err)
 			}
 			if err != nil {
@@ -132,8 +132,8 @@ func (s *Session) converse(timed context.Context, x *engine.Execution, conn *gue
 	}
 }
 
-// asleep waits until the session is needed, and resumes its machine. Where the host can't do that now, who asked is
-// told, and the session stays as it is.
+// asleep waits until the session is needed, and resumes its machine. If the host can't do that now, the caller gets the
+// error, and the session stays paused.
 func (s *Session) asleep(ctx context.Context, x *engine.Execution, folder string) (*guest.Conn, error) {
 	for {
 		var ask chan error
@@ -159,10 +159,10 @@ func (s *Session) asleep(ctx context.Context, x *engine.Execution, folder string
 
 var errNotHeld = errors.New("its program does not hold its output")
 
-// holdPatience is how long the session's program may take to say that it holds its output.
+// holdPatience is how long the session's program may take to confirm that it holds its output.
 const holdPatience = 10 * time.Second
 
-// sleep pauses the machine. After an error it goes on.
+// sleep pauses the machine. After an error the machine runs on.
 func (s *Session) sleep(ctx context.Context, x *engine.Execution, folder string) error {
 	held, cancel := context.WithTimeoutCause(ctx, holdPatience, errNotHeld)
 	defer cancel()
@@ -170,7 +170,7 @@ func (s *Session) sleep(ctx context.Context, x *engine.Execution, folder string)
 	if err == nil {
 		err = os.MkdirAll(filepath.Dir(folder), 0o700)
 	}
-	x.Live.Lock() // what the note says of the policy is so until the note is there
+	x.Live.Lock() // the policy must not change until the note is written
 	defer x.Live.Unlock()
 	if err == nil {
 		x.Machine.Note, err = s.note(x)
@@ -184,8 +184,8 @@ func (s *Session) sleep(ctx context.Context, x *engine.Execution, folder string)
 	return err
 }
 
-// awake resumes it. whole says of an error that the folder still has the pause, so that the session can be resumed
-// again.
+// awake resumes the machine. After an error, whole says that the folder still has the pause, so that a later attempt
+// can resume the session.
 func (s *Session) awake(ctx context.Context, x *engine.Execution, folder string,
 ) (conn *guest.Conn, whole bool, err error) {
 	spec := x.Spec
@@ -213,7 +213,7 @@ func (s *Session) awake(ctx context.Context, x *engine.Execution, folder string,
 	return conn, true, err
 }
 
-// use says that the session is needed, until done is called; one that is paused is resumed.
+// use marks the session as needed until done is called, and resumes a paused one.
 func (s *Session) use(ctx context.Context) (done func(), err error) {
 	if err := s.change(ctx); err != nil {
 		return nil, err
@@ -243,7 +243,7 @@ func (s *Session) use(ctx context.Context) (done func(), err error) {
 	}, nil
 }
 
-// change waits for the right to change the session's state; the place in changing is then to be given back.
+// change waits for the right to change the session's state; the caller must release changing afterwards.
 func (s *Session) change(ctx context.Context) error {
 	select {
 	case s.changing <- struct{}{}:
@@ -271,7 +271,7 @@ func (s *Session) wake(ctx context.Context) error {
 // errStepping says that a step keeps a session from being paused or forked.
 var errStepping = &run.BusyError{What: "a step of this session is under way", After: time.Second}
 
-// ask has serve do something.
+// ask sends serve a request.
 func (s *Session) ask(ctx context.Context, of chan chan error) error {
 	answer := make(chan error, 1)
 	select {
@@ -289,10 +289,10 @@ func (s *Session) ask(ctx context.Context, of chan chan error) error {
 	}
 }
 
-// Pause keeps the session's machine on the disk and frees its memory. The next step, command or
-// operation on files resumes it; nothing of it is lost but its connections, which are reset. It is a
-// BusyError while one of them is under way, and refused to a session whose machine holds secrets, which
-// would be on the disk: secrets that are bound to hosts are not in it. Its Life goes on.
+// Pause saves the session's machine to the disk and frees its memory. The next step, command or file operation resumes
+// the machine. Nothing is lost except open connections, which are reset. Pause is a BusyError while one of these calls
+// is under way. It refuses a session whose machine holds secrets, which would be on the disk; secrets that are bound to
+// hosts are not in the machine. The session's Life continues.
 func (s *Session) Pause(ctx context.Context) error {
 	if s.exposed > 0 {
 		return errors.New("a session whose machine holds secrets is not paused: they would be on the disk; bind them to hosts (NAME@HOST)")
@@ -330,7 +330,7 @@ func (s *Session) Pause(ctx context.Context) error {
 	return nil
 }
 
-// Resume has a paused session's machine go on; a step would, too.
+// Resume resumes a paused session's machine, as a step would.
 func (s *Session) Resume(ctx context.Context) error {
 	done, err := s.use(ctx)
 	if err == nil {
@@ -339,14 +339,14 @@ func (s *Session) Resume(ctx context.Context) error {
 	return err
 }
 
-// Paused says that the session's machine lies on the disk.
+// Paused reports whether the session's machine is on the disk.
 func (s *Session) Paused() bool {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
 	return s.of.sessions[s] > 0
 }
 
-// setStatus writes down whether the session's machine runs. That it failed is in the record's own error.
+// setStatus records whether the session's machine runs. The record keeps a failure as its own error.
 func setStatus(x *engine.Execution, is record.Status) {
 	x.Rec.Status = is
 	_ = x.Rec.Update()

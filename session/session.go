@@ -34,22 +34,22 @@ type Request struct {
 	run.Request
 	// Life is how long it lives, 0 is a day.
 	Life time.Duration
-	// Idle is after how long without work it is paused, 0 is ten minutes (Linux).
+	// Idle is the time without work after which the session is paused; 0 is ten minutes (Linux).
 	Idle time.Duration
 	// Events, if not nil, receives the events of its machine, and of its network.
 	Events func(run.Event)
 }
 
-// MaxWaitingSteps bounds the steps of one session that wait for the one that runs.
+// MaxWaitingSteps bounds how many steps of one session wait for the running one.
 const MaxWaitingSteps = 16
 
-// Session is one machine that remembers: variables, files and processes stay from step to step.
-// Steps of an interpreter run one after the other, MaxWaitingSteps wait; commands and files go
-// beside them. Methods may be called from any goroutine. Close ends it, and so does its Life.
+// Session is one machine that keeps variables, files and processes from step to step. Steps of an interpreter run one
+// after the other, and MaxWaitingSteps may wait; commands and file operations run beside them. Any goroutine may call
+// its methods. Close ends the session, as does the end of its Life.
 type Session struct {
-	// ID is the session's, and that of its own record, which has its network log.
+	// ID identifies the session, and its own record, which has the network log.
 	ID string
-	// Parent is the session that it was forked from, "" if it was not.
+	// Parent is the session that this one was forked from, or "".
 	Parent string
 	// Policy is what it was granted and denied.
 	Policy run.Policy
@@ -77,11 +77,11 @@ type Session struct {
 	request run.Request     // what it was asked for as
 	made    engine.Prepared // what it was granted, and its code
 	family  *family
-	from    *forking  // what it goes on from, if it is a fork
-	revived *reviving // or if another process has paused it
+	from    *forking  // the fork point, if this is a fork
+	revived *reviving // the pause it resumes from, if another process made it
 	left    bool      // its machine is left on the disk, for another process
 
-	changing               chan struct{} // held by who pauses, resumes or forks
+	changing               chan struct{} // held during a pause, a resumption or a fork
 	state                  sessionState  // under it
 	forking                *forking      // under it
 	pauses, resumes, forks chan chan error
@@ -93,8 +93,8 @@ type Session struct {
 	err    error
 
 	turn    chan struct{} // held by the step that runs
-	waiting chan struct{} // as many as wait
-	carried chan struct{} // as many as there are connections of forwarded ports
+	waiting chan struct{} // one element per waiting step
+	carried chan struct{} // one element per connection of forwarded ports
 	mu      sync.Mutex
 	began   time.Time                          // it, or what it was forked from
 	expires time.Time                          // when it ends
@@ -109,16 +109,16 @@ type Session struct {
 	dropped map[string]string                  // why one is a new one, by language, until it was told
 	lost    string                             // what of it is lost, until it was told
 
-	over     bool           // it ends: no command starts in the background any more
+	over     bool           // the session ends: no further background command starts
 	under    int            // commands that run in the background
-	commands []*background  // these, and some that have ended
-	watched  sync.WaitGroup // these, until their records are finished
+	commands []*background  // the running ones, and some that have ended
+	watched  sync.WaitGroup // waits for the records of running commands
 }
 
-// errSessionClosed is the cause of an end that was asked for.
+// errSessionClosed is the cause when the caller closes the session.
 var errSessionClosed = errors.New("the session was closed")
 
-// errEnds is the cause of the end of what runs where its process ends: a session that is paused is left.
+// errEnds is the cause when the process that holds the session ends and leaves a paused session on the disk.
 var errEnds = errors.New("the process that holds the session ends")
 
 // Start starts a session for a caller, under the caller's Ceiling, and returns when its machine waits for steps. When
@@ -231,21 +231,21 @@ func (s *Session) begin(ctx context.Context, req catalog.Request, tell func(run.
 // Done is closed when the session has ended and its machine is gone.
 func (s *Session) Done() <-chan struct{} { return s.done }
 
-// Close ends the session and returns when its machine is gone. The error is why it had ended
-// before, if it had by a failure. It may be called again.
+// Close ends the session and returns when its machine is gone. If a failure had ended the session before, Close returns
+// that failure. It may be called again.
 func (s *Session) Close() error {
 	s.cancel(errSessionClosed)
 	return s.ended()
 }
 
-// Leave ends this process's hold of the session: one that is paused is left on the disk, where Revive finds it;
-// any other ends. It returns as Close does.
+// Leave releases the session in this process. It leaves a paused session on the disk, where Revive finds it, and ends
+// any other. It returns as Close does.
 func (s *Session) Leave() error {
 	s.cancel(errEnds)
 	return s.ended()
 }
 
-// Left says whether a session that has ended here was left on the disk.
+// Left reports whether a session that has ended here was left on the disk.
 func (s *Session) Left() bool {
 	select {
 	case <-s.done:
@@ -283,7 +283,7 @@ func (s *Session) gone() error {
 	return &run.SessionError{ID: s.ID, Why: why}
 }
 
-// planned says that it has ended as was meant: by Close, or for its age.
+// planned reports whether the session ended by Close, or at the end of its life.
 func (s *Session) planned() bool {
 	return errors.Is(s.err, errSessionClosed) || errors.Is(s.err, errEnds) || s.result != nil && s.result.TimedOut
 }
@@ -293,10 +293,10 @@ func (s *Session) driver() supervisor.Language {
 	return supervisor.Languages[slices.IndexFunc(supervisor.Languages, func(l supervisor.Language) bool { return l.Name == s.Language })]
 }
 
-// driverPatience is how long the driver has until it answers.
+// driverPatience is how long unitask waits for the driver's answer.
 const driverPatience = 30 * time.Second
 
-// interprets waits for the interpreter, which is there already and may still load.
+// interprets waits for the interpreter, which exists already and may still load.
 func (s *Session) interprets(ctx context.Context) error {
 	timed, cancel := context.WithTimeoutCause(ctx, driverPatience, errors.New("its interpreter does not answer"))
 	defer cancel()
@@ -314,7 +314,7 @@ func (s *Session) interprets(ctx context.Context) error {
 // oneProcess is the kernel whose machines have one process, which is the session's interpreter.
 const oneProcess = run.Nanos
 
-// hasCommands says why a session can't have what, which is a process of its machine.
+// hasCommands returns an error if the session's kernel can't run what, which needs a process of its machine.
 func (s *Session) hasCommands(what string) error {
 	if s.Kernel != oneProcess {
 		return nil
@@ -325,8 +325,8 @@ func (s *Session) hasCommands(what string) error {
 // trustFile has the certificates that TLS clients in the machine trust beside their own.
 const trustFile = contract.HomeDir + "/.unitask-ca.pem"
 
-// trust has TLS clients trust the request's certificates, by the variables that they know. Where there is one
-// process it was started with them.
+// trust makes TLS clients trust the request's certificates, by the environment variables that they read. In a machine
+// with one process, that process already started with them.
 func (s *Session) trust(ctx context.Context) error {
 	if s.ca == "" || s.Kernel == oneProcess {
 		return nil
@@ -348,11 +348,11 @@ func (s *Session) trust(ctx context.Context) error {
 
 const maxBundle = 4 << 20
 
-// Redact is a text of the machine without the session's secrets, as its outputs are; what ReadFile
-// and List return is as it is there.
+// Redact returns a text from the machine without the session's secrets, as in its outputs. ReadFile and List redact
+// nothing.
 func (s *Session) Redact(text string) string { return s.redactor.String(text) }
 
-// at is a path of the machine: relative ones begin at the session's folder.
+// at resolves a path in the machine: relative ones begin at the session's folder.
 func (s *Session) at(name string) string {
 	if !path.IsAbs(name) {
 		name = path.Join(s.dir, name)

@@ -29,8 +29,8 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Step is code for the session's interpreter of a language: what it defines is there in the next
-// one, and its last expression's value comes back.
+// Step is code for the session's interpreter of a language. Its definitions stay for the next step, and the value of
+// its last expression comes back.
 type Step struct {
 	Code     string
 	Language string        // js, python or shell; "" is the session's
@@ -42,19 +42,19 @@ type Step struct {
 	Neighbours  []run.Neighbour
 	// Stdout and Stderr receive what it prints while it runs, beside the Result.
 	Stdout, Stderr io.Writer
-	// ResultBytes bounds what the Result has of each stream, the beginning; 0 is all. The record has all of it.
+	// ResultBytes bounds each stream in the Result, which has its beginning; 0 is all. The record has all of it.
 	ResultBytes int
 	// Approve, if not nil, is asked while it runs, as IO.Approve is.
 	Approve run.Approver
 }
 
-// Command is a program of the session's machine, started beside its interpreters.
+// Command is a program that runs in the session's machine, beside the interpreters.
 type Command struct {
 	Args    []string          // the program, looked for on PATH, and its arguments
 	Dir     string            // "" is the session's folder
 	Env     map[string]string // added to the session's
 	Timeout time.Duration     // 0 is the session's
-	Endless bool              // where Timeout is 0: it has no time limit but the session's end
+	Endless bool              // with Timeout 0: no time limit but the session's end
 	Stdin   io.Reader         // as IO.Stdin
 	// Stdout and Stderr receive what it prints while it runs, beside the Result.
 	Stdout, Stderr io.Writer
@@ -216,7 +216,7 @@ func (s *Session) Exec(ctx context.Context, c Command) (*run.Result, error) {
 	})
 }
 
-// withEnv is an environment with other variables, which take the place of those of their names.
+// withEnv returns an environment with more variables, which replace those with the same names.
 func withEnv(env []string, more map[string]string) []string {
 	list := slices.DeleteFunc(slices.Clone(env), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
@@ -229,7 +229,7 @@ func withEnv(env []string, more map[string]string) []string {
 	return list
 }
 
-// enter waits for the turn of a step.
+// enter waits for a step's turn.
 func (s *Session) enter(ctx context.Context) (leave func(), err error) {
 	select {
 	case s.waiting <- struct{}{}:
@@ -270,10 +270,10 @@ func (s *Session) interpreter(ctx context.Context, l supervisor.Language,
 	return in, true, again, err
 }
 
-// errOneInterpreter is why a session ends whose interpreter can't be started anew.
+// errOneInterpreter is why a session ends if its interpreter can't be started anew.
 var errOneInterpreter = errors.New("its interpreter had to be ended, and its machine has no other: the nanos kernel has one process")
 
-// toldDropped says, once, why the interpreter that was there is not.
+// toldDropped returns, once, why the previous interpreter is gone.
 func (s *Session) toldDropped(language string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -316,10 +316,10 @@ func (x *stepping) wait(ctx context.Context, cmd *supervisor.Command) error {
 	return err
 }
 
-// endless is the limit of what ends with its session only.
+// endless is the time limit of a command that ends only with its session.
 const endless time.Duration = -1
 
-// stepLimit is the time limit of a step that asks for one, 0 being the session's.
+// stepLimit returns a step's time limit; 0 asks for the session's.
 func stepLimit(asked, granted, life time.Duration) (time.Duration, error) {
 	longest := min(granted, life)
 	switch {
@@ -333,7 +333,7 @@ func stepLimit(asked, granted, life time.Duration) (time.Duration, error) {
 	return asked, nil
 }
 
-// LongestStep is the most time that a step may ask for, and what one has that asks for none.
+// LongestStep returns both the maximum and the default time limit of a step.
 func (s *Session) LongestStep() time.Duration { return min(s.Policy.Effective.Timeout, s.limits.Life) }
 
 // step makes a record, runs a step and finishes the record.
@@ -357,7 +357,7 @@ func (s *Session) step(ctx context.Context, req run.Request, name string, limit 
 	if err = work(x); !errors.As(err, new(*run.SessionError)) {
 		if e := x.collect(ctx); err == nil {
 			err = e
-		} else if e != nil { // it has ended otherwise
+		} else if e != nil { // it ended in another way
 			x.res.ArtifactsRefused = append(x.res.ArtifactsRefused, record.Refusal{Path: program.OutDir, Reason: "not all of it came: " + e.Error(), Missed: true})
 		}
 	}
@@ -429,7 +429,7 @@ func (x *stepping) finish(ctx context.Context, err error) error {
 	return err
 }
 
-// also writes to a second writer, if there is one.
+// also adds a second writer, if there is one.
 func also(w, second io.Writer) io.Writer {
 	if second == nil {
 		return w

@@ -19,10 +19,10 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Values are JSON texts by name. The code of a session sees them as files, NAME.json in ValuesDir, whatever
-// its language is, and what it writes there is a value.
+// Values are JSON texts by name. The session's code sees each as a file, NAME.json in ValuesDir, in every language. A
+// file that the code writes there is a value, too.
 
-// ValuesDir is where a session's values are, in its machine.
+// ValuesDir is the folder of a session's values in its machine.
 const ValuesDir = "/work/.values"
 
 // MaxValue bounds a value, in bytes of JSON.
@@ -39,7 +39,7 @@ func valueFile(name string) (string, error) {
 	return path.Join(ValuesDir, name+valueSuffix), nil
 }
 
-// Put makes or replaces a value: what encoding/json makes of it, a json.RawMessage as it is.
+// Put makes or replaces a value. It encodes the value with encoding/json, and takes a json.RawMessage as it is.
 func (s *Session) Put(ctx context.Context, name string, value any) error {
 	file, err := valueFile(name)
 	if err != nil {
@@ -59,7 +59,7 @@ func (s *Session) Put(ctx context.Context, name string, value any) error {
 	return s.WriteFile(ctx, file, text, 0o644)
 }
 
-// Get returns a value, which the code may have written. The error is fs.ErrNotExist where there is none.
+// Get returns a value, which the code may have written. The error is fs.ErrNotExist if it does not exist.
 func (s *Session) Get(ctx context.Context, name string) (json.RawMessage, error) {
 	file, err := valueFile(name)
 	if err != nil {
@@ -84,7 +84,7 @@ func (s *Session) Get(ctx context.Context, name string) (json.RawMessage, error)
 	return bytes.TrimSpace(text), nil
 }
 
-// Values are the names of the values that there are, in order; more says that there are others.
+// Values returns the names of the values, in order; more says that there are others.
 func (s *Session) Values(ctx context.Context) (names []string, more bool, err error) {
 	list, more, err := s.List(ctx, ValuesDir, 1)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -124,7 +124,7 @@ func (s *Session) Copy(ctx context.Context, name string, to *Session, target str
 		func(r io.Reader) error { return to.Unpack(ctx, target, r) })
 }
 
-// copyFile copies a file by way of one on the host's disk: many are copied at once, and none is held in memory.
+// copyFile copies a file through the host's disk: many copies may run at once, and none is held in memory.
 func (s *Session) copyFile(ctx context.Context, name string, to *Session, target string, mode fs.FileMode) error {
 	kept, err := s.of.nameless()
 	if err != nil {

@@ -25,7 +25,7 @@ type Boot struct {
 	BIOS bool
 }
 
-// paths are the files that are to be opened.
+// paths returns the files that are to be opened.
 func (b Boot) paths() (list []string) {
 	for _, path := range append([]string{b.Kernel, b.Initrd}, b.Disks...) {
 		if path != "" {
@@ -39,7 +39,7 @@ func (b Boot) paths() (list []string) {
 type inherited struct {
 	nic, qmp, console int    // stream sockets
 	gdb               int    // Config.GDB, 0 without it
-	kvm               int    // the open device of KVM, 0 where QEMU opens it
+	kvm               int    // the open device of KVM, 0 if QEMU opens it
 	memory            string // the path of Config.Memory, "" without it
 }
 
@@ -158,10 +158,10 @@ func arguments(c Config, at inherited) []string {
 	)
 }
 
-// processors are those that a machine has.
+// processors returns those that a machine has.
 func processors(c Config) int { return max(1, int(math.Ceil(c.CPUs))) }
 
-// onQ35 says that a machine is a q35 in the place of a microvm.
+// onQ35 reports whether a machine is a q35 in the place of a microvm.
 func onQ35(c Config) bool { return c.Arch == AMD64 && (c.QEMU.NoMicrovm || c.Q35) }
 
 // gic chooses an arm64 machine's interrupt controller. KVM can't make one of version 2 on hosts

@@ -30,8 +30,8 @@ type Config struct {
 	MemoryFile bool
 	// MemoryShared has a machine with a State change Memory too, which is its own.
 	MemoryShared bool
-	// State, if not nil, is a template's device state (SaveState); the machine
-	// then starts stopped and without a kernel, and Restore lets it go on.
+	// State, if not nil, is a template's device state (SaveState); the machine then starts stopped and without a kernel,
+	// and Restore lets it continue.
 	State []byte
 	// Lasting: the state of its devices can be had without its memory (SaveDevices).
 	Lasting bool
@@ -55,7 +55,7 @@ type Config struct {
 	kvm string // in place of /dev/kvm, in tests; "" is that
 }
 
-// fileSize is what QEMU may write into a file: a state, into one that it is given for it.
+// fileSize returns what QEMU may write into a file: a state, into one that it is given for it.
 func fileSize(cfg Config) uint64 {
 	if cfg.Lasting {
 		return maxState

@@ -20,7 +20,7 @@ type Exit struct {
 	Guest int `json:"guest"`
 }
 
-// complaint is what QEMU said without its warnings, which end no machine.
+// complaint returns what QEMU said without its warnings, which end no machine.
 func complaint(stderr string) string {
 	var out strings.Builder
 	for line := range strings.Lines(stderr) {

@@ -36,7 +36,7 @@ var errNoMemorySections = errors.New("the machine began with no memory in a form
 // memorySections are those at the beginning of a state.
 type memorySections struct {
 	number   []byte // theirs
-	firmware int64  // the size of the block, 0 where there is none
+	firmware int64  // the size of the block, 0 if there is none
 	end      int    // behind them
 }
 

@@ -15,7 +15,7 @@ type (
 	Attempt = jail.Attempt
 )
 
-// Remedy says what would make a layer hold on this host, "" where nothing would.
+// Remedy says what would make a layer hold on this host, "" if nothing would.
 func Remedy(l Layer) string { return jail.Remedy(l) }
 
 // TryJail says what holds a stand-in for this QEMU, which does nothing.
@@ -39,14 +39,14 @@ func usesKVM(q QEMU, accel Accel) jail.KVM {
 	return jail.KVMOpened
 }
 
-// MapsFiles says that a QEMU, in its jail, can have its memory from a template's own file
+// MapsFiles reports whether a QEMU, in its jail, can have its memory from a template's own file
 // (Config.MemoryFile): QEMU 8.2 can map one that it opens for reading only, one before that gets
 // a descriptor for reading when it opens it for writing too, of which it maps private pages
 // as well; and Landlock and the filter see to it that one that was broken out of, whoever's it is, does no
 // more than that.
 func MapsFiles(q QEMU) bool { return (q.opensReadOnly() || jail.CanGive()) && jail.Confines(q.Program) }
 
-// ErrNotHeld says that a QEMU may not have a file, since its jail does not hold.
+// ErrNotHeld means that a QEMU may not have a file, since its jail does not hold.
 var ErrNotHeld = errors.New("the jail does not hold as it should")
 
 // holds says why a process can't have a template's own file, or what it is to be given for it.
@@ -61,8 +61,8 @@ func holds(p *jail.Process, file, given bool) error {
 	return nil
 }
 
-// CanShareProcessor says why no machine can be held to a fraction of a processor's time here, with
-// the remedy; nil where one can.
+// CanShareProcessor says why no machine can be held to a fraction of a processor's time here, with the remedy; nil if
+// one can.
 func CanShareProcessor() error {
 	if err := jail.CanShare(); err != nil {
 		return fmt.Errorf("a fraction of a processor wants a control group with the cpu controller: %w", err)

@@ -165,7 +165,7 @@ func probe(ctx context.Context, path string) (probed, error) {
 	return p, err
 }
 
-// lacksMicrovm says that a list of machines has q35 and no microvm.
+// lacksMicrovm reports whether a list of machines has q35 and no microvm.
 func lacksMicrovm(machines string) bool {
 	q35 := false
 	for line := range strings.Lines(machines) {
@@ -205,7 +205,7 @@ func examine(ctx context.Context, path string) (jail.Program, error) {
 	return p, err
 }
 
-// modules are the accelerators of a QEMU below a prefix that are libraries of their own.
+// modules returns the accelerators of a QEMU below a prefix that are libraries of their own.
 func modules(prefix string) (list []string) {
 	for _, dir := range []string{"lib/*/qemu", "lib/qemu", "lib64/qemu"} {
 		found, _ := filepath.Glob(filepath.Join(prefix, dir, "accel-*.so"))
@@ -226,7 +226,7 @@ func queryVersion(ctx context.Context, path string, options ...string) (string, 
 	return string(m[1]), nil
 }
 
-// errNoAnswer says that a program was not done in its time, could not be started, or was killed: that says nothing
+// errNoAnswer means that a program was not done in its time, could not be started, or was killed: that says nothing
 // about what it can do, and is not remembered as if it had.
 var errNoAnswer = errors.New("no answer")
 
@@ -253,10 +253,10 @@ func ask(ctx context.Context, path string, args ...string) ([]byte, error) {
 	return out, err
 }
 
-// opensReadOnly says that a QEMU can open the file of its memory for reading only (rom=off).
+// opensReadOnly reports whether a QEMU can open the file of its memory for reading only (rom=off).
 func (q QEMU) opensReadOnly() bool { return q.atLeast(8, 2) }
 
-// atLeast says that a QEMU is of that version or a newer one.
+// atLeast reports whether a QEMU is of that version or a newer one.
 func (q QEMU) atLeast(major, minor int) bool {
 	var has [2]int
 	if _, err := fmt.Sscanf(q.Version, "%d.%d", &has[0], &has[1]); err != nil {

@@ -128,7 +128,7 @@ func (m *Monitor) ConnectContext(ctx context.Context) error {
 	return err
 }
 
-// Version is what QEMU's greeting said. Valid after Connect.
+// Version returns what QEMU's greeting said. Valid after Connect.
 func (m *Monitor) Version() string {
 	v := m.version.QEMU
 	return fmt.Sprintf("%d.%d.%d", v.Major, v.Minor, v.Micro)
@@ -187,7 +187,7 @@ func (m *Monitor) addFile(ctx context.Context, f *os.File) (set int, err error) 
 	return answer.Return.Set, nil
 }
 
-// writeGrace is how long reading may go on after a write has failed.
+// writeGrace is how long reading may continue after a write has failed.
 const writeGrace = time.Second
 
 // run sends a command, with rights beside it if there are any, and waits for its
@@ -414,7 +414,7 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// reason is what QEMU says of a refusal: cut, and with control characters shown.
+// reason returns what QEMU says of a refusal: cut, and with control characters shown.
 func reason(text string) string {
 	text = text[:min(len(text), maxQMPReason)]
 	quoted := strconv.Quote(text)

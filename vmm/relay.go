@@ -43,7 +43,7 @@ type Relay struct {
 	Monitor func() *Monitor
 	// Grant decides whether a connection may have this access; it is sent the error.
 	Grant func(Access, json.RawMessage) error
-	// Release ends a machine that is kept after a crash; nil where none is.
+	// Release ends a machine that is kept after a crash; nil if none is.
 	Release func() error
 	// Connections are the guest's to the outside, as JSON; nil where they are not known.
 	Connections func() json.RawMessage

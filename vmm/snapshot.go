@@ -48,8 +48,8 @@ func (m *Machine) SaveState(ctx context.Context) ([]byte, error) {
 	return state, nil
 }
 
-// StopAndSave is SaveState for a machine that may go on afterwards (Resume). It can't be
-// called again before the machine has gone on.
+// StopAndSave is SaveState for a machine that may continue afterwards (Resume). It can't be called again before the
+// machine has gone on.
 func (m *Machine) StopAndSave(ctx context.Context) ([]byte, error) {
 	state, err := m.saveState(ctx, func() {})
 	if err != nil {
@@ -136,9 +136,9 @@ func splice(from []byte, memory memorySections, firmware, devices []byte) ([]byt
 	return append(append(state, devices[stateHead:]...), noDescription...), nil
 }
 
-// pausedState has a device state say that the machine is paused, so that it goes on when it is told to. One
-// that was saved at a breakpoint says "debug", in which a machine can't begin, and one of Xen's form says "running".
-// QEMU keeps the state's name behind the section's name, instance and version: its length with the NUL, and 100 bytes
+// pausedState has a device state say that the machine is paused, so that it continues when it is told to. One that was
+// saved at a breakpoint says "debug", in which a machine can't begin, and one of Xen's form says "running". QEMU keeps
+// the state's name behind the section's name, instance and version: its length with the NUL, and 100 bytes
 // (migration/global_state.c).
 func pausedState(state []byte) []byte {
 	const name, to = "globalstate", "\x00\x00\x00\x07paused\x00"
@@ -243,8 +243,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Restore gives a machine that was started with a State that state, and lets it go
-// on from there.
+// Restore gives a machine that was started with a State that state, and lets it continue from there.
 func (m *Machine) Restore(ctx context.Context, state []byte) error {
 	if err := m.Load(ctx, state); err != nil {
 		return err
@@ -304,7 +303,7 @@ func (m *Machine) Pause(ctx context.Context) error {
 	return nil
 }
 
-// Resume lets a paused machine go on.
+// Resume lets a paused machine continue.
 func (m *Machine) Resume(ctx context.Context) error {
 	if err := m.Monitor.Do(ctx, "cont", nil, nil); err != nil {
 		return fmt.Errorf("resume: %w", err)

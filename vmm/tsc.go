@@ -19,7 +19,7 @@ const (
 	maxTSCKHz    = 20_000_000
 )
 
-// steadyKHz is the frequency of a counter by three looks, or 0 where they don't agree on one: it changes its pace,
+// steadyKHz returns the frequency of a counter by three looks, or 0 where they don't agree on one: it changes its pace,
 // or the process was interrupted.
 func steadyKHz(looks [3]counted) int {
 	khz := func(a, b counted) float64 {
@@ -39,6 +39,7 @@ func steadyKHz(looks [3]counted) int {
 	return int(all)
 }
 
-// paced says that a processor's counter runs at one pace, by what the processor says of itself: that it does, or that
-// it is a virtual machine's, whose hypervisor often does not pass this on. An old one's counter goes with its clock.
+// paced reports whether a processor's counter runs at one pace, by what the processor says of itself: that it does, or
+// that it is a virtual machine's, whose hypervisor often does not pass this on. An old one's counter goes with its
+// clock.
 func paced(invariant, hypervisor bool) bool { return invariant || hypervisor }

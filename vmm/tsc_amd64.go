@@ -6,8 +6,8 @@ func rdtsc() uint64
 
 func cpuid(leaf uint32) (eax, ebx, ecx, edx uint32)
 
-// HostTSCKHz measures the frequency of this host's time stamp counter, or returns 0
-// where it has no one frequency. Under TCG the guest's counter is the host's.
+// HostTSCKHz measures the frequency of this host's time stamp counter, or returns 0 if it has no one frequency. Under
+// TCG the guest's counter is the host's.
 func HostTSCKHz() int {
 	if !paced(invariantTSC()) {
 		return 0
@@ -41,7 +41,8 @@ func look(start time.Time) (best counted) {
 	return best
 }
 
-// invariantTSC is what the processor says (Intel's SDM, volume 3, 18.17.4; the hypervisor's bit is by common consent).
+// invariantTSC returns what the processor says (Intel's SDM, volume 3, 18.17.4; the hypervisor's bit is by common
+// consent).
 func invariantTSC() (invariant, hypervisor bool) {
 	const extended, power = 0x8000_0000, 0x8000_0007
 	_, _, ecx, _ := cpuid(1)

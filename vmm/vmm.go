@@ -21,13 +21,13 @@ const (
 	ARM64 Arch = "arm64"
 )
 
-// ErrNoQEMU says that no QEMU for the architecture was found.
+// ErrNoQEMU means that no QEMU for the architecture was found.
 var ErrNoQEMU = errors.New("QEMU is not installed")
 
-// ErrOldQEMU says that the QEMU found lacks what is needed.
+// ErrOldQEMU means that the QEMU found lacks what is needed.
 var ErrOldQEMU = errors.New("QEMU is too old")
 
-// ExitError says that QEMU ended when it should not have.
+// ExitError means that QEMU ended when it should not have.
 type ExitError struct {
 	Status string // as os.ProcessState gives it: "exit status 1", "signal: aborted"
 	Stderr string // what QEMU said, cut to its last kilobytes
@@ -40,7 +40,7 @@ func (e *ExitError) Error() string {
 	return fmt.Sprintf("QEMU ended: %s: %s", e.Status, lastLine(e.Stderr))
 }
 
-// Killed says that somebody killed QEMU; neither the kernel for the memory of its control group, nor its jail.
+// Killed reports whether somebody killed QEMU; neither the kernel for the memory of its control group, nor its jail.
 func (e *ExitError) Killed() bool { return e.Status == killed }
 
 const killed = "signal: killed"

@@ -1,5 +1,5 @@
-// Package attach joins consoles to machines of runs that run now. A run's process serves a socket in the folder of
-// its record, which speaks QMP (vmm.Relay); other processes of the same user connect to it.
+// Package attach connects consoles to machines of current runs. A run's process serves a socket in the folder of its
+// record, which speaks QMP (vmm.Relay); other processes of the same user connect to it.
 package attach
 
 import (
@@ -101,7 +101,7 @@ type NetworkRules struct {
 // viewedDecisions is how many of a netlog's last lines a view has.
 const viewedDecisions = 20
 
-// NetworkView is the view of a run that runs now, with the connections that its machine
+// NetworkView returns the view of a run that runs now, with the connections that its machine
 // has (machine.Machine.Connections, or Connections where it was joined).
 func (c *Client) NetworkView(id string, connections []netstack.Decision) (*NetworkView, error) {
 	all, err := c.History.Inspect(id, 0)
@@ -112,7 +112,7 @@ func (c *Client) NetworkView(id string, connections []netstack.Decision) (*Netwo
 	return view, json.Unmarshal(all.Record.Effective, &view.Rules)
 }
 
-// Connections are those of the machine that a monitor has joined (Client.Join).
+// Connections returns those of the machine that a monitor has joined (Client.Join).
 func Connections(ctx context.Context, monitor *vmm.Monitor) (list []netstack.Decision, err error) {
 	timed, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -32,13 +32,13 @@ type Cluster struct {
 	Name   string // "" is unitask
 	Listen string // HOST:PORT, where the others reach this one
 	// Routes are where others listen, nats://HOST:PORT. This one may be among them, so all can have the same. A cluster
-	// begins when all of those are there, which are two at least, and goes on with more than half. A server that comes later
-	// need not be named by the others.
+	// begins when all of those are there, which are two at least, and continues with more than half. A server that comes
+	// later need not be named by the others.
 	Routes []string
 	// Key, KeySize bytes, is what makes a server one of them: both ends of a route show each other that they have it
 	// (TLS 1.3), before either says anything. It must be random: make it with openssl rand.
 	Key []byte
-	// Server is this server's name, which no other has; "" is one that is made up at the first start and kept. What lies in
+	// Server is this server's name, which no other has; "" is one that is made up at the first start and kept. What is in
 	// JetStream is by it.
 	Server string
 }
@@ -151,13 +151,13 @@ func routeTLS(key []byte) (*tls.Config, error) {
 	}, nil
 }
 
-// SessionKey is a key for paused sessions that the workers of all the cluster's servers have (fleet.WorkerConfig).
+// SessionKey returns a key for paused sessions that the workers of all the cluster's servers have (fleet.WorkerConfig).
 func (c Cluster) SessionKey() ([]byte, error) {
 	return hkdf.Key(sha256.New, c.Key, nil, "unitask cluster sessions", KeySize)
 }
 
-// serverName is the name of the server of a home. It stays the same, and is no other home's: of a cluster's servers
-// each is known by it.
+// serverName returns the name of the server of a home. It stays the same, and is no other home's: of a cluster's
+// servers each is known by it.
 func serverName(folder string) (string, error) {
 	file := filepath.Join(folder, "server-name")
 	text, err := os.ReadFile(file)

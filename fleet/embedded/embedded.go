@@ -1,11 +1,11 @@
-// Package embedded is a NATS server with JetStream in this process: a fleet of one host in one
-// command, and one of a few hosts by routes between them. It is apart from package fleet so that who only submits has
-// no server in the binary.
+// Package embedded runs a NATS server with JetStream in this process: for a fleet of one host by one command, or of a
+// few hosts with routes between them. It is separate from package fleet, so that programs that only submit contain no
+// server.
 //
-// Its one user has a password made for this start, which lies, beside its address, in a file that
-// only the user of this process can read. Clients have no TLS, so they are on the same host: each host's use its own
-// server, and only servers speak to other hosts, by routes that are TLS with a key that all of them have. For several
-// tenants run nats-server itself, with accounts.
+// Its one user has a password made for this start. A file that only this process's user can read has the password and
+// the address. Clients have no TLS, so they are on the same host: each host's clients use its own server. Only servers
+// speak to other hosts, by TLS routes with a key that all of them have. For several tenants run nats-server itself,
+// with accounts.
 package embedded
 
 import (
@@ -129,7 +129,7 @@ func Start(ctx context.Context, home string, o Options) (_ *Server, err error) {
 	return s, nil
 }
 
-// server are the options of the server itself.
+// server returns the options of the server itself.
 func (o Options) server(home string) (*server.Options, error) {
 	host, port := "127.0.0.1", -1
 	if o.Listen != "" && o.Listen != Name {
@@ -184,7 +184,7 @@ func (s *Server) Close() {
 	s.lock.Unlock()
 }
 
-// Gone says that a home's server has ended.
+// Gone reports whether a home's server has ended.
 func Gone(home string) bool {
 	_, err := os.Stat(filepath.Join(home, file))
 	return errors.Is(err, fs.ErrNotExist)

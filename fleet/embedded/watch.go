@@ -22,7 +22,7 @@ type standing struct {
 	expected int  // servers that the quorum is of: in the beginning those that routes name
 }
 
-// quorum is how many must be there.
+// quorum returns how many must be there.
 func (s standing) quorum() int { return s.expected/2 + 1 }
 
 func (s *Server) standing() (now standing) {
@@ -43,8 +43,8 @@ func (s *Server) standing() (now standing) {
 	return now
 }
 
-// Replicas is how many copies of what lies in JetStream the cluster can hold now: Copies, or one where there are fewer
-// servers than that.
+// Replicas returns how many copies of what is in JetStream the cluster can hold now: Copies, or one where there are
+// fewer servers than that.
 func (s *Server) Replicas() int {
 	if s.cluster && s.standing().here >= Copies {
 		return Copies

@@ -1,5 +1,5 @@
-// Package container is what the guest has of its own in a machine that runs a container's
-// image. It knows neither images nor machines; unitask hands its values to them.
+// Package container is the guest's own part in a machine that runs a container's image. It knows neither images nor
+// machines; unitask passes its values to them.
 package container
 
 import "github.com/unitask/unitask/guest/contract"

@@ -1,5 +1,5 @@
-// Package golang is what the guest has of Go: its toolchain, which compiles and runs the code. It knows
-// neither images nor machines; unitask hands its values to them.
+// Package golang is the guest's part for Go: its toolchain, which compiles and runs the code. It knows neither images
+// nor machines; unitask passes its values to them.
 package golang
 
 import (
@@ -35,7 +35,7 @@ var Args = []string{"start"}
 // Env is the environment that it is started in; the code sees its own.
 var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir, "LANG=" + contract.Locale}
 
-// Files are the texts of an image, by their path in the guest. go.env is in the place of the toolchain's: there
+// Files returns the texts of an image, by their path in the guest. go.env is in the place of the toolchain's: there
 // is this toolchain and no other, and no module proxy unless the code's environment names one.
 func Files() map[string]string {
 	return map[string]string{
@@ -66,14 +66,14 @@ func CheckArg(string) error { return errors.New("is for JavaScript only") }
 // NeedsProcess is "": every run has a process of its own.
 func NeedsProcess([]string, map[string]string) string { return "" }
 
-// Process is the arguments and the environment of a fresh process.
+// Process returns the arguments and the environment of a fresh process.
 func Process(args []string, _ map[string]string) (allArgs, variables []string) { return args, nil }
 
-// Refused is a readable form of what is printed when it does not take its arguments.
+// Refused returns a readable form of what is printed when it does not take its arguments.
 func Refused(words string) string { return "Go does not take it: " + words }
 
-// OutOfMemory says that a program ended for want of memory: only the kernel can say so. What go run prints of a child that
-// was killed says not why.
+// OutOfMemory reports whether a program ended for want of memory: only the kernel can say so. What go run prints of a
+// child that was killed says not why.
 func OutOfMemory(int, string) bool { return false }
 
 // MemoryHint is for a program that ended for want of memory. What would have it end with a trace is not ours to do: the
@@ -81,13 +81,13 @@ func OutOfMemory(int, string) bool { return false }
 const MemoryHint = "a Go stack may grow to 1 GB, for which a machine needs some 2 GiB: if this was an endless recursion, " +
 	"debug.SetMaxStack(64 << 20) of runtime/debug ends it with a trace"
 
-// Alone says that nothing but a text goes into what it is compiled to: it takes no other files in, and the arguments do not begin
-// with one, which go run would take for a part of the program.
+// Alone reports whether nothing but a text goes into what it is compiled to: it takes no other files in, and the
+// arguments do not begin with one, which go run would take for a part of the program.
 func Alone(text string, args []string) bool {
 	return !strings.Contains(text, "go:embed") && (len(args) == 0 || !strings.HasSuffix(args[0], ".go"))
 }
 
-// Built is where a program that a file was compiled to is put: where go run would have it.
+// Built returns where a program that a file was compiled to is put: where go run would have it.
 func Built(file string) string {
 	return fmt.Sprintf("/tmp/go-build%d/b001/exe/%s", rand.Uint32(), strings.TrimSuffix(path.Base(file), ".go"))
 }

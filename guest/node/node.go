@@ -1,7 +1,6 @@
-// Package node is what the guest has of Node: how it is started, what is preloaded
-// into it (preload.js, typescript.js, addon/), the program of rehearsals, and what of a run only
-// a Node programmer would know. It knows neither images nor machines; unitask hands
-// its values to them. Another language is another package beside it.
+// Package node is the guest's part for Node: its start, the preloaded files (preload.js, typescript.js, addon/), the
+// program of rehearsals, and details of a run that only a Node programmer would know. It knows neither images nor
+// machines; unitask passes its values to them. Another language is another package beside it.
 package node
 
 import (
@@ -15,7 +14,7 @@ import (
 	"github.com/unitask/unitask/guest/system"
 )
 
-// Where Node lies in the guest, and what starts it.
+// Where Node is in the guest, and what starts it.
 const (
 	Program = "/usr/bin/node"
 	// Library is addon/ with ../nanos and the agent; the linker preloads it, too.
@@ -44,7 +43,7 @@ var NanosArgs = []string{"--disable-wasm-trap-handler"}
 // Env is the environment that Node is started in; the code sees its own.
 var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir, "LANG=" + contract.Locale, "LD_PRELOAD=" + Library, "NODE_EXTRA_CA_CERTS=" + Trusted}
 
-// Files are the JavaScript files of an image, by their path in the guest.
+// Files returns the JavaScript files of an image, by their path in the guest.
 func Files() map[string]string {
 	return map[string]string{Trusted: "", contract.Preload: preloadText, contract.Typescript: typeScriptText, contract.Rehearsal: Rehearsal}
 }
@@ -79,17 +78,17 @@ var LibrarySources = []string{"node/addon/addon.c", "node/addon/session.c"}
 // Extensions are those that a main file may have.
 var Extensions = []string{".js", ".cjs", ".mjs", ".ts", ".cts", ".mts", ".tsx", ".jsx"}
 
-// IsSource says that a file's extension is one of a main file.
+// IsSource reports whether a file's extension is one of a main file.
 func IsSource(ext string) bool { return slices.Contains(Extensions, ext) }
 
-// HeapArg is the argument with V8's old-space limit for a machine: what is left when
+// HeapArg returns the argument with V8's old-space limit for a machine: what is left when
 // the kernel, Node's own memory and the young generation have theirs. Below it V8
 // collects harder; above it the kernel would kill the process.
 func HeapArg(memoryMB int) string {
 	return fmt.Sprintf("--max-old-space-size=%d", max(memoryMB-contract.HeapReserveMB-memoryMB/contract.HeapReserveShare, contract.HeapLeastMB))
 }
 
-// OutOfMemory says that a program was ended by V8 because its heap was full, by the
+// OutOfMemory reports whether a program was ended by V8 because its heap was full, by the
 // signal that it died of and the end of its standard error.
 func OutOfMemory(signal int, stderr string) bool {
 	const sigabrt = 6
@@ -103,7 +102,7 @@ var missing = regexp.MustCompile(`(?m)^Error(?: \[ERR_MODULE_NOT_FOUND\])?: Cann
 // it, and it is said again in our own words: so it can't be a sentence.
 var specifier = regexp.MustCompile(`^[A-Za-z0-9@._/~+-]{1,214}$`)
 
-// MissingModule is the name of the module that a program ended for want of, by the end
+// MissingModule returns the name of the module that a program ended for want of, by the end
 // of its standard error; "" if it is not why, "a module" if the name is not a usual one.
 func MissingModule(stderr string) string {
 	all := missing.FindAllStringSubmatch(stderr, -1)

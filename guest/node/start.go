@@ -75,7 +75,7 @@ func NeedsProcess(args []string, env map[string]string) string {
 	return slices.Min(names)
 }
 
-// Process is the arguments and the environment of a fresh process.
+// Process returns the arguments and the environment of a fresh process.
 func Process(args []string, env map[string]string) (allArgs, variables []string) {
 	for name := range atStart {
 		value := env[name]
@@ -92,7 +92,7 @@ func Process(args []string, env map[string]string) (allArgs, variables []string)
 	return append(allArgs, args...), append(variables, contract.EnvFresh+"=1")
 }
 
-// heapOptions are those of NODE_OPTIONS that bound the heap: on the command line, where
+// heapOptions returns those of NODE_OPTIONS that bound the heap: on the command line, where
 // the machine's own bound stands, they count more.
 func heapOptions(options string) (found []string) {
 	for _, option := range strings.Fields(options) {
@@ -103,7 +103,7 @@ func heapOptions(options string) (found []string) {
 	return found
 }
 
-// Refused is a readable form of what Node prints when it does not take its arguments.
+// Refused returns a readable form of what Node prints when it does not take its arguments.
 func Refused(words string) string {
 	first, _, _ := strings.Cut(words, "\n")
 	return fmt.Sprintf("Node does not take it: %s", strings.TrimPrefix(first, Program+": "))

@@ -55,8 +55,8 @@ var warm string
 //go:embed warm_data.py
 var warmData string
 
-// WarmFiles are the text of the program that imports what the image data does, if it is that, and modules; none
-// where there is nothing to import.
+// WarmFiles returns the text of the program that imports what the image data does, if it is that, and modules; none if
+// there is nothing to import.
 func WarmFiles(data bool, modules []string) map[string]string {
 	var imports strings.Builder
 	if data {
@@ -74,7 +74,7 @@ func WarmFiles(data bool, modules []string) map[string]string {
 //go:embed figures.py
 var figures string
 
-// DataFiles are the texts of the image, by their path in the guest.
+// DataFiles returns the texts of the image, by their path in the guest.
 func DataFiles() map[string]string {
 	files := Files()
 	maps.Copy(files, WarmFiles(true, nil))

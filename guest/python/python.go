@@ -1,6 +1,5 @@
-// Package python is what the guest has of Python: how it is started, and what of a run only
-// a Python programmer would know. It knows neither images nor machines; unitask hands its
-// values to them.
+// Package python is the guest's part for Python: its start, and details of a run that only a Python programmer would
+// know. It knows neither images nor machines; unitask passes its values to them.
 package python
 
 import (
@@ -12,7 +11,7 @@ import (
 	"github.com/unitask/unitask/guest/system"
 )
 
-// Program is where Python lies in the guest: Debian's, with which its library is found. In it, and in the folders,
+// Program is where Python is in the guest: Debian's, with which its library is found. In it, and in the folders,
 // VERSION stands for Python's (image.At).
 const Program = "/usr/bin/pythonVERSION"
 
@@ -61,7 +60,7 @@ var Args = []string{"python3", contract.MainLink}
 // Env is the environment that Python is started in; the code sees its own.
 var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir, "LANG=" + contract.Locale, "LD_PRELOAD=" + Library}
 
-// Files are the texts of an image, by their path in the guest.
+// Files returns the texts of an image, by their path in the guest.
 func Files() map[string]string { return map[string]string{contract.Trusted: "", Installed + "/": ""} }
 
 // Installed is the folder that Debian's Python searches for what was installed beside its own packages.
@@ -104,7 +103,7 @@ var (
 // missing is what Python prints when it ends for want of a module.
 var missing = regexp.MustCompile(`(?m)^(?:ModuleNotFoundError|ImportError): No module named '([A-Za-z0-9._]{1,214})'`)
 
-// MissingModule is the name of the module that a program ended for want of, by the end
+// MissingModule returns the name of the module that a program ended for want of, by the end
 // of its standard error; "" if it is not why.
 func MissingModule(stderr string) string {
 	all := missing.FindAllStringSubmatch(stderr, -1)

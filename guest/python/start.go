@@ -38,19 +38,19 @@ func NeedsProcess(_ []string, env map[string]string) string {
 	return slices.Min(names)
 }
 
-// Process is the arguments and the environment of a fresh process: it waits for its start
+// Process returns the arguments and the environment of a fresh process: it waits for its start
 // before it is Python, and has all it needs from that.
 func Process([]string, map[string]string) (args, variables []string) {
 	return nil, []string{contract.EnvFresh + "=1"}
 }
 
-// Refused is a readable form of what a fresh process prints that does not come to its start.
+// Refused returns a readable form of what a fresh process prints that does not come to its start.
 func Refused(words string) string {
 	first, _, _ := strings.Cut(words, "\n")
 	return "Python does not start with it: " + strings.TrimSpace(first)
 }
 
-// OutOfMemory says that a program ended for want of memory: a MemoryError is an exception
+// OutOfMemory reports whether a program ended for want of memory: a MemoryError is an exception
 // like others, of a size that no machine has, and what needs more than the machine's is
 // ended by the kernel.
 func OutOfMemory(int, string) bool { return false }

@@ -1,5 +1,5 @@
-// Package shell is what the guest has of bash and the tools that scripts use. It knows neither
-// images nor machines; unitask hands its values to them.
+// Package shell is the guest's part for bash and the tools that scripts use. It knows neither images nor machines;
+// unitask passes its values to them.
 package shell
 
 import (
@@ -40,7 +40,7 @@ var Args = []string{"start"}
 // Env is the environment that it is started in; the code sees its own.
 var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir, "LANG=" + contract.Locale}
 
-// Files are the texts of an image, by their path in the guest.
+// Files returns the texts of an image, by their path in the guest.
 func Files() map[string]string { return map[string]string{contract.Trusted: ""} }
 
 // Rehearsal is the throw-away program.
@@ -62,13 +62,13 @@ func CheckArg(string) error { return errors.New("is for JavaScript only") }
 // NeedsProcess is "": every run has a process of its own.
 func NeedsProcess([]string, map[string]string) string { return "" }
 
-// Process is the arguments and the environment of a fresh process.
+// Process returns the arguments and the environment of a fresh process.
 func Process(args []string, _ map[string]string) (allArgs, variables []string) { return args, nil }
 
-// Refused is a readable form of what is printed when it does not take its arguments.
+// Refused returns a readable form of what is printed when it does not take its arguments.
 func Refused(words string) string { return "Bash does not take it: " + words }
 
-// OutOfMemory says that a program ended for want of memory: only the kernel can say so.
+// OutOfMemory reports whether a program ended for want of memory: only the kernel can say so.
 func OutOfMemory(int, string) bool { return false }
 
 // MissingModule is "": a shell has none.

@@ -14,8 +14,8 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// State is what a client knows of its program, taken while that holds its output: what a client of
-// another process goes on from (Restore).
+// State is what a client knows of its program, taken while that holds its output: what a client of another process
+// continues from (Restore).
 type State struct {
 	Next         uint32             `json:"next"` // the number of the last command
 	Commands     []CommandState     `json:"commands,omitempty"`
@@ -56,9 +56,9 @@ func (c *Client) State(list []*Interpreter) State {
 	return st
 }
 
-// Restore returns a client for a machine that goes on from where a state was taken, with the
-// interpreters of the state. The other commands run on there, and nobody has what they print;
-// connections that were forwarded are cut. GoOn gives the client its way to the program.
+// Restore returns a client for a machine that continues from where a state was taken, with the interpreters of the
+// state. The other commands run on there, and nobody has what they print; connections that were forwarded are cut. GoOn
+// gives the client its way to the program.
 func Restore(st State) (*Client, []*Interpreter) {
 	c := New(nil)
 	c.next = st.Next
@@ -93,8 +93,8 @@ const renewing = "fork"
 // RenewPatience bounds how long an interpreter may take to renew what it keeps.
 const RenewPatience = 10 * time.Second
 
-// Renew gives the interpreter of a fork random numbers of its own: the generators that its process keeps are
-// seeded anew. One that does not answer is killed, since it would go on with those of the others.
+// Renew gives the interpreter of a fork random numbers of its own: the generators that its process keeps are seeded
+// anew. One that does not answer is killed, since it would continue with those of the others.
 func (in *Interpreter) Renew(ctx context.Context) error {
 	seed := make([]byte, contract.EntropySize)
 	if _, err := rand.Read(seed); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// errWindow says that the guest sent more than it was allowed to.
+// errWindow means that the guest sent more than it was allowed to.
 var errWindow = errors.New("the machine's end of a forwarded connection sent more than was asked for")
 
 // window is what the guest has sent and the client has not taken: contract.ForwardWindow bytes at most.
@@ -56,10 +56,9 @@ func (w *window) give(units int) {
 	w.room += units * contract.ForwardUnit
 }
 
-// Connect carries a client's connection to a TCP port of the machine, until one of them has ended it or
-// ctx ends, and closes it: by a reset unless the machine's end was an orderly one. use is called before
-// anything is sent to the machine, which is needed until what it returns is called. The error is a syscall.Errno where
-// nothing listens there.
+// Connect carries a client's connection to a TCP port of the machine, until one of them has ended it or ctx ends, and
+// closes it: by a reset unless the machine's end was an orderly one. use is called before anything is sent to the
+// machine, which is needed until what it returns is called. The error is a syscall.Errno if nothing listens there.
 func (c *Client) Connect(ctx context.Context, port uint16, conn *net.TCPConn, use func() (done func(), err error)) error {
 	err := c.connect(ctx, port, conn, use)
 	if err != nil {

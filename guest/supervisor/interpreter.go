@@ -27,7 +27,7 @@ import (
 type Language struct {
 	Name   string
 	Driver string   // the driver's text
-	Path   string   // where it lies in the guest
+	Path   string   // where it is in the guest
 	Args   []string // the command; the driver's path is among them, or in Env
 	Env    []string // beside that of the session
 	// Without are variables of the session that the interpreter is not started with. Steps may set them.
@@ -124,7 +124,7 @@ func (s *swapped) swap(to io.Writer) {
 	}
 }
 
-// waiting is a copy of what is kept, and how many bytes were not.
+// waiting returns a copy of what is kept, and how many bytes were not.
 func (s *swapped) waiting() (kept []byte, lost int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -267,7 +267,7 @@ func (in *Interpreter) kill() {
 	}
 }
 
-// Ended says that the interpreter has.
+// Ended reports whether the interpreter has.
 func (in *Interpreter) Ended() bool {
 	select {
 	case <-in.cmd.Done():

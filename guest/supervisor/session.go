@@ -65,7 +65,7 @@ type Client struct {
 	out atomic.Bool // the program has said that something is in /out
 
 	in  []byte   // of the frame that comes
-	cut []uint32 // commands that are killed when the program goes on
+	cut []uint32 // commands that are killed when the program continues
 }
 
 // New returns a client that writes to the program's standard input.
@@ -73,13 +73,13 @@ func New(to io.Writer) *Client {
 	return &Client{to: to, sending: make(chan struct{}, 1), commands: map[uint32]*Command{}, gone: make(chan struct{})}
 }
 
-// Out says whether something was in /out when a step or a command has ended since it was asked last.
+// Out reports whether something was in /out when a step or a command has ended since it was asked last.
 func (c *Client) Out() bool { return c.out.Swap(false) }
 
-// ErrOver says that the session's program has ended.
+// ErrOver means that the session's program has ended.
 var ErrOver = errors.New("the session has ended")
 
-// BusyError says that a session runs as many commands as it may.
+// BusyError means that a session runs as many commands as it may.
 type BusyError struct{}
 
 func (*BusyError) Error() string {
@@ -115,7 +115,7 @@ type Command struct {
 	err   error // it did not start, or its session ended
 }
 
-// StartError says that a command did not start.
+// StartError means that a command did not start.
 type StartError struct {
 	Name string
 	Err  syscall.Errno

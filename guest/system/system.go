@@ -1,5 +1,6 @@
-// Package system is what the images of Node, Python and Bash have of a usual Debian system, beside their language:
-// the libraries that compiled packages expect, a locale, and the commands that scripts call. It knows no language.
+// Package system lists the parts of a usual Debian system in the images of Node, Python and Bash, beside their
+// language: the libraries that compiled packages expect, a locale, and the commands that scripts call. It knows no
+// language.
 package system
 
 // Libraries are the vendored parts with what a wheel may expect of the system: the list that the manylinux policies

@@ -395,7 +395,7 @@ func quantile(d []time.Duration, percent int) time.Duration {
 	return s[min(len(s)*percent/100, len(s)-1)]
 }
 
-// machine is the command line that both kernels have.
+// machine returns the command line that both kernels have.
 func machine(qemu, options, disk, kernel string) []string {
 	return []string{qemu, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-accel", "tcg,tb-size=128", "-cpu", "max", "-m", "512",
 		"-M", "microvm,rtc=on,isa-serial=on," + options, "-global", "virtio-mmio.force-legacy=false",

@@ -10,7 +10,7 @@ import (
 	"github.com/unitask/unitask/internal/offspring"
 )
 
-// memoryOfQEMUs is the proportional memory of our QEMUs, and that of the largest, in MiB.
+// memoryOfQEMUs returns the proportional memory of our QEMUs, and that of the largest, in MiB.
 func memoryOfQEMUs() (all, most int) {
 	for _, p := range offspring.All() {
 		if !strings.HasPrefix(p.Name, "qemu-system") {

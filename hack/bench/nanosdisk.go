@@ -61,7 +61,7 @@ func nanosDisk(im *image.Image, disk string) error {
 	return fresh.Close()
 }
 
-// lastPartition is where the root file system is, in bytes.
+// lastPartition returns where the root file system is, in bytes.
 func lastPartition(disk backend.File) (start, size int64, err error) {
 	table, err := mbr.Read(disk, 512, 512)
 	if err != nil {

@@ -93,7 +93,7 @@ func newOrigin() *origin {
 
 func (o *origin) close() { o.plain.Close(); o.secure.Close() }
 
-// request is the program as a run.
+// request returns the program as a run.
 func (s *suite) request(p *program, kernel image.Kernel, o *origin) unitask.Request {
 	req := unitask.Request{Code: string(p.code), Path: "/work/" + p.name, Kernel: kernel, Env: map[string]string{}}
 	if p.net {

@@ -120,7 +120,7 @@ func begin() (port, reference string, err error) {
 	return strconv.Itoa(at), strconv.Itoa(origin.Addr().(*net.TCPAddr).Port), nil
 }
 
-// certificate is the server's behind the broker.
+// certificate returns the server's behind the broker.
 func certificate() (cert tls.Certificate, roots *x509.CertPool, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

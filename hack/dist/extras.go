@@ -67,7 +67,7 @@ type component struct {
 	Ref     string `json:"bom-ref"`
 }
 
-// bom is the bill of materials of a program: the modules that the Go tool has written into
+// bom returns the bill of materials of a program: the modules that the Go tool has written into
 // it, and the Go release.
 func bom(program, version string) (any, error) {
 	info, err := buildinfo.ReadFile(program)

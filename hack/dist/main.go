@@ -149,7 +149,7 @@ func dist(version, out, only string) error {
 	return errors.Join(err, sums(out))
 }
 
-// manifest is a bundle's.
+// manifest returns a bundle's.
 func manifest(version, system string) map[string]any {
 	return map[string]any{
 		"manifest_version": "0.3", "name": "unitask", "display_name": "unitask", "version": version, "description": description,

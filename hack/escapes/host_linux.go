@@ -60,7 +60,7 @@ func (h *host) open() error {
 	return nil
 }
 
-// state is what of the host must be the same afterwards.
+// state returns what of the host must be the same afterwards.
 func (h *host) state() (map[string]string, error) {
 	s := map[string]string{}
 	for _, file := range []string{"/etc/passwd", "/etc/shadow", "/etc/group", "/etc/hosts", "/etc/resolv.conf", "/proc/mounts", "/proc/sys/kernel/hostname"} {
@@ -181,7 +181,7 @@ func (h *host) recorded(id string, through func(string, ...any)) error {
 	return nil
 }
 
-// children are the names of processes that came from us, by their ids; those that have ended are taken in.
+// children returns the names of processes that came from us, by their ids; those that have ended are taken in.
 func children() map[int]string {
 	for {
 		if pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil); pid <= 0 || err != nil {
@@ -194,7 +194,7 @@ func children() map[int]string {
 	}
 }
 
-// peakMB is the most memory, in MiB, that all processes that came from us had together.
+// peakMB returns the most memory, in MiB, that all processes that came from us had together.
 func peakMB(ended chan struct{}) (most int) {
 	tick := time.NewTicker(sampling)
 	defer tick.Stop()

@@ -111,8 +111,8 @@ type options struct {
 	node                 string // the vendored binary
 }
 
-// withRuntime calls f with a runtime on the home's parts. Its own home lies beside the results, for the packages
-// that are installed once; its records are removed.
+// withRuntime calls f with a runtime on the home's parts. Its own home is beside the results, for the packages that are
+// installed once; its records are removed.
 func withRuntime(results string, f func(*unitask.Runtime, string) error) error {
 	base, err := unitask.DefaultHome()
 	if err != nil {

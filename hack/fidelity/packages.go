@@ -128,7 +128,7 @@ var redis = server{binary: "redis-server", from: "redis-server", start: func(ctx
 	return cmd, nil
 }}
 
-// find is where the server's program is; "" where it is not.
+// find returns where the server's program is; "" if it is not.
 func (s *server) find() string {
 	if name, err := exec.LookPath(s.binary); err == nil {
 		return name

@@ -66,7 +66,7 @@ type pythonSuite struct {
 	request      func(name string) unitask.Request
 }
 
-// outside are files of CPython's whose tests lie in other packages than test.
+// outside are files of CPython's whose tests are in other packages than test.
 var outside = []string{"test_ctypes", "test_unittest"}
 
 // cpython are CPython's own tests, by the files and folders of its package test.
@@ -93,7 +93,7 @@ func cpython(o options) *pythonSuite {
 	return s
 }
 
-// dataTests are those of numpy and pandas, by their files, in turn.
+// dataTests returns those of numpy and pandas, by their files, in turn.
 func dataTests(o options) *pythonSuite {
 	s := &pythonSuite{suite: suite{options: o, done: map[string]map[string]result{}}, what: "numpy's and pandas' tests", runner: pytestRunner, limit: dataLimit}
 	s.args = func(name string) []string { return []string{s.tests, name} }
@@ -123,7 +123,7 @@ func dataTests(o options) *pythonSuite {
 	return s
 }
 
-// files are those of a package's tests, in the order of the draw.
+// files returns those of a package's tests, in the order of the draw.
 func (s *pythonSuite) files(from string) (names []string, err error) {
 	err = filepath.WalkDir(filepath.Join(s.tests, from), func(name string, d fs.DirEntry, err error) error {
 		if ok, _ := filepath.Match("test_*.py", filepath.Base(name)); ok && strings.Contains(name, "/tests/") {
@@ -205,7 +205,7 @@ func (s *pythonSuite) again(ctx context.Context, names []string) error {
 	return nil
 }
 
-// program is where Python lies on the host and in the guest, which have the same version.
+// program returns where Python is on the host and in the guest, which have the same version.
 func (s *pythonSuite) program() (string, error) {
 	p, err := s.rt.Images().Part(image.HostArch(), python.Parts[0])
 	if err != nil {

@@ -117,7 +117,7 @@ func (s *suite) again(ctx context.Context, names []string) error {
 	return nil
 }
 
-// candidates are the tests to draw from, in the order of the draw: single files that
+// candidates returns the tests to draw from, in the order of the draw: single files that
 // need no flags of Node's and no environment of their own.
 func (s *suite) candidates() ([]string, error) {
 	var names []string
@@ -357,7 +357,7 @@ func errorText(err error) string {
 // An error's own line among what a failed test prints.
 var errorLine = regexp.MustCompile(`(?m)^\s*(?:\[?(?:Uncaught )?[A-Za-z]*(?:Error|Exception)\b.*|Mismatched .*|.*assert.*|error: .*)$`)
 
-// why is the one line of what a test printed that says most.
+// why returns the one line of what a test printed that says most.
 func why(texts ...string) string {
 	for _, text := range texts {
 		if m := errorLine.FindString(text); m != "" {

@@ -144,7 +144,7 @@ func (f *load) network() error {
 	return nil
 }
 
-// note notes a mark, and says so: a run goes on when it is noted.
+// note notes a mark, and says so: a run continues when it is noted.
 func (f *load) note(c net.Conn) {
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(time.Minute))

@@ -85,7 +85,7 @@ func (f *load) start(host int, command []string, env ...string) (*member, error)
 			return nil, err
 		}
 	}
-	return m, in.Close() // it may go on
+	return m, in.Close() // it may continue
 }
 
 // inside is the beginning of a member: it waits for its network, and becomes the command.
@@ -168,7 +168,7 @@ func patiently(do func() error) error {
 	}
 }
 
-// left is what should not be there any more: machines, and what workers had in folders for a while.
+// left returns what should not be there any more: machines, and what workers had in folders for a while.
 func (f *load) left() (list []string) {
 	for late := time.Now().Add(20 * time.Second); ; time.Sleep(200 * time.Millisecond) {
 		list = nil

@@ -1,5 +1,5 @@
 // Command packages installs and imports packages of PyPI and npm, one by one, in real machines, and says which fail, by
-// name and reason. What has been tried is kept, so that a run goes on where an earlier one was stopped.
+// name and reason. What has been tried is kept, so that a run continues where an earlier one was stopped.
 //
 //	go run ./hack/packages                       all of list.txt, and the table of docs/fidelity.md
 //	go run ./hack/packages -only 'pip:(numpy|pandas)$' -again
@@ -99,7 +99,7 @@ func try(ctx context.Context, rt *unitask.Runtime, i item) outcome {
 	return o
 }
 
-// errorLine is the line of a trace that says what happened: Python's last one, Node's first that names an error.
+// errorLine returns the line of a trace that says what happened: Python's last one, Node's first that names an error.
 func errorLine(stderr string) string {
 	lines := strings.Split(strings.TrimSpace(stderr), "\n")
 	for _, l := range lines {
@@ -177,7 +177,7 @@ func run(ctx context.Context, results, only string, again bool, atMost time.Dura
 	return write(all, tried)
 }
 
-// open is a runtime whose home has the user's parts and images, and packages of its own.
+// open returns a runtime whose home has the user's parts and images, and packages of its own.
 func open(results string) (*unitask.Runtime, func(), error) {
 	base, err := unitask.DefaultHome()
 	if err != nil {
@@ -204,7 +204,7 @@ func open(results string) (*unitask.Runtime, func(), error) {
 	return rt, func() { rt.Close(); os.RemoveAll(home) }, nil
 }
 
-// read is what earlier runs have tried; the last one of a package counts.
+// read returns what earlier runs have tried; the last one of a package counts.
 func read(results string) (map[string]outcome, error) {
 	tried := map[string]outcome{}
 	f, err := os.Open(results)
@@ -273,7 +273,7 @@ func table(all []item, tried map[string]outcome) string {
 // addresses are of registries and of what packages fetch from: the page names none.
 var addresses = regexp.MustCompile(`https?://[^\s;,)'"]*[^\s;,)'":]`)
 
-// cell is a reason as a cell of the table.
+// cell returns a reason as a cell of the table.
 func cell(reason string) string {
 	reason = addresses.ReplaceAllString(reason, "…")
 	if _, after, ok := strings.Cut(reason, "can't be installed from …: "); ok {

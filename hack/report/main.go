@@ -168,7 +168,7 @@ func (r *report) again(flags []string, stderr io.Writer, plain func(string)) (ba
 	return false, nil
 }
 
-// withoutPackages is a command line without the packages at its end.
+// withoutPackages returns a command line without the packages at its end.
 func withoutPackages(flags []string) []string {
 	n := len(flags)
 	for n > 0 && strings.HasPrefix(flags[n-1], ".") {
@@ -247,7 +247,7 @@ func verdict(said string) string {
 	return ""
 }
 
-// reason is what a test said, without the lines that go test adds.
+// reason returns what a test said, without the lines that go test adds.
 func reason(said string) string {
 	var text []string
 	for line := range strings.Lines(said) {

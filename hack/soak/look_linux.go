@@ -24,10 +24,10 @@ func (s *soak) killOne(name string) {
 	}
 }
 
-// daemon is the pool's daemon, 0 where there is none.
+// daemon returns the pool's daemon, 0 if there is none.
 func daemon() int { return serving("pool\x00serve") }
 
-// serving is the process with a command line, 0 where there is none.
+// serving returns the process with a command line, 0 if there is none.
 func serving(line string) int {
 	for _, p := range offspring.All() {
 		if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID)); err == nil && bytes.Contains(text, []byte(line)) {

@@ -33,9 +33,9 @@ import (
 
 const (
 	patience   = 2 * time.Minute         // for a run: what takes longer hangs
-	settling   = 40 * time.Second        // for processes to go: making a template goes on behind a run
+	settling   = 40 * time.Second        // for processes to go: making a template continues behind a run
 	between    = 50                      // runs from one look at everything to the next
-	killWithin = 1500 * time.Millisecond // a run's start and its code lie in this
+	killWithin = 1500 * time.Millisecond // a run's start and its code are in this
 	runsSize   = 256 << 20               // bytes of the disk for records
 	pausedSize = 1 << 30                 // and of that for paused sessions
 	moreFiles  = 24                      // descriptors that the daemon may have beyond those it had: machines in the making

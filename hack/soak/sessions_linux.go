@@ -47,7 +47,7 @@ var sessionKinds = []kind{
 	})},
 	{"the holder is ended", 4, session(func(o *open) { o.s.stopHolder(syscall.SIGTERM) })},
 	{"the holder is killed while it pauses", 4, session(func(o *open) {
-		o.ok("session", "pause", o.id) // from where it goes on, if the second one does not come to its end
+		o.ok("session", "pause", o.id) // from where it continues, if the second one does not come to its end
 		o.ok("session", "exec", o.id, "--", "true")
 		o.meanwhile(func(*exec.Cmd) { o.s.stopHolder(syscall.SIGKILL) }, "session", "pause", o.id)
 		o.s.waitHolder()
@@ -243,7 +243,7 @@ func (o *open) files() {
 	}
 }
 
-// fullDisk pauses it where there is no room: it goes on.
+// fullDisk pauses it where there is no room: it continues.
 func (o *open) fullDisk() {
 	if !o.s.full {
 		return
@@ -270,7 +270,7 @@ func (o *open) fullDisk() {
 	}
 }
 
-// holder is the process that holds sessions, 0 where there is none.
+// holder returns the process that holds sessions, 0 if there is none.
 func holder() int { return serving("session\x00serve") }
 
 // stopHolder sends it a signal, and waits until it is gone.

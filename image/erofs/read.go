@@ -36,7 +36,7 @@ type reader struct {
 	list []Info
 }
 
-// Is says that a disk has such a filesystem.
+// Is reports whether a disk has such a filesystem.
 func Is(r io.ReaderAt) bool {
 	var m [4]byte
 	_, err := r.ReadAt(m[:], superOffset)

@@ -1,10 +1,9 @@
-// Package erofs writes the Linux kernel's filesystem of that name, for disks that are never written again: files
-// are on it as they are, or compressed by LZ4, each as it is said of it. It reads back what such a disk has, but not
-// the compressed contents.
+// Package erofs writes the Linux kernel's filesystem of that name, for read-only disks. An entry says whether its file
+// is compressed by LZ4. The package reads such a disk back, except compressed contents.
 //
-// What is written is what Linux from 5.13 on reads (Documentation/filesystems/erofs.rst, fs/erofs/erofs_fs.h), and the
-// same entries give the same bytes. Owners are root, all times the same, and there are no hard links, devices and
-// extended attributes.
+// Linux from 5.13 on reads the format (Documentation/filesystems/erofs.rst, fs/erofs/erofs_fs.h), and the same entries
+// give the same bytes. All files belong to root and have one time; there are no hard links, devices or extended
+// attributes.
 package erofs
 
 import (
@@ -35,7 +34,7 @@ const (
 	// extentSize is how much of a file is compressed at once, and so has to be unpacked for any byte of it. LZ4
 	// looks back no further.
 	extentSize = 64 << 10
-	// maxTail is up to which size a file's last block lies behind its inode, and takes no block.
+	// maxTail is up to which size a file's last block is behind its inode, and takes no block.
 	maxTail = 2048
 	// buildTime is all files' time of change, 1980-01-02: what is packed into a ZIP archive can't be older.
 	buildTime = 315619200
@@ -186,7 +185,7 @@ func link(entries []Entry) (*inode, []*inode, error) {
 	return root, all, nil
 }
 
-// content writes a file's content, but for a tail that will lie behind its inode.
+// content writes a file's content, but for a tail that will be behind its inode.
 func (w *writer) content(n *inode) error {
 	r, size, err := n.Open()
 	if err != nil {
@@ -290,7 +289,7 @@ func (w *writer) compressed(n *inode, r io.Reader) error {
 	return nil
 }
 
-// place says where inodes are, with what lies behind them, and returns what they take.
+// place says where inodes are, with what is behind them, and returns what they take.
 func place(all []*inode) int64 {
 	at := int64(inodeSize) // there is no inode 0
 	for _, n := range all {
@@ -305,10 +304,10 @@ func place(all []*inode) int64 {
 	return at
 }
 
-// number is what an inode is known by.
+// number returns what an inode is known by.
 func (n *inode) number() uint64 { return uint64(n.at / inodeSize) }
 
-// mode is an inode's as the kernel has it.
+// mode returns an inode's as the kernel has it.
 func (n *inode) mode() uint16 {
 	kind := uint16(0o100000)
 	switch n.Mode.Type() {
@@ -320,7 +319,7 @@ func (n *inode) mode() uint16 {
 	return kind | uint16(n.Mode.Perm())
 }
 
-// put writes an inode and what lies behind it.
+// put writes an inode and what is behind it.
 func (n *inode) put(to []byte, ino uint32) {
 	le.PutUint16(to[0:], n.layout<<1)
 	le.PutUint16(to[4:], n.mode())
@@ -373,7 +372,7 @@ func folderSize(n *inode) (int64, error) {
 	return size, err
 }
 
-// folder writes a folder's content: blocks, and a tail that will lie behind its inode.
+// folder writes a folder's content: blocks, and a tail that will be behind its inode.
 func (w *writer) folder(n *inode) error {
 	list, size, err := listing(n)
 	if err != nil {
@@ -406,8 +405,8 @@ func (w *writer) folder(n *inode) error {
 	return err
 }
 
-// superblock is the first block. The configuration of LZ4 follows the superblock in it: how far it looks back, which is
-// the default, and how many blocks an extent has at most.
+// superblock returns the first block. The configuration of LZ4 follows the superblock in it: how far it looks back,
+// which is the default, and how many blocks an extent has at most.
 func superblock(metadata, total uint32, root uint64, inodes int) []byte {
 	block := make([]byte, blockSize)
 	s := block[superOffset:]

@@ -21,7 +21,7 @@ type Layer struct {
 	Open   func() (io.ReadCloser, error)
 }
 
-// Derive is an image with the files of a disk that Write has written, and layers over them. Its digest is made
+// Derive returns an image with the files of a disk that Write has written, and layers over them. Its digest is made
 // of all that it is made of; base is that of the disk's image.
 func Derive(base string, disk io.ReaderAt, arch string, config Config, layers ...Layer) (*Image, error) {
 	made := struct {

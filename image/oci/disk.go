@@ -401,7 +401,7 @@ const uuid = "unitask-oci-root"
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// sum is a checksum as ext4 has them, without the last step of crc32.Update's.
+// sum returns a checksum as ext4 has them, without the last step of crc32.Update's.
 func sum(seed uint32, data []byte) uint32 { return ^crc32.Update(^seed, castagnoli, data) }
 
 // seal gives an inode its checksum, which the kernel does not ask for, but other readers do.
@@ -428,7 +428,7 @@ func extents(to []byte, e extent, room uint16) {
 	le.PutUint16(to[4:], room)
 }
 
-// stamp is a time as inodes have it: seconds, and two more bits of them beside the nanoseconds.
+// stamp returns a time as inodes have it: seconds, and two more bits of them beside the nanoseconds.
 func stamp(t time.Time) (sec, extra uint32) {
 	s := min(max(t.Unix(), -1<<31), 3<<32+1<<31-1)
 	epoch := (s - int64(int32(s))) >> 32

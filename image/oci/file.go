@@ -188,7 +188,7 @@ func readText(b box, name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(r, maxText))
 }
 
-// blobPath is where a layout has what is of a digest.
+// blobPath returns where a layout has what is of a digest.
 func blobPath(h v1.Hash) (string, error) {
 	if h.Algorithm != "sha256" || len(h.Hex) != 2*sha256.Size {
 		return "", fmt.Errorf("a digest like %.80q: only sha256 is read", h)

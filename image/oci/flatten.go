@@ -450,7 +450,7 @@ func (x *flattening) takeAway(parent []string, name, rest string) error {
 	return nil
 }
 
-// linked is the file that a hard link names.
+// linked returns the file that a hard link names.
 func (x *flattening) linked(name string) (*node, error) {
 	names, err := words(name)
 	if err != nil {
@@ -471,7 +471,7 @@ func (x *flattening) linked(name string) (*node, error) {
 	return nil, fmt.Errorf("a link to %.200q, which is no file of the image", name)
 }
 
-// file is the beginning of a file of the image as it is at the end, by whatever links lead to it; nil where there is
+// file returns the beginning of a file of the image as it is at the end, by whatever links lead to it; nil if there is
 // none. What the layers have is on the disk by then.
 func (x *flattening) file(from io.ReaderAt, names ...string) ([]byte, error) {
 	for range maxHops {

@@ -1,6 +1,5 @@
-// Package oci reads container images, from registries and from files, and writes their files
-// as a disk that a linux kernel mounts. It starts nothing, keeps nothing, and trusts nothing of an
-// image but its digest.
+// Package oci reads container images, from registries and from files, and writes their files as a disk that a linux
+// kernel mounts. It starts nothing, keeps nothing, and trusts only an image's digest.
 package oci
 
 import (
@@ -276,7 +275,7 @@ func (im *Image) Owner() (Owner, error) {
 // maxGroups bounds those of a user.
 const maxGroups = 64
 
-// records are the lines of a file like /etc/passwd that have that many fields.
+// records returns the lines of a file like /etc/passwd that have that many fields.
 func records(text []byte, fields int) func(func([]string) bool) {
 	return func(yield func([]string) bool) {
 		for line := range strings.Lines(string(text)) {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// ErrCut says that a layer ends before its last entry.
+// ErrCut means that a layer ends before its last entry.
 var ErrCut = errors.New("the machine has not sent all that was changed: its memory may have been full")
 
 // LayerTime is the time of a layer's files where that of its making means nothing: it has the same digest whenever
@@ -75,7 +75,7 @@ func CopyLayer(ctx context.Context, to io.Writer, from io.Reader, limits Limits,
 	return "sha256:" + hex.EncodeToString(sum.Sum(nil)), entries, nil
 }
 
-// layerEntry is the path of a layer's entry, and whether the image gets it.
+// layerEntry returns the path of a layer's entry, and whether the image gets it.
 func layerEntry(h *tar.Header, without []string) (name string, kept bool, err error) {
 	list, err := words(h.Name)
 	if err != nil {

@@ -170,7 +170,7 @@ var knownCodes = []transport.ErrorCode{transport.BlobUnknownErrorCode, transport
 	transport.NameInvalidErrorCode, transport.NameUnknownErrorCode, transport.SizeInvalidErrorCode, transport.UnauthorizedErrorCode, transport.DeniedErrorCode,
 	transport.UnsupportedErrorCode, transport.TooManyRequestsErrorCode}
 
-// codesOf are a registry's own codes, those that the specification knows.
+// codesOf returns a registry's own codes, those that the specification knows.
 func codesOf(refused *transport.Error) string {
 	var codes []string
 	for _, e := range refused.Errors {

@@ -26,7 +26,7 @@ func (b *builder) count(depth int) error {
 	return nil
 }
 
-// public is an item as a Value.
+// public returns an item as a Value.
 func (b *builder) public(v item, depth int) (Value, error) {
 	if err := b.count(depth); err != nil {
 		return nil, err

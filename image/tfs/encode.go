@@ -121,7 +121,7 @@ func (e *encoder) value(v Value) error {
 	return nil
 }
 
-// tuple is a node as the log has it.
+// tuple returns a node as the log has it.
 func (n *node) tuple() Tuple {
 	switch n.mode {
 	case fs.ModeDir:

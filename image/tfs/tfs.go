@@ -1,5 +1,5 @@
-// Package tfs writes and reads TFS, the filesystem of the Nanos unikernel, as a
-// go-diskfs filesystem. It knows the format and nothing of kernels or machines.
+// Package tfs writes and reads TFS, the filesystem of the Nanos unikernel, as a go-diskfs filesystem. It knows only the
+// format, not kernels or machines.
 //
 // # The format
 //
@@ -167,16 +167,16 @@ func newFolder(name string) *node {
 	return &node{name: name, mode: fs.ModeDir, children: map[string]*node{}}
 }
 
-// Attributes are the root tuple's pairs beside its children.
+// Attributes returns the root tuple's pairs beside its children.
 func (f *FileSystem) Attributes() Tuple { return f.params.Attributes }
 
-// UUID is the filesystem's identifier.
+// UUID returns the filesystem's identifier.
 func (f *FileSystem) UUID() [16]byte { return f.params.UUID }
 
 // Type is TFS's own number.
 func (f *FileSystem) Type() filesystem.Type { return Type }
 
-// Label is the volume's label.
+// Label returns the volume's label.
 func (f *FileSystem) Label() string { return f.params.Label }
 
 // SetLabel changes the label of a filesystem that is being written.
@@ -315,7 +315,7 @@ func (f *FileSystem) ReadDir(name string) ([]fs.DirEntry, error) {
 	return n.entries(), nil
 }
 
-// entries are a folder's nodes by name.
+// entries returns a folder's nodes by name.
 func (n *node) entries() []fs.DirEntry {
 	var list []fs.DirEntry
 	for _, c := range n.sorted() {

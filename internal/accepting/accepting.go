@@ -1,5 +1,5 @@
-// Package accepting takes connections from a listener for as long as that is open: a host that
-// has no descriptor left for one, for a moment, is no reason to take none any more.
+// Package accepting takes connections from a listener until it is closed. It continues when the host has no free
+// descriptor for a moment.
 package accepting
 
 import (

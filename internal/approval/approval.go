@@ -1,5 +1,5 @@
-// Package approval asks somebody when a run's code connects to what its policy asks about. The machine stands still
-// until there is an answer: from who has started the run, or from another process of the same user, over a socket in
+// Package approval asks somebody when a run's code makes a connection that its policy asks about. The machine stands
+// still until there is an answer: from the run's starter, or from another process of the same user, over a socket in
 // the run's folder. The same socket takes changes of the policy.
 package approval
 
@@ -25,7 +25,7 @@ import (
 // maxAskedRequest bounds the request in a question.
 const maxAskedRequest = 200
 
-// askedRequest is a question's request without secrets, and bounded: one that was cut says so.
+// askedRequest returns a question's request without secrets, and bounded: one that was cut says so.
 func askedRequest(redactor *record.Redactor, about netstack.Question) string {
 	if about.Method == "" {
 		return ""
@@ -77,7 +77,7 @@ type Config struct {
 	Live     *egress.LiveRules
 	Granted  policy.Effective
 	Upstream netstack.Upstream
-	// Keep stores all changes where the run is a session, which goes on after a pause. It may be nil.
+	// Keep stores all changes where the run is a session, which continues after a pause. It may be nil.
 	Keep func([]run.PolicyChange) error
 	// Wait is how long somebody has to answer.
 	Wait time.Duration
@@ -142,7 +142,7 @@ func (a *Asker) Over(m Machine) {
 	}
 }
 
-// Denied is a hint at the first question that was not answered with yes, "" if there is none.
+// Denied returns a hint at the first question that was not answered with yes, "" if there is none.
 func (a *Asker) Denied() string {
 	if a == nil {
 		return ""
@@ -168,7 +168,7 @@ func (a *Asker) Ask(ctx context.Context, about netstack.Question) netstack.Answe
 	done := run.Approval{Host: about.Target(), Request: askedRequest(a.Redactor, about), Verdict: run.Deny}
 	begin := time.Now()
 	clock, release, err := a.Hold(ctx)
-	if err != nil { // the session is about to be paused: it connects again when it goes on
+	if err != nil { // the session is about to be paused: it connects again when it continues
 		return netstack.Answer{Why: "the session is paused or forked"}
 	}
 	defer release()
@@ -243,7 +243,7 @@ func (a *Asker) before(about netstack.Question) (netstack.Answer, bool) {
 	return said, true
 }
 
-// attended says that somebody who asks for a run by it may answer for good.
+// attended reports whether somebody who asks for a run by it may answer for good.
 func attended(via record.Via) bool { return via == run.ViaCLI || via == run.ViaAPI }
 
 // put has a question open until somebody answers it, or its time is over.

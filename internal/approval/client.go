@@ -20,7 +20,7 @@ type Client struct {
 	Records *record.Store
 }
 
-// Questions are those that runs of this user, in this home, ask now.
+// Questions returns those that runs of this user, in this home, ask now.
 func (c *Client) Questions(ctx context.Context) ([]run.Question, error) {
 	sockets, err := filepath.Glob(filepath.Join(c.Records.Dir(), "*", controlSocket))
 	if err != nil {
@@ -36,8 +36,8 @@ func (c *Client) Questions(ctx context.Context) ([]run.Question, error) {
 	return list, nil
 }
 
-// Question is what a run or session of this user asks now, nil if that is nothing. The error is that it has ended, or
-// never was.
+// Question returns what a run or session of this user asks now, nil if that is nothing. The error is that it has ended,
+// or never was.
 func (c *Client) Question(ctx context.Context, id string) (*run.Question, error) {
 	id, err := c.Records.Find(id)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package atomicfile replaces files in one step: who reads one reads the old text or the
-// new, whole, also when the writer dies in between. Folders go in one step.
+// Package atomicfile replaces files in one step: a reader sees the complete old text or the complete new one, even if
+// the writer dies in between. It replaces folders in one step, too.
 package atomicfile
 
 import (

@@ -1,7 +1,6 @@
-// Package attack is what the attack suites of all rooms share. Each attack is a row:
-// its name, the expected outcome, and the outcome. The rows stand in ordinary
-// tests. Suites of them have names that begin with TestAttack: `make attack` runs these and
-// prints their rows as one table; CI has a table of the rows of all tests.
+// Package attack is the common part of all attack suites. Each attack is a row: its name, the expected outcome, and the
+// actual one. The rows are part of ordinary tests. Suites have names that begin with TestAttack: `make attack` runs
+// these and prints their rows as one table; CI has a table of the rows of all tests.
 package attack
 
 import (
@@ -28,7 +27,7 @@ func Check(t testing.TB, name, want, got string) {
 // KiB.
 const most = 250
 
-// quote is a string in a row; of a long one the beginning, its length and the beginning of its digest.
+// quote returns a string in a row; of a long one the beginning, its length and the beginning of its digest.
 func quote(s string) string {
 	if len(s) > most {
 		s = fmt.Sprintf("%s… of %d bytes, %.4x", s[:most], len(s), sha256.Sum256([]byte(s)))

@@ -32,7 +32,7 @@ func (t *Table) Add(pkg, line string) {
 	}
 }
 
-// Rows is how many there are.
+// Rows returns how many there are.
 func (t *Table) Rows() int { return len(t.rows) }
 
 // Print writes the rows in columns.
@@ -49,7 +49,7 @@ func (t *Table) Print(w io.Writer) {
 	out.Flush()
 }
 
-// Counts is the table in a line.
+// Counts returns the table in a line.
 func (t *Table) Counts() string {
 	return fmt.Sprintf("%d attacks, %d got through", t.Rows(), t.Through)
 }

@@ -1,8 +1,7 @@
-// Package audit keeps the log of a home: a line of JSON for each thing that matters across
-// runs, in a file that only grows, with the hashes of a Merkle tree beside it (the one of
-// golang.org/x/mod/sumdb/tlog). A tree head that is kept elsewhere shows whether a line was
-// changed or taken away since. It holds nobody back who may write the home: who keeps no head
-// can only be told of mistakes.
+// Package audit keeps the log of a home: one line of JSON for each event that matters beyond its run, in a file that
+// only grows. Beside it are the hashes of a Merkle tree (the one of golang.org/x/mod/sumdb/tlog). A tree head that is
+// kept elsewhere shows whether a line was changed or removed since. The log can't stop anybody who may write the home:
+// without such a head it only reveals mistakes.
 //
 // Package unitask appends; package cli lists, verifies and exports.
 package audit
@@ -86,7 +85,7 @@ const (
 	indexed = 8
 )
 
-// ErrFull says that the log has reached its bound: export it, and move its folder away.
+// ErrFull means that the log has reached its bound: export it, and move its folder away.
 var ErrFull = fmt.Errorf("the audit log has %d bytes: export it, then move its folder away", maxLog)
 
 // Log is a folder. Any number of processes may append to one at a time.
@@ -163,7 +162,7 @@ func (l Log) Room() error {
 	return nil
 }
 
-// line is the entry as it is written. Of a detail that is too long the longest members are left
+// line returns the entry as it is written. Of a detail that is too long the longest members are left
 // out: who asks for much of one thing can't hide what else was asked for.
 func (e Entry) line() ([]byte, error) {
 	e.Schema, e.Time = Schema, e.Time.UTC()
@@ -234,7 +233,7 @@ func (l Log) ReadFrom(before int64, each func(n int64, line []byte) error) error
 	})
 }
 
-// Len is how many lines there are.
+// Len returns how many lines there are.
 func (l Log) Len() (int64, error) {
 	if _, err := os.Stat(l.name(linesFile)); errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
@@ -247,7 +246,7 @@ func (l Log) Len() (int64, error) {
 	return f.n, f.check()
 }
 
-// Head is the state of the log: how many lines, and the hash of their tree, as a signed note
+// Head returns the state of the log: how many lines, and the hash of their tree, as a signed note
 // (golang.org/x/mod/sumdb/note, c2sp.org/tlog-checkpoint).
 func (l Log) Head() (string, error) {
 	f, done, err := l.open()
@@ -295,7 +294,7 @@ func (l Log) signer() (note.Signer, error) {
 	return note.NewSigner(text)
 }
 
-// text is the one line of a small file.
+// text returns the one line of a small file.
 func (l Log) text(name string) (string, error) {
 	f, err := l.file(name, os.O_RDONLY)
 	if err != nil {
@@ -306,7 +305,7 @@ func (l Log) text(name string) (string, error) {
 	return strings.TrimSpace(string(text)), err
 }
 
-// Verifier is the public key that checks heads.
+// Verifier returns the public key that checks heads.
 func (l Log) Verifier() (string, error) { return l.text(verifierFile) }
 
 // lines reads lines of any length up to a bound; one that ends with the file has no newline.

@@ -30,16 +30,16 @@ const (
 	eventType   = "unitask." // and the entry's kind
 )
 
-// Kind is the entry's.
+// Kind returns the entry's.
 func (e *Event) Kind() string { return strings.TrimPrefix(e.Type, eventType) }
 
-// Line is the entry's number in its log, from 1 on; 0 if the event is none of ours.
+// Line returns the entry's number in its log, from 1 on; 0 if the event is none of ours.
 func (e *Event) Line() int64 {
 	n, _ := strconv.ParseInt(e.ID, 10, 64)
 	return n
 }
 
-// Source is the source of the log's events, "" where it has none yet, and how many there are.
+// Source returns the source of the log's events, "" if it has none yet, and how many there are.
 func (l Log) Source() (source string, lines int64, err error) {
 	if lines, err = l.Len(); err != nil || lines == 0 {
 		return "", 0, err

@@ -80,7 +80,7 @@ func syncDir(name string) error {
 	return err
 }
 
-// all are the files that are open.
+// all returns the files that are open.
 func (f *files) all() []*os.File {
 	return slices.DeleteFunc([]*os.File{f.lines, f.hashes, f.index, f.pending}, func(file *os.File) bool { return file == nil })
 }
@@ -109,7 +109,7 @@ func (f *files) check() error {
 	return nil
 }
 
-// hashesEnd is how long the hashes of n lines are.
+// hashesEnd returns how long the hashes of n lines are.
 func hashesEnd(n int64) int64 {
 	if n == 0 {
 		return 0
@@ -117,7 +117,7 @@ func hashesEnd(n int64) int64 {
 	return tlog.StoredHashCount(n) * tlog.HashSize
 }
 
-// endOf is where the first n lines end.
+// endOf returns where the first n lines end.
 func (f *files) endOf(n int64) (int64, error) {
 	if n == 0 {
 		return 0, nil

@@ -16,7 +16,7 @@ import (
 
 // TamperError says what of the log is not as it was written.
 type TamperError struct {
-	Line   int64 // the first one, from 1 on; 0 where none can be named
+	Line   int64 // the first one, from 1 on; 0 if none can be named
 	Reason string
 }
 

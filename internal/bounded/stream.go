@@ -59,7 +59,7 @@ func (c *Stream) Restart(limit int64) {
 	}
 }
 
-// Bytes returns what was collected, nil where there is a writer for it.
+// Bytes returns what was collected, nil if there is a writer for it.
 func (c *Stream) Bytes() []byte {
 	if c.collected == nil {
 		return nil

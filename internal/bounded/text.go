@@ -1,5 +1,5 @@
-// Package bounded cuts what others send to a limit: streams, readers, writers and texts. Everything that reads
-// a guest, a worker or a registry uses it.
+// Package bounded cuts untrusted data to a limit: streams, readers, writers and texts. Everything that reads from a
+// guest, a worker or a registry uses it.
 package bounded
 
 import "strings"

@@ -36,7 +36,7 @@ func (o *Custom) Ship() (b Shipped, err error) {
 // archiveFile has what is known of the archive, in what is kept under the image's key: its files never change.
 const archiveFile = "archive.json"
 
-// archiveSum is the archive's SHA-256, and its bytes.
+// archiveSum returns the archive's SHA-256, and its bytes.
 func (o *Custom) archiveSum() (sum string, size int64, err error) {
 	own := o.Row.Payload.Own
 	known := filepath.Join(filepath.Dir(own.Folder), archiveFile)
@@ -67,7 +67,7 @@ func (c *counted) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Archive is what the image brings, as it goes along.
+// Archive returns what the image brings, as it goes along.
 func (o *Custom) Archive() io.ReadCloser {
 	r, w := io.Pipe()
 	go func() { w.CloseWithError(o.writeArchive(w)) }() // which Close ends
@@ -126,7 +126,8 @@ func archiveEntry(w *tar.Writer, root *os.Root, name string, d fs.DirEntry) erro
 	return err
 }
 
-// ShippedCustom is an own image that came along from another host: it has the digest that it is kept by as its name.
+// ShippedCustom returns an own image that came along from another host: it has the digest that it is kept by as its
+// name.
 func ShippedCustom(c *image.Container) (*Custom, error) {
 	if language.OfImage(c.Own.Base) == nil {
 		return nil, fmt.Errorf("the image %s came along over %.40q, which is no image of this host any more", c.Digest, c.Own.Base)
@@ -137,7 +138,7 @@ func ShippedCustom(c *image.Container) (*Custom, error) {
 	return o, nil
 }
 
-// shipped is the own image of a digest that came along from another host, nil where there is none that the ceiling
+// shipped returns the own image of a digest that came along from another host, nil if there is none that the ceiling
 // allows.
 func (cat *Catalog) shipped(name string, ceiling *policy.Ceiling) *image.Container {
 	if !WholeDigest.MatchString(name) || !ceiling.Image(name) {

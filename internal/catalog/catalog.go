@@ -1,6 +1,6 @@
-// Package catalog resolves the names of images: those that come along, custom images that the user has built,
-// containers' images, and those that another host has shipped. It finds, lists, pulls and removes them. Runs,
-// sessions and builds ask it for an image; it builds no custom image and starts no machine.
+// Package catalog resolves the names of images: bundled images, the user's own custom images, container images, and
+// those that another host has sent. It finds, lists, pulls and removes them. Runs, sessions and builds ask it for an
+// image; it builds no custom image and starts no machine.
 package catalog
 
 import (

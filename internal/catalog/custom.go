@@ -65,7 +65,7 @@ var Top = regexp.MustCompile(`^[A-Za-z0-9._-]{1,40}$`)
 
 func CustomStore(dir string) *packages.Store { return &packages.Store{Dir: home.Dir(dir).Custom()} }
 
-// ReadCustom is the image of that name, if the user has built one; the error wraps fs.ErrNotExist where not.
+// ReadCustom returns the image of that name, if the user has built one; the error wraps fs.ErrNotExist where not.
 func ReadCustom(dir, name string) (*Custom, error) {
 	if imagefile.CheckName(name) != nil {
 		return nil, fs.ErrNotExist
@@ -126,13 +126,13 @@ func (o *Custom) describe() {
 	}
 }
 
-// Customs are those that the user has built, by their names; what can't be read is left out.
+// Customs returns those that the user has built, by their names; what can't be read is left out.
 func (cat *Catalog) Customs() []*Custom {
 	list, _ := cat.customs()
 	return list
 }
 
-// customs are those that can be read, and why others can't.
+// customs returns those that can be read, and why others can't.
 func (cat *Catalog) customs() (list []*Custom, err error) {
 	files, err := os.ReadDir(home.Dir(cat.Home).Custom())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -154,7 +154,7 @@ func (cat *Catalog) customs() (list []*Custom, err error) {
 	return list, err
 }
 
-// ImageFiles is the folder of the home with files of images.
+// ImageFiles returns the folder of the home with files of images.
 func (cat *Catalog) ImageFiles() string { return home.Dir(cat.Home).ImageFiles() }
 
 // pruneCustom removes what no image of the user's own has, and what builds left behind: files and layers. Where one

@@ -26,7 +26,7 @@ type ImageInfo struct {
 	SizeMB   int64 `json:"sizeMb,omitempty"` // on disk, of one that is built
 }
 
-// List are the images that a ceiling allows; nil allows all.
+// List returns the images that a ceiling allows; nil allows all.
 func (cat *Catalog) List(ctx context.Context, ceiling *policy.Ceiling) []ImageInfo {
 	list := []ImageInfo{}
 	for _, l := range language.All {
@@ -67,7 +67,7 @@ func (cat *Catalog) CheckCeiling(ceiling *policy.Ceiling) error {
 // maxNamed is how many images an error names.
 const maxNamed = 20
 
-// HasTemplate says that runs of an image with the usual memory are cloned.
+// HasTemplate reports whether runs of an image with the usual memory are cloned.
 func (cat *Catalog) HasTemplate(ctx context.Context, im *image.Image) bool {
 	memory := policy.DefaultMemoryMB
 	if im.Base != "" {
@@ -78,7 +78,7 @@ func (cat *Catalog) HasTemplate(ctx context.Context, im *image.Image) bool {
 	return cat.Source.HasTemplate(ctx, im, memory)
 }
 
-// ImageLanguages are the names of the languages that are in an image.
+// ImageLanguages returns the names of the languages that are in an image.
 func ImageLanguages(name string) []string {
 	if l := language.OfImage(name); l != nil {
 		return l.AllNames()
@@ -86,7 +86,7 @@ func ImageLanguages(name string) []string {
 	return nil
 }
 
-// rows are a language's images under a ceiling; those of the user's own come last, and in the place of one with
+// rows returns a language's images under a ceiling; those of the user's own come last, and in the place of one with
 // their name.
 func (cat *Catalog) rows(l *language.Language, ceiling *policy.Ceiling) (list []language.Image) {
 	own := cat.Customs()
@@ -126,7 +126,7 @@ func (cat *Catalog) AboutLanguages(ceiling *policy.Ceiling) (phrases []string) {
 	return phrases
 }
 
-// AllowedLanguages are the Languages that have an image under a ceiling.
+// AllowedLanguages returns the Languages that have an image under a ceiling.
 func (cat *Catalog) AllowedLanguages(ceiling *policy.Ceiling) (names []string) {
 	for _, l := range language.All {
 		if len(cat.rows(l, ceiling)) > 0 {
@@ -136,7 +136,7 @@ func (cat *Catalog) AllowedLanguages(ceiling *policy.Ceiling) (names []string) {
 	return names
 }
 
-// AllowedImages are the images that a ceiling allows, the user's own among them.
+// AllowedImages returns the images that a ceiling allows, the user's own among them.
 func (cat *Catalog) AllowedImages(ceiling *policy.Ceiling) (names []string) {
 	for _, l := range language.Interpreted {
 		for _, im := range cat.rows(l, ceiling) {

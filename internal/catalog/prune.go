@@ -68,7 +68,7 @@ func (cat *Catalog) Prune(ctx context.Context) (removed int, err error) {
 	return removed, nil
 }
 
-// Unused are those of the images that neither are in use nor would be had by a run.
+// Unused returns those of the images that neither are in use nor would be had by a run.
 func (cat *Catalog) Unused(list []*image.Image, used map[string]bool) (nobodys []*image.Image) {
 	for _, im := range list {
 		if !used[im.Digest] && !cat.current(im) {
@@ -78,7 +78,7 @@ func (cat *Catalog) Unused(list []*image.Image, used map[string]bool) (nobodys [
 	return nobodys
 }
 
-// current says that an image is the one that a run of its kind gets.
+// current reports whether an image is the one that a run of its kind gets.
 func (cat *Catalog) current(im *image.Image) bool {
 	of, err := cat.Images.For(im)
 	if err != nil {
@@ -88,8 +88,8 @@ func (cat *Catalog) current(im *image.Image) bool {
 	return err == nil && now == im.Digest
 }
 
-// InUse are the digests of the images that runs under way have, of this process or another, and paused sessions, and
-// of the containers' images that these are of.
+// InUse returns the digests of the images that runs under way have, of this process or another, and paused sessions,
+// and of the containers' images that these are of.
 func (cat *Catalog) InUse(list []*image.Image) (images, containers map[string]bool, err error) {
 	images, containers = map[string]bool{}, map[string]bool{}
 	ids, err := cat.Records.IDs()

@@ -15,7 +15,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Container is the image that a reference leads to; what is missing is pulled, if that may be.
+// Container returns the image that a reference leads to; what is missing is pulled, if that may be.
 func (cat *Catalog) Container(ctx context.Context, ref string, arch image.Arch) (*image.Container, error) {
 	c, err := cat.Images.Container(arch, ref)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -103,7 +103,7 @@ func (cat *Catalog) Import(ctx context.Context, file, name string, arch run.Arch
 	return c, nil
 }
 
-// imagesOf is the store with images of that name: of those that come along, a reference, or a container's of the
+// imagesOf returns the store with images of that name: of those that come along, a reference, or a container's of the
 // user's own.
 func (cat *Catalog) imagesOf(ctx context.Context, images *image.Store, name string, arch image.Arch) (*image.Store, *image.Container, error) {
 	ref, is, err := policy.Reference(name)

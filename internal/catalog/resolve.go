@@ -18,8 +18,8 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Reference is the image's reference in one form, or the name of one of the user's own that is a container's; "" where
-// the request has one that comes along.
+// Reference returns the image's reference in one form, or the name of one of the user's own that is a container's; ""
+// if the request has one that comes along.
 func (req Request) Reference() (string, error) {
 	if req.Custom != nil && req.Custom.Container != "" {
 		return req.Custom.Name, nil
@@ -37,7 +37,7 @@ func (req Request) Reference() (string, error) {
 	return ref, nil
 }
 
-// containerLanguage is the language of a request whose image is a container's.
+// containerLanguage returns the language of a request whose image is a container's.
 func (req Request) containerLanguage(ref string) (*language.Language, *language.Image, string, error) {
 	if req.Check {
 		return nil, nil, "", policy.Bad("check", "with "+ref, "is for the images that come along")

@@ -1,5 +1,5 @@
-// Package collector is a receiver of OTLP over HTTP for tests: it decodes what comes by
-// OpenTelemetry's own definitions, and keeps it.
+// Package collector receives OTLP over HTTP for tests: it decodes requests by OpenTelemetry's own definitions, and
+// keeps them.
 package collector
 
 import (
@@ -121,21 +121,21 @@ func (c *Collector) Raw() []byte {
 	return slices.Clone(c.raw.Bytes())
 }
 
-// Headers are those of the requests.
+// Headers returns those of the requests.
 func (c *Collector) Headers() []http.Header {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.headers)
 }
 
-// Spans are those that came.
+// Spans returns those that came.
 func (c *Collector) Spans() []*trace.Span {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.spans)
 }
 
-// Metrics are those that came.
+// Metrics returns those that came.
 func (c *Collector) Metrics() []*metrics.Metric {
 	c.mu.Lock()
 	defer c.mu.Unlock()

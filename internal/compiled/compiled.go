@@ -1,7 +1,6 @@
-// Package compiled keeps programs that code was compiled to, in a folder of the home, under a key of all that goes
-// into them. It knows nothing of who compiles: what it is given is of its key, and it gives that back whole or not at
-// all. An entry is sealed by a digest, so one that was damaged is as one that is not there. Nothing here fails a run:
-// what can't be kept is compiled again.
+// Package compiled keeps compiled programs in a folder of the home, under a key of all their inputs. It knows nothing
+// about compilers: it stores bytes for a key, and returns them completely or not at all. A digest seals each entry, so
+// a damaged one counts as missing. Nothing here fails a run: a program that can't be kept is compiled again.
 package compiled
 
 import (
@@ -56,7 +55,7 @@ func Key(of ...string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// seal is what makes the digest of an entry, which stands before the program.
+// seal returns what makes the digest of an entry, which stands before the program.
 func seal(key string) hash.Hash {
 	h := sha256.New()
 	io.WriteString(h, key)
@@ -139,7 +138,7 @@ func (d *Draft) Keep() {
 	d.kept = d.store.makeRoom(d.key) == nil && os.Rename(d.lock.File().Name(), filepath.Join(d.store.Dir, d.key)) == nil
 }
 
-// Kept says that it is under its key.
+// Kept reports whether it is under its key.
 func (d *Draft) Kept() bool { return d.kept }
 
 // Discard ends an entry that is not kept. It may be called twice.
@@ -185,7 +184,7 @@ func (s *Store) makeRoom(key string) error {
 	return nil
 }
 
-// entries are those that there are, what was not used for longest first, and how much what is being written takes.
+// entries returns those that there are, what was not used for longest first, and how much what is being written takes.
 // What was left behind goes.
 func (s *Store) entries() (kept []fs.FileInfo, writing int64, err error) {
 	list, err := os.ReadDir(s.Dir)

@@ -1,5 +1,5 @@
-// Package doctor examines a host and a home: what a run needs, which accelerators work, what holds QEMU. It boots
-// machines to find out, and changes nothing but the memory of which accelerators work.
+// Package doctor examines a host and a home: the requirements of a run, the working accelerators, the jail of QEMU. It
+// boots machines to find out, and changes nothing but the cache of working accelerators.
 package doctor
 
 import (
@@ -128,9 +128,9 @@ func (d *Doctor) Jail(ctx context.Context) (vmm.Jail, error) {
 	return jail, nil
 }
 
-// Accelerator says what machines of the usual image run on here, and why that is not hardware, "" where it is or none
-// was wanted. What is not known yet is found out by a boot, and remembered until the host's next one. An image that is
-// not built is an fs.ErrNotExist.
+// Accelerator says what machines of the usual image run on here, and why that is not hardware, "" if it is or none was
+// wanted. What is not known yet is found out by a boot, and remembered until the host's next one. An image that is not
+// built is an fs.ErrNotExist.
 func (d *Doctor) Accelerator(ctx context.Context) (accel run.Accel, whySlow string, err error) {
 	leave, err := d.Enter()
 	if err != nil {

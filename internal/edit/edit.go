@@ -1,7 +1,7 @@
-// Package edit compares words as hints at misspelt names do.
+// Package edit compares words, for hints about misspelt names.
 package edit
 
-// Distance is how many bytes must be changed, added or taken away to make b of a (Levenshtein's).
+// Distance returns how many bytes must be changed, added or taken away to make b of a (Levenshtein's).
 func Distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

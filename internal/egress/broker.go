@@ -7,8 +7,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// BrokerRules are the rules by method and path as the broker has them; none where there is no
-// network that they could be about.
+// BrokerRules returns the rules by method and path as the broker has them; none if there is no network that they could
+// be about.
 func BrokerRules(granted policy.Effective) (list []broker.Rule) {
 	if len(granted.AllowNet)+len(granted.Ask)+len(granted.AllowTCP) == 0 && !granted.AllowNetAny {
 		return nil
@@ -26,7 +26,7 @@ func BrokerRules(granted policy.Effective) (list []broker.Rule) {
 	return list
 }
 
-// BoundSecrets are a secret as the broker has it: once for all hosts with the same places.
+// BoundSecrets returns a secret as the broker has it: once for all hosts with the same places.
 func BoundSecrets(s policy.SecretRule, value string) (list []broker.Secret) {
 	for _, b := range s.Bindings() {
 		secret := broker.Secret{Name: s.Name, Value: value, Headers: b.Headers}

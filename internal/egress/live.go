@@ -25,14 +25,14 @@ type LiveRules struct {
 	Taken            []run.PolicyChange // that came to these
 }
 
-// Copy is a fork's.
+// Copy returns a fork's.
 func (l *LiveRules) Copy() *LiveRules {
 	l.Lock()
 	defer l.Unlock()
 	return &LiveRules{Ceiling: l.Ceiling, Fixed: l.Fixed, Allow: slices.Clone(l.Allow), Ask: slices.Clone(l.Ask), Deny: slices.Clone(l.Deny), Taken: slices.Clone(l.Taken)}
 }
 
-// Rules are those of a network with what was granted at the beginning; l is locked.
+// Rules returns those of a network with what was granted at the beginning; l is locked.
 func (l *LiveRules) Rules(upstream netstack.Upstream, granted policy.Effective) []netstack.Rule {
 	granted.AllowNet = slices.Concat(granted.AllowNet, l.Allow)
 	granted.Ask = slices.Concat(granted.Ask, l.Ask)

@@ -1,4 +1,4 @@
-// Package egress translates what a policy grants into what the network and the broker enforce. It decides and connects
+// Package egress translates a policy's grants into rules for the network and the broker. It decides and connects
 // nothing.
 package egress
 
@@ -13,7 +13,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Network is the network of a run, from what was granted.
+// Network returns the network of a run, from what was granted.
 func Network(upstream netstack.Upstream, eff policy.Effective) (netstack.Config, []uint16) {
 	cfg := netstack.Config{Upstream: upstream, Limits: netstack.Limits{
 		Connections: eff.MaxConnections, BytesUp: eff.MaxUpload, BytesDown: eff.MaxDownload,
@@ -37,7 +37,7 @@ func Network(upstream netstack.Upstream, eff policy.Effective) (netstack.Config,
 	return cfg, relayed
 }
 
-// EnvironmentProxy is the proxy that the host's environment names. The guest never
+// EnvironmentProxy returns the proxy that the host's environment names. The guest never
 // sees it.
 func EnvironmentProxy() func(host string, port uint16) *url.URL {
 	choose := httpproxy.FromEnvironment().ProxyFunc()

@@ -38,21 +38,21 @@ type How struct {
 	build   *install.Build // it installs packages
 }
 
-// Session is a session whose machine a run has. A session begins one, or goes on with one: a fork's, or one that was
+// Session is a session whose machine a run has. A session begins one, or continues with one: a fork's, or one that was
 // paused.
 type Session interface {
 	program.Supervisor
-	// Prepare returns the run of a machine that goes on; begins is that there is none, and nothing is returned.
+	// Prepare returns the run of a machine that continues; begins is that there is none, and nothing is returned.
 	Prepare() (p Prepared, begins bool, err error)
 	// Begin takes what a session that begins was granted, and adds what it was denied itself.
 	Begin(p *Prepared)
-	// Record takes the record of a session that was paused, nil where a new one begins.
+	// Record takes the record of a session that was paused, nil if a new one begins.
 	Record() *record.Run
 	// ParentID is the id of the session that this one is a fork of, or "".
 	ParentID() string
-	// ImageDigest is the digest of the image that its machine has, "" where that begins.
+	// ImageDigest is the digest of the image that its machine has, "" if that begins.
 	ImageDigest() string
-	// GoOn returns what goes on with a machine, nil where one begins.
+	// GoOn returns what goes on with a machine, nil if one begins.
 	GoOn() func(context.Context, machine.Spec, machine.Config) (*machine.Machine, error)
 	// Traffic is what its machines have sent and received so far, in bytes.
 	Traffic() (up, down int64)
@@ -69,7 +69,7 @@ type Session interface {
 	KeepChanges(id string, all []run.PolicyChange) error
 }
 
-// kind is what its span is called.
+// kind returns what its span is called.
 func (i How) kind() string {
 	switch {
 	case i.Session != nil:
@@ -305,7 +305,7 @@ func (r *recordedRun) fail(err, as error) error {
 	return as
 }
 
-// conclude finishes the record, or leaves it where a session does not go on here, and the audit log.
+// conclude finishes the record, or leaves it where a session does not continue here, and the audit log.
 func (r *recordedRun) conclude(ctx context.Context, err error) error {
 	if s := r.look.Session; s != nil && s.Left() {
 		r.rec.Status = record.Paused
@@ -387,7 +387,7 @@ func (e *Engine) Prepare(caller run.Caller, req catalog.Request, streams run.IO,
 	return p, nil
 }
 
-// compilation is the run's, nil where what its code is compiled to is of more than the code. A program is compiled
+// compilation returns the run's, nil if what its code is compiled to is of more than the code. A program is compiled
 // before any of its code runs, and nothing of the run but the text, its name and its folder is in it; so it may be
 // handed to the next run of the same caller that has the same ones.
 func (x *Execution) compilation() *program.Compilation {

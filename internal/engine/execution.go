@@ -217,7 +217,7 @@ func (x *Execution) chooseMachine(ctx context.Context) error {
 	return nil
 }
 
-// hardware says why nothing runs where hardware virtualization is required, nil where it may.
+// hardware says why nothing runs where hardware virtualization is required, nil if it may.
 func (x *Execution) hardware() error {
 	if !x.Granted.RequireHardware || x.Spec.Accel != vmm.TCG {
 		return nil
@@ -240,12 +240,12 @@ func (x *Execution) importedName() error {
 	return nil
 }
 
-// goesOn says that the machine is one that was under way before: a session's that was forked or revived.
+// goesOn reports whether the machine is one that was under way before: a session's that was forked or revived.
 func (x *Execution) goesOn() bool {
 	return x.look.Session != nil && x.look.Session.GoOn() != nil
 }
 
-// begin has the guest start the code, or go on with it.
+// begin has the guest start the code, or continue with it.
 func (x *Execution) begin(ctx context.Context, m *machine.Machine) (*guest.Conn, error) {
 	if x.goesOn() {
 		return m.Rejoin(ctx)
@@ -436,7 +436,7 @@ func (x *Execution) hintKernel() {
 	}
 }
 
-// describe is the record's description of a machine.
+// describe returns the record's description of a machine.
 func describe(m *machine.Machine) *record.Machine {
 	im := m.Spec.Image
 	jail, _ := json.Marshal(m.Jail())

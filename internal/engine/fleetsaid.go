@@ -49,7 +49,7 @@ func (r *FleetRun) Decided(line []byte) (more bool) {
 	return true
 }
 
-// counted is a line as the audit log counts it: of many uses of secrets the first are named, so that none of them
+// counted returns a line as the audit log counts it: of many uses of secrets the first are named, so that none of them
 // hides what the others were.
 func (r *FleetRun) counted(d netstack.Decision) netstack.Decision {
 	if r.uses == nil {

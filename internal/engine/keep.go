@@ -35,13 +35,13 @@ type holding struct {
 	released chan struct{} // nil as long as no machine is held
 }
 
-// lost says that an error of the conversation means that the guest has crashed, or its
+// lost reports whether an error of the conversation means that the guest has crashed, or its
 // agent has.
 func lost(err error) bool {
 	return errors.Is(err, guest.ErrGone) || errors.As(err, new(*guest.ProtocolError))
 }
 
-// wants says that a machine whose guest has crashed is to be kept, and halts it.
+// wants reports whether a machine whose guest has crashed is to be kept, and halts it.
 func (h *holding) wants(ctx context.Context, m *machine.Machine) bool {
 	return h.keep != nil && ctx.Err() == nil && m.Halt() == nil
 }
@@ -70,7 +70,7 @@ func (h *holding) hold(ctx context.Context, m *machine.Machine, rec *record.Run,
 	}
 }
 
-// ended says that a machine was held: that the hold was cancelled is not how the run ended.
+// ended reports whether a machine was held: that the hold was cancelled is not how the run ended.
 func (h *holding) ended() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -53,7 +53,7 @@ func (x *Execution) configure() error {
 	return nil
 }
 
-// Network is the network that a machine of the run is to have now.
+// Network returns the network that a machine of the run is to have now.
 func (x *Execution) Network() machine.Config {
 	l := x.Live
 	l.Lock()

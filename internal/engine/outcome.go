@@ -98,7 +98,7 @@ func (x *Execution) classify(ctx context.Context, err error) error {
 // minRoom is what a disk has at least that is not full, in bytes: a machine's files are larger.
 const minRoom = 64 << 10
 
-// diskIsFull says whether the disk of the home, or of its records, has no room. Whatever of the host failed then
+// diskIsFull reports whether the disk of the home, or of its records, has no room. Whatever of the host failed then
 // failed for it: QEMU is killed where a page of its memory file finds no block.
 func (x *Execution) diskIsFull() bool {
 	if errors.Is(x.Rec.Err(), syscall.ENOSPC) {
@@ -113,7 +113,7 @@ func (x *Execution) diskIsFull() bool {
 	return false
 }
 
-// outOfMemory is the Result.Error of code that needed more memory than it had.
+// outOfMemory returns the Result.Error of code that needed more memory than it had.
 func outOfMemory(memoryMB int) string {
 	return fmt.Sprintf("out of memory: the code needed more than its %d MiB; --memory gives more", memoryMB)
 }

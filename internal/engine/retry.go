@@ -54,7 +54,7 @@ func (n noting) Write(p []byte) (int, error) {
 	return n.w.Write(p)
 }
 
-// giveUp says that the run is to be made again, if it still may.
+// giveUp reports whether the run is to be made again, if it still may.
 func (a *attempt) giveUp() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -78,7 +78,7 @@ func (a *attempt) watch(m *machine.Machine, cancel context.CancelCauseFunc, done
 // after the code's end is known: the two come by different ways.
 const consoleDelay = 100 * time.Millisecond
 
-// ended says that a run that has ended badly is to be made again.
+// ended reports whether a run that has ended badly is to be made again.
 func (a *attempt) ended(m *machine.Machine, code int) bool {
 	if a == nil || code == 0 {
 		return false

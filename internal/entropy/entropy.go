@@ -1,7 +1,6 @@
-// Package entropy estimates how hard a secret is to guess. Filters ask it before they look for a
-// secret in text that hostile code may have chosen: what a filter does to a right guess shows that
-// it was right. It never sees anything but the secret, and keeps nothing. Packages broker and record
-// call it.
+// Package entropy estimates how hard a secret is to guess. Filters ask it before they look for a secret in text that
+// hostile code may have chosen: a filter's reaction to a right guess shows that it was right. The package never sees
+// anything but the secret, and keeps nothing. Packages broker and record call it.
 package entropy
 
 import (
@@ -29,7 +28,7 @@ const Least = 60
 // sentence counts for more than it is worth.
 func Bits(secret string) float64 { return inside(secret, maxDepth) }
 
-// Guessable says that a secret has too few bits to be looked for.
+// Guessable reports whether a secret has too few bits to be looked for.
 func Guessable(secret string) bool { return Bits(secret) < Least }
 
 // maxDepth bounds texts in texts.
@@ -38,7 +37,7 @@ const maxDepth = 8
 // schemes are those of HTTP's field Authorization, in lower case: no secrets.
 var schemes = []string{"basic ", "bearer ", "token "}
 
-// inside is the bits of what a text packs.
+// inside returns the bits of what a text packs.
 func inside(text string, depth int) float64 {
 	text = strings.TrimSpace(text)
 	if depth--; depth < 0 {
@@ -74,12 +73,12 @@ func inside(text string, depth int) float64 {
 // login is a name and a password: of Basic, and with a place behind it, as drivers of databases take it.
 var login = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_. -]{0,60}):\s*(\S.*?)(?:@(?:[a-z0-9]+\(.*\)|[A-Za-z0-9.-]+:[0-9]+)(?:/\S*)?)?$`)
 
-// random says that what might be a name looks like a part of a value that was drawn.
+// random reports whether what might be a name looks like a part of a value that was drawn.
 func random(name string) bool {
 	return bits(name) >= Least && strings.ContainsFunc(name, unicode.IsDigit) && strings.ContainsFunc(name, unicode.IsUpper) && strings.ContainsFunc(name, unicode.IsLower)
 }
 
-// partsOf are those of a URL's path and query; nil where a text is none.
+// partsOf returns those of a URL's path and query; nil if a text is none.
 func partsOf(text string) (parts []any) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme == "" || u.Host == "" {
@@ -96,7 +95,7 @@ func partsOf(text string) (parts []any) {
 	return parts
 }
 
-// passwordOf is a URL's, also of one whose characters would have to be escaped.
+// passwordOf returns a URL's, also of one whose characters would have to be escaped.
 func passwordOf(text string) (string, bool) {
 	scheme, rest, ok := strings.Cut(text, "://")
 	if !ok || strings.ContainsFunc(scheme, func(c rune) bool { return c == ' ' || c == '{' || c == '"' }) {
@@ -117,7 +116,7 @@ func passwordOf(text string) (string, bool) {
 // pair is a name and a value of a list: a cookie, a form, what a database is connected to with.
 var pair = regexp.MustCompile(`^\s*([A-Za-z_][A-Za-z0-9_. -]{0,60})=(.*)$`)
 
-// valuesOf are the values of a list of names and values; nil where a text is none.
+// valuesOf returns the values of a list of names and values; nil if a text is none.
 func valuesOf(text string) map[string]any {
 	if m := pair.FindStringSubmatch(text); m != nil && !strings.ContainsAny(m[2], "; &\n") && strings.Trim(m[2], "=") != "" && !random(m[1]) {
 		return map[string]any{m[1]: m[2]}
@@ -141,7 +140,7 @@ func isText(plain []byte) bool {
 	return len(plain) > 0 && utf8.Valid(plain) && !bytes.ContainsFunc(plain, func(c rune) bool { return !unicode.IsPrint(c) && !unicode.IsSpace(c) })
 }
 
-// decoded is the text of which another one is the base64, or has the digits in hexadecimal.
+// decoded returns the text of which another one is the base64, or has the digits in hexadecimal.
 func decoded(text string) (string, bool) {
 	if plain, err := hex.DecodeString(text); err == nil && isText(plain) {
 		return string(plain), true
@@ -159,7 +158,7 @@ func decoded(text string) (string, bool) {
 // secretName is a name that says that its value is secret.
 var secretName = regexp.MustCompile(`(?i)pass|pwd|\bpin\b|\bpin[0-9]*$|secret|token|key|credential|signature`)
 
-// most is the bits of the value in JSON that has the most.
+// most returns the bits of the value in JSON that has the most.
 func most(v any, depth int) (all float64) {
 	switch v := v.(type) {
 	case string:

@@ -1,7 +1,6 @@
-// Package exact takes keys of TOML and JSON exactly as they stand. The decoders below
-// it, left to themselves, take a key in any case for a field, so that of allowNet and
-// ALLOWNET in one file either may win. It is for texts that decide something; it reads
-// no file itself.
+// Package exact reads keys of TOML and JSON exactly as written. The decoders below it match a key in any case to a
+// field: if one file has allowNet and ALLOWNET, either may win. The package is for texts that decide something; it
+// reads no file itself.
 package exact
 
 import (

@@ -39,7 +39,7 @@ var runTests = strings.Fields(`_test.py _test.go _test.rb _spec.rb .test.js .tes
 var testedEndings = strings.Fields(".py .rb .exs .js .mjs .cjs .ts .lua .pl")
 
 // pythonModules are those of Python's own library, in lower case, of versions 3.11 to 3.14 (sys.stdlib_module_names): a
-// program takes one that lies beside it in their place. Python's own modules import those with an underscore.
+// program takes one that is beside it in their place. Python's own modules import those with an underscore.
 var pythonModules = set(`
 	__future__ __hello__ __phello__ _abc _aix_support _android_support _apple_support _ast _ast_unparse _asyncio
 	_bisect _blake2 _bootlocale _bootsubprocess _bz2 _codecs _codecs_cn _codecs_hk _codecs_iso2022 _codecs_jp
@@ -73,7 +73,7 @@ var pythonModules = set(`
 // pythonEndings are those of what Python imports.
 var pythonEndings = strings.Fields(".py .pyw .so .pyd")
 
-// shadows says that Python imports a file, by its folded name, in the place of its own library's.
+// shadows reports whether Python imports a file, by its folded name, in the place of its own library's.
 func shadows(base string) bool {
 	stem, _, _ := strings.Cut(base, ".")
 	return (pythonModules[stem] || strings.HasPrefix(stem, "_sysconfigdata_")) && hasEnding(base, pythonEndings)
@@ -92,8 +92,8 @@ func hasEnding(base string, endings []string) bool {
 var folds = strings.NewReplacer("\u017f", "s", "\u00df", "ss", "\u1e9e", "ss", "\ufb00", "ff", "\ufb01", "fi", "\ufb02", "fl", "\ufb03", "ffi", "\ufb04", "ffl",
 	"\ufb05", "st", "\ufb06", "st")
 
-// fold is a part of a path as a file system may take it that ignores case, what ends a name on Windows, and streams of
-// NTFS.
+// fold returns a part of a path as a file system may take it that ignores case, what ends a name on Windows, and
+// streams of NTFS.
 func fold(part string) string {
 	part, _, _ = strings.Cut(part, ":")
 	return folds.Replace(strings.ToLower(strings.TrimRight(part, ". ")))

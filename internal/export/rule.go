@@ -1,7 +1,7 @@
-// Package export is the one way by which files leave a machine for a folder of the user's: copies of
-// artifacts (--out), files and folders of sessions. Code that nobody trusts chose their names, contents and
-// modes. So one rule says what may come (Barred, RunByTools), and every file is there whole or not at all.
-// It never replaces a file unasked, never follows a link and never sets an executable bit.
+// Package export is the only way by which files leave a machine for a user's folder: copies of artifacts (--out), files
+// and folders of sessions. Untrusted code chose their names, contents and modes. So one rule decides which files may
+// come (Barred, RunByTools), and every file is complete or does not exist. The package never replaces a file unasked,
+// never follows a link and never sets an executable bit.
 //
 // Packages record, hostfiles and cli call it.
 package export
@@ -47,12 +47,12 @@ func Barred(name string) string {
 	return ""
 }
 
-// invisible says that a character has no width, controls, or separates lines.
+// invisible reports whether a character has no width, controls, or separates lines.
 func invisible(r rune) bool {
 	return unicode.In(r, unicode.Cf, unicode.Cc, unicode.Zl, unicode.Zp, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point)
 }
 
-// shortName says that a name has the form that FAT and NTFS give to short ones: up to
+// shortName reports whether a name has the form that FAT and NTFS give to short ones: up to
 // eight characters that end in ~ and a digit, and an extension of up to three.
 func shortName(name string) bool {
 	stem, ext, _ := strings.Cut(name, ".")
@@ -63,7 +63,7 @@ func shortName(name string) bool {
 // HeldBack is why a file that tools run stays where it is.
 const HeldBack = "tools run a file of that name because it is there: only a new or empty folder gets it"
 
-// RunByTools says that a tool runs or obeys a file of that path because it is in the folder, as make does with
+// RunByTools reports whether a tool runs or obeys a file of that path because it is in the folder, as make does with
 // GNUmakefile, Python with sitecustomize.py and coding agents with CLAUDE.md. Beside other files it would be
 // run by who never asked for it.
 func RunByTools(name string) bool {
@@ -87,7 +87,7 @@ func RunByTools(name string) bool {
 	return hasEnding(base, runEndings) || hasEnding(base, runTests)
 }
 
-// runFolders are folders of which tools run what lies in them.
+// runFolders are folders of which tools run what is in them.
 var runFolders = set("node_modules __pycache__ hooks buildsrc magefiles rakelib vendor __mocks__ __tests__ _darcs cvs callback_plugins filter_plugins initializers _plugins")
 
 // runEndings are those of files that tools run whatever else their names are.

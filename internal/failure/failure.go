@@ -1,4 +1,4 @@
-// Package failure says what the host was doing when something failed. Everything between the front door and the
+// Package failure makes errors that name the host's operation that failed. Everything between the front door and the
 // machines returns these errors; the engine turns them into a run's outcome.
 package failure
 

@@ -1,8 +1,8 @@
-// Package fetch makes the requests that the host makes for itself: to registries, for keys and for parts. Who answers
-// such a request chooses where the next ones go, by redirects and by the addresses that it names. So only the server
-// that the user named may be in a network that is not public; every other address is checked at the socket, behind the
-// name's lookup. Where the host has a proxy, that looks names up, and they are checked here as far as they can be. It
-// keeps nothing between requests. Packages image, image/oci and mcp call it.
+// Package fetch makes the host's own requests: to registries, for keys and for parts. The server that answers such a
+// request chooses where the next ones go, by redirects and by the addresses that it names. So only the server that the
+// user named may be in a private network. The package checks every other address at the socket, after the name's
+// lookup. A proxy of the host does the lookup itself; the package then checks names as far as it can. It keeps nothing
+// between requests. Packages image, image/oci and mcp call it.
 package fetch
 
 import (
@@ -207,8 +207,8 @@ func (g *guard) askedByProxy(ctx context.Context, to *url.URL) error {
 // lookupTime bounds the lookup of a name that a proxy looks up again.
 const lookupTime = 2 * time.Second
 
-// asciiOf is the name of a host as net/http dials it, in lower case: letters and digits of full width are plain ones
-// there.
+// asciiOf returns the name of a host as net/http dials it, in lower case: letters and digits of full width are plain
+// ones there.
 func asciiOf(host string) string {
 	if ascii, err := idna.Lookup.ToASCII(host); err == nil {
 		host = ascii
@@ -251,7 +251,7 @@ func (g *guard) dial(ctx context.Context, network, address string) (net.Conn, er
 	return d.DialContext(ctx, network, address)
 }
 
-// hostOf is the host of HOST or HOST:PORT, in lower case.
+// hostOf returns the host of HOST or HOST:PORT, in lower case.
 func hostOf(address string) string {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -260,7 +260,7 @@ func hostOf(address string) string {
 	return asciiOf(host)
 }
 
-// addressOf is a URL's HOST:PORT, in lower case.
+// addressOf returns a URL's HOST:PORT, in lower case.
 func addressOf(u *url.URL) string {
 	port := u.Port()
 	if port == "" {
@@ -269,7 +269,7 @@ func addressOf(u *url.URL) string {
 	return net.JoinHostPort(asciiOf(u.Hostname()), cmp.Or(port, "80"))
 }
 
-// proxies are those that the environment names, which look up names by themselves.
+// proxies returns those that the environment names, which look up names by themselves.
 func proxies() map[string]bool {
 	env, list := httpproxy.FromEnvironment(), map[string]bool{}
 	for _, text := range []string{env.HTTPProxy, env.HTTPSProxy} {

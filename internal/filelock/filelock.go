@@ -1,6 +1,6 @@
-// Package filelock has processes keep out of each other's way by locks on files
-// (flock(2)). The kernel drops a lock when its process ends, however that ends, so none
-// is ever stale. A lock is a file's, not a process's: who opens it twice locks itself out.
+// Package filelock excludes processes from each other by locks on files (flock(2)). The kernel drops a lock when its
+// process ends in any way, so no lock is ever stale. A lock belongs to an open file, not to a process: a process that
+// opens the file twice locks itself out.
 package filelock
 
 import (
@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrHeld says that somebody else has the lock.
+// ErrHeld means that somebody else has the lock.
 var ErrHeld = errors.New("is locked by another process")
 
 // Lock is a lock that is held until Unlock.
@@ -27,7 +27,7 @@ func (l *Lock) Unlock() {
 	}
 }
 
-// File is the file that is locked.
+// File returns the file that is locked.
 func (l *Lock) File() *os.File { return l.file }
 
 // open makes the file and its folder if they are missing. A link in its place is
@@ -135,7 +135,7 @@ func Wait(ctx context.Context, name string, waiting func()) (*Lock, error) {
 	}
 }
 
-// Held says whether somebody holds the lock of a file. It makes none.
+// Held reports whether somebody holds the lock of a file. It makes none.
 func Held(name string) bool {
 	f, err := os.Open(name)
 	if err != nil {

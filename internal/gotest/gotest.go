@@ -1,5 +1,4 @@
-// Package gotest runs go test and reads its events, for the commands that say what came of
-// it.
+// Package gotest runs go test and reads its events, for commands that report the outcome.
 package gotest
 
 import (

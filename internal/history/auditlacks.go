@@ -21,7 +21,7 @@ type AuditLacks struct {
 	FirstEnds    []string
 }
 
-// String is "" where nothing is missing.
+// String is "" if nothing is missing.
 func (l AuditLacks) String() string {
 	var parts []string
 	for _, part := range []struct {
@@ -102,7 +102,7 @@ func (l *AuditLacks) add(id string, is logged) {
 	}
 }
 
-// firstEntry is the time of the log's first line, zero if it has none.
+// firstEntry returns the time of the log's first line, zero if it has none.
 func firstEntry(log audit.Log) (at time.Time, err error) {
 	enough := errors.New("enough")
 	err = log.Read(func(_ int64, line []byte) error {

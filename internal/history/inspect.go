@@ -27,8 +27,7 @@ type Inspection struct {
 	Dropped   map[string]uint64   `json:"-"` // by kind, of what the guest sent
 }
 
-// Inspect reads a run's record and what lies beside it, at most that many bytes of each file; 0
-// is all.
+// Inspect reads a run's record and what is beside it, at most that many bytes of each file; 0 is all.
 func (h *Store) Inspect(id string, most int64) (*Inspection, error) {
 	rec, err := h.Records.Get(id)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package history writes the record of a run, and reads what was recorded: lists, one run with its files, and
-// requests that run again what ran. It runs nothing. Package unitask writes; the front ends read.
+// Package history writes the record of a run, and reads records: lists, one run with its files, and requests that
+// repeat a run. It runs nothing. Package unitask writes; the front ends read.
 package history
 
 import (
@@ -42,7 +42,7 @@ type Summary struct {
 	gone bool // there is no record any more
 }
 
-// State is the outcome if there is one, else the record's status.
+// State returns the outcome if there is one, else the record's status.
 func (s Summary) State() string {
 	if s.Outcome != "" {
 		return string(s.Outcome)
@@ -57,10 +57,10 @@ const Unreadable record.Status = "unreadable"
 var states = []string{string(run.OutcomeExited), string(run.OutcomeSignaled), string(run.OutcomeTimeout), string(run.OutcomeOOM), string(run.OutcomeUndelivered), string(run.OutcomeCancelled), string(run.OutcomeCrashed), string(run.OutcomeFailed), string(run.OutcomeBusy), string(run.OutcomeLost),
 	string(record.Running), string(record.Paused), string(record.Interrupted), string(record.Done), string(Unreadable)}
 
-// States are what a Filter's Status may be: outcomes, and the statuses of records that have none.
+// States returns what a Filter's Status may be: outcomes, and the statuses of records that have none.
 func States() []string { return slices.Clone(states) }
 
-// ErrState says that a Filter's status is none that there is.
+// ErrState means that a Filter's status is none that there is.
 var ErrState = errors.New("use one of " + strings.Join(states, ", "))
 
 // Filter selects runs; the zero value selects all.
@@ -74,13 +74,13 @@ type Filter struct {
 	Looked int // at most this many records are looked at; 0 is all
 }
 
-// List lists recorded runs, the newest first. The error is ErrState where the filter's status is unknown.
+// List lists recorded runs, the newest first. The error is ErrState if the filter's status is unknown.
 func (h *Store) List(f Filter) ([]Summary, error) {
 	list, _, err := h.Page(f)
 	return list, err
 }
 
-// Page is List that says how to go on: next is the Before of what may follow, "" where nothing does.
+// Page is List that says how to continue: next is the Before of what may follow, "" if nothing does.
 func (h *Store) Page(f Filter) (list []Summary, next string, err error) {
 	if f.Status != "" && !slices.Contains(states, f.Status) {
 		return nil, "", fmt.Errorf("status %.80q: %w", f.Status, ErrState)
@@ -110,7 +110,7 @@ func (h *Store) Page(f Filter) (list []Summary, next string, err error) {
 	return list, "", nil
 }
 
-// ids are those that a filter is about, the newest first.
+// ids returns those that a filter is about, the newest first.
 func (h *Store) ids(f Filter) iter.Seq2[string, error] {
 	if f.Owner != "" {
 		return h.Records.Own(f.Owner, f.Via, f.Before, "")
@@ -157,11 +157,11 @@ func (h *Store) summary(id string) Summary {
 	return s
 }
 
-// ErrPaused says that a record is that of a session whose machine is kept on the disk.
+// ErrPaused means that a record is that of a session whose machine is kept on the disk.
 var ErrPaused = errors.New("the session is paused")
 
-// Remove removes a run's record. The error is record.ErrRunning for one that is under way, and ErrPaused for the
-// record of a session that is paused, which goes on with it.
+// Remove removes a run's record. The error is record.ErrRunning for one that is under way, and ErrPaused for the record
+// of a session that is paused, which continues with it.
 func (h *Store) Remove(id string) error {
 	paused, err := paused.Open(h.Home).IDs()
 	if err != nil {

@@ -14,10 +14,10 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// ErrOwner says that a record belongs to another owner than the one named.
+// ErrOwner means that a record belongs to another owner than the one named.
 var ErrOwner = errors.New("is another owner's")
 
-// ErrRedacted says that parts of a record's request were redacted.
+// ErrRedacted means that parts of a record's request were redacted.
 var ErrRedacted = errors.New("the record can't be run again")
 
 // Request returns a request for what a recorded run of an owner was granted. What the run was
@@ -55,7 +55,7 @@ func (h *Store) recordOf(id, owner string) (*record.Record, error) {
 	return rec, nil
 }
 
-// asked is the request of a record, for what was granted then.
+// asked returns the request of a record, for what was granted then.
 func (h *Store) asked(rec *record.Record) (run.Request, error) {
 	fail := func(err error) (run.Request, error) { return run.Request{}, err }
 	id := rec.ID
@@ -90,7 +90,7 @@ func (h *Store) asked(rec *record.Record) (run.Request, error) {
 	return req, nil
 }
 
-// code is a record's code.
+// code returns a record's code.
 func (h *Store) code(rec *record.Record) (string, error) {
 	if rec.CodeFile != "code"+path.Ext(rec.CodeFile) {
 		return "", fmt.Errorf("its code's file can't be %q", rec.CodeFile)
@@ -99,7 +99,7 @@ func (h *Store) code(rec *record.Record) (string, error) {
 	return string(text), err
 }
 
-// orNull is a part of a record, null where there is none.
+// orNull returns a part of a record, null where there is none.
 func orNull(part json.RawMessage) json.RawMessage {
 	if part == nil {
 		return json.RawMessage("null")

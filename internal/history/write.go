@@ -36,8 +36,8 @@ func keepNeighbours(rec *record.Run, list []run.Neighbour, redactor *record.Reda
 // meaning or goes; new members do not change it.
 const NetlogSchema = 1
 
-// NetlogLine is a line of the netlog as the record has it: it says whose it is, so that lines
-// of many runs can lie in one place.
+// NetlogLine is a line of the netlog as the record has it: it says whose it is, so that lines of many runs can be in
+// one place.
 type NetlogLine struct {
 	Schema int    `json:"schema"`
 	Run    string `json:"run"`

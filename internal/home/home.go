@@ -1,5 +1,5 @@
-// Package home has the layout of a home: the folder with parts, images, records and sessions. It says where
-// everything lies, and refuses a home that others could change.
+// Package home defines the layout of a home: the folder with parts, images, records and sessions. It returns the path
+// of everything in it, and refuses a home that others could change.
 package home
 
 import (
@@ -57,7 +57,7 @@ func Default() (string, error) {
 	return filepath.Join(user, ".unitask"), nil
 }
 
-// Dir is a home's path. Its methods name what lies in it.
+// Dir is a home's path. Its methods name what is in it.
 type Dir string
 
 func (d Dir) in(name ...string) string {

@@ -69,7 +69,7 @@ func listAhead(in *os.Root, names []string) *ahead {
 	return a
 }
 
-// next is the next folder, which has that name. The caller closes it.
+// next returns the next folder, which has that name. The caller closes it.
 func (a *ahead) next(name string) listing {
 	if a.ready == nil {
 		return list(a.in, name)

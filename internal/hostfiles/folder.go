@@ -218,8 +218,8 @@ func PassFolder(dir string, fill func(io.Writer) error, use func(io.Reader) erro
 	return SendFolder(folder, use)
 }
 
-// unpacking makes what a tar has below a folder. Nothing in it is believed: what it makes is new, lies in folders that
-// it made, and a link leads to what is in the folder.
+// unpacking makes what a tar has below a folder. Nothing in it is believed: what it makes is new, is in folders that it
+// made, and a link leads to what is in the folder.
 type unpacking struct {
 	root        *os.Root
 	all         bool // nothing is left out
@@ -238,7 +238,7 @@ func (u *unpacking) leave(name, reason string) {
 	u.left = append(u.left, export.Left{Path: name, Reason: reason})
 }
 
-// list is what was left out.
+// list returns what was left out.
 func (u *unpacking) list() []export.Left {
 	if u.more > 0 {
 		return append(u.left, export.Left{Path: fmt.Sprintf("%d more", u.more), Reason: "left out, too"})
@@ -348,7 +348,7 @@ func (u *unpacking) one(name string, h *tar.Header, content io.Reader) error {
 	return err
 }
 
-// barredLink says that what a link leads to is not exported.
+// barredLink reports whether what a link leads to is not exported.
 func barredLink(target string) bool {
 	return slices.ContainsFunc(strings.Split(target, "/"), func(part string) bool { return part != "." && part != ".." && export.Barred(part) != "" })
 }
@@ -379,7 +379,7 @@ func (u *unpacking) file(name string, mode fs.FileMode, size int64, content io.R
 	return errors.Join(err, f.Close())
 }
 
-// inside says that a link leads to what is in the folder: first upwards, no further than to the folder itself,
+// inside reports whether a link leads to what is in the folder: first upwards, no further than to the folder itself,
 // and then only downwards. So it stays inside whatever links it leads through.
 func inside(name, target string) bool {
 	if target == "" || path.IsAbs(target) || filepath.IsAbs(target) || len(target) > 4000 || strings.Contains(target, "\x00") {

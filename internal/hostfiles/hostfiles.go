@@ -1,10 +1,8 @@
-// Package hostfiles is what a run brings along of the host's files and folders.
+// Package hostfiles copies files and folders of the host into a run's machine.
 //
-// It works in two steps, so that a policy can decide in between. Find says where a path
-// leads, links resolved, and opens nothing: a pipe's writer does not notice, and what
-// the path holds is not looked at. Set.Add opens what was found, if the policy grants
-// it, checks that it is the same thing still, and lists it; Set.Put sends it all into
-// the guest.
+// It works in two steps, so that a policy can decide in between. Find resolves a path with its links, and opens
+// nothing: a pipe's writer does not notice, and the contents stay unread. Set.Add opens the found file, if the policy
+// grants it, checks that it is still the same, and lists it; Set.Put sends all of them into the guest.
 //
 // The package knows no policy. It never writes to the host.
 package hostfiles
@@ -83,7 +81,7 @@ func (f *Found) Close() {
 	}
 }
 
-// leadsTo is where an absolute path leads, links resolved as far as there are any.
+// leadsTo returns where an absolute path leads, links resolved as far as there are any.
 func leadsTo(name string) string {
 	at, rest, links := "/", strings.Split(name, "/"), 0
 	for len(rest) > 0 {
@@ -132,8 +130,8 @@ func kindOf(mode fs.FileMode) string {
 	return "special file"
 }
 
-// openRegular opens a regular file below a folder. What is something else is not
-// opened: a pipe's writer would go on.
+// openRegular opens a regular file below a folder. What is something else is not opened: a pipe's writer would
+// continue.
 func openRegular(root *os.Root, rel string) (*os.File, error) {
 	st, err := root.Stat(rel)
 	if err != nil {

@@ -53,10 +53,10 @@ func (p *place) openRoot() (*os.Root, error) {
 
 func (p *place) close() { p.at.Close() }
 
-// descriptor is a path that leads to an open file, and not by its name.
+// descriptor returns a path that leads to an open file, and not by its name.
 func descriptor(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
-// realPath is where an open file is, links resolved: the kernel's own answer, which
+// realPath returns where an open file is, links resolved: the kernel's own answer, which
 // nobody can change under our hands.
 func realPath(f *os.File) (string, error) {
 	st, err := f.Stat()
@@ -74,7 +74,7 @@ func realPath(f *os.File) (string, error) {
 	return name, nil
 }
 
-// stampOf is a file's stamp.
+// stampOf returns a file's stamp.
 func stampOf(st fs.FileInfo) stamp {
 	sys, ok := st.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -88,7 +88,7 @@ func stampOf(st fs.FileInfo) stamp {
 // own.
 var steadyTypes = []int64{unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.OVERLAYFS_SUPER_MAGIC}
 
-// keepsTimes says that the stamps of a file's device can be trusted.
+// keepsTimes reports whether the stamps of a file's device can be trusted.
 func keepsTimes(e *entry) bool {
 	f, err := e.open()
 	if err != nil {

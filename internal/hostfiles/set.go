@@ -44,7 +44,7 @@ type mount struct {
 // entry is one thing to be put into the guest.
 type entry struct {
 	guest.File
-	from   *mount // of a regular file: what it is, or lies in
+	from   *mount // of a regular file: what it is, or is in
 	stamp  stamp  // of a regular file below a folder
 	steady bool   // Steady found it so
 }
@@ -66,7 +66,7 @@ func (s *Set) Add(f *Found, to string, most int64) error {
 	if f.err != nil {
 		return f.err
 	}
-	to = path.Clean(to) // what lies below is reached by adding names
+	to = path.Clean(to) // what is below is reached by adding names
 	m := &mount{host: f.Host, real: f.Real, guest: to, project: f.Project}
 	var err error
 	if f.dir {
@@ -99,7 +99,7 @@ func (s *Set) Add(f *Found, to string, most int64) error {
 	return nil
 }
 
-// TooMuchError says that a folder has more bytes than it may bring. It is listed all the
+// TooMuchError means that a folder has more bytes than it may bring. It is listed all the
 // same: what it would take is known.
 type TooMuchError struct{ Bytes, Most int64 }
 
@@ -117,10 +117,10 @@ func (s *Set) add(m *mount, to string, st fs.FileInfo) {
 	s.bytes = sum(s.bytes, st.Size())
 }
 
-// Bytes is how much it is in all.
+// Bytes returns how much it is in all.
 func (s *Set) Bytes() int64 { return s.bytes }
 
-// Memory is what it takes in a guest's memory when a kernel keeps files in whole pages,
+// Memory returns what it takes in a guest's memory when a kernel keeps files in whole pages,
 // and beside them so many bytes for each file.
 func (s *Set) Memory(perFile int64) int64 {
 	const page = 4096
@@ -131,10 +131,10 @@ func (s *Set) Memory(perFile int64) int64 {
 	return total
 }
 
-// Count is how many files, folders and links it is.
+// Count returns how many files, folders and links it is.
 func (s *Set) Count() int { return len(s.entries) }
 
-// NotText is the first path inside that is not UTF-8 text, or "".
+// NotText returns the first path inside that is not UTF-8 text, or "".
 func (s *Set) NotText() string {
 	for _, e := range s.entries {
 		if !utf8.ValidString(e.Path) {
@@ -217,17 +217,17 @@ func (e *entry) put(to Guest) error {
 	return err
 }
 
-// At says that a mount brings something to a path.
+// At reports whether a mount brings something to a path.
 func (s *Set) At(p string) bool {
 	return slices.ContainsFunc(s.entries, func(e entry) bool { return e.Path == p })
 }
 
-// Under says that a path lies in a folder that is mounted.
+// Under reports whether a path is in a folder that is mounted.
 func (s *Set) Under(p string) bool {
 	return slices.ContainsFunc(s.mounts, func(m *mount) bool { return m.root != nil && within(m.guest, p) })
 }
 
-// Paths are where the mounts are.
+// Paths returns where the mounts are.
 func (s *Set) Paths() (list []string) {
 	for _, m := range s.mounts {
 		list = append(list, m.guest)
@@ -235,11 +235,11 @@ func (s *Set) Paths() (list []string) {
 	return list
 }
 
-// Patience is how long it may take to send it all.
+// Patience returns how long it may take to send it all.
 func (s *Set) Patience() time.Duration { return Patience(s.bytes, len(s.entries)) }
 
-// Patience is how long so many bytes in so many files may take on their way into a guest: a second for each MiB, and
-// 10 ms for each file.
+// Patience returns how long so many bytes in so many files may take on their way into a guest: a second for each MiB,
+// and 10 ms for each file.
 func Patience(bytes int64, count int) time.Duration {
 	return time.Duration(bytes>>20)*time.Second + time.Duration(count)*10*time.Millisecond
 }
@@ -261,7 +261,7 @@ func (m *mount) close() {
 	m.file, m.root = nil, nil
 }
 
-// within says that a path is a folder or lies below it, both free of links and "..".
+// within reports whether a path is a folder or is below it, both free of links and "..".
 func within(folder, p string) bool {
 	rel, err := filepath.Rel(folder, p)
 	return err == nil && filepath.IsLocal(rel)

@@ -37,11 +37,10 @@ type Folder struct {
 	Project bool   `json:"project,omitempty"`
 }
 
-// SettleTime is how long a file must not have been changed. A program that has mapped a
-// file may go on changing it for as long as a page is dirty, and the file's times stay as
-// they are. Linux writes pages back after half a minute
-// (vm.dirty_expire_centisecs, Documentation/admin-guide/sysctl/vm.rst), and the next
-// change is noted again. It is also far above the grain of these times.
+// SettleTime is how long a file must not have been changed. A program that has mapped a file may continue changing it
+// for as long as a page is dirty, and the file's times stay as they are. Linux writes pages back after half a minute
+// (vm.dirty_expire_centisecs, Documentation/admin-guide/sysctl/vm.rst), and the next change is noted again. It is also
+// far above the grain of these times.
 const SettleTime = time.Minute
 
 // Fewer than both are sent in less than a second, and not worth a template's room.
@@ -133,7 +132,7 @@ func (e *entry) mark() []byte {
 	return b
 }
 
-// ErrUnsteady says that folders are not what they were.
+// ErrUnsteady means that folders are not what they were.
 var ErrUnsteady = errors.New("the folders have been changed")
 
 // Settle waits until the folders' files have not been changed for SettleTime.
@@ -199,11 +198,11 @@ func (s *Steady) open() (*Set, error) {
 	return set, nil
 }
 
-// Patience is how long it may take to send them.
+// Patience returns how long it may take to send them.
 func (s *Steady) Patience() time.Duration { return Patience(s.Bytes, s.Count) }
 
-// Stamp tells whether the files of the folder that is mounted at a path inside are what they were at another
-// time, without reading them; "" where the host does not tell.
+// Stamp tells whether the files of the folder that is mounted at a path inside are what they were at another time,
+// without reading them; "" if the host does not tell.
 func (s *Set) Stamp(guest string) string {
 	digest, known := sha256.New(), map[uint64]bool{}
 	for _, m := range s.mounts {

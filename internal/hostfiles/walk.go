@@ -128,7 +128,7 @@ func under(dir, name string) string {
 	return dir + "/" + name
 }
 
-// rel is where a path inside lies below the mount.
+// rel returns where a path inside is below the mount.
 func (m *mount) rel(at string) string {
 	rest := strings.TrimPrefix(strings.TrimPrefix(at, m.guest), "/")
 	return cmp.Or(rest, ".")

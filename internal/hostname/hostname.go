@@ -1,5 +1,5 @@
-// Package hostname holds what all rooms must agree on about the names of hosts: which
-// names mean this host, and which ones some parser would read as an address.
+// Package hostname holds what all packages must agree on about host names: which names mean this host, and which ones
+// some parser would read as an address.
 package hostname
 
 import (
@@ -10,13 +10,13 @@ import (
 // Local is the one name of this host that is never looked up.
 const Local = "localhost"
 
-// Loopback says whether a name in normal form, or an address, is this host's own
+// Loopback reports whether a name in normal form, or an address, is this host's own
 // loopback.
 func Loopback(name string, addr netip.Addr) bool {
 	return name == Local || addr.IsLoopback()
 }
 
-// Numeric says whether the last label of a name in normal form is a number, or would be
+// Numeric reports whether the last label of a name in normal form is a number, or would be
 // to inet_aton: 127.1, 0x7f.1, 2130706433. Such a name is none (RFC 1123, 2.1; the URL
 // standard's "ends in a number"), and one that is resolved all the same leads anywhere.
 func Numeric(name string) bool {

@@ -1,6 +1,6 @@
-// Package httppath holds what policies and the network must agree on about the paths of HTTP
-// requests: what a path says in one reading that all servers share (Plain), what a pattern is
-// (Check), and which paths it matches (Match). It is pure.
+// Package httppath holds what policies and the network must agree on about the paths of HTTP requests. Plain gives the
+// one reading of a path that all servers share, Check checks a pattern, and Match matches the two. The package has no
+// side effects.
 package httppath
 
 import (
@@ -25,7 +25,7 @@ var (
 // Max bounds a path that is held against rules, and a pattern; servers refuse longer ones.
 const Max = 8 << 10
 
-// Plain is a path after one decode. What two servers could read differently is
+// Plain returns a path after one decode. What two servers could read differently is
 // refused and not repaired: the one behind us may be either.
 func Plain(raw string) (string, error) {
 	if len(raw) > Max {
@@ -94,7 +94,7 @@ func Check(pattern string) error {
 	return nil
 }
 
-// Match says whether a path that is Plain is one of a pattern's.
+// Match reports whether a path that is Plain is one of a pattern's.
 func Match(pattern, plain string) bool {
 	if pattern == "" {
 		return true
@@ -149,7 +149,7 @@ func matchText(pattern, text string) bool {
 	return strings.HasSuffix(text, parts[len(parts)-1])
 }
 
-// Covers says that every path of one pattern is one of another's. It may say no where that
+// Covers reports whether every path of one pattern is one of another's. It may say no where that
 // is so, and never yes where it is not.
 func Covers(wide, narrow string) bool {
 	if wide == "" || wide == narrow {

@@ -1,7 +1,8 @@
-// Package imagebuild builds custom images from the user's files: over a bundled image packages and files, over a
-// container's image layers, one with the file's own files and one for each thing that a machine has installed or run. A
-// lock file beside the description says what came of it. Foreign code runs in machines only, which the Installer's
-// Runner starts; on the host nothing of it runs. The front door calls it. Runs find what it has built by the catalog.
+// Package imagebuild builds custom images from the user's files. Over a bundled image it adds packages and files. Over
+// a container's image it adds layers: one with the description's own files, and one for each installation or step in a
+// machine. A lock file beside the description records the result. Foreign code runs only in machines, which the
+// Installer's Runner starts, and never on the host. The front door calls the package. Runs find its images by the
+// catalog.
 package imagebuild
 
 import (
@@ -92,7 +93,7 @@ func (b *Builder) tell(message string) {
 // tellChanged says that something was built again by the lock file, and is not what it was.
 func (b *Builder) tellChanged(what string) { b.tell(what + ", and have left other files than then") }
 
-// custom is the image as it is described.
+// custom returns the image as it is described.
 func (b *build) custom() *catalog.Custom {
 	return &catalog.Custom{Schema: catalog.CustomSchema, Name: b.env.Name, From: b.env.From, File: b.env.File, Arch: b.arch,
 		Description: b.env.Description, Env: b.env.Env, Warm: b.env.Warm, MemoryMB: b.env.MemoryMB}

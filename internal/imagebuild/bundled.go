@@ -34,7 +34,7 @@ type bundledBuild struct {
 	folders  []string // of the guest that the image brings
 	runtime  string   // the version of the language's program that the packages were installed for, if it matters
 
-	was *lockedBuild // as the lock file has it, nil where it does not
+	was *lockedBuild // as the lock file has it, nil if it does not
 	now lockedBuild
 }
 
@@ -77,7 +77,7 @@ func (b *bundledBuild) check() error {
 	return stepNetwork{}.allowed(b.Ceiling, b.system, b.specs)
 }
 
-// takenTops are folders at the guest's root that no image's files lie in.
+// takenTops are folders at the guest's root that no image's files are in.
 var takenTops = []string{"/tmp", contract.OutDir, path.Dir(contract.HomeDir), contract.WorkDir,
 	"/root", "/sbin", "/lost+found", "/node_modules"}
 

@@ -163,8 +163,8 @@ func (b *containerBuild) finish(ctx context.Context, c *image.Container) (*catal
 	return o, b.publish(o, map[string]any{"image": c.Digest, "network": b.env.Network})
 }
 
-// baseImage is the container's image that a custom one begins with: the one that its lock file names, else the one that
-// the reference leads to. A lock file never selects an image that is known here only by other names.
+// baseImage returns the container's image that a custom one begins with: the one that its lock file names, else the one
+// that the reference leads to. A lock file never selects an image that is known here only by other names.
 func (b *containerBuild) baseImage(ctx context.Context) (*image.Container, error) {
 	locked := b.was.Image
 	if locked == "" || strings.HasPrefix(b.ref, "sha256:") {

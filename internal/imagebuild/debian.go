@@ -18,7 +18,7 @@ import (
 // a container's image its own dpkg installs them, in a machine.
 
 // unpackDebian fetches an image's packages of Debian and unpacks them into a folder, which is in one of its own, to be
-// removed; "" where there are none.
+// removed; "" if there are none.
 func (b *bundledBuild) unpackDebian(ctx context.Context) (folder string, err error) {
 	if len(b.env.Debian) == 0 {
 		return "", nil

@@ -17,7 +17,8 @@ import (
 
 // Layers of custom images, in the home's layers/ by their digests.
 
-// hasLayer says that a layer is stored, and is what it was. One that is not is built again, and that takes its place.
+// hasLayer reports whether a layer is stored, and is what it was. One that is not is built again, and that takes its
+// place.
 func (b *Builder) hasLayer(digest string) bool {
 	if raw, err := hex.DecodeString(strings.TrimPrefix(digest, "sha256:")); err != nil || len(raw) != sha256.Size {
 		return false
@@ -25,7 +26,7 @@ func (b *Builder) hasLayer(digest string) bool {
 	return isLayer(b.Catalog.LayerFile(digest), digest, maxLayer)
 }
 
-// isLayer says that a file has the layer of a digest, of at most so many bytes.
+// isLayer reports whether a file has the layer of a digest, of at most so many bytes.
 func isLayer(file, digest string, most int64) bool {
 	f, err := os.Open(file)
 	if err != nil {

@@ -70,7 +70,7 @@ func readLockFile(file string) (l lockFile, err error) {
 	return l, nil
 }
 
-// at is the build of an architecture, nil where there is none.
+// at returns the build of an architecture, nil if there is none.
 func (l *lockFile) at(arch image.Arch) *lockedBuild {
 	for i := range l.Builds {
 		if l.Builds[i].Arch == arch {
@@ -89,7 +89,7 @@ func (l *lockFile) set(b lockedBuild) {
 	l.Builds = append(l.Builds, b)
 }
 
-// sameAs says that another build installed the same packages.
+// sameAs reports whether another build installed the same packages.
 func (b lockedBuild) sameAs(other lockedBuild) bool {
 	return slices.Equal(b.Packages, other.Packages) && slices.Equal(b.Debian, other.Debian)
 }
@@ -140,17 +140,17 @@ func (l *lockedLayer) check() error {
 	return err
 }
 
-// sameWanted says that another build began with the same image, and wanted the same of Debian.
+// sameWanted reports whether another build began with the same image, and wanted the same of Debian.
 func (l lockedLayer) sameWanted(other lockedLayer) bool {
 	return l.From == other.From && l.Image == other.Image && slices.Equal(l.Wanted, other.Wanted)
 }
 
-// sameBase says that another build began with the same, files and all, and wanted the same of Debian over that.
+// sameBase reports whether another build began with the same, files and all, and wanted the same of Debian over that.
 func (l lockedLayer) sameBase(other lockedLayer) bool {
 	return l.sameWanted(other) && l.Files == other.Files
 }
 
-// same says that another build began with the same, and did the same.
+// same reports whether another build began with the same, and did the same.
 func (l lockedLayer) same(other lockedLayer) bool {
 	return l.sameBase(other) && l.Installed == other.Installed &&
 		slices.EqualFunc(l.Packages, other.Packages, lockedPackages.same) &&
@@ -167,7 +167,7 @@ type lockedPackages struct {
 	Digest   string             `json:"digest"` // of the layer
 }
 
-// same says that another build has the same layer of it.
+// same reports whether another build has the same layer of it.
 func (p lockedPackages) same(other lockedPackages) bool {
 	return p.System == other.System && p.Digest == other.Digest
 }
@@ -180,7 +180,7 @@ func (p *lockedPackages) check() error {
 	return packages.CheckNpm(p.Npm)
 }
 
-// lockFileOf is the name of the lock file beside a description.
+// lockFileOf returns the name of the lock file beside a description.
 func lockFileOf(env *imagefile.Environment) string {
 	return strings.TrimSuffix(env.File, imagefile.Extension) + catalog.LockFileEnds
 }

@@ -114,7 +114,7 @@ func (n stepNetwork) configure(ctx context.Context, in *install.Installer, req *
 	}, nil
 }
 
-// pipVariables configure pip for a registry; cert is the file of its certificates, "" where there is none.
+// pipVariables configure pip for a registry; cert is the file of its certificates, "" if there is none.
 func pipVariables(env map[string]string, r *packages.Registry, w install.Routes, cert string) {
 	env["PIP_INDEX_URL"] = r.URL
 	if len(r.More) > 0 {

@@ -73,7 +73,7 @@ func (b *containerBuild) runSteps(ctx context.Context, config oci.Config) (strin
 	return b.runLayer(ctx, config, c)
 }
 
-// layerRequest is a request for a script that changes an image.
+// layerRequest returns a request for a script that changes an image.
 func (b *build) layerRequest(script string) run.Request {
 	return run.Request{
 		Code: script, Language: "shell", Kernel: image.Linux, Arch: b.arch, Dir: "/tmp/unitask", Cold: true,
@@ -167,7 +167,7 @@ func stepFailed(steps []string, res *run.Result, refused string) string {
 	return fmt.Sprintf("%s: %q%s (`unitask inspect %s` has the rest)", what, ended(text, res), refused, res.RunID)
 }
 
-// lastSaid is the last that a run printed.
+// lastSaid returns the last that a run printed.
 func lastSaid(res *run.Result) string { return ended(string(res.Stderr), res) }
 
 func ended(text string, res *run.Result) string {

@@ -1,5 +1,5 @@
-// Package imagefile reads what users say of images of their own: TOML files, each of which begins with
-// another image. What comes of one is plain data. It builds nothing and starts nothing.
+// Package imagefile reads users' descriptions of their own images: TOML files, each of which begins with another image.
+// The result is plain data. The package builds nothing and starts nothing.
 package imagefile
 
 import (
@@ -55,7 +55,7 @@ type Environment struct {
 // File is a file or folder of the host, and where it is in the guest.
 type File struct {
 	Guest string
-	Dir   string // the folder of the file that names it, which it lies below
+	Dir   string // the folder of the file that names it, which it is below
 	Host  string // in that, with slashes
 }
 
@@ -91,10 +91,10 @@ func CheckName(word string) error {
 	return nil
 }
 
-// Contained says that an image is a container's: a word with one of these is a reference, or none that can be.
+// Contained reports whether an image is a container's: a word with one of these is a reference, or none that can be.
 func Contained(from string) bool { return strings.ContainsAny(from, "/:@") }
 
-// Find is the file of a name or of a path: of the one in the folder of environments.
+// Find returns the file of a name or of a path: of the one in the folder of environments.
 func Find(arg, folder string) string {
 	if strings.HasSuffix(arg, Extension) || strings.ContainsRune(arg, filepath.Separator) {
 		return arg

@@ -38,7 +38,7 @@ type Plan struct {
 var authorities = []string{"PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO",
 	"CARGO_HTTP_CAINFO", "NODE_EXTRA_CA_CERTS", "npm_config_cafile"}
 
-// NewPlan is a plan by which packages are installed from a registry, at a place in the guest.
+// NewPlan returns a plan by which packages are installed from a registry, at a place in the guest.
 func NewPlan(place string, registry *packages.Registry, routes Routes, asked []string) Plan {
 	return Plan{Place: place, URL: registry.URL, More: registry.More, Scopes: registry.Scopes, CA: registry.CA != "",
 		Authorities: authorities, Specs: asked, Plain: routes.Plain}
@@ -72,7 +72,7 @@ func (i *installation) build(ctx context.Context, before *packages.Lock) error {
 	return i.Records.Remove(res.RunID) // which has the files a second time
 }
 
-// request is what the machine runs.
+// request returns what the machine runs.
 func (i *installation) request(ctx context.Context, before *packages.Lock) (req run.Request, b *Build, err error) {
 	l := i.to.Language
 	routes, err := i.reach(ctx, i.registry)

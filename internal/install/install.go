@@ -1,7 +1,7 @@
-// Package install installs packages of pip and npm for runs. Each set is fetched and built once, by the language's own
-// tool, in a machine that reaches the registries that the host is configured for and nothing else; then it is kept in
-// the home, and a run has it as a folder that it brings along. The package starts no machine itself: the Runner, which
-// the front door passes, does. Runs and builds of images call it; it never decides what a request is granted.
+// Package install installs packages of pip and npm for runs. The language's own tool fetches and builds each set once,
+// in a machine that reaches only the registries that the host is configured for. The home then keeps the set, and a run
+// gets it as a folder. The package starts no machine itself: the Runner, which the front door passes, does. Runs and
+// builds of images call it; it never decides what a request is granted.
 package install
 
 import (
@@ -69,7 +69,7 @@ const (
 	probeTime   = 10 * time.Second // of a registry, to its first byte
 )
 
-// Store is the store of what was built for runs.
+// Store returns the store of what was built for runs.
 func (in *Installer) Store() *packages.Store {
 	return &packages.Store{
 		Dir: home.Dir(in.Home).Packages(), MaxBytes: packages.RunsBytes, MaxMany: packages.RunsMany,
@@ -161,7 +161,8 @@ func (in *Installer) Ensure(ctx context.Context, to Target, specs []string, lock
 	return use(i.store, i.want)
 }
 
-// toBuild says that packages are to be built: they are not there, have gone meanwhile to make room, or are damaged.
+// toBuild reports whether packages are to be built: they are not there, have gone meanwhile to make room, or are
+// damaged.
 func toBuild(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, packages.ErrDamaged)
 }
@@ -191,7 +192,8 @@ func keyOf(asked []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// stored is what is in the store. If others are locked than a run without a lock gets, they have a key of their own.
+// stored returns what is in the store. If others are locked than a run without a lock gets, they have a key of their
+// own.
 func (i *installation) stored(locked *packages.Lock) (*packages.Lock, error) {
 	lock, err := i.store.Get(i.want.Key)
 	if locked == nil || err == nil && slices.Equal(lock.Packages, locked.Packages) {

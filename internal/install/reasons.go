@@ -51,7 +51,7 @@ func (in *Installer) ToolError(system string, res *run.Result) string {
 	return reason
 }
 
-// toolWords are the errors among what a tool has said, the first cause before what came of it.
+// toolWords returns the errors among what a tool has said, the first cause before what came of it.
 func toolWords(stderr string) string {
 	var said []string
 	add := func(text string) {

@@ -30,8 +30,8 @@ import (
 
 // The routes of a build to registries: those that the host's own pip and npm are configured for.
 
-// hostRegistry is the one that the host's own tool is configured for; tool is asked for where that has none but its
-// own.
+// hostRegistry returns the one that the host's own tool is configured for; tool is asked for where that has none but
+// its own.
 func hostRegistry(i *language.Installer, tool func() (string, error)) (*packages.Registry, error) {
 	home, _ := userdir.Home()
 	if !filepath.IsAbs(home) { // a relative one leads into the working folder, which may be a project's
@@ -96,7 +96,7 @@ func (in *Installer) reach(ctx context.Context, registry *packages.Registry) (r 
 	return r, nil
 }
 
-// DeniedHosts says which hosts a build was refused the way to, "" where to none.
+// DeniedHosts says which hosts a build was refused the way to, "" if to none.
 func (in *Installer) DeniedHosts(id string) string {
 	var denied []string
 	text, _, _ := in.Records.Read(id, record.NetlogFile, MaxLockText)
@@ -113,7 +113,7 @@ func (in *Installer) DeniedHosts(id string) string {
 	return "; it was refused the way to " + strings.Join(denied, ", ")
 }
 
-// registryProxy is the proxy for a registry: its tool's own, else the host's.
+// registryProxy returns the proxy for a registry: its tool's own, else the host's.
 func registryProxy(own string, usual func(string, uint16) *url.URL) (func(string, uint16) *url.URL, error) {
 	if own == "" {
 		return usual, nil
@@ -166,7 +166,7 @@ func probe(ctx context.Context, r *packages.Registry, h packages.Host, proxy fun
 	return resp.Body.Close()
 }
 
-// isPublic says that a host is somewhere on the Internet. A registry that is elsewhere is allowed as
+// isPublic reports whether a host is somewhere on the Internet. A registry that is elsewhere is allowed as
 // what it is: the host's own configuration names it.
 func isPublic(ctx context.Context, h packages.Host, proxy func(string, uint16) *url.URL) bool {
 	port, _ := strconv.ParseUint(h.Port, 10, 16)

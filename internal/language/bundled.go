@@ -117,7 +117,8 @@ var Interpreted = []*Language{
 	},
 }
 
-// byPython is a language whose files a program in Python runs, with the images of Python, the one of that name first.
+// byPython returns a language whose files a program in Python runs, with the images of Python, the one of that name
+// first.
 func byPython(l Language, first string) *Language {
 	of := *Interpreted[slices.IndexFunc(Interpreted, func(l *Language) bool { return l.Name == "python" })]
 	l.byExtension, l.RunnerExtension = true, of.Extensions[0]
@@ -127,7 +128,7 @@ func byPython(l Language, first string) *Language {
 	return &l
 }
 
-// pythonPayload is an image of Python with those parts.
+// pythonPayload returns an image of Python with those parts.
 func pythonPayload(name string, parts []string, links map[string]string, folders []string, files map[string]string, compiled ...string) image.Payload {
 	return image.Payload{
 		Name: name, Nanos: true, LinuxFirst: true, Sources: guest.Sources, Parts: parts, Only: python.Only, BuildParts: python.BuildParts, Program: python.Program, Args: python.Args, Env: python.Env,
@@ -136,13 +137,13 @@ func pythonPayload(name string, parts []string, links map[string]string, folders
 	}
 }
 
-// packed is a payload of whose files some are compressed.
+// packed returns a payload of whose files some are compressed.
 func packed(files []string, p image.Payload) image.Payload {
 	p.Packed = files
 	return p
 }
 
-// Payloads are those of all images.
+// Payloads returns those of all images.
 func Payloads() (list []image.Payload) {
 	for _, im := range AllImages() {
 		list = append(list, im.Payload)
@@ -150,7 +151,7 @@ func Payloads() (list []image.Payload) {
 	return append(list, containerPayload)
 }
 
-// Programs are those of all images, by their names.
+// Programs returns those of all images, by their names.
 func Programs() map[string]machine.Program {
 	all := map[string]machine.Program{ContainerName: containerProgram}
 	for _, im := range AllImages() {

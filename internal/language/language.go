@@ -1,5 +1,5 @@
-// Package language has the table of languages and of the images that they run in: names, how a program is started,
-// checked, rehearsed and judged. A new language is a row in bundled.go and a package beside guest/node. The catalog,
+// Package language has the table of languages and of the images that they run in: names, and how to start, check,
+// rehearse and judge a program. A new language is a row in bundled.go and a package beside guest/node. The catalog,
 // runs and sessions read it; it starts nothing.
 package language
 
@@ -20,7 +20,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// InContainer is a language as an image has it; with command it is none, and the arguments are a
+// InContainer returns a language as an image has it; with command it is none, and the arguments are a
 // command.
 func InContainer(ref string, l *Language, command bool) *Language {
 	of := &Language{
@@ -68,12 +68,12 @@ type Language struct {
 	MemoryHint  string // for one that did, "" is none
 	// Check is a program that checks the syntax of the one that its first argument names.
 	Check string
-	// Runner is a program that runs the one that its first argument names, "" where that is one by itself; an extension
-	// says what it is written in.
+	// Runner is a program that runs the one that its first argument names, "" if that is one by itself; an extension says
+	// what it is written in.
 	Runner, RunnerExtension string
-	// Packages says how its packages are installed; nil where it has none.
+	// Packages says how its packages are installed; nil if it has none.
 	Packages *Installer
-	// Compiled says how its programs are kept and run again; nil where it compiles none.
+	// Compiled says how its programs are kept and run again; nil if it compiles none.
 	Compiled *Compiled
 	// Interpreters are the programs of a container's image that run the code (InContainer).
 	Interpreters []string
@@ -98,7 +98,7 @@ type Image struct {
 	modules []string
 }
 
-// ImageWith is the name of an image that has a module, "" where none has.
+// ImageWith returns the name of an image that has a module, "" if none has.
 func (l *Language) ImageWith(module string) string {
 	top, _, _ := strings.Cut(module, ".")
 	for _, im := range l.Images {
@@ -109,7 +109,7 @@ func (l *Language) ImageWith(module string) string {
 	return ""
 }
 
-// Image is the language's image of that name, the first one where that is ""; nil if there is
+// Image returns the language's image of that name, the first one where that is ""; nil if there is
 // none.
 func (l *Language) Image(name string) *Image {
 	for i := range l.Images {
@@ -140,7 +140,7 @@ func UnknownImage(name string) error {
 	return policy.Bad("image", fmt.Sprintf("%.40q", name), "use %s, or a container image's reference with its tag, as alpine:3.20%s", strings.Join(Images(), ", "), Nearest(name, Images()))
 }
 
-// KernelFor is the kernel that the language has where k is granted, "" for any.
+// KernelFor returns the kernel that the language has where k is granted, "" for any.
 func (l *Language) KernelFor(k image.Kernel) (image.Kernel, error) {
 	switch {
 	case l.Images[0].Payload.Nanos && (k != "" || !l.Images[0].Payload.LinuxFirst):
@@ -193,7 +193,7 @@ func (l *Language) Takes(file string, asked bool) error {
 	return errors.New("must end in " + strings.Join(all, ", ") + ", or its language must be named")
 }
 
-// Names are the names of those that code may be in: of each its own one first, then its
+// Names returns the names of those that code may be in: of each its own one first, then its
 // others.
 func Names() (names []string) {
 	for _, l := range All {
@@ -202,7 +202,7 @@ func Names() (names []string) {
 	return names
 }
 
-// AllNames are the language's own one, its extensions and the others.
+// AllNames returns the language's own one, its extensions and the others.
 func (l *Language) AllNames() []string {
 	names := []string{l.Name}
 	for _, ext := range l.Extensions {
@@ -213,13 +213,13 @@ func (l *Language) AllNames() []string {
 	return append(names, slices.Sorted(maps.Keys(l.others))...)
 }
 
-// Extension is the extension that a language's name means, an error where it is none.
+// Extension returns the extension that a language's name means, an error where it is none.
 func Extension(name string) (string, error) {
 	_, ext, err := Named(name)
 	return ext, err
 }
 
-// Images are the names of the images that come along.
+// Images returns the names of the images that come along.
 func Images() (names []string) {
 	for _, im := range AllImages() {
 		names = append(names, im.Payload.Name)
@@ -227,7 +227,7 @@ func Images() (names []string) {
 	return names
 }
 
-// AllImages are the images of all languages, each once.
+// AllImages returns the images of all languages, each once.
 func AllImages() (list []*Image) {
 	for _, l := range All {
 		for i := range l.Images {
@@ -239,12 +239,12 @@ func AllImages() (list []*Image) {
 	return list
 }
 
-// OfSystem is the language whose packages are of pip or npm.
+// OfSystem returns the language whose packages are of pip or npm.
 func OfSystem(system string) *Language {
 	return All[slices.IndexFunc(All, func(l *Language) bool { return l.Packages != nil && l.Packages.System == system })]
 }
 
-// OfImage is the language of an image, nil where there is none.
+// OfImage returns the language of an image, nil if there is none.
 func OfImage(name string) *Language {
 	for _, l := range All {
 		if name != "" && l.Image(name) != nil {
@@ -254,12 +254,12 @@ func OfImage(name string) *Language {
 	return nil
 }
 
-// HasSteps says that a session can have steps of the language: it has an interpreter that stays.
+// HasSteps reports whether a session can have steps of the language: it has an interpreter that stays.
 func (l *Language) HasSteps() bool {
 	return slices.ContainsFunc(supervisor.Languages, func(of supervisor.Language) bool { return of.Name == l.Name })
 }
 
-// SessionImages are the images that come along whose language has steps in sessions.
+// SessionImages returns the images that come along whose language has steps in sessions.
 func SessionImages() (names []string) {
 	for _, name := range Images() {
 		if OfImage(name).HasSteps() {
@@ -269,7 +269,7 @@ func SessionImages() (names []string) {
 	return names
 }
 
-// Nearest is a hint at the one of some names that is most like a word, "" where none is.
+// Nearest returns a hint at the one of some names that is most like a word, "" if none is.
 func Nearest(word string, names []string) string {
 	best, most := "", 2 // letters that may differ
 	for _, name := range names {
@@ -286,7 +286,7 @@ func Nearest(word string, names []string) string {
 // maxInterpreterLine bounds a #! line; Linux takes 256 bytes.
 const maxInterpreterLine = 4 << 10
 
-// OfScript is the name of the language whose interpreter the #! line of a program names, "" for none of ours.
+// OfScript returns the name of the language whose interpreter the #! line of a program names, "" for none of ours.
 func OfScript(code string) string {
 	line, _, _ := strings.Cut(code[:min(len(code), maxInterpreterLine+1)], "\n")
 	if len(line) > maxInterpreterLine {
@@ -311,7 +311,7 @@ func OfScript(code string) string {
 	return ""
 }
 
-// FreshKernel is the kernel of a run that may want a fresh process or several processors: Nanos is its
+// FreshKernel returns the kernel of a run that may want a fresh process or several processors: Nanos is its
 // Process and has no other, and here it has one processor.
 func FreshKernel(k image.Kernel, fresh bool, cpus float64) (image.Kernel, error) {
 	other := k != "" && k != image.Linux

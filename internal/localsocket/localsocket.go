@@ -1,6 +1,5 @@
-// Package localsocket has Unix sockets that processes of one user speak over: session daemons, the pool
-// daemon, consoles and answers of runs. Each lies in a folder that is its user's alone, and both ends
-// check who the other one is.
+// Package localsocket provides Unix sockets between processes of one user: session daemons, the pool daemon, consoles
+// and answers of runs. Each is in a folder that only its user can open, and both ends check the other's user.
 package localsocket
 
 import (

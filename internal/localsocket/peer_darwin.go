@@ -2,7 +2,7 @@ package localsocket
 
 import "golang.org/x/sys/unix"
 
-// peer is the user at the other end.
+// peer returns the user at the other end.
 func peer(fd int) (uint32, error) {
 	cred, err := unix.GetsockoptXucred(fd, unix.SOL_LOCAL, unix.LOCAL_PEERCRED)
 	if err != nil {

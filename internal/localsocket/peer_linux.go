@@ -2,7 +2,7 @@ package localsocket
 
 import "golang.org/x/sys/unix"
 
-// peer is the user at the other end.
+// peer returns the user at the other end.
 func peer(fd int) (uint32, error) {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {

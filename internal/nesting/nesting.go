@@ -1,11 +1,10 @@
-// Package nesting looks at JSON that others have written before anything of ours writes it again, indented.
+// Package nesting checks foreign JSON before unitask decodes it, or writes it again indented.
 package nesting
 
 import "fmt"
 
-// Check says what is wrong with a JSON text: that it has too many brackets in one another, or too many values. What
-// indents it writes spaces for each value, as many as there are brackets around it: of a few MiB it makes any number
-// of GiB.
+// Check returns an error if a JSON text has too deeply nested brackets, or too many values. An indenter writes spaces
+// for each value, as many as there are brackets around it: it can turn a few MiB into many GiB.
 func Check(text []byte, brackets, values int) error {
 	depth, count, inString := 0, 0, false
 	for i := 0; i < len(text); i++ {

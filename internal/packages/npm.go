@@ -32,7 +32,7 @@ func CheckNpm(lock json.RawMessage) error {
 
 var npmDefaults = regexp.MustCompile(`(?s)registry: new Definition\('registry', \{\s*default: .(https://[^'"` + "`" + `]+).,`)
 
-// NpmDefault is the registry of an npm that nobody has configured, as its own source says; tool is its
+// NpmDefault returns the registry of an npm that nobody has configured, as its own source says; tool is its
 // archive.
 func NpmDefault(tool string) (string, error) {
 	f, err := os.Open(tool)

@@ -1,6 +1,6 @@
-// Package packages is what a home keeps of packages that runs asked for, and which registries they come
-// from: those that the host's own pip and npm are configured for. It starts nothing, and what it reads of
-// a registry's answers is data: packages are built in a machine (unitask).
+// Package packages keeps the packages of a home's runs, and knows their registries: those that the host's own pip and
+// npm are configured for. It starts nothing, and treats a registry's answers as data: packages are built in a machine
+// (unitask).
 package packages
 
 import (
@@ -37,7 +37,7 @@ type Host struct {
 	Plain      bool // HTTP without TLS
 }
 
-// All are the hosts that a build may speak to.
+// All returns the hosts that a build may speak to.
 func (r *Registry) All() (list []Host, err error) {
 	urls := append([]string{r.URL}, r.More...)
 	for _, u := range r.Scopes {
@@ -66,7 +66,7 @@ func (r *Registry) All() (list []Host, err error) {
 	return list, nil
 }
 
-// Shown is an address without what must not be shown of it.
+// Shown returns an address without what must not be shown of it.
 func Shown(text string) string {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -100,8 +100,8 @@ func readBounded(name string, most int64) (string, error) {
 	return string(text), nil
 }
 
-// PipRegistry is what the host's pip is configured for, from its files and PIP_*; tool is asked for its wheel, which
-// says what it uses, where nothing does. Virtual environments' files are not read.
+// PipRegistry returns what the host's pip is configured for, from its files and PIP_*; tool is asked for its wheel,
+// which says what it uses, where nothing does. Virtual environments' files are not read.
 func PipRegistry(env Env, home string, tool func() (string, error)) (*Registry, error) {
 	set, from := map[string]string{}, map[string]string{}
 	for _, file := range pipFiles(env, home) {
@@ -117,7 +117,7 @@ func PipRegistry(env Env, home string, tool func() (string, error)) (*Registry, 
 			trimmed := strings.TrimSpace(line)
 			switch {
 			case trimmed == "" || trimmed[0] == '#' || trimmed[0] == ';':
-			case line[0] == ' ' || line[0] == '\t': // goes on
+			case line[0] == ' ' || line[0] == '\t': // continues
 				if key != "" {
 					set[key] += "\n" + trimmed
 				}
@@ -210,7 +210,7 @@ func expand(name, home string) string {
 
 var pipDefaults = regexp.MustCompile(`(?m)^PyPI = PackageIndex\(\s*"(https://[^"]+)", file_storage_domain="([^"]+)"`)
 
-// pipDefault is the index of a pip that nobody has configured, as its own source says.
+// pipDefault returns the index of a pip that nobody has configured, as its own source says.
 func pipDefault(wheel string) (string, []string, error) {
 	z, err := zip.OpenReader(wheel)
 	if err != nil {
@@ -230,7 +230,7 @@ func pipDefault(wheel string) (string, []string, error) {
 	return strings.TrimSuffix(string(m[1]), "/") + "/simple", []string{string(m[2])}, nil
 }
 
-// NpmRegistry is what the host's npm is configured for, from its files and npm_config_*; fallback is what it
+// NpmRegistry returns what the host's npm is configured for, from its files and npm_config_*; fallback is what it
 // uses where nothing does. A project's .npmrc is not read: it may have come with a repository.
 func NpmRegistry(env Env, home string, fallback func() (string, error)) (*Registry, error) {
 	set, from := map[string]string{}, map[string]string{}

@@ -17,8 +17,8 @@ import (
 	"github.com/unitask/unitask/internal/atomicfile"
 )
 
-// Lock says exactly what was installed for what was asked for. It lies beside the files, and a build that
-// finds one takes the same versions, with the same digests, or fails.
+// Lock says exactly what was installed for what was asked for. It is beside the files, and a build that finds one takes
+// the same versions, with the same digests, or fails.
 type Lock struct {
 	Schema   int       `json:"schema"`
 	Key      string    `json:"key"`
@@ -68,10 +68,10 @@ const (
 	maxLeftOut = 20 // names of what was left out: more would tell nobody more
 )
 
-// Folder is the folder of what was installed.
+// Folder returns the folder of what was installed.
 func (l *Lock) Folder() string { return filepath.Join(l.dir, filesName) }
 
-// ErrDamaged says that files are not those that were built.
+// ErrDamaged means that files are not those that were built.
 var ErrDamaged = errors.New("the files are not those that were built")
 
 // Get returns what is kept under a key; the error wraps fs.ErrNotExist where nothing is.
@@ -90,7 +90,7 @@ func (s *Store) Get(key string) (*Lock, error) {
 	return l, nil
 }
 
-// Keys are those of all that is kept, whole or damaged.
+// Keys returns those of all that is kept, whole or damaged.
 func (s *Store) Keys() (keys []string, err error) {
 	entries, err := os.ReadDir(s.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -87,7 +87,7 @@ func (u *unpacking) entry(h *tar.Header, content io.Reader) error {
 	return u.file(name, mode, h.Size, h.ModTime, content)
 }
 
-// plainText says that a path is one that a link or a file may have.
+// plainText reports whether a path is one that a link or a file may have.
 func plainText(s string) bool {
 	return s != "" && len(s) <= maxPath && utf8.ValidString(s) && !strings.ContainsRune(s, 0)
 }
@@ -160,8 +160,8 @@ func (u *unpacking) link(name, target string) error {
 	return nil
 }
 
-// inside says that a link leads to what is in the folder: first upwards, no further than to the folder itself, and then
-// only downwards. So it stays inside whatever links it leads through.
+// inside reports whether a link leads to what is in the folder: first upwards, no further than to the folder itself,
+// and then only downwards. So it stays inside whatever links it leads through.
 func inside(name, target string) bool {
 	up := 0
 	words := strings.Split(target, "/")

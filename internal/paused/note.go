@@ -19,8 +19,8 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// BegunAt is when a session of an id was made, which its id says. A fork's life counts from since, when what it is of
-// was.
+// BegunAt returns when a session of an id was made, which its id says. A fork's life counts from since, when what it is
+// of was.
 func BegunAt(id string, since time.Time) time.Time {
 	if at, ok := record.CreatedAt(id); ok {
 		return at
@@ -74,7 +74,7 @@ const ResumedName = "resumed"
 const ChangesName = "changes"
 
 // WriteChanges writes down the changes of a session's policy, where it was paused: they hold where another process
-// goes on from that.
+// continues from that.
 func (s Store) WriteChanges(id string, taken []run.PolicyChange) error {
 	if _, err := os.Lstat(s.Folder(id)); errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -1,5 +1,5 @@
-// Package paused has the sessions that no process holds: machines on a home's disk, each with a note that says what it
-// takes to resume it. Session daemons, the fleet and MCP list them; package unitask writes and resumes them.
+// Package paused manages the sessions that no process holds: machines on a home's disk, each with a note of what its
+// resumption needs. Session daemons, the fleet and MCP list them; package unitask writes and resumes them.
 package paused
 
 import (
@@ -57,7 +57,7 @@ func (p Session) ReadCeiling(home string) (*policy.Ceiling, error) {
 	return nil, nil
 }
 
-// CeilingChanged says whether the files of the ceiling are others than those that the session of a home began under,
+// CeilingChanged reports whether the files of the ceiling are others than those that the session of a home began under,
 // or can't be read.
 func (p Session) CeilingChanged(home string) bool {
 	if p.Origin == nil || p.Digest == "" && p.Ceiling != "" { // of an older version
@@ -81,7 +81,7 @@ func Open(dir string) Store {
 // Folder is that of a session.
 func (s Store) Folder(id string) string { return filepath.Join(s.Dir, id) }
 
-// IDs are those of the folders, of sessions that live among them.
+// IDs returns those of the folders, of sessions that live among them.
 func (s Store) IDs() (list []string, err error) {
 	folders, err := os.ReadDir(s.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -116,8 +116,8 @@ func List(home string) (list []Session, err error) {
 	return list, nil
 }
 
-// Find returns the session of an id. The error is a SessionError where there is none, its life is over, or
-// a process holds it.
+// Find returns the session of an id. The error is a SessionError if there is none, its life is over, or a process holds
+// it.
 func Find(home, id string) (Session, error) {
 	s := Open(home)
 	p, k, err := s.Read(id)
@@ -133,7 +133,7 @@ func Find(home, id string) (Session, error) {
 	return s.View(p, k), nil
 }
 
-// View is what others see of a session.
+// View returns what others see of a session.
 func (s Store) View(p machine.Pause, k Note) Session {
 	v := Session{ID: k.ID, Parent: k.Parent, Owner: k.Owner, Via: k.Via, Image: k.Image, Language: k.Language, Began: BegunAt(k.ID, k.Began), Expires: k.Expires, At: p.At, Ceiling: k.Policy.Ceiling, Origin: k.Policy.Origin, Digest: k.Policy.Digest}
 	if text, err := os.ReadFile(filepath.Join(s.Folder(k.ID), ResumedName)); err == nil {
@@ -148,7 +148,7 @@ func (s Store) View(p machine.Pause, k Note) Session {
 // maxSessionID bounds an id that is looked for, in bytes: a folder has no longer name.
 const maxSessionID = 255
 
-// Read reads what is kept of a session. The error is a SessionError where there is none.
+// Read reads what is kept of a session. The error is a SessionError if there is none.
 func (s Store) Read(id string) (p machine.Pause, k Note, err error) {
 	gone := &run.SessionError{ID: id, Why: "or never was"}
 	if id == "" || id != filepath.Base(id) || strings.HasPrefix(id, ".") || len(id) > maxSessionID || strings.ContainsRune(id, 0) { // no folder's
@@ -177,7 +177,7 @@ func (s Store) Read(id string) (p machine.Pause, k Note, err error) {
 }
 
 // Forget ends a session of a home that no process holds: its machine is removed from the disk. The error is
-// record.ErrRunning where a process holds it, and a SessionError where there is none.
+// record.ErrRunning if a process holds it, and a SessionError where there is none.
 func Forget(home, id string) error {
 	s := Open(home)
 	if _, _, err := s.Read(id); errors.As(err, new(*run.SessionError)) {

@@ -138,7 +138,7 @@ func checkSecrets(req run.Request) error {
 	return nil
 }
 
-// sizeOf is the bytes of a request's arguments and environment.
+// sizeOf returns the bytes of a request's arguments and environment.
 func sizeOf(req run.Request) (n int) {
 	for _, a := range req.Args {
 		n += len(a)
@@ -176,7 +176,7 @@ func CheckGuestPath(field, p string) error {
 	return policy.Bad(field, fmt.Sprintf("%.80q", p), "%s", reason)
 }
 
-// reserved says that a path lies where the guest's own files are.
+// reserved reports whether a path lies where the guest's own files are.
 func reserved(p string) bool {
 	for _, dir := range strings.Split(contract.Reserved, ":") {
 		if p == dir || strings.HasPrefix(p, dir+"/") {

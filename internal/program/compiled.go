@@ -26,8 +26,8 @@ type Compilation struct {
 	draft   *compiled.Draft // of what it is compiled to
 }
 
-// Load is the program that the code was compiled to before, nil where there is none. It is read when it is first asked
-// for, while QEMU starts.
+// Load returns the program that the code was compiled to before, nil if there is none. It is read when it is first
+// asked for, while QEMU starts.
 func (c *Compilation) Load() []byte {
 	if !c.Looked {
 		c.Looked, c.Program = true, c.Store.Get(c.Key)
@@ -36,7 +36,7 @@ func (c *Compilation) Load() []byte {
 	return c.Program
 }
 
-// Alone says that nothing goes into what the code is compiled to but its text, its name and its folder.
+// Alone reports whether nothing goes into what the code is compiled to but its text, its name and its folder.
 func (p *Program) Alone() bool {
 	switch {
 	case p.Language.Compiled == nil, p.inImage != nil, p.Command, p.Check, p.Supervisor != nil, p.Layer, p.Installed:
@@ -100,7 +100,7 @@ func (c *Compilation) length() int {
 	return c.placed
 }
 
-// Patience is how long the program may take on its way.
+// Patience returns how long the program may take on its way.
 func (c *Compilation) Patience() time.Duration {
 	if c == nil || c.Load() == nil {
 		return 0
@@ -115,7 +115,7 @@ func (c *Compilation) Sent() {
 	}
 }
 
-// How is what came of it.
+// How returns what came of it.
 func (c *Compilation) How() string {
 	switch {
 	case c == nil:

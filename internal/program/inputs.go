@@ -175,7 +175,7 @@ func Resolve(req catalog.Request, ceiling *policy.Ceiling, brought *hostfiles.Se
 	return want, eff, denials, nil
 }
 
-// kernelFor is the kernel for a run that asks for one, or for none, and brings these
+// kernelFor returns the kernel for a run that asks for one, or for none, and brings these
 // files: Nanos takes no name that is not UTF-8.
 func kernelFor(k image.Kernel, brought *hostfiles.Set) (image.Kernel, error) {
 	odd := brought.NotText()
@@ -188,7 +188,7 @@ func kernelFor(k image.Kernel, brought *hostfiles.Set) (image.Kernel, error) {
 	return image.Linux, nil
 }
 
-// Asked is what of a request the policy decides on.
+// Asked returns what of a request the policy decides on.
 func Asked(req catalog.Request) policy.Request {
 	asked := policy.Asked(req.Request)
 	if _, im, _, err := req.FindLanguage(); err == nil {

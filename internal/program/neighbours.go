@@ -52,7 +52,7 @@ func CheckNeighbours(list []run.Neighbour, main string) error {
 	return nil
 }
 
-// Beside is what of the neighbours must be in the guest, folders before what is in them.
+// Beside returns what of the neighbours must be in the guest, folders before what is in them.
 func (p *Program) Beside() (files []File) {
 	at := path.Dir(p.Path)
 	made := map[string]bool{".": true}
@@ -73,7 +73,7 @@ func (p *Program) Beside() (files []File) {
 	return files
 }
 
-// hasNeighbour says that a neighbour of that name comes along.
+// hasNeighbour reports whether a neighbour of that name comes along.
 func (p *Program) hasNeighbour(name string) bool {
 	return slices.ContainsFunc(p.neighbours, func(n run.Neighbour) bool { return n.Name == name })
 }

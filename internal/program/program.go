@@ -1,4 +1,4 @@
-// Package program is a request's code, checked: what a guest is given and told before it starts.
+// Package program checks a request's code, and prepares what a guest gets before the code starts.
 package program
 
 import (
@@ -48,8 +48,8 @@ type Program struct {
 	ca          string
 	Secrets     map[string]string // all that were granted
 	Exposed     int               // How many of them the code itself gets
-	Broker      *broker.Broker    // of those that it does not get; nil where there is none
-	Kept        *broker.Kept      // what the guest has of another broker, which it goes on with; else nil
+	Broker      *broker.Broker    // of those that it does not get; nil if there is none
+	Kept        *broker.Kept      // what the guest has of another broker, which it continues with; else nil
 	Check       bool              // its syntax, in place of running it
 	Cold        bool
 	Fresh       bool
@@ -60,7 +60,7 @@ type Program struct {
 	Inputs      hostfiles.Set
 	Installed   bool           // and the packages are among them
 	Held        *filelock.Lock // keeps these where they are
-	Compiled    *Compilation   // of what it is compiled to; nil where that is not kept
+	Compiled    *Compilation   // of what it is compiled to; nil if that is not kept
 	Relayed     []uint16       // ports of the guest's loopback that lead to ours
 }
 
@@ -80,7 +80,7 @@ func (p *Program) Close() {
 	p.Held.Unlock()
 }
 
-// RecordName is the name of the code's file in a record.
+// RecordName returns the name of the code's file in a record.
 func (p *Program) RecordName() string {
 	if ext := path.Ext(p.Path); slices.Contains(p.Language.Extensions, ext) {
 		return "code" + ext
@@ -98,7 +98,7 @@ func TextFile(at, content string) File {
 	return File{guest.File{Path: at, Mode: 0o644, Size: int64(len(content))}, content}
 }
 
-// Files is what must be in the guest before the start, in order, after the inputs.
+// Files returns what must be in the guest before the start, in order, after the inputs.
 func (p *Program) Files() []File {
 	if p.Supervisor != nil {
 		return p.Supervisor.Files(p)
@@ -125,10 +125,10 @@ func (p *Program) Files() []File {
 	return append(files, File{guest.File{Path: contract.MainLink, Mode: fs.ModeSymlink, Target: p.main()}, ""})
 }
 
-// InOneProcess says that it is a session whose interpreter is the machine's only process (Nanos).
+// InOneProcess reports whether it is a session whose interpreter is the machine's only process (Nanos).
 func (p *Program) InOneProcess() bool { return p.Supervisor != nil && !p.Fresh }
 
-// runner is the text of a program that checks the code, or runs it, "" where the code is what runs.
+// runner returns the text of a program that checks the code, or runs it, "" if the code is what runs.
 func (p *Program) runner() string {
 	if p.Check {
 		return p.Language.Check
@@ -136,7 +136,7 @@ func (p *Program) runner() string {
 	return p.Language.Runner
 }
 
-// main is the program that runs: the code, or its runner, which lies where nothing of the request can.
+// main returns the program that runs: the code, or its runner, which lies where nothing of the request can.
 func (p *Program) main() string {
 	if p.runner() != "" {
 		return contract.UnitaskDir + "/check" + cmp.Or(p.Language.RunnerExtension, p.Language.Extensions[0])
@@ -255,7 +255,7 @@ func (p *Program) On(streams run.IO) {
 	}
 }
 
-// Kernel is the kernel of the run, where k is granted, "" for any.
+// Kernel returns the kernel of the run, where k is granted, "" for any.
 func (p *Program) Kernel(k image.Kernel) (image.Kernel, error) {
 	if p.Image.Payload.Own != nil {
 		if k != "" && k != image.Linux {

@@ -39,7 +39,7 @@ func (p *Program) Give(granted policy.Effective, values map[string]string) error
 	return nil
 }
 
-// Redacted are the secrets as the record looks for them.
+// Redacted returns the secrets as the record looks for them.
 func (p *Program) Redacted() record.Secrets {
 	list := record.Secrets{Given: map[string]string{}, Bound: map[string]string{}}
 	for name, value := range p.Secrets {

@@ -1,6 +1,6 @@
-// Package publicaddr says which addresses a name may lead to that somebody else controls: those of the
-// Internet, and none of this host's or of its network. It decides about an address alone, and never looks up or dials
-// anything. Packages netstack, for machines, and fetch, for the host itself, ask it.
+// Package publicaddr decides which addresses a name that somebody else controls may lead to: those of the Internet, and
+// none of this host or its network. It judges an address alone, and never looks up or dials anything. Packages
+// netstack, for machines, and fetch, for the host itself, call it.
 package publicaddr
 
 import (
@@ -64,7 +64,7 @@ func isatap(addr netip.Addr) (netip.Addr, bool) {
 	return netip.AddrFrom4([4]byte(b[12:])), true
 }
 
-// Public says that an address is one of the Internet's, as far as the address itself tells.
+// Public reports whether an address is one of the Internet's, as far as the address itself tells.
 func Public(addr netip.Addr) bool {
 	if !addr.IsValid() || addr.Zone() != "" {
 		return false
@@ -82,9 +82,9 @@ func Public(addr netip.Addr) bool {
 	return !tunnel || Public(inner)
 }
 
-// Check says why an address must not be dialled; nil where it may be. local are the addresses of the host's
-// interfaces, each with its network: both are closed, however public they are, for what listens there may count on a
-// firewall that we stand behind.
+// Check says why an address must not be dialled; nil if it may be. local are the addresses of the host's interfaces,
+// each with its network: both are closed, however public they are, for what listens there may count on a firewall that
+// we stand behind.
 func Check(addr netip.Addr, local []netip.Prefix) error {
 	if !Public(addr) {
 		return ErrNotPublic

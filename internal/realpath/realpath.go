@@ -1,6 +1,6 @@
-// Package realpath says by which name the host has a file: links resolved, and each folder's
-// name as it is stored. On a disk that takes names in any case (macOS's, by default), one folder
-// has many names, and what is decided by names must be decided by this one.
+// Package realpath returns the host's own name of a file: links resolved, and each folder's name as it is stored. On a
+// disk that ignores case in names (macOS's, by default), one folder has many names. Decisions by name must use this
+// one.
 package realpath
 
 import (
@@ -11,7 +11,7 @@ import (
 	"unicode"
 )
 
-// Of is where a path leads. It is absolute if the path is.
+// Of returns where a path leads. It is absolute if the path is.
 func Of(name string) (string, error) {
 	real, err := filepath.EvalSymlinks(name)
 	if err != nil {
@@ -20,7 +20,7 @@ func Of(name string) (string, error) {
 	return Stored(real), nil
 }
 
-// Stored is a path without links by the names that are stored. What does not exist stays as it
+// Stored returns a path without links by the names that are stored. What does not exist stays as it
 // is.
 func Stored(real string) string { return disk{os.Lstat, names}.stored(real) }
 
@@ -51,7 +51,7 @@ func (d disk) stored(real string) string {
 	return at
 }
 
-// name is what a folder calls the file that it finds by a name.
+// name returns what a folder calls the file that it finds by a name.
 func (d disk) name(dir, name string) string {
 	other := swapCase(name)
 	if other == name {

@@ -1,5 +1,5 @@
-// Package regular opens files that were not asked for by name, or that others have put there. What is no regular file
-// would wait for somebody, never end, or do something when it is opened: it is an error, and is not opened.
+// Package regular opens files that nobody asked for by name, or that others have put there. Any other kind of file
+// could block, never end, or have an effect when it is opened: the package returns an error and does not open it.
 package regular
 
 import (
@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// ErrNot says that there is something, and no regular file.
+// ErrNot means that there is something, and no regular file.
 var ErrNot = errors.New("is not a regular file")
 
 // Open opens one; a link is followed.

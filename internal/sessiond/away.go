@@ -39,8 +39,8 @@ func (h *Holder) find(name string) (*held, *View) {
 	return nil, nil
 }
 
-// reach returns a session by its id or name. One that an earlier holder has left paused goes on, with the
-// secrets that it needs.
+// reach returns a session by its id or name. One that an earlier holder has left paused continues, with the secrets
+// that it needs.
 func (h *Holder) reach(ctx context.Context, name string, secrets map[string]string) (*held, error) {
 	s, v := h.find(name)
 	switch {
@@ -52,7 +52,7 @@ func (h *Holder) reach(ctx context.Context, name string, secrets map[string]stri
 		return nil, v.lostError()
 	}
 	h.mu.Lock()
-	if before := h.reviving[v.ID]; before != nil { // somebody else has it go on
+	if before := h.reviving[v.ID]; before != nil { // somebody else has it continue
 		h.mu.Unlock()
 		select {
 		case <-before:
@@ -82,7 +82,7 @@ func (v View) lostError() error {
 	return &Error{Code: CodeGone, Message: fmt.Sprintf("session %s is lost: the process that held it was killed before it was paused, and its machine with it; its steps' records remain", v.ID)}
 }
 
-// list are the sessions that live, and those that are away.
+// list returns the sessions that live, and those that are away.
 func (h *Holder) list() []View {
 	h.mu.Lock()
 	list, live := slices.Clone(h.away), slices.Collect(maps.Values(h.sessions))

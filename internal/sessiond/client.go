@@ -29,10 +29,10 @@ const (
 	listName   = "holder.json"
 )
 
-// ErrNone says that no holder runs.
+// ErrNone means that no holder runs.
 var ErrNone = errors.New("no session lives")
 
-// folder is the home's folder of sessions, which must be its user's alone.
+// folder returns the home's folder of sessions, which must be its user's alone.
 func folder(of string) (string, error) {
 	dir := home.Dir(of).Sessions()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -53,8 +53,8 @@ func listen(dir string) (*net.UnixListener, error) {
 	return localsocket.Listen(dir, socketName)
 }
 
-// connect reaches the home's holder, which must be our own user's. The error is ErrNone where none
-// runs, or it is about to end.
+// connect reaches the home's holder, which must be our own user's. The error is ErrNone if none runs, or it is about to
+// end.
 func connect(home string) (*wire, error) {
 	dir, err := folder(home)
 	if err != nil {
@@ -128,7 +128,7 @@ func Do(ctx context.Context, home string, req Request, streams Streams, start fu
 	return w.ask(ctx, req, streams)
 }
 
-// needs says whether a request needs a holder, where none runs: a new session does, and one that is left
+// needs reports whether a request needs a holder, where none runs: a new session does, and one that is left
 // paused, unless it is to end.
 func needs(home string, req Request) bool {
 	dir, err := folder(home)

@@ -31,7 +31,7 @@ func writeList(dir string, list []View) {
 	}
 }
 
-// readList is what a holder that has ended leaves: what it had paused, and what is lost. Those whose time
+// readList returns what a holder that has ended leaves: what it had paused, and what is lost. Those whose time
 // is over are among them.
 func readList(dir string) (list []View) {
 	f, err := os.Open(filepath.Join(dir, listName))
@@ -58,7 +58,7 @@ func readList(dir string) (list []View) {
 	return list
 }
 
-// left are the sessions of a home that nobody holds: those of the list, and what this user's other processes
+// left returns the sessions of a home that nobody holds: those of the list, and what this user's other processes
 // have left paused.
 func left(home, dir string) []View {
 	list := slices.DeleteFunc(readList(dir), View.over)
@@ -77,10 +77,10 @@ func left(home, dir string) []View {
 
 func (v View) over() bool { return time.Now().After(v.ExpiresAt) }
 
-// sweep removes what the holder before left of sessions that nobody goes on with.
+// sweep removes what the holder before left of sessions that nobody continues with.
 func sweep(home, dir string, runs *record.Store) {
 	for _, v := range readList(dir) {
-		if runs.Held(v.ID) { // another process goes on with it
+		if runs.Held(v.ID) { // another process continues with it
 			continue
 		}
 		machine.RemoveLeftovers(filepath.Join(dir, v.ID))

@@ -23,7 +23,7 @@ import (
 	"github.com/unitask/unitask/machine"
 )
 
-// ErrRuns says that a holder runs already.
+// ErrRuns means that a holder runs already.
 var ErrRuns = errors.New("a process that holds sessions runs already")
 
 // Bounds of a holder.
@@ -106,7 +106,7 @@ func Serve(ctx context.Context, home string, rt *unitask.Runtime, idle time.Dura
 // parkPatience bounds how long the sessions may take to be paused when the holder ends.
 const parkPatience = 20 * time.Second
 
-// park pauses what can be: the next holder goes on with it.
+// park pauses what can be: the next holder continues with it.
 func (h *Holder) park() {
 	ctx, cancel := context.WithTimeout(context.Background(), parkPatience)
 	defer cancel()
@@ -240,7 +240,7 @@ const codePatience = 2 * time.Minute
 
 var errLate = fmt.Errorf("the step's code did not come within %s", codePatience)
 
-// errLeft says that the command line has gone away.
+// errLeft means that the command line has gone away.
 var errLeft = errors.New("the command line has gone away")
 
 // read takes what the client sends until it goes away. It never waits for anybody else, so that this is
@@ -274,7 +274,7 @@ func (c *client) read() {
 	}
 }
 
-// Read is what is typed.
+// Read returns what is typed.
 func (c *client) Read(p []byte) (int, error) {
 	for len(c.rest) == 0 {
 		if c.ended {

@@ -1,10 +1,10 @@
-// Package sessiond keeps sessions between command lines, in a background process of their user's: it
-// is started by the first session and ends behind the last one. A command line asks it over a
-// socket in a folder that is its user's alone; both look who is at the other end.
+// Package sessiond keeps sessions between command lines, in a background process of their user. The first session
+// starts the process, and it ends after the last one. A command line talks to it over a socket in a folder that only
+// its user can open; both ends check the other's user.
 //
-// A connection carries one request, in frames: a kind, a length, and so many bytes. The holder
-// greets; the client sends its request, and, a piece at a time, what is typed; the holder sends
-// what is printed, then its answer. A client that goes away ends what it asked for, and no session.
+// A connection carries one request, in frames: a kind, a length, and so many bytes. The holder greets. The client sends
+// its request and, a piece at a time, its input; the holder sends the output, then its answer. A client that goes away
+// ends its request, but no session.
 package sessiond
 
 import (
@@ -269,7 +269,7 @@ func (e *Error) Unwrap() error {
 	return nil
 }
 
-// WireError is an error as who asks is told it.
+// WireError returns an error as who asks is told it.
 func WireError(err error) *Error {
 	var known *Error
 	var busy *unitask.BusyError

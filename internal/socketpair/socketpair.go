@@ -1,6 +1,5 @@
-// Package socketpair makes connected pairs of stream sockets that no process inherits
-// by accident: the flag that closes them at exec is there from the beginning, so a
-// program that another goroutine starts meanwhile never gets one.
+// Package socketpair makes connected pairs of stream sockets that no process inherits by accident. It sets the flag
+// that closes them at exec when it makes them, so no program that another goroutine starts meanwhile gets one.
 package socketpair
 
 import (

@@ -1,5 +1,5 @@
-// Package spans has the spans and metrics of runs, for the OpenTelemetry providers that a program has set. Nothing in
-// them is text of the request, of the code or of an error.
+// Package spans makes the spans and metrics of runs, for the OpenTelemetry providers that a program has set. They
+// contain no text of the request, of the code or of an error.
 package spans
 
 import (

@@ -1,5 +1,5 @@
-// Package stopclock counts the time of code against its limit, without the time for which its machine is stopped:
-// while somebody is asked, and while it is paused.
+// Package stopclock counts the time of code against its limit, without the time for which its machine is stopped: while
+// somebody is asked, and during a pause.
 package stopclock
 
 import (

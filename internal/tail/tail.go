@@ -1,4 +1,4 @@
-// Package tail keeps the end of a stream, for a reason when whoever wrote it is gone.
+// Package tail keeps the end of a stream, to give a reason when its writer is gone.
 package tail
 
 import "sync"
@@ -25,7 +25,7 @@ func (b *Buffer) Write(p []byte) (int, error) {
 
 func (b *Buffer) end() []byte { return b.text[max(0, len(b.text)-b.Size):] }
 
-// String is the end.
+// String returns the end.
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

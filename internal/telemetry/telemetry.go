@@ -1,8 +1,8 @@
-// Package telemetry sends what package unitask and package mcp measure (spans of runs and their
-// phases, numbers and durations of runs) to a collector, by OTLP over HTTP, as the environment's
-// OTEL_ variables say. Without them it does nothing.
+// Package telemetry sends the measurements of package unitask and package mcp (spans of runs and their phases, numbers
+// and durations of runs) to a collector, by OTLP over HTTP. The environment's OTEL_ variables configure it. Without
+// them it does nothing.
 //
-// Package cli starts it. Who embeds unitask has a provider of their own.
+// Package cli starts it. A program that embeds unitask has a provider of its own.
 package telemetry
 
 import (
@@ -45,7 +45,7 @@ type signal struct {
 	on   bool
 }
 
-// wanted is which signals the environment has sent, and what of it can't be done.
+// wanted returns which signals the environment has sent, and what of it can't be done.
 func wanted(getenv func(string) string) (traces, metrics bool, err error) {
 	if strings.EqualFold(strings.TrimSpace(getenv("OTEL_SDK_DISABLED")), "true") {
 		return false, false, nil
@@ -153,7 +153,7 @@ func end(ends []func(context.Context) error, patience time.Duration, failed func
 	}
 }
 
-// continues says whether traces of callers are continued: OTEL_PROPAGATORS has tracecontext among its
+// continues reports whether traces of callers are continued: OTEL_PROPAGATORS has tracecontext among its
 // names, as it has if it is not set.
 func continues(getenv func(string) string) bool {
 	names := getenv("OTEL_PROPAGATORS")

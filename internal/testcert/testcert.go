@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Until is a certificate for names, signed by itself, that is good for two hours before a time.
+// Until returns a certificate for names, signed by itself, that is good for two hours before a time.
 func Until(t testing.TB, end time.Time, names ...string) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -34,7 +34,7 @@ func Until(t testing.TB, end time.Time, names ...string) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
 }
 
-// For is a certificate for names that is good now.
+// For returns a certificate for names that is good now.
 func For(t testing.TB, names ...string) tls.Certificate {
 	t.Helper()
 	return Until(t, time.Now().Add(time.Hour), names...)

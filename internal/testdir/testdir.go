@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Private is a folder for one test that is its user's alone, whatever the umask is: a home must be.
+// Private returns a folder for one test that is its user's alone, whatever the umask is: a home must be.
 func Private(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -1,6 +1,5 @@
-// Package testhome is where the tests of every package find the vendored parts, the
-// images and the templates, which take long to make: a base home that is kept, and
-// homes of single tests that borrow them.
+// Package testhome gives the tests of every package the vendored parts, the images and the templates, which take long
+// to make. It keeps a base home, and homes of single tests borrow them from it.
 package testhome
 
 import (
@@ -14,7 +13,7 @@ import (
 	"github.com/unitask/unitask/machine"
 )
 
-// Base is the home that is borrowed from: $UNITASK_TEST_HOME, or the user's own.
+// Base returns the home that is borrowed from: $UNITASK_TEST_HOME, or the user's own.
 func Base() (string, error) {
 	if home := os.Getenv("UNITASK_TEST_HOME"); home != "" {
 		return home, nil

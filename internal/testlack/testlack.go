@@ -1,4 +1,4 @@
-// Package testlack has tests meet a host that lacks something: room on a disk, descriptors.
+// Package testlack gives tests a host that lacks something: room on a disk, descriptors.
 package testlack
 
 import (

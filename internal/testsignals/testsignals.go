@@ -1,5 +1,4 @@
-// Package testsignals is for tests that start programs whose behaviour depends on what
-// whoever started the test ignores.
+// Package testsignals is for tests of programs that depend on the signals that the test's own parent ignores.
 package testsignals
 
 import (

@@ -1,4 +1,4 @@
-// Package userdir says which folders this process stands in: its user's home, and the working folder.
+// Package userdir returns the folders of this process: its user's home, and the working folder.
 package userdir
 
 import (
@@ -20,7 +20,7 @@ func Home() (string, error) {
 	return "", err
 }
 
-// Working is the working folder, absolute. The error, that it was removed, says what to do.
+// Working returns the working folder, absolute. The error, that it was removed, says what to do.
 func Working() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

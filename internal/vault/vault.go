@@ -113,7 +113,7 @@ func (v *Vault) Check() error {
 var registry = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,252}(:[0-9]{1,5})?$`)
 
 // LoginTo reads what a registry, by its HOST or HOST:PORT, is told of its user: Password and Token are the values. It
-// is nil where the configuration has nothing of it.
+// is nil if the configuration has nothing of it.
 func (v *Vault) LoginTo(ctx context.Context, host string) (_ *Login, err error) {
 	host = strings.ToLower(host)
 	l, there := v.Registries[host]
@@ -219,7 +219,7 @@ func (v *Vault) parse(source string) (func(context.Context) (string, error), err
 	return nil, fmt.Errorf("%.100q is no source of a secret: use %s", source, Sources)
 }
 
-// file is a file's text without the newline at its end. It is no device: one may never end.
+// file returns a file's text without the newline at its end. It is no device: one may never end.
 func (v *Vault) file(name string) (string, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO that nobody writes to does not wait
 	if err != nil {
@@ -234,7 +234,7 @@ func (v *Vault) file(name string) (string, error) {
 	return line(text), err
 }
 
-// line is a text without the newline at its end.
+// line returns a text without the newline at its end.
 func line(text []byte) string {
 	return string(bytes.TrimSuffix(bytes.TrimSuffix(text, []byte("\n")), []byte("\r")))
 }
@@ -261,7 +261,7 @@ func inKeyring(ctx context.Context, service, account string) (string, error) {
 	}
 }
 
-// helper is what a program prints.
+// helper returns what a program prints.
 func (v *Vault) helper(ctx context.Context, argv []string) (string, error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) // in our process group: it may ask on the terminal
 	cmd.WaitDelay = time.Second

@@ -22,7 +22,7 @@ func readable(h http.Header) {
 	}
 }
 
-// withoutCharset is an Accept field without the charsets that it asks for.
+// withoutCharset returns an Accept field without the charsets that it asks for.
 func withoutCharset(accept string) string {
 	if !strings.Contains(strings.ToLower(accept), "charset") {
 		return accept
@@ -52,7 +52,7 @@ func contentCoding(h http.Header) string {
 	return strings.Join(codings, ", ")
 }
 
-// oddCharset is a charset that an answer is said to be in, in which nobody can look for
+// oddCharset returns a charset that an answer is said to be in, in which nobody can look for
 // values; "" is none.
 func oddCharset(h http.Header) string {
 	for p := range strings.SplitSeq(strings.Join(h["Content-Type"], ";"), ";") {
@@ -67,7 +67,7 @@ func oddCharset(h http.Header) string {
 	return ""
 }
 
-// asciiIn says that ASCII is itself in a charset, or in UTF-16, whose forms of a value
+// asciiIn reports whether ASCII is itself in a charset, or in UTF-16, whose forms of a value
 // are known. Java's servers write in whatever a request names: IBM037, UTF-7.
 func asciiIn(charset string) bool {
 	charset = strings.ToLower(charset)

@@ -1,16 +1,15 @@
-// Package broker puts secrets into what a guest sends, on our side of its network: the
-// guest works with a placeholder, and the value goes to the hosts that it is bound to
-// and to no other. It also holds requests against rules by method and path.
+// Package broker puts secrets into a guest's requests, on the host's side of its network. The guest works with a
+// placeholder, and the value goes only to the hosts that it is bound to. The broker also checks requests against rules
+// by method and path.
 //
-// For that it ends the guest's TLS with a certificate of the run's own authority, reads
-// HTTP/1 and HTTP/2, and opens its own TLS connection to the server, whose certificate it
-// verifies. It does so only for hosts that a secret or a rule is about (Concerns);
-// nobody else's traffic comes here. It never dials by itself, never writes a key or a
-// value anywhere, and logs requests as the guest made them, placeholders and all. But
-// net/http's client writes what a server says unasked, behind an answer's end, to the
-// standard logger: a program with brokers must discard that (package cli does).
+// For that it ends the guest's TLS with a certificate of the run's own authority, and reads HTTP/1 and HTTP/2. It opens
+// its own TLS connection to the server, whose certificate it verifies. It handles only hosts with a secret or a rule
+// (Concerns); no other traffic comes here. It never opens other connections, never writes a key or a value anywhere,
+// and logs requests as the guest made them, with their placeholders. One exception: net/http's client writes
+// unrequested data after an answer's end to the standard logger. A program with brokers must discard that (package cli
+// does).
 //
-// The network of a run (package netstack, Config.Broker) hands it connections.
+// A run's network (package netstack, Config.Broker) gives it connections.
 package broker
 
 import (
@@ -66,8 +65,7 @@ type Config struct {
 	Rules   []Rule
 	// Roots verify servers; nil is the host's.
 	Roots *x509.CertPool
-	// Kept, if not nil, is what another broker's guest has been given (Broker.Keep), which this one
-	// goes on with.
+	// Kept, if not nil, is what another broker's guest has been given (Broker.Keep), which this one continues with.
 	Kept *Kept
 	// MaxSigned bounds how long what is signed in a query is good for (X-Amz-Expires); 0 leaves it as it is.
 	MaxSigned time.Duration
@@ -116,7 +114,7 @@ type Broker struct {
 	exposed    map[string]int // by secrets' names: answers with a value that their requests did not carry
 }
 
-// Kept is what a guest has been given that goes on with another broker: no values of secrets are in it.
+// Kept is what a guest has been given that continues with another broker: no values of secrets are in it.
 type Kept struct {
 	Placeholders map[string]string `json:"placeholders,omitempty"` // by the secrets' names
 	Authority    []byte            `json:"authority"`              // certificate and key, in PEM
@@ -137,7 +135,7 @@ func (b *Broker) Keep() (*Kept, error) {
 	return k, err
 }
 
-// placeholder is what the guest has for a secret, or is to get.
+// placeholder returns what the guest has for a secret, or is to get.
 func (cfg *Config) placeholder(s *Secret, others []Secret) (string, error) {
 	if cfg.Kept == nil {
 		return newPlaceholder(len(s.Value), others)
@@ -214,7 +212,7 @@ func New(cfg Config) (*Broker, error) {
 	return b, nil
 }
 
-// CA is the certificate, in PEM, that the guest must trust.
+// CA returns the certificate, in PEM, that the guest must trust.
 func (b *Broker) CA() []byte { return b.ca.pem() }
 
 // Placeholder returns what the guest gets for a secret; "" for one that is not there.
@@ -227,13 +225,13 @@ func (b *Broker) Placeholder(name string) string {
 	return ""
 }
 
-// Concerns says whether connections to a host, in normal form, are the broker's.
+// Concerns reports whether connections to a host, in normal form, are the broker's.
 func (b *Broker) Concerns(host string) bool {
 	return slices.ContainsFunc(b.cfg.Secrets, func(s Secret) bool { return s.boundTo(host) }) ||
 		slices.ContainsFunc(b.cfg.Rules, func(r Rule) bool { return r.Host.covers(host) })
 }
 
-// Ruled says whether requests to a host, in normal form, can be refused by a rule.
+// Ruled reports whether requests to a host, in normal form, can be refused by a rule.
 func (b *Broker) Ruled(host string) bool {
 	return slices.ContainsFunc(b.cfg.Rules, func(r Rule) bool { return r.enforces(host) })
 }

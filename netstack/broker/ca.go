@@ -65,7 +65,7 @@ func newAuthority(domains []string, now func() time.Time) (*authority, error) {
 	return &authority{cert: cert, key: key, now: now, leaves: map[string]*tls.Certificate{}}, nil
 }
 
-// keep is what keptAuthority takes.
+// keep returns what keptAuthority takes.
 func (a *authority) keep() ([]byte, error) {
 	key, err := x509.MarshalPKCS8PrivateKey(a.key)
 	if err != nil {
@@ -95,7 +95,7 @@ func serialNumber() (*big.Int, error) {
 	return n.Add(n, big.NewInt(1)), nil
 }
 
-// pem is the certificate that a guest trusts.
+// pem returns the certificate that a guest trusts.
 func (a *authority) pem() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 }

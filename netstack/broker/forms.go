@@ -15,7 +15,7 @@ import (
 	"unicode/utf8"
 )
 
-// jsonText is a text as it stands between the quotes of a JSON string.
+// jsonText returns a text as it stands between the quotes of a JSON string.
 func jsonText(text string) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -45,10 +45,10 @@ func hidden(text, put string, add func(pair)) {
 // maxEdged is up to how many bytes a value's edges in base64 are looked for: each form has a value's whole text.
 const maxEdged = 256
 
-// inBase64 are the forms of a text inside a longer one, by where in a group of three bytes it begins. A character at
-// its edges has bits of its neighbour, too: there is a form for each value of these bits, and none of them stays: the
-// neighbour may be the value again. At each edge there is a form without that character, too, for an encoding that is
-// cut there. A long text has only the form without both, which shows ten bits of it at most.
+// inBase64 returns the forms of a text inside a longer one, by where in a group of three bytes it begins. A character
+// at its edges has bits of its neighbour, too: there is a form for each value of these bits, and none of them stays:
+// the neighbour may be the value again. At each edge there is a form without that character, too, for an encoding that
+// is cut there. A long text has only the form without both, which shows ten bits of it at most.
 func inBase64(code *base64.Encoding, text, put string) (forms []pair) {
 	for before := range 3 {
 		// part is a text without the characters of its edges where first or last is no byte.
@@ -113,7 +113,7 @@ func spelled(text, put string, add func(pair)) {
 	}
 }
 
-// fitted is a text of so many bytes, so that a body's length stays as it was announced.
+// fitted returns a text of so many bytes, so that a body's length stays as it was announced.
 func fitted(text []byte, n int) []byte {
 	return append(bytes.Clone(text[:min(n, len(text))]), bytes.Repeat([]byte("x"), max(0, n-len(text)))...)
 }
@@ -188,7 +188,7 @@ func escaped(text, put string, add func(pair)) {
 	}
 }
 
-// others is a text with every character but letters, digits, and those that are kept,
+// others returns a text with every character but letters, digits, and those that are kept,
 // written otherwise.
 func others(text, kept string, write func(rune) string) string {
 	var b strings.Builder
@@ -283,7 +283,7 @@ func (j jsonStyle) write(text string) string {
 	return b.String()
 }
 
-// wide is a text in UTF-16.
+// wide returns a text in UTF-16.
 func wide(text string, order binary.AppendByteOrder) []byte {
 	var b []byte
 	for _, unit := range utf16.Encode([]rune(text)) {

@@ -47,7 +47,7 @@ var overrides = []string{"x-http-method-override", "x-http-method", "x-method-ov
 // queryOverrides are keys of a query that some servers take for one of overrides, folded.
 var queryOverrides = []string{"-method", "-httpmethod", "-httpheaders", "x-http-method-override"}
 
-// folded is a name in lower case, with one sign for all that is neither a letter nor a digit: servers behind CGI
+// folded returns a name in lower case, with one sign for all that is neither a letter nor a digit: servers behind CGI
 // and its like, and PHP, take several for one.
 func folded(name string) string {
 	return strings.Map(func(c rune) rune {
@@ -280,7 +280,7 @@ func (p *proxy) place(place Place, header string, written encoding) *swapper {
 	return p.broker.swapper(key)
 }
 
-// printed is a query in which everything that HTTP/1 could not send is percent-encoded:
+// printed returns a query in which everything that HTTP/1 could not send is percent-encoded:
 // behind a server that takes HTTP/2 there is often one that does not.
 func printed(query string) string {
 	if strings.IndexFunc(query, func(c rune) bool { return c <= ' ' || c > '~' || c == '#' }) < 0 {

@@ -57,7 +57,7 @@ func (b *Broker) redactorKey(host string, fit bool) redactorKey {
 	return key
 }
 
-// searches says that answers of a host are searched.
+// searches reports whether answers of a host are searched.
 func (b *Broker) searches(host string) bool {
 	key := b.redactorKey(host, false)
 	return key.secrets != 0 || key.signed
@@ -92,7 +92,7 @@ func (b *Broker) redactor(host string, fit bool, own *pair) *swapper {
 	return s
 }
 
-// forms are the values in all their forms, and what stands in their places.
+// forms returns the values in all their forms, and what stands in their places.
 func (b *Broker) forms(key redactorKey) []pair {
 	var list collection
 	for i := range b.cfg.Secrets {
@@ -187,7 +187,7 @@ func (x *exchange) answered(b *Broker, p *pair) error {
 	return err
 }
 
-// carries says that a request carries a secret's value, or may yet: also by another name, or as a part of another
+// carries reports whether a request carries a secret's value, or may yet: also by another name, or as a part of another
 // value. Case makes no difference, as it makes none to what is found.
 func (x *exchange) carries(b *Broker, secret *Secret) bool {
 	value := strings.ToLower(secret.Value)

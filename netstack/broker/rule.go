@@ -35,7 +35,7 @@ type Rule struct {
 // every name below it, at any depth, and not itself.
 type Host string
 
-// covers says whether the name, in normal form, is the host's.
+// covers reports whether the name, in normal form, is the host's.
 func (h Host) covers(name string) bool {
 	if rest, ok := strings.CutPrefix(string(h), "*"); ok {
 		return len(name) > len(rest) && strings.HasSuffix(name, rest)
@@ -43,7 +43,7 @@ func (h Host) covers(name string) bool {
 	return string(h) == name
 }
 
-// domain is the name without its wildcard.
+// domain returns the name without its wildcard.
 func (h Host) domain() string { return strings.TrimPrefix(string(h), "*.") }
 
 func (h Host) check() error {
@@ -72,7 +72,7 @@ func (r *Rule) check() error {
 	return nil
 }
 
-// enforces says that a rule can refuse requests to a host.
+// enforces reports whether a rule can refuse requests to a host.
 func (r *Rule) enforces(host string) bool { return !r.Audit && r.Host.covers(host) }
 
 // decision is what the rules say of one request.
@@ -161,7 +161,7 @@ func decideSet(about []*Rule, set int, method, plain string) decision {
 // maxNamed bounds how many rules a refusal names.
 const maxNamed = 3
 
-// names are those of the first rules.
+// names returns those of the first rules.
 func names(rules []*Rule) string {
 	var list []string
 	for _, r := range rules[:min(len(rules), maxNamed)] {

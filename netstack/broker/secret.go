@@ -82,7 +82,7 @@ func (s *Secret) check() error {
 	return nil
 }
 
-// same says that another entry is about the same value.
+// same reports whether another entry is about the same value.
 func (s *Secret) same(o Secret) bool { return s.Name == o.Name }
 
 func (s *Secret) in(p Place) bool {

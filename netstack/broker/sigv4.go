@@ -96,8 +96,8 @@ func signatureOf(h http.Header, raw string) (*signature, error) {
 	return s, nil
 }
 
-// of is what a request's signature by a secret is. whole has the path encoded once more, as all services but S3 have
-// it.
+// of returns what a request's signature by a secret is. whole has the path encoded once more, as all services but S3
+// have it.
 func (s *signature) of(secret, method, host, path, query string, h http.Header, length int64, body string, whole bool) string {
 	if path == "" {
 		path = "/"
@@ -147,7 +147,7 @@ func awsEscape(text string, path bool) string {
 	return b.String()
 }
 
-// awsQuery is a query in the order and encoding that is signed, without a signature.
+// awsQuery returns a query in the order and encoding that is signed, without a signature.
 func awsQuery(raw string) string {
 	var pairs []string
 	for pair := range strings.FieldsFuncSeq(raw, func(c rune) bool { return c == '&' }) {
@@ -172,7 +172,7 @@ func awsQuery(raw string) string {
 	return strings.Join(pairs, "&")
 }
 
-// signers are the secrets that requests to this host may be signed with.
+// signers returns the secrets that requests to this host may be signed with.
 func (p *proxy) signers() (list []*Secret) {
 	for i := range p.broker.cfg.Secrets {
 		if s := &p.broker.cfg.Secrets[i]; p.to.TLS && s.boundTo(p.to.Host) && s.in(InSigV4) {
@@ -295,7 +295,8 @@ func (p *proxy) boundExpiry(out *http.Request) error {
 	return nil
 }
 
-// pairsOf are those of a query whose key is a name to some server: whatever its case, and also if they are malformed.
+// pairsOf returns those of a query whose key is a name to some server: whatever its case, and also if they are
+// malformed.
 func pairsOf(raw, name string) (list []string) {
 	for pair := range strings.FieldsFuncSeq(raw, func(c rune) bool { return c == '&' || c == ';' }) {
 		key, _, _ := strings.Cut(pair, "=")

@@ -43,7 +43,7 @@ type swapper struct {
 // hashFactor is odd, so that no byte is ever lost from a hash.
 const hashFactor = 0x9e3779b97f4a7c15
 
-// newSwapper returns nil where there is nothing to replace. Empty texts are left out.
+// newSwapper returns nil if there is nothing to replace. Empty texts are left out.
 func newSwapper(pairs []pair) *swapper { return (*swapper)(nil).with(pairs) }
 
 // with returns one that replaces more. That of nil, which replaces nothing, is newSwapper.
@@ -214,7 +214,7 @@ func (s *swapping) write(dst, p []byte) ([]byte, error) {
 // end appends to dst what was kept.
 func (s *swapping) end(dst []byte) ([]byte, error) { return s.run(dst, true) }
 
-// decided is how much of a text is, of which more may come.
+// decided returns how much of a text is, of which more may come.
 func (s *swapping) decided(b []byte) int {
 	if !s.blind {
 		return s.unfinished(b)
@@ -271,7 +271,7 @@ func (s *swapping) run(dst []byte, last bool) ([]byte, error) {
 	return dst, nil
 }
 
-// puts says that a value is among what is put in place.
+// puts reports whether a value is among what is put in place.
 func (s *swapper) puts() bool {
 	return s != nil && slices.ContainsFunc(s.pairs, func(p pair) bool { return !p.refuse })
 }

@@ -240,7 +240,7 @@ func (s script) run(t *targets, on []level, how Spec) ([]byte, *Process, error) 
 // sealMark is what a stand-in reports for a step's number to be sealed.
 const sealMark = 1 << 32
 
-// seal goes on when the stand-in is sealed, as QEMU is when it has started.
+// seal continues when the stand-in is sealed, as QEMU is when it has started.
 func (a script) seal() {
 	a.call("write", unix.SYS_WRITE, standInStatus, a.words(0, sealMark), reportSize)
 	a.call("read", unix.SYS_READ, standInStatus, make([]byte, 8), 1)

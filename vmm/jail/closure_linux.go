@@ -22,7 +22,7 @@ const loaderCache = "/etc/ld.so.cache"
 // maxClosure bounds how many files a program may consist of. QEMU has some fifty.
 const maxClosure = 1000
 
-// ErrNoProgram says that a file is not an ELF program of this machine: its files can't
+// ErrNoProgram means that a file is not an ELF program of this machine: its files can't
 // be told.
 var ErrNoProgram = errors.New("not an ELF program")
 
@@ -212,7 +212,7 @@ func (c *closure) find(name string, o object) bool {
 	return found || first(c.loaded()) || first(libraryDirs)
 }
 
-// loaded are the folders of what was found already: those of an interpreter with other
+// loaded returns the folders of what was found already: those of an interpreter with other
 // habits than glibc's.
 func (c *closure) loaded() (dirs []string) {
 	for _, path := range c.files {
@@ -225,7 +225,7 @@ func (c *closure) loaded() (dirs []string) {
 
 var libraryDirs = []string{"/lib64", "/usr/lib64", "/lib", "/usr/local/lib", "/usr/lib"}
 
-// fits says that a path is an ELF file of that class and machine.
+// fits reports whether a path is an ELF file of that class and machine.
 func fits(path string, class elf.Class, machine elf.Machine) bool {
 	f, err := os.Open(path)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// disksOf are the disks that the files of a spec are on, as the kernel's "8:0".
+// disksOf returns the disks that the files of a spec are on, as the kernel's "8:0".
 func disksOf(s Spec) []string {
 	var disks []string
 	seen := map[uint64]bool{}
@@ -37,7 +37,7 @@ func disksOf(s Spec) []string {
 	return disks
 }
 
-// diskOf is the disk of a block device, which may be a part of it: only whole disks can be bounded. "" for what is
+// diskOf returns the disk of a block device, which may be a part of it: only whole disks can be bounded. "" for what is
 // none: a file system in memory, or one over others.
 func diskOf(sys string, major, minor uint32) string {
 	dir, err := filepath.EvalSymlinks(filepath.Join(sys, "dev/block", fmt.Sprintf("%d:%d", major, minor)))

@@ -133,7 +133,7 @@ func findDelegation(mountinfo, self string, systemd bool) delegation {
 	return best
 }
 
-// CanShare says why a process can't be held to a part of a processor's time; nil where it can.
+// CanShare says why a process can't be held to a part of a processor's time; nil if it can.
 func CanShare() error {
 	if why := delegated().why["cpu"]; why != "" {
 		return errors.New(why + "; " + Remedy(Hold{Name: LimitCPU}))
@@ -143,7 +143,7 @@ func CanShare() error {
 
 type groupMountPoint struct{ root, point string }
 
-// groupMount is where groups of version 2 are mounted (proc_pid_mountinfo(5)).
+// groupMount returns where groups of version 2 are mounted (proc_pid_mountinfo(5)).
 func groupMount(mountinfo string) groupMountPoint {
 	for s := bufio.NewScanner(strings.NewReader(mountinfo)); s.Scan(); {
 		before, after, _ := strings.Cut(s.Text(), " - ")
@@ -209,7 +209,7 @@ func moveAside(dir string) bool {
 	return os.WriteFile(filepath.Join(aside, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0) == nil
 }
 
-// marked says that systemd has given a group away (systemd.resource-control(5), Delegate=).
+// marked reports whether systemd has given a group away (systemd.resource-control(5), Delegate=).
 func marked(dir string) bool {
 	for _, name := range []string{"trusted.delegate", "user.delegate"} {
 		value := make([]byte, 8)
@@ -305,7 +305,7 @@ func (g *group) remove() {
 	}
 }
 
-// outOfMemory says that the kernel ended a process of the group for its memory.
+// outOfMemory reports whether the kernel ended a process of the group for its memory.
 func (g *group) outOfMemory() bool {
 	if g.dir == "" {
 		return false

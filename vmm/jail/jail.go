@@ -1,7 +1,6 @@
-// Package jail starts a program that may turn hostile, QEMU, with as little as the host
-// allows, and says what holds it. On Linux a stage of our own runs between the fork and
-// the program (stage_linux.go) and makes the system calls of a plan (plan_linux.go). The
-// package knows nothing of machines; package vmm calls it.
+// Package jail starts a program that may turn hostile, QEMU, with as few rights as the host allows, and reports its
+// layers and limits. On Linux a stage of our own runs between the fork and the program (stage_linux.go) and makes the
+// system calls of a plan (plan_linux.go). The package knows nothing of machines; package vmm calls it.
 package jail
 
 import (
@@ -61,12 +60,12 @@ type Report struct {
 	Limits []Hold `json:"limits"`
 }
 
-// Missing are the layers and limits that do not hold.
+// Missing returns the layers and limits that do not hold.
 func (r Report) Missing() []Hold {
 	return slices.DeleteFunc(slices.Concat(r.Layers, r.Limits), func(h Hold) bool { return h.Holds })
 }
 
-// Lacks are those of some names that do not hold, or that there are none of.
+// Lacks returns those of some names that do not hold, or that there are none of.
 func (r Report) Lacks(names []string) []Hold {
 	var out []Hold
 	all := slices.Concat(r.Layers, r.Limits)
@@ -82,8 +81,8 @@ func (r Report) Lacks(names []string) []Hold {
 	return out
 }
 
-// Weakness names what a broken QEMU could do because layers do not hold; "" where it is
-// held as it should be. Files are out of its reach by either of two layers.
+// Weakness names what a broken QEMU could do because layers do not hold; "" if it is held as it should be. Files are
+// out of its reach by either of two layers.
 func (r Report) Weakness() string {
 	var weak []string
 	for _, h := range r.Lacks([]string{Network, Processes, Capabilities, NoPrivileges}) {

@@ -18,11 +18,11 @@ const (
 	llDevice = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
 )
 
-// Confines says that this kernel can keep a program from opening files for writing, and its
+// Confines reports whether this kernel can keep a program from opening files for writing, and its
 // owner's rights from being of use to it: it has Landlock and filters for system calls.
 func Confines(p Program) bool { return len(p.Files) > 0 && landlockABI() > 0 && CanFilter() }
 
-// landlockABI is what the running kernel knows; 0 where it has no Landlock.
+// landlockABI returns what the running kernel knows; 0 if it has no Landlock.
 func landlockABI() int {
 	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
@@ -65,7 +65,7 @@ func landlockAttr(abi int) (attr unix.LandlockRulesetAttr, size uintptr) {
 	return attr, size
 }
 
-// ruleset is a Landlock ruleset by which a process may execute a program and its
+// ruleset returns a Landlock ruleset by which a process may execute a program and its
 // interpreter, read the files of the program and those that it inherits, use some
 // devices, and nothing else.
 func ruleset(abi int, p Program, devices []string, inherited []*os.File) (_ *os.File, err error) {

@@ -20,7 +20,7 @@ func callName(nr int32) string {
 	return fmt.Sprintf("system call %d", nr)
 }
 
-// Listed says that the filter knows a system call: that some call of it does not end the
+// Listed reports whether the filter knows a system call: that some call of it does not end the
 // machine.
 func Listed(name string) bool {
 	for _, nr := range listed() {

@@ -23,7 +23,7 @@ type level struct {
 	flags  uintptr // namespaces
 	become int     // the user that the stage becomes; -1 for none
 	user   string  // what the user is, for the report
-	why    string  // why the user layer does not hold; "" where it does
+	why    string  // why the user layer does not hold; "" if it does
 }
 
 // spaces are the namespaces of every level that has any.
@@ -32,7 +32,7 @@ const spaces = unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.C
 // ambient are what a stage that is not root needs in its own user namespace.
 var ambient = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SYS_CHROOT, unix.CAP_SETPCAP}
 
-// levels are the ways to start a process, the strongest first.
+// levels returns the ways to start a process, the strongest first.
 func levels(uid, gid, own int, kvm []uint32) []level {
 	within := func(id, group int) syscall.SysProcAttr {
 		return syscall.SysProcAttr{
@@ -98,7 +98,7 @@ var limitTable = []struct {
 	{LimitProcesses, unix.RLIMIT_NPROC, maxTasks},
 }
 
-// plan is the stage of a spec on a level, and what will hold if no step fails.
+// plan returns the stage of a spec on a level, and what will hold if no step fails.
 func plan(s Spec, l level, f facts) (*stage, Report) {
 	st := newStage()
 	var r Report
@@ -356,7 +356,7 @@ func listCalls(s Spec, f facts, path uintptr, hello int, st *stage, layer func(n
 	st.steps[send].then, st.steps[send].skip = giveUp, alone-send
 }
 
-// fileMessage is a message (struct msghdr) with a report that a step was made, and the descriptor that
+// fileMessage returns a message (struct msghdr) with a report that a step was made, and the descriptor that
 // is written to where rights is.
 func fileMessage(st *stage, step int) (message, rights uintptr) {
 	const header = unix.SizeofCmsghdr
@@ -385,8 +385,8 @@ func hardLimit(resource int) uint64 {
 	return limit.Max
 }
 
-// mountFolder is a folder that a root can be made on: one that no file of a program lies
-// in, since it is hidden from then on.
+// mountFolder returns a folder that a root can be made on: one that no file of a program is in, since it is hidden from
+// then on.
 func mountFolder(p Program) string {
 	for _, dir := range []string{"/sys", "/mnt", "/media", "/srv", "/boot", "/home", "/tmp"} {
 		in := func(path string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }

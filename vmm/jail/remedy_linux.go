@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// Remedy says what would make a layer or limit hold on this host; "" where nothing would,
-// or where it holds.
+// Remedy says what would make a layer or limit hold on this host; "" if nothing would, or where it holds.
 func Remedy(h Hold) string {
 	if h.Holds {
 		return ""

@@ -15,7 +15,7 @@ import (
 // filter or not. A process without a root of its own has a filter that asks us about
 // every file that it opens: some 70, which take 2 ms.
 
-// asks says that the filter of a process on a level asks about the files that it opens.
+// asks reports whether the filter of a process on a level asks about the files that it opens.
 func asks(s Spec, l level, f facts) bool {
 	return l.flags&unix.CLONE_NEWNS == 0 && f.once && !s.Open && !s.Unfiltered && len(s.Program.Files) > 0
 }

@@ -10,7 +10,7 @@ import (
 // It has neither network nor files of users.
 const systemProfile = "system.sb"
 
-// seatbelt is the profile, in the language of sandbox-exec(1), of a program that may read its own files and
+// seatbelt returns the profile, in the language of sandbox-exec(1), of a program that may read its own files and
 // some others, and use macOS's hypervisor. All else is denied: writing, sockets of its own, other programs.
 // Paths are absolute, with links resolved, since the kernel compares those.
 func seatbelt(program string, reads []string, listens bool) string {
@@ -39,8 +39,8 @@ func seatbelt(program string, reads []string, listens bool) string {
 	return b.String()
 }
 
-// libraryFolders are where a program of Homebrew's, MacPorts' or one that was installed by hand has its libraries and
-// firmware.
+// libraryFolders returns where a program of Homebrew's, MacPorts' or one that was installed by hand has its libraries
+// and firmware.
 func libraryFolders(program string) (list []string) {
 	prefix := filepath.Dir(filepath.Dir(program))
 	sub := []string{"lib", "libexec", "share/qemu"}
@@ -53,7 +53,7 @@ func libraryFolders(program string) (list []string) {
 	return list
 }
 
-// above are the folders that lead to some paths, each once, in order.
+// above returns the folders that lead to some paths, each once, in order.
 func above(paths []string) (list []string) {
 	for _, p := range paths {
 		for dir := filepath.Dir(p); ; dir = filepath.Dir(dir) {
@@ -75,7 +75,7 @@ func of(filter string, paths ...string) (list []string) {
 	return list
 }
 
-// quoted is a string of the profile's language.
+// quoted returns a string of the profile's language.
 func quoted(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }

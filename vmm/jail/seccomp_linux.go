@@ -15,7 +15,7 @@ import (
 // The filter is classic BPF (Documentation/userspace-api/seccomp_filter.rst). The kernel
 // remembers the calls that it allows whatever their arguments are, so most cost nothing.
 
-// CanFilter says that this kernel has filters for system calls, so that a program needs
+// CanFilter reports whether this kernel has filters for system calls, so that a program needs
 // none of its own.
 func CanFilter() bool {
 	action := uint32(unix.SECCOMP_RET_KILL_PROCESS)
@@ -169,7 +169,7 @@ const (
 	seccompArguments = 16
 )
 
-// filter is the program for a process that executes the path at an address of its stage
+// filter returns the program for a process that executes the path at an address of its stage
 // and no other. Unlisted is what becomes of other calls: USER_NOTIF or KILL_PROCESS. Once:
 // the listener is asked about that execve, which else can be made again, by a program that
 // puts another path at that address. Asks: it is asked about every file that is opened.

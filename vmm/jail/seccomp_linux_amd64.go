@@ -15,5 +15,5 @@ func moreConditionals(create uint32) []conditional {
 	return []conditional{{unix.SYS_OPEN, [][]condition{{{1, create, []uint32{0}, false}}}, 0}}
 }
 
-// opens says that a call opens a file.
+// opens reports whether a call opens a file.
 func opens(call int) bool { return call == unix.SYS_OPENAT || call == unix.SYS_OPEN }

@@ -9,5 +9,5 @@ var moreCalls = []uintptr{unix.SYS_NEWFSTATAT}
 
 func moreConditionals(uint32) []conditional { return nil }
 
-// opens says that a call opens a file.
+// opens reports whether a call opens a file.
 func opens(call int) bool { return call == unix.SYS_OPENAT }

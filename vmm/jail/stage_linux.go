@@ -125,7 +125,7 @@ func (s *stage) words(words ...uint64) uintptr {
 	return s.bytes(data)
 }
 
-// vector is a null-terminated list of strings.
+// vector returns a null-terminated list of strings.
 func (s *stage) vector(list []string) uintptr {
 	var words []uint64
 	for _, text := range list {
@@ -134,15 +134,15 @@ func (s *stage) vector(list []string) uintptr {
 	return s.words(append(words, 0)...)
 }
 
-// address is where a step's table entry is.
+// address returns where a step's table entry is.
 func address(index int) uint64 { return tableBase + tableHead + uint64(index)*stepSize }
 
-// argument is where the argument of a step is: for another step's result.
+// argument returns where the argument of a step is: for another step's result.
 func argument(index, arg int) uintptr {
 	return uintptr(address(index)) + stepArgs + uintptr(arg)*8
 }
 
-// table is the steps as the program reads them.
+// table returns the steps as the program reads them.
 func (s *stage) table(status int) []byte {
 	table := binary.LittleEndian.AppendUint64(nil, uint64(status))
 	table = append(table, make([]byte, tableHead-8)...)
@@ -170,7 +170,7 @@ func (s *stage) table(status int) []byte {
 
 var errStageSize = errors.New("the stage is too large")
 
-// image is the ELF file of a stage that reports on the descriptor status.
+// image returns the ELF file of a stage that reports on the descriptor status.
 func (s *stage) image(status int) ([]byte, error) {
 	code := bytes.Clone(unsafe.Slice((*byte)(stageAddress()), codeSize))
 	table := s.table(status)
@@ -208,7 +208,7 @@ func (s *stage) image(status int) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// file is the stage as a file that can be executed.
+// file returns the stage as a file that can be executed.
 func (s *stage) file(status int) (*os.File, error) {
 	image, err := s.image(status)
 	if err != nil {

@@ -90,7 +90,7 @@ func quit(args []string) error {
 	return err
 }
 
-// accelOf is the accelerator that QEMU's arguments name.
+// accelOf returns the accelerator that QEMU's arguments name.
 func accelOf(args []string) string {
 	if i := slices.Index(args, "-accel"); i >= 0 && i+1 < len(args) {
 		name, _, _ := strings.Cut(args[i+1], ",")
@@ -142,7 +142,7 @@ func Start(s Spec) (*Process, error) {
 	return nil, err
 }
 
-// layers are those that matter most; why is nil if the sandbox is in force. Files and network count as
+// layers returns those that matter most; why is nil if the sandbox is in force. Files and network count as
 // held when somebody has attacked the profile on a Mac: a run may require these layers.
 func layers(why error) []Hold {
 	box := Hold{Name: Sandbox, Holds: true, Detail: "sandbox-exec; the profile follows documentation, and was never attacked on a Mac"}
@@ -164,7 +164,7 @@ func (p *Process) OutOfMemory() bool { return false }
 // Denied is "": there is no filter here.
 func (p *Process) Denied() string { return "" }
 
-// CanFilter says that this system can refuse system calls.
+// CanFilter reports whether this system can refuse system calls.
 func CanFilter() bool { return false }
 
 // Remedy is "": nothing gives macOS these layers.
@@ -188,7 +188,7 @@ func Attack(Program, KVM, bool) ([]Attempt, Report, error) {
 	return nil, Report{}, errors.New("macOS has no jail to be attacked")
 }
 
-// ErrNoProgram says that the files of a program can't be listed.
+// ErrNoProgram means that the files of a program can't be listed.
 var ErrNoProgram = errors.New("not a program whose files can be listed")
 
 // Examine finds the program; of what it consists does not matter here.

@@ -38,15 +38,15 @@ type Process struct {
 	denied   string        // valid when watched is closed
 }
 
-// Denied is what the process tried that its filter refuses and that ended it: "ptrace";
+// Denied returns what the process tried that its filter refuses and that ended it: "ptrace";
 // "" if it tried nothing. Valid after Wait.
 func (p *Process) Denied() string { return p.denied }
 
-// OutOfMemory says that the kernel ended it because it went past its control group's memory.
+// OutOfMemory reports whether the kernel ended it because it went past its control group's memory.
 // Valid after Wait.
 func (p *Process) OutOfMemory() bool { return p.outgrown }
 
-// Gives says that it gets what its spec gives: another filter's listener may be in the way.
+// Gives reports whether it gets what its spec gives: another filter's listener may be in the way.
 func (p *Process) Gives() bool { return p.gives }
 
 // Kill ends it.
@@ -253,14 +253,14 @@ func (l level) permitted(in *group) (*atomic.Bool, error) {
 	return nil, &fs.PathError{Op: "clone", Path: l.name, Err: err}
 }
 
-// whileAlive is a name for a descriptor of the process that executes it, good only as
+// whileAlive returns a name for a descriptor of the process that executes it, good only as
 // long as the calling thread lives: it leads through the thread's folder in /proc. For
 // until the stage has asked for its parent's death signal, nothing else would end it.
 func whileAlive(fd int) string {
 	return fmt.Sprintf("/proc/%d/task/%d/../../../self/fd/%d", os.Getpid(), unix.Gettid(), fd)
 }
 
-// mayBeLevel says that an error of a start may be the kernel's refusal of a level.
+// mayBeLevel reports whether an error of a start may be the kernel's refusal of a level.
 func mayBeLevel(err error) bool {
 	for _, e := range []error{fs.ErrPermission, syscall.EINVAL, syscall.ENOSPC, syscall.EUSERS, syscall.ENOSYS} {
 		if errors.Is(err, e) {

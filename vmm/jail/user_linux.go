@@ -21,7 +21,7 @@ const (
 	ownUserCount = 1 << 24
 )
 
-// aUser is the user and group of a machine that root starts: one that owns no file and
+// aUser returns the user and group of a machine that root starts: one that owns no file and
 // no other process, taken at random from root's subordinate range where /etc/subuid
 // has one, else from a range that is nobody's; or, where such users can't be had (in a
 // container with few), nobody.
@@ -40,7 +40,7 @@ func aUser() int {
 	return id
 }
 
-// subordinate is the first range that /etc/subuid (subuid(5)) gives to a user, who is
+// subordinate returns the first range that /etc/subuid (subuid(5)) gives to a user, who is
 // named by any of his names.
 func subordinate(text []byte, names ...string) (begin, count int) {
 	for s := bufio.NewScanner(bytes.NewReader(text)); s.Scan(); {
@@ -59,7 +59,7 @@ func subordinate(text []byte, names ...string) (begin, count int) {
 	return 0, 0
 }
 
-// inMap says that a uid_map or gid_map (user_namespaces(7)) has an id of our namespace.
+// inMap reports whether a uid_map or gid_map (user_namespaces(7)) has an id of our namespace.
 func inMap(text []byte, id int) bool {
 	for s := bufio.NewScanner(bytes.NewReader(text)); s.Scan(); {
 		var n [3]uint64
@@ -77,8 +77,8 @@ func inMap(text []byte, id int) bool {
 	return false
 }
 
-// KVMGroup is the group that gives access to a device like KVM's, for a process that is not
-// root: none where the device has no group of its own that may use it.
+// KVMGroup returns the group that gives access to a device like KVM's, for a process that is not root: none if the
+// device has no group of its own that may use it.
 func KVMGroup(device string) []uint32 {
 	st, err := os.Stat(device)
 	if err != nil {

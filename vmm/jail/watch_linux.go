@@ -61,10 +61,10 @@ type addFD struct {
 	target, mode uint32
 }
 
-// canContinue says that the kernel lets a listener have a call made.
+// canContinue reports whether the kernel lets a listener have a call made.
 func canContinue() bool { return kernelAtLeast(5, 5) }
 
-// CanGive says that the kernel lets a listener answer a call by a descriptor (Spec.Given).
+// CanGive reports whether the kernel lets a listener answer a call by a descriptor (Spec.Given).
 func CanGive() bool { return kernelAtLeast(5, 9) }
 
 func kernelAtLeast(wantMajor, wantMinor int) bool {

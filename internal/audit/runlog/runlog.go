@@ -1,4 +1,4 @@
-// Package runlog gathers what the audit log says of one run, and of what callers were refused before there was one.
+// Package runlog collects the audit entries of one run, and of callers' requests that were refused before they had one.
 package runlog
 
 import (
@@ -97,7 +97,7 @@ func (a *Log) Started(p run.Policy) {
 	a.Write(list...)
 }
 
-// Denied is an entry of what was asked for and not given.
+// Denied returns an entry of what was asked for and not given.
 func (a *Log) Denied(list []policy.Denial) audit.Entry {
 	return a.Entry(audit.PolicyDenied, map[string]any{"count": len(list), "denials": list[:min(len(list), maxListed)]})
 }
@@ -143,7 +143,7 @@ func (a *Log) Cut() string {
 	return why
 }
 
-// network is what it did with the network.
+// network returns what it did with the network.
 func (a *Log) network() (list []audit.Entry) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -159,7 +159,7 @@ func (a *Log) network() (list []audit.Entry) {
 	return list
 }
 
-// usedBy is the hosts that each secret's value went to, some of them in a short entry; a.mu is held.
+// usedBy returns the hosts that each secret's value went to, some of them in a short entry; a.mu is held.
 func (a *Log) usedBy() map[string][]string {
 	if !a.short {
 		return a.used
@@ -180,7 +180,7 @@ func (a *Log) Shorten(recorded error) {
 	a.short = errors.Is(recorded, syscall.ENOSPC) || errors.Is(recorded, syscall.EDQUOT)
 }
 
-// Left writes what a session has done that does not go on here, and has not ended.
+// Left writes what a session has done that does not continue here, and has not ended.
 func (a *Log) Left() {
 	if list := a.network(); len(list) > 0 {
 		a.Write(list...)

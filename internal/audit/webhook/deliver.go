@@ -94,7 +94,7 @@ func Deliver(ctx context.Context, home string, hooks []Hook, tell func(string)) 
 		all.Go(func() {
 			if errs[i] = d.run(ctx); errs[i] != nil {
 				errs[i] = fmt.Errorf("%s: %w", hook.name(), errs[i])
-				tell(errs[i].Error()) // the others go on
+				tell(errs[i].Error()) // the others continue
 			}
 		})
 	}
@@ -152,7 +152,7 @@ func (d *delivery) run(ctx context.Context) error {
 	return nil
 }
 
-// moved says that the log is another one than it was.
+// moved reports whether the log is another one than it was.
 func (d *delivery) moved() bool {
 	source, _, err := d.log.Source()
 	return err == nil && source != d.at.Source

@@ -1,6 +1,6 @@
-// Package webhook sends what is added to a home's audit log to URLs: each entry as CloudEvents JSON
-// in a POST, signed as Standard Webhooks has it (standardwebhooks.com). The log is the queue: how far
-// each receiver is stands in the home, so nothing is lost between two processes, and no run waits.
+// Package webhook sends new entries of a home's audit log to URLs: each entry as CloudEvents JSON in a POST, signed as
+// Standard Webhooks specifies (standardwebhooks.com). The log is the queue. The home keeps the position of each
+// receiver, so nothing is lost between two processes, and no run waits.
 package webhook
 
 import (
@@ -86,7 +86,7 @@ func loopback(host string) bool {
 	return host == "localhost" || err == nil && addr.IsLoopback()
 }
 
-// key is the secret's bytes.
+// key returns the secret's bytes.
 func (h *Hook) key() ([]byte, error) {
 	text, ok := strings.CutPrefix(h.Secret, secretPrefix)
 	key, err := base64.StdEncoding.DecodeString(text)
@@ -96,10 +96,10 @@ func (h *Hook) key() ([]byte, error) {
 	return key, nil
 }
 
-// wants says whether entries of a kind are sent.
+// wants reports whether entries of a kind are sent.
 func (h *Hook) wants(kind string) bool { return len(h.Kinds) == 0 || slices.Contains(h.Kinds, kind) }
 
-// name is what the hook is called where its URL, which may have a token, should not stand.
+// name returns what the hook is called where its URL, which may have a token, should not stand.
 func (h *Hook) name() string {
 	u, err := url.Parse(h.URL)
 	if err != nil {
@@ -108,7 +108,7 @@ func (h *Hook) name() string {
 	return "webhook " + u.Scheme + "://" + u.Host
 }
 
-// file is the name of what the home keeps of it.
+// file returns the name of what the home keeps of it.
 func (h *Hook) file() string {
 	sum := sha256.Sum256([]byte(h.URL))
 	return hex.EncodeToString(sum[:8])
@@ -149,7 +149,7 @@ func (e *answerError) Error() string {
 	return text
 }
 
-// lasting says that the same request would be answered so again.
+// lasting reports whether the same request would be answered so again.
 func (e *answerError) lasting() bool {
 	again := e.status >= 500 || e.status == http.StatusRequestTimeout || e.status == http.StatusTooEarly || e.status == http.StatusTooManyRequests
 	return !again

@@ -56,7 +56,7 @@ func Read(dir string) (c Config, err error) {
 	return c, nil
 }
 
-// Webhooks are those that a home's configuration names, checked. Their secrets are in that file, so it
+// Webhooks returns those that a home's configuration names, checked. Their secrets are in that file, so it
 // must be its user's alone.
 func Webhooks(dir string) ([]webhook.Hook, error) {
 	c, err := Read(dir)
@@ -73,7 +73,7 @@ func Webhooks(dir string) ([]webhook.Hook, error) {
 	return c.Webhook, nil
 }
 
-// Vault is what a home's configuration says of where secrets are, checked: secrets, a source by each name;
+// Vault returns what a home's configuration says of where secrets are, checked: secrets, a source by each name;
 // callerSecrets, the same for each caller of a shared server; secretHelpers, the programs that may be asked for one;
 // registries, the logins of registries of container images. Who can write that file decides what runs here, so it must
 // be its user's alone to write.
