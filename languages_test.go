@@ -104,6 +104,10 @@ func TestLanguagesKernel(t *testing.T) {
 	}{
 		{Request{}, "", "", true},
 		{Request{}, image.Nanos, image.Nanos, true},
+		{Request{Path: "page.tsx"}, "", image.Linux, true},
+		{Request{Language: "jsx"}, "", image.Linux, true},
+		{Request{Path: "page.tsx"}, image.Nanos, image.Nanos, true}, // which says what it needs
+		{Request{Path: "main.ts"}, "", "", true},
 		{Request{Language: "python"}, "", image.Linux, true},
 		{Request{Language: "python"}, image.Nanos, image.Nanos, true},
 		{Request{Language: "python", Check: true}, image.Nanos, "", false},

@@ -48,7 +48,8 @@ var All = append(Interpreted,
 // Interpreted are the languages that run by themselves.
 var Interpreted = []*Language{
 	{
-		Name: "js", others: map[string]string{"javascript": ".js", "node": ".js", "typescript": ".ts"}, Extensions: node.Extensions, byExtension: true, extensionless: true,
+		Name: "js", others: map[string]string{"javascript": ".js", "node": ".js", "typescript": ".ts"}, Extensions: node.Extensions, LinuxFiles: []string{".tsx", ".jsx"},
+		byExtension: true, extensionless: true,
 		About: "JavaScript and TypeScript",
 		Images: []Image{{
 			Payload: image.Payload{

@@ -40,9 +40,11 @@ func InContainer(ref string, l *Language, command bool) *Language {
 // Language is all that differs between languages. A new one is a row in bundled.go (Interpreted or All), a package
 // beside guest/node, its image in policy.ImageNames, and for sessions a driver in guest/supervisor.
 type Language struct {
-	Name       string            // as Request.Language has it
-	others     map[string]string // names that people may use as well, and the extension that each means
-	Extensions []string          // of main files; without their dots they are names too. The first is code's without a file.
+	Name   string            // as Request.Language has it
+	others map[string]string // names that people may use as well, and the extension that each means
+	// LinuxFiles are extensions of main files that only the linux kernel runs, since a process must compile them.
+	LinuxFiles []string
+	Extensions []string // of main files; without their dots they are names too. The first is code's without a file.
 	// Stem is the name of code's file without one, before its extension; "" is code. Imports find the file, so it must
 	// be no module's.
 	Stem string

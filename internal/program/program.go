@@ -273,6 +273,9 @@ func (p *Program) Kernel(k image.Kernel) (image.Kernel, error) {
 	if p.Check {
 		k = image.Linux
 	}
+	if k == "" && !p.Command && p.Supervisor == nil && slices.Contains(p.Language.LinuxFiles, path.Ext(p.Path)) {
+		k = image.Linux
+	}
 	if p.Supervisor != nil && k == image.Nanos && p.Language != language.All[0] {
 		return k, policy.Bad("kernel", string(k), "has sessions of JavaScript only: use linux")
 	}
