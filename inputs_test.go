@@ -487,7 +487,7 @@ console.log(fs.readdirSync("/w", "latin1").sort().join(), fs.readFileSync(Buffer
 			t.Fatal(err)
 		}
 		_, err := unitask.Run(t.Context(), unitask.Request{Code: "1", MemoryMB: 256, Files: []unitask.Mount{{Host: big + "/x"}}}, unitask.Options{Home: newHome(t)})
-		if !errors.As(err, new(*policy.FieldError)) || !strings.Contains(err.Error(), "memoryMb 474 would do") {
+		if !errors.As(err, new(*policy.FieldError)) || !strings.Contains(err.Error(), "memoryMb 490 would do") {
 			t.Error(err)
 		}
 	})

@@ -118,8 +118,8 @@ func TestManySmallFiles(t *testing.T) {
 		memory int
 		want   string
 	}{
-		image.Nanos: {236, "memoryMb 235: has no room for 10011 files, which take 82 MiB of a machine: memoryMb 236 would do"},
-		image.Linux: {174, "memoryMb 173: has no room for 10011 files, which take 51 MiB of a machine: memoryMb 174 would do"},
+		image.Nanos: {252, "memoryMb 251: has no room for 10011 files, which take 82 MiB of a machine: memoryMb 252 would do"},
+		image.Linux: {190, "memoryMb 189: has no room for 10011 files, which take 51 MiB of a machine: memoryMb 190 would do"},
 	} {
 		t.Run(string(kernel), func(t *testing.T) {
 			if kernel == image.Nanos {

@@ -69,7 +69,7 @@ func findMounts(req catalog.Request) (list []asked, err error) {
 }
 
 // fileOverheadMB is what files leave of a machine's memory for the rest, at the least.
-const fileOverheadMB = 72
+const fileOverheadMB = 88
 
 // Bytes that a kernel keeps of each file beside its pages. Measured with 20 000 files.
 const (
