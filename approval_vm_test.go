@@ -96,24 +96,31 @@ func TestAttackApproval(t *testing.T) {
 			if res.Duration.Run > res.Duration.Total-thinks || res.Hint != "a.b.wild.example:80 was denied by the caller of the run" {
 				t.Errorf("%v %q", res.Duration, res.Hint)
 			}
-			text, err := os.ReadFile(filepath.Join(rt.Runs().Dir(), res.RunID, "netlog.jsonl"))
-			if err != nil || !bytes.Contains(text, []byte("not approved: a.b.wild.example:80 was denied")) {
-				t.Errorf("%s %v", text, err)
-			}
-			var asked []string
-			_ = rt.Audit().Read(func(_ int64, line []byte) error {
-				var e audit.Entry
-				if json.Unmarshal(line, &e) == nil && e.Kind == audit.NetAsked {
-					asked = append(asked, fmt.Sprint(e.Detail))
-				}
-				return nil
-			})
-			if len(asked) != 2 || !strings.Contains(asked[0], "host:good.example:80") || !strings.Contains(asked[0], "verdict:allow") {
-				t.Errorf("%q", asked)
-			}
-			if err := rt.Approvals().Approve(t.Context(), res.RunID, "good.example:80", "", unitask.AllowRun); err == nil {
-				t.Error("a run that has ended takes an answer")
-			}
+			wroteApprovals(t, rt, res.RunID)
 		})
+	}
+}
+
+// wroteApprovals checks what the netlog and the audit log say of both questions, and that the run takes no more
+// answers.
+func wroteApprovals(t *testing.T, rt *unitask.Runtime, run string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(rt.Runs().Dir(), run, "netlog.jsonl"))
+	if err != nil || !bytes.Contains(text, []byte("not approved: a.b.wild.example:80 was denied")) {
+		t.Errorf("%s %v", text, err)
+	}
+	var asked []string
+	_ = rt.Audit().Read(func(_ int64, line []byte) error {
+		var e audit.Entry
+		if json.Unmarshal(line, &e) == nil && e.Kind == audit.NetAsked {
+			asked = append(asked, fmt.Sprint(e.Detail))
+		}
+		return nil
+	})
+	if len(asked) != 2 || !strings.Contains(asked[0], "host:good.example:80") || !strings.Contains(asked[0], "verdict:allow") {
+		t.Errorf("%q", asked)
+	}
+	if err := rt.Approvals().Approve(t.Context(), run, "good.example:80", "", unitask.AllowRun); err == nil {
+		t.Error("a run that has ended takes an answer")
 	}
 }

@@ -78,21 +78,7 @@ func TestAttackBoundSecret(t *testing.T) {
 				t.Fatalf("it ended: %+v %v", res, out.has)
 			}
 			id := <-ids
-			dump := filepath.Join(t.TempDir(), "memory")
-			f, err := os.Create(dump)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer f.Close()
-			monitor, _, err := rt.Consoles().Join(t.Context(), id, vmm.AccessMemory, false)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = attach.Dump(t.Context(), monitor, policy.DefaultMemoryMB, f)
-			_ = monitor.Disconnect()
-			if err != nil {
-				t.Fatal(err)
-			}
+			memory := dumped(t, rt, id)
 			fmt.Fprintln(feed)
 			res := <-ended
 
@@ -108,10 +94,6 @@ func TestAttackBoundSecret(t *testing.T) {
 			attack.Check(t, "the key in the clear", "403", out.has["in the clear"][:3])
 			attack.Check(t, "the key where it is not put", "403", out.has["in the path"][:3])
 			attack.Check(t, "a request that no rule allows", "403 unitask: GET good.example/big: no rule allows this method and path (GET good.example/key/**): --allow-http 'GET good.example/big' asks for it (over MCP allowHttp)", out.has["no rule"])
-			memory, err := os.ReadFile(dump)
-			if err != nil {
-				t.Fatal(err)
-			}
 			if !bytes.Contains(memory, []byte(placeholder)) {
 				t.Error("the dump does not even hold the placeholder")
 			}
@@ -135,34 +117,64 @@ func TestAttackBoundSecret(t *testing.T) {
 			if asked != 3 {
 				t.Errorf("%d requests with the key in the netlog: %+v", asked, all.Decisions)
 			}
-			var logged []string
-			if err := rt.Audit().Read(func(_ int64, line []byte) error {
-				noSecret(t, "the audit log", string(line), value)
-				var e struct {
-					Kind, Run string
-					Detail    json.RawMessage
-				}
-				err := json.Unmarshal(line, &e)
-				if e.Kind != string(audit.RunStarted) && e.Kind != string(audit.RunEnded) && e.Kind != string(audit.NetRefused) {
-					e.Kind += " " + string(e.Detail)
-				}
-				if e.Run == id {
-					logged = append(logged, e.Kind)
-				}
-				return err
-			}); err != nil {
-				t.Error(err)
-			}
-			if got, want := strings.Join(logged, "; "), `run.started; secret.granted {"hosts":["good.example"],"secret":"KEY"}; secret.used {"hosts":{"KEY":["good.example"]}}; net.refused; run.ended`; got != want {
-				t.Errorf("the audit log has %s, want %s", got, want)
-			}
-			if n, err := rt.Audit().Verify("", ""); int(n) != len(logged) || err != nil {
-				t.Errorf("%d lines: %v", n, err)
-			}
+			loggedSecret(t, rt, id, value)
 			if refused != 1 {
 				t.Errorf("%d requests that no rule allows in the netlog: %+v", refused, all.Decisions)
 			}
 		})
+	}
+}
+
+// dumped returns the memory of a run's machine.
+func dumped(t *testing.T, rt *unitask.Runtime, id string) []byte {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), "memory"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	monitor, _, err := rt.Consoles().Join(t.Context(), id, vmm.AccessMemory, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = attach.Dump(t.Context(), monitor, policy.DefaultMemoryMB, f)
+	_ = monitor.Disconnect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	memory, err := os.ReadFile(f.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return memory
+}
+
+// loggedSecret checks all that the audit log says of a run with a bound secret, and that the value is not in it.
+func loggedSecret(t *testing.T, rt *unitask.Runtime, id, value string) {
+	t.Helper()
+	var logged []string
+	if err := rt.Audit().Read(func(_ int64, line []byte) error {
+		noSecret(t, "the audit log", string(line), value)
+		var e struct {
+			Kind, Run string
+			Detail    json.RawMessage
+		}
+		err := json.Unmarshal(line, &e)
+		if e.Kind != string(audit.RunStarted) && e.Kind != string(audit.RunEnded) && e.Kind != string(audit.NetRefused) {
+			e.Kind += " " + string(e.Detail)
+		}
+		if e.Run == id {
+			logged = append(logged, e.Kind)
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+	if got, want := strings.Join(logged, "; "), `run.started; secret.granted {"hosts":["good.example"],"secret":"KEY"}; secret.used {"hosts":{"KEY":["good.example"]}}; net.refused; run.ended`; got != want {
+		t.Errorf("the audit log has %s, want %s", got, want)
+	}
+	if n, err := rt.Audit().Verify("", ""); int(n) != len(logged) || err != nil {
+		t.Errorf("%d lines: %v", n, err)
 	}
 }
 

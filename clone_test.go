@@ -167,28 +167,10 @@ func differ(t *testing.T, home string, req unitask.Request, pool unitask.PoolSiz
 					t.Errorf("clone %d: %v %+v", i, err, res)
 					continue
 				}
-				var out map[string]any
 				if n := announcements(capture.Bytes()); n > 0 {
 					t.Errorf("clone %d: %d frames announce it", i, n)
 				}
-				if err := json.Unmarshal(res.Stdout, &out); err != nil {
-					t.Errorf("clone %d: %v: %s%s", i, err, res.Stdout, res.Stderr)
-					continue
-				}
-				now := time.UnixMilli(int64(out["now"].(float64)))
-				if now.Before(begin.Add(-50*time.Millisecond)) || now.After(end.Add(50*time.Millisecond)) {
-					t.Errorf("clone %d: its clock says %s, between %s and %s", i, now, begin, end)
-				}
-				// Its time has begun with its run, and not with its template.
-				if origin := time.UnixMilli(int64(out["origin"].(float64))); origin.Before(begin.Add(-50*time.Millisecond)) || origin.After(now) {
-					t.Errorf("clone %d: its time began at %s, the run at %s", i, origin, begin)
-				}
-				if out["sane"] != true {
-					t.Errorf("clone %d: its clocks disagree", i)
-				}
-				delete(out, "now")
-				delete(out, "origin")
-				delete(out, "sane")
+				out := randomValues(t, i, res, begin, end)
 				mu.Lock()
 				for what, value := range out {
 					key := fmt.Sprint(what, " ", value)
@@ -230,6 +212,31 @@ func differ(t *testing.T, home string, req unitask.Request, pool unitask.PoolSiz
 	if len(wire) != 4 {
 		t.Errorf("on the wire there was %v", wire)
 	}
+}
+
+// randomValues returns what a clone that ran from begin to end drew, by name, and checks its clocks.
+func randomValues(t *testing.T, clone int, res *unitask.Result, begin, end time.Time) map[string]any {
+	t.Helper()
+	var out map[string]any
+	if err := json.Unmarshal(res.Stdout, &out); err != nil {
+		t.Errorf("clone %d: %v: %s%s", clone, err, res.Stdout, res.Stderr)
+		return nil
+	}
+	now := time.UnixMilli(int64(out["now"].(float64)))
+	if now.Before(begin.Add(-50*time.Millisecond)) || now.After(end.Add(50*time.Millisecond)) {
+		t.Errorf("clone %d: its clock says %s, between %s and %s", clone, now, begin, end)
+	}
+	// Its time has begun with its run, and not with its template.
+	if origin := time.UnixMilli(int64(out["origin"].(float64))); origin.Before(begin.Add(-50*time.Millisecond)) || origin.After(now) {
+		t.Errorf("clone %d: its time began at %s, the run at %s", clone, origin, begin)
+	}
+	if out["sane"] != true {
+		t.Errorf("clone %d: its clocks disagree", clone)
+	}
+	delete(out, "now")
+	delete(out, "origin")
+	delete(out, "sane")
+	return out
 }
 
 // wireValues are what a guest chose for the first packets of its kind, of a pcap.

@@ -12,10 +12,10 @@ import (
 // has no deadlines, not even the time limit, because it may stand still for long. The record says that it was debugged.
 func (rt *Runtime) Debug(ctx context.Context, caller Caller, req Request, streams IO, opts DebugOptions) (*Result, error) {
 	req.Debug = true
-	return rt.runFor(ctx, caller, catalog.Request{Request: req}, streams, engine.How{Debug: &opts})
+	return rt.runFor(ctx, caller, catalog.Request{Request: req}, streams, engine.Purpose{Debug: &opts})
 }
 
 // Consoles connects consoles to machines of current runs.
 func (rt *Runtime) Consoles() *attach.Client {
-	return &attach.Client{History: rt.history, Ceiling: rt.opts.Ceiling}
+	return &attach.Client{History: rt.engine.History, Ceiling: rt.opts.Ceiling}
 }

@@ -58,12 +58,12 @@ func (c contents) Put(f guest.File, content io.Reader) error {
 // PanicOnOOM has a runtime's linux kernels panic where they would end a process that
 // needs more memory than there is; args are more of the kernel's.
 func PanicOnOOM(rt *Runtime, args string) {
-	_ = rt.source.Close()
+	_ = rt.engine.Source.Close()
 	arg := func(memoryMB int) string { return node.HeapArg(memoryMB) + " sysctl.vm.panic_on_oom=1 " + args }
 	all := language.Programs()
 	all["node"] = machine.Program{Arg: arg, Rehearsal: all["node"].Rehearsal}
-	rt.source = machine.Open(machine.Options{Home: rt.opts.Home, Images: rt.images, Accel: rt.opts.Accel, Programs: all})
-	rt.engine.Source = rt.source
+	options := machine.Options{Home: rt.opts.Home, Images: rt.engine.Images, Accel: rt.opts.Accel, Programs: all}
+	rt.engine.Source = machine.Open(options)
 }
 
 // SetApprovalTime puts another time in for approvalTime.
@@ -76,11 +76,11 @@ func SetGrace(rt *Runtime, grace time.Duration) { rt.engine.Grace = grace }
 const CollectGrace = engine.CollectGrace
 
 // Settle waits for what a runtime does in the background.
-func Settle(ctx context.Context, rt *Runtime) { rt.source.Settle(ctx) }
+func Settle(ctx context.Context, rt *Runtime) { rt.engine.Source.Settle(ctx) }
 
 // Alone says that what a request's code is compiled to may be kept for other runs.
 func Alone(rt *Runtime, req Request, streams IO) (bool, error) {
-	made, err := rt.engine.Prepare(Caller{}, catalog.Request{Request: req}, streams, engine.How{})
+	made, err := rt.engine.Prepare(Caller{}, catalog.Request{Request: req}, streams, engine.Purpose{})
 	if err != nil {
 		return false, err
 	}

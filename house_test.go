@@ -102,14 +102,14 @@ func TestImportsPointDown(t *testing.T) {
 // budgets may only fall: who needs less writes the new figure here.
 var budgets = map[string]int{
 	"files of the root":            5,
-	"lines of the root":            932,
+	"lines of the root":            922,
 	"methods of Runtime":           36,
 	"functions of over 80 lines":   4,
-	"tests of over 80 lines":       99,
+	"tests of over 80 lines":       94,
 	"files of over 500 lines":      15,
-	"lines of over 120 characters": 4842,
-	"sleeps in tests":              95,
-	"bytes of ARCHITECTURE.md":     10_731,
+	"lines of over 120 characters": 4839,
+	"sleeps in tests":              94,
+	"bytes of ARCHITECTURE.md":     10_696,
 }
 
 func TestBudgets(t *testing.T) {

@@ -29,14 +29,14 @@ func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, e
 
 // RunFor runs a request for a caller, under the caller's Ceiling in place of the runtime's.
 func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, streams IO) (*Result, error) {
-	return rt.runFor(ctx, caller, catalog.Request{Request: req}, streams, engine.How{})
+	return rt.runFor(ctx, caller, catalog.Request{Request: req}, streams, engine.Purpose{})
 }
 
 // HostMemoryMB returns the most memory, in MiB, that a run's machines take at once on this host under a ceiling (nil is
 // none). That is the run's own machine, or the machine that installs its packages before. Denied requests take none.
 func (rt *Runtime) HostMemoryMB(req Request, ceiling *policy.Ceiling) int {
 	asked := catalog.Request{Request: req}
-	if custom, err := rt.catalog.ResolveCustom(asked, ceiling); err == nil { // it may have more than the default
+	if custom, err := rt.engine.Catalog.ResolveCustom(asked, ceiling); err == nil { // it may have more than the default
 		asked = custom
 	}
 	asked.Files, asked.Dirs = nil, nil
@@ -54,7 +54,7 @@ func (rt *Runtime) HostMemoryMB(req Request, ceiling *policy.Ceiling) int {
 // secrets come with it. nil means that the request may run.
 func (rt *Runtime) Refused(req Request, ceiling *policy.Ceiling) error {
 	known := catalog.Request{Request: req}
-	if custom, err := rt.catalog.ResolveCustom(known, ceiling); err == nil {
+	if custom, err := rt.engine.Catalog.ResolveCustom(known, ceiling); err == nil {
 		known = custom
 	}
 	known.Files, known.Dirs = nil, nil
@@ -84,9 +84,9 @@ func (rt *Runtime) HasSessions() bool { return rt.hasSessions() == nil }
 
 // Trace is RunFor with a trace; it returns the trace's file in the record.
 func (rt *Runtime) Trace(ctx context.Context, caller Caller, req Request, streams IO, what Trace) (res *Result, file string, err error) {
-	res, err = rt.runFor(ctx, caller, catalog.Request{Request: req}, streams, engine.How{Trace: &what})
+	res, err = rt.runFor(ctx, caller, catalog.Request{Request: req}, streams, engine.Purpose{Trace: &what})
 	if res != nil {
-		file = rt.runs.Path(res.RunID, record.TraceFile)
+		file = rt.engine.Runs.Path(res.RunID, record.TraceFile)
 	}
 	return res, file, err
 }
@@ -109,15 +109,15 @@ func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*Own
 		return nil, nil, err
 	}
 	defer leave()
-	b := imagebuild.Builder{Catalog: rt.catalog, Installer: rt.engine.Installer, Ceiling: rt.opts.Ceiling,
+	b := imagebuild.Builder{Catalog: rt.engine.Catalog, Installer: rt.engine.Installer, Ceiling: rt.opts.Ceiling,
 		RequireJail: rt.opts.RequireJail}
 	return b.Build(ctx, from, arch)
 }
 
 // runFor runs a request, and lets a developer inspect its machine.
-func (rt *Runtime) runFor(ctx context.Context, caller Caller, req catalog.Request, streams IO, look engine.How,
+func (rt *Runtime) runFor(ctx context.Context, caller Caller, req catalog.Request, streams IO, purpose engine.Purpose,
 ) (*Result, error) {
-	return rt.engine.Run(ctx, caller, req, streams, look)
+	return rt.engine.Run(ctx, caller, req, streams, purpose)
 }
 
 // NewSession starts a session and returns when its machine waits for steps. When ctx ends before

@@ -20,11 +20,11 @@ type Shape = machine.Shape
 
 // spec returns a shape with its defaults on this host, and builds a missing image.
 func (rt *Runtime) spec(ctx context.Context, sh Shape) (machine.Spec, error) {
-	im, _, err := rt.catalog.Ensure(ctx, rt.images, sh.Image, sh.Kernel, sh.Arch)
+	im, _, err := rt.engine.Catalog.Ensure(ctx, rt.engine.Images, sh.Image, sh.Kernel, sh.Arch)
 	if err != nil {
 		return machine.Spec{}, failure.Host("image", err)
 	}
-	spec, err := rt.source.Spec(ctx, im, sh)
+	spec, err := rt.engine.Source.Spec(ctx, im, sh)
 	if err != nil {
 		return spec, failure.Host("boot", err)
 	}
@@ -55,7 +55,7 @@ func (rt *Runtime) MakeTemplate(ctx context.Context, sh Shape) (bool, error) {
 		}
 		spec.Folders = engine.Folders{Steady: steady}
 	}
-	made, err := rt.source.MakeTemplate(ctx, spec)
+	made, err := rt.engine.Source.MakeTemplate(ctx, spec)
 	if err != nil {
 		return false, failure.Host("template", err)
 	}
@@ -130,7 +130,7 @@ func (rt *Runtime) ServePool(ctx context.Context, idle time.Duration) error {
 		return err
 	}
 	defer leave()
-	if err := rt.source.Serve(ctx, idle, rt.opts.Machines.shape); err != nil {
+	if err := rt.engine.Source.Serve(ctx, idle, rt.opts.Machines.shape); err != nil {
 		return failure.Host("pool", err)
 	}
 	return nil

@@ -104,19 +104,13 @@ func Run(ctx context.Context, req Request, opts Options) (*Result, error) {
 	defer rt.Close()
 	rt.engine.Brief = true
 	res, err := rt.Run(ctx, req, opts.IO)
-	rt.source.Settle(ctx)
+	rt.engine.Source.Settle(ctx)
 	return res, err
 }
 
 // Runtime runs requests. Any number of goroutines may call Run at once.
 type Runtime struct {
 	opts     Options
-	images   *image.Store
-	runs     *record.Store
-	history  *history.Store
-	journal  *audit.Journal
-	catalog  *catalog.Catalog
-	source   *machine.Source
 	engine   *engine.Engine
 	sessions *session.Manager
 
@@ -193,57 +187,54 @@ func Open(opts Options) (*Runtime, error) {
 	from.Home, from.Images, from.Accel = opts.Home, images, opts.Accel
 	from.Programs = language.Programs()
 	from.Events = func(e machine.Event) { tell(e.Kind, e.Message) }
-	rt := &Runtime{
-		opts:   opts,
-		images: images,
-		runs:   record.Open(home.Dir(opts.Home).Runs()),
-		source: machine.Open(from),
-	}
-	rt.history = &history.Store{Records: rt.runs, Home: opts.Home, MaxBytes: opts.StoreBytes}
-	rt.journal = &audit.Journal{Log: audit.In(opts.Home), OnError: func(err error) { tell(EventStore, err.Error()) }}
-	rt.catalog = &catalog.Catalog{Home: opts.Home, Images: images, Records: rt.runs, Source: rt.source,
-		Journal: rt.journal, Tell: opts.Events, Enter: rt.enter}
-	rt.engine = &engine.Engine{Home: opts.Home, RequireJail: opts.RequireJail, Upstream: opts.Upstream, Fleet: opts.Fleet,
-		Events: opts.Events, Images: images, Runs: rt.runs, History: rt.history, Journal: rt.journal,
-		Refusals: &runlog.Refusals{}, Catalog: rt.catalog, Source: rt.source, Meters: spans.New(), Enter: rt.enter,
+	rt := &Runtime{opts: opts}
+	e := &engine.Engine{Home: opts.Home, RequireJail: opts.RequireJail, Upstream: opts.Upstream, Fleet: opts.Fleet,
+		Events: opts.Events, Images: images, Runs: record.Open(home.Dir(opts.Home).Runs()), Source: machine.Open(from),
+		Journal:  &audit.Journal{Log: audit.In(opts.Home), OnError: func(err error) { tell(EventStore, err.Error()) }},
+		Refusals: &runlog.Refusals{}, Meters: spans.New(), Enter: rt.enter,
 		Boots: opts.Machines.booted, Grace: engine.CollectGrace, ApprovalTime: approval.Patience}
-	rt.engine.Installer = &install.Installer{Home: opts.Home, Images: images, Records: rt.runs, Journal: rt.journal,
-		Proxy: opts.Upstream.Proxy, Run: rt.engine.RunBuild}
+	e.History = &history.Store{Records: e.Runs, Home: opts.Home, MaxBytes: opts.StoreBytes}
+	e.Catalog = &catalog.Catalog{Home: opts.Home, Images: images, Records: e.Runs, Source: e.Source,
+		Journal: e.Journal, Tell: opts.Events, Enter: rt.enter}
+	e.Installer = &install.Installer{Home: opts.Home, Images: images, Records: e.Runs, Journal: e.Journal,
+		Proxy: opts.Upstream.Proxy, Run: e.RunBuild}
+	rt.engine = e
 	rt.sessions = &session.Manager{Engine: rt.engine, Ceiling: opts.Ceiling, Refuse: rt.hasSessions}
 	if from.Pool.Min > 0 {
-		rt.source.Stock(func(ctx context.Context) (machine.Spec, error) { return rt.spec(ctx, shape) })
+		rt.engine.Source.Stock(func(ctx context.Context) (machine.Spec, error) { return rt.spec(ctx, shape) })
 	}
 	return rt, nil
 }
 
 // Audit returns the log of what matters across runs.
-func (rt *Runtime) Audit() *audit.Journal { return rt.journal }
+func (rt *Runtime) Audit() *audit.Journal { return rt.engine.Journal }
 
 // AuditRefusal writes into the audit log that a caller's request was refused before it had a record. Of each kind and
 // caller it logs the first refusal, then one in ten seconds, with the number left out. It omits the values of asked's
 // secrets.
 func (rt *Runtime) AuditRefusal(kind audit.Kind, caller Caller, reason error, asked Request) {
-	rt.engine.Refusals.Note(rt.journal, kind, caller, reason, asked)
+	rt.engine.Refusals.Note(rt.engine.Journal, kind, caller, reason, asked)
 }
 
 // Images returns the store of parts and images.
-func (rt *Runtime) Images() *image.Store { return rt.images }
+func (rt *Runtime) Images() *image.Store { return rt.engine.Images }
 
 // Templates returns the store of snapshots that runs are cloned from.
-func (rt *Runtime) Templates() *machine.Templates { return rt.source.Templates() }
+func (rt *Runtime) Templates() *machine.Templates { return rt.engine.Source.Templates() }
 
 // History returns what was recorded: lists, records, and requests to run again.
-func (rt *Runtime) History() *history.Store { return rt.history }
+func (rt *Runtime) History() *history.Store { return rt.engine.History }
 
 // Approvals lists and answers the questions of this home's runs, and changes their policies.
-func (rt *Runtime) Approvals() *approval.Client { return &approval.Client{Records: rt.runs} }
+func (rt *Runtime) Approvals() *approval.Client { return &approval.Client{Records: rt.engine.Runs} }
 
 // Catalog finds, lists, pulls and removes images.
-func (rt *Runtime) Catalog() *catalog.Catalog { return rt.catalog }
+func (rt *Runtime) Catalog() *catalog.Catalog { return rt.engine.Catalog }
 
 func (rt *Runtime) doctor() *doctor.Doctor {
 	return &doctor.Doctor{Home: rt.opts.Home, Accel: rt.opts.Accel, RequireJail: rt.opts.RequireJail,
-		Images: rt.images, Source: rt.source, Catalog: rt.catalog, Records: rt.runs, Enter: rt.enter}
+		Images: rt.engine.Images, Source: rt.engine.Source, Catalog: rt.engine.Catalog, Records: rt.engine.Runs,
+		Enter: rt.enter}
 }
 
 // Doctor checks everything that a run needs and boots a real machine on every accelerator that might work. It changes
@@ -266,7 +257,7 @@ func (rt *Runtime) Attack(ctx context.Context) ([]vmm.Attempt, vmm.Jail, error) 
 }
 
 // Runs returns the store of records.
-func (rt *Runtime) Runs() *record.Store { return rt.runs }
+func (rt *Runtime) Runs() *record.Store { return rt.engine.Runs }
 
 // Compiled returns the store of the programs that code was compiled to.
 func (rt *Runtime) Compiled() *compiled.Store {
@@ -274,7 +265,7 @@ func (rt *Runtime) Compiled() *compiled.Store {
 }
 
 // Pool returns the figures of the runtime's pool; zero without one.
-func (rt *Runtime) Pool() PoolStats { return rt.source.Pool() }
+func (rt *Runtime) Pool() PoolStats { return rt.engine.Source.Pool() }
 
 // Close ends the sessions, except paused ones, which Revive resumes. It waits for everything under way, above all runs,
 // and frees what the runtime holds, its pool's machines included. After Close, calls that would start something fail
@@ -283,10 +274,9 @@ func (rt *Runtime) Close() error {
 	rt.mu.Lock()
 	rt.closed = true
 	rt.mu.Unlock()
-	rt.sessions.Stop()
-	rt.sessions.Wait()
+	rt.sessions.Close()
 	rt.uses.Wait()
-	return rt.source.Close()
+	return rt.engine.Source.Close()
 }
 
 // oneAtATime wraps a sink so that only one goroutine at a time calls it.

@@ -190,7 +190,7 @@ func (r report) put(ctx context.Context, s tenantStore) (*blob, error) {
 // Repeatable reports whether a run may be made again when its worker is lost: it can't have acted on
 // anybody, since it had no network and no secrets. Who asks for more runs once at most.
 func Repeatable(req unitask.Request) bool {
-	return len(req.AllowNet)+len(req.AllowTCP)+len(req.Secrets) == 0 && !req.AllowNetAny
+	return len(req.Secrets) == 0 && !policy.Reaches(req)
 }
 
 // outcome returns what Runtime.Run would return for a report.

@@ -80,7 +80,8 @@ func TestAttackCallerConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	addr, _ := startServer(t, testdir.Private(t), "--token-file", file, "--pool", "0", "-n", "256") // 128 connections
-	for n, attempts := range []int{40, 40, 40, 40, 40, 40, 40, 16} {                                // the next one takes an idle one's place: all 128 are there
+	// Where all 128 are there, the next one takes the place of an idle one.
+	for n, attempts := range []int{40, 40, 40, 40, 40, 40, 40, 16} {
 		taken, refused, text := 0, 0, "you have 16 connections"
 		for range attempts {
 			conn, err := net.Dial("tcp", addr)
@@ -91,7 +92,8 @@ func TestAttackCallerConnections(t *testing.T) {
 			_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
 			fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer caller-token-0123456789%d\r\nContent-Type: application/json\r\n"+
 				"Accept: application/json, text/event-stream\r\n%s\r\n%s\r\nContent-Length: %d\r\n\r\n%s", n, revision, named, len(listTools), listTools)
-			answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			from := bufio.NewReader(conn)
+			answer, err := http.ReadResponse(from, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -102,6 +104,9 @@ func TestAttackCallerConnections(t *testing.T) {
 				body, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<16))
 				text = string(body)
 				refused++
+				if _, err := io.Copy(io.Discard, from); err != nil { // until the server has let go of it
+					t.Fatal(err)
+				}
 			default:
 				t.Fatal(answer.Status)
 			}

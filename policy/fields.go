@@ -15,11 +15,14 @@ var Fields = []Field{
 		kind: number[time.Duration]{least: time.Millisecond, usual: DefaultTimeout, most: MaxTimeout, unit: seconds}},
 	{Key: "memoryMb", Flag: "memory", Help: "memory of the machine, in MiB or as 2G", kind: number[int]{least: MinMemoryMB, usual: DefaultMemoryMB, most: MaxMemoryMB, unit: mebibytes}},
 	{Key: "cpus", Flag: "cpus", Help: "processors of the machine; a fraction of one, as 0.5, wants a control group", kind: number[float64]{least: MinCPUs, usual: 1, most: 64, unit: fraction}},
-	{Key: "allowNet", Flag: "allow-net", Help: "allow HTTP and TLS to HOST, *.DOMAIN, HOST:PORT or an address; repeatable", kind: openNets{nets}},
-	{Key: "allowNetAny", Flag: "allow-net-any", Help: "allow every public host on ports 80 and 443", kind: anyNet{}},
-	{Key: "ask", Flag: "ask", Help: "allow HTTP and TLS to HOST, *.DOMAIN or HOST:PORT if you say so when the code connects: on the terminal, or by unitask approve; repeatable", kind: asks{nets}},
+	{Key: "allowNet", Flag: "allow-net", Help: "allow HTTP and TLS to HOST, *.DOMAIN, HOST:PORT or an address; repeatable",
+		reaches: true, kind: openNets{nets}},
+	{Key: "allowNetAny", Flag: "allow-net-any", Help: "allow every public host on ports 80 and 443",
+		reaches: true, kind: anyNet{}},
+	{Key: "ask", Flag: "ask", Help: "allow HTTP and TLS to HOST, *.DOMAIN or HOST:PORT if you say so when the code connects: on the terminal, or by unitask approve; repeatable",
+		reaches: true, kind: asks{nets}},
 	{Key: "allowTcp", Flag: "allow-tcp", Help: "allow TCP to HOST:PORT; the host's own loopback is reached inside at the same 127.0.0.1:PORT; repeatable",
-		kind: rules[TCPRule]{parse: ParseTCPRule, meet: TCPRule.intersect}},
+		reaches: true, kind: rules[TCPRule]{parse: ParseTCPRule, meet: TCPRule.intersect}},
 	{Key: "allowHttp", Ceiling: "net", Flag: "allow-http", Help: "allow only requests like 'GET HOST/PATH/*' to HOST, and HOST itself; * is every method, a path's end /** all below; deny before it forbids, audit only logs; repeatable", kind: httpRules{}},
 	{Key: "maxConnections", Flag: "max-connections", Help: "concurrent network connections", kind: number[int]{least: 1, usual: 128, most: 4096}},
 	{Key: "maxUploadBytes", Flag: "max-upload", Help: "bytes that the run may send", kind: number[int64]{least: 1, usual: 1 << 30, most: maxTransfer, unit: bytesOf}},
@@ -85,7 +88,8 @@ type Field struct {
 	Flag    string // of the command line; "" is none
 	Help    string // of the flag
 
-	kind kind
+	reaches bool // whoever asks for it may connect to somebody
+	kind    kind
 }
 
 // Form is the form of a field's values.

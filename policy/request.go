@@ -193,6 +193,28 @@ func (e *FieldError) Error() string {
 	return text
 }
 
+// Reaches reports whether a run may connect to somebody, as its request or grant has it. from has the JSON keys of
+// Request.
+func Reaches(from any) bool {
+	v := reflect.Indirect(reflect.ValueOf(from))
+	for _, f := range Fields {
+		if !f.reaches {
+			continue
+		}
+		switch field := v.Field(place(v.Type(), f.Key)); field.Kind() {
+		case reflect.Slice:
+			if field.Len() > 0 {
+				return true
+			}
+		default:
+			if !field.IsZero() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Asked makes a request from a struct whose fields have the same JSON keys: another kind of request, or a grant. It
 // leaves out fields of other types.
 func Asked(from any) (r Request) {

@@ -71,11 +71,11 @@ func without(t *testing.T, to io.Writer) *Session {
 // recorded is the result on a session's only record.
 func recorded(t *testing.T, s *Session) *run.Result {
 	t.Helper()
-	ids, err := s.of.Engine.Runs.IDs()
+	ids, err := s.manager.Engine.Runs.IDs()
 	if err != nil || len(ids) != 1 {
 		t.Fatalf("%q %v", ids, err)
 	}
-	in, err := s.of.Engine.History.Inspect(ids[0], 0)
+	in, err := s.manager.Engine.History.Inspect(ids[0], 0)
 	if err != nil || in.Ended == nil {
 		t.Fatalf("%+v %v", in, err)
 	}
@@ -85,7 +85,7 @@ func recorded(t *testing.T, s *Session) *run.Result {
 // A command that can't begin since its session has just been closed has not been started.
 func TestStartOfClosed(t *testing.T) {
 	s := without(t, io.Discard)
-	s.err = errSessionClosed
+	s.err = engine.ErrSessionClosed
 	s.client.Close(s.gone())
 	id, err := s.Start(t.Context(), Command{Args: []string{"true"}})
 	if over := new(run.SessionError); id != "" || !errors.As(err, &over) {

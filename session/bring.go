@@ -120,7 +120,7 @@ func (s *Session) bring(ctx context.Context, x *stepping, b *bringing) error {
 	if b.set.Count()+len(b.neighbours) == 0 {
 		return nil
 	}
-	limit := min(folderTimeout, cmp.Or(s.of.BringTime, bringTime)+b.set.Patience())
+	limit := min(folderTimeout, cmp.Or(s.manager.BringTime, bringTime)+b.set.Patience())
 	timed, cancel := s.clocks.start(ctx, limit)
 	defer cancel()
 	err := b.send(timed, func(from io.Reader) error {
@@ -134,7 +134,7 @@ func (s *Session) bring(ctx context.Context, x *stepping, b *bringing) error {
 
 // auditBrought logs the host's files that a step was given, and what it was denied.
 func (s *Session) auditBrought(x *stepping, b *bringing) error {
-	a := runlog.New(s.of.Engine.Journal.Log, x.rec, x.rec.Via, s.redactor, s.of.Engine.Events)
+	a := runlog.New(s.manager.Engine.Journal.Log, x.rec, x.rec.Via, s.redactor, s.manager.Engine.Events)
 	var list []audit.Entry
 	if files, dirs := len(b.granted.Files), len(b.granted.Dirs); files+dirs > 0 {
 		list = append(list, a.Entry(audit.PolicyChanged, map[string]any{"session": s.ID, "files": files, "dirs": dirs}))

@@ -26,7 +26,7 @@ func (s *Session) ceiling() *policy.Ceiling { return s.callerNow().Ceiling }
 
 // readCeiling makes the ceiling again from the current files. It keeps a ceiling that a program made.
 func (s *Session) readCeiling() (*policy.Ceiling, error) {
-	return readCeiling(s.callerNow(), s.of.Engine.Home)
+	return readCeiling(s.callerNow(), s.manager.Engine.Home)
 }
 
 func readCeiling(c run.Caller, home string) (*policy.Ceiling, error) {
@@ -54,12 +54,12 @@ func (s *Session) renewCeiling() error {
 	if err != nil || now.Digest() == s.ceiling().Digest() {
 		return err
 	}
-	if err := s.of.Engine.Catalog.CheckCeiling(now); err != nil {
+	if err := s.manager.Engine.Catalog.CheckCeiling(now); err != nil {
 		return err
 	}
 	req := catalog.Request{Request: s.request}
 	req.Files, req.Dirs, req.Neighbours = nil, nil, nil
-	if req, err = s.of.Engine.Catalog.ResolveCustom(req, now); err != nil {
+	if req, err = s.manager.Engine.Catalog.ResolveCustom(req, now); err != nil {
 		return err
 	}
 	if err := stillGranted(req, now, s.Policy.Effective, covers); err != nil {

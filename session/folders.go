@@ -50,7 +50,7 @@ func (s *Session) Pack(ctx context.Context, name string, to io.Writer) error {
 	if len(list) != 1 || !list[0].Mode.IsDir() {
 		return fmt.Errorf("copy %s: %w", name, syscall.ENOTDIR)
 	}
-	kept, err := s.of.nameless() // who takes it may be slow, and the session is not to wait
+	kept, err := s.manager.nameless() // who takes it may be slow, and the session is not to wait
 	if err != nil {
 		return err
 	}

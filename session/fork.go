@@ -160,7 +160,7 @@ func (s *Session) copied(ctx context.Context, x *engine.Execution) error {
 	err := s.client.Hold(held)
 	if err == nil {
 		f.spec = x.Machine.Spec
-		if f.snapshot, err = s.of.Engine.Source.Snapshot(ctx, x.Machine); err == nil {
+		if f.snapshot, err = s.manager.Engine.Source.Snapshot(ctx, x.Machine); err == nil {
 			f.out = s.out.kept()
 			s.mu.Lock()
 			state := s.client.State(slices.Collect(maps.Values(s.running)))
@@ -178,7 +178,7 @@ func (s *Session) copied(ctx context.Context, x *engine.Execution) error {
 
 // fork starts one of the forks. Its place in the family is given back when it has ended.
 func (s *Session) fork(ctx context.Context, f *forking, at int) (*Session, error) {
-	c := newSession(s.of, s.callerNow(), s.limits)
+	c := newSession(s.manager, s.callerNow(), s.limits)
 	c.beganUnder = s.beganUnder
 	c.began, c.expires = s.age()
 	c.request = s.request

@@ -84,7 +84,7 @@ func (s *Session) doze(ctx context.Context, x *engine.Execution, folder string) 
 	if uses > 0 {
 		return false
 	}
-	give, err := s.of.pausedRoom(s)
+	give, err := s.manager.pausedRoom(s)
 	if err != nil {
 		return false
 	}

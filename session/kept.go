@@ -51,7 +51,7 @@ func (s *Session) note(x *engine.Execution) (json.RawMessage, error) {
 	k.BytesUp, k.BytesDown = x.Config.Network.Traffic.Bytes()
 	if x.Code.Broker != nil {
 		if k.Broker, err = x.Code.Broker.Keep(); err == nil {
-			k.Broker.Authority, err = sealAuthority(s.of.Engine.Home, s.ID, k.Broker.Authority)
+			k.Broker.Authority, err = sealAuthority(s.manager.Engine.Home, s.ID, k.Broker.Authority)
 		}
 		if err != nil {
 			return nil, err
@@ -226,7 +226,7 @@ func (r *reviving) prepare(m *Manager, s *Session) (p engine.Prepared, err error
 	code.Supervisor, code.Fresh, code.Installed = sessionRun{s}, r.kept.Kernel != oneProcess, true
 	p.Live = &egress.LiveRules{Ceiling: s.caller.Ceiling}
 	for _, c := range r.kept.Changes {
-		if err := p.Live.Take(c); err != nil {
+		if err := p.Live.Apply(c); err != nil {
 			return p, fmt.Errorf("a change of the session's policy: %w", err)
 		}
 	}

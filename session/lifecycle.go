@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"errors"
 	"io/fs"
 	"maps"
 	"slices"
@@ -28,7 +27,7 @@ func (s sessionRun) Prepare() (p engine.Prepared, begins bool, err error) {
 	case s.from != nil:
 		s.made = s.from.run(s.Session)
 	case s.revived != nil:
-		s.made, err = s.revived.prepare(s.of, s.Session)
+		s.made, err = s.revived.prepare(s.manager, s.Session)
 	default:
 		return p, true, nil
 	}
@@ -61,13 +60,13 @@ func (s sessionRun) ImageDigest() string {
 	return s.revived.digest
 }
 
-// GoOn implements engine.Session.
-func (s sessionRun) GoOn() func(context.Context, machine.Spec, machine.Config) (*machine.Machine, error) {
+// Continue implements engine.Session.
+func (s sessionRun) Continue() func(context.Context, machine.Spec, machine.Config) (*machine.Machine, error) {
 	switch {
 	case s.from != nil:
-		return s.from.get(s.of.Engine.Source)
+		return s.from.get(s.manager.Engine.Source)
 	case s.revived != nil:
-		return s.revived.goOn(s.of.Engine.Source)
+		return s.revived.goOn(s.manager.Engine.Source)
 	}
 	return nil
 }
@@ -88,14 +87,6 @@ func (s sessionRun) Serve(ctx context.Context, x *engine.Execution, conn *guest.
 // Left implements engine.Session.
 func (s sessionRun) Left() bool { return s.left || s.revived != nil && s.ID == "" }
 
-// Closed implements engine.Session.
-func (s sessionRun) Closed(err error) bool { return errors.Is(err, errSessionClosed) }
-
-// Planned implements engine.Session.
-func (s sessionRun) Planned(err error) bool {
-	return errors.Is(err, errSessionClosed) || errors.Is(err, errEnds)
-}
-
 // Approver implements engine.Session.
 func (s sessionRun) Approver() run.Approver { return s.approver() }
 
@@ -106,7 +97,7 @@ func (s sessionRun) Stand(ctx context.Context) (approval.Clock, func(), error) {
 
 // KeepChanges implements engine.Session.
 func (s sessionRun) KeepChanges(id string, all []run.PolicyChange) error {
-	return paused.Open(s.of.Engine.Home).WriteChanges(id, all)
+	return paused.Open(s.manager.Engine.Home).WriteChanges(id, all)
 }
 
 // Files implements program.Supervisor: the drivers, beside the inputs.

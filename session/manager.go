@@ -10,7 +10,7 @@ import (
 )
 
 // Manager starts sessions, goes on with paused ones, and bounds how many live at once. Any number of goroutines may use
-// one. Close ends its sessions.
+// one.
 type Manager struct {
 	Engine  *engine.Engine
 	Ceiling *policy.Ceiling // of callers that have none of their own
@@ -25,16 +25,14 @@ type Manager struct {
 	uses     sync.WaitGroup     // of sessions, and of the records of their commands
 }
 
-// Stop ends the sessions, but those that are paused, which Revive goes on with, and has no more start. Wait waits for
-// their ends.
-func (m *Manager) Stop() {
+// Close ends the sessions and returns when they are gone. Paused ones stay on the disk, and Revive resumes them. No
+// more start.
+func (m *Manager) Close() {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.closed = true
 	for s := range m.sessions {
-		s.cancel(errEnds)
+		s.cancel(engine.ErrLeft)
 	}
+	m.mu.Unlock()
+	m.uses.Wait()
 }
-
-// Wait waits until no session is left.
-func (m *Manager) Wait() { m.uses.Wait() }

@@ -62,7 +62,7 @@ func (x *stepping) collect(ctx context.Context) error {
 	if most <= 0 || ctx.Err() != nil || !s.client.Out() {
 		return nil
 	}
-	timed, cancel := s.clocks.start(ctx, s.of.Engine.Grace)
+	timed, cancel := s.clocks.start(ctx, s.manager.Engine.Grace)
 	defer cancel()
 	to := x.rec.Artifacts(most, s.redactor)
 	left, err := s.out.take(timed, s.client, to, most)

@@ -44,7 +44,7 @@ func (s *Session) packFiles(ctx context.Context) *packedFiles {
 	if list, _, err := s.List(ctx, s.dir, 1); err != nil || len(list) == 0 {
 		return nil
 	}
-	kept, err := s.of.nameless()
+	kept, err := s.manager.nameless()
 	if err != nil {
 		return nil
 	}
@@ -61,7 +61,7 @@ func (s *Session) keepFiles(files *packedFiles, calls uint64) {
 	if files == nil || files.calls != calls {
 		return
 	}
-	name := filepath.Join(paused.Open(s.of.Engine.Home).Folder(s.ID), paused.FilesName)
+	name := filepath.Join(paused.Open(s.manager.Engine.Home).Folder(s.ID), paused.FilesName)
 	_ = atomicfile.Fill(name, 0o600, func(f *os.File) error {
 		if _, err := files.Seek(0, io.SeekStart); err != nil {
 			return err

@@ -64,7 +64,7 @@ func TestKeptFilesAreOfThePause(t *testing.T) {
 			return "the tar"
 		})
 		s.dir = "/w"
-		folder := paused.Open(s.of.Engine.Home).Folder(s.ID)
+		folder := paused.Open(s.manager.Engine.Home).Folder(s.ID)
 		if err := os.MkdirAll(folder, 0o700); err != nil {
 			t.Fatal(err)
 		}

@@ -41,7 +41,7 @@ func (s *Session) serve(ctx context.Context, x *engine.Execution, conn *guest.Co
 	defer cancel()
 	serial := x.Redactor.Writer(x.Rec.Stderr())
 	defer serial.Close()
-	folder := paused.Open(s.of.Engine.Home).Folder(x.Rec.ID)
+	folder := paused.Open(s.manager.Engine.Home).Folder(x.Rec.ID)
 	defer func() {
 		if !s.left {
 			_ = machine.RemovePause(folder)
@@ -140,7 +140,7 @@ func (s *Session) asleep(ctx context.Context, x *engine.Execution, folder string
 		select {
 		case ask = <-s.resumes:
 		case <-ctx.Done():
-			s.left = errors.Is(context.Cause(ctx), errEnds)
+			s.left = errors.Is(context.Cause(ctx), engine.ErrLeft)
 			return nil, failure.At("session", context.Cause(ctx))
 		}
 		conn, whole, err := s.awake(ctx, x, folder)
@@ -176,7 +176,7 @@ func (s *Session) sleep(ctx context.Context, x *engine.Execution, folder string)
 		x.Machine.Note, err = s.note(x)
 	}
 	if err == nil {
-		err = s.of.Engine.Source.Pause(ctx, x.Machine, folder)
+		err = s.manager.Engine.Source.Pause(ctx, x.Machine, folder)
 	}
 	if err != nil && x.Machine.Alive() {
 		err = errors.Join(err, s.client.GoOn(nil))
@@ -189,15 +189,15 @@ func (s *Session) sleep(ctx context.Context, x *engine.Execution, folder string)
 func (s *Session) awake(ctx context.Context, x *engine.Execution, folder string,
 ) (conn *guest.Conn, whole bool, err error) {
 	spec := x.Spec
-	if spec.QEMU, err = s.of.Engine.Source.QEMU(ctx, spec.Image.Arch); err != nil { // it may be another one by now
+	if spec.QEMU, err = s.manager.Engine.Source.QEMU(ctx, spec.Image.Arch); err != nil { // it may be another one by now
 		return nil, true, err
 	}
-	m, err := resume(ctx, s.of.Engine.Source, folder, spec, x.Network())
+	m, err := resume(ctx, s.manager.Engine.Source, folder, spec, x.Network())
 	if err != nil {
 		return nil, !errors.Is(err, machine.ErrPause), err
 	}
 	x.Machine = m
-	x.Asked.Over(m)
+	x.Asked.SetMachine(m)
 	x.Later(func() { m.Close() })
 	if lacks := m.Jail().Lacks(x.Granted.RequireJail); len(lacks) > 0 {
 		err = &run.JailError{Lacks: lacks}
@@ -225,7 +225,7 @@ func (s *Session) use(ctx context.Context) (done func(), err error) {
 	default:
 	}
 	if s.Policy.Effective.Audit { // what is done now has its entries later
-		if err := s.of.Engine.Journal.Room(); err != nil {
+		if err := s.manager.Engine.Journal.Room(); err != nil {
 			return nil, failure.Host("audit", fmt.Errorf("the policy has audit = \"required\": %w", err))
 		}
 	}
@@ -263,7 +263,7 @@ func (s *Session) wake(ctx context.Context) error {
 			return fmt.Errorf("resume the session: %w", err)
 		}
 		s.state = sessionRuns
-		s.of.resumed(s)
+		s.manager.resumed(s)
 	}
 	return nil
 }
@@ -317,7 +317,7 @@ func (s *Session) Pause(ctx context.Context) error {
 	case uses > 0:
 		return errStepping
 	}
-	give, err := s.of.pausedRoom(s)
+	give, err := s.manager.pausedRoom(s)
 	if err != nil {
 		return err
 	}
@@ -341,9 +341,9 @@ func (s *Session) Resume(ctx context.Context) error {
 
 // Paused reports whether the session's machine is on the disk.
 func (s *Session) Paused() bool {
-	s.of.mu.Lock()
-	defer s.of.mu.Unlock()
-	return s.of.sessions[s] > 0
+	s.manager.mu.Lock()
+	defer s.manager.mu.Unlock()
+	return s.manager.sessions[s] > 0
 }
 
 // setStatus records whether the session's machine runs. The record keeps a failure as its own error.

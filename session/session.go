@@ -58,8 +58,8 @@ type Session struct {
 	Image    string
 	Language string
 
-	of     *Manager
-	caller run.Caller
+	manager *Manager
+	caller  run.Caller
 	// beganUnder is the digest of the ceiling that it began under.
 	beganUnder string
 	limits     policy.SessionLimits
@@ -114,12 +114,6 @@ type Session struct {
 	commands []*background  // the running ones, and some that have ended
 	watched  sync.WaitGroup // waits for the records of running commands
 }
-
-// errSessionClosed is the cause when the caller closes the session.
-var errSessionClosed = errors.New("the session was closed")
-
-// errEnds is the cause when the process that holds the session ends and leaves a paused session on the disk.
-var errEnds = errors.New("the process that holds the session ends")
 
 // Start starts a session for a caller, under the caller's Ceiling, and returns when its machine waits for steps. When
 // ctx ends before that, there is none; afterwards ctx means nothing to it.
@@ -179,7 +173,7 @@ func (m *Manager) Start(ctx context.Context, caller run.Caller, req Request) (*S
 
 func newSession(m *Manager, caller run.Caller, limits policy.SessionLimits) *Session {
 	return &Session{
-		of: m, caller: caller, beganUnder: caller.Ceiling.Digest(), limits: limits,
+		manager: m, caller: caller, beganUnder: caller.Ceiling.Digest(), limits: limits,
 		changing: make(chan struct{}, 1), pauses: make(chan chan error), resumes: make(chan chan error), forks: make(chan chan error),
 		ready: make(chan struct{}), done: make(chan struct{}),
 		turn: make(chan struct{}, 1), waiting: make(chan struct{}, MaxWaitingSteps+1), carried: make(chan struct{}, MaxForwarded), running: map[string]*supervisor.Interpreter{}, dropped: map[string]string{},
@@ -192,7 +186,7 @@ func newSession(m *Manager, caller run.Caller, limits policy.SessionLimits) *Ses
 func (s *Session) begin(ctx context.Context, req catalog.Request, tell func(run.Event), over func()) error {
 	live, cancel := context.WithCancelCause(trace.ContextWithSpanContext(context.Background(), trace.SpanContextFromContext(ctx)))
 	s.cancel, s.tell = cancel, tell
-	leave, err := s.of.hold(s)
+	leave, err := s.manager.hold(s)
 	if err != nil {
 		cancel(err)
 		over()
@@ -206,7 +200,8 @@ func (s *Session) begin(ctx context.Context, req catalog.Request, tell func(run.
 		defer close(s.done)
 		defer over()
 		defer cancel(nil)
-		s.result, s.err = s.of.Engine.Run(live, s.caller, req, run.IO{Events: tell}, engine.How{Session: sessionRun{s}})
+		purpose := engine.Purpose{Session: sessionRun{s}}
+		s.result, s.err = s.manager.Engine.Run(live, s.caller, req, run.IO{Events: tell}, purpose)
 		if r := s.revived; r != nil && !r.taken {
 			_ = r.rec.Leave()
 		}
@@ -234,14 +229,14 @@ func (s *Session) Done() <-chan struct{} { return s.done }
 // Close ends the session and returns when its machine is gone. If a failure had ended the session before, Close returns
 // that failure. It may be called again.
 func (s *Session) Close() error {
-	s.cancel(errSessionClosed)
+	s.cancel(engine.ErrSessionClosed)
 	return s.ended()
 }
 
 // Leave releases the session in this process. It leaves a paused session on the disk, where Revive finds it, and ends
 // any other. It returns as Close does.
 func (s *Session) Leave() error {
-	s.cancel(errEnds)
+	s.cancel(engine.ErrLeft)
 	return s.ended()
 }
 
@@ -257,7 +252,7 @@ func (s *Session) Left() bool {
 
 func (s *Session) ended() error {
 	<-s.done
-	if s.err != nil && !errors.Is(s.err, errSessionClosed) && !errors.Is(s.err, errEnds) {
+	if s.err != nil && !errors.Is(s.err, engine.ErrSessionClosed) && !errors.Is(s.err, engine.ErrLeft) {
 		return s.err
 	}
 	return nil
@@ -269,11 +264,11 @@ func (s *Session) gone() error {
 	switch {
 	case s.left:
 		why = errLeft.Error()
-	case errors.Is(s.err, errEnds):
+	case errors.Is(s.err, engine.ErrLeft):
 		why = "its process has ended"
 	case s.result != nil && s.result.TimedOut:
 		why = "it had lived for " + s.lived().String()
-	case s.err != nil && !errors.Is(s.err, errSessionClosed):
+	case s.err != nil && !errors.Is(s.err, engine.ErrSessionClosed):
 		why = s.err.Error()
 	case s.Kernel == oneProcess && s.err == nil && s.result != nil && s.result.Error != "":
 		why = "its machine's one process, the interpreter, has ended: " + s.result.Error
@@ -285,7 +280,7 @@ func (s *Session) gone() error {
 
 // planned reports whether the session ended by Close, or at the end of its life.
 func (s *Session) planned() bool {
-	return errors.Is(s.err, errSessionClosed) || errors.Is(s.err, errEnds) || s.result != nil && s.result.TimedOut
+	return errors.Is(s.err, engine.ErrSessionClosed) || errors.Is(s.err, engine.ErrLeft) || s.result != nil && s.result.TimedOut
 }
 
 // driver is the session's own language's.

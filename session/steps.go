@@ -376,7 +376,7 @@ func (s *Session) newStep(req run.Request, name string, limit time.Duration, std
 	eff.Timeout = limit
 	granted := run.Policy{Effective: eff, Denials: []policy.Denial{}, Ceiling: s.Policy.Ceiling}
 	began := time.Now()
-	rec, err := s.of.Engine.History.Begin(began, s.callerNow().WithDefaults(), name, req, req, granted, s.redactor)
+	rec, err := s.manager.Engine.History.Begin(began, s.callerNow().WithDefaults(), name, req, req, granted, s.redactor)
 	if err != nil {
 		return nil, err
 	}
@@ -425,7 +425,7 @@ func (x *stepping) finish(ctx context.Context, err error) error {
 		res.Outcome, res.ExitCode, res.Error = run.OutcomeFailed, run.ExitHost, e.Error()
 		err = failure.Host("record", e)
 	}
-	s.of.Engine.History.Bound(x.rec.ID, s.of.Engine.Events)
+	s.manager.Engine.History.Bound(x.rec.ID, s.manager.Engine.Events)
 	return err
 }
 

@@ -116,7 +116,7 @@ func (s *Session) Copy(ctx context.Context, name string, to *Session, target str
 	case !mode.IsDir():
 		return fmt.Errorf("copy %s: it is neither a file nor a folder", name)
 	}
-	way, err := s.of.way()
+	way, err := s.manager.way()
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (s *Session) Copy(ctx context.Context, name string, to *Session, target str
 
 // copyFile copies a file through the host's disk: many copies may run at once, and none is held in memory.
 func (s *Session) copyFile(ctx context.Context, name string, to *Session, target string, mode fs.FileMode) error {
-	kept, err := s.of.nameless()
+	kept, err := s.manager.nameless()
 	if err != nil {
 		return err
 	}

@@ -73,18 +73,13 @@ func (s *Server) routes() string { return s.nats.ClusterAddr().String() }
 const talk = "INFO {\"server_id\":\"stranger\",\"server_name\":\"stranger\",\"version\":\"2.15.0\",\"proto\":1,\"host\":\"127.0.0.1\",\"port\":1,\"headers\":true,\"max_payload\":1048576,\"jetstream\":true,\"cluster\":\"unitask\",\"lnoc\":true}\r\n" +
 	"CONNECT {\"verbose\":false,\"pedantic\":false,\"name\":\"stranger\",\"cluster\":\"unitask\"}\r\nRS+ $G >\r\nRS+ $SYS >\r\nPING\r\n"
 
-// A stranger who reaches the port of the routes, and does not have the key, hears not a byte of NATS and is no server of
-// the cluster, whatever he shows; nor does a server tell a stranger anything whom it is sent to.
+// A stranger who reaches the port of the routes, and does not have the key, hears not a byte of NATS and is no server
+// of the cluster, whatever he shows; nor does a server tell a stranger anything whom it is sent to.
 func TestAttackRoutes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("servers of NATS; not in -short")
 	}
 	t.Parallel()
-	lure, err := net.Listen("tcp", "127.0.0.1:0") // one of the routes leads to a stranger
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lure.Close()
 	_, other, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -93,26 +88,8 @@ func TestAttackRoutes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	caught := make(chan string, 1)
-	go func() {
-		for first := true; ; first = false {
-			conn, err := lure.Accept()
-			if err != nil {
-				return
-			}
-			if !first {
-				conn.Close()
-				continue
-			}
-			stranger := tls.Server(conn, &tls.Config{Certificates: foreign.Certificates, ClientAuth: tls.RequestClientCert})
-			_ = conn.SetDeadline(time.Now().Add(time.Minute))
-			_, _ = io.WriteString(stranger, talk)
-			text, _ := io.ReadAll(stranger)
-			caught <- string(text)
-			conn.Close()
-		}
-	}()
-	servers, log := pair(t, lure.Addr().String())
+	lure, caught := listenAsRoute(t, foreign) // one of the routes leads to a stranger
+	servers, log := pair(t, lure)
 	at, routes := servers[0].routes(), servers[0].nats.NumRoutes()
 	var stolen tls.Certificate // the real one's, which whoever connects is shown, without its key
 	show := func(cert tls.Certificate) func(net.Conn) (net.Conn, error) {
@@ -170,42 +147,7 @@ func TestAttackRoutes(t *testing.T) {
 	}
 
 	// Whole servers, of which one would hear all that goes over the cluster.
-	spy := func(change func(*server.Options)) {
-		opts := &server.Options{ServerName: "spy", Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, Routes: server.RoutesFromStr("nats://" + at), Cluster: server.ClusterOpts{Name: defaultName, Host: "127.0.0.1", Port: -1}}
-		change(opts)
-		ns, err := server.NewServer(opts)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ns.Start()
-		defer ns.WaitForShutdown()
-		defer ns.Shutdown()
-		if !ns.ReadyForConnections(time.Minute) {
-			t.Fatal("the spy does not start")
-		}
-		nc, err := nats.Connect(ns.ClientURL())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer nc.Close()
-		heard := make(chan *nats.Msg, 64)
-		if _, err := nc.ChanSubscribe("unitask.>", heard); err != nil {
-			t.Fatal(err)
-		}
-		user, err := nats.Connect(servers[0].at.URL, nats.UserInfo(servers[0].at.User, servers[0].at.Password))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer user.Close()
-		for range 20 { // two seconds: a route that is refused is tried each second
-			if err := errors.Join(user.Publish("unitask.out.default.run", []byte("secret")), user.Flush()); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
-		got := fmt.Sprintf("%d routes, %d messages", ns.NumRoutes(), len(heard))
-		attack.Check(t, "a server of NATS without the key joins: it has", "0 routes, 0 messages", got)
-	}
+	spy := func(change func(*server.Options)) { joinAsSpy(t, at, servers[0], change) }
 	spy(func(*server.Options) {})
 	spy(func(o *server.Options) {
 		o.Cluster.TLSConfig = &tls.Config{InsecureSkipVerify: true}
@@ -230,6 +172,77 @@ func TestAttackRoutes(t *testing.T) {
 	if now := servers[1].standing(); !now.leads || now.here != 2 || now.known != 2 {
 		t.Errorf("the cluster after all that: %+v", now)
 	}
+}
+
+// listenAsRoute is a stranger at the end of a route: it returns its address, and what the first server that connects
+// says to it.
+func listenAsRoute(t *testing.T, foreign *tls.Config) (addr string, caught chan string) {
+	t.Helper()
+	lure, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { lure.Close() })
+	caught = make(chan string, 1)
+	go func() {
+		for first := true; ; first = false {
+			conn, err := lure.Accept()
+			if err != nil {
+				return
+			}
+			if !first {
+				conn.Close()
+				continue
+			}
+			stranger := tls.Server(conn, &tls.Config{Certificates: foreign.Certificates, ClientAuth: tls.RequestClientCert})
+			_ = conn.SetDeadline(time.Now().Add(time.Minute))
+			_, _ = io.WriteString(stranger, talk)
+			text, _ := io.ReadAll(stranger)
+			caught <- string(text)
+			conn.Close()
+		}
+	}()
+	return lure.Addr().String(), caught
+}
+
+// joinAsSpy has a server of NATS without the key try to join the cluster of member, and hear what its users publish.
+func joinAsSpy(t *testing.T, at string, member *Server, change func(*server.Options)) {
+	t.Helper()
+	opts := &server.Options{ServerName: "spy", Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true,
+		Routes: server.RoutesFromStr("nats://" + at), Cluster: server.ClusterOpts{Name: defaultName, Host: "127.0.0.1", Port: -1}}
+	change(opts)
+	ns, err := server.NewServer(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns.Start()
+	defer ns.WaitForShutdown()
+	defer ns.Shutdown()
+	if !ns.ReadyForConnections(time.Minute) {
+		t.Fatal("the spy does not start")
+	}
+	nc, err := nats.Connect(ns.ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	heard := make(chan *nats.Msg, 64)
+	if _, err := nc.ChanSubscribe("unitask.>", heard); err != nil {
+		t.Fatal(err)
+	}
+	user, err := nats.Connect(member.at.URL, nats.UserInfo(member.at.User, member.at.Password))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer user.Close()
+	for range 20 { // two seconds: a route that is refused is tried each second
+		if err := errors.Join(user.Publish("unitask.out.default.run", []byte("secret")), user.Flush()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	got := fmt.Sprintf("%d routes, %d messages", ns.NumRoutes(), len(heard))
+	attack.Check(t, "a server of NATS without the key joins: it has", "0 routes, 0 messages", got)
 }
 
 // Who connects to the port of the routes and says nothing is let go, and does not keep others from it.

@@ -550,6 +550,96 @@ func steps(t *testing.T, c *Client, l Language, rows []stepRow) {
 	}
 }
 
+// pythonSteps are steps of one session, in turn: the code, its value, stdout, a part of stderr, and the exit code.
+var pythonSteps = []stepRow{
+	{"x = 41", "", "", "", 0},
+	{"x + 1", "42", "", "", 0},
+	{"print('a'); y = [x]\ny", "[41]", "a\n", "", 0},
+	{"import math, os\nos.chdir('/usr')", "", "", "", 0},
+	{"os.getcwd(), math.pi > 3", "('/usr', True)", "", "", 0},
+	{"def f():\n    raise ValueError('no')\nf()", "", "", "Traceback (most recent call last):\n  File \"<step 6>\", line 3, in <module>\n    f()\n  File \"<step 6>\", line 2, in f\n    raise ValueError('no')\nValueError: no\n", 1},
+	{"1 +", "", "", "SyntaxError", 1},
+	{"import asyncio\nawait asyncio.sleep(0.01)\nx", "41", "", "", 0},
+	{"import sys; sys.exit(4)", "", "", "", 4},
+	{"class A: pass\nimport pickle\npickle.loads(pickle.dumps(A())).__class__ is A", "True", "", "", 0},
+	{"None", "", "", "", 0},
+	{"'ü\\0'", "'ü\\x00'", "", "", 0},
+	{"input()", "", "", "EOFError", 1},
+	{"exit()", "", "", "", 0},
+	{"input()", "", "", "EOFError", 1},
+	{"def f(x: Undefined): pass", "", "", "NameError", 1},
+	{"from __future__ import annotations\ndef f(x: Undefined): pass\n(lambda: [f.__annotations__ for f in [f]])()", "[{'x': 'Undefined'}]", "", "", 0},
+	{"def g(x: Undefined): pass\ng.__annotations__", "{'x': 'Undefined'}", "", "", 0},
+	{"x = 42\nfrom __future__ import annotations", "", "", "must occur at the beginning", 1},
+}
+
+// shellSteps are steps of one session, in turn: the code, its value, stdout, a part of stderr, and the exit code.
+var shellSteps = []stepRow{
+	{"x=41", "", "", "", 0},
+	{"echo $((x + 1)); cd /usr", "", "42\n", "", 0},
+	{"pwd; false", "", "/usr\n", "", 1},
+	{"f() { echo in f; return 7; }", "", "", "", 0},
+	{"f", "", "in f\n", "", 7},
+	{"no-such-command", "", "", "not found", 127},
+	{"if then", "", "", "syntax error", 2},
+	{"cat", "", "", "", 0},
+	{"set -- a 'b c'; echo \"$#\"; declare -A m=([k]=v); declare n=5; typeset -i i=6; alias hi='echo hello'; false", "", "2\n", "", 1},
+	{"echo \"$? $2 ${m[k]} $n $i $LINENO $0\"; hi", "", "1 b c v 5 6 1 bash\nhello\n", "", 0},
+	{"local z=1", "", "", "line 1: local: can only be used in a function", 1},
+	{"exec 9<<<kept", "", "", "", 0},
+	{"cat <&9", "", "kept\n", "", 0},
+	{"exec no-such-program; echo $?\necho $BASH_ENV", "", "127\n\n", "not found", 0},
+	{"cat <<-end\n\t$((1 + 1))\nend\ncat <<'end'\n$x\nend", "", "2\n$x\n", "", 0},
+	{"echo 'a'\r\necho \"$(echo \"b $(echo \"c\")\")\"", "", "a\r\nb c\n", "", 0},
+	{"echo a\nif x; then\n", "", "a\n", "line 3: syntax error", 2},
+	{"for i in 1 2; do\n  echo \"line $i\"\ndone", "", "line 1\nline 2\n", "", 0},
+}
+
+// jsSteps are steps of one session, in turn: the code, its value, stdout, a part of stderr, and the exit code.
+var jsSteps = []stepRow{
+	{"const a = 41", "", "", "", 0},
+	{"const a = 1; let b = 41", "", "", "", 0},
+	{"a + b", "42", "", "", 0},
+	{"console.log('x'); ({ a, b })", "{ a: 1, b: 41 }", "x\n", "", 0},
+	{"await new Promise((r) => setTimeout(r, 5)); b", "41", "", "", 0},
+	{"async function main() { console.log('in'); return 7 }\nmain()", "7", "in\n", "", 0},
+	{"import fs, { readFileSync as r } from 'node:fs'\nimport * as path from 'path'\ntypeof r + typeof fs.readFileSync + path.join('a', 'b')", "'functionfunctiona/b'", "", "", 0},
+	{"(await import('node:os')).EOL", `'\n'`, "", "", 0},
+	{"require('path').sep", "'/'", "", "", 0},
+	{"import.meta.dirname === process.cwd()", "true", "", "", 0},
+	{"function f() {\n  null.x\n}\nf()", "", "", "at f (step-11:2:8)", 1},
+	{"throw 5", "", "", "Uncaught 5\n", 1},
+	{"import none from 'no-such-module'", "", "", " {\n  code: 'MODULE_NOT_FOUND',\n  requireStack: [", 1},
+	{"throw Object.assign(new Error('outer', { cause: new Error('inner') }), { code: 5 })", "", "", " {\n  code: 5,\n  [cause]: Error: inner\n      at step-", 1},
+	{"let 1", "", "", "SyntaxError: Unexpected", 1},
+	{"globalThis.ran = (globalThis.ran ?? 0) + 1; await null; JSON.parse('{')", "", "", "SyntaxError: Expected property name", 1}, // not to be run again
+	{"throw new SyntaxError('of ' + ++ran)", "", "", "SyntaxError: of 2", 1},
+	{"#!/bin/node\nran++; eval('1 +')", "", "", "SyntaxError: Unexpected end", 1},
+	{"ran", "3", "", "", 0},
+	{"Promise.reject(new Error('z'))", "", "", "Error: z", 1},
+	{"'import(\"x\")' // import(y)", `'import("x")'`, "", "", 0},
+	{"class A {}; new A()", "A {}", "", "", 0},
+	{"10n ** 20n", "100000000000000000000n", "", "", 0},
+	{"export const e = 5; e", "5", "", "", 0},
+	{"undefined", "", "", "", 0},
+	{"NaN", "NaN", "", "", 0},
+	{"process.argv.length + process.execArgv.length", "1", "", "", 0},
+	{"Symbol('q')", "Symbol(q)", "", "", 0},
+	{"'last'", "'last'", "", "", 0},
+	{"_ + 1", "'last1'", "", "", 0},
+	{"delete globalThis._", "true", "", "", 0},
+	{"_", "true", "", "", 0},
+	{"_", "true", "", "", 0},
+	{"var _ = true; undefined", "", "", "", 0}, // which it was
+	{"2", "2", "", "", 0},
+	{"_", "true", "", "", 0},
+	{"function _() { return 'mine' }", "", "", "", 0},
+	{"3", "3", "", "", 0},
+	{"_()", "'mine'", "", "", 0},
+	{"process.exitCode = 3; 1", "1", "", "", 3},
+	{"1", "1", "", "", 0},
+}
+
 func TestInterpreters(t *testing.T) {
 	t.Parallel()
 	c := open(t)
@@ -558,96 +648,18 @@ func TestInterpreters(t *testing.T) {
 		byName[l.Name] = l
 	}
 	t.Run("python", func(t *testing.T) {
-		steps(t, c, byName["python"], []stepRow{
-			{"x = 41", "", "", "", 0},
-			{"x + 1", "42", "", "", 0},
-			{"print('a'); y = [x]\ny", "[41]", "a\n", "", 0},
-			{"import math, os\nos.chdir('/usr')", "", "", "", 0},
-			{"os.getcwd(), math.pi > 3", "('/usr', True)", "", "", 0},
-			{"def f():\n    raise ValueError('no')\nf()", "", "", "Traceback (most recent call last):\n  File \"<step 6>\", line 3, in <module>\n    f()\n  File \"<step 6>\", line 2, in f\n    raise ValueError('no')\nValueError: no\n", 1},
-			{"1 +", "", "", "SyntaxError", 1},
-			{"import asyncio\nawait asyncio.sleep(0.01)\nx", "41", "", "", 0},
-			{"import sys; sys.exit(4)", "", "", "", 4},
-			{"class A: pass\nimport pickle\npickle.loads(pickle.dumps(A())).__class__ is A", "True", "", "", 0},
-			{"None", "", "", "", 0},
-			{"'ü\\0'", "'ü\\x00'", "", "", 0},
-			{"input()", "", "", "EOFError", 1},
-			{"exit()", "", "", "", 0},
-			{"input()", "", "", "EOFError", 1},
-			{"def f(x: Undefined): pass", "", "", "NameError", 1},
-			{"from __future__ import annotations\ndef f(x: Undefined): pass\n(lambda: [f.__annotations__ for f in [f]])()", "[{'x': 'Undefined'}]", "", "", 0},
-			{"def g(x: Undefined): pass\ng.__annotations__", "{'x': 'Undefined'}", "", "", 0},
-			{"x = 42\nfrom __future__ import annotations", "", "", "must occur at the beginning", 1},
-		})
+		steps(t, c, byName["python"], pythonSteps)
+
 	})
 	t.Run("shell", func(t *testing.T) {
-		steps(t, c, byName["shell"], []stepRow{
-			{"x=41", "", "", "", 0},
-			{"echo $((x + 1)); cd /usr", "", "42\n", "", 0},
-			{"pwd; false", "", "/usr\n", "", 1},
-			{"f() { echo in f; return 7; }", "", "", "", 0},
-			{"f", "", "in f\n", "", 7},
-			{"no-such-command", "", "", "not found", 127},
-			{"if then", "", "", "syntax error", 2},
-			{"cat", "", "", "", 0},
-			{"set -- a 'b c'; echo \"$#\"; declare -A m=([k]=v); declare n=5; typeset -i i=6; alias hi='echo hello'; false", "", "2\n", "", 1},
-			{"echo \"$? $2 ${m[k]} $n $i $LINENO $0\"; hi", "", "1 b c v 5 6 1 bash\nhello\n", "", 0},
-			{"local z=1", "", "", "line 1: local: can only be used in a function", 1},
-			{"exec 9<<<kept", "", "", "", 0},
-			{"cat <&9", "", "kept\n", "", 0},
-			{"exec no-such-program; echo $?\necho $BASH_ENV", "", "127\n\n", "not found", 0},
-			{"cat <<-end\n\t$((1 + 1))\nend\ncat <<'end'\n$x\nend", "", "2\n$x\n", "", 0},
-			{"echo 'a'\r\necho \"$(echo \"b $(echo \"c\")\")\"", "", "a\r\nb c\n", "", 0},
-			{"echo a\nif x; then\n", "", "a\n", "line 3: syntax error", 2},
-			{"for i in 1 2; do\n  echo \"line $i\"\ndone", "", "line 1\nline 2\n", "", 0},
-		})
+		steps(t, c, byName["shell"], shellSteps)
+
 	})
 	t.Run("js", func(t *testing.T) {
 		if _, err := exec.LookPath("node"); err != nil {
 			t.Skip("needs node on this host")
 		}
-		steps(t, c, byName["js"], []stepRow{
-			{"const a = 41", "", "", "", 0},
-			{"const a = 1; let b = 41", "", "", "", 0},
-			{"a + b", "42", "", "", 0},
-			{"console.log('x'); ({ a, b })", "{ a: 1, b: 41 }", "x\n", "", 0},
-			{"await new Promise((r) => setTimeout(r, 5)); b", "41", "", "", 0},
-			{"async function main() { console.log('in'); return 7 }\nmain()", "7", "in\n", "", 0},
-			{"import fs, { readFileSync as r } from 'node:fs'\nimport * as path from 'path'\ntypeof r + typeof fs.readFileSync + path.join('a', 'b')", "'functionfunctiona/b'", "", "", 0},
-			{"(await import('node:os')).EOL", `'\n'`, "", "", 0},
-			{"require('path').sep", "'/'", "", "", 0},
-			{"import.meta.dirname === process.cwd()", "true", "", "", 0},
-			{"function f() {\n  null.x\n}\nf()", "", "", "at f (step-11:2:8)", 1},
-			{"throw 5", "", "", "Uncaught 5\n", 1},
-			{"import none from 'no-such-module'", "", "", " {\n  code: 'MODULE_NOT_FOUND',\n  requireStack: [", 1},
-			{"throw Object.assign(new Error('outer', { cause: new Error('inner') }), { code: 5 })", "", "", " {\n  code: 5,\n  [cause]: Error: inner\n      at step-", 1},
-			{"let 1", "", "", "SyntaxError: Unexpected", 1},
-			{"globalThis.ran = (globalThis.ran ?? 0) + 1; await null; JSON.parse('{')", "", "", "SyntaxError: Expected property name", 1}, // not to be run again
-			{"throw new SyntaxError('of ' + ++ran)", "", "", "SyntaxError: of 2", 1},
-			{"#!/bin/node\nran++; eval('1 +')", "", "", "SyntaxError: Unexpected end", 1},
-			{"ran", "3", "", "", 0},
-			{"Promise.reject(new Error('z'))", "", "", "Error: z", 1},
-			{"'import(\"x\")' // import(y)", `'import("x")'`, "", "", 0},
-			{"class A {}; new A()", "A {}", "", "", 0},
-			{"10n ** 20n", "100000000000000000000n", "", "", 0},
-			{"export const e = 5; e", "5", "", "", 0},
-			{"undefined", "", "", "", 0},
-			{"NaN", "NaN", "", "", 0},
-			{"process.argv.length + process.execArgv.length", "1", "", "", 0},
-			{"Symbol('q')", "Symbol(q)", "", "", 0},
-			{"'last'", "'last'", "", "", 0},
-			{"_ + 1", "'last1'", "", "", 0},
-			{"delete globalThis._", "true", "", "", 0},
-			{"_", "true", "", "", 0},
-			{"_", "true", "", "", 0},
-			{"var _ = true; undefined", "", "", "", 0}, // which it was
-			{"2", "2", "", "", 0},
-			{"_", "true", "", "", 0},
-			{"function _() { return 'mine' }", "", "", "", 0},
-			{"3", "3", "", "", 0},
-			{"_()", "'mine'", "", "", 0},
-			{"process.exitCode = 3; 1", "1", "", "", 3},
-			{"1", "1", "", "", 0},
-		})
+		steps(t, c, byName["js"], jsSteps)
+
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/egress"
 	"github.com/unitask/unitask/internal/localsocket"
+	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -52,13 +53,7 @@ type Clock interface {
 	Resume()
 }
 
-// Machine stands still for a question, and takes other rules.
-type Machine interface {
-	Stand(ctx context.Context) (goOn func() error, err error)
-	SetRules(rules []netstack.Rule)
-}
-
-// Config is what questions need of their
+// Config is what questions need of their run.
 type Config struct {
 	Home     string
 	Record   *record.Run
@@ -89,7 +84,7 @@ type Asker struct {
 	talk time.Duration // with one process
 
 	mu      sync.Mutex
-	machine Machine // once there is one
+	machine *machine.Machine // once there is one
 	open    *openQuestion
 }
 
@@ -127,8 +122,8 @@ func Open(c Config) (a *Asker, done func(), err error) {
 	}, nil
 }
 
-// Over says which machine stands still for questions. A nil asker has no questions.
-func (a *Asker) Over(m Machine) {
+// SetMachine says which machine stands still for questions. A nil asker has no questions.
+func (a *Asker) SetMachine(m *machine.Machine) {
 	if a == nil {
 		return
 	}
@@ -204,7 +199,7 @@ func (a *Asker) Ask(ctx context.Context, about netstack.Question) netstack.Answe
 	return a.note(done)
 }
 
-// remember has the home remember an approval, or makes it one for the
+// remember has the home remember an approval, or makes it one for the run.
 func (a *Asker) remember(done *run.Approval) {
 	e := policy.Approved{
 		Host: done.Host, Ceiling: a.Result.Policy.Ceiling, By: a.Record.Owner, Run: a.Record.ID, At: time.Now(),

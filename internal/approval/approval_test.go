@@ -66,7 +66,8 @@ func TestAttackAnswers(t *testing.T) {
 		case strings.HasPrefix(row.name, "a caller of"):
 			via = run.ViaHTTP
 		}
-		a := &Asker{Config: Config{Approver: func() run.Approver { return row.caller },
+		asking := make(chan struct{}) // is closed when the question is open
+		a := &Asker{Config: Config{Approver: func() run.Approver { close(asking); return row.caller },
 			Record: &record.Run{Record: record.Record{Via: via}}, Wait: 50 * time.Millisecond}}
 		if row.heard != nil || row.ends {
 			a.Wait = time.Minute
@@ -77,12 +78,7 @@ func TestAttackAnswers(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
 		var group sync.WaitGroup
 		group.Go(func() {
-			for a.hear(asked{}).Open == nil {
-				time.Sleep(time.Millisecond)
-				if ctx.Err() != nil {
-					return
-				}
-			}
+			<-asking
 			if row.ends {
 				end()
 			}

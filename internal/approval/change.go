@@ -19,7 +19,7 @@ func (a *Asker) change(c run.PolicyChange) error {
 	if m == nil {
 		return errors.New("its machine has not started yet")
 	}
-	if err := l.Take(c); err != nil {
+	if err := l.Apply(c); err != nil {
 		return err
 	}
 	m.SetRules(l.Rules(a.Upstream, a.Granted))

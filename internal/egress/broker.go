@@ -10,7 +10,7 @@ import (
 // BrokerRules returns the rules by method and path as the broker has them; none if there is no network that they could
 // be about.
 func BrokerRules(granted policy.Effective) (list []broker.Rule) {
-	if len(granted.AllowNet)+len(granted.Ask)+len(granted.AllowTCP) == 0 && !granted.AllowNetAny {
+	if !policy.Reaches(granted) {
 		return nil
 	}
 	for _, r := range granted.AllowHTTP {

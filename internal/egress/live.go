@@ -43,8 +43,8 @@ func (l *LiveRules) Rules(upstream netstack.Upstream, granted policy.Effective) 
 	return cfg.Rules
 }
 
-// Take takes a change, as a whole or not at all; l is locked.
-func (l *LiveRules) Take(c run.PolicyChange) error {
+// Apply takes a change, as a whole or not at all; l is locked.
+func (l *LiveRules) Apply(c run.PolicyChange) error {
 	bad := func(field, value, reason string) error {
 		return policy.Bad(field, fmt.Sprintf("%.100q", value), "%s", reason)
 	}
@@ -112,7 +112,7 @@ func (l *LiveRules) Renew(ceiling *policy.Ceiling) error {
 	defer l.Unlock()
 	again := &LiveRules{Ceiling: ceiling}
 	for _, c := range l.Taken {
-		if err := again.Take(c); err != nil {
+		if err := again.Apply(c); err != nil {
 			return err
 		}
 	}

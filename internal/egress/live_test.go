@@ -44,7 +44,7 @@ func TestAttackPolicyChange(t *testing.T) {
 	} {
 		l := &LiveRules{Ceiling: ceiling}
 		got := ""
-		if err := l.Take(run.PolicyChange{AllowNet: row.allow, DenyNet: row.deny}); err != nil {
+		if err := l.Apply(run.PolicyChange{AllowNet: row.allow, DenyNet: row.deny}); err != nil {
 			if got = row.want; !strings.Contains(err.Error(), row.want) || strings.Contains(err.Error(), "\x1b") || len(l.Allow)+len(l.Ask)+len(l.Deny) > 0 {
 				got = fmt.Sprint(err, l.Allow, l.Ask, l.Deny)
 			}
@@ -55,19 +55,19 @@ func TestAttackPolicyChange(t *testing.T) {
 	}
 	l := &LiveRules{Ceiling: ceiling}
 	for _, c := range []run.PolicyChange{{AllowNet: []string{"x.w.example"}}, {DenyNet: []string{"x.w.example"}}, {AllowNet: []string{"x.w.example"}}} {
-		if err := l.Take(c); err != nil {
+		if err := l.Apply(c); err != nil {
 			t.Fatal(err)
 		}
 	}
 	attack.Check(t, "a denial that was taken back", "[x.w.example] []", fmt.Sprint(l.Allow, l.Deny))
 	fork := l.Copy()
-	if err := fork.Take(run.PolicyChange{DenyNet: []string{"x.w.example"}}); err != nil {
+	if err := fork.Apply(run.PolicyChange{DenyNet: []string{"x.w.example"}}); err != nil {
 		t.Fatal(err)
 	}
 	attack.Check(t, "a fork's change in its parent", "[x.w.example] []", fmt.Sprint(l.Allow, l.Deny))
 	for err = error(nil); err == nil; {
-		err = l.Take(run.PolicyChange{DenyNet: []string{"z.example"}})
+		err = l.Apply(run.PolicyChange{DenyNet: []string{"z.example"}})
 	}
 	attack.Check(t, "changes without end", fmt.Sprintf("its policy was changed %d times, which is the most", MaxPolicyChanges), err.Error())
-	attack.Check(t, "the policy of an installation", "it installs packages: its policy does not change", (&LiveRules{Fixed: true}).Take(run.PolicyChange{AllowNet: []string{"a.example"}}).Error())
+	attack.Check(t, "the policy of an installation", "it installs packages: its policy does not change", (&LiveRules{Fixed: true}).Apply(run.PolicyChange{AllowNet: []string{"a.example"}}).Error())
 }

@@ -14,11 +14,9 @@ import (
 	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/audit/runlog"
 	"github.com/unitask/unitask/internal/catalog"
-	"github.com/unitask/unitask/internal/compiled"
 	"github.com/unitask/unitask/internal/egress"
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/history"
-	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/internal/spans"
@@ -29,13 +27,12 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// How is how a developer looks into a run's machine, which is booted for it. The zero
-// value is an ordinary run.
-type How struct {
+// Purpose is what a run is for: a developer who inspects it, a session, or a build. The zero value is an ordinary run.
+type Purpose struct {
 	Debug   *DebugOptions
 	Trace   *Trace
-	Session Session        // the machine is a session's
-	build   *install.Build // it installs packages
+	Session Session        // whose machine it is
+	build   *install.Build // what it builds
 }
 
 // Session is a session whose machine a run has. A session begins one, or continues with one: a fork's, or one that was
@@ -52,17 +49,14 @@ type Session interface {
 	ParentID() string
 	// ImageDigest is the digest of the image that its machine has, "" if that begins.
 	ImageDigest() string
-	// GoOn returns what goes on with a machine, nil if one begins.
-	GoOn() func(context.Context, machine.Spec, machine.Config) (*machine.Machine, error)
+	// Continue returns what goes on with a machine, nil if one begins.
+	Continue() func(context.Context, machine.Spec, machine.Config) (*machine.Machine, error)
 	// Traffic is what its machines have sent and received so far, in bytes.
 	Traffic() (up, down int64)
 	// Serve has the machine work until the session ends.
 	Serve(ctx context.Context, x *Execution, conn *guest.Conn) error
 	// Left says that the session is left to another process, or to a later one: its record is not finished.
 	Left() bool
-	// Closed says that an error is the end that was asked for; Planned, that it is this or the process's.
-	Closed(err error) bool
-	Planned(err error) bool
 	// Approver, Stand and KeepChanges are as Approver, Hold and Keep in approval.Config; id is the record's.
 	Approver() run.Approver
 	Stand(ctx context.Context) (clock approval.Clock, release func(), err error)
@@ -70,21 +64,21 @@ type Session interface {
 }
 
 // kind returns what its span is called.
-func (i How) kind() string {
+func (p Purpose) kind() string {
 	switch {
-	case i.Session != nil:
+	case p.Session != nil:
 		return "session"
-	case i.build != nil:
+	case p.build != nil:
 		return "packages"
-	case i.Debug != nil || i.Trace != nil:
+	case p.Debug != nil || p.Trace != nil:
 		return "debug"
 	}
 	return "run"
 }
 
-// Check says why a run can't be inspected, or its machine kept, as it is asked.
-func (i How) check(caller run.Caller, req catalog.Request, streams run.IO) error {
-	if streams.Keep != nil && i.Trace != nil {
+// check says why a run can't be inspected, or its machine kept, as it is asked.
+func (p Purpose) check(caller run.Caller, req catalog.Request, streams run.IO) error {
+	if streams.Keep != nil && p.Trace != nil {
 		return errors.New("a run that is traced is not kept")
 	}
 	if req.Exposed() > 0 && streams.Capture != nil {
@@ -94,20 +88,26 @@ func (i How) check(caller run.Caller, req catalog.Request, streams run.IO) error
 	if streams.Keep != nil {
 		err = checkKeep(streams.Keep, caller.Ceiling, req.Exposed())
 	}
-	if ref, e := req.Reference(); err == nil && e == nil && ref != "" && i.Trace != nil && i.Trace.Syscalls {
+	if ref, e := req.Reference(); err == nil && e == nil && ref != "" && p.Trace != nil && p.Trace.Syscalls {
 		err = policy.Bad("trace", "of system calls with "+ref, "is for the images that come along: strace in the image does it")
 	}
-	if err == nil && i.Trace != nil {
-		err = i.Trace.Check(caller.Ceiling, req.Exposed())
+	if err == nil && p.Trace != nil {
+		err = p.Trace.Check(caller.Ceiling, req.Exposed())
 	}
-	if err == nil && i.Debug != nil {
-		err = i.Debug.check(caller.Ceiling, req.Exposed())
+	if err == nil && p.Debug != nil {
+		err = p.Debug.check(caller.Ceiling, req.Exposed())
 	}
 	return err
 }
 
-// ErrClosed is returned by what was closed.
-var ErrClosed = errors.New("the runtime is closed")
+var (
+	// ErrClosed is the error of calls that would start something after Runtime.Close.
+	ErrClosed = errors.New("the runtime is closed")
+	// ErrSessionClosed is the cause of a session's end that somebody asked for.
+	ErrSessionClosed = errors.New("the session was closed")
+	// ErrLeft is the cause of a session's end in this process. A paused one stays on the disk.
+	ErrLeft = errors.New("the process that holds the session ends")
+)
 
 // Engine runs requests. Any number of goroutines may use one.
 type Engine struct {
@@ -133,7 +133,8 @@ type Engine struct {
 }
 
 // Run runs a request, and lets a developer look into its machine.
-func (e *Engine) Run(ctx context.Context, caller run.Caller, req catalog.Request, streams run.IO, look How) (*run.Result, error) {
+func (e *Engine) Run(ctx context.Context, caller run.Caller, req catalog.Request, streams run.IO, purpose Purpose,
+) (*run.Result, error) {
 	begin := time.Now()
 	caller = caller.WithDefaults()
 	leave, err := e.Enter()
@@ -141,8 +142,8 @@ func (e *Engine) Run(ctx context.Context, caller run.Caller, req catalog.Request
 		return nil, err
 	}
 	defer leave()
-	ctx, meter := e.Meters.Begin(ctx, begin, string(caller.Via), look.kind())
-	res, err := e.execute(ctx, begin, caller, req, streams, look)
+	ctx, meter := e.Meters.Begin(ctx, begin, string(caller.Via), purpose.kind())
+	res, err := e.execute(ctx, begin, caller, req, streams, purpose)
 	meter.End(ctx, res)
 	if res == nil && err != nil {
 		e.Refusals.Note(e.Journal, audit.RunRefused, caller, err, req.Request)
@@ -151,23 +152,27 @@ func (e *Engine) Run(ctx context.Context, caller run.Caller, req catalog.Request
 }
 
 // RunBuild runs a request that a build makes. What its machine does is no event of the caller's.
-func (e *Engine) RunBuild(ctx context.Context, by run.Caller, req catalog.Request, b *install.Build) (*run.Result, error) {
-	return e.Run(ctx, by, req, run.IO{Events: func(run.Event) {}}, How{build: b})
+func (e *Engine) RunBuild(ctx context.Context, by run.Caller, req catalog.Request, b *install.Build,
+) (*run.Result, error) {
+	return e.Run(ctx, by, req, run.IO{Events: func(run.Event) {}}, Purpose{build: b})
 }
 
 // execute runs a request to its end. A nil result means that it was refused before a record existed.
-func (e *Engine) execute(ctx context.Context, begin time.Time, caller run.Caller, req catalog.Request, streams run.IO, look How) (*run.Result, error) {
+func (e *Engine) execute(ctx context.Context, begin time.Time, caller run.Caller, req catalog.Request, streams run.IO, purpose Purpose,
+) (*run.Result, error) {
 	if req.Check {
 		req.Request = req.CheckOnly()
 		streams.Stdin = nil
 	}
 	var err error
-	if look.build == nil { // whose machine has nothing but what comes along
+	if purpose.build == nil { // whose machine has nothing but what comes along
 		if req, err = e.Catalog.ResolveCustom(req, caller.Ceiling); err != nil {
 			return nil, err
 		}
 	}
-	made, err := spans.Phase(ctx, e.Meters, "prepare", func(context.Context) (Prepared, error) { return e.Prepare(caller, req, streams, look) })
+	made, err := spans.Phase(ctx, e.Meters, "prepare", func(context.Context) (Prepared, error) {
+		return e.Prepare(caller, req, streams, purpose)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -185,8 +190,8 @@ func (e *Engine) execute(ctx context.Context, begin time.Time, caller run.Caller
 		}
 		defer out.Close()
 	}
-	r := &recordedRun{engine: e, req: req, caller: caller, code: &made.Code, live: made.Live, granted: made.Granted, look: look,
-		streams: streams, redactor: redactor, out: out}
+	r := &recordedRun{engine: e, req: req, caller: caller, purpose: purpose, code: &made.Code, live: made.Live,
+		granted: made.Granted, streams: streams, redactor: redactor, out: out}
 	if err := r.begin(begin, made.Wanted); err != nil {
 		return nil, err
 	}
@@ -207,7 +212,7 @@ type recordedRun struct {
 	code     *program.Program
 	live     *egress.LiveRules
 	granted  run.Policy
-	look     How
+	purpose  Purpose
 	streams  run.IO
 	redactor *record.Redactor
 	out      *record.OutFolder // nil where nothing is copied
@@ -220,7 +225,7 @@ type recordedRun struct {
 
 // begin makes the record, and writes down what is granted.
 func (r *recordedRun) begin(at time.Time, wanted run.Request) (err error) {
-	s := r.look.Session
+	s := r.purpose.Session
 	if s != nil {
 		r.rec = s.Record()
 	}
@@ -261,8 +266,8 @@ func (r *recordedRun) attempt(ctx context.Context) error {
 		r.res.Outcome, r.res.ExitCode = run.OutcomeFailed, run.ExitHost
 		return err
 	}
-	x := &Execution{engine: r.engine, Code: r.code, Live: r.live, look: r.look, Granted: r.res.Policy.Effective, streams: r.streams,
-		Rec: r.rec, Redactor: r.redactor, audit: r.log, Res: r.res}
+	x := &Execution{engine: r.engine, Code: r.code, Live: r.live, purpose: r.purpose,
+		Granted: r.res.Policy.Effective, streams: r.streams, Rec: r.rec, Redactor: r.redactor, audit: r.log, Res: r.res}
 	if r.engine.Fleet != nil {
 		return x.runElsewhere(ctx, r.req, r.caller.Name)
 	}
@@ -307,7 +312,7 @@ func (r *recordedRun) fail(err, as error) error {
 
 // conclude finishes the record, or leaves it where a session does not continue here, and the audit log.
 func (r *recordedRun) conclude(ctx context.Context, err error) error {
-	if s := r.look.Session; s != nil && s.Left() {
+	if s := r.purpose.Session; s != nil && s.Left() {
 		r.rec.Status = record.Paused
 		unsettled := r.rec.Settle() // before the audit log, which needs the room that this gives back
 		r.log.Shorten(unsettled)
@@ -325,7 +330,8 @@ func (r *recordedRun) conclude(ctx context.Context, err error) error {
 	}
 	r.log.Shorten(r.rec.Err())
 	r.log.Ended(r.res)
-	if e := r.log.Missing(r.granted.Effective); e != nil && (err == nil || r.look.Session != nil && r.look.Session.Planned(err)) {
+	planned := err == nil || errors.Is(err, ErrSessionClosed) || errors.Is(err, ErrLeft)
+	if e := r.log.Missing(r.granted.Effective); e != nil && planned {
 		err = r.fail(e, e)
 	}
 	r.engine.History.Bound(r.rec.ID, r.streams.Events)
@@ -341,8 +347,9 @@ type Prepared struct {
 }
 
 // Prepare checks a request and holds it against the ceiling. A fork is what its session was.
-func (e *Engine) Prepare(caller run.Caller, req catalog.Request, streams run.IO, look How) (p Prepared, err error) {
-	if s := look.Session; s != nil {
+func (e *Engine) Prepare(caller run.Caller, req catalog.Request, streams run.IO, purpose Purpose,
+) (p Prepared, err error) {
+	if s := purpose.Session; s != nil {
 		if p, begins, err := s.Prepare(); !begins {
 			return p, err
 		}
@@ -351,21 +358,21 @@ func (e *Engine) Prepare(caller run.Caller, req catalog.Request, streams run.IO,
 		return p, err
 	}
 	if p.Code, err = program.Check(req); err == nil {
-		err = look.check(caller, req, streams)
+		err = purpose.check(caller, req, streams)
 	}
 	if err == nil && e.Fleet != nil {
-		err = notElsewhere(streams, look)
+		err = notElsewhere(streams, purpose)
 	}
 	if err != nil {
 		return p, err
 	}
 	code := &p.Code
 	code.On(streams)
-	if look.Session != nil {
-		code.Supervisor = look.Session
+	if purpose.Session != nil {
+		code.Supervisor = purpose.Session
 	}
-	code.Layer = look.build != nil && look.build.Layer
-	p.Live = &egress.LiveRules{Ceiling: caller.Ceiling, Fixed: look.build != nil}
+	code.Layer = purpose.build != nil && purpose.build.Layer
+	p.Live = &egress.LiveRules{Ceiling: caller.Ceiling, Fixed: purpose.build != nil}
 	code.Attachable = caller.Ceiling.Debug()
 	asked, granted, err := code.Grant(caller, req, e.RequireJail)
 	if err == nil && e.Fleet != nil {
@@ -381,21 +388,8 @@ func (e *Engine) Prepare(caller run.Caller, req catalog.Request, streams run.IO,
 		p.Wanted.Path, p.Wanted.Dir = code.Path, code.Dir
 	}
 	p.Wanted.Neighbours = history.NamesOnly(req.Neighbours)
-	if look.Session != nil {
-		look.Session.Begin(&p)
+	if purpose.Session != nil {
+		purpose.Session.Begin(&p)
 	}
 	return p, nil
-}
-
-// compilation returns the run's, nil if what its code is compiled to is of more than the code. A program is compiled
-// before any of its code runs, and nothing of the run but the text, its name and its folder is in it; so it may be
-// handed to the next run of the same caller that has the same ones.
-func (x *Execution) compilation() *program.Compilation {
-	if !x.Code.Alone() || x.look != (How{}) {
-		return nil
-	}
-	return &program.Compilation{
-		Store: &compiled.Store{Dir: home.Dir(x.engine.Home).Compiled()}, At: x.Code.Language.Compiled.At(x.Code.Path),
-		Key: compiled.Key(x.Image.Digest, string(x.Image.Arch), x.Rec.Owner, x.Code.Path, x.Code.Dir, x.Code.Text),
-	}
 }

@@ -38,7 +38,7 @@ type Execution struct {
 	engine   *Engine
 	Code     *program.Program
 	Live     *egress.LiveRules
-	look     How
+	purpose  Purpose
 	Granted  policy.Effective
 	streams  run.IO
 	Rec      *record.Run
@@ -78,12 +78,12 @@ func (x *Execution) run(ctx context.Context) error {
 	}
 	if err == nil {
 		err = x.converse(ctx, conn)
-		x.Res.Compiled = x.Code.Compiled.How()
+		x.Res.Compiled = x.Code.Compiled.Outcome()
 	}
 	if err != nil {
 		err = x.classify(ctx, err)
 	}
-	if s := x.look.Session; err == nil || s != nil && s.Closed(err) {
+	if err == nil || errors.Is(err, ErrSessionClosed) {
 		x.WarmNext()
 	}
 	return err
@@ -133,7 +133,7 @@ func (x *Execution) plan(ctx context.Context) error {
 	if err := x.hardware(); err != nil {
 		return failure.At("boot", err)
 	}
-	if x.look.Session != nil && machine.CanClone {
+	if x.purpose.Session != nil && machine.CanClone {
 		x.Spec.Life = machine.Lasting
 	}
 	if err := x.configure(); err != nil {
@@ -145,7 +145,7 @@ func (x *Execution) plan(ctx context.Context) error {
 // resolveImage finds the image, and builds it where it must be.
 func (x *Execution) resolveImage(ctx context.Context) error {
 	images := x.engine.Images
-	if x.look.Trace != nil && x.look.Trace.Syscalls {
+	if x.purpose.Trace != nil && x.purpose.Trace.Syscalls {
 		images = images.Tracing()
 	}
 	if err := x.importedName(); err != nil {
@@ -161,7 +161,7 @@ func (x *Execution) resolveImage(ctx context.Context) error {
 	if err != nil {
 		return failure.At("image", err)
 	}
-	if s := x.look.Session; s != nil && s.ImageDigest() != "" { // on the image of then, if it is still there
+	if s := x.purpose.Session; s != nil && s.ImageDigest() != "" { // on the image of then, if it is still there
 		if then, err := images.ByDigest(s.ImageDigest()); err == nil && then.Kernel == x.Image.Kernel && then.Arch == x.Image.Arch {
 			x.Image = then
 		}
@@ -181,9 +181,9 @@ func (x *Execution) resolveImage(ctx context.Context) error {
 func (x *Execution) chooseMachine(ctx context.Context) error {
 	x.kept.keep, x.kept.tell = x.streams.Keep, x.streams.Events
 	x.get, x.limit = x.engine.Source.Get, x.Granted.Timeout
-	switch debug := x.look.Debug; {
+	switch debug := x.purpose.Debug; {
 	case x.goesOn():
-		x.get = x.look.Session.GoOn()
+		x.get = x.purpose.Session.Continue()
 	case debug != nil:
 		if debug.NoJail && len(x.Granted.RequireJail) > 0 {
 			return failure.At("jail", &run.JailError{Lacks: vmm.Jail{}.Lacks(x.Granted.RequireJail)})
@@ -194,7 +194,7 @@ func (x *Execution) chooseMachine(ctx context.Context) error {
 			return failure.At("boot", err)
 		}
 		x.get, x.limit = x.engine.Source.BootOnce, debugTime
-	case x.look.Trace != nil:
+	case x.purpose.Trace != nil:
 		x.get = x.engine.Source.Boot
 	case x.streams.Keep != nil:
 		x.get = x.engine.Source.Boot // a template's machine has a device to end QEMU with
@@ -242,7 +242,7 @@ func (x *Execution) importedName() error {
 
 // goesOn reports whether the machine is one that was under way before: a session's that was forked or revived.
 func (x *Execution) goesOn() bool {
-	return x.look.Session != nil && x.look.Session.GoOn() != nil
+	return x.purpose.Session != nil && x.purpose.Session.Continue() != nil
 }
 
 // begin has the guest start the code, or continue with it.
@@ -254,7 +254,7 @@ func (x *Execution) begin(ctx context.Context, m *machine.Machine) (*guest.Conn,
 	if m.Spec.Folders != nil { // it holds them
 		part = hostfiles.AllButSteady
 	}
-	x.Code.Compiled.In(m)
+	x.Code.Compiled.Place(m)
 	return m.Connect(ctx, x.Code.Inputs.Patience()+x.Code.Compiled.Patience(), func(ctx context.Context, conn *guest.Conn) error { return x.Code.Put(ctx, conn, part) })
 }
 
@@ -266,7 +266,7 @@ func (x *Execution) introduce(m *machine.Machine) (leave func(), err error) {
 	x.Rec.Machine.WhySlow = x.Res.WhySlow
 	x.Rec.Effective, _ = x.Redactor.Marshal(x.Res.Policy.Effective)
 	x.Rec.Denials, _ = x.Redactor.Marshal(x.Res.Policy.Denials)
-	x.Rec.Machine.Debugged = x.look.Debug != nil
+	x.Rec.Machine.Debugged = x.purpose.Debug != nil
 	if err := x.Rec.Update(); err != nil {
 		return nil, err
 	}
@@ -291,7 +291,7 @@ func (x *Execution) connect(ctx context.Context) (*guest.Conn, error) {
 			return nil, failure.At("boot", err)
 		}
 		x.Machine = m
-		x.Asked.Over(m)
+		x.Asked.SetMachine(m)
 		x.Later(func() { m.Close() })
 		if weak := m.Jail().Weakness(); weak != "" {
 			x.streams.Events(run.Event{Kind: run.EventJail, Message: "QEMU is not held as it should be: " + weak})
@@ -335,7 +335,7 @@ func (x *Execution) connect(ctx context.Context) (*guest.Conn, error) {
 // leaves.
 func (x *Execution) converse(ctx context.Context, conn *guest.Conn) error {
 	m, started := x.Machine, time.Now()
-	if s := x.look.Session; s != nil {
+	if s := x.purpose.Session; s != nil {
 		return s.Serve(ctx, x, conn)
 	}
 	stdout := bounded.NewStream(x.Granted.OutputBytes, x.Rec.Stdout(), x.streams.Stdout)

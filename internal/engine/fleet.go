@@ -176,12 +176,12 @@ func (r *FleetRun) Artifact(name string, perm fs.FileMode, content io.Reader) er
 }
 
 // notElsewhere says what of a run a fleet can't have: its machine is on another host.
-func notElsewhere(streams run.IO, look How) error {
+func notElsewhere(streams run.IO, purpose Purpose) error {
 	what := ""
 	switch {
-	case look.build != nil:
+	case purpose.build != nil:
 		what = "the build of an image"
-	case look != How{}:
+	case purpose != Purpose{}:
 		what = "a debugger or a trace"
 	case streams.Keep != nil:
 		what = "a machine that is kept when it crashes"

@@ -25,10 +25,10 @@ func (x *Execution) configure() error {
 	network.Capture = netstack.NewCapture(x.streams.Capture)
 	network.Broker = x.Code.Broker
 	network.Traffic = netstack.NewTraffic(0, 0) // of all machines that a session has in turn
-	if s := x.look.Session; s != nil {
+	if s := x.purpose.Session; s != nil {
 		network.Traffic = netstack.NewTraffic(s.Traffic())
 	}
-	if b := x.look.build; b != nil && b.Proxy != nil {
+	if b := x.purpose.build; b != nil && b.Proxy != nil {
 		network.Upstream.Proxy = b.Proxy
 	}
 	if err := x.approvals(&network); err != nil {
@@ -39,10 +39,10 @@ func (x *Execution) configure() error {
 	x.Later(func() { serial.Close() })
 	x.Config = machine.Config{Network: network, Console: serial}
 	x.Config.Events = func(e machine.Event) { x.streams.Events(run.Event{Kind: e.Kind, Message: e.Message}) }
-	if debug := x.look.Debug; debug != nil && debug.Serial != nil {
+	if debug := x.purpose.Debug; debug != nil && debug.Serial != nil {
 		x.Config.Console = io.MultiWriter(debug.Serial, serial)
 	}
-	if trace := x.look.Trace; trace != nil {
+	if trace := x.purpose.Trace; trace != nil {
 		tr, err := trace.begin(x.Rec, x.Redactor)
 		if err != nil {
 			return failure.At("trace", err)
@@ -71,7 +71,7 @@ func (x *Execution) approvals(network *netstack.Config) error {
 		Hold:     func(context.Context) (approval.Clock, func(), error) { return x.clock, func() {}, nil },
 		Live:     x.Live, Granted: x.Granted, Upstream: x.engine.Upstream, Wait: x.engine.ApprovalTime,
 	}
-	if s := x.look.Session; s != nil {
+	if s := x.purpose.Session; s != nil {
 		c.Approver, c.Hold = s.Approver, s.Stand
 		c.Keep = func(all []run.PolicyChange) error { return s.KeepChanges(x.Rec.ID, all) }
 	}

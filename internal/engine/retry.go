@@ -9,6 +9,7 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/policy"
 )
 
 // A run whose kernel was left open may be made again on linux when the code asks for
@@ -24,8 +25,8 @@ type attempt struct {
 
 // mayRetry returns an attempt where the run may be made again.
 func (x *Execution) mayRetry() *attempt {
-	if !x.Code.Retry || x.Granted.Kernel != "" || x.Image.Kernel != image.Nanos || x.look.Debug != nil ||
-		x.streams.Stdin != nil || len(x.Granted.AllowNet)+len(x.Granted.Ask)+len(x.Granted.AllowTCP) > 0 || x.Granted.AllowNetAny {
+	if !x.Code.Retry || x.Granted.Kernel != "" || x.Image.Kernel != image.Nanos || x.purpose.Debug != nil ||
+		x.streams.Stdin != nil || policy.Reaches(x.Granted) {
 		return nil
 	}
 	return &attempt{}

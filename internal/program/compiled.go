@@ -82,8 +82,8 @@ func (c *Compilation) put(conn *guest.Conn) (string, error) {
 	return c.At, nil
 }
 
-// In says whether a machine began with the program in its place.
-func (c *Compilation) In(m *machine.Machine) {
+// Place says whether a machine began with the program in its place.
+func (c *Compilation) Place(m *machine.Machine) {
 	if c != nil {
 		c.placed = 0
 		if m.Placed() {
@@ -115,8 +115,8 @@ func (c *Compilation) Sent() {
 	}
 }
 
-// How returns what came of it.
-func (c *Compilation) How() string {
+// Outcome returns what came of it.
+func (c *Compilation) Outcome() string {
 	switch {
 	case c == nil:
 		return ""
