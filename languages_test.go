@@ -12,121 +12,12 @@ import (
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
-	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/language"
-	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 )
 
-func TestLanguageOfARequest(t *testing.T) {
-	for _, c := range []struct {
-		req      Request
-		language string // "" for an error
-		path     string // or what the error says
-	}{
-		{Request{}, "js", "/work/code.js"},
-		{Request{Path: "x.mts"}, "js", "/work/x.mts"},
-		{Request{Path: "x.py"}, "python", "/work/x.py"},
-		{Request{Path: "/a/x.sh"}, "shell", "/a/x.sh"},
-		{Request{Path: "x.bash"}, "shell", "/work/x.bash"},
-		{Request{Language: "typescript"}, "js", "/work/code.ts"},
-		{Request{Language: "mjs"}, "js", "/work/code.mjs"},
-		{Request{Language: "py"}, "python", "/work/script.py"},
-		{Request{Language: "bash"}, "shell", "/work/code.bash"},
-		{Request{Image: "python"}, "python", "/work/script.py"},
-		{Request{Image: "python", Language: "python3"}, "python", "/work/script.py"},
-		{Request{Language: "python", Path: "script"}, "python", "/work/script"},
-		{Request{Language: "shell", Path: "x.js"}, "shell", "/work/x.js"},
-		{Request{Language: "js", Path: "script"}, "js", "/work/script"},
-		{Request{Language: "js", Path: "script.txt"}, "", "must end in .js"},
-		{Request{Path: "script"}, "", "or its language must be named"},
-		{Request{Path: "x.rb"}, "", "must end in .js, .cjs"},
-		{Request{Language: "pyton"}, "", "did you mean python?"},
-		{Request{Language: "Javscript"}, "", "did you mean javascript?"},
-		{Request{Language: "cobol"}, "", "use js, cjs"},
-		{Request{Image: "data"}, "python", "/work/script.py"},
-		{Request{Image: "data", Path: "x.py"}, "python", "/work/x.py"},
-		{Request{Image: "data", Language: "shell"}, "", "has no shell, which is in shell"},
-		{Request{Image: "pandas"}, "", "use node, python, data, shell, go"},
-		{Request{Path: "x.go"}, "go", "/work/x.go"},
-		{Request{Language: "golang"}, "go", "/work/code.go"},
-		{Request{Language: "go", Path: "script"}, "", "must end in .go"},
-		{Request{Language: "go", NodeArgs: []string{"-x"}}, "", "is for JavaScript only"},
-		{Request{Image: "dat", Path: "x.py"}, "", "did you mean data?"},
-		{Request{Path: "x.ipynb"}, "notebook", "/work/x.ipynb"},
-		{Request{Image: "python", Path: "x.ipynb"}, "notebook", "/work/x.ipynb"},
-		{Request{Image: "data", Path: "x.sql"}, "sql", "/work/x.sql"},
-		{Request{Language: "ipynb"}, "notebook", "/work/code.ipynb"},
-		{Request{Language: "sqlite"}, "sql", "/work/code.sql"},
-		{Request{Image: "node", Path: "x.sql"}, "", "must end in .js"},
-		{Request{Image: "alpine:3.20", Path: "x.sql"}, "", "has no interpreter of sql"},
-		{Request{Image: "alpine:3.20", Path: "x.go"}, "", "has no interpreter of go"},
-		{Request{Image: "node", Language: "python"}, "", "has no python, which is in python, data"},
-		{Request{Language: "python", NodeArgs: []string{"--expose-gc"}}, "", "is for JavaScript only"},
-		{Request{Language: "python", Args: []string{"a\xff"}}, "", "args \"a\\xff\": is not UTF-8"},
-		{Request{Language: "shell", Env: map[string]string{"NAME": "\xff"}}, "", "env \"NAME\": is not UTF-8"},
-		{Request{Language: "shell", Secrets: map[string]string{"TOKEN": "123456\xff"}}, "", "secrets \"TOKEN\": is not UTF-8"},
-	} {
-		p, err := program.Check(catalog.Request{Request: c.req})
-		if c.language == "" {
-			var field *policy.FieldError
-			if !errors.As(err, &field) || !strings.Contains(err.Error(), c.path) {
-				t.Errorf("%+v: %v does not say %q", c.req, err, c.path)
-			}
-			continue
-		}
-		if err != nil || p.Language.Name != c.language || p.Path != c.path {
-			t.Errorf("%+v: %v, %+v", c.req, err, p)
-		}
-	}
-}
-
 // What only Node knows does not reach the others.
-func TestNodesOwn(t *testing.T) {
-	p, err := program.Check(catalog.Request{Request: Request{Path: "x.py", PackageType: "module"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range p.Files() {
-		if strings.HasSuffix(f.Path, "package.json") {
-			t.Errorf("%s in a run of Python", f.Path)
-		}
-	}
-}
-
-func TestLanguagesKernel(t *testing.T) {
-	for _, c := range []struct {
-		req     Request
-		granted image.Kernel
-		want    image.Kernel // "" for an error, or any
-		ok      bool
-	}{
-		{Request{}, "", "", true},
-		{Request{}, image.Nanos, image.Nanos, true},
-		{Request{Path: "page.tsx"}, "", image.Linux, true},
-		{Request{Language: "jsx"}, "", image.Linux, true},
-		{Request{Path: "page.tsx"}, image.Nanos, image.Nanos, true}, // which says what it needs
-		{Request{Path: "main.ts"}, "", "", true},
-		{Request{Language: "python"}, "", image.Linux, true},
-		{Request{Language: "python"}, image.Nanos, image.Nanos, true},
-		{Request{Language: "python", Check: true}, image.Nanos, "", false},
-		{Request{Language: "python", Env: map[string]string{"PYTHONOPTIMIZE": "1"}}, image.Nanos, "", false},
-		{Request{Language: "shell"}, image.Linux, image.Linux, true},
-		{Request{Language: "shell"}, image.Nanos, "", false},
-		{Request{Language: "go"}, "", image.Linux, true},
-		{Request{Language: "go"}, image.Nanos, "", false},
-	} {
-		p, err := program.Check(catalog.Request{Request: c.req})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, err := p.Kernel(c.granted); got != c.want && c.ok || (err == nil) != c.ok {
-			t.Errorf("%q with %q: %q %v", c.req.Language, c.granted, got, err)
-		}
-	}
-}
-
 // A ceiling that does not list a language's image lets none of its code run, nor be recorded.
 func TestImagesCeiling(t *testing.T) {
 	ceiling, err := policy.ParseCeiling("/x/.unitask.toml", []byte(`images = ["node", "shell"]`))

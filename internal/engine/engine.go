@@ -92,7 +92,7 @@ func (p Purpose) check(caller run.Caller, req catalog.Request, streams run.IO) e
 		err = policy.Bad("trace", "of system calls with "+ref, "is for the images that come along: strace in the image does it")
 	}
 	if err == nil && p.Trace != nil {
-		err = p.Trace.Check(caller.Ceiling, req.Exposed())
+		err = p.Trace.check(caller.Ceiling, req.Exposed())
 	}
 	if err == nil && p.Debug != nil {
 		err = p.Debug.check(caller.Ceiling, req.Exposed())

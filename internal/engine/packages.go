@@ -36,7 +36,7 @@ func (x *Execution) install(ctx context.Context) error {
 		x.Code.Held, err = install.Mount(store, kept, place, &x.Code.Inputs)
 		return err
 	}
-	if err := x.engine.Installer.Ensure(ctx, x.InstallTarget(), specs, nil, mount); err != nil {
+	if err := x.engine.Installer.Ensure(ctx, x.installTarget(), specs, nil, mount); err != nil {
 		return err
 	}
 	for _, p := range lock.Packages {
@@ -50,8 +50,8 @@ func (x *Execution) install(ctx context.Context) error {
 	return nil
 }
 
-// InstallTarget says what packages are installed for: in the caller's name, with as much of the network as it may have.
-func (x *Execution) InstallTarget() install.Target {
+// installTarget says what packages are installed for: in the caller's name, with as much of the network as it may have.
+func (x *Execution) installTarget() install.Target {
 	caller := run.Caller{Name: x.Rec.Owner, Via: x.Rec.Via, Ceiling: x.Live.Ceiling.Reaching()}
 	return install.Target{Language: x.Code.Language, Arch: x.Code.Arch, Runtime: x.Image.Runtime,
 		Jail: x.Granted.RequireJail, Caller: caller, Tell: x.streams.Events}

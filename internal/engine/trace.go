@@ -39,8 +39,8 @@ type Trace struct {
 // traceItem is what an item may look like: QEMU's names, and patterns of them.
 var traceItem = regexp.MustCompile(`^(trace:)?[a-z0-9_][a-z0-9_*-]{0,99}$`)
 
-// Check says why a run can't be traced.
-func (t *Trace) Check(c *policy.Ceiling, secrets int) error {
+// check says why a run can't be traced.
+func (t *Trace) check(c *policy.Ceiling, secrets int) error {
 	wrong := func(value any, reason string) error {
 		return policy.Bad("trace", fmt.Sprint(value), "%s", reason)
 	}
@@ -67,7 +67,7 @@ func (t *Trace) Check(c *policy.Ceiling, secrets int) error {
 // tracing is a trace that is being made.
 type tracing struct {
 	machine.Trace
-	sink TraceSink
+	sink traceSink
 	end  func() // the machine must be gone
 }
 
@@ -81,7 +81,7 @@ func (t *Trace) begin(rec *record.Run, redactor *record.Redactor) (*tracing, err
 	if err != nil {
 		return nil, err
 	}
-	tr := &tracing{sink: TraceSink{Kept: bounded.Head{To: file, Left: limit, More: TraceCut}}}
+	tr := &tracing{sink: traceSink{Kept: bounded.Head{To: file, Left: limit, More: TraceCut}}}
 	clean := redactor.Writer(&tr.sink.Kept)
 	tr.sink.To = clean
 	if t.Syscalls {
@@ -98,15 +98,15 @@ func (t *Trace) begin(rec *record.Run, redactor *record.Redactor) (*tracing, err
 // TraceCut ends a trace that has reached its bound.
 const TraceCut = "\n(the trace is longer than it may be)\n"
 
-// TraceSink keeps the beginning of a trace and drops the rest, so that neither QEMU nor the
+// traceSink keeps the beginning of a trace and drops the rest, so that neither QEMU nor the
 // guest waits.
-type TraceSink struct {
+type traceSink struct {
 	mu   sync.Mutex
 	To   io.Writer // redacts, and writes to kept: a bound before it could cut a secret in two
 	Kept bounded.Head
 }
 
-func (s *TraceSink) Write(p []byte) (int, error) {
+func (s *traceSink) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.Kept.Left > 0 {

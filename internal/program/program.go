@@ -47,7 +47,7 @@ type Program struct {
 	Arch        image.Arch
 	ca          string
 	Secrets     map[string]string // all that were granted
-	Exposed     int               // How many of them the code itself gets
+	Exposed     int               // how many of them the code itself gets
 	Broker      *broker.Broker    // of those that it does not get; nil if there is none
 	Kept        *broker.Kept      // what the guest has of another broker, which it continues with; else nil
 	Check       bool              // its syntax, in place of running it
@@ -173,7 +173,7 @@ func (p *Program) Put(ctx context.Context, conn *guest.Conn, part hostfiles.Part
 			return err
 		}
 	}
-	far := Progress{Start: time.Now(), Tell: p.Tell}
+	far := progress{Start: time.Now(), Tell: p.Tell}
 	if err := p.Inputs.Put(ctx, conn, part, func(s hostfiles.Sent) { far.Sent(time.Now(), s) }); err != nil {
 		return err
 	}
@@ -291,8 +291,8 @@ func (p *Program) Kernel(k image.Kernel) (image.Kernel, error) {
 	return language.FreshKernel(k, p.Fresh, p.cpus)
 }
 
-// Progress tells how far files have come, if they take long.
-type Progress struct {
+// progress tells how far files have come, if they take long.
+type progress struct {
 	Start, last time.Time
 	Tell        func(run.Event)
 }
@@ -300,7 +300,7 @@ type Progress struct {
 // progressEvery is how often that is reported, and how long it takes before the first report.
 const progressEvery = 500 * time.Millisecond
 
-func (p *Progress) Sent(now time.Time, s hostfiles.Sent) {
+func (p *progress) Sent(now time.Time, s hostfiles.Sent) {
 	took := now.Sub(p.Start)
 	if took < progressEvery || now.Sub(p.last) < progressEvery {
 		return

@@ -1,4 +1,4 @@
-package unitask
+package engine
 
 import (
 	"bytes"
@@ -8,7 +8,6 @@ import (
 
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/bounded"
-	"github.com/unitask/unitask/internal/engine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -43,7 +42,7 @@ func TestAttackTrace(t *testing.T) {
 		{"a thousand items", Trace{QEMU: make([]string, 1000)}, nil, 0, "items at most"},
 	} {
 		got := ""
-		if err := c.trace.Check(c.ceiling, c.secrets); err != nil {
+		if err := c.trace.check(c.ceiling, c.secrets); err != nil {
 			if got = err.Error(); c.want != "" && strings.Contains(got, c.want) {
 				got = c.want
 			}
@@ -55,7 +54,7 @@ func TestAttackTrace(t *testing.T) {
 // A trace has a bound.
 func TestAttackTraceFlood(t *testing.T) {
 	var kept bytes.Buffer
-	sink := &engine.TraceSink{Kept: bounded.Head{To: &kept, Left: 1000, More: engine.TraceCut}}
+	sink := &traceSink{Kept: bounded.Head{To: &kept, Left: 1000, More: TraceCut}}
 	sink.To = &sink.Kept
 	for range 100_000 {
 		_, _ = sink.Write([]byte("sys_read(fd: 0)\n"))
@@ -76,7 +75,7 @@ func TestAttackTraceCut(t *testing.T) {
 	}
 	for _, before := range []int{0, 5, 12, 20, 27} {
 		var kept bytes.Buffer
-		sink := &engine.TraceSink{Kept: bounded.Head{To: &kept, Left: 100, More: engine.TraceCut}}
+		sink := &traceSink{Kept: bounded.Head{To: &kept, Left: 100, More: TraceCut}}
 		clean := redactor.Writer(&sink.Kept)
 		sink.To = clean
 		_, _ = sink.Write([]byte(strings.Repeat("x", 100-before) + secret + strings.Repeat("y", 100)))

@@ -1,18 +1,18 @@
-package unitask
+package program
 
 import (
 	"testing"
 	"time"
 
 	"github.com/unitask/unitask/internal/hostfiles"
-	"github.com/unitask/unitask/internal/program"
+	"github.com/unitask/unitask/run"
 )
 
 // Half a second is not worth a word; then there are two a second, with what is left.
 func TestProgress(t *testing.T) {
 	var said []string
 	begin := time.Unix(0, 0)
-	p := program.Progress{Start: begin, Tell: func(e Event) { said = append(said, e.Message) }}
+	p := progress{Start: begin, Tell: func(e run.Event) { said = append(said, e.Message) }}
 	for ms := range 2000 {
 		p.Sent(begin.Add(time.Duration(ms)*time.Millisecond), hostfiles.Sent{Files: ms, AllFiles: 4000, Bytes: int64(ms) << 16, AllBytes: 4000 << 16})
 	}

@@ -1,4 +1,4 @@
-package unitask
+package engine
 
 import (
 	"fmt"
@@ -6,7 +6,6 @@ import (
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/egress"
-	"github.com/unitask/unitask/internal/engine"
 	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/program"
@@ -20,10 +19,10 @@ func TestPackagesReach(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &engine.Execution{Code: &program.Program{Language: language.OfSystem(policy.Pip)}, Live: &egress.LiveRules{Ceiling: c},
+	x := &Execution{Code: &program.Program{Language: language.OfSystem(policy.Pip)}, Live: &egress.LiveRules{Ceiling: c},
 		Rec: &record.Run{}, Image: &image.Image{Runtime: "3.11"}}
 	x.Rec.Owner, x.Rec.Via = "alice", record.ViaFleet
-	to := x.InstallTarget()
+	to := x.installTarget()
 	granted, denials, err := policy.Resolve(policy.Request{AllowNet: []string{"pypi.example:443"}, MemoryMB: install.MemoryMB}, to.Caller.Ceiling)
 	if err != nil || len(denials) > 0 || to.Caller.Name != "alice" || to.Caller.Via != record.ViaFleet {
 		t.Fatalf("%+v %v %v", to.Caller, denials, err)
