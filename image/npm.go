@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/internal/bounded"
 )
 
 // The part that makes JavaScript of TypeScript and JSX, and its program.
@@ -26,7 +27,7 @@ const (
 // npmDownload gets a package's tarball with npm's own client into dir and
 // checks it against the pinned integrity.
 func npmDownload(ctx context.Context, p LockedPart, dir string) (string, error) {
-	cmd := exec.CommandContext(ctx, "npm", "pack", "--silent", "--ignore-scripts", "--pack-destination", dir, p.Package+"@"+p.Version)
+	cmd := exec.CommandContext(ctx, "npm", "pack", "--loglevel=error", "--ignore-scripts", "--pack-destination", dir, p.Package+"@"+p.Version)
 	cmd.Dir = dir
 	// Not in the user's home: a service may have none.
 	cmd.Env = append(os.Environ(), "npm_config_cache="+filepath.Join(dir, ".npm"))
@@ -36,7 +37,7 @@ func npmDownload(ctx context.Context, p LockedPart, dir string) (string, error) 
 		if errors.Is(err, exec.ErrNotFound) {
 			return "", fmt.Errorf("npm is not on this machine: Node comes from the npm package %s; install npm or bring the parts by hand with `unitask image vendor --from DIR`", p.Package)
 		}
-		return "", fmt.Errorf("npm pack %s@%s: %w: %s", p.Package, p.Version, err, lastLine(errs.String()))
+		return "", fmt.Errorf("npm pack %s@%s: %w: %s", p.Package, p.Version, err, npmReason(errs.String()))
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*.tgz"))
 	if err != nil || len(files) != 1 {
@@ -50,6 +51,24 @@ func npmDownload(ctx context.Context, p LockedPart, dir string) (string, error) 
 		return "", fmt.Errorf("%s %s has integrity %s, vendor.lock says %s", p.Package, p.Version, got, p.Digest)
 	}
 	return files[0], nil
+}
+
+// npmReason returns what npm says of a failure, in one line of at most some 400 bytes.
+func npmReason(stderr string) string {
+	var said []string
+	for line := range strings.Lines(stderr) {
+		text, is := strings.CutPrefix(strings.TrimSpace(line), "npm error ")
+		if !is {
+			text, is = strings.CutPrefix(strings.TrimSpace(line), "npm ERR! ") // npm 9 and older
+		}
+		if is && !strings.HasPrefix(text, "A complete log") {
+			said = append(said, text)
+		}
+	}
+	if len(said) == 0 {
+		return lastLine(stderr)
+	}
+	return bounded.Text(strings.Join(said, "; "), 400)
 }
 
 // integrity is npm's form of a digest: sha512- and the sum in base64.

@@ -22,3 +22,25 @@ func TestNpmDownload(t *testing.T) {
 		t.Errorf("a digest that lies: %v", err)
 	}
 }
+
+// What npm says of a failure is in the error: the reason, and not where its log is.
+func TestNpmReason(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts npm; not in -short")
+	}
+	t.Setenv("npm_config_registry", "http://127.0.0.1:1/")
+	t.Setenv("npm_config_fetch_retries", "0")
+	_, err := npmDownload(t.Context(), LockedPart{Package: "isarray", Version: "2.0.5"}, t.TempDir())
+	if err == nil || !strings.Contains(err.Error(), "ECONNREFUSED") || strings.Contains(err.Error(), "complete log") {
+		t.Errorf("%v", err)
+	}
+	for said, want := range map[string]string{
+		"npm ERR! code E404\nnpm ERR! 404 Not Found\nnpm ERR! A complete log of this run is in /x\n": "code E404; 404 Not Found",
+		"npm error \x1b[2Jx\n": "?[2Jx",
+		"sh: npm broke\n":      "sh: npm broke",
+	} {
+		if got := npmReason(said); got != want {
+			t.Errorf("%q: got %q, want %q", said, got, want)
+		}
+	}
+}
