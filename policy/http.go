@@ -144,6 +144,13 @@ func (r HTTPRule) covers(o HTTPRule) bool {
 	})
 }
 
+// Concerns reports whether the rule is about a host that a rule of the network opens, on whatever port.
+func (r HTTPRule) Concerns(host NetRule) bool {
+	host.Port = 0
+	_, overlap := r.Host.intersect(host)
+	return overlap
+}
+
 // allows reports whether the rule allows some requests and so forbids others.
 func (r HTTPRule) allows() bool { return !r.Deny && !r.Audit }
 

@@ -225,6 +225,7 @@ func (r *reviving) prepare(m *Manager, s *Session) (p engine.Prepared, err error
 	code.On(run.IO{})
 	code.Supervisor, code.Fresh, code.Installed = sessionRun{s}, r.kept.Kernel != oneProcess, true
 	p.Live = &egress.LiveRules{Ceiling: s.caller.Ceiling}
+	p.Live.Begin(r.kept.Granted)
 	for _, c := range r.kept.Changes {
 		if err := p.Live.Apply(c); err != nil {
 			return p, fmt.Errorf("a change of the session's policy: %w", err)

@@ -19,17 +19,27 @@ const MaxPolicyChanges = 64
 type LiveRules struct {
 	Ceiling *policy.Ceiling
 	Fixed   bool // it installs packages, under a policy of ours
+	// Requests are the rules by method and path that the run began with. Its broker enforces them, if it has one, and
+	// takes no others.
+	Requests []policy.HTTPRule
+	Brokered bool
 
 	sync.Mutex       // of whoever calls take or rules
 	Allow, Ask, Deny []policy.NetRule
 	Taken            []run.PolicyChange // that came to these
 }
 
+// Begin takes what the run was granted at its beginning.
+func (l *LiveRules) Begin(granted policy.Effective) {
+	l.Requests, l.Brokered = granted.AllowHTTP, policy.Reaches(granted)
+}
+
 // Copy returns a fork's.
 func (l *LiveRules) Copy() *LiveRules {
 	l.Lock()
 	defer l.Unlock()
-	return &LiveRules{Ceiling: l.Ceiling, Fixed: l.Fixed, Allow: slices.Clone(l.Allow), Ask: slices.Clone(l.Ask), Deny: slices.Clone(l.Deny), Taken: slices.Clone(l.Taken)}
+	return &LiveRules{Ceiling: l.Ceiling, Fixed: l.Fixed, Requests: l.Requests, Brokered: l.Brokered,
+		Allow: slices.Clone(l.Allow), Ask: slices.Clone(l.Ask), Deny: slices.Clone(l.Deny), Taken: slices.Clone(l.Taken)}
 }
 
 // Rules returns those of a network with what was granted at the beginning; l is locked.
@@ -81,6 +91,9 @@ func (l *LiveRules) Apply(c run.PolicyChange) error {
 			}
 		}
 	}
+	if err := l.enforced(slices.Concat(granted.AllowNet, granted.Ask), granted.AllowHTTP); err != nil {
+		return err
+	}
 	deny := slices.DeleteFunc(slices.Clone(l.Deny), func(r policy.NetRule) bool { return slices.Contains(wanted.AllowNet, r) })
 	without := func(list, more []policy.NetRule) (out []policy.NetRule) {
 		for _, r := range slices.Concat(list, more) {
@@ -106,11 +119,28 @@ func (l *LiveRules) Apply(c run.PolicyChange) error {
 	return nil
 }
 
+// enforced returns an error for a host whose requests a rule restricts, if no broker enforces that rule.
+func (l *LiveRules) enforced(hosts []policy.NetRule, ceiling []policy.HTTPRule) error {
+	for _, rule := range slices.Concat(l.Requests, ceiling) {
+		held := l.Brokered && slices.ContainsFunc(l.Requests, func(have policy.HTTPRule) bool {
+			have.Set = rule.Set // which number a ceiling's rules have depends on the request
+			return have == rule
+		})
+		for _, host := range hosts {
+			if !held && rule.Concerns(host) {
+				return fmt.Errorf("%s: the rule %q about its requests needs a run that began with a network: start one with --allow-net",
+					host, rule.Name())
+			}
+		}
+	}
+	return nil
+}
+
 // Renew puts another ceiling in the place of the one that changes were held against, if all of them are within it.
 func (l *LiveRules) Renew(ceiling *policy.Ceiling) error {
 	l.Lock()
 	defer l.Unlock()
-	again := &LiveRules{Ceiling: ceiling}
+	again := &LiveRules{Ceiling: ceiling, Requests: l.Requests, Brokered: l.Brokered}
 	for _, c := range l.Taken {
 		if err := again.Apply(c); err != nil {
 			return err

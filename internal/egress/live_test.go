@@ -71,3 +71,67 @@ func TestAttackPolicyChange(t *testing.T) {
 	attack.Check(t, "changes without end", fmt.Sprintf("its policy was changed %d times, which is the most", MaxPolicyChanges), err.Error())
 	attack.Check(t, "the policy of an installation", "it installs packages: its policy does not change", (&LiveRules{Fixed: true}).Apply(run.PolicyChange{AllowNet: []string{"a.example"}}).Error())
 }
+
+// A host that is added later has the ceiling's rules by method and path, or is refused: a run that began without a
+// network has no broker that could enforce them.
+func TestAttackPolicySetRules(t *testing.T) {
+	ceiling, err := policy.ParseCeiling("test", []byte(`allowNet = ["*.corp.example", "10.0.0.1"]
+ask = ["*.asked.corp.test"]
+[[net.rule]]
+host = "api.corp.example"
+method = "GET"
+[[net.rule]]
+host = "*.logged.corp.example"
+mode = "audit"
+[[net.rule]]
+host = "*.asked.corp.test"
+action = "deny"
+path = "/admin/**"`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, begin := range []struct {
+		name string
+		req  policy.Request
+		held bool
+		own  string // the host of its own rule
+	}{
+		{"without a network", policy.Request{}, false, ""},
+		{"without a network, with rules of its own", policy.Request{AllowHTTP: []string{"GET api.corp.example"}}, false, "api.corp.example"},
+		{"with a network", policy.Request{AllowNet: []string{"other.corp.example"}}, true, ""},
+		{"with a network and rules of its own", policy.Request{AllowNet: []string{"other.corp.example"}, AllowHTTP: []string{"GET other.corp.example/x"}}, true, "other.corp.example"},
+		{"without a network, with rules of its own alone", policy.Request{AllowHTTP: []string{"GET free.corp.example"}}, false, "free.corp.example"},
+		{"with a question", policy.Request{Ask: []string{"x.asked.corp.test"}}, true, ""},
+	} {
+		granted, _, err := policy.Resolve(begin.req, ceiling)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, host := range []struct {
+			name string
+			rule bool
+		}{
+			{"api.corp.example", true}, {"api.corp.example:8443", true}, {"API.corp.example.", true}, {"*.corp.example", true}, {"x.logged.corp.example", true}, {"x.asked.corp.test", true},
+			{"free.corp.example", false}, {"10.0.0.1", false},
+		} {
+			l := &LiveRules{Ceiling: ceiling}
+			l.Begin(granted)
+			change := run.PolicyChange{AllowNet: []string{host.name}}
+			_, denials, err := policy.Resolve(policy.Request{AllowNet: change.AllowNet}, ceiling)
+			if err != nil {
+				t.Fatal(host.name, err)
+			}
+			want, got := "refused", "taken"
+			if (begin.held || !host.rule && host.name != begin.own) && len(denials) == 0 {
+				want = "taken"
+			}
+			if err := l.Apply(change); err != nil {
+				got = "refused"
+			}
+			attack.Check(t, "policy set "+host.name+", of a run that began "+begin.name, want, got)
+			if err := l.Copy().Renew(ceiling); err != nil {
+				t.Errorf("the same ceiling again: %v", err)
+			}
+		}
+	}
+}

@@ -383,6 +383,7 @@ func (e *Engine) Prepare(caller run.Caller, req catalog.Request, streams run.IO,
 		return p, err
 	}
 	p.Granted, p.Wanted = granted, req.Request
+	p.Live.Begin(granted.Effective)
 	p.Wanted.Code, p.Wanted.Files, p.Wanted.Dirs = "", asked.Files, asked.Dirs
 	if !code.Command { // whose folder is the image's
 		p.Wanted.Path, p.Wanted.Dir = code.Path, code.Dir
