@@ -53,6 +53,11 @@ func (l *LiveRules) Rules(upstream netstack.Upstream, granted policy.Effective) 
 	return cfg.Rules
 }
 
+// Opened reports whether a change has ever opened a host, even if a later one denied it; l is locked.
+func (l *LiveRules) Opened() bool {
+	return slices.ContainsFunc(l.Taken, func(c run.PolicyChange) bool { return len(c.AllowNet) > 0 })
+}
+
 // Apply takes a change, as a whole or not at all; l is locked.
 func (l *LiveRules) Apply(c run.PolicyChange) error {
 	bad := func(field, value, reason string) error {

@@ -276,7 +276,7 @@ func (r *recordedRun) attempt(ctx context.Context) error {
 
 // retry runs the code again, on linux.
 func (r *recordedRun) retry(ctx context.Context) error {
-	r.before.Retried = r.res.Retried
+	r.before.Retried, r.before.PolicyChanges = r.res.Retried, r.res.PolicyChanges // which hold for the next machine, too
 	*r.res = r.before
 	r.streams.Events(run.Event{Kind: run.EventRetry, Message: r.res.Retried + "; running it again on linux"})
 	r.res.Policy.Effective.Kernel = string(image.Linux)

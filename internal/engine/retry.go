@@ -7,20 +7,23 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/egress"
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 )
 
 // A run whose kernel was left open may be made again on linux when the code asks for
-// something that nanos lacks, as long as nothing has left the first machine: there is
+// something that nanos lacks, as long as nothing has left the first machine: there was
 // no network and no standard input, and the code has printed nothing.
 
 // attempt watches the first run. A nil one watches none.
 type attempt struct {
-	mu   sync.Mutex
-	left bool // something was printed
-	over bool // nothing more is passed on: the run will be made again
+	live *egress.LiveRules
+
+	mu   sync.Mutex // is taken after live's
+	left bool       // something was printed
+	over bool       // nothing more is passed on: the run will be made again
 }
 
 // mayRetry returns an attempt where the run may be made again.
@@ -29,7 +32,7 @@ func (x *Execution) mayRetry() *attempt {
 		x.streams.Stdin != nil || policy.Reaches(x.Granted) {
 		return nil
 	}
-	return &attempt{}
+	return &attempt{live: x.Live}
 }
 
 // writer notes what is printed.
@@ -55,11 +58,17 @@ func (n noting) Write(p []byte) (int, error) {
 	return n.w.Write(p)
 }
 
-// giveUp reports whether the run is to be made again, if it still may.
-func (a *attempt) giveUp() bool {
+// giveUp reports whether the run is to be made again, if it still may. If so, it cuts the machine's network, which a
+// change of the policy could open until then.
+func (a *attempt) giveUp(cut func()) bool {
+	a.live.Lock()
+	defer a.live.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.over = a.over || !a.left
+	a.over = a.over || !a.left && !a.live.Opened()
+	if a.over {
+		cut()
+	}
 	return a.over
 }
 
@@ -68,7 +77,7 @@ func (a *attempt) giveUp() bool {
 func (a *attempt) watch(m *machine.Machine, cancel context.CancelCauseFunc, done <-chan struct{}) {
 	select {
 	case <-m.Lacking():
-		if a.giveUp() {
+		if a.giveUp(m.Cut) {
 			cancel(failure.ErrRetry)
 		}
 	case <-done:
@@ -86,7 +95,7 @@ func (a *attempt) ended(m *machine.Machine, code int) bool {
 	}
 	select {
 	case <-m.Lacking():
-		return a.giveUp()
+		return a.giveUp(m.Cut)
 	case <-time.After(consoleDelay):
 		return false
 	}

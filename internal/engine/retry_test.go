@@ -1,0 +1,67 @@
+package engine
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"testing"
+
+	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/egress"
+	"github.com/unitask/unitask/run"
+)
+
+// A run is repeated only if nothing can have left its machine: no output, and no network at any time.
+func TestAttackRetry(t *testing.T) {
+	allow := run.PolicyChange{AllowNet: []string{"a.example"}}
+	deny := run.PolicyChange{DenyNet: []string{"a.example"}}
+	for _, row := range []struct {
+		name    string
+		changes []run.PolicyChange
+		output  string
+		want    bool
+	}{
+		{"nothing has left", nil, "", true},
+		{"it has printed", nil, "x", false},
+		{"a change opened a host", []run.PolicyChange{allow}, "", false},
+		{"a change opened a host, and another denied it", []run.PolicyChange{allow, deny}, "", false},
+		{"a change denied a host", []run.PolicyChange{deny}, "", true},
+		{"a change opened a host, and it has printed", []run.PolicyChange{allow}, "x", false},
+	} {
+		live := &egress.LiveRules{}
+		for _, c := range row.changes {
+			if err := live.Apply(c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a, cut := &attempt{live: live}, false
+		if row.output != "" {
+			fmt.Fprint(a.writer(io.Discard), row.output)
+		}
+		again := a.giveUp(func() { cut = true })
+		attack.Check(t, "a run repeated on linux: "+row.name, fmt.Sprint(row.want, row.want), fmt.Sprint(again, cut))
+	}
+}
+
+// A change that comes while a run is about to be repeated either prevents that, or opens a network that is cut.
+func TestAttackRetryAfterChange(t *testing.T) {
+	for range 200 {
+		live := &egress.LiveRules{}
+		a := &attempt{live: live}
+		var group sync.WaitGroup
+		isCut, opened, again := false, false, false
+		group.Go(func() {
+			live.Lock()
+			defer live.Unlock()
+			if err := live.Apply(run.PolicyChange{AllowNet: []string{"a.example"}}); err != nil {
+				t.Error(err)
+			}
+			opened = !isCut // as Asker.change sets the rules of a machine
+		})
+		group.Go(func() { again = a.giveUp(func() { isCut = true }) })
+		group.Wait()
+		if again && opened {
+			t.Fatal("the run is repeated, and its first machine had a network")
+		}
+	}
+}
