@@ -1,12 +1,22 @@
 package approval
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/egress"
+	"github.com/unitask/unitask/internal/localsocket"
+	"github.com/unitask/unitask/internal/testdir"
+	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/run"
 )
 
@@ -28,4 +38,40 @@ func TestAttackPolicyOfAnother(t *testing.T) {
 	}
 	group.Wait()
 	attack.Check(t, "a change before there is a machine", "its machine has not started yet", a.hear(asked{Policy: &run.PolicyChange{DenyNet: []string{"a.example"}}}).Error)
+}
+
+// A change or an answer that a run was sent and did not confirm may hold. Nobody is told that there is no such run.
+func TestAttackPolicyUnconfirmed(t *testing.T) {
+	const id = "20261123T000000-aaaaaaaa"
+	for _, row := range []struct {
+		name string
+		hear func(*net.UnixConn)
+	}{
+		{"closes at once", func(*net.UnixConn) {}},
+		{"reads it, and closes", func(c *net.UnixConn) { _ = json.NewDecoder(c).Decode(&asked{}) }},
+		{"answers no JSON", func(c *net.UnixConn) { _ = json.NewDecoder(c).Decode(&asked{}); fmt.Fprint(c, "<html>") }},
+		{"answers a half", func(c *net.UnixConn) { _ = json.NewDecoder(c).Decode(&asked{}); fmt.Fprint(c, `{"error": "x`) }},
+	} {
+		c := &Client{Records: record.Open(testdir.Private(t))}
+		dir := filepath.Join(c.Records.Dir(), id)
+		rec, err := json.Marshal(record.Record{SchemaVersion: 1, ID: id, Owner: run.Caller{}.WithDefaults().Name, Status: record.Running, Created: time.Now()})
+		if err = errors.Join(err, os.MkdirAll(dir, 0o700)); err == nil {
+			err = os.WriteFile(filepath.Join(dir, "run.json"), rec, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := localsocket.Listen(dir, controlSocket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var group sync.WaitGroup
+		group.Go(func() { localsocket.Serve(l, 1, &group, row.hear) })
+		changed := c.SetPolicy(t.Context(), "", id, run.PolicyChange{DenyNet: []string{"a.example"}})
+		answered := c.Approve(t.Context(), id, "a.example:443", "", run.Deny)
+		l.Close()
+		group.Wait()
+		attack.Check(t, "a change of policy that the run "+row.name, "true", fmt.Sprint(strings.Contains(fmt.Sprint(changed), "did not confirm it")))
+		attack.Check(t, "an answer that the run "+row.name, "true", fmt.Sprint(strings.Contains(fmt.Sprint(answered), "did not confirm it")))
+	}
 }

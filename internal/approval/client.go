@@ -3,6 +3,7 @@ package approval
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -55,6 +56,9 @@ func (c *Client) Approve(ctx context.Context, id, host, request string, v run.Ve
 		return err
 	}
 	told, err := c.talk(ctx, filepath.Join(c.Records.Dir(), id), asked{Host: host, Request: request, Verdict: v})
+	if errors.Is(err, errUnconfirmed) {
+		return fmt.Errorf("run %s was sent the answer, and did not confirm it: %w; unitask inspect says whether it was taken", id, err)
+	}
 	if err != nil {
 		return fmt.Errorf("run %s asks nothing: it has ended, or has nothing to ask about: %w", id, err)
 	}
@@ -64,7 +68,10 @@ func (c *Client) Approve(ctx context.Context, id, host, request string, v run.Ve
 	return nil
 }
 
-// talk says one thing to a run's socket.
+// errUnconfirmed is the error of what a run was told, or may have been, and did not answer.
+var errUnconfirmed = errors.New("no answer came")
+
+// talk says one thing to a run's socket. The error is errUnconfirmed from when the run may have heard it.
 func (c *Client) talk(ctx context.Context, dir string, say asked) (answer told, err error) {
 	timed, cancel := context.WithTimeout(ctx, talkTime)
 	defer cancel()
@@ -77,11 +84,14 @@ func (c *Client) talk(ctx context.Context, dir string, say asked) (answer told, 
 	if err := localsocket.SameUser(conn); err != nil {
 		return answer, err
 	}
-	if err := json.NewEncoder(conn).Encode(say); err != nil {
-		return answer, err
+	err = json.NewEncoder(conn).Encode(say)
+	if err == nil {
+		err = json.NewDecoder(io.LimitReader(conn, talkBytes)).Decode(&answer)
 	}
-	err = json.NewDecoder(io.LimitReader(conn, talkBytes)).Decode(&answer)
-	return answer, err
+	if err != nil {
+		return answer, fmt.Errorf("%w: %w", errUnconfirmed, err)
+	}
+	return answer, nil
 }
 
 // SetPolicy changes the policy of a run or session of an owner ("" is the user of this process) that is
@@ -99,6 +109,9 @@ func (c *Client) SetPolicy(ctx context.Context, owner, id string, change run.Pol
 		return none
 	}
 	told, err := c.talk(ctx, filepath.Join(c.Records.Dir(), found), asked{Policy: &change})
+	if errors.Is(err, errUnconfirmed) {
+		return fmt.Errorf("run %s was sent the change, and did not confirm it: %w; it may hold: unitask inspect lists the changes", found, err)
+	}
 	if err != nil {
 		return none
 	}
