@@ -20,6 +20,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/unitask/unitask/internal/atomicfile"
+	"github.com/unitask/unitask/internal/bounded"
 )
 
 // A bundle holds all parts of the linux guest of one architecture, its own programs among
@@ -286,10 +287,11 @@ func (s *Store) wantsBundle() bool {
 func (s *Store) fetchBundle(ctx context.Context, arch Arch, address string) ([]string, error) {
 	u, err := url.Parse(address)
 	if err != nil || (u.Scheme != "https" && u.Scheme != "http") {
-		return nil, fmt.Errorf("bundle %q: give an http or https address", address)
+		return nil, fmt.Errorf("bundle %q: give an http or https address", bounded.Said(address, maxFetchError))
 	}
 	want := u.Fragment
 	u.Fragment = ""
+	shown := bounded.Said(u.String(), maxFetchError)
 	if want == "" {
 		locked, err := lockedBundle(arch)
 		if err != nil {
@@ -298,7 +300,7 @@ func (s *Store) fetchBundle(ctx context.Context, arch Arch, address string) ([]s
 		want = locked.Digest
 	}
 	if !strings.HasPrefix(want, "sha256-") {
-		return nil, fmt.Errorf("bundle %s: %w: append #sha256-HEX, as the release's notes have it", u, errNoDigest)
+		return nil, fmt.Errorf("bundle %s: %w: append #sha256-HEX, as the release's notes have it", shown, errNoDigest)
 	}
 	if err := s.mayFetch("the bundle of parts for "+string(arch), "`unitask image vendor --offline=false --arch "+string(arch)+"`"); err != nil {
 		return nil, err
@@ -311,14 +313,14 @@ func (s *Store) fetchBundle(ctx context.Context, arch Arch, address string) ([]s
 		return nil, err
 	}
 	defer removeTree(tmp)
-	s.logf("fetching the bundle of parts, once: %s", u)
+	s.logf("fetching the bundle of parts, once: %s", shown)
 	file := filepath.Join(tmp, "parts"+bundleSuffix)
 	sums, err := download(ctx, u.String(), file, maxBundle)
 	if err != nil {
 		return nil, err
 	}
 	if got := "sha256-" + sums.sha256; got != want {
-		return nil, fmt.Errorf("bundle %s has digest %s and not %s", u, got, want)
+		return nil, fmt.Errorf("bundle %s has digest %s and not %s", shown, got, want)
 	}
 	return s.takeBundle(arch, file)
 }

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/home"
 )
 
@@ -128,7 +129,7 @@ func (d *debian) runs(ctx context.Context, dir, tool string, args ...string) (ou
 		if errors.Is(err, exec.ErrNotFound) {
 			return nil, "", fmt.Errorf("%s is not on this machine: the parts come from Debian's packages; bring them by hand with `unitask image vendor --from DIR`", tool)
 		}
-		return nil, "", fmt.Errorf("%s %s: %w: %s", tool, strings.Join(args, " "), err, lastLine(errs.String()))
+		return nil, "", fmt.Errorf("%s %s: %w: %s", tool, bounded.Said(strings.Join(args, " "), maxAptError), err, lastLine(errs.String()))
 	}
 	return out.Bytes(), errs.String(), nil
 }
@@ -491,8 +492,5 @@ func lastLine(s string) string {
 	if i := strings.LastIndexByte(s, '\n'); i >= 0 {
 		s = s[i+1:]
 	}
-	if len(s) > 300 {
-		s = s[:300]
-	}
-	return s
+	return bounded.Said(s, 300)
 }

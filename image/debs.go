@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/home"
 )
 
@@ -152,7 +153,7 @@ func notFetched(errs string) (said string) {
 	for _, m := range debMissing.FindAllStringSubmatch(errs, 3) {
 		said += "; " + m[1]
 	}
-	return said[:min(len(said), maxAptError)]
+	return bounded.Said(said, maxAptError)
 }
 
 // apt runs a tool of apt's, and returns what it printed; its error has what apt says is wrong.
@@ -182,11 +183,7 @@ func (a *debApt) apt(ctx context.Context, dir, tool string, args ...string) (out
 		if len(said) == 0 {
 			said = []string{tool + ": " + err.Error()}
 		}
-		text := strings.Join(said, "; ") + a.said
-		if len(text) > maxAptError {
-			text = text[:maxAptError] + "…"
-		}
-		err = errors.New(strings.ToValidUTF8(text, "\ufffd"))
+		err = errors.New(bounded.Said(strings.Join(said, "; ")+a.said, maxAptError))
 	}
 	return stdout.String(), stderr.String(), err
 }

@@ -44,7 +44,7 @@ func goDownload(ctx context.Context, p LockedPart, dir string) (string, error) {
 	}
 	var said struct{ Zip, Error string }
 	if e := json.Unmarshal(out.Bytes(), &said); err != nil || e != nil || said.Error != "" {
-		return "", fmt.Errorf("go mod download %s@%s: %w: %.500s", p.Package, p.Version, errors.Join(err, e), lastLine(said.Error+"\n"+errs.String()))
+		return "", fmt.Errorf("go mod download %s@%s: %w: %s", p.Package, p.Version, errors.Join(err, e), lastLine(said.Error+"\n"+errs.String()))
 	}
 	return said.Zip, checkGoZip(p, said.Zip)
 }

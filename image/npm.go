@@ -68,7 +68,7 @@ func npmReason(stderr string) string {
 	if len(said) == 0 {
 		return lastLine(stderr)
 	}
-	return bounded.Text(strings.Join(said, "; "), 400)
+	return bounded.Said(strings.Join(said, "; "), 400)
 }
 
 // integrity is npm's form of a digest: sha512- and the sum in base64.

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/fetch"
 )
 
@@ -108,6 +109,9 @@ func nanosFiles(name string) (string, bool) {
 	return "", false
 }
 
+// maxFetchError bounds the bytes of an error that quotes an address.
+const maxFetchError = 400
+
 type checksums struct{ md5, sha256 string }
 
 // get opens an address; the caller closes the body.
@@ -124,12 +128,12 @@ func get(ctx context.Context, url string) (io.ReadCloser, context.CancelFunc, er
 	res, err := client.Do(req)
 	if err != nil {
 		cancel()
-		return nil, nil, err
+		return nil, nil, bounded.SaidError(err, maxFetchError)
 	}
 	if res.StatusCode != http.StatusOK {
 		res.Body.Close()
 		cancel()
-		return nil, nil, fmt.Errorf("get %s: %s", url, res.Status)
+		return nil, nil, fmt.Errorf("get %s: %s", bounded.Said(url, maxFetchError), bounded.Text(res.Status, 100))
 	}
 	return res.Body, cancel, nil
 }

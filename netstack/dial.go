@@ -225,7 +225,7 @@ func (u Upstream) connect(ctx context.Context, to netip.AddrPort, check func(net
 // dialProxy asks an HTTP proxy for a tunnel.
 func (u Upstream) dialProxy(ctx context.Context, proxy *url.URL, to string) (net.Conn, error) {
 	if proxy.Scheme != "http" {
-		return nil, fmt.Errorf("proxy %s: only http:// proxies are supported", proxy.Redacted())
+		return nil, fmt.Errorf("proxy %s://%s: only http:// proxies are supported", proxy.Scheme, proxy.Host)
 	}
 	port := proxy.Port()
 	if port == "" {

@@ -283,3 +283,29 @@ func TestAttackRegistryAnswers(t *testing.T) {
 		attack.Check(t, "a registry leads to another port of its host, which answers "+name, "an error without it", got)
 	}
 }
+
+// A registry's redirects and realms may have a login or a signature in them, which no error quotes.
+func TestAttackPullSays(t *testing.T) {
+	t.Setenv("DOCKER_CONFIG", t.TempDir())
+	const to = "http://someuser:verysecret@127.0.0.1:1/blob?X-Amz-Signature=verysecret"
+	for name, serve := range map[string]http.HandlerFunc{
+		"a redirect": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, to, http.StatusFound) },
+		"a realm": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="`+to+`",service="x"`)
+			w.WriteHeader(http.StatusUnauthorized)
+		},
+		"a redirect to what is no address": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Location", "http://someuser:verysecret@127.0.0.1:x/")
+			w.WriteHeader(http.StatusFound)
+		},
+	} {
+		s := httptest.NewServer(serve)
+		_, err := Pull(t.Context(), strings.TrimPrefix(s.URL, "http://")+"/tool:1", "amd64", nil)
+		s.Close()
+		got := "an error without the login"
+		if err == nil || strings.Contains(err.Error(), "verysecret") || strings.Contains(err.Error(), "someuser") {
+			got = fmt.Sprint(err)
+		}
+		attack.Check(t, "a registry leads to an address with a login: "+name, "an error without the login", got)
+	}
+}

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
+	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/fetch"
 )
 
@@ -140,15 +141,18 @@ func checkManifest(m *v1.Manifest) error {
 	return nil
 }
 
+// maxPullError bounds the bytes of an error that quotes addresses which a registry chose.
+const maxPullError = 500
+
 // explain says what a registry's error means. What other hosts have answered is not in it: a registry may lead to any.
 func explain(ref name.Reference, err error) error {
 	registry := ref.Context().RegistryStr()
 	var refused *transport.Error
 	if !errors.As(err, &refused) {
 		if first, _, more := strings.Cut(err.Error(), "\n"); more { // an answer is behind it
-			return fmt.Errorf("the registry %s: %s", registry, strings.TrimSuffix(first, ":"))
+			return fmt.Errorf("the registry %s: %s", registry, bounded.Said(strings.TrimSuffix(first, ":"), maxPullError))
 		}
-		return fmt.Errorf("the registry %s: %w", registry, err)
+		return fmt.Errorf("the registry %s: %w", registry, bounded.SaidError(err, maxPullError))
 	}
 	answered := fmt.Sprintf("it answered %d", refused.StatusCode)
 	if refused.Request != nil && refused.Request.URL.Host != registry {

@@ -75,7 +75,10 @@ func (g *guard) over(base *http.Transport) *http.Transport {
 			return nil, err
 		}
 		by, err := proxy(r)
-		if err == nil && by != nil {
+		if err != nil { // which quotes the proxy's login
+			return nil, errors.New("the proxy that the environment names is no address: use http://HOST:PORT")
+		}
+		if by != nil {
 			err = g.askedByProxy(r.Context(), r.URL)
 		}
 		return by, err

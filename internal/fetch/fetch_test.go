@@ -175,3 +175,18 @@ func TestAttackFetchProxyNames(t *testing.T) {
 		attack.Check(t, "a fetch of the host's by a proxy that looks names up, led to "+row.to, row.want, got)
 	}
 }
+
+// A proxy of the environment that is no address is not quoted: it may have a password.
+func TestAttackProxySays(t *testing.T) {
+	for _, proxy := range []string{"http://someuser:verysecret@proxy.example:x", "someuser:very secret@proxy.example:3128", "http://someuser:verysecret%zz@proxy.example"} {
+		t.Setenv("HTTP_PROXY", proxy)
+		env := httpproxy.FromEnvironment().ProxyFunc()
+		tr := Transport(&http.Transport{Proxy: func(r *http.Request) (*url.URL, error) { return env(r.URL) }}, "registry.example")
+		_, err := (&http.Client{Transport: tr}).Get("http://registry.example/")
+		got := "an error without the login"
+		if err == nil || strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "someuser") {
+			got = fmt.Sprint(err)
+		}
+		attack.Check(t, fmt.Sprintf("a proxy of the environment, %q", proxy), "an error without the login", got)
+	}
+}

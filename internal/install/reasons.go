@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/run"
 )
 
@@ -63,7 +64,7 @@ func toolWords(stderr string) string {
 		add(wantsCompiler)
 	}
 	if m := connection.FindStringSubmatch(stderr); m != nil {
-		add("no connection: " + m[1][:min(len(m[1]), maxToolCause)])
+		add("no connection: " + bounded.Said(m[1], maxToolCause))
 	}
 	for line := range strings.Lines(stderr) {
 		line = strings.TrimLeft(line, " \t│")
@@ -73,9 +74,9 @@ func toolWords(stderr string) string {
 			}
 		}
 	}
-	reason := strings.ToValidUTF8(strings.Join(said, "; "), "")
-	if len(reason) > MaxToolError {
-		reason = strings.ToValidUTF8(reason[:MaxToolError], "") + "…"
+	reason := bounded.Said(strings.Join(said, "; "), MaxToolError)
+	if len(reason) == MaxToolError {
+		reason += "…"
 	}
 	return reason
 }

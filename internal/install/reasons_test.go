@@ -3,6 +3,8 @@ package install
 import (
 	"strings"
 	"testing"
+
+	"github.com/unitask/unitask/internal/attack"
 )
 
 // What a tool says of why it failed: the first cause comes before what came of it.
@@ -22,5 +24,23 @@ func TestToolWords(t *testing.T) {
 		if !strings.HasPrefix(got, c.begins) || c.begins == "" && got != "" || len(got) > 710 {
 			t.Errorf("%s: %q", name, got)
 		}
+	}
+}
+
+// Addresses that pip and npm quote have no login, nor what a server signed.
+func TestAttackToolWords(t *testing.T) {
+	for name, said := range map[string]string{
+		"pip's index": "ERROR: Could not open requirements file: https://someuser:verysecret@pypi.example/simple/x\n",
+		"pip's proxy": "WARNING: Retrying (Retry(total=0)) after connection broken by 'ProxyError('Cannot connect to proxy " +
+			"http://someuser:verysecret@proxy.example:3128', OSError())': /simple/x/\nERROR: No matching distribution\n",
+		"a signed wheel": "ERROR: HTTP error 403 while getting https://files.example/x.whl?X-Amz-Signature=verysecret&u=someuser\n",
+		"npm's registry": "npm error request to https://someuser:verysecret@npm.example/x failed\n",
+		"cut in a login": "npm error " + strings.Repeat("x", MaxToolError-20) + " https://someuser:verysecret@npm.example/x failed\n",
+	} {
+		got := toolWords(said)
+		if got != "" && !strings.Contains(got, "verysecret") && !strings.Contains(got, "someuser") {
+			got = "an error without the login"
+		}
+		attack.Check(t, "what a tool of a build says: "+name, "an error without the login", got)
 	}
 }

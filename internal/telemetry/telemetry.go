@@ -26,6 +26,8 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/unitask/unitask/internal/bounded"
 )
 
 // Patience is how long the end of a process waits at most for a collector to take what is left.
@@ -188,9 +190,9 @@ func (s *saying) failed(err error) {
 		s.leftOut++
 		return
 	}
-	text := err.Error()
-	if len(text) > maxTold {
-		text = strings.ToValidUTF8(text[:maxTold], "") + "…"
+	text := bounded.Said(err.Error(), maxTold)
+	if len(text) == maxTold {
+		text += "…"
 	}
 	if s.leftOut > 0 {
 		text += fmt.Sprintf(" (and %d times before)", s.leftOut)

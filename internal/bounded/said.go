@@ -1,0 +1,52 @@
+package bounded
+
+import (
+	"regexp"
+	"strings"
+)
+
+// address is the beginning of a URL, up to what ends it in a message.
+var address = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>` + "`" + `\x{2018}-\x{201f}]+`)
+
+// Said returns what a tool or a server said, as Text does, for people to read. It leaves out the login and the query of
+// each address: a tool quotes the proxy or the registry that it was configured with, a registry one that it signed.
+func Said(text string, limit int) string {
+	return Text(address.ReplaceAllStringFunc(text, hideLogin), limit)
+}
+
+// hideLogin removes the login and the query of an address.
+func hideLogin(url string) string {
+	scheme, rest, _ := strings.Cut(url, "://")
+	end := strings.IndexAny(rest, "/?#")
+	if end < 0 {
+		end = len(rest)
+	}
+	host := rest[:end]
+	_, port, colon := strings.Cut(host[strings.LastIndexByte(host, ']')+1:], ":")
+	at := strings.LastIndexByte(host, '@')
+	if at < 0 && colon && strings.Trim(port, "0123456789") != "" { // a password with a slash in it, which no address has
+		at = strings.LastIndexByte(rest, '@')
+	}
+	rest = rest[at+1:]
+	if query := strings.IndexAny(rest, "?#"); query >= 0 {
+		tail := strings.TrimRight(rest[query:], ".,;:)]}")
+		rest = rest[:query] + rest[query+len(tail):]
+	}
+	return scheme + "://" + rest
+}
+
+// SaidError returns an error with the text that Said returns. It unwraps to err.
+func SaidError(err error, limit int) error {
+	if err == nil {
+		return nil
+	}
+	return &saidError{Said(err.Error(), limit), err}
+}
+
+type saidError struct {
+	text string
+	err  error
+}
+
+func (e *saidError) Error() string { return e.text }
+func (e *saidError) Unwrap() error { return e.err }
