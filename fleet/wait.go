@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/bounded"
 )
 
 // pollState is how often the entry is looked at when nothing says that it has changed.
@@ -167,7 +168,7 @@ func (s *submission) finish(ctx context.Context, e entry) (*unitask.Result, erro
 	s.begin(e)
 	switch e.State {
 	case Lost:
-		err := &unitask.LostError{Reason: fmt.Sprintf("%.500s", e.Why)}
+		err := &unitask.LostError{Reason: bounded.Text(e.Why, 500)}
 		return &unitask.Result{Outcome: unitask.OutcomeLost, ExitCode: unitask.ExitHost, Error: err.Error(), MemoryMB: s.run.Request.MemoryMB}, err
 	case Cancelled:
 		return &unitask.Result{Outcome: unitask.OutcomeCancelled, ExitCode: unitask.ExitCancelled}, fmt.Errorf("cancelled by another submitter: %w", context.Canceled)

@@ -40,13 +40,16 @@ func SaidError(err error, limit int) error {
 	if err == nil {
 		return nil
 	}
-	return &saidError{Said(err.Error(), limit), err}
+	return Reworded(err, Said(err.Error(), limit))
 }
 
-type saidError struct {
+// Reworded returns an error with another text. It unwraps to err.
+func Reworded(err error, text string) error { return &reworded{text, err} }
+
+type reworded struct {
 	text string
 	err  error
 }
 
-func (e *saidError) Error() string { return e.text }
-func (e *saidError) Unwrap() error { return e.err }
+func (e *reworded) Error() string { return e.text }
+func (e *reworded) Unwrap() error { return e.err }

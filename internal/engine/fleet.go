@@ -80,6 +80,7 @@ func (x *Execution) runElsewhere(ctx context.Context, req catalog.Request, calle
 	var res *run.Result
 	if err = x.bringImage(remote, req); err == nil {
 		res, err = x.engine.Fleet.Run(ctx, remote)
+		err = x.saidError(err)
 	}
 	err = errors.Join(err, plainOut.Close(), plainErr.Close())
 	x.Res.Outcome, x.Res.ExitCode = run.OutcomeFailed, run.ExitHost

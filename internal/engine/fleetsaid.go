@@ -2,13 +2,17 @@ package engine
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
+	"math"
 
 	"github.com/unitask/unitask/internal/audit/runlog"
 	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/nesting"
 	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/run"
 )
 
@@ -20,6 +24,7 @@ const (
 	MaxSaidDecisions = 10_000   // lines of a netlog, as of runs here
 	MaxSaidLine      = 16 << 10 // bytes of one
 	maxSaidValues    = 256      // JSON values of one
+	maxSaidKey       = 64       // bytes of a field's key
 	maxSaidUses      = 64       // pairs of a secret and a host that the audit log names
 )
 
@@ -64,4 +69,26 @@ func (r *FleetRun) counted(d netstack.Decision) netstack.Decision {
 		r.uses[use] = true
 	}
 	return d
+}
+
+// saidError bounds an error that a worker worded, and takes secrets out of it.
+func (x *Execution) saidError(err error) error {
+	say := func(text string) string { return bounded.Text(x.Redactor.String(text), history.MaxSaidError) }
+	var field *policy.FieldError
+	var guest *run.GuestError
+	var lost *run.LostError
+	var host *run.HostError
+	switch {
+	case errors.As(err, &field):
+		told := &policy.FieldError{Field: say(field.Field), Value: say(field.Value), Reason: say(field.Reason), Would: maps.Clone(field.Would)}
+		bounded.Fields(&told.Would, bounded.Limits{Text: maxSaidKey, List: len(policy.Fields), Number: math.MaxInt64})
+		return told
+	case errors.As(err, &guest):
+		return &run.GuestError{Reason: say(guest.Reason), Console: say(guest.Console)}
+	case errors.As(err, &lost):
+		return &run.LostError{Reason: say(lost.Reason)}
+	case errors.As(err, &host):
+		return &run.HostError{Op: host.Op, Err: bounded.Reworded(host.Err, say(host.Err.Error()))}
+	}
+	return err
 }

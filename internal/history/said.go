@@ -3,6 +3,7 @@ package history
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 
 	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/netstack"
@@ -13,8 +14,9 @@ import (
 
 // Bounds of what a fleet's worker says of a run.
 const (
-	MaxSaidList  = 1000    // denials, packages, and artifacts that were refused
-	MaxSaidError = 4 << 10 // bytes of an error
+	MaxSaidList  = 1000     // denials, packages, and artifacts that were refused
+	MaxSaidError = 4 << 10  // bytes of an error
+	MaxSaidValue = 64 << 10 // bytes of a step's value
 
 	maxSaidText   = 1200    // bytes of a text in a line: 300 of the guest's, each as an escape
 	maxSaidName   = 300     // bytes of a name
@@ -74,14 +76,13 @@ func BoundSaidResult(res *run.Result, redactor *record.Redactor) {
 		res.ExitCode = run.ExitHost
 	}
 	res.Session, res.Approvals, res.PolicyChanges, res.ArtifactsLeft = "", nil, nil, nil
-	res.Error = bounded.Text(res.Error, MaxSaidError)
-	res.Packages = res.Packages[:min(len(res.Packages), MaxSaidList)]
-	res.Policy.Denials = res.Policy.Denials[:min(len(res.Policy.Denials), MaxSaidList)]
-	res.ArtifactsRefused = res.ArtifactsRefused[:min(len(res.ArtifactsRefused), MaxSaidList)]
-	for i := range res.ArtifactsRefused {
-		r := &res.ArtifactsRefused[i]
-		r.Path, r.Reason = bounded.Text(r.Path, maxSaidText), bounded.Text(r.Reason, maxSaidText)
-	}
+	said, value := bounded.Text(res.Error, MaxSaidError), res.Value[:min(len(res.Value), MaxSaidValue)]
+	bounded.Fields(res, bounded.Limits{Text: maxSaidText, List: MaxSaidList, Number: maxSaidNumber})
+	res.Error, res.Value = said, strings.ToValidUTF8(value, "")
+	res.ExitCode = min(max(res.ExitCode, 0), maxExitCode)
 	d := &res.Duration
 	d.Total, d.Boot, d.Connect, d.Run = max(d.Total, 0), max(d.Boot, 0), max(d.Connect, 0), max(d.Run, 0)
 }
+
+// maxExitCode is the highest exit code of a process.
+const maxExitCode = 255
