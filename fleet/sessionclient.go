@@ -24,14 +24,16 @@ import (
 // then the worker's hold. Files and folders are refused: write them. It lives until it is closed, or its life
 // is over, whether this process is there or not.
 func (c *Client) NewSession(ctx context.Context, caller unitask.Caller, req unitask.SessionRequest) (*Session, error) {
-	view, err := c.newSession(ctx, caller, req)
-	if err != nil {
+	s := &Session{c: c}
+	var err error
+	if s.View, err = c.newSession(ctx, caller, req, &s.values); err != nil {
 		return nil, err
 	}
-	return &Session{ID: view.ID, View: view, c: c}, nil
+	s.ID = s.View.ID
+	return s, nil
 }
 
-func (c *Client) newSession(ctx context.Context, caller unitask.Caller, req unitask.SessionRequest) (view sessiond.View, err error) {
+func (c *Client) newSession(ctx context.Context, caller unitask.Caller, req unitask.SessionRequest, given *values) (view sessiond.View, err error) {
 	if have := language.SessionImages(); req.Image != "" && !slices.Contains(have, req.Image) {
 		return view, policy.Bad("image", fmt.Sprintf("%.80q", req.Image), "has no sessions on a fleet, to which a run takes an image of your own or a container's along, and a session does not: use %s", strings.Join(have, ", "))
 	}
@@ -48,12 +50,9 @@ func (c *Client) newSession(ctx context.Context, caller unitask.Caller, req unit
 		return w.Arch == string(arch) && w.MemoryMB >= req.MemoryMB && (len(w.Kernels) == 0 || slices.Contains(w.Kernels, string(unitask.Linux))) &&
 			(req.Image == "" || len(w.Images) == 0 || slices.Contains(w.Images, req.Image))
 	}
-	r, err := c.begin(ctx, ask, req.Secrets, suits)
+	r, err := c.begin(ctx, ask, req.Secrets, given, suits)
 	if err != nil {
 		return view, err
-	}
-	if len(r.Sessions) != 1 || !idForm.MatchString(r.Sessions[0].ID) {
-		return view, hostError(fmt.Errorf("the worker's answer: %w", errMalformed))
 	}
 	view = r.Sessions[0]
 	view.Denials = append(denials, view.Denials...)
@@ -61,7 +60,10 @@ func (c *Client) newSession(ctx context.Context, caller unitask.Caller, req unit
 }
 
 // begin asks the workers that suit, in the order of their room, until one takes it.
-func (c *Client) begin(ctx context.Context, ask call, secrets map[string]string, suits func(WorkerInfo) bool) (r reply, err error) {
+func (c *Client) begin(ctx context.Context, ask call, secrets map[string]string, given *values, suits func(WorkerInfo) bool) (r reply, err error) {
+	if err := given.add(secrets); err != nil {
+		return r, policy.Bad("secrets", fmt.Sprintf("of %d names", len(secrets)), "%v", err)
+	}
 	workers, err := c.Workers(ctx)
 	if err != nil {
 		return r, hostError(err)
@@ -81,7 +83,7 @@ func (c *Client) begin(ctx context.Context, ask call, secrets map[string]string,
 				return r, hostError(e)
 			}
 		}
-		r, err = c.send(ctx, subjectBegin+c.config.Tenant+"."+w.ID, w.ID, ask, nil, nil)
+		r, err = c.send(ctx, subjectBegin+c.config.Tenant+"."+w.ID, w.ID, ask, answered{given: given})
 		var gone *SessionLostError
 		if err == nil || ctx.Err() != nil || !r.Other && !errors.As(err, &gone) && !errors.Is(err, nats.ErrNoResponders) {
 			return r, err
@@ -119,11 +121,15 @@ type Session struct {
 	ID   string
 	View sessiond.View // as it began
 
-	c *Client
+	c      *Client
+	values values // that this process gave it
 }
 
 // Session returns the session of that id; a call finds whether there is one.
 func (c *Client) Session(id string) *Session { return &Session{ID: id, c: c} }
+
+// maxResumes bounds how often a call continues with a session that is found paused again: others may pause it meanwhile.
+const maxResumes = 3
 
 // ask has the session's worker do something.
 func (s *Session) ask(ctx context.Context, ask call, stdout, stderr io.Writer) (r reply, err error) {
@@ -136,6 +142,7 @@ func (s *Session) ask(ctx context.Context, ask call, stdout, stderr io.Writer) (
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
 		return r, &unitask.SessionError{ID: s.ID, Why: "or never was"}
 	}
+	resumes := 0
 	for limit := time.Now().Add(c.config.Times.Lease); err == nil; {
 		var e sessionEntry
 		if e, _, err = bucket.get(ctx, s.ID); err != nil {
@@ -146,19 +153,22 @@ func (s *Session) ask(ctx context.Context, ask call, stdout, stderr io.Writer) (
 				return r, nil
 			}
 			if ask.Op == sessiond.OpEnd {
-				return c.begin(ctx, ask, nil, func(WorkerInfo) bool { return true })
+				return c.begin(ctx, ask, nil, &s.values, func(WorkerInfo) bool { return true })
+			}
+			if resumes++; resumes > maxResumes {
+				return r, hostError(fmt.Errorf("session %s: %w", s.ID, errPaused))
 			}
 			if err := s.Resume(ctx, nil); err != nil {
 				return r, err
 			}
 			continue
 		}
-		r, err = c.send(ctx, subjectSession+c.config.Tenant+"."+s.ID, e.Worker, ask, stdout, stderr)
+		r, err = c.send(ctx, subjectSession+c.config.Tenant+"."+s.ID, e.Worker, ask, answered{&s.values, stdout, stderr})
 		var lost *SessionLostError
 		if errors.As(err, &lost) {
 			lost.ID, lost.PausedAt = s.ID, e.PausedAt
 			if ask.Op == sessiond.OpEnd {
-				return c.begin(ctx, ask, nil, func(w WorkerInfo) bool { return true })
+				return c.begin(ctx, ask, nil, &s.values, func(w WorkerInfo) bool { return true })
 			}
 		}
 		if !errors.Is(err, nats.ErrNoResponders) || time.Now().After(limit) {
@@ -190,8 +200,9 @@ func (s *Session) told(err error) error {
 type exchange struct {
 	c       *Client
 	store   tenantStore
-	session string
+	ask     call
 	worker  string
+	given   *values
 	streams map[string]io.Writer
 	have    map[string]int64 // bytes of each stream that were passed on
 	lag     map[string]bool  // some is missing: the rest comes with the answer
@@ -199,8 +210,14 @@ type exchange struct {
 	taken   bool // the worker has the call
 }
 
+// answered is where an answer goes: what is printed, without the values that were given, which may be nil.
+type answered struct {
+	given          *values
+	stdout, stderr io.Writer
+}
+
 // send sends a call and waits for its answer, for as long as the worker is there and the call may take.
-func (c *Client) send(ctx context.Context, subject, worker string, ask call, stdout, stderr io.Writer) (r reply, err error) {
+func (c *Client) send(ctx context.Context, subject, worker string, ask call, to answered) (r reply, err error) {
 	ctx, timed := context.WithTimeoutCause(ctx, c.clock(ask), hostError(fmt.Errorf("worker %s has the call, and does not answer in its time", worker)))
 	defer timed()
 	store, err := openTenant(ctx, c.js, c.config.Tenant)
@@ -221,8 +238,15 @@ func (c *Client) send(ctx context.Context, subject, worker string, ask call, std
 	if err := c.nc.PublishMsg(&nats.Msg{Subject: subject, Reply: inbox, Data: text}); err != nil {
 		return r, err
 	}
-	x := &exchange{c: c, store: store, session: ask.Session, worker: worker, streams: map[string]io.Writer{nameStdout: stdout, nameStderr: stderr},
+	x := &exchange{c: c, store: store, ask: ask, worker: worker, given: to.given, streams: map[string]io.Writer{},
 		have: map[string]int64{}, lag: map[string]bool{}, begin: time.Now()}
+	for name, w := range map[string]io.Writer{nameStdout: to.stdout, nameStderr: to.stderr} {
+		if w != nil {
+			plain := to.given.known().Writer(w)
+			defer plain.Close()
+			x.streams[name] = plain
+		}
+	}
 	tick := time.NewTicker(c.config.Times.Beat)
 	defer tick.Stop()
 	for {
@@ -237,10 +261,13 @@ func (c *Client) send(ctx context.Context, subject, worker string, ask call, std
 				return r, err
 			}
 		case <-heard.ready:
-			for m := heard.take(); m != nil; m = heard.take() {
-				if r, over, err := x.take(ctx, m); over || err != nil {
-					return r, err
-				}
+			m := heard.take()
+			if m == nil {
+				break
+			}
+			heard.again() // one at a time: a flood keeps the call from no deadline
+			if r, over, err := x.take(ctx, m); over || err != nil {
+				return r, err
 			}
 		}
 	}
@@ -267,7 +294,7 @@ func (x *exchange) there(ctx context.Context) error {
 		_, err = kv.Get(ctx, x.worker)
 	}
 	if errors.Is(err, jetstream.ErrKeyNotFound) || errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrInvalidKey) {
-		return &SessionLostError{ID: x.session, Worker: x.worker}
+		return &SessionLostError{ID: x.ask.Session, Worker: x.worker}
 	}
 	if !x.taken && time.Since(x.begin) > x.c.config.Times.Lease {
 		return hostError(fmt.Errorf("worker %s does not answer", x.worker))
@@ -313,11 +340,11 @@ func (x *exchange) answer(ctx context.Context, m *nats.Msg) (reply, error) {
 			_, _ = to.Write(all[x.have[name]:])
 		}
 	}
-	if r.Result != nil {
-		r.Result.Stdout, r.Result.Stderr = r.Stdout, r.Stderr
-	}
-	if r.Error != nil {
-		return r, r.Error
+	if err := boundReply(&r, x.ask, x.given.known()); err != nil {
+		if r.Error == nil {
+			err = fmt.Errorf("the worker's answer: %w", err)
+		}
+		return r, err
 	}
 	return r, nil
 }
@@ -333,8 +360,11 @@ func (s tenantStore) readReply(ctx context.Context, data []byte) (r reply, err e
 	return r, err
 }
 
-// Run runs a step, as unitask.Session.Run does.
+// Run runs a step, as unitask.Session.Run does. A step that brings files is refused.
 func (s *Session) Run(ctx context.Context, step unitask.Step) (*unitask.Result, error) {
+	if err := refusesStep(step); err != nil {
+		return nil, err
+	}
 	r, err := s.ask(ctx, call{Request: sessiond.Request{Op: sessiond.OpRun, Step: &sessiond.Step{Code: step.Code, Language: step.Language, TimeoutMS: policy.Millis(step.Timeout)}}}, step.Stdout, step.Stderr)
 	return r.Result, err
 }
@@ -369,10 +399,17 @@ func (s *Session) List(ctx context.Context, name string, depth int) (list []unit
 // Fork starts n sessions on the same worker that continue from where this one is.
 func (s *Session) Fork(ctx context.Context, n int) (forks []*Session, err error) {
 	r, err := s.ask(ctx, call{Request: sessiond.Request{Op: sessiond.OpFork, Count: n}}, nil, nil)
-	for _, v := range r.Sessions {
-		forks = append(forks, &Session{ID: v.ID, View: v, c: s.c})
+	if err != nil {
+		return nil, err
 	}
-	return forks, err
+	for _, v := range r.Sessions {
+		fork := &Session{ID: v.ID, View: v, c: s.c}
+		if err := fork.values.add(s.values.all()); err != nil {
+			return nil, err
+		}
+		forks = append(forks, fork)
+	}
+	return forks, nil
 }
 
 // Pause has the object store keep the session, for a day or until its life is over: any worker of the same kind that
@@ -385,7 +422,7 @@ func (s *Session) Pause(ctx context.Context) error {
 // Resume continues with a session that is paused, or from the last pause of one that is lost; what it did since then is
 // lost. Secrets have the values of those that it was given.
 func (s *Session) Resume(ctx context.Context, secrets map[string]string) error {
-	_, err := s.c.begin(ctx, call{Request: sessiond.Request{Op: sessiond.OpResume, Session: s.ID}}, secrets, func(WorkerInfo) bool { return true })
+	_, err := s.c.begin(ctx, call{Request: sessiond.Request{Op: sessiond.OpResume, Session: s.ID}}, secrets, &s.values, func(WorkerInfo) bool { return true })
 	return s.told(err)
 }
 

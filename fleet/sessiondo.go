@@ -61,7 +61,7 @@ func (c *Client) doNew(ctx context.Context, req *sessiond.New) (a sessiond.Answe
 	caller := unitask.Caller{Ceiling: req.Held}
 	run := req.Request
 	run.Secrets = req.Secrets
-	view, err := c.newSession(ctx, caller, unitask.SessionRequest{Request: run, Life: time.Duration(req.LifeMS), Idle: time.Duration(req.IdleMS)})
+	view, err := c.newSession(ctx, caller, unitask.SessionRequest{Request: run, Life: time.Duration(req.LifeMS), Idle: time.Duration(req.IdleMS)}, new(values))
 	if err == nil {
 		a.Sessions = []sessiond.View{view}
 	}

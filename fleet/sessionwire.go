@@ -11,6 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/bounded"
+	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/sessiond"
 )
 
@@ -153,11 +155,11 @@ func (s sessions) get(ctx context.Context, id string) (e sessionEntry, revision 
 
 // readSession reads a session's entry; a *unitask.SessionError says that it is over.
 func readSession(id string, value []byte) (e sessionEntry, err error) {
-	if len(value) > maxSessionEntry || decode(value, maxValues, &e) != nil || e.View.ID != id || e.MemoryMB < 1 {
+	if len(value) > maxSessionEntry || decode(value, maxValues, &e) != nil || e.View.ID != id || e.MemoryMB < 1 || !boundView(&e.View, nil) {
 		return e, fmt.Errorf("session %s: %w entry", id, errMalformed)
 	}
 	if e.Why != "" {
-		return e, &unitask.SessionError{ID: id, Why: e.Why}
+		return e, &unitask.SessionError{ID: id, Why: bounded.Text(e.Why, history.MaxSaidError)}
 	}
 	if e.View.State == sessiond.Paused && !time.Now().Before(e.View.ExpiresAt) {
 		return e, &unitask.SessionError{ID: id, Why: "its life was over"}

@@ -1,0 +1,184 @@
+package fleet
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/bounded"
+	"github.com/unitask/unitask/internal/history"
+	"github.com/unitask/unitask/internal/sessiond"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+)
+
+// A worker's answer about a session is bounded as what a worker says of a run is. The values of secrets that this process
+// gave the session are taken out of it.
+
+// saidLimits bound each field of an answer.
+var saidLimits = bounded.Limits{Text: 1200, List: history.MaxSaidList, Number: math.MaxInt64}
+
+// maxSaidRetry bounds the wait that a worker asks for.
+const maxSaidRetry = time.Hour
+
+// values are the secrets that this process gave a session. The zero value has none.
+type values struct {
+	mu       sync.Mutex
+	given    map[string]string // value by value: a resume may give a name another one
+	redactor *record.Redactor
+}
+
+// add notes values that are on their way to the worker. Only complete values are looked for, as those of bound secrets
+// are: which of them the machine has is the worker's to know.
+func (v *values) add(secrets map[string]string) error {
+	if len(secrets) == 0 {
+		return nil
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.given == nil {
+		v.given = map[string]string{}
+	}
+	for _, value := range secrets {
+		v.given[value] = value
+	}
+	var err error
+	v.redactor, err = record.NewRedactor(record.Secrets{Bound: v.given})
+	return err
+}
+
+// all returns the values.
+func (v *values) all() map[string]string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return maps.Clone(v.given)
+}
+
+// known returns what takes the values out of a text; nil takes nothing out.
+func (v *values) known() *record.Redactor {
+	if v == nil {
+		return nil
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.redactor
+}
+
+// boundReply bounds an answer, and takes the values out of it. The error says that it does not answer the call.
+func boundReply(r *reply, ask call, redactor *record.Redactor) error {
+	if r.Error != nil {
+		boundError(r.Error, redactor)
+		return r.Error
+	}
+	if r.Result != nil {
+		history.BoundSaidResult(r.Result, redactor)
+		r.Result.Session = ask.Session
+		r.Result.Stdout, r.Result.Stderr = withoutValues(r.Stdout, redactor), withoutValues(r.Stderr, redactor)
+	}
+	if r.Value != nil && (len(r.Value) > unitask.MaxSessionValue || !json.Valid(r.Value)) {
+		return fmt.Errorf("a value of %d bytes: %w", len(r.Value), errMalformed)
+	}
+	if len(r.Content) > unitask.MaxSessionFile {
+		return fmt.Errorf("a file of %d bytes: %w", len(r.Content), errMalformed)
+	}
+	r.Run = ""
+	bounded.Fields(&r.Names, saidLimits)
+	bounded.Fields(&r.Files, bounded.Limits{Text: maxSaidPath, List: unitask.MaxSessionList, Number: math.MaxInt64})
+	for i := range r.Files {
+		r.Files[i].Path, r.Files[i].Size = redactor.String(r.Files[i].Path), max(r.Files[i].Size, 0)
+	}
+	return boundViews(r.Sessions, ask, redactor)
+}
+
+// withoutValues takes the values out of a stream.
+func withoutValues(text []byte, redactor *record.Redactor) []byte {
+	if redactor == nil || len(text) == 0 {
+		return text
+	}
+	return []byte(redactor.String(string(text)))
+}
+
+// maxSaidPath bounds a path, in bytes.
+const maxSaidPath = 4096
+
+// boundViews bounds sessions. They must be those that the call is about.
+func boundViews(list []sessiond.View, ask call, redactor *record.Redactor) error {
+	want := 0
+	switch ask.Op {
+	case sessiond.OpNew, sessiond.OpResume, sessiond.OpExtend:
+		want = 1
+	case sessiond.OpFork:
+		want = ask.Count
+	}
+	if len(list) != want {
+		return fmt.Errorf("%d sessions, %d wanted: %w", len(list), want, errMalformed)
+	}
+	for i := range list {
+		if !boundView(&list[i], redactor) {
+			return fmt.Errorf("session %.80q: %w", list[i].ID, errMalformed)
+		}
+		id := list[i].ID
+		again := slices.ContainsFunc(list[:i], func(v sessiond.View) bool { return v.ID == id })
+		switch ask.Op {
+		case sessiond.OpFork:
+			again = again || id == ask.Session || list[i].Parent != ask.Session
+		case sessiond.OpResume, sessiond.OpExtend:
+			again = id != ask.Session
+		}
+		if again {
+			return fmt.Errorf("session %.80q is another one than was asked for: %w", id, errMalformed)
+		}
+	}
+	return nil
+}
+
+// boundView bounds a session's view, and reports whether it is one.
+func boundView(v *sessiond.View, redactor *record.Redactor) bool {
+	if text, fields := redactor.Marshal(v); len(fields) > 0 {
+		id := v.ID
+		*v = sessiond.View{}
+		_ = json.Unmarshal(text, v) // what can't be read is left out
+		if v.ID != id {
+			return false
+		}
+	}
+	bounded.Fields(v, saidLimits)
+	v.Name = "" // for sessions on this host
+	if v.State != sessiond.Paused && v.State != sessiond.Lost {
+		v.State = sessiond.Running
+	}
+	return idForm.MatchString(v.ID) && (v.Parent == "" || idForm.MatchString(v.Parent))
+}
+
+// boundError bounds an error, and takes values out of it.
+func boundError(e *sessiond.Error, redactor *record.Redactor) {
+	e.Message = bounded.Text(redactor.String(e.Message), history.MaxSaidError)
+	e.RetryAfterMS = min(max(e.RetryAfterMS, 0), maxSaidRetry.Milliseconds())
+	if !slices.Contains([]string{sessiond.CodeGone, sessiond.CodeBusy, sessiond.CodeUsage, sessiond.CodeCancelled}, e.Code) {
+		e.Code = sessiond.CodeFailed
+	}
+	if e.Field == nil {
+		return
+	}
+	bounded.Fields(&e.Field, saidLimits)
+	for _, text := range []*string{&e.Field.Field, &e.Field.Value, &e.Field.Reason} {
+		*text = redactor.String(*text)
+	}
+}
+
+// refusesStep says why a step can't go to a fleet: it brings files of this host.
+func refusesStep(step unitask.Step) error {
+	if len(step.Files)+len(step.Dirs)+len(step.Neighbours) == 0 {
+		return nil
+	}
+	return policy.Bad("files", "of a step", "do not go to a session on a fleet: write them (session cp)")
+}
+
+// errPaused is the error of a worker that says it has continued with a session whose entry says that it is paused.
+var errPaused = errors.New("the session is still paused, though its worker says that it has continued with it")
