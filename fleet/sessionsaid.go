@@ -81,7 +81,7 @@ func boundReply(r *reply, ask call, redactor *record.Redactor) error {
 		r.Result.Session = ask.Session
 		r.Result.Stdout, r.Result.Stderr = withoutValues(r.Stdout, redactor), withoutValues(r.Stderr, redactor)
 	}
-	if r.Value != nil && (len(r.Value) > unitask.MaxSessionValue || !json.Valid(r.Value)) {
+	if len(r.Value) > unitask.MaxSessionValue || len(r.Value) > 0 && !json.Valid(r.Value) {
 		return fmt.Errorf("a value of %d bytes: %w", len(r.Value), errMalformed)
 	}
 	if len(r.Content) > unitask.MaxSessionFile {
