@@ -75,3 +75,46 @@ func TestAttackPolicyUnconfirmed(t *testing.T) {
 		attack.Check(t, "an answer that the run "+row.name, "true", fmt.Sprint(strings.Contains(fmt.Sprint(answered), "did not confirm it")))
 	}
 }
+
+// A process that connects and says nothing does not hold up the end of a run; one that is owed an answer gets it.
+func TestAttackSilentProcess(t *testing.T) {
+	_, dir, a := asking(t, "20261123T000000-aaaaaaaa")
+	a.talk = time.Hour
+	l, err := localsocket.Listen(dir, "other.sock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var group sync.WaitGroup
+	group.Go(func() { a.listen(l, &group) })
+	var silent []*net.UnixConn
+	for _, begins := range []string{"", "{", `{"host": "a.exa`} {
+		conn, err := localsocket.Dial(t.Context(), dir, "other.sock")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := conn.Write([]byte(begins)); err != nil {
+			t.Fatal(err)
+		}
+		silent = append(silent, conn)
+	}
+	asks, err := localsocket.Dial(t.Context(), dir, "other.sock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer asks.Close()
+	if _, err := asks.Write([]byte("{}\n")); err != nil {
+		t.Fatal(err)
+	}
+	var got told
+	if err := json.NewDecoder(asks).Decode(&got); err != nil || got.Open == nil { // so that the others were accepted
+		t.Fatal(got, err)
+	}
+	l.Close()
+	group.Wait() // for an hour, if a silent one is waited for
+	for _, conn := range silent {
+		if n, err := conn.Read(make([]byte, 1)); err == nil {
+			t.Errorf("a silent process was told %d bytes", n)
+		}
+	}
+}

@@ -86,9 +86,12 @@ func Dial(ctx context.Context, dir, name string) (*net.UnixConn, error) {
 }
 
 // Serve hands each connection of the same user to serve, in a goroutine of group, until l is closed. It
-// closes connections beyond limit at once, those of other users, and each when serve returns.
+// closes connections beyond limit at once, those of other users, and each when serve returns. When l is closed, no more
+// comes to be read from any of them: a client that says nothing keeps nobody waiting. What it is being told still goes out.
 func Serve(l *net.UnixListener, limit int, group *sync.WaitGroup, serve func(*net.UnixConn)) {
 	slots := make(chan struct{}, limit)
+	over, end := context.WithCancel(context.Background())
+	defer end()
 	for {
 		conn, err := accepting.Next(l.AcceptUnix)
 		if err != nil {
@@ -103,6 +106,7 @@ func Serve(l *net.UnixListener, limit int, group *sync.WaitGroup, serve func(*ne
 		group.Go(func() {
 			defer func() { <-slots }()
 			defer conn.Close()
+			defer context.AfterFunc(over, func() { _ = conn.CloseRead() })()
 			if SameUser(conn) == nil {
 				serve(conn)
 			}
