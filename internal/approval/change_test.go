@@ -1,6 +1,7 @@
 package approval
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -111,7 +112,14 @@ func TestAttackSilentProcess(t *testing.T) {
 		t.Fatal(got, err)
 	}
 	l.Close()
-	group.Wait() // for an hour, if a silent one is waited for
+	over, cancel := context.WithTimeout(t.Context(), time.Minute)
+	go func() { group.Wait(); cancel() }()
+	<-over.Done()
+	seen := "let go"
+	if errors.Is(over.Err(), context.DeadlineExceeded) {
+		seen = "waited for"
+	}
+	attack.Check(t, "silent processes when a run ends", "let go", seen)
 	for _, conn := range silent {
 		if n, err := conn.Read(make([]byte, 1)); err == nil {
 			t.Errorf("a silent process was told %d bytes", n)
