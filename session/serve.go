@@ -178,6 +178,9 @@ func (s *Session) sleep(ctx context.Context, x *engine.Execution, folder string)
 	if err == nil {
 		err = s.manager.Engine.Source.Pause(ctx, x.Machine, folder)
 	}
+	if err == nil {
+		x.Detach()
+	}
 	if err != nil && x.Machine.Alive() {
 		err = errors.Join(err, s.client.GoOn(nil))
 	}
@@ -204,7 +207,9 @@ func (s *Session) awake(ctx context.Context, x *engine.Execution, folder string,
 	} else {
 		conn, err = m.Rejoin(ctx)
 	}
-	if err != nil {
+	if err == nil {
+		x.Attach(m)
+	} else {
 		m.Close()
 		s.mu.Lock()
 		s.lost = "its machine was resumed and could not be used: it goes on from its pause once more, and what ran in the machine meanwhile is lost"

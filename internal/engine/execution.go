@@ -58,6 +58,7 @@ type Execution struct {
 	clock   *stopclock.Clock // of the code's time
 	Asked   *approval.Asker
 	Machine *machine.Machine
+	detach  func() // nil while no console may join
 	undo    []func()
 }
 
@@ -199,9 +200,9 @@ func (x *Execution) chooseMachine(ctx context.Context) error {
 	case x.streams.Keep != nil:
 		x.get = x.engine.Source.Boot // a template's machine has a device to end QEMU with
 		x.Config.Keep = func(m *machine.Machine, why error) {
-			if leave, err := x.introduce(m); err == nil {
+			if err := x.introduce(m); err == nil {
 				x.hold(ctx, m, why.Error())
-				leave()
+				x.Detach()
 			}
 		}
 	case x.Code.Cold || x.engine.Boots:
@@ -258,8 +259,8 @@ func (x *Execution) begin(ctx context.Context, m *machine.Machine) (*guest.Conn,
 	return m.Connect(ctx, x.Code.Inputs.Patience()+x.Code.Compiled.Patience(), func(ctx context.Context, conn *guest.Conn) error { return x.Code.Put(ctx, conn, part) })
 }
 
-// introduce writes down what the machine is, and lets consoles join it until leave.
-func (x *Execution) introduce(m *machine.Machine) (leave func(), err error) {
+// introduce writes down what the machine is, and lets consoles join it until Detach.
+func (x *Execution) introduce(m *machine.Machine) error {
 	x.Res.Accelerator, x.Res.Cloned, x.Res.Pooled = m.Spec.Accel, m.Origin != machine.Booted, m.Origin == machine.Pooled
 	x.Rec.Machine = describe(m)
 	x.Res.WhySlow = x.engine.Source.WhySlow(m.Spec)
@@ -268,13 +269,27 @@ func (x *Execution) introduce(m *machine.Machine) (leave func(), err error) {
 	x.Rec.Denials, _ = x.Redactor.Marshal(x.Res.Policy.Denials)
 	x.Rec.Machine.Debugged = x.purpose.Debug != nil
 	if err := x.Rec.Update(); err != nil {
-		return nil, err
+		return err
 	}
-	if !x.Code.Attachable {
-		return func() {}, nil
+	x.Attach(m)
+	return nil
+}
+
+// Attach lets consoles join a machine until Detach. A session has several machines, one after the other.
+func (x *Execution) Attach(m *machine.Machine) {
+	x.Detach()
+	if x.Code.Attachable {
+		consoles := attach.Server{Machine: m, Secrets: x.Code.Exposed > 0, Redactor: x.Redactor, Release: x.kept.release}
+		x.detach = consoles.Listen(x.Rec.Dir())
 	}
-	consoles := attach.Server{Machine: m, Secrets: x.Code.Exposed > 0, Redactor: x.Redactor, Release: x.kept.release}
-	return consoles.Listen(x.Rec.Dir()), nil
+}
+
+// Detach disconnects the consoles.
+func (x *Execution) Detach() {
+	if x.detach != nil {
+		x.detach()
+		x.detach = nil
+	}
 }
 
 // hold keeps a halted machine whose guest has crashed.
@@ -296,11 +311,10 @@ func (x *Execution) connect(ctx context.Context) (*guest.Conn, error) {
 		if weak := m.Jail().Weakness(); weak != "" {
 			x.streams.Events(run.Event{Kind: run.EventJail, Message: "QEMU is not held as it should be: " + weak})
 		}
-		leave, err := x.introduce(m)
-		if err != nil {
+		x.Later(x.Detach) // before the machine is closed
+		if err := x.introduce(m); err != nil {
 			return nil, failure.At("record", err)
 		}
-		x.Later(leave)
 		if lacks := m.Jail().Lacks(x.Granted.RequireJail); len(lacks) > 0 {
 			return nil, failure.At("jail", &run.JailError{Lacks: lacks})
 		}
