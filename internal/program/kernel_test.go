@@ -27,13 +27,15 @@ func TestAttackKernelCeiling(t *testing.T) {
 		"a half's worth": {Code: "1", CPUs: 0.5},
 	}
 	options := map[string]func(*run.Request){
-		"no option":       func(*run.Request) {},
-		"fresh":           func(r *run.Request) { r.FreshProcess = true },
-		"check":           func(r *run.Request) { r.Check = true },
-		"retry":           func(r *run.Request) { r.KernelRetry = true },
-		"cold":            func(r *run.Request) { r.Cold = true },
-		"network":         func(r *run.Request) { r.AllowNet = []string{"a.example"} },
-		"an own process":  func(r *run.Request) { r.Env = map[string]string{"PYTHONOPTIMIZE": "1", "NODE_OPTIONS": "--max-old-space-size=64"} },
+		"no option": func(*run.Request) {},
+		"fresh":     func(r *run.Request) { r.FreshProcess = true },
+		"check":     func(r *run.Request) { r.Check = true },
+		"retry":     func(r *run.Request) { r.KernelRetry = true },
+		"cold":      func(r *run.Request) { r.Cold = true },
+		"network":   func(r *run.Request) { r.AllowNet = []string{"a.example"} },
+		"an own process": func(r *run.Request) {
+			r.Env = map[string]string{"PYTHONOPTIMIZE": "1", "NODE_OPTIONS": "--max-old-space-size=64"}
+		},
 		"two processors":  func(r *run.Request) { r.CPUs = 2 },
 		"retry and check": func(r *run.Request) { r.KernelRetry, r.Check = true, true },
 	}
