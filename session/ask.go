@@ -62,30 +62,36 @@ func (c *stepClocks) still() bool {
 	return c.stands
 }
 
-// answers has a step's caller asked until done is called.
-func (s *Session) answers(approve run.Approver) (done func()) {
+// askers are the callers of a session's running steps, who answer questions. mu guards list.
+type askers struct {
+	mu   sync.Mutex
+	list []*run.Approver
+}
+
+// add has a step's caller asked until done is called.
+func (a *askers) add(approve run.Approver) (done func()) {
 	if approve == nil {
 		return func() {}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	at := &approve
-	s.askers = append(s.askers, at)
+	a.list = append(a.list, at)
 	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.askers = slices.DeleteFunc(s.askers, func(a *run.Approver) bool { return a == at })
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.list = slices.DeleteFunc(a.list, func(o *run.Approver) bool { return o == at })
 	}
 }
 
-// approver is whom a question is put to, nil if nobody waits for a step.
-func (s *Session) approver() run.Approver {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.askers) == 0 {
+// last is whom a question is put to, nil if nobody waits for a step.
+func (a *askers) last() run.Approver {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.list) == 0 {
 		return nil
 	}
-	return *s.askers[len(s.askers)-1]
+	return *a.list[len(a.list)-1]
 }
 
 // standing prevents pauses and forks of a session while somebody is asked, until release. The clocks of all steps stand
@@ -95,12 +101,5 @@ func (s *Session) standing(ctx context.Context) (clock approval.Clock, release f
 		return nil, nil, err
 	}
 	defer func() { <-s.changing }()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.uses++
-	return &s.clocks, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.uses--
-	}, nil
+	return &s.clocks, s.usage.begin(false), nil
 }

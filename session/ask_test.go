@@ -49,14 +49,14 @@ func TestSessionApprover(t *testing.T) {
 	s := newSession(nil, run.Caller{}, policy.SessionLimits{})
 	says := func(v run.Verdict) run.Approver { return func(context.Context, run.Question) run.Verdict { return v } }
 	who := func() string {
-		if a := s.approver(); a != nil {
+		if a := s.askers.last(); a != nil {
 			return string(a(t.Context(), run.Question{}))
 		}
 		return "nobody"
 	}
-	one := s.answers(says("one"))
-	none := s.answers(nil)
-	two := s.answers(says("two"))
+	one := s.askers.add(says("one"))
+	none := s.askers.add(nil)
+	two := s.askers.add(says("two"))
 	got := []string{who()}
 	two()
 	got = append(got, who())
@@ -64,14 +64,15 @@ func TestSessionApprover(t *testing.T) {
 	one()
 	attack.Check(t, "who is asked", "[two one nobody]", fmt.Sprint(append(got, who())))
 	_, done, err := s.standing(t.Context())
-	if err != nil || s.uses != 1 {
-		t.Fatal(err, s.uses)
+	if uses, _ := s.usage.now(); err != nil || uses != 1 {
+		t.Fatal(err, uses)
 	}
 	done()
 	s.changing <- struct{}{} // it is being paused
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, err := s.standing(ended); err == nil || s.uses != 0 {
-		t.Error(err, s.uses)
+	_, _, err = s.standing(ended)
+	if uses, _ := s.usage.now(); err == nil || uses != 0 {
+		t.Error(err, uses)
 	}
 }

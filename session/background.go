@@ -197,7 +197,7 @@ func (s *Session) Start(ctx context.Context, c Command) (run string, err error) 
 		leave()
 		return "", err
 	}
-	s.remember(b)
+	s.jobs.add(b)
 	if c.Timeout > 0 {
 		go s.limit(live, c.Timeout, stop)
 	}
@@ -210,69 +210,78 @@ func (s *Session) Start(ctx context.Context, c Command) (run string, err error) 
 	return b.id, nil
 }
 
+// jobs are a session's commands in the background. mu guards over, running and list.
+type jobs struct {
+	mu      sync.Mutex
+	over    bool           // the session ends: no further one starts
+	running int            // of them
+	list    []*background  // the running ones, and some that have ended
+	watched sync.WaitGroup // waits for the records of running ones
+}
+
 // background reserves a slot for a background command.
 func (s *Session) background() (leave func(), err error) {
-	leave, err = s.placeBehind()
+	leave, err = s.jobs.reserve(s.limits.BackgroundCommands)
 	if leave == nil && err == nil {
-		err = s.gone() // which wants the lock itself
+		err = s.gone()
 	}
 	return leave, err
 }
 
-// placeBehind returns neither if the session ends.
-func (s *Session) placeBehind() (leave func(), err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch most := s.limits.BackgroundCommands; {
-	case s.over:
+// reserve reserves one of most slots. It returns neither if the session ends.
+func (j *jobs) reserve(most int) (leave func(), err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	switch {
+	case j.over:
 		return nil, nil
 	case most < 0:
 		return nil, policy.Bad("backgroundCommands", "1", "the ceiling allows none")
-	case s.under >= most:
+	case j.running >= most:
 		return nil, &run.BusyError{
-			What:  fmt.Sprintf("%d commands of this session run in the background, which is the most: end one", s.under),
+			What:  fmt.Sprintf("%d commands of this session run in the background, which is the most: end one", j.running),
 			After: afterSession,
 		}
 	}
-	s.under++
-	s.watched.Add(1)
+	j.running++
+	j.watched.Add(1)
 	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.under--
-		s.watched.Done()
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		j.running--
+		j.watched.Done()
 	}, nil
 }
 
-// ending prevents further background commands, and returns when the running ones have ended.
-func (s *Session) ending() {
-	s.mu.Lock()
-	s.over = true
-	s.mu.Unlock()
-	s.watched.Wait()
+// end prevents further commands, and returns when the running ones have ended.
+func (j *jobs) end() {
+	j.mu.Lock()
+	j.over = true
+	j.mu.Unlock()
+	j.watched.Wait()
 }
 
-// remember keeps a command, and forgets the oldest if too many have ended.
-func (s *Session) remember(b *background) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// add keeps a command, and forgets the oldest if too many have ended.
+func (j *jobs) add(b *background) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	ended := 0
-	for i := len(s.commands) - 1; i >= 0; i-- {
-		if !s.commands[i].over() {
+	for i := len(j.list) - 1; i >= 0; i-- {
+		if !j.list[i].over() {
 			continue
 		}
 		if ended++; ended >= maxEnded {
-			s.commands = append(s.commands[:i:i], s.commands[i+1:]...)
+			j.list = append(j.list[:i:i], j.list[i+1:]...)
 		}
 	}
-	s.commands = append(s.commands, b)
+	j.list = append(j.list, b)
 }
 
-// find returns a background command by its run's id.
-func (s *Session) find(run string) (*background, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, b := range s.commands {
+// find returns a command by its run's id.
+func (j *jobs) find(run string) (*background, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, b := range j.list {
 		if b.id == run {
 			return b, nil
 		}
@@ -300,7 +309,7 @@ func (s *Session) limit(ctx context.Context, left time.Duration, stop context.Ca
 // the command has ended, and waits for at most the time at most. Meanwhile the session is in use: it is not paused for
 // idleness, and a paused one resumes.
 func (s *Session) Wait(ctx context.Context, run string, after int64, most time.Duration) (Background, error) {
-	b, err := s.find(run)
+	b, err := s.jobs.find(run)
 	if err != nil {
 		return Background{}, err
 	}
@@ -331,7 +340,7 @@ func (s *Session) Wait(ctx context.Context, run string, after int64, most time.D
 // Stop interrupts a background command as Ctrl-C does, kills it if that does not end it, and returns when the command
 // has ended.
 func (s *Session) Stop(ctx context.Context, run string) error {
-	b, err := s.find(run)
+	b, err := s.jobs.find(run)
 	if err != nil {
 		return err
 	}

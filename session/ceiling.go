@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"time"
+	"sync"
 
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/machine"
@@ -15,18 +15,35 @@ import (
 // The files of a ceiling may change while a session lives. unitask reads them again to fork, extend or resume the
 // session: they must still grant what it has.
 
-// callerNow is whom the session is for, under the ceiling that held when it was last read.
-func (s *Session) callerNow() run.Caller {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.caller
+// authority is whom a session is for, and under which ceiling. callerMu guards caller; beganUnder does not change once
+// the session is set up.
+type authority struct {
+	callerMu sync.Mutex
+	caller   run.Caller
+	// beganUnder is the digest of the ceiling that it began under.
+	beganUnder string
 }
 
-func (s *Session) ceiling() *policy.Ceiling { return s.callerNow().Ceiling }
+// holder is whom the session is for, under the ceiling that held when it was last read.
+func (a *authority) holder() run.Caller {
+	a.callerMu.Lock()
+	defer a.callerMu.Unlock()
+	return a.caller
+}
+
+func (a *authority) ceiling() *policy.Ceiling { return a.holder().Ceiling }
+
+// renew puts a ceiling that was read again in the place of the one before.
+func (a *authority) renew(ceiling *policy.Ceiling) {
+	a.callerMu.Lock()
+	defer a.callerMu.Unlock()
+	a.caller.Origin = a.caller.CeilingOrigin() // also without a file, since one may appear later
+	a.caller.Ceiling = ceiling
+}
 
 // readCeiling makes the ceiling again from the current files. It keeps a ceiling that a program made.
 func (s *Session) readCeiling() (*policy.Ceiling, error) {
-	return readCeiling(s.callerNow(), s.manager.Engine.Home)
+	return readCeiling(s.holder(), s.manager.Engine.Home)
 }
 
 func readCeiling(c run.Caller, home string) (*policy.Ceiling, error) {
@@ -72,14 +89,9 @@ func (s *Session) renewCeiling() error {
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	s.caller.Origin = s.caller.CeilingOrigin() // also without a file, since one may appear later
-	s.caller.Ceiling = now
-	last := s.began.Add(most.Life)
-	late := s.expires.After(last)
-	s.mu.Unlock()
-	if late {
-		s.outlives(last, max(0, time.Until(last)))
+	s.authority.renew(now)
+	if began, expires := s.lease.age(); expires.After(began.Add(most.Life)) {
+		s.lease.setEnd(began.Add(most.Life))
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/unitask/unitask/internal/paused"
@@ -11,39 +12,73 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
+// lease is how long a session lives. mu guards all of it.
+type lease struct {
+	mu      sync.Mutex
+	began   time.Time // it, or what it was forked from
+	expires time.Time
+	timer   *time.Timer // until then
+}
+
+// age returns when the session began, and when it ends.
+func (l *lease) age() (began, expires time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.began, l.expires
+}
+
+// set has the session continue another one's lease.
+func (l *lease) set(began, expires time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.began, l.expires = began, expires
+}
+
+// start returns a context that ends, for stopclock.ErrTimeout, when the session's life is over. A session that continues
+// no other one begins now, and lives for life.
+func (l *lease) start(ctx context.Context, begin time.Time, life time.Duration) (timed context.Context, cancel func()) {
+	timed, end := context.WithCancelCause(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.expires.IsZero() {
+		l.began, l.expires = begin, begin.Add(life)
+	}
+	timer := time.AfterFunc(time.Until(l.expires), func() { end(stopclock.ErrTimeout) })
+	l.timer = timer
+	return timed, func() {
+		timer.Stop()
+		end(nil)
+	}
+}
+
+// setEnd sets the session's end, unless it has already come.
+func (l *lease) setEnd(until time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.timer.Stop() {
+		return false
+	}
+	l.expires = until
+	l.timer.Reset(max(0, time.Until(until)))
+	return true
+}
+
+// length returns how long the session lives, from beginning to end.
+func (l *lease) length() time.Duration {
+	began, expires := l.age()
+	return expires.Sub(began).Round(time.Second)
+}
+
 // Expires returns when the session ends, by its Life or by Extend.
 func (s *Session) Expires() time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.expires
+	_, expires := s.lease.age()
+	return expires
 }
 
 // Began returns when the session's machine began; for a fork, when it was forked.
 func (s *Session) Began() time.Time {
-	began, _ := s.age()
+	began, _ := s.lease.age()
 	return paused.BegunAt(s.ID, began)
-}
-
-// age returns when the session began, and when it ends.
-func (s *Session) age() (began, expires time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.began, s.expires
-}
-
-// lives returns a context that ends, for errTimeout, when the session's life is over.
-func (s *Session) lives(ctx context.Context, begin time.Time) (timed context.Context, cancel func()) {
-	timed, end := context.WithCancelCause(ctx)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.expires.IsZero() { // otherwise it continues another session
-		s.began, s.expires = begin, begin.Add(s.limits.Life)
-	}
-	s.life = time.AfterFunc(time.Until(s.expires), func() { end(stopclock.ErrTimeout) })
-	return timed, func() {
-		s.life.Stop()
-		end(nil)
-	}
 }
 
 // Extend sets how long the session lives from now on, which may end it earlier than before. Counted from its beginning,
@@ -69,11 +104,11 @@ func (s *Session) Extend(ctx context.Context, life time.Duration) error {
 	if err != nil {
 		return err
 	}
-	began, _ := s.age()
+	began, _ := s.lease.age()
 	if last := began.Add(most.Life); until.After(last) {
 		return bad(fmt.Sprintf("is too long: a session lives for %s at most, and this one until %s", most.Life, last.UTC().Format(time.RFC3339)))
 	}
-	if s.outlives(until, life) {
+	if s.lease.setEnd(until) {
 		return nil
 	}
 	select {
@@ -82,22 +117,4 @@ func (s *Session) Extend(ctx context.Context, life time.Duration) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-}
-
-// outlives sets the session's end, unless it has already come.
-func (s *Session) outlives(until time.Time, life time.Duration) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.life.Stop() {
-		return false
-	}
-	s.expires = until
-	s.life.Reset(life)
-	return true
-}
-
-// lived returns how long the session lives, from beginning to end.
-func (s *Session) lived() time.Duration {
-	began, expires := s.age()
-	return expires.Sub(began).Round(time.Second)
 }

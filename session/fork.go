@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"runtime"
-	"slices"
 	"sync"
 	"time"
 
@@ -135,10 +133,7 @@ func (s *Session) freeze(ctx context.Context, n int) (*forking, error) {
 		return nil, err
 	}
 	defer func() { <-s.changing }()
-	s.mu.Lock()
-	uses := s.uses
-	s.mu.Unlock()
-	if uses > 0 {
+	if uses, _ := s.usage.now(); uses > 0 {
 		return nil, errStepping
 	}
 	if err := s.wake(ctx); err != nil {
@@ -161,10 +156,8 @@ func (s *Session) copied(ctx context.Context, x *engine.Execution) error {
 	if err == nil {
 		f.spec = x.Machine.Spec
 		if f.snapshot, err = s.manager.Engine.Source.Snapshot(ctx, x.Machine); err == nil {
-			f.out = s.out.kept()
-			s.mu.Lock()
-			state := s.client.State(slices.Collect(maps.Values(s.running)))
-			s.mu.Unlock()
+			f.out = s.artifacts.kept()
+			state := s.client.State(s.steps.interpreters())
 			for i := range f.copies {
 				f.copies[i].client, f.copies[i].running = supervisor.Restore(state)
 			}
@@ -178,16 +171,14 @@ func (s *Session) copied(ctx context.Context, x *engine.Execution) error {
 
 // fork starts one of the forks. Its place in the family is given back when it has ended.
 func (s *Session) fork(ctx context.Context, f *forking, at int) (*Session, error) {
-	c := newSession(s.manager, s.callerNow(), s.limits)
+	c := newSession(s.manager, s.holder(), s.limits)
 	c.beganUnder = s.beganUnder
-	c.began, c.expires = s.age()
+	c.lease.set(s.lease.age())
 	c.request = s.request
 	c.Parent, c.Image, c.Language, c.family, c.from = s.ID, s.Image, s.Language, s.family, f
 	c.dir, c.env, c.ca, c.client = s.dir, s.env, s.ca, f.copies[at].client
-	c.out.restore(f.out)
-	for _, in := range f.copies[at].running {
-		c.running[in.Language] = in
-	}
+	c.artifacts.restore(f.out)
+	c.steps.add(f.copies[at].running...)
 	if err := c.begin(ctx, catalog.Request{}, s.tell, func() { s.family.give(1) }); err != nil {
 		return nil, err
 	}

@@ -48,7 +48,7 @@ func (s *Session) Forward(port, hostPort int) (*Forward, error) {
 	if err := s.hasCommands("forwarded ports"); err != nil {
 		return nil, err
 	}
-	leave, err := s.forwards()
+	leave, err := s.ports.reserve(s.limits.ForwardedPorts)
 	if err != nil {
 		return nil, err
 	}
@@ -79,24 +79,31 @@ func (s *Session) Forward(port, hostPort int) (*Forward, error) {
 	return f, nil
 }
 
-// forwards reserves a slot for a forwarded port.
-func (s *Session) forwards() (leave func(), err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch most := s.limits.ForwardedPorts; {
+// ports are a session's forwarded ports. mu guards open.
+type ports struct {
+	mu      sync.Mutex
+	open    int           // that are forwarded
+	carried chan struct{} // one element per connection of theirs
+}
+
+// reserve reserves one of most slots for a forwarded port.
+func (p *ports) reserve(most int) (leave func(), err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
 	case most < 0:
 		return nil, policy.Bad("forwardedPorts", "1", "the ceiling allows none")
-	case s.ports >= most:
+	case p.open >= most:
 		return nil, &run.BusyError{
-			What:  fmt.Sprintf("%d ports of this session are forwarded, which is the most: end one", s.ports),
+			What:  fmt.Sprintf("%d ports of this session are forwarded, which is the most: end one", p.open),
 			After: afterSession,
 		}
 	}
-	s.ports++
+	p.open++
 	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.ports--
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.open--
 	}, nil
 }
 
@@ -111,14 +118,14 @@ func (f *Forward) accept(ctx context.Context, l *net.TCPListener) {
 			return
 		}
 		select {
-		case f.s.carried <- struct{}{}:
+		case f.s.ports.carried <- struct{}{}:
 		default: // as a host that has no room
 			_ = conn.SetLinger(0)
 			conn.Close()
 			continue
 		}
 		all.Go(func() {
-			defer func() { <-f.s.carried }()
+			defer func() { <-f.s.ports.carried }()
 			_ = f.s.client.Connect(ctx, uint16(f.Port), conn, func() (func(), error) { return f.s.use(ctx) })
 		})
 	}

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/unitask/unitask/internal/engine"
@@ -54,12 +55,40 @@ func (i *idleness) over(now time.Time, w work) bool {
 	return true
 }
 
+// usage counts who uses a session. mu guards all of it.
+type usage struct {
+	mu    sync.Mutex
+	uses  int    // that are under way
+	calls uint64 // that there have been
+}
+
+// begin counts a use until done is called; a call is one that somebody made.
+func (u *usage) begin(call bool) (done func()) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.uses++
+	if call {
+		u.calls++
+	}
+	return func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.uses--
+	}
+}
+
+// now returns how many uses are under way, and how many calls there have been.
+func (u *usage) now() (uses int, calls uint64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.uses, u.calls
+}
+
 // work returns what the session has done on a machine.
 func (s *Session) work(m *machine.Machine) (w work) {
 	w.processor, w.frames, w.known = m.Work()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	w.busy, w.calls = s.uses > 0, s.calls
+	uses, calls := s.usage.now()
+	w.busy, w.calls = uses > 0, calls
 	return w
 }
 
@@ -78,9 +107,7 @@ func (s *Session) doze(ctx context.Context, x *engine.Execution, folder string) 
 	default:
 		return false
 	}
-	s.mu.Lock()
-	uses, calls := s.uses, s.calls
-	s.mu.Unlock()
+	uses, calls := s.usage.now()
 	if uses > 0 {
 		return false
 	}

@@ -37,17 +37,14 @@ var errLeft = errors.New("it is left paused, and goes on where it is asked for a
 // note returns what another process needs to resume the session. Its program holds its output, and its policy does not
 // change.
 func (s *Session) note(x *engine.Execution) (json.RawMessage, error) {
-	s.mu.Lock()
-	caller := s.caller.WithDefaults()
-	running := slices.Collect(maps.Values(s.running))
-	s.mu.Unlock()
-	began, expires := s.age()
+	caller, running := s.holder().WithDefaults(), s.steps.interpreters()
+	began, expires := s.lease.age()
 	eff, err := json.Marshal(s.Policy.Effective)
 	if err != nil {
 		return nil, err
 	}
 	k := paused.Note{ID: s.ID, Parent: s.Parent, Owner: caller.Name, Via: caller.Via, Image: s.Image, Language: s.Language, Began: began, Expires: expires, Limits: s.limits, Request: s.request,
-		Policy: paused.NotePolicy{Effective: eff, Denials: s.Policy.Denials, Ceiling: s.Policy.Ceiling, Origin: caller.CeilingOrigin(), Digest: s.beganUnder}, Kernel: s.Kernel, Cloned: s.cloned, Dir: s.dir, Env: s.env, CA: s.ca, Client: s.client.State(running), Out: s.out.kept(), Changes: x.Live.Taken}
+		Policy: paused.NotePolicy{Effective: eff, Denials: s.Policy.Denials, Ceiling: s.Policy.Ceiling, Origin: caller.CeilingOrigin(), Digest: s.beganUnder}, Kernel: s.Kernel, Cloned: s.cloned, Dir: s.dir, Env: s.env, CA: s.ca, Client: s.client.State(running), Out: s.artifacts.kept(), Changes: x.Live.Taken}
 	k.BytesUp, k.BytesDown = x.Config.Network.Traffic.Bytes()
 	if x.Code.Broker != nil {
 		if k.Broker, err = x.Code.Broker.Keep(); err == nil {
@@ -125,20 +122,20 @@ func (m *Manager) Revive(ctx context.Context, caller run.Caller, id string, secr
 		s.beganUnder = k.Policy.Digest
 	}
 	s.Parent, s.Image, s.Language, s.family, s.request = k.Parent, k.Image, k.Language, &family{}, k.Request
-	s.began, s.expires = k.Began, k.Expires
-	if last := k.Began.Add(most.Life); s.expires.After(last) { // the ceiling is narrower now
-		s.expires = last
+	expires := k.Expires
+	if last := k.Began.Add(most.Life); expires.After(last) { // the ceiling is narrower now
+		expires = last
 	}
+	s.lease.set(k.Began, expires)
 	s.dir, s.env, s.ca = k.Dir, k.Env, k.CA
-	s.out.restore(k.Out)
+	s.artifacts.restore(k.Out)
 	s.revived = &reviving{kept: k, at: p.At, digest: p.ImageDigest, since: shelf.View(p, k).Since, folder: shelf.Folder(id), values: secrets, rec: rec}
 	var running []*supervisor.Interpreter
 	s.client, running = supervisor.Restore(k.Client)
-	for _, in := range running {
-		s.running[in.Language] = in
-	}
+	s.steps.add(running...)
 	if since := s.revived.since; !since.IsZero() {
-		s.lost = fmt.Sprintf("the process that held this session was killed: it goes on from its pause at %s, and what it did after %s is lost", p.At.Local().Format(time.DateTime), since.Local().Format(time.DateTime))
+		s.steps.lose(fmt.Sprintf("the process that held this session was killed: it goes on from its pause at %s, and what it did after %s is lost",
+			p.At.Local().Format(time.DateTime), since.Local().Format(time.DateTime)))
 	}
 	if err := s.begin(ctx, catalog.Request{Request: k.Request}, func(run.Event) {}, func() {}); err != nil {
 		return nil, err
@@ -191,9 +188,7 @@ func (s *Session) renew(ctx context.Context, running []*supervisor.Interpreter) 
 	for _, in := range running {
 		all.Go(func() {
 			if err := in.Renew(ctx); err != nil {
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				s.dropped[in.Language] = err.Error()
+				s.steps.drop(in.Language, err.Error())
 			}
 		})
 	}
@@ -201,7 +196,7 @@ func (s *Session) renew(ctx context.Context, running []*supervisor.Interpreter) 
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if len(s.dropped) > 0 && s.Kernel == oneProcess {
+	if s.Kernel == oneProcess && s.steps.anyDropped() {
 		return &run.SessionError{ID: s.ID, Why: errOneInterpreter.Error()}
 	}
 	return nil
@@ -210,12 +205,12 @@ func (s *Session) renew(ctx context.Context, running []*supervisor.Interpreter) 
 // prepare is the run of a session that goes on: what it was granted, none of the host's files, and
 // the broker that its guest knows.
 func (r *reviving) prepare(m *Manager, s *Session) (p engine.Prepared, err error) {
-	if err = m.Engine.Catalog.CheckCeiling(s.caller.Ceiling); err != nil {
+	if err = m.Engine.Catalog.CheckCeiling(s.ceiling()); err != nil {
 		return p, err
 	}
 	req := catalog.Request{Request: r.kept.Request}
 	req.Files, req.Dirs, req.Neighbours = nil, nil, nil
-	if req, err = m.Engine.Catalog.ResolveCustom(req, s.caller.Ceiling); err != nil {
+	if req, err = m.Engine.Catalog.ResolveCustom(req, s.ceiling()); err != nil {
 		return p, err
 	}
 	if p.Code, err = program.Check(req); err != nil {
@@ -224,16 +219,16 @@ func (r *reviving) prepare(m *Manager, s *Session) (p engine.Prepared, err error
 	code := &p.Code
 	code.On(run.IO{})
 	code.Supervisor, code.Fresh, code.Installed = sessionRun{s}, r.kept.Kernel != oneProcess, true
-	p.Live = &egress.LiveRules{Ceiling: s.caller.Ceiling}
+	p.Live = &egress.LiveRules{Ceiling: s.ceiling()}
 	p.Live.Begin(r.kept.Granted)
 	for _, c := range r.kept.Changes {
 		if err := p.Live.Apply(c); err != nil {
 			return p, fmt.Errorf("a change of the session's policy: %w", err)
 		}
 	}
-	code.Attachable = s.caller.Ceiling.Debug()
+	code.Attachable = s.ceiling().Debug()
 	eff := r.kept.Granted
-	if err := stillGranted(req, s.caller.Ceiling, eff, same); err != nil {
+	if err := stillGranted(req, s.ceiling(), eff, same); err != nil {
 		return p, err
 	}
 	if eff.RequireJail, err = policy.Jail(eff.RequireJail, m.Engine.RequireJail); err != nil {
@@ -250,7 +245,7 @@ func (r *reviving) prepare(m *Manager, s *Session) (p engine.Prepared, err error
 		return p, err
 	}
 	denials := append(slices.Clone(r.kept.Policy.Denials), s.denials...)
-	p.Granted = run.Policy{Effective: eff, Denials: denials, Ceiling: s.caller.CeilingPath()}
+	p.Granted = run.Policy{Effective: eff, Denials: denials, Ceiling: s.holder().CeilingPath()}
 	p.Wanted = req.Request
 	return p, nil
 }
@@ -278,15 +273,6 @@ func stillGranted(req catalog.Request, ceiling *policy.Ceiling, once policy.Effe
 		}
 	}
 	return nil
-}
-
-// toldLost returns, once, what the session lost.
-func (s *Session) toldLost() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	lost := s.lost
-	s.lost = ""
-	return lost
 }
 
 // elsewhere is what sessions that are paused and held by no process, or another one, hold of the disk,

@@ -33,9 +33,9 @@ func (m *Manager) hold(s *Session) (leave func(), err error) {
 	if m.closed {
 		return nil, engine.ErrClosed
 	}
-	own, owner := 0, run.Caller{Name: s.caller.Name}.WithDefaults().Name
+	own, owner := 0, run.Caller{Name: s.holder().Name}.WithDefaults().Name
 	for other := range m.sessions {
-		if other.caller.WithDefaults().Name == owner {
+		if other.holder().WithDefaults().Name == owner {
 			own++
 		}
 	}

@@ -17,7 +17,7 @@ import (
 func TestSessionsAtOnce(t *testing.T) {
 	rt := &Manager{Engine: &engine.Engine{}}
 	one := func(caller string, all, own int) *Session {
-		return &Session{caller: run.Caller{Name: caller}, limits: policy.SessionLimits{Sessions: all, CallerSessions: own, PausedBytes: 3 << 20}}
+		return &Session{authority: authority{caller: run.Caller{Name: caller}}, limits: policy.SessionLimits{Sessions: all, CallerSessions: own, PausedBytes: 3 << 20}}
 	}
 	var mu sync.Mutex
 	var leaves []func()
@@ -123,10 +123,11 @@ func TestUsualSessions(t *testing.T) {
 // A session that has ended for its age says so to whoever asks it for something, at once.
 func TestAfterItsAge(t *testing.T) {
 	s := newSession(&Manager{Engine: &engine.Engine{}}, run.Caller{}, policy.SessionLimits{BackgroundCommands: 1})
-	s.began = time.Now().Add(-time.Minute)
-	s.expires, s.result, s.over = s.began.Add(time.Minute), &run.Result{TimedOut: true}, true
-	s.life = time.NewTimer(time.Hour)
-	s.life.Stop()
+	began := time.Now().Add(-time.Minute)
+	s.lease.set(began, began.Add(time.Minute))
+	s.result, s.jobs.over = &run.Result{TimedOut: true}, true
+	s.lease.timer = time.NewTimer(time.Hour)
+	s.lease.timer.Stop()
 	asked := func(what string, do func() error) {
 		t.Helper()
 		said := make(chan error, 1)

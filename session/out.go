@@ -65,7 +65,7 @@ func (x *stepping) collect(ctx context.Context) error {
 	timed, cancel := s.clocks.start(ctx, s.manager.Engine.Grace)
 	defer cancel()
 	to := x.rec.Artifacts(most, s.redactor)
-	left, err := s.out.take(timed, s.client, to, most)
+	left, err := s.artifacts.take(timed, s.client, to, most)
 	if e := to.Close(err == nil && left == nil); e != nil && err == nil {
 		err = e
 	}

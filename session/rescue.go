@@ -33,9 +33,7 @@ const packCalls = 2
 
 // packFiles packs the session's folder; nil if it is empty or too large, or a step is under way.
 func (s *Session) packFiles(ctx context.Context) *packedFiles {
-	s.mu.Lock()
-	uses, calls := s.uses, s.calls
-	s.mu.Unlock()
+	uses, calls := s.usage.now()
 	if uses > 0 || s.Paused() || s.Kernel == oneProcess { // it takes a command
 		return nil
 	}

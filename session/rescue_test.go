@@ -75,7 +75,8 @@ func TestKeptFilesAreOfThePause(t *testing.T) {
 		if row.behind != nil {
 			row.behind(s)
 		}
-		s.keepFiles(files, s.calls)
+		_, calls := s.usage.now()
+		s.keepFiles(files, calls)
 		files.Close()
 		text, err := os.ReadFile(filepath.Join(folder, paused.FilesName))
 		if row.kept && string(text) != "the tar" || !row.kept && !os.IsNotExist(err) {
@@ -85,8 +86,4 @@ func TestKeptFilesAreOfThePause(t *testing.T) {
 }
 
 // called is a call from somebody else, which has ended.
-func called(s *Session) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.calls++
-}
+func called(s *Session) { s.usage.begin(true)() }

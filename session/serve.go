@@ -37,7 +37,7 @@ var errPaused = errors.New("the session is paused")
 // resumes the machine.
 func (s *Session) serve(ctx context.Context, x *engine.Execution, conn *guest.Conn) error {
 	begin := time.Now()
-	timed, cancel := s.lives(ctx, begin)
+	timed, cancel := s.lease.start(ctx, begin, s.limits.Life)
 	defer cancel()
 	serial := x.Redactor.Writer(x.Rec.Stderr())
 	defer serial.Close()
@@ -211,9 +211,7 @@ func (s *Session) awake(ctx context.Context, x *engine.Execution, folder string,
 		x.Attach(m)
 	} else {
 		m.Close()
-		s.mu.Lock()
-		s.lost = "its machine was resumed and could not be used: it goes on from its pause once more, and what ran in the machine meanwhile is lost"
-		s.mu.Unlock()
+		s.steps.lose("its machine was resumed and could not be used: it goes on from its pause once more, and what ran in the machine meanwhile is lost")
 	}
 	return conn, true, err
 }
@@ -237,15 +235,7 @@ func (s *Session) use(ctx context.Context) (done func(), err error) {
 	if err := s.wake(ctx); err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.uses++
-	s.calls++
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.uses--
-	}, nil
+	return s.usage.begin(true), nil
 }
 
 // change waits for the right to change the session's state; the caller must release changing afterwards.
@@ -313,9 +303,7 @@ func (s *Session) Pause(ctx context.Context) error {
 		return err
 	}
 	defer func() { <-s.changing }()
-	s.mu.Lock()
-	uses, calls := s.uses, s.calls
-	s.mu.Unlock()
+	uses, calls := s.usage.now()
 	switch {
 	case s.state == sessionPaused:
 		return nil

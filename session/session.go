@@ -8,7 +8,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -59,31 +58,54 @@ type Session struct {
 	Language string
 
 	manager *Manager
-	caller  run.Caller
-	// beganUnder is the digest of the ceiling that it began under.
-	beganUnder string
-	limits     policy.SessionLimits
-	denials    []policy.Denial // of its limits
-	redactor   *record.Redactor
-	client     *supervisor.Client
-	dir        string
-	env        []string
-	ca         string
-	accel      run.Accel
-	cloned     bool
-	exposed    int // secrets that its machine holds
+	limits  policy.SessionLimits
 
-	tell    func(run.Event)
+	authority // whom it is for, under which ceiling
+	origin    // what it was asked for as, and what it continues from
+	inside    // what its machine is told and has
+	lifecycle // whether its machine runs, is paused, or is gone
+	lease     lease
+	steps     steps
+	usage     usage
+	jobs      jobs
+	ports     ports
+	askers    askers
+	clocks    stepClocks // of what runs in it
+	artifacts outBox     // what was in /out
+}
+
+// origin is what a session was asked for as, and what it continues from. It does not change once Start, fork or Revive
+// has set it up, but for made and left: the run's goroutine sets these before it closes ready and done.
+type origin struct {
 	request run.Request     // what it was asked for as
-	made    engine.Prepared // what it was granted, and its code
+	denials []policy.Denial // of its limits
+	tell    func(run.Event)
 	family  *family
-	from    *forking  // the fork point, if this is a fork
-	revived *reviving // the pause it resumes from, if another process made it
-	left    bool      // its machine is left on the disk, for another process
+	from    *forking        // the fork point, if this is a fork
+	revived *reviving       // the pause it resumes from, if another process made it
+	made    engine.Prepared // what it was granted, and its code
+	left    bool            // its machine is left on the disk, for another process
+}
 
+// inside is what a session's machine is told and has. The run's goroutine sets it before it closes ready; nothing changes
+// afterwards, but for env, to which Start adds.
+type inside struct {
+	client   *supervisor.Client
+	redactor *record.Redactor
+	dir      string
+	env      []string
+	ca       string
+	accel    run.Accel
+	cloned   bool
+	exposed  int // secrets that its machine holds
+}
+
+// lifecycle is the state of a session's machine. Whoever holds changing may read and change state and forking. The
+// channels are for anybody. The run's goroutine sets result and err before it closes done.
+type lifecycle struct {
 	changing               chan struct{} // held during a pause, a resumption or a fork
-	state                  sessionState  // under it
-	forking                *forking      // under it
+	state                  sessionState
+	forking                *forking
 	pauses, resumes, forks chan chan error
 
 	cancel context.CancelCauseFunc
@@ -91,28 +113,6 @@ type Session struct {
 	done   chan struct{} // closed when the machine is gone
 	result *run.Result
 	err    error
-
-	turn    chan struct{} // held by the step that runs
-	waiting chan struct{} // one element per waiting step
-	carried chan struct{} // one element per connection of forwarded ports
-	mu      sync.Mutex
-	began   time.Time                          // it, or what it was forked from
-	expires time.Time                          // when it ends
-	life    *time.Timer                        // until then
-	clocks  stepClocks                         // of what runs in it
-	askers  []*run.Approver                    // of its steps that run
-	uses    int                                // that are under way
-	calls   uint64                             // that there have been
-	ports   int                                // that are forwarded
-	running map[string]*supervisor.Interpreter // by language
-	out     outBox                             // what was in /out
-	dropped map[string]string                  // why one is a new one, by language, until it was told
-	lost    string                             // what of it is lost, until it was told
-
-	over     bool           // the session ends: no further background command starts
-	under    int            // commands that run in the background
-	commands []*background  // the running ones, and some that have ended
-	watched  sync.WaitGroup // waits for the records of running commands
 }
 
 // Start starts a session for a caller, under the caller's Ceiling, and returns when its machine waits for steps. When
@@ -173,11 +173,12 @@ func (m *Manager) Start(ctx context.Context, caller run.Caller, req Request) (*S
 
 func newSession(m *Manager, caller run.Caller, limits policy.SessionLimits) *Session {
 	return &Session{
-		manager: m, caller: caller, beganUnder: caller.Ceiling.Digest(), limits: limits,
-		changing: make(chan struct{}, 1), pauses: make(chan chan error), resumes: make(chan chan error), forks: make(chan chan error),
-		ready: make(chan struct{}), done: make(chan struct{}),
-		turn: make(chan struct{}, 1), waiting: make(chan struct{}, MaxWaitingSteps+1), carried: make(chan struct{}, MaxForwarded), running: map[string]*supervisor.Interpreter{}, dropped: map[string]string{},
-		out: newOutBox(),
+		manager: m, limits: limits, authority: authority{caller: caller, beganUnder: caller.Ceiling.Digest()},
+		lifecycle: lifecycle{
+			changing: make(chan struct{}, 1), pauses: make(chan chan error), resumes: make(chan chan error), forks: make(chan chan error),
+			ready: make(chan struct{}), done: make(chan struct{}),
+		},
+		steps: newSteps(), ports: ports{carried: make(chan struct{}, MaxForwarded)}, artifacts: newOutBox(),
 	}
 }
 
@@ -201,12 +202,12 @@ func (s *Session) begin(ctx context.Context, req catalog.Request, tell func(run.
 		defer over()
 		defer cancel(nil)
 		purpose := engine.Purpose{Session: sessionRun{s}}
-		s.result, s.err = s.manager.Engine.Run(live, s.caller, req, run.IO{Events: tell}, purpose)
+		s.result, s.err = s.manager.Engine.Run(live, s.holder(), req, run.IO{Events: tell}, purpose)
 		if r := s.revived; r != nil && !r.taken {
 			_ = r.rec.Leave()
 		}
 		s.client.Close(s.gone())
-		s.ending()
+		s.jobs.end()
 	}()
 	select {
 	case <-s.ready:
@@ -267,7 +268,7 @@ func (s *Session) gone() error {
 	case errors.Is(s.err, engine.ErrLeft):
 		why = "its process has ended"
 	case s.result != nil && s.result.TimedOut:
-		why = "it had lived for " + s.lived().String()
+		why = "it had lived for " + s.lease.length().String()
 	case s.err != nil && !errors.Is(s.err, engine.ErrSessionClosed):
 		why = s.err.Error()
 	case s.Kernel == oneProcess && s.err == nil && s.result != nil && s.result.Error != "":

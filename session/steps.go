@@ -107,7 +107,7 @@ func (s *Session) Run(ctx context.Context, step Step) (*run.Result, error) {
 		return nil, err
 	}
 	defer brought.close()
-	defer s.answers(step.Approve)()
+	defer s.askers.add(step.Approve)()
 	kind := run.Request{Code: step.Code, Language: lang.Name, Files: brought.granted.Files, Dirs: brought.granted.Dirs, Neighbours: step.Neighbours}
 	return s.step(ctx, kind, "code"+lang.Extensions[0], step.Timeout, step.ResultBytes, step.Stdout, step.Stderr, func(x *stepping) error {
 		if err := s.bring(ctx, x, brought); err != nil {
@@ -121,14 +121,12 @@ func (s *Session) Run(ctx context.Context, step Step) (*run.Result, error) {
 		}
 		got, err := in.Run(timed, step.Code, x.limit, x.stdout, x.stderr)
 		if errors.As(err, new(*supervisor.StartError)) { // nothing of it was there, nor will be
-			s.mu.Lock()
-			delete(s.running, lang.Name)
-			s.mu.Unlock()
+			s.steps.forget(lang.Name)
 			return policy.Bad("language", lang.Name, "can't be run in this session, which has the %s image: %v; its other interpreters go on", s.Image, err)
 		}
 		x.ended(got.Code, got.End.Signal)
 		x.res.Value = s.redactor.String(got.Value)
-		if why := s.toldDropped(lang.Name); fresh && why != "" {
+		if why := s.steps.toldDropped(lang.Name); fresh && why != "" {
 			x.res.Hint = "this is a new interpreter: the one of before the fork was ended, since " + why
 		} else if got.Gone {
 			x.res.Hint = "the interpreter ended with this step, and its variables are gone: the next step has a new one"
@@ -172,7 +170,7 @@ func (s *Session) Exec(ctx context.Context, c Command) (*run.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer s.answers(c.Approve)()
+	defer s.askers.add(c.Approve)()
 	var resized <-chan run.TerminalSize
 	limit, stdout, stderr := c.Timeout, c.Stdout, c.Stderr
 	if t := c.Terminal; t != nil {
@@ -229,22 +227,108 @@ func withEnv(env []string, more map[string]string) []string {
 	return list
 }
 
+// steps are what a session's steps share. mu guards running, dropped and lost.
+type steps struct {
+	turn    chan struct{} // held by the step that runs
+	waiting chan struct{} // one element per waiting step
+
+	mu      sync.Mutex
+	running map[string]*supervisor.Interpreter // by language
+	dropped map[string]string                  // why one is a new one, by language, until it was told
+	lost    string                             // what of the session is lost, until it was told
+}
+
+func newSteps() steps {
+	return steps{turn: make(chan struct{}, 1), waiting: make(chan struct{}, MaxWaitingSteps+1),
+		running: map[string]*supervisor.Interpreter{}, dropped: map[string]string{}}
+}
+
+// find returns the interpreter of a language, nil if there is none.
+func (t *steps) find(language string) *supervisor.Interpreter {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.running[language]
+}
+
+// add notes interpreters.
+func (t *steps) add(list ...*supervisor.Interpreter) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, in := range list {
+		t.running[in.Language] = in
+	}
+}
+
+// forget removes the interpreter of a language.
+func (t *steps) forget(language string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.running, language)
+}
+
+// interpreters returns those that there are.
+func (t *steps) interpreters() []*supervisor.Interpreter {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Values(t.running))
+}
+
+// drop notes why the interpreter of a language is a new one.
+func (t *steps) drop(language, why string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.dropped[language] = why
+}
+
+// anyDropped reports whether a language has a new interpreter, and nobody was told why.
+func (t *steps) anyDropped() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.dropped) > 0
+}
+
+// toldDropped returns, once, why the previous interpreter is gone.
+func (t *steps) toldDropped(language string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	why := t.dropped[language]
+	delete(t.dropped, language)
+	return why
+}
+
+// lose notes what of the session is lost.
+func (t *steps) lose(what string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lost = what
+}
+
+// toldLost returns, once, what the session lost.
+func (t *steps) toldLost() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	lost := t.lost
+	t.lost = ""
+	return lost
+}
+
 // enter waits for a step's turn.
 func (s *Session) enter(ctx context.Context) (leave func(), err error) {
+	t := &s.steps
 	select {
-	case s.waiting <- struct{}{}:
+	case t.waiting <- struct{}{}:
 	default:
 		return nil, &run.BusyError{What: fmt.Sprintf("%d steps of this session wait", MaxWaitingSteps), After: time.Second}
 	}
 	select {
-	case s.turn <- struct{}{}:
-		return func() { <-s.turn; <-s.waiting }, nil
+	case t.turn <- struct{}{}:
+		return func() { <-t.turn; <-t.waiting }, nil
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	case <-s.done:
 		err = s.gone()
 	}
-	<-s.waiting
+	<-t.waiting
 	return nil, err
 }
 
@@ -252,9 +336,7 @@ func (s *Session) enter(ctx context.Context) (leave func(), err error) {
 // One step at a time asks for one.
 func (s *Session) interpreter(ctx context.Context, l supervisor.Language,
 ) (in *supervisor.Interpreter, fresh, again bool, err error) {
-	s.mu.Lock()
-	in = s.running[l.Name]
-	s.mu.Unlock()
+	in = s.steps.find(l.Name)
 	if again = in != nil; again && !in.Ended() {
 		return in, false, false, nil
 	}
@@ -263,24 +345,13 @@ func (s *Session) interpreter(ctx context.Context, l supervisor.Language,
 		return nil, false, true, &run.SessionError{ID: s.ID, Why: errOneInterpreter.Error()}
 	}
 	if in, err = s.client.Interpret(ctx, l, s.env, s.dir); err == nil {
-		s.mu.Lock()
-		s.running[l.Name] = in
-		s.mu.Unlock()
+		s.steps.add(in)
 	}
 	return in, true, again, err
 }
 
 // errOneInterpreter is why a session ends if its interpreter can't be started anew.
 var errOneInterpreter = errors.New("its interpreter had to be ended, and its machine has no other: the nanos kernel has one process")
-
-// toldDropped returns, once, why the previous interpreter is gone.
-func (s *Session) toldDropped(language string) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	why := s.dropped[language]
-	delete(s.dropped, language)
-	return why
-}
 
 // stepping is a step that runs.
 type stepping struct {
@@ -362,7 +433,7 @@ func (s *Session) step(ctx context.Context, req run.Request, name string, limit 
 		}
 	}
 	err = x.finish(ctx, err)
-	if lost := s.toldLost(); lost != "" {
+	if lost := s.steps.toldLost(); lost != "" {
 		x.res.Hint = strings.TrimSpace(lost + "\n" + x.res.Hint)
 	}
 	x.res.Stdout, x.res.Stderr = outs.Bytes(), errs.Bytes()
@@ -376,7 +447,7 @@ func (s *Session) newStep(req run.Request, name string, limit time.Duration, std
 	eff.Timeout = limit
 	granted := run.Policy{Effective: eff, Denials: []policy.Denial{}, Ceiling: s.Policy.Ceiling}
 	began := time.Now()
-	rec, err := s.manager.Engine.History.Begin(began, s.callerNow().WithDefaults(), name, req, req, granted, s.redactor)
+	rec, err := s.manager.Engine.History.Begin(began, s.holder().WithDefaults(), name, req, req, granted, s.redactor)
 	if err != nil {
 		return nil, err
 	}
