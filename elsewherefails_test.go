@@ -44,7 +44,8 @@ func TestAttackWorkerFails(t *testing.T) {
 		if errors.As(err, &field) {
 			whole += fmt.Sprint(*field)
 		}
-		if !errors.As(err, c.as) || len(err.Error()) > 4*history.MaxSaidError || strings.Contains(whole, saidValue) || strings.Contains(whole, "\x1b") {
+		if !errors.As(err, c.as) || len(err.Error()) > 4*history.MaxSaidError || strings.Contains(whole, saidValue) ||
+			strings.Contains(whole, "\x1b") {
 			got = fmt.Sprintf("%T of %d bytes: %.300q", err, len(err.Error()), whole)
 		}
 		attack.Check(t, "a worker fails with an error "+name, "bounded, without the secret, of its kind", got)

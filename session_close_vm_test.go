@@ -52,13 +52,23 @@ func TestAttackCloseWhileSessions(t *testing.T) {
 	for _, c := range sessionUses {
 		for uses := range 3 { // that have ended when it is closed, while others are under way
 			closeDuring(t, home, uses, c.use)
-			attack.Check(t, fmt.Sprintf("a runtime is closed while callers %s, after %d times: what is left", c.name, uses), "", leftOf(t, home))
+			attack.Check(
+				t,
+				fmt.Sprintf("a runtime is closed while callers %s, after %d times: what is left", c.name, uses),
+				"",
+				leftOf(t, home),
+			)
 		}
 	}
 }
 
 // closeDuring closes a runtime while three callers use a session, once so many uses have ended.
-func closeDuring(t *testing.T, home string, uses int, use func(context.Context, *unitask.Runtime, *unitask.Session) error) {
+func closeDuring(
+	t *testing.T,
+	home string,
+	uses int,
+	use func(context.Context, *unitask.Runtime, *unitask.Session) error,
+) {
 	t.Helper()
 	rt, err := unitask.Open(unitask.Options{Home: home})
 	if err != nil {

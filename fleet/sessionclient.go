@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,9 +32,19 @@ func (c *Client) NewSession(ctx context.Context, caller unitask.Caller, req unit
 	return s, nil
 }
 
-func (c *Client) newSession(ctx context.Context, caller unitask.Caller, req unitask.SessionRequest, given *values) (view sessiond.View, err error) {
+func (c *Client) newSession(
+	ctx context.Context,
+	caller unitask.Caller,
+	req unitask.SessionRequest,
+	given *values,
+) (view sessiond.View, err error) {
 	if have := language.SessionImages(); req.Image != "" && !slices.Contains(have, req.Image) {
-		return view, policy.Bad("image", fmt.Sprintf("%.80q", req.Image), "has no sessions on a fleet, to which a run takes an image of your own or a container's along, and a session does not: use %s", strings.Join(have, ", "))
+		return view, policy.Bad(
+			"image",
+			fmt.Sprintf("%.80q", req.Image),
+			"has no sessions on a fleet, to which a run takes an image of your own or a container's along, and a session does not: use %s",
+			strings.Join(have, ", "),
+		)
 	}
 	req, denials, err := req.Elsewhere(caller.Ceiling)
 	if err != nil {
@@ -45,9 +54,16 @@ func (c *Client) newSession(ctx context.Context, caller unitask.Caller, req unit
 	if req.Arch != "" {
 		arch = req.Arch
 	}
-	ask := call{Request: sessiond.Request{Op: sessiond.OpNew, New: &sessiond.New{Request: req.Request, LifeMS: policy.Millis(req.Life), IdleMS: policy.Millis(req.Idle)}}, Caller: caller.Name}
+	ask := call{
+		Request: sessiond.Request{
+			Op:  sessiond.OpNew,
+			New: &sessiond.New{Request: req.Request, LifeMS: policy.Millis(req.Life), IdleMS: policy.Millis(req.Idle)},
+		},
+		Caller: caller.Name,
+	}
 	suits := func(w WorkerInfo) bool {
-		return w.Arch == string(arch) && w.MemoryMB >= req.MemoryMB && (len(w.Kernels) == 0 || slices.Contains(w.Kernels, string(unitask.Linux))) &&
+		return w.Arch == string(arch) && w.MemoryMB >= req.MemoryMB &&
+			(len(w.Kernels) == 0 || slices.Contains(w.Kernels, string(unitask.Linux))) &&
 			(req.Image == "" || len(w.Images) == 0 || slices.Contains(w.Images, req.Image))
 	}
 	r, err := c.begin(ctx, ask, req.Secrets, given, suits)
@@ -60,7 +76,13 @@ func (c *Client) newSession(ctx context.Context, caller unitask.Caller, req unit
 }
 
 // begin asks the workers that suit, in the order of their room, until one takes it.
-func (c *Client) begin(ctx context.Context, ask call, secrets map[string]string, given *values, suits func(WorkerInfo) bool) (r reply, err error) {
+func (c *Client) begin(
+	ctx context.Context,
+	ask call,
+	secrets map[string]string,
+	given *values,
+	suits func(WorkerInfo) bool,
+) (r reply, err error) {
 	if err := given.add(secrets); err != nil {
 		return r, policy.Bad("secrets", fmt.Sprintf("of %d names", len(secrets)), "%v", err)
 	}
@@ -69,7 +91,10 @@ func (c *Client) begin(ctx context.Context, ask call, secrets map[string]string,
 		return r, hostError(err)
 	}
 	workers = slices.DeleteFunc(workers, func(w WorkerInfo) bool { return w.Draining || !suits(w) })
-	slices.SortStableFunc(workers, func(a, b WorkerInfo) int { return (b.MemoryMB - b.UsedMB) - (a.MemoryMB - a.UsedMB) })
+	slices.SortStableFunc(
+		workers,
+		func(a, b WorkerInfo) int { return (b.MemoryMB - b.UsedMB) - (a.MemoryMB - a.UsedMB) },
+	)
 	err = hostError(errors.New("no worker is there that suits the session: see unitask fleet status"))
 	for _, w := range workers {
 		ask.Sealed = nil
@@ -85,7 +110,8 @@ func (c *Client) begin(ctx context.Context, ask call, secrets map[string]string,
 		}
 		r, err = c.send(ctx, subjectBegin+c.config.Tenant+"."+w.ID, w.ID, ask, answered{given: given})
 		var gone *SessionLostError
-		if err == nil || ctx.Err() != nil || !r.Other && !errors.As(err, &gone) && !errors.Is(err, nats.ErrNoResponders) {
+		if err == nil || ctx.Err() != nil ||
+			!r.Other && !errors.As(err, &gone) && !errors.Is(err, nats.ErrNoResponders) {
 			return r, err
 		}
 	}
@@ -99,7 +125,8 @@ func (c *Client) SessionViews(ctx context.Context) (list []sessiond.View, err er
 		return nil, hostError(err)
 	}
 	err = listSessions(ctx, c.js, c.config.Tenant, func(e sessionEntry) {
-		if e.View.State != sessiond.Paused && !cut(workers) && !slices.ContainsFunc(workers, func(w WorkerInfo) bool { return w.ID == e.Worker }) {
+		if e.View.State != sessiond.Paused && !cut(workers) &&
+			!slices.ContainsFunc(workers, func(w WorkerInfo) bool { return w.ID == e.Worker }) {
 			e.View.State = sessiond.Lost
 		}
 		list = append(list, e.View)
@@ -163,7 +190,13 @@ func (s *Session) ask(ctx context.Context, ask call, stdout, stderr io.Writer) (
 			}
 			continue
 		}
-		r, err = c.send(ctx, subjectSession+c.config.Tenant+"."+s.ID, e.Worker, ask, answered{&s.values, stdout, stderr})
+		r, err = c.send(
+			ctx,
+			subjectSession+c.config.Tenant+"."+s.ID,
+			e.Worker,
+			ask,
+			answered{&s.values, stdout, stderr},
+		)
 		var lost *SessionLostError
 		if errors.As(err, &lost) {
 			lost.ID, lost.PausedAt = s.ID, e.PausedAt
@@ -190,7 +223,9 @@ func (s *Session) told(err error) error {
 	if errors.As(err, &e) && e.Code == sessiond.CodeGone {
 		return &unitask.SessionError{ID: s.ID, Why: strings.TrimPrefix(e.Message, "session "+s.ID+" has ended: ")}
 	}
-	if err == nil || errors.As(err, &e) || errors.As(err, new(*SessionLostError)) || errors.As(err, new(*unitask.SessionError)) || errors.Is(err, context.Canceled) {
+	if err == nil || errors.As(err, &e) || errors.As(err, new(*SessionLostError)) ||
+		errors.As(err, new(*unitask.SessionError)) ||
+		errors.Is(err, context.Canceled) {
 		return err
 	}
 	return hostError(err)
@@ -218,7 +253,11 @@ type answered struct {
 
 // send sends a call and waits for its answer, for as long as the worker is there and the call may take.
 func (c *Client) send(ctx context.Context, subject, worker string, ask call, to answered) (r reply, err error) {
-	ctx, timed := context.WithTimeoutCause(ctx, c.clock(ask), hostError(fmt.Errorf("worker %s has the call, and does not answer in its time", worker)))
+	ctx, timed := context.WithTimeoutCause(
+		ctx,
+		c.clock(ask),
+		hostError(fmt.Errorf("worker %s has the call, and does not answer in its time", worker)),
+	)
 	defer timed()
 	store, err := openTenant(ctx, c.js, c.config.Tenant)
 	if err != nil {
@@ -293,7 +332,8 @@ func (x *exchange) there(ctx context.Context) error {
 	if err == nil {
 		_, err = kv.Get(ctx, x.worker)
 	}
-	if errors.Is(err, jetstream.ErrKeyNotFound) || errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrInvalidKey) {
+	if errors.Is(err, jetstream.ErrKeyNotFound) || errors.Is(err, jetstream.ErrBucketNotFound) ||
+		errors.Is(err, jetstream.ErrInvalidKey) {
 		return &SessionLostError{ID: x.ask.Session, Worker: x.worker}
 	}
 	if !x.taken && time.Since(x.begin) > x.c.config.Times.Lease {
@@ -358,82 +398,4 @@ func (s tenantStore) readReply(ctx context.Context, data []byte) (r reply, err e
 	parts, err := s.disclose(ctx, e, ofReply, &r)
 	r.Stdout, r.Stderr, r.Content, r.Value = part(parts, 0), part(parts, 1), part(parts, 2), part(parts, 3)
 	return r, err
-}
-
-// Run runs a step, as unitask.Session.Run does. A step that brings files is refused.
-func (s *Session) Run(ctx context.Context, step unitask.Step) (*unitask.Result, error) {
-	if err := refusesStep(step); err != nil {
-		return nil, err
-	}
-	r, err := s.ask(ctx, call{Request: sessiond.Request{Op: sessiond.OpRun, Step: &sessiond.Step{Code: step.Code, Language: step.Language, TimeoutMS: policy.Millis(step.Timeout)}}}, step.Stdout, step.Stderr)
-	return r.Result, err
-}
-
-// Exec runs a command, which has no standard input and no terminal, and a time limit.
-func (s *Session) Exec(ctx context.Context, c unitask.Command) (*unitask.Result, error) {
-	if c.Stdin != nil || c.Terminal != nil || c.Approve != nil || c.Endless {
-		return nil, policy.Bad("command", "with standard input, a terminal, questions or no time limit", "has none of these in a session on a fleet")
-	}
-	r, err := s.ask(ctx, call{Request: sessiond.Request{Op: sessiond.OpExec, Command: &sessiond.Command{Args: c.Args, Dir: c.Dir, Env: c.Env, TimeoutMS: policy.Millis(c.Timeout)}}}, c.Stdout, c.Stderr)
-	return r.Result, err
-}
-
-// ReadFile returns a file of at most unitask.MaxSessionFile bytes.
-func (s *Session) ReadFile(ctx context.Context, name string) ([]byte, error) {
-	r, err := s.ask(ctx, call{Request: sessiond.Request{Op: sessiond.OpRead, Path: name}}, nil, nil)
-	return r.Content, err
-}
-
-// WriteFile makes or replaces a file of at most unitask.MaxSessionFile bytes.
-func (s *Session) WriteFile(ctx context.Context, name string, content []byte, mode fs.FileMode) error {
-	_, err := s.ask(ctx, call{Request: sessiond.Request{Op: sessiond.OpWrite, Path: name, Mode: uint32(mode.Perm())}, Content: content}, nil, nil)
-	return err
-}
-
-// List is as unitask.Session.List.
-func (s *Session) List(ctx context.Context, name string, depth int) (list []unitask.SessionFile, more bool, err error) {
-	r, err := s.ask(ctx, call{Request: sessiond.Request{Op: opFiles, Path: name, Count: depth}}, nil, nil)
-	return r.Files, r.More, err
-}
-
-// Fork starts n sessions on the same worker that continue from where this one is.
-func (s *Session) Fork(ctx context.Context, n int) (forks []*Session, err error) {
-	r, err := s.ask(ctx, call{Request: sessiond.Request{Op: sessiond.OpFork, Count: n}}, nil, nil)
-	if err != nil {
-		return nil, err
-	}
-	for _, v := range r.Sessions {
-		fork := &Session{ID: v.ID, View: v, c: s.c}
-		if err := fork.values.add(s.values.all()); err != nil {
-			return nil, err
-		}
-		forks = append(forks, fork)
-	}
-	return forks, nil
-}
-
-// Pause has the object store keep the session, for a day or until its life is over: any worker of the same kind that
-// has the same session key continues with it. It is refused where the machine holds secrets, as unitask.Session.Pause.
-func (s *Session) Pause(ctx context.Context) error {
-	_, err := s.ask(ctx, call{Request: sessiond.Request{Op: sessiond.OpPause}}, nil, nil)
-	return err
-}
-
-// Resume continues with a session that is paused, or from the last pause of one that is lost; what it did since then is
-// lost. Secrets have the values of those that it was given.
-func (s *Session) Resume(ctx context.Context, secrets map[string]string) error {
-	_, err := s.c.begin(ctx, call{Request: sessiond.Request{Op: sessiond.OpResume, Session: s.ID}}, secrets, &s.values, func(WorkerInfo) bool { return true })
-	return s.told(err)
-}
-
-// Extend is as unitask.Session.Extend.
-func (s *Session) Extend(ctx context.Context, life time.Duration) error {
-	_, err := s.ask(ctx, call{Request: sessiond.Request{Op: sessiond.OpExtend, LifeMS: policy.Millis(life)}}, nil, nil)
-	return err
-}
-
-// Close ends it, wherever it is, and forgets one that is paused or lost.
-func (s *Session) Close(ctx context.Context) error {
-	_, err := s.ask(ctx, call{Request: sessiond.Request{Op: sessiond.OpEnd}}, nil, nil)
-	return err
 }

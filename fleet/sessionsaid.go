@@ -160,7 +160,10 @@ func boundView(v *sessiond.View, redactor *record.Redactor) bool {
 func boundError(e *sessiond.Error, redactor *record.Redactor) {
 	e.Message = bounded.Text(redactor.String(e.Message), history.MaxSaidError)
 	e.RetryAfterMS = min(max(e.RetryAfterMS, 0), maxSaidRetry.Milliseconds())
-	if !slices.Contains([]string{sessiond.CodeGone, sessiond.CodeBusy, sessiond.CodeUsage, sessiond.CodeCancelled}, e.Code) {
+	if !slices.Contains(
+		[]string{sessiond.CodeGone, sessiond.CodeBusy, sessiond.CodeUsage, sessiond.CodeCancelled},
+		e.Code,
+	) {
 		e.Code = sessiond.CodeFailed
 	}
 	if e.Field == nil {

@@ -43,7 +43,15 @@ func startLiar(t *testing.T, state string, hear func(l *liar, m *nats.Msg)) *lia
 	if err != nil {
 		t.Fatal(err)
 	}
-	info, err := json.Marshal(WorkerInfo{ID: liarID, Arch: string(unitask.HostArch()), MemoryMB: 1 << 20, Key: make([]byte, workerKeySize), Started: time.Now()})
+	info, err := json.Marshal(
+		WorkerInfo{
+			ID:       liarID,
+			Arch:     string(unitask.HostArch()),
+			MemoryMB: 1 << 20,
+			Key:      make([]byte, workerKeySize),
+			Started:  time.Now(),
+		},
+	)
 	if err == nil {
 		_, err = workers.Put(t.Context(), liarID, info)
 	}
@@ -78,7 +86,11 @@ func startLiar(t *testing.T, state string, hear func(l *liar, m *nats.Msg)) *lia
 
 // answer answers a call.
 func (l *liar) answer(m *nats.Msg, r reply, parts ...[]byte) {
-	text, err := l.store.enclose(context.Background(), r, bounds{1 << 20, 256 << 10, 1 << 30, 1 << 30, 1 << 20}, parts...)
+	text, err := l.store.enclose(
+		context.Background(),
+		r,
+		bounds{1 << 20, 256 << 10, 1 << 30, 1 << 30, 1 << 20},
+		parts...)
 	if err != nil {
 		panic(err)
 	}
@@ -103,7 +115,12 @@ func TestAttackSessionWorkerPaused(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err := l.client.Session(liarSession).Run(ctx, unitask.Step{Code: "1"})
-	attack.Check(t, "a worker leaves a session paused that it says it continues with", fmt.Sprint(true, maxResumes), fmt.Sprint(errors.Is(err, errPaused), l.calls.Load()))
+	attack.Check(
+		t,
+		"a worker leaves a session paused that it says it continues with",
+		fmt.Sprint(true, maxResumes),
+		fmt.Sprint(errors.Is(err, errPaused), l.calls.Load()),
+	)
 }
 
 // A worker that floods a call with output does not keep it beyond its time.
@@ -136,7 +153,12 @@ func TestAttackSessionWorkerFloods(t *testing.T) {
 	if took > 20*time.Second {
 		t.Errorf("it took %v", took)
 	}
-	attack.Check(t, "a worker that floods a call whose time is over", "true", fmt.Sprint(errors.Is(err, context.DeadlineExceeded)))
+	attack.Check(
+		t,
+		"a worker that floods a call whose time is over",
+		"true",
+		fmt.Sprint(errors.Is(err, context.DeadlineExceeded)),
+	)
 }
 
 // Values that this process gave a session come back in nothing that its worker says.
@@ -152,14 +174,23 @@ func TestAttackSessionWorkerValues(t *testing.T) {
 	} {
 		l := startLiar(t, sessiond.Paused, func(l *liar, m *nats.Msg) { l.answer(m, r) })
 		err := l.client.Session(liarSession).Resume(t.Context(), secrets)
-		s, e := l.client.NewSession(t.Context(), unitask.Caller{}, unitask.SessionRequest{Request: unitask.Request{Secrets: secrets}})
+		s, e := l.client.NewSession(
+			t.Context(),
+			unitask.Caller{},
+			unitask.SessionRequest{Request: unitask.Request{Secrets: secrets}},
+		)
 		text, _ := json.Marshal(s)
 		var field *policy.FieldError
 		said := fmt.Sprint(err, e, string(text))
 		if errors.As(err, &field) {
 			said += fmt.Sprint(*field)
 		}
-		attack.Check(t, "a worker says a value that a resume or a beginning gave it, in "+name, "false", fmt.Sprint(strings.Contains(said, liarValue)))
+		attack.Check(
+			t,
+			"a worker says a value that a resume or a beginning gave it, in "+name,
+			"false",
+			fmt.Sprint(strings.Contains(said, liarValue)),
+		)
 	}
 	l := startLiar(t, sessiond.Running, func(l *liar, m *nats.Msg) {
 		out := nats.NewMsg(m.Reply)
@@ -167,8 +198,12 @@ func TestAttackSessionWorkerValues(t *testing.T) {
 		out.Header.Set(headOffset, "0")
 		out.Data = []byte(liarValue)
 		_ = l.nc.PublishMsg(out)
-		r := reply{Answer: sessiond.Answer{Result: &unitask.Result{Outcome: unitask.OutcomeExited, Value: liarValue, Hint: liarValue}},
-			Files: []listed{{Path: "/work/" + liarValue}}}
+		r := reply{
+			Answer: sessiond.Answer{
+				Result: &unitask.Result{Outcome: unitask.OutcomeExited, Value: liarValue, Hint: liarValue},
+			},
+			Files: []listed{{Path: "/work/" + liarValue}},
+		}
 		l.answer(m, r, []byte(liarValue), []byte(liarValue))
 	})
 	s := l.client.Session(liarSession)
@@ -185,7 +220,12 @@ func TestAttackSessionWorkerValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := fmt.Sprint(out.String(), string(res.Stdout), string(res.Stderr), res.Value, res.Hint, files)
-	attack.Check(t, "a worker says a value in a step's output, result or list", "false", fmt.Sprint(strings.Contains(text, liarValue)))
+	attack.Check(
+		t,
+		"a worker says a value in a step's output, result or list",
+		"false",
+		fmt.Sprint(strings.Contains(text, liarValue)),
+	)
 }
 
 // Forks are as many as were asked for, each with an id of its own, and children of the session.
@@ -205,10 +245,21 @@ func TestAttackSessionWorkerForks(t *testing.T) {
 	} {
 		l := startLiar(t, sessiond.Running, func(l *liar, m *nats.Msg) { l.answer(m, r) })
 		forks, err := l.client.Session(liarSession).Fork(t.Context(), 2)
-		attack.Check(t, "two forks are asked for, and the worker answers: "+name, "refused, 0", fmt.Sprintf("%s, %d", map[bool]string{true: "refused", false: fmt.Sprint(err)}[errors.Is(err, errMalformed)], len(forks)))
+		attack.Check(
+			t,
+			"two forks are asked for, and the worker answers: "+name,
+			"refused, 0",
+			fmt.Sprintf(
+				"%s, %d",
+				map[bool]string{true: "refused", false: fmt.Sprint(err)}[errors.Is(err, errMalformed)],
+				len(forks),
+			),
+		)
 	}
 	l := startLiar(t, sessiond.Running, func(l *liar, m *nats.Msg) { l.answer(m, views("a", "b")) })
-	if forks, err := l.client.Session(liarSession).Fork(t.Context(), 2); err != nil || len(forks) != 2 || forks[1].ID != "b" {
+	if forks, err := l.client.Session(liarSession).
+		Fork(t.Context(), 2); err != nil || len(forks) != 2 ||
+		forks[1].ID != "b" {
 		t.Errorf("got %v %v, want two forks", forks, err)
 	}
 }
@@ -248,7 +299,10 @@ func TestAttackSessionWorkerSays(t *testing.T) {
 			got = "refused"
 		case err != nil && (r.Error == nil || r.Error.RetryAfterMS > maxSaidRetry.Milliseconds() || len(r.Error.Code) > 20):
 			got = err.Error()
-		case len(text) > 8*history.MaxSaidError+len(files) && len(r.Sessions) == 0, len(r.Sessions) > 0 && len(r.Sessions[0].Denials) > history.MaxSaidList, len(r.Files) > unitask.MaxSessionList, bytes.Contains(text, []byte(`\u001b`)):
+		case len(text) > 8*history.MaxSaidError+len(files) && len(r.Sessions) == 0,
+			len(r.Sessions) > 0 && len(r.Sessions[0].Denials) > history.MaxSaidList,
+			len(r.Files) > unitask.MaxSessionList,
+			bytes.Contains(text, []byte(`\u001b`)):
 			got = fmt.Sprintf("%d bytes: %.200s", len(text), text)
 		case r.Result != nil && (r.Result.Session != liarSession || r.Result.Outcome != unitask.OutcomeFailed):
 			got = fmt.Sprint(r.Result.Session, r.Result.Outcome)
@@ -268,6 +322,15 @@ func TestAttackSessionStepFiles(t *testing.T) {
 	} {
 		_, err := l.client.Session(liarSession).Run(t.Context(), step)
 		var field *policy.FieldError
-		attack.Check(t, "a step on a fleet that brings "+name, "refused, 0 calls", fmt.Sprintf("%s, %d calls", map[bool]string{true: "refused", false: fmt.Sprint(err)}[errors.As(err, &field)], l.calls.Load()))
+		attack.Check(
+			t,
+			"a step on a fleet that brings "+name,
+			"refused, 0 calls",
+			fmt.Sprintf(
+				"%s, %d calls",
+				map[bool]string{true: "refused", false: fmt.Sprint(err)}[errors.As(err, &field)],
+				l.calls.Load(),
+			),
+		)
 	}
 }

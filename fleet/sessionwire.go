@@ -60,7 +60,12 @@ func (e *SessionLostError) Error() string {
 	if e.PausedAt.IsZero() {
 		return fmt.Sprintf("session %s is lost: its worker %s is gone", e.ID, e.Worker)
 	}
-	return fmt.Sprintf("session %s is lost: its worker %s is gone; resume it to go on from its pause at %s", e.ID, e.Worker, e.PausedAt.Local().Format(time.DateTime))
+	return fmt.Sprintf(
+		"session %s is lost: its worker %s is gone; resume it to go on from its pause at %s",
+		e.ID,
+		e.Worker,
+		e.PausedAt.Local().Format(time.DateTime),
+	)
 }
 
 // call is what is asked of a worker.
@@ -127,8 +132,17 @@ func makeSessions(ctx context.Context, js jetstream.JetStream, tenant string, re
 		return sessions{}, fmt.Errorf("make the sessions of tenant %s: %w", tenant, err)
 	}
 	_, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: "KV_" + name, Subjects: []string{"$KV." + name + ".>"}, MaxMsgsPerSubject: 1, MaxAge: keep, MaxBytes: sessionsBytes, MaxMsgSize: maxSessionEntry, DenyDelete: true, Duplicates: 2 * time.Minute,
-		Discard: jetstream.DiscardNew, AllowRollup: true, Replicas: replicas,
+		Name:              "KV_" + name,
+		Subjects:          []string{"$KV." + name + ".>"},
+		MaxMsgsPerSubject: 1,
+		MaxAge:            keep,
+		MaxBytes:          sessionsBytes,
+		MaxMsgSize:        maxSessionEntry,
+		DenyDelete:        true,
+		Duplicates:        2 * time.Minute,
+		Discard:           jetstream.DiscardNew,
+		AllowRollup:       true,
+		Replicas:          replicas,
 	})
 	if err != nil {
 		return sessions{}, fmt.Errorf("make the sessions of tenant %s: %w", tenant, err)
@@ -155,7 +169,8 @@ func (s sessions) get(ctx context.Context, id string) (e sessionEntry, revision 
 
 // readSession reads a session's entry; a *unitask.SessionError says that it is over.
 func readSession(id string, value []byte) (e sessionEntry, err error) {
-	if len(value) > maxSessionEntry || decode(value, maxValues, &e) != nil || e.View.ID != id || e.MemoryMB < 1 || !boundView(&e.View, nil) {
+	if len(value) > maxSessionEntry || decode(value, maxValues, &e) != nil || e.View.ID != id || e.MemoryMB < 1 ||
+		!boundView(&e.View, nil) {
 		return e, fmt.Errorf("session %s: %w entry", id, errMalformed)
 	}
 	if e.Why != "" {
@@ -185,7 +200,11 @@ func (s sessions) replace(ctx context.Context, e sessionEntry, revision uint64) 
 	next, err := s.kv.Update(ctx, e.View.ID, text, revision)
 	var api *jetstream.APIError
 	if errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
-		if v, e := s.kv.Get(ctx, e.View.ID); e == nil && bytes.Equal(v.Value(), text) { // by ourselves, whose answer was lost
+		if v, e := s.kv.Get(
+			ctx,
+			e.View.ID,
+		); e == nil &&
+			bytes.Equal(v.Value(), text) { // by ourselves, whose answer was lost
 			return v.Revision(), nil
 		}
 		return 0, errFenced

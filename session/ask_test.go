@@ -26,11 +26,21 @@ func TestStepClocks(t *testing.T) {
 		defer stop2()
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		attack.Check(t, "limits while somebody is asked", "<nil> <nil> true", fmt.Sprint(first.Err(), " ", second.Err(), " ", c.still()))
+		attack.Check(
+			t,
+			"limits while somebody is asked",
+			"<nil> <nil> true",
+			fmt.Sprint(first.Err(), " ", second.Err(), " ", c.still()),
+		)
 		c.Resume()
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		attack.Check(t, "limits behind it", "<nil> true false", fmt.Sprint(first.Err(), " ", errors.Is(context.Cause(second), stopclock.ErrTimeout), " ", c.still()))
+		attack.Check(
+			t,
+			"limits behind it",
+			"<nil> true false",
+			fmt.Sprint(first.Err(), " ", errors.Is(context.Cause(second), stopclock.ErrTimeout), " ", c.still()),
+		)
 		time.Sleep(4 * time.Second)
 		synctest.Wait()
 		if !errors.Is(context.Cause(first), stopclock.ErrTimeout) {

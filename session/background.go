@@ -150,7 +150,11 @@ func (b *background) since(after int64) (is Background, change <-chan struct{}) 
 // ceiling's backgroundCommands bounds how many run at once.
 func (s *Session) Start(ctx context.Context, c Command) (run string, err error) {
 	if c.Stdin != nil || c.Terminal != nil || c.Stdout != nil || c.Stderr != nil {
-		return "", policy.Bad("background", "true", "has no standard input and no terminal, and Wait has what it prints")
+		return "", policy.Bad(
+			"background",
+			"true",
+			"has no standard input and no terminal, and Wait has what it prints",
+		)
 	}
 	e, err := s.start(c)
 	if err != nil {
@@ -239,7 +243,10 @@ func (j *jobs) reserve(most int) (leave func(), err error) {
 		return nil, policy.Bad("backgroundCommands", "1", "the ceiling allows none")
 	case j.running >= most:
 		return nil, &run.BusyError{
-			What:  fmt.Sprintf("%d commands of this session run in the background, which is the most: end one", j.running),
+			What: fmt.Sprintf(
+				"%d commands of this session run in the background, which is the most: end one",
+				j.running,
+			),
 			After: afterSession,
 		}
 	}
@@ -286,7 +293,11 @@ func (j *jobs) find(run string) (*background, error) {
 			return b, nil
 		}
 	}
-	return nil, policy.Bad("run", fmt.Sprintf("%.80q", run), "is no command in the background of this session, or ended long ago: its record has what it printed")
+	return nil, policy.Bad(
+		"run",
+		fmt.Sprintf("%.80q", run),
+		"is no command in the background of this session, or ended long ago: its record has what it printed",
+	)
 }
 
 // limit ends a command when the session has run for so long.
@@ -315,7 +326,12 @@ func (s *Session) Wait(ctx context.Context, run string, after int64, most time.D
 	}
 	is, change := b.since(after)
 	if after < 0 || after > is.Seq {
-		return Background{}, policy.Bad("afterSeq", fmt.Sprint(after), "must be from 0 to %d, what it has printed in bytes", is.Seq)
+		return Background{}, policy.Bad(
+			"afterSeq",
+			fmt.Sprint(after),
+			"must be from 0 to %d, what it has printed in bytes",
+			is.Seq,
+		)
 	}
 	if most <= 0 || is.Seq > after || is.Result != nil {
 		return is, nil

@@ -34,7 +34,8 @@ func TestKeptOutput(t *testing.T) {
 			after := r.Int63n(int64(len(all)) + 1)
 			is, _ := b.since(after)
 			got := is.Text()
-			if is.Seq != int64(len(all)) || is.Lost+int64(len(got)) != is.Seq-after || len(got) > MaxKeptOutput || string(got) != string(all[len(all)-len(got):]) {
+			if is.Seq != int64(len(all)) || is.Lost+int64(len(got)) != is.Seq-after || len(got) > MaxKeptOutput ||
+				string(got) != string(all[len(all)-len(got):]) {
 				t.Fatalf("%d: beyond %d of %d: %d bytes, %d lost", seed, after, len(all), len(got), is.Lost)
 			}
 			if b.size > 2*MaxKeptOutput+n || len(b.kept) > maxPieces {
@@ -47,7 +48,10 @@ func TestKeptOutput(t *testing.T) {
 	for i := range 100_000 {
 		_, _ = b.stream(i%2 == 0).Write([]byte{'x'})
 	}
-	if is, _ := b.since(0); len(b.kept) > maxPieces || is.Lost+int64(len(is.Text())) != 100_000 || len(is.Output) < maxPieces/2 {
+	if is, _ := b.since(
+		0,
+	); len(b.kept) > maxPieces || is.Lost+int64(len(is.Text())) != 100_000 ||
+		len(is.Output) < maxPieces/2 {
 		t.Errorf("%d pieces, %d bytes lost", len(b.kept), is.Lost)
 	}
 }
@@ -91,7 +95,11 @@ func TestStartOfClosed(t *testing.T) {
 	if over := new(run.SessionError); id != "" || !errors.As(err, &over) {
 		t.Errorf("%q %v", id, err)
 	}
-	if res := recorded(t, s); res.Outcome != run.OutcomeCancelled || res.ExitCode != run.ExitCancelled || res.Error == "" {
+	if res := recorded(
+		t,
+		s,
+	); res.Outcome != run.OutcomeCancelled || res.ExitCode != run.ExitCancelled ||
+		res.Error == "" {
 		t.Errorf("%+v", res)
 	}
 }

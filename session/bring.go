@@ -124,7 +124,11 @@ func (s *Session) bring(ctx context.Context, x *stepping, b *bringing) error {
 	timed, cancel := s.clocks.start(ctx, limit)
 	defer cancel()
 	err := b.send(timed, func(from io.Reader) error {
-		return s.folderCommand(timed, "what the step brings", supervisor.Exec{Args: []string{"/bin/tar", "-x", "-f", "-", "-C", "/"}, Stdin: from})
+		return s.folderCommand(
+			timed,
+			"what the step brings",
+			supervisor.Exec{Args: []string{"/bin/tar", "-x", "-f", "-", "-C", "/"}, Stdin: from},
+		)
 	})
 	if errors.Is(err, stopclock.ErrTimeout) { // not the step's
 		err = fmt.Errorf("copy what the step brings: the machine did not take it within %v", limit)
@@ -160,7 +164,8 @@ func (b *bringing) send(ctx context.Context, use func(io.Reader) error) error {
 	err := use(from)
 	from.Close()
 	var content *guest.ContentError
-	if e := <-packed; errors.As(e, &content) && !errors.As(err, new(*run.SessionError)) { // tar says that the rest is missing
+	if e := <-packed; errors.As(e, &content) &&
+		!errors.As(err, new(*run.SessionError)) { // tar says that the rest is missing
 		return fmt.Errorf("copy what the step brings: %w", content)
 	}
 	return err

@@ -23,7 +23,11 @@ func TestAttackBringCut(t *testing.T) {
 	}
 	for n := range 200 {
 		b := &bringing{neighbours: []run.Neighbour{{Name: "n", Content: "x"}}}
-		_, _, _, err := program.Resolve(catalog.Request{Request: run.Request{Dirs: []policy.Mount{{Host: dir, Guest: "/d"}}}}, nil, &b.set)
+		_, _, _, err := program.Resolve(
+			catalog.Request{Request: run.Request{Dirs: []policy.Mount{{Host: dir, Guest: "/d"}}}},
+			nil,
+			&b.set,
+		)
 		mustMake(t, err)
 		mustMake(t, b.send(t.Context(), func(from io.Reader) error {
 			_, err := io.CopyN(io.Discard, from, int64(n%128*512))
@@ -31,7 +35,12 @@ func TestAttackBringCut(t *testing.T) {
 		}))
 		b.set.Close()
 	}
-	attack.Check(t, "a guest that ends its tar while files are packed for it", "the host goes on", "the host goes on") // else it panics
+	attack.Check(
+		t,
+		"a guest that ends its tar while files are packed for it",
+		"the host goes on",
+		"the host goes on",
+	) // else it panics
 }
 
 func mustMake(t *testing.T, err error) {

@@ -14,9 +14,16 @@ import (
 // its own; denials are what it does not grant. Files and folders of this host do not go with it.
 func (req Request) Elsewhere(ceiling *policy.Ceiling) (out Request, denials []policy.Denial, err error) {
 	if len(req.Files)+len(req.Dirs) > 0 {
-		return out, nil, policy.Bad("files", "of a session on a fleet", "do not go to another host: start the session and write them into it")
+		return out, nil, policy.Bad(
+			"files",
+			"of a session on a fleet",
+			"do not go to another host: start the session and write them into it",
+		)
 	}
-	limits, cut, err := ceiling.Sessions(policy.SessionLimits{Life: req.Life, Idle: req.Idle}, usualSessions(machine.HostMemory()))
+	limits, cut, err := ceiling.Sessions(
+		policy.SessionLimits{Life: req.Life, Idle: req.Idle},
+		usualSessions(machine.HostMemory()),
+	)
 	if err != nil {
 		return out, nil, err
 	}

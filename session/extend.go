@@ -106,7 +106,13 @@ func (s *Session) Extend(ctx context.Context, life time.Duration) error {
 	}
 	began, _ := s.lease.age()
 	if last := began.Add(most.Life); until.After(last) {
-		return bad(fmt.Sprintf("is too long: a session lives for %s at most, and this one until %s", most.Life, last.UTC().Format(time.RFC3339)))
+		return bad(
+			fmt.Sprintf(
+				"is too long: a session lives for %s at most, and this one until %s",
+				most.Life,
+				last.UTC().Format(time.RFC3339),
+			),
+		)
 	}
 	if s.lease.setEnd(until) {
 		return nil

@@ -56,7 +56,11 @@ func (s *Session) Pack(ctx context.Context, name string, to io.Writer) error {
 	}
 	defer kept.Close()
 	out := &atMost{kept, hostfiles.MaxFolderArchive}
-	if err := s.folderCommand(ctx, name, supervisor.Exec{Args: []string{"/bin/tar", "-c", "-f", "-", "-C", s.at(name), "."}, Stdout: out}); err != nil {
+	if err := s.folderCommand(
+		ctx,
+		name,
+		supervisor.Exec{Args: []string{"/bin/tar", "-c", "-f", "-", "-C", s.at(name), "."}, Stdout: out},
+	); err != nil {
 		return err
 	}
 	if _, err = kept.Seek(0, io.SeekStart); err == nil {
@@ -133,7 +137,11 @@ func (s *Session) folderCommand(ctx context.Context, name string, e supervisor.E
 		return fmt.Errorf("copy %s: %w", name, err)
 	case end.Code != 0 || end.Signal != 0:
 		why := strings.TrimSpace(strings.ToValidUTF8(said.String(), "\ufffd"))
-		return fmt.Errorf("copy %s: %s", name, cmp.Or(s.redactor.String(why), fmt.Sprintf("tar ended with code %d, signal %d", end.Code, end.Signal)))
+		return fmt.Errorf(
+			"copy %s: %s",
+			name,
+			cmp.Or(s.redactor.String(why), fmt.Sprintf("tar ended with code %d, signal %d", end.Code, end.Signal)),
+		)
 	}
 	return nil
 }
@@ -146,7 +154,10 @@ type atMost struct {
 
 func (w *atMost) Write(p []byte) (int, error) {
 	if w.left -= int64(len(p)); w.left < 0 {
-		return 0, &hostfiles.FolderError{Name: "the folder", Reason: fmt.Sprintf("has more than %d bytes: copy parts of it", int64(hostfiles.MaxFolderBytes))}
+		return 0, &hostfiles.FolderError{
+			Name:   "the folder",
+			Reason: fmt.Sprintf("has more than %d bytes: copy parts of it", int64(hostfiles.MaxFolderBytes)),
+		}
 	}
 	return w.to.Write(p)
 }

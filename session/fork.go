@@ -31,7 +31,10 @@ func (f *family) take(n int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.forks+n > MaxForks {
-		return &run.BusyError{What: fmt.Sprintf("%d forks of this session live, and %d is the most: close some", f.forks, MaxForks), After: time.Minute}
+		return &run.BusyError{
+			What:  fmt.Sprintf("%d forks of this session live, and %d is the most: close some", f.forks, MaxForks),
+			After: time.Minute,
+		}
 	}
 	f.forks += n
 	return nil

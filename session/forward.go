@@ -56,7 +56,11 @@ func (s *Session) Forward(port, hostPort int) (*Forward, error) {
 	if err != nil {
 		leave()
 		if errors.Is(err, syscall.EADDRINUSE) {
-			err = policy.Bad("hostPort", fmt.Sprint(hostPort), "is taken on this host: name another one, or none for any that is free")
+			err = policy.Bad(
+				"hostPort",
+				fmt.Sprint(hostPort),
+				"is taken on this host: name another one, or none for any that is free",
+			)
 		}
 		return nil, err
 	}

@@ -42,7 +42,8 @@ type idleness struct {
 // idle time.
 func (i *idleness) over(now time.Time, w work) bool {
 	span := now.Sub(i.at)
-	still := !i.at.IsZero() && w.known && !w.busy && w.calls == i.last.calls && w.frames == i.last.frames && (w.processor-i.last.processor)*idleFloor <= span
+	still := !i.at.IsZero() && w.known && !w.busy && w.calls == i.last.calls && w.frames == i.last.frames &&
+		(w.processor-i.last.processor)*idleFloor <= span
 	i.at, i.last = now, w
 	if !still {
 		i.since = now

@@ -107,7 +107,11 @@ func (s sessionRun) Files(p *program.Program) []program.File {
 	files = append(files, p.Beside()...)
 	if p.InOneProcess() {
 		l := s.driver()
-		return append(files, program.TextFile(l.Path, l.Driver), program.File{File: guest.File{Path: contract.MainLink, Mode: fs.ModeSymlink, Target: l.Path}, Content: ""})
+		return append(
+			files,
+			program.TextFile(l.Path, l.Driver),
+			program.File{File: guest.File{Path: contract.MainLink, Mode: fs.ModeSymlink, Target: l.Path}, Content: ""},
+		)
 	}
 	for _, l := range supervisor.Languages {
 		files = append(files, program.TextFile(l.Path, l.Driver))

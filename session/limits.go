@@ -13,7 +13,11 @@ import (
 // the default size, and a caller may have half of those. Paused sessions may take as much as all of it.
 func usualSessions(memory, _ int64) policy.SessionLimits {
 	n := int(min(max(memory/2/(policy.DefaultMemoryMB<<20), 2), mostUsualSessions))
-	return policy.SessionLimits{Sessions: n, CallerSessions: max((n+1)/2, 2), PausedBytes: min(max(memory, minPaused), maxPaused)}
+	return policy.SessionLimits{
+		Sessions:       n,
+		CallerSessions: max((n+1)/2, 2),
+		PausedBytes:    min(max(memory, minPaused), maxPaused),
+	}
 }
 
 const (
@@ -78,7 +82,12 @@ func (m *Manager) pausedRoom(s *Session) (give func(), err error) {
 	all += m.elsewhere()
 	switch most := s.limits.PausedBytes; {
 	case most < size:
-		return nil, policy.Bad("pausedBytes", fmt.Sprint(size), "at most %d are allowed: the session goes on", max(most, 0))
+		return nil, policy.Bad(
+			"pausedBytes",
+			fmt.Sprint(size),
+			"at most %d are allowed: the session goes on",
+			max(most, 0),
+		)
 	case all > most-size:
 		return nil, &run.BusyError{
 			What:  fmt.Sprintf("paused sessions hold %d bytes, and %d are allowed: end one", all, most),

@@ -71,7 +71,10 @@ func (x *stepping) collect(ctx context.Context) error {
 	}
 	x.res.Artifacts, x.res.ArtifactsRefused = to.Kept, to.Refused
 	if left != nil && ctx.Err() == nil {
-		x.res.ArtifactsRefused = append(x.res.ArtifactsRefused, record.Refusal{Path: program.OutDir, Reason: "not all of it came: " + left.Error(), Missed: true})
+		x.res.ArtifactsRefused = append(
+			x.res.ArtifactsRefused,
+			record.Refusal{Path: program.OutDir, Reason: "not all of it came: " + left.Error(), Missed: true},
+		)
 	}
 	if errors.Is(err, record.ErrEnough) {
 		return nil
@@ -136,7 +139,13 @@ func (o *outBox) take(ctx context.Context, from *supervisor.Client, to *record.A
 }
 
 // fetch hands over one file. done says that it is not to come again as it is; why and failed are as take's.
-func fetch(ctx context.Context, from *supervisor.Client, to *record.Artifacts, e supervisor.Entry, name string, most int64,
+func fetch(
+	ctx context.Context,
+	from *supervisor.Client,
+	to *record.Artifacts,
+	e supervisor.Entry,
+	name string,
+	most int64,
 ) (done bool, why, failed error) {
 	if e.Mode.IsRegular() && e.Size > to.Left() {
 		return e.Size > most, nil, to.Large(name)

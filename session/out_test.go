@@ -81,7 +81,8 @@ func TestAttackOut(t *testing.T) {
 			}
 			kept, left, err := take()
 			attack.Check(t, "a session's machine sends a file of /out that is "+name, c.kept, kept)
-			if (left == nil) != (c.left == "") || left != nil && !strings.Contains(left.Error(), c.left) || err != nil && name != "endless" {
+			if (left == nil) != (c.left == "") || left != nil && !strings.Contains(left.Error(), c.left) ||
+				err != nil && name != "endless" {
 				t.Errorf("%q, left %v, %v", kept, left, err)
 			}
 			again := newOutBox()

@@ -20,7 +20,10 @@ func (s *Session) Replay(ctx context.Context, step history.RecordedStep, stdout,
 		}
 		return &run.Result{RunID: id, Session: s.ID, Outcome: run.OutcomeExited}, nil
 	case len(step.Args) > 0:
-		return s.Exec(ctx, Command{Args: step.Args, Dir: step.Dir, Env: step.Env, Timeout: limit, Stdout: stdout, Stderr: stderr})
+		return s.Exec(
+			ctx,
+			Command{Args: step.Args, Dir: step.Dir, Env: step.Env, Timeout: limit, Stdout: stdout, Stderr: stderr},
+		)
 	}
 	return s.Run(ctx, Step{Code: step.Code, Language: step.Language, Timeout: limit, Stdout: stdout, Stderr: stderr})
 }

@@ -46,7 +46,14 @@ func (s *Session) packFiles(ctx context.Context) *packedFiles {
 	if err != nil {
 		return nil
 	}
-	if err := s.folderCommand(ctx, s.dir, supervisor.Exec{Args: []string{"/bin/tar", "-c", "-f", "-", "-C", s.dir, "."}, Stdout: &atMost{kept, MaxKeptFiles}}); err != nil {
+	if err := s.folderCommand(
+		ctx,
+		s.dir,
+		supervisor.Exec{
+			Args:   []string{"/bin/tar", "-c", "-f", "-", "-C", s.dir, "."},
+			Stdout: &atMost{kept, MaxKeptFiles},
+		},
+	); err != nil {
 		kept.Close()
 		return nil
 	}

@@ -125,7 +125,11 @@ func openAuthority(home, session string, kept []byte) ([]byte, error) {
 	}
 	plain, err := aead.Open(nil, nil, sealed, []byte(session))
 	if err != nil {
-		return nil, fmt.Errorf("session %s was not sealed by the key in %s: it can't go on here", session, filepath.Join(home, pauseKeyFile))
+		return nil, fmt.Errorf(
+			"session %s was not sealed by the key in %s: it can't go on here",
+			session,
+			filepath.Join(home, pauseKeyFile),
+		)
 	}
 	return plain, nil
 }
@@ -133,7 +137,10 @@ func openAuthority(home, session string, kept []byte) ([]byte, error) {
 // OpenPaused returns the description (machine.PauseFile) of a home's paused session for another home, where SealPaused
 // takes it. It has the key of the session's authority in clear: never write it to a disk.
 func OpenPaused(home string, text []byte) ([]byte, error) {
-	return changeAuthority(text, func(session string, kept []byte) ([]byte, error) { return openAuthority(home, session, kept) })
+	return changeAuthority(
+		text,
+		func(session string, kept []byte) ([]byte, error) { return openAuthority(home, session, kept) },
+	)
 }
 
 // SealPaused returns the description of a paused session for a home, from the result of OpenPaused.

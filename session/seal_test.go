@@ -32,7 +32,12 @@ func TestAttackSealedAuthority(t *testing.T) {
 	}
 	all.Wait()
 	for _, s := range sealed {
-		if got, err := openAuthority(home, "one", s); err != nil || !bytes.Equal(got, plain) || bytes.Contains(s, plain[:10]) {
+		if got, err := openAuthority(
+			home,
+			"one",
+			s,
+		); err != nil || !bytes.Equal(got, plain) ||
+			bytes.Contains(s, plain[:10]) {
 			t.Errorf("%q %v", got, err)
 		}
 	}
@@ -89,7 +94,15 @@ func TestSealedAuthorityMoves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	note, err := json.Marshal(paused.Note{ID: "one", Owner: "ada", Dir: "/w", Policy: paused.NotePolicy{Effective: json.RawMessage(`{}`)}, Broker: &broker.Kept{Authority: sealed}})
+	note, err := json.Marshal(
+		paused.Note{
+			ID:     "one",
+			Owner:  "ada",
+			Dir:    "/w",
+			Policy: paused.NotePolicy{Effective: json.RawMessage(`{}`)},
+			Broker: &broker.Kept{Authority: sealed},
+		},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +117,11 @@ func TestSealedAuthorityMoves(t *testing.T) {
 	}
 	var p machine.Pause
 	var k paused.Note
-	if err := errors.Join(json.Unmarshal(landed, &p), json.Unmarshal(p.Note, &k)); err != nil || p.QEMU != "10" || k.Owner != "ada" || k.Dir != "/w" {
+	if err := errors.Join(
+		json.Unmarshal(landed, &p),
+		json.Unmarshal(p.Note, &k),
+	); err != nil || p.QEMU != "10" || k.Owner != "ada" ||
+		k.Dir != "/w" {
 		t.Errorf("%s %v", landed, err)
 	}
 	if got, err := openAuthority(to, "one", k.Broker.Authority); err != nil || !bytes.Equal(got, plain) {

@@ -211,7 +211,9 @@ func (s *Session) awake(ctx context.Context, x *engine.Execution, folder string,
 		x.Attach(m)
 	} else {
 		m.Close()
-		s.steps.lose("its machine was resumed and could not be used: it goes on from its pause once more, and what ran in the machine meanwhile is lost")
+		s.steps.lose(
+			"its machine was resumed and could not be used: it goes on from its pause once more, and what ran in the machine meanwhile is lost",
+		)
 	}
 	return conn, true, err
 }
@@ -290,7 +292,9 @@ func (s *Session) ask(ctx context.Context, of chan chan error) error {
 // hosts are not in the machine. The session's Life continues.
 func (s *Session) Pause(ctx context.Context) error {
 	if s.exposed > 0 {
-		return errors.New("a session whose machine holds secrets is not paused: they would be on the disk; bind them to hosts (NAME@HOST)")
+		return errors.New(
+			"a session whose machine holds secrets is not paused: they would be on the disk; bind them to hosts (NAME@HOST)",
+		)
 	}
 	if !machine.CanClone {
 		return errors.New("sessions are paused on Linux only")

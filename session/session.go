@@ -124,7 +124,10 @@ func (m *Manager) Start(ctx context.Context, caller run.Caller, req Request) (*S
 	if err := m.Refuse(); err != nil {
 		return nil, err
 	}
-	limits, denials, err := caller.Ceiling.Sessions(policy.SessionLimits{Life: req.Life, Idle: req.Idle}, usualSessions(machine.HostMemory()))
+	limits, denials, err := caller.Ceiling.Sessions(
+		policy.SessionLimits{Life: req.Life, Idle: req.Idle},
+		usualSessions(machine.HostMemory()),
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +155,14 @@ func (m *Manager) Start(ctx context.Context, caller run.Caller, req Request) (*S
 		return nil, err
 	}
 	if !l.HasSteps() {
-		return bad("image", im.Payload.Name, "has no sessions, whose steps go to an interpreter that stays: use "+strings.Join(language.SessionImages(), ", "))
+		return bad(
+			"image",
+			im.Payload.Name,
+			"has no sessions, whose steps go to an interpreter that stays: use "+strings.Join(
+				language.SessionImages(),
+				", ",
+			),
+		)
 	}
 	s := newSession(m, caller, limits)
 	s.denials, s.request = denials, req.Request
@@ -175,8 +185,15 @@ func newSession(m *Manager, caller run.Caller, limits policy.SessionLimits) *Ses
 	return &Session{
 		manager: m, limits: limits, authority: authority{caller: caller, beganUnder: caller.Ceiling.Digest()},
 		lifecycle: lifecycle{
-			changing: make(chan struct{}, 1), pauses: make(chan chan error), resumes: make(chan chan error), forks: make(chan chan error),
-			ready: make(chan struct{}), done: make(chan struct{}),
+			changing: make(
+				chan struct{},
+				1,
+			),
+			pauses:  make(chan chan error),
+			resumes: make(chan chan error),
+			forks:   make(chan chan error),
+			ready:   make(chan struct{}),
+			done:    make(chan struct{}),
 		},
 		steps: newSteps(), ports: ports{carried: make(chan struct{}, MaxForwarded)}, artifacts: newOutBox(),
 	}
@@ -185,7 +202,9 @@ func newSession(m *Manager, caller run.Caller, limits policy.SessionLimits) *Ses
 // begin starts its machine and returns when that waits for steps. over is called when it has ended, or
 // did not begin.
 func (s *Session) begin(ctx context.Context, req catalog.Request, tell func(run.Event), over func()) error {
-	live, cancel := context.WithCancelCause(trace.ContextWithSpanContext(context.Background(), trace.SpanContextFromContext(ctx)))
+	live, cancel := context.WithCancelCause(
+		trace.ContextWithSpanContext(context.Background(), trace.SpanContextFromContext(ctx)),
+	)
 	s.cancel, s.tell = cancel, tell
 	leave, err := s.manager.hold(s)
 	if err != nil {
@@ -281,7 +300,8 @@ func (s *Session) gone() error {
 
 // planned reports whether the session ended by Close, or at the end of its life.
 func (s *Session) planned() bool {
-	return errors.Is(s.err, engine.ErrSessionClosed) || errors.Is(s.err, engine.ErrLeft) || s.result != nil && s.result.TimedOut
+	return errors.Is(s.err, engine.ErrSessionClosed) || errors.Is(s.err, engine.ErrLeft) ||
+		s.result != nil && s.result.TimedOut
 }
 
 // driver is the session's own language's.
@@ -315,7 +335,12 @@ func (s *Session) hasCommands(what string) error {
 	if s.Kernel != oneProcess {
 		return nil
 	}
-	return policy.Bad("kernel", string(s.Kernel), "has no %s in a session: its machines have one process, the interpreter; start the session with kernel linux", what)
+	return policy.Bad(
+		"kernel",
+		string(s.Kernel),
+		"has no %s in a session: its machines have one process, the interpreter; start the session with kernel linux",
+		what,
+	)
 }
 
 // trustFile has the certificates that TLS clients in the machine trust beside their own.
@@ -335,7 +360,10 @@ func (s *Session) trust(ctx context.Context) error {
 		return err
 	}
 	for _, name := range []string{"NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "REQUESTS_CA_BUNDLE"} {
-		if !slices.ContainsFunc(s.env, func(v string) bool { return len(v) > len(name) && v[:len(name)+1] == name+"=" }) {
+		if !slices.ContainsFunc(
+			s.env,
+			func(v string) bool { return len(v) > len(name) && v[:len(name)+1] == name+"=" },
+		) {
 			s.env = append(s.env, name+"="+trustFile)
 		}
 	}

@@ -50,7 +50,11 @@ func TestWithEnv(t *testing.T) {
 // A language that a run has and a session has not is refused before anything is asked of the machine.
 func TestStepLanguage(t *testing.T) {
 	s := newSession(nil, run.Caller{}, policy.SessionLimits{})
-	if _, err := s.Run(t.Context(), Step{Code: "package main", Language: "go"}); err == nil || !strings.Contains(err.Error(), "language go: has no steps in a session") {
+	if _, err := s.Run(
+		t.Context(),
+		Step{Code: "package main", Language: "go"},
+	); err == nil ||
+		!strings.Contains(err.Error(), "language go: has no steps in a session") {
 		t.Error(err)
 	}
 	if got := language.SessionImages(); !slices.Equal(got, []string{"node", "python", "data", "shell"}) {
@@ -76,7 +80,8 @@ func TestCodeOfNoEnd(t *testing.T) {
 			}()
 			res, err := step(s)
 			to.Close()
-			if !errors.Is(err, why) || res == nil || res.Outcome != want || res.ExitCode != run.ExitHost || run.ExitCode(res, err) != run.ExitHost {
+			if !errors.Is(err, why) || res == nil || res.Outcome != want || res.ExitCode != run.ExitHost ||
+				run.ExitCode(res, err) != run.ExitHost {
 				t.Fatalf("%s, %v: %+v, %v", name, why, res, err)
 			}
 			if on := recorded(t, s); on.Outcome != want || on.ExitCode != run.ExitHost || on.Error == "" {

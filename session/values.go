@@ -34,7 +34,11 @@ var valueName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]{0,63}$`)
 
 func valueFile(name string) (string, error) {
 	if !valueName.MatchString(name) {
-		return "", policy.Bad("name", fmt.Sprintf("%.80q", name), "must be a letter or _, and then letters, digits, _ and -, 64 in all at most")
+		return "", policy.Bad(
+			"name",
+			fmt.Sprintf("%.80q", name),
+			"must be a letter or _, and then letters, digits, _ and -, 64 in all at most",
+		)
 	}
 	return path.Join(ValuesDir, name+valueSuffix), nil
 }
@@ -68,7 +72,12 @@ func (s *Session) Get(ctx context.Context, name string) (json.RawMessage, error)
 	text, err := s.ReadFile(ctx, file, 0, MaxValue+1)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("there is no value %s: put makes one, and code that writes %s (%w)", name, file, fs.ErrNotExist)
+		return nil, fmt.Errorf(
+			"there is no value %s: put makes one, and code that writes %s (%w)",
+			name,
+			file,
+			fs.ErrNotExist,
+		)
 	case err != nil:
 		return nil, err
 	case len(text) > MaxValue:
@@ -132,7 +141,11 @@ func (s *Session) copyFile(ctx context.Context, name string, to *Session, target
 	}
 	defer kept.Close()
 	args := []string{"read", s.at(name), "0", fmt.Sprint(MaxFile + 1)}
-	if err := s.fileUse(ctx, args, func(ctx context.Context) error { return s.client.FileTo(ctx, nil, kept, args...) }); err != nil {
+	if err := s.fileUse(
+		ctx,
+		args,
+		func(ctx context.Context) error { return s.client.FileTo(ctx, nil, kept, args...) },
+	); err != nil {
 		return err
 	}
 	size, err := kept.Seek(0, io.SeekCurrent)
@@ -146,5 +159,9 @@ func (s *Session) copyFile(ctx context.Context, name string, to *Session, target
 		return failure.Host("session", err)
 	}
 	args = []string{"write", to.at(target), fmt.Sprintf("%o", mode)}
-	return to.fileUse(ctx, args, func(ctx context.Context) error { return to.client.FileTo(ctx, kept, io.Discard, args...) })
+	return to.fileUse(
+		ctx,
+		args,
+		func(ctx context.Context) error { return to.client.FileTo(ctx, kept, io.Discard, args...) },
+	)
 }

@@ -30,7 +30,12 @@ func TestAttackPolicyOfAnother(t *testing.T) {
 		{"another caller's", "alice", id}, {"the user's, of what is nobody's", "", id}, {"that never was", "", "20261123T000000-ffffffff"}, {"empty", "", ""}, {"a path", "", "../" + id}, {"last", "", "last"}, {"a part of another's", "alice", "2026"}, {"an escape", "", "\x1b[2J"},
 	} {
 		err := c.SetPolicy(t.Context(), row.owner, row.id, run.PolicyChange{AllowNet: []string{"a.example"}})
-		attack.Check(t, "an id to change the policy of: "+row.name, fmt.Sprintf("no run or session %.80q of yours is under way", row.id), fmt.Sprint(err))
+		attack.Check(
+			t,
+			"an id to change the policy of: "+row.name,
+			fmt.Sprintf("no run or session %.80q of yours is under way", row.id),
+			fmt.Sprint(err),
+		)
 	}
 	var group sync.WaitGroup
 	for range 20 { // beside questions and answers; it has no machine
@@ -38,7 +43,12 @@ func TestAttackPolicyOfAnother(t *testing.T) {
 		group.Go(func() { a.hear(asked{}) })
 	}
 	group.Wait()
-	attack.Check(t, "a change before there is a machine", "its machine has not started yet", a.hear(asked{Policy: &run.PolicyChange{DenyNet: []string{"a.example"}}}).Error)
+	attack.Check(
+		t,
+		"a change before there is a machine",
+		"its machine has not started yet",
+		a.hear(asked{Policy: &run.PolicyChange{DenyNet: []string{"a.example"}}}).Error,
+	)
 }
 
 // A change or an answer that a run was sent and did not confirm may hold. Nobody is told that there is no such run.
@@ -55,7 +65,15 @@ func TestAttackPolicyUnconfirmed(t *testing.T) {
 	} {
 		c := &Client{Records: record.Open(testdir.Private(t))}
 		dir := filepath.Join(c.Records.Dir(), id)
-		rec, err := json.Marshal(record.Record{SchemaVersion: 1, ID: id, Owner: run.Caller{}.WithDefaults().Name, Status: record.Running, Created: time.Now()})
+		rec, err := json.Marshal(
+			record.Record{
+				SchemaVersion: 1,
+				ID:            id,
+				Owner:         run.Caller{}.WithDefaults().Name,
+				Status:        record.Running,
+				Created:       time.Now(),
+			},
+		)
 		if err = errors.Join(err, os.MkdirAll(dir, 0o700)); err == nil {
 			err = os.WriteFile(filepath.Join(dir, "run.json"), rec, 0o600)
 		}
@@ -72,8 +90,18 @@ func TestAttackPolicyUnconfirmed(t *testing.T) {
 		answered := c.Approve(t.Context(), id, "a.example:443", "", run.Deny)
 		l.Close()
 		group.Wait()
-		attack.Check(t, "a change of policy that the run "+row.name, "true", fmt.Sprint(strings.Contains(fmt.Sprint(changed), "did not confirm it")))
-		attack.Check(t, "an answer that the run "+row.name, "true", fmt.Sprint(strings.Contains(fmt.Sprint(answered), "did not confirm it")))
+		attack.Check(
+			t,
+			"a change of policy that the run "+row.name,
+			"true",
+			fmt.Sprint(strings.Contains(fmt.Sprint(changed), "did not confirm it")),
+		)
+		attack.Check(
+			t,
+			"an answer that the run "+row.name,
+			"true",
+			fmt.Sprint(strings.Contains(fmt.Sprint(answered), "did not confirm it")),
+		)
 	}
 }
 

@@ -57,7 +57,11 @@ func (c *Client) Approve(ctx context.Context, id, host, request string, v run.Ve
 	}
 	told, err := c.talk(ctx, filepath.Join(c.Records.Dir(), id), asked{Host: host, Request: request, Verdict: v})
 	if errors.Is(err, errUnconfirmed) {
-		return fmt.Errorf("run %s was sent the answer, and did not confirm it: %w; unitask inspect says whether it was taken", id, err)
+		return fmt.Errorf(
+			"run %s was sent the answer, and did not confirm it: %w; unitask inspect says whether it was taken",
+			id,
+			err,
+		)
 	}
 	if err != nil {
 		return fmt.Errorf("run %s asks nothing: it has ended, or has nothing to ask about: %w", id, err)
@@ -110,7 +114,11 @@ func (c *Client) SetPolicy(ctx context.Context, owner, id string, change run.Pol
 	}
 	told, err := c.talk(ctx, filepath.Join(c.Records.Dir(), found), asked{Policy: &change})
 	if errors.Is(err, errUnconfirmed) {
-		return fmt.Errorf("run %s was sent the change, and did not confirm it: %w; it may hold: unitask inspect lists the changes", found, err)
+		return fmt.Errorf(
+			"run %s was sent the change, and did not confirm it: %w; it may hold: unitask inspect lists the changes",
+			found,
+			err,
+		)
 	}
 	if err != nil {
 		return none

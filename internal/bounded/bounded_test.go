@@ -66,7 +66,10 @@ func TestStream(t *testing.T) {
 			t.Errorf("Write(%q) = %d, %v", w, n, err)
 		}
 	}
-	if got := string(s.Bytes()); got != "abcd" || record.String() != got || !s.Truncated || s.Tail.String() != "abcdefg" {
+	if got := string(
+		s.Bytes(),
+	); got != "abcd" || record.String() != got || !s.Truncated ||
+		s.Tail.String() != "abcdefg" {
 		t.Errorf("got %q, record %q, truncated %t, tail %q", got, &record, s.Truncated, s.Tail.String())
 	}
 	s.Restart(4)

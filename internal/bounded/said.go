@@ -24,7 +24,8 @@ func hideLogin(url string) string {
 	host := rest[:end]
 	_, port, colon := strings.Cut(host[strings.LastIndexByte(host, ']')+1:], ":")
 	at := strings.LastIndexByte(host, '@')
-	if at < 0 && colon && strings.Trim(port, "0123456789") != "" { // a password with a slash in it, which no address has
+	if at < 0 && colon &&
+		strings.Trim(port, "0123456789") != "" { // a password with a slash in it, which no address has
 		at = strings.LastIndexByte(rest, '@')
 	}
 	rest = rest[at+1:]

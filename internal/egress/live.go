@@ -38,8 +38,18 @@ func (l *LiveRules) Begin(granted policy.Effective) {
 func (l *LiveRules) Copy() *LiveRules {
 	l.Lock()
 	defer l.Unlock()
-	return &LiveRules{Ceiling: l.Ceiling, Fixed: l.Fixed, Requests: l.Requests, Brokered: l.Brokered,
-		Allow: slices.Clone(l.Allow), Ask: slices.Clone(l.Ask), Deny: slices.Clone(l.Deny), Taken: slices.Clone(l.Taken)}
+	return &LiveRules{
+		Ceiling:  l.Ceiling,
+		Fixed:    l.Fixed,
+		Requests: l.Requests,
+		Brokered: l.Brokered,
+		Allow: slices.Clone(
+			l.Allow,
+		),
+		Ask:   slices.Clone(l.Ask),
+		Deny:  slices.Clone(l.Deny),
+		Taken: slices.Clone(l.Taken),
+	}
 }
 
 // Rules returns those of a network with what was granted at the beginning; l is locked.
@@ -48,7 +58,17 @@ func (l *LiveRules) Rules(upstream netstack.Upstream, granted policy.Effective) 
 	granted.Ask = slices.Concat(granted.Ask, l.Ask)
 	cfg, _ := Network(upstream, granted)
 	for _, r := range l.Deny {
-		cfg.Rules = append(cfg.Rules, netstack.Rule{Text: "deny " + r.String(), Host: r.Host, Wildcard: r.Wildcard, Addr: r.Addr, Port: r.Port, Deny: true})
+		cfg.Rules = append(
+			cfg.Rules,
+			netstack.Rule{
+				Text:     "deny " + r.String(),
+				Host:     r.Host,
+				Wildcard: r.Wildcard,
+				Addr:     r.Addr,
+				Port:     r.Port,
+				Deny:     true,
+			},
+		)
 	}
 	return cfg.Rules
 }
@@ -99,7 +119,10 @@ func (l *LiveRules) Apply(c run.PolicyChange) error {
 	if err := l.enforced(slices.Concat(granted.AllowNet, granted.Ask), granted.AllowHTTP); err != nil {
 		return err
 	}
-	deny := slices.DeleteFunc(slices.Clone(l.Deny), func(r policy.NetRule) bool { return slices.Contains(wanted.AllowNet, r) })
+	deny := slices.DeleteFunc(
+		slices.Clone(l.Deny),
+		func(r policy.NetRule) bool { return slices.Contains(wanted.AllowNet, r) },
+	)
 	without := func(list, more []policy.NetRule) (out []policy.NetRule) {
 		for _, r := range slices.Concat(list, more) {
 			if !slices.Contains(out, r) && !slices.Contains(denied.AllowNet, r) {
@@ -133,8 +156,11 @@ func (l *LiveRules) enforced(hosts []policy.NetRule, ceiling []policy.HTTPRule) 
 		})
 		for _, host := range hosts {
 			if !held && rule.Concerns(host) {
-				return fmt.Errorf("%s: the rule %q about its requests needs a run that began with a network: start one with --allow-net",
-					host, rule.Name())
+				return fmt.Errorf(
+					"%s: the rule %q about its requests needs a run that began with a network: start one with --allow-net",
+					host,
+					rule.Name(),
+				)
 			}
 		}
 	}

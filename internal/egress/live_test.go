@@ -12,7 +12,10 @@ import (
 
 // A change is taken as a whole or not at all, and never beyond the ceiling.
 func TestAttackPolicyChange(t *testing.T) {
-	ceiling, err := policy.ParseCeiling("test", []byte("allowNet = [\"*.w.example\"]\nask = [\"*.a.example\"]\nallowNetAny = false"))
+	ceiling, err := policy.ParseCeiling(
+		"test",
+		[]byte("allowNet = [\"*.w.example\"]\nask = [\"*.a.example\"]\nallowNetAny = false"),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +48,8 @@ func TestAttackPolicyChange(t *testing.T) {
 		l := &LiveRules{Ceiling: ceiling}
 		got := ""
 		if err := l.Apply(run.PolicyChange{AllowNet: row.allow, DenyNet: row.deny}); err != nil {
-			if got = row.want; !strings.Contains(err.Error(), row.want) || strings.Contains(err.Error(), "\x1b") || len(l.Allow)+len(l.Ask)+len(l.Deny) > 0 {
+			if got = row.want; !strings.Contains(err.Error(), row.want) || strings.Contains(err.Error(), "\x1b") ||
+				len(l.Allow)+len(l.Ask)+len(l.Deny) > 0 {
 				got = fmt.Sprint(err, l.Allow, l.Ask, l.Deny)
 			}
 		} else {
@@ -68,8 +72,18 @@ func TestAttackPolicyChange(t *testing.T) {
 	for err = error(nil); err == nil; {
 		err = l.Apply(run.PolicyChange{DenyNet: []string{"z.example"}})
 	}
-	attack.Check(t, "changes without end", fmt.Sprintf("its policy was changed %d times, which is the most", MaxPolicyChanges), err.Error())
-	attack.Check(t, "the policy of an installation", "it installs packages: its policy does not change", (&LiveRules{Fixed: true}).Apply(run.PolicyChange{AllowNet: []string{"a.example"}}).Error())
+	attack.Check(
+		t,
+		"changes without end",
+		fmt.Sprintf("its policy was changed %d times, which is the most", MaxPolicyChanges),
+		err.Error(),
+	)
+	attack.Check(
+		t,
+		"the policy of an installation",
+		"it installs packages: its policy does not change",
+		(&LiveRules{Fixed: true}).Apply(run.PolicyChange{AllowNet: []string{"a.example"}}).Error(),
+	)
 }
 
 // A host that is added later has the ceiling's rules by method and path, or is refused: a run that began without a

@@ -37,7 +37,15 @@ func (r *FleetRun) SaidBy(worker string) {
 // Decided puts a line of the worker's netlog into the record, if it is one. more says that further ones are taken.
 func (r *FleetRun) Decided(line []byte) (more bool) {
 	if r.decided == MaxSaidDecisions {
-		r.x.streams.Events(run.Event{Kind: run.EventStore, Message: fmt.Sprintf("the worker's netlog has more than %d lines: the rest is left out", MaxSaidDecisions)})
+		r.x.streams.Events(
+			run.Event{
+				Kind: run.EventStore,
+				Message: fmt.Sprintf(
+					"the worker's netlog has more than %d lines: the rest is left out",
+					MaxSaidDecisions,
+				),
+			},
+		)
 	}
 	if r.decided++; r.decided > MaxSaidDecisions {
 		return false
@@ -80,7 +88,12 @@ func (x *Execution) saidError(err error) error {
 	var host *run.HostError
 	switch {
 	case errors.As(err, &field):
-		told := &policy.FieldError{Field: say(field.Field), Value: say(field.Value), Reason: say(field.Reason), Would: maps.Clone(field.Would)}
+		told := &policy.FieldError{
+			Field:  say(field.Field),
+			Value:  say(field.Value),
+			Reason: say(field.Reason),
+			Would:  maps.Clone(field.Would),
+		}
 		bounded.Fields(&told.Would, bounded.Limits{Text: maxSaidKey, List: len(policy.Fields), Number: math.MaxInt64})
 		return told
 	case errors.As(err, &guest):

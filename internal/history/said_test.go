@@ -61,7 +61,9 @@ func TestAttackWorkerFields(t *testing.T) {
 				walk(name+"[]", v.Index(i))
 			}
 		case reflect.String:
-			if s := v.String(); len(s) > max(maxSaidText, MaxSaidError) && name != ".Value" || strings.ContainsAny(s, "\x1b\n") && name != ".Value" || len(s) > MaxSaidValue {
+			if s := v.String(); len(s) > max(maxSaidText, MaxSaidError) && name != ".Value" ||
+				strings.ContainsAny(s, "\x1b\n") && name != ".Value" ||
+				len(s) > MaxSaidValue {
 				list = append(list, name)
 			}
 		case reflect.Int, reflect.Int64:

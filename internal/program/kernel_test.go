@@ -61,13 +61,29 @@ func TestAttackKernelCeiling(t *testing.T) {
 					if got := image.Kernel(granted.Effective.Kernel); err == nil {
 						ran[only]++
 						if got != only {
-							attack.Check(t, fmt.Sprintf("%s with %s asks for kernel %q, and the ceiling grants %s alone", code, option, asked, only), string(only), string(got))
+							attack.Check(
+								t,
+								fmt.Sprintf(
+									"%s with %s asks for kernel %q, and the ceiling grants %s alone",
+									code,
+									option,
+									asked,
+									only,
+								),
+								string(only),
+								string(got),
+							)
 						}
 					}
 				}
 			}
 		}
 	}
-	attack.Check(t, "requests under ceilings that grant one kernel alone: some ran on each", "true true true", fmt.Sprint(ran[image.Linux] > 100, ran[image.Nanos] > 50, tried > 500))
+	attack.Check(
+		t,
+		"requests under ceilings that grant one kernel alone: some ran on each",
+		"true true true",
+		fmt.Sprint(ran[image.Linux] > 100, ran[image.Nanos] > 50, tried > 500),
+	)
 	t.Log(tried, ran)
 }
