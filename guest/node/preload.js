@@ -7,7 +7,6 @@
 'use strict';
 
 // From ../contract/contract.go by `go test ./guest/contract -update`.
-const LIBRARY = '/unitask/lib/shim.node';
 const PRELOAD = '/unitask/lib/preload.js';
 const TYPESCRIPT = '/unitask/lib/typescript.js';
 const MAIN_LINK = '/unitask/main';
@@ -226,9 +225,7 @@ function noteExit(native, code) {
 }
 
 function loadNative() {
-  const m = { exports: {} };
-  process.dlopen(m, LIBRARY);
-  return m.exports;
+  return process._linkedBinding('unitask'); // addon.c has registered it
 }
 
 function waitForStart(fs, native) {

@@ -373,13 +373,16 @@ static napi_value set_up(napi_env env, napi_value exports)
 	return exports;
 }
 
-// register_by_symbol is Node's own: with what it calls napi_register_module_v1 in a module.
-extern void register_by_symbol(void *exports, void *module, void *context, napi_addon_register_func set_up, int32_t version)
-	__asm__("_Z30napi_module_register_by_symbolN2v85LocalINS_6ObjectEEENS0_INS_5ValueEEENS0_INS_7ContextEEEPFP12napi_value__P10napi_env__S8_Ei");
+// The library registers itself with Node before main, as one of the modules that are linked into it:
+// process._linkedBinding('unitask') returns it. Where a driver loads it later, process.dlopen takes it. It exports nothing for
+// that: the library is preloaded, and a module that calls its own function of the same name would call ours. Node's macros
+// (NODE_MODULE_INIT, NAPI_MODULE_INIT) give all modules functions of the same names. The processes that are not Node have no
+// napi_module_register.
+#pragma weak napi_module_register
 
-// Node looks for this one first. It has the number of Node's ABI (process.versions.modules). The usual name is no choice:
-// the library is preloaded, and a module that calls its own function of that name would call ours.
-__attribute__((visibility("default"))) void node_register_module_v137(void *exports, void *module, void *context)
+__attribute__((constructor)) static void register_module(void)
 {
-	register_by_symbol(exports, module, context, set_up, NAPI_VERSION);
+	static napi_module module = {.nm_version = NAPI_MODULE_VERSION, .nm_filename = LIBRARY, .nm_register_func = set_up, .nm_modname = "unitask"};
+	if (napi_module_register != NULL)
+		napi_module_register(&module);
 }
