@@ -41,6 +41,7 @@ import (
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/home/config"
+	"github.com/unitask/unitask/internal/imagebuild"
 	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/spans"
@@ -184,8 +185,7 @@ func Open(opts Options) (*Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
-	from.Home, from.Images, from.Accel = opts.Home, images, opts.Accel
-	from.Programs = language.Programs()
+	from.Home, from.Images, from.Accel, from.Programs = opts.Home, images, opts.Accel, language.Programs()
 	from.Events = func(e machine.Event) { tell(e.Kind, e.Message) }
 	rt := &Runtime{opts: opts}
 	e := &engine.Engine{Home: opts.Home, RequireJail: opts.RequireJail, Upstream: opts.Upstream, Fleet: opts.Fleet,
@@ -198,8 +198,8 @@ func Open(opts Options) (*Runtime, error) {
 		Journal: e.Journal, Tell: opts.Events, Enter: rt.enter}
 	e.Installer = &install.Installer{Home: opts.Home, Images: images, Records: e.Runs, Journal: e.Journal,
 		Proxy: opts.Upstream.Proxy, Run: e.RunBuild}
-	rt.engine = e
-	rt.sessions = &session.Manager{Engine: rt.engine, Ceiling: opts.Ceiling, Refuse: rt.hasSessions}
+	imagebuild.ServeCompilers(e.Catalog, e.Installer)
+	rt.engine, rt.sessions = e, &session.Manager{Engine: e, Ceiling: opts.Ceiling, Refuse: rt.hasSessions}
 	if from.Pool.Min > 0 {
 		rt.engine.Source.Stock(func(ctx context.Context) (machine.Spec, error) { return rt.spec(ctx, shape) })
 	}

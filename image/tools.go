@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // Tools that packages are installed with, in a machine. They are parts of no image: they are fetched when
@@ -13,10 +14,31 @@ import (
 const (
 	PipTool = "pip"
 	NpmTool = "npm"
+	// nodeHeaders are for compiling addons: vendor.lock's package of Node has them, and the part has the program only.
+	nodeHeaders = "node-headers"
 )
 
-// toolFiles are the file of each, in its part: a wheel, and a package's archive.
-var toolFiles = map[string]string{PipTool: "pip.whl", NpmTool: "npm.tgz"}
+// toolFiles are the file of each, in its part: a wheel, a package's archive, and a folder.
+var toolFiles = map[string]string{PipTool: "pip.whl", NpmTool: "npm.tgz", nodeHeaders: "include"}
+
+// Headers returns the folder with the headers of the image's language, as they lie in /usr/include, and the language's
+// version. It fetches Node's first where they are missing.
+func (s *Store) Headers(ctx context.Context, arch Arch) (dir, version string, err error) {
+	program, err := s.Part(arch, s.payload.Parts[0])
+	if err != nil {
+		return "", "", err
+	}
+	if len(s.payload.BuildParts) > 0 {
+		p, err := s.Part(arch, s.payload.BuildParts[0])
+		return p.path("include"), program.Version, err
+	}
+	dir, version, err = s.Tool(ctx, arch, nodeHeaders)
+	if err == nil && version != program.Version {
+		err = fmt.Errorf("the headers are those of Node %s, and the image has %s: `unitask image vendor --arch %s` fetches it",
+			version, program.Version, arch)
+	}
+	return dir, version, err
+}
 
 // Tool returns the file of a tool and its version, and fetches it first where it is missing.
 func (s *Store) Tool(ctx context.Context, arch Arch, name string) (file, version string, err error) {
@@ -37,9 +59,10 @@ func (s *Store) Tool(ctx context.Context, arch Arch, name string) (file, version
 		return "", "", err
 	}
 	for _, l := range locked {
-		if l.Name != name {
+		if l.Name != lockedAs(name) {
 			continue
 		}
+		l.Name = name
 		if err := s.mayFetch(name+", with which packages are installed,", "a run with --offline=false"); err != nil {
 			return "", "", err
 		}
@@ -54,9 +77,27 @@ func (s *Store) Tool(ctx context.Context, arch Arch, name string) (file, version
 	return "", "", fmt.Errorf("vendor.lock has no %s", name)
 }
 
+// lockedAs returns the name of vendor.lock's entry whose package has a tool.
+func lockedAs(name string) string {
+	if name == nodeHeaders {
+		return "node"
+	}
+	return name
+}
+
+// headerFiles selects Node's headers, and what node-gyp reads beside them.
+func headerFiles(name string) (string, bool) {
+	name = strings.TrimPrefix(name, "package/")
+	return name, strings.HasPrefix(name, "include/node/")
+}
+
 // unpackNpm fills a part's folder from an archive of npm: npm itself stays packed.
 func unpackNpm(name, file, dir string) error {
-	if name != NpmTool {
+	switch name {
+	case NpmTool:
+	case nodeHeaders:
+		return unpackTgz(file, dir, headerFiles)
+	default:
 		return unpackTgz(file, dir, npmFiles)
 	}
 	from, err := os.Open(file)

@@ -30,6 +30,8 @@ if (plan.ca) config.push(`cafile=${ca}`)
 fs.writeFileSync('/tmp/npmrc', config.join('\n') + '\n')
 fs.writeFileSync('/tmp/globalrc', '')
 const env = { ...process.env, npm_config_userconfig: '/tmp/npmrc', npm_config_globalconfig: '/tmp/globalrc', PATH: `${path.dirname(process.execPath)}:${process.env.PATH}` }
+// node-gyp compiles with the headers that lie beside the compilers, and fetches none.
+if (fs.existsSync('/usr/include/node/node_version.h')) env.npm_config_nodedir = '/usr'
 // What install scripts start reads its own variables, and not npm's settings.
 if (plan.ca) for (const name of plan.authorities) env[name] = ca
 

@@ -50,27 +50,44 @@ func (b *Builder) Build(ctx context.Context, from string, arch image.Arch) (*cat
 	bad := func(err error) (*catalog.Custom, *image.Image, error) {
 		return nil, nil, policy.Bad("image", fmt.Sprintf("%.200q", from), "%v", err)
 	}
-	arch, err := image.ParseArch(string(arch))
+	began, err := b.describe(from, arch)
 	if err != nil {
 		return bad(err)
+	}
+	if imagefile.Contained(began.env.From) {
+		return (&containerBuild{build: *began}).run(ctx)
+	}
+	over := &bundledBuild{build: *began, language: language.OfImage(began.env.From)}
+	if err := over.check(); err != nil {
+		return bad(fmt.Errorf("%s: %w", began.env.File, err))
+	}
+	o, im, err := over.run(ctx)
+	var none *install.NoCompilerError
+	if !errors.As(err, &none) || began.env.Name == over.language.Packages.Compilers {
+		return o, im, err
+	}
+	// Only now, and not amid the build: each build of an image is alone.
+	if over.compilers, err = b.compilers(ctx, over.language, began.arch); err != nil {
+		return nil, nil, failed(ctx, none.WithoutCompilers(err))
+	}
+	return over.run(ctx)
+}
+
+// describe reads a description, for a build under way.
+func (b *Builder) describe(from string, arch image.Arch) (*build, error) {
+	arch, err := image.ParseArch(string(arch))
+	if err != nil {
+		return nil, err
 	}
 	env, err := imagefile.Read(imagefile.Find(from, b.Catalog.ImageFiles()), b.Catalog.ImageFiles(), language.Images())
 	if err != nil {
-		return bad(err)
+		return nil, err
 	}
 	if env.Name == policy.BroughtImages {
-		return bad(fmt.Errorf("%s is a name that images can't have: "+
-			"in a ceiling it stands for those that come along from other hosts", env.Name))
+		return nil, fmt.Errorf("%s is a name that images can't have: "+
+			"in a ceiling it stands for those that come along from other hosts", env.Name)
 	}
-	began := build{Builder: b, env: env, arch: arch, lock: lockFileOf(env)}
-	if imagefile.Contained(env.From) {
-		return (&containerBuild{build: began}).run(ctx)
-	}
-	over := &bundledBuild{build: began, language: language.OfImage(env.From)}
-	if err := over.check(); err != nil {
-		return bad(fmt.Errorf("%s: %w", env.File, err))
-	}
-	return over.run(ctx)
+	return &build{Builder: b, env: env, arch: arch, lock: lockFileOf(env)}, nil
 }
 
 // failed says why a build has failed.

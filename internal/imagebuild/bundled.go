@@ -33,6 +33,9 @@ type bundledBuild struct {
 	specs    []string // of these
 	folders  []string // of the guest that the image brings
 	runtime  string   // the version of the language's program that the packages were installed for, if it matters
+	// compilers is the image in which packages are compiled, nil if none has been.
+	compilers *catalog.Custom
+	found     func() *catalog.Custom // the image, if another has just built it, else nil; nil to build it anew
 
 	was *lockedBuild // as the lock file has it, nil if it does not
 	now lockedBuild
@@ -104,6 +107,12 @@ func (b *bundledBuild) run(ctx context.Context) (*catalog.Custom, *image.Image, 
 		return nil, nil, failed(ctx, err)
 	}
 	defer held.Unlock()
+	if b.found != nil {
+		if o := b.found(); o != nil {
+			return o, nil, nil
+		}
+		b.tell("building the image " + b.env.Name + ", once")
+	}
 	content, err := b.fill(ctx)
 	if err != nil {
 		return nil, nil, failed(ctx, err)
@@ -180,7 +189,8 @@ func (b *bundledBuild) installPackages(ctx context.Context, use func(kept *packa
 		b.folders[slices.Index(b.folders, usual)] = place
 	}
 	to := install.Target{Language: b.language, Arch: b.arch, Runtime: im.Runtime, Jail: b.RequireJail,
-		Caller: run.Caller{Ceiling: b.Ceiling.Reaching()}.WithDefaults(), Tell: b.Catalog.Tell}
+		Caller: run.Caller{Ceiling: b.Ceiling.Reaching()}.WithDefaults(), Tell: b.Catalog.Tell,
+		Compilers: b.compilers, Building: true}
 	return b.Installer.Ensure(ctx, to, b.now.Asked, locked, func(store *packages.Store, kept *packages.Lock) error {
 		held, err := store.Hold(kept)
 		if err != nil {

@@ -70,6 +70,9 @@ func (b *bundledBuild) unpackDebian(ctx context.Context) (folder string, err err
 	if err := os.RemoveAll(from); err != nil {
 		return "", err
 	}
+	if err := b.addHeaders(ctx, to); err != nil {
+		return "", err
+	}
 	if len(found.Scripts) > 0 {
 		b.tell("unpacked, without their installation scripts: " + strings.Join(found.Scripts, ", "))
 	}

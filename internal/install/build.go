@@ -14,7 +14,6 @@ import (
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/packages"
-	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/run"
 )
 
@@ -51,15 +50,18 @@ func (i *installation) build(ctx context.Context, before *packages.Lock) error {
 	if err != nil {
 		return err
 	}
-	i.to.tell(fmt.Sprintf("installing %s from %s, once, in a machine of its own", what, i.want.Registry))
+	where := "in a machine of its own"
+	if i.to.Compilers != nil {
+		where += " of the image " + i.to.Compilers.Name
+	}
+	i.to.tell(fmt.Sprintf("installing %s from %s, once, %s", what, i.want.Registry, where))
 	start := time.Now()
-	res, err := i.Run(ctx, i.to.Caller, catalog.Request{Request: req}, b)
+	res, err := i.Run(ctx, i.to.Caller, catalog.Request{Request: req, Custom: i.to.Compilers}, b)
 	if err != nil {
 		return failure.At("packages", fmt.Errorf("install %s: %w", what, err))
 	}
 	if res.Outcome != run.OutcomeExited || res.ExitCode != 0 {
-		return policy.Bad("packages", what, "can't be installed from %s: %s (`unitask inspect %s` has the rest)",
-			i.want.Registry, i.ToolError(i.want.System, res), res.RunID)
+		return i.failed(res)
 	}
 	if err := i.keep(res); err != nil {
 		return failure.At("packages", fmt.Errorf("keep %s: %w (`unitask inspect %s` has its record)", what, err, res.RunID))
@@ -93,6 +95,9 @@ func (i *installation) request(ctx context.Context, before *packages.Lock) (req 
 		Cold: true, Files: []run.Mount{{Host: i.tool, Guest: p.Tool}}, MemoryMB: MemoryMB, Timeout: Timeout,
 		OutputBytes: OutputBytes, MaxArtifacts: packages.MaxBytes + 64<<20,
 		RequireJail: i.to.Jail, AllowNet: routes.Nets, AllowTCP: routes.TCPs,
+	}
+	if o := i.to.Compilers; o != nil {
+		req.Image, req.Timeout = o.Name, CompileTime
 	}
 	req.Neighbours = []run.Neighbour{{Name: "plan.json", Content: string(text)}}
 	if p.CA {

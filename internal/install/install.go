@@ -46,6 +46,9 @@ type Installer struct {
 	Journal *audit.Journal
 	Proxy   func(host string, port uint16) *url.URL // the host's, nil is none
 	Run     Runner
+	// Compilers returns the image in which packages are compiled, built on first use. It is not to be called under a lock
+	// of packages: the image's build takes its own first, and then locks of packages.
+	Compilers func(ctx context.Context, to Target) (*catalog.Custom, error)
 }
 
 // Target says for which caller, language and architecture packages are installed.
@@ -56,6 +59,10 @@ type Target struct {
 	Jail     []string
 	Caller   run.Caller
 	Tell     func(run.Event)
+	// Compilers is the image with compilers in which packages are installed, nil for the language's own. Building says that
+	// an image is built with the packages: if they need a compiler, that build is told so, by a NoCompilerError.
+	Compilers *catalog.Custom
+	Building  bool
 }
 
 func (to Target) tell(message string) { to.Tell(run.Event{Kind: run.EventImage, Message: message}) }
@@ -64,6 +71,7 @@ func (to Target) tell(message string) { to.Tell(run.Event{Kind: run.EventImage, 
 const (
 	MemoryMB    = 1536
 	Timeout     = 15 * time.Minute
+	CompileTime = 45 * time.Minute // in place of Timeout, where something is compiled
 	OutputBytes = 1 << 20
 	MaxLockText = 8 << 20          // bytes of the lock that a machine writes
 	probeTime   = 10 * time.Second // of a registry, to its first byte
@@ -128,7 +136,26 @@ func (in *Installer) Ensure(ctx context.Context, to Target, specs []string, lock
 	if !toBuild(err) {
 		return err
 	}
-	held, err := filelock.Wait(ctx, home.Dir(in.Home).Lock("packages-"+i.want.Key), func() {
+	err = i.ensure(ctx, locked, use)
+	var none *NoCompilerError
+	if to.Building || in.Compilers == nil || !errors.As(err, &none) {
+		return err
+	}
+	to.tell(strings.Join(specs, " ") + " is to be compiled: installing again, in an image with compilers")
+	if i.to.Compilers, err = in.Compilers(ctx, to); err != nil {
+		if ctx.Err() == nil {
+			return none.WithoutCompilers(err)
+		}
+		return failure.At("packages", err)
+	}
+	return i.ensure(ctx, locked, use)
+}
+
+// ensure builds the packages if they are still not there, and uses them.
+func (i *installation) ensure(ctx context.Context, locked *packages.Lock,
+	use func(*packages.Store, *packages.Lock) error) error {
+	to := i.to
+	held, err := filelock.Wait(ctx, home.Dir(i.Home).Lock("packages-"+i.want.Key), func() {
 		to.tell("waiting for another unitask that builds these packages")
 	})
 	if err != nil {
@@ -148,9 +175,9 @@ func (in *Installer) Ensure(ctx context.Context, to Target, specs []string, lock
 	if before == nil {
 		before = locked
 	}
-	if in.Images.Offline != "" {
+	if i.Images.Offline != "" {
 		return failure.At("packages", fmt.Errorf("%w (%s): %s would have to be fetched: a run with --offline=false does that",
-			image.ErrOffline, in.Images.Offline, strings.Join(specs, " ")))
+			image.ErrOffline, i.Images.Offline, strings.Join(i.want.Asked, " ")))
 	}
 	if err := i.store.Remove(""); err != nil {
 		return failure.At("packages", err)

@@ -62,7 +62,10 @@ var Interpreted = []*Language{
 		}},
 		CheckArg: node.CheckArg, NeedsProcess: node.NeedsProcess, Process: node.Process, Refused: node.Refused,
 		OutOfMemory: node.OutOfMemory, Check: node.Check, Missing: node.MissingModule,
-		Packages: &Installer{System: policy.Npm, Tool: image.NpmTool, Program: node.Install, Place: node.Installed},
+		Packages: &Installer{
+			System: policy.Npm, Tool: image.NpmTool, Program: node.Install, Place: node.Installed,
+			Compilers: "node-compilers", Debian: append(slices.Clone(compilers), "python3"), // which node-gyp is written in
+		},
 	},
 	{
 		Name: "python", others: map[string]string{"python3": ".py"}, Extensions: python.Extensions, Stem: "script",
@@ -85,7 +88,10 @@ var Interpreted = []*Language{
 		},
 		CheckArg: python.CheckArg, NeedsProcess: python.NeedsProcess, Process: python.Process, Refused: python.Refused,
 		OutOfMemory: python.OutOfMemory, Check: python.Check, Missing: python.MissingModule,
-		Packages: &Installer{System: policy.Pip, Tool: image.PipTool, Program: python.Install, Place: python.Installed},
+		Packages: &Installer{
+			System: policy.Pip, Tool: image.PipTool, Program: python.Install, Place: python.Installed,
+			Compilers: "python-compilers", Debian: compilers,
+		},
 	},
 	{
 		Name: "shell", others: nil, Extensions: shell.Extensions,

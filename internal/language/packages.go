@@ -12,7 +12,14 @@ type Installer struct {
 	Tool    string // of image.Store.Tool
 	Program string // runs in the machine; guest/*/packages.*
 	Place   string // where code finds them, with the version in it (image.At)
+	// Compilers is the name of the image in which packages without a binary are compiled, and Debian what it has of Debian's
+	// packages, unless the user's file of that name says otherwise.
+	Compilers string
+	Debian    []string
 }
+
+// compilers are packages of Debian with what compiles C and C++.
+var compilers = []string{"gcc", "g++", "libc6-dev", "make", "pkg-config"}
 
 const maxInstalled = 100 // Packages that a run asks for
 

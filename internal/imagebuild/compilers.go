@@ -1,0 +1,121 @@
+package imagebuild
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/atomicfile"
+	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/home"
+	"github.com/unitask/unitask/internal/imagefile"
+	"github.com/unitask/unitask/internal/install"
+	"github.com/unitask/unitask/internal/language"
+)
+
+// The images in which packages without a binary are compiled. They are custom images like any other: a file in the
+// home's environments describes each, which is written on first use and which the user may extend.
+
+// ServeCompilers has an installer build the images with compilers by a catalog, when packages first need one.
+func ServeCompilers(cat *catalog.Catalog, in *install.Installer) {
+	in.Compilers = func(ctx context.Context, to install.Target) (*catalog.Custom, error) {
+		own := *cat
+		own.Tell = to.Tell
+		b := Builder{Catalog: &own, Installer: in, Ceiling: to.Caller.Ceiling, RequireJail: to.Jail}
+		return b.compilers(ctx, to.Language, to.Arch)
+	}
+}
+
+// compilers returns the image with compilers of a language, and builds it where it is not there.
+func (b *Builder) compilers(ctx context.Context, l *language.Language, arch image.Arch) (*catalog.Custom, error) {
+	l = language.OfSystem(l.Packages.System)
+	if o := b.readyCompilers(ctx, l, arch); o != nil {
+		return o, nil
+	}
+	name := l.Packages.Compilers
+	if err := describeCompilers(home.Dir(b.Catalog.Home).ImageFiles(), l); err != nil {
+		return nil, fmt.Errorf("describe the image %s: %w", name, err)
+	}
+	began, err := b.describe(name, arch)
+	if err != nil {
+		return nil, err
+	}
+	if imagefile.Contained(began.env.From) || language.OfImage(began.env.From).Packages != l.Packages {
+		return nil, fmt.Errorf("%s: from = %q is not over %s, whose packages are to be compiled: remove the file, and a new "+
+			"one is written", began.env.File, began.env.From, l.Images[0].Payload.Name)
+	}
+	over := &bundledBuild{build: *began, language: language.OfImage(began.env.From)}
+	if err := over.check(); err != nil {
+		return nil, fmt.Errorf("%s: %w", began.env.File, err)
+	}
+	over.found = func() *catalog.Custom { return b.readyCompilers(ctx, l, arch) } // another may have built it meanwhile
+	o, _, err := over.run(ctx)
+	return o, err
+}
+
+// readyCompilers returns the image with compilers, nil where it is not built, or not for this language's version.
+func (b *Builder) readyCompilers(ctx context.Context, l *language.Language, arch image.Arch) *catalog.Custom {
+	o, err := catalog.ReadCustom(b.Catalog.Home, l.Packages.Compilers)
+	if err != nil || o.Container != "" || o.Arch != arch || language.OfImage(o.From).Packages != l.Packages {
+		return nil
+	}
+	if _, err := b.Catalog.Images.With(o.Row.Payload).Obtain(ctx, image.Linux, arch); err != nil {
+		return nil
+	}
+	return o
+}
+
+// describeCompilers writes the file that describes the image with compilers of a language, where there is none.
+func describeCompilers(dir string, l *language.Language) error {
+	file := filepath.Join(dir, l.Packages.Compilers+imagefile.Extension)
+	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	text := fmt.Sprintf(`# Packages that have no binary are compiled in this image; unitask wrote this file when one first was.
+# Add packages of Debian that yours need, as "libpq-dev", and build it: unitask image build %s
+from = "%s"
+debian = ["%s"]
+description = "compilers of C and C++, for packages that have no binary"
+`, l.Packages.Compilers, l.Images[0].Payload.Name, strings.Join(l.Packages.Debian, `", "`))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return atomicfile.Write(file, []byte(text), 0o600)
+}
+
+// addHeaders puts the headers of the image's language beside a C compiler, where the packages bring one.
+func (b *bundledBuild) addHeaders(ctx context.Context, root string) error {
+	if b.language.Packages == nil {
+		return nil
+	}
+	if _, err := os.Lstat(filepath.Join(root, "usr/bin/gcc")); err != nil {
+		return nil
+	}
+	dir, version, err := b.Catalog.Images.With(b.language.Image(b.env.From).Payload).Headers(ctx, b.arch)
+	if err != nil {
+		return err
+	}
+	b.runtime = version
+	return filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(root, "usr/include", strings.TrimPrefix(name, dir))
+		if d.IsDir() {
+			return os.MkdirAll(to, 0o755)
+		}
+		if _, err := os.Lstat(to); !d.Type().IsRegular() || err == nil { // a package of Debian has it
+			return nil
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(to, text, 0o644)
+	})
+}
