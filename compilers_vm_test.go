@@ -12,9 +12,10 @@ import (
 )
 
 // cSource is a package of pip with one file in C and no wheel, which its own backend compiles as setuptools does.
-func cSource(t *testing.T, name, text string) []byte {
+// before is what that does first.
+func cSource(t *testing.T, name, text string, before ...string) []byte {
 	t.Helper()
-	backend := "NAME = '" + name + "'\n" + `
+	backend := "NAME = '" + name + "'\n" + strings.Join(before, "\n") + `
 import os, subprocess, sysconfig, zipfile
 def build_wheel(folder, settings=None, metadata=None):
     so = NAME + sysconfig.get_config_var('EXT_SUFFIX')
@@ -65,27 +66,50 @@ NODE_MODULE_INIT(/* exports, module, context */)
 		[2]string{"package/native.cc", source})
 }
 
-// Packages without a binary are compiled, in an image with compilers that is built once, by whoever first needs it.
-func TestPackagesCompiled(t *testing.T) {
+// compiling is a runtime with a registry, and what its runs have told.
+type compiling struct {
+	*unitask.Runtime
+	registry *registry
+	home     string
+	mu       sync.Mutex
+	told     []string
+}
+
+func newCompiling(t *testing.T) *compiling {
+	t.Helper()
 	needVM(t)
 	if !long() {
 		t.Skip("fetches compilers, and compiles in machines that are emulated: make long")
 	}
 	fetchTools(t)
-	r := newRegistry(t)
-	home := newHome(t)
-	var mu sync.Mutex
-	var told []string
-	tell := unitask.IO{Events: func(e unitask.Event) {
-		mu.Lock()
-		defer mu.Unlock()
-		told = append(told, e.Message)
-	}}
-	rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Booted()})
-	if err != nil {
+	c := &compiling{registry: newRegistry(t), home: newHome(t)}
+	var err error
+	if c.Runtime, err = unitask.Open(unitask.Options{Home: c.home, Machines: unitask.Booted()}); err != nil {
 		t.Fatal(err)
 	}
-	defer rt.Close()
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// run has code import a package, and returns what it prints.
+func (c *compiling) run(t *testing.T, language, pack, code string) (string, error) {
+	t.Helper()
+	req := unitask.Request{Language: language, Packages: []string{pack}, Code: code, Kernel: "linux"}
+	res, err := c.Run(t.Context(), req, unitask.IO{Events: func(e unitask.Event) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.told = append(c.told, e.Message)
+	}})
+	if res == nil {
+		return "", err
+	}
+	return string(res.Stdout) + string(res.Stderr), err
+}
+
+// Packages without a binary are compiled, in an image with compilers that is built once, by whoever first needs it.
+func TestPackagesCompiled(t *testing.T) {
+	c := newCompiling(t)
+	r := c.registry
 	const building = "building the image python-compilers, once"
 
 	// Two at once, of different packages: both need the image.
@@ -93,58 +117,61 @@ func TestPackagesCompiled(t *testing.T) {
 	for _, name := range []string{"one", "two"} {
 		r.put(name+"-1.0.tar.gz", cSource(t, name, cModule(name)))
 		both.Go(func() {
-			res, err := rt.Run(t.Context(), unitask.Request{Language: "python", Packages: []string{"pip:" + name},
-				Code: "import " + name + "; print(" + name + ".answer)"}, tell)
-			if err != nil || string(res.Stdout) != "42\n" {
-				t.Errorf("%s: %v %+v", name, err, res)
+			out, err := c.run(t, "python", "pip:"+name, "import "+name+"; print("+name+".answer)")
+			if err != nil || out != "42\n" {
+				t.Errorf("%s: %v %s", name, err, out)
 			}
 		})
 	}
 	both.Wait()
-	if n := strings.Count(strings.Join(told, "\n"), building); n != 1 {
-		t.Errorf("the image was built %d times: %q", n, told)
+	if n := strings.Count(strings.Join(c.told, "\n"), building); n != 1 {
+		t.Errorf("the image was built %d times: %q", n, c.told)
+	}
+	text, err := os.ReadFile(filepath.Join(c.home, "environments/python-compilers.toml"))
+	if err != nil || !strings.Contains(string(text), `"g++"`) {
+		t.Errorf("the description: %s %v", text, err)
 	}
 
 	// What the compiler says is the error; the image is there.
-	told = nil
+	c.told = nil
 	r.put("bad-1.0.tar.gz", cSource(t, "bad", "int f(void) { return missing; }\n"))
 	r.put("lacks-1.0.tar.gz", cSource(t, "lacks", "#include <nosuch/header.h>\n"))
+	r.put("rusty-1.0.tar.gz", cSource(t, "rusty", cModule("rusty"), "raise SystemExit(\"error: can't find Rust compiler\")"))
 	for name, says := range map[string][]string{
 		"bad":   {"the compiler says: bad.c:1:", "missing"},
+		"rusty": {"there is no compiler of Rust"},
 		"lacks": {"the compiler says: lacks.c:1:10: fatal error: nosuch/header.h", "python-compilers.toml", "unitask image build python-compilers"},
 	} {
-		_, err := rt.Run(t.Context(), unitask.Request{Language: "python", Packages: []string{"pip:" + name}, Code: " "}, tell)
+		_, err := c.run(t, "python", "pip:"+name, " ")
 		if err == nil || slices.ContainsFunc(says, func(s string) bool { return !strings.Contains(err.Error(), s) }) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if slices.Contains(told, building) {
-		t.Errorf("the image was built again: %q", told)
+	if slices.Contains(c.told, building) {
+		t.Errorf("the image was built again: %q", c.told)
+	}
+}
+
+// An addon is compiled by node-gyp, without a network, and loaded by its own function. The user's description of the image
+// is the one that counts.
+func TestAddonCompiled(t *testing.T) {
+	c := newCompiling(t)
+	c.registry.put("native-1.0.0.tgz", nodeAddon(t))
+	if out, err := c.run(t, "js", "npm:native", "console.log(require('native').answer)"); err != nil || out != "42\n" {
+		t.Fatalf("%v %s\n%q", err, out, c.told)
 	}
 
-	r.put("native-1.0.0.tgz", nodeAddon(t))
-	res, err := rt.Run(t.Context(), unitask.Request{Language: "js", Packages: []string{"npm:native"}, Kernel: "linux",
-		Code: "console.log(require('native').answer)"}, tell)
-	if err != nil || string(res.Stdout) != "42\n" {
-		t.Errorf("npm: %v %+v\n%q", err, res, told)
-	}
-
-	// The user's own description is the one that counts.
-	text, err := os.ReadFile(filepath.Join(home, "environments/python-compilers.toml"))
-	if err != nil || !strings.Contains(string(text), `"g++"`) {
-		t.Errorf("the description: %s %v", text, err)
-	}
-	file := filepath.Join(home, "environments/node-compilers.toml")
+	file := filepath.Join(c.home, "environments/node-compilers.toml")
 	if err := os.WriteFile(file, []byte("from = 'python'\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := rt.Catalog().RemoveCustom(t.Context(), "node-compilers"); err != nil {
+	if _, err := c.Catalog().RemoveCustom(t.Context(), "node-compilers"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := rt.RemovePackages(t.Context()); err != nil {
+	if _, err := c.RemovePackages(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	_, err = rt.Run(t.Context(), unitask.Request{Language: "js", Packages: []string{"npm:native"}, Kernel: "linux", Code: " "}, tell)
+	_, err := c.run(t, "js", "npm:native", " ")
 	if err == nil || !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), "must be compiled") {
 		t.Errorf("a description of another language: %v", err)
 	}

@@ -313,6 +313,9 @@ func fetchTools(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if _, _, err := rt.Images().Headers(t.Context(), image.HostArch()); err != nil { // of Node
+		t.Fatal(err)
+	}
 }
 
 // Builds that end badly leave nothing, and a lock holds its registry to what it said.

@@ -107,8 +107,9 @@ type debApt struct{ debian }
 
 // Debs resolves packages, with what they depend on, and fetches them into dir: the newest that fit, or locked ones
 // with these digests. status is dpkg's of what is there: such packages are left out, and those on hold stay as they
-// are.
-func (s *Store) Debs(ctx context.Context, arch Arch, status []byte, specs []string, locked []Deb, dir string) ([]Deb, error) {
+// are. unpacked says that no dpkg installs the packages: what needs a newer revision of what is there may have this one.
+func (s *Store) Debs(ctx context.Context, arch Arch, status []byte, unpacked bool, specs []string, locked []Deb, dir string,
+) ([]Deb, error) {
 	if err := s.mayFetch("packages of Debian", "`unitask image build --offline=false`"); err != nil {
 		return nil, err
 	}
@@ -123,7 +124,11 @@ func (s *Store) Debs(ctx context.Context, arch Arch, status []byte, specs []stri
 	}
 	list := locked
 	if list == nil {
-		if list, err = a.resolve(ctx, specs); err != nil {
+		list, err = a.resolve(ctx, specs)
+		if err != nil && unpacked && a.takeRevisions(ctx, status) {
+			list, err = a.resolve(ctx, specs)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}

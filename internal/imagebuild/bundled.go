@@ -141,6 +141,9 @@ func (b *bundledBuild) fill(ctx context.Context) (*packages.Lock, error) {
 		return nil, err
 	}
 	b.was, b.now = locks.at(b.arch), lockedBuild{Arch: b.arch, System: b.system, Asked: b.specs}
+	if b.found != nil { // a run waits for it, and the archive may no longer have what was locked
+		b.was = nil
+	}
 	debs, err := b.unpackDebian(ctx)
 	if err != nil {
 		return nil, err

@@ -56,7 +56,7 @@ func (b *bundledBuild) unpackDebian(ctx context.Context) (folder string, err err
 		}
 	}
 	b.tell("fetching " + strings.Join(b.env.Debian, " ") + " by apt")
-	debs, err := b.Catalog.Images.Debs(ctx, b.arch, status, b.env.Debian, locked, from)
+	debs, err := b.Catalog.Images.Debs(ctx, b.arch, status, true, b.env.Debian, locked, from)
 	if err != nil {
 		return "", b.debianFailed(ctx, err)
 	}
@@ -167,7 +167,7 @@ func (b *containerBuild) installDebian(ctx context.Context) error {
 	}
 	defer os.RemoveAll(from)
 	b.tell("fetching " + strings.Join(b.env.Debian, " ") + " by apt")
-	debs, err := b.Catalog.Images.Debs(ctx, b.arch, status, b.env.Debian, locked, from)
+	debs, err := b.Catalog.Images.Debs(ctx, b.arch, status, false, b.env.Debian, locked, from)
 	if err == nil {
 		err = b.checkFound(debs, has)
 	}
