@@ -49,8 +49,8 @@ PyMODINIT_FUNC PyInit_NAME(void)
 `, "NAME", name)
 }
 
-// nodeAddon is a package of npm with an addon by V8's API that node-gyp compiles. Its function has the name that Node's own
-// macro gives.
+// nodeAddon is a package of npm with an addon by V8's API that node-gyp compiles. Its function has the name that Node's
+// own macro gives.
 func nodeAddon(t *testing.T) []byte {
 	t.Helper()
 	source := `#include <node.h>
@@ -136,11 +136,12 @@ func TestPackagesCompiled(t *testing.T) {
 	c.told = nil
 	r.put("bad-1.0.tar.gz", cSource(t, "bad", "int f(void) { return missing; }\n"))
 	r.put("lacks-1.0.tar.gz", cSource(t, "lacks", "#include <nosuch/header.h>\n"))
-	r.put("rusty-1.0.tar.gz", cSource(t, "rusty", cModule("rusty"), "raise SystemExit(\"error: can't find Rust compiler\")"))
+	r.put("rusty-1.0.tar.gz", cSource(t, "rusty", cModule("rusty"), `raise SystemExit("error: can't find Rust compiler")`))
 	for name, says := range map[string][]string{
 		"bad":   {"the compiler says: bad.c:1:", "missing"},
 		"rusty": {"there is no compiler of Rust"},
-		"lacks": {"the compiler says: lacks.c:1:10: fatal error: nosuch/header.h", "python-compilers.toml", "unitask image build python-compilers"},
+		"lacks": {"the compiler says: lacks.c:1:10: fatal error: nosuch/header.h", "python-compilers.toml",
+			"unitask image build python-compilers"},
 	} {
 		_, err := c.run(t, "python", "pip:"+name, " ")
 		if err == nil || slices.ContainsFunc(says, func(s string) bool { return !strings.Contains(err.Error(), s) }) {
@@ -152,8 +153,8 @@ func TestPackagesCompiled(t *testing.T) {
 	}
 }
 
-// An addon is compiled by node-gyp, without a network, and loaded by its own function. The user's description of the image
-// is the one that counts.
+// An addon is compiled by node-gyp, without a network, and loaded by its own function. The user's description of the
+// image is the one that counts.
 func TestAddonCompiled(t *testing.T) {
 	c := newCompiling(t)
 	c.registry.put("native-1.0.0.tgz", nodeAddon(t))

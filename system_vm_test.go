@@ -154,7 +154,8 @@ func TestLibrariesHide(t *testing.T) {
 	for _, name := range []string{"node", "python"} {
 		imageOf(t, name) // whose programs are compiled now, if they were not
 	}
-	for _, library := range slices.Concat(found("guest*/*.node"), found("guest*/*.so")) { // of linux; of Nanos, where that has another
+	// Those of linux, and of Nanos where that has another.
+	for _, library := range slices.Concat(found("guest*/*.node"), found("guest*/*.so")) {
 		for _, symbol := range names(library) {
 			if !slices.Contains(libc, symbol) {
 				t.Errorf("%s exports %s", library, symbol)

@@ -107,9 +107,10 @@ type debApt struct{ debian }
 
 // Debs resolves packages, with what they depend on, and fetches them into dir: the newest that fit, or locked ones
 // with these digests. status is dpkg's of what is there: such packages are left out, and those on hold stay as they
-// are. unpacked says that no dpkg installs the packages: what needs a newer revision of what is there may have this one.
-func (s *Store) Debs(ctx context.Context, arch Arch, status []byte, unpacked bool, specs []string, locked []Deb, dir string,
-) ([]Deb, error) {
+// are. unpacked says that no dpkg installs the packages: what needs a newer revision of what is there may have this
+// one.
+func (s *Store) Debs(ctx context.Context, arch Arch, status []byte, unpacked bool, specs []string, locked []Deb,
+	dir string) ([]Deb, error) {
 	if err := s.mayFetch("packages of Debian", "`unitask image build --offline=false`"); err != nil {
 		return nil, err
 	}

@@ -34,8 +34,8 @@ func (s *Store) Headers(ctx context.Context, arch Arch) (dir, version string, er
 	}
 	dir, version, err = s.Tool(ctx, arch, nodeHeaders)
 	if err == nil && version != program.Version {
-		err = fmt.Errorf("the headers are those of Node %s, and the image has %s: `unitask image vendor --arch %s` fetches it",
-			version, program.Version, arch)
+		err = fmt.Errorf("the headers are those of Node %s, and the image has %s: `unitask image vendor --arch %s` "+
+			"fetches it", version, program.Version, arch)
 	}
 	return dir, version, err
 }

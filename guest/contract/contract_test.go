@@ -82,8 +82,8 @@ func header(list []fact) string {
 
 // What JavaScript needs of it, by file.
 var inJavaScript = map[string][]string{
-	"../node/preload.js": {"Preload", "Typescript", "MainLink", "Trusted", "EnvFresh", "Writable", "HeaderSize", "EntropySize", "ExitUnknown",
-		"ControlReady", "ControlStarted", "ControlRehearsed"},
+	"../node/preload.js": {"Preload", "Typescript", "MainLink", "Trusted", "EnvFresh", "Writable", "HeaderSize",
+		"EntropySize", "ExitUnknown", "ControlReady", "ControlStarted", "ControlRehearsed"},
 	"../node/typescript.js": {"Esbuild"},
 }
 

@@ -66,6 +66,11 @@ func (i item) request() unitask.Request {
 	req := unitask.Request{Packages: []string{i.spec}, MemoryMB: 1536, Timeout: 5 * time.Minute}
 	if strings.HasPrefix(i.spec, "pip:") {
 		req.Language, req.Code = "python", "import importlib; importlib.import_module('"+i.use+"')"
+		if command, ok := strings.CutPrefix(i.use, "$"); ok { // pip has it in bin, below the modules
+			const start = "import os, subprocess, sys\nfor dir in sys.path: os.environ['PATH'] += ':' + dir + '/bin'\n" +
+				"sys.exit(subprocess.run(%q, shell=True, stdout=subprocess.DEVNULL).returncode)"
+			req.Code = fmt.Sprintf(start, command)
+		}
 		return req
 	}
 	req.Language, req.Kernel = "mjs", "linux"

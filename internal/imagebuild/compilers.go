@@ -76,7 +76,7 @@ func describeCompilers(dir string, l *language.Language) error {
 	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	text := fmt.Sprintf(`# Packages that have no binary are compiled in this image; unitask wrote this file when one first was.
+	text := fmt.Sprintf(`# Packages that have no binary are compiled in this image. unitask wrote the file.
 # Add packages of Debian that yours need, as "libpq-dev", and build it: unitask image build %s
 from = "%s"
 debian = ["%s"]

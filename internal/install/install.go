@@ -59,8 +59,8 @@ type Target struct {
 	Jail     []string
 	Caller   run.Caller
 	Tell     func(run.Event)
-	// Compilers is the image with compilers in which packages are installed, nil for the language's own. Building says that
-	// an image is built with the packages: if they need a compiler, that build is told so, by a NoCompilerError.
+	// Compilers is the image with compilers in which packages are installed, nil for the language's own. Building says
+	// that an image is built with the packages: if they need a compiler, that build is told so, by a NoCompilerError.
 	Compilers *catalog.Custom
 	Building  bool
 }

@@ -74,7 +74,8 @@ func (e *NoCompilerError) Unwrap() error { return e.FieldError }
 
 // WithoutCompilers returns the error where the image with compilers can't be had, either.
 func (e *NoCompilerError) WithoutCompilers(err error) error {
-	return policy.Bad(e.Field, e.Value, "must be compiled, and the image with compilers can't be had: %v%s", err, withoutCompilers)
+	return policy.Bad(e.Field, e.Value, "must be compiled, and the image with compilers can't be had: %v%s",
+		err, withoutCompilers)
 }
 
 // failed says why the machine could not install the packages: by a NoCompilerError where one with compilers may.
