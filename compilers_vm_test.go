@@ -132,6 +132,18 @@ func TestPackagesCompiled(t *testing.T) {
 		t.Errorf("the description: %s %v", text, err)
 	}
 
+	// For an image, too.
+	c.told = nil
+	r.put("three-1.0.tar.gz", cSource(t, "three", cModule("three")))
+	file := describe(t, t.TempDir(), "threes", "from = 'python'\npip = ['three']\n")
+	if _, _, err := c.BuildImage(t.Context(), file, ""); err != nil {
+		t.Fatal(err)
+	}
+	res, err := c.Run(t.Context(), unitask.Request{Image: "threes", Code: "import three; print(three.answer)"}, unitask.IO{})
+	if err != nil || string(res.Stdout) != "42\n" {
+		t.Errorf("an image: %v %+v", err, res)
+	}
+
 	// What the compiler says is the error; the image is there.
 	c.told = nil
 	r.put("bad-1.0.tar.gz", cSource(t, "bad", "int f(void) { return missing; }\n"))

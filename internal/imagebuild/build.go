@@ -57,20 +57,25 @@ func (b *Builder) Build(ctx context.Context, from string, arch image.Arch) (*cat
 	if imagefile.Contained(began.env.From) {
 		return (&containerBuild{build: *began}).run(ctx)
 	}
-	over := &bundledBuild{build: *began, language: language.OfImage(began.env.From)}
-	if err := over.check(); err != nil {
-		return bad(fmt.Errorf("%s: %w", began.env.File, err))
+	l := language.OfImage(began.env.From)
+	build := func(compilers *catalog.Custom) (*catalog.Custom, *image.Image, error) {
+		over := &bundledBuild{build: *began, language: l, compilers: compilers}
+		if err := over.check(); err != nil {
+			return bad(fmt.Errorf("%s: %w", began.env.File, err))
+		}
+		return over.run(ctx)
 	}
-	o, im, err := over.run(ctx)
+	o, im, err := build(nil)
 	var none *install.NoCompilerError
-	if !errors.As(err, &none) || began.env.Name == over.language.Packages.Compilers {
+	if !errors.As(err, &none) || began.env.Name == l.Packages.Compilers {
 		return o, im, err
 	}
-	// Only now, and not amid the build: each build of an image is alone.
-	if over.compilers, err = b.compilers(ctx, over.language, began.arch); err != nil {
+	b.tell("packages are to be compiled: building again, with compilers")
+	compilers, err := b.compilers(ctx, l, began.arch) // between the two, since one image is built at a time
+	if err != nil {
 		return nil, nil, failed(ctx, none.WithoutCompilers(err))
 	}
-	return over.run(ctx)
+	return build(compilers)
 }
 
 // describe reads a description, for a build under way.

@@ -1,10 +1,16 @@
 package install
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/packages"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
 )
 
 // What a tool says of why it failed: the first cause comes before what came of it.
@@ -17,8 +23,20 @@ func TestToolWords(t *testing.T) {
 		"no compiler for Python": {"  error: command 'x86_64-linux-gnu-gcc' failed: No such file or directory\n  ERROR: Failed building wheel for x\n", "it has no wheel or prebuilt binary"},
 		"no compiler for npm":    {"npm error code 1\nnpm error gyp ERR! find Python\n", "it has no wheel or prebuilt binary"},
 		"no make":                {"npm error sh: 1: make: not found\n", "it has no wheel or prebuilt binary"},
-		"npm":                    {"npm error 404 Not Found\nnpm error A complete log of this run can be found in: /x\n", "404 Not Found"},
-		"nothing":                {"Collecting x\n", ""},
+		"a compiler of pip": {"  error: subprocess-exited-with-error\n  ╰─> [9 lines of output]\n" +
+			"      src/a.c: In function 'f':\n      src/a.c:3:10: fatal error: libpq-fe.h: No such file or directory\n" +
+			"      error: command '/usr/bin/x86_64-linux-gnu-gcc' failed with exit code 1\n  ERROR: Failed building wheel for x\n",
+			"the compiler says: src/a.c:3:10: fatal error: libpq-fe.h: No such file or directory; Failed building"},
+		"a compiler of npm": {"npm error code 1\nnpm error ../a.cc:7:3: error: 'x' was not declared\nnpm error make: *** [a.o] Error 1\n",
+			"the compiler says: ../a.cc:7:3: error: 'x' was not declared; code 1"},
+		"a linker": {"      /usr/bin/ld: cannot find -lpq: No such file or directory\n      collect2: error: ld returned 1 exit status\n",
+			"the compiler says: /usr/bin/ld: cannot find -lpq"},
+		"too little memory": {"      x86_64-linux-gnu-g++: fatal error: Killed signal terminated program cc1plus\n",
+			"the compiler says: x86_64-linux-gnu-g++: fatal error: Killed"},
+		"no Rust": {"      error: can't find Rust compiler\n  error: command 'gcc' failed: No such file or directory\n",
+			"it has no wheel or prebuilt binary in the registry that fits here, and there is no compiler of Rust"},
+		"npm":     {"npm error 404 Not Found\nnpm error A complete log of this run can be found in: /x\n", "404 Not Found"},
+		"nothing": {"Collecting x\n", ""},
 	} {
 		got := toolWords(c.said)
 		if !strings.HasPrefix(got, c.begins) || c.begins == "" && got != "" || len(got) > 710 {
@@ -42,5 +60,34 @@ func TestAttackToolWords(t *testing.T) {
 			got = "an error without the login"
 		}
 		attack.Check(t, "what a tool of a build says: "+name, "an error without the login", got)
+	}
+}
+
+// An installation is tried again with compilers where it has none and wants one, and no other time.
+func TestNoCompiler(t *testing.T) {
+	for said, again := range map[string]bool{
+		"error: command 'gcc' failed: No such file or directory\n":                           true,
+		"FileNotFoundError: [Errno 2] No such file or directory: 'x86_64-linux-gnu-gcc'\n":   true,
+		"you need a C compiler to build uWSGI\n":                                             true,
+		"npm error gyp ERR! find Python\n":                                                   true,
+		"      error: can't find Rust compiler\n":                                            false,
+		"can't find Rust compiler\nerror: command 'gcc' failed: No such file or directory\n": false,
+		"FileNotFoundError: [Errno 2] No such file or directory: '/etc/gcc/config'\n":        false,
+		"ERROR: No matching distribution found for gcc\n":                                    false,
+	} {
+		for _, with := range []*catalog.Custom{nil, {Name: "python-compilers", File: "/home/c.toml"}} {
+			i := &installation{Installer: &Installer{Records: record.Open(t.TempDir())}, to: Target{Compilers: with},
+				want: &packages.Lock{Asked: []string{"x"}, System: policy.Pip}}
+			err := i.failed(&run.Result{Stderr: []byte(said), ExitCode: 1, RunID: "none"})
+			if got := errors.As(err, new(*NoCompilerError)); got != (again && with == nil) {
+				t.Errorf("%q with %v: %v", said, with, err)
+			}
+			if !errors.As(err, new(*policy.FieldError)) {
+				t.Errorf("%q: no error of a field: %v", said, err)
+			}
+			if hint := strings.Contains(err.Error(), "add it to debian in /home/c.toml"); hint != (again && with != nil) {
+				t.Errorf("%q with %v: %v", said, with, err)
+			}
+		}
 	}
 }
