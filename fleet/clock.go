@@ -20,7 +20,7 @@ type clock struct {
 
 const (
 	transferSpeed = 2 << 20          // bytes a second, at least, of what a run brings and leaves
-	packagesTime  = 30 * time.Minute // beside the run, to install packages at the worker
+	packagesTime  = 75 * time.Minute // beside the run, to install packages at the worker, and to compile them
 )
 
 // limit returns how long one worker may have a run: its time limit, the start of a machine, what goes there and comes
