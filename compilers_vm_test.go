@@ -36,6 +36,18 @@ def build_wheel(folder, settings=None, metadata=None):
 		[2]string{name + "-1.0/backend.py", backend}, [2]string{name + "-1.0/" + name + ".c", text})
 }
 
+// refused has a build fail that reaches a host of its own choice, or changes the compiler that others' packages have.
+const refused = `
+import socket
+for attempt in (lambda: socket.create_connection(('198.51.100.7', 80), timeout=20), lambda: open('/usr/bin/gcc', 'a'),
+                lambda: open('/usr/include/python3.11/Python.h', 'a'), lambda: open('/usr/include/new.h', 'w')):
+    try:
+        attempt()
+    except OSError:
+        continue
+    raise SystemExit('one was not refused')
+`
+
 // cModule is a module of Python with a number.
 func cModule(name string) string {
 	return strings.ReplaceAll(`#include <Python.h>
@@ -115,7 +127,7 @@ func TestPackagesCompiled(t *testing.T) {
 	// Two at once, of different packages: both need the image.
 	var both sync.WaitGroup
 	for _, name := range []string{"one", "two"} {
-		r.put(name+"-1.0.tar.gz", cSource(t, name, cModule(name)))
+		r.put(name+"-1.0.tar.gz", cSource(t, name, cModule(name), refused))
 		both.Go(func() {
 			out, err := c.run(t, "python", "pip:"+name, "import "+name+"; print("+name+".answer)")
 			if err != nil || out != "42\n" {
@@ -139,7 +151,8 @@ func TestPackagesCompiled(t *testing.T) {
 	if _, _, err := c.BuildImage(t.Context(), file, ""); err != nil {
 		t.Fatal(err)
 	}
-	res, err := c.Run(t.Context(), unitask.Request{Image: "threes", Code: "import three; print(three.answer)"}, unitask.IO{})
+	req := unitask.Request{Image: "threes", Code: "import three; print(three.answer)"}
+	res, err := c.Run(t.Context(), req, unitask.IO{})
 	if err != nil || string(res.Stdout) != "42\n" {
 		t.Errorf("an image: %v %+v", err, res)
 	}
@@ -187,5 +200,21 @@ func TestAddonCompiled(t *testing.T) {
 	_, err := c.run(t, "js", "npm:native", " ")
 	if err == nil || !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), "must be compiled") {
 		t.Errorf("a description of another language: %v", err)
+	}
+}
+
+// Without Debian's packages the error says so, and what else to do; nothing is left.
+func TestCompilersMissing(t *testing.T) {
+	c := newCompiling(t)
+	c.registry.put("one-1.0.tar.gz", cSource(t, "one", cModule("one")))
+	newArchive(t) // which has none
+	_, err := c.run(t, "python", "pip:one", " ")
+	says := []string{"one: must be compiled", "can't be had", "Unable to locate package gcc",
+		"over a container image that has a compiler"}
+	if err == nil || slices.ContainsFunc(says, func(s string) bool { return !strings.Contains(err.Error(), s) }) {
+		t.Errorf("%v", err)
+	}
+	if list, err := c.Packages().Keys(); err != nil || len(list) != 0 || len(c.Catalog().Customs()) != 0 {
+		t.Errorf("left: %v %v", list, err)
 	}
 }
