@@ -23,8 +23,8 @@ func TestOwnDebianRevisions(t *testing.T) {
 	defer rt.Close()
 	status := ""
 	for _, p := range [][2]string{{"libc6", "2.36-9+deb12u14"}, {"libnew", "2.9-4"}} {
-		status += "Package: " + p[0] + "\nStatus: hold ok installed\nMaintainer: t\nArchitecture: " + string(image.HostArch()) +
-			"\nMulti-Arch: foreign\nVersion: " + p[1] + "\nDescription: t\n\n"
+		status += "Package: " + p[0] + "\nStatus: hold ok installed\nMaintainer: t\nArchitecture: " +
+			string(image.HostArch()) + "\nMulti-Arch: foreign\nVersion: " + p[1] + "\nDescription: t\n\n"
 	}
 	for _, c := range []struct {
 		spec     string
@@ -35,7 +35,8 @@ func TestOwnDebianRevisions(t *testing.T) {
 		{"libx-dev", false, "libx-dev : Depends: libc6 (= 2.36-9+deb12u99)"},
 		{"newer", true, "newer : Depends: libnew (>= 3.0)"},
 	} {
-		list, err := rt.Images().Debs(t.Context(), image.HostArch(), []byte(status), c.unpacked, []string{c.spec}, nil, t.TempDir())
+		list, err := rt.Images().Debs(t.Context(), image.HostArch(), []byte(status), c.unpacked, []string{c.spec}, nil,
+			t.TempDir())
 		if c.says == "" && (err != nil || len(list) != 1 || list[0].Name != c.spec) ||
 			c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
 			t.Errorf("%s, unpacked %v: %v %v", c.spec, c.unpacked, list, err)

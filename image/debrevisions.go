@@ -15,7 +15,8 @@ var (
 )
 
 // takeRevisions has what is there count as the archive's newer revision of the same upstream version, and reports
-// whether there is any. Packages of headers need the very revision of their library, and the archive no longer has the old one.
+// whether there is any. Packages of headers need the very revision of their library, and the archive no longer has the
+// old one.
 func (a *debApt) takeRevisions(ctx context.Context, status []byte) (taken bool) {
 	there := map[string]string{}
 	for _, m := range debStanza.FindAllSubmatch(status, -1) {

@@ -22,7 +22,8 @@ func TestDescribeCompilers(t *testing.T) {
 		}
 		file := filepath.Join(dir, l.Packages.Compilers+imagefile.Extension)
 		env, err := imagefile.Read(file, dir, language.Images())
-		if err != nil || language.OfImage(env.From) != l || !slices.Equal(env.Debian, l.Packages.Debian) || env.Name != l.Packages.Compilers {
+		if err != nil || language.OfImage(env.From) != l || env.Name != l.Packages.Compilers ||
+			!slices.Equal(env.Debian, l.Packages.Debian) {
 			t.Errorf("%s: %+v %v", system, env, err)
 		}
 		const own = "from = \"mine\"\n"

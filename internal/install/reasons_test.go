@@ -27,9 +27,11 @@ func TestToolWords(t *testing.T) {
 			"      src/a.c: In function 'f':\n      src/a.c:3:10: fatal error: libpq-fe.h: No such file or directory\n" +
 			"      error: command '/usr/bin/x86_64-linux-gnu-gcc' failed with exit code 1\n  ERROR: Failed building wheel for x\n",
 			"the compiler says: src/a.c:3:10: fatal error: libpq-fe.h: No such file or directory; Failed building"},
-		"a compiler of npm": {"npm error code 1\nnpm error ../a.cc:7:3: error: 'x' was not declared\nnpm error make: *** [a.o] Error 1\n",
+		"a compiler of npm": {"npm error code 1\nnpm error ../a.cc:7:3: error: 'x' was not declared\n" +
+			"npm error make: *** [a.o] Error 1\n",
 			"the compiler says: ../a.cc:7:3: error: 'x' was not declared; code 1"},
-		"a linker": {"      /usr/bin/ld: cannot find -lpq: No such file or directory\n      collect2: error: ld returned 1 exit status\n",
+		"a linker": {"      /usr/bin/ld: cannot find -lpq: No such file or directory\n" +
+			"      collect2: error: ld returned 1 exit status\n",
 			"the compiler says: /usr/bin/ld: cannot find -lpq"},
 		"too little memory": {"      x86_64-linux-gnu-g++: fatal error: Killed signal terminated program cc1plus\n",
 			"the compiler says: x86_64-linux-gnu-g++: fatal error: Killed"},
