@@ -24,7 +24,7 @@ var floors = [][]string{
 		"internal/entropy", "internal/exact", "internal/filelock", "internal/gotest", "internal/hostname",
 		"internal/httppath", "internal/nesting", "internal/offspring", "internal/publicaddr", "internal/realpath", "internal/regular",
 		"internal/socketpair", "internal/stopclock", "internal/tail", "internal/testcert", "internal/testdir", "internal/testlack",
-		"internal/testsignals", "internal/userdir", "guest/system",
+		"internal/testsignals", "internal/testwait", "internal/userdir", "guest/system",
 	},
 	{"internal/bounded", "internal/export", "internal/fetch", "internal/home", "internal/localsocket", "internal/vault"},
 	{
@@ -210,7 +210,8 @@ func TestArchitectureNames(t *testing.T) {
 	}
 }
 
-var sleep = regexp.MustCompile(`\btime\.Sleep\(`)
+// sleep is a wait for a time instead of for an event. A select may have a time limit.
+var sleep = regexp.MustCompile(`(?m)\btime\.Sleep\(|^\s*<-time\.After\(`)
 
 // function is a whole function.
 var function = regexp.MustCompile(`(?ms)^func .*?^\}`)

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 // wire is a Network whose guest is a function: what it does with its end of the
@@ -517,7 +518,7 @@ func TestSlowCodeIsNoStall(t *testing.T) {
 					_, _ = theirs.Write(appendFrame(nil, contract.FrameStarted, nil))
 				}
 				if kind == contract.FrameStdinEnd {
-					time.Sleep(3 * stallTime)
+					testwait.Pass(3 * stallTime)
 					_, _ = theirs.Write(appendFrame(nil, contract.FrameExit, []byte(`{"code":3,"signal":0,"oom":false,"out":false}`)))
 				}
 			}
@@ -530,7 +531,7 @@ func TestSlowCodeIsNoStall(t *testing.T) {
 		if err := conn.Put(File{Path: "/x", Size: 1}, strings.NewReader("x")); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(3 * stallTime)
+		testwait.Pass(3 * stallTime)
 		if err := conn.Start(t.Context(), Start{}); err != nil {
 			t.Fatal(err)
 		}

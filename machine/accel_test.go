@@ -11,6 +11,7 @@ import (
 
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testwait"
 	"github.com/unitask/unitask/vmm"
 )
 
@@ -110,10 +111,10 @@ func TestAccelRetry(t *testing.T) {
 				}
 				host.KVM = nil
 				if c.failed == nil { // so that a try is seen
-					time.Sleep(time.Second)
+					testwait.Pass(time.Second)
 				}
 				for i, wait := range []time.Duration{0, retryHardware - time.Second, retryHardware, time.Minute, retryHardware} { // since the last try
-					time.Sleep(time.Until(at.Add(wait)))
+					testwait.Pass(time.Until(at.Add(wait)))
 					s.tryHardware(spec)
 					known := s.known(spec)
 					if tried := known.At.After(at); tried != c.tries[i] || known.Accel != vmm.TCG {
@@ -149,10 +150,10 @@ func TestAccelDisturbed(t *testing.T) {
 			s.remember(spec, known)
 			for range 2 {
 				s.tryHardware(spec)
-				deadline := time.Now().Add(time.Minute)
-				for known = s.known(spec); time.Since(known.At) < retryHardware && time.Now().Before(deadline); known = s.known(spec) {
-					time.Sleep(time.Millisecond)
-				}
+				testwait.Until(t, "the try has ended, and the next may begin", func() bool {
+					known = s.known(spec)
+					return time.Since(known.At) >= retryHardware
+				})
 				if !strings.HasPrefix(known.Why, c.why) || c.failed == nil && len(known.Why) == len(c.why) || time.Since(known.At) < retryHardware || known.Accel != vmm.TCG {
 					t.Errorf("%+v", known)
 				}

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/unitask/unitask/internal/testwait"
 	"github.com/unitask/unitask/vmm"
 )
 
@@ -34,7 +35,7 @@ func TestGivenUp(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := OpenTemplates(filepath.Join(t.TempDir(), "templates"))
 				for i, step := range steps {
-					time.Sleep(step.after)
+					testwait.Pass(step.after)
 					switch step.did {
 					case "failed":
 						s.Failed("key", fmt.Errorf("load of migration failed\n%s", strings.Repeat("x", 2*maxWhy)))

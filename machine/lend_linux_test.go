@@ -20,6 +20,7 @@ import (
 
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/testlack"
+	"github.com/unitask/unitask/internal/testwait"
 	"github.com/unitask/unitask/vmm"
 )
 
@@ -420,11 +421,11 @@ func TestLeaseSleep(t *testing.T) {
 		}}, func() { down <- time.Since(begin) })
 		s.runs(1)
 		s.group.Go(func() { s.sleep(t.Context(), time.Minute) })
-		time.Sleep(40 * time.Second)
+		testwait.Pass(40 * time.Second)
 		mu.Lock()
 		last = time.Now()
 		mu.Unlock()
-		time.Sleep(100 * time.Second) // the run is under way all the time
+		testwait.Pass(100 * time.Second) // the run is under way all the time
 		s.runs(-1)
 		if at := <-down; at < 140*time.Second || at > 142*time.Second {
 			t.Errorf("it went down after %s", at)

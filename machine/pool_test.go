@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testwait"
 	"github.com/unitask/unitask/vmm"
 )
 
@@ -133,7 +134,7 @@ func inBubble(t *testing.T, size PoolSize, do func(t *testing.T, p *pool[*fake],
 
 // after lets time pass, and all that is to happen then.
 func after(d time.Duration) {
-	time.Sleep(d) // the bubble's
+	testwait.Pass(d)
 	synctest.Wait()
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/testdir"
+	"github.com/unitask/unitask/internal/testwait"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -70,7 +71,7 @@ func TestRetryAfterRate(t *testing.T) {
 			if want := time.Minute.Milliseconds() / int64(most); got.Code != "busy" || got.RetryAfterMS < want || got.RetryAfterMS > want+1 {
 				t.Errorf("%d a minute: %+v", most, got)
 			}
-			time.Sleep(time.Duration(got.RetryAfterMS) * time.Millisecond)
+			testwait.Pass(time.Duration(got.RetryAfterMS) * time.Millisecond)
 			if err := q.count("a"); err != nil {
 				t.Errorf("%d a minute, %d ms later: %v", most, got.RetryAfterMS, err)
 			}

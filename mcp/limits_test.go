@@ -22,6 +22,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/doctor"
 	"github.com/unitask/unitask/internal/testdir"
+	"github.com/unitask/unitask/internal/testwait"
 	"github.com/unitask/unitask/mcp"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -248,7 +249,7 @@ func TestAttackDoctor(t *testing.T) {
 		var made atomic.Int64
 		mcp.SetDoctor(s, func(context.Context) *doctor.Report {
 			made.Add(1)
-			time.Sleep(3 * time.Second) // of the bubble's clock
+			testwait.Pass(3 * time.Second)
 			return &doctor.Report{OK: true, Checks: []doctor.Check{{Name: "test", OK: true}}, Accelerators: []doctor.AccelReport{}}
 		})
 		for range 50 {
@@ -263,7 +264,7 @@ func TestAttackDoctor(t *testing.T) {
 		if _, err := mcp.Doctor(gone, s); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
-		time.Sleep(10 * time.Second)
+		testwait.Pass(10 * time.Second)
 		attack.Check(t, "50 calls of doctor at once", "1 made", fmt.Sprintf("%d made", made.Load()))
 		for range 50 {
 			if _, err := mcp.Doctor(t.Context(), s); err != nil {
@@ -271,7 +272,7 @@ func TestAttackDoctor(t *testing.T) {
 			}
 		}
 		attack.Check(t, "50 calls of doctor one after the other", "1 made", fmt.Sprintf("%d made", made.Load()))
-		time.Sleep(mcp.DoctorFresh)
+		testwait.Pass(mcp.DoctorFresh)
 		if _, err := mcp.Doctor(t.Context(), s); err != nil || made.Load() != 2 {
 			t.Errorf("%d made, %v", made.Load(), err)
 		}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testwait"
 	"github.com/unitask/unitask/mcp"
 	"github.com/unitask/unitask/record"
 )
@@ -223,7 +224,7 @@ func TestAttackSlowReader(t *testing.T) {
 				defer close(gone)
 				_, err := io.CopyN(io.Discard, there, int64(c.first))
 				for err == nil {
-					<-time.After(c.every)
+					testwait.Pass(c.every)
 					_, err = io.CopyN(io.Discard, there, int64(c.take))
 				}
 			}()
@@ -233,7 +234,7 @@ func TestAttackSlowReader(t *testing.T) {
 					got = "cut"
 					break
 				}
-				<-time.After(c.pause)
+				testwait.Pass(c.pause)
 			}
 			attack.Check(t, "a client that takes "+c.name, c.want, got)
 			if took := time.Since(begin); took > c.most {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/stopclock"
+	"github.com/unitask/unitask/internal/testwait"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/run"
 )
@@ -20,11 +21,11 @@ func TestStepClocks(t *testing.T) {
 		var c stepClocks
 		first, stop := c.start(t.Context(), 10*time.Second)
 		defer stop()
-		time.Sleep(4 * time.Second)
+		testwait.Pass(4 * time.Second)
 		c.Stop()
 		second, stop2 := c.start(t.Context(), 2*time.Second)
 		defer stop2()
-		time.Sleep(time.Hour)
+		testwait.Pass(time.Hour)
 		synctest.Wait()
 		attack.Check(
 			t,
@@ -33,15 +34,10 @@ func TestStepClocks(t *testing.T) {
 			fmt.Sprint(first.Err(), " ", second.Err(), " ", c.still()),
 		)
 		c.Resume()
-		time.Sleep(3 * time.Second)
+		testwait.Pass(3 * time.Second)
 		synctest.Wait()
-		attack.Check(
-			t,
-			"limits behind it",
-			"<nil> true false",
-			fmt.Sprint(first.Err(), " ", errors.Is(context.Cause(second), stopclock.ErrTimeout), " ", c.still()),
-		)
-		time.Sleep(4 * time.Second)
+		attack.Check(t, "limits behind it", "<nil> true false", fmt.Sprint(first.Err(), " ", errors.Is(context.Cause(second), stopclock.ErrTimeout), " ", c.still()))
+		testwait.Pass(4 * time.Second)
 		synctest.Wait()
 		if !errors.Is(context.Cause(first), stopclock.ErrTimeout) {
 			t.Error("it never ends")

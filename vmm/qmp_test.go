@@ -18,6 +18,7 @@ import (
 	"github.com/digitalocean/go-qemu/qmp/raw"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 const greeting = `{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}, "package": "Debian"}, "capabilities": ["oob"]}}` + "\n"
@@ -380,7 +381,7 @@ func (c lateReader) Write([]byte) (int, error) {
 
 func (c lateReader) Read([]byte) (int, error) {
 	<-c.written
-	time.Sleep(10 * time.Millisecond)
+	testwait.Pass(10 * time.Millisecond)
 	return 0, io.EOF
 }
 

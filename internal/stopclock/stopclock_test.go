@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 // The clock does not run while the machine stands still, and strikes all the same.
@@ -15,9 +17,9 @@ func TestRunClock(t *testing.T) {
 		begin := time.Now()
 		ctx, cancel := c.Start(t.Context(), limit)
 		defer cancel()
-		time.Sleep(limit / 2)
+		testwait.Pass(limit / 2)
 		c.Stop()
-		time.Sleep(10 * limit)
+		testwait.Pass(10 * limit)
 		if ctx.Err() != nil {
 			t.Fatal("it ran while it stood")
 		}
@@ -34,7 +36,7 @@ func TestRunClock(t *testing.T) {
 		early := new(Clock) // and before its start
 		early.Stop()
 		ctx, cancel = early.Start(t.Context(), limit)
-		time.Sleep(2 * limit)
+		testwait.Pass(2 * limit)
 		if ctx.Err() != nil {
 			t.Error("it ran though it stands")
 		}
