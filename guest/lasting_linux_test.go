@@ -9,12 +9,14 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 // lasting starts a hosted agent's program in a conversation that outlives its connection.
@@ -78,13 +80,17 @@ func TestHostedLastingLate(t *testing.T) {
 	if err := c.Relay([]uint16{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Put(File{Path: t.TempDir(), Mode: os.ModeDir | 0o755}, strings.NewReader("")); err != nil {
+	made := filepath.Join(t.TempDir(), "made")
+	if err := c.Put(File{Path: made, Mode: os.ModeDir | 0o755}, strings.NewReader("")); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.w.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(200 * time.Millisecond) // until the agent has it, and would close its sockets
+	testwait.Until(t, "the agent has it, and would close its sockets", func() bool {
+		_, err := os.Stat(made)
+		return err == nil
+	})
 	if err := c.Lasting(); err != nil {
 		t.Fatal(err)
 	}

@@ -9,9 +9,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 // person answers questions, and notes them.
@@ -163,9 +163,8 @@ func TestAttackQuestions(t *testing.T) {
 	flood.Wait()
 	attack.Check(t, "questions after 10000 more connections", fmt.Sprint(maxQuestions), fmt.Sprint(len(p.heard())))
 	attack.Check(t, "answers that are kept after 10000 more connections", fmt.Sprint(maxQuestions), fmt.Sprint(len(g.n.forward.asker.known)))
-	for g.n.forward.open.Load() != 0 { // the last is refused a moment before it is counted
-		time.Sleep(time.Millisecond)
-	}
+	// The last is refused a moment before it is counted.
+	testwait.Until(t, "no connection is open", func() bool { return g.n.forward.open.Load() == 0 })
 	for _, name := range []string{"a\x1b[2J.w.example", "a\n.w.example", "\u0430pple.w.example", "a b.w.example", "w.example", "a.w.example.0x7f.1"} {
 		addr, _ := g.lookup(name)
 		attack.Check(t, fmt.Sprintf("an address for %q", name), netip.Addr{}.String(), addr.String())

@@ -25,6 +25,7 @@ import (
 
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/publicaddr"
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 // decision runs do and returns the TCP decision that comes of it.
@@ -42,14 +43,13 @@ func (g *guestOS) decision(do func()) Decision {
 	}
 	before, _ := count()
 	do()
-	for range 3000 {
-		if n, d := count(); n > before {
-			return d
-		}
-		time.Sleep(time.Millisecond)
-	}
-	g.t.Fatal("no decision was logged")
-	return Decision{}
+	var last Decision
+	testwait.Until(g.t, "a decision is logged", func() bool {
+		n, d := count()
+		last = d
+		return n > before
+	})
+	return last
 }
 
 // saw is what a row reports of a decision.

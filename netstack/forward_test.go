@@ -16,6 +16,7 @@ import (
 	"net/netip"
 	"net/url"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -32,6 +33,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 // guestOS is a TCP/IP stack at the guest's end of a link: what a guest's kernel is,
@@ -56,28 +59,26 @@ func (l *logged) add(d Decision) {
 }
 
 // last waits for the last TCP decision of all that were taken until now.
-func (l *logged) last() Decision {
-	for range 200 {
+func (l *logged) last() (last Decision) {
+	testwait.Holds(guestPatience, func() bool {
 		lines := l.n.log.lines
 		lines.mu.Lock()
 		waiting := lines.size
 		lines.mu.Unlock()
 		if waiting > 0 {
-			time.Sleep(time.Millisecond)
-			continue
+			return false
 		}
 		l.mu.Lock()
-		for i := len(l.list) - 1; i >= 0; i-- {
-			if l.list[i].Proto == "tcp" {
-				d := l.list[i]
-				l.mu.Unlock()
-				return d
+		defer l.mu.Unlock()
+		for _, d := range slices.Backward(l.list) {
+			if d.Proto == "tcp" {
+				last = d
+				return true
 			}
 		}
-		l.mu.Unlock()
-		time.Sleep(10 * time.Millisecond)
-	}
-	return Decision{}
+		return false
+	})
+	return last
 }
 
 func newGuest(t testing.TB, cfg Config) *guestOS {
@@ -864,17 +865,19 @@ func TestLimits(t *testing.T) {
 			defer c.Close()
 			_, _ = io.WriteString(c, start)
 		}
-		time.Sleep(peekTime + 500*time.Millisecond)
-		g.log.mu.Lock()
-		defer g.log.mu.Unlock()
-		slow := 0
-		for _, d := range g.log.list {
-			if strings.Contains(d.Reason, "within") {
-				slow++
+		slow := func() (n int) {
+			g.log.mu.Lock()
+			defer g.log.mu.Unlock()
+			for _, d := range g.log.list {
+				if strings.Contains(d.Reason, "within") {
+					n++
+				}
 			}
+			return n
 		}
-		if slow != 2 {
-			t.Errorf("%+v", g.log.list)
+		testwait.Holds(peekTime+500*time.Millisecond, func() bool { return slow() == 2 })
+		if got := slow(); got != 2 {
+			t.Errorf("got %d headers that took too long, want 2: %+v", got, g.log.list)
 		}
 	})
 }
@@ -931,9 +934,7 @@ func TestForwardPeersThatNeverRead(t *testing.T) {
 			t.Errorf("Close took %s", took)
 		}
 	})
-	for i := 0; runtime.NumGoroutine() > before+8 && i < 100; i++ {
-		time.Sleep(20 * time.Millisecond)
-	}
+	testwait.Holds(2*time.Second, func() bool { return runtime.NumGoroutine() <= before+8 })
 	if now := runtime.NumGoroutine(); now > before+8 { // the server's own
 		t.Errorf("%d goroutines, %d before", now, before)
 	}

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 // attach returns the network and the machine's end of its link as a connection.
@@ -170,13 +172,7 @@ func TestGuestThatDoesNotRead(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	deadline := time.Now().Add(10 * time.Second)
-	for n.Stats()[DropOut] == 0 {
-		if time.Now().After(deadline) {
-			t.Fatal("nothing was dropped")
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	testwait.Within(t, 10*time.Second, "something is dropped", func() bool { return n.Stats()[DropOut] > 0 })
 }
 
 // Hostile frames by the hundred thousand: no memory, no goroutine is left.
@@ -233,9 +229,7 @@ func TestFrameStorm(t *testing.T) {
 	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 8<<20 {
 		t.Errorf("the heap grew by %d KiB", grown>>10)
 	}
-	for i := 0; runtime.NumGoroutine() > goroutines && i < 100; i++ {
-		time.Sleep(20 * time.Millisecond)
-	}
+	testwait.Holds(2*time.Second, func() bool { return runtime.NumGoroutine() <= goroutines })
 	if now := runtime.NumGoroutine(); now > goroutines {
 		t.Errorf("%d goroutines, %d before", now, goroutines)
 	}
@@ -261,9 +255,7 @@ func TestClose(t *testing.T) {
 			t.Error("a datagram after Close")
 		}
 	}
-	for i := 0; runtime.NumGoroutine() > goroutines && i < 100; i++ {
-		time.Sleep(20 * time.Millisecond)
-	}
+	testwait.Holds(2*time.Second, func() bool { return runtime.NumGoroutine() <= goroutines })
 	if now := runtime.NumGoroutine(); now > goroutines {
 		t.Errorf("%d goroutines, %d before", now, goroutines)
 	}

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 // TestSetRules: what the rules of now do not allow has ended when they hold, and what they allow goes on.
@@ -120,20 +122,12 @@ func TestSetRulesRace(t *testing.T) {
 		if list := g.log.n.Connections(); len(list) > 0 {
 			t.Errorf("open under no rules: %+v", list)
 		}
-		quiet := false
-		for begin, before := time.Now(), int64(-1); !quiet && time.Since(begin) < guestPatience; { // the server is yet to read what was sent
-			now := reached.Load()
-			quiet, before = now == before, now
-			time.Sleep(5 * time.Millisecond)
-		}
-		if !quiet {
+		if !testwait.Steady(guestPatience, 5*time.Millisecond, reached.Load) { // the server is yet to read what was sent
 			t.Errorf("bytes come under no rules, %d by now", reached.Load())
 		}
 		before := reached.Load()
 		g.log.n.SetRules(open)
-		for begin := time.Now(); reached.Load() == before && time.Since(begin) < guestPatience; { // some get through
-			time.Sleep(time.Millisecond)
-		}
+		testwait.Holds(guestPatience, func() bool { return reached.Load() != before }) // some get through
 	}
 	over.Store(true)
 	group.Wait()

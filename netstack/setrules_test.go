@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 func denyRule(host string) Rule {
@@ -52,7 +53,7 @@ func TestFilterDenies(t *testing.T) {
 // Guests that connect while the rules change have no connection to what is denied once SetRules has returned, and
 // nothing that they say goes there; connections to others go on.
 func TestAttackSetRules(t *testing.T) {
-	var told atomic.Int64 // bytes that reach what is denied
+	var told, served atomic.Int64 // what is denied: bytes that reach it, and connections that it serves
 	serve := func(count *atomic.Int64) string {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -65,8 +66,14 @@ func TestAttackSetRules(t *testing.T) {
 				if err != nil {
 					return
 				}
+				if count != nil {
+					served.Add(1)
+				}
 				go func() {
 					defer c.Close()
+					if count != nil {
+						defer served.Add(-1)
+					}
 					buf := make([]byte, 1024)
 					for {
 						n, err := c.Read(buf)
@@ -122,9 +129,8 @@ func TestAttackSetRules(t *testing.T) {
 				}
 			})
 		}
-		for begin := told.Load(); told.Load() < begin+20; {
-			time.Sleep(time.Millisecond)
-		}
+		begin := told.Load()
+		testwait.Until(t, "bytes reach the host", func() bool { return told.Load() >= begin+20 })
 		g.n.SetRules(append([]Rule{denyRule("no.example")}, open...))
 		left := 0
 		for _, d := range g.n.Connections() {
@@ -133,10 +139,10 @@ func TestAttackSetRules(t *testing.T) {
 			}
 		}
 		attack.Check(t, "connections to what is denied", "0", fmt.Sprint(left))
-		time.Sleep(20 * time.Millisecond) // what our end sent before is read by the server
+		testwait.Until(t, "the server has read all that was sent before", func() bool { return served.Load() == 0 })
 		before := told.Load()
-		time.Sleep(50 * time.Millisecond)
-		attack.Check(t, "bytes that reach what is denied", "0", fmt.Sprint(told.Load()-before))
+		late := testwait.Holds(50*time.Millisecond, func() bool { return told.Load() != before })
+		attack.Check(t, "bytes that reach what is denied", "0", map[bool]string{true: fmt.Sprint(told.Load() - before), false: "0"}[late])
 		close(stop)
 		group.Wait()
 		if _, err := io.WriteString(kept, "y"); err != nil {
@@ -257,9 +263,7 @@ func TestAttackSetRulesNames(t *testing.T) {
 			t.Fatal(c.name, err)
 		}
 		_, _ = io.WriteString(conn, c.say)
-		for end := time.Now().Add(guestPatience); len(server.received())+len(web.received()) < before+len(c.say) && time.Now().Before(end); {
-			time.Sleep(time.Millisecond)
-		}
+		testwait.Holds(guestPatience, func() bool { return len(server.received())+len(web.received()) >= before+len(c.say) })
 		g.n.SetRules(append([]Rule{c.then}, c.open...))
 		attack.Check(t, "open once a name is denied: "+c.name, fmt.Sprint(c.want), fmt.Sprint(len(g.n.Connections())))
 		conn.Close()
@@ -320,9 +324,7 @@ func TestAttackDeniedAddress(t *testing.T) {
 		attack.Check(t, fmt.Sprintf("open by %s once an address is denied, port %d", c.name, c.then.Port), fmt.Sprint(c.want), fmt.Sprint(len(g.n.Connections()) == 1))
 		echoes(t, conn, c.want)
 		conn.Close()
-		for len(g.n.Connections()) > 0 {
-			time.Sleep(time.Millisecond)
-		}
+		testwait.Until(t, "no connection is left", func() bool { return len(g.n.Connections()) == 0 })
 	}
 }
 

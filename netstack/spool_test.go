@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 func TestSpool(t *testing.T) {
@@ -120,9 +121,7 @@ func TestAttackStalledDisk(t *testing.T) {
 	close(gate)
 	// The disk is back when no frame comes any more: what it then takes is what had waited.
 	group.Go(func() { g.n.Close() })
-	for !g.n.link.tap.frames.isClosed() {
-		time.Sleep(time.Millisecond)
-	}
+	testwait.Until(t, "no frame comes any more", g.n.link.tap.frames.isClosed)
 	close(disk.gate)
 	group.Wait()
 	if len(decisions) != 22 { // 21 lookups, one connection

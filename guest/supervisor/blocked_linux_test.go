@@ -7,11 +7,13 @@ import (
 	"errors"
 	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/internal/bounded"
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 // A program that takes nothing any more holds up neither a time limit nor whoever reads what it says.
@@ -181,8 +183,10 @@ func TestSpeaksBeforeItGoesOn(t *testing.T) {
 			t.Fatalf("round %d: %v", round, err)
 		}
 		asked, over := make(chan struct{}), make(chan error, 1)
+		var said atomic.Int64
 		go func() { // what the program says
 			for at := 0; ; at = (at + 1) % len(flood) {
+				said.Add(1)
 				_, err := c.Write(flood[:at])
 				if err == nil {
 					_, err = c.Write(flood[at:])
@@ -204,7 +208,7 @@ func TestSpeaksBeforeItGoesOn(t *testing.T) {
 				return
 			}
 		}()
-		time.Sleep(20 * time.Millisecond) // it says much
+		testwait.Until(t, "it has said much", func() bool { return said.Load() > 1000 })
 		kinds := make(chan string, 1)
 		go func() { // what it takes
 			defer close(asked)

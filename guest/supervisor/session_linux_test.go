@@ -19,6 +19,7 @@ import (
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 // The session's own program on this host, compiled with sanitizers, with Client as its host.
@@ -283,12 +284,10 @@ func TestLimitOfGroup(t *testing.T) {
 			stat, err := os.ReadFile("/proc/" + pid + "/stat")
 			return err == nil && !strings.Contains(string(stat), ") Z ")
 		}
-		for late := time.After(5 * time.Second); lives() != row.stays; {
-			select {
-			case <-late:
-				t.Fatalf("a process %s: lives is %t", row.name, lives())
-			case <-time.After(10 * time.Millisecond):
-			}
+		if row.stays {
+			testwait.Always(t, 200*time.Millisecond, "a process "+row.name+" lives", lives)
+		} else {
+			testwait.Within(t, 5*time.Second, "a process "+row.name+" ends", func() bool { return !lives() })
 		}
 	}
 }
@@ -312,18 +311,11 @@ func TestAttackLimitSpared(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := "ended"
-	for late := time.After(5 * time.Second); ; {
+	if !testwait.Holds(5*time.Second, func() bool {
 		stat, err := os.ReadFile("/proc/" + pid + "/stat")
-		if err != nil || strings.Contains(string(stat), ") Z ") {
-			break
-		}
-		select {
-		case <-late:
-			got = "lives"
-		case <-time.After(10 * time.Millisecond):
-			continue
-		}
-		break
+		return err != nil || strings.Contains(string(stat), ") Z ")
+	}) {
+		got = "lives"
 	}
 	attack.Check(t, "what a command has started that reached its time limit, and was sent a signal then", "ended", got)
 }
@@ -340,11 +332,10 @@ func TestStopped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if _, err := os.Stat(stop); err != nil {
-			break
-		}
-	}
+	testwait.Until(t, "the command is stopped", func() bool {
+		_, err := os.Stat(stop)
+		return err != nil
+	})
 	other, err := c.Start(t.Context(), Exec{Args: []string{"true"}, Env: environment, Dir: "/"})
 	if err != nil {
 		t.Fatal(err)
@@ -476,14 +467,10 @@ func TestTooMuchBetweenSteps(t *testing.T) {
 // awaitKept waits until an interpreter has printed so much behind its step.
 func awaitKept(t *testing.T, in *Interpreter, size int64) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		if kept, lost := in.out[0].waiting(); int64(len(kept))+lost >= size {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("it has not printed so much")
-		}
-	}
+	testwait.Within(t, patience, fmt.Sprintf("it has printed %d bytes", size), func() bool {
+		kept, lost := in.out[0].waiting()
+		return int64(len(kept))+lost >= size
+	})
 }
 
 type stepRow struct {

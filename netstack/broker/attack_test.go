@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 // say writes HTTP/1 as it is given, on a connection of its own, and returns what comes
@@ -327,8 +328,8 @@ func TestAttackBrokerUnread(t *testing.T) {
 		}
 		defer res.Body.Close()
 	}
-	for last := int64(-1); last != sent.Load(); time.Sleep(time.Second) { // until it stands still
-		last = sent.Load()
+	if !testwait.Steady(time.Minute, time.Second, sent.Load) {
+		t.Error("it never stands still")
 	}
 	got := "little"
 	if n := sent.Load(); n > 32<<20 { // what the sockets hold is among it

@@ -17,6 +17,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 // What programs use: events that come at once, 100 Continue, WebSocket, a large body
@@ -170,9 +172,7 @@ func TestEnds(t *testing.T) {
 			res.Body.Close()
 		})
 	})
-	for i := 0; runtime.NumGoroutine() > before && i < 200; i++ {
-		time.Sleep(10 * time.Millisecond)
-	}
+	testwait.Holds(2*time.Second, func() bool { return runtime.NumGoroutine() <= before })
 	if now := runtime.NumGoroutine(); now > before {
 		buf := make([]byte, 1<<16)
 		t.Errorf("%d goroutines, %d before\n%s", now, before, buf[:runtime.Stack(buf, true)])

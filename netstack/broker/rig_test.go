@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/internal/testcert"
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 const (
@@ -155,18 +156,17 @@ func (r *rig) last() Exchange { return r.logged(1) }
 // logged is the last request once so many are in the log: they come there after the guest
 // has its answer.
 func (r *rig) logged(n int) Exchange {
-	for range 30_000 {
+	var last Exchange
+	testwait.Until(r.t, fmt.Sprintf("%d requests are logged", n), func() bool {
 		r.mu.Lock()
-		if have := len(r.log); have >= n {
-			x := r.log[have-1]
-			r.mu.Unlock()
-			return x
+		defer r.mu.Unlock()
+		if len(r.log) < n {
+			return false
 		}
-		r.mu.Unlock()
-		time.Sleep(time.Millisecond)
-	}
-	r.t.Fatal("nothing was logged")
-	return Exchange{}
+		last = r.log[len(r.log)-1]
+		return true
+	})
+	return last
 }
 
 func do(t testing.TB, c *http.Client, method, at string, header http.Header, body string) (*http.Response, string) {
