@@ -57,7 +57,7 @@ func TestAttackApproval(t *testing.T) {
 			approve := func(ctx context.Context, q unitask.Question) unitask.Verdict {
 				switch q.Host {
 				case "good.example:80":
-					time.Sleep(thinks)
+					takeTime(ctx, thinks)
 					if list, err := rt.Approvals().Questions(ctx); err != nil || len(list) != 1 || list[0].Host != q.Host || list[0].RunID != q.RunID || list[0].Rule != "ask good.example" {
 						t.Errorf("%+v %v", list, err)
 					}

@@ -55,7 +55,11 @@ func main() {
 			syscall.Write(fd, words)
 		}
 		var answer [1]byte
-		time.Sleep(100 * time.Millisecond)
+		comes, limit := struct {
+			fd            int32
+			asked, became int16
+		}{int32(fd), 1 /* POLLIN */, 0}, syscall.NsecToTimespec(100_000_000)
+		syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&comes)), 1, uintptr(unsafe.Pointer(&limit)), 0, 0, 0)
 		if n, _ := syscall.Read(fd, answer[:]); n > 0 {
 			answers++
 		}

@@ -47,7 +47,7 @@ func modelAPI(m *http.ServeMux) {
 			text, _ := json.Marshal(map[string]any{"object": "chat.completion.chunk", "choices": []any{map[string]any{"index": 0, "delta": map[string]any{"content": word + " "}}}})
 			fmt.Fprintf(w, "data: %s\n\n", text)
 			w.(http.Flusher).Flush()
-			time.Sleep(5 * time.Millisecond)
+			takeTime(r.Context(), 5*time.Millisecond)
 		}
 		fmt.Fprint(w, "data: [DONE]\n\n")
 	})

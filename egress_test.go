@@ -29,6 +29,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/testcert"
+	"github.com/unitask/unitask/internal/testwait"
 	"github.com/unitask/unitask/netstack"
 )
 
@@ -331,14 +332,13 @@ func startServer(t *testing.T, port, program string, args ...string) {
 		}
 	}()
 	t.Cleanup(func() { _ = cmd.Process.Signal(os.Interrupt); _ = cmd.Wait() })
-	for range 200 {
-		if c, err := net.Dial("tcp", "127.0.0.1:"+port); err == nil {
+	testwait.Until(t, program+" comes up", func() bool {
+		c, err := net.Dial("tcp", "127.0.0.1:"+port)
+		if err == nil {
 			c.Close()
-			return
 		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	t.Fatalf("%s does not come up", program)
+		return err == nil
+	})
 }
 
 func startPostgres(t *testing.T, port string) {

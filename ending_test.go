@@ -20,6 +20,7 @@ import (
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 // Code that ends with most of standard input unread leaves its artifacts.
@@ -215,13 +216,14 @@ func TestKernelGivesUp(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			go func() {
 				defer close(watched)
-				for ; died.IsZero() && ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+				testwait.Holds(time.Hour, func() bool {
 					for _, name := range globbed(t, filepath.Join(rt.Runs().Dir(), "*", "console.log")) {
 						if text, _ := os.ReadFile(name); slices.ContainsFunc(strings.Split(string(text), "\n"), guest.Dies) {
 							died, then = time.Now(), waitsForProcessor()
 						}
 					}
-				}
+					return !died.IsZero() || ctx.Err() != nil
+				})
 			}()
 			res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel, Cold: true, MemoryMB: 192, Timeout: 90 * time.Second, AllowTCP: []string{"127.0.0.1:" + itoa(port)},
 				Code: strings.ReplaceAll(panics[kernel], "PORT", itoa(port))}, unitask.IO{})

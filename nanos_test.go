@@ -12,6 +12,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 // needNanos skips, by name, where no Nanos kernel was vendored.
@@ -213,11 +214,11 @@ func TestNanosDiskBoots(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		if text, _ := os.ReadFile(console); strings.Contains(string(text), "en1: assigned") {
-			return
-		}
+	var text []byte
+	if !testwait.Holds(time.Minute, func() bool {
+		text, _ = os.ReadFile(console)
+		return strings.Contains(string(text), "en1: assigned")
+	}) {
+		t.Errorf("no sign of life: %q", text)
 	}
-	text, _ := os.ReadFile(console)
-	t.Errorf("no sign of life: %q", text)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/testdir"
+	"github.com/unitask/unitask/internal/testwait"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -38,12 +39,9 @@ func openPool(t *testing.T, home string, size unitask.PoolSize, shape unitask.Sh
 // poolHas waits until the pool's figures are as wanted.
 func poolHas(t *testing.T, rt *unitask.Runtime, what string, ok func(unitask.PoolStats) bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if ok(rt.Pool()) {
-			return
-		}
+	if !testwait.Holds(30*time.Second, func() bool { return ok(rt.Pool()) }) {
+		t.Fatalf("%s: %+v", what, rt.Pool())
 	}
-	t.Fatalf("%s: %+v", what, rt.Pool())
 }
 
 func hello(t *testing.T, rt *unitask.Runtime, req unitask.Request) *unitask.Result {
@@ -171,11 +169,8 @@ func TestSoak(t *testing.T) {
 	same := func(after stock) bool {
 		return after.qemus == before.qemus && after.tempFiles == before.tempFiles && after.descriptors <= before.descriptors && after.goroutines <= before.goroutines
 	}
-	after := inventory(t)
-	for deadline := time.Now().Add(30 * time.Second); !same(after) && time.Now().Before(deadline); after = inventory(t) {
-		time.Sleep(100 * time.Millisecond) // what is on its way out
-	}
-	if !same(after) {
+	var after stock
+	if !testwait.Holds(30*time.Second, func() bool { after = inventory(t); return same(after) }) { // something may be on its way out
 		stacks := make([]byte, 1<<20)
 		t.Errorf("before: %+v\nafter:  %+v\n%s", before, after, stacks[:runtime.Stack(stacks, true)])
 	}

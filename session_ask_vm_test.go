@@ -42,12 +42,15 @@ r`})
 	begin := time.Now()
 	attack.Check(t, "a host that is not granted", "refused", get("other.example", nil))
 	limit = max(4*time.Second, 10*time.Since(begin)) // of a step that is not asked about anything
-	slow := func(_ context.Context, q unitask.Question) unitask.Verdict {
+	slow := func(ctx context.Context, q unitask.Question) unitask.Verdict {
 		asked++
 		if err := s.Pause(t.Context()); err == nil {
 			t.Error("it is paused while somebody is asked")
 		}
-		time.Sleep(limit + time.Second)
+		takeTime(ctx, limit+time.Second)
+		if err := ctx.Err(); err != nil {
+			t.Errorf("the question ended before its answer: %v", err)
+		}
 		return map[string]unitask.Verdict{"good.example:80": unitask.AllowRun}[q.Host]
 	}
 	attack.Check(t, "a step that is allowed after its limit", "HTTP/1.1 GET good.example", get("good.example", slow))

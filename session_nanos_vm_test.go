@@ -14,6 +14,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testwait"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -224,11 +225,7 @@ require('fs').writeFileSync('file', 'text'); var x = 40`, "")
 	idle := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Kernel: unitask.Nanos}, Idle: time.Second})
 	for n := range 2 {
 		run(idle, "var n = (globalThis.n ?? 0) + 1; n", fmt.Sprint(n+1))
-		for deadline := time.Now().Add(time.Minute); !idle.Paused(); time.Sleep(50 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatal("it is not idle")
-			}
-		}
+		testwait.Until(t, "it is paused, for nobody uses it", idle.Paused)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testwait"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/vmm"
 )
@@ -54,11 +55,11 @@ func TestSessionPause(t *testing.T) {
 	folder := filepath.Join(home, "sessions", s.ID)
 	for range 2 {
 		var full *unitask.BusyError
-		err := s.Pause(t.Context())
-		for errors.As(err, &full) { // while the step is under way
-			time.Sleep(10 * time.Millisecond)
+		var err error
+		testwait.Until(t, "the step has ended", func() bool {
 			err = s.Pause(t.Context())
-		}
+			return !errors.As(err, &full)
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,13 +108,14 @@ func TestSessionPause(t *testing.T) {
 			if res, err := s.Run(t.Context(), unitask.Step{Code: "n=$((n+1)); echo $n"}); err != nil || string(res.Stdout) != fmt.Sprintf("%d\n", n+1) {
 				t.Fatalf("%+v %v", res, err)
 			}
-			for !s.Paused() {
+			testwait.Until(t, "it is paused", func() bool {
 				select {
 				case <-s.Done():
 					t.Fatal(s.Close())
-				case <-time.After(50 * time.Millisecond):
+				default:
 				}
-			}
+				return s.Paused()
+			})
 		}
 	})
 	t.Run("damaged", func(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testwait"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -268,9 +269,7 @@ func TestSessionWarm(t *testing.T) {
 					t.Fatalf("%v %+v, cloned %v is wanted", err, res, cloned)
 				}
 				if row.lives {
-					for !cloned && !templateIn(home) {
-						time.Sleep(100 * time.Millisecond)
-					}
+					testwait.Within(t, 5*time.Minute, "there is a template", func() bool { return cloned || templateIn(home) })
 				} else if err := s.Close(); err != nil {
 					t.Fatal(err)
 				}

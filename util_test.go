@@ -1,11 +1,13 @@
 package unitask_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"os"
 	"strconv"
 	"syscall"
+	"time"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
@@ -23,3 +25,11 @@ func sha256Hex(b []byte) string {
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// takeTime takes a time, as a slow person or server does, or ends when nobody waits any more.
+func takeTime(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}

@@ -24,6 +24,7 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/filelock"
 	"github.com/unitask/unitask/internal/testhome"
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 func TestMain(m *testing.M) {
@@ -128,27 +129,26 @@ const patience = 60 * time.Second
 
 // waitfor GLOB TEXT: waits until a file of that name holds the text.
 func cmdWaitFor(ts *testscript.TestScript, _ bool, args []string) {
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	if !testwait.Holds(patience, func() bool {
 		files, err := filepath.Glob(ts.MkAbs(args[0]))
 		ts.Check(err)
-		for _, f := range files {
-			if text, err := os.ReadFile(f); err == nil && bytes.Contains(text, []byte(args[1])) {
-				return
-			}
-		}
+		return slices.ContainsFunc(files, func(f string) bool {
+			text, err := os.ReadFile(f)
+			return err == nil && bytes.Contains(text, []byte(args[1]))
+		})
+	}) {
+		ts.Fatalf("no %s holds %q", args[0], args[1])
 	}
-	ts.Fatalf("no %s holds %q", args[0], args[1])
 }
 
 // until PATTERN COMMAND [ARG...]: runs the command until its output matches.
 func cmdUntil(ts *testscript.TestScript, _ bool, args []string) {
 	pattern := regexp.MustCompile(args[0])
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		if err := ts.Exec(args[1], args[2:]...); err == nil && pattern.MatchString(ts.ReadFile("stdout")) {
-			return
-		}
+	if !testwait.Holds(patience, func() bool {
+		return ts.Exec(args[1], args[2:]...) == nil && pattern.MatchString(ts.ReadFile("stdout"))
+	}) {
+		ts.Fatalf("%q does not print %q", args[1:], args[0])
 	}
-	ts.Fatalf("%q does not print %q", args[1:], args[0])
 }
 
 // first: $FIRST is the id of the oldest run.
@@ -210,9 +210,7 @@ func stopHolder(ts *testscript.TestScript, by syscall.Signal) {
 		killed++
 	}
 	lock := filepath.Join(ts.Getenv("UNITASK_HOME"), "sessions", "holder.lock")
-	for deadline := time.Now().Add(patience); filelock.Held(lock) && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-	}
-	if killed != 1 || filelock.Held(lock) {
+	if free := testwait.Holds(patience, func() bool { return !filelock.Held(lock) }); killed != 1 || !free {
 		ts.Fatalf("%d processes held sessions", killed)
 	}
 }
@@ -221,13 +219,12 @@ func stopHolder(ts *testscript.TestScript, by syscall.Signal) {
 // given a moment: the kernel kills it after its parent.
 func cmdNoQEMU(ts *testscript.TestScript, _ bool, _ []string) {
 	var left []string
-	for range 100 {
-		if left = qemus(ts.Getenv("UNITASK_HOME")); len(left) == 0 {
-			return
-		}
-		time.Sleep(20 * time.Millisecond)
+	if !testwait.Holds(2*time.Second, func() bool {
+		left = qemus(ts.Getenv("UNITASK_HOME"))
+		return len(left) == 0
+	}) {
+		ts.Fatalf("still there: %v", left)
 	}
-	ts.Fatalf("still there: %v", left)
 }
 
 // qemus are the running QEMU processes that boot from below home, or that have

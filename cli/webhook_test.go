@@ -19,6 +19,7 @@ import (
 
 	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/testdir"
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 const webhookSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -52,9 +53,10 @@ func TestDeliver(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for files := []string(nil); len(files) == 0; time.Sleep(10 * time.Millisecond) {
-		files, _ = filepath.Glob(filepath.Join(home, "webhooks", "*.json"))
-	}
+	testwait.Until(t, "the process delivers", func() bool {
+		files, _ := filepath.Glob(filepath.Join(home, "webhooks", "*.json"))
+		return len(files) > 0
+	})
 	if _, text, code := ran(t, home, nil, "run", "--code", "1", "--memory", "7M"); code != 2 {
 		t.Fatal(text)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
 	"github.com/unitask/unitask/fleet/embedded"
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 // The metrics of a worker are served where it is told to, and its health follows NATS.
@@ -84,13 +85,11 @@ func TestWorkerMetrics(t *testing.T) {
 	}
 
 	server.Close()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		if code, text = get("GET", "/healthz"); code == 503 {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatalf("healthy without NATS: %d %s", code, text)
-		}
+	if !testwait.Holds(time.Minute, func() bool {
+		code, text = get("GET", "/healthz")
+		return code == 503
+	}) {
+		t.Fatalf("healthy without NATS: %d %s", code, text)
 	}
 	stop()
 	if _, err := net.Dial("tcp", at.String()); err == nil {

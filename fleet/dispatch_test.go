@@ -14,6 +14,7 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/internal/testhome"
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 // timed is a Runner that says when a run began and ended.
@@ -111,9 +112,7 @@ func BenchmarkDispatchMachines(b *testing.B) {
 	var dispatch, worker []time.Duration
 	for b.Loop() {
 		for i, rt := range []*unitask.Runtime{host, away} {
-			for st := host.Pool(); st.Idle < 1 || st.Making > 0; st = host.Pool() {
-				time.Sleep(50 * time.Millisecond)
-			}
+			testwait.Until(b, "the pool is full", func() bool { st := host.Pool(); return st.Idle >= 1 && st.Making == 0 })
 			began := time.Now()
 			res, err := rt.Run(b.Context(), unitask.Request{Kernel: unitask.Linux, MemoryMB: 512, Code: `console.log("hello")`}, unitask.IO{})
 			took[i] = append(took[i], time.Since(began))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
+	"github.com/unitask/unitask/internal/testwait"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -253,11 +254,8 @@ func holds(all []byte, text string) bool {
 // waitFor waits for something that comes by itself.
 func waitFor(t testing.TB, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !is(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Error("it does not come")
-			return
-		}
+	if !testwait.Holds(2*time.Minute, is) {
+		t.Error("it does not come")
 	}
 }
 

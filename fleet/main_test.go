@@ -20,6 +20,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
 	"github.com/unitask/unitask/internal/testdir"
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 // quick is for the tests that lose workers on purpose. The others have the defaults: a busy host
@@ -125,12 +126,10 @@ func (s script) Run(ctx context.Context, job fleet.Job) (done fleet.Done, err er
 			case <-ctx.Done():
 			}
 		case "wait": // for the file
-			for ctx.Err() == nil {
-				if _, err := os.Stat(rest); err == nil {
-					break
-				}
-				time.Sleep(10 * time.Millisecond)
-			}
+			testwait.Holds(time.Hour, func() bool {
+				_, err := os.Stat(rest)
+				return err == nil || ctx.Err() != nil
+			})
 		case "stdin":
 			text, err := io.ReadAll(job.Stdin)
 			if err != nil {

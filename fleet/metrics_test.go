@@ -16,6 +16,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 // scraped is what Prometheus would get of a worker: lines by the name and labels of a series.
@@ -47,19 +48,18 @@ func TestMetrics(t *testing.T) {
 	exited := strings.Replace(labels, ",", `,outcome="exited",`, 1)
 	until := func(want map[string]string) {
 		t.Helper()
-		for end := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
-			series, wrong := scraped(t, w), ""
+		var wrong string
+		if !testwait.Holds(2*time.Minute, func() bool {
+			series := scraped(t, w)
+			wrong = ""
 			for name, value := range want {
 				if got := series["unitask_fleet_"+name]; got != value && (value != "some" || got == "" || got == "0") {
 					wrong += " " + name + " is " + got + ", not " + value
 				}
 			}
-			if wrong == "" {
-				return
-			}
-			if time.Now().After(end) {
-				t.Fatal(wrong)
-			}
+			return wrong == ""
+		}) {
+			t.Fatal(wrong)
 		}
 	}
 	until(map[string]string{"slots": "1", "draining": "0", "connected" + labels: "1", "running" + labels: "0", "queue_runs" + labels: "0", "queue_age_seconds" + labels: "0", "retried_total" + labels: "0", "lost_total" + labels: "0"})

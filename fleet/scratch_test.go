@@ -4,10 +4,10 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 // What a killed worker leaves of its runs is removed by the next one on its host, and nothing else is.
@@ -55,14 +55,10 @@ func TestNothingLeftOfWorkers(t *testing.T) {
 		over <- err
 	}()
 	brought := filepath.Join(killed, "run-*", "files", "data", "data.txt")
-	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		if found, _ := filepath.Glob(brought); len(found) == 1 {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatalf("no %s", brought)
-		}
-	}
+	testwait.Until(t, "there is a "+brought, func() bool {
+		found, _ := filepath.Glob(brought)
+		return len(found) == 1
+	})
 	kill()
 	if _, err := os.Stat(killed); err != nil {
 		t.Fatal(err)

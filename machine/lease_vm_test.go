@@ -16,6 +16,7 @@ import (
 	"github.com/unitask/unitask/guest/node"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/testhome"
+	"github.com/unitask/unitask/internal/testwait"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/vmm"
 )
@@ -100,12 +101,13 @@ func TestLeasedMachine(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	for deadline := time.Now().Add(time.Minute); daemon.Pool().Idle == 0; {
-		if st := daemon.Pool(); time.Now().After(deadline) || st.Held != "" {
+	testwait.Until(t, "a machine stands ready", func() bool {
+		st := daemon.Pool()
+		if st.Idle == 0 && st.Held != "" {
 			t.Fatalf("%+v", st)
 		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		return st.Idle > 0
+	})
 	m, err := source.Get(ctx, spec, machine.Config{})
 	if err != nil || m.Origin != machine.Pooled {
 		t.Fatalf("%+v %v", m, err)
@@ -160,11 +162,7 @@ func TestLeasedMachine(t *testing.T) {
 	if err := m.Monitor().Do(ctx, "quit", nil, nil); err != nil && !errors.Is(err, os.ErrClosed) {
 		t.Log(err) // QEMU may be gone before it has answered
 	}
-	for deadline := time.Now().Add(10 * time.Second); m.Alive(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("it lives")
-		}
-	}
+	testwait.Within(t, 10*time.Second, "the machine is gone", func() bool { return !m.Alive() })
 	if err := m.Explain(errors.New("gone")); err == nil {
 		t.Error("it has nothing to say")
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/testhome"
+	"github.com/unitask/unitask/internal/testwait"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/vmm"
 )
@@ -401,9 +402,5 @@ func gone(t testing.TB, pid string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(20 * time.Second); !errors.Is(syscall.Kill(n, 0), syscall.ESRCH); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("process %s is still there", pid)
-		}
-	}
+	testwait.Within(t, 20*time.Second, "process "+pid+" is gone", func() bool { return errors.Is(syscall.Kill(n, 0), syscall.ESRCH) })
 }

@@ -249,10 +249,13 @@ func TestSteadyStreams(t *testing.T) {
 	const stall = 200 * time.Millisecond
 	cut := make(chan error, 1)
 	mux := http.NewServeMux()
-	mux.HandleFunc("/late", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("/late", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, "soon ")
 		_ = http.NewResponseController(w).Flush()
-		<-time.After(4 * stall)
+		select {
+		case <-time.After(4 * stall):
+		case <-r.Context().Done():
+		}
 		fmt.Fprint(w, "late")
 	})
 	mux.HandleFunc("/unread", func(w http.ResponseWriter, _ *http.Request) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/testdir"
+	"github.com/unitask/unitask/internal/testwait"
 	"github.com/unitask/unitask/mcp"
 	"github.com/unitask/unitask/policy"
 )
@@ -245,14 +246,12 @@ func TestSessionEndsUnderACall(t *testing.T) {
 			a.out, _ = res.StructuredContent.(object)
 			ended <- a
 		}()
-		for begin := time.Now(); ; time.Sleep(50 * time.Millisecond) {
-			_, list, _ := call(t, cs, "inspect_run", object{"runId": "last"})
-			if list["stdout"] == "up\n" {
-				break
-			}
-			if time.Since(begin) > time.Minute {
-				t.Fatal(list)
-			}
+		var list object
+		if !testwait.Holds(time.Minute, func() bool {
+			_, list, _ = call(t, cs, "inspect_run", object{"runId": "last"})
+			return list["stdout"] == "up\n"
+		}) {
+			t.Fatal(list)
 		}
 		if res, _, text := call(t, cs, "session", object{"op": "end", "session": id}); res.IsError {
 			t.Fatal(text)

@@ -11,6 +11,8 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 // orphanMemory tells this test's machines from others, in MiB.
@@ -48,17 +50,13 @@ func TestNoOrphans(t *testing.T) {
 		if !bufio.NewScanner(out).Scan() {
 			t.Fatal("no machine was started")
 		}
-		time.Sleep(time.Duration(rand.IntN(30000)) * time.Microsecond)
-		_ = cmd.Process.Kill()
+		time.AfterFunc(time.Duration(rand.IntN(30000))*time.Microsecond, func() { _ = cmd.Process.Kill() })
 		_ = cmd.Wait()
 	}
 	var left []string
-	for deadline := time.Now().Add(3 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		if left = orphans(); len(left) == 0 {
-			return
-		}
+	if !testwait.Holds(3*time.Second, func() bool { left = orphans(); return len(left) == 0 }) {
+		t.Errorf("left: %v", left)
 	}
-	t.Errorf("left: %v", left)
 }
 
 // orphans are the processes of such machines.

@@ -21,6 +21,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 // said is a log that a test reads.
@@ -235,14 +236,16 @@ func joinAsSpy(t *testing.T, at string, member *Server, change func(*server.Opti
 		t.Fatal(err)
 	}
 	defer user.Close()
-	for range 20 { // two seconds: a route that is refused is tried each second
+	const none = "0 routes, 0 messages"
+	got := none
+	testwait.Holds(2*time.Second, func() bool { // a route that is refused is tried each second
 		if err := errors.Join(user.Publish("unitask.out.default.run", []byte("secret")), user.Flush()); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	got := fmt.Sprintf("%d routes, %d messages", ns.NumRoutes(), len(heard))
-	attack.Check(t, "a server of NATS without the key joins: it has", "0 routes, 0 messages", got)
+		got = fmt.Sprintf("%d routes, %d messages", ns.NumRoutes(), len(heard))
+		return got != none
+	})
+	attack.Check(t, "a server of NATS without the key joins: it has", none, got)
 }
 
 // Who connects to the port of the routes and says nothing is let go, and does not keep others from it.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 // quick is how soon the tests' workers miss each other.
@@ -163,10 +164,7 @@ func (m *member) config(t *testing.T) (c fleet.Config) {
 func waitFor(t *testing.T, what string, holds func() error) {
 	t.Helper()
 	var err error
-	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if err = holds(); err == nil {
-			return
-		}
+	if !testwait.Holds(2*time.Minute, func() bool { err = holds(); return err == nil }) {
+		t.Fatalf("%s: %v", what, err)
 	}
-	t.Fatalf("%s: %v", what, err)
 }

@@ -406,9 +406,10 @@ func TestKilled(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		time.Sleep(time.Duration(i) * time.Millisecond)
 		for _, c := range killed {
-			_ = c.Process.Kill()
+			time.AfterFunc(time.Duration(i)*time.Millisecond, func() { _ = c.Process.Kill() })
+		}
+		for _, c := range killed {
 			_ = c.Wait()
 		}
 		n, err := In(home).Verify("", "")

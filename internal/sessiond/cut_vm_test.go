@@ -14,6 +14,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/testhome"
+	"github.com/unitask/unitask/internal/testwait"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -118,13 +119,15 @@ func TestCut(t *testing.T) {
 	}
 	// What is under way is ended behind the client, and not before.
 	after, open := "", 0
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	if !testwait.Holds(time.Minute, func() bool {
 		if after, open = files(), descriptors(t); after == before && open == held {
-			return
+			return true
 		}
 		if strings.Contains(after, "whole? ") && !strings.Contains(after, fmt.Sprintf("whole? %d\n", 3*maxPiece)) {
 			t.Errorf("a part was written:\n%s", after)
 		}
+		return false
+	}) {
+		t.Errorf("before:\n%s\nafter:\n%s\n%d descriptors were open, and now %d", before, after, held, open)
 	}
-	t.Errorf("before:\n%s\nafter:\n%s\n%d descriptors were open, and now %d", before, after, held, open)
 }

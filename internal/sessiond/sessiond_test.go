@@ -19,6 +19,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/internal/testlack"
+	"github.com/unitask/unitask/internal/testwait"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -55,16 +56,16 @@ func serve(t *testing.T, home string, idle time.Duration) <-chan error {
 // reach connects to a home's holder, which is about to start.
 func reach(t *testing.T, home string) *wire {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		w, err := connect(home)
-		if err == nil {
-			t.Cleanup(func() { w.Close() })
-			return w
-		}
-		if !errors.Is(err, ErrNone) || time.Now().After(deadline) {
+	var w *wire
+	testwait.Until(t, "the daemon answers", func() (ok bool) {
+		var err error
+		if w, err = connect(home); err != nil && !errors.Is(err, ErrNone) {
 			t.Fatal(err)
 		}
-	}
+		return err == nil
+	})
+	t.Cleanup(func() { w.Close() })
+	return w
 }
 
 func frame(kind byte, size uint32, text string) []byte {

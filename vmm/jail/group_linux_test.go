@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -291,7 +292,9 @@ func inGroups() error {
 func inGroup(what string) {
 	switch what {
 	case "wait":
-		time.Sleep(time.Hour)
+		asked := make(chan os.Signal, 1)
+		signal.Notify(asked, os.Interrupt)
+		<-asked // it is killed
 	case "memory":
 		var all [][]byte
 		for range 200 {

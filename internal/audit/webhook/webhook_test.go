@@ -21,6 +21,7 @@ import (
 
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/testwait"
 )
 
 const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -151,13 +152,15 @@ func TestDeliver(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- Deliver(ctx, home, hooks, func(what string) { t.Error(what) }) }()
 		state := filepath.Join(home, "webhooks", hooks[0].file()+".json")
-		for files := []string(nil); len(files) == 0; time.Sleep(time.Millisecond) {
-			files, _ = filepath.Glob(state)
-		}
+		testwait.Until(t, "it delivers", func() bool {
+			_, err := os.Stat(state)
+			return err == nil
+		})
 		add(t, home, audit.RunStarted, audit.RunEnded, audit.RunStarted, audit.NetRefused)
-		for text := []byte(nil); !strings.Contains(string(text), fmt.Sprintf(`"line":%d}`, last)); time.Sleep(time.Millisecond) {
-			text, _ = os.ReadFile(state)
-		}
+		testwait.Until(t, fmt.Sprintf("line %d is delivered", last), func() bool {
+			text, _ := os.ReadFile(state)
+			return strings.Contains(string(text), fmt.Sprintf(`"line":%d}`, last))
+		})
 		cancel()
 		if err := <-done; err != nil {
 			t.Fatal(err)
