@@ -78,9 +78,9 @@ func arguments(c Config, at inherited) []string {
 	if at.kvm != 0 {
 		args = append(args, "-add-fd", fmt.Sprintf("fd=%d,set=%d", at.kvm, kvmSet))
 	}
-	options, pci := strings.TrimPrefix(c.Boot.MachineOptions+","+memoryOptions, ","), c.Boot.PCI
+	options := strings.TrimPrefix(c.Boot.MachineOptions+","+memoryOptions, ",")
 	if onQ35(c) {
-		options, pci = memoryOptions, true // what an image asks for is about microvm
+		options = memoryOptions // what an image asks for is about microvm
 	}
 	if at.memory != "" {
 		// Changes go to the file of a template in the making, and to private copies of
@@ -92,25 +92,7 @@ func arguments(c Config, at inherited) []string {
 		args = append(args, "-object", fmt.Sprintf("memory-backend-file,id=%s,size=%dM,mem-path=%s,share=%s", memoryBlock, c.MemoryMB, comma(at.memory), share))
 		options += ",memory-backend=" + memoryBlock
 	}
-	switch c.Arch {
-	case ARM64:
-		args = append(args, "-M", "virt,"+gic(c)+","+options)
-		if !c.Keep {
-			args = append(args, "-semihosting-config", "enable=on,target=native")
-		}
-	default:
-		if onQ35(c) {
-			if !c.Boot.BIOS { // a boot loader asks the keyboard's controller for the memory above 1 MiB
-				options = "i8042=off," + options
-			}
-			args = append(args, "-M", "q35,sata=off,smbus=off,vmport=off,smm=off,hpet=off,"+options)
-		} else { // without rtc the guest has no wall clock before it is seeded
-			args = append(args, "-M", "microvm,rtc=on,isa-serial=on,"+options, "-global", "virtio-mmio.force-legacy=false")
-		}
-		if !c.Keep {
-			args = append(args, "-device", fmt.Sprintf("isa-debug-exit,iobase=%#x,iosize=4", DebugExitPort))
-		}
-	}
+	args = append(args, boardArguments(c, options)...)
 	if c.QEMU.Sandbox {
 		args = append(args, "-sandbox", sandboxOptions)
 	}
@@ -138,8 +120,37 @@ func arguments(c Config, at inherited) []string {
 	if at.gdb != 0 {
 		args = append(args, "-chardev", fmt.Sprintf("socket,id=gdb,fd=%d,server=on,wait=off", at.gdb), "-gdb", "chardev:gdb")
 	}
+	return append(args, deviceArguments(c, at)...)
+}
+
+// boardArguments choose the machine's board, and the device by which a guest ends QEMU.
+func boardArguments(c Config, options string) (args []string) {
+	switch c.Arch {
+	case ARM64:
+		args = append(args, "-M", "virt,"+gic(c)+","+options)
+		if !c.Keep {
+			args = append(args, "-semihosting-config", "enable=on,target=native")
+		}
+	default:
+		if onQ35(c) {
+			if !c.Boot.BIOS { // a boot loader asks the keyboard's controller for the memory above 1 MiB
+				options = "i8042=off," + options
+			}
+			args = append(args, "-M", "q35,sata=off,smbus=off,vmport=off,smm=off,hpet=off,"+options)
+		} else { // without rtc the guest has no wall clock before it is seeded
+			args = append(args, "-M", "microvm,rtc=on,isa-serial=on,"+options, "-global", "virtio-mmio.force-legacy=false")
+		}
+		if !c.Keep {
+			args = append(args, "-device", fmt.Sprintf("isa-debug-exit,iobase=%#x,iosize=4", DebugExitPort))
+		}
+	}
+	return args
+}
+
+// deviceArguments connect the disks, the network card, the monitor and the console.
+func deviceArguments(c Config, at inherited) (args []string) {
 	bus, card := "device", ""
-	if pci {
+	if c.Boot.PCI || onQ35(c) {
 		bus, card = "pci", ",romfile=" // to boot from the network by, which a host may lack
 	}
 	for i, d := range c.Boot.Disks {

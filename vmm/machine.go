@@ -46,60 +46,25 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 			clean.run()
 		}
 	}()
-	qmpOurs, qmpTheirs, err := socketPair()
-	if err != nil {
-		return nil, fmt.Errorf("start machine: %w", err)
+	// The sockets of the monitor, the console and the device state.
+	var ours [3]net.Conn
+	var theirs [3]*os.File
+	for i := range ours {
+		if ours[i], theirs[i], err = socketPair(); err != nil {
+			return nil, fmt.Errorf("start machine: %w", err)
+		}
+		clean.push(func() { ours[i].Close() })
+		defer theirs[i].Close()
 	}
-	clean.push(func() { qmpOurs.Close() })
-	defer qmpTheirs.Close()
-	conOurs, conTheirs, err := socketPair()
-	if err != nil {
-		return nil, fmt.Errorf("start machine: %w", err)
-	}
-	clean.push(func() { conOurs.Close() })
-	defer conTheirs.Close()
-
-	stateOurs, stateTheirs, err := socketPair()
-	if err != nil {
-		return nil, fmt.Errorf("start machine: %w", err)
-	}
-	clean.push(func() { stateOurs.Close() })
-	defer stateTheirs.Close()
-
-	m := &Machine{console: conOurs, state: stateOurs, copied: make(chan struct{}), exited: make(chan struct{})}
+	m := &Machine{console: ours[1], state: ours[2], copied: make(chan struct{}), exited: make(chan struct{})}
 	m.stderr.Size = maxStderr
-	// Descriptors from 3 on, in this order.
-	files := []*os.File{cfg.NIC, qmpTheirs, conTheirs, stateTheirs}
-	own := len(files) // what comes behind was opened here
-	at := inherited{nic: 3, qmp: 4, console: 5}
-	if cfg.Memory != nil {
-		files = append(files, cfg.Memory)
-		own = len(files)
-		at.memory = fmt.Sprintf("/proc/self/fd/%d", len(files)+2)
-	}
-	if cfg.GDB != nil {
-		files = append(files, cfg.GDB)
-		own = len(files)
-		at.gdb = len(files) + 2
-	}
+	kvm := usesKVM(cfg.QEMU, cfg.Accel)
+	files, opened, at, err := inherit(&cfg, theirs, kvm)
 	defer func() {
-		for _, f := range files[own:] {
+		for _, f := range files[opened:] {
 			f.Close()
 		}
 	}()
-	kvm := usesKVM(cfg.QEMU, cfg.Accel)
-	if kvm == jail.KVMPassed {
-		device, err := os.OpenFile(cmp.Or(cfg.kvm, jail.KVMDevice), os.O_RDWR, 0)
-		if err != nil {
-			return nil, fmt.Errorf("start machine: %w", err)
-		}
-		files = append(files, device)
-		at.kvm = len(files) + 2
-	}
-	if onQ35(cfg) && cfg.Boot.BIOS || cfg.State != nil && !onQ35(cfg) { // q35's state has the loader of its kernel, so a clone must have that
-		cfg.Boot.Kernel, cfg.Boot.Initrd, cfg.Boot.Append = "", "", ""
-	}
-	cfg.Boot, files, err = openBoot(cfg.Boot, files)
 	if err != nil {
 		return nil, fmt.Errorf("start machine: %w", err)
 	}
@@ -139,12 +104,41 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 		process.Report.Layers = append(process.Report.Layers, jail.Hold{Name: jail.QEMUSeccomp, Holds: true, Detail: "four groups of system calls"})
 	}
 	m.Jail, m.pid, m.kill, m.seal = process.Report, process.Pid, process.Kill, process.Seal
-	m.Monitor = NewMonitor(qmpOurs)
+	m.Monitor = NewMonitor(ours[0])
 	m.Monitor.ready = m.Seal
 	if cfg.Console != nil {
 		m.ReadConsole(cfg.Console)
 	}
 	return m, nil
+}
+
+// inherit returns the files that QEMU has as descriptors from 3 on, and where in it they are. Those from opened on are
+// the caller's to close. It changes the paths of cfg.Boot to those that QEMU opens.
+func inherit(cfg *Config, theirs [3]*os.File, kvm jail.KVM) (files []*os.File, opened int, at inherited, err error) {
+	files = append([]*os.File{cfg.NIC}, theirs[:]...)
+	at = inherited{nic: 3, qmp: 4, console: 5}
+	if cfg.Memory != nil {
+		files = append(files, cfg.Memory)
+		at.memory = fmt.Sprintf("/proc/self/fd/%d", len(files)+2)
+	}
+	if cfg.GDB != nil {
+		files = append(files, cfg.GDB)
+		at.gdb = len(files) + 2
+	}
+	opened = len(files)
+	if kvm == jail.KVMPassed {
+		device, err := os.OpenFile(cmp.Or(cfg.kvm, jail.KVMDevice), os.O_RDWR, 0)
+		if err != nil {
+			return files, opened, at, err
+		}
+		files = append(files, device)
+		at.kvm = len(files) + 2
+	}
+	if onQ35(*cfg) && cfg.Boot.BIOS || cfg.State != nil && !onQ35(*cfg) { // q35's state has the loader of its kernel, so a clone must have that
+		cfg.Boot.Kernel, cfg.Boot.Initrd, cfg.Boot.Append = "", "", ""
+	}
+	cfg.Boot, files, err = openBoot(cfg.Boot, files)
+	return files, opened, at, err
 }
 
 // Seal has QEMU open nothing from now on, not even its own files. It may be called when all of QEMU is set up: when

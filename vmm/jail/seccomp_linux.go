@@ -169,6 +169,27 @@ const (
 	seccompArguments = 16
 )
 
+// program is a filter in the making.
+type program struct {
+	code []unix.SockFilter
+	own  int // where the process's own number is still to be put; 0 if nowhere
+}
+
+func (p *program) statement(code uint16, k uint32) {
+	p.code = append(p.code, unix.SockFilter{Code: code, K: k})
+}
+
+// jump skips some statements where the accumulator is k, or where it is not.
+func (p *program) jump(k uint32, equal, other int) {
+	p.code = append(p.code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: uint8(equal), Jf: uint8(other), K: k})
+}
+
+func (p *program) load(offset uint32)   { p.statement(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, offset) }
+func (p *program) answer(action uint32) { p.statement(unix.BPF_RET|unix.BPF_K, action) }
+
+// low returns where the lower word of an argument is.
+func low(argument int) uint32 { return seccompArguments + 8*uint32(argument) }
+
 // filter returns the program for a process that executes the path at an address of its stage
 // and no other. Unlisted is what becomes of other calls: USER_NOTIF or KILL_PROCESS. Once:
 // the listener is asked about that execve, which else can be made again, by a program that
@@ -183,20 +204,11 @@ func filter(s Spec, path uintptr, unlisted uint32, once, asks bool) (code []unix
 			open = unlisted
 		}
 	}
-	var out []unix.SockFilter
-	statement := func(code uint16, k uint32) { out = append(out, unix.SockFilter{Code: code, K: k}) }
-	// jump skips some statements where the accumulator is k, or where it is not.
-	jump := func(k uint32, equal, other int) {
-		out = append(out, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: uint8(equal), Jf: uint8(other), K: k})
-	}
-	load := func(offset uint32) { statement(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, offset) }
-	answer := func(action uint32) { statement(unix.BPF_RET|unix.BPF_K, action) }
-	low := func(argument int) uint32 { return seccompArguments + 8*uint32(argument) }
-
-	load(seccompArch)
-	jump(auditArch, 1, 0)
-	answer(unix.SECCOMP_RET_KILL_PROCESS)
-	load(seccompCall) // stays in the accumulator until a conditional call matches
+	var p program
+	p.load(seccompArch)
+	p.jump(auditArch, 1, 0)
+	p.answer(unix.SECCOMP_RET_KILL_PROCESS)
+	p.load(seccompCall) // stays in the accumulator until a conditional call matches
 	allowed := append(calls[:len(calls):len(calls)], moreCalls...)
 	if s.Listens {
 		allowed = append(allowed, listening...)
@@ -205,73 +217,82 @@ func filter(s Spec, path uintptr, unlisted uint32, once, asks bool) (code []unix
 		allowed = append(allowed, executing...)
 	}
 	for _, nr := range allowed {
-		jump(uint32(nr), 0, 1)
-		answer(unix.SECCOMP_RET_ALLOW)
+		p.jump(uint32(nr), 0, 1)
+		p.answer(unix.SECCOMP_RET_ALLOW)
 	}
 	for _, r := range refused {
-		jump(uint32(r.call), 0, 1)
-		answer(unix.SECCOMP_RET_ERRNO | uint32(r.errno))
+		p.jump(uint32(r.call), 0, 1)
+		p.answer(unix.SECCOMP_RET_ERRNO | uint32(r.errno))
 	}
-	jump(unix.SYS_EXECVE, 0, 6)
-	load(low(0))
-	jump(uint32(path), 0, 3)
-	load(low(0) + 4)
-	jump(uint32(uint64(path)>>32), 0, 1)
-	answer(execute)
-	answer(unlisted)
+	p.jump(unix.SYS_EXECVE, 0, 6)
+	p.load(low(0))
+	p.jump(uint32(path), 0, 3)
+	p.load(low(0) + 4)
+	p.jump(uint32(uint64(path)>>32), 0, 1)
+	p.answer(execute)
+	p.answer(unlisted)
 	for _, c := range conditionals(s) {
+		allow := uint32(unix.SECCOMP_RET_ALLOW)
+		if opens(int(c.call)) {
+			allow = open
+		}
 		otherwise := unlisted
 		if c.errno != 0 {
 			otherwise = unix.SECCOMP_RET_ERRNO | uint32(c.errno)
 		}
-		// Each condition falls through to the next one, to the answer, or to the next
-		// alternative.
-		outer := out
-		out = nil
-		for _, alternative := range c.when {
-			var fails []int
-			fail := func() {
-				fails = append(fails, len(out))
-				statement(unix.BPF_JMP|unix.BPF_JA, 0)
-			}
-			for _, w := range alternative {
-				if w.wide {
-					load(low(w.argument) + 4)
-					jump(0, 1, 0)
-					fail()
-				}
-				load(low(w.argument))
-				if w.mask != allBits {
-					statement(unix.BPF_ALU|unix.BPF_AND|unix.BPF_K, w.mask)
-				}
-				if w.values == nil {
-					own = len(outer) + 1 + len(out)
-					jump(0, 2, 0)
-					statement(unix.BPF_LD|unix.BPF_IMM, 0)
-				}
-				for i, v := range w.values {
-					jump(v, len(w.values)-i, 0) // beyond the failure that follows the values
-				}
-				fail()
-			}
-			if opens(int(c.call)) {
-				answer(open)
-			} else {
-				answer(unix.SECCOMP_RET_ALLOW)
-			}
-			for _, i := range fails {
-				out[i].K = uint32(len(out) - i - 1)
-			}
-		}
-		answer(otherwise)
-		body := out
-		out = outer
-		if len(body) > 255 {
-			panic("a conditional call is too long for a jump")
-		}
-		jump(uint32(c.call), 0, len(body))
-		out = append(out, body...)
+		p.conditional(c, allow, otherwise)
 	}
-	answer(unlisted)
-	return out, own
+	p.answer(unlisted)
+	return p.code, p.own
+}
+
+// conditional adds a call that is allowed with some arguments, and its answer to others.
+func (p *program) conditional(c conditional, allow, otherwise uint32) {
+	var body program
+	for _, alternative := range c.when {
+		body.alternative(alternative, allow)
+	}
+	body.answer(otherwise)
+	if len(body.code) > 255 {
+		panic("a conditional call is too long for a jump")
+	}
+	p.jump(uint32(c.call), 0, len(body.code))
+	if body.own != 0 {
+		p.own = len(p.code) + body.own
+	}
+	p.code = append(p.code, body.code...)
+}
+
+// alternative adds an answer where all of some conditions hold. Each condition falls through to the next one, to the
+// answer, or to the next alternative.
+func (p *program) alternative(conditions []condition, allow uint32) {
+	var fails []int
+	fail := func() {
+		fails = append(fails, len(p.code))
+		p.statement(unix.BPF_JMP|unix.BPF_JA, 0)
+	}
+	for _, w := range conditions {
+		if w.wide {
+			p.load(low(w.argument) + 4)
+			p.jump(0, 1, 0)
+			fail()
+		}
+		p.load(low(w.argument))
+		if w.mask != allBits {
+			p.statement(unix.BPF_ALU|unix.BPF_AND|unix.BPF_K, w.mask)
+		}
+		if w.values == nil {
+			p.own = len(p.code)
+			p.jump(0, 2, 0)
+			p.statement(unix.BPF_LD|unix.BPF_IMM, 0)
+		}
+		for i, v := range w.values {
+			p.jump(v, len(w.values)-i, 0) // beyond the failure that follows the values
+		}
+		fail()
+	}
+	p.answer(allow)
+	for _, i := range fails {
+		p.code[i].K = uint32(len(p.code) - i - 1)
+	}
 }
