@@ -19,7 +19,6 @@ import (
 
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/image/oci"
-	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/home"
 )
 
@@ -62,33 +61,6 @@ func (c *Container) Size() int64 {
 		return 0
 	}
 	return allocated(st)
-}
-
-// NamesFrom says who gave an image its names.
-type NamesFrom int
-
-const (
-	Imported NamesFrom = iota // who imported it: they may be anybody's
-	Pulled                    // the registry that is in them
-)
-
-// ImportedAs reports whether an image has a reference only since somebody imported it under that name. A rule about a
-// registry is not about it.
-func (c *Container) ImportedAs(ref string) bool {
-	name, digest, _ := strings.Cut(ref, "@")
-	if name == "" || strings.HasPrefix(ref, "sha256:") {
-		return false
-	}
-	led := false
-	for _, n := range c.Names {
-		if n != ref && (digest == "" || repository(n) != repository(ref)) {
-			continue
-		}
-		if led = true; !slices.Contains(c.imported, n) {
-			return false
-		}
-	}
-	return led
 }
 
 // AddContainer writes an image's files into the store, unless they are there, and has the names
@@ -182,110 +154,11 @@ func (s *Store) readContainer(key string) (*Container, error) {
 	return c, nil
 }
 
-func (s *Store) containerNames() (map[string]string, error) {
-	names := map[string]string{}
-	text, err := os.ReadFile(filepath.Join(s.containersDir(), namesFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return names, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(text, &names)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the names of container images: %w", err)
-	}
-	return names, nil
-}
-
-// nameKey returns what a name is kept by: the same reference may lead to an image for each
-// architecture.
-func nameKey(arch Arch, name string) string { return string(arch) + " " + name }
-
-// importedKey returns where it is kept that a name was given by who imported an image, and not by the registry that is
-// in it.
-func importedKey(arch Arch, name string) string { return importedMark + nameKey(arch, name) }
-
-const importedMark = "imported "
-
-// NameContainer has names lead to an image of the store from now on. from says who gave them.
-func (s *Store) NameContainer(ctx context.Context, c *Container, from NamesFrom, names ...string) error {
-	return s.changeNames(ctx, func(all map[string]string) {
-		for _, name := range names {
-			all[nameKey(c.Arch, name)] = c.key()
-			delete(all, importedKey(c.Arch, name))
-			if from != Pulled {
-				all[importedKey(c.Arch, name)] = "yes"
-			}
-		}
-		c.named(all)
-	})
-}
-
-// UnnameContainer has a name lead to no image any more, and removes the one that it led to, if no other name does.
-func (s *Store) UnnameContainer(ctx context.Context, arch Arch, name string) error {
-	var key string
-	others := false
-	err := s.changeNames(ctx, func(all map[string]string) {
-		key = all[nameKey(arch, name)]
-		delete(all, nameKey(arch, name))
-		delete(all, importedKey(arch, name))
-		for _, other := range all {
-			others = others || other == key
-		}
-	})
-	if err != nil || key == "" || others {
-		return err
-	}
-	c, err := s.readContainer(key)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return s.RemoveContainer(ctx, c)
-}
-
 // Disk opens the disk with its files.
 func (c *Container) Disk() (*os.File, error) { return os.Open(c.Root()) }
 
 // Root returns the file that is its disk, or the archive of what an own image adds.
 func (c *Container) Root() string { return filepath.Join(c.dir, rootFile) }
-
-func (s *Store) changeNames(ctx context.Context, change func(map[string]string)) error {
-	unlock, err := s.lock(ctx, "container-names")
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	all, err := s.containerNames()
-	if err != nil {
-		return err
-	}
-	change(all)
-	maps.DeleteFunc(all, func(key, _ string) bool { // of a name that is gone
-		name, is := strings.CutPrefix(key, importedMark)
-		return is && all[name] == ""
-	})
-	text, err := json.MarshalIndent(all, "", "  ")
-	if err != nil {
-		return err
-	}
-	return atomicfile.Write(filepath.Join(s.containersDir(), namesFile), append(text, '\n'), 0o600)
-}
-
-func (c *Container) named(all map[string]string) {
-	c.Names, c.imported = nil, nil
-	for name, key := range all {
-		if ref, ok := strings.CutPrefix(name, string(c.Arch)+" "); ok && key == c.key() {
-			c.Names = append(c.Names, ref)
-			if all[importedKey(c.Arch, ref)] != "" {
-				c.imported = append(c.imported, ref)
-			}
-		}
-	}
-	slices.Sort(c.Names)
-}
 
 // leastDigest is how much of a digest names an image.
 const leastDigest = 12

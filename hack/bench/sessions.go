@@ -13,18 +13,14 @@ import (
 // touched is what the session whose machine is paused and forked holds, in MiB.
 const touched = 200
 
+// held is the value of code that fills the memory of a session, and of code that asks how much it holds.
+var held = strconv.Itoa(touched << 20)
+
+// fill is code that has a session hold that much.
+var fill = fmt.Sprintf("globalThis.held = Buffer.alloc(%d << 20, 1); held.length", touched)
+
 // sessions measures what machines that stay take.
 func (s *suite) sessions(kernel image.Kernel, only string, rounds int) (bool, error) {
-	open := func(language string) (*unitask.Session, error) {
-		return s.rt.NewSession(s.ctx, unitask.SessionRequest{Request: unitask.Request{Kernel: kernel, Language: language}})
-	}
-	step := func(of *unitask.Session, language, code, want string) error {
-		res, err := of.Run(s.ctx, unitask.Step{Code: code, Language: language})
-		if err == nil && (res.ExitCode != 0 || res.Value != want) {
-			err = fmt.Errorf("%s: code %d, value %q, not %q: %s", code, res.ExitCode, res.Value, want, res.Stderr)
-		}
-		return err
-	}
 	// On Nanos a session's interpreter is the template's one process, and there are neither commands nor shells.
 	shapes := []unitask.Shape{{Image: "node", Kernel: kernel}}
 	if kernel == image.Linux {
@@ -35,25 +31,65 @@ func (s *suite) sessions(kernel image.Kernel, only string, rounds int) (bool, er
 			return false, err
 		}
 	}
-	node, err := open("js")
+	node, err := s.openSession(kernel, "js")
 	if err != nil {
 		return false, err
 	}
 	defer node.Close()
-	large, err := open("js")
+	large, err := s.openSession(kernel, "js")
 	if err != nil {
 		return false, err
 	}
 	defer large.Close()
-	state := fmt.Sprintf("globalThis.held = Buffer.alloc(%d << 20, 1); held.length", touched)
-	if err := step(large, "js", state, strconv.Itoa(touched<<20)); err != nil {
+	if err := s.step(large, "js", fill, held); err != nil {
 		return false, err
 	}
+	rows := append([]row{
+		{name: "a step in Node", target: 0.5, subject: func() error { return s.step(node, "js", "1", "1") }, reference: func() error { return s.command([]string{s.node, s.script}) }, against: "node on the host"},
+	}, s.pausedRows(kernel, large)...)
+	if kernel == image.Linux {
+		shell, err := s.openSession(kernel, "shell")
+		if err != nil {
+			return false, err
+		}
+		defer shell.Close()
+		if err := s.step(shell, "shell", "bash -c true", ""); err != nil {
+			return false, err
+		}
+		rows = append(rows, s.shellRows(shell)...)
+	}
+	ok, err := s.rows(kernel, rows, only, rounds)
+	return s.pauses(kernel, large, rounds) && ok, err
+}
+
+func (s *suite) openSession(kernel image.Kernel, language string) (*unitask.Session, error) {
+	return s.rt.NewSession(s.ctx, unitask.SessionRequest{Request: unitask.Request{Kernel: kernel, Language: language}})
+}
+
+// step runs a step of a session, which must have the value.
+func (s *suite) step(of *unitask.Session, language, code, want string) error {
+	res, err := of.Run(s.ctx, unitask.Step{Code: code, Language: language})
+	if err == nil && (res.ExitCode != 0 || res.Value != want) {
+		err = fmt.Errorf("%s: code %d, value %q, not %q: %s", code, res.ExitCode, res.Value, want, res.Stderr)
+	}
+	return err
+}
+
+// pausedRows are about a session that holds much, which is paused and forked.
+func (s *suite) pausedRows(kernel image.Kernel, large *unitask.Session) []row {
 	_, whole := memoryOfQEMUs() // before it is paused or forked: what it has not touched since is not its own
 	boot := func() error {
 		return s.command([]string{s.program, "run", "--kernel", string(kernel), "--accel", "tcg", "--cold", "--code-file", s.script})
 	}
-	command := func(argv ...string) func() error { return func() error { return s.command(argv) } }
+	pause := func() error { return large.Pause(s.ctx) }
+	ask := func() error { return s.step(large, "js", "held.length", held) }
+	again := func() error {
+		other, err := s.openSession(kernel, "js")
+		if err == nil {
+			err = errors.Join(s.step(other, "js", fill, held), other.Close())
+		}
+		return err
+	}
 	var forks []*unitask.Session
 	leave := func() error {
 		var errs []error
@@ -63,53 +99,41 @@ func (s *suite) sessions(kernel image.Kernel, only string, rounds int) (bool, er
 		forks = nil
 		return errors.Join(errs...)
 	}
-	rows := []row{
-		{name: "a step in Node", target: 0.5, subject: func() error { return step(node, "js", "1", "1") }, reference: func() error { return s.command([]string{s.node, s.script}) }, against: "node on the host"},
-		{name: fmt.Sprintf("resume to first reply, %d MiB touched", touched), target: 0.1, before: func() error { return large.Pause(s.ctx) },
-			subject: func() error { return step(large, "js", "held.length", strconv.Itoa(touched<<20)) }, reference: boot, against: "run --cold"},
-		{name: "the same", target: 0.7, before: func() error { return large.Pause(s.ctx) },
-			subject: func() error { return step(large, "js", "held.length", strconv.Itoa(touched<<20)) }, reference: func() error {
-				again, err := open("js")
-				if err == nil {
-					err = errors.Join(step(again, "js", state, strconv.Itoa(touched<<20)), again.Close())
-				}
-				return err
-			}, against: "a new session that does the same again"},
-		{name: "fork into 8, all answered", target: 0.6, before: leave, subject: func() (err error) {
-			if forks, err = large.Fork(s.ctx, 8); err != nil {
-				return err
-			}
-			answers := make(chan error, len(forks))
-			for _, f := range forks {
-				go func() { answers <- step(f, "js", "held.length", strconv.Itoa(touched<<20)) }()
-			}
-			for range forks {
-				err = errors.Join(err, <-answers)
-			}
+	fork := func() (err error) {
+		if forks, err = large.Fork(s.ctx, 8); err != nil {
 			return err
-		}, reference: boot, against: "run --cold", after: func() bool { return s.forked(kernel, large, whole, leave) }},
+		}
+		answers := make(chan error, len(forks))
+		for _, f := range forks {
+			go func() { answers <- s.step(f, "js", "held.length", held) }()
+		}
+		for range forks {
+			err = errors.Join(err, <-answers)
+		}
+		return err
 	}
-	if kernel == image.Linux {
-		shell, err := open("shell")
-		if err != nil {
-			return false, err
-		}
-		defer shell.Close()
-		if err := step(shell, "shell", "bash -c true", ""); err != nil {
-			return false, err
-		}
-		rows = append(rows, row{name: "a command", target: 1.5, subject: func() error {
+	return []row{
+		{name: fmt.Sprintf("resume to first reply, %d MiB touched", touched), target: 0.1, before: pause, subject: ask, reference: boot, against: "run --cold"},
+		{name: "the same", target: 0.7, before: pause, subject: ask, reference: again, against: "a new session that does the same again"},
+		{name: "fork into 8, all answered", target: 0.6, before: leave, subject: fork, reference: boot, against: "run --cold",
+			after: func() bool { return s.forked(kernel, large, whole, leave) }},
+	}
+}
+
+// shellRows are about commands in a machine.
+func (s *suite) shellRows(shell *unitask.Session) []row {
+	command := func(argv ...string) func() error { return func() error { return s.command(argv) } }
+	return []row{
+		{name: "a command", target: 1.5, subject: func() error {
 			res, err := shell.Exec(s.ctx, unitask.Command{Args: []string{"bash", "-c", "true"}})
 			if err == nil && res.ExitCode != 0 {
 				err = fmt.Errorf("%s", res.Stderr)
 			}
 			return err
-		}, reference: func() error { return step(shell, "shell", "bash -c true", "") }, against: "the same bash, started by one that waits in the machine"},
-			row{name: "unitask shell, to its first output", target: 1.2, subject: command(s.program, "shell", "--", "sh", "-c", "echo hello from a shell"),
-				reference: command(s.program, "run", "--accel", "tcg", "--lang", "shell", "--code", "echo hello from a shell"), against: "run --lang shell, a clone"})
+		}, reference: func() error { return s.step(shell, "shell", "bash -c true", "") }, against: "the same bash, started by one that waits in the machine"},
+		{name: "unitask shell, to its first output", target: 1.2, subject: command(s.program, "shell", "--", "sh", "-c", "echo hello from a shell"),
+			reference: command(s.program, "run", "--accel", "tcg", "--lang", "shell", "--code", "echo hello from a shell"), against: "run --lang shell, a clone"},
 	}
-	ok, err := s.rows(kernel, rows, only, rounds)
-	return s.pauses(kernel, large, rounds) && ok, err
 }
 
 // pauses measures how long it takes until a machine is on the disk, and its memory free.
