@@ -29,7 +29,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
-	"time"
+	"unsafe"
 )
 
 func main() {
