@@ -84,42 +84,20 @@ func boxImage(t testing.TB, name string, config map[string]any, links ...[2]stri
 	return path
 }
 
-func TestContainers(t *testing.T) {
-	needClones(t)
-	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { rt.Close() })
-	for name, config := range map[string]map[string]any{
-		"test/box:1": {"Cmd": []string{"sh", "-c", "id; pwd"}, "Env": []string{"PATH=/bin", "A=b c"}, "Volumes": map[string]any{"/data/deep": map[string]any{}, "/etc": map[string]any{}}},
-		"test/app:1": {"User": "app", "WorkingDir": "/srv/x", "Entrypoint": []string{"/bin/entry"}, "Cmd": []string{"of", "its own"}, "Env": []string{"PATH=/bin"}},
-	} {
-		if _, err := rt.Catalog().Import(t.Context(), boxImage(t, name, config), "", ""); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Image: name}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	sh := func(script string) unitask.Request {
-		return unitask.Request{Image: "test/box:1", Exec: true, Args: []string{"sh", "-c", script}}
-	}
-	with := func(req unitask.Request, change func(*unitask.Request)) unitask.Request {
-		change(&req)
-		return req
-	}
-	note := filepath.Join(t.TempDir(), "note")
-	if err := os.WriteFile(note, []byte("a note\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct {
-		name           string
-		req            unitask.Request
-		stdin          string
-		stdout, stderr string // stderr: a part of it
-		exit           int
-	}{
+type containersRow struct {
+	name           string
+	req            unitask.Request
+	stdin          string
+	stdout, stderr string // stderr: a part of it
+	exit           int
+}
+
+// containersRows are the cases of TestContainers.
+func containersRows(
+	sh func(script string) unitask.Request,
+	with func(req unitask.Request, change func(*unitask.Request)) unitask.Request, note string,
+) []containersRow {
+	return []containersRow{
 		{"its own command", unitask.Request{Image: "test/box:1", Exec: true}, "", "uid=0(root) gid=0 groups=0\n/\n", "", 0},
 		{"booted", unitask.Request{Image: "test/box:1", Exec: true, Cold: true}, "", "uid=0(root) gid=0 groups=0\n/\n", "", 0},
 		{"a process of its own", unitask.Request{Image: "test/box:1", Exec: true, FreshProcess: true}, "", "uid=0(root) gid=0 groups=0\n/\n", "", 0},
@@ -149,7 +127,39 @@ func TestContainers(t *testing.T) {
 		{"words for the agent", sh("for n in 3 4 5 32 33; do echo RSWN >&$n; done; echo on"), "", "on\n", "", 0},
 		{"/out is a link", sh("rm -r /out; ln -s /proc /out"), "", "", "", 0},
 		{"no descriptors of the machine", sh("ls /proc/$$/fd; :"), "", "0\n1\n2\n", "", 0},
+	}
+}
+
+func TestContainers(t *testing.T) {
+	needClones(t)
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rt.Close() })
+	for name, config := range map[string]map[string]any{
+		"test/box:1": {"Cmd": []string{"sh", "-c", "id; pwd"}, "Env": []string{"PATH=/bin", "A=b c"}, "Volumes": map[string]any{"/data/deep": map[string]any{}, "/etc": map[string]any{}}},
+		"test/app:1": {"User": "app", "WorkingDir": "/srv/x", "Entrypoint": []string{"/bin/entry"}, "Cmd": []string{"of", "its own"}, "Env": []string{"PATH=/bin"}},
 	} {
+		if _, err := rt.Catalog().Import(t.Context(), boxImage(t, name, config), "", ""); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Image: name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sh := func(script string) unitask.Request {
+		return unitask.Request{Image: "test/box:1", Exec: true, Args: []string{"sh", "-c", script}}
+	}
+	with := func(req unitask.Request, change func(*unitask.Request)) unitask.Request {
+		change(&req)
+		return req
+	}
+	note := filepath.Join(t.TempDir(), "note")
+	if err := os.WriteFile(note, []byte("a note\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range containersRows(sh, with, note) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			slot(t)

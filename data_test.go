@@ -154,33 +154,11 @@ func sales(m *http.ServeMux) {
 	m.HandleFunc("GET good.example/nothing", http.NotFound)
 }
 
-// What a program leaves to Python's end is done as by a Python that has imported nothing ahead, and then the same:
-// what has no such end is not taken apart (guest/python/program/warm.c).
-func TestImportedAheadEnds(t *testing.T) {
-	needClones(t)
-	home := newHome(t)
-	file := describe(t, filepath.Join(home, "environments"), "early", "from = 'python'\nwarm = ['json']\n")
-	rt, err := unitask.Open(unitask.Options{Home: home})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { rt.Close() })
-	if _, _, err := rt.BuildImage(t.Context(), file, ""); err != nil {
-		t.Fatal(err)
-	}
-	for _, fresh := range []bool{true, false} {
-		for cloned := false; !cloned; {
-			res, err := rt.Run(t.Context(), unitask.Request{Language: "python", Image: "early", Kernel: image.Linux, Code: "1", FreshProcess: fresh}, unitask.IO{})
-			if err != nil || res.ExitCode != 0 {
-				t.Fatalf("%v %+v", err, res)
-			}
-			cloned = res.Cloned
-		}
-	}
-	const same = "import gc, inspect, io, logging, os, random, time, json\n" // as warm.py
-	differs := regexp.MustCompile(`0x[0-9a-f]+|(x\.db 12288) .*`)            // in two runs on one host: addresses, and what a file of libdb has
-	const end = "class End:\n  def __del__(self): print('end of', type(self).__name__)\n"
-	for _, c := range []struct{ name, code, seen string }{ // what is seen of it in a new process
+type importedAheadEndsRow struct{ name, code, seen string }
+
+// importedAheadEndsRows are the cases of TestImportedAheadEnds.
+func importedAheadEndsRows(end string) []importedAheadEndsRow {
+	return []importedAheadEndsRow{ // what is seen of it in a new process
 		{"an object that a module holds", end + "import json; json.held = End()", "end of End"},
 		{"in a list that a module holds", end + "import json; json.held = [{'x': (End(), 1)}]", "end of End"},
 		{"an object that the collector does not know", "class End:\n  __slots__ = ()\n  def __del__(self): print('end')\nimport json; json.held = End()", "end"},
@@ -240,7 +218,36 @@ func TestImportedAheadEnds(t *testing.T) {
 		{"all filters of warnings", "import json, os, warnings\nf = warnings.filters; f[:] = [('default', None, ResourceWarning, None, 0)] * len(f); warnings._filters_mutated(); json.held = os.scandir('/')", "ResourceWarning"},
 		{"one that finds what is called last", "import atexit\nclass Any:\n  def __eq__(self, other):\n    if getattr(other, '__name__', '') == 'leave': other()\n    return False\natexit.register(print, 'last'); atexit.unregister(Any())", "last"},
 		{"a broken stdout", "import sys, os; print('lost'); os.close(1)", "Bad file descriptor"},
-	} {
+	}
+}
+
+// What a program leaves to Python's end is done as by a Python that has imported nothing ahead, and then the same:
+// what has no such end is not taken apart (guest/python/program/warm.c).
+func TestImportedAheadEnds(t *testing.T) {
+	needClones(t)
+	home := newHome(t)
+	file := describe(t, filepath.Join(home, "environments"), "early", "from = 'python'\nwarm = ['json']\n")
+	rt, err := unitask.Open(unitask.Options{Home: home})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rt.Close() })
+	if _, _, err := rt.BuildImage(t.Context(), file, ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, fresh := range []bool{true, false} {
+		for cloned := false; !cloned; {
+			res, err := rt.Run(t.Context(), unitask.Request{Language: "python", Image: "early", Kernel: image.Linux, Code: "1", FreshProcess: fresh}, unitask.IO{})
+			if err != nil || res.ExitCode != 0 {
+				t.Fatalf("%v %+v", err, res)
+			}
+			cloned = res.Cloned
+		}
+	}
+	const same = "import gc, inspect, io, logging, os, random, time, json\n" // as warm.py
+	differs := regexp.MustCompile(`0x[0-9a-f]+|(x\.db 12288) .*`)            // in two runs on one host: addresses, and what a file of libdb has
+	const end = "class End:\n  def __del__(self): print('end of', type(self).__name__)\n"
+	for _, c := range importedAheadEndsRows(end) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			slot(t)

@@ -23,19 +23,19 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// TestRuns is what code can do to end, and what comes of it.
-func TestRuns(t *testing.T) {
-	needVM(t)
-	home := newHome(t)
-	cases := []struct {
-		name    string
-		req     unitask.Request
-		outcome unitask.Outcome
-		exit    int
-		stdout  string // regular expressions for the whole stream
-		stderr  string
-		message string // for Result.Error
-	}{
+type runsRow struct {
+	name    string
+	req     unitask.Request
+	outcome unitask.Outcome
+	exit    int
+	stdout  string // regular expressions for the whole stream
+	stderr  string
+	message string // for Result.Error
+}
+
+// runsRows are the runs of TestRuns.
+func runsRows() []runsRow {
+	return []runsRow{
 		{"hello", unitask.Request{Code: `console.log("hello from", process.platform, typeof process.pid)`}, unitask.OutcomeExited, 0, `hello from linux number\n`, ``, ``},
 		{"own exit code", unitask.Request{Code: `process.exit(7)`}, unitask.OutcomeExited, 7, ``, ``, ``},
 		{"exit 124 is the code's own", unitask.Request{Code: `process.exit(124)`}, unitask.OutcomeExited, 124, ``, ``, ``},
@@ -57,6 +57,13 @@ func TestRuns(t *testing.T) {
 		{"truncated output", unitask.Request{Code: `process.stdout.write("x".repeat(5000)); console.error("e")`, OutputBytes: 1000}, unitask.OutcomeExited, 0, `x{1000}`, `e\n`, ``},
 		{"a thread goes on", unitask.Request{Code: goesOn, OutputBytes: 1000}, unitask.OutcomeExited, 5, `y{1000}`, ``, ``},
 	}
+}
+
+// TestRuns is what code can do to end, and what comes of it.
+func TestRuns(t *testing.T) {
+	needVM(t)
+	home := newHome(t)
+	cases := runsRows()
 	for _, kernel := range kernels(t) {
 		pooled, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Pool(unitask.PoolSize{Max: 2}, unitask.Shape{})})
 		if err != nil {

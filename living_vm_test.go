@@ -41,25 +41,7 @@ r`})
 		}
 	}
 	const good, wild = "HTTP/1.1 GET good.example", "HTTP/1.1 GET a.b.wild.example"
-	attack.Check(t, "a host that is not granted", "refused", get(s, "good.example"))
-	set(s, unitask.PolicyChange{AllowNet: []string{"good.example"}})
-	attack.Check(t, "one that was added", good, get(s, "good.example"))
-	if res, err := s.Run(t.Context(), unitask.Step{Code: `
-import http.client
-c = http.client.HTTPConnection("a.b.wild.example")
-c.request("GET", "/"); c.getresponse().read().decode()`}); err != nil || strings.Trim(res.Value, "'") != wild {
-		t.Fatal(res, err)
-	}
-	set(s, unitask.PolicyChange{DenyNet: []string{"a.b.wild.example"}})
-	res, err := s.Run(t.Context(), unitask.Step{Code: `
-try: c.request("GET", "/"); r = c.getresponse().read().decode()
-except OSError as e: r = "cut"
-r`})
-	if err != nil {
-		t.Fatal(err)
-	}
-	attack.Check(t, "a connection to what is denied now", "cut", strings.Trim(res.Value, "'"))
-	attack.Check(t, "a new one", "refused", get(s, "a.b.wild.example"))
+	changeLiveRules(t, get, s, set, good, wild)
 	if err := s.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -118,6 +100,33 @@ r`})
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// changeLiveRules changes what a session may reach while it runs.
+func changeLiveRules(
+	t *testing.T, get func(of *unitask.Session, host string) string, s *unitask.Session,
+	set func(of *unitask.Session, c unitask.PolicyChange), good, wild string,
+) {
+	t.Helper()
+	attack.Check(t, "a host that is not granted", "refused", get(s, "good.example"))
+	set(s, unitask.PolicyChange{AllowNet: []string{"good.example"}})
+	attack.Check(t, "one that was added", good, get(s, "good.example"))
+	if res, err := s.Run(t.Context(), unitask.Step{Code: `
+import http.client
+c = http.client.HTTPConnection("a.b.wild.example")
+c.request("GET", "/"); c.getresponse().read().decode()`}); err != nil || strings.Trim(res.Value, "'") != wild {
+		t.Fatal(res, err)
+	}
+	set(s, unitask.PolicyChange{DenyNet: []string{"a.b.wild.example"}})
+	res, err := s.Run(t.Context(), unitask.Step{Code: `
+try: c.request("GET", "/"); r = c.getresponse().read().decode()
+except OSError as e: r = "cut"
+r`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	attack.Check(t, "a connection to what is denied now", "cut", strings.Trim(res.Value, "'"))
+	attack.Check(t, "a new one", "refused", get(s, "a.b.wild.example"))
 }
 
 // What a session may send and get is all that its machines do in turn: a pause begins no new count, nor another

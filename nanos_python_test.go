@@ -16,26 +16,17 @@ const (
 	noPipes   = "the code asked for named pipes, which the nanos kernel does not have: --kernel linux does"
 )
 
-// TestNanosPython is what Python has on Nanos, and not, beyond what the differential tests compare: what it lacks and
-// what is said of it, how hostile code ends, and calls that Node never makes.
-func TestNanosPython(t *testing.T) {
-	needNanos(t, image.HostArch())
-	web := newSite(t)
-	rt, err := unitask.Open(unitask.Options{Home: newHome(t), Upstream: web.upstream})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { rt.Close() })
-	if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: image.Nanos, Image: "python"}); err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct {
-		name, code string
-		req        unitask.Request
-		stdout     string // a regular expression
-		exit       int
-		hint       string
-	}{
+type nanosPythonRow struct {
+	name, code string
+	req        unitask.Request
+	stdout     string // a regular expression
+	exit       int
+	hint       string
+}
+
+// nanosPythonRows are the cases of TestNanosPython.
+func nanosPythonRows(web *site) []nanosPythonRow {
+	return []nanosPythonRow{
 		{"no child", "import subprocess\nsubprocess.run(['ls'])", unitask.Request{}, ``, 1, childless},
 		{"no child, and no harm", "import os\ntry: os.fork()\nexcept OSError as e: print(e)", unitask.Request{}, `\[Errno 38\] Function not implemented\n`, 0, ""},
 		{"no child of any kind", `
@@ -120,7 +111,23 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGTERM, sig
 		{"a stack without end", "import sys\nsys.setrecursionlimit(10**8)\nclass C:\n    def __eq__(s, o): return s.n == o.n\na = C(); a.n = a; b = C(); b.n = b\nprint('x', flush=True)\na == b", unitask.Request{}, `x\n`, 139, ""},
 		{"killed", "import os\nprint('x', flush=True)\nos.kill(os.getpid(), 9)", unitask.Request{}, `x\n`, 137, ""},
 		{"many threads", "import threading\ne = threading.Event(); l = [threading.Thread(target=e.wait) for _ in range(300)]\nfor t in l: t.start()\ne.set()\nfor t in l: t.join()\nprint(threading.active_count())", unitask.Request{}, `1\n`, 0, ""},
-	} {
+	}
+}
+
+// TestNanosPython is what Python has on Nanos, and not, beyond what the differential tests compare: what it lacks and
+// what is said of it, how hostile code ends, and calls that Node never makes.
+func TestNanosPython(t *testing.T) {
+	needNanos(t, image.HostArch())
+	web := newSite(t)
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t), Upstream: web.upstream})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rt.Close() })
+	if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: image.Nanos, Image: "python"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range nanosPythonRows(web) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			slot(t)

@@ -74,6 +74,32 @@ func TestOwnImage(t *testing.T) {
 	}
 
 	// What was built stays until it is built again, and is the same then.
+	rebuildImage(t, home, rt, first, im)
+
+	// Lists, ceilings, and what can't be.
+	askForImage(t, rt, im, run)
+
+	// Its files are those that were built, or there is no image.
+	damageImage(t, home, rt, im, run, first)
+
+	if was, err := rt.Catalog().RemoveCustom(t.Context(), "words"); !was || err != nil {
+		t.Error(was, err)
+	}
+	if left, _ := os.ReadDir(filepath.Join(home, "own")); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+	list, err := rt.Images().List()
+	if err != nil || slices.ContainsFunc(list, func(i *image.Image) bool { return i.Name == "words" }) {
+		t.Errorf("left: %v %v", list, err)
+	}
+
+	// One's own comes before the one of its name that comes along.
+	checkOwnEnvironment(t, rt)
+}
+
+// rebuildImage checks that an image changes with what is described, and that the same text gives the same image.
+func rebuildImage(t *testing.T, home string, rt *unitask.Runtime, first *unitask.OwnImage, im *image.Image) {
+	t.Helper()
 	if err := os.WriteFile(filepath.Join(home, "environments/words/a.txt"), []byte("two"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -95,8 +121,14 @@ func TestOwnImage(t *testing.T) {
 	if n := strings.Count(string(log), `"kind":"image.added"`); err != nil || n != 3 || !strings.Contains(string(log), `"names":["words"]`) {
 		t.Errorf("the audit log has %d builds: %v", n, err)
 	}
+}
 
-	// Lists, ceilings, and what can't be.
+// askForImage checks who is told of an image, and who may run it.
+func askForImage(
+	t *testing.T, rt *unitask.Runtime, im *image.Image,
+	run func(image string, change func(*unitask.Request)) (string, int, error),
+) {
+	t.Helper()
 	strict, err := policy.ParseCeiling("test.toml", []byte(`images = ["words"]`))
 	if err != nil {
 		t.Fatal(err)
@@ -129,8 +161,16 @@ func TestOwnImage(t *testing.T) {
 			t.Errorf("%s: %v", says, err)
 		}
 	}
+}
 
-	// Its files are those that were built, or there is no image.
+// damageImage checks that changed files of an image are noticed, and built again.
+func damageImage(
+	t *testing.T, home string, rt *unitask.Runtime, im *image.Image,
+	run func(image string, change func(*unitask.Request)) (string, int, error), first *unitask.OwnImage,
+) {
+	t.Helper()
+	var third *unitask.OwnImage
+	var err error
 	kept, _ := filepath.Glob(filepath.Join(home, "own/*/files/opt/words/a.txt"))
 	if len(kept) != 1 {
 		t.Fatal(kept)
@@ -147,19 +187,11 @@ func TestOwnImage(t *testing.T) {
 	if third, _, err = rt.BuildImage(t.Context(), "words", ""); err != nil || third.Digest != first.Digest {
 		t.Errorf("built again: %v", err)
 	}
+}
 
-	if was, err := rt.Catalog().RemoveCustom(t.Context(), "words"); !was || err != nil {
-		t.Error(was, err)
-	}
-	if left, _ := os.ReadDir(filepath.Join(home, "own")); len(left) != 0 {
-		t.Errorf("left: %v", left)
-	}
-	list, err := rt.Images().List()
-	if err != nil || slices.ContainsFunc(list, func(i *image.Image) bool { return i.Name == "words" }) {
-		t.Errorf("left: %v %v", list, err)
-	}
-
-	// One's own comes before the one of its name that comes along.
+// checkOwnEnvironment checks the order of variables of an image and of a run.
+func checkOwnEnvironment(t *testing.T, rt *unitask.Runtime) {
+	t.Helper()
 	if _, _, err := rt.BuildImage(t.Context(), describe(t, t.TempDir(), "node", "from = 'node'\nenv = {WHO = 'mine'}\n"), ""); err != nil {
 		t.Fatal(err)
 	}
@@ -296,14 +328,7 @@ func TestOwnImagePackages(t *testing.T) {
 	if digests[0] != digests[1] {
 		t.Error(digests)
 	}
-	req := unitask.Request{Code: "import good, sys\nprint(good.NAME, good.__file__)", Image: "report"}
-	if res, err := rt.Run(t.Context(), req, unitask.IO{}); err != nil || string(res.Stdout) != "good /usr/local/lib/python3.11/dist-packages/good/__init__.py\n" {
-		t.Errorf("%+v %v", res, err)
-	}
-	req.Packages = []string{"pip:good"}
-	if _, err := rt.Run(t.Context(), req, unitask.IO{}); err == nil || !strings.Contains(err.Error(), "which has packages of its own") {
-		t.Errorf("packages over packages: %v", err)
-	}
+	runOwnPackage(t, rt)
 
 	// Another home installs what the lock says, though there is something newer, and gets the same.
 	r.put("good-2.0-py3-none-any.whl", wheel(t, "good", "2.0", "NAME = 'newer'\n"))
@@ -329,6 +354,19 @@ func TestOwnImagePackages(t *testing.T) {
 		t.Errorf("warm: %v", err)
 	}
 	clean(0)
+}
+
+// runOwnPackage runs code with a package of its image.
+func runOwnPackage(t *testing.T, rt *unitask.Runtime) {
+	t.Helper()
+	req := unitask.Request{Code: "import good, sys\nprint(good.NAME, good.__file__)", Image: "report"}
+	if res, err := rt.Run(t.Context(), req, unitask.IO{}); err != nil || string(res.Stdout) != "good /usr/local/lib/python3.11/dist-packages/good/__init__.py\n" {
+		t.Errorf("%+v %v", res, err)
+	}
+	req.Packages = []string{"pip:good"}
+	if _, err := rt.Run(t.Context(), req, unitask.IO{}); err == nil || !strings.Contains(err.Error(), "which has packages of its own") {
+		t.Errorf("packages over packages: %v", err)
+	}
 }
 
 // The same of npm, whose packages' install scripts run in the machine: another home builds the same from the lock, and

@@ -16,6 +16,35 @@ import (
 	"github.com/unitask/unitask/internal/testdir"
 )
 
+type pruneUnreadRow struct {
+	spoil, mend func()
+	says        string
+	own         bool
+}
+
+// pruneUnreadRows are the cases of TestPruneUnread.
+func pruneUnreadRows(
+	own func(name string, schema int), put func(name string, text string), home string, t *testing.T, pause,
+	session string,
+) map[string]pruneUnreadRow {
+	return map[string]pruneUnreadRow{
+		"another schema": {func() { own("odd", 99) }, func() { own("odd", 1) }, "own/odd.json", true},
+		"what is no file": {func() { put("own/other.json/x", "") }, func() {
+			if err := os.RemoveAll(filepath.Join(home, "own/other.json")); err != nil {
+				t.Fatal(err)
+			}
+		}, "own/other.json", true},
+		"a paused session": {func() { put(pause+"/pause.json", "{") }, func() {
+			if err := os.RemoveAll(filepath.Join(home, pause)); err != nil {
+				t.Fatal(err)
+			}
+		}, session, false},
+		"a paused session of another version": {func() { put(pause+"/pause.json", `{"version":99}`) }, func() {
+			put(pause+"/pause.json", fmt.Sprintf(`{"version":1,"imageDigest":%q}`, strings.Repeat("cd", 32)))
+		}, session, false},
+	}
+}
+
 // Where something can't be read that would say what is in use, nothing is removed.
 func TestPruneUnread(t *testing.T) {
 	home := testdir.Private(t)
@@ -43,26 +72,7 @@ func TestPruneUnread(t *testing.T) {
 	}
 	const session = "20260101-000000000-abcdef"
 	pause := "sessions/" + session
-	for name, c := range map[string]struct {
-		spoil, mend func()
-		says        string
-		own         bool
-	}{
-		"another schema": {func() { own("odd", 99) }, func() { own("odd", 1) }, "own/odd.json", true},
-		"what is no file": {func() { put("own/other.json/x", "") }, func() {
-			if err := os.RemoveAll(filepath.Join(home, "own/other.json")); err != nil {
-				t.Fatal(err)
-			}
-		}, "own/other.json", true},
-		"a paused session": {func() { put(pause+"/pause.json", "{") }, func() {
-			if err := os.RemoveAll(filepath.Join(home, pause)); err != nil {
-				t.Fatal(err)
-			}
-		}, session, false},
-		"a paused session of another version": {func() { put(pause+"/pause.json", `{"version":99}`) }, func() {
-			put(pause+"/pause.json", fmt.Sprintf(`{"version":1,"imageDigest":%q}`, strings.Repeat("cd", 32)))
-		}, session, false},
-	} {
+	for name, c := range pruneUnreadRows(own, put, home, t, pause, session) {
 		put(im, fmt.Sprintf(`{"digest":%q,"kernel":"linux","arch":%q,"name":"old"}`, digest, runtime.GOARCH))
 		for _, name := range others {
 			put(name, "x")

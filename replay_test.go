@@ -19,6 +19,29 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
+type attackReplayRow struct{ name, id, owner, ceiling, link, want string }
+
+// attackReplayRows are the cases of TestAttackReplay.
+func attackReplayRows(own, all, named, self, narrow, alices, blank, old, garbled string) []attackReplayRow {
+	return []attackReplayRow{
+		{"no ceiling now", own, "", "", "given", all},
+		{"one's own record", named, "", "", "given", all},
+		{"one's own record, by its owner's name", named, self, "", "given", all},
+		{"one's own record as another's, by its owner's name", named, "alice", "", "given", "another owner's"},
+		{"the ceiling of then", own, "", narrow, "given", all},
+		{"a narrower ceiling now", own, "", `memoryMb=128;allowNet=[];secrets=[];filesUnder=[]`, "given", "128 MiB, 2s, net [] false, tcp [], secrets [], files 0, dirs 0, artifacts -1"},
+		{"a wider ceiling now", own, "", `memoryMb=8192;secrets=["A","B"];allowTcp=["127.0.0.1:22"]`, "given", all},
+		{"a file's link leads elsewhere now", own, "", "", "kept", "files"},
+		{"another's record", alices, "", "", "given", "another owner's"},
+		{"another's record, the wrong owner named", alices, "bob", "", "given", "another owner's"},
+		{"another's record, its owner named", alices, "alice", "", "given", all},
+		{"one's own record as another's", own, "alice", "", "given", "another owner's"},
+		{"a record that does not say what was granted", blank, "", "", "given", "refused"},
+		{"a record of an older version", old, "", "", "given", "refused"},
+		{"a record whose grant is garbled", garbled, "", "", "given", "refused"},
+	}
+}
+
 // A replay asks for what was granted, under the ceiling of now.
 func TestAttackReplay(t *testing.T) {
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
@@ -26,19 +49,7 @@ func TestAttackReplay(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"given", "kept"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	link := filepath.Join(dir, "link")
-	if err := os.Symlink("given", link); err != nil {
-		t.Fatal(err)
-	}
+	dir, link := makeReplayFolders(t)
 	asked := unitask.Request{MemoryMB: 4096, Timeout: time.Hour, AllowNet: []string{"*.com.example"}, AllowNetAny: true, AllowTCP: []string{"127.0.0.1:22"}, Secrets: map[string]string{"A": "a-secret", "B": "b-secret"},
 		Files: []policy.Mount{{Host: link, Guest: "/g"}, {Host: "/etc/shadow", Guest: "/s"}}, Dirs: []policy.Mount{{Host: "/", Guest: "/all"}}}
 	narrow := `memoryMb=256;timeoutSeconds=2;allowNet=["x.com.example"];allowTcp=[];secrets=["A"];filesUnder=["` + dir + `"];dirsUnder=[];maxArtifactBytes=0`
@@ -73,23 +84,7 @@ func TestAttackReplay(t *testing.T) {
 	own, named, alices, blank, garbled := put("", granted), put(self, granted), put("alice", granted), put("", nil), put("", "all")
 	old := put("", map[string]any{"kernel": "linux", "memoryMb": 256, "timeoutSeconds": 2})
 	const all = "256 MiB, 2s, net [x.com.example] false, tcp [], secrets [A], files 1, dirs 0, artifacts -1"
-	for _, row := range []struct{ name, id, owner, ceiling, link, want string }{
-		{"no ceiling now", own, "", "", "given", all},
-		{"one's own record", named, "", "", "given", all},
-		{"one's own record, by its owner's name", named, self, "", "given", all},
-		{"one's own record as another's, by its owner's name", named, "alice", "", "given", "another owner's"},
-		{"the ceiling of then", own, "", narrow, "given", all},
-		{"a narrower ceiling now", own, "", `memoryMb=128;allowNet=[];secrets=[];filesUnder=[]`, "given", "128 MiB, 2s, net [] false, tcp [], secrets [], files 0, dirs 0, artifacts -1"},
-		{"a wider ceiling now", own, "", `memoryMb=8192;secrets=["A","B"];allowTcp=["127.0.0.1:22"]`, "given", all},
-		{"a file's link leads elsewhere now", own, "", "", "kept", "files"},
-		{"another's record", alices, "", "", "given", "another owner's"},
-		{"another's record, the wrong owner named", alices, "bob", "", "given", "another owner's"},
-		{"another's record, its owner named", alices, "alice", "", "given", all},
-		{"one's own record as another's", own, "alice", "", "given", "another owner's"},
-		{"a record that does not say what was granted", blank, "", "", "given", "refused"},
-		{"a record of an older version", old, "", "", "given", "refused"},
-		{"a record whose grant is garbled", garbled, "", "", "given", "refused"},
-	} {
+	for _, row := range attackReplayRows(own, all, named, self, narrow, alices, blank, old, garbled) {
 		if err := errors.Join(os.Remove(link), os.Symlink(row.link, link)); err != nil {
 			t.Fatal(err)
 		}
@@ -118,6 +113,25 @@ func TestAttackReplay(t *testing.T) {
 		}
 		attack.Check(t, "replay: "+row.name, row.want, got)
 	}
+}
+
+// makeReplayFolders makes the folders that replayed runs are granted.
+func makeReplayFolders(t *testing.T) (dir, link string) {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"given", "kept"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link = filepath.Join(dir, "link")
+	if err := os.Symlink("given", link); err != nil {
+		t.Fatal(err)
+	}
+	return dir, link
 }
 
 // What was granted is in the record before there is a machine.

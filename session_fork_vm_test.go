@@ -13,6 +13,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/session"
 )
 
 // value runs a step and returns its value, or what it printed.
@@ -253,6 +254,12 @@ func TestSessionFork(t *testing.T) {
 		t.Errorf("more than there may be: %v", err)
 	}
 	// The end of one is not the end of another.
+	endForks(t, s, all, forks, home)
+}
+
+// endForks checks that forks outlive their parent, and that a fork that is cancelled leaves nothing.
+func endForks(t *testing.T, s *unitask.Session, all, forks []*session.Session, home string) {
+	t.Helper()
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}

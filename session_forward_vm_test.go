@@ -11,6 +11,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/session"
 )
 
 // A port of the machine is reached on the host's loopback; connections stay over a pause.
@@ -90,32 +91,7 @@ await new Promise(done => server.listen(8000, '127.0.0.1', done)); server.addres
 	say("three")
 
 	t.Run("bounds", func(t *testing.T) {
-		for _, ports := range [][2]int{{0, 0}, {65536, 0}, {80, -1}, {80, 65536}, {8000, int(f.Addr.Port())}} {
-			if _, err := s.Forward(ports[0], ports[1]); !errors.As(err, new(*policy.FieldError)) {
-				t.Errorf("%v: %v", ports, err)
-			}
-		}
-		nothing, err := s.Forward(9, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.Forward(8000, 0); !errors.As(err, new(*unitask.BusyError)) {
-			t.Errorf("a third: %v", err)
-		}
-		conn, err := net.Dial("tcp", nothing.Addr.String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := conn.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
-			t.Errorf("nothing listens there: %v", err)
-		}
-		conn.Close()
-		if err := nothing.Close(); err != nil {
-			t.Error(err)
-		}
-		if _, err := net.Dial("tcp", nothing.Addr.String()); err == nil {
-			t.Error("it is open after its end")
-		}
+		checkForwardBounds(t, f, s)
 	})
 	t.Run("a client of many connections", func(t *testing.T) {
 		reset := 0
@@ -144,5 +120,36 @@ await new Promise(done => server.listen(8000, '127.0.0.1', done)); server.addres
 	<-f.Done()
 	if got, err := lines.ReadString('\n'); err == nil || strings.Contains(got, "got") {
 		t.Errorf("after its end: %q %v", got, err)
+	}
+}
+
+// checkForwardBounds checks how many ports and connections are forwarded at once.
+func checkForwardBounds(t *testing.T, f *session.Forward, s *unitask.Session) {
+	t.Helper()
+	for _, ports := range [][2]int{{0, 0}, {65536, 0}, {80, -1}, {80, 65536}, {8000, int(f.Addr.Port())}} {
+		if _, err := s.Forward(ports[0], ports[1]); !errors.As(err, new(*policy.FieldError)) {
+			t.Errorf("%v: %v", ports, err)
+		}
+	}
+	nothing, err := s.Forward(9, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Forward(8000, 0); !errors.As(err, new(*unitask.BusyError)) {
+		t.Errorf("a third: %v", err)
+	}
+	conn, err := net.Dial("tcp", nothing.Addr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
+		t.Errorf("nothing listens there: %v", err)
+	}
+	conn.Close()
+	if err := nothing.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := net.Dial("tcp", nothing.Addr.String()); err == nil {
+		t.Error("it is open after its end")
 	}
 }

@@ -195,16 +195,7 @@ require('fs').writeFileSync('file', 'text'); var x = 40`, "")
 	run(s, "[x, require('fs').readFileSync('file', 'utf8')].join()", "'46,text'")
 	run(s, "await end", "'ECONNRESET'")
 	run(s, connect, "'hello'")
-	forks, err := s.Fork(ctx, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, f := range forks {
-		run(f, fmt.Sprintf("x += %d; was = turns; while (turns < was + 3) await new Promise(setImmediate); [wrong, x].join()", i), fmt.Sprintf("'0,%d'", 46+i))
-		if err := f.Close(); err != nil {
-			t.Error(err)
-		}
-	}
+	checkNanosForks(t, s, ctx, run)
 	if err := s.Pause(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -226,6 +217,23 @@ require('fs').writeFileSync('file', 'text'); var x = 40`, "")
 	for n := range 2 {
 		run(idle, "var n = (globalThis.n ?? 0) + 1; n", fmt.Sprint(n+1))
 		testwait.Until(t, "it is paused, for nobody uses it", idle.Paused)
+	}
+}
+
+// checkNanosForks checks what two forks have of their parent.
+func checkNanosForks(
+	t *testing.T, s *unitask.Session, ctx context.Context, run func(s *unitask.Session, code string, want string),
+) {
+	t.Helper()
+	forks, err := s.Fork(ctx, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, f := range forks {
+		run(f, fmt.Sprintf("x += %d; was = turns; while (turns < was + 3) await new Promise(setImmediate); [wrong, x].join()", i), fmt.Sprintf("'0,%d'", 46+i))
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -73,23 +73,7 @@ func TestSessionOut(t *testing.T) {
 		step(s, "rm /out/*; ln -sfn /etc /out", "etc: is a link")
 
 		// What does not come in time comes with the next steps, and nothing twice.
-		step(s, "rm /out/etc", "")
-		unitask.SetGrace(rt, 500*time.Millisecond)
-		var came []string
-		for code, rounds := "for i in $(seq 100); do echo $i > /out/$i; done", 0; len(came) < 100 && rounds < 60; code, rounds = "true", rounds+1 {
-			res, err := s.Run(t.Context(), unitask.Step{Code: code})
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, a := range res.Artifacts {
-				came = append(came, a.Path)
-			}
-		}
-		unitask.SetGrace(rt, unitask.CollectGrace)
-		if slices.Sort(came); len(came) != 100 || len(slices.Compact(came)) != 100 {
-			t.Errorf("of a hundred files came %d: %q", len(came), came)
-		}
-		step(s, "rm /out/*", "")
+		stopWhileCollected(t, step, s, rt)
 
 		res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c", "echo c > /out/of-a-command"}})
 		if err != nil || cameBack(t, rt, res) != "of-a-command=c" {
@@ -132,4 +116,29 @@ func TestSessionOut(t *testing.T) {
 			}
 		}
 	})
+}
+
+// stopWhileCollected checks that no file is lost or comes twice while collecting takes too long.
+func stopWhileCollected(
+	t *testing.T, step func(s *unitask.Session, code string, want string), s *unitask.Session,
+	rt *unitask.Runtime,
+) {
+	t.Helper()
+	step(s, "rm /out/etc", "")
+	unitask.SetGrace(rt, 500*time.Millisecond)
+	var came []string
+	for code, rounds := "for i in $(seq 100); do echo $i > /out/$i; done", 0; len(came) < 100 && rounds < 60; code, rounds = "true", rounds+1 {
+		res, err := s.Run(t.Context(), unitask.Step{Code: code})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range res.Artifacts {
+			came = append(came, a.Path)
+		}
+	}
+	unitask.SetGrace(rt, unitask.CollectGrace)
+	if slices.Sort(came); len(came) != 100 || len(slices.Compact(came)) != 100 {
+		t.Errorf("of a hundred files came %d: %q", len(came), came)
+	}
+	step(s, "rm /out/*", "")
 }

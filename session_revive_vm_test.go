@@ -74,49 +74,10 @@ func TestSessionRevive(t *testing.T) {
 		}
 	}
 
-	t.Run("refused", func(t *testing.T) {
-		var field *policy.FieldError
-		if _, err := rt.Revive(t.Context(), unitask.Caller{Name: "eve"}, s.ID, secrets); !errors.As(err, new(*unitask.SessionError)) {
-			t.Errorf("another caller: %v", err)
-		}
-		if _, err := rt.Revive(t.Context(), caller, "20200101-000000000-aaaaaa", secrets); !errors.As(err, new(*unitask.SessionError)) {
-			t.Errorf("one that never was: %v", err)
-		}
-		if _, err := rt.Revive(t.Context(), caller, s.ID, nil); !errors.As(err, &field) || field.Field != "secrets" {
-			t.Errorf("without its secret: %v", err)
-		}
-		if _, err := rt.Revive(t.Context(), caller, s.ID, map[string]string{"KEY": "a longer one than it was"}); err == nil || !strings.Contains(err.Error(), "bytes") {
-			t.Errorf("with a longer secret: %v", err)
-		}
-		narrow := caller
-		if narrow.Ceiling, err = policy.ParseCeiling("/x/.unitask.toml", []byte("allowNet = []\nsecrets = [\"KEY\"]\n")); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := rt.Revive(t.Context(), narrow, s.ID, secrets); !errors.As(err, &field) || field.Field != "allowNet" {
-			t.Errorf("under a narrower ceiling: %v", err)
-		}
-		if rec, err := rt.Runs().Get(s.ID); err != nil || rec.Status != record.Paused {
-			t.Errorf("%+v %v", rec, err)
-		}
-	})
+	refuseRevival(t, rt, s, secrets, caller)
 
 	// A caller that leaves, at any moment, takes nothing with it.
-	for _, after := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond} {
-		ctx, cancel := context.WithTimeout(t.Context(), after)
-		one, err := rt.Revive(ctx, caller, s.ID, secrets)
-		cancel()
-		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
-			t.Fatalf("left after %s: %v", after, err)
-		}
-		if err == nil {
-			if err := errors.Join(one.Pause(t.Context()), one.Leave()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if _, err := paused.Find(home, s.ID); err != nil {
-			t.Fatalf("left after %s: %v", after, err)
-		}
-	}
+	killReviving(t, rt, caller, s, secrets, home)
 
 	// Of several that ask at once, of two runtimes, one has it.
 	var asking sync.WaitGroup
@@ -154,6 +115,63 @@ func TestSessionRevive(t *testing.T) {
 	}
 	if _, err := rt.Revive(t.Context(), caller, s.ID, secrets); !errors.As(err, new(*unitask.SessionError)) {
 		t.Errorf("after its end: %v", err)
+	}
+}
+
+// refuseRevival checks who may not revive a session, and with what.
+func refuseRevival(
+	t *testing.T, rt *unitask.Runtime, s *unitask.Session, secrets map[string]string, caller unitask.Caller,
+) {
+	t.Helper()
+	t.Run("refused", func(t *testing.T) {
+		var field *policy.FieldError
+		if _, err := rt.Revive(t.Context(), unitask.Caller{Name: "eve"}, s.ID, secrets); !errors.As(err, new(*unitask.SessionError)) {
+			t.Errorf("another caller: %v", err)
+		}
+		if _, err := rt.Revive(t.Context(), caller, "20200101-000000000-aaaaaa", secrets); !errors.As(err, new(*unitask.SessionError)) {
+			t.Errorf("one that never was: %v", err)
+		}
+		if _, err := rt.Revive(t.Context(), caller, s.ID, nil); !errors.As(err, &field) || field.Field != "secrets" {
+			t.Errorf("without its secret: %v", err)
+		}
+		if _, err := rt.Revive(t.Context(), caller, s.ID, map[string]string{"KEY": "a longer one than it was"}); err == nil || !strings.Contains(err.Error(), "bytes") {
+			t.Errorf("with a longer secret: %v", err)
+		}
+		var err error
+		narrow := caller
+		if narrow.Ceiling, err = policy.ParseCeiling("/x/.unitask.toml", []byte("allowNet = []\nsecrets = [\"KEY\"]\n")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := rt.Revive(t.Context(), narrow, s.ID, secrets); !errors.As(err, &field) || field.Field != "allowNet" {
+			t.Errorf("under a narrower ceiling: %v", err)
+		}
+		if rec, err := rt.Runs().Get(s.ID); err != nil || rec.Status != record.Paused {
+			t.Errorf("%+v %v", rec, err)
+		}
+	})
+}
+
+// killReviving kills processes while they revive a session.
+func killReviving(
+	t *testing.T, rt *unitask.Runtime, caller unitask.Caller, s *unitask.Session, secrets map[string]string,
+	home string,
+) {
+	t.Helper()
+	for _, after := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond} {
+		ctx, cancel := context.WithTimeout(t.Context(), after)
+		one, err := rt.Revive(ctx, caller, s.ID, secrets)
+		cancel()
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("left after %s: %v", after, err)
+		}
+		if err == nil {
+			if err := errors.Join(one.Pause(t.Context()), one.Leave()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := paused.Find(home, s.ID); err != nil {
+			t.Fatalf("left after %s: %v", after, err)
+		}
 	}
 }
 

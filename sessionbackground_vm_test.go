@@ -114,6 +114,27 @@ func TestSessionBackground(t *testing.T) {
 		t.Errorf("%d bytes are kept of %d, %d lost: %v", kept, is.Seq, is.Lost, err)
 	}
 	// Those that can't be.
+	endBackground(t, s, start)
+	// It ends with its session, as was meant.
+	last := start("echo up; sleep 1000", 0)
+	until(t, s, last, "up")
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if is, err := s.Wait(t.Context(), last, 0, time.Minute); err != nil || is.Result == nil || is.Result.Outcome != unitask.OutcomeCancelled {
+		t.Errorf("%+v %v", is, err)
+	}
+	if rec, err := rt.Runs().Get(last); err != nil || rec.Status != record.Done {
+		t.Errorf("%+v %v", rec, err)
+	}
+	if _, err := s.Start(t.Context(), unitask.Command{Args: []string{"true"}}); !errors.As(err, new(*unitask.SessionError)) {
+		t.Errorf("after its end: %v", err)
+	}
+}
+
+// endBackground checks how background commands end, and which are refused.
+func endBackground(t *testing.T, s *unitask.Session, start func(code string, limit time.Duration) string) {
+	t.Helper()
 	if _, _, is := until(t, s, start("sleep 100", time.Second), ""); !is.Result.TimedOut || is.Result.ExitCode != unitask.ExitTimeout {
 		t.Errorf("%+v", is.Result)
 	}
@@ -132,21 +153,6 @@ func TestSessionBackground(t *testing.T) {
 		if _, err := s.Start(t.Context(), c); !errors.As(err, &field) {
 			t.Errorf("%s: %v", name, err)
 		}
-	}
-	// It ends with its session, as was meant.
-	last := start("echo up; sleep 1000", 0)
-	until(t, s, last, "up")
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
-	if is, err := s.Wait(t.Context(), last, 0, time.Minute); err != nil || is.Result == nil || is.Result.Outcome != unitask.OutcomeCancelled {
-		t.Errorf("%+v %v", is, err)
-	}
-	if rec, err := rt.Runs().Get(last); err != nil || rec.Status != record.Done {
-		t.Errorf("%+v %v", rec, err)
-	}
-	if _, err := s.Start(t.Context(), unitask.Command{Args: []string{"true"}}); !errors.As(err, new(*unitask.SessionError)) {
-		t.Errorf("after its end: %v", err)
 	}
 }
 

@@ -64,18 +64,17 @@ func hostile(t *testing.T, answer func(w io.Writer, command, id string) bool) (*
 	}
 }
 
-// What a hostile QEMU may send to a console, and what comes of it. Time is the bubble's:
-// what waits for ever fails at once.
-func TestAttackConsole(t *testing.T) {
-	fine := func(w io.Writer, id string) { fmt.Fprintf(w, `{"return": {"running": true}, "id": %q}`+"\n", id) }
-	big := bytes.Repeat([]byte("x"), 1<<20)
-	for _, c := range []struct {
-		name   string
-		answer func(w io.Writer, command, id string) bool
-		lines  []string
-		want   string // what the last line comes to
-		within time.Duration
-	}{
+type attackConsoleRow struct {
+	name   string
+	answer func(w io.Writer, command, id string) bool
+	lines  []string
+	want   string // what the last line comes to
+	within time.Duration
+}
+
+// attackConsoleRows are the cases of TestAttackConsole.
+func attackConsoleRows(big []byte, fine func(w io.Writer, id string)) []attackConsoleRow {
+	return []attackConsoleRow{
 		{"a reply of 100 MB", func(w io.Writer, _, _ string) bool {
 			_, err := io.WriteString(w, `{"return": "`)
 			for i := 0; i < 100 && err == nil; i++ {
@@ -134,7 +133,15 @@ func TestAttackConsole(t *testing.T) {
 			fmt.Fprintf(w, `{"return": "RIP=0000000000001000 RBP=0000000000001000", "id": %q}`+"\n", id)
 			return true
 		}, []string{"bt"}, "fine", 0},
-	} {
+	}
+}
+
+// What a hostile QEMU may send to a console, and what comes of it. Time is the bubble's:
+// what waits for ever fails at once.
+func TestAttackConsole(t *testing.T) {
+	fine := func(w io.Writer, id string) { fmt.Fprintf(w, `{"return": {"running": true}, "id": %q}`+"\n", id) }
+	big := bytes.Repeat([]byte("x"), 1<<20)
+	for _, c := range attackConsoleRows(big, fine) {
 		var before, after runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&before)

@@ -26,6 +26,49 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
+type hostileTenantRow struct {
+	ticket string
+	entry  any
+	ends   string // the state that it comes to; "" is that nothing is done
+	says   string
+}
+
+// hostileTenantRows are the cases of TestHostileTenant.
+func hostileTenantRows(
+	request func(more map[string]any) map[string]any, entry func(task any) map[string]any,
+	inline func(text string) map[string]any, huge, wrong map[string]any,
+	archive func(h *tar.Header, text string) map[string]any, outside string,
+) map[string]hostileTenantRow {
+	return map[string]hostileTenantRow{
+		"no-json":          {ticket: "{{{{"},
+		"deep-json":        {ticket: strings.Repeat("[", 1000)},
+		"id-is-a-path":     {ticket: `{"run":"../../etc/passwd"}`},
+		"id-is-a-wildcard": {ticket: `{"run":"*"}`},
+		"no-such-run":      {},
+		"entry-garbage":    {entry: "text"},
+		"attempt-negative": {entry: map[string]any{"state": "queued", "class": "amd64", "attempt": -5}},
+		"losses-many":      {entry: map[string]any{"state": "queued", "class": "amd64", "attempt": 1, "losses": 2}},
+		"attempt-many":     {entry: map[string]any{"state": "queued", "class": "amd64", "attempt": 1 << 40}},
+		"state-unknown":    {entry: map[string]any{"state": "finished?", "class": "amd64", "memoryMb": 1, "task": request(nil)}},
+		"memory-negative":  {entry: map[string]any{"state": "queued", "class": "amd64", "memoryMb": -1 << 40}},
+		"task-garbage":     {entry: entry(inline("]")), ends: "ended", says: "malformed"},
+		"task-misspelled":  {entry: entry(inline(`{"Request":{}}`)), ends: "ended", says: "malformed"},
+		"task-huge":        {entry: entry(huge), ends: "ended", says: "malformed"},
+		"task-name-lies":   {entry: entry(wrong), ends: "ended", says: "malformed"},
+		"task-missing":     {entry: entry(map[string]any{"sha256": strings.Repeat("b", 64), "size": 10}), ends: "ended", says: "not found"},
+		"caller-long":      {entry: entry(request(map[string]any{"caller": strings.Repeat("x", 10_000)})), ends: "ended", says: "malformed"},
+		"archive-up":       {entry: entry(request(map[string]any{"files": archive(&tar.Header{Name: "../../outside", Typeflag: tar.TypeReg}, "x")})), ends: "ended", says: "malformed"},
+		"archive-root":     {entry: entry(request(map[string]any{"files": archive(&tar.Header{Name: outside, Typeflag: tar.TypeReg}, "x")})), ends: "ended", says: "malformed"},
+		"archive-device":   {entry: entry(request(map[string]any{"files": archive(&tar.Header{Name: "dev", Typeflag: tar.TypeChar}, "")})), ends: "ended", says: "neither file"},
+		"archive-sparse":   {entry: entry(request(map[string]any{"files": inline(sparse(1 << 40))})), ends: "ended", says: "its files have more than"},
+		"memory-lies":      {entry: entry(request(map[string]any{"request": map[string]any{"code": "out run", "memoryMb": 2 << 20}})), ends: "ended", says: "no worker has"},
+		"arch-other":       {entry: entry(request(map[string]any{"request": map[string]any{"code": "out run", "arch": "riscv64"}})), ends: "ended", says: "malformed"},
+		"asks-somebody":    {entry: entry(request(map[string]any{"request": map[string]any{"code": "out run", "ask": []string{"example.com"}}})), ends: "ended", says: "nobody is there to be asked"},
+		"claimed-by-none":  {entry: map[string]any{"state": "claimed", "worker": "../x", "attempt": 3, "losses": 2, "class": "amd64", "task": request(nil)}, ends: "lost", says: ""},
+		"archive-garbage":  {entry: entry(request(map[string]any{"files": inline(strings.Repeat("x", 2000))})), ends: "ended", says: "brings"},
+	}
+}
+
 // What a tenant with valid credentials puts into the queue and its bucket by hand: none of it stops
 // the worker, runs code that was not asked for, or leaves something outside.
 func TestHostileTenant(t *testing.T) {
@@ -71,39 +114,7 @@ func TestHostileTenant(t *testing.T) {
 	wrong := inline("other")
 	wrong["sha256"] = strings.Repeat("0", 64)
 	huge := map[string]any{"sha256": strings.Repeat("a", 64), "size": int64(1) << 60}
-	for name, row := range map[string]struct {
-		ticket string
-		entry  any
-		ends   string // the state that it comes to; "" is that nothing is done
-		says   string
-	}{
-		"no-json":          {ticket: "{{{{"},
-		"deep-json":        {ticket: strings.Repeat("[", 1000)},
-		"id-is-a-path":     {ticket: `{"run":"../../etc/passwd"}`},
-		"id-is-a-wildcard": {ticket: `{"run":"*"}`},
-		"no-such-run":      {},
-		"entry-garbage":    {entry: "text"},
-		"attempt-negative": {entry: map[string]any{"state": "queued", "class": "amd64", "attempt": -5}},
-		"losses-many":      {entry: map[string]any{"state": "queued", "class": "amd64", "attempt": 1, "losses": 2}},
-		"attempt-many":     {entry: map[string]any{"state": "queued", "class": "amd64", "attempt": 1 << 40}},
-		"state-unknown":    {entry: map[string]any{"state": "finished?", "class": "amd64", "memoryMb": 1, "task": request(nil)}},
-		"memory-negative":  {entry: map[string]any{"state": "queued", "class": "amd64", "memoryMb": -1 << 40}},
-		"task-garbage":     {entry: entry(inline("]")), ends: "ended", says: "malformed"},
-		"task-misspelled":  {entry: entry(inline(`{"Request":{}}`)), ends: "ended", says: "malformed"},
-		"task-huge":        {entry: entry(huge), ends: "ended", says: "malformed"},
-		"task-name-lies":   {entry: entry(wrong), ends: "ended", says: "malformed"},
-		"task-missing":     {entry: entry(map[string]any{"sha256": strings.Repeat("b", 64), "size": 10}), ends: "ended", says: "not found"},
-		"caller-long":      {entry: entry(request(map[string]any{"caller": strings.Repeat("x", 10_000)})), ends: "ended", says: "malformed"},
-		"archive-up":       {entry: entry(request(map[string]any{"files": archive(&tar.Header{Name: "../../outside", Typeflag: tar.TypeReg}, "x")})), ends: "ended", says: "malformed"},
-		"archive-root":     {entry: entry(request(map[string]any{"files": archive(&tar.Header{Name: outside, Typeflag: tar.TypeReg}, "x")})), ends: "ended", says: "malformed"},
-		"archive-device":   {entry: entry(request(map[string]any{"files": archive(&tar.Header{Name: "dev", Typeflag: tar.TypeChar}, "")})), ends: "ended", says: "neither file"},
-		"archive-sparse":   {entry: entry(request(map[string]any{"files": inline(sparse(1 << 40))})), ends: "ended", says: "its files have more than"},
-		"memory-lies":      {entry: entry(request(map[string]any{"request": map[string]any{"code": "out run", "memoryMb": 2 << 20}})), ends: "ended", says: "no worker has"},
-		"arch-other":       {entry: entry(request(map[string]any{"request": map[string]any{"code": "out run", "arch": "riscv64"}})), ends: "ended", says: "malformed"},
-		"asks-somebody":    {entry: entry(request(map[string]any{"request": map[string]any{"code": "out run", "ask": []string{"example.com"}}})), ends: "ended", says: "nobody is there to be asked"},
-		"claimed-by-none":  {entry: map[string]any{"state": "claimed", "worker": "../x", "attempt": 3, "losses": 2, "class": "amd64", "task": request(nil)}, ends: "lost", says: ""},
-		"archive-garbage":  {entry: entry(request(map[string]any{"files": inline(strings.Repeat("x", 2000))})), ends: "ended", says: "brings"},
-	} {
+	for name, row := range hostileTenantRows(request, entry, inline, huge, wrong, archive, outside) {
 		ticket := row.ticket
 		if ticket == "" {
 			ticket = asJSON(map[string]string{"run": name})

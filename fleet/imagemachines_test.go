@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
 	"github.com/unitask/unitask/image"
@@ -131,6 +133,36 @@ func TestBroughtImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	bringTwice(t, submit, ask, takes, files, b)
+
+	t.Run("by the digest", func(t *testing.T) {
+		worker("dora", fmt.Sprintf(`images = [%q]`, b.Digest()))
+		if res, err := submit("dora", ask); err != nil || !strings.HasPrefix(string(res.Stdout), "of the submitter") {
+			t.Errorf("%v %s", err, asJSON(res))
+		}
+	})
+	t.Run("refused", func(t *testing.T) {
+		refuseImage(t, worker, b, ask, submit)
+	})
+	t.Run("another tenant's", func(t *testing.T) { // on the worker that has it
+		key := b.KeyFor(fleet.DefaultTenant)
+		for _, req := range []unitask.Request{{Image: key, Exec: true, Args: []string{"cat", "/what"}}, {Image: key[:19], Exec: true, Args: []string{"cat", "/what"}}} {
+			if res, err := submit(fleet.DefaultTenant, req); err == nil {
+				t.Errorf("%s is had by its name: %s", req.Image, asJSON(res))
+			}
+		}
+	})
+	t.Run("forged", func(t *testing.T) {
+		forgeImages(t, b, files, js, takes)
+	})
+}
+
+// bringTwice runs with an image that comes along, and then is there.
+func bringTwice(
+	t *testing.T, submit func(tenant string, req unitask.Request) (*unitask.Result, error), ask unitask.Request,
+	takes *unitask.Runtime, files jetstream.ObjectStore, b image.Brought,
+) {
+	t.Helper()
 	for _, round := range []string{"it comes along", "it is there"} {
 		res, err := submit(fleet.DefaultTenant, ask)
 		if err != nil || string(res.Stdout) != "of the submitter\nthe-image\n/bin\n" {
@@ -148,60 +180,56 @@ func TestBroughtImage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
 
-	t.Run("by the digest", func(t *testing.T) {
-		worker("dora", fmt.Sprintf(`images = [%q]`, b.Digest()))
-		if res, err := submit("dora", ask); err != nil || !strings.HasPrefix(string(res.Stdout), "of the submitter") {
-			t.Errorf("%v %s", err, asJSON(res))
+// refuseImage checks whom a worker refuses an image.
+func refuseImage(
+	t *testing.T, worker func(tenant string, ceiling string) *unitask.Runtime, b image.Brought,
+	ask unitask.Request, submit func(tenant string, req unitask.Request) (*unitask.Result, error),
+) {
+	t.Helper()
+	rt := worker("bob", `images = ["node", "shell", "sha256:`+strings.Repeat("0", 64)+`"]`)
+	key := b.KeyFor(fleet.DefaultTenant)
+	for what, req := range map[string]unitask.Request{b.Digest(): ask, key: {Image: key, Exec: true, Args: []string{"cat", "/what"}}} {
+		_, err := submit("bob", req)
+		var field *policy.FieldError
+		if !errors.As(err, &field) || field.Field != "image" || !strings.Contains(err.Error(), what) {
+			t.Errorf("%s: %v", what, err)
 		}
-	})
-	t.Run("refused", func(t *testing.T) {
-		rt := worker("bob", `images = ["node", "shell", "sha256:`+strings.Repeat("0", 64)+`"]`)
-		key := b.KeyFor(fleet.DefaultTenant)
-		for what, req := range map[string]unitask.Request{b.Digest(): ask, key: {Image: key, Exec: true, Args: []string{"cat", "/what"}}} {
-			_, err := submit("bob", req)
-			var field *policy.FieldError
-			if !errors.As(err, &field) || field.Field != "image" || !strings.Contains(err.Error(), what) {
-				t.Errorf("%s: %v", what, err)
-			}
+	}
+	if list, err := rt.Images().Containers(); err != nil || len(list) > 0 {
+		t.Errorf("%v %s", err, asJSON(list))
+	}
+}
+
+// forgeImages has a tenant send images that are not what their digests say.
+func forgeImages(
+	t *testing.T, b image.Brought, files jetstream.ObjectStore, js jetstream.JetStream, takes *unitask.Runtime,
+) {
+	t.Helper()
+	with := func(change func(*catalog.Shipped)) catalog.Shipped { lie := b; change(&lie); return lie }
+	poison := strings.Repeat("0", 64)
+	if _, err := files.PutString(t.Context(), "image-"+poison, "poison"); err != nil {
+		t.Fatal(err)
+	}
+	for i, row := range []struct {
+		image catalog.Shipped
+		says  string
+	}{
+		{with(func(b *catalog.Shipped) { b.Disk = poison }), "came along"},
+		{with(func(b *catalog.Shipped) { b.Disk = strings.Repeat("1", 64) }), "object not found"},
+		{with(func(b *catalog.Shipped) { b.Disk = "../../etc/passwd" }), "digest is"},
+		{with(func(b *catalog.Shipped) { b.Size = 1 << 50 }), "whole sectors"},
+		{with(func(b *catalog.Shipped) { b.Size = 512 }), "came along"},
+		{with(func(b *catalog.Shipped) { b.Arch = "arm6502" }), "this host has"},
+		{with(func(b *catalog.Shipped) { b.Owner.Home = "../.." }), "malformed"},
+	} {
+		last := forge(t, js, fmt.Sprint("forged-", i), map[string]any{"request": map[string]any{"image": "acme/box:1", "exec": true, "args": []string{"cat", "/what"}}, "image": row.image})
+		if !strings.Contains(last, row.says) || strings.Contains(last, "of the submitter") {
+			t.Errorf("%+v: %s", row.image, last)
 		}
-		if list, err := rt.Images().Containers(); err != nil || len(list) > 0 {
-			t.Errorf("%v %s", err, asJSON(list))
-		}
-	})
-	t.Run("another tenant's", func(t *testing.T) { // on the worker that has it
-		key := b.KeyFor(fleet.DefaultTenant)
-		for _, req := range []unitask.Request{{Image: key, Exec: true, Args: []string{"cat", "/what"}}, {Image: key[:19], Exec: true, Args: []string{"cat", "/what"}}} {
-			if res, err := submit(fleet.DefaultTenant, req); err == nil {
-				t.Errorf("%s is had by its name: %s", req.Image, asJSON(res))
-			}
-		}
-	})
-	t.Run("forged", func(t *testing.T) {
-		with := func(change func(*catalog.Shipped)) catalog.Shipped { lie := b; change(&lie); return lie }
-		poison := strings.Repeat("0", 64)
-		if _, err := files.PutString(t.Context(), "image-"+poison, "poison"); err != nil {
-			t.Fatal(err)
-		}
-		for i, row := range []struct {
-			image catalog.Shipped
-			says  string
-		}{
-			{with(func(b *catalog.Shipped) { b.Disk = poison }), "came along"},
-			{with(func(b *catalog.Shipped) { b.Disk = strings.Repeat("1", 64) }), "object not found"},
-			{with(func(b *catalog.Shipped) { b.Disk = "../../etc/passwd" }), "digest is"},
-			{with(func(b *catalog.Shipped) { b.Size = 1 << 50 }), "whole sectors"},
-			{with(func(b *catalog.Shipped) { b.Size = 512 }), "came along"},
-			{with(func(b *catalog.Shipped) { b.Arch = "arm6502" }), "this host has"},
-			{with(func(b *catalog.Shipped) { b.Owner.Home = "../.." }), "malformed"},
-		} {
-			last := forge(t, js, fmt.Sprint("forged-", i), map[string]any{"request": map[string]any{"image": "acme/box:1", "exec": true, "args": []string{"cat", "/what"}}, "image": row.image})
-			if !strings.Contains(last, row.says) || strings.Contains(last, "of the submitter") {
-				t.Errorf("%+v: %s", row.image, last)
-			}
-		}
-		if list, err := takes.Images().Containers(); err != nil || len(list) != 1 {
-			t.Errorf("%v %s", err, asJSON(list))
-		}
-	})
+	}
+	if list, err := takes.Images().Containers(); err != nil || len(list) != 1 {
+		t.Errorf("%v %s", err, asJSON(list))
+	}
 }

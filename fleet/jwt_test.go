@@ -113,28 +113,7 @@ func TestDecentralized(t *testing.T) {
 	if runs, err := client.Runs(t.Context(), 10); err != nil || len(runs) != 1 {
 		t.Errorf("what was not let in is still there: %v %s", err, asJSON(runs))
 	}
-	stranger, _ := newKey(t, nkeys.CreateAccount)
-	unknown, _ := userFile(t, stranger, nil)
-	late, _ := userFile(t, alice, func(c *jwt.UserClaims) { c.Expires = time.Now().Add(-time.Minute).Unix() })
-	for name, row := range map[string][2]string{
-		"an account that the operator has not signed": {unknown, "uthoriz"},
-		"a user whose time is over":                   {late, "xpired"},
-		"a user of another account":                   {ofBob, "no worker has been here for tenant alice"},
-	} {
-		other, err := fleet.Connect(config(row[0]))
-		if err == nil {
-			var mine *unitask.Runtime
-			if mine, err = unitask.Open(unitask.Options{Home: testdir.Private(t), Fleet: other}); err != nil {
-				t.Fatal(err)
-			}
-			_, err = mine.Run(t.Context(), unitask.Request{Code: "out x"}, unitask.IO{})
-			mine.Close()
-			other.Close()
-		}
-		if err == nil || !strings.Contains(err.Error(), row[1]) && !strings.Contains(err.Error(), "uthoriz") {
-			t.Errorf("%s: %v does not say %q", name, err, row[1])
-		}
-	}
+	refuseStrangers(t, alice, ofBob, config)
 	nc, _ := dial(t, ns.ClientURL(), nats.UserCredentials(submits))
 	if _, err := nc.SubscribeSync("unitask.queue.>"); err != nil {
 		t.Fatal(err)
@@ -160,4 +139,31 @@ func TestDecentralized(t *testing.T) {
 		}
 		return err != nil
 	})
+}
+
+// refuseStrangers checks whom NATS refuses.
+func refuseStrangers(t *testing.T, alice nkeys.KeyPair, ofBob string, config func(creds string) fleet.Config) {
+	t.Helper()
+	stranger, _ := newKey(t, nkeys.CreateAccount)
+	unknown, _ := userFile(t, stranger, nil)
+	late, _ := userFile(t, alice, func(c *jwt.UserClaims) { c.Expires = time.Now().Add(-time.Minute).Unix() })
+	for name, row := range map[string][2]string{
+		"an account that the operator has not signed": {unknown, "uthoriz"},
+		"a user whose time is over":                   {late, "xpired"},
+		"a user of another account":                   {ofBob, "no worker has been here for tenant alice"},
+	} {
+		other, err := fleet.Connect(config(row[0]))
+		if err == nil {
+			var mine *unitask.Runtime
+			if mine, err = unitask.Open(unitask.Options{Home: testdir.Private(t), Fleet: other}); err != nil {
+				t.Fatal(err)
+			}
+			_, err = mine.Run(t.Context(), unitask.Request{Code: "out x"}, unitask.IO{})
+			mine.Close()
+			other.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), row[1]) && !strings.Contains(err.Error(), "uthoriz") {
+			t.Errorf("%s: %v does not say %q", name, err, row[1])
+		}
+	}
 }

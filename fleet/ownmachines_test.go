@@ -198,23 +198,7 @@ func TestOwnImageAlong(t *testing.T) {
 	}
 
 	t.Run("over a container's image", func(t *testing.T) { // which goes as any container's does
-		rt, err := unitask.Open(unitask.Options{Home: home})
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = rt.Catalog().Import(t.Context(), boxImage(t, f.base, "acme/box:1", "of the container\n"), "", "")
-		if err = errors.Join(err, rt.Close()); err != nil {
-			t.Fatal(err)
-		}
-		build(t, home, "boxed", "from = 'acme/box:1'\nmemoryMb = 300\n[files]\n'/opt/words' = 'words'\n[env]\nWHO = 'the submitter'\n", map[string]string{"words/a.txt": "one\n"})
-		req := unitask.Request{Image: "boxed", Exec: true, Cold: true, Args: []string{"sh", "-c", `cat /what /opt/words/a.txt; echo "$WHO"`}}
-		if res, err := f.submit(t, home, fleet.DefaultTenant, nil, req); err != nil || string(res.Stdout) != "of the container\none\nthe submitter\n" || res.MemoryMB != 300 {
-			t.Errorf("%v %s", err, asJSON(res))
-		}
-		f.worker(t, "bob", `images = ["python", "boxed", "node"]`)
-		if _, err := f.submit(t, home, "bob", nil, req); err == nil || !cameAs.MatchString(err.Error()) || !strings.Contains(err.Error(), "of-the-worker.toml") {
-			t.Errorf("a worker that takes none: %v", err)
-		}
+		bringOverContainer(t, home, f)
 	})
 	t.Run("by the digest", func(t *testing.T) {
 		f.worker(t, "dora", fmt.Sprintf(`images = ["node", %q]`, digest))
@@ -223,29 +207,57 @@ func TestOwnImageAlong(t *testing.T) {
 		}
 	})
 	t.Run("another tenant's", func(t *testing.T) { // nor does it find out whether it is there
-		none := "sha256:" + strings.Repeat("0", 64)
-		for _, change := range []func(*unitask.Request){
-			func(r *unitask.Request) {}, func(r *unitask.Request) { r.Image = r.Image[:19] }, func(r *unitask.Request) { r.Language = "js" },
-			func(r *unitask.Request) { r.Code, r.Exec, r.Args = "", true, []string{"cat", "/opt/words/a.txt"} }, func(r *unitask.Request) { r.Kernel = unitask.Nanos },
-		} {
-			var said []string
-			for _, name := range []string{key, none} {
-				req := unitask.Request{Image: name, Code: "print(1)", Language: "python"}
-				change(&req)
-				res, err := f.submit(t, home, fleet.DefaultTenant, nil, req)
-				if err == nil {
-					t.Fatalf("%s is had by its name: %s", req.Image, asJSON(res))
-				}
-				said = append(said, strings.ReplaceAll(err.Error(), req.Image, "IMAGE"))
-			}
-			if said[0] != said[1] {
-				t.Errorf("one that is there: %s\none that is not: %s", said[0], said[1])
-			}
-		}
+		bringOfAnother(t, key, f, home)
 	})
 	t.Run("forged", func(t *testing.T) {
 		f.forgeOwn(t, takes)
 	})
+}
+
+// bringOverContainer brings what an own image adds to a container's.
+func bringOverContainer(t *testing.T, home string, f *ownFleet) {
+	t.Helper()
+	rt, err := unitask.Open(unitask.Options{Home: home})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = rt.Catalog().Import(t.Context(), boxImage(t, f.base, "acme/box:1", "of the container\n"), "", "")
+	if err = errors.Join(err, rt.Close()); err != nil {
+		t.Fatal(err)
+	}
+	build(t, home, "boxed", "from = 'acme/box:1'\nmemoryMb = 300\n[files]\n'/opt/words' = 'words'\n[env]\nWHO = 'the submitter'\n", map[string]string{"words/a.txt": "one\n"})
+	req := unitask.Request{Image: "boxed", Exec: true, Cold: true, Args: []string{"sh", "-c", `cat /what /opt/words/a.txt; echo "$WHO"`}}
+	if res, err := f.submit(t, home, fleet.DefaultTenant, nil, req); err != nil || string(res.Stdout) != "of the container\none\nthe submitter\n" || res.MemoryMB != 300 {
+		t.Errorf("%v %s", err, asJSON(res))
+	}
+	f.worker(t, "bob", `images = ["python", "boxed", "node"]`)
+	if _, err := f.submit(t, home, "bob", nil, req); err == nil || !cameAs.MatchString(err.Error()) || !strings.Contains(err.Error(), "of-the-worker.toml") {
+		t.Errorf("a worker that takes none: %v", err)
+	}
+}
+
+// bringOfAnother checks that a tenant neither gets nor finds another's image.
+func bringOfAnother(t *testing.T, key string, f *ownFleet, home string) {
+	t.Helper()
+	none := "sha256:" + strings.Repeat("0", 64)
+	for _, change := range []func(*unitask.Request){
+		func(r *unitask.Request) {}, func(r *unitask.Request) { r.Image = r.Image[:19] }, func(r *unitask.Request) { r.Language = "js" },
+		func(r *unitask.Request) { r.Code, r.Exec, r.Args = "", true, []string{"cat", "/opt/words/a.txt"} }, func(r *unitask.Request) { r.Kernel = unitask.Nanos },
+	} {
+		var said []string
+		for _, name := range []string{key, none} {
+			req := unitask.Request{Image: name, Code: "print(1)", Language: "python"}
+			change(&req)
+			res, err := f.submit(t, home, fleet.DefaultTenant, nil, req)
+			if err == nil {
+				t.Fatalf("%s is had by its name: %s", req.Image, asJSON(res))
+			}
+			said = append(said, strings.ReplaceAll(err.Error(), req.Image, "IMAGE"))
+		}
+		if said[0] != said[1] {
+			t.Errorf("one that is there: %s\none that is not: %s", said[0], said[1])
+		}
+	}
 }
 
 // forgeOwn has a tenant say by hand what no client says of an own image.

@@ -29,20 +29,7 @@ func TestNothingLeftOfWorkers(t *testing.T) {
 	killed := folders()[0]
 
 	// Not a worker's: a link to somewhere, a file, a folder without a lock.
-	precious := filepath.Join(t.TempDir(), "lock")
-	if err := os.WriteFile(precious, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	others := []string{"unitask-fleet-link", "unitask-fleet-file", "unitask-fleet-new"}
-	if err := os.Symlink(filepath.Dir(precious), filepath.Join(temp, others[0])); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(temp, others[1]), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(temp, others[2]), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	precious, others := putOthersFolders(t, temp)
 
 	rt, _ := submitter(t, fleet.Config{URL: ns.ClientURL(), Times: quick})
 	dir, gate := t.TempDir(), filepath.Join(t.TempDir(), "gate")
@@ -93,4 +80,24 @@ func TestNothingLeftOfWorkers(t *testing.T) {
 	if err := <-over; err != nil {
 		t.Error(err)
 	}
+}
+
+// putOthersFolders puts things into the temporary folder that are no worker's, whatever their names say.
+func putOthersFolders(t *testing.T, temp string) (string, []string) {
+	t.Helper()
+	precious := filepath.Join(t.TempDir(), "lock")
+	if err := os.WriteFile(precious, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	others := []string{"unitask-fleet-link", "unitask-fleet-file", "unitask-fleet-new"}
+	if err := os.Symlink(filepath.Dir(precious), filepath.Join(temp, others[0])); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(temp, others[1]), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(temp, others[2]), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return precious, others
 }

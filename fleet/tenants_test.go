@@ -228,6 +228,35 @@ func TestAttackTenants(t *testing.T) {
 	attack.Check(t, "a tenant with 20 runs and 200 that are nonsense: who is started next", "hers", lines(log)[1])
 
 	// While it runs he does to her whatever he can think of.
+	forgeAsTenant(t, w, arch, nc, js)
+	if err := note(gate, ""); err != nil {
+		t.Fatal(err)
+	}
+	e := <-hers
+	got := fmt.Sprint(e.err)
+	if e.err == nil {
+		got = fmt.Sprintf("%s, %d artifacts, retried %q", e.res.Stdout, len(e.res.Artifacts), e.res.Retried)
+	}
+	attack.Check(t, "a tenant cancels, forges, asks for, ends and deletes another's run",
+		"14 bytes\nhers-only\ndone\n, 1 artifacts, retried \"\"", got)
+	if err := note(gate+"-his", ""); err != nil {
+		t.Fatal(err)
+	}
+
+	// What he has broken is his own, and is made again: he can work as well.
+	waitFor(t, func() bool {
+		rt, _ := submitter(t, s.config("bob", "BOB"))
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		res, err := rt.Run(ctx, unitask.Request{Code: "out again"}, unitask.IO{})
+		return err == nil && string(res.Stdout) == "again\n"
+	})
+	hearAsTenant(t, nc, heard)
+}
+
+// forgeAsTenant has a tenant send what only workers, others and the submitter may.
+func forgeAsTenant(t *testing.T, w *fleet.Worker, arch string, nc *nats.Conn, js jetstream.JetStream) {
+	t.Helper()
 	for subject, text := range map[string]string{
 		"unitask.cancel.alice.hers":                 "",
 		"unitask.out.alice.hers":                    "forged",
@@ -265,28 +294,11 @@ func TestAttackTenants(t *testing.T) {
 		t.Fatal(err)
 	}
 	attack.Check(t, "a tenant drains the worker of all", "refused", refusedOr(msg.Header.Get("Refused") != ""))
-	if err := note(gate, ""); err != nil {
-		t.Fatal(err)
-	}
-	e := <-hers
-	got := fmt.Sprint(e.err)
-	if e.err == nil {
-		got = fmt.Sprintf("%s, %d artifacts, retried %q", e.res.Stdout, len(e.res.Artifacts), e.res.Retried)
-	}
-	attack.Check(t, "a tenant cancels, forges, asks for, ends and deletes another's run",
-		"14 bytes\nhers-only\ndone\n, 1 artifacts, retried \"\"", got)
-	if err := note(gate+"-his", ""); err != nil {
-		t.Fatal(err)
-	}
+}
 
-	// What he has broken is his own, and is made again: he can work as well.
-	waitFor(t, func() bool {
-		rt, _ := submitter(t, s.config("bob", "BOB"))
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		defer cancel()
-		res, err := rt.Run(ctx, unitask.Request{Code: "out again"}, unitask.IO{})
-		return err == nil && string(res.Stdout) == "again\n"
-	})
+// hearAsTenant checks what a tenant hears who listens to all.
+func hearAsTenant(t *testing.T, nc *nats.Conn, heard chan *nats.Msg) {
+	t.Helper()
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
 	}

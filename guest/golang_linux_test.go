@@ -49,6 +49,56 @@ int main(int argc, char **argv)
 	return program
 }
 
+type goBuildRow struct {
+	file, text string
+	env, args  []string
+	plain      bool
+}
+
+// goBuildRows are the cases of TestGoBuild.
+func goBuildRows(main, tools, dir string) map[string]goBuildRow {
+	return map[string]goBuildRow{
+		"a program":                     {text: main, plain: true},
+		"with arguments":                {text: main, args: []string{"x", "y.go"}, plain: true},
+		"with variables":                {text: main, env: []string{"X=1", "LANG=C"}, plain: true},
+		"comments first":                {text: "// package x\n/* package y */ package /**/ main // z", plain: true},
+		"a semicolon":                   {text: "package main;func main() {}", plain: true},
+		"a generator":                   {text: main + "//go:generate x\n", plain: true},
+		"another package":               {text: "package other\n"},
+		"a longer name":                 {text: "package mainly\n"},
+		"no package":                    {text: "func main() {}\n"},
+		"only a comment":                {text: "/* package main"},
+		"nothing":                       {text: "\n"},
+		"a NUL byte":                    {text: main + "\x00"},
+		"a byte order mark":             {text: "\xef\xbb\xbf" + main},
+		"embedded files":                {text: main + "//go:embed x\n"},
+		"a setting":                     {text: "//go:debug panicnil=1\n" + main},
+		"a constraint":                  {text: "//go:build linux\n\n" + main},
+		"an old one":                    {text: "// +build linux\n\n" + main},
+		"C":                             {text: main + "import \"C\"\n"},
+		"C in raw":                      {text: main + "import `C`\n"},
+		"no such file":                  {},
+		"another file's":                {text: main, args: []string{"second.go"}},
+		"a test":                        {file: "x_test.go", text: main},
+		"a hidden one":                  {file: "_x.go", text: main},
+		"a dot":                         {file: ".x.go", text: main},
+		"no source":                     {file: "x.txt", text: main},
+		"a setting of go":               {text: main, env: []string{"GOFLAGS=-race"}},
+		"one of cgo":                    {text: main, env: []string{"CGO_ENABLED=1"}},
+		"another home":                  {text: main, env: []string{"HOME=/root"}},
+		"a C compiler":                  {text: main, env: []string{"PATH=/no/such:" + tools}},
+		"another name of the folder":    {text: main, env: []string{"PWD=/proc/self/cwd"}},
+		"the folder's own name":         {text: main, env: []string{"PWD=" + dir}, plain: true},
+		"packages without sources":      {text: "//go:binary-only-package\n\n" + main},
+		"a dash":                        {file: "-x.go", text: main},
+		"a space":                       {file: " x.go", text: main},
+		"a line in its name":            {file: "x\n.go", text: main},
+		"a letter of others":            {file: "é.go", text: main, plain: true},
+		"another folder for work":       {text: main, env: []string{"TMPDIR=/var/tmp"}},
+		"another folder for its config": {text: main, env: []string{"XDG_CONFIG_HOME=/x"}},
+	}
+}
+
 func TestGoBuild(t *testing.T) {
 	root, dir, work := t.TempDir(), t.TempDir(), t.TempDir()
 	program := building(t, root, work)
@@ -96,76 +146,7 @@ func TestGoBuild(t *testing.T) {
 	}
 	const main = "package main\n\nfunc main() {}\n"
 
-	tools := t.TempDir()
-	write(filepath.Join(tools, "gcc"), "", 0o755)
-
-	// Whose matter a program is.
-	write(compile, works, 0o755)
-	write(link, links, 0o755)
-	for name, c := range map[string]struct {
-		file, text string
-		env, args  []string
-		plain      bool
-	}{
-		"a program":                     {text: main, plain: true},
-		"with arguments":                {text: main, args: []string{"x", "y.go"}, plain: true},
-		"with variables":                {text: main, env: []string{"X=1", "LANG=C"}, plain: true},
-		"comments first":                {text: "// package x\n/* package y */ package /**/ main // z", plain: true},
-		"a semicolon":                   {text: "package main;func main() {}", plain: true},
-		"a generator":                   {text: main + "//go:generate x\n", plain: true},
-		"another package":               {text: "package other\n"},
-		"a longer name":                 {text: "package mainly\n"},
-		"no package":                    {text: "func main() {}\n"},
-		"only a comment":                {text: "/* package main"},
-		"nothing":                       {text: "\n"},
-		"a NUL byte":                    {text: main + "\x00"},
-		"a byte order mark":             {text: "\xef\xbb\xbf" + main},
-		"embedded files":                {text: main + "//go:embed x\n"},
-		"a setting":                     {text: "//go:debug panicnil=1\n" + main},
-		"a constraint":                  {text: "//go:build linux\n\n" + main},
-		"an old one":                    {text: "// +build linux\n\n" + main},
-		"C":                             {text: main + "import \"C\"\n"},
-		"C in raw":                      {text: main + "import `C`\n"},
-		"no such file":                  {},
-		"another file's":                {text: main, args: []string{"second.go"}},
-		"a test":                        {file: "x_test.go", text: main},
-		"a hidden one":                  {file: "_x.go", text: main},
-		"a dot":                         {file: ".x.go", text: main},
-		"no source":                     {file: "x.txt", text: main},
-		"a setting of go":               {text: main, env: []string{"GOFLAGS=-race"}},
-		"one of cgo":                    {text: main, env: []string{"CGO_ENABLED=1"}},
-		"another home":                  {text: main, env: []string{"HOME=/root"}},
-		"a C compiler":                  {text: main, env: []string{"PATH=/no/such:" + tools}},
-		"another name of the folder":    {text: main, env: []string{"PWD=/proc/self/cwd"}},
-		"the folder's own name":         {text: main, env: []string{"PWD=" + dir}, plain: true},
-		"packages without sources":      {text: "//go:binary-only-package\n\n" + main},
-		"a dash":                        {file: "-x.go", text: main},
-		"a space":                       {file: " x.go", text: main},
-		"a line in its name":            {file: "x\n.go", text: main},
-		"a letter of others":            {file: "é.go", text: main, plain: true},
-		"another folder for work":       {text: main, env: []string{"TMPDIR=/var/tmp"}},
-		"another folder for its config": {text: main, env: []string{"XDG_CONFIG_HOME=/x"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			env := c.env
-			if c.file == "" {
-				c.file = "x.go"
-			}
-			printed, errs, code := run(t, c.file, c.text, env, c.args...)
-			if plain := strings.HasPrefix(printed, work+"/go-build") && strings.HasSuffix(printed, "/b001/exe/"+strings.TrimSuffix(c.file, ".go")); plain != c.plain || !plain && printed != "go" || errs != "" || code != 0 {
-				t.Errorf("%q %q %d", printed, errs, code)
-			}
-		})
-	}
-	for _, name := range []string{"go.mod", "go.work"} {
-		for _, in := range []string{dir, filepath.Dir(dir)} {
-			write(filepath.Join(in, name), "", 0o644)
-			if printed, _, _ := run(t, "x.go", main, nil); printed != "go" {
-				t.Errorf("with %s in %s: %q", name, in, printed)
-			}
-			os.Remove(filepath.Join(in, name))
-		}
-	}
+	refuseBuilds(t, write, compile, works, link, links, main, dir, run, work)
 
 	// What compiler and linker say.
 	at := filepath.Join(dir, "x.go")
@@ -229,6 +210,43 @@ func TestGoBuild(t *testing.T) {
 		write(filepath.Join(root, "direct/commands"), text, 0o644)
 		if printed, errs, code := run(t, "x.go", main, nil); printed != "go" || errs != "" || code != 0 {
 			t.Errorf("%s: %q %q %d", name, printed, errs, code)
+		}
+	}
+}
+
+// refuseBuilds checks what is no plain build of one program.
+func refuseBuilds(
+	t *testing.T, write func(name string, text string, mode os.FileMode), compile, works, link, links, main,
+	dir string,
+	run func(t *testing.T, name string, text string, env []string, args ...string) (printed string, errs string, code int),
+	work string,
+) {
+	t.Helper()
+	tools := t.TempDir()
+	write(filepath.Join(tools, "gcc"), "", 0o755)
+
+	// Whose matter a program is.
+	write(compile, works, 0o755)
+	write(link, links, 0o755)
+	for name, c := range goBuildRows(main, tools, dir) {
+		t.Run(name, func(t *testing.T) {
+			env := c.env
+			if c.file == "" {
+				c.file = "x.go"
+			}
+			printed, errs, code := run(t, c.file, c.text, env, c.args...)
+			if plain := strings.HasPrefix(printed, work+"/go-build") && strings.HasSuffix(printed, "/b001/exe/"+strings.TrimSuffix(c.file, ".go")); plain != c.plain || !plain && printed != "go" || errs != "" || code != 0 {
+				t.Errorf("%q %q %d", printed, errs, code)
+			}
+		})
+	}
+	for _, name := range []string{"go.mod", "go.work"} {
+		for _, in := range []string{dir, filepath.Dir(dir)} {
+			write(filepath.Join(in, name), "", 0o644)
+			if printed, _, _ := run(t, "x.go", main, nil); printed != "go" {
+				t.Errorf("with %s in %s: %q", name, in, printed)
+			}
+			os.Remove(filepath.Join(in, name))
 		}
 	}
 }

@@ -1,14 +1,12 @@
 package guest
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -20,7 +18,6 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/guest/contract"
-	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/socketpair"
 )
 
@@ -281,24 +278,7 @@ func TestHostedConversation(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(h.out, "left"), []byte("behind"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	deep := h.out
-	refused := strings.Repeat("d/", 64) + "d"
-	for range 70 {
-		deep = filepath.Join(deep, "d")
-	}
-	for name, err := range map[string]error{"deep": errors.Join(os.MkdirAll(deep, 0o755), os.Chmod(filepath.Join(h.out, refused), 0o755)), "link": os.Symlink("/etc/passwd", filepath.Join(h.out, "link"))} {
-		if err != nil {
-			t.Fatal(name, err)
-		}
-	}
-	large := bytes.Repeat([]byte("0123456789"), 50000)
-	if err := os.WriteFile(filepath.Join(h.out, "large"), large, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	beyond := filepath.Join(h.out, "beyond")
-	if err := errors.Join(os.WriteFile(beyond, nil, 0o644), os.Truncate(beyond, 1<<40)); err != nil {
-		t.Fatal(err)
-	}
+	refused := leaveArtifacts(t, h)
 	mtime := time.Unix(1700000000, 5)
 	for _, f := range []File{
 		{Path: dir + "/a/b/text", Mode: 0o640, Size: 11, ModTime: mtime, User: true},
@@ -357,6 +337,30 @@ func TestHostedConversation(t *testing.T) {
 	if said != want {
 		t.Errorf("the agent said %q, want %q", said, want)
 	}
+}
+
+// leaveArtifacts leaves files in /out that are deep, large or refused.
+func leaveArtifacts(t *testing.T, h *hosted) string {
+	t.Helper()
+	deep := h.out
+	refused := strings.Repeat("d/", 64) + "d"
+	for range 70 {
+		deep = filepath.Join(deep, "d")
+	}
+	for name, err := range map[string]error{"deep": errors.Join(os.MkdirAll(deep, 0o755), os.Chmod(filepath.Join(h.out, refused), 0o755)), "link": os.Symlink("/etc/passwd", filepath.Join(h.out, "link"))} {
+		if err != nil {
+			t.Fatal(name, err)
+		}
+	}
+	large := bytes.Repeat([]byte("0123456789"), 50000)
+	if err := os.WriteFile(filepath.Join(h.out, "large"), large, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	beyond := filepath.Join(h.out, "beyond")
+	if err := errors.Join(os.WriteFile(beyond, nil, 0o644), os.Truncate(beyond, 1<<40)); err != nil {
+		t.Fatal(err)
+	}
+	return refused
 }
 
 // Where the kernel would write files to its disk they are committed while they have no
@@ -474,394 +478,5 @@ func TestHostedRehearsal(t *testing.T) {
 	h.say(contract.ControlExit, 0)
 	if end, err := c.Stream(ctx, nil, io.Discard, io.Discard); err != nil || end != (End{}) {
 		t.Errorf("%+v %v", end, err)
-	}
-}
-
-// The host gives an attempt to connect up when a busy guest takes too long: that was not
-// the conversation, and the next attempt is taken.
-func TestHostedImpatient(t *testing.T) {
-	t.Parallel()
-	h := host(t, "agent")
-	ctx, cancel := context.WithTimeout(t.Context(), hostedPatience)
-	defer cancel()
-	h.say(contract.ControlReady)
-	if err := Await(ctx, h); err != nil {
-		t.Fatal(err)
-	}
-	if err := seed(ctx, h); err != nil {
-		t.Fatal(err)
-	}
-	for _, linger := range []int{0, -1, 0} { // by a reset, and by an end
-		conn, err := h.DialGuest(ctx, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if kind, _, _, err := readFrame(bufio.NewReader(conn), nil); err != nil || kind != contract.FrameHello {
-			t.Fatalf("%q %v", kind, err)
-		}
-		_ = conn.(*net.TCPConn).SetLinger(linger)
-		conn.Close()
-	}
-	c := h.connect2(ctx)
-	h.run(c)
-	h.say(contract.ControlExit, 7)
-	if end, err := c.Stream(ctx, nil, io.Discard, io.Discard); err != nil || end != (End{Code: 7}) {
-		t.Errorf("%+v %v", end, err)
-	}
-}
-
-// connect2 connects to an agent that has rung before.
-func (h *hosted) connect2(ctx context.Context) *Conn {
-	h.t.Helper()
-	c, err := Connect(ctx, h)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	h.t.Cleanup(func() { c.Close() })
-	return c
-}
-
-// What the agent makes of a host that breaks the protocol, or a program that does: it
-// ends the conversation or goes on, and touches no memory that is not its own.
-func TestAttackHostedAgent(t *testing.T) {
-	t.Parallel()
-	file := func(kind, owner byte, size uint64, path, target string) string {
-		p := []byte{kind, owner, 0, 0, 1, 0xa4}
-		p = binary.BigEndian.AppendUint64(p, size)
-		p = binary.BigEndian.AppendUint64(p, 0)
-		p = binary.BigEndian.AppendUint16(p, uint16(len(path)))
-		return string(p) + path + target
-	}
-	frame := func(kind byte, payload string) string { return string(appendFrame(nil, kind, []byte(payload))) }
-	dir := t.TempDir()
-	const goesOn, ends = "goes on", "ends the conversation"
-	for _, row := range []struct{ name, send, want string }{
-		{"a length of 4 GiB", "\xff\xff\xff\xffI", ends},
-		{"a length one over the limit", "\x00\x10\x00\x01I", ends},
-		{"an unknown type", frame('Q', ""), ends},
-		{"type 0", frame(0, ""), ends},
-		{"a guest's frame", frame('x', "{}"), ends},
-		{"a file frame of nothing", frame('F', ""), ends},
-		{"a file frame of 23 bytes", frame('F', strings.Repeat("f", 23)), ends},
-		{"a path of no bytes", frame('F', file('f', 0, 0, "", "")), ends},
-		{"a path as long as PATH_MAX", frame('F', file('f', 0, 0, "/"+strings.Repeat("x", 4095), "")), ends},
-		{"a path longer than its frame", frame('F', file('f', 0, 0, "/x", "")[:23]+"\xff"), ends},
-		{"a kind of its own", frame('F', file('q', 0, 0, dir+"/q", "")), ends},
-		{"a link to nothing", frame('F', file('l', 0, 0, dir+"/l", "")), ends},
-		{"a link as long as PATH_MAX", frame('F', file('l', 0, 0, dir+"/l", strings.Repeat("x", 4096))), ends},
-		{"a file where a folder is", frame('F', file('f', 0, 0, dir, "")), ends},
-		{"a file below a file", frame('F', file('f', 0, 0, dir+"/f", "")) + frame('F', file('f', 0, 0, dir+"/f/g", "")), ends},
-		{"two files at once", frame('F', file('f', 0, 5, dir+"/a", "")) + frame('F', file('f', 0, 5, dir+"/b", "")), ends},
-		{"more data than announced", frame('F', file('f', 0, 5, dir+"/c", "")) + frame('D', "123456"), ends},
-		{"data of no file", frame('D', "x"), ends},
-		{"data of a folder", frame('F', file('d', 0, 5, dir+"/d", "")) + frame('D', "x"), ends},
-		{"a file of 2^64-1 bytes", frame('F', file('f', 0, 1<<64-1, dir+"/e", "")) + frame('D', "x"), goesOn},
-		{"an owner of its own", frame('F', file('f', 9, 0, dir+"/o", "")), goesOn},
-		{"half a port", frame('L', "x"), ends},
-		{"257 ports", frame('L', strings.Repeat("\x00\x01", 257)), ends},
-		{"256 ports", frame('L', strings.Repeat("\x00\x01", 256)), goesOn},
-		{"no ports", frame('L', ""), goesOn},
-		{"a process's arguments, where it runs already", frame('P', "/\x00\x00\x00"), ends},
-		{"a terminal, where it runs already", frame('T', "\x00\x50\x00\x18"), ends},
-		{"standard input before the start", frame('I', "early"), goesOn},
-		{"standard input after its end", frame('Z', "") + frame('I', "late") + frame('Z', "") + frame('I', "later"), goesOn},
-		{"the largest frame of standard input", frame('I', strings.Repeat("x", contract.MaxFrame)), goesOn},
-		{"empty standard input", frame('I', ""), goesOn},
-		{"the request for artifacts before the exit", frame('A', ""), ends},
-		{"ports after the start", frame('S', "{}") + frame('L', "\x00\x01"), ends},
-		{"a start of a megabyte", frame('S', strings.Repeat(" ", contract.MaxFrame)), goesOn},
-	} {
-		h := host(t, "agent")
-		c := h.connect()
-		go func() { _, _ = io.Copy(io.Discard, h.ctl) }()
-		go func() { _, _ = io.Copy(io.Discard, h.stdin) }()
-		if _, err := c.conn.Write([]byte(row.send)); err != nil {
-			t.Fatal(err)
-		}
-		got := ends
-		if row.want == goesOn {
-			// Then it answers the program's end.
-			_ = c.conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
-			if _, _, err := c.read(); err != nil {
-				h.say(contract.ControlExit, 1)
-			}
-		}
-		_ = c.conn.SetReadDeadline(time.Now().Add(hostedPatience))
-		if kind, _, err := c.read(); errors.Is(err, os.ErrDeadlineExceeded) || kind == contract.FrameExit {
-			got = goesOn
-		}
-		c.Close()
-		attack.Check(t, "the agent's host: "+row.name, row.want, got)
-		h.close()
-	}
-}
-
-// Letters on the control channel, which the user's code has inherited.
-func TestAttackHostedControl(t *testing.T) {
-	t.Parallel()
-	var letters, pairs []byte
-	for i := range 256 {
-		if i != contract.ControlExit {
-			letters = append(letters, byte(i))
-		}
-	}
-	// The byte after a word of a rehearsal is taken with it only where the word has one.
-	for i := range 256 {
-		pairs = append(pairs, contract.ControlWouldExit, byte(i), contract.ControlRehearsed)
-		if i != contract.ControlExit {
-			pairs = append(pairs, byte(i))
-		}
-	}
-	for _, row := range []struct {
-		name  string
-		words []byte
-		code  int
-	}{
-		{"every letter", letters, 0},
-		{"words of a rehearsal", pairs, 0},
-		{"that it has started, 10 000 times", bytes.Repeat([]byte{contract.ControlStarted}, 10000), 0},
-		{"that it is ready, 10 000 times", bytes.Repeat([]byte{contract.ControlReady}, 10000), 0},
-		{"exit code 255", []byte{contract.ControlExit, 255}, 255},
-		{"an exit code after a word of a rehearsal", []byte{contract.ControlRehearsed, contract.ControlExit, 7}, 7},
-	} {
-		h := host(t, "agent")
-		c := h.connect()
-		h.run(c)
-		go func() {
-			_, _ = h.ctl.Write(row.words)
-			if row.code == 0 {
-				h.ctl.Close()
-				_, _ = h.event.Write(make([]byte, 8))
-			}
-		}()
-		end, err := c.Stream(t.Context(), nil, io.Discard, io.Discard)
-		attack.Check(t, "the code says "+row.name, fmt.Sprint(End{Code: row.code}, nil), fmt.Sprint(end, err))
-		c.Close()
-		h.close()
-	}
-}
-
-// Random bytes from the host, whole frames among them: the agent survives or ends.
-func TestHostedNoise(t *testing.T) {
-	t.Parallel()
-	rounds := 60
-	if testing.Short() {
-		rounds = 10
-	}
-	seed := uint64(time.Now().UnixNano())
-	for round := range rounds {
-		random := rand.New(rand.NewPCG(seed, uint64(round)))
-		h := host(t, "agent")
-		c := h.connect()
-		go func() { _, _ = io.Copy(io.Discard, h.ctl) }()
-		var noise []byte
-		for range 1 + random.IntN(20) {
-			body := make([]byte, random.IntN(200))
-			for i := range body {
-				body[i] = byte(random.Uint32())
-			}
-			switch random.IntN(4) {
-			case 0:
-				noise = append(noise, body...)
-			case 1: // a file below a folder that is ours, or with a path that lies
-				body = append([]byte{"fdlq"[random.IntN(4)], byte(random.IntN(3)), 0, 0, 1, 0xff}, body...)
-				if len(body) > 22 {
-					binary.BigEndian.PutUint16(body[22-2:], uint16(random.IntN(300)))
-				}
-				if len(body) > 24 {
-					copy(body[24:], h.out+"/")
-				}
-				noise = appendFrame(noise, 'F', body)
-			default:
-				noise = appendFrame(noise, "DLIZIDQSA"[random.IntN(9)], body)
-			}
-		}
-		_, _ = c.conn.Write(noise)
-		_, _ = h.event.Write(make([]byte, 8))
-		_ = c.conn.SetReadDeadline(time.Now().Add(hostedPatience))
-		_, _ = io.Copy(io.Discard, c.conn)
-		c.Close()
-		h.close()
-		if t.Failed() {
-			t.Fatalf("seed %d, round %d: %q", seed, round, noise)
-		}
-	}
-}
-
-// The agent as a thread of the program, as on Nanos.
-func TestHostedNanos(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		name, does string
-		want       End
-		stdout     string
-	}{
-		{"returns from main", "p", End{Code: 0}, "printed\n"},
-		{"exits", "ppe", End{Code: 7}, "printed\nprinted\n"},
-		{"aborts", "pa", End{Signal: 6}, ""},
-		{"kills itself", "s", End{Signal: 9}, ""},
-		{"is terminated", "t", End{Signal: 15}, ""},
-		{"reads", "iie", End{Code: 7}, "ab"},
-	} {
-		h := host(t, "nanos")
-		tell := func(s string) {
-			if _, err := h.event.WriteString(s); err != nil {
-				t.Error(err)
-			}
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), hostedPatience)
-		tell("c" + string(rune(contract.ControlReady)))
-		if err := Await(ctx, h); err != nil {
-			t.Fatal(err)
-		}
-		conn := h.connect2(ctx)
-		tell("rc" + string(rune(contract.ControlStarted)))
-		if err := conn.Start(ctx, Start{}); err != nil {
-			t.Fatal(err)
-		}
-		tell(c.does)
-		h.event.Close()
-		var out bytes.Buffer
-		end, err := conn.Stream(ctx, strings.NewReader("ab"), &out, io.Discard)
-		if err != nil || end != c.want || out.String() != c.stdout {
-			t.Errorf("%s: %+v %v %q", c.name, end, err, out.String())
-		}
-		conn.Close()
-		cancel()
-		h.close()
-	}
-}
-
-// The relay, with an echo server in the gateway's place.
-func TestHostedRelay(t *testing.T) {
-	t.Parallel()
-	program := needHosted(t)
-	server, err := net.Listen("tcp4", gateway+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
-	port := strconv.Itoa(server.Addr().(*net.TCPAddr).Port)
-	go func() {
-		for {
-			c, err := server.Accept()
-			if err != nil {
-				return
-			}
-			go func() { _, _ = io.Copy(c, c); c.Close() }()
-		}
-	}()
-	var errs bytes.Buffer
-	cmd := exec.Command(program, "relay", port)
-	cmd.Env = []string{"GATEWAY=" + gateway, "ASAN_OPTIONS=detect_leaks=0"}
-	cmd.Stderr = &errs
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	line := make([]byte, len("listening\n"))
-	if _, err := io.ReadFull(out, line); err != nil {
-		t.Fatalf("%v %s", err, errs.String())
-	}
-	dial := func() *net.TCPConn {
-		c, err := net.Dial("tcp4", "127.0.0.1:"+port)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = c.SetDeadline(time.Now().Add(hostedPatience))
-		return c.(*net.TCPConn)
-	}
-	// A megabyte and a half-close.
-	c := dial()
-	sent := bytes.Repeat([]byte("megabyte"), 1<<17)
-	go func() { _, _ = c.Write(sent); _ = c.CloseWrite() }()
-	if got, err := io.ReadAll(c); err != nil || !bytes.Equal(got, sent) {
-		t.Errorf("%d bytes, %v", len(got), err)
-	}
-	c.Close()
-	// More connections than it carries: the rest is turned away, and those that end
-	// make room.
-	var open []*net.TCPConn
-	carried := 0
-	for range 140 {
-		open = append(open, dial())
-	}
-	for _, c := range open {
-		buf := make([]byte, 1)
-		if _, err := c.Write([]byte("x")); err == nil {
-			if _, err := io.ReadFull(c, buf); err == nil {
-				carried++
-			}
-		}
-	}
-	if carried != 128 {
-		t.Errorf("%d of 140 connections are carried", carried)
-	}
-	for i, c := range open {
-		if i%2 == 0 {
-			_ = c.SetLinger(0) // a reset
-		}
-		c.Close()
-	}
-	deadline := time.Now().Add(hostedPatience)
-	for again := 0; again < 128 && time.Now().Before(deadline); {
-		c := dial()
-		_, _ = c.Write([]byte("y"))
-		if _, err := io.ReadFull(c, make([]byte, 1)); err == nil {
-			again++
-		}
-		c.Close()
-	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Errorf("the relay is gone: %v", err)
-	}
-	err = cmd.Wait()
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.Exited() || errs.Len() > 0 {
-		t.Errorf("%v %s", err, errs.String())
-	}
-}
-
-// A terminal's first size comes before the start, the others while the code runs; the end
-// of input is a character there.
-func TestHostedTerminal(t *testing.T) {
-	h := host(t, "agent", "LAZY=1")
-	if err := Await(t.Context(), h); err != nil {
-		t.Fatal(err)
-	}
-	c := h.connect2(t.Context())
-	resized := make(chan Size)
-	if err := c.Terminal(Size{Columns: 80, Rows: 24}, resized); err != nil {
-		t.Fatal(err)
-	}
-	h.run(c)
-	done := make(chan error, 1)
-	var out bytes.Buffer
-	keys, keyboard := io.Pipe()
-	go func() {
-		_, err := c.Stream(t.Context(), keys, &out, io.Discard)
-		done <- err
-	}()
-	resized <- Size{Columns: 300, Rows: 70}
-	_, _ = keyboard.Write([]byte("typed"))
-	keyboard.Close()
-	typed := make([]byte, 6)
-	if _, err := io.ReadFull(h.stdin, typed); err != nil || string(typed) != "typed\x04" {
-		t.Errorf("%q %v", typed, err)
-	}
-	resized <- Size{Columns: 1, Rows: 2} // also when the input has ended
-	resized <- Size{Columns: 2, Rows: 2}
-	_, _ = h.stdout.WriteString("shown")
-	h.say(contract.ControlExit, 0)
-	if err := <-done; err != nil || out.String() != "shown" {
-		t.Errorf("%v %q", err, out.String())
-	}
-	c.Close()
-	<-h.gone
-	if said := h.said.String(); !strings.Contains(said, "terminal 80 24\nspawn\n") || !strings.Contains(said, "terminal 300 70\n") {
-		t.Errorf("%q", said)
 	}
 }

@@ -187,6 +187,38 @@ func TestHostedNotLasting(t *testing.T) {
 	}
 }
 
+type attackHostedLastingRow struct {
+	name string
+	do   func(*hosted, *Conn)
+	want string
+}
+
+// attackHostedLastingRows are the cases of TestAttackHostedLasting.
+func attackHostedLastingRows(
+	other func(h *hosted, datagrams ...[]byte), seeded func(nonce byte) []byte, goesOn, lost string,
+) []attackHostedLastingRow {
+	return []attackHostedLastingRow{
+		{"a seed from another port", func(h *hosted, _ *Conn) { other(h, seeded(1), seeded(2)) }, goesOn},
+		{"a rehearsal from another port", func(h *hosted, _ *Conn) { other(h, []byte(contract.WordRehearse)) }, goesOn},
+		{"a rehearsal while the code runs", func(h *hosted, _ *Conn) { h.SendDatagram([]byte(contract.WordRehearse)) }, goesOn},
+		{"half a seed", func(h *hosted, _ *Conn) { h.SendDatagram(seeded(1)[:50]) }, goesOn},
+		{"a seed that is too long", func(h *hosted, _ *Conn) { h.SendDatagram(append(seeded(1), 0)) }, goesOn},
+		{"a bell", func(h *hosted, _ *Conn) { h.SendDatagram([]byte(contract.WordBell)) }, goesOn},
+		{"lasting again", func(_ *hosted, c *Conn) { _ = c.Lasting() }, goesOn},
+		{"lasting with a payload", func(_ *hosted, c *Conn) { _ = c.send(contract.FrameLasting, []byte("x")) }, lost},
+		{"another seed", func(h *hosted, _ *Conn) { h.SendDatagram(seeded(1)) }, lost},
+		{"a hundred seeds", func(h *hosted, _ *Conn) {
+			for i := range 100 {
+				h.SendDatagram(seeded(byte(i)))
+			}
+		}, lost},
+		{"a frame that it does not know", func(_ *hosted, c *Conn) { _ = c.send('Q', nil) }, lost},
+		{"the letters of a rehearsal, by the code", func(h *hosted, _ *Conn) {
+			h.say(contract.ControlRehearsed, contract.ControlReady, contract.ControlStarted)
+		}, goesOn},
+	}
+}
+
 // What ends no lasting conversation, and what does.
 func TestAttackHostedLasting(t *testing.T) {
 	t.Parallel()
@@ -206,30 +238,7 @@ func TestAttackHostedLasting(t *testing.T) {
 		}
 	}
 	const goesOn, ends, lost = "goes on", "ends", "waits for a seed's connection"
-	for _, row := range []struct {
-		name string
-		do   func(*hosted, *Conn)
-		want string
-	}{
-		{"a seed from another port", func(h *hosted, _ *Conn) { other(h, seeded(1), seeded(2)) }, goesOn},
-		{"a rehearsal from another port", func(h *hosted, _ *Conn) { other(h, []byte(contract.WordRehearse)) }, goesOn},
-		{"a rehearsal while the code runs", func(h *hosted, _ *Conn) { h.SendDatagram([]byte(contract.WordRehearse)) }, goesOn},
-		{"half a seed", func(h *hosted, _ *Conn) { h.SendDatagram(seeded(1)[:50]) }, goesOn},
-		{"a seed that is too long", func(h *hosted, _ *Conn) { h.SendDatagram(append(seeded(1), 0)) }, goesOn},
-		{"a bell", func(h *hosted, _ *Conn) { h.SendDatagram([]byte(contract.WordBell)) }, goesOn},
-		{"lasting again", func(_ *hosted, c *Conn) { _ = c.Lasting() }, goesOn},
-		{"lasting with a payload", func(_ *hosted, c *Conn) { _ = c.send(contract.FrameLasting, []byte("x")) }, lost},
-		{"another seed", func(h *hosted, _ *Conn) { h.SendDatagram(seeded(1)) }, lost},
-		{"a hundred seeds", func(h *hosted, _ *Conn) {
-			for i := range 100 {
-				h.SendDatagram(seeded(byte(i)))
-			}
-		}, lost},
-		{"a frame that it does not know", func(_ *hosted, c *Conn) { _ = c.send('Q', nil) }, lost},
-		{"the letters of a rehearsal, by the code", func(h *hosted, _ *Conn) {
-			h.say(contract.ControlRehearsed, contract.ControlReady, contract.ControlStarted)
-		}, goesOn},
-	} {
+	for _, row := range attackHostedLastingRows(other, seeded, goesOn, lost) {
 		h, c := lasting(t)
 		s := stream1(c)
 		row.do(h, c)

@@ -165,6 +165,42 @@ func TestPause(t *testing.T) {
 	}
 }
 
+type pauseDamageRow struct {
+	damage func(dir string) error
+	want   error // errors.Is; nil where it is resumed
+	says   string
+}
+
+// pauseDamageRows are the cases of TestPauseDamage.
+func pauseDamageRows(
+	flip func(name string, at int64) func(string) error,
+	edit func(name string, old string, with string) func(string) error, other *machine.OtherHostError,
+) map[string]pauseDamageRow {
+	return map[string]pauseDamageRow{
+		"copied":         {func(string) error { return nil }, nil, ""},
+		"memory cut":     {func(dir string) error { return os.Truncate(dir+"/memory", 1<<20) }, machine.ErrPause, "memory"},
+		"memory longer":  {func(dir string) error { return os.Truncate(dir+"/memory", 1<<30) }, machine.ErrPause, "memory"},
+		"memory changed": {flip("memory", 64<<20), machine.ErrPause, "memory"},
+		"memory gone":    {func(dir string) error { return os.Remove(dir + "/memory") }, machine.ErrPause, "memory"},
+		"memory a pipe": {func(dir string) error {
+			return errors.Join(os.Remove(dir+"/memory"), unix.Mkfifo(dir+"/memory", 0o600))
+		}, machine.ErrPause, "memory"},
+		"state cut":          {func(dir string) error { return os.Truncate(dir+"/state", 100) }, machine.ErrPause, "state"},
+		"state changed":      {flip("state", 5000), machine.ErrPause, "state"},
+		"state without end":  {func(dir string) error { return os.Truncate(dir+"/state", 1<<40) }, machine.ErrPause, "state"},
+		"state a pipe":       {func(dir string) error { return errors.Join(os.Remove(dir+"/state"), unix.Mkfifo(dir+"/state", 0o600)) }, machine.ErrPause, "state"},
+		"description cut":    {func(dir string) error { return os.Truncate(dir+"/pause.json", 20) }, machine.ErrPause, "pause.json"},
+		"description long":   {func(dir string) error { return os.Truncate(dir+"/pause.json", 1<<40) }, machine.ErrPause, "pause.json"},
+		"another version":    {edit("pause.json", `"version": 1`, `"version": 9`), machine.ErrPause, "version 9"},
+		"description gone":   {func(dir string) error { return os.Remove(dir + "/pause.json") }, fs.ErrNotExist, "pause.json"},
+		"others may read it": {func(dir string) error { return os.Chmod(dir, 0o755) }, machine.ErrPause, "alone"},
+		"another QEMU":       {edit("pause.json", `"qemu": "`, `"qemu": "6.`), other, "QEMU"},
+		"another image":      {edit("pause.json", `"imageDigest": "`, `"imageDigest": "0`), other, "image"},
+		"another memory":     {edit("pause.json", `"memoryMb": 512`, `"memoryMb": 513`), other, "513 MiB"},
+		"nothing":            {os.RemoveAll, fs.ErrNotExist, ""},
+	}
+}
+
 // What was changed or cut is not resumed, and the error says so; what was only copied is.
 func TestPauseDamage(t *testing.T) {
 	source, spec := lasting(t, image.Linux)
@@ -206,33 +242,7 @@ func TestPauseDamage(t *testing.T) {
 		}
 	}
 	var other *machine.OtherHostError
-	for name, c := range map[string]struct {
-		damage func(dir string) error
-		want   error // errors.Is; nil where it is resumed
-		says   string
-	}{
-		"copied":         {func(string) error { return nil }, nil, ""},
-		"memory cut":     {func(dir string) error { return os.Truncate(dir+"/memory", 1<<20) }, machine.ErrPause, "memory"},
-		"memory longer":  {func(dir string) error { return os.Truncate(dir+"/memory", 1<<30) }, machine.ErrPause, "memory"},
-		"memory changed": {flip("memory", 64<<20), machine.ErrPause, "memory"},
-		"memory gone":    {func(dir string) error { return os.Remove(dir + "/memory") }, machine.ErrPause, "memory"},
-		"memory a pipe": {func(dir string) error {
-			return errors.Join(os.Remove(dir+"/memory"), unix.Mkfifo(dir+"/memory", 0o600))
-		}, machine.ErrPause, "memory"},
-		"state cut":          {func(dir string) error { return os.Truncate(dir+"/state", 100) }, machine.ErrPause, "state"},
-		"state changed":      {flip("state", 5000), machine.ErrPause, "state"},
-		"state without end":  {func(dir string) error { return os.Truncate(dir+"/state", 1<<40) }, machine.ErrPause, "state"},
-		"state a pipe":       {func(dir string) error { return errors.Join(os.Remove(dir+"/state"), unix.Mkfifo(dir+"/state", 0o600)) }, machine.ErrPause, "state"},
-		"description cut":    {func(dir string) error { return os.Truncate(dir+"/pause.json", 20) }, machine.ErrPause, "pause.json"},
-		"description long":   {func(dir string) error { return os.Truncate(dir+"/pause.json", 1<<40) }, machine.ErrPause, "pause.json"},
-		"another version":    {edit("pause.json", `"version": 1`, `"version": 9`), machine.ErrPause, "version 9"},
-		"description gone":   {func(dir string) error { return os.Remove(dir + "/pause.json") }, fs.ErrNotExist, "pause.json"},
-		"others may read it": {func(dir string) error { return os.Chmod(dir, 0o755) }, machine.ErrPause, "alone"},
-		"another QEMU":       {edit("pause.json", `"qemu": "`, `"qemu": "6.`), other, "QEMU"},
-		"another image":      {edit("pause.json", `"imageDigest": "`, `"imageDigest": "0`), other, "image"},
-		"another memory":     {edit("pause.json", `"memoryMb": 512`, `"memoryMb": 513`), other, "513 MiB"},
-		"nothing":            {os.RemoveAll, fs.ErrNotExist, ""},
-	} {
+	for name, c := range pauseDamageRows(flip, edit, other) {
 		t.Run(name, func(t *testing.T) {
 			to := filepath.Join(t.TempDir(), "paused")
 			if text, err := exec.Command("cp", "-r", "--preserve=mode", "--sparse=always", folder, to).CombinedOutput(); err != nil {

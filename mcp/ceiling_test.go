@@ -16,33 +16,13 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Ceilings' files that would have models get what no key gives them.
-func TestAttackModelCeilings(t *testing.T) {
-	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rt.Close()
-	dir := t.TempDir()
-	secret := filepath.Join(t.TempDir(), "shadow")
-	for _, name := range []string{secret, filepath.Join(dir, "data.csv")} {
-		if err := os.WriteFile(name, []byte("x"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Setenv("A_TOKEN", "a-token-of-the-server")
-	const (
-		stranger = "a file in the folder"
-		named    = "--policy"
-		shared   = "--policy, over HTTP"
-		file     = `"files":["/SECRET:/x"]`
-		folder   = `"dirs":["/:/y"]`
-		token    = `"secrets":["A_TOKEN"]`
-		raw      = `"allowTcp":["127.0.0.1:22"]`
-		all      = file + "," + folder + "," + token + "," + raw
-		nothing  = "files 0, dirs 0, secrets [], tcp [], memory 512"
-	)
-	for _, row := range []struct{ how, text, principal, ask, want string }{
+type attackModelCeilingsRow struct{ how, text, principal, ask, want string }
+
+// attackModelCeilingsRows are the cases of TestAttackModelCeilings.
+func attackModelCeilingsRows(
+	stranger, all, nothing, file, folder, token, raw, named, shared string,
+) []attackModelCeilingsRow {
+	return []attackModelCeilingsRow{
 		{stranger, "", "", all, nothing},
 		{stranger, "outputBytes = 1048576", "", all, nothing},
 		{stranger, "[principals.alice]\nmemoryMb = 512", "", all, nothing},
@@ -69,7 +49,36 @@ func TestAttackModelCeilings(t *testing.T) {
 		{named, `secrets = ["A_TOKEN"]`, "", all, "files 0, dirs 0, secrets [A_TOKEN], tcp [], memory 512"},
 		{shared, "outputBytes = 1048576", "", `"files":["data.csv"]`, nothing},
 		{shared, `secrets = ["A_TOKEN"]`, "", all, "files 0, dirs 0, secrets [A_TOKEN], tcp [], memory 512"},
-	} {
+	}
+}
+
+// Ceilings' files that would have models get what no key gives them.
+func TestAttackModelCeilings(t *testing.T) {
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	dir := t.TempDir()
+	secret := filepath.Join(t.TempDir(), "shadow")
+	for _, name := range []string{secret, filepath.Join(dir, "data.csv")} {
+		if err := os.WriteFile(name, []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("A_TOKEN", "a-token-of-the-server")
+	const (
+		stranger = "a file in the folder"
+		named    = "--policy"
+		shared   = "--policy, over HTTP"
+		file     = `"files":["/SECRET:/x"]`
+		folder   = `"dirs":["/:/y"]`
+		token    = `"secrets":["A_TOKEN"]`
+		raw      = `"allowTcp":["127.0.0.1:22"]`
+		all      = file + "," + folder + "," + token + "," + raw
+		nothing  = "files 0, dirs 0, secrets [], tcp [], memory 512"
+	)
+	for _, row := range attackModelCeilingsRows(stranger, all, nothing, file, folder, token, raw, named, shared) {
 		at, policyFile := filepath.Join(dir, policy.CeilingFile), ""
 		if row.how != stranger {
 			at = filepath.Join(t.TempDir(), "policy.toml")

@@ -119,28 +119,34 @@ func TestClientConfig(t *testing.T) {
 		t.Errorf("%+v %v", cfg, err)
 	}
 	t.Run("a link stays one", func(t *testing.T) {
-		home, dotfiles := testdir.Private(t), t.TempDir()
-		cfg := config(t, "cursor", home)
-		real := filepath.Join(dotfiles, "mcp.json")
-		if err := os.MkdirAll(filepath.Dir(cfg.File), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(real, []byte("{}"), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink(real, cfg.File); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := cfg.Write(); err != nil {
-			t.Fatal(err)
-		}
-		if target, err := os.Readlink(cfg.File); err != nil || target != real {
-			t.Errorf("%s %v", target, err)
-		}
-		if entry, _ := read(t, real); entry == nil {
-			t.Error("not written")
-		}
+		keepConfigLink(t)
 	})
+}
+
+// keepConfigLink checks that a configuration that is a link stays one.
+func keepConfigLink(t *testing.T) {
+	t.Helper()
+	home, dotfiles := testdir.Private(t), t.TempDir()
+	cfg := config(t, "cursor", home)
+	real := filepath.Join(dotfiles, "mcp.json")
+	if err := os.MkdirAll(filepath.Dir(cfg.File), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(real, []byte("{}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(real, cfg.File); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cfg.Write(); err != nil {
+		t.Fatal(err)
+	}
+	if target, err := os.Readlink(cfg.File); err != nil || target != real {
+		t.Errorf("%s %v", target, err)
+	}
+	if entry, _ := read(t, real); entry == nil {
+		t.Error("not written")
+	}
 }
 
 func key(text []byte) string {

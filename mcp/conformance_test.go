@@ -178,9 +178,9 @@ func rounds() map[string]tool {
 	}
 }
 
-// fixtures adds what the suite asks for.
-func fixtures(server *sdk.Server) {
-	tools := map[string]tool{
+// fixturesRows are its tools.
+func fixturesRows(server *sdk.Server) map[string]tool {
+	return map[string]tool{
 		"simple_text": func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return says(textContent("This is a simple text response for testing.")), nil
 		},
@@ -270,6 +270,11 @@ func fixtures(server *sdk.Server) {
 			"untitledMulti":{"type":"array","items":{"type":"string","enum":["option1","option2","option3"]}},
 			"titledMulti":{"type":"array","items":{"anyOf":[{"const":"value1","title":"First Choice"},{"const":"value2","title":"Second Choice"},{"const":"value3","title":"Third Choice"}]}}}}`)),
 	}
+}
+
+// fixtures adds what the suite asks for.
+func fixtures(server *sdk.Server) {
+	tools := fixturesRows(server)
 	for name, t := range rounds() {
 		tools["input_required_result_"+name] = t
 	}
@@ -285,6 +290,11 @@ func fixtures(server *sdk.Server) {
 		"properties":{"name":{"type":"string"},"address":{"$ref":"#/$defs/address"},"contactMethod":{"type":"string","enum":["phone","email"]},"phone":{"type":"string"},"email":{"type":"string"}},
 		"allOf":[{"anyOf":[{"required":["phone"]},{"required":["email"]}]}],"if":{"properties":{"contactMethod":{"const":"phone"}},"required":["contactMethod"]},"then":{"required":["phone"]},"else":{"required":["email"]},"additionalProperties":false}`)}, nothing)
 
+	addResources(server)
+}
+
+// addResources adds resources and prompts.
+func addResources(server *sdk.Server) {
 	for uri, c := range map[string]*sdk.ResourceContents{
 		"test://static-text": {MIMEType: "text/plain", Text: "a text"}, "test://static-binary": {MIMEType: "image/png", Blob: pixel}, "test://watched-resource": {MIMEType: "text/plain", Text: "watched"},
 	} {

@@ -23,79 +23,16 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// A session over MCP: code, commands and files in one machine, by one caller.
-func TestSessionTools(t *testing.T) {
-	testhome.Ready(t, base, image.Linux)
-	home, dir := testhome.New(t, base), t.TempDir()
-	outside := t.TempDir()
-	if err := errors.Join(os.WriteFile(filepath.Join(outside, "f"), nil, 0o644), os.WriteFile(filepath.Join(dir, "late.csv"), []byte("1,2"), 0o644), os.Mkdir(filepath.Join(dir, "late"), 0o755), os.WriteFile(filepath.Join(dir, "late/f"), nil, 0o644)); err != nil {
-		t.Fatal(err)
-	}
-	cs := stdio(t, home, dir, nil)
-	call := func(tool string, args map[string]any) (text string, structured map[string]any, failed bool) {
-		t.Helper()
-		res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: tool, Arguments: args})
-		if err != nil {
-			t.Fatalf("%s %v: %v", tool, args, err)
-		}
-		for _, c := range res.Content {
-			if c, ok := c.(*sdk.TextContent); ok {
-				text += c.Text
-			}
-		}
-		if typed, _ := res.Meta["unitask/error"].(map[string]any); res.IsError && res.StructuredContent == nil && (typed["code"] == nil || typed["message"] == "" || typed["retryable"] == nil) {
-			t.Errorf("%s %v: %v", tool, args, res.Meta)
-		}
-		if res.StructuredContent != nil {
-			raw, err := json.Marshal(res.StructuredContent)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = json.Unmarshal(raw, &structured)
-		}
-		return text, structured, res.IsError
-	}
-	text, res, failed := call("run_code", map[string]any{"session": "new", "language": "python", "code": "x = 40\nprint('up')\nx + 1", "timeoutSeconds": 10})
-	id, _ := res["session"].(string)
-	if failed || id == "" || res["value"] != "41" || res["stdout"] != "up\n" || !strings.Contains(text, "--- value\n41") || !strings.Contains(text, "session "+id+", expires at ") {
-		t.Fatalf("%s\n%v", text, res)
-	}
-	limit := func(structured map[string]any) any {
-		granted, _ := structured["policy"].(map[string]any)["effective"].(map[string]any)
-		return granted["timeoutMs"]
-	}
-	if limit(res) != 10e3 || res["hint"] != nil {
-		t.Errorf("%v", res)
-	}
-	for _, c := range []struct {
-		tool string
-		args map[string]any
-		name string
-	}{
-		{"run_code", map[string]any{"session": id, "language": "python", "code": "import base64, os\nos.makedirs('/out/d')\nopen('/out/d/dot.png', 'wb').write(base64.b64decode('" + base64.StdEncoding.EncodeToString(pixel) + "'))"}, "d/dot.png"},
-		{"run_command", map[string]any{"session": id, "command": "cp /out/d/dot.png /out/dot.png"}, "dot.png"},
-	} {
-		got, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: c.tool, Arguments: c.args})
-		if err != nil || got.IsError || len(got.Content) != 3 {
-			t.Fatalf("%s: %+v %v", c.tool, got, err)
-		}
-		picture, isPicture := got.Content[1].(*sdk.ImageContent)
-		link, isLink := got.Content[2].(*sdk.ResourceLink)
-		if !isPicture || !bytes.Equal(picture.Data, pixel) || !isLink || link.Name != c.name {
-			t.Errorf("%s: %+v", c.tool, got.Content)
-			continue
-		}
-		if read, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: link.URI}); err != nil || len(read.Contents) != 1 || !bytes.Equal(read.Contents[0].Blob, pixel) {
-			t.Errorf("%s: %+v %v", link.URI, read, err)
-		}
-	}
-	forked, started := "", "" // the ids of the last fork, and of the last command in the background
-	for _, row := range []struct {
-		tool   string
-		args   map[string]any
-		want   string // in the text
-		failed bool
-	}{
+type sessionToolsRow struct {
+	tool   string
+	args   map[string]any
+	want   string // in the text
+	failed bool
+}
+
+// sessionToolsRows are the cases of TestSessionTools.
+func sessionToolsRows(id, outside string) []sessionToolsRow {
+	return []sessionToolsRow{
 		{"run_code", map[string]any{"session": id, "language": "python", "code": "x + 2"}, "--- value\n42", false},
 		{"run_code", map[string]any{"session": id, "code": "x + 2", "timeoutSeconds": 30}, "--- value\n42", false},
 		{"run_command", map[string]any{"session": id, "command": "true", "timeoutSeconds": 3600}, "exit code 0", false},
@@ -171,7 +108,56 @@ func TestSessionTools(t *testing.T) {
 		{"run_command", map[string]any{"session": id, "command": "true"}, "there is no such session", true},
 		{"run_code", map[string]any{"session": "new", "language": "shell", "code": "echo a\x00b"}, "NUL", true},
 		{"session", map[string]any{"op": "list"}, `"sessions":[]`, false},
-	} {
+	}
+}
+
+// A session over MCP: code, commands and files in one machine, by one caller.
+func TestSessionTools(t *testing.T) {
+	testhome.Ready(t, base, image.Linux)
+	home, dir := testhome.New(t, base), t.TempDir()
+	outside := t.TempDir()
+	if err := errors.Join(os.WriteFile(filepath.Join(outside, "f"), nil, 0o644), os.WriteFile(filepath.Join(dir, "late.csv"), []byte("1,2"), 0o644), os.Mkdir(filepath.Join(dir, "late"), 0o755), os.WriteFile(filepath.Join(dir, "late/f"), nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	cs := stdio(t, home, dir, nil)
+	call := func(tool string, args map[string]any) (text string, structured map[string]any, failed bool) {
+		t.Helper()
+		res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: tool, Arguments: args})
+		if err != nil {
+			t.Fatalf("%s %v: %v", tool, args, err)
+		}
+		for _, c := range res.Content {
+			if c, ok := c.(*sdk.TextContent); ok {
+				text += c.Text
+			}
+		}
+		if typed, _ := res.Meta["unitask/error"].(map[string]any); res.IsError && res.StructuredContent == nil && (typed["code"] == nil || typed["message"] == "" || typed["retryable"] == nil) {
+			t.Errorf("%s %v: %v", tool, args, res.Meta)
+		}
+		if res.StructuredContent != nil {
+			raw, err := json.Marshal(res.StructuredContent)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = json.Unmarshal(raw, &structured)
+		}
+		return text, structured, res.IsError
+	}
+	text, res, failed := call("run_code", map[string]any{"session": "new", "language": "python", "code": "x = 40\nprint('up')\nx + 1", "timeoutSeconds": 10})
+	id, _ := res["session"].(string)
+	if failed || id == "" || res["value"] != "41" || res["stdout"] != "up\n" || !strings.Contains(text, "--- value\n41") || !strings.Contains(text, "session "+id+", expires at ") {
+		t.Fatalf("%s\n%v", text, res)
+	}
+	limit := func(structured map[string]any) any {
+		granted, _ := structured["policy"].(map[string]any)["effective"].(map[string]any)
+		return granted["timeoutMs"]
+	}
+	if limit(res) != 10e3 || res["hint"] != nil {
+		t.Errorf("%v", res)
+	}
+	checkCutSteps(t, id, cs)
+	forked, started := "", "" // the ids of the last fork, and of the last command in the background
+	for _, row := range sessionToolsRows(id, outside) {
 		if row.args["session"] == "FORK" {
 			row.args["session"] = forked
 		}
@@ -191,15 +177,7 @@ func TestSessionTools(t *testing.T) {
 				t.Errorf("%s %v: expires at %q", row.tool, row.args, at)
 			}
 		}
-		if row.tool == "run_code" || row.tool == "run_command" && row.args["background"] == nil {
-			want := any(60e3)
-			if seconds, ok := row.args["timeoutSeconds"].(int); ok {
-				want = float64(seconds) * 1e3
-			}
-			if _, half := row.args["timeoutSeconds"].(float64); structured["policy"] != nil && !half && limit(structured) != want {
-				t.Errorf("%s %v: %v ms", row.tool, row.args, limit(structured))
-			}
-		}
+		checkHints(t, row, structured, limit)
 		if row.args["background"] == true && !failed {
 			if started, _ = structured["runId"].(string); structured["outcome"] != "running" || structured["exitCode"] != nil {
 				t.Errorf("%v", structured)
@@ -214,6 +192,49 @@ func TestSessionTools(t *testing.T) {
 		}
 		if failed != row.failed || !strings.Contains(text, row.want) {
 			t.Errorf("%s %v: failed %v\n%s\n%v", row.tool, row.args, failed, text, structured)
+		}
+	}
+}
+
+// checkCutSteps checks steps that print much.
+func checkCutSteps(t *testing.T, id string, cs *sdk.ClientSession) {
+	t.Helper()
+	for _, c := range []struct {
+		tool string
+		args map[string]any
+		name string
+	}{
+		{"run_code", map[string]any{"session": id, "language": "python", "code": "import base64, os\nos.makedirs('/out/d')\nopen('/out/d/dot.png', 'wb').write(base64.b64decode('" + base64.StdEncoding.EncodeToString(pixel) + "'))"}, "d/dot.png"},
+		{"run_command", map[string]any{"session": id, "command": "cp /out/d/dot.png /out/dot.png"}, "dot.png"},
+	} {
+		got, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: c.tool, Arguments: c.args})
+		if err != nil || got.IsError || len(got.Content) != 3 {
+			t.Fatalf("%s: %+v %v", c.tool, got, err)
+		}
+		picture, isPicture := got.Content[1].(*sdk.ImageContent)
+		link, isLink := got.Content[2].(*sdk.ResourceLink)
+		if !isPicture || !bytes.Equal(picture.Data, pixel) || !isLink || link.Name != c.name {
+			t.Errorf("%s: %+v", c.tool, got.Content)
+			continue
+		}
+		if read, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: link.URI}); err != nil || len(read.Contents) != 1 || !bytes.Equal(read.Contents[0].Blob, pixel) {
+			t.Errorf("%s: %+v %v", link.URI, read, err)
+		}
+	}
+}
+
+// checkHints checks what a step's result says.
+func checkHints(
+	t *testing.T, row sessionToolsRow, structured map[string]any, limit func(structured map[string]any) any,
+) {
+	t.Helper()
+	if row.tool == "run_code" || row.tool == "run_command" && row.args["background"] == nil {
+		want := any(60e3)
+		if seconds, ok := row.args["timeoutSeconds"].(int); ok {
+			want = float64(seconds) * 1e3
+		}
+		if _, half := row.args["timeoutSeconds"].(float64); structured["policy"] != nil && !half && limit(structured) != want {
+			t.Errorf("%s %v: %v ms", row.tool, row.args, limit(structured))
 		}
 	}
 }

@@ -89,20 +89,7 @@ func TestBroker(t *testing.T) {
 		text, err := io.ReadAll(res.Body)
 		return string(text), err
 	}
-	for proto, c := range map[string]*http.Client{"HTTP/1.1": client(false), "HTTP/2.0": client(true)} {
-		for range 3 {
-			if text, err := ask(c, "https://api.example/", "body"); err != nil || text != proto+" api.example 4 with the key "+b.Placeholder("KEY") {
-				t.Errorf("%q %v", text, err)
-			}
-		}
-		if text, err := ask(c, "https://plain.example/", "body"); err != nil || text != proto+" plain.example 4 without the key" {
-			t.Errorf("%q %v", text, err)
-		}
-		if _, err := ask(c, "https://inside.example/", ""); err == nil {
-			t.Error("a host that leads inside is served")
-		}
-		c.CloseIdleConnections()
-	}
+	sendThroughBroker(t, client, ask, b)
 	alpn := map[string]int{}
 	for range 6 {
 		d := <-asked
@@ -121,6 +108,37 @@ func TestBroker(t *testing.T) {
 		t.Errorf("dialled %v", net1.dialled)
 	}
 	// Limits hold, and the cut.
+	cutBroker(t, g, client, ask)
+}
+
+// sendThroughBroker sends requests through the broker by both versions of HTTP.
+func sendThroughBroker(
+	t *testing.T, client func(h2 bool) *http.Client,
+	ask func(c *http.Client, at string, body string) (string, error), b *broker.Broker,
+) {
+	t.Helper()
+	for proto, c := range map[string]*http.Client{"HTTP/1.1": client(false), "HTTP/2.0": client(true)} {
+		for range 3 {
+			if text, err := ask(c, "https://api.example/", "body"); err != nil || text != proto+" api.example 4 with the key "+b.Placeholder("KEY") {
+				t.Errorf("%q %v", text, err)
+			}
+		}
+		if text, err := ask(c, "https://plain.example/", "body"); err != nil || text != proto+" plain.example 4 without the key" {
+			t.Errorf("%q %v", text, err)
+		}
+		if _, err := ask(c, "https://inside.example/", ""); err == nil {
+			t.Error("a host that leads inside is served")
+		}
+		c.CloseIdleConnections()
+	}
+}
+
+// cutBroker checks that the bound of bytes, and a cut, hold for what the broker carries.
+func cutBroker(
+	t *testing.T, g *guestOS, client func(h2 bool) *http.Client,
+	ask func(c *http.Client, at string, body string) (string, error),
+) {
+	t.Helper()
 	d := g.decision(func() {
 		c := client(false)
 		if text, err := ask(c, "https://api.example/", strings.Repeat("x", 2<<20)); err == nil {
@@ -137,7 +155,7 @@ func TestBroker(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	t.Cleanup(func() { conn.Close() })
 	g.n.Cut()
 	_ = conn.SetReadDeadline(time.Now().Add(guestPatience))
 	if _, err := conn.Read(make([]byte, 1)); err == nil {

@@ -4,16 +4,20 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/http/httputil"
 	"net/netip"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
 )
 
 // A name in normal form is one to everybody: no parser of addresses takes it, and
@@ -120,35 +124,7 @@ func FuzzFrames(f *testing.F) {
 				}
 			}
 		}()
-		for range 64 { // frames
-			if len(session) < 2 {
-				break
-			}
-			kind, size := session[0], int(session[1])
-			session = session[2:]
-			body := session[:min(size, len(session))]
-			session = session[len(body):]
-			switch kind % 5 {
-			case 0:
-				sendTo(t, guest, body)
-			case 1:
-				if len(body) < 28 || !bytes.Equal(body[24:28], target[:]) {
-					sendTo(t, guest, ethernet(0x0806, body))
-				}
-			case 2:
-				port := uint16(67)
-				if len(body) > 1 {
-					port = binary.BigEndian.Uint16(body)
-				}
-				sendTo(t, guest, ethernet(0x0800, packetIPv4(17, udpOf(68, port, 8+len(body), body), nil)))
-			case 3:
-				if len(body) >= 20 {
-					sendTo(t, guest, ethernet(0x0800, checksummed(packetIPv4(6, append(bytes.Clone(body), make([]byte, len(body)%2)...), nil))))
-				}
-			default:
-				sendTo(t, guest, ethernet(0x0800, body))
-			}
-		}
+		sendFrames(t, session, guest, &target)
 		sendTo(t, guest, ethernet(0x0806, arp(1, target)))
 		select {
 		case what := <-answered:
@@ -160,5 +136,93 @@ func FuzzFrames(f *testing.F) {
 		}
 		guest.Close()
 		n.Close()
+	})
+}
+
+// sendFrames sends the guest's frames that a text stands for.
+func sendFrames(t *testing.T, session []byte, guest net.Conn, target *[4]byte) {
+	t.Helper()
+	for range 64 { // frames
+		if len(session) < 2 {
+			break
+		}
+		kind, size := session[0], int(session[1])
+		session = session[2:]
+		body := session[:min(size, len(session))]
+		session = session[len(body):]
+		switch kind % 5 {
+		case 0:
+			sendTo(t, guest, body)
+		case 1:
+			if len(body) < 28 || !bytes.Equal(body[24:28], target[:]) {
+				sendTo(t, guest, ethernet(0x0806, body))
+			}
+		case 2:
+			port := uint16(67)
+			if len(body) > 1 {
+				port = binary.BigEndian.Uint16(body)
+			}
+			sendTo(t, guest, ethernet(0x0800, packetIPv4(17, udpOf(68, port, 8+len(body), body), nil)))
+		case 3:
+			if len(body) >= 20 {
+				sendTo(t, guest, ethernet(0x0800, checksummed(packetIPv4(6, append(bytes.Clone(body), make([]byte, len(body)%2)...), nil))))
+			}
+		default:
+			sendTo(t, guest, ethernet(0x0800, body))
+		}
+	}
+}
+
+func FuzzHTTPHead(f *testing.F) {
+	f.Add([]byte("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n"))
+	f.Add([]byte("POST http://a.example/ HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		head, err := parseHead(text)
+		if err != nil || !bytes.HasSuffix(text, []byte("\r\n\r\n")) {
+			return
+		}
+		// What we accept, Go's own parser reads in the same way, where it reads it.
+		req, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(text)))
+		if err != nil {
+			return
+		}
+		if !strings.EqualFold(req.Host, head.host) {
+			t.Errorf("host %q, and %q to net/http", head.host, req.Host)
+		}
+		if req.ContentLength != head.length {
+			t.Errorf("length %d, and %d to net/http", head.length, req.ContentLength)
+		}
+	})
+}
+
+func FuzzPeekTLS(f *testing.F) {
+	var sent bytes.Buffer
+	_ = tls.Client(recorder{&sent}, &tls.Config{ServerName: "a.example"}).Handshake()
+	f.Add(sent.Bytes())
+	f.Fuzz(func(t *testing.T, text []byte) {
+		r := bytes.NewReader(text)
+		name, read, err := peekTLS(r)
+		if err == nil && !bytes.Equal(read, text[:len(text)-r.Len()]) {
+			t.Errorf("%q: what was read is not what is passed on", name)
+		}
+	})
+}
+
+func FuzzDNS(f *testing.F) {
+	f.Add(dnsQuery("a.w.example.", dnsmessage.TypeA))
+	f.Add(dnsQuery("evil.", dnsmessage.TypeTXT))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		flt := &filter{[]Rule{hostRule("*.w.example")}}
+		answer, d := answerDNS(flt, newNames(), body)
+		if d == nil {
+			t.Fatal("no decision")
+		}
+		var m dnsmessage.Message
+		if answer != nil && m.Unpack(answer) != nil {
+			t.Fatalf("an answer that is none: %x", answer)
+		}
+		if len(answer) > len(body)+64 || (len(m.Answers) > 0) != (d.Verdict == Allowed && d.Addr != "") {
+			t.Errorf("%+v: %d bytes for %d", d, len(answer), len(body))
+		}
 	})
 }

@@ -102,33 +102,7 @@ func TestAttackSetRules(t *testing.T) {
 	for range 5 {
 		var group sync.WaitGroup
 		stop := make(chan struct{})
-		for range 8 {
-			group.Go(func() {
-				for {
-					select {
-					case <-stop:
-						return
-					default:
-					}
-					c, err := g.dialAddr(addr, 7)
-					if err != nil {
-						continue
-					}
-					_ = c.SetDeadline(time.Now().Add(5 * time.Second))
-					for err == nil {
-						if _, err = c.Write([]byte("x")); err == nil {
-							_, err = c.Read(make([]byte, 1))
-						}
-						select {
-						case <-stop:
-							err = io.EOF
-						default:
-						}
-					}
-					c.Close()
-				}
-			})
-		}
+		writeAndRead(&group, stop, g, addr)
 		begin := told.Load()
 		testwait.Until(t, "bytes reach the host", func() bool { return told.Load() >= begin+20 })
 		g.n.SetRules(append([]Rule{denyRule("no.example")}, open...))
@@ -152,6 +126,37 @@ func TestAttackSetRules(t *testing.T) {
 			t.Fatal("a connection to what is allowed ended: ", err)
 		}
 		g.n.SetRules(open)
+	}
+}
+
+// writeAndRead has many connections write to what is denied, and read.
+func writeAndRead(group *sync.WaitGroup, stop chan struct{}, g *guestOS, addr netip.Addr) {
+	for range 8 {
+		group.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				c, err := g.dialAddr(addr, 7)
+				if err != nil {
+					continue
+				}
+				_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+				for err == nil {
+					if _, err = c.Write([]byte("x")); err == nil {
+						_, err = c.Read(make([]byte, 1))
+					}
+					select {
+					case <-stop:
+						err = io.EOF
+					default:
+					}
+				}
+				c.Close()
+			}
+		})
 	}
 }
 

@@ -10,6 +10,30 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
+type attackHiddenCeilingRow struct {
+	name           string
+	files          map[string]string // beside the one above all
+	trusted        string
+	dir, named     string
+	people, models string
+}
+
+// attackHiddenCeilingRows are the cases of TestAttackHiddenCeiling.
+func attackHiddenCeilingRows() []attackHiddenCeilingRow {
+	return []attackHiddenCeilingRow{
+		{"nothing else", nil, "", "project/sub", "", "[good.com] 512", "[good.com] 512"},
+		{"an empty file", map[string]string{"project/sub": ""}, "", "project/sub", "", "[good.com] 512", "[good.com] 512"},
+		{"a file that allows more", map[string]string{"project/sub": "memoryMb = 4096\nallowNet = [\"evil.com\"]"}, "", "project/sub", "", "[] 512", "[] 512"},
+		{"files on every level", map[string]string{"project": "memoryMb = 256", "project/sub": "memoryMb = 1024"}, "", "project/sub", "", "[good.com] 256", "[good.com] 256"},
+		{"a path through a link", nil, "", "elsewhere/link", "", "[good.com] 512", "[good.com] 512"},
+		{"a path through a link beside an empty file", map[string]string{"elsewhere": ""}, "", "elsewhere/link", "", "[good.com] 512", "[good.com] 512"},
+		{"a link, where the file above the typed path is the narrower one", map[string]string{"elsewhere": "memoryMb = 128"}, "", "elsewhere/link", "", "[good.com] 128", "[good.com] 128"},
+		{"a trusted file", map[string]string{"project/sub": "memoryMb = 2048"}, "project/sub", "project/sub", "", "[good.com evil.com] 2048", "[good.com evil.com] 2048"},
+		{"a trusted file on another path", map[string]string{"elsewhere": "memoryMb = 2048"}, "elsewhere", "elsewhere/link", "", "[good.com] 512", "[good.com] 512"},
+		{"an untrusted file below a trusted one", map[string]string{"project": "memoryMb = 2048", "project/sub": "memoryMb = 4096"}, "project", "project/sub", "", "[good.com evil.com] 2048", "[good.com evil.com] 2048"},
+	}
+}
+
 // A nearer file, a link in the path that was typed and a file that is named hide no ceiling above: not from people, not
 // from models. One that the user trusts does.
 func TestAttackHiddenCeiling(t *testing.T) {
@@ -25,24 +49,7 @@ func TestAttackHiddenCeiling(t *testing.T) {
 		return fmt.Sprint(e.AllowNet, " ", e.MemoryMB)
 	}
 	const upper = "allowNet = [\"good.com\"]\nmemoryMb = 512\n"
-	for _, row := range []struct {
-		name           string
-		files          map[string]string // beside the one above all
-		trusted        string
-		dir, named     string
-		people, models string
-	}{
-		{"nothing else", nil, "", "project/sub", "", "[good.com] 512", "[good.com] 512"},
-		{"an empty file", map[string]string{"project/sub": ""}, "", "project/sub", "", "[good.com] 512", "[good.com] 512"},
-		{"a file that allows more", map[string]string{"project/sub": "memoryMb = 4096\nallowNet = [\"evil.com\"]"}, "", "project/sub", "", "[] 512", "[] 512"},
-		{"files on every level", map[string]string{"project": "memoryMb = 256", "project/sub": "memoryMb = 1024"}, "", "project/sub", "", "[good.com] 256", "[good.com] 256"},
-		{"a path through a link", nil, "", "elsewhere/link", "", "[good.com] 512", "[good.com] 512"},
-		{"a path through a link beside an empty file", map[string]string{"elsewhere": ""}, "", "elsewhere/link", "", "[good.com] 512", "[good.com] 512"},
-		{"a link, where the file above the typed path is the narrower one", map[string]string{"elsewhere": "memoryMb = 128"}, "", "elsewhere/link", "", "[good.com] 128", "[good.com] 128"},
-		{"a trusted file", map[string]string{"project/sub": "memoryMb = 2048"}, "project/sub", "project/sub", "", "[good.com evil.com] 2048", "[good.com evil.com] 2048"},
-		{"a trusted file on another path", map[string]string{"elsewhere": "memoryMb = 2048"}, "elsewhere", "elsewhere/link", "", "[good.com] 512", "[good.com] 512"},
-		{"an untrusted file below a trusted one", map[string]string{"project": "memoryMb = 2048", "project/sub": "memoryMb = 4096"}, "project", "project/sub", "", "[good.com evil.com] 2048", "[good.com evil.com] 2048"},
-	} {
+	for _, row := range attackHiddenCeilingRows() {
 		home, top := t.TempDir(), t.TempDir()
 		must := func(err error) {
 			t.Helper()

@@ -11,14 +11,11 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// Rule texts that try to get past a ceiling: what is granted of each.
-func TestAttackRuleTexts(t *testing.T) {
-	const (
-		none  = "denied"
-		bad   = "not a rule"
-		zoned = "allowNet = [\"*.a.com\", \"b.com:8443\", \"192.0.2.1\", \"2001:db8::1\"]\nallowTcp = [\"127.0.0.1:5432\", \"db.a.com:5432\"]"
-	)
-	for _, row := range []struct{ field, text, want string }{
+type attackRuleTextsRow struct{ field, text, want string }
+
+// attackRuleTextsRows are the cases of TestAttackRuleTexts.
+func attackRuleTextsRows(none, bad string) []attackRuleTextsRow {
+	return []attackRuleTextsRow{
 		// Names that look like an admitted one.
 		{"allowNet", "a.com", none},
 		{"allowNet", "xa.com", none},
@@ -103,7 +100,17 @@ func TestAttackRuleTexts(t *testing.T) {
 		{"allowTcp", "*.a.com:5432", bad},
 		{"allowTcp", "db.a.com", bad},
 		{"allowTcp", "db.a.com:5432", "db.a.com:5432"},
-	} {
+	}
+}
+
+// Rule texts that try to get past a ceiling: what is granted of each.
+func TestAttackRuleTexts(t *testing.T) {
+	const (
+		none  = "denied"
+		bad   = "not a rule"
+		zoned = "allowNet = [\"*.a.com\", \"b.com:8443\", \"192.0.2.1\", \"2001:db8::1\"]\nallowTcp = [\"127.0.0.1:5432\", \"db.a.com:5432\"]"
+	)
+	for _, row := range attackRuleTextsRows(none, bad) {
 		c, err := ParseCeiling("test.toml", []byte(zoned))
 		if err != nil {
 			t.Fatal(err)

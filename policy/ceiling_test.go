@@ -200,6 +200,21 @@ func TestFindCeiling(t *testing.T) {
 	if err := os.Remove(nearer); err != nil {
 		t.Fatal(err)
 	}
+	checkLinkedCeilings(t, nearer, refuse, root, find, upper)
+	if os.Getuid() == 0 {
+		if err := os.Chown(upper, 12345, 0); err != nil {
+			t.Fatal(err)
+		}
+		refuse("another user")
+	}
+}
+
+// checkLinkedCeilings checks ceilings that are links and folders.
+func checkLinkedCeilings(
+	t *testing.T, nearer string, refuse func(says string), root string, find func(wantPath string, wantMB int),
+	upper string,
+) {
+	t.Helper()
 	outside := filepath.Join(t.TempDir(), "x.toml")
 	if err := os.WriteFile(outside, []byte("memoryMb = 4096"), 0o600); err != nil {
 		t.Fatal(err)
@@ -230,12 +245,6 @@ func TestFindCeiling(t *testing.T) {
 		t.Fatal(err)
 	}
 	find(upper, 256)
-	if os.Getuid() == 0 {
-		if err := os.Chown(upper, 12345, 0); err != nil {
-			t.Fatal(err)
-		}
-		refuse("another user")
-	}
 }
 
 // Whatever the ceiling and the request: what is granted lies within both, a second

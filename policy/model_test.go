@@ -255,6 +255,14 @@ func TestLoadForModels(t *testing.T) {
 		t.Errorf("%v %v", st, err)
 	}
 	// Through another name of the same folder.
+	checkCopies(t, dir, home, file)
+	// A link that leads elsewhere changes what the file means.
+	changeTrusted(t, dir, load, write, file, name, trust)
+}
+
+// checkCopies checks that a link to a trusted folder is trusted, and a copy is not.
+func checkCopies(t *testing.T, dir, home string, file *Ceiling) {
+	t.Helper()
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(dir, link); err != nil {
 		t.Fatal(err)
@@ -270,7 +278,14 @@ func TestLoadForModels(t *testing.T) {
 	if m, err := LoadForModels(home, copied, "", false); err != nil || m.Trusted {
 		t.Errorf("%+v %v", m, err)
 	}
-	// A link that leads elsewhere changes what the file means.
+}
+
+// changeTrusted checks that a ceiling that has changed is trusted no more.
+func changeTrusted(
+	t *testing.T, dir string, load func(named string, wantTrusted bool, wantIgnored ...string) *ForModels,
+	write func(text string), file *Ceiling, name string, trust Trust,
+) {
+	t.Helper()
 	if err := os.Remove(filepath.Join(dir, "data")); err != nil {
 		t.Fatal(err)
 	}

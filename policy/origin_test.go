@@ -9,6 +9,22 @@ import (
 	"time"
 )
 
+type originRow struct {
+	name, file, after string
+	trusted, named    bool
+	want, then        string
+}
+
+// originRows are the cases of TestOrigin.
+func originRows(text string) []originRow {
+	return []originRow{
+		{"no file", "", "", false, false, "[good.com evil.com] [] [] 1024", "[good.com evil.com] [] [] 1024"},
+		{"a file", text, "allowNet = []", false, false, "[good.com] [] [] 512", "[] [] [] 1024"},
+		{"one that is trusted, and then another", text, "allowNet = []\nallowTcp = [\"127.0.0.1:1\"]", true, false, "[good.com] [127.0.0.1:1] [A] 512", "[] [] [] 1024"},
+		{"one that is named", text, "secrets = [\"A\"]", false, true, "[good.com] [127.0.0.1:1] [A] 512", "[good.com evil.com] [] [A] 1024"},
+	}
+}
+
 // A ceiling is made again from where it came, of the files as they are then; one that can't be has no origin.
 func TestOrigin(t *testing.T) {
 	ask := Request{MemoryMB: 1024, AllowNet: []string{"good.com", "evil.com"}, AllowTCP: []string{"127.0.0.1:1"}, Secrets: []string{"A"}}
@@ -40,16 +56,7 @@ func TestOrigin(t *testing.T) {
 		return granted(made)
 	}
 	const text = "allowNet = [\"good.com\"]\nallowTcp = [\"127.0.0.1:1\"]\nsecrets = [\"A\"]\n[principals.alice]\nmemoryMb = 512\n"
-	for _, row := range []struct {
-		name, file, after string
-		trusted, named    bool
-		want, then        string
-	}{
-		{"no file", "", "", false, false, "[good.com evil.com] [] [] 1024", "[good.com evil.com] [] [] 1024"},
-		{"a file", text, "allowNet = []", false, false, "[good.com] [] [] 512", "[] [] [] 1024"},
-		{"one that is trusted, and then another", text, "allowNet = []\nallowTcp = [\"127.0.0.1:1\"]", true, false, "[good.com] [127.0.0.1:1] [A] 512", "[] [] [] 1024"},
-		{"one that is named", text, "secrets = [\"A\"]", false, true, "[good.com] [127.0.0.1:1] [A] 512", "[good.com evil.com] [] [A] 1024"},
-	} {
+	for _, row := range originRows(text) {
 		t.Run(row.name, func(t *testing.T) {
 			home, dir, named := t.TempDir(), t.TempDir(), ""
 			name := filepath.Join(dir, CeilingFile)
@@ -94,6 +101,12 @@ func TestOrigin(t *testing.T) {
 		})
 	}
 
+	checkOriginKinds(t, text, again)
+}
+
+// checkOriginKinds checks the origins of ceilings that no model was given.
+func checkOriginKinds(t *testing.T, text string, again func(c *Ceiling, home string) string) {
+	t.Helper()
 	name := filepath.Join(t.TempDir(), CeilingFile)
 	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
 		t.Fatal(err)

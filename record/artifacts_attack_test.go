@@ -13,15 +13,15 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// A hostile guest makes up what lies in /out: names, kinds, sizes. What is refused says
-// why, and nothing is made outside of the run's folder or of another kind than a file.
-func TestAttackArtifacts(t *testing.T) {
-	const kept = "kept"
-	for _, c := range []struct {
-		name, path string
-		kind       fs.FileMode
-		want       string // kept, or why not
-	}{
+type attackArtifactsRow struct {
+	name, path string
+	kind       fs.FileMode
+	want       string // kept, or why not
+}
+
+// attackArtifactsRows are the cases of TestAttackArtifacts.
+func attackArtifactsRows(kept string) []attackArtifactsRow {
+	return []attackArtifactsRow{
 		{"a plain name", "a", 0, kept},
 		{"a name in folders", "f/g/h", 0, kept},
 		{"no name", "", 0, "has a path of no or more than 1024 bytes"},
@@ -67,7 +67,14 @@ func TestAttackArtifacts(t *testing.T) {
 		{"a device", "d1", fs.ModeDevice, "is not a regular file"},
 		{"a kind that is not known", "k1", fs.ModeIrregular, "is not a regular file"},
 		{"a folder as a file", "f1", fs.ModeDir, "is not a regular file"},
-	} {
+	}
+}
+
+// A hostile guest makes up what lies in /out: names, kinds, sizes. What is refused says
+// why, and nothing is made outside of the run's folder or of another kind than a file.
+func TestAttackArtifacts(t *testing.T) {
+	const kept = "kept"
+	for _, c := range attackArtifactsRows(kept) {
 		r := newRun(t)
 		a := r.Artifacts(1<<20, nil)
 		for _, before := range []string{"a", "b/c"} {

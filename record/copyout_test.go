@@ -75,16 +75,16 @@ func seen(name string) string {
 	return string(text)
 }
 
-// The folder of --out is the user's, with a repository in it: what code leaves in /out
-// must not become a part of that which other programs read and run.
-func TestAttackOut(t *testing.T) {
-	const zwnj = "\u200c" // without width; HFS+ ignores it
-	for _, c := range []struct {
-		name, artifact string
-		replace        bool
-		at             string // looked at afterwards; "" is the artifact's name
-		want, left     string
-	}{
+type attackOutRow struct {
+	name, artifact string
+	replace        bool
+	at             string // looked at afterwards; "" is the artifact's name
+	want, left     string
+}
+
+// attackOutRows are the cases of TestAttackOut.
+func attackOutRows(zwnj string) []attackOutRow {
+	return []attackOutRow{
 		{"a new file", "new", false, "", "code", ""},
 		{"a new file in a new folder", "a/b/new", false, "", "code", ""},
 		{"a new file in an old folder", "sub/new", false, "", "code", ""},
@@ -157,7 +157,14 @@ func TestAttackOut(t *testing.T) {
 		{"the name of the copy in progress", "a/.unitask-x", true, "", "nothing", "begins with a dot"},
 		{"a backup's name", "notes.txt~1~", false, "", "code", ""},
 		{"a dot inside", "a.b..", false, "", "code", ""},
-	} {
+	}
+}
+
+// The folder of --out is the user's, with a repository in it: what code leaves in /out
+// must not become a part of that which other programs read and run.
+func TestAttackOut(t *testing.T) {
+	const zwnj = "\u200c" // without width; HFS+ ignores it
+	for _, c := range attackOutRows(zwnj) {
 		t.Run(c.name, func(t *testing.T) {
 			s, id, list := finished(t, c.artifact)
 			outer := t.TempDir()

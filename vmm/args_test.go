@@ -17,23 +17,17 @@ func TestProcessors(t *testing.T) {
 	}
 }
 
-func TestArgs(t *testing.T) {
-	common := func(accel, cpu, machine string, more ...string) []string {
-		return append([]string{"-nodefaults", "-no-user-config", "-no-reboot", "-display none", "-accel " + accel, "-cpu " + cpu, "-smp 1", "-m 256",
-			"-M " + machine, "-kernel /k",
-			"-netdev stream,id=net0,server=off,addr.type=fd,addr.str=3", "-device virtio-net-device,netdev=net0,mac=52:54:00:75:74:01",
-			"-chardev socket,id=qmp,fd=4", "-mon chardev=qmp,mode=control",
-			"-chardev socket,id=console,fd=5", "-serial chardev:console"}, more...)
-	}
-	var filtered QEMU
-	filtered.Sandbox = true
-	var withoutMicrovm QEMU
-	withoutMicrovm.NoMicrovm = true
-	sandbox := "-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
-	for name, c := range map[string]struct {
-		config Config
-		want   []string
-	}{
+type argsRow struct {
+	config Config
+	want   []string
+}
+
+// argsRows are the cases of TestArgs.
+func argsRows(
+	filtered QEMU, common func(accel string, cpu string, machine string, more ...string) []string, sandbox string,
+	withoutMicrovm QEMU,
+) map[string]argsRow {
+	return map[string]argsRow{
 		"amd64 tcg, everything": {
 			Config{Arch: AMD64, Accel: TCG, QEMU: filtered, Boot: Boot{Kernel: "/k", Initrd: "/i", Append: "a b", Disks: []string{"/d", "/x,y"}, MachineOptions: "acpi=on"}},
 			common("tcg,tb-size=128", "max,svm=off,la57=off,erms=off,fsrm=off", "microvm,rtc=on,isa-serial=on,acpi=on,mem-merge=off,dump-guest-core=off", "-global virtio-mmio.force-legacy=false",
@@ -146,7 +140,23 @@ func TestArgs(t *testing.T) {
 				"-blockdev driver=raw,node-name=disk0,read-only=on,file.driver=file,file.locking=off,file.filename=/d", "-device virtio-blk-pci,drive=disk0",
 				"-device virtio-net-pci,netdev=net0,mac=52:54:00:75:74:01,romfile="),
 		},
-	} {
+	}
+}
+
+func TestArgs(t *testing.T) {
+	common := func(accel, cpu, machine string, more ...string) []string {
+		return append([]string{"-nodefaults", "-no-user-config", "-no-reboot", "-display none", "-accel " + accel, "-cpu " + cpu, "-smp 1", "-m 256",
+			"-M " + machine, "-kernel /k",
+			"-netdev stream,id=net0,server=off,addr.type=fd,addr.str=3", "-device virtio-net-device,netdev=net0,mac=52:54:00:75:74:01",
+			"-chardev socket,id=qmp,fd=4", "-mon chardev=qmp,mode=control",
+			"-chardev socket,id=console,fd=5", "-serial chardev:console"}, more...)
+	}
+	var filtered QEMU
+	filtered.Sandbox = true
+	var withoutMicrovm QEMU
+	withoutMicrovm.NoMicrovm = true
+	sandbox := "-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
+	for name, c := range argsRows(filtered, common, sandbox, withoutMicrovm) {
 		c.config.MemoryMB = 256
 		at := inherited{nic: 3, qmp: 4, console: 5}
 		if strings.Contains(name, "template") {

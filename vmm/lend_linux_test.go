@@ -6,26 +6,34 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
 )
 
-// A connection goes from one monitor to the next between two messages, also where QEMU
-// has sent half of one.
-func TestQMPDetach(t *testing.T) {
-	const event = `{"event": "RESUME", "timestamp": {"seconds": 1, "microseconds": 2}}` + "\n"
-	for name, c := range map[string]struct {
-		before, after string // QEMU sends them before and while the monitor leaves
-		ok            bool
-	}{
+type qMPDetachRow struct {
+	before, after string // QEMU sends them before and while the monitor leaves
+	ok            bool
+}
+
+// qMPDetachRows are the cases of TestQMPDetach.
+func qMPDetachRows(event string) map[string]qMPDetachRow {
+	return map[string]qMPDetachRow{
 		"silence":         {"", "", true},
 		"an event before": {event, "", true},
 		"half an event":   {event + event[:20], event[20:], true},
 		"half for ever":   {event[:20], "", false},
 		"a hostile one":   {"hello\n", "", false},
-	} {
+	}
+}
+
+// A connection goes from one monitor to the next between two messages, also where QEMU
+// has sent half of one.
+func TestQMPDetach(t *testing.T) {
+	const event = `{"event": "RESUME", "timestamp": {"seconds": 1, "microseconds": 2}}` + "\n"
+	for name, c := range qMPDetachRows(event) {
 		t.Run(name, func(t *testing.T) {
 			ours, file, err := socketPair()
 			if err != nil {
@@ -90,20 +98,26 @@ func TestQMPDetach(t *testing.T) {
 				return
 			}
 			defer f.Close()
-			if err := m.Do(t.Context(), "cont", nil, nil); err == nil {
-				t.Error("the old monitor still speaks")
-			}
-			conn, err := net.FileConn(f)
-			if err != nil {
-				t.Fatal(err)
-			}
-			next := AdoptMonitor(conn)
-			defer next.Disconnect()
-			// What the last one's command is answered late is nobody's.
-			_, _ = io.WriteString(theirs, `{"return": {}, "id": "1"}`+"\n")
-			if err := answer(next); err != nil {
-				t.Error(err)
-			}
+			adoptDetached(t, m, f, theirs, answer)
 		})
+	}
+}
+
+// adoptDetached goes on with a monitor that was detached.
+func adoptDetached(t *testing.T, m *Monitor, f *os.File, theirs net.Conn, answer func(m *Monitor) error) {
+	t.Helper()
+	if err := m.Do(t.Context(), "cont", nil, nil); err == nil {
+		t.Error("the old monitor still speaks")
+	}
+	conn, err := net.FileConn(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := AdoptMonitor(conn)
+	t.Cleanup(func() { next.Disconnect() })
+	// What the last one's command is answered late is nobody's.
+	_, _ = io.WriteString(theirs, `{"return": {}, "id": "1"}`+"\n")
+	if err := answer(next); err != nil {
+		t.Error(err)
 	}
 }

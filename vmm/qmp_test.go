@@ -271,26 +271,18 @@ func FuzzQMP(f *testing.F) {
 	})
 }
 
-// A QEMU that was broken out of speaks QMP as it likes: what it sends is bounded, what it
-// owes is waited for no longer than the caller likes, and what it says is not believed.
-func TestAttackQMP(t *testing.T) {
-	const command = "query-status"
-	answered := func(text string) func(w net.Conn, id string) {
-		return func(w net.Conn, id string) { fmt.Fprintf(w, strings.ReplaceAll(text, "ID", "%[1]s")+"\n", id) }
-	}
-	endless := func(w net.Conn, _ string) {
-		for {
-			if _, err := io.WriteString(w, strings.Repeat("x", 1<<20)); err != nil {
-				return
-			}
-		}
-	}
-	for _, c := range []struct {
-		name   string
-		greet  bool
-		answer func(w net.Conn, id string)
-		want   string
-	}{
+type attackQMPRow struct {
+	name   string
+	greet  bool
+	answer func(w net.Conn, id string)
+	want   string
+}
+
+// attackQMPRows are the cases of TestAttackQMP.
+func attackQMPRows(
+	endless func(w net.Conn, _ string), answered func(text string) func(w net.Conn, id string),
+) []attackQMPRow {
+	return []attackQMPRow{
 		{"an endless line for a greeting", false, endless, "QMP connection ended: a reply of more than 4194304 bytes"},
 		{"an endless line for a reply", true, endless, "QMP connection ended: a reply of more than 4194304 bytes"},
 		{"no greeting", false, func(net.Conn, string) {}, "wait for QEMU's greeting: context deadline exceeded"},
@@ -316,7 +308,24 @@ func TestAttackQMP(t *testing.T) {
 			fmt.Fprintf(w, `{"error": {"class": "X", "desc": %q}, "id": %q}`+"\n", strings.Repeat("y", 1<<20), id)
 		}, "QMP query-status: " + strings.Repeat("y", maxQMPReason)},
 		{"a refusal that moves the cursor", true, answered(`{"error": {"class": "X", "desc": "\u001b[2Jforged\nline"}, "id": "ID"}`), `QMP query-status: \x1b[2Jforged\nline`},
-	} {
+	}
+}
+
+// A QEMU that was broken out of speaks QMP as it likes: what it sends is bounded, what it
+// owes is waited for no longer than the caller likes, and what it says is not believed.
+func TestAttackQMP(t *testing.T) {
+	const command = "query-status"
+	answered := func(text string) func(w net.Conn, id string) {
+		return func(w net.Conn, id string) { fmt.Fprintf(w, strings.ReplaceAll(text, "ID", "%[1]s")+"\n", id) }
+	}
+	endless := func(w net.Conn, _ string) {
+		for {
+			if _, err := io.WriteString(w, strings.Repeat("x", 1<<20)); err != nil {
+				return
+			}
+		}
+	}
+	for _, c := range attackQMPRows(endless, answered) {
 		ours, theirs := net.Pipe()
 		var group sync.WaitGroup
 		group.Go(func() {

@@ -119,6 +119,43 @@ func TestPull(t *testing.T) {
 	}
 }
 
+type pullFailsRow struct {
+	name, tag, arch, want string
+	change                func(http.ResponseWriter, *http.Request, http.Handler)
+}
+
+// pullFailsRows are the cases of TestPullFails.
+func pullFailsRows(
+	lying func(change func(manifest map[string]any)) func(http.ResponseWriter, *http.Request, http.Handler),
+	configOf func(size int64, data []byte) func(map[string]any),
+	garble func(part string) func(http.ResponseWriter, *http.Request, http.Handler),
+) []pullFailsRow {
+	return []pullFailsRow{
+		{"a configuration without an end", "tool:1", "amd64", "configuration has -1 bytes", lying(configOf(-1, nil))},
+		{"a configuration of any size", "tool:1", "amd64", "is the most", lying(configOf(1<<40, nil))},
+		{"a configuration in the manifest", "tool:1", "amd64", "is the most", lying(configOf(10, make([]byte, maxText+1)))},
+		{"layer upon layer", "tool:1", "amd64", "has 257 layers; 256 is the most", lying(func(manifest map[string]any) {
+			manifest["layers"] = slices.Repeat(manifest["layers"].([]any), 257)
+		})},
+		{"no such image", "nosuch:1", "amd64", "has no such image", nil},
+		{"no such architecture", "tool:1", "arm64", "arm64", nil},
+		{"a layer or a configuration that is another one", "tool:1", "amd64", "sha256", garble("/blobs/")},
+		{"a login is wanted", "tool:1", "amd64", "wants a login", func(w http.ResponseWriter, r *http.Request, real http.Handler) {
+			http.Error(w, `{"errors":[{"code":"DENIED"}]}`, http.StatusForbidden)
+		}},
+		{"it is broken", "tool:1", "amd64", "500", func(w http.ResponseWriter, r *http.Request, real http.Handler) {
+			http.Error(w, "broken", http.StatusInternalServerError)
+		}},
+		{"a manifest that is none", "tool:1", "amd64", "registry", func(w http.ResponseWriter, r *http.Request, real http.Handler) {
+			if strings.Contains(r.URL.Path, "/manifests/") {
+				_, _ = w.Write([]byte("<html>"))
+				return
+			}
+			real.ServeHTTP(w, r)
+		}},
+	}
+}
+
 // What a registry can do wrong.
 func TestPullFails(t *testing.T) {
 	data := tarOf(t, text("a", "A"))
@@ -165,33 +202,7 @@ func TestPullFails(t *testing.T) {
 			}
 		}
 	}
-	for _, tt := range []struct {
-		name, tag, arch, want string
-		change                func(http.ResponseWriter, *http.Request, http.Handler)
-	}{
-		{"a configuration without an end", "tool:1", "amd64", "configuration has -1 bytes", lying(configOf(-1, nil))},
-		{"a configuration of any size", "tool:1", "amd64", "is the most", lying(configOf(1<<40, nil))},
-		{"a configuration in the manifest", "tool:1", "amd64", "is the most", lying(configOf(10, make([]byte, maxText+1)))},
-		{"layer upon layer", "tool:1", "amd64", "has 257 layers; 256 is the most", lying(func(manifest map[string]any) {
-			manifest["layers"] = slices.Repeat(manifest["layers"].([]any), 257)
-		})},
-		{"no such image", "nosuch:1", "amd64", "has no such image", nil},
-		{"no such architecture", "tool:1", "arm64", "arm64", nil},
-		{"a layer or a configuration that is another one", "tool:1", "amd64", "sha256", garble("/blobs/")},
-		{"a login is wanted", "tool:1", "amd64", "wants a login", func(w http.ResponseWriter, r *http.Request, real http.Handler) {
-			http.Error(w, `{"errors":[{"code":"DENIED"}]}`, http.StatusForbidden)
-		}},
-		{"it is broken", "tool:1", "amd64", "500", func(w http.ResponseWriter, r *http.Request, real http.Handler) {
-			http.Error(w, "broken", http.StatusInternalServerError)
-		}},
-		{"a manifest that is none", "tool:1", "amd64", "registry", func(w http.ResponseWriter, r *http.Request, real http.Handler) {
-			if strings.Contains(r.URL.Path, "/manifests/") {
-				_, _ = w.Write([]byte("<html>"))
-				return
-			}
-			real.ServeHTTP(w, r)
-		}},
-	} {
+	for _, tt := range pullFailsRows(lying, configOf, garble) {
 		t.Run(tt.name, func(t *testing.T) {
 			at := registryWith(t, tt.change)
 			ref := reference(t, at+"/tool:1")

@@ -232,48 +232,18 @@ func wide(t *testing.T) []byte {
 	return tarOf(t, append(items, slices.Repeat([]item{text(opaque, "")}, 800)...)...)
 }
 
-func TestHostileLayers(t *testing.T) {
-	many := func(n int) []byte {
-		var items []item
-		for i := range n {
-			items = append(items, text(fmt.Sprint(i), ""))
-		}
-		return tarOf(t, items...)
-	}
-	packed := func(data []byte) []byte {
-		var out bytes.Buffer
-		w := gzip.NewWriter(&out)
-		if _, err := w.Write(data); err != nil {
-			t.Fatal(err)
-		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
-		return out.Bytes()
-	}
-	zpacked := func(data []byte) []byte {
-		w, err := zstd.NewWriter(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return w.EncodeAll(data, nil)
-	}
-	small := Limits{Bytes: 1 << 20, Entries: 100, Layers: 3}
-	good := tarOf(t, text("a", "A"))
-	of := func(items ...item) *Image { return imageOf(tarOf(t, items...)) }
-	lying := func(diff, digest v1.Hash, data []byte) *Image {
-		l := layerFrom(data)
-		l.diffID, l.digest = diff, digest
-		return &Image{layers: []layer{l}}
-	}
-	var hops []item
-	for i := range maxHops + 1 {
-		hops = append(hops, symlink(fmt.Sprint("l", i), fmt.Sprint("l", i+1)))
-	}
-	for _, tt := range []struct {
-		name, want string
-		im         *Image
-	}{
+type hostileLayersRow struct {
+	name, want string
+	im         *Image
+}
+
+// hostileLayersRows are the cases of TestHostileLayers.
+func hostileLayersRows(
+	of func(items ...item) *Image, hops []item, good []byte, packed func(data []byte) []byte, t *testing.T,
+	many func(n int) []byte, lying func(diff v1.Hash, digest v1.Hash, data []byte) *Image,
+	zpacked func(data []byte) []byte,
+) []hostileLayersRow {
+	return []hostileLayersRow{
 		{"dots", "a path that goes upwards", of(text("a/../../etc/passwd", "x"))},
 		{"dots first", "a path that goes upwards", of(text("../x", "x"))},
 		{"a link to dots", "a path that goes upwards", of(hardlink("a", "../../etc/shadow"))},
@@ -316,7 +286,48 @@ func TestHostileLayers(t *testing.T) {
 		{"another content", "and the image says", lying(hashOf([]byte("x")), v1.Hash{}, good)},
 		{"another packing", "and the manifest says", lying(hashOf(good), hashOf([]byte("x")), packed(good))},
 		{"more behind the packing", "layer 1", lying(hashOf(good), hashOf(packed(good)), append(packed(good), "more"...))},
-	} {
+	}
+}
+
+func TestHostileLayers(t *testing.T) {
+	many := func(n int) []byte {
+		var items []item
+		for i := range n {
+			items = append(items, text(fmt.Sprint(i), ""))
+		}
+		return tarOf(t, items...)
+	}
+	packed := func(data []byte) []byte {
+		var out bytes.Buffer
+		w := gzip.NewWriter(&out)
+		if _, err := w.Write(data); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return out.Bytes()
+	}
+	zpacked := func(data []byte) []byte {
+		w, err := zstd.NewWriter(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w.EncodeAll(data, nil)
+	}
+	small := Limits{Bytes: 1 << 20, Entries: 100, Layers: 3}
+	good := tarOf(t, text("a", "A"))
+	of := func(items ...item) *Image { return imageOf(tarOf(t, items...)) }
+	lying := func(diff, digest v1.Hash, data []byte) *Image {
+		l := layerFrom(data)
+		l.diffID, l.digest = diff, digest
+		return &Image{layers: []layer{l}}
+	}
+	var hops []item
+	for i := range maxHops + 1 {
+		hops = append(hops, symlink(fmt.Sprint("l", i), fmt.Sprint("l", i+1)))
+	}
+	for _, tt := range hostileLayersRows(of, hops, good, packed, t, many, lying, zpacked) {
 		t.Run(tt.name, func(t *testing.T) {
 			limits := small
 			if strings.Contains(tt.name, "again and again") {

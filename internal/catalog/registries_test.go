@@ -46,38 +46,7 @@ func TestRegistryLogins(t *testing.T) {
 		real.ServeHTTP(w, r)
 	}))
 	defer shut.Close()
-	var content bytes.Buffer
-	w := tar.NewWriter(&content)
-	if err := w.WriteHeader(&tar.Header{Name: "a", Typeflag: tar.TypeReg, Mode: 0o644}); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content.Bytes())), nil })
-	if err != nil {
-		t.Fatal(err)
-	}
-	im, err := mutate.AppendLayers(empty.Image, layer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := im.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c = c.DeepCopy()
-	c.OS, c.Architecture = "linux", string(image.HostArch())
-	if im, err = mutate.ConfigFile(im, c); err != nil {
-		t.Fatal(err)
-	}
-	ref, err := name.ParseReference(strings.TrimPrefix(open.URL, "http://") + "/acme/tool:1")
-	if err == nil {
-		err = remote.Write(ref, im)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	pushTool(t, open)
 	home, at := testdir.Private(t), strings.TrimPrefix(shut.URL, "http://")
 	secret := filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(secret, []byte(password+"\n"), 0o600); err != nil {
@@ -136,6 +105,49 @@ func TestRegistryLogins(t *testing.T) {
 		text, _ := json.Marshal(list)
 		t.Errorf("pulled: %s %v", text, err)
 	}
+	findPassword(t, home, password)
+}
+
+// pushTool pushes an image to the registry that is open.
+func pushTool(t *testing.T, open *httptest.Server) {
+	t.Helper()
+	var content bytes.Buffer
+	w := tar.NewWriter(&content)
+	if err := w.WriteHeader(&tar.Header{Name: "a", Typeflag: tar.TypeReg, Mode: 0o644}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content.Bytes())), nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	im, err := mutate.AppendLayers(empty.Image, layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := im.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c = c.DeepCopy()
+	c.OS, c.Architecture = "linux", string(image.HostArch())
+	if im, err = mutate.ConfigFile(im, c); err != nil {
+		t.Fatal(err)
+	}
+	ref, err := name.ParseReference(strings.TrimPrefix(open.URL, "http://") + "/acme/tool:1")
+	if err == nil {
+		err = remote.Write(ref, im)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// findPassword checks that no file of the home has the password.
+func findPassword(t *testing.T, home, password string) {
+	t.Helper()
 	if err := filepath.WalkDir(home, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return err

@@ -81,41 +81,17 @@ func take(t *testing.T, text []byte) (got string, err error) {
 	return got, err
 }
 
-// Archives that a machine's code has written: none makes anything outside, none leaves a part.
-func TestHostileFolders(t *testing.T) {
-	sum := func(text []byte) []byte { // with a header that was changed
-		n := 0
-		copy(text[148:156], "        ")
-		for _, b := range text[:512] {
-			n += int(b)
-		}
-		copy(text[148:156], fmt.Sprintf("%06o\x00 ", n))
-		return text
-	}
-	sized := func(size int64) []byte { // says more than it has
-		text := tarOf(t, reg("a", ""))
-		copy(text[124:136], fmt.Sprintf("%011o\x00", size))
-		return sum(text)
-	}
-	sparse := func(size int64) []byte { // a file of which nothing is there
-		records := ""
-		for _, r := range []string{"GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.name=big", fmt.Sprint("GNU.sparse.realsize=", size)} {
-			records += fmt.Sprintf("%d %s\n", len(r)+4, r)
-		}
-		head := tarOf(t, reg("x", records))
-		head[156] = 'x'
-		return append(sum(head)[:1024], tarOf(t, reg("GNUSparseFile.0/big", "0\n"+strings.Repeat("\x00", 510)))...)
-	}
-	many := make([]tar.Header, MaxFolderEntries+1)
-	for i := range many {
-		many[i] = dir("d/")
-	}
-	deep := strings.Repeat("a/", maxFolderDepth+1)
-	whole := tarOf(t, reg("a", strings.Repeat("x", 5000)))
-	for name, row := range map[string]struct {
-		text []byte
-		want string
-	}{
+type hostileFoldersRow struct {
+	text []byte
+	want string
+}
+
+// hostileFoldersRows are the cases of TestHostileFolders.
+func hostileFoldersRows(
+	t *testing.T, many []tar.Header, deep string, sized func(size int64) []byte, whole []byte,
+	sparse func(size int64) []byte,
+) map[string]hostileFoldersRow {
+	return map[string]hostileFoldersRow{
 		"an absolute name":                 {tarOf(t, reg("/etc/x", "")), "leads out"},
 		"a name upwards":                   {tarOf(t, reg("../victim", "w")), "leads out"},
 		"a name upwards within":            {tarOf(t, dir("a/"), reg("a/../../victim", "w")), "leads out"},
@@ -147,7 +123,41 @@ func TestHostileFolders(t *testing.T) {
 		"a cut file":                       {whole[:2000], "unexpected EOF"},
 		"a sparse file":                    {sparse(1 << 40), "more than the 1073741824 bytes"},
 		"a sparse file beyond all":         {sparse(1<<62 + 1), "more than the 1073741824 bytes"},
-	} {
+	}
+}
+
+// Archives that a machine's code has written: none makes anything outside, none leaves a part.
+func TestHostileFolders(t *testing.T) {
+	sum := func(text []byte) []byte { // with a header that was changed
+		n := 0
+		copy(text[148:156], "        ")
+		for _, b := range text[:512] {
+			n += int(b)
+		}
+		copy(text[148:156], fmt.Sprintf("%06o\x00 ", n))
+		return text
+	}
+	sized := func(size int64) []byte { // says more than it has
+		text := tarOf(t, reg("a", ""))
+		copy(text[124:136], fmt.Sprintf("%011o\x00", size))
+		return sum(text)
+	}
+	sparse := func(size int64) []byte { // a file of which nothing is there
+		records := ""
+		for _, r := range []string{"GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.name=big", fmt.Sprint("GNU.sparse.realsize=", size)} {
+			records += fmt.Sprintf("%d %s\n", len(r)+4, r)
+		}
+		head := tarOf(t, reg("x", records))
+		head[156] = 'x'
+		return append(sum(head)[:1024], tarOf(t, reg("GNUSparseFile.0/big", "0\n"+strings.Repeat("\x00", 510)))...)
+	}
+	many := make([]tar.Header, MaxFolderEntries+1)
+	for i := range many {
+		many[i] = dir("d/")
+	}
+	deep := strings.Repeat("a/", maxFolderDepth+1)
+	whole := tarOf(t, reg("a", strings.Repeat("x", 5000)))
+	for name, row := range hostileFoldersRows(t, many, deep, sized, whole, sparse) {
 		if got, err := take(t, row.text); err == nil || !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%s: %v %v, want %s", name, got, err, row.want)
 		}

@@ -96,23 +96,17 @@ func (n nothing) Put(f guest.File, content io.Reader) error {
 	return n.put(f)
 }
 
-// Whatever becomes of a folder, old files are never taken for the new ones.
-func TestAttackSteady(t *testing.T) {
-	write := func(dir, name, text string) error { return os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644) }
-	const one = "d1/f1"
-	// asItWas gives a file the times that it had.
-	asItWas := func(dir, name string, change func(string) error) error {
-		full := filepath.Join(dir, name)
-		st, err := os.Stat(full)
-		if err != nil {
-			return err
-		}
-		return errors.Join(change(full), os.Chtimes(full, st.ModTime(), st.ModTime()))
-	}
-	for _, c := range []struct {
-		name, want string
-		change     func(dir string) error
-	}{
+type attackSteadyRow struct {
+	name, want string
+	change     func(dir string) error
+}
+
+// attackSteadyRows are the cases of TestAttackSteady.
+func attackSteadyRows(
+	one string, asItWas func(dir string, name string, change func(string) error) error, t *testing.T,
+	write func(dir string, name string, text string) error,
+) []attackSteadyRow {
+	return []attackSteadyRow{
 		{"nothing", "kept", func(string) error { return nil }},
 		{"it is read", "kept", func(dir string) error { _, err := os.ReadFile(filepath.Join(dir, one)); return err }},
 		{"as many bytes, and the file's old time", "sent", func(dir string) error {
@@ -168,7 +162,23 @@ func TestAttackSteady(t *testing.T) {
 		{"a link in its place", "sent", func(dir string) error {
 			return errors.Join(os.Rename(dir, dir+".old"), os.Symlink(dir+".old", dir))
 		}},
-	} {
+	}
+}
+
+// Whatever becomes of a folder, old files are never taken for the new ones.
+func TestAttackSteady(t *testing.T) {
+	write := func(dir, name, text string) error { return os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644) }
+	const one = "d1/f1"
+	// asItWas gives a file the times that it had.
+	asItWas := func(dir, name string, change func(string) error) error {
+		full := filepath.Join(dir, name)
+		st, err := os.Stat(full)
+		if err != nil {
+			return err
+		}
+		return errors.Join(change(full), os.Chtimes(full, st.ModTime(), st.ModTime()))
+	}
+	for _, c := range attackSteadyRows(one, asItWas, t, write) {
 		dir := many(t, filepath.Join(folder(t), "in"))
 		needSteady(t, dir)
 		before := listed(t, nil, dir).Steady()

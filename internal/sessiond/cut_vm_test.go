@@ -80,12 +80,7 @@ func TestCut(t *testing.T) {
 	largeSteps(t, home)
 	before, held := files(), descriptors(t)
 
-	var folder bytes.Buffer
-	tw := tar.NewWriter(&folder)
-	if err := tw.WriteHeader(&tar.Header{Name: "folder/large", Mode: 0o644, Size: 10 * maxPiece}); err != nil {
-		t.Fatal(err)
-	}
-	folder.Write(make([]byte, 3*maxPiece))
+	folder := archiveCut(t)
 	for range 5 {
 		for _, row := range []struct {
 			op, path string
@@ -130,4 +125,16 @@ func TestCut(t *testing.T) {
 	}) {
 		t.Errorf("before:\n%s\nafter:\n%s\n%d descriptors were open, and now %d", before, after, held, open)
 	}
+}
+
+// archiveCut returns an archive that is cut in its file.
+func archiveCut(t *testing.T) bytes.Buffer {
+	t.Helper()
+	var folder bytes.Buffer
+	tw := tar.NewWriter(&folder)
+	if err := tw.WriteHeader(&tar.Header{Name: "folder/large", Mode: 0o644, Size: 10 * maxPiece}); err != nil {
+		t.Fatal(err)
+	}
+	folder.Write(make([]byte, 3*maxPiece))
+	return folder
 }

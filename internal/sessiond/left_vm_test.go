@@ -86,6 +86,16 @@ func TestLeftByOthers(t *testing.T) {
 		_, err := Do(t.Context(), home, Request{Op: OpExec, Session: id, Command: &Command{Args: []string{"echo", "here"}}}, Streams{Stdout: &out, Stderr: &out}, nil)
 		return out.String(), err
 	}
+	goOnAsOthers(t, exec, ofModels, lists, rt, ofProgram, home)
+}
+
+// goOnAsOthers goes on with sessions that others left.
+func goOnAsOthers(
+	t *testing.T, exec func(id string) (string, error), ofModels View,
+	lists func(when string, id string, state string, began time.Time), rt *unitask.Runtime, ofProgram View,
+	home string,
+) {
+	t.Helper()
 	if out, err := exec(ofModels.ID); out != "here\n" || err != nil {
 		t.Errorf("%q %v", out, err)
 	}

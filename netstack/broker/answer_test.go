@@ -67,38 +67,44 @@ func TestEcho(t *testing.T) {
 			value = v
 			r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: v, Hosts: []Host{host}}}})
 			c := r.client(h2)
-			for i, path := range []string{"/body", "/header", "/split", "/base64", "/hex", "/json", "/percent", "/gzip", "/early", "/redirect"} {
-				all := ""
-				trace := &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error { all += fmt.Sprint(h); return nil }}
-				req, _ := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), "GET", "https://"+host+path, nil)
-				req.Header.Set("X-Key", r.Placeholder("KEY"))
-				req.Header.Set("Accept-Encoding", "gzip, br")
-				res, err := c.Do(req)
-				if err != nil {
-					t.Fatal(path, err)
-				}
-				body, err := io.ReadAll(res.Body)
-				if err != nil {
-					t.Fatal(path, err)
-				}
-				res.Body.Close()
-				all += fmt.Sprint(res.Header) + string(body)
-				if res.StatusCode >= 400 || len(all) < 20 {
-					t.Errorf("%s: %d %q", path, res.StatusCode, all)
-				}
-				if r.logged(i+1).Redacted == 0 {
-					t.Errorf("%s: nothing was found in %q", path, all)
-				}
-				middle := v[3 : len(v)-3]
-				for form, text := range map[string]string{"as it is": v, "hex": hex.EncodeToString([]byte(v)), "HEX": fmt.Sprintf("%X", v), "query": url.QueryEscape(v), "path": url.PathEscape(v), "JSON": string(jsonText(v)),
-					"base64 0": base64.RawStdEncoding.EncodeToString([]byte(middle))[:8], "base64 1": base64.RawStdEncoding.EncodeToString([]byte(v[4:]))[:8], "base64 2": base64.RawStdEncoding.EncodeToString([]byte(v[5:]))[:8]} {
-					if strings.Contains(all, text) {
-						t.Errorf("%s: the value is there, %s: %q", path, form, all)
-					}
-				}
-			}
+			findEchoes(t, r, c, v)
 		}
 	})
+}
+
+// findEchoes checks that no answer has the secret, however it is coded.
+func findEchoes(t *testing.T, r *rig, c *http.Client, v string) {
+	t.Helper()
+	for i, path := range []string{"/body", "/header", "/split", "/base64", "/hex", "/json", "/percent", "/gzip", "/early", "/redirect"} {
+		all := ""
+		trace := &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error { all += fmt.Sprint(h); return nil }}
+		req, _ := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), "GET", "https://"+host+path, nil)
+		req.Header.Set("X-Key", r.Placeholder("KEY"))
+		req.Header.Set("Accept-Encoding", "gzip, br")
+		res, err := c.Do(req)
+		if err != nil {
+			t.Fatal(path, err)
+		}
+		body, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(path, err)
+		}
+		res.Body.Close()
+		all += fmt.Sprint(res.Header) + string(body)
+		if res.StatusCode >= 400 || len(all) < 20 {
+			t.Errorf("%s: %d %q", path, res.StatusCode, all)
+		}
+		if r.logged(i+1).Redacted == 0 {
+			t.Errorf("%s: nothing was found in %q", path, all)
+		}
+		middle := v[3 : len(v)-3]
+		for form, text := range map[string]string{"as it is": v, "hex": hex.EncodeToString([]byte(v)), "HEX": fmt.Sprintf("%X", v), "query": url.QueryEscape(v), "path": url.PathEscape(v), "JSON": string(jsonText(v)),
+			"base64 0": base64.RawStdEncoding.EncodeToString([]byte(middle))[:8], "base64 1": base64.RawStdEncoding.EncodeToString([]byte(v[4:]))[:8], "base64 2": base64.RawStdEncoding.EncodeToString([]byte(v[5:]))[:8]} {
+			if strings.Contains(all, text) {
+				t.Errorf("%s: the value is there, %s: %q", path, form, all)
+			}
+		}
+	}
 }
 
 // What can't be read is not passed on.

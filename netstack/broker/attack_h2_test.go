@@ -80,19 +80,17 @@ func (f *frames) answer(stream uint32) string {
 	}
 }
 
-// Requests that only frames can make.
-func TestAttackBrokerFrames(t *testing.T) {
-	o, saw := recorder(t, originConfig{})
-	r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}}}})
-	p := r.Placeholder("KEY")
-	with := func(path, authority string, more ...string) []string {
-		return append([]string{":method", "GET", ":scheme", "https", ":authority", authority, ":path", path}, more...)
-	}
-	for _, c := range []struct {
-		name   string
-		fields []string
-		want   string
-	}{
+type attackBrokerFramesRow struct {
+	name   string
+	fields []string
+	want   string
+}
+
+// attackBrokerFramesRows are the cases of TestAttackBrokerFrames.
+func attackBrokerFramesRows(
+	with func(path string, authority string, more ...string) []string, p string,
+) []attackBrokerFramesRow {
+	return []attackBrokerFramesRow{
 		{"a plain one", with("/a", host, "x-key", p), "200 /a with the value"},
 		{"another authority", with("/a", "evil.example", "x-key", p), "421"},
 		{"Host beside the authority", with("/a", host, "host", "evil.example", "x-key", p), "200 /a with the value"},
@@ -114,7 +112,18 @@ func TestAttackBrokerFrames(t *testing.T) {
 		{"CONNECT", []string{":method", "CONNECT", ":authority", host, "x-key", p}, "403"},
 		{"CONNECT for WebSocket", []string{":method", "CONNECT", ":protocol", "websocket", ":scheme", "https", ":authority", host, ":path", "/a", "x-key", p}, "reset"},
 		{"a field of 100 KB", with("/a", host, "x-key", p, "x-long", strings.Repeat("x", 100_000)), "closed"},
-	} {
+	}
+}
+
+// Requests that only frames can make.
+func TestAttackBrokerFrames(t *testing.T) {
+	o, saw := recorder(t, originConfig{})
+	r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}}}})
+	p := r.Placeholder("KEY")
+	with := func(path, authority string, more ...string) []string {
+		return append([]string{":method", "GET", ":scheme", "https", ":authority", authority, ":path", path}, more...)
+	}
+	for _, c := range attackBrokerFramesRows(with, p) {
 		f := newFrames(t, r)
 		before := saw().Count
 		block := f.block(c.fields...)

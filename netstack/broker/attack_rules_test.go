@@ -28,15 +28,11 @@ func since(o *origin, before int) (got string) {
 	return got
 }
 
-// What a guest writes to get past rules by method and path, by HTTP/1.
-func TestAttackRules(t *testing.T) {
-	o, saw := recorder(t, originConfig{http1: true})
-	r := newRig(t, o, Config{Rules: attacked})
-	const end = " HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n"
-	with := func(line string, fields ...string) string {
-		return line + " HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n" + strings.Join(fields, "\r\n") + "\r\n\r\n"
-	}
-	for _, c := range []struct{ name, say, want string }{
+type attackRulesRow struct{ name, say, want string }
+
+// attackRulesRows are the cases of TestAttackRules.
+func attackRulesRows(end string, with func(line string, fields ...string) string) []attackRulesRow {
+	return []attackRulesRow{
 		{"what is allowed", "GET /public/x" + end, "200 GET /public/x"},
 		{"the folder itself", "GET /public" + end, "200 GET /public"},
 		{"its head", "HEAD /public/x" + end, "200 HEAD /public/x"},
@@ -146,7 +142,18 @@ func TestAttackRules(t *testing.T) {
 		{"WebSocket elsewhere", with("GET /private", "Connection: Upgrade", "Upgrade: websocket"), "403"},
 		{"HTTP/2 in the clear", with("GET /private", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk"), "403"},
 		{"a preface of HTTP/2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "421"},
-	} {
+	}
+}
+
+// What a guest writes to get past rules by method and path, by HTTP/1.
+func TestAttackRules(t *testing.T) {
+	o, saw := recorder(t, originConfig{http1: true})
+	r := newRig(t, o, Config{Rules: attacked})
+	const end = " HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n"
+	with := func(line string, fields ...string) string {
+		return line + " HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n" + strings.Join(fields, "\r\n") + "\r\n\r\n"
+	}
+	for _, c := range attackRulesRows(end, with) {
 		before := len(o.got())
 		answer := r.say(c.say)
 		_, got, spoke := strings.Cut(answer, " ")

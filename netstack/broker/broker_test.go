@@ -80,30 +80,14 @@ func TestProtocols(t *testing.T) {
 		if string(rest) != "\ndata: second\n\n" || res.Header.Get("Content-Type") != "text/event-stream" {
 			t.Errorf("%q %v", rest, res.Header)
 		}
-		body := strings.Repeat("0123456789abcdef", 1<<20)
-		if _, text := do(t, c, "POST", at+"/digest", http.Header{"Expect": {"100-continue"}}, body); text != fmt.Sprintf("%d %x", len(body), sha256.Sum256([]byte(body))) {
-			t.Errorf("%q", text)
-		}
-		if res, _ := do(t, c, "POST", at+"/refuses", http.Header{"Expect": {"100-continue"}}, body); res.StatusCode != http.StatusExpectationFailed {
-			t.Errorf("%d", res.StatusCode)
-		}
-		if _, text := do(t, c, "GET", at+"/large", nil, ""); len(text) != 1<<24 {
-			t.Errorf("%d bytes", len(text))
-		}
-		if res, text := do(t, c, "GET", at+"/none", nil, ""); res.StatusCode != 204 || text != "" || res.Header.Get("Content-Type") != "" {
-			t.Errorf("%d %q", res.StatusCode, text)
-		}
-		var group sync.WaitGroup
-		for i := range 50 {
-			group.Go(func() {
-				want := fmt.Sprint(i)
-				if _, text := do(t, c, "POST", at+"/digest", nil, want); text != fmt.Sprintf("%d %x", len(want), sha256.Sum256([]byte(want))) {
-					t.Errorf("%d: %q", i, text)
-				}
-			})
-		}
-		group.Wait()
+		carryBodies(t, c, at)
 	})
+	upgradeThroughBroker(t, o, secrets)
+}
+
+// upgradeThroughBroker checks that a WebSocket goes through.
+func upgradeThroughBroker(t *testing.T, o *origin, secrets []Secret) {
+	t.Helper()
 	r := newRig(t, o, Config{Secrets: secrets})
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(r.CA())
@@ -126,6 +110,34 @@ func TestProtocols(t *testing.T) {
 	}
 	secured.Close()
 	r.served.Wait() // the end of the guest is the end of it all
+}
+
+// carryBodies checks bodies that are large, refused, expected and none.
+func carryBodies(t *testing.T, c *http.Client, at string) {
+	t.Helper()
+	body := strings.Repeat("0123456789abcdef", 1<<20)
+	if _, text := do(t, c, "POST", at+"/digest", http.Header{"Expect": {"100-continue"}}, body); text != fmt.Sprintf("%d %x", len(body), sha256.Sum256([]byte(body))) {
+		t.Errorf("%q", text)
+	}
+	if res, _ := do(t, c, "POST", at+"/refuses", http.Header{"Expect": {"100-continue"}}, body); res.StatusCode != http.StatusExpectationFailed {
+		t.Errorf("%d", res.StatusCode)
+	}
+	if _, text := do(t, c, "GET", at+"/large", nil, ""); len(text) != 1<<24 {
+		t.Errorf("%d bytes", len(text))
+	}
+	if res, text := do(t, c, "GET", at+"/none", nil, ""); res.StatusCode != 204 || text != "" || res.Header.Get("Content-Type") != "" {
+		t.Errorf("%d %q", res.StatusCode, text)
+	}
+	var group sync.WaitGroup
+	for i := range 50 {
+		group.Go(func() {
+			want := fmt.Sprint(i)
+			if _, text := do(t, c, "POST", at+"/digest", nil, want); text != fmt.Sprintf("%d %x", len(want), sha256.Sum256([]byte(want))) {
+				t.Errorf("%d: %q", i, text)
+			}
+		})
+	}
+	group.Wait()
 }
 
 // A guest that gives up is the end of the request at the server, on one connection

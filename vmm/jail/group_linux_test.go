@@ -242,6 +242,36 @@ func inGroups() error {
 	_, err = os.Stat(g.dir)
 	check(err != nil, "a group stayed")
 
+	attackGroupBounds(in, roomy, try, check)
+
+	// A whole jail.
+	program, err := Examine("/init", nil, nil)
+	if err != nil {
+		return err
+	}
+	p, err := Start(Spec{Program: program, Args: []string{}, Env: []string{asGuy + "=wait"}, Unfiltered: true, Bounds: roomy, AddressSpace: 64 << 30})
+	if err != nil {
+		return err
+	}
+	check(len(p.Report.Lacks([]string{LimitGroupMemory, LimitTasks, LimitCPU})) == 0, "held by %+v", p.Report.Limits)
+	lacks := p.Report.Lacks([]string{LimitIO})
+	check(len(lacks) == 1 && strings.Contains(lacks[0].Why, "on a disk"), "a program in memory: %+v", lacks)
+	where, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", p.Pid))
+	check(strings.HasPrefix(string(where), "0::/given/unitask-1-"), "it is in %s", where)
+	p.Kill()
+	p.Wait()
+	left2, _ := filepath.Glob(given + "/unitask-1-*")
+	check(len(left2) == 0, "left: %v", left2)
+	return errors.Join(errs...)
+}
+
+// attackGroupBounds checks the bounds of tasks, processors and disks.
+func attackGroupBounds(
+	in func(what string, b Bounds) (said string, g *group), roomy Bounds,
+	try func(name string, held bool, format string, args ...any), check func(ok bool, format string, args ...any),
+) {
+	var said string
+	var g *group
 	said, g = in("tasks", roomy)
 	n, _ := strconv.Atoi(strings.Fields(said)[0])
 	try(groupAttacks[1], n > 50 && n < maxTasks && !g.outOfMemory(), "%s", said)
@@ -266,26 +296,6 @@ func inGroups() error {
 	}
 	slow, fast := readDisk(Bounds{Memory: 64 << 20, CPUs: 2, IO: diskSize / 2}), readDisk(roomy)
 	try(groupAttacks[3], slow > time.Second && slow > 2*fast, "read in %s, not 2 s; without a bound in %s", slow, fast)
-
-	// A whole jail.
-	program, err := Examine("/init", nil, nil)
-	if err != nil {
-		return err
-	}
-	p, err := Start(Spec{Program: program, Args: []string{}, Env: []string{asGuy + "=wait"}, Unfiltered: true, Bounds: roomy, AddressSpace: 64 << 30})
-	if err != nil {
-		return err
-	}
-	check(len(p.Report.Lacks([]string{LimitGroupMemory, LimitTasks, LimitCPU})) == 0, "held by %+v", p.Report.Limits)
-	lacks := p.Report.Lacks([]string{LimitIO})
-	check(len(lacks) == 1 && strings.Contains(lacks[0].Why, "on a disk"), "a program in memory: %+v", lacks)
-	where, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", p.Pid))
-	check(strings.HasPrefix(string(where), "0::/given/unitask-1-"), "it is in %s", where)
-	p.Kill()
-	p.Wait()
-	left2, _ := filepath.Glob(given + "/unitask-1-*")
-	check(len(left2) == 0, "left: %v", left2)
-	return errors.Join(errs...)
 }
 
 // inGroup is a process in a group.

@@ -1,0 +1,271 @@
+package jail
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/socketpair"
+)
+
+// verdict is what a filter does with a call.
+func verdict(action uint32) string {
+	switch action {
+	case unix.SECCOMP_RET_ALLOW:
+		return "let through"
+	case unix.SECCOMP_RET_USER_NOTIF:
+		return "ends the machine"
+	case unix.SECCOMP_RET_KILL_PROCESS:
+		return "killed"
+	}
+	if action&^unix.SECCOMP_RET_DATA == unix.SECCOMP_RET_ERRNO {
+		return unix.Errno(action & unix.SECCOMP_RET_DATA).Error()
+	}
+	return fmt.Sprintf("%#x", action)
+}
+
+// The filter, as the kernel would run it, for every call there is.
+func TestAttackFilter(t *testing.T) {
+	const path, own = 0x10123458, 42
+	type arguments [6]uint64
+	vm := func(s Spec, once bool) *bpf.VM {
+		var code []bpf.Instruction
+		list, at := filter(s, path, unix.SECCOMP_RET_USER_NOTIF, once, false)
+		if list[at+1] != (unix.SockFilter{}) { // its code is written over, too
+			t.Errorf("%+v follows the own number", list[at+1])
+		}
+		list[at].K = own
+		for _, i := range list {
+			code = append(code, bpf.RawInstruction{Op: i.Code, Jt: i.Jt, Jf: i.Jf, K: i.K}.Disassemble())
+		}
+		vm, err := bpf.NewVM(code)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return vm
+	}
+	given := vm(Spec{Given: os.Stdin}, false)
+	plain, kvm, gdb, once := vm(Spec{}, false), vm(Spec{KVM: KVMPassed}, false), vm(Spec{Listens: true}, false), vm(Spec{}, true)
+	run := func(vm *bpf.VM, arch uint32, nr uintptr, args arguments) uint32 {
+		t.Helper()
+		data := make([]byte, 64) // struct seccomp_data; bpf's loads are big-endian
+		binary.BigEndian.PutUint32(data[seccompCall:], uint32(nr))
+		binary.BigEndian.PutUint32(data[seccompArch:], arch)
+		for i, a := range args {
+			binary.BigEndian.PutUint32(data[seccompArguments+8*i:], uint32(a))
+			binary.BigEndian.PutUint32(data[seccompArguments+8*i+4:], uint32(a>>32))
+		}
+		action, err := vm.Run(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return uint32(action)
+	}
+	const allow, end, kill = unix.SECCOMP_RET_ALLOW, unix.SECCOMP_RET_USER_NOTIF, unix.SECCOMP_RET_KILL_PROCESS
+	known, through := listed(), []string{}
+	for nr := range uintptr(600) {
+		want := uint32(end)
+		if slices.Contains(slices.Concat(calls, moreCalls, executing), nr) {
+			want = allow
+		} else if slices.Contains(known, nr) || nr == unix.SYS_EXECVE {
+			continue // below
+		}
+		if got := run(plain, auditArch, nr, arguments{}); got == want {
+			continue
+		} else if want == allow {
+			t.Errorf("%s: %s", callName(int32(nr)), verdict(got))
+		} else {
+			through = append(through, callName(int32(nr))+": "+verdict(got))
+		}
+	}
+	attack.Check(t, "every system call that is on no list", "[]", fmt.Sprint(through))
+	for _, r := range refused {
+		if got := run(plain, auditArch, r.call, arguments{}); got != unix.SECCOMP_RET_ERRNO|uint32(r.errno) || slices.Contains(slices.Concat(calls, moreCalls, executing, listening), r.call) {
+			t.Errorf("%s: %#x, expected %v", callName(int32(r.call)), got, r.errno)
+		}
+	}
+	failed := func(errno unix.Errno) uint32 { return unix.SECCOMP_RET_ERRNO | uint32(errno) }
+	const thread = 0x3d0f00 // glibc's
+	for name, c := range map[string]struct {
+		vm   *bpf.VM
+		arch uint32
+		nr   uintptr
+		args arguments
+		want uint32
+	}{
+		"another architecture":           {plain, unix.AUDIT_ARCH_I386, unix.SYS_READ, arguments{}, kill},
+		"the x32 ABI":                    {plain, auditArch, unix.SYS_READ | 0x40000000, arguments{}, end},
+		"a negative number":              {plain, auditArch, ^uintptr(0), arguments{}, end},
+		"execute QEMU":                   {plain, auditArch, unix.SYS_EXECVE, arguments{path}, allow},
+		"open a descriptor once more":    {plain, auditArch, unix.SYS_FCNTL, arguments{1: unix.F_DUPFD_CLOEXEC}, allow},
+		"own signals of a file":          {plain, auditArch, unix.SYS_FCNTL, arguments{1: unix.F_SETOWN}, failed(unix.EINVAL)},
+		"execute QEMU, and be asked":     {once, auditArch, unix.SYS_EXECVE, arguments{path}, end},
+		"execute another path":           {plain, auditArch, unix.SYS_EXECVE, arguments{path + 1}, end},
+		"execute a path far above":       {plain, auditArch, unix.SYS_EXECVE, arguments{path | 1<<32}, end},
+		"open for reading":               {plain, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_RDONLY | unix.O_CLOEXEC}, allow},
+		"open a folder":                  {plain, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_DIRECTORY}, allow},
+		"create a file":                  {plain, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_CREAT | unix.O_RDWR}, end},
+		"create a file without a name":   {plain, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_TMPFILE | unix.O_RDWR}, end},
+		"open for writing, too":          {plain, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_RDWR}, allow},
+		"open what is given":             {given, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_RDWR}, end},
+		"open what is given, by more":    {given, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_RDWR | unix.O_NOFOLLOW}, end},
+		"open a device beside it":        {given, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_RDWR | unix.O_CLOEXEC}, allow},
+		"open for reading beside it":     {given, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_RDONLY | unix.O_DIRECTORY}, allow},
+		"create a file beside it":        {given, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_CREAT | unix.O_RDWR | unix.O_CLOEXEC}, end},
+		"truncate":                       {plain, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_TRUNC | unix.O_RDWR}, end},
+		"a thread":                       {plain, auditArch, unix.SYS_CLONE, arguments{thread}, allow},
+		"a process":                      {plain, auditArch, unix.SYS_CLONE, arguments{uint64(unix.SIGCHLD)}, end},
+		"a process that shares memory":   {plain, auditArch, unix.SYS_CLONE, arguments{unix.CLONE_VM | unix.CLONE_VFORK}, end},
+		"a thread in a new namespace":    {plain, auditArch, unix.SYS_CLONE, arguments{thread | unix.CLONE_NEWUSER}, end},
+		"signal a thread of its own":     {plain, auditArch, unix.SYS_TGKILL, arguments{own, 43, uint64(unix.SIGUSR1)}, allow},
+		"signal another's":               {plain, auditArch, unix.SYS_TGKILL, arguments{43, 43, uint64(unix.SIGUSR1)}, end},
+		"signal nobody's":                {plain, auditArch, unix.SYS_TGKILL, arguments{}, end},
+		"signal its own thread on KVM":   {kvm, auditArch, unix.SYS_TGKILL, arguments{own, 43, uint64(unix.SIGUSR1)}, allow},
+		"signal another's on KVM":        {kvm, auditArch, unix.SYS_TGKILL, arguments{own + 1, 43, uint64(unix.SIGUSR1)}, end},
+		"a file in memory":               {plain, auditArch, unix.SYS_MEMFD_CREATE, arguments{}, failed(unix.ENOSYS)},
+		"KVM's memory of its own":        {kvm, auditArch, unix.SYS_IOCTL, arguments{1: 0xc040aed4}, failed(unix.ENOTTY)},
+		"attributes of KVM's memory":     {kvm, auditArch, unix.SYS_IOCTL, arguments{1: 0x4020aed2}, failed(unix.ENOTTY)},
+		"clone3":                         {plain, auditArch, unix.SYS_CLONE3, arguments{}, failed(unix.ENOSYS)},
+		"io_uring":                       {plain, auditArch, unix.SYS_IO_URING_SETUP, arguments{}, failed(unix.ENOSYS)},
+		"name a thread":                  {plain, auditArch, unix.SYS_PRCTL, arguments{unix.PR_SET_NAME}, allow},
+		"outlive us":                     {plain, auditArch, unix.SYS_PRCTL, arguments{unix.PR_SET_PDEATHSIG}, failed(unix.EINVAL)},
+		"read its limits":                {plain, auditArch, unix.SYS_PRLIMIT64, arguments{0, unix.RLIMIT_NOFILE, 0, 1}, allow},
+		"set its limits":                 {plain, auditArch, unix.SYS_PRLIMIT64, arguments{0, unix.RLIMIT_NOFILE, 1}, failed(unix.EPERM)},
+		"set them from low addresses":    {plain, auditArch, unix.SYS_PRLIMIT64, arguments{0, unix.RLIMIT_NOFILE, 1 << 32}, failed(unix.EPERM)},
+		"read another's limits":          {plain, auditArch, unix.SYS_PRLIMIT64, arguments{1, unix.RLIMIT_NOFILE, 0, 1}, failed(unix.EPERM)},
+		"ask whether it is a terminal":   {plain, auditArch, unix.SYS_IOCTL, arguments{1: unix.TCGETS}, allow},
+		"type into the terminal":         {plain, auditArch, unix.SYS_IOCTL, arguments{1: unix.TIOCSTI}, failed(unix.ENOTTY)},
+		"KVM without KVM":                {plain, auditArch, unix.SYS_IOCTL, arguments{1: 0xae80}, failed(unix.ENOTTY)},
+		"run a processor of KVM":         {kvm, auditArch, unix.SYS_IOCTL, arguments{1: 0xae80}, allow},
+		"read KVM's registers":           {kvm, auditArch, unix.SYS_IOCTL, arguments{1: 0x8090ae81}, allow},
+		"write KVM's local APIC":         {kvm, auditArch, unix.SYS_IOCTL, arguments{1: 0x4400ae8f}, allow},
+		"give KVM the address of VAPIC":  {kvm, auditArch, unix.SYS_IOCTL, arguments{1: 0x4008ae93}, allow},
+		"give a processor of KVM memory": {kvm, auditArch, unix.SYS_IOCTL, arguments{1: 0x4020ae46}, allow},
+		"encrypt a machine of KVM":       {kvm, auditArch, unix.SYS_IOCTL, arguments{1: 0xc008aeba}, failed(unix.ENOTTY)},
+		"a request of another device":    {kvm, auditArch, unix.SYS_IOCTL, arguments{1: 0xaf80}, failed(unix.ENOTTY)},
+		"read a terminal's state on KVM": {kvm, auditArch, unix.SYS_IOCTL, arguments{1: unix.TCGETS}, allow},
+		"execute what is translated":     {plain, auditArch, unix.SYS_MMAP, arguments{2: unix.PROT_READ | unix.PROT_WRITE | unix.PROT_EXEC, 3: unix.MAP_ANONYMOUS}, allow},
+		"map memory on KVM":              {kvm, auditArch, unix.SYS_MMAP, arguments{2: unix.PROT_READ | unix.PROT_WRITE, 3: unix.MAP_ANONYMOUS}, allow},
+		"map a library on KVM":           {kvm, auditArch, unix.SYS_MMAP, arguments{2: unix.PROT_READ | unix.PROT_EXEC, 3: unix.MAP_PRIVATE | unix.MAP_FIXED}, allow},
+		"execute memory on KVM":          {kvm, auditArch, unix.SYS_MMAP, arguments{2: unix.PROT_READ | unix.PROT_EXEC, 3: unix.MAP_ANONYMOUS}, failed(unix.EACCES)},
+		"write to code on KVM":           {kvm, auditArch, unix.SYS_MMAP, arguments{2: unix.PROT_WRITE | unix.PROT_EXEC, 3: unix.MAP_PRIVATE}, failed(unix.EACCES)},
+		"make memory code on KVM":        {kvm, auditArch, unix.SYS_MPROTECT, arguments{2: unix.PROT_READ | unix.PROT_EXEC}, failed(unix.EACCES)},
+		"make memory read-only on KVM":   {kvm, auditArch, unix.SYS_MPROTECT, arguments{2: unix.PROT_READ}, allow},
+		"a larger buffer of a socket":    {plain, auditArch, unix.SYS_SETSOCKOPT, arguments{1: unix.SOL_SOCKET, 2: unix.SO_SNDBUF}, allow},
+		"a filter of a socket":           {plain, auditArch, unix.SYS_SETSOCKOPT, arguments{1: unix.SOL_SOCKET, 2: unix.SO_ATTACH_FILTER}, failed(unix.ENOPROTOOPT)},
+		"an option of another protocol":  {plain, auditArch, unix.SYS_SETSOCKOPT, arguments{1: unix.SOL_IP, 2: unix.SO_SNDBUF}, failed(unix.ENOPROTOOPT)},
+		"a filter for system calls":      {plain, auditArch, unix.SYS_SECCOMP, arguments{unix.SECCOMP_SET_MODE_FILTER}, failed(unix.ENOSYS)},
+		"accept a connection":            {plain, auditArch, unix.SYS_ACCEPT4, arguments{}, end},
+		"accept gdb's connection":        {gdb, auditArch, unix.SYS_ACCEPT4, arguments{}, allow},
+		"make a socket beside gdb's":     {gdb, auditArch, unix.SYS_SOCKET, arguments{}, end},
+	} {
+		got := run(c.vm, c.arch, c.nr, c.args)
+		if c.want != allow {
+			attack.Check(t, "the filter: "+name, verdict(c.want), verdict(got))
+		} else if got != allow {
+			t.Errorf("%s: %s", name, verdict(got))
+		}
+	}
+}
+
+// A machine that makes a call that is not on the list is ended, and the call is named.
+func TestAttackDenied(t *testing.T) {
+	target, p := prepared(t)
+	for call, nr := range map[string]uintptr{"socket": unix.SYS_SOCKET, "ptrace": unix.SYS_PTRACE, "bpf": unix.SYS_BPF, "system call 9999": 9999} {
+		s := script{newStage()}
+		s.call(call, nr)
+		reports, process, err := s.run(target, nil, Spec{Program: p})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ws := process.Wait().Sys().(syscall.WaitStatus)
+		got := fmt.Sprintf("%v for %s, %d bytes of reports", ws.Signal(), process.Denied(), len(reports))
+		attack.Check(t, "a machine makes the call "+call, fmt.Sprintf("%v for %s, 0 bytes of reports", syscall.SIGKILL, call), got)
+	}
+}
+
+// A program signals its own threads, and makes no file in memory, also where it may write files: what it would write of
+// those is limited for each, not for all.
+func TestAttackOwnThreads(t *testing.T) {
+	target, p := prepared(t)
+	for name, c := range map[string]struct {
+		make func(s script)
+		want string // what it ended by; "" where it came to its end
+	}{
+		"its own thread": {func(s script) {
+			own, thread := s.call("getpid", unix.SYS_GETPID), s.call("gettid", unix.SYS_GETTID)
+			s.steps[own].into, s.steps[thread].into = argument(2, 0), argument(2, 1)
+			s.call("tgkill", unix.SYS_TGKILL, 0, 0, 0)
+		}, ""},
+		"another's": {func(s script) { s.call("tgkill", unix.SYS_TGKILL, target.pid, target.pid, 0) }, "tgkill"},
+		"files in memory": {func(s script) {
+			s.call("fallocate", unix.SYS_FALLOCATE, s.call("memfd_create", unix.SYS_MEMFD_CREATE, "", 0), 0, 0, 1<<20)
+		}, "memfd_create: function not implemented"},
+	} {
+		for _, l := range levels(os.Getuid(), os.Getgid(), aUser(), nil) {
+			s := script{newStage()}
+			c.make(s)
+			reports, process, err := s.run(target, []level{l}, Spec{Program: p, FileSize: 64 << 20})
+			if err != nil {
+				t.Logf("%s, %s: %v", name, l.name, err)
+				continue
+			}
+			came, failed, _ := s.outcome(reports)
+			got := process.Denied()
+			if len(failed) > 0 {
+				got = failed[0].Error()
+			}
+			if c.want != "" {
+				attack.Check(t, "signals and files in memory: "+name+", as "+l.name, c.want, got)
+			}
+			if got != c.want || came != (c.want == "") {
+				t.Errorf("%s, %s: came %t, ended by %q", name, l.name, came, got)
+			}
+		}
+	}
+}
+
+// Who ends has ended, also where he has sent the other end of his messages to where nobody takes it.
+func TestSentMessages(t *testing.T) {
+	target, p := prepared(t)
+	ours, theirs, err := socketpair.New("nobody reads it")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer theirs.Close()
+	s := script{newStage()}
+	s.call("write", unix.SYS_WRITE, 2, "last words", 10)
+	message, rights := fileMessage(s.stage, 0)
+	s.steps[s.call("dup", unix.SYS_DUP, 2)].into = rights
+	s.call("sendmsg", unix.SYS_SENDMSG, standInFiles, message, unix.MSG_NOSIGNAL)
+	s.call("exit_group", unix.SYS_EXIT_GROUP, 7)
+	var said bytes.Buffer
+	var process *Process
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, process, err = s.run(target, nil, Spec{Program: p, Files: []*os.File{theirs}, Stderr: &said})
+	}()
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Error("its end is waited for without a bound")
+	}
+	ours.Close()
+	<-ended
+	if err != nil {
+		t.Fatal(err)
+	}
+	if state := process.Wait(); state.ExitCode() != 7 || said.String() != "last words" {
+		t.Errorf("%v, and it said %q", state, &said)
+	}
+}
