@@ -66,28 +66,7 @@ process.exit(3);`
 			if fmt.Sprint(modes) != fmt.Sprint(want) || res.ExitCode != 3 || fmt.Sprint(refused) != fmt.Sprint(wantRefused) {
 				t.Errorf("%v %v", modes, refused)
 			}
-			to := t.TempDir()
-			outside := filepath.Join(t.TempDir(), "outside")
-			if err := errors.Join(os.WriteFile(outside, []byte("mine"), 0o600), os.Symlink(outside, to+"/plot.svg")); err != nil {
-				t.Fatal(err)
-			}
-			folder, err := record.OpenOut(to, true)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer folder.Close()
-			left, err := rt.Runs().CopyArtifacts(res.RunID, res.Artifacts, folder)
-			if err != nil || len(left) != 0 {
-				t.Errorf("%v %+v", err, left)
-			}
-			text, err := os.ReadFile(to + "/plot.svg")
-			mine, _ := os.ReadFile(outside)
-			if err != nil || string(text) != "<svg/>" || string(mine) != "mine" {
-				t.Errorf("%q %v, %q", text, err, mine)
-			}
-			if st, err := os.Stat(to + "/tool.sh"); err != nil || st.Mode().Perm()&0o111 != 0 {
-				t.Errorf("%v %v", st, err)
-			}
+			copyArtifacts(t, rt, res)
 
 			boundArtifacts(t, run)
 		})
@@ -100,6 +79,33 @@ require("net").createServer().listen("/out/s", () => { require("fs").writeFileSy
 			t.Errorf("%v %+v %+v %s", err, res.Artifacts, res.ArtifactsRefused, res.Stderr)
 		}
 	})
+}
+
+// copyArtifacts checks that a copy of artifacts replaces a link and keeps modes.
+func copyArtifacts(t *testing.T, rt *unitask.Runtime, res *unitask.Result) {
+	t.Helper()
+	to := t.TempDir()
+	outside := filepath.Join(t.TempDir(), "outside")
+	if err := errors.Join(os.WriteFile(outside, []byte("mine"), 0o600), os.Symlink(outside, to+"/plot.svg")); err != nil {
+		t.Fatal(err)
+	}
+	folder, err := record.OpenOut(to, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { folder.Close() })
+	left, err := rt.Runs().CopyArtifacts(res.RunID, res.Artifacts, folder)
+	if err != nil || len(left) != 0 {
+		t.Errorf("%v %+v", err, left)
+	}
+	text, err := os.ReadFile(to + "/plot.svg")
+	mine, _ := os.ReadFile(outside)
+	if err != nil || string(text) != "<svg/>" || string(mine) != "mine" {
+		t.Errorf("%q %v, %q", text, err, mine)
+	}
+	if st, err := os.Stat(to + "/tool.sh"); err != nil || st.Mode().Perm()&0o111 != 0 {
+		t.Errorf("%v %v", st, err)
+	}
 }
 
 // boundArtifacts checks the bounds of artifacts.

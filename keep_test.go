@@ -162,7 +162,7 @@ func TestAttackKeptMachine(t *testing.T) {
 				began := time.Now()
 				o := <-done
 				crashed(o)
-				got = "gone"
+				got := "gone"
 				if took := time.Since(began); took > time.Minute {
 					got = took.String()
 				}

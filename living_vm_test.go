@@ -86,6 +86,12 @@ r`})
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
+	countRuleChanges(t, id, rt)
+}
+
+// countRuleChanges checks what the audit log and the record have of the changes.
+func countRuleChanges(t *testing.T, id string, rt *unitask.Runtime) {
+	t.Helper()
 	attack.Check(t, "a change of one that has ended", fmt.Sprintf("no run or session %q of yours is under way", id), fmt.Sprint(rt.Approvals().SetPolicy(t.Context(), "", id, unitask.PolicyChange{DenyNet: []string{"x.example"}})))
 	changes := 0
 	_ = rt.Audit().Read(func(_ int64, line []byte) error {

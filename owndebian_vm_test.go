@@ -217,11 +217,7 @@ func TestOwnDebian(t *testing.T) {
 			t.Errorf("from the lock: %v %+v", err, again)
 		}
 	}
-	describe(t, dir, "greeter", text+"env = 1")
-	describe(t, dir, "newer", text)
-	if newer, _, err := rt.BuildImage(t.Context(), filepath.Join(dir, "newer.toml"), ""); err != nil || newer.Debian[0].Version != "2.0" {
-		t.Errorf("without a lock: %v", err)
-	}
+	buildNewer(t, dir, text, rt)
 
 	// What can't be had leaves nothing, and what was built stays.
 	describe(t, dir, "greeter", text)
@@ -243,6 +239,16 @@ func TestOwnDebian(t *testing.T) {
 	}
 	// An archive whose index lies, one that has changed what is locked, or has it no more.
 	refuseDebian(t, a, rt, file, many, home)
+}
+
+// buildNewer checks that another description takes the newer packages.
+func buildNewer(t *testing.T, dir, text string, rt *unitask.Runtime) {
+	t.Helper()
+	describe(t, dir, "greeter", text+"env = 1")
+	describe(t, dir, "newer", text)
+	if newer, _, err := rt.BuildImage(t.Context(), filepath.Join(dir, "newer.toml"), ""); err != nil || newer.Debian[0].Version != "2.0" {
+		t.Errorf("without a lock: %v", err)
+	}
 }
 
 // refuseDebian checks that packages that are not what the archive said are refused, and that nothing is left.

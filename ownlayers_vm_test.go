@@ -41,22 +41,7 @@ func TestOwnLayers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	if err := errors.Join(os.Mkdir(filepath.Join(dir, "words"), 0o700), os.WriteFile(filepath.Join(dir, "words/a.txt"), []byte("one\n"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	long := strings.Repeat("l", 120)
-	file := describe(t, dir, "tool", `from = "tool-base"
-memoryMb = 200
-run = ['''
-cat /opt/words/a.txt > copy; id -u > id; echo "$B" > b
-rm /secret; rm -rf /home; mkdir /home; echo new > /home/new
-echo "it's" > /etc/made; chmod 4750 /etc/made; ln /etc/made /etc/hard; ln -s made /etc/link
-mkdir -p /deep/`+long+`; echo x > /deep/`+long+`/`+long+`; touch /etc/hosts /tmp/x /run/x
-mkdir /many; for n in z m a y b .c B; do echo > /many/$n; done
-''', "! ls /tmp/y 2>/dev/null"]
-`)
-	describe(t, dir, "tool-base", "from = 'test/box:1'\n[files]\n'/opt/words' = 'words'\n[env]\nB = 'of env'\n")
+	file, dir := describeTool(t)
 	first, _, err := rt.BuildImage(t.Context(), file, "")
 	if err != nil {
 		t.Fatal(err)
@@ -103,15 +88,7 @@ mkdir /many; for n in z m a y b .c B; do echo > /many/$n; done
 	}
 
 	// Builds that fail leave what was there.
-	for _, c := range []struct{ run, says string }{
-		{`"echo one", "echo out; echo why >&2; exit 7"`, `step 2 of run ("echo out; echo why >&2; exit 7") ended with exit code 7: "why"`},
-		{`"busybox fallocate -l 2000000000 /big"`, "No space left on device"},
-	} {
-		describe(t, dir, "tool", "from = 'tool-base'\nrun = ["+c.run+"]\n")
-		if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v", c.run, err)
-		}
-	}
+	refuseLayerSteps(t, dir, rt, file)
 	describe(t, dir, "tool", "from = 'tool-base'\nrun = ['sleep 1000']\n")
 	stopped, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -119,6 +96,34 @@ mkdir /many; for n in z m a y b .c B; do echo > /many/$n; done
 	if _, _, err := rt.BuildImage(stopped, file, ""); err == nil || !strings.Contains(err.Error(), "cancelled") {
 		t.Errorf("a step without an end: %v", err)
 	}
+	removeLayers(t, rt, home, first)
+}
+
+// describeTool describes an image in two layers.
+func describeTool(t *testing.T) (string, string) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "words"), 0o700), os.WriteFile(filepath.Join(dir, "words/a.txt"), []byte("one\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	long := strings.Repeat("l", 120)
+	file := describe(t, dir, "tool", `from = "tool-base"
+memoryMb = 200
+run = ['''
+cat /opt/words/a.txt > copy; id -u > id; echo "$B" > b
+rm /secret; rm -rf /home; mkdir /home; echo new > /home/new
+echo "it's" > /etc/made; chmod 4750 /etc/made; ln /etc/made /etc/hard; ln -s made /etc/link
+mkdir -p /deep/`+long+`; echo x > /deep/`+long+`/`+long+`; touch /etc/hosts /tmp/x /run/x
+mkdir /many; for n in z m a y b .c B; do echo > /many/$n; done
+''', "! ls /tmp/y 2>/dev/null"]
+`)
+	describe(t, dir, "tool-base", "from = 'test/box:1'\n[files]\n'/opt/words' = 'words'\n[env]\nB = 'of env'\n")
+	return file, dir
+}
+
+// removeLayers checks that layers go with the images that have them.
+func removeLayers(t *testing.T, rt *unitask.Runtime, home string, first *unitask.OwnImage) {
+	t.Helper()
 	if list, err := rt.Images().Containers(); err != nil || len(list) != 3 { // what the name led to before stays until it is pruned
 		t.Errorf("%d images: %v", len(list), err)
 	}
@@ -136,6 +141,20 @@ mkdir /many; for n in z m a y b .c B; do echo > /many/$n; done
 	}
 	if kept, _ := os.ReadDir(filepath.Join(home, "layers")); len(kept) != 0 {
 		t.Errorf("layers: %v", kept)
+	}
+}
+
+// refuseLayerSteps checks steps that fail.
+func refuseLayerSteps(t *testing.T, dir string, rt *unitask.Runtime, file string) {
+	t.Helper()
+	for _, c := range []struct{ run, says string }{
+		{`"echo one", "echo out; echo why >&2; exit 7"`, `step 2 of run ("echo out; echo why >&2; exit 7") ended with exit code 7: "why"`},
+		{`"busybox fallocate -l 2000000000 /big"`, "No space left on device"},
+	} {
+		describe(t, dir, "tool", "from = 'tool-base'\nrun = ["+c.run+"]\n")
+		if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", c.run, err)
+		}
 	}
 }
 

@@ -74,6 +74,50 @@ wget -q -O /index "$PIP_INDEX_URL/good/" || exit 4
 	}
 
 	// Under a ceiling, whatever the lock says.
+	buildUnderCeilings(t, open, file, own)
+
+	// The ceiling's rules by method and path hold a step as they hold a run.
+	rules := "allowNet = [\"good.example\"]\n[[net.rule]]\nhost = \"good.example\"\nmethod = \"GET\"\npath = \"/words\"\n"
+	c, err := policy.ParseCeiling("test.toml", []byte(rules))
+	if err != nil {
+		t.Fatal(err)
+	}
+	describe(t, dir, "ruled", "from = 'test/box:1'\nnetwork = ['good.example']\nrun = ['wget -q -O /words http://good.example/words || exit 1; wget -q -O /other http://good.example/other 2>/err || { grep -q 403 /err && exit 42; }; exit 3']\n")
+	if _, _, err := open(c).BuildImage(t.Context(), filepath.Join(dir, "ruled.toml"), ""); err == nil || !strings.Contains(err.Error(), "exit code 42") {
+		t.Errorf("a request that no rule allows: %v", err)
+	}
+
+	// A registry that is gone is named before a machine starts, and another network is another build.
+	refuseUnreachable(t, r, dir, rt, file, own, home)
+}
+
+// refuseUnreachable checks builds that don't reach what they want.
+func refuseUnreachable(
+	t *testing.T, r *registry, dir string, rt *unitask.Runtime, file string, own *unitask.OwnImage, home string,
+) {
+	t.Helper()
+	r.Close()
+	describe(t, dir, "fetched", "from = 'test/box:1'\nnetwork = ['pip']\nrun = ['echo']\n")
+	if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), "the registry "+r.URL+"/simple (PIP_INDEX_URL) does not answer") {
+		t.Errorf("no registry: %v", err)
+	}
+	describe(t, dir, "fetched", "from = 'test/box:1'\nnetwork = ['good.example']\nrun = ['nslookup a.b.wild.example']\n")
+	if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), "step 1 of run") || !strings.Contains(err.Error(), "it was refused the way to a.b.wild.example") {
+		t.Errorf("a host that is not named: %v", err)
+	}
+	if list := rt.Catalog().Customs(); len(list) != 1 || list[0].Digest != own.Digest {
+		t.Errorf("own: %+v", list)
+	}
+	if kept, _ := os.ReadDir(filepath.Join(home, "layers")); len(kept) != 1 {
+		t.Errorf("layers: %v", kept)
+	}
+}
+
+// buildUnderCeilings checks what a ceiling allows of a build's network.
+func buildUnderCeilings(
+	t *testing.T, open func(c *policy.Ceiling) *unitask.Runtime, file string, own *unitask.OwnImage,
+) {
+	t.Helper()
 	for text, says := range map[string]string{
 		`allowNet = ["good.example"]` + "\npackages = [\"pip:*\"]":                  "packages npm:*: is not allowed",
 		`allowNet = ["other.example"]` + "\npackages = [\"pip:*\", \"npm:*\"]":      "allowNet good.example: is not allowed",
@@ -94,33 +138,6 @@ wget -q -O /index "$PIP_INDEX_URL/good/" || exit 4
 	}
 	if again, _, err := open(c).BuildImage(t.Context(), file, ""); err != nil || again.Digest != own.Digest {
 		t.Errorf("what the ceiling allows: %v", err)
-	}
-
-	// The ceiling's rules by method and path hold a step as they hold a run.
-	rules := "allowNet = [\"good.example\"]\n[[net.rule]]\nhost = \"good.example\"\nmethod = \"GET\"\npath = \"/words\"\n"
-	if c, err = policy.ParseCeiling("test.toml", []byte(rules)); err != nil {
-		t.Fatal(err)
-	}
-	describe(t, dir, "ruled", "from = 'test/box:1'\nnetwork = ['good.example']\nrun = ['wget -q -O /words http://good.example/words || exit 1; wget -q -O /other http://good.example/other 2>/err || { grep -q 403 /err && exit 42; }; exit 3']\n")
-	if _, _, err := open(c).BuildImage(t.Context(), filepath.Join(dir, "ruled.toml"), ""); err == nil || !strings.Contains(err.Error(), "exit code 42") {
-		t.Errorf("a request that no rule allows: %v", err)
-	}
-
-	// A registry that is gone is named before a machine starts, and another network is another build.
-	r.Close()
-	describe(t, dir, "fetched", "from = 'test/box:1'\nnetwork = ['pip']\nrun = ['echo']\n")
-	if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), "the registry "+r.URL+"/simple (PIP_INDEX_URL) does not answer") {
-		t.Errorf("no registry: %v", err)
-	}
-	describe(t, dir, "fetched", "from = 'test/box:1'\nnetwork = ['good.example']\nrun = ['nslookup a.b.wild.example']\n")
-	if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), "step 1 of run") || !strings.Contains(err.Error(), "it was refused the way to a.b.wild.example") {
-		t.Errorf("a host that is not named: %v", err)
-	}
-	if list := rt.Catalog().Customs(); len(list) != 1 || list[0].Digest != own.Digest {
-		t.Errorf("own: %+v", list)
-	}
-	if kept, _ := os.ReadDir(filepath.Join(home, "layers")); len(kept) != 1 {
-		t.Errorf("layers: %v", kept)
 	}
 }
 

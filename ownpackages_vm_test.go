@@ -83,6 +83,17 @@ func toolsImage(t *testing.T, rt *unitask.Runtime, name string) string {
 		add(&tar.Header{Name: "usr/bin/" + tool, Typeflag: tar.TypeSymlink, Linkname: "busybox"}, nil)
 	}
 	add(&tar.Header{Name: "tmp/", Typeflag: tar.TypeDir, Mode: 0o1777}, nil)
+	addPipAndNpm(t, rt, add)
+	add(&tar.Header{Name: "usr/bin/npm", Typeflag: tar.TypeSymlink, Linkname: "../lib/npm/bin/npm-cli.js"}, nil)
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return savedImage(t, name, layer, map[string]any{"Env": []string{"PATH=/usr/bin"}})
+}
+
+// addPipAndNpm adds both tools to an image.
+func addPipAndNpm(t *testing.T, rt *unitask.Runtime, add func(h *tar.Header, content io.Reader)) {
+	t.Helper()
 	pip, _, err := rt.Images().Tool(t.Context(), image.HostArch(), image.PipTool)
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +102,7 @@ func toolsImage(t *testing.T, rt *unitask.Runtime, name string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer wheel.Close()
+	t.Cleanup(func() { wheel.Close() })
 	for _, m := range wheel.File {
 		r, err := m.Open()
 		if err != nil {
@@ -108,7 +119,7 @@ func toolsImage(t *testing.T, rt *unitask.Runtime, name string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer packed.Close()
+	t.Cleanup(func() { packed.Close() })
 	z, err := gzip.NewReader(packed)
 	if err != nil {
 		t.Fatal(err)
@@ -125,11 +136,6 @@ func toolsImage(t *testing.T, rt *unitask.Runtime, name string) string {
 			add(&tar.Header{Name: "usr/lib/npm/" + strings.TrimPrefix(h.Name, "package/"), Typeflag: tar.TypeReg, Mode: 0o755, Size: h.Size}, r)
 		}
 	}
-	add(&tar.Header{Name: "usr/bin/npm", Typeflag: tar.TypeSymlink, Linkname: "../lib/npm/bin/npm-cli.js"}, nil)
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return savedImage(t, name, layer, map[string]any{"Env": []string{"PATH=/usr/bin"}})
 }
 
 // Packages over a container's image: installed by its own pip and npm, in machines that reach the host's registries,
@@ -199,6 +205,12 @@ func TestOwnPackagesContainer(t *testing.T) {
 	if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), "HASHES") {
 		t.Errorf("a registry that lies: %v", err)
 	}
+	refuseOwnPackages(t, rt, r, home)
+}
+
+// refuseOwnPackages checks what is no package, and a registry that is gone.
+func refuseOwnPackages(t *testing.T, rt *unitask.Runtime, r *registry, home string) {
+	t.Helper()
 	for text, says := range map[string]string{
 		"from = 'test/box:1'\npip = ['good']\n":      "the image has no python3",
 		"from = 'test/box:1'\nnpm = ['box']\n":       "the image has no node",

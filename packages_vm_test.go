@@ -396,6 +396,15 @@ func TestPackagesAttacked(t *testing.T) {
 	kept(1)
 
 	// Files that were changed are built again, as the lock says; a registry that has others is refused.
+	changeInstalled(t, run, rt, r, kept)
+}
+
+// changeInstalled checks packages that were changed on the disk and in the registry.
+func changeInstalled(
+	t *testing.T, run func(ctx context.Context, language string, pack string, code string) (string, error),
+	rt *unitask.Runtime, r *registry, kept func(want int),
+) {
+	t.Helper()
 	if out, err := run(t.Context(), "python", "pip:good", "import good; print(good.NAME)"); err != nil || out != "good\n" {
 		t.Fatalf("%v %s", err, out)
 	}

@@ -90,24 +90,21 @@ func TestPruneImages(t *testing.T) {
 		t.Errorf("the name leads to %+v: %v", c, err)
 	}
 	// The name begins with an image that comes along: what it led to is nobody's.
-	describe(t, dir, "tool", "from = 'node'\nenv = { A = 'b' }\n")
-	if _, _, err := rt.BuildImage(t.Context(), file, ""); err != nil {
-		t.Fatal(err)
-	}
-	left(before)
-	describe(t, dir, "tool", "from = 'test/box:1'\n")
-	if own, _, err = rt.BuildImage(t.Context(), file, ""); err != nil {
-		t.Fatal(err)
-	}
-	left(before, own.Digest)
-	if _, err := rt.Catalog().RemoveCustom(t.Context(), "tool"); err != nil {
-		t.Fatal(err)
-	}
+	renameImage(t, dir, rt, file, left, before)
 
 	// The reference leads to another one while a run has the one before.
 	slot(t)
+	now := pruneUnderRun(t, rt, load, left, before)
+	left(now)
+}
+
+// pruneUnderRun checks that a prune spares the image of a run that is under way.
+func pruneUnderRun(
+	t *testing.T, rt *unitask.Runtime, load func(by string) string, left func(want ...string), before string,
+) string {
+	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
+	t.Cleanup(func() { stop() })
 	started, says := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
@@ -129,7 +126,27 @@ func TestPruneImages(t *testing.T) {
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), "cancel") {
 		t.Errorf("the run: %v", err)
 	}
-	left(now)
+	return now
+}
+
+// renameImage checks that a prune takes what no name leads to.
+func renameImage(t *testing.T, dir string, rt *unitask.Runtime, file string, left func(want ...string), before string) {
+	t.Helper()
+	var own *unitask.OwnImage
+	var err error
+	describe(t, dir, "tool", "from = 'node'\nenv = { A = 'b' }\n")
+	if _, _, err := rt.BuildImage(t.Context(), file, ""); err != nil {
+		t.Fatal(err)
+	}
+	left(before)
+	describe(t, dir, "tool", "from = 'test/box:1'\n")
+	if own, _, err = rt.BuildImage(t.Context(), file, ""); err != nil {
+		t.Fatal(err)
+	}
+	left(before, own.Digest)
+	if _, err := rt.Catalog().RemoveCustom(t.Context(), "tool"); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // A paused session keeps its image, though another has its place and nobody holds the session.

@@ -78,6 +78,27 @@ await new Promise(done => server.listen(8000, '127.0.0.1', done)); server.addres
 	}
 
 	// A fork has neither port nor connection, and this one's stay.
+	forkForwarded(t, s)
+	say("three")
+
+	t.Run("bounds", func(t *testing.T) {
+		checkForwardBounds(t, f, s)
+	})
+	t.Run("a client of many connections", func(t *testing.T) {
+		takeManyConnections(t, f, say)
+	})
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	<-f.Done()
+	if got, err := lines.ReadString('\n'); err == nil || strings.Contains(got, "got") {
+		t.Errorf("after its end: %q %v", got, err)
+	}
+}
+
+// forkForwarded checks that a fork has no connection of its parent's.
+func forkForwarded(t *testing.T, s *unitask.Session) {
+	t.Helper()
 	forks, err := s.Fork(t.Context(), 1)
 	if err != nil {
 		t.Fatal(err)
@@ -88,39 +109,30 @@ await new Promise(done => server.listen(8000, '127.0.0.1', done)); server.addres
 	if err := forks[0].Close(); err != nil {
 		t.Error(err)
 	}
-	say("three")
+}
 
-	t.Run("bounds", func(t *testing.T) {
-		checkForwardBounds(t, f, s)
-	})
-	t.Run("a client of many connections", func(t *testing.T) {
-		reset := 0
-		for range unitask.MaxForwarded + 8 {
-			conn, err := net.Dial("tcp", f.Addr.String())
-			if err != nil { // it was reset before we knew that it was open
-				reset++
-				continue
-			}
-			defer conn.Close()
-			fmt.Fprintln(conn, "x")
-			if got, err := bufio.NewReader(conn).ReadString('\n'); err != nil {
-				reset++
-			} else if got != "got x\n" {
-				t.Errorf("%q", got)
-			}
+// takeManyConnections has one client open more connections than are forwarded.
+func takeManyConnections(t *testing.T, f *session.Forward, say func(text string)) {
+	t.Helper()
+	reset := 0
+	for range unitask.MaxForwarded + 8 {
+		conn, err := net.Dial("tcp", f.Addr.String())
+		if err != nil { // it was reset before we knew that it was open
+			reset++
+			continue
 		}
-		if reset != 10 { // two are open from before
-			t.Errorf("%d were reset", reset)
+		t.Cleanup(func() { conn.Close() })
+		fmt.Fprintln(conn, "x")
+		if got, err := bufio.NewReader(conn).ReadString('\n'); err != nil {
+			reset++
+		} else if got != "got x\n" {
+			t.Errorf("%q", got)
 		}
-		say("four")
-	})
-	if err := s.Close(); err != nil {
-		t.Error(err)
 	}
-	<-f.Done()
-	if got, err := lines.ReadString('\n'); err == nil || strings.Contains(got, "got") {
-		t.Errorf("after its end: %q %v", got, err)
+	if reset != 10 { // two are open from before
+		t.Errorf("%d were reset", reset)
 	}
+	say("four")
 }
 
 // checkForwardBounds checks how many ports and connections are forwarded at once.

@@ -57,22 +57,7 @@ func TestSessionRevive(t *testing.T) {
 	}
 	checkNoAuthorityKey(t, home, s.ID)
 	rt, other := open(), open()
-	if rec, err := rt.Runs().Get(s.ID); err != nil || rec.Status != record.Paused {
-		t.Errorf("%+v %v", rec, err)
-	}
-	list, err := paused.List(home)
-	if err != nil || len(list) != 1 || list[0].ID != s.ID || list[0].Owner != "ada" || !list[0].Since.IsZero() || len(list[0].Secrets) != 1 {
-		t.Fatalf("%+v %v", list, err)
-	}
-	if found, err := filepath.Glob(filepath.Join(home, "sessions", s.ID, "*")); err != nil || len(found) != 4 {
-		t.Errorf("%v %v", found, err)
-	} else {
-		for _, name := range found {
-			if text, err := os.ReadFile(name); err != nil || strings.Contains(string(text), secrets["KEY"]) {
-				t.Errorf("%s holds a secret (%v)", name, err)
-			}
-		}
-	}
+	checkLeft(t, rt, s, home, secrets)
 
 	refuseRevival(t, rt, s, secrets, caller)
 
@@ -80,23 +65,7 @@ func TestSessionRevive(t *testing.T) {
 	killReviving(t, rt, caller, s, secrets, home)
 
 	// Of several that ask at once, of two runtimes, one has it.
-	var asking sync.WaitGroup
-	got := make(chan *unitask.Session, 6)
-	for i := range cap(got) {
-		asking.Go(func() {
-			one, err := []*unitask.Runtime{rt, other}[i%2].Revive(t.Context(), caller, s.ID, secrets)
-			if err == nil {
-				got <- one
-			} else if !errors.As(err, new(*unitask.BusyError)) {
-				t.Errorf("%v", err)
-			}
-		})
-	}
-	asking.Wait()
-	if len(got) != 1 {
-		t.Fatalf("%d have it", len(got))
-	}
-	again := <-got
+	again := reviveAtOnce(t, rt, other, caller, s, secrets)
 	if again.ID != s.ID || !again.Expires().Equal(s.Expires()) {
 		t.Errorf("%s %s, not %s %s", again.ID, again.Expires(), s.ID, s.Expires())
 	}
@@ -116,6 +85,53 @@ func TestSessionRevive(t *testing.T) {
 	if _, err := rt.Revive(t.Context(), caller, s.ID, secrets); !errors.As(err, new(*unitask.SessionError)) {
 		t.Errorf("after its end: %v", err)
 	}
+}
+
+// checkLeft checks what is on the disk of a session that was left paused.
+func checkLeft(t *testing.T, rt *unitask.Runtime, s *unitask.Session, home string, secrets map[string]string) {
+	t.Helper()
+	if rec, err := rt.Runs().Get(s.ID); err != nil || rec.Status != record.Paused {
+		t.Errorf("%+v %v", rec, err)
+	}
+	list, err := paused.List(home)
+	if err != nil || len(list) != 1 || list[0].ID != s.ID || list[0].Owner != "ada" || !list[0].Since.IsZero() || len(list[0].Secrets) != 1 {
+		t.Fatalf("%+v %v", list, err)
+	}
+	if found, err := filepath.Glob(filepath.Join(home, "sessions", s.ID, "*")); err != nil || len(found) != 4 {
+		t.Errorf("%v %v", found, err)
+	} else {
+		for _, name := range found {
+			if text, err := os.ReadFile(name); err != nil || strings.Contains(string(text), secrets["KEY"]) {
+				t.Errorf("%s holds a secret (%v)", name, err)
+			}
+		}
+	}
+}
+
+// reviveAtOnce revives a session by many at once, of whom one has it.
+func reviveAtOnce(
+	t *testing.T, rt, other *unitask.Runtime, caller unitask.Caller, s *unitask.Session,
+	secrets map[string]string,
+) *unitask.Session {
+	t.Helper()
+	var asking sync.WaitGroup
+	got := make(chan *unitask.Session, 6)
+	for i := range cap(got) {
+		asking.Go(func() {
+			one, err := []*unitask.Runtime{rt, other}[i%2].Revive(t.Context(), caller, s.ID, secrets)
+			if err == nil {
+				got <- one
+			} else if !errors.As(err, new(*unitask.BusyError)) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	asking.Wait()
+	if len(got) != 1 {
+		t.Fatalf("%d have it", len(got))
+	}
+	again := <-got
+	return again
 }
 
 // refuseRevival checks who may not revive a session, and with what.

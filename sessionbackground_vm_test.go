@@ -70,15 +70,7 @@ func TestSessionBackground(t *testing.T) {
 	if _, err := s.Start(t.Context(), unitask.Command{Args: []string{"true"}}); !errors.As(err, &busy) {
 		t.Errorf("a third one: %v", err)
 	}
-	for _, bad := range []struct {
-		run   string
-		after int64
-	}{{a, -1}, {a, 1 << 40}, {"", 0}, {"../../etc", 0}, {s.ID, 0}} {
-		var field *policy.FieldError
-		if _, err := s.Wait(t.Context(), bad.run, bad.after, 0); !errors.As(err, &field) {
-			t.Errorf("%+v: %v", bad, err)
-		}
-	}
+	refuseBackground(t, a, s)
 	if err := s.WriteFile(t.Context(), "go", nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -116,6 +108,14 @@ func TestSessionBackground(t *testing.T) {
 	// Those that can't be.
 	endBackground(t, s, start)
 	// It ends with its session, as was meant.
+	endWithSession(t, start, s, rt)
+}
+
+// endWithSession checks what becomes of a command whose session ends.
+func endWithSession(
+	t *testing.T, start func(code string, limit time.Duration) string, s *unitask.Session, rt *unitask.Runtime,
+) {
+	t.Helper()
 	last := start("echo up; sleep 1000", 0)
 	until(t, s, last, "up")
 	if err := s.Close(); err != nil {
@@ -129,6 +129,20 @@ func TestSessionBackground(t *testing.T) {
 	}
 	if _, err := s.Start(t.Context(), unitask.Command{Args: []string{"true"}}); !errors.As(err, new(*unitask.SessionError)) {
 		t.Errorf("after its end: %v", err)
+	}
+}
+
+// refuseBackground checks which commands are refused.
+func refuseBackground(t *testing.T, a string, s *unitask.Session) {
+	t.Helper()
+	for _, bad := range []struct {
+		run   string
+		after int64
+	}{{a, -1}, {a, 1 << 40}, {"", 0}, {"../../etc", 0}, {s.ID, 0}} {
+		var field *policy.FieldError
+		if _, err := s.Wait(t.Context(), bad.run, bad.after, 0); !errors.As(err, &field) {
+			t.Errorf("%+v: %v", bad, err)
+		}
 	}
 }
 

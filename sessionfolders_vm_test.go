@@ -81,22 +81,29 @@ func TestSessionFolders(t *testing.T) {
 				t.Errorf("a file without end: %v", err)
 			}
 			// What is cut on its way is not there.
-			err = hostfiles.SendFolder(from, func(r io.Reader) error { return s.Unpack(t.Context(), "cut", io.LimitReader(r, 100_000)) })
-			if err == nil {
-				t.Error("a folder that was cut")
-			}
-			if err := syscall.Mkfifo(filepath.Join(from, "z"), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Upload(t.Context(), from, "cut"); !errors.As(err, new(*hostfiles.FolderError)) {
-				t.Errorf("a pipe: %v", err)
-			}
-			if got := sh("ls -A | grep -c 'cut\\|unitask' || true"); got != "0\n" {
-				t.Errorf("%s are left in the machine", got)
-			}
-			if list, err := os.ReadDir(out); err != nil || len(list) != 1 {
-				t.Errorf("left on the host: %v %v", list, err)
-			}
+			cutUpload(t, from, s, sh, out)
 		})
+	}
+}
+
+// cutUpload checks that a folder that is cut on its way leaves nothing.
+func cutUpload(t *testing.T, from string, s *unitask.Session, sh func(code string) string, out string) {
+	t.Helper()
+	var err error
+	err = hostfiles.SendFolder(from, func(r io.Reader) error { return s.Unpack(t.Context(), "cut", io.LimitReader(r, 100_000)) })
+	if err == nil {
+		t.Error("a folder that was cut")
+	}
+	if err := syscall.Mkfifo(filepath.Join(from, "z"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Upload(t.Context(), from, "cut"); !errors.As(err, new(*hostfiles.FolderError)) {
+		t.Errorf("a pipe: %v", err)
+	}
+	if got := sh("ls -A | grep -c 'cut\\|unitask' || true"); got != "0\n" {
+		t.Errorf("%s are left in the machine", got)
+	}
+	if list, err := os.ReadDir(out); err != nil || len(list) != 1 {
+		t.Errorf("left on the host: %v %v", list, err)
 	}
 }

@@ -145,6 +145,12 @@ func TestHostileTenant(t *testing.T) {
 		})
 	}
 	// Nothing of it is left in the queue, nothing ran, and the worker still works.
+	outliveNonsense(t, js, w, log, outside, ns)
+}
+
+// outliveNonsense checks that the worker has run nothing of it, and goes on.
+func outliveNonsense(t *testing.T, js jetstream.JetStream, w *fleet.Worker, log, outside string, ns *server.Server) {
+	t.Helper()
 	waitFor(t, func() bool {
 		s, err := js.Stream(t.Context(), "unitask-queue")
 		if err != nil {

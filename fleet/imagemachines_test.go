@@ -110,21 +110,7 @@ func TestBroughtImage(t *testing.T) {
 		defer rt.Close()
 		return rt.Run(t.Context(), req, unitask.IO{})
 	}
-	local, err := unitask.Open(unitask.Options{Home: home})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := local.Catalog().Import(t.Context(), boxImage(t, base, "acme/box:1", "of the submitter\n"), "", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := local.Close(); err != nil {
-		t.Fatal(err)
-	}
-	b, err := local.Images().Bring(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := bringBox(t, home, base)
 	ask := unitask.Request{Image: "acme/box:1", Exec: true, Args: []string{"sh", "-c", `cat /what; echo "$OF"; pwd`}, Cold: true}
 
 	takes := worker(fleet.DefaultTenant, `images = ["node", "brought"]`)
@@ -155,6 +141,27 @@ func TestBroughtImage(t *testing.T) {
 	t.Run("forged", func(t *testing.T) {
 		forgeImages(t, b, files, js, takes)
 	})
+}
+
+// bringBox imports a container's image, and returns what is brought of it.
+func bringBox(t *testing.T, home, base string) image.Brought {
+	t.Helper()
+	local, err := unitask.Open(unitask.Options{Home: home})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := local.Catalog().Import(t.Context(), boxImage(t, base, "acme/box:1", "of the submitter\n"), "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := local.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b, err := local.Images().Bring(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }
 
 // bringTwice runs with an image that comes along, and then is there.

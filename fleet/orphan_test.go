@@ -82,7 +82,13 @@ func TestOrphanOfTwo(t *testing.T) {
 	if _, err := missed.Create(t.Context(), "lost", nil); err != nil { // by the one that was looking
 		t.Fatal(err)
 	}
-	time.Sleep(config.Times.Lease + time.Second)
+	note, err := missed.Get(t.Context(), "lost")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testwait.Until(t, "the note is older than a lease", func() bool {
+		return time.Since(note.Created()) > config.Times.Lease+time.Second
+	})
 	began := time.Now()
 	w := startWorker(t, config, script{})
 	claimed("of-the-lost-one", "lost")

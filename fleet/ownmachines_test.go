@@ -18,6 +18,7 @@ import (
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
@@ -170,17 +171,7 @@ func TestOwnImageAlong(t *testing.T) {
 	if res, err := f.submit(t, home, fleet.DefaultTenant, nil, ask); err != nil || string(res.Stdout) != want || res.MemoryMB != 320 || res.Policy.Effective.Image != "words" {
 		t.Fatalf("%v %s", err, asJSON(res))
 	}
-	list, err := files.List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, o := range list { // what the tenant puts in its place is not looked at any more
-		if strings.HasPrefix(o.Name, "image-") {
-			if _, err := files.PutString(t.Context(), o.Name, "poison"); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	replaceStored(t, files)
 	took := tookAlong(t, takes)
 	if len(took) != 1 {
 		t.Fatalf("the worker keeps %v", took)
@@ -212,6 +203,22 @@ func TestOwnImageAlong(t *testing.T) {
 	t.Run("forged", func(t *testing.T) {
 		f.forgeOwn(t, takes)
 	})
+}
+
+// replaceStored has the tenant put something else in the place of what came along.
+func replaceStored(t *testing.T, files jetstream.ObjectStore) {
+	t.Helper()
+	list, err := files.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range list { // what the tenant puts in its place is not looked at any more
+		if strings.HasPrefix(o.Name, "image-") {
+			if _, err := files.PutString(t.Context(), o.Name, "poison"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 }
 
 // bringOverContainer brings what an own image adds to a container's.

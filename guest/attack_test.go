@@ -15,45 +15,25 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// A hostile agent: each row is what it sends at one stage of the conversation, and
-// what must come of it. "broke the protocol" ends the run with that error; "gone" is a
-// guest that went away; "waits" ends with the caller's deadline, and holds no more
-// memory than a frame.
-func TestAttackFrames(t *testing.T) {
-	type frame struct {
-		kind    byte
-		payload string
-	}
-	const (
-		ended = `{"code":0,"signal":0,"oom":false,"out":true}`
-	)
-	send := func(frames ...frame) func(net.Conn) {
-		return func(c net.Conn) {
-			for _, f := range frames {
-				sendFrame(c, f.kind, f.payload)
-			}
-		}
-	}
-	raw := func(b ...byte) func(net.Conn) { return func(c net.Conn) { _, _ = c.Write(b) } }
-	hangUp := func(then func(net.Conn)) func(net.Conn) {
-		return func(c net.Conn) { then(c); c.Close() }
-	}
-	artifact := func(kind byte, path string) frame { return frame{'a', string(kind) + "\x00\x00\x01\xa4" + path} }
-	flood := func(f frame) func(net.Conn) {
-		b := bytes.Repeat(appendFrame(nil, f.kind, []byte(f.payload)), 1+(32<<10)/(len(f.payload)+5))
-		return func(c net.Conn) {
-			for {
-				if _, err := c.Write(b); err != nil {
-					return
-				}
-			}
-		}
-	}
-	for _, row := range []struct {
-		stage, name string
-		then        func(net.Conn)
-		want        string
-	}{
+// frame is what a hostile guest sends.
+type frame struct {
+	kind    byte
+	payload string
+}
+
+type attackFramesRow struct {
+	stage, name string
+	then        func(net.Conn)
+	want        string
+}
+
+// attackFramesRows are the cases of TestAttackFrames.
+func attackFramesRows(
+	raw func(b ...byte) func(net.Conn), send func(frames ...frame) func(net.Conn),
+	hangUp func(then func(net.Conn)) func(net.Conn), artifact func(kind byte, path string) frame, ended string,
+	flood func(f frame) func(net.Conn),
+) []attackFramesRow {
+	return append([]attackFramesRow{
 		// Length.
 		{"hello", "a length of 4 GiB", raw(0xff, 0xff, 0xff, 0xff, 'h'), "broke the protocol"},
 		{"hello", "a hello one byte too long", send(frame{'h', strings.Repeat(" ", maxJSON+1)}), "broke the protocol"},
@@ -91,6 +71,16 @@ func TestAttackFrames(t *testing.T) {
 		{"collect", "a program after the exit", send(frame{'p', "x"}), "broke the protocol"},
 		{"start", "an artifact before the start", send(artifact('f', "x")), "broke the protocol"},
 		{"run", "a hello while the code runs", send(frame{'h', goodHello}), "broke the protocol"},
+	}, moreAttackFramesRows(raw, send, hangUp, artifact, ended, flood)...)
+}
+
+// moreAttackFramesRows are the other half.
+func moreAttackFramesRows(
+	raw func(b ...byte) func(net.Conn), send func(frames ...frame) func(net.Conn),
+	hangUp func(then func(net.Conn)) func(net.Conn), artifact func(kind byte, path string) frame, ended string,
+	flood func(f frame) func(net.Conn),
+) []attackFramesRow {
+	return []attackFramesRow{
 		{"run", "a second start", send(frame{'s', ""}), "broke the protocol"},
 		{"run", "a rehearsal's end", send(frame{'w', ""}), "broke the protocol"},
 		{"run", "an artifact while the code runs", send(artifact('f', "x")), "broke the protocol"},
@@ -129,7 +119,40 @@ func TestAttackFrames(t *testing.T) {
 		{"start", "silence instead of the start", func(net.Conn) {}, "waits"},
 		{"hello", "silence instead of hello", func(net.Conn) {}, "waits"},
 		{"hello", "a byte and then nothing", raw(0), "waits"},
-	} {
+	}
+}
+
+// A hostile agent: each row is what it sends at one stage of the conversation, and
+// what must come of it. "broke the protocol" ends the run with that error; "gone" is a
+// guest that went away; "waits" ends with the caller's deadline, and holds no more
+// memory than a frame.
+func TestAttackFrames(t *testing.T) {
+	const (
+		ended = `{"code":0,"signal":0,"oom":false,"out":true}`
+	)
+	send := func(frames ...frame) func(net.Conn) {
+		return func(c net.Conn) {
+			for _, f := range frames {
+				sendFrame(c, f.kind, f.payload)
+			}
+		}
+	}
+	raw := func(b ...byte) func(net.Conn) { return func(c net.Conn) { _, _ = c.Write(b) } }
+	hangUp := func(then func(net.Conn)) func(net.Conn) {
+		return func(c net.Conn) { then(c); c.Close() }
+	}
+	artifact := func(kind byte, path string) frame { return frame{'a', string(kind) + "\x00\x00\x01\xa4" + path} }
+	flood := func(f frame) func(net.Conn) {
+		b := bytes.Repeat(appendFrame(nil, f.kind, []byte(f.payload)), 1+(32<<10)/(len(f.payload)+5))
+		return func(c net.Conn) {
+			for {
+				if _, err := c.Write(b); err != nil {
+					return
+				}
+			}
+		}
+	}
+	for _, row := range attackFramesRows(raw, send, hangUp, artifact, ended, flood) {
 		t.Run(row.stage+"/"+row.name, func(t *testing.T) {
 			t.Parallel()
 			w := withGuest(t, func(c net.Conn) {

@@ -99,6 +99,42 @@ func goBuildRows(main, tools, dir string) map[string]goBuildRow {
 	}
 }
 
+type goToolsRow struct{ compile, link, printed, errs string }
+
+// goToolsRows are what compiler and linker say, and what comes of it.
+func goToolsRows(at, links, dir, work string) map[string]goToolsRow {
+	return map[string]goToolsRow{
+		"an error":           {"echo " + at + ":3:1: undefined: x; exit 2", links, "", "# command-line-arguments\n./x.go:3:1: undefined: x\n"},
+		"more of one":        {fmt.Sprintf(`printf '%[1]s:3:1: x redeclared in this block\n\t%[1]s:2:1: other\n\thave int\n'; exit 2`, at), links, "", "# command-line-arguments\n./x.go:3:1: x redeclared in this block\n\t./x.go:2:1: other\n\thave int\n"},
+		"not imported":       {`echo '` + at + `:3:1: "os" imported and not used' >&2; exit 1`, links, "", "# command-line-arguments\n./x.go:3:1: \"os\" imported and not used\n"},
+		"a parser's words":   {"echo " + at + ":3:1: invalid UTF-8 encoding; exit 2", links, "go", ""},
+		"an open comment":    {"echo " + at + ":3:1: comment not terminated; exit 2", links, "go", ""},
+		"a line number":      {"echo " + at + ":3:1: invalid line number: 0; exit 2", links, "go", ""},
+		"cgo's position":     {"echo '" + at + ":3:1: cannot use \"[a.cgo1.go:1]\"'; exit 2", links, "go", ""},
+		"one column":         {"echo " + at + ":3: undefined: x; exit 2", links, "go", ""},
+		"nothing":            {"exit 2", links, "go", ""},
+		"an import":          {"echo " + at + ":3:1: could not import x; exit 2", links, "go", ""},
+		"syntax":             {"echo " + at + ":3:1: syntax error: x; exit 2", links, "go", ""},
+		"a quoted one":       {"echo '" + at + `:3:1: syntax error: unexpected literal "a is not used"'; exit 2`, links, "go", ""},
+		"too many":           {"echo " + at + ":3:1: undefined: x; echo " + at + ":3:1: too many errors; exit 2", links, "go", ""},
+		"another file":       {"echo other.go:3:1: undefined: x; exit 2", links, "go", ""},
+		"no place":           {"echo " + at + ": undefined: x; exit 2", links, "go", ""},
+		"a longer name":      {"echo " + at + "x:3:1: undefined: x; exit 2", links, "go", ""},
+		"a path in it":       {"echo " + at + ":3:1: undefined: " + dir + "; exit 2", links, "go", ""},
+		"the work folder":    {"echo " + at + ":3:1: undefined: /tmp/go-build; exit 2", links, "go", ""},
+		"no end of the line": {"printf %s '" + at + ":3:1: undefined: x'; exit 2", links, "go", ""},
+		"a NUL byte":         {`printf '` + at + `:3:1: undefined: \0x\n'; exit 2`, links, "go", ""},
+		"a lot":              {"head -c 2000000 /dev/zero | tr '\\0' x; exit 2", links, "go", ""},
+		"a signal":           {"echo " + at + ":3:1: undefined: x; kill -9 $$", links, "go", ""},
+		"a warning":          {"echo " + at + ":3:1: odd", links, "go", ""},
+		"its own end":        {"rm -rf $(dirname $2)/exe", links, "go", ""},
+		"a linker's error":   {"exit 0", "#!/bin/sh\necho missing; exit 1\n", "go", ""},
+		"one's warning":      {"exit 0", links + "echo odd\n", "go", ""},
+		"one's silence":      {"exit 0", "#!/bin/sh\nexit 1\n", "go", ""},
+		"input and channel":  {"cat; [ -e /proc/$$/fd/3 ] && exit 3; exit 0", links, work, ""},
+	}
+}
+
 func TestGoBuild(t *testing.T) {
 	root, dir, work := t.TempDir(), t.TempDir(), t.TempDir()
 	program := building(t, root, work)
@@ -150,36 +186,7 @@ func TestGoBuild(t *testing.T) {
 
 	// What compiler and linker say.
 	at := filepath.Join(dir, "x.go")
-	for name, c := range map[string]struct{ compile, link, printed, errs string }{
-		"an error":           {"echo " + at + ":3:1: undefined: x; exit 2", links, "", "# command-line-arguments\n./x.go:3:1: undefined: x\n"},
-		"more of one":        {fmt.Sprintf(`printf '%[1]s:3:1: x redeclared in this block\n\t%[1]s:2:1: other\n\thave int\n'; exit 2`, at), links, "", "# command-line-arguments\n./x.go:3:1: x redeclared in this block\n\t./x.go:2:1: other\n\thave int\n"},
-		"not imported":       {`echo '` + at + `:3:1: "os" imported and not used' >&2; exit 1`, links, "", "# command-line-arguments\n./x.go:3:1: \"os\" imported and not used\n"},
-		"a parser's words":   {"echo " + at + ":3:1: invalid UTF-8 encoding; exit 2", links, "go", ""},
-		"an open comment":    {"echo " + at + ":3:1: comment not terminated; exit 2", links, "go", ""},
-		"a line number":      {"echo " + at + ":3:1: invalid line number: 0; exit 2", links, "go", ""},
-		"cgo's position":     {"echo '" + at + ":3:1: cannot use \"[a.cgo1.go:1]\"'; exit 2", links, "go", ""},
-		"one column":         {"echo " + at + ":3: undefined: x; exit 2", links, "go", ""},
-		"nothing":            {"exit 2", links, "go", ""},
-		"an import":          {"echo " + at + ":3:1: could not import x; exit 2", links, "go", ""},
-		"syntax":             {"echo " + at + ":3:1: syntax error: x; exit 2", links, "go", ""},
-		"a quoted one":       {"echo '" + at + `:3:1: syntax error: unexpected literal "a is not used"'; exit 2`, links, "go", ""},
-		"too many":           {"echo " + at + ":3:1: undefined: x; echo " + at + ":3:1: too many errors; exit 2", links, "go", ""},
-		"another file":       {"echo other.go:3:1: undefined: x; exit 2", links, "go", ""},
-		"no place":           {"echo " + at + ": undefined: x; exit 2", links, "go", ""},
-		"a longer name":      {"echo " + at + "x:3:1: undefined: x; exit 2", links, "go", ""},
-		"a path in it":       {"echo " + at + ":3:1: undefined: " + dir + "; exit 2", links, "go", ""},
-		"the work folder":    {"echo " + at + ":3:1: undefined: /tmp/go-build; exit 2", links, "go", ""},
-		"no end of the line": {"printf %s '" + at + ":3:1: undefined: x'; exit 2", links, "go", ""},
-		"a NUL byte":         {`printf '` + at + `:3:1: undefined: \0x\n'; exit 2`, links, "go", ""},
-		"a lot":              {"head -c 2000000 /dev/zero | tr '\\0' x; exit 2", links, "go", ""},
-		"a signal":           {"echo " + at + ":3:1: undefined: x; kill -9 $$", links, "go", ""},
-		"a warning":          {"echo " + at + ":3:1: odd", links, "go", ""},
-		"its own end":        {"rm -rf $(dirname $2)/exe", links, "go", ""},
-		"a linker's error":   {"exit 0", "#!/bin/sh\necho missing; exit 1\n", "go", ""},
-		"one's warning":      {"exit 0", links + "echo odd\n", "go", ""},
-		"one's silence":      {"exit 0", "#!/bin/sh\nexit 1\n", "go", ""},
-		"input and channel":  {"cat; [ -e /proc/$$/fd/3 ] && exit 3; exit 0", links, work, ""},
-	} {
+	for name, c := range goToolsRows(at, links, dir, work) {
 		t.Run(name, func(t *testing.T) {
 			write(compile, "#!/bin/sh\n"+c.compile+"\n", 0o755)
 			write(link, c.link, 0o755)
@@ -201,6 +208,17 @@ func TestGoBuild(t *testing.T) {
 	in = dir
 
 	// Descriptions that are none.
+	refuseGoFiles(t, write, compile, works, link, links, root, run, main)
+}
+
+// refuseGoFiles checks what is no program of one file.
+func refuseGoFiles(
+	t *testing.T, write func(name string, text string, mode os.FileMode), compile, works, link, links,
+	root string,
+	run func(t *testing.T, name string, text string, env []string, args ...string) (printed string, errs string, code int),
+	main string,
+) {
+	t.Helper()
 	write(compile, works, 0o755)
 	write(link, links, 0o755)
 	for name, text := range map[string]string{

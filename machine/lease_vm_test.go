@@ -72,25 +72,7 @@ func TestLeasedMachine(t *testing.T) {
 	daemon, source := machine.Open(lent), machine.Open(leased)
 	defer daemon.Close()
 	defer source.Close()
-	im, err := images.Lookup(image.Linux, image.HostArch())
-	if err != nil {
-		t.Fatal(err)
-	}
-	spec, err := source.Spec(t.Context(), im, machine.Shape{MemoryMB: 512})
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Templates that were given up are tried again where somebody starts a pool.
-	if spec, err = daemon.Probe(t.Context(), spec); err != nil {
-		t.Fatal(err)
-	}
-	templates := machine.OpenTemplates(filepath.Join(home, "templates"))
-	for range 2 {
-		templates.Failed(spec.Key(), errors.New("QEMU ended: signal: killed"))
-	}
-	if templates.GivenUp(spec.Key()) == nil {
-		t.Error("they are not given up")
-	}
+	spec := giveUpTemplate(t, images, source, daemon, home)
 	daemon.Stock(func(context.Context) (machine.Spec, error) { return spec, nil })
 	ctx, down := context.WithCancel(t.Context())
 	served := make(chan error, 1)
@@ -150,6 +132,37 @@ func TestLeasedMachine(t *testing.T) {
 	}
 	// Its rehearsals have gone the whole way: code that only a run takes costs every run of
 	// an emulated pool more than all the rest. 900 blocks here, 6900 with one such function.
+	endLeased(t, ctx, m, before, status)
+}
+
+// giveUpTemplate makes the template fail until it is given up.
+func giveUpTemplate(t *testing.T, images *image.Store, source, daemon *machine.Source, home string) machine.Spec {
+	t.Helper()
+	im, err := images.Lookup(image.Linux, image.HostArch())
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := source.Spec(t.Context(), im, machine.Shape{MemoryMB: 512})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Templates that were given up are tried again where somebody starts a pool.
+	if spec, err = daemon.Probe(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	templates := machine.OpenTemplates(filepath.Join(home, "templates"))
+	for range 2 {
+		templates.Failed(spec.Key(), errors.New("QEMU ended: signal: killed"))
+	}
+	if templates.GivenUp(spec.Key()) == nil {
+		t.Error("they are not given up")
+	}
+	return spec
+}
+
+// endLeased stops a leased machine and checks what is said of it.
+func endLeased(t *testing.T, ctx context.Context, m *machine.Machine, before int, status func(want string)) {
+	t.Helper()
 	if after := translated(ctx, t, m); after-before > 2000 {
 		t.Errorf("%d blocks were translated in the run, %d before it", after-before, before)
 	} else {

@@ -122,6 +122,11 @@ func TestLease(t *testing.T) {
 		}
 		return given, nil
 	})
+	lent := func() *thing {
+		mu.Lock()
+		defer mu.Unlock()
+		return given
+	}
 	give := func(lend error) {
 		th := newThing(t)
 		th.lend = lend
@@ -149,7 +154,7 @@ func TestLease(t *testing.T) {
 	if st, err := AskPool(home); err != nil || st.Pid != 7 || st.Running != 1 {
 		t.Errorf("%+v %v", st, err)
 	}
-	given.end(vmm.Exit{Code: 3, Guest: 1})
+	lent().end(vmm.Exit{Code: 3, Guest: 1})
 	exit, err := m.vm.Wait(ctx)
 	if err != nil || exit.Code != 3 || exit.Guest != 1 {
 		t.Errorf("%+v %v", exit, err)
@@ -157,18 +162,7 @@ func TestLease(t *testing.T) {
 	m.Close()
 
 	// It has said more than a line has room for: what it said last is told, and all else.
-	for _, said := range []string{strings.Repeat("\x00", 16<<10-4) + "last", strings.Repeat("x", 16<<10-4) + "last", strings.Repeat("\xff", 16<<10-4) + "last"} {
-		give(nil)
-		if m, err = lease(ctx, home, spec); err != nil {
-			t.Fatal(err)
-		}
-		given.end(vmm.Exit{Code: -1, Guest: -1, Signal: "killed", Denied: "connect", Stderr: said})
-		exit, err = m.vm.Wait(ctx)
-		if text, _ := json.Marshal(exit); err != nil || exit.Denied != "connect" || !strings.HasSuffix(exit.Stderr, "last") || len(text) < poolMessage/3 {
-			t.Errorf("%.40q is told as %.200s %v", said, text, err)
-		}
-		m.Close()
-	}
+	readLastWords(t, ctx, home, spec, give, lent)
 
 	// The run ends: the machine is killed.
 	give(nil)
@@ -176,18 +170,47 @@ func TestLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.Close()
-	<-given.exited
-	if given.exit.Signal != "killed" {
-		t.Errorf("%+v", given.exit)
+	<-lent().exited
+	if lent().exit.Signal != "killed" {
+		t.Errorf("%+v", lent().exit)
 	}
 
 	// It can't be lent: it is killed, and the run does without.
+	breakLoan(t, give, ctx, home, spec, lent, s)
+}
+
+// readLastWords checks what is kept of what QEMU said last.
+func readLastWords(
+	t *testing.T, ctx context.Context, home string, spec Spec, give func(lend error), lent func() *thing,
+) {
+	t.Helper()
+	for _, said := range []string{strings.Repeat("\x00", 16<<10-4) + "last", strings.Repeat("x", 16<<10-4) + "last", strings.Repeat("\xff", 16<<10-4) + "last"} {
+		give(nil)
+		m, err := lease(ctx, home, spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lent().end(vmm.Exit{Code: -1, Guest: -1, Signal: "killed", Denied: "connect", Stderr: said})
+		exit, err := m.vm.Wait(ctx)
+		if text, _ := json.Marshal(exit); err != nil || exit.Denied != "connect" || !strings.HasSuffix(exit.Stderr, "last") || len(text) < poolMessage/3 {
+			t.Errorf("%.40q is told as %.200s %v", said, text, err)
+		}
+		m.Close()
+	}
+}
+
+// breakLoan checks what becomes of a loan that is cut, and of a pool that ends.
+func breakLoan(
+	t *testing.T, give func(lend error), ctx context.Context, home string, spec Spec, lent func() *thing,
+	s *leaseServer,
+) {
+	t.Helper()
 	give(errors.New("in the middle of a reply"))
 	if _, err := lease(ctx, home, spec); !errors.Is(err, ErrNoPool) {
 		t.Errorf("%v", err)
 	}
-	<-given.exited
-	for _, f := range given.files {
+	<-lent().exited
+	for _, f := range lent().files {
 		f.Close()
 	}
 

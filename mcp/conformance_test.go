@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -180,7 +181,7 @@ func rounds() map[string]tool {
 
 // fixturesRows are its tools.
 func fixturesRows(server *sdk.Server) map[string]tool {
-	return map[string]tool{
+	rows := map[string]tool{
 		"simple_text": func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return says(textContent("This is a simple text response for testing.")), nil
 		},
@@ -223,6 +224,14 @@ func fixturesRows(server *sdk.Server) map[string]tool {
 		"streaming_elicitation": func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return says(textContent("nothing was asked")), nil
 		},
+	}
+	maps.Copy(rows, moreFixturesRows(server))
+	return rows
+}
+
+// moreFixturesRows are the other half.
+func moreFixturesRows(server *sdk.Server) map[string]tool {
+	return map[string]tool{
 		"missing_capability": func(_ context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			if can := req.ClientCapabilities(); can != nil && can.Sampling != nil {
 				return says(textContent("it samples")), nil

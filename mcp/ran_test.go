@@ -88,6 +88,43 @@ func TestCutOutput(t *testing.T) {
 	}
 
 	// More than is kept: what there is says so.
+	readPages(t, cs, kept, shown, all)
+
+	// What is printed can't be more than a client takes of a message, whatever is printed.
+	_, out, _ = call(t, cs, "run_code", object{"code": "escapes"})
+	_, _, uri = cutOf(out, "stdout")
+	if r, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri}); err != nil || r.Contents[0].Text != strings.Repeat("\x01", 2<<20) {
+		t.Errorf("%v", err)
+	}
+
+	// A ceiling that keeps less than is shown: nothing else has the rest.
+	cutByCeiling(t, print)
+
+	// Many at once do not mix.
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "run_code", Arguments: object{"code": "1"}})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if _, total, _ := cutOf(res.StructuredContent.(object), "stdout"); total != len(all) {
+				t.Error(total)
+			}
+		})
+	}
+	group.Wait()
+}
+
+// readPages reads all that is kept of an output, page by page.
+func readPages(t *testing.T, cs *sdk.ClientSession, kept, shown int, all string) {
+	t.Helper()
+	var out object
+	var text string
+	var n int
+	var total int
+	var uri string
 	_, out, text = call(t, cs, "run_code", object{"code": "endless"})
 	if n, total, uri = cutOf(out, "stdout"); total != kept || n > shown || out["truncated"] != true || !strings.Contains(text, fmt.Sprintf("more was printed than the %d bytes a stream that are kept", kept)) {
 		t.Errorf("%d of %d: %s", n, total, text[max(0, len(text)-300):])
@@ -117,15 +154,14 @@ func TestCutOutput(t *testing.T) {
 			t.Errorf("%s: %v", query, r)
 		}
 	}
+}
 
-	// What is printed can't be more than a client takes of a message, whatever is printed.
-	_, out, _ = call(t, cs, "run_code", object{"code": "escapes"})
-	_, _, uri = cutOf(out, "stdout")
-	if r, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri}); err != nil || r.Contents[0].Text != strings.Repeat("\x01", 2<<20) {
-		t.Errorf("%v", err)
-	}
-
-	// A ceiling that keeps less than is shown: nothing else has the rest.
+// cutByCeiling checks an output that the ceiling cuts.
+func cutByCeiling(t *testing.T, print func(_ context.Context, run *unitask.FleetRun) (*unitask.Result, error)) {
+	t.Helper()
+	var out object
+	var text string
+	var uri string
 	ceiling, err := policy.ParseCeiling("test", []byte("outputBytes = 1000"))
 	if err != nil {
 		t.Fatal(err)
@@ -134,22 +170,6 @@ func TestCutOutput(t *testing.T) {
 	if _, _, uri = cutOf(out, "stdout"); uri != "" || out["truncated"] != true || len(out["stdout"].(string)) != 1000 || !strings.Contains(text, "than the 1000 bytes") {
 		t.Errorf("%s %v", uri, text[max(0, len(text)-300):])
 	}
-
-	// Many at once do not mix.
-	var group sync.WaitGroup
-	for range 8 {
-		group.Go(func() {
-			res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "run_code", Arguments: object{"code": "1"}})
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			if _, total, _ := cutOf(res.StructuredContent.(object), "stdout"); total != len(all) {
-				t.Error(total)
-			}
-		})
-	}
-	group.Wait()
 }
 
 // A run that has a record and ends with an error says its code beside the result.

@@ -80,6 +80,32 @@ func TestStdio(t *testing.T) {
 		t.Errorf("%+v %v", r, err)
 	}
 	// Artifacts, a picture among them.
+	readArtifacts(t, cs, id)
+	listed := 0
+	for r, err := range cs.Resources(t.Context(), nil) {
+		if err != nil || !strings.HasPrefix(r.URI, "unitask://runs/") && r.URI != "unitask://images" {
+			t.Errorf("%+v %v", r, err)
+		}
+		listed++
+	}
+	_, out, _ = call(t, cs, "list_runs", object{"status": "timeout"})
+	if runs := out["runs"].([]any); len(runs) != 1 || listed != 7 {
+		t.Errorf("%v, %d resources", runs, listed)
+	}
+	_, out, _ = call(t, cs, "inspect_run", object{"runId": id})
+	if out["stdout"] != "hello arg in y\n" || out["status"] != "done" {
+		t.Errorf("%v", out)
+	}
+	usePrompts(t, cs, id)
+	// What is wrong with a call is a tool's error that says what to send.
+	refuseCalls(t, cs)
+}
+
+// readArtifacts checks the resources of a run.
+func readArtifacts(t *testing.T, cs *sdk.ClientSession, id string) {
+	t.Helper()
+	var res *sdk.CallToolResult
+	var out object
 	res, out, _ = call(t, cs, "run_code", object{"code": "const fs = require('fs'); fs.writeFileSync('/out/a b.png', Buffer.from('89504e470d0a1a0a', 'hex')); fs.mkdirSync('/out/d'); fs.writeFileSync('/out/d/t.txt', 'text')"})
 	var links []string
 	images := 0
@@ -111,21 +137,12 @@ func TestStdio(t *testing.T) {
 			t.Errorf("%s: %+v", uri, r)
 		}
 	}
-	listed := 0
-	for r, err := range cs.Resources(t.Context(), nil) {
-		if err != nil || !strings.HasPrefix(r.URI, "unitask://runs/") && r.URI != "unitask://images" {
-			t.Errorf("%+v %v", r, err)
-		}
-		listed++
-	}
-	_, out, _ = call(t, cs, "list_runs", object{"status": "timeout"})
-	if runs := out["runs"].([]any); len(runs) != 1 || listed != 7 {
-		t.Errorf("%v, %d resources", runs, listed)
-	}
-	_, out, _ = call(t, cs, "inspect_run", object{"runId": id})
-	if out["stdout"] != "hello arg in y\n" || out["status"] != "done" {
-		t.Errorf("%v", out)
-	}
+}
+
+// usePrompts checks prompts, snippets and what is completed.
+func usePrompts(t *testing.T, cs *sdk.ClientSession, id string) {
+	t.Helper()
+	var out object
 	completed, err := cs.Complete(t.Context(), &sdk.CompleteParams{Ref: &sdk.CompleteReference{Type: "ref/resource", URI: "unitask://runs/{id}/{part}"}, Argument: sdk.CompleteParamsArgument{Name: "id", Value: id[:10]}})
 	if err != nil || !slices.Contains(completed.Completion.Values, id) {
 		t.Errorf("%+v %v", completed, err)
@@ -144,7 +161,11 @@ func TestStdio(t *testing.T) {
 	if _, out, _ = call(t, cs, "run_code", object{"snippet": "plain"}); out["stdout"] != "typed\n" {
 		t.Errorf("%v", out)
 	}
-	// What is wrong with a call is a tool's error that says what to send.
+}
+
+// refuseCalls checks calls that are refused.
+func refuseCalls(t *testing.T, cs *sdk.ClientSession) {
+	t.Helper()
 	for _, c := range []struct {
 		args any
 		want string

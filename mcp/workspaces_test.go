@@ -148,11 +148,7 @@ func TestSessionTools(t *testing.T) {
 	if failed || id == "" || res["value"] != "41" || res["stdout"] != "up\n" || !strings.Contains(text, "--- value\n41") || !strings.Contains(text, "session "+id+", expires at ") {
 		t.Fatalf("%s\n%v", text, res)
 	}
-	limit := func(structured map[string]any) any {
-		granted, _ := structured["policy"].(map[string]any)["effective"].(map[string]any)
-		return granted["timeoutMs"]
-	}
-	if limit(res) != 10e3 || res["hint"] != nil {
+	if timeLimit(res) != 10e3 || res["hint"] != nil {
 		t.Errorf("%v", res)
 	}
 	checkCutSteps(t, id, cs)
@@ -177,7 +173,7 @@ func TestSessionTools(t *testing.T) {
 				t.Errorf("%s %v: expires at %q", row.tool, row.args, at)
 			}
 		}
-		checkHints(t, row, structured, limit)
+		checkHints(t, row, structured)
 		if row.args["background"] == true && !failed {
 			if started, _ = structured["runId"].(string); structured["outcome"] != "running" || structured["exitCode"] != nil {
 				t.Errorf("%v", structured)
@@ -224,17 +220,15 @@ func checkCutSteps(t *testing.T, id string, cs *sdk.ClientSession) {
 }
 
 // checkHints checks what a step's result says.
-func checkHints(
-	t *testing.T, row sessionToolsRow, structured map[string]any, limit func(structured map[string]any) any,
-) {
+func checkHints(t *testing.T, row sessionToolsRow, structured map[string]any) {
 	t.Helper()
 	if row.tool == "run_code" || row.tool == "run_command" && row.args["background"] == nil {
 		want := any(60e3)
 		if seconds, ok := row.args["timeoutSeconds"].(int); ok {
 			want = float64(seconds) * 1e3
 		}
-		if _, half := row.args["timeoutSeconds"].(float64); structured["policy"] != nil && !half && limit(structured) != want {
-			t.Errorf("%s %v: %v ms", row.tool, row.args, limit(structured))
+		if _, half := row.args["timeoutSeconds"].(float64); structured["policy"] != nil && !half && timeLimit(structured) != want {
+			t.Errorf("%s %v: %v ms", row.tool, row.args, timeLimit(structured))
 		}
 	}
 }
@@ -350,4 +344,10 @@ func TestAttackSessionsMadeElsewhere(t *testing.T) {
 	if _, err := os.Stat(folder(own)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("its own, which it has ended: %v", err)
 	}
+}
+
+// timeLimit returns the milliseconds that a step was granted.
+func timeLimit(structured map[string]any) any {
+	granted, _ := structured["policy"].(map[string]any)["effective"].(map[string]any)
+	return granted["timeoutMs"]
 }

@@ -68,6 +68,23 @@ func attackNamesToPrivateRows() []attackNamesToPrivateRow {
 	}
 }
 
+// dialOutside says what becomes of a connection to the outside.
+func dialOutside(u Upstream, t target, r *Rule) string {
+	conn, dialled, err := u.dial(context.Background(), t, r, nil)
+	switch {
+	case errors.Is(err, publicaddr.ErrOwn):
+		return "the host's own"
+	case errors.Is(err, publicaddr.ErrNotPublic):
+		return "not public"
+	case errors.Is(err, errNoName):
+		return "no name"
+	case err != nil:
+		return err.Error()
+	}
+	conn.Close()
+	return "dialled " + dialled
+}
+
 // Names that lead inside, and texts that some resolver or proxy takes for an address,
 // with and without a proxy, against every rule that could allow them.
 func TestAttackNamesToPrivate(t *testing.T) {
@@ -100,19 +117,7 @@ func TestAttackNamesToPrivate(t *testing.T) {
 		return u.withDefaults()
 	}
 	try := func(u Upstream, t target, r *Rule) string {
-		conn, dialled, err := u.dial(context.Background(), t, r, nil)
-		switch {
-		case errors.Is(err, publicaddr.ErrOwn):
-			return "the host's own"
-		case errors.Is(err, publicaddr.ErrNotPublic):
-			return "not public"
-		case errors.Is(err, errNoName):
-			return "no name"
-		case err != nil:
-			return err.Error()
-		}
-		conn.Close()
-		return "dialled " + strings.Replace(dialled, proxy.addr, "PROXY", 1)
+		return strings.Replace(dialOutside(u, t, r), proxy.addr, "PROXY", 1)
 	}
 	anything := &Rule{Text: "any", Any: true}
 

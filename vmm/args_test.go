@@ -1,6 +1,7 @@
 package vmm
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -27,7 +28,7 @@ func argsRows(
 	filtered QEMU, common func(accel string, cpu string, machine string, more ...string) []string, sandbox string,
 	withoutMicrovm QEMU,
 ) map[string]argsRow {
-	return map[string]argsRow{
+	rows := map[string]argsRow{
 		"amd64 tcg, everything": {
 			Config{Arch: AMD64, Accel: TCG, QEMU: filtered, Boot: Boot{Kernel: "/k", Initrd: "/i", Append: "a b", Disks: []string{"/d", "/x,y"}, MachineOptions: "acpi=on"}},
 			common("tcg,tb-size=128", "max,svm=off,la57=off,erms=off,fsrm=off", "microvm,rtc=on,isa-serial=on,acpi=on,mem-merge=off,dump-guest-core=off", "-global virtio-mmio.force-legacy=false",
@@ -85,6 +86,17 @@ func argsRows(
 			Config{Arch: ARM64, Accel: HVF, Boot: Boot{Kernel: "/k"}},
 			common("hvf", "host,pmu=off", "virt,gic-version=max,its=off,mem-merge=off,dump-guest-core=off", "-semihosting-config enable=on,target=native"),
 		},
+	}
+	maps.Copy(rows, moreArgsRows(filtered, common, sandbox, withoutMicrovm))
+	return rows
+}
+
+// moreArgsRows are the other half.
+func moreArgsRows(
+	filtered QEMU, common func(accel string, cpu string, machine string, more ...string) []string, sandbox string,
+	withoutMicrovm QEMU,
+) map[string]argsRow {
+	return map[string]argsRow{
 		"a template in the making": {
 			Config{Arch: AMD64, Accel: TCG, Boot: Boot{Kernel: "/k"}},
 			common("tcg,tb-size=128", "max,svm=off,la57=off,erms=off,fsrm=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off,memory-backend=mem", "-global virtio-mmio.force-legacy=false",

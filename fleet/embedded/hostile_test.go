@@ -68,7 +68,9 @@ func pair(t *testing.T, more ...string) (servers [2]*Server, log *said) {
 	return servers, log
 }
 
-func (s *Server) routes() string { return s.nats.ClusterAddr().String() }
+func (s *Server) routes() string {
+	return s.nats.ClusterAddr().String()
+}
 
 // talk is what a node of NATS says on a route.
 const talk = "INFO {\"server_id\":\"stranger\",\"server_name\":\"stranger\",\"version\":\"2.15.0\",\"proto\":1,\"host\":\"127.0.0.1\",\"port\":1,\"headers\":true,\"max_payload\":1048576,\"jetstream\":true,\"cluster\":\"unitask\",\"lnoc\":true}\r\n" +
@@ -148,6 +150,12 @@ func TestAttackRoutes(t *testing.T) {
 	}
 
 	// Whole servers, of which one would hear all that goes over the cluster.
+	joinWithoutKey(t, at, &servers, foreign, routes, log)
+}
+
+// joinWithoutKey has servers without the key try to join.
+func joinWithoutKey(t *testing.T, at string, servers *[2]*Server, foreign *tls.Config, routes int, log *said) {
+	t.Helper()
 	spy := func(change func(*server.Options)) { joinAsSpy(t, at, servers[0], change) }
 	spy(func(*server.Options) {})
 	spy(func(o *server.Options) {
@@ -160,7 +168,7 @@ func TestAttackRoutes(t *testing.T) {
 		o.Cluster.TLSConfig, o.Cluster.TLSTimeout = c, 10
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
+	t.Cleanup(func() { cancel() })
 	if _, err := Start(ctx, t.TempDir(), Options{Cluster: &Cluster{Listen: freePorts(t, 1)[0], Routes: routesTo(at), Key: bytes.Repeat([]byte{0x5b}, KeySize)}}); err == nil || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a server with another key: %v", err)
 	}

@@ -33,10 +33,94 @@ func verdict(action uint32) string {
 	return fmt.Sprintf("%#x", action)
 }
 
+// callArguments are those of a system call.
+type callArguments [6]uint64
+
+type attackFilterRow struct {
+	vm   *bpf.VM
+	arch uint32
+	nr   uintptr
+	args callArguments
+	want uint32
+}
+
+// attackFilterRows are the cases of TestAttackFilter.
+func attackFilterRows(
+	plain, once, given, kvm, gdb *bpf.VM, kill, end, allow uint32, path, thread, own uint64,
+	failed func(errno unix.Errno) uint32,
+) map[string]attackFilterRow {
+	return map[string]attackFilterRow{
+		"another architecture":           {plain, unix.AUDIT_ARCH_I386, unix.SYS_READ, callArguments{}, kill},
+		"the x32 ABI":                    {plain, auditArch, unix.SYS_READ | 0x40000000, callArguments{}, end},
+		"a negative number":              {plain, auditArch, ^uintptr(0), callArguments{}, end},
+		"execute QEMU":                   {plain, auditArch, unix.SYS_EXECVE, callArguments{path}, allow},
+		"open a descriptor once more":    {plain, auditArch, unix.SYS_FCNTL, callArguments{1: unix.F_DUPFD_CLOEXEC}, allow},
+		"own signals of a file":          {plain, auditArch, unix.SYS_FCNTL, callArguments{1: unix.F_SETOWN}, failed(unix.EINVAL)},
+		"execute QEMU, and be asked":     {once, auditArch, unix.SYS_EXECVE, callArguments{path}, end},
+		"execute another path":           {plain, auditArch, unix.SYS_EXECVE, callArguments{path + 1}, end},
+		"execute a path far above":       {plain, auditArch, unix.SYS_EXECVE, callArguments{path | 1<<32}, end},
+		"open for reading":               {plain, auditArch, unix.SYS_OPENAT, callArguments{2: unix.O_RDONLY | unix.O_CLOEXEC}, allow},
+		"open a folder":                  {plain, auditArch, unix.SYS_OPENAT, callArguments{2: unix.O_DIRECTORY}, allow},
+		"create a file":                  {plain, auditArch, unix.SYS_OPENAT, callArguments{2: unix.O_CREAT | unix.O_RDWR}, end},
+		"create a file without a name":   {plain, auditArch, unix.SYS_OPENAT, callArguments{2: unix.O_TMPFILE | unix.O_RDWR}, end},
+		"open for writing, too":          {plain, auditArch, unix.SYS_OPENAT, callArguments{2: unix.O_RDWR}, allow},
+		"open what is given":             {given, auditArch, unix.SYS_OPENAT, callArguments{2: unix.O_RDWR}, end},
+		"open what is given, by more":    {given, auditArch, unix.SYS_OPENAT, callArguments{2: unix.O_RDWR | unix.O_NOFOLLOW}, end},
+		"open a device beside it":        {given, auditArch, unix.SYS_OPENAT, callArguments{2: unix.O_RDWR | unix.O_CLOEXEC}, allow},
+		"open for reading beside it":     {given, auditArch, unix.SYS_OPENAT, callArguments{2: unix.O_RDONLY | unix.O_DIRECTORY}, allow},
+		"create a file beside it":        {given, auditArch, unix.SYS_OPENAT, callArguments{2: unix.O_CREAT | unix.O_RDWR | unix.O_CLOEXEC}, end},
+		"truncate":                       {plain, auditArch, unix.SYS_OPENAT, callArguments{2: unix.O_TRUNC | unix.O_RDWR}, end},
+		"a thread":                       {plain, auditArch, unix.SYS_CLONE, callArguments{thread}, allow},
+		"a process":                      {plain, auditArch, unix.SYS_CLONE, callArguments{uint64(unix.SIGCHLD)}, end},
+		"a process that shares memory":   {plain, auditArch, unix.SYS_CLONE, callArguments{unix.CLONE_VM | unix.CLONE_VFORK}, end},
+		"a thread in a new namespace":    {plain, auditArch, unix.SYS_CLONE, callArguments{thread | unix.CLONE_NEWUSER}, end},
+		"signal a thread of its own":     {plain, auditArch, unix.SYS_TGKILL, callArguments{own, 43, uint64(unix.SIGUSR1)}, allow},
+		"signal another's":               {plain, auditArch, unix.SYS_TGKILL, callArguments{43, 43, uint64(unix.SIGUSR1)}, end},
+		"signal nobody's":                {plain, auditArch, unix.SYS_TGKILL, callArguments{}, end},
+		"signal its own thread on KVM":   {kvm, auditArch, unix.SYS_TGKILL, callArguments{own, 43, uint64(unix.SIGUSR1)}, allow},
+		"signal another's on KVM":        {kvm, auditArch, unix.SYS_TGKILL, callArguments{own + 1, 43, uint64(unix.SIGUSR1)}, end},
+		"a file in memory":               {plain, auditArch, unix.SYS_MEMFD_CREATE, callArguments{}, failed(unix.ENOSYS)},
+		"KVM's memory of its own":        {kvm, auditArch, unix.SYS_IOCTL, callArguments{1: 0xc040aed4}, failed(unix.ENOTTY)},
+		"attributes of KVM's memory":     {kvm, auditArch, unix.SYS_IOCTL, callArguments{1: 0x4020aed2}, failed(unix.ENOTTY)},
+		"clone3":                         {plain, auditArch, unix.SYS_CLONE3, callArguments{}, failed(unix.ENOSYS)},
+		"io_uring":                       {plain, auditArch, unix.SYS_IO_URING_SETUP, callArguments{}, failed(unix.ENOSYS)},
+		"name a thread":                  {plain, auditArch, unix.SYS_PRCTL, callArguments{unix.PR_SET_NAME}, allow},
+		"outlive us":                     {plain, auditArch, unix.SYS_PRCTL, callArguments{unix.PR_SET_PDEATHSIG}, failed(unix.EINVAL)},
+		"read its limits":                {plain, auditArch, unix.SYS_PRLIMIT64, callArguments{0, unix.RLIMIT_NOFILE, 0, 1}, allow},
+		"set its limits":                 {plain, auditArch, unix.SYS_PRLIMIT64, callArguments{0, unix.RLIMIT_NOFILE, 1}, failed(unix.EPERM)},
+		"set them from low addresses":    {plain, auditArch, unix.SYS_PRLIMIT64, callArguments{0, unix.RLIMIT_NOFILE, 1 << 32}, failed(unix.EPERM)},
+		"read another's limits":          {plain, auditArch, unix.SYS_PRLIMIT64, callArguments{1, unix.RLIMIT_NOFILE, 0, 1}, failed(unix.EPERM)},
+		"ask whether it is a terminal":   {plain, auditArch, unix.SYS_IOCTL, callArguments{1: unix.TCGETS}, allow},
+		"type into the terminal":         {plain, auditArch, unix.SYS_IOCTL, callArguments{1: unix.TIOCSTI}, failed(unix.ENOTTY)},
+		"KVM without KVM":                {plain, auditArch, unix.SYS_IOCTL, callArguments{1: 0xae80}, failed(unix.ENOTTY)},
+		"run a processor of KVM":         {kvm, auditArch, unix.SYS_IOCTL, callArguments{1: 0xae80}, allow},
+		"read KVM's registers":           {kvm, auditArch, unix.SYS_IOCTL, callArguments{1: 0x8090ae81}, allow},
+		"write KVM's local APIC":         {kvm, auditArch, unix.SYS_IOCTL, callArguments{1: 0x4400ae8f}, allow},
+		"give KVM the address of VAPIC":  {kvm, auditArch, unix.SYS_IOCTL, callArguments{1: 0x4008ae93}, allow},
+		"give a processor of KVM memory": {kvm, auditArch, unix.SYS_IOCTL, callArguments{1: 0x4020ae46}, allow},
+		"encrypt a machine of KVM":       {kvm, auditArch, unix.SYS_IOCTL, callArguments{1: 0xc008aeba}, failed(unix.ENOTTY)},
+		"a request of another device":    {kvm, auditArch, unix.SYS_IOCTL, callArguments{1: 0xaf80}, failed(unix.ENOTTY)},
+		"read a terminal's state on KVM": {kvm, auditArch, unix.SYS_IOCTL, callArguments{1: unix.TCGETS}, allow},
+		"execute what is translated":     {plain, auditArch, unix.SYS_MMAP, callArguments{2: unix.PROT_READ | unix.PROT_WRITE | unix.PROT_EXEC, 3: unix.MAP_ANONYMOUS}, allow},
+		"map memory on KVM":              {kvm, auditArch, unix.SYS_MMAP, callArguments{2: unix.PROT_READ | unix.PROT_WRITE, 3: unix.MAP_ANONYMOUS}, allow},
+		"map a library on KVM":           {kvm, auditArch, unix.SYS_MMAP, callArguments{2: unix.PROT_READ | unix.PROT_EXEC, 3: unix.MAP_PRIVATE | unix.MAP_FIXED}, allow},
+		"execute memory on KVM":          {kvm, auditArch, unix.SYS_MMAP, callArguments{2: unix.PROT_READ | unix.PROT_EXEC, 3: unix.MAP_ANONYMOUS}, failed(unix.EACCES)},
+		"write to code on KVM":           {kvm, auditArch, unix.SYS_MMAP, callArguments{2: unix.PROT_WRITE | unix.PROT_EXEC, 3: unix.MAP_PRIVATE}, failed(unix.EACCES)},
+		"make memory code on KVM":        {kvm, auditArch, unix.SYS_MPROTECT, callArguments{2: unix.PROT_READ | unix.PROT_EXEC}, failed(unix.EACCES)},
+		"make memory read-only on KVM":   {kvm, auditArch, unix.SYS_MPROTECT, callArguments{2: unix.PROT_READ}, allow},
+		"a larger buffer of a socket":    {plain, auditArch, unix.SYS_SETSOCKOPT, callArguments{1: unix.SOL_SOCKET, 2: unix.SO_SNDBUF}, allow},
+		"a filter of a socket":           {plain, auditArch, unix.SYS_SETSOCKOPT, callArguments{1: unix.SOL_SOCKET, 2: unix.SO_ATTACH_FILTER}, failed(unix.ENOPROTOOPT)},
+		"an option of another protocol":  {plain, auditArch, unix.SYS_SETSOCKOPT, callArguments{1: unix.SOL_IP, 2: unix.SO_SNDBUF}, failed(unix.ENOPROTOOPT)},
+		"a filter for system calls":      {plain, auditArch, unix.SYS_SECCOMP, callArguments{unix.SECCOMP_SET_MODE_FILTER}, failed(unix.ENOSYS)},
+		"accept a connection":            {plain, auditArch, unix.SYS_ACCEPT4, callArguments{}, end},
+		"accept gdb's connection":        {gdb, auditArch, unix.SYS_ACCEPT4, callArguments{}, allow},
+		"make a socket beside gdb's":     {gdb, auditArch, unix.SYS_SOCKET, callArguments{}, end},
+	}
+}
+
 // The filter, as the kernel would run it, for every call there is.
 func TestAttackFilter(t *testing.T) {
 	const path, own = 0x10123458, 42
-	type arguments [6]uint64
 	vm := func(s Spec, once bool) *bpf.VM {
 		var code []bpf.Instruction
 		list, at := filter(s, path, unix.SECCOMP_RET_USER_NOTIF, once, false)
@@ -55,7 +139,7 @@ func TestAttackFilter(t *testing.T) {
 	}
 	given := vm(Spec{Given: os.Stdin}, false)
 	plain, kvm, gdb, once := vm(Spec{}, false), vm(Spec{KVM: KVMPassed}, false), vm(Spec{Listens: true}, false), vm(Spec{}, true)
-	run := func(vm *bpf.VM, arch uint32, nr uintptr, args arguments) uint32 {
+	run := func(vm *bpf.VM, arch uint32, nr uintptr, args callArguments) uint32 {
 		t.Helper()
 		data := make([]byte, 64) // struct seccomp_data; bpf's loads are big-endian
 		binary.BigEndian.PutUint32(data[seccompCall:], uint32(nr))
@@ -79,7 +163,7 @@ func TestAttackFilter(t *testing.T) {
 		} else if slices.Contains(known, nr) || nr == unix.SYS_EXECVE {
 			continue // below
 		}
-		if got := run(plain, auditArch, nr, arguments{}); got == want {
+		if got := run(plain, auditArch, nr, callArguments{}); got == want {
 			continue
 		} else if want == allow {
 			t.Errorf("%s: %s", callName(int32(nr)), verdict(got))
@@ -89,85 +173,13 @@ func TestAttackFilter(t *testing.T) {
 	}
 	attack.Check(t, "every system call that is on no list", "[]", fmt.Sprint(through))
 	for _, r := range refused {
-		if got := run(plain, auditArch, r.call, arguments{}); got != unix.SECCOMP_RET_ERRNO|uint32(r.errno) || slices.Contains(slices.Concat(calls, moreCalls, executing, listening), r.call) {
+		if got := run(plain, auditArch, r.call, callArguments{}); got != unix.SECCOMP_RET_ERRNO|uint32(r.errno) || slices.Contains(slices.Concat(calls, moreCalls, executing, listening), r.call) {
 			t.Errorf("%s: %#x, expected %v", callName(int32(r.call)), got, r.errno)
 		}
 	}
 	failed := func(errno unix.Errno) uint32 { return unix.SECCOMP_RET_ERRNO | uint32(errno) }
 	const thread = 0x3d0f00 // glibc's
-	for name, c := range map[string]struct {
-		vm   *bpf.VM
-		arch uint32
-		nr   uintptr
-		args arguments
-		want uint32
-	}{
-		"another architecture":           {plain, unix.AUDIT_ARCH_I386, unix.SYS_READ, arguments{}, kill},
-		"the x32 ABI":                    {plain, auditArch, unix.SYS_READ | 0x40000000, arguments{}, end},
-		"a negative number":              {plain, auditArch, ^uintptr(0), arguments{}, end},
-		"execute QEMU":                   {plain, auditArch, unix.SYS_EXECVE, arguments{path}, allow},
-		"open a descriptor once more":    {plain, auditArch, unix.SYS_FCNTL, arguments{1: unix.F_DUPFD_CLOEXEC}, allow},
-		"own signals of a file":          {plain, auditArch, unix.SYS_FCNTL, arguments{1: unix.F_SETOWN}, failed(unix.EINVAL)},
-		"execute QEMU, and be asked":     {once, auditArch, unix.SYS_EXECVE, arguments{path}, end},
-		"execute another path":           {plain, auditArch, unix.SYS_EXECVE, arguments{path + 1}, end},
-		"execute a path far above":       {plain, auditArch, unix.SYS_EXECVE, arguments{path | 1<<32}, end},
-		"open for reading":               {plain, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_RDONLY | unix.O_CLOEXEC}, allow},
-		"open a folder":                  {plain, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_DIRECTORY}, allow},
-		"create a file":                  {plain, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_CREAT | unix.O_RDWR}, end},
-		"create a file without a name":   {plain, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_TMPFILE | unix.O_RDWR}, end},
-		"open for writing, too":          {plain, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_RDWR}, allow},
-		"open what is given":             {given, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_RDWR}, end},
-		"open what is given, by more":    {given, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_RDWR | unix.O_NOFOLLOW}, end},
-		"open a device beside it":        {given, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_RDWR | unix.O_CLOEXEC}, allow},
-		"open for reading beside it":     {given, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_RDONLY | unix.O_DIRECTORY}, allow},
-		"create a file beside it":        {given, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_CREAT | unix.O_RDWR | unix.O_CLOEXEC}, end},
-		"truncate":                       {plain, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_TRUNC | unix.O_RDWR}, end},
-		"a thread":                       {plain, auditArch, unix.SYS_CLONE, arguments{thread}, allow},
-		"a process":                      {plain, auditArch, unix.SYS_CLONE, arguments{uint64(unix.SIGCHLD)}, end},
-		"a process that shares memory":   {plain, auditArch, unix.SYS_CLONE, arguments{unix.CLONE_VM | unix.CLONE_VFORK}, end},
-		"a thread in a new namespace":    {plain, auditArch, unix.SYS_CLONE, arguments{thread | unix.CLONE_NEWUSER}, end},
-		"signal a thread of its own":     {plain, auditArch, unix.SYS_TGKILL, arguments{own, 43, uint64(unix.SIGUSR1)}, allow},
-		"signal another's":               {plain, auditArch, unix.SYS_TGKILL, arguments{43, 43, uint64(unix.SIGUSR1)}, end},
-		"signal nobody's":                {plain, auditArch, unix.SYS_TGKILL, arguments{}, end},
-		"signal its own thread on KVM":   {kvm, auditArch, unix.SYS_TGKILL, arguments{own, 43, uint64(unix.SIGUSR1)}, allow},
-		"signal another's on KVM":        {kvm, auditArch, unix.SYS_TGKILL, arguments{own + 1, 43, uint64(unix.SIGUSR1)}, end},
-		"a file in memory":               {plain, auditArch, unix.SYS_MEMFD_CREATE, arguments{}, failed(unix.ENOSYS)},
-		"KVM's memory of its own":        {kvm, auditArch, unix.SYS_IOCTL, arguments{1: 0xc040aed4}, failed(unix.ENOTTY)},
-		"attributes of KVM's memory":     {kvm, auditArch, unix.SYS_IOCTL, arguments{1: 0x4020aed2}, failed(unix.ENOTTY)},
-		"clone3":                         {plain, auditArch, unix.SYS_CLONE3, arguments{}, failed(unix.ENOSYS)},
-		"io_uring":                       {plain, auditArch, unix.SYS_IO_URING_SETUP, arguments{}, failed(unix.ENOSYS)},
-		"name a thread":                  {plain, auditArch, unix.SYS_PRCTL, arguments{unix.PR_SET_NAME}, allow},
-		"outlive us":                     {plain, auditArch, unix.SYS_PRCTL, arguments{unix.PR_SET_PDEATHSIG}, failed(unix.EINVAL)},
-		"read its limits":                {plain, auditArch, unix.SYS_PRLIMIT64, arguments{0, unix.RLIMIT_NOFILE, 0, 1}, allow},
-		"set its limits":                 {plain, auditArch, unix.SYS_PRLIMIT64, arguments{0, unix.RLIMIT_NOFILE, 1}, failed(unix.EPERM)},
-		"set them from low addresses":    {plain, auditArch, unix.SYS_PRLIMIT64, arguments{0, unix.RLIMIT_NOFILE, 1 << 32}, failed(unix.EPERM)},
-		"read another's limits":          {plain, auditArch, unix.SYS_PRLIMIT64, arguments{1, unix.RLIMIT_NOFILE, 0, 1}, failed(unix.EPERM)},
-		"ask whether it is a terminal":   {plain, auditArch, unix.SYS_IOCTL, arguments{1: unix.TCGETS}, allow},
-		"type into the terminal":         {plain, auditArch, unix.SYS_IOCTL, arguments{1: unix.TIOCSTI}, failed(unix.ENOTTY)},
-		"KVM without KVM":                {plain, auditArch, unix.SYS_IOCTL, arguments{1: 0xae80}, failed(unix.ENOTTY)},
-		"run a processor of KVM":         {kvm, auditArch, unix.SYS_IOCTL, arguments{1: 0xae80}, allow},
-		"read KVM's registers":           {kvm, auditArch, unix.SYS_IOCTL, arguments{1: 0x8090ae81}, allow},
-		"write KVM's local APIC":         {kvm, auditArch, unix.SYS_IOCTL, arguments{1: 0x4400ae8f}, allow},
-		"give KVM the address of VAPIC":  {kvm, auditArch, unix.SYS_IOCTL, arguments{1: 0x4008ae93}, allow},
-		"give a processor of KVM memory": {kvm, auditArch, unix.SYS_IOCTL, arguments{1: 0x4020ae46}, allow},
-		"encrypt a machine of KVM":       {kvm, auditArch, unix.SYS_IOCTL, arguments{1: 0xc008aeba}, failed(unix.ENOTTY)},
-		"a request of another device":    {kvm, auditArch, unix.SYS_IOCTL, arguments{1: 0xaf80}, failed(unix.ENOTTY)},
-		"read a terminal's state on KVM": {kvm, auditArch, unix.SYS_IOCTL, arguments{1: unix.TCGETS}, allow},
-		"execute what is translated":     {plain, auditArch, unix.SYS_MMAP, arguments{2: unix.PROT_READ | unix.PROT_WRITE | unix.PROT_EXEC, 3: unix.MAP_ANONYMOUS}, allow},
-		"map memory on KVM":              {kvm, auditArch, unix.SYS_MMAP, arguments{2: unix.PROT_READ | unix.PROT_WRITE, 3: unix.MAP_ANONYMOUS}, allow},
-		"map a library on KVM":           {kvm, auditArch, unix.SYS_MMAP, arguments{2: unix.PROT_READ | unix.PROT_EXEC, 3: unix.MAP_PRIVATE | unix.MAP_FIXED}, allow},
-		"execute memory on KVM":          {kvm, auditArch, unix.SYS_MMAP, arguments{2: unix.PROT_READ | unix.PROT_EXEC, 3: unix.MAP_ANONYMOUS}, failed(unix.EACCES)},
-		"write to code on KVM":           {kvm, auditArch, unix.SYS_MMAP, arguments{2: unix.PROT_WRITE | unix.PROT_EXEC, 3: unix.MAP_PRIVATE}, failed(unix.EACCES)},
-		"make memory code on KVM":        {kvm, auditArch, unix.SYS_MPROTECT, arguments{2: unix.PROT_READ | unix.PROT_EXEC}, failed(unix.EACCES)},
-		"make memory read-only on KVM":   {kvm, auditArch, unix.SYS_MPROTECT, arguments{2: unix.PROT_READ}, allow},
-		"a larger buffer of a socket":    {plain, auditArch, unix.SYS_SETSOCKOPT, arguments{1: unix.SOL_SOCKET, 2: unix.SO_SNDBUF}, allow},
-		"a filter of a socket":           {plain, auditArch, unix.SYS_SETSOCKOPT, arguments{1: unix.SOL_SOCKET, 2: unix.SO_ATTACH_FILTER}, failed(unix.ENOPROTOOPT)},
-		"an option of another protocol":  {plain, auditArch, unix.SYS_SETSOCKOPT, arguments{1: unix.SOL_IP, 2: unix.SO_SNDBUF}, failed(unix.ENOPROTOOPT)},
-		"a filter for system calls":      {plain, auditArch, unix.SYS_SECCOMP, arguments{unix.SECCOMP_SET_MODE_FILTER}, failed(unix.ENOSYS)},
-		"accept a connection":            {plain, auditArch, unix.SYS_ACCEPT4, arguments{}, end},
-		"accept gdb's connection":        {gdb, auditArch, unix.SYS_ACCEPT4, arguments{}, allow},
-		"make a socket beside gdb's":     {gdb, auditArch, unix.SYS_SOCKET, arguments{}, end},
-	} {
+	for name, c := range attackFilterRows(plain, once, given, kvm, gdb, kill, end, allow, path, thread, own, failed) {
 		got := run(c.vm, c.arch, c.nr, c.args)
 		if c.want != allow {
 			attack.Check(t, "the filter: "+name, verdict(c.want), verdict(got))
