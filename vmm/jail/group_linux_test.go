@@ -146,29 +146,9 @@ func initMain() {
 const groupRoot = "/sys/fs/cgroup"
 
 func inGroups() error {
-	for _, m := range [][2]string{{"devtmpfs", "/dev"}, {"proc", "/proc"}, {"sysfs", "/sys"}, {"tmpfs", "/tmp"}, {"cgroup2", groupRoot}} {
-		if err := unix.Mount(m[0], m[1], m[0], 0, ""); err != nil && !errors.Is(err, unix.EBUSY) {
-			return fmt.Errorf("mount %s: %w", m[1], err)
-		}
-	}
-	for _, name := range diskModules {
-		f, err := os.Open("/" + name + ".ko")
-		if err == nil {
-			err = errors.Join(unix.FinitModule(int(f.Fd()), "", 0), f.Close())
-		}
-		if err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("load %s: %w", name, err)
-		}
-	}
-	number, err := os.ReadFile("/sys/class/block/vda/dev")
+	disks, err := mountForGroups()
 	if err != nil {
 		return err
-	}
-	disks := []string{strings.TrimSpace(string(number))}
-	find := func(systemd bool) delegation {
-		mounts, _ := os.ReadFile("/proc/self/mountinfo")
-		self, _ := os.ReadFile("/proc/self/cgroup")
-		return findDelegation(string(mounts), string(self), systemd)
 	}
 	var errs []error
 	check := func(ok bool, format string, args ...any) {
@@ -177,14 +157,14 @@ func inGroups() error {
 		}
 	}
 	all := []string{"memory", "pids", "cpu", "io"}
-	d := find(true)
+	d := findGroups(true)
 	check(d.dir == "" && strings.Contains(d.why["cpu"], "systemd's"), "what is systemd's was taken: %+v", d)
 
 	// Without systemd the hierarchy is root's.
 	left, kept := filepath.Join(groupRoot, "unitask-99999-1"), filepath.Join(groupRoot, "unitask-1-7")
 	_ = os.Mkdir(left, 0o755)
 	_ = os.Mkdir(kept, 0o755)
-	d = find(false)
+	d = findGroups(false)
 	check(d.dir == groupRoot && slices.Equal(d.with, all) && len(d.why) == 0, "without systemd: %+v", d)
 	_, err = os.Stat(left)
 	check(err != nil, "what a process left that is gone was not removed")
@@ -193,25 +173,9 @@ func inGroups() error {
 
 	// A group that was given to us, and that we are in.
 	given := filepath.Join(groupRoot, "given")
-	_ = os.Mkdir(given, 0o755)
-	if err := os.WriteFile(given+"/cgroup.procs", []byte("1"), 0); err != nil {
+	if d, err = giveGroup(given, all, check); err != nil {
 		return err
 	}
-	check(find(true).dir == "", "a group that was not given was taken")
-	if err := unix.Setxattr(given, "user.delegate", []byte("1"), 0); err != nil {
-		return err
-	}
-	other := exec.Command("/proc/self/exe")
-	other.Env = []string{asGuy + "=wait"}
-	if err := other.Start(); err != nil {
-		return err
-	}
-	d = find(true)
-	check(d.dir == "", "a group with another process in it: %+v", d)
-	_ = other.Process.Kill()
-	_ = other.Wait()
-	d = find(true)
-	check(d.dir == given && slices.Equal(d.with, all), "a group that was given: %+v", d)
 
 	// in runs a process in a group of its own.
 	in := func(what string, b Bounds) (said string, g *group) {
@@ -245,6 +209,68 @@ func inGroups() error {
 	attackGroupBounds(in, roomy, try, check)
 
 	// A whole jail.
+	if err := startInGroup(given, roomy, check); err != nil {
+		return err
+	}
+	return errors.Join(errs...)
+}
+
+// mountForGroups mounts what groups need, and returns the numbers of the disks.
+func mountForGroups() ([]string, error) {
+	for _, m := range [][2]string{{"devtmpfs", "/dev"}, {"proc", "/proc"}, {"sysfs", "/sys"}, {"tmpfs", "/tmp"}, {"cgroup2", groupRoot}} {
+		if err := unix.Mount(m[0], m[1], m[0], 0, ""); err != nil && !errors.Is(err, unix.EBUSY) {
+			return nil, fmt.Errorf("mount %s: %w", m[1], err)
+		}
+	}
+	for _, name := range diskModules {
+		f, err := os.Open("/" + name + ".ko")
+		if err == nil {
+			err = errors.Join(unix.FinitModule(int(f.Fd()), "", 0), f.Close())
+		}
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			return nil, fmt.Errorf("load %s: %w", name, err)
+		}
+	}
+	number, err := os.ReadFile("/sys/class/block/vda/dev")
+	if err != nil {
+		return nil, err
+	}
+	return []string{strings.TrimSpace(string(number))}, nil
+}
+
+// findGroups finds the groups that a process may make.
+func findGroups(systemd bool) delegation {
+	mounts, _ := os.ReadFile("/proc/self/mountinfo")
+	self, _ := os.ReadFile("/proc/self/cgroup")
+	return findDelegation(string(mounts), string(self), systemd)
+}
+
+// giveGroup gives a group as an administrator does, and checks that it is taken once nobody else is in it.
+func giveGroup(given string, all []string, check func(ok bool, format string, args ...any)) (delegation, error) {
+	_ = os.Mkdir(given, 0o755)
+	if err := os.WriteFile(given+"/cgroup.procs", []byte("1"), 0); err != nil {
+		return delegation{}, err
+	}
+	check(findGroups(true).dir == "", "a group that was not given was taken")
+	if err := unix.Setxattr(given, "user.delegate", []byte("1"), 0); err != nil {
+		return delegation{}, err
+	}
+	other := exec.Command("/proc/self/exe")
+	other.Env = []string{asGuy + "=wait"}
+	if err := other.Start(); err != nil {
+		return delegation{}, err
+	}
+	d := findGroups(true)
+	check(d.dir == "", "a group with another process in it: %+v", d)
+	_ = other.Process.Kill()
+	_ = other.Wait()
+	d = findGroups(true)
+	check(d.dir == given && slices.Equal(d.with, all), "a group that was given: %+v", d)
+	return d, nil
+}
+
+// startInGroup starts a program, which is held by a group of its own.
+func startInGroup(given string, roomy Bounds, check func(ok bool, format string, args ...any)) error {
 	program, err := Examine("/init", nil, nil)
 	if err != nil {
 		return err
@@ -260,9 +286,9 @@ func inGroups() error {
 	check(strings.HasPrefix(string(where), "0::/given/unitask-1-"), "it is in %s", where)
 	p.Kill()
 	p.Wait()
-	left2, _ := filepath.Glob(given + "/unitask-1-*")
-	check(len(left2) == 0, "left: %v", left2)
-	return errors.Join(errs...)
+	left, _ := filepath.Glob(given + "/unitask-1-*")
+	check(len(left) == 0, "left: %v", left)
+	return nil
 }
 
 // attackGroupBounds checks the bounds of tasks, processors and disks.
