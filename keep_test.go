@@ -57,125 +57,12 @@ func TestAttackKeptMachine(t *testing.T) {
 			}()
 			port := l.Addr().(*net.TCPAddr).Port
 			req := unitask.Request{Kernel: kernel, MemoryMB: 192, AllowTCP: []string{"127.0.0.1:" + itoa(port)}, Code: strings.ReplaceAll(panics[kernel], "PORT", itoa(port))}
-			kept := make(chan unitask.Event, 1)
-			type outcome struct {
-				res *unitask.Result
-				err error
-			}
-			run := func(ctx context.Context, keep unitask.Keep) <-chan outcome {
-				done := make(chan outcome, 1)
-				go func() {
-					res, err := rt.RunFor(ctx, unitask.Caller{}, req, unitask.IO{Keep: &keep, Events: func(e unitask.Event) {
-						if e.Kind == unitask.EventKept {
-							kept <- e
-						}
-					}})
-					done <- outcome{res, err}
-				}()
-				return done
-			}
-			crashed := func(o outcome) {
-				t.Helper()
-				var gone *unitask.GuestError
-				if !errors.As(o.err, &gone) || !strings.Contains(gone.Reason, "kernel stopped") || o.res.Outcome != unitask.OutcomeCrashed || o.res.ExitCode != unitask.ExitHost || string(o.res.Stdout) != "up\n" {
-					t.Errorf("%v %+v", o.err, o.res)
-				}
-				if _, err := os.Stat(filepath.Join(rt.Runs().Dir(), o.res.RunID, "debug.sock")); err == nil {
-					t.Error("the socket is left")
-				}
-			}
-			wait := func(done <-chan outcome) unitask.Event {
-				t.Helper()
-				select {
-				case e := <-kept:
-					return e
-				case o := <-done:
-					t.Fatalf("not kept: %v %+v", o.err, o.res)
-				case <-time.After(2 * time.Minute):
-					t.Fatal("neither kept nor ended")
-				}
-				return unitask.Event{}
-			}
-			var gone []<-chan struct{}
-			monitored := func(id string) *vmm.Monitor {
-				t.Helper()
-				m, rec, err := rt.Consoles().Join(t.Context(), id, vmm.AccessMemory, false)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if rec.Machine.KeptUntil == nil {
-					t.Error("the record does not say that it is kept")
-				}
-				t.Cleanup(func() { _ = m.Disconnect() })
-				gone = append(gone, m.Done())
-				return m
-			}
-
-			// Released by a console.
-			done := run(t.Context(), unitask.Keep{})
-			e := wait(done)
-			if !strings.Contains(e.Message, "unitask debug attach "+e.RunID) || !strings.Contains(e.Message, "kept for 10m0s") {
-				t.Error(e.Message)
-			}
-			m := monitored(e.RunID)
-			var status struct {
-				Running bool   `json:"running"`
-				Status  string `json:"status"`
-			}
-			if err := m.Do(t.Context(), "query-status", nil, &status); err != nil {
-				t.Fatal(err)
-			}
-			got := "stopped"
-			if status.Running {
-				got = status.Status
-			}
-			attack.Check(t, "a guest crashes to live on, on "+string(kernel)+": its processor", "stopped", got)
-			got = "ended"
-			select {
-			case <-cut:
-			case <-time.After(5 * time.Second):
-				got = "open"
-			}
-			attack.Check(t, "and its connection to the outside", "ended", got)
-			got = "refused"
-			if err := m.Do(t.Context(), "cont", nil, nil); err == nil {
-				got = "allowed"
-			}
-			attack.Check(t, "and a console that may only look: cont", "refused", got)
-			var said string
-			if err := m.Do(t.Context(), "human-monitor-command", map[string]string{"command-line": "info registers"}, &said); err != nil || said == "" {
-				t.Errorf("%v %q", err, said)
-			}
-			_ = m.Disconnect()
-			m = monitored(e.RunID) // leaving it has changed nothing
-			if err := attach.Release(t.Context(), m); err != nil {
-				t.Error(err)
-			}
-			crashed(<-done)
-			if _, _, err := rt.Consoles().Join(t.Context(), e.RunID, vmm.AccessRead, false); err == nil || !strings.Contains(err.Error(), "is no longer running") {
-				t.Error(err)
-			}
-
+			k := &keeper{t: t, rt: rt, req: req, kept: make(chan unitask.Event, 1)}
+			k.release(kernel, cut)
 			if kernel == image.Nanos { // Linux takes its time to use up the memory.
-				done = run(t.Context(), unitask.Keep{Time: time.Second})
-				monitored(wait(done).RunID)
-				began := time.Now()
-				o := <-done
-				crashed(o)
-				got := "gone"
-				if took := time.Since(began); took > time.Minute {
-					got = took.String()
-				}
-				attack.Check(t, "and its time", "gone", got)
-
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				done = run(ctx, unitask.Keep{})
-				monitored(wait(done).RunID)
-				cancel()
-				crashed(<-done)
+				k.runOut()
 			}
-			for _, g := range gone {
+			for _, g := range k.gone {
 				select {
 				case <-g:
 				case <-time.After(5 * time.Second):
@@ -184,6 +71,144 @@ func TestAttackKeptMachine(t *testing.T) {
 			}
 		})
 	}
+}
+
+// keeper runs code that crashes its kernel, and keeps the machine for a console.
+type keeper struct {
+	t    *testing.T
+	rt   *unitask.Runtime
+	req  unitask.Request
+	kept chan unitask.Event
+	gone []<-chan struct{} // closed when the consoles' connections end
+}
+
+// keptOutcome is how a run ended whose machine was kept.
+type keptOutcome struct {
+	res *unitask.Result
+	err error
+}
+
+// run starts a run.
+func (k *keeper) run(ctx context.Context, keep unitask.Keep) <-chan keptOutcome {
+	done := make(chan keptOutcome, 1)
+	go func() {
+		res, err := k.rt.RunFor(ctx, unitask.Caller{}, k.req, unitask.IO{Keep: &keep, Events: func(e unitask.Event) {
+			if e.Kind == unitask.EventKept {
+				k.kept <- e
+			}
+		}})
+		done <- keptOutcome{res, err}
+	}()
+	return done
+}
+
+// crashed checks that a run's kernel crashed, and that nothing is left of it.
+func (k *keeper) crashed(o keptOutcome) {
+	k.t.Helper()
+	var gone *unitask.GuestError
+	if !errors.As(o.err, &gone) || !strings.Contains(gone.Reason, "kernel stopped") || o.res.Outcome != unitask.OutcomeCrashed || o.res.ExitCode != unitask.ExitHost || string(o.res.Stdout) != "up\n" {
+		k.t.Errorf("%v %+v", o.err, o.res)
+	}
+	if _, err := os.Stat(filepath.Join(k.rt.Runs().Dir(), o.res.RunID, "debug.sock")); err == nil {
+		k.t.Error("the socket is left")
+	}
+}
+
+// wait waits until a run's machine is kept.
+func (k *keeper) wait(done <-chan keptOutcome) unitask.Event {
+	k.t.Helper()
+	select {
+	case e := <-k.kept:
+		return e
+	case o := <-done:
+		k.t.Fatalf("not kept: %v %+v", o.err, o.res)
+	case <-time.After(2 * time.Minute):
+		k.t.Fatal("neither kept nor ended")
+	}
+	return unitask.Event{}
+}
+
+// monitored joins a machine's console.
+func (k *keeper) monitored(id string) *vmm.Monitor {
+	k.t.Helper()
+	m, rec, err := k.rt.Consoles().Join(k.t.Context(), id, vmm.AccessMemory, false)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	if rec.Machine.KeptUntil == nil {
+		k.t.Error("the record does not say that it is kept")
+	}
+	k.t.Cleanup(func() { _ = m.Disconnect() })
+	k.gone = append(k.gone, m.Done())
+	return m
+}
+
+// release crashes a guest, looks at it by a console, and releases it.
+func (k *keeper) release(kernel image.Kernel, cut <-chan struct{}) {
+	done := k.run(k.t.Context(), unitask.Keep{})
+	e := k.wait(done)
+	if !strings.Contains(e.Message, "unitask debug attach "+e.RunID) || !strings.Contains(e.Message, "kept for 10m0s") {
+		k.t.Error(e.Message)
+	}
+	m := k.monitored(e.RunID)
+	var status struct {
+		Running bool   `json:"running"`
+		Status  string `json:"status"`
+	}
+	if err := m.Do(k.t.Context(), "query-status", nil, &status); err != nil {
+		k.t.Fatal(err)
+	}
+	got := "stopped"
+	if status.Running {
+		got = status.Status
+	}
+	attack.Check(k.t, "a guest crashes to live on, on "+string(kernel)+": its processor", "stopped", got)
+	got = "ended"
+	select {
+	case <-cut:
+	case <-time.After(5 * time.Second):
+		got = "open"
+	}
+	attack.Check(k.t, "and its connection to the outside", "ended", got)
+	got = "refused"
+	if err := m.Do(k.t.Context(), "cont", nil, nil); err == nil {
+		got = "allowed"
+	}
+	attack.Check(k.t, "and a console that may only look: cont", "refused", got)
+	var said string
+	if err := m.Do(k.t.Context(), "human-monitor-command", map[string]string{"command-line": "info registers"}, &said); err != nil || said == "" {
+		k.t.Errorf("%v %q", err, said)
+	}
+	_ = m.Disconnect()
+	m = k.monitored(e.RunID) // leaving it has changed nothing
+	if err := attach.Release(k.t.Context(), m); err != nil {
+		k.t.Error(err)
+	}
+	k.crashed(<-done)
+	if _, _, err := k.rt.Consoles().Join(k.t.Context(), e.RunID, vmm.AccessRead, false); err == nil || !strings.Contains(err.Error(), "is no longer running") {
+		k.t.Error(err)
+	}
+}
+
+// runOut checks that a machine is kept no longer than its time, and than its caller waits.
+func (k *keeper) runOut() {
+	done := k.run(k.t.Context(), unitask.Keep{Time: time.Second})
+	k.monitored(k.wait(done).RunID)
+	began := time.Now()
+	o := <-done
+	k.crashed(o)
+	got := "gone"
+	if took := time.Since(began); took > time.Minute {
+		got = took.String()
+	}
+	attack.Check(k.t, "and its time", "gone", got)
+
+	ctx, cancel := context.WithCancel(k.t.Context())
+	defer cancel()
+	done = k.run(ctx, unitask.Keep{})
+	k.monitored(k.wait(done).RunID)
+	cancel()
+	k.crashed(<-done)
 }
 
 // What a debugger may not have is not kept for one.
