@@ -105,7 +105,7 @@ var budgets = map[string]int{
 	"lines of the root":            922,
 	"methods of Runtime":           36,
 	"functions of over 80 lines":   0,
-	"tests of over 80 lines":       5,
+	"tests of over 80 lines":       4,
 	"files of over 500 lines":      0,
 	"lines of over 120 characters": 4839,
 	"sleeps in tests":              10,

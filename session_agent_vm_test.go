@@ -71,7 +71,7 @@ func TestSessionAgent(t *testing.T) {
 	t.Logf("%d steps, seed %d", steps, seed)
 	home := newHome(t)
 	open := func() *unitask.Runtime { return openRuntime(t, unitask.Options{Home: home}) }
-	rt := open()
+	process := &agentProcess{open: open, rt: open()}
 	for _, row := range []struct {
 		language string
 		kernel   unitask.Kernel
@@ -85,110 +85,142 @@ func TestSessionAgent(t *testing.T) {
 			if _, err := exec.LookPath(line[0]); err != nil {
 				t.Skipf("the host has no %s", line[0])
 			}
-			h := startHost(t, line)
-			defer func() { h.end() }()
-			random, did, took := rand.New(rand.NewPCG(seed, 1)), map[string]int{}, map[string]time.Duration{}
-			note := func(what string, began time.Time) {
-				did[what]++
-				took[what] += time.Since(began).Round(time.Millisecond)
+			random := rand.New(rand.NewPCG(seed, 1))
+			a := &agent{
+				t: t, process: process, language: language, dir: t.TempDir(), lost: true, host: startHost(t, line),
+				did: map[string]int{}, took: map[string]time.Duration{},
 			}
-			s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: language, Kernel: row.kernel}})
-			dir := t.TempDir()
-			lost := true // there is no interpreter yet, or a time limit has ended it
-			anew := func(res *unitask.Result) {
-				if res.Hint == "" {
-					return
-				}
-				if !lost {
-					t.Errorf("an interpreter was lost: %s", res.Hint)
-				}
-				did[res.Hint]++
-				h.end()
-				h = startHost(t, line)
-			}
+			defer func() { a.host.end() }()
+			a.s = openSession(t, process.rt, unitask.SessionRequest{Request: unitask.Request{Language: language, Kernel: row.kernel}})
 			for n := range steps / 3 {
-				began := time.Now()
-				switch what := random.IntN(12); {
-				case what == 0:
-					if err := s.Pause(t.Context()); err != nil {
-						t.Fatalf("step %d: pause: %v", n, err)
-					}
-					note("pauses", began)
-					t.Logf("step %d: pauses, %s", n, time.Since(began))
-				case what == 1: // on in a fork, without the one that it is of
-					forks, err := s.Fork(t.Context(), 1)
-					if err != nil {
-						t.Fatalf("step %d: fork: %v", n, err)
-					}
-					if err := s.Close(); err != nil {
-						t.Errorf("step %d: %v", n, err)
-					}
-					s = forks[0]
-					t.Cleanup(func() { _ = s.Close() })
-					note("forks", began)
-					t.Logf("step %d: forks, %s", n, time.Since(began))
-				case what == 2:
-					sleep := map[string]string{"js": "for (;;);", "python": "while True: pass", "shell": "while :; do :; done"}[language]
-					if res, err := s.Run(t.Context(), unitask.Step{Code: sleep, Timeout: 300 * time.Millisecond}); err != nil || !res.TimedOut {
-						t.Fatalf("step %d: %+v %v", n, res, err)
-					} else {
-						lost = lost || res.Hint != ""
-						anew(res)
-					}
-					note("time limits", began)
-					t.Logf("step %d: time limits, %s", n, time.Since(began))
-				case what == 3: // its process ends, and another one goes on with it
-					if err := errors.Join(s.Pause(t.Context()), s.Leave(), rt.Close()); err != nil {
-						t.Fatalf("step %d: leave: %v", n, err)
-					}
-					rt = open()
-					again, err := rt.Revive(t.Context(), unitask.Caller{}, s.ID, nil)
-					if err != nil {
-						t.Fatalf("step %d: revive: %v", n, err)
-					}
-					s = again
-					t.Cleanup(func() { _ = again.Close() })
-					note("processes", began)
-				case what == 4: // what it edits on both sides stays the same
-					name, text := filepath.Join(dir, "edited"), fmt.Sprintf("of step %d\n", n)
-					if err := errors.Join(os.WriteFile(name, []byte(text), 0o600), s.WriteFile(t.Context(), "edited", []byte(text), 0o644)); err != nil {
-						t.Fatalf("step %d: %v", n, err)
-					}
-					if err := s.Edit(t.Context(), "edited", "of", "after"); err != nil {
-						t.Fatalf("step %d: edit: %v", n, err)
-					}
-					if err := s.Edit(t.Context(), "edited", "nowhere", "x"); err == nil {
-						t.Errorf("step %d: an edit of what is not there", n)
-					}
-					if got, err := s.ReadFile(t.Context(), "edited", 0, 0); err != nil || string(got) != "after"+text[2:] {
-						t.Errorf("step %d: %q %v", n, got, err)
-					}
-					note("edits", began)
-				}
-				list := agentSteps[language]
-				code := fmt.Sprintf(list[random.IntN(len(list))], n)
-				text, err := json.Marshal(replaceDir(code, dir))
-				if err != nil {
-					t.Fatal(err)
-				}
-				began = time.Now()
-				res, err := s.Run(t.Context(), unitask.Step{Code: replaceDir(code, "/work")})
-				if err != nil {
-					t.Fatalf("step %d: %s: %v", n, code, err)
-				}
-				anew(res)
-				lost = false
-				want := h.step(t, string(text))
-				if string(res.Stdout) != want[0] || (res.ExitCode != 0) != want[1] {
-					t.Errorf("seed %d, step %d: %s: %q, code %d (%q); on the host %q, failed %v", seed, n, code, res.Stdout, res.ExitCode, res.Stderr, want[0], want[1])
-				}
-				note("steps", began)
-				if want[1] == true {
-					did["failures"]++
-				}
+				a.disturb(n, random.IntN(12))
+				a.step(n, seed, random)
 			}
-			t.Logf("%v in %v", did, took)
+			t.Logf("%v in %v", a.did, a.took)
 		})
+	}
+}
+
+// agentProcess is the process that holds a session: it may end, and another one go on.
+type agentProcess struct {
+	open func() *unitask.Runtime
+	rt   *unitask.Runtime
+}
+
+// agent runs steps in a session and on the host, and compares them.
+type agent struct {
+	t             *testing.T
+	process       *agentProcess
+	s             *unitask.Session
+	host          *hostInterpreter
+	language, dir string
+	lost          bool // there is no interpreter yet, or a time limit has ended it
+	did           map[string]int
+	took          map[string]time.Duration
+}
+
+func (a *agent) note(what string, began time.Time) {
+	a.did[what]++
+	a.took[what] += time.Since(began).Round(time.Millisecond)
+}
+
+// anew has the host begin anew where the session's interpreter did.
+func (a *agent) anew(res *unitask.Result) {
+	if res.Hint == "" {
+		return
+	}
+	if !a.lost {
+		a.t.Errorf("an interpreter was lost: %s", res.Hint)
+	}
+	a.did[res.Hint]++
+	a.host.end()
+	a.host = startHost(a.t, hostDrivers[a.language])
+}
+
+// disturb pauses the session, forks it, or does something else to it, by chance.
+func (a *agent) disturb(n, what int) {
+	began := time.Now()
+	switch {
+	case what == 0:
+		if err := a.s.Pause(a.t.Context()); err != nil {
+			a.t.Fatalf("step %d: pause: %v", n, err)
+		}
+		a.note("pauses", began)
+		a.t.Logf("step %d: pauses, %s", n, time.Since(began))
+	case what == 1: // on in a fork, without the one that it is of
+		forks, err := a.s.Fork(a.t.Context(), 1)
+		if err != nil {
+			a.t.Fatalf("step %d: fork: %v", n, err)
+		}
+		if err := a.s.Close(); err != nil {
+			a.t.Errorf("step %d: %v", n, err)
+		}
+		a.s = forks[0]
+		a.t.Cleanup(func() { _ = a.s.Close() })
+		a.note("forks", began)
+		a.t.Logf("step %d: forks, %s", n, time.Since(began))
+	case what == 2:
+		sleep := map[string]string{"js": "for (;;);", "python": "while True: pass", "shell": "while :; do :; done"}[a.language]
+		if res, err := a.s.Run(a.t.Context(), unitask.Step{Code: sleep, Timeout: 300 * time.Millisecond}); err != nil || !res.TimedOut {
+			a.t.Fatalf("step %d: %+v %v", n, res, err)
+		} else {
+			a.lost = a.lost || res.Hint != ""
+			a.anew(res)
+		}
+		a.note("time limits", began)
+		a.t.Logf("step %d: time limits, %s", n, time.Since(began))
+	case what == 3: // its process ends, and another one goes on with it
+		if err := errors.Join(a.s.Pause(a.t.Context()), a.s.Leave(), a.process.rt.Close()); err != nil {
+			a.t.Fatalf("step %d: leave: %v", n, err)
+		}
+		a.process.rt = a.process.open()
+		again, err := a.process.rt.Revive(a.t.Context(), unitask.Caller{}, a.s.ID, nil)
+		if err != nil {
+			a.t.Fatalf("step %d: revive: %v", n, err)
+		}
+		a.s = again
+		a.t.Cleanup(func() { _ = again.Close() })
+		a.note("processes", began)
+	case what == 4: // what it edits on both sides stays the same
+		name, text := filepath.Join(a.dir, "edited"), fmt.Sprintf("of step %d\n", n)
+		if err := errors.Join(os.WriteFile(name, []byte(text), 0o600), a.s.WriteFile(a.t.Context(), "edited", []byte(text), 0o644)); err != nil {
+			a.t.Fatalf("step %d: %v", n, err)
+		}
+		if err := a.s.Edit(a.t.Context(), "edited", "of", "after"); err != nil {
+			a.t.Fatalf("step %d: edit: %v", n, err)
+		}
+		if err := a.s.Edit(a.t.Context(), "edited", "nowhere", "x"); err == nil {
+			a.t.Errorf("step %d: an edit of what is not there", n)
+		}
+		if got, err := a.s.ReadFile(a.t.Context(), "edited", 0, 0); err != nil || string(got) != "after"+text[2:] {
+			a.t.Errorf("step %d: %q %v", n, got, err)
+		}
+		a.note("edits", began)
+	}
+}
+
+// step runs a step in the session and on the host, and compares.
+func (a *agent) step(n int, seed uint64, random *rand.Rand) {
+	list := agentSteps[a.language]
+	code := fmt.Sprintf(list[random.IntN(len(list))], n)
+	text, err := json.Marshal(replaceDir(code, a.dir))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	began := time.Now()
+	res, err := a.s.Run(a.t.Context(), unitask.Step{Code: replaceDir(code, "/work")})
+	if err != nil {
+		a.t.Fatalf("step %d: %s: %v", n, code, err)
+	}
+	a.anew(res)
+	a.lost = false
+	want := a.host.step(a.t, string(text))
+	if string(res.Stdout) != want[0] || (res.ExitCode != 0) != want[1] {
+		a.t.Errorf("seed %d, step %d: %s: %q, code %d (%q); on the host %q, failed %v", seed, n, code, res.Stdout, res.ExitCode, res.Stderr, want[0], want[1])
+	}
+	a.note("steps", began)
+	if want[1] == true {
+		a.did["failures"]++
 	}
 }
 

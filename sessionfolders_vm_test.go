@@ -89,8 +89,7 @@ func TestSessionFolders(t *testing.T) {
 // cutUpload checks that a folder that is cut on its way leaves nothing.
 func cutUpload(t *testing.T, from string, s *unitask.Session, sh func(code string) string, out string) {
 	t.Helper()
-	var err error
-	err = hostfiles.SendFolder(from, func(r io.Reader) error { return s.Unpack(t.Context(), "cut", io.LimitReader(r, 100_000)) })
+	err := hostfiles.SendFolder(from, func(r io.Reader) error { return s.Unpack(t.Context(), "cut", io.LimitReader(r, 100_000)) })
 	if err == nil {
 		t.Error("a folder that was cut")
 	}

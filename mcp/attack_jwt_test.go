@@ -185,7 +185,10 @@ func TestAttackJWTs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range attackJWTsRows(fine, t, rsaKey, encoded, parts, der, public, stranger, good, whole, header, set, without, es) {
+	rows := attackJWTsRows(
+		fine, t, rsaKey, encoded, parts, der, public, stranger, good, whole, header, set, without, es,
+	)
+	for _, c := range rows {
 		attack.Check(t, "JWT: "+c.name, c.want, status(t, url, "Authorization: Bearer "+c.token))
 	}
 	for _, token := range []string{sign(t, jose.ES256, stranger, nil, claims(nil)), "x"} {
