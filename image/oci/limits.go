@@ -33,14 +33,14 @@ const (
 // maxKept bounds what is read of a file here: users are in the first lines.
 const maxKept = 1 << 20
 
-// bounded reads a layer, and counts it towards the image's bound.
-type bounded struct {
+// layerReader reads a layer, and counts it towards the image's bound.
+type layerReader struct {
 	x   *flattening
 	r   io.Reader
 	sum hash.Hash
 }
 
-func (b *bounded) Read(p []byte) (int, error) {
+func (b *layerReader) Read(p []byte) (int, error) {
 	if err := b.x.ctx.Err(); err != nil {
 		return 0, context.Cause(b.x.ctx)
 	}
