@@ -103,7 +103,7 @@ func TestOwnDebianContainer(t *testing.T) {
 		}
 	}
 	// The base, the image, and the one that was before its steps ran again.
-	if list, err := rt.Images().Containers(); err != nil || len(list) != 3 || base.Digest == own.Digest {
+	if list, err := rt.Images().Containers().List(); err != nil || len(list) != 3 || base.Digest == own.Digest {
 		t.Errorf("%d images: %v", len(list), err)
 	}
 	if kept, _ := os.ReadDir(filepath.Join(home, "layers")); len(kept) != 2 {

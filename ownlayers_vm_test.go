@@ -124,7 +124,7 @@ mkdir /many; for n in z m a y b .c B; do echo > /many/$n; done
 // removeLayers checks that layers go with the images that have them.
 func removeLayers(t *testing.T, rt *unitask.Runtime, home string, first *unitask.OwnImage) {
 	t.Helper()
-	if list, err := rt.Images().Containers(); err != nil || len(list) != 3 { // what the name led to before stays until it is pruned
+	if list, err := rt.Images().Containers().List(); err != nil || len(list) != 3 { // what the name led to before stays until it is pruned
 		t.Errorf("%d images: %v", len(list), err)
 	}
 	if kept, _ := os.ReadDir(filepath.Join(home, "layers")); len(kept) != 2 {
@@ -136,7 +136,7 @@ func removeLayers(t *testing.T, rt *unitask.Runtime, home string, first *unitask
 	if _, err := rt.Catalog().RemoveCustom(t.Context(), "tool"); err != nil {
 		t.Error(err)
 	}
-	if list, err := rt.Images().Containers(); err != nil || len(list) != 2 {
+	if list, err := rt.Images().Containers().List(); err != nil || len(list) != 2 {
 		t.Errorf("%d images: %v", len(list), err)
 	}
 	if kept, _ := os.ReadDir(filepath.Join(home, "layers")); len(kept) != 0 {

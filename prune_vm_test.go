@@ -47,7 +47,7 @@ func TestPruneImages(t *testing.T) {
 		if _, err := rt.Catalog().Prune(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		list, err := rt.Images().Containers()
+		list, err := rt.Images().Containers().List()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,7 +86,7 @@ func TestPruneImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	left(before, own.Digest)
-	if c, err := rt.Images().Container(own.Arch, "tool"); err != nil || c.Digest != own.Digest {
+	if c, err := rt.Images().Containers().Get(own.Arch, "tool"); err != nil || c.Digest != own.Digest {
 		t.Errorf("the name leads to %+v: %v", c, err)
 	}
 	// The name begins with an image that comes along: what it led to is nobody's.

@@ -93,11 +93,11 @@ func containerNamed(rt *unitask.Runtime, name string) *image.Container {
 		return nil
 	}
 	for _, arch := range []image.Arch{image.HostArch(), image.AMD64, image.ARM64} {
-		if c, err := rt.Images().Container(arch, ref); err == nil {
+		if c, err := rt.Images().Containers().Get(arch, ref); err == nil {
 			return c
 		}
 	}
-	list, _ := rt.Images().Containers()
+	list, _ := rt.Images().Containers().List()
 	i := slices.IndexFunc(list, func(c *image.Container) bool { return c.Brought != "" && strings.HasPrefix(c.Digest, ref) })
 	if i < 0 {
 		return nil

@@ -27,7 +27,7 @@ func TestBroughtByDigits(t *testing.T) {
 	if err := rt.Catalog().TakeShipped(t.Context(), "alice", b, func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(disk)), nil }); err != nil {
 		t.Fatal(err)
 	}
-	list, err := rt.Images().Containers()
+	list, err := rt.Images().Containers().List()
 	if err != nil || len(list) != 1 {
 		t.Fatal(list, err)
 	}

@@ -144,7 +144,7 @@ func (a *app) imageList() *cobra.Command {
 			if asJSON {
 				return a.ui.json(listed)
 			}
-			containers, err := rt.Images().Containers()
+			containers, err := rt.Images().Containers().List()
 			if err != nil {
 				return err
 			}
@@ -184,7 +184,7 @@ func (a *app) imageFiles(store *image.Store, prefix string, asJSON bool) error {
 	if err != nil {
 		return usage(err)
 	}
-	if c, err := store.Container(im.Arch, im.Container); err == nil && c.Brought != "" {
+	if c, err := store.Containers().Get(im.Arch, im.Container); err == nil && c.Brought != "" {
 		return usage(fmt.Errorf("%.12s came along from another host, as the tenant %s's: only its own machine reads its disk", im.Digest, c.Brought))
 	}
 	entries, err := im.Entries()
@@ -212,7 +212,7 @@ func (a *app) imageRemove() *cobra.Command {
 		RunE: a.withRuntime(func(cmd *cobra.Command, args []string, rt *unitask.Runtime) error {
 			for _, prefix := range args {
 				if c := containerNamed(rt, prefix); c != nil {
-					if err := rt.Images().RemoveContainer(cmd.Context(), c); err != nil {
+					if err := rt.Images().Containers().Remove(cmd.Context(), c); err != nil {
 						return err
 					}
 					rt.Audit().Change(audit.ImageRemoved, map[string]any{"image": c.Digest})

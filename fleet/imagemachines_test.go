@@ -157,7 +157,7 @@ func bringBox(t *testing.T, home, base string) image.Brought {
 	if err := local.Close(); err != nil {
 		t.Fatal(err)
 	}
-	b, err := local.Images().Bring(c)
+	b, err := local.Images().Containers().Ship(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func bringTwice(
 		if err != nil || string(res.Stdout) != "of the submitter\nthe-image\n/bin\n" {
 			t.Fatalf("%s: %v %s", round, err, asJSON(res))
 		}
-		list, err := takes.Images().Containers()
+		list, err := takes.Images().Containers().List()
 		if err != nil || len(list) != 1 || list[0].Brought != fleet.DefaultTenant {
 			t.Fatalf("%s: %v %s", round, err, asJSON(list))
 		}
@@ -204,7 +204,7 @@ func refuseImage(
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if list, err := rt.Images().Containers(); err != nil || len(list) > 0 {
+	if list, err := rt.Images().Containers().List(); err != nil || len(list) > 0 {
 		t.Errorf("%v %s", err, asJSON(list))
 	}
 }
@@ -236,7 +236,7 @@ func forgeImages(
 			t.Errorf("%+v: %s", row.image, last)
 		}
 	}
-	if list, err := takes.Images().Containers(); err != nil || len(list) != 1 {
+	if list, err := takes.Images().Containers().List(); err != nil || len(list) != 1 {
 		t.Errorf("%v %s", err, asJSON(list))
 	}
 }

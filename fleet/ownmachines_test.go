@@ -116,7 +116,7 @@ func build(t *testing.T, home, name, text string, files map[string]string) {
 // tookAlong are the digests that a worker keeps of what came along.
 func tookAlong(t *testing.T, rt *unitask.Runtime) (digests []string) {
 	t.Helper()
-	list, err := rt.Images().Containers()
+	list, err := rt.Images().Containers().List()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -85,8 +85,8 @@ func (b Brought) KeyFor(who string) string {
 	return "sha256:" + hexSum([]byte("unitask brought "+who+"\n"+b.Digest()))
 }
 
-// Bring describes a container's image for another host. The disk is read once.
-func (s *Store) Bring(c *Container) (b Brought, err error) {
+// Ship describes a container's image for another host. The disk is read once.
+func (cs Containers) Ship(c *Container) (b Brought, err error) {
 	b = Brought{Arch: c.Arch, Config: c.Config, Owner: c.Owner, Own: c.Own}
 	name := filepath.Join(c.dir, rootFile)
 	st, err := os.Lstat(name)
@@ -109,30 +109,30 @@ func (s *Store) Bring(c *Container) (b Brought, err error) {
 	return b, nil
 }
 
-// AddBrought keeps what somebody brings, unless it is there, and returns it. open gives the disk, which is held to its
+// AddShipped keeps what somebody brings, unless it is there, and returns it. open gives the disk, which is held to its
 // digest and size. used tells the digests of the
 // containers in use; it is asked for where something may have to go.
-func (s *Store) AddBrought(ctx context.Context, who string, b Brought, used func() (map[string]bool, error), open func(context.Context) (io.ReadCloser, error)) (*Container, error) {
+func (cs Containers) AddShipped(ctx context.Context, who string, b Brought, used func() (map[string]bool, error), open func(context.Context) (io.ReadCloser, error)) (*Container, error) {
 	if err := b.Check(); err != nil {
 		return nil, err
 	}
 	c := &Container{Digest: b.KeyFor(who), Arch: b.Arch, Config: b.Config, Owner: b.Owner, Brought: who, Own: b.Own}
-	c.dir = filepath.Join(s.containersDir(), c.key())
-	turn, err := s.lock(ctx, "brought-"+hexSum([]byte(who))) // one at a time, so that the bounds hold
+	c.dir = filepath.Join(cs.dir(), c.key())
+	turn, err := cs.images.lock(ctx, "brought-"+hexSum([]byte(who))) // one at a time, so that the bounds hold
 	if err != nil {
 		return nil, err
 	}
 	defer turn()
-	if have, err := s.haveBrought(ctx, c.key()); have != nil || err != nil {
+	if have, err := cs.haveShipped(ctx, c.key()); have != nil || err != nil {
 		return have, err
 	}
-	if err := s.roomFor(ctx, who, b.Size, used); err != nil {
+	if err := cs.roomFor(ctx, who, b.Size, used); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(s.containersDir(), 0o700); err != nil {
+	if err := os.MkdirAll(cs.dir(), 0o700); err != nil {
 		return nil, err
 	}
-	tmp, done, err := newFolder(s.containersDir())
+	tmp, done, err := newFolder(cs.dir())
 	if err != nil {
 		return nil, err
 	}
@@ -162,18 +162,18 @@ func (s *Store) AddBrought(ctx context.Context, who string, b Brought, used func
 	return c, os.Rename(tmp, c.dir)
 }
 
-// haveBrought returns what is there already, nil for nothing that is whole. Nobody removes it from now on as what was
+// haveShipped returns what is there already, nil for nothing that is whole. Nobody removes it from now on as what was
 // not used.
-func (s *Store) haveBrought(ctx context.Context, key string) (*Container, error) {
-	if _, err := s.readContainer(key); err != nil {
+func (cs Containers) haveShipped(ctx context.Context, key string) (*Container, error) {
+	if _, err := cs.read(key); err != nil {
 		return nil, nil
 	}
-	unlock, err := s.lock(ctx, "container-"+key) // it may be going
+	unlock, err := cs.images.lock(ctx, "container-"+key) // it may be going
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	have, err := s.readContainer(key)
+	have, err := cs.read(key)
 	if err != nil || have.touch() != nil {
 		return nil, nil
 	}
@@ -223,15 +223,15 @@ func (b Brought) fill(ctx context.Context, name string, open func(context.Contex
 }
 
 // roomFor removes of what somebody has brought what he has not used for longest, where he has too much.
-func (s *Store) roomFor(ctx context.Context, who string, size int64, inUse func() (map[string]bool, error)) error {
+func (cs Containers) roomFor(ctx context.Context, who string, size int64, inUse func() (map[string]bool, error)) error {
 	used, err := inUse()
 	if err != nil {
 		return err
 	}
-	if err := s.PruneBrought(ctx, used); err != nil {
+	if err := cs.PruneShipped(ctx, used); err != nil {
 		return err
 	}
-	list, err := s.broughtBy(func(c *Container) bool { return c.Brought == who })
+	list, err := cs.shippedBy(func(c *Container) bool { return c.Brought == who })
 	if err != nil {
 		return err
 	}
@@ -245,7 +245,7 @@ func (s *Store) roomFor(ctx context.Context, who string, size int64, inUse func(
 			break
 		}
 		had := c.diskSize()
-		gone, err := s.dropBrought(ctx, c, used, broughtRest)
+		gone, err := cs.dropShipped(ctx, c, used, broughtRest)
 		if err != nil {
 			return err
 		}
@@ -260,28 +260,28 @@ func (s *Store) roomFor(ctx context.Context, who string, size int64, inUse func(
 	return nil
 }
 
-// PruneBrought removes what others have brought and nobody has used for a day.
-func (s *Store) PruneBrought(ctx context.Context, used map[string]bool) error {
-	list, err := s.broughtBy(func(c *Container) bool { return c.Brought != "" && time.Since(c.used()) > BroughtAge })
+// PruneShipped removes what others have brought and nobody has used for a day.
+func (cs Containers) PruneShipped(ctx context.Context, used map[string]bool) error {
+	list, err := cs.shippedBy(func(c *Container) bool { return c.Brought != "" && time.Since(c.used()) > BroughtAge })
 	for _, c := range list {
 		if err == nil {
-			_, err = s.dropBrought(ctx, c, used, BroughtAge)
+			_, err = cs.dropShipped(ctx, c, used, BroughtAge)
 		}
 	}
 	return err
 }
 
-func (s *Store) broughtBy(is func(*Container) bool) (list []*Container, err error) {
-	all, err := s.Containers()
+func (cs Containers) shippedBy(is func(*Container) bool) (list []*Container, err error) {
+	all, err := cs.List()
 	return slices.DeleteFunc(all, func(c *Container) bool { return c.Brought == "" || !is(c) }), err
 }
 
-// dropBrought removes an image that was not used for so long, and is not now.
-func (s *Store) dropBrought(ctx context.Context, c *Container, used map[string]bool, age time.Duration) (bool, error) {
+// dropShipped removes an image that was not used for so long, and is not now.
+func (cs Containers) dropShipped(ctx context.Context, c *Container, used map[string]bool, age time.Duration) (bool, error) {
 	if used[c.Digest] {
 		return false, nil
 	}
-	unlock, err := s.lock(ctx, "container-"+c.key())
+	unlock, err := cs.images.lock(ctx, "container-"+c.key())
 	if err != nil {
 		return false, err
 	}
@@ -289,7 +289,7 @@ func (s *Store) dropBrought(ctx context.Context, c *Container, used map[string]b
 	if time.Since(c.used()) <= age {
 		return false, nil
 	}
-	return true, s.RemoveContainer(ctx, c)
+	return true, cs.Remove(ctx, c)
 }
 
 func (c *Container) used() time.Time {

@@ -36,7 +36,7 @@ func unused() (map[string]bool, error) { return nil, nil }
 func TestBrought(t *testing.T) {
 	s := &Store{home: t.TempDir(), log: func(string) {}}
 	disk, b := broughtDisk('a')
-	c, err := s.AddBrought(t.Context(), "alice", b, unused, reader(disk))
+	c, err := s.Containers().AddShipped(t.Context(), "alice", b, unused, reader(disk))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,17 +47,17 @@ func TestBrought(t *testing.T) {
 		t.Errorf("zeros take room: %d bytes", c.Size())
 	}
 	none := func(context.Context) (io.ReadCloser, error) { return nil, errors.New("is asked for twice") }
-	if again, err := s.AddBrought(t.Context(), "alice", b, unused, none); err != nil || again.Digest != c.Digest {
+	if again, err := s.Containers().AddShipped(t.Context(), "alice", b, unused, none); err != nil || again.Digest != c.Digest {
 		t.Errorf("again: %v", err)
 	}
-	if _, err := s.AddBrought(t.Context(), "bob", b, unused, none); err == nil {
+	if _, err := s.Containers().AddShipped(t.Context(), "bob", b, unused, none); err == nil {
 		t.Error("bob has what alice has brought")
 	}
-	if other, err := s.AddBrought(t.Context(), "bob", b, unused, reader(disk)); err != nil || other.Digest == c.Digest {
+	if other, err := s.Containers().AddShipped(t.Context(), "bob", b, unused, reader(disk)); err != nil || other.Digest == c.Digest {
 		t.Errorf("bob's: %v", err)
 	}
 	// Bring gives what came.
-	if back, err := s.Bring(c); err != nil || back.Digest() != b.Digest() {
+	if back, err := s.Containers().Ship(c); err != nil || back.Digest() != b.Digest() {
 		t.Errorf("%+v %v", back, err)
 	}
 	age := func(c *Container, by time.Duration) {
@@ -68,20 +68,20 @@ func TestBrought(t *testing.T) {
 	}
 	there := func(c *Container) bool { _, err := os.Stat(c.dir); return err == nil }
 	age(c, BroughtAge+time.Minute)
-	if err := s.PruneBrought(t.Context(), map[string]bool{c.Digest: true}); err != nil || !there(c) {
+	if err := s.Containers().PruneShipped(t.Context(), map[string]bool{c.Digest: true}); err != nil || !there(c) {
 		t.Errorf("an image in use went: %v", err)
 	}
-	if err := s.PruneBrought(t.Context(), nil); err != nil || there(c) {
+	if err := s.Containers().PruneShipped(t.Context(), nil); err != nil || there(c) {
 		t.Errorf("an old image stayed: %v", err)
 	}
-	list, err := s.Containers()
+	list, err := s.Containers().List()
 	if err != nil || len(list) != 1 || list[0].Brought != "bob" {
 		t.Errorf("%v %+v", err, list)
 	}
 	var first *Container
 	for i := range maxBroughtMany {
 		disk, b := broughtDisk(byte(i + 1))
-		c, err := s.AddBrought(t.Context(), "carol", b, unused, reader(disk))
+		c, err := s.Containers().AddShipped(t.Context(), "carol", b, unused, reader(disk))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,17 +90,17 @@ func TestBrought(t *testing.T) {
 		}
 	}
 	disk, b = broughtDisk('x')
-	if _, err := s.AddBrought(t.Context(), "carol", b, unused, reader(disk)); err == nil || !strings.Contains(err.Error(), "take their room") {
+	if _, err := s.Containers().AddShipped(t.Context(), "carol", b, unused, reader(disk)); err == nil || !strings.Contains(err.Error(), "take their room") {
 		t.Errorf("one more than may be: %v", err)
 	}
 	age(first, time.Hour)
-	if _, err := s.AddBrought(t.Context(), "carol", b, func() (map[string]bool, error) { return map[string]bool{first.Digest: true}, nil }, reader(disk)); err == nil {
+	if _, err := s.Containers().AddShipped(t.Context(), "carol", b, func() (map[string]bool, error) { return map[string]bool{first.Digest: true}, nil }, reader(disk)); err == nil {
 		t.Error("an image in use made room")
 	}
-	if _, err := s.AddBrought(t.Context(), "carol", b, unused, reader(disk)); err != nil || there(first) {
+	if _, err := s.Containers().AddShipped(t.Context(), "carol", b, unused, reader(disk)); err != nil || there(first) {
 		t.Errorf("what was not used for an hour did not make room: %v", err)
 	}
-	if other, err := s.AddBrought(t.Context(), "bob", b, unused, reader(disk)); err != nil || !there(other) {
+	if other, err := s.Containers().AddShipped(t.Context(), "bob", b, unused, reader(disk)); err != nil || !there(other) {
 		t.Errorf("bob pays for carol: %v", err)
 	}
 }
@@ -111,7 +111,7 @@ func TestBroughtRoom(t *testing.T) {
 	var all []*Container
 	for i := range 4 {
 		disk, b := broughtDisk(byte('a' + i))
-		c, err := s.AddBrought(t.Context(), "alice", b, unused, reader(disk))
+		c, err := s.Containers().AddShipped(t.Context(), "alice", b, unused, reader(disk))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,7 +122,7 @@ func TestBroughtRoom(t *testing.T) {
 		all = append(all, c)
 	}
 	disk, b := broughtDisk('x')
-	if _, err := s.AddBrought(t.Context(), "alice", b, unused, reader(disk)); err != nil {
+	if _, err := s.Containers().AddShipped(t.Context(), "alice", b, unused, reader(disk)); err != nil {
 		t.Errorf("there was room to make: %v", err)
 	}
 	for i, c := range all {
@@ -130,7 +130,7 @@ func TestBroughtRoom(t *testing.T) {
 			t.Errorf("image %d of 4, the longest unused first: %v", i, err)
 		}
 	}
-	if left, _ := os.ReadDir(s.containersDir()); len(left) != len(all)+1 { // names.json
+	if left, _ := os.ReadDir(s.Containers().dir()); len(left) != len(all)+1 { // names.json
 		t.Errorf("%v", left)
 	}
 }
@@ -139,7 +139,7 @@ func TestBroughtRoom(t *testing.T) {
 func TestBroughtHalf(t *testing.T) {
 	s := &Store{home: t.TempDir(), log: func(string) {}}
 	disk, b := broughtDisk('a')
-	c, err := s.AddBrought(t.Context(), "alice", b, unused, reader(disk))
+	c, err := s.Containers().AddShipped(t.Context(), "alice", b, unused, reader(disk))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,10 +153,10 @@ func TestBroughtHalf(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if again, err := s.AddBrought(t.Context(), "alice", b, unused, reader(disk)); err != nil || again.Digest != c.Digest {
+		if again, err := s.Containers().AddShipped(t.Context(), "alice", b, unused, reader(disk)); err != nil || again.Digest != c.Digest {
 			t.Errorf("without a whole %s: %v", name, err)
 		}
-		if have, err := s.Container(c.Arch, c.Digest); err != nil || have.used().IsZero() {
+		if have, err := s.Containers().Get(c.Arch, c.Digest); err != nil || have.used().IsZero() {
 			t.Errorf("without a whole %s: %v", name, err)
 		}
 	}
@@ -166,16 +166,16 @@ func TestBroughtHalf(t *testing.T) {
 func TestAttackBroughtDigits(t *testing.T) {
 	s := &Store{home: t.TempDir(), log: func(string) {}}
 	disk, b := broughtDisk('a')
-	c, err := s.AddBrought(t.Context(), "mallory", b, unused, reader(disk))
+	c, err := s.Containers().AddShipped(t.Context(), "mallory", b, unused, reader(disk))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{c.Digest[:7+leastDigest], c.Digest[:len(c.Digest)-1], c.key(), "docker.io/library/alpine@" + c.Digest} {
-		_, err := s.Container(c.Arch, name)
+		_, err := s.Containers().Get(c.Arch, name)
 		row := fmt.Sprintf("an image that came along is named by %d bytes of %.9s…: not found", len(name), name)
 		attack.Check(t, row, "true", fmt.Sprint(errors.Is(err, fs.ErrNotExist)))
 	}
-	if found, err := s.Container(c.Arch, c.Digest); err != nil || found.Digest != c.Digest {
+	if found, err := s.Containers().Get(c.Arch, c.Digest); err != nil || found.Digest != c.Digest {
 		t.Errorf("the whole digest: %v", err)
 	}
 }
@@ -185,7 +185,7 @@ func TestAttackBroughtLocks(t *testing.T) {
 	s := &Store{home: t.TempDir(), log: func(string) {}}
 	for i := range 3 {
 		_, b := broughtDisk(byte(i))
-		if _, err := s.AddBrought(t.Context(), "mallory", b, unused, reader(nil)); err == nil {
+		if _, err := s.Containers().AddShipped(t.Context(), "mallory", b, unused, reader(nil)); err == nil {
 			t.Fatal("nothing was taken for a disk")
 		}
 	}
@@ -230,12 +230,12 @@ func TestAttackBrought(t *testing.T) {
 	} {
 		s := &Store{home: t.TempDir(), log: func(string) {}}
 		opened := false
-		_, err := s.AddBrought(t.Context(), "mallory", row.b, unused, func(context.Context) (io.ReadCloser, error) {
+		_, err := s.Containers().AddShipped(t.Context(), "mallory", row.b, unused, func(context.Context) (io.ReadCloser, error) {
 			opened = true
 			return io.NopCloser(row.from), nil
 		})
 		refused := err != nil && strings.Contains(err.Error(), row.says)
-		left, _ := os.ReadDir(s.containersDir())
+		left, _ := os.ReadDir(s.Containers().dir())
 		got := fmt.Sprintf("refused %t, %d files left", refused, len(left))
 		attack.Check(t, "an image comes along with "+name, "refused true, 0 files left", got)
 		if opened != (row.from != nil) {

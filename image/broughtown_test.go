@@ -191,7 +191,7 @@ func TestAttackArchives(t *testing.T) {
 			sum := sha256.Sum256(row.archive)
 			b := Brought{Arch: HostArch(), Disk: hex.EncodeToString(sum[:]), Size: int64(len(row.archive)), Own: &BroughtOwn{Base: "node"}}
 			none := func() (map[string]bool, error) { return nil, nil }
-			c, err := s.AddBrought(t.Context(), "mallory", b, none, func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(row.archive)), nil })
+			c, err := s.Containers().AddShipped(t.Context(), "mallory", b, none, func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(row.archive)), nil })
 			if row.says == "" {
 				if err != nil || c.Own == nil || c.Own.Base != "node" {
 					t.Errorf("%+v %v", c, err)

@@ -49,7 +49,13 @@ const (
 	namesFile     = "names.json" // references, and the digests that they lead to
 )
 
-func (s *Store) containersDir() string { return home.Dir(s.home).Containers() }
+// Containers are the container images of a store, with those that other hosts shipped. They have no state of their own.
+type Containers struct{ images *Store }
+
+// Containers returns the store's container images.
+func (s *Store) Containers() Containers { return Containers{s} }
+
+func (cs Containers) dir() string { return home.Dir(cs.images.home).Containers() }
 
 // key returns the name of a container's folder.
 func (c *Container) key() string { return strings.TrimPrefix(c.Digest, "sha256:") }
@@ -63,27 +69,27 @@ func (c *Container) Size() int64 {
 	return allocated(st)
 }
 
-// AddContainer writes an image's files into the store, unless they are there, and has the names
+// Add writes an image's files into the store, unless they are there, and has the names
 // lead to it from now on. by says who gave them.
-func (s *Store) AddContainer(ctx context.Context, arch Arch, from *oci.Image, by NamesFrom, names []string) (*Container, error) {
+func (cs Containers) Add(ctx context.Context, arch Arch, from *oci.Image, by NamesFrom, names []string) (*Container, error) {
 	c := &Container{Digest: from.Digest, Arch: arch, Config: from.Config}
 	if raw, err := hex.DecodeString(c.key()); err != nil || len(raw) != sha256.Size {
 		return nil, fmt.Errorf("a digest like %.100q: only sha256 is taken", from.Digest)
 	}
-	unlock, err := s.lock(ctx, "container-"+c.key())
+	unlock, err := cs.images.lock(ctx, "container-"+c.key())
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	if have, err := s.readContainer(c.key()); err == nil {
-		return have, s.NameContainer(ctx, have, by, names...)
+	if have, err := cs.read(c.key()); err == nil {
+		return have, cs.Name(ctx, have, by, names...)
 	} else if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrDamaged) {
 		return nil, err
 	}
-	if err := os.MkdirAll(s.containersDir(), 0o700); err != nil {
+	if err := os.MkdirAll(cs.dir(), 0o700); err != nil {
 		return nil, err
 	}
-	tmp, done, err := newFolder(s.containersDir())
+	tmp, done, err := newFolder(cs.dir())
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +98,7 @@ func (s *Store) AddContainer(ctx context.Context, arch Arch, from *oci.Image, by
 	if from.Size > 0 {
 		size = ", " + mebibytes(from.Size)
 	}
-	s.logf("unpacking %.26s%s", c.Digest, size)
+	cs.images.logf("unpacking %.26s%s", c.Digest, size)
 	start := time.Now()
 	if err := c.write(ctx, from, tmp); err != nil {
 		return nil, err
@@ -108,14 +114,14 @@ func (s *Store) AddContainer(ctx context.Context, arch Arch, from *oci.Image, by
 	if err := os.WriteFile(filepath.Join(tmp, containerFile), append(text, '\n'), 0o600); err != nil {
 		return nil, err
 	}
-	c.dir = filepath.Join(s.containersDir(), c.key())
+	c.dir = filepath.Join(cs.dir(), c.key())
 	if err := os.RemoveAll(c.dir); err != nil { // one whose description can't be read
 		return nil, err
 	}
 	if err := os.Rename(tmp, c.dir); err != nil {
 		return nil, err
 	}
-	return c, s.NameContainer(ctx, c, by, names...)
+	return c, cs.Name(ctx, c, by, names...)
 }
 
 func (c *Container) write(ctx context.Context, from *oci.Image, dir string) (err error) {
@@ -142,8 +148,8 @@ func (c *Container) write(ctx context.Context, from *oci.Image, dir string) (err
 	return f.Chmod(0o444)
 }
 
-func (s *Store) readContainer(key string) (*Container, error) {
-	c := &Container{dir: filepath.Join(s.containersDir(), key)}
+func (cs Containers) read(key string) (*Container, error) {
+	c := &Container{dir: filepath.Join(cs.dir(), key)}
 	text, err := os.ReadFile(filepath.Join(c.dir, containerFile))
 	if err != nil {
 		return nil, err
@@ -172,12 +178,12 @@ func repository(ref string) string {
 	return ref
 }
 
-// Container returns the image that a reference leads to, or whose digest begins so (12 digits at
+// Get returns the image that a reference leads to, or whose digest begins so (12 digits at
 // least). A digest behind a name is found only where the image is of that name: a ceiling may
 // allow the one name and not the other. What somebody has brought leads to nothing but its whole digest: its first
 // digits can be anybody's choice. The error wraps fs.ErrNotExist where there is none.
-func (s *Store) Container(arch Arch, name string) (*Container, error) {
-	list, err := s.Containers()
+func (cs Containers) Get(arch Arch, name string) (*Container, error) {
+	list, err := cs.List()
 	if err != nil {
 		return nil, err
 	}
@@ -204,21 +210,21 @@ func (s *Store) Container(arch Arch, name string) (*Container, error) {
 	return nil, fmt.Errorf("container image %.200q for %s: %w in the store", name, arch, fs.ErrNotExist)
 }
 
-// Containers returns every container's image in the store, the newest first.
-func (s *Store) Containers() (list []*Container, err error) {
-	entries, err := os.ReadDir(s.containersDir())
+// List returns every container's image in the store, the newest first.
+func (cs Containers) List() (list []*Container, err error) {
+	entries, err := os.ReadDir(cs.dir())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	all, err := s.containerNames()
+	all, err := cs.names()
 	if err != nil {
 		return nil, err
 	}
 	for _, e := range entries {
-		if c, err := s.readContainer(e.Name()); err == nil {
+		if c, err := cs.read(e.Name()); err == nil {
 			c.named(all)
 			list = append(list, c)
 		}
@@ -227,15 +233,15 @@ func (s *Store) Containers() (list []*Container, err error) {
 	return list, nil
 }
 
-// RemoveContainer removes an image, its names, and what was built of it.
-func (s *Store) RemoveContainer(ctx context.Context, c *Container) error {
-	list, err := s.List()
+// Remove removes an image, its names, and what was built of it.
+func (cs Containers) Remove(ctx context.Context, c *Container) error {
+	list, err := cs.images.List()
 	if err != nil {
 		return err
 	}
 	for _, im := range list {
 		if im.Container == c.Digest {
-			if _, err := s.Remove(im.Digest); err != nil {
+			if _, err := cs.images.Remove(im.Digest); err != nil {
 				return err
 			}
 		}
@@ -243,7 +249,7 @@ func (s *Store) RemoveContainer(ctx context.Context, c *Container) error {
 	if err := removeFolder(c.dir); err != nil {
 		return err
 	}
-	return s.changeNames(ctx, func(all map[string]string) {
+	return cs.changeNames(ctx, func(all map[string]string) {
 		for name, key := range all {
 			if key == c.key() {
 				delete(all, name)
@@ -252,14 +258,14 @@ func (s *Store) RemoveContainer(ctx context.Context, c *Container) error {
 	})
 }
 
-// PruneContainers removes the images that no name leads to, but for the digests in use, and returns the digests of
+// Prune removes the images that no name leads to, but for the digests in use, and returns the digests of
 // those that it has removed. A name of which leads says no is forgotten before.
-func (s *Store) PruneContainers(ctx context.Context, leads func(arch Arch, name, digest string) bool, used map[string]bool) (removed []string, err error) {
-	list, err := s.Containers()
+func (cs Containers) Prune(ctx context.Context, leads func(arch Arch, name, digest string) bool, used map[string]bool) (removed []string, err error) {
+	list, err := cs.List()
 	if err != nil || len(list) == 0 {
 		return nil, err
 	}
-	if err := s.changeNames(ctx, func(all map[string]string) {
+	if err := cs.changeNames(ctx, func(all map[string]string) {
 		maps.DeleteFunc(all, func(name, key string) bool {
 			arch, name, _ := strings.Cut(name, " ")
 			return !leads(Arch(arch), name, "sha256:"+key)
@@ -271,7 +277,7 @@ func (s *Store) PruneContainers(ctx context.Context, leads func(arch Arch, name,
 		if used[c.Digest] {
 			continue
 		}
-		gone, err := s.pruneContainer(ctx, c)
+		gone, err := cs.prune(ctx, c)
 		if err != nil {
 			return removed, err
 		}
@@ -282,21 +288,21 @@ func (s *Store) PruneContainers(ctx context.Context, leads func(arch Arch, name,
 	return removed, nil
 }
 
-// pruneContainer removes an image if it has no name, and nobody is giving it one.
-func (s *Store) pruneContainer(ctx context.Context, c *Container) (bool, error) {
-	unlock, err := s.lock(ctx, "container-"+c.key())
+// prune removes an image if it has no name, and nobody is giving it one.
+func (cs Containers) prune(ctx context.Context, c *Container) (bool, error) {
+	unlock, err := cs.images.lock(ctx, "container-"+c.key())
 	if err != nil {
 		return false, err
 	}
 	defer unlock()
-	all, err := s.containerNames()
+	all, err := cs.names()
 	if err != nil {
 		return false, err
 	}
 	if c.named(all); len(c.Names) > 0 || c.Brought != "" && time.Since(c.used()) <= broughtRest {
 		return false, nil
 	}
-	return true, s.RemoveContainer(ctx, c)
+	return true, cs.Remove(ctx, c)
 }
 
 // OfContainer is the same store with images that run a container's image, or somebody's own one that came along.
@@ -324,7 +330,7 @@ func (s *Store) Named(arch Arch, name string) (*Store, error) {
 	if !strings.HasPrefix(name, "sha256:") {
 		return s.Of(name)
 	}
-	c, err := s.Container(arch, name)
+	c, err := s.Containers().Get(arch, name)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ import (
 // A name with a digest leads to the image of that digest only if it is one of that name.
 func TestContainerNames(t *testing.T) {
 	s, im := emptyContainer(t)
-	c, err := s.AddContainer(t.Context(), AMD64, im, Pulled, []string{"docker.io/evil/tool:1", "localhost:5000/tool:1"})
+	c, err := s.Containers().Add(t.Context(), AMD64, im, Pulled, []string{"docker.io/evil/tool:1", "localhost:5000/tool:1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,12 +25,12 @@ func TestContainerNames(t *testing.T) {
 		"docker.io/evil/tool:1": true, "docker.io/evil/tool:2": false, "docker.io/evil/tool@" + c.Digest: true, "localhost:5000/tool@" + c.Digest: true, c.Digest: true, c.Digest[:19]: true,
 		"docker.io/acme/tool@" + c.Digest: false, "localhost/tool@" + c.Digest: false, "docker.io/evil/tool@sha256:" + strings.Repeat("0", 64): false, "docker.io/evil/too@" + c.Digest: false,
 	} {
-		got, err := s.Container(AMD64, name)
+		got, err := s.Containers().Get(AMD64, name)
 		if there && (err != nil || got.Digest != c.Digest) || !there && !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
-	if _, err := s.Container(ARM64, "docker.io/evil/tool:1"); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := s.Containers().Get(ARM64, "docker.io/evil/tool:1"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("for another architecture: %v", err)
 	}
 }
@@ -60,29 +60,29 @@ func emptyContainer(t *testing.T) (*Store, *oci.Image) {
 func TestAttackImportedNamePruned(t *testing.T) {
 	s, im := emptyContainer(t)
 	const imported, pulled, forgotten = "ghcr.io/acme/tool:1", "docker.io/acme/tool:1", "tool"
-	c, err := s.AddContainer(t.Context(), AMD64, im, Imported, []string{imported, forgotten})
+	c, err := s.Containers().Add(t.Context(), AMD64, im, Imported, []string{imported, forgotten})
 	must(t, err)
-	must(t, s.NameContainer(t.Context(), c, Pulled, pulled))
+	must(t, s.Containers().Name(t.Context(), c, Pulled, pulled))
 	leads := func(_ Arch, name, _ string) bool { return name != forgotten }
 	for range 2 {
-		_, err := s.PruneContainers(t.Context(), leads, nil)
+		_, err := s.Containers().Prune(t.Context(), leads, nil)
 		must(t, err)
 		again := &Store{home: s.home, log: s.log}
 		for _, name := range []string{imported, pulled} {
-			c, err := again.Container(AMD64, name)
+			c, err := again.Containers().Get(AMD64, name)
 			must(t, err)
 			attack.Check(t, "an image is imported as "+name+", behind image prune", fmt.Sprint(name == imported), fmt.Sprint(c.ImportedAs(name)))
 		}
 	}
 	left := func() string {
-		text, err := os.ReadFile(filepath.Join(s.containersDir(), namesFile))
+		text, err := os.ReadFile(filepath.Join(s.Containers().dir(), namesFile))
 		must(t, err)
 		return string(text)
 	}
 	if text := left(); strings.Contains(text, " "+forgotten+`"`) {
 		t.Errorf("what is known of a name that is gone: %s", text)
 	}
-	must(t, s.RemoveContainer(t.Context(), c))
+	must(t, s.Containers().Remove(t.Context(), c))
 	if text := left(); strings.TrimSpace(text) != "{}" {
 		t.Errorf("what is known of names that are gone: %s", text)
 	}

@@ -42,9 +42,9 @@ func (c *Container) ImportedAs(ref string) bool {
 	return led
 }
 
-func (s *Store) containerNames() (map[string]string, error) {
+func (cs Containers) names() (map[string]string, error) {
 	names := map[string]string{}
-	text, err := os.ReadFile(filepath.Join(s.containersDir(), namesFile))
+	text, err := os.ReadFile(filepath.Join(cs.dir(), namesFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return names, nil
 	}
@@ -67,9 +67,9 @@ func importedKey(arch Arch, name string) string { return importedMark + nameKey(
 
 const importedMark = "imported "
 
-// NameContainer has names lead to an image of the store from now on. from says who gave them.
-func (s *Store) NameContainer(ctx context.Context, c *Container, from NamesFrom, names ...string) error {
-	return s.changeNames(ctx, func(all map[string]string) {
+// Name has names lead to an image of the store from now on. from says who gave them.
+func (cs Containers) Name(ctx context.Context, c *Container, from NamesFrom, names ...string) error {
+	return cs.changeNames(ctx, func(all map[string]string) {
 		for _, name := range names {
 			all[nameKey(c.Arch, name)] = c.key()
 			delete(all, importedKey(c.Arch, name))
@@ -81,11 +81,11 @@ func (s *Store) NameContainer(ctx context.Context, c *Container, from NamesFrom,
 	})
 }
 
-// UnnameContainer has a name lead to no image any more, and removes the one that it led to, if no other name does.
-func (s *Store) UnnameContainer(ctx context.Context, arch Arch, name string) error {
+// Unname has a name lead to no image any more, and removes the one that it led to, if no other name does.
+func (cs Containers) Unname(ctx context.Context, arch Arch, name string) error {
 	var key string
 	others := false
-	err := s.changeNames(ctx, func(all map[string]string) {
+	err := cs.changeNames(ctx, func(all map[string]string) {
 		key = all[nameKey(arch, name)]
 		delete(all, nameKey(arch, name))
 		delete(all, importedKey(arch, name))
@@ -96,23 +96,23 @@ func (s *Store) UnnameContainer(ctx context.Context, arch Arch, name string) err
 	if err != nil || key == "" || others {
 		return err
 	}
-	c, err := s.readContainer(key)
+	c, err := cs.read(key)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return s.RemoveContainer(ctx, c)
+	return cs.Remove(ctx, c)
 }
 
-func (s *Store) changeNames(ctx context.Context, change func(map[string]string)) error {
-	unlock, err := s.lock(ctx, "container-names")
+func (cs Containers) changeNames(ctx context.Context, change func(map[string]string)) error {
+	unlock, err := cs.images.lock(ctx, "container-names")
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	all, err := s.containerNames()
+	all, err := cs.names()
 	if err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func (s *Store) changeNames(ctx context.Context, change func(map[string]string))
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(filepath.Join(s.containersDir(), namesFile), append(text, '\n'), 0o600)
+	return atomicfile.Write(filepath.Join(cs.dir(), namesFile), append(text, '\n'), 0o600)
 }
 
 func (c *Container) named(all map[string]string) {

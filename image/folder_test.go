@@ -63,7 +63,7 @@ func TestHalfAContainer(t *testing.T) {
 		im, err := oci.Open(t.Context(), dir, "amd64")
 		must(t, err)
 		defer im.Close()
-		return s.AddContainer(t.Context(), AMD64, im, Pulled, []string{"docker.io/acme/tool:1"})
+		return s.Containers().Add(t.Context(), AMD64, im, Pulled, []string{"docker.io/acme/tool:1"})
 	}
 	c, err := add()
 	must(t, err)
@@ -76,7 +76,7 @@ func TestHalfAContainer(t *testing.T) {
 		if again, err := add(); err != nil || again.Digest != c.Digest {
 			t.Errorf("%s: %+v %v", name, again, err)
 		}
-		if got, err := s.Container(AMD64, "docker.io/acme/tool:1"); err != nil || got.Digest != c.Digest {
+		if got, err := s.Containers().Get(AMD64, "docker.io/acme/tool:1"); err != nil || got.Digest != c.Digest {
 			t.Errorf("%s: %+v %v", name, got, err)
 		}
 	}

@@ -144,7 +144,7 @@ func (cat *Catalog) shipped(name string, ceiling *policy.Ceiling) *image.Contain
 	if !WholeDigest.MatchString(name) || !ceiling.Image(name) {
 		return nil
 	}
-	c, err := cat.Images.Container(image.HostArch(), name)
+	c, err := cat.Images.Containers().Get(image.HostArch(), name)
 	if err != nil || c.Own == nil {
 		return nil
 	}

@@ -219,7 +219,7 @@ func (cat *Catalog) RemoveCustom(ctx context.Context, name string) (bool, error)
 	}
 	cat.Journal.Change(audit.ImageRemoved, map[string]any{"names": []string{name}})
 	if o != nil && o.Container != "" {
-		if err := cat.Images.UnnameContainer(ctx, o.Arch, name); err != nil {
+		if err := cat.Images.Containers().Unname(ctx, o.Arch, name); err != nil {
 			return true, err
 		}
 	}

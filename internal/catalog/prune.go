@@ -47,7 +47,7 @@ func (cat *Catalog) Prune(ctx context.Context) (removed int, err error) {
 	leads := func(arch run.Arch, name, digest string) bool {
 		return imagefile.CheckName(name) != nil || own[string(arch)+" "+name] == digest
 	}
-	gone, err := cat.Images.PruneContainers(ctx, leads, containers)
+	gone, err := cat.Images.Containers().Prune(ctx, leads, containers)
 	for _, digest := range gone {
 		cat.Journal.Change(audit.ImageRemoved, map[string]any{"image": digest})
 	}

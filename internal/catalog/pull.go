@@ -17,7 +17,7 @@ import (
 
 // Container returns the image that a reference leads to; what is missing is pulled, if that may be.
 func (cat *Catalog) Container(ctx context.Context, ref string, arch image.Arch) (*image.Container, error) {
-	c, err := cat.Images.Container(arch, ref)
+	c, err := cat.Images.Containers().Get(arch, ref)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return c, err
 	}
@@ -57,7 +57,7 @@ func (cat *Catalog) Pull(ctx context.Context, reference string, arch run.Arch) (
 		return nil, err
 	}
 	defer im.Close()
-	c, err := cat.Images.AddContainer(ctx, arch, im, image.Pulled, []string{ref})
+	c, err := cat.Images.Containers().Add(ctx, arch, im, image.Pulled, []string{ref})
 	if err != nil {
 		return nil, fmt.Errorf("pull %s: %w", ref, err)
 	}
@@ -95,7 +95,7 @@ func (cat *Catalog) Import(ctx context.Context, file, name string, arch run.Arch
 		}
 		names[i] = ref
 	}
-	c, err := cat.Images.AddContainer(ctx, arch, im, image.Imported, names)
+	c, err := cat.Images.Containers().Add(ctx, arch, im, image.Imported, names)
 	if err != nil {
 		return nil, fmt.Errorf("import %s: %w", file, err)
 	}

@@ -93,7 +93,7 @@ func TestRegistryLogins(t *testing.T) {
 	if err := os.Chmod(filepath.Join(home, config.File), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := images.Containers(); err != nil || len(list) != 0 {
+	if list, err := images.Containers().List(); err != nil || len(list) != 0 {
 		t.Errorf("pulled: %v %v", list, err)
 	}
 	for _, source := range []string{"file:" + secret, "env:REGISTRY_PASSWORD"} {
@@ -101,7 +101,7 @@ func TestRegistryLogins(t *testing.T) {
 			t.Errorf("%s: %v", source, err)
 		}
 	}
-	if list, err := images.Containers(); err != nil || len(list) != 1 || len(list[0].Names) != 1 {
+	if list, err := images.Containers().List(); err != nil || len(list) != 1 || len(list[0].Names) != 1 {
 		text, _ := json.Marshal(list)
 		t.Errorf("pulled: %s %v", text, err)
 	}

@@ -38,7 +38,7 @@ func (cat *Catalog) TakeShipped(ctx context.Context, who string, b Shipped, disk
 		return containers, err
 	}
 	came := false
-	c, err := cat.Images.AddBrought(ctx, who, b, used, func(ctx context.Context) (io.ReadCloser, error) {
+	c, err := cat.Images.Containers().AddShipped(ctx, who, b, used, func(ctx context.Context) (io.ReadCloser, error) {
 		came = true
 		return disk(ctx)
 	})

@@ -235,7 +235,7 @@ func (x *Execution) importedName() error {
 	if !is || !x.Live.Ceiling.Bounds("images") {
 		return nil
 	}
-	if c, err := x.engine.Images.Container(x.Code.Arch, ref); err == nil && c.ImportedAs(ref) {
+	if c, err := x.engine.Images.Containers().Get(x.Code.Arch, ref); err == nil && c.ImportedAs(ref) {
 		return policy.Bad("image", name, "was imported under that name, and a ceiling's images are those that were pulled: pull it, or list %s", c.Digest)
 	}
 	return nil

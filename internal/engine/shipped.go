@@ -30,14 +30,14 @@ func (x *Execution) bringImage(remote *FleetRun, req catalog.Request) error {
 	if req.Custom != nil { // and not what its name leads to, which a build under way may have changed
 		ref = req.Custom.Container
 	}
-	c, err := x.engine.Images.Container(x.Code.Arch, ref)
+	c, err := x.engine.Images.Containers().Get(x.Code.Arch, ref)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return failure.Host("image", err)
 	}
-	b, err := x.engine.Images.Bring(c)
+	b, err := x.engine.Images.Containers().Ship(c)
 	if err != nil {
 		return failure.Host("image", err)
 	}

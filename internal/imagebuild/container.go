@@ -152,7 +152,7 @@ func (b *containerBuild) buildLayers(ctx context.Context) (*catalog.Custom, *ima
 // finish has the name lead to the image.
 func (b *containerBuild) finish(ctx context.Context, c *image.Container) (*catalog.Custom, error) {
 	o := b.custom()
-	if err := b.Catalog.Images.NameContainer(ctx, c, image.Imported, o.Name); err != nil {
+	if err := b.Catalog.Images.Containers().Name(ctx, c, image.Imported, o.Name); err != nil {
 		return nil, err
 	}
 	for _, p := range b.now.Packages {
@@ -175,8 +175,8 @@ func (b *containerBuild) baseImage(ctx context.Context) (*image.Container, error
 		name = name[:tag]
 	}
 	name += "@" + locked
-	if _, err := b.Catalog.Images.Container(b.arch, name); errors.Is(err, fs.ErrNotExist) {
-		c, err := b.Catalog.Images.Container(b.arch, locked)
+	if _, err := b.Catalog.Images.Containers().Get(b.arch, name); errors.Is(err, fs.ErrNotExist) {
+		c, err := b.Catalog.Images.Containers().Get(b.arch, locked)
 		if err == nil && len(c.Names) == 0 { // which its tag has left
 			return c, nil
 		}
@@ -204,7 +204,7 @@ func (b *containerBuild) derive(ctx context.Context, config oci.Config) (*image.
 	if err != nil {
 		return nil, err
 	}
-	c, err := b.Catalog.Images.AddContainer(ctx, b.arch, im, image.Imported, nil)
+	c, err := b.Catalog.Images.Containers().Add(ctx, b.arch, im, image.Imported, nil)
 	if err != nil {
 		return nil, fmt.Errorf("lay %d layers over %s: %w", len(b.layers), b.base.Digest[:19], err)
 	}

@@ -90,7 +90,7 @@ func (b *containerBuild) runLayer(ctx context.Context, config oci.Config, c chan
 		return "", err
 	}
 	if len(under.Names) == 0 {
-		defer func() { _ = b.Catalog.Images.RemoveContainer(context.WithoutCancel(ctx), under) }()
+		defer func() { _ = b.Catalog.Images.Containers().Remove(context.WithoutCancel(ctx), under) }()
 	}
 	req := c.request
 	req.Image, req.RequireJail = under.Digest, b.RequireJail
