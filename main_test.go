@@ -62,7 +62,7 @@ func kernels(t testing.TB) []image.Kernel {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	if _, err := rt.Images().Part(image.HostArch(), "nanos"); err == nil {
+	if _, err := rt.Images().Parts().Get(image.HostArch(), "nanos"); err == nil {
 		return []image.Kernel{image.Linux, image.Nanos}
 	}
 	return []image.Kernel{image.Linux}

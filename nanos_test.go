@@ -24,7 +24,7 @@ func needNanos(t *testing.T, arch image.Arch) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	if _, err := rt.Images().Part(arch, "nanos"); err != nil {
+	if _, err := rt.Images().Parts().Get(arch, "nanos"); err != nil {
 		t.Skipf("no Nanos kernel for %s in the vendor store: it is in no package; unitask image vendor --nanos, or --from DIR", arch)
 	}
 }

@@ -344,7 +344,7 @@ func TestOwnDebianRefused(t *testing.T) {
 			t.Errorf("%.80s: %v", text, err)
 		}
 	}
-	_, err = rt.Images().Debs(t.Context(), image.HostArch(), nil, true, []string{"x"}, nil, t.TempDir())
+	_, err = rt.Images().Parts().Debs(t.Context(), image.HostArch(), nil, true, []string{"x"}, nil, t.TempDir())
 	if !errors.Is(err, image.ErrOffline) {
 		t.Errorf("offline: %v", err)
 	}

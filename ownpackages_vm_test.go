@@ -94,7 +94,7 @@ func toolsImage(t *testing.T, rt *unitask.Runtime, name string) string {
 // addPipAndNpm adds both tools to an image.
 func addPipAndNpm(t *testing.T, rt *unitask.Runtime, add func(h *tar.Header, content io.Reader)) {
 	t.Helper()
-	pip, _, err := rt.Images().Tool(t.Context(), image.HostArch(), image.PipTool)
+	pip, _, err := rt.Images().Parts().Tool(t.Context(), image.HostArch(), image.PipTool)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func addPipAndNpm(t *testing.T, rt *unitask.Runtime, add func(h *tar.Header, con
 		add(&tar.Header{Name: "usr/lib/python3/dist-packages/" + m.Name, Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(m.UncompressedSize64)}, r)
 		r.Close()
 	}
-	npm, _, err := rt.Images().Tool(t.Context(), image.HostArch(), image.NpmTool)
+	npm, _, err := rt.Images().Parts().Tool(t.Context(), image.HostArch(), image.NpmTool)
 	if err != nil {
 		t.Fatal(err)
 	}

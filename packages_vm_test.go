@@ -309,11 +309,11 @@ func fetchTools(t *testing.T) {
 	}
 	defer rt.Close()
 	for _, tool := range []string{"pip", "npm"} {
-		if _, _, err := rt.Images().Tool(t.Context(), image.HostArch(), tool); err != nil {
+		if _, _, err := rt.Images().Parts().Tool(t.Context(), image.HostArch(), tool); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, _, err := rt.Images().Headers(t.Context(), image.HostArch()); err != nil { // of Node
+	if _, _, err := rt.Images().Parts().Headers(t.Context(), image.HostArch()); err != nil { // of Node
 		t.Fatal(err)
 	}
 }

@@ -282,26 +282,26 @@ boot.img and klibs), or the vendor folder of another machine's store.`,
 				return usage(err)
 			}
 			if from != "" {
-				_, err := rt.Images().VendorFrom(cmd.Context(), ar, from)
+				_, err := rt.Images().Parts().VendorFrom(cmd.Context(), ar, from)
 				return err
 			}
 			if nanos != "" {
 				if nanos == lockedVersion {
 					nanos = ""
 				}
-				return rt.Images().VendorNanos(cmd.Context(), ar, nanos)
+				return rt.Images().Parts().VendorNanos(cmd.Context(), ar, nanos)
 			}
 			images, err := rt.Images().Of(name)
 			if err != nil {
 				return usage(err)
 			}
-			if err := images.Vendor(cmd.Context(), ar); err != nil {
+			if err := images.Parts().Vendor(cmd.Context(), ar); err != nil {
 				return err
 			}
 			if to != "" {
-				return images.WriteBundle(ar, to)
+				return images.Parts().WriteBundle(ar, to)
 			}
-			parts, err := rt.Images().Parts(ar)
+			parts, err := rt.Images().Parts().All(ar)
 			if err != nil {
 				return err
 			}

@@ -437,7 +437,7 @@ func TestFleetPackages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = tools.Images().Tool(t.Context(), unitask.HostArch(), image.PipTool) // from where this host gets it
+	_, _, err = tools.Images().Parts().Tool(t.Context(), unitask.HostArch(), image.PipTool) // from where this host gets it
 	if err = errors.Join(err, tools.Close()); err != nil {
 		t.Fatal(err)
 	}

@@ -48,7 +48,7 @@ func TestAptDown(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			useSources(t, c.source)
-			apt := fakeStore(t).apt(arch, locked)
+			apt := fakeStore(t).Parts().apt(arch, locked)
 			for _, p := range c.parts {
 				got, err := apt.download(t.Context(), p, t.TempDir())
 				if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), takeBundle) {
@@ -112,7 +112,7 @@ func TestAptSourceDown(t *testing.T) {
 	check := func(how, libErr, toolErr, log string) {
 		t.Helper()
 		said = nil
-		apt := s.apt(arch, locked)
+		apt := s.Parts().apt(arch, locked)
 		got, err := apt.download(t.Context(), locked[2], t.TempDir())
 		if libErr == "" && (err != nil || got.version != gone) || libErr != "" && (err == nil || !strings.Contains(err.Error(), libErr)) {
 			t.Errorf("%s: a library: %+v %v", how, got, err)

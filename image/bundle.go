@@ -39,22 +39,22 @@ const maxBundle = 512 << 20
 var errNoDigest = errors.New("it has no digest to be checked against")
 
 // WriteBundle writes the store's parts of an architecture to a file.
-func (s *Store) WriteBundle(arch Arch, to string) error {
+func (ps Parts) WriteBundle(arch Arch, to string) error {
 	if !strings.HasSuffix(to, bundleSuffix) {
 		return fmt.Errorf("write bundle %s: its name must end in %s", to, bundleSuffix)
 	}
-	names := s.bundled(arch)
+	names := ps.bundled(arch)
 	parts := make([]Part, 0, len(names))
 	for _, name := range names {
-		p, err := s.Part(arch, name)
+		p, err := ps.Get(arch, name)
 		if err != nil {
 			return fmt.Errorf("write bundle: %w", err)
 		}
 		parts = append(parts, p)
 	}
-	for _, of := range s.each() {
-		guest, err := of.guestDigest(arch)
-		if i := slices.Index(names, of.guestPart()); err != nil || i >= 0 && parts[i].Digest != guest {
+	for _, of := range ps.each() {
+		guest, err := of.Parts().guestDigest(arch)
+		if i := slices.Index(names, of.Parts().guestPart()); err != nil || i >= 0 && parts[i].Digest != guest {
 			return errors.Join(fmt.Errorf("write bundle: the guest's programs are not those of this unitask: `unitask image vendor --image %s --arch %s` compiles them", of.Name(), arch), err)
 		}
 	}
@@ -83,25 +83,23 @@ func (s *Store) WriteBundle(arch Arch, to string) error {
 }
 
 // each returns the store once for each payload.
-func (s *Store) each() (list []*Store) {
-	for _, p := range s.payloads {
-		of := *s
-		of.payload = p
-		list = append(list, &of)
+func (ps Parts) each() (list []*Store) {
+	for _, p := range ps.images.payloads {
+		list = append(list, ps.images.With(p))
 	}
 	return list
 }
 
 // bundled names the parts of a bundle: those of this store's images, and of the others that
 // are here as a whole.
-func (s *Store) bundled(arch Arch) (names []string) {
-	for _, of := range s.each() {
-		parts := append(of.partsOf(Linux, arch), of.guestPart())
+func (ps Parts) bundled(arch Arch) (names []string) {
+	for _, of := range ps.each() {
+		parts := append(of.partsOf(Linux, arch), of.Parts().guestPart())
 		lacks := slices.ContainsFunc(parts, func(name string) bool {
-			_, err := of.Part(arch, name)
+			_, err := of.Parts().Get(arch, name)
 			return err != nil
 		})
-		if !lacks || of.Name() == s.Name() {
+		if !lacks || of.Name() == ps.images.Name() {
 			names = append(names, parts...)
 		}
 	}
@@ -173,7 +171,7 @@ func bundlePart(w *tar.Writer, arch Arch, p Part) error {
 
 // takeBundle takes every part of a bundle, or none: the caller holds the vendor lock. It
 // trusts the bundle; who calls it has checked the digest, or was given the file by the user.
-func (s *Store) takeBundle(arch Arch, file string) ([]string, error) {
+func (ps Parts) takeBundle(arch Arch, file string) ([]string, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, err
@@ -184,10 +182,10 @@ func (s *Store) takeBundle(arch Arch, file string) ([]string, error) {
 		return nil, fmt.Errorf("unpack %s: %w", file, err)
 	}
 	defer data.Close()
-	if err := os.MkdirAll(s.vendorDir(arch), 0o700); err != nil {
+	if err := os.MkdirAll(ps.images.vendorDir(arch), 0o700); err != nil {
 		return nil, err
 	}
-	tmp, err := os.MkdirTemp(s.vendorDir(arch), bundlePrefix)
+	tmp, err := os.MkdirTemp(ps.images.vendorDir(arch), bundlePrefix)
 	if err != nil {
 		return nil, err
 	}
@@ -205,17 +203,17 @@ func (s *Store) takeBundle(arch Arch, file string) ([]string, error) {
 		if !e.IsDir() {
 			continue
 		}
-		if err := s.checkBundled(arch, e.Name(), dir); err != nil {
+		if err := ps.checkBundled(arch, e.Name(), dir); err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
-		if missing := s.missing(Part{dir: dir}, arch, e.Name()); missing != "" {
+		if missing := ps.missing(Part{dir: dir}, arch, e.Name()); missing != "" {
 			return nil, fmt.Errorf("%s: part %s lacks %s", file, e.Name(), missing)
 		}
 		folders = append(folders, dir)
 	}
 	var taken []string
 	for _, dir := range folders {
-		name, err := s.takePartFolder(arch, dir, true)
+		name, err := ps.takePartFolder(arch, dir, true)
 		if err != nil {
 			return taken, err
 		}
@@ -229,9 +227,11 @@ func (s *Store) takeBundle(arch Arch, file string) ([]string, error) {
 
 // checkBundled refuses parts that no bundle has, and links where the host follows them:
 // what is built from the parts would hold what they lead to. Below root they are the guest's.
-func (s *Store) checkBundled(arch Arch, name, dir string) error {
-	known := func(of *Store) bool { return slices.Contains(append(of.partsOf(Linux, arch), of.guestPart()), name) }
-	if !slices.ContainsFunc(s.each(), known) {
+func (ps Parts) checkBundled(arch Arch, name, dir string) error {
+	known := func(of *Store) bool {
+		return slices.Contains(append(of.partsOf(Linux, arch), of.Parts().guestPart()), name)
+	}
+	if !slices.ContainsFunc(ps.each(), known) {
 		return fmt.Errorf("%q is not a part of the linux guest", name)
 	}
 	links := filepath.Join(dir, "root") + string(filepath.Separator)
@@ -248,9 +248,9 @@ func (s *Store) checkBundled(arch Arch, name, dir string) error {
 
 // bundleAddress returns where the bundle for hosts without apt is: what the user has named
 // (PartsURL), else what bundles.lock has; "" for neither.
-func (s *Store) bundleAddress(arch Arch) (string, error) {
-	if s.PartsURL != "" {
-		return strings.ReplaceAll(s.PartsURL, "ARCH", string(arch)), nil
+func (ps Parts) bundleAddress(arch Arch) (string, error) {
+	if ps.images.PartsURL != "" {
+		return strings.ReplaceAll(ps.images.PartsURL, "ARCH", string(arch)), nil
 	}
 	b, err := lockedBundle(arch)
 	if err != nil || b.URL == "" {
@@ -260,8 +260,8 @@ func (s *Store) bundleAddress(arch Arch) (string, error) {
 }
 
 // vendorBundle fetches the bundle of a host that can't have packages.
-func (s *Store) vendorBundle(ctx context.Context, arch Arch) error {
-	address, err := s.bundleAddress(arch)
+func (ps Parts) vendorBundle(ctx context.Context, arch Arch) error {
+	address, err := ps.bundleAddress(arch)
 	if err != nil {
 		return err
 	}
@@ -269,13 +269,13 @@ func (s *Store) vendorBundle(ctx context.Context, arch Arch) error {
 		return errors.New("there is no apt here, and this unitask knows no bundle of parts: name one with UNITASK_PARTS_URL=https://…#sha256-HEX or " +
 			"`unitask image vendor --from FILE`; on a Debian machine `unitask image vendor --to FILE" + bundleSuffix + "` writes one")
 	}
-	_, err = s.fetchBundle(ctx, arch, address)
+	_, err = ps.fetchBundle(ctx, arch, address)
 	return err
 }
 
 // wantsBundle reports whether parts come from a bundle and not from packages here.
-func (s *Store) wantsBundle() bool {
-	if s.PartsURL != "" {
+func (ps Parts) wantsBundle() bool {
+	if ps.images.PartsURL != "" {
 		return true
 	}
 	_, err := exec.LookPath("apt-get")
@@ -284,7 +284,7 @@ func (s *Store) wantsBundle() bool {
 
 // fetchBundle fetches a bundle and takes its parts: the caller holds the vendor lock. The
 // digest is behind the address's #, or that of bundles.lock for the same architecture.
-func (s *Store) fetchBundle(ctx context.Context, arch Arch, address string) ([]string, error) {
+func (ps Parts) fetchBundle(ctx context.Context, arch Arch, address string) ([]string, error) {
 	u, err := url.Parse(address)
 	if err != nil || (u.Scheme != "https" && u.Scheme != "http") {
 		return nil, fmt.Errorf("bundle %q: give an http or https address", bounded.Said(address, maxFetchError))
@@ -302,18 +302,18 @@ func (s *Store) fetchBundle(ctx context.Context, arch Arch, address string) ([]s
 	if !strings.HasPrefix(want, "sha256-") {
 		return nil, fmt.Errorf("bundle %s: %w: append #sha256-HEX, as the release's notes have it", shown, errNoDigest)
 	}
-	if err := s.mayFetch("the bundle of parts for "+string(arch), "`unitask image vendor --offline=false --arch "+string(arch)+"`"); err != nil {
+	if err := ps.mayFetch("the bundle of parts for "+string(arch), "`unitask image vendor --offline=false --arch "+string(arch)+"`"); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(s.vendorDir(arch), 0o700); err != nil {
+	if err := os.MkdirAll(ps.images.vendorDir(arch), 0o700); err != nil {
 		return nil, err
 	}
-	tmp, err := os.MkdirTemp(s.vendorDir(arch), fetchPrefix)
+	tmp, err := os.MkdirTemp(ps.images.vendorDir(arch), fetchPrefix)
 	if err != nil {
 		return nil, err
 	}
 	defer removeTree(tmp)
-	s.logf("fetching the bundle of parts, once: %s", shown)
+	ps.images.logf("fetching the bundle of parts, once: %s", shown)
 	file := filepath.Join(tmp, "parts"+bundleSuffix)
 	sums, err := download(ctx, u.String(), file, maxBundle)
 	if err != nil {
@@ -322,5 +322,5 @@ func (s *Store) fetchBundle(ctx context.Context, arch Arch, address string) ([]s
 	if got := "sha256-" + sums.sha256; got != want {
 		return nil, fmt.Errorf("bundle %s has digest %s and not %s", shown, got, want)
 	}
-	return s.takeBundle(arch, file)
+	return ps.takeBundle(arch, file)
 }

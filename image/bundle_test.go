@@ -21,7 +21,7 @@ func bundleOf(t testing.TB) (file string, text []byte) {
 	t.Helper()
 	s := fakeStore(t)
 	file = filepath.Join(t.TempDir(), "parts"+bundleSuffix)
-	must(t, s.WriteBundle(HostArch(), file))
+	must(t, s.Parts().WriteBundle(HostArch(), file))
 	text, err := os.ReadFile(file)
 	must(t, err)
 	return file, text
@@ -46,7 +46,7 @@ func TestBundle(t *testing.T) {
 		t.Error("the same parts give other bytes")
 	}
 	s := emptyStore(t)
-	taken, err := s.VendorFrom(t.Context(), HostArch(), file)
+	taken, err := s.Parts().VendorFrom(t.Context(), HostArch(), file)
 	if err != nil || len(taken) != len(s.partsOf(Linux, HostArch()))+1 {
 		t.Fatalf("%v %v", taken, err)
 	}
@@ -59,11 +59,11 @@ func TestBundle(t *testing.T) {
 		t.Errorf("left %v", left)
 	}
 	other := map[Arch]Arch{AMD64: ARM64, ARM64: AMD64}[HostArch()]
-	if _, err := s.VendorFrom(t.Context(), other, file); err == nil || !strings.Contains(err.Error(), "no bundle for "+string(other)) {
+	if _, err := s.Parts().VendorFrom(t.Context(), other, file); err == nil || !strings.Contains(err.Error(), "no bundle for "+string(other)) {
 		t.Errorf("for another architecture: %v", err)
 	}
 	must(t, os.Remove(filepath.Join(s.vendorDir(HostArch()), "busybox/root/bin/busybox")))
-	if err := s.WriteBundle(HostArch(), file); !errors.Is(err, ErrNotVendored) {
+	if err := s.Parts().WriteBundle(HostArch(), file); !errors.Is(err, ErrNotVendored) {
 		t.Errorf("of parts that are not whole: %v", err)
 	}
 }
@@ -77,9 +77,9 @@ func TestBundleOfHeaders(t *testing.T) {
 	must(t, os.Symlink("../../root/lib", filepath.Join(include, "link")))
 	must(t, os.WriteFile(filepath.Join(include, "a.h"), []byte("//"), 0o644))
 	file := filepath.Join(t.TempDir(), "parts"+bundleSuffix)
-	must(t, s.WriteBundle(HostArch(), file))
+	must(t, s.Parts().WriteBundle(HostArch(), file))
 	to := emptyStore(t)
-	if _, err := to.VendorFrom(t.Context(), HostArch(), file); err != nil {
+	if _, err := to.Parts().VendorFrom(t.Context(), HostArch(), file); err != nil {
 		t.Fatal(err)
 	}
 	entries, err := os.ReadDir(filepath.Join(to.vendorDir(HostArch()), "libgcc", "include", "sub"))
@@ -107,15 +107,15 @@ func TestVendorByBundle(t *testing.T) {
 	}
 	s = emptyStore(t)
 	t.Setenv("PATH", t.TempDir()) // no apt, no npm, no compiler
-	if err := s.Vendor(t.Context(), HostArch()); err == nil || !strings.Contains(err.Error(), "UNITASK_PARTS_URL") {
+	if err := s.Parts().Vendor(t.Context(), HostArch()); err == nil || !strings.Contains(err.Error(), "UNITASK_PARTS_URL") {
 		t.Errorf("without anything: %v", err)
 	}
-	if _, err := s.VendorFrom(t.Context(), HostArch(), strings.ReplaceAll(good, "ARCH", string(HostArch()))); err != nil {
+	if _, err := s.Parts().VendorFrom(t.Context(), HostArch(), strings.ReplaceAll(good, "ARCH", string(HostArch()))); err != nil {
 		t.Errorf("--from an address: %v", err)
 	}
 	s = emptyStore(t)
 	s.PartsURL, s.Offline = good, "test"
-	if err := s.Vendor(t.Context(), HostArch()); !errors.Is(err, ErrOffline) {
+	if err := s.Parts().Vendor(t.Context(), HostArch()); !errors.Is(err, ErrOffline) {
 		t.Errorf("offline: %v", err)
 	}
 }
@@ -174,7 +174,7 @@ func TestAttackBundle(t *testing.T) {
 		default:
 			c.digest = "#" + c.digest
 		}
-		_, err := s.VendorFrom(t.Context(), HostArch(), server.URL+"/x"+bundleSuffix+c.digest)
+		_, err := s.Parts().VendorFrom(t.Context(), HostArch(), server.URL+"/x"+bundleSuffix+c.digest)
 		server.Close()
 		got := "taken"
 		if err != nil {
@@ -207,7 +207,7 @@ func FuzzTakeBundle(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte) {
 		file := filepath.Join(t.TempDir(), "x"+bundleSuffix)
 		must(t, os.WriteFile(file, in, 0o600))
-		if taken, err := s.takeBundle(HostArch(), file); err == nil {
+		if taken, err := s.Parts().takeBundle(HostArch(), file); err == nil {
 			t.Errorf("took %v of what no bundle is", taken)
 		}
 		if left, _ := os.ReadDir(s.vendorDir(HostArch())); len(left) > 0 {

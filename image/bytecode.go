@@ -24,18 +24,18 @@ type Compile struct {
 }
 
 // compiles reports whether an image of this architecture has what Compile makes: the program must run here.
-func (s *Store) compiles(arch Arch) bool {
-	return s.payload.Compile != nil && runtime.GOOS == "linux" && arch == HostArch()
+func (ps Parts) compiles(arch Arch) bool {
+	return ps.images.payload.Compile != nil && runtime.GOOS == "linux" && arch == HostArch()
 }
 
 // compileTree adds to a tree what the payload's program makes of it, if it can.
-func (s *Store) compileTree(ctx context.Context, t tree, arch Arch, dir string) error {
-	if !s.compiles(arch) {
+func (ps Parts) compileTree(ctx context.Context, t tree, arch Arch, dir string) error {
+	if !ps.compiles(arch) {
 		return nil
 	}
-	err := t.compile(ctx, s.payload, arch, dir)
+	err := t.compile(ctx, ps.images.payload, arch, dir)
 	if err != nil && ctx.Err() == nil {
-		s.logf("%s stays as it is, and programs start slower: %v", strings.Join(s.payload.Compile.Dirs, ", "), err)
+		ps.images.logf("%s stays as it is, and programs start slower: %v", strings.Join(ps.images.payload.Compile.Dirs, ", "), err)
 		return nil
 	}
 	return err

@@ -21,11 +21,11 @@ import (
 // and with another's name behind it that one's.
 const guestPart = "guest"
 
-func (s *Store) guestPart() string {
-	if s.payload.base() == s.payloads[0].Name {
+func (ps Parts) guestPart() string {
+	if ps.images.payload.base() == ps.images.payloads[0].Name {
 		return guestPart
 	}
-	return guestPart + "-" + s.payload.base()
+	return guestPart + "-" + ps.images.payload.base()
 }
 
 // certificatesPart holds the certificates that programs trust.
@@ -47,17 +47,18 @@ const (
 const programFile = "program"
 
 // guestDigest returns the digest over all of the guest's sources, and how its program is started.
-func (s *Store) guestDigest(arch Arch) (string, error) {
-	s, err := s.versioned(arch)
+func (ps Parts) guestDigest(arch Arch) (string, error) {
+	versioned, err := ps.images.versioned(arch)
 	if err != nil {
 		return "", err
 	}
+	ps = versioned.Parts()
 	h := sha256.New()
-	err = fs.WalkDir(s.payload.Sources, ".", func(name string, d fs.DirEntry, err error) error {
+	err = fs.WalkDir(ps.images.payload.Sources, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		text, err := fs.ReadFile(s.payload.Sources, name)
+		text, err := fs.ReadFile(ps.images.payload.Sources, name)
 		if err != nil {
 			return err
 		}
@@ -68,48 +69,49 @@ func (s *Store) guestDigest(arch Arch) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read guest sources: %w", err)
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.payload.Files)) {
-		fmt.Fprintf(h, "%s %d\n%s", name, len(s.payload.Files[name]), s.payload.Files[name])
+	for _, name := range slices.Sorted(maps.Keys(ps.images.payload.Files)) {
+		fmt.Fprintf(h, "%s %d\n%s", name, len(ps.images.payload.Files[name]), ps.images.payload.Files[name])
 	}
-	fmt.Fprintf(h, "%s %q %q %q\n", s.payload.Library, append(s.payload.ProgramSources, s.payload.LibrarySources...), s.payload.NanosSources, s.payload.execText())
+	fmt.Fprintf(h, "%s %q %q %q\n", ps.images.payload.Library, append(ps.images.payload.ProgramSources, ps.images.payload.LibrarySources...), ps.images.payload.NanosSources, ps.images.payload.execText())
 	return "sha256-" + hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // ensureGuest compiles the guest's programs unless the store has those of the
 // present sources. They are compiled where they are vendored, from the sources
 // in this binary, so that no binary is ever committed.
-func (s *Store) ensureGuest(ctx context.Context, arch Arch) error {
-	s, err := s.versioned(arch)
+func (ps Parts) ensureGuest(ctx context.Context, arch Arch) error {
+	versioned, err := ps.images.versioned(arch)
 	if err != nil {
 		return err
 	}
-	digest, err := s.guestDigest(arch)
+	ps = versioned.Parts()
+	digest, err := ps.guestDigest(arch)
 	if err != nil {
 		return err
 	}
-	if have, err := s.Part(arch, s.guestPart()); err == nil && have.Digest == digest {
+	if have, err := ps.Get(arch, ps.guestPart()); err == nil && have.Digest == digest {
 		return nil
 	}
 	var include []string
-	if len(s.payload.Parts) > 0 {
-		headers, err := s.Part(arch, s.payload.Parts[0])
+	if len(ps.images.payload.Parts) > 0 {
+		headers, err := ps.Get(arch, ps.images.payload.Parts[0])
 		if err != nil {
 			return err
 		}
 		include = []string{"-I", headers.dir}
 	}
-	for _, name := range s.payload.BuildParts {
-		p, err := s.Part(arch, name)
+	for _, name := range ps.images.payload.BuildParts {
+		p, err := ps.Get(arch, name)
 		if err != nil {
 			return err
 		}
-		include = append(include, "-I", p.path("include"), "-I", p.path("include", s.payload.Include))
+		include = append(include, "-I", p.path("include"), "-I", p.path("include", ps.images.payload.Include))
 	}
-	s.logf("compiling the guest's programs for %s", arch)
-	return s.addPart(arch, s.guestPart(), func(dir string) (Part, error) {
-		part := Part{Name: s.guestPart(), Version: digest[7:19], Digest: digest, From: "source", License: "MIT"}
+	ps.images.logf("compiling the guest's programs for %s", arch)
+	return ps.addPart(arch, ps.guestPart(), func(dir string) (Part, error) {
+		part := Part{Name: ps.guestPart(), Version: digest[7:19], Digest: digest, From: "source", License: "MIT"}
 		src := filepath.Join(dir, "src")
-		if err := os.CopyFS(src, s.payload.Sources); err != nil {
+		if err := os.CopyFS(src, ps.images.payload.Sources); err != nil {
 			return part, err
 		}
 		cc := compiler(arch)
@@ -120,26 +122,26 @@ func (s *Store) ensureGuest(ctx context.Context, arch Arch) error {
 		if err := compile(ctx, src, cc, append(base, filepath.Join(dir, "init"), "-static", "init/init.c", "init/filesystems.c", "init/trace.c", "init/reset.c", "init/container.c", "init/layer.c", "init/session.c", "init/sessionstart.c", "init/sessionfiles.c", "init/sessionforward.c", "agent/agent.c", "agent/frames.c", "agent/files.c", "agent/artifacts.c", "agent/host.c", "agent/relay.c")...); err != nil {
 			return part, err
 		}
-		if s.payload.ProgramSources != nil {
+		if ps.images.payload.ProgramSources != nil {
 			program := append(base, filepath.Join(dir, programFile), "-static")
-			if err := compile(ctx, src, cc, append(program, s.payload.ProgramSources...)...); err != nil {
+			if err := compile(ctx, src, cc, append(program, ps.images.payload.ProgramSources...)...); err != nil {
 				return part, err
 			}
 		}
-		if s.payload.Library == "" {
+		if ps.images.payload.Library == "" {
 			return part, nil
 		}
-		libc, err := s.Part(arch, libcPart)
+		libc, err := ps.Get(arch, libcPart)
 		if err != nil {
 			return part, err
 		}
 		for _, kernel := range []Kernel{Linux, Nanos} {
-			file, sources := filepath.Join(dir, s.payload.library(kernel)), s.payload.LibrarySources
+			file, sources := filepath.Join(dir, ps.images.payload.library(kernel)), ps.images.payload.LibrarySources
 			switch {
-			case kernel == Nanos && s.payload.NanosSources == nil:
+			case kernel == Nanos && ps.images.payload.NanosSources == nil:
 				continue
 			case kernel == Nanos:
-				sources = slices.Concat(sources, s.payload.NanosSources)
+				sources = slices.Concat(sources, ps.images.payload.NanosSources)
 			}
 			library := slices.Concat(base, []string{file, "-shared", "-fPIC", "-pthread"}, include)
 			if err := errors.Join(compile(ctx, src, cc, append(library, sources...)...), runsOn(file, libc)); err != nil {

@@ -210,32 +210,32 @@ func TestPartsAreWhole(t *testing.T) {
 	for _, name := range append(s.partsOf(Linux, HostArch()), guestPart) {
 		must(t, os.Rename(s.vendorDir(HostArch()), s.vendorDir(HostArch())+".whole"))
 		must(t, os.CopyFS(s.vendorDir(HostArch()), os.DirFS(s.vendorDir(HostArch())+".whole")))
-		p, err := s.Part(HostArch(), name)
+		p, err := s.Parts().Get(HostArch(), name)
 		must(t, err)
 		text, err := os.ReadFile(p.path(partFile))
 		must(t, err)
 		must(t, os.RemoveAll(p.dir))
 		must(t, os.Mkdir(p.dir, 0o755))
 		must(t, os.WriteFile(p.path(partFile), bytes.Replace(text, []byte("{"), []byte(`{"behindLock":true,`), 1), 0o644))
-		if _, err := s.Part(HostArch(), name); !errors.Is(err, ErrNotVendored) {
+		if _, err := s.Parts().Get(HostArch(), name); !errors.Is(err, ErrNotVendored) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := s.Lookup(Linux, HostArch()); name != guestPart && !errors.Is(err, ErrNotVendored) {
 			t.Errorf("an image without %s: %v", name, err)
 		}
 		if s.Offline = "test"; name != guestPart {
-			if err := s.Vendor(t.Context(), HostArch()); !errors.Is(err, ErrOffline) || !strings.Contains(err.Error(), name) {
+			if err := s.Parts().Vendor(t.Context(), HostArch()); !errors.Is(err, ErrOffline) || !strings.Contains(err.Error(), name) {
 				t.Errorf("%s would not be fetched: %v", name, err)
 			}
 		}
 		must(t, os.RemoveAll(s.vendorDir(HostArch())))
 		must(t, os.Rename(s.vendorDir(HostArch())+".whole", s.vendorDir(HostArch())))
 	}
-	err := s.addPart(HostArch(), "busybox", func(dir string) (Part, error) { return Part{Name: "busybox", Package: "busybox", Version: "2"}, nil })
+	err := s.Parts().addPart(HostArch(), "busybox", func(dir string) (Part, error) { return Part{Name: "busybox", Package: "busybox", Version: "2"}, nil })
 	if err == nil || !strings.Contains(err.Error(), "root/bin/busybox") {
 		t.Errorf("an empty part: %v", err)
 	}
-	if p, err := s.Part(HostArch(), "busybox"); err != nil || p.Version != "1" {
+	if p, err := s.Parts().Get(HostArch(), "busybox"); err != nil || p.Version != "1" {
 		t.Errorf("it took the place of the whole one: %+v %v", p, err)
 	}
 }

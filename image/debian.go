@@ -40,13 +40,13 @@ type debian struct {
 }
 
 // apt returns the client of an architecture's packages.
-func (s *Store) apt(arch Arch, locked []LockedPart) *debian {
-	return &debian{arch: arch, state: filepath.Join(home.Dir(s.home).Cache(), "apt-"+string(arch)), locked: locked, logf: s.logf, together: func(part, other string) bool { return s.together(arch, part, other) }}
+func (ps Parts) apt(arch Arch, locked []LockedPart) *debian {
+	return &debian{arch: arch, state: filepath.Join(home.Dir(ps.images.home).Cache(), "apt-"+string(arch)), locked: locked, logf: ps.images.logf, together: func(part, other string) bool { return ps.together(arch, part, other) }}
 }
 
 // together reports whether every image that has one part has the other, too.
-func (s *Store) together(arch Arch, part, other string) bool {
-	for _, of := range s.each() {
+func (ps Parts) together(arch Arch, part, other string) bool {
+	for _, of := range ps.each() {
 		if parts := of.partsOf(Linux, arch); slices.Contains(parts, part) && !slices.Contains(parts, other) {
 			return false
 		}
@@ -56,8 +56,8 @@ func (s *Store) together(arch Arch, part, other string) bool {
 
 // ofOneRelease adds to the parts that are to be fetched those of the same image that are here from another release of
 // the distribution, if one of the former is another release's than vendor.lock's: programs don't run on an older libc.
-func (s *Store) ofOneRelease(ctx context.Context, apt *debian, missing []LockedPart, wanted []string) ([]LockedPart, error) {
-	libc, err := s.Part(apt.arch, libcPart)
+func (ps Parts) ofOneRelease(ctx context.Context, apt *debian, missing []LockedPart, wanted []string) ([]LockedPart, error) {
+	libc, err := ps.Get(apt.arch, libcPart)
 	if err != nil { // none is here
 		return missing, nil
 	}
@@ -88,7 +88,7 @@ func (s *Store) ofOneRelease(ctx context.Context, apt *debian, missing []LockedP
 			missing = append(missing, p)
 		}
 	}
-	s.logf("the parts that are here are of another release (libc %s): fetching them again", libc.Version)
+	ps.images.logf("the parts that are here are of another release (libc %s): fetching them again", libc.Version)
 	return missing, nil
 }
 

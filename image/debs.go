@@ -73,14 +73,14 @@ var debsOnly = []string{"adduser", "cdebconf", "debconf", "dpkg", "init-system-h
 
 // DebStatus returns what the image of this store has, as dpkg would say it, and the names of these packages. What
 // counts as there and is asked for all the same is not among them.
-func (s *Store) DebStatus(arch Arch, asked []string) (status []byte, names []string, err error) {
+func (ps Parts) DebStatus(arch Arch, asked []string) (status []byte, names []string, err error) {
 	var out bytes.Buffer
 	add := func(name, version, more string) {
 		fmt.Fprintf(&out, "Package: %s\nStatus: hold ok installed\nMaintainer: unitask\nArchitecture: %s\nMulti-Arch: foreign\nVersion: %s\nDescription: in the image\n%s\n", name, arch, version, more)
 		names = append(names, name)
 	}
-	for _, part := range append(s.payload.parts(arch), certificatesPart) {
-		p, err := s.Part(arch, part)
+	for _, part := range append(ps.images.payload.parts(arch), certificatesPart) {
+		p, err := ps.Get(arch, part)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -109,17 +109,17 @@ type debApt struct{ debian }
 // with these digests. status is dpkg's of what is there: such packages are left out, and those on hold stay as they
 // are. unpacked says that no dpkg installs the packages: what needs a newer revision of what is there may have this
 // one.
-func (s *Store) Debs(ctx context.Context, arch Arch, status []byte, unpacked bool, specs []string, locked []Deb,
+func (ps Parts) Debs(ctx context.Context, arch Arch, status []byte, unpacked bool, specs []string, locked []Deb,
 	dir string) ([]Deb, error) {
-	if err := s.mayFetch("packages of Debian", "`unitask image build --offline=false`"); err != nil {
+	if err := ps.mayFetch("packages of Debian", "`unitask image build --offline=false`"); err != nil {
 		return nil, err
 	}
-	unlock, err := s.lock(ctx, "debs-"+string(arch))
+	unlock, err := ps.images.lock(ctx, "debs-"+string(arch))
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	a := &debApt{debian: debian{arch: arch, state: filepath.Join(home.Dir(s.home).Cache(), "debs-"+string(arch))}}
+	a := &debApt{debian: debian{arch: arch, state: filepath.Join(home.Dir(ps.images.home).Cache(), "debs-"+string(arch))}}
 	if err := a.prepare(ctx, status); err != nil {
 		return nil, err
 	}

@@ -99,7 +99,7 @@ func TestVendorLeftBehind(t *testing.T) {
 	for _, name := range []string{".new-1", ".new-1.old", ".fetch-2", ".bundle-3"} {
 		must(t, os.MkdirAll(filepath.Join(s.vendorDir(HostArch()), name, "root"), 0o700))
 	}
-	if _, err := s.VendorFrom(t.Context(), HostArch(), t.TempDir()); err == nil {
+	if _, err := s.Parts().VendorFrom(t.Context(), HostArch(), t.TempDir()); err == nil {
 		t.Error("took an empty folder")
 	}
 	after, err := os.ReadDir(s.vendorDir(HostArch()))

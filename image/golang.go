@@ -82,7 +82,7 @@ func goFiles(name string) (dst string, ok bool) {
 }
 
 // unpackGo fills a part's folder from the module's zip, and compiles the standard library.
-func (s *Store) unpackGo(ctx context.Context, p LockedPart, file, dir string) error {
+func (ps Parts) unpackGo(ctx context.Context, p LockedPart, file, dir string) error {
 	z, err := zip.OpenReader(file)
 	if err != nil {
 		return fmt.Errorf("unpack %s: %w", filepath.Base(file), err)
@@ -119,14 +119,14 @@ func (s *Store) unpackGo(ctx context.Context, p LockedPart, file, dir string) er
 		}
 	}
 	if !compilesGo(p.Arch) {
-		s.logf("Go's standard library for %s is compiled by each program that uses it: that can be done ahead on linux of that architecture only", p.Arch)
+		ps.images.logf("Go's standard library for %s is compiled by each program that uses it: that can be done ahead on linux of that architecture only", p.Arch)
 		return nil
 	}
-	s.logf("compiling Go's standard library, once")
+	ps.images.logf("compiling Go's standard library, once")
 	if err := warmGo(ctx, dir); err != nil {
 		return err
 	}
-	return s.directGo(ctx, dir)
+	return ps.directGo(ctx, dir)
 }
 
 // compilesGo reports whether this host can execute the toolchain.

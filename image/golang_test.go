@@ -53,7 +53,7 @@ func TestUnpackGo(t *testing.T) { // the umask is the whole process's: this test
 	})
 	must(t, checkGoZip(p, file))
 	dir := t.TempDir()
-	must(t, s.unpackGo(t.Context(), p, file, dir))
+	must(t, s.Parts().unpackGo(t.Context(), p, file, dir))
 	for name, mode := range map[string]os.FileMode{
 		"bin/go": 0o755, "pkg/tool/linux_amd64/compile": 0o755, "pkg/include/x.h": 0o644, "src/fmt/print.go": 0o644, "src/go.mod": 0o644, "lib/time/zoneinfo.zip": 0o644, "VERSION": 0o644,
 		"src/fmt/print_test.go": 0, "src/cmd/go/main.go": 0, "src/fmt/testdata/x": 0, "lib/wasm/x": 0, "test/x": 0,
@@ -77,7 +77,7 @@ func TestAttackUnpackGo(t *testing.T) {
 		p, file := goZip(t, map[string]string{goModule + "LICENSE": "L", name: "x"})
 		dir := filepath.Join(t.TempDir(), "part")
 		must(t, os.Mkdir(dir, 0o755))
-		err := s.unpackGo(t.Context(), p, file, dir)
+		err := s.Parts().unpackGo(t.Context(), p, file, dir)
 		refused := err != nil && strings.Contains(err.Error(), "is no file of the module")
 		got := fmt.Sprint("refused ", refused, ", outside ", glob(filepath.Join(filepath.Dir(dir), "escaped*")))
 		attack.Check(t, "Go's module has a file "+name, "refused true, outside []", got)
@@ -88,7 +88,7 @@ func TestAttackUnpackGo(t *testing.T) {
 	must(t, err)
 	short := strings.ReplaceAll(string(text), "\x00\x00\x10\x00", "\x01\x00\x00\x00") // 1 MiB in the directory and the descriptor
 	must(t, os.WriteFile(file, []byte(short), 0o644))
-	if err := s.unpackGo(t.Context(), p, file, t.TempDir()); err == nil && short != string(text) {
+	if err := s.Parts().unpackGo(t.Context(), p, file, t.TempDir()); err == nil && short != string(text) {
 		t.Error("a file with a length that is not its own was taken")
 	}
 }

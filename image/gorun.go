@@ -38,20 +38,20 @@ func goRunID(p Part) string {
 }
 
 // ensureGoRun asks `go run` where a part was taken by a version that did not, or otherwise.
-func (s *Store) ensureGoRun(ctx context.Context, arch Arch) error {
-	if !slices.Contains(s.payload.parts(arch), goPart) || !compilesGo(arch) {
+func (ps Parts) ensureGoRun(ctx context.Context, arch Arch) error {
+	if !slices.Contains(ps.images.payload.parts(arch), goPart) || !compilesGo(arch) {
 		return nil
 	}
-	p, err := s.Part(arch, goPart)
+	p, err := ps.Get(arch, goPart)
 	if err != nil || goRunID(p) != "" {
 		return err
 	}
-	return s.directGo(ctx, p.dir)
+	return ps.directGo(ctx, p.dir)
 }
 
 // directGo fills the goDirect of a part in a folder, whose cache has the standard library, in one step. Where that
 // fails each program is compiled by the go command, which is slower. The caller holds the lock of the parts.
-func (s *Store) directGo(ctx context.Context, dir string) error {
+func (ps Parts) directGo(ctx context.Context, dir string) error {
 	err := func() error {
 		tmp, err := os.MkdirTemp(filepath.Dir(dir), fetchPrefix) // which goes with the next lock if we are killed
 		if err != nil {
@@ -71,7 +71,7 @@ func (s *Store) directGo(ctx context.Context, dir string) error {
 		return os.Rename(made, filepath.Join(dir, goDirect))
 	}()
 	if err != nil && ctx.Err() == nil {
-		s.logf("Go's programs are compiled by the go command, which takes longer: %v", err)
+		ps.images.logf("Go's programs are compiled by the go command, which takes longer: %v", err)
 		return nil
 	}
 	return err

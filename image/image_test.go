@@ -219,12 +219,12 @@ func fakeStore(t testing.TB) *Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	digest, err := s.guestDigest(HostArch())
+	digest, err := s.Parts().guestDigest(HostArch())
 	if err != nil {
 		t.Fatal(err)
 	}
 	put := func(part, digest string, files ...string) {
-		err := s.addPart(HostArch(), part, func(dir string) (Part, error) {
+		err := s.Parts().addPart(HostArch(), part, func(dir string) (Part, error) {
 			for _, f := range files {
 				if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(f)), 0o755); err != nil {
 					return Part{}, err
@@ -270,7 +270,7 @@ func TestStore(t *testing.T) {
 		t.Errorf("%v %v", list, err)
 	}
 	// Another part is another image.
-	if err := s.addPart(HostArch(), "busybox", func(dir string) (Part, error) {
+	if err := s.Parts().addPart(HostArch(), "busybox", func(dir string) (Part, error) {
 		if err := os.MkdirAll(filepath.Join(dir, "root/bin"), 0o755); err != nil {
 			return Part{}, err
 		}
@@ -409,7 +409,7 @@ func TestVendorFrom(t *testing.T) {
 	// The vendor folder of another machine's store.
 	other, err := Open(t.TempDir(), s.payloads, nil)
 	must(t, err)
-	taken, err := other.VendorFrom(t.Context(), HostArch(), s.vendorDir(HostArch()))
+	taken, err := other.Parts().VendorFrom(t.Context(), HostArch(), s.vendorDir(HostArch()))
 	if err != nil || len(taken) != 8 {
 		t.Fatalf("%v %v", taken, err)
 	}
@@ -430,7 +430,7 @@ func TestVendorFrom(t *testing.T) {
 	must(t, z.Close())
 	must(t, os.WriteFile(tgz, packed.Bytes(), 0o600))
 	for name, from := range map[string]string{"a package of another digest": tgz, "an empty folder": t.TempDir(), "nowhere": filepath.Join(dir, "nowhere"), "a text": "/etc/passwd"} {
-		if taken, err := s.VendorFrom(t.Context(), HostArch(), from); err == nil {
+		if taken, err := s.Parts().VendorFrom(t.Context(), HostArch(), from); err == nil {
 			t.Errorf("%s: took %v", name, taken)
 		}
 	}
@@ -440,7 +440,7 @@ func TestVendorFrom(t *testing.T) {
 		text, err := json.Marshal(Part{Name: name})
 		must(t, err)
 		must(t, os.WriteFile(filepath.Join(evil, partFile), text, 0o600))
-		if taken, err := s.VendorFrom(t.Context(), HostArch(), dir); err == nil {
+		if taken, err := s.Parts().VendorFrom(t.Context(), HostArch(), dir); err == nil {
 			t.Errorf("%q: took %v", name, taken)
 		}
 	}

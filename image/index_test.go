@@ -152,7 +152,7 @@ func TestVersions(t *testing.T) {
 	if got := s.Versions("numpy {python3-numpy} {nothing} {} {A}"); got != "numpy 1.24 {nothing} {} {A}" {
 		t.Error(got)
 	}
-	must(t, s.addPart(HostArch(), "python3-numpy", func(string) (Part, error) { return Part{Name: "python3-numpy", Version: "1:2.2.4+ds-1"}, nil }))
+	must(t, s.Parts().addPart(HostArch(), "python3-numpy", func(string) (Part, error) { return Part{Name: "python3-numpy", Version: "1:2.2.4+ds-1"}, nil }))
 	if got := s.Versions("numpy {python3-numpy}."); got != "numpy 2.2." {
 		t.Error(got)
 	}

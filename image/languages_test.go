@@ -24,16 +24,16 @@ func severalStore(t testing.TB) (first, second *Store) {
 	s.payloads = append(s.payloads, other)
 	second, err := s.Of("other")
 	must(t, err)
-	must(t, s.addPart(HostArch(), "otherlang", func(dir string) (Part, error) {
+	must(t, s.Parts().addPart(HostArch(), "otherlang", func(dir string) (Part, error) {
 		for _, name := range []string{"root/usr/bin/other", "root/usr/bin/sed", "root/usr/share/many/a"} {
 			must(t, os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o755))
 			must(t, os.WriteFile(filepath.Join(dir, name), []byte(name), 0o755))
 		}
 		return Part{Name: "otherlang", Version: "7", Digest: "o", From: "test", License: "MIT"}, nil
 	}))
-	digest, err := second.guestDigest(HostArch())
+	digest, err := second.Parts().guestDigest(HostArch())
 	must(t, err)
-	must(t, s.addPart(HostArch(), "guest-other", func(dir string) (Part, error) {
+	must(t, s.Parts().addPart(HostArch(), "guest-other", func(dir string) (Part, error) {
 		return Part{Name: "guest-other", Version: "1", Digest: digest, From: "test", License: "MIT"}, os.WriteFile(filepath.Join(dir, "init"), []byte("init"), 0o755)
 	}))
 	return s, second
@@ -96,10 +96,10 @@ func TestBundleOfSeveral(t *testing.T) {
 	write := func(s *Store) []string {
 		t.Helper()
 		file := filepath.Join(dir, "parts"+bundleSuffix)
-		must(t, s.WriteBundle(HostArch(), file))
+		must(t, s.Parts().WriteBundle(HostArch(), file))
 		empty, err := Open(t.TempDir(), first.payloads, nil)
 		must(t, err)
-		taken, err := empty.VendorFrom(t.Context(), HostArch(), file)
+		taken, err := empty.Parts().VendorFrom(t.Context(), HostArch(), file)
 		must(t, err)
 		return taken
 	}
@@ -110,7 +110,7 @@ func TestBundleOfSeveral(t *testing.T) {
 	if taken := write(first); slices.Contains(taken, "guest-other") {
 		t.Errorf("%q", taken)
 	}
-	if err := second.WriteBundle(HostArch(), filepath.Join(dir, "x"+bundleSuffix)); !errors.Is(err, ErrNotVendored) {
+	if err := second.Parts().WriteBundle(HostArch(), filepath.Join(dir, "x"+bundleSuffix)); !errors.Is(err, ErrNotVendored) {
 		t.Errorf("of an image whose parts are not there: %v", err)
 	}
 }

@@ -93,7 +93,7 @@ func (s *Store) linuxTree(arch Arch) (tree, []Part, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	box, err := s.Part(arch, "busybox")
+	box, err := s.Parts().Get(arch, "busybox")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -117,7 +117,7 @@ func (s *Store) buildLinux(ctx context.Context, arch Arch, dir string) ([]Part, 
 	if err != nil {
 		return nil, "", err
 	}
-	if err := s.compileTree(ctx, t, arch, dir); err != nil {
+	if err := s.Parts().compileTree(ctx, t, arch, dir); err != nil {
 		return nil, "", err
 	}
 	if own := s.payload.Own; own != nil { // after what is compiled on the host, which must not find it
@@ -128,11 +128,11 @@ func (s *Store) buildLinux(ctx context.Context, arch Arch, dir string) ([]Part, 
 			return nil, "", err
 		}
 	}
-	kernel, err := s.Part(arch, kernelPart)
+	kernel, err := s.Parts().Get(arch, kernelPart)
 	if err != nil {
 		return nil, "", err
 	}
-	guest, err := s.Part(arch, s.guestPart())
+	guest, err := s.Parts().Get(arch, s.Parts().guestPart())
 	if err != nil {
 		return nil, "", err
 	}

@@ -138,10 +138,10 @@ func (s *Store) buildNanos(ctx context.Context, arch Arch, digest, dir string) (
 	if err != nil {
 		return nil, "", err
 	}
-	if err := s.compileTree(ctx, t, arch, dir); err != nil {
+	if err := s.Parts().compileTree(ctx, t, arch, dir); err != nil {
 		return nil, "", err
 	}
-	release, err := s.Part(arch, nanosPart)
+	release, err := s.Parts().Get(arch, nanosPart)
 	if err != nil {
 		return nil, "", err
 	}

@@ -67,11 +67,11 @@ func TestVendorNanosFrom(t *testing.T) {
 		t.Error("nanos without a kernel")
 	}
 	good := release(t, elfFile(own, 10))
-	taken, err := s.VendorFrom(t.Context(), HostArch(), good)
+	taken, err := s.Parts().VendorFrom(t.Context(), HostArch(), good)
 	if err != nil || len(taken) != 1 || s.Best(HostArch()) != Nanos {
 		t.Fatalf("%v %v", taken, err)
 	}
-	part, err := s.Part(HostArch(), nanosPart)
+	part, err := s.Parts().Get(HostArch(), nanosPart)
 	if err != nil || !part.FirstSeen || !strings.HasPrefix(part.Digest, "sha256-") || exists(part.path(nanosKlibs, "ntp")) {
 		t.Errorf("%+v %v", part, err)
 	}
@@ -91,11 +91,11 @@ func TestVendorNanosFrom(t *testing.T) {
 	} {
 		dir := release(t, elfFile(own, 10))
 		must(t, c.damage(dir))
-		if _, err := s.VendorFrom(t.Context(), HostArch(), dir); err == nil || !strings.Contains(err.Error(), c.says) {
+		if _, err := s.Parts().VendorFrom(t.Context(), HostArch(), dir); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if again, err := s.Part(HostArch(), nanosPart); err != nil || again.Digest != part.Digest {
+	if again, err := s.Parts().Get(HostArch(), nanosPart); err != nil || again.Digest != part.Digest {
 		t.Errorf("a refused release changed the store: %v", err)
 	}
 }
@@ -111,7 +111,7 @@ func TestBootLoader(t *testing.T) {
 		if boot != nil {
 			must(t, os.WriteFile(filepath.Join(dir, nanosBoot), boot, 0o644))
 		}
-		if _, err := fakeStore(t).VendorFrom(t.Context(), HostArch(), dir); err == nil || !strings.Contains(err.Error(), nanosBoot) {
+		if _, err := fakeStore(t).Parts().VendorFrom(t.Context(), HostArch(), dir); err == nil || !strings.Contains(err.Error(), nanosBoot) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -176,7 +176,7 @@ func TestVendorNanosRelease(t *testing.T) {
 			if c.digest != "" {
 				locked.Version = "1.2" // a pinned digest holds for its version only
 			}
-			err := s.vendorRelease(t.Context(), locked, "1.2")
+			err := s.Parts().vendorRelease(t.Context(), locked, "1.2")
 			if (err == nil) != (c.says == "") || (err != nil && !strings.Contains(err.Error(), c.says)) {
 				t.Fatalf("%v, want %q", err, c.says)
 			}
@@ -186,17 +186,17 @@ func TestVendorNanosRelease(t *testing.T) {
 				}
 				return
 			}
-			if p, err := s.Part(HostArch(), nanosPart); err != nil || p.Version != "1.2" || !p.FirstSeen || exists(p.path(".archive")) {
+			if p, err := s.Parts().Get(HostArch(), nanosPart); err != nil || p.Version != "1.2" || !p.FirstSeen || exists(p.path(".archive")) {
 				t.Errorf("%+v %v", p, err)
 			}
 			// The same version with another content is not what was first seen.
 			c.archive = releaseArchive(t, elfFile(own, 11))
 			c.md5 = sum(c.archive)
-			if err := s.vendorRelease(t.Context(), locked, "1.2"); err == nil || !strings.Contains(err.Error(), "first seen") {
+			if err := s.Parts().vendorRelease(t.Context(), locked, "1.2"); err == nil || !strings.Contains(err.Error(), "first seen") {
 				t.Errorf("%v", err)
 			}
 			for _, version := range []string{"9.9", "../etc", "1.2\n"} {
-				if err := s.vendorRelease(t.Context(), locked, version); err == nil {
+				if err := s.Parts().vendorRelease(t.Context(), locked, version); err == nil {
 					t.Errorf("%q: no error", version)
 				}
 			}
@@ -210,7 +210,7 @@ func TestNanosDisk(t *testing.T) {
 	own, _ := machineOf(t)
 	build := func() (*Store, *Image) {
 		s := fakeStore(t)
-		_, err := s.VendorFrom(t.Context(), HostArch(), release(t, elfFile(own, 10)))
+		_, err := s.Parts().VendorFrom(t.Context(), HostArch(), release(t, elfFile(own, 10)))
 		must(t, err)
 		im, err := s.Ensure(t.Context(), Nanos, HostArch())
 		must(t, err)
@@ -285,7 +285,7 @@ func TestNanosDisk(t *testing.T) {
 func TestNanosTracing(t *testing.T) {
 	own, _ := machineOf(t)
 	s, from := fakeStore(t), release(t, elfFile(own, 10))
-	_, err := s.VendorFrom(t.Context(), HostArch(), from)
+	_, err := s.Parts().VendorFrom(t.Context(), HostArch(), from)
 	must(t, err)
 	plain, err := s.Ensure(t.Context(), Nanos, HostArch())
 	must(t, err)
@@ -330,7 +330,7 @@ func TestNanosTracing(t *testing.T) {
 	}
 
 	must(t, os.Remove(filepath.Join(from, nanosKlibs, straceKlib)))
-	_, err = s.VendorFrom(t.Context(), HostArch(), from)
+	_, err = s.Parts().VendorFrom(t.Context(), HostArch(), from)
 	must(t, err)
 	if _, err := s.Tracing().Ensure(t.Context(), Nanos, HostArch()); !errors.Is(err, errNoStrace) {
 		t.Errorf("without the klib: %v", err)

@@ -72,7 +72,7 @@ func TestPackedAt(t *testing.T) {
 func TestPackedImage(t *testing.T) {
 	_, s := severalStore(t)
 	s.payload.Packed = []string{"/usr/share/many/"}
-	kernel, err := s.Part(HostArch(), kernelPart)
+	kernel, err := s.Parts().Get(HostArch(), kernelPart)
 	must(t, err)
 	modules := kernel.path("modules")
 	must(t, os.MkdirAll(modules, 0o755))

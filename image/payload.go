@@ -132,7 +132,7 @@ var partInText = regexp.MustCompile(`\{[a-z0-9.+-]+\}`)
 func (s *Store) Versions(text string) string {
 	return partInText.ReplaceAllStringFunc(text, func(braced string) string {
 		name := braced[1 : len(braced)-1]
-		if p, err := s.Part(HostArch(), name); err == nil {
+		if p, err := s.Parts().Get(HostArch(), name); err == nil {
 			return twoNumbers(p.Version)
 		}
 		locked, _ := Lock(HostArch())
@@ -173,7 +173,7 @@ func (s *Store) versioned(arch Arch) (*Store, error) {
 	if !strings.Contains(s.payload.Program, version) {
 		return s, nil
 	}
-	p, err := s.Part(arch, s.payload.Parts[0])
+	p, err := s.Parts().Get(arch, s.payload.Parts[0])
 	if err != nil {
 		return nil, err
 	}
@@ -199,8 +199,8 @@ func (s *Store) payloadTree(kernel Kernel, arch Arch) (tree, []Part, error) {
 	t := tree{}
 	var parts []Part
 	var libc string
-	for _, name := range append(s.payload.parts(arch), certificatesPart, s.guestPart()) {
-		p, err := s.Part(arch, name)
+	for _, name := range append(s.payload.parts(arch), certificatesPart, s.Parts().guestPart()) {
+		p, err := s.Parts().Get(arch, name)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -215,7 +215,7 @@ func (s *Store) payloadTree(kernel Kernel, arch Arch) (tree, []Part, error) {
 				return nil, nil, err
 			}
 			t.text("/etc/ssl/certs/ca-certificates.crt", bundle)
-		case s.guestPart():
+		case s.Parts().guestPart():
 			if s.payload.ProgramSources != nil {
 				t.file(s.payload.Program, 0o755, p.path(programFile))
 			}

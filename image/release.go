@@ -31,40 +31,40 @@ var releaseVersion = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.-]{0,40}$`)
 // vendor.lock names for "". The release's own MD5 is compared, and its SHA-256
 // where vendor.lock has one; where it has none, the one that was first seen is
 // recorded and every later fetch must have it.
-func (s *Store) VendorNanos(ctx context.Context, arch Arch, version string) error {
+func (ps Parts) VendorNanos(ctx context.Context, arch Arch, version string) error {
 	locked, err := Lock(arch)
 	if err != nil {
 		return err
 	}
 	for _, p := range locked {
 		if p.From == "release" && p.Name == nanosPart {
-			return s.vendorRelease(ctx, p, version)
+			return ps.vendorRelease(ctx, p, version)
 		}
 	}
 	return fmt.Errorf("vendor.lock names no Nanos release for %s", arch)
 }
 
-func (s *Store) vendorRelease(ctx context.Context, p LockedPart, version string) error {
+func (ps Parts) vendorRelease(ctx context.Context, p LockedPart, version string) error {
 	if version != "" && version != p.Version {
 		if !releaseVersion.MatchString(version) {
 			return fmt.Errorf("version %.60q of Nanos: use one like %s", version, p.Version)
 		}
 		p.Version, p.Digest = version, ""
 	}
-	unlock, err := s.lockVendor(ctx, p.Arch)
+	unlock, err := ps.lockVendor(ctx, p.Arch)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := s.mayFetch("the Nanos release "+p.Version, "`unitask image vendor --nanos --offline=false --arch "+string(p.Arch)+"`"); err != nil {
+	if err := ps.mayFetch("the Nanos release "+p.Version, "`unitask image vendor --nanos --offline=false --arch "+string(p.Arch)+"`"); err != nil {
 		return err
 	}
-	have, haveErr := s.Part(p.Arch, nanosPart)
-	err = s.addPart(p.Arch, nanosPart, func(dir string) (Part, error) {
+	have, haveErr := ps.Get(p.Arch, nanosPart)
+	err = ps.addPart(p.Arch, nanosPart, func(dir string) (Part, error) {
 		part := Part{Name: nanosPart, Version: p.Version, Package: p.at(p.URL), From: p.From, License: p.License}
 		archive := filepath.Join(dir, ".archive")
 		defer os.Remove(archive)
-		s.logf("fetching %s", part.Package)
+		ps.images.logf("fetching %s", part.Package)
 		sums, err := download(ctx, part.Package, archive, maxRelease)
 		if err != nil {
 			return part, err
@@ -84,7 +84,7 @@ func (s *Store) vendorRelease(ctx context.Context, p LockedPart, version string)
 			return part, fmt.Errorf("%s has digest %s, and had %s when it was first seen on %s", part.Package, part.Digest, have.Digest, have.Vendored.Format(time.DateOnly))
 		case p.Digest == "":
 			part.FirstSeen = true
-			s.logf("vendor.lock has no digest for Nanos %s yet; recorded as first seen: %s", p.Version, part.Digest)
+			ps.images.logf("vendor.lock has no digest for Nanos %s yet; recorded as first seen: %s", p.Version, part.Digest)
 		}
 		if err := unpackTgz(archive, dir, nanosFiles); err != nil {
 			return part, err

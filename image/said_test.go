@@ -36,7 +36,7 @@ func TestAttackToolSays(t *testing.T) {
 			useSources(t, "deb [trusted=yes] "+at+" ./\n")
 			locked, err := Lock(HostArch())
 			must(t, err)
-			apt := fakeStore(t).apt(HostArch(), locked)
+			apt := fakeStore(t).Parts().apt(HostArch(), locked)
 			for _, p := range locked {
 				if p.From == "debian" {
 					_, err = apt.download(t.Context(), p, t.TempDir())

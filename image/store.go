@@ -32,13 +32,13 @@ func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	guest, err := s.guestDigest(arch)
+	guest, err := s.Parts().guestDigest(arch)
 	if err != nil {
 		return "", err
 	}
 	h := sha256.New()
 	fmt.Fprintf(h, "unitask image %d %s %s %s\nguest %s\n", builderVersion, s.payload.Name, kernel, arch, guest)
-	fmt.Fprintf(h, "links %q folders %q compiled %v\n", s.payload.Links, s.payload.Folders, s.compiles(arch))
+	fmt.Fprintf(h, "links %q folders %q compiled %v\n", s.payload.Links, s.payload.Folders, s.Parts().compiles(arch))
 	if c := s.container; c != nil {
 		fmt.Fprintf(h, "container %s user %d:%d %d\n", c.Digest, c.Owner.UID, c.Owner.GID, c.Owner.Groups)
 	}
@@ -52,7 +52,7 @@ func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
 		fmt.Fprintln(h, "tracing")
 	}
 	for _, name := range s.partsOf(kernel, arch) {
-		p, err := s.Part(arch, name)
+		p, err := s.Parts().Get(arch, name)
 		if err != nil {
 			return "", err
 		}
@@ -122,11 +122,11 @@ func (s *Store) Obtain(ctx context.Context, kernel Kernel, arch Arch) (*Image, e
 		return im, err
 	}
 	if kernel == Nanos {
-		if _, err := s.Part(arch, nanosPart); err != nil {
+		if _, err := s.Parts().Get(arch, nanosPart); err != nil {
 			return nil, err
 		}
 	}
-	if err := s.Vendor(ctx, arch); err != nil {
+	if err := s.Parts().Vendor(ctx, arch); err != nil {
 		return nil, err
 	}
 	return s.Ensure(ctx, kernel, arch)
@@ -137,12 +137,12 @@ func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, er
 	if !s.Runs(kernel) {
 		return nil, fmt.Errorf("build the %s image: it needs the linux kernel, not %s", s.payload.Name, kernel)
 	}
-	unlockVendor, err := s.lockVendor(ctx, arch)
+	unlockVendor, err := s.Parts().lockVendor(ctx, arch)
 	if err != nil {
 		return nil, err
 	}
-	if err = s.ensureGuest(ctx, arch); err == nil {
-		err = s.ensureGoRun(ctx, arch)
+	if err = s.Parts().ensureGuest(ctx, arch); err == nil {
+		err = s.Parts().ensureGoRun(ctx, arch)
 	}
 	unlockVendor()
 	if err != nil {
@@ -397,7 +397,7 @@ func (s *Store) findDigest(prefix string) (string, error) {
 // Best returns the kernel to use when none is asked for: nanos where one is
 // vendored and the payload runs on it first, else linux.
 func (s *Store) Best(arch Arch) Kernel {
-	if _, err := s.Part(arch, nanosPart); err == nil && s.Runs(Nanos) && !s.payload.LinuxFirst {
+	if _, err := s.Parts().Get(arch, nanosPart); err == nil && s.Runs(Nanos) && !s.payload.LinuxFirst {
 		return Nanos
 	}
 	return Linux

@@ -23,16 +23,16 @@ var toolFiles = map[string]string{PipTool: "pip.whl", NpmTool: "npm.tgz", nodeHe
 
 // Headers returns the folder with the headers of the image's language, as they lie in /usr/include, and the language's
 // version. It fetches Node's first where they are missing.
-func (s *Store) Headers(ctx context.Context, arch Arch) (dir, version string, err error) {
-	program, err := s.Part(arch, s.payload.Parts[0])
+func (ps Parts) Headers(ctx context.Context, arch Arch) (dir, version string, err error) {
+	program, err := ps.Get(arch, ps.images.payload.Parts[0])
 	if err != nil {
 		return "", "", err
 	}
-	if len(s.payload.BuildParts) > 0 {
-		p, err := s.Part(arch, s.payload.BuildParts[0])
+	if len(ps.images.payload.BuildParts) > 0 {
+		p, err := ps.Get(arch, ps.images.payload.BuildParts[0])
 		return p.path("include"), program.Version, err
 	}
-	dir, version, err = s.Tool(ctx, arch, nodeHeaders)
+	dir, version, err = ps.Tool(ctx, arch, nodeHeaders)
 	if err == nil && version != program.Version {
 		err = fmt.Errorf("the headers are those of Node %s, and the image has %s: `unitask image vendor --arch %s` "+
 			"fetches it", version, program.Version, arch)
@@ -41,17 +41,17 @@ func (s *Store) Headers(ctx context.Context, arch Arch) (dir, version string, er
 }
 
 // Tool returns the file of a tool and its version, and fetches it first where it is missing.
-func (s *Store) Tool(ctx context.Context, arch Arch, name string) (file, version string, err error) {
-	p, err := s.Part(arch, name)
+func (ps Parts) Tool(ctx context.Context, arch Arch, name string) (file, version string, err error) {
+	p, err := ps.Get(arch, name)
 	if err == nil {
 		return p.path(toolFiles[name]), p.Version, nil
 	}
-	unlock, err := s.lockVendor(ctx, arch)
+	unlock, err := ps.lockVendor(ctx, arch)
 	if err != nil {
 		return "", "", err
 	}
 	defer unlock()
-	if p, err = s.Part(arch, name); err == nil { // somebody else has just fetched it
+	if p, err = ps.Get(arch, name); err == nil { // somebody else has just fetched it
 		return p.path(toolFiles[name]), p.Version, nil
 	}
 	locked, err := Lock(arch)
@@ -63,15 +63,15 @@ func (s *Store) Tool(ctx context.Context, arch Arch, name string) (file, version
 			continue
 		}
 		l.Name = name
-		if err := s.mayFetch(name+", with which packages are installed,", "a run with --offline=false"); err != nil {
+		if err := ps.mayFetch(name+", with which packages are installed,", "a run with --offline=false"); err != nil {
 			return "", "", err
 		}
-		s.logf("fetching %s %s, once: %s", name, l.Version, mebibytes(l.Size))
-		apt := s.apt(arch, locked)
-		if err := s.addPart(arch, name, func(dir string) (Part, error) { return s.fetch(ctx, apt, l, dir) }); err != nil {
+		ps.images.logf("fetching %s %s, once: %s", name, l.Version, mebibytes(l.Size))
+		apt := ps.apt(arch, locked)
+		if err := ps.addPart(arch, name, func(dir string) (Part, error) { return ps.fetch(ctx, apt, l, dir) }); err != nil {
 			return "", "", fmt.Errorf("fetch %s: %w", name, err)
 		}
-		p, err = s.Part(arch, name)
+		p, err = ps.Get(arch, name)
 		return p.path(toolFiles[name]), p.Version, err
 	}
 	return "", "", fmt.Errorf("vendor.lock has no %s", name)

@@ -21,12 +21,12 @@ func TestUmask(t *testing.T) { // which is the whole process's: this test is not
 		s := fakeStore(t)
 		files := archive(t, &tar.Header{Name: "usr/lib/plain", Typeflag: tar.TypeReg, Mode: 0o644}, &tar.Header{Name: "usr/lib/program", Typeflag: tar.TypeReg, Mode: 0o755},
 			&tar.Header{Name: "usr/lib/kept", Typeflag: tar.TypeReg, Mode: 0o600}, &tar.Header{Name: "usr/lib/shared", Typeflag: tar.TypeReg, Mode: 0o666}, &tar.Header{Name: "usr/lib/mine", Typeflag: tar.TypeReg, Mode: 0o700})
-		must(t, s.addPart(HostArch(), "busybox", func(dir string) (Part, error) {
+		must(t, s.Parts().addPart(HostArch(), "busybox", func(dir string) (Part, error) {
 			must(t, os.MkdirAll(filepath.Join(dir, "root/bin"), 0o755))
 			must(t, os.WriteFile(filepath.Join(dir, "root/bin/busybox"), nil, 0o755))
 			return Part{Name: "busybox", Version: "2", Digest: "b2"}, nil
 		}))
-		libc, err := s.Part(HostArch(), libcPart)
+		libc, err := s.Parts().Get(HostArch(), libcPart)
 		must(t, err)
 		must(t, unpackTar(bytes.NewReader(files), libc.path("root"), everything))
 		disk, _, err := s.linuxTree(HostArch())

@@ -7,139 +7,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
-	"sort"
 	"strings"
 	"time"
 )
-
-// Part is what the store knows of a vendored part: vendor/<arch>/<name>/part.json.
-type Part struct {
-	Name     string    `json:"name"`
-	Version  string    `json:"version"`
-	Package  string    `json:"package,omitempty"`
-	Digest   string    `json:"digest"` // of the package as fetched
-	From     string    `json:"from"`
-	License  string    `json:"license"`
-	Vendored time.Time `json:"vendored"`
-	// BehindLock: the pinned version is gone from the archive; this is its
-	// successor by the archive's signed index.
-	BehindLock bool `json:"behindLock,omitempty"`
-	// FirstSeen: no digest was known beforehand; this one was recorded when the
-	// part was first taken.
-	FirstSeen bool `json:"firstSeen,omitempty"`
-
-	// Bundled: it came in a bundle, whose digest was checked in place of the package's.
-	Bundled bool `json:"bundled,omitempty"`
-
-	dir string
-}
-
-const partFile = "part.json"
-
-// path joins names to the part's folder.
-func (p Part) path(names ...string) string {
-	return filepath.Join(append([]string{p.dir}, names...)...)
-}
-
-// Part returns a vendored part, or an error that wraps ErrNotVendored and says
-// how to get it.
-func (s *Store) Part(arch Arch, name string) (Part, error) {
-	p := Part{dir: filepath.Join(s.vendorDir(arch), name)}
-	text, err := os.ReadFile(p.path(partFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		how := fmt.Sprintf("`unitask image vendor --image %s --arch %s` fetches it", s.payload.Name, arch)
-		if name == nanosPart {
-			how = fmt.Sprintf("`unitask image vendor --nanos --arch %s` fetches its release, --from DIR takes one that you have", arch)
-		}
-		return p, fmt.Errorf("%s for %s: %w: %s", name, arch, ErrNotVendored, how)
-	}
-	if err != nil {
-		return p, fmt.Errorf("read part %s: %w", name, err)
-	}
-	if err := json.Unmarshal(text, &p); err != nil {
-		return p, fmt.Errorf("read %s: %w: remove the folder and run `unitask image vendor --arch %s`", p.path(partFile), err, arch)
-	}
-	if missing := s.missing(p, arch, name); missing != "" {
-		return p, fmt.Errorf("%s for %s: %w as a whole: %s lacks %s; `unitask image vendor --arch %s` fetches it again", name, arch, ErrNotVendored, p.dir, missing, arch)
-	}
-	return p, nil
-}
-
-// missing names a file that the part must have and lacks, or "".
-func (s *Store) missing(p Part, arch Arch, name string) string {
-	var must []string
-	for _, of := range s.each() {
-		switch program := of.payload.Program; {
-		case name == of.guestPart() && of.payload.Library != "":
-			must = []string{"init", libraryFile}
-		case name == of.guestPart():
-			must = []string{"init"}
-			if of.payload.ProgramSources != nil {
-				must = append(must, programFile)
-			}
-		case len(of.payload.Parts) > 0 && name == of.payload.Parts[0] && of.payload.ProgramSources == nil:
-			if program = strings.ReplaceAll(program, version, "*"); len(glob(p.path("root", program))) == 0 {
-				must = []string{path.Base(program)}
-			}
-		case slices.Contains(of.payload.BuildParts, name):
-			must = []string{"include"}
-		}
-	}
-	if name == kernelPart && s.payload.Container { // parts of before there were container images lack it
-		must = append(must, "modules/"+overlayModule+".ko*")
-	}
-	if name == nanosPart {
-		must = []string{nanosKernel}
-	}
-	if name == goPart {
-		must = []string{goRoot + "/bin/go"}
-	}
-	if name == esbuildPart {
-		must = []string{esbuildFile}
-	}
-	if tool := toolFiles[name]; tool != "" {
-		must = []string{tool}
-	}
-	for _, w := range debianParts(name, arch) {
-		if strings.HasSuffix(w.dst, "/") {
-			w.dst += path.Base(w.pattern)
-		}
-		must = append(must, w.dst)
-	}
-	for _, pattern := range must {
-		if found, err := filepath.Glob(p.path(pattern)); err != nil || len(found) == 0 {
-			return pattern
-		}
-	}
-	return ""
-}
-
-// Parts returns every vendored part of an architecture, by name.
-func (s *Store) Parts(arch Arch) ([]Part, error) {
-	entries, err := os.ReadDir(s.vendorDir(arch))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	var parts []Part
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), ".") {
-			continue
-		}
-		p, err := s.Part(arch, e.Name())
-		if err != nil {
-			return nil, err
-		}
-		parts = append(parts, p)
-	}
-	sort.Slice(parts, func(i, j int) bool { return parts[i].Name < parts[j].Name })
-	return parts, nil
-}
 
 // Folders beside the parts that are there while something is fetched or taken, by who holds the vendor lock.
 const (
@@ -149,12 +21,12 @@ const (
 
 // lockVendor has one at a time change the parts of an architecture. What others that were killed amid that left behind
 // goes.
-func (s *Store) lockVendor(ctx context.Context, arch Arch) (unlock func(), err error) {
-	if unlock, err = s.lock(ctx, "vendor-"+string(arch)); err != nil {
+func (ps Parts) lockVendor(ctx context.Context, arch Arch) (unlock func(), err error) {
+	if unlock, err = ps.images.lock(ctx, "vendor-"+string(arch)); err != nil {
 		return nil, err
 	}
 	for _, prefix := range []string{newPrefix, fetchPrefix, bundlePrefix} {
-		for _, left := range glob(filepath.Join(s.vendorDir(arch), prefix+"*")) {
+		for _, left := range glob(filepath.Join(ps.images.vendorDir(arch), prefix+"*")) {
 			removeTree(left)
 		}
 	}
@@ -164,8 +36,8 @@ func (s *Store) lockVendor(ctx context.Context, arch Arch) (unlock func(), err e
 // Vendor fetches every locked part of its images that the store does not have yet, checks it
 // and compiles the guest's own programs. It and VendorNanos are
 // the only calls of this package that use the network, and Obtain through it.
-func (s *Store) Vendor(ctx context.Context, arch Arch) error {
-	unlock, err := s.lockVendor(ctx, arch)
+func (ps Parts) Vendor(ctx context.Context, arch Arch) error {
+	unlock, err := ps.lockVendor(ctx, arch)
 	if err != nil {
 		return err
 	}
@@ -174,7 +46,7 @@ func (s *Store) Vendor(ctx context.Context, arch Arch) error {
 	if err != nil {
 		return err
 	}
-	wanted := s.partsOf(Linux, arch)
+	wanted := ps.images.partsOf(Linux, arch)
 	var missing []LockedPart
 	var names []string
 	var total, done int64
@@ -182,41 +54,41 @@ func (s *Store) Vendor(ctx context.Context, arch Arch) error {
 		if !slices.Contains(wanted, p.Name) {
 			continue // of other images, or asked for by name: VendorNanos
 		}
-		if have, err := s.Part(arch, p.Name); err == nil && (have.Digest == p.Digest || have.BehindLock || have.Bundled) {
+		if have, err := ps.Get(arch, p.Name); err == nil && (have.Digest == p.Digest || have.BehindLock || have.Bundled) {
 			continue
 		}
 		missing, names, total = append(missing, p), append(names, p.Name), total+p.Size
 	}
-	if len(missing) > 0 && s.wantsBundle() {
-		if err := s.vendorBundle(ctx, arch); err != nil {
+	if len(missing) > 0 && ps.wantsBundle() {
+		if err := ps.vendorBundle(ctx, arch); err != nil {
 			return fmt.Errorf("vendor %s: %w", arch, err)
 		}
 		for _, name := range wanted {
-			if _, err := s.Part(arch, name); err != nil {
+			if _, err := ps.Get(arch, name); err != nil {
 				return fmt.Errorf("the bundle for %s has no %s, which the %s image needs: take one that has, by UNITASK_PARTS_URL or `unitask image vendor --from FILE`; "+
-					"`unitask image vendor --image %[3]s --to FILE%[4]s` on a Debian machine writes one", arch, name, s.Name(), bundleSuffix)
+					"`unitask image vendor --image %[3]s --to FILE%[4]s` on a Debian machine writes one", arch, name, ps.images.Name(), bundleSuffix)
 			}
 		}
-		return s.ensureGuest(ctx, arch)
+		return ps.ensureGuest(ctx, arch)
 	}
-	what := fmt.Sprintf("%d parts of the %s image for %s (%s), %s", len(names), s.Name(), arch, some(names), mebibytes(total))
+	what := fmt.Sprintf("%d parts of the %s image for %s (%s), %s", len(names), ps.images.Name(), arch, some(names), mebibytes(total))
 	if len(missing) > 0 {
-		if err := s.mayFetch(what, "`unitask image vendor --offline=false --image "+s.Name()+" --arch "+string(arch)+"`"); err != nil {
+		if err := ps.mayFetch(what, "`unitask image vendor --offline=false --image "+ps.images.Name()+" --arch "+string(arch)+"`"); err != nil {
 			return err
 		}
-		s.logf("fetching what is missing in %s, once: %s", s.home, what)
+		ps.images.logf("fetching what is missing in %s, once: %s", ps.images.home, what)
 	}
-	apt := s.apt(arch, locked)
+	apt := ps.apt(arch, locked)
 	if len(missing) > 0 {
-		if missing, err = s.ofOneRelease(ctx, apt, missing, wanted); err != nil {
+		if missing, err = ps.ofOneRelease(ctx, apt, missing, wanted); err != nil {
 			return fmt.Errorf("vendor %s: %w", arch, err)
 		}
 	}
 	if len(missing) > 1 {
-		if err := os.MkdirAll(s.vendorDir(arch), 0o700); err != nil {
+		if err := os.MkdirAll(ps.images.vendorDir(arch), 0o700); err != nil {
 			return err
 		}
-		ahead, err := os.MkdirTemp(s.vendorDir(arch), fetchPrefix)
+		ahead, err := os.MkdirTemp(ps.images.vendorDir(arch), fetchPrefix)
 		if err != nil {
 			return err
 		}
@@ -227,29 +99,29 @@ func (s *Store) Vendor(ctx context.Context, arch Arch) error {
 	}
 	for i, p := range missing {
 		if !apt.isAhead(ctx, p) {
-			s.logf("fetching %d of %d: %s %s, %s; %s of %s are here", i+1, len(missing), p.Name, p.Version, mebibytes(p.Size), mebibytes(done), mebibytes(total))
+			ps.images.logf("fetching %d of %d: %s %s, %s; %s of %s are here", i+1, len(missing), p.Name, p.Version, mebibytes(p.Size), mebibytes(done), mebibytes(total))
 		}
 		done += p.Size
-		err := s.addPart(arch, p.Name, func(dir string) (Part, error) { return s.fetch(ctx, apt, p, dir) })
+		err := ps.addPart(arch, p.Name, func(dir string) (Part, error) { return ps.fetch(ctx, apt, p, dir) })
 		if err != nil {
 			return fmt.Errorf("vendor %s for %s: %w", p.Name, arch, err)
 		}
 	}
-	return s.ensureGuest(ctx, arch)
+	return ps.ensureGuest(ctx, arch)
 }
 
 // mayFetch refuses to fetch something where that was asked for.
-func (s *Store) mayFetch(what, command string) error {
-	if s.Offline == "" {
+func (ps Parts) mayFetch(what, command string) error {
+	if ps.images.Offline == "" {
 		return nil
 	}
-	return fmt.Errorf("%w (%s): %s would have to be fetched: %s does that", ErrOffline, s.Offline, what, command)
+	return fmt.Errorf("%w (%s): %s would have to be fetched: %s does that", ErrOffline, ps.images.Offline, what, command)
 }
 
 // mebibytes returns a number of bytes as people read it.
 func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
-func (s *Store) fetch(ctx context.Context, apt *debian, p LockedPart, dir string) (Part, error) {
+func (ps Parts) fetch(ctx context.Context, apt *debian, p LockedPart, dir string) (Part, error) {
 	part := Part{Name: p.Name, Version: p.Version, Package: p.Package, Digest: p.Digest, From: p.From, License: p.License}
 	down := filepath.Join(dir, ".download")
 	if err := os.Mkdir(down, 0o755); err != nil {
@@ -268,7 +140,7 @@ func (s *Store) fetch(ctx context.Context, apt *debian, p LockedPart, dir string
 		if err != nil {
 			return part, err
 		}
-		return part, s.unpackGo(ctx, p, file, dir)
+		return part, ps.unpackGo(ctx, p, file, dir)
 	case "debian":
 		got, err := apt.download(ctx, p, down)
 		if err != nil {
@@ -279,7 +151,7 @@ func (s *Store) fetch(ctx context.Context, apt *debian, p LockedPart, dir string
 			if len(got.files) == 0 {
 				taking = "this release has none"
 			}
-			s.logf("%s %s is not in the archive; %s (vendor.lock is behind)", p.Package, p.Version, taking)
+			ps.images.logf("%s %s is not in the archive; %s (vendor.lock is behind)", p.Package, p.Version, taking)
 		}
 		part.Package, part.Version, part.Digest, part.BehindLock = got.pkg, got.version, got.digest, got.behind
 		for _, file := range got.files {
@@ -293,11 +165,11 @@ func (s *Store) fetch(ctx context.Context, apt *debian, p LockedPart, dir string
 }
 
 // addPart fills a new folder and puts it in the place of vendor/<arch>/<name>.
-func (s *Store) addPart(arch Arch, name string, fill func(dir string) (Part, error)) error {
-	if err := os.MkdirAll(s.vendorDir(arch), 0o700); err != nil {
+func (ps Parts) addPart(arch Arch, name string, fill func(dir string) (Part, error)) error {
+	if err := os.MkdirAll(ps.images.vendorDir(arch), 0o700); err != nil {
 		return err
 	}
-	tmp, err := os.MkdirTemp(s.vendorDir(arch), newPrefix)
+	tmp, err := os.MkdirTemp(ps.images.vendorDir(arch), newPrefix)
 	if err != nil {
 		return err
 	}
@@ -306,7 +178,7 @@ func (s *Store) addPart(arch Arch, name string, fill func(dir string) (Part, err
 	if err != nil {
 		return err
 	}
-	if missing := s.missing(Part{dir: tmp}, arch, name); missing != "" {
+	if missing := ps.missing(Part{dir: tmp}, arch, name); missing != "" {
 		return fmt.Errorf("%s %s for %s holds no %s: is it a package of another distribution, or of a release that unitask does not know yet?", part.Package, part.Version, arch, missing)
 	}
 	part.Vendored = time.Now().UTC().Truncate(time.Second)
@@ -317,7 +189,7 @@ func (s *Store) addPart(arch Arch, name string, fill func(dir string) (Part, err
 	if err := os.WriteFile(filepath.Join(tmp, partFile), append(text, '\n'), 0o644); err != nil {
 		return err
 	}
-	dst := filepath.Join(s.vendorDir(arch), name)
+	dst := filepath.Join(ps.images.vendorDir(arch), name)
 	old := tmp + ".old"
 	if err := os.Rename(dst, old); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -330,28 +202,28 @@ func (s *Store) addPart(arch Arch, name string, fill func(dir string) (Part, err
 // (WriteBundle), the packages that vendor.lock names (.deb, .tgz, .zip), a Nanos release (its .tar.gz, or a folder
 // with kernel.img, boot.img and klibs), and a vendor folder of another machine's store. It returns the names of the
 // parts taken.
-func (s *Store) VendorFrom(ctx context.Context, arch Arch, from string) ([]string, error) {
-	unlock, err := s.lockVendor(ctx, arch)
+func (ps Parts) VendorFrom(ctx context.Context, arch Arch, from string) ([]string, error) {
+	unlock, err := ps.lockVendor(ctx, arch)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
 	if strings.HasPrefix(from, "https://") || strings.HasPrefix(from, "http://") {
-		return s.fetchBundle(ctx, arch, from)
+		return ps.fetchBundle(ctx, arch, from)
 	}
 	st, err := os.Stat(from)
 	if err != nil {
 		return nil, err
 	}
 	if strings.HasSuffix(from, bundleSuffix) {
-		return s.takeBundle(arch, from)
+		return ps.takeBundle(arch, from)
 	}
 	files := []string{from}
 	if exists(filepath.Join(from, nanosKernel)) {
-		if err := s.addPart(arch, nanosPart, func(dir string) (Part, error) { return takeNanos(arch, from, dir) }); err != nil {
+		if err := ps.addPart(arch, nanosPart, func(dir string) (Part, error) { return takeNanos(arch, from, dir) }); err != nil {
 			return nil, fmt.Errorf("take %s: %w", from, err)
 		}
-		s.logf("took %s from %s", nanosPart, from)
+		ps.images.logf("took %s from %s", nanosPart, from)
 		return []string{nanosPart}, nil
 	}
 	if st.IsDir() {
@@ -366,12 +238,12 @@ func (s *Store) VendorFrom(ctx context.Context, arch Arch, from string) ([]strin
 	}
 	var taken []string
 	for _, file := range files {
-		name, err := s.takeFile(ctx, arch, file)
+		name, err := ps.takeFile(ctx, arch, file)
 		if err != nil {
 			return taken, err
 		}
 		if name != "" {
-			s.logf("took %s from %s", name, file)
+			ps.images.logf("took %s from %s", name, file)
 			taken = append(taken, name)
 		}
 	}
@@ -382,9 +254,9 @@ func (s *Store) VendorFrom(ctx context.Context, arch Arch, from string) ([]strin
 }
 
 // takeFile imports one file or folder; "" when it is none of ours.
-func (s *Store) takeFile(ctx context.Context, arch Arch, file string) (string, error) {
+func (ps Parts) takeFile(ctx context.Context, arch Arch, file string) (string, error) {
 	if _, err := os.Stat(filepath.Join(file, partFile)); err == nil {
-		return s.takePartFolder(arch, file, false)
+		return ps.takePartFolder(arch, file, false)
 	}
 	locked, err := Lock(arch)
 	if err != nil {
@@ -396,15 +268,15 @@ func (s *Store) takeFile(ctx context.Context, arch Arch, file string) (string, e
 		if err != nil {
 			return "", err
 		}
-		return s.takePackage(arch, locked, "sha256-"+sum, func(p LockedPart, dir string) error {
+		return ps.takePackage(arch, locked, "sha256-"+sum, func(p LockedPart, dir string) error {
 			return unpackDeb(file, dir, debianFiles(p.Name, arch))
 		})
 	case ".gz":
-		return s.takeRelease(arch, file)
+		return ps.takeRelease(arch, file)
 	case ".zip":
 		for _, p := range locked {
 			if p.From == "go" && checkGoZip(p, file) == nil {
-				return s.takePackage(arch, locked, p.Digest, func(p LockedPart, dir string) error { return s.unpackGo(ctx, p, file, dir) })
+				return ps.takePackage(arch, locked, p.Digest, func(p LockedPart, dir string) error { return ps.unpackGo(ctx, p, file, dir) })
 			}
 		}
 	case ".tgz":
@@ -412,17 +284,17 @@ func (s *Store) takeFile(ctx context.Context, arch Arch, file string) (string, e
 		if err != nil {
 			return "", err
 		}
-		return s.takePackage(arch, locked, sum, func(p LockedPart, dir string) error { return unpackNpm(p.Name, file, dir) })
+		return ps.takePackage(arch, locked, sum, func(p LockedPart, dir string) error { return unpackNpm(p.Name, file, dir) })
 	}
 	return "", nil
 }
 
-func (s *Store) takePackage(arch Arch, locked []LockedPart, digest string, unpack func(LockedPart, string) error) (string, error) {
+func (ps Parts) takePackage(arch Arch, locked []LockedPart, digest string, unpack func(LockedPart, string) error) (string, error) {
 	for _, p := range locked {
 		if p.Digest != digest {
 			continue
 		}
-		return p.Name, s.addPart(arch, p.Name, func(dir string) (Part, error) {
+		return p.Name, ps.addPart(arch, p.Name, func(dir string) (Part, error) {
 			return Part{Name: p.Name, Version: p.Version, Package: p.Package, Digest: digest, From: "file", License: p.License}, unpack(p, dir)
 		})
 	}
@@ -430,12 +302,12 @@ func (s *Store) takePackage(arch Arch, locked []LockedPart, digest string, unpac
 }
 
 // takeRelease takes a Nanos release's archive.
-func (s *Store) takeRelease(arch Arch, file string) (string, error) {
+func (ps Parts) takeRelease(arch Arch, file string) (string, error) {
 	sum, err := sha256File(file)
 	if err != nil {
 		return "", err
 	}
-	return nanosPart, s.addPart(arch, nanosPart, func(dir string) (Part, error) {
+	return nanosPart, ps.addPart(arch, nanosPart, func(dir string) (Part, error) {
 		if err := unpackTgz(file, dir, nanosFiles); err != nil {
 			return Part{}, err
 		}
@@ -446,7 +318,7 @@ func (s *Store) takeRelease(arch Arch, file string) (string, error) {
 }
 
 // takePartFolder copies one part of another store as it is.
-func (s *Store) takePartFolder(arch Arch, dir string, bundled bool) (string, error) {
+func (ps Parts) takePartFolder(arch Arch, dir string, bundled bool) (string, error) {
 	text, err := os.ReadFile(filepath.Join(dir, partFile))
 	if err != nil {
 		return "", err
@@ -455,7 +327,7 @@ func (s *Store) takePartFolder(arch Arch, dir string, bundled bool) (string, err
 	if err := json.Unmarshal(text, &p); err != nil || !filepath.IsLocal(p.Name) || strings.Contains(p.Name, "/") || p.Name != filepath.Base(dir) {
 		return "", fmt.Errorf("%s is not a part's description", filepath.Join(dir, partFile))
 	}
-	return p.Name, s.addPart(arch, p.Name, func(tmp string) (Part, error) {
+	return p.Name, ps.addPart(arch, p.Name, func(tmp string) (Part, error) {
 		p.Bundled = p.Bundled || bundled
 		return p, os.CopyFS(tmp, skipPartFile{os.DirFS(dir)})
 	})

@@ -43,7 +43,7 @@ func lasting(t testing.TB, kernel image.Kernel) (*machine.Source, machine.Spec) 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { rt.Close() })
-	if _, err := rt.Images().Part(image.HostArch(), "nanos"); err != nil && kernel == image.Nanos {
+	if _, err := rt.Images().Parts().Get(image.HostArch(), "nanos"); err != nil && kernel == image.Nanos {
 		t.Skip("no Nanos kernel in the vendor store: it is in no package; unitask image vendor --nanos, or --from DIR")
 	}
 	testhome.Ready(t, base, kernel)

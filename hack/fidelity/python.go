@@ -207,7 +207,7 @@ func (s *pythonSuite) again(ctx context.Context, names []string) error {
 
 // program returns where Python is on the host and in the guest, which have the same version.
 func (s *pythonSuite) program() (string, error) {
-	p, err := s.rt.Images().Part(image.HostArch(), python.Parts[0])
+	p, err := s.rt.Images().Parts().Get(image.HostArch(), python.Parts[0])
 	if err != nil {
 		return "", err
 	}

@@ -181,7 +181,7 @@ func (d *Doctor) Examine(ctx context.Context) *Report {
 	qemu, qemuErr := d.Source.QEMU(ctx, arch)
 	r.add("qemu", qemuErr, fmt.Sprintf("%s %s", qemu.Path, qemu.Version), "install or update QEMU")
 
-	node, err := d.Images.Part(arch, "node")
+	node, err := d.Images.Parts().Get(arch, "node")
 	r.add("node", err, "Node "+node.Version, "make vendor, or unitask image vendor")
 	d.checkImages(ctx, r)
 	kernel := d.Images.Best(arch)
@@ -289,7 +289,7 @@ func (d *Doctor) checkClone(ctx context.Context, r *Report, im *image.Image) {
 const failureTold = 24 * time.Hour
 
 func (d *Doctor) checkKernel(r *Report, arch image.Arch, kernel image.Kernel) {
-	part, err := d.Images.Part(arch, string(kernel))
+	part, err := d.Images.Parts().Get(arch, string(kernel))
 	if !r.add("kernel", err, fmt.Sprintf("%s %s", kernel, part.Version), "make vendor, or unitask image vendor") {
 		return
 	}

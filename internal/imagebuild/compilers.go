@@ -96,7 +96,7 @@ func (b *bundledBuild) addHeaders(ctx context.Context, root string) error {
 	if _, err := os.Lstat(filepath.Join(root, "usr/bin/gcc")); err != nil {
 		return nil
 	}
-	dir, version, err := b.Catalog.Images.With(b.language.Image(b.env.From).Payload).Headers(ctx, b.arch)
+	dir, version, err := b.Catalog.Images.With(b.language.Image(b.env.From).Payload).Parts().Headers(ctx, b.arch)
 	if err != nil {
 		return err
 	}

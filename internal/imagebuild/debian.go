@@ -32,7 +32,7 @@ func (b *bundledBuild) unpackDebian(ctx context.Context) (folder string, err err
 	if _, err := base.Obtain(ctx, image.Linux, b.arch); err != nil { // whose parts say what is there
 		return "", err
 	}
-	status, has, err := base.DebStatus(b.arch, b.env.Debian)
+	status, has, err := base.Parts().DebStatus(b.arch, b.env.Debian)
 	if err != nil {
 		return "", err
 	}
@@ -56,7 +56,7 @@ func (b *bundledBuild) unpackDebian(ctx context.Context) (folder string, err err
 		}
 	}
 	b.tell("fetching " + strings.Join(b.env.Debian, " ") + " by apt")
-	debs, err := b.Catalog.Images.Debs(ctx, b.arch, status, true, b.env.Debian, locked, from)
+	debs, err := b.Catalog.Images.Parts().Debs(ctx, b.arch, status, true, b.env.Debian, locked, from)
 	if err != nil {
 		return "", b.debianFailed(ctx, err)
 	}
@@ -167,7 +167,7 @@ func (b *containerBuild) installDebian(ctx context.Context) error {
 	}
 	defer os.RemoveAll(from)
 	b.tell("fetching " + strings.Join(b.env.Debian, " ") + " by apt")
-	debs, err := b.Catalog.Images.Debs(ctx, b.arch, status, false, b.env.Debian, locked, from)
+	debs, err := b.Catalog.Images.Parts().Debs(ctx, b.arch, status, false, b.env.Debian, locked, from)
 	if err == nil {
 		err = b.checkFound(debs, has)
 	}

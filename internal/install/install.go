@@ -198,7 +198,7 @@ func toBuild(err error) bool {
 func (in *Installer) find(ctx context.Context, to Target, specs []string) (*installation, error) {
 	l := to.Language
 	slices.Sort(specs)
-	tool, version, err := in.Images.Tool(ctx, to.Arch, l.Packages.Tool)
+	tool, version, err := in.Images.Parts().Tool(ctx, to.Arch, l.Packages.Tool)
 	if err != nil {
 		return nil, err
 	}

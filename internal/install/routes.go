@@ -60,7 +60,7 @@ type Routes struct {
 func (in *Installer) Registry(ctx context.Context, i *language.Installer, arch image.Arch) (
 	*packages.Registry, Routes, error) {
 	registry, err := hostRegistry(i, func() (string, error) {
-		tool, _, err := in.Images.Tool(ctx, arch, i.Tool)
+		tool, _, err := in.Images.Parts().Tool(ctx, arch, i.Tool)
 		return tool, err
 	})
 	if err != nil {
