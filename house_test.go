@@ -105,9 +105,10 @@ var budgets = map[string]int{
 	"lines of the root":            922,
 	"methods of Runtime":           36,
 	"functions of over 80 lines":   0,
-	"tests of over 80 lines":       4,
+	"tests of over 80 lines":       0,
 	"files of over 500 lines":      0,
-	"lines of over 120 characters": 4839,
+	"lines of over 120 characters": 4814,
+	"methods of image.Store":       43,
 	"sleeps in tests":              10,
 	"bytes of ARCHITECTURE.md":     10_696,
 }
@@ -128,6 +129,9 @@ func TestBudgets(t *testing.T) {
 			got["files of the root"]++
 			got["lines of the root"] += lines
 			got["methods of Runtime"] += strings.Count(string(text), "\nfunc (rt *Runtime) ")
+		}
+		if filepath.Dir(name) == "image" && !isTest {
+			got["methods of image.Store"] += strings.Count(string(text), "\nfunc (s *Store) ")
 		}
 		if lines > 500 {
 			got["files of over 500 lines"]++

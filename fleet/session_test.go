@@ -59,33 +59,33 @@ func value(t *testing.T, s *fleet.Session, code, want string) {
 	}
 }
 
+// hostSessions starts a worker that hosts sessions in a home of its own, until end is called.
+func hostSessions(t *testing.T, s *secured, times fleet.Times) (w *fleet.Worker, home string, end func()) {
+	t.Helper()
+	home = sessionHome(t)
+	rt, err := unitask.Open(unitask.Options{Home: home})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rt.Close() })
+	config := s.worker(4)
+	config.Times, config.SessionKey = times, sessionKey
+	if w, err = fleet.NewWorker(t.Context(), config, fleet.OnHost(rt, nil)); err != nil {
+		t.Fatal(err)
+	}
+	over := make(chan struct{})
+	go func() { defer close(over); _ = w.Run(context.Background()) }()
+	end = func() { w.Drain(); <-over }
+	t.Cleanup(func() { end(); w.Close() })
+	return w, home, end
+}
+
 // A session over two workers, of two tenants' fleet: its worker goes, and it goes on at the other with its
 // variables and files. The other tenant reaches nothing of it.
 func TestFleetSession(t *testing.T) {
 	s := startSecured(t)
 	times := fleet.Times{Lease: 6 * time.Second}
-	var homes []string
-	start := func(key []byte) (*fleet.Worker, func()) {
-		home := sessionHome(t)
-		homes = append(homes, home)
-		rt, err := unitask.Open(unitask.Options{Home: home})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { rt.Close() })
-		config := s.worker(4)
-		config.Times, config.SessionKey = times, key
-		w, err := fleet.NewWorker(t.Context(), config, fleet.OnHost(rt, nil))
-		if err != nil {
-			t.Fatal(err)
-		}
-		over := make(chan struct{})
-		go func() { defer close(over); _ = w.Run(context.Background()) }()
-		end := func() { w.Drain(); <-over }
-		t.Cleanup(func() { end(); w.Close() })
-		return w, end
-	}
-	first, end := start(sessionKey)
+	first, home, end := hostSessions(t, s, times)
 	config := func(tenant, user string) fleet.Config {
 		c := s.config(tenant, user)
 		c.Times = times
@@ -119,53 +119,17 @@ func TestFleetSession(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 
-	// The other one, who has all rights in his account.
-	var gone *unitask.SessionError
-	if _, err := bob.Session(hers.ID).Run(t.Context(), unitask.Step{Code: "x"}); !errors.As(err, &gone) {
-		t.Errorf("another tenant calls it: %v", err)
-	}
-	if list, err := bob.SessionViews(t.Context()); err != nil || len(list) != 0 {
-		t.Errorf("another tenant finds it: %v %v", list, err)
-	}
-	auth, err := nats.NkeyOptionFromSeed(s.seeds["BOB-WORKER"])
-	if err != nil {
-		t.Fatal(err)
-	}
-	nc, _ := dial(t, "tls://"+s.Addr().String(), auth, nats.RootCAs(s.ca))
-	for _, subject := range []string{"unitask.session.alice." + hers.ID, "unitask.session.bob." + hers.ID, "unitask.begin.alice." + first.Info().ID} {
-		if msg, err := nc.Request(subject, []byte(`{"op":"end","session":"`+hers.ID+`"}`), time.Second); !errors.Is(err, nats.ErrNoResponders) {
-			t.Errorf("%s answers: %v %v", subject, msg, err)
-		}
-	}
-	own, err := nats.NkeyOptionFromSeed(s.seeds["ALICE-WORKER"])
-	if err != nil {
-		t.Fatal(err)
-	}
-	her, _ := dial(t, "tls://"+s.Addr().String(), own, nats.RootCAs(s.ca))
-	written, err := her.SubscribeSync("$KV.unitask-sessions-alice.forged")
-	if err == nil {
-		err = her.PublishRequest("unitask.session.alice."+hers.ID, written.Subject, []byte(`{"op":"resume"}`))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if msg, err := written.NextMsg(time.Second); err == nil {
-		t.Errorf("a worker answers to a bucket of its own: %s", msg.Data)
-	}
-	callTwice(t, her, hers.ID)
-	if err := bob.Session(hers.ID).Close(t.Context()); !errors.As(err, &gone) {
-		t.Errorf("another tenant ends it: %v", err)
-	}
+	otherTenant(t, s, bob, first.Info().ID, hers.ID)
 
 	// Its worker goes, which pauses it.
 	end()
 	if list, err := alice.SessionViews(t.Context()); err != nil || len(list) != 1 || list[0].State != sessiond.Paused || list[0].ID != hers.ID {
 		t.Fatalf("%v %v", list, err)
 	}
-	if _, err := os.Lstat(filepath.Join(homes[0], "sessions", hers.ID)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(filepath.Join(home, "sessions", hers.ID)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("it is on the old worker's disk: %v", err)
 	}
-	second, _ := start(sessionKey)
+	second, _, _ := hostSessions(t, s, times)
 	begin := time.Now()
 	value(t, hers, "x + 2", "42")
 	t.Logf("going on at the other worker took %s", time.Since(begin).Round(time.Millisecond))
@@ -178,6 +142,7 @@ func TestFleetSession(t *testing.T) {
 	if err := hers.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
+	var gone *unitask.SessionError
 	if _, err := hers.Run(t.Context(), unitask.Step{Code: "x"}); !errors.As(err, &gone) {
 		t.Errorf("after its end: %v", err)
 	}
@@ -219,6 +184,47 @@ func TestSessionLost(t *testing.T) {
 	value(t, s, "x", "1") // as it was paused
 	if err := s.Close(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// otherTenant checks that another tenant, who has all rights in his account, does not reach a session.
+func otherTenant(t *testing.T, s *secured, bob *fleet.Client, worker, session string) {
+	t.Helper()
+	var gone *unitask.SessionError
+	if _, err := bob.Session(session).Run(t.Context(), unitask.Step{Code: "x"}); !errors.As(err, &gone) {
+		t.Errorf("another tenant calls it: %v", err)
+	}
+	if list, err := bob.SessionViews(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("another tenant finds it: %v %v", list, err)
+	}
+	auth, err := nats.NkeyOptionFromSeed(s.seeds["BOB-WORKER"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, _ := dial(t, "tls://"+s.Addr().String(), auth, nats.RootCAs(s.ca))
+	for _, subject := range []string{"unitask.session.alice." + session, "unitask.session.bob." + session, "unitask.begin.alice." + worker} {
+		if msg, err := nc.Request(subject, []byte(`{"op":"end","session":"`+session+`"}`), time.Second); !errors.Is(err, nats.ErrNoResponders) {
+			t.Errorf("%s answers: %v %v", subject, msg, err)
+		}
+	}
+	own, err := nats.NkeyOptionFromSeed(s.seeds["ALICE-WORKER"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	her, _ := dial(t, "tls://"+s.Addr().String(), own, nats.RootCAs(s.ca))
+	written, err := her.SubscribeSync("$KV.unitask-sessions-alice.forged")
+	if err == nil {
+		err = her.PublishRequest("unitask.session.alice."+session, written.Subject, []byte(`{"op":"resume"}`))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if msg, err := written.NextMsg(time.Second); err == nil {
+		t.Errorf("a worker answers to a bucket of its own: %s", msg.Data)
+	}
+	callTwice(t, her, session)
+	if err := bob.Session(session).Close(t.Context()); !errors.As(err, &gone) {
+		t.Errorf("another tenant ends it: %v", err)
 	}
 }
 

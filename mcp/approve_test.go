@@ -137,14 +137,6 @@ func TestInputRequired(t *testing.T) {
 		}
 		return res
 	}
-	asks := func(res *sdk.CallToolResult, about string) string {
-		t.Helper()
-		q, ok := res.InputRequests["approval"].(*sdk.ElicitParams)
-		if !ok || !res.NeedsInput() || !strings.Contains(q.Message, about) || res.RequestState == "" {
-			t.Fatalf("%+v, expected a question about %s", res, about)
-		}
-		return res.RequestState
-	}
 	refused := func(what, state string) {
 		t.Helper()
 		seen := "goes on"
@@ -153,10 +145,10 @@ func TestInputRequired(t *testing.T) {
 		}
 		attack.Check(t, what, "refused", seen)
 	}
-	first := asks(call("", nil), "yes.w.example:80")
+	first := asksAbout(t, call("", nil), "yes.w.example:80")
 	refused("a state that nobody was given", "x"+first[1:])
-	second := asks(call(first, &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": "once"}}), "no.w.example:80")
-	if again := asks(call(first, &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": "allow"}}), "no.w.example:80"); again != second {
+	second := asksAbout(t, call(first, &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": "once"}}), "no.w.example:80")
+	if again := asksAbout(t, call(first, &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": "allow"}}), "no.w.example:80"); again != second {
 		t.Errorf("an old answer to a new question: %s, %s", again, second)
 	}
 	res := call(second, &sdk.ElicitResult{Action: "decline"})
@@ -183,7 +175,17 @@ func TestInputRequired(t *testing.T) {
 		t.Fatalf("%v %s", err, text)
 	}
 	params.Name, params.Arguments = "run_command", object{"session": got.Session, "command": "wget -q -O - http://yes.w.example/ 2>/dev/null; echo over"}
-	if text, err = json.Marshal(call(asks(call("", nil), "yes.w.example:80"), &sdk.ElicitResult{Action: "decline"}).StructuredContent); err != nil || !strings.Contains(string(text), "over") {
+	if text, err = json.Marshal(call(asksAbout(t, call("", nil), "yes.w.example:80"), &sdk.ElicitResult{Action: "decline"}).StructuredContent); err != nil || !strings.Contains(string(text), "over") {
 		t.Errorf("%v %s", err, text)
 	}
+}
+
+// asksAbout returns the state of a question that a call's answer must have.
+func asksAbout(t *testing.T, res *sdk.CallToolResult, about string) (state string) {
+	t.Helper()
+	q, ok := res.InputRequests["approval"].(*sdk.ElicitParams)
+	if !ok || !res.NeedsInput() || !strings.Contains(q.Message, about) || res.RequestState == "" {
+		t.Fatalf("%+v, expected a question about %s", res, about)
+	}
+	return res.RequestState
 }

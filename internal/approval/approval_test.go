@@ -143,39 +143,7 @@ func TestAttackApprovalSocket(t *testing.T) {
 		conn.Close()
 		attack.Check(t, "to the socket of a question: "+name, "", string(got))
 	}
-	var held []net.Conn
-	for range 4 * maxApprovers {
-		conn, err := net.Dial("unix", filepath.Join(dir, controlSocket))
-		if err != nil {
-			t.Fatal(err)
-		}
-		held = append(held, conn)
-	}
-	closed, answers := make(chan bool, len(held)), make(chan bool, len(held))
-	for _, conn := range held {
-		go func() {
-			if _, err := conn.Read(make([]byte, 1)); err == nil {
-				answers <- true
-			}
-			closed <- true
-		}()
-	}
-	for range len(held) - maxApprovers { // are more than there is room for
-		<-closed
-	}
-	attack.Check(t, "processes that are told before they have asked", "0", fmt.Sprint(len(answers)))
-	for _, conn := range held {
-		_, _ = io.WriteString(conn, "{}\n")
-	}
-	for range maxApprovers {
-		<-closed
-	}
-	if n := len(answers); n == 0 || n > maxApprovers {
-		t.Errorf("%d are told at once", n)
-	}
-	for _, conn := range held {
-		conn.Close()
-	}
+	crowd(t, filepath.Join(dir, controlSocket))
 	for other, leave := range map[string]func(string) error{
 		"20261123T000000-bbbbbbbb": func(path string) error { // nobody listens
 			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -221,6 +189,45 @@ func TestAttackApprovalSocket(t *testing.T) {
 		t.Error(err)
 	}
 	attack.Check(t, "what the run is told after all that", "allow", string(a.open.said))
+}
+
+// crowd has more processes connect to a run's socket than it takes at once: those that it takes are told only once they
+// have asked.
+func crowd(t *testing.T, socket string) {
+	t.Helper()
+	var held []net.Conn
+	for range 4 * maxApprovers {
+		conn, err := net.Dial("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, conn)
+	}
+	closed, answers := make(chan bool, len(held)), make(chan bool, len(held))
+	for _, conn := range held {
+		go func() {
+			if _, err := conn.Read(make([]byte, 1)); err == nil {
+				answers <- true
+			}
+			closed <- true
+		}()
+	}
+	for range len(held) - maxApprovers { // are more than there is room for
+		<-closed
+	}
+	attack.Check(t, "processes that are told before they have asked", "0", fmt.Sprint(len(answers)))
+	for _, conn := range held {
+		_, _ = io.WriteString(conn, "{}\n")
+	}
+	for range maxApprovers {
+		<-closed
+	}
+	if n := len(answers); n == 0 || n > maxApprovers {
+		t.Errorf("%d are told at once", n)
+	}
+	for _, conn := range held {
+		conn.Close()
+	}
 }
 
 // Another user's process gets no answer from the socket and is heard no answer, though the
