@@ -58,6 +58,7 @@ type Execution struct {
 	clock   *stopclock.Clock // of the code's time
 	Asked   *approval.Asker
 	Machine *machine.Machine
+	refused refused
 	detach  func() // nil while no console may join
 	undo    []func()
 }
@@ -433,6 +434,9 @@ func (x *Execution) hint(stderrTail string) {
 		if other := x.Code.Language.ImageWith(name); other != "" && other != x.Code.Image.Payload.Name {
 			x.Res.Hint = fmt.Sprintf("%s is not in the machine: --image %s has it", name, other)
 		}
+	}
+	if x.Res.Hint == "" {
+		x.Res.Hint = x.Redactor.String(x.refused.hint(x.Granted, x.Res.Policy.Denials))
 	}
 	if why := x.Asked.Denied(); why != "" {
 		x.Res.Hint = why

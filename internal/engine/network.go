@@ -21,7 +21,10 @@ func (x *Execution) configure() error {
 		x.Rec.Netlog(line)
 	}
 	network.LogLost = x.Rec.Err
-	network.Tally = x.audit.Decided
+	network.Tally = func(d netstack.Decision) {
+		x.audit.Decided(d)
+		x.refused.see(d)
+	}
 	network.Capture = netstack.NewCapture(x.streams.Capture)
 	network.Broker = x.Code.Broker
 	network.Traffic = netstack.NewTraffic(0, 0) // of all machines that a session has in turn

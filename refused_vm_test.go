@@ -1,0 +1,44 @@
+package unitask_test
+
+import (
+	"testing"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
+)
+
+// Code that fails after a host was refused is told which one, and what allows it: by the request, or by nothing where a
+// ceiling forbids it.
+func TestRefusedHost(t *testing.T) {
+	t.Parallel()
+	needVM(t)
+	ceiling, err := policy.ParseCeiling("test.toml", []byte(`allowNet = ["other.test.example"]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rt := openRuntime(t, unitask.Options{Home: newHome(t)})
+	const code = `import urllib.request; urllib.request.urlopen("http://a.test.example/")`
+	for _, row := range []struct {
+		name    string
+		allow   []string
+		ceiling *policy.Ceiling
+		code    string
+		want    string
+	}{
+		{"no network", nil, nil, code, "a.test.example was not reached: the run has no network; --allow-net a.test.example asks for it (over MCP allowNet)"},
+		{"another host", []string{"other.test.example"}, nil, code,
+			"a.test.example was not reached: no rule allows it; --allow-net a.test.example asks for it (over MCP allowNet)"},
+		{"a ceiling", []string{"a.test.example", "other.test.example"}, ceiling, code, "a.test.example was not reached: its allowNet is not allowed by test.toml"},
+		{"no name", []string{"nosuch.invalid"}, nil, `import urllib.request; urllib.request.urlopen("http://nosuch.invalid/")`,
+			"nosuch.invalid was not reached: the name can't be resolved"},
+		{"code that ends well", nil, nil, "import socket\ntry: socket.create_connection(('a.test.example', 80))\nexcept OSError: pass", ""},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			req := unitask.Request{Language: "python", Code: row.code, AllowNet: row.allow}
+			res, err := rt.RunFor(t.Context(), unitask.Caller{Ceiling: row.ceiling}, req, unitask.IO{})
+			if err != nil || res.Hint != row.want {
+				t.Errorf("got %v, hint %q, want %q; %s", err, res.Hint, row.want, res.Stderr)
+			}
+		})
+	}
+}
