@@ -25,13 +25,16 @@ func TestRefusedHost(t *testing.T) {
 		code    string
 		want    string
 	}{
-		{"no network", nil, nil, code, "a.test.example was not reached: the run has no network; --allow-net a.test.example asks for it (over MCP allowNet)"},
+		{"no network", nil, nil, code,
+			"a.test.example was not reached: the run has no network; --allow-net a.test.example asks for it (over MCP allowNet)"},
 		{"another host", []string{"other.test.example"}, nil, code,
 			"a.test.example was not reached: no rule allows it; --allow-net a.test.example asks for it (over MCP allowNet)"},
-		{"a ceiling", []string{"a.test.example", "other.test.example"}, ceiling, code, "a.test.example was not reached: its allowNet is not allowed by test.toml"},
+		{"a ceiling", []string{"a.test.example", "other.test.example"}, ceiling, code,
+			"a.test.example was not reached: its allowNet is not allowed by test.toml"},
 		{"no name", []string{"nosuch.invalid"}, nil, `import urllib.request; urllib.request.urlopen("http://nosuch.invalid/")`,
 			"nosuch.invalid was not reached: the name can't be resolved"},
-		{"code that ends well", nil, nil, "import socket\ntry: socket.create_connection(('a.test.example', 80))\nexcept OSError: pass", ""},
+		{"code that ends well", nil, nil,
+			"import socket\ntry: socket.create_connection(('a.test.example', 80))\nexcept OSError: pass", ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			req := unitask.Request{Language: "python", Code: row.code, AllowNet: row.allow}

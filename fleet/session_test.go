@@ -202,8 +202,10 @@ func otherTenant(t *testing.T, s *secured, bob *fleet.Client, worker, session st
 		t.Fatal(err)
 	}
 	nc, _ := dial(t, "tls://"+s.Addr().String(), auth, nats.RootCAs(s.ca))
-	for _, subject := range []string{"unitask.session.alice." + session, "unitask.session.bob." + session, "unitask.begin.alice." + worker} {
-		if msg, err := nc.Request(subject, []byte(`{"op":"end","session":"`+session+`"}`), time.Second); !errors.Is(err, nats.ErrNoResponders) {
+	end := []byte(`{"op":"end","session":"` + session + `"}`)
+	for _, to := range []string{"session.alice." + session, "session.bob." + session, "begin.alice." + worker} {
+		subject := "unitask." + to
+		if msg, err := nc.Request(subject, end, time.Second); !errors.Is(err, nats.ErrNoResponders) {
 			t.Errorf("%s answers: %v %v", subject, msg, err)
 		}
 	}

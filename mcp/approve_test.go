@@ -25,8 +25,8 @@ func TestAttackApprovalAnswers(t *testing.T) {
 		err  error
 		want unitask.Verdict
 	}{
-		{"this once", &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": "once"}}, nil, unitask.AllowOnce},
-		{"for the run", &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": "allow"}}, nil, unitask.AllowRun},
+		{"this once", accepts("once"), nil, unitask.AllowOnce},
+		{"for the run", accepts("allow"), nil, unitask.AllowRun},
 		{"no", &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": "deny"}}, nil, unitask.Deny},
 		{"declined, with an answer", &sdk.ElicitResult{Action: "decline", Content: map[string]any{"answer": "allow"}}, nil, unitask.Deny},
 		{"dismissed, with an answer", &sdk.ElicitResult{Action: "cancel", Content: map[string]any{"answer": "allow"}}, nil, ""},
@@ -35,7 +35,7 @@ func TestAttackApprovalAnswers(t *testing.T) {
 		{"an answer of another type", &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": true}}, nil, ""},
 		{"another action", &sdk.ElicitResult{Action: "ACCEPT", Content: map[string]any{"answer": "allow"}}, nil, ""},
 		{"nothing", nil, nil, ""},
-		{"an error beside an answer", &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": "allow"}}, errors.New("gone"), ""},
+		{"an error beside an answer", accepts("allow"), errors.New("gone"), ""},
 	} {
 		attack.Check(t, "a client's answer: "+row.name, string(row.want), string(mcp.Verdict(row.res, row.err)))
 	}
@@ -71,7 +71,7 @@ func TestElicitation(t *testing.T) {
 		defer mu.Unlock()
 		asked = append(asked, r.Params.Message)
 		if strings.Contains(r.Params.Message, " yes.w.example:80 (ask yes.w.example)") {
-			return &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": "once"}}, nil
+			return accepts("once"), nil
 		}
 		return &sdk.ElicitResult{Action: "decline"}, nil
 	}}
@@ -140,15 +140,15 @@ func TestInputRequired(t *testing.T) {
 	refused := func(what, state string) {
 		t.Helper()
 		seen := "goes on"
-		if res := call(state, &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": "allow"}}); res.IsError && strings.Contains(res.Content[0].(*sdk.TextContent).Text, "no run waits for this answer") {
+		if res := call(state, accepts("allow")); res.IsError && strings.Contains(res.Content[0].(*sdk.TextContent).Text, "no run waits for this answer") {
 			seen = "refused"
 		}
 		attack.Check(t, what, "refused", seen)
 	}
 	first := asksAbout(t, call("", nil), "yes.w.example:80")
 	refused("a state that nobody was given", "x"+first[1:])
-	second := asksAbout(t, call(first, &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": "once"}}), "no.w.example:80")
-	if again := asksAbout(t, call(first, &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": "allow"}}), "no.w.example:80"); again != second {
+	second := asksAbout(t, call(first, accepts("once")), "no.w.example:80")
+	if again := asksAbout(t, call(first, accepts("allow")), "no.w.example:80"); again != second {
 		t.Errorf("an old answer to a new question: %s, %s", again, second)
 	}
 	res := call(second, &sdk.ElicitResult{Action: "decline"})
@@ -178,6 +178,11 @@ func TestInputRequired(t *testing.T) {
 	if text, err = json.Marshal(call(asksAbout(t, call("", nil), "yes.w.example:80"), &sdk.ElicitResult{Action: "decline"}).StructuredContent); err != nil || !strings.Contains(string(text), "over") {
 		t.Errorf("%v %s", err, text)
 	}
+}
+
+// accepts answers a question.
+func accepts(answer string) *sdk.ElicitResult {
+	return &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": answer}}
 }
 
 // asksAbout returns the state of a question that a call's answer must have.

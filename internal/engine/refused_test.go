@@ -17,6 +17,9 @@ func TestRefusedHint(t *testing.T) {
 		return eff
 	}
 	const rule = "no rule allows it"
+	failed := func(name, reason string) []netstack.Decision {
+		return []netstack.Decision{{Proto: "tcp", Name: name, Port: 443, Reason: reason}}
+	}
 	for _, row := range []struct {
 		name    string
 		seen    []netstack.Decision
@@ -25,21 +28,24 @@ func TestRefusedHint(t *testing.T) {
 		want    string
 	}{
 		{"nothing", nil, granted(), nil, ""},
-		{"allowed", []netstack.Decision{{Proto: "tcp", Name: "a.example", Port: 443, Verdict: netstack.Allowed}}, granted("a.example"), nil, ""},
+		{"allowed", []netstack.Decision{{Proto: "tcp", Name: "a.example", Verdict: netstack.Allowed}},
+			granted("a.example"), nil, ""},
 		{"no network", []netstack.Decision{{Proto: "dns", Name: "a.example.", Reason: rule}}, granted(), nil,
 			"a.example was not reached: the run has no network; --allow-net a.example asks for it (over MCP allowNet)"},
 		{"no rule", []netstack.Decision{{Proto: "dns", Name: "a.example.", Reason: rule}}, granted("b.example"), nil,
 			"a.example was not reached: no rule allows it; --allow-net a.example asks for it (over MCP allowNet)"},
-		{"another port", []netstack.Decision{{Proto: "tcp", Name: "a.example", Port: 8443, Reason: "no rule allows this port"}}, granted("a.example"), nil,
-			"a.example:8443 was not reached: no rule allows this port; --allow-net a.example:8443 asks for it (over MCP allowNet)"},
+		{"another port", []netstack.Decision{{Proto: "tcp", Name: "a.example", Port: 8443, Reason: "no rule allows this port"}},
+			granted("a.example"), nil, "a.example:8443 was not reached: no rule allows this port; " +
+				"--allow-net a.example:8443 asks for it (over MCP allowNet)"},
 		{"cut by a ceiling", []netstack.Decision{{Proto: "dns", Name: "a.example.", Reason: rule}}, granted("b.example"),
 			[]policy.Denial{{Field: "allowNet", Requested: "a.example", Reason: "is not allowed", Rule: "/p/.unitask.toml"}},
 			"a.example was not reached: its allowNet is not allowed by /p/.unitask.toml"},
-		{"unresolvable", []netstack.Decision{{Proto: "tcp", Name: "a.example", Port: 443, Reason: "the name can't be resolved"}}, granted("a.example"), nil,
+		{"unresolvable", failed("a.example", "the name can't be resolved"), granted("a.example"), nil,
 			"a.example was not reached: the name can't be resolved"},
-		{"the first of two", []netstack.Decision{{Proto: "tcp", Name: "a.example", Port: 443, Reason: "connection refused"}, {Proto: "dns", Name: "b.example.", Reason: rule}},
+		{"the first of two", append(failed("a.example", "connection refused"), failed("b.example", rule)...),
 			granted("a.example"), nil, "a.example was not reached: connection refused"},
-		{"a request", []netstack.Decision{{Proto: "http", Name: "a.example", Reason: "no rule allows this method and path"}}, granted("a.example"), nil, ""},
+		{"a request", []netstack.Decision{{Proto: "http", Name: "a.example", Reason: "no rule allows this method"}},
+			granted("a.example"), nil, ""},
 	} {
 		var r refused
 		for _, d := range row.seen {
