@@ -19,7 +19,8 @@ import (
 )
 
 // A worker's answer about a session is bounded as what a worker says of a run is. The values of secrets that this process
-// gave the session are taken out of it.
+// gave the session are taken out of it. Only files, and values that a session keeps, come as they are, as those of
+// sessions here do.
 
 // saidLimits bound each field of an answer.
 var saidLimits = bounded.Limits{Text: 1200, List: history.MaxSaidList, Number: math.MaxInt64}
@@ -72,14 +73,17 @@ func (v *values) known() *record.Redactor {
 
 // boundReply bounds an answer, and takes the values out of it. The error says that it does not answer the call.
 func boundReply(r *reply, ask call, redactor *record.Redactor) error {
-	if r.Error != nil {
-		boundError(r.Error, redactor)
-		return r.Error
+	if r.Error != nil { // a step that failed has a result, too; nothing else belongs to an error
+		*r = reply{Answer: sessiond.Answer{Error: r.Error, Result: r.Result}, Stdout: r.Stdout, Stderr: r.Stderr, Other: r.Other}
 	}
 	if r.Result != nil {
 		history.BoundSaidResult(r.Result, redactor)
 		r.Result.Session = ask.Session
 		r.Result.Stdout, r.Result.Stderr = withoutValues(r.Stdout, redactor), withoutValues(r.Stderr, redactor)
+	}
+	if r.Error != nil {
+		boundError(r.Error, redactor)
+		return r.Error
 	}
 	if len(r.Value) > unitask.MaxSessionValue || len(r.Value) > 0 && !json.Valid(r.Value) {
 		return fmt.Errorf("a value of %d bytes: %w", len(r.Value), errMalformed)
@@ -88,6 +92,9 @@ func boundReply(r *reply, ask call, redactor *record.Redactor) error {
 		return fmt.Errorf("a file of %d bytes: %w", len(r.Content), errMalformed)
 	}
 	r.Run = ""
+	for i := range r.Names {
+		r.Names[i] = redactor.String(r.Names[i])
+	}
 	bounded.Fields(&r.Names, saidLimits)
 	bounded.Fields(&r.Files, bounded.Limits{Text: maxSaidPath, List: unitask.MaxSessionList, Number: math.MaxInt64})
 	for i := range r.Files {
@@ -170,6 +177,7 @@ func boundError(e *sessiond.Error, redactor *record.Redactor) {
 		return
 	}
 	bounded.Fields(&e.Field, saidLimits)
+	history.BoundSaidWould(e.Field.Would)
 	for _, text := range []*string{&e.Field.Field, &e.Field.Value, &e.Field.Reason} {
 		*text = redactor.String(*text)
 	}

@@ -334,3 +334,50 @@ func TestAttackSessionStepFiles(t *testing.T) {
 		)
 	}
 }
+
+// An error is no way round the bounds: what comes beside it, and what it says would do, has them, too.
+func TestAttackSessionWorkerErrs(t *testing.T) {
+	t.Parallel()
+	l := startLiar(t, sessiond.Running, func(l *liar, m *nats.Msg) {
+		r := views("../" + liarValue)
+		r.Error = &sessiond.Error{Code: sessiond.CodeUsage, Message: "no", Field: policy.Bad("memoryMb", "1", "no")}
+		r.Error.Field.Would = map[string]int64{liarValue: 1, "memoryMb": 256}
+		r.Result = &unitask.Result{RunID: liarValue, Outcome: "perfect", Hint: liarValue + "\x1b[2J", Value: liarValue}
+		r.Names, r.Files = []string{liarValue}, []listed{{Path: liarValue}}
+		l.answer(m, r, []byte(liarValue), []byte(liarValue), []byte(liarValue), []byte(`"`+liarValue+`"`))
+	})
+	s := l.client.Session(liarSession)
+	if err := s.values.add(map[string]string{"KEY": liarValue}); err != nil {
+		t.Fatal(err)
+	}
+	res, err := s.Run(t.Context(), unitask.Step{Code: "1"})
+	text, _ := json.Marshal(res)
+	content, _ := s.ReadFile(t.Context(), "/work/a")
+	files, _, _ := s.List(t.Context(), "/work", 1)
+	a, _ := s.ask(t.Context(), call{Request: sessiond.Request{Op: sessiond.OpGet}}, nil, nil)
+	rest, _ := json.Marshal(a)
+	var field *policy.FieldError
+	if !errors.As(err, &field) || field.Would["memoryMb"] != 256 {
+		t.Errorf("got %v, want an error of a field, and what would do", err)
+	}
+	for name, said := range map[string]string{
+		"in the error": fmt.Sprint(err), "in a result": string(text), "in a file": string(content),
+		"in a list": fmt.Sprint(files), "in a value, names and sessions": string(rest),
+	} {
+		held := !strings.Contains(said, liarValue) && !strings.Contains(said, `\u001b`)
+		attack.Check(t, "a worker answers with an error, and says a value "+name, "true", fmt.Sprint(held))
+	}
+}
+
+// The names of a session's values are a worker's word, and so have no secret in them.
+func TestAttackSessionWorkerNames(t *testing.T) {
+	t.Parallel()
+	var v values
+	if err := v.add(map[string]string{"KEY": liarValue}); err != nil {
+		t.Fatal(err)
+	}
+	r := reply{Answer: sessiond.Answer{Names: []string{"a" + liarValue}}}
+	err := boundReply(&r, call{Request: sessiond.Request{Op: sessiond.OpGet}}, v.known())
+	attack.Check(t, "a worker says a value as the name of another", "false <nil>",
+		fmt.Sprint(strings.Contains(r.Names[0], liarValue), err))
+}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 
 	"github.com/unitask/unitask/internal/audit/runlog"
 	"github.com/unitask/unitask/internal/bounded"
@@ -24,7 +23,6 @@ const (
 	MaxSaidDecisions = 10_000   // lines of a netlog, as of runs here
 	MaxSaidLine      = 16 << 10 // bytes of one
 	maxSaidValues    = 256      // JSON values of one
-	maxSaidKey       = 64       // bytes of a field's key
 	maxSaidUses      = 64       // pairs of a secret and a host that the audit log names
 )
 
@@ -94,7 +92,7 @@ func (x *Execution) saidError(err error) error {
 			Reason: say(field.Reason),
 			Would:  maps.Clone(field.Would),
 		}
-		bounded.Fields(&told.Would, bounded.Limits{Text: maxSaidKey, List: len(policy.Fields), Number: math.MaxInt64})
+		history.BoundSaidWould(told.Would)
 		return told
 	case errors.As(err, &guest):
 		return &run.GuestError{Reason: say(guest.Reason), Console: say(guest.Console)}

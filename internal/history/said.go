@@ -2,6 +2,7 @@ package history
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 
@@ -82,6 +83,14 @@ func BoundSaidResult(res *run.Result, redactor *record.Redactor) {
 	res.ExitCode = min(max(res.ExitCode, 0), maxExitCode)
 	d := &res.Duration
 	d.Total, d.Boot, d.Connect, d.Run = max(d.Total, 0), max(d.Boot, 0), max(d.Connect, 0), max(d.Run, 0)
+}
+
+// BoundSaidWould leaves of what a worker says would make a request work the fields that a request has: their keys are
+// part of an error's text.
+func BoundSaidWould(would map[string]int64) {
+	maps.DeleteFunc(would, func(key string, _ int64) bool {
+		return !slices.ContainsFunc(policy.Fields, func(f policy.Field) bool { return f.Key == key })
+	})
 }
 
 // maxExitCode is the highest exit code of a process.
