@@ -5,12 +5,20 @@ import (
 	"strings"
 )
 
+// login is what stands before the host of an address, also where that is escaped as in JSON or in a URL, where a quote in
+// a password ends what address finds, and where several addresses follow on each other.
+var login = regexp.MustCompile(`(//|\\/\\/|%2[fF]%2[fF])(?:[^\s/?#\\]|\\[^\s/?#])*(?:@|%40)`)
+
+// bareLogin is one of an address without a scheme, as proxies may have, which has a port.
+var bareLogin = regexp.MustCompile(`[^\s"'/@:=]+:[^\s/@]+@([A-Za-z0-9.-]+:\d{1,5})\b`)
+
 // address is the beginning of a URL, up to what ends it in a message.
 var address = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>` + "`" + `\x{2018}-\x{201f}]+`)
 
 // Said returns what a tool or a server said, as Text does, for people to read. It leaves out the login and the query of
 // each address: a tool quotes the proxy or the registry that it was configured with, a registry one that it signed.
 func Said(text string, limit int) string {
+	text = bareLogin.ReplaceAllString(login.ReplaceAllString(text, "$1"), "$1")
 	return Text(address.ReplaceAllStringFunc(text, hideLogin), limit)
 }
 
