@@ -101,21 +101,32 @@ func (b *bundledBuild) addHeaders(ctx context.Context, root string) error {
 		return err
 	}
 	b.runtime = version
+	return copyHeaders(dir, root)
+}
+
+// copyHeaders copies the headers in dir to usr/include below root, which has what packages of Debian brought: what of
+// that is there stays, and its links lead to no file of the host.
+func copyHeaders(dir, root string) error {
+	to, err := os.OpenRoot(root)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
 	return filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		to := filepath.Join(root, "usr/include", strings.TrimPrefix(name, dir))
+		at := filepath.Join("usr/include", strings.TrimPrefix(name, dir))
 		if d.IsDir() {
-			return os.MkdirAll(to, 0o755)
+			return to.MkdirAll(at, 0o755)
 		}
-		if _, err := os.Lstat(to); !d.Type().IsRegular() || err == nil { // a package of Debian has it
+		if _, err := to.Lstat(at); !d.Type().IsRegular() || err == nil { // a package of Debian has it
 			return nil
 		}
 		text, err := os.ReadFile(name)
 		if err != nil {
 			return err
 		}
-		return os.WriteFile(to, text, 0o644)
+		return to.WriteFile(at, text, 0o644)
 	})
 }

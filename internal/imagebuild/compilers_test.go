@@ -2,11 +2,13 @@ package imagebuild
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 
+	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/imagefile"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
@@ -45,5 +47,42 @@ func TestDescribeCompilers(t *testing.T) {
 		if to, err := os.Readlink(file); err != nil || to != "nowhere" {
 			t.Errorf("%s: a link of the user's is gone: %v", system, err)
 		}
+	}
+}
+
+// Headers go beside what packages of Debian brought, and through none of their links into the host's files.
+func TestAttackHeaders(t *testing.T) {
+	headers := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(headers, "node"), 0o755),
+		os.WriteFile(filepath.Join(headers, "node", "node.h"), []byte("ours"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for name, link := range map[string]string{"usr": "usr", "the folder of headers": "usr/include",
+		"a folder in it": "usr/include/node"} {
+		outside, root := t.TempDir(), t.TempDir()
+		at := filepath.Join(root, link)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.Symlink(outside, at)); err != nil {
+			t.Fatal(err)
+		}
+		err := copyHeaders(headers, root)
+		left, _ := os.ReadDir(outside)
+		attack.Check(t, "a package of Debian has a link to the host's files for "+name, "refused, 0 files",
+			fmt.Sprintf("%s, %d files", map[bool]string{true: "refused", false: "taken"}[err != nil], len(left)))
+	}
+	root := t.TempDir()
+	there := filepath.Join(root, "usr/include/nodejs")
+	if err := errors.Join(os.MkdirAll(there, 0o755), os.Symlink("nodejs", filepath.Join(root, "usr/include/node")),
+		copyHeaders(headers, root)); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(filepath.Join(there, "node.h")); err != nil || string(text) != "ours" {
+		t.Errorf("behind a link within the image: %q %v", text, err)
+	}
+	if err := errors.Join(os.WriteFile(filepath.Join(there, "node.h"), []byte("theirs"), 0o600),
+		copyHeaders(headers, root)); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(filepath.Join(there, "node.h")); err != nil || string(text) != "theirs" {
+		t.Errorf("a package's own header: %q %v", text, err)
 	}
 }
