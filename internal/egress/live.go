@@ -177,6 +177,11 @@ func (l *LiveRules) Renew(ceiling *policy.Ceiling) error {
 			return err
 		}
 	}
+	for _, r := range slices.Concat(l.Allow, again.Ask) {
+		if !slices.Contains(again.Allow, r) && !slices.Contains(l.Ask, r) {
+			return fmt.Errorf("%s: the ceiling has it asked about now", r)
+		}
+	}
 	l.Ceiling = ceiling
 	return nil
 }

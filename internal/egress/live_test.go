@@ -149,3 +149,34 @@ path = "/admin/**"`))
 		}
 	}
 }
+
+// A ceiling that asks about what a change opened without a question is no ceiling that the change is within.
+func TestAttackPolicyRenew(t *testing.T) {
+	read := func(text string) *policy.Ceiling {
+		c, err := policy.ParseCeiling("test", []byte(text+"\nallowNetAny = false"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	const allowed, asked = `allowNet = ["*.w.example"]`, `ask = ["*.w.example"]`
+	for _, row := range []struct{ name, before, opened, now, want string }{
+		{"the same", allowed, "x.w.example", allowed, "held"},
+		{"asks about it", allowed, "x.w.example", asked, "refused"},
+		{"asks about a part, and allows all", allowed, "*.w.example", allowed + "\nask = [\"x.w.example\"]", "held"},
+		{"asks about it as before", asked, "x.w.example", asked, "held"},
+		{"no longer asks", asked, "x.w.example", allowed, "held"},
+		{"lacks it", allowed, "x.w.example", `allowNet = ["y.w.example"]`, "refused"},
+	} {
+		l := &LiveRules{Ceiling: read(row.before)}
+		if err := l.Apply(run.PolicyChange{AllowNet: []string{row.opened}}); err != nil {
+			t.Fatal(err)
+		}
+		before := l.Ceiling
+		got := map[bool]string{true: "held", false: "refused"}[l.Renew(read(row.now)) == nil]
+		if got == "refused" && l.Ceiling != before {
+			got = "refused, and taken"
+		}
+		attack.Check(t, "a ceiling read again that "+row.name, row.want, got)
+	}
+}
