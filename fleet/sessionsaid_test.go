@@ -381,3 +381,38 @@ func TestAttackSessionWorkerNames(t *testing.T) {
 	attack.Check(t, "a worker says a value as the name of another", "false <nil>",
 		fmt.Sprint(strings.Contains(r.Names[0], liarValue), err))
 }
+
+// An entry that a worker has written names a worker, and nothing that a terminal would obey.
+func TestAttackSessionWorkerEntry(t *testing.T) {
+	t.Parallel()
+	l := startLiar(t, sessiond.Running, func(*liar, *nats.Msg) {})
+	sessions, err := openSessions(t.Context(), l.client.js, DefaultTenant)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, worker := range map[string]string{
+		"controls a terminal": "\x1b[2Jx", "is a wildcard": ">", "is endless": strings.Repeat("x", 10_000),
+	} {
+		_, revision, _ := sessions.get(t.Context(), liarSession)
+		view := sessiond.View{ID: liarSession, State: sessiond.Running, ExpiresAt: time.Now().Add(time.Hour)}
+		e := sessionEntry{View: view, Worker: worker, MemoryMB: 1}
+		if revision == 0 {
+			v, err := sessions.kv.Get(t.Context(), liarSession)
+			if err != nil {
+				t.Fatal(err)
+			}
+			revision = v.Revision()
+		}
+		if _, err := sessions.replace(t.Context(), e, revision); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		_, err := l.client.Session(liarSession).Run(ctx, unitask.Step{Code: "1"})
+		cancel()
+		got := "refused"
+		if said := fmt.Sprint(err); err == nil || strings.Contains(said, "\x1b") || len(said) > 1000 || ctx.Err() == context.DeadlineExceeded {
+			got = fmt.Sprintf("%.300q", said)
+		}
+		attack.Check(t, "a session's entry with a worker that "+name, "refused", got)
+	}
+}

@@ -170,7 +170,7 @@ func (s sessions) get(ctx context.Context, id string) (e sessionEntry, revision 
 // readSession reads a session's entry; a *unitask.SessionError says that it is over.
 func readSession(id string, value []byte) (e sessionEntry, err error) {
 	if len(value) > maxSessionEntry || decode(value, maxValues, &e) != nil || e.View.ID != id || e.MemoryMB < 1 ||
-		!boundView(&e.View, nil) {
+		!boundView(&e.View, nil) || e.Worker != "" && !idForm.MatchString(e.Worker) {
 		return e, fmt.Errorf("session %s: %w entry", id, errMalformed)
 	}
 	if e.Why != "" {
