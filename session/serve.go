@@ -195,12 +195,13 @@ func (s *Session) awake(ctx context.Context, x *engine.Execution, folder string,
 	if spec.QEMU, err = s.manager.Engine.Source.QEMU(ctx, spec.Image.Arch); err != nil { // it may be another one by now
 		return nil, true, err
 	}
-	m, err := resume(ctx, s.manager.Engine.Source, folder, spec, x.Network())
+	err = x.Resume(func(cfg machine.Config) (*machine.Machine, error) {
+		return resume(ctx, s.manager.Engine.Source, folder, spec, cfg)
+	})
 	if err != nil {
 		return nil, !errors.Is(err, machine.ErrPause), err
 	}
-	x.Machine = m
-	x.Asked.SetMachine(m)
+	m := x.Machine
 	x.Later(func() { m.Close() })
 	if lacks := m.Jail().Lacks(x.Granted.RequireJail); len(lacks) > 0 {
 		err = &run.JailError{Lacks: lacks}

@@ -129,10 +129,18 @@ func (a *Asker) SetMachine(m *machine.Machine) {
 	}
 	a.Live.Lock()
 	defer a.Live.Unlock()
+	a.TakeMachine(m)
+}
+
+// TakeMachine is SetMachine for a caller that has locked Live. Nil is no machine.
+func (a *Asker) TakeMachine(m *machine.Machine) {
+	if a == nil {
+		return
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.machine = m
-	if len(a.Live.Taken) > 0 { // maybe since it was begun
+	if m != nil && len(a.Live.Taken) > 0 { // maybe since it was begun
 		m.SetRules(a.Live.Rules(a.Upstream, a.Granted))
 	}
 }

@@ -58,12 +58,30 @@ func (x *Execution) configure() error {
 
 // Network returns the network that a machine of the run is to have now.
 func (x *Execution) Network() machine.Config {
-	l := x.Live
-	l.Lock()
-	defer l.Unlock()
+	x.Live.Lock()
+	defer x.Live.Unlock()
+	return x.network()
+}
+
+// network is Network for a caller that has locked Live.
+func (x *Execution) network() machine.Config {
 	cfg := x.Config
-	cfg.Network.Rules = l.Rules(x.engine.Upstream, x.Granted)
+	cfg.Network.Rules = x.Live.Rules(x.engine.Upstream, x.Granted)
 	return cfg
+}
+
+// Resume takes the machine that start resumes. A change of the policy that comes meanwhile waits for it: the machine
+// before, which is gone, would take the change at once, and the guest would run on without it.
+func (x *Execution) Resume(start func(machine.Config) (*machine.Machine, error)) error {
+	x.Live.Lock()
+	defer x.Live.Unlock()
+	m, err := start(x.network())
+	if err != nil {
+		return err
+	}
+	x.Machine = m
+	x.Asked.TakeMachine(m)
+	return nil
 }
 
 // approvals has the network ask where the policy says so, and others of the user reach the run.

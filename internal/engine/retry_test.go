@@ -8,6 +8,7 @@ import (
 
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/egress"
+	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/run"
 )
 
@@ -63,5 +64,26 @@ func TestAttackRetryAfterChange(t *testing.T) {
 		if again && opened {
 			t.Fatal("the run is repeated, and its first machine had a network")
 		}
+	}
+}
+
+// A change that comes while a session's machine is resumed waits, and is taken with the machine that has the network.
+func TestAttackChangeWhileResumed(t *testing.T) {
+	x := &Execution{engine: &Engine{}, Live: &egress.LiveRules{}}
+	got := "free"
+	err := x.Resume(func(machine.Config) (*machine.Machine, error) {
+		if x.Live.TryLock() {
+			x.Live.Unlock()
+			return nil, nil
+		}
+		got = "waits"
+		return nil, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	attack.Check(t, "a change of the policy while a session's machine is resumed", "waits", got)
+	if !x.Live.TryLock() {
+		t.Error("changes wait for ever")
 	}
 }
