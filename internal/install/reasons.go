@@ -81,7 +81,8 @@ func (e *NoCompilerError) WithoutCompilers(err error) error {
 // failed says why the machine could not install the packages: by a NoCompilerError where one with compilers may.
 func (i *installation) failed(res *run.Result) error {
 	said, more := string(res.Stderr), ""
-	lacks := noCompiler.MatchString(said) && !noRust.MatchString(said)
+	// One that had to be ended did not end for want of a compiler, whatever it printed.
+	lacks := res.Outcome == run.OutcomeExited && noCompiler.MatchString(said) && !noRust.MatchString(said)
 	if o := i.to.Compilers; o != nil && (lacks || missingFile.MatchString(said)) {
 		more = fmt.Sprintf("; if a package of Debian has what is missing, add it to debian in %s and build that, "+
 			"`unitask image build %s`", o.File, o.Name)

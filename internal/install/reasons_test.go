@@ -2,6 +2,7 @@ package install
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -80,7 +81,7 @@ func TestNoCompiler(t *testing.T) {
 		for _, with := range []*catalog.Custom{nil, {Name: "python-compilers", File: "/home/c.toml"}} {
 			i := &installation{Installer: &Installer{Records: record.Open(t.TempDir())}, to: Target{Compilers: with},
 				want: &packages.Lock{Asked: []string{"x"}, System: policy.Pip}}
-			err := i.failed(&run.Result{Stderr: []byte(said), ExitCode: 1, RunID: "none"})
+			err := i.failed(&run.Result{Outcome: run.OutcomeExited, Stderr: []byte(said), ExitCode: 1, RunID: "none"})
 			if got := errors.As(err, new(*NoCompilerError)); got != (again && with == nil) {
 				t.Errorf("%q with %v: %v", said, with, err)
 			}
@@ -91,5 +92,20 @@ func TestNoCompiler(t *testing.T) {
 				t.Errorf("%q with %v: %v", said, with, err)
 			}
 		}
+	}
+}
+
+// A package that prints the words of one without a compiler, and then uses up its time or memory, has no second machine
+// with three times the time.
+func TestAttackNoCompiler(t *testing.T) {
+	const said = "error: command 'gcc' failed: No such file or directory\n"
+	for outcome, want := range map[run.Outcome]bool{
+		run.OutcomeExited: true, run.OutcomeTimeout: false, run.OutcomeOOM: false, run.OutcomeSignaled: false,
+	} {
+		i := &installation{Installer: &Installer{Records: record.Open(t.TempDir())},
+			want: &packages.Lock{Asked: []string{"x"}, System: policy.Pip}}
+		err := i.failed(&run.Result{Outcome: outcome, Stderr: []byte(said), ExitCode: 1, RunID: "none"})
+		attack.Check(t, "an installation that says it lacks a compiler, and ends as "+string(outcome), fmt.Sprint(want),
+			fmt.Sprint(errors.As(err, new(*NoCompilerError))))
 	}
 }
