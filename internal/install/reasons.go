@@ -16,6 +16,7 @@ import (
 const (
 	MaxToolError = 700 // bytes of what a tool said
 	maxToolCause = 300 // and of the first cause
+	maxToolSaid  = 100 // different errors that are looked at
 )
 
 // noCompiler are the words of those that want a compiler and find none: setuptools, CMake, Meson, programs in Python,
@@ -113,7 +114,7 @@ func (in *Installer) ToolError(system string, res *run.Result) string {
 func toolWords(stderr string) string {
 	var said []string
 	add := func(text string) {
-		if text = strings.TrimSpace(text); text != "" && !slices.Contains(said, text) {
+		if text = strings.TrimSpace(text); text != "" && len(said) < maxToolSaid && !slices.Contains(said, text) {
 			said = append(said, text)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/catalog"
@@ -108,4 +109,17 @@ func TestAttackNoCompiler(t *testing.T) {
 		attack.Check(t, "an installation that says it lacks a compiler, and ends as "+string(outcome), fmt.Sprint(want),
 			fmt.Sprint(errors.As(err, new(*NoCompilerError))))
 	}
+}
+
+// What a tool says is looked at in time, also where each of its lines is another error.
+func TestAttackToolWordsTime(t *testing.T) {
+	var text strings.Builder
+	for i := 0; text.Len() < OutputBytes; i++ {
+		fmt.Fprintf(&text, "ERROR:%d\n", i)
+	}
+	begin := time.Now()
+	toolWords(text.String())
+	took := time.Since(begin)
+	attack.Check(t, "a mebibyte of errors, each another one", "within 2 s",
+		map[bool]string{true: "within 2 s", false: took.String()}[took < 2*time.Second])
 }
