@@ -74,7 +74,9 @@ func (v *values) known() *record.Redactor {
 // boundReply bounds an answer, and takes the values out of it. The error says that it does not answer the call.
 func boundReply(r *reply, ask call, redactor *record.Redactor) error {
 	if r.Error != nil { // a step that failed has a result, too; nothing else belongs to an error
-		*r = reply{Answer: sessiond.Answer{Error: r.Error, Result: r.Result}, Stdout: r.Stdout, Stderr: r.Stderr, Other: r.Other}
+		*r = reply{
+			Answer: sessiond.Answer{Error: r.Error, Result: r.Result}, Stdout: r.Stdout, Stderr: r.Stderr, Other: r.Other,
+		}
 	}
 	if r.Result != nil {
 		history.BoundSaidResult(r.Result, redactor)

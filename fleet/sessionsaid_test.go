@@ -410,7 +410,8 @@ func TestAttackSessionWorkerEntry(t *testing.T) {
 		_, err := l.client.Session(liarSession).Run(ctx, unitask.Step{Code: "1"})
 		cancel()
 		got := "refused"
-		if said := fmt.Sprint(err); err == nil || strings.Contains(said, "\x1b") || len(said) > 1000 || ctx.Err() == context.DeadlineExceeded {
+		if said := fmt.Sprint(err); err == nil || strings.Contains(said, "\x1b") || len(said) > 1000 ||
+			errors.Is(err, context.DeadlineExceeded) {
 			got = fmt.Sprintf("%.300q", said)
 		}
 		attack.Check(t, "a session's entry with a worker that "+name, "refused", got)

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// login is what stands before the host of an address, also where that is escaped as in JSON or in a URL, where a quote in
-// a password ends what address finds, and where several addresses follow on each other.
+// login is what stands before the host of an address, also where that is escaped as in JSON or in a URL, where a quote
+// in a password ends what address finds, and where several addresses follow on each other.
 var login = regexp.MustCompile(`(//|\\/\\/|%2[fF]%2[fF])(?:[^\s/?#\\]|\\[^\s/?#])*(?:@|%40)`)
 
 // bareLogin is one of an address without a scheme, as proxies may have, which has a port.
