@@ -25,11 +25,14 @@ func TestAttackWorkerFails(t *testing.T) {
 		err error
 		as  any
 	}{
-		"of a field":                   {&policy.FieldError{Field: text, Value: text, Reason: text, Would: map[string]int64{text: 1}}, new(*policy.FieldError)},
-		"of a field, as what would do": {&policy.FieldError{Field: "memoryMb", Would: map[string]int64{saidValue: 1, "a\x1bb": 1}}, new(*policy.FieldError)},
-		"of the guest":                 {&GuestError{Reason: text, Console: text}, new(*GuestError)},
-		"of the host":                  {&HostError{Op: "fleet", Err: errors.New(text)}, new(*HostError)},
-		"of a loss":                    {&LostError{Reason: text}, new(*LostError)},
+		"of a field": {
+			&policy.FieldError{Field: text, Value: text, Reason: text, Would: map[string]int64{text: 1}},
+			new(*policy.FieldError)},
+		"of a field, as what would do": {
+			&policy.FieldError{Field: "memoryMb", Would: map[string]int64{saidValue: 1, "a\x1bb": 1}}, new(*policy.FieldError)},
+		"of the guest": {&GuestError{Reason: text, Console: text}, new(*GuestError)},
+		"of the host":  {&HostError{Op: "fleet", Err: errors.New(text)}, new(*HostError)},
+		"of a loss":    {&LostError{Reason: text}, new(*LostError)},
 	} {
 		rt, err := Open(Options{Home: testdir.Private(t), Fleet: failing{c.err}})
 		if err != nil {
