@@ -129,7 +129,7 @@ func waitForHeaders(t *testing.T, echo string) {
 	}
 	slow := func() (n int) {
 		g.log.mu.Lock()
-		t.Cleanup(func() { g.log.mu.Unlock() })
+		defer g.log.mu.Unlock()
 		for _, d := range g.log.list {
 			if strings.Contains(d.Reason, "within") {
 				n++
