@@ -109,11 +109,11 @@ func TestDifferential(t *testing.T) {
 	}
 }
 
-// long reports whether what `make test` leaves out to save minutes runs: in `make long`, and in CI.
+// long reports whether what `make test` leaves out to save minutes runs, as in `make long`.
 func long() bool { return os.Getenv("UNITASK_TEST_LONG") != "" }
 
 // runsNow reports whether a case runs. The rest of a test's cases is make long's, which runs no others
-// (UNITASK_TEST_LONG=1). CI runs all of them, each once (all).
+// (UNITASK_TEST_LONG=1). UNITASK_TEST_LONG=all runs all of them.
 func runsNow(rest bool) bool {
 	if rest {
 		return long()
