@@ -20,7 +20,7 @@ import (
 type (
 	Request          = run.Request          // the code, and what it asks for
 	Mount            = run.Mount            // a file or folder of the host
-	Neighbour        = run.Neighbour        // a small file beside the code
+	InlineFile       = run.InlineFile       // a small file beside the code
 	Kernel           = run.Kernel           // a guest kernel: Linux or Nanos
 	Arch             = run.Arch             // an architecture: AMD64 or ARM64
 	Accel            = run.Accel            // an accelerator: Auto, KVM, HVF or TCG

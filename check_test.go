@@ -29,12 +29,12 @@ func TestCheck(t *testing.T) {
 		{"ts: no type", unitask.Request{Language: "ts", Code: "let a;\nconst n: = 1;"}, 1, "/work/code.ts:2\nlet a;\nconst n: = 1;\n         ^\n\nSyntaxError [ERR_INVALID_TYPESCRIPT_SYNTAX]: "},
 		{"ts: what V8 finds", unitask.Request{Language: "mts", Code: "const n: number = 1;\nlet n = 2;"}, 1, "/work/code.mts:2\nlet n = 2;\n    ^\n\nSyntaxError: Identifier 'n' has already been declared\n"},
 		{"python", unitask.Request{Language: "python", Code: "import os\nopen('/out/ran', 'w')\nos._exit(9)", Args: []string{"x"}, Env: map[string]string{"PYTHONPATH": "/work", "PYTHONOPTIMIZE": "1"},
-			Neighbours: []unitask.Neighbour{{Name: "py_compile.py", Content: "open('/out/ran', 'w')"}, {Name: "sitecustomize.py", Content: "open('/out/ran', 'w')"}, {Name: "tempfile.py", Content: "open('/out/ran', 'w')"}}}, 0, ""},
+			InlineFiles: []unitask.InlineFile{{Name: "py_compile.py", Content: "open('/out/ran', 'w')"}, {Name: "sitecustomize.py", Content: "open('/out/ran', 'w')"}, {Name: "tempfile.py", Content: "open('/out/ran', 'w')"}}}, 0, ""},
 		{"python: an error", unitask.Request{Language: "python", Code: "open('/out/ran', 'w')\nif x\n  y\n"}, 1, "  File \"/work/script.py\", line 2\n    if x\n        ^\nSyntaxError: expected ':'\n"},
 		{"python: a tab", unitask.Request{Language: "python", Code: "if x:\n        y\n\tz\n"}, 1, "Sorry: TabError: inconsistent use of tabs and spaces in indentation (script.py, line 3)"},
-		{"shell", unitask.Request{Language: "shell", Code: "echo x > /out/ran\n$(touch /out/ran)\nexit 9", Env: map[string]string{"BASH_ENV": "/work/ran.sh"}, Neighbours: []unitask.Neighbour{{Name: "ran.sh", Content: "touch /out/ran"}}}, 0, ""},
+		{"shell", unitask.Request{Language: "shell", Code: "echo x > /out/ran\n$(touch /out/ran)\nexit 9", Env: map[string]string{"BASH_ENV": "/work/ran.sh"}, InlineFiles: []unitask.InlineFile{{Name: "ran.sh", Content: "touch /out/ran"}}}, 0, ""},
 		{"shell: an error", unitask.Request{Language: "shell", Code: "touch /out/ran\nif true; then\n", Path: "-n.sh"}, 2, "/work/-n.sh: line 3: syntax error: unexpected end of file\n"},
-		{"go", unitask.Request{Language: "go", Code: "package main\n\nimport \"os\"\n\nfunc main() { os.WriteFile(\"/out/ran\", nil, 0o644); x }\n", Env: map[string]string{"ENV": "/work/ran.sh"}, Neighbours: []unitask.Neighbour{{Name: "ran.sh", Content: "touch /out/ran"}}}, 0, ""},
+		{"go", unitask.Request{Language: "go", Code: "package main\n\nimport \"os\"\n\nfunc main() { os.WriteFile(\"/out/ran\", nil, 0o644); x }\n", Env: map[string]string{"ENV": "/work/ran.sh"}, InlineFiles: []unitask.InlineFile{{Name: "ran.sh", Content: "touch /out/ran"}}}, 0, ""},
 		{"go: an error", unitask.Request{Code: "package main\n\nfunc main() { x := }\n", Path: "-e x.go"}, 2, "/work/-e x.go:3:20: expected operand, found '}'\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

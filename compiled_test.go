@@ -39,7 +39,7 @@ func TestCompiledAlone(t *testing.T) {
 		"a file":                   {func(r *unitask.Request, _ *unitask.IO) { r.Files = []unitask.Mount{{Host: file, Guest: "/data"}} }, false},
 		"a folder, which is empty": {func(r *unitask.Request, _ *unitask.IO) { r.Dirs = []unitask.Mount{{Host: t.TempDir(), Guest: "/data"}} }, false},
 		"a file beside it": {func(r *unitask.Request, _ *unitask.IO) {
-			r.Neighbours = []unitask.Neighbour{{Name: "go.mod", Content: "module x\n"}}
+			r.InlineFiles = []unitask.InlineFile{{Name: "go.mod", Content: "module x\n"}}
 		}, false},
 		"its syntax":                   {func(r *unitask.Request, _ *unitask.IO) { r.Check = true }, false},
 		"a terminal":                   {func(_ *unitask.Request, s *unitask.IO) { s.Terminal = &unitask.Terminal{} }, false},

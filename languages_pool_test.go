@@ -21,12 +21,12 @@ func TestLanguagesPoolAndReplay(t *testing.T) {
 		return res
 	}
 	python := run(unitask.Request{Language: "python", Path: "/work/script", Code: "import sys, helper; from lib.deep import x; print(helper.py, sys.argv, x)", Args: []string{"a"},
-		Neighbours: []unitask.Neighbour{{Name: "helper.py", Content: "py = 'py'"}, {Name: "lib/__init__.py"}, {Name: "lib/deep.py", Content: "x = 7"}}})
+		InlineFiles: []unitask.InlineFile{{Name: "helper.py", Content: "py = 'py'"}, {Name: "lib/__init__.py"}, {Name: "lib/deep.py", Content: "x = 7"}}})
 	if string(python.Stdout) != "py ['/work/script', 'a'] 7\n" || !python.Pooled || python.Kernel != "linux" {
 		t.Errorf("%s %+v", python.Stdout, python)
 	}
 	shell := run(unitask.Request{Path: "x.sh", Code: `. ./helper.sh; say "$1 ${BASH_VERSION%%(*}"`, Args: []string{"b"},
-		Neighbours: []unitask.Neighbour{{Name: "helper.sh", Content: `say() { echo "sh $1"; }`}}})
+		InlineFiles: []unitask.InlineFile{{Name: "helper.sh", Content: `say() { echo "sh $1"; }`}}})
 	if !strings.HasPrefix(string(shell.Stdout), "sh b 5.2") || shell.Pooled {
 		t.Errorf("%s %+v", shell.Stdout, shell)
 	}

@@ -41,7 +41,7 @@ func TestSessionBrings(t *testing.T) {
 		if whole { // what it has from its beginning can't be written to
 			continue
 		}
-		step(unitask.Step{Code: "cat other/z beside; echo again >> other/z", Dirs: []unitask.Mount{{Host: "other"}}, Neighbours: []unitask.Neighbour{{Name: "beside", Content: "b"}}}, "zb")
+		step(unitask.Step{Code: "cat other/z beside; echo again >> other/z", Dirs: []unitask.Mount{{Host: "other"}}, InlineFiles: []unitask.InlineFile{{Name: "beside", Content: "b"}}}, "zb")
 		step(unitask.Step{Code: "cat other/z /tmp/w", Files: []unitask.Mount{{Host: "other/z"}, {Host: filepath.Join(dir, "one.txt"), Guest: "/tmp/w"}}}, "zone")
 		if res, err := s.Run(t.Context(), unitask.Step{Code: "true", Files: []unitask.Mount{{Host: "nowhere"}}}); err == nil {
 			t.Errorf("a file that there is not: %+v", res)
@@ -112,7 +112,7 @@ func TestAttackBringTime(t *testing.T) {
 	}
 	for n := range 2 { // and the next one, too
 		begun := time.Now()
-		bring := unitask.Step{Code: "echo ran", Timeout: time.Second, Neighbours: []unitask.Neighbour{{Name: "n", Content: strings.Repeat("x", 300_000)}}}
+		bring := unitask.Step{Code: "echo ran", Timeout: time.Second, InlineFiles: []unitask.InlineFile{{Name: "n", Content: strings.Repeat("x", 300_000)}}}
 		got, err := s.Run(t.Context(), bring)
 		said := fmt.Sprint(err)
 		if err == nil {
@@ -129,7 +129,7 @@ func TestAttackBringTime(t *testing.T) {
 	if res, err := s.Run(t.Context(), unitask.Step{Code: "kill -9 " + strings.TrimSpace(string(res.Stdout)) + "; pgrep -x tar; echo on"}); err != nil || string(res.Stdout) != "on\n" {
 		t.Errorf("%+v %v", res, err)
 	}
-	bring := unitask.Step{Code: "cat n", Neighbours: []unitask.Neighbour{{Name: "n", Content: "x"}}}
+	bring := unitask.Step{Code: "cat n", InlineFiles: []unitask.InlineFile{{Name: "n", Content: "x"}}}
 	if res, err := s.Run(t.Context(), bring); err != nil || string(res.Stdout) != "x" {
 		t.Errorf("%+v %v", res, err)
 	}

@@ -187,7 +187,7 @@ func boundError(e *sessiond.Error, redactor *record.Redactor) {
 
 // refusesStep says why a step can't go to a fleet: it brings files of this host.
 func refusesStep(step unitask.Step) error {
-	if len(step.Files)+len(step.Dirs)+len(step.Neighbours) == 0 {
+	if len(step.Files)+len(step.Dirs)+len(step.InlineFiles) == 0 {
 		return nil
 	}
 	return policy.Bad("files", "of a step", "do not go to a session on a fleet: write them (session cp)")

@@ -318,7 +318,7 @@ func TestAttackSessionStepFiles(t *testing.T) {
 	for name, step := range map[string]unitask.Step{
 		"a file":       {Files: []unitask.Mount{{Host: "/etc/hostname"}}},
 		"a folder":     {Dirs: []unitask.Mount{{Host: "/etc"}}},
-		"inline files": {Neighbours: []unitask.Neighbour{{Name: "a.py"}}},
+		"inline files": {InlineFiles: []unitask.InlineFile{{Name: "a.py"}}},
 	} {
 		_, err := l.client.Session(liarSession).Run(t.Context(), step)
 		var field *policy.FieldError

@@ -20,7 +20,7 @@ import (
 // code is elsewhere (entry.Code).
 type task struct {
 	Request unitask.Request `json:"request"`
-	Code    []int64         `json:"code,omitempty"`   // bytes of the code and of each neighbour in entry.Code
+	Code    []int64         `json:"code,omitempty"`   // bytes of the code and of each inline file in entry.Code
 	Caller  string          `json:"caller,omitempty"` // of the submitter, for the worker's record
 	Colors  string          `json:"colors,omitempty"`
 	Stdin   bool            `json:"stdin,omitempty"` // the submitter has a standard input for it
@@ -86,7 +86,7 @@ func readTask(ctx context.Context, s tenantStore, b blob) (t task, err error) {
 	return t, nil
 }
 
-// takeOut takes the code and its neighbours out of a task if they are large; nil is that they stay.
+// takeOut takes the code and its inline files out of a task if they are large; nil is that they stay.
 func (t *task) takeOut() (code joined) {
 	list, size := codeOf(&t.Request), 0
 	for _, text := range list {
@@ -95,7 +95,7 @@ func (t *task) takeOut() (code joined) {
 	if size <= maxInline {
 		return nil
 	}
-	t.Request.Neighbours = slices.Clone(t.Request.Neighbours) // the caller's stay as they are
+	t.Request.InlineFiles = slices.Clone(t.Request.InlineFiles) // the caller's stay as they are
 	list = codeOf(&t.Request)
 	t.Code = nil
 	for _, text := range list {
@@ -140,8 +140,8 @@ func (t *task) putIn(ctx context.Context, s tenantStore, b *blob) error {
 // codeOf returns the texts of a request that may be large.
 func codeOf(req *unitask.Request) (list []*string) {
 	list = append(list, &req.Code)
-	for i := range req.Neighbours {
-		list = append(list, &req.Neighbours[i].Content)
+	for i := range req.InlineFiles {
+		list = append(list, &req.InlineFiles[i].Content)
 	}
 	return list
 }

@@ -70,12 +70,12 @@ func TestAttackBudgetHeld(t *testing.T) {
 func TestCodeApart(t *testing.T) {
 	t.Parallel()
 	s, _ := served(t)
-	req := unitask.Request{Code: strings.Repeat("x", 1<<20), Neighbours: []unitask.Neighbour{{Name: "a", Content: "aa"}, {Name: "b"}, {Name: "c", Content: "ccc"}}}
+	req := unitask.Request{Code: strings.Repeat("x", 1<<20), InlineFiles: []unitask.InlineFile{{Name: "a", Content: "aa"}, {Name: "b"}, {Name: "c", Content: "ccc"}}}
 	sent := task{Request: req}
 	content := sent.takeOut()
 	b, err := s.put(t.Context(), content, false)
-	if err != nil || sent.Request.Code != "" || req.Neighbours[0].Content != "aa" {
-		t.Fatal(err, req.Neighbours)
+	if err != nil || sent.Request.Code != "" || req.InlineFiles[0].Content != "aa" {
+		t.Fatal(err, req.InlineFiles)
 	}
 	at, err := sent.put(t.Context(), s)
 	if err != nil || at.Size > 1<<10 {
@@ -85,8 +85,8 @@ func TestCodeApart(t *testing.T) {
 	if err == nil {
 		err = got.putIn(t.Context(), s, &b)
 	}
-	if err != nil || got.Request.Code != req.Code || got.Request.Neighbours[0].Content != "aa" || got.Request.Neighbours[1].Content != "" || got.Request.Neighbours[2].Content != "ccc" {
-		t.Fatal(err, got.Request.Neighbours)
+	if err != nil || got.Request.Code != req.Code || got.Request.InlineFiles[0].Content != "aa" || got.Request.InlineFiles[1].Content != "" || got.Request.InlineFiles[2].Content != "ccc" {
+		t.Fatal(err, got.Request.InlineFiles)
 	}
 	for name, sizes := range map[string][]int64{"none": nil, "too many": {1 << 20, 2, 0, 3, 0}, "negative": {1 << 20, -2, 0, 3}, "more than there is": {1 << 20, 2, 0, 4}, "past an int": {1<<63 - 1, 1<<63 - 1, 0, 0}} {
 		lies := got

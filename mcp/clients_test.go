@@ -161,7 +161,7 @@ func checkFound(t *testing.T, got found) {
 		Tools:     []string{"doctor", "files", "inspect_run", "list_runs", "run_code", "run_command", "session", "wait"},
 		Resources: []string{"unitask://images"}, Prompts: []string{"hello"}, Templates: 3,
 		Read: map[string]string{
-			"": "true", "/code": "true", "/neighbours": "true", "/stdout": "é\n", "/stderr": "", "/netlog": "",
+			"": "true", "/code": "true", "/inlineFiles": "true", "/stdout": "é\n", "/stderr": "", "/netlog": "",
 			"/artifacts/bytes": "0001", "/artifacts/none": "",
 		},
 		Images: true, Listed: true, Inspected: true, Completed: true, Exit: 7, Progress: true, Cancelled: "cancelled",

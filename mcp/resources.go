@@ -39,7 +39,9 @@ func (s *Server) listImages(ctx context.Context, req *sdk.ReadResourceRequest) (
 }
 
 // parts are the files of a record that are resources of their own.
-var parts = map[string]string{"code": "", "stdout": record.StdoutFile, "stderr": record.StderrFile, "netlog": record.NetlogFile, "console": record.ConsoleFile, "neighbours": record.NeighboursFile}
+var parts = map[string]string{"code": "", "stdout": record.StdoutFile, "stderr": record.StderrFile, "netlog": record.NetlogFile, "console": record.ConsoleFile, "inlineFiles": record.InlineFilesFile,
+	"neighbours": record.InlineFilesFile, // its old name, for this release
+}
 
 const (
 	// artifactBytes bounds what is read at once of an artifact.
@@ -62,7 +64,7 @@ func artifactURI(id, name string) string {
 func (s *Server) addResources() {
 	for _, t := range []*sdk.ResourceTemplate{
 		{URITemplate: runsURI + "{id}", Name: "run", Title: "A run's record", MIMEType: "application/json", Description: "What a run was asked, what it was granted, how it ended and what it printed."},
-		{URITemplate: runsURI + "{id}/{part}{?offset}", Name: "part", Title: "A part of a record", MIMEType: "text/plain", Description: fmt.Sprintf("A run's code, stdout, stderr, netlog (a JSON object a line), console, or neighbours (the files beside the code, as JSON). Of one that is longer it is the first %d bytes, or those from offset on; _meta[%q] is the URI of the next ones, and _meta[%q] the size of all.", pageBytes, nextKey, totalKey)},
+		{URITemplate: runsURI + "{id}/{part}{?offset}", Name: "part", Title: "A part of a record", MIMEType: "text/plain", Description: fmt.Sprintf("A run's code, stdout, stderr, netlog (a JSON object a line), console, or inlineFiles (the files beside the code, as JSON). Of one that is longer it is the first %d bytes, or those from offset on; _meta[%q] is the URI of the next ones, and _meta[%q] the size of all.", pageBytes, nextKey, totalKey)},
 		{URITemplate: runsURI + "{id}/artifacts/{+path}{?offset}", Name: "artifact", Title: "An artifact", Description: fmt.Sprintf("A file that a run left in /out. Of a longer one it is the first %d bytes, or those from offset on; _meta[%q] is the URI of the next ones, and _meta[%q] the size of all.", artifactBytes, nextKey, totalKey)},
 	} {
 		s.sdk.AddResourceTemplate(t, s.read)

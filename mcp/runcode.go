@@ -46,7 +46,7 @@ type runArgs struct {
 // fileArg is a small file beside the code, or one of the host: a string.
 type fileArg struct {
 	host   string
-	beside *unitask.Neighbour // nil for one of the host
+	beside *unitask.InlineFile // nil for one of the host
 }
 
 func (f *fileArg) UnmarshalJSON(data []byte) error {
@@ -111,7 +111,7 @@ func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, 
 	done()
 	live.close()
 	if res == nil {
-		if field := new(policy.FieldError); errors.As(err, &field) && field.Field == "neighbours" {
+		if field := new(policy.FieldError); errors.As(err, &field) && field.Field == "inlineFiles" {
 			field.Field = "files" // as run_code has it
 		}
 		s.opts.Log.Info("run refused", "caller", caller.Name, "error", err)
@@ -157,7 +157,7 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 	}
 	for _, f := range in.Files {
 		if f.beside != nil {
-			req.Neighbours = append(req.Neighbours, *f.beside)
+			req.InlineFiles = append(req.InlineFiles, *f.beside)
 		} else {
 			req.Files = append(req.Files, s.mount(caller, f.host, in.Session != ""))
 		}

@@ -75,9 +75,12 @@ func TestStdio(t *testing.T) {
 	if res.IsError || out["stdout"] != "21 8\n" {
 		t.Errorf("%v %q", out, text)
 	}
-	beside := "unitask://runs/" + out["runId"].(string) + "/neighbours"
-	if r, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: beside}); err != nil || !strings.Contains(r.Contents[0].Text, "module.exports = 1") {
-		t.Errorf("%+v %v", r, err)
+	for _, part := range []string{"inlineFiles", "neighbours"} { // its old name, for this release
+		beside := "unitask://runs/" + out["runId"].(string) + "/" + part
+		r, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: beside})
+		if err != nil || !strings.Contains(r.Contents[0].Text, "module.exports = 1") {
+			t.Errorf("%s: %+v %v", part, r, err)
+		}
 	}
 	// Artifacts, a picture among them.
 	readArtifacts(t, cs, id)
@@ -131,7 +134,7 @@ func readArtifacts(t *testing.T, cs *sdk.ClientSession, id string) {
 	if r, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: at + "a%20b.png"}); err != nil || len(r.Contents[0].Blob) != 8 || r.Contents[0].MIMEType != "image/png" {
 		t.Errorf("%+v %v", r, err)
 	}
-	for _, uri := range []string{"unitask://runs/none", "unitask://runs/" + id + "/lock", "unitask://runs/" + id + "/neighbours", "unitask://runs/" + id + "/artifacts/none", "unitask://runs/../x", "unitask://runs/" + id + "/artifacts/../stdout",
+	for _, uri := range []string{"unitask://runs/none", "unitask://runs/" + id + "/lock", "unitask://runs/" + id + "/inlineFiles", "unitask://runs/" + id + "/artifacts/none", "unitask://runs/../x", "unitask://runs/" + id + "/artifacts/../stdout",
 		"unitask://runs/" + id + "/artifacts/%2e%2e/stdout", "unitask://runs/%2e%2e/stdout", "file:///etc/passwd"} {
 		if r, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri}); err == nil {
 			t.Errorf("%s: %+v", uri, r)

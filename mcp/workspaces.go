@@ -49,7 +49,7 @@ func (s *Server) runStep(ctx context.Context, caller unitask.Caller, names []str
 	}
 	step := unitask.Step{Code: run.Code, Language: in.Language, Timeout: of.limit(run.Timeout), Stdout: &printed.stdout, Stderr: &printed.stderr, ResultBytes: shownBytes, Approve: approve}
 	if in.Session != newSession {
-		step.Files, step.Dirs, step.Neighbours = run.Files, run.Dirs, run.Neighbours
+		step.Files, step.Dirs, step.InlineFiles = run.Files, run.Dirs, run.InlineFiles
 	}
 	if in.Session == newSession {
 		step.Timeout = min(step.Timeout, of.LongestStep()) // what it asks for beyond that is denied

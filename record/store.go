@@ -27,8 +27,10 @@ const (
 	NetlogFile  = "netlog.jsonl"
 	ConsoleFile = "console.log"
 	TraceFile   = "trace.log" // of a run that was traced
-	// NeighboursFile has the files that came beside the code: [{"name": …, "content": …}]
-	NeighboursFile = "neighbours.json"
+	// InlineFilesFile has the files that came beside the code: [{"name": …, "content": …}]
+	InlineFilesFile = "inlinefiles.json"
+	// oldInlineFilesFile is its name in records of before December 2026, which this release reads still.
+	oldInlineFilesFile = "neighbours.json"
 )
 
 // removedPrefix begins the names of records under removal: a removal renames a record first, so that the record exists
@@ -379,6 +381,9 @@ func (s *Store) ReadFrom(id, name string, offset, most int64) (text []byte, more
 		return nil, false, fmt.Errorf("%w: %q of %q", ErrNotFound, name, id)
 	}
 	f, err := os.Open(s.Path(id, name))
+	if name == InlineFilesFile && errors.Is(err, fs.ErrNotExist) {
+		f, err = os.Open(s.Path(id, oldInlineFilesFile))
+	}
 	if err != nil {
 		return nil, false, err
 	}

@@ -28,9 +28,9 @@ type Request struct {
 	// Path is the code's file inside the guest; a relative one begins at Dir. "" is code and the language's extension.
 	// Extensions: .js .cjs .mjs .ts .cts .mts .tsx .jsx, .py, .ipynb, .sql, .sh .bash; any if Language is Python or shell.
 	Path string `json:"path,omitempty"`
-	// Neighbours are small files in the code's folder and below, which the code may import: at most 100 of them, and 4 MiB
+	// InlineFiles are small files in the code's folder and below, which the code may import: at most 100 of them, and 4 MiB
 	// together.
-	Neighbours []Neighbour `json:"neighbours,omitempty"`
+	InlineFiles []InlineFile `json:"inlineFiles,omitempty"`
 	// PackageType is "module" or "commonjs" if a package.json beside the code says so, else "".
 	PackageType string `json:"packageType,omitempty"`
 	// Language is the code's language (Languages). "" follows Image, then the extension of Path, and is JavaScript without
@@ -234,17 +234,17 @@ func ParseMount(s string) Mount {
 // DefaultDirMax is the default of Request.DirMax, in bytes.
 const DefaultDirMax = hostfiles.DefaultDirMax
 
-// Neighbour is a small text file beside the code, which the code may import. Large or binary files come by
+// InlineFile is a small text file beside the code, which the code may import. Large or binary files come by
 // Request.Files and Dirs.
-type Neighbour struct {
+type InlineFile struct {
 	// Name is its path below the folder of the code, with slashes.
 	Name string `json:"name"`
 	// Content is its text. A record keeps it in a file of its own.
 	Content string `json:"content,omitempty"`
 }
 
-// Bounds of a request's neighbours.
+// Bounds of a request's inline files.
 const (
-	MaxNeighbours     = 100
-	MaxNeighbourBytes = 4 << 20 // of all of them
+	MaxInlineFiles = 100
+	MaxInlineBytes = 4 << 20 // of all of them
 )

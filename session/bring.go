@@ -61,11 +61,11 @@ func inWork(mounts []run.Mount) ([]run.Mount, error) {
 
 // bringing is the set of files that a step adds.
 type bringing struct {
-	set        hostfiles.Set
-	neighbours []run.Neighbour
-	granted    policy.Effective
-	denials    []policy.Denial
-	done       func() // allows the session to be paused
+	set         hostfiles.Set
+	inlineFiles []run.InlineFile
+	granted     policy.Effective
+	denials     []policy.Denial
+	done        func() // allows the session to be paused
 }
 
 func (b *bringing) close() {
@@ -76,11 +76,11 @@ func (b *bringing) close() {
 // brings checks a step's files against the session's ceiling. A paused session resumes first and reads its ceiling
 // again. Only the step whose turn it is opens files. Close the result.
 func (s *Session) brings(ctx context.Context, step Step) (b *bringing, err error) {
-	b = &bringing{neighbours: step.Neighbours, denials: []policy.Denial{}, done: func() {}}
-	if len(step.Files)+len(step.Dirs)+len(step.Neighbours) == 0 {
+	b = &bringing{inlineFiles: step.InlineFiles, denials: []policy.Denial{}, done: func() {}}
+	if len(step.Files)+len(step.Dirs)+len(step.InlineFiles) == 0 {
 		return b, nil
 	}
-	if err := program.CheckNeighbours(step.Neighbours, contract.WorkDir+"/."); err != nil {
+	if err := program.CheckInlineFiles(step.InlineFiles, contract.WorkDir+"/."); err != nil {
 		return nil, err
 	}
 	if err := s.hasCommands("files of the host for a step, which takes commands,"); err != nil {
@@ -117,7 +117,7 @@ func (s *Session) bring(ctx context.Context, x *stepping, b *bringing) error {
 	if err := s.auditBrought(x, b); err != nil {
 		return err
 	}
-	if b.set.Count()+len(b.neighbours) == 0 {
+	if b.set.Count()+len(b.inlineFiles) == 0 {
 		return nil
 	}
 	limit := min(folderTimeout, cmp.Or(s.manager.BringTime, bringTime)+b.set.Patience())
@@ -174,7 +174,7 @@ func (b *bringing) send(ctx context.Context, use func(io.Reader) error) error {
 func (b *bringing) pack(ctx context.Context, to io.Writer) error {
 	w := hostfiles.NewArchive(to)
 	err := b.set.Put(ctx, w, hostfiles.All, func(hostfiles.Sent) {})
-	for _, n := range b.neighbours {
+	for _, n := range b.inlineFiles {
 		if err == nil {
 			f := guest.File{Path: path.Join(contract.WorkDir, n.Name), Mode: 0o644, Size: int64(len(n.Content))}
 			err = w.Put(f, strings.NewReader(n.Content))

@@ -22,7 +22,7 @@ func TestAttackBringCut(t *testing.T) {
 		mustMake(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(n)), []byte("x"), 0o644))
 	}
 	for n := range 200 {
-		b := &bringing{neighbours: []run.Neighbour{{Name: "n", Content: "x"}}}
+		b := &bringing{inlineFiles: []run.InlineFile{{Name: "n", Content: "x"}}}
 		_, _, _, err := program.Resolve(
 			catalog.Request{Request: run.Request{Dirs: []policy.Mount{{Host: dir, Guest: "/d"}}}},
 			nil,

@@ -75,7 +75,7 @@ func (s *Session) renewCeiling() error {
 		return err
 	}
 	req := catalog.Request{Request: s.request}
-	req.Files, req.Dirs, req.Neighbours = nil, nil, nil
+	req.Files, req.Dirs, req.InlineFiles = nil, nil, nil
 	if req, err = s.manager.Engine.Catalog.ResolveCustom(req, now); err != nil {
 		return err
 	}

@@ -209,7 +209,7 @@ func (r *reviving) prepare(m *Manager, s *Session) (p engine.Prepared, err error
 		return p, err
 	}
 	req := catalog.Request{Request: r.kept.Request}
-	req.Files, req.Dirs, req.Neighbours = nil, nil, nil
+	req.Files, req.Dirs, req.InlineFiles = nil, nil, nil
 	if req, err = m.Engine.Catalog.ResolveCustom(req, s.ceiling()); err != nil {
 		return p, err
 	}

@@ -37,9 +37,9 @@ type Step struct {
 	Timeout  time.Duration // 0 is the session's
 	// Files and Dirs come into the machine before it runs, as far as the session's ceiling allows them, and stay. They
 	// belong to the code's user, and replace what is there. A relative path, and its place, is as Request has it.
-	// Neighbours come into /work.
+	// InlineFiles come into /work.
 	Files, Dirs []run.Mount
-	Neighbours  []run.Neighbour
+	InlineFiles []run.InlineFile
 	// Stdout and Stderr receive what it prints while it runs, beside the Result.
 	Stdout, Stderr io.Writer
 	// ResultBytes bounds each stream in the Result, which has its beginning; 0 is all. The record has all of it.
@@ -108,7 +108,7 @@ func (s *Session) Run(ctx context.Context, step Step) (*run.Result, error) {
 	}
 	defer brought.close()
 	defer s.askers.add(step.Approve)()
-	kind := run.Request{Code: step.Code, Language: lang.Name, Files: brought.granted.Files, Dirs: brought.granted.Dirs, Neighbours: step.Neighbours}
+	kind := run.Request{Code: step.Code, Language: lang.Name, Files: brought.granted.Files, Dirs: brought.granted.Dirs, InlineFiles: step.InlineFiles}
 	return s.step(ctx, kind, "code"+lang.Extensions[0], step.Timeout, step.ResultBytes, step.Stdout, step.Stderr, func(x *stepping) error {
 		if err := s.bring(ctx, x, brought); err != nil {
 			return err

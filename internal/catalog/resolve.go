@@ -44,7 +44,7 @@ func (req Request) containerLanguage(ref string) (*language.Language, *language.
 	}
 	if req.Exec {
 		switch {
-		case req.Code != "" || req.Language != "" || req.Path != "" || len(req.Neighbours) > 0:
+		case req.Code != "" || req.Language != "" || req.Path != "" || len(req.InlineFiles) > 0:
 			return nil, nil, "", policy.Bad("exec", "with code", "runs a command, which stands in args: leave out code, path, language and what lies beside")
 		case len(req.Args) > 0 && req.Args[0] == "":
 			return nil, nil, "", policy.Bad("args", `""`, "is no command")

@@ -388,7 +388,7 @@ func (e *Engine) Prepare(caller run.Caller, req catalog.Request, streams run.IO,
 	if !code.Command { // whose folder is the image's
 		p.Wanted.Path, p.Wanted.Dir = code.Path, code.Dir
 	}
-	p.Wanted.Neighbours = history.NamesOnly(req.Neighbours)
+	p.Wanted.InlineFiles = history.NamesOnly(req.InlineFiles)
 	if purpose.Session != nil {
 		purpose.Session.Begin(&p)
 	}

@@ -66,6 +66,10 @@ func (h *Store) asked(rec *record.Record) (run.Request, error) {
 	if err := errors.Join(json.Unmarshal(rec.Request, &asked), json.Unmarshal(orNull(rec.Effective), &granted)); err != nil {
 		return fail(err)
 	}
+	if old, is := asked["neighbours"]; is { // in records of before December 2026
+		asked["inlineFiles"] = old
+		delete(asked, "neighbours")
+	}
 	for _, f := range policy.Fields { // one form: what was granted takes the place of what was asked
 		value, ok := granted[f.Key]
 		if !ok {
@@ -84,7 +88,7 @@ func (h *Store) asked(rec *record.Record) (run.Request, error) {
 	if req.Code, err = h.code(rec); err != nil {
 		return fail(err)
 	}
-	if err := h.recordedNeighbours(id, &req); err != nil {
+	if err := h.recordedInlineFiles(id, &req); err != nil {
 		return fail(err)
 	}
 	return req, nil
@@ -107,22 +111,22 @@ func orNull(part json.RawMessage) json.RawMessage {
 	return part
 }
 
-// recordedNeighbours gives a recorded request the contents of its neighbours again.
-func (h *Store) recordedNeighbours(id string, req *run.Request) error {
-	if len(req.Neighbours) == 0 {
+// recordedInlineFiles gives a recorded request the contents of its inline files again.
+func (h *Store) recordedInlineFiles(id string, req *run.Request) error {
+	if len(req.InlineFiles) == 0 {
 		return nil
 	}
-	text, more, err := h.Records.Read(id, record.NeighboursFile, 16*run.MaxNeighbourBytes) // escaped at the worst
+	text, more, err := h.Records.Read(id, record.InlineFilesFile, 16*run.MaxInlineBytes) // escaped at the worst
 	if err != nil {
 		return err
 	}
-	named := req.Neighbours
-	req.Neighbours = nil
-	if more || json.Unmarshal(text, &req.Neighbours) != nil || len(req.Neighbours) != len(named) {
-		return errors.New("the files beside its code, in " + record.NeighboursFile + ", are not as they were")
+	named := req.InlineFiles
+	req.InlineFiles = nil
+	if more || json.Unmarshal(text, &req.InlineFiles) != nil || len(req.InlineFiles) != len(named) {
+		return errors.New("the files beside its code, in " + record.InlineFilesFile + ", are not as they were")
 	}
 	for i, n := range named {
-		if req.Neighbours[i].Name != n.Name {
+		if req.InlineFiles[i].Name != n.Name {
 			return fmt.Errorf("the files beside its code are not as they were: %.200q is missing", n.Name)
 		}
 	}

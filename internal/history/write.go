@@ -15,21 +15,21 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// NamesOnly are neighbours as a record's request has them: it lists runs by reading that.
-func NamesOnly(list []run.Neighbour) (names []run.Neighbour) {
+// NamesOnly are inline files as a record's request has them: it lists runs by reading that.
+func NamesOnly(list []run.InlineFile) (names []run.InlineFile) {
 	for _, n := range list {
-		names = append(names, run.Neighbour{Name: n.Name})
+		names = append(names, run.InlineFile{Name: n.Name})
 	}
 	return names
 }
 
-// keepNeighbours writes them into a record, and returns whether a secret was in them.
-func keepNeighbours(rec *record.Run, list []run.Neighbour, redactor *record.Redactor) (redacted bool, err error) {
+// writeInlineFiles writes them into a record, and returns whether a secret was in them.
+func writeInlineFiles(rec *record.Run, list []run.InlineFile, redactor *record.Redactor) (redacted bool, err error) {
 	if len(list) == 0 {
 		return false, nil
 	}
 	text, found := redactor.Marshal(list)
-	return len(found) > 0, os.WriteFile(path.Join(rec.Dir(), record.NeighboursFile), text, 0o600)
+	return len(found) > 0, os.WriteFile(path.Join(rec.Dir(), record.InlineFilesFile), text, 0o600)
 }
 
 // NetlogSchema is the version of a netlog's lines, which grows when a member changes its
@@ -48,7 +48,7 @@ type NetlogLine struct {
 
 // Begin makes a run's record, which has what was asked and granted before anything runs.
 func (h *Store) Begin(at time.Time, caller run.Caller, name string, req, wanted run.Request, granted run.Policy, redactor *record.Redactor) (*record.Run, error) {
-	wanted.Code, wanted.Neighbours = "", NamesOnly(wanted.Neighbours) // which have files of their own
+	wanted.Code, wanted.InlineFiles = "", NamesOnly(wanted.InlineFiles) // which have files of their own
 	request, redacted := redactor.Marshal(wanted)
 	text := redactor.String(req.Code)
 	if text != req.Code {
@@ -58,12 +58,12 @@ func (h *Store) Begin(at time.Time, caller run.Caller, name string, req, wanted 
 	if err != nil {
 		return nil, failure.Host("record", fmt.Errorf("%w: UNITASK_HOME is %s", err, h.Home))
 	}
-	secret, err := keepNeighbours(rec, req.Neighbours, redactor)
+	secret, err := writeInlineFiles(rec, req.InlineFiles, redactor)
 	if err != nil {
 		return nil, errors.Join(failure.Host("record", err), rec.Finish(time.Now()))
 	}
-	if secret && !slices.Contains(redacted, "neighbours") {
-		redacted = append(redacted, "neighbours")
+	if secret && !slices.Contains(redacted, "inlineFiles") {
+		redacted = append(redacted, "inlineFiles")
 	}
 	if rec.Redacted = redacted; len(redacted) > 0 {
 		redactor.Known()

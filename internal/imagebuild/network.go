@@ -92,14 +92,14 @@ func (n stepNetwork) configure(ctx context.Context, in *install.Installer, req *
 		}
 		cert := ""
 		if registry.CA != "" {
-			ca := run.Neighbour{Name: system + "-ca.pem", Content: registry.CA}
-			req.Neighbours = append(req.Neighbours, ca)
+			ca := run.InlineFile{Name: system + "-ca.pem", Content: registry.CA}
+			req.InlineFiles = append(req.InlineFiles, ca)
 			cert = path.Join(req.Dir, ca.Name)
 		}
 		if system == policy.Pip {
 			pipVariables(req.Env, registry, routes, cert)
 		} else {
-			req.Neighbours = append(req.Neighbours, run.Neighbour{Name: "npmrc", Content: npmConfig(registry, cert)})
+			req.InlineFiles = append(req.InlineFiles, run.InlineFile{Name: "npmrc", Content: npmConfig(registry, cert)})
 			req.Env["npm_config_userconfig"] = path.Join(req.Dir, "npmrc")
 		}
 	}

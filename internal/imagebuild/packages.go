@@ -119,12 +119,12 @@ func (b *containerBuild) installLayer(ctx context.Context, before, got *lockedPa
 	c := change{what: "the packages", request: b.layerRequest(installScripts[got.System]), proxy: routes.Proxy,
 		ceiling: b.Ceiling.Reaching()}
 	c.request.AllowNet, c.request.AllowTCP, c.request.OutputBytes = routes.Nets, routes.TCPs, install.MaxLockText
-	c.request.Neighbours = []run.Neighbour{
+	c.request.InlineFiles = []run.InlineFile{
 		{Name: "plan.json", Content: string(text)},
 		{Name: "install", Content: l.Packages.Program},
 	}
 	if p.CA {
-		c.request.Neighbours = append(c.request.Neighbours, run.Neighbour{Name: "ca.pem", Content: registry.CA})
+		c.request.InlineFiles = append(c.request.InlineFiles, run.InlineFile{Name: "ca.pem", Content: registry.CA})
 	}
 	what, from := strings.Join(got.Asked, " "), packages.Shown(registry.URL)
 	c.tell = fmt.Sprintf("installing %s from %s over %s, in a machine of its own", what, from, b.env.From)

@@ -99,9 +99,9 @@ func (i *installation) request(ctx context.Context, before *packages.Lock) (req 
 	if o := i.to.Compilers; o != nil {
 		req.Image, req.Timeout = o.Name, CompileTime
 	}
-	req.Neighbours = []run.Neighbour{{Name: "plan.json", Content: string(text)}}
+	req.InlineFiles = []run.InlineFile{{Name: "plan.json", Content: string(text)}}
 	if p.CA {
-		req.Neighbours = append(req.Neighbours, run.Neighbour{Name: "ca.pem", Content: i.registry.CA})
+		req.InlineFiles = append(req.InlineFiles, run.InlineFile{Name: "ca.pem", Content: i.registry.CA})
 	}
 	return req, &Build{Proxy: routes.Proxy}, nil
 }

@@ -20,7 +20,7 @@ import (
 
 // Check checks what of a request is no policy, and returns its program with the defaults filled in.
 func Check(req catalog.Request) (Program, error) {
-	p := Program{Text: req.Code, Path: req.Path, Dir: req.Dir, neighbours: req.Neighbours, packageType: req.PackageType, args: req.Args, nodeArgs: req.NodeArgs, env: map[string]string{
+	p := Program{Text: req.Code, Path: req.Path, Dir: req.Dir, inlineFiles: req.InlineFiles, packageType: req.PackageType, args: req.Args, nodeArgs: req.NodeArgs, env: map[string]string{
 		"PATH": contract.SearchPath, "HOME": contract.HomeDir, "LANG": contract.Locale,
 	}}
 	l, im, ext, err := req.FindLanguage()
@@ -41,7 +41,7 @@ func Check(req catalog.Request) (Program, error) {
 	if err := p.place(req, ext); err != nil {
 		return Program{}, err
 	}
-	if err := CheckNeighbours(p.neighbours, p.Path); err != nil {
+	if err := CheckInlineFiles(p.inlineFiles, p.Path); err != nil {
 		return Program{}, err
 	}
 	if err := checkVariables(req.Request, l); err != nil {

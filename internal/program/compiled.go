@@ -43,7 +43,7 @@ func (p *Program) Alone() bool {
 		return false
 	case p.terminal != nil: // which the compiler has, too: what is typed may end it
 		return false
-	case len(p.neighbours) > 0, len(p.nodeArgs) > 0, p.ownProcess != "", len(p.Inputs.Paths()) > 0:
+	case len(p.inlineFiles) > 0, len(p.nodeArgs) > 0, p.ownProcess != "", len(p.Inputs.Paths()) > 0:
 		return false
 	}
 	all := map[string]string{"PATH": contract.SearchPath, "HOME": contract.HomeDir, "LANG": contract.Locale}

@@ -23,7 +23,7 @@ func TestAttackKernelCeiling(t *testing.T) {
 		"data":           {Code: "1", Image: "data"},
 		"a container's":  {Code: "1", Language: "python", Image: "python:3.12-slim"},
 		"a command's":    {Args: []string{"true"}, Image: "alpine:3.20", Language: "command"},
-		"inline files'":  {Code: "import './a.tsx'", Neighbours: []run.Neighbour{{Name: "a.tsx", Content: "1"}}},
+		"inline files'":  {Code: "import './a.tsx'", InlineFiles: []run.InlineFile{{Name: "a.tsx", Content: "1"}}},
 		"a half's worth": {Code: "1", CPUs: 0.5},
 	}
 	options := map[string]func(*run.Request){

@@ -32,7 +32,7 @@ type Program struct {
 	Text        string
 	Path        string // absolute, in the guest
 	Dir         string
-	neighbours  []run.Neighbour
+	inlineFiles []run.InlineFile
 	packageType string
 	args        []string
 	Command     bool              // args are a command of a container's image
@@ -111,7 +111,7 @@ func (p *Program) Files() []File {
 		return files
 	}
 	of := path.Join(path.Dir(p.Path), "package.json")
-	if p.packageType != "" && !p.hasNeighbour("package.json") && !p.Inputs.At(of) {
+	if p.packageType != "" && !p.hasInlineFile("package.json") && !p.Inputs.At(of) {
 		files = append(files, TextFile(of, p.packageJSON()))
 	}
 	files = append(files, p.Beside()...)

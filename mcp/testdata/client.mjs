@@ -23,11 +23,11 @@ const call = async (name, args = {}, options) => (await client.callTool({ name, 
 
 const code = `const fs = require("fs"); fs.writeFileSync("/out/bytes", Buffer.from([0, 1])); fs.writeFileSync("/out/none", ""); console.log("é")`;
 const { runId: run } = await call("run_code", { language: "cjs", code, files: [{ name: "beside.txt", content: "x" }] });
-for (const part of ["", "/code", "/stdout", "/stderr", "/netlog", "/console", "/neighbours", "/artifacts/bytes", "/artifacts/none"]) {
+for (const part of ["", "/code", "/stdout", "/stderr", "/netlog", "/console", "/inlineFiles", "/artifacts/bytes", "/artifacts/none"]) {
   const [got] = (await client.readResource({ uri: `unitask://runs/${run}${part}` })).contents;
   found.Read[part] = "blob" in got ? Buffer.from(got.blob, "base64").toString("hex") : got.text;
 }
-for (const part of ["", "/code", "/neighbours"]) found.Read[part] = String(found.Read[part].length > 0);
+for (const part of ["", "/code", "/inlineFiles"]) found.Read[part] = String(found.Read[part].length > 0);
 found.Images = JSON.parse((await client.readResource({ uri: "unitask://images" })).contents[0].text).length > 0;
 found.Listed = (await call("list_runs")).runs.map((r) => r.id).join() === run;
 found.Inspected = (await call("inspect_run", { runId: run })).id === run;

@@ -38,10 +38,10 @@ async def use(client):
     run = await call("run_code", language="python", code=CODE, files=[{"name": "beside.txt", "content": "x"}])
     run = run["runId"]
     found["Read"] = {}
-    for part in ["", "/code", "/stdout", "/stderr", "/netlog", "/console", "/neighbours", "/artifacts/bytes", "/artifacts/none"]:
+    for part in ["", "/code", "/stdout", "/stderr", "/netlog", "/console", "/inlineFiles", "/artifacts/bytes", "/artifacts/none"]:
         (got,) = plain(await client.read_resource(f"unitask://runs/{run}{part}"))["contents"]
         found["Read"][part] = base64.b64decode(got["blob"]).hex() if "blob" in got else got["text"]
-    for part in ["", "/code", "/neighbours"]:
+    for part in ["", "/code", "/inlineFiles"]:
         found["Read"][part] = "true" if found["Read"][part] else "false"
     (images,) = plain(await client.read_resource("unitask://images"))["contents"]
     found["Images"] = len(json.loads(images["text"])) > 0

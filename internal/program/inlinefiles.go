@@ -13,13 +13,13 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// CheckNeighbours says what is wrong with a request's neighbours, whose code is at main.
-func CheckNeighbours(list []run.Neighbour, main string) error {
+// CheckInlineFiles says what is wrong with a request's inline files, whose code is at main.
+func CheckInlineFiles(list []run.InlineFile, main string) error {
 	bad := func(value, reason string) error {
-		return policy.Bad("neighbours", value, "%s", reason)
+		return policy.Bad("inlineFiles", value, "%s", reason)
 	}
-	if len(list) > run.MaxNeighbours {
-		return bad(fmt.Sprintf("of %d files", len(list)), fmt.Sprintf("must be at most %d: bring a folder of them", run.MaxNeighbours))
+	if len(list) > run.MaxInlineFiles {
+		return bad(fmt.Sprintf("of %d files", len(list)), fmt.Sprintf("must be at most %d: bring a folder of them", run.MaxInlineFiles))
 	}
 	total := 0
 	taken := map[string]bool{path.Base(main): true} // and whether it is a file
@@ -28,7 +28,7 @@ func CheckNeighbours(list []run.Neighbour, main string) error {
 		if why := record.BadName(n.Name); why != "" {
 			return bad(quoted, why)
 		}
-		if err := CheckGuestPath("neighbours", path.Join(path.Dir(main), n.Name)); err != nil {
+		if err := CheckGuestPath("inlineFiles", path.Join(path.Dir(main), n.Name)); err != nil {
 			return err
 		}
 		if file, there := taken[n.Name]; there {
@@ -46,13 +46,13 @@ func CheckNeighbours(list []run.Neighbour, main string) error {
 		}
 		total += len(n.Content)
 	}
-	if total > run.MaxNeighbourBytes {
-		return bad(fmt.Sprintf("of %d bytes", total), fmt.Sprintf("must have at most %d together: bring them as files of the host", run.MaxNeighbourBytes))
+	if total > run.MaxInlineBytes {
+		return bad(fmt.Sprintf("of %d bytes", total), fmt.Sprintf("must have at most %d together: bring them as files of the host", run.MaxInlineBytes))
 	}
 	return nil
 }
 
-// Beside returns what of the neighbours must be in the guest, folders before what is in them.
+// Beside returns what of the inline files must be in the guest, folders before what is in them.
 func (p *Program) Beside() (files []File) {
 	at := path.Dir(p.Path)
 	made := map[string]bool{".": true}
@@ -66,14 +66,14 @@ func (p *Program) Beside() (files []File) {
 		dir := path.Join(at, name)
 		files = append(files, File{guest.File{Path: dir, Mode: fs.ModeDir | 0o755, User: !p.Inputs.Under(dir)}, ""})
 	}
-	for _, n := range p.neighbours {
+	for _, n := range p.inlineFiles {
 		folder(path.Dir(n.Name))
 		files = append(files, TextFile(path.Join(at, n.Name), n.Content))
 	}
 	return files
 }
 
-// hasNeighbour reports whether a neighbour of that name comes along.
-func (p *Program) hasNeighbour(name string) bool {
-	return slices.ContainsFunc(p.neighbours, func(n run.Neighbour) bool { return n.Name == name })
+// hasInlineFile reports whether an inline file of that name comes along.
+func (p *Program) hasInlineFile(name string) bool {
+	return slices.ContainsFunc(p.inlineFiles, func(n run.InlineFile) bool { return n.Name == name })
 }
