@@ -142,13 +142,13 @@ func TestClonesDiffer(t *testing.T) {
 
 // differ runs clones of a home's template, which it makes if need be, and compares them.
 func differ(t *testing.T, home string, req unitask.Request, pool unitask.PoolSize, clones int) {
-	shape := unitask.Shape{Kernel: req.Kernel, FreshProcess: req.FreshProcess}
-	rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Pool(pool, shape)})
+	class := unitask.MachineClass{Kernel: req.Kernel, FreshProcess: req.FreshProcess}
+	rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Pool(pool, class)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	if _, err := rt.MakeTemplate(t.Context(), shape); err != nil {
+	if _, err := rt.MakeTemplate(t.Context(), class); err != nil {
 		t.Fatal(err)
 	}
 	req.Code = unique
@@ -309,7 +309,7 @@ func TestAttackDamagedTemplate(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer rt.Close()
-			if made, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: image.Linux}); err != nil || !made {
+			if made, err := rt.MakeTemplate(t.Context(), unitask.MachineClass{Kernel: image.Linux}); err != nil || !made {
 				t.Fatal(made, err)
 			}
 			dirs, _ := filepath.Glob(filepath.Join(templates, "[0-9a-f]*"))
@@ -325,7 +325,7 @@ func TestAttackDamagedTemplate(t *testing.T) {
 			}
 			got := cloned(res) + ", " + strings.TrimSpace(string(res.Stdout))
 			attack.Check(t, "a template that was changed: "+name, "booted, still", got)
-			if made, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: image.Linux}); err != nil || !made {
+			if made, err := rt.MakeTemplate(t.Context(), unitask.MachineClass{Kernel: image.Linux}); err != nil || !made {
 				t.Errorf("it is not made anew: %v %v", made, err)
 			}
 			if res, err := rt.Run(t.Context(), unitask.Request{Kernel: image.Linux, Code: `1`}, unitask.IO{}); err != nil || !res.Cloned {
@@ -352,7 +352,7 @@ func TestTemplateSuccession(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	if made, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: image.Linux}); err != nil || !made {
+	if made, err := rt.MakeTemplate(t.Context(), unitask.MachineClass{Kernel: image.Linux}); err != nil || !made {
 		t.Fatal(made, err)
 	}
 	cloned := func() {
@@ -445,7 +445,7 @@ func TestTemplateMakers(t *testing.T) {
 				return
 			}
 			defer rt.Close()
-			ok, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: image.Linux, MemoryMB: 256})
+			ok, err := rt.MakeTemplate(t.Context(), unitask.MachineClass{Kernel: image.Linux, MemoryMB: 256})
 			if err != nil {
 				t.Error(err)
 			}
@@ -476,7 +476,7 @@ func TestAttackFreshProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{FreshProcess: true}); err != nil {
+	if _, err := rt.MakeTemplate(t.Context(), unitask.MachineClass{FreshProcess: true}); err != nil {
 		t.Fatal(err)
 	}
 	layouts := map[bool]map[string]bool{true: {}, false: {}}

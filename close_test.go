@@ -29,7 +29,7 @@ func TestClosed(t *testing.T) {
 			_, err := rt.RunFor(t.Context(), unitask.Caller{}, unitask.Request{}, unitask.IO{})
 			return err
 		},
-		"MakeTemplate": func() error { _, err := rt.MakeTemplate(t.Context(), unitask.Shape{}); return err },
+		"MakeTemplate": func() error { _, err := rt.MakeTemplate(t.Context(), unitask.MachineClass{}); return err },
 		"ServePool":    func() error { return rt.ServePool(t.Context(), time.Minute) },
 	} {
 		if err := call(); !errors.Is(err, unitask.ErrClosed) {
@@ -69,7 +69,7 @@ func TestCloseWaits(t *testing.T) {
 		close(closed)
 	}()
 	for !errors.Is(err, unitask.ErrClosed) { // until Close has begun
-		_, err = rt.MakeTemplate(t.Context(), unitask.Shape{Arch: "none"})
+		_, err = rt.MakeTemplate(t.Context(), unitask.MachineClass{Arch: "none"})
 	}
 	select {
 	case <-closed:

@@ -169,7 +169,7 @@ func TestGoCompiledBefore(t *testing.T) {
 	}
 	slot(t)
 	rt := openRuntime(t, unitask.Options{Home: newHome(t)})
-	if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Image: "go"}); err != nil {
+	if _, err := rt.MakeTemplate(t.Context(), unitask.MachineClass{Image: "go"}); err != nil {
 		t.Fatal(err)
 	}
 	const code = "package main\n\nimport (\n\t\"fmt\"\n\t\"os\"\n)\n\nfunc main() { fmt.Println(len(os.Args)) }\n"
@@ -247,7 +247,7 @@ func TestGoPlaced(t *testing.T) {
 	needClones(t)
 	slot(t)
 	rt := openRuntime(t, unitask.Options{Home: newHome(t)})
-	if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Image: "go"}); err != nil {
+	if _, err := rt.MakeTemplate(t.Context(), unitask.MachineClass{Image: "go"}); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {

@@ -144,7 +144,7 @@ func TestContainers(t *testing.T) {
 		if _, err := rt.Catalog().Import(t.Context(), boxImage(t, name, config), "", ""); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Image: name}); err != nil {
+		if _, err := rt.MakeTemplate(t.Context(), unitask.MachineClass{Image: name}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -31,7 +31,7 @@ func dataRuntime(t *testing.T, kernel image.Kernel, opts unitask.Options) *unita
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { rt.Close() })
-	if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: kernel, Image: "data"}); err != nil {
+	if _, err := rt.MakeTemplate(t.Context(), unitask.MachineClass{Kernel: kernel, Image: "data"}); err != nil {
 		t.Fatal(err)
 	}
 	return rt

@@ -109,7 +109,7 @@ func (l tongue) differential(t *testing.T, kernel image.Kernel) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { rt.Close() })
-	if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: kernel, Image: l.name}); err != nil {
+	if _, err := rt.MakeTemplate(t.Context(), unitask.MachineClass{Kernel: kernel, Image: l.name}); err != nil {
 		t.Fatal(err)
 	}
 	var args, env []string

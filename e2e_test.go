@@ -65,7 +65,7 @@ func TestRuns(t *testing.T) {
 	home := newHome(t)
 	cases := runsRows()
 	for _, kernel := range kernels(t) {
-		pooled, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Pool(unitask.PoolSize{Max: 2}, unitask.Shape{})})
+		pooled, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Pool(unitask.PoolSize{Max: 2}, unitask.MachineClass{})})
 		if err != nil {
 			t.Fatal(err)
 		}

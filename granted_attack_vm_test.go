@@ -130,8 +130,8 @@ for (const d of ["/tmp", "/out", "/home/user", "/dev/shm", "/work", process.cwd(
 for (const p of fs.readdirSync("/proc")) if (+p && +p !== process.pid) try { if (fs.readFileSync("/proc/" + p + "/cmdline", "utf8").includes("MA" + "RK")) found.push("process " + p) } catch {}
 if (Object.keys(globalThis).some((n) => n.includes("left"))) found.push("a global");
 console.log(crypto.randomUUID(), Math.random(), true); console.log(found.join(", ") || "nothing");`
-	shape := unitask.Shape{Kernel: unitask.Linux}
-	if _, err := rt.MakeTemplate(t.Context(), shape); err != nil && machine.CanClone {
+	class := unitask.MachineClass{Kernel: unitask.Linux}
+	if _, err := rt.MakeTemplate(t.Context(), class); err != nil && machine.CanClone {
 		t.Fatal(err)
 	}
 	var said []string

@@ -10,7 +10,7 @@ import (
 // Pool, record and replay know which image a run had.
 func TestLanguagesPoolAndReplay(t *testing.T) {
 	needClones(t)
-	rt := openPool(t, newHome(t), unitask.PoolSize{Min: 1, Max: 2}, unitask.Shape{Image: "python"})
+	rt := openPool(t, newHome(t), unitask.PoolSize{Min: 1, Max: 2}, unitask.MachineClass{Image: "python"})
 	poolHas(t, rt, "it does not fill", func(st unitask.PoolStats) bool { return st.Idle >= 1 && st.Making == 0 })
 	run := func(req unitask.Request) *unitask.Result {
 		t.Helper()

@@ -130,7 +130,7 @@ print(json.dumps({'now': now, 'sane': 0 < time.monotonic() < 3600 and abs(time.t
 				t.Fatal(err)
 			}
 			defer rt.Close()
-			if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: c.kernel, Image: c.language}); err != nil {
+			if _, err := rt.MakeTemplate(t.Context(), unitask.MachineClass{Kernel: c.kernel, Image: c.language}); err != nil {
 				t.Fatal(err)
 			}
 			var mu sync.Mutex

@@ -130,7 +130,7 @@ func TestNanosPython(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { rt.Close() })
-	if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: image.Nanos, Image: "python"}); err != nil {
+	if _, err := rt.MakeTemplate(t.Context(), unitask.MachineClass{Kernel: image.Nanos, Image: "python"}); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range nanosPythonRows(web) {

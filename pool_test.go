@@ -21,9 +21,9 @@ import (
 )
 
 // openPool opens a runtime with a pool, and closes it at the end: nothing is left.
-func openPool(t *testing.T, home string, size unitask.PoolSize, shape unitask.Shape) *unitask.Runtime {
+func openPool(t *testing.T, home string, size unitask.PoolSize, class unitask.MachineClass) *unitask.Runtime {
 	t.Helper()
-	rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Pool(size, shape)})
+	rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Pool(size, class)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestPool(t *testing.T) {
 	for _, kernel := range kernels(t) {
 		t.Run(string(kernel), func(t *testing.T) {
 			home := newHome(t)
-			rt := openPool(t, home, unitask.PoolSize{Min: 2, Max: 3}, unitask.Shape{Kernel: kernel})
+			rt := openPool(t, home, unitask.PoolSize{Min: 2, Max: 3}, unitask.MachineClass{Kernel: kernel})
 			full := func(st unitask.PoolStats) bool { return st.Idle >= 2 && st.Spare == 1 && st.Making == 0 }
 			poolHas(t, rt, "it does not fill", full)
 			seen := map[string]bool{}
@@ -93,7 +93,7 @@ func TestPool(t *testing.T) {
 			hello(t, rt, unitask.Request{Kernel: kernel})
 			poolHas(t, rt, "after their death", full)
 
-			// Another shape is another shelf; what is asked for cold is cold.
+			// Another class has another group of machines; what is asked for cold is cold.
 			if res := hello(t, rt, unitask.Request{Kernel: kernel, MemoryMB: 256}); res.Pooled {
 				t.Errorf("%+v", res)
 			}
@@ -107,7 +107,7 @@ func TestPool(t *testing.T) {
 // Many at once: those that find no clone ready do without.
 func TestPoolUnderLoad(t *testing.T) {
 	needClones(t)
-	rt := openPool(t, newHome(t), unitask.PoolSize{Min: 1, Max: 2}, unitask.Shape{Kernel: image.Linux})
+	rt := openPool(t, newHome(t), unitask.PoolSize{Min: 1, Max: 2}, unitask.MachineClass{Kernel: image.Linux})
 	poolHas(t, rt, "it does not fill", func(st unitask.PoolStats) bool { return st.Idle >= 1 })
 	var group sync.WaitGroup
 	for range 4 {
@@ -128,7 +128,7 @@ func TestPoolUnderLoad(t *testing.T) {
 
 // A pool that can't be is refused.
 func TestPoolSizeIsChecked(t *testing.T) {
-	_, err := unitask.Open(unitask.Options{Home: testdir.Private(t), Machines: unitask.Pool(unitask.PoolSize{Min: 3, Max: 1}, unitask.Shape{})})
+	_, err := unitask.Open(unitask.Options{Home: testdir.Private(t), Machines: unitask.Pool(unitask.PoolSize{Min: 3, Max: 1}, unitask.MachineClass{})})
 	if field := new(policy.FieldError); !errors.As(err, &field) || field.Field != "pool" {
 		t.Errorf("3:1: %v", err)
 	}
@@ -144,7 +144,7 @@ func TestSoak(t *testing.T) {
 	}
 	t.Setenv("TMPDIR", t.TempDir()) // others' files are not counted
 	home := newHome(t)
-	rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Pool(unitask.PoolSize{Min: 2, Max: 2}, unitask.Shape{})})
+	rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Pool(unitask.PoolSize{Min: 2, Max: 2}, unitask.MachineClass{})})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -251,7 +251,7 @@ func TestSessionWarm(t *testing.T) {
 		name     string
 		machines unitask.Machines
 		lives    bool
-	}{{"ended, beside a pool", unitask.Pool(unitask.PoolSize{Max: 1}, unitask.Shape{}), false}, {"idle", unitask.Templates(), true}} {
+	}{{"ended, beside a pool", unitask.Pool(unitask.PoolSize{Max: 1}, unitask.MachineClass{}), false}, {"idle", unitask.Templates(), true}} {
 		t.Run(row.name, func(t *testing.T) {
 			home := newHome(t)
 			if err := os.Remove(filepath.Join(home, "templates")); err != nil { // the base's

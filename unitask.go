@@ -181,7 +181,7 @@ func Open(opts Options) (*Runtime, error) {
 	if images.Offline, err = config.OfflineBy(opts.Offline, opts.Home, conf); err != nil {
 		return nil, &HostError{Op: "open", Err: err}
 	}
-	from, shape, err := opts.Machines.check(opts.Home)
+	from, class, err := opts.Machines.check(opts.Home)
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +201,7 @@ func Open(opts Options) (*Runtime, error) {
 	imagebuild.ServeCompilers(e.Catalog, e.Installer)
 	rt.engine, rt.sessions = e, &session.Manager{Engine: e, Ceiling: opts.Ceiling, Refuse: rt.hasSessions}
 	if from.Pool.Min > 0 {
-		rt.engine.Source.Stock(func(ctx context.Context) (machine.Spec, error) { return rt.spec(ctx, shape) })
+		rt.engine.Source.Stock(func(ctx context.Context) (machine.Spec, error) { return rt.spec(ctx, class) })
 	}
 	return rt, nil
 }

@@ -112,7 +112,7 @@ func (a *app) buildImage(cmd *cobra.Command, args []string, rt *unitask.Runtime,
 			processes = []bool{false, true}
 		}
 		for _, fresh := range processes {
-			if _, err := rt.MakeTemplate(cmd.Context(), unitask.Shape{Image: f.name, Kernel: k, Arch: ar, MemoryMB: int(cmp.Or(f.memory.n, policy.DefaultMemoryMB)), CPUs: f.cpus, FreshProcess: fresh, Folders: f.folders}); err != nil {
+			if _, err := rt.MakeTemplate(cmd.Context(), unitask.MachineClass{Image: f.name, Kernel: k, Arch: ar, MemoryMB: int(cmp.Or(f.memory.n, policy.DefaultMemoryMB)), CPUs: f.cpus, FreshProcess: fresh, Folders: f.folders}); err != nil {
 				return err
 			}
 		}

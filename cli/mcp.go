@@ -136,7 +136,7 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 		log.Warn(why)
 	}
 	opts := unitask.Options{Home: a.home, StoreBytes: a.store.n, Offline: a.mayNotFetch(),
-		Events: logEvents(cmd.Context(), log), Machines: unitask.Pool(size, unitask.Shape{Kernel: unitask.Kernel(f.kernel)})}
+		Events: logEvents(cmd.Context(), log), Machines: unitask.Pool(size, unitask.MachineClass{Kernel: unitask.Kernel(f.kernel)})}
 	client, err := f.fleet.open(a)
 	if err != nil {
 		return err

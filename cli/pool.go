@@ -63,7 +63,7 @@ func (f *poolFlags) open(a *app, cmd *cobra.Command, serve bool) (*unitask.Runti
 	if !serve {
 		size = unitask.PoolSize{} // the flags are only checked
 	}
-	rt, err := a.openWith(unitask.Options{Machines: unitask.Pool(size, unitask.Shape{Image: f.image, Kernel: unitask.Kernel(f.kernel), MemoryMB: int(f.memory.n), CPUs: f.cpus, FreshProcess: f.fresh})})
+	rt, err := a.openWith(unitask.Options{Machines: unitask.Pool(size, unitask.MachineClass{Image: f.image, Kernel: unitask.Kernel(f.kernel), MemoryMB: int(f.memory.n), CPUs: f.cpus, FreshProcess: f.fresh})})
 	return rt, asFlags(cmd, err)
 }
 

@@ -248,7 +248,7 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		return err
 	}
 	var rt *unitask.Runtime
-	opts := unitask.Options{Ceiling: ceiling, Machines: unitask.PoolDaemon(func(sh unitask.Shape) { a.warmLater(rt.Images().Home(), sh) })}
+	opts := unitask.Options{Ceiling: ceiling, Machines: unitask.PoolDaemon(func(sh unitask.MachineClass) { a.warmLater(rt.Images().Home(), sh) })}
 	client, err := f.fleet.open(a)
 	if err != nil {
 		return err
@@ -354,7 +354,7 @@ func (a *app) deniedThen(rt *unitask.Runtime, id string) {
 // warmLater has a process of its own make the template that the next run like this
 // one is cloned from. This run does not wait for it; it ends by itself after some
 // seconds. That it can't be started, or fails, only means that the next run boots.
-func (a *app) warmLater(home string, sh unitask.Shape) {
+func (a *app) warmLater(home string, sh unitask.MachineClass) {
 	cmd, err := detached(append(a.passOn(home), "image", "build", "--warm", "--image", sh.Image, "--kernel", string(sh.Kernel), "--arch", string(sh.Arch), "--memory", strconv.Itoa(sh.MemoryMB), "--cpus", strconv.FormatFloat(cmp.Or(sh.CPUs, 1), 'g', -1, 64),
 		"--fresh-process="+strconv.FormatBool(sh.FreshProcess), "--folders", sh.Folders)...)
 	if err == nil && cmd.Start() == nil {

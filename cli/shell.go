@@ -102,7 +102,7 @@ func (a *app) shell(cmd *cobra.Command, args []string, f runFlags, life time.Dur
 		return err
 	}
 	var rt *unitask.Runtime
-	if rt, err = a.openWith(unitask.Options{Ceiling: held.Ceiling, Machines: unitask.PoolDaemon(func(sh unitask.Shape) { a.warmLater(rt.Images().Home(), sh) })}); err != nil {
+	if rt, err = a.openWith(unitask.Options{Ceiling: held.Ceiling, Machines: unitask.PoolDaemon(func(sh unitask.MachineClass) { a.warmLater(rt.Images().Home(), sh) })}); err != nil {
 		return err
 	}
 	defer rt.Close()

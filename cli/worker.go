@@ -187,7 +187,7 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	} else if config, err = f.config(a); err != nil {
 		return err
 	}
-	rt, err := a.openWith(unitask.Options{Ceiling: ceiling, Machines: unitask.Pool(pool, unitask.Shape{})})
+	rt, err := a.openWith(unitask.Options{Ceiling: ceiling, Machines: unitask.Pool(pool, unitask.MachineClass{})})
 	if err != nil {
 		return err
 	}

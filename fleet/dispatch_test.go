@@ -100,7 +100,7 @@ func BenchmarkDispatchMachines(b *testing.B) {
 	}
 	testhome.Ready(b, base, image.Linux)
 	ns := startNATS(b, nil)
-	host, err := unitask.Open(unitask.Options{Home: testhome.New(b, base), Machines: unitask.Pool(unitask.PoolSize{Min: 1, Max: 1}, unitask.Shape{Kernel: unitask.Linux, MemoryMB: 512})})
+	host, err := unitask.Open(unitask.Options{Home: testhome.New(b, base), Machines: unitask.Pool(unitask.PoolSize{Min: 1, Max: 1}, unitask.MachineClass{Kernel: unitask.Linux, MemoryMB: 512})})
 	if err != nil {
 		b.Fatal(err)
 	}

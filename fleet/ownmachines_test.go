@@ -178,7 +178,7 @@ func TestOwnImageAlong(t *testing.T) {
 	}
 	key := took[0]
 	if machine.CanClone {
-		if _, err := takes.MakeTemplate(t.Context(), unitask.Shape{Image: key, MemoryMB: 320}); err != nil {
+		if _, err := takes.MakeTemplate(t.Context(), unitask.MachineClass{Image: key, MemoryMB: 320}); err != nil {
 			t.Fatal(err)
 		}
 		again := ask

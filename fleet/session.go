@@ -327,8 +327,8 @@ func (l *lane) goOn(ctx context.Context, c call, secrets map[string]string) (rep
 		err = fmt.Errorf("session %s is on this worker's disk already", c.Session)
 	} else if err = l.getState(ctx, w.config.Times, l.sealing, c.Session, *e.Pause, e.MemoryMB, host.home(), w.scratch.dir); err == nil {
 		var p machine.Pause
-		if p, err = machine.ReadPause(folder); err == nil && p.Shape.MemoryMB > e.MemoryMB {
-			err = fmt.Errorf("session %s: %w: its machine has %d MiB, and its entry says %d", c.Session, errMalformed, p.Shape.MemoryMB, e.MemoryMB)
+		if p, err = machine.ReadPause(folder); err == nil && p.Class.MemoryMB > e.MemoryMB {
+			err = fmt.Errorf("session %s: %w: its machine has %d MiB, and its entry says %d", c.Session, errMalformed, p.Class.MemoryMB, e.MemoryMB)
 		}
 		if err != nil {
 			_ = os.RemoveAll(folder)

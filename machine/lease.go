@@ -20,7 +20,7 @@ type PoolStatus struct {
 	Started time.Time `json:"started"`
 	Min     int       `json:"min"`
 	Max     int       `json:"max"`
-	Shape   Shape     `json:"shape"`
+	Class   Class     `json:"shape"`
 	Running int       `json:"running"` // runs under way on its clones
 	PoolStats
 }

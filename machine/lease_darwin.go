@@ -8,7 +8,7 @@ import (
 // The pool daemon hands out clones, which need Linux's memfd.
 
 // Serve fails: there are no clones on this system.
-func (s *Source) Serve(context.Context, time.Duration, Shape) error { return ErrNoPool }
+func (s *Source) Serve(context.Context, time.Duration, Class) error { return ErrNoPool }
 
 // AskPool fails with ErrNoPool.
 func AskPool(string) (*PoolStatus, error) { return nil, ErrNoPool }

@@ -44,7 +44,7 @@ const (
 type leaseRequest struct {
 	Op  string `json:"op"`            // clone, status or down
 	Key string `json:"key,omitempty"` // of the clone's spec
-	Shape
+	Class
 }
 
 type leaseReply struct {
@@ -98,7 +98,7 @@ func leaseOn(ctx context.Context, conn *net.UnixConn, spec Spec) (*Machine, erro
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	_ = conn.SetDeadline(time.Now().Add(poolPatience))
-	if err := writeLine(conn, leaseRequest{Op: "clone", Key: spec.Key(), Shape: spec.Shape()}, nil); err != nil {
+	if err := writeLine(conn, leaseRequest{Op: "clone", Key: spec.Key(), Class: spec.Class()}, nil); err != nil {
 		return nil, err
 	}
 	var reply leaseReply

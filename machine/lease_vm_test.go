@@ -76,7 +76,7 @@ func TestLeasedMachine(t *testing.T) {
 	daemon.Stock(func(context.Context) (machine.Spec, error) { return spec, nil })
 	ctx, down := context.WithCancel(t.Context())
 	served := make(chan error, 1)
-	go func() { served <- daemon.Serve(ctx, time.Hour, spec.Shape()) }()
+	go func() { served <- daemon.Serve(ctx, time.Hour, spec.Class()) }()
 	defer func() {
 		down()
 		if err := <-served; err != nil {
@@ -142,7 +142,7 @@ func giveUpTemplate(t *testing.T, images *image.Store, source, daemon *machine.S
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec, err := source.Spec(t.Context(), im, machine.Shape{MemoryMB: 512})
+	spec, err := source.Spec(t.Context(), im, machine.Class{MemoryMB: 512})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +192,7 @@ func TestCloneMemory(t *testing.T) {
 	clone := func(t *testing.T) (mapped bool) {
 		source := machine.Open(machine.Options{Home: home, Images: images, Accel: vmm.Auto, Programs: programs})
 		defer source.Close()
-		spec, err := source.Spec(t.Context(), im, machine.Shape{MemoryMB: 512})
+		spec, err := source.Spec(t.Context(), im, machine.Class{MemoryMB: 512})
 		if err != nil {
 			t.Fatal(err)
 		}

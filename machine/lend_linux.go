@@ -18,10 +18,10 @@ import (
 
 // The server's end of lease_linux.go.
 
-// Serve is the pool daemon of the source's home, which must have been opened with a Pool; about is the shape that it
+// Serve is the pool daemon of the source's home, which must have been opened with a Pool; about is the class that it
 // tells of. It returns nil when ctx ends, when it is told to stop, or when no run has come for idle; runs under way on
 // its clones are waited for. The error is ErrPoolRuns if there is one already.
-func (s *Source) Serve(ctx context.Context, idle time.Duration, about Shape) error {
+func (s *Source) Serve(ctx context.Context, idle time.Duration, about Class) error {
 	if s.pool == nil {
 		return errors.New("there is no pool: snapshots need Linux, and the pool a size")
 	}
@@ -74,7 +74,7 @@ type lender struct {
 }
 
 // lender returns a source whose pool is lent.
-func (s *Source) lender(about Shape) lender {
+func (s *Source) lender(about Class) lender {
 	started := time.Now()
 	return lender{
 		take: func(ctx context.Context, req leaseRequest) (loan, error) {
@@ -85,7 +85,7 @@ func (s *Source) lender(about Shape) lender {
 			return lent{m}, nil
 		},
 		status: func() PoolStatus {
-			return PoolStatus{Pid: os.Getpid(), Started: started, Min: s.pool.size.Min, Max: s.pool.size.Max, Shape: about, PoolStats: s.pool.figures()}
+			return PoolStatus{Pid: os.Getpid(), Started: started, Min: s.pool.size.Min, Max: s.pool.size.Max, Class: about, PoolStats: s.pool.figures()}
 		},
 		lastRun: s.pool.lastRun,
 		close:   s.pool.close,
@@ -107,7 +107,7 @@ func (s *Source) takeFor(ctx context.Context, req leaseRequest) (*Machine, error
 		if err != nil {
 			return nil, err
 		}
-		if spec, err = s.Spec(ctx, im, req.Shape); err != nil {
+		if spec, err = s.Spec(ctx, im, req.Class); err != nil {
 			return nil, err
 		}
 		if spec.Key() != req.Key { // another version of us asks
@@ -273,7 +273,7 @@ func (s *leaseServer) hand(conn *net.UnixConn, m loan) {
 func (p *pool[M]) known(key string) (Spec, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := p.shelves[key]
+	s := p.groups[key]
 	if s == nil {
 		return Spec{}, false
 	}

@@ -148,7 +148,7 @@ func TestLease(t *testing.T) {
 	mu.Lock()
 	got := asked
 	mu.Unlock()
-	if got.Key != spec.Key() || got.Shape != spec.Shape() || m.Origin != Pooled || m.State() != Running || !slices.Equal(m.Jail().Layers, aJail) || m.Monitor() == nil {
+	if got.Key != spec.Key() || got.Class != spec.Class() || m.Origin != Pooled || m.State() != Running || !slices.Equal(m.Jail().Layers, aJail) || m.Monitor() == nil {
 		t.Errorf("%+v %+v", got, m)
 	}
 	if st, err := AskPool(home); err != nil || st.Pid != 7 || st.Running != 1 {
@@ -467,7 +467,7 @@ func TestLeaseSleep(t *testing.T) {
 
 // The lines of the protocol are what they were: another version of the program asks, too.
 func TestLeaseWire(t *testing.T) {
-	request, _ := json.Marshal(leaseRequest{Op: "clone", Key: "k", Shape: Shape{Image: "node", Kernel: "linux", Arch: "amd64", MemoryMB: 512}})
+	request, _ := json.Marshal(leaseRequest{Op: "clone", Key: "k", Class: Class{Image: "node", Kernel: "linux", Arch: "amd64", MemoryMB: 512}})
 	reply, _ := json.Marshal(leaseReply{OK: true, Jail: vmm.Jail{Layers: aJail}, Pid: 1, Pooled: true})
 	got := fmt.Sprintf("%s %s", request, reply)
 	if want := `{"op":"clone","key":"k","image":"node","kernel":"linux","arch":"amd64","memoryMb":512} {"ok":true,"held":{"layers":[{"name":"network","holds":true},{"name":"landlock","holds":false,"why":"this kernel has none"}],"limits":null},"pid":1,"pooled":true}`; got != want {

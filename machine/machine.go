@@ -29,9 +29,9 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// Shape is what a run asks of its machine. Runs of one shape are cloned from one
+// Class is what a run asks of its machine. Runs of one class are cloned from one
 // template.
-type Shape struct {
+type Class struct {
 	// Image is the name of its image: node, python; of a container's image the digest.
 	Image    string       `json:"image"`
 	Kernel   image.Kernel `json:"kernel"`
@@ -46,13 +46,13 @@ type Shape struct {
 	Folders string `json:"folders,omitempty"`
 }
 
-// Spec is a shape on this host, the one description that machines are made from.
+// Spec is a class on this host, the one description that machines are made from.
 type Spec struct {
 	Image    *image.Image
 	QEMU     vmm.QEMU
 	Accel    vmm.Accel // "" as long as none is known to boot the image here
 	MemoryMB int
-	CPUs     float64 // Shape's
+	CPUs     float64 // Class's
 	Fresh    bool    // Node is not started before the snapshot
 	// Folders are what of the run's files clones of a template of their own have from the
 	// beginning; nil is nothing. A machine whose spec has none must be sent them.
@@ -117,9 +117,9 @@ func (s Spec) Key() string {
 // foldersMark stands in the key of a template that holds folders.
 const foldersMark = " folders "
 
-// Shape returns what the spec was made of.
-func (s Spec) Shape() Shape {
-	sh := Shape{Image: s.Image.Name, Kernel: s.Image.Kernel, Arch: s.Image.Arch, MemoryMB: s.MemoryMB, CPUs: s.CPUs, FreshProcess: s.Fresh}
+// Class returns what the spec was made of.
+func (s Spec) Class() Class {
+	sh := Class{Image: s.Image.Name, Kernel: s.Image.Kernel, Arch: s.Image.Arch, MemoryMB: s.MemoryMB, CPUs: s.CPUs, FreshProcess: s.Fresh}
 	if s.Image.Container != "" {
 		sh.Image = s.Image.Container
 	}

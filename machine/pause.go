@@ -53,8 +53,8 @@ const (
 type Pause struct {
 	Version int       `json:"version"`
 	At      time.Time `json:"at"`
-	Shape   Shape     `json:"shape"`
-	// What must be the same where it is resumed, beside the shape.
+	Class   Class     `json:"shape"`
+	// What must be the same where it is resumed, beside the class.
 	ImageDigest string `json:"imageDigest"`
 	QEMU        string `json:"qemu"`
 	QEMUID      string `json:"qemuId"`
@@ -71,7 +71,7 @@ type Pause struct {
 
 // paused describes a machine of a spec on this host, without its files.
 func (s *Source) paused(spec Spec) Pause {
-	p := Pause{Version: pauseVersion, Shape: spec.bare().Shape(), ImageDigest: spec.Image.Digest, QEMU: spec.QEMU.Version, QEMUID: spec.QEMU.ID, Accel: string(spec.Accel)}
+	p := Pause{Version: pauseVersion, Class: spec.bare().Class(), ImageDigest: spec.Image.Digest, QEMU: spec.QEMU.Version, QEMUID: spec.QEMU.ID, Accel: string(spec.Accel)}
 	if spec.Accel != vmm.TCG {
 		p.Processor = processor()
 	}
@@ -84,10 +84,10 @@ func (s *Source) paused(spec Spec) Pause {
 // differs says what a machine that was paused can't do without and this host has otherwise.
 func (p Pause) differs(here Pause) error {
 	for _, f := range []struct{ what, paused, here string }{
-		{"the image", p.Shape.Image + " " + p.ImageDigest, here.Shape.Image + " " + here.ImageDigest},
-		{"the kernel", string(p.Shape.Kernel), string(here.Shape.Kernel)},
-		{"the architecture", string(p.Shape.Arch), string(here.Shape.Arch)},
-		{"memory of", strconv.Itoa(p.Shape.MemoryMB) + " MiB", strconv.Itoa(here.Shape.MemoryMB) + " MiB"},
+		{"the image", p.Class.Image + " " + p.ImageDigest, here.Class.Image + " " + here.ImageDigest},
+		{"the kernel", string(p.Class.Kernel), string(here.Class.Kernel)},
+		{"the architecture", string(p.Class.Arch), string(here.Class.Arch)},
+		{"memory of", strconv.Itoa(p.Class.MemoryMB) + " MiB", strconv.Itoa(here.Class.MemoryMB) + " MiB"},
 		{"QEMU", p.QEMU + " (" + p.QEMUID + ")", here.QEMU + " (" + here.QEMUID + ")"},
 		{"the accelerator", p.Accel, here.Accel},
 		{"the processor", p.Processor, here.Processor},
@@ -299,7 +299,7 @@ func RemovePause(folder string) error {
 
 // Resume starts the machine that was paused into a folder, where it continues from there: its guest has to be given
 // entropy and the time, and the way to it (Machine.Rejoin). The folder stays as it is. The spec is that of machines of
-// its shape here (ReadPause). The error is an *OtherHostError if something is otherwise than when it was paused,
+// its class here (ReadPause). The error is an *OtherHostError if something is otherwise than when it was paused,
 // ErrPause where the folder is not whole, and fs.ErrNotExist where there is none.
 func (s *Source) Resume(ctx context.Context, folder string, spec Spec, cfg Config) (*Machine, error) {
 	m, err := s.resume(ctx, folder, spec, cfg)

@@ -53,7 +53,7 @@ func lasting(t testing.TB, kernel image.Kernel) (*machine.Source, machine.Spec) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec, err := source.Spec(t.Context(), im, machine.Shape{MemoryMB: 512})
+	spec, err := source.Spec(t.Context(), im, machine.Class{MemoryMB: 512})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestPause(t *testing.T) {
 				t.Errorf("%v %v", st, err)
 			}
 			p, err := machine.ReadPause(folder)
-			if err != nil || p.Shape != spec.Shape() {
+			if err != nil || p.Class != spec.Class() {
 				t.Errorf("%+v %v", p, err)
 			}
 			for range map[string]int{"linux, cloned": 2}[name] {

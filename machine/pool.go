@@ -14,7 +14,7 @@ import (
 // PoolSize is how many idle clones stand ready. Each serves one run and is then
 // destroyed.
 type PoolSize struct {
-	// Min stand ready for the pool's own shape as soon as they can be made; 0 makes
+	// Min stand ready for the pool's own class as soon as they can be made; 0 makes
 	// none before a run has asked.
 	Min int
 	// Max bounds all of them together; 0 is no pool. Between the two, demand decides:
@@ -62,7 +62,7 @@ const (
 	// runsFirst: no clone is made for so long after a run took the first: most runs
 	// are over by then, and have the processors to themselves.
 	runsFirst = 250 * time.Millisecond
-	// makerRest is how long no clone of a shape is made after one could not be.
+	// makerRest is how long no clone of a class is made after one could not be.
 	makerRest = 10 * time.Second
 )
 
@@ -96,18 +96,18 @@ type pool[M standby] struct {
 	wake   chan struct{}
 	group  sync.WaitGroup
 
-	mu      sync.Mutex
-	shelves map[string]*shelf[M] // by the spec's key
-	making  int
-	last    time.Time // of the last run
-	due     time.Time // when to refill what was taken; zero while all is full
-	stats   PoolStats
-	fault   string // why the pool's own shape can't be made
-	held    string // why nothing may stand ready
+	mu     sync.Mutex
+	groups map[string]*group[M] // by the spec's key
+	making int
+	last   time.Time // of the last run
+	due    time.Time // when to refill what was taken; zero while all is full
+	stats  PoolStats
+	fault  string // why the pool's own class can't be made
+	held   string // why nothing may stand ready
 }
 
-// shelf is the machines of one spec.
-type shelf[M standby] struct {
+// group is the machines of one spec.
+type group[M standby] struct {
 	spec   Spec
 	floor  int // stand ready without demand
 	ready  []kept[M]
@@ -141,7 +141,7 @@ type PoolStats struct {
 func newPool[M standby](size PoolSize, maker making[M], memory func() (total, free int64)) *pool[M] {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &pool[M]{size: size, maker: maker, memory: memory, makers: max(1, runtime.GOMAXPROCS(0)/2), ctx: ctx, cancel: cancel,
-		wake: make(chan struct{}, 1), shelves: map[string]*shelf[M]{}, last: time.Now()}
+		wake: make(chan struct{}, 1), groups: map[string]*group[M]{}, last: time.Now()}
 	p.group.Go(p.tend)
 	return p
 }
@@ -149,25 +149,25 @@ func newPool[M standby](size PoolSize, maker making[M], memory func() (total, fr
 // stock has Min machines of a spec stand ready from now on.
 func (p *pool[M]) stock(spec Spec) {
 	p.mu.Lock()
-	p.shelf(spec).floor = p.size.Min
+	p.groupOf(spec).floor = p.size.Min
 	p.last = time.Now()
 	p.mu.Unlock()
 	p.ring()
 }
 
-// fail notes why the pool's own shape can't be had.
+// fail notes why the pool's own class can't be had.
 func (p *pool[M]) fail(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fault = err.Error()
 }
 
-// shelf returns the one for a spec; mu is held.
-func (p *pool[M]) shelf(spec Spec) *shelf[M] {
-	s := p.shelves[spec.Key()]
+// groupOf returns the group for a spec; mu is held.
+func (p *pool[M]) groupOf(spec Spec) *group[M] {
+	s := p.groups[spec.Key()]
 	if s == nil {
-		s = &shelf[M]{spec: spec}
-		p.shelves[spec.Key()] = s
+		s = &group[M]{spec: spec}
+		p.groups[spec.Key()] = s
 	}
 	return s
 }
@@ -186,7 +186,7 @@ func (p *pool[M]) take(spec Spec) (got M, ok bool) {
 		return got, false
 	}
 	p.mu.Lock()
-	s := p.shelf(spec)
+	s := p.groupOf(spec)
 	now := time.Now()
 	p.last = now
 	if p.due.IsZero() {
@@ -260,8 +260,8 @@ func (p *pool[M]) tend() {
 	}
 }
 
-// target returns how many machines of a shelf should stand ready.
-func (p *pool[M]) target(s *shelf[M], now time.Time) int {
+// target returns how many machines of a group should stand ready.
+func (p *pool[M]) target(s *group[M], now time.Time) int {
 	for len(s.takes) > 0 && now.Sub(s.takes[0]) > demandWindow {
 		s.takes = s.takes[1:]
 	}
@@ -272,7 +272,7 @@ func (p *pool[M]) target(s *shelf[M], now time.Time) int {
 func (p *pool[M]) surplus(now time.Time, closed bool) (out []kept[M]) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for key, s := range p.shelves {
+	for key, s := range p.groups {
 		keep := p.target(s, now)
 		if closed {
 			keep = 0
@@ -290,7 +290,7 @@ func (p *pool[M]) surplus(now time.Time, closed bool) (out []kept[M]) {
 			out, s.spare = append(out, *s.spare), nil
 		}
 		if keep == 0 && s.floor == 0 && !s.making && len(s.takes) == 0 {
-			delete(p.shelves, key)
+			delete(p.groups, key)
 		}
 	}
 	return out
@@ -323,10 +323,10 @@ func (p *pool[M]) refill(now time.Time) (wait time.Duration) {
 		return wait
 	}
 	total, missing := 0, false
-	for _, s := range p.shelves {
+	for _, s := range p.groups {
 		total += len(s.ready)
 	}
-	for _, s := range p.shelves {
+	for _, s := range p.groups {
 		want := p.target(s, now)
 		full := len(s.ready) >= want || total+p.making >= p.size.Max
 		if want == 0 || (full && s.spare != nil && !s.making) {
@@ -346,8 +346,8 @@ func (p *pool[M]) refill(now time.Time) (wait time.Duration) {
 	return 0
 }
 
-// make makes one machine for a shelf, or only a spare.
-func (p *pool[M]) make(s *shelf[M], onlySpare bool) {
+// make makes one machine for a group, or only a spare.
+func (p *pool[M]) make(s *group[M], onlySpare bool) {
 	p.mu.Lock()
 	spare := s.spare
 	if !onlySpare {
@@ -401,7 +401,7 @@ func (p *pool[M]) count() (st PoolStats, idle []M) {
 	defer p.mu.Unlock()
 	st = p.stats
 	st.Making, st.Held = p.making, cmp.Or(p.held, p.fault)
-	for _, s := range p.shelves {
+	for _, s := range p.groups {
 		st.Idle += len(s.ready)
 		for _, k := range s.ready {
 			idle = append(idle, k.machine)
@@ -419,11 +419,11 @@ func (p *pool[M]) close() {
 	p.group.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for key, s := range p.shelves {
+	for key, s := range p.groups {
 		destroy(s.ready)
 		if s.spare != nil {
 			s.spare.machine.Close()
 		}
-		delete(p.shelves, key)
+		delete(p.groups, key)
 	}
 }

@@ -216,7 +216,7 @@ func TestPoolLetsRunsGoFirst(t *testing.T) {
 	})
 }
 
-// The most bounds all shapes together, and no more than so many are made at once.
+// The most bounds all classes together, and no more than so many are made at once.
 func TestPoolBounds(t *testing.T) {
 	inBubble(t, PoolSize{Max: 3}, func(t *testing.T, p *pool[*fake], f *factory) {
 		for range 4 {
@@ -283,7 +283,7 @@ func TestPoolRenews(t *testing.T) {
 	inBubble(t, PoolSize{Min: 1, Max: 1}, func(t *testing.T, p *pool[*fake], f *factory) {
 		p.stock(testSpec(1))
 		after(2 * time.Second)
-		for range 10 { // a run now and then keeps it up, and another shape does not touch this one
+		for range 10 { // a run now and then keeps it up, and another class does not touch this one
 			after(9 * time.Minute)
 			takeOne(t, p, testSpec(2))
 		}

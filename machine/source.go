@@ -51,7 +51,7 @@ type Options struct {
 	Lease bool
 	// Warm has another process make a template; nil has this one make it, in the
 	// background.
-	Warm func(Shape)
+	Warm func(Class)
 	// Events, if not nil, receives what happens in the background. It is called from
 	// several goroutines at once.
 	Events func(Event)
@@ -133,9 +133,9 @@ func (s *Source) QEMU(ctx context.Context, arch image.Arch) (vmm.QEMU, error) {
 	return vmm.FindQEMU(ctx, vmm.Arch(arch), s.cache)
 }
 
-// Spec finds out what a machine for an image is on this host; of the shape it takes memory, processors and
+// Spec finds out what a machine for an image is on this host; of the class it takes memory, processors and
 // whether each clone has a fresh process.
-func (s *Source) Spec(ctx context.Context, im *image.Image, sh Shape) (Spec, error) {
+func (s *Source) Spec(ctx context.Context, im *image.Image, sh Class) (Spec, error) {
 	qemu, err := s.QEMU(ctx, im.Arch)
 	if err != nil {
 		return Spec{}, err
@@ -201,7 +201,7 @@ func (s *Source) Warm(spec Spec) {
 	case want == Nothing:
 	case want == Missing && s.pool != nil && spec.Folders == nil && spec.Life == OneRun: // it makes its own
 	case s.opts.Warm != nil:
-		s.opts.Warm(spec.Shape())
+		s.opts.Warm(spec.Class())
 	default:
 		s.inBackground(func(ctx context.Context) {
 			if _, err := s.MakeTemplate(ctx, spec); err != nil && ctx.Err() == nil {

@@ -62,7 +62,7 @@ func TestMain(m *testing.M) {
 // open returns a runtime on a home of its own.
 func open(t *testing.T, pool unitask.PoolSize) *unitask.Runtime {
 	t.Helper()
-	return openWith(t, unitask.Options{Machines: unitask.Pool(pool, unitask.Shape{})})
+	return openWith(t, unitask.Options{Machines: unitask.Pool(pool, unitask.MachineClass{})})
 }
 
 func openWith(t *testing.T, opts unitask.Options) *unitask.Runtime {

@@ -80,8 +80,8 @@ func (m *Manager) Revive(ctx context.Context, caller run.Caller, id string, secr
 	if err := m.Refuse(); err != nil {
 		return nil, err
 	}
-	shelf := paused.Open(m.Engine.Home)
-	p, k, err := findPaused(m.Engine.Home, shelf, caller, id)
+	pauses := paused.Open(m.Engine.Home)
+	p, k, err := findPaused(m.Engine.Home, pauses, caller, id)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func (m *Manager) Revive(ctx context.Context, caller run.Caller, id string, secr
 	if err != nil {
 		return nil, err
 	}
-	rec, err := takeRecord(m.Engine.Runs, shelf, p, k)
+	rec, err := takeRecord(m.Engine.Runs, pauses, p, k)
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +129,7 @@ func (m *Manager) Revive(ctx context.Context, caller run.Caller, id string, secr
 	s.lease.set(k.Began, expires)
 	s.dir, s.env, s.ca = k.Dir, k.Env, k.CA
 	s.artifacts.restore(k.Out)
-	s.revived = &reviving{kept: k, at: p.At, digest: p.ImageDigest, since: shelf.View(p, k).Since, folder: shelf.Folder(id), values: secrets, rec: rec}
+	s.revived = &reviving{kept: k, at: p.At, digest: p.ImageDigest, since: pauses.View(p, k).Since, folder: pauses.Folder(id), values: secrets, rec: rec}
 	var running []*supervisor.Interpreter
 	s.client, running = supervisor.Restore(k.Client)
 	s.steps.add(running...)
@@ -148,9 +148,9 @@ func (m *Manager) Revive(ctx context.Context, caller run.Caller, id string, secr
 }
 
 // findPaused reads a paused session of a caller. The error is a SessionError where there is none, or its life is over.
-func findPaused(home string, shelf paused.Store, caller run.Caller, id string,
+func findPaused(home string, pauses paused.Store, caller run.Caller, id string,
 ) (p machine.Pause, k paused.Note, err error) {
-	p, k, err = shelf.Read(id)
+	p, k, err = pauses.Read(id)
 	switch {
 	case err != nil:
 		return p, k, err
@@ -165,7 +165,7 @@ func findPaused(home string, shelf paused.Store, caller run.Caller, id string,
 
 // takeRecord opens the record of a paused session for this process alone. The error is a BusyError if another one has
 // it.
-func takeRecord(runs *record.Store, shelf paused.Store, p machine.Pause, k paused.Note) (*record.Run, error) {
+func takeRecord(runs *record.Store, pauses paused.Store, p machine.Pause, k paused.Note) (*record.Run, error) {
 	rec, err := runs.Reopen(k.ID)
 	if errors.Is(err, record.ErrNotFound) { // it came from another host
 		rec, err = runs.CreateAs(k.ID, time.Now(), k.Owner, k.Via, "code", nil, k.Request)
@@ -176,7 +176,7 @@ func takeRecord(runs *record.Store, shelf paused.Store, p machine.Pause, k pause
 	if err != nil {
 		return nil, failure.Host("session", err)
 	}
-	if now, _, err := shelf.Read(k.ID); err != nil || !now.At.Equal(p.At) { // it went on, and was paused, until we had its record
+	if now, _, err := pauses.Read(k.ID); err != nil || !now.At.Equal(p.At) { // it went on, and was paused, until we had its record
 		return nil, errors.Join(&run.BusyError{What: "another process held session " + k.ID, After: time.Second}, rec.Leave())
 	}
 	return rec, nil
@@ -286,14 +286,14 @@ func (m *Manager) elsewhere() (bytes int64) {
 		default: // it has not paused yet
 		}
 	}
-	shelf := paused.Open(m.Engine.Home)
-	ids, _ := shelf.IDs()
+	pauses := paused.Open(m.Engine.Home)
+	ids, _ := pauses.IDs()
 	for _, id := range ids {
 		if ours[id] {
 			continue
 		}
-		if p, err := machine.ReadPause(shelf.Folder(id)); err == nil {
-			bytes += int64(p.Shape.MemoryMB) << 20
+		if p, err := machine.ReadPause(pauses.Folder(id)); err == nil {
+			bytes += int64(p.Class.MemoryMB) << 20
 		}
 	}
 	return bytes

@@ -53,16 +53,16 @@ func (p *printed) Write(b []byte) (int, error) {
 
 // languages measures what other languages take than Node (issue 19).
 func (s *suite) languages(kernel image.Kernel, only string, rounds int) (bool, error) {
-	shapes := map[string]unitask.Shape{}
+	classes := map[string]unitask.MachineClass{}
 	for _, name := range []string{"node", "python", "data", "go"} {
-		shapes[name] = unitask.Shape{Image: name, Kernel: kernel}
-		if _, err := s.rt.MakeTemplate(s.ctx, shapes[name]); err != nil {
+		classes[name] = unitask.MachineClass{Image: name, Kernel: kernel}
+		if _, err := s.rt.MakeTemplate(s.ctx, classes[name]); err != nil {
 			return false, err
 		}
 	}
 	pools := map[string]*unitask.Runtime{}
 	for _, name := range []string{"node", "python"} {
-		rt, err := unitask.Open(unitask.Options{Accel: vmm.TCG, Machines: unitask.Pool(unitask.PoolSize{Min: 1, Max: 1}, shapes[name])})
+		rt, err := unitask.Open(unitask.Options{Accel: vmm.TCG, Machines: unitask.Pool(unitask.PoolSize{Min: 1, Max: 1}, classes[name])})
 		if err != nil {
 			return false, err
 		}

@@ -151,13 +151,13 @@ func (s *suite) kernel(kernel image.Kernel, only string, rounds int) (ok bool, e
 		direct = machine(qemu.Path, "ioapic2=off", disk, im.Path(image.KernelFile))
 		whole, wholeName, cloneTarget = biosCommand(qemu.Path, disk), "the image booted from disk by BIOS, bare QEMU", 0.15
 	}
-	shape := unitask.Shape{Kernel: kernel}
-	if _, err := s.rt.MakeTemplate(s.ctx, shape); err != nil {
+	class := unitask.MachineClass{Kernel: kernel}
+	if _, err := s.rt.MakeTemplate(s.ctx, class); err != nil {
 		return false, err
 	}
 	run := []string{s.program, "run", "--kernel", string(kernel), "--accel", "tcg", "--code-file", s.script}
 	pool := "4:4"
-	pooled, err := unitask.Open(unitask.Options{Accel: vmm.TCG, Machines: unitask.Pool(unitask.PoolSize{Min: 4, Max: 4}, shape)})
+	pooled, err := unitask.Open(unitask.Options{Accel: vmm.TCG, Machines: unitask.Pool(unitask.PoolSize{Min: 4, Max: 4}, class)})
 	if err != nil {
 		return false, err
 	}
@@ -183,7 +183,7 @@ func (s *suite) kernel(kernel image.Kernel, only string, rounds int) (ok bool, e
 		if kernel != image.Linux && name == "shell" { // it starts processes
 			continue
 		}
-		if _, err := s.rt.MakeTemplate(s.ctx, unitask.Shape{Image: name, Kernel: kernel}); err != nil {
+		if _, err := s.rt.MakeTemplate(s.ctx, unitask.MachineClass{Image: name, Kernel: kernel}); err != nil {
 			return false, err
 		}
 		argv := []string{s.program, "run", "--kernel", string(kernel), "--accel", "tcg", "--lang", name, "--code", code}

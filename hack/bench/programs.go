@@ -181,11 +181,11 @@ func (s *suite) programs(kernel image.Kernel, only string, rounds int) (ok bool,
 	if err := s.write(list, o.ca); err != nil {
 		return false, err
 	}
-	shape := unitask.Shape{Kernel: kernel}
-	if _, err := s.rt.MakeTemplate(s.ctx, shape); err != nil {
+	class := unitask.MachineClass{Kernel: kernel}
+	if _, err := s.rt.MakeTemplate(s.ctx, class); err != nil {
 		return false, err
 	}
-	pool, err := unitask.Open(unitask.Options{Accel: vmm.TCG, Machines: unitask.Pool(unitask.PoolSize{Min: 1, Max: 1}, shape)})
+	pool, err := unitask.Open(unitask.Options{Accel: vmm.TCG, Machines: unitask.Pool(unitask.PoolSize{Min: 1, Max: 1}, class)})
 	if err != nil {
 		return false, err
 	}

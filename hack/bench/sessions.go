@@ -22,11 +22,11 @@ var fill = fmt.Sprintf("globalThis.held = Buffer.alloc(%d << 20, 1); held.length
 // sessions measures what machines that stay take.
 func (s *suite) sessions(kernel image.Kernel, only string, rounds int) (bool, error) {
 	// On Nanos a session's interpreter is the template's one process, and there are neither commands nor shells.
-	shapes := []unitask.Shape{{Image: "node", Kernel: kernel}}
+	classes := []unitask.MachineClass{{Image: "node", Kernel: kernel}}
 	if kernel == image.Linux {
-		shapes = []unitask.Shape{{Image: "node", Kernel: kernel, FreshProcess: true}, {Image: "shell", Kernel: kernel, FreshProcess: true}, {Image: "shell", Kernel: kernel}}
+		classes = []unitask.MachineClass{{Image: "node", Kernel: kernel, FreshProcess: true}, {Image: "shell", Kernel: kernel, FreshProcess: true}, {Image: "shell", Kernel: kernel}}
 	}
-	for _, sh := range shapes {
+	for _, sh := range classes {
 		if _, err := s.rt.MakeTemplate(s.ctx, sh); err != nil {
 			return false, err
 		}

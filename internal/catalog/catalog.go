@@ -53,9 +53,9 @@ type Catalog struct {
 	Enter   func() (leave func(), err error) // fails where the runtime is closed
 }
 
-// WithDefaults checks a shape and gives it its defaults; a kernel that is not given
+// WithDefaults checks a class and gives it its defaults; a kernel that is not given
 // stays so.
-func WithDefaults(home string, sh machine.Shape) (machine.Shape, error) {
+func WithDefaults(home string, sh machine.Class) (machine.Class, error) {
 	l := language.All[0]
 	if ref, is, err := policy.Reference(sh.Image); is {
 		if err != nil {
@@ -88,5 +88,5 @@ func WithDefaults(home string, sh machine.Shape) (machine.Shape, error) {
 		return sh, err
 	}
 	eff, _, err := policy.Resolve(policy.Request{Kernel: string(kernel), MemoryMB: sh.MemoryMB, CPUs: sh.CPUs}, nil)
-	return machine.Shape{Image: l.Image(sh.Image).Payload.Name, Kernel: image.Kernel(eff.Kernel), Arch: arch, MemoryMB: eff.MemoryMB, CPUs: eff.CPUs, FreshProcess: sh.FreshProcess, Folders: sh.Folders}, err
+	return machine.Class{Image: l.Image(sh.Image).Payload.Name, Kernel: image.Kernel(eff.Kernel), Arch: arch, MemoryMB: eff.MemoryMB, CPUs: eff.CPUs, FreshProcess: sh.FreshProcess, Folders: sh.Folders}, err
 }

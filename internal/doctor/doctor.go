@@ -142,7 +142,7 @@ func (d *Doctor) Accelerator(ctx context.Context) (accel run.Accel, whySlow stri
 	if err != nil {
 		return "", "", &run.HostError{Op: "image", Err: err}
 	}
-	spec, err := d.Source.Spec(ctx, im, machine.Shape{MemoryMB: policy.DefaultMemoryMB})
+	spec, err := d.Source.Spec(ctx, im, machine.Class{MemoryMB: policy.DefaultMemoryMB})
 	if err == nil {
 		spec, err = d.Source.Probe(ctx, spec)
 	}
@@ -262,7 +262,7 @@ func (d *Doctor) checkClone(ctx context.Context, r *Report, im *image.Image) {
 		return
 	}
 	start := time.Now()
-	spec, err := d.Source.Spec(ctx, im, machine.Shape{MemoryMB: policy.DefaultMemoryMB})
+	spec, err := d.Source.Spec(ctx, im, machine.Class{MemoryMB: policy.DefaultMemoryMB})
 	var m *machine.Machine
 	if err == nil {
 		m, err = d.Source.Clone(ctx, spec, machine.Config{})

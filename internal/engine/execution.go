@@ -129,7 +129,7 @@ func (x *Execution) plan(ctx context.Context) error {
 		}
 	}
 	var err error
-	if x.Spec, err = x.engine.Source.Spec(ctx, x.Image, machine.Shape{MemoryMB: x.Granted.MemoryMB, CPUs: x.Granted.CPUs, FreshProcess: x.Code.Fresh}); err != nil {
+	if x.Spec, err = x.engine.Source.Spec(ctx, x.Image, machine.Class{MemoryMB: x.Granted.MemoryMB, CPUs: x.Granted.CPUs, FreshProcess: x.Code.Fresh}); err != nil {
 		return failure.At("boot", err)
 	}
 	if err := x.hardware(); err != nil {

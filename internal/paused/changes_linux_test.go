@@ -13,24 +13,24 @@ import (
 // The changes of a session's policy are read as they were kept; a file of them that is not theirs is an error, and
 // none is none.
 func TestChangesOfPolicyKept(t *testing.T) {
-	shelf := Open(t.TempDir())
+	pauses := Open(t.TempDir())
 	const id = "20261124-000000000-aaaaaa"
-	name := filepath.Join(shelf.Folder(id), ChangesName)
+	name := filepath.Join(pauses.Folder(id), ChangesName)
 	kept := []run.PolicyChange{{AllowNet: []string{"a.example"}}, {DenyNet: []string{"b.example"}}}
-	if err := shelf.WriteChanges(id, kept); err != nil {
+	if err := pauses.WriteChanges(id, kept); err != nil {
 		t.Errorf("of a session that was never paused: %v", err)
 	}
-	if err := os.MkdirAll(shelf.Folder(id), 0o700); err != nil {
+	if err := os.MkdirAll(pauses.Folder(id), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	var read []run.PolicyChange
-	if err := shelf.ReadChanges(id, &read); err != nil || len(read) != 0 {
+	if err := pauses.ReadChanges(id, &read); err != nil || len(read) != 0 {
 		t.Errorf("none: %v %v", read, err)
 	}
-	if err := shelf.WriteChanges(id, kept); err != nil {
+	if err := pauses.WriteChanges(id, kept); err != nil {
 		t.Fatal(err)
 	}
-	if err := shelf.ReadChanges(id, &read); err != nil || len(read) != 2 || read[1].DenyNet[0] != "b.example" {
+	if err := pauses.ReadChanges(id, &read); err != nil || len(read) != 2 || read[1].DenyNet[0] != "b.example" {
 		t.Errorf("%v %v", read, err)
 	}
 	for what, c := range map[string]struct {
@@ -49,7 +49,7 @@ func TestChangesOfPolicyKept(t *testing.T) {
 		if err := c.put(); err != nil {
 			t.Fatal(err)
 		}
-		if err := shelf.ReadChanges(id, &read); err == nil || !strings.Contains(err.Error(), c.says) {
+		if err := pauses.ReadChanges(id, &read); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

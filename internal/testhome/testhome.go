@@ -60,7 +60,7 @@ func Ready(t testing.TB, base string, kernels ...image.Kernel) {
 		if _, err := rt.Images().Ensure(t.Context(), kernel, image.HostArch()); err != nil {
 			t.Fatalf("%v\n`make vendor` fetches what is missing", err)
 		}
-		if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: kernel}); err != nil && machine.CanClone {
+		if _, err := rt.MakeTemplate(t.Context(), unitask.MachineClass{Kernel: kernel}); err != nil && machine.CanClone {
 			t.Fatal(err)
 		}
 	}

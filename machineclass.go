@@ -14,12 +14,12 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Shape is what a run asks of its machine. All runs of one shape are cloned from one template. Zero values are the
+// MachineClass is what a run asks of its machine. All runs of one class are cloned from one template. Zero values are the
 // defaults, as in Request.
-type Shape = machine.Shape
+type MachineClass = machine.Class
 
-// spec returns a shape with its defaults on this host, and builds a missing image.
-func (rt *Runtime) spec(ctx context.Context, sh Shape) (machine.Spec, error) {
+// spec returns a class with its defaults on this host, and builds a missing image.
+func (rt *Runtime) spec(ctx context.Context, sh MachineClass) (machine.Spec, error) {
 	im, _, err := rt.engine.Catalog.Ensure(ctx, rt.engine.Images, sh.Image, sh.Kernel, sh.Arch)
 	if err != nil {
 		return machine.Spec{}, failure.Host("image", err)
@@ -31,10 +31,10 @@ func (rt *Runtime) spec(ctx context.Context, sh Shape) (machine.Spec, error) {
 	return spec, nil
 }
 
-// MakeTemplate makes the template from which runs of a shape are cloned: it boots a machine, runs a throw-away script
+// MakeTemplate makes the template from which runs of a class are cloned: it boots a machine, runs a throw-away script
 // in it, and keeps its memory and device state. It does nothing if the template exists or another process is making it.
 // It returns whether it made one.
-func (rt *Runtime) MakeTemplate(ctx context.Context, sh Shape) (bool, error) {
+func (rt *Runtime) MakeTemplate(ctx context.Context, sh MachineClass) (bool, error) {
 	leave, err := rt.enter()
 	if err != nil {
 		return false, err
@@ -66,26 +66,26 @@ func (rt *Runtime) MakeTemplate(ctx context.Context, sh Shape) (bool, error) {
 type Machines struct {
 	booted bool
 	from   machine.Options
-	shape  Shape
+	class  MachineClass
 }
 
 // Templates clones each run's machine from the template of its kind. The first run of a kind boots, and the runtime
 // then makes the template in the background, until Close.
 func Templates() Machines { return Machines{} }
 
-// Pool is Templates, and keeps clones ready in this process: at least size.Min of the given shape, and of others as
+// Pool is Templates, and keeps clones ready in this process: at least size.Min of the given class, and of others as
 // runs ask for them. Close destroys them.
-func Pool(size PoolSize, shape Shape) Machines {
-	return Machines{from: machine.Options{Pool: size}, shape: shape}
+func Pool(size PoolSize, class MachineClass) Machines {
+	return Machines{from: machine.Options{Pool: size}, class: class}
 }
 
 // PoolDaemon uses the clones of the home's pool daemon (Runtime.ServePool) if one runs; otherwise it clones from
 // templates. It is for a process that ends with its run, and so makes no templates itself. Instead, the goroutine that
-// called Run calls warm with the shape of a template that is missing or will soon be used up, so that another process
+// called Run calls warm with the class of a template that is missing or will soon be used up, so that another process
 // can make it (Runtime.MakeTemplate). With nil, nobody makes it.
-func PoolDaemon(warm func(Shape)) Machines {
+func PoolDaemon(warm func(MachineClass)) Machines {
 	if warm == nil {
-		warm = func(Shape) {}
+		warm = func(MachineClass) {}
 	}
 	return Machines{from: machine.Options{Lease: true, Warm: warm}}
 }
@@ -93,13 +93,13 @@ func PoolDaemon(warm func(Shape)) Machines {
 // Booted boots each run's machine, as Request.Cold does, and makes no templates.
 func Booted() Machines { return Machines{booted: true} }
 
-// check validates the shape and fills in its defaults.
-func (m Machines) check(home string) (machine.Options, Shape, error) {
+// check validates the class and fills in its defaults.
+func (m Machines) check(home string) (machine.Options, MachineClass, error) {
 	if err := m.from.Pool.Check(); err != nil {
-		return m.from, m.shape, policy.Bad("pool", fmt.Sprintf("%d:%d", m.from.Pool.Min, m.from.Pool.Max), "%v", err)
+		return m.from, m.class, policy.Bad("pool", fmt.Sprintf("%d:%d", m.from.Pool.Min, m.from.Pool.Max), "%v", err)
 	}
-	shape, err := catalog.WithDefaults(home, m.shape)
-	return m.from, shape, err
+	class, err := catalog.WithDefaults(home, m.class)
+	return m.from, class, err
 }
 
 // PoolSize is how many clones are kept ready: at least Min, at most Max, and in between as many as there were runs in
@@ -130,7 +130,7 @@ func (rt *Runtime) ServePool(ctx context.Context, idle time.Duration) error {
 		return err
 	}
 	defer leave()
-	if err := rt.engine.Source.Serve(ctx, idle, rt.opts.Machines.shape); err != nil {
+	if err := rt.engine.Source.Serve(ctx, idle, rt.opts.Machines.class); err != nil {
 		return failure.Host("pool", err)
 	}
 	return nil

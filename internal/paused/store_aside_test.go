@@ -8,7 +8,7 @@ import (
 )
 
 // A session whose folder was moved aside when a pause was killed is there, once.
-func TestShelfAside(t *testing.T) {
+func TestStoreAside(t *testing.T) {
 	s := Open(t.TempDir())
 	for _, name := range []string{"b", ".a.before", ".b.before", ".c.pausing-1", ".before"} {
 		if err := os.MkdirAll(filepath.Join(s.Dir, name), 0o700); err != nil {
