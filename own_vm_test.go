@@ -28,7 +28,7 @@ func describe(t *testing.T, dir, name, text string) string {
 	return file
 }
 
-// An image of one's own: files, variables and memory over one that comes along, by a name.
+// An image of one's own: files, variables and memory over a bundled one, by a name.
 func TestOwnImage(t *testing.T) {
 	t.Parallel()
 	needVM(t)
@@ -93,7 +93,7 @@ func TestOwnImage(t *testing.T) {
 		t.Errorf("left: %v %v", list, err)
 	}
 
-	// One's own comes before the one of its name that comes along.
+	// One's own comes before the bundled one of its name.
 	checkOwnEnvironment(t, rt)
 }
 

@@ -161,7 +161,7 @@ func greets(t *testing.T, a *archive, version string) {
 	a.put(t, "greet", version, "Depends: libgreet (>= 1), libc6 (>= 2.30), debconf (>= 0.5) | debconf-2.0, adduser\n", postinst, program, debFile("./opt/greet/data", "data"), debFile("./usr/share/doc/greet/copyright", "MIT"))
 }
 
-// Packages of Debian over an image that comes along: resolved by apt, unpacked, the same again from the lock.
+// Packages of Debian over a bundled image: resolved by apt, unpacked, the same again from the lock.
 func TestOwnDebian(t *testing.T) {
 	needVM(t)
 	a := newArchive(t)

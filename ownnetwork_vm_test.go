@@ -163,7 +163,7 @@ func TestOwnLayersRefused(t *testing.T) {
 		over + "pip = ['--index-url=http://h/']":                           "pip: \"pip:--index-url=http://h/\"",
 		over + "pip = ['*']":                                               "is no package",
 		over + "npm = ['git+https://h/x']":                                 "is no package of npm",
-		over + "warm = ['csv']":                                            "warm is for the images that come along",
+		over + "warm = ['csv']":                                            "warm is for the bundled images",
 		"from = 'python'\nnetwork = ['pip']":                               "has no steps",
 		"from = 'x:y:z'\nrun = ['x']":                                      "from: x:y:z",
 	} {

@@ -287,7 +287,7 @@ func TestPackagesRefused(t *testing.T) {
 		{"python", "", "npm:zod", "is not for python, whose packages are pip:NAME"},
 		{"js", "", "pip:requests", "is not for js, whose packages are npm:NAME"},
 		{"shell", "", "pip:requests", "is not for shell"},
-		{"python", "python:3.12-slim", "pip:requests", "images that come along"},
+		{"python", "python:3.12-slim", "pip:requests", "bundled images"},
 		{"python", "", "pip:*", "is no package"},
 		{"python", "", "requests", "begins with neither"},
 		{"python", "", "pip:--index-url=http://h/", "is no package of pip"},

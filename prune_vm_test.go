@@ -89,7 +89,7 @@ func TestPruneImages(t *testing.T) {
 	if c, err := rt.Images().Containers().Get(own.Arch, "tool"); err != nil || c.Digest != own.Digest {
 		t.Errorf("the name leads to %+v: %v", c, err)
 	}
-	// The name begins with an image that comes along: what it led to is nobody's.
+	// The name begins with a bundled image: what it led to is nobody's.
 	renameImage(t, dir, rt, file, left, before)
 
 	// The reference leads to another one while a run has the one before.

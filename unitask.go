@@ -163,7 +163,7 @@ func Open(opts Options) (*Runtime, error) {
 	if err != nil {
 		return nil, &HostError{Op: "open", Err: err}
 	}
-	images.Own = func(name string) (image.Payload, error) {
+	images.Custom = func(name string) (image.Payload, error) {
 		o, err := catalog.ReadCustom(opts.Home, name)
 		if err != nil {
 			return image.Payload{}, err

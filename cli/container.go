@@ -77,8 +77,8 @@ func (a *app) tellContainer(c *image.Container) {
 func containerRows(list []*image.Container) (rows [][]string) {
 	for _, c := range list {
 		name := strings.Join(c.Names, " ")
-		if c.Brought != "" {
-			name = "(brought by tenant " + c.Brought + ")"
+		if c.ShippedBy != "" {
+			name = "(shipped by tenant " + c.ShippedBy + ")"
 		}
 		rows = append(rows, []string{c.Digest[:min(19, len(c.Digest))], name, string(c.Arch), fmt.Sprintf("%d MiB", c.Size()>>20),
 			c.Added.Local().Format(time.DateTime)})
@@ -98,7 +98,7 @@ func containerNamed(rt *unitask.Runtime, name string) *image.Container {
 		}
 	}
 	list, _ := rt.Images().Containers().List()
-	i := slices.IndexFunc(list, func(c *image.Container) bool { return c.Brought != "" && strings.HasPrefix(c.Digest, ref) })
+	i := slices.IndexFunc(list, func(c *image.Container) bool { return c.ShippedBy != "" && strings.HasPrefix(c.Digest, ref) })
 	if i < 0 {
 		return nil
 	}

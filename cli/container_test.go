@@ -14,7 +14,7 @@ import (
 )
 
 // What a tenant has brought is removed by what image ls shows of its digest, by which nothing runs.
-func TestBroughtByDigits(t *testing.T) {
+func TestShippedByDigits(t *testing.T) {
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
 		t.Fatal(err)

@@ -37,13 +37,13 @@ func (a *app) imageBuild() *cobra.Command {
 	var f buildFlags
 	cmd := &cobra.Command{
 		Use:   "build [NAME|FILE.toml]",
-		Short: "Build an image of your own, or one that comes along ahead of its first run",
+		Short: "Build a custom image, or a bundled one ahead of its first run",
 		Long: `Build NAME, or FILE.toml, builds an image of your own: the file, or NAME.toml in the home's
 environments folder, says which image it begins with and what it has beside that (from, debian, pip, npm,
 run, network, files, env, warm, memoryMb, description); that may be a container image, which has run with
 network, and no warm. A policy file is a ceiling on what the build reaches: allowNet and packages. Packages are installed, and steps run, in a machine; which packages and which image
 exactly is written to NAME.lock.json beside the file, and taken from there the next time. Runs
-have the image by --image NAME; it comes before one of that name that comes along.
+have the image by --image NAME; it comes before the bundled one of that name.
 
 Without an argument it builds the image of the vendored parts, unless it is there already, and
 prints its digest. Parts that are missing are fetched first, as by image vendor. -o writes a nanos image's disk to a file that stands alone: it
@@ -78,7 +78,7 @@ func (a *app) buildImage(cmd *cobra.Command, args []string, rt *unitask.Runtime,
 	contained, base := "", f.name
 	if len(args) > 0 {
 		if cmd.Flags().Changed("image") || f.output != "" {
-			return usage(errors.New("--image and -o are for images that come along"))
+			return usage(errors.New("--image and -o are for bundled images"))
 		}
 		custom, _, err := rt.BuildImage(cmd.Context(), args[0], ar)
 		if err != nil {
@@ -184,8 +184,9 @@ func (a *app) imageFiles(store *image.Store, prefix string, asJSON bool) error {
 	if err != nil {
 		return usage(err)
 	}
-	if c, err := store.Containers().Get(im.Arch, im.Container); err == nil && c.Brought != "" {
-		return usage(fmt.Errorf("%.12s came along from another host, as the tenant %s's: only its own machine reads its disk", im.Digest, c.Brought))
+	if c, err := store.Containers().Get(im.Arch, im.Container); err == nil && c.ShippedBy != "" {
+		return usage(fmt.Errorf("%.12s was shipped by another host, as the tenant %s's: "+
+			"only its own machine reads its disk", im.Digest, c.ShippedBy))
 	}
 	entries, err := im.Entries()
 	if err != nil {

@@ -146,6 +146,11 @@ func (a *app) foundCeiling(named string) (*policy.ForPeople, error) {
 	if err == nil && len(held.Files) > 1 {
 		a.ui.note("policy: %s", safe(held.String()))
 	}
+	if err == nil {
+		for _, notice := range held.Ceiling.Notices() {
+			a.ui.note("%s", safe(notice))
+		}
+	}
 	return held, err
 }
 

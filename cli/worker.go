@@ -261,7 +261,7 @@ func describeWorker(ctx context.Context, rt *unitask.Runtime, ceiling *policy.Ce
 		}
 	}
 	if policy.ForFleet(ceiling).TakesImages() {
-		info.Images = append(info.Images, policy.BroughtImages)
+		info.Images = append(info.Images, policy.ShippedImages)
 	}
 	return info, nil
 }

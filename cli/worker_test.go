@@ -57,9 +57,9 @@ func TestWorkerSessionKeys(t *testing.T) {
 }
 
 // A worker's list of images says whose came along.
-func TestBroughtRows(t *testing.T) {
-	rows := containerRows([]*image.Container{{Digest: "sha256:" + strings.Repeat("a", 64), Brought: "alice"}, {Digest: "sha256:" + strings.Repeat("b", 64), Names: []string{"docker.io/acme/box:1"}}})
-	if rows[0][1] != "(brought by tenant alice)" || rows[1][1] != "docker.io/acme/box:1" {
+func TestShippedRows(t *testing.T) {
+	rows := containerRows([]*image.Container{{Digest: "sha256:" + strings.Repeat("a", 64), ShippedBy: "alice"}, {Digest: "sha256:" + strings.Repeat("b", 64), Names: []string{"docker.io/acme/box:1"}}})
+	if rows[0][1] != "(shipped by tenant alice)" || rows[1][1] != "docker.io/acme/box:1" {
 		t.Errorf("%q", rows)
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Container images and own images that a submitter has. The task says what a machine gets of one; its disk, or the
-// archive of an own one's files, is in the object store, compressed, under its own SHA-256. A worker takes it once, for
+// Container images and custom images that a submitter has. The task says what a machine gets of one; its disk, or the
+// archive of a custom one's files, is in the object store, compressed, under its own SHA-256. A worker takes it once, for
 // that tenant, if its ceiling allows it.
 
 const (
@@ -29,7 +29,7 @@ const (
 // putImage puts the disk where the workers get it, if one of them takes images.
 func (s *submission) putImage(ctx context.Context) error {
 	workers, now, err := s.c.lately(ctx)
-	takes := func(w WorkerInfo) bool { return slices.Contains(w.Images, policy.BroughtImages) }
+	takes := func(w WorkerInfo) bool { return slices.Contains(w.Images, policy.ShippedImages) }
 	if err == nil && !now && !slices.ContainsFunc(workers, takes) { // another may have come since
 		workers, err = s.c.Workers(ctx)
 	}
@@ -116,7 +116,7 @@ func (u unpacking) Close() error {
 }
 
 // image has the runtime keep the image that a job brings, where the ceiling allows that; it returns what the run asks for
-// then, and its ceiling. Where it does not, a reference may lead to what this host pulls itself; an own image's name here is
+// then, and its ceiling. Where it does not, a reference may lead to what this host pulls itself; a custom image's name here is
 // somebody else's image.
 func (h onHost) image(ctx context.Context, job Job, ceiling *policy.Ceiling) (string, *policy.Ceiling, error) {
 	key, wide, taken := imageOf(job, ceiling)
@@ -142,20 +142,21 @@ func imageOf(job Job, ceiling *policy.Ceiling) (name string, wide *policy.Ceilin
 	if wide = ceiling.BringingImage(job.Image.Digest(), key); wide.Image(key) {
 		return key, wide, true
 	}
-	if _, reference, _ := policy.Reference(job.Request.Image); reference && job.Image.Own == nil {
+	if _, reference, _ := policy.Reference(job.Request.Image); reference && job.Image.Custom == nil {
 		return job.Request.Image, ceiling, false
 	}
 	return key, ceiling, false
 }
 
-// ofBrought tells who is refused an image how it came along.
-func ofBrought(job Job, err error) error {
+// shippedError tells who is refused an image how it was shipped.
+func shippedError(job Job, err error) error {
 	var field *policy.FieldError
 	if job.Image == nil || !errors.As(err, &field) || field.Field != "image" {
 		return err
 	}
 	more := *field
 	more.Value = job.Request.Image
-	more.Reason += fmt.Sprintf("; it came along as %s: the worker's ceiling allows it by that digest, or by %q for all that come along", job.Image.Digest(), policy.BroughtImages)
+	more.Reason += fmt.Sprintf("; it was shipped as %s: the worker's ceiling allows it by that digest, "+
+		"or by %q for all shipped images", job.Image.Digest(), policy.ShippedImages)
 	return &more
 }

@@ -68,7 +68,7 @@ func boxImage(t *testing.T, base, name, content string) string {
 
 // A worker runs the container image of a submitter, which it has not, where its ceiling allows what comes along, and gets
 // it once. Another worker's ceiling refuses it, by its digest, or allows it by that.
-func TestBroughtImage(t *testing.T) {
+func TestShippedImage(t *testing.T) {
 	base, err := testhome.Base()
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func TestBroughtImage(t *testing.T) {
 		config := workerConfig(ns.ClientURL(), 1)
 		config.Tenant = tenant
 		if policy.ForFleet(c).TakesImages() {
-			config.Info.Images = []string{policy.BroughtImages}
+			config.Info.Images = []string{policy.ShippedImages}
 		}
 		startWorker(t, config, fleet.OnHost(rt, c))
 		return rt
@@ -113,7 +113,7 @@ func TestBroughtImage(t *testing.T) {
 	b := bringBox(t, home, base)
 	ask := unitask.Request{Image: "acme/box:1", Exec: true, Args: []string{"sh", "-c", `cat /what; echo "$OF"; pwd`}, Cold: true}
 
-	takes := worker(fleet.DefaultTenant, `images = ["node", "brought"]`)
+	takes := worker(fleet.DefaultTenant, `images = ["node", "shipped"]`)
 	_, js := dial(t, ns.ClientURL())
 	files, err := js.ObjectStore(t.Context(), "unitask-files-default")
 	if err != nil {
@@ -144,7 +144,7 @@ func TestBroughtImage(t *testing.T) {
 }
 
 // bringBox imports a container's image, and returns what is brought of it.
-func bringBox(t *testing.T, home, base string) image.Brought {
+func bringBox(t *testing.T, home, base string) image.Shipped {
 	t.Helper()
 	local, err := unitask.Open(unitask.Options{Home: home})
 	if err != nil {
@@ -164,10 +164,10 @@ func bringBox(t *testing.T, home, base string) image.Brought {
 	return b
 }
 
-// bringTwice runs with an image that comes along, and then is there.
+// bringTwice runs with a bundled image, and then is there.
 func bringTwice(
 	t *testing.T, submit func(tenant string, req unitask.Request) (*unitask.Result, error), ask unitask.Request,
-	takes *unitask.Runtime, files jetstream.ObjectStore, b image.Brought,
+	takes *unitask.Runtime, files jetstream.ObjectStore, b image.Shipped,
 ) {
 	t.Helper()
 	for _, round := range []string{"it comes along", "it is there"} {
@@ -176,7 +176,7 @@ func bringTwice(
 			t.Fatalf("%s: %v %s", round, err, asJSON(res))
 		}
 		list, err := takes.Images().Containers().List()
-		if err != nil || len(list) != 1 || list[0].Brought != fleet.DefaultTenant {
+		if err != nil || len(list) != 1 || list[0].ShippedBy != fleet.DefaultTenant {
 			t.Fatalf("%s: %v %s", round, err, asJSON(list))
 		}
 		if round == "it is there" {
@@ -191,7 +191,7 @@ func bringTwice(
 
 // refuseImage checks whom a worker refuses an image.
 func refuseImage(
-	t *testing.T, worker func(tenant string, ceiling string) *unitask.Runtime, b image.Brought,
+	t *testing.T, worker func(tenant string, ceiling string) *unitask.Runtime, b image.Shipped,
 	ask unitask.Request, submit func(tenant string, req unitask.Request) (*unitask.Result, error),
 ) {
 	t.Helper()
@@ -211,7 +211,7 @@ func refuseImage(
 
 // forgeImages has a tenant send images that are not what their digests say.
 func forgeImages(
-	t *testing.T, b image.Brought, files jetstream.ObjectStore, js jetstream.JetStream, takes *unitask.Runtime,
+	t *testing.T, b image.Shipped, files jetstream.ObjectStore, js jetstream.JetStream, takes *unitask.Runtime,
 ) {
 	t.Helper()
 	with := func(change func(*catalog.Shipped)) catalog.Shipped { lie := b; change(&lie); return lie }
@@ -223,11 +223,11 @@ func forgeImages(
 		image catalog.Shipped
 		says  string
 	}{
-		{with(func(b *catalog.Shipped) { b.Disk = poison }), "came along"},
+		{with(func(b *catalog.Shipped) { b.Disk = poison }), "shipped"},
 		{with(func(b *catalog.Shipped) { b.Disk = strings.Repeat("1", 64) }), "object not found"},
 		{with(func(b *catalog.Shipped) { b.Disk = "../../etc/passwd" }), "digest is"},
 		{with(func(b *catalog.Shipped) { b.Size = 1 << 50 }), "whole sectors"},
-		{with(func(b *catalog.Shipped) { b.Size = 512 }), "came along"},
+		{with(func(b *catalog.Shipped) { b.Size = 512 }), "shipped"},
 		{with(func(b *catalog.Shipped) { b.Arch = "arm6502" }), "this host has"},
 		{with(func(b *catalog.Shipped) { b.Owner.Home = "../.." }), "malformed"},
 	} {

@@ -69,7 +69,7 @@ func (f *ownFleet) worker(t *testing.T, tenant, ceiling string) *unitask.Runtime
 	config := workerConfig(f.url, 1)
 	config.Tenant = tenant
 	if policy.ForFleet(c).TakesImages() {
-		config.Info.Images = []string{policy.BroughtImages}
+		config.Info.Images = []string{policy.ShippedImages}
 	}
 	startWorker(t, config, fleet.OnHost(rt, c))
 	return rt
@@ -90,7 +90,7 @@ func (f *ownFleet) submit(t *testing.T, home, tenant string, ceiling *policy.Cei
 	return rt.RunFor(t.Context(), unitask.Caller{Ceiling: ceiling}, req, unitask.IO{})
 }
 
-// build builds an own image in a home, whose file lies in a folder of its own.
+// build builds a custom image in a home, whose file lies in a folder of its own.
 func build(t *testing.T, home, name, text string, files map[string]string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -126,7 +126,7 @@ func tookAlong(t *testing.T, rt *unitask.Runtime) (digests []string) {
 	return digests
 }
 
-var cameAs = regexp.MustCompile(`came along as (sha256:[0-9a-f]{64})`)
+var cameAs = regexp.MustCompile(`shipped as (sha256:[0-9a-f]{64})`)
 
 // An image of one's own goes along to a worker that takes such images, once: its files, variables and memory over the
 // worker's own python. Another ceiling refuses it, whatever images of that name the worker has, or allows it by its digest.
@@ -162,7 +162,7 @@ func TestOwnImageAlong(t *testing.T) {
 		}
 	})
 
-	takes := f.worker(t, fleet.DefaultTenant, `images = ["brought"]`)
+	takes := f.worker(t, fleet.DefaultTenant, `images = ["shipped"]`)
 	_, js := dial(t, f.url)
 	files, err := js.ObjectStore(t.Context(), "unitask-files-default")
 	if err != nil {
@@ -221,7 +221,7 @@ func replaceStored(t *testing.T, files jetstream.ObjectStore) {
 	}
 }
 
-// bringOverContainer brings what an own image adds to a container's.
+// bringOverContainer brings what a custom image adds to a container's.
 func bringOverContainer(t *testing.T, home string, f *ownFleet) {
 	t.Helper()
 	rt, err := unitask.Open(unitask.Options{Home: home})
@@ -267,7 +267,7 @@ func bringOfAnother(t *testing.T, key string, f *ownFleet, home string) {
 	}
 }
 
-// forgeOwn has a tenant say by hand what no client says of an own image.
+// forgeOwn has a tenant say by hand what no client says of a custom image.
 func (f *ownFleet) forgeOwn(t *testing.T, takes *unitask.Runtime) {
 	_, js := dial(t, f.url)
 	files, err := js.ObjectStore(t.Context(), "unitask-files-default")
@@ -288,7 +288,7 @@ func (f *ownFleet) forgeOwn(t *testing.T, takes *unitask.Runtime) {
 			t.Fatal(err)
 		}
 		sum := sha256.Sum256(content.Bytes())
-		b := catalog.Shipped{Arch: unitask.HostArch(), Disk: hex.EncodeToString(sum[:]), Size: int64(content.Len()), Own: &image.BroughtOwn{Base: "python"}}
+		b := catalog.Shipped{Arch: unitask.HostArch(), Disk: hex.EncodeToString(sum[:]), Size: int64(content.Len()), Custom: &image.ShippedCustom{Base: "python"}}
 		if _, err := files.PutBytes(t.Context(), "image-"+b.Disk, compressed(t, content.Bytes())); err != nil {
 			t.Fatal(err)
 		}
@@ -296,8 +296,8 @@ func (f *ownFleet) forgeOwn(t *testing.T, takes *unitask.Runtime) {
 	}
 	fine := put(tar.Header{Name: "opt/a", Typeflag: tar.TypeReg})
 	with := func(change func(*catalog.Shipped)) catalog.Shipped {
-		lie, own := fine, *fine.Own
-		lie.Own = &own
+		lie, own := fine, *fine.Custom
+		lie.Custom = &own
 		change(&lie)
 		return lie
 	}
@@ -313,17 +313,17 @@ func (f *ownFleet) forgeOwn(t *testing.T, takes *unitask.Runtime) {
 		{with(func(b *catalog.Shipped) { b.Disk = "../../etc/passwd" }), "digest is"},
 		{with(func(b *catalog.Shipped) { b.Size = 2 << 30 }), "whole sectors"},
 		{with(func(b *catalog.Shipped) { b.Arch = "arm6502" }), "this host has"},
-		{with(func(b *catalog.Shipped) { b.Own.Base = "alpine:3.20" }), "which this host has not"},
-		{with(func(b *catalog.Shipped) { b.Own.Base = "words" }), "which this host has not"},
-		{with(func(b *catalog.Shipped) { b.Own.Base = "" }), "which this host has not"},
-		{with(func(b *catalog.Shipped) { b.Own.Env = map[string]string{"A=B": "c"} }), "can't be a variable"},
-		{with(func(b *catalog.Shipped) { b.Own.Env = map[string]string{"A": strings.Repeat("x", 64<<10)} }), "can't be a variable"},
-		{with(func(b *catalog.Shipped) { b.Own.Warm = []string{"os\nimport evil"} }), "no name of a module"},
-		{with(func(b *catalog.Shipped) { b.Own.Folders = []string{"/"} }), "has a folder"},
-		{with(func(b *catalog.Shipped) { b.Own.Folders = []string{"/opt/../../etc"} }), "has a folder"},
-		{with(func(b *catalog.Shipped) { b.Own.Folders = []string{"/" + strings.Repeat("f", 2000)} }), "too many folders"},
-		{with(func(b *catalog.Shipped) { b.Own.Runtime = "3.11\x1b[2J" }), "is for version"},
-		{with(func(b *catalog.Shipped) { b.Own = nil }), "malformed"}, // a disk that it is not
+		{with(func(b *catalog.Shipped) { b.Custom.Base = "alpine:3.20" }), "which this host has not"},
+		{with(func(b *catalog.Shipped) { b.Custom.Base = "words" }), "which this host has not"},
+		{with(func(b *catalog.Shipped) { b.Custom.Base = "" }), "which this host has not"},
+		{with(func(b *catalog.Shipped) { b.Custom.Env = map[string]string{"A=B": "c"} }), "can't be a variable"},
+		{with(func(b *catalog.Shipped) { b.Custom.Env = map[string]string{"A": strings.Repeat("x", 64<<10)} }), "can't be a variable"},
+		{with(func(b *catalog.Shipped) { b.Custom.Warm = []string{"os\nimport evil"} }), "no name of a module"},
+		{with(func(b *catalog.Shipped) { b.Custom.Folders = []string{"/"} }), "has a folder"},
+		{with(func(b *catalog.Shipped) { b.Custom.Folders = []string{"/opt/../../etc"} }), "has a folder"},
+		{with(func(b *catalog.Shipped) { b.Custom.Folders = []string{"/" + strings.Repeat("f", 2000)} }), "too many folders"},
+		{with(func(b *catalog.Shipped) { b.Custom.Runtime = "3.11\x1b[2J" }), "is for version"},
+		{with(func(b *catalog.Shipped) { b.Custom = nil }), "malformed"}, // a disk that it is not
 		{put(tar.Header{Name: "../../outside", Typeflag: tar.TypeReg}), "can't be"},
 		{put(tar.Header{Name: "opt/dev", Typeflag: tar.TypeBlock}), "neither a file nor a link"},
 		{put(tar.Header{Name: "opt/l", Typeflag: tar.TypeSymlink, Linkname: "/etc"}, tar.Header{Name: "opt/l/passwd", Typeflag: tar.TypeReg}), "no folder"},
@@ -426,7 +426,7 @@ func TestFleetPackagesDenied(t *testing.T) {
 	}
 }
 
-// Packages of a run are installed by the worker, from the registry that its pip uses; those of an own image, which its
+// Packages of a run are installed by the worker, from the registry that its pip uses; those of a custom image, which its
 // submitter has installed, go along with that, to a worker that installs none.
 func TestFleetPackages(t *testing.T) {
 	if os.Getenv("UNITASK_TEST_LONG") == "" {
@@ -457,7 +457,7 @@ func TestFleetPackages(t *testing.T) {
 	build(t, home, "greets", "from = 'python'\npip = ['greeting==1.2']\n", nil)
 	own := wantsGreeting
 	own.Language, own.Image, own.Packages = "", "greets", nil
-	f.worker(t, "erin", `images = ["brought"]`)
+	f.worker(t, "erin", `images = ["shipped"]`)
 	if res, err := f.submit(t, home, "erin", nil, own); err != nil || !strings.HasPrefix(string(res.Stdout), there) {
 		t.Errorf("%v %s", err, asJSON(res))
 	}

@@ -32,7 +32,7 @@ type Job struct {
 	Request        unitask.Request // secrets have their values; Files and Dirs are below Folder
 	Colors         string
 	Folder         string // what the run brings, unpacked; "" is nothing
-	// Image is the image, a container's or an own one, that the submitter has, nil for none; Disk opens its disk or archive, of
+	// Image is the image, a container's or a custom one, that the submitter has, nil for none; Disk opens its disk or archive, of
 	// which nothing is known.
 	Image          *catalog.Shipped
 	Disk           func(context.Context) (io.ReadCloser, error)
@@ -74,7 +74,7 @@ func (h onHost) judge(tenant string, t task) error {
 	if job.Image != nil {
 		req.Image, ceiling, _ = imageOf(job, ceiling)
 	}
-	return ofBrought(job, h.rt.Refused(req, ceiling))
+	return shippedError(job, h.rt.Refused(req, ceiling))
 }
 
 func (h onHost) Run(ctx context.Context, job Job) (done Done, err error) {
@@ -102,7 +102,7 @@ func (h onHost) Run(ctx context.Context, job Job) (done Done, err error) {
 	caller := unitask.Caller{Name: owner, Via: record.ViaFleet, Ceiling: ceiling}
 	done.Result, err = h.rt.RunFor(ctx, caller, req, unitask.IO{Stdin: job.Stdin, Stdout: job.Stdout, Stderr: job.Stderr, Colors: job.Colors, Events: job.Events})
 	if done.Result == nil {
-		return done, ofBrought(job, err)
+		return done, shippedError(job, err)
 	}
 	id, runs := done.Result.RunID, h.rt.Runs()
 	if rec, e := runs.Get(id); e == nil && rec.Machine != nil {

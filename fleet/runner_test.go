@@ -14,7 +14,7 @@ import (
 )
 
 // A run takes the memory that its machine will have: also where that is what an image of this host's user's own says,
-// which may have the name of one that comes along.
+// which may have the name of a bundled one.
 func TestMemoryOfOwnImages(t *testing.T) {
 	home := testdir.Private(t)
 	own := filepath.Join(home, "own")
@@ -32,11 +32,11 @@ func TestMemoryOfOwnImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	c, err := policy.ParseCeiling("c.toml", []byte("images = [\"node\", \"python\", \"words\", \"small\", \"brought\"]\nmemoryMb = 2500\n"))
+	c, err := policy.ParseCeiling("c.toml", []byte("images = [\"node\", \"python\", \"words\", \"small\", \"shipped\"]\nmemoryMb = 2500\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	along := &catalog.Shipped{Arch: unitask.HostArch(), Disk: strings.Repeat("ab", 32), Size: 512, Own: &image.BroughtOwn{Base: "python"}}
+	along := &catalog.Shipped{Arch: unitask.HostArch(), Disk: strings.Repeat("ab", 32), Size: 512, Custom: &image.ShippedCustom{Base: "python"}}
 	for _, row := range []struct {
 		req   unitask.Request
 		image *catalog.Shipped

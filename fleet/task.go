@@ -25,7 +25,7 @@ type task struct {
 	Colors  string          `json:"colors,omitempty"`
 	Stdin   bool            `json:"stdin,omitempty"` // the submitter has a standard input for it
 	Files   *blob           `json:"files,omitempty"` // a tar of what it brings, by the paths inside
-	// Image is one that the submitter has, a container's or an own one.
+	// Image is one that the submitter has, a container's or a custom one.
 	Image *catalog.Shipped `json:"image,omitempty"`
 }
 
@@ -146,7 +146,7 @@ func codeOf(req *unitask.Request) (list []*string) {
 	return list
 }
 
-// here returns the request as a worker runs it: an image that comes along is not the one that has its name here.
+// here returns the request as a worker runs it: a bundled image is not the one that has its name here.
 func (t task) here(tenant string) unitask.Request {
 	req := t.Request
 	if t.Image != nil {

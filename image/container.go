@@ -25,18 +25,18 @@ import (
 // Container is a container's image in the store: a disk with its files, and how it is started. What
 // boots with it is an Image, built as any other is.
 type Container struct {
-	Digest  string     `json:"digest"` // sha256:HEX, of its manifest, or of its configuration
-	Arch    Arch       `json:"arch"`
-	Config  oci.Config `json:"config"`
-	Owner   oci.Owner  `json:"owner"`
-	Entries int        `json:"entries"`
-	Devices int        `json:"devicesLeftOut,omitempty"`
-	Added   time.Time  `json:"added"`
-	TookMs  int64      `json:"tookMs"`
-	Brought string     `json:"brought,omitempty"` // by whom, from another host
-	// Own, if not nil, says that it is no container's: it is what somebody's own image adds to one that comes along, and
+	Digest    string     `json:"digest"` // sha256:HEX, of its manifest, or of its configuration
+	Arch      Arch       `json:"arch"`
+	Config    oci.Config `json:"config"`
+	Owner     oci.Owner  `json:"owner"`
+	Entries   int        `json:"entries"`
+	Devices   int        `json:"devicesLeftOut,omitempty"`
+	Added     time.Time  `json:"added"`
+	TookMs    int64      `json:"tookMs"`
+	ShippedBy string     `json:"brought,omitempty"` // by whom, from another host
+	// Custom, if not nil, says that it is no container's: it is what a custom image adds to a bundled one, and
 	// the disk is an archive.
-	Own *BroughtOwn `json:"own,omitempty"`
+	Custom *ShippedCustom `json:"own,omitempty"`
 
 	Names    []string `json:"-"` // references that lead to it
 	imported []string // of Names, those that somebody gave it who imported it
@@ -163,7 +163,7 @@ func (cs Containers) read(key string) (*Container, error) {
 // Disk opens the disk with its files.
 func (c *Container) Disk() (*os.File, error) { return os.Open(c.Root()) }
 
-// Root returns the file that is its disk, or the archive of what an own image adds.
+// Root returns the file that is its disk, or the archive of what a custom image adds.
 func (c *Container) Root() string { return filepath.Join(c.dir, rootFile) }
 
 // leastDigest is how much of a digest names an image.
@@ -190,7 +190,7 @@ func (cs Containers) Get(arch Arch, name string) (*Container, error) {
 	prefix := strings.TrimPrefix(name, "sha256:")
 	var begins *Container
 	for _, c := range list {
-		if c.Arch != arch || c.Brought != "" && name != c.Digest {
+		if c.Arch != arch || c.ShippedBy != "" && name != c.Digest {
 			continue
 		}
 		behind := strings.HasSuffix(name, "@"+c.Digest) && slices.ContainsFunc(c.Names, func(n string) bool { return repository(n) == repository(name) })
@@ -299,17 +299,17 @@ func (cs Containers) prune(ctx context.Context, c *Container) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if c.named(all); len(c.Names) > 0 || c.Brought != "" && time.Since(c.used()) <= broughtRest {
+	if c.named(all); len(c.Names) > 0 || c.ShippedBy != "" && time.Since(c.used()) <= shippedRest {
 		return false, nil
 	}
 	return true, cs.Remove(ctx, c)
 }
 
-// OfContainer is the same store with images that run a container's image, or somebody's own one that came along.
+// OfContainer is the same store with images that run a container's image, or a shipped custom one.
 func (s *Store) OfContainer(c *Container) (*Store, error) {
-	if c.Own != nil {
+	if c.Custom != nil {
 		if s.Along == nil {
-			return nil, errors.New("this store has no images that came along")
+			return nil, errors.New("this store has no shipped images")
 		}
 		p, err := s.Along(c)
 		return s.With(p), err
@@ -324,7 +324,7 @@ func (s *Store) OfContainer(c *Container) (*Store, error) {
 	return nil, errors.New("this store has no container images")
 }
 
-// Named is the same store with images of that name: of those that come along, or, sha256:HEX, a
+// Named is the same store with images of that name: of the bundled ones, or, sha256:HEX, a
 // container's.
 func (s *Store) Named(arch Arch, name string) (*Store, error) {
 	if !strings.HasPrefix(name, "sha256:") {
@@ -347,7 +347,7 @@ func (s *Store) For(im *Image) (*Store, error) {
 		return of, err
 	}
 	along := *s
-	along.Own = nil
+	along.Custom = nil
 	return along.Of(im.Name)
 }
 

@@ -87,13 +87,13 @@ type Image struct {
 	Arch    Arch      `json:"arch"`
 	Version string    `json:"kernelVersion"`  // the kernel package's version
 	Name    string    `json:"name"`           // the payload's: node, python
-	Base    string    `json:"base,omitempty"` // the image that comes along that a user's own begins with
+	Base    string    `json:"base,omitempty"` // the bundled image that a custom one begins with
 	Runtime string    `json:"runtime"`        // the version of its program
 	Built   time.Time `json:"built"`
 	BuildMs int64     `json:"buildMs"`
 	Parts   []string  `json:"parts"` // "name version" of each input
 	Files   []File    `json:"files"`
-	// Container is the digest of the container's image whose files it has, or of what came along from another host;
+	// Container is the digest of the container's image whose files it has, or of what was shipped by another host;
 	// "" for other images.
 	Container string `json:"container,omitempty"`
 
@@ -151,14 +151,14 @@ type Store struct {
 	// the digest behind it, #sha256-HEX. "" is the release's own where there is no apt.
 	PartsURL string
 
-	// Own, if not nil, finds users' own images, which come before those that come along; the error
+	// Custom, if not nil, finds custom images, which come before bundled ones; the error
 	// wraps fs.ErrNotExist where there is none of that name.
-	Own func(name string) (Payload, error)
-	// Along is the payload of one that came along from another host (Container.Own).
+	Custom func(name string) (Payload, error)
+	// Along is the payload of one that another host shipped (Container.Custom).
 	Along func(c *Container) (Payload, error)
 
 	home     string
-	payloads []Payload // all that come along
+	payloads []Payload // of all bundled images
 	payload  Payload   // Of
 	log      func(string)
 	tracing  bool // Tracing
@@ -181,8 +181,8 @@ func Open(home string, payloads []Payload, log func(string)) (*Store, error) {
 
 // Of is the same store with images of the payload of that name.
 func (s *Store) Of(name string) (*Store, error) {
-	if s.Own != nil {
-		p, err := s.Own(name)
+	if s.Custom != nil {
+		p, err := s.Custom(name)
 		if err == nil {
 			return s.With(p), nil
 		}

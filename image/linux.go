@@ -120,7 +120,7 @@ func (s *Store) buildLinux(ctx context.Context, arch Arch, dir string) ([]Part, 
 	if err := s.Parts().compileTree(ctx, t, arch, dir); err != nil {
 		return nil, "", err
 	}
-	if own := s.payload.Own; own != nil { // after what is compiled on the host, which must not find it
+	if own := s.payload.Custom; own != nil { // after what is compiled on the host, which must not find it
 		if err := own.Verify(); err != nil {
 			return nil, "", err
 		}

@@ -65,15 +65,15 @@ type Payload struct {
 	// Compile is a command of the vendored program, run while an image is built, that adds files to
 	// the folder that it is given (compile). It runs nothing but what the parts have.
 	Compile *Compile
-	// Own is what a user's own image has beside the one that it begins with, nil if it is none.
-	Own *Own
+	// Custom is what a custom image has beside the one that it begins with, nil if it is none.
+	Custom *Custom
 }
 
-// Own is what a user has added to an image.
-type Own struct {
+// Custom is what a user has added to an image.
+type Custom struct {
 	Base   string // the image's name, whose other parts of the payload these are
 	Folder string // of the host; what is in it is at the same place in the guest
-	// Archive is what there is in place of Folder where the image came along from another host, and Container the
+	// Archive is what there is in place of Folder where the image was shipped by another host, and Container the
 	// digest by which that is kept.
 	Archive, Container string
 	Digest             string // of what it brings
@@ -83,10 +83,10 @@ type Own struct {
 	Verify  func() error      // reads Folder, and says that it is not what it was
 }
 
-// base returns the name of the image that comes along.
+// base returns the name of the bundled image.
 func (p Payload) base() string {
-	if p.Own != nil {
-		return p.Own.Base
+	if p.Custom != nil {
+		return p.Custom.Base
 	}
 	return p.Name
 }
@@ -177,7 +177,7 @@ func (s *Store) versioned(arch Arch) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if own := s.payload.Own; own != nil && own.Runtime != "" && At(version, own.Runtime) != At(version, p.Version) {
+	if own := s.payload.Custom; own != nil && own.Runtime != "" && At(version, own.Runtime) != At(version, p.Version) {
 		again := "`unitask image build` with its file makes it again"
 		if own.Container != "" {
 			again = "build it where it comes from with the version that this worker has, or have this one vendored anew"

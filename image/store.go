@@ -42,7 +42,7 @@ func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
 	if c := s.container; c != nil {
 		fmt.Fprintf(h, "container %s user %d:%d %d\n", c.Digest, c.Owner.UID, c.Owner.GID, c.Owner.Groups)
 	}
-	if own := s.payload.Own; own != nil {
+	if own := s.payload.Custom; own != nil {
 		fmt.Fprintf(h, "own %s %q\n", own.Digest, own.Files)
 	}
 	if kernel == Nanos {
@@ -193,8 +193,8 @@ func (s *Store) buildInto(ctx context.Context, tmp string, kernel Kernel, arch A
 	s.logf("building the %s on %s", what, arch)
 	start := time.Now()
 	im := &Image{Digest: digest, Name: s.payload.Name, Kernel: kernel, Arch: arch, dir: tmp}
-	if s.payload.Own != nil {
-		im.Base, im.Container = s.payload.Own.Base, s.payload.Own.Container
+	if s.payload.Custom != nil {
+		im.Base, im.Container = s.payload.Custom.Base, s.payload.Custom.Container
 	}
 	if s.container != nil {
 		im.Container = s.container.Digest

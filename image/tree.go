@@ -54,7 +54,7 @@ func (t tree) put(n node) {
 }
 
 // add puts what a user has added where it is in the guest.
-func (t tree) add(own *Own) error {
+func (t tree) add(own *Custom) error {
 	for name, text := range own.Files {
 		t.text(name, text)
 	}

@@ -42,7 +42,7 @@ type Options struct {
 	Home   string       // templates, the cache and the pool daemon's socket are in it
 	Images *image.Store // where the pool daemon finds the image of a clone that it is asked for
 	Accel  vmm.Accel    // Auto, or the only one that may be used
-	// Programs are what guests run before the code, by the names of the images that come along.
+	// Programs are what guests run before the code, by the names of the bundled images.
 	Programs map[string]Program
 	// Pool keeps clones ready in this process, where snapshots can be had; its zero
 	// value keeps none.
@@ -67,7 +67,7 @@ type Program struct {
 	Patience time.Duration
 }
 
-// ownPatience is the Patience with a user's own image, which may import much ahead.
+// ownPatience is the Patience with a custom image, which may import much ahead.
 const ownPatience = 3 * time.Minute
 
 // program returns what guests with an image run before the code.

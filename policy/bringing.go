@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -10,7 +11,7 @@ import (
 const workerRule = "the worker's built-in ceiling"
 
 // ForFleet returns the ceiling on runs that other hosts send to this one, key by key, unless the host's own file (nil
-// is none) says otherwise. It allows only images that come along. It forbids what a run would do in this host's name:
+// is none) says otherwise. It allows only bundled images. It forbids what a run would do in this host's name:
 // raw TCP, which reaches its own network, and packages from its registries.
 func ForFleet(file *Ceiling) *Ceiling {
 	own := &Ceiling{Path: workerRule, most: map[string]any{"images": slices.Clone(ImageNames), "packages": []PackageRule{}, "allowTcp": []TCPRule{}}}
@@ -45,29 +46,44 @@ func (c *Ceiling) Bringing(folder string) *Ceiling {
 	return &own
 }
 
-// BroughtImages, among a ceiling's images, stands for every image that comes along from another host: containers', and
-// users' own.
-const BroughtImages = "brought"
+// ShippedImages, among a ceiling's images, stands for every shipped image: containers' and
+// custom ones.
+const ShippedImages = "shipped"
 
-// TakesImages reports whether a ceiling allows any image that comes along.
+// OldShippedImages is what ShippedImages was called before December 2026. This release takes both.
+const OldShippedImages = "brought"
+
+// renameImages puts ShippedImages in place of its old name in a list, and returns the notice of that, if any.
+func renameImages(list []string) (notice string) {
+	for i, entry := range list {
+		if entry == OldShippedImages {
+			list[i] = ShippedImages
+			notice = fmt.Sprintf("images: %q is called %q now; the next release does not take the old name",
+				OldShippedImages, ShippedImages)
+		}
+	}
+	return notice
+}
+
+// TakesImages reports whether a ceiling allows any shipped image.
 func (c *Ceiling) TakesImages() bool {
 	for ; c != nil; c = c.over {
-		if list, said := c.most["images"].([]string); said && !slices.ContainsFunc(list, func(entry string) bool { return entry == BroughtImages || strings.HasPrefix(entry, "sha256:") }) {
+		if list, said := c.most["images"].([]string); said && !slices.ContainsFunc(list, func(entry string) bool { return entry == ShippedImages || strings.HasPrefix(entry, "sha256:") }) {
 			return false
 		}
 	}
 	return true
 }
 
-// BringingImage returns the ceiling for a run whose image came along, which this host keeps as key. It allows the image
-// if the ceiling allows BroughtImages, or the digest of the whole image.
+// BringingImage returns the ceiling for a run whose image was shipped, which this host keeps as key. It allows the image
+// if the ceiling allows ShippedImages, or the digest of the whole image.
 func (c *Ceiling) BringingImage(digest, key string) *Ceiling {
 	if c == nil {
 		return nil
 	}
 	own := *c
 	own.origin = nil
-	if list, said := c.most["images"].([]string); said && (slices.Contains(list, BroughtImages) || slices.Contains(list, digest)) {
+	if list, said := c.most["images"].([]string); said && (slices.Contains(list, ShippedImages) || slices.Contains(list, digest)) {
 		own.most = maps.Clone(c.most)
 		own.most["images"] = append(slices.Clone(list), key)
 	}

@@ -39,6 +39,15 @@ type Ceiling struct {
 	prefix    string            // of its keys in the file
 	text      []byte            // of the file, to name lines
 	origin    *Origin           // nil if nobody else can make it
+	notices   []string          // old names that the file uses
+}
+
+// Notices returns a line for each old name that the ceiling's files use, with its file, line and new name.
+func (c *Ceiling) Notices() (list []string) {
+	for ; c != nil; c = c.over {
+		list = append(list, c.notices...)
+	}
+	return list
 }
 
 // MarshalJSON encodes the path and the values, as a file would have them.
@@ -218,6 +227,7 @@ func ParseCeiling(name string, text []byte) (*Ceiling, error) {
 			c.Principals = map[string]*Ceiling{}
 		}
 		c.Principals[name] = own
+		c.notices = append(c.notices, own.notices...)
 	}
 	return c, nil
 }
@@ -257,6 +267,11 @@ func (c *Ceiling) take(table map[string]any, dir string) (string, error) {
 		most, err := f.kind.read(f, value, dir)
 		if err != nil {
 			return key, fmt.Errorf("%s%s %s: %w", c.prefix, key, brief(value), err)
+		}
+		if list, is := most.([]string); is && key == "images" {
+			if notice := renameImages(list); notice != "" {
+				c.notices = append(c.notices, (&CeilingError{c.Path, c.line(key), errors.New(notice)}).Error())
+			}
 		}
 		c.most[key] = most
 	}

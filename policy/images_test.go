@@ -51,6 +51,28 @@ func TestCeilingOfReferences(t *testing.T) {
 		}
 	}
 	if b := BuiltIn("", ""); b.Image("docker.io/library/alpine:3.20") || !b.Image("python") {
-		t.Error("the built-in ceiling allows images of containers, or not those that come along")
+		t.Error("the built-in ceiling allows images of containers, or not shipped ones")
+	}
+}
+
+// The old name of shipped images means the same for this release, and a notice says where it stands.
+func TestOldShippedImages(t *testing.T) {
+	c, err := ParseCeiling("old.toml", []byte("memoryMb = 512\nimages = [\"node\", \"brought\"]\n"+
+		"[principals.alice]\nimages = [\"brought\"]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest := "sha256:" + strings.Repeat("a", 64)
+	if !c.TakesImages() || !c.BringingImage(digest, "key").Image("key") || c.Image(OldShippedImages) {
+		t.Error("the old name does not mean what the new one does")
+	}
+	got := strings.Join(c.Notices(), "\n")
+	want := "old.toml:2: images: \"brought\" is called \"shipped\" now; the next release does not take the old name\n" +
+		"old.toml [principals.alice]: images: \"brought\" is called \"shipped\" now; the next release does not take the old name"
+	if got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if new := ceiling(t, `images = ["shipped"]`); !new.TakesImages() || len(new.Notices()) > 0 {
+		t.Errorf("the new name: %v, %q", new.TakesImages(), new.Notices())
 	}
 }

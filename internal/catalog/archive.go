@@ -23,12 +23,12 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// The user's own images that go along to another host: what one adds to the image that it begins with is an archive of
+// Custom images that go along to another host: what one adds to the image that it begins with is an archive of
 // its files, and the other host has that image itself. One over a container's image goes as any container image.
 
 // Ship describes a request's own image for another host.
 func (o *Custom) Ship() (b Shipped, err error) {
-	b = Shipped{Arch: o.Arch, Own: &image.BroughtOwn{Base: o.From, Runtime: o.Runtime, Folders: o.Folders, Env: o.Env, Warm: o.Warm}}
+	b = Shipped{Arch: o.Arch, Custom: &image.ShippedCustom{Base: o.From, Runtime: o.Runtime, Folders: o.Folders, Env: o.Env, Warm: o.Warm}}
 	b.Disk, b.Size, err = o.archiveSum()
 	return b, err
 }
@@ -38,7 +38,7 @@ const archiveFile = "archive.json"
 
 // archiveSum returns the archive's SHA-256, and its bytes.
 func (o *Custom) archiveSum() (sum string, size int64, err error) {
-	own := o.Row.Payload.Own
+	own := o.Row.Payload.Custom
 	known := filepath.Join(filepath.Dir(own.Folder), archiveFile)
 	var f image.File
 	if own.Folder != "" {
@@ -78,7 +78,7 @@ func (o *Custom) Archive() io.ReadCloser {
 // files are the same archive on any host.
 func (o *Custom) writeArchive(to io.Writer) error {
 	w := tar.NewWriter(to)
-	if folder := o.Row.Payload.Own.Folder; folder != "" {
+	if folder := o.Row.Payload.Custom.Folder; folder != "" {
 		root, err := os.OpenRoot(folder)
 		if err != nil {
 			return err
@@ -126,26 +126,26 @@ func archiveEntry(w *tar.Writer, root *os.Root, name string, d fs.DirEntry) erro
 	return err
 }
 
-// ShippedCustom returns an own image that came along from another host: it has the digest that it is kept by as its
+// ShippedCustom returns a custom image that another host shipped: it has the digest that it is kept by as its
 // name.
 func ShippedCustom(c *image.Container) (*Custom, error) {
-	if language.OfImage(c.Own.Base) == nil {
-		return nil, fmt.Errorf("the image %s came along over %.40q, which is no image of this host any more", c.Digest, c.Own.Base)
+	if language.OfImage(c.Custom.Base) == nil {
+		return nil, fmt.Errorf("the image %s was shipped over %.40q, which is no image of this host any more", c.Digest, c.Custom.Base)
 	}
-	o := &Custom{Name: c.Digest, From: c.Own.Base, Arch: c.Arch, Env: c.Own.Env, Warm: c.Own.Warm, Runtime: c.Own.Runtime, Folders: c.Own.Folders, Digest: c.Digest}
+	o := &Custom{Name: c.Digest, From: c.Custom.Base, Arch: c.Arch, Env: c.Custom.Env, Warm: c.Custom.Warm, Runtime: c.Custom.Runtime, Folders: c.Custom.Folders, Digest: c.Digest}
 	o.describe()
-	o.Row.Payload.Own.Archive, o.Row.Payload.Own.Container = c.Root(), c.Digest
+	o.Row.Payload.Custom.Archive, o.Row.Payload.Custom.Container = c.Root(), c.Digest
 	return o, nil
 }
 
-// shipped returns the own image of a digest that came along from another host, nil if there is none that the ceiling
+// shipped returns the custom image of a digest that another host shipped, nil if there is none that the ceiling
 // allows.
 func (cat *Catalog) shipped(name string, ceiling *policy.Ceiling) *image.Container {
 	if !WholeDigest.MatchString(name) || !ceiling.Image(name) {
 		return nil
 	}
 	c, err := cat.Images.Containers().Get(image.HostArch(), name)
-	if err != nil || c.Own == nil {
+	if err != nil || c.Custom == nil {
 		return nil
 	}
 	return c
@@ -158,8 +158,8 @@ var WholeDigest = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 // runtimeForm is what the versions of programs are like.
 var runtimeForm = regexp.MustCompile(`^[A-Za-z0-9.:+~-]{0,80}$`)
 
-// checkShipped says what is wrong with what somebody says of an own image of his.
-func checkShipped(own *image.BroughtOwn) error {
+// checkShipped says what is wrong with what somebody says of a custom image.
+func checkShipped(own *image.ShippedCustom) error {
 	l := language.OfImage(own.Base)
 	if l == nil {
 		return fmt.Errorf("begins with %.40q, which this host has not: there are %s", own.Base, strings.Join(language.Images(), ", "))

@@ -42,7 +42,7 @@ func (cat *Catalog) Obtain(ctx context.Context, images *image.Store, kernel imag
 	return im, err
 }
 
-// Catalog finds, lists, pulls and removes images: those that come along, the user's own, and containers'.
+// Catalog finds, lists, pulls and removes images: bundled, custom and containers'.
 type Catalog struct {
 	Home    string
 	Images  *image.Store

@@ -28,7 +28,7 @@ import (
 type Custom struct {
 	Schema      int                `json:"schema"`
 	Name        string             `json:"name"`
-	From        string             `json:"from"` // an image that comes along, or a container image's reference
+	From        string             `json:"from"` // a bundled image, or a container image's reference
 	File        string             `json:"file"` // that describes it
 	Arch        image.Arch         `json:"arch"`
 	Description string             `json:"description,omitempty"`
@@ -82,7 +82,7 @@ func ReadCustom(dir, name string) (*Custom, error) {
 	return o, o.Arrange(dir)
 }
 
-// Arrange makes the row that the image would have if it came along.
+// Arrange makes the row that the image would have if it were bundled.
 func (o *Custom) Arrange(dir string) error {
 	if o.Container != "" {
 		o.Row = language.Image{About: o.Description, Payload: image.Payload{Name: o.Name, Container: true}}
@@ -96,13 +96,13 @@ func (o *Custom) Arrange(dir string) error {
 	store := CustomStore(dir)
 	lock, err := store.Get(o.Key)
 	if err == nil {
-		p.Own.Folder = lock.Folder()
-		p.Own.Verify = func() error { return store.Verify(lock) }
+		p.Custom.Folder = lock.Folder()
+		p.Custom.Verify = func() error { return store.Verify(lock) }
 	} else {
-		p.Own.Verify = func() error { return err }
+		p.Custom.Verify = func() error { return err }
 	}
-	verify := p.Own.Verify
-	p.Own.Verify = func() error {
+	verify := p.Custom.Verify
+	p.Custom.Verify = func() error {
 		if err := verify(); err != nil {
 			return fmt.Errorf("what the image %s brings is not whole: %w: `unitask image build %s` makes it again", o.Name, err, o.File)
 		}
@@ -111,14 +111,14 @@ func (o *Custom) Arrange(dir string) error {
 	return nil
 }
 
-// describe makes the row of an image over one that comes along, but for its files.
+// describe makes the row of an image over a bundled one, but for its files.
 func (o *Custom) describe() {
 	o.Row = *language.OfImage(o.From).Image(o.From)
 	p := &o.Row.Payload
 	p.Name, p.Nanos = o.Name, false
-	p.Own = &image.Own{Base: o.From, Digest: o.Digest, Runtime: o.Runtime, Files: python.WarmFiles(o.From == "data", o.Warm), Verify: func() error { return nil }}
+	p.Custom = &image.Custom{Base: o.From, Digest: o.Digest, Runtime: o.Runtime, Files: python.WarmFiles(o.From == "data", o.Warm), Verify: func() error { return nil }}
 	if language.OfImage(o.From).Name != "python" {
-		p.Own.Files = nil
+		p.Custom.Files = nil
 	}
 	p.Folders = slices.Concat(p.Folders, o.Folders)
 	if o.Description != "" {

@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// ImageInfo is an image that comes along, as models and people are told of it.
+// ImageInfo is a bundled image, as models and people are told of it.
 type ImageInfo struct {
 	Name      string   `json:"name"`
 	Languages []string `json:"languages"` // names that Request.Language may have
@@ -47,10 +47,10 @@ func (cat *Catalog) List(ctx context.Context, ceiling *policy.Ceiling) []ImageIn
 // CheckCeiling refuses a ceiling that lists a name which looks like that of another image, or only names that mean
 // none: it would allow nothing without a word. Other names may be images that are built later.
 func (cat *Catalog) CheckCeiling(ceiling *policy.Ceiling) error {
-	if name, _ := ceiling.MistypedImage(append(language.Images(), policy.BroughtImages), func(string) bool { return true }); name == "" {
+	if name, _ := ceiling.MistypedImage(append(language.Images(), policy.ShippedImages), func(string) bool { return true }); name == "" {
 		return nil // and nothing had to be read
 	}
-	known := append(language.Images(), policy.BroughtImages)
+	known := append(language.Images(), policy.ShippedImages)
 	described, _ := filepath.Glob(filepath.Join(cat.ImageFiles(), "*"+imagefile.Extension))
 	built, _ := filepath.Glob(home.Dir(cat.Home).CustomFile("*"))
 	for _, file := range append(described, built...) {

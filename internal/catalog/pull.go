@@ -103,7 +103,7 @@ func (cat *Catalog) Import(ctx context.Context, file, name string, arch run.Arch
 	return c, nil
 }
 
-// imagesOf returns the store with images of that name: of those that come along, a reference, or a container's of the
+// imagesOf returns the store with images of that name: of the bundled ones, a reference, or a container's of the
 // user's own.
 func (cat *Catalog) imagesOf(ctx context.Context, images *image.Store, name string, arch image.Arch) (*image.Store, *image.Container, error) {
 	ref, is, err := policy.Reference(name)

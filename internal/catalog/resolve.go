@@ -19,7 +19,7 @@ import (
 )
 
 // Reference returns the image's reference in one form, or the name of one of the user's own that is a container's; ""
-// if the request has one that comes along.
+// if the request has a bundled one.
 func (req Request) Reference() (string, error) {
 	if req.Custom != nil && req.Custom.Container != "" {
 		return req.Custom.Name, nil
@@ -40,7 +40,7 @@ func (req Request) Reference() (string, error) {
 // containerLanguage returns the language of a request whose image is a container's.
 func (req Request) containerLanguage(ref string) (*language.Language, *language.Image, string, error) {
 	if req.Check {
-		return nil, nil, "", policy.Bad("check", "with "+ref, "is for the images that come along")
+		return nil, nil, "", policy.Bad("check", "with "+ref, "is for the bundled images")
 	}
 	if req.Exec {
 		switch {
@@ -125,8 +125,8 @@ type Request struct {
 	Custom *Custom
 }
 
-// ResolveCustom finds the user's own image of a request, if that is what it names; one comes before the image of the
-// same name that comes along. One that came along from another host is there for who may have it.
+// ResolveCustom finds the custom image of a request, if that is what it names; one comes before the bundled
+// image of the same name. One that another host shipped is there for who may have it.
 func (cat *Catalog) ResolveCustom(req Request, ceiling *policy.Ceiling) (Request, error) {
 	if req.Custom != nil { // it is being built, or was found for a session
 		return req, nil

@@ -10,18 +10,18 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Shipped is a container's image, but for its disk, or an own one, but for the archive of its files.
-type Shipped = image.Brought
+// Shipped is a container's image, but for its disk, or a custom one, but for the archive of its files.
+type Shipped = image.Shipped
 
 // TakeShipped keeps an image that somebody brings, unless it is there: as KeyFor(who) runs can name it. disk opens its
 // disk, which is held to what was said of it. What nobody has used for a day is removed.
 func (cat *Catalog) TakeShipped(ctx context.Context, who string, b Shipped, disk func(context.Context) (io.ReadCloser, error)) error {
 	if arch := image.HostArch(); b.Arch != arch {
-		return policy.Bad("image", b.Digest(), "came along, and is for %.20q: this host has %s", b.Arch, arch)
+		return policy.Bad("image", b.Digest(), "was shipped here, and is for %.20q: this host has %s", b.Arch, arch)
 	}
-	if b.Own != nil {
-		if err := checkShipped(b.Own); err != nil {
-			return policy.Bad("image", b.Digest(), "came along, and %v", err)
+	if b.Custom != nil {
+		if err := checkShipped(b.Custom); err != nil {
+			return policy.Bad("image", b.Digest(), "was shipped here, and %v", err)
 		}
 	}
 	leave, err := cat.Enter()
@@ -43,10 +43,10 @@ func (cat *Catalog) TakeShipped(ctx context.Context, who string, b Shipped, disk
 		return disk(ctx)
 	})
 	if err != nil {
-		return fmt.Errorf("image %s came along: %w", b.Digest(), err)
+		return fmt.Errorf("shipped image %s: %w", b.Digest(), err)
 	}
 	if came {
-		cat.Journal.Change(audit.ImageAdded, map[string]any{"image": c.Digest, "brought": b.Digest(), "by": who})
+		cat.Journal.Change(audit.ImageAdded, map[string]any{"image": c.Digest, "shipped": b.Digest(), "by": who})
 	}
 	return nil
 }

@@ -89,7 +89,7 @@ func (p Purpose) check(caller run.Caller, req catalog.Request, streams run.IO) e
 		err = checkKeep(streams.Keep, caller.Ceiling, req.Exposed())
 	}
 	if ref, e := req.Reference(); err == nil && e == nil && ref != "" && p.Trace != nil && p.Trace.Syscalls {
-		err = policy.Bad("trace", "of system calls with "+ref, "is for the images that come along: strace in the image does it")
+		err = policy.Bad("trace", "of system calls with "+ref, "is for the bundled images: strace in the image does it")
 	}
 	if err == nil && p.Trace != nil {
 		err = p.Trace.check(caller.Ceiling, req.Exposed())

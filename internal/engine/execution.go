@@ -155,7 +155,7 @@ func (x *Execution) resolveImage(ctx context.Context) error {
 	}
 	var contained *image.Container
 	var err error
-	if x.Code.Image.Payload.Own != nil {
+	if x.Code.Image.Payload.Custom != nil {
 		x.Image, err = x.engine.Catalog.Obtain(ctx, images.With(x.Code.Image.Payload), image.Kernel(x.Granted.Kernel), x.Code.Arch)
 	} else {
 		x.Image, contained, err = x.engine.Catalog.Ensure(ctx, images, x.Code.Image.Payload.Name, image.Kernel(x.Granted.Kernel), x.Code.Arch)
@@ -168,8 +168,8 @@ func (x *Execution) resolveImage(ctx context.Context) error {
 			x.Image = then
 		}
 	}
-	if contained != nil && contained.Own != nil {
-		return failure.At("image", policy.Bad("image", x.Code.Image.Payload.Name, "is no container's image: it is an own one that came along from another host, and is named by its whole digest"))
+	if contained != nil && contained.Custom != nil {
+		return failure.At("image", policy.Bad("image", x.Code.Image.Payload.Name, "is no container's image: it is a custom one that another host shipped, and is named by its whole digest"))
 	}
 	if contained != nil {
 		if err := x.Code.Adopt(contained); err != nil {

@@ -19,7 +19,7 @@ func (x *Execution) install(ctx context.Context) error {
 	}
 	l := x.Code.Language
 	place := image.At(l.Packages.Place, x.Image.Runtime)
-	if own := x.Code.Image.Payload.Own; own != nil && slices.Contains(x.Code.Image.Payload.Folders, place) {
+	if own := x.Code.Image.Payload.Custom; own != nil && slices.Contains(x.Code.Image.Payload.Folders, place) {
 		return policy.Bad("packages", "with the image "+x.Code.Image.Payload.Name,
 			"which has packages of its own: add these to its file, and build it")
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/unitask/unitask/internal/failure"
 )
 
-// Images that come along from another host, which has them, containers' and the user's own: at the host of the run
+// Shipped images, containers' and custom ones: at the host of the run
 // (FleetRun.Image), and at the one that takes it.
 
 // bringImage finds the image of a run's request, if it is the user's own, or a container's and in the store. Where it

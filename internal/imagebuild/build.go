@@ -88,9 +88,9 @@ func (b *Builder) describe(from string, arch image.Arch) (*build, error) {
 	if err != nil {
 		return nil, err
 	}
-	if env.Name == policy.BroughtImages {
+	if env.Name == policy.ShippedImages || env.Name == policy.OldShippedImages {
 		return nil, fmt.Errorf("%s is a name that images can't have: "+
-			"in a ceiling it stands for those that come along from other hosts", env.Name)
+			"in a ceiling it stands for shipped images", env.Name)
 	}
 	return &build{Builder: b, env: env, arch: arch, lock: lockFileOf(env)}, nil
 }

@@ -38,7 +38,7 @@ func (b *containerBuild) check() (err error) {
 		return fmt.Errorf("from: %s %w", b.env.From, err)
 	}
 	if len(b.env.Warm) > 0 {
-		return fmt.Errorf("warm is for the images that come along, "+
+		return fmt.Errorf("warm is for the bundled images, "+
 			"whose Python waits in the machine that runs are cloned from; in %s it starts anew in each run: "+
 			"from = \"python\" with pip and debian has it", b.env.From)
 	}
@@ -103,9 +103,9 @@ func (b *containerBuild) buildLayers(ctx context.Context) (*catalog.Custom, *ima
 	if b.base, err = b.baseImage(ctx); err != nil {
 		return nil, nil, err
 	}
-	if b.base.Brought != "" { // this host reads the disk of what it begins with, and nobody's whom it does not trust
-		return nil, nil, policy.Bad("image", b.env.File, "from: %s came along from another host, as the tenant %s's: "+
-			"only its own machine reads it; begin with an image that was pulled or imported here", b.env.From, b.base.Brought)
+	if b.base.ShippedBy != "" { // this host reads the disk of what it begins with, and nobody's whom it does not trust
+		return nil, nil, policy.Bad("image", b.env.File, "from: %s was shipped by another host, as the tenant %s's: "+
+			"only its own machine reads it; begin with an image that was pulled or imported here", b.env.From, b.base.ShippedBy)
 	}
 	b.now = lockedLayer{From: b.ref, Image: b.base.Digest, Steps: b.env.Run, Network: b.env.Network, Env: []string{}}
 	if len(b.env.Files) > 0 {

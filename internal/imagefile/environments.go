@@ -1,4 +1,4 @@
-// Package imagefile reads users' descriptions of their own images: TOML files, each of which begins with another image.
+// Package imagefile reads the descriptions of custom images: TOML files, each of which begins with another image.
 // The result is plain data. The package builds nothing and starts nothing.
 package imagefile
 
@@ -39,7 +39,7 @@ const (
 type Environment struct {
 	Name        string
 	File        string   // absolute
-	From        string   // an image that comes along, or a container image's reference
+	From        string   // a bundled image, or a container image's reference
 	Chain       []string // the files, the one of this name first
 	Pip, Npm    []string
 	Debian      []string // NAME or NAME=VERSION
@@ -103,7 +103,7 @@ func Find(arg, folder string) string {
 }
 
 // Read reads a file and those that it begins with. These are looked for beside it, then in folder, then among
-// the images that come along.
+// the bundled images.
 func Read(file, folder string, along []string) (*Environment, error) {
 	abs, err := filepath.Abs(file)
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 func InContainer(ref string, l *Language, command bool) *Language {
 	of := &Language{
 		Name: "container images", Extensions: []string{".txt"}, Images: []Image{{Payload: image.Payload{Name: ref, Container: true}}},
-		CheckArg:     func(string) error { return errors.New("is for the images that come along: --exec runs any command") },
+		CheckArg:     func(string) error { return errors.New("is for the bundled images: --exec runs any command") },
 		NeedsProcess: func([]string, map[string]string) string { return "" },
 		Refused:      func(words string) string { return words },
 		OutOfMemory:  func(int, string) bool { return false }, Missing: func(string) string { return "" },
@@ -89,7 +89,7 @@ type Compiled struct {
 	At    func(file string) string              // where a program lies that was compiled from a file; it has a folder of its own, three above it
 }
 
-// Image is an image that comes along.
+// Image is a bundled image.
 type Image struct {
 	Payload image.Payload
 	program machine.Program
@@ -221,7 +221,7 @@ func Extension(name string) (string, error) {
 	return ext, err
 }
 
-// Images returns the names of the images that come along.
+// Images returns the names of the bundled images.
 func Images() (names []string) {
 	for _, im := range AllImages() {
 		names = append(names, im.Payload.Name)
@@ -261,7 +261,7 @@ func (l *Language) HasSteps() bool {
 	return slices.ContainsFunc(supervisor.Languages, func(of supervisor.Language) bool { return of.Name == l.Name })
 }
 
-// SessionImages returns the images that come along whose language has steps in sessions.
+// SessionImages returns the bundled images whose language has steps in sessions.
 func SessionImages() (names []string) {
 	for _, name := range Images() {
 		if OfImage(name).HasSteps() {

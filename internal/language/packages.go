@@ -39,7 +39,7 @@ func (l *Language) CheckPackages(asked []string) error {
 		case rule.Any():
 			return bad(text, "is no package: * is for ceilings")
 		case l.Packages == nil:
-			return bad(text, "is not for "+l.Name+": packages are for Python (pip:) and JavaScript (npm:) in the images that come along")
+			return bad(text, "is not for "+l.Name+": packages are for Python (pip:) and JavaScript (npm:) in the bundled images")
 		case l.Packages.System != rule.System():
 			return bad(text, fmt.Sprintf("is not for %s, whose packages are %s:NAME", l.Name, l.Packages.System))
 		}

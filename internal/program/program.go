@@ -257,7 +257,7 @@ func (p *Program) On(streams run.IO) {
 
 // Kernel returns the kernel of the run, where k is granted, "" for any.
 func (p *Program) Kernel(k image.Kernel) (image.Kernel, error) {
-	if p.Image.Payload.Own != nil {
+	if p.Image.Payload.Custom != nil {
 		if k != "" && k != image.Linux {
 			return k, policy.Bad("kernel", string(k), "does not run images of one's own: use linux")
 		}

@@ -81,7 +81,7 @@ func holed() []byte {
 	return append(append(block("pax", 'x', pax), block("hole", '0', "0\n"+strings.Repeat("\x00", 510))...), make([]byte, 1024)...)
 }
 
-// The disk of an image has the files and links of an archive that came along, over those of the image that it begins
+// The disk of an image has the files and links of a shipped archive, over those of the image that it begins
 // with.
 func TestArchiveOnDisk(t *testing.T) {
 	t.Parallel()
@@ -96,7 +96,7 @@ func TestArchiveOnDisk(t *testing.T) {
 	all := tree{}
 	all.text("/etc/base", "of the base")
 	all.text("/etc/other", "other")
-	if err := all.add(&Own{Archive: name}); err != nil {
+	if err := all.add(&Custom{Archive: name}); err != nil {
 		t.Fatal(err)
 	}
 	disk := filepath.Join(t.TempDir(), "disk")
@@ -174,8 +174,8 @@ func TestAttackArchives(t *testing.T) {
 		"a link to nowhere":       {archived(t, entry{tar.Header{Name: "opt/a", Typeflag: tar.TypeSymlink}, ""}), "neither"},
 		"a link that is too long": {archived(t, entry{tar.Header{Name: "opt/a", Typeflag: tar.TypeSymlink, Linkname: strings.Repeat("t", 1001)}, ""}), "neither"},
 		"a hole":                  {holed(), "neither"},
-		"cut off":                 {longer[:1024], "the files that came along"},
-		"no archive":              {bytes.Repeat([]byte("x"), 1024), "the files that came along"},
+		"cut off":                 {longer[:1024], "the shipped files"},
+		"no archive":              {bytes.Repeat([]byte("x"), 1024), "the shipped files"},
 		"too many files":          {archived(t, many(maxAdded+1, func(i int) string { return fmt.Sprintf("%d/%d", i%100, i) })...), "more than 60000"},
 		"too many in one folder":  {archived(t, many(16_000, func(i int) string { return fmt.Sprintf("opt/%d", i) })...), "too many in one folder"},
 		"too many on the way": {archived(t, many(50_000, func(i int) string {
@@ -189,11 +189,11 @@ func TestAttackArchives(t *testing.T) {
 			home := t.TempDir()
 			s := &Store{home: home, log: func(string) {}}
 			sum := sha256.Sum256(row.archive)
-			b := Brought{Arch: HostArch(), Disk: hex.EncodeToString(sum[:]), Size: int64(len(row.archive)), Own: &BroughtOwn{Base: "node"}}
+			b := Shipped{Arch: HostArch(), Disk: hex.EncodeToString(sum[:]), Size: int64(len(row.archive)), Custom: &ShippedCustom{Base: "node"}}
 			none := func() (map[string]bool, error) { return nil, nil }
 			c, err := s.Containers().AddShipped(t.Context(), "mallory", b, none, func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(row.archive)), nil })
 			if row.says == "" {
-				if err != nil || c.Own == nil || c.Own.Base != "node" {
+				if err != nil || c.Custom == nil || c.Custom.Base != "node" {
 					t.Errorf("%+v %v", c, err)
 				}
 				return
@@ -206,27 +206,27 @@ func TestAttackArchives(t *testing.T) {
 	}
 }
 
-// An own image's files are no disk, and another image by what is said of them.
-func TestBroughtOwn(t *testing.T) {
+// A custom image's files are no disk, and another image by what is said of them.
+func TestShippedCustom(t *testing.T) {
 	t.Parallel()
-	b := Brought{Arch: HostArch(), Disk: strings.Repeat("0", 64), Size: 1024, Own: &BroughtOwn{Base: "node", Env: map[string]string{"A": "b"}}}
+	b := Shipped{Arch: HostArch(), Disk: strings.Repeat("0", 64), Size: 1024, Custom: &ShippedCustom{Base: "node", Env: map[string]string{"A": "b"}}}
 	if err := b.Check(); err != nil {
 		t.Error(err)
 	}
 	seen := map[string]bool{b.Digest(): true}
-	for name, change := range map[string]func(*Brought){
-		"base": func(b *Brought) { b.Own.Base = "python" }, "runtime": func(b *Brought) { b.Own.Runtime = "3.11" }, "folders": func(b *Brought) { b.Own.Folders = []string{"/opt"} },
-		"variables": func(b *Brought) { b.Own.Env = map[string]string{"A": "c"} }, "modules": func(b *Brought) { b.Own.Warm = []string{"json"} }, "none": func(b *Brought) { b.Own = nil },
+	for name, change := range map[string]func(*Shipped){
+		"base": func(b *Shipped) { b.Custom.Base = "python" }, "runtime": func(b *Shipped) { b.Custom.Runtime = "3.11" }, "folders": func(b *Shipped) { b.Custom.Folders = []string{"/opt"} },
+		"variables": func(b *Shipped) { b.Custom.Env = map[string]string{"A": "c"} }, "modules": func(b *Shipped) { b.Custom.Warm = []string{"json"} }, "none": func(b *Shipped) { b.Custom = nil },
 	} {
-		other, own := b, *b.Own
-		other.Own = &own
+		other, own := b, *b.Custom
+		other.Custom = &own
 		change(&other)
 		if seen[other.Digest()] {
 			t.Errorf("another %s is the same image", name)
 		}
 		seen[other.Digest()] = true
 	}
-	b.Size = maxBroughtOwn + 512
+	b.Size = maxShippedCustom + 512
 	if err := b.Check(); err == nil {
 		t.Error("an archive of any size is taken")
 	}

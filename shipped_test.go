@@ -18,7 +18,7 @@ import (
 
 // A disk that another host's tenant has brought is read by its own machine only: no image of the user's own begins
 // with it.
-func TestAttackBroughtBase(t *testing.T) {
+func TestAttackShippedBase(t *testing.T) {
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
 		t.Fatal(err)
@@ -34,7 +34,7 @@ func TestAttackBroughtBase(t *testing.T) {
 	for _, more := range []string{"run = ['x']", "debian = ['jq']", "pip = ['x']"} {
 		_, _, err := rt.BuildImage(t.Context(), describe(t, t.TempDir(), "over", "from = '"+b.KeyFor("mallory")+"'\n"+more+"\n"), "")
 		var field *policy.FieldError
-		refused := errors.As(err, &field) && strings.Contains(err.Error(), "came along from another host, as the tenant mallory's")
-		attack.Check(t, "an image over one that came along, "+more+": refused", "true", fmt.Sprint(refused))
+		refused := errors.As(err, &field) && strings.Contains(err.Error(), "was shipped by another host, as the tenant mallory's")
+		attack.Check(t, "an image over a shipped one, "+more+": refused", "true", fmt.Sprint(refused))
 	}
 }

@@ -19,11 +19,11 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-func broughtDisk(fill byte) ([]byte, Brought) {
+func shippedDisk(fill byte) ([]byte, Shipped) {
 	disk := bytes.Repeat([]byte{fill}, 1<<20)
 	disk = append(append(disk, make([]byte, 4<<20)...), disk...)
 	sum := sha256.Sum256(disk)
-	return disk, Brought{Arch: AMD64, Config: oci.Config{Cmd: []string{"sh"}}, Owner: oci.Owner{Home: "/root"}, Disk: hex.EncodeToString(sum[:]), Size: int64(len(disk))}
+	return disk, Shipped{Arch: AMD64, Config: oci.Config{Cmd: []string{"sh"}}, Owner: oci.Owner{Home: "/root"}, Disk: hex.EncodeToString(sum[:]), Size: int64(len(disk))}
 }
 
 func reader(disk []byte) func(context.Context) (io.ReadCloser, error) {
@@ -33,9 +33,9 @@ func reader(disk []byte) func(context.Context) (io.ReadCloser, error) {
 func unused() (map[string]bool, error) { return nil, nil }
 
 // What one brings is kept once, is his alone, and goes when it was not used for a day, or has to make room.
-func TestBrought(t *testing.T) {
+func TestShipped(t *testing.T) {
 	s := &Store{home: t.TempDir(), log: func(string) {}}
-	disk, b := broughtDisk('a')
+	disk, b := shippedDisk('a')
 	c, err := s.Containers().AddShipped(t.Context(), "alice", b, unused, reader(disk))
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func TestBrought(t *testing.T) {
 		}
 	}
 	there := func(c *Container) bool { _, err := os.Stat(c.dir); return err == nil }
-	age(c, BroughtAge+time.Minute)
+	age(c, ShippedAge+time.Minute)
 	if err := s.Containers().PruneShipped(t.Context(), map[string]bool{c.Digest: true}); err != nil || !there(c) {
 		t.Errorf("an image in use went: %v", err)
 	}
@@ -75,12 +75,12 @@ func TestBrought(t *testing.T) {
 		t.Errorf("an old image stayed: %v", err)
 	}
 	list, err := s.Containers().List()
-	if err != nil || len(list) != 1 || list[0].Brought != "bob" {
+	if err != nil || len(list) != 1 || list[0].ShippedBy != "bob" {
 		t.Errorf("%v %+v", err, list)
 	}
 	var first *Container
-	for i := range maxBroughtMany {
-		disk, b := broughtDisk(byte(i + 1))
+	for i := range maxShippedImages {
+		disk, b := shippedDisk(byte(i + 1))
 		c, err := s.Containers().AddShipped(t.Context(), "carol", b, unused, reader(disk))
 		if err != nil {
 			t.Fatal(err)
@@ -89,7 +89,7 @@ func TestBrought(t *testing.T) {
 			first = c
 		}
 	}
-	disk, b = broughtDisk('x')
+	disk, b = shippedDisk('x')
 	if _, err := s.Containers().AddShipped(t.Context(), "carol", b, unused, reader(disk)); err == nil || !strings.Contains(err.Error(), "take their room") {
 		t.Errorf("one more than may be: %v", err)
 	}
@@ -106,22 +106,22 @@ func TestBrought(t *testing.T) {
 }
 
 // What has to make room for a large disk is counted by what it took, and no more goes than has to.
-func TestBroughtRoom(t *testing.T) {
+func TestShippedRoom(t *testing.T) {
 	s := &Store{home: t.TempDir(), log: func(string) {}}
 	var all []*Container
 	for i := range 4 {
-		disk, b := broughtDisk(byte('a' + i))
+		disk, b := shippedDisk(byte('a' + i))
 		c, err := s.Containers().AddShipped(t.Context(), "alice", b, unused, reader(disk))
 		if err != nil {
 			t.Fatal(err)
 		}
 		at, name := time.Now().Add(time.Duration(i-60)*time.Minute), filepath.Join(c.dir, rootFile)
-		if err := errors.Join(os.Chtimes(filepath.Join(c.dir, usedFile), at, at), os.Chmod(name, 0o600), os.Truncate(name, maxBroughtAll/4)); err != nil {
+		if err := errors.Join(os.Chtimes(filepath.Join(c.dir, usedFile), at, at), os.Chmod(name, 0o600), os.Truncate(name, maxShippedBytes/4)); err != nil {
 			t.Fatal(err)
 		}
 		all = append(all, c)
 	}
-	disk, b := broughtDisk('x')
+	disk, b := shippedDisk('x')
 	if _, err := s.Containers().AddShipped(t.Context(), "alice", b, unused, reader(disk)); err != nil {
 		t.Errorf("there was room to make: %v", err)
 	}
@@ -136,9 +136,9 @@ func TestBroughtRoom(t *testing.T) {
 }
 
 // What a host that lost its power has left of an image is brought anew.
-func TestBroughtHalf(t *testing.T) {
+func TestShippedHalf(t *testing.T) {
 	s := &Store{home: t.TempDir(), log: func(string) {}}
-	disk, b := broughtDisk('a')
+	disk, b := shippedDisk('a')
 	c, err := s.Containers().AddShipped(t.Context(), "alice", b, unused, reader(disk))
 	if err != nil {
 		t.Fatal(err)
@@ -163,16 +163,16 @@ func TestBroughtHalf(t *testing.T) {
 }
 
 // Who brings an image chooses the digits that its digest begins with, by bringing many: they lead to nothing.
-func TestAttackBroughtDigits(t *testing.T) {
+func TestAttackShippedDigits(t *testing.T) {
 	s := &Store{home: t.TempDir(), log: func(string) {}}
-	disk, b := broughtDisk('a')
+	disk, b := shippedDisk('a')
 	c, err := s.Containers().AddShipped(t.Context(), "mallory", b, unused, reader(disk))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{c.Digest[:7+leastDigest], c.Digest[:len(c.Digest)-1], c.key(), "docker.io/library/alpine@" + c.Digest} {
 		_, err := s.Containers().Get(c.Arch, name)
-		row := fmt.Sprintf("an image that came along is named by %d bytes of %.9s…: not found", len(name), name)
+		row := fmt.Sprintf("a shipped image is named by %d bytes of %.9s…: not found", len(name), name)
 		attack.Check(t, row, "true", fmt.Sprint(errors.Is(err, fs.ErrNotExist)))
 	}
 	if found, err := s.Containers().Get(c.Arch, c.Digest); err != nil || found.Digest != c.Digest {
@@ -181,10 +181,10 @@ func TestAttackBroughtDigits(t *testing.T) {
 }
 
 // What fails leaves no lock behind, which would be one more for each attempt.
-func TestAttackBroughtLocks(t *testing.T) {
+func TestAttackShippedLocks(t *testing.T) {
 	s := &Store{home: t.TempDir(), log: func(string) {}}
 	for i := range 3 {
-		_, b := broughtDisk(byte(i))
+		_, b := shippedDisk(byte(i))
 		if _, err := s.Containers().AddShipped(t.Context(), "mallory", b, unused, reader(nil)); err == nil {
 			t.Fatal("nothing was taken for a disk")
 		}
@@ -199,11 +199,11 @@ type endlessDisk struct{}
 func (endlessDisk) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 // A disk that is not what was said of it is not taken, and leaves nothing.
-func TestAttackBrought(t *testing.T) {
-	disk, good := broughtDisk('a')
-	with := func(change func(*Brought)) Brought { b := good; change(&b); return b }
+func TestAttackShipped(t *testing.T) {
+	disk, good := shippedDisk('a')
+	with := func(change func(*Shipped)) Shipped { b := good; change(&b); return b }
 	for name, row := range map[string]struct {
-		b    Brought
+		b    Shipped
 		from io.Reader
 		says string
 	}{
@@ -213,20 +213,20 @@ func TestAttackBrought(t *testing.T) {
 		"a byte more":     {good, bytes.NewReader(append(bytes.Clone(disk), 0)), "has more than"},
 		"no end":          {good, endlessDisk{}, "has more than"},
 		"an error":        {good, io.MultiReader(bytes.NewReader(disk[:4096]), errorReader{}), "is gone"},
-		"too large":       {with(func(b *Brought) { b.Size = MaxBroughtDisk + sectorSize }), nil, "whole sectors"},
-		"a size below 0":  {with(func(b *Brought) { b.Size = -sectorSize }), nil, "whole sectors"},
-		"no size":         {with(func(b *Brought) { b.Size = 0 }), nil, "whole sectors"},
-		"half a sector":   {with(func(b *Brought) { b.Size++ }), nil, "whole sectors"},
-		"a path":          {with(func(b *Brought) { b.Disk = "../../../etc/passwd" }), nil, "digest is"},
-		"a digest of 1":   {with(func(b *Brought) { b.Disk = "aa" }), nil, "digest is"},
-		"capitals":        {with(func(b *Brought) { b.Disk = strings.ToUpper(b.Disk) }), nil, "digest is"},
-		"a long command":  {with(func(b *Brought) { b.Config.Cmd = []string{strings.Repeat("x", maxBroughtText)} }), nil, "bytes, and"},
-		"many groups":     {with(func(b *Brought) { b.Owner.Groups = make([]uint32, 65) }), nil, "bytes, and"},
-		"a NUL":           {with(func(b *Brought) { b.Config.Env = []string{"A=\x00B"} }), nil, "malformed"},
-		"no user's id":    {with(func(b *Brought) { b.Owner.UID = 1<<32 - 1 }), nil, "nobody has the id"},
-		"no group's id":   {with(func(b *Brought) { b.Owner.GID = 1<<32 - 1 }), nil, "nobody has the id"},
-		"nor another's":   {with(func(b *Brought) { b.Owner.Groups = []uint32{7, 1<<32 - 1} }), nil, "nobody has the id"},
-		"a relative home": {with(func(b *Brought) { b.Owner.Home = "root" }), nil, "malformed"},
+		"too large":       {with(func(b *Shipped) { b.Size = MaxShippedDisk + sectorSize }), nil, "whole sectors"},
+		"a size below 0":  {with(func(b *Shipped) { b.Size = -sectorSize }), nil, "whole sectors"},
+		"no size":         {with(func(b *Shipped) { b.Size = 0 }), nil, "whole sectors"},
+		"half a sector":   {with(func(b *Shipped) { b.Size++ }), nil, "whole sectors"},
+		"a path":          {with(func(b *Shipped) { b.Disk = "../../../etc/passwd" }), nil, "digest is"},
+		"a digest of 1":   {with(func(b *Shipped) { b.Disk = "aa" }), nil, "digest is"},
+		"capitals":        {with(func(b *Shipped) { b.Disk = strings.ToUpper(b.Disk) }), nil, "digest is"},
+		"a long command":  {with(func(b *Shipped) { b.Config.Cmd = []string{strings.Repeat("x", maxShippedText)} }), nil, "bytes, and"},
+		"many groups":     {with(func(b *Shipped) { b.Owner.Groups = make([]uint32, 65) }), nil, "bytes, and"},
+		"a NUL":           {with(func(b *Shipped) { b.Config.Env = []string{"A=\x00B"} }), nil, "malformed"},
+		"no user's id":    {with(func(b *Shipped) { b.Owner.UID = 1<<32 - 1 }), nil, "nobody has the id"},
+		"no group's id":   {with(func(b *Shipped) { b.Owner.GID = 1<<32 - 1 }), nil, "nobody has the id"},
+		"nor another's":   {with(func(b *Shipped) { b.Owner.Groups = []uint32{7, 1<<32 - 1} }), nil, "nobody has the id"},
+		"a relative home": {with(func(b *Shipped) { b.Owner.Home = "root" }), nil, "malformed"},
 	} {
 		s := &Store{home: t.TempDir(), log: func(string) {}}
 		opened := false

@@ -14,13 +14,13 @@ import (
 	"unicode/utf8"
 )
 
-// What a user's own image adds to one that comes along, from another host. In the place of a disk there is an archive
+// What a shipped custom image adds to a bundled one. In the place of a disk there is an archive
 // (tar) of its files. It is not unpacked on this host: the image's disk is written from it.
 
-// BroughtOwn is what an own image has beside the archive of its files.
-type BroughtOwn struct {
+// ShippedCustom is what a custom image has beside the archive of its files.
+type ShippedCustom struct {
 	Base    string            `json:"base"`              // the image that it begins with, which this host has
-	Runtime string            `json:"runtime,omitempty"` // as Own.Runtime
+	Runtime string            `json:"runtime,omitempty"` // as Custom.Runtime
 	Folders []string          `json:"folders,omitempty"` // as Payload.Folders, beside those of the base
 	Env     map[string]string `json:"env,omitempty"`
 	Warm    []string          `json:"warm,omitempty"` // modules that are imported ahead
@@ -28,11 +28,11 @@ type BroughtOwn struct {
 
 // Bounds of such an archive.
 const (
-	maxBroughtOwn = 1<<30 + 128<<20 // bytes: as much as a build leaves, and its headers
-	maxAdded      = 60_000          // entries, and folders that these are in
-	maxAddedPath  = 1000            // bytes of a path, and of where a link leads
-	maxAddedDepth = 100             // folders in each other
-	maxAddedWork  = 250_000_000     // entries that are looked at to write the disk: those of all folders on the way to each, a minute or two
+	maxShippedCustom = 1<<30 + 128<<20 // bytes: as much as a build leaves, and its headers
+	maxAdded         = 60_000          // entries, and folders that these are in
+	maxAddedPath     = 1000            // bytes of a path, and of where a link leads
+	maxAddedDepth    = 100             // folders in each other
+	maxAddedWork     = 250_000_000     // entries that are looked at to write the disk: those of all folders on the way to each, a minute or two
 )
 
 // addArchive puts an archive's files and links where they are in the guest. Somebody who is not trusted has written it.
@@ -47,7 +47,7 @@ func (t tree) addArchive(name string) error {
 		return err
 	}
 	refused := func(what string, reason string) error {
-		return fmt.Errorf("the files that came along: %.80q %s", what, reason)
+		return fmt.Errorf("the shipped files: %.80q %s", what, reason)
 	}
 	added, together := map[string]bool{}, map[string]int{}
 	for r, n := tar.NewReader(f), 0; ; n++ {
@@ -56,12 +56,12 @@ func (t tree) addArchive(name string) error {
 			break
 		}
 		if err != nil {
-			return fmt.Errorf("the files that came along: %w", err)
+			return fmt.Errorf("the shipped files: %w", err)
 		}
 		at := "/" + path.Clean(h.Name)
 		switch {
 		case n == maxAdded:
-			return fmt.Errorf("the files that came along are more than %d", maxAdded)
+			return fmt.Errorf("the shipped files are more than %d", maxAdded)
 		case !filepath.IsLocal(h.Name) || at == "/." || !utf8.ValidString(h.Name) || strings.ContainsAny(h.Name, "\x00\n") || len(at) > maxAddedPath || strings.Count(at, "/") > maxAddedDepth || len(path.Base(at)) > maxExt4Name:
 			return refused(h.Name, "has a name that can't be")
 		case added[at]:
@@ -76,7 +76,7 @@ func (t tree) addArchive(name string) error {
 				return refused(h.Name, "has a name that can't be")
 			}
 			if len(together) > maxAdded {
-				return fmt.Errorf("the files that came along are in more than %d folders", maxAdded)
+				return fmt.Errorf("the shipped files are in more than %d folders", maxAdded)
 			}
 		}
 		switch {
@@ -103,7 +103,8 @@ func (t tree) addArchive(name string) error {
 	for at := range added {
 		for dir := path.Dir(at); ; dir = path.Dir(dir) {
 			if work += together[dir]; work > maxAddedWork {
-				return fmt.Errorf("the files that came along are too many in one folder: some %d can be written there", int(math.Sqrt(maxAddedWork)))
+				return fmt.Errorf("the shipped files are too many in one folder: some %d can be written there",
+					int(math.Sqrt(maxAddedWork)))
 			}
 			if dir == "/" {
 				break

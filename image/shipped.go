@@ -18,26 +18,26 @@ import (
 	"github.com/unitask/unitask/internal/atomicfile"
 )
 
-// Brought is an image that another host has. Of a container's it is all that a machine gets but its disk, which only
-// the machine's own kernel ever reads. Where Own is not nil it is somebody's own, and the disk is an archive.
-type Brought struct {
+// Shipped is an image that another host has. Of a container's it is all that a machine gets but its disk, which only
+// the machine's own kernel ever reads. Where Custom is not nil it is somebody's own, and the disk is an archive.
+type Shipped struct {
 	Arch   Arch       `json:"arch"`
 	Config oci.Config `json:"config"`
 	Owner  oci.Owner  `json:"owner"`
 	Disk   string     `json:"disk"` // hexadecimal SHA-256
 	Size   int64      `json:"size"` // of the disk, in bytes
-	// Own is nil for a container's image.
-	Own *BroughtOwn `json:"own,omitempty"`
+	// Custom is nil for a container's image.
+	Custom *ShippedCustom `json:"own,omitempty"`
 }
 
 // Bounds of what others bring.
 const (
-	MaxBroughtDisk = 8 << 30   // bytes of a disk, holes included
-	maxBroughtText = 256 << 10 // bytes of the rest
-	maxBroughtAll  = 16 << 30  // bytes of the disks of one who brings
-	maxBroughtMany = 32        // disks of one who brings
-	BroughtAge     = 24 * time.Hour
-	broughtRest    = 10 * time.Minute // one that was used since stays, whoever wants its room
+	MaxShippedDisk   = 8 << 30   // bytes of a disk, holes included
+	maxShippedText   = 256 << 10 // bytes of the rest
+	maxShippedBytes  = 16 << 30  // bytes of the disks of one who brings
+	maxShippedImages = 32        // disks of one who brings
+	ShippedAge       = 24 * time.Hour
+	shippedRest      = 10 * time.Minute // one that was used since stays, whoever wants its room
 )
 
 const (
@@ -46,7 +46,7 @@ const (
 )
 
 // Digest names all that a run gets of the image.
-func (b Brought) Digest() string {
+func (b Shipped) Digest() string {
 	text, _ := json.Marshal(b) // strings and numbers
 	return "sha256:" + hexSum(text)
 }
@@ -57,37 +57,37 @@ func hexSum(text []byte) string {
 }
 
 // Check says what is wrong with what somebody says of an image.
-func (b Brought) Check() error {
+func (b Shipped) Check() error {
 	raw, err := hex.DecodeString(b.Disk)
 	text, e := json.Marshal(b)
-	most := int64(MaxBroughtDisk)
-	if b.Own != nil {
-		most = maxBroughtOwn
+	most := int64(MaxShippedDisk)
+	if b.Custom != nil {
+		most = maxShippedCustom
 	}
 	switch {
 	case err != nil || len(raw) != sha256.Size || b.Disk != strings.ToLower(b.Disk):
-		return fmt.Errorf("image that is brought along: its disk's digest is %.80q", b.Disk)
+		return fmt.Errorf("shipped image: its disk's digest is %.80q", b.Disk)
 	case b.Owner.UID > oci.MaxID || b.Owner.GID > oci.MaxID || slices.ContainsFunc(b.Owner.Groups, func(id uint32) bool { return id > oci.MaxID }):
-		return fmt.Errorf("image that is brought along: nobody has the id %d, which the kernel takes for none", uint32(oci.MaxID+1))
+		return fmt.Errorf("shipped image: nobody has the id %d, which the kernel takes for none", uint32(oci.MaxID+1))
 	case b.Size <= 0 || b.Size > most || b.Size%sectorSize != 0:
-		return fmt.Errorf("image that is brought along: its disk has %d bytes: whole sectors are taken, %d bytes at most", b.Size, most)
-	case e != nil || len(text) > maxBroughtText || len(b.Owner.Groups) > 64:
-		return fmt.Errorf("image that is brought along: what is said of it has %d bytes, and %d are taken", len(text), maxBroughtText)
-	case b.Own == nil && !filepath.IsAbs(b.Owner.Home) || strings.ContainsRune(string(text), 0) || strings.Contains(string(text), `\u0000`):
-		return errors.New("image that is brought along: what is said of it is malformed")
+		return fmt.Errorf("shipped image: its disk has %d bytes: whole sectors are taken, %d bytes at most", b.Size, most)
+	case e != nil || len(text) > maxShippedText || len(b.Owner.Groups) > 64:
+		return fmt.Errorf("shipped image: what is said of it has %d bytes, and %d are taken", len(text), maxShippedText)
+	case b.Custom == nil && !filepath.IsAbs(b.Owner.Home) || strings.ContainsRune(string(text), 0) || strings.Contains(string(text), `\u0000`):
+		return errors.New("shipped image: what is said of it is malformed")
 	}
 	return nil
 }
 
 // KeyFor returns the digest by which the image of one who brings it is kept. Another's is another, even if all of it is
 // the same: nobody has, or finds out about, what somebody else has brought.
-func (b Brought) KeyFor(who string) string {
+func (b Shipped) KeyFor(who string) string {
 	return "sha256:" + hexSum([]byte("unitask brought "+who+"\n"+b.Digest()))
 }
 
 // Ship describes a container's image for another host. The disk is read once.
-func (cs Containers) Ship(c *Container) (b Brought, err error) {
-	b = Brought{Arch: c.Arch, Config: c.Config, Owner: c.Owner, Own: c.Own}
+func (cs Containers) Ship(c *Container) (b Shipped, err error) {
+	b = Shipped{Arch: c.Arch, Config: c.Config, Owner: c.Owner, Custom: c.Custom}
 	name := filepath.Join(c.dir, rootFile)
 	st, err := os.Lstat(name)
 	if err != nil {
@@ -112,11 +112,11 @@ func (cs Containers) Ship(c *Container) (b Brought, err error) {
 // AddShipped keeps what somebody brings, unless it is there, and returns it. open gives the disk, which is held to its
 // digest and size. used tells the digests of the
 // containers in use; it is asked for where something may have to go.
-func (cs Containers) AddShipped(ctx context.Context, who string, b Brought, used func() (map[string]bool, error), open func(context.Context) (io.ReadCloser, error)) (*Container, error) {
+func (cs Containers) AddShipped(ctx context.Context, who string, b Shipped, used func() (map[string]bool, error), open func(context.Context) (io.ReadCloser, error)) (*Container, error) {
 	if err := b.Check(); err != nil {
 		return nil, err
 	}
-	c := &Container{Digest: b.KeyFor(who), Arch: b.Arch, Config: b.Config, Owner: b.Owner, Brought: who, Own: b.Own}
+	c := &Container{Digest: b.KeyFor(who), Arch: b.Arch, Config: b.Config, Owner: b.Owner, ShippedBy: who, Custom: b.Custom}
 	c.dir = filepath.Join(cs.dir(), c.key())
 	turn, err := cs.images.lock(ctx, "brought-"+hexSum([]byte(who))) // one at a time, so that the bounds hold
 	if err != nil {
@@ -141,7 +141,7 @@ func (cs Containers) AddShipped(ctx context.Context, who string, b Brought, used
 	if err := b.fill(ctx, filepath.Join(tmp, rootFile), open); err != nil {
 		return nil, err
 	}
-	if b.Own != nil { // of which no disk could be written, if it is malformed
+	if b.Custom != nil { // of which no disk could be written, if it is malformed
 		if err := (tree{}).addArchive(filepath.Join(tmp, rootFile)); err != nil {
 			return nil, err
 		}
@@ -181,7 +181,7 @@ func (cs Containers) haveShipped(ctx context.Context, key string) (*Container, e
 }
 
 // fill writes the disk to a file, in which zeros take no room.
-func (b Brought) fill(ctx context.Context, name string, open func(context.Context) (io.ReadCloser, error)) error {
+func (b Shipped) fill(ctx context.Context, name string, open func(context.Context) (io.ReadCloser, error)) error {
 	from, err := open(ctx)
 	if err != nil {
 		return err
@@ -200,7 +200,7 @@ func (b Brought) fill(ctx context.Context, name string, open func(context.Contex
 			return err
 		}
 		if at+int64(n) > b.Size {
-			return fmt.Errorf("image that is brought along: its disk has more than the %d bytes that it says", b.Size)
+			return fmt.Errorf("shipped image: its disk has more than the %d bytes that it says", b.Size)
 		}
 		sum.Write(buf[:n])
 		if string(buf[:n]) != string(zeros[:n]) {
@@ -216,7 +216,7 @@ func (b Brought) fill(ctx context.Context, name string, open func(context.Contex
 			continue
 		}
 		if at != b.Size || hex.EncodeToString(sum.Sum(nil)) != b.Disk {
-			return fmt.Errorf("image that is brought along: its disk, of %d bytes, is not what its digest says", at)
+			return fmt.Errorf("shipped image: its disk, of %d bytes, is not what its digest says", at)
 		}
 		return errors.Join(f.Truncate(b.Size), f.Close())
 	}
@@ -231,7 +231,7 @@ func (cs Containers) roomFor(ctx context.Context, who string, size int64, inUse 
 	if err := cs.PruneShipped(ctx, used); err != nil {
 		return err
 	}
-	list, err := cs.shippedBy(func(c *Container) bool { return c.Brought == who })
+	list, err := cs.shippedBy(func(c *Container) bool { return c.ShippedBy == who })
 	if err != nil {
 		return err
 	}
@@ -241,11 +241,11 @@ func (cs Containers) roomFor(ctx context.Context, who string, size int64, inUse 
 		size += c.diskSize()
 	}
 	for _, c := range list {
-		if size <= maxBroughtAll && count < maxBroughtMany {
+		if size <= maxShippedBytes && count < maxShippedImages {
 			break
 		}
 		had := c.diskSize()
-		gone, err := cs.dropShipped(ctx, c, used, broughtRest)
+		gone, err := cs.dropShipped(ctx, c, used, shippedRest)
 		if err != nil {
 			return err
 		}
@@ -254,18 +254,19 @@ func (cs Containers) roomFor(ctx context.Context, who string, size int64, inUse 
 			count--
 		}
 	}
-	if size > maxBroughtAll || count >= maxBroughtMany {
-		return fmt.Errorf("images that were brought along take their room on this host, %d bytes in %d images: wait until some are no longer used", int64(maxBroughtAll), maxBroughtMany)
+	if size > maxShippedBytes || count >= maxShippedImages {
+		return fmt.Errorf("shipped images take their room on this host, %d bytes in %d images: "+
+			"wait until some are no longer used", int64(maxShippedBytes), maxShippedImages)
 	}
 	return nil
 }
 
 // PruneShipped removes what others have brought and nobody has used for a day.
 func (cs Containers) PruneShipped(ctx context.Context, used map[string]bool) error {
-	list, err := cs.shippedBy(func(c *Container) bool { return c.Brought != "" && time.Since(c.used()) > BroughtAge })
+	list, err := cs.shippedBy(func(c *Container) bool { return c.ShippedBy != "" && time.Since(c.used()) > ShippedAge })
 	for _, c := range list {
 		if err == nil {
-			_, err = cs.dropShipped(ctx, c, used, BroughtAge)
+			_, err = cs.dropShipped(ctx, c, used, ShippedAge)
 		}
 	}
 	return err
@@ -273,7 +274,7 @@ func (cs Containers) PruneShipped(ctx context.Context, used map[string]bool) err
 
 func (cs Containers) shippedBy(is func(*Container) bool) (list []*Container, err error) {
 	all, err := cs.List()
-	return slices.DeleteFunc(all, func(c *Container) bool { return c.Brought == "" || !is(c) }), err
+	return slices.DeleteFunc(all, func(c *Container) bool { return c.ShippedBy == "" || !is(c) }), err
 }
 
 // dropShipped removes an image that was not used for so long, and is not now.
