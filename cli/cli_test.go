@@ -87,7 +87,7 @@ func TestScripts(t *testing.T) {
 			return false, fmt.Errorf("unknown condition %q", cond)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": cmdExits, "sleep": cmdSleep, "first": cmdFirst, "stranger": cmdStranger, "killpool": cmdKillPool, "killholder": cmdKillHolder, "endholder": cmdEndHolder, "waitfor": cmdWaitFor, "until": cmdUntil, "noqemu": cmdNoQEMU, "tmpfs": cmdTmpfs, "bigfile": cmdBigFile, "borrow": func(ts *testscript.TestScript, _ bool, args []string) {
+			"exits": cmdExits, "sleep": cmdSleep, "first": cmdFirst, "stranger": cmdStranger, "killpool": cmdKillPool, "killdaemon": cmdKillDaemon, "enddaemon": cmdEndDaemon, "waitfor": cmdWaitFor, "until": cmdUntil, "noqemu": cmdNoQEMU, "tmpfs": cmdTmpfs, "bigfile": cmdBigFile, "borrow": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(testhome.Borrow(base, ts.MkAbs(args[0])))
 			},
 		},
@@ -192,11 +192,11 @@ func cmdKillPool(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Check(syscall.Kill(st.Pid, syscall.SIGKILL))
 }
 
-// killholder kills the process that holds the home's sessions, and waits until it is gone; endholder ends it.
-func cmdKillHolder(ts *testscript.TestScript, _ bool, _ []string) { stopHolder(ts, syscall.SIGKILL) }
-func cmdEndHolder(ts *testscript.TestScript, _ bool, _ []string)  { stopHolder(ts, syscall.SIGTERM) }
+// killdaemon kills the home's session daemon, and waits until it is gone; enddaemon ends it.
+func cmdKillDaemon(ts *testscript.TestScript, _ bool, _ []string) { stopDaemon(ts, syscall.SIGKILL) }
+func cmdEndDaemon(ts *testscript.TestScript, _ bool, _ []string)  { stopDaemon(ts, syscall.SIGTERM) }
 
-func stopHolder(ts *testscript.TestScript, by syscall.Signal) {
+func stopDaemon(ts *testscript.TestScript, by syscall.Signal) {
 	home, killed := "\x00"+ts.Getenv("UNITASK_HOME")+"\x00", 0
 	list, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, name := range list {

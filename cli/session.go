@@ -39,7 +39,7 @@ SESSION is the id that session new prints, or the name that it was given.`,
 	return cmd
 }
 
-// asked sends a request to the holder, which is started if it is needed.
+// asked sends a request to the daemon, which is started if it is needed.
 func (a *app) asked(ctx context.Context, req sessiond.Request, streams sessiond.Streams) (sessiond.Answer, error) {
 	answer, err := a.do(ctx, req, streams)
 	var told *sessiond.Error
@@ -54,7 +54,7 @@ func (a *app) asked(ctx context.Context, req sessiond.Request, streams sessiond.
 	return answer, err
 }
 
-// do has the fleet that --fleet names do it, or this host's holder.
+// do has the fleet that --fleet names do it, or this host's daemon.
 func (a *app) do(ctx context.Context, req sessiond.Request, streams sessiond.Streams) (sessiond.Answer, error) {
 	client, err := a.sessionFleet.open(a)
 	if err != nil {
@@ -72,11 +72,11 @@ func (a *app) do(ctx context.Context, req sessiond.Request, streams sessiond.Str
 	if err != nil {
 		return sessiond.Answer{}, err
 	}
-	return sessiond.Do(ctx, home, req, streams, func() (<-chan struct{}, error) { return a.startHolder(home) })
+	return sessiond.Do(ctx, home, req, streams, func() (<-chan struct{}, error) { return a.startDaemon(home) })
 }
 
-// startHolder starts `session serve` as a process of its own, which outlives us.
-func (a *app) startHolder(home string) (<-chan struct{}, error) {
+// startDaemon starts `session serve` as a process of its own, which outlives us.
+func (a *app) startDaemon(home string) (<-chan struct{}, error) {
 	name := filepath.Join(layout.Dir(home).Sessions(), "holder.log")
 	log, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
 	if err != nil {
@@ -152,7 +152,7 @@ id. The machine has its files, folders, network and secrets from its beginning.`
 				return err
 			}
 			req.Language = lang
-			if err := mountsHere(&req); err != nil { // the holder stands elsewhere
+			if err := mountsHere(&req); err != nil { // the daemon stands elsewhere
 				return err
 			}
 			held, err := a.foundCeiling(f.policy)

@@ -8,7 +8,7 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// A step's terminal is asked what its session asks. The holder of the session has no terminal, so whoever waits for the
+// A step's terminal is asked what its session asks. The daemon of the session has no terminal, so whoever waits for the
 // step looks for a question and answers it, as unitask approve does.
 
 const (

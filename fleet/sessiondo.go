@@ -13,7 +13,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Do does what a command line asks of a holder with the fleet's sessions. What they have not is a *policy.FieldError.
+// Do does what a command line asks of a daemon with the fleet's sessions. What they have not is a *policy.FieldError.
 func (c *Client) Do(ctx context.Context, req sessiond.Request, streams sessiond.Streams) (a sessiond.Answer, err error) {
 	switch {
 	case req.Op == sessiond.OpNew && req.New != nil:

@@ -26,7 +26,7 @@ const (
 	subjectSession = "unitask.session." // TENANT.SESSION: a call
 	subjectBegin   = "unitask.begin."   // TENANT.WORKER: a new session, or one that continues
 
-	opFiles = "files" // beside holder's operations: a list of Path, Count levels deep
+	opFiles = "files" // beside the session daemon's operations: a list of Path, Count levels deep
 
 	headCancel = "Cancel" // the inbox of a call that nobody waits for any more
 	headAnswer = "Answer"
@@ -39,7 +39,7 @@ const (
 
 // sessionEntry is a session's state.
 type sessionEntry struct {
-	View     sessiond.View `json:"view"` // State is holder's: running, paused
+	View     sessiond.View `json:"view"` // State is the daemon's: running, paused
 	Worker   string        `json:"worker"`
 	Owner    string        `json:"owner,omitempty"` // the submitter's caller
 	MemoryMB int           `json:"memoryMb"`

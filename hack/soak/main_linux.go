@@ -52,7 +52,7 @@ type soak struct {
 	kinds         []kind
 	pools         bool // there is a pool, from which runs come
 	daemonFiles   int  // of the pool's daemon when it was looked at first
-	holderFiles   int  // and of the process that holds sessions
+	sessionFiles  int  // and of the process that holds sessions
 	started       time.Time
 	adding        sync.Mutex // tally and faults, where several soaks add to them
 }

@@ -36,32 +36,32 @@ var sessionKinds = []kind{
 	{"the client is killed", 6, session(func(o *open) {
 		o.meanwhile(func(c *exec.Cmd) { _ = c.Process.Kill() }, "session", "exec", o.id, "--", "sleep", "1")
 	})},
-	{"paused, and the holder is killed", 6, session(func(o *open) {
+	{"paused, and the daemon is killed", 6, session(func(o *open) {
 		o.ok("session", "pause", o.id)
-		o.s.stopHolder(syscall.SIGKILL)
+		o.s.stopDaemon(syscall.SIGKILL)
 	})},
-	{"paused, used, and the holder is killed", 3, session(func(o *open) {
+	{"paused, used, and the daemon is killed", 3, session(func(o *open) {
 		o.ok("session", "pause", o.id)
 		o.ok("session", "exec", o.id, "--", "true")
-		o.s.stopHolder(syscall.SIGKILL)
+		o.s.stopDaemon(syscall.SIGKILL)
 	})},
-	{"the holder is ended", 4, session(func(o *open) { o.s.stopHolder(syscall.SIGTERM) })},
-	{"the holder is killed while it pauses", 4, session(func(o *open) {
+	{"the daemon is ended", 4, session(func(o *open) { o.s.stopDaemon(syscall.SIGTERM) })},
+	{"the daemon is killed while it pauses", 4, session(func(o *open) {
 		o.ok("session", "pause", o.id) // from where it continues, if the second one does not come to its end
 		o.ok("session", "exec", o.id, "--", "true")
-		o.meanwhile(func(*exec.Cmd) { o.s.stopHolder(syscall.SIGKILL) }, "session", "pause", o.id)
-		o.s.waitHolder()
+		o.meanwhile(func(*exec.Cmd) { o.s.stopDaemon(syscall.SIGKILL) }, "session", "pause", o.id)
+		o.s.waitDaemon()
 	})},
-	{"the holder is killed while it resumes", 4, session(func(o *open) {
+	{"the daemon is killed while it resumes", 4, session(func(o *open) {
 		o.ok("session", "pause", o.id)
-		o.meanwhile(func(*exec.Cmd) { o.s.stopHolder(syscall.SIGKILL) }, "session", "resume", o.id)
-		o.s.waitHolder()
+		o.meanwhile(func(*exec.Cmd) { o.s.stopDaemon(syscall.SIGKILL) }, "session", "resume", o.id)
+		o.s.waitDaemon()
 	})},
 	{"a full disk while it pauses", 3, session((*open).fullDisk)},
 	{"QEMU is killed", 4, lostSession(func(o *open) {
 		o.meanwhile(func(*exec.Cmd) { o.s.killOne("qemu-system") }, "session", "exec", o.id, "--", "sleep", "2")
 	})},
-	{"the holder is killed", 4, lostSession(func(o *open) { o.s.stopHolder(syscall.SIGKILL) })},
+	{"the daemon is killed", 4, lostSession(func(o *open) { o.s.stopDaemon(syscall.SIGKILL) })},
 }
 
 // open is a session under way.
@@ -270,12 +270,12 @@ func (o *open) fullDisk() {
 	}
 }
 
-// holder returns the process that holds sessions, 0 if there is none.
-func holder() int { return serving("session\x00serve") }
+// sessionDaemon returns the process that holds sessions, 0 if there is none.
+func sessionDaemon() int { return serving("session\x00serve") }
 
-// stopHolder sends it a signal, and waits until it is gone.
-func (s *soak) stopHolder(by syscall.Signal) {
-	pid := holder()
+// stopDaemon sends it a signal, and waits until it is gone.
+func (s *soak) stopDaemon(by syscall.Signal) {
+	pid := sessionDaemon()
 	if pid == 0 {
 		return
 	}
@@ -287,27 +287,27 @@ func (s *soak) stopHolder(by syscall.Signal) {
 	}
 }
 
-// waitHolder waits until one that was killed is gone.
-func (s *soak) waitHolder() { time.Sleep(100 * time.Millisecond); reap() }
+// waitDaemon waits until one that was killed is gone.
+func (s *soak) waitDaemon() { time.Sleep(100 * time.Millisecond); reap() }
 
 // lookSessions judges what sessions have left; none is under way.
 func (s *soak) lookSessions(when string) error {
-	if pid := holder(); pid != 0 {
+	if pid := sessionDaemon(); pid != 0 {
 		files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-		if s.holderFiles == 0 {
-			s.holderFiles = len(files)
+		if s.sessionFiles == 0 {
+			s.sessionFiles = len(files)
 		}
-		if err == nil && len(files) > s.holderFiles+moreFiles {
-			s.fault("%s: the holder has %d descriptors, and had %d", when, len(files), s.holderFiles)
+		if err == nil && len(files) > s.sessionFiles+moreFiles {
+			s.fault("%s: the daemon has %d descriptors, and had %d", when, len(files), s.sessionFiles)
 		}
 		rss, _ := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
-		fmt.Printf("%s: the holder has %d descriptors, pages %s", when, len(files), rss)
+		fmt.Printf("%s: the daemon has %d descriptors, pages %s", when, len(files), rss)
 	}
 	if out, err := s.unitaskDo("session", "ls", "--json"); err != nil || strings.TrimSpace(string(out)) != "[]" {
 		s.fault("%s: sessions are left: %.300s %v", when, out, err)
 		_, _ = s.unitaskDo("session", "rm", "--all")
 	}
-	s.stopHolder(syscall.SIGTERM)
+	s.stopDaemon(syscall.SIGTERM)
 	entries, err := os.ReadDir(filepath.Join(s.home, "sessions"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

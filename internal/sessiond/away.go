@@ -15,7 +15,7 @@ import (
 	"github.com/unitask/unitask/internal/paused"
 )
 
-// Sessions that live here, and those that an earlier holder has left.
+// Sessions that live here, and those that an earlier daemon has left.
 
 // errGone is the answer for a session that never was or has ended.
 func errGone(name string) error {
@@ -23,7 +23,7 @@ func errGone(name string) error {
 }
 
 // find returns a session that is held, by its id or name, or one that is away.
-func (h *Holder) find(name string) (*held, *View) {
+func (h *Daemon) find(name string) (*held, *View) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, s := range h.sessions {
@@ -39,9 +39,9 @@ func (h *Holder) find(name string) (*held, *View) {
 	return nil, nil
 }
 
-// reach returns a session by its id or name. One that an earlier holder has left paused continues, with the secrets
+// reach returns a session by its id or name. One that an earlier daemon has left paused continues, with the secrets
 // that it needs.
-func (h *Holder) reach(ctx context.Context, name string, secrets map[string]string) (*held, error) {
+func (h *Daemon) reach(ctx context.Context, name string, secrets map[string]string) (*held, error) {
 	s, v := h.find(name)
 	switch {
 	case s != nil:
@@ -83,7 +83,7 @@ func (v View) lostError() error {
 }
 
 // list returns the sessions that live, and those that are away.
-func (h *Holder) list() []View {
+func (h *Daemon) list() []View {
 	h.mu.Lock()
 	list, live := slices.Clone(h.away), slices.Collect(maps.Values(h.sessions))
 	views := make([]View, len(live))
@@ -109,7 +109,7 @@ func (h *Holder) list() []View {
 }
 
 // end ends a session, or forgets one that is away.
-func (h *Holder) end(name string) error {
+func (h *Daemon) end(name string) error {
 	s, v := h.find(name)
 	switch {
 	case s != nil:
@@ -147,12 +147,12 @@ func forgetUnlisted(home, id string) error {
 }
 
 // drop has a session be away no more; h.mu is held.
-func (h *Holder) drop(id string) {
+func (h *Daemon) drop(id string) {
 	h.away = slices.DeleteFunc(h.away, func(v View) bool { return v.ID == id })
 }
 
 // keep writes down what there is, so that it is known when we have ended; h.mu is held.
-func (h *Holder) keep() {
+func (h *Daemon) keep() {
 	list := slices.Clone(h.away)
 	for _, id := range slices.Sorted(maps.Keys(h.sessions)) {
 		list = append(list, h.sessions[id].view)
@@ -161,7 +161,7 @@ func (h *Holder) keep() {
 }
 
 // rescue gives the files of a session's folder, where its machine can't go on for why.
-func (h *Holder) rescue(c *client, req Request, why error) error {
+func (h *Daemon) rescue(c *client, req Request, why error) error {
 	_, v := h.find(req.Session)
 	if v == nil {
 		return why

@@ -16,7 +16,7 @@ import (
 var named = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
 // begin starts a session.
-func (h *Holder) begin(ctx context.Context, req *New) (Answer, error) {
+func (h *Daemon) begin(ctx context.Context, req *New) (Answer, error) {
 	if req == nil {
 		return Answer{}, &Error{Code: CodeUsage, Message: "a new session of what?"}
 	}
@@ -47,7 +47,7 @@ func (h *Holder) begin(ctx context.Context, req *New) (Answer, error) {
 }
 
 // fork forks a session.
-func (h *Holder) fork(ctx context.Context, of *held, n int) (Answer, error) {
+func (h *Daemon) fork(ctx context.Context, of *held, n int) (Answer, error) {
 	forks, err := of.Fork(ctx, n)
 	if err == nil && ctx.Err() != nil { // nobody would learn of them
 		err = context.Cause(ctx)
@@ -66,7 +66,7 @@ func (h *Holder) fork(ctx context.Context, of *held, n int) (Answer, error) {
 }
 
 // hold keeps a session until it ends.
-func (h *Holder) hold(s *unitask.Session, name string) View {
+func (h *Daemon) hold(s *unitask.Session, name string) View {
 	view := View{ID: s.ID, Name: name, Parent: s.Parent, State: Running, Language: s.Language, Image: s.Image, Began: s.Began().UTC().Truncate(time.Second), ExpiresAt: s.Expires().UTC().Truncate(time.Second)}
 	one := &held{s, view}
 	h.mu.Lock()
@@ -93,7 +93,7 @@ func (h *Holder) hold(s *unitask.Session, name string) View {
 }
 
 // extended writes down when a session ends now.
-func (h *Holder) extended(s *held) View {
+func (h *Daemon) extended(s *held) View {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s.view.ExpiresAt = s.Expires().UTC().Truncate(time.Second)
@@ -101,8 +101,8 @@ func (h *Holder) extended(s *held) View {
 	return s.view
 }
 
-// revive has a session go on that an earlier holder, or another process of the user's, has left paused.
-func (h *Holder) revive(ctx context.Context, v View, secrets map[string]string) (*held, error) {
+// revive has a session go on that an earlier daemon, or another process of the user's, has left paused.
+func (h *Daemon) revive(ctx context.Context, v View, secrets map[string]string) (*held, error) {
 	var s *unitask.Session
 	var ceiling *policy.Ceiling
 	paused, err := paused.Find(h.home, v.ID)
@@ -137,7 +137,7 @@ func (h *Holder) revive(ctx context.Context, v View, secrets map[string]string) 
 	return now, nil
 }
 
-func (h *Holder) take(name string) error {
+func (h *Daemon) take(name string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if name == "" {
@@ -150,7 +150,7 @@ func (h *Holder) take(name string) error {
 	return nil
 }
 
-func (h *Holder) give(name string) {
+func (h *Daemon) give(name string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.names, name)

@@ -29,7 +29,7 @@ const (
 	listName   = "holder.json"
 )
 
-// ErrNone means that no holder runs.
+// ErrNone means that no daemon runs.
 var ErrNone = errors.New("no session lives")
 
 // folder returns the home's folder of sessions, which must be its user's alone.
@@ -53,7 +53,7 @@ func listen(dir string) (*net.UnixListener, error) {
 	return localsocket.Listen(dir, socketName)
 }
 
-// connect reaches the home's holder, which must be our own user's. The error is ErrNone if none runs, or it is about to
+// connect reaches the home's daemon, which must be our own user's. The error is ErrNone if none runs, or it is about to
 // end.
 func connect(home string) (*wire, error) {
 	dir, err := folder(home)
@@ -92,7 +92,7 @@ type Streams struct {
 	Resized        <-chan unitask.TerminalSize
 }
 
-// Do has the home's holder do something. Where none runs and one is needed, start is called, which starts one and
+// Do has the home's daemon do something. Where none runs and one is needed, start is called, which starts one and
 // returns a channel that is closed if that ends; without it the error is ErrNone.
 func Do(ctx context.Context, home string, req Request, streams Streams, start func() (ended <-chan struct{}, err error)) (Answer, error) {
 	w, err := connect(home)
@@ -128,7 +128,7 @@ func Do(ctx context.Context, home string, req Request, streams Streams, start fu
 	return w.ask(ctx, req, streams)
 }
 
-// needs reports whether a request needs a holder, where none runs: a new session does, and one that is left
+// needs reports whether a request needs a daemon, where none runs: a new session does, and one that is left
 // paused, unless it is to end.
 func needs(home string, req Request) bool {
 	dir, err := folder(home)
@@ -138,7 +138,7 @@ func needs(home string, req Request) bool {
 	return req.Op == OpNew || slices.ContainsFunc(left(home, dir), func(v View) bool { return v.is(req.Session) && v.State == Paused })
 }
 
-// without answers where no holder runs.
+// without answers where no daemon runs.
 func without(home string, req Request, none error) (Answer, error) {
 	dir, err := folder(home)
 	if err != nil {

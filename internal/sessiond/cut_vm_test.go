@@ -18,7 +18,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// descriptors is how many this process, which is the holder, has open.
+// descriptors is how many this process, which is the daemon, has open.
 func descriptors(t *testing.T) int {
 	t.Helper()
 	list, err := os.ReadDir("/proc/self/fd")

@@ -16,7 +16,7 @@ func TestAttackSlowCode(t *testing.T) {
 	t.Parallel()
 	for name, pause := range map[string]time.Duration{"nothing": time.Hour, "a byte at a time": time.Second} {
 		synctest.Test(t, func(t *testing.T) {
-			h := &Holder{large: make(chan struct{}, maxLarge)}
+			h := &Daemon{large: make(chan struct{}, maxLarge)}
 			ends := make(chan error, maxLarge)
 			stop, over := context.WithCancel(t.Context())
 			defer over()

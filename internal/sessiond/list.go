@@ -18,7 +18,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// The list of what a holder has, in a file, for the one that comes after it.
+// The list of what a daemon has, in a file, for the one that comes after it.
 
 func writeList(dir string, list []View) {
 	name := filepath.Join(dir, listName)
@@ -31,7 +31,7 @@ func writeList(dir string, list []View) {
 	}
 }
 
-// readList returns what a holder that has ended leaves: what it had paused, and what is lost. Those whose time
+// readList returns what a daemon that has ended leaves: what it had paused, and what is lost. Those whose time
 // is over are among them.
 func readList(dir string) (list []View) {
 	f, err := os.Open(filepath.Join(dir, listName))
@@ -77,7 +77,7 @@ func left(home, dir string) []View {
 
 func (v View) over() bool { return time.Now().After(v.ExpiresAt) }
 
-// sweep removes what the holder before left of sessions that nobody continues with.
+// sweep removes what the daemon before left of sessions that nobody continues with.
 func sweep(home, dir string, runs *record.Store) {
 	for _, v := range readList(dir) {
 		if runs.Held(v.ID) { // another process continues with it

@@ -23,10 +23,10 @@ import (
 	"github.com/unitask/unitask/machine"
 )
 
-// ErrRuns means that a holder runs already.
+// ErrRuns means that a daemon runs already.
 var ErrRuns = errors.New("a process that holds sessions runs already")
 
-// Bounds of a holder.
+// Bounds of a daemon.
 const (
 	maxClients = 256
 	maxFiles   = 4 // operations on files at once: each may hold one in memory
@@ -34,8 +34,8 @@ const (
 	maxAway    = 100
 )
 
-// Holder holds the sessions of its user.
-type Holder struct {
+// Daemon holds the sessions of its user.
+type Daemon struct {
 	rt     *unitask.Runtime
 	home   string
 	dir    string
@@ -77,7 +77,7 @@ func Serve(ctx context.Context, home string, rt *unitask.Runtime, idle time.Dura
 	}
 	defer lock.Unlock()
 	sweep(home, dir, rt.Runs())
-	h := &Holder{rt: rt, home: home, dir: dir, files: make(chan struct{}, maxFiles), large: make(chan struct{}, maxLarge), sessions: map[string]*held{}, names: map[string]bool{}, reviving: map[string]chan struct{}{}, since: time.Now(), away: left(home, dir)}
+	h := &Daemon{rt: rt, home: home, dir: dir, files: make(chan struct{}, maxFiles), large: make(chan struct{}, maxLarge), sessions: map[string]*held{}, names: map[string]bool{}, reviving: map[string]chan struct{}{}, since: time.Now(), away: left(home, dir)}
 	for _, v := range h.away {
 		h.names[v.Name] = true
 	}
@@ -103,11 +103,11 @@ func Serve(ctx context.Context, home string, rt *unitask.Runtime, idle time.Dura
 	return err
 }
 
-// parkPatience bounds how long the sessions may take to be paused when the holder ends.
+// parkPatience bounds how long the sessions may take to be paused when the daemon ends.
 const parkPatience = 20 * time.Second
 
-// park pauses what can be: the next holder continues with it.
-func (h *Holder) park() {
+// park pauses what can be: the next daemon continues with it.
+func (h *Daemon) park() {
 	ctx, cancel := context.WithTimeout(context.Background(), parkPatience)
 	defer cancel()
 	h.mu.Lock()
@@ -120,8 +120,8 @@ func (h *Holder) park() {
 	pausing.Wait()
 }
 
-// sleep ends the holder when it has had nothing to do for a while.
-func (h *Holder) sleep(ctx context.Context, idle time.Duration) {
+// sleep ends the daemon when it has had nothing to do for a while.
+func (h *Daemon) sleep(ctx context.Context, idle time.Duration) {
 	for ctx.Err() == nil {
 		h.mu.Lock()
 		left := idle
@@ -145,7 +145,7 @@ func (h *Holder) sleep(ctx context.Context, idle time.Duration) {
 }
 
 // accept serves the clients that next, a listener's method, gives, until that is closed.
-func (h *Holder) accept(ctx context.Context, next func() (*net.UnixConn, error)) {
+func (h *Daemon) accept(ctx context.Context, next func() (*net.UnixConn, error)) {
 	for {
 		conn, err := accepting.Next(next)
 		if err != nil {
@@ -176,7 +176,7 @@ func (h *Holder) accept(ctx context.Context, next func() (*net.UnixConn, error))
 	}
 }
 
-func (h *Holder) done() {
+func (h *Daemon) done() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.busy--
@@ -184,7 +184,7 @@ func (h *Holder) done() {
 }
 
 // serve answers one connection.
-func (h *Holder) serve(ctx context.Context, w *wire) {
+func (h *Daemon) serve(ctx context.Context, w *wire) {
 	if w.send(kindGreeting, []byte(version)) != nil {
 		return
 	}
@@ -301,7 +301,7 @@ func (c *client) Read(p []byte) (int, error) {
 
 func (c *client) out(kind byte) io.Writer { return stream{c.wire, kind, c.cancel} }
 
-func (h *Holder) do(ctx context.Context, c *client, req Request) (Answer, error) {
+func (h *Daemon) do(ctx context.Context, c *client, req Request) (Answer, error) {
 	switch req.Op {
 	case OpNew:
 		return h.begin(ctx, req.New)
@@ -377,7 +377,7 @@ func (c *client) run(ctx context.Context, s *held, of Step) (Answer, error) {
 }
 
 // runBy runs a step whose code follows the request.
-func (h *Holder) runBy(ctx context.Context, c *client, s *held, step Step) (Answer, error) {
+func (h *Daemon) runBy(ctx context.Context, c *client, s *held, step Step) (Answer, error) {
 	select {
 	case h.large <- struct{}{}:
 		defer func() { <-h.large }()
@@ -400,7 +400,7 @@ func (h *Holder) runBy(ctx context.Context, c *client, s *held, step Step) (Answ
 }
 
 // file reads or writes one of a session's files.
-func (h *Holder) file(ctx context.Context, c *client, s *held, req Request) error {
+func (h *Daemon) file(ctx context.Context, c *client, s *held, req Request) error {
 	select {
 	case h.files <- struct{}{}:
 		defer func() { <-h.files }()

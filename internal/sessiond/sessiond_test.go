@@ -23,7 +23,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// serving runs a holder, without a machine, until the test ends.
+// serving runs a daemon, without a machine, until the test ends.
 func serving(t *testing.T, idle time.Duration) (home string, over <-chan error) {
 	t.Helper()
 	home = filepath.Join(t.TempDir(), strings.Repeat("deep/", 20)) // more than a socket's address has room for
@@ -53,7 +53,7 @@ func serve(t *testing.T, home string, idle time.Duration) <-chan error {
 	return told
 }
 
-// reach connects to a home's holder, which is about to start.
+// reach connects to a home's daemon, which is about to start.
 func reach(t *testing.T, home string) *wire {
 	t.Helper()
 	var w *wire
@@ -208,7 +208,7 @@ func TestFolderOfOthers(t *testing.T) {
 	}
 }
 
-// The list that a killed holder leaves: what it held is lost, and nothing else is touched.
+// The list that a killed daemon leaves: what it held is lost, and nothing else is touched.
 func TestLost(t *testing.T) {
 	home := testdir.Private(t)
 	dir, err := folder(home)
@@ -242,7 +242,7 @@ func TestLost(t *testing.T) {
 			}
 		}
 	}
-	check("without a holder")
+	check("without a daemon")
 	serve(t, home, time.Hour)
 	reach(t, home)
 	check("with one")
@@ -298,7 +298,7 @@ func TestEndUnlisted(t *testing.T) {
 			t.Errorf("%s: left %q %q %v", how, left, hidden, err)
 		}
 	}
-	check("without a holder")
+	check("without a daemon")
 	serve(t, home, time.Hour)
 	reach(t, home)
 	check("with one")
@@ -372,7 +372,7 @@ func TestInputBehindItsEnd(t *testing.T) {
 	}
 }
 
-// A holder that can't take a client does not end, and its sessions with it.
+// A daemon that can't take a client does not end, and its sessions with it.
 func TestNoDescriptors(t *testing.T) {
 	dir := t.TempDir()
 	l, err := listen(dir)
@@ -380,7 +380,7 @@ func TestNoDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	h := &Holder{since: time.Now()}
+	h := &Daemon{since: time.Now()}
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
@@ -401,7 +401,7 @@ func TestNoDescriptors(t *testing.T) {
 	h.patron.Wait()
 }
 
-// What can't be read to its end is no file: the holder is not told that it has ended, and who asked
+// What can't be read to its end is no file: the daemon is not told that it has ended, and who asked
 // learns why. A command's input ends.
 func TestInputThatFails(t *testing.T) {
 	broken := errors.New("input/output error")
@@ -432,7 +432,7 @@ func TestInputThatFails(t *testing.T) {
 		w := &wire{Conn: ours}
 		_, err := w.ask(t.Context(), Request{Op: op}, Streams{Stdin: io.MultiReader(strings.NewReader("half"), iotest.ErrReader(broken))})
 		if said := <-got; said != want || errors.Is(err, broken) != (op != OpExec) || op == OpExec && err != nil {
-			t.Errorf("%s: the holder got %q, expected %q; %v", op, said, want, err)
+			t.Errorf("%s: the daemon got %q, expected %q; %v", op, said, want, err)
 		}
 	}
 }

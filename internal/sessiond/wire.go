@@ -2,8 +2,8 @@
 // starts the process, and it ends after the last one. A command line talks to it over a socket in a folder that only
 // its user can open; both ends check the other's user.
 //
-// A connection carries one request, in frames: a kind, a length, and so many bytes. The holder greets. The client sends
-// its request and, a piece at a time, its input; the holder sends the output, then its answer. A client that goes away
+// A connection carries one request, in frames: a kind, a length, and so many bytes. The daemon greets. The client sends
+// its request and, a piece at a time, its input; the daemon sends the output, then its answer. A client that goes away
 // ends its request, but no session.
 package sessiond
 
@@ -25,7 +25,7 @@ import (
 
 // Kinds of frames.
 const (
-	kindGreeting = 'g' // the holder's version of this
+	kindGreeting = 'g' // the daemon's version of this
 	kindRequest  = 'q'
 	kindInput    = 'i' // what is read; nothing is its end. The next one follows kindTaken
 	kindResize   = 's'
@@ -137,7 +137,7 @@ type Request struct {
 
 	To      string            `json:"to,omitempty"` // of copy: the other session, and the path in it
 	ToPath  string            `json:"toPath,omitempty"`
-	Secrets map[string]string `json:"secrets,omitempty"` // of resume: values for a session that its holder has left
+	Secrets map[string]string `json:"secrets,omitempty"` // of resume: values for a session that its daemon has left
 	Name    string            `json:"name,omitempty"`    // of put and get, which without it asks for all names
 	Value   json.RawMessage   `json:"value,omitempty"`
 }
@@ -178,7 +178,7 @@ const (
 // New is a session that is asked for.
 type New struct {
 	Name    string            `json:"name,omitempty"`
-	Ceiling *policy.Origin    `json:"ceiling,omitempty"` // that a holder makes it from, if there is a file; nil for none
+	Ceiling *policy.Origin    `json:"ceiling,omitempty"` // that a daemon makes it from, if there is a file; nil for none
 	Held    *policy.Ceiling   `json:"-"`                 // the same, for who asks a fleet: it stays in this process
 	Request unitask.Request   `json:"request"`
 	Secrets map[string]string `json:"secrets,omitempty"` // with their values, which a Request's JSON lacks
@@ -236,7 +236,7 @@ type View struct {
 const (
 	Running = "running"
 	Paused  = "paused"
-	Lost    = "lost" // its holder was killed, and its machine with it
+	Lost    = "lost" // its daemon was killed, and its machine with it
 )
 
 // Error is an error on its way to the command line.
