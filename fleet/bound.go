@@ -65,7 +65,7 @@ func (c *call) seal(secrets map[string]string, to *[32]byte) error {
 }
 
 // unseal returns the secrets of a call.
-func (l *lane) unseal(c call, now time.Time) (map[string]string, error) {
+func (l *tenantQueue) unseal(c call, now time.Time) (map[string]string, error) {
 	plain, ok := box.OpenAnonymous(nil, c.Sealed, l.w.public, l.w.private)
 	var s sealedCall
 	if !ok || len(plain) > maxSealed || json.Unmarshal(plain, &s) != nil || s.Call == "" {

@@ -44,7 +44,7 @@ func TestAttackSealedCall(t *testing.T) {
 		{"a day later", func(*call) {}, 24 * time.Hour, false, "refused"},
 		{"by a worker that was a day late", func(*call) {}, -24 * time.Hour, false, "refused"},
 	} {
-		l := &lane{w: &Worker{public: public, private: private}}
+		l := &tenantQueue{w: &Worker{public: public, private: private}}
 		c := made()
 		if err := c.seal(secrets, public); err != nil {
 			t.Fatal(err)
@@ -71,7 +71,7 @@ func TestAttackSealedCall(t *testing.T) {
 		}
 		attack.Check(t, "secrets that a submitter has sealed for a session: "+row.name, row.want, got)
 	}
-	l := &lane{w: &Worker{public: public, private: private}}
+	l := &tenantQueue{w: &Worker{public: public, private: private}}
 	text := []byte(`{"KEY":"correct-horse-battery"}`) // as older versions sealed
 	c := made()
 	if c.Sealed, err = box.SealAnonymous(nil, text, public, nil); err != nil {

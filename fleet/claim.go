@@ -20,7 +20,7 @@ import (
 // claim is a run that a worker has claimed: the entry's revision is the fence.
 type claim struct {
 	w        *Worker
-	lane     *lane
+	queue    *tenantQueue
 	store    tenantStore
 	run      string
 	entry    entry
@@ -47,7 +47,7 @@ const (
 // handle decides on a message of the queue: it is acknowledged when nothing more is to be done
 // about its run. Of the entry, which the tenant can write, it takes what only concerns that tenant:
 // what a run needs, and whether it may be made again, is read from the task itself.
-func (w *Worker) handle(ctx context.Context, l *lane, d delivery) {
+func (w *Worker) handle(ctx context.Context, l *tenantQueue, d delivery) {
 	msg := d.msg
 	var t ticket
 	if len(msg.Data()) > maxTicket || json.Unmarshal(msg.Data(), &t) != nil || !idForm.MatchString(t.Run) {
@@ -100,8 +100,8 @@ func (c *claim) take(ctx context.Context) error {
 	})
 }
 
-// suits says that a task is for a worker like this one: which queue it came by was the tenant's choice.
-func (w *Worker) suits(req unitask.Request) error {
+// matches says that a task is for a worker like this one: which queue it came by was the tenant's choice.
+func (w *Worker) matches(req unitask.Request) error {
 	if req.Arch != "" && string(req.Arch) != w.info.Arch {
 		return fmt.Errorf("task: %w: it is for %.20q, in the queue for %s", errMalformed, req.Arch, w.info.Arch)
 	}
@@ -113,7 +113,7 @@ func (w *Worker) suits(req unitask.Request) error {
 
 // work runs what was claimed, unless it was malformed, and says what came of it.
 func (c *claim) work(ctx context.Context, job task, malformed error) {
-	w, tenant := c.w, c.lane.tenant
+	w, tenant := c.w, c.queue.tenant
 	work, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	c.out = c.outlet()
@@ -136,14 +136,14 @@ func (c *claim) work(ctx context.Context, job task, malformed error) {
 		r, malformed = c.perform(work, job)
 	}
 	cause := context.Cause(work)
-	w.metrics.ended(c.lane, c.end(ctx, r, job, malformed, cause))
+	w.metrics.ended(c.queue, c.end(ctx, r, job, malformed, cause))
 	stop(nil)
 	<-beating
 	w.hold(tenant, c.run, nil)
 }
 
 func (c *claim) outlet() *outlet {
-	return &outlet{nc: c.lane.nc, subject: subjectOut + c.lane.tenant + "." + c.run, attempt: c.entry.Attempt}
+	return &outlet{nc: c.queue.nc, subject: subjectOut + c.queue.tenant + "." + c.run, attempt: c.entry.Attempt}
 }
 
 // again says why a run whose worker is lost is not made again, "" if it is.
@@ -248,7 +248,7 @@ func (c *claim) perform(ctx context.Context, t task) (r report, err error) {
 // judge says what of a run this host refuses whatever comes with it.
 func (c *claim) judge(t task) error {
 	if j, can := c.w.runner.(judgingRunner); can {
-		return j.judge(c.lane.tenant, t)
+		return j.judge(c.queue.tenant, t)
 	}
 	return nil
 }
@@ -382,5 +382,5 @@ func (c *claim) ask(ctx context.Context, q question) (*nats.Msg, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.lane.nc.RequestWithContext(ctx, subjectAsk+c.store.tenant+"."+c.run, text)
+	return c.queue.nc.RequestWithContext(ctx, subjectAsk+c.store.tenant+"."+c.run, text)
 }

@@ -64,7 +64,7 @@ func (w *Worker) Metrics() prometheus.Collector { return w.metrics }
 
 // Connected reports whether the worker is connected for each of its tenants.
 func (w *Worker) Connected() bool {
-	for _, l := range w.lanes {
+	for _, l := range w.queues {
 		if !l.nc.IsConnected() {
 			return false
 		}
@@ -81,7 +81,7 @@ func (w *Worker) Healthy() error {
 	if !w.Connected() {
 		return errors.New("not connected to NATS for all tenants")
 	}
-	for _, l := range w.lanes {
+	for _, l := range w.queues {
 		if time.Since(time.Unix(0, l.beaten.Load())) > 2*w.config.Times.Lease {
 			return errors.New("JetStream does not answer for all tenants")
 		}
@@ -115,7 +115,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	put(m.slots, float64(w.info.Slots))
 	put(m.memory, float64(w.info.MemoryMB)*(1<<20))
 	put(m.draining, truth(draining))
-	for _, l := range w.lanes {
+	for _, l := range w.queues {
 		labels := []string{w.info.Arch, l.tenant}
 		put(m.running, float64(l.running), labels...)
 		put(m.used, float64(l.usedMB)*(1<<20), labels...)
@@ -145,7 +145,7 @@ type depth struct {
 }
 
 // measure looks at the queue.
-func (l *lane) measure(ctx context.Context) error {
+func (l *tenantQueue) measure(ctx context.Context) error {
 	timed, cancel := context.WithTimeout(ctx, l.w.config.Times.Lease)
 	defer cancel()
 	var d depth
@@ -178,12 +178,12 @@ func (l *lane) measure(ctx context.Context) error {
 }
 
 // claimed notes how long a run has waited, by the queue's clock.
-func (m *metrics) claimed(l *lane, msg jetstream.Msg) {
+func (m *metrics) claimed(l *tenantQueue, msg jetstream.Msg) {
 	if meta, err := msg.Metadata(); err == nil {
 		m.wait.WithLabelValues(m.w.info.Arch, l.tenant).Observe(max(0, time.Since(meta.Timestamp)).Seconds())
 	}
 }
 
-func (m *metrics) ended(l *lane, how string) {
+func (m *metrics) ended(l *tenantQueue, how string) {
 	m.runs.WithLabelValues(m.w.info.Arch, l.tenant, how).Inc()
 }

@@ -19,17 +19,17 @@ const maxWatched = 256
 
 // watch waits for a sign of life of the worker that has claimed a run, and takes no slot for that. The message comes
 // again when that worker has not been heard of for a lease, which is so for all workers when NATS itself was away: so
-// it gets as long again to say that it is there. Where it does not, the message is the lane's next one. False is that
+// it gets as long again to say that it is there. Where it does not, the message is the tenant queue's next one. False is that
 // too many are waited for.
 func (c *claim) watch(ctx context.Context) bool {
-	if c.lane.watched.Add(1) > maxWatched {
-		c.lane.watched.Add(-1)
+	if c.queue.watched.Add(1) > maxWatched {
+		c.queue.watched.Add(-1)
 		return false
 	}
 	c.w.running.Go(func() {
-		defer c.lane.watched.Add(-1)
+		defer c.queue.watched.Add(-1)
 		if !c.orphaned(ctx) {
-			c.w.leave(c.lane.tenant, c.run)
+			c.w.leave(c.queue.tenant, c.run)
 			c.w.later(c.msg)
 		}
 	})
@@ -42,15 +42,15 @@ func (c *claim) orphaned(ctx context.Context) bool {
 	defer tick.Stop()
 	var next chan<- delivery // nil: not yet
 	for end := time.Now().Add(c.w.config.Times.Lease); ; {
-		lives, err := c.lane.lives(ctx, c.entry.Worker)
+		lives, err := c.queue.lives(ctx, c.entry.Worker)
 		if lives {
-			_ = c.lane.missed.Purge(ctx, c.entry.Worker)
+			_ = c.queue.missed.Purge(ctx, c.entry.Worker)
 		}
 		if err != nil || lives {
 			return false
 		}
-		if next == nil && (time.Now().After(end) || c.lane.missedFor(ctx, c.entry.Worker) > c.w.config.Times.Lease) {
-			next = c.lane.orphans
+		if next == nil && (time.Now().After(end) || c.queue.missedFor(ctx, c.entry.Worker) > c.w.config.Times.Lease) {
+			next = c.queue.orphans
 			c.w.woken() // once: many of these are not to keep it from sleeping
 		}
 		select {
@@ -68,7 +68,7 @@ func (c *claim) orphaned(ctx context.Context) bool {
 
 // missedFor returns how long ago a worker was noted as missed, which this notes: who waits for it may be lost as well,
 // and the next one need not begin anew. It goes by NATS's clock. What can't be noted is missed for no time.
-func (l *lane) missedFor(ctx context.Context, worker string) time.Duration {
+func (l *tenantQueue) missedFor(ctx context.Context, worker string) time.Duration {
 	timed, cancel := context.WithTimeout(ctx, l.w.config.Times.Beat)
 	defer cancel()
 	if _, err := l.missed.Create(timed, worker, nil); !errors.Is(err, jetstream.ErrKeyExists) {

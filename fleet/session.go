@@ -53,7 +53,7 @@ const (
 )
 
 // listenSessions takes begins.
-func (l *lane) listenSessions() error {
+func (l *tenantQueue) listenSessions() error {
 	if _, can := l.w.runner.(sessionRunner); !can {
 		return nil
 	}
@@ -80,12 +80,12 @@ func (l *lane) listenSessions() error {
 }
 
 // inbox reports whether an answer goes to who may ask, and to no subject that only workers may write to.
-func (l *lane) inbox(subject string) bool {
+func (l *tenantQueue) inbox(subject string) bool {
 	return strings.HasPrefix(subject, inboxPrefix+l.tenant+".")
 }
 
 // answer answers a call.
-func (l *lane) answer(m *nats.Msg, r reply, err error) {
+func (l *tenantQueue) answer(m *nats.Msg, r reply, err error) {
 	if err != nil {
 		r.Error = sessiond.WireError(err)
 		r.Other = errors.As(err, new(*machine.OtherHostError)) || errors.As(err, new(*unitask.BusyError))
@@ -113,7 +113,7 @@ func (l *lane) answer(m *nats.Msg, r reply, err error) {
 
 // holding is what a call takes of the worker's budget.
 type holding struct {
-	l *lane
+	l *tenantQueue
 
 	mu sync.Mutex
 	n  int64
@@ -153,7 +153,7 @@ func (h *holding) give() {
 
 // readCall reads what a tenant has sent, and says that it is there. It waits for room and for content no longer than
 // readTime.
-func (l *lane) readCall(ctx context.Context, m *nats.Msg, holds *holding) (c call, secrets map[string]string, err error) {
+func (l *tenantQueue) readCall(ctx context.Context, m *nats.Msg, holds *holding) (c call, secrets map[string]string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, readTime, &unitask.BusyError{What: fmt.Sprintf("the call was not read within %v", readTime), After: retryAfter})
 	defer cancel()
 	taken := nats.NewMsg(m.Reply)
@@ -188,7 +188,7 @@ func (l *lane) readCall(ctx context.Context, m *nats.Msg, holds *holding) (c cal
 }
 
 // begin starts a session, continues with one that is paused, or removes one that nobody holds.
-func (l *lane) begin(ctx context.Context, m *nats.Msg) (reply, error) {
+func (l *tenantQueue) begin(ctx context.Context, m *nats.Msg) (reply, error) {
 	holds := holding{l: l}
 	defer holds.give()
 	c, secrets, err := l.readCall(ctx, m, &holds)
@@ -202,7 +202,7 @@ func (l *lane) begin(ctx context.Context, m *nats.Msg) (reply, error) {
 	case c.Op == sessiond.OpNew && c.New != nil:
 		return l.beginNew(ctx, c, secrets)
 	case c.Op == sessiond.OpResume:
-		return l.goOn(ctx, c, secrets)
+		return l.resume(ctx, c, secrets)
 	case c.Op == sessiond.OpEnd:
 		return reply{}, l.forget(ctx, c.Session)
 	}
@@ -210,7 +210,7 @@ func (l *lane) begin(ctx context.Context, m *nats.Msg) (reply, error) {
 }
 
 // admit takes room for a session's machine, if there is some; give it back by dismiss.
-func (w *Worker) admit(l *lane, memoryMB int) error {
+func (w *Worker) admit(l *tenantQueue, memoryMB int) error {
 	if w.room(l) && w.reserve(l, memoryMB) {
 		w.began(l)
 		return nil
@@ -218,16 +218,16 @@ func (w *Worker) admit(l *lane, memoryMB int) error {
 	return &unitask.BusyError{What: fmt.Sprintf("worker %s has no room for a machine of %d MiB", w.info.ID, memoryMB), After: retryAfter}
 }
 
-func (w *Worker) dismiss(l *lane, memoryMB int) {
+func (w *Worker) dismiss(l *tenantQueue, memoryMB int) {
 	w.release(l, memoryMB)
 	w.ended(l)
 	w.woken()
 }
 
-func (l *lane) beginNew(ctx context.Context, c call, secrets map[string]string) (reply, error) {
+func (l *tenantQueue) beginNew(ctx context.Context, c call, secrets map[string]string) (reply, error) {
 	req := unitask.SessionRequest{Request: c.New.Request, Life: time.Duration(c.New.LifeMS), Idle: time.Duration(c.New.IdleMS)}
 	req.Secrets = secrets
-	if err := l.w.suits(req.Request); err != nil {
+	if err := l.w.matches(req.Request); err != nil {
 		return reply{}, err
 	}
 	memoryMB := max(1, l.w.runner.MemoryMB(l.tenant, req.Request))
@@ -243,7 +243,7 @@ func (l *lane) beginNew(ctx context.Context, c call, secrets map[string]string) 
 }
 
 // host holds a session from now on: its entry says so, or it is ended.
-func (l *lane) host(ctx context.Context, s *unitask.Session, caller string, memoryMB int, revision uint64, before sessionEntry) (reply, error) {
+func (l *tenantQueue) host(ctx context.Context, s *unitask.Session, caller string, memoryMB int, revision uint64, before sessionEntry) (reply, error) {
 	w := l.w
 	h := &hosted{Session: s, w: w, l: l, memoryMB: memoryMB, calls: make(chan struct{}, maxCalls), cancels: map[string]context.CancelFunc{}, revision: revision}
 	h.entry = before
@@ -291,8 +291,8 @@ func (w *Worker) keepSession(h *hosted) bool {
 	return true
 }
 
-// goOn continues with a session from its pause.
-func (l *lane) goOn(ctx context.Context, c call, secrets map[string]string) (reply, error) {
+// resume continues with a session from its pause.
+func (l *tenantQueue) resume(ctx context.Context, c call, secrets map[string]string) (reply, error) {
 	w := l.w
 	if h := w.held(l, c.Session); h != nil {
 		return reply{Answer: sessiond.Answer{Sessions: []sessiond.View{h.now().View}}}, h.Resume(ctx)
@@ -352,14 +352,14 @@ func (l *lane) goOn(ctx context.Context, c call, secrets map[string]string) (rep
 }
 
 // held returns a session that this worker holds, nil if it does not.
-func (w *Worker) held(l *lane, id string) *hosted {
+func (w *Worker) held(l *tenantQueue, id string) *hosted {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.sessions[l.tenant+"/"+id]
 }
 
 // forget removes the entry of a session that no worker holds, and its pause.
-func (l *lane) forget(ctx context.Context, id string) error {
+func (l *tenantQueue) forget(ctx context.Context, id string) error {
 	if h := l.w.held(l, id); h != nil {
 		return h.Close()
 	}
@@ -383,7 +383,7 @@ func (l *lane) forget(ctx context.Context, id string) error {
 	return nil
 }
 
-func (l *lane) dropPause(ctx context.Context, e sessionEntry) {
+func (l *tenantQueue) dropPause(ctx context.Context, e sessionEntry) {
 	if e.Pause != nil {
 		_ = l.files.Delete(ctx, e.Pause.SHA256) // else it goes by its age
 	}

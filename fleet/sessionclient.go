@@ -61,12 +61,12 @@ func (c *Client) newSession(
 		},
 		Caller: caller.Name,
 	}
-	suits := func(w WorkerInfo) bool {
+	matches := func(w WorkerInfo) bool {
 		return w.Arch == string(arch) && w.MemoryMB >= req.MemoryMB &&
 			(len(w.Kernels) == 0 || slices.Contains(w.Kernels, string(unitask.Linux))) &&
 			(req.Image == "" || len(w.Images) == 0 || slices.Contains(w.Images, req.Image))
 	}
-	r, err := c.begin(ctx, ask, req.Secrets, given, suits)
+	r, err := c.begin(ctx, ask, req.Secrets, given, matches)
 	if err != nil {
 		return view, err
 	}
@@ -81,7 +81,7 @@ func (c *Client) begin(
 	ask call,
 	secrets map[string]string,
 	given *values,
-	suits func(WorkerInfo) bool,
+	matches func(WorkerInfo) bool,
 ) (r reply, err error) {
 	if err := given.add(secrets); err != nil {
 		return r, policy.Bad("secrets", fmt.Sprintf("of %d names", len(secrets)), "%v", err)
@@ -90,12 +90,12 @@ func (c *Client) begin(
 	if err != nil {
 		return r, hostError(err)
 	}
-	workers = slices.DeleteFunc(workers, func(w WorkerInfo) bool { return w.Draining || !suits(w) })
+	workers = slices.DeleteFunc(workers, func(w WorkerInfo) bool { return w.Draining || !matches(w) })
 	slices.SortStableFunc(
 		workers,
 		func(a, b WorkerInfo) int { return (b.MemoryMB - b.UsedMB) - (a.MemoryMB - a.UsedMB) },
 	)
-	err = hostError(errors.New("no worker is there that suits the session: see unitask fleet status"))
+	err = hostError(errors.New("no worker is there that matches the session: see unitask fleet status"))
 	for _, w := range workers {
 		ask.Sealed = nil
 		if len(secrets) > 0 {

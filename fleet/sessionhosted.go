@@ -21,7 +21,7 @@ import (
 type hosted struct {
 	*unitask.Session
 	w        *Worker
-	l        *lane
+	l        *tenantQueue
 	memoryMB int
 	calls    chan struct{}
 	sub      *nats.Subscription

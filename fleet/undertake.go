@@ -11,7 +11,7 @@ import (
 
 // candidate returns a run that this worker may claim; nil is that there is nothing to claim, or not now. watched says
 // that the message stays in hand: the run's worker is looked for.
-func (l *lane) candidate(ctx context.Context, d delivery, run string) (c *claim, watched bool) {
+func (l *tenantQueue) candidate(ctx context.Context, d delivery, run string) (c *claim, watched bool) {
 	w, msg := l.w, d.msg
 	e, revision, err := l.get(ctx, run)
 	switch {
@@ -29,7 +29,7 @@ func (l *lane) candidate(ctx context.Context, d delivery, run string) (c *claim,
 		_ = msg.Ack()
 		return nil, false
 	}
-	c = &claim{w: w, lane: l, store: l.tenantStore, run: run, entry: e, revision: revision, msg: msg}
+	c = &claim{w: w, queue: l, store: l.tenantStore, run: run, entry: e, revision: revision, msg: msg}
 	if e.State != Claimed || e.Worker == w.info.ID { // its own is no longer in hand: its end could not be written down
 		return c, false
 	}
@@ -47,7 +47,7 @@ func (l *lane) candidate(ctx context.Context, d delivery, run string) (c *claim,
 // undertake claims the run where there is room for it, and only then reads it: whom the reading ends, it ends at most
 // maxLosses times. give says how it is passed on, once it is no longer in hand.
 func (c *claim) undertake(ctx context.Context) (give func()) {
-	w, l, before := c.w, c.lane, c.entry
+	w, l, before := c.w, c.queue, c.entry
 	if before.State == Claimed {
 		if why := exhausted(before); why != "" {
 			c.foundLost(ctx, why)
@@ -137,7 +137,7 @@ func (c *claim) read(ctx context.Context) (task, error) {
 	defer cancel()
 	job, err := readTask(ctx, c.store, c.entry.Task)
 	if err == nil {
-		err = c.w.suits(job.Request)
+		err = c.w.matches(job.Request)
 	}
 	return job, err
 }
@@ -155,7 +155,7 @@ func (c *claim) back(ctx context.Context, before entry) {
 
 // again reports whether a run whose worker is lost is made again; else it ends as lost.
 func (c *claim) again(ctx context.Context, job task, before entry) bool {
-	w, tenant := c.w, c.lane.tenant
+	w, tenant := c.w, c.queue.tenant
 	if why := again(job.Request, before); why != "" {
 		c.foundLost(ctx, why)
 		return false
@@ -175,6 +175,6 @@ func (c *claim) again(ctx context.Context, job task, before entry) bool {
 // foundLost ends a run as lost, which this worker has found so.
 func (c *claim) foundLost(ctx context.Context, why string) {
 	c.w.count(func(i *WorkerInfo) { i.Lost++ })
-	c.w.metrics.lost.WithLabelValues(c.w.info.Arch, c.lane.tenant).Inc()
+	c.w.metrics.lost.WithLabelValues(c.w.info.Arch, c.queue.tenant).Inc()
 	c.lose(ctx, why)
 }

@@ -49,7 +49,7 @@ type Worker struct {
 	config  WorkerConfig
 	runner  Runner
 	log     *slog.Logger
-	lanes   []*lane
+	queues  []*tenantQueue
 	public  *[32]byte
 	private *[32]byte
 	wake    chan struct{}
@@ -127,12 +127,12 @@ func NewWorker(ctx context.Context, config WorkerConfig, runner Runner) (_ *Work
 		if err != nil {
 			return nil, fmt.Errorf("tenant %s: %w", t.Name, err)
 		}
-		w.lanes = append(w.lanes, l)
+		w.queues = append(w.queues, l)
 	}
 	if err := w.apart(ctx); err != nil {
 		return nil, err
 	}
-	for _, l := range w.lanes {
+	for _, l := range w.queues {
 		if err := l.join(ctx); err != nil {
 			return nil, fmt.Errorf("tenant %s: %w", l.tenant, err)
 		}
@@ -154,11 +154,11 @@ func workerKey(private []byte) (public, own *[workerKeySize]byte, err error) {
 // apart holds that no two tenants share an account: JetStream answers to any subject that a request
 // names, so permissions alone do not keep enemies apart.
 func (w *Worker) apart(ctx context.Context) error {
-	if len(w.lanes) < 2 {
+	if len(w.queues) < 2 {
 		return nil
 	}
 	whose := map[string]string{}
-	for _, l := range w.lanes {
+	for _, l := range w.queues {
 		account, err := l.account(ctx)
 		if err != nil {
 			return fmt.Errorf("tenant %s: ask NATS for its account: %w: a worker for several tenants wants a server that says it", l.tenant, err)
@@ -180,7 +180,7 @@ func (w *Worker) Info() WorkerInfo {
 
 // told returns what the worker says of itself to a tenant: the memory is what that one can have, and what of it it
 // can't have now.
-func (w *Worker) told(l *lane) WorkerInfo {
+func (w *Worker) told(l *tenantQueue) WorkerInfo {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	info := w.info
@@ -232,7 +232,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	work, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
 	var beating sync.WaitGroup
-	for _, l := range w.lanes { // each by itself: one that does not answer holds up no other
+	for _, l := range w.queues { // each by itself: one that does not answer holds up no other
 		beating.Go(func() { l.beats(work) })
 	}
 	if r, says := w.runner.(acceleratedRunner); says {
@@ -242,7 +242,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	defer stop(nil)
 	w.take(ctx, work)
 	w.Drain()
-	for _, l := range w.lanes {
+	for _, l := range w.queues {
 		_ = l.beat(work) // it is draining
 	}
 	over := make(chan struct{})
@@ -261,7 +261,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.parkSessions()
 	stop(nil)
 	beating.Wait() // or it would be there again
-	for _, l := range w.lanes {
+	for _, l := range w.queues {
 		timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		_ = l.workers.Delete(timed, w.info.ID)
 		cancel()
@@ -318,10 +318,10 @@ func (w *Worker) take(ctx, work context.Context) {
 	}
 }
 
-func (w *Worker) inTurn() []*lane {
+func (w *Worker) inTurn() []*tenantQueue {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.SortedStableFunc(slices.Values(w.lanes), func(a, b *lane) int {
+	return slices.SortedStableFunc(slices.Values(w.queues), func(a, b *tenantQueue) int {
 		if a.running != b.running {
 			return a.running - b.running
 		}
@@ -332,7 +332,7 @@ func (w *Worker) inTurn() []*lane {
 // share returns how much of a worker's room one tenant may take: what is left is enough that each other
 // has one run at once, however many this one has and however long they last.
 func (w *Worker) share() (slots, memoryMB int) {
-	others := len(w.lanes) - 1
+	others := len(w.queues) - 1
 	return max(1, w.info.Slots-others), max(1, w.info.MemoryMB-others*leastMB)
 }
 
@@ -340,14 +340,14 @@ func (w *Worker) share() (slots, memoryMB int) {
 // the usual size.
 const leastMB = 512
 
-func (w *Worker) room(l *lane) bool {
+func (w *Worker) room(l *tenantQueue) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	slots, _ := w.share()
 	return w.info.Running < w.info.Slots && l.running < slots
 }
 
-func (w *Worker) began(l *lane) {
+func (w *Worker) began(l *tenantQueue) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.info.Running++
@@ -355,7 +355,7 @@ func (w *Worker) began(l *lane) {
 	l.served = time.Now()
 }
 
-func (w *Worker) ended(l *lane) {
+func (w *Worker) ended(l *tenantQueue) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.info.Running--
@@ -363,7 +363,7 @@ func (w *Worker) ended(l *lane) {
 }
 
 // reserve takes memory for a machine, if there is some.
-func (w *Worker) reserve(l *lane, memoryMB int) bool {
+func (w *Worker) reserve(l *tenantQueue, memoryMB int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	_, most := w.share()
@@ -376,7 +376,7 @@ func (w *Worker) reserve(l *lane, memoryMB int) bool {
 }
 
 // reserveMore takes more memory for a machine that has some, or gives some back.
-func (w *Worker) reserveMore(l *lane, memoryMB int) bool {
+func (w *Worker) reserveMore(l *tenantQueue, memoryMB int) bool {
 	if memoryMB <= 0 {
 		w.release(l, -memoryMB)
 		return true
@@ -384,7 +384,7 @@ func (w *Worker) reserveMore(l *lane, memoryMB int) bool {
 	return w.reserve(l, memoryMB)
 }
 
-func (w *Worker) release(l *lane, memoryMB int) {
+func (w *Worker) release(l *tenantQueue, memoryMB int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.info.UsedMB -= memoryMB
@@ -428,7 +428,7 @@ func (w *Worker) hold(tenant, run string, stop context.CancelCauseFunc) {
 
 // Close lets go of the connections. Runs under way should have ended: Run sees to that.
 func (w *Worker) Close() {
-	for _, l := range w.lanes {
+	for _, l := range w.queues {
 		l.nc.Close()
 	}
 	w.scratch.close()

@@ -65,7 +65,7 @@ func (f *feed) write(c *Conn, chunks <-chan []byte) {
 			return
 		case <-c.handOut.done:
 		}
-		if c.send(contract.FrameGoOn, nil) != nil {
+		if c.send(contract.FrameContinue, nil) != nil {
 			return
 		}
 	}

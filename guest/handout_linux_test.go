@@ -33,7 +33,7 @@ func program(size int, text []byte) []byte {
 // goesOn waits for the agent's word that the host has the program, and for the end of the channel.
 func goesOn(t *testing.T, h *hosted) {
 	t.Helper()
-	if got, err := io.ReadAll(h.ctl); err != nil && !strings.Contains(err.Error(), "reset") || string(got) != string(rune(contract.ControlGoOn)) {
+	if got, err := io.ReadAll(h.ctl); err != nil && !strings.Contains(err.Error(), "reset") || string(got) != string(rune(contract.ControlContinue)) {
 		t.Errorf("%q %v", got, err)
 	}
 }

@@ -164,8 +164,8 @@ func damaged(path string, err error) error {
 // pauseStep is called at each step of a pause, by its name; for tests.
 var pauseStep = func(string) {}
 
-// goOnDeadline bounds how long a machine has to go on that could not be paused.
-const goOnDeadline = 10 * time.Second
+// continueDeadline bounds how long a machine has to go on that could not be paused.
+const continueDeadline = 10 * time.Second
 
 // Pause stops a machine that lasts, keeps it in a folder in the place of what was kept there before, and ends it: it is
 // closed. A crash, at any time, leaves the one or the other. After an error the machine continues, unless it could not,
@@ -180,7 +180,7 @@ func (s *Source) Pause(ctx context.Context, m *Machine, folder string) error {
 		if errors.Is(err, syscall.ENOSPC) {
 			err = fmt.Errorf("%w: the machine goes on; make room there and pause it again", err)
 		}
-		timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), goOnDeadline)
+		timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), continueDeadline)
 		defer cancel()
 		if m.Alive() {
 			err = errors.Join(err, m.vm.Resume(timed))
@@ -374,7 +374,7 @@ func (s *Source) Snapshot(ctx context.Context, m *Machine) (*Snapshot, error) {
 		devices, err = capture(ctx, m.vm, m.mapped, m.began, to)
 		return err
 	})
-	timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), goOnDeadline)
+	timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), continueDeadline)
 	defer cancel()
 	if goOn := m.vm.Resume(timed); err == nil {
 		err = goOn

@@ -50,7 +50,7 @@ func (s *Session) Pack(ctx context.Context, name string, to io.Writer) error {
 	if len(list) != 1 || !list[0].Mode.IsDir() {
 		return fmt.Errorf("copy %s: %w", name, syscall.ENOTDIR)
 	}
-	kept, err := s.manager.nameless() // who takes it may be slow, and the session is not to wait
+	kept, err := s.manager.anonymousFile() // who takes it may be slow, and the session is not to wait
 	if err != nil {
 		return err
 	}
@@ -78,8 +78,8 @@ func (m *Manager) way() (string, error) {
 	return dir, nil
 }
 
-// nameless is a new file there without a name, which is gone when it is closed.
-func (m *Manager) nameless() (*os.File, error) {
+// anonymousFile is a new file there without a name, which is gone when it is closed.
+func (m *Manager) anonymousFile() (*os.File, error) {
 	dir, err := m.way()
 	if err != nil {
 		return nil, err

@@ -139,7 +139,7 @@ func (s *Session) freeze(ctx context.Context, n int) (*forking, error) {
 	if uses, _ := s.usage.now(); uses > 0 {
 		return nil, errStepping
 	}
-	if err := s.wake(ctx); err != nil {
+	if err := s.ensureRunning(ctx); err != nil {
 		return nil, err
 	}
 	f := &forking{parent: s, copies: make([]forkedClient, n), starting: make(chan struct{}, max(2, runtime.NumCPU()))}
@@ -167,7 +167,7 @@ func (s *Session) copied(ctx context.Context, x *engine.Execution) error {
 		}
 	}
 	if x.Machine.Alive() {
-		err = errors.Join(err, s.client.GoOn(nil))
+		err = errors.Join(err, s.client.Continue(nil))
 	}
 	return err
 }

@@ -93,8 +93,8 @@ func (s *Session) work(m *machine.Machine) (w work) {
 	return w
 }
 
-// doze pauses the idle machine, unless that is impossible or somebody is about to need it.
-func (s *Session) doze(ctx context.Context, x *engine.Execution, folder string) bool {
+// pauseIfIdle pauses the idle machine, unless that is impossible or somebody is about to need it.
+func (s *Session) pauseIfIdle(ctx context.Context, x *engine.Execution, folder string) bool {
 	if s.exposed > 0 || !machine.CanClone {
 		return false
 	}

@@ -68,8 +68,8 @@ func (t *steps) anyDropped() bool {
 	return len(t.dropped) > 0
 }
 
-// toldDropped returns, once, why the previous interpreter is gone.
-func (t *steps) toldDropped(language string) string {
+// droppedReason returns, once, why the previous interpreter is gone.
+func (t *steps) droppedReason(language string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	why := t.dropped[language]

@@ -299,8 +299,8 @@ func (m *Manager) elsewhere() (bytes int64) {
 	return bytes
 }
 
-// goOn starts the machine.
-func (r *reviving) goOn(source *machine.Source) func(context.Context, machine.Spec, machine.Config,
+// continueFrom starts the machine.
+func (r *reviving) continueFrom(source *machine.Source) func(context.Context, machine.Spec, machine.Config,
 ) (*machine.Machine, error) {
 	return func(ctx context.Context, spec machine.Spec, cfg machine.Config) (*machine.Machine, error) {
 		return resume(ctx, source, r.folder, spec, cfg)

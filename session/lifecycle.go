@@ -66,7 +66,7 @@ func (s sessionRun) Continue() func(context.Context, machine.Spec, machine.Confi
 	case s.from != nil:
 		return s.from.get(s.manager.Engine.Source)
 	case s.revived != nil:
-		return s.revived.goOn(s.manager.Engine.Source)
+		return s.revived.continueFrom(s.manager.Engine.Source)
 	}
 	return nil
 }

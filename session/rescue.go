@@ -42,7 +42,7 @@ func (s *Session) packFiles(ctx context.Context) *packedFiles {
 	if list, _, err := s.List(ctx, s.dir, 1); err != nil || len(list) == 0 {
 		return nil
 	}
-	kept, err := s.manager.nameless()
+	kept, err := s.manager.anonymousFile()
 	if err != nil {
 		return nil
 	}

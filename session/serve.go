@@ -61,7 +61,7 @@ func (s *Session) serve(ctx context.Context, x *engine.Execution, conn *guest.Co
 			return err
 		}
 		setStatus(x, record.Paused)
-		if conn, err = s.asleep(timed, x, folder); err != nil {
+		if conn, err = s.waitForUse(timed, x, folder); err != nil {
 			return err
 		}
 	}
@@ -72,7 +72,7 @@ func (s *Session) converse(timed context.Context, x *engine.Execution, conn *gue
 	folder string, tick <-chan time.Time, first bool,
 ) (paused bool, err error) {
 	input, to := io.Pipe()
-	if err := s.client.GoOn(to); err != nil { // before Stream writes to the client; what it says comes when that reads
+	if err := s.client.Continue(to); err != nil { // before Stream writes to the client; what it says comes when that reads
 		conn.Close()
 		return false, failure.At("session", x.Machine.Explain(err))
 	}
@@ -103,7 +103,7 @@ func (s *Session) converse(timed context.Context, x *engine.Execution, conn *gue
 			if !did.busy { // it takes no time from a step
 				x.WarmNext()
 			}
-			if watch.over(now, did) && s.doze(timed, x, folder) {
+			if watch.over(now, did) && s.pauseIfIdle(timed, x, folder) {
 				end()
 				return true, nil
 			}
@@ -132,9 +132,9 @@ func (s *Session) converse(timed context.Context, x *engine.Execution, conn *gue
 	}
 }
 
-// asleep waits until the session is needed, and resumes its machine. If the host can't do that now, the caller gets the
+// waitForUse waits until the session is needed, and resumes its machine. If the host can't do that now, the caller gets the
 // error, and the session stays paused.
-func (s *Session) asleep(ctx context.Context, x *engine.Execution, folder string) (*guest.Conn, error) {
+func (s *Session) waitForUse(ctx context.Context, x *engine.Execution, folder string) (*guest.Conn, error) {
 	for {
 		var ask chan error
 		select {
@@ -143,7 +143,7 @@ func (s *Session) asleep(ctx context.Context, x *engine.Execution, folder string
 			s.left = errors.Is(context.Cause(ctx), engine.ErrLeft)
 			return nil, failure.At("session", context.Cause(ctx))
 		}
-		conn, whole, err := s.awake(ctx, x, folder)
+		conn, whole, err := s.restore(ctx, x, folder)
 		if err == nil {
 			setStatus(x, record.Running)
 		}
@@ -182,14 +182,14 @@ func (s *Session) sleep(ctx context.Context, x *engine.Execution, folder string)
 		x.Detach()
 	}
 	if err != nil && x.Machine.Alive() {
-		err = errors.Join(err, s.client.GoOn(nil))
+		err = errors.Join(err, s.client.Continue(nil))
 	}
 	return err
 }
 
-// awake resumes the machine. After an error, whole says that the folder still has the pause, so that a later attempt
+// restore resumes the machine. After an error, whole says that the folder still has the pause, so that a later attempt
 // can resume the session.
-func (s *Session) awake(ctx context.Context, x *engine.Execution, folder string,
+func (s *Session) restore(ctx context.Context, x *engine.Execution, folder string,
 ) (conn *guest.Conn, whole bool, err error) {
 	spec := x.Spec
 	if spec.QEMU, err = s.manager.Engine.Source.QEMU(ctx, spec.Image.Arch); err != nil { // it may be another one by now
@@ -235,7 +235,7 @@ func (s *Session) use(ctx context.Context) (done func(), err error) {
 			return nil, failure.Host("audit", fmt.Errorf("the policy has audit = \"required\": %w", err))
 		}
 	}
-	if err := s.wake(ctx); err != nil {
+	if err := s.ensureRunning(ctx); err != nil {
 		return nil, err
 	}
 	return s.usage.begin(true), nil
@@ -251,8 +251,8 @@ func (s *Session) change(ctx context.Context) error {
 	}
 }
 
-// wake resumes a session that is paused.
-func (s *Session) wake(ctx context.Context) error {
+// ensureRunning resumes a session that is paused.
+func (s *Session) ensureRunning(ctx context.Context) error {
 	if s.state == sessionPaused {
 		if err := s.renewCeiling(); err != nil {
 			return fmt.Errorf("resume the session: %w", err)

@@ -126,7 +126,7 @@ func (s *Session) Run(ctx context.Context, step Step) (*run.Result, error) {
 		}
 		x.ended(got.Code, got.End.Signal)
 		x.res.Value = s.redactor.String(got.Value)
-		if why := s.steps.toldDropped(lang.Name); fresh && why != "" {
+		if why := s.steps.droppedReason(lang.Name); fresh && why != "" {
 			x.res.Hint = "this is a new interpreter: the one of before the fork was ended, since " + why
 		} else if got.Gone {
 			x.res.Hint = "the interpreter ended with this step, and its variables are gone: the next step has a new one"

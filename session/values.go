@@ -135,7 +135,7 @@ func (s *Session) Copy(ctx context.Context, name string, to *Session, target str
 
 // copyFile copies a file through the host's disk: many copies may run at once, and none is held in memory.
 func (s *Session) copyFile(ctx context.Context, name string, to *Session, target string, mode fs.FileMode) error {
-	kept, err := s.manager.nameless()
+	kept, err := s.manager.anonymousFile()
 	if err != nil {
 		return err
 	}

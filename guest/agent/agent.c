@@ -114,11 +114,11 @@ static int on_frame(struct agent *a, uint8_t type, const uint8_t *p, size_t n)
 			return -1;
 		hand_out = HAND_ASKED;
 		return 0;
-	case FRAME_GO_ON:
+	case FRAME_CONTINUE:
 		if (hand_out != HAND_WAITS || n != 0)
 			return -1;
 		hand_out = HAND_NO;
-		p = (const uint8_t[]){CONTROL_GO_ON};
+		p = (const uint8_t[]){CONTROL_CONTINUE};
 		if (a->ctl < 0)
 			return 0;
 		write_all(a->ctl, p, 1);  // who has ended meanwhile is not told

@@ -88,7 +88,7 @@ const (
 	FrameLasting  = 'K'
 	FrameLayer    = 'Y'
 	FrameHandOut  = 'H'
-	FrameGoOn     = 'G'
+	FrameContinue = 'G'
 	FrameStart    = 'S'
 	FrameStdin    = 'I'
 	FrameStdinEnd = 'Z'
@@ -116,7 +116,7 @@ const (
 	StepSignal   = 'K'
 	StepResize   = 'T'
 	StepHold     = 'H'
-	StepGoOn     = 'G'
+	StepContinue = 'G'
 
 	StepStdout = 'o'
 	StepStderr = 'e'
@@ -153,8 +153,8 @@ const (
 	ControlRehearsed = 'W' // the rehearsal's program has ended
 	ControlExit      = 'E' // it ends, with the exit code in the next byte
 	ControlWouldExit = 'N' // it would, if this were no rehearsal
-	ControlProgram   = 'P' // what the code was compiled to comes: its length (4 bytes), and it; the code waits for ControlGoOn
-	ControlGoOn      = 'G' // to it: the host has that
+	ControlProgram   = 'P' // what the code was compiled to comes: its length (4 bytes), and it; the code waits for ControlContinue
+	ControlContinue  = 'G' // to it: the host has that
 )
 
 // Limits of the conversation.

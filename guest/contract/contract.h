@@ -51,7 +51,7 @@
 #define FRAME_LASTING 'K'
 #define FRAME_LAYER 'Y'
 #define FRAME_HAND_OUT 'H'
-#define FRAME_GO_ON 'G'
+#define FRAME_CONTINUE 'G'
 #define FRAME_START 'S'
 #define FRAME_STDIN 'I'
 #define FRAME_STDIN_END 'Z'
@@ -73,7 +73,7 @@
 #define STEP_SIGNAL 'K'
 #define STEP_RESIZE 'T'
 #define STEP_HOLD 'H'
-#define STEP_GO_ON 'G'
+#define STEP_CONTINUE 'G'
 #define STEP_STDOUT 'o'
 #define STEP_STDERR 'e'
 #define STEP_REPLY 'c'
@@ -98,7 +98,7 @@
 #define CONTROL_EXIT 'E'
 #define CONTROL_WOULD_EXIT 'N'
 #define CONTROL_PROGRAM 'P'
-#define CONTROL_GO_ON 'G'
+#define CONTROL_CONTINUE 'G'
 #define VERSION 1
 #define HEADER_SIZE 5
 #define MAX_FRAME 1048576

@@ -176,7 +176,7 @@ static void give(struct command *c, int stream, const uint8_t *p, size_t n)
 static void on_frame(uint8_t type, uint32_t id, uint8_t *p, size_t n)
 {
 	struct command *c = find(id);
-	if (type == STEP_HOLD || type == STEP_GO_ON) {
+	if (type == STEP_HOLD || type == STEP_CONTINUE) {
 		uint8_t frame[STEP_HEADER];
 		held = type == STEP_HOLD;
 		if (held)

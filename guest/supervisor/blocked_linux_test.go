@@ -77,7 +77,7 @@ func TestTakesNothing(t *testing.T) {
 	if err := c.Hold(briefly()); !errors.Is(err, late) {
 		t.Errorf("hold: %v", err)
 	}
-	if err := c.GoOn(nil); err != nil {
+	if err := c.Continue(nil); err != nil {
 		t.Errorf("go on behind a hold that had no turn: %v", err)
 	}
 	if _, err := c.Start(briefly(), Exec{Args: []string{"x"}}); !errors.Is(err, late) {
@@ -95,7 +95,7 @@ func TestTakesAgain(t *testing.T) {
 		sent string // the types of its frames
 	}{
 		{"hold", func(c *Client, briefly context.Context) error {
-			return errors.Join(c.Hold(briefly), c.GoOn(nil))
+			return errors.Join(c.Hold(briefly), c.Continue(nil))
 		}, "HG"},
 		{"start", func(c *Client, briefly context.Context) error {
 			_, err := c.Start(briefly, Exec{Args: []string{"x"}})
@@ -160,7 +160,7 @@ func TestTakesAgain(t *testing.T) {
 				t.Error(err)
 			}
 			go func() { _, _ = io.Copy(io.Discard, from) }()
-			if err := c.GoOn(nil); err != nil {
+			if err := c.Continue(nil); err != nil {
 				t.Error(err)
 			}
 		})
@@ -179,7 +179,7 @@ func TestSpeaksBeforeItGoesOn(t *testing.T) {
 	for round := range 5 {
 		program, to := io.Pipe()
 		defer program.Close()
-		if err := c.GoOn(to); err != nil { // nobody takes it yet
+		if err := c.Continue(to); err != nil { // nobody takes it yet
 			t.Fatalf("round %d: %v", round, err)
 		}
 		asked, over := make(chan struct{}), make(chan error, 1)

@@ -57,7 +57,7 @@ func (c *Client) State(list []*Interpreter) State {
 }
 
 // Restore returns a client for a machine that continues from where a state was taken, with the interpreters of the
-// state. The other commands run on there, and nobody has what they print; connections that were forwarded are cut. GoOn
+// state. The other commands run on there, and nobody has what they print; connections that were forwarded are cut. Continue
 // gives the client its way to the program.
 func Restore(st State) (*Client, []*Interpreter) {
 	c := New(nil)

@@ -79,7 +79,7 @@ func (c *Client) write(kind byte, id uint32, payload []byte) error {
 }
 
 // Hold has the program say nothing more, and returns when nothing is under way either way. What is to be
-// sent waits for GoOn, which must be called, whatever Hold returns. One goroutine calls the two.
+// sent waits for Continue, which must be called, whatever Hold returns. One goroutine calls the two.
 func (c *Client) Hold(ctx context.Context) error {
 	if err := c.turn(ctx.Done()); err != nil {
 		return cause(ctx, err)
@@ -108,13 +108,13 @@ func (c *Client) Hold(ctx context.Context) error {
 
 var errTakesNothing = errors.New("the session's program takes nothing")
 
-// GoOn ends Hold. It waits for KillPatience until that was said to the program; to one that takes nothing it is said as
+// Continue ends Hold. It waits for KillPatience until that was said to the program; to one that takes nothing it is said as
 // soon as it takes something.
 //
-// If to is not nil, the program's standard input is another one from now on. GoOn then waits for nothing: what it says is
+// If to is not nil, the program's standard input is another one from now on. Continue then waits for nothing: what it says is
 // the first that comes there. It must have returned before Write has what the program says on the new way, and behind
 // the last Write of the old one: half of a frame of that is forgotten.
-func (c *Client) GoOn(to io.Writer) error {
+func (c *Client) Continue(to io.Writer) error {
 	held := c.holds
 	if c.holds = nil; held == nil {
 		if to == nil {
@@ -136,7 +136,7 @@ func (c *Client) GoOn(to io.Writer) error {
 		if to != nil {
 			c.to = to
 		}
-		err := c.write(contract.StepGoOn, 0, nil)
+		err := c.write(contract.StepContinue, 0, nil)
 		for ; err == nil && len(c.cut) > 0; c.cut = c.cut[1:] {
 			err = c.write(contract.StepSignal, c.cut[0], []byte{byte(syscall.SIGKILL)})
 		}

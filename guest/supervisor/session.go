@@ -50,8 +50,8 @@ import (
 // Client speaks with a session's program. Any number of goroutines may call its methods, but for
 // Write, which is the program's standard output: one.
 type Client struct {
-	sending chan struct{} // held by who sends, and from Hold to GoOn
-	holds   *frame        // Hold has it, with this; of who calls Hold and GoOn
+	sending chan struct{} // held by who sends, and from Hold to Continue
+	holds   *frame        // Hold has it, with this; of who calls Hold and Continue
 	to      io.Writer     // the program's standard input; of who sends
 
 	mu       sync.Mutex

@@ -407,7 +407,7 @@ func TestHold(t *testing.T) {
 			t.Error("something was said meanwhile")
 		}
 		out.mu.Unlock()
-		if err := c.GoOn(nil); err != nil {
+		if err := c.Continue(nil); err != nil {
 			t.Fatal(err)
 		}
 		out.await(t, fmt.Sprintf("line %d\n", round))

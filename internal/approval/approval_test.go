@@ -83,7 +83,7 @@ func TestAttackAnswers(t *testing.T) {
 				end()
 			}
 			for _, asked := range row.heard {
-				a.hear(asked)
+				a.handle(asked)
 			}
 		})
 		said, by := a.put(ctx, run.Question{Host: host, Until: time.Now().Add(a.Wait)})
@@ -94,11 +94,11 @@ func TestAttackAnswers(t *testing.T) {
 			got = fmt.Sprintf("%s by %s", said, by)
 		}
 		attack.Check(t, "an answer: "+row.name, row.want, got)
-		attack.Check(t, "an answer to what is asked no longer: "+row.name, "it asks nothing now", a.hear(asked{Host: host, Verdict: run.AllowRun}).Error)
+		attack.Check(t, "an answer to what is asked no longer: "+row.name, "it asks nothing now", a.handle(asked{Host: host, Verdict: run.AllowRun}).Error)
 	}
 	a := &Asker{open: &openQuestion{Question: run.Question{Host: host}, answered: make(chan struct{})}}
-	attack.Check(t, "an answer, not taken yet", "", a.hear(asked{Host: host, Verdict: run.Deny}).Error)
-	attack.Check(t, "a second answer", "it was answered already", a.hear(asked{Host: host, Verdict: run.AllowRun}).Error)
+	attack.Check(t, "an answer, not taken yet", "", a.handle(asked{Host: host, Verdict: run.Deny}).Error)
+	attack.Check(t, "a second answer", "it was answered already", a.handle(asked{Host: host, Verdict: run.AllowRun}).Error)
 	attack.Check(t, "what is taken of two answers", "deny", string(a.open.said))
 }
 

@@ -39,15 +39,15 @@ func TestAttackPolicyOfAnother(t *testing.T) {
 	}
 	var group sync.WaitGroup
 	for range 20 { // beside questions and answers; it has no machine
-		group.Go(func() { a.hear(asked{Policy: &run.PolicyChange{DenyNet: []string{"a.example"}}}) })
-		group.Go(func() { a.hear(asked{}) })
+		group.Go(func() { a.handle(asked{Policy: &run.PolicyChange{DenyNet: []string{"a.example"}}}) })
+		group.Go(func() { a.handle(asked{}) })
 	}
 	group.Wait()
 	attack.Check(
 		t,
 		"a change before there is a machine",
 		"its machine has not started yet",
-		a.hear(asked{Policy: &run.PolicyChange{DenyNet: []string{"a.example"}}}).Error,
+		a.handle(asked{Policy: &run.PolicyChange{DenyNet: []string{"a.example"}}}).Error,
 	)
 }
 

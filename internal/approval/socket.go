@@ -43,13 +43,13 @@ func (a *Asker) listen(l *net.UnixListener, group *sync.WaitGroup) {
 		_ = conn.SetDeadline(time.Now().Add(a.talk))
 		var said asked
 		if json.NewDecoder(io.LimitReader(conn, talkBytes)).Decode(&said) == nil {
-			_ = json.NewEncoder(conn).Encode(a.hear(said))
+			_ = json.NewEncoder(conn).Encode(a.handle(said))
 		}
 	})
 }
 
-// hear answers the question that is open, if it is about the host that is named.
-func (a *Asker) hear(said asked) told {
+// handle answers the question that is open, if it is about the host that is named.
+func (a *Asker) handle(said asked) told {
 	if said.Policy != nil {
 		if err := a.change(*said.Policy); err != nil {
 			return told{Error: runlog.Shorten(err.Error())}

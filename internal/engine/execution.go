@@ -184,7 +184,7 @@ func (x *Execution) chooseMachine(ctx context.Context) error {
 	x.kept.keep, x.kept.tell = x.streams.Keep, x.streams.Events
 	x.get, x.limit = x.engine.Source.Get, x.Granted.Timeout
 	switch debug := x.purpose.Debug; {
-	case x.goesOn():
+	case x.resumed():
 		x.get = x.purpose.Session.Continue()
 	case debug != nil:
 		if debug.NoJail && len(x.Granted.RequireJail) > 0 {
@@ -201,7 +201,7 @@ func (x *Execution) chooseMachine(ctx context.Context) error {
 	case x.streams.Keep != nil:
 		x.get = x.engine.Source.Boot // a template's machine has a device to end QEMU with
 		x.Config.Keep = func(m *machine.Machine, why error) {
-			if err := x.introduce(m); err == nil {
+			if err := x.publish(m); err == nil {
 				x.hold(ctx, m, why.Error())
 				x.Detach()
 			}
@@ -242,14 +242,14 @@ func (x *Execution) importedName() error {
 	return nil
 }
 
-// goesOn reports whether the machine is one that was under way before: a session's that was forked or revived.
-func (x *Execution) goesOn() bool {
+// resumed reports whether the machine is one that was under way before: a session's that was forked or revived.
+func (x *Execution) resumed() bool {
 	return x.purpose.Session != nil && x.purpose.Session.Continue() != nil
 }
 
 // begin has the guest start the code, or continue with it.
 func (x *Execution) begin(ctx context.Context, m *machine.Machine) (*guest.Conn, error) {
-	if x.goesOn() {
+	if x.resumed() {
 		return m.Rejoin(ctx)
 	}
 	part := hostfiles.All
@@ -260,8 +260,8 @@ func (x *Execution) begin(ctx context.Context, m *machine.Machine) (*guest.Conn,
 	return m.Connect(ctx, x.Code.Inputs.Patience()+x.Code.Compiled.Patience(), func(ctx context.Context, conn *guest.Conn) error { return x.Code.Put(ctx, conn, part) })
 }
 
-// introduce writes down what the machine is, and lets consoles join it until Detach.
-func (x *Execution) introduce(m *machine.Machine) error {
+// publish writes down what the machine is, and lets consoles join it until Detach.
+func (x *Execution) publish(m *machine.Machine) error {
 	x.Res.Accelerator, x.Res.Cloned, x.Res.Pooled = m.Spec.Accel, m.Origin != machine.Booted, m.Origin == machine.Pooled
 	x.Rec.Machine = describe(m)
 	x.Res.WhySlow = x.engine.Source.WhySlow(m.Spec)
@@ -313,7 +313,7 @@ func (x *Execution) connect(ctx context.Context) (*guest.Conn, error) {
 			x.streams.Events(run.Event{Kind: run.EventJail, Message: "QEMU is not held as it should be: " + weak})
 		}
 		x.Later(x.Detach) // before the machine is closed
-		if err := x.introduce(m); err != nil {
+		if err := x.publish(m); err != nil {
 			return nil, failure.At("record", err)
 		}
 		if lacks := m.Jail().Lacks(x.Granted.RequireJail); len(lacks) > 0 {
@@ -333,7 +333,7 @@ func (x *Execution) connect(ctx context.Context) (*guest.Conn, error) {
 			return nil, failure.At("connect", err)
 		}
 		err = m.Explain(err)
-		if m.Origin == machine.Booted || x.goesOn() || ctx.Err() != nil {
+		if m.Origin == machine.Booted || x.resumed() || ctx.Err() != nil {
 			if x.kept.wants(ctx, m) {
 				x.hold(ctx, m, err.Error())
 			}

@@ -36,14 +36,14 @@ const (
 
 // Daemon holds the sessions of its user.
 type Daemon struct {
-	rt     *unitask.Runtime
-	home   string
-	dir    string
-	files  chan struct{}
-	large  chan struct{}
-	leave  context.CancelFunc
-	patron sync.WaitGroup // connections
-	ends   sync.WaitGroup // sessions
+	rt      *unitask.Runtime
+	home    string
+	dir     string
+	files   chan struct{}
+	large   chan struct{}
+	leave   context.CancelFunc
+	clients sync.WaitGroup // connections
+	ends    sync.WaitGroup // sessions
 
 	mu       sync.Mutex
 	sessions map[string]*held         // by id
@@ -92,7 +92,7 @@ func Serve(ctx context.Context, home string, rt *unitask.Runtime, idle time.Dura
 	go h.sleep(ctx, idle)
 	h.accept(ctx, l.AcceptUnix)
 	h.leave()
-	h.patron.Wait()
+	h.clients.Wait()
 	h.park()
 	err = rt.Close()
 	h.ends.Wait()
@@ -168,7 +168,7 @@ func (h *Daemon) accept(ctx context.Context, next func() (*net.UnixConn, error))
 			}
 			continue
 		}
-		h.patron.Go(func() {
+		h.clients.Go(func() {
 			defer h.done()
 			defer conn.Close()
 			h.serve(ctx, &wire{Conn: conn})

@@ -398,7 +398,7 @@ func TestNoDescriptors(t *testing.T) {
 	cancel()
 	l.Close()
 	<-over
-	h.patron.Wait()
+	h.clients.Wait()
 }
 
 // What can't be read to its end is no file: the daemon is not told that it has ended, and who asked

@@ -153,7 +153,7 @@ static void hand_out(char **argv, char **env)
 	ssize_t r;
 	while ((r = read(start_ctl, &word, 1)) < 0 && errno == EINTR)
 		;
-	if (r != 1 || word != CONTROL_GO_ON)
+	if (r != 1 || word != CONTROL_CONTINUE)
 		_exit(EXIT_UNKNOWN);
 	close(start_ctl);
 	close(fd);

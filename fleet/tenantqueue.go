@@ -14,9 +14,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// lane is a tenant's part of the queue, as a worker has it: a connection of its own, into the
+// tenantQueue is a tenant's part of the queue, as a worker has it: a connection of its own, into the
 // tenant's account. The tenant may do there whatever it likes: what is gone is made again.
-type lane struct {
+type tenantQueue struct {
 	tenantStore
 	w        *Worker
 	nc       *nats.Conn
@@ -44,7 +44,7 @@ type lane struct {
 }
 
 // open connects a worker to a tenant's account.
-func (w *Worker) open(t Tenant) (l *lane, err error) {
+func (w *Worker) open(t Tenant) (l *tenantQueue, err error) {
 	config := w.config.Config
 	config.Tenant, config.Creds, config.User, config.Password = t.Name, t.Creds, t.User, t.Password
 	nc, err := config.connect("unitask worker "+w.info.ID, nats.InboxPrefix[:len(nats.InboxPrefix)-1])
@@ -56,7 +56,7 @@ func (w *Worker) open(t Tenant) (l *lane, err error) {
 			nc.Close()
 		}
 	}()
-	l = &lane{w: w, nc: nc, orphans: make(chan delivery)}
+	l = &tenantQueue{w: w, nc: nc, orphans: make(chan delivery)}
 	if l.js, err = jetstream.New(nc); err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func (w *Worker) open(t Tenant) (l *lane, err error) {
 }
 
 // join makes what the tenant's part of the fleet takes, and listens there.
-func (l *lane) join(ctx context.Context) error {
+func (l *tenantQueue) join(ctx context.Context) error {
 	w := l.w
 	if err := w.config.Times.patiently(ctx, l.prepare); err != nil {
 		return err
@@ -104,7 +104,7 @@ func (l *lane) join(ctx context.Context) error {
 }
 
 // prepare makes the queue, the buckets and the consumer, where they are not as they should be.
-func (l *lane) prepare(ctx context.Context) error {
+func (l *tenantQueue) prepare(ctx context.Context) error {
 	replicas := l.w.replicas()
 	have := map[string]int{queueStream: 0, "KV_" + workersBucket: 0, "KV_" + missedBucket: 0}
 	for name := range have {
@@ -155,7 +155,7 @@ func (l *lane) prepare(ctx context.Context) error {
 }
 
 // account returns the account of NATS that the tenant's worker is a user of.
-func (l *lane) account(ctx context.Context) (string, error) {
+func (l *tenantQueue) account(ctx context.Context) (string, error) {
 	timed, cancel := context.WithTimeout(ctx, l.w.config.Times.Lease)
 	defer cancel()
 	msg, err := l.nc.RequestWithContext(timed, "$SYS.REQ.USER.INFO", nil)
@@ -174,7 +174,7 @@ func (l *lane) account(ctx context.Context) (string, error) {
 }
 
 // next returns the next message of the queue; its msg is nil if there is none now.
-func (l *lane) next() (d delivery) {
+func (l *tenantQueue) next() (d delivery) {
 	if !l.nc.IsConnected() || time.Now().Before(l.away) {
 		return d
 	}
@@ -212,7 +212,7 @@ const (
 )
 
 // beats says that the worker is there until ctx ends.
-func (l *lane) beats(ctx context.Context) {
+func (l *tenantQueue) beats(ctx context.Context) {
 	tick := time.NewTicker(l.w.config.Times.Beat)
 	defer tick.Stop()
 	for said := time.Now(); ; {
@@ -241,7 +241,7 @@ func (l *lane) beats(ctx context.Context) {
 }
 
 // beat says that the worker is there.
-func (l *lane) beat(ctx context.Context) error {
+func (l *tenantQueue) beat(ctx context.Context) error {
 	info := l.w.told(l)
 	info.Draining, info.Server = l.w.draining(), l.nc.ConnectedServerName()
 	text, err := json.Marshal(info)
@@ -258,7 +258,7 @@ func (l *lane) beat(ctx context.Context) error {
 }
 
 // lives says that a worker has said something of itself lately.
-func (l *lane) lives(ctx context.Context, worker string) (bool, error) {
+func (l *tenantQueue) lives(ctx context.Context, worker string) (bool, error) {
 	timed, cancel := context.WithTimeout(ctx, l.w.config.Times.Beat)
 	defer cancel()
 	_, err := l.workers.Get(timed, worker)
@@ -272,14 +272,14 @@ func (l *lane) lives(ctx context.Context, worker string) (bool, error) {
 }
 
 // others returns the workers that the tenant's account lists, read by one run at a time.
-func (l *lane) others(ctx context.Context) ([]WorkerInfo, error) {
+func (l *tenantQueue) others(ctx context.Context) ([]WorkerInfo, error) {
 	l.listing.Lock()
 	defer l.listing.Unlock()
 	return listWorkers(ctx, l.js)
 }
 
 // largest returns the most memory, in MiB, that a worker of this architecture has.
-func (l *lane) largest(ctx context.Context) (memoryMB int) {
+func (l *tenantQueue) largest(ctx context.Context) (memoryMB int) {
 	workers, _ := l.others(ctx)
 	if cut(workers) {
 		return math.MaxInt

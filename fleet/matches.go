@@ -24,7 +24,7 @@ func lacks(w WorkerInfo, req unitask.Request, memoryMB int) bool {
 
 // passOn says how a run is given back for a worker that can do it, where this one can't, once it is no longer in hand here;
 // nil is that it is this one's: it can do it, or no other that is there can.
-func (l *lane) passOn(ctx context.Context, msg jetstream.Msg, req unitask.Request, memoryMB int) (give func()) {
+func (l *tenantQueue) passOn(ctx context.Context, msg jetstream.Msg, req unitask.Request, memoryMB int) (give func()) {
 	self := l.w.told(l)
 	if !lacks(self, req, memoryMB) {
 		return nil

@@ -17,7 +17,7 @@ import (
 
 // Where workers differ, a run comes to one that can do it at once, however many others there are that can't, and does not
 // keep what comes after it waiting. What no worker has is told by one of them.
-func TestSuits(t *testing.T) {
+func TestMatches(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)
 	for range 8 {
@@ -93,7 +93,7 @@ type needy struct {
 func (n needy) MemoryMB(string, unitask.Request) int { return n.memoryMB }
 
 // What no worker can give one tenant, though each has as much for all of them, ends: they do not pass it to each other.
-func TestSuitsShare(t *testing.T) {
+func TestMatchesShare(t *testing.T) {
 	t.Parallel()
 	s := startSecured(t)
 	for range 2 {
