@@ -19,8 +19,8 @@ const maxWatched = 256
 
 // watch waits for a sign of life of the worker that has claimed a run, and takes no slot for that. The message comes
 // again when that worker has not been heard of for a lease, which is so for all workers when NATS itself was away: so
-// it gets as long again to say that it is there. Where it does not, the message is the tenant queue's next one. False is that
-// too many are waited for.
+// it gets as long again to answer. If it does not, the message is the next one of the tenant's queue. False means that
+// too many are being waited for.
 func (c *claim) watch(ctx context.Context) bool {
 	if c.queue.watched.Add(1) > maxWatched {
 		c.queue.watched.Add(-1)

@@ -132,8 +132,8 @@ func (s *Session) converse(timed context.Context, x *engine.Execution, conn *gue
 	}
 }
 
-// waitForUse waits until the session is needed, and resumes its machine. If the host can't do that now, the caller gets the
-// error, and the session stays paused.
+// waitForUse waits until the session is needed, and resumes its machine. If the host can't do that now, the caller gets
+// the error, and the session stays paused.
 func (s *Session) waitForUse(ctx context.Context, x *engine.Execution, folder string) (*guest.Conn, error) {
 	for {
 		var ask chan error

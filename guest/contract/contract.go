@@ -153,7 +153,7 @@ const (
 	ControlRehearsed = 'W' // the rehearsal's program has ended
 	ControlExit      = 'E' // it ends, with the exit code in the next byte
 	ControlWouldExit = 'N' // it would, if this were no rehearsal
-	ControlProgram   = 'P' // what the code was compiled to comes: its length (4 bytes), and it; the code waits for ControlContinue
+	ControlProgram   = 'P' // the compiled code follows: its length (4 bytes), and it; the code waits for ControlContinue
 	ControlContinue  = 'G' // to it: the host has that
 )
 

@@ -57,8 +57,8 @@ func (c *Client) State(list []*Interpreter) State {
 }
 
 // Restore returns a client for a machine that continues from where a state was taken, with the interpreters of the
-// state. The other commands run on there, and nobody has what they print; connections that were forwarded are cut. Continue
-// gives the client its way to the program.
+// state. The other commands continue there, and their output is lost; forwarded connections are cut. Continue connects
+// the client with the program.
 func Restore(st State) (*Client, []*Interpreter) {
 	c := New(nil)
 	c.next = st.Next

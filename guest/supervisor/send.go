@@ -108,12 +108,12 @@ func (c *Client) Hold(ctx context.Context) error {
 
 var errTakesNothing = errors.New("the session's program takes nothing")
 
-// Continue ends Hold. It waits for KillPatience until that was said to the program; to one that takes nothing it is said as
-// soon as it takes something.
+// Continue ends Hold. It waits for KillPatience until the program has read that. A program that reads nothing gets it as
+// soon as it reads again.
 //
-// If to is not nil, the program's standard input is another one from now on. Continue then waits for nothing: what it says is
-// the first that comes there. It must have returned before Write has what the program says on the new way, and behind
-// the last Write of the old one: half of a frame of that is forgotten.
+// If to is not nil, it replaces the program's standard input. Continue then does not wait: its frame is the first on the
+// new input. Call Continue after the last Write of the old output, and before the first Write of the new one. It drops
+// an incomplete frame of the old output.
 func (c *Client) Continue(to io.Writer) error {
 	held := c.holds
 	if c.holds = nil; held == nil {
