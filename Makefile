@@ -5,6 +5,8 @@ export CGO_ENABLED = 0
 GO ?= go
 GOTEST ?= $(GO) test
 STATICCHECK = bin/staticcheck
+# Two modules: unitask, and the tools of its developers.
+ALL = ./... ./hack/...
 TESTFLAGS ?=
 OTHER_ARCH = $(if $(filter x86_64,$(shell uname -m)),arm64,amd64)
 
@@ -24,7 +26,7 @@ test: image
 	bin/unitask image vendor --image data
 	bin/unitask image vendor --image shell
 	bin/unitask image vendor --image go
-	$(GOTEST) -p 1 -timeout 60m $(TESTFLAGS) ./...
+	$(GOTEST) -p 1 -timeout 60m $(TESTFLAGS) $(ALL)
 
 # What `make test` leaves out to save minutes: half of the differential scripts, most of them in machines that
 # boot for them, two thirds of the other languages' scripts and all of Go's, data's on Nanos, more clones to compare, packages that are
@@ -38,13 +40,13 @@ long: image
 # short tests run under a umask that keeps others out: what another user reads must be made so.
 RACE_RUNS = ^(TestCloseWaits|TestCancel|TestWarm|TestPoolUnderLoad|TestEgress)$$/^linux$$/^clone$$
 race: image
-	umask 077 && CGO_ENABLED=1 $(GOTEST) -race -short -timeout 15m ./...
+	umask 077 && CGO_ENABLED=1 $(GOTEST) -race -short -timeout 15m $(ALL)
 	CGO_ENABLED=1 $(GOTEST) -race -count=1 -timeout 15m -run '$(RACE_RUNS)' .
 
 # The short tests and real runs under other umasks, as whoever calls it: root, and a user.
 UMASK_RUNS = ^(TestRuns|TestSession|TestSessionPause|TestSessionFork|TestSessionFolders|TestSessionBrings|TestOwnImage|TestContainers|TestLanguages|TestPool|TestAttackJailOfMachine|TestAttackOut)$$
 umask: image
-	for mask in 000 027 077; do (umask $$mask && $(GOTEST) -short -count=1 ./... && $(GOTEST) -count=1 -run '$(UMASK_RUNS)' .) || exit 1; done
+	for mask in 000 027 077; do (umask $$mask && $(GOTEST) -short -count=1 $(ALL) && $(GOTEST) -count=1 -run '$(UMASK_RUNS)' .) || exit 1; done
 
 # Other releases of Debian than this machine's, and a host without apt, in chroots.
 matrix: setup
@@ -93,11 +95,11 @@ packages: image
 # What a reviewer would do by hand.
 check: $(STATICCHECK)
 	test -z "$$(gofmt -l .)"
-	$(GO) mod tidy -diff
-	$(GO) vet ./...
-	$(STATICCHECK) ./...
-	GOOS=darwin GOARCH=arm64 $(GO) build ./... && GOOS=darwin GOARCH=arm64 $(GO) vet ./... && GOOS=darwin GOARCH=arm64 $(STATICCHECK) ./...
-	GOOS=linux GOARCH=arm64 $(GO) build ./... && GOOS=linux GOARCH=arm64 $(GO) vet ./... && GOOS=linux GOARCH=arm64 $(STATICCHECK) ./...
+	$(GO) mod tidy -diff && cd hack && $(GO) mod tidy -diff
+	$(GO) vet $(ALL)
+	$(STATICCHECK) $(ALL)
+	GOOS=darwin GOARCH=arm64 $(GO) build $(ALL) && GOOS=darwin GOARCH=arm64 $(GO) vet $(ALL) && GOOS=darwin GOARCH=arm64 $(STATICCHECK) $(ALL)
+	GOOS=linux GOARCH=arm64 $(GO) build $(ALL) && GOOS=linux GOARCH=arm64 $(GO) vet $(ALL) && GOOS=linux GOARCH=arm64 $(STATICCHECK) $(ALL)
 
 $(STATICCHECK):
 	GOBIN=$(CURDIR)/bin $(GO) install honnef.co/go/tools/cmd/staticcheck@v0.8.2

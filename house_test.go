@@ -58,7 +58,7 @@ type goPackage struct {
 
 func packages(t *testing.T) []goPackage {
 	t.Helper()
-	out, err := exec.Command("go", "list", "-json=ImportPath,Doc,Imports", "./...").Output()
+	out, err := exec.Command("go", "list", "-json=ImportPath,Doc,Imports", "./...", "./hack/...").Output()
 	if err != nil {
 		t.Fatal(err)
 	}

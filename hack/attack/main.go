@@ -21,7 +21,7 @@ func run(flags []string, stdout, stderr io.Writer) int {
 	said := map[string]string{} // what a test printed, for when it fails or skips
 	var failed []string
 	args := append([]string{"-p", "1", "-count=1", "-timeout", "30m", "-run", "^TestAttack"}, flags...)
-	bad, err := gotest.Run(append(args, "./..."), stderr, func(e gotest.Event) {
+	bad, err := gotest.Run(append(args, "./...", "./hack/..."), stderr, func(e gotest.Event) {
 		test := e.Package + " " + e.Test
 		switch e.Action {
 		case "output":
