@@ -80,6 +80,7 @@ type report struct {
 	passed                    int
 	attacks                   attack.Table
 	took                      []gotest.Event // the longest top-level tests, longest first
+	packages                  []gotest.Event // the longest packages, longest first
 }
 
 func (r *report) event(e gotest.Event) {
@@ -107,12 +108,18 @@ func (r *report) event(e gotest.Event) {
 	default:
 		return
 	}
-	if e.Test != "" && !strings.Contains(e.Test, "/") {
-		r.took = append(r.took, e)
-		slices.SortStableFunc(r.took, func(a, b gotest.Event) int { return cmp.Compare(b.Elapsed, a.Elapsed) })
-		r.took = r.took[:min(len(r.took), longest)]
+	if e.Test == "" {
+		r.packages = longestOf(append(r.packages, e))
+	} else if !strings.Contains(e.Test, "/") {
+		r.took = longestOf(append(r.took, e))
 	}
 	delete(r.said, name)
+}
+
+// longestOf returns what took longest, longest first.
+func longestOf(took []gotest.Event) []gotest.Event {
+	slices.SortStableFunc(took, func(a, b gotest.Event) int { return cmp.Compare(b.Elapsed, a.Elapsed) })
+	return took[:min(len(took), longest)]
 }
 
 // fail notes a failure, and says it at once: whoever waits for CI need not wait longer.
@@ -201,7 +208,7 @@ func (r *report) end() (good bool) {
 	for _, f := range r.failed {
 		fmt.Fprintf(r.w, "\nFAILED %s\n%s", f.name(), f.said)
 	}
-	for i, e := range r.took {
+	for i, e := range append(r.packages, r.took...) {
 		if i == 0 {
 			fmt.Fprintln(r.w, "\nwhat took longest:")
 		}

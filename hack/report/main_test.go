@@ -49,7 +49,7 @@ func TestRun(t *testing.T) {
 		"./_same ./good ./_once/again": {1, []string{"again, alone: x/_same TestGood/sub", "FAILED x/_same TestGood", "the second time, too"}, "3 passed, 2 failed, 1 skipped"},
 		"./_attack":                    {1, []string{"FAILED x/_attack TestAttackOnce"}, "0 passed, 1 failed, 0 skipped"},
 		"./_ends":                      {0, []string{"failed x/_ends", "again, alone: x/_ends\n", "UNSTEADY x/_ends: ", "file too large"}, "1 passed, 0 failed, 0 skipped"},
-		"./good":                       {0, []string{"ok  \tx/good", "skipped x/good TestSkipped: a_test.go:4: first a_test.go:4: wants a moon", "what took longest:", " s x/good TestGood\n"}, "2 passed, 0 failed, 1 skipped"},
+		"./good":                       {0, []string{"ok  \tx/good", "skipped x/good TestSkipped: a_test.go:4: first a_test.go:4: wants a moon", "what took longest:", " s x/good \n", " s x/good TestGood\n"}, "2 passed, 0 failed, 1 skipped"},
 		"./bad":                        {1, []string{"FAIL\tx/bad", "FAILED x/bad TestBad\n", "printed", "FAILED x/bad TestBad/inner\n", "it is broken"}, "0 passed, 2 failed, 0 skipped"},
 		"./panics":                     {1, []string{"FAILED x/panics\n", "no main"}, "0 passed, 1 failed, 0 skipped"},
 		"./broken":                     {1, []string{"FAILED x/broken", "undefined: testing"}, "0 passed, 1 failed, 0 skipped"},
