@@ -221,7 +221,7 @@ func SessionImages() []string { return language.SessionImages() }
 
 // Images, as Catalog returns them.
 type (
-	OwnImage     = catalog.Custom    // a custom image, as it was built
+	CustomImage  = catalog.Custom    // a custom image, as it was built
 	ShippedImage = catalog.Shipped   // an image that another host has shipped
 	ImageInfo    = catalog.ImageInfo // an image, as shown to models and people
 )

@@ -340,3 +340,46 @@ func TestSecurityNamesTests(t *testing.T) {
 		}
 	}
 }
+
+// oldWords are words that this house had for the terms of the field, each with the term (ARCHITECTURE.md, Glossary).
+var oldWords = map[*regexp.Regexp]string{
+	regexp.MustCompile(`Neighbours?\b|\bneighbours\b`):                      "inline files",
+	regexp.MustCompile(`\b(max|Max)?Brought\w*|images? (was|were) brought`): "shipped image",
+	regexp.MustCompile(`\b[Oo]wn ?[Ii]mages?\b`):                            "custom image",
+	regexp.MustCompile(`\bimages? that (come|comes|came) along`):            "bundled or shipped image",
+	regexp.MustCompile(`\bHolder\b|\bpatrons?\b`):                           "session daemon, client",
+	regexp.MustCompile(`\bShape\b`):                                         "machine class",
+	regexp.MustCompile(`\b[Ss]hel(f|ves)\b`):                                "store, group",
+	regexp.MustCompile(`\bGoOn\b|\bgoesOn\(|\.doze\(|\.asleep\(|\.suits\(`): "Continue, resumed, pauseIfIdle, waitForUse, matches",
+	regexp.MustCompile(`\b[Ll]iving\b`):                                     "live rules",
+}
+
+// keptWords finds lines where an old word stays: what this release reads of records of before, and routes.
+var keptWords = regexp.MustCompile(`neighbours\.json|\["neighbours"\]|asked, "neighbours"|its old name|ip route`)
+
+func TestOldWords(t *testing.T) {
+	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		code := strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go")
+		if err != nil || !code && !strings.HasSuffix(name, ".md") {
+			return err
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		for old, term := range oldWords {
+			if !old.Match(text) {
+				continue
+			}
+			for at, line := range strings.Split(string(text), "\n") {
+				if found := old.FindString(line); found != "" && !keptWords.MatchString(line) {
+					t.Errorf("%s:%d: got the old word %q, want %s", name, at+1, found, term)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

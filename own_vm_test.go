@@ -98,7 +98,7 @@ func TestOwnImage(t *testing.T) {
 }
 
 // rebuildImage checks that an image changes with what is described, and that the same text gives the same image.
-func rebuildImage(t *testing.T, home string, rt *unitask.Runtime, first *unitask.OwnImage, im *image.Image) {
+func rebuildImage(t *testing.T, home string, rt *unitask.Runtime, first *unitask.CustomImage, im *image.Image) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(home, "environments/words/a.txt"), []byte("two"), 0o600); err != nil {
 		t.Fatal(err)
@@ -166,10 +166,10 @@ func askForImage(
 // damageImage checks that changed files of an image are noticed, and built again.
 func damageImage(
 	t *testing.T, home string, rt *unitask.Runtime, im *image.Image,
-	run func(image string, change func(*unitask.Request)) (string, int, error), first *unitask.OwnImage,
+	run func(image string, change func(*unitask.Request)) (string, int, error), first *unitask.CustomImage,
 ) {
 	t.Helper()
-	var third *unitask.OwnImage
+	var third *unitask.CustomImage
 	var err error
 	kept, _ := filepath.Glob(filepath.Join(home, "own/*/files/opt/words/a.txt"))
 	if len(kept) != 1 {

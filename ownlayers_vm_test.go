@@ -122,7 +122,7 @@ mkdir /many; for n in z m a y b .c B; do echo > /many/$n; done
 }
 
 // removeLayers checks that layers go with the images that have them.
-func removeLayers(t *testing.T, rt *unitask.Runtime, home string, first *unitask.OwnImage) {
+func removeLayers(t *testing.T, rt *unitask.Runtime, home string, first *unitask.CustomImage) {
 	t.Helper()
 	if list, err := rt.Images().Containers().List(); err != nil || len(list) != 3 { // what the name led to before stays until it is pruned
 		t.Errorf("%d images: %v", len(list), err)

@@ -93,7 +93,7 @@ wget -q -O /index "$PIP_INDEX_URL/good/" || exit 4
 
 // refuseUnreachable checks builds that don't reach what they want.
 func refuseUnreachable(
-	t *testing.T, r *registry, dir string, rt *unitask.Runtime, file string, own *unitask.OwnImage, home string,
+	t *testing.T, r *registry, dir string, rt *unitask.Runtime, file string, own *unitask.CustomImage, home string,
 ) {
 	t.Helper()
 	r.Close()
@@ -115,7 +115,7 @@ func refuseUnreachable(
 
 // buildUnderCeilings checks what a ceiling allows of a build's network.
 func buildUnderCeilings(
-	t *testing.T, open func(c *policy.Ceiling) *unitask.Runtime, file string, own *unitask.OwnImage,
+	t *testing.T, open func(c *policy.Ceiling) *unitask.Runtime, file string, own *unitask.CustomImage,
 ) {
 	t.Helper()
 	for text, says := range map[string]string{

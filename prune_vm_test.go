@@ -132,7 +132,7 @@ func pruneUnderRun(
 // renameImage checks that a prune takes what no name leads to.
 func renameImage(t *testing.T, dir string, rt *unitask.Runtime, file string, left func(want ...string), before string) {
 	t.Helper()
-	var own *unitask.OwnImage
+	var own *unitask.CustomImage
 	var err error
 	describe(t, dir, "tool", "from = 'node'\nenv = { A = 'b' }\n")
 	if _, _, err := rt.BuildImage(t.Context(), file, ""); err != nil {

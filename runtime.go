@@ -103,7 +103,7 @@ func (rt *Runtime) RemovePackages(ctx context.Context) (int, error) {
 // BuildImage builds a custom image, from a file or from the file with that name in the home's environments. It uses the
 // versions in the lock file beside that file, or writes a lock file if there is none. Foreign code runs in machines
 // only, and reaches no more than the runtime's ceiling allows. Runs that name the image use it once it is complete.
-func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*OwnImage, *image.Image, error) {
+func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*CustomImage, *image.Image, error) {
 	leave, err := rt.enter()
 	if err != nil {
 		return nil, nil, err

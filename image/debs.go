@@ -68,7 +68,7 @@ func CheckDebs(list []Deb) error {
 }
 
 // debsOnly are packages that others depend on for the sake of their scripts, which are not run over an image that
-// comes along: it counts as having them.
+// is bundled: it counts as having them.
 var debsOnly = []string{"adduser", "cdebconf", "debconf", "dpkg", "init-system-helpers", "install-info", "lsb-base", "passwd", "sensible-utils", "sysvinit-utils", "tar", "ucf"}
 
 // DebStatus returns what the image of this store has, as dpkg would say it, and the names of these packages. What

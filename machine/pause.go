@@ -376,8 +376,8 @@ func (s *Source) Snapshot(ctx context.Context, m *Machine) (*Snapshot, error) {
 	})
 	timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), continueDeadline)
 	defer cancel()
-	if goOn := m.vm.Resume(timed); err == nil {
-		err = goOn
+	if resumed := m.vm.Resume(timed); err == nil {
+		err = resumed
 	}
 	if err == nil {
 		err = SealMemory(memory)

@@ -175,11 +175,11 @@ func (a *Asker) Ask(ctx context.Context, about netstack.Question) netstack.Answe
 		return netstack.Answer{Why: "the session is paused or forked"}
 	}
 	defer release()
-	goOn, err := func() (func() error, error) {
+	thaw, err := func() (func() error, error) {
 		if m == nil {
 			return nil, errors.New("the machine has not started yet")
 		}
-		return m.Stand(ctx)
+		return m.Freeze(ctx)
 	}()
 	if err == nil {
 		clock.Stop()
@@ -193,7 +193,7 @@ func (a *Asker) Ask(ctx context.Context, about netstack.Question) netstack.Answe
 			}
 		}
 		clock.Resume()
-		if err = goOn(); err != nil {
+		if err = thaw(); err != nil {
 			done.Verdict = run.Deny
 		}
 	}

@@ -26,7 +26,7 @@ import (
 // Custom images that go along to another host: what one adds to the image that it begins with is an archive of
 // its files, and the other host has that image itself. One over a container's image goes as any container image.
 
-// Ship describes a request's own image for another host.
+// Ship describes a request's custom image for another host.
 func (o *Custom) Ship() (b Shipped, err error) {
 	b = Shipped{Arch: o.Arch, Custom: &image.ShippedCustom{Base: o.From, Runtime: o.Runtime, Folders: o.Folders, Env: o.Env, Warm: o.Warm}}
 	b.Disk, b.Size, err = o.archiveSum()

@@ -8,15 +8,15 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// standPatience bounds what QEMU may take to stop its processor, or to continue.
-const standPatience = 10 * time.Second
+// freezePatience bounds what QEMU may take to stop its processor, or to continue.
+const freezePatience = 10 * time.Second
 
-// Stand stops the machine's processor, and with it the guest's clock, until goOn is called. One
-// that stands already (a debugger has stopped it) is left alone, then, too. It may be called from
+// Freeze stops the machine's processor, and with it the guest's clock, until thaw is called. One
+// that a debugger has stopped stays stopped, also after thaw. It may be called from
 // any goroutine.
-func (m *Machine) Stand(ctx context.Context) (goOn func() error, err error) {
+func (m *Machine) Freeze(ctx context.Context) (thaw func() error, err error) {
 	monitor := m.Monitor()
-	timed, cancel := context.WithTimeout(ctx, standPatience)
+	timed, cancel := context.WithTimeout(ctx, freezePatience)
 	defer cancel()
 	fail := func(err error) (func() error, error) { return nil, fmt.Errorf("stop the machine: %w", err) }
 	if err := monitor.ConnectContext(timed); err != nil {
@@ -33,7 +33,7 @@ func (m *Machine) Stand(ctx context.Context) (goOn func() error, err error) {
 		return fail(err)
 	}
 	return func() error {
-		timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), standPatience)
+		timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), freezePatience)
 		defer cancel()
 		if err := monitor.Do(timed, "cont", nil, nil); err != nil {
 			return fmt.Errorf("let the machine go on: %w", err)
