@@ -110,7 +110,7 @@ var budgets = map[string]int{
 	"lines of over 120 characters": 4809,
 	"methods of image.Store":       43,
 	"sleeps in tests":              10,
-	"bytes of ARCHITECTURE.md":     10_696,
+	"bytes of ARCHITECTURE.md":     10_688,
 }
 
 func TestBudgets(t *testing.T) {
@@ -350,7 +350,8 @@ var oldWords = map[*regexp.Regexp]string{
 	regexp.MustCompile(`\bHolder\b|\bpatrons?\b`):                           "session daemon, client",
 	regexp.MustCompile(`\bShape\b`):                                         "machine class",
 	regexp.MustCompile(`\b[Ss]hel(f|ves)\b`):                                "store, group",
-	regexp.MustCompile(`\bGoOn\b|\bgoesOn\(|\.doze\(|\.asleep\(|\.suits\(`): "Continue, resumed, pauseIfIdle, waitForUse, matches",
+	regexp.MustCompile(`\bGoOn\b|\bgoesOn\(|\.suits\(`):                     "Continue, resumed, matches",
+	regexp.MustCompile(`\.(doze|asleep)\(`):                                 "pauseIfIdle, waitForUse",
 	regexp.MustCompile(`\b[Ll]iving\b`):                                     "live rules",
 }
 
