@@ -18,8 +18,8 @@ var update = flag.Bool("update", false, "write testdata/exported.txt anew")
 // publicPackages are those that other programs may import.
 var publicPackages = []string{".", "run", "session", "policy", "record", "fleet"}
 
-// The public packages export what testdata/exported.txt lists, and nothing else: who adds or removes a name says so there
-// (go test -run TestExportedNames . -update).
+// The public packages export what testdata/exported.txt lists, and nothing else: who adds or removes a name says so
+// there (go test -run TestExportedNames . -update).
 func TestExportedNames(t *testing.T) {
 	const golden = "testdata/exported.txt"
 	names := map[string]bool{}

@@ -14,8 +14,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// MachineClass is what a run asks of its machine. All runs of one class are cloned from one template. Zero values are the
-// defaults, as in Request.
+// MachineClass is what a run asks of its machine. All runs of one class are cloned from one template. Zero values are
+// the defaults, as in Request.
 type MachineClass = machine.Class
 
 // spec returns a class with its defaults on this host, and builds a missing image.

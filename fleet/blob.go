@@ -34,8 +34,8 @@ func (b *blob) same(other *blob) bool {
 // slowly, or not at all, does not keep a slot.
 const transferTime = 10 * time.Minute
 
-// stallTime is how long NATS may be silent in a transfer. A stream whose leader goes sends no more, and the client library
-// waits for as long as the whole transfer may take.
+// stallTime is how long NATS may be silent in a transfer. A stream whose leader goes sends no more, and the client
+// library waits for as long as the whole transfer may take.
 const stallTime = 20 * time.Second
 
 // errStalled means that a transfer came to a stop.

@@ -14,8 +14,8 @@ import (
 	"github.com/unitask/unitask/internal/sessiond"
 )
 
-// Secrets are bound to what they are for. Who has a worker's credentials, and no worker's key, may write a run's entry or send
-// again what a submitter has sent: the worker that has the key must not give the values to other code.
+// Secrets are bound to what they are for. Who has a worker's credentials, and no worker's key, may write a run's
+// entry or send again what a submitter has sent: the worker that has the key must not give the values to other code.
 
 // work is what a run's submitter has asked for: the digests of its task, with all that it names, and of its code.
 type work struct {

@@ -55,8 +55,8 @@ func inodes(t *testing.T, folder string) (n int64) {
 	return n - 1
 }
 
-// An archive makes no more on a worker's disk than it may, whatever its entries' names create: folders that have no entry
-// are counted, and a file counts as the blocks that it takes.
+// An archive makes no more on a worker's disk than it may, whatever its entries' names create: folders that have no
+// entry are counted, and a file counts as the blocks that it takes.
 func TestAttackArchives(t *testing.T) {
 	t.Parallel()
 	const names, blocks = 400, 300

@@ -70,8 +70,9 @@ func (c *clock) late(now time.Time) time.Duration {
 	return max(took-c.limit, c.spent+took-maxLosses*c.limit)
 }
 
-// overrun ends a run whose workers' time is over as lost. Where the entry can't be replaced, since NATS is away or a worker
-// writes it again and again, the submitter goes without that a lease later. nil is that it is to be looked at again.
+// overrun ends a run whose workers' time is over as lost. Where the entry can't be replaced, since NATS is away or a
+// worker writes it again and again, the submitter goes without that a lease later. nil is that it is to be looked at
+// again.
 func (s *submission) overrun(ctx context.Context, e entry, revision uint64, late time.Duration) *entry {
 	e.State = Lost
 	e.Why = fmt.Sprintf("worker %s has it for longer than its time limit, its transfers and a lease take (%v)", e.Worker, s.clock.limit.Round(time.Second))

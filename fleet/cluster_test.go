@@ -246,8 +246,8 @@ func TestFaults(t *testing.T) {
 	judge(t, ids, told, log)
 }
 
-// judge says what is wrong with how runs ended that two submitters have submitted each: once, the same for both, or lost
-// where it may not be made again. The log has the starts.
+// judge says what is wrong with how runs ended that two submitters have submitted each: once, the same for both, or
+// lost where it may not be made again. The log has the starts.
 func judge(t *testing.T, ids []string, told map[string][]ending, log string) {
 	t.Helper()
 	started := map[string]int{}

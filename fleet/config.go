@@ -26,8 +26,8 @@ type Config struct {
 	// Plain allows nats:// to other hosts: who hears the network reads code, files and results, and
 	// can change them.
 	Plain bool
-	// WorkerKeys are the public keys of the workers that secrets are sent to; none is any worker that has registered, for which
-	// a worker's credentials suffice.
+	// WorkerKeys are the public keys of the workers that secrets are sent to; none is any worker that has registered,
+	// for which a worker's credentials suffice.
 	WorkerKeys [][]byte
 	Times      Times
 }

@@ -44,9 +44,9 @@ func startWired(t *testing.T) (c *cluster, cutOff func(node int, cut bool)) {
 	}
 }
 
-// The node that leads is cut off with a worker and a submitter, while runs are under way that both submitters submit. The
-// other two choose another leader, and what that worker had is made again; when it is back every run has ended once, the same for both, or is lost
-// where it may not be made again.
+// The node that leads is cut off with a worker and a submitter, while runs are under way that both submitters submit.
+// The other two choose another leader, and what that worker had is made again; when it is back every run has ended
+// once, the same for both, or is lost where it may not be made again.
 func TestCutOff(t *testing.T) {
 	t.Parallel()
 	const runs = 24

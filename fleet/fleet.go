@@ -72,7 +72,8 @@ const retryAfter = time.Second
 type Times struct {
 	Lease time.Duration // without a sign of life, another worker looks after the run; 15 s
 	Beat  time.Duration // between signs of life; a quarter of the lease
-	// Start is how long a machine may take to start at a worker, which a submitter gives it beside the run's own time limit; 2 min.
+	// Start is how long a machine may take to start at a worker, which a submitter gives it beside the run's own time
+	// limit; 2 min.
 	Start time.Duration
 }
 

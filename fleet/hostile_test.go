@@ -340,8 +340,8 @@ func TestSubmitterOnly(t *testing.T) {
 	}
 }
 
-// A consumer delivers to any subject of its account, also to those where its maker may not publish: what a worker gets so
-// is not from who may tell it anything. A user that submits only has one, and one who has all rights.
+// A consumer delivers to any subject of its account, also to those where its maker may not publish: what a worker
+// gets so is not from who may tell it anything. A user that submits only has one, and one who has all rights.
 func TestAttackDelivered(t *testing.T) {
 	t.Parallel()
 	ns, w := startSubmitting(t, fleet.Low)
@@ -393,8 +393,9 @@ func TestAttackDelivered(t *testing.T) {
 	}
 }
 
-// JetStream sends its answers to any subject that a request names for them, also where who asks may not publish, and has
-// heartbeats and requests of its own for who gets what a consumer delivers. None of them is somebody who asks a worker to go.
+// JetStream sends its answers to any subject that a request names for them, also where who asks may not publish, and
+// has heartbeats and requests of its own for who gets what a consumer delivers. None of them is somebody who asks a
+// worker to go.
 func TestAttackAnswered(t *testing.T) {
 	t.Parallel()
 	ns, w := startSubmitting(t, fleet.Low)

@@ -16,8 +16,8 @@ import (
 )
 
 // Container images and custom images that a submitter has. The task says what a machine gets of one; its disk, or the
-// archive of a custom one's files, is in the object store, compressed, under its own SHA-256. A worker takes it once, for
-// that tenant, if its ceiling allows it.
+// archive of a custom one's files, is in the object store, compressed, under its own SHA-256. A worker takes it once,
+// for that tenant, if its ceiling allows it.
 
 const (
 	imagePrefix = "image-"
@@ -115,9 +115,9 @@ func (u unpacking) Close() error {
 	return err
 }
 
-// image has the runtime keep the image that a job brings, where the ceiling allows that; it returns what the run asks for
-// then, and its ceiling. Where it does not, a reference may lead to what this host pulls itself; a custom image's name here is
-// somebody else's image.
+// image has the runtime keep the image that a job brings, where the ceiling allows that; it returns what the run asks
+// for then, and its ceiling. Where it does not, a reference may lead to what this host pulls itself; a custom image's
+// name here is somebody else's image.
 func (h onHost) image(ctx context.Context, job Job, ceiling *policy.Ceiling) (string, *policy.Ceiling, error) {
 	key, wide, taken := imageOf(job, ceiling)
 	if !taken {

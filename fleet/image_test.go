@@ -23,7 +23,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// A tenant's objects are anything: what is no disk of that digest never becomes an image, and takes no more than it said.
+// A tenant's objects are anything: what is no disk of that digest never becomes an image, and takes no more than it
+// said.
 func TestAttackImages(t *testing.T) {
 	t.Parallel()
 	base, err := testhome.Base()
@@ -105,8 +106,8 @@ func TestAttackImages(t *testing.T) {
 	}
 }
 
-// A run waits for no image of another run's that goes to the store but its own: it can be cancelled meanwhile, and one that
-// is there already does not wait.
+// A run waits for no image of another run's that goes to the store but its own: it can be cancelled meanwhile, and
+// one that is there already does not wait.
 func TestImageWaits(t *testing.T) {
 	t.Parallel()
 	s := bucket(t)

@@ -66,8 +66,8 @@ func boxImage(t *testing.T, base, name, content string) string {
 	return saved
 }
 
-// A worker runs the container image of a submitter, which it has not, where its ceiling allows what comes along, and gets
-// it once. Another worker's ceiling refuses it, by its digest, or allows it by that.
+// A worker runs the container image of a submitter, which it has not, where its ceiling allows what comes along, and
+// gets it once. Another worker's ceiling refuses it, by its digest, or allows it by that.
 func TestShippedImage(t *testing.T) {
 	base, err := testhome.Base()
 	if err != nil {

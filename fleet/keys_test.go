@@ -55,8 +55,8 @@ func TestAttackWorkerKeys(t *testing.T) {
 	}
 }
 
-// Who has a worker's credentials, and not its key, changes a run that waits: the worker that has the key gives its secrets to
-// no other code.
+// Who has a worker's credentials, and not its key, changes a run that waits: the worker that has the key gives its
+// secrets to no other code.
 func TestAttackWorkerKeysOtherCode(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)

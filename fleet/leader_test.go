@@ -141,8 +141,8 @@ func TestClaimLeaderChanges(t *testing.T) {
 	}
 }
 
-// Who waits for a run is told how it ended when his server was away for longer than a lease, and when a new leader does not
-// know of the run for a moment; a run that is gone for a lease is gone.
+// Who waits for a run is told how it ended when his server was away for longer than a lease, and when a new leader
+// does not know of the run for a moment; a run that is gone for a lease is gone.
 func TestWaitServerLeaves(t *testing.T) {
 	t.Parallel()
 	s := bucket(t)

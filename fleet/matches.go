@@ -10,9 +10,10 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// A queue is that of an architecture, a tenant and a priority, and not of all that a run may need, since each queue costs
-// each idle worker an exchange a second. A worker that finds a run which it can never do, and knows one that can, gives it
-// back and has that one look: the run is there after milliseconds, and those behind it are not behind it.
+// A queue is that of an architecture, a tenant and a priority, and not of all that a run may need, since each queue
+// costs each idle worker an exchange a second. A worker that finds a run which it can never do, and knows one that
+// can, gives it back and has that one look: the run is there after milliseconds, and those behind it are not behind
+// it.
 
 // lacks reports whether a worker can never do a run, whatever room it has now. A worker that says nothing of what it
 // has is taken to have it.
@@ -22,8 +23,8 @@ func lacks(w WorkerInfo, req unitask.Request, memoryMB int) bool {
 	return kernel || jail || memoryMB > w.MemoryMB
 }
 
-// passOn says how a run is given back for a worker that can do it, where this one can't, once it is no longer in hand here;
-// nil is that it is this one's: it can do it, or no other that is there can.
+// passOn says how a run is given back for a worker that can do it, where this one can't, once it is no longer in hand
+// here; nil is that it is this one's: it can do it, or no other that is there can.
 func (l *tenantQueue) passOn(ctx context.Context, msg jetstream.Msg, req unitask.Request, memoryMB int) (give func()) {
 	self := l.w.told(l)
 	if !lacks(self, req, memoryMB) {

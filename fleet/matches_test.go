@@ -15,8 +15,8 @@ import (
 	"github.com/unitask/unitask/internal/testwait"
 )
 
-// Where workers differ, a run comes to one that can do it at once, however many others there are that can't, and does not
-// keep what comes after it waiting. What no worker has is told by one of them.
+// Where workers differ, a run comes to one that can do it at once, however many others there are that can't, and does
+// not keep what comes after it waiting. What no worker has is told by one of them.
 func TestMatches(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)

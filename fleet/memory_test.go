@@ -165,8 +165,8 @@ func peak(t *testing.T, pid int) int {
 // mostMemory is the most, in MiB, that a worker's own process may ever have.
 const mostMemory = 512
 
-// Whatever tenants with a user's permissions send, small or large, one after the other and at once, a worker's memory is
-// bounded, and its other tenant's runs end as ever.
+// Whatever tenants with a user's permissions send, small or large, one after the other and at once, a worker's memory
+// is bounded, and its other tenant's runs end as ever.
 func TestAttackWorkerMemory(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("VmHWM is Linux's")

@@ -72,8 +72,8 @@ func (w *Worker) Connected() bool {
 	return true
 }
 
-// Healthy says why the worker takes no runs now; nil is that it does. For each tenant it must be connected, and JetStream must
-// have taken a sign of life lately. The error names no tenant.
+// Healthy says why the worker takes no runs now; nil is that it does. For each tenant it must be connected, and
+// JetStream must have taken a sign of life lately. The error names no tenant.
 func (w *Worker) Healthy() error {
 	if w.draining() {
 		return errors.New("the worker is going")

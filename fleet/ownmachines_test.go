@@ -129,7 +129,8 @@ func tookAlong(t *testing.T, rt *unitask.Runtime) (digests []string) {
 var cameAs = regexp.MustCompile(`shipped as (sha256:[0-9a-f]{64})`)
 
 // An image of one's own goes along to a worker that takes such images, once: its files, variables and memory over the
-// worker's own python. Another ceiling refuses it, whatever images of that name the worker has, or allows it by its digest.
+// worker's own python. Another ceiling refuses it, whatever images of that name the worker has, or allows it by its
+// digest.
 func TestOwnImageAlong(t *testing.T) {
 	f := startOwnFleet(t)
 	home := testhome.New(t, f.base)
@@ -336,7 +337,8 @@ func (f *ownFleet) forgeOwn(t *testing.T, takes *unitask.Runtime) {
 			t.Errorf("%s: the worker keeps %d images", row.says, now)
 		}
 	}
-	// It has no files in the place of folders of the image that it begins with, which is found out where its disk is written.
+	// It has no files in the place of folders of the image that it begins with, which is found out where its disk is
+	// written.
 	odd := put(tar.Header{Name: "usr", Typeflag: tar.TypeReg})
 	if last := forge(t, js, "forged-usr", map[string]any{"request": map[string]any{"image": "words", "code": "print('it ran')"}, "image": odd}); !strings.Contains(last, "no folder") || strings.Contains(last, "it ran") {
 		t.Errorf("%s", last)
@@ -426,8 +428,8 @@ func TestFleetPackagesDenied(t *testing.T) {
 	}
 }
 
-// Packages of a run are installed by the worker, from the registry that its pip uses; those of a custom image, which its
-// submitter has installed, go along with that, to a worker that installs none.
+// Packages of a run are installed by the worker, from the registry that its pip uses; those of a custom image, which
+// its submitter has installed, go along with that, to a worker that installs none.
 func TestFleetPackages(t *testing.T) {
 	if os.Getenv("UNITASK_TEST_LONG") == "" {
 		t.Skip("pip runs twice in an emulated machine: make long (UNITASK_TEST_LONG=1)")

@@ -32,8 +32,8 @@ type Job struct {
 	Request        unitask.Request // secrets have their values; Files and Dirs are below Folder
 	Colors         string
 	Folder         string // what the run brings, unpacked; "" is nothing
-	// Image is the image, a container's or a custom one, that the submitter has, nil for none; Disk opens its disk or archive, of
-	// which nothing is known.
+	// Image is the image, a container's or a custom one, that the submitter has, nil for none; Disk opens its disk or
+	// archive, of which nothing is known.
 	Image          *catalog.Shipped
 	Disk           func(context.Context) (io.ReadCloser, error)
 	Stdin          io.Reader

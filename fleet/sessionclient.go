@@ -155,7 +155,8 @@ type Session struct {
 // Session returns the session of that id; a call finds whether there is one.
 func (c *Client) Session(id string) *Session { return &Session{ID: id, c: c} }
 
-// maxResumes bounds how often a call continues with a session that is found paused again: others may pause it meanwhile.
+// maxResumes bounds how often a call continues with a session that is found paused again: others may pause it
+// meanwhile.
 const maxResumes = 3
 
 // ask has the session's worker do something.

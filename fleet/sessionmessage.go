@@ -10,8 +10,8 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// envelope is a call or an answer as it is sent. What of it may be as large as a file is apart, so that its reader knows
-// what it takes before anything is decoded.
+// envelope is a call or an answer as it is sent. What of it may be as large as a file is apart, so that its reader
+// knows what it takes before anything is decoded.
 type envelope struct {
 	Text  json.RawMessage `json:"text,omitempty"`
 	Blob  *blob           `json:"blob,omitempty"` // in place of Text, where that is large
@@ -27,8 +27,9 @@ const (
 	maxOutput = 256 << 20 // bytes of an answer's parts
 )
 
-// bounds are what a reader takes of the other end. Of a text, and of parts, a message has inline bytes at most; larger ones go to
-// the object store. Calls that wait for room are in a worker's memory meanwhile, so that their messages are short.
+// bounds are what a reader takes of the other end. Of a text, and of parts, a message has inline bytes at most;
+// larger ones go to the object store. Calls that wait for room are in a worker's memory meanwhile, so that their
+// messages are short.
 type bounds struct {
 	envelope, inline int
 	text, parts      int64

@@ -18,9 +18,9 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// A worker's answer about a session is bounded as what a worker says of a run is. The values of secrets that this process
-// gave the session are taken out of it. Only files, and values that a session keeps, come as they are, as those of
-// sessions here do.
+// A worker's answer about a session is bounded as what a worker says of a run is. The values of secrets that this
+// process gave the session are taken out of it. Only files, and values that a session keeps, come as they are, as
+// those of sessions here do.
 
 // saidLimits bound each field of an answer.
 var saidLimits = bounded.Limits{Text: 1200, List: history.MaxSaidList, Number: math.MaxInt64}

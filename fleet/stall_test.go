@@ -16,8 +16,8 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// A transfer in which NATS falls silent ends soon, as something to be tried again: an object of which chunks are missing
-// (a leader went, or a tenant has seen to it), and one that nobody acknowledges.
+// A transfer in which NATS falls silent ends soon, as something to be tried again: an object of which chunks are
+// missing (a leader went, or a tenant has seen to it), and one that nobody acknowledges.
 func TestAttackStalled(t *testing.T) {
 	t.Parallel()
 	s, js := served(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// A tenant takes no more than its part of the memory for what tenants send, all of them take no more than there is, and who
-// waits for some gets it when it is given back.
+// A tenant takes no more than its part of the memory for what tenants send, all of them take no more than there is,
+// and who waits for some gets it when it is given back.
 func TestBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBudget(1)
@@ -65,8 +65,8 @@ func TestAttackBudgetHeld(t *testing.T) {
 	}
 }
 
-// Code that is large, and the files beside it, travel apart from the task, and are there again behind it. Sizes that lie are
-// found, and nothing is made of them.
+// Code that is large, and the files beside it, travel apart from the task, and are there again behind it. Sizes that
+// lie are found, and nothing is made of them.
 func TestCodeApart(t *testing.T) {
 	t.Parallel()
 	s, _ := served(t)

@@ -23,15 +23,15 @@ type WorkerConfig struct {
 	Tenants []Tenant
 	Info    WorkerInfo    // Slots, MemoryMB and what it has; the rest is filled in
 	Drain   time.Duration // how long runs get to end when it goes; 30 s
-	// Replicas are those of everything in JetStream, at least; 0 is 1. ReplicasNow, nil for none, says how many there can be by
-	// now, where servers of NATS come later. What has more keeps them.
+	// Replicas are those of everything in JetStream, at least; 0 is 1. ReplicasNow, nil for none, says how many there
+	// can be by now, where servers of NATS come later. What has more keeps them.
 	Replicas    int
 	ReplicasNow func() int
 	// SessionKey, 32 bytes, seals sessions that are paused, each tenant's with a key that is derived from it: workers that
 	// have the same continue with each other's. nil is one of its own.
 	SessionKey []byte
-	// Key, 32 bytes, is the worker's private key, to whose public one secrets are sealed (Config.WorkerKeys); nil is one of its own,
-	// for as long as it lives.
+	// Key, 32 bytes, is the worker's private key, to whose public one secrets are sealed (Config.WorkerKeys); nil is one
+	// of its own, for as long as it lives.
 	Key []byte
 	Log *slog.Logger // nil is none
 }

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// What stands for a start of Go without the go command (golang/program/build.c), on this host: with the sanitizers, and shell scripts in the
-// place of compiler and linker.
+// What stands for a start of Go without the go command (golang/program/build.c), on this host: with the sanitizers,
+// and shell scripts in the place of compiler and linker.
 
 // building compiles a program that builds its first argument's file, and prints the program's path, or "go".
 func building(t *testing.T, root, work string) string {

@@ -21,10 +21,11 @@ type handOut struct {
 	done chan struct{} // closed when the host has all of it: the code may run
 }
 
-// HandOut has the guest hand out what the code is compiled to, which goes to a draft, while Stream carries the streams. It
-// must come before Start, whose Compiled asks for it, too. The code runs when the host has the program, and standard input is sent from then on only:
-// until then there is nothing in the guest of what the code may be told but its arguments. A program that is larger than
-// contract.MaxProgram comes as an empty one. The guest may hand out nothing, where the code does not compile.
+// HandOut has the guest hand out what the code is compiled to, which goes to a draft, while Stream carries the
+// streams. It must come before Start, whose Compiled asks for it, too. The code runs when the host has the program,
+// and standard input is sent from then on only: until then there is nothing in the guest of what the code may be told
+// but its arguments. A program that is larger than contract.MaxProgram comes as an empty one. The guest may hand out
+// nothing, where the code does not compile.
 func (c *Conn) HandOut(to Draft) error {
 	c.handOut = &handOut{to: to, done: make(chan struct{})}
 	if err := c.send(contract.FrameHandOut, nil); err != nil {

@@ -33,8 +33,8 @@ type Start struct {
 	// Compiled is contract.HandOut, or the path of a program that was put into the guest: what the code was compiled
 	// to before, which runs in its place. "" compiles and runs.
 	Compiled string `json:"compiled,omitempty"`
-	// Placed is the length of that program, where it was not put there but is in the guest's place (contract.PlaceMark), from where it comes to
-	// the path; else 0.
+	// Placed is the length of that program, where it was not put there but is in the guest's place (contract.PlaceMark),
+	// from where it comes to the path; else 0.
 	Placed int `json:"placed,omitempty,string"`
 	// Session: the program is the driver of a session's interpreter, in the machine's one process.
 	Session bool `json:"session,omitempty"`

@@ -70,7 +70,8 @@ func TestStdinThatBreaks(t *testing.T) {
 	}
 }
 
-// What a program leaves of its standard input is there for the next one, whose reads wait as if there had been none before.
+// What a program leaves of its standard input is there for the next one, whose reads wait as if there had been none
+// before.
 func TestStdinInTurn(t *testing.T) {
 	from, to, err := os.Pipe()
 	if err != nil {

@@ -100,7 +100,8 @@ func TestElicitation(t *testing.T) {
 	}
 }
 
-// A client of a revision in which a call ends with what there is to ask makes it again with the answer, and the run goes on.
+// A client of a revision in which a call ends with what there is to ask makes it again with the answer, and the run
+// goes on.
 func TestInputRequired(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots a real machine; not in -short")

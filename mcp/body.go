@@ -61,8 +61,8 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request, l *lease) []by
 	return body
 }
 
-// readAll is io.ReadAll for a body of about that many bytes, each piece of which check is shown. What has not come takes
-// no memory.
+// readAll is io.ReadAll for a body of about that many bytes, each piece of which check is shown. What has not come
+// takes no memory.
 func readAll(r io.Reader, about int64, check func([]byte) error) (body []byte, err error) {
 	const first = 64 << 10
 	body = make([]byte, 0, min(about, first)+1)

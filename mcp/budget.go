@@ -267,7 +267,8 @@ func (l *lease) close() {
 	l.request, l.kept, l.answer = 0, 0, 0
 }
 
-// leaseHeader is how a handler knows the lease of its request: the SDK hands on a request's header, and not its context.
+// leaseHeader is how a handler knows the lease of its request: the SDK hands on a request's header, and not its
+// context.
 const leaseHeader = "Unitask-Lease"
 
 // leases are those of the requests under way.

@@ -114,8 +114,8 @@ func TestAttackModelCeilings(t *testing.T) {
 	}
 }
 
-// The built-in ceiling gives a call every public host that it names, as docs/mcp.md and mcp --help say; a file that nobody
-// trusts may say otherwise.
+// The built-in ceiling gives a call every public host that it names, as docs/mcp.md and mcp --help say; a file that
+// nobody trusts may say otherwise.
 func TestNetworkOfModels(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                      "net [w.a.example b.test], asked []",

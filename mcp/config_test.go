@@ -158,8 +158,8 @@ func key(text []byte) string {
 	return ""
 }
 
-// What a repository has in the place of a client's file leads to nothing outside of it, is not waited for, and does not fill
-// the memory. Its text may be a program, too: comments are taken.
+// What a repository has in the place of a client's file leads to nothing outside of it, is not waited for, and does
+// not fill the memory. Its text may be a program, too: comments are taken.
 func TestAttackClientConfig(t *testing.T) {
 	const hostile = "/*\ntouch attacked\n*/ {}"
 	for _, client := range []string{"claude-code", "vscode-copilot"} {

@@ -31,7 +31,8 @@ const hostileCallers = 20
 
 func hostileName(n int) string { return fmt.Sprintf("mallory%02d", n) }
 
-// attackTogether makes 200 clients, which go on until it is killed: each reads nothing, or sends what is much to decode.
+// attackTogether makes 200 clients, which go on until it is killed: each reads nothing, or sends what is much to
+// decode.
 func attackTogether(what string) int {
 	fields := strings.Fields(what)
 	addr, runs := fields[0], fields[1:]
@@ -81,8 +82,8 @@ func attackTogether(what string) int {
 	return 0
 }
 
-// The promise of docs/security.md: callers who do their worst take neither the memory of a shared server nor the turn of
-// a caller who does not.
+// The promise of docs/security.md: callers who do their worst take neither the memory of a shared server nor the turn
+// of a caller who does not.
 func TestAttackSharedServer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots machines")

@@ -176,8 +176,8 @@ func exceedRate(t *testing.T, bob, alice *sdk.ClientSession) int {
 	return runs
 }
 
-// Who reads the metrics, and asks for the health: without a token of their own only the server's user, and no web page by a name
-// that leads here.
+// Who reads the metrics, and asks for the health: without a token of their own only the server's user, and no web
+// page by a name that leads here.
 func TestAttackMetrics(t *testing.T) {
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {

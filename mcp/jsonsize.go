@@ -20,7 +20,8 @@ const (
 	maxIDBytes   = 256     // of a request's id and of a progress token, which stand in each notification
 )
 
-// tokenCounter counts what a JSON text holds as it comes, without decoding it. Whether it is JSON at all it does not see.
+// tokenCounter counts what a JSON text holds as it comes, without decoding it. Whether it is JSON at all it does not
+// see.
 type tokenCounter struct {
 	tokens, depth   int
 	inText, escaped bool

@@ -51,8 +51,8 @@ func newLive(ctx context.Context, req *sdk.CallToolRequest) *live {
 	return l
 }
 
-// add takes what a stream has printed, and the beginning of a character that it had not printed whole. It returns what of
-// that is not whole yet: what another stream prints must not come in between.
+// add takes what a stream has printed, and the beginning of a character that it had not printed whole. It returns
+// what of that is not whole yet: what another stream prints must not come in between.
 func (l *live) add(rest, p []byte) []byte {
 	if l.token == nil && !l.log {
 		return nil

@@ -240,8 +240,8 @@ func (s *Server) subscribe(ctx context.Context, req *sdk.SubscribeRequest) error
 	return nil
 }
 
-// contentsOf is text where it is text, else the bytes. One of both is always there, also of nothing: clients refuse contents
-// that have neither, and the SDK leaves empty text out.
+// contentsOf is text where it is text, else the bytes. One of both is always there, also of nothing: clients refuse
+// contents that have neither, and the SDK leaves empty text out.
 func contentsOf(data []byte, kind string) *sdk.ResourceContents {
 	if len(data) > 0 && utf8.Valid(data) && !bytes.Contains(data, []byte{0}) && !strings.HasPrefix(kind, "image/") {
 		return &sdk.ResourceContents{MIMEType: kind, Text: string(data)}

@@ -287,8 +287,8 @@ func TestSessionOutputIsKept(t *testing.T) {
 	}
 }
 
-// What its user has made by the command line, or a program, no model reaches: sessions that were left paused, like runs, are those of
-// MCP only.
+// What its user has made by the command line, or a program, no model reaches: sessions that were left paused, like
+// runs, are those of MCP only.
 func TestAttackSessionsMadeElsewhere(t *testing.T) {
 	home, dir := testhome.New(t, base), t.TempDir()
 	const own = "20261122-000000000-bbbbbb"

@@ -75,8 +75,8 @@ func (c *Ceiling) TakesImages() bool {
 	return true
 }
 
-// BringingImage returns the ceiling for a run whose image was shipped, which this host keeps as key. It allows the image
-// if the ceiling allows ShippedImages, or the digest of the whole image.
+// BringingImage returns the ceiling for a run whose image was shipped, which this host keeps as key. It allows the
+// image if the ceiling allows ShippedImages, or the digest of the whole image.
 func (c *Ceiling) BringingImage(digest, key string) *Ceiling {
 	if c == nil {
 		return nil

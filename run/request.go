@@ -28,8 +28,8 @@ type Request struct {
 	// Path is the code's file inside the guest; a relative one begins at Dir. "" is code and the language's extension.
 	// Extensions: .js .cjs .mjs .ts .cts .mts .tsx .jsx, .py, .ipynb, .sql, .sh .bash; any if Language is Python or shell.
 	Path string `json:"path,omitempty"`
-	// InlineFiles are small files in the code's folder and below, which the code may import: at most 100 of them, and 4 MiB
-	// together.
+	// InlineFiles are small files in the code's folder and below, which the code may import: at most 100 of them, and 4
+	// MiB together.
 	InlineFiles []InlineFile `json:"inlineFiles,omitempty"`
 	// PackageType is "module" or "commonjs" if a package.json beside the code says so, else "".
 	PackageType string `json:"packageType,omitempty"`

@@ -34,8 +34,8 @@ func (l *lease) set(began, expires time.Time) {
 	l.began, l.expires = began, expires
 }
 
-// start returns a context that ends, for stopclock.ErrTimeout, when the session's life is over. A session that continues
-// no other one begins now, and lives for life.
+// start returns a context that ends, for stopclock.ErrTimeout, when the session's life is over. A session that
+// continues no other one begins now, and lives for life.
 func (l *lease) start(ctx context.Context, begin time.Time, life time.Duration) (timed context.Context, cancel func()) {
 	timed, end := context.WithCancelCause(ctx)
 	l.mu.Lock()

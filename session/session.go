@@ -87,8 +87,8 @@ type origin struct {
 	left    bool            // its machine is left on the disk, for another process
 }
 
-// inside is what a session's machine is told and has. The run's goroutine sets it before it closes ready; nothing changes
-// afterwards, but for env, to which Start adds.
+// inside is what a session's machine is told and has. The run's goroutine sets it before it closes ready; nothing
+// changes afterwards, but for env, to which Start adds.
 type inside struct {
 	client   *supervisor.Client
 	redactor *record.Redactor

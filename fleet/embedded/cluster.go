@@ -58,8 +58,8 @@ const defaultName = "unitask"
 // nameForm is the form of the names of clusters and servers: also those of a folder, and of no other subject of NATS.
 var nameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
 
-// routeTime bounds what who connects to the port of the routes takes to show the key: nothing bounds how many do, each of which
-// has a descriptor of the server's meanwhile. A member that took longer tries again.
+// routeTime bounds what who connects to the port of the routes takes to show the key: nothing bounds how many do,
+// each of which has a descriptor of the server's meanwhile. A member that took longer tries again.
 const routeTime = 3 * time.Second
 
 // apply puts the cluster into a server's options.

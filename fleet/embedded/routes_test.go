@@ -141,7 +141,8 @@ func hosts(t *testing.T, n, named int) (list []*member) {
 	return list
 }
 
-// Two hosts that are joined by routes, and a third one that comes later: then there are three copies of what is in JetStream.
+// Two hosts that are joined by routes, and a third one that comes later: then there are three copies of what is in
+// JetStream.
 func TestRoutesGrow(t *testing.T) {
 	if testing.Short() {
 		t.Skip("three servers in processes of their own; not in -short")
@@ -164,8 +165,8 @@ func TestRoutesGrow(t *testing.T) {
 	wellEnded(t, during(), 8)
 }
 
-// Three hosts that are joined by routes: one is killed amid work and nothing is lost, it comes back, another one takes its
-// place, and a fourth one comes, which the others are not told of.
+// Three hosts that are joined by routes: one is killed amid work and nothing is lost, it comes back, another one
+// takes its place, and a fourth one comes, which the others are not told of.
 func TestRoutes(t *testing.T) {
 	if os.Getenv("UNITASK_TEST_LONG") == "" {
 		t.Skip("four servers in processes of their own that come and go for a minute are make long's (UNITASK_TEST_LONG=1)")
@@ -306,8 +307,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// The address of a server that was killed is not taken for one that is there: anybody may have its port by now, and would get
-// the password and the runs.
+// The address of a server that was killed is not taken for one that is there: anybody may have its port by now, and
+// would get the password and the runs.
 func TestAttackKilled(t *testing.T) {
 	home := t.TempDir()
 	s, err := Start(t.Context(), home, Options{})

@@ -104,8 +104,8 @@ func (s *Server) watch(ctx context.Context) {
 	}
 }
 
-// natsLog passes on what the server calls an error. Who connects to the routes' port can cause some, so they are few: that
-// the other end has another key is told of beside any other, since it is what a mistake looks like.
+// natsLog passes on what the server calls an error. Who connects to the routes' port can cause some, so they are few:
+// that the other end has another key is told of beside any other, since it is what a mistake looks like.
 type natsLog struct {
 	log *slog.Logger
 

@@ -194,9 +194,9 @@ const (
 // HandOut, in a start, has the program that the code is compiled to handed out before it runs.
 const HandOut = "hand-out"
 
-// PlaceMark begins each page of a place, a file that a program waits with when a snapshot is taken, so that
-// clones can have something in it from their beginning; behind it is the page's number, 32 bits, little-endian, and nothing else. As it is written here
-// it is in no guest's memory: each letter is the one before the one meant.
+// PlaceMark begins each page of a place, a file that a program waits with when a snapshot is taken, so that clones
+// can have something in it from their beginning; behind it is the page's number, 32 bits, little-endian, and nothing
+// else. As it is written here it is in no guest's memory: each letter is the one before the one meant.
 const PlaceMark = "tmhs`rj,ok`bd"
 
 // TraceMark begins each line of the linux guest's console that tells of a system call.

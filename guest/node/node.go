@@ -27,9 +27,8 @@ const (
 	MainLink = contract.MainLink
 )
 
-// Parts are the vendored parts that Node is made of. The first one holds Program,
-// and the headers that Library is compiled with; the last, what makes JavaScript of TypeScript and JSX; the others, what Node
-// needs to run.
+// Parts are the vendored parts that Node is made of. The first one holds Program, and the headers that Library is
+// compiled with; the last, what makes JavaScript of TypeScript and JSX; the others, what Node needs to run.
 var Parts = slices.Concat([]string{"node"}, system.Libraries, system.Commands, []string{"esbuild"})
 
 // Args is Node's command line, its own name included. The baseline compiler is off

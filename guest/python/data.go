@@ -39,8 +39,9 @@ const Packages = "/usr/lib/python3/dist-packages"
 // DataFolders are those with many files.
 var DataFolders = slices.Concat(Folders, []string{Packages, "/usr/share/matplotlib", "/usr/share/fonts"})
 
-// DataPacked says which files are compressed: the packages and what they bring, of which libraries only the large ones
-// that few programs load, and the sources, of which only tracebacks show lines. What Python itself reads at its start is not.
+// DataPacked says which files are compressed: the packages and what they bring, of which libraries only the large
+// ones that few programs load, and the sources, of which only tracebacks show lines. What Python itself reads at its
+// start is not.
 var DataPacked = []string{Packages, "/usr/share/matplotlib/", "/usr/share/fonts/", "/usr/lib/TRIPLET/lapack/", "/usr/lib/TRIPLET/libg", "/usr/lib/TRIPLET/libicu", "/usr/lib/TRIPLET/libx", "*.py"}
 
 // DataLinks are those that Debian's alternatives would make.

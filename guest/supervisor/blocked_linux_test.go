@@ -85,7 +85,8 @@ func TestTakesNothing(t *testing.T) {
 	}
 }
 
-// What was begun when somebody waits no more is sent whole when the program takes something again, and what belongs to it.
+// What was begun when somebody waits no more is sent whole when the program takes something again, and what belongs
+// to it.
 func TestTakesAgain(t *testing.T) {
 	t.Parallel()
 	late := errors.New("late")
@@ -167,8 +168,8 @@ func TestTakesAgain(t *testing.T) {
 	}
 }
 
-// A machine that stands still when its session goes on does not end that, and one that speaks before it has taken that it
-// goes on is read from its first byte, whatever it said last.
+// A machine that stands still when its session goes on does not end that, and one that speaks before it has taken
+// that it goes on is read from its first byte, whatever it said last.
 func TestSpeaksBeforeItGoesOn(t *testing.T) {
 	t.Parallel()
 	c := New(io.Discard)

@@ -47,9 +47,9 @@ var pythonDriver string
 //go:embed driver.sh
 var shellDriver string
 
-// Languages are those that a session can have. Node's has no baseline compiler, as that of runs (../node), which is a session's on Nanos: it would compile the driver during the first ten
-// steps, each of which takes twice as long then where a processor is emulated, and programs are no faster with it: what is hot is
-// optimized all the same.
+// Languages are those that a session can have. Node's has no baseline compiler, as that of runs (../node), which is a
+// session's on Nanos: it would compile the driver during the first ten steps, each of which takes twice as long then
+// where a processor is emulated, and programs are no faster with it: what is hot is optimized all the same.
 var Languages = []Language{
 	{Name: "js", Driver: nodeDriver, Path: driverDir + "driver.js", Args: []string{"node", "--expose-internals", "--no-warnings", "--no-sparkplug", driverDir + "driver.js"}},
 	{Name: "python", Driver: pythonDriver, Path: driverDir + "driver.py", Args: []string{"python3", driverDir + "driver.py"}},

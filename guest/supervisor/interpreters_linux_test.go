@@ -33,7 +33,8 @@ func TestRenewKeepsOutput(t *testing.T) {
 	}
 }
 
-// Of more than is kept between two steps the next one says how much it was, also where another process goes on with the session.
+// Of more than is kept between two steps the next one says how much it was, also where another process goes on with
+// the session.
 func TestTooMuchBetweenSteps(t *testing.T) {
 	t.Parallel()
 	c := open(t)

@@ -11,8 +11,9 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// How frames are sent. A program may take nothing, or half of one, for as long as its machine lives: whoever waits for it can be
-// stopped, and what was begun is sent all the same, since what is behind half of a frame could not be read.
+// How frames are sent. A program may take nothing, or half of one, for as long as its machine lives: whoever waits
+// for it can be stopped, and what was begun is sent all the same, since what is behind half of a frame could not be
+// read.
 
 // frame is one that is sent.
 type frame struct {
@@ -45,7 +46,8 @@ func (c *Client) turn(stop <-chan struct{}) error {
 
 func (c *Client) pass() { <-c.sending }
 
-// begin sends a frame, of who has the turn. It is sent whole, however long the program takes, and calls then behind that.
+// begin sends a frame, of who has the turn. It is sent whole, however long the program takes, and calls then behind
+// that.
 func (c *Client) begin(kind byte, id uint32, payload []byte, then func()) *frame {
 	f := &frame{done: make(chan struct{})}
 	go func() {
@@ -108,12 +110,12 @@ func (c *Client) Hold(ctx context.Context) error {
 
 var errTakesNothing = errors.New("the session's program takes nothing")
 
-// Continue ends Hold. It waits for KillPatience until the program has read that. A program that reads nothing gets it as
-// soon as it reads again.
+// Continue ends Hold. It waits for KillPatience until the program has read that. A program that reads nothing gets it
+// as soon as it reads again.
 //
-// If to is not nil, it replaces the program's standard input. Continue then does not wait: its frame is the first on the
-// new input. Call Continue after the last Write of the old output, and before the first Write of the new one. It drops
-// an incomplete frame of the old output.
+// If to is not nil, it replaces the program's standard input. Continue then does not wait: its frame is the first on
+// the new input. Call Continue after the last Write of the old output, and before the first Write of the new one. It
+// drops an incomplete frame of the old output.
 func (c *Client) Continue(to io.Writer) error {
 	held := c.holds
 	if c.holds = nil; held == nil {

@@ -124,7 +124,8 @@ type StartError struct {
 func (e *StartError) Error() string { return fmt.Sprintf("start %.200s: %s", e.Name, e.Err) }
 func (e *StartError) Unwrap() error { return e.Err }
 
-// Start starts a command. That it did not start is Wait's error. One that ctx ends before the program has taken it is killed.
+// Start starts a command. That it did not start is Wait's error. One that ctx ends before the program has taken it is
+// killed.
 func (c *Client) Start(ctx context.Context, e Exec) (*Command, error) {
 	p, err := execFrame(e)
 	if err != nil {
@@ -393,8 +394,9 @@ func (cmd *Command) Signal(s syscall.Signal) error {
 	return cmd.c.send(nil, contract.StepSignal, cmd.id, []byte{byte(s)})
 }
 
-// stop sends a signal that is to end the command: what is left of its group then is killed. It does not wait; what it returns
-// is closed when it was sent. The signal has a frame of its own, since a machine of an older version takes no other.
+// stop sends a signal that is to end the command: what is left of its group then is killed. It does not wait; what it
+// returns is closed when it was sent. The signal has a frame of its own, since a machine of an older version takes no
+// other.
 func (cmd *Command) stop(s syscall.Signal) <-chan struct{} {
 	sent := make(chan struct{})
 	go func() {
@@ -432,8 +434,9 @@ func (cmd *Command) Done() <-chan struct{} { return cmd.done }
 const KillPatience = 2 * time.Second
 
 // Wait waits until it has ended, and reads no more of its standard input then. When ctx ends it is interrupted as by
-// Ctrl-C, and killed when that does not end it, and so is what is left of its process group; the error is then the context's cause, beside how it ended. That of one that
-// ends with 0 is why its standard input could not be read to its end, as os/exec has it, but for a terminal, which may hang up.
+// Ctrl-C, and killed when that does not end it, and so is what is left of its process group; the error is then the
+// context's cause, beside how it ended. That of one that ends with 0 is why its standard input could not be read to
+// its end, as os/exec has it, but for a terminal, which may hang up.
 func (cmd *Command) Wait(ctx context.Context) (guest.End, error) {
 	end, err := cmd.wait(ctx)
 	if cmd.stdin == nil {

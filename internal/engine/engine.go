@@ -1,4 +1,5 @@
-// Package engine runs requests: it prepares a run, begins its record, gets a machine, has it work, and finishes the record.
+// Package engine runs requests: it prepares a run, begins its record, gets a machine, has it work, and finishes the
+// record.
 package engine
 
 import (

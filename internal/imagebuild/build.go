@@ -43,9 +43,9 @@ type build struct {
 	lock string // the lock file beside the description
 }
 
-// Build builds a custom image, from a file or from that of its name in the home's environments, with the versions that
-// the lock file beside it says; it writes that file where there is none. Foreign code runs in machines only, and reaches
-// no more than the ceiling allows. Runs that name the image have this one from the moment that it is whole.
+// Build builds a custom image, from a file or from that of its name in the home's environments, with the versions
+// that the lock file beside it says; it writes that file where there is none. Foreign code runs in machines only, and
+// reaches no more than the ceiling allows. Runs that name the image have this one from the moment that it is whole.
 func (b *Builder) Build(ctx context.Context, from string, arch image.Arch) (*catalog.Custom, *image.Image, error) {
 	bad := func(err error) (*catalog.Custom, *image.Image, error) {
 		return nil, nil, policy.Bad("image", fmt.Sprintf("%.200q", from), "%v", err)

@@ -14,8 +14,8 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Debian's packages in custom images. Over a bundled image they are unpacked on the host, and nothing of them runs. Over
-// a container's image its own dpkg installs them, in a machine.
+// Debian's packages in custom images. Over a bundled image they are unpacked on the host, and nothing of them runs.
+// Over a container's image its own dpkg installs them, in a machine.
 
 // unpackDebian fetches an image's packages of Debian and unpacks them into a folder, which is in one of its own, to be
 // removed; "" if there are none.

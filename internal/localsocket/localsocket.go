@@ -85,9 +85,10 @@ func Dial(ctx context.Context, dir, name string) (*net.UnixConn, error) {
 	return conn.(*net.UnixConn), nil
 }
 
-// Serve hands each connection of the same user to serve, in a goroutine of group, until l is closed. It
-// closes connections beyond limit at once, those of other users, and each when serve returns. When l is closed, no more
-// comes to be read from any of them: a client that says nothing keeps nobody waiting. What it is being told still goes out.
+// Serve hands each connection of the same user to serve, in a goroutine of group, until l is closed. It closes
+// connections beyond limit at once, those of other users, and each when serve returns. When l is closed, no more
+// comes to be read from any of them: a client that says nothing keeps nobody waiting. What it is being told still
+// goes out.
 func Serve(l *net.UnixListener, limit int, group *sync.WaitGroup, serve func(*net.UnixConn)) {
 	slots := make(chan struct{}, limit)
 	over, end := context.WithCancel(context.Background())

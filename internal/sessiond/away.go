@@ -137,7 +137,8 @@ func forget(home string, v View) error {
 	return err
 }
 
-// forgetUnlisted removes what is on the disk of this user's session that no list has: one that can't be read is on none.
+// forgetUnlisted removes what is on the disk of this user's session that no list has: one that can't be read is on
+// none.
 func forgetUnlisted(home, id string) error {
 	p, err := paused.Find(home, id)
 	if errors.As(err, new(*unitask.SessionError)) || err == nil && p.Owner != unitask.LocalOwner(os.Geteuid()) {

@@ -15,8 +15,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Sessions that other programs of the user's have left paused are listed, with their beginnings. One of models goes on under
-// the ceiling of models; one under a ceiling that is no file's does not, and is removed.
+// Sessions that other programs of the user's have left paused are listed, with their beginnings. One of models goes
+// on under the ceiling of models; one under a ceiling that is no file's does not, and is removed.
 func TestLeftByOthers(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("sessions are paused on Linux only")

@@ -222,8 +222,8 @@ func (h *Daemon) serve(ctx context.Context, w *wire) {
 	reading.Wait()
 }
 
-// client is who asks. It is a reader of what is typed, and has nothing of its connection's own: whoever ends such a read
-// must not end the connection.
+// client is who asks. It is a reader of what is typed, and has nothing of its connection's own: whoever ends such a
+// read must not end the connection.
 type client struct {
 	wire    *wire
 	input   chan []byte
