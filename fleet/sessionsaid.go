@@ -98,10 +98,10 @@ func boundReply(r *reply, ask call, redactor *record.Redactor) error {
 		r.Names[i] = redactor.String(r.Names[i])
 	}
 	bounded.Fields(&r.Names, saidLimits)
-	bounded.Fields(&r.Files, bounded.Limits{Text: maxSaidPath, List: unitask.MaxSessionList, Number: math.MaxInt64})
-	for i := range r.Files {
+	for i := range r.Files { // bounding changes what a value looks like: it comes last
 		r.Files[i].Path, r.Files[i].Size = redactor.String(r.Files[i].Path), max(r.Files[i].Size, 0)
 	}
+	bounded.Fields(&r.Files, bounded.Limits{Text: maxSaidPath, List: unitask.MaxSessionList, Number: math.MaxInt64})
 	return boundViews(r.Sessions, ask, redactor)
 }
 
@@ -178,11 +178,11 @@ func boundError(e *sessiond.Error, redactor *record.Redactor) {
 	if e.Field == nil {
 		return
 	}
-	bounded.Fields(&e.Field, saidLimits)
-	history.BoundSaidWould(e.Field.Would)
 	for _, text := range []*string{&e.Field.Field, &e.Field.Value, &e.Field.Reason} {
 		*text = redactor.String(*text)
 	}
+	bounded.Fields(&e.Field, saidLimits)
+	history.BoundSaidWould(e.Field.Would)
 }
 
 // refusesStep says why a step can't go to a fleet: it brings files of this host.

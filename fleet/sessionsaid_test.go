@@ -228,6 +228,39 @@ func TestAttackSessionWorkerValues(t *testing.T) {
 	)
 }
 
+// Cutting what a worker says leaves no part of a value that was given.
+func TestAttackSessionWorkerCutValues(t *testing.T) {
+	const value = "first-line-of-the-key\nsecond-line-of-the-key"
+	var given values
+	if err := given.add(map[string]string{"KEY": value}); err != nil {
+		t.Fatal(err)
+	}
+	for _, limit := range []int{saidLimits.Text, maxSaidPath} {
+		for name, text := range map[string]string{
+			"with a control character": value,
+			"at the end of the bound":  strings.Repeat("x", limit-len(value)/2) + value,
+		} {
+			r := reply{
+				Answer: sessiond.Answer{Names: []string{text}, Result: &unitask.Result{Hint: text}},
+				Files:  []listed{{Path: text}},
+			}
+			if err := boundReply(&r, call{Request: sessiond.Request{Op: opFiles}}, given.known()); err != nil {
+				t.Fatal(err)
+			}
+			e := &sessiond.Error{Code: sessiond.CodeUsage, Message: text, Field: policy.Bad(text, text, "%s", text)}
+			boundError(e, given.known())
+			view := sessiond.View{ID: liarSession, Denials: []policy.Denial{{Reason: text}}}
+			boundView(&view, given.known())
+			for field, said := range map[string]any{
+				"a file": r.Files, "a name": r.Names, "a result": r.Result, "an error": e.Message, "a field": *e.Field, "a view": view,
+			} {
+				got := fmt.Sprint(strings.Contains(fmt.Sprintf("%+v", said), "first-line"))
+				attack.Check(t, fmt.Sprintf("a worker says a value %s of %d bytes, in %s", name, limit, field), "false", got)
+			}
+		}
+	}
+}
+
 // Forks are as many as were asked for, each with an id of its own, and children of the session.
 func TestAttackSessionWorkerForks(t *testing.T) {
 	t.Parallel()
