@@ -218,7 +218,7 @@ func TestAttackWorkerExposes(t *testing.T) {
 func TestAttackWorkerTellsValues(t *testing.T) {
 	const v = "x " + saidValue
 	for name, say := range map[string]func(*FleetRun, *Result){
-		"in an event":           func(r *FleetRun, _ *Result) { r.Events(Event{Kind: EventStore, Message: v}) },
+		"in an event":           func(r *FleetRun, _ *Result) { r.Events(Event{Kind: EventImage, Message: v}) },
 		"in why it began again": func(r *FleetRun, _ *Result) { r.Again(v) },
 		"of the machine": func(r *FleetRun, _ *Result) {
 			r.Machine(fmt.Appendf(nil, `{"arch":%q,"template":%[1]q,"jail":{"layers":[{"name":%[1]q,"why":%[1]q}]}}`, v))
@@ -260,6 +260,47 @@ func TestAttackWorkerTellsValues(t *testing.T) {
 	attack.Check(t, "a worker's result has endless answers, changes, packages and files",
 		fmt.Sprint(0, 0, history.MaxSaidList, 0),
 		fmt.Sprint(len(got.Approvals), len(got.PolicyChanges), len(got.Packages), len(got.ArtifactsLeft)))
+}
+
+// Cutting what a worker says leaves no part of a secret's value.
+func TestAttackWorkerCutsValues(t *testing.T) {
+	part := saidValue[:len(saidValue)/2]
+	ends := func(limit int) string { return strings.Repeat("x", limit-len(part)) + saidValue }
+	got := tell(t, func(r *FleetRun) *Result {
+		for _, limit := range []int{64, 300, 1200} {
+			r.SaidBy(ends(limit))
+			r.Decided(fmt.Appendf(nil, `{"proto":"http","name":%q,"path":%[1]q,"reason":%[1]q}`, ends(limit)))
+		}
+		return exited()
+	})
+	for where, text := range map[string]string{
+		"in the netlog": strings.Join(got.lines, "\n"), "in the audit log": fmt.Sprint(got.audit),
+	} {
+		attack.Check(t, "a worker says a secret's value where its words are cut, "+where, "false",
+			fmt.Sprint(strings.Contains(text, part)))
+	}
+}
+
+// A worker's events say nothing of this host's records, nor what to type, and are bounded.
+func TestAttackWorkerEvents(t *testing.T) {
+	const forged = "20261127-000000000-another"
+	for _, row := range []struct {
+		kind EventKind
+		want string
+	}{
+		{EventRecord, "not told"}, {EventStore, "not told"}, {EventKept, "not told"}, {EventCapture, "not told"},
+		{EventNetwork, "told"}, {"other", "not told"}, {EventImage, "told"}, {EventRetry, "told"},
+	} {
+		events := strings.Join(tell(t, func(r *FleetRun) *Result {
+			r.Events(Event{Kind: row.kind, Message: forged + "\x1b[2J\n" + strings.Repeat("x", 1<<16)})
+			return exited()
+		}).events, "|")
+		seen := map[bool]string{true: "told", false: "not told"}[strings.Contains(events, forged)]
+		if len(events) > 2*history.MaxSaidError || strings.ContainsAny(events, "\x1b\n") {
+			seen = fmt.Sprintf("%.100q, of %d bytes", events, len(events))
+		}
+		attack.Check(t, fmt.Sprintf("a worker's event %q", row.kind), row.want, seen)
+	}
 }
 
 // A worker's list of what did not come back makes no success of a run that has none, and has no secret, no line of its

@@ -73,10 +73,7 @@ func (x *Execution) runElsewhere(ctx context.Context, req catalog.Request, calle
 	plainOut, plainErr := x.Redactor.Writer(stdout), x.Redactor.Writer(stderr)
 	remote := &FleetRun{ID: x.Rec.ID, Caller: caller, Request: request, Inputs: &x.Code.Inputs, Colors: x.streams.Colors,
 		Stdin: x.streams.Stdin, Stdout: plainOut, Stderr: plainErr, x: x, stdout: stdout, stderr: stderr}
-	remote.Events = func(e run.Event) { // a worker's, who knows the secrets
-		e.Message = x.Redactor.String(e.Message)
-		x.streams.Events(e)
-	}
+	remote.Events = x.saidEvent
 	var res *run.Result
 	if err = x.bringImage(remote, req); err == nil {
 		res, err = x.engine.Fleet.Run(ctx, remote)
@@ -125,7 +122,7 @@ func (r *FleetRun) Again(why string) {
 	for _, c := range []*bounded.Stream{r.stdout, r.stderr} {
 		c.Restart(r.x.Granted.OutputBytes)
 	}
-	r.x.Res.Retried = r.x.Redactor.String(why)
+	r.x.Res.Retried = r.x.said(why)
 	r.Events(run.Event{Kind: run.EventRetry, Message: why})
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/unitask/unitask/internal/audit/runlog"
 	"github.com/unitask/unitask/internal/bounded"
@@ -28,8 +29,26 @@ const (
 
 // SaidBy names the worker that says what follows of the run.
 func (r *FleetRun) SaidBy(worker string) {
-	r.worker = bounded.Text(worker, 64)
+	r.worker = bounded.Text(r.x.Redactor.String(worker), 64)
 	r.x.audit.Worker = r.worker
+}
+
+// saidEvents are the kinds of events that a worker has a word of. Others are of this host's records and captures, or tell
+// people what to type.
+var saidEvents = []run.EventKind{run.EventImage, run.EventAccel, run.EventFallback, run.EventRetry, run.EventFiles,
+	run.EventStarted, run.EventJail, run.EventNetwork}
+
+// saidEvent passes a worker's event on. The worker knows the secrets.
+func (x *Execution) saidEvent(e run.Event) {
+	if slices.Contains(saidEvents, e.Kind) {
+		x.streams.Events(run.Event{Kind: e.Kind, Message: x.said(e.Message)})
+	}
+}
+
+// said takes secrets out of what a worker says, and bounds it. Bounding comes last, since it changes what a secret looks
+// like.
+func (x *Execution) said(text string) string {
+	return bounded.Text(x.Redactor.String(text), history.MaxSaidError)
 }
 
 // Decided puts a line of the worker's netlog into the record, if it is one. more says that further ones are taken.
@@ -49,7 +68,10 @@ func (r *FleetRun) Decided(line []byte) (more bool) {
 		return false
 	}
 	var d netstack.Decision
-	if len(line) > MaxSaidLine || nesting.Check(line, 4, maxSaidValues) != nil || json.Unmarshal(line, &d) != nil {
+	if len(line) > MaxSaidLine || nesting.Check(line, 4, maxSaidValues) != nil {
+		return true
+	}
+	if line, _ = r.x.Redactor.JSON(line); json.Unmarshal(line, &d) != nil {
 		return true
 	}
 	history.BoundSaidLine(&d, r.x.Granted.Secrets)
@@ -79,7 +101,7 @@ func (r *FleetRun) counted(d netstack.Decision) netstack.Decision {
 
 // saidError bounds an error that a worker worded, and takes secrets out of it.
 func (x *Execution) saidError(err error) error {
-	say := func(text string) string { return bounded.Text(x.Redactor.String(text), history.MaxSaidError) }
+	say := x.said
 	var field *policy.FieldError
 	var guest *run.GuestError
 	var lost *run.LostError
