@@ -232,7 +232,7 @@ func (fl *flow) runBroker() error {
 	case reached != nil:
 		return *reached
 	case err != nil:
-		return refuse("%s", printable(err.Error()))
+		return refuseText("%s", err.Error())
 	}
 	return nil
 }
@@ -368,7 +368,10 @@ func (fl *flow) checkServerName(sni string) error {
 		return nil // to an address that a rule names: there is nothing to say
 	}
 	name, ok := normalName(sni)
-	if !ok || !fl.allows(name) {
+	switch {
+	case !ok:
+		return refuseText("TLS for %s", sni)
+	case !fl.allows(name):
 		return refuse("TLS for %s", printable(sni))
 	}
 	return fl.checkBrokered(name)
@@ -388,6 +391,7 @@ func (fl *flow) checkHost(field string) error {
 	name, addr, ok := hostOf(field, fl.target.port)
 	switch {
 	case !ok:
+		return refuseText("HTTP for %s", field)
 	case addr.IsValid() && addr == fl.target.addr && fl.target.name == "":
 		return nil
 	case name != "" && fl.allows(name):

@@ -313,7 +313,7 @@ func (a *attempt) carry(fl *flow) {
 	ended()
 	var refused *refusal
 	if d.Verdict = Allowed; errors.As(err, &refused) {
-		d.Verdict, d.Reason = Denied, refused.reason
+		d.Verdict, d.Reason, d.quotes = Denied, refused.reason, refused.quotes
 	}
 	if d.Dialled == "" {
 		d.Dialled = fl.leads()

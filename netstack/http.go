@@ -287,7 +287,7 @@ func copyChunked(w io.Writer, r *bufio.Reader) error {
 		case !ok || !token(name):
 			return refuse("a malformed trailer")
 		case slices.Contains(notInTrailer, strings.ToLower(name)):
-			return refuse("%s in a trailer", printable(name))
+			return refuseText("%s in a trailer", name)
 		}
 		if _, err := w.Write(l); err != nil {
 			return err

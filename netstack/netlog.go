@@ -63,8 +63,26 @@ type Decision struct {
 	// sent says that the server has got of it, also if it was then given up: it is no refusal.
 	sent bool
 
+	// quotes says that the reason has words of the guest's.
+	quotes bool
+
 	// Count, if not 0, says that the line stands for so many further ones like it, of which this is the last.
 	Count int `json:"count,omitempty"`
+}
+
+// Host returns the name in its normal form, "" if it is no host's. A guest may ask for a name that is a sentence: whoever
+// words a message about a connection for people or models names hosts only.
+func (d Decision) Host() string {
+	name, _ := normalName(d.Name)
+	return name
+}
+
+// Cause is the reason without words of the guest's.
+func (d Decision) Cause() string {
+	if d.quotes {
+		return "what the code sent was refused"
+	}
+	return d.Reason
 }
 
 // Drop is a kind of frame that is dropped without a line in the netlog. The

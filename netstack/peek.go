@@ -22,11 +22,19 @@ const (
 )
 
 // refusal is the reason why a connection was closed after its beginning was read.
-type refusal struct{ reason string }
+type refusal struct {
+	reason string
+	quotes bool // the reason has words of the guest's
+}
 
 func (r *refusal) Error() string { return r.reason }
 
-func refuse(format string, args ...any) error { return &refusal{fmt.Sprintf(format, args...)} }
+func refuse(format string, args ...any) error { return &refusal{reason: fmt.Sprintf(format, args...)} }
+
+// refuseText refuses for a reason that quotes a text of the guest's.
+func refuseText(format, text string) error {
+	return &refusal{reason: fmt.Sprintf(format, printable(text)), quotes: true}
+}
 
 // refuseProtocol refuses what only a raw rule allows.
 func refuseProtocol(format string, args ...any) error {

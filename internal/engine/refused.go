@@ -16,9 +16,14 @@ type refused struct {
 	first *netstack.Decision
 }
 
-// see notes a decision of the network.
+// see notes a decision of the network. A name that is no host's is not noted, since the guest chose its words; nor is a
+// question of another type about a host that a rule allows.
 func (r *refused) see(d netstack.Decision) {
-	if d.Verdict == netstack.Allowed || d.Name == "" || d.Proto != "dns" && d.Proto != "tcp" {
+	switch {
+	case d.Verdict == netstack.Allowed, d.Host() == "":
+		return
+	case d.Proto == "tcp", d.Proto == "dns" && d.Rule == "":
+	default:
 		return
 	}
 	r.mu.Lock()
@@ -36,13 +41,13 @@ func (r *refused) hint(granted policy.Effective, denials []policy.Denial) string
 		return ""
 	}
 	d := r.first
-	name := strings.TrimSuffix(d.Name, ".")
+	name := d.Host()
 	host := name
 	if d.Port != 0 && d.Port != 80 && d.Port != 443 {
 		host = fmt.Sprintf("%s:%d", name, d.Port)
 	}
 	if !strings.HasPrefix(d.Reason, "no rule") {
-		return fmt.Sprintf("%s was not reached: %s", host, d.Reason)
+		return fmt.Sprintf("%s was not reached: %s", host, d.Cause())
 	}
 	asked := slices.IndexFunc(denials, func(one policy.Denial) bool {
 		return one.Field == "allowNet" && (one.Requested == host || one.Requested == name)

@@ -102,9 +102,11 @@ func (in *Installer) DeniedHosts(id string) string {
 	text, _, _ := in.Records.Read(id, record.NetlogFile, MaxLockText)
 	for line := range bytes.Lines(text) {
 		var d netstack.Decision
-		if json.Unmarshal(line, &d) == nil && d.Verdict == netstack.Denied && d.Name != "" &&
-			!slices.Contains(denied, d.Name) && len(denied) < 5 {
-			denied = append(denied, d.Name)
+		if json.Unmarshal(line, &d) != nil || d.Verdict != netstack.Denied {
+			continue
+		}
+		if host := d.Host(); host != "" && !slices.Contains(denied, host) && len(denied) < 5 {
+			denied = append(denied, host)
 		}
 	}
 	if len(denied) == 0 {
