@@ -172,7 +172,7 @@ func (s *Server) resource(ctx context.Context, caller unitask.Caller, uri string
 	if !ok {
 		return nil, record.ErrNotFound
 	}
-	f, err := os.Open(s.rt.Runs().Path(id, file))
+	f, err := s.rt.Runs().OpenFile(id, file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, record.ErrNotFound
 	}

@@ -377,13 +377,7 @@ func (s *Store) Read(id, name string, most int64) (text []byte, more bool, err e
 
 // ReadFrom is Read from an offset on.
 func (s *Store) ReadFrom(id, name string, offset, most int64) (text []byte, more bool, err error) {
-	if !validID(id) || name != filepath.Base(name) {
-		return nil, false, fmt.Errorf("%w: %q of %q", ErrNotFound, name, id)
-	}
-	f, err := os.Open(s.Path(id, name))
-	if name == InlineFilesFile && errors.Is(err, fs.ErrNotExist) {
-		f, err = os.Open(s.Path(id, oldInlineFilesFile))
-	}
+	f, err := s.OpenFile(id, name)
 	if err != nil {
 		return nil, false, err
 	}
@@ -399,6 +393,18 @@ func (s *Store) ReadFrom(id, name string, offset, most int64) (text []byte, more
 		text, more = text[:most], true
 	}
 	return text, more, err
+}
+
+// OpenFile opens a run's file to be read; names are those of Read.
+func (s *Store) OpenFile(id, name string) (*os.File, error) {
+	if !validID(id) || name != filepath.Base(name) {
+		return nil, fmt.Errorf("%w: %q of %q", ErrNotFound, name, id)
+	}
+	f, err := os.Open(s.Path(id, name))
+	if name == InlineFilesFile && errors.Is(err, fs.ErrNotExist) {
+		return os.Open(s.Path(id, oldInlineFilesFile))
+	}
+	return f, err
 }
 
 // Size returns the bytes of a run's record, and at most most bytes of each file beside it.
