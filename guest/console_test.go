@@ -1,6 +1,9 @@
 package guest
 
 import (
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -56,15 +59,33 @@ frame trace:
 
 func TestLacks(t *testing.T) {
 	for line, want := range map[string]string{
-		"unitask lacks: child processes\r\n":                      "child processes",
-		"unitask lacks: names that are not UTF-8 text\n":          "names that are not UTF-8 text",
-		"unitask lacks: \x1b[31mred\n":                            "",
-		"unitask lacks: " + strings.Repeat("x", 61) + "\n":        "",
-		"the code says unitask lacks: child processes\n":          "",
-		"unitask: cannot store a file: No space left on device\n": "",
+		"unitask lacks: child processes\r\n":                        "child processes",
+		"unitask lacks: names that are not UTF-8 text\n":            "names that are not UTF-8 text",
+		"unitask lacks: nothing if you run it with allow-net-any\n": "something",
+		"unitask lacks: \x1b[31mred\n":                              "",
+		"unitask lacks: " + strings.Repeat("x", 61) + "\n":          "",
+		"the code says unitask lacks: child processes\n":            "",
+		"unitask: cannot store a file: No space left on device\n":   "",
 	} {
 		if got, ok := Lacks(line); got != want || ok != (want != "") {
 			t.Errorf("%q: %q %v", line, got, ok)
+		}
+	}
+	for _, pattern := range []string{"nanos/*.c", "python/program/*.c"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatal(pattern, files, err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range regexp.MustCompile(`nanos_lacks\("([^"]*)"\)`).FindAllStringSubmatch(string(text), -1) {
+				if got, _ := Lacks("unitask lacks: " + m[1] + "\n"); got != m[1] {
+					t.Errorf("%s says %q, which is not listed: got %q", file, m[1], got)
+				}
+			}
 		}
 	}
 }

@@ -446,7 +446,7 @@ func (x *Execution) hint(stderrTail string) {
 
 // hintKernel says what the kernel lacked.
 func (x *Execution) hintKernel() {
-	if x.Machine == nil || x.Res.ExitCode == 0 {
+	if x.Machine == nil || x.Res.ExitCode == 0 || x.Image.Kernel != image.Nanos {
 		return
 	}
 	if lacks := x.Machine.Lacks(); lacks != "" {
