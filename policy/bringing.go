@@ -65,6 +65,16 @@ func renameImages(list []string) (notice string) {
 	return notice
 }
 
+// ListsShipped returns the ceiling that lists ShippedImages, among this one and those that it narrows; nil if none does.
+func (c *Ceiling) ListsShipped() *Ceiling {
+	for ; c != nil; c = c.over {
+		if list, _ := c.most["images"].([]string); slices.Contains(list, ShippedImages) {
+			return c
+		}
+	}
+	return nil
+}
+
 // TakesImages reports whether a ceiling allows any shipped image.
 func (c *Ceiling) TakesImages() bool {
 	for ; c != nil; c = c.over {
