@@ -142,23 +142,29 @@ func TestAttackShippedName(t *testing.T) {
 	file := filepath.Join(home, "own", "shipped.json")
 	for _, there := range []bool{false, true} {
 		if there {
-			if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte("{}"), 0o600)); err != nil {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700),
+				os.WriteFile(file, []byte("{}"), 0o600)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		for text, lists := range map[string]bool{
-			`images = ["shipped"]`: true, `images = ["node", "brought"]`: true, "[principals.a]\nimages = [\"shipped\"]": true,
+			`images = ["shipped"]`: true, `images = ["node", "brought"]`: true,
+			"[principals.a]\nimages = [\"shipped\"]": true,
 			`images = ["node"]`: false, `memoryMb = 300`: false,
 		} {
 			ceiling, err := policy.ParseCeiling("/x/.unitask.toml", []byte(text))
 			if err != nil {
 				t.Fatal(text, err)
 			}
-			for name, c := range map[string]*policy.Ceiling{"itself": ceiling.For("a"), "with the worker's": policy.ForFleet(ceiling).For("a"),
-				"that narrows": policy.BuiltIn("", home).NarrowedBy(ceiling).For("a")} {
+			for name, c := range map[string]*policy.Ceiling{
+				"itself":            ceiling.For("a"),
+				"with the worker's": policy.ForFleet(ceiling).For("a"),
+				"that narrows":      policy.BuiltIn("", home).NarrowedBy(ceiling).For("a"),
+			} {
 				err := rt.Catalog().CheckCeiling(c)
 				got := fmt.Sprint(err != nil && strings.Contains(err.Error(), "this home has an image of that name"))
-				row := fmt.Sprintf("a ceiling %q, %s, where an image is called shipped (%v): refused", text, name, there)
+				row := fmt.Sprintf("a ceiling %q, %s, where an image is called shipped (%v): refused",
+					text, name, there)
 				attack.Check(t, row, fmt.Sprint(there && lists), got)
 			}
 		}

@@ -252,10 +252,12 @@ func TestAttackSessionWorkerCutValues(t *testing.T) {
 			view := sessiond.View{ID: liarSession, Denials: []policy.Denial{{Reason: text}}}
 			boundView(&view, given.known())
 			for field, said := range map[string]any{
-				"a file": r.Files, "a name": r.Names, "a result": r.Result, "an error": e.Message, "a field": *e.Field, "a view": view,
+				"a file": r.Files, "a name": r.Names, "a result": r.Result,
+				"an error": e.Message, "a field": *e.Field, "a view": view,
 			} {
 				got := fmt.Sprint(strings.Contains(fmt.Sprintf("%+v", said), "first-line"))
-				attack.Check(t, fmt.Sprintf("a worker says a value %s of %d bytes, in %s", name, limit, field), "false", got)
+				row := fmt.Sprintf("a worker says a value %s of %d bytes, in %s", name, limit, field)
+				attack.Check(t, row, "false", got)
 			}
 		}
 	}

@@ -41,12 +41,13 @@ func LastWords(console string) (end End, ok bool) {
 // not (nanos/nanos.c).
 var lackWords = regexp.MustCompile(`^unitask lacks: ([A-Za-z0-9 -]{1,60})$`)
 
-// lacked is what the guest's sources say that code asks for. Code can write to the console itself, and what it asked for
-// is told in our own words: other words are not.
+// lacked is what the guest's sources say that code asks for. Code can write to the console itself, and what it asked
+// for is told in our own words: other words are not.
 var lacked = []string{"named pipes", "child processes", "names that are not UTF-8 text", "other programs",
 	"datagrams of this length", "a process that has imported nothing yet"}
 
-// Lacks reads from a line of the console what the code has asked for and can't have; "something" if it is none of lacked.
+// Lacks reads from a line of the console what the code has asked for and can't have; "something" if it is none of
+// lacked.
 func Lacks(line string) (what string, ok bool) {
 	m := lackWords.FindStringSubmatch(strings.TrimRight(line, "\r\n"))
 	switch {

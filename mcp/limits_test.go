@@ -284,19 +284,21 @@ var runID = regexp.MustCompile(`\d{8}-\d{9}-\w{6}`)
 // The files beside the code can be read by both names, of records of before the new names, too.
 func TestOldInlineFiles(t *testing.T) {
 	rt := bare(t)
-	cs := connect(t, serve(t, newServer(t, rt, mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{Auth: tokens(t, "alice", "bob")}),
-		"alice-token-0123456789")
+	server := newServer(t, rt, mcp.Options{Ceiling: noMachine()})
+	cs := connect(t, serve(t, server, mcp.HTTPOptions{Auth: tokens(t, "alice", "bob")}), "alice-token-0123456789")
 	for _, file := range []string{record.InlineFilesFile, "neighbours.json"} {
 		r, err := rt.Runs().Create(time.Now(), "alice", record.ViaHTTP, "code.js", nil, struct{}{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		r.Status = record.Done
-		if err := errors.Join(os.WriteFile(filepath.Join(r.Dir(), file), []byte("[]"), 0o600), r.Finish(time.Now())); err != nil {
+		if err := errors.Join(os.WriteFile(filepath.Join(r.Dir(), file), []byte("[]"), 0o600),
+			r.Finish(time.Now())); err != nil {
 			t.Fatal(err)
 		}
 		for _, part := range []string{"inlineFiles", "neighbours"} {
-			res, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "unitask://runs/" + r.ID + "/" + part})
+			uri := "unitask://runs/" + r.ID + "/" + part
+			res, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri})
 			if err != nil || res.Contents[0].Text != "[]" {
 				t.Errorf("%s of a record with %s: %+v %v", part, file, res, err)
 			}

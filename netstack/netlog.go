@@ -70,8 +70,8 @@ type Decision struct {
 	Count int `json:"count,omitempty"`
 }
 
-// Host returns the name in its normal form, "" if it is no host's. A guest may ask for a name that is a sentence: whoever
-// words a message about a connection for people or models names hosts only.
+// Host returns the name in its normal form, "" if it is no host's. A guest may ask for a name that is a sentence:
+// whoever words a message about a connection for people or models names hosts only.
 func (d Decision) Host() string {
 	name, _ := normalName(d.Name)
 	return name

@@ -65,7 +65,8 @@ func renameImages(list []string) (notice string) {
 	return notice
 }
 
-// ListsShipped returns the ceiling that lists ShippedImages, among this one and those that it narrows; nil if none does.
+// ListsShipped returns the ceiling that lists ShippedImages, among this one and those that it narrows; nil if none
+// does.
 func (c *Ceiling) ListsShipped() *Ceiling {
 	for ; c != nil; c = c.over {
 		if list, _ := c.most["images"].([]string); slices.Contains(list, ShippedImages) {

@@ -36,7 +36,7 @@ func TestAttackSaid(t *testing.T) {
 		{"without a scheme, with an at sign", "user:sec@ret@proxy.test:3128 and a:b@h:1", "proxy.test:3128 and h:1"},
 		{"without a scheme, with a slash", "u:sec/ret@proxy.test:3128", "proxy.test:3128"},
 		{"without a scheme, of an IPv6 address", "proxy=u:secret@[::1]:3128/", "proxy=[::1]:3128/"},
-		{"a path that ends as another address", "https://evil.example:443/x@good.test:443", "https://evil.example:443/x@good.test:443"},
+		{"a path that ends as another address", "http://a.test:80/x@b.test:80", "http://a.test:80/x@b.test:80"},
 		{"a file's line", "C:/x/me@h:10, http://h:80/@scope/x.js:10:5", "C:/x/me@h:10, http://h:80/@scope/x.js:10:5"},
 		{"an at sign in a query", "https://h.example?for=user@b.example", "https://h.example"},
 		{"a package of a version", "npm:react@18.2.0-beta, a:b@1.2.3", "npm:react@18.2.0-beta, a:b@1.2.3"},

@@ -46,14 +46,15 @@ func (cat *Catalog) List(ctx context.Context, ceiling *policy.Ceiling) []ImageIn
 }
 
 // CheckCeiling refuses a ceiling that lists a name which looks like that of another image, or only names that mean
-// none: it would allow nothing without a word. Other names may be images that are built later. It refuses one that lists
-// ShippedImages where an image has that name, which releases before December 2026 allowed: such a file may mean that
-// image alone.
+// none: it would allow nothing without a word. Other names may be images that are built later. It refuses one that
+// lists ShippedImages where an image has that name, which releases before December 2026 allowed: such a file may mean
+// that image alone.
 func (cat *Catalog) CheckCeiling(ceiling *policy.Ceiling) error {
 	if of := ceiling.ListsShipped(); of != nil {
 		if _, err := os.Lstat(home.Dir(cat.Home).CustomFile(policy.ShippedImages)); err == nil {
-			return of.WrongImage(policy.ShippedImages, "stands for all images that other hosts ship, and this home has an image "+
-				"of that name: build that one by another name, and remove it (unitask image rm "+policy.ShippedImages+")")
+			return of.WrongImage(policy.ShippedImages, "stands for all images that other hosts ship, and "+
+				"this home has an image of that name: build that one by another name, and remove it "+
+				"(unitask image rm "+policy.ShippedImages+")")
 		}
 	}
 	if name, _ := ceiling.MistypedImage(append(language.Images(), policy.ShippedImages), func(string) bool { return true }); name == "" {

