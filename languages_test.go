@@ -150,7 +150,7 @@ func TestAttackShippedName(t *testing.T) {
 		for text, lists := range map[string]bool{
 			`images = ["shipped"]`: true, `images = ["node", "brought"]`: true,
 			"[principals.a]\nimages = [\"shipped\"]": true,
-			`images = ["node"]`: false, `memoryMb = 300`: false,
+			`images = ["node"]`:                      false, `memoryMb = 300`: false,
 		} {
 			ceiling, err := policy.ParseCeiling("/x/.unitask.toml", []byte(text))
 			if err != nil {
