@@ -1,11 +1,14 @@
 package guest
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/unitask/unitask/internal/attack"
 )
 
 func TestLastWords(t *testing.T) {
@@ -57,15 +60,24 @@ frame trace:
 	}
 }
 
-func TestLacks(t *testing.T) {
+// Code writes what it likes to the console, and chooses none of our words by it.
+func TestAttackLacks(t *testing.T) {
 	for line, want := range map[string]string{
-		"unitask lacks: child processes\r\n":                        "child processes",
-		"unitask lacks: names that are not UTF-8 text\n":            "names that are not UTF-8 text",
 		"unitask lacks: nothing if you run it with allow-net-any\n": "something",
 		"unitask lacks: \x1b[31mred\n":                              "",
 		"unitask lacks: " + strings.Repeat("x", 61) + "\n":          "",
 		"the code says unitask lacks: child processes\n":            "",
-		"unitask: cannot store a file: No space left on device\n":   "",
+	} {
+		got, _ := Lacks(line)
+		attack.Check(t, fmt.Sprintf("code writes %.40q to the console: what we say it lacks", line), want, got)
+	}
+}
+
+func TestLacks(t *testing.T) {
+	for line, want := range map[string]string{
+		"unitask lacks: child processes\r\n":                      "child processes",
+		"unitask lacks: names that are not UTF-8 text\n":          "names that are not UTF-8 text",
+		"unitask: cannot store a file: No space left on device\n": "",
 	} {
 		if got, ok := Lacks(line); got != want || ok != (want != "") {
 			t.Errorf("%q: %q %v", line, got, ok)
