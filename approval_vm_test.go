@@ -58,11 +58,14 @@ func TestAttackApproval(t *testing.T) {
 				switch q.Host {
 				case "good.example:80":
 					takeTime(ctx, thinks)
-					if list, err := rt.Approvals().Questions(ctx); err != nil || len(list) != 1 || list[0].Host != q.Host || list[0].RunID != q.RunID || list[0].Rule != "ask good.example" {
+					if list, err := rt.Approvals().Questions(ctx); err != nil || len(list) != 1 || list[0].Host != q.Host ||
+						list[0].RunID != q.RunID || list[0].Rule != "ask good.example" {
 						t.Errorf("%+v %v", list, err)
 					}
-					refused("about another port", `it asks about good.example:80, not about "good.example:443"`, rt.Approvals().Approve(ctx, q.RunID, "good.example:443", "", unitask.AllowRun))
-					refused("that is none", `"perhaps": use deny, once or allow`, rt.Approvals().Approve(ctx, q.RunID, q.Host, "", "perhaps"))
+					refused("about another port", `it asks about good.example:80, not about "good.example:443"`,
+						rt.Approvals().Approve(ctx, q.RunID, "good.example:443", "", unitask.AllowRun))
+					refused("that is none", `"perhaps": use deny, once or allow`,
+						rt.Approvals().Approve(ctx, q.RunID, q.Host, "", "perhaps"))
 					if err := rt.Approvals().Approve(ctx, q.RunID, q.Host, "", unitask.AllowRun); err != nil {
 						t.Error(err)
 					}
@@ -75,7 +78,8 @@ func TestAttackApproval(t *testing.T) {
 				return ""
 			}
 			var out bytes.Buffer
-			res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel, Cold: true, Code: approvalCode, Timeout: limit, Ask: []string{"good.example", "*.wild.example"}}, unitask.IO{Stdout: &out, Approve: approve})
+			res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel, Cold: true, Code: approvalCode, Timeout: limit,
+				Ask: []string{"good.example", "*.wild.example"}}, unitask.IO{Stdout: &out, Approve: approve})
 			if err != nil || res.Outcome != unitask.OutcomeExited || res.ExitCode != 3 {
 				t.Fatalf("%v %+v %s", err, res, out.String())
 			}
@@ -86,14 +90,18 @@ func TestAttackApproval(t *testing.T) {
 			}
 			attack.Check(t, "a connection that was allowed", "HTTP/1.1 GET good.example", said["first"])
 			attack.Check(t, "the next one, of the same run", "HTTP/1.1 GET good.example", said["again"])
-			attack.Check(t, "one that was denied", "ECONNREFUSED", strings.Replace(said["denied"], "ECONNRESET", "ECONNREFUSED", 1))
+			attack.Check(t, "one that was denied", "ECONNREFUSED",
+				strings.Replace(said["denied"], "ECONNRESET", "ECONNREFUSED", 1))
 			if took, err := strconv.Atoi(said["took"]); err != nil || time.Duration(took)*time.Millisecond > res.Duration.Run {
 				t.Errorf("the code's clock ran while it stood still: %q of %v", said["took"], res.Duration)
 			}
-			if len(res.Approvals) != 2 || res.Approvals[0].Verdict != unitask.AllowRun || res.Approvals[0].By != "unitask approve" || res.Approvals[0].Ms < thinks.Milliseconds() || res.Approvals[1].Host != "a.b.wild.example:80" || res.Approvals[1].Verdict != unitask.Deny {
+			if len(res.Approvals) != 2 || res.Approvals[0].Verdict != unitask.AllowRun ||
+				res.Approvals[0].By != "unitask approve" || res.Approvals[0].Ms < thinks.Milliseconds() ||
+				res.Approvals[1].Host != "a.b.wild.example:80" || res.Approvals[1].Verdict != unitask.Deny {
 				t.Errorf("%+v", res.Approvals)
 			}
-			if res.Duration.Run > res.Duration.Total-thinks || res.Hint != "a.b.wild.example:80 was denied by the caller of the run" {
+			if res.Duration.Run > res.Duration.Total-thinks ||
+				res.Hint != "a.b.wild.example:80 was denied by the caller of the run" {
 				t.Errorf("%v %q", res.Duration, res.Hint)
 			}
 			wroteApprovals(t, rt, res.RunID)
@@ -117,7 +125,8 @@ func wroteApprovals(t *testing.T, rt *unitask.Runtime, run string) {
 		}
 		return nil
 	})
-	if len(asked) != 2 || !strings.Contains(asked[0], "host:good.example:80") || !strings.Contains(asked[0], "verdict:allow") {
+	if len(asked) != 2 || !strings.Contains(asked[0], "host:good.example:80") ||
+		!strings.Contains(asked[0], "verdict:allow") {
 		t.Errorf("%q", asked)
 	}
 	if err := rt.Approvals().Approve(t.Context(), run, "good.example:80", "", unitask.AllowRun); err == nil {

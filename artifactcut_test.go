@@ -24,13 +24,14 @@ func (f fleetFunc) Run(ctx context.Context, run *unitask.FleetRun) (*unitask.Res
 // A file that was cut on its way from a worker is no artifact.
 func TestArtifactThatIsCut(t *testing.T) {
 	broken := errors.New("the connection is gone")
-	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t), Fleet: fleetFunc(func(_ context.Context, run *unitask.FleetRun) (*unitask.Result, error) {
-		res := &unitask.Result{Outcome: unitask.OutcomeExited}
-		if err := run.Artifact("whole", 0o644, strings.NewReader("text")); err != nil {
-			return res, err
-		}
-		return res, run.Artifact("cut", 0o644, io.MultiReader(strings.NewReader("half"), iotest.ErrReader(broken)))
-	})})
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t),
+		Fleet: fleetFunc(func(_ context.Context, run *unitask.FleetRun) (*unitask.Result, error) {
+			res := &unitask.Result{Outcome: unitask.OutcomeExited}
+			if err := run.Artifact("whole", 0o644, strings.NewReader("text")); err != nil {
+				return res, err
+			}
+			return res, run.Artifact("cut", 0o644, io.MultiReader(strings.NewReader("half"), iotest.ErrReader(broken)))
+		})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +41,8 @@ func TestArtifactThatIsCut(t *testing.T) {
 	if !errors.Is(err, broken) || res == nil {
 		t.Fatalf("%+v, %v", res, err)
 	}
-	if len(res.Artifacts) != 1 || res.Artifacts[0].Path != "whole" || len(res.ArtifactsRefused) != 1 || res.ArtifactsRefused[0].Path != "cut" {
+	if len(res.Artifacts) != 1 || res.Artifacts[0].Path != "whole" || len(res.ArtifactsRefused) != 1 ||
+		res.ArtifactsRefused[0].Path != "cut" {
 		t.Errorf("%+v; refused %+v", res.Artifacts, res.ArtifactsRefused)
 	}
 	for _, name := range []string{filepath.Join(out, "cut"), rt.Runs().Path(res.RunID, "out/cut")} {

@@ -50,12 +50,14 @@ process.exit(3);`
 			modes := map[string]string{}
 			for _, a := range res.Artifacts {
 				text, err := os.ReadFile(rt.Runs().Path(res.RunID, record.ArtifactsDir+"/"+a.Path))
-				if err != nil || int64(len(text)) != a.Size || sha256Hex(text) != a.SHA256 || strings.Contains(string(text), secret) {
+				if err != nil || int64(len(text)) != a.Size || sha256Hex(text) != a.SHA256 ||
+					strings.Contains(string(text), secret) {
 					t.Errorf("%+v: %v", a, err)
 				}
 				modes[a.Path] = a.Mode
 			}
-			want := map[string]string{"plot.svg": "0644", "a/b/c/deep.bin": "0644", "empty": "0644", "tool.sh": "0755", record.Redacted + ".txt": "0644"}
+			want := map[string]string{"plot.svg": "0644", "a/b/c/deep.bin": "0644", "empty": "0644", "tool.sh": "0755",
+				record.Redacted + ".txt": "0644"}
 			refused, wantRefused := map[string]string{}, map[string]string{"passwd": "is a link", "up": "is a link"}
 			if kernel == image.Linux {
 				wantRefused["\ufffd"] = "has a name that is no text"
@@ -112,19 +114,24 @@ func copyArtifacts(t *testing.T, rt *unitask.Runtime, res *unitask.Result) {
 func boundArtifacts(t *testing.T, run func(req unitask.Request) *unitask.Result) {
 	t.Helper()
 	var res *unitask.Result
-	res = run(unitask.Request{Code: `const fs = require("fs"); for (const f of "ab") fs.writeFileSync("/out/" + f, Buffer.alloc(600)); console.log("done")`, MaxArtifacts: 1000})
-	if len(res.Artifacts) != 1 || len(res.ArtifactsRefused) != 1 || !strings.Contains(res.ArtifactsRefused[0].Reason, "beyond 1000 bytes") || string(res.Stdout) != "done\n" {
+	res = run(
+		unitask.Request{Code: `const fs = require("fs"); for (const f of "ab") fs.writeFileSync("/out/" + f, Buffer.alloc(600)); console.log("done")`, MaxArtifacts: 1000})
+	if len(res.Artifacts) != 1 || len(res.ArtifactsRefused) != 1 ||
+		!strings.Contains(res.ArtifactsRefused[0].Reason, "beyond 1000 bytes") || string(res.Stdout) != "done\n" {
 		t.Errorf("%+v %+v", res.Artifacts, res.ArtifactsRefused)
 	}
 	res = run(unitask.Request{Code: `require("fs").writeFileSync("/out/x", "x")`, MaxArtifacts: -1})
 	if len(res.Artifacts)+len(res.ArtifactsRefused) != 0 {
 		t.Errorf("%+v %+v", res.Artifacts, res.ArtifactsRefused)
 	}
-	res = run(unitask.Request{Code: `const fs = require("fs"); for (let i = 0; i < 1100; i++) fs.writeFileSync("/out/" + i, "x")`})
-	if len(res.Artifacts) != 1000 || len(res.ArtifactsRefused) != 100 || res.Outcome != unitask.OutcomeUndelivered || res.ExitCode != unitask.ExitUndelivered {
+	res = run(
+		unitask.Request{Code: `const fs = require("fs"); for (let i = 0; i < 1100; i++) fs.writeFileSync("/out/" + i, "x")`})
+	if len(res.Artifacts) != 1000 || len(res.ArtifactsRefused) != 100 || res.Outcome != unitask.OutcomeUndelivered ||
+		res.ExitCode != unitask.ExitUndelivered {
 		t.Errorf("%d %s %+v", len(res.Artifacts), res.Outcome, res.ArtifactsRefused)
 	}
-	res = run(unitask.Request{Code: `const fs = require("fs"); let d = "/out"; for (let i = 0; i < 80; i++) fs.mkdirSync(d += "/d"); fs.writeFileSync(d + "/f", "x")`})
+	res = run(
+		unitask.Request{Code: `const fs = require("fs"); let d = "/out"; for (let i = 0; i < 80; i++) fs.mkdirSync(d += "/d"); fs.writeFileSync(d + "/f", "x")`})
 	if len(res.Artifacts) != 0 || len(res.ArtifactsRefused) == 0 {
 		t.Errorf("%+v %+v", res.Artifacts, res.ArtifactsRefused)
 	}

@@ -22,7 +22,8 @@ func TestAttackAuditRefusals(t *testing.T) {
 	const value = "a-value-of-a-secret"
 	long := strings.Repeat("x", 2*(1<<10)) + ".example/"
 	for range 100 {
-		for _, req := range []Request{{Code: "1", AllowNet: []string{value + "!"}, Secrets: map[string]string{"KEY": value}}, {Code: "1", AllowNet: []string{long}}} {
+		for _, req := range []Request{{Code: "1", AllowNet: []string{value + "!"}, Secrets: map[string]string{"KEY": value}},
+			{Code: "1", AllowNet: []string{long}}} {
 			caller := Caller{Via: ViaHTTP, Name: "alice"}
 			if len(req.Secrets) > 0 {
 				caller.Name = "bob"
@@ -46,5 +47,6 @@ func TestAttackAuditRefusals(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	attack.Check(t, "entries about two callers' 200 refusals", "[run.refused of bob via http run.refused of alice via http]", fmt.Sprint(got))
+	attack.Check(t, "entries about two callers' 200 refusals",
+		"[run.refused of bob via http run.refused of alice via http]", fmt.Sprint(got))
 }

@@ -170,7 +170,8 @@ func loggedSecret(t *testing.T, rt *unitask.Runtime, id, value string) {
 	}); err != nil {
 		t.Error(err)
 	}
-	if got, want := strings.Join(logged, "; "), `run.started; secret.granted {"hosts":["good.example"],"secret":"KEY"}; secret.used {"hosts":{"KEY":["good.example"]}}; net.refused; run.ended`; got != want {
+	if got, want := strings.Join(logged, "; "),
+		`run.started; secret.granted {"hosts":["good.example"],"secret":"KEY"}; secret.used {"hosts":{"KEY":["good.example"]}}; net.refused; run.ended`; got != want {
 		t.Errorf("the audit log has %s, want %s", got, want)
 	}
 	if n, err := rt.Audit().Verify("", ""); int(n) != len(logged) || err != nil {
@@ -186,8 +187,10 @@ func TestBoundSecretInChildren(t *testing.T) {
 const { fork } = require("child_process");
 if (process.argv[2]) fetch("https://good.example/key", { headers: { authorization: "Bearer " + process.env.KEY } }).then((r) => r.text()).catch((e) => e.cause.code).then((s) => process.send(s.slice(0, 12)));
 else fork(__filename, ["child"]).on("message", (s) => console.log(s));`
-	res, err := unitask.Run(t.Context(), unitask.Request{Kernel: image.Linux, AllowNet: []string{"good.example"}, CA: web.ca, Code: code, Timeout: time.Minute,
-		Secrets: map[string]string{"KEY": "sk-Vn41xZp0Qw7eRt6y"}, SecretHosts: map[string][]string{"KEY": {"good.example"}}}, unitask.Options{Home: newHome(t), Upstream: web.upstream})
+	res, err := unitask.Run(t.Context(), unitask.Request{Kernel: image.Linux, AllowNet: []string{"good.example"},
+		CA: web.ca, Code: code, Timeout: time.Minute,
+		Secrets: map[string]string{"KEY": "sk-Vn41xZp0Qw7eRt6y"}, SecretHosts: map[string][]string{"KEY": {"good.example"}}},
+		unitask.Options{Home: newHome(t), Upstream: web.upstream})
 	if err != nil || string(res.Stdout) != "with the key\n" {
 		t.Errorf("%v %s %s", err, res.Stdout, res.Stderr)
 	}
@@ -208,7 +211,8 @@ func (l *lines) Write(p []byte) (int, error) {
 			return len(p), nil
 		}
 		l.text = rest
-		for _, name := range []string{"key", "fetch", "https", "worker", "another host", "in the clear", "in the path", "no rule", "without"} {
+		for _, name := range []string{"key", "fetch", "https", "worker", "another host", "in the clear", "in the path",
+			"no rule", "without"} {
 			if value, ok := strings.CutPrefix(line, name+" "); ok {
 				l.has[name] = value
 				if name == "without" {

@@ -185,11 +185,13 @@ func TestGoCompiledBefore(t *testing.T) {
 	run("the first time", "a", hello, "1\n", 0, unitask.CompiledKept)
 	run("again", "a", hello, "1\n", 0, unitask.CompiledCached)
 	run("with arguments", "a", with(func(r *unitask.Request) { r.Args = []string{"x"} }), "2\n", 0, unitask.CompiledCached)
-	run("in a fresh process", "a", with(func(r *unitask.Request) { r.FreshProcess = true }), "1\n", 0, unitask.CompiledCached)
+	run("in a fresh process", "a", with(func(r *unitask.Request) { r.FreshProcess = true }), "1\n", 0,
+		unitask.CompiledCached)
 	run("with a variable", "a", with(func(r *unitask.Request) { r.Env = map[string]string{"X": "1"} }), "1\n", 0, "")
 	run("by another", "b", hello, "1\n", 0, unitask.CompiledKept)
 	run("by another name", "a", with(func(r *unitask.Request) { r.Path = "other.go" }), "1\n", 0, unitask.CompiledKept)
-	run("not well formed", "a", with(func(r *unitask.Request) { r.Code = "package main\n\nfunc main() { x }\n" }), "", 1, "")
+	run("not well formed", "a", with(func(r *unitask.Request) { r.Code = "package main\n\nfunc main() { x }\n" }), "", 1,
+		"")
 	run("too large", "a", with(func(r *unitask.Request) {
 		r.Code = "package main\n\nimport \"os\"\n\nvar x = [34 << 20]byte{1}\n\nfunc main() { println(x[len(os.Args)]) }\n"
 	}), "", 0, "")
@@ -258,7 +260,8 @@ func TestGoPlaced(t *testing.T) {
 		var digest string
 		for _, how := range []string{unitask.CompiledKept, unitask.CompiledCached, unitask.CompiledCached} {
 			var frames bytes.Buffer
-			res, err := rt.Run(t.Context(), unitask.Request{Language: "go", Code: fmt.Sprintf(ownDigest, c.large)}, unitask.IO{Capture: &frames})
+			res, err := rt.Run(t.Context(), unitask.Request{Language: "go", Code: fmt.Sprintf(ownDigest, c.large)},
+				unitask.IO{Capture: &frames})
 			if err != nil || !res.Cloned || res.Compiled != how || res.ExitCode != 0 {
 				t.Fatalf("%s: %v %+v %s", c.name, err, res, res.Stderr)
 			}
@@ -266,7 +269,8 @@ func TestGoPlaced(t *testing.T) {
 			if digest == "" {
 				digest = ran
 			}
-			if all := kept(t, rt); ran != digest || rest != "1 -rwxr-xr-x\n" || !slices.Contains(slices.Collect(maps.Values(all)), digest) {
+			if all := kept(t, rt); ran != digest || rest != "1 -rwxr-xr-x\n" ||
+				!slices.Contains(slices.Collect(maps.Values(all)), digest) {
 				t.Errorf("%s, %s: ran %s, first %s, %q, kept %v", c.name, how, ran, digest, rest, all)
 			}
 			by := "network"

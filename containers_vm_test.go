@@ -53,14 +53,19 @@ func boxImage(t testing.TB, name string, config map[string]any, links ...[2]stri
 		return &tar.Header{Name: name, Typeflag: tar.TypeDir, Mode: mode, Uid: uid, Gid: uid}
 	}
 	entries := []*tar.Header{
-		folder("bin", 0o755, 0), folder("tmp", 0o1777, 0), folder("etc", 0o755, 0), folder("home/app", 0o755, 1234), file("bin/busybox", "", 0o4755),
-		file("etc/passwd", "root:x:0:0::/root:/bin/sh\napp:x:1234:1235::/home/app:/bin/sh\n", 0o644), file("etc/group", "app:x:1235:\nmore:x:77:app\n", 0o644),
+		folder("bin", 0o755, 0), folder("tmp", 0o1777, 0), folder("etc", 0o755, 0), folder("home/app", 0o755, 1234),
+		file("bin/busybox", "", 0o4755),
+		file("etc/passwd", "root:x:0:0::/root:/bin/sh\napp:x:1234:1235::/home/app:/bin/sh\n", 0o644),
+		file("etc/group", "app:x:1235:\nmore:x:77:app\n", 0o644),
 		file("bin/entry", "#!/bin/sh\necho entry \"$@\"\n", 0o755), file("secret", "s\n", 0o600),
 		// Links that would lead out, where the guest's own files are written.
-		{Name: "etc/resolv.conf", Typeflag: tar.TypeSymlink, Linkname: "/../../../init"}, {Name: "unitask", Typeflag: tar.TypeSymlink, Linkname: "/bin"},
-		{Name: "proc", Typeflag: tar.TypeSymlink, Linkname: "/etc"}, {Name: "work", Typeflag: tar.TypeSymlink, Linkname: "../../tmp"},
+		{Name: "etc/resolv.conf", Typeflag: tar.TypeSymlink, Linkname: "/../../../init"},
+		{Name: "unitask", Typeflag: tar.TypeSymlink, Linkname: "/bin"},
+		{Name: "proc", Typeflag: tar.TypeSymlink, Linkname: "/etc"},
+		{Name: "work", Typeflag: tar.TypeSymlink, Linkname: "../../tmp"},
 	}
-	for _, tool := range []string{"sh", "ls", "cat", "id", "mount", "ps", "mknod", "chroot", "ln", "rm", "kill", "chmod", "sleep", "nc", "umount", "head", "stat", "touch", "grep", "mkdir", "dd", "env", "wget", "nslookup"} {
+	for _, tool := range []string{"sh", "ls", "cat", "id", "mount", "ps", "mknod", "chroot", "ln", "rm", "kill", "chmod",
+		"sleep", "nc", "umount", "head", "stat", "touch", "grep", "mkdir", "dd", "env", "wget", "nslookup"} {
 		entries = append(entries, &tar.Header{Name: "bin/" + tool, Typeflag: tar.TypeSymlink, Linkname: "busybox"})
 	}
 	for _, l := range links {
@@ -72,12 +77,14 @@ func boxImage(t testing.TB, name string, config map[string]any, links ...[2]stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{name}, "Layers": []string{"layer.tar"}}})
+	list, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{name},
+		"Layers": []string{"layer.tar"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "image.tar")
-	all := archive(file("config.json", string(text), 0o644), file("layer.tar", string(layer), 0o644), file("manifest.json", string(list), 0o644))
+	all := archive(file("config.json", string(text), 0o644), file("layer.tar", string(layer), 0o644),
+		file("manifest.json", string(list), 0o644))
 	if err := os.WriteFile(path, all, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -99,30 +106,49 @@ func containersRows(
 ) []containersRow {
 	return []containersRow{
 		{"its own command", unitask.Request{Image: "test/box:1", Exec: true}, "", "uid=0(root) gid=0 groups=0\n/\n", "", 0},
-		{"booted", unitask.Request{Image: "test/box:1", Exec: true, Cold: true}, "", "uid=0(root) gid=0 groups=0\n/\n", "", 0},
-		{"a process of its own", unitask.Request{Image: "test/box:1", Exec: true, FreshProcess: true}, "", "uid=0(root) gid=0 groups=0\n/\n", "", 0},
-		{"entry point and command", unitask.Request{Image: "docker.io/test/app:1", Exec: true}, "", "entry of its own\n", "", 0},
-		{"entry point and arguments", unitask.Request{Image: "test/app:1", Exec: true, Args: []string{"a  b", ""}}, "", "entry a  b \n", "", 0},
-		{"user, groups, folder", unitask.Request{Image: "test/app:1", Language: "shell", Code: "id; touch /etc/x; cat /secret; echo $HOME $A"}, "",
+		{"booted", unitask.Request{Image: "test/box:1", Exec: true, Cold: true}, "", "uid=0(root) gid=0 groups=0\n/\n", "",
+			0},
+		{"a process of its own", unitask.Request{Image: "test/box:1", Exec: true, FreshProcess: true}, "",
+			"uid=0(root) gid=0 groups=0\n/\n", "", 0},
+		{"entry point and command", unitask.Request{Image: "docker.io/test/app:1", Exec: true}, "", "entry of its own\n", "",
+			0},
+		{"entry point and arguments", unitask.Request{Image: "test/app:1", Exec: true, Args: []string{"a  b", ""}}, "",
+			"entry a  b \n", "", 0},
+		{"user, groups, folder", unitask.Request{Image: "test/app:1", Language: "shell",
+			Code: "id; touch /etc/x; cat /secret; echo $HOME $A"}, "",
 			"uid=1234(app) gid=1235(app) groups=77(more),1235(app)\n/home/app\n", "Permission denied", 0},
-		{"volumes", sh("stat -c '%A %u %g %n' /data /data/deep; ls -A /data/deep; cat /etc/group | wc -l"), "", "drwxr-xr-x 0 0 /data\ndrwxr-xr-x 0 0 /data/deep\n2\n", "", 0},
-		{"variables", with(sh("echo $A $B $HOME $PATH"), func(r *unitask.Request) { r.Env = map[string]string{"B": "c", "HOME": "/h"} }), "", "b c c /h /bin\n", "", 0},
+		{"volumes", sh("stat -c '%A %u %g %n' /data /data/deep; ls -A /data/deep; cat /etc/group | wc -l"), "",
+			"drwxr-xr-x 0 0 /data\ndrwxr-xr-x 0 0 /data/deep\n2\n", "", 0},
+		{"variables", with(sh("echo $A $B $HOME $PATH"),
+			func(r *unitask.Request) { r.Env = map[string]string{"B": "c", "HOME": "/h"} }), "", "b c c /h /bin\n", "", 0},
 		{"standard input", sh("cat; exit 7"), "in\n", "in\n", "", 7},
-		{"shell code", unitask.Request{Image: "test/box:1", Language: "shell", Code: "echo $0 $1", Args: []string{"x"}}, "", "/work/code.sh x\n", "", 0},
-		{"a language that it has not", unitask.Request{Image: "test/box:1", Language: "python", Code: "print(1)"}, "", "", "python3: the image has no such program", 127},
-		{"no such program", unitask.Request{Image: "test/box:1", Exec: true, Args: []string{"nosuch"}}, "", "", "nosuch: the image has no such program", 127},
-		{"no program", unitask.Request{Image: "test/box:1", Exec: true, Args: []string{"/etc/passwd"}}, "", "", "Permission denied", 126},
-		{"a file of the host", with(sh("cat "+note+"; cat /etc/resolv.conf | head -1; ls -l /init"), func(r *unitask.Request) { r.Files = []unitask.Mount{{Host: note}} }), "",
+		{"shell code", unitask.Request{Image: "test/box:1", Language: "shell", Code: "echo $0 $1", Args: []string{"x"}}, "",
+			"/work/code.sh x\n", "", 0},
+		{"a language that it has not", unitask.Request{Image: "test/box:1", Language: "python", Code: "print(1)"}, "", "",
+			"python3: the image has no such program", 127},
+		{"no such program", unitask.Request{Image: "test/box:1", Exec: true, Args: []string{"nosuch"}}, "", "",
+			"nosuch: the image has no such program", 127},
+		{"no program", unitask.Request{Image: "test/box:1", Exec: true, Args: []string{"/etc/passwd"}}, "", "",
+			"Permission denied", 126},
+		{"a file of the host", with(sh("cat "+note+"; cat /etc/resolv.conf | head -1; ls -l /init"),
+			func(r *unitask.Request) { r.Files = []unitask.Mount{{Host: note}} }), "",
 			"a note\nnameserver 10.0.2.2\n", "/init: No such file", 1},
-		{"a folder of the host is the user's", unitask.Request{Image: "test/app:1", Language: "shell", Code: "stat -c '%u %n' /given /given/note; touch /given/more && echo on",
-			Dirs: []unitask.Mount{{Host: filepath.Dir(note), Guest: "/given"}}}, "", "1234 /given\n1234 /given/note\non\n", "", 0},
+		{"a folder of the host is the user's", unitask.Request{Image: "test/app:1", Language: "shell",
+			Code: "stat -c '%u %n' /given /given/note; touch /given/more && echo on",
+			Dirs: []unitask.Mount{{Host: filepath.Dir(note), Guest: "/given"}}}, "", "1234 /given\n1234 /given/note\non\n", "",
+			0},
 		{"the image stays as it was", sh("rm -rf /etc /home; echo > /bin/entry; ls /bin/entry"), "", "/bin/entry\n", "", 0},
-		{"what a container has", sh("ls /dev; ls -d /proc/1 /sys/class /dev/shm; echo x > /dev/shm/x; cat /dev/shm/x; stat -c %a /tmp"), "",
+		{"what a container has",
+			sh("ls /dev; ls -d /proc/1 /sys/class /dev/shm; echo x > /dev/shm/x; cat /dev/shm/x; stat -c %a /tmp"), "",
 			"fd\nfull\nnull\nptmx\npts\nrandom\nshm\nstderr\nstdin\nstdout\ntty\nurandom\nzero\n/dev/shm\n/proc/1\n/sys/class\nx\n1777\n", "", 0},
 		// What would lead out of the image, tried by its root.
-		{"privileges", sh("mknod /tmp/m c 1 1; mount -t tmpfs x /tmp; umount /proc; echo x > /proc/sys/kernel/core_pattern; echo c > /proc/sysrq-trigger; echo on"), "", "on\n", "not permitted", 0},
-		{"init is not to be seen", sh("cat /proc/1/cmdline | head -c 2; kill -9 1; ls /image /stage /modules /unitask/lib; echo on"), "", "shon\n", "No such file", 0},
-		{"a root in the root", sh("mkdir /tmp/r; ln -s /bin /tmp/r/bin; chroot /tmp/r/../../../.. /bin/ls -d /stage /init"), "", "", "No such file", 1},
+		{"privileges",
+			sh("mknod /tmp/m c 1 1; mount -t tmpfs x /tmp; umount /proc; echo x > /proc/sys/kernel/core_pattern; echo c > /proc/sysrq-trigger; echo on"), "", "on\n", "not permitted", 0},
+		{"init is not to be seen",
+			sh("cat /proc/1/cmdline | head -c 2; kill -9 1; ls /image /stage /modules /unitask/lib; echo on"), "", "shon\n",
+			"No such file", 0},
+		{"a root in the root", sh("mkdir /tmp/r; ln -s /bin /tmp/r/bin; chroot /tmp/r/../../../.. /bin/ls -d /stage /init"),
+			"", "", "No such file", 1},
 		{"everything is killed", sh("sleep 1000 & kill -9 -1; echo on; exit 3"), "", "on\n", "", 3},
 		{"words for the agent", sh("for n in 3 4 5 32 33; do echo RSWN >&$n; done; echo on"), "", "on\n", "", 0},
 		{"/out is a link", sh("rm -r /out; ln -s /proc /out"), "", "", "", 0},
@@ -138,8 +164,10 @@ func TestContainers(t *testing.T) {
 	}
 	t.Cleanup(func() { rt.Close() })
 	for name, config := range map[string]map[string]any{
-		"test/box:1": {"Cmd": []string{"sh", "-c", "id; pwd"}, "Env": []string{"PATH=/bin", "A=b c"}, "Volumes": map[string]any{"/data/deep": map[string]any{}, "/etc": map[string]any{}}},
-		"test/app:1": {"User": "app", "WorkingDir": "/srv/x", "Entrypoint": []string{"/bin/entry"}, "Cmd": []string{"of", "its own"}, "Env": []string{"PATH=/bin"}},
+		"test/box:1": {"Cmd": []string{"sh", "-c", "id; pwd"}, "Env": []string{"PATH=/bin", "A=b c"},
+			"Volumes": map[string]any{"/data/deep": map[string]any{}, "/etc": map[string]any{}}},
+		"test/app:1": {"User": "app", "WorkingDir": "/srv/x", "Entrypoint": []string{"/bin/entry"},
+			"Cmd": []string{"of", "its own"}, "Env": []string{"PATH=/bin"}},
 	} {
 		if _, err := rt.Catalog().Import(t.Context(), boxImage(t, name, config), "", ""); err != nil {
 			t.Fatal(err)
@@ -168,7 +196,8 @@ func TestContainers(t *testing.T) {
 				t.Fatal(err)
 			}
 			if string(res.Stdout) != c.stdout || !strings.Contains(string(res.Stderr), c.stderr) || res.ExitCode != c.exit {
-				t.Errorf("exit %d, stdout %q, stderr %q; want %d, %q, %q", res.ExitCode, res.Stdout, res.Stderr, c.exit, c.stdout, c.stderr)
+				t.Errorf("exit %d, stdout %q, stderr %q; want %d, %q, %q", res.ExitCode, res.Stdout, res.Stderr, c.exit, c.stdout,
+					c.stderr)
 			}
 			if res.Cloned == c.req.Cold && !c.req.FreshProcess || res.Kernel != image.Linux {
 				t.Errorf("cloned %v, kernel %s", res.Cloned, res.Kernel)
@@ -198,15 +227,18 @@ func TestContainersOfLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { rt.Close() })
-	config := map[string]any{"Env": []string{"PATH=/bin"}, "WorkingDir": "/own/x", "Cmd": []string{"cat", "/proc/sys/kernel/core_pattern"}}
-	if _, err := rt.Catalog().Import(t.Context(), boxImage(t, "test/links:1", config, [2]string{"own", "/proc/1/root"}, [2]string{"kernel", "/proc/sys/kernel"}), "", ""); err != nil {
+	config := map[string]any{"Env": []string{"PATH=/bin"}, "WorkingDir": "/own/x",
+		"Cmd": []string{"cat", "/proc/sys/kernel/core_pattern"}}
+	if _, err := rt.Catalog().Import(t.Context(), boxImage(t, "test/links:1", config, [2]string{"own", "/proc/1/root"},
+		[2]string{"kernel", "/proc/sys/kernel"}), "", ""); err != nil {
 		t.Fatal(err)
 	}
 	// The working folder was made in the image, and is elsewhere in the machine.
 	slot(t)
 	req := unitask.Request{Image: "test/links:1", Exec: true, Cold: true}
 	res, err := rt.Run(t.Context(), req, unitask.IO{})
-	if err != nil || res.ExitCode != 126 || string(res.Stderr) != "unitask: the working directory /own/x: No such file or directory\n" {
+	if err != nil || res.ExitCode != 126 ||
+		string(res.Stderr) != "unitask: the working directory /own/x: No such file or directory\n" {
 		t.Errorf("%v, %+v", err, res)
 	}
 	pattern := filepath.Join(t.TempDir(), "core_pattern")
@@ -214,7 +246,8 @@ func TestContainersOfLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	req.Dir, req.Files = "/tmp", []unitask.Mount{{Host: pattern, Guest: "/kernel/core_pattern"}}
-	if _, err = rt.Run(t.Context(), req, unitask.IO{}); err == nil || !strings.Contains(err.Error(), "cannot create /kernel/core_pattern: Read-only file system") {
+	if _, err = rt.Run(t.Context(), req, unitask.IO{}); err == nil ||
+		!strings.Contains(err.Error(), "cannot create /kernel/core_pattern: Read-only file system") {
 		t.Errorf("a file in the place of the kernel's: %v", err)
 	}
 }
@@ -248,11 +281,13 @@ func TestContainerRequests(t *testing.T) {
 			t.Errorf("%+v: got %v", c.req, err)
 		}
 	}
-	_, _, err = rt.Trace(t.Context(), unitask.Caller{}, unitask.Request{Image: "alpine:3", Exec: true}, unitask.IO{}, unitask.Trace{Syscalls: true})
+	_, _, err = rt.Trace(t.Context(), unitask.Caller{}, unitask.Request{Image: "alpine:3", Exec: true}, unitask.IO{},
+		unitask.Trace{Syscalls: true})
 	if err == nil || !strings.Contains(err.Error(), "strace in the image") {
 		t.Errorf("traced: %v", err)
 	}
-	if _, err := rt.Run(t.Context(), unitask.Request{Image: "localhost:1/a:1", Exec: true}, unitask.IO{}); !errors.Is(err, image.ErrOffline) || !strings.Contains(err.Error(), "unitask image pull") {
+	if _, err := rt.Run(t.Context(), unitask.Request{Image: "localhost:1/a:1", Exec: true}, unitask.IO{}); !errors.Is(err,
+		image.ErrOffline) || !strings.Contains(err.Error(), "unitask image pull") {
 		t.Errorf("offline: %v", err)
 	}
 }

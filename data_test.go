@@ -83,23 +83,32 @@ func dataScripts(t *testing.T, kernel image.Kernel) {
 	web := newSite(t, sales)
 	rt := dataRuntime(t, kernel, unitask.Options{Upstream: web.upstream})
 	for _, c := range []struct{ name, stdout, artifacts string }{
-		{"csv_to_chart", "          sum        mean  count\nregion                          \nnorth   400.0  133.333333      3\nsouth   175.0   87.500000      2\n", "figure-1.png"},
-		{"excel", "   item  price  n\n    pen   1.50 10\n   book  12.25  2\nGröße ü   3.00  7\n['01.01.2026', '02.01.2026', '03.01.2026'] 60.5\n['n', 'figures'] =C3*D3\n", "orders.xlsx summary.xlsx"},
-		{"sqlite", "  name     city  n  total\n Grace New York  2  100.0\n   Ada   London  2   15.0\nEdsger   Austin  0    0.0\n[('Grace', 0.87), ('Ada', 0.13)]\n" +
-			"{Timestamp('2026-01-01 00:00:00', freq='MS'): 10.5, Timestamp('2026-02-01 00:00:00', freq='MS'): 104.5}\n", ""},
+		{"csv_to_chart",
+			"          sum        mean  count\nregion                          \nnorth   400.0  133.333333      3\nsouth   175.0   87.500000      2\n", "figure-1.png"},
+		{"excel",
+			"   item  price  n\n    pen   1.50 10\n   book  12.25  2\nGröße ü   3.00  7\n['01.01.2026', '02.01.2026', '03.01.2026'] 60.5\n['n', 'figures'] =C3*D3\n", "orders.xlsx summary.xlsx"},
+		{"sqlite",
+			"  name     city  n  total\n Grace New York  2  100.0\n   Ada   London  2   15.0\nEdsger   Austin  0    0.0\n[('Grace', 0.87), ('Ada', 0.13)]\n" +
+				"{Timestamp('2026-01-01 00:00:00', freq='MS'): 10.5, Timestamp('2026-02-01 00:00:00', freq='MS'): 104.5}\n", ""},
 		{"regex", "True 80000 ['200', '404', '500']\nTrue 10.0.x.x \n", ""},
 		{"regex_large", "True True\nTrue ['/', '/api/items', '/login']\n", ""},
 		{"download", "            sum  count\ncurrency              \nDKK        6.71      1\nEUR       15.50      2\n" +
 			"True [1, 2, 2]\n201 {\"sum\":{\"DKK\":6.71,\"EUR\":15.5},\"count\":{\"DKK\":1,\"EUR\":2}}\n404 Not Found\ngaierror\n", ""},
-		{"markup", "item,price\ntea & milk,2.5\ncaüe,3.0\nhttps://example.com/x\n['b']\n1=a;2=b;\n1 (1, 11)\n{'a': [1, 2], 'b': ['x', 'y']}\n", ""},
-		{"pictures", "PNG (200, 100) True\nJPEG (200, 100) True\nGIF (200, 100) True\nWEBP (200, 100) True\nTIFF (200, 100) True\nBMP (200, 100) True\nJPEG2000 (200, 100) True\n(25, 50) (100, 200) uint8 255 0\n", "small.png"},
-		{"timeseries", "                           min  max  mean\n2026-01-01 00:00:00+01:00 -1.0  1.0  -0.0\n2026-01-02 00:00:00+01:00 -1.0  1.0   0.0\nTrue 2025-12-31 23:00:00+00:00\n2026-03-29 03:00:00+02:00 239\n", "figure-1.png figure-2.png"},
-		{"numbers", "39.0 [-0.359   0.5897  0.7436] 3\n2.5 1.0 (5,)\n[0.548814 0.715189 0.602763]\n[ 1. -2.] 1.570796\n1.718282 2.25\n-1.0776 0.3126\n-16.0 60.0\n", ""},
-		{"json_report", "sku           x   y   All\nuser.name                \nAnn         3.0  10  13.0\nBo          7.5   0   7.5\nAll        10.5  10  20.5\n" +
-			"{'both': 3, 'right_only': 1, 'left_only': 0} [2, 0]\n4 | Ann | 3.0 | 10 | 13.0 |\n| Bo | 7.5 | 0 | 7.5 |\n| All | 10.5 | 10 | 20.5 |\n", "report.html"},
-		{"cleaning", "   name   age     joined  amount\n0   Ann  31.0 2026-01-05  1200.5\n1   Bob   NaN        NaT    30.0\n2   Bob  45.0        NaT    30.0\n3  None  27.0 2026-03-01    -5.0\n4   Zoë   NaN        NaT     NaN\n" +
-			"{'name': 1, 'age': 2, 'joined': 3, 'amount': 1} 1\n[{'name': 'Ann', 'age': 31.0, 'band': 'middle'}, {'name': 'Bob', 'age': 45.0, 'band': 'old'}, {'name': 'Zoë', 'age': 31.0, 'band': nan}]\n" +
-			"[['Ann', 'age', 31.0], ['Bob', 'age', 45.0], ['Zoë', 'age', 31.0], ['Ann', 'amount', 1200.5], ['Bob', 'amount', 30.0], ['Zoë', 'amount', nan]]\n", "tidy.csv"},
+		{"markup",
+			"item,price\ntea & milk,2.5\ncaüe,3.0\nhttps://example.com/x\n['b']\n1=a;2=b;\n1 (1, 11)\n{'a': [1, 2], 'b': ['x', 'y']}\n", ""},
+		{"pictures",
+			"PNG (200, 100) True\nJPEG (200, 100) True\nGIF (200, 100) True\nWEBP (200, 100) True\nTIFF (200, 100) True\nBMP (200, 100) True\nJPEG2000 (200, 100) True\n(25, 50) (100, 200) uint8 255 0\n", "small.png"},
+		{"timeseries",
+			"                           min  max  mean\n2026-01-01 00:00:00+01:00 -1.0  1.0  -0.0\n2026-01-02 00:00:00+01:00 -1.0  1.0   0.0\nTrue 2025-12-31 23:00:00+00:00\n2026-03-29 03:00:00+02:00 239\n", "figure-1.png figure-2.png"},
+		{"numbers",
+			"39.0 [-0.359   0.5897  0.7436] 3\n2.5 1.0 (5,)\n[0.548814 0.715189 0.602763]\n[ 1. -2.] 1.570796\n1.718282 2.25\n-1.0776 0.3126\n-16.0 60.0\n", ""},
+		{"json_report",
+			"sku           x   y   All\nuser.name                \nAnn         3.0  10  13.0\nBo          7.5   0   7.5\nAll        10.5  10  20.5\n" +
+				"{'both': 3, 'right_only': 1, 'left_only': 0} [2, 0]\n4 | Ann | 3.0 | 10 | 13.0 |\n| Bo | 7.5 | 0 | 7.5 |\n| All | 10.5 | 10 | 20.5 |\n", "report.html"},
+		{"cleaning",
+			"   name   age     joined  amount\n0   Ann  31.0 2026-01-05  1200.5\n1   Bob   NaN        NaT    30.0\n2   Bob  45.0        NaT    30.0\n3  None  27.0 2026-03-01    -5.0\n4   Zoë   NaN        NaT     NaN\n" +
+				"{'name': 1, 'age': 2, 'joined': 3, 'amount': 1} 1\n[{'name': 'Ann', 'age': 31.0, 'band': 'middle'}, {'name': 'Bob', 'age': 45.0, 'band': 'old'}, {'name': 'Zoë', 'age': 31.0, 'band': nan}]\n" +
+				"[['Ann', 'age', 31.0], ['Bob', 'age', 45.0], ['Zoë', 'age', 31.0], ['Ann', 'amount', 1200.5], ['Bob', 'amount', 30.0], ['Zoë', 'amount', nan]]\n", "tidy.csv"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -108,7 +117,8 @@ func dataScripts(t *testing.T, kernel image.Kernel) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			req := unitask.Request{Path: c.name + ".py", Code: string(code), Image: "data", Kernel: kernel, Timeout: 3 * time.Minute}
+			req := unitask.Request{Path: c.name + ".py", Code: string(code), Image: "data", Kernel: kernel,
+				Timeout: 3 * time.Minute}
 			if c.name == "download" {
 				req.AllowNet, req.CA = []string{"good.example"}, web.ca
 			}
@@ -237,7 +247,8 @@ func TestImportedAheadEnds(t *testing.T) {
 	}
 	for _, fresh := range []bool{true, false} {
 		for cloned := false; !cloned; {
-			res, err := rt.Run(t.Context(), unitask.Request{Language: "python", Image: "early", Kernel: image.Linux, Code: "1", FreshProcess: fresh}, unitask.IO{})
+			res, err := rt.Run(t.Context(), unitask.Request{Language: "python", Image: "early", Kernel: image.Linux, Code: "1",
+				FreshProcess: fresh}, unitask.IO{})
 			if err != nil || res.ExitCode != 0 {
 				t.Fatalf("%v %+v", err, res)
 			}
@@ -253,7 +264,8 @@ func TestImportedAheadEnds(t *testing.T) {
 			slot(t)
 			var was string
 			for _, fresh := range []bool{true, false} {
-				res, err := rt.Run(t.Context(), unitask.Request{Language: "python", Image: "early", Kernel: image.Linux, Code: same + c.code + "\n", FreshProcess: fresh}, unitask.IO{})
+				res, err := rt.Run(t.Context(), unitask.Request{Language: "python", Image: "early", Kernel: image.Linux,
+					Code: same + c.code + "\n", FreshProcess: fresh}, unitask.IO{})
 				if err != nil || !res.Cloned {
 					t.Fatalf("%v %+v", err, res)
 				}
@@ -275,14 +287,16 @@ func TestImportedAheadEnds(t *testing.T) {
 	}
 	// And what most programs do is no reason to take modules apart.
 	for _, c := range []struct{ name, code, stdout string }{
-		{"what is usual", "import csv, datetime, re\nclass Point:\n  def __init__(self, x): self.x = x\nall = [Point(i) for i in range(1000)]\nwith open('/tmp/x', 'w') as f: csv.writer(f).writerow([1, 'a'])\nwith open('/tmp/x') as f: print(f.read(), end='')\n" +
-			"out = io.StringIO(); print(json.dumps({'a': 1}), file=out)\nnext(x for x in [1]); re.findall('a', 'b'); datetime.date(2026, 1, 1)\n", "1,a\nunitask.leave\n"},
+		{"what is usual",
+			"import csv, datetime, re\nclass Point:\n  def __init__(self, x): self.x = x\nall = [Point(i) for i in range(1000)]\nwith open('/tmp/x', 'w') as f: csv.writer(f).writerow([1, 'a'])\nwith open('/tmp/x') as f: print(f.read(), end='')\n" +
+				"out = io.StringIO(); print(json.dumps({'a': 1}), file=out)\nnext(x for x in [1]); re.findall('a', 'b'); datetime.date(2026, 1, 1)\n", "1,a\nunitask.leave\n"},
 		{"an end", end + "x = End()", "end of End\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			// A hook that does not keep the program's names.
 			hook := "import sys, types; sys.addaudithook(types.FunctionType((lambda event, _: event.startswith('unitask') and print(event)).__code__, {'print': print}))\n"
-			res, err := rt.Run(t.Context(), unitask.Request{Language: "python", Image: "early", Kernel: image.Linux, Code: same + hook + c.code + "\n"}, unitask.IO{})
+			res, err := rt.Run(t.Context(), unitask.Request{Language: "python", Image: "early", Kernel: image.Linux,
+				Code: same + hook + c.code + "\n"}, unitask.IO{})
 			if err != nil || !res.Cloned || string(res.Stdout) != c.stdout {
 				t.Errorf("%v %s%s, want %s", err, res.Stdout, res.Stderr, c.stdout)
 			}
@@ -322,19 +336,29 @@ try: plt.show()
 except ValueError as e: print(str(e)[:19], plt.get_fignums())
 plt.figure(); plt.plot([1, 2])
 `, unitask.Request{}, "Image size of 10000 [1]\n", "figure-1.png figure-2.png"},
-		{"settings beside the code", "import matplotlib\nprint(matplotlib.rcParams['lines.linewidth'], matplotlib.rcParams['timezone'], matplotlib.get_backend())",
-			unitask.Request{InlineFiles: []unitask.InlineFile{{Name: "matplotlibrc", Content: "lines.linewidth: 7\ntimezone: Europe/Berlin\n"}}}, "7.0 Europe/Berlin module://unitask_figures\n", ""},
-		{"a backend beside the code", "import matplotlib.pyplot as plt\nplt.plot([1, 2]); plt.show(); print(plt.get_backend())",
+		{"settings beside the code",
+			"import matplotlib\nprint(matplotlib.rcParams['lines.linewidth'], matplotlib.rcParams['timezone'], matplotlib.get_backend())",
+			unitask.Request{InlineFiles: []unitask.InlineFile{{Name: "matplotlibrc",
+				Content: "lines.linewidth: 7\ntimezone: Europe/Berlin\n"}}}, "7.0 Europe/Berlin module://unitask_figures\n", ""},
+		{"a backend beside the code",
+			"import matplotlib.pyplot as plt\nplt.plot([1, 2]); plt.show(); print(plt.get_backend())",
 			unitask.Request{InlineFiles: []unitask.InlineFile{{Name: "matplotlibrc", Content: "backend: svg\n"}}}, "svg\n", ""},
-		{"settings that are none", "print('on')", unitask.Request{InlineFiles: []unitask.InlineFile{{Name: "matplotlibrc/x"}}}, "on\n", ""},
-		{"modules beside the code", "import six, queue, random, sys\nprint(six.mine, queue.mine, 'pandas' in sys.modules, random.__file__)",
-			unitask.Request{Path: "numbers.py", InlineFiles: []unitask.InlineFile{{Name: "six.py", Content: "mine = 6\n"}, {Name: "queue/__init__.py", Content: "mine = 'q'\n"}, {Name: "random/data.csv"}}},
+		{"settings that are none", "print('on')",
+			unitask.Request{InlineFiles: []unitask.InlineFile{{Name: "matplotlibrc/x"}}}, "on\n", ""},
+		{"modules beside the code",
+			"import six, queue, random, sys\nprint(six.mine, queue.mine, 'pandas' in sys.modules, random.__file__)",
+			unitask.Request{Path: "numbers.py", InlineFiles: []unitask.InlineFile{{Name: "six.py", Content: "mine = 6\n"},
+				{Name: "queue/__init__.py", Content: "mine = 'q'\n"}, {Name: "random/data.csv"}}},
 			"6 q False /usr/lib/python3.11/random.py\n", ""},
 		{"what only looks like them", "import sys\nprint('pandas' in sys.modules)",
-			unitask.Request{Path: "numbers.py", InlineFiles: []unitask.InlineFile{{Name: "six.csv"}, {Name: "random/data.csv"}, {Name: "lib/six.py"}}}, "True\n", ""},
-		{"at sys.exit", "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nimport sys\nsys.exit()", unitask.Request{}, "", "figure-1.png"},
-		{"another backend", "import matplotlib\nmatplotlib.use('agg')\nimport matplotlib.pyplot as plt\nplt.plot([1, 2]); plt.show(); print(matplotlib.get_backend(), plt.get_fignums())", unitask.Request{}, "agg [1]\n", ""},
-		{"nothing of it", "import sys, os\nprint(os.listdir('/out'), 'unitask_figures' in sys.modules['__main__'].__dict__)", unitask.Request{}, "[] False\n", ""},
+			unitask.Request{Path: "numbers.py", InlineFiles: []unitask.InlineFile{{Name: "six.csv"}, {Name: "random/data.csv"},
+				{Name: "lib/six.py"}}}, "True\n", ""},
+		{"at sys.exit", "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nimport sys\nsys.exit()", unitask.Request{}, "",
+			"figure-1.png"},
+		{"another backend",
+			"import matplotlib\nmatplotlib.use('agg')\nimport matplotlib.pyplot as plt\nplt.plot([1, 2]); plt.show(); print(matplotlib.get_backend(), plt.get_fignums())", unitask.Request{}, "agg [1]\n", ""},
+		{"nothing of it", "import sys, os\nprint(os.listdir('/out'), 'unitask_figures' in sys.modules['__main__'].__dict__)",
+			unitask.Request{}, "[] False\n", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -344,7 +368,8 @@ plt.figure(); plt.plot([1, 2])
 			if err != nil || res.ExitCode != 0 {
 				t.Fatalf("%v %+v\n%s", err, res, res.Stderr)
 			}
-			if string(res.Stdout) != c.stdout || bytes.Contains(res.Stderr, []byte("Error")) && !strings.Contains(c.name, "can't") {
+			if string(res.Stdout) != c.stdout || bytes.Contains(res.Stderr, []byte("Error")) &&
+				!strings.Contains(c.name, "can't") {
 				t.Errorf("%s, want %s\n%s", res.Stdout, c.stdout, res.Stderr)
 			}
 			if got := strings.Join(pictures(t, rt, res), " "); got != c.pictures {
@@ -373,7 +398,8 @@ print(np.random.rand(), np.random.RandomState().rand(), np.random.default_rng().
 print(abs(logging._startTime - time.time()) < 30, [m for m in ('numpy', 'pandas') if m not in sys.modules], file=sys.stderr)`
 	seen := map[string]int{}
 	for i := range 4 {
-		res, err := rt.Run(t.Context(), unitask.Request{Language: "python", Image: "data", Kernel: kernel, Code: code}, unitask.IO{})
+		res, err := rt.Run(t.Context(), unitask.Request{Language: "python", Image: "data", Kernel: kernel, Code: code},
+			unitask.IO{})
 		if err != nil || res.ExitCode != 0 || !res.Cloned || string(res.Stderr) != "True []\n" {
 			t.Fatalf("%v %+v %s", err, res, res.Stderr)
 		}

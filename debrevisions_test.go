@@ -35,7 +35,8 @@ func TestOwnDebianRevisions(t *testing.T) {
 		{"libx-dev", false, "libx-dev : Depends: libc6 (= 2.36-9+deb12u99)"},
 		{"newer", true, "newer : Depends: libnew (>= 3.0)"},
 	} {
-		list, err := rt.Images().Parts().Debs(t.Context(), image.HostArch(), []byte(status), c.unpacked, []string{c.spec}, nil,
+		list, err := rt.Images().Parts().Debs(t.Context(), image.HostArch(), []byte(status), c.unpacked, []string{c.spec},
+			nil,
 			t.TempDir())
 		if c.says == "" && (err != nil || len(list) != 1 || list[0].Name != c.spec) ||
 			c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {

@@ -45,22 +45,26 @@ var tongues = []tongue{
 		name: "python", ext: ".py", least: 140, program: "/usr/bin/python3", version: "Python 3.11.2", nanos: true,
 		args: map[string][]string{"argv.py": {"one", "--two=3", "", "with space", "ünïcödé"}},
 		stdin: map[string]string{
-			"stdin-read.py": "hello\nünï", "stdin-lines.py": "a\nb\r\nlast", "stdin-input.py": "first\nsecond\nthird", "stdin-binary.py": strings.Repeat("0123456789", 30000),
-			"stdin-bad-utf8.py": "a\xff\xfeb\n", "stdin-unread.py": "unread", "stdin-fd.py": "abcdef", "subprocess-inherit.py": "for the child", "lib-pdb.py": "p x\nn\nc\n",
+			"stdin-read.py": "hello\nünï", "stdin-lines.py": "a\nb\r\nlast", "stdin-input.py": "first\nsecond\nthird",
+			"stdin-binary.py":   strings.Repeat("0123456789", 30000),
+			"stdin-bad-utf8.py": "a\xff\xfeb\n", "stdin-unread.py": "unread", "stdin-fd.py": "abcdef",
+			"subprocess-inherit.py": "for the child", "lib-pdb.py": "p x\nn\nc\n",
 		},
 	},
 	{
 		name: "shell", ext: ".sh", least: 60, program: "/usr/bin/bash", version: "GNU bash, version 5.2.15(1)-release",
 		args: map[string][]string{"args.sh": {"one", "--two=3", "", "with space", "ünïcödé"}},
 		stdin: map[string]string{
-			"stdin-read.sh": "a b\n c\\d \nlast", "stdin-cat.sh": strings.Repeat("0123456789", 30000), "stdin-mapfile.sh": "x y\nü\n", "stdin-unread.sh": "unread",
+			"stdin-read.sh": "a b\n c\\d \nlast", "stdin-cat.sh": strings.Repeat("0123456789", 30000),
+			"stdin-mapfile.sh": "x y\nü\n", "stdin-unread.sh": "unread",
 			"stdin-child.sh": "one\ntwo\nthree\n",
 		},
 	},
 	{
-		name: "go", ext: ".go", least: 30, prepare: vendoredGo, twice: true, late: true, random: regexp.MustCompile(`goroutine \d+|0x[0-9a-f]+`),
-		args:  map[string][]string{"args.go": {"one", "--two=3", "", "with space", "ünïcödé", "-x"}},
-		stdin: map[string]string{"stdin-lines.go": "a\nb\r\nlast", "stdin-all.go": strings.Repeat("0123456789", 30000)},
+		name: "go", ext: ".go", least: 30, prepare: vendoredGo, twice: true, late: true,
+		random: regexp.MustCompile(`goroutine \d+|0x[0-9a-f]+`),
+		args:   map[string][]string{"args.go": {"one", "--two=3", "", "with space", "ünïcödé", "-x"}},
+		stdin:  map[string]string{"stdin-lines.go": "a\nb\r\nlast", "stdin-all.go": strings.Repeat("0123456789", 30000)},
 	},
 }
 
@@ -72,7 +76,8 @@ func vendoredGo(t *testing.T) (program string, args, env []string) {
 	if err := os.CopyFS(cache, os.DirFS(filepath.Join(root, "cache"))); err != nil {
 		t.Fatalf("%v\n`unitask image vendor --image go` fetches what is missing", err)
 	}
-	return filepath.Join(root, "bin/go"), []string{"run"}, []string{"GOCACHE=" + cache, "GOENV=off", "GOTOOLCHAIN=local", "GOPROXY=off", "CGO_ENABLED=0"}
+	return filepath.Join(root, "bin/go"), []string{"run"},
+		[]string{"GOCACHE=" + cache, "GOENV=off", "GOTOOLCHAIN=local", "GOPROXY=off", "CGO_ENABLED=0"}
 }
 
 func TestDifferentialLanguages(t *testing.T) {
@@ -93,7 +98,8 @@ func (l tongue) differential(t *testing.T, kernel image.Kernel) {
 		t.Skip("its template takes half a minute: make long; the program of docs/languages.md runs here")
 	}
 	if l.prepare == nil {
-		if said, err := exec.Command(l.program, "--version").Output(); err != nil || !strings.HasPrefix(string(said), l.version) {
+		if said, err := exec.Command(l.program, "--version").Output(); err != nil ||
+			!strings.HasPrefix(string(said), l.version) {
 			t.Skipf("needs the host's %s to be %s: it says %q, %v", l.program, l.version, said, err)
 		}
 	}
@@ -130,7 +136,8 @@ func (l tongue) differential(t *testing.T, kernel image.Kernel) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				want := ranOnHost(t, l.program, filepath.Base(l.program), "/home/user", name, string(text), args, env, l.args[name], l.stdin[name])
+				want := ranOnHost(t, l.program, filepath.Base(l.program), "/home/user", name, string(text), args, env, l.args[name],
+					l.stdin[name])
 				except := exceptionFor(exceptions, kernel, name)
 				ways := l.inGuest(t, rt, kernel, name, string(text), except)
 				if l.prepare != nil { // a trace names the sources of Go, which are elsewhere
@@ -186,7 +193,8 @@ type way struct {
 }
 
 // inGuest runs a script, and once more where its language has it run by what it was compiled to.
-func (l tongue) inGuest(t *testing.T, rt *unitask.Runtime, kernel image.Kernel, name, text string, except *exception) (ways []way) {
+func (l tongue) inGuest(t *testing.T, rt *unitask.Runtime, kernel image.Kernel, name, text string,
+	except *exception) (ways []way) {
 	t.Helper()
 	path, timeout := place(t, name, text), differentialTimeout
 	if except != nil && except.Timeout > 0 {
@@ -200,7 +208,8 @@ func (l tongue) inGuest(t *testing.T, rt *unitask.Runtime, kernel image.Kernel, 
 		if err != nil {
 			t.Fatalf("run: %v", err)
 		}
-		ways = append(ways, way{outcome{normalize(out.String(), path), normalize(errs.String(), path), res.ExitCode}, res.Cloned})
+		ways = append(ways, way{outcome{normalize(out.String(), path), normalize(errs.String(), path), res.ExitCode},
+			res.Cloned})
 		return res.Compiled
 	}
 	first := run()

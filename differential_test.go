@@ -145,7 +145,8 @@ func onHost(t *testing.T, name, text string) outcome {
 
 // ranOnHost runs a script by a program of the host, in an environment like the guest's; before and env are the
 // program's own arguments and variables.
-func ranOnHost(t *testing.T, program, called, home, name, text string, before, env, args []string, stdin string) outcome {
+func ranOnHost(t *testing.T, program, called, home, name, text string, before, env, args []string,
+	stdin string) outcome {
 	t.Helper()
 	path := place(t, name, text)
 	ctx, cancel := context.WithTimeout(t.Context(), differentialTimeout)
@@ -189,7 +190,8 @@ func inGuest(t *testing.T, home string, kernel image.Kernel, name, text string, 
 	var out, errs bytes.Buffer
 	res, err := unitask.Run(t.Context(), unitask.Request{
 		Code: text, Path: path, Dir: filepath.Dir(path), Args: scriptArgs[name], Kernel: kernel, Timeout: timeout, Cold: cold,
-	}, unitask.Options{Home: home, IO: unitask.IO{Stdin: strings.NewReader(scriptStdin[name]), Stdout: &out, Stderr: &errs}})
+	}, unitask.Options{Home: home, IO: unitask.IO{Stdin: strings.NewReader(scriptStdin[name]), Stdout: &out,
+		Stderr: &errs}})
 	if err != nil {
 		t.Fatalf("run: %v", err)
 	}
@@ -267,7 +269,8 @@ func firstDifference(got, want string) string {
 			b = w[i]
 		}
 		if a != b {
-			return "line " + itoa(i+1) + " (" + itoa(len(g)) + " and " + itoa(len(w)) + " lines)\n  guest: " + cut(a) + "\n  host:  " + cut(b)
+			return "line " + itoa(i+1) + " (" + itoa(len(g)) + " and " + itoa(len(w)) + " lines)\n  guest: " + cut(a) +
+				"\n  host:  " + cut(b)
 		}
 	}
 	return ""

@@ -88,7 +88,8 @@ var exitNote = regexp.MustCompile(`#.*exit code (\d+)`)
 func TestDocsCommands(t *testing.T) {
 	needVM(t)
 	bin := t.TempDir()
-	if out, err := exec.Command("go", "build", "-o", filepath.Join(bin, "unitask"), "./cli/unitask").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", filepath.Join(bin, "unitask"),
+		"./cli/unitask").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	makefile, err := os.ReadFile("Makefile")
@@ -149,11 +150,12 @@ func docsFolder(t *testing.T) string {
 		"hello.go":    "package main\n\nimport (\n\t\"fmt\"\n\t\"os\"\n)\n\nfunc main() { fmt.Println(os.Args[1:]) }\n",
 		"count.sh":    "set -eu\necho \"lines of $1: $#\"\n",
 		"sales.csv":   "month,sum\n2026-10,7\n", "data/a.json": "{}",
-		"app/package.json": `{"type": "module"}`, "app/src/main.ts": `import { name } from "./name.ts"; console.log(name)`, "app/src/name.ts": `export const name = "app"`,
-		"words.toml": "from = \"node\"\nfiles = { \"/opt/words\" = \"data\" }\nenv = { WORDS = \"/opt/words\" }\n",
-		"tokens":     "alice a-token-of-sixteen\n",
-		"boot.txt":   "query-status\nassert .running == false\ncont\nwait stdout \"hello\" 60s\nwait end 30s\n",
-		"analyze.js": `if (!require("fs").readFileSync("sales.csv", "utf8").includes("2026-10,7")) throw new Error("no sales")`,
+		"app/package.json": `{"type": "module"}`, "app/src/main.ts": `import { name } from "./name.ts"; console.log(name)`,
+		"app/src/name.ts": `export const name = "app"`,
+		"words.toml":      "from = \"node\"\nfiles = { \"/opt/words\" = \"data\" }\nenv = { WORDS = \"/opt/words\" }\n",
+		"tokens":          "alice a-token-of-sixteen\n",
+		"boot.txt":        "query-status\nassert .running == false\ncont\nwait stdout \"hello\" 60s\nwait end 30s\n",
+		"analyze.js":      `if (!require("fs").readFileSync("sales.csv", "utf8").includes("2026-10,7")) throw new Error("no sales")`,
 	} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
 			t.Fatal(err)
@@ -254,7 +256,8 @@ func TestDocsLinks(t *testing.T) {
 
 // The unit of the server is hardened; what systemd makes of it differs by its version.
 func TestUnit(t *testing.T) {
-	out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--threshold=35", "hack/deploy/unitask-mcp.service").CombinedOutput()
+	out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--threshold=35",
+		"hack/deploy/unitask-mcp.service").CombinedOutput()
 	if errors.Is(err, exec.ErrNotFound) {
 		t.Skip("no systemd-analyze here")
 	}

@@ -36,25 +36,44 @@ type runsRow struct {
 // runsRows are the runs of TestRuns.
 func runsRows() []runsRow {
 	return []runsRow{
-		{"hello", unitask.Request{Code: `console.log("hello from", process.platform, typeof process.pid)`}, unitask.OutcomeExited, 0, `hello from linux number\n`, ``, ``},
+		{"hello", unitask.Request{Code: `console.log("hello from", process.platform, typeof process.pid)`},
+			unitask.OutcomeExited, 0, `hello from linux number\n`, ``, ``},
 		{"own exit code", unitask.Request{Code: `process.exit(7)`}, unitask.OutcomeExited, 7, ``, ``, ``},
 		{"exit 124 is the code's own", unitask.Request{Code: `process.exit(124)`}, unitask.OutcomeExited, 124, ``, ``, ``},
-		{"exception", unitask.Request{Code: `throw new Error("boom")`}, unitask.OutcomeExited, 1, ``, `.*Error: boom\n    at .*`, ``},
-		{"timeout keeps output", unitask.Request{Code: `console.log("tick"); for(;;);`, Timeout: time.Second}, unitask.OutcomeTimeout, 124, `tick\n`, ``, `time limit of 1 s.*--timeout.*`},
-		{"timeout while idle", unitask.Request{Code: `setInterval(()=>{}, 1e6)`, Timeout: time.Second}, unitask.OutcomeTimeout, 124, ``, ``, `time limit.*`},
-		{"abort", unitask.Request{Code: `console.log("a"); process.abort()`}, unitask.OutcomeSignaled, 134, `a\n`, `.*`, `.*signal 6`},
-		{"kill -9 of itself", unitask.Request{Code: `console.log("a"); process.kill(process.pid, "SIGKILL"); for(;;);`}, unitask.OutcomeSignaled, 137, `a\n`, ``, `.*signal 9`},
-		{"stack overflow", unitask.Request{Code: `function f(){ return f()+1 } f()`}, unitask.OutcomeExited, 1, ``, `.*RangeError: Maximum call stack size exceeded.*`, ``},
-		{"heap exhausted", unitask.Request{Code: `const a=[]; for(;;) a.push(new Array(1000).fill(1.5))`, MemoryMB: 192}, unitask.OutcomeOOM, 137, ``, `.*heap out of memory.*`, `out of memory.*192 MiB.*--memory.*`},
-		{"memory exhausted outside the heap", unitask.Request{Code: `const a=[]; for(;;) a.push(Buffer.alloc(5e6, 1))`, MemoryMB: 192}, unitask.OutcomeOOM, 137, ``, `.*`, `out of memory.*192 MiB.*`},
-		{"writes to the descriptors", unitask.Request{Code: `const fs=require("fs"); fs.writeSync(1,"one\n"); fs.writeSync(2,"two\n"); fs.writeSync(process.stdout.fd,"three\n")`}, unitask.OutcomeExited, 0, `one\nthree\n`, `two\n`, ``},
-		{"environment is only what was given", unitask.Request{Code: `console.log(JSON.stringify(process.env))`, Env: map[string]string{"A": "1"}}, unitask.OutcomeExited, 0, `\{("(A|LANG|PATH|HOME)":"[^"]*",?){4}\}\n`, ``, ``},
-		{"arguments and paths", unitask.Request{Code: `console.log(process.argv.slice(1), process.cwd(), __filename)`, Args: []string{"x", "--y"}, Dir: "/a/b", Path: "c/d.js"}, unitask.OutcomeExited, 0, `\[ '/a/b/c/d.js', 'x', '--y' \] /a/b /a/b/c/d.js\n`, ``, ``},
-		{"in root's home", unitask.Request{Code: `require("fs").writeFileSync("x", "1"); console.log(process.cwd(), __filename)`, Dir: "/root/deep"}, unitask.OutcomeExited, 0, `/root/deep /root/deep/code.js\n`, ``, ``},
-		{"package type", unitask.Request{Code: `console.log(typeof require, import.meta.filename)`, PackageType: "module"}, unitask.OutcomeExited, 0, `undefined /work/code.js\n`, ``, ``},
-		{"writes files where it is", unitask.Request{Code: `const fs=require("fs"); for (const f of ["/tmp/x","y","/out/z"]) fs.writeFileSync(f,"1"); console.log(fs.readdirSync("."))`}, unitask.OutcomeExited, 0, `\[ 'code.js', 'y' \]\n`, ``, ``},
-		{"no network", unitask.Request{Code: noNetwork, Timeout: 20 * time.Second}, unitask.OutcomeExited, 0, `fetch failed ENOTFOUND fast\nconnect ECONNREFUSED fast\nlookup ENOTFOUND fast\nudp silent\n`, ``, ``},
-		{"truncated output", unitask.Request{Code: `process.stdout.write("x".repeat(5000)); console.error("e")`, OutputBytes: 1000}, unitask.OutcomeExited, 0, `x{1000}`, `e\n`, ``},
+		{"exception", unitask.Request{Code: `throw new Error("boom")`}, unitask.OutcomeExited, 1, ``,
+			`.*Error: boom\n    at .*`, ``},
+		{"timeout keeps output", unitask.Request{Code: `console.log("tick"); for(;;);`, Timeout: time.Second},
+			unitask.OutcomeTimeout, 124, `tick\n`, ``, `time limit of 1 s.*--timeout.*`},
+		{"timeout while idle", unitask.Request{Code: `setInterval(()=>{}, 1e6)`, Timeout: time.Second},
+			unitask.OutcomeTimeout, 124, ``, ``, `time limit.*`},
+		{"abort", unitask.Request{Code: `console.log("a"); process.abort()`}, unitask.OutcomeSignaled, 134, `a\n`, `.*`,
+			`.*signal 6`},
+		{"kill -9 of itself", unitask.Request{Code: `console.log("a"); process.kill(process.pid, "SIGKILL"); for(;;);`},
+			unitask.OutcomeSignaled, 137, `a\n`, ``, `.*signal 9`},
+		{"stack overflow", unitask.Request{Code: `function f(){ return f()+1 } f()`}, unitask.OutcomeExited, 1, ``,
+			`.*RangeError: Maximum call stack size exceeded.*`, ``},
+		{"heap exhausted", unitask.Request{Code: `const a=[]; for(;;) a.push(new Array(1000).fill(1.5))`, MemoryMB: 192},
+			unitask.OutcomeOOM, 137, ``, `.*heap out of memory.*`, `out of memory.*192 MiB.*--memory.*`},
+		{"memory exhausted outside the heap", unitask.Request{Code: `const a=[]; for(;;) a.push(Buffer.alloc(5e6, 1))`,
+			MemoryMB: 192}, unitask.OutcomeOOM, 137, ``, `.*`, `out of memory.*192 MiB.*`},
+		{"writes to the descriptors",
+			unitask.Request{Code: `const fs=require("fs"); fs.writeSync(1,"one\n"); fs.writeSync(2,"two\n"); fs.writeSync(process.stdout.fd,"three\n")`}, unitask.OutcomeExited, 0, `one\nthree\n`, `two\n`, ``},
+		{"environment is only what was given", unitask.Request{Code: `console.log(JSON.stringify(process.env))`,
+			Env: map[string]string{"A": "1"}}, unitask.OutcomeExited, 0, `\{("(A|LANG|PATH|HOME)":"[^"]*",?){4}\}\n`, ``, ``},
+		{"arguments and paths", unitask.Request{Code: `console.log(process.argv.slice(1), process.cwd(), __filename)`,
+			Args: []string{"x", "--y"}, Dir: "/a/b", Path: "c/d.js"}, unitask.OutcomeExited, 0,
+			`\[ '/a/b/c/d.js', 'x', '--y' \] /a/b /a/b/c/d.js\n`, ``, ``},
+		{"in root's home",
+			unitask.Request{Code: `require("fs").writeFileSync("x", "1"); console.log(process.cwd(), __filename)`,
+				Dir: "/root/deep"}, unitask.OutcomeExited, 0, `/root/deep /root/deep/code.js\n`, ``, ``},
+		{"package type", unitask.Request{Code: `console.log(typeof require, import.meta.filename)`, PackageType: "module"},
+			unitask.OutcomeExited, 0, `undefined /work/code.js\n`, ``, ``},
+		{"writes files where it is",
+			unitask.Request{Code: `const fs=require("fs"); for (const f of ["/tmp/x","y","/out/z"]) fs.writeFileSync(f,"1"); console.log(fs.readdirSync("."))`}, unitask.OutcomeExited, 0, `\[ 'code.js', 'y' \]\n`, ``, ``},
+		{"no network", unitask.Request{Code: noNetwork, Timeout: 20 * time.Second}, unitask.OutcomeExited, 0,
+			`fetch failed ENOTFOUND fast\nconnect ECONNREFUSED fast\nlookup ENOTFOUND fast\nudp silent\n`, ``, ``},
+		{"truncated output", unitask.Request{Code: `process.stdout.write("x".repeat(5000)); console.error("e")`,
+			OutputBytes: 1000}, unitask.OutcomeExited, 0, `x{1000}`, `e\n`, ``},
 		{"a thread goes on", unitask.Request{Code: goesOn, OutputBytes: 1000}, unitask.OutcomeExited, 5, `y{1000}`, ``, ``},
 	}
 }
@@ -65,7 +84,8 @@ func TestRuns(t *testing.T) {
 	home := newHome(t)
 	cases := runsRows()
 	for _, kernel := range kernels(t) {
-		pooled, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Pool(unitask.PoolSize{Max: 2}, unitask.MachineClass{})})
+		pooled, err := unitask.Open(unitask.Options{Home: home,
+			Machines: unitask.Pool(unitask.PoolSize{Max: 2}, unitask.MachineClass{})})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +121,8 @@ func TestRuns(t *testing.T) {
 					t.Errorf("%s with exit code %d, want %s with %d", res.Outcome, res.ExitCode, c.outcome, c.exit)
 				}
 				for _, s := range []struct{ what, got, want string }{
-					{"stdout", string(res.Stdout), c.stdout}, {"stderr", string(res.Stderr), c.stderr}, {"error", res.Error, c.message}} {
+					{"stdout", string(res.Stdout), c.stdout}, {"stderr", string(res.Stderr), c.stderr},
+					{"error", res.Error, c.message}} {
 					if !regexp.MustCompile(`(?s)\A` + s.want + `\z`).MatchString(s.got) {
 						t.Errorf("%s is %q, want %q", s.what, s.got, s.want)
 					}
@@ -112,7 +133,8 @@ func TestRuns(t *testing.T) {
 				if res.Cloned == cold && (cold || req.MemoryMB == 0 && !req.FreshProcess) {
 					t.Errorf("cloned: %v", res.Cloned)
 				}
-				if res.Kernel != kernel || res.Accelerator == "" || res.Duration.Total < res.Duration.Run || (res.Duration.Boot == 0 && !res.Pooled) {
+				if res.Kernel != kernel || res.Accelerator == "" || res.Duration.Total < res.Duration.Run ||
+					(res.Duration.Boot == 0 && !res.Pooled) {
 					t.Errorf("incomplete: %+v", res)
 				}
 			})
@@ -150,7 +172,8 @@ func TestOutputFlood(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(res.Stdout) != policy.DefaultOutputBytes || !res.Truncated || res.ExitCode != 0 || string(res.Stderr) != "done\n" {
+			if len(res.Stdout) != policy.DefaultOutputBytes || !res.Truncated || res.ExitCode != 0 ||
+				string(res.Stderr) != "done\n" {
 				t.Errorf("%d bytes, truncated %v, exit %d, stderr %q", len(res.Stdout), res.Truncated, res.ExitCode, res.Stderr)
 			}
 			if grown := rss(t) - before; grown > 150<<20 {
@@ -183,7 +206,8 @@ func TestCancel(t *testing.T) {
 		cancel(why)
 		return len(p), nil
 	})}
-	res, err := unitask.Run(ctx, unitask.Request{Code: `require("fs").writeSync(1, "up\n"); setTimeout(() => console.error("now"), 50); setInterval(() => {}, 1000)`},
+	res, err := unitask.Run(ctx,
+		unitask.Request{Code: `require("fs").writeSync(1, "up\n"); setTimeout(() => console.error("now"), 50); setInterval(() => {}, 1000)`},
 		unitask.Options{Home: home, IO: streams})
 	if !errors.Is(err, why) || res == nil || res.Outcome != unitask.OutcomeCancelled || unitask.ExitCode(res, err) != 130 {
 		t.Fatalf("%v, %+v", err, res)
@@ -199,13 +223,14 @@ func TestCancel(t *testing.T) {
 func TestQEMUKilledFromOutside(t *testing.T) {
 	needVM(t)
 	home := newHome(t)
-	res, err := unitask.Run(t.Context(), unitask.Request{Code: `console.log("up"); setInterval(()=>{}, 1000)`}, unitask.Options{Home: home, Events: func(e unitask.Event) {
-		if e.Kind == unitask.EventStarted {
-			for _, pid := range qemuChildren(t, os.Getpid()) {
-				_ = syscall.Kill(pid, syscall.SIGKILL)
+	res, err := unitask.Run(t.Context(), unitask.Request{Code: `console.log("up"); setInterval(()=>{}, 1000)`},
+		unitask.Options{Home: home, Events: func(e unitask.Event) {
+			if e.Kind == unitask.EventStarted {
+				for _, pid := range qemuChildren(t, os.Getpid()) {
+					_ = syscall.Kill(pid, syscall.SIGKILL)
+				}
 			}
-		}
-	}})
+		}})
 	var host *unitask.HostError
 	if !errors.As(err, &host) || !strings.Contains(err.Error(), "killed") || res.ExitCode != 125 {
 		t.Fatalf("%v, %+v", err, res)
@@ -353,7 +378,9 @@ func copyImages(t *testing.T, home string) {
 
 func TestResultJSON(t *testing.T) {
 	needVM(t)
-	res, err := unitask.Run(t.Context(), unitask.Request{Code: `process.stdout.write(Buffer.from([0xff, 0x41])); console.error("é")`}, unitask.Options{Home: newHome(t)})
+	res, err := unitask.Run(t.Context(),
+		unitask.Request{Code: `process.stdout.write(Buffer.from([0xff, 0x41])); console.error("é")`},
+		unitask.Options{Home: newHome(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -365,13 +392,15 @@ func TestResultJSON(t *testing.T) {
 	if err := json.Unmarshal(text, &fields); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"runId", "exitCode", "stdout", "stderr", "truncated", "timedOut", "oom", "durationMs", "kernel", "accelerator", "memoryMb", "policy"} {
+	for _, name := range []string{"runId", "exitCode", "stdout", "stderr", "truncated", "timedOut", "oom", "durationMs",
+		"kernel", "accelerator", "memoryMb", "policy"} {
 		if _, ok := fields[name]; !ok {
 			t.Errorf("no %s in %s", name, text)
 		}
 	}
 	var back unitask.Result
-	if err := json.Unmarshal(text, &back); err != nil || !bytes.Equal(back.Stdout, []byte{0xff, 0x41}) || string(back.Stderr) != "é\n" || back.Duration.Total != res.Duration.Total.Truncate(time.Millisecond) {
+	if err := json.Unmarshal(text, &back); err != nil || !bytes.Equal(back.Stdout, []byte{0xff, 0x41}) ||
+		string(back.Stderr) != "é\n" || back.Duration.Total != res.Duration.Total.Truncate(time.Millisecond) {
 		t.Errorf("%v %+v", err, back)
 	}
 }
@@ -399,7 +428,8 @@ func TestBadRequests(t *testing.T) {
 		}
 	}
 	for _, where := range []string{"/usr/x.js", "/proc/self/x.js", "/", "/unitask/main/x.js", "/a/../etc/x.js"} {
-		if _, err := unitask.Run(t.Context(), unitask.Request{Path: where}, unitask.Options{Home: home}); unitask.ExitCode(nil, err) != 2 {
+		if _, err := unitask.Run(t.Context(), unitask.Request{Path: where},
+			unitask.Options{Home: home}); unitask.ExitCode(nil, err) != 2 {
 			t.Errorf("%s: %v", where, err)
 		}
 	}

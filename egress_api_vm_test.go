@@ -28,23 +28,28 @@ func modelAPI(m *http.ServeMux) {
 		w.Header().Set("Content-Type", "application/json")
 		if r.Header.Get("Authorization") != "Bearer "+modelKey {
 			w.WriteHeader(http.StatusUnauthorized)
-			fmt.Fprintf(w, `{"error":{"message":"Incorrect API key provided: %s.","type":"invalid_request_error","code":"invalid_api_key"}}`, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+			fmt.Fprintf(w,
+				`{"error":{"message":"Incorrect API key provided: %s.","type":"invalid_request_error","code":"invalid_api_key"}}`,
+				strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
 			return
 		}
 		if json.NewDecoder(r.Body).Decode(&in) != nil || len(in.Messages) == 0 {
 			w.WriteHeader(http.StatusBadRequest)
-			fmt.Fprint(w, `{"error":{"message":"we could not parse the JSON body of your request","type":"invalid_request_error"}}`)
+			fmt.Fprint(w,
+				`{"error":{"message":"we could not parse the JSON body of your request","type":"invalid_request_error"}}`)
 			return
 		}
 		words := strings.Fields("you said: " + in.Messages[len(in.Messages)-1].Content)
 		if !in.Stream {
 			_ = json.NewEncoder(w).Encode(map[string]any{"id": "chatcmpl-1", "object": "chat.completion", "model": in.Model,
-				"choices": []any{map[string]any{"index": 0, "finish_reason": "stop", "message": map[string]any{"role": "assistant", "content": strings.Join(words, " ")}}}})
+				"choices": []any{map[string]any{"index": 0, "finish_reason": "stop",
+					"message": map[string]any{"role": "assistant", "content": strings.Join(words, " ")}}}})
 			return
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
 		for _, word := range words {
-			text, _ := json.Marshal(map[string]any{"object": "chat.completion.chunk", "choices": []any{map[string]any{"index": 0, "delta": map[string]any{"content": word + " "}}}})
+			text, _ := json.Marshal(map[string]any{"object": "chat.completion.chunk",
+				"choices": []any{map[string]any{"index": 0, "delta": map[string]any{"content": word + " "}}}})
 			fmt.Fprintf(w, "data: %s\n\n", text)
 			w.(http.Flusher).Flush()
 			takeTime(r.Context(), 5*time.Millisecond)
@@ -136,15 +141,18 @@ func TestEgressAPIs(t *testing.T) {
 	t.Cleanup(func() { rt.Close() })
 	run := func(kernel image.Kernel, language, code, want string) {
 		t.Helper()
-		res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel, Language: language, Code: code, CA: web.ca, Timeout: 2 * time.Minute, AllowNet: []string{"good.example", "a.b.wild.example"},
-			Secrets:     map[string]string{"OPENAI_API_KEY": modelKey, "GITHUB_TOKEN": forgeKey},
-			SecretHosts: map[string][]string{"OPENAI_API_KEY": {"good.example:header.authorization"}, "GITHUB_TOKEN": {"*.wild.example"}}}, unitask.IO{})
+		res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel, Language: language, Code: code, CA: web.ca,
+			Timeout: 2 * time.Minute, AllowNet: []string{"good.example", "a.b.wild.example"},
+			Secrets: map[string]string{"OPENAI_API_KEY": modelKey, "GITHUB_TOKEN": forgeKey},
+			SecretHosts: map[string][]string{"OPENAI_API_KEY": {"good.example:header.authorization"},
+				"GITHUB_TOKEN": {"*.wild.example"}}}, unitask.IO{})
 		if err != nil || string(res.Stdout) != want {
 			t.Errorf("%s %s: %v\n%s%s", kernel, language, err, res.Stdout, res.Stderr)
 		}
 	}
 	for _, kernel := range kernels(t) {
-		run(kernel, "mjs", apiJS, "you said: good morning\nyou said: good morning true\n401 invalid_api_key\nsecond,first\n304\n201 https://a.b.wild.example/repos/acme/app/issues/3 3\n403\n")
+		run(kernel, "mjs", apiJS,
+			"you said: good morning\nyou said: good morning true\n401 invalid_api_key\nsecond,first\n304\n201 https://a.b.wild.example/repos/acme/app/issues/3 3\n403\n")
 	}
 	run("linux", "python", apiPython, "you said: good morning\nyou said: good morning\n200 first 4999\n")
 }

@@ -42,7 +42,8 @@ func BenchmarkEgressBody(b *testing.B) {
 				for _, way := range []*rates{&splice, &broker} {
 					req := unitask.Request{Kernel: kernel, Code: bodies, CA: web.ca, AllowNet: []string{"good.example"}, MemoryMB: 512}
 					if way == &broker {
-						req.Secrets, req.SecretHosts = map[string]string{"KEY": "sk-Vn41xZp0Qw7eRt6y"}, map[string][]string{"KEY": {"good.example"}}
+						req.Secrets, req.SecretHosts = map[string]string{"KEY": "sk-Vn41xZp0Qw7eRt6y"},
+							map[string][]string{"KEY": {"good.example"}}
 					}
 					res, err := rt.Run(b.Context(), req, unitask.IO{})
 					var r rates

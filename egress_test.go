@@ -49,7 +49,10 @@ func newSite(t testing.TB, more ...func(*http.ServeMux)) *site {
 	for _, add := range more {
 		add(handler)
 	}
-	handler.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "%s %s %s", r.Proto, r.Method, r.Host) })
+	handler.HandleFunc("/", func(w http.ResponseWriter,
+		r *http.Request) {
+		fmt.Fprintf(w, "%s %s %s", r.Proto, r.Method, r.Host)
+	})
 	handler.HandleFunc("/away", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "http://"+r.URL.Query().Get("to")+"/", http.StatusFound)
 	})
@@ -116,7 +119,9 @@ func webSocketEcho(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer c.Close()
-	fmt.Fprintf(rw, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: %s\r\n\r\n", base64.StdEncoding.EncodeToString(sum[:]))
+	fmt.Fprintf(rw,
+		"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: %s\r\n\r\n",
+		base64.StdEncoding.EncodeToString(sum[:]))
 	_ = rw.Flush()
 	var h [6]byte
 	if _, err := io.ReadFull(rw, h[:]); err != nil {
@@ -223,7 +228,9 @@ const { fork } = require("child_process");
 if (process.argv[2]) fetch("https://good.example/").then((r) => r.text()).catch((e) => e.cause.code).then((s) => process.send(s));
 else fork(__filename, ["child"]).on("message", (s) => console.log(s));`
 	for _, cold := range []bool{false, true} {
-		res, err := unitask.Run(t.Context(), unitask.Request{Kernel: image.Linux, Cold: cold, AllowNet: []string{"good.example"}, CA: web.ca, Code: code, Timeout: 30 * time.Second}, unitask.Options{Home: home, Upstream: web.upstream})
+		res, err := unitask.Run(t.Context(), unitask.Request{Kernel: image.Linux, Cold: cold,
+			AllowNet: []string{"good.example"}, CA: web.ca, Code: code, Timeout: 30 * time.Second},
+			unitask.Options{Home: home, Upstream: web.upstream})
 		if err != nil || string(res.Stdout) != "HTTP/1.1 GET good.example\n" {
 			t.Errorf("cold %v: %v, stdout %q\n%s", cold, err, res.Stdout, res.Stderr)
 		}
@@ -231,7 +238,8 @@ else fork(__filename, ["child"]).on("message", (s) => console.log(s));`
 }
 
 func echoClient(port, host string) string {
-	return `const c = require("net").connect({ port: ` + port + `, host: "` + host + `", family: 4 }, () => c.end("echo")); c.on("data", (d) => console.log(String(d))).on("error", (e) => console.log(e.code))`
+	return `const c = require("net").connect({ port: ` + port + `, host: "` + host +
+		`", family: 4 }, () => c.end("echo")); c.on("data", (d) => console.log(String(d))).on("error", (e) => console.log(e.code))`
 }
 
 // Fifty megabytes each way, digests equal.
@@ -277,7 +285,8 @@ func TestDatabases(t *testing.T) {
 	t.Run("postgresql", func(t *testing.T) {
 		port := freePort(t)
 		startPostgres(t, port)
-		res, err := unitask.Run(t.Context(), unitask.Request{AllowTCP: []string{"127.0.0.1:" + port}, Args: []string{port}, Code: postgresClient}, unitask.Options{Home: home})
+		res, err := unitask.Run(t.Context(), unitask.Request{AllowTCP: []string{"127.0.0.1:" + port}, Args: []string{port},
+			Code: postgresClient}, unitask.Options{Home: home})
 		if err != nil || string(res.Stdout) != "42\n" {
 			t.Errorf("%v %q %s", err, res.Stdout, res.Stderr)
 		}
@@ -361,7 +370,8 @@ func startPostgres(t *testing.T, port string) {
 		as = []string{"setpriv", "--reuid=nobody", "--clear-groups"}
 	}
 	data := filepath.Join(dir, "data")
-	initdb := append(as, filepath.Join(bin, "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
+	initdb := append(as, filepath.Join(bin, "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "--no-sync", "-E",
+		"UTF8", "--locale=C")
 	cmd := exec.Command(initdb[0], initdb[1:]...)
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -383,13 +393,15 @@ func TestPcap(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	res, err := unitask.Run(t.Context(), unitask.Request{Kernel: image.Linux, AllowNet: []string{"good.example"}, Code: `fetch("http://good.example/marker").then((r) => r.text()).then(console.log)`},
+	res, err := unitask.Run(t.Context(), unitask.Request{Kernel: image.Linux, AllowNet: []string{"good.example"},
+		Code: `fetch("http://good.example/marker").then((r) => r.text()).then(console.log)`},
 		unitask.Options{Home: home, Upstream: web.upstream, IO: unitask.IO{Capture: f}})
 	f.Close()
 	if err != nil || res.ExitCode != 0 {
 		t.Fatalf("%v %+v", err, res)
 	}
-	out, err := exec.Command("tshark", "-r", file, "-Y", "dns or http", "-T", "fields", "-e", "dns.qry.name", "-e", "http.request.uri").CombinedOutput()
+	out, err := exec.Command("tshark", "-r", file, "-Y", "dns or http", "-T", "fields", "-e", "dns.qry.name", "-e",
+		"http.request.uri").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "good.example") || !strings.Contains(string(out), "/marker") {
 		t.Errorf("%v: %s", err, out)
 	}

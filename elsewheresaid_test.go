@@ -146,7 +146,8 @@ func TestAttackWorkerSays(t *testing.T) {
 			said = fmt.Sprintf("%d lines of %d bytes", len(got.lines), size)
 		case got.took > 20*time.Second:
 			said = got.took.String()
-		case !strings.Contains(used, `"good.example"`) || !strings.Contains(used, `"saidBy":"worker w1?[2J"`) || strings.Contains(used, "OTHER") || strings.Contains(used, "KEY1"):
+		case !strings.Contains(used, `"good.example"`) || !strings.Contains(used, `"saidBy":"worker w1?[2J"`) ||
+			strings.Contains(used, "OTHER") || strings.Contains(used, "KEY1"):
 			said = used
 		case !strings.Contains(got.lines[0], `"worker":"w1?[2J"`):
 			said = got.lines[0]
@@ -238,11 +239,14 @@ func TestAttackWorkerTellsValues(t *testing.T) {
 		"in a change of policy": func(_ *FleetRun, res *Result) {
 			res.PolicyChanges = []PolicyChange{{AllowNet: []string{v}}}
 		},
-		"in the outcome":        func(_ *FleetRun, res *Result) { res.Outcome = Outcome(v) },
-		"in the session's id":   func(_ *FleetRun, res *Result) { res.Session = v },
-		"in a file's name":      func(r *FleetRun, _ *Result) { _ = r.Artifact(saidValue, 0o644, strings.NewReader(v)) },
-		"in what was kept back": func(_ *FleetRun, res *Result) { res.ArtifactsLeft = []record.Refusal{{Path: v, Reason: v}} },
-		"in its own name":       func(r *FleetRun, _ *Result) { r.SaidBy(v); r.Decided([]byte("{}")) },
+		"in the outcome":      func(_ *FleetRun, res *Result) { res.Outcome = Outcome(v) },
+		"in the session's id": func(_ *FleetRun, res *Result) { res.Session = v },
+		"in a file's name":    func(r *FleetRun, _ *Result) { _ = r.Artifact(saidValue, 0o644, strings.NewReader(v)) },
+		"in what was kept back": func(_ *FleetRun, res *Result) {
+			res.ArtifactsLeft = []record.Refusal{{Path: v,
+				Reason: v}}
+		},
+		"in its own name": func(r *FleetRun, _ *Result) { r.SaidBy(v); r.Decided([]byte("{}")) },
 	} {
 		got := tell(t, func(r *FleetRun) *Result {
 			res := exited()
@@ -314,8 +318,10 @@ func TestAttackWorkerUndelivered(t *testing.T) {
 	for _, c := range []struct {
 		outcome Outcome
 		want    int
-	}{{OutcomeExited, ExitUndelivered}, {OutcomeUndelivered, ExitUndelivered}, {OutcomeTimeout, ExitTimeout}, {OutcomeOOM, ExitOOM}} {
-		attack.Check(t, fmt.Sprintf("a worker that says %s, with 0 for its exit code, of a run whose files did not come", c.outcome), fmt.Sprint(c.want), fmt.Sprint(said(c.outcome, "x").ExitCode))
+	}{{OutcomeExited, ExitUndelivered}, {OutcomeUndelivered, ExitUndelivered}, {OutcomeTimeout, ExitTimeout},
+		{OutcomeOOM, ExitOOM}} {
+		attack.Check(t, fmt.Sprintf("a worker that says %s, with 0 for its exit code, of a run whose files did not come",
+			c.outcome), fmt.Sprint(c.want), fmt.Sprint(said(c.outcome, "x").ExitCode))
 	}
 	for outcome, want := range map[Outcome]string{OutcomeCrashed: "crashed 125", OutcomeFailed: "failed 125",
 		OutcomeLost: "lost 125", "perfect": "failed 125", "": "failed 125"} {
@@ -332,6 +338,8 @@ func TestAttackWorkerUndelivered(t *testing.T) {
 	}).result
 	told = fmt.Sprint(strings.Contains(fmt.Sprint(hint), saidValue))
 	attack.Check(t, "a worker that puts a secret into a hint, a value and a denial: it is told", "false", told)
-	attack.Check(t, "a worker that forges a line with a file that did not come", "forged false", fmt.Sprintf("forged %v", strings.ContainsAny(text(said(OutcomeExited, "x\n\x1b[2J")), "\n\x1b")))
-	attack.Check(t, "a worker that names a file of a megabyte", "cut true", fmt.Sprintf("cut %v", len(text(said(OutcomeExited, strings.Repeat("x", 1<<20)))) < 4000))
+	attack.Check(t, "a worker that forges a line with a file that did not come", "forged false",
+		fmt.Sprintf("forged %v", strings.ContainsAny(text(said(OutcomeExited, "x\n\x1b[2J")), "\n\x1b")))
+	attack.Check(t, "a worker that names a file of a megabyte", "cut true",
+		fmt.Sprintf("cut %v", len(text(said(OutcomeExited, strings.Repeat("x", 1<<20)))) < 4000))
 }

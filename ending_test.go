@@ -34,7 +34,8 @@ func TestArtifactsWithStdinUnread(t *testing.T) {
 				home := newHome(t)
 				res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel, Code: code},
 					unitask.Options{Home: home, IO: unitask.IO{Stdin: io.LimitReader(zeros{}, 80<<20)}})
-				if err != nil || res.ExitCode != 0 || len(res.ArtifactsRefused) > 0 || len(res.Artifacts) != 1 || res.Artifacts[0].Size != 100000 {
+				if err != nil || res.ExitCode != 0 || len(res.ArtifactsRefused) > 0 || len(res.Artifacts) != 1 ||
+					res.Artifacts[0].Size != 100000 {
 					t.Errorf("%+v %v", res, err)
 				}
 			})
@@ -118,7 +119,8 @@ func TestAttackForgedExit(t *testing.T) {
 				t.Fatal(err)
 			}
 			stop()
-			if res.Outcome != unitask.OutcomeExited || len(res.Artifacts) != 1 || heard.Load() == nil || !strings.HasPrefix(heard.Load().String(), "forged\n") {
+			if res.Outcome != unitask.OutcomeExited || len(res.Artifacts) != 1 || heard.Load() == nil ||
+				!strings.HasPrefix(heard.Load().String(), "forged\n") {
 				t.Fatalf("the attack did not take place: %+v", res)
 			}
 			// What was under way at that moment may still arrive.
@@ -139,7 +141,8 @@ func TestLateReader(t *testing.T) {
 		t.Run(string(kernel), func(t *testing.T) {
 			slot(t)
 			port, _ := listen(t, func(c net.Conn) { _, _ = c.Write(bytes.Repeat([]byte("x"), 100000)) })
-			res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel, Timeout: 40 * time.Second, AllowTCP: []string{fmt.Sprintf("127.0.0.1:%d", port)},
+			res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel, Timeout: 40 * time.Second,
+				AllowTCP: []string{fmt.Sprintf("127.0.0.1:%d", port)},
 				Code: strings.ReplaceAll(`let n = 0; const c = require("net").connect(PORT, "127.0.0.1", () => { c.pause(); setTimeout(() => { c.end(); setTimeout(() => c.resume(), 500) }, 1000) });
 c.on("data", (d) => (n += d.length)).on("end", () => console.log(n, "end")).on("error", (e) => console.log(n, e.code))`, "PORT", itoa(port))}, unitask.Options{Home: newHome(t)})
 			if err != nil || string(res.Stdout) != "100000 end\n" {
@@ -225,17 +228,20 @@ func TestKernelGivesUp(t *testing.T) {
 					return !died.IsZero() || ctx.Err() != nil
 				})
 			}()
-			res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel, Cold: true, MemoryMB: 192, Timeout: 90 * time.Second, AllowTCP: []string{"127.0.0.1:" + itoa(port)},
-				Code: strings.ReplaceAll(panics[kernel], "PORT", itoa(port))}, unitask.IO{})
+			res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel, Cold: true, MemoryMB: 192, Timeout: 90 * time.Second,
+				AllowTCP: []string{"127.0.0.1:" + itoa(port)},
+				Code:     strings.ReplaceAll(panics[kernel], "PORT", itoa(port))}, unitask.IO{})
 			ended := time.Now()
 			stop()
 			<-watched
 			var gone *unitask.GuestError
-			if !errors.As(err, &gone) || res.Outcome != unitask.OutcomeCrashed || res.ExitCode != unitask.ExitHost || string(res.Stdout) != "up\n" {
+			if !errors.As(err, &gone) || res.Outcome != unitask.OutcomeCrashed || res.ExitCode != unitask.ExitHost ||
+				string(res.Stdout) != "up\n" {
 				t.Fatalf("%v %+v", err, res)
 			}
 			for _, said := range []string{gone.Reason, res.Error} {
-				if !strings.Contains(said, "the "+string(kernel)+" kernel stopped: ") || strings.Contains(said, "\n") || strings.Contains(said, "does not say") || strings.Contains(said, stack) {
+				if !strings.Contains(said, "the "+string(kernel)+" kernel stopped: ") || strings.Contains(said, "\n") ||
+					strings.Contains(said, "does not say") || strings.Contains(said, stack) {
 					t.Errorf("said: %q", said)
 				}
 			}
@@ -266,7 +272,8 @@ func TestKernelGivesUp(t *testing.T) {
 func ordinaryEnd(t *testing.T, rt *unitask.Runtime, kernel image.Kernel) time.Duration {
 	t.Helper()
 	var last lastWrite
-	if res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel, Code: `console.log("up")`}, unitask.IO{Stdout: &last}); err != nil || res.ExitCode != 0 {
+	if res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel, Code: `console.log("up")`},
+		unitask.IO{Stdout: &last}); err != nil || res.ExitCode != 0 {
 		t.Fatalf("%v %+v", err, res)
 	}
 	return time.Since(time.Time(last))
@@ -311,7 +318,8 @@ func TestStoppedMachine(t *testing.T) {
 		t.Run(string(kernel), func(t *testing.T) {
 			slot(t)
 			stopped := 0
-			res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel, Timeout: time.Second, Code: `console.log("up"); setInterval(() => {}, 1000)`},
+			res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel, Timeout: time.Second,
+				Code: `console.log("up"); setInterval(() => {}, 1000)`},
 				unitask.Options{Home: newHome(t), Events: func(e unitask.Event) {
 					if e.Kind == unitask.EventStarted {
 						for _, pid := range qemuChildren(t, os.Getpid()) {

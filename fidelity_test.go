@@ -32,11 +32,15 @@ func TestFidelity(t *testing.T) {
 		req            unitask.Request
 		stdout, stderr string
 	}{
-		{"--expose-gc", both, unitask.Request{NodeArgs: []string{"--expose-gc"}, Code: `gc(); console.log(typeof globalThis.gc, process.execArgv)`}, `function \[ '--expose-gc' \]\n`, ``},
-		{"--no-warnings", both, unitask.Request{NodeArgs: []string{"--no-warnings"}, Code: `process.emitWarning("x"); console.log(1)`}, `1\n`, ``},
-		{"NODE_NO_WARNINGS", both, unitask.Request{Env: env("NODE_NO_WARNINGS", "1"), Code: `process.emitWarning("x"); console.log(1)`}, `1\n`, ``},
+		{"--expose-gc", both, unitask.Request{NodeArgs: []string{"--expose-gc"},
+			Code: `gc(); console.log(typeof globalThis.gc, process.execArgv)`}, `function \[ '--expose-gc' \]\n`, ``},
+		{"--no-warnings", both, unitask.Request{NodeArgs: []string{"--no-warnings"},
+			Code: `process.emitWarning("x"); console.log(1)`}, `1\n`, ``},
+		{"NODE_NO_WARNINGS", both, unitask.Request{Env: env("NODE_NO_WARNINGS", "1"),
+			Code: `process.emitWarning("x"); console.log(1)`}, `1\n`, ``},
 		{"a warning", both, unitask.Request{Code: `process.emitWarning("x")`}, ``, `\(node:\d+\) Warning: x\n.*`},
-		{"NODE_PATH", both, unitask.Request{Env: env("NODE_PATH", "/tmp/m"), Code: `const fs = require("fs"); fs.mkdirSync("/tmp/m"); fs.writeFileSync("/tmp/m/own.js", "module.exports = 7"); console.log(require("own"))`}, `7\n`, ``},
+		{"NODE_PATH", both, unitask.Request{Env: env("NODE_PATH", "/tmp/m"),
+			Code: `const fs = require("fs"); fs.mkdirSync("/tmp/m"); fs.writeFileSync("/tmp/m/own.js", "module.exports = 7"); console.log(require("own"))`}, `7\n`, ``},
 		{"TZ", both, unitask.Request{Env: env("TZ", "Asia/Tokyo"), Code: `console.log(new Date(0).getHours())`}, `9\n`, ``},
 		{"a worker's limits", both, unitask.Request{Timeout: time.Minute, Code: `
 const { Worker } = require("worker_threads");
@@ -49,10 +53,18 @@ new (require("worker_threads").Worker)("console.log(process.execArgv)", { eval: 
 		{"NODE_OPTIONS, and a child's", linux, unitask.Request{Env: env("NODE_OPTIONS", "--disable-proto=delete"), Code: `
 console.log({}.__proto__, process.execArgv, process.env.NODE_OPTIONS);
 require("child_process").spawn(process.execPath, ["-p", "({}).__proto__"], { stdio: "inherit" })`}, `undefined \[\] --disable-proto=delete\nundefined\n`, ``},
-		{"a heap in NODE_OPTIONS", linux, unitask.Request{Env: env("NODE_OPTIONS", "--max-old-space-size=50"), Code: `console.log(require("v8").getHeapStatistics().heap_size_limit < 250e6)`}, `true\n`, ``},
-		{"NODE_DEBUG", linux, unitask.Request{Env: env("NODE_DEBUG", "timer"), Code: `setTimeout(() => console.log(1), 1)`}, `1\n`, `TIMER \d+: .*`},
-		{"what is printed before the start", linux, unitask.Request{NodeArgs: []string{"--inspect"}, Code: `console.log(1)`}, `1\n`, `Debugger listening on ws://127.*`},
-		{"a module that is loaded first", linux, unitask.Request{Env: map[string]string{"NODE_OPTIONS": "--require ./setup.cjs", "GREETING": "hello"}, Files: []unitask.Mount{{Host: setup, Guest: "/work/setup.cjs"}}, Code: `console.log("code", require.cache[require.resolve("./setup.cjs")].loaded)`}, `setup /work hello\ncode true\n`, ``},
+		{"a heap in NODE_OPTIONS", linux, unitask.Request{Env: env("NODE_OPTIONS", "--max-old-space-size=50"),
+			Code: `console.log(require("v8").getHeapStatistics().heap_size_limit < 250e6)`}, `true\n`, ``},
+		{"NODE_DEBUG", linux, unitask.Request{Env: env("NODE_DEBUG", "timer"), Code: `setTimeout(() => console.log(1), 1)`},
+			`1\n`, `TIMER \d+: .*`},
+		{"what is printed before the start", linux, unitask.Request{NodeArgs: []string{"--inspect"}, Code: `console.log(1)`},
+			`1\n`, `Debugger listening on ws://127.*`},
+		{"a module that is loaded first", linux,
+			unitask.Request{Env: map[string]string{"NODE_OPTIONS": "--require ./setup.cjs", "GREETING": "hello"},
+				Files: []unitask.Mount{{Host: setup, Guest: "/work/setup.cjs"}},
+				Code:  `console.log("code", require.cache[require.resolve("./setup.cjs")].loaded)`},
+			`setup /work hello\ncode true\n`,
+			``},
 
 		{"IPv6 on the loopback, and nowhere else", linux, unitask.Request{Code: `
 const net = require("net"), os = require("os");
@@ -79,7 +91,8 @@ for (const f of ["/etc/passwd", "/etc/new", "/usr/bin/new", "/lib/new", "/unitas
 				if err != nil {
 					t.Fatal(err)
 				}
-				for _, s := range []struct{ what, got, want string }{{"stdout", string(res.Stdout), c.stdout}, {"stderr", string(res.Stderr), c.stderr}} {
+				for _, s := range []struct{ what, got, want string }{{"stdout", string(res.Stdout), c.stdout},
+					{"stderr", string(res.Stderr), c.stderr}} {
 					if !regexp.MustCompile(`(?s)\A` + s.want + `\z`).MatchString(s.got) {
 						t.Errorf("exit code %d, %s is %q, want %q", res.ExitCode, s.what, s.got, s.want)
 					}
@@ -88,7 +101,8 @@ for (const f of ["/etc/passwd", "/etc/new", "/usr/bin/new", "/lib/new", "/unitas
 		}
 	}
 	t.Run("an argument that Node does not know", func(t *testing.T) {
-		_, err := unitask.Run(t.Context(), unitask.Request{NodeArgs: []string{"--no-such-thing"}, Code: "1"}, unitask.Options{Home: home})
+		_, err := unitask.Run(t.Context(), unitask.Request{NodeArgs: []string{"--no-such-thing"}, Code: "1"},
+			unitask.Options{Home: home})
 		wantField(t, err, `nodeArgs --no-such-thing`, `bad option: --no-such-thing`)
 	})
 }
@@ -104,8 +118,10 @@ func TestNodeArgsRefused(t *testing.T) {
 		req         unitask.Request
 		what, words string
 	}{
-		{unitask.Request{Kernel: image.Nanos, NodeArgs: []string{"--expose-gc", "--stack-size=500"}}, "nodeArgs --stack-size=500", "needs the linux kernel"},
-		{unitask.Request{Kernel: image.Nanos, Env: map[string]string{"NODE_OPTIONS": "--expose-gc"}}, "env NODE_OPTIONS", "needs the linux kernel"},
+		{unitask.Request{Kernel: image.Nanos, NodeArgs: []string{"--expose-gc", "--stack-size=500"}},
+			"nodeArgs --stack-size=500", "needs the linux kernel"},
+		{unitask.Request{Kernel: image.Nanos, Env: map[string]string{"NODE_OPTIONS": "--expose-gc"}}, "env NODE_OPTIONS",
+			"needs the linux kernel"},
 		{unitask.Request{NodeArgs: []string{"code.js"}}, `nodeArgs "code.js"`, "must begin with -"},
 		{unitask.Request{NodeArgs: []string{"--eval=1"}}, `nodeArgs "--eval=1"`, "something else than the code"},
 	} {
@@ -117,7 +133,8 @@ func TestNodeArgsRefused(t *testing.T) {
 func wantField(t *testing.T, err error, what, words string) {
 	t.Helper()
 	var field *policy.FieldError
-	if !errors.As(err, &field) || field.Field+" "+field.Value != what || !regexp.MustCompile(regexp.QuoteMeta(words)).MatchString(field.Reason) {
+	if !errors.As(err, &field) || field.Field+" "+field.Value != what ||
+		!regexp.MustCompile(regexp.QuoteMeta(words)).MatchString(field.Reason) {
 		t.Errorf("%v, want %s: %s", err, what, words)
 	}
 }

@@ -70,7 +70,9 @@ func keptFolder(t *testing.T, kernel image.Kernel, dir string) {
 	defer rt.Close()
 	var outputs []string
 	for range 2 {
-		res, err := rt.Run(t.Context(), unitask.Request{Code: seenTree, Kernel: kernel, Dirs: []unitask.Mount{{Host: dir, Guest: "/in"}}}, unitask.IO{Events: func(e unitask.Event) { t.Log(e.Kind, e.Message) }})
+		res, err := rt.Run(t.Context(), unitask.Request{Code: seenTree, Kernel: kernel,
+			Dirs: []unitask.Mount{{Host: dir, Guest: "/in"}}},
+			unitask.IO{Events: func(e unitask.Event) { t.Log(e.Kind, e.Message) }})
 		if err != nil || res.ExitCode != 0 {
 			t.Fatalf("%v %+v %s", err, res, res.Stderr)
 		}

@@ -35,7 +35,8 @@ func TestImportOnFullDisk(t *testing.T) {
 	}
 	defer rt.Close()
 	_, err = rt.Catalog().Import(t.Context(), boxImage(t, "test/box:1", nil), "", "")
-	if err == nil || !strings.Contains(err.Error(), "no space left on device") || !strings.Contains(err.Error(), "image.tar") {
+	if err == nil || !strings.Contains(err.Error(), "no space left on device") ||
+		!strings.Contains(err.Error(), "image.tar") {
 		t.Errorf("got %v", err)
 	}
 	if left, err := os.ReadDir(filepath.Join(home, "containers")); err != nil || len(left) > 0 {
@@ -56,11 +57,13 @@ func TestSessionOutOnFullDisk(t *testing.T) {
 	rt := openRuntime(t, unitask.Options{Home: home})
 	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "shell"}})
 	res, err := s.Run(t.Context(), unitask.Step{Code: "head -c 4000000 /dev/urandom > /out/much; echo done"})
-	if host := (*unitask.HostError)(nil); !errors.As(err, &host) || !errors.Is(err, syscall.ENOSPC) || len(res.Artifacts) > 0 {
+	if host := (*unitask.HostError)(nil); !errors.As(err, &host) || !errors.Is(err, syscall.ENOSPC) ||
+		len(res.Artifacts) > 0 {
 		t.Errorf("%v, %+v", err, res)
 	}
 	testlack.Grow(t, runs, "size=30m")
-	if res, err = s.Run(t.Context(), unitask.Step{Code: "true"}); err != nil || cameBack(t, rt, res) != "much=4000000 bytes" {
+	if res, err = s.Run(t.Context(), unitask.Step{Code: "true"}); err != nil ||
+		cameBack(t, rt, res) != "much=4000000 bytes" {
 		t.Errorf("%v, %q", err, cameBack(t, rt, res))
 	}
 }
@@ -102,7 +105,8 @@ func TestAttackFullDisk(t *testing.T) {
 	needVM(t)
 	const fill = "yes 0123456789012345678901234567890123456789 | head -c 6000000"
 	for name, codes := range map[string][]string{
-		"stdout": {fill}, "stderr": {fill + " >&2"}, "artifacts": {fill + " > /out/much"}, "two at once": {fill, fill + " >&2"},
+		"stdout": {fill}, "stderr": {fill + " >&2"}, "artifacts": {fill + " > /out/much"},
+		"two at once": {fill, fill + " >&2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rt := openRuntime(t, unitask.Options{Home: smallStore(t, "size=2m")})
@@ -120,8 +124,10 @@ func TestAttackFullDisk(t *testing.T) {
 						got[i] = e.Error()
 						return
 					}
-					full := errors.Is(err, syscall.ENOSPC) && strings.Contains(rec.Error, "no space left") && !strings.Contains(rec.Error, "QEMU")
-					got[i] = fmt.Sprint("record ", rec.Status, ", says that the disk is full: ", full, ", in the log: ", slices.Contains(auditKinds(t, rt, res.RunID), audit.RunEnded))
+					full := errors.Is(err, syscall.ENOSPC) && strings.Contains(rec.Error, "no space left") &&
+						!strings.Contains(rec.Error, "QEMU")
+					got[i] = fmt.Sprint("record ", rec.Status, ", says that the disk is full: ", full, ", in the log: ",
+						slices.Contains(auditKinds(t, rt, res.RunID), audit.RunEnded))
 					if _, e := os.Lstat(rt.Runs().Path(res.RunID, "reserve")); !errors.Is(e, os.ErrNotExist) {
 						t.Errorf("the reserve is still there: %v", e)
 					}
@@ -129,7 +135,8 @@ func TestAttackFullDisk(t *testing.T) {
 			}
 			all.Wait()
 			for i, is := range got {
-				attack.Check(t, fmt.Sprintf("a run fills the disk of its record: %s, %d", name, i), "record failed, says that the disk is full: true, in the log: true", is)
+				attack.Check(t, fmt.Sprintf("a run fills the disk of its record: %s, %d", name, i),
+					"record failed, says that the disk is full: true, in the log: true", is)
 			}
 		})
 	}
@@ -179,9 +186,11 @@ func TestAttackAuditRequired(t *testing.T) {
 					t.Fatal(err)
 				}
 				told := false
-				rt := openRuntime(t, unitask.Options{Home: home, Events: func(e unitask.Event) { told = told || e.Kind == unitask.EventStore }})
+				rt := openRuntime(t, unitask.Options{Home: home,
+					Events: func(e unitask.Event) { told = told || e.Kind == unitask.EventStore }})
 				var out strings.Builder
-				res, err := rt.RunFor(t.Context(), unitask.Caller{Ceiling: ceiling}, unitask.Request{Language: "shell", Code: "echo ran"}, unitask.IO{Stdout: &out})
+				res, err := rt.RunFor(t.Context(), unitask.Caller{Ceiling: ceiling},
+					unitask.Request{Language: "shell", Code: "echo ran"}, unitask.IO{Stdout: &out})
 				var host *unitask.HostError
 				refused := errors.As(err, &host) && host.Op == "audit" && res != nil && res.ExitCode == unitask.ExitHost
 				want := "refused false, told true, it printed ran\n"
@@ -214,7 +223,8 @@ func TestAttackAuditRequiredSession(t *testing.T) {
 			t.Fatal(err)
 		}
 		rt := openRuntime(t, unitask.Options{Home: home})
-		s, err := rt.NewSessionFor(t.Context(), unitask.Caller{Ceiling: ceiling}, unitask.SessionRequest{Request: unitask.Request{Language: "shell"}})
+		s, err := rt.NewSessionFor(t.Context(), unitask.Caller{Ceiling: ceiling},
+			unitask.SessionRequest{Request: unitask.Request{Language: "shell"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -229,9 +239,11 @@ func TestAttackAuditRequiredSession(t *testing.T) {
 		} else if err != nil {
 			got = err.Error()
 		}
-		attack.Check(t, fmt.Sprintf("a step of a session whose use can't be logged, required %v", required), map[bool]string{true: "refused", false: "ran"}[required], got)
+		attack.Check(t, fmt.Sprintf("a step of a session whose use can't be logged, required %v", required),
+			map[bool]string{true: "refused", false: "ran"}[required], got)
 		host, err = nil, s.Close()
-		attack.Check(t, fmt.Sprintf("the end of a session that can't be logged, required %v", required), fmt.Sprintf("told %v", required),
+		attack.Check(t, fmt.Sprintf("the end of a session that can't be logged, required %v", required),
+			fmt.Sprintf("told %v", required),
 			fmt.Sprintf("told %v", errors.As(err, &host) && host.Op == "audit"))
 	}
 }
@@ -259,19 +271,24 @@ func TestAttackFullDiskNetwork(t *testing.T) {
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	rt := openRuntime(t, unitask.Options{Home: smallStore(t, "size=2m")})
 	const times = 20
-	code := fmt.Sprintf("connect() { read -r x 2>/dev/null < /dev/tcp/127.0.0.1/%s; }; connect; yes 0123456789 | head -c 6000000; for i in {1..%d}; do connect; done", port, times)
-	res, err := rt.Run(t.Context(), unitask.Request{Language: "shell", Code: code, AllowTCP: []string{l.Addr().String()}}, unitask.IO{})
+	code := fmt.Sprintf(
+		"connect() { read -r x 2>/dev/null < /dev/tcp/127.0.0.1/%s; }; connect; yes 0123456789 | head -c 6000000; for i in {1..%d}; do connect; done", port, times)
+	res, err := rt.Run(t.Context(), unitask.Request{Language: "shell", Code: code, AllowTCP: []string{l.Addr().String()}},
+		unitask.IO{})
 	if !errors.Is(err, syscall.ENOSPC) {
 		t.Fatal(err)
 	}
 	cut := false
 	if err := rt.Audit().Read(func(_ int64, line []byte) error {
-		cut = cut || strings.Contains(string(line), "the log can't be written: the network is cut") && strings.Contains(string(line), res.RunID)
+		cut = cut || strings.Contains(string(line), "the log can't be written: the network is cut") &&
+			strings.Contains(string(line), res.RunID)
 		return nil
 	}); err != nil {
 		t.Fatal(err)
 	}
 	n := reached.Load()
-	attack.Check(t, "code fills the disk of its netlog, and goes on with its network", "it is cut, and that is logged: true",
-		map[bool]string{true: "it is cut, and that is logged: ", false: fmt.Sprintf("it reached the host %d times, logged: ", n)}[n >= 1 && n < times]+fmt.Sprint(cut))
+	attack.Check(t, "code fills the disk of its netlog, and goes on with its network",
+		"it is cut, and that is logged: true",
+		map[bool]string{true: "it is cut, and that is logged: ",
+			false: fmt.Sprintf("it reached the host %d times, logged: ", n)}[n >= 1 && n < times]+fmt.Sprint(cut))
 }

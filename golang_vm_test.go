@@ -42,7 +42,8 @@ func main() {
 		fmt.Println(err != nil, into != nil || name == links[0])
 	}
 }`, unitask.OutcomeExited, 0, strings.Repeat("true true\n", 4), time.Minute},
-		{"memory", "func main() {\n\tvar all [][]byte\n\tfor {\n\t\tb := make([]byte, 16<<20)\n\t\tfor i := range b {\n\t\t\tb[i] = 1\n\t\t}\n\t\tall = append(all, b)\n\t}\n}", unitask.OutcomeOOM, unitask.ExitOOM, "", 2 * time.Minute},
+		{"memory",
+			"func main() {\n\tvar all [][]byte\n\tfor {\n\t\tb := make([]byte, 16<<20)\n\t\tfor i := range b {\n\t\t\tb[i] = 1\n\t\t}\n\t\tall = append(all, b)\n\t}\n}", unitask.OutcomeOOM, unitask.ExitOOM, "", 2 * time.Minute},
 		{"a stack", `func f(n int) int { return f(n+1) + 1 }
 
 func main() { println(f(0)) }`, unitask.OutcomeOOM, unitask.ExitOOM, "", 2 * time.Minute},
@@ -54,12 +55,14 @@ func main() {
 	debug.SetMaxStack(64 << 20)
 	println(f(0))
 }`, unitask.OutcomeExited, 1, "", 2 * time.Minute},
-		{"the compiler", "func main() {\n\tvar x int\n\tswitch {\n" + endless.String() + "\t}\n}", unitask.OutcomeTimeout, unitask.ExitTimeout, "", 3 * time.Second},
+		{"the compiler", "func main() {\n\tvar x int\n\tswitch {\n" + endless.String() + "\t}\n}", unitask.OutcomeTimeout,
+			unitask.ExitTimeout, "", 3 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			slot(t)
-			res, err := rt.Run(t.Context(), unitask.Request{Language: "go", Code: "package main\n\n" + c.code + "\n", Timeout: c.timeout}, unitask.IO{})
+			res, err := rt.Run(t.Context(), unitask.Request{Language: "go", Code: "package main\n\n" + c.code + "\n",
+				Timeout: c.timeout}, unitask.IO{})
 			if err != nil || res.Outcome != c.outcome || res.ExitCode != c.exit || string(res.Stdout) != c.stdout {
 				t.Errorf("%v %+v, %q", err, res, res.Stdout)
 			}

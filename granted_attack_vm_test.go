@@ -23,15 +23,21 @@ func TestAttackTime(t *testing.T) {
 	rt := openRuntime(t, unitask.Options{Home: newHome(t)})
 	const head = `const fs = require("fs"), { spawn } = require("child_process"); console.log("up");` + "\n"
 	for _, c := range []struct{ name, code string }{
-		{"leaves children that ignore signals", `for (let n = 0; n < 20; n++) spawn("sh", ["-c", "trap '' TERM INT HUP QUIT; while :; do :; done"], { detached: true, stdio: "ignore" }).unref(); for (;;);`},
-		{"forks without end", `const f = () => spawn("sh", ["-c", "f() { f & f & wait; }; f"], { detached: true, stdio: "ignore" }).on("error", () => {}).on("exit", f); f(); f(); setInterval(() => {}, 1)`},
+		{"leaves children that ignore signals",
+			`for (let n = 0; n < 20; n++) spawn("sh", ["-c", "trap '' TERM INT HUP QUIT; while :; do :; done"], { detached: true, stdio: "ignore" }).unref(); for (;;);`},
+		{"forks without end",
+			`const f = () => spawn("sh", ["-c", "f() { f & f & wait; }; f"], { detached: true, stdio: "ignore" }).on("error", () => {}).on("exit", f); f(); f(); setInterval(() => {}, 1)`},
 		{"closes its streams", `for (let n = 0; n < 64; n++) try { fs.closeSync(n) } catch {} for (;;);`},
-		{"fills its disks", `const b = Buffer.alloc(1 << 20); for (const d of ["/tmp", "/out", "/home/user", "/dev/shm"]) try { for (let n = 0; ; n++) fs.appendFileSync(d + "/f", b) } catch {} for (;;);`},
-		{"stops all that it can", `for (const p of fs.readdirSync("/proc")) if (+p && +p !== process.pid) try { process.kill(+p, "SIGSTOP") } catch {} for (;;);`},
-		{"ends all that it can", `for (;;) for (const p of fs.readdirSync("/proc")) if (+p && +p !== process.pid) try { process.kill(+p, "SIGKILL") } catch {}`},
+		{"fills its disks",
+			`const b = Buffer.alloc(1 << 20); for (const d of ["/tmp", "/out", "/home/user", "/dev/shm"]) try { for (let n = 0; ; n++) fs.appendFileSync(d + "/f", b) } catch {} for (;;);`},
+		{"stops all that it can",
+			`for (const p of fs.readdirSync("/proc")) if (+p && +p !== process.pid) try { process.kill(+p, "SIGSTOP") } catch {} for (;;);`},
+		{"ends all that it can",
+			`for (;;) for (const p of fs.readdirSync("/proc")) if (+p && +p !== process.pid) try { process.kill(+p, "SIGKILL") } catch {}`},
 	} {
 		begin := time.Now()
-		res, err := rt.Run(t.Context(), unitask.Request{Code: head + c.code, Kernel: unitask.Linux, Timeout: time.Second, MemoryMB: 256}, unitask.IO{})
+		res, err := rt.Run(t.Context(), unitask.Request{Code: head + c.code, Kernel: unitask.Linux, Timeout: time.Second,
+			MemoryMB: 256}, unitask.IO{})
 		got := fmt.Sprint(err)
 		if err == nil {
 			got = strings.Replace(string(res.Outcome), "oom", "timeout", 1) // disks are memory
@@ -137,7 +143,8 @@ console.log(crypto.randomUUID(), Math.random(), true); console.log(found.join(",
 	var said []string
 	templates := map[string]bool{}
 	for _, code := range []string{leave, look} {
-		res, err := rt.Run(t.Context(), unitask.Request{Code: strings.ReplaceAll(strings.ReplaceAll(code, `"MA" + "RK"`, `"left-" + "behind"`), "MARK", mark), Kernel: unitask.Linux}, unitask.IO{})
+		res, err := rt.Run(t.Context(), unitask.Request{Code: strings.ReplaceAll(strings.ReplaceAll(code, `"MA" + "RK"`,
+			`"left-" + "behind"`), "MARK", mark), Kernel: unitask.Linux}, unitask.IO{})
 		if err != nil || res.ExitCode != 0 {
 			t.Fatalf("%+v %v", res, err)
 		}
@@ -200,5 +207,6 @@ func TestAttackSecretTraces(t *testing.T) {
 		}
 		return err
 	}))
-	attack.Check(t, "traces of a secret's value: processes of the host, and the home", "[]", fmt.Sprint(slices.Sorted(maps.Keys(found))))
+	attack.Check(t, "traces of a secret's value: processes of the host, and the home", "[]",
+		fmt.Sprint(slices.Sorted(maps.Keys(found))))
 }

@@ -22,7 +22,8 @@ func TestPruneKeeps(t *testing.T) {
 	}
 	defer rt.Close()
 	made := func(at time.Time, end func(*record.Run) error) string {
-		rec, err := rt.Runs().CreateAs(at.UTC().Format("20060102-150405")+"000-abcdef", at, "me", record.ViaCLI, "code.js", nil, nil)
+		rec, err := rt.Runs().CreateAs(at.UTC().Format("20060102-150405")+"000-abcdef", at, "me", record.ViaCLI, "code.js",
+			nil, nil)
 		if err == nil {
 			err = end(rec)
 		}
@@ -35,12 +36,15 @@ func TestPruneKeeps(t *testing.T) {
 	finish := func(rec *record.Run) error { return rec.Finish(time.Now()) }
 	newer := func(rec *record.Run) error { rec.SchemaVersion = 99; return finish(rec) }
 	unmade := func(rec *record.Run) error { // as it is before it has its lock
-		return errors.Join(finish(rec), os.Remove(rt.Runs().Path(rec.ID, "run.json")), os.Remove(rt.Runs().Path(rec.ID, "lock")))
+		return errors.Join(finish(rec), os.Remove(rt.Runs().Path(rec.ID, "run.json")),
+			os.Remove(rt.Runs().Path(rec.ID, "lock")))
 	}
 	ids := map[string]string{
-		"old": made(hours(50), finish), "old, of a newer schema": made(hours(40), newer), "new": made(hours(2), finish), "new, of a newer schema": made(hours(1), newer), "being made": made(hours(0), unmade),
-		"old, paused": made(hours(60), func(rec *record.Run) error { rec.Status = record.Paused; return errors.Join(rec.Update(), rec.Leave()) }),
-		"unknown":     "no-id-of-ours",
+		"old": made(hours(50), finish), "old, of a newer schema": made(hours(40), newer), "new": made(hours(2), finish),
+		"new, of a newer schema": made(hours(1), newer), "being made": made(hours(0), unmade),
+		"old, paused": made(hours(60),
+			func(rec *record.Run) error { rec.Status = record.Paused; return errors.Join(rec.Update(), rec.Leave()) }),
+		"unknown": "no-id-of-ours",
 	}
 	folder := filepath.Join(home, "sessions", ids["old, paused"])
 	if err := errors.Join(os.MkdirAll(folder, 0o700), os.Mkdir(rt.Runs().Path(ids["unknown"], ""), 0o700)); err != nil {

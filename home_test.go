@@ -28,7 +28,10 @@ func TestAttackHomes(t *testing.T) {
 		{"mode 0700", made(0o700, self), "opened"},
 		{"mode 0755", made(0o755, self), "opened"},
 		{"not there yet", func(string) error { return nil }, "opened"},
-		{"a link to one's own", func(at string) error { return errors.Join(os.Mkdir(at+".real", 0o700), os.Symlink(at+".real", at)) }, "opened"},
+		{"a link to one's own", func(at string) error {
+			return errors.Join(os.Mkdir(at+".real", 0o700),
+				os.Symlink(at+".real", at))
+		}, "opened"},
 		{"mode 0777", made(0o777, self), "refused: chmod go-w"},
 		{"mode 0777 with the sticky bit", made(0o777|os.ModeSticky, self), "refused: chmod go-w"},
 		{"mode 0702", made(0o702, self), "refused: chmod go-w"},

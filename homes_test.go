@@ -14,9 +14,11 @@ import (
 
 // Where secrets are is not read of a home that somebody else could change.
 func TestAttackHomeOfSecrets(t *testing.T) {
-	for mode, want := range map[os.FileMode]string{0o700: "read", 0o755: "read", 0o770: "refused", 0o707: "refused", 0o777: "refused"} {
+	for mode, want := range map[os.FileMode]string{0o700: "read", 0o755: "read", 0o770: "refused", 0o707: "refused",
+		0o777: "refused"} {
 		home := testdir.Private(t)
-		if err := os.WriteFile(filepath.Join(home, unitask.ConfigFile), []byte("[secrets]\nKEY = \"env:OTHER\"\n"), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(home, unitask.ConfigFile), []byte("[secrets]\nKEY = \"env:OTHER\"\n"),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.Chmod(home, mode); err != nil {
@@ -51,7 +53,8 @@ func TestAttackRelativeHome(t *testing.T) {
 		}
 		attack.Check(t, "the home of HOME="+home, "refused", got)
 		got = "denied"
-		_, denials, err := policy.Resolve(policy.Request{Dirs: []policy.Mount{{Host: dir, Real: dir, Guest: "/work"}}}, policy.BuiltIn(dir, "/somewhere/.unitask"))
+		_, denials, err := policy.Resolve(policy.Request{Dirs: []policy.Mount{{Host: dir, Real: dir, Guest: "/work"}}},
+			policy.BuiltIn(dir, "/somewhere/.unitask"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +75,8 @@ func TestAttackImageForms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"Foo/Bar", "sha256:abc", "NODE", "a b", "*", "docker.io/*", "docker.io/library/*", "node\n", "-node", "docker.io/library/alpine:"} {
+	for _, name := range []string{"Foo/Bar", "sha256:abc", "NODE", "a b", "*", "docker.io/*", "docker.io/library/*",
+		"node\n", "-node", "docker.io/library/alpine:"} {
 		for what, c := range map[string]*policy.Ceiling{"no ceiling": nil, "a ceiling": ceiling} {
 			got := "refused"
 			if eff, _, err := unitask.Resolve(unitask.Request{Image: name}, c); err == nil {

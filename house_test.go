@@ -20,10 +20,13 @@ const module = "github.com/unitask/unitask"
 // folder; packages of one floor know nothing of each other. "" is the root.
 var floors = [][]string{
 	{
-		"guest/contract", "internal/accepting", "internal/atomicfile", "internal/attack", "internal/collector", "internal/edit",
+		"guest/contract", "internal/accepting", "internal/atomicfile", "internal/attack", "internal/collector",
+		"internal/edit",
 		"internal/entropy", "internal/exact", "internal/filelock", "internal/gotest", "internal/hostname",
-		"internal/httppath", "internal/nesting", "internal/offspring", "internal/publicaddr", "internal/realpath", "internal/regular",
-		"internal/socketpair", "internal/stopclock", "internal/tail", "internal/testcert", "internal/testdir", "internal/testlack",
+		"internal/httppath", "internal/nesting", "internal/offspring", "internal/publicaddr", "internal/realpath",
+		"internal/regular",
+		"internal/socketpair", "internal/stopclock", "internal/tail", "internal/testcert", "internal/testdir",
+		"internal/testlack",
 		"internal/testsignals", "internal/testwait", "internal/userdir", "guest/system",
 	},
 	{"internal/bounded", "internal/export", "internal/fetch", "internal/home", "internal/localsocket", "internal/vault"},
@@ -48,7 +51,8 @@ var floors = [][]string{
 	{"fleet", "mcp"},
 	{"fleet/embedded"},
 	{"cli"},
-	{"cli/unitask", "hack/attack", "hack/bench", "hack/conformance", "hack/cover", "hack/dist", "hack/escapes", "hack/fidelity", "hack/fleet", "hack/packages", "hack/report", "hack/seccomp", "hack/soak"},
+	{"cli/unitask", "hack/attack", "hack/bench", "hack/conformance", "hack/cover", "hack/dist", "hack/escapes",
+		"hack/fidelity", "hack/fleet", "hack/packages", "hack/report", "hack/seccomp", "hack/soak"},
 }
 
 type goPackage struct {
@@ -223,7 +227,9 @@ var function = regexp.MustCompile(`(?ms)^func .*?^\}`)
 // A program that runs on one host has no NATS in it, and one that submits to a fleet no server; who
 // embeds unitask sends spans as the program does, or not at all.
 func TestNoNATS(t *testing.T) {
-	for _, row := range []struct{ room, without string }{{".", "nats-io"}, {"./mcp", "nats-io"}, {"./fleet", "nats-io/nats-server"}, {"./mcp", "otel/sdk"}, {"./mcp", "google.golang.org/grpc"}, {"./fleet", "otel/sdk"}} {
+	for _, row := range []struct{ room, without string }{{".", "nats-io"}, {"./mcp", "nats-io"},
+		{"./fleet", "nats-io/nats-server"}, {"./mcp", "otel/sdk"}, {"./mcp", "google.golang.org/grpc"},
+		{"./fleet", "otel/sdk"}} {
 		out, err := exec.Command("go", "list", "-deps", row.room).Output()
 		if err != nil {
 			t.Fatal(err)
@@ -265,7 +271,8 @@ func TestLongIsRun(t *testing.T) {
 				continue
 			}
 			left = append(left, f[1])
-			if dir := filepath.Dir(name); !slices.Contains(strings.Split(names, "|"), f[1]) || dir != "." && !slices.Contains(strings.Fields(rooms), "./"+dir) {
+			if dir := filepath.Dir(name); !slices.Contains(strings.Split(names, "|"), f[1]) ||
+				dir != "." && !slices.Contains(strings.Fields(rooms), "./"+dir) {
 				t.Errorf("%s: %s leaves something to make long, which does not run it", name, f[1])
 			}
 		}
@@ -297,7 +304,8 @@ func TestSecurityCountsFuzzTargets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if said := regexp.MustCompile(`\b\d+ fuzz targets`).FindString(string(text)); said != fmt.Sprintf("%d fuzz targets", n) {
+	if said := regexp.MustCompile(`\b\d+ fuzz targets`).FindString(string(text)); said != fmt.Sprintf("%d fuzz targets",
+		n) {
 		t.Errorf("docs/security.md says %q; there are %d", said, n)
 	}
 }

@@ -41,7 +41,8 @@ func imageOf(t *testing.T, name string) (*unitask.Runtime, *image.Image) {
 // needErofs skips where the kernel's driver is missing from the parts.
 func needErofs(t *testing.T) {
 	t.Helper()
-	if found, _ := filepath.Glob(filepath.Join(baseHome, "vendor", string(image.HostArch()), "linux", "modules", "erofs.ko*")); len(found) == 0 {
+	if found, _ := filepath.Glob(filepath.Join(baseHome, "vendor", string(image.HostArch()), "linux", "modules",
+		"erofs.ko*")); len(found) == 0 {
 		t.Skip("the linux part was fetched before its erofs driver was wanted, or its package has none: remove vendor/*/linux of the home, and `unitask image vendor` fetches it again")
 	}
 }
@@ -103,7 +104,8 @@ func TestPackedDisk(t *testing.T) {
 		})
 	}
 	slot(t)
-	res, err := rt.Run(t.Context(), unitask.Request{Kernel: image.Linux, Image: "data", Cold: true, Code: walkImage}, unitask.IO{})
+	res, err := rt.Run(t.Context(), unitask.Request{Kernel: image.Linux, Image: "data", Cold: true, Code: walkImage},
+		unitask.IO{})
 	if err != nil || res.ExitCode != 0 {
 		t.Fatalf("%+v %v", res, err)
 	}

@@ -35,12 +35,14 @@ func TestAttackImportedName(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = rt.RunFor(t.Context(), unitask.Caller{Ceiling: ceiling}, unitask.Request{Image: row.asked, Exec: true, Args: []string{"/bin/busybox", "true"}}, unitask.IO{})
+		_, err = rt.RunFor(t.Context(), unitask.Caller{Ceiling: ceiling},
+			unitask.Request{Image: row.asked, Exec: true, Args: []string{"/bin/busybox", "true"}}, unitask.IO{})
 		got := "refused"
 		if !errors.As(err, new(*policy.FieldError)) || !strings.Contains(err.Error(), "was imported under that name") {
 			got = fmt.Sprint(err)
 		}
-		attack.Check(t, "an imported image, as "+strings.Replace(row.asked, c.Digest, "DIGEST", 1)+" under a ceiling of "+row.images, "refused", got)
+		attack.Check(t, "an imported image, as "+strings.Replace(row.asked, c.Digest, "DIGEST", 1)+" under a ceiling of "+
+			row.images, "refused", got)
 	}
 	for _, entry := range []string{c.Digest[:19], c.Digest[:70]} {
 		got := "refused"

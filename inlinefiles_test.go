@@ -21,7 +21,9 @@ func TestInlineFilesOnRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	req := Request{Path: "/w/main.js", Kernel: "nanos", InlineFiles: []InlineFile{{Name: "helper.js", Content: "x = '<ü>\\n'\n"}, {Name: "a/empty", Content: ""}}, Secrets: map[string]string{"KEY": "swordfish"}}
+	req := Request{Path: "/w/main.js", Kernel: "nanos",
+		InlineFiles: []InlineFile{{Name: "helper.js", Content: "x = '<ü>\\n'\n"}, {Name: "a/empty", Content: ""}},
+		Secrets:     map[string]string{"KEY": "swordfish"}}
 	run := func() string {
 		t.Helper()
 		res, err := rt.Run(t.Context(), req, IO{}) // which is not vendored
@@ -36,7 +38,8 @@ func TestInlineFilesOnRecord(t *testing.T) {
 		t.Errorf("%q %v", got.InlineFiles, err)
 	}
 	rec, err := rt.Runs().Get(id)
-	if err != nil || strings.Contains(string(rec.Request), "content") || !strings.Contains(string(rec.Request), "helper.js") {
+	if err != nil || strings.Contains(string(rec.Request), "content") ||
+		!strings.Contains(string(rec.Request), "helper.js") {
 		t.Errorf("%s %v", rec.Request, err)
 	}
 	old := rt.Runs().Path(id, "run.json")
@@ -56,7 +59,8 @@ func TestInlineFilesOnRecord(t *testing.T) {
 	if err != nil || strings.Contains(string(text), "swordfish") || !strings.Contains(string(text), record.Redacted) {
 		t.Errorf("%s %v", text, err)
 	}
-	if _, err := rt.History().Request(id, ""); !errors.Is(err, history.ErrRedacted) || !strings.Contains(err.Error(), "inlineFiles") {
+	if _, err := rt.History().Request(id, ""); !errors.Is(err, history.ErrRedacted) ||
+		!strings.Contains(err.Error(), "inlineFiles") {
 		t.Errorf("%v", err)
 	}
 }

@@ -153,14 +153,16 @@ func TestAttackHostPaths(t *testing.T) {
 		t.Fatal(err)
 	}
 	work := filepath.Join(root, "work")
-	ceiling, err := policy.ParseCeiling(filepath.Join(root, "c.toml"), []byte("filesUnder = [\"work\", \"not-there\"]\ndirsUnder = [\"work\", \"trees\", \""+short+"\"]"))
+	ceiling, err := policy.ParseCeiling(filepath.Join(root, "c.toml"),
+		[]byte("filesUnder = [\"work\", \"not-there\"]\ndirsUnder = [\"work\", \"trees\", \""+short+"\"]"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	const denied, ok = "denied", "ok"
 	long := work + "/" + strings.Repeat("x/", 3000)
 	for _, c := range attackHostPathsRows(work, ok, root, denied, long, short) {
-		if runtime.GOOS != "linux" && (strings.HasPrefix(c.host, "/proc") || strings.Contains(c.host, "\xff") || strings.Contains(c.host, "A.txt")) {
+		if runtime.GOOS != "linux" && (strings.HasPrefix(c.host, "/proc") || strings.Contains(c.host, "\xff") ||
+			strings.Contains(c.host, "A.txt")) {
 			continue
 		}
 		req := unitask.Request{DirMax: 4096}
@@ -196,15 +198,20 @@ func TestAttackHostPaths(t *testing.T) {
 			}
 		}
 	}
-	found, _, err := unitask.ReadInputs(unitask.Request{Dirs: []unitask.Mount{{Host: root + "/trees/ignored", Guest: "/w"}, {Host: root + "/trees/good", Guest: "/g"}}}, ceiling, nil)
-	want := map[string]string{"/w": "d---------", "/w/.unitaskignore": "# what stays out\nnode_modules/\n*.log\n/bad\n", "/w/keep": "content of trees/ignored/keep", "/w/sub": "d---------",
-		"/w/sub/.unitaskignore": "!x.log\n", "/w/sub/x.log": "content of trees/ignored/sub/x.log", "/w/sub/y.txt": "content of trees/ignored/sub/y.txt",
-		"/g": "d---------", "/g/f": "content of trees/good/f", "/g/in": "L---------f", "/g/deep": "d---------", "/g/deep/up": "L---------../f"}
+	found, _, err := unitask.ReadInputs(unitask.Request{Dirs: []unitask.Mount{{Host: root + "/trees/ignored", Guest: "/w"},
+		{Host: root + "/trees/good", Guest: "/g"}}}, ceiling, nil)
+	want := map[string]string{"/w": "d---------", "/w/.unitaskignore": "# what stays out\nnode_modules/\n*.log\n/bad\n",
+		"/w/keep": "content of trees/ignored/keep", "/w/sub": "d---------",
+		"/w/sub/.unitaskignore": "!x.log\n", "/w/sub/x.log": "content of trees/ignored/sub/x.log",
+		"/w/sub/y.txt": "content of trees/ignored/sub/y.txt",
+		"/g":           "d---------", "/g/f": "content of trees/good/f", "/g/in": "L---------f", "/g/deep": "d---------",
+		"/g/deep/up": "L---------../f"}
 	if err != nil || fmt.Sprint(found) != fmt.Sprint(want) {
 		t.Errorf("%v\n%v\n%v", err, found, want)
 	}
 	twice := []unitask.Mount{{Host: work + "/a.txt"}, {Host: work + "/sub/b.txt", Guest: work + "/a.txt"}}
-	if _, _, err := unitask.Resolve(unitask.Request{Files: twice}, nil); err == nil || !strings.Contains(err.Error(), "not the only one") {
+	if _, _, err := unitask.Resolve(unitask.Request{Files: twice}, nil); err == nil ||
+		!strings.Contains(err.Error(), "not the only one") {
 		t.Error(err)
 	}
 	if _, _, err := unitask.Resolve(unitask.Request{DirMax: -1}, nil); err == nil {
@@ -215,12 +222,19 @@ func TestAttackHostPaths(t *testing.T) {
 // makeNamedPaths makes the folder whose paths the rows of TestAttackHostPaths name.
 func makeNamedPaths(t *testing.T) string {
 	t.Helper()
-	root := tree(t, "work/a.txt", "work/sub/b.txt", "work-evil/a.txt", "secret/key", "work/out -> ../secret", "work/key -> ../secret/key", "work/gone -> ../secret/nothing/at/all", "work/gone2 -> gone", "work/missing -> a/b/c", "work/here -> a.txt",
-		"work/loop -> loop", "work/hop -> hop2", "work/hop2 -> ../secret/key", "work/abs -> /etc/passwd", "work/dot./x", "work/A.TXT", "work/sp ace/x", "work/nl\nname", "work/colon:x",
-		"alias -> work", "work/empty/", "work/\xff\xfe.bin", "trees/good/f", "trees/good/in -> f", "trees/good/deep/up -> ../f", "trees/dangling/x -> nowhere", "trees/out/x -> ../../secret/key",
-		"trees/climb/x -> y/../../../secret", "trees/abs/x -> /etc/passwd", "trees/two/a -> b", "trees/two/b -> ../../secret/key", "trees/dirlink/d -> ../../secret", "trees/self/x -> .",
-		"trees/ignored/keep", "trees/ignored/node_modules/m/index.js", "trees/ignored/sub/x.log", "trees/ignored/sub/y.txt", "trees/ignored/bad -> /etc/passwd", "trees/big/f")
-	for name, text := range map[string]string{"trees/ignored/.unitaskignore": "# what stays out\nnode_modules/\n*.log\n/bad\n", "trees/ignored/sub/.unitaskignore": "!x.log\n"} {
+	root := tree(t, "work/a.txt", "work/sub/b.txt", "work-evil/a.txt", "secret/key", "work/out -> ../secret",
+		"work/key -> ../secret/key", "work/gone -> ../secret/nothing/at/all", "work/gone2 -> gone", "work/missing -> a/b/c",
+		"work/here -> a.txt",
+		"work/loop -> loop", "work/hop -> hop2", "work/hop2 -> ../secret/key", "work/abs -> /etc/passwd", "work/dot./x",
+		"work/A.TXT", "work/sp ace/x", "work/nl\nname", "work/colon:x",
+		"alias -> work", "work/empty/", "work/\xff\xfe.bin", "trees/good/f", "trees/good/in -> f",
+		"trees/good/deep/up -> ../f", "trees/dangling/x -> nowhere", "trees/out/x -> ../../secret/key",
+		"trees/climb/x -> y/../../../secret", "trees/abs/x -> /etc/passwd", "trees/two/a -> b",
+		"trees/two/b -> ../../secret/key", "trees/dirlink/d -> ../../secret", "trees/self/x -> .",
+		"trees/ignored/keep", "trees/ignored/node_modules/m/index.js", "trees/ignored/sub/x.log", "trees/ignored/sub/y.txt",
+		"trees/ignored/bad -> /etc/passwd", "trees/big/f")
+	for name, text := range map[string]string{"trees/ignored/.unitaskignore": "# what stays out\nnode_modules/\n*.log\n/bad\n",
+		"trees/ignored/sub/.unitaskignore": "!x.log\n"} {
 		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -238,20 +252,27 @@ func makeNamedPaths(t *testing.T) string {
 
 // Outside of filesUnder and dirsUnder there is one answer, whatever is there.
 func TestAttackOneAnswer(t *testing.T) {
-	root := tree(t, "work/a.txt", "secret/file", "secret/folder/", "secret/closed/x", "secret/link -> file", "secret/dangling -> nothing", "secret/loop -> loop", "secret/inside -> ../work/a.txt/..",
-		"work/to-file -> ../secret/file", "work/to-folder -> ../secret/folder", "work/to-nothing -> ../secret/nothing", "work/to-pipe -> ../secret/pipe", "work/to-link -> ../secret/link", "work/way -> ../secret")
-	if err := errors.Join(syscall.Mkfifo(root+"/secret/pipe", 0o600), os.Chmod(root+"/secret/closed", 0), os.WriteFile(root+"/secret/empty", nil, 0)); err != nil {
+	root := tree(t, "work/a.txt", "secret/file", "secret/folder/", "secret/closed/x", "secret/link -> file",
+		"secret/dangling -> nothing", "secret/loop -> loop", "secret/inside -> ../work/a.txt/..",
+		"work/to-file -> ../secret/file", "work/to-folder -> ../secret/folder", "work/to-nothing -> ../secret/nothing",
+		"work/to-pipe -> ../secret/pipe", "work/to-link -> ../secret/link", "work/way -> ../secret")
+	if err := errors.Join(syscall.Mkfifo(root+"/secret/pipe", 0o600), os.Chmod(root+"/secret/closed", 0),
+		os.WriteFile(root+"/secret/empty", nil, 0)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.Chmod(root+"/secret/closed", 0o700) }) // else only root removes it
-	ceiling, err := policy.ParseCeiling(filepath.Join(root, "c.toml"), []byte("filesUnder = [\"work\"]\ndirsUnder = [\"work\"]"))
+	ceiling, err := policy.ParseCeiling(filepath.Join(root, "c.toml"),
+		[]byte("filesUnder = [\"work\"]\ndirsUnder = [\"work\"]"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, host := range []string{"secret/file", "secret/folder", "secret/pipe", "secret/empty", "secret/nothing", "secret/nothing/below", "secret/file/below", "secret/closed", "secret/closed/x", "secret/closed/nothing",
-		"secret/link", "secret/dangling", "secret/loop", "secret/" + strings.Repeat("y", 300), "nothing", "work/to-file", "work/to-folder", "work/to-nothing", "work/to-pipe", "work/to-link",
+	for _, host := range []string{"secret/file", "secret/folder", "secret/pipe", "secret/empty", "secret/nothing",
+		"secret/nothing/below", "secret/file/below", "secret/closed", "secret/closed/x", "secret/closed/nothing",
+		"secret/link", "secret/dangling", "secret/loop", "secret/" + strings.Repeat("y", 300), "nothing", "work/to-file",
+		"work/to-folder", "work/to-nothing", "work/to-pipe", "work/to-link",
 		"work/way/file", "work/way/nothing", "work/way/pipe", "work/way/loop", "work/way/dangling"} {
-		for field, req := range map[string]unitask.Request{"filesUnder": {Files: []unitask.Mount{{Host: root + "/" + host, Guest: "/x"}}}, "dirsUnder": {Dirs: []unitask.Mount{{Host: root + "/" + host, Guest: "/x"}}}} {
+		for field, req := range map[string]unitask.Request{"filesUnder": {Files: []unitask.Mount{{Host: root + "/" + host,
+			Guest: "/x"}}}, "dirsUnder": {Dirs: []unitask.Mount{{Host: root + "/" + host, Guest: "/x"}}}} {
 			_, denials, err := unitask.ReadInputs(req, ceiling, nil)
 			got := fmt.Sprint(err)
 			if len(denials) == 1 && err == nil && denials[0].Requested == root+"/"+host {
@@ -307,7 +328,8 @@ func TestAttackLargeRequests(t *testing.T) {
 	}
 	for name, req := range map[string]unitask.Request{
 		"an argument": {Args: []string{large}}, "many arguments": {Args: slices.Repeat([]string{small}, 2000)},
-		"a variable": {Env: map[string]string{"A": large}}, "a variable's name": {Env: map[string]string{large: "a"}}, "many variables": {Env: env},
+		"a variable": {Env: map[string]string{"A": large}}, "a variable's name": {Env: map[string]string{large: "a"}},
+		"many variables":          {Env: env},
 		"arguments and variables": {Args: slices.Repeat([]string{small}, 600), Env: map[string]string{"A": large[:600<<10]}},
 	} {
 		req.Code = "1"
@@ -317,7 +339,8 @@ func TestAttackLargeRequests(t *testing.T) {
 			got = "refused"
 		}
 		ids, _ := rt.Runs().IDs()
-		attack.Check(t, "a request with too much in it: "+name, "refused, 0 records", fmt.Sprintf("%s, %d records", got, len(ids)))
+		attack.Check(t, "a request with too much in it: "+name, "refused, 0 records",
+			fmt.Sprintf("%s, %d records", got, len(ids)))
 	}
 }
 
@@ -328,7 +351,8 @@ func TestDeniedPathIsNotResolved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked, eff, denials, err := unitask.ResolveRequest(unitask.Request{Files: []unitask.Mount{{Host: root + "/secret/link", Guest: "/x"}}}, ceiling)
+	asked, eff, denials, err := unitask.ResolveRequest(unitask.Request{Files: []unitask.Mount{{Host: root + "/secret/link",
+		Guest: "/x"}}}, ceiling)
 	if err != nil || len(denials) != 1 || strings.Contains(fmt.Sprint(asked, eff, denials), "target") {
 		t.Errorf("%+v %+v %+v %v", asked, eff, denials, err)
 	}
@@ -345,7 +369,8 @@ func TestSwappedInputs(t *testing.T) {
 	if err := errors.Join(os.Symlink("dir/f", link), os.Symlink("dir", dir)); err != nil {
 		t.Fatal(err)
 	}
-	ceiling, err := policy.ParseCeiling(filepath.Join(root, "c.toml"), []byte("filesUnder = [\"work\"]\ndirsUnder = [\"work\"]"))
+	ceiling, err := policy.ParseCeiling(filepath.Join(root, "c.toml"),
+		[]byte("filesUnder = [\"work\"]\ndirsUnder = [\"work\"]"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -376,7 +401,8 @@ func TestSwappedInputs(t *testing.T) {
 	read := 0
 	deadline := time.Now().Add(2 * time.Second)
 	for time.Now().Before(deadline) {
-		found, _, _ := unitask.ReadInputs(unitask.Request{Files: []unitask.Mount{{Host: link}, {Host: filepath.Join(dir, "f")}, {Host: filepath.Join(real, "f")}},
+		found, _, _ := unitask.ReadInputs(unitask.Request{Files: []unitask.Mount{{Host: link},
+			{Host: filepath.Join(dir, "f")}, {Host: filepath.Join(real, "f")}},
 			Dirs: []unitask.Mount{{Host: dir}, {Host: real, Guest: "/w/real"}}}, ceiling, nil)
 		for name, text := range found {
 			if strings.Contains(text, "nothing!") {
@@ -392,18 +418,20 @@ func TestSwappedInputs(t *testing.T) {
 	}
 	// Exchanged between the check and the reading.
 	plain := tree(t, "d/f", "d/g/h")
-	found, _, err := unitask.ReadInputs(unitask.Request{Dirs: []unitask.Mount{{Host: plain + "/d", Guest: "/w/d"}}}, nil, func() {
-		if err := errors.Join(os.Remove(plain+"/d/f"), os.Symlink("/etc/passwd", plain+"/d/f")); err != nil {
-			t.Fatal(err)
-		}
-	})
+	found, _, err := unitask.ReadInputs(unitask.Request{Dirs: []unitask.Mount{{Host: plain + "/d", Guest: "/w/d"}}}, nil,
+		func() {
+			if err := errors.Join(os.Remove(plain+"/d/f"), os.Symlink("/etc/passwd", plain+"/d/f")); err != nil {
+				t.Fatal(err)
+			}
+		})
 	if strings.Contains(fmt.Sprint(found), "root:") {
 		t.Errorf("%v %v", found, err)
 	}
 }
 
 func TestParseMount(t *testing.T) {
-	for text, want := range map[string]unitask.Mount{"a": {Host: "a"}, "a:/b": {Host: "a", Guest: "/b"}, "/a:b": {Host: "/a:b"}, "a:/b:/c": {Host: "a:/b", Guest: "/c"}, ":/x": {Host: ":/x"}, "": {}} {
+	for text, want := range map[string]unitask.Mount{"a": {Host: "a"}, "a:/b": {Host: "a", Guest: "/b"},
+		"/a:b": {Host: "/a:b"}, "a:/b:/c": {Host: "a:/b", Guest: "/c"}, ":/x": {Host: ":/x"}, "": {}} {
 		if got := unitask.ParseMount(text); got != want {
 			t.Errorf("%q: %+v, want %+v", text, got, want)
 		}

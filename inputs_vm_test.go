@@ -18,8 +18,10 @@ import (
 // Files and folders of the host are inside as they are outside, and stay as they are.
 func TestInputs(t *testing.T) {
 	needVM(t)
-	dir := tree(t, "proj/data/sales.csv", "proj/data/tool.sh", "proj/data/latest -> sales.csv", "proj/src/main.js", "proj/empty/", "one.txt", "evil -> /etc/passwd")
-	if err := errors.Join(os.Chmod(dir+"/proj/data/tool.sh", 0o755), os.Chtimes(dir+"/proj/data/sales.csv", time.Time{}, time.Unix(1_500_000_000, 0))); err != nil {
+	dir := tree(t, "proj/data/sales.csv", "proj/data/tool.sh", "proj/data/latest -> sales.csv", "proj/src/main.js",
+		"proj/empty/", "one.txt", "evil -> /etc/passwd")
+	if err := errors.Join(os.Chmod(dir+"/proj/data/tool.sh", 0o755),
+		os.Chtimes(dir+"/proj/data/sales.csv", time.Time{}, time.Unix(1_500_000_000, 0))); err != nil {
 		t.Fatal(err)
 	}
 	const code = `
@@ -60,7 +62,8 @@ truncate EACCES
 tmp undefined
 require a module
 `
-	req := unitask.Request{Code: code, Dir: dir + "/proj", Dirs: []unitask.Mount{{Host: dir + "/proj"}}, Files: []unitask.Mount{{Host: dir + "/one.txt", Guest: "/elsewhere/file"}}}
+	req := unitask.Request{Code: code, Dir: dir + "/proj", Dirs: []unitask.Mount{{Host: dir + "/proj"}},
+		Files: []unitask.Mount{{Host: dir + "/one.txt", Guest: "/elsewhere/file"}}}
 	for _, kernel := range kernels(t) {
 		for _, cold := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s cold=%v", kernel, cold), func(t *testing.T) {
@@ -79,7 +82,8 @@ require a module
 					t.Errorf("%s%s", res.Stdout, res.Stderr)
 				}
 				again, err := rt.History().Request(res.RunID, "")
-				if err != nil || len(again.Dirs) != 1 || again.Dirs[0].Host != dir+"/proj" || again.Files[0].Guest != "/elsewhere/file" {
+				if err != nil || len(again.Dirs) != 1 || again.Dirs[0].Host != dir+"/proj" ||
+					again.Files[0].Guest != "/elsewhere/file" {
 					t.Errorf("%+v %v", again, err)
 				}
 			})
@@ -104,11 +108,13 @@ func refuseInputs(t *testing.T) {
 const fs = require("fs");
 console.log(fs.readdirSync("/w", "latin1").sort().join(), fs.readFileSync(Buffer.from([47, 119, 47, 0xff, 0xfe]), "latin1"), fs.readFileSync("/w/link", "latin1"))`}
 		res, err := unitask.Run(t.Context(), req, unitask.Options{Home: newHome(t)})
-		if err != nil || res.Kernel != image.Linux || string(res.Stdout) != "d\u0080,link,\u00ff\u00fe content of \u00ff\u00fe content of \u00ff\u00fe\n" {
+		if err != nil || res.Kernel != image.Linux ||
+			string(res.Stdout) != "d\u0080,link,\u00ff\u00fe content of \u00ff\u00fe content of \u00ff\u00fe\n" {
 			t.Errorf("%q %q %v", res.Stdout, res.Stderr, err)
 		}
 		req.Kernel = image.Nanos
-		if _, err = unitask.Run(t.Context(), req, unitask.Options{Home: newHome(t)}); err == nil || !strings.Contains(err.Error(), "use linux") {
+		if _, err = unitask.Run(t.Context(), req, unitask.Options{Home: newHome(t)}); err == nil ||
+			!strings.Contains(err.Error(), "use linux") {
 			t.Error(err)
 		}
 	})
@@ -117,7 +123,8 @@ console.log(fs.readdirSync("/w", "latin1").sort().join(), fs.readFileSync(Buffer
 		if err := os.Truncate(big+"/x", 200<<20); err != nil {
 			t.Fatal(err)
 		}
-		_, err := unitask.Run(t.Context(), unitask.Request{Code: "1", MemoryMB: 256, Files: []unitask.Mount{{Host: big + "/x"}}}, unitask.Options{Home: newHome(t)})
+		_, err := unitask.Run(t.Context(), unitask.Request{Code: "1", MemoryMB: 256,
+			Files: []unitask.Mount{{Host: big + "/x"}}}, unitask.Options{Home: newHome(t)})
 		if !errors.As(err, new(*policy.FieldError)) || !strings.Contains(err.Error(), "memoryMb 490 would do") {
 			t.Error(err)
 		}
@@ -161,13 +168,16 @@ console.log(n, bytes, bad);`
 		t.Run(string(kernel), func(t *testing.T) {
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel, Code: code, Args: []string{"/tree"}, MemoryMB: 768, Timeout: 5 * time.Minute,
+			res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel, Code: code, Args: []string{"/tree"},
+				MemoryMB: 768, Timeout: 5 * time.Minute,
 				Dirs: []unitask.Mount{{Host: root, Guest: "/tree"}}}, unitask.Options{Home: newHome(t), Machines: unitask.Booted()})
 			if err != nil || string(res.Stdout) != fmt.Sprintf("%d %d 0\n", files, files*10000) {
 				t.Fatalf("%+v %v", res, err)
 			}
 			runtime.ReadMemStats(&after)
-			t.Logf("%d files in after %d ms, read after %d ms; the host's heap grew by %d MiB", files, res.Duration.Connect.Milliseconds(), res.Duration.Run.Milliseconds(), (int64(after.HeapSys)-int64(before.HeapSys))>>20)
+			t.Logf("%d files in after %d ms, read after %d ms; the host's heap grew by %d MiB", files,
+				res.Duration.Connect.Milliseconds(), res.Duration.Run.Milliseconds(),
+				(int64(after.HeapSys)-int64(before.HeapSys))>>20)
 		})
 	}
 }

@@ -20,7 +20,8 @@ import (
 func TestAttackJailOfMachine(t *testing.T) {
 	needVM(t)
 	home := newHome(t)
-	if err := os.WriteFile(filepath.Join(home, unitask.ConfigFile), []byte(`requireJail = ["no-new-privileges"]`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(home, unitask.ConfigFile), []byte(`requireJail = ["no-new-privileges"]`),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	rt, err := unitask.Open(unitask.Options{Home: home})
@@ -59,7 +60,9 @@ func TestAttackJailOfMachine(t *testing.T) {
 		t.Errorf("%v, expected to be told of %+v", err, missing)
 	}
 	// A machine without a jail, where a layer of one is required.
-	res, err = rt.Debug(t.Context(), unitask.Caller{}, unitask.Request{Code: "console.log(1)", RequireJail: []string{"network"}}, unitask.IO{}, unitask.DebugOptions{NoJail: true})
+	res, err = rt.Debug(t.Context(), unitask.Caller{},
+		unitask.Request{Code: "console.log(1)", RequireJail: []string{"network"}}, unitask.IO{},
+		unitask.DebugOptions{NoJail: true})
 	lacks := (*unitask.JailError)(nil)
 	if !errors.As(err, &lacks) {
 		t.Fatal(err)

@@ -56,7 +56,8 @@ func TestAttackKeptMachine(t *testing.T) {
 				c.Close()
 			}()
 			port := l.Addr().(*net.TCPAddr).Port
-			req := unitask.Request{Kernel: kernel, MemoryMB: 192, AllowTCP: []string{"127.0.0.1:" + itoa(port)}, Code: strings.ReplaceAll(panics[kernel], "PORT", itoa(port))}
+			req := unitask.Request{Kernel: kernel, MemoryMB: 192, AllowTCP: []string{"127.0.0.1:" + itoa(port)},
+				Code: strings.ReplaceAll(panics[kernel], "PORT", itoa(port))}
 			k := &keeper{t: t, rt: rt, req: req, kept: make(chan unitask.Event, 1)}
 			k.release(kernel, cut)
 			if kernel == image.Nanos { // Linux takes its time to use up the memory.
@@ -106,7 +107,8 @@ func (k *keeper) run(ctx context.Context, keep unitask.Keep) <-chan keptOutcome 
 func (k *keeper) crashed(o keptOutcome) {
 	k.t.Helper()
 	var gone *unitask.GuestError
-	if !errors.As(o.err, &gone) || !strings.Contains(gone.Reason, "kernel stopped") || o.res.Outcome != unitask.OutcomeCrashed || o.res.ExitCode != unitask.ExitHost || string(o.res.Stdout) != "up\n" {
+	if !errors.As(o.err, &gone) || !strings.Contains(gone.Reason, "kernel stopped") ||
+		o.res.Outcome != unitask.OutcomeCrashed || o.res.ExitCode != unitask.ExitHost || string(o.res.Stdout) != "up\n" {
 		k.t.Errorf("%v %+v", o.err, o.res)
 	}
 	if _, err := os.Stat(filepath.Join(k.rt.Runs().Dir(), o.res.RunID, "debug.sock")); err == nil {
@@ -176,7 +178,8 @@ func (k *keeper) release(kernel image.Kernel, cut <-chan struct{}) {
 	}
 	attack.Check(k.t, "and a console that may only look: cont", "refused", got)
 	var said string
-	if err := m.Do(k.t.Context(), "human-monitor-command", map[string]string{"command-line": "info registers"}, &said); err != nil || said == "" {
+	if err := m.Do(k.t.Context(), "human-monitor-command", map[string]string{"command-line": "info registers"},
+		&said); err != nil || said == "" {
 		k.t.Errorf("%v %q", err, said)
 	}
 	_ = m.Disconnect()
@@ -185,7 +188,8 @@ func (k *keeper) release(kernel image.Kernel, cut <-chan struct{}) {
 		k.t.Error(err)
 	}
 	k.crashed(<-done)
-	if _, _, err := k.rt.Consoles().Join(k.t.Context(), e.RunID, vmm.AccessRead, false); err == nil || !strings.Contains(err.Error(), "is no longer running") {
+	if _, _, err := k.rt.Consoles().Join(k.t.Context(), e.RunID, vmm.AccessRead, false); err == nil ||
+		!strings.Contains(err.Error(), "is no longer running") {
 		k.t.Error(err)
 	}
 }
@@ -230,11 +234,13 @@ func TestAttackKeepRefused(t *testing.T) {
 		want    string
 	}{
 		{"keep a machine against the ceiling", unitask.Keep{}, forbids, nil, "debug = false"},
-		{"keep a machine that holds a secret", unitask.Keep{}, nil, map[string]string{"TOKEN": "a-long-secret"}, "--with-secrets"},
+		{"keep a machine that holds a secret", unitask.Keep{}, nil, map[string]string{"TOKEN": "a-long-secret"},
+			"--with-secrets"},
 		{"keep a machine for an hour", unitask.Keep{Time: time.Hour}, nil, nil, "10m0s at most"},
 		{"keep a machine for less than nothing", unitask.Keep{Time: -1}, nil, nil, "10m0s at most"},
 	} {
-		_, err := rt.RunFor(t.Context(), unitask.Caller{Ceiling: c.ceiling}, unitask.Request{Code: "1", Secrets: c.secrets}, unitask.IO{Keep: &c.keep})
+		_, err := rt.RunFor(t.Context(), unitask.Caller{Ceiling: c.ceiling}, unitask.Request{Code: "1", Secrets: c.secrets},
+			unitask.IO{Keep: &c.keep})
 		got, field := "run", (*policy.FieldError)(nil)
 		switch {
 		case errors.As(err, &field) && strings.Contains(err.Error(), c.want):

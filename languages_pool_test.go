@@ -20,8 +20,10 @@ func TestLanguagesPoolAndReplay(t *testing.T) {
 		}
 		return res
 	}
-	python := run(unitask.Request{Language: "python", Path: "/work/script", Code: "import sys, helper; from lib.deep import x; print(helper.py, sys.argv, x)", Args: []string{"a"},
-		InlineFiles: []unitask.InlineFile{{Name: "helper.py", Content: "py = 'py'"}, {Name: "lib/__init__.py"}, {Name: "lib/deep.py", Content: "x = 7"}}})
+	python := run(unitask.Request{Language: "python", Path: "/work/script",
+		Code: "import sys, helper; from lib.deep import x; print(helper.py, sys.argv, x)", Args: []string{"a"},
+		InlineFiles: []unitask.InlineFile{{Name: "helper.py", Content: "py = 'py'"}, {Name: "lib/__init__.py"},
+			{Name: "lib/deep.py", Content: "x = 7"}}})
 	if string(python.Stdout) != "py ['/work/script', 'a'] 7\n" || !python.Pooled || python.Kernel != "linux" {
 		t.Errorf("%s %+v", python.Stdout, python)
 	}
@@ -35,12 +37,14 @@ func TestLanguagesPoolAndReplay(t *testing.T) {
 		t.Errorf("%v %+v", err, res)
 	}
 	res, err = rt.Run(t.Context(), unitask.Request{Language: "python", Code: "import requests"}, unitask.IO{})
-	if err != nil || res.ExitCode != 1 || res.Hint != "requests is not in the machine: there is the standard library only; what lies beside the code comes with --project, or by --dir" {
+	if err != nil || res.ExitCode != 1 ||
+		res.Hint != "requests is not in the machine: there is the standard library only; what lies beside the code comes with --project, or by --dir" {
 		t.Errorf("%v %+v", err, res)
 	}
 	for _, was := range []*unitask.Result{python, shell} {
 		in, err := rt.History().Inspect(was.RunID, 0)
-		if err != nil || in.Machine == nil || in.Machine.Image != was.Policy.Effective.Image || in.Machine.Runtime == "" || in.Machine.Image == "node" {
+		if err != nil || in.Machine == nil || in.Machine.Image != was.Policy.Effective.Image || in.Machine.Runtime == "" ||
+			in.Machine.Image == "node" {
 			t.Errorf("%v %+v", err, in.Machine)
 		}
 		req, err := rt.History().Request(was.RunID, "")

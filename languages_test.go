@@ -28,12 +28,14 @@ func TestImagesCeiling(t *testing.T) {
 	if err != nil || eff.Image != "" || len(denials) != 1 || denials[0].Key != "images" {
 		t.Errorf("%q %v %v", eff.Image, denials, err)
 	}
-	if eff, denials, err := Resolve(Request{Language: "shell"}, ceiling); err != nil || eff.Image != "shell" || len(denials) != 0 {
+	if eff, denials, err := Resolve(Request{Language: "shell"}, ceiling); err != nil || eff.Image != "shell" ||
+		len(denials) != 0 {
 		t.Errorf("%q %v %v", eff.Image, denials, err)
 	}
 	res, err := Run(t.Context(), Request{Language: "python"}, Options{Home: testdir.Private(t), Ceiling: ceiling})
 	var field *policy.FieldError
-	if res != nil || !errors.As(err, &field) || field.Field != "image" || !strings.Contains(err.Error(), "only node, shell is allowed by /x/.unitask.toml (key images)") {
+	if res != nil || !errors.As(err, &field) || field.Field != "image" ||
+		!strings.Contains(err.Error(), "only node, shell is allowed by /x/.unitask.toml (key images)") {
 		t.Errorf("%v", err)
 	}
 }
@@ -78,7 +80,8 @@ func TestCeilingMistyped(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(home, "environments"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(home, "environments", "pythom.toml"), []byte("from = 'python'\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(home, "environments", "pythom.toml"), []byte("from = 'python'\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	rt, err := Open(Options{Home: home})
@@ -103,7 +106,8 @@ func TestCeilingMistyped(t *testing.T) {
 		if err != nil {
 			t.Fatal(text, err)
 		}
-		for _, c := range []*policy.Ceiling{ceiling.For("a"), policy.BuiltIn("", home).With(ceiling).For("a"), policy.BuiltIn("", home).NarrowedBy(ceiling).For("a")} {
+		for _, c := range []*policy.Ceiling{ceiling.For("a"), policy.BuiltIn("", home).With(ceiling).For("a"),
+			policy.BuiltIn("", home).NarrowedBy(ceiling).For("a")} {
 			err := rt.Catalog().CheckCeiling(c)
 			if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
 				t.Errorf("%q: %v", text, err)
@@ -115,10 +119,12 @@ func TestCeilingMistyped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := rt.RunFor(t.Context(), Caller{Ceiling: ceiling}, Request{Code: "1"}, IO{}); err == nil || !strings.Contains(err.Error(), "did you mean python?") {
+	if _, err := rt.RunFor(t.Context(), Caller{Ceiling: ceiling}, Request{Code: "1"}, IO{}); err == nil ||
+		!strings.Contains(err.Error(), "did you mean python?") {
 		t.Error(err)
 	}
-	if _, err := rt.NewSessionFor(t.Context(), Caller{Ceiling: ceiling}, SessionRequest{}); err == nil || !strings.Contains(err.Error(), "did you mean python?") {
+	if _, err := rt.NewSessionFor(t.Context(), Caller{Ceiling: ceiling}, SessionRequest{}); err == nil ||
+		!strings.Contains(err.Error(), "did you mean python?") {
 		t.Error(err)
 	}
 	many := `images = ["pyton"` + strings.Repeat(`, "x"`, 10_000) + "]"
@@ -188,9 +194,12 @@ func TestLanguageOfScript(t *testing.T) {
 func TestAttackLanguageOfScript(t *testing.T) {
 	const size = 16 << 20
 	for name, code := range map[string]string{
-		"of many words": "#!" + strings.Repeat(" a", size/2), "of many words of env": "#!/usr/bin/env" + strings.Repeat(" -a", size/3),
-		"of blanks": "#!" + strings.Repeat(" ", size) + "/bin/sh", "of one word": "#!/" + strings.Repeat("a/", size/2) + "sh", "of digits": "#!/bin/python3." + strings.Repeat("1", size),
-		"of no end": "#!/bin/sh -" + strings.Repeat("e", size),
+		"of many words":        "#!" + strings.Repeat(" a", size/2),
+		"of many words of env": "#!/usr/bin/env" + strings.Repeat(" -a", size/3),
+		"of blanks":            "#!" + strings.Repeat(" ", size) + "/bin/sh",
+		"of one word":          "#!/" + strings.Repeat("a/", size/2) + "sh",
+		"of digits":            "#!/bin/python3." + strings.Repeat("1", size),
+		"of no end":            "#!/bin/sh -" + strings.Repeat("e", size),
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)

@@ -21,7 +21,8 @@ func TestAttackPolicySet(t *testing.T) {
 	home := newHome(t)
 	open := func() *unitask.Runtime { return openRuntime(t, unitask.Options{Home: home, Upstream: web.upstream}) }
 	rt := open()
-	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "python", AllowNet: []string{"*.wild.example"}}})
+	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "python",
+		AllowNet: []string{"*.wild.example"}}})
 	get := func(of *unitask.Session, host string) string {
 		t.Helper()
 		res, err := of.Run(t.Context(), unitask.Step{Code: `
@@ -92,7 +93,8 @@ r`})
 // countRuleChanges checks what the audit log and the record have of the changes.
 func countRuleChanges(t *testing.T, id string, rt *unitask.Runtime) {
 	t.Helper()
-	attack.Check(t, "a change of one that has ended", fmt.Sprintf("no run or session %q of yours is under way", id), fmt.Sprint(rt.Approvals().SetPolicy(t.Context(), "", id, unitask.PolicyChange{DenyNet: []string{"x.example"}})))
+	attack.Check(t, "a change of one that has ended", fmt.Sprintf("no run or session %q of yours is under way", id),
+		fmt.Sprint(rt.Approvals().SetPolicy(t.Context(), "", id, unitask.PolicyChange{DenyNet: []string{"x.example"}})))
 	changes := 0
 	_ = rt.Audit().Read(func(_ int64, line []byte) error {
 		var e audit.Entry
@@ -102,7 +104,8 @@ func countRuleChanges(t *testing.T, id string, rt *unitask.Runtime) {
 		return nil
 	})
 	rec, err := rt.Runs().Get(id)
-	attack.Check(t, "changes in the audit log and the record", "5 5", fmt.Sprint(changes, " ", strings.Count(string(rec.Result), `"at"`)))
+	attack.Check(t, "changes in the audit log and the record", "5 5",
+		fmt.Sprint(changes, " ", strings.Count(string(rec.Result), `"at"`)))
 	if err != nil {
 		t.Error(err)
 	}
@@ -143,7 +146,8 @@ func TestAttackTrafficOverPauses(t *testing.T) {
 	web, home := newSite(t), newHome(t)
 	open := func() *unitask.Runtime { return openRuntime(t, unitask.Options{Home: home, Upstream: web.upstream}) }
 	rt := open()
-	s, err := rt.NewSession(t.Context(), unitask.SessionRequest{Request: unitask.Request{Language: "python", AllowNet: []string{"good.example"}, MaxUpload: 100_000}})
+	s, err := rt.NewSession(t.Context(), unitask.SessionRequest{Request: unitask.Request{Language: "python",
+		AllowNet: []string{"good.example"}, MaxUpload: 100_000}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,8 @@ type nanosPythonRow struct {
 func nanosPythonRows(web *site) []nanosPythonRow {
 	return append([]nanosPythonRow{
 		{"no child", "import subprocess\nsubprocess.run(['ls'])", unitask.Request{}, ``, 1, childless},
-		{"no child, and no harm", "import os\ntry: os.fork()\nexcept OSError as e: print(e)", unitask.Request{}, `\[Errno 38\] Function not implemented\n`, 0, ""},
+		{"no child, and no harm", "import os\ntry: os.fork()\nexcept OSError as e: print(e)", unitask.Request{},
+			`\[Errno 38\] Function not implemented\n`, 0, ""},
 		{"no child of any kind", `
 import os, subprocess, multiprocessing
 for f in (lambda: os.posix_spawn('/bin/ls', ['ls'], {}), lambda: subprocess.run('ls', shell=True, close_fds=False), lambda: os.popen('ls'), multiprocessing.Process(target=print).start):
@@ -41,8 +42,10 @@ raise SystemExit(4)`, unitask.Request{}, `38\n38\n38\n38\n-1\nnone\n`, 4, childl
 		{"no other program", "import os\nos.execv('/bin/ls', ['ls'])", unitask.Request{}, ``, 1, noOther},
 		{"no named pipe", "import os\nos.mkfifo('x')", unitask.Request{}, ``, 1, noPipes},
 		{"HTTPS and a bound secret", pythonFetch, unitask.Request{AllowNet: []string{"good.example"}, CA: web.ca,
-			Secrets: map[string]string{"KEY": "sk-Vn41xZp0Qw7eRt6y"}, SecretHosts: map[string][]string{"KEY": {"good.example"}}}, `with the key\n`, 0, ""},
-		{"a time zone", "import time; print(time.tzname, time.localtime(0).tm_hour)", unitask.Request{Env: map[string]string{"TZ": "Asia/Tokyo"}}, `\('JST', 'JST'\) 9\n`, 0, ""},
+			Secrets: map[string]string{"KEY": "sk-Vn41xZp0Qw7eRt6y"}, SecretHosts: map[string][]string{"KEY": {"good.example"}}},
+			`with the key\n`, 0, ""},
+		{"a time zone", "import time; print(time.tzname, time.localtime(0).tm_hour)",
+			unitask.Request{Env: map[string]string{"TZ": "Asia/Tokyo"}}, `\('JST', 'JST'\) 9\n`, 0, ""},
 		{"what may be written", `
 import os
 for p in '/tmp/x', 'y', '/out/z', '/home/user/w', '/dev/shm/s', '/etc/passwd', '/usr/lib/python3.11/os.py', '/unitask/lib/python.so', '/new', '/none/x':
@@ -106,17 +109,27 @@ try: time.sleep(20)
 except KeyboardInterrupt: print('interrupted', time.time() - begin < 10, flush=True)
 signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_DFL); signal.raise_signal(signal.SIGTERM)`, unitask.Request{}, `True True\nalarm\ninterrupted True\n`, 143, ""},
 		// What hostile code does. The machine ends, and what is said of it is true.
-		{"every descriptor is closed", "import os\nprint('x', flush=True)\nos.closerange(0, 4096)\nos._exit(3)", unitask.Request{}, `x\n`, 3, ""},
-		{"words for the agent", "import os\nfor n in range(3, 1024):\n    try: os.write(n, b'RSWN\\x00')\n    except OSError: pass\nprint('on')", unitask.Request{}, `on\n`, 0, ""},
-		{"memory without end", "x = []\nwhile True: x.append(bytearray(1 << 22))", unitask.Request{MemoryMB: 256}, ``, unitask.ExitOOM, ""},
-		{"more memory than there is", "import mmap\nfor f in (lambda: bytearray(1 << 40), lambda: b'x' * (1 << 30), lambda: [0] * (1 << 29), lambda: mmap.mmap(-1, 1 << 32)):\n    try: f()\n    except (MemoryError, OSError) as e: print(getattr(e, 'errno', ''))", unitask.Request{}, `\n\n\n12\n`, 0, ""},
-		{"a loop without end", "print('x', flush=True)\nwhile True: pass", unitask.Request{Timeout: 3 * time.Second}, `x\n`, unitask.ExitTimeout, ""},
+		{"every descriptor is closed", "import os\nprint('x', flush=True)\nos.closerange(0, 4096)\nos._exit(3)",
+			unitask.Request{}, `x\n`, 3, ""},
+		{"words for the agent",
+			"import os\nfor n in range(3, 1024):\n    try: os.write(n, b'RSWN\\x00')\n    except OSError: pass\nprint('on')",
+			unitask.Request{}, `on\n`, 0, ""},
+		{"memory without end", "x = []\nwhile True: x.append(bytearray(1 << 22))", unitask.Request{MemoryMB: 256}, ``,
+			unitask.ExitOOM, ""},
+		{"more memory than there is",
+			"import mmap\nfor f in (lambda: bytearray(1 << 40), lambda: b'x' * (1 << 30), lambda: [0] * (1 << 29), lambda: mmap.mmap(-1, 1 << 32)):\n    try: f()\n    except (MemoryError, OSError) as e: print(getattr(e, 'errno', ''))", unitask.Request{}, `\n\n\n12\n`, 0, ""},
+		{"a loop without end", "print('x', flush=True)\nwhile True: pass", unitask.Request{Timeout: 3 * time.Second}, `x\n`,
+			unitask.ExitTimeout, ""},
 		{"abort", "import os\nprint('x', flush=True)\nos.abort()", unitask.Request{}, `x\n`, 134, ""},
 		{"a fault", "import ctypes\nprint('x', flush=True)\nctypes.string_at(0)", unitask.Request{}, `x\n`, 139, ""},
-		{"a fault by a signal that was left alone", "import ctypes, faulthandler, signal\nfaulthandler.enable()\nprint('x', flush=True)\nctypes.string_at(0)", unitask.Request{}, `x\n`, 139, ""},
-		{"a stack without end", "import sys\nsys.setrecursionlimit(10**8)\nclass C:\n    def __eq__(s, o): return s.n == o.n\na = C(); a.n = a; b = C(); b.n = b\nprint('x', flush=True)\na == b", unitask.Request{}, `x\n`, 139, ""},
+		{"a fault by a signal that was left alone",
+			"import ctypes, faulthandler, signal\nfaulthandler.enable()\nprint('x', flush=True)\nctypes.string_at(0)",
+			unitask.Request{}, `x\n`, 139, ""},
+		{"a stack without end",
+			"import sys\nsys.setrecursionlimit(10**8)\nclass C:\n    def __eq__(s, o): return s.n == o.n\na = C(); a.n = a; b = C(); b.n = b\nprint('x', flush=True)\na == b", unitask.Request{}, `x\n`, 139, ""},
 		{"killed", "import os\nprint('x', flush=True)\nos.kill(os.getpid(), 9)", unitask.Request{}, `x\n`, 137, ""},
-		{"many threads", "import threading\ne = threading.Event(); l = [threading.Thread(target=e.wait) for _ in range(300)]\nfor t in l: t.start()\ne.set()\nfor t in l: t.join()\nprint(threading.active_count())", unitask.Request{}, `1\n`, 0, ""},
+		{"many threads",
+			"import threading\ne = threading.Event(); l = [threading.Thread(target=e.wait) for _ in range(300)]\nfor t in l: t.start()\ne.set()\nfor t in l: t.join()\nprint(threading.active_count())", unitask.Request{}, `1\n`, 0, ""},
 	}
 }
 

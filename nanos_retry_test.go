@@ -22,13 +22,18 @@ func TestKernelRetry(t *testing.T) {
 		kernel image.Kernel
 		stdout string
 	}{
-		"again":                      {unitask.Request{Code: spawns, KernelRetry: true, Kernel: "auto"}, "", image.Linux, "from a child\n"},
-		"nothing lacks":              {unitask.Request{Code: `console.log("none")`, KernelRetry: true}, "", image.Nanos, "none\n"},
-		"not asked for":              {unitask.Request{Code: spawns}, "", image.Nanos, ""},
-		"nanos is asked for by name": {unitask.Request{Code: spawns, KernelRetry: true, Kernel: image.Nanos}, "", image.Nanos, ""},
-		"something was printed":      {unitask.Request{Code: `require("fs").writeSync(1, "before\n"); ` + pause + spawns, KernelRetry: true}, "", image.Nanos, "before\n"},
-		"there is a network":         {unitask.Request{Code: spawns, KernelRetry: true, AllowNet: []string{"example.com"}}, "", image.Nanos, ""},
-		"there is standard input":    {unitask.Request{Code: spawns, KernelRetry: true}, "x", image.Nanos, ""},
+		"again": {unitask.Request{Code: spawns, KernelRetry: true, Kernel: "auto"}, "", image.Linux,
+			"from a child\n"},
+		"nothing lacks": {unitask.Request{Code: `console.log("none")`, KernelRetry: true}, "", image.Nanos,
+			"none\n"},
+		"not asked for": {unitask.Request{Code: spawns}, "", image.Nanos, ""},
+		"nanos is asked for by name": {unitask.Request{Code: spawns, KernelRetry: true, Kernel: image.Nanos}, "", image.Nanos,
+			""},
+		"something was printed": {unitask.Request{Code: `require("fs").writeSync(1, "before\n"); ` + pause + spawns,
+			KernelRetry: true}, "", image.Nanos, "before\n"},
+		"there is a network": {unitask.Request{Code: spawns, KernelRetry: true, AllowNet: []string{"example.com"}},
+			"", image.Nanos, ""},
+		"there is standard input": {unitask.Request{Code: spawns, KernelRetry: true}, "x", image.Nanos, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -48,11 +53,13 @@ func TestKernelRetry(t *testing.T) {
 				t.Fatalf("%v %s %q, want %s %q; stderr %q", err, res.Kernel, res.Stdout, c.kernel, c.stdout, res.Stderr)
 			}
 			again := c.kernel == image.Linux
-			if (res.Retried == "on the nanos kernel the code asked for child processes, which it does not have") != again || (res.Hint != "") == (again || name == "nothing lacks") {
+			if (res.Retried == "on the nanos kernel the code asked for child processes, which it does not have") != again ||
+				(res.Hint != "") == (again || name == "nothing lacks") {
 				t.Errorf("retried %q, hint %q", res.Retried, res.Hint)
 			}
 			rec, err := rt.Runs().Get(res.RunID)
-			if err != nil || strings.Contains(string(rec.Result), `"retried": "on the nanos`) != again || rec.Machine.Kernel != string(c.kernel) {
+			if err != nil || strings.Contains(string(rec.Result), `"retried": "on the nanos`) != again ||
+				rec.Machine.Kernel != string(c.kernel) {
 				t.Errorf("%v %s %+v", err, rec.Result, rec.Machine)
 			}
 		})

@@ -35,12 +35,13 @@ func TestNanos(t *testing.T) {
 	needNanos(t, image.HostArch())
 	home := newHome(t)
 	for name, c := range map[string]struct{ code, want string }{
-		"processors":    {`console.log(require("os").cpus().length)`, "1"},
-		"memory":        {`console.log(process.memoryUsage().rss > 1e6, require("v8").getHeapStatistics().heap_size_limit >> 20)`, "true 344"},
-		"interfaces":    {`console.log(Object.keys(require("os").networkInterfaces()))`, "[ 'en1', 'lo0' ]"},
-		"parent":        {`console.log(process.ppid)`, "1"},
-		"environment":   {`console.log(Object.keys(process.env).sort())`, "[ 'HOME', 'LANG', 'PATH' ]"},
-		"name":          {`const os = require("os"); console.log(os.type(), os.hostname(), os.userInfo().username)`, "Nanos unitask root"},
+		"processors":  {`console.log(require("os").cpus().length)`, "1"},
+		"memory":      {`console.log(process.memoryUsage().rss > 1e6, require("v8").getHeapStatistics().heap_size_limit >> 20)`, "true 344"},
+		"interfaces":  {`console.log(Object.keys(require("os").networkInterfaces()))`, "[ 'en1', 'lo0' ]"},
+		"parent":      {`console.log(process.ppid)`, "1"},
+		"environment": {`console.log(Object.keys(process.env).sort())`, "[ 'HOME', 'LANG', 'PATH' ]"},
+		"name": {`const os = require("os"); console.log(os.type(), os.hostname(), os.userInfo().username)`,
+			"Nanos unitask root"},
 		"child, sync":   {`console.log(require("child_process").spawnSync("ls").error.code)`, "ENOSYS"},
 		"child, async":  {`try { require("child_process").spawn("ls") } catch (e) { console.log(e.code) }`, "ENOSYS"},
 		"localhost":     {`require("dns").lookup("localhost", { family: 4 }, (e, a) => console.log(e, a))`, "null 127.0.0.1"},
@@ -70,7 +71,8 @@ func TestNanos(t *testing.T) {
 			t.Parallel()
 			slot(t)
 			code := strings.ReplaceAll(c.code, "NOW", "Date.parse('"+time.Now().UTC().Format(time.RFC3339)+"')")
-			res, err := unitask.Run(t.Context(), unitask.Request{Code: code, Kernel: image.Nanos, Timeout: 30 * time.Second}, unitask.Options{Home: home})
+			res, err := unitask.Run(t.Context(), unitask.Request{Code: code, Kernel: image.Nanos, Timeout: 30 * time.Second},
+				unitask.Options{Home: home})
 			if err != nil || string(res.Stdout) != c.want+"\n" || len(res.Stderr) > 0 {
 				t.Errorf("%v\nstdout %q, want %q\nstderr %q", err, res.Stdout, c.want, res.Stderr)
 			}
@@ -84,9 +86,11 @@ func TestNanosHint(t *testing.T) {
 	needNanos(t, image.HostArch())
 	home := newHome(t)
 	for name, c := range map[string]struct{ code, want string }{
-		"a child":                   {`require("child_process").spawnSync("ls"); process.exit(1)`, "the code asked for child processes, which the nanos kernel does not have: --kernel linux does"},
-		"a child, and no harm":      {`require("child_process").spawnSync("ls")`, ""},
-		"a name":                    {`require("fs").mkdirSync(Buffer.from("/tmp/\xff", "latin1"))`, "the code asked for names that are not UTF-8 text, which the nanos kernel does not have: --kernel linux does"},
+		"a child": {`require("child_process").spawnSync("ls"); process.exit(1)`,
+			"the code asked for child processes, which the nanos kernel does not have: --kernel linux does"},
+		"a child, and no harm": {`require("child_process").spawnSync("ls")`, ""},
+		"a name": {`require("fs").mkdirSync(Buffer.from("/tmp/\xff", "latin1"))`,
+			"the code asked for names that are not UTF-8 text, which the nanos kernel does not have: --kernel linux does"},
 		"a failure of another kind": {`throw new Error("spawn ENOSYS")`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -111,7 +115,8 @@ func TestManySmallFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(i/1000), strconv.Itoa(i)), []byte("small"), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(i/1000), strconv.Itoa(i)), []byte("small"),
+			0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -119,8 +124,10 @@ func TestManySmallFiles(t *testing.T) {
 		memory int
 		want   string
 	}{
-		image.Nanos: {252, "memoryMb 251: has no room for 10011 files, which take 82 MiB of a machine: memoryMb 252 would do"},
-		image.Linux: {190, "memoryMb 189: has no room for 10011 files, which take 51 MiB of a machine: memoryMb 190 would do"},
+		image.Nanos: {252,
+			"memoryMb 251: has no room for 10011 files, which take 82 MiB of a machine: memoryMb 252 would do"},
+		image.Linux: {190,
+			"memoryMb 189: has no room for 10011 files, which take 51 MiB of a machine: memoryMb 190 would do"},
 	} {
 		t.Run(string(kernel), func(t *testing.T) {
 			if kernel == image.Nanos {
@@ -145,7 +152,9 @@ func TestManySmallFiles(t *testing.T) {
 // A kernel that runs out of memory says so.
 func TestNanosDeath(t *testing.T) {
 	needNanos(t, image.HostArch())
-	res, err := unitask.Run(t.Context(), unitask.Request{Kernel: image.Nanos, MemoryMB: 160, Code: `console.log("up"); const a = []; for (;;) a.push(Buffer.alloc(5e6, 1))`}, unitask.Options{Home: newHome(t), Machines: unitask.Booted()})
+	res, err := unitask.Run(t.Context(), unitask.Request{Kernel: image.Nanos, MemoryMB: 160,
+		Code: `console.log("up"); const a = []; for (;;) a.push(Buffer.alloc(5e6, 1))`},
+		unitask.Options{Home: newHome(t), Machines: unitask.Booted()})
 	if err != nil || res.Outcome != unitask.OutcomeOOM || res.ExitCode != 137 || string(res.Stdout) != "up\n" {
 		t.Errorf("%v %+v", err, res)
 	}
@@ -177,7 +186,8 @@ func TestOtherArch(t *testing.T) {
 			} else if err != nil {
 				t.Fatal(err)
 			}
-			res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel, Arch: arch, Code: `console.log(process.arch, process.argv.length); process.exit(7)`, Args: []string{"x"}},
+			res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel, Arch: arch,
+				Code: `console.log(process.arch, process.argv.length); process.exit(7)`, Args: []string{"x"}},
 				unitask.Options{Home: newHome(t)})
 			want := map[image.Arch]string{image.ARM64: "arm64 3\n", image.AMD64: "x64 3\n"}[arch]
 			if err != nil || string(res.Stdout) != want || res.ExitCode != 7 || res.Kernel != kernel {
@@ -207,7 +217,8 @@ func TestNanosDiskBoots(t *testing.T) {
 	if err := im.Export(disk); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("qemu-system-x86_64", "-nodefaults", "-display", "none", "-M", "q35", "-cpu", "max", "-m", "512", "-accel", "tcg",
+	cmd := exec.Command("qemu-system-x86_64", "-nodefaults", "-display", "none", "-M", "q35", "-cpu", "max", "-m", "512",
+		"-accel", "tcg",
 		"-drive", "file="+disk+",format=raw,if=none,id=d", "-device", "virtio-blk-pci,drive=d",
 		"-netdev", "user,id=n,restrict=on", "-device", "virtio-net-pci,netdev=n", "-serial", "file:"+console)
 	if err := cmd.Start(); err != nil {

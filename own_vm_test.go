@@ -54,15 +54,19 @@ func TestOwnImage(t *testing.T) {
 	if _, _, err := run("words", nil); err == nil || !strings.Contains(err.Error(), `image "words": use node`) {
 		t.Errorf("nobody has described it: %v", err)
 	}
-	describe(t, filepath.Join(home, "environments"), "words", "from = 'base'\nmemoryMb = 300\ndescription = 'Words in /opt.'\n[files]\n'/opt/words' = 'words'\n[env]\nWHO = 'me'\n")
+	describe(t, filepath.Join(home, "environments"), "words",
+		"from = 'base'\nmemoryMb = 300\ndescription = 'Words in /opt.'\n[files]\n'/opt/words' = 'words'\n[env]\nWHO = 'me'\n")
 	describe(t, filepath.Join(home, "environments"), "base", "from = 'node'\n[env]\nWHO = 'base'\n")
-	if _, _, err := run("words", nil); err == nil || !strings.Contains(err.Error(), "and not built: `unitask image build words` does that") {
+	if _, _, err := run("words", nil); err == nil || !strings.Contains(err.Error(),
+		"and not built: `unitask image build words` does that") {
 		t.Errorf("it is not built: %v", err)
 	}
-	if _, _, err := rt.BuildImage(t.Context(), "words", ""); err == nil || !strings.Contains(err.Error(), "words: no such file") {
+	if _, _, err := rt.BuildImage(t.Context(), "words", ""); err == nil ||
+		!strings.Contains(err.Error(), "words: no such file") {
 		t.Errorf("a file that is not there: %v", err)
 	}
-	if err := errors.Join(os.Mkdir(filepath.Join(home, "environments/words"), 0o700), os.WriteFile(filepath.Join(home, "environments/words/a.txt"), []byte("one"), 0o600)); err != nil {
+	if err := errors.Join(os.Mkdir(filepath.Join(home, "environments/words"), 0o700),
+		os.WriteFile(filepath.Join(home, "environments/words/a.txt"), []byte("one"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	first, im, err := rt.BuildImage(t.Context(), "words", "")
@@ -118,7 +122,8 @@ func rebuildImage(t *testing.T, home string, rt *unitask.Runtime, first *unitask
 		t.Errorf("kept: %v", left)
 	}
 	log, err := os.ReadFile(filepath.Join(home, "audit", "log.jsonl"))
-	if n := strings.Count(string(log), `"kind":"image.added"`); err != nil || n != 3 || !strings.Contains(string(log), `"names":["words"]`) {
+	if n := strings.Count(string(log), `"kind":"image.added"`); err != nil || n != 3 ||
+		!strings.Contains(string(log), `"names":["words"]`) {
 		t.Errorf("the audit log has %d builds: %v", n, err)
 	}
 }
@@ -136,17 +141,20 @@ func askForImage(
 	if got := rt.Catalog().AllowedImages(strict); !slices.Equal(got, []string{"words"}) {
 		t.Errorf("allowed: %v", got)
 	}
-	if list := rt.Catalog().List(t.Context(), nil); !slices.ContainsFunc(list, func(i catalog.ImageInfo) bool { return i.Name == "words" && i.Ready && i.About == "Words in /opt." }) {
+	if list := rt.Catalog().List(t.Context(), nil); !slices.ContainsFunc(list,
+		func(i catalog.ImageInfo) bool { return i.Name == "words" && i.Ready && i.About == "Words in /opt." }) {
 		t.Errorf("listed: %+v", list)
 	}
-	if about := strings.Join(rt.Catalog().AboutLanguages(strict), " "); !strings.Contains(about, "image words: Words in /opt)") || strings.Contains(about, "node:") {
+	if about := strings.Join(rt.Catalog().AboutLanguages(strict), " "); !strings.Contains(about,
+		"image words: Words in /opt)") || strings.Contains(about, "node:") {
 		t.Errorf("about: %s", about)
 	}
 	other, err := policy.ParseCeiling("test.toml", []byte(`images = ["node"]`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res, err := rt.RunFor(t.Context(), unitask.Caller{Ceiling: other}, unitask.Request{Code: "1", Image: "words"}, unitask.IO{}); err == nil || !strings.Contains(err.Error(), "images") {
+	if res, err := rt.RunFor(t.Context(), unitask.Caller{Ceiling: other}, unitask.Request{Code: "1", Image: "words"},
+		unitask.IO{}); err == nil || !strings.Contains(err.Error(), "images") {
 		t.Errorf("it is not allowed: %+v %v", res, err)
 	}
 	for says, change := range map[string]func(*unitask.Request){
@@ -181,7 +189,8 @@ func damageImage(
 	if _, err := rt.Images().Remove(im.Digest); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := run("words", nil); err == nil || !strings.Contains(err.Error(), "what the image words brings is not whole") {
+	if _, _, err := run("words", nil); err == nil || !strings.Contains(err.Error(),
+		"what the image words brings is not whole") {
 		t.Errorf("files that were changed: %v", err)
 	}
 	if third, _, err = rt.BuildImage(t.Context(), "words", ""); err != nil || third.Digest != first.Digest {
@@ -192,7 +201,8 @@ func damageImage(
 // checkOwnEnvironment checks the order of variables of an image and of a run.
 func checkOwnEnvironment(t *testing.T, rt *unitask.Runtime) {
 	t.Helper()
-	if _, _, err := rt.BuildImage(t.Context(), describe(t, t.TempDir(), "node", "from = 'node'\nenv = {WHO = 'mine'}\n"), ""); err != nil {
+	if _, _, err := rt.BuildImage(t.Context(), describe(t, t.TempDir(), "node", "from = 'node'\nenv = {WHO = 'mine'}\n"),
+		""); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ given, want string }{{"", "mine\n"}, {"theirs", "theirs\n"}} {
@@ -251,10 +261,11 @@ func TestOwnImageRefused(t *testing.T) {
 	// A lock that a repository brings is data: nothing of it becomes an option of the tool.
 	for text, says := range map[string]string{
 		`{"schema":9}`: "has schema 9", `{`: "without the file versions are chosen anew", `[]`: "cannot unmarshal",
-		`{"schema":1,"builds":[{"packages":[{"name":"x\n--index-url=http://h/","version":"1"}]}]}`:                       "has a package",
-		`{"schema":1,"builds":[{"packages":[{"name":"x","version":"1","digest":"sha256-ab\n--index-url=http://h/"}]}]}`:  "has a package",
-		`{"schema":1,"builds":[{"packages":[{"name":"x","version":"1","digest":"sha256-ab --index-url=http://h/"}]}]}`:   "has a package",
-		`{"schema":1,"builds":[{"packages":[` + strings.Repeat(`{"name":"x","version":"1"},`, 5000) + `{"name":"x"}]}]}`: "has 5001 packages",
+		`{"schema":1,"builds":[{"packages":[{"name":"x\n--index-url=http://h/","version":"1"}]}]}`:                      "has a package",
+		`{"schema":1,"builds":[{"packages":[{"name":"x","version":"1","digest":"sha256-ab\n--index-url=http://h/"}]}]}`: "has a package",
+		`{"schema":1,"builds":[{"packages":[{"name":"x","version":"1","digest":"sha256-ab --index-url=http://h/"}]}]}`:  "has a package",
+		`{"schema":1,"builds":[{"packages":[` + strings.Repeat(`{"name":"x","version":"1"},`, 5000) +
+			`{"name":"x"}]}]}`: "has 5001 packages",
 	} {
 		file := describe(t, t.TempDir(), "x", "from = 'python'\npip = ['x']\n")
 		if err := os.WriteFile(strings.TrimSuffix(file, ".toml")+".lock.json", []byte(text), 0o600); err != nil {
@@ -360,11 +371,13 @@ func TestOwnImagePackages(t *testing.T) {
 func runOwnPackage(t *testing.T, rt *unitask.Runtime) {
 	t.Helper()
 	req := unitask.Request{Code: "import good, sys\nprint(good.NAME, good.__file__)", Image: "report"}
-	if res, err := rt.Run(t.Context(), req, unitask.IO{}); err != nil || string(res.Stdout) != "good /usr/local/lib/python3.11/dist-packages/good/__init__.py\n" {
+	if res, err := rt.Run(t.Context(), req, unitask.IO{}); err != nil ||
+		string(res.Stdout) != "good /usr/local/lib/python3.11/dist-packages/good/__init__.py\n" {
 		t.Errorf("%+v %v", res, err)
 	}
 	req.Packages = []string{"pip:good"}
-	if _, err := rt.Run(t.Context(), req, unitask.IO{}); err == nil || !strings.Contains(err.Error(), "which has packages of its own") {
+	if _, err := rt.Run(t.Context(), req, unitask.IO{}); err == nil ||
+		!strings.Contains(err.Error(), "which has packages of its own") {
 		t.Errorf("packages over packages: %v", err)
 	}
 }
@@ -379,12 +392,15 @@ func TestOwnImageNpm(t *testing.T) {
 	fetchTools(t)
 	r := newRegistry(t)
 	box := func(text string) []byte {
-		return tgz(t, [2]string{"package/package.json", `{"name": "box", "version": "1.0.0", "scripts": {"postinstall": "echo module.exports=require\\(\\'os\\'\\).platform\\(\\) > made.js"}}`},
+		return tgz(t,
+			[2]string{"package/package.json",
+				`{"name": "box", "version": "1.0.0", "scripts": {"postinstall": "echo module.exports=require\\(\\'os\\'\\).platform\\(\\) > made.js"}}`},
 			[2]string{"package/index.js", text})
 	}
 	r.put("box-1.0.0.tgz", box("exports.name = 'box'; exports.made = require('./made.js')\n"))
 	dir := t.TempDir()
-	file, lock := describe(t, dir, "tools", "from = 'node'\nnpm = ['box@^1']\nmemoryMb = 300\n"), filepath.Join(dir, "tools.lock.json")
+	file, lock := describe(t, dir, "tools", "from = 'node'\nnpm = ['box@^1']\nmemoryMb = 300\n"),
+		filepath.Join(dir, "tools.lock.json")
 	build := func() (*unitask.Runtime, *catalog.Custom, error) {
 		rt, err := unitask.Open(unitask.Options{Home: newHome(t), Machines: unitask.Booted()})
 		if err != nil {
@@ -398,8 +414,10 @@ func TestOwnImageNpm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, code := range []string{"const b = require('box'); console.log(b.name, b.made)", "import b from 'box'; console.log(b.name, b.made)"} {
-		if res, err := rt.Run(t.Context(), unitask.Request{Code: code, Image: "tools"}, unitask.IO{}); err != nil || string(res.Stdout) != "box linux\n" || res.MemoryMB != 300 {
+	for _, code := range []string{"const b = require('box'); console.log(b.name, b.made)",
+		"import b from 'box'; console.log(b.name, b.made)"} {
+		if res, err := rt.Run(t.Context(), unitask.Request{Code: code, Image: "tools"}, unitask.IO{}); err != nil ||
+			string(res.Stdout) != "box linux\n" || res.MemoryMB != 300 {
 			t.Errorf("%+v %v", res, err)
 		}
 	}
@@ -415,7 +433,8 @@ func TestOwnImageNpm(t *testing.T) {
 	if _, own, err := build(); err == nil || !strings.Contains(err.Error(), "EINTEGRITY") {
 		t.Errorf("a registry that lies: %+v %v", own, err)
 	}
-	if err := os.WriteFile(lock, []byte(strings.Replace(string(text), `"name": "box"`, `"name": "box\u001b[31m"`, 1)), 0o600); err != nil {
+	if err := os.WriteFile(lock, []byte(strings.Replace(string(text), `"name": "box"`, `"name": "box\u001b[31m"`, 1)),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, own, err := build(); err == nil || !strings.Contains(err.Error(), "tools.lock.json") {

@@ -44,8 +44,10 @@ func newArchive(t *testing.T) *archive {
 	t.Cleanup(a.Close)
 	dir := t.TempDir()
 	list := filepath.Join(dir, "sources.list")
-	config := fmt.Sprintf("Dir::Etc::sourcelist %q;\nDir::Etc::sourceparts \"/dev/null\";\nAcquire::http::Proxy::127.0.0.1 \"DIRECT\";\n", list)
-	err := errors.Join(os.WriteFile(list, []byte("deb [trusted=yes] "+a.URL+" ./\n"), 0o644), os.WriteFile(filepath.Join(dir, "apt.conf"), []byte(config), 0o644))
+	config := fmt.Sprintf(
+		"Dir::Etc::sourcelist %q;\nDir::Etc::sourceparts \"/dev/null\";\nAcquire::http::Proxy::127.0.0.1 \"DIRECT\";\n", list)
+	err := errors.Join(os.WriteFile(list, []byte("deb [trusted=yes] "+a.URL+" ./\n"), 0o644),
+		os.WriteFile(filepath.Join(dir, "apt.conf"), []byte(config), 0o644))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +80,9 @@ func (a *archive) serve(w http.ResponseWriter, r *http.Request) {
 // put has a package in the archive: its fields beside its name and version, its script, and its files.
 func (a *archive) put(t *testing.T, name, version, fields, postinst string, files ...*tar.Header) {
 	t.Helper()
-	control := fmt.Sprintf("Package: %s\nVersion: %s\nArchitecture: all\nMaintainer: t <t@example.com>\nDescription: a test\n%s", name, version, fields)
+	control := fmt.Sprintf(
+		"Package: %s\nVersion: %s\nArchitecture: all\nMaintainer: t <t@example.com>\nDescription: a test\n%s", name, version,
+		fields)
 	pack := func(entries ...*tar.Header) []byte {
 		var out bytes.Buffer
 		z := gzip.NewWriter(&out)
@@ -155,10 +159,13 @@ func debLink(name, target string) *tar.Header {
 
 // greets puts a package with a dependency, a link, an alternative and files in other places into an archive.
 func greets(t *testing.T, a *archive, version string) {
-	program := debFile("./usr/bin/greet", "#!/bin/sh\necho greet "+version+" $(cat /usr/lib/greet/link) $(cat /opt/greet/data)\n")
+	program := debFile("./usr/bin/greet", "#!/bin/sh\necho greet "+version+
+		" $(cat /usr/lib/greet/link) $(cat /opt/greet/data)\n")
 	program.Mode = 0o755
-	postinst := "#!/bin/sh\nset -e\necho " + version + " configured > /etc/greeted\nupdate-alternatives --install /usr/bin/hello hello /usr/bin/greet 10 \\\n  --slave /usr/bin/hi hi /usr/bin/greet\nupdate-alternatives --install /usr/bin/evil evil /etc/../evil 1 || true\n"
-	a.put(t, "greet", version, "Depends: libgreet (>= 1), libc6 (>= 2.30), debconf (>= 0.5) | debconf-2.0, adduser\n", postinst, program, debFile("./opt/greet/data", "data"), debFile("./usr/share/doc/greet/copyright", "MIT"))
+	postinst := "#!/bin/sh\nset -e\necho " + version +
+		" configured > /etc/greeted\nupdate-alternatives --install /usr/bin/hello hello /usr/bin/greet 10 \\\n  --slave /usr/bin/hi hi /usr/bin/greet\nupdate-alternatives --install /usr/bin/evil evil /etc/../evil 1 || true\n"
+	a.put(t, "greet", version, "Depends: libgreet (>= 1), libc6 (>= 2.30), debconf (>= 0.5) | debconf-2.0, adduser\n",
+		postinst, program, debFile("./opt/greet/data", "data"), debFile("./usr/share/doc/greet/copyright", "MIT"))
 }
 
 // Packages of Debian over a bundled image: resolved by apt, unpacked, the same again from the lock.
@@ -246,7 +253,8 @@ func buildNewer(t *testing.T, dir, text string, rt *unitask.Runtime) {
 	t.Helper()
 	describe(t, dir, "greeter", text+"env = 1")
 	describe(t, dir, "newer", text)
-	if newer, _, err := rt.BuildImage(t.Context(), filepath.Join(dir, "newer.toml"), ""); err != nil || newer.Debian[0].Version != "2.0" {
+	if newer, _, err := rt.BuildImage(t.Context(), filepath.Join(dir, "newer.toml"), ""); err != nil ||
+		newer.Debian[0].Version != "2.0" {
 		t.Errorf("without a lock: %v", err)
 	}
 }
@@ -257,23 +265,27 @@ func refuseDebian(t *testing.T, a *archive, rt *unitask.Runtime, file string, ma
 	a.mu.Lock()
 	a.lies = true
 	a.mu.Unlock()
-	if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), "Hash Sum mismatch") {
+	if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil ||
+		!strings.Contains(err.Error(), "Hash Sum mismatch") {
 		t.Errorf("an index that lies: %v", err)
 	}
 	a.mu.Lock()
 	a.lies = false
 	a.mu.Unlock()
 	a.put(t, "many", "1", "", "", many[1:]...)
-	if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), "many 1 of the archive has digest") {
+	if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil ||
+		!strings.Contains(err.Error(), "many 1 of the archive has digest") {
 		t.Errorf("another package under a locked version: %v", err)
 	}
 	a.remove("greet_1.0")
-	if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), "these versions are the lock file's") {
+	if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil ||
+		!strings.Contains(err.Error(), "these versions are the lock file's") {
 		t.Errorf("a locked version that is gone: %v", err)
 	}
 	a.Close()
 	for _, of := range []string{file, describe(t, t.TempDir(), "down", "from = 'shell'\ndebian = ['other']\n")} {
-		if _, _, err := rt.BuildImage(t.Context(), of, ""); err == nil || !strings.Contains(err.Error(), strings.TrimPrefix(a.URL, "http://127.0.0.1:")) {
+		if _, _, err := rt.BuildImage(t.Context(), of, ""); err == nil ||
+			!strings.Contains(err.Error(), strings.TrimPrefix(a.URL, "http://127.0.0.1:")) {
 			t.Errorf("an archive that is gone: %v", err)
 		}
 	}
@@ -291,7 +303,8 @@ func putBadPackages(t *testing.T, a *archive, many []*tar.Header) {
 	a.put(t, "leaves", "1", "", "", debFile("./../../evil", ""))
 	a.put(t, "through", "1", "", "", debLink("./usr/lib/out", "/etc"), debFile("./usr/lib/out/evil", ""))
 	a.put(t, "device", "1", "", "", &tar.Header{Name: "./usr/lib/null", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3})
-	a.put(t, "bomb", "1", "", "", append(slices.Clone(many), slices.Repeat([]*tar.Header{debFile("./usr/share/doc/x", "")}, 51_000)...)...)
+	a.put(t, "bomb", "1", "", "", append(slices.Clone(many),
+		slices.Repeat([]*tar.Header{debFile("./usr/share/doc/x", "")}, 51_000)...)...)
 	a.put(t, "cut", "1", "", "", debFile("./usr/share/cut", ""))
 	a.mu.Lock()
 	a.debs["cut_1"] = a.debs["cut_1"][:len(a.debs["cut_1"])-60]
@@ -337,7 +350,8 @@ func TestOwnDebianRefused(t *testing.T) {
 		strings.Repeat(`{"name":"xy","version":"1"},`, 1000) + `{"name":"xy","version":"1"}`: "has 1001 packages of Debian",
 	} {
 		file := describe(t, t.TempDir(), "x", "from = 'shell'\ndebian = ['xy']\n")
-		if err := os.WriteFile(strings.TrimSuffix(file, ".toml")+".lock.json", []byte(`{"schema":1,"builds":[{"debian":[`+text+`]}]}`), 0o600); err != nil {
+		if err := os.WriteFile(strings.TrimSuffix(file, ".toml")+".lock.json",
+			[]byte(`{"schema":1,"builds":[{"debian":[`+text+`]}]}`), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), says) {
@@ -362,7 +376,8 @@ func savedImage(t *testing.T, name, layer string, config map[string]any) string 
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{name}, "Layers": []string{"layer.tar"}}})
+	list, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{name},
+		"Layers": []string{"layer.tar"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

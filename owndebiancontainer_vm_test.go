@@ -50,7 +50,8 @@ func TestOwnDebianContainer(t *testing.T) {
 	home := newHome(t)
 	var told []string
 	open := func(home string) *unitask.Runtime {
-		rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Booted(), Events: func(e unitask.Event) { told = append(told, e.Message) }})
+		rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Booted(),
+			Events: func(e unitask.Event) { told = append(told, e.Message) }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,11 +62,13 @@ func TestOwnDebianContainer(t *testing.T) {
 	base := debootstrapped(t, rt, "test/debian:1")
 	a := newArchive(t)
 	greets(t, a, "1.0")
-	a.put(t, "libgreet", "1.5", "", "", debFile("./usr/lib/greet/words", "words"), debLink("./usr/lib/greet/link", "words"))
+	a.put(t, "libgreet", "1.5", "", "", debFile("./usr/lib/greet/words", "words"),
+		debLink("./usr/lib/greet/link", "words"))
 	a.put(t, "adduser", "999", "", "", debFile("./usr/share/adduser-test", ""))
 	a.put(t, "debconf", "999", "Provides: debconf-2.0\n", "", debFile("./usr/share/debconf-test", ""))
 	a.put(t, "broken", "1", "", "#!/bin/sh\necho the reason >&2\nexit 3\n", debFile("./usr/share/broken", ""))
-	a.put(t, "calls", "1", "", "#!/bin/sh\nexec 3<>/dev/tcp/127.0.0.1/"+a.URL[strings.LastIndexByte(a.URL, ':')+1:]+"\n", debFile("./usr/share/calls", ""))
+	a.put(t, "calls", "1", "", "#!/bin/sh\nexec 3<>/dev/tcp/127.0.0.1/"+a.URL[strings.LastIndexByte(a.URL, ':')+1:]+"\n",
+		debFile("./usr/share/calls", ""))
 	dir := t.TempDir()
 	file := describe(t, dir, "greeter", "from = 'test/debian:1'\ndebian = ['greet']\nrun = ['greet > /said']\n")
 	slot(t)
@@ -73,7 +76,8 @@ func TestOwnDebianContainer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	res, err := rt.Run(t.Context(), unitask.Request{Image: "greeter", Language: "shell", Code: "hello; hi; cat /said /etc/greeted; dpkg -s greet | grep ^Status; ls /tmp /var/log/apt 2>&1"}, unitask.IO{})
+	res, err := rt.Run(t.Context(), unitask.Request{Image: "greeter", Language: "shell",
+		Code: "hello; hi; cat /said /etc/greeted; dpkg -s greet | grep ^Status; ls /tmp /var/log/apt 2>&1"}, unitask.IO{})
 	want := "greet 1.0 words data\ngreet 1.0 words data\ngreet 1.0 words data\n1.0 configured\nStatus: install ok installed\n"
 	if err != nil || !strings.HasPrefix(string(res.Stdout), want) {
 		t.Errorf("%v %q %q", err, res.Stdout, res.Stderr)
@@ -92,12 +96,15 @@ func TestOwnDebianContainer(t *testing.T) {
 			}
 		}
 		again, _, err := rt.BuildImage(t.Context(), file, "")
-		if err != nil || again.Debian[0].Version != own.Debian[0].Version || again.Layers[0] != own.Layers[0] || strings.Contains(strings.Join(told, " "), "installing") != gone {
+		if err != nil || again.Debian[0].Version != own.Debian[0].Version || again.Layers[0] != own.Layers[0] ||
+			strings.Contains(strings.Join(told, " "), "installing") != gone {
 			t.Errorf("from the lock: %v, %+v and %+v, told %q", err, again, own, told)
 		}
 	}
-	for spec, says := range map[string]string{"broken": "the reason", "calls": "the image's own dpkg ended", "nosuch": "Unable to locate package nosuch"} {
-		_, _, err := rt.BuildImage(t.Context(), describe(t, t.TempDir(), "bad", "from = 'test/debian:1'\ndebian = ['"+spec+"']\n"), "")
+	for spec, says := range map[string]string{"broken": "the reason", "calls": "the image's own dpkg ended",
+		"nosuch": "Unable to locate package nosuch"} {
+		_, _, err := rt.BuildImage(t.Context(), describe(t, t.TempDir(), "bad",
+			"from = 'test/debian:1'\ndebian = ['"+spec+"']\n"), "")
 		if err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", spec, err)
 		}

@@ -103,7 +103,8 @@ func TestOwnLayers(t *testing.T) {
 func describeTool(t *testing.T) (string, string) {
 	t.Helper()
 	dir := t.TempDir()
-	if err := errors.Join(os.Mkdir(filepath.Join(dir, "words"), 0o700), os.WriteFile(filepath.Join(dir, "words/a.txt"), []byte("one\n"), 0o600)); err != nil {
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "words"), 0o700),
+		os.WriteFile(filepath.Join(dir, "words/a.txt"), []byte("one\n"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	long := strings.Repeat("l", 120)
@@ -148,7 +149,8 @@ func removeLayers(t *testing.T, rt *unitask.Runtime, home string, first *unitask
 func refuseLayerSteps(t *testing.T, dir string, rt *unitask.Runtime, file string) {
 	t.Helper()
 	for _, c := range []struct{ run, says string }{
-		{`"echo one", "echo out; echo why >&2; exit 7"`, `step 2 of run ("echo out; echo why >&2; exit 7") ended with exit code 7: "why"`},
+		{`"echo one", "echo out; echo why >&2; exit 7"`,
+			`step 2 of run ("echo out; echo why >&2; exit 7") ended with exit code 7: "why"`},
 		{`"busybox fallocate -l 2000000000 /big"`, "No space left on device"},
 	} {
 		describe(t, dir, "tool", "from = 'tool-base'\nrun = ["+c.run+"]\n")

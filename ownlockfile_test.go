@@ -19,7 +19,8 @@ import (
 // lockedLayer writes a lock file that says what an image over a container's was made of.
 func lockedLayer(t *testing.T, description string, layer map[string]any) {
 	t.Helper()
-	text, err := json.Marshal(map[string]any{"schema": 1, "builds": []any{map[string]any{"arch": runtime.GOARCH, "layer": layer}}})
+	text, err := json.Marshal(map[string]any{"schema": 1,
+		"builds": []any{map[string]any{"arch": runtime.GOARCH, "layer": layer}}})
 	if err == nil {
 		err = os.WriteFile(strings.TrimSuffix(description, ".toml")+".lock.json", text, 0o600)
 	}
@@ -85,15 +86,19 @@ func TestOwnLockDebian(t *testing.T) {
 	}
 	rt := openRuntime(t, unitask.Options{Home: testdir.Private(t)})
 	status := "Package: base\nStatus: install ok installed\nVersion: 1\nArchitecture: all\n"
-	ref, digest := tinyImage(t, rt, "test/debian:1", debFile("var/lib/dpkg/status", status), debFile("usr/bin/dpkg", ""), debFile("usr/lib/os-release", string(release)))
+	ref, digest := tinyImage(t, rt, "test/debian:1", debFile("var/lib/dpkg/status", status), debFile("usr/bin/dpkg", ""),
+		debFile("usr/lib/os-release", string(release)))
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "words"), []byte("now"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	file := describe(t, dir, "x", "from = 'test/debian:1'\ndebian = ['greet']\n[files]\n'/opt/words' = 'words'\n")
-	lockedLayer(t, file, map[string]any{"from": ref, "image": digest, "files": "sha256:" + strings.Repeat("0", 64), "debianAsked": []string{"greet"},
-		"debian": []any{map[string]any{"name": "greet", "version": "1.0", "digest": "sha256-" + strings.Repeat("0", 64)}}})
-	if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), "these versions are the lock file's") {
+	lockedLayer(t, file, map[string]any{"from": ref, "image": digest, "files": "sha256:" + strings.Repeat("0", 64),
+		"debianAsked": []string{"greet"},
+		"debian": []any{map[string]any{"name": "greet", "version": "1.0",
+			"digest": "sha256-" + strings.Repeat("0", 64)}}})
+	if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil ||
+		!strings.Contains(err.Error(), "these versions are the lock file's") {
 		t.Error(err)
 	}
 }

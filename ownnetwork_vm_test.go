@@ -98,11 +98,13 @@ func refuseUnreachable(
 	t.Helper()
 	r.Close()
 	describe(t, dir, "fetched", "from = 'test/box:1'\nnetwork = ['pip']\nrun = ['echo']\n")
-	if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), "the registry "+r.URL+"/simple (PIP_INDEX_URL) does not answer") {
+	if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil ||
+		!strings.Contains(err.Error(), "the registry "+r.URL+"/simple (PIP_INDEX_URL) does not answer") {
 		t.Errorf("no registry: %v", err)
 	}
 	describe(t, dir, "fetched", "from = 'test/box:1'\nnetwork = ['good.example']\nrun = ['nslookup a.b.wild.example']\n")
-	if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), "step 1 of run") || !strings.Contains(err.Error(), "it was refused the way to a.b.wild.example") {
+	if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), "step 1 of run") ||
+		!strings.Contains(err.Error(), "it was refused the way to a.b.wild.example") {
 		t.Errorf("a host that is not named: %v", err)
 	}
 	if list := rt.Catalog().Customs(); len(list) != 1 || list[0].Digest != own.Digest {
@@ -119,20 +121,23 @@ func buildUnderCeilings(
 ) {
 	t.Helper()
 	for text, says := range map[string]string{
-		`allowNet = ["good.example"]` + "\npackages = [\"pip:*\"]":                  "packages npm:*: is not allowed",
-		`allowNet = ["other.example"]` + "\npackages = [\"pip:*\", \"npm:*\"]":      "allowNet good.example: is not allowed",
-		`allowNet = ["good.example:443"]` + "\npackages = [\"pip:*\", \"npm:*\"]":   "only good.example:443 of it is allowed",
-		`allowNet = ["good.example"]` + "\npackages = [\"pip:good\", \"npm:good\"]": "packages pip:*: only pip:good of it is allowed",
+		`allowNet = ["good.example"]` + "\npackages = [\"pip:*\"]":                "packages npm:*: is not allowed",
+		`allowNet = ["other.example"]` + "\npackages = [\"pip:*\", \"npm:*\"]":    "allowNet good.example: is not allowed",
+		`allowNet = ["good.example:443"]` + "\npackages = [\"pip:*\", \"npm:*\"]": "only good.example:443 of it is allowed",
+		`allowNet = ["good.example"]` +
+			"\npackages = [\"pip:good\", \"npm:good\"]": "packages pip:*: only pip:good of it is allowed",
 	} {
 		c, err := policy.ParseCeiling("test.toml", []byte(text))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := open(c).BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "test.toml") {
+		if _, _, err := open(c).BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), says) ||
+			!strings.Contains(err.Error(), "test.toml") {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	c, err := policy.ParseCeiling("test.toml", []byte("allowNet = [\"b.example\", \"good.example\"]\npackages = [\"pip:*\", \"npm:*\"]"))
+	c, err := policy.ParseCeiling("test.toml",
+		[]byte("allowNet = [\"b.example\", \"good.example\"]\npackages = [\"pip:*\", \"npm:*\"]"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +196,8 @@ func TestOwnCeiling(t *testing.T) {
 	}
 	defer rt.Close()
 	for _, from := range []string{"python", "test/box:1"} {
-		_, _, err := rt.BuildImage(t.Context(), describe(t, t.TempDir(), "x", "from = '"+from+"'\npip = ['good', 'other']\n"), "")
+		_, _, err := rt.BuildImage(t.Context(), describe(t, t.TempDir(), "x", "from = '"+from+"'\npip = ['good', 'other']\n"),
+			"")
 		if err == nil || !strings.Contains(err.Error(), "held by test.toml: packages pip:other: is not allowed") {
 			t.Errorf("over %s: %v", from, err)
 		}

@@ -108,7 +108,8 @@ func addPipAndNpm(t *testing.T, rt *unitask.Runtime, add func(h *tar.Header, con
 		if err != nil {
 			t.Fatal(err)
 		}
-		add(&tar.Header{Name: "usr/lib/python3/dist-packages/" + m.Name, Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(m.UncompressedSize64)}, r)
+		add(&tar.Header{Name: "usr/lib/python3/dist-packages/" + m.Name, Typeflag: tar.TypeReg, Mode: 0o644,
+			Size: int64(m.UncompressedSize64)}, r)
 		r.Close()
 	}
 	npm, _, err := rt.Images().Parts().Tool(t.Context(), image.HostArch(), image.NpmTool)
@@ -133,7 +134,8 @@ func addPipAndNpm(t *testing.T, rt *unitask.Runtime, add func(h *tar.Header, con
 			t.Fatal(err)
 		}
 		if h.Typeflag == tar.TypeReg {
-			add(&tar.Header{Name: "usr/lib/npm/" + strings.TrimPrefix(h.Name, "package/"), Typeflag: tar.TypeReg, Mode: 0o755, Size: h.Size}, r)
+			add(&tar.Header{Name: "usr/lib/npm/" + strings.TrimPrefix(h.Name, "package/"), Typeflag: tar.TypeReg, Mode: 0o755,
+				Size: h.Size}, r)
 		}
 	}
 }
@@ -147,7 +149,8 @@ func TestOwnPackagesContainer(t *testing.T) {
 	needVM(t)
 	home := newHome(t)
 	var told []string
-	rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Booted(), Events: func(e unitask.Event) { told = append(told, e.Message) }})
+	rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Booted(),
+		Events: func(e unitask.Event) { told = append(told, e.Message) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,38 +158,45 @@ func TestOwnPackagesContainer(t *testing.T) {
 	if _, err := rt.Catalog().Import(t.Context(), toolsImage(t, rt, "test/tools:1"), "", ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := rt.Catalog().Import(t.Context(), boxImage(t, "test/box:1", map[string]any{"Env": []string{"PATH=/bin"}}), "", ""); err != nil {
+	if _, err := rt.Catalog().Import(t.Context(), boxImage(t, "test/box:1", map[string]any{"Env": []string{"PATH=/bin"}}),
+		"", ""); err != nil {
 		t.Fatal(err)
 	}
 	r := newRegistry(t)
 	r.put("good-1.2-py3-none-any.whl", wheel(t, "good", "1.2", "NAME = 'good'\n"))
 	r.put("evil-1.0.tar.gz", evil(t))
-	r.put("box-1.0.0.tgz", tgz(t, [2]string{"package/package.json", `{"name":"box","version":"1.0.0","scripts":{"postinstall":"echo module.exports=1 > made.js; echo unitask: lock"}}`},
+	r.put("box-1.0.0.tgz", tgz(t, [2]string{"package/package.json",
+		`{"name":"box","version":"1.0.0","scripts":{"postinstall":"echo module.exports=1 > made.js; echo unitask: lock"}}`},
 		[2]string{"package/index.js", "exports.name = 'box'; exports.made = require('./made.js')\n"}))
 	dir := t.TempDir()
-	file := describe(t, dir, "tools", "from = 'test/tools:1'\npip = ['Evil']\nnpm = ['box@^1']\nrun = ['python3 -c \"import good; print(good.NAME)\" > /said']\n")
+	file := describe(t, dir, "tools",
+		"from = 'test/tools:1'\npip = ['Evil']\nnpm = ['box@^1']\nrun = ['python3 -c \"import good; print(good.NAME)\" > /said']\n")
 	slot(t)
 	own, _, err := rt.BuildImage(t.Context(), file, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ language, code, want string }{
-		{"python", "import evil; print(evil.RESULT.split()[:2], open('/said').read().strip())", "['ConnectionRefusedError', 'gaierror'] good\n"},
+		{"python", "import evil; print(evil.RESULT.split()[:2], open('/said').read().strip())",
+			"['ConnectionRefusedError', 'gaierror'] good\n"},
 		{"js", "const b = require('box'); console.log(b.name, b.made)", "box 1\n"},
 	} {
-		if res, err := rt.Run(t.Context(), unitask.Request{Image: "tools", Language: c.language, Code: c.code}, unitask.IO{}); err != nil || string(res.Stdout) != c.want {
+		if res, err := rt.Run(t.Context(), unitask.Request{Image: "tools", Language: c.language, Code: c.code},
+			unitask.IO{}); err != nil || string(res.Stdout) != c.want {
 			t.Errorf("%s: %v %q %q", c.language, err, res.Stdout, res.Stderr)
 		}
 	}
 	lock, err := os.ReadFile(filepath.Join(dir, "tools.lock.json"))
-	if err != nil || !strings.Contains(string(lock), "sha256-"+sha256Hex(r.files["evil-1.0.tar.gz"])) || !strings.Contains(string(lock), `"integrity": "sha512-`) {
+	if err != nil || !strings.Contains(string(lock), "sha256-"+sha256Hex(r.files["evil-1.0.tar.gz"])) ||
+		!strings.Contains(string(lock), `"integrity": "sha512-`) {
 		t.Errorf("the lock: %s %v", lock, err)
 	}
 
 	// From the lock: the layers that there are, else the same packages, though there are newer ones.
 	r.put("good-2.0-py3-none-any.whl", wheel(t, "good", "2.0", "NAME = 'newer'\n"))
 	told = nil
-	if again, _, err := rt.BuildImage(t.Context(), file, ""); err != nil || again.Digest != own.Digest || strings.Contains(strings.Join(told, " "), "installing") {
+	if again, _, err := rt.BuildImage(t.Context(), file, ""); err != nil || again.Digest != own.Digest ||
+		strings.Contains(strings.Join(told, " "), "installing") {
 		t.Errorf("from the lock: %v, told %q", err, told)
 	}
 	if err := os.RemoveAll(filepath.Join(home, "layers")); err != nil {
@@ -194,8 +204,11 @@ func TestOwnPackagesContainer(t *testing.T) {
 	}
 	// pip is asked for all packages then, and writes down which were asked for: that is as it was, too. What the steps
 	// write has their time.
-	if again, _, err := rt.BuildImage(t.Context(), file, ""); err != nil || len(again.Layers) != 3 || !slices.Equal(again.Layers[:2], own.Layers[:2]) || !slices.Equal(again.Packages, own.Packages) ||
-		!strings.Contains(strings.Join(told, " "), "installing") || strings.Contains(strings.Join(told, " "), "the packages of") && strings.Contains(strings.Join(told, " "), "are those of the lock file") {
+	if again, _, err := rt.BuildImage(t.Context(), file, ""); err != nil || len(again.Layers) != 3 ||
+		!slices.Equal(again.Layers[:2], own.Layers[:2]) || !slices.Equal(again.Packages, own.Packages) ||
+		!strings.Contains(strings.Join(told, " "), "installing") ||
+		strings.Contains(strings.Join(told, " "), "the packages of") &&
+			strings.Contains(strings.Join(told, " "), "are those of the lock file") {
 		t.Errorf("from the lock without the layers: %v, %v and %v, told %q", err, again, own, told)
 	}
 	if err := os.RemoveAll(filepath.Join(home, "layers")); err != nil {
@@ -218,12 +231,14 @@ func refuseOwnPackages(t *testing.T, rt *unitask.Runtime, r *registry, home stri
 		"from = 'test/tools:1'\nnpm = ['nosuch']\n":  "nosuch",
 		"from = 'test/tools:1'\npip = ['good==9']\n": "No matching distribution found for good==9",
 	} {
-		if _, _, err := rt.BuildImage(t.Context(), describe(t, t.TempDir(), "bad", text), ""); err == nil || !strings.Contains(err.Error(), says) {
+		if _, _, err := rt.BuildImage(t.Context(), describe(t, t.TempDir(), "bad", text), ""); err == nil ||
+			!strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
 	r.Close()
-	if _, _, err := rt.BuildImage(t.Context(), describe(t, t.TempDir(), "down", "from = 'test/tools:1'\npip = ['good']\n"), ""); err == nil || !strings.Contains(err.Error(), "the registry "+r.URL+"/simple (PIP_INDEX_URL) does not answer") {
+	if _, _, err := rt.BuildImage(t.Context(), describe(t, t.TempDir(), "down", "from = 'test/tools:1'\npip = ['good']\n"),
+		""); err == nil || !strings.Contains(err.Error(), "the registry "+r.URL+"/simple (PIP_INDEX_URL) does not answer") {
 		t.Errorf("no registry: %v", err)
 	}
 	if kept, _ := os.ReadDir(filepath.Join(home, "layers")); len(kept) != 0 {

@@ -47,7 +47,8 @@ func newSecureRegistry(t *testing.T) *registry {
 	t.Helper()
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	r := startRegistry(t, httptest.NewTLSServer, ca)
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: r.Certificate().Raw}), 0o600); err != nil {
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: r.Certificate().Raw}),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -61,7 +62,8 @@ func startRegistry(t *testing.T, start func(http.Handler) *httptest.Server, ca s
 	none := t.TempDir() // npm wants two, which need not be there
 	for name, value := range map[string]string{
 		"PIP_INDEX_URL": r.URL + "/simple", "PIP_EXTRA_INDEX_URL": "", "PIP_CONFIG_FILE": os.DevNull, "PIP_CERT": ca,
-		"npm_config_registry": r.URL + "/npm/", "npm_config_userconfig": filepath.Join(none, "user"), "npm_config_globalconfig": filepath.Join(none, "global"), "npm_config_cafile": ca,
+		"npm_config_registry": r.URL + "/npm/", "npm_config_userconfig": filepath.Join(none, "user"),
+		"npm_config_globalconfig": filepath.Join(none, "global"), "npm_config_cafile": ca,
 	} {
 		t.Setenv(name, value)
 	}
@@ -89,14 +91,17 @@ func (r *registry) serve(w http.ResponseWriter, req *http.Request) {
 	case kind == "npm" && rest != "":
 		versions := map[string]any{}
 		for name, content := range r.files {
-			if version, ok := strings.CutSuffix(strings.TrimPrefix(name, rest+"-"), ".tgz"); ok && strings.HasPrefix(name, rest+"-") {
+			if version, ok := strings.CutSuffix(strings.TrimPrefix(name, rest+"-"), ".tgz"); ok &&
+				strings.HasPrefix(name, rest+"-") {
 				sum := sha512.Sum512(content)
 				versions[version] = map[string]any{"name": rest, "version": version, "hasInstallScript": true, "bin": r.bins[rest],
-					"dist": map[string]any{"tarball": r.URL + "/files/" + name, "integrity": "sha512-" + base64.StdEncoding.EncodeToString(sum[:])}}
+					"dist": map[string]any{"tarball": r.URL + "/files/" + name,
+						"integrity": "sha512-" + base64.StdEncoding.EncodeToString(sum[:])}}
 			}
 		}
 		if len(versions) > 0 {
-			_ = json.NewEncoder(w).Encode(map[string]any{"name": rest, "dist-tags": map[string]string{"latest": "1.0.0"}, "versions": versions})
+			_ = json.NewEncoder(w).Encode(map[string]any{"name": rest, "dist-tags": map[string]string{"latest": "1.0.0"},
+				"versions": versions})
 			return
 		}
 	case kind == "npm":
@@ -118,8 +123,10 @@ func wheel(t *testing.T, name, version, module string) []byte {
 	z := zip.NewWriter(&out)
 	info := name + "-" + version + ".dist-info/"
 	for _, f := range [][2]string{
-		{name + "/__init__.py", module}, {info + "METADATA", "Metadata-Version: 2.1\nName: " + name + "\nVersion: " + version + "\n"},
-		{info + "WHEEL", "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}, {info + "RECORD", ""},
+		{name + "/__init__.py", module}, {info + "METADATA",
+			"Metadata-Version: 2.1\nName: " + name + "\nVersion: " + version + "\n"},
+		{info + "WHEEL", "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"},
+		{info + "RECORD", ""},
 	} {
 		w, err := z.Create(f[0])
 		if err == nil {
@@ -182,7 +189,9 @@ def build_wheel(folder, settings=None, metadata=None):
     return name
 `
 	return tgz(t, [2]string{"evil-1.0/PKG-INFO", "Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n"},
-		[2]string{"evil-1.0/pyproject.toml", "[build-system]\nrequires = []\nbuild-backend = \"backend\"\nbackend-path = [\".\"]\n"}, [2]string{"evil-1.0/backend.py", backend})
+		[2]string{"evil-1.0/pyproject.toml",
+			"[build-system]\nrequires = []\nbuild-backend = \"backend\"\nbackend-path = [\".\"]\n"},
+		[2]string{"evil-1.0/backend.py", backend})
 }
 
 // Packages are installed in a machine of their own, once, and later runs have them without a registry.
@@ -200,18 +209,21 @@ func TestPackages(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	req := unitask.Request{Language: "python", Packages: []string{"pip:Evil==1.0"}, Code: "import evil, sys\nprint(evil.RESULT, evil.__file__, flush=True)\nimport subprocess\nsubprocess.run([sys.executable, '-c', 'import good; print(good.NAME)'])"}
+	req := unitask.Request{Language: "python", Packages: []string{"pip:Evil==1.0"},
+		Code: "import evil, sys\nprint(evil.RESULT, evil.__file__, flush=True)\nimport subprocess\nsubprocess.run([sys.executable, '-c', 'import good; print(good.NAME)'])"}
 	want := "ConnectionRefusedError gaierror PermissionError PermissionError 1000 /usr/local/lib/python3.11/dist-packages/evil/__init__.py\ngood\n"
 	res, err := rt.Run(t.Context(), req, unitask.IO{})
 	if err != nil || string(res.Stdout) != want {
 		t.Fatalf("%v\n%s%s", err, res.Stdout, res.Stderr)
 	}
-	if text := fmt.Sprint(res.Packages); !strings.Contains(text, "{pip:evil 1.0 sha256-"+sha256Hex(r.files["evil-1.0.tar.gz"])) || !strings.Contains(text, "{pip:good 1.2 sha256-") {
+	if text := fmt.Sprint(res.Packages); !strings.Contains(text,
+		"{pip:evil 1.0 sha256-"+sha256Hex(r.files["evil-1.0.tar.gz"])) || !strings.Contains(text, "{pip:good 1.2 sha256-") {
 		t.Errorf("installed %s", text)
 	}
 	r.Close()
 	asked := r.asked
-	if res, err = rt.Run(t.Context(), req, unitask.IO{}); err != nil || string(res.Stdout) != want || r.asked != asked || len(res.Packages) != 2 {
+	if res, err = rt.Run(t.Context(), req, unitask.IO{}); err != nil || string(res.Stdout) != want || r.asked != asked ||
+		len(res.Packages) != 2 {
 		t.Fatalf("the second run: %v\n%s%s", err, res.Stdout, res.Stderr)
 	}
 
@@ -219,7 +231,9 @@ func TestPackages(t *testing.T) {
 	other := req
 	other.Packages = []string{"pip:nosuch"}
 	begin := time.Now()
-	if _, err = rt.Run(t.Context(), other, unitask.IO{}); err == nil || !strings.Contains(err.Error(), "the registry "+r.URL+"/simple (PIP_INDEX_URL) does not answer") || time.Since(begin) > time.Minute {
+	if _, err = rt.Run(t.Context(), other, unitask.IO{}); err == nil ||
+		!strings.Contains(err.Error(), "the registry "+r.URL+"/simple (PIP_INDEX_URL) does not answer") ||
+		time.Since(begin) > time.Minute {
 		t.Errorf("a registry that is gone: %v after %v", err, time.Since(begin))
 	}
 	if keys, err := rt.Packages().Keys(); err != nil || len(keys) != 1 {
@@ -258,19 +272,26 @@ def build_wheel(folder, settings=None, metadata=None):
         z.writestr('built-1.0.dist-info/RECORD', '')
     return name
 `
-	r.put("built-1.0.tar.gz", tgz(t, [2]string{"built-1.0/PKG-INFO", "Metadata-Version: 2.1\nName: built\nVersion: 1.0\n"}, [2]string{"built-1.0/backend.py", backend},
-		[2]string{"built-1.0/pyproject.toml", "[build-system]\nrequires = [\"helper\"]\nbuild-backend = \"backend\"\nbackend-path = [\".\"]\n"}))
-	res, err := rt.Run(t.Context(), unitask.Request{Language: "python", Packages: []string{"pip:built"}, Code: "import built; print(built.WITH)"}, unitask.IO{})
+	r.put("built-1.0.tar.gz", tgz(t, [2]string{"built-1.0/PKG-INFO", "Metadata-Version: 2.1\nName: built\nVersion: 1.0\n"},
+		[2]string{"built-1.0/backend.py", backend},
+		[2]string{"built-1.0/pyproject.toml",
+			"[build-system]\nrequires = [\"helper\"]\nbuild-backend = \"backend\"\nbackend-path = [\".\"]\n"}))
+	res, err := rt.Run(t.Context(), unitask.Request{Language: "python", Packages: []string{"pip:built"},
+		Code: "import built; print(built.WITH)"}, unitask.IO{})
 	if err != nil || string(res.Stdout) != "helper\n" {
 		t.Errorf("pip: %v %+v", err, res)
 	}
 
 	r.bins["tool"] = map[string]string{"make-it": "run.js"}
-	r.put("tool-1.0.0.tgz", tgz(t, [2]string{"package/package.json", `{"name":"tool","version":"1.0.0","bin":{"make-it":"run.js"}}`},
+	r.put("tool-1.0.0.tgz", tgz(t, [2]string{"package/package.json",
+		`{"name":"tool","version":"1.0.0","bin":{"make-it":"run.js"}}`},
 		[2]string{"package/run.js", "#!/usr/bin/env node\nrequire('node:fs').linkSync('main.js', 'other.js')\n"}))
-	r.put("made-1.0.0.tgz", tgz(t, [2]string{"package/package.json", `{"name":"made","version":"1.0.0","main":"other.js","scripts":{"install":"make-it"}}`}, [2]string{"package/main.js", "exports.name = 'made'\n"}))
+	r.put("made-1.0.0.tgz", tgz(t, [2]string{"package/package.json",
+		`{"name":"made","version":"1.0.0","main":"other.js","scripts":{"install":"make-it"}}`},
+		[2]string{"package/main.js", "exports.name = 'made'\n"}))
 	code := "console.log(require('made').name, require('node:fs').readlinkSync('/node_modules/.bin/make-it'))"
-	res, err = rt.Run(t.Context(), unitask.Request{Language: "js", Packages: []string{"npm:tool", "npm:made"}, Code: code, Kernel: "linux"}, unitask.IO{})
+	res, err = rt.Run(t.Context(), unitask.Request{Language: "js", Packages: []string{"npm:tool", "npm:made"}, Code: code,
+		Kernel: "linux"}, unitask.IO{})
 	if err != nil || string(res.Stdout) != "made ../tool/run.js\n" {
 		t.Errorf("npm: %v %+v", err, res)
 	}
@@ -292,7 +313,8 @@ func TestPackagesRefused(t *testing.T) {
 		{"python", "", "requests", "begins with neither"},
 		{"python", "", "pip:--index-url=http://h/", "is no package of pip"},
 	} {
-		_, err := rt.Run(t.Context(), unitask.Request{Code: " ", Language: c.language, Image: c.image, Packages: []string{c.pack}}, unitask.IO{})
+		_, err := rt.Run(t.Context(), unitask.Request{Code: " ", Language: c.language, Image: c.image,
+			Packages: []string{c.pack}}, unitask.IO{})
 		var field *policy.FieldError
 		if !errors.As(err, &field) || field.Field != "packages" || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s in %s%s: %v", c.pack, c.language, c.image, err)
@@ -412,12 +434,14 @@ func changeInstalled(
 	if err != nil || len(list) != 2 {
 		t.Fatal(list, err)
 	}
-	if err := os.WriteFile(filepath.Join(list[0].Folder(), "good/__init__.py"), []byte("NAME = 'evil'\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(list[0].Folder(), "good/__init__.py"), []byte("NAME = 'evil'\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	honest := r.files["good-1.2-py3-none-any.whl"]
 	r.put("good-1.2-py3-none-any.whl", wheel(t, "good", "1.2", "NAME = 'another'\n"))
-	if out, err := run(t.Context(), "python", "pip:good", "import good; print(good.NAME)"); err == nil || !strings.Contains(err.Error(), "HASHES") {
+	if out, err := run(t.Context(), "python", "pip:good", "import good; print(good.NAME)"); err == nil ||
+		!strings.Contains(err.Error(), "HASHES") {
 		t.Errorf("a registry that lies: %v %s", err, out)
 	}
 	r.put("good-1.2-py3-none-any.whl", honest)

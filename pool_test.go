@@ -75,7 +75,8 @@ func TestPool(t *testing.T) {
 				}
 				seen[string(res.Stdout)] = true
 			}
-			poolHas(t, rt, "it does not refill, with demand to its most", func(st unitask.PoolStats) bool { return st.Idle == 3 })
+			poolHas(t, rt, "it does not refill, with demand to its most",
+				func(st unitask.PoolStats) bool { return st.Idle == 3 })
 			res := hello(t, rt, unitask.Request{Kernel: kernel})
 			if !res.Pooled || !res.Cloned {
 				t.Errorf("%+v", res)
@@ -128,7 +129,8 @@ func TestPoolUnderLoad(t *testing.T) {
 
 // A pool that can't be is refused.
 func TestPoolSizeIsChecked(t *testing.T) {
-	_, err := unitask.Open(unitask.Options{Home: testdir.Private(t), Machines: unitask.Pool(unitask.PoolSize{Min: 3, Max: 1}, unitask.MachineClass{})})
+	_, err := unitask.Open(unitask.Options{Home: testdir.Private(t),
+		Machines: unitask.Pool(unitask.PoolSize{Min: 3, Max: 1}, unitask.MachineClass{})})
 	if field := new(policy.FieldError); !errors.As(err, &field) || field.Field != "pool" {
 		t.Errorf("3:1: %v", err)
 	}
@@ -144,7 +146,8 @@ func TestSoak(t *testing.T) {
 	}
 	t.Setenv("TMPDIR", t.TempDir()) // others' files are not counted
 	home := newHome(t)
-	rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Pool(unitask.PoolSize{Min: 2, Max: 2}, unitask.MachineClass{})})
+	rt, err := unitask.Open(unitask.Options{Home: home,
+		Machines: unitask.Pool(unitask.PoolSize{Min: 2, Max: 2}, unitask.MachineClass{})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +170,8 @@ func TestSoak(t *testing.T) {
 	before, rss := inventory(t), resident(t)
 	some(runs)
 	same := func(after stock) bool {
-		return after.qemus == before.qemus && after.tempFiles == before.tempFiles && after.descriptors <= before.descriptors && after.goroutines <= before.goroutines
+		return after.qemus == before.qemus && after.tempFiles == before.tempFiles &&
+			after.descriptors <= before.descriptors && after.goroutines <= before.goroutines
 	}
 	var after stock
 	if !testwait.Holds(30*time.Second, func() bool { after = inventory(t); return same(after) }) { // something may be on its way out

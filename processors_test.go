@@ -24,7 +24,8 @@ func TestProcessors(t *testing.T) {
 		return rt.Run(t.Context(), req, unitask.IO{})
 	}
 	res, err := run(unitask.Request{CPUs: 2})
-	if err != nil || strings.TrimSpace(string(res.Stdout)) != "2" || res.Kernel != image.Linux || res.Policy.Effective.CPUs != 2 {
+	if err != nil || strings.TrimSpace(string(res.Stdout)) != "2" || res.Kernel != image.Linux ||
+		res.Policy.Effective.CPUs != 2 {
 		t.Errorf("%v %+v", err, res)
 	}
 	var wrong *policy.FieldError
@@ -32,7 +33,8 @@ func TestProcessors(t *testing.T) {
 		t.Errorf("two processors on nanos: %v", err)
 	}
 	switch res, err := run(unitask.Request{CPUs: 0.5, Kernel: image.Linux}); {
-	case vmm.CanShareProcessor() != nil && (!errors.As(err, &wrong) || wrong.Field != "cpus" || !strings.Contains(err.Error(), "control group")):
+	case vmm.CanShareProcessor() != nil && (!errors.As(err, &wrong) || wrong.Field != "cpus" ||
+		!strings.Contains(err.Error(), "control group")):
 		t.Errorf("half a processor without control groups: %v", err)
 	case vmm.CanShareProcessor() == nil && (err != nil || strings.TrimSpace(string(res.Stdout)) != "1"):
 		t.Errorf("half a processor: %v %+v", err, res)

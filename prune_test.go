@@ -132,7 +132,8 @@ func TestRemovePackagesHeld(t *testing.T) {
 	store, kept := rt.Packages(), &built.Lock{Key: "k"}
 	var files bytes.Buffer
 	w := tar.NewWriter(&files)
-	if err := errors.Join(w.WriteHeader(&tar.Header{Name: "a", Typeflag: tar.TypeReg}), w.Close(), store.Add(kept, &files)); err != nil {
+	if err := errors.Join(w.WriteHeader(&tar.Header{Name: "a", Typeflag: tar.TypeReg}), w.Close(),
+		store.Add(kept, &files)); err != nil {
 		t.Fatal(err)
 	}
 	held, err := store.Hold(kept)

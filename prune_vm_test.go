@@ -36,7 +36,8 @@ func TestPruneImages(t *testing.T) {
 	defer rt.Close()
 	load := func(by string) string {
 		t.Helper()
-		c, err := rt.Catalog().Import(t.Context(), boxImage(t, "test/box:1", map[string]any{"Env": []string{"PATH=/bin", "BY=" + by}}), "", "")
+		c, err := rt.Catalog().Import(t.Context(), boxImage(t, "test/box:1",
+			map[string]any{"Env": []string{"PATH=/bin", "BY=" + by}}), "", "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,7 +120,8 @@ func pruneUnderRun(
 	}
 	now := load("second")
 	left(before, now)
-	if list, err := rt.Images().List(); err != nil || !slices.ContainsFunc(list, func(im *image.Image) bool { return im.Container == before }) {
+	if list, err := rt.Images().List(); err != nil ||
+		!slices.ContainsFunc(list, func(im *image.Image) bool { return im.Container == before }) {
 		t.Errorf("the image of the run is gone: %v", err)
 	}
 	stop()
@@ -164,7 +166,8 @@ func TestPrunePaused(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "words"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, im, err := rt.BuildImage(t.Context(), describe(t, dir, "mine", "from = 'shell'\n[files]\n'/opt/words' = 'words'\n"), "")
+		_, im, err := rt.BuildImage(t.Context(), describe(t, dir, "mine",
+			"from = 'shell'\n[files]\n'/opt/words' = 'words'\n"), "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -193,7 +196,8 @@ func TestPrunePaused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer again.Close()
-	if res, err := again.Run(t.Context(), unitask.Step{Code: "cat /opt/words"}); err != nil || string(res.Stdout) != "then" {
+	if res, err := again.Run(t.Context(), unitask.Step{Code: "cat /opt/words"}); err != nil ||
+		string(res.Stdout) != "then" {
 		t.Errorf("%+v %v", res, err)
 	}
 	if err := again.Close(); err != nil {

@@ -29,7 +29,8 @@ func attackReplayRows(own, all, named, self, narrow, alices, blank, old, garbled
 		{"one's own record, by its owner's name", named, self, "", "given", all},
 		{"one's own record as another's, by its owner's name", named, "alice", "", "given", "another owner's"},
 		{"the ceiling of then", own, "", narrow, "given", all},
-		{"a narrower ceiling now", own, "", `memoryMb=128;allowNet=[];secrets=[];filesUnder=[]`, "given", "128 MiB, 2s, net [] false, tcp [], secrets [], files 0, dirs 0, artifacts -1"},
+		{"a narrower ceiling now", own, "", `memoryMb=128;allowNet=[];secrets=[];filesUnder=[]`, "given",
+			"128 MiB, 2s, net [] false, tcp [], secrets [], files 0, dirs 0, artifacts -1"},
 		{"a wider ceiling now", own, "", `memoryMb=8192;secrets=["A","B"];allowTcp=["127.0.0.1:22"]`, "given", all},
 		{"a file's link leads elsewhere now", own, "", "", "kept", "files"},
 		{"another's record", alices, "", "", "given", "another owner's"},
@@ -50,9 +51,12 @@ func TestAttackReplay(t *testing.T) {
 	}
 	defer rt.Close()
 	dir, link := makeReplayFolders(t)
-	asked := unitask.Request{MemoryMB: 4096, Timeout: time.Hour, AllowNet: []string{"*.com.example"}, AllowNetAny: true, AllowTCP: []string{"127.0.0.1:22"}, Secrets: map[string]string{"A": "a-secret", "B": "b-secret"},
-		Files: []policy.Mount{{Host: link, Guest: "/g"}, {Host: "/etc/shadow", Guest: "/s"}}, Dirs: []policy.Mount{{Host: "/", Guest: "/all"}}}
-	narrow := `memoryMb=256;timeoutSeconds=2;allowNet=["x.com.example"];allowTcp=[];secrets=["A"];filesUnder=["` + dir + `"];dirsUnder=[];maxArtifactBytes=0`
+	asked := unitask.Request{MemoryMB: 4096, Timeout: time.Hour, AllowNet: []string{"*.com.example"}, AllowNetAny: true,
+		AllowTCP: []string{"127.0.0.1:22"}, Secrets: map[string]string{"A": "a-secret", "B": "b-secret"},
+		Files: []policy.Mount{{Host: link, Guest: "/g"}, {Host: "/etc/shadow", Guest: "/s"}},
+		Dirs:  []policy.Mount{{Host: "/", Guest: "/all"}}}
+	narrow := `memoryMb=256;timeoutSeconds=2;allowNet=["x.com.example"];allowTcp=[];secrets=["A"];filesUnder=["` + dir +
+		`"];dirsUnder=[];maxArtifactBytes=0`
 	parse := func(text string) *policy.Ceiling {
 		t.Helper()
 		c, err := policy.ParseCeiling("c.toml", []byte(strings.ReplaceAll(text, ";", "\n")))
@@ -81,7 +85,8 @@ func TestAttackReplay(t *testing.T) {
 		return rec.ID
 	}
 	self := unitask.LocalOwner(os.Geteuid())
-	own, named, alices, blank, garbled := put("", granted), put(self, granted), put("alice", granted), put("", nil), put("", "all")
+	own, named, alices, blank, garbled := put("", granted), put(self, granted), put("alice", granted), put("", nil),
+		put("", "all")
 	old := put("", map[string]any{"kernel": "linux", "memoryMb": 256, "timeoutSeconds": 2})
 	const all = "256 MiB, 2s, net [x.com.example] false, tcp [], secrets [A], files 1, dirs 0, artifacts -1"
 	for _, row := range attackReplayRows(own, all, named, self, narrow, alices, blank, old, garbled) {
@@ -105,7 +110,8 @@ func TestAttackReplay(t *testing.T) {
 			} else if err != nil {
 				t.Fatal(err)
 			} else {
-				got = fmt.Sprintf("%d MiB, %s, net %v %v, tcp %v, secrets %v, files %d, dirs %d, artifacts %d", e.MemoryMB, e.Timeout, e.AllowNet, e.AllowNetAny, e.AllowTCP, e.Secrets, len(e.Files), len(e.Dirs), e.MaxArtifacts)
+				got = fmt.Sprintf("%d MiB, %s, net %v %v, tcp %v, secrets %v, files %d, dirs %d, artifacts %d", e.MemoryMB,
+					e.Timeout, e.AllowNet, e.AllowNetAny, e.AllowTCP, e.Secrets, len(e.Files), len(e.Dirs), e.MaxArtifacts)
 			}
 			if names := slices.Sorted(maps.Keys(req.Secrets)); !slices.Equal(names, []string{"A"}) {
 				t.Errorf("%s: asks for the secrets %v", row.name, names)

@@ -26,7 +26,8 @@ func TestAttackRequireHardware(t *testing.T) {
 	for name, c := range map[string]struct {
 		caller unitask.Caller
 		req    unitask.Request
-	}{"by the ceiling": {unitask.Caller{Ceiling: ceiling}, unitask.Request{Code: "1"}}, "by the request": {unitask.Caller{}, unitask.Request{Code: "1", RequireHardware: true}}} {
+	}{"by the ceiling": {unitask.Caller{Ceiling: ceiling}, unitask.Request{Code: "1"}},
+		"by the request": {unitask.Caller{}, unitask.Request{Code: "1", RequireHardware: true}}} {
 		_, err := rt.RunFor(t.Context(), c.caller, c.req, unitask.IO{})
 		got := fmt.Sprint(err)
 		if field := (*policy.FieldError)(nil); errors.As(err, &field) {

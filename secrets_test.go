@@ -49,14 +49,19 @@ fetch("http://" + b.toString("hex").slice(0, 46) + ".example/").catch((e) => { c
 				t.Fatalf("%v %+v", err, res)
 			}
 			out, errs := string(res.Stdout), string(res.Stderr)
-			if !strings.Contains(out, "length 23 12 API_TOKEN,HOME,LANG,OTHER,PATH\n"+record.Redacted+"| "+record.Redacted) || !strings.Contains(errs, "Error: with "+record.Redacted) || !strings.Contains(out, "ENOTFOUND "+record.Redacted) {
+			if !strings.Contains(out, "length 23 12 API_TOKEN,HOME,LANG,OTHER,PATH\n"+record.Redacted+"| "+record.Redacted) ||
+				!strings.Contains(errs, "Error: with "+record.Redacted) || !strings.Contains(out, "ENOTFOUND "+record.Redacted) {
 				t.Errorf("%s%s", out, errs)
 			}
 			text, _ := res.MarshalJSON()
 			noSecret(t, "the result", string(text)+out+errs, secret, "other-secret")
-			everyFile(t, filepath.Join(home, "runs"), func(name, content string) { noSecret(t, name, content, secret, "other-secret") })
+			everyFile(t, filepath.Join(home, "runs"), func(name,
+				content string) {
+				noSecret(t, name, content, secret, "other-secret")
+			})
 			rec, err := rt.Runs().Get(res.RunID)
-			if err != nil || !strings.Contains(strings.Join(strings.Fields(string(rec.Request)), ""), `"secrets":["API_TOKEN","OTHER"]`) {
+			if err != nil || !strings.Contains(strings.Join(strings.Fields(string(rec.Request)), ""),
+				`"secrets":["API_TOKEN","OTHER"]`) {
 				t.Errorf("%v %s", err, rec.Request)
 			}
 		})
@@ -78,11 +83,16 @@ func TestRedactedRequest(t *testing.T) {
 	}{
 		{"nothing", unitask.Request{Code: "1", Env: map[string]string{"X": denied}}, nil},
 		{"code", unitask.Request{Code: `login("` + secret + `")`}, []string{"code"}},
-		{"arguments, in base64", unitask.Request{Code: "1", Args: []string{"x", base64.StdEncoding.EncodeToString([]byte("user:" + secret))}}, []string{"args[1]"}},
-		{"environment", unitask.Request{Code: "1", Env: map[string]string{"A": "x", "B": "Bearer " + secret}}, []string{"env.B"}},
-		{"a name in the environment", unitask.Request{Code: "1", Env: map[string]string{secret: "x"}}, []string{"a name in env"}},
-		{"path and folder", unitask.Request{Code: "1", Path: "/" + secret + ".js", Dir: "/" + secret}, []string{"dir", "path"}},
-		{"hosts", unitask.Request{Code: "1", AllowNet: []string{secret + ".example.com"}, AllowTCP: []string{secret + ".example.com:25"}}, []string{"allowNet[0]", "allowTcp[0]"}},
+		{"arguments, in base64", unitask.Request{Code: "1",
+			Args: []string{"x", base64.StdEncoding.EncodeToString([]byte("user:" + secret))}}, []string{"args[1]"}},
+		{"environment", unitask.Request{Code: "1", Env: map[string]string{"A": "x", "B": "Bearer " + secret}},
+			[]string{"env.B"}},
+		{"a name in the environment", unitask.Request{Code: "1", Env: map[string]string{secret: "x"}},
+			[]string{"a name in env"}},
+		{"path and folder", unitask.Request{Code: "1", Path: "/" + secret + ".js", Dir: "/" + secret},
+			[]string{"dir", "path"}},
+		{"hosts", unitask.Request{Code: "1", AllowNet: []string{secret + ".example.com"},
+			AllowTCP: []string{secret + ".example.com:25"}}, []string{"allowNet[0]", "allowTcp[0]"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t), Ceiling: ceiling})
@@ -134,8 +144,10 @@ func noSecret(t *testing.T, where, text string, secrets ...string) {
 	for _, s := range secrets {
 		b := []byte(s)
 		quoted, _ := json.Marshal(s)
-		for _, form := range []string{s, string(quoted[1 : len(quoted)-1]), url.QueryEscape(s), url.PathEscape(s), hex.EncodeToString(b), fmt.Sprintf("% x", b),
-			base64.StdEncoding.EncodeToString(b), base64.RawURLEncoding.EncodeToString(b), base64.RawURLEncoding.EncodeToString(b[1:])[:6], base64.RawURLEncoding.EncodeToString(b[2:])[:6]} {
+		for _, form := range []string{s, string(quoted[1 : len(quoted)-1]), url.QueryEscape(s), url.PathEscape(s),
+			hex.EncodeToString(b), fmt.Sprintf("% x", b),
+			base64.StdEncoding.EncodeToString(b), base64.RawURLEncoding.EncodeToString(b),
+			base64.RawURLEncoding.EncodeToString(b[1:])[:6], base64.RawURLEncoding.EncodeToString(b[2:])[:6]} {
 			if strings.Contains(strings.ToLower(text), strings.ToLower(form)) {
 				t.Errorf("%s holds %q", where, form)
 			}
@@ -181,9 +193,11 @@ func TestSecretsUnderCeiling(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	res, err := unitask.Run(t.Context(), unitask.Request{Secrets: map[string]string{"GOOD": "good-secret", "BAD": "bad-secret"}, Code: `console.log(Object.keys(process.env).sort().join(), "bad-secret good-secret")`},
+	res, err := unitask.Run(t.Context(), unitask.Request{Secrets: map[string]string{"GOOD": "good-secret",
+		"BAD": "bad-secret"}, Code: `console.log(Object.keys(process.env).sort().join(), "bad-secret good-secret")`},
 		unitask.Options{Home: newHome(t), Ceiling: ceiling})
-	if err != nil || string(res.Stdout) != "GOOD,HOME,LANG,PATH bad-secret "+record.Redacted+"\n" || len(res.Policy.Denials) != 1 || res.Policy.Denials[0].Requested != "BAD" || res.Policy.Ceiling != "test.toml" {
+	if err != nil || string(res.Stdout) != "GOOD,HOME,LANG,PATH bad-secret "+record.Redacted+"\n" ||
+		len(res.Policy.Denials) != 1 || res.Policy.Denials[0].Requested != "BAD" || res.Policy.Ceiling != "test.toml" {
 		t.Errorf("%v %s %+v", err, res.Stdout, res.Policy)
 	}
 }
@@ -200,8 +214,10 @@ func TestSecretReachesServer(t *testing.T) {
 	defer server.Close()
 	address := server.Listener.Addr().String()
 	for _, kernel := range kernels(t) {
-		res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel, Secrets: map[string]string{"GITHUB_TOKEN": token}, AllowTCP: []string{address},
-			Code: `fetch("http://` + address + `/user", { headers: { Authorization: "Bearer " + process.env.GITHUB_TOKEN } }).then((r) => r.text()).then(console.log)`}, unitask.Options{Home: newHome(t)})
+		res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel,
+			Secrets: map[string]string{"GITHUB_TOKEN": token}, AllowTCP: []string{address},
+			Code: `fetch("http://` + address +
+				`/user", { headers: { Authorization: "Bearer " + process.env.GITHUB_TOKEN } }).then((r) => r.text()).then(console.log)`}, unitask.Options{Home: newHome(t)})
 		if err != nil || string(res.Stdout) != "hello Bearer "+record.Redacted+"\n" || got.Swap("") != "Bearer "+token {
 			t.Errorf("%s: %v %q %q", kernel, err, res.Stdout, res.Stderr)
 		}

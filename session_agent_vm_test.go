@@ -46,12 +46,17 @@ for line in sys.stdin:
 
 // agentSteps are what an agent does, of a number: the same in each language but for the words.
 var agentSteps = map[string][]string{
-	"js": {"var n%[1]d = (globalThis.last || 1) * 31 %% 1009 + %[1]d; globalThis.last = n%[1]d; console.log(n%[1]d)", "globalThis.list = (globalThis.list || []).concat(%[1]d); console.log(list.join(' '))",
-		"globalThis.last = %[1]d; throw new Error('on purpose')", "process.getBuiltinModule('fs').appendFileSync('DIR/log', 'line %[1]d\\n'); console.log(process.getBuiltinModule('fs').readFileSync('DIR/log', 'utf8').length)"},
+	"js": {"var n%[1]d = (globalThis.last || 1) * 31 %% 1009 + %[1]d; globalThis.last = n%[1]d; console.log(n%[1]d)",
+		"globalThis.list = (globalThis.list || []).concat(%[1]d); console.log(list.join(' '))",
+		"globalThis.last = %[1]d; throw new Error('on purpose')",
+		"process.getBuiltinModule('fs').appendFileSync('DIR/log', 'line %[1]d\\n'); console.log(process.getBuiltinModule('fs').readFileSync('DIR/log', 'utf8').length)"},
 	"shell": {"n%[1]d=$((${last:-1} * 31 %% 1009 + %[1]d)); last=$n%[1]d; echo $n%[1]d", "list+=(%[1]d); echo ${list[*]}",
-		"last=%[1]d; cat /no/such/file 2>/dev/null", "echo line %[1]d >> DIR/log; wc -c < DIR/log", "f%[1]d() { echo f $1 $last; }; f%[1]d %[1]d"},
-	"python": {"n%[1]d = globals().get('last', 1) * 31 %% 1009 + %[1]d; last = n%[1]d; print(n%[1]d)", "list_ = globals().get('list_', []) + [%[1]d]; print(*list_)",
-		"last = %[1]d\nraise ValueError('on purpose')", "with open('DIR/log', 'a') as f: _ = f.write('line %[1]d\\n')\nwith open('DIR/log') as f: print(len(f.read()))"},
+		"last=%[1]d; cat /no/such/file 2>/dev/null", "echo line %[1]d >> DIR/log; wc -c < DIR/log",
+		"f%[1]d() { echo f $1 $last; }; f%[1]d %[1]d"},
+	"python": {"n%[1]d = globals().get('last', 1) * 31 %% 1009 + %[1]d; last = n%[1]d; print(n%[1]d)",
+		"list_ = globals().get('list_', []) + [%[1]d]; print(*list_)",
+		"last = %[1]d\nraise ValueError('on purpose')",
+		"with open('DIR/log', 'a') as f: _ = f.write('line %[1]d\\n')\nwith open('DIR/log') as f: print(len(f.read()))"},
 }
 
 // An agent's hour, in small: steps with failures and time limits, between pauses and forks, come to what an
@@ -91,7 +96,8 @@ func TestSessionAgent(t *testing.T) {
 				did: map[string]int{}, took: map[string]time.Duration{},
 			}
 			defer func() { a.host.end() }()
-			a.s = openSession(t, process.rt, unitask.SessionRequest{Request: unitask.Request{Language: language, Kernel: row.kernel}})
+			a.s = openSession(t, process.rt, unitask.SessionRequest{Request: unitask.Request{Language: language,
+				Kernel: row.kernel}})
 			for n := range steps / 3 {
 				a.disturb(n, random.IntN(12))
 				a.step(n, seed, random)
@@ -160,8 +166,10 @@ func (a *agent) disturb(n, what int) {
 		a.note("forks", began)
 		a.t.Logf("step %d: forks, %s", n, time.Since(began))
 	case what == 2:
-		sleep := map[string]string{"js": "for (;;);", "python": "while True: pass", "shell": "while :; do :; done"}[a.language]
-		if res, err := a.s.Run(a.t.Context(), unitask.Step{Code: sleep, Timeout: 300 * time.Millisecond}); err != nil || !res.TimedOut {
+		sleep := map[string]string{"js": "for (;;);", "python": "while True: pass",
+			"shell": "while :; do :; done"}[a.language]
+		if res, err := a.s.Run(a.t.Context(), unitask.Step{Code: sleep, Timeout: 300 * time.Millisecond}); err != nil ||
+			!res.TimedOut {
 			a.t.Fatalf("step %d: %+v %v", n, res, err)
 		} else {
 			a.lost = a.lost || res.Hint != ""
@@ -183,7 +191,8 @@ func (a *agent) disturb(n, what int) {
 		a.note("processes", began)
 	case what == 4: // what it edits on both sides stays the same
 		name, text := filepath.Join(a.dir, "edited"), fmt.Sprintf("of step %d\n", n)
-		if err := errors.Join(os.WriteFile(name, []byte(text), 0o600), a.s.WriteFile(a.t.Context(), "edited", []byte(text), 0o644)); err != nil {
+		if err := errors.Join(os.WriteFile(name, []byte(text), 0o600),
+			a.s.WriteFile(a.t.Context(), "edited", []byte(text), 0o644)); err != nil {
 			a.t.Fatalf("step %d: %v", n, err)
 		}
 		if err := a.s.Edit(a.t.Context(), "edited", "of", "after"); err != nil {
@@ -216,7 +225,8 @@ func (a *agent) step(n int, seed uint64, random *rand.Rand) {
 	a.lost = false
 	want := a.host.step(a.t, string(text))
 	if string(res.Stdout) != want[0] || (res.ExitCode != 0) != want[1] {
-		a.t.Errorf("seed %d, step %d: %s: %q, code %d (%q); on the host %q, failed %v", seed, n, code, res.Stdout, res.ExitCode, res.Stderr, want[0], want[1])
+		a.t.Errorf("seed %d, step %d: %s: %q, code %d (%q); on the host %q, failed %v", seed, n, code, res.Stdout,
+			res.ExitCode, res.Stderr, want[0], want[1])
 	}
 	a.note("steps", began)
 	if want[1] == true {

@@ -25,7 +25,8 @@ func TestAttackSessionAsk(t *testing.T) {
 	}
 	t.Cleanup(func() { rt.Close() })
 	limit := time.Minute
-	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "python", Ask: []string{"good.example", "*.wild.example"}}})
+	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "python",
+		Ask: []string{"good.example", "*.wild.example"}}})
 	asked := 0
 	get := func(host string, approve unitask.Approver) string {
 		t.Helper()
@@ -55,20 +56,22 @@ r`})
 	}
 	attack.Check(t, "a step that is allowed after its limit", "HTTP/1.1 GET good.example", get("good.example", slow))
 	attack.Check(t, "the next one", "HTTP/1.1 GET good.example", get("good.example", nil))
-	attack.Check(t, "one that another process denies", "refused", get("a.b.wild.example", func(ctx context.Context, q unitask.Question) unitask.Verdict {
-		if err := rt.Approvals().Approve(ctx, s.ID, q.Host, "", unitask.AllowAlways); err == nil {
-			t.Error("another process allows it for good")
-		}
-		if err := rt.Approvals().Approve(ctx, s.ID, q.Host, "", unitask.Deny); err != nil {
-			t.Error(err)
-		}
-		<-ctx.Done()
-		return unitask.AllowRun
-	}))
+	attack.Check(t, "one that another process denies", "refused",
+		get("a.b.wild.example", func(ctx context.Context, q unitask.Question) unitask.Verdict {
+			if err := rt.Approvals().Approve(ctx, s.ID, q.Host, "", unitask.AllowAlways); err == nil {
+				t.Error("another process allows it for good")
+			}
+			if err := rt.Approvals().Approve(ctx, s.ID, q.Host, "", unitask.Deny); err != nil {
+				t.Error(err)
+			}
+			<-ctx.Done()
+			return unitask.AllowRun
+		}))
 	if err := s.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	attack.Check(t, "what was denied, behind a pause", "refused", get("a.b.wild.example", func(context.Context, unitask.Question) unitask.Verdict { asked++; return unitask.AllowRun }))
+	attack.Check(t, "what was denied, behind a pause", "refused",
+		get("a.b.wild.example", func(context.Context, unitask.Question) unitask.Verdict { asked++; return unitask.AllowRun }))
 	attack.Check(t, "questions to who waits for a step", "1", fmt.Sprint(asked))
 	if err := rt.Approvals().Approve(t.Context(), s.ID, "a.b.wild.example:80", "", unitask.AllowRun); err == nil {
 		t.Error("an answer to nothing is taken")

@@ -78,8 +78,10 @@ func testForkTable(t *testing.T, s *unitask.Session, language string, rows []for
 			}
 		}
 		// Clocks that are right may well agree to the millisecond: each is held against the host's.
-		if row.what != clock && ((got[0] != got[1]) != row.differs || (got[0] != got[2]) != row.differs || (got[1] != got[2]) != row.differs) {
-			t.Errorf("%s: %q, %q, and of the session that they are of %q; that they differ: %t", row.what, got[0], got[1], got[2], row.differs)
+		if row.what != clock && ((got[0] != got[1]) != row.differs || (got[0] != got[2]) != row.differs ||
+			(got[1] != got[2]) != row.differs) {
+			t.Errorf("%s: %q, %q, and of the session that they are of %q; that they differ: %t", row.what, got[0], got[1],
+				got[2], row.differs)
 		}
 	}
 	for _, f := range forks {
@@ -99,19 +101,21 @@ func TestSessionForkTable(t *testing.T) {
 			if kernel == unitask.Nanos {
 				needNanos(t, image.HostArch())
 			}
-			testForkTable(t, openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Kernel: kernel}}), "js", []forkRow{
-				{"Math.random", "Math.random()", "Math.random()", true},
-				{"Math.random that the code has kept", "r = Math.random; r()", "r()", true},
-				{"crypto.randomUUID", "c = require('crypto'); c.randomUUID()", "c.randomUUID()", true},
-				{"crypto.randomUUID, to the end of what was drawn ahead", "", "Array.from({ length: 127 }, () => c.randomUUID()).at(-1)", true},
-				{"crypto.randomInt", "c.randomInt(2 ** 40)", "c.randomInt(2 ** 40)", true},
-				{"crypto.randomBytes", "c.randomBytes(8)", "c.randomBytes(16).toString('hex')", true},
-				{"crypto.getRandomValues", "", "crypto.getRandomValues(new Uint8Array(16)).join()", true},
-				{"a name of mkdtemp", "f = require('fs'); f.mkdtempSync('/tmp/x')", "f.mkdtempSync('/tmp/x')", true},
-				{clock, "", "Date.now() / 1000", true},
-				{"process.pid", "", "process.pid", false},
-				{"a variable", "v = 7", "v", false},
-			})
+			testForkTable(t, openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Kernel: kernel}}), "js",
+				[]forkRow{
+					{"Math.random", "Math.random()", "Math.random()", true},
+					{"Math.random that the code has kept", "r = Math.random; r()", "r()", true},
+					{"crypto.randomUUID", "c = require('crypto'); c.randomUUID()", "c.randomUUID()", true},
+					{"crypto.randomUUID, to the end of what was drawn ahead", "",
+						"Array.from({ length: 127 }, () => c.randomUUID()).at(-1)", true},
+					{"crypto.randomInt", "c.randomInt(2 ** 40)", "c.randomInt(2 ** 40)", true},
+					{"crypto.randomBytes", "c.randomBytes(8)", "c.randomBytes(16).toString('hex')", true},
+					{"crypto.getRandomValues", "", "crypto.getRandomValues(new Uint8Array(16)).join()", true},
+					{"a name of mkdtemp", "f = require('fs'); f.mkdtempSync('/tmp/x')", "f.mkdtempSync('/tmp/x')", true},
+					{clock, "", "Date.now() / 1000", true},
+					{"process.pid", "", "process.pid", false},
+					{"a variable", "v = 7", "v", false},
+				})
 		})
 	}
 	t.Run("python", func(t *testing.T) {
@@ -124,14 +128,18 @@ func TestSessionForkTable(t *testing.T) {
 			{"uuid4", "import uuid; uuid.uuid4()", "uuid.uuid4()", true},
 			{"the node of uuid1", "uuid.uuid1()", "uuid.uuid1().node", true},
 			{"OpenSSL's generator", "import ssl; ssl.RAND_bytes(8)", "ssl.RAND_bytes(8).hex()", true},
-			{"the random of a TLS client", "def hello():\n    out = ssl.MemoryBIO(); c = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), out, server_hostname='x.example')\n    try: c.do_handshake()\n    except ssl.SSLWantReadError: pass\n    return out.read()[11:43].hex()\nhello()", "hello()", true},
+			{"the random of a TLS client",
+				"def hello():\n    out = ssl.MemoryBIO(); c = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), out, server_hostname='x.example')\n    try: c.do_handshake()\n    except ssl.SSLWantReadError: pass\n    return out.read()[11:43].hex()\nhello()", "hello()", true},
 			{"a name of tempfile", "import tempfile; tempfile.mkdtemp()", "next(tempfile._get_candidate_names())", true},
-			{"a module that is imported later", "", "import string, importlib; importlib.import_module('email.utils').make_msgid()", true},
+			{"a module that is imported later", "",
+				"import string, importlib; importlib.import_module('email.utils').make_msgid()", true},
 			{clock, "import time", "time.time()", true},
 			{"hashes of strings", "hash('a')", "hash('a')", false},
 			{"addresses", "", "open('/proc/self/maps').readline()", false},
-			{"a process that is new: its hashes", "import subprocess", "subprocess.check_output(['python3', '-c', 'print(hash(\"a\"))'])", true},
-			{"the boot's id, once it was read", "open('/proc/sys/kernel/random/boot_id').read()", "open('/proc/sys/kernel/random/boot_id').read()", false},
+			{"a process that is new: its hashes", "import subprocess",
+				"subprocess.check_output(['python3', '-c', 'print(hash(\"a\"))'])", true},
+			{"the boot's id, once it was read", "open('/proc/sys/kernel/random/boot_id').read()",
+				"open('/proc/sys/kernel/random/boot_id').read()", false},
 			{"a UUID of the kernel's", "", "open('/proc/sys/kernel/random/uuid').read()", true},
 			{"the network card's address", "", "open('/sys/class/net/eth0/address').read()", false},
 			{"the hostname", "", "os.uname().nodename", false},
@@ -153,15 +161,16 @@ func TestSessionForkTable(t *testing.T) {
 		}
 	})
 	t.Run("shell", func(t *testing.T) {
-		testForkTable(t, openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: "shell"}}), "shell", []forkRow{
-			{"RANDOM", "echo $RANDOM", "echo $RANDOM $RANDOM $RANDOM", true},
-			{"SRANDOM", "echo $SRANDOM", "echo $SRANDOM", true},
-			{"mktemp", "mktemp", "mktemp -u", true},
-			{clock, "", "date +%s.%N", true},
-			{"$$", "", "echo $$", false},
-			{"a variable", "x=5", "echo $x", false},
-			{"a file", "echo a > file", "cat file", false},
-		})
+		testForkTable(t, openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: "shell"}}), "shell",
+			[]forkRow{
+				{"RANDOM", "echo $RANDOM", "echo $RANDOM $RANDOM $RANDOM", true},
+				{"SRANDOM", "echo $SRANDOM", "echo $SRANDOM", true},
+				{"mktemp", "mktemp", "mktemp -u", true},
+				{clock, "", "date +%s.%N", true},
+				{"$$", "", "echo $$", false},
+				{"a variable", "x=5", "echo $x", false},
+				{"a file", "echo a > file", "cat file", false},
+			})
 	})
 }
 
@@ -180,7 +189,8 @@ func TestSessionForksInTurn(t *testing.T) {
 		}
 		s = forks[0]
 		t.Cleanup(func() { _ = s.Close() })
-		res, err := s.Run(t.Context(), unitask.Step{Code: fmt.Sprintf("kept.push('%d'), console.log(Math.random()), kept.join()", i+1)})
+		res, err := s.Run(t.Context(),
+			unitask.Step{Code: fmt.Sprintf("kept.push('%d'), console.log(Math.random()), kept.join()", i+1)})
 		if want := "'0,1,2,3'"[:2*i+4] + "'"; err != nil || res.Value != want || res.Hint != "" || seen[string(res.Stdout)] {
 			t.Errorf("%d: %+v %v, want %s", i, res, err, want)
 		}
@@ -199,8 +209,10 @@ func TestSessionFork(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { rt.Close() })
-	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "python", Env: map[string]string{"MARK": "m"}}, Life: 30 * time.Minute})
-	value(t, s, "", "x = [1]; import os, subprocess, time, threading; p = subprocess.Popen(['sleep', '1000'])\nn = 0\ndef tick():\n    global n\n    while True:\n        n += 1; print('tick', n, flush=True); time.sleep(0.01)\nthreading.Thread(target=tick, daemon=True).start()")
+	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "python",
+		Env: map[string]string{"MARK": "m"}}, Life: 30 * time.Minute})
+	value(t, s, "",
+		"x = [1]; import os, subprocess, time, threading; p = subprocess.Popen(['sleep', '1000'])\nn = 0\ndef tick():\n    global n\n    while True:\n        n += 1; print('tick', n, flush=True); time.sleep(0.01)\nthreading.Thread(target=tick, daemon=True).start()")
 	if err := s.WriteFile(t.Context(), "f", []byte("text"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -234,8 +246,11 @@ func TestSessionFork(t *testing.T) {
 	all := append(append(forks, again...), s)
 	ids := map[string]bool{}
 	for i, f := range all {
-		res, err := f.Run(t.Context(), unitask.Step{Code: fmt.Sprintf("x.append(%d); open('f', 'a').write('%d'); (x, p.poll(), os.environ['MARK'], open('f').read())", i, i)})
-		if want := fmt.Sprintf("([1, %d], None, 'm', 'text%d')", i, i); err != nil || res.Value != want || res.Session != f.ID {
+		res, err := f.Run(t.Context(),
+			unitask.Step{Code: fmt.Sprintf(
+				"x.append(%d); open('f', 'a').write('%d'); (x, p.poll(), os.environ['MARK'], open('f').read())", i, i)})
+		if want := fmt.Sprintf("([1, %d], None, 'm', 'text%d')", i, i); err != nil || res.Value != want ||
+			res.Session != f.ID {
 			t.Errorf("%d: %+v %v, want %s", i, res, err, want)
 		}
 		rec, err := rt.Runs().Get(f.ID)

@@ -103,7 +103,8 @@ func forkForwarded(t *testing.T, s *unitask.Session) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := value(t, forks[0], "js", "await new Promise(done => { const look = () => server.getConnections((_, n) => n ? setTimeout(look, 20) : done('none')); look() })"); got != "'none'" {
+	if got := value(t, forks[0], "js",
+		"await new Promise(done => { const look = () => server.getConnections((_, n) => n ? setTimeout(look, 20) : done('none')); look() })"); got != "'none'" {
 		t.Error(got)
 	}
 	if err := forks[0].Close(); err != nil {

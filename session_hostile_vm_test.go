@@ -18,7 +18,8 @@ func TestSessionHostile(t *testing.T) {
 	needVM(t)
 	rt := sessionRuntime(t)
 	const limit = 1 << 20
-	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "shell", MemoryMB: 256, OutputBytes: limit}})
+	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "shell", MemoryMB: 256,
+		OutputBytes: limit}})
 	exec := func(timeout time.Duration, line string) *unitask.Result {
 		t.Helper()
 		res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c", line}, Timeout: timeout})
@@ -41,10 +42,12 @@ func TestSessionHostile(t *testing.T) {
 	works("output for ever")
 
 	// /work is filled: code is told, and so is who writes a file, of which nothing is left.
-	if res := exec(time.Minute, "cat /dev/zero > full; ls -A"); res.ExitCode != 0 || !strings.Contains(string(res.Stderr), "No space") {
+	if res := exec(time.Minute, "cat /dev/zero > full; ls -A"); res.ExitCode != 0 ||
+		!strings.Contains(string(res.Stderr), "No space") {
 		t.Errorf("/work is filled: %q %q, code %d", res.Stdout, res.Stderr, res.ExitCode)
 	}
-	if err := s.WriteFile(t.Context(), "more", make([]byte, 1<<20), 0o644); err == nil || !strings.Contains(err.Error(), "no space") {
+	if err := s.WriteFile(t.Context(), "more", make([]byte, 1<<20), 0o644); err == nil ||
+		!strings.Contains(err.Error(), "no space") {
 		t.Errorf("a file beside it: %v", err)
 	}
 	if res := exec(time.Minute, "ls -A; rm full"); string(res.Stdout) != "full\n" || res.ExitCode != 0 {
@@ -69,7 +72,8 @@ func TestSessionHostile(t *testing.T) {
 			t.Fatalf("does not mind Ctrl-C: %+v %v", res, err)
 		}
 	}
-	if res, err := s.Run(t.Context(), unitask.Step{Code: "echo \"[$x]\"; false"}); err != nil || string(res.Stdout) != "[]\n" || !strings.Contains(res.Hint, "new interpreter") {
+	if res, err := s.Run(t.Context(), unitask.Step{Code: "echo \"[$x]\"; false"}); err != nil ||
+		string(res.Stdout) != "[]\n" || !strings.Contains(res.Hint, "new interpreter") {
 		t.Errorf("behind it: %+v %v", res, err)
 	}
 	works("steps that do not mind Ctrl-C")

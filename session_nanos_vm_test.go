@@ -76,7 +76,8 @@ func TestSessionNanosSteps(t *testing.T) {
 		{"console.log('before'); process.reallyExit(10)", 10, "before\n"},
 		{"require('fs').readFile('/etc/hosts', () => process.exit(11)); await new Promise(() => {})", 11, ""},
 	} {
-		if res := run(row.code, time.Minute); res.ExitCode != row.exit || string(res.Stdout) != row.out || len(res.Stderr) > 0 || res.Hint != "" {
+		if res := run(row.code, time.Minute); res.ExitCode != row.exit || string(res.Stdout) != row.out ||
+			len(res.Stderr) > 0 || res.Hint != "" {
 			t.Errorf("%s: %+v %q %q", row.code, res, res.Stdout, res.Stderr)
 		}
 		stays(row.code)
@@ -96,7 +97,9 @@ func TestSessionNanosLacks(t *testing.T) {
 	ctx, rt := t.Context(), sessionRuntime(t)
 	for _, language := range []string{"python", "shell"} {
 		var field *policy.FieldError
-		if _, err := rt.NewSession(ctx, unitask.SessionRequest{Request: unitask.Request{Language: language, Kernel: unitask.Nanos}}); !errors.As(err, &field) || field.Field != "kernel" || !strings.Contains(err.Error(), "use linux") {
+		if _, err := rt.NewSession(ctx, unitask.SessionRequest{Request: unitask.Request{Language: language,
+			Kernel: unitask.Nanos}}); !errors.As(err, &field) || field.Field != "kernel" ||
+			!strings.Contains(err.Error(), "use linux") {
 			t.Errorf("a session of %s: %v", language, err)
 		}
 	}
@@ -119,7 +122,8 @@ func TestSessionNanosLacks(t *testing.T) {
 		"folder":     func() error { return s.Copy(ctx, "d", s, "e") },
 	} {
 		var field *policy.FieldError
-		if err := do(); !errors.As(err, &field) || field.Field != "kernel" || field.Value != "nanos" || !strings.Contains(err.Error(), "start the session with kernel linux") {
+		if err := do(); !errors.As(err, &field) || field.Field != "kernel" || field.Value != "nanos" ||
+			!strings.Contains(err.Error(), "start the session with kernel linux") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -129,7 +133,9 @@ func TestSessionNanosLacks(t *testing.T) {
 	if err := s.Put(ctx, "limits", map[string]int{"retries": 3}); err != nil {
 		t.Error(err)
 	}
-	if res, err := s.Run(ctx, unitask.Step{Code: "JSON.parse(require('fs').readFileSync('/work/.values/limits.json')).retries"}); err != nil || res.Value != "3" {
+	if res, err := s.Run(ctx,
+		unitask.Step{Code: "JSON.parse(require('fs').readFileSync('/work/.values/limits.json')).retries"}); err != nil ||
+		res.Value != "3" {
 		t.Errorf("%+v %v", res, err)
 	}
 	if err := s.Copy(ctx, "d/f", s, "g"); err != nil {
@@ -138,7 +144,9 @@ func TestSessionNanosLacks(t *testing.T) {
 	if text, err := s.ReadFile(ctx, "g", 0, 0); string(text) != "text" || err != nil {
 		t.Errorf("%q %v", text, err)
 	}
-	if res, err := s.Run(ctx, unitask.Step{Code: "try { require('child_process').execSync('true') } catch (e) { e.code }"}); err != nil || res.Value != "'ENOSYS'" {
+	if res, err := s.Run(ctx,
+		unitask.Step{Code: "try { require('child_process').execSync('true') } catch (e) { e.code }"}); err != nil ||
+		res.Value != "'ENOSYS'" {
 		t.Errorf("a child process: %+v %v", res, err)
 	}
 }
@@ -161,7 +169,8 @@ func TestSessionNanosPause(t *testing.T) {
 	}()
 	_, port, _ := net.SplitHostPort(server.Addr().String())
 	ctx, rt := t.Context(), open()
-	s, err := rt.NewSession(ctx, unitask.SessionRequest{Request: unitask.Request{Kernel: unitask.Nanos, AllowTCP: []string{"127.0.0.1:" + port}}})
+	s, err := rt.NewSession(ctx, unitask.SessionRequest{Request: unitask.Request{Kernel: unitask.Nanos,
+		AllowTCP: []string{"127.0.0.1:" + port}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,14 +192,16 @@ function spin() {
 }
 spin()
 require('fs').writeFileSync('file', 'text'); var x = 40`, "")
-	connect := "var over, c = require('net').connect(" + port + ", '127.0.0.1'), end = new Promise((done) => { over = done }); c.on('error', (e) => over(e.code)); c.on('close', () => over('closed')); c.write('hello'); String(await new Promise((done) => c.once('data', done)))"
+	connect := "var over, c = require('net').connect(" + port +
+		", '127.0.0.1'), end = new Promise((done) => { over = done }); c.on('error', (e) => over(e.code)); c.on('close', () => over('closed')); c.write('hello'); String(await new Promise((done) => c.once('data', done)))"
 	run(s, connect, "'hello'")
 	for range 6 {
 		if err := s.Pause(ctx); err != nil {
 			t.Fatal(err)
 		}
 		before := time.Now().Unix()
-		run(s, fmt.Sprintf("var was = turns; while (turns < was + 3) await new Promise(setImmediate); x += 1; [wrong, x > 40, Math.abs(Date.now() / 1000 - %d) < 30].join()", before), "'0,true,true'")
+		run(s, fmt.Sprintf(
+			"var was = turns; while (turns < was + 3) await new Promise(setImmediate); x += 1; [wrong, x > 40, Math.abs(Date.now() / 1000 - %d) < 30].join()", before), "'0,true,true'")
 	}
 	run(s, "[x, require('fs').readFileSync('file', 'utf8')].join()", "'46,text'")
 	run(s, "await end", "'ECONNRESET'")
@@ -230,7 +241,8 @@ func checkNanosForks(
 		t.Fatal(err)
 	}
 	for i, f := range forks {
-		run(f, fmt.Sprintf("x += %d; was = turns; while (turns < was + 3) await new Promise(setImmediate); [wrong, x].join()", i), fmt.Sprintf("'0,%d'", 46+i))
+		run(f, fmt.Sprintf("x += %d; was = turns; while (turns < was + 3) await new Promise(setImmediate); [wrong, x].join()",
+			i), fmt.Sprintf("'0,%d'", 46+i))
 		if err := f.Close(); err != nil {
 			t.Error(err)
 		}
@@ -257,7 +269,8 @@ func TestSessionNanosWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Kernel: unitask.Nanos, AllowTCP: []string{"127.0.0.1:" + port}}})
+	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Kernel: unitask.Nanos,
+		AllowTCP: []string{"127.0.0.1:" + port}}})
 	value(t, s, "", `var c = require('net').connect(`+port+`, '127.0.0.1')
 c.pause()
 await new Promise((done) => c.once('connect', done))
@@ -289,16 +302,18 @@ func TestAttackSessionNanos(t *testing.T) {
 	needNanos(t, image.HostArch())
 	rt := sessionRuntime(t)
 	every := func(do string) string {
-		return "const fs = require('fs'); for (let fd = 3; fd < 64; fd++) { try { " + do + " } catch {} }; await new Promise(() => {})"
+		return "const fs = require('fs'); for (let fd = 3; fd < 64; fd++) { try { " + do +
+			" } catch {} }; await new Promise(() => {})"
 	}
 	for name, code := range map[string]string{
-		"SIGKILL":                            "process.kill(process.pid, 'SIGKILL')",
-		"abort":                              "process.abort()",
-		"closes every descriptor":            every("fs.closeSync(fd)"),
-		"a frame without end":                every("fs.writeSync(fd, Buffer.alloc(9, 0xff))"),
-		"an end of a command that never was": every("fs.writeSync(fd, Buffer.from([0, 0, 0, 4, 0x78, 0, 0, 0x7f, 0xff, 0, 0, 0, 0]))"),
-		"a frame of no type":                 every("fs.writeSync(fd, Buffer.from([0, 0, 0, 0, 0, 0, 0, 0, 1]))"),
-		"a reply that is none":               every("fs.writeSync(fd, 'x\\0y\\0')"),
+		"SIGKILL":                 "process.kill(process.pid, 'SIGKILL')",
+		"abort":                   "process.abort()",
+		"closes every descriptor": every("fs.closeSync(fd)"),
+		"a frame without end":     every("fs.writeSync(fd, Buffer.alloc(9, 0xff))"),
+		"an end of a command that never was": every(
+			"fs.writeSync(fd, Buffer.from([0, 0, 0, 4, 0x78, 0, 0, 0x7f, 0xff, 0, 0, 0, 0]))"),
+		"a frame of no type":   every("fs.writeSync(fd, Buffer.from([0, 0, 0, 0, 0, 0, 0, 0, 1]))"),
+		"a reply that is none": every("fs.writeSync(fd, 'x\\0y\\0')"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, err := rt.NewSession(t.Context(), unitask.SessionRequest{Request: unitask.Request{Kernel: unitask.Nanos}})
@@ -311,7 +326,8 @@ func TestAttackSessionNanos(t *testing.T) {
 			got := fmt.Sprint(err == nil && res.ExitCode == 0)
 			attack.Check(t, "a step on nanos, by "+name+", that ends with 0", "false", got)
 			var over *unitask.SessionError
-			if _, err := s.Run(t.Context(), unitask.Step{Code: "1", Timeout: 3 * time.Second}); err != nil && !errors.As(err, &over) {
+			if _, err := s.Run(t.Context(), unitask.Step{Code: "1", Timeout: 3 * time.Second}); err != nil &&
+				!errors.As(err, &over) {
 				t.Errorf("behind it: %v", err)
 			}
 		})

@@ -43,7 +43,8 @@ func TestSessionOut(t *testing.T) {
 	t.Run("linux", func(t *testing.T) {
 		needClones(t)
 		rt := sessionRuntime(t)
-		s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "shell", Image: "shell", MaxArtifacts: 1 << 20}})
+		s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "shell", Image: "shell",
+			MaxArtifacts: 1 << 20}})
 		step := func(s *unitask.Session, code, want string) {
 			t.Helper()
 			res, err := s.Run(t.Context(), unitask.Step{Code: code, Timeout: 5 * time.Second})
@@ -66,7 +67,8 @@ func TestSessionOut(t *testing.T) {
 			"old= dark: did not come through whole link: is a link pipe: is not a regular file")
 		step(s, "rm -f /out/*; echo z > /out/z", "z=z")
 		step(s, "head -c 2000000 /dev/zero > /out/much; echo y > /out/y", "y=y\n much: is beyond 1048576 bytes in all") // what is behind it comes
-		step(s, "for f in a b; do head -c 600000 /dev/zero > /out/$f; done", "a=600000 bytes b: is beyond 1048576 bytes in all")
+		step(s, "for f in a b; do head -c 600000 /dev/zero > /out/$f; done",
+			"a=600000 bytes b: is beyond 1048576 bytes in all")
 		step(s, "rm /out/much /out/a", "b=600000 bytes") // and nothing that has come before comes again
 		step(s, "rm /out/*; echo late > /out/late; sleep 100", "late=late")
 		step(s, "rm /out/late; echo of a shell that ends > /out/end; kill -9 $$", "end=21 bytes")
@@ -127,7 +129,8 @@ func stopWhileCollected(
 	step(s, "rm /out/etc", "")
 	unitask.SetGrace(rt, 500*time.Millisecond)
 	var came []string
-	for code, rounds := "for i in $(seq 100); do echo $i > /out/$i; done", 0; len(came) < 100 && rounds < 60; code, rounds = "true", rounds+1 {
+	for code, rounds := "for i in $(seq 100); do echo $i > /out/$i; done", 0; len(came) < 100 && rounds < 60; code,
+		rounds = "true", rounds+1 {
 		res, err := s.Run(t.Context(), unitask.Step{Code: code})
 		if err != nil {
 			t.Fatal(err)

@@ -66,7 +66,8 @@ func TestSessionPause(t *testing.T) {
 	t.Run("idle", func(t *testing.T) {
 		s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: "shell"}, Idle: time.Second})
 		for n := range 2 {
-			if res, err := s.Run(t.Context(), unitask.Step{Code: "n=$((n+1)); echo $n"}); err != nil || string(res.Stdout) != fmt.Sprintf("%d\n", n+1) {
+			if res, err := s.Run(t.Context(), unitask.Step{Code: "n=$((n+1)); echo $n"}); err != nil ||
+				string(res.Stdout) != fmt.Sprintf("%d\n", n+1) {
 				t.Fatalf("%+v %v", res, err)
 			}
 			testwait.Until(t, "it is paused", func() bool {
@@ -89,11 +90,13 @@ func TestSessionPause(t *testing.T) {
 		resumeOnAnotherQEMU(t, rt)
 	})
 	t.Run("secret", func(t *testing.T) {
-		s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: "shell", Secrets: map[string]string{"KEY": "do-not-tell-this"}}})
+		s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: "shell",
+			Secrets: map[string]string{"KEY": "do-not-tell-this"}}})
 		if err := s.Pause(t.Context()); err == nil || !strings.Contains(err.Error(), "bind them to hosts") {
 			t.Errorf("%v", err)
 		}
-		if res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c", "echo $KEY"}}); err != nil || strings.Contains(string(res.Stdout), "tell-this") {
+		if res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c", "echo $KEY"}}); err != nil ||
+			strings.Contains(string(res.Stdout), "tell-this") {
 			t.Errorf("%+v %v", res, err)
 		}
 	})
@@ -104,7 +107,8 @@ func pauseUnderStep(t *testing.T, s *unitask.Session, home string, run func(code
 	t.Helper()
 	busy, under := make(chan *unitask.Result, 1), make(chan struct{})
 	go func() {
-		res, _ := s.Run(t.Context(), unitask.Step{Code: "print('begun', flush=True); time.sleep(1.5)", Stdout: whenWritten(under)})
+		res, _ := s.Run(t.Context(), unitask.Step{Code: "print('begun', flush=True); time.sleep(1.5)",
+			Stdout: whenWritten(under)})
 		busy <- res
 	}()
 	<-under
@@ -126,7 +130,8 @@ func pauseUnderStep(t *testing.T, s *unitask.Session, home string, run func(code
 			t.Errorf("%v %v", st, err)
 		}
 		before := time.Now()
-		run("x += 1; f.seek(0); (x > 40, f.read(), p.poll() is None, abs(time.time() - "+fmt.Sprint(before.Unix())+") < 30)", "(True, 'text', True, True)")
+		run("x += 1; f.seek(0); (x > 40, f.read(), p.poll() is None, abs(time.time() - "+fmt.Sprint(before.Unix())+") < 30)",
+			"(True, 'text', True, True)")
 		t.Logf("resumed and answered after %d ms", time.Since(before).Milliseconds())
 		if text, err := s.ReadFile(t.Context(), "kept", 0, 0); string(text) != "text" || err != nil {
 			t.Errorf("%q %v", text, err)
@@ -146,7 +151,8 @@ func liveOut(t *testing.T, rt *unitask.Runtime) {
 		t.Fatal(err)
 	}
 	<-s.Done()
-	if _, err := s.Exec(t.Context(), unitask.Command{Args: []string{"true"}}); err == nil || !strings.Contains(err.Error(), "it had lived for 12s") {
+	if _, err := s.Exec(t.Context(), unitask.Command{Args: []string{"true"}}); err == nil ||
+		!strings.Contains(err.Error(), "it had lived for 12s") {
 		t.Errorf("%v", err)
 	}
 }
@@ -171,7 +177,8 @@ func resumeDamaged(t *testing.T, rt *unitask.Runtime, home string) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.Exec(t.Context(), unitask.Command{Args: []string{"true"}}); err == nil || !strings.Contains(err.Error(), "damaged") {
+	if _, err := s.Exec(t.Context(), unitask.Command{Args: []string{"true"}}); err == nil ||
+		!strings.Contains(err.Error(), "damaged") {
 		t.Errorf("%v", err)
 	}
 	<-s.Done()
@@ -199,7 +206,8 @@ func pauseWithoutRoom(t *testing.T, rt *unitask.Runtime, home string) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if _, err := s.Run(t.Context(), unitask.Step{Code: "echo $n"}); err == nil || !strings.Contains(err.Error(), "note that the session goes on") || !s.Paused() {
+		if _, err := s.Run(t.Context(), unitask.Step{Code: "echo $n"}); err == nil ||
+			!strings.Contains(err.Error(), "note that the session goes on") || !s.Paused() {
 			t.Errorf("paused %v: %v", s.Paused(), err)
 		}
 	}
@@ -237,7 +245,8 @@ func resumeOnAnotherQEMU(t *testing.T, rt *unitask.Runtime) {
 	if err := s.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Run(t.Context(), unitask.Step{Code: "echo $n"}); !errors.As(err, &other) || other.What != "QEMU" || !s.Paused() {
+	if _, err := s.Run(t.Context(), unitask.Step{Code: "echo $n"}); !errors.As(err, &other) || other.What != "QEMU" ||
+		!s.Paused() {
 		t.Errorf("paused %v: %v", s.Paused(), err)
 	}
 	t.Setenv("UNITASK_QEMU", q.Path)

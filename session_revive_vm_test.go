@@ -26,8 +26,10 @@ func TestSessionRevive(t *testing.T) {
 	rt := open()
 	secrets := map[string]string{"KEY": "0123456789-abcdef"}
 	caller := unitask.Caller{Name: "ada"}
-	s, err := rt.NewSessionFor(t.Context(), caller, unitask.SessionRequest{Request: unitask.Request{Language: "python", Env: map[string]string{"COLOUR": "red"},
-		Secrets: secrets, SecretHosts: map[string][]string{"KEY": {"api.example.com"}}, AllowNet: []string{"api.example.com"}}})
+	s, err := rt.NewSessionFor(t.Context(), caller, unitask.SessionRequest{Request: unitask.Request{Language: "python",
+		Env:     map[string]string{"COLOUR": "red"},
+		Secrets: secrets, SecretHosts: map[string][]string{"KEY": {"api.example.com"}},
+		AllowNet: []string{"api.example.com"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +71,9 @@ func TestSessionRevive(t *testing.T) {
 	if again.ID != s.ID || !again.Expires().Equal(s.Expires()) {
 		t.Errorf("%s %s, not %s %s", again.ID, again.Expires(), s.ID, s.Expires())
 	}
-	if res := run(again, "x += 2; (x, open('kept').read(), p.poll() is None, key == os.environ['KEY'], os.environ['COLOUR'])", "(42, 'text', True, True, 'red')"); res.Hint != "" {
+	if res := run(again,
+		"x += 2; (x, open('kept').read(), p.poll() is None, key == os.environ['KEY'], os.environ['COLOUR'])",
+		"(42, 'text', True, True, 'red')"); res.Hint != "" {
 		t.Errorf("%+v", res)
 	}
 	if err := again.Pause(t.Context()); err != nil {
@@ -94,7 +98,8 @@ func checkLeft(t *testing.T, rt *unitask.Runtime, s *unitask.Session, home strin
 		t.Errorf("%+v %v", rec, err)
 	}
 	list, err := paused.List(home)
-	if err != nil || len(list) != 1 || list[0].ID != s.ID || list[0].Owner != "ada" || !list[0].Since.IsZero() || len(list[0].Secrets) != 1 {
+	if err != nil || len(list) != 1 || list[0].ID != s.ID || list[0].Owner != "ada" || !list[0].Since.IsZero() ||
+		len(list[0].Secrets) != 1 {
 		t.Fatalf("%+v %v", list, err)
 	}
 	if found, err := filepath.Glob(filepath.Join(home, "sessions", s.ID, "*")); err != nil || len(found) != 4 {
@@ -141,21 +146,25 @@ func refuseRevival(
 	t.Helper()
 	t.Run("refused", func(t *testing.T) {
 		var field *policy.FieldError
-		if _, err := rt.Revive(t.Context(), unitask.Caller{Name: "eve"}, s.ID, secrets); !errors.As(err, new(*unitask.SessionError)) {
+		if _, err := rt.Revive(t.Context(), unitask.Caller{Name: "eve"}, s.ID, secrets); !errors.As(err,
+			new(*unitask.SessionError)) {
 			t.Errorf("another caller: %v", err)
 		}
-		if _, err := rt.Revive(t.Context(), caller, "20200101-000000000-aaaaaa", secrets); !errors.As(err, new(*unitask.SessionError)) {
+		if _, err := rt.Revive(t.Context(), caller, "20200101-000000000-aaaaaa", secrets); !errors.As(err,
+			new(*unitask.SessionError)) {
 			t.Errorf("one that never was: %v", err)
 		}
 		if _, err := rt.Revive(t.Context(), caller, s.ID, nil); !errors.As(err, &field) || field.Field != "secrets" {
 			t.Errorf("without its secret: %v", err)
 		}
-		if _, err := rt.Revive(t.Context(), caller, s.ID, map[string]string{"KEY": "a longer one than it was"}); err == nil || !strings.Contains(err.Error(), "bytes") {
+		if _, err := rt.Revive(t.Context(), caller, s.ID, map[string]string{"KEY": "a longer one than it was"}); err == nil ||
+			!strings.Contains(err.Error(), "bytes") {
 			t.Errorf("with a longer secret: %v", err)
 		}
 		var err error
 		narrow := caller
-		if narrow.Ceiling, err = policy.ParseCeiling("/x/.unitask.toml", []byte("allowNet = []\nsecrets = [\"KEY\"]\n")); err != nil {
+		if narrow.Ceiling, err = policy.ParseCeiling("/x/.unitask.toml",
+			[]byte("allowNet = []\nsecrets = [\"KEY\"]\n")); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := rt.Revive(t.Context(), narrow, s.ID, secrets); !errors.As(err, &field) || field.Field != "allowNet" {
@@ -217,7 +226,8 @@ func TestSessionReviveExtended(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = again.Close() })
-	if res, err := again.Run(t.Context(), unitask.Step{Code: "echo lives"}); err != nil || string(res.Stdout) != "lives\n" || !again.Expires().Equal(expires) {
+	if res, err := again.Run(t.Context(), unitask.Step{Code: "echo lives"}); err != nil ||
+		string(res.Stdout) != "lives\n" || !again.Expires().Equal(expires) {
 		t.Errorf("%+v %v, until %s and not %s", res, err, again.Expires(), expires)
 	}
 }

@@ -40,10 +40,14 @@ func openSession(t *testing.T, rt *unitask.Runtime, req unitask.SessionRequest) 
 func TestSession(t *testing.T) {
 	needVM(t)
 	rt := sessionRuntime(t)
-	js := [][4]string{{"const x = 41", "", "", ""}, {"console.log('hi'); x + 1", "42", "hi\n", ""}, {"throw new Error('no')", "", "", "Error: no\n    at step-3:1:7\n"},
-		{"import os from 'node:os'\nos.userInfo().uid", "1000", "", ""}, {"let n: number = x as number; n", "41", "", ""}, {"enum Mode { Off, On }\nMode[1]", "'On'", "", ""}, {"Mode.On", "1", "", ""}, {"process.cwd()", "'/work'", "", ""},
-		{"await new Promise((r) => setTimeout(r, 5)); process.argv.length", "1", "", ""}, {"Promise.reject(new TypeError('late'))", "", "", "TypeError: late"},
-		{"import { execSync } from 'node:child_process'\nrequire('fs').writeFileSync('a.txt', 'A'); process.env.MARK", "'m'", "", ""}}
+	js := [][4]string{{"const x = 41", "", "", ""}, {"console.log('hi'); x + 1", "42", "hi\n", ""},
+		{"throw new Error('no')", "", "", "Error: no\n    at step-3:1:7\n"},
+		{"import os from 'node:os'\nos.userInfo().uid", "1000", "", ""}, {"let n: number = x as number; n", "41", "", ""},
+		{"enum Mode { Off, On }\nMode[1]", "'On'", "", ""}, {"Mode.On", "1", "", ""}, {"process.cwd()", "'/work'", "", ""},
+		{"await new Promise((r) => setTimeout(r, 5)); process.argv.length", "1", "", ""},
+		{"Promise.reject(new TypeError('late'))", "", "", "TypeError: late"},
+		{"import { execSync } from 'node:child_process'\nrequire('fs').writeFileSync('a.txt', 'A'); process.env.MARK", "'m'",
+			"", ""}}
 	nanos := slices.Clone(js)
 	nanos[3] = [4]string{"import os from 'node:os'\nos.userInfo().uid", "0", "", ""} // it has no other user
 	for _, row := range []struct {
@@ -52,9 +56,12 @@ func TestSession(t *testing.T) {
 		steps    [][4]string // code, value, stdout, a part of stderr
 	}{
 		{"js", image.Linux, js}, {"js", image.Nanos, nanos},
-		{"python", image.Linux, [][4]string{{"x = 41", "", "", ""}, {"print('hi'); x + 1", "42", "hi\n", ""}, {"1/0", "", "", "File \"<step 3>\", line 1, in <module>"},
-			{"import os; os.getuid(), os.getcwd()", "(1000, '/work')", "", ""}, {"open('a.txt', 'w').write('A'); os.environ['MARK']", "'m'", "", ""}}},
-		{"shell", image.Linux, [][4]string{{"x=41", "", "", ""}, {"echo $((x + 1)) $MARK", "", "42 m\n", ""}, {"nothing-there", "", "", "not found"}, {"id -u; pwd; printf A > a.txt", "", "1000\n/work\n", ""}}},
+		{"python", image.Linux, [][4]string{{"x = 41", "", "", ""}, {"print('hi'); x + 1", "42", "hi\n", ""},
+			{"1/0", "", "", "File \"<step 3>\", line 1, in <module>"},
+			{"import os; os.getuid(), os.getcwd()", "(1000, '/work')", "", ""},
+			{"open('a.txt', 'w').write('A'); os.environ['MARK']", "'m'", "", ""}}},
+		{"shell", image.Linux, [][4]string{{"x=41", "", "", ""}, {"echo $((x + 1)) $MARK", "", "42 m\n", ""},
+			{"nothing-there", "", "", "not found"}, {"id -u; pwd; printf A > a.txt", "", "1000\n/work\n", ""}}},
 	} {
 		t.Run(row.language+" on "+string(row.kernel), func(t *testing.T) {
 			req := unitask.Request{Language: row.language, Env: map[string]string{"MARK": "m", "POSIXLY_CORRECT": "1"}} // by which bash would not read its driver
@@ -72,8 +79,10 @@ func TestSession(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if res.Value != step[1] || string(res.Stdout) != step[2] || !strings.Contains(string(res.Stderr), step[3]) || (step[3] == "") != (res.ExitCode == 0) || res.Session != s.ID {
-					t.Errorf("%s: value %q, stdout %q, stderr %q, exit %d, session %s", step[0], res.Value, res.Stdout, res.Stderr, res.ExitCode, res.Session)
+				if res.Value != step[1] || string(res.Stdout) != step[2] || !strings.Contains(string(res.Stderr), step[3]) ||
+					(step[3] == "") != (res.ExitCode == 0) || res.Session != s.ID {
+					t.Errorf("%s: value %q, stdout %q, stderr %q, exit %d, session %s", step[0], res.Value, res.Stdout, res.Stderr,
+						res.ExitCode, res.Session)
 				}
 				t.Logf("%-40.40q %d ms", step[0], time.Since(began).Milliseconds())
 				rec, err := rt.Runs().Get(res.RunID)
@@ -128,7 +137,8 @@ func sessionFiles(t *testing.T, rt *unitask.Runtime, req unitask.Request) {
 			t.Fatal(err)
 		}
 		err := s.Edit(ctx, "a/b/c.txt", old, "X")
-		if (why == "") != (err == nil) || err != nil && (!errors.Is(err, unitask.ErrEdit) || !strings.Contains(err.Error(), why)) {
+		if (why == "") != (err == nil) || err != nil && (!errors.Is(err, unitask.ErrEdit) ||
+			!strings.Contains(err.Error(), why)) {
 			t.Errorf("edit %q: %v, want %q", old, err, why)
 		}
 		want := "one 2\ne\n"
@@ -140,7 +150,8 @@ func sessionFiles(t *testing.T, rt *unitask.Runtime, req unitask.Request) {
 		}
 	}
 	list, more, err := s.List(ctx, "/work", 3)
-	if err != nil || more || len(list) != 4 || list[0].Path != "/work/a" || !list[0].Mode.IsDir() || list[2].Path != "/work/a/b/c.txt" || list[2].Mode != 0o640 || list[3].Size != int64(len(big)) {
+	if err != nil || more || len(list) != 4 || list[0].Path != "/work/a" || !list[0].Mode.IsDir() ||
+		list[2].Path != "/work/a/b/c.txt" || list[2].Mode != 0o640 || list[3].Size != int64(len(big)) {
 		t.Errorf("list: %+v %v %v", list, more, err)
 	}
 	if err := s.Remove(ctx, "a"); err != nil {
@@ -169,7 +180,8 @@ func sessionFiles(t *testing.T, rt *unitask.Runtime, req unitask.Request) {
 // A ceiling bounds sessions, and what it has cut is on record.
 func TestSessionCeiling(t *testing.T) {
 	needVM(t)
-	ceiling, err := policy.ParseCeiling("a ceiling", []byte("callerSessions = 1\nsessionLifeSeconds = 600\npausedBytes = 1048576\n[principals.other]\nsessions = 0\n"))
+	ceiling, err := policy.ParseCeiling("a ceiling",
+		[]byte("callerSessions = 1\nsessionLifeSeconds = 600\npausedBytes = 1048576\n[principals.other]\nsessions = 0\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +192,8 @@ func TestSessionCeiling(t *testing.T) {
 	t.Cleanup(func() { rt.Close() })
 	shell := unitask.SessionRequest{Request: unitask.Request{Image: "shell"}, Life: time.Hour}
 	s := openSession(t, rt, shell)
-	if left := time.Until(s.Expires()); left > 10*time.Minute || len(s.Policy.Denials) != 1 || s.Policy.Denials[0].Key != "sessionLifeSeconds" {
+	if left := time.Until(s.Expires()); left > 10*time.Minute || len(s.Policy.Denials) != 1 ||
+		s.Policy.Denials[0].Key != "sessionLifeSeconds" {
 		t.Errorf("%s left, %v", left, s.Policy.Denials)
 	}
 	if rec, err := rt.Runs().Get(s.ID); err != nil || !strings.Contains(string(rec.Denials), "at most 600 is allowed") {
@@ -189,7 +202,8 @@ func TestSessionCeiling(t *testing.T) {
 	if _, err := rt.NewSession(t.Context(), shell); !errors.As(err, new(*unitask.BusyError)) {
 		t.Errorf("a second one: %v", err)
 	}
-	if _, err := rt.NewSessionFor(t.Context(), unitask.Caller{Name: "other", Ceiling: ceiling.For("other")}, shell); err == nil || !strings.Contains(err.Error(), "allows none") {
+	if _, err := rt.NewSessionFor(t.Context(), unitask.Caller{Name: "other", Ceiling: ceiling.For("other")},
+		shell); err == nil || !strings.Contains(err.Error(), "allows none") {
 		t.Errorf("another caller's: %v", err)
 	}
 	if err := s.Pause(t.Context()); err == nil || machine.CanClone && !strings.Contains(err.Error(), "pausedBytes") {
@@ -206,26 +220,32 @@ func TestSessionCeiling(t *testing.T) {
 
 func TestSessionCommands(t *testing.T) {
 	needVM(t)
-	s := openSession(t, sessionRuntime(t), unitask.SessionRequest{Request: unitask.Request{Image: "shell", Timeout: 20 * time.Second}})
-	res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c", "read x; echo $x $A; pwd; exit 3"}, Dir: "/tmp", Env: map[string]string{"A": "b"}, Stdin: strings.NewReader("in\n")})
+	s := openSession(t, sessionRuntime(t), unitask.SessionRequest{Request: unitask.Request{Image: "shell",
+		Timeout: 20 * time.Second}})
+	res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c", "read x; echo $x $A; pwd; exit 3"},
+		Dir: "/tmp", Env: map[string]string{"A": "b"}, Stdin: strings.NewReader("in\n")})
 	if err != nil || res.ExitCode != 3 || string(res.Stdout) != "in b\n/tmp\n" {
 		t.Errorf("%+v %v", res, err)
 	}
-	if res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"no-such-thing"}}); err != nil || res.ExitCode != 127 || !strings.Contains(string(res.Stderr), "no-such-thing") {
+	if res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"no-such-thing"}}); err != nil ||
+		res.ExitCode != 127 || !strings.Contains(string(res.Stderr), "no-such-thing") {
 		t.Errorf("%+v %v", res, err)
 	}
 	if res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"/tmp"}}); err != nil || res.ExitCode != 126 {
 		t.Errorf("a folder as a program: %+v %v", res, err)
 	}
 	// A command that is too long ends with all of its process group.
-	if res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c", "sleep 271 & sleep 272"}, Timeout: time.Second}); err != nil || res.ExitCode != unitask.ExitTimeout {
+	if res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c", "sleep 271 & sleep 272"},
+		Timeout: time.Second}); err != nil || res.ExitCode != unitask.ExitTimeout {
 		t.Errorf("%+v %v", res, err)
 	}
-	if res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep 27[1]'"}}); err != nil || string(res.Stdout) != "0\n" {
+	if res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c",
+		"cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep 27[1]'"}}); err != nil || string(res.Stdout) != "0\n" {
 		t.Errorf("it left %+v %v", res, err)
 	}
 	// A step that is too long is interrupted, and the session lives.
-	if res, err := s.Run(t.Context(), unitask.Step{Code: "x=1; sleep 100", Timeout: time.Second}); err != nil || !res.TimedOut || res.ExitCode != unitask.ExitTimeout {
+	if res, err := s.Run(t.Context(), unitask.Step{Code: "x=1; sleep 100", Timeout: time.Second}); err != nil ||
+		!res.TimedOut || res.ExitCode != unitask.ExitTimeout {
 		t.Errorf("%+v %v", res, err)
 	}
 	if res, err := s.Run(t.Context(), unitask.Step{Code: "echo x$x"}); err != nil || string(res.Stdout) != "x1\n" {
@@ -251,7 +271,8 @@ func TestSessionWarm(t *testing.T) {
 		name     string
 		machines unitask.Machines
 		lives    bool
-	}{{"ended, beside a pool", unitask.Pool(unitask.PoolSize{Max: 1}, unitask.MachineClass{}), false}, {"idle", unitask.Templates(), true}} {
+	}{{"ended, beside a pool", unitask.Pool(unitask.PoolSize{Max: 1}, unitask.MachineClass{}), false},
+		{"idle", unitask.Templates(), true}} {
 		t.Run(row.name, func(t *testing.T) {
 			home := newHome(t)
 			if err := os.Remove(filepath.Join(home, "templates")); err != nil { // the base's
@@ -263,7 +284,8 @@ func TestSessionWarm(t *testing.T) {
 			}
 			defer rt.Close()
 			for _, cloned := range []bool{false, true} {
-				s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Kernel: unitask.Linux}, Idle: 4 * time.Second})
+				s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Kernel: unitask.Linux},
+					Idle: 4 * time.Second})
 				res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"true"}})
 				if err != nil || res.ExitCode != 0 || res.Cloned != cloned {
 					t.Fatalf("%v %+v, cloned %v is wanted", err, res, cloned)
@@ -304,7 +326,8 @@ func openRuntime(t *testing.T, opts unitask.Options) *unitask.Runtime {
 // A first step that fails has no interpreter before it to speak of.
 func TestSessionFirstStepFails(t *testing.T) {
 	needVM(t)
-	s := openSession(t, sessionRuntime(t), unitask.SessionRequest{Request: unitask.Request{Language: "python", Kernel: image.Linux}})
+	s := openSession(t, sessionRuntime(t), unitask.SessionRequest{Request: unitask.Request{Language: "python",
+		Kernel: image.Linux}})
 	if res, err := s.Run(t.Context(), unitask.Step{Code: "1/0"}); err != nil || res.ExitCode == 0 || res.Hint != "" {
 		t.Errorf("%+v %v", res, err)
 	}

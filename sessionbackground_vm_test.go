@@ -48,7 +48,8 @@ func TestSessionBackground(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { rt.Close() })
-	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: "shell", Timeout: 20 * time.Second, Secrets: map[string]string{"S": "a secret value"}}})
+	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: "shell", Timeout: 20 * time.Second,
+		Secrets: map[string]string{"S": "a secret value"}}})
 	start := func(code string, limit time.Duration) string {
 		t.Helper()
 		run, err := s.Start(t.Context(), unitask.Command{Args: []string{"sh", "-c", code}, Timeout: limit})
@@ -75,11 +76,13 @@ func TestSessionBackground(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, _, is := until(t, s, a, "")
-	if is.Result.Outcome != unitask.OutcomeExited || is.Result.ExitCode != 3 || out != "done\n" && out != "begun\ndone\n" || is.Err != nil {
+	if is.Result.Outcome != unitask.OutcomeExited || is.Result.ExitCode != 3 ||
+		out != "done\n" && out != "begun\ndone\n" || is.Err != nil {
 		t.Errorf("%q %+v", out, is.Result)
 	}
 	all, err := s.Wait(t.Context(), a, 0, 0)
-	if text := string(all.Text()); err != nil || strings.Contains(text, "a secret value") || !strings.Contains(text, "err") || len(all.Output) < 2 {
+	if text := string(all.Text()); err != nil || strings.Contains(text, "a secret value") ||
+		!strings.Contains(text, "err") || len(all.Output) < 2 {
 		t.Errorf("%s %v", text, err)
 	}
 	if rec, err := rt.Runs().Get(a); err != nil || rec.Status != record.Done {
@@ -90,7 +93,8 @@ func TestSessionBackground(t *testing.T) {
 	if err := s.Stop(t.Context(), stubborn); err != nil {
 		t.Fatal(err)
 	}
-	if is, err := s.Wait(t.Context(), stubborn, 0, 0); err != nil || is.Result == nil || is.Result.Outcome != unitask.OutcomeCancelled {
+	if is, err := s.Wait(t.Context(), stubborn, 0, 0); err != nil || is.Result == nil ||
+		is.Result.Outcome != unitask.OutcomeCancelled {
 		t.Errorf("%+v %v", is, err)
 	}
 	// What prints without end costs no memory, and is found lost.
@@ -102,7 +106,8 @@ func TestSessionBackground(t *testing.T) {
 	}
 	is, err = s.Wait(t.Context(), flood, 5, 0)
 	kept := len(is.Text())
-	if err != nil || kept != unitask.MaxKeptOutput || is.Seq != 3000003 || is.Lost != 3000003-5-int64(kept) || !strings.HasSuffix(string(is.Output[len(is.Output)-1].Text), "xend") {
+	if err != nil || kept != unitask.MaxKeptOutput || is.Seq != 3000003 || is.Lost != 3000003-5-int64(kept) ||
+		!strings.HasSuffix(string(is.Output[len(is.Output)-1].Text), "xend") {
 		t.Errorf("%d bytes are kept of %d, %d lost: %v", kept, is.Seq, is.Lost, err)
 	}
 	// Those that can't be.
@@ -121,13 +126,15 @@ func endWithSession(
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	if is, err := s.Wait(t.Context(), last, 0, time.Minute); err != nil || is.Result == nil || is.Result.Outcome != unitask.OutcomeCancelled {
+	if is, err := s.Wait(t.Context(), last, 0, time.Minute); err != nil || is.Result == nil ||
+		is.Result.Outcome != unitask.OutcomeCancelled {
 		t.Errorf("%+v %v", is, err)
 	}
 	if rec, err := rt.Runs().Get(last); err != nil || rec.Status != record.Done {
 		t.Errorf("%+v %v", rec, err)
 	}
-	if _, err := s.Start(t.Context(), unitask.Command{Args: []string{"true"}}); !errors.As(err, new(*unitask.SessionError)) {
+	if _, err := s.Start(t.Context(), unitask.Command{Args: []string{"true"}}); !errors.As(err,
+		new(*unitask.SessionError)) {
 		t.Errorf("after its end: %v", err)
 	}
 }
@@ -149,7 +156,8 @@ func refuseBackground(t *testing.T, a string, s *unitask.Session) {
 // endBackground checks how background commands end, and which are refused.
 func endBackground(t *testing.T, s *unitask.Session, start func(code string, limit time.Duration) string) {
 	t.Helper()
-	if _, _, is := until(t, s, start("sleep 100", time.Second), ""); !is.Result.TimedOut || is.Result.ExitCode != unitask.ExitTimeout {
+	if _, _, is := until(t, s, start("sleep 100", time.Second), ""); !is.Result.TimedOut ||
+		is.Result.ExitCode != unitask.ExitTimeout {
 		t.Errorf("%+v", is.Result)
 	}
 	none, err := s.Start(t.Context(), unitask.Command{Args: []string{"no-such-thing"}})
@@ -160,8 +168,10 @@ func endBackground(t *testing.T, s *unitask.Session, start func(code string, lim
 		t.Errorf("%q %+v", text, is.Result)
 	}
 	for name, c := range map[string]unitask.Command{
-		"standard input": {Args: []string{"cat"}, Stdin: strings.NewReader("x")}, "a terminal": {Args: []string{"cat"}, Terminal: &unitask.Terminal{}},
-		"nothing": {}, "a negative limit": {Args: []string{"cat"}, Timeout: -1}, "a limit beyond its life": {Args: []string{"cat"}, Timeout: 25 * time.Hour},
+		"standard input": {Args: []string{"cat"}, Stdin: strings.NewReader("x")},
+		"a terminal":     {Args: []string{"cat"}, Terminal: &unitask.Terminal{}},
+		"nothing":        {}, "a negative limit": {Args: []string{"cat"}, Timeout: -1},
+		"a limit beyond its life": {Args: []string{"cat"}, Timeout: 25 * time.Hour},
 	} {
 		var field *policy.FieldError
 		if _, err := s.Start(t.Context(), c); !errors.As(err, &field) {
@@ -176,7 +186,8 @@ func TestSessionBackgroundPause(t *testing.T) {
 	t.Parallel()
 	needClones(t)
 	s := openSession(t, sessionRuntime(t), unitask.SessionRequest{Request: unitask.Request{Image: "shell"}})
-	run, err := s.Start(t.Context(), unitask.Command{Args: []string{"sh", "-c", "echo up; while [ ! -e go ]; do sleep 0.05; done; echo woke"}, Timeout: time.Hour})
+	run, err := s.Start(t.Context(), unitask.Command{Args: []string{"sh", "-c",
+		"echo up; while [ ! -e go ]; do sleep 0.05; done; echo woke"}, Timeout: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,8 @@ func TestSessionBrings(t *testing.T) {
 	mustDo(t, os.Symlink("x.csv", filepath.Join(dir, "data/link")))
 	t.Chdir(dir)
 	for _, whole := range []bool{false, true} {
-		req := unitask.Request{Image: "shell", Dirs: []unitask.Mount{{Host: "data"}}, Files: []unitask.Mount{{Host: "./one.txt"}}}
+		req := unitask.Request{Image: "shell", Dirs: []unitask.Mount{{Host: "data"}},
+			Files: []unitask.Mount{{Host: "./one.txt"}}}
 		if whole {
 			req.Files, req.Dirs = nil, []unitask.Mount{{Host: "."}}
 		}
@@ -37,24 +38,31 @@ func TestSessionBrings(t *testing.T) {
 				t.Errorf("%q: %+v %v", step.Code, res, err)
 			}
 		}
-		step(unitask.Step{Code: "cat data/x.csv data/deep/y one.txt data/link; echo mine > mine; cat mine"}, "1,2yone1,2mine\n")
+		step(unitask.Step{Code: "cat data/x.csv data/deep/y one.txt data/link; echo mine > mine; cat mine"},
+			"1,2yone1,2mine\n")
 		if whole { // what it has from its beginning can't be written to
 			continue
 		}
-		step(unitask.Step{Code: "cat other/z beside; echo again >> other/z", Dirs: []unitask.Mount{{Host: "other"}}, InlineFiles: []unitask.InlineFile{{Name: "beside", Content: "b"}}}, "zb")
-		step(unitask.Step{Code: "cat other/z /tmp/w", Files: []unitask.Mount{{Host: "other/z"}, {Host: filepath.Join(dir, "one.txt"), Guest: "/tmp/w"}}}, "zone")
+		step(unitask.Step{Code: "cat other/z beside; echo again >> other/z", Dirs: []unitask.Mount{{Host: "other"}},
+			InlineFiles: []unitask.InlineFile{{Name: "beside", Content: "b"}}}, "zb")
+		step(unitask.Step{Code: "cat other/z /tmp/w", Files: []unitask.Mount{{Host: "other/z"},
+			{Host: filepath.Join(dir, "one.txt"), Guest: "/tmp/w"}}}, "zone")
 		if res, err := s.Run(t.Context(), unitask.Step{Code: "true", Files: []unitask.Mount{{Host: "nowhere"}}}); err == nil {
 			t.Errorf("a file that there is not: %+v", res)
 		}
 	}
 
-	ceiling, err := policy.ParseCeiling(filepath.Join(dir, policy.CeilingFile), []byte("filesUnder = [\"other\"]\ndirsUnder = [\"other\"]\n"))
+	ceiling, err := policy.ParseCeiling(filepath.Join(dir, policy.CeilingFile),
+		[]byte("filesUnder = [\"other\"]\ndirsUnder = [\"other\"]\n"))
 	mustDo(t, err)
-	s, err := sessionRuntime(t).NewSessionFor(t.Context(), unitask.Caller{Ceiling: ceiling}, unitask.SessionRequest{Request: unitask.Request{Image: "shell"}})
+	s, err := sessionRuntime(t).NewSessionFor(t.Context(), unitask.Caller{Ceiling: ceiling},
+		unitask.SessionRequest{Request: unitask.Request{Image: "shell"}})
 	mustDo(t, err)
 	defer s.Close()
-	res, err := s.Run(t.Context(), unitask.Step{Code: "cat other/z; cat one.txt; ls data", Files: []unitask.Mount{{Host: "one.txt"}}, Dirs: []unitask.Mount{{Host: "data"}, {Host: "other"}}})
-	if err != nil || string(res.Stdout) != "z" || len(res.Policy.Denials) != 2 || !strings.Contains(res.Policy.Denials[0].String(), "one.txt") {
+	res, err := s.Run(t.Context(), unitask.Step{Code: "cat other/z; cat one.txt; ls data",
+		Files: []unitask.Mount{{Host: "one.txt"}}, Dirs: []unitask.Mount{{Host: "data"}, {Host: "other"}}})
+	if err != nil || string(res.Stdout) != "z" || len(res.Policy.Denials) != 2 ||
+		!strings.Contains(res.Policy.Denials[0].String(), "one.txt") {
 		t.Errorf("%+v %v", res, err)
 	}
 }
@@ -70,7 +78,8 @@ func TestAttackBringCeiling(t *testing.T) {
 	held, err := policy.LoadForPeople(home, dir, "")
 	mustDo(t, err)
 	rt := openRuntime(t, unitask.Options{Home: home})
-	s, err := rt.NewSessionFor(t.Context(), unitask.Caller{Ceiling: held.Ceiling, Origin: held.Origin}, unitask.SessionRequest{Request: unitask.Request{Language: "shell"}})
+	s, err := rt.NewSessionFor(t.Context(), unitask.Caller{Ceiling: held.Ceiling, Origin: held.Origin},
+		unitask.SessionRequest{Request: unitask.Request{Language: "shell"}})
 	mustDo(t, err)
 	defer s.Close()
 	for _, c := range []struct{ name, ceiling, want string }{
@@ -79,7 +88,8 @@ func TestAttackBringCeiling(t *testing.T) {
 	} {
 		mustDo(t, s.Pause(t.Context()))
 		mustDo(t, os.WriteFile(file, []byte(c.ceiling), 0o600))
-		res, err := s.Run(t.Context(), unitask.Step{Code: "cat /work/late; true", Files: []unitask.Mount{{Host: filepath.Join(dir, "late"), Guest: "/work/late"}}})
+		res, err := s.Run(t.Context(), unitask.Step{Code: "cat /work/late; true",
+			Files: []unitask.Mount{{Host: filepath.Join(dir, "late"), Guest: "/work/late"}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,7 +102,8 @@ func TestAttackBringCeiling(t *testing.T) {
 			}
 			return nil
 		}))
-		attack.Check(t, "a step that brings a file into a session that was paused under a ceiling "+c.name, c.want, fmt.Sprintf("%s, denied %d %d, logged %d", res.Stdout, len(res.Policy.Denials), len(in.Denied), logged))
+		attack.Check(t, "a step that brings a file into a session that was paused under a ceiling "+c.name, c.want,
+			fmt.Sprintf("%s, denied %d %d, logged %d", res.Stdout, len(res.Policy.Denials), len(in.Denied), logged))
 		if res, err = s.Run(t.Context(), unitask.Step{Code: "rm -f /work/late"}); err != nil || res.ExitCode != 0 {
 			t.Fatalf("%+v %v", res, err)
 		}
@@ -112,7 +123,8 @@ func TestAttackBringTime(t *testing.T) {
 	}
 	for n := range 2 { // and the next one, too
 		begun := time.Now()
-		bring := unitask.Step{Code: "echo ran", Timeout: time.Second, InlineFiles: []unitask.InlineFile{{Name: "n", Content: strings.Repeat("x", 300_000)}}}
+		bring := unitask.Step{Code: "echo ran", Timeout: time.Second,
+			InlineFiles: []unitask.InlineFile{{Name: "n", Content: strings.Repeat("x", 300_000)}}}
 		got, err := s.Run(t.Context(), bring)
 		said := fmt.Sprint(err)
 		if err == nil {
@@ -126,7 +138,8 @@ func TestAttackBringTime(t *testing.T) {
 			t.Errorf("after %v", took)
 		}
 	}
-	if res, err := s.Run(t.Context(), unitask.Step{Code: "kill -9 " + strings.TrimSpace(string(res.Stdout)) + "; pgrep -x tar; echo on"}); err != nil || string(res.Stdout) != "on\n" {
+	if res, err := s.Run(t.Context(), unitask.Step{Code: "kill -9 " + strings.TrimSpace(string(res.Stdout)) +
+		"; pgrep -x tar; echo on"}); err != nil || string(res.Stdout) != "on\n" {
 		t.Errorf("%+v %v", res, err)
 	}
 	bring := unitask.Step{Code: "cat n", InlineFiles: []unitask.InlineFile{{Name: "n", Content: "x"}}}

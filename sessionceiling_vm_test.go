@@ -45,9 +45,12 @@ func TestAttackSessionCeilingAppears(t *testing.T) {
 	needClones(t)
 	for _, c := range []struct{ name, began, at, text, want string }{
 		{"there was no file, and it grants less", "", policy.CeilingFile, "allowNet = []\n", "allowNet, changed true"},
-		{"there was no file, and one above grants less", "", "../" + policy.CeilingFile, "memoryMb = 128\n", "memoryMb, changed true"},
-		{"there was no file, and it grants all", "", policy.CeilingFile, "allowNet = [\"a.example\"]\n", "done, changed true"},
-		{"there was one, and one above it grants less", "sessionLifeSeconds = 3600\n", "../" + policy.CeilingFile, "allowNet = []\n", "allowNet, changed true"},
+		{"there was no file, and one above grants less", "", "../" + policy.CeilingFile, "memoryMb = 128\n",
+			"memoryMb, changed true"},
+		{"there was no file, and it grants all", "", policy.CeilingFile, "allowNet = [\"a.example\"]\n",
+			"done, changed true"},
+		{"there was one, and one above it grants less", "sessionLifeSeconds = 3600\n", "../" + policy.CeilingFile,
+			"allowNet = []\n", "allowNet, changed true"},
 	} {
 		home, dir := newHome(t), filepath.Join(t.TempDir(), "project")
 		mustDo(t, os.Mkdir(dir, 0o700))
@@ -59,7 +62,8 @@ func TestAttackSessionCeilingAppears(t *testing.T) {
 			t.Fatal(err)
 		}
 		rt := openRuntime(t, unitask.Options{Home: home})
-		s, err := rt.NewSessionFor(t.Context(), unitask.Caller{Ceiling: held.Ceiling, Origin: held.Origin}, unitask.SessionRequest{Request: unitask.Request{Language: "shell", AllowNet: []string{"a.example"}}})
+		s, err := rt.NewSessionFor(t.Context(), unitask.Caller{Ceiling: held.Ceiling, Origin: held.Origin},
+			unitask.SessionRequest{Request: unitask.Request{Language: "shell", AllowNet: []string{"a.example"}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +85,8 @@ func TestAttackSessionCeilingAppears(t *testing.T) {
 			}
 			attack.Check(t, u.name+" of a session: "+c.name, c.want, fmt.Sprintf("%s, changed %v", got, s.CeilingChanged()))
 			mustDo(t, os.Remove(file)) // and it goes on
-			if res, err := s.Run(t.Context(), unitask.Step{Code: "echo on"}); err != nil || string(res.Stdout) != "on\n" || s.CeilingChanged() {
+			if res, err := s.Run(t.Context(), unitask.Step{Code: "echo on"}); err != nil || string(res.Stdout) != "on\n" ||
+				s.CeilingChanged() {
 				t.Fatalf("%s, %s: %+v %v, changed %v", c.name, u.name, res, err, s.CeilingChanged())
 			}
 		}
@@ -100,7 +105,8 @@ func TestAttackPausedCeilingAppears(t *testing.T) {
 		t.Fatal(err)
 	}
 	rt := openRuntime(t, unitask.Options{Home: home})
-	s, err := rt.NewSessionFor(t.Context(), unitask.Caller{Ceiling: held.Ceiling, Origin: held.Origin}, unitask.SessionRequest{Request: unitask.Request{Language: "shell", AllowNet: []string{"a.example"}}})
+	s, err := rt.NewSessionFor(t.Context(), unitask.Caller{Ceiling: held.Ceiling, Origin: held.Origin},
+		unitask.SessionRequest{Request: unitask.Request{Language: "shell", AllowNet: []string{"a.example"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,10 +132,12 @@ func TestAttackPausedCeilingAppears(t *testing.T) {
 	}
 	file := filepath.Join(dir, policy.CeilingFile)
 	mustDo(t, os.WriteFile(file, []byte("allowNet = []\n"), 0o600))
-	attack.Check(t, "a paused session that began without a ceiling: a file grants less by now", "refused true, changed true", goOn())
+	attack.Check(t, "a paused session that began without a ceiling: a file grants less by now",
+		"refused true, changed true", goOn())
 	stale := unitask.Caller{Origin: held.Origin} // of a server that has read the files at its start
 	_, err = rt.Revive(t.Context(), stale, s.ID, nil)
-	attack.Check(t, "a paused session goes on for who has read the ceiling before it changed", "refused true", fmt.Sprintf("refused %v", err != nil && strings.Contains(err.Error(), "start another session")))
+	attack.Check(t, "a paused session goes on for who has read the ceiling before it changed", "refused true",
+		fmt.Sprintf("refused %v", err != nil && strings.Contains(err.Error(), "start another session")))
 	mustDo(t, os.Remove(file))
 	attack.Check(t, "a paused session that began without a ceiling: there is none still", "done, changed false", goOn())
 }
@@ -159,7 +167,8 @@ func TestAttackSessionCeilingChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	rt := openRuntime(t, unitask.Options{Home: home})
-	s, err := rt.NewSessionFor(t.Context(), unitask.Caller{Ceiling: ceiling}, unitask.SessionRequest{Request: unitask.Request{Language: "shell", AllowNet: []string{"a.example", "c.example"}}})
+	s, err := rt.NewSessionFor(t.Context(), unitask.Caller{Ceiling: ceiling},
+		unitask.SessionRequest{Request: unitask.Request{Language: "shell", AllowNet: []string{"a.example", "c.example"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +204,8 @@ func TestAttackSessionCeilingChanges(t *testing.T) {
 					got = "no file"
 				}
 			}
-			attack.Check(t, u.name+" of a session whose ceiling is another one by now: "+c.name, c.want, fmt.Sprintf("%s, changed %v", got, s.CeilingChanged()))
+			attack.Check(t, u.name+" of a session whose ceiling is another one by now: "+c.name, c.want,
+				fmt.Sprintf("%s, changed %v", got, s.CeilingChanged()))
 			write(began) // and it goes on
 			if res, err := s.Run(t.Context(), unitask.Step{Code: "echo on"}); err != nil || string(res.Stdout) != "on\n" {
 				t.Fatalf("%s, %s: %+v %v", c.name, u.name, res, err)

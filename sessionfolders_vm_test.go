@@ -37,8 +37,10 @@ func TestSessionFolders(t *testing.T) {
 				return string(res.Stdout)
 			}
 			from, out := t.TempDir(), t.TempDir()
-			if err := errors.Join(os.MkdirAll(filepath.Join(from, "a/b"), 0o755), os.WriteFile(filepath.Join(from, "a/b/run"), []byte("#!/bin/sh\necho ran\n"), 0o755),
-				os.WriteFile(filepath.Join(from, "größe"), []byte(strings.Repeat("x", 300_000)), 0o600), os.Symlink("a/b", filepath.Join(from, "down"))); err != nil {
+			if err := errors.Join(os.MkdirAll(filepath.Join(from, "a/b"), 0o755),
+				os.WriteFile(filepath.Join(from, "a/b/run"), []byte("#!/bin/sh\necho ran\n"), 0o755),
+				os.WriteFile(filepath.Join(from, "größe"), []byte(strings.Repeat("x", 300_000)), 0o600),
+				os.Symlink("a/b", filepath.Join(from, "down"))); err != nil {
 				t.Fatal(err)
 			}
 			if err := s.Upload(t.Context(), from, "new/in"); err != nil {
@@ -47,7 +49,8 @@ func TestSessionFolders(t *testing.T) {
 			if got := sh("new/in/down/run; wc -c < new/in/größe; ls -A new"); got != "ran\n300000\nin\n" {
 				t.Errorf("%q", got)
 			}
-			if list, more, err := s.List(t.Context(), "new/in/größe", 1); err != nil || more || len(list) != 1 || list[0].Size != 300_000 || list[0].Path != "/work/new/in/größe" {
+			if list, more, err := s.List(t.Context(), "new/in/größe", 1); err != nil || more || len(list) != 1 ||
+				list[0].Size != 300_000 || list[0].Path != "/work/new/in/größe" {
 				t.Errorf("a file alone: %v %v %v", list, more, err)
 			}
 			if err := s.Upload(t.Context(), from, "new/in"); err == nil || !strings.Contains(err.Error(), "is there already") {
@@ -67,9 +70,11 @@ func TestSessionFolders(t *testing.T) {
 			if _, err := s.Download(t.Context(), "new/in/größe", filepath.Join(out, "x")); !errors.Is(err, syscall.ENOTDIR) {
 				t.Error(err)
 			}
-			for name, code := range map[string]string{"a link out": "ln -s /etc/passwd d/x", "a link upwards": "ln -s ../new d/x", "a pipe": "mkfifo d/x", "no right": "mkdir -m 0 d/x"} {
+			for name, code := range map[string]string{"a link out": "ln -s /etc/passwd d/x",
+				"a link upwards": "ln -s ../new d/x", "a pipe": "mkfifo d/x", "no right": "mkdir -m 0 d/x"} {
 				sh("chmod -R u+rwx d 2>/dev/null; rm -rf d; mkdir d; " + code)
-				if _, err := s.Download(t.Context(), "d", filepath.Join(out, "x")); err == nil || name != "no right" && !errors.As(err, new(*hostfiles.FolderError)) {
+				if _, err := s.Download(t.Context(), "d", filepath.Join(out, "x")); err == nil ||
+					name != "no right" && !errors.As(err, new(*hostfiles.FolderError)) {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
@@ -89,7 +94,10 @@ func TestSessionFolders(t *testing.T) {
 // cutUpload checks that a folder that is cut on its way leaves nothing.
 func cutUpload(t *testing.T, from string, s *unitask.Session, sh func(code string) string, out string) {
 	t.Helper()
-	err := hostfiles.SendFolder(from, func(r io.Reader) error { return s.Unpack(t.Context(), "cut", io.LimitReader(r, 100_000)) })
+	err := hostfiles.SendFolder(from, func(r io.Reader) error {
+		return s.Unpack(t.Context(), "cut",
+			io.LimitReader(r, 100_000))
+	})
 	if err == nil {
 		t.Error("a folder that was cut")
 	}

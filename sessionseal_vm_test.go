@@ -50,9 +50,11 @@ func checkNoAuthorityKey(t *testing.T, home, id string) {
 		t.Fatal(err)
 	}
 	forms := map[string][]byte{
-		"bytes": scalar, "hex": []byte(hex.EncodeToString(scalar)), "PKCS #8 in base64": []byte(base64.StdEncoding.EncodeToString(pkcs8)[:60]),
+		"bytes": scalar, "hex": []byte(hex.EncodeToString(scalar)),
+		"PKCS #8 in base64":   []byte(base64.StdEncoding.EncodeToString(pkcs8)[:60]),
 		"all of it in base64": []byte(base64.StdEncoding.EncodeToString(plain)[:200]), "PEM": []byte("PRIVATE KEY"),
-		"PEM in base64 at 0": []byte("UFJJVkFURSBLRV"), "PEM in base64 at 1": []byte("BSSVZBVEUgS0VZ"), "PEM in base64 at 2": []byte("QUklWQVRFIEtFW"),
+		"PEM in base64 at 0": []byte("UFJJVkFURSBLRV"), "PEM in base64 at 1": []byte("BSSVZBVEUgS0VZ"),
+		"PEM in base64 at 2": []byte("QUklWQVRFIEtFW"),
 	}
 	files, err := os.ReadDir(folder)
 	if err != nil || len(files) < 2 {

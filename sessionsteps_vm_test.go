@@ -33,7 +33,8 @@ func TestStdinThatBreaks(t *testing.T) {
 		if code == 0 {
 			want, fails, code = unitask.OutcomeFailed, broken, unitask.ExitHost
 		}
-		if res == nil || !errors.Is(err, fails) || (err == nil) != (fails == nil) || res.Outcome != want || res.ExitCode != code || string(res.Stdout) != "half" {
+		if res == nil || !errors.Is(err, fails) || (err == nil) != (fails == nil) || res.Outcome != want ||
+			res.ExitCode != code || string(res.Stdout) != "half" {
 			t.Fatalf("%s: %+v, %v", name, res, err)
 		}
 		in, err := rt.History().Inspect(res.RunID, 0)
@@ -42,7 +43,8 @@ func TestStdinThatBreaks(t *testing.T) {
 		}
 	}
 	for _, kernel := range kernels(t) {
-		for code, text := range map[int]string{0: "process.stdin.pipe(process.stdout)", 3: "process.stdin.pipe(process.stdout); process.exitCode = 3"} {
+		for code, text := range map[int]string{0: "process.stdin.pipe(process.stdout)",
+			3: "process.stdin.pipe(process.stdout); process.exitCode = 3"} {
 			res, err := rt.Run(t.Context(), unitask.Request{Code: text, Kernel: kernel}, unitask.IO{Stdin: half()})
 			check(string(kernel), res, err, code)
 		}
@@ -79,7 +81,9 @@ func TestStdinThatBreaks(t *testing.T) {
 			return s.Exec(t.Context(), unitask.Command{Args: []string{"head", "-n", "1"}, Stdin: from})
 		})
 		turn(func() (*unitask.Result, error) {
-			return rt.Run(t.Context(), unitask.Request{Code: `process.stdin.once("data", (d) => { process.stdout.write(d); process.exit() })`}, unitask.IO{Stdin: from})
+			return rt.Run(t.Context(),
+				unitask.Request{Code: `process.stdin.once("data", (d) => { process.stdout.write(d); process.exit() })`},
+				unitask.IO{Stdin: from})
 		})
 	}
 }
@@ -97,17 +101,20 @@ func TestCommandOfKilledQEMU(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c", "echo up; sleep 1000"}, Stdout: writerFunc(func(p []byte) (int, error) {
-		for _, pid := range qemuChildren(t, os.Getpid()) {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
-		return len(p), nil
-	})})
-	if !errors.As(err, new(*unitask.SessionError)) || res == nil || res.Outcome != unitask.OutcomeCrashed || res.ExitCode != unitask.ExitHost {
+	res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c", "echo up; sleep 1000"},
+		Stdout: writerFunc(func(p []byte) (int, error) {
+			for _, pid := range qemuChildren(t, os.Getpid()) {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+			return len(p), nil
+		})})
+	if !errors.As(err, new(*unitask.SessionError)) || res == nil || res.Outcome != unitask.OutcomeCrashed ||
+		res.ExitCode != unitask.ExitHost {
 		t.Fatalf("%+v, %v", res, err)
 	}
 	in, err := rt.History().Inspect(res.RunID, 0)
-	if err != nil || in.Ended == nil || in.Ended.Outcome != unitask.OutcomeCrashed || in.Ended.ExitCode != unitask.ExitHost {
+	if err != nil || in.Ended == nil || in.Ended.Outcome != unitask.OutcomeCrashed ||
+		in.Ended.ExitCode != unitask.ExitHost {
 		t.Errorf("the record has %+v, %v", in, err)
 	}
 }
@@ -121,7 +128,8 @@ func TestAuditOfRevived(t *testing.T) {
 	secrets := map[string]string{"KEY": value}
 	open := func() *unitask.Runtime { return openRuntime(t, unitask.Options{Home: home, Upstream: web.upstream}) }
 	rt := open()
-	s, err := rt.NewSession(t.Context(), unitask.SessionRequest{Request: unitask.Request{Language: "js", CA: web.ca, AllowNet: []string{"good.example"}, Secrets: secrets, SecretHosts: map[string][]string{"KEY": {"good.example"}}}})
+	s, err := rt.NewSession(t.Context(), unitask.SessionRequest{Request: unitask.Request{Language: "js", CA: web.ca,
+		AllowNet: []string{"good.example"}, Secrets: secrets, SecretHosts: map[string][]string{"KEY": {"good.example"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +165,8 @@ got.startsWith("with the key") + " " + refused`})
 	}); err != nil {
 		t.Fatal(err)
 	}
-	want := []audit.Kind{audit.SessionStarted, audit.SecretGranted, audit.SecretUsed, audit.NetRefused, audit.SessionStarted, audit.SecretGranted, audit.SessionEnded}
+	want := []audit.Kind{audit.SessionStarted, audit.SecretGranted, audit.SecretUsed, audit.NetRefused,
+		audit.SessionStarted, audit.SecretGranted, audit.SessionEnded}
 	if !slices.Equal(kinds, want) {
 		t.Errorf("%q, want %q", kinds, want)
 	}

@@ -27,14 +27,17 @@ func TestAttackShippedBase(t *testing.T) {
 	disk := bytes.Repeat([]byte("no file system"), 512)
 	b := catalog.Shipped{Arch: unitask.HostArch(), Disk: sha256Hex(disk), Size: int64(len(disk))}
 	b.Owner.Home = "/"
-	err = rt.Catalog().TakeShipped(t.Context(), "mallory", b, func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(disk)), nil })
+	err = rt.Catalog().TakeShipped(t.Context(), "mallory", b,
+		func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(disk)), nil })
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, more := range []string{"run = ['x']", "debian = ['jq']", "pip = ['x']"} {
-		_, _, err := rt.BuildImage(t.Context(), describe(t, t.TempDir(), "over", "from = '"+b.KeyFor("mallory")+"'\n"+more+"\n"), "")
+		_, _, err := rt.BuildImage(t.Context(), describe(t, t.TempDir(), "over",
+			"from = '"+b.KeyFor("mallory")+"'\n"+more+"\n"), "")
 		var field *policy.FieldError
-		refused := errors.As(err, &field) && strings.Contains(err.Error(), "was shipped by another host, as the tenant mallory's")
+		refused := errors.As(err, &field) && strings.Contains(err.Error(),
+			"was shipped by another host, as the tenant mallory's")
 		attack.Check(t, "an image over a shipped one, "+more+": refused", "true", fmt.Sprint(refused))
 	}
 }

@@ -25,7 +25,8 @@ func TestStoreIsBounded(t *testing.T) {
 		defer rt.Close()
 		last := ""
 		for range 8 { // it gets as far as its record: there is no such kernel
-			res, err := rt.Run(t.Context(), unitask.Request{Code: "//" + strings.Repeat("x", 100<<10), Kernel: "nanos"}, unitask.IO{})
+			res, err := rt.Run(t.Context(), unitask.Request{Code: "//" + strings.Repeat("x", 100<<10), Kernel: "nanos"},
+				unitask.IO{})
 			if err == nil || res == nil {
 				t.Fatalf("%+v %v", res, err)
 			}

@@ -49,14 +49,16 @@ func TestUsualSystem(t *testing.T) {
 		case "js":
 			return fmt.Sprintf("process.stdout.write(require('child_process').execFileSync('sh', ['-c', %q]))", usual)
 		case "python":
-			return fmt.Sprintf("import subprocess, sys\nsys.stdout.write(subprocess.run(['sh', '-c', %q], stdout=-1, text=True).stdout)", usual)
+			return fmt.Sprintf(
+				"import subprocess, sys\nsys.stdout.write(subprocess.run(['sh', '-c', %q], stdout=-1, text=True).stdout)", usual)
 		}
 		return letters + usual
 	}
 	for name, language := range map[string]string{"node": "js", "python": "python", "data": "python", "shell": "shell"} {
 		t.Run(name, func(t *testing.T) {
 			slot(t)
-			res, err := rt.Run(t.Context(), unitask.Request{Language: language, Image: name, Kernel: image.Linux, Code: inShell(language)}, unitask.IO{})
+			res, err := rt.Run(t.Context(), unitask.Request{Language: language, Image: name, Kernel: image.Linux,
+				Code: inShell(language)}, unitask.IO{})
 			want := "done\n"
 			if language == "shell" {
 				want = "3 3\n" + want
@@ -89,7 +91,8 @@ func TestGitInFolder(t *testing.T) {
 	}
 	slot(t)
 	code := "cd /repo && git log --format=%s && git status --short && git diff --stat | tail -n 1 && cp -r /repo /tmp/own && cd /tmp/own && git -c user.name=a -c user.email=a@b commit -qam second && git log --oneline | wc -l"
-	res, err := rt.Run(t.Context(), unitask.Request{Language: "shell", Code: code, Dirs: []unitask.Mount{{Host: dir, Guest: "/repo"}}}, unitask.IO{})
+	res, err := rt.Run(t.Context(), unitask.Request{Language: "shell", Code: code,
+		Dirs: []unitask.Mount{{Host: dir, Guest: "/repo"}}}, unitask.IO{})
 	want := "first\n M file\n 1 file changed, 1 insertion(+)\n2\n"
 	if err != nil || string(res.Stdout) != want {
 		t.Errorf("%v\n%s%s", err, res.Stdout, res.Stderr)
@@ -110,7 +113,8 @@ func TestUsualParts(t *testing.T) {
 			}
 			names[p.Name] = true
 		}
-		for _, part := range strings.Fields("procps util-linux bsdextrautils libx11-6 libgl1 libglib2.0-0 libatomic1 libgomp1 libstdc++ libc-bin") {
+		for _, part := range strings.Fields(
+			"procps util-linux bsdextrautils libx11-6 libgl1 libglib2.0-0 libatomic1 libgomp1 libstdc++ libc-bin") {
 			if !names[part] {
 				t.Errorf("%s: vendor.lock lacks %s", arch, part)
 			}

@@ -15,7 +15,8 @@ import (
 func needStrace(t *testing.T) {
 	t.Helper()
 	needNanos(t, image.HostArch())
-	if _, err := os.Stat(filepath.Join(baseHome, "vendor", string(image.HostArch()), "nanos", "klibs", "strace")); err != nil {
+	if _, err := os.Stat(filepath.Join(baseHome, "vendor", string(image.HostArch()), "nanos", "klibs",
+		"strace")); err != nil {
 		t.Skip("the Nanos release in the vendor store has no klibs/strace: unitask image vendor --nanos, or --from DIR")
 	}
 }
@@ -60,7 +61,8 @@ process.exit(3)`
 				needStrace(t)
 			}
 			res, trace, console := traced(t, unitask.Request{Kernel: kernel, Code: code})
-			if res.ExitCode != 3 || res.Kernel != kernel || string(res.Stdout) != "ENOENT\n" || len(res.Stderr) > 0 || res.Hint != "" {
+			if res.ExitCode != 3 || res.Kernel != kernel || string(res.Stdout) != "ENOENT\n" || len(res.Stderr) > 0 ||
+				res.Hint != "" {
 				t.Errorf("%+v %q %q", res, res.Stdout, res.Stderr)
 			}
 			if !regexp.MustCompile(calls).MatchString(trace) {
@@ -76,7 +78,8 @@ process.exit(3)`
 // A run that is made again on linux has the trace of that one.
 func TestTraceOfRetry(t *testing.T) {
 	needStrace(t)
-	res, trace, _ := traced(t, unitask.Request{KernelRetry: true, Code: `console.log(String(require("child_process").execSync("echo from a child")).trim())`})
+	res, trace, _ := traced(t, unitask.Request{KernelRetry: true,
+		Code: `console.log(String(require("child_process").execSync("echo from a child")).trim())`})
 	if res.Kernel != image.Linux || res.Retried == "" || string(res.Stdout) != "from a child\n" {
 		t.Errorf("%s %q %q %q", res.Kernel, res.Retried, res.Stdout, res.Stderr)
 	}

@@ -48,7 +48,8 @@ func TestTypeScript(t *testing.T) {
 			if got := string(res.Stdout); got != stdout {
 				t.Errorf("%s on %s: stdout %q, want %q", name, kernel, got, stdout)
 			}
-			if got := string(res.Stderr); !strings.Contains(got, stderr) || stderr == "" && got != "" || strings.Contains(got, "preload") {
+			if got := string(res.Stderr); !strings.Contains(got, stderr) || stderr == "" && got != "" ||
+				strings.Contains(got, "preload") {
 				t.Errorf("%s on %s: stderr %q, want %q, and nothing of ours", name, kernel, got, stderr)
 			}
 		}
@@ -100,12 +101,14 @@ func TestTypeScriptMore(t *testing.T) {
 		if got := string(res.Stdout); got != stdout {
 			t.Errorf("%s: stdout %q, want %q", name, got, stdout)
 		}
-		if got := string(res.Stderr); !strings.Contains(got, stderr) || stderr == "" && got != "" || strings.Contains(got, "/unitask/") {
+		if got := string(res.Stderr); !strings.Contains(got, stderr) || stderr == "" && got != "" ||
+			strings.Contains(got, "/unitask/") {
 			t.Errorf("%s: stderr %q, want %q, and nothing of ours", name, got, stderr)
 		}
 	}
 	if slices.Contains(kernels(t), image.Nanos) {
-		if res := run(programs[0], unitask.Nanos); !strings.Contains(string(res.Stderr), `kernel = "linux"`) || res.ExitCode == 0 {
+		if res := run(programs[0], unitask.Nanos); !strings.Contains(string(res.Stderr), `kernel = "linux"`) ||
+			res.ExitCode == 0 {
 			t.Errorf("on nanos: %+v %s", res, res.Stderr)
 		}
 	}

@@ -23,7 +23,8 @@ func TestAttackUmask(t *testing.T) {
 			}
 			defer rt.Close()
 			for _, cold := range []bool{true, false} {
-				res, err := rt.Run(t.Context(), unitask.Request{Code: `require("fs").writeFileSync("/out/x", "1")`, Cold: cold}, unitask.IO{})
+				res, err := rt.Run(t.Context(), unitask.Request{Code: `require("fs").writeFileSync("/out/x", "1")`, Cold: cold},
+					unitask.IO{})
 				if err != nil {
 					return err
 				}

@@ -41,7 +41,8 @@ the same ceiling, and allows nothing that is not asked about.`,
 				return nil
 			}
 			if len(args) == 1 || len(args) > 3 || len(args) == 3 && !once {
-				return errors.New("give the run and the HOST:PORT that it asks about, with --once its request, too, or nothing to list what is asked")
+				return errors.New(
+					"give the run and the HOST:PORT that it asks about, with --once its request, too, or nothing to list what is asked")
 			}
 			if len(args) == 0 && (deny || once) {
 				return errors.New("--deny and --once answer a run: name it, and the HOST:PORT that it asks about")
@@ -61,7 +62,8 @@ the same ceiling, and allows nothing that is not asked about.`,
 				}
 				var rows [][]string
 				for _, q := range list {
-					rows = append(rows, []string{q.RunID, safe(q.Host), safe(q.Request), safe(q.Rule), time.Until(q.Until).Round(time.Second).String()})
+					rows = append(rows, []string{q.RunID, safe(q.Host), safe(q.Request), safe(q.Rule),
+						time.Until(q.Until).Round(time.Second).String()})
 				}
 				a.ui.table("RUN|HOST|REQUEST|RULE|LEFT", rows)
 				return nil
@@ -104,7 +106,8 @@ func (a *app) listApproved() error {
 	}
 	var rows [][]string
 	for _, e := range list {
-		rows = append(rows, []string{safe(e.Host), safe(cmp.Or(e.Ceiling, "none")), safe(e.By), safe(e.Run), e.At.Local().Format(time.DateTime)})
+		rows = append(rows, []string{safe(e.Host), safe(cmp.Or(e.Ceiling, "none")), safe(e.By), safe(e.Run),
+			e.At.Local().Format(time.DateTime)})
 	}
 	a.ui.table("HOST|CEILING|BY|RUN|AT", rows)
 	return nil
@@ -124,7 +127,8 @@ func (a *app) disapprove(host string) error {
 		return usage(err)
 	}
 	for _, e := range removed {
-		if err := audit.In(home).Append(audit.Entry{Time: time.Now(), Kind: audit.ApprovalRemoved, Via: "cli", Detail: map[string]any{"host": e.Host, "ceiling": e.Ceiling, "by": e.By}}); err != nil {
+		if err := audit.In(home).Append(audit.Entry{Time: time.Now(), Kind: audit.ApprovalRemoved, Via: "cli",
+			Detail: map[string]any{"host": e.Host, "ceiling": e.Ceiling, "by": e.By}}); err != nil {
 			a.ui.note("%v", err)
 		}
 	}
@@ -156,7 +160,8 @@ func (a *app) approver(f runFlags) func(context.Context, unitask.Question) unita
 		fmt.Fprintf(a.std.Stderr, "%s\n", a.ui.plain()) // the code may have left a line that looks like ours
 		a.ui.note("the machine stands still: its code wants %s", q.Wants())
 		for {
-			fmt.Fprintf(a.std.Stderr, "%sunitask: allow it? o: this once, r: for this run, a: always, d: deny (or in %s) ", a.ui.plain(), left(q))
+			fmt.Fprintf(a.std.Stderr, "%sunitask: allow it? o: this once, r: for this run, a: always, d: deny (or in %s) ",
+				a.ui.plain(), left(q))
 			select {
 			case line, ok := <-lines:
 				if !ok {

@@ -61,7 +61,8 @@ func (a *app) auditList() *cobra.Command {
 				if kind != "" && string(e.Kind) != kind || run != "" && e.Run != run {
 					return nil
 				}
-				if rows = append(rows, []string{fmt.Sprint(n + 1), e.Time.Local().Format(time.DateTime), safe(string(e.Kind)), safe(e.Run), safe(e.Caller), string(visibleJSON(e.Detail))}); len(rows) > 2*limit {
+				if rows = append(rows, []string{fmt.Sprint(n + 1), e.Time.Local().Format(time.DateTime), safe(string(e.Kind)),
+					safe(e.Run), safe(e.Caller), string(visibleJSON(e.Detail))}); len(rows) > 2*limit {
 					rows = append(rows[:0], rows[len(rows)-limit:]...)
 				}
 				return nil
@@ -131,7 +132,8 @@ written, as on a full disk.`,
 		},
 	}
 	cmd.Flags().StringVar(&head, "head", "", "a file with a head that was kept elsewhere")
-	cmd.Flags().StringVar(&key, "key", "", "the key that has signed the head (default the one in the home, audit/verifier)")
+	cmd.Flags().StringVar(&key, "key", "",
+		"the key that has signed the head (default the one in the home, audit/verifier)")
 	return cmd
 }
 
@@ -166,14 +168,16 @@ func (a *app) auditExport() *cobra.Command {
 			return usage(fmt.Errorf("--format %q: use lines or cloudevents", format))
 		},
 	}
-	cmd.Flags().StringVar(&format, "format", "lines", "lines, as they are in the log, or cloudevents: an event of CloudEvents 1.0 for each, in JSON")
+	cmd.Flags().StringVar(&format, "format", "lines",
+		"lines, as they are in the log, or cloudevents: an event of CloudEvents 1.0 for each, in JSON")
 	cmd.Flags().BoolVar(&head, "head", false, "print the signed head alone: how many lines, and their hash")
 	return cmd
 }
 
 // auditTrust writes down that a ceiling is trusted, or no longer.
 func (a *app) auditTrust(kind audit.Kind, home, file string, widens []string) {
-	if err := audit.In(home).Append(audit.Entry{Time: time.Now(), Kind: kind, Via: "cli", Detail: map[string]any{"file": file, "widens": widens}}); err != nil {
+	if err := audit.In(home).Append(audit.Entry{Time: time.Now(), Kind: kind, Via: "cli",
+		Detail: map[string]any{"file": file, "widens": widens}}); err != nil {
 		a.ui.note("%v", err)
 	}
 }

@@ -31,7 +31,8 @@ func TestAttackAuditVerifyLacks(t *testing.T) {
 	verify := func() (code int, out, told string) {
 		t.Helper()
 		var stdout, stderr bytes.Buffer
-		code = cli.Main([]string{"audit", "verify"}, cli.Streams{Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stderr})
+		code = cli.Main([]string{"audit", "verify"}, cli.Streams{Stdin: strings.NewReader(""), Stdout: &stdout,
+			Stderr: &stderr})
 		return code, stdout.String(), stderr.String()
 	}
 	run := func(kinds ...audit.Kind) string {
@@ -58,7 +59,8 @@ func TestAttackAuditVerifyLacks(t *testing.T) {
 	if code != 1 || out != "4 lines as they were written\n" {
 		t.Errorf("%d %q", code, out)
 	}
-	attack.Check(t, "audit verify: the end of a run is missing", "the audit log has no line of the end of 1 runs ("+one+")", said(told))
+	attack.Check(t, "audit verify: the end of a run is missing",
+		"the audit log has no line of the end of 1 runs ("+one+")", said(told))
 	var both []string
 	for range 7 {
 		both = append(both, run())

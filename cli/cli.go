@@ -132,7 +132,9 @@ machine gone, record kept.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root = group(root, a.runCommand(), a.shellCommand(), a.sessionCommand(), a.inspectCommand(), a.runsCommand(), a.approveCommand(), a.imageCommand(), a.mcpCommand(), a.poolCommand(), a.policyCommand(), a.auditCommand(), a.eventsCommand(), a.secretCommand(), a.doctorCommand(), a.debugCommand(), a.workerCommand(), a.fleetCommand())
+	root = group(root, a.runCommand(), a.shellCommand(), a.sessionCommand(), a.inspectCommand(), a.runsCommand(),
+		a.approveCommand(), a.imageCommand(), a.mcpCommand(), a.poolCommand(), a.policyCommand(), a.auditCommand(),
+		a.eventsCommand(), a.secretCommand(), a.doctorCommand(), a.debugCommand(), a.workerCommand(), a.fleetCommand())
 	root.SetIn(a.std.Stdin)
 	root.SetOut(a.std.Stdout)
 	root.SetErr(a.std.Stderr)
@@ -142,9 +144,12 @@ machine gone, record kept.`,
 		a.misread = true
 		return flagError(cmd, err)
 	})
-	root.PersistentFlags().StringVar(&a.home, "home", "", "folder for parts, images and records (default $UNITASK_HOME, or ~/.unitask)")
-	a.store = sizeVar(root.PersistentFlags(), "store-bytes", 1, "limit on the size of all records, -1 for none; beyond it the oldest are removed (default 10 GiB)")
-	root.PersistentFlags().Bool("offline", false, "never fetch missing image parts: fail, and name the command that fetches them (also UNITASK_OFFLINE=1, or offline = true in the home's "+unitask.ConfigFile+")")
+	root.PersistentFlags().StringVar(&a.home, "home", "",
+		"folder for parts, images and records (default $UNITASK_HOME, or ~/.unitask)")
+	a.store = sizeVar(root.PersistentFlags(), "store-bytes", 1,
+		"limit on the size of all records, -1 for none; beyond it the oldest are removed (default 10 GiB)")
+	root.PersistentFlags().Bool("offline", false,
+		"never fetch missing image parts: fail, and name the command that fetches them (also UNITASK_OFFLINE=1, or offline = true in the home's "+unitask.ConfigFile+")")
 	a.offline = root.PersistentFlags().Lookup("offline")
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "print more about what is being done, on stderr")
 	wrapArgs(root)
@@ -222,7 +227,8 @@ func (a *app) passOn(home string) []string {
 }
 
 // withRuntime gives a command the runtime for as long as it runs.
-func (a *app) withRuntime(do func(*cobra.Command, []string, *unitask.Runtime) error) func(*cobra.Command, []string) error {
+func (a *app) withRuntime(do func(*cobra.Command, []string, *unitask.Runtime) error) func(*cobra.Command,
+	[]string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		rt, err := a.open()
 		if err != nil {
@@ -234,7 +240,8 @@ func (a *app) withRuntime(do func(*cobra.Command, []string, *unitask.Runtime) er
 }
 
 // withCeiling is withRuntime for a command with arguments that a policy file is a ceiling on.
-func (a *app) withCeiling(file *string, do func(*cobra.Command, []string, *unitask.Runtime) error) func(*cobra.Command, []string) error {
+func (a *app) withCeiling(file *string, do func(*cobra.Command, []string, *unitask.Runtime) error) func(*cobra.Command,
+	[]string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
 			return a.withRuntime(do)(cmd, args)

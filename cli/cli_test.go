@@ -87,7 +87,10 @@ func TestScripts(t *testing.T) {
 			return false, fmt.Errorf("unknown condition %q", cond)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": cmdExits, "sleep": cmdSleep, "first": cmdFirst, "stranger": cmdStranger, "killpool": cmdKillPool, "killdaemon": cmdKillDaemon, "enddaemon": cmdEndDaemon, "waitfor": cmdWaitFor, "until": cmdUntil, "noqemu": cmdNoQEMU, "tmpfs": cmdTmpfs, "bigfile": cmdBigFile, "borrow": func(ts *testscript.TestScript, _ bool, args []string) {
+			"exits": cmdExits, "sleep": cmdSleep, "first": cmdFirst, "stranger": cmdStranger, "killpool": cmdKillPool,
+			"killdaemon": cmdKillDaemon, "enddaemon": cmdEndDaemon, "waitfor": cmdWaitFor, "until": cmdUntil,
+			"noqemu": cmdNoQEMU, "tmpfs": cmdTmpfs, "bigfile": cmdBigFile,
+			"borrow": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(testhome.Borrow(base, ts.MkAbs(args[0])))
 			},
 		},
@@ -201,7 +204,8 @@ func stopDaemon(ts *testscript.TestScript, by syscall.Signal) {
 	list, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, name := range list {
 		text, err := os.ReadFile(name)
-		if err != nil || !strings.Contains(string(text), home) || !strings.Contains(string(text), "\x00session\x00serve\x00") {
+		if err != nil || !strings.Contains(string(text), home) ||
+			!strings.Contains(string(text), "\x00session\x00serve\x00") {
 			continue
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name)))
@@ -249,7 +253,8 @@ func qemus(home string) []string {
 func cmdTmpfs(ts *testscript.TestScript, _ bool, args []string) {
 	dir := ts.MkAbs(args[0])
 	ts.Check(os.MkdirAll(dir, 0o700))
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "mode=700,size="+args[1], "unitask-test", dir).CombinedOutput(); err != nil {
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "mode=700,size="+args[1], "unitask-test",
+		dir).CombinedOutput(); err != nil {
 		ts.Fatalf("mount: %v: %s", err, out)
 	}
 	ts.Defer(func() { _ = exec.Command("umount", dir).Run() })
@@ -323,7 +328,8 @@ func TestAsUnprivilegedUser(t *testing.T) {
 	}
 	inspect := exec.Command(program, "inspect", "last")
 	inspect.Env, inspect.SysProcAttr = cmd.Env, cmd.SysProcAttr
-	if text, err := inspect.Output(); err != nil || !strings.Contains(string(text), "held by      network, pid, ipc, uts, cgroup, filesystem, ") {
+	if text, err := inspect.Output(); err != nil || !strings.Contains(string(text),
+		"held by      network, pid, ipc, uts, cgroup, filesystem, ") {
 		t.Errorf("%v\n%s", err, text)
 	}
 }

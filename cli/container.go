@@ -71,7 +71,8 @@ func (a *app) tellContainer(c *image.Container) {
 	if c.Devices > 0 {
 		left = fmt.Sprintf(", %d device nodes left out", c.Devices)
 	}
-	a.ui.note("%s for %s, %d entries, %d MiB%s: unitask run --image %s --exec", strings.Join(names, ", "), c.Arch, c.Entries, c.Size()>>20, left, names[0])
+	a.ui.note("%s for %s, %d entries, %d MiB%s: unitask run --image %s --exec", strings.Join(names, ", "), c.Arch,
+		c.Entries, c.Size()>>20, left, names[0])
 }
 
 func containerRows(list []*image.Container) (rows [][]string) {
@@ -80,7 +81,8 @@ func containerRows(list []*image.Container) (rows [][]string) {
 		if c.ShippedBy != "" {
 			name = "(shipped by tenant " + c.ShippedBy + ")"
 		}
-		rows = append(rows, []string{c.Digest[:min(19, len(c.Digest))], name, string(c.Arch), fmt.Sprintf("%d MiB", c.Size()>>20),
+		rows = append(rows, []string{c.Digest[:min(19, len(c.Digest))], name, string(c.Arch),
+			fmt.Sprintf("%d MiB", c.Size()>>20),
 			c.Added.Local().Format(time.DateTime)})
 	}
 	return rows
@@ -98,7 +100,10 @@ func containerNamed(rt *unitask.Runtime, name string) *image.Container {
 		}
 	}
 	list, _ := rt.Images().Containers().List()
-	i := slices.IndexFunc(list, func(c *image.Container) bool { return c.ShippedBy != "" && strings.HasPrefix(c.Digest, ref) })
+	i := slices.IndexFunc(list, func(c *image.Container) bool {
+		return c.ShippedBy != "" &&
+			strings.HasPrefix(c.Digest, ref)
+	})
 	if i < 0 {
 		return nil
 	}

@@ -24,7 +24,8 @@ func TestShippedByDigits(t *testing.T) {
 	sum := sha256.Sum256(disk)
 	b := catalog.Shipped{Arch: unitask.HostArch(), Disk: hex.EncodeToString(sum[:]), Size: int64(len(disk))}
 	b.Owner.Home = "/"
-	if err := rt.Catalog().TakeShipped(t.Context(), "alice", b, func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(disk)), nil }); err != nil {
+	if err := rt.Catalog().TakeShipped(t.Context(), "alice", b,
+		func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(disk)), nil }); err != nil {
 		t.Fatal(err)
 	}
 	list, err := rt.Images().Containers().List()

@@ -34,7 +34,8 @@ type debugFlags struct {
 func (f *debugFlags) add(a *app, cmd *cobra.Command) {
 	f.codeFlags(a, cmd)
 	fl := cmd.Flags()
-	fl.BoolVar(&f.gdb, "gdb", false, "open a socket for gdb, and print the command that joins it, with the kernel's symbols")
+	fl.BoolVar(&f.gdb, "gdb", false,
+		"open a socket for gdb, and print the command that joins it, with the kernel's symbols")
 	fl.BoolVar(&f.noJail, "no-jail", false, "run QEMU without its jail")
 	fl.BoolVar(&f.withSecrets, "with-secrets", false, "allow --secret: a debugger can read what the guest holds")
 }
@@ -151,7 +152,8 @@ release with klibs/strace, and an image of its own, which is built at the first 
 	f.codeFlags(a, cmd)
 	fl := cmd.Flags()
 	fl.BoolVar(&what.Syscalls, "syscalls", false, "the code's system calls")
-	fl.StringArrayVarP(&what.QEMU, "qemu-log", "d", nil, "an item of QEMU's log, as its -d takes it: int, guest_errors, in_asm, …; repeatable")
+	fl.StringArrayVarP(&what.QEMU, "qemu-log", "d", nil,
+		"an item of QEMU's log, as its -d takes it: int, guest_errors, in_asm, …; repeatable")
 	fl.StringArrayVar(&events, "trace", nil, "events of QEMU whose names are like this: virtio_blk_*; repeatable")
 	fl.Int64Var(&what.Bytes, "trace-bytes", 0, "the most that is kept (default 16 MiB)")
 	fl.BoolVar(&what.WithSecrets, "with-secrets", false, "allow --secret: a trace may show what the guest holds")
@@ -204,7 +206,8 @@ func (a *app) debugDump() *cobra.Command {
 		}),
 	}
 	cmd.Flags().StringVarP(&out, "output", "o", "", "the file, which must not exist")
-	cmd.Flags().BoolVar(&secrets, "with-secrets", false, "allow it even if the guest holds secrets, which the file then contains")
+	cmd.Flags().BoolVar(&secrets, "with-secrets", false,
+		"allow it even if the guest holds secrets, which the file then contains")
 	return cmd
 }
 

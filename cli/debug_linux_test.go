@@ -59,10 +59,13 @@ func TestDebugGDB(t *testing.T) {
 		at     string
 		want   []string // what gdb says
 	}{
-		{image.Linux, image.AMD64, "do_sys_openat2", []string{"Breakpoint 1, ", "#0  0xffffffff8", " in do_sys_openat2 ()", " in __x64_sys_openat ()", "pc             0xffffffff8"}},
-		{image.Linux, image.ARM64, "do_sys_openat2", []string{"Breakpoint 1, ", "#0  0xffff80000", " in do_sys_openat2 ()", " in __arm64_sys_openat ()", "pc             0xffff80000"}},
+		{image.Linux, image.AMD64, "do_sys_openat2", []string{"Breakpoint 1, ", "#0  0xffffffff8", " in do_sys_openat2 ()",
+			" in __x64_sys_openat ()", "pc             0xffffffff8"}},
+		{image.Linux, image.ARM64, "do_sys_openat2", []string{"Breakpoint 1, ", "#0  0xffff80000", " in do_sys_openat2 ()",
+			" in __arm64_sys_openat ()", "pc             0xffff80000"}},
 		{image.Nanos, image.AMD64, "init_mmu", []string{"Breakpoint 1, ", " in init_mmu ()", " in init_service ()"}},
-		{image.Nanos, image.ARM64, "init_setup_stack", []string{"Breakpoint 1, ", " in init_setup_stack ()", " in init_mmu ()", " in start ()"}},
+		{image.Nanos, image.ARM64, "init_setup_stack", []string{"Breakpoint 1, ", " in init_setup_stack ()",
+			" in init_mmu ()", " in start ()"}},
 	} {
 		t.Run(fmt.Sprintf("%s/%s", c.kernel, c.arch), func(t *testing.T) {
 			gdb := "gdb"
@@ -73,7 +76,8 @@ func TestDebugGDB(t *testing.T) {
 			if _, err := exec.LookPath(gdb); err != nil {
 				t.Skipf("no %s: hack/setup --test installs it", gdb)
 			}
-			cmd := unitaskIn(t, home, "debug", "run", "--gdb", "--kernel", string(c.kernel), "--arch", string(c.arch), "--code", `console.log("hello")`)
+			cmd := unitaskIn(t, home, "debug", "run", "--gdb", "--kernel", string(c.kernel), "--arch", string(c.arch), "--code",
+				`console.log("hello")`)
 			hold, release, err := os.Pipe() // the console lives as long as its input
 			if err != nil {
 				t.Fatal(err)
@@ -96,7 +100,8 @@ func TestDebugGDB(t *testing.T) {
 			if st, err := os.Stat(filepath.Join(filepath.Dir(init), "gdb.sock")); err != nil || st.Mode().Perm() != 0o600 {
 				t.Errorf("the socket: %v %v", st, err)
 			}
-			out, err := exec.Command("timeout", "120", gdb, "-nx", "-x", init, "-batch", "-ex", "hbreak "+c.at, "-ex", "continue", "-ex", "bt 4", "-ex", "info registers pc").CombinedOutput()
+			out, err := exec.Command("timeout", "120", gdb, "-nx", "-x", init, "-batch", "-ex", "hbreak "+c.at, "-ex",
+				"continue", "-ex", "bt 4", "-ex", "info registers pc").CombinedOutput()
 			for _, want := range c.want {
 				if err != nil || !strings.Contains(string(out), want) {
 					t.Errorf("%v: no %q in\n%s", err, want, out)
@@ -119,7 +124,8 @@ func TestDebugGDB(t *testing.T) {
 // leaves it, quit ends it.
 func TestDebugKept(t *testing.T) {
 	home := debugHome(t, image.Nanos, image.HostArch())
-	run := unitaskIn(t, home, "run", "--keep-on-crash", "--kernel", "nanos", "--code", `process.dlopen({ exports: {} }, "/tmp/" + "a/".repeat(1500) + "x.node")`)
+	run := unitaskIn(t, home, "run", "--keep-on-crash", "--kernel", "nanos", "--code",
+		`process.dlopen({ exports: {} }, "/tmp/" + "a/".repeat(1500) + "x.node")`)
 	said, err := run.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

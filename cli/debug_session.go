@@ -22,7 +22,8 @@ import (
 )
 
 // attached has drive use a console on the machine of a run that runs.
-func (a *app) attached(cmd *cobra.Command, id string, access vmm.Access, secrets bool, drive func(context.Context, *debug.Console) error) error {
+func (a *app) attached(cmd *cobra.Command, id string, access vmm.Access, secrets bool,
+	drive func(context.Context, *debug.Console) error) error {
 	rt, err := a.open()
 	if err != nil {
 		return err
@@ -61,7 +62,8 @@ func (a *app) attached(cmd *cobra.Command, id string, access vmm.Access, secrets
 
 // inspected returns the request of a run that is looked into, with its ceiling and a runtime
 // that boots its machine.
-func (a *app) inspected(cmd *cobra.Command, args []string, f runFlags) (rt *unitask.Runtime, req unitask.Request, ceiling *policy.Ceiling, codeOnStdin bool, err error) {
+func (a *app) inspected(cmd *cobra.Command, args []string, f runFlags) (rt *unitask.Runtime, req unitask.Request,
+	ceiling *policy.Ceiling, codeOnStdin bool, err error) {
 	if req, codeOnStdin, err = a.request(cmd, args, f); err == nil {
 		ceiling, err = a.findCeiling(f.policy)
 	}
@@ -72,7 +74,8 @@ func (a *app) inspected(cmd *cobra.Command, args []string, f runFlags) (rt *unit
 }
 
 // debugged has drive use a console on a machine that is booted for it.
-func (a *app) debugged(cmd *cobra.Command, args []string, f debugFlags, drive func(context.Context, *debug.Console) error) (err error) {
+func (a *app) debugged(cmd *cobra.Command, args []string, f debugFlags,
+	drive func(context.Context, *debug.Console) error) (err error) {
 	rt, req, ceiling, codeOnStdin, err := a.inspected(cmd, args, f.runFlags)
 	if err != nil {
 		return err

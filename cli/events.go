@@ -73,7 +73,8 @@ func (a *app) deliver(cmd *cobra.Command, more bool) error {
 		return usage(err)
 	}
 	if len(hooks) == 0 {
-		return usage(fmt.Errorf("%s names no webhook: give it a table [[webhook]] with url and secret", filepath.Join(home, unitask.ConfigFile)))
+		return usage(fmt.Errorf("%s names no webhook: give it a table [[webhook]] with url and secret",
+			filepath.Join(home, unitask.ConfigFile)))
 	}
 	return webhook.Deliver(cmd.Context(), home, hooks, func(what string) { a.ui.note("%s", safe(what)) })
 }

@@ -40,7 +40,8 @@ func TestEventsFollow(t *testing.T) {
 			t.Fatal(lines.Err())
 		}
 		var event audit.Event
-		if err := json.Unmarshal(lines.Bytes(), &event); err != nil || event.ID != fmt.Sprint(n) || event.Subject != fmt.Sprint("run", n) {
+		if err := json.Unmarshal(lines.Bytes(), &event); err != nil || event.ID != fmt.Sprint(n) ||
+			event.Subject != fmt.Sprint("run", n) {
 			t.Fatalf("%s %v, expected event %d", lines.Bytes(), err, n)
 		}
 		add(n + 1)

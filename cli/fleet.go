@@ -26,9 +26,11 @@ type fleetFlags struct {
 
 // add adds the flags of a command that submits.
 func (f *fleetFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.url, "fleet", "", "run on the workers of this NATS server, nats://HOST:PORT or tls://HOST:PORT; embedded is the one of unitask worker --embedded")
+	cmd.Flags().StringVar(&f.url, "fleet", "",
+		"run on the workers of this NATS server, nats://HOST:PORT or tls://HOST:PORT; embedded is the one of unitask worker --embedded")
 	cmd.Flags().StringVar(&f.tenant, "tenant", "", "whose part of the fleet it is (default "+fleet.DefaultTenant+")")
-	cmd.Flags().StringVar(&f.workerKeys, "worker-keys", "", "a FILE of the public keys of the workers that secrets are sent to, one a line, 64 hex digits each (default any worker)")
+	cmd.Flags().StringVar(&f.workerKeys, "worker-keys", "",
+		"a FILE of the public keys of the workers that secrets are sent to, one a line, 64 hex digits each (default any worker)")
 	f.access(cmd)
 }
 
@@ -56,7 +58,8 @@ func (f *fleetFlags) config(a *app) (c fleet.Config, err error) {
 	if err != nil {
 		return c, err
 	}
-	c, err = embedded.Find(home, fleet.Config{URL: f.url, Tenant: f.tenant, Creds: f.creds, CA: f.ca, Cert: f.cert, Key: f.key, Plain: f.plain})
+	c, err = embedded.Find(home, fleet.Config{URL: f.url, Tenant: f.tenant, Creds: f.creds, CA: f.ca, Cert: f.cert,
+		Key: f.key, Plain: f.plain})
 	if err == nil && f.workerKeys != "" {
 		if c.WorkerKeys, err = readWorkerKeys(f.workerKeys); err != nil {
 			return c, usage(err)
@@ -87,7 +90,8 @@ func readWorkerKeys(file string) (keys [][]byte, err error) {
 		}
 		key, err := hex.DecodeString(line)
 		if err != nil || len(key) != 32 {
-			return nil, fmt.Errorf("--worker-keys %s: %.80q is not 64 hex digits: a worker with --worker-key prints its own", file, line)
+			return nil, fmt.Errorf("--worker-keys %s: %.80q is not 64 hex digits: a worker with --worker-key prints its own",
+				file, line)
 		}
 		keys = append(keys, key)
 	}
@@ -158,39 +162,42 @@ func (a *app) withFleet(cmd *cobra.Command, do func(*cobra.Command, []string, *f
 
 func (a *app) fleetStatus() *cobra.Command {
 	var asJSON bool
-	cmd := a.withFleet(&cobra.Command{Use: "status", Short: "List workers, and what the queue holds", Args: cobra.NoArgs}, func(cmd *cobra.Command, _ []string, c *fleet.Client) error {
-		workers, err := c.Workers(cmd.Context())
-		if err != nil {
-			return err
-		}
-		queue, err := c.Queue(cmd.Context())
-		if err != nil {
-			return err
-		}
-		if asJSON {
-			if workers == nil {
-				workers = []fleet.WorkerInfo{}
+	cmd := a.withFleet(&cobra.Command{Use: "status", Short: "List workers, and what the queue holds", Args: cobra.NoArgs},
+		func(cmd *cobra.Command, _ []string, c *fleet.Client) error {
+			workers, err := c.Workers(cmd.Context())
+			if err != nil {
+				return err
 			}
-			return a.ui.json(struct {
-				Workers []fleet.WorkerInfo `json:"workers"`
-				Queue   []fleet.Depth      `json:"queue"`
-			}{workers, queue})
-		}
-		var rows [][]string
-		for _, w := range workers {
-			state := "ready"
-			if w.Draining {
-				state = "draining"
+			queue, err := c.Queue(cmd.Context())
+			if err != nil {
+				return err
 			}
-			rows = append(rows, []string{w.ID, safe(w.Host), safe(w.Arch), cmp.Or(safe(w.Accel), "-"), state, fmt.Sprintf("%d/%d", w.Running, w.Slots), fmt.Sprintf("%d/%d", w.UsedMB, w.MemoryMB),
-				strconv.FormatInt(w.Done, 10), strconv.FormatInt(w.Retried, 10), strconv.FormatInt(w.Lost, 10)})
-		}
-		a.ui.table("WORKER|HOST|ARCH|ACCEL|STATE|RUNS|MIB|DONE|RETRIED|LOST", rows)
-		for _, d := range queue {
-			a.ui.note("queue: %d runs of %s for tenant %s with priority %s, those under way included", d.Runs, safe(d.Class), safe(d.Tenant), safe(string(d.Priority)))
-		}
-		return nil
-	})
+			if asJSON {
+				if workers == nil {
+					workers = []fleet.WorkerInfo{}
+				}
+				return a.ui.json(struct {
+					Workers []fleet.WorkerInfo `json:"workers"`
+					Queue   []fleet.Depth      `json:"queue"`
+				}{workers, queue})
+			}
+			var rows [][]string
+			for _, w := range workers {
+				state := "ready"
+				if w.Draining {
+					state = "draining"
+				}
+				rows = append(rows, []string{w.ID, safe(w.Host), safe(w.Arch), cmp.Or(safe(w.Accel), "-"), state,
+					fmt.Sprintf("%d/%d", w.Running, w.Slots), fmt.Sprintf("%d/%d", w.UsedMB, w.MemoryMB),
+					strconv.FormatInt(w.Done, 10), strconv.FormatInt(w.Retried, 10), strconv.FormatInt(w.Lost, 10)})
+			}
+			a.ui.table("WORKER|HOST|ARCH|ACCEL|STATE|RUNS|MIB|DONE|RETRIED|LOST", rows)
+			for _, d := range queue {
+				a.ui.note("queue: %d runs of %s for tenant %s with priority %s, those under way included", d.Runs, safe(d.Class),
+					safe(d.Tenant), safe(string(d.Priority)))
+			}
+			return nil
+		})
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -198,21 +205,23 @@ func (a *app) fleetStatus() *cobra.Command {
 func (a *app) fleetRuns() *cobra.Command {
 	var asJSON bool
 	var most int
-	cmd := a.withFleet(&cobra.Command{Use: "runs", Short: "List a tenant's runs of the last day", Args: cobra.NoArgs}, func(cmd *cobra.Command, _ []string, c *fleet.Client) error {
-		runs, err := c.Runs(cmd.Context(), most)
-		if err != nil {
-			return err
-		}
-		if asJSON {
-			return a.ui.json(runs)
-		}
-		var rows [][]string
-		for _, r := range runs {
-			rows = append(rows, []string{safe(r.ID), safe(string(r.State)), r.Created.Local().Format(time.DateTime), strconv.Itoa(r.Attempt), safe(r.Worker), safe(r.Why)})
-		}
-		a.ui.table("ID|STATE|CREATED|ATTEMPT|WORKER|WHY", rows)
-		return nil
-	})
+	cmd := a.withFleet(&cobra.Command{Use: "runs", Short: "List a tenant's runs of the last day", Args: cobra.NoArgs},
+		func(cmd *cobra.Command, _ []string, c *fleet.Client) error {
+			runs, err := c.Runs(cmd.Context(), most)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return a.ui.json(runs)
+			}
+			var rows [][]string
+			for _, r := range runs {
+				rows = append(rows, []string{safe(r.ID), safe(string(r.State)), r.Created.Local().Format(time.DateTime),
+					strconv.Itoa(r.Attempt), safe(r.Worker), safe(r.Why)})
+			}
+			a.ui.table("ID|STATE|CREATED|ATTEMPT|WORKER|WHY", rows)
+			return nil
+		})
 	cmd.Flags().IntVarP(&most, "limit", "n", 20, "at most this many")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
@@ -220,40 +229,42 @@ func (a *app) fleetRuns() *cobra.Command {
 
 func (a *app) fleetDrain() *cobra.Command {
 	var all bool
-	cmd := a.withFleet(&cobra.Command{Use: "drain (WORKER... | --all)", Short: "Have workers go when their runs have ended, and wait until they are gone"}, func(cmd *cobra.Command, args []string, c *fleet.Client) error {
-		if all == (len(args) > 0) {
-			return usage(errors.New("name workers, or give --all"))
-		}
-		workers, err := c.Workers(cmd.Context())
-		if err != nil {
-			return err
-		}
-		server := false // this one's, goes with one of them
-		for _, w := range workers {
-			if all {
-				args = append(args, w.ID)
+	cmd := a.withFleet(&cobra.Command{Use: "drain (WORKER... | --all)",
+		Short: "Have workers go when their runs have ended, and wait until they are gone"},
+		func(cmd *cobra.Command, args []string, c *fleet.Client) error {
+			if all == (len(args) > 0) {
+				return usage(errors.New("name workers, or give --all"))
 			}
-			server = server || w.Embedded && w.Server == c.Server() && slices.Contains(args, w.ID)
-		}
-		for _, id := range args {
-			if strings.ContainsAny(id, ".*> \t\r\n") {
-				return usage(fmt.Errorf("worker %s: is no id: unitask fleet status lists them", safe(id)))
-			}
-			if err := c.Drain(cmd.Context(), id); err != nil && !(all && errors.Is(err, fleet.ErrNoWorker)) {
+			workers, err := c.Workers(cmd.Context())
+			if err != nil {
 				return err
 			}
-		}
-		home, err := a.homeFolder()
-		if err != nil {
-			return err
-		}
-		return untilGone(cmd.Context(), func() bool {
-			if server {
-				return embedded.Gone(home)
+			server := false // this one's, goes with one of them
+			for _, w := range workers {
+				if all {
+					args = append(args, w.ID)
+				}
+				server = server || w.Embedded && w.Server == c.Server() && slices.Contains(args, w.ID)
 			}
-			return !slices.ContainsFunc(args, func(id string) bool { return c.There(cmd.Context(), id) })
+			for _, id := range args {
+				if strings.ContainsAny(id, ".*> \t\r\n") {
+					return usage(fmt.Errorf("worker %s: is no id: unitask fleet status lists them", safe(id)))
+				}
+				if err := c.Drain(cmd.Context(), id); err != nil && !(all && errors.Is(err, fleet.ErrNoWorker)) {
+					return err
+				}
+			}
+			home, err := a.homeFolder()
+			if err != nil {
+				return err
+			}
+			return untilGone(cmd.Context(), func() bool {
+				if server {
+					return embedded.Gone(home)
+				}
+				return !slices.ContainsFunc(args, func(id string) bool { return c.There(cmd.Context(), id) })
+			})
 		})
-	})
 	cmd.Flags().BoolVar(&all, "all", false, "all workers")
 	return cmd
 }
@@ -273,7 +284,9 @@ func untilGone(ctx context.Context, gone func() bool) error {
 func (a *app) fleetPermissions() *cobra.Command {
 	var highest string
 	cmd := &cobra.Command{
-		Use: "permissions TENANT", Short: "Print what a user of a tenant that only submits may do, for the NATS server's configuration", Args: cobra.ExactArgs(1),
+		Use:   "permissions TENANT",
+		Short: "Print what a user of a tenant that only submits may do, for the NATS server's configuration",
+		Args:  cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := fleet.CheckTenant(args[0]); err != nil {
 				return usage(err)
@@ -284,10 +297,13 @@ func (a *app) fleetPermissions() *cobra.Command {
 			}
 			publish, subscribe := fleet.Permissions(args[0], most)
 			list := func(subjects []string) string { return "[\n    \"" + strings.Join(subjects, "\",\n    \"") + "\"\n  ]" }
-			_, err = fmt.Fprintf(a.std.Stdout, "permissions {\n  publish { allow: %s }\n  subscribe { allow: %s }\n  allow_responses: true\n}\n", list(publish), list(subscribe))
+			_, err = fmt.Fprintf(a.std.Stdout,
+				"permissions {\n  publish { allow: %s }\n  subscribe { allow: %s }\n  allow_responses: true\n}\n", list(publish),
+				list(subscribe))
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&highest, "priority", "", "the highest priority that the user may ask for: high, normal or low (default normal)")
+	cmd.Flags().StringVar(&highest, "priority", "",
+		"the highest priority that the user may ask for: high, normal or low (default normal)")
 	return cmd
 }

@@ -11,14 +11,16 @@ import (
 func TestWorkerKeys(t *testing.T) {
 	key := strings.Repeat("ab", 32)
 	for text, want := range map[string]string{
-		key + "\n# a comment\n\n" + key: "", "": "has none", "# only\n": "has none", key[1:]: "is not 64 hex digits", key + "00": "is not 64 hex digits", key + "\nx": "is not 64 hex digits",
+		key + "\n# a comment\n\n" + key: "", "": "has none", "# only\n": "has none", key[1:]: "is not 64 hex digits",
+		key + "00": "is not 64 hex digits", key + "\nx": "is not 64 hex digits",
 	} {
 		file := filepath.Join(t.TempDir(), "keys")
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		keys, err := readWorkerKeys(file)
-		if want == "" && (err != nil || len(keys) != 2) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+		if want == "" && (err != nil || len(keys) != 2) ||
+			want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%q: %d keys, %v", text, len(keys), err)
 		}
 	}

@@ -55,14 +55,18 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 		}),
 	}
 	imageVar(cmd, &f.name)
-	cmd.Flags().StringVar(&f.held, "policy", "", "with NAME or FILE: a policy file, a ceiling on what the build reaches beside each .unitask.toml from here upwards")
+	cmd.Flags().StringVar(&f.held, "policy", "",
+		"with NAME or FILE: a policy file, a ceiling on what the build reaches beside each .unitask.toml from here upwards")
 	cmd.Flags().StringVar(&f.kernel, "kernel", "", "linux or nanos (default the best there is)")
 	cmd.Flags().StringVar(&f.arch, "arch", "", "amd64 or arm64 (default this machine's)")
-	cmd.Flags().BoolVar(&f.warm, "warm", false, "make the template too that runs are cloned from, and (linux) the one of sessions")
-	cmd.Flags().BoolVar(&f.fresh, "fresh-process", false, "with --warm: only the one of sessions and of runs with --fresh-process; --fresh-process=false: only that of other runs")
+	cmd.Flags().BoolVar(&f.warm, "warm", false,
+		"make the template too that runs are cloned from, and (linux) the one of sessions")
+	cmd.Flags().BoolVar(&f.fresh, "fresh-process", false,
+		"with --warm: only the one of sessions and of runs with --fresh-process; --fresh-process=false: only that of other runs")
 	f.memory = sizeVar(cmd.Flags(), "memory", 1<<20, "with --warm: "+policy.FieldOf("memoryMb").Usage())
 	cmd.Flags().Float64Var(&f.cpus, "cpus", 1, "with --warm: processors of the machine")
-	cmd.Flags().StringVar(&f.folders, "folders", "", "with --warm: what of the host's folders the template holds, as a run names it")
+	cmd.Flags().StringVar(&f.folders, "folders", "",
+		"with --warm: what of the host's folders the template holds, as a run names it")
 	_ = cmd.Flags().MarkHidden("folders")
 	cmd.Flags().StringVarP(&f.output, "output", "o", "", "write the disk to this file too (nanos)")
 	return cmd
@@ -112,13 +116,16 @@ func (a *app) buildImage(cmd *cobra.Command, args []string, rt *unitask.Runtime,
 			processes = []bool{false, true}
 		}
 		for _, fresh := range processes {
-			if _, err := rt.MakeTemplate(cmd.Context(), unitask.MachineClass{Image: f.name, Kernel: k, Arch: ar, MemoryMB: int(cmp.Or(f.memory.n, policy.DefaultMemoryMB)), CPUs: f.cpus, FreshProcess: fresh, Folders: f.folders}); err != nil {
+			if _, err := rt.MakeTemplate(cmd.Context(), unitask.MachineClass{Image: f.name, Kernel: k, Arch: ar,
+				MemoryMB: int(cmp.Or(f.memory.n, policy.DefaultMemoryMB)), CPUs: f.cpus, FreshProcess: fresh,
+				Folders: f.folders}); err != nil {
 				return err
 			}
 		}
 	}
 	fmt.Fprintf(a.std.Stdout, "%s\n", im.Digest)
-	a.ui.note("%s image for %s on %s, %d MiB, ready after %.1f s", im.Name, im.Kernel, im.Arch, im.Size()>>20, time.Since(start).Seconds())
+	a.ui.note("%s image for %s on %s, %d MiB, ready after %.1f s", im.Name, im.Kernel, im.Arch, im.Size()>>20,
+		time.Since(start).Seconds())
 	return nil
 }
 
@@ -139,7 +146,8 @@ func (a *app) imageList() *cobra.Command {
 			}
 			listed := []listedImage{}
 			for _, im := range list {
-				listed = append(listed, listedImage{im, catalog.ImageLanguages(cmp.Or(im.Base, im.Name)), im.Size(), rt.Catalog().HasTemplate(cmd.Context(), im)})
+				listed = append(listed, listedImage{im, catalog.ImageLanguages(cmp.Or(im.Base, im.Name)), im.Size(),
+					rt.Catalog().HasTemplate(cmd.Context(), im)})
 			}
 			if asJSON {
 				return a.ui.json(listed)
@@ -154,7 +162,8 @@ func (a *app) imageList() *cobra.Command {
 				if im.Template {
 					template = "ready"
 				}
-				rows = append(rows, []string{im.Digest[:12], containerName(containers, im.Image), strings.Join(im.Languages, " "), im.Runtime, string(im.Kernel), string(im.Arch), im.Version,
+				rows = append(rows, []string{im.Digest[:12], containerName(containers, im.Image), strings.Join(im.Languages, " "),
+					im.Runtime, string(im.Kernel), string(im.Arch), im.Version,
 					fmt.Sprintf("%d MiB", im.SizeBytes>>20), template, im.Built.Local().Format(time.DateTime)})
 			}
 			a.ui.table("IMAGE|NAME|LANGUAGES|RUNTIME|KERNEL|ARCH|VERSION|SIZE|TEMPLATE|BUILT", rows)
@@ -167,7 +176,8 @@ func (a *app) imageList() *cobra.Command {
 		}),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
-	cmd.Flags().StringVar(&files, "files", "", "list the files of the image whose digest begins so, read back from its disk")
+	cmd.Flags().StringVar(&files, "files", "",
+		"list the files of the image whose digest begins so, read back from its disk")
 	return cmd
 }
 
@@ -248,7 +258,8 @@ func (a *app) imagePrune() *cobra.Command {
 			packages, packagesErr := rt.RemovePackages(cmd.Context())
 			programs, programsErr := rt.Compiled().Prune()
 			templates, templatesErr := rt.Templates().Prune(0)
-			fmt.Fprintf(a.std.Stdout, "%d templates, %d images, %d sets of packages and %d compiled programs removed\n", templates, removed, packages, programs)
+			fmt.Fprintf(a.std.Stdout, "%d templates, %d images, %d sets of packages and %d compiled programs removed\n",
+				templates, removed, packages, programs)
 			return errors.Join(err, packagesErr, programsErr, templatesErr)
 		}),
 	}
@@ -325,7 +336,8 @@ boot.img and klibs), or the vendor folder of another machine's store.`,
 	imageVar(cmd, &name)
 	cmd.Flags().StringVar(&nanos, "nanos", "", "fetch a Nanos release instead: --nanos, or --nanos=VERSION")
 	cmd.Flags().Lookup("nanos").NoOptDefVal = lockedVersion
-	cmd.Flags().StringVar(&from, "from", "", "take parts from a folder, a file or a bundle's address instead of fetching them")
+	cmd.Flags().StringVar(&from, "from", "",
+		"take parts from a folder, a file or a bundle's address instead of fetching them")
 	cmd.Flags().StringVar(&to, "to", "", "write the parts to a bundle, FILE.tar.zst, too")
 	return cmd
 }

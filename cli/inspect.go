@@ -64,13 +64,15 @@ func (a *app) inspect(rec *history.Inspection, path string) {
 		res = &unitask.Result{}
 	} else {
 		row("outcome", "%s, exit code %d", res.Outcome, res.ExitCode)
-		row("time", "%d ms: boot %d, connect %d, run %d", res.Duration.Total.Milliseconds(), res.Duration.Boot.Milliseconds(), res.Duration.Connect.Milliseconds(), res.Duration.Run.Milliseconds())
+		row("time", "%d ms: boot %d, connect %d, run %d", res.Duration.Total.Milliseconds(), res.Duration.Boot.Milliseconds(),
+			res.Duration.Connect.Milliseconds(), res.Duration.Run.Milliseconds())
 	}
 	if rec.Error != "" {
 		row("error", "%s", safe(rec.Error))
 	}
 	if m := rec.Machine; m != nil {
-		row("machine", "%s %s, %s %s, %s, %d MiB, %s (QEMU %s), image %.12s, %s", m.Kernel, m.KernelVersion, cmp.Or(m.Image, "node"), cmp.Or(m.Runtime, m.Node), m.Arch, m.MemoryMB, m.Accelerator, m.QEMU, m.ImageDigest,
+		row("machine", "%s %s, %s %s, %s, %d MiB, %s (QEMU %s), image %.12s, %s", m.Kernel, m.KernelVersion,
+			cmp.Or(m.Image, "node"), cmp.Or(m.Runtime, m.Node), m.Arch, m.MemoryMB, m.Accelerator, m.QEMU, m.ImageDigest,
 			startedAs(*m))
 		var jail vmm.Jail
 		if json.Unmarshal(m.Jail, &jail) == nil {
@@ -165,7 +167,8 @@ func networkTable(rec *history.Inspection) (summary string, rows [][]string) {
 		if d.Port != 0 {
 			port = strconv.Itoa(int(d.Port))
 		}
-		rows = append(rows, []string{d.Proto, safe(name), port, d.Verdict.String(), safe(d.Rule), strconv.FormatInt(d.BytesUp, 10), strconv.FormatInt(d.BytesDown, 10),
+		rows = append(rows, []string{d.Proto, safe(name), port, d.Verdict.String(), safe(d.Rule),
+			strconv.FormatInt(d.BytesUp, 10), strconv.FormatInt(d.BytesDown, 10),
 			fmt.Sprintf("%d ms", d.DurationMs), safe(reason)})
 	}
 	parts := []string{fmt.Sprintf("%d allowed, %d denied, %d bytes up, %d down", allowed, denied, up, down)}

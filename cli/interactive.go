@@ -91,7 +91,8 @@ func (a *app) readsFolder() error {
 	if st, err := f.Stat(); err != nil || !st.IsDir() {
 		return nil
 	}
-	return hint(usage(errors.New("standard input is a folder")), "--dir brings a folder, < FILE a file's text; </dev/null is no input")
+	return hint(usage(errors.New("standard input is a folder")),
+		"--dir brings a folder, < FILE a file's text; </dev/null is no input")
 }
 
 // sizeOf returns a terminal's size.

@@ -134,7 +134,8 @@ say("ready", stdin.isTTY, stdout.isTTY, process.stderr.isTTY, stdout.columns, st
 	ended := make(chan int, 1)
 	run := func(y *typist, code string) {
 		go func() {
-			ended <- Main([]string{"run", "--home", home, "-it", "--cold", "--code", code}, Streams{Stdin: y.tty, Stdout: y.tty, Stderr: y.tty})
+			ended <- Main([]string{"run", "--home", home, "-it", "--cold", "--code", code},
+				Streams{Stdin: y.tty, Stdout: y.tty, Stderr: y.tty})
 		}()
 	}
 	run(y, first)
@@ -178,7 +179,8 @@ func TestInteractiveRefused(t *testing.T) {
 	} {
 		var said strings.Builder
 		args := append([]string{"run", "--home", testdir.Private(t)}, c.args...)
-		if code := Main(args, Streams{Stdin: strings.NewReader("1"), Stdout: c.out, Stderr: &said}); code != 2 || !strings.Contains(said.String(), c.want) && c.args[1] != "--json" {
+		if code := Main(args, Streams{Stdin: strings.NewReader("1"), Stdout: c.out, Stderr: &said}); code != 2 ||
+			!strings.Contains(said.String(), c.want) && c.args[1] != "--json" {
 			t.Errorf("%v: exit code %d, %q", c.args, code, said.String())
 		}
 	}
@@ -219,7 +221,9 @@ func TestProgressLine(t *testing.T) {
 		tell(unitask.Event{Kind: unitask.EventStarted})
 	}
 	const cleared = "\r\x1b[K"
-	if got, want := onTerminal(t, func(tty *os.File) { show(tty) }), cleared+"unitask: 1 of 9"+cleared+`unitask: 2 of 9\x1b[2J`+cleared+"\x1b[0munitask: a note\n"+cleared+"unitask: 3 of 9"+cleared; got != want {
+	if got, want := onTerminal(t, func(tty *os.File) { show(tty) }),
+		cleared+"unitask: 1 of 9"+cleared+`unitask: 2 of 9\x1b[2J`+cleared+"\x1b[0munitask: a note\n"+cleared+
+			"unitask: 3 of 9"+cleared; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	var elsewhere strings.Builder

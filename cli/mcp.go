@@ -63,17 +63,21 @@ of this machine. Elsewhere callers need a token: --token-file, or --jwks with --
 	}
 	fl := cmd.Flags()
 	fl.SortFlags = false
-	fl.StringVar(&f.dir, "dir", "", "where relative paths begin and the ceiling is looked for (default the working directory)")
-	fl.StringVar(&f.policy, "policy", "", "the policy file, a ceiling on every run, which this flag trusts (default every .unitask.toml from there upwards, see unitask policy trust)")
+	fl.StringVar(&f.dir, "dir", "",
+		"where relative paths begin and the ceiling is looked for (default the working directory)")
+	fl.StringVar(&f.policy, "policy", "",
+		"the policy file, a ceiling on every run, which this flag trusts (default every .unitask.toml from there upwards, see unitask policy trust)")
 	fl.StringVar(&f.prompts, "prompts", "", "a folder of snippets (.js, .ts, .py, .sh), offered as prompts")
 	fl.StringVar(&f.pool, "pool", "1:2", "machines to keep ready: MIN:MAX, adapted to demand; 0 for none")
-	fl.StringVar(&f.kernel, "kernel", "", "guest kernel of the machines kept ready: linux or nanos (default nanos if its kernel is vendored, else linux)")
+	fl.StringVar(&f.kernel, "kernel", "",
+		"guest kernel of the machines kept ready: linux or nanos (default nanos if its kernel is vendored, else linux)")
 	fl.IntVar(&f.concurrent, "max-concurrent", 4, "concurrent runs")
 	fl.IntVar(&f.queue, "max-queue", 64, "calls that may wait in the queue")
 	fl.StringVar(&f.http, "http", "", "serve streamable HTTP on HOST:PORT instead of stdin and stdout")
 	fl.BoolVar(&f.anyone, "loopback-anyone", false, "with --http on a loopback address: serve every user of this machine")
 	fl.StringVar(&f.tokenFile, "token-file", "", "with --http: a file of callers, one NAME TOKEN per line")
-	fl.StringVar(&f.metricsToken, "metrics-token", "", "with --http: a file with the token that reads /metrics (default only processes of your own read it, on a loopback address)")
+	fl.StringVar(&f.metricsToken, "metrics-token", "",
+		"with --http: a file with the token that reads /metrics (default only processes of your own read it, on a loopback address)")
 	fl.StringVar(&f.jwks, "jwks", "", "with --http: accept JSON Web Tokens signed by a key of this URL")
 	fl.StringVar(&f.audience, "audience", "", "with --jwks: the aud that tokens must have")
 	fl.StringVar(&f.issuer, "issuer", "", "with --jwks: the iss that tokens must have")
@@ -82,10 +86,12 @@ of this machine. Elsewhere callers need a token: --token-file, or --jwks with --
 	fl.StringVar(&f.key, "tls-key", "", "with --http: a PEM file of its key")
 	fl.StringArrayVar(&f.hosts, "allow-host", nil, "with --http: a host name that requests may use; repeatable")
 	fl.StringArrayVar(&f.origins, "allow-origin", nil, "with --http: a web origin that may call; repeatable")
-	fl.BoolVar(&f.stateless, "stateless", false, "with --http: no sessions for older clients either, for load balancers without affinity")
+	fl.BoolVar(&f.stateless, "stateless", false,
+		"with --http: no sessions for older clients either, for load balancers without affinity")
 	fl.DurationVar(&f.drain, "drain", 30*time.Second, "with --http: on SIGTERM, how long current runs get to finish")
 	fl.IntVar(&f.callerConcurrent, "caller-concurrent", 0, "with --http: concurrent runs per caller (default no limit)")
-	fl.IntVar(&f.callerPerMinute, "caller-per-minute", 0, "with --http: runs per minute per caller, and ten times as many listings and readings of records (default no limit)")
+	fl.IntVar(&f.callerPerMinute, "caller-per-minute", 0,
+		"with --http: runs per minute per caller, and ten times as many listings and readings of records (default no limit)")
 	fl.BoolVar(&f.logJSON, "log-json", false, "log as JSON")
 	f.fleet.add(cmd)
 	cmd.AddCommand(a.mcpConfig())
@@ -136,7 +142,8 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 		log.Warn(why)
 	}
 	opts := unitask.Options{Home: a.home, StoreBytes: a.store.n, Offline: a.mayNotFetch(),
-		Events: logEvents(cmd.Context(), log), Machines: unitask.Pool(size, unitask.MachineClass{Kernel: unitask.Kernel(f.kernel)})}
+		Events: logEvents(cmd.Context(), log), Machines: unitask.Pool(size,
+			unitask.MachineClass{Kernel: unitask.Kernel(f.kernel)})}
 	client, err := f.fleet.open(a)
 	if err != nil {
 		return err
@@ -262,7 +269,8 @@ func logHandler(w io.Writer, asJSON bool, level slog.Level) slog.Handler {
 
 // httpOptions returns the flags of the HTTP side, checked.
 func (f *mcpFlags) httpOptions() (opts mcp.HTTPOptions, err error) {
-	opts = mcp.HTTPOptions{Addr: f.http, Hosts: f.hosts, Origins: f.origins, Anyone: f.anyone, Stateless: f.stateless, Drain: f.drain}
+	opts = mcp.HTTPOptions{Addr: f.http, Hosts: f.hosts, Origins: f.origins, Anyone: f.anyone, Stateless: f.stateless,
+		Drain: f.drain}
 	switch {
 	case f.tokenFile != "" && f.jwks != "":
 		return opts, errors.New("give --token-file or --jwks, not both")
@@ -287,7 +295,8 @@ func (f *mcpFlags) httpOptions() (opts mcp.HTTPOptions, err error) {
 		if err != nil {
 			return opts, fmt.Errorf("--tls-cert: %w", err)
 		}
-		opts.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+		opts.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12,
+			NextProtos: []string{"h2", "http/1.1"}}
 	}
 	return opts, nil
 }

@@ -52,7 +52,8 @@ Clients: ` + strings.Join(mcp.Clients(), ", ") + ".",
 			if real, err := filepath.EvalSymlinks(self); err == nil {
 				self = real
 			}
-			cfg, err := mcp.ClientConfig(args[0], home, dir, self, append([]string{"mcp"}, args[1:]...), host{os.Getenv, exec.LookPath, runtime.GOOS}.desktopEnv())
+			cfg, err := mcp.ClientConfig(args[0], home, dir, self, append([]string{"mcp"}, args[1:]...),
+				host{os.Getenv, exec.LookPath, runtime.GOOS}.desktopEnv())
 			if err != nil {
 				return usage(err)
 			}
@@ -119,7 +120,8 @@ func (h host) desktopEnv() map[string]string {
 	var more []string
 	for _, program := range looked {
 		path, err := h.look(program)
-		if dir := filepath.Dir(path); err == nil && filepath.IsAbs(dir) && !slices.Contains(there, dir) && !slices.Contains(more, dir) {
+		if dir := filepath.Dir(path); err == nil && filepath.IsAbs(dir) && !slices.Contains(there, dir) &&
+			!slices.Contains(more, dir) {
 			more = append(more, dir)
 		}
 	}

@@ -22,14 +22,24 @@ func TestDesktopEnv(t *testing.T) {
 		goos     string
 		want     map[string]string
 	}{
-		"nothing":              {nil, nil, "linux", nil},
-		"all is where it is":   {nil, map[string]string{"qemu-system-x86_64": "/usr/bin", "npm": "/usr/local/bin", "gcc": "/usr/bin"}, "linux", nil},
-		"a home":               {map[string]string{"UNITASK_HOME": "/data/unitask", "HOME": "/home/me", "SECRET": "x"}, nil, "linux", map[string]string{"UNITASK_HOME": "/data/unitask"}},
-		"a home beside us":     {map[string]string{"UNITASK_HOME": "unitask"}, nil, "linux", map[string]string{"UNITASK_HOME": filepath.Join(here, "unitask")}},
-		"a QEMU, and parts":    {map[string]string{"UNITASK_QEMU": "/opt/qemu/bin/", "UNITASK_PARTS_URL": "https://example.com/parts", "UNITASK_OFFLINE": "1"}, nil, "linux", map[string]string{"UNITASK_QEMU": "/opt/qemu/bin", "UNITASK_PARTS_URL": "https://example.com/parts", "UNITASK_OFFLINE": "1"}},
-		"Homebrew":             {nil, map[string]string{"qemu-system-x86_64": "/opt/homebrew/bin", "qemu-system-aarch64": "/opt/homebrew/bin", "npm": "/opt/homebrew/bin", "gcc": "/usr/bin"}, "darwin", map[string]string{"PATH": "/opt/homebrew/bin:" + mac}},
-		"/usr/local on macOS":  {nil, map[string]string{"npm": "/usr/local/bin"}, "darwin", map[string]string{"PATH": "/usr/local/bin:" + mac}},
-		"a version manager":    {nil, map[string]string{"qemu-system-x86_64": "/opt/qemu", "npm": "/home/me/.nvm/bin"}, "linux", map[string]string{"PATH": "/opt/qemu:/home/me/.nvm/bin:" + linux}},
+		"nothing": {nil, nil, "linux", nil},
+		"all is where it is": {nil, map[string]string{"qemu-system-x86_64": "/usr/bin", "npm": "/usr/local/bin",
+			"gcc": "/usr/bin"}, "linux", nil},
+		"a home": {map[string]string{"UNITASK_HOME": "/data/unitask", "HOME": "/home/me", "SECRET": "x"}, nil,
+			"linux", map[string]string{"UNITASK_HOME": "/data/unitask"}},
+		"a home beside us": {map[string]string{"UNITASK_HOME": "unitask"}, nil, "linux",
+			map[string]string{"UNITASK_HOME": filepath.Join(here, "unitask")}},
+		"a QEMU, and parts": {map[string]string{"UNITASK_QEMU": "/opt/qemu/bin/",
+			"UNITASK_PARTS_URL": "https://example.com/parts", "UNITASK_OFFLINE": "1"}, nil, "linux",
+			map[string]string{"UNITASK_QEMU": "/opt/qemu/bin", "UNITASK_PARTS_URL": "https://example.com/parts",
+				"UNITASK_OFFLINE": "1"}},
+		"Homebrew": {nil, map[string]string{"qemu-system-x86_64": "/opt/homebrew/bin",
+			"qemu-system-aarch64": "/opt/homebrew/bin", "npm": "/opt/homebrew/bin", "gcc": "/usr/bin"}, "darwin",
+			map[string]string{"PATH": "/opt/homebrew/bin:" + mac}},
+		"/usr/local on macOS": {nil, map[string]string{"npm": "/usr/local/bin"}, "darwin",
+			map[string]string{"PATH": "/usr/local/bin:" + mac}},
+		"a version manager": {nil, map[string]string{"qemu-system-x86_64": "/opt/qemu", "npm": "/home/me/.nvm/bin"},
+			"linux", map[string]string{"PATH": "/opt/qemu:/home/me/.nvm/bin:" + linux}},
 		"a folder that is not": {nil, map[string]string{"npm": "bin"}, "linux", nil}, // from anywhere
 	} {
 		t.Run(name, func(t *testing.T) {

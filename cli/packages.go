@@ -20,7 +20,8 @@ func (a *app) packageTable(rt *unitask.Runtime) error {
 		for _, p := range l.Packages {
 			locked = append(locked, p.Name+" "+p.Version)
 		}
-		rows = append(rows, []string{l.Key[:12], l.System + " " + safe(strings.Join(l.Asked, " ")), l.Runtime, l.Arch, short(strings.Join(locked, ", ")),
+		rows = append(rows, []string{l.Key[:12], l.System + " " + safe(strings.Join(l.Asked, " ")), l.Runtime, l.Arch,
+			short(strings.Join(locked, ", ")),
 			fmt.Sprintf("%d MiB", l.Bytes>>20), l.Built.Local().Format(time.DateTime)})
 	}
 	fmt.Fprintln(a.std.Stdout)
@@ -39,7 +40,8 @@ func (a *app) ownTable(rt *unitask.Runtime) {
 		for _, d := range o.Debian {
 			installed = append(installed, d.Name+" "+d.Version)
 		}
-		rows = append(rows, []string{o.Name, o.From, string(o.Arch), short(safe(strings.Join(installed, ", "))), short(safe(o.Description)), safe(o.File), o.Built.Local().Format(time.DateTime)})
+		rows = append(rows, []string{o.Name, o.From, string(o.Arch), short(safe(strings.Join(installed, ", "))),
+			short(safe(o.Description)), safe(o.File), o.Built.Local().Format(time.DateTime)})
 	}
 	if len(rows) > 0 {
 		fmt.Fprintln(a.std.Stdout)

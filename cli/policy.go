@@ -176,7 +176,8 @@ that it names leads elsewhere, it must be trusted again.`,
 				return err
 			}
 			beyond := file.Beyond(policy.BuiltIn(filepath.Dir(file.Path), home))
-			a.ui.note("%s is trusted as it is now; it gives models %d values beyond the built-in ceiling", safe(file.Path), len(beyond))
+			a.ui.note("%s is trusted as it is now; it gives models %d values beyond the built-in ceiling", safe(file.Path),
+				len(beyond))
 			var widens []string
 			for _, w := range beyond {
 				fmt.Fprintln(a.std.Stdout, safe(w.String()))

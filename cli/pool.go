@@ -42,7 +42,8 @@ func (f *poolFlags) add(cmd *cobra.Command) {
 	fl.StringVar(&f.size, "size", "2:4", "machines that stand ready: MIN:MAX, between them as demand is")
 	fl.Float64Var(&f.cpus, "cpus", 1, "processors of each machine")
 	f.memory = sizeVar(fl, "memory", 1<<20, policy.FieldOf("memoryMb").Usage())
-	fl.StringVar(&f.image, "image", language.Images()[0], "image of the machines that stand ready from the beginning: "+strings.Join(language.Images(), ", "))
+	fl.StringVar(&f.image, "image", language.Images()[0],
+		"image of the machines that stand ready from the beginning: "+strings.Join(language.Images(), ", "))
 	fl.StringVar(&f.kernel, "kernel", "", "guest kernel: linux or nanos (default the best there is)")
 	fl.BoolVar(&f.fresh, "fresh-process", false, "machines for runs with --fresh-process")
 	fl.DurationVar(&f.idle, "idle", 30*time.Minute, "go down when no run has come for so long")
@@ -63,7 +64,9 @@ func (f *poolFlags) open(a *app, cmd *cobra.Command, serve bool) (*unitask.Runti
 	if !serve {
 		size = unitask.PoolSize{} // the flags are only checked
 	}
-	rt, err := a.openWith(unitask.Options{Machines: unitask.Pool(size, unitask.MachineClass{Image: f.image, Kernel: unitask.Kernel(f.kernel), MemoryMB: int(f.memory.n), CPUs: f.cpus, FreshProcess: f.fresh})})
+	rt, err := a.openWith(unitask.Options{Machines: unitask.Pool(size,
+		unitask.MachineClass{Image: f.image, Kernel: unitask.Kernel(f.kernel), MemoryMB: int(f.memory.n), CPUs: f.cpus,
+			FreshProcess: f.fresh})})
 	return rt, asFlags(cmd, err)
 }
 
@@ -145,7 +148,9 @@ func (a *app) startPool(home string, f poolFlags) (ended chan struct{}, logName 
 		return nil, "", err
 	}
 	defer log.Close()
-	cmd, err := detached(append(a.passOn(home), "pool", "serve", "--size", f.size, "--memory", strconv.FormatInt(f.memory.n, 10), "--cpus", strconv.FormatFloat(f.cpus, 'g', -1, 64), "--image", f.image, "--kernel", f.kernel,
+	cmd, err := detached(append(a.passOn(home), "pool", "serve", "--size", f.size, "--memory",
+		strconv.FormatInt(f.memory.n, 10), "--cpus", strconv.FormatFloat(f.cpus, 'g', -1, 64), "--image", f.image, "--kernel",
+		f.kernel,
 		"--fresh-process="+strconv.FormatBool(f.fresh), "--idle", f.idle.String())...)
 	if err != nil {
 		return nil, "", err
@@ -198,8 +203,10 @@ func (a *app) poolStatus() *cobra.Command {
 				return a.ui.json(st)
 			}
 			fmt.Fprintf(a.std.Stdout, "process  %d, up since %s\n", st.Pid, st.Started.Local().Format(time.DateTime))
-			fmt.Fprintf(a.std.Stdout, "ready    %d machines of %d to %d, %d MiB; %d being made\n", st.Idle, st.Min, st.Max, st.MemoryMB, st.Making)
-			fmt.Fprintf(a.std.Stdout, "runs     %d under way, %d served, %d found none ready\n", st.Running, st.Served, st.Missed)
+			fmt.Fprintf(a.std.Stdout, "ready    %d machines of %d to %d, %d MiB; %d being made\n", st.Idle, st.Min, st.Max,
+				st.MemoryMB, st.Making)
+			fmt.Fprintf(a.std.Stdout, "runs     %d under way, %d served, %d found none ready\n", st.Running, st.Served,
+				st.Missed)
 			if st.Held != "" {
 				fmt.Fprintf(a.std.Stdout, "held     %s\n", st.Held)
 			}

@@ -40,7 +40,8 @@ func projectRoot(named, file, home string) (string, error) {
 	}
 	for _, home := range append(homes, "/") {
 		if home != "" && holds(root, home) {
-			return "", hint(usage(fmt.Errorf("--project: %s holds %s too", root, filepath.Clean(home))), "--project=DIR names a folder")
+			return "", hint(usage(fmt.Errorf("--project: %s holds %s too", root, filepath.Clean(home))),
+				"--project=DIR names a folder")
 		}
 	}
 	return root, nil

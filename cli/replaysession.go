@@ -30,7 +30,8 @@ func (a *app) replaysSession(rt *unitask.Runtime, f runFlags) (id string, yes bo
 
 // replaySession plays the steps of a recorded session in a new one, which ends behind them. The exit code is the
 // last step's.
-func (a *app) replaySession(cmd *cobra.Command, args []string, rt *unitask.Runtime, f runFlags, id string, ceiling *policy.Ceiling) error {
+func (a *app) replaySession(cmd *cobra.Command, args []string, rt *unitask.Runtime, f runFlags, id string,
+	ceiling *policy.Ceiling) error {
 	var other error
 	cmd.Flags().Visit(func(flag *pflag.Flag) {
 		if !slices.Contains([]string{"replay", "owner", "policy", "accel", "verbose", "home", "raw"}, flag.Name) {
@@ -55,7 +56,8 @@ func (a *app) replaySession(cmd *cobra.Command, args []string, rt *unitask.Runti
 		return usage(err)
 	}
 	ctx := telemetry.FromEnvironment(cmd.Context())
-	s, err := rt.NewSessionFor(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling}, unitask.SessionRequest{Request: req})
+	s, err := rt.NewSessionFor(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling},
+		unitask.SessionRequest{Request: req})
 	if err != nil {
 		return asFlags(cmd, err)
 	}
@@ -81,7 +83,8 @@ func (a *app) play(ctx context.Context, s *unitask.Session, steps []history.Reco
 		case then == nil:
 			a.ui.note("step %d of %d: %s, code %d; then it did not come to its end", i+1, len(steps), res.Outcome, res.ExitCode)
 		case then.Outcome != res.Outcome || then.ExitCode != res.ExitCode:
-			a.ui.note("step %d of %d: %s, code %d; then %s, code %d", i+1, len(steps), res.Outcome, res.ExitCode, then.Outcome, then.ExitCode)
+			a.ui.note("step %d of %d: %s, code %d; then %s, code %d", i+1, len(steps), res.Outcome, res.ExitCode, then.Outcome,
+				then.ExitCode)
 		}
 	}
 	return nil

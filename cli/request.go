@@ -29,7 +29,8 @@ func (a *app) recorded(cmd *cobra.Command, args []string, rt *unitask.Runtime, f
 	var other error
 	cmd.Flags().Visit(func(flag *pflag.Flag) {
 		switch flag.Name {
-		case "replay", "owner", "json", "policy", "accel", "pcap", "verbose", "home", "cold", "out", "out-replace", "raw", "keep-on-crash", "with-secrets", "tty", "interactive":
+		case "replay", "owner", "json", "policy", "accel", "pcap", "verbose", "home", "cold", "out", "out-replace", "raw",
+			"keep-on-crash", "with-secrets", "tty", "interactive":
 		default:
 			other = fmt.Errorf("--%s does not go with --replay: the record has it", flag.Name)
 		}
@@ -61,7 +62,8 @@ func (a *app) recorded(cmd *cobra.Command, args []string, rt *unitask.Runtime, f
 
 // request builds the request from flags; codeOnStdin says that standard input
 // held the code.
-func (a *app) request(cmd *cobra.Command, args []string, f runFlags) (req unitask.Request, codeOnStdin bool, err error) {
+func (a *app) request(cmd *cobra.Command, args []string, f runFlags) (req unitask.Request, codeOnStdin bool,
+	err error) {
 	dash := cmd.ArgsLenAtDash()
 	if dash < 0 {
 		dash = len(args)
@@ -95,7 +97,8 @@ func (a *app) request(cmd *cobra.Command, args []string, f runFlags) (req unitas
 	if req, err = f.granted(a, cmd); err != nil {
 		return req, false, err
 	}
-	req.Args, req.NodeArgs, req.Arch, req.Check, req.Cold, req.FreshProcess, req.KernelRetry, req.Language = rest, f.nodeArgs, unitask.Arch(f.arch), f.check, f.cold, f.fresh, f.retry, f.lang
+	req.Args, req.NodeArgs, req.Arch, req.Check, req.Cold, req.FreshProcess, req.KernelRetry, req.Language = rest,
+		f.nodeArgs, unitask.Arch(f.arch), f.check, f.cold, f.fresh, f.retry, f.lang
 	req.Exec = f.exec
 	if f.ca != "" {
 		text, err := os.ReadFile(f.ca)
@@ -199,7 +202,8 @@ const maxPackage = 1 << 20
 func typeField(text []byte) string {
 	var pkg map[string]json.RawMessage // a struct would take Type and TYPE too, which Node does not
 	var kind string
-	if json.Unmarshal(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), &pkg) != nil || json.Unmarshal(pkg["type"], &kind) != nil {
+	if json.Unmarshal(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), &pkg) != nil ||
+		json.Unmarshal(pkg["type"], &kind) != nil {
 		return ""
 	}
 	if kind != "module" && kind != "commonjs" {

@@ -29,16 +29,23 @@ func TestAttackCodeBeside(t *testing.T) {
 	}{
 		{"a package.json that is a pipe", "package.json", pipe, "CommonJS"},
 		{"a package.json above that is a pipe", "../package.json", pipe, "CommonJS"},
-		{"a package.json that is a link to a pipe", "package.json", func(name string) error { return errors.Join(pipe(name+"x"), os.Symlink(name+"x", name)) }, "CommonJS"},
-		{"a package.json that is a link to the endless", "package.json", func(name string) error { return os.Symlink("/dev/random", name) }, "CommonJS"},
+		{"a package.json that is a link to a pipe", "package.json",
+			func(name string) error { return errors.Join(pipe(name+"x"), os.Symlink(name+"x", name)) }, "CommonJS"},
+		{"a package.json that is a link to the endless", "package.json",
+			func(name string) error { return os.Symlink("/dev/random", name) }, "CommonJS"},
 		{"a package.json of a gigabyte", "package.json", large, "CommonJS"},
 		{"a package.json of many small values", "package.json", func(name string) error {
 			return os.WriteFile(name, []byte(`{"x":[`+strings.Repeat("{},", 300_000)+`0],"type":"module"}`), 0o600)
 		}, "module"},
-		{"a package.json that is a folder", "package.json", func(name string) error { return os.Mkdir(name, 0o700) }, "CommonJS"},
+		{"a package.json that is a folder", "package.json", func(name string) error { return os.Mkdir(name, 0o700) },
+			"CommonJS"},
 		{"code that is a pipe", "code.js", pipe, "code.js is not a regular file"},
-		{"code that is a link to a pipe", "code.js", func(name string) error { return errors.Join(pipe(name+"x"), os.Symlink(name+"x", name)) }, "code.js is not a regular file"},
-		{"code that is endless", "code.js", func(name string) error { return os.Symlink("/dev/random", name) }, "code.js is not a regular file"},
+		{"code that is a link to a pipe", "code.js", func(name string) error {
+			return errors.Join(pipe(name+"x"),
+				os.Symlink(name+"x", name))
+		}, "code.js is not a regular file"},
+		{"code that is endless", "code.js", func(name string) error { return os.Symlink("/dev/random", name) },
+			"code.js is not a regular file"},
 	} {
 		dir := filepath.Join(t.TempDir(), "project")
 		code := filepath.Join(dir, "code.js")

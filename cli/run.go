@@ -63,24 +63,34 @@ out of memory, 128+n when ended by signal n. --json tells these from the code's 
 	}
 	f.codeFlags(a, cmd)
 	fl := cmd.Flags()
-	fl.StringVar(&f.replay, "replay", "", "rerun what this record was granted (ID, a unique prefix, or last); can't be combined with other flags of the request")
+	fl.StringVar(&f.replay, "replay", "",
+		"rerun what this record was granted (ID, a unique prefix, or last); can't be combined with other flags of the request")
 	fl.StringVar(&f.owner, "owner", "", "with --replay: whose the record is, if not the command line's own")
-	fl.StringVar(&f.out, "out", "", "copy what the code leaves in /out into this folder; what exists there stays, as do names that begin with a dot and, unless the folder is empty, files that tools run")
+	fl.StringVar(&f.out, "out", "",
+		"copy what the code leaves in /out into this folder; what exists there stays, as do names that begin with a dot and, unless the folder is empty, files that tools run")
 	fl.BoolVar(&f.outReplace, "out-replace", false, "have --out replace files that exist")
 	fl.StringVar(&f.pcap, "pcap", "", "write a capture of the guest's network to this file")
-	fl.BoolVar(&f.retry, "kernel-retry", false, "with --kernel auto: rerun on linux if the code needs what nanos lacks; only before it printed anything, and without network and standard input")
-	fl.BoolVar(&f.check, "check", false, "only check the code's syntax, in a machine, and run nothing of it: node --check, py_compile, bash -n, gofmt -e; what they print, and their exit code")
+	fl.BoolVar(&f.retry, "kernel-retry", false,
+		"with --kernel auto: rerun on linux if the code needs what nanos lacks; only before it printed anything, and without network and standard input")
+	fl.BoolVar(&f.check, "check", false,
+		"only check the code's syntax, in a machine, and run nothing of it: node --check, py_compile, bash -n, gofmt -e; what they print, and their exit code")
 	fl.BoolVar(&f.cold, "cold", false, "boot the machine even if there is a template to clone")
-	fl.BoolVar(&f.fresh, "fresh-process", false, "start a new process in the clone, so that runs share no address layout (linux)")
-	fl.BoolVar(&f.keep, "keep-on-crash", false, "boot the machine, and keep it stopped for ten minutes when its guest crashes, for unitask debug attach")
+	fl.BoolVar(&f.fresh, "fresh-process", false,
+		"start a new process in the clone, so that runs share no address layout (linux)")
+	fl.BoolVar(&f.keep, "keep-on-crash", false,
+		"boot the machine, and keep it stopped for ten minutes when its guest crashes, for unitask debug attach")
 	fl.BoolVar(&f.withSecrets, "with-secrets", false, "with --keep-on-crash: allow --secret, which a debugger can read")
-	fl.BoolVar(&f.raw, "raw", false, "pass the code's output to a terminal unchanged; by default control sequences other than colours are escaped")
-	fl.BoolVarP(&f.tty, "tty", "t", false, "give the code a terminal like this one: colours, size, raw input with -i (linux)")
+	fl.BoolVar(&f.raw, "raw", false,
+		"pass the code's output to a terminal unchanged; by default control sequences other than colours are escaped")
+	fl.BoolVarP(&f.tty, "tty", "t", false,
+		"give the code a terminal like this one: colours, size, raw input with -i (linux)")
 	fl.BoolVarP(&f.input, "interactive", "i", false, "pass standard input to the code even if it is a terminal")
 	resultFlag(fl, &f.json)
 	f.fleet.add(cmd)
-	fl.StringVar(&f.fleet.priority, "priority", "", "with --fleet: which of the tenant's runs go first: high, normal or low (default normal)")
-	fl.StringVar(&f.fleet.runID, "run-id", "", "with --fleet: the run's id there; a second run of the id joins the first (default a new one)")
+	fl.StringVar(&f.fleet.priority, "priority", "",
+		"with --fleet: which of the tenant's runs go first: high, normal or low (default normal)")
+	fl.StringVar(&f.fleet.runID, "run-id", "",
+		"with --fleet: the run's id there; a second run of the id joins the first (default a new one)")
 	return cmd
 }
 
@@ -90,15 +100,20 @@ func (f *runFlags) codeFlags(a *app, cmd *cobra.Command) {
 	fl.SortFlags = false
 	fl.StringVar(&f.code, "code", "", "the code itself")
 	fl.StringVar(&f.file, "code-file", "", "the file, like FILE")
-	fl.StringVar(&f.lang, "lang", "", "language of the code: "+strings.Join(language.Names(), ", ")+" (default by the file's extension, js without a file)")
-	fl.BoolVar(&f.exec, "exec", false, "run the command after -- in the container image that --image names, as its entry point, variables, folder and user have it; without one its own")
+	fl.StringVar(&f.lang, "lang", "", "language of the code: "+strings.Join(language.Names(), ", ")+
+		" (default by the file's extension, js without a file)")
+	fl.BoolVar(&f.exec, "exec", false,
+		"run the command after -- in the container image that --image names, as its entry point, variables, folder and user have it; without one its own")
 	f.policyFlags(cmd)
-	f.dirMax = sizeVar(fl, "dir-max", 1, fmt.Sprintf("bytes that one --dir may bring (default %d MiB)", unitask.DefaultDirMax>>20))
-	fl.StringVar(&f.project, "project", "", "the project's folder, as --dir brings it, .gitignore heeded and node_modules included: the code's git repository, or the folder of its package.json; --project=DIR names another")
+	f.dirMax = sizeVar(fl, "dir-max", 1, fmt.Sprintf("bytes that one --dir may bring (default %d MiB)",
+		unitask.DefaultDirMax>>20))
+	fl.StringVar(&f.project, "project", "",
+		"the project's folder, as --dir brings it, .gitignore heeded and node_modules included: the code's git repository, or the folder of its package.json; --project=DIR names another")
 	fl.Lookup("project").NoOptDefVal = codesProject
 	fl.StringVar(&f.ca, "ca", "", "a PEM file of certificates to trust beside the usual ones")
 	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for the code's environment; repeatable")
-	fl.StringArrayVar(&f.nodeArgs, "node-arg", nil, "an argument of Node's own, as --node-arg=--expose-gc; most need the linux kernel; repeatable")
+	fl.StringArrayVar(&f.nodeArgs, "node-arg", nil,
+		"an argument of Node's own, as --node-arg=--expose-gc; most need the linux kernel; repeatable")
 	fl.StringVar(&f.arch, "arch", "", "amd64 or arm64 (default this machine's; another is slow)")
 	fl.StringVar(&a.accel, "accel", "auto", "accelerator: auto, kvm, hvf or tcg")
 }
@@ -127,7 +142,8 @@ func (f *runFlags) policyFlags(cmd *cobra.Command) {
 			fl.StringArray(p.Flag, nil, p.Usage())
 		}
 	}
-	fl.StringVar(&f.policy, "policy", "", "a policy file, a ceiling on the run beside each .unitask.toml from here upwards; alone if you trust it (policy trust)")
+	fl.StringVar(&f.policy, "policy", "",
+		"a policy file, a ceiling on the run beside each .unitask.toml from here upwards; alone if you trust it (policy trust)")
 }
 
 // findCeiling reads the files that hold in the working directory, and the one that was named. Where there are several
@@ -253,7 +269,8 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		return err
 	}
 	var rt *unitask.Runtime
-	opts := unitask.Options{Ceiling: ceiling, Machines: unitask.PoolDaemon(func(sh unitask.MachineClass) { a.warmLater(rt.Images().Home(), sh) })}
+	opts := unitask.Options{Ceiling: ceiling,
+		Machines: unitask.PoolDaemon(func(sh unitask.MachineClass) { a.warmLater(rt.Images().Home(), sh) })}
 	client, err := f.fleet.open(a)
 	if err != nil {
 		return err
@@ -360,7 +377,9 @@ func (a *app) deniedThen(rt *unitask.Runtime, id string) {
 // one is cloned from. This run does not wait for it; it ends by itself after some
 // seconds. That it can't be started, or fails, only means that the next run boots.
 func (a *app) warmLater(home string, sh unitask.MachineClass) {
-	cmd, err := detached(append(a.passOn(home), "image", "build", "--warm", "--image", sh.Image, "--kernel", string(sh.Kernel), "--arch", string(sh.Arch), "--memory", strconv.Itoa(sh.MemoryMB), "--cpus", strconv.FormatFloat(cmp.Or(sh.CPUs, 1), 'g', -1, 64),
+	cmd, err := detached(append(a.passOn(home), "image", "build", "--warm", "--image", sh.Image, "--kernel",
+		string(sh.Kernel), "--arch", string(sh.Arch), "--memory", strconv.Itoa(sh.MemoryMB), "--cpus",
+		strconv.FormatFloat(cmp.Or(sh.CPUs, 1), 'g', -1, 64),
 		"--fresh-process="+strconv.FormatBool(sh.FreshProcess), "--folders", sh.Folders)...)
 	if err == nil && cmd.Start() == nil {
 		_ = cmd.Process.Release()
@@ -435,7 +454,8 @@ func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
 	a.dropped(res, "--output-bytes keeps more")
 	a.notTaken(res)
 	if len(res.Redacted) > 0 {
-		a.ui.note("a secret stands in %s: the record has %s there, and can't be replayed", safe(strings.Join(res.Redacted, ", ")), record.Redacted)
+		a.ui.note("a secret stands in %s: the record has %s there, and can't be replayed",
+			safe(strings.Join(res.Redacted, ", ")), record.Redacted)
 	}
 	for _, d := range res.Policy.Denials {
 		a.ui.note("denied: %s", denial(d))
@@ -454,7 +474,8 @@ func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
 			how = "clone"
 		}
 		a.ui.note("%s on %s: %s %d ms, connect %d ms, run %d ms; record %s", res.Kernel, res.Accelerator,
-			how, res.Duration.Boot.Milliseconds(), res.Duration.Connect.Milliseconds(), res.Duration.Run.Milliseconds(), filepath.Join(rt.Runs().Dir(), res.RunID))
+			how, res.Duration.Boot.Milliseconds(), res.Duration.Connect.Milliseconds(), res.Duration.Run.Milliseconds(),
+			filepath.Join(rt.Runs().Dir(), res.RunID))
 	}
 	if res.Hint != "" {
 		a.ui.hint(res.Hint)

@@ -76,7 +76,8 @@ func (a *app) runsTable(runs []history.Summary) {
 		if l.ExitCode != nil {
 			exit = strconv.Itoa(*l.ExitCode)
 		}
-		rows = append(rows, []string{l.ID, l.Created.Local().Format(time.DateTime), l.State(), exit, fmt.Sprintf("%d ms", l.TotalMs), l.Kernel, cutTo(safe(l.Code), max(width-others, 10))})
+		rows = append(rows, []string{l.ID, l.Created.Local().Format(time.DateTime), l.State(), exit,
+			fmt.Sprintf("%d ms", l.TotalMs), l.Kernel, cutTo(safe(l.Code), max(width-others, 10))})
 	}
 	a.ui.table("RUN|CREATED|OUTCOME|EXIT|TIME|KERNEL|CODE", rows)
 }

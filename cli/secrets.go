@@ -12,7 +12,8 @@ import (
 
 // readSecrets takes the value of each secret, NAME[@HOST,…][=SOURCE], from its source: one that
 // is given, that of the home's configuration, or the environment. hosts has those that are bound to some.
-func (a *app) readSecrets(ctx context.Context, list []string) (values map[string]string, hosts map[string][]string, err error) {
+func (a *app) readSecrets(ctx context.Context, list []string) (values map[string]string, hosts map[string][]string,
+	err error) {
 	values, hosts = map[string]string{}, map[string][]string{}
 	if len(list) == 0 {
 		return values, hosts, nil
@@ -51,7 +52,9 @@ func readSecret(ctx context.Context, v *vault.Vault, name, source string, given 
 	}
 	if kind, _, _ := strings.Cut(source, ":"); kind != "file" && kind != "env" && kind != "keyring" && kind != "cmd" {
 		// not quoted: it may be the value itself, which is in the process list by now
-		return "", fmt.Errorf("what follows = is no source: use --secret %s with the value in the environment, or --secret %s=@FILE, or behind the = %s", name, name, vault.Sources)
+		return "",
+			fmt.Errorf(
+				"what follows = is no source: use --secret %s with the value in the environment, or --secret %s=@FILE, or behind the = %s", name, name, vault.Sources)
 	}
 	return v.Read(ctx, source)
 }

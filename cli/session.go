@@ -27,7 +27,8 @@ func (a *app) sessionCommand() *cobra.Command {
 		Long: `Session keeps machines between command lines. They are held by a background
 process of your own, which the first session starts and which ends behind the last one.
 SESSION is the id that session new prints, or the name that it was given.`,
-	}, a.sessionNew(), a.sessionList(), a.sessionRun(), a.sessionExec(), a.sessionCopy(), a.sessionPut(), a.sessionGet(), a.sessionForward(), a.sessionPause(), a.sessionResume(), a.sessionExtend(),
+	}, a.sessionNew(), a.sessionList(), a.sessionRun(), a.sessionExec(), a.sessionCopy(), a.sessionPut(), a.sessionGet(),
+		a.sessionForward(), a.sessionPause(), a.sessionResume(), a.sessionExtend(),
 		a.sessionWait(), a.sessionFork(), a.sessionRemove(), a.sessionServe())
 	for _, verb := range cmd.Commands() {
 		switch verb.Name() {
@@ -49,7 +50,8 @@ func (a *app) asked(ctx context.Context, req sessiond.Request, streams sessiond.
 	case errors.As(err, &told) && told.Code == sessiond.CodeGone:
 		err = hint(err, "unitask session ls lists those that live")
 	case errors.As(err, &told) && told.RetryAfterMS > 0:
-		err = hint(err, fmt.Sprintf("try again in %s, or end a session: unitask session rm", time.Duration(told.RetryAfterMS)*time.Millisecond))
+		err = hint(err, fmt.Sprintf("try again in %s, or end a session: unitask session rm",
+			time.Duration(told.RetryAfterMS)*time.Millisecond))
 	}
 	return answer, err
 }
@@ -159,7 +161,8 @@ id. The machine has its files, folders, network and secrets from its beginning.`
 			if err != nil {
 				return err
 			}
-			asked := &sessiond.New{Name: name, Request: req, Secrets: req.Secrets, LifeMS: policy.Millis(life), IdleMS: policy.Millis(idle)}
+			asked := &sessiond.New{Name: name, Request: req, Secrets: req.Secrets, LifeMS: policy.Millis(life),
+				IdleMS: policy.Millis(idle)}
 			asked.Ceiling, asked.Held = held.Origin, held.Ceiling
 			answer, err := a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpNew, New: asked}, sessiond.Streams{})
 			if err != nil {
@@ -181,7 +184,8 @@ id. The machine has its files, folders, network and secrets from its beginning.`
 	fl := cmd.Flags()
 	fl.DurationVar(&idle, "idle", 0, "pause it when it has done nothing for so long (default 10m, or the ceiling's)")
 	fl.StringVar(&name, "name", "", "a name for it: lower-case letters, digits and dashes")
-	fl.StringVar(&lang, "lang", "", "language of its steps: "+strings.Join(language.Names(), ", ")+" (default the image's)")
+	fl.StringVar(&lang, "lang", "", "language of its steps: "+strings.Join(language.Names(), ", ")+
+		" (default the image's)")
 	fl.BoolVar(&asJSON, "json", false, "print one object")
 	return cmd
 }
@@ -241,11 +245,13 @@ needs the values of its secrets again, which are not kept on the disk.`,
 			if err != nil {
 				return usage(err)
 			}
-			_, err = a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpResume, Session: args[0], Secrets: values}, sessiond.Streams{})
+			_, err = a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpResume, Session: args[0], Secrets: values},
+				sessiond.Streams{})
 			return err
 		},
 	}
-	cmd.Flags().StringArrayVar(&secrets, "secret", nil, "NAME[=SOURCE], a secret that it needs again, as session new has it; repeatable")
+	cmd.Flags().StringArrayVar(&secrets, "secret", nil,
+		"NAME[=SOURCE], a secret that it needs again, as session new has it; repeatable")
 	return cmd
 }
 

@@ -67,7 +67,8 @@ func under(target, base string) string {
 // copyAcross copies from one session to another, or within one.
 func (a *app) copyAcross(ctx context.Context, from, source, to, target string) error {
 	base := path.Base(path.Clean("/work/" + source))
-	_, err := a.asked(ctx, sessiond.Request{Op: sessiond.OpCopy, Session: from, Path: source, To: to, ToPath: under(target, base)}, sessiond.Streams{})
+	_, err := a.asked(ctx, sessiond.Request{Op: sessiond.OpCopy, Session: from, Path: source, To: to,
+		ToPath: under(target, base)}, sessiond.Streams{})
 	return err
 }
 
@@ -84,7 +85,8 @@ func (a *app) copyFolderIn(ctx context.Context, dir, session, target string) err
 	}
 	target = under(target, filepath.Base(real))
 	return hostfiles.SendFolder(real, func(r io.Reader) error {
-		_, err := a.asked(ctx, sessiond.Request{Op: sessiond.OpUnpack, Session: session, Path: target}, sessiond.Streams{Stdin: r})
+		_, err := a.asked(ctx, sessiond.Request{Op: sessiond.OpUnpack, Session: session, Path: target},
+			sessiond.Streams{Stdin: r})
 		return err
 	})
 }
@@ -99,7 +101,8 @@ func (a *app) copyFolderOut(ctx context.Context, session, source, dir string) er
 		dir = filepath.Join(dir, base)
 	}
 	left, err := hostfiles.TakeFolder(dir, func(w io.Writer) error {
-		_, err := a.asked(ctx, sessiond.Request{Op: sessiond.OpPack, Session: session, Path: source}, sessiond.Streams{Stdout: w})
+		_, err := a.asked(ctx, sessiond.Request{Op: sessiond.OpPack, Session: session, Path: source},
+			sessiond.Streams{Stdout: w})
 		return err
 	})
 	for _, l := range left {
@@ -132,13 +135,15 @@ func (a *app) copyIn(ctx context.Context, name, session, target string) error {
 		from, mode = f, st.Mode().Perm()
 		target = under(target, filepath.Base(name))
 	}
-	_, err := a.asked(ctx, sessiond.Request{Op: sessiond.OpWrite, Session: session, Path: target, Mode: uint32(mode)}, sessiond.Streams{Stdin: from})
+	_, err := a.asked(ctx, sessiond.Request{Op: sessiond.OpWrite, Session: session, Path: target, Mode: uint32(mode)},
+		sessiond.Streams{Stdin: from})
 	return err
 }
 
 func (a *app) copyOut(ctx context.Context, session, source, name string) error {
 	fill := func(w io.Writer) error {
-		_, err := a.asked(ctx, sessiond.Request{Op: sessiond.OpRead, Session: session, Path: source}, sessiond.Streams{Stdout: w})
+		_, err := a.asked(ctx, sessiond.Request{Op: sessiond.OpRead, Session: session, Path: source},
+			sessiond.Streams{Stdout: w})
 		return err
 	}
 	if name == "-" {

@@ -21,7 +21,8 @@ when. From its beginning on it lives no longer than a new one might.`,
 			if err != nil {
 				return usage(err)
 			}
-			answer, err := a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpExtend, Session: args[0], LifeMS: policy.Millis(life)}, sessiond.Streams{})
+			answer, err := a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpExtend, Session: args[0],
+				LifeMS: policy.Millis(life)}, sessiond.Streams{})
 			for _, s := range answer.Sessions {
 				fmt.Fprintln(a.std.Stdout, s.ExpiresAt.Format(time.RFC3339))
 			}

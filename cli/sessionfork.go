@@ -22,7 +22,8 @@ at the same time as they. A fork has no name; session ls shows its parent.`,
   for id in $(unitask session fork -n 3 build); do unitask session exec $id -- ls; done`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			answer, err := a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpFork, Session: args[0], Count: count}, sessiond.Streams{})
+			answer, err := a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpFork, Session: args[0], Count: count},
+				sessiond.Streams{})
 			if err != nil {
 				return asFlags(cmd, err)
 			}

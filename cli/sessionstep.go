@@ -65,7 +65,8 @@ func stepFlags(fl *pflag.FlagSet, f *runFlags, timeout *string) {
 	fl.StringVar(timeout, "timeout", "", "time limit: a duration, or seconds (default, and the most, the session's)")
 	resultFlag(fl, &f.json)
 	fl.BoolVar(&f.raw, "raw", false, "pass what comes back to a terminal unchanged")
-	fl.StringVar(&f.out, "out", "", "copy what it leaves in /out into this folder; what exists there stays, as do names that begin with a dot and, unless the folder is empty, files that tools run")
+	fl.StringVar(&f.out, "out", "",
+		"copy what it leaves in /out into this folder; what exists there stays, as do names that begin with a dot and, unless the folder is empty, files that tools run")
 	fl.BoolVar(&f.outReplace, "out-replace", false, "have --out replace files that exist")
 }
 
@@ -150,7 +151,8 @@ func (a *app) step(cmd *cobra.Command, req sessiond.Request, f runFlags) error {
 // stepWith runs a step or a command and prints what comes of it.
 func (a *app) stepWith(ctx context.Context, req sessiond.Request, f runFlags, with unitask.IO) error {
 	if f.out != "" && a.sessionFleet.url != "" {
-		return usage(errors.New("--out does not go with --fleet: have the files written below /work, and fetch them with session cp"))
+		return usage(
+			errors.New("--out does not go with --fleet: have the files written below /work, and fetch them with session cp"))
 	}
 	if err := f.outFolder(); err != nil {
 		return err

@@ -32,12 +32,14 @@ of every language finds it as the file %s/NAME.json in the machine.`, unitask.Va
 				}
 			}
 			if len(text) > unitask.MaxSessionValue {
-				return usage(fmt.Errorf("the value has more than %d bytes: unitask session cp copies files", unitask.MaxSessionValue))
+				return usage(fmt.Errorf("the value has more than %d bytes: unitask session cp copies files",
+					unitask.MaxSessionValue))
 			}
 			if err := json.Unmarshal(text, new(any)); err != nil {
 				return usage(fmt.Errorf("the value is not JSON, in which a text has quotes: %w", err))
 			}
-			_, err := a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpPut, Session: args[0], Name: args[1], Value: text}, sessiond.Streams{})
+			_, err := a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpPut, Session: args[0], Name: args[1], Value: text},
+				sessiond.Streams{})
 			return asFlags(cmd, err)
 		},
 	}

@@ -19,7 +19,8 @@ command goes on. --stop interrupts the command, and kills it after two seconds.`
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if stop {
-				if _, err := a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpStop, Run: args[0]}, sessiond.Streams{}); err != nil {
+				if _, err := a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpStop, Run: args[0]},
+					sessiond.Streams{}); err != nil {
 					return asFlags(cmd, err)
 				}
 			}

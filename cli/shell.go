@@ -36,8 +36,10 @@ gives one.`,
 	}
 	f.machineFlags(cmd, &life)
 	fl := cmd.Flags()
-	fl.StringVar(&session, "session", "", "the id or name of a session that lives (unitask session): the shell is one of its machine, which stays")
-	fl.BoolVar(&f.raw, "raw", false, "pass what comes back to a terminal unchanged; by default what a program's own terminal does not need is escaped")
+	fl.StringVar(&session, "session", "",
+		"the id or name of a session that lives (unitask session): the shell is one of its machine, which stays")
+	fl.BoolVar(&f.raw, "raw", false,
+		"pass what comes back to a terminal unchanged; by default what a program's own terminal does not need is escaped")
 	return cmd
 }
 
@@ -102,13 +104,15 @@ func (a *app) shell(cmd *cobra.Command, args []string, f runFlags, life time.Dur
 		return err
 	}
 	var rt *unitask.Runtime
-	if rt, err = a.openWith(unitask.Options{Ceiling: held.Ceiling, Machines: unitask.PoolDaemon(func(sh unitask.MachineClass) { a.warmLater(rt.Images().Home(), sh) })}); err != nil {
+	if rt, err = a.openWith(unitask.Options{Ceiling: held.Ceiling,
+		Machines: unitask.PoolDaemon(func(sh unitask.MachineClass) { a.warmLater(rt.Images().Home(), sh) })}); err != nil {
 		return err
 	}
 	defer rt.Close()
 	ctx, stop := context.WithCancelCause(cmd.Context())
 	defer stop(nil)
-	s, err := rt.NewSessionFor(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: held.Ceiling, Origin: held.Origin}, unitask.SessionRequest{Request: req, Life: life})
+	s, err := rt.NewSessionFor(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: held.Ceiling, Origin: held.Origin},
+		unitask.SessionRequest{Request: req, Life: life})
 	if err != nil {
 		return asFlags(cmd, err)
 	}
@@ -122,7 +126,8 @@ func (a *app) shell(cmd *cobra.Command, args []string, f runFlags, life time.Dur
 	if err != nil {
 		return err
 	}
-	run := unitask.Command{Args: command, Stdin: streams.Stdin, Stdout: stdout, Stderr: stderr, Terminal: streams.Terminal, Endless: true}
+	run := unitask.Command{Args: command, Stdin: streams.Stdin, Stdout: stdout, Stderr: stderr, Terminal: streams.Terminal,
+		Endless: true}
 	if cmd.Flags().Changed("timeout") {
 		run.Timeout = s.Policy.Effective.Timeout
 	}

@@ -46,20 +46,27 @@ func TestTelemetry(t *testing.T) {
 	testhome.Ready(t, base, image.Linux)
 	home := testhome.New(t, base)
 	c := collector.New(t)
-	env := []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + c.URL, "OTEL_EXPORTER_OTLP_HEADERS=api-key=header-0123456789", "TRACEPARENT=00-" + callersTrace + "-" + callersSpan + "-01",
+	env := []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + c.URL, "OTEL_EXPORTER_OTLP_HEADERS=api-key=header-0123456789",
+		"TRACEPARENT=00-" + callersTrace + "-" + callersSpan + "-01",
 		"KEY=key-0123456789"}
-	private := []string{"key-0123456789", "header-0123456789", "argument-0123456789", "variable-0123456789", "printed-0123456789", "code-0123456789", home}
-	stdout, stderr, code := ran(t, home, env, "run", "--kernel", "linux", "--secret", "KEY", "--env", "V=variable-0123456789",
-		"--code", "/* code-0123456789 */ console.log('printed-0123456789'); require('fs').writeFileSync('/out/f', process.env.KEY); process.exit(3)", "--", "argument-0123456789")
+	private := []string{"key-0123456789", "header-0123456789", "argument-0123456789", "variable-0123456789",
+		"printed-0123456789", "code-0123456789", home}
+	stdout, stderr, code := ran(t, home, env, "run", "--kernel", "linux", "--secret", "KEY", "--env",
+		"V=variable-0123456789",
+		"--code",
+		"/* code-0123456789 */ console.log('printed-0123456789'); require('fs').writeFileSync('/out/f', process.env.KEY); process.exit(3)", "--", "argument-0123456789")
 	if stdout != "printed-0123456789\n" || stderr != "" || code != 3 {
 		t.Fatalf("%d %q %q", code, stdout, stderr)
 	}
 	got := c.Text()
 	for _, want := range []string{
 		`resource service.name=unitask\n`, `resource has service.version\n`,
-		`span run of ` + callersSpan + ` in ` + callersTrace + `: STATUS_CODE_UNSET .*process.exit.code=3 .*unitask.kernel=linux unitask.kind=run .*unitask.outcome=exited unitask.run.id=\S+ .*unitask.via=cli\n`,
-		`span prepare of run in ` + callersTrace, `span image of run in `, `span boot of run in `, `span connect of run in `, `span code of run in `, `span collect of run in `, `span record of run in `,
-		`metric unitask.runs = 1 .*unitask.outcome=exited`, `metric unitask.runs.active = 0 `, `metric unitask.run.duration of 1 `, `metric unitask.run.phase.duration of 1 unitask.phase=code\n`,
+		`span run of ` + callersSpan + ` in ` + callersTrace +
+			`: STATUS_CODE_UNSET .*process.exit.code=3 .*unitask.kernel=linux unitask.kind=run .*unitask.outcome=exited unitask.run.id=\S+ .*unitask.via=cli\n`,
+		`span prepare of run in ` + callersTrace, `span image of run in `, `span boot of run in `, `span connect of run in `,
+		`span code of run in `, `span collect of run in `, `span record of run in `,
+		`metric unitask.runs = 1 .*unitask.outcome=exited`, `metric unitask.runs.active = 0 `,
+		`metric unitask.run.duration of 1 `, `metric unitask.run.phase.duration of 1 unitask.phase=code\n`,
 	} {
 		if !regexp.MustCompile(want).MatchString(got) {
 			t.Errorf("no %q in\n%s", want, got)
@@ -85,11 +92,14 @@ func TestTelemetryFailed(t *testing.T) {
 		args []string
 		want string
 	}{
-		"refused": {[]string{"run", "--code", "1", "--memory", "7M"}, `span run of \S* in \S+: STATUS_CODE_ERROR error.type=refused unitask.kind=run unitask.outcome=refused unitask.via=cli\n`},
-		"failed":  {[]string{"run", "--offline", "--kernel", "linux", "--code", "1"}, `span image of run in \S+: STATUS_CODE_ERROR error.type=image\n(?s:.*)span run of \S* in \S+: STATUS_CODE_ERROR error.type=failed .*unitask.outcome=failed`},
+		"refused": {[]string{"run", "--code", "1", "--memory", "7M"},
+			`span run of \S* in \S+: STATUS_CODE_ERROR error.type=refused unitask.kind=run unitask.outcome=refused unitask.via=cli\n`},
+		"failed": {[]string{"run", "--offline", "--kernel", "linux", "--code", "1"},
+			`span image of run in \S+: STATUS_CODE_ERROR error.type=image\n(?s:.*)span run of \S* in \S+: STATUS_CODE_ERROR error.type=failed .*unitask.outcome=failed`},
 	} {
 		c := collector.New(t)
-		if _, stderr, code := ran(t, testdir.Private(t), []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + c.URL}, row.args...); code == 0 {
+		if _, stderr, code := ran(t, testdir.Private(t), []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + c.URL},
+			row.args...); code == 0 {
 			t.Errorf("%s: %q", name, stderr)
 		}
 		if got := c.Text(); !regexp.MustCompile(row.want).MatchString(got) {

@@ -49,9 +49,11 @@ func TestAttackTerminalRun(t *testing.T) {
 	testhome.Ready(t, base, image.Linux)
 	home := testhome.New(t, base)
 	const code = `process.stdout.write("a\x1b]52;c;eA==\x07\x1b[2J\u009b2J\x1b[31mred")`
-	for flag, want := range map[string]string{"--cold=false": `a\x1b]52;c;eA==\x07\x1b[2J\u009b2J` + "\x1b[31mred\x1b[0m", "--raw": hostile} {
+	for flag, want := range map[string]string{"--cold=false": `a\x1b]52;c;eA==\x07\x1b[2J\u009b2J` + "\x1b[31mred\x1b[0m",
+		"--raw": hostile} {
 		got := onTerminal(t, func(tty *os.File) {
-			if code := Main([]string{"run", "--home", home, flag, "--code", code}, Streams{Stdin: strings.NewReader(""), Stdout: tty, Stderr: io.Discard}); code != 0 {
+			if code := Main([]string{"run", "--home", home, flag, "--code", code},
+				Streams{Stdin: strings.NewReader(""), Stdout: tty, Stderr: io.Discard}); code != 0 {
 				t.Errorf("exit code %d", code)
 			}
 		})
@@ -62,7 +64,8 @@ func TestAttackTerminalRun(t *testing.T) {
 // A record whose every text is hostile sends nothing but text to a terminal.
 func TestAttackTerminalInspect(t *testing.T) {
 	home := testdir.Private(t)
-	r, err := record.Open(home+"/runs").Create(time.Now(), "", "", "code.js", []byte("// "+hostile+"\n"), map[string]any{"args": []string{hostile, "\u009b2J\x7f"}})
+	r, err := record.Open(home+"/runs").Create(time.Now(), "", "", "code.js", []byte("// "+hostile+"\n"),
+		map[string]any{"args": []string{hostile, "\u009b2J\x7f"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,17 +75,20 @@ func TestAttackTerminalInspect(t *testing.T) {
 	r.Machine = &record.Machine{Node: hostile, Jail: []byte(`"\u001b[2J\u009b2J"`)}
 	r.Denials = []byte(`[{"field":"files","requested":"\u009b2J","reason":"\u001b[2J"}]`)
 	r.Drops = []byte(`{"\u001b[2J":1}`)
-	r.Result = []byte(`{"outcome":"\u001b[2J","artifacts":[{"path":"\u001b[2J","mode":"\u001b[2J","sha256":"\u009b"}],"artifactsRefused":[{"path":"\u001b[2J","reason":"\u009b2J"}],"artifactsLeft":[{"path":"\u001b[2J","reason":"\u009b2J"}]}`)
+	r.Result = []byte(
+		`{"outcome":"\u001b[2J","artifacts":[{"path":"\u001b[2J","mode":"\u001b[2J","sha256":"\u009b"}],"artifactsRefused":[{"path":"\u001b[2J","reason":"\u009b2J"}],"artifactsLeft":[{"path":"\u001b[2J","reason":"\u009b2J"}]}`)
 	if err := r.Finish(time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"inspect", "last"}, {"inspect", "last", "--json"}, {"runs", "ls"}, {"runs", "ls", "--json"}, {"inspect", hostile}, {hostile}, {"run", "--code", "1", "--timeout", hostile}} {
+	for _, args := range [][]string{{"inspect", "last"}, {"inspect", "last", "--json"}, {"runs", "ls"},
+		{"runs", "ls", "--json"}, {"inspect", hostile}, {hostile}, {"run", "--code", "1", "--timeout", hostile}} {
 		got := onTerminal(t, func(tty *os.File) {
 			Main(append(args, "--home", home), Streams{Stdin: strings.NewReader(""), Stdout: tty, Stderr: tty})
 		})
 		got = strings.ReplaceAll(got, "\x1b[0munitask: ", "unitask: ") // as each message of ours begins
 		saw := "text"
-		if i := strings.IndexFunc(got, func(r rune) bool { return isControl(r) && r != '\n' && r != '\t' }); i >= 0 || got == "" {
+		if i := strings.IndexFunc(got, func(r rune) bool { return isControl(r) && r != '\n' && r != '\t' }); i >= 0 ||
+			got == "" {
 			saw = got[max(i-20, 0):]
 		}
 		attack.Check(t, fmt.Sprintf("on a terminal: %.40q", args), "text", saw)
@@ -104,7 +110,9 @@ func TestGivenInput(t *testing.T) {
 	for name, c := range map[string]struct {
 		in   io.Reader
 		want bool
-	}{"a reader": {strings.NewReader(""), true}, "a file": {null(os.O_RDONLY), true}, "one to read and write": {null(os.O_RDWR), true}, "one to write": {null(os.O_WRONLY), false}, "one that is closed": {closed, false}} {
+	}{"a reader": {strings.NewReader(""), true}, "a file": {null(os.O_RDONLY), true},
+		"one to read and write": {null(os.O_RDWR), true}, "one to write": {null(os.O_WRONLY), false},
+		"one that is closed": {closed, false}} {
 		if got := isGiven(c.in); got != c.want {
 			t.Errorf("%s: %t", name, got)
 		}

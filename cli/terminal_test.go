@@ -163,7 +163,8 @@ func TestAttackTerminalMoves(t *testing.T) {
 			if err := term.Close(); err != nil {
 				t.Fatal(err)
 			}
-			attack.Check(t, fmt.Sprintf("code with a terminal prints %.40q, cut at %d", text, at), want, strings.TrimSuffix(out.String(), "\x1b[0m"))
+			attack.Check(t, fmt.Sprintf("code with a terminal prints %.40q, cut at %d", text, at), want,
+				strings.TrimSuffix(out.String(), "\x1b[0m"))
 		}
 	}
 }
@@ -209,7 +210,8 @@ func TestAttackTerminalState(t *testing.T) {
 
 func TestKeys(t *testing.T) {
 	now := time.Unix(100, 0)
-	for typed, want := range map[string]int{"\x03": 0, "\x03\x03": 1, "\x03x\x03": 0, "\x03 \x03\x03": 1, "a\x03\x03b": 1} {
+	for typed, want := range map[string]int{"\x03": 0, "\x03\x03": 1, "\x03x\x03": 0, "\x03 \x03\x03": 1,
+		"a\x03\x03b": 1} {
 		stops := 0
 		k := &keys{from: strings.NewReader(typed), now: func() time.Time { return now }, stop: func() { stops++ }}
 		if text, err := io.ReadAll(k); err != nil || string(text) != typed || stops != want {
@@ -217,7 +219,8 @@ func TestKeys(t *testing.T) {
 		}
 	}
 	stops := 0
-	k := &keys{from: iotest.OneByteReader(strings.NewReader("\x03\x03")), now: func() time.Time { now = now.Add(3 * time.Second); return now }, stop: func() { stops++ }}
+	k := &keys{from: iotest.OneByteReader(strings.NewReader("\x03\x03")),
+		now: func() time.Time { now = now.Add(3 * time.Second); return now }, stop: func() { stops++ }}
 	if _, err := io.ReadAll(k); err != nil || stops != 0 {
 		t.Errorf("%d stops after a pause, %v", stops, err)
 	}
@@ -230,7 +233,8 @@ func TestAttackStandardLogger(t *testing.T) {
 	before := log.Writer()
 	defer log.SetOutput(before)
 	log.SetOutput(&written)
-	if code := Main([]string{"--help"}, Streams{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: io.Discard}); code != 0 {
+	if code := Main([]string{"--help"}, Streams{Stdin: strings.NewReader(""), Stdout: io.Discard,
+		Stderr: io.Discard}); code != 0 {
 		t.Fatal(code)
 	}
 	log.Print("Unsolicited response received on idle HTTP channel starting with a secret")

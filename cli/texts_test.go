@@ -48,7 +48,9 @@ func TestTextsNameCommands(t *testing.T) {
 					continue // a sentence about unitask
 				}
 				checked++
-				if sub := root.Commands()[at].Commands(); m[2] != "" && len(sub) > 0 && !slices.Contains(sentences, m[1]+" "+m[2]) && !slices.ContainsFunc(sub, func(c *cobra.Command) bool { return c.Name() == m[2] }) {
+				if sub := root.Commands()[at].Commands(); m[2] != "" && len(sub) > 0 &&
+					!slices.Contains(sentences, m[1]+" "+m[2]) &&
+					!slices.ContainsFunc(sub, func(c *cobra.Command) bool { return c.Name() == m[2] }) {
 					t.Errorf("%s: %q is no command", set.Position(lit.Pos()), m[0])
 				}
 			}

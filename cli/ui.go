@@ -102,7 +102,8 @@ func (u *ui) hint(what string) { fmt.Fprintf(u.std.Stderr, "  hint: %s\n", visib
 func (u *ui) event(verbose bool) func(unitask.Event) {
 	return func(e unitask.Event) {
 		switch e.Kind {
-		case unitask.EventImage, unitask.EventRetry, unitask.EventFallback, unitask.EventCapture, unitask.EventNetwork, unitask.EventStore, unitask.EventJail, unitask.EventKept:
+		case unitask.EventImage, unitask.EventRetry, unitask.EventFallback, unitask.EventCapture, unitask.EventNetwork,
+			unitask.EventStore, unitask.EventJail, unitask.EventKept:
 			u.note("%s", e.Message)
 		case unitask.EventFiles:
 			u.far(e.Message)

@@ -70,7 +70,9 @@ func sizeText(bytes int64) string {
 }
 
 // otherFlags are the flags of a request's fields that no policy decides on.
-var otherFlags = map[string]string{"args": "", "env": "env", "nodeArgs": "node-arg", "dirMax": "dir-max", "ca": "ca", "arch": "arch", "accel": "accel", "language": "lang", "exec": "exec", "sessionLifeSeconds": "life", "sessionIdleSeconds": "idle"}
+var otherFlags = map[string]string{"args": "", "env": "env", "nodeArgs": "node-arg", "dirMax": "dir-max", "ca": "ca",
+	"arch": "arch", "accel": "accel", "language": "lang", "exec": "exec", "sessionLifeSeconds": "life",
+	"sessionIdleSeconds": "idle"}
 
 // flagOf returns the flag for a field of a request by its name or key, nil if there is none.
 func flagOf(cmd *cobra.Command, field string) *pflag.Flag {
@@ -151,7 +153,8 @@ func unquoted(s string) string {
 }
 
 // valueForms say what the values of the library's flag types look like.
-var valueForms = map[string]string{"int": "use a whole number", "duration": "use a duration like 30s or 2m", "bool": "use true or false"}
+var valueForms = map[string]string{"int": "use a whole number", "duration": "use a duration like 30s or 2m",
+	"bool": "use true or false"}
 
 // flagError says what is wrong with a flag.
 func flagError(cmd *cobra.Command, err error) error {

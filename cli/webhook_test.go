@@ -84,11 +84,14 @@ func TestDeliverConfig(t *testing.T) {
 		args   string
 		want   string
 	}{
-		"no hook":            {"", 0o600, "", "names no webhook"},
-		"others can read it": {"[[webhook]]\nurl = \"https://h.example/\"\nsecret = \"" + webhookSecret + "\"\n", 0o644, "", "others can read it: chmod 600"},
-		"no secret":          {"[[webhook]]\nurl = \"https://h.example/\"\n", 0o600, "", "webhook 1: its secret is not whsec_"},
-		"a key that is none": {"[[webhook]]\nurl = \"https://h.example/\"\nsecrets = \"x\"\n", 0o600, "", "unknown key webhook.secrets"},
-		"with --follow":      {"", 0o600, "--follow", "leave --follow and --after away"},
+		"no hook": {"", 0o600, "", "names no webhook"},
+		"others can read it": {"[[webhook]]\nurl = \"https://h.example/\"\nsecret = \"" + webhookSecret + "\"\n", 0o644, "",
+			"others can read it: chmod 600"},
+		"no secret": {"[[webhook]]\nurl = \"https://h.example/\"\n", 0o600, "",
+			"webhook 1: its secret is not whsec_"},
+		"a key that is none": {"[[webhook]]\nurl = \"https://h.example/\"\nsecrets = \"x\"\n", 0o600, "",
+			"unknown key webhook.secrets"},
+		"with --follow": {"", 0o600, "--follow", "leave --follow and --after away"},
 	} {
 		home := testdir.Private(t)
 		file := filepath.Join(home, "config.toml")

@@ -62,21 +62,28 @@ The process itself keeps within some 400 MiB, whatever tenants send (384 MiB and
 	fl := cmd.Flags()
 	fl.SortFlags = false
 	fl.StringVar(&f.url, "nats", "", "the NATS server: nats://HOST:PORT or tls://HOST:PORT, several with commas")
-	fl.BoolVar(&f.embedded, "embedded", false, "start a NATS server in this process, on a free port of 127.0.0.1, or where --nats says; run --fleet embedded finds it")
+	fl.BoolVar(&f.embedded, "embedded", false,
+		"start a NATS server in this process, on a free port of 127.0.0.1, or where --nats says; run --fleet embedded finds it")
 	f.cluster.add(cmd)
 	fl.StringVar(&f.slots, "slots", "auto", "runs at once; auto is as many as processors, and as the memory holds")
 	f.memory = sizeVar(fl, "memory", 1<<20, "memory for machines, in all (default three quarters of this host's)")
 	fl.StringVar(&f.pool, "pool", "1:2", "machines to keep ready: MIN:MAX, adapted to demand; 0 for none")
-	fl.StringVar(&f.policy, "policy", "", "a policy file, a ceiling on every run beside each .unitask.toml from here upwards; alone if you trust it (policy trust)")
+	fl.StringVar(&f.policy, "policy", "",
+		"a policy file, a ceiling on every run beside each .unitask.toml from here upwards; alone if you trust it (policy trust)")
 	fl.DurationVar(&f.drain, "drain", 30*time.Second, "how long runs get to end when the worker goes")
-	fl.IntVar(&f.replicas, "replicas", 1, "copies that JetStream keeps of the queue and of what lies in it: 1, 3 or 5; with --routes 3 as soon as there are three servers")
-	fl.StringArrayVar(&f.sessionKeys, "session-key", nil, "FILE of 64 hex digits (openssl rand -hex 32): workers that have the same go on with each other's paused sessions; TENANT=FILE is one tenant's own; repeatable")
-	fl.StringVar(&f.key, "worker-key", "", "a FILE of 64 hex digits (openssl rand -hex 32), the worker's private key: submitters with --worker-keys send secrets to those that they list (default one of its own, until it ends)")
+	fl.IntVar(&f.replicas, "replicas", 1,
+		"copies that JetStream keeps of the queue and of what lies in it: 1, 3 or 5; with --routes 3 as soon as there are three servers")
+	fl.StringArrayVar(&f.sessionKeys, "session-key", nil,
+		"FILE of 64 hex digits (openssl rand -hex 32): workers that have the same go on with each other's paused sessions; TENANT=FILE is one tenant's own; repeatable")
+	fl.StringVar(&f.key, "worker-key", "",
+		"a FILE of 64 hex digits (openssl rand -hex 32), the worker's private key: submitters with --worker-keys send secrets to those that they list (default one of its own, until it ends)")
 	fl.StringVar(&f.metrics, "metrics", "", "serve /metrics for Prometheus, and /healthz, at HOST:PORT")
-	fl.StringVar(&f.token, "metrics-token", "", "a FILE of the token that /metrics is read with (Authorization: Bearer); an address that is not loopback needs it")
+	fl.StringVar(&f.token, "metrics-token", "",
+		"a FILE of the token that /metrics is read with (Authorization: Bearer); an address that is not loopback needs it")
 	fl.BoolVar(&f.logJSON, "log-json", false, "log as JSON")
 	f.access(cmd)
-	fl.StringArrayVar(&f.tenants, "tenant", nil, "a tenant to work for, NAME, or NAME=CREDS for each of several: a file of credentials into the tenant's own account (default "+fleet.DefaultTenant+")")
+	fl.StringArrayVar(&f.tenants, "tenant", nil,
+		"a tenant to work for, NAME, or NAME=CREDS for each of several: a file of credentials into the tenant's own account (default "+fleet.DefaultTenant+")")
 	return cmd
 }
 
@@ -111,7 +118,9 @@ func (f *workerFlags) whom() (list []fleet.Tenant, err error) {
 		case named && creds == "":
 			return nil, usage(fmt.Errorf("--tenant %s: name the file of its credentials", text))
 		case named && (f.embedded || f.creds != ""):
-			return nil, usage(fmt.Errorf("--tenant %s: has credentials of its own, and goes neither with --embedded nor with --nats-creds", text))
+			return nil,
+				usage(fmt.Errorf("--tenant %s: has credentials of its own, and goes neither with --embedded nor with --nats-creds",
+					text))
 		case !named && len(f.tenants) > 1:
 			return nil, usage(fmt.Errorf("--tenant %s: several tenants have an account each: use --tenant %s=CREDS", text, text))
 		case named:
@@ -244,9 +253,11 @@ func (f *workerFlags) readKeys(tenants []fleet.Tenant, cluster *embedded.Cluster
 }
 
 // describeWorker returns what a worker says of its host.
-func describeWorker(ctx context.Context, rt *unitask.Runtime, ceiling *policy.Ceiling) (info fleet.WorkerInfo, err error) {
+func describeWorker(ctx context.Context, rt *unitask.Runtime, ceiling *policy.Ceiling) (info fleet.WorkerInfo,
+	err error) {
 	arch := unitask.HostArch()
-	info = fleet.WorkerInfo{Version: version(), Arch: string(arch), Images: language.Images(), Kernels: []string{string(unitask.Linux)}}
+	info = fleet.WorkerInfo{Version: version(), Arch: string(arch), Images: language.Images(),
+		Kernels: []string{string(unitask.Linux)}}
 	info.Host, _ = os.Hostname()
 	if rt.Images().Best(arch) == unitask.Nanos {
 		info.Kernels = append(info.Kernels, string(unitask.Nanos))

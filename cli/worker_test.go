@@ -58,7 +58,8 @@ func TestWorkerSessionKeys(t *testing.T) {
 
 // A worker's list of images says whose came along.
 func TestShippedRows(t *testing.T) {
-	rows := containerRows([]*image.Container{{Digest: "sha256:" + strings.Repeat("a", 64), ShippedBy: "alice"}, {Digest: "sha256:" + strings.Repeat("b", 64), Names: []string{"docker.io/acme/box:1"}}})
+	rows := containerRows([]*image.Container{{Digest: "sha256:" + strings.Repeat("a", 64), ShippedBy: "alice"},
+		{Digest: "sha256:" + strings.Repeat("b", 64), Names: []string{"docker.io/acme/box:1"}}})
 	if rows[0][1] != "(shipped by tenant alice)" || rows[1][1] != "docker.io/acme/box:1" {
 		t.Errorf("%q", rows)
 	}
@@ -72,7 +73,8 @@ func TestWorkerCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := filepath.Join(dir, "seen")
-	if err := errors.Join(os.WriteFile(seen, []byte(strings.Repeat("01", 32)+"\n"), 0o640), os.Chmod(seen, 0o640)); err != nil {
+	if err := errors.Join(os.WriteFile(seen, []byte(strings.Repeat("01", 32)+"\n"), 0o640),
+		os.Chmod(seen, 0o640)); err != nil {
 		t.Fatal(err)
 	}
 	whole := clusterFlags{listen: ":6222", routes: "nats://a:6222,nats://b:6222", key: key}

@@ -36,7 +36,8 @@ const leastToken = 16
 func readMetricsToken(address, file string) (string, error) {
 	if file == "" {
 		if host, _, err := net.SplitHostPort(address); err == nil && !isLoopback(host) {
-			return "", fmt.Errorf("--metrics %s: others can reach it: give --metrics-token FILE, or listen on 127.0.0.1", address)
+			return "", fmt.Errorf("--metrics %s: others can reach it: give --metrics-token FILE, or listen on 127.0.0.1",
+				address)
 		}
 		return "", nil
 	}
@@ -47,7 +48,8 @@ func readMetricsToken(address, file string) (string, error) {
 	if token := strings.TrimSpace(string(text)); len(token) >= leastToken && !strings.ContainsAny(token, " \t\r\n") {
 		return token, nil
 	}
-	return "", fmt.Errorf("--metrics-token %s: has no token of %d characters or more: openssl rand -hex 32 makes one", file, leastToken)
+	return "", fmt.Errorf("--metrics-token %s: has no token of %d characters or more: openssl rand -hex 32 makes one",
+		file, leastToken)
 }
 
 func isLoopback(host string) bool { return host == "localhost" || net.ParseIP(host).IsLoopback() }
@@ -57,7 +59,8 @@ func isLoopback(host string) bool { return host == "localhost" || net.ParseIP(ho
 func holding(token string, next http.Handler) http.Handler {
 	want := sha256.Sum256([]byte("Bearer " + token))
 	return http.HandlerFunc(func(out http.ResponseWriter, req *http.Request) {
-		if host, _, err := net.SplitHostPort(req.Host); token == "" && !isLoopback(req.Host) && (err != nil || !isLoopback(host)) {
+		if host, _, err := net.SplitHostPort(req.Host); token == "" && !isLoopback(req.Host) &&
+			(err != nil || !isLoopback(host)) {
 			http.Error(out, "the metrics are at a loopback address: ask for them by that", http.StatusForbidden)
 			return
 		}
@@ -76,11 +79,14 @@ func holding(token string, next http.Handler) http.Handler {
 // the worker can take runs.
 func metricsHandler(w *fleet.Worker, pool func() unitask.PoolStats, token string) http.Handler {
 	registry := prometheus.NewRegistry()
-	ready := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "unitask_fleet_clones_ready", Help: "Machines that wait for code on this worker."},
+	ready := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "unitask_fleet_clones_ready",
+		Help: "Machines that wait for code on this worker."},
 		func() float64 { return float64(pool().Idle) })
-	registry.MustRegister(w.Metrics(), ready, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(w.Metrics(), ready, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
-	numbers := promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: metricsAtOnce, Timeout: metricsTime})
+	numbers := promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: metricsAtOnce,
+		Timeout: metricsTime})
 	mux.Handle("GET /metrics", holding(token, numbers))
 	mux.HandleFunc("GET /healthz", func(out http.ResponseWriter, _ *http.Request) {
 		if err := w.Healthy(); err != nil {
@@ -100,7 +106,8 @@ func serveMetrics(ctx context.Context, address string, handler http.Handler) (ne
 	if err != nil {
 		return nil, nil, usage(fmt.Errorf("--metrics %s: %w: use HOST:PORT with a port that is free", address, err))
 	}
-	server := &http.Server{Handler: handler, ReadTimeout: metricsTime, WriteTimeout: 2 * metricsTime, IdleTimeout: time.Minute, MaxHeaderBytes: metricsHeaders}
+	server := &http.Server{Handler: handler, ReadTimeout: metricsTime, WriteTimeout: 2 * metricsTime,
+		IdleTimeout: time.Minute, MaxHeaderBytes: metricsHeaders}
 	over := make(chan struct{})
 	go func() { defer close(over); _ = server.Serve(&fewConns{Listener: l, open: map[*fewConn]bool{}}) }()
 	return l.Addr(), func() { _ = server.Close(); <-over }, nil

@@ -26,7 +26,8 @@ func TestAttackWorkerMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	w, err := fleet.NewWorker(t.Context(), fleet.WorkerConfig{Config: server.Config(), Info: fleet.WorkerInfo{Slots: 2, MemoryMB: 1024, Arch: "amd64"}}, nil)
+	w, err := fleet.NewWorker(t.Context(), fleet.WorkerConfig{Config: server.Config(),
+		Info: fleet.WorkerInfo{Slots: 2, MemoryMB: 1024, Arch: "amd64"}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,19 +91,23 @@ func TestAttackWorkerMetrics(t *testing.T) {
 // A page of a browser on the host whose name leads to loopback from some moment on reads no metrics.
 func TestAttackMetricsRebound(t *testing.T) {
 	served := holding("", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	for host, want := range map[string]int{"127.0.0.1:9464": 200, "localhost:9464": 200, "[::1]:9464": 200, "127.0.0.1": 200,
-		"evil.example:9464": 403, "evil.example": 403, "127.0.0.1.evil.example:9464": 403, "localhost.evil.example": 403, "": 403, "192.0.2.1:9464": 403} {
+	for host, want := range map[string]int{"127.0.0.1:9464": 200, "localhost:9464": 200, "[::1]:9464": 200,
+		"127.0.0.1":         200,
+		"evil.example:9464": 403, "evil.example": 403, "127.0.0.1.evil.example:9464": 403, "localhost.evil.example": 403,
+		"": 403, "192.0.2.1:9464": 403} {
 		req := httptest.NewRequest("GET", "/metrics", nil)
 		req.Host = host
 		out := httptest.NewRecorder()
 		served.ServeHTTP(out, req)
-		attack.Check(t, "a worker's metrics on loopback are asked for by the name "+host, fmt.Sprint(want), fmt.Sprint(out.Code))
+		attack.Check(t, "a worker's metrics on loopback are asked for by the name "+host, fmt.Sprint(want),
+			fmt.Sprint(out.Code))
 	}
 }
 
 // Strangers hold few of a worker's descriptors, and its health is told all the same.
 func TestAttackMetricsConnections(t *testing.T) {
-	at, stop, err := serveMetrics(t.Context(), "127.0.0.1:0", http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) { fmt.Fprint(out, "ok") }))
+	at, stop, err := serveMetrics(t.Context(), "127.0.0.1:0",
+		http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) { fmt.Fprint(out, "ok") }))
 	if err != nil {
 		t.Fatal(err)
 	}

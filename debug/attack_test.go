@@ -52,7 +52,8 @@ func hostile(t *testing.T, answer func(w io.Writer, command, id string) bool) (*
 	}()
 	m := vmm.NewMonitor(ours)
 	var shown []string
-	c := New(Config{Monitor: func() *vmm.Monitor { return m }, Show: func(source, text string) { shown = append(shown, source+"| "+text) }})
+	c := New(Config{Monitor: func() *vmm.Monitor { return m },
+		Show: func(source, text string) { shown = append(shown, source+"| "+text) }})
 	if err := c.Open(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +84,8 @@ func attackConsoleRows(big []byte, fine func(w io.Writer, id string)) []attackCo
 			return err == nil
 		}, []string{"query-status", "help", "query-status"}, "more than", 0},
 		{"no answer", func(io.Writer, string, string) bool { return true }, []string{"query-status"}, "deadline", patience},
-		{"no answer, to each of a backtrace's questions", func(io.Writer, string, string) bool { return true }, []string{"bt"}, "deadline", patience},
+		{"no answer, to each of a backtrace's questions", func(io.Writer, string, string) bool { return true },
+			[]string{"bt"}, "deadline", patience},
 		{"no answer, and then one", func(w io.Writer, command, id string) bool {
 			if command != "stop" {
 				fine(w, id)
@@ -99,7 +101,11 @@ func attackConsoleRows(big []byte, fine func(w io.Writer, id string)) []attackCo
 			fine(w, id)
 			return command != "stop"
 		}, []string{"stop", "wait stopped 1h"}, "ended", 0},
-		{"a reply that is no JSON", func(w io.Writer, _, _ string) bool { _, _ = io.WriteString(w, "\x00\xff{\n"); return true }, []string{"query-status"}, "not QMP", 0},
+		{"a reply that is no JSON", func(w io.Writer, _, _ string) bool {
+			_,
+				_ = io.WriteString(w, "\x00\xff{\n")
+			return true
+		}, []string{"query-status"}, "not QMP", 0},
 		{"a reply of another type", func(w io.Writer, _, id string) bool {
 			fmt.Fprintf(w, `{"return": [[]], "id": %q}`+"\n", id)
 			return true
@@ -194,7 +200,8 @@ func TestAttackConsoleOpen(t *testing.T) {
 			}()
 			m := vmm.NewMonitor(ours)
 			began, got := time.Now(), "given up"
-			if err := New(Config{Monitor: func() *vmm.Monitor { return m }}).Open(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
+			if err := New(Config{Monitor: func() *vmm.Monitor { return m }}).Open(t.Context()); !errors.Is(err,
+				context.DeadlineExceeded) {
 				got = fmt.Sprint(err)
 			} else if took := time.Since(began); took > patience {
 				got = "after " + took.String()
@@ -227,7 +234,8 @@ func TestTwoConsoles(t *testing.T) {
 			fmt.Fprintf(theirs, `{"return": %s, "id": %q}`+"\n", result, cmd.ID)
 		}
 	}()
-	relay := vmm.Relay{Monitor: func() *vmm.Monitor { return m }, Grant: func(vmm.Access, json.RawMessage) error { return nil }}
+	relay := vmm.Relay{Monitor: func() *vmm.Monitor { return m },
+		Grant: func(vmm.Access, json.RawMessage) error { return nil }}
 	ctx, cancel := context.WithCancel(t.Context())
 	join := func() (*Console, *vmm.Monitor) {
 		a, b, err := socketpair.New("console")

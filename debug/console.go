@@ -231,8 +231,10 @@ func verbTable() []verb {
 		{"restore", "NAME", "make it again what it was then, stopped", (*Console).restore},
 		{"dump", "FILE", "write the guest's memory as an ELF core", (*Console).dump},
 		{"hmp", "TEXT", "a command of QEMU's human monitor", (*Console).hmp},
-		{"wait", "serial|stdout|stderr TEXT [TIME] | event NAME [TIME] | stopped [TIME] | end [TIME]", "until it comes (10s)", (*Console).wait},
-		{"record", "[FILE]", "write what is typed from now on into a new file, as a script; without FILE, no more", (*Console).record},
+		{"wait", "serial|stdout|stderr TEXT [TIME] | event NAME [TIME] | stopped [TIME] | end [TIME]", "until it comes (10s)",
+			(*Console).wait},
+		{"record", "[FILE]", "write what is typed from now on into a new file, as a script; without FILE, no more",
+			(*Console).record},
 		{"quit", "", "leave; a machine that this console started, or that is kept after a crash, ends", (*Console).leave},
 	}
 }
@@ -272,7 +274,8 @@ func (c *Console) do(ctx context.Context, line string) (any, error) {
 		if near := c.schema.Nearest(name); len(near) > 0 {
 			return nil, fmt.Errorf("no command %q; did you mean %s?", words[0], strings.Join(near, ", "))
 		}
-		return nil, fmt.Errorf("no command %q: `help` lists the verbs, and %d QMP commands complete with Tab", words[0], len(c.schema.commands))
+		return nil, fmt.Errorf("no command %q: `help` lists the verbs, and %d QMP commands complete with Tab", words[0],
+			len(c.schema.commands))
 	}
 	args, err := c.schema.Arguments(name, words[1:])
 	if len(words) == 2 && strings.HasPrefix(words[1], "{") {
@@ -387,7 +390,8 @@ func (c *Console) help(_ context.Context, args []string) (any, error) {
 	for _, v := range verbTable() {
 		fmt.Fprintf(&out, "%-32s %s\n", strings.TrimSpace(v.name+" "+clip(v.args, 24)), v.help)
 	}
-	fmt.Fprintf(&out, "Besides, %d QMP commands by name, with KEY=VALUE arguments; raw QMP as {\"execute\": …}.", len(c.schema.commands))
+	fmt.Fprintf(&out, "Besides, %d QMP commands by name, with KEY=VALUE arguments; raw QMP as {\"execute\": …}.",
+		len(c.schema.commands))
 	return out.String(), nil
 }
 
@@ -401,7 +405,8 @@ func clip(s string, n int) string {
 // remote returns the gdb stub of a machine that is stopped: dialling it stops one.
 func (c *Console) remote(ctx context.Context) (*stub, error) {
 	if c.GDB == nil {
-		return nil, errors.New("the gdb stub is not this console's: a real gdb has it, or the machine was joined and not started here")
+		return nil,
+			errors.New("the gdb stub is not this console's: a real gdb has it, or the machine was joined and not started here")
 	}
 	if err := c.stopped(ctx); err != nil {
 		return nil, err

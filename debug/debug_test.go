@@ -47,7 +47,8 @@ func open(t *testing.T, answer func(command string) string) (c *Console, sent fu
 	var group sync.WaitGroup
 	group.Go(func() {
 		defer theirs.Close()
-		_, _ = io.WriteString(theirs, `{"QMP": {"version": {"qemu": {"micro": 0, "minor": 2, "major": 7}, "package": ""}, "capabilities": []}}`+"\n")
+		_, _ = io.WriteString(theirs,
+			`{"QMP": {"version": {"qemu": {"micro": 0, "minor": 2, "major": 7}, "package": ""}, "capabilities": []}}`+"\n")
 		for lines := bufio.NewScanner(theirs); lines.Scan(); {
 			var cmd struct {
 				Execute   string
@@ -91,14 +92,16 @@ func TestCommands(t *testing.T) {
 	c, sent := open(t, func(string) string { return `{"running": false}` })
 	for _, line := range []string{
 		"query_status", `device_list_properties typename=virtio-net-device`, `{"execute": "stop"}`,
-		`set-action reboot=shutdown count=0x10 on=true options.a.b=3 options.c=text`, `set-action {"count": 3}`, `set-action list=["a", "b c"]`, "stop",
+		`set-action reboot=shutdown count=0x10 on=true options.a.b=3 options.c=text`, `set-action {"count": 3}`,
+		`set-action list=["a", "b c"]`, "stop",
 	} {
 		if _, err := c.Do(t.Context(), line); err != nil {
 			t.Errorf("%s: %v", line, err)
 		}
 	}
 	want := []string{"query-status", `device-list-properties {"typename":"virtio-net-device"}`, "stop",
-		`set-action {"count":16,"on":true,"options":{"a":{"b":3},"c":"text"},"reboot":"shutdown"}`, `set-action {"count":3}`, `set-action {"list":["a","b c"]}`, "stop"}
+		`set-action {"count":16,"on":true,"options":{"a":{"b":3},"c":"text"},"reboot":"shutdown"}`, `set-action {"count":3}`,
+		`set-action {"list":["a","b c"]}`, "stop"}
 	if got := sent(); !slices.Equal(got, want) {
 		t.Errorf("sent %q", got)
 	}
@@ -181,7 +184,8 @@ wait end
 	if err := c.Script(t.Context(), strings.NewReader(script), func(l Line) { lines = append(lines, l) }); err != nil {
 		t.Fatal(err)
 	}
-	if len(lines) != 6 || lines[0].Number != 2 || fmt.Sprint(lines[0].Result) != "map[n:[1 2] running:false status:paused]" {
+	if len(lines) != 6 || lines[0].Number != 2 ||
+		fmt.Sprint(lines[0].Result) != "map[n:[1 2] running:false status:paused]" {
 		t.Errorf("%+v", lines)
 	}
 	for script, want := range map[string]string{
@@ -233,7 +237,8 @@ func TestSymbols(t *testing.T) {
 		t.Errorf("%#x %v", at, err)
 	}
 	high := &Symbols{text: []segment{{slide, text}}}
-	if high.Locate(0x3020, text[2*page:3*page]) || !high.Locate(slide+0x200000, text[2*page:3*page]) || high.slide != 0x200000-2*page {
+	if high.Locate(0x3020, text[2*page:3*page]) || !high.Locate(slide+0x200000, text[2*page:3*page]) ||
+		high.slide != 0x200000-2*page {
 		t.Errorf("%#x: a kernel at the top stays there, whatever it runs at before it has its pages", high.slide)
 	}
 	for i := range memory {
@@ -321,7 +326,8 @@ func TestAttackStubUnread(t *testing.T) {
 			defer ours.Close()
 			begin := time.Now()
 			seen := wait(s, theirs)
-			attack.Check(t, "gdb's protocol: a QEMU does not read "+name, "an error after 5s", seen+" after "+time.Since(begin).String())
+			attack.Check(t, "gdb's protocol: a QEMU does not read "+name, "an error after 5s",
+				seen+" after "+time.Since(begin).String())
 		})
 	}
 }

@@ -108,7 +108,8 @@ func TestKallsyms(t *testing.T) {
 		{"one symbol", kernelSymbols(0, base), base, true},
 		{"a marker's worth", kernelSymbols(255, base), base, true},
 		{"one more", kernelSymbols(256, base), base, true},
-		{"amd64", append([]elf.Symbol{{Name: "cpu_number", Value: 0x1000, Section: elf.SHN_ABS, Info: elf.ST_INFO(elf.STB_GLOBAL, elf.STT_OBJECT)}}, kernelSymbols(5000, base)...), base, true},
+		{"amd64", append([]elf.Symbol{{Name: "cpu_number", Value: 0x1000, Section: elf.SHN_ABS,
+			Info: elf.ST_INFO(elf.STB_GLOBAL, elf.STT_OBJECT)}}, kernelSymbols(5000, base)...), base, true},
 		{"arm64", kernelSymbols(5000, arm64Text+0x10000), 0, false},
 		{"without percpu, no relocation", kernelSymbols(700, base), base, false},
 	} {
@@ -198,7 +199,8 @@ func TestLoadSymbols(t *testing.T) {
 	}
 	for i, got := range list {
 		want := symbols[i]
-		code := got.Section == 1 && elf.ST_TYPE(got.Info) == elf.STT_FUNC || got.Section == elf.SHN_ABS && elf.ST_TYPE(got.Info) == elf.STT_OBJECT
+		code := got.Section == 1 && elf.ST_TYPE(got.Info) == elf.STT_FUNC ||
+			got.Section == elf.SHN_ABS && elf.ST_TYPE(got.Info) == elf.STT_OBJECT
 		if got.Name != want.Name || got.Value != want.Value || !code {
 			t.Fatalf("%+v, want %+v", got, want)
 		}
@@ -218,7 +220,8 @@ func TestLoadSymbols(t *testing.T) {
 			t.Errorf("%s: %v, the file is %q", name, err, s.File)
 		}
 	}
-	for name, data := range map[string][]byte{"empty": {}, "short": []byte("MZ"), "text": bytes.Repeat([]byte("text"), 100), "half an ELF file": []byte("\x7fELF\x02\x01\x01")} {
+	for name, data := range map[string][]byte{"empty": {}, "short": []byte("MZ"),
+		"text": bytes.Repeat([]byte("text"), 100), "half an ELF file": []byte("\x7fELF\x02\x01\x01")} {
 		if _, err := loadSymbols(write("other", data), ""); err == nil {
 			t.Errorf("%s was taken for a kernel", name)
 		}
@@ -231,12 +234,14 @@ func debugFile(note []byte) []byte {
 	var out bytes.Buffer
 	at := uint64(64 + 4*64)
 	for _, part := range []any{
-		elf.Header64{Ident: [16]byte{0x7f, 'E', 'L', 'F', 2, 1, 1}, Type: uint16(elf.ET_EXEC), Machine: uint16(elf.EM_AARCH64), Version: 1, Shoff: 64, Ehsize: 64, Shentsize: 64, Shnum: 4, Shstrndx: 3},
+		elf.Header64{Ident: [16]byte{0x7f, 'E', 'L', 'F', 2, 1, 1}, Type: uint16(elf.ET_EXEC),
+			Machine: uint16(elf.EM_AARCH64), Version: 1, Shoff: 64, Ehsize: 64, Shentsize: 64, Shnum: 4, Shstrndx: 3},
 		elf.Section64{},
 		elf.Section64{Type: uint32(elf.SHT_NOTE), Off: at, Size: uint64(len(note))},
 		elf.Section64{Type: uint32(elf.SHT_SYMTAB), Off: at + uint64(len(note)), Size: 48, Link: 3, Entsize: 24},
 		elf.Section64{Type: uint32(elf.SHT_STRTAB), Off: at + uint64(len(note)) + 48, Size: uint64(len(names))},
-		note, elf.Sym64{}, elf.Sym64{Name: 1, Info: elf.ST_INFO(elf.STB_GLOBAL, elf.STT_FUNC), Shndx: 1, Value: 0x5000}, names,
+		note, elf.Sym64{}, elf.Sym64{Name: 1, Info: elf.ST_INFO(elf.STB_GLOBAL, elf.STT_FUNC), Shndx: 1, Value: 0x5000},
+		names,
 	} {
 		if err := binary.Write(&out, binary.LittleEndian, part); err != nil {
 			panic(err)

@@ -108,7 +108,8 @@ const arm64Magic = 56
 func (s *Symbols) add(list []elf.Symbol) {
 	for _, sym := range list {
 		// arm64's ELF files mark code and data by $x and $d.
-		if sym.Name == "" || sym.Name[0] == '$' || elf.ST_TYPE(sym.Info) == elf.STT_SECTION || elf.ST_TYPE(sym.Info) == elf.STT_FILE || sym.Section == elf.SHN_ABS {
+		if sym.Name == "" || sym.Name[0] == '$' || elf.ST_TYPE(sym.Info) == elf.STT_SECTION ||
+			elf.ST_TYPE(sym.Info) == elf.STT_FILE || sym.Section == elf.SHN_ABS {
 			continue
 		}
 		s.byName[sym.Name] = sym.Value
@@ -139,7 +140,8 @@ func installed(image []byte, debugFiles string) (string, []elf.Symbol) {
 		}
 		notes, err := section.Data()
 		at := bytes.Index(notes, buildID)
-		if err != nil || at < 0 || len(notes) < at+len(buildID)+sha1.Size || !bytes.Contains(image, notes[at:at+len(buildID)+sha1.Size]) {
+		if err != nil || at < 0 || len(notes) < at+len(buildID)+sha1.Size ||
+			!bytes.Contains(image, notes[at:at+len(buildID)+sha1.Size]) {
 			continue
 		}
 		if list, err := f.Symbols(); err == nil {
@@ -295,9 +297,12 @@ func (s *Symbols) WriteFile(file string) error {
 	at := uint64(headerSize + len(sections)*sectionSize)
 	sections[text].Type, sections[text].Flags = uint32(elf.SHT_NOBITS), uint64(elf.SHF_ALLOC|elf.SHF_EXECINSTR)
 	sections[text].Addr, sections[text].Size, sections[text].Off, sections[text].Addralign = begin, end-begin, at, 1
-	sections[symtab].Type, sections[symtab].Off, sections[symtab].Size = uint32(elf.SHT_SYMTAB), at, uint64(len(list)*symbolSize)
-	sections[symtab].Link, sections[symtab].Info, sections[symtab].Entsize, sections[symtab].Addralign = strtab, 1, symbolSize, 8
-	sections[strtab].Type, sections[strtab].Off, sections[strtab].Size = uint32(elf.SHT_STRTAB), at+sections[symtab].Size, uint64(len(names))
+	sections[symtab].Type, sections[symtab].Off, sections[symtab].Size = uint32(elf.SHT_SYMTAB), at,
+		uint64(len(list)*symbolSize)
+	sections[symtab].Link, sections[symtab].Info, sections[symtab].Entsize, sections[symtab].Addralign = strtab, 1,
+		symbolSize, 8
+	sections[strtab].Type, sections[strtab].Off, sections[strtab].Size = uint32(elf.SHT_STRTAB), at+sections[symtab].Size,
+		uint64(len(names))
 	sections[strtab].Addralign = 1
 	header := elf.Header64{
 		Ident: [elf.EI_NIDENT]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)},

@@ -75,7 +75,8 @@ func (c *Client) Queue(ctx context.Context) (list []Depth, err error) {
 func (c *Client) queued(ctx context.Context) (map[string]uint64, error) {
 	timed, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
-	msg, err := c.nc.RequestWithContext(timed, "$JS.API.STREAM.INFO."+queueStream, []byte(`{"subjects_filter":"`+subjectQueue+`>"}`))
+	msg, err := c.nc.RequestWithContext(timed, "$JS.API.STREAM.INFO."+queueStream,
+		[]byte(`{"subjects_filter":"`+subjectQueue+`>"}`))
 	if err != nil {
 		return nil, err
 	}

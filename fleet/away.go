@@ -13,14 +13,16 @@ import (
 // away reports whether NATS did not do a thing now, and may a moment later: a cluster that has lost a node
 // takes seconds to choose who leads.
 func away(err error) bool {
-	for _, one := range []error{context.DeadlineExceeded, nats.ErrTimeout, nats.ErrNoResponders, nats.ErrDisconnected, nats.ErrReconnectBufExceeded, jetstream.ErrNoStreamResponse, errUnsettled, errStalled} {
+	for _, one := range []error{context.DeadlineExceeded, nats.ErrTimeout, nats.ErrNoResponders, nats.ErrDisconnected,
+		nats.ErrReconnectBufExceeded, jetstream.ErrNoStreamResponse, errUnsettled, errStalled} {
 		if errors.Is(err, one) {
 			return true
 		}
 	}
 	var api *jetstream.APIError
 	var old *nats.APIError // of what the client library does in its older half
-	if errors.As(err, &api) && (api.Code == http.StatusServiceUnavailable || api.ErrorCode == errInProcess || api.ErrorCode == errNoPeers) {
+	if errors.As(err, &api) && (api.Code == http.StatusServiceUnavailable || api.ErrorCode == errInProcess ||
+		api.ErrorCode == errNoPeers) {
 		return true
 	}
 	return errors.As(err, &old) && old.Code == http.StatusServiceUnavailable

@@ -76,9 +76,11 @@ func (l *tenantQueue) unseal(c call, now time.Time) (map[string]string, error) {
 	case err != nil:
 		return nil, err
 	case s.Call != digest:
-		return nil, fmt.Errorf("the secrets: %w: they are sealed for another call, or by another version of unitask", errMalformed)
+		return nil, fmt.Errorf("the secrets: %w: they are sealed for another call, or by another version of unitask",
+			errMalformed)
 	case now.Sub(s.At).Abs() > sealedFor:
-		return nil, fmt.Errorf("the secrets were sealed at %s, and it is %s here: set the clocks", s.At.Format(time.DateTime), now.UTC().Format(time.DateTime))
+		return nil, fmt.Errorf("the secrets were sealed at %s, and it is %s here: set the clocks", s.At.Format(time.DateTime),
+			now.UTC().Format(time.DateTime))
 	case !l.unsealed.first(sha256.Sum256(c.Sealed), now):
 		return nil, errors.New("the secrets were used by a call before: they are sealed for one")
 	}

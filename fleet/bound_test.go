@@ -22,9 +22,12 @@ func TestAttackSealedCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	made := func() call {
-		return call{Request: sessiond.Request{Op: sessiond.OpNew, New: &sessiond.New{LifeMS: 60_000, IdleMS: 1000, Request: unitask.Request{Language: "shell", AllowNet: []string{"api.example"},
-			Secrets: map[string]string{"KEY": "v", "OTHER": "w"}, SecretHosts: map[string][]string{"KEY": {"api.example"}},
-			Env: map[string]string{"A": "<&>\u2028"}, Args: []string{}, Files: []unitask.Mount{}, Timeout: time.Minute, MemoryMB: 512, Ask: []string{"*"}, Packages: []string{"pip:x==1"}}}}, Caller: "alice"}
+		return call{Request: sessiond.Request{Op: sessiond.OpNew,
+			New: &sessiond.New{LifeMS: 60_000, IdleMS: 1000,
+				Request: unitask.Request{Language: "shell", AllowNet: []string{"api.example"},
+					Secrets: map[string]string{"KEY": "v", "OTHER": "w"}, SecretHosts: map[string][]string{"KEY": {"api.example"}},
+					Env: map[string]string{"A": "<&>\u2028"}, Args: []string{}, Files: []unitask.Mount{}, Timeout: time.Minute,
+					MemoryMB: 512, Ask: []string{"*"}, Packages: []string{"pip:x==1"}}}}, Caller: "alice"}
 	}
 	secrets := map[string]string{"KEY": "correct-horse-battery"}
 	for _, row := range []struct {
@@ -36,10 +39,12 @@ func TestAttackSealedCall(t *testing.T) {
 	}{
 		{"as it was", func(*call) {}, 0, false, "given"},
 		{"the value goes to the code", func(c *call) { c.New.Request.SecretHosts = nil }, 0, false, "refused"},
-		{"it goes to another host", func(c *call) { c.New.Request.SecretHosts = map[string][]string{"KEY": {"evil.example"}} }, 0, false, "refused"},
+		{"it goes to another host",
+			func(c *call) { c.New.Request.SecretHosts = map[string][]string{"KEY": {"evil.example"}} }, 0, false, "refused"},
 		{"the network is wider", func(c *call) { c.New.Request.AllowNetAny = true }, 0, false, "refused"},
 		{"another caller", func(c *call) { c.Caller = "mallory" }, 0, false, "refused"},
-		{"to go on with another session", func(c *call) { c.Op, c.Session = sessiond.OpResume, "20260101-000000000-aaaaaa" }, 0, false, "refused"},
+		{"to go on with another session", func(c *call) { c.Op, c.Session = sessiond.OpResume, "20260101-000000000-aaaaaa" },
+			0, false, "refused"},
 		{"a second time", func(*call) {}, 0, true, "refused"},
 		{"a day later", func(*call) {}, 24 * time.Hour, false, "refused"},
 		{"by a worker that was a day late", func(*call) {}, -24 * time.Hour, false, "refused"},
@@ -91,7 +96,8 @@ func TestOnce(t *testing.T) {
 			t.Fatal(i)
 		}
 	}
-	if o.first([32]byte{1}, at) || o.first([32]byte{1, 1, 1, 1}, at.Add(sealedFor)) || !o.first([32]byte{1, 1, 1, 1}, at.Add(3*sealedFor)) || len(o.seen) != 1 {
+	if o.first([32]byte{1}, at) || o.first([32]byte{1, 1, 1, 1}, at.Add(sealedFor)) ||
+		!o.first([32]byte{1, 1, 1, 1}, at.Add(3*sealedFor)) || len(o.seen) != 1 {
 		t.Errorf("%d are known", len(o.seen))
 	}
 }

@@ -68,7 +68,8 @@ type tarGuest struct{ w *tar.Writer }
 
 func (g tarGuest) Put(f guest.File, content io.Reader) error {
 	// No times but the files' own: the same files are the same archive.
-	h := &tar.Header{Name: strings.TrimPrefix(f.Path, "/"), Mode: int64(f.Mode.Perm()), Size: f.Size, ModTime: f.ModTime, Format: tar.FormatPAX}
+	h := &tar.Header{Name: strings.TrimPrefix(f.Path, "/"), Mode: int64(f.Mode.Perm()), Size: f.Size, ModTime: f.ModTime,
+		Format: tar.FormatPAX}
 	switch f.Mode.Type() {
 	case fs.ModeDir:
 		h.Typeflag, h.Size = tar.TypeDir, 0
@@ -185,7 +186,8 @@ func pack(ctx context.Context, to io.Writer, left Left) (stdout, stderr int64, e
 		case nameStderr:
 			stderr = size
 		}
-		if err := w.WriteHeader(&tar.Header{Name: name, Mode: int64(perm.Perm()), Size: size, Typeflag: tar.TypeReg, Format: tar.FormatPAX}); err != nil {
+		if err := w.WriteHeader(&tar.Header{Name: name, Mode: int64(perm.Perm()), Size: size, Typeflag: tar.TypeReg,
+			Format: tar.FormatPAX}); err != nil {
 			return err
 		}
 		_, err := io.CopyN(w, inTime{ctx, content}, size)
@@ -203,7 +205,8 @@ type sink interface {
 
 // unpackLeft passes on what a worker says that the run left; skip bytes of each stream are there
 // already. The worker is not believed: the sink bounds and checks.
-func unpackLeft(ctx context.Context, from io.Reader, to sink, streams map[string]io.Writer, skip map[string]int64) error {
+func unpackLeft(ctx context.Context, from io.Reader, to sink, streams map[string]io.Writer,
+	skip map[string]int64) error {
 	from = inTime{ctx, from}
 	r, left, seen := tar.NewReader(from), room{maxNames, maxRoom}, map[string]bool{}
 	for {

@@ -79,10 +79,16 @@ func TestAttackArchives(t *testing.T) {
 		{"folders in other places", room{names, maxRoom}, func(n int) *tar.Header {
 			return &tar.Header{Name: fmt.Sprintf("a/%d/../%d/%d", n, n*7%5, n), Typeflag: tar.TypeDir}
 		}, names},
-		{"the same folder again", room{names, maxRoom}, func(int) *tar.Header { return &tar.Header{Name: "a/b", Typeflag: tar.TypeDir} }, names},
-		{"files of one byte", room{maxNames, blocks * diskBlock}, func(n int) *tar.Header { return &tar.Header{Name: fmt.Sprint(n), Size: 1, Typeflag: tar.TypeReg} }, blocks / 2},
-		{"empty files", room{maxNames, blocks * diskBlock}, func(n int) *tar.Header { return &tar.Header{Name: fmt.Sprint(n), Typeflag: tar.TypeReg} }, blocks},
-		{"empty folders", room{maxNames, blocks * diskBlock}, func(n int) *tar.Header { return &tar.Header{Name: fmt.Sprint(n), Typeflag: tar.TypeDir} }, blocks},
+		{"the same folder again", room{names, maxRoom}, func(int) *tar.Header {
+			return &tar.Header{Name: "a/b",
+				Typeflag: tar.TypeDir}
+		}, names},
+		{"files of one byte", room{maxNames, blocks * diskBlock},
+			func(n int) *tar.Header { return &tar.Header{Name: fmt.Sprint(n), Size: 1, Typeflag: tar.TypeReg} }, blocks / 2},
+		{"empty files", room{maxNames, blocks * diskBlock},
+			func(n int) *tar.Header { return &tar.Header{Name: fmt.Sprint(n), Typeflag: tar.TypeReg} }, blocks},
+		{"empty folders", room{maxNames, blocks * diskBlock},
+			func(n int) *tar.Header { return &tar.Header{Name: fmt.Sprint(n), Typeflag: tar.TypeDir} }, blocks},
 	} {
 		dir := t.TempDir()
 		_, err := unpack(t.Context(), &endless{entry: row.entry}, dir, row.left)

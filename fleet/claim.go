@@ -90,7 +90,8 @@ func (c *claim) take(ctx context.Context) error {
 		revision, err := c.store.replace(ctx, c.run, c.entry, before)
 		if err != nil {
 			is, at, e := c.store.get(ctx, c.run)
-			if e != nil || is.State != Claimed || is.Worker != c.entry.Worker || is.Attempt != c.entry.Attempt || is.Reading != c.entry.Reading {
+			if e != nil || is.State != Claimed || is.Worker != c.entry.Worker || is.Attempt != c.entry.Attempt ||
+				is.Reading != c.entry.Reading {
 				return err
 			}
 			revision = at
@@ -149,7 +150,8 @@ func (c *claim) outlet() *outlet {
 // again says why a run whose worker is lost is not made again, "" if it is.
 func again(req unitask.Request, e entry) string {
 	if !Repeatable(req) {
-		return fmt.Sprintf("worker %s was lost while the code ran; it had network or secrets, so it is not run twice", e.Worker)
+		return fmt.Sprintf("worker %s was lost while the code ran; it had network or secrets, so it is not run twice",
+			e.Worker)
 	}
 	return exhausted(e)
 }
@@ -193,7 +195,8 @@ func (c *claim) beat(ctx context.Context, stop context.CancelCauseFunc, look <-c
 
 // perform gets what the run brings and runs it.
 func (c *claim) perform(ctx context.Context, t task) (r report, err error) {
-	job := Job{ID: c.run, Tenant: c.store.tenant, Caller: t.Caller, Request: t.Request, Colors: t.Colors, Stdout: c.out.stream("stdout"), Stderr: c.out.stream("stderr"), Events: c.out.event}
+	job := Job{ID: c.run, Tenant: c.store.tenant, Caller: t.Caller, Request: t.Request, Colors: t.Colors,
+		Stdout: c.out.stream("stdout"), Stderr: c.out.stream("stderr"), Events: c.out.event}
 	if t.Stdin {
 		job.Stdin = &remoteStdin{ctx: ctx, ask: c.ask}
 	}
@@ -220,7 +223,10 @@ func (c *claim) perform(ctx context.Context, t task) (r report, err error) {
 		}
 	}
 	if t.Image != nil {
-		job.Image, job.Disk = t.Image, func(ctx context.Context) (io.ReadCloser, error) { return c.store.openImage(ctx, *t.Image) }
+		job.Image, job.Disk = t.Image, func(ctx context.Context) (io.ReadCloser,
+			error) {
+			return c.store.openImage(ctx, *t.Image)
+		}
 	}
 	done, err := c.w.runner.Run(ctx, job)
 	r.Result, r.Machine = done.Result, done.Machine
@@ -319,7 +325,8 @@ func (c *claim) end(ctx context.Context, r report, t task, err, cause error) (ho
 	})
 	if errors.Is(e, errFenced) { // perhaps by itself: an answer that was lost is asked for again
 		timed, cancel := context.WithTimeout(ctx, c.w.config.Times.Lease)
-		if is, _, err := c.store.get(timed, c.run); err == nil && is.State == Ended && is.Worker == next.Worker && is.Attempt == next.Attempt {
+		if is, _, err := c.store.get(timed, c.run); err == nil && is.State == Ended && is.Worker == next.Worker &&
+			is.Attempt == next.Attempt {
 			e = nil
 		}
 		cancel()

@@ -153,7 +153,8 @@ func (c *Client) Run(ctx context.Context, run *unitask.FleetRun) (*unitask.Resul
 		c.forget()
 		var busy *unitask.BusyError
 		if errors.As(err, &busy) {
-			return &unitask.Result{Outcome: unitask.OutcomeBusy, ExitCode: unitask.ExitHost, Error: err.Error(), RetryAfter: busy.After}, err
+			return &unitask.Result{Outcome: unitask.OutcomeBusy, ExitCode: unitask.ExitHost, Error: err.Error(),
+				RetryAfter: busy.After}, err
 		}
 		if ctx.Err() != nil {
 			s.cancel()

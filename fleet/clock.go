@@ -75,7 +75,8 @@ func (c *clock) late(now time.Time) time.Duration {
 // again.
 func (s *submission) overrun(ctx context.Context, e entry, revision uint64, late time.Duration) *entry {
 	e.State = Lost
-	e.Why = fmt.Sprintf("worker %s has it for longer than its time limit, its transfers and a lease take (%v)", e.Worker, s.clock.limit.Round(time.Second))
+	e.Why = fmt.Sprintf("worker %s has it for longer than its time limit, its transfers and a lease take (%v)", e.Worker,
+		s.clock.limit.Round(time.Second))
 	if _, err := s.store.replace(ctx, s.id, e, revision); err != nil && late <= s.c.config.Times.Lease {
 		return nil
 	}

@@ -48,7 +48,8 @@ func TestAttackClock(t *testing.T) {
 // A run that brings much has longer.
 func TestLimit(t *testing.T) {
 	times := Times{}.withDefaults()
-	small := limit(&unitask.FleetRun{Request: unitask.Request{Timeout: 5 * time.Second, OutputBytes: 16 << 20, MaxArtifacts: 64 << 20}}, times)
+	small := limit(&unitask.FleetRun{Request: unitask.Request{Timeout: 5 * time.Second, OutputBytes: 16 << 20,
+		MaxArtifacts: 64 << 20}}, times)
 	if small != 5*time.Second+times.Start+48*time.Second+times.Lease {
 		t.Error(small)
 	}

@@ -40,7 +40,8 @@ func startClusterWith(t testing.TB, change func(*cluster)) *cluster {
 	var routes []*url.URL
 	for i := range c.opts { // ports first: each is told of the others
 		c.opts[i] = &server.Options{
-			ServerName: fmt.Sprintf("node-%d", i), Host: "127.0.0.1", Port: -1, JetStream: true, JetStreamMaxStore: 1 << 40, StoreDir: t.TempDir(), NoSigs: true, NoLog: true, MaxPayload: 1 << 20,
+			ServerName: fmt.Sprintf("node-%d", i), Host: "127.0.0.1", Port: -1, JetStream: true, JetStreamMaxStore: 1 << 40,
+			StoreDir: t.TempDir(), NoSigs: true, NoLog: true, MaxPayload: 1 << 20,
 			Cluster: server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: freePort(t)},
 		}
 		routes = append(routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", c.opts[i].Cluster.Port)})

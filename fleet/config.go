@@ -53,8 +53,10 @@ func (c Config) sealTo(w WorkerInfo) (*[workerKeySize]byte, error) {
 	if len(w.Key) != workerKeySize {
 		return nil, fmt.Errorf("worker %.40q has no key: %w", w.ID, errMalformed)
 	}
-	if len(c.WorkerKeys) > 0 && !slices.ContainsFunc(c.WorkerKeys, func(key []byte) bool { return bytes.Equal(key, w.Key) }) {
-		return nil, fmt.Errorf("worker %.40q has a key that is none of those that secrets are sent to: --worker-keys names them", w.ID)
+	if len(c.WorkerKeys) > 0 && !slices.ContainsFunc(c.WorkerKeys,
+		func(key []byte) bool { return bytes.Equal(key, w.Key) }) {
+		return nil,
+			fmt.Errorf("worker %.40q has a key that is none of those that secrets are sent to: --worker-keys names them", w.ID)
 	}
 	return (*[workerKeySize]byte)(w.Key), nil
 }
@@ -67,9 +69,12 @@ func (c Config) checkURL() error {
 		case err != nil || u.Hostname() == "" || u.Scheme != "nats" && u.Scheme != "tls":
 			return fmt.Errorf("fleet %.100q: use tls://HOST:PORT, or nats://127.0.0.1:PORT", redacted(one))
 		case u.User != nil:
-			return fmt.Errorf("fleet %.100q: an address with a password is seen by whoever lists processes: give a file of credentials", redacted(one))
+			return fmt.Errorf(
+				"fleet %.100q: an address with a password is seen by whoever lists processes: give a file of credentials",
+				redacted(one))
 		case u.Scheme == "nats" && c.CA == "" && !c.Plain && !loopback(u.Hostname()):
-			return fmt.Errorf("fleet %.100q: nats:// to another host is in clear: use tls://, or allow it (Config.Plain, --nats-plain) on a network that nobody else is on", one)
+			return fmt.Errorf(
+				"fleet %.100q: nats:// to another host is in clear: use tls://, or allow it (Config.Plain, --nats-plain) on a network that nobody else is on", one)
 		}
 	}
 	return nil
@@ -93,7 +98,8 @@ func loopback(host string) bool {
 // connect connects, and connects again for as long as the connection is not closed.
 func (c Config) connect(name, inbox string) (*nats.Conn, error) {
 	opts := []nats.Option{
-		nats.Name(name), nats.MaxReconnects(-1), nats.ReconnectWait(500 * time.Millisecond), nats.Timeout(5 * time.Second), nats.PingInterval(c.Times.Beat), nats.MaxPingsOutstanding(3),
+		nats.Name(name), nats.MaxReconnects(-1), nats.ReconnectWait(500 * time.Millisecond), nats.Timeout(5 * time.Second),
+		nats.PingInterval(c.Times.Beat), nats.MaxPingsOutstanding(3),
 		nats.CustomInboxPrefix(inbox), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}),
 	}
 	if c.Creds != "" {

@@ -79,7 +79,10 @@ func TestCutOff(t *testing.T) {
 	cutOff(at, true)
 	began := time.Now()
 	waitFor(t, func() bool {
-		return slices.ContainsFunc(c.nodes[:], func(ns *server.Server) bool { return ns != c.nodes[at] && ns.JetStreamIsLeader() })
+		return slices.ContainsFunc(c.nodes[:], func(ns *server.Server) bool {
+			return ns != c.nodes[at] &&
+				ns.JetStreamIsLeader()
+		})
 	})
 	t.Logf("another leads after %v", time.Since(began).Round(time.Second/10))
 	waitFor(t, func() bool { // what it had is made again

@@ -100,7 +100,8 @@ func BenchmarkDispatchMachines(b *testing.B) {
 	}
 	testhome.Ready(b, base, image.Linux)
 	ns := startNATS(b, nil)
-	host, err := unitask.Open(unitask.Options{Home: testhome.New(b, base), Machines: unitask.Pool(unitask.PoolSize{Min: 1, Max: 1}, unitask.MachineClass{Kernel: unitask.Linux, MemoryMB: 512})})
+	host, err := unitask.Open(unitask.Options{Home: testhome.New(b, base),
+		Machines: unitask.Pool(unitask.PoolSize{Min: 1, Max: 1}, unitask.MachineClass{Kernel: unitask.Linux, MemoryMB: 512})})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -114,7 +115,8 @@ func BenchmarkDispatchMachines(b *testing.B) {
 		for i, rt := range []*unitask.Runtime{host, away} {
 			testwait.Until(b, "the pool is full", func() bool { st := host.Pool(); return st.Idle >= 1 && st.Making == 0 })
 			began := time.Now()
-			res, err := rt.Run(b.Context(), unitask.Request{Kernel: unitask.Linux, MemoryMB: 512, Code: `console.log("hello")`}, unitask.IO{})
+			res, err := rt.Run(b.Context(), unitask.Request{Kernel: unitask.Linux, MemoryMB: 512, Code: `console.log("hello")`},
+				unitask.IO{})
 			took[i] = append(took[i], time.Since(began))
 			if err != nil || string(res.Stdout) != "hello\n" || !res.Pooled {
 				b.Fatalf("%v %s", err, asJSON(res))
@@ -124,7 +126,8 @@ func BenchmarkDispatchMachines(b *testing.B) {
 		worker = append(worker, span[1].Sub(span[0]))
 		dispatch = append(dispatch, span[0].Sub(watch.span[0])+watch.span[1].Sub(span[1]))
 	}
-	for what, of := range map[string][]time.Duration{"here": took[0], "fleet": took[1], "worker": worker, "dispatch": dispatch} {
+	for what, of := range map[string][]time.Duration{"here": took[0], "fleet": took[1], "worker": worker,
+		"dispatch": dispatch} {
 		report(b, what, of)
 	}
 }

@@ -42,7 +42,8 @@ func TestWorkerKilled(t *testing.T) {
 	if err := note(filepath.Join(dir, "gate"), ""); err != nil {
 		t.Fatal(err)
 	}
-	if e := <-ends["again"]; e.err != nil || string(e.res.Stdout) != "begun\nended\n" || !strings.Contains(e.res.Retried, "was lost") || !strings.Contains(e.res.Retried, "attempt 2") {
+	if e := <-ends["again"]; e.err != nil || string(e.res.Stdout) != "begun\nended\n" ||
+		!strings.Contains(e.res.Retried, "was lost") || !strings.Contains(e.res.Retried, "attempt 2") {
 		t.Errorf("%v %s", e.err, asJSON(e.res))
 	}
 	e := <-ends["once"]
@@ -153,11 +154,13 @@ func TestGivenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	for who, res := range map[string]*unitask.Result{"first": first, "late": second} {
-		if res == nil || res.Outcome != unitask.OutcomeExited || string(res.Stdout) != "ended\n" || !strings.Contains(res.Retried, "went away") || !strings.Contains(res.Retried, "attempt 5") {
+		if res == nil || res.Outcome != unitask.OutcomeExited || string(res.Stdout) != "ended\n" ||
+			!strings.Contains(res.Retried, "went away") || !strings.Contains(res.Retried, "attempt 5") {
 			t.Errorf("%s: %s", who, asJSON(res))
 		}
 	}
-	if runs, err := client.Runs(t.Context(), 1); err != nil || len(runs) != 1 || runs[0].Attempt != times || runs[0].Losses != 0 {
+	if runs, err := client.Runs(t.Context(), 1); err != nil || len(runs) != 1 || runs[0].Attempt != times ||
+		runs[0].Losses != 0 {
 		t.Errorf("%v %s", err, asJSON(runs))
 	}
 }

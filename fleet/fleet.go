@@ -194,7 +194,8 @@ func Permissions(tenant string, most Priority) (publish, subscribe []string) {
 		"$JS.API.STREAM.PURGE."+files, "$JS.API.STREAM.INFO."+queueStream,
 	)
 	for _, stream := range []string{runs, files, workers, "KV_" + sessionsBucket + tenant} {
-		publish = append(publish, "$JS.API.STREAM.INFO."+stream, "$JS.API.STREAM.MSG.GET."+stream, "$JS.API.DIRECT.GET."+stream+".>",
+		publish = append(publish, "$JS.API.STREAM.INFO."+stream, "$JS.API.STREAM.MSG.GET."+stream,
+			"$JS.API.DIRECT.GET."+stream+".>",
 			"$JS.API.CONSUMER.CREATE."+stream+".>", "$JS.API.CONSUMER.DELETE."+stream+".>", "$JS.API.CONSUMER.INFO."+stream+".>",
 			"$JS.API.CONSUMER.MSG.NEXT."+stream+".>",
 			"$JS.FC."+stream+".>")
@@ -227,8 +228,10 @@ func makeTenant(ctx context.Context, js jetstream.JetStream, tenant string, repl
 	// than what the queue has said of it, and a run whose entry is not there yet would be dropped.
 	runs, files := runsBucket+tenant, filesBucket+tenant
 	for _, config := range []jetstream.StreamConfig{
-		{Name: "KV_" + runs, Subjects: []string{"$KV." + runs + ".>"}, MaxMsgsPerSubject: 1, MaxAge: keep, MaxBytes: runsBytes, MaxMsgSize: maxEntry, DenyDelete: true, Duplicates: 2 * time.Minute},
-		{Name: "OBJ_" + files, Subjects: []string{"$O." + files + ".C.>", "$O." + files + ".M.>"}, MaxAge: keep, MaxBytes: filesBytes},
+		{Name: "KV_" + runs, Subjects: []string{"$KV." + runs + ".>"}, MaxMsgsPerSubject: 1, MaxAge: keep,
+			MaxBytes: runsBytes, MaxMsgSize: maxEntry, DenyDelete: true, Duplicates: 2 * time.Minute},
+		{Name: "OBJ_" + files, Subjects: []string{"$O." + files + ".C.>", "$O." + files + ".M.>"}, MaxAge: keep,
+			MaxBytes: filesBytes},
 	} {
 		config.Discard, config.AllowRollup = jetstream.DiscardNew, true
 		if config.Replicas, err = atLeast(ctx, js, config.Name, replicas); err == nil {
@@ -266,7 +269,8 @@ func (s tenantStore) get(ctx context.Context, run string) (e entry, revision uin
 	if err := json.Unmarshal(v.Value(), &e); err != nil {
 		return e, 0, fmt.Errorf("entry of %s: %w: %w", run, errMalformed, err)
 	}
-	if e.Attempt < 0 || e.Attempt > maxClaims || e.Losses < 0 || e.Losses > e.Attempt || e.MemoryMB < 0 || !classForm.MatchString(e.Class) || e.State != Queued && e.State != Claimed && !e.State.over() {
+	if e.Attempt < 0 || e.Attempt > maxClaims || e.Losses < 0 || e.Losses > e.Attempt || e.MemoryMB < 0 ||
+		!classForm.MatchString(e.Class) || e.State != Queued && e.State != Claimed && !e.State.over() {
 		return e, 0, fmt.Errorf("entry of %s: %w: its state or its numbers can't be", run, errMalformed)
 	}
 	return e, v.Revision(), nil

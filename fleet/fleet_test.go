@@ -31,7 +31,8 @@ func TestRun(t *testing.T) {
 	}
 	var live bytes.Buffer
 	res, err := rt.Run(t.Context(), unitask.Request{
-		Code: "out one\nerr two\nstdin\nfile /data/data.txt\nartifact a/b.txt\nexit 3", Dirs: []unitask.Mount{{Host: dir, Guest: "/data"}},
+		Code: "out one\nerr two\nstdin\nfile /data/data.txt\nartifact a/b.txt\nexit 3",
+		Dirs: []unitask.Mount{{Host: dir, Guest: "/data"}},
 	}, unitask.IO{Stdin: strings.NewReader(strings.Repeat("typed\n", 40_000)), Stdout: &live})
 	if err != nil {
 		t.Fatal(err)
@@ -44,8 +45,10 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if in.Stdout != want || in.Stderr != "two\n" || in.Console != "the console\n" || in.Ended == nil || in.Ended.ExitCode != 3 || in.Status != "done" {
-		t.Errorf("the record has %d bytes of stdout, stderr %q, console %q, status %s", len(in.Stdout), in.Stderr, in.Console, in.Status)
+	if in.Stdout != want || in.Stderr != "two\n" || in.Console != "the console\n" || in.Ended == nil ||
+		in.Ended.ExitCode != 3 || in.Status != "done" {
+		t.Errorf("the record has %d bytes of stdout, stderr %q, console %q, status %s", len(in.Stdout), in.Stderr, in.Console,
+			in.Status)
 	}
 	f, err := rt.Runs().OpenArtifact(res.RunID, "a/b.txt")
 	if err != nil {
@@ -65,16 +68,20 @@ func TestStdinThatBreaks(t *testing.T) {
 	rt, _ := submitter(t, fleet.Config{URL: ns.ClientURL()})
 	for name, stdin := range map[string]io.Reader{
 		"behind a half": io.MultiReader(strings.NewReader("half"), iotest.ErrReader(io.ErrUnexpectedEOF)),
-		"with a half":   iotest.DataErrReader(io.MultiReader(strings.NewReader("half"), iotest.ErrReader(io.ErrUnexpectedEOF))),
-		"at once":       iotest.ErrReader(io.ErrUnexpectedEOF),
+		"with a half": iotest.DataErrReader(io.MultiReader(strings.NewReader("half"),
+			iotest.ErrReader(io.ErrUnexpectedEOF))),
+		"at once": iotest.ErrReader(io.ErrUnexpectedEOF),
 	} {
 		res, err := rt.Run(t.Context(), unitask.Request{Code: "stdin"}, unitask.IO{Stdin: stdin})
-		if err == nil || !strings.Contains(err.Error(), io.ErrUnexpectedEOF.Error()) || unitask.ExitCode(res, err) != unitask.ExitHost {
+		if err == nil || !strings.Contains(err.Error(), io.ErrUnexpectedEOF.Error()) ||
+			unitask.ExitCode(res, err) != unitask.ExitHost {
 			t.Errorf("%s: %+v, %v", name, res, err)
 		}
 	}
-	for name, stdin := range map[string]io.Reader{"": strings.NewReader(""), "whole": iotest.DataErrReader(strings.NewReader("whole"))} {
-		if res, err := rt.Run(t.Context(), unitask.Request{Code: "stdin"}, unitask.IO{Stdin: stdin}); err != nil || string(res.Stdout) != name {
+	for name, stdin := range map[string]io.Reader{"": strings.NewReader(""),
+		"whole": iotest.DataErrReader(strings.NewReader("whole"))} {
+		if res, err := rt.Run(t.Context(), unitask.Request{Code: "stdin"}, unitask.IO{Stdin: stdin}); err != nil ||
+			string(res.Stdout) != name {
 			t.Errorf("%q: %+v, %v", name, res, err)
 		}
 	}
@@ -109,7 +116,8 @@ func TestNotElsewhere(t *testing.T) {
 		says string
 	}{
 		"a terminal": {func() error {
-			_, err := rt.Run(t.Context(), unitask.Request{Code: "out x"}, unitask.IO{Terminal: &unitask.Terminal{Size: unitask.TerminalSize{Columns: 80, Rows: 24}}})
+			_, err := rt.Run(t.Context(), unitask.Request{Code: "out x"},
+				unitask.IO{Terminal: &unitask.Terminal{Size: unitask.TerminalSize{Columns: 80, Rows: 24}}})
 			return err
 		}, "a terminal"},
 		"a capture": {func() error {
@@ -121,7 +129,8 @@ func TestNotElsewhere(t *testing.T) {
 			return err
 		}, "ask"},
 		"a question of the ceiling": {func() error {
-			_, err := rt.RunFor(t.Context(), unitask.Caller{Ceiling: asking}, unitask.Request{Code: "out x", AllowNet: []string{"example.com"}}, unitask.IO{})
+			_, err := rt.RunFor(t.Context(), unitask.Caller{Ceiling: asking},
+				unitask.Request{Code: "out x", AllowNet: []string{"example.com"}}, unitask.IO{})
 			return err
 		}, "ask"},
 		"a session": {func() error {
@@ -133,7 +142,8 @@ func TestNotElsewhere(t *testing.T) {
 		}, "a session"},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
-			if err := row.do(); err == nil || !strings.Contains(err.Error(), row.says) || !errors.As(err, new(*policy.FieldError)) {
+			if err := row.do(); err == nil || !strings.Contains(err.Error(), row.says) ||
+				!errors.As(err, new(*policy.FieldError)) {
 				t.Errorf("%v", err)
 			}
 		})
@@ -177,7 +187,8 @@ func TestJoin(t *testing.T) {
 	}
 	rt, client := submitter(t, fleet.Config{URL: ns.ClientURL()})
 	client.RunID = "the-same"
-	if _, err := rt.Run(t.Context(), unitask.Request{Code: "out other"}, unitask.IO{}); err == nil || !strings.Contains(err.Error(), "asks for something else") {
+	if _, err := rt.Run(t.Context(), unitask.Request{Code: "out other"}, unitask.IO{}); err == nil ||
+		!strings.Contains(err.Error(), "asks for something else") {
 		t.Errorf("another request under the id: %v", err)
 	}
 }
@@ -195,7 +206,8 @@ func TestCancel(t *testing.T) {
 		cancel()
 	}()
 	res, err := rt.Run(ctx, unitask.Request{Code: "out before\nsleep 1h"}, unitask.IO{})
-	if !errors.Is(err, context.Canceled) || res.Outcome != unitask.OutcomeCancelled || unitask.ExitCode(res, err) != unitask.ExitCancelled {
+	if !errors.Is(err, context.Canceled) || res.Outcome != unitask.OutcomeCancelled ||
+		unitask.ExitCode(res, err) != unitask.ExitCancelled {
 		t.Errorf("%v %s", err, asJSON(res))
 	}
 	waitFor(t, func() bool { return w.Info().Running == 0 })
@@ -214,7 +226,8 @@ func TestBusy(t *testing.T) {
 	rt, _ := submitter(t, fleet.Config{URL: ns.ClientURL()})
 	res, err := rt.Run(t.Context(), unitask.Request{Code: "out one"}, unitask.IO{})
 	var busy *unitask.BusyError
-	if !errors.As(err, &busy) || busy.After <= 0 || res.Outcome != unitask.OutcomeBusy || !strings.Contains(asJSON(res), `"retryAfterMs":1000`) {
+	if !errors.As(err, &busy) || busy.After <= 0 || res.Outcome != unitask.OutcomeBusy ||
+		!strings.Contains(asJSON(res), `"retryAfterMs":1000`) {
 		t.Errorf("%v %s", err, asJSON(res))
 	}
 }
@@ -227,7 +240,8 @@ func TestSecrets(t *testing.T) {
 	startWorker(t, workerConfig(ns.ClientURL(), 1), script{})
 	all := eavesdrop(t, ns.ClientURL())
 	rt, _ := submitter(t, fleet.Config{URL: ns.ClientURL()})
-	res, err := rt.Run(t.Context(), unitask.Request{Code: "secret TOKEN", Secrets: map[string]string{"TOKEN": secret}}, unitask.IO{})
+	res, err := rt.Run(t.Context(), unitask.Request{Code: "secret TOKEN", Secrets: map[string]string{"TOKEN": secret}},
+		unitask.IO{})
 	if err != nil || res.ExitCode != 0 || string(res.Stdout) != "21 bytes\n" {
 		t.Fatalf("%v %s", err, asJSON(res))
 	}

@@ -36,7 +36,8 @@ func TestAttackIdleWorker(t *testing.T) {
 	}
 	times := fleet.Times{Lease: 2 * time.Second, Start: time.Second}
 	const most = 7 * time.Second // time limit, start, a lease, and a lease more for a host that is busy
-	for name, row := range map[string]struct{ again bool }{"does nothing": {false}, "writes the entry again and again": {true}} {
+	for name, row := range map[string]struct{ again bool }{"does nothing": {false},
+		"writes the entry again and again": {true}} {
 		rt, client := submitter(t, fleet.Config{URL: ns.ClientURL(), Times: times})
 		client.RunID = "idle"
 		if row.again {
@@ -57,7 +58,8 @@ func TestAttackIdleWorker(t *testing.T) {
 		}()
 		begin := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		res, err := rt.Run(ctx, unitask.Request{Code: "out x", Timeout: time.Second, OutputBytes: 1024, MaxArtifacts: -1}, unitask.IO{})
+		res, err := rt.Run(ctx, unitask.Request{Code: "out x", Timeout: time.Second, OutputBytes: 1024, MaxArtifacts: -1},
+			unitask.IO{})
 		cancel()
 		close(stop)
 		got := "lost in time"

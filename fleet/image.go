@@ -62,7 +62,10 @@ func (s *submission) putImage(ctx context.Context) error {
 	packed := make(chan struct{})
 	go func() {
 		defer close(packed)
-		z, err := zstd.NewWriter(&bounded.Writer{To: w, Left: maxImage, Err: fmt.Errorf("the image has more than %d bytes, compressed: have the workers pull it, whose ceilings then list its reference", int64(maxImage))}, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(maxWindow))
+		z, err := zstd.NewWriter(&bounded.Writer{To: w, Left: maxImage,
+			Err: fmt.Errorf(
+				"the image has more than %d bytes, compressed: have the workers pull it, whose ceilings then list its reference",
+				int64(maxImage))}, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(maxWindow))
 		if err == nil {
 			_, err = io.Copy(z, inTime{ctx, disk})
 			err = errors.Join(err, z.Close())
@@ -95,7 +98,8 @@ func (s tenantStore) openImage(ctx context.Context, b catalog.Shipped) (io.ReadC
 	if err != nil {
 		return nil, fmt.Errorf("read the image's disk %s from the fleet: %w", b.Disk, err)
 	}
-	z, err := zstd.NewReader(io.LimitReader(from, maxImage), zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderLowmem(true))
+	z, err := zstd.NewReader(io.LimitReader(from, maxImage), zstd.WithDecoderConcurrency(1),
+		zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderLowmem(true))
 	if err != nil {
 		from.Close()
 		return nil, err

@@ -111,7 +111,8 @@ func TestAttackImages(t *testing.T) {
 func TestImageWaits(t *testing.T) {
 	t.Parallel()
 	s := bucket(t)
-	c := &Client{config: Config{Times: Times{Beat: time.Hour}}, images: make(chan struct{}, 1), seen: []WorkerInfo{{Images: []string{policy.ShippedImages}}}, seenAt: time.Now()}
+	c := &Client{config: Config{Times: Times{Beat: time.Hour}}, images: make(chan struct{}, 1),
+		seen: []WorkerInfo{{Images: []string{policy.ShippedImages}}}, seenAt: time.Now()}
 	c.images <- struct{}{} // another's goes there, and takes its time
 	image := catalog.Shipped{Disk: strings.Repeat("ab", 32)}
 	one := &submission{c: c, store: s, run: &unitask.FleetRun{Image: &image}}

@@ -54,15 +54,20 @@ func boxImage(t *testing.T, base, name, content string) string {
 	}
 	dir := t.TempDir()
 	layer := filepath.Join(dir, "layer.tar")
-	sum := archive(layer, file{name: "bin/busybox", text: string(box)}, file{name: "bin/sh", link: "busybox"}, file{name: "bin/cat", link: "busybox"}, file{name: "what", text: content})
+	sum := archive(layer, file{name: "bin/busybox", text: string(box)}, file{name: "bin/sh", link: "busybox"},
+		file{name: "bin/cat", link: "busybox"}, file{name: "what", text: content})
 	text, err := os.ReadFile(layer)
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := asJSON(map[string]any{"os": "linux", "architecture": runtime.GOARCH, "config": map[string]any{"Env": []string{"OF=the-image"}, "WorkingDir": "/bin"}, "rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + sum}}})
-	list := asJSON([]map[string]any{{"Config": "config.json", "RepoTags": []string{name}, "Layers": []string{"layer.tar"}}})
+	config := asJSON(map[string]any{"os": "linux", "architecture": runtime.GOARCH,
+		"config": map[string]any{"Env": []string{"OF=the-image"}, "WorkingDir": "/bin"},
+		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + sum}}})
+	list := asJSON([]map[string]any{{"Config": "config.json", "RepoTags": []string{name},
+		"Layers": []string{"layer.tar"}}})
 	saved := filepath.Join(dir, "saved.tar")
-	archive(saved, file{name: "manifest.json", text: list}, file{name: "config.json", text: config}, file{name: "layer.tar", text: string(text)})
+	archive(saved, file{name: "manifest.json", text: list}, file{name: "config.json", text: config},
+		file{name: "layer.tar", text: string(text)})
 	return saved
 }
 
@@ -111,7 +116,8 @@ func TestShippedImage(t *testing.T) {
 		return rt.Run(t.Context(), req, unitask.IO{})
 	}
 	b := bringBox(t, home, base)
-	ask := unitask.Request{Image: "acme/box:1", Exec: true, Args: []string{"sh", "-c", `cat /what; echo "$OF"; pwd`}, Cold: true}
+	ask := unitask.Request{Image: "acme/box:1", Exec: true, Args: []string{"sh", "-c", `cat /what; echo "$OF"; pwd`},
+		Cold: true}
 
 	takes := worker(fleet.DefaultTenant, `images = ["node", "shipped"]`)
 	_, js := dial(t, ns.ClientURL())
@@ -132,7 +138,8 @@ func TestShippedImage(t *testing.T) {
 	})
 	t.Run("another tenant's", func(t *testing.T) { // on the worker that has it
 		key := b.KeyFor(fleet.DefaultTenant)
-		for _, req := range []unitask.Request{{Image: key, Exec: true, Args: []string{"cat", "/what"}}, {Image: key[:19], Exec: true, Args: []string{"cat", "/what"}}} {
+		for _, req := range []unitask.Request{{Image: key, Exec: true, Args: []string{"cat", "/what"}},
+			{Image: key[:19], Exec: true, Args: []string{"cat", "/what"}}} {
 			if res, err := submit(fleet.DefaultTenant, req); err == nil {
 				t.Errorf("%s is had by its name: %s", req.Image, asJSON(res))
 			}
@@ -197,7 +204,8 @@ func refuseImage(
 	t.Helper()
 	rt := worker("bob", `images = ["node", "shell", "sha256:`+strings.Repeat("0", 64)+`"]`)
 	key := b.KeyFor(fleet.DefaultTenant)
-	for what, req := range map[string]unitask.Request{b.Digest(): ask, key: {Image: key, Exec: true, Args: []string{"cat", "/what"}}} {
+	for what, req := range map[string]unitask.Request{b.Digest(): ask,
+		key: {Image: key, Exec: true, Args: []string{"cat", "/what"}}} {
 		_, err := submit("bob", req)
 		var field *policy.FieldError
 		if !errors.As(err, &field) || field.Field != "image" || !strings.Contains(err.Error(), what) {
@@ -231,7 +239,8 @@ func forgeImages(
 		{with(func(b *catalog.Shipped) { b.Arch = "arm6502" }), "this host has"},
 		{with(func(b *catalog.Shipped) { b.Owner.Home = "../.." }), "malformed"},
 	} {
-		last := forge(t, js, fmt.Sprint("forged-", i), map[string]any{"request": map[string]any{"image": "acme/box:1", "exec": true, "args": []string{"cat", "/what"}}, "image": row.image})
+		last := forge(t, js, fmt.Sprint("forged-", i), map[string]any{"request": map[string]any{"image": "acme/box:1",
+			"exec": true, "args": []string{"cat", "/what"}}, "image": row.image})
 		if !strings.Contains(last, row.says) || strings.Contains(last, "of the submitter") {
 			t.Errorf("%+v: %s", row.image, last)
 		}

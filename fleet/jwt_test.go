@@ -94,7 +94,8 @@ func TestDecentralized(t *testing.T) {
 	ofBob, _ := userFile(t, bob, nil)
 	publish, subscribe := fleet.Permissions("alice", fleet.Normal)
 	submits, submitsID := userFile(t, alice, func(c *jwt.UserClaims) {
-		c.Permissions.Pub.Allow, c.Permissions.Sub.Allow, c.Permissions.Resp = publish, subscribe, &jwt.ResponsePermission{MaxMsgs: 1, Expires: time.Minute}
+		c.Permissions.Pub.Allow, c.Permissions.Sub.Allow, c.Permissions.Resp = publish, subscribe,
+			&jwt.ResponsePermission{MaxMsgs: 1, Expires: time.Minute}
 	})
 	c := workerConfig(ns.ClientURL(), 2)
 	c.Tenants = []fleet.Tenant{{Name: "alice", Creds: ofAlice}, {Name: "bob", Creds: ofBob}}
@@ -103,11 +104,14 @@ func TestDecentralized(t *testing.T) {
 		return fleet.Config{URL: ns.ClientURL(), Tenant: "alice", Creds: creds}
 	}
 	rt, client := submitter(t, config(submits))
-	if res, err := rt.Run(t.Context(), unitask.Request{Code: "out fine\nsecret KEY", Secrets: map[string]string{"KEY": "of-some-length"}}, unitask.IO{}); err != nil || string(res.Stdout) != "fine\n14 bytes\n" {
+	if res, err := rt.Run(t.Context(), unitask.Request{Code: "out fine\nsecret KEY",
+		Secrets: map[string]string{"KEY": "of-some-length"}}, unitask.IO{}); err != nil ||
+		string(res.Stdout) != "fine\n14 bytes\n" {
 		t.Fatalf("%v %s", err, asJSON(res))
 	}
 	client.Priority = fleet.High // which the user's permissions leave out
-	if _, err := rt.Run(t.Context(), unitask.Request{Code: "out first"}, unitask.IO{}); err == nil || !strings.Contains(err.Error(), "priority high: NATS does not let this user") {
+	if _, err := rt.Run(t.Context(), unitask.Request{Code: "out first"}, unitask.IO{}); err == nil ||
+		!strings.Contains(err.Error(), "priority high: NATS does not let this user") {
 		t.Errorf("%v", err)
 	}
 	if runs, err := client.Runs(t.Context(), 10); err != nil || len(runs) != 1 {

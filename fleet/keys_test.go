@@ -25,7 +25,8 @@ func TestAttackWorkerKeys(t *testing.T) {
 	public := known.Info().Key
 	run := func(keys ...[]byte) string {
 		rt, _ := submitter(t, fleet.Config{URL: ns.ClientURL(), WorkerKeys: keys})
-		res, err := rt.Run(t.Context(), unitask.Request{Code: "secret TOKEN", Secrets: map[string]string{"TOKEN": "correct-horse-battery"}}, unitask.IO{})
+		res, err := rt.Run(t.Context(), unitask.Request{Code: "secret TOKEN",
+			Secrets: map[string]string{"TOKEN": "correct-horse-battery"}}, unitask.IO{})
 		switch {
 		case err == nil:
 			return string(res.Stdout)
@@ -96,7 +97,8 @@ func TestAttackWorkerKeysOtherCode(t *testing.T) {
 		})
 		over := make(chan string, 1)
 		go func() {
-			res, err := rt.Run(t.Context(), unitask.Request{Code: "secret TOKEN", Secrets: map[string]string{"TOKEN": "correct-horse-battery"}}, unitask.IO{})
+			res, err := rt.Run(t.Context(), unitask.Request{Code: "secret TOKEN",
+				Secrets: map[string]string{"TOKEN": "correct-horse-battery"}}, unitask.IO{})
 			switch {
 			case err == nil:
 				over <- string(res.Stdout)

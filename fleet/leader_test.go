@@ -53,7 +53,8 @@ func bucket(t *testing.T) tenantStore {
 // served is a tenant's bucket, and the server's JetStream.
 func served(t *testing.T) (tenantStore, jetstream.JetStream) {
 	t.Helper()
-	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, JetStreamMaxStore: 1 << 40, StoreDir: t.TempDir(), NoSigs: true, NoLog: true})
+	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, JetStreamMaxStore: 1 << 40,
+		StoreDir: t.TempDir(), NoSigs: true, NoLog: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +101,11 @@ func TestClaimLeaderChanges(t *testing.T) {
 		"nobody leads, the answer is lost": {fault: func(_ func(), try int) (bool, error) {
 			return try > 0, [...]error{noLeader, nats.ErrTimeout}[min(try, 1)]
 		}},
-		"another was quicker": {fenced: true, fault: func(other func(), try int) (bool, error) { other(); return false, nil }},
+		"another was quicker": {fenced: true, fault: func(other func(), try int) (bool, error) {
+			other()
+			return false,
+				nil
+		}},
 		"nobody leads, another was quicker": {fenced: true, fault: func(other func(), try int) (bool, error) {
 			if try == 0 {
 				return false, noLeader
@@ -112,7 +117,8 @@ func TestClaimLeaderChanges(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			run := "run"
 			_ = s.runs.Purge(t.Context(), run)
-			if _, err := s.runs.Create(t.Context(), run, []byte(`{"state":"queued","class":"amd64","task":{},"memoryMb":0,"created":"2026-01-01T00:00:00Z"}`)); err != nil {
+			if _, err := s.runs.Create(t.Context(), run,
+				[]byte(`{"state":"queued","class":"amd64","task":{},"memoryMb":0,"created":"2026-01-01T00:00:00Z"}`)); err != nil {
 				t.Fatal(err)
 			}
 			_, before, err := s.get(t.Context(), run)
@@ -126,7 +132,8 @@ func TestClaimLeaderChanges(t *testing.T) {
 				try++
 				return done, err
 			}}
-			c := &claim{w: &Worker{config: WorkerConfig{Config: Config{Times: brief}}}, store: store, run: run, entry: ours, revision: before}
+			c := &claim{w: &Worker{config: WorkerConfig{Config: Config{Times: brief}}}, store: store, run: run, entry: ours,
+				revision: before}
 			err = c.take(t.Context())
 			is, at, e := s.get(t.Context(), run)
 			switch {
@@ -146,7 +153,8 @@ func TestClaimLeaderChanges(t *testing.T) {
 func TestWaitServerLeaves(t *testing.T) {
 	t.Parallel()
 	s := bucket(t)
-	if _, err := s.runs.Create(t.Context(), "run", []byte(`{"state":"lost","class":"amd64","task":{},"memoryMb":0,"created":"2026-01-01T00:00:00Z","attempt":1,"why":"told"}`)); err != nil {
+	if _, err := s.runs.Create(t.Context(), "run",
+		[]byte(`{"state":"lost","class":"amd64","task":{},"memoryMb":0,"created":"2026-01-01T00:00:00Z","attempt":1,"why":"told"}`)); err != nil {
 		t.Fatal(err)
 	}
 	for name, row := range map[string]struct {
@@ -169,7 +177,8 @@ func TestWaitServerLeaves(t *testing.T) {
 				}
 				return nil
 			}}
-			w := &submission{c: &Client{config: Config{Times: brief}}, run: &unitask.FleetRun{}, id: "run", store: store, have: map[string]int64{}, lag: map[string]bool{}}
+			w := &submission{c: &Client{config: Config{Times: brief}}, run: &unitask.FleetRun{}, id: "run", store: store,
+				have: map[string]int64{}, lag: map[string]bool{}}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			_, err := w.wait(ctx, &ear{})

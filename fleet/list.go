@@ -38,11 +38,13 @@ const (
 const keysLate = true
 
 // list hands on what a bucket has, without what was deleted, until its bound.
-func list(ctx context.Context, js jetstream.JetStream, bucket string, most bound, late bool, each func(key string, value []byte)) error {
+func list(ctx context.Context, js jetstream.JetStream, bucket string, most bound, late bool,
+	each func(key string, value []byte)) error {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
 	stream, subject := "KV_"+bucket, "$KV."+bucket+"."
-	config := jetstream.ConsumerConfig{FilterSubject: subject + ">", AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true,
+	config := jetstream.ConsumerConfig{FilterSubject: subject + ">", AckPolicy: jetstream.AckNonePolicy,
+		MemoryStorage:     true,
 		InactiveThreshold: listTime, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy}
 	if late {
 		s, err := js.Stream(ctx, stream)

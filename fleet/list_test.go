@@ -46,7 +46,8 @@ func TestAttackLists(t *testing.T) {
 		{"those written last", bound{5, 1 << 20, 5000}, keysLate, "4 from k57 to long"},
 	} {
 		var keys []string
-		if err := list(t.Context(), js, "many", row.most, row.late, func(key string, _ []byte) { keys = append(keys, key) }); err != nil {
+		if err := list(t.Context(), js, "many", row.most, row.late,
+			func(key string, _ []byte) { keys = append(keys, key) }); err != nil {
 			t.Fatal(err)
 		}
 		got := "nothing"
@@ -70,7 +71,8 @@ func TestAttackEar(t *testing.T) {
 		name            string
 		messages, bytes int
 		size, want      int
-	}{{"many messages", 10, 1 << 20, 1, 10}, {"large messages", 100, 10_000, 2_990, 3}, {"one that is too large", 100, 1000, 2000, 0}} {
+	}{{"many messages", 10, 1 << 20, 1, 10}, {"large messages", 100, 10_000, 2_990, 3},
+		{"one that is too large", 100, 1000, 2000, 0}} {
 		e, err := hear(nc, "subject", row.messages, row.bytes)
 		if err != nil {
 			t.Fatal(err)
@@ -117,5 +119,6 @@ func TestAttackEndlessOutput(t *testing.T) {
 	}
 	more(nil)
 	e.drain(more)
-	attack.Check(t, "a worker sends without end, of 10 messages that may wait", "20 at most", map[bool]string{true: "20 at most"}[taken <= 21])
+	attack.Check(t, "a worker sends without end, of 10 messages that may wait", "20 at most",
+		map[bool]string{true: "20 at most"}[taken <= 21])
 }

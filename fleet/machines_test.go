@@ -43,7 +43,10 @@ func TestMachines(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer worker.Close()
-	w := startWorker(t, workerConfig(ns.ClientURL(), 2), fleet.OnHost(worker, ceiling("worker.toml", "memoryMb = 512\nallowNet = [\"b.example\", \"c.example\"]\n[principals.default]\nsecrets = [\"KEY\"]\n")))
+	w := startWorker(t, workerConfig(ns.ClientURL(), 2),
+		fleet.OnHost(worker,
+			ceiling("worker.toml",
+				"memoryMb = 512\nallowNet = [\"b.example\", \"c.example\"]\n[principals.default]\nsecrets = [\"KEY\"]\n")))
 	client, err := fleet.Connect(fleet.Config{URL: ns.ClientURL()})
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +73,8 @@ func TestMachines(t *testing.T) {
 		})
 		workers, err := client.Workers(t.Context())
 		if err != nil || workers[0].Accel != string(res.Accelerator) || workers[0].WhySlow != res.WhySlow {
-			t.Errorf("%v: the worker says %q (%s), and a run has %q (%s)", err, workers[0].Accel, workers[0].WhySlow, res.Accelerator, res.WhySlow)
+			t.Errorf("%v: the worker says %q (%s), and a run has %q (%s)", err, workers[0].Accel, workers[0].WhySlow,
+				res.Accelerator, res.WhySlow)
 		}
 	})
 
@@ -82,7 +86,8 @@ func TestMachines(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		seen := writer(func(p []byte) { cancel() })
-		res, err := rt.Run(ctx, unitask.Request{Code: `console.log("begun"); setInterval(() => {}, 1000)`, Kernel: unitask.Linux}, unitask.IO{Stdout: seen})
+		res, err := rt.Run(ctx, unitask.Request{Code: `console.log("begun"); setInterval(() => {}, 1000)`,
+			Kernel: unitask.Linux}, unitask.IO{Stdout: seen})
 		if !errors.Is(err, context.Canceled) || res.Outcome != unitask.OutcomeCancelled {
 			t.Errorf("%v %s", err, asJSON(res))
 		}
@@ -103,16 +108,19 @@ func runUnderBothCeilings(
 	if err := os.WriteFile(filepath.Join(brings, "in.txt"), []byte("brought"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	caller := unitask.Caller{Name: "alice", Via: unitask.ViaAPI, Ceiling: ceiling("submitter.toml", "allowNet = [\"a.example\", \"b.example\"]\ntimeoutSeconds = 50\n")}
+	caller := unitask.Caller{Name: "alice", Via: unitask.ViaAPI,
+		Ceiling: ceiling("submitter.toml", "allowNet = [\"a.example\", \"b.example\"]\ntimeoutSeconds = 50\n")}
 	res, err := rt.RunFor(t.Context(), caller, unitask.Request{
 		Code: `const fs = require("fs"); console.log(process.env.KEY, "OTHER" in process.env, fs.readFileSync("/in/in.txt", "utf8")); fs.writeFileSync("/out/made.txt", "made"); process.exitCode = 7`,
-		Dirs: []unitask.Mount{{Host: brings, Guest: "/in"}}, AllowNet: []string{"a.example", "b.example", "c.example"}, AllowTCP: []string{"127.0.0.1:5432"}, MemoryMB: 1024, Kernel: unitask.Linux,
+		Dirs: []unitask.Mount{{Host: brings, Guest: "/in"}}, AllowNet: []string{"a.example", "b.example", "c.example"},
+		AllowTCP: []string{"127.0.0.1:5432"}, MemoryMB: 1024, Kernel: unitask.Linux,
 		Secrets: map[string]string{"KEY": secret, "OTHER": "another-secret"},
 	}, unitask.IO{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out := string(res.Stdout); strings.Contains(out, secret) || !strings.Contains(out, "false brought") || res.ExitCode != 7 {
+	if out := string(res.Stdout); strings.Contains(out, secret) || !strings.Contains(out, "false brought") ||
+		res.ExitCode != 7 {
 		t.Errorf("%q %s", out, asJSON(res))
 	}
 	in, err := rt.History().Inspect(res.RunID, 0)
@@ -127,7 +135,8 @@ func runUnderBothCeilings(
 	for _, d := range denials {
 		denied[d.Field+" "+d.Requested] = d.Rule
 	}
-	for what, by := range map[string]string{"allowNet c.example": "submitter.toml", "allowNet a.example": "worker.toml", "allowTcp 127.0.0.1:5432": "worker's built-in", "memoryMb 1024": "worker.toml", "secrets OTHER": "worker.toml"} {
+	for what, by := range map[string]string{"allowNet c.example": "submitter.toml", "allowNet a.example": "worker.toml",
+		"allowTcp 127.0.0.1:5432": "worker's built-in", "memoryMb 1024": "worker.toml", "secrets OTHER": "worker.toml"} {
 		if !strings.Contains(denied[what], by) {
 			t.Errorf("%s is denied by %q, not by %s: %s", what, denied[what], by, in.Denials)
 		}
@@ -137,7 +146,8 @@ func runUnderBothCeilings(
 		AllowNet  []string `json:"allowNet"`
 		TimeoutMS int      `json:"timeoutMs"`
 	}
-	if err := json.Unmarshal(in.Effective, &granted); err != nil || granted.MemoryMB != 512 || strings.Join(granted.AllowNet, " ") != "b.example" || granted.TimeoutMS != 50_000 {
+	if err := json.Unmarshal(in.Effective, &granted); err != nil || granted.MemoryMB != 512 ||
+		strings.Join(granted.AllowNet, " ") != "b.example" || granted.TimeoutMS != 50_000 {
 		t.Errorf("granted %s", in.Effective)
 	}
 	if in.Machine == nil || in.Machine.Kernel != "linux" || len(res.Artifacts) != 1 {
@@ -171,8 +181,10 @@ func followLinksOfWorker(t *testing.T, dir string, ns *server.Server) {
 		says string
 	}{
 		{"mounted", map[string]string{"f.txt": filepath.Join(own, "key"), "d": own}, map[string]any{
-			"files": []any{map[string]string{"host": own + "/key", "guest": "/f.txt"}}, "dirs": []any{map[string]string{"host": own, "guest": "/d"}}}, `"exitCode":0`},
-		{"in a folder", map[string]string{"in/f.txt": filepath.Join(own, "key"), "in/d": own, "in/up": "../../../../../../../../../" + own}, map[string]any{
+			"files": []any{map[string]string{"host": own + "/key", "guest": "/f.txt"}},
+			"dirs":  []any{map[string]string{"host": own, "guest": "/d"}}}, `"exitCode":0`},
+		{"in a folder", map[string]string{"in/f.txt": filepath.Join(own, "key"), "in/d": own,
+			"in/up": "../../../../../../../../../" + own}, map[string]any{
 			"dirs": []any{map[string]string{"host": own, "guest": "/in"}}}, "leads out of the folder"},
 	} {
 		var archive bytes.Buffer
@@ -185,7 +197,8 @@ func followLinksOfWorker(t *testing.T, dir string, ns *server.Server) {
 		tw.Close()
 		row.asks["kernel"] = "linux"
 		row.asks["code"] = `const fs = require("fs"); for (const f of ["/f.txt", "/d/key", "/in/f.txt", "/in/d/key", "/in/up/key"]) { try { console.log(f, fs.readFileSync(f, "utf8")) } catch (e) { console.log(f, e.code) } }`
-		out := forge(t, js, strings.ReplaceAll(row.id, " ", "-"), map[string]any{"request": row.asks, "files": inlined(archive.String())})
+		out := forge(t, js, strings.ReplaceAll(row.id, " ", "-"),
+			map[string]any{"request": row.asks, "files": inlined(archive.String())})
 		if strings.Contains(out, "of-the-worker-itself") {
 			t.Errorf("%s: a tenant reads the worker's files: %s", row.id, out)
 		}

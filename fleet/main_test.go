@@ -79,7 +79,8 @@ func workerProcess(url string) int {
 var sessionKey = []byte("0123456789abcdef0123456789abcdef")
 
 func workerConfig(url string, slots int) fleet.WorkerConfig {
-	return fleet.WorkerConfig{Config: fleet.Config{URL: url}, Info: fleet.WorkerInfo{Slots: slots, MemoryMB: 1 << 20, Arch: string(unitask.HostArch())}}
+	return fleet.WorkerConfig{Config: fleet.Config{URL: url},
+		Info: fleet.WorkerInfo{Slots: slots, MemoryMB: 1 << 20, Arch: string(unitask.HostArch())}}
 }
 
 func quickly(c fleet.WorkerConfig) fleet.WorkerConfig {
@@ -187,7 +188,8 @@ func note(name, line string) error {
 // startNATS is a server with JetStream for a test.
 func startNATS(t testing.TB, change func(*server.Options)) *server.Server {
 	t.Helper()
-	opts := &server.Options{ServerName: "test", Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true, MaxPayload: 1 << 20}
+	opts := &server.Options{ServerName: "test", Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(),
+		NoSigs: true, NoLog: true, MaxPayload: 1 << 20}
 	if change != nil {
 		change(opts)
 	}

@@ -19,7 +19,8 @@ import (
 // has is taken to have it.
 func lacks(w WorkerInfo, req unitask.Request, memoryMB int) bool {
 	kernel := len(w.Kernels) > 0 && req.Kernel != "" && !slices.Contains(w.Kernels, string(req.Kernel))
-	jail := len(w.Jail) > 0 && slices.ContainsFunc(req.RequireJail, func(layer string) bool { return !slices.Contains(w.Jail, layer) })
+	jail := len(w.Jail) > 0 && slices.ContainsFunc(req.RequireJail,
+		func(layer string) bool { return !slices.Contains(w.Jail, layer) })
 	return kernel || jail || memoryMB > w.MemoryMB
 }
 
@@ -37,7 +38,10 @@ func (l *tenantQueue) passOn(ctx context.Context, msg jetstream.Msg, req unitask
 	if err != nil || len(workers) == 0 {
 		return nil
 	}
-	now := slices.IndexFunc(workers, func(w WorkerInfo) bool { return w.Running < w.Slots && w.UsedMB+memoryMB <= w.MemoryMB })
+	now := slices.IndexFunc(workers, func(w WorkerInfo) bool {
+		return w.Running < w.Slots && w.UsedMB+
+			memoryMB <= w.MemoryMB
+	})
 	if now < 0 || deliveries(msg)%otherTurn == 0 { // what workers say of their room is old, or wrong
 		return func() { l.w.later(msg) } // they look when they have some
 	}

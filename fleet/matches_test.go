@@ -26,7 +26,8 @@ func TestMatches(t *testing.T) {
 		startWorker(t, small, script{})
 	}
 	able := workerConfig(ns.ClientURL(), 4)
-	able.Info.MemoryMB, able.Info.Kernels, able.Info.Jail = 64<<10-1, []string{"linux", "nanos"}, []string{"network", "landlock"}
+	able.Info.MemoryMB, able.Info.Kernels, able.Info.Jail = 64<<10-1, []string{"linux", "nanos"},
+		[]string{"network", "landlock"}
 	big := startWorker(t, able, script{})
 	run := func(req unitask.Request) (time.Duration, error) {
 		rt, _ := submitter(t, fleet.Config{URL: ns.ClientURL()})
@@ -39,7 +40,8 @@ func TestMatches(t *testing.T) {
 	}
 	n, slow := int64(0), 0
 	for range 8 {
-		for _, needs := range []unitask.Request{{MemoryMB: 8192}, {Kernel: unitask.Nanos}, {RequireJail: []string{"landlock"}}} {
+		for _, needs := range []unitask.Request{{MemoryMB: 8192}, {Kernel: unitask.Nanos},
+			{RequireJail: []string{"landlock"}}} {
 			needs.Code = "out hello"
 			took, err := run(needs)
 			if err != nil {
@@ -79,7 +81,8 @@ func TestMatches(t *testing.T) {
 		t.Errorf("%d runs came to the worker that can do them, not %d", done, n+8)
 	}
 
-	if _, err := run(unitask.Request{Code: "out hello", MemoryMB: 64 << 10}); err == nil || !strings.Contains(err.Error(), "no worker has") {
+	if _, err := run(unitask.Request{Code: "out hello", MemoryMB: 64 << 10}); err == nil ||
+		!strings.Contains(err.Error(), "no worker has") {
 		t.Errorf("more than anybody has: %v", err)
 	}
 }
@@ -137,7 +140,8 @@ func TestToldMemory(t *testing.T) {
 		tenant, memoryMB := []string{"alice", "bob"}[i], []int{2000, 512}[i]
 		rt, _ := submitter(t, s.config(tenant, strings.ToUpper(tenant)))
 		under.Go(func() {
-			if _, err := rt.Run(t.Context(), unitask.Request{Code: "wait " + gate, MemoryMB: memoryMB}, unitask.IO{}); err != nil {
+			if _, err := rt.Run(t.Context(), unitask.Request{Code: "wait " + gate, MemoryMB: memoryMB},
+				unitask.IO{}); err != nil {
 				t.Error(err)
 			}
 		})

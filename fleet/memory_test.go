@@ -102,7 +102,8 @@ func (h *hostile) submit(t *testing.T, id string, task, code any) {
 	if _, err := h.runs.Put(t.Context(), id, []byte(asJSON(entry))); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.js.Publish(t.Context(), "unitask.queue."+string(unitask.HostArch())+"."+h.tenant+".high", []byte(asJSON(map[string]string{"run": id}))); err != nil {
+	if _, err := h.js.Publish(t.Context(), "unitask.queue."+string(unitask.HostArch())+"."+h.tenant+".high",
+		[]byte(asJSON(map[string]string{"run": id}))); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -177,7 +178,8 @@ func TestAttackWorkerMemory(t *testing.T) {
 	tenants := []string{"mallory", "eve", "trudy", "alice"}
 	ns := startAccounts(t, tenants...)
 	worker, pid := startMeasured(t, ns.ClientURL(), tenants)
-	alice, _ := submitter(t, fleet.Config{URL: ns.ClientURL(), Tenant: "alice", User: "alice-user", Password: "alice", Times: quick})
+	alice, _ := submitter(t, fleet.Config{URL: ns.ClientURL(), Tenant: "alice", User: "alice-user", Password: "alice",
+		Times: quick})
 	fine := func() string {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -252,7 +254,8 @@ func (h *hostile) lookForWorkers(t *testing.T) {
 		h.submit(t, fmt.Sprint("crowded-", i), lies, nil)
 	}
 	for i := range 4 {
-		if state, says := h.ended(t, fmt.Sprint("crowded-", i)); state != "ended" || !strings.Contains(says, "no worker has") {
+		if state, says := h.ended(t, fmt.Sprint("crowded-", i)); state != "ended" ||
+			!strings.Contains(says, "no worker has") {
 			t.Errorf("%s %s", state, says)
 		}
 	}
@@ -288,16 +291,21 @@ func hostileTasks() map[string][]byte {
 // hostileBegins are calls that begin a session, and take much memory, or seem to.
 func hostileBegins(t *testing.T, h *hostile) map[string][]byte {
 	const begins = `{"op":"new","new":`
-	blob := asJSON(map[string]any{"blob": h.put(t, append([]byte(`{"op":"new","new":{"request":{"code":"`), bytes.Repeat([]byte("x"), 120<<20)...))})
+	blob := asJSON(map[string]any{"blob": h.put(t, append([]byte(`{"op":"new","new":{"request":{"code":"`),
+		bytes.Repeat([]byte("x"), 120<<20)...))})
 	return map[string][]byte{
-		"a session's begin with a blob of 120 MiB":  []byte(blob),
-		"a session's begin with 78 MiB of {},":      []byte(asJSON(map[string]any{"blob": h.put(t, braces(begins, 78<<20, "}"))})),
-		"a session's begin with a large part":       []byte(asJSON(map[string]any{"text": map[string]any{"op": "new"}, "apart": h.put(t, braces(begins, 78<<20, "}")), "sizes": []int{78 << 20}})),
-		"a session's begin with a part that lies":   []byte(asJSON(map[string]any{"text": map[string]any{"op": "new"}, "apart": map[string]any{"sha256": strings.Repeat("a", 64), "size": 64 << 20}, "sizes": []int{64 << 20}})),
-		"a session's begin with 120 KiB of {},":     braces(`{"text":`+begins, 120<<10, "}}"),
-		"a session's begin with 900 KiB of {},":     braces(`{"text":`+begins, 900<<10, "}}"),
-		"a session's begin with brackets":           bytes.Repeat([]byte("["), 900<<10),
-		"a session's begin with a request of lists": []byte(`{"text":{"op":"new","new":{"request":{"files":[{}` + strings.Repeat(",{}", 40_000) + `]}}}}`),
+		"a session's begin with a blob of 120 MiB": []byte(blob),
+		"a session's begin with 78 MiB of {},": []byte(asJSON(map[string]any{"blob": h.put(t,
+			braces(begins, 78<<20, "}"))})),
+		"a session's begin with a large part": []byte(asJSON(map[string]any{"text": map[string]any{"op": "new"},
+			"apart": h.put(t, braces(begins, 78<<20, "}")), "sizes": []int{78 << 20}})),
+		"a session's begin with a part that lies": []byte(asJSON(map[string]any{"text": map[string]any{"op": "new"},
+			"apart": map[string]any{"sha256": strings.Repeat("a", 64), "size": 64 << 20}, "sizes": []int{64 << 20}})),
+		"a session's begin with 120 KiB of {},": braces(`{"text":`+begins, 120<<10, "}}"),
+		"a session's begin with 900 KiB of {},": braces(`{"text":`+begins, 900<<10, "}}"),
+		"a session's begin with brackets":       bytes.Repeat([]byte("["), 900<<10),
+		"a session's begin with a request of lists": []byte(`{"text":{"op":"new","new":{"request":{"files":[{}` +
+			strings.Repeat(",{}", 40_000) + `]}}}}`),
 	}
 }
 
@@ -330,7 +338,8 @@ func crowd(t *testing.T, url, tenant string) {
 // startMeasured is a worker of several tenants in a process of its own, which has sessions.
 func startMeasured(t *testing.T, url string, tenants []string) (id string, pid int) {
 	t.Helper()
-	id, pid, _ = startWorkerProcess(t, url, "", "FLEET_TEST_TENANTS="+strings.Join(tenants, ","), "FLEET_TEST_EMPTY_HOME="+testdir.Private(t))
+	id, pid, _ = startWorkerProcess(t, url, "", "FLEET_TEST_TENANTS="+strings.Join(tenants, ","),
+		"FLEET_TEST_EMPTY_HOME="+testdir.Private(t))
 	return id, pid
 }
 
@@ -346,7 +355,8 @@ func TestAttackRefusedFirst(t *testing.T) {
 	startWorker(t, quickly(workerConfig(ns.ClientURL(), 2)), fleet.WithSessions(script{}, rt))
 	_, js := dial(t, ns.ClientURL())
 	missing := map[string]any{"sha256": strings.Repeat("a", 64), "size": 1 << 20}
-	said := forge(t, js, "refused", map[string]any{"request": map[string]any{"image": "alpine:3.20", "exec": true}, "files": missing})
+	said := forge(t, js, "refused", map[string]any{"request": map[string]any{"image": "alpine:3.20", "exec": true},
+		"files": missing})
 	got := "refused"
 	if !strings.Contains(said, `"Field":"image"`) {
 		got = said
@@ -371,7 +381,8 @@ func TestAttackReadersDie(t *testing.T) {
 		startProcess(t, ns.ClientURL(), filepath.Join(dir, "log"))
 	}
 	rt, client := submitter(t, fleet.Config{URL: ns.ClientURL(), Times: quick})
-	res, err := rt.Run(t.Context(), unitask.Request{Code: "out run", Env: map[string]string{"READER": "dies"}}, unitask.IO{})
+	res, err := rt.Run(t.Context(), unitask.Request{Code: "out run", Env: map[string]string{"READER": "dies"}},
+		unitask.IO{})
 	var lost *unitask.LostError
 	got := fmt.Sprint(err)
 	if errors.As(err, &lost) && res.Outcome == unitask.OutcomeLost {
@@ -382,7 +393,8 @@ func TestAttackReadersDie(t *testing.T) {
 		workers, err := client.Workers(t.Context())
 		return err == nil && len(workers) == 1
 	})
-	if res, err := rt.Run(t.Context(), unitask.Request{Code: "out fine"}, unitask.IO{}); err != nil || string(res.Stdout) != "fine\n" {
+	if res, err := rt.Run(t.Context(), unitask.Request{Code: "out fine"}, unitask.IO{}); err != nil ||
+		string(res.Stdout) != "fine\n" {
 		t.Errorf("%v %s", err, asJSON(res))
 	}
 }

@@ -30,14 +30,18 @@ func newMetrics(w *Worker) *metrics {
 		return prometheus.NewDesc("unitask_fleet_"+name, help, labels, nil)
 	}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "unitask_fleet_" + name, Help: help}, append(tenant[:2:2], labels...))
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "unitask_fleet_" + name, Help: help},
+			append(tenant[:2:2], labels...))
 	}
 	m := &metrics{
-		w:       w,
-		runs:    counter("runs_total", "Runs that have ended on this worker, by how: an outcome, refused, error, returned (to the queue, by a worker that goes) or fenced (its submitter cancelled it, or another worker has it).", "outcome"),
-		lost:    counter("lost_total", "Runs that this worker found lost: their worker is gone, and they may not be made again."),
+		w: w,
+		runs: counter("runs_total",
+			"Runs that have ended on this worker, by how: an outcome, refused, error, returned (to the queue, by a worker that goes) or fenced (its submitter cancelled it, or another worker has it).", "outcome"),
+		lost: counter("lost_total",
+			"Runs that this worker found lost: their worker is gone, and they may not be made again."),
 		retried: counter("retried_total", "Runs that this worker has made again, since their worker was lost."),
-		wait: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "unitask_fleet_wait_seconds", Help: "Time from a run's submission until this worker claimed it.",
+		wait: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "unitask_fleet_wait_seconds",
+			Help:    "Time from a run's submission until this worker claimed it.",
 			Buckets: []float64{.005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 30, 60, 300, 1800}}, tenant),
 		slots:     gauge("slots", "Runs at once that this worker takes."),
 		running:   gauge("running", "Runs under way on this worker.", tenant...),
@@ -47,7 +51,8 @@ func newMetrics(w *Worker) *metrics {
 		connected: gauge("connected", "1 if this worker is connected to the tenant's account.", tenant...),
 		waiting:   gauge("queue_runs", "Runs that wait in the queue, on no worker yet.", tenant...),
 		delivered: gauge("queue_delivered_runs", "Runs of the queue that are with a worker, of any host.", tenant...),
-		age:       gauge("queue_age_seconds", "For how long the oldest of those has waited that are on no worker.", tenant...),
+		age: gauge("queue_age_seconds", "For how long the oldest of those has waited that are on no worker.",
+			tenant...),
 	}
 	for _, t := range w.config.Tenants {
 		labels := []string{w.info.Arch, t.Name}
@@ -97,7 +102,8 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, c := range []prometheus.Collector{m.runs, m.lost, m.retried, m.wait} {
 		c.Describe(ch)
 	}
-	for _, d := range []*prometheus.Desc{m.slots, m.running, m.memory, m.used, m.draining, m.connected, m.waiting, m.delivered, m.age} {
+	for _, d := range []*prometheus.Desc{m.slots, m.running, m.memory, m.used, m.draining, m.connected, m.waiting,
+		m.delivered, m.age} {
 		ch <- d
 	}
 }

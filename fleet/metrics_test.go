@@ -62,7 +62,9 @@ func TestMetrics(t *testing.T) {
 			t.Fatal(wrong)
 		}
 	}
-	until(map[string]string{"slots": "1", "draining": "0", "connected" + labels: "1", "running" + labels: "0", "queue_runs" + labels: "0", "queue_age_seconds" + labels: "0", "retried_total" + labels: "0", "lost_total" + labels: "0"})
+	until(map[string]string{"slots": "1", "draining": "0", "connected" + labels: "1", "running" + labels: "0",
+		"queue_runs" + labels: "0", "queue_age_seconds" + labels: "0", "retried_total" + labels: "0",
+		"lost_total" + labels: "0"})
 	gate := filepath.Join(t.TempDir(), "gate")
 	var submitted sync.WaitGroup
 	defer submitted.Wait()
@@ -73,12 +75,14 @@ func TestMetrics(t *testing.T) {
 			}
 		})
 	}
-	until(map[string]string{"running" + labels: "1", "memory_used_bytes" + labels: "5.36870912e+08", "queue_runs" + labels: "2", "queue_delivered_runs" + labels: "1", "queue_age_seconds" + labels: "some"})
+	until(map[string]string{"running" + labels: "1", "memory_used_bytes" + labels: "5.36870912e+08",
+		"queue_runs" + labels: "2", "queue_delivered_runs" + labels: "1", "queue_age_seconds" + labels: "some"})
 	if err := os.WriteFile(gate, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	submitted.Wait()
-	until(map[string]string{"running" + labels: "0", "queue_runs" + labels: "0", "queue_age_seconds" + labels: "0", "runs_total" + exited: "3", "wait_seconds_count" + labels: "3", "memory_used_bytes" + labels: "0"})
+	until(map[string]string{"running" + labels: "0", "queue_runs" + labels: "0", "queue_age_seconds" + labels: "0",
+		"runs_total" + exited: "3", "wait_seconds_count" + labels: "3", "memory_used_bytes" + labels: "0"})
 
 	compareDashboard(t, w)
 

@@ -31,7 +31,8 @@ func fill(t testing.TB, url string, n int) {
 	t.Helper()
 	_, js := dial(t, url)
 	for i := range n {
-		if _, err := js.Publish(t.Context(), "unitask.queue."+string(unitask.HostArch())+".default.normal", fmt.Appendf(nil, `{"run":"no-run-%d"}`, i)); err != nil {
+		if _, err := js.Publish(t.Context(), "unitask.queue."+string(unitask.HostArch())+".default.normal",
+			fmt.Appendf(nil, `{"run":"no-run-%d"}`, i)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -29,11 +29,13 @@ func TestAttackOrphans(t *testing.T) {
 	const many = 300 // more than are waited for at once
 	for i := range many {
 		id := fmt.Sprintf("of-a-lost-one-%d", i)
-		text := fmt.Sprintf(`{"state":"claimed","class":%q,"task":{"sha256":"","size":0},"memoryMb":1,"created":"2026-01-01T00:00:00Z","attempt":1,"worker":"lost"}`, unitask.HostArch())
+		text := fmt.Sprintf(
+			`{"state":"claimed","class":%q,"task":{"sha256":"","size":0},"memoryMb":1,"created":"2026-01-01T00:00:00Z","attempt":1,"worker":"lost"}`, unitask.HostArch())
 		if _, err := runs.PutString(t.Context(), id, text); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := js.Publish(t.Context(), "unitask.queue."+string(unitask.HostArch())+".default.normal", fmt.Appendf(nil, `{"run":%q}`, id)); err != nil {
+		if _, err := js.Publish(t.Context(), "unitask.queue."+string(unitask.HostArch())+".default.normal",
+			fmt.Appendf(nil, `{"run":%q}`, id)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -62,11 +64,13 @@ func TestOrphanOfTwo(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text := fmt.Sprintf(`{"state":"claimed","class":%q,"task":{"sha256":"","size":0},"memoryMb":1,"created":"2026-01-01T00:00:00Z","attempt":1,"worker":%q}`, unitask.HostArch(), worker)
+		text := fmt.Sprintf(
+			`{"state":"claimed","class":%q,"task":{"sha256":"","size":0},"memoryMb":1,"created":"2026-01-01T00:00:00Z","attempt":1,"worker":%q}`, unitask.HostArch(), worker)
 		if _, err := runs.PutString(t.Context(), id, text); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := js.Publish(t.Context(), "unitask.queue."+string(unitask.HostArch())+".default.normal", fmt.Appendf(nil, `{"run":%q}`, id)); err != nil {
+		if _, err := js.Publish(t.Context(), "unitask.queue."+string(unitask.HostArch())+".default.normal",
+			fmt.Appendf(nil, `{"run":%q}`, id)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -80,7 +80,8 @@ func (s *submission) tell(text []byte) {
 	}
 	for i, c := range text {
 		if c == ' ' && eventForm.Match(text[:i]) {
-			s.run.Events(unitask.Event{Kind: unitask.EventKind(text[:i]), Message: string(text[i+1 : min(len(text), i+1+maxMessage)])})
+			s.run.Events(unitask.Event{Kind: unitask.EventKind(text[:i]),
+				Message: string(text[i+1 : min(len(text), i+1+maxMessage)])})
 			return
 		}
 	}

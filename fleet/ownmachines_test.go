@@ -75,7 +75,8 @@ func (f *ownFleet) worker(t *testing.T, tenant, ceiling string) *unitask.Runtime
 	return rt
 }
 
-func (f *ownFleet) submit(t *testing.T, home, tenant string, ceiling *policy.Ceiling, req unitask.Request) (*unitask.Result, error) {
+func (f *ownFleet) submit(t *testing.T, home, tenant string, ceiling *policy.Ceiling,
+	req unitask.Request) (*unitask.Result, error) {
 	t.Helper()
 	client, err := fleet.Connect(fleet.Config{URL: f.url, Tenant: tenant})
 	if err != nil {
@@ -95,7 +96,8 @@ func build(t *testing.T, home, name, text string, files map[string]string) {
 	t.Helper()
 	dir := t.TempDir()
 	for at, content := range files {
-		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, at)), 0o700), os.WriteFile(filepath.Join(dir, at), []byte(content), 0o700)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, at)), 0o700),
+			os.WriteFile(filepath.Join(dir, at), []byte(content), 0o700)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -134,9 +136,11 @@ var cameAs = regexp.MustCompile(`shipped as (sha256:[0-9a-f]{64})`)
 func TestOwnImageAlong(t *testing.T) {
 	f := startOwnFleet(t)
 	home := testhome.New(t, f.base)
-	build(t, home, "words", "from = 'python'\nmemoryMb = 320\nwarm = ['colorsys']\n[files]\n'/opt/words' = 'words'\n[env]\nWHO = 'the submitter'\n", map[string]string{"words/a.txt": "one", "words/tool": "#!/bin/sh\necho tool\n"})
-	ask := unitask.Request{Image: "words", Cold: true, Code: "import os, subprocess, sys\nwarm = 'colorsys' in sys.modules\ntry:\n open('/opt/words/new', 'w')\nexcept OSError as e:\n no = e.errno\n" +
-		"print(open('/opt/words/a.txt').read(), os.environ['WHO'], no, subprocess.run('/opt/words/tool', capture_output=True, text=True).stdout.strip(), warm)"}
+	build(t, home, "words",
+		"from = 'python'\nmemoryMb = 320\nwarm = ['colorsys']\n[files]\n'/opt/words' = 'words'\n[env]\nWHO = 'the submitter'\n", map[string]string{"words/a.txt": "one", "words/tool": "#!/bin/sh\necho tool\n"})
+	ask := unitask.Request{Image: "words", Cold: true,
+		Code: "import os, subprocess, sys\nwarm = 'colorsys' in sys.modules\ntry:\n open('/opt/words/new', 'w')\nexcept OSError as e:\n no = e.errno\n" +
+			"print(open('/opt/words/a.txt').read(), os.environ['WHO'], no, subprocess.run('/opt/words/tool', capture_output=True, text=True).stdout.strip(), warm)"}
 	const want = "one the submitter 30 tool False\n" // EROFS
 
 	var digest string
@@ -145,7 +149,8 @@ func TestOwnImageAlong(t *testing.T) {
 		build(t, rt.Images().Home(), "words", "from = 'python'\n[env]\nWHO = 'the worker'\n", nil)
 		_, err := f.submit(t, home, "bob", nil, ask)
 		var field *policy.FieldError
-		if !errors.As(err, &field) || field.Field != "image" || field.Value != "words" || !strings.Contains(err.Error(), "of-the-worker.toml") || !cameAs.MatchString(err.Error()) {
+		if !errors.As(err, &field) || field.Field != "image" || field.Value != "words" ||
+			!strings.Contains(err.Error(), "of-the-worker.toml") || !cameAs.MatchString(err.Error()) {
 			t.Fatalf("%v", err)
 		}
 		digest = cameAs.FindStringSubmatch(err.Error())[1]
@@ -169,7 +174,8 @@ func TestOwnImageAlong(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res, err := f.submit(t, home, fleet.DefaultTenant, nil, ask); err != nil || string(res.Stdout) != want || res.MemoryMB != 320 || res.Policy.Effective.Image != "words" {
+	if res, err := f.submit(t, home, fleet.DefaultTenant, nil, ask); err != nil || string(res.Stdout) != want ||
+		res.MemoryMB != 320 || res.Policy.Effective.Image != "words" {
 		t.Fatalf("%v %s", err, asJSON(res))
 	}
 	replaceStored(t, files)
@@ -184,7 +190,8 @@ func TestOwnImageAlong(t *testing.T) {
 		}
 		again := ask
 		again.Cold = false
-		if res, err := f.submit(t, home, fleet.DefaultTenant, nil, again); err != nil || string(res.Stdout) != strings.Replace(want, "False", "True", 1) || !res.Cloned {
+		if res, err := f.submit(t, home, fleet.DefaultTenant, nil, again); err != nil ||
+			string(res.Stdout) != strings.Replace(want, "False", "True", 1) || !res.Cloned {
 			t.Errorf("a clone, in which colorsys is imported: %v %s", err, asJSON(res))
 		}
 	}
@@ -233,13 +240,18 @@ func bringOverContainer(t *testing.T, home string, f *ownFleet) {
 	if err = errors.Join(err, rt.Close()); err != nil {
 		t.Fatal(err)
 	}
-	build(t, home, "boxed", "from = 'acme/box:1'\nmemoryMb = 300\n[files]\n'/opt/words' = 'words'\n[env]\nWHO = 'the submitter'\n", map[string]string{"words/a.txt": "one\n"})
-	req := unitask.Request{Image: "boxed", Exec: true, Cold: true, Args: []string{"sh", "-c", `cat /what /opt/words/a.txt; echo "$WHO"`}}
-	if res, err := f.submit(t, home, fleet.DefaultTenant, nil, req); err != nil || string(res.Stdout) != "of the container\none\nthe submitter\n" || res.MemoryMB != 300 {
+	build(t, home, "boxed",
+		"from = 'acme/box:1'\nmemoryMb = 300\n[files]\n'/opt/words' = 'words'\n[env]\nWHO = 'the submitter'\n",
+		map[string]string{"words/a.txt": "one\n"})
+	req := unitask.Request{Image: "boxed", Exec: true, Cold: true,
+		Args: []string{"sh", "-c", `cat /what /opt/words/a.txt; echo "$WHO"`}}
+	if res, err := f.submit(t, home, fleet.DefaultTenant, nil, req); err != nil ||
+		string(res.Stdout) != "of the container\none\nthe submitter\n" || res.MemoryMB != 300 {
 		t.Errorf("%v %s", err, asJSON(res))
 	}
 	f.worker(t, "bob", `images = ["python", "boxed", "node"]`)
-	if _, err := f.submit(t, home, "bob", nil, req); err == nil || !cameAs.MatchString(err.Error()) || !strings.Contains(err.Error(), "of-the-worker.toml") {
+	if _, err := f.submit(t, home, "bob", nil, req); err == nil || !cameAs.MatchString(err.Error()) ||
+		!strings.Contains(err.Error(), "of-the-worker.toml") {
 		t.Errorf("a worker that takes none: %v", err)
 	}
 }
@@ -249,8 +261,10 @@ func bringOfAnother(t *testing.T, key string, f *ownFleet, home string) {
 	t.Helper()
 	none := "sha256:" + strings.Repeat("0", 64)
 	for _, change := range []func(*unitask.Request){
-		func(r *unitask.Request) {}, func(r *unitask.Request) { r.Image = r.Image[:19] }, func(r *unitask.Request) { r.Language = "js" },
-		func(r *unitask.Request) { r.Code, r.Exec, r.Args = "", true, []string{"cat", "/opt/words/a.txt"} }, func(r *unitask.Request) { r.Kernel = unitask.Nanos },
+		func(r *unitask.Request) {}, func(r *unitask.Request) { r.Image = r.Image[:19] },
+		func(r *unitask.Request) { r.Language = "js" },
+		func(r *unitask.Request) { r.Code, r.Exec, r.Args = "", true, []string{"cat", "/opt/words/a.txt"} },
+		func(r *unitask.Request) { r.Kernel = unitask.Nanos },
 	} {
 		var said []string
 		for _, name := range []string{key, none} {
@@ -289,7 +303,8 @@ func (f *ownFleet) forgeOwn(t *testing.T, takes *unitask.Runtime) {
 			t.Fatal(err)
 		}
 		sum := sha256.Sum256(content.Bytes())
-		b := catalog.Shipped{Arch: unitask.HostArch(), Disk: hex.EncodeToString(sum[:]), Size: int64(content.Len()), Custom: &image.ShippedCustom{Base: "python"}}
+		b := catalog.Shipped{Arch: unitask.HostArch(), Disk: hex.EncodeToString(sum[:]), Size: int64(content.Len()),
+			Custom: &image.ShippedCustom{Base: "python"}}
 		if _, err := files.PutBytes(t.Context(), "image-"+b.Disk, compressed(t, content.Bytes())); err != nil {
 			t.Fatal(err)
 		}
@@ -318,7 +333,8 @@ func (f *ownFleet) forgeOwn(t *testing.T, takes *unitask.Runtime) {
 		{with(func(b *catalog.Shipped) { b.Custom.Base = "words" }), "which this host has not"},
 		{with(func(b *catalog.Shipped) { b.Custom.Base = "" }), "which this host has not"},
 		{with(func(b *catalog.Shipped) { b.Custom.Env = map[string]string{"A=B": "c"} }), "can't be a variable"},
-		{with(func(b *catalog.Shipped) { b.Custom.Env = map[string]string{"A": strings.Repeat("x", 64<<10)} }), "can't be a variable"},
+		{with(func(b *catalog.Shipped) { b.Custom.Env = map[string]string{"A": strings.Repeat("x", 64<<10)} }),
+			"can't be a variable"},
 		{with(func(b *catalog.Shipped) { b.Custom.Warm = []string{"os\nimport evil"} }), "no name of a module"},
 		{with(func(b *catalog.Shipped) { b.Custom.Folders = []string{"/"} }), "has a folder"},
 		{with(func(b *catalog.Shipped) { b.Custom.Folders = []string{"/opt/../../etc"} }), "has a folder"},
@@ -327,9 +343,11 @@ func (f *ownFleet) forgeOwn(t *testing.T, takes *unitask.Runtime) {
 		{with(func(b *catalog.Shipped) { b.Custom = nil }), "malformed"}, // a disk that it is not
 		{put(tar.Header{Name: "../../outside", Typeflag: tar.TypeReg}), "can't be"},
 		{put(tar.Header{Name: "opt/dev", Typeflag: tar.TypeBlock}), "neither a file nor a link"},
-		{put(tar.Header{Name: "opt/l", Typeflag: tar.TypeSymlink, Linkname: "/etc"}, tar.Header{Name: "opt/l/passwd", Typeflag: tar.TypeReg}), "no folder"},
+		{put(tar.Header{Name: "opt/l", Typeflag: tar.TypeSymlink, Linkname: "/etc"},
+			tar.Header{Name: "opt/l/passwd", Typeflag: tar.TypeReg}), "no folder"},
 	} {
-		last := forge(t, js, fmt.Sprint("forged-", i), map[string]any{"request": map[string]any{"image": "words", "code": "print('it ran')"}, "image": row.image})
+		last := forge(t, js, fmt.Sprint("forged-", i), map[string]any{"request": map[string]any{"image": "words",
+			"code": "print('it ran')"}, "image": row.image})
 		if !strings.Contains(last, row.says) || strings.Contains(last, "it ran") {
 			t.Errorf("%s: %s", asJSON(row.image), last)
 		}
@@ -340,7 +358,8 @@ func (f *ownFleet) forgeOwn(t *testing.T, takes *unitask.Runtime) {
 	// It has no files in the place of folders of the image that it begins with, which is found out where its disk is
 	// written.
 	odd := put(tar.Header{Name: "usr", Typeflag: tar.TypeReg})
-	if last := forge(t, js, "forged-usr", map[string]any{"request": map[string]any{"image": "words", "code": "print('it ran')"}, "image": odd}); !strings.Contains(last, "no folder") || strings.Contains(last, "it ran") {
+	if last := forge(t, js, "forged-usr", map[string]any{"request": map[string]any{"image": "words",
+		"code": "print('it ran')"}, "image": odd}); !strings.Contains(last, "no folder") || strings.Contains(last, "it ran") {
 		t.Errorf("%s", last)
 	}
 }
@@ -351,8 +370,10 @@ func wheels(t *testing.T, name, version, module string) {
 	var content bytes.Buffer
 	z := zip.NewWriter(&content)
 	info := name + "-" + version + ".dist-info/"
-	for _, f := range [][2]string{{name + "/__init__.py", module}, {info + "METADATA", "Metadata-Version: 2.1\nName: " + name + "\nVersion: " + version + "\n"},
-		{info + "WHEEL", "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}, {info + "RECORD", ""}} {
+	for _, f := range [][2]string{{name + "/__init__.py", module},
+		{info + "METADATA", "Metadata-Version: 2.1\nName: " + name + "\nVersion: " + version + "\n"},
+		{info + "WHEEL", "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"},
+		{info + "RECORD", ""}} {
 		w, err := z.Create(f[0])
 		if err == nil {
 			_, err = w.Write([]byte(f[1]))
@@ -377,7 +398,8 @@ func wheels(t *testing.T, name, version, module string) {
 		}
 	}))
 	t.Cleanup(s.Close)
-	for name, value := range map[string]string{"PIP_INDEX_URL": s.URL + "/simple", "PIP_EXTRA_INDEX_URL": "", "PIP_CONFIG_FILE": os.DevNull, "PIP_CERT": ""} {
+	for name, value := range map[string]string{"PIP_INDEX_URL": s.URL + "/simple", "PIP_EXTRA_INDEX_URL": "",
+		"PIP_CONFIG_FILE": os.DevNull, "PIP_CERT": ""} {
 		t.Setenv(name, value)
 	}
 }
@@ -449,7 +471,8 @@ func TestFleetPackages(t *testing.T) {
 
 	worker := f.worker(t, fleet.DefaultTenant, `packages = ["pip:greeting"]`)
 	res, err := f.submit(t, home, fleet.DefaultTenant, nil, wantsGreeting)
-	if err != nil || !strings.HasPrefix(string(res.Stdout), there) || len(res.Packages) != 1 || res.Packages[0].Name != "pip:greeting" || res.Packages[0].Version != "1.2" {
+	if err != nil || !strings.HasPrefix(string(res.Stdout), there) || len(res.Packages) != 1 ||
+		res.Packages[0].Name != "pip:greeting" || res.Packages[0].Version != "1.2" {
 		t.Fatalf("%v %s", err, asJSON(res))
 	}
 	if keys, err := worker.Packages().Keys(); err != nil || len(keys) != 1 {

@@ -29,7 +29,8 @@ func TestServerBack(outer *testing.T) {
 		rt, client := submitter(t, fleet.Config{URL: ns.ClientURL(), Times: quick})
 		over := make(chan *unitask.Result, 1)
 		go func() {
-			res, err := rt.Run(context.Background(), unitask.Request{Code: "out before\nwait " + gate + "\nout after", AllowNet: []string{"example.com"}}, unitask.IO{})
+			res, err := rt.Run(context.Background(), unitask.Request{Code: "out before\nwait " + gate + "\nout after",
+				AllowNet: []string{"example.com"}}, unitask.IO{})
 			if err != nil {
 				t.Error(err)
 			}
@@ -182,7 +183,8 @@ func TestPartition(t *testing.T) {
 	relay.set(false)
 	waitFor(t, func() bool { return w.Info().Running == 0 })
 	runs, err := client.Runs(t.Context(), 10)
-	if err != nil || len(runs) != 1 || runs[0].State != fleet.Ended || runs[0].Worker == w.Info().ID || runs[0].Attempt != 2 {
+	if err != nil || len(runs) != 1 || runs[0].State != fleet.Ended || runs[0].Worker == w.Info().ID ||
+		runs[0].Attempt != 2 {
 		t.Errorf("%v %s", err, asJSON(runs))
 	}
 	again, other := submitter(t, fleet.Config{URL: ns.ClientURL(), Times: quick})

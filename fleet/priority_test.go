@@ -57,7 +57,8 @@ func TestPriorities(t *testing.T) {
 		return n
 	}
 	// The eighth is low's, the sixteenth normal's, and so on in turn.
-	if of("high", ran[1:7]) != 6 || of("low", ran[7:8]) != 1 || of("high", ran[8:12]) != 4 || of("normal", ran[12:21]) != 9 {
+	if of("high", ran[1:7]) != 6 || of("low", ran[7:8]) != 1 || of("high", ran[8:12]) != 4 ||
+		of("normal", ran[12:21]) != 9 {
 		t.Errorf("ran in the order %q", ran)
 	}
 	if unique := slices.Compact(slices.Sorted(slices.Values(ran))); len(unique) != 31 {

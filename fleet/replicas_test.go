@@ -39,7 +39,8 @@ func TestReplicas(t *testing.T) {
 		t.Error("a worker that asks for one copy has taken some away")
 	}
 	rt, _ := submitter(t, fleet.Config{URL: c.url(2), Times: quick})
-	if res, err := rt.Run(t.Context(), unitask.Request{Code: "out hello"}, unitask.IO{}); err != nil || string(res.Stdout) != "hello\n" {
+	if res, err := rt.Run(t.Context(), unitask.Request{Code: "out hello"}, unitask.IO{}); err != nil ||
+		string(res.Stdout) != "hello\n" {
 		t.Errorf("%v %s", err, asJSON(res))
 	}
 }

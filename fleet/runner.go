@@ -100,7 +100,8 @@ func (h onHost) Run(ctx context.Context, job Job) (done Done, err error) {
 		}
 	}
 	caller := unitask.Caller{Name: owner, Via: record.ViaFleet, Ceiling: ceiling}
-	done.Result, err = h.rt.RunFor(ctx, caller, req, unitask.IO{Stdin: job.Stdin, Stdout: job.Stdout, Stderr: job.Stderr, Colors: job.Colors, Events: job.Events})
+	done.Result, err = h.rt.RunFor(ctx, caller, req, unitask.IO{Stdin: job.Stdin, Stdout: job.Stdout, Stderr: job.Stderr,
+		Colors: job.Colors, Events: job.Events})
 	if done.Result == nil {
 		return done, shippedError(job, err)
 	}
@@ -109,13 +110,18 @@ func (h onHost) Run(ctx context.Context, job Job) (done Done, err error) {
 		done.Machine, _ = json.Marshal(rec.Machine)
 	}
 	done.Left = func(add func(string, fs.FileMode, int64, io.Reader) error) error {
-		for _, part := range [][2]string{{nameStdout, record.StdoutFile}, {nameStderr, record.StderrFile}, {nameNetlog, record.NetlogFile}, {nameConsole, record.ConsoleFile}} {
-			if err := addFile(add, part[0], 0o600, func() (*os.File, error) { return os.Open(runs.Path(id, part[1])) }); err != nil {
+		for _, part := range [][2]string{{nameStdout, record.StdoutFile}, {nameStderr, record.StderrFile},
+			{nameNetlog, record.NetlogFile}, {nameConsole, record.ConsoleFile}} {
+			if err := addFile(add, part[0], 0o600, func() (*os.File,
+				error) {
+				return os.Open(runs.Path(id, part[1]))
+			}); err != nil {
 				return err
 			}
 		}
 		for _, a := range done.Result.Artifacts {
-			if err := addFile(add, outPrefix+a.Path, permOf(a.Mode), func() (*os.File, error) { return runs.OpenArtifact(id, a.Path) }); err != nil {
+			if err := addFile(add, outPrefix+a.Path, permOf(a.Mode),
+				func() (*os.File, error) { return runs.OpenArtifact(id, a.Path) }); err != nil {
 				return err
 			}
 		}
@@ -124,7 +130,8 @@ func (h onHost) Run(ctx context.Context, job Job) (done Done, err error) {
 	return done, err
 }
 
-func addFile(add func(string, fs.FileMode, int64, io.Reader) error, name string, perm fs.FileMode, open func() (*os.File, error)) error {
+func addFile(add func(string, fs.FileMode, int64, io.Reader) error, name string, perm fs.FileMode,
+	open func() (*os.File, error)) error {
 	f, err := open()
 	if err != nil {
 		return err

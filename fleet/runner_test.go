@@ -22,7 +22,8 @@ func TestMemoryOfOwnImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, memory := range map[string]string{"python": "2048", "words": "3072", "small": "256"} {
-		text := `{"schema": 1, "name": "` + name + `", "from": "python", "arch": "` + string(unitask.HostArch()) + `", "memoryMb": ` + memory + `}`
+		text := `{"schema": 1, "name": "` + name + `", "from": "python", "arch": "` + string(unitask.HostArch()) +
+			`", "memoryMb": ` + memory + `}`
 		if err := os.WriteFile(filepath.Join(own, name+".json"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -32,11 +33,13 @@ func TestMemoryOfOwnImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	c, err := policy.ParseCeiling("c.toml", []byte("images = [\"node\", \"python\", \"words\", \"small\", \"shipped\"]\nmemoryMb = 2500\n"))
+	c, err := policy.ParseCeiling("c.toml",
+		[]byte("images = [\"node\", \"python\", \"words\", \"small\", \"shipped\"]\nmemoryMb = 2500\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	along := &catalog.Shipped{Arch: unitask.HostArch(), Disk: strings.Repeat("ab", 32), Size: 512, Custom: &image.ShippedCustom{Base: "python"}}
+	along := &catalog.Shipped{Arch: unitask.HostArch(), Disk: strings.Repeat("ab", 32), Size: 512,
+		Custom: &image.ShippedCustom{Base: "python"}}
 	for _, row := range []struct {
 		req   unitask.Request
 		image *catalog.Shipped

@@ -38,7 +38,8 @@ func TestNothingLeftOfWorkers(t *testing.T) {
 	}
 	over := make(chan error, 1)
 	go func() {
-		_, err := rt.Run(t.Context(), unitask.Request{Code: "file /data/data.txt\nwait " + gate, Dirs: []unitask.Mount{{Host: dir, Guest: "/data"}}}, unitask.IO{})
+		_, err := rt.Run(t.Context(), unitask.Request{Code: "file /data/data.txt\nwait " + gate,
+			Dirs: []unitask.Mount{{Host: dir, Guest: "/data"}}}, unitask.IO{})
 		over <- err
 	}()
 	brought := filepath.Join(killed, "run-*", "files", "data", "data.txt")

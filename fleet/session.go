@@ -33,12 +33,14 @@ func (h onHost) sessionCaller(tenant, caller string) unitask.Caller {
 	return unitask.Caller{Name: owner, Via: record.ViaFleet, Ceiling: h.ceiling.For(tenant).Bringing("")}
 }
 
-func (h onHost) newSession(ctx context.Context, tenant, caller string, req unitask.SessionRequest) (*unitask.Session, error) {
+func (h onHost) newSession(ctx context.Context, tenant, caller string, req unitask.SessionRequest) (*unitask.Session,
+	error) {
 	req.Files, req.Dirs = nil, nil // of this host
 	return h.rt.NewSessionFor(ctx, h.sessionCaller(tenant, caller), req)
 }
 
-func (h onHost) revive(ctx context.Context, tenant, caller, id string, secrets map[string]string) (*unitask.Session, error) {
+func (h onHost) revive(ctx context.Context, tenant, caller, id string, secrets map[string]string) (*unitask.Session,
+	error) {
 	return h.rt.Revive(ctx, h.sessionCaller(tenant, caller), id, secrets)
 }
 
@@ -103,7 +105,8 @@ func (l *tenantQueue) answer(m *nats.Msg, r reply, err error) {
 	r.Value = nil
 	text, err := l.enclose(ctx, r, ofReply, r.Stdout, r.Stderr, r.Content, value)
 	if err != nil {
-		text, _ = l.enclose(ctx, reply{Answer: sessiond.Answer{Error: sessiond.WireError(fmt.Errorf("the answer was not taken: %w", err))}}, ofReply)
+		text, _ = l.enclose(ctx,
+			reply{Answer: sessiond.Answer{Error: sessiond.WireError(fmt.Errorf("the answer was not taken: %w", err))}}, ofReply)
 	}
 	msg := nats.NewMsg(m.Reply)
 	msg.Header.Set(headAnswer, "1")
@@ -153,8 +156,10 @@ func (h *holding) give() {
 
 // readCall reads what a tenant has sent, and says that it is there. It waits for room and for content no longer than
 // readTime.
-func (l *tenantQueue) readCall(ctx context.Context, m *nats.Msg, holds *holding) (c call, secrets map[string]string, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, readTime, &unitask.BusyError{What: fmt.Sprintf("the call was not read within %v", readTime), After: retryAfter})
+func (l *tenantQueue) readCall(ctx context.Context, m *nats.Msg, holds *holding) (c call, secrets map[string]string,
+	err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, readTime,
+		&unitask.BusyError{What: fmt.Sprintf("the call was not read within %v", readTime), After: retryAfter})
 	defer cancel()
 	taken := nats.NewMsg(m.Reply)
 	taken.Header.Set(headTaken, l.w.info.ID)
@@ -215,7 +220,8 @@ func (w *Worker) admit(l *tenantQueue, memoryMB int) error {
 		w.began(l)
 		return nil
 	}
-	return &unitask.BusyError{What: fmt.Sprintf("worker %s has no room for a machine of %d MiB", w.info.ID, memoryMB), After: retryAfter}
+	return &unitask.BusyError{What: fmt.Sprintf("worker %s has no room for a machine of %d MiB", w.info.ID, memoryMB),
+		After: retryAfter}
 }
 
 func (w *Worker) dismiss(l *tenantQueue, memoryMB int) {
@@ -225,7 +231,8 @@ func (w *Worker) dismiss(l *tenantQueue, memoryMB int) {
 }
 
 func (l *tenantQueue) beginNew(ctx context.Context, c call, secrets map[string]string) (reply, error) {
-	req := unitask.SessionRequest{Request: c.New.Request, Life: time.Duration(c.New.LifeMS), Idle: time.Duration(c.New.IdleMS)}
+	req := unitask.SessionRequest{Request: c.New.Request, Life: time.Duration(c.New.LifeMS),
+		Idle: time.Duration(c.New.IdleMS)}
 	req.Secrets = secrets
 	if err := l.w.matches(req.Request); err != nil {
 		return reply{}, err
@@ -243,16 +250,19 @@ func (l *tenantQueue) beginNew(ctx context.Context, c call, secrets map[string]s
 }
 
 // host holds a session from now on: its entry says so, or it is ended.
-func (l *tenantQueue) host(ctx context.Context, s *unitask.Session, caller string, memoryMB int, revision uint64, before sessionEntry) (reply, error) {
+func (l *tenantQueue) host(ctx context.Context, s *unitask.Session, caller string, memoryMB int, revision uint64,
+	before sessionEntry) (reply, error) {
 	w := l.w
-	h := &hosted{Session: s, w: w, l: l, memoryMB: memoryMB, calls: make(chan struct{}, maxCalls), cancels: map[string]context.CancelFunc{}, revision: revision}
+	h := &hosted{Session: s, w: w, l: l, memoryMB: memoryMB, calls: make(chan struct{}, maxCalls),
+		cancels: map[string]context.CancelFunc{}, revision: revision}
 	h.entry = before
 	h.entry.Worker, h.entry.Owner, h.entry.MemoryMB, h.entry.Key = w.info.ID, caller, memoryMB, keyName(l.sealing)
 	began := before.View.Began
 	if began.IsZero() {
 		began = time.Now().UTC()
 	}
-	h.entry.View = sessiond.View{ID: s.ID, Parent: s.Parent, State: sessiond.Running, Language: s.Language, Image: s.Image, Began: began, ExpiresAt: s.Expires(), Denials: s.Policy.Denials}
+	h.entry.View = sessiond.View{ID: s.ID, Parent: s.Parent, State: sessiond.Running, Language: s.Language, Image: s.Image,
+		Began: began, ExpiresAt: s.Expires(), Denials: s.Policy.Denials}
 	view := h.entry.View
 	next, err := l.sessions.replace(ctx, h.entry, revision)
 	if err == nil {
@@ -263,7 +273,8 @@ func (l *tenantQueue) host(ctx context.Context, s *unitask.Session, caller strin
 		_ = h.sub.Unsubscribe()
 		before.View, before.Worker, before.Why = view, w.info.ID, "its worker went while it began"
 		if before.Pause != nil {
-			before.View.State, before.Why, before.Owner, before.MemoryMB, before.Key = sessiond.Paused, "", caller, memoryMB, h.entry.Key
+			before.View.State, before.Why, before.Owner, before.MemoryMB, before.Key = sessiond.Paused, "", caller, memoryMB,
+				h.entry.Key
 		}
 		_, _ = l.sessions.replace(ctx, before, next)
 		err = &unitask.BusyError{What: "the worker is going", After: retryAfter}
@@ -308,9 +319,12 @@ func (l *tenantQueue) resume(ctx context.Context, c call, secrets map[string]str
 	}
 	switch {
 	case e.Pause == nil:
-		return reply{}, &unitask.SessionError{ID: c.Session, Why: fmt.Sprintf("its worker %s is gone, and it was never paused", e.Worker)}
+		return reply{}, &unitask.SessionError{ID: c.Session,
+			Why: fmt.Sprintf("its worker %s is gone, and it was never paused", e.Worker)}
 	case e.Key != keyName(l.sealing):
-		return reply{}, &unitask.BusyError{What: "the session's pause is sealed to another worker's key: give workers one (--session-key)", After: retryAfter}
+		return reply{},
+			&unitask.BusyError{What: "the session's pause is sealed to another worker's key: give workers one (--session-key)",
+				After: retryAfter}
 	}
 	if err := w.admit(l, e.MemoryMB); err != nil {
 		return reply{}, err
@@ -325,10 +339,12 @@ func (l *tenantQueue) resume(ctx context.Context, c call, secrets map[string]str
 	var s *unitask.Session
 	if _, err = os.Lstat(folder); err == nil {
 		err = fmt.Errorf("session %s is on this worker's disk already", c.Session)
-	} else if err = l.getState(ctx, w.config.Times, l.sealing, c.Session, *e.Pause, e.MemoryMB, host.home(), w.scratch.dir); err == nil {
+	} else if err = l.getState(ctx, w.config.Times, l.sealing, c.Session, *e.Pause, e.MemoryMB, host.home(),
+		w.scratch.dir); err == nil {
 		var p machine.Pause
 		if p, err = machine.ReadPause(folder); err == nil && p.Class.MemoryMB > e.MemoryMB {
-			err = fmt.Errorf("session %s: %w: its machine has %d MiB, and its entry says %d", c.Session, errMalformed, p.Class.MemoryMB, e.MemoryMB)
+			err = fmt.Errorf("session %s: %w: its machine has %d MiB, and its entry says %d", c.Session, errMalformed,
+				p.Class.MemoryMB, e.MemoryMB)
 		}
 		if err != nil {
 			_ = os.RemoveAll(folder)

@@ -96,7 +96,8 @@ func TestFleetSession(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hers, err := alice.NewSession(t.Context(), unitask.Caller{Name: "ada", Ceiling: narrow}, unitask.SessionRequest{Request: unitask.Request{Language: "python", MemoryMB: 256, AllowNet: []string{"a.example"}}})
+	hers, err := alice.NewSession(t.Context(), unitask.Caller{Name: "ada", Ceiling: narrow},
+		unitask.SessionRequest{Request: unitask.Request{Language: "python", MemoryMB: 256, AllowNet: []string{"a.example"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +113,8 @@ func TestFleetSession(t *testing.T) {
 	if err := hers.WriteFile(t.Context(), "large", large, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if res, err := hers.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c", "wc -c < large; exit 3"}}); err != nil || strings.TrimSpace(string(res.Stdout)) != "1600000" || res.ExitCode != 3 {
+	if res, err := hers.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c",
+		"wc -c < large; exit 3"}}); err != nil || strings.TrimSpace(string(res.Stdout)) != "1600000" || res.ExitCode != 3 {
 		t.Errorf("%v %s", err, asJSON(res))
 	}
 	if _, err := hers.ReadFile(t.Context(), "no such"); err == nil || !strings.Contains(err.Error(), "no such") {
@@ -123,7 +125,8 @@ func TestFleetSession(t *testing.T) {
 
 	// Its worker goes, which pauses it.
 	end()
-	if list, err := alice.SessionViews(t.Context()); err != nil || len(list) != 1 || list[0].State != sessiond.Paused || list[0].ID != hers.ID {
+	if list, err := alice.SessionViews(t.Context()); err != nil || len(list) != 1 || list[0].State != sessiond.Paused ||
+		list[0].ID != hers.ID {
 		t.Fatalf("%v %v", list, err)
 	}
 	if _, err := os.Lstat(filepath.Join(home, "sessions", hers.ID)); !errors.Is(err, fs.ErrNotExist) {
@@ -154,7 +157,8 @@ func TestSessionLost(t *testing.T) {
 	ns := startNATS(t, nil)
 	_, kill := startProcess(t, ns.ClientURL(), "", "FLEET_TEST_HOME="+sessionHome(t))
 	client := connect(t, fleet.Config{URL: ns.ClientURL(), Times: quick})
-	s, err := client.NewSession(t.Context(), unitask.Caller{}, unitask.SessionRequest{Request: unitask.Request{Language: "python", MemoryMB: 256}})
+	s, err := client.NewSession(t.Context(), unitask.Caller{},
+		unitask.SessionRequest{Request: unitask.Request{Language: "python", MemoryMB: 256}})
 	if err != nil {
 		t.Fatal(err)
 	}

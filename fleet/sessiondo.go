@@ -14,7 +14,8 @@ import (
 )
 
 // Do does what a command line asks of a daemon with the fleet's sessions. What they have not is a *policy.FieldError.
-func (c *Client) Do(ctx context.Context, req sessiond.Request, streams sessiond.Streams) (a sessiond.Answer, err error) {
+func (c *Client) Do(ctx context.Context, req sessiond.Request, streams sessiond.Streams) (a sessiond.Answer,
+	err error) {
 	switch {
 	case req.Op == sessiond.OpNew && req.New != nil:
 		return c.doNew(ctx, req.New)
@@ -25,10 +26,13 @@ func (c *Client) Do(ctx context.Context, req sessiond.Request, streams sessiond.
 	s := c.Session(req.Session)
 	switch {
 	case req.Op == sessiond.OpRun && req.Step != nil:
-		a.Result, err = s.Run(ctx, unitask.Step{Code: req.Step.Code, Language: req.Step.Language, Timeout: time.Duration(req.Step.TimeoutMS), Stdout: streams.Stdout, Stderr: streams.Stderr})
-	case req.Op == sessiond.OpExec && req.Command != nil && !req.Command.Detach && !req.Command.Input && req.Command.Size == nil:
+		a.Result, err = s.Run(ctx, unitask.Step{Code: req.Step.Code, Language: req.Step.Language,
+			Timeout: time.Duration(req.Step.TimeoutMS), Stdout: streams.Stdout, Stderr: streams.Stderr})
+	case req.Op == sessiond.OpExec && req.Command != nil && !req.Command.Detach && !req.Command.Input &&
+		req.Command.Size == nil:
 		r := req.Command
-		a.Result, err = s.Exec(ctx, unitask.Command{Args: r.Args, Dir: r.Dir, Env: r.Env, Timeout: time.Duration(r.TimeoutMS), Endless: r.Endless, Stdout: streams.Stdout, Stderr: streams.Stderr})
+		a.Result, err = s.Exec(ctx, unitask.Command{Args: r.Args, Dir: r.Dir, Env: r.Env, Timeout: time.Duration(r.TimeoutMS),
+			Endless: r.Endless, Stdout: streams.Stdout, Stderr: streams.Stderr})
 	case req.Op == sessiond.OpRead:
 		var content []byte
 		if content, err = s.ReadFile(ctx, req.Path); err == nil {
@@ -36,7 +40,8 @@ func (c *Client) Do(ctx context.Context, req sessiond.Request, streams sessiond.
 		}
 	case req.Op == sessiond.OpWrite:
 		var content bytes.Buffer
-		if _, err = io.Copy(&content, io.LimitReader(streams.Stdin, unitask.MaxSessionFile+1)); err == nil && content.Len() > unitask.MaxSessionFile {
+		if _, err = io.Copy(&content, io.LimitReader(streams.Stdin, unitask.MaxSessionFile+1)); err == nil &&
+			content.Len() > unitask.MaxSessionFile {
 			err = fmt.Errorf("write %s: more than %d bytes, which are the most", req.Path, unitask.MaxSessionFile)
 		}
 		if err == nil {
@@ -44,12 +49,14 @@ func (c *Client) Do(ctx context.Context, req sessiond.Request, streams sessiond.
 		}
 	case req.Op == sessiond.OpResume:
 		err = s.Resume(ctx, req.Secrets)
-	case req.Op == sessiond.OpPause, req.Op == sessiond.OpEnd, req.Op == sessiond.OpExtend, req.Op == sessiond.OpFork, req.Op == sessiond.OpPut, req.Op == sessiond.OpGet:
+	case req.Op == sessiond.OpPause, req.Op == sessiond.OpEnd, req.Op == sessiond.OpExtend, req.Op == sessiond.OpFork,
+		req.Op == sessiond.OpPut, req.Op == sessiond.OpGet:
 		var r reply
 		r, err = s.ask(ctx, call{Request: req}, nil, nil)
 		a = r.Answer
 	default:
-		err = policy.Bad("session", req.Op, "is not there for sessions on a fleet, in this form: no folders, background commands, ports, standard input and terminals")
+		err = policy.Bad("session", req.Op,
+			"is not there for sessions on a fleet, in this form: no folders, background commands, ports, standard input and terminals")
 	}
 	return a, err
 }
@@ -61,7 +68,8 @@ func (c *Client) doNew(ctx context.Context, req *sessiond.New) (a sessiond.Answe
 	caller := unitask.Caller{Ceiling: req.Held}
 	run := req.Request
 	run.Secrets = req.Secrets
-	view, err := c.newSession(ctx, caller, unitask.SessionRequest{Request: run, Life: time.Duration(req.LifeMS), Idle: time.Duration(req.IdleMS)}, new(values))
+	view, err := c.newSession(ctx, caller, unitask.SessionRequest{Request: run, Life: time.Duration(req.LifeMS),
+		Idle: time.Duration(req.IdleMS)}, new(values))
 	if err == nil {
 		a.Sessions = []sessiond.View{view}
 	}

@@ -144,7 +144,8 @@ func (h *hosted) pause(ctx context.Context) error {
 	h.left = true // whoever reads what follows may continue with it
 	h.mu.Unlock()
 	err = h.write(ctx, func(e *sessionEntry) {
-		e.View.State, e.View.ExpiresAt, e.Pause, e.PausedAt, e.Secrets = sessiond.Paused, h.Expires(), &b, time.Now().UTC(), secrets
+		e.View.State, e.View.ExpiresAt, e.Pause, e.PausedAt, e.Secrets = sessiond.Paused, h.Expires(), &b, time.Now().UTC(),
+			secrets
 	})
 	if err != nil && !errors.Is(err, errFenced) { // if it was written after all, the next beat finds it so
 		h.mu.Lock()
@@ -198,7 +199,8 @@ func (h *hosted) take(m *nats.Msg) {
 	select {
 	case h.calls <- struct{}{}:
 	default:
-		h.l.answer(m, reply{}, &unitask.BusyError{What: fmt.Sprintf("%d calls of this session are under way", maxCalls), After: retryAfter})
+		h.l.answer(m, reply{}, &unitask.BusyError{What: fmt.Sprintf("%d calls of this session are under way", maxCalls),
+			After: retryAfter})
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -211,7 +213,8 @@ func (h *hosted) take(m *nats.Msg) {
 	if twice {
 		cancel()
 		<-h.calls
-		h.l.answer(m, reply{}, &sessiond.Error{Code: sessiond.CodeUsage, Message: "another call with this inbox is under way"})
+		h.l.answer(m, reply{}, &sessiond.Error{Code: sessiond.CodeUsage,
+			Message: "another call with this inbox is under way"})
 		return
 	}
 	go func() {
@@ -256,12 +259,15 @@ func (h *hosted) do(ctx context.Context, c call, m *nats.Msg, holds *holding) (r
 		return r, &unitask.BusyError{What: "the session was paused just now", After: time.Second}
 	}
 	out := &outlet{nc: h.l.nc, subject: m.Reply}
-	stdout, stderr := &outStream{o: out, name: nameStdout, holds: holds}, &outStream{o: out, name: nameStderr, holds: holds}
+	stdout, stderr := &outStream{o: out, name: nameStdout, holds: holds},
+		&outStream{o: out, name: nameStderr, holds: holds}
 	switch {
 	case c.Op == sessiond.OpRun && c.Step != nil:
-		r.Result, err = h.Run(ctx, unitask.Step{Code: c.Step.Code, Language: c.Step.Language, Timeout: time.Duration(c.Step.TimeoutMS), Stdout: stdout, Stderr: stderr})
+		r.Result, err = h.Run(ctx, unitask.Step{Code: c.Step.Code, Language: c.Step.Language,
+			Timeout: time.Duration(c.Step.TimeoutMS), Stdout: stdout, Stderr: stderr})
 	case c.Op == sessiond.OpExec && c.Command != nil && !c.Command.Input && c.Command.Size == nil && !c.Command.Detach:
-		r.Result, err = h.Exec(ctx, unitask.Command{Args: c.Command.Args, Dir: c.Command.Dir, Env: c.Command.Env, Timeout: time.Duration(c.Command.TimeoutMS), Stdout: stdout, Stderr: stderr})
+		r.Result, err = h.Exec(ctx, unitask.Command{Args: c.Command.Args, Dir: c.Command.Dir, Env: c.Command.Env,
+			Timeout: time.Duration(c.Command.TimeoutMS), Stdout: stdout, Stderr: stderr})
 	case c.Op == sessiond.OpResume:
 		err = h.Resume(ctx)
 	case c.Op == sessiond.OpExtend:
@@ -284,7 +290,8 @@ func (h *hosted) do(ctx context.Context, c call, m *nats.Msg, holds *holding) (r
 	case c.Op == sessiond.OpGet:
 		r.Value, err = h.Get(ctx, c.Name)
 	default:
-		err = &sessiond.Error{Code: sessiond.CodeUsage, Message: fmt.Sprintf("a session on a fleet has no %.40q like this", c.Op)}
+		err = &sessiond.Error{Code: sessiond.CodeUsage, Message: fmt.Sprintf("a session on a fleet has no %.40q like this",
+			c.Op)}
 	}
 	return r, err
 }

@@ -109,7 +109,8 @@ func (s *sealer) unseal(to io.Writer, from io.Reader) error {
 		}
 		plain, err := s.aead.Open(nil, s.next(end != nil), piece[:n], s.bound)
 		if err != nil {
-			return fmt.Errorf("the paused session: %w: it was not sealed by a worker of this fleet's key for this tenant", errMalformed)
+			return fmt.Errorf("the paused session: %w: it was not sealed by a worker of this fleet's key for this tenant",
+				errMalformed)
 		}
 		if _, err := to.Write(plain); err != nil || end != nil {
 			return err
@@ -133,7 +134,9 @@ func (s tenantStore) putState(ctx context.Context, key []byte, session, home, sc
 	}
 	from, to := io.Pipe()
 	go func() { to.CloseWithError(packState(to, home, session)) }()
-	err = seal.seal(&bounded.Writer{To: f, Left: maxSealedState, Err: fmt.Errorf("the session's machine has more than %d bytes, compressed: a fleet keeps no more", int64(maxSealedState))}, inTime{ctx, from})
+	err = seal.seal(&bounded.Writer{To: f, Left: maxSealedState,
+		Err: fmt.Errorf("the session's machine has more than %d bytes, compressed: a fleet keeps no more",
+			int64(maxSealedState))}, inTime{ctx, from})
 	from.CloseWithError(io.ErrClosedPipe)
 	if err == nil {
 		_, err = f.Seek(0, io.SeekStart)
@@ -162,7 +165,8 @@ func packState(to io.Writer, home, session string) error {
 			err = packPause(w, home, filepath.Join(folder, e.Name()))
 		default:
 			err = addFile(func(name string, _ os.FileMode, size int64, content io.Reader) error {
-				if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: size, Typeflag: tar.TypeReg, Format: tar.FormatPAX}); err != nil {
+				if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: size, Typeflag: tar.TypeReg,
+					Format: tar.FormatPAX}); err != nil {
 					return err
 				}
 				_, err := io.CopyN(w, content, size)
@@ -185,7 +189,8 @@ func packPause(w *tar.Writer, home, name string) error {
 		text, err = unitask.OpenPaused(home, text)
 	}
 	if err == nil {
-		err = w.WriteHeader(&tar.Header{Name: machine.PauseFile, Mode: 0o600, Size: int64(len(text)), Typeflag: tar.TypeReg, Format: tar.FormatPAX})
+		err = w.WriteHeader(&tar.Header{Name: machine.PauseFile, Mode: 0o600, Size: int64(len(text)), Typeflag: tar.TypeReg,
+			Format: tar.FormatPAX})
 	}
 	if err == nil {
 		_, err = w.Write(text)
@@ -194,7 +199,8 @@ func packPause(w *tar.Writer, home, name string) error {
 }
 
 // getState makes the folder of a session's paused machine in a home, whole or not at all.
-func (s tenantStore) getState(ctx context.Context, times Times, key []byte, session string, b blob, memoryMB int, home, scratch string) error {
+func (s tenantStore) getState(ctx context.Context, times Times, key []byte, session string, b blob, memoryMB int, home,
+	scratch string) error {
 	folder := sessionFolder(home, session)
 	seal, err := newSealer(key, s.tenant, session)
 	if err != nil {
@@ -239,7 +245,8 @@ func unpackState(from io.Reader, home, dir string, most int64) error {
 		if err != nil {
 			return err
 		}
-		if room -= h.Size; n == maxStateFiles || h.Typeflag != tar.TypeReg || h.Name != filepath.Base(h.Name) || h.Name[0] == '.' || h.Size < 0 || room < 0 {
+		if room -= h.Size; n == maxStateFiles || h.Typeflag != tar.TypeReg || h.Name != filepath.Base(h.Name) ||
+			h.Name[0] == '.' || h.Size < 0 || room < 0 {
 			return fmt.Errorf("the paused session: %w: file %.80q of %d bytes", errMalformed, h.Name, h.Size)
 		}
 		if h.Name == machine.PauseFile {

@@ -82,7 +82,9 @@ func TestTenantKeys(t *testing.T) {
 		}
 		seen[string(key)] = tenant
 	}
-	own := WorkerConfig{Config: Config{URL: "nats://127.0.0.1:1"}, Tenants: []Tenant{{Name: "alice", SessionKey: []byte("short")}}, Info: WorkerInfo{Slots: 1, MemoryMB: 1, Arch: "amd64"}}
+	own := WorkerConfig{Config: Config{URL: "nats://127.0.0.1:1"},
+		Tenants: []Tenant{{Name: "alice", SessionKey: []byte("short")}},
+		Info:    WorkerInfo{Slots: 1, MemoryMB: 1, Arch: "amd64"}}
 	if _, err := NewWorker(t.Context(), own, nil); err == nil || !strings.Contains(err.Error(), "5 bytes: 32 are needed") {
 		t.Errorf("a short key: %v", err)
 	}

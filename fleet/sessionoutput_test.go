@@ -27,7 +27,8 @@ func TestAttackSessionOutput(t *testing.T) {
 	ns := startNATS(t, nil)
 	_, pid, _ := startWorkerProcess(t, ns.ClientURL(), "", "FLEET_TEST_HOME="+testhome.New(t, base))
 	_, client := submitter(t, fleet.Config{URL: ns.ClientURL(), Times: quick})
-	s, err := client.NewSession(t.Context(), unitask.Caller{}, unitask.SessionRequest{Request: unitask.Request{Language: "python", MemoryMB: 256, OutputBytes: 1 << 30}})
+	s, err := client.NewSession(t.Context(), unitask.Caller{},
+		unitask.SessionRequest{Request: unitask.Request{Language: "python", MemoryMB: 256, OutputBytes: 1 << 30}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +43,8 @@ func TestAttackSessionOutput(t *testing.T) {
 	attack.Check(t, "a session's step prints 96 MiB", "bounded", got)
 	t.Logf("%d MiB, %v", peak(t, pid), err)
 	_ = s.Close(t.Context())
-	again, err := client.NewSession(t.Context(), unitask.Caller{}, unitask.SessionRequest{Request: unitask.Request{Language: "python", MemoryMB: 256}})
+	again, err := client.NewSession(t.Context(), unitask.Caller{},
+		unitask.SessionRequest{Request: unitask.Request{Language: "python", MemoryMB: 256}})
 	if err != nil {
 		t.Fatal(err)
 	}

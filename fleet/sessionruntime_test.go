@@ -33,7 +33,8 @@ func TestSessionOfRuntime(t *testing.T) {
 	_, revived := rt.Revive(t.Context(), unitask.Caller{}, "2026-a-session", nil)
 	for what, err := range map[string]error{"started": started, "revived": revived} {
 		var field *policy.FieldError
-		if !errors.As(err, &field) || field.Field != "fleet" || !strings.Contains(err.Error(), "NewSession of the fleet.Client") {
+		if !errors.As(err, &field) || field.Field != "fleet" ||
+			!strings.Contains(err.Error(), "NewSession of the fleet.Client") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -42,9 +43,11 @@ func TestSessionOfRuntime(t *testing.T) {
 	}
 
 	for _, name := range []string{"words", "alpine:3.20", "python\x1b[2J"} {
-		_, err := client.NewSession(t.Context(), unitask.Caller{}, unitask.SessionRequest{Request: unitask.Request{Image: name}})
+		_, err := client.NewSession(t.Context(), unitask.Caller{},
+			unitask.SessionRequest{Request: unitask.Request{Image: name}})
 		var field *policy.FieldError
-		if !errors.As(err, &field) || field.Field != "image" || !strings.Contains(err.Error(), "has no sessions on a fleet") || strings.Contains(err.Error(), "\x1b") {
+		if !errors.As(err, &field) || field.Field != "image" ||
+			!strings.Contains(err.Error(), "has no sessions on a fleet") || strings.Contains(err.Error(), "\x1b") {
 			t.Errorf("%q: %v", name, err)
 		}
 	}

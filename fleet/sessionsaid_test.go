@@ -166,11 +166,13 @@ func TestAttackSessionWorkerValues(t *testing.T) {
 	t.Parallel()
 	secrets := map[string]string{"KEY": liarValue}
 	for name, r := range map[string]reply{
-		"an error":   {Answer: sessiond.Answer{Error: &sessiond.Error{Code: sessiond.CodeFailed, Message: "x " + liarValue}}},
-		"a field":    {Answer: sessiond.Answer{Error: &sessiond.Error{Code: sessiond.CodeUsage, Message: liarValue, Field: policy.Bad(liarValue, liarValue, "%s", liarValue)}}},
+		"an error": {Answer: sessiond.Answer{Error: &sessiond.Error{Code: sessiond.CodeFailed, Message: "x " + liarValue}}},
+		"a field": {Answer: sessiond.Answer{Error: &sessiond.Error{Code: sessiond.CodeUsage, Message: liarValue,
+			Field: policy.Bad(liarValue, liarValue, "%s", liarValue)}}},
 		"the end":    {Answer: sessiond.Answer{Error: &sessiond.Error{Code: sessiond.CodeGone, Message: liarValue}}},
 		"being busy": {Answer: sessiond.Answer{Error: &sessiond.Error{Code: sessiond.CodeBusy, Message: liarValue}}},
-		"a view":     {Answer: sessiond.Answer{Sessions: []sessiond.View{{ID: liarSession, Language: liarValue, Image: liarValue, State: liarValue, Denials: []policy.Denial{{Reason: liarValue}}}}}},
+		"a view": {Answer: sessiond.Answer{Sessions: []sessiond.View{{ID: liarSession, Language: liarValue,
+			Image: liarValue, State: liarValue, Denials: []policy.Denial{{Reason: liarValue}}}}}},
 	} {
 		l := startLiar(t, sessiond.Paused, func(l *liar, m *nats.Msg) { l.answer(m, r) })
 		err := l.client.Session(liarSession).Resume(t.Context(), secrets)
@@ -267,16 +269,18 @@ func TestAttackSessionWorkerCutValues(t *testing.T) {
 func TestAttackSessionWorkerForks(t *testing.T) {
 	t.Parallel()
 	for name, r := range map[string]reply{
-		"none":                views(),
-		"fewer":               views("a"),
-		"more":                views("a", "b", "c"),
-		"the same twice":      views("a", "a"),
-		"the session itself":  views("a", liarSession),
-		"a path":              views("a", "../b"),
-		"a wildcard":          views("a", "*"),
-		"an empty id":         views("a", ""),
-		"another's children":  {Answer: sessiond.Answer{Sessions: []sessiond.View{{ID: "a", Parent: "x"}, {ID: "b", Parent: liarSession}}}},
-		"a parent with a dot": {Answer: sessiond.Answer{Sessions: []sessiond.View{{ID: "a", Parent: ".."}, {ID: "b", Parent: liarSession}}}},
+		"none":               views(),
+		"fewer":              views("a"),
+		"more":               views("a", "b", "c"),
+		"the same twice":     views("a", "a"),
+		"the session itself": views("a", liarSession),
+		"a path":             views("a", "../b"),
+		"a wildcard":         views("a", "*"),
+		"an empty id":        views("a", ""),
+		"another's children": {Answer: sessiond.Answer{Sessions: []sessiond.View{{ID: "a", Parent: "x"},
+			{ID: "b", Parent: liarSession}}}},
+		"a parent with a dot": {Answer: sessiond.Answer{Sessions: []sessiond.View{{ID: "a", Parent: ".."},
+			{ID: "b", Parent: liarSession}}}},
 	} {
 		l := startLiar(t, sessiond.Running, func(l *liar, m *nats.Msg) { l.answer(m, r) })
 		forks, err := l.client.Session(liarSession).Fork(t.Context(), 2)
@@ -310,19 +314,29 @@ func TestAttackSessionWorkerSays(t *testing.T) {
 		r    reply
 		want string
 	}{
-		{"an endless error", ask(sessiond.OpRun), reply{Answer: sessiond.Answer{Error: &sessiond.Error{Code: long, Message: long, RetryAfterMS: 1 << 60}}}, "bounded"},
-		{"an error about an endless field", ask(sessiond.OpRun), reply{Answer: sessiond.Answer{Error: &sessiond.Error{Code: sessiond.CodeUsage, Message: long, Field: policy.Bad(long, long, "%s", long)}}}, "bounded"},
-		{"an endless result", ask(sessiond.OpRun), reply{Answer: sessiond.Answer{Result: &unitask.Result{Outcome: "perfect", Hint: long, Error: long, Session: "other", Kernel: unitask.Kernel(long)}}}, "bounded"},
-		{"a value that is no JSON", ask(sessiond.OpGet), reply{Answer: sessiond.Answer{Value: json.RawMessage(`{"a"`)}}, "refused"},
-		{"a value that is too long", ask(sessiond.OpGet), reply{Answer: sessiond.Answer{Value: json.RawMessage(`"` + strings.Repeat("x", unitask.MaxSessionValue) + `"`)}}, "refused"},
+		{"an endless error", ask(sessiond.OpRun), reply{Answer: sessiond.Answer{Error: &sessiond.Error{Code: long,
+			Message: long, RetryAfterMS: 1 << 60}}}, "bounded"},
+		{"an error about an endless field", ask(sessiond.OpRun),
+			reply{Answer: sessiond.Answer{Error: &sessiond.Error{Code: sessiond.CodeUsage, Message: long,
+				Field: policy.Bad(long, long, "%s", long)}}}, "bounded"},
+		{"an endless result", ask(sessiond.OpRun), reply{Answer: sessiond.Answer{Result: &unitask.Result{Outcome: "perfect",
+			Hint: long, Error: long, Session: "other", Kernel: unitask.Kernel(long)}}}, "bounded"},
+		{"a value that is no JSON", ask(sessiond.OpGet), reply{Answer: sessiond.Answer{Value: json.RawMessage(`{"a"`)}},
+			"refused"},
+		{"a value that is too long", ask(sessiond.OpGet),
+			reply{Answer: sessiond.Answer{Value: json.RawMessage(`"` + strings.Repeat("x", unitask.MaxSessionValue) + `"`)}},
+			"refused"},
 		{"a file that is too long", ask(sessiond.OpRead), reply{Content: make([]byte, unitask.MaxSessionFile+1)}, "refused"},
 		{"endless files", ask(opFiles), reply{Files: make([]listed, 2*unitask.MaxSessionList)}, "bounded"},
 		{"files with endless names", ask(opFiles), reply{Files: []listed{{Path: long, Size: -1}}}, "bounded"},
-		{"endless names of values", ask(sessiond.OpGet), reply{Answer: sessiond.Answer{Names: []string{long}, Run: long}}, "bounded"},
+		{"endless names of values", ask(sessiond.OpGet), reply{Answer: sessiond.Answer{Names: []string{long}, Run: long}},
+			"bounded"},
 		{"a session where none is wanted", ask(sessiond.OpRun), views(liarSession), "refused"},
 		{"another session", ask(sessiond.OpResume), views("other"), "refused"},
 		{"no session", ask(sessiond.OpExtend), reply{}, "refused"},
-		{"a session with endless texts", ask(sessiond.OpResume), reply{Answer: sessiond.Answer{Sessions: []sessiond.View{{ID: liarSession, State: long, Name: long, Language: long, Denials: make([]policy.Denial, 50_000)}}}}, "bounded"},
+		{"a session with endless texts", ask(sessiond.OpResume),
+			reply{Answer: sessiond.Answer{Sessions: []sessiond.View{{ID: liarSession, State: long, Name: long, Language: long,
+				Denials: make([]policy.Denial, 50_000)}}}}, "bounded"},
 	} {
 		r := row.r
 		err := boundReply(&r, row.ask, nil)

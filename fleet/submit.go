@@ -44,7 +44,8 @@ func (s *submission) open(ctx context.Context) (store tenantStore, err error) {
 		return err
 	})
 	if errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
-		err = fmt.Errorf("no worker has been here for tenant %s: `unitask worker --nats %s` is one", s.c.config.Tenant, s.c.config.URL)
+		err = fmt.Errorf("no worker has been here for tenant %s: `unitask worker --nats %s` is one", s.c.config.Tenant,
+			s.c.config.URL)
 	}
 	return store, err
 }
@@ -143,11 +144,13 @@ func (s *submission) enter(ctx context.Context, e entry) error {
 		}
 		return &unitask.BusyError{What: "the fleet's queue is full", After: retryAfter}
 	}
-	if last := s.c.nc.LastError(); err != nil && errors.Is(last, nats.ErrPermissionViolation) && strings.Contains(last.Error(), subject) {
+	if last := s.c.nc.LastError(); err != nil && errors.Is(last, nats.ErrPermissionViolation) &&
+		strings.Contains(last.Error(), subject) {
 		if s.first {
 			_ = s.store.runs.Purge(ctx, s.id)
 		}
-		return fmt.Errorf("submit run %s with priority %s: NATS does not let this user: ask for a lower one, or have the user's permissions changed (unitask fleet permissions --priority)", s.id, priority)
+		return fmt.Errorf(
+			"submit run %s with priority %s: NATS does not let this user: ask for a lower one, or have the user's permissions changed (unitask fleet permissions --priority)", s.id, priority)
 	}
 	if err != nil {
 		return fmt.Errorf("submit run %s: %w", s.id, err)
@@ -179,7 +182,9 @@ func (s *submission) putInputs(ctx context.Context) (*blob, error) {
 		return nil, err
 	}
 	if size, err := f.Seek(0, io.SeekEnd); err != nil || size > maxFiles {
-		return nil, errors.Join(err, fmt.Errorf("the files of the run have %d bytes, and a fleet takes %d: leave out what is not needed", size, maxFiles))
+		return nil,
+			errors.Join(err, fmt.Errorf("the files of the run have %d bytes, and a fleet takes %d: leave out what is not needed",
+				size, maxFiles))
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return nil, err

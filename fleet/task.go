@@ -197,13 +197,15 @@ func Repeatable(req unitask.Request) bool {
 func (r report) outcome() (*unitask.Result, error) {
 	switch {
 	case r.Field != nil:
-		return nil, &policy.FieldError{Field: r.Field.Field, Value: r.Field.Value, Reason: r.Field.Reason, Would: r.Field.Would}
+		return nil, &policy.FieldError{Field: r.Field.Field, Value: r.Field.Value, Reason: r.Field.Reason,
+			Would: r.Field.Would}
 	case r.Result == nil:
 		return nil, &unitask.HostError{Op: "fleet", Err: errors.New(orText(r.Error, "the worker says nothing of the run"))}
 	}
 	res := r.Result
 	switch res.Outcome {
-	case unitask.OutcomeExited, unitask.OutcomeSignaled, unitask.OutcomeTimeout, unitask.OutcomeOOM, unitask.OutcomeUndelivered:
+	case unitask.OutcomeExited, unitask.OutcomeSignaled, unitask.OutcomeTimeout, unitask.OutcomeOOM,
+		unitask.OutcomeUndelivered:
 		return res, nil
 	case unitask.OutcomeCrashed:
 		return res, &unitask.GuestError{Reason: res.Error}

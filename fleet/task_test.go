@@ -19,7 +19,8 @@ import (
 func TestBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBudget(1)
-		if b.try("a", maxHeldTenant+1) || !b.try("a", maxHeldTenant) || b.try("a", 1) || !b.try("b", maxHeld-maxHeldTenant) || b.try("b", 1) || b.try("c", 1) {
+		if b.try("a", maxHeldTenant+1) || !b.try("a", maxHeldTenant) || b.try("a", 1) || !b.try("b", maxHeld-maxHeldTenant) ||
+			b.try("b", 1) || b.try("c", 1) {
 			t.Fatalf("%+v", b)
 		}
 		got := make(chan error, 1)
@@ -61,7 +62,8 @@ func TestAttackBudgetHeld(t *testing.T) {
 				free++
 			}
 		}
-		attack.Check(t, fmt.Sprintf("the first part of %d tenants' memory, beside two that hold all", tenants-2), fmt.Sprint(true, tenants-2), fmt.Sprint(largest, free))
+		attack.Check(t, fmt.Sprintf("the first part of %d tenants' memory, beside two that hold all", tenants-2),
+			fmt.Sprint(true, tenants-2), fmt.Sprint(largest, free))
 	}
 }
 
@@ -70,7 +72,8 @@ func TestAttackBudgetHeld(t *testing.T) {
 func TestCodeApart(t *testing.T) {
 	t.Parallel()
 	s, _ := served(t)
-	req := unitask.Request{Code: strings.Repeat("x", 1<<20), InlineFiles: []unitask.InlineFile{{Name: "a", Content: "aa"}, {Name: "b"}, {Name: "c", Content: "ccc"}}}
+	req := unitask.Request{Code: strings.Repeat("x", 1<<20),
+		InlineFiles: []unitask.InlineFile{{Name: "a", Content: "aa"}, {Name: "b"}, {Name: "c", Content: "ccc"}}}
 	sent := task{Request: req}
 	content := sent.takeOut()
 	b, err := s.put(t.Context(), content, false)
@@ -85,10 +88,13 @@ func TestCodeApart(t *testing.T) {
 	if err == nil {
 		err = got.putIn(t.Context(), s, &b)
 	}
-	if err != nil || got.Request.Code != req.Code || got.Request.InlineFiles[0].Content != "aa" || got.Request.InlineFiles[1].Content != "" || got.Request.InlineFiles[2].Content != "ccc" {
+	if err != nil || got.Request.Code != req.Code || got.Request.InlineFiles[0].Content != "aa" ||
+		got.Request.InlineFiles[1].Content != "" || got.Request.InlineFiles[2].Content != "ccc" {
 		t.Fatal(err, got.Request.InlineFiles)
 	}
-	for name, sizes := range map[string][]int64{"none": nil, "too many": {1 << 20, 2, 0, 3, 0}, "negative": {1 << 20, -2, 0, 3}, "more than there is": {1 << 20, 2, 0, 4}, "past an int": {1<<63 - 1, 1<<63 - 1, 0, 0}} {
+	for name, sizes := range map[string][]int64{"none": nil, "too many": {1 << 20, 2, 0, 3, 0},
+		"negative": {1 << 20, -2, 0, 3}, "more than there is": {1 << 20, 2, 0, 4},
+		"past an int": {1<<63 - 1, 1<<63 - 1, 0, 0}} {
 		lies := got
 		lies.Code = sizes
 		if err := lies.putIn(t.Context(), s, &b); !errors.Is(err, errMalformed) {

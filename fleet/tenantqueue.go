@@ -75,8 +75,11 @@ func (l *tenantQueue) join(ctx context.Context) error {
 	}
 	for subject, take := range map[string]nats.MsgHandler{
 		subjectQueue + w.info.Arch + "." + l.tenant + ".*": func(*nats.Msg) { w.woken() },
-		subjectCancel + l.tenant + ".*":                    func(m *nats.Msg) { w.look(l.tenant, m.Subject[len(subjectCancel+l.tenant)+1:]) },
-		subjectWake + w.info.ID:                            func(m *nats.Msg) { w.woken(); _ = m.Respond(nil) },
+		subjectCancel + l.tenant + ".*": func(m *nats.Msg) {
+			w.look(l.tenant,
+				m.Subject[len(subjectCancel+l.tenant)+1:])
+		},
+		subjectWake + w.info.ID: func(m *nats.Msg) { w.woken(); _ = m.Respond(nil) },
 		subjectDrain + w.info.ID: func(m *nats.Msg) {
 			if !asked(m, headDrain) {
 				return
@@ -114,17 +117,21 @@ func (l *tenantQueue) prepare(ctx context.Context) error {
 		}
 	}
 	_, err := l.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: queueStream, Subjects: []string{subjectQueue + "*.*.*"}, Retention: jetstream.WorkQueuePolicy, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true,
-		MaxMsgs: maxQueued, MaxMsgsPerSubject: maxQueuedTenant, MaxMsgSize: maxTicket, MaxAge: keep, Duplicates: 2 * time.Minute, Replicas: have[queueStream],
+		Name: queueStream, Subjects: []string{subjectQueue + "*.*.*"}, Retention: jetstream.WorkQueuePolicy,
+		Discard: jetstream.DiscardNew, DiscardNewPerSubject: true,
+		MaxMsgs: maxQueued, MaxMsgsPerSubject: maxQueuedTenant, MaxMsgSize: maxTicket, MaxAge: keep,
+		Duplicates: 2 * time.Minute, Replicas: have[queueStream],
 	})
 	if err != nil {
 		return fmt.Errorf("make the fleet's queue: %w", err)
 	}
-	workers, err := l.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: workersBucket, TTL: l.w.config.Times.Lease, MaxBytes: 16 << 20, Replicas: have["KV_"+workersBucket]})
+	workers, err := l.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: workersBucket,
+		TTL: l.w.config.Times.Lease, MaxBytes: 16 << 20, Replicas: have["KV_"+workersBucket]})
 	if err != nil {
 		return fmt.Errorf("make the list of workers: %w", err)
 	}
-	missed, err := l.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: missedBucket, TTL: keep, MaxBytes: missedBytes, Replicas: have["KV_"+missedBucket]})
+	missed, err := l.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: missedBucket, TTL: keep,
+		MaxBytes: missedBytes, Replicas: have["KV_"+missedBucket]})
 	if err != nil {
 		return fmt.Errorf("make the list of workers that are missed: %w", err)
 	}
@@ -139,8 +146,10 @@ func (l *tenantQueue) prepare(ctx context.Context) error {
 	var queues []jetstream.Consumer
 	for _, p := range Priorities {
 		queue, err := l.js.CreateOrUpdateConsumer(ctx, queueStream, jetstream.ConsumerConfig{
-			Durable: l.w.info.Arch + "-" + l.tenant + "-" + string(p), FilterSubject: subjectQueue + l.w.info.Arch + "." + l.tenant + "." + string(p), AckPolicy: jetstream.AckExplicitPolicy,
-			AckWait: l.w.config.Times.Lease, MaxDeliver: maxDeliver, MaxAckPending: maxQueuedTenant,
+			Durable:       l.w.info.Arch + "-" + l.tenant + "-" + string(p),
+			FilterSubject: subjectQueue + l.w.info.Arch + "." + l.tenant + "." + string(p),
+			AckPolicy:     jetstream.AckExplicitPolicy,
+			AckWait:       l.w.config.Times.Lease, MaxDeliver: maxDeliver, MaxAckPending: maxQueuedTenant,
 		})
 		if err != nil {
 			return fmt.Errorf("take part in the queue: %w", err)

@@ -67,7 +67,8 @@ func startSecured(t *testing.T) *secured {
 		}
 		conf = strings.ReplaceAll(conf, `"U-`+user+`"`, `"`+public+`"`)
 	}
-	conf = strings.NewReplacer("/etc/nats/cert.pem", s.ca, "/etc/nats/key.pem", filepath.Join(dir, "key.pem"), "/var/lib/nats", filepath.Join(dir, "nats"), "0.0.0.0:4222", "127.0.0.1:-1").Replace(conf)
+	conf = strings.NewReplacer("/etc/nats/cert.pem", s.ca, "/etc/nats/key.pem", filepath.Join(dir, "key.pem"),
+		"/var/lib/nats", filepath.Join(dir, "nats"), "0.0.0.0:4222", "127.0.0.1:-1").Replace(conf)
 	if err := os.WriteFile(filepath.Join(dir, "nats.conf"), []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -85,8 +86,10 @@ func writeCertificate(t *testing.T, cert, key string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +98,8 @@ func writeCertificate(t *testing.T, cert, key string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: text}} {
+	for name, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der},
+		key: {Type: "PRIVATE KEY", Bytes: text}} {
 		if err := os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -103,13 +107,15 @@ func writeCertificate(t *testing.T, cert, key string) {
 }
 
 func (s *secured) config(tenant, user string) fleet.Config {
-	return fleet.Config{URL: fmt.Sprintf("tls://%s", s.Addr()), CA: s.ca, Tenant: tenant, Creds: s.seeds[user], Times: quick}
+	return fleet.Config{URL: fmt.Sprintf("tls://%s", s.Addr()), CA: s.ca, Tenant: tenant, Creds: s.seeds[user],
+		Times: quick}
 }
 
 func (s *secured) worker(slots int) fleet.WorkerConfig {
 	c := quickly(workerConfig("", slots))
 	c.Config = s.config("", "")
-	c.Tenants = []fleet.Tenant{{Name: "alice", Creds: s.seeds["ALICE-WORKER"]}, {Name: "bob", Creds: s.seeds["BOB-WORKER"]}}
+	c.Tenants = []fleet.Tenant{{Name: "alice", Creds: s.seeds["ALICE-WORKER"]},
+		{Name: "bob", Creds: s.seeds["BOB-WORKER"]}}
 	return c
 }
 
@@ -119,7 +125,8 @@ func TestSecured(t *testing.T) {
 	s := startSecured(t)
 	startWorker(t, s.worker(2), script{})
 	rt, _ := submitter(t, s.config("alice", "ALICE"))
-	if res, err := rt.Run(t.Context(), unitask.Request{Code: "out fine"}, unitask.IO{}); err != nil || string(res.Stdout) != "fine\n" {
+	if res, err := rt.Run(t.Context(), unitask.Request{Code: "out fine"}, unitask.IO{}); err != nil ||
+		string(res.Stdout) != "fine\n" {
 		t.Errorf("%v %s", err, asJSON(res))
 	}
 	plain := startNATS(t, nil)
@@ -131,10 +138,11 @@ func TestSecured(t *testing.T) {
 		change func(*fleet.Config)
 		says   string
 	}{
-		"nobody":             {func(c *fleet.Config) { c.Creds = "" }, "uthoriz"},
-		"an unknown CA":      {func(c *fleet.Config) { c.CA = "" }, "certificate"},
-		"another's name":     {func(c *fleet.Config) { c.Tenant = "bob" }, "no worker has been here for tenant bob"},
-		"a server in clear":  {func(c *fleet.Config) { c.URL, c.Creds = "tls://"+plain.Addr().String(), "" }, "secure connection not available"},
+		"nobody":         {func(c *fleet.Config) { c.Creds = "" }, "uthoriz"},
+		"an unknown CA":  {func(c *fleet.Config) { c.CA = "" }, "certificate"},
+		"another's name": {func(c *fleet.Config) { c.Tenant = "bob" }, "no worker has been here for tenant bob"},
+		"a server in clear": {func(c *fleet.Config) { c.URL, c.Creds = "tls://"+plain.Addr().String(), "" },
+			"secure connection not available"},
 		"another host":       {func(c *fleet.Config) { c.URL, c.CA = "nats://192.0.2.1:4222", "" }, "--nats-plain"},
 		"one of two":         {func(c *fleet.Config) { c.URL += ",nats://192.0.2.1:4222"; c.CA = "" }, "--nats-plain"},
 		"a password":         {func(c *fleet.Config) { c.URL = "tls://me:hunter2@127.0.0.1:1" }, "***@"},
@@ -197,7 +205,8 @@ func TestAttackTenants(t *testing.T) {
 	alice := func(code string) (res *unitask.Result, err error) {
 		rt, client := submitter(t, s.config("alice", "ALICE"))
 		client.RunID = "hers"
-		return rt.Run(context.Background(), unitask.Request{Code: code, Secrets: map[string]string{"KEY": "her-own-secret"}, Timeout: time.Hour}, unitask.IO{})
+		return rt.Run(context.Background(), unitask.Request{Code: code, Secrets: map[string]string{"KEY": "her-own-secret"},
+			Timeout: time.Hour}, unitask.IO{})
 	}
 	bob, _ := submitter(t, s.config("bob", "BOB"))
 	arch := string(unitask.HostArch())
@@ -216,7 +225,8 @@ func TestAttackTenants(t *testing.T) {
 	}
 	waitFor(t, func() bool { return len(lines(log)) == 1 })
 	for i := range 200 {
-		if _, err := js.Publish(t.Context(), "unitask.queue."+arch+".bob.high", fmt.Appendf(nil, `{"run":"nonsense-%d"}`, i)); err != nil {
+		if _, err := js.Publish(t.Context(), "unitask.queue."+arch+".bob.high",
+			fmt.Appendf(nil, `{"run":"nonsense-%d"}`, i)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -306,7 +316,8 @@ func hearAsTenant(t *testing.T, nc *nats.Conn, heard chan *nats.Msg) {
 	for len(heard) > 0 {
 		m := <-heard
 		sawHis = sawHis || strings.Contains(string(m.Data), "nonsense-")
-		if holds(m.Data, "hers-only") || holds(m.Data, "her-own-secret") || holds([]byte(m.Header.Get("Stream")), "hers-only") {
+		if holds(m.Data, "hers-only") || holds(m.Data, "her-own-secret") ||
+			holds([]byte(m.Header.Get("Stream")), "hers-only") {
 			heardHers = append(heardHers, m.Subject)
 		}
 	}

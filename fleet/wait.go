@@ -169,9 +169,11 @@ func (s *submission) finish(ctx context.Context, e entry) (*unitask.Result, erro
 	switch e.State {
 	case Lost:
 		err := &unitask.LostError{Reason: bounded.Text(e.Why, 500)}
-		return &unitask.Result{Outcome: unitask.OutcomeLost, ExitCode: unitask.ExitHost, Error: err.Error(), MemoryMB: s.run.Request.MemoryMB}, err
+		return &unitask.Result{Outcome: unitask.OutcomeLost, ExitCode: unitask.ExitHost, Error: err.Error(),
+			MemoryMB: s.run.Request.MemoryMB}, err
 	case Cancelled:
-		return &unitask.Result{Outcome: unitask.OutcomeCancelled, ExitCode: unitask.ExitCancelled}, fmt.Errorf("cancelled by another submitter: %w", context.Canceled)
+		return &unitask.Result{Outcome: unitask.OutcomeCancelled, ExitCode: unitask.ExitCancelled},
+			fmt.Errorf("cancelled by another submitter: %w", context.Canceled)
 	}
 	if e.Report == nil {
 		return nil, hostError(errors.New("the worker left no report"))
@@ -194,7 +196,8 @@ func (s *submission) finish(ctx context.Context, e entry) (*unitask.Result, erro
 			return nil, hostError(err)
 		}
 		defer left.Close()
-		if err := unpackLeft(ctx, left, s.run, map[string]io.Writer{nameStdout: s.run.Stdout, nameStderr: s.run.Stderr}, s.have); err != nil {
+		if err := unpackLeft(ctx, left, s.run, map[string]io.Writer{nameStdout: s.run.Stdout, nameStderr: s.run.Stderr},
+			s.have); err != nil {
 			return nil, hostError(err)
 		}
 	}

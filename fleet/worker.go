@@ -88,7 +88,8 @@ func NewWorker(ctx context.Context, config WorkerConfig, runner Runner) (_ *Work
 		}
 	}
 	if config.Info.Slots < 1 || config.Info.MemoryMB < 1 || !classForm.MatchString(config.Info.Arch) {
-		return nil, fmt.Errorf("worker with %d slots, %d MiB and architecture %q: each must be there", config.Info.Slots, config.Info.MemoryMB, config.Info.Arch)
+		return nil, fmt.Errorf("worker with %d slots, %d MiB and architecture %q: each must be there", config.Info.Slots,
+			config.Info.MemoryMB, config.Info.Arch)
 	}
 	if config.Drain == 0 {
 		config.Drain = 30 * time.Second
@@ -105,7 +106,9 @@ func NewWorker(ctx context.Context, config WorkerConfig, runner Runner) (_ *Work
 			}
 		}
 	}
-	w := &Worker{config: config, runner: runner, log: config.Log, info: config.Info, wake: make(chan struct{}, 1), drain: make(chan struct{}), memory: newBudget(len(config.Tenants)), runs: map[string]context.CancelCauseFunc{}, hands: map[string]bool{}}
+	w := &Worker{config: config, runner: runner, log: config.Log, info: config.Info, wake: make(chan struct{}, 1),
+		drain: make(chan struct{}), memory: newBudget(len(config.Tenants)), runs: map[string]context.CancelCauseFunc{},
+		hands: map[string]bool{}}
 	if w.log == nil {
 		w.log = slog.New(slog.DiscardHandler)
 	}
@@ -161,10 +164,12 @@ func (w *Worker) apart(ctx context.Context) error {
 	for _, l := range w.queues {
 		account, err := l.account(ctx)
 		if err != nil {
-			return fmt.Errorf("tenant %s: ask NATS for its account: %w: a worker for several tenants wants a server that says it", l.tenant, err)
+			return fmt.Errorf(
+				"tenant %s: ask NATS for its account: %w: a worker for several tenants wants a server that says it", l.tenant, err)
 		}
 		if other, is := whose[account]; is {
-			return fmt.Errorf("tenants %s and %s have the same NATS account %.80q, in which each can reach what is the other's: give each an account", other, l.tenant, account)
+			return fmt.Errorf(
+				"tenants %s and %s have the same NATS account %.80q, in which each can reach what is the other's: give each an account", other, l.tenant, account)
 		}
 		whose[account] = l.tenant
 	}

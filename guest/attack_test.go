@@ -45,7 +45,8 @@ func attackFramesRows(
 		{"collect", "an artifact without a name", send(frame{'a', "f\x00\x00\x00\x00"}), "broke the protocol"},
 		{"collect", "an artifact without a mode", send(frame{'a', "f\x00"}), "broke the protocol"},
 		{"collect", "an artifact of nothing", send(frame{'a', ""}), "broke the protocol"},
-		{"collect", "data one byte too long", func(c net.Conn) { send(artifact('f', "x"))(c); raw(0, 0x10, 0, 1, 'd')(c) }, "broke the protocol"},
+		{"collect", "data one byte too long", func(c net.Conn) { send(artifact('f', "x"))(c); raw(0, 0x10, 0, 1, 'd')(c) },
+			"broke the protocol"},
 		// Type.
 		{"hello", "a type of its own", raw(0, 0, 0, 0, 'Q'), "broke the protocol"},
 		{"hello", "HTTP", raw([]byte("HTTP/1.1 200 OK\r\n\r\n")...), "broke the protocol"},
@@ -103,7 +104,8 @@ func moreAttackFramesRows(
 		{"run", "exit code 256", send(frame{'x', `{"code":256,"signal":0,"oom":false,"out":false}`}), "broke the protocol"},
 		{"run", "exit code -1", send(frame{'x', `{"code":-1,"signal":0,"oom":false,"out":false}`}), "broke the protocol"},
 		{"run", "exit code 1e0", send(frame{'x', `{"code":1e0,"signal":0,"oom":false,"out":false}`}), "broke the protocol"},
-		{"run", "exit code 2^64", send(frame{'x', `{"code":18446744073709551616,"signal":0,"oom":false,"out":false}`}), "broke the protocol"},
+		{"run", "exit code 2^64", send(frame{'x', `{"code":18446744073709551616,"signal":0,"oom":false,"out":false}`}),
+			"broke the protocol"},
 		{"run", "signal 65", send(frame{'x', `{"code":0,"signal":65,"oom":false,"out":false}`}), "broke the protocol"},
 		{"run", "signal -9", send(frame{'x', `{"code":0,"signal":-9,"oom":false,"out":false}`}), "broke the protocol"},
 		{"run", "an exit of nothing", send(frame{'x', ""}), "broke the protocol"},
@@ -114,7 +116,11 @@ func moreAttackFramesRows(
 		{"run", "endless output", flood(frame{'o', strings.Repeat("x", 60<<10)}), "waits"},
 		{"run", "endless empty frames", flood(frame{'e', ""}), "waits"},
 		{"collect", "endless entries", flood(artifact('l', "x")), "waits"},
-		{"collect", "endless data", func(c net.Conn) { send(artifact('f', "x"))(c); flood(frame{'d', strings.Repeat("x", 60<<10)})(c) }, "waits"},
+		{"collect", "endless data", func(c net.Conn) {
+			send(artifact('f', "x"))(c)
+			flood(frame{'d',
+				strings.Repeat("x", 60<<10)})(c)
+		}, "waits"},
 		{"collect", "silence", func(net.Conn) {}, "waits"},
 		{"start", "silence instead of the start", func(net.Conn) {}, "waits"},
 		{"hello", "silence instead of hello", func(net.Conn) {}, "waits"},

@@ -22,7 +22,8 @@ type Sink interface {
 }
 
 // kinds are the letters of an artifact's frame. What has none of them is irregular.
-var kinds = map[byte]os.FileMode{contract.KindFile: 0, contract.KindLink: os.ModeSymlink, contract.KindPipe: os.ModeNamedPipe, contract.KindSocket: os.ModeSocket}
+var kinds = map[byte]os.FileMode{contract.KindFile: 0, contract.KindLink: os.ModeSymlink,
+	contract.KindPipe: os.ModeNamedPipe, contract.KindSocket: os.ModeSocket}
 
 // Collect asks for what the code left in /out: files of most bytes in all. It may be called once, when the code
 // has ended and its End says that there is something. Where standard input was being
@@ -61,7 +62,8 @@ func (c *Conn) Collect(ctx context.Context, to Sink, most int64) error {
 				what = os.ModeIrregular
 			}
 			file = what == 0
-			err = to.Begin(what, os.FileMode(binary.BigEndian.Uint32(payload[1:]))&os.ModePerm, string(payload[contract.ArtifactHead:]))
+			err = to.Begin(what, os.FileMode(binary.BigEndian.Uint32(payload[1:]))&os.ModePerm,
+				string(payload[contract.ArtifactHead:]))
 		case kind == contract.FrameArtifactData && file:
 			err = to.Data(payload)
 		default:

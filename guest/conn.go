@@ -117,7 +117,8 @@ func connect(ctx context.Context, n Network, started bool) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Conn{conn: conn, r: bufio.NewReaderSize(conn, 128<<10), w: bufio.NewWriterSize(conn, 128<<10), buf: make([]byte, 64<<10), closed: make(chan struct{})}
+	c := &Conn{conn: conn, r: bufio.NewReaderSize(conn, 128<<10), w: bufio.NewWriterSize(conn, 128<<10),
+		buf: make([]byte, 64<<10), closed: make(chan struct{})}
 	c.watcher.Go(func() { c.watch(n.Done()) })
 	stop := context.AfterFunc(ctx, c.abort)
 	defer stop()

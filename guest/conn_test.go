@@ -116,7 +116,8 @@ func TestHelloViolations(t *testing.T) {
 	t.Run("says nothing", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		if _, err := Connect(ctx, withGuest(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := Connect(ctx, withGuest(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })); !errors.Is(err,
+			context.DeadlineExceeded) {
 			t.Errorf("%v", err)
 		}
 	})
@@ -161,7 +162,8 @@ func TestSeed(t *testing.T) {
 
 // stream runs the conversation up to Stream with a guest that then does what it
 // is told to.
-func stream(t *testing.T, ctx context.Context, stdin io.Reader, then func(net.Conn)) (end End, stdout string, err error) {
+func stream(t *testing.T, ctx context.Context, stdin io.Reader, then func(net.Conn)) (end End, stdout string,
+	err error) {
 	t.Helper()
 	w := withGuest(t, func(c net.Conn) {
 		sendFrame(c, 'h', goodHello)
@@ -207,16 +209,32 @@ func TestStream(t *testing.T) {
 			sendFrame(c, 'o', "a")
 			sendFrame(c, 'x', `{"code":0,"signal":9,"oom":true,"out":false}`)
 		}, End{Signal: 9, OOM: true}, nil},
-		"exit code 256":          {func(c net.Conn) { sendFrame(c, 'o', "a"); sendFrame(c, 'x', `{"code":256}`) }, End{}, new(*ProtocolError)},
-		"exit code of a million": {func(c net.Conn) { sendFrame(c, 'o', "a"); sendFrame(c, 'x', `{"code":1e6}`) }, End{}, new(*ProtocolError)},
-		"negative signal":        {func(c net.Conn) { sendFrame(c, 'o', "a"); sendFrame(c, 'x', `{"signal":-1}`) }, End{}, new(*ProtocolError)},
-		"exit is not JSON":       {func(c net.Conn) { sendFrame(c, 'o', "a"); sendFrame(c, 'x', `0`) }, End{}, new(*ProtocolError)},
-		"second hello":           {func(c net.Conn) { sendFrame(c, 'o', "a"); sendFrame(c, 'h', goodHello) }, End{}, new(*ProtocolError)},
-		"second start":           {func(c net.Conn) { sendFrame(c, 'o', "a"); sendFrame(c, 's', "") }, End{}, new(*ProtocolError)},
-		"a length that lies":     {func(c net.Conn) { sendFrame(c, 'o', "a"); _, _ = c.Write([]byte{0x7f, 0, 0, 0, 'o'}) }, End{}, new(*ProtocolError)},
-		"garbage":                {func(c net.Conn) { sendFrame(c, 'o', "a"); _, _ = c.Write(bytes.Repeat([]byte{0xaa}, 1000)) }, End{}, new(*ProtocolError)},
-		"goes away":              {func(c net.Conn) { sendFrame(c, 'o', "a"); c.Close() }, End{}, ErrGone},
-		"goes away in mid-frame": {func(c net.Conn) { sendFrame(c, 'o', "a"); _, _ = c.Write([]byte{0, 0, 1, 0, 'o', 'b'}); c.Close() }, End{}, ErrGone},
+		"exit code 256": {func(c net.Conn) { sendFrame(c, 'o', "a"); sendFrame(c, 'x', `{"code":256}`) }, End{},
+			new(*ProtocolError)},
+		"exit code of a million": {func(c net.Conn) { sendFrame(c, 'o', "a"); sendFrame(c, 'x', `{"code":1e6}`) }, End{},
+			new(*ProtocolError)},
+		"negative signal": {func(c net.Conn) { sendFrame(c, 'o', "a"); sendFrame(c, 'x', `{"signal":-1}`) }, End{},
+			new(*ProtocolError)},
+		"exit is not JSON": {func(c net.Conn) { sendFrame(c, 'o', "a"); sendFrame(c, 'x', `0`) }, End{},
+			new(*ProtocolError)},
+		"second hello": {func(c net.Conn) { sendFrame(c, 'o', "a"); sendFrame(c, 'h', goodHello) }, End{},
+			new(*ProtocolError)},
+		"second start": {func(c net.Conn) { sendFrame(c, 'o', "a"); sendFrame(c, 's', "") }, End{},
+			new(*ProtocolError)},
+		"a length that lies": {func(c net.Conn) { sendFrame(c, 'o', "a"); _, _ = c.Write([]byte{0x7f, 0, 0, 0, 'o'}) },
+			End{}, new(*ProtocolError)},
+		"garbage": {func(c net.Conn) {
+			sendFrame(c, 'o', "a")
+			_,
+				_ = c.Write(bytes.Repeat([]byte{0xaa}, 1000))
+		}, End{}, new(*ProtocolError)},
+		"goes away": {func(c net.Conn) { sendFrame(c, 'o', "a"); c.Close() }, End{}, ErrGone},
+		"goes away in mid-frame": {func(c net.Conn) {
+			sendFrame(c, 'o', "a")
+			_,
+				_ = c.Write([]byte{0, 0, 1, 0, 'o', 'b'})
+			c.Close()
+		}, End{}, ErrGone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			end, out, err := stream(t, t.Context(), nil, c.then)
@@ -325,7 +343,8 @@ func TestStartTooLarge(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if err := c.Start(t.Context(), Start{Argv: []string{strings.Repeat("x", contract.MaxFrame)}}); err == nil || !strings.Contains(err.Error(), "arguments and environment") {
+	if err := c.Start(t.Context(), Start{Argv: []string{strings.Repeat("x", contract.MaxFrame)}}); err == nil ||
+		!strings.Contains(err.Error(), "arguments and environment") {
 		t.Errorf("%v", err)
 	}
 }
@@ -369,13 +388,23 @@ func TestCollect(t *testing.T) {
 			sendFrame(c, 'a', entry('f', "\x00\x00\x01\xed", "z"))
 			sendFrame(c, 'z', "")
 		}, `[too large "x/y" ---------- 0755 "z"]`, false},
-		"data for a large one": {func(c net.Conn) { sendFrame(c, 'a', entry('b', "\x00\x00\x00\x00", "x")); sendFrame(c, 'd', "one") }, "", true},
-		"data without a file":  {func(c net.Conn) { sendFrame(c, 'd', "one") }, "", true},
-		"data for a link":      {func(c net.Conn) { sendFrame(c, 'a', entry('l', "\x00\x00\x00\x00", "x")); sendFrame(c, 'd', "one") }, "", true},
+		"data for a large one": {func(c net.Conn) {
+			sendFrame(c, 'a', entry('b', "\x00\x00\x00\x00", "x"))
+			sendFrame(c, 'd',
+				"one")
+		}, "", true},
+		"data without a file": {func(c net.Conn) { sendFrame(c, 'd', "one") }, "", true},
+		"data for a link": {func(c net.Conn) {
+			sendFrame(c, 'a', entry('l', "\x00\x00\x00\x00", "x"))
+			sendFrame(c, 'd',
+				"one")
+		}, "", true},
 		"an entry without one": {func(c net.Conn) { sendFrame(c, 'a', "f\x00\x00") }, "", true},
-		"an endless name":      {func(c net.Conn) { sendFrame(c, 'a', "f\x00\x00\x00\x00"+strings.Repeat("x", 5000)) }, "", true},
-		"another exit":         {func(c net.Conn) { sendFrame(c, 'x', `{"code":0,"signal":0,"oom":false,"out":true}`) }, "", true},
-		"output":               {func(c net.Conn) { sendFrame(c, 'o', "late") }, "", true},
+		"an endless name": {func(c net.Conn) { sendFrame(c, 'a', "f\x00\x00\x00\x00"+strings.Repeat("x", 5000)) }, "",
+			true},
+		"another exit": {func(c net.Conn) { sendFrame(c, 'x', `{"code":0,"signal":0,"oom":false,"out":true}`) }, "",
+			true},
+		"output": {func(c net.Conn) { sendFrame(c, 'o', "late") }, "", true},
 	} {
 		w := withGuest(t, func(end net.Conn) {
 			sendFrame(end, 'h', goodHello)
@@ -397,7 +426,11 @@ func TestCollect(t *testing.T) {
 	t.Run("never ends", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		conn, err := Connect(t.Context(), withGuest(t, func(c net.Conn) { sendFrame(c, 'h', goodHello); _, _ = io.Copy(io.Discard, c) }))
+		conn, err := Connect(t.Context(), withGuest(t, func(c net.Conn) {
+			sendFrame(c, 'h', goodHello)
+			_,
+				_ = io.Copy(io.Discard, c)
+		}))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -61,7 +61,8 @@ func Lacks(line string) (what string, ok bool) {
 
 // deathWords begin what kernels print when they give up: Nanos (runtime.h, interrupt.c)
 // and Linux (kernel/panic.c).
-var deathWords = regexp.MustCompile(`assertion .+ failed at |no fault handler|Kernel panic - not syncing: |frame [0-9a-f]+ already full`)
+var deathWords = regexp.MustCompile(
+	`assertion .+ failed at |no fault handler|Kernel panic - not syncing: |frame [0-9a-f]+ already full`)
 
 // Dies reports whether a line of the console is a kernel's that gives up. What comes next
 // is the state of its processor, and then nothing: it may take minutes to end its

@@ -45,7 +45,8 @@ frame trace:
 	for name, c := range map[string]struct{ console, want string }{
 		"nanos, an assertion": {"frame trace: \nffffc0: x\nassertion !ctx->waiting_on failed at /b/src/src/kernel/mutex.c:96 (IP 0xffffffffa615af3a) in mutex_lock_internal()\nlastvector: 000000000000000e (Page fault)\n",
 			"assertion !ctx->waiting_on failed at kernel/mutex.c:96 in mutex_lock_internal()"},
-		"nanos, a fault":           {"[0.4] en1: assigned 10.0.2.15\n" + fault, "page fault in the kernel, in log_extension_init"},
+		"nanos, a fault": {"[0.4] en1: assigned 10.0.2.15\n" + fault,
+			"page fault in the kernel, in log_extension_init"},
 		"nanos, a fault nowhere":   {"no fault handler\nlastvector: 000000000000000e (Page fault)\n   rip: ffffc00002858148\n", "page fault in the kernel"},
 		"nanos, a stack overflown": {"frame ffffc00002858000 already full\n", "frame ffffc00002858000 already full"},
 		"linux":                    {"[    1.234567] Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000009\n", "Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000009"},

@@ -35,7 +35,8 @@ func gvisorPair(t *testing.T) (a, b net.Conn) {
 		t.Fatal(err)
 	}
 	addr := tcpip.FullAddress{NIC: 1, Addr: tcpip.AddrFrom4([4]byte{127, 0, 0, 1}), Port: 7}
-	if err := s.AddProtocolAddress(1, tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber, AddressWithPrefix: addr.Addr.WithPrefix()}, stack.AddressProperties{}); err != nil {
+	if err := s.AddProtocolAddress(1, tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber,
+		AddressWithPrefix: addr.Addr.WithPrefix()}, stack.AddressProperties{}); err != nil {
 		t.Fatal(err)
 	}
 	s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: 1}})

@@ -92,7 +92,8 @@ func readFrame(r io.Reader, buf []byte) (kind byte, payload, grown []byte, err e
 	limit := uint32(contract.MaxFrame)
 	switch kind {
 	case contract.FrameStdout, contract.FrameStderr, contract.FrameArtifactData, contract.FrameProgram:
-	case contract.FrameHello, contract.FrameExit, contract.FrameStarted, contract.FrameRehearsed, contract.FrameArtifactsEnd:
+	case contract.FrameHello, contract.FrameExit, contract.FrameStarted, contract.FrameRehearsed,
+		contract.FrameArtifactsEnd:
 		limit = maxJSON
 	case contract.FrameArtifact:
 		limit = maxArtifact

@@ -33,7 +33,8 @@ func TestReadFrame(t *testing.T) {
 	} {
 		kind, payload, _, err := readFrame(bytes.NewReader(c.in), nil)
 		var violation *ProtocolError
-		if (err != nil) != c.err || errors.As(err, &violation) != c.protocol || kind != c.kind || string(payload) != c.payload {
+		if (err != nil) != c.err || errors.As(err, &violation) != c.protocol || kind != c.kind ||
+			string(payload) != c.payload {
 			t.Errorf("%s: %q %q %v", name, kind, payload, err)
 		}
 	}

@@ -42,7 +42,8 @@ int main(int argc, char **argv)
 	if err := os.WriteFile(source, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("gcc", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", `-DGO_ROOT="`+root+`"`, `-DGO_WORK="`+work+`/go-build"`, "-o", program,
+	if out, err := exec.Command("gcc", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined",
+		"-fno-sanitize-recover=all", `-DGO_ROOT="`+root+`"`, `-DGO_WORK="`+work+`/go-build"`, "-o", program,
 		source, "golang/program/build.c", "start/start.c").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -104,19 +105,25 @@ type goToolsRow struct{ compile, link, printed, errs string }
 // goToolsRows are what compiler and linker say, and what comes of it.
 func goToolsRows(at, links, dir, work string) map[string]goToolsRow {
 	return map[string]goToolsRow{
-		"an error":           {"echo " + at + ":3:1: undefined: x; exit 2", links, "", "# command-line-arguments\n./x.go:3:1: undefined: x\n"},
-		"more of one":        {fmt.Sprintf(`printf '%[1]s:3:1: x redeclared in this block\n\t%[1]s:2:1: other\n\thave int\n'; exit 2`, at), links, "", "# command-line-arguments\n./x.go:3:1: x redeclared in this block\n\t./x.go:2:1: other\n\thave int\n"},
-		"not imported":       {`echo '` + at + `:3:1: "os" imported and not used' >&2; exit 1`, links, "", "# command-line-arguments\n./x.go:3:1: \"os\" imported and not used\n"},
-		"a parser's words":   {"echo " + at + ":3:1: invalid UTF-8 encoding; exit 2", links, "go", ""},
-		"an open comment":    {"echo " + at + ":3:1: comment not terminated; exit 2", links, "go", ""},
-		"a line number":      {"echo " + at + ":3:1: invalid line number: 0; exit 2", links, "go", ""},
-		"cgo's position":     {"echo '" + at + ":3:1: cannot use \"[a.cgo1.go:1]\"'; exit 2", links, "go", ""},
-		"one column":         {"echo " + at + ":3: undefined: x; exit 2", links, "go", ""},
-		"nothing":            {"exit 2", links, "go", ""},
-		"an import":          {"echo " + at + ":3:1: could not import x; exit 2", links, "go", ""},
-		"syntax":             {"echo " + at + ":3:1: syntax error: x; exit 2", links, "go", ""},
-		"a quoted one":       {"echo '" + at + `:3:1: syntax error: unexpected literal "a is not used"'; exit 2`, links, "go", ""},
-		"too many":           {"echo " + at + ":3:1: undefined: x; echo " + at + ":3:1: too many errors; exit 2", links, "go", ""},
+		"an error": {"echo " + at + ":3:1: undefined: x; exit 2", links, "",
+			"# command-line-arguments\n./x.go:3:1: undefined: x\n"},
+		"more of one": {fmt.Sprintf(
+			`printf '%[1]s:3:1: x redeclared in this block\n\t%[1]s:2:1: other\n\thave int\n'; exit 2`, at), links, "",
+			"# command-line-arguments\n./x.go:3:1: x redeclared in this block\n\t./x.go:2:1: other\n\thave int\n"},
+		"not imported": {`echo '` + at + `:3:1: "os" imported and not used' >&2; exit 1`, links, "",
+			"# command-line-arguments\n./x.go:3:1: \"os\" imported and not used\n"},
+		"a parser's words": {"echo " + at + ":3:1: invalid UTF-8 encoding; exit 2", links, "go", ""},
+		"an open comment":  {"echo " + at + ":3:1: comment not terminated; exit 2", links, "go", ""},
+		"a line number":    {"echo " + at + ":3:1: invalid line number: 0; exit 2", links, "go", ""},
+		"cgo's position":   {"echo '" + at + ":3:1: cannot use \"[a.cgo1.go:1]\"'; exit 2", links, "go", ""},
+		"one column":       {"echo " + at + ":3: undefined: x; exit 2", links, "go", ""},
+		"nothing":          {"exit 2", links, "go", ""},
+		"an import":        {"echo " + at + ":3:1: could not import x; exit 2", links, "go", ""},
+		"syntax":           {"echo " + at + ":3:1: syntax error: x; exit 2", links, "go", ""},
+		"a quoted one": {"echo '" + at + `:3:1: syntax error: unexpected literal "a is not used"'; exit 2`, links, "go",
+			""},
+		"too many": {"echo " + at + ":3:1: undefined: x; echo " + at + ":3:1: too many errors; exit 2", links, "go",
+			""},
 		"another file":       {"echo other.go:3:1: undefined: x; exit 2", links, "go", ""},
 		"no place":           {"echo " + at + ": undefined: x; exit 2", links, "go", ""},
 		"a longer name":      {"echo " + at + "x:3:1: undefined: x; exit 2", links, "go", ""},
@@ -149,7 +156,8 @@ func TestGoBuild(t *testing.T) {
 	}
 	compile, link := filepath.Join(root, "compile"), filepath.Join(root, "link")
 	const works = "#!/bin/sh\nexit 0\n"
-	write(filepath.Join(root, "direct/commands"), strings.Join([]string{compile, "-o", "$WORK/b001/_pkg_.a", "-buildid", "$ID", "$FILE", "", link, "-o", "$WORK/b001/exe/$NAME", "-buildid=$ID", "$WORK/b001/_pkg_.a", ""}, "\n"), 0o644)
+	write(filepath.Join(root, "direct/commands"), strings.Join([]string{compile, "-o", "$WORK/b001/_pkg_.a", "-buildid",
+		"$ID", "$FILE", "", link, "-o", "$WORK/b001/exe/$NAME", "-buildid=$ID", "$WORK/b001/_pkg_.a", ""}, "\n"), 0o644)
 	const links = "#!/bin/sh\necho program > $2; chmod 755 $2\n"
 	channel, err := os.Open(os.DevNull) // in the place of the control channel, which no tool is to have
 	if err != nil {
@@ -191,7 +199,8 @@ func TestGoBuild(t *testing.T) {
 			write(compile, "#!/bin/sh\n"+c.compile+"\n", 0o755)
 			write(link, c.link, 0o755)
 			printed, errs, code := run(t, "x.go", main, nil)
-			if !strings.HasPrefix(printed, c.printed) || (c.printed == "") != (printed == "") || errs != c.errs || (code == 1) != (c.errs != "") || code > 1 {
+			if !strings.HasPrefix(printed, c.printed) || (c.printed == "") != (printed == "") || errs != c.errs ||
+				(code == 1) != (c.errs != "") || code > 1 {
 				t.Errorf("%q %q %d", printed, errs, code)
 			}
 		})
@@ -199,9 +208,11 @@ func TestGoBuild(t *testing.T) {
 
 	// From elsewhere a path stays as it is, unless go would shorten it.
 	write(compile, "#!/bin/sh\necho "+at+":3:1: undefined: x; exit 2\n", 0o755)
-	for folder, want := range map[string]string{"/usr/bin": "# command-line-arguments\n" + at + ":3:1: undefined: x\n", "/": "", filepath.Dir(dir): ""} {
+	for folder, want := range map[string]string{"/usr/bin": "# command-line-arguments\n" + at + ":3:1: undefined: x\n",
+		"/": "", filepath.Dir(dir): ""} {
 		in = folder
-		if printed, errs, code := run(t, "x.go", main, nil); errs != want || (printed == "go") != (want == "") || (code == 1) != (want != "") {
+		if printed, errs, code := run(t, "x.go", main, nil); errs != want || (printed == "go") != (want == "") ||
+			(code == 1) != (want != "") {
 			t.Errorf("in %s: %q %q %d", folder, printed, errs, code)
 		}
 	}
@@ -222,7 +233,8 @@ func refuseGoFiles(
 	write(compile, works, 0o755)
 	write(link, links, 0o755)
 	for name, text := range map[string]string{
-		"empty": "", "no linker": compile + "\n-o\n", "no compiler": "\n" + link + "\n", "no such program": "/no/such\n\n" + link + "\n", "NUL": compile + "\x00\n\n" + link + "\n",
+		"empty": "", "no linker": compile + "\n-o\n", "no compiler": "\n" + link + "\n",
+		"no such program": "/no/such\n\n" + link + "\n", "NUL": compile + "\x00\n\n" + link + "\n",
 		"too long": strings.Repeat("x", 1<<20), "no end": compile, "only ends": "\n\n\n\n",
 	} {
 		write(filepath.Join(root, "direct/commands"), text, 0o644)
@@ -253,7 +265,9 @@ func refuseBuilds(
 				c.file = "x.go"
 			}
 			printed, errs, code := run(t, c.file, c.text, env, c.args...)
-			if plain := strings.HasPrefix(printed, work+"/go-build") && strings.HasSuffix(printed, "/b001/exe/"+strings.TrimSuffix(c.file, ".go")); plain != c.plain || !plain && printed != "go" || errs != "" || code != 0 {
+			if plain := strings.HasPrefix(printed, work+"/go-build") &&
+				strings.HasSuffix(printed, "/b001/exe/"+strings.TrimSuffix(c.file, ".go")); plain != c.plain ||
+				!plain && printed != "go" || errs != "" || code != 0 {
 				t.Errorf("%q %q %d", printed, errs, code)
 			}
 		})

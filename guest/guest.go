@@ -18,8 +18,10 @@ var Sources embed.FS
 
 // Nanos are those of them that stand in the language's own process on that kernel.
 var Nanos = []string{
-	"nanos/nanos.c", "nanos/session.c", "init/session.c", "init/sessionfiles.c", "nanos/libc.c", "nanos/descriptors.c", "nanos/files.c", "nanos/paths.c", "nanos/kept.c", "nanos/special.c",
-	"nanos/sockets.c", "nanos/addresses.c", "nanos/streams.c", "agent/agent.c", "agent/frames.c", "agent/files.c", "agent/artifacts.c", "agent/host.c",
+	"nanos/nanos.c", "nanos/session.c", "init/session.c", "init/sessionfiles.c", "nanos/libc.c", "nanos/descriptors.c",
+	"nanos/files.c", "nanos/paths.c", "nanos/kept.c", "nanos/special.c",
+	"nanos/sockets.c", "nanos/addresses.c", "nanos/streams.c", "agent/agent.c", "agent/frames.c", "agent/files.c",
+	"agent/artifacts.c", "agent/host.c",
 }
 
 // NanosPlain are those for a program that has no handlers for signals, and waits otherwise than by epoll.

@@ -33,7 +33,8 @@ func program(size int, text []byte) []byte {
 // goesOn waits for the agent's word that the host has the program, and for the end of the channel.
 func goesOn(t *testing.T, h *hosted) {
 	t.Helper()
-	if got, err := io.ReadAll(h.ctl); err != nil && !strings.Contains(err.Error(), "reset") || string(got) != string(rune(contract.ControlContinue)) {
+	if got, err := io.ReadAll(h.ctl); err != nil && !strings.Contains(err.Error(), "reset") ||
+		string(got) != string(rune(contract.ControlContinue)) {
 		t.Errorf("%q %v", got, err)
 	}
 }
@@ -68,7 +69,8 @@ func TestHostedHandOut(t *testing.T) {
 			var stdout, stderr bytes.Buffer
 			ctx, cancel := context.WithTimeout(t.Context(), hostedPatience)
 			defer cancel()
-			if end, err := c.Stream(ctx, bytes.NewReader(in), &stdout, &stderr); err != nil || end != (End{}) || !bytes.Equal(stdout.Bytes(), in) || stderr.String() != "compiled. " {
+			if end, err := c.Stream(ctx, bytes.NewReader(in), &stdout, &stderr); err != nil || end != (End{}) ||
+				!bytes.Equal(stdout.Bytes(), in) || stderr.String() != "compiled. " {
 				t.Errorf("%+v %v %d %q", end, err, stdout.Len(), stderr.String())
 			}
 			if len(want) > 0 != (len(d.kept) == 1) || len(want) > 0 && d.kept[0] != string(want) {
@@ -125,7 +127,8 @@ func TestHostedHandOutRefused(t *testing.T) {
 		if err := c.Start(t.Context(), Start{}); err != nil {
 			t.Fatal(err)
 		}
-		if end, err := c.Stream(t.Context(), nil, io.Discard, io.Discard); err != nil || end != (End{Code: 5}) || len(d.kept) > 0 {
+		if end, err := c.Stream(t.Context(), nil, io.Discard, io.Discard); err != nil || end != (End{Code: 5}) ||
+			len(d.kept) > 0 {
 			t.Errorf("%+v %v %q", end, err, d.kept)
 		}
 	})

@@ -55,8 +55,17 @@ func TestAttackHandOut(t *testing.T) {
 		want string         // what comes of it, and what is kept
 	}{
 		{"a program", func(c net.Conn) { whole(c); goesOn(c); sendFrame(c, 'x', ended) }, `taken, keeps ["a program"]`},
-		{"none, where nothing was compiled", func(c net.Conn) { sendFrame(c, 'e', "hello.go:1: no"); sendFrame(c, 'x', ended) }, `taken, keeps []`},
-		{"one that is too large, as an empty one", func(c net.Conn) { sendFrame(c, 'p', ""); goesOn(c); sendFrame(c, 'x', ended) }, `taken, keeps []`},
+		{"none, where nothing was compiled", func(c net.Conn) {
+			sendFrame(c, 'e', "hello.go:1: no")
+			sendFrame(c, 'x',
+				ended)
+		}, `taken, keeps []`},
+		{"one that is too large, as an empty one", func(c net.Conn) {
+			sendFrame(c, 'p', "")
+			goesOn(c)
+			sendFrame(c, 'x',
+				ended)
+		}, `taken, keeps []`},
 		{"half of one", func(c net.Conn) { sendFrame(c, 'p', "a pro"); sendFrame(c, 'x', ended) }, `taken, keeps []`},
 		{"half of one, and it is gone", func(c net.Conn) { sendFrame(c, 'p', "a pro"); c.Close() }, `gone, keeps []`},
 		{"a byte more than the most", func(c net.Conn) {
@@ -72,9 +81,17 @@ func TestAttackHandOut(t *testing.T) {
 				}
 			}
 		}, `broke the protocol, keeps []`},
-		{"a part of a megabyte and a byte", func(c net.Conn) { _, _ = c.Write([]byte{0, 0x10, 0, 1, 'p'}) }, `broke the protocol, keeps []`},
-		{"another one when it has run", func(c net.Conn) { whole(c); goesOn(c); sendFrame(c, 'p', "evil"); sendFrame(c, 'p', "") }, `broke the protocol, keeps ["a program"]`},
-		{"another one before the host has gone on", func(c net.Conn) { whole(c); whole(c) }, `broke the protocol, keeps ["a program"]`},
+		{"a part of a megabyte and a byte", func(c net.Conn) { _, _ = c.Write([]byte{0, 0x10, 0, 1, 'p'}) },
+			`broke the protocol, keeps []`},
+		{"another one when it has run", func(c net.Conn) {
+			whole(c)
+			goesOn(c)
+			sendFrame(c, 'p', "evil")
+			sendFrame(c, 'p',
+				"")
+		}, `broke the protocol, keeps ["a program"]`},
+		{"another one before the host has gone on", func(c net.Conn) { whole(c); whole(c) },
+			`broke the protocol, keeps ["a program"]`},
 		{"a second end", func(c net.Conn) { whole(c); sendFrame(c, 'p', "") }, `broke the protocol, keeps ["a program"]`},
 		{"an end after an empty one", func(c net.Conn) { sendFrame(c, 'p', ""); whole(c) }, `broke the protocol, keeps []`},
 		{"after its end", func(c net.Conn) { sendFrame(c, 'x', ended); whole(c) }, `taken, keeps []`},
@@ -124,7 +141,8 @@ func TestHandOutBeforeStdin(t *testing.T) {
 		}
 	}))
 	var out bytes.Buffer
-	if _, err := c.Stream(t.Context(), strings.NewReader(" in"), &out, io.Discard); err != nil || out.String() != "compiled in" || string(got) != "HSGIZ" {
+	if _, err := c.Stream(t.Context(), strings.NewReader(" in"), &out, io.Discard); err != nil ||
+		out.String() != "compiled in" || string(got) != "HSGIZ" {
 		t.Errorf("%v %q %q", err, out.String(), got)
 	}
 }

@@ -47,11 +47,14 @@ var hostedProgram = sync.OnceValues(func() (string, error) {
 	program := filepath.Join(dir, "hosted")
 	hostedDir = dir
 	var wrap []string
-	for _, call := range []string{"socket", "bind", "listen", "sendto", "recvfrom", "accept4", "opendir", "open", "clock_settime"} {
+	for _, call := range []string{"socket", "bind", "listen", "sendto", "recvfrom", "accept4", "opendir", "open",
+		"clock_settime"} {
 		wrap = append(wrap, "-Wl,--wrap="+call)
 	}
-	args := append(wrap, "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-pthread", "-o", program,
-		"testdata/hosted.c", "agent/agent.c", "agent/frames.c", "agent/files.c", "agent/artifacts.c", "agent/host.c", "agent/relay.c", "nanos/nanos.c", "nanos/session.c", "init/session.c", "init/sessionfiles.c")
+	args := append(wrap, "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined",
+		"-fno-sanitize-recover=all", "-pthread", "-o", program,
+		"testdata/hosted.c", "agent/agent.c", "agent/frames.c", "agent/files.c", "agent/artifacts.c", "agent/host.c",
+		"agent/relay.c", "nanos/nanos.c", "nanos/session.c", "init/session.c", "init/sessionfiles.c")
 	if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)
 	}
@@ -139,7 +142,8 @@ func host(t *testing.T, mode string, env ...string) *hosted {
 	}
 	h.cmd = exec.Command(program, mode)
 	h.cmd.ExtraFiles = theirs
-	h.cmd.Env = append([]string{"GATEWAY=" + gateway, "OUT=" + h.out, "HOST_PORT=" + strconv.Itoa(h.udp.LocalAddr().(*net.UDPAddr).Port),
+	h.cmd.Env = append([]string{"GATEWAY=" + gateway, "OUT=" + h.out,
+		"HOST_PORT=" + strconv.Itoa(h.udp.LocalAddr().(*net.UDPAddr).Port),
 		"ASAN_OPTIONS=detect_leaks=0:abort_on_error=0:handle_abort=0:exitcode=99"}, env...)
 	h.cmd.Stdout, h.cmd.Stderr = &h.said, &h.errs
 	must(h.cmd.Start())
@@ -165,7 +169,8 @@ func (h *hosted) close() {
 		_ = h.cmd.Process.Kill()
 		<-h.gone
 	}
-	if h.cmd.ProcessState.ExitCode() == 99 || strings.Contains(h.errs.String(), "runtime error") || strings.Contains(h.errs.String(), "Sanitizer") {
+	if h.cmd.ProcessState.ExitCode() == 99 || strings.Contains(h.errs.String(), "runtime error") ||
+		strings.Contains(h.errs.String(), "Sanitizer") {
 		h.t.Errorf("%v\n%s", h.cmd.ProcessState, h.errs.String())
 	}
 }
@@ -301,7 +306,8 @@ func TestHostedConversation(t *testing.T) {
 	h.run(c)
 	text, err := os.ReadFile(dir + "/a/b/text")
 	st, _ := os.Stat(dir + "/a/b/text")
-	if to, _ := os.Readlink(dir + "/to"); err != nil || string(text) != "hello world" || st.Mode() != 0o640 || !st.ModTime().Equal(mtime) || to != "folder" {
+	if to, _ := os.Readlink(dir + "/to"); err != nil || string(text) != "hello world" || st.Mode() != 0o640 ||
+		!st.ModTime().Equal(mtime) || to != "folder" {
 		t.Errorf("%q %v %v %q", text, st, err, to)
 	}
 	go func() { // the program
@@ -313,7 +319,8 @@ func TestHostedConversation(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	in := bytes.Repeat([]byte("stdin\x00\xff"), 100000)
 	end, err := c.Stream(t.Context(), bytes.NewReader(in), &stdout, &stderr)
-	if err != nil || end != (End{Code: 7, Out: true}) || !bytes.Equal(stdout.Bytes(), in) || stderr.String() != "700000 bytes <nil>" {
+	if err != nil || end != (End{Code: 7, Out: true}) || !bytes.Equal(stdout.Bytes(), in) ||
+		stderr.String() != "700000 bytes <nil>" {
 		t.Errorf("%+v %v, %d bytes, %q", end, err, stdout.Len(), stderr.String())
 	}
 	var s taken
@@ -321,7 +328,8 @@ func TestHostedConversation(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := strings.Join(s.log, " ")
-	for _, want := range []string{`---------- 0600 "left" behind`, `L--------- 0777 "link"`, `"large" 0123456789`, `too large "beyond"`, `?--------- 0755 "` + refused + `"`} {
+	for _, want := range []string{`---------- 0600 "left" behind`, `L--------- 0777 "link"`, `"large" 0123456789`,
+		`too large "beyond"`, `?--------- 0755 "` + refused + `"`} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no %s among the artifacts", want)
 		}
@@ -347,7 +355,8 @@ func leaveArtifacts(t *testing.T, h *hosted) string {
 	for range 70 {
 		deep = filepath.Join(deep, "d")
 	}
-	for name, err := range map[string]error{"deep": errors.Join(os.MkdirAll(deep, 0o755), os.Chmod(filepath.Join(h.out, refused), 0o755)), "link": os.Symlink("/etc/passwd", filepath.Join(h.out, "link"))} {
+	for name, err := range map[string]error{"deep": errors.Join(os.MkdirAll(deep, 0o755),
+		os.Chmod(filepath.Join(h.out, refused), 0o755)), "link": os.Symlink("/etc/passwd", filepath.Join(h.out, "link"))} {
 		if err != nil {
 			t.Fatal(name, err)
 		}
@@ -372,7 +381,8 @@ func TestHostedCommits(t *testing.T) {
 	dir := t.TempDir()
 	put := func(name, text string) {
 		t.Helper()
-		if err := c.Put(File{Path: dir + "/" + name, Mode: 0o644, Size: int64(len(text)), ModTime: time.Unix(1700000000, 0)}, strings.NewReader(text)); err != nil {
+		if err := c.Put(File{Path: dir + "/" + name, Mode: 0o644, Size: int64(len(text)), ModTime: time.Unix(1700000000, 0)},
+			strings.NewReader(text)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -411,7 +421,8 @@ func TestHostedEnds(t *testing.T) {
 	_, _ = h.stdout.WriteString("last words")
 	_, _ = h.event.Write(how(0, 9))
 	var out bytes.Buffer
-	if end, err := c.Stream(t.Context(), nil, &out, io.Discard); err != nil || end != (End{Signal: 9}) || out.String() != "last words" {
+	if end, err := c.Stream(t.Context(), nil, &out, io.Discard); err != nil || end != (End{Signal: 9}) ||
+		out.String() != "last words" {
 		t.Errorf("%+v %v %q", end, err, out.String())
 	}
 	h = host(t, "agent", "LAZY=1")
@@ -428,12 +439,14 @@ func TestHostedEnds(t *testing.T) {
 		_, _ = h.event.Write(how(9, 0))
 	}()
 	var refused *RefusedError
-	if err := c.Start(t.Context(), Start{}); !errors.As(err, &refused) || refused.Words != "bad option: --a" || refused.End.Code != 9 {
+	if err := c.Start(t.Context(), Start{}); !errors.As(err, &refused) || refused.Words != "bad option: --a" ||
+		refused.End.Code != 9 {
 		t.Errorf("%v", err)
 	}
 	c.Close()
 	<-h.gone
-	if want := "seed 64 1\nprocess 13 /d\x00--a\x00\x00B=1\x00\x00\nspawn\nover 0 9 0\n"; !strings.HasSuffix(h.said.String(), want) {
+	if want := "seed 64 1\nprocess 13 /d\x00--a\x00\x00B=1\x00\x00\nspawn\nover 0 9 0\n"; !strings.HasSuffix(
+		h.said.String(), want) {
 		t.Errorf("%q", h.said.String())
 	}
 	h = host(t, "agent", "LAZY=1")

@@ -194,7 +194,8 @@ func TestHostedTerminal(t *testing.T) {
 	}
 	c.Close()
 	<-h.gone
-	if said := h.said.String(); !strings.Contains(said, "terminal 80 24\nspawn\n") || !strings.Contains(said, "terminal 300 70\n") {
+	if said := h.said.String(); !strings.Contains(said, "terminal 80 24\nspawn\n") ||
+		!strings.Contains(said, "terminal 300 70\n") {
 		t.Errorf("%q", said)
 	}
 }

@@ -200,7 +200,8 @@ func attackHostedLastingRows(
 	return []attackHostedLastingRow{
 		{"a seed from another port", func(h *hosted, _ *Conn) { other(h, seeded(1), seeded(2)) }, goesOn},
 		{"a rehearsal from another port", func(h *hosted, _ *Conn) { other(h, []byte(contract.WordRehearse)) }, goesOn},
-		{"a rehearsal while the code runs", func(h *hosted, _ *Conn) { h.SendDatagram([]byte(contract.WordRehearse)) }, goesOn},
+		{"a rehearsal while the code runs", func(h *hosted, _ *Conn) { h.SendDatagram([]byte(contract.WordRehearse)) },
+			goesOn},
 		{"half a seed", func(h *hosted, _ *Conn) { h.SendDatagram(seeded(1)[:50]) }, goesOn},
 		{"a seed that is too long", func(h *hosted, _ *Conn) { h.SendDatagram(append(seeded(1), 0)) }, goesOn},
 		{"a bell", func(h *hosted, _ *Conn) { h.SendDatagram([]byte(contract.WordBell)) }, goesOn},

@@ -31,12 +31,14 @@ func TestProcessBounds(t *testing.T) {
 		"a NUL byte":     {Process{Env: []string{"A=\x00"}}, "NUL byte"},
 		"too many bytes": {Process{Args: []string{strings.Repeat("x", contract.MaxProcess)}}, "is the most"},
 	} {
-		if err := c.Process(p.Process); (err == nil) != (p.want == "") || err != nil && !strings.Contains(err.Error(), p.want) {
+		if err := c.Process(p.Process); (err == nil) != (p.want == "") ||
+			err != nil && !strings.Contains(err.Error(), p.want) {
 			t.Errorf("%s: %v, expected %q", name, err, p.want)
 		}
 	}
 	theirs.Close()
-	for name, err := range map[string]error{"process": c.Process(Process{}), "relay": c.Relay([]uint16{1}), "terminal": c.Terminal(Size{80, 24}, nil)} {
+	for name, err := range map[string]error{"process": c.Process(Process{}), "relay": c.Relay([]uint16{1}),
+		"terminal": c.Terminal(Size{80, 24}, nil)} {
 		if !errors.Is(err, io.ErrClosedPipe) {
 			t.Errorf("%s, when the guest is gone: %v", name, err)
 		}

@@ -22,7 +22,8 @@ type Rehearsal struct {
 // then as it was before: it waits for its seed. Nothing random comes of it. The last
 // one before a snapshot leaves no garbage. What bring puts into the guest, if it is not
 // nil, is there from then on.
-func Rehearse(ctx context.Context, n Network, program Rehearsal, last bool, bring func(context.Context, *Conn) error) error {
+func Rehearse(ctx context.Context, n Network, program Rehearsal, last bool,
+	bring func(context.Context, *Conn) error) error {
 	kind := "again"
 	if last {
 		kind = "last"
@@ -37,8 +38,10 @@ func Rehearse(ctx context.Context, n Network, program Rehearsal, last bool, brin
 	return nil
 }
 
-func rehearse(ctx context.Context, n Network, program Rehearsal, kind string, bring func(context.Context, *Conn) error) error {
-	if err := ask(ctx, n, []byte(contract.WordRehearse), func(p []byte) bool { return string(p) == contract.WordRehearse }); err != nil {
+func rehearse(ctx context.Context, n Network, program Rehearsal, kind string,
+	bring func(context.Context, *Conn) error) error {
+	if err := ask(ctx, n, []byte(contract.WordRehearse),
+		func(p []byte) bool { return string(p) == contract.WordRehearse }); err != nil {
 		return err
 	}
 	c, err := Connect(ctx, n)
@@ -67,7 +70,8 @@ func rehearse(ctx context.Context, n Network, program Rehearsal, kind string, br
 			return err
 		}
 	}
-	text, err := startFrame(Start{Argv: []string{dir + "/main"}, Env: map[string]string{"HOME": "/", "PATH": "/"}, Dir: dir}, kind)
+	text, err := startFrame(Start{Argv: []string{dir + "/main"}, Env: map[string]string{"HOME": "/", "PATH": "/"},
+		Dir: dir}, kind)
 	if err != nil {
 		return err
 	}

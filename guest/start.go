@@ -72,7 +72,8 @@ func (c *Conn) Process(p Process) error {
 		return err
 	}
 	if len(text) > contract.MaxProcess {
-		return fmt.Errorf("start: the process's arguments and variables take %d bytes; %d is the most", len(text), contract.MaxProcess)
+		return fmt.Errorf("start: the process's arguments and variables take %d bytes; %d is the most", len(text),
+			contract.MaxProcess)
 	}
 	c.process = true
 	if err := c.send(contract.FrameProcess, text); err != nil {

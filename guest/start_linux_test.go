@@ -32,7 +32,8 @@ func waiting(t *testing.T) string {
 		}
 	}
 	program := filepath.Join(t.TempDir(), "start")
-	if out, err := exec.Command("gcc", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-o", program,
+	if out, err := exec.Command("gcc", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined",
+		"-fno-sanitize-recover=all", "-o", program,
 		"shell/program/shell.c", "start/start.c").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -94,11 +95,14 @@ func TestStartIsTaken(t *testing.T) {
 	program := waiting(t)
 	dir := t.TempDir()
 	script := filepath.Join(dir, "script.sh")
-	if err := os.WriteFile(script, []byte(`printf '<%s>' "$0" "$@" "$PWD" "$A" "${B-unset}" "${PATH-unset}"; trap; exit 7`), 0o644); err != nil {
+	if err := os.WriteFile(script,
+		[]byte(`printf '<%s>' "$0" "$@" "$PWD" "$A" "${B-unset}" "${PATH-unset}"; trap; exit 7`), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"", "two words", "ünï 日本 \U0001f600", "\"\\/\b\f\n\r\t\x01\x7f", "\u2028<&>", strings.Repeat("x", 100000)}
-	s := Start{Argv: append([]string{script}, args...), Env: map[string]string{"A": "=x=\"", "PATH": "/p"}, Dir: dir, ReadOnly: []string{"/a"}, Flags: []string{"--norc"}}
+	args := []string{"", "two words", "ünï 日本 \U0001f600", "\"\\/\b\f\n\r\t\x01\x7f", "\u2028<&>",
+		strings.Repeat("x", 100000)}
+	s := Start{Argv: append([]string{script}, args...), Env: map[string]string{"A": "=x=\"", "PATH": "/p"}, Dir: dir,
+		ReadOnly: []string{"/a"}, Flags: []string{"--norc"}}
 	throw := t.TempDir()
 	rehearsed := filepath.Join(throw, "r")
 	if err := os.Mkdir(rehearsed, 0o755); err != nil {
@@ -107,7 +111,8 @@ func TestStartIsTaken(t *testing.T) {
 	if err := os.WriteFile(rehearsed+"/main", []byte("echo rehearsed"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	words, printed, code := told(t, program, startOf(t, Start{Argv: []string{rehearsed + "/main"}, Dir: rehearsed}, "last"), startOf(t, s, ""))
+	words, printed, code := told(t, program, startOf(t, Start{Argv: []string{rehearsed + "/main"}, Dir: rehearsed},
+		"last"), startOf(t, s, ""))
 	want := "rehearsed\n"
 	for _, a := range append(append([]string{script}, args...), dir, "=x=\"", "unset", "/p") {
 		want += "<" + a + ">"
@@ -133,7 +138,8 @@ func TestAttackStart(t *testing.T) {
 	if !json.Valid([]byte(whole)) {
 		t.Fatal(whole)
 	}
-	if words, printed, code := told(t, program, controlFrame([]byte(whole))); words != "RS" || printed != "ran\n" || code != 0 {
+	if words, printed, code := told(t, program, controlFrame([]byte(whole))); words != "RS" || printed != "ran\n" ||
+		code != 0 {
 		t.Fatalf("%s %q %d", words, printed, code)
 	}
 	without := func(old, new string) []byte { return controlFrame([]byte(strings.Replace(whole, old, new, 1))) }
@@ -165,6 +171,7 @@ func TestAttackStart(t *testing.T) {
 		if strings.Contains(printed, "ran") {
 			words += " and ran"
 		}
-		attack.Check(t, "a start frame: "+name, fmt.Sprintf("R, exit %d", contract.ExitUnknown), fmt.Sprintf("%s, exit %d", words, code))
+		attack.Check(t, "a start frame: "+name, fmt.Sprintf("R, exit %d", contract.ExitUnknown),
+			fmt.Sprintf("%s, exit %d", words, code))
 	}
 }

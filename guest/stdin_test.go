@@ -64,7 +64,8 @@ func TestStdinThatBreaks(t *testing.T) {
 			c.resized = make(chan Size)
 		}
 		end, err := c.Stream(t.Context(), row.stdin, io.Discard, io.Discard)
-		if <-served; end != (End{}) || err != nil || took.String() != row.took || !errors.Is(c.StdinErr(), row.err) || (row.err == nil) != (c.StdinErr() == nil) {
+		if <-served; end != (End{}) || err != nil || took.String() != row.took || !errors.Is(c.StdinErr(), row.err) ||
+			(row.err == nil) != (c.StdinErr() == nil) {
 			t.Errorf("%s: %+v %v; %q, %v", row.name, end, err, took.String(), c.StdinErr())
 		}
 	}

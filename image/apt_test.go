@@ -43,8 +43,9 @@ func TestAptDown(t *testing.T) {
 		source, says string
 		parts        []LockedPart
 	}{
-		"a mirror that is down": {"deb [trusted=yes] " + gone.URL + " ./\n", strings.TrimPrefix(gone.URL, "http://127.0.0.1:"), parts},
-		"no sources":            {"", "have no package for " + string(arch) + " at all", parts[:2]},
+		"a mirror that is down": {"deb [trusted=yes] " + gone.URL + " ./\n",
+			strings.TrimPrefix(gone.URL, "http://127.0.0.1:"), parts},
+		"no sources": {"", "have no package for " + string(arch) + " at all", parts[:2]},
 	} {
 		t.Run(name, func(t *testing.T) {
 			useSources(t, c.source)
@@ -65,7 +66,8 @@ func useSources(t *testing.T, text string) {
 	dir := t.TempDir()
 	list := filepath.Join(dir, "sources.list")
 	must(t, os.WriteFile(list, []byte(text), 0o644))
-	config := fmt.Sprintf("Dir::Etc::sourcelist %q;\nDir::Etc::sourceparts \"/dev/null\";\nAcquire::http::Proxy::127.0.0.1 \"DIRECT\";\nAcquire::http::Proxy::127.0.0.2 \"DIRECT\";\nAcquire::Retries::Delay \"false\";\n", list)
+	config := fmt.Sprintf(
+		"Dir::Etc::sourcelist %q;\nDir::Etc::sourceparts \"/dev/null\";\nAcquire::http::Proxy::127.0.0.1 \"DIRECT\";\nAcquire::http::Proxy::127.0.0.2 \"DIRECT\";\nAcquire::Retries::Delay \"false\";\n", list)
 	must(t, os.WriteFile(filepath.Join(dir, "apt.conf"), []byte(config), 0o644))
 	t.Setenv("APT_CONFIG", filepath.Join(dir, "apt.conf"))
 }
@@ -78,8 +80,11 @@ func TestAptSourceDown(t *testing.T) {
 	}
 	arch := HostArch()
 	index := ""
-	for name, depends := range map[string]string{"libc6": "", "linux-image-cloud-" + string(arch): "Depends: linux-image-9\n", "other": ""} {
-		index += fmt.Sprintf("Package: %s\nVersion: 9-1\nArchitecture: %s\n%sFilename: ./%[1]s.deb\nSize: 1\nSHA256: %064[4]d\n\n", name, arch, depends, 1)
+	for name, depends := range map[string]string{"libc6": "",
+		"linux-image-cloud-" + string(arch): "Depends: linux-image-9\n", "other": ""} {
+		index += fmt.Sprintf(
+			"Package: %s\nVersion: 9-1\nArchitecture: %s\n%sFilename: ./%[1]s.deb\nSize: 1\nSHA256: %064[4]d\n\n", name, arch,
+			depends, 1)
 	}
 	serve := func(host, index string) *httptest.Server {
 		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -97,11 +102,13 @@ func TestAptSourceDown(t *testing.T) {
 		return s
 	}
 	// Of one host, apt takes all of its ports to be down when one is.
-	ours, theirs := serve("127.0.0.1", index), serve("127.0.0.2", "Package: theirs\nVersion: 9-1\nArchitecture: all\nFilename: ./x.deb\nSize: 1\n\n")
+	ours, theirs := serve("127.0.0.1", index), serve("127.0.0.2",
+		"Package: theirs\nVersion: 9-1\nArchitecture: all\nFilename: ./x.deb\nSize: 1\n\n")
 	defer ours.Close()
 	locked := []LockedPart{
 		{Name: libcPart, Arch: arch, From: "debian", Package: "libc6", Version: "1"},
-		{Name: kernelPart, Arch: arch, From: "debian", Package: "linux-image-1", Version: "1", Successors: []string{"linux-image-cloud-" + string(arch)}},
+		{Name: kernelPart, Arch: arch, From: "debian", Package: "linux-image-1", Version: "1",
+			Successors: []string{"linux-image-cloud-" + string(arch)}},
 		{Name: "gone", Arch: arch, From: "debian", Package: "libgone1", Version: "1"},
 		{Name: "tool", Arch: arch, From: "debian", Package: "tool", Version: "1"},
 	}
@@ -114,13 +121,15 @@ func TestAptSourceDown(t *testing.T) {
 		said = nil
 		apt := s.Parts().apt(arch, locked)
 		got, err := apt.download(t.Context(), locked[2], t.TempDir())
-		if libErr == "" && (err != nil || got.version != gone) || libErr != "" && (err == nil || !strings.Contains(err.Error(), libErr)) {
+		if libErr == "" && (err != nil || got.version != gone) ||
+			libErr != "" && (err == nil || !strings.Contains(err.Error(), libErr)) {
 			t.Errorf("%s: a library: %+v %v", how, got, err)
 		}
 		if all := strings.Join(said, "\n"); (all != "") != (log != "") || !strings.Contains(all, log) {
 			t.Errorf("%s: said %q", how, all)
 		}
-		if got, err := apt.download(t.Context(), locked[3], t.TempDir()); err == nil || !strings.Contains(err.Error(), "have no tool: "+takeBundle) || !strings.Contains(err.Error(), toolErr) {
+		if got, err := apt.download(t.Context(), locked[3], t.TempDir()); err == nil ||
+			!strings.Contains(err.Error(), "have no tool: "+takeBundle) || !strings.Contains(err.Error(), toolErr) {
 			t.Errorf("%s: a tool: %+v %v", how, got, err)
 		}
 	}
@@ -135,15 +144,18 @@ func TestAptSourceDown(t *testing.T) {
 func TestMadisonSources(t *testing.T) {
 	const list = "     libc6 | 2.36-9 | http://a.example/debian bookworm/main amd64 Packages\n libc6 | 2 | http://b.example ./ Packages\n libc6 | 2 | mirror+file:/etc/apt/m.list x/main amd64 Packages\nN: nothing\n a | b\n"
 	sources := madisonSources(list)
-	if want := []string{"http://a.example/debian/dists/bookworm/", "http://b.example/", "mirror+file:/etc/apt/m.list/dists/x/"}; !slices.Equal(sources, want) {
+	if want := []string{"http://a.example/debian/dists/bookworm/", "http://b.example/",
+		"mirror+file:/etc/apt/m.list/dists/x/"}; !slices.Equal(sources, want) {
 		t.Fatalf("%q", sources)
 	}
-	failed := failedAddresses("W: Failed to fetch http://a.example/debian/dists/bookworm/InRelease  Could not connect\nW: Some index files failed\nE: Failed to fetch http://b.example/./Packages  404\n")
+	failed := failedAddresses(
+		"W: Failed to fetch http://a.example/debian/dists/bookworm/InRelease  Could not connect\nW: Some index files failed\nE: Failed to fetch http://b.example/./Packages  404\n")
 	for i, source := range sources {
 		if !isOf(failed, source) {
 			t.Errorf("%s is of none of %q", source, failed)
 		}
-		if of := isOf([]string{"http://a.example/debian/dists/bookworm-backports/InRelease", "http://b.example.org/./Packages"}, source); of != (i == 2) {
+		if of := isOf([]string{"http://a.example/debian/dists/bookworm-backports/InRelease",
+			"http://b.example.org/./Packages"}, source); of != (i == 2) {
 			t.Errorf("%s: %v", source, of)
 		}
 	}

@@ -69,7 +69,8 @@ func (d *debian) ownFailed(ctx context.Context) (bool, error) {
 		if i < 0 {
 			return true, nil
 		}
-		out, err := d.run(ctx, d.state, "apt-cache", append([]string{"madison", d.locked[i].Package}, d.locked[i].Successors...)...)
+		out, err := d.run(ctx, d.state, "apt-cache", append([]string{"madison", d.locked[i].Package},
+			d.locked[i].Successors...)...)
 		if err != nil {
 			return false, err
 		}
@@ -105,5 +106,6 @@ func madisonSources(list string) (all []string) {
 // isOf reports whether one of the addresses that could not be fetched is, or may be, of a source: what a list of
 // mirrors (apt-transport-mirror(1)) leads to is not seen in its own.
 func isOf(failed []string, source string) bool {
-	return strings.HasPrefix(source, "mirror") || slices.ContainsFunc(failed, func(address string) bool { return strings.HasPrefix(address, source) })
+	return strings.HasPrefix(source, "mirror") || slices.ContainsFunc(failed,
+		func(address string) bool { return strings.HasPrefix(address, source) })
 }

@@ -55,7 +55,9 @@ func (ps Parts) WriteBundle(arch Arch, to string) error {
 	for _, of := range ps.each() {
 		guest, err := of.Parts().guestDigest(arch)
 		if i := slices.Index(names, of.Parts().guestPart()); err != nil || i >= 0 && parts[i].Digest != guest {
-			return errors.Join(fmt.Errorf("write bundle: the guest's programs are not those of this unitask: `unitask image vendor --image %s --arch %s` compiles them", of.Name(), arch), err)
+			return errors.Join(
+				fmt.Errorf(
+					"write bundle: the guest's programs are not those of this unitask: `unitask image vendor --image %s --arch %s` compiles them", of.Name(), arch), err)
 		}
 	}
 	err := atomicfile.Fill(to, 0o644, func(f *os.File) error {
@@ -70,7 +72,8 @@ func (ps Parts) WriteBundle(arch Arch, to string) error {
 			}
 		}
 		list := bundleList(arch, parts)
-		err = w.WriteHeader(&tar.Header{Name: path.Join(string(arch), bundleLicences), Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(list))})
+		err = w.WriteHeader(&tar.Header{Name: path.Join(string(arch), bundleLicences), Typeflag: tar.TypeReg, Mode: 0o644,
+			Size: int64(len(list))})
 		if err == nil {
 			_, err = io.WriteString(w, list)
 		}
@@ -266,8 +269,10 @@ func (ps Parts) vendorBundle(ctx context.Context, arch Arch) error {
 		return err
 	}
 	if address == "" {
-		return errors.New("there is no apt here, and this unitask knows no bundle of parts: name one with UNITASK_PARTS_URL=https://…#sha256-HEX or " +
-			"`unitask image vendor --from FILE`; on a Debian machine `unitask image vendor --to FILE" + bundleSuffix + "` writes one")
+		return errors.New(
+			"there is no apt here, and this unitask knows no bundle of parts: name one with UNITASK_PARTS_URL=https://…#sha256-HEX or " +
+				"`unitask image vendor --from FILE`; on a Debian machine `unitask image vendor --to FILE" + bundleSuffix +
+				"` writes one")
 	}
 	_, err = ps.fetchBundle(ctx, arch, address)
 	return err
@@ -302,7 +307,8 @@ func (ps Parts) fetchBundle(ctx context.Context, arch Arch, address string) ([]s
 	if !strings.HasPrefix(want, "sha256-") {
 		return nil, fmt.Errorf("bundle %s: %w: append #sha256-HEX, as the release's notes have it", shown, errNoDigest)
 	}
-	if err := ps.mayFetch("the bundle of parts for "+string(arch), "`unitask image vendor --offline=false --arch "+string(arch)+"`"); err != nil {
+	if err := ps.mayFetch("the bundle of parts for "+string(arch),
+		"`unitask image vendor --offline=false --arch "+string(arch)+"`"); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(ps.images.vendorDir(arch), 0o700); err != nil {

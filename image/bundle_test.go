@@ -59,7 +59,8 @@ func TestBundle(t *testing.T) {
 		t.Errorf("left %v", left)
 	}
 	other := map[Arch]Arch{AMD64: ARM64, ARM64: AMD64}[HostArch()]
-	if _, err := s.Parts().VendorFrom(t.Context(), other, file); err == nil || !strings.Contains(err.Error(), "no bundle for "+string(other)) {
+	if _, err := s.Parts().VendorFrom(t.Context(), other, file); err == nil ||
+		!strings.Contains(err.Error(), "no bundle for "+string(other)) {
 		t.Errorf("for another architecture: %v", err)
 	}
 	must(t, os.Remove(filepath.Join(s.vendorDir(HostArch()), "busybox/root/bin/busybox")))
@@ -107,10 +108,12 @@ func TestVendorByBundle(t *testing.T) {
 	}
 	s = emptyStore(t)
 	t.Setenv("PATH", t.TempDir()) // no apt, no npm, no compiler
-	if err := s.Parts().Vendor(t.Context(), HostArch()); err == nil || !strings.Contains(err.Error(), "UNITASK_PARTS_URL") {
+	if err := s.Parts().Vendor(t.Context(), HostArch()); err == nil ||
+		!strings.Contains(err.Error(), "UNITASK_PARTS_URL") {
 		t.Errorf("without anything: %v", err)
 	}
-	if _, err := s.Parts().VendorFrom(t.Context(), HostArch(), strings.ReplaceAll(good, "ARCH", string(HostArch()))); err != nil {
+	if _, err := s.Parts().VendorFrom(t.Context(), HostArch(),
+		strings.ReplaceAll(good, "ARCH", string(HostArch()))); err != nil {
 		t.Errorf("--from an address: %v", err)
 	}
 	s = emptyStore(t)
@@ -150,21 +153,29 @@ func TestAttackBundle(t *testing.T) {
 		says   string
 	}{
 		{"a bundle with a digest that lies", good, "sha256-" + strings.Repeat("0", 64), "and not sha256-000"},
-		{"a bundle that was exchanged", whole(&tar.Header{Name: arch + "/libc/root/more", Typeflag: tar.TypeReg}), digest, "has digest"},
+		{"a bundle that was exchanged", whole(&tar.Header{Name: arch + "/libc/root/more", Typeflag: tar.TypeReg}), digest,
+			"has digest"},
 		{"a bundle without a digest", good, "none", "has no digest"},
 		{"a bundle that is cut", good[:len(good)/2], "", "unexpected EOF"},
 		{"a page in a bundle's place", []byte("<html>"), "", "read archive"},
 		{"a path outside", whole(&tar.Header{Name: "../../evil", Typeflag: tar.TypeReg}), "", "leads out"},
 		{"an absolute path", whole(&tar.Header{Name: "/tmp/evil", Typeflag: tar.TypeReg}), "", "leads out"},
-		{"a link that the build would follow", whole(&tar.Header{Name: arch + "/linux/modules/x.ko", Typeflag: tar.TypeSymlink, Linkname: "/etc/shadow"}), "", "is a link"},
-		{"a link for a folder of the guest's tools", whole(&tar.Header{Name: arch + "/busybox/root/x", Typeflag: tar.TypeSymlink, Linkname: "/etc"}), "", "is a link"},
-		{"a file behind a link", whole(&tar.Header{Name: arch + "/libc/root/x", Typeflag: tar.TypeSymlink, Linkname: "/tmp"}, &tar.Header{Name: arch + "/libc/root/x/evil", Typeflag: tar.TypeReg}), "", "unpack"},
+		{"a link that the build would follow", whole(&tar.Header{Name: arch + "/linux/modules/x.ko",
+			Typeflag: tar.TypeSymlink, Linkname: "/etc/shadow"}), "", "is a link"},
+		{"a link for a folder of the guest's tools", whole(&tar.Header{Name: arch + "/busybox/root/x",
+			Typeflag: tar.TypeSymlink, Linkname: "/etc"}), "", "is a link"},
+		{"a file behind a link", whole(&tar.Header{Name: arch + "/libc/root/x", Typeflag: tar.TypeSymlink, Linkname: "/tmp"},
+			&tar.Header{Name: arch + "/libc/root/x/evil", Typeflag: tar.TypeReg}), "", "unpack"},
 		{"a device", whole(&tar.Header{Name: arch + "/libc/dev", Typeflag: tar.TypeBlock}), "", "neither a file"},
-		{"a part of another name", whole(&tar.Header{Name: arch + "/nanos/kernel.img", Typeflag: tar.TypeReg}), "", "not a part of the linux guest"},
+		{"a part of another name", whole(&tar.Header{Name: arch + "/nanos/kernel.img", Typeflag: tar.TypeReg}), "",
+			"not a part of the linux guest"},
 		{"a bundle of nothing", packed(t, ".zst", archive(t)), "", "no bundle for"},
 		{"a bundle that is a bomb", bomb(t), "", "more than"},
 	} {
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(c.serve) }))
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_,
+				_ = w.Write(c.serve)
+		}))
 		s := emptyStore(t)
 		switch c.digest {
 		case "":

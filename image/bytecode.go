@@ -35,7 +35,8 @@ func (ps Parts) compileTree(ctx context.Context, t tree, arch Arch, dir string) 
 	}
 	err := t.compile(ctx, ps.images.payload, arch, dir)
 	if err != nil && ctx.Err() == nil {
-		ps.images.logf("%s stays as it is, and programs start slower: %v", strings.Join(ps.images.payload.Compile.Dirs, ", "), err)
+		ps.images.logf("%s stays as it is, and programs start slower: %v", strings.Join(ps.images.payload.Compile.Dirs, ", "),
+			err)
 		return nil
 	}
 	return err
@@ -63,7 +64,8 @@ func (t tree) compile(ctx context.Context, p Payload, arch Arch, dir string) err
 		return all
 	}
 	libraries := []string{"/lib/" + arch.triplet(), "/usr/lib/" + arch.triplet()}
-	args := append([]string{"--library-path", root + strings.Join(libraries, ":"+root), root + p.Program}, inside(p.Compile.Args)...)
+	args := append([]string{"--library-path", root + strings.Join(libraries, ":"+root), root + p.Program},
+		inside(p.Compile.Args)...)
 	cmd := exec.CommandContext(ctx, filepath.Join(root, arch.loader()), args...)
 	cmd.Dir, cmd.Env = root, append(inside(p.Compile.Env), "PATH=")
 	var out bytes.Buffer

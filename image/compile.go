@@ -72,7 +72,9 @@ func (ps Parts) guestDigest(arch Arch) (string, error) {
 	for _, name := range slices.Sorted(maps.Keys(ps.images.payload.Files)) {
 		fmt.Fprintf(h, "%s %d\n%s", name, len(ps.images.payload.Files[name]), ps.images.payload.Files[name])
 	}
-	fmt.Fprintf(h, "%s %q %q %q\n", ps.images.payload.Library, append(ps.images.payload.ProgramSources, ps.images.payload.LibrarySources...), ps.images.payload.NanosSources, ps.images.payload.execText())
+	fmt.Fprintf(h, "%s %q %q %q\n", ps.images.payload.Library,
+		append(ps.images.payload.ProgramSources, ps.images.payload.LibrarySources...), ps.images.payload.NanosSources,
+		ps.images.payload.execText())
 	return "sha256-" + hex.EncodeToString(h.Sum(nil)), nil
 }
 
@@ -119,7 +121,10 @@ func (ps Parts) ensureGuest(ctx context.Context, arch Arch) error {
 			return part, err
 		}
 		base := []string{"-Os", "-Wall", "-Wextra", "-include", olderLibcFile, "-s", "-o"}
-		if err := compile(ctx, src, cc, append(base, filepath.Join(dir, "init"), "-static", "init/init.c", "init/filesystems.c", "init/trace.c", "init/reset.c", "init/container.c", "init/layer.c", "init/session.c", "init/sessionstart.c", "init/sessionfiles.c", "init/sessionforward.c", "agent/agent.c", "agent/frames.c", "agent/files.c", "agent/artifacts.c", "agent/host.c", "agent/relay.c")...); err != nil {
+		if err := compile(ctx, src, cc, append(base, filepath.Join(dir, "init"), "-static", "init/init.c",
+			"init/filesystems.c", "init/trace.c", "init/reset.c", "init/container.c", "init/layer.c", "init/session.c",
+			"init/sessionstart.c", "init/sessionfiles.c", "init/sessionforward.c", "agent/agent.c", "agent/frames.c",
+			"agent/files.c", "agent/artifacts.c", "agent/host.c", "agent/relay.c")...); err != nil {
 			return part, err
 		}
 		if ps.images.payload.ProgramSources != nil {
@@ -180,7 +185,8 @@ func runsOn(library string, libc Part) error {
 	}
 	for _, name := range needed {
 		if !strings.HasPrefix(name, "ld-linux") && len(glob(libc.path("root/lib/*/"+name))) == 0 {
-			return fmt.Errorf("the C compiler here makes libraries that need %s, which the guest's libc (%s) has not%s", name, libc.Version, how)
+			return fmt.Errorf("the C compiler here makes libraries that need %s, which the guest's libc (%s) has not%s", name,
+				libc.Version, how)
 		}
 	}
 	needs, err := f.DynamicVersionNeeds()
@@ -191,7 +197,8 @@ func runsOn(library string, libc Part) error {
 		for _, need := range lib.Needs {
 			version, ok := strings.CutPrefix(need.Dep, "GLIBC_")
 			if ok && newer(version, libc.Version) {
-				return fmt.Errorf("the C compiler here makes libraries that need glibc %s, and the guest's is %s%s", version, libc.Version, how)
+				return fmt.Errorf("the C compiler here makes libraries that need glibc %s, and the guest's is %s%s", version,
+					libc.Version, how)
 			}
 		}
 	}
@@ -227,9 +234,11 @@ func compile(ctx context.Context, dir, cc string, args ...string) error {
 	if err != nil {
 		pkg := "gcc libc6-dev"
 		if cc != "gcc" {
-			pkg = "gcc-" + map[string]string{"aarch64-linux-gnu-gcc": "aarch64-linux-gnu libc6-dev-arm64-cross", "x86_64-linux-gnu-gcc": "x86-64-linux-gnu libc6-dev-amd64-cross"}[cc]
+			pkg = "gcc-" + map[string]string{"aarch64-linux-gnu-gcc": "aarch64-linux-gnu libc6-dev-arm64-cross",
+				"x86_64-linux-gnu-gcc": "x86-64-linux-gnu libc6-dev-amd64-cross"}[cc]
 		}
-		return fmt.Errorf("%s is not on this machine: `apt-get install --no-install-recommends %s`, or bring the part from another store with `unitask image vendor --from DIR`", cc, pkg)
+		return fmt.Errorf(
+			"%s is not on this machine: `apt-get install --no-install-recommends %s`, or bring the part from another store with `unitask image vendor --from DIR`", cc, pkg)
 	}
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Dir = dir

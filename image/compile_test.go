@@ -23,7 +23,8 @@ func TestRunsOn(t *testing.T) {
 long f(const char *s, void *(*g)(void *)) { long n; pthread_t t; pthread_create(&t, NULL, g, NULL); return sscanf(s, "%ld", &n) + strtol(s, NULL, 10); }
 `), 0o644))
 	library := filepath.Join(dir, "x.so")
-	must(t, compile(t.Context(), dir, cc, "-include", olderLibcFile, "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, "x.c"))
+	must(t, compile(t.Context(), dir, cc, "-include", olderLibcFile, "-Wall", "-Werror", "-shared", "-fPIC", "-o", library,
+		"x.c"))
 	libc := Part{Version: "2.36-9+deb12u14", dir: filepath.Join(dir, "libc")}
 	if err := runsOn(library, libc); err == nil || !strings.Contains(err.Error(), "libc.so.6") {
 		t.Errorf("without the library that it names: %v", err)
@@ -42,7 +43,8 @@ long f(const char *s, void *(*g)(void *)) { long n; pthread_t t; pthread_create(
 	for _, c := range []struct {
 		a, b string
 		want bool
-	}{{"2.38", "2.36-9+deb12u14", true}, {"2.36", "2.36-9", false}, {"2.4", "2.36-9", false}, {"2.2.5", "2.36", false}, {"3.0", "2.36", true}, {"2.34", "", true}} {
+	}{{"2.38", "2.36-9+deb12u14", true}, {"2.36", "2.36-9", false}, {"2.4", "2.36-9", false}, {"2.2.5", "2.36", false},
+		{"3.0", "2.36", true}, {"2.34", "", true}} {
 		if newer(c.a, c.b) != c.want {
 			t.Errorf("newer(%q, %q) is not %v", c.a, c.b, c.want)
 		}

@@ -71,7 +71,8 @@ func (c *Container) Size() int64 {
 
 // Add writes an image's files into the store, unless they are there, and has the names
 // lead to it from now on. by says who gave them.
-func (cs Containers) Add(ctx context.Context, arch Arch, from *oci.Image, by NamesFrom, names []string) (*Container, error) {
+func (cs Containers) Add(ctx context.Context, arch Arch, from *oci.Image, by NamesFrom, names []string) (*Container,
+	error) {
 	c := &Container{Digest: from.Digest, Arch: arch, Config: from.Config}
 	if raw, err := hex.DecodeString(c.key()); err != nil || len(raw) != sha256.Size {
 		return nil, fmt.Errorf("a digest like %.100q: only sha256 is taken", from.Digest)
@@ -155,7 +156,8 @@ func (cs Containers) read(key string) (*Container, error) {
 		return nil, err
 	}
 	if err := json.Unmarshal(text, c); err != nil || c.key() != key {
-		return nil, fmt.Errorf("%w: %s can't be read; pull or import the image again", ErrDamaged, filepath.Join(c.dir, containerFile))
+		return nil, fmt.Errorf("%w: %s can't be read; pull or import the image again", ErrDamaged,
+			filepath.Join(c.dir, containerFile))
 	}
 	return c, nil
 }
@@ -193,13 +195,15 @@ func (cs Containers) Get(arch Arch, name string) (*Container, error) {
 		if c.Arch != arch || c.ShippedBy != "" && name != c.Digest {
 			continue
 		}
-		behind := strings.HasSuffix(name, "@"+c.Digest) && slices.ContainsFunc(c.Names, func(n string) bool { return repository(n) == repository(name) })
+		behind := strings.HasSuffix(name, "@"+c.Digest) &&
+			slices.ContainsFunc(c.Names, func(n string) bool { return repository(n) == repository(name) })
 		if behind || slices.Contains(c.Names, name) {
 			return c, nil
 		}
 		if len(prefix) >= leastDigest && strings.HasPrefix(c.key(), prefix) {
 			if begins != nil {
-				return nil, fmt.Errorf("container image %.200q for %s: the digests of several begin so: give all of one", name, arch)
+				return nil, fmt.Errorf("container image %.200q for %s: the digests of several begin so: give all of one", name,
+					arch)
 			}
 			begins = c
 		}
@@ -260,7 +264,8 @@ func (cs Containers) Remove(ctx context.Context, c *Container) error {
 
 // Prune removes the images that no name leads to, but for the digests in use, and returns the digests of
 // those that it has removed. A name of which leads says no is forgotten before.
-func (cs Containers) Prune(ctx context.Context, leads func(arch Arch, name, digest string) bool, used map[string]bool) (removed []string, err error) {
+func (cs Containers) Prune(ctx context.Context, leads func(arch Arch, name, digest string) bool,
+	used map[string]bool) (removed []string, err error) {
 	list, err := cs.List()
 	if err != nil || len(list) == 0 {
 		return nil, err
@@ -385,5 +390,6 @@ func (s *Store) initFiles(guest Part) (map[string][]byte, error) {
 		fmt.Fprintf(&ids, " %d", g)
 	}
 	ids.WriteByte('\n')
-	return map[string][]byte{s.payload.Program: program, contract.ExecFile: []byte(s.payload.execText()), contract.ContainerFile: ids.Bytes()}, nil
+	return map[string][]byte{s.payload.Program: program, contract.ExecFile: []byte(s.payload.execText()),
+		contract.ContainerFile: ids.Bytes()}, nil
 }

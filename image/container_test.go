@@ -17,13 +17,16 @@ import (
 // A name with a digest leads to the image of that digest only if it is one of that name.
 func TestContainerNames(t *testing.T) {
 	s, im := emptyContainer(t)
-	c, err := s.Containers().Add(t.Context(), AMD64, im, Pulled, []string{"docker.io/evil/tool:1", "localhost:5000/tool:1"})
+	c, err := s.Containers().Add(t.Context(), AMD64, im, Pulled,
+		[]string{"docker.io/evil/tool:1", "localhost:5000/tool:1"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, there := range map[string]bool{
-		"docker.io/evil/tool:1": true, "docker.io/evil/tool:2": false, "docker.io/evil/tool@" + c.Digest: true, "localhost:5000/tool@" + c.Digest: true, c.Digest: true, c.Digest[:19]: true,
-		"docker.io/acme/tool@" + c.Digest: false, "localhost/tool@" + c.Digest: false, "docker.io/evil/tool@sha256:" + strings.Repeat("0", 64): false, "docker.io/evil/too@" + c.Digest: false,
+		"docker.io/evil/tool:1": true, "docker.io/evil/tool:2": false, "docker.io/evil/tool@" + c.Digest: true,
+		"localhost:5000/tool@" + c.Digest: true, c.Digest: true, c.Digest[:19]: true,
+		"docker.io/acme/tool@" + c.Digest: false, "localhost/tool@" + c.Digest: false,
+		"docker.io/evil/tool@sha256:" + strings.Repeat("0", 64): false, "docker.io/evil/too@" + c.Digest: false,
 	} {
 		got, err := s.Containers().Get(AMD64, name)
 		if there && (err != nil || got.Digest != c.Digest) || !there && !errors.Is(err, fs.ErrNotExist) {
@@ -71,7 +74,8 @@ func TestAttackImportedNamePruned(t *testing.T) {
 		for _, name := range []string{imported, pulled} {
 			c, err := again.Containers().Get(AMD64, name)
 			must(t, err)
-			attack.Check(t, "an image is imported as "+name+", behind image prune", fmt.Sprint(name == imported), fmt.Sprint(c.ImportedAs(name)))
+			attack.Check(t, "an image is imported as "+name+", behind image prune", fmt.Sprint(name == imported),
+				fmt.Sprint(c.ImportedAs(name)))
 		}
 	}
 	left := func() string {

@@ -65,9 +65,12 @@ func TestUnpackDeb(t *testing.T) {
 		deb  []byte
 		says string // of the error; "" for none
 	}{
-		"size lies: more":   {append(debOf(version), []byte(fmt.Sprintf("%-48s%-10d`\n", "data.tar", int64(1)<<40))...), "malformed ar header"},
-		"size is negative":  {append(debOf(version), []byte(fmt.Sprintf("%-48s%-10d`\n", "data.tar", -1))...), "malformed ar header"},
-		"size is no number": {append(debOf(version), []byte(fmt.Sprintf("%-48s%-10s`\n", "data.tar", "x"))...), "malformed ar header"},
+		"size lies: more": {append(debOf(version), []byte(fmt.Sprintf("%-48s%-10d`\n", "data.tar", int64(1)<<40))...),
+			"malformed ar header"},
+		"size is negative": {append(debOf(version), []byte(fmt.Sprintf("%-48s%-10d`\n", "data.tar", -1))...),
+			"malformed ar header"},
+		"size is no number": {append(debOf(version), []byte(fmt.Sprintf("%-48s%-10s`\n", "data.tar", "x"))...),
+			"malformed ar header"},
 		"a member is cut":   {append(debOf(version), member("control.tar", make([]byte, 100))[:90]...), "ends before"},
 		"a header is cut":   {debOf(version)[:40], "ends before"},
 		"the data is cut":   {good[:len(good)-100], "unexpected EOF"},
@@ -75,11 +78,12 @@ func TestUnpackDeb(t *testing.T) {
 		"no end of members": {debOf(slices.Repeat([][]byte{control}, maxMembers+1)...), "no data.tar"},
 		"empty":             {nil, "no ar archive"},
 		"no package":        {[]byte("<html>not found</html>"), "no ar archive"},
-		"leads out":         {debOf(version, member("data.tar", archive(t, &tar.Header{Name: "../evil", Typeflag: tar.TypeReg}))), "leads out"},
-		"xz":                {good, ""},
-		"zst":               {debOf(version, control, member("data.tar.zst", packed(t, ".zst", files))), ""},
-		"gz":                {debOf(version, control, member("data.tar.gz", packed(t, ".gz", files))), ""},
-		"plain, a slash":    {debOf(version, control, member("data.tar/", files)), ""},
+		"leads out": {debOf(version, member("data.tar",
+			archive(t, &tar.Header{Name: "../evil", Typeflag: tar.TypeReg}))), "leads out"},
+		"xz":             {good, ""},
+		"zst":            {debOf(version, control, member("data.tar.zst", packed(t, ".zst", files))), ""},
+		"gz":             {debOf(version, control, member("data.tar.gz", packed(t, ".gz", files))), ""},
+		"plain, a slash": {debOf(version, control, member("data.tar/", files)), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -99,7 +103,8 @@ func TestUnpackDeb(t *testing.T) {
 }
 
 func FuzzDebData(f *testing.F) {
-	f.Add(debOf(member("debian-binary", []byte("2.0\n")), member("data.tar", archive(f, &tar.Header{Name: "a", Typeflag: tar.TypeReg, Size: 1}))))
+	f.Add(debOf(member("debian-binary", []byte("2.0\n")),
+		member("data.tar", archive(f, &tar.Header{Name: "a", Typeflag: tar.TypeReg, Size: 1}))))
 	f.Add(debOf(member("data.tar.gz", packed(f, ".gz", []byte("x")))))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		if strings.Contains(string(in), decompressors[0].magic) {
@@ -132,7 +137,8 @@ func TestDebianFiles(t *testing.T) {
 		{"libc", ARM64, "usr/lib/ld-linux-aarch64.so.1", "root/lib/ld-linux-aarch64.so.1"},
 		{"libc", ARM64, "lib/aarch64-linux-gnu/ld-linux-aarch64.so.1", "root/lib/aarch64-linux-gnu/ld-linux-aarch64.so.1"},
 		{"libc", AMD64, "usr/lib/x86_64-linux-gnu/gconv/UTF-16.so", ""},
-		{"libstdc++", AMD64, "usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.33", "root/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.33"},
+		{"libstdc++", AMD64, "usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.33",
+			"root/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.33"},
 		{"libgcc", AMD64, "usr/lib/x86_64-linux-gnu/libgcc_s.so.1", "root/lib/x86_64-linux-gnu/libgcc_s.so.1"},
 		{"busybox", AMD64, "bin/busybox", "root/bin/busybox"},
 		{"busybox", AMD64, "usr/bin/busybox", "root/bin/busybox"},
@@ -155,7 +161,8 @@ func TestDebianFiles(t *testing.T) {
 		{"zlib1g", AMD64, "lib/x86_64-linux-gnu/libz.so.1", "root/lib/x86_64-linux-gnu/libz.so.1"},
 		{"tzdata", AMD64, "usr/share/zoneinfo/right/UTC", ""},
 		{"python3-numpy", AMD64, "usr/lib/python3/dist-packages/numpy/_core/tests/test_array.py", ""},
-		{"python3-numpy", AMD64, "usr/lib/python3/dist-packages/numpy/_core/tests/_natype.py", "root/usr/lib/python3/dist-packages/numpy/_core/tests/_natype.py"},
+		{"python3-numpy", AMD64, "usr/lib/python3/dist-packages/numpy/_core/tests/_natype.py",
+			"root/usr/lib/python3/dist-packages/numpy/_core/tests/_natype.py"},
 		{"libpython3.11-stdlib", AMD64, "usr/lib/python3.13/config-3.13-x86_64-linux-gnu/Makefile", ""},
 		{"python3-numpy", AMD64, "usr/include/python3.11/numpy", ""},
 		{"libpython3.11-dev", AMD64, "usr/include/python3.11/Python.h", "include/python3.11/Python.h"},
@@ -180,7 +187,8 @@ func TestKernelDependencies(t *testing.T) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
-	for file, want := range map[string]string{"/x/busybox-static_1%3a1.37.0-6+b9_amd64.deb": "1:1.37.0-6+b9", "libc6_2.41-12+deb13u4_amd64.deb": "2.41-12+deb13u4", "odd.deb": ""} {
+	for file, want := range map[string]string{"/x/busybox-static_1%3a1.37.0-6+b9_amd64.deb": "1:1.37.0-6+b9",
+		"libc6_2.41-12+deb13u4_amd64.deb": "2.41-12+deb13u4", "odd.deb": ""} {
 		if got, err := debVersion(file); got != want || (err == nil) != (want != "") {
 			t.Errorf("%s: %q %v", file, got, err)
 		}
@@ -224,14 +232,18 @@ func TestPartsAreWhole(t *testing.T) {
 			t.Errorf("an image without %s: %v", name, err)
 		}
 		if s.Offline = "test"; name != guestPart {
-			if err := s.Parts().Vendor(t.Context(), HostArch()); !errors.Is(err, ErrOffline) || !strings.Contains(err.Error(), name) {
+			if err := s.Parts().Vendor(t.Context(), HostArch()); !errors.Is(err, ErrOffline) ||
+				!strings.Contains(err.Error(), name) {
 				t.Errorf("%s would not be fetched: %v", name, err)
 			}
 		}
 		must(t, os.RemoveAll(s.vendorDir(HostArch())))
 		must(t, os.Rename(s.vendorDir(HostArch())+".whole", s.vendorDir(HostArch())))
 	}
-	err := s.Parts().addPart(HostArch(), "busybox", func(dir string) (Part, error) { return Part{Name: "busybox", Package: "busybox", Version: "2"}, nil })
+	err := s.Parts().addPart(HostArch(), "busybox", func(dir string) (Part,
+		error) {
+		return Part{Name: "busybox", Package: "busybox", Version: "2"}, nil
+	})
 	if err == nil || !strings.Contains(err.Error(), "root/bin/busybox") {
 		t.Errorf("an empty part: %v", err)
 	}
@@ -241,7 +253,9 @@ func TestPartsAreWhole(t *testing.T) {
 }
 
 func TestOSRelease(t *testing.T) {
-	for libc, want := range map[string]string{"2.36-9+deb12u14": "12 (bookworm)", "2.41-12+deb13u4": "13 (trixie)", "2.39-0ubuntu8.7": "Ubuntu 24.04 (noble)", "2.41-6ubuntu1": "Ubuntu", "2.43-7": "Debian GNU/Linux", "": "Debian GNU/Linux"} {
+	for libc, want := range map[string]string{"2.36-9+deb12u14": "12 (bookworm)", "2.41-12+deb13u4": "13 (trixie)",
+		"2.39-0ubuntu8.7": "Ubuntu 24.04 (noble)", "2.41-6ubuntu1": "Ubuntu", "2.43-7": "Debian GNU/Linux",
+		"": "Debian GNU/Linux"} {
 		if text := osRelease(libc); !strings.Contains(text, want) || strings.Contains(text, "%") {
 			t.Errorf("%s: %s", libc, text)
 		}

@@ -69,14 +69,16 @@ func CheckDebs(list []Deb) error {
 
 // debsOnly are packages that others depend on for the sake of their scripts, which are not run over an image that
 // is bundled: it counts as having them.
-var debsOnly = []string{"adduser", "cdebconf", "debconf", "dpkg", "init-system-helpers", "install-info", "lsb-base", "passwd", "sensible-utils", "sysvinit-utils", "tar", "ucf"}
+var debsOnly = []string{"adduser", "cdebconf", "debconf", "dpkg", "init-system-helpers", "install-info", "lsb-base",
+	"passwd", "sensible-utils", "sysvinit-utils", "tar", "ucf"}
 
 // DebStatus returns what the image of this store has, as dpkg would say it, and the names of these packages. What
 // counts as there and is asked for all the same is not among them.
 func (ps Parts) DebStatus(arch Arch, asked []string) (status []byte, names []string, err error) {
 	var out bytes.Buffer
 	add := func(name, version, more string) {
-		fmt.Fprintf(&out, "Package: %s\nStatus: hold ok installed\nMaintainer: unitask\nArchitecture: %s\nMulti-Arch: foreign\nVersion: %s\nDescription: in the image\n%s\n", name, arch, version, more)
+		fmt.Fprintf(&out,
+			"Package: %s\nStatus: hold ok installed\nMaintainer: unitask\nArchitecture: %s\nMulti-Arch: foreign\nVersion: %s\nDescription: in the image\n%s\n", name, arch, version, more)
 		names = append(names, name)
 	}
 	for _, part := range append(ps.images.payload.parts(arch), certificatesPart) {
@@ -84,12 +86,17 @@ func (ps Parts) DebStatus(arch Arch, asked []string) (status []byte, names []str
 		if err != nil {
 			return nil, nil, err
 		}
-		if p.From == "debian" && debName.MatchString(p.Package) && debNumber.MatchString(p.Version) && !slices.Contains(names, p.Package) {
+		if p.From == "debian" && debName.MatchString(p.Package) && debNumber.MatchString(p.Version) &&
+			!slices.Contains(names, p.Package) {
 			add(p.Package, p.Version, "")
 		}
 	}
 	for _, name := range debsOnly {
-		wanted := slices.ContainsFunc(asked, func(spec string) bool { only, _, _ := strings.Cut(spec, "="); return only == name })
+		wanted := slices.ContainsFunc(asked, func(spec string) bool {
+			only, _,
+				_ := strings.Cut(spec, "=")
+			return only == name
+		})
 		if wanted || slices.Contains(names, name) {
 			continue
 		}
@@ -164,7 +171,8 @@ func notFetched(errs string) (said string) {
 
 // apt runs a tool of apt's, and returns what it printed; its error has what apt says is wrong.
 func (a *debApt) apt(ctx context.Context, dir, tool string, args ...string) (out, errs string, err error) {
-	quick := []string{"-o", "Acquire::Retries=1", "-o", "Acquire::http::Timeout=10", "-o", "Acquire::https::Timeout=10", "-o", "APT::Install-Recommends=false", "-o", "APT::Install-Suggests=false"}
+	quick := []string{"-o", "Acquire::Retries=1", "-o", "Acquire::http::Timeout=10", "-o", "Acquire::https::Timeout=10",
+		"-o", "APT::Install-Recommends=false", "-o", "APT::Install-Suggests=false"}
 	cmd := exec.CommandContext(ctx, tool, slices.Concat(a.options(), quick, args)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
@@ -196,7 +204,8 @@ func (a *debApt) apt(ctx context.Context, dir, tool string, args ...string) (out
 
 // resolve returns what apt would fetch to install packages.
 func (a *debApt) resolve(ctx context.Context, specs []string) (list []Deb, err error) {
-	out, _, err := a.apt(ctx, a.state, "apt-get", append([]string{"install", "--no-remove", "--print-uris", "--"}, specs...)...)
+	out, _, err := a.apt(ctx, a.state, "apt-get", append([]string{"install", "--no-remove", "--print-uris", "--"},
+		specs...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -253,7 +262,8 @@ func (a *debApt) fetch(ctx context.Context, list []Deb, locked bool, dir string)
 			return nil, err
 		}
 		if got[i].Digest = "sha256-" + sum; locked && got[i].Digest != d.Digest {
-			return nil, fmt.Errorf("%s %s of the archive has digest %s, and the lock file says %s", d.Name, d.Version, got[i].Digest, d.Digest)
+			return nil, fmt.Errorf("%s %s of the archive has digest %s, and the lock file says %s", d.Name, d.Version,
+				got[i].Digest, d.Digest)
 		}
 	}
 	return got, nil
@@ -285,7 +295,8 @@ func UnpackDebs(ctx context.Context, from string, list []Deb, arch Arch, dir str
 	return unpackDebs(ctx, from, list, arch, dir, maxDebFiles)
 }
 
-func unpackDebs(ctx context.Context, from string, list []Deb, arch Arch, dir string, left int64) (found DebFolder, err error) {
+func unpackDebs(ctx context.Context, from string, list []Deb, arch Arch, dir string, left int64) (found DebFolder,
+	err error) {
 	var links []alternative
 	for _, d := range list {
 		if ctx.Err() != nil {
@@ -337,7 +348,8 @@ func unpackDebs(ctx context.Context, from string, list []Deb, arch Arch, dir str
 // look finds the folders that the guest is to be told of.
 func (f *DebFolder) look(dir string, arch Arch) error {
 	count := map[string]int{}
-	shared := []string{"/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib/" + arch.triplet(), "/usr/share", "/usr/libexec", "/usr/local", "/lib", "/lib/" + arch.triplet(), "/etc"}
+	shared := []string{"/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib/" + arch.triplet(), "/usr/share", "/usr/libexec",
+		"/usr/local", "/lib", "/lib/" + arch.triplet(), "/etc"}
 	err := filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return err
@@ -382,7 +394,8 @@ func debRoot(name string) (string, bool) {
 	default:
 		return "", false
 	}
-	for _, out := range []string{"usr/share/doc", "usr/share/man", "usr/share/info", "usr/share/lintian", "usr/share/bug", "usr/share/menu", "usr/lib/systemd", "lib/systemd", "lib/udev", "etc/init.d", "etc/systemd", "var/run", "var/lock"} {
+	for _, out := range []string{"usr/share/doc", "usr/share/man", "usr/share/info", "usr/share/lintian", "usr/share/bug",
+		"usr/share/menu", "usr/lib/systemd", "lib/systemd", "lib/udev", "etc/init.d", "etc/systemd", "var/run", "var/lock"} {
 		if name == out || strings.HasPrefix(name, out+"/") {
 			return "", false
 		}
@@ -397,8 +410,9 @@ type alternative struct {
 }
 
 var (
-	alternativeForm = regexp.MustCompile(`--(install|slave)\s+(/[A-Za-z0-9/._+-]+)\s+\S+\s+(/[A-Za-z0-9/._+-]+)(?:\s+([0-9]{1,6}))?`)
-	continued       = regexp.MustCompile(`\\\n\s*`)
+	alternativeForm = regexp.MustCompile(
+		`--(install|slave)\s+(/[A-Za-z0-9/._+-]+)\s+\S+\s+(/[A-Za-z0-9/._+-]+)(?:\s+([0-9]{1,6}))?`)
+	continued = regexp.MustCompile(`\\\n\s*`)
 )
 
 // alternatives reads the links that a script would have made, where it says them plainly. A slave has the priority
@@ -442,7 +456,10 @@ func debScripts(file string) (texts []string, err error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	if err := unpackTar(control, dir, func(name string) (string, bool) { return name, name == "preinst" || name == "postinst" }); err != nil {
+	if err := unpackTar(control, dir, func(name string) (string, bool) {
+		return name, name == "preinst" ||
+			name == "postinst"
+	}); err != nil {
 		return nil, err
 	}
 	root, err := os.OpenRoot(dir)

@@ -45,9 +45,11 @@ func TestAttackDebBombs(t *testing.T) {
 	debs := t.TempDir()
 	var list []Deb
 	for i := range 5 {
-		data := archive(t, &tar.Header{Name: fmt.Sprintf("./usr/share/doc/%d", i), Typeflag: tar.TypeReg, Size: 1000}, &tar.Header{Name: fmt.Sprintf("./usr/bin/%d", i), Typeflag: tar.TypeReg, Size: 1000})
+		data := archive(t, &tar.Header{Name: fmt.Sprintf("./usr/share/doc/%d", i), Typeflag: tar.TypeReg, Size: 1000},
+			&tar.Header{Name: fmt.Sprintf("./usr/bin/%d", i), Typeflag: tar.TypeReg, Size: 1000})
 		d := Deb{Name: fmt.Sprintf("deb%d", i), Version: "1"}
-		deb := debOf(member("debian-binary", []byte("2.0\n")), member("control.tar", archive(t)), member("data.tar.xz", packed(t, ".xz", data)))
+		deb := debOf(member("debian-binary", []byte("2.0\n")), member("control.tar", archive(t)),
+			member("data.tar.xz", packed(t, ".xz", data)))
 		if err := os.WriteFile(filepath.Join(debs, d.Name+"_1_all.deb"), deb, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +59,8 @@ func TestAttackDebBombs(t *testing.T) {
 		t.Error(err)
 	}
 	_, err := unpackDebs(t.Context(), debs, list, AMD64, t.TempDir(), 9_999)
-	refused := err != nil && strings.Contains(err.Error(), "unpack deb4_1_all.deb") && strings.Contains(err.Error(), "more than")
+	refused := err != nil && strings.Contains(err.Error(), "unpack deb4_1_all.deb") &&
+		strings.Contains(err.Error(), "more than")
 	attack.Check(t, "Debian packages that have a byte more than they may: refused", "true", fmt.Sprint(refused))
 }
 
@@ -84,7 +87,8 @@ func TestAlternatives(t *testing.T) {
 // Folders that stay on the disk as a whole: those with many files, below the ones that all packages share.
 func TestDebFolders(t *testing.T) {
 	dir := t.TempDir()
-	for name, n := range map[string]int{"usr/share/many/deep": 100, "usr/share/few": 3, "usr/bin": 100, "usr/lib/x86_64-linux-gnu/more": 70, "opt/x": 1, "var/lib/y": 1, "etc/z": 80} {
+	for name, n := range map[string]int{"usr/share/many/deep": 100, "usr/share/few": 3, "usr/bin": 100,
+		"usr/lib/x86_64-linux-gnu/more": 70, "opt/x": 1, "var/lib/y": 1, "etc/z": 80} {
 		at := filepath.Join(dir, name)
 		if err := os.MkdirAll(at, 0o755); err != nil {
 			t.Fatal(err)
@@ -96,7 +100,9 @@ func TestDebFolders(t *testing.T) {
 		}
 	}
 	var found DebFolder
-	if err := found.look(dir, AMD64); err != nil || !slices.Equal(found.Crowded, []string{"/usr/share/many", "/etc/z", "/usr/lib/x86_64-linux-gnu/more"}) || !slices.Equal(found.Tops, []string{"/opt", "/var"}) {
+	if err := found.look(dir, AMD64); err != nil || !slices.Equal(found.Crowded,
+		[]string{"/usr/share/many", "/etc/z", "/usr/lib/x86_64-linux-gnu/more"}) ||
+		!slices.Equal(found.Tops, []string{"/opt", "/var"}) {
 		t.Errorf("%+v %v", found, err)
 	}
 }

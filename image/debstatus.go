@@ -26,8 +26,10 @@ const (
 
 // statusFields are what apt needs of a package that is there, and what their values are like.
 var statusFields = map[string]*regexp.Regexp{
-	"Package": debName, "Version": debNumber, "Architecture": regexp.MustCompile(`^[a-z0-9-]{1,30}$`), "Multi-Arch": regexp.MustCompile(`^[a-z]{1,20}$`), "Essential": regexp.MustCompile(`^(yes|no)$`),
-	"Depends": relations, "Pre-Depends": relations, "Provides": relations, "Conflicts": relations, "Breaks": relations, "Replaces": relations,
+	"Package": debName, "Version": debNumber, "Architecture": regexp.MustCompile(`^[a-z0-9-]{1,30}$`),
+	"Multi-Arch": regexp.MustCompile(`^[a-z]{1,20}$`), "Essential": regexp.MustCompile(`^(yes|no)$`),
+	"Depends": relations, "Pre-Depends": relations, "Provides": relations, "Conflicts": relations, "Breaks": relations,
+	"Replaces": relations,
 }
 
 var (
@@ -38,7 +40,8 @@ var (
 // ContainerStatus returns the status of a container's dpkg, and the names of its packages. The error says that it has
 // none, or is of another release than this host, whose apt would bring others.
 func ContainerStatus(disk io.ReaderAt) (status []byte, names []string, err error) {
-	files, err := oci.ReadFiles(disk, maxStatus, dpkgStatus, "usr/bin/dpkg", "bin/dpkg", "usr/lib/os-release", "etc/os-release")
+	files, err := oci.ReadFiles(disk, maxStatus, dpkgStatus, "usr/bin/dpkg", "bin/dpkg", "usr/lib/os-release",
+		"etc/os-release")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -82,7 +85,9 @@ func sameRelease(image, host string) error {
 		}
 		return "another system"
 	}
-	return fmt.Errorf("is %s, and this host's apt has the packages of %s: begin with an image of that, or install in a step of run", named(i), named(h))
+	return fmt.Errorf(
+		"is %s, and this host's apt has the packages of %s: begin with an image of that, or install in a step of run",
+		named(i), named(h))
 }
 
 // readStatus returns a clean copy of what is installed.
@@ -113,7 +118,8 @@ func readStatus(text []byte) (status []byte, names []string, err error) {
 		if fields["Package"] == "" || fields["Version"] == "" || fields["Architecture"] == "" {
 			return nil, nil, fmt.Errorf("a package %.80q without a version or architecture", fields["Package"])
 		}
-		fmt.Fprintf(&out, "Package: %s\nStatus: %s\nMaintainer: unitask\nDescription: in the image\n", fields["Package"], fields["Status"])
+		fmt.Fprintf(&out, "Package: %s\nStatus: %s\nMaintainer: unitask\nDescription: in the image\n", fields["Package"],
+			fields["Status"])
 		names = append(names, fields["Package"])
 		for _, name := range slices.Sorted(maps.Keys(statusFields)) {
 			if name != "Package" && fields[name] != "" {

@@ -13,7 +13,8 @@ func TestReadStatus(t *testing.T) {
 	gone := "Package: gone\nStatus: deinstall ok config-files\nArchitecture: all\nVersion: 1\n"
 	out, names, err := readStatus([]byte(good + "\n" + gone + "\n\n\n" + strings.ReplaceAll(good, "a-b", "held") + "\n"))
 	want := "Package: a-b\nStatus: install ok installed\nMaintainer: unitask\nDescription: in the image\nArchitecture: all\nDepends: c (>= 1), d | e:any\nMulti-Arch: foreign\nVersion: 1:2~3-4+b5\n\n"
-	if err != nil || string(out) != want+strings.ReplaceAll(want, "a-b", "held") || !slices.Equal(names, []string{"a-b", "held"}) {
+	if err != nil || string(out) != want+strings.ReplaceAll(want, "a-b", "held") ||
+		!slices.Equal(names, []string{"a-b", "held"}) {
 		t.Errorf("%v %v\n%s", err, names, out)
 	}
 	for text, says := range map[string]string{
@@ -41,7 +42,8 @@ func TestSameRelease(t *testing.T) {
 	}
 	for _, c := range []struct{ image, host, says string }{
 		{release("debian", "bookworm"), release("debian", "bookworm"), ""},
-		{release("debian", "trixie"), release("debian", "bookworm"), "is debian (trixie), and this host's apt has the packages of debian (bookworm)"},
+		{release("debian", "trixie"), release("debian", "bookworm"),
+			"is debian (trixie), and this host's apt has the packages of debian (bookworm)"},
 		{release("ubuntu", "bookworm"), release("debian", "bookworm"), "is ubuntu (bookworm)"},
 		{"", release("debian", "bookworm"), "is another system"},
 		{"PRETTY_NAME=\"\x1b[31m\"\nID=x\n", release("debian", "bookworm"), "is another system"},

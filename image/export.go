@@ -88,7 +88,9 @@ func (im *Image) Entries() ([]Entry, error) {
 // step. Only a nanos disk boots by itself.
 func (im *Image) Export(to string) error {
 	if im.Kernel != Nanos {
-		return fmt.Errorf("export %s: a %s image is a kernel, an initramfs and a disk; only a nanos image is one disk that boots by itself", to, im.Kernel)
+		return fmt.Errorf(
+			"export %s: a %s image is a kernel, an initramfs and a disk; only a nanos image is one disk that boots by itself",
+			to, im.Kernel)
 	}
 	from, err := os.Open(im.Path(DiskFile))
 	if err != nil {

@@ -34,17 +34,21 @@ func goDownload(ctx context.Context, p LockedPart, dir string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", p.Package+"@"+p.Version)
 	cmd.Dir = dir // where no go.mod is
 	// Nothing of it stays in the user's folders: a service may have none.
-	cmd.Env = append(os.Environ(), "GOTOOLCHAIN=local", "GOWORK=off", "GOMODCACHE="+filepath.Join(dir, "mod"), "GOPATH="+filepath.Join(dir, "path"), "GOCACHE="+filepath.Join(dir, "build"),
+	cmd.Env = append(os.Environ(), "GOTOOLCHAIN=local", "GOWORK=off", "GOMODCACHE="+filepath.Join(dir, "mod"),
+		"GOPATH="+filepath.Join(dir, "path"), "GOCACHE="+filepath.Join(dir, "build"),
 		"GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -modcacherw"))
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
 	if errors.Is(err, exec.ErrNotFound) {
-		return "", fmt.Errorf("go is not on this machine: the toolchain comes from the module %s; install Go, or bring the part by hand with `unitask image vendor --from DIR`", p.Package)
+		return "",
+			fmt.Errorf(
+				"go is not on this machine: the toolchain comes from the module %s; install Go, or bring the part by hand with `unitask image vendor --from DIR`", p.Package)
 	}
 	var said struct{ Zip, Error string }
 	if e := json.Unmarshal(out.Bytes(), &said); err != nil || e != nil || said.Error != "" {
-		return "", fmt.Errorf("go mod download %s@%s: %w: %s", p.Package, p.Version, errors.Join(err, e), lastLine(said.Error+"\n"+errs.String()))
+		return "", fmt.Errorf("go mod download %s@%s: %w: %s", p.Package, p.Version, errors.Join(err, e),
+			lastLine(said.Error+"\n"+errs.String()))
 	}
 	return said.Zip, checkGoZip(p, said.Zip)
 }
@@ -75,7 +79,8 @@ func goFiles(name string) (dst string, ok bool) {
 	case "lib":
 		return goRoot + "/" + name, strings.HasPrefix(rest, "time/") || strings.HasPrefix(rest, "fips140/")
 	case "src":
-		own := strings.HasPrefix(rest, "cmd/") || strings.HasSuffix(rest, "_test.go") || strings.Contains("/"+rest, "/testdata/")
+		own := strings.HasPrefix(rest, "cmd/") || strings.HasSuffix(rest, "_test.go") ||
+			strings.Contains("/"+rest, "/testdata/")
 		return goRoot + "/" + name, !own && (strings.Contains(rest, "/") || rest == "go.mod" || rest == "go.sum")
 	}
 	return "", false
@@ -119,7 +124,8 @@ func (ps Parts) unpackGo(ctx context.Context, p LockedPart, file, dir string) er
 		}
 	}
 	if !compilesGo(p.Arch) {
-		ps.images.logf("Go's standard library for %s is compiled by each program that uses it: that can be done ahead on linux of that architecture only", p.Arch)
+		ps.images.logf(
+			"Go's standard library for %s is compiled by each program that uses it: that can be done ahead on linux of that architecture only", p.Arch)
 		return nil
 	}
 	ps.images.logf("compiling Go's standard library, once")
@@ -156,7 +162,8 @@ var goEntry = regexp.MustCompile(`^(v1 [0-9a-f]{64} [0-9a-f]{64} [ 0-9]{20} )[ 0
 
 // goEnv returns the environment of a part's own go command, for pure Go, and no other toolchain.
 func goEnv(root, cache, tmp string) []string {
-	return []string{"HOME=" + tmp, "TMPDIR=" + tmp, "PATH=", "GOROOT=" + root, "GOCACHE=" + cache, "GOENV=off", "GOTOOLCHAIN=local", "GOPROXY=off", "GOFLAGS=", "CGO_ENABLED=0"}
+	return []string{"HOME=" + tmp, "TMPDIR=" + tmp, "PATH=", "GOROOT=" + root, "GOCACHE=" + cache, "GOENV=off",
+		"GOTOOLCHAIN=local", "GOPROXY=off", "GOFLAGS=", "CGO_ENABLED=0"}
 }
 
 // warmGo compiles the standard library into the build cache that the image brings, by the vendored toolchain

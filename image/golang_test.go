@@ -47,15 +47,19 @@ func TestUnpackGo(t *testing.T) { // the umask is the whole process's: this test
 	defer syscall.Umask(before)
 	s := fakeStore(t)
 	p, file := goZip(t, map[string]string{
-		goModule + "bin/go": "go", goModule + "pkg/tool/linux_amd64/compile": "compile", goModule + "pkg/include/x.h": "h", goModule + "src/fmt/print.go": "fmt",
-		goModule + "src/fmt/print_test.go": "test", goModule + "src/cmd/go/main.go": "cmd", goModule + "src/fmt/testdata/x": "data", goModule + "LICENSE": "L", goModule + "VERSION": "V",
-		goModule + "src/go.mod": "m", goModule + "lib/time/zoneinfo.zip": "z", goModule + "lib/wasm/x": "w", goModule + "test/x": "x",
+		goModule + "bin/go": "go", goModule + "pkg/tool/linux_amd64/compile": "compile", goModule + "pkg/include/x.h": "h",
+		goModule + "src/fmt/print.go":      "fmt",
+		goModule + "src/fmt/print_test.go": "test", goModule + "src/cmd/go/main.go": "cmd",
+		goModule + "src/fmt/testdata/x": "data", goModule + "LICENSE": "L", goModule + "VERSION": "V",
+		goModule + "src/go.mod": "m", goModule + "lib/time/zoneinfo.zip": "z", goModule + "lib/wasm/x": "w",
+		goModule + "test/x": "x",
 	})
 	must(t, checkGoZip(p, file))
 	dir := t.TempDir()
 	must(t, s.Parts().unpackGo(t.Context(), p, file, dir))
 	for name, mode := range map[string]os.FileMode{
-		"bin/go": 0o755, "pkg/tool/linux_amd64/compile": 0o755, "pkg/include/x.h": 0o644, "src/fmt/print.go": 0o644, "src/go.mod": 0o644, "lib/time/zoneinfo.zip": 0o644, "VERSION": 0o644,
+		"bin/go": 0o755, "pkg/tool/linux_amd64/compile": 0o755, "pkg/include/x.h": 0o644, "src/fmt/print.go": 0o644,
+		"src/go.mod": 0o644, "lib/time/zoneinfo.zip": 0o644, "VERSION": 0o644,
 		"src/fmt/print_test.go": 0, "src/cmd/go/main.go": 0, "src/fmt/testdata/x": 0, "lib/wasm/x": 0, "test/x": 0,
 	} {
 		st, err := os.Stat(filepath.Join(dir, goRoot, name))
@@ -73,7 +77,8 @@ func TestUnpackGo(t *testing.T) { // the umask is the whole process's: this test
 // What is not the module's file is nowhere afterwards.
 func TestAttackUnpackGo(t *testing.T) {
 	s := fakeStore(t)
-	for _, name := range []string{"../escaped", goModule + "../../escaped", goModule + "bin/../../../escaped", "/escaped", "other/bin/go", goModule + "bin//go"} {
+	for _, name := range []string{"../escaped", goModule + "../../escaped", goModule + "bin/../../../escaped", "/escaped",
+		"other/bin/go", goModule + "bin//go"} {
 		p, file := goZip(t, map[string]string{goModule + "LICENSE": "L", name: "x"})
 		dir := filepath.Join(t.TempDir(), "part")
 		must(t, os.Mkdir(dir, 0o755))
@@ -98,7 +103,8 @@ func TestGoDownloadFails(t *testing.T) {
 	p := LockedPart{Name: goPart, Package: "golang.org/toolchain", Version: "v1"}
 	bin := t.TempDir()
 	t.Setenv("PATH", bin)
-	if _, err := goDownload(t.Context(), p, t.TempDir()); err == nil || !strings.Contains(err.Error(), "go is not on this machine") || !strings.Contains(err.Error(), "--from DIR") {
+	if _, err := goDownload(t.Context(), p, t.TempDir()); err == nil ||
+		!strings.Contains(err.Error(), "go is not on this machine") || !strings.Contains(err.Error(), "--from DIR") {
 		t.Error(err)
 	}
 	for script, says := range map[string]string{
@@ -119,7 +125,8 @@ func TestGoDownloadFails(t *testing.T) {
 func TestGoRunCommands(t *testing.T) {
 	const compile = `/root/go/pkg/tool/linux_amd64/compile -o $WORK/b001/_pkg_.a -trimpath "$WORK/b001=>" -p main -buildid bMB9n1lqtjf0-1GNkj0c/bMB9n1lqtjf0-1GNkj0c -importcfg $WORK/b001/importcfg -pack /tmp/x.go` + "\n"
 	const link = `GOROOT='/root/go' /root/go/pkg/tool/linux_amd64/link -o $WORK/b001/exe/x -importcfg $WORK/b001/importcfg.link -s -buildid=qu9MFLw9Ju50jWfuoTnJ/bMB9n1lqtjf0-1GNkj0c/bMB9n1lqtjf0-1GNkj0c/qu9MFLw9Ju50jWfuoTnJ $WORK/b001/_pkg_.a` + "\n"
-	const info, other = `modinfo "0w\xaf path"` + "\n", "mkdir -p $WORK/b001/\n\n#\n# x\n#\n\ncat >$WORK/b001/importcfg << 'EOF' # internal\n# import config\nEOF\ncd /tmp\n"
+	const info, other = `modinfo "0w\xaf path"` + "\n",
+		"mkdir -p $WORK/b001/\n\n#\n# x\n#\n\ncat >$WORK/b001/importcfg << 'EOF' # internal\n# import config\nEOF\ncd /tmp\n"
 	commands, about, err := goRunCommands(other+compile+info+link+"$WORK/b001/exe/x\n", "/root/go", "/tmp/x.go")
 	want := `/usr/local/go/pkg/tool/linux_amd64/compile
 -o
@@ -147,7 +154,8 @@ $WORK/b001/_pkg_.a
 	if err != nil || commands != want || about != info {
 		t.Errorf("%v %q, not %q, %q", err, commands, want, about)
 	}
-	quoted := strings.NewReplacer("/root/go/pkg/tool/linux_amd64/compile", `"/root/g o/pkg/tool/linux_amd64/compile"`, "/root/go/pkg/tool/linux_amd64/link", `"/root/g o/pkg/tool/linux_amd64/link"`).Replace(compile + info + link)
+	quoted := strings.NewReplacer("/root/go/pkg/tool/linux_amd64/compile", `"/root/g o/pkg/tool/linux_amd64/compile"`,
+		"/root/go/pkg/tool/linux_amd64/link", `"/root/g o/pkg/tool/linux_amd64/link"`).Replace(compile + info + link)
 	if again, _, err := goRunCommands(quoted, "/root/g o", "/tmp/x.go"); err != nil || again != want {
 		t.Errorf("%v %q, not %q", err, again, want)
 	}
@@ -176,7 +184,8 @@ func TestAskGoRun(t *testing.T) {
 	home, err := os.UserHomeDir()
 	must(t, err)
 	// As internal/testhome, which imports this package.
-	part := filepath.Join(cmp.Or(os.Getenv("UNITASK_TEST_HOME"), filepath.Join(home, ".unitask")), "vendor", string(HostArch()), goPart)
+	part := filepath.Join(cmp.Or(os.Getenv("UNITASK_TEST_HOME"), filepath.Join(home, ".unitask")), "vendor",
+		string(HostArch()), goPart)
 	if !exists(filepath.Join(part, goRoot, "bin/go")) || !compilesGo(HostArch()) {
 		t.Skip("no Go for this host in the vendor store: unitask image vendor --image go")
 	}
@@ -200,7 +209,9 @@ func TestAskGoRun(t *testing.T) {
 			}
 		}
 	}
-	if strings.Contains(answers["importcfg"], "internal/") || !strings.Contains(answers["importcfg.link"], "packagefile internal/abi=/usr/local/go/cache/") || !strings.Contains(answers["importcfg"], "packagefile fmt=/usr/local/go/cache/") {
+	if strings.Contains(answers["importcfg"], "internal/") ||
+		!strings.Contains(answers["importcfg.link"], "packagefile internal/abi=/usr/local/go/cache/") ||
+		!strings.Contains(answers["importcfg"], "packagefile fmt=/usr/local/go/cache/") {
 		t.Errorf("%.500s\n%.500s", answers["importcfg"], answers["importcfg.link"])
 	}
 }

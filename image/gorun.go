@@ -126,13 +126,16 @@ func askGoRun(ctx context.Context, root, cache, tmp, made string) error {
 		}
 		line = fmt.Sprintf("packagefile %s=%s/cache/%s\n", name, goGuestRoot, entry)
 		every.WriteString(line)
-		if elements := strings.Split(name, "/"); !slices.Contains(elements, "internal") && elements[0] != "vendor" && elements[0] != "cmd" {
+		if elements := strings.Split(name, "/"); !slices.Contains(elements, "internal") && elements[0] != "vendor" &&
+			elements[0] != "cmd" {
 			importable.WriteString(line)
 		}
 	}
-	id := fmt.Sprintf("%s %x\n", goRunVersion, sha256.Sum256([]byte(commands+"\n"+info+importable.String()+"\n"+every.String())))
+	id := fmt.Sprintf("%s %x\n", goRunVersion, sha256.Sum256([]byte(commands+"\n"+info+importable.String()+"\n"+
+		every.String())))
 	for name, text := range map[string]string{
-		"importcfg": importable.String(), "importcfg.link": every.String() + info, path.Base(goCommands): commands, path.Base(goDirectID): id,
+		"importcfg": importable.String(), "importcfg.link": every.String() + info, path.Base(goCommands): commands,
+		path.Base(goDirectID): id,
 	} {
 		if err := os.WriteFile(filepath.Join(made, name), []byte(text), 0o644); err != nil {
 			return err
@@ -168,7 +171,8 @@ func goRunCommands(said, root, file string) (commands, info string, err error) {
 		}
 		tool := slices.Index([]string{"compile", "link"}, path.Base(words[0]))
 		if tool < 0 || found[tool] != nil {
-			return "", "", fmt.Errorf("go run -n prints another command than one of the compiler and one of the linker: %.200q", line)
+			return "", "", fmt.Errorf("go run -n prints another command than one of the compiler and one of the linker: %.200q",
+				line)
 		}
 		for i, w := range words {
 			switch id := goBuildID.FindStringSubmatch(w); {
@@ -188,10 +192,12 @@ func goRunCommands(said, root, file string) (commands, info string, err error) {
 			found[tool] = append(found[tool], w)
 		}
 	}
-	for tool, must := range [][]string{{"$FILE", "$ID", work + "_pkg_.a", goDirectRoot + "/importcfg"}, {"-buildid=$ID", work + "_pkg_.a", work + "exe/$NAME", goDirectRoot + "/importcfg.link"}} {
+	for tool, must := range [][]string{{"$FILE", "$ID", work + "_pkg_.a", goDirectRoot + "/importcfg"},
+		{"-buildid=$ID", work + "_pkg_.a", work + "exe/$NAME", goDirectRoot + "/importcfg.link"}} {
 		for _, w := range must {
 			if !slices.Contains(found[tool], w) {
-				return "", "", fmt.Errorf("go run -n prints commands that this version does not know: %s is not in %q", w, found[tool])
+				return "", "", fmt.Errorf("go run -n prints commands that this version does not know: %s is not in %q", w,
+					found[tool])
 			}
 		}
 	}

@@ -33,7 +33,9 @@ func TestLock(t *testing.T) {
 		names := map[string]bool{}
 		for _, p := range parts {
 			names[p.Name] = true
-			if p.From != "release" && !strings.HasPrefix(p.Digest, map[string]string{"npm": "sha512-", "debian": "sha256-", "go": "h1:"}[p.From]) || p.From != "release" && len(p.Digest) < 40 {
+			if p.From != "release" && !strings.HasPrefix(p.Digest,
+				map[string]string{"npm": "sha512-", "debian": "sha256-", "go": "h1:"}[p.From]) ||
+				p.From != "release" && len(p.Digest) < 40 {
 				t.Errorf("%s for %s has no digest", p.Name, arch)
 			}
 		}
@@ -56,7 +58,8 @@ func TestLock(t *testing.T) {
 }
 
 func TestParseArch(t *testing.T) {
-	for in, want := range map[string]Arch{"": HostArch(), "amd64": AMD64, "x86_64": AMD64, "arm64": ARM64, "aarch64": ARM64} {
+	for in, want := range map[string]Arch{"": HostArch(), "amd64": AMD64, "x86_64": AMD64, "arm64": ARM64,
+		"aarch64": ARM64} {
 		if got, err := ParseArch(in); err != nil || got != want {
 			t.Errorf("%q: %q %v", in, got, err)
 		}
@@ -106,8 +109,10 @@ func TestBootableKernel(t *testing.T) {
 	}
 	// Whatever is not understood stays as it is: QEMU can boot a bzImage too.
 	for name, bz := range map[string][]byte{
-		"empty": nil, "short": make([]byte, 0x240), "not a bzImage": bytes.Repeat([]byte{1}, 4096), "no ELF inside": bzImage(lz4Of(t, []byte("hello")), 5),
-		"size lies: more": bzImage(lz4Of(t, elf), uint32(len(elf)+1)), "size lies: gigabytes": bzImage(lz4Of(t, elf), 0xffffffff), "payload cut": good[:len(good)-100],
+		"empty": nil, "short": make([]byte, 0x240), "not a bzImage": bytes.Repeat([]byte{1}, 4096),
+		"no ELF inside":        bzImage(lz4Of(t, []byte("hello")), 5),
+		"size lies: more":      bzImage(lz4Of(t, elf), uint32(len(elf)+1)),
+		"size lies: gigabytes": bzImage(lz4Of(t, elf), 0xffffffff), "payload cut": good[:len(good)-100],
 		"other compression": bzImage([]byte("\x1f\x8b not lz4"), 10),
 	} {
 		if got := bootableKernel(bz); !bytes.Equal(got, bz) {
@@ -213,7 +218,8 @@ func fakeStore(t testing.TB) *Store {
 	payload := Payload{
 		Name: "node", Nanos: true,
 		Sources: fstest.MapFS{"agent/agent.c": {Data: []byte("//")}}, Parts: []string{"node", "libc", "libstdc++", "libgcc"},
-		Program: "/usr/bin/node", Args: []string{"node"}, Library: "/unitask/lib/shim.node", Files: map[string]string{"/unitask/lib/preload.js": "//"},
+		Program: "/usr/bin/node", Args: []string{"node"}, Library: "/unitask/lib/shim.node",
+		Files: map[string]string{"/unitask/lib/preload.js": "//"},
 	}
 	s, err := Open(t.TempDir(), []Payload{payload}, nil)
 	if err != nil {
@@ -263,7 +269,8 @@ func TestStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := s.Ensure(t.Context(), Linux, HostArch()); err != nil || again.Digest != im.Digest || !again.Built.Equal(im.Built) {
+	if again, err := s.Ensure(t.Context(), Linux, HostArch()); err != nil || again.Digest != im.Digest ||
+		!again.Built.Equal(im.Built) {
 		t.Errorf("%+v %v", again, err)
 	}
 	if list, err := s.List(); err != nil || len(list) != 1 || list[0].Kernel != Linux {
@@ -274,7 +281,8 @@ func TestStore(t *testing.T) {
 		if err := os.MkdirAll(filepath.Join(dir, "root/bin"), 0o755); err != nil {
 			return Part{}, err
 		}
-		return Part{Name: "busybox", Version: "2", Digest: "b2"}, os.WriteFile(filepath.Join(dir, "root/bin/busybox"), nil, 0o755)
+		return Part{Name: "busybox", Version: "2", Digest: "b2"},
+			os.WriteFile(filepath.Join(dir, "root/bin/busybox"), nil, 0o755)
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +291,8 @@ func TestStore(t *testing.T) {
 		t.Errorf("%v %v", other, err)
 	}
 	// So is one whose kernel has got a driver for PCI, of the same package.
-	must(t, os.WriteFile(filepath.Join(s.vendorDir(HostArch()), "linux", "modules", pciModule+".ko"), []byte("code"), 0o644))
+	must(t, os.WriteFile(filepath.Join(s.vendorDir(HostArch()), "linux", "modules", pciModule+".ko"), []byte("code"),
+		0o644))
 	if digest, err := s.Digest(Linux, HostArch()); err != nil || digest == other.Digest {
 		t.Errorf("with a driver for PCI: %s %v", digest, err)
 	}
@@ -429,7 +438,8 @@ func TestVendorFrom(t *testing.T) {
 	must(t, err)
 	must(t, z.Close())
 	must(t, os.WriteFile(tgz, packed.Bytes(), 0o600))
-	for name, from := range map[string]string{"a package of another digest": tgz, "an empty folder": t.TempDir(), "nowhere": filepath.Join(dir, "nowhere"), "a text": "/etc/passwd"} {
+	for name, from := range map[string]string{"a package of another digest": tgz, "an empty folder": t.TempDir(),
+		"nowhere": filepath.Join(dir, "nowhere"), "a text": "/etc/passwd"} {
 		if taken, err := s.Parts().VendorFrom(t.Context(), HostArch(), from); err == nil {
 			t.Errorf("%s: took %v", name, taken)
 		}

@@ -99,10 +99,14 @@ func clauses(list string) (all [][]string) {
 // notInGuest are packages that others require and no program of the guest's needs: what sets a system up,
 // and what a module has for uses that a machine without a screen has not. In vendor.lock they are left out by hand.
 var notInGuest = []string{
-	"dpkg", "debconf", "perl", "perl-base", "python3", "python3.?", "python3.??", "readline-common", "install-info", "ucf", "sensible-utils", "gcc-*-base", "debianutils",
-	"base-files", "netbase", "openssl", "liberror-perl", "git-man", "libsasl2-modules-db", "libnsl2", "libtirpc*", "mime-support", "init-system-helpers", "lsb-base",
-	"libglx-mesa0", "libx11-data", "x11-common", "libpam*", "libaudit*", "util-linux-extra", "login*", "libjs-*", "unicode-data",
-	"python3-tk", "python3-pil.imagetk", "python3-pkg-resources", "python3-jdcal", "python3-pythran", "python3-numpy-dev", "python3-brotli", "python3-fs", "python3-lz4",
+	"dpkg", "debconf", "perl", "perl-base", "python3", "python3.?", "python3.??", "readline-common", "install-info", "ucf",
+	"sensible-utils", "gcc-*-base", "debianutils",
+	"base-files", "netbase", "openssl", "liberror-perl", "git-man", "libsasl2-modules-db", "libnsl2", "libtirpc*",
+	"mime-support", "init-system-helpers", "lsb-base",
+	"libglx-mesa0", "libx11-data", "x11-common", "libpam*", "libaudit*", "util-linux-extra", "login*", "libjs-*",
+	"unicode-data",
+	"python3-tk", "python3-pil.imagetk", "python3-pkg-resources", "python3-jdcal", "python3-pythran", "python3-numpy-dev",
+	"python3-brotli", "python3-fs", "python3-lz4",
 	"python3-sympy", "python3-ufolib2", "python3-unicodedata2", "python3-zopfli", "python3-munkres", "python3-uharfbuzz",
 }
 
@@ -131,7 +135,8 @@ func (x *aptIndex) requires(name string) (list []string, err error) {
 			}
 		}
 		if found == "" {
-			return nil, fmt.Errorf("package %s requires %s, which this host's package sources have not", name, strings.Join(names, " or "))
+			return nil, fmt.Errorf("package %s requires %s, which this host's package sources have not", name,
+				strings.Join(names, " or "))
 		}
 		if !leftOutOfGuest(found) {
 			list = append(list, found)

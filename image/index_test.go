@@ -72,7 +72,8 @@ func TestIndex(t *testing.T) {
 		t.Errorf("zlib1g %s of %d packages", v, len(x.packages))
 	}
 	for _, c := range []struct{ pkg, others, want string }{
-		{"python3.13-minimal", "", "python3.13-minimal libc6 libpython3.13-minimal libexpat1 zlib1g libssl3t64 openssl-provider-legacy"},
+		{"python3.13-minimal", "",
+			"python3.13-minimal libc6 libpython3.13-minimal libexpat1 zlib1g libssl3t64 openssl-provider-legacy"},
 		{"python3.13-minimal", "libc6 libpython3.13-minimal libexpat1 zlib1g", "python3.13-minimal"},
 		{"libssl3t64", "libc6", "libssl3t64 openssl-provider-legacy"},
 		{"tool", "libexpat1", "tool gawk libnew7"}, // a ring, an alternative, and who provides a name
@@ -91,8 +92,10 @@ func TestIndex(t *testing.T) {
 		want string
 		may  bool
 	}{
-		{LockedPart{Name: "python3.11-minimal", Package: "python3.11-minimal", Successors: []string{"python4", "python3-minimal"}}, "python3.13-minimal", false},
-		{LockedPart{Name: "libpython3.11-minimal", Package: "libpython3.11-minimal", Successors: []string{"python3-minimal"}}, "libpython3.13-minimal", false},
+		{LockedPart{Name: "python3.11-minimal", Package: "python3.11-minimal",
+			Successors: []string{"python4", "python3-minimal"}}, "python3.13-minimal", false},
+		{LockedPart{Name: "libpython3.11-minimal", Package: "libpython3.11-minimal", Successors: []string{"python3-minimal"}},
+			"libpython3.13-minimal", false},
 		{LockedPart{Name: "python3-minimal", Package: "python3-minimal"}, "python3-minimal", false},
 		{LockedPart{Name: "libssl3", Package: "libssl3"}, "libssl3t64", true},
 		{LockedPart{Name: "libicu72", Package: "libicu72"}, "", true},
@@ -125,14 +128,16 @@ func TestIndexBounds(t *testing.T) {
 	}
 	x, err := parseIndex(strings.NewReader(chain.String() + "Package: p" + fmt.Sprint(maxClosure+2) + "\n"))
 	must(t, err)
-	if _, err := x.closure("p0", func(string) bool { return false }); err == nil || !strings.Contains(err.Error(), "more than") {
+	if _, err := x.closure("p0", func(string) bool { return false }); err == nil ||
+		!strings.Contains(err.Error(), "more than") {
 		t.Errorf("a long chain: %v", err)
 	}
 }
 
 // Patterns leave out what they are for, and no version of Python itself.
 func TestLeftOutOfGuest(t *testing.T) {
-	for name, want := range map[string]bool{"dpkg": true, "gcc-14-base": true, "python3": true, "python3.13": true, "python3.13-minimal": false, "libjs-jquery": true, "python3-pytz": false, "libssl3t64": false} {
+	for name, want := range map[string]bool{"dpkg": true, "gcc-14-base": true, "python3": true, "python3.13": true,
+		"python3.13-minimal": false, "libjs-jquery": true, "python3-pytz": false, "libssl3t64": false} {
 		if leftOutOfGuest(name) != want {
 			t.Errorf("%s: %v", name, !want)
 		}
@@ -152,21 +157,27 @@ func TestVersions(t *testing.T) {
 	if got := s.Versions("numpy {python3-numpy} {nothing} {} {A}"); got != "numpy 1.24 {nothing} {} {A}" {
 		t.Error(got)
 	}
-	must(t, s.Parts().addPart(HostArch(), "python3-numpy", func(string) (Part, error) { return Part{Name: "python3-numpy", Version: "1:2.2.4+ds-1"}, nil }))
+	must(t, s.Parts().addPart(HostArch(), "python3-numpy",
+		func(string) (Part, error) { return Part{Name: "python3-numpy", Version: "1:2.2.4+ds-1"}, nil }))
 	if got := s.Versions("numpy {python3-numpy}."); got != "numpy 2.2." {
 		t.Error(got)
 	}
 }
 
 func TestAt(t *testing.T) {
-	for runtime, want := range map[string]string{"3.11.2-6+deb12u9": "/usr/lib/python3.11/x", "3.13.5-2": "/usr/lib/python3.13/x", "3.14~rc1-1": "/usr/lib/python3.14/x", "3": "/usr/lib/python3./x", "": "/usr/lib/python./x"} {
+	for runtime, want := range map[string]string{"3.11.2-6+deb12u9": "/usr/lib/python3.11/x",
+		"3.13.5-2": "/usr/lib/python3.13/x", "3.14~rc1-1": "/usr/lib/python3.14/x", "3": "/usr/lib/python3./x",
+		"": "/usr/lib/python./x"} {
 		if got := At("/usr/lib/pythonVERSION/x", runtime); got != want {
 			t.Errorf("%q: %s", runtime, got)
 		}
 	}
 	p := Payload{
-		Program: "/usr/bin/pythonVERSION", Include: "pythonVERSION", Folders: []string{"/usr/lib/pythonVERSION", "/usr/share"}, Files: map[string]string{"/l/pythonVERSION/": "", "/f": "VERSION"},
-		Compile: &Compile{Dirs: []string{"/usr/lib/pythonVERSION"}, Args: []string{"-q", "ROOT/usr/lib/pythonVERSION"}, Env: []string{"A=b"}},
+		Program: "/usr/bin/pythonVERSION", Include: "pythonVERSION",
+		Folders: []string{"/usr/lib/pythonVERSION", "/usr/share"},
+		Files:   map[string]string{"/l/pythonVERSION/": "", "/f": "VERSION"},
+		Compile: &Compile{Dirs: []string{"/usr/lib/pythonVERSION"}, Args: []string{"-q", "ROOT/usr/lib/pythonVERSION"},
+			Env: []string{"A=b"}},
 	}
 	want := "{/usr/bin/python3.13 python3.13 [/usr/lib/python3.13 /usr/share] map[/f:VERSION /l/python3.13/:] {[/usr/lib/python3.13] [-q ROOT/usr/lib/python3.13] [A=b]}}"
 	at := p.at("3.13.5-2")

@@ -18,7 +18,8 @@ func severalStore(t testing.TB) (first, second *Store) {
 	t.Helper()
 	s := fakeStore(t)
 	other := Payload{
-		Name: "other", Sources: s.payload.Sources, Parts: []string{"otherlang", "libc"}, Program: "/usr/bin/other", Args: []string{"other"},
+		Name: "other", Sources: s.payload.Sources, Parts: []string{"otherlang", "libc"}, Program: "/usr/bin/other",
+		Args:  []string{"other"},
 		Links: map[string]string{"/usr/bin/awk": "gawk"}, Folders: []string{"/usr/share/many", "/usr/lib/more"},
 	}
 	s.payloads = append(s.payloads, other)
@@ -34,7 +35,8 @@ func severalStore(t testing.TB) (first, second *Store) {
 	digest, err := second.Parts().guestDigest(HostArch())
 	must(t, err)
 	must(t, s.Parts().addPart(HostArch(), "guest-other", func(dir string) (Part, error) {
-		return Part{Name: "guest-other", Version: "1", Digest: digest, From: "test", License: "MIT"}, os.WriteFile(filepath.Join(dir, "init"), []byte("init"), 0o755)
+		return Part{Name: "guest-other", Version: "1", Digest: digest, From: "test", License: "MIT"},
+			os.WriteFile(filepath.Join(dir, "init"), []byte("init"), 0o755)
 	}))
 	return s, second
 }
@@ -44,7 +46,8 @@ func TestSeveralImages(t *testing.T) {
 	if got := first.Names(); !slices.Equal(got, []string{"node", "other"}) {
 		t.Errorf("%q", got)
 	}
-	if _, err := first.Of("pyton"); err == nil || !strings.Contains(err.Error(), `unknown image "pyton": there are node, other`) {
+	if _, err := first.Of("pyton"); err == nil || !strings.Contains(err.Error(),
+		`unknown image "pyton": there are node, other`) {
 		t.Errorf("%v", err)
 	}
 	a, err := first.Ensure(t.Context(), Linux, HostArch())
@@ -74,7 +77,8 @@ func TestSeveralImages(t *testing.T) {
 	if _, there := at["/usr/bin/node"]; there {
 		t.Error("the other image has Node")
 	}
-	if _, err := second.Ensure(t.Context(), Nanos, HostArch()); err == nil || errors.Is(err, ErrNotVendored) && second.Runs(Nanos) {
+	if _, err := second.Ensure(t.Context(), Nanos, HostArch()); err == nil ||
+		errors.Is(err, ErrNotVendored) && second.Runs(Nanos) {
 		t.Errorf("on nanos: %v", err)
 	}
 	if kernel := second.Best(HostArch()); kernel != Linux {
@@ -83,7 +87,8 @@ func TestSeveralImages(t *testing.T) {
 	// The same parts under another name are another image.
 	renamed := *second
 	renamed.payload.Name = "third"
-	must(t, os.CopyFS(filepath.Join(second.vendorDir(HostArch()), "guest-third"), os.DirFS(filepath.Join(second.vendorDir(HostArch()), "guest-other"))))
+	must(t, os.CopyFS(filepath.Join(second.vendorDir(HostArch()), "guest-third"),
+		os.DirFS(filepath.Join(second.vendorDir(HostArch()), "guest-other"))))
 	if x, err := renamed.Digest(Linux, HostArch()); err != nil || x == b.Digest {
 		t.Errorf("%s %v", x, err)
 	}
@@ -103,14 +108,16 @@ func TestBundleOfSeveral(t *testing.T) {
 		must(t, err)
 		return taken
 	}
-	if taken := write(first); !slices.Contains(taken, "guest") || !slices.Contains(taken, "otherlang") || !slices.Contains(taken, "guest-other") {
+	if taken := write(first); !slices.Contains(taken, "guest") || !slices.Contains(taken, "otherlang") ||
+		!slices.Contains(taken, "guest-other") {
 		t.Errorf("%q", taken)
 	}
 	must(t, os.RemoveAll(filepath.Join(first.vendorDir(HostArch()), "otherlang")))
 	if taken := write(first); slices.Contains(taken, "guest-other") {
 		t.Errorf("%q", taken)
 	}
-	if err := second.Parts().WriteBundle(HostArch(), filepath.Join(dir, "x"+bundleSuffix)); !errors.Is(err, ErrNotVendored) {
+	if err := second.Parts().WriteBundle(HostArch(), filepath.Join(dir, "x"+bundleSuffix)); !errors.Is(err,
+		ErrNotVendored) {
 		t.Errorf("of an image whose parts are not there: %v", err)
 	}
 }
@@ -135,9 +142,12 @@ func TestCompile(t *testing.T) {
 	tr.file(found[0], 0o755, found[0])
 	tr.link("/usr/lib/x/out", "/etc/passwd")
 	run := func(script string) error {
-		return tr.compile(t.Context(), Payload{Program: "/usr/bin/sh", Compile: &Compile{Dirs: []string{"/usr/lib/x"}, Args: []string{"-c", script, "sh", "ROOT"}, Env: []string{"A=ROOT/a"}}}, HostArch(), t.TempDir())
+		return tr.compile(t.Context(), Payload{Program: "/usr/bin/sh",
+			Compile: &Compile{Dirs: []string{"/usr/lib/x"}, Args: []string{"-c", script, "sh", "ROOT"},
+				Env: []string{"A=ROOT/a"}}}, HostArch(), t.TempDir())
 	}
-	if err := run(`echo "$A" | { read a; [ "$a" = "$1/a" ] && [ ! -e "$1/usr/lib/x/ours" ] && [ ! -e "$1/usr/lib/x/out" ] && echo made > "$1/usr/lib/x/sub/new" && echo no > "$1/elsewhere"; }`); err != nil {
+	if err := run(
+		`echo "$A" | { read a; [ "$a" = "$1/a" ] && [ ! -e "$1/usr/lib/x/ours" ] && [ ! -e "$1/usr/lib/x/out" ] && echo made > "$1/usr/lib/x/sub/new" && echo no > "$1/elsewhere"; }`); err != nil {
 		t.Fatal(err)
 	}
 	if n := tr["/usr/lib/x/sub/new"]; string(n.data) != "made\n" || n.mode != 0o644 {

@@ -22,7 +22,8 @@ import (
 // modules are the drivers the guest's machine needs, in the order in which they
 // must be loaded. Debian's cloud kernel has all of virtio as modules; one that
 // is missing from a package is built in there.
-var modules = []string{"virtio_ring", "virtio", "virtio_mmio", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", pciModule, "virtio_blk", "failover", "net_failover", "virtio_net"}
+var modules = []string{"virtio_ring", "virtio", "virtio_mmio", "virtio_pci_legacy_dev", "virtio_pci_modern_dev",
+	pciModule, "virtio_blk", "failover", "net_failover", "virtio_net"}
 
 // pciModule is the driver for machines that have PCI in the place of virtio-mmio (q35).
 const pciModule = "virtio_pci"
@@ -80,12 +81,18 @@ func readModule(dir, name string) ([]byte, error) {
 
 // busyboxTools are the names under which the guest's child processes find
 // busybox.
-var busyboxTools = []string{"sh", "ash", "awk", "base64", "basename", "bunzip2", "bzip2", "cat", "chmod", "cksum", "cmp", "cp", "cut",
-	"date", "dd", "df", "diff", "dirname", "du", "echo", "egrep", "env", "expr", "false", "fgrep", "find", "free", "grep", "gunzip", "gzip",
-	"head", "hexdump", "hostname", "id", "kill", "killall", "ln", "ls", "md5sum", "mkdir", "mkfifo", "mktemp", "mv", "nc", "nl", "nproc",
-	"od", "paste", "pidof", "printf", "ps", "pwd", "readlink", "realpath", "rev", "rm", "rmdir", "sed", "seq", "sha1sum", "sha256sum",
-	"sha512sum", "shuf", "sleep", "sort", "split", "stat", "strings", "tac", "tail", "tar", "tee", "test", "timeout", "touch", "tr",
-	"true", "truncate", "tty", "uname", "uniq", "unxz", "unzip", "uptime", "wc", "wget", "which", "who", "whoami", "xargs", "xxd", "yes", "zcat"}
+var busyboxTools = []string{"sh", "ash", "awk", "base64", "basename", "bunzip2", "bzip2", "cat", "chmod", "cksum",
+	"cmp", "cp", "cut",
+	"date", "dd", "df", "diff", "dirname", "du", "echo", "egrep", "env", "expr", "false", "fgrep", "find", "free", "grep",
+	"gunzip", "gzip",
+	"head", "hexdump", "hostname", "id", "kill", "killall", "ln", "ls", "md5sum", "mkdir", "mkfifo", "mktemp", "mv", "nc",
+	"nl", "nproc",
+	"od", "paste", "pidof", "printf", "ps", "pwd", "readlink", "realpath", "rev", "rm", "rmdir", "sed", "seq", "sha1sum",
+	"sha256sum",
+	"sha512sum", "shuf", "sleep", "sort", "split", "stat", "strings", "tac", "tail", "tar", "tee", "test", "timeout",
+	"touch", "tr",
+	"true", "truncate", "tty", "uname", "uniq", "unxz", "unzip", "uptime", "wc", "wget", "which", "who", "whoami", "xargs",
+	"xxd", "yes", "zcat"}
 
 // linuxTree returns the root disk of the linux guest.
 func (s *Store) linuxTree(arch Arch) (tree, []Part, error) {
@@ -159,7 +166,8 @@ func (s *Store) buildLinux(ctx context.Context, arch Arch, dir string) ([]Part, 
 	if packed {
 		drivers = append(drivers, packedModules...)
 	}
-	if err := writeInitramfs(filepath.Join(dir, InitrdFile), guest.path("init"), kernel.path("modules"), files, drivers); err != nil {
+	if err := writeInitramfs(filepath.Join(dir, InitrdFile), guest.path("init"), kernel.path("modules"), files,
+		drivers); err != nil {
 		return nil, "", fmt.Errorf("write initramfs: %w", err)
 	}
 	if s.container != nil {

@@ -89,7 +89,8 @@ func parseLock(text string) ([]LockedPart, error) {
 		return nil, fmt.Errorf("read vendor.lock: unknown key %s", extra[0])
 	}
 	for _, p := range lock.Part {
-		if p.Name == "" || p.Version == "" || p.License == "" || (p.Arch != AMD64 && p.Arch != ARM64) || (p.From != "release") != (p.Size > 0) {
+		if p.Name == "" || p.Version == "" || p.License == "" || (p.Arch != AMD64 && p.Arch != ARM64) ||
+			(p.From != "release") != (p.Size > 0) {
 			return nil, fmt.Errorf("read vendor.lock: incomplete part %+v", p)
 		}
 	}

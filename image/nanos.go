@@ -43,8 +43,9 @@ const sandboxKlib = "sandbox"
 const straceKlib = "strace"
 
 // errNoStrace means that a release can't do that.
-var errNoStrace = errors.New("the Nanos release in the vendor store has no klibs/strace, which tells of system calls: " +
-	"take it with `unitask image vendor --nanos`, or --from DIR for one that has it; or use --kernel linux")
+var errNoStrace = errors.New(
+	"the Nanos release in the vendor store has no klibs/strace, which tells of system calls: " +
+		"take it with `unitask image vendor --nanos`, or --from DIR for one that has it; or use --kernel linux")
 
 // nanosScratch is how much can be written to the guest's filesystem; the memory
 // of the machine bounds it as well. The disk itself is never written: it is
@@ -94,7 +95,8 @@ var nanosTexts = map[string]string{
 
 // nanosLinks are the names of what the kernel knows by another one, or libc's place.
 var nanosLinks = map[string]string{
-	"/dev/random": "/dev/urandom", "/dev/fd": "/proc/self/fd", "/dev/stdin": "/proc/self/fd/0", "/dev/stdout": "/proc/self/fd/1", "/dev/stderr": "/proc/self/fd/2",
+	"/dev/random": "/dev/urandom", "/dev/fd": "/proc/self/fd", "/dev/stdin": "/proc/self/fd/0",
+	"/dev/stdout": "/proc/self/fd/1", "/dev/stderr": "/proc/self/fd/2",
 }
 
 // nanosRoot returns the root tuple's configuration: these keys and no others.
@@ -116,7 +118,8 @@ func nanosRoot(p Payload, klibs map[string]string) tfs.Tuple {
 		// The one address, without DHCP's round trip; an Ethernet's MTU and not
 		// the 1460 that Nanos starts from.
 		{Name: "en1", Value: tfs.Tuple{
-			{Name: "ipaddr", Value: contract.GuestIP}, {Name: "netmask", Value: contract.Netmask}, {Name: "gateway", Value: contract.GatewayIP}, {Name: "mtu", Value: "1500"}}},
+			{Name: "ipaddr", Value: contract.GuestIP}, {Name: "netmask", Value: contract.Netmask},
+			{Name: "gateway", Value: contract.GatewayIP}, {Name: "mtu", Value: "1500"}}},
 		// The machine ends with the program, and its status says how.
 		{Name: "debug_exit", Value: "t"},
 	}
@@ -195,7 +198,8 @@ func exists(name string) bool {
 // takeNanos copies a Nanos release that was brought as a folder into a part, and
 // checks that it is one for arch.
 func takeNanos(arch Arch, from, dir string) (Part, error) {
-	names := []string{nanosKernel, nanosBoot, efiLoader(arch), filepath.Join(nanosKlibs, sandboxKlib), filepath.Join(nanosKlibs, straceKlib)}
+	names := []string{nanosKernel, nanosBoot, efiLoader(arch), filepath.Join(nanosKlibs, sandboxKlib),
+		filepath.Join(nanosKlibs, straceKlib)}
 	h := sha256.New()
 	for _, name := range names {
 		text, err := readBounded(filepath.Join(from, name), maxNanosFile)
@@ -222,7 +226,8 @@ func takeNanos(arch Arch, from, dir string) (Part, error) {
 // describeNanos returns the part of a release that was brought by hand: nothing says
 // which version it is.
 func describeNanos(arch Arch, dir string) (Part, error) {
-	return Part{Name: nanosPart, Version: "local", From: "file", License: "Apache-2.0", FirstSeen: true}, checkNanos(arch, dir)
+	return Part{Name: nanosPart, Version: "local", From: "file", License: "Apache-2.0", FirstSeen: true},
+		checkNanos(arch, dir)
 }
 
 // maxNanosFile bounds each file of a release; the kernel has some two megabytes.

@@ -27,7 +27,8 @@ import (
 // segment of size bytes.
 func elfFile(machine elf.Machine, size uint64) []byte {
 	var b bytes.Buffer
-	h := elf.Header64{Ident: [16]byte{0x7f, 'E', 'L', 'F', 2, 1, 1}, Type: 2, Machine: uint16(machine), Version: 1, Phoff: 64, Ehsize: 64, Phentsize: 56, Phnum: 1, Shentsize: 64}
+	h := elf.Header64{Ident: [16]byte{0x7f, 'E', 'L', 'F', 2, 1, 1}, Type: 2, Machine: uint16(machine), Version: 1,
+		Phoff: 64, Ehsize: 64, Phentsize: 56, Phnum: 1, Shentsize: 64}
 	_ = binary.Write(&b, binary.LittleEndian, h)
 	_ = binary.Write(&b, binary.LittleEndian, elf.Prog64{Type: 1, Off: 120, Filesz: size, Memsz: size})
 	return append(b.Bytes(), make([]byte, 100)...)
@@ -54,7 +55,9 @@ func release(t *testing.T, kernel []byte) string {
 	t.Helper()
 	dir := t.TempDir()
 	must(t, os.Mkdir(filepath.Join(dir, nanosKlibs), 0o755))
-	for name, text := range map[string][]byte{nanosKernel: kernel, nanosBoot: bootImage(), nanosKlibs + "/" + sandboxKlib: []byte("klib"), nanosKlibs + "/" + straceKlib: []byte("klib"), nanosKlibs + "/ntp": []byte("not wanted")} {
+	for name, text := range map[string][]byte{nanosKernel: kernel, nanosBoot: bootImage(),
+		nanosKlibs + "/" + sandboxKlib: []byte("klib"), nanosKlibs + "/" + straceKlib: []byte("klib"),
+		nanosKlibs + "/ntp": []byte("not wanted")} {
 		must(t, os.WriteFile(filepath.Join(dir, name), text, 0o644))
 	}
 	return dir
@@ -72,7 +75,8 @@ func TestVendorNanosFrom(t *testing.T) {
 		t.Fatalf("%v %v", taken, err)
 	}
 	part, err := s.Parts().Get(HostArch(), nanosPart)
-	if err != nil || !part.FirstSeen || !strings.HasPrefix(part.Digest, "sha256-") || exists(part.path(nanosKlibs, "ntp")) {
+	if err != nil || !part.FirstSeen || !strings.HasPrefix(part.Digest, "sha256-") ||
+		exists(part.path(nanosKlibs, "ntp")) {
 		t.Errorf("%+v %v", part, err)
 	}
 	for name, c := range map[string]struct {
@@ -82,8 +86,10 @@ func TestVendorNanosFrom(t *testing.T) {
 		"another architecture": {func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, nanosKernel), elfFile(other, 10), 0o644)
 		}, "not for " + string(HostArch())},
-		"no ELF": {func(dir string) error { return os.WriteFile(filepath.Join(dir, nanosKernel), []byte("kernel"), 0o644) }, "is no kernel"},
-		"empty":  {func(dir string) error { return os.WriteFile(filepath.Join(dir, nanosKernel), nil, 0o644) }, "is no kernel"},
+		"no ELF": {func(dir string) error { return os.WriteFile(filepath.Join(dir, nanosKernel), []byte("kernel"), 0o644) },
+			"is no kernel"},
+		"empty": {func(dir string) error { return os.WriteFile(filepath.Join(dir, nanosKernel), nil, 0o644) },
+			"is no kernel"},
 		"cut": {func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, nanosKernel), elfFile(own, 1000), 0o644)
 		}, "is cut"},
@@ -91,7 +97,8 @@ func TestVendorNanosFrom(t *testing.T) {
 	} {
 		dir := release(t, elfFile(own, 10))
 		must(t, c.damage(dir))
-		if _, err := s.Parts().VendorFrom(t.Context(), HostArch(), dir); err == nil || !strings.Contains(err.Error(), c.says) {
+		if _, err := s.Parts().VendorFrom(t.Context(), HostArch(), dir); err == nil ||
+			!strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -105,13 +112,15 @@ func TestBootLoader(t *testing.T) {
 		t.Skip("arm64 has no boot.img")
 	}
 	own, _ := machineOf(t)
-	for name, boot := range map[string][]byte{"missing": nil, "no signature": make([]byte, 2048), "short": bootImage()[:600]} {
+	for name, boot := range map[string][]byte{"missing": nil, "no signature": make([]byte, 2048),
+		"short": bootImage()[:600]} {
 		dir := release(t, elfFile(own, 10))
 		must(t, os.Remove(filepath.Join(dir, nanosBoot)))
 		if boot != nil {
 			must(t, os.WriteFile(filepath.Join(dir, nanosBoot), boot, 0o644))
 		}
-		if _, err := fakeStore(t).Parts().VendorFrom(t.Context(), HostArch(), dir); err == nil || !strings.Contains(err.Error(), nanosBoot) {
+		if _, err := fakeStore(t).Parts().VendorFrom(t.Context(), HostArch(), dir); err == nil ||
+			!strings.Contains(err.Error(), nanosBoot) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -123,7 +132,8 @@ func releaseArchive(t *testing.T, kernel []byte, more ...*tar.Header) []byte {
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
 	w := tar.NewWriter(z)
-	for name, text := range map[string][]byte{nanosKernel: kernel, nanosBoot: bootImage(), nanosKlibs + "/" + sandboxKlib: []byte("klib")} {
+	for name, text := range map[string][]byte{nanosKernel: kernel, nanosBoot: bootImage(),
+		nanosKlibs + "/" + sandboxKlib: []byte("klib")} {
 		must(t, w.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Size: int64(len(text)), Mode: 0o644}))
 		_, err := w.Write(text)
 		must(t, err)
@@ -171,8 +181,9 @@ func TestVendorNanosRelease(t *testing.T) {
 			}))
 			defer server.Close()
 			s := fakeStore(t)
-			locked := LockedPart{Name: nanosPart, Arch: HostArch(), From: "release", Version: "1.0", Digest: c.digest, License: "Apache-2.0",
-				URL: server.URL + "/VERSION/nanos-VERSION.tar.gz", MD5URL: server.URL + "/VERSION/nanos-VERSION.md5"}
+			locked := LockedPart{Name: nanosPart, Arch: HostArch(), From: "release", Version: "1.0", Digest: c.digest,
+				License: "Apache-2.0",
+				URL:     server.URL + "/VERSION/nanos-VERSION.tar.gz", MD5URL: server.URL + "/VERSION/nanos-VERSION.md5"}
 			if c.digest != "" {
 				locked.Version = "1.2" // a pinned digest holds for its version only
 			}
@@ -186,13 +197,15 @@ func TestVendorNanosRelease(t *testing.T) {
 				}
 				return
 			}
-			if p, err := s.Parts().Get(HostArch(), nanosPart); err != nil || p.Version != "1.2" || !p.FirstSeen || exists(p.path(".archive")) {
+			if p, err := s.Parts().Get(HostArch(), nanosPart); err != nil || p.Version != "1.2" || !p.FirstSeen ||
+				exists(p.path(".archive")) {
 				t.Errorf("%+v %v", p, err)
 			}
 			// The same version with another content is not what was first seen.
 			c.archive = releaseArchive(t, elfFile(own, 11))
 			c.md5 = sum(c.archive)
-			if err := s.Parts().vendorRelease(t.Context(), locked, "1.2"); err == nil || !strings.Contains(err.Error(), "first seen") {
+			if err := s.Parts().vendorRelease(t.Context(), locked, "1.2"); err == nil ||
+				!strings.Contains(err.Error(), "first seen") {
 				t.Errorf("%v", err)
 			}
 			for _, version := range []string{"9.9", "../etc", "1.2\n"} {
@@ -218,7 +231,8 @@ func TestNanosDisk(t *testing.T) {
 	}
 	_, im := build()
 	_, again := build()
-	if im.Digest != again.Digest || im.Files[0].SHA256 != again.Files[0].SHA256 || im.Files[1].SHA256 != again.Files[1].SHA256 {
+	if im.Digest != again.Digest || im.Files[0].SHA256 != again.Files[0].SHA256 ||
+		im.Files[1].SHA256 != again.Files[1].SHA256 {
 		t.Errorf("two builds differ: %+v %+v", im.Files, again.Files)
 	}
 	if im.Size() > 4<<20 {
@@ -233,7 +247,8 @@ func TestNanosDisk(t *testing.T) {
 	table, err := mbr.Read(storage, sectorSize, sectorSize)
 	must(t, err)
 	boot, root := table.Partitions[0], table.Partitions[1]
-	if boot.GetStart()-klogDump < int64(len(bootImage())) && HostArch() == AMD64 || boot.Start < 8 || root.GetStart() != boot.GetStart()+boot.GetSize() {
+	if boot.GetStart()-klogDump < int64(len(bootImage())) && HostArch() == AMD64 || boot.Start < 8 ||
+		root.GetStart() != boot.GetStart()+boot.GetSize() {
 		t.Errorf("boot at %d, root at %d", boot.Start, root.Start)
 	}
 	bootFS, err := tfs.Read(storage, boot.GetSize(), boot.GetStart())
@@ -291,7 +306,8 @@ func TestNanosTracing(t *testing.T) {
 	must(t, err)
 	traced, err := s.Tracing().Ensure(t.Context(), Nanos, HostArch())
 	must(t, err)
-	if traced.Digest == plain.Digest || fileDigest(traced, DiskFile) == fileDigest(plain, DiskFile) || !strings.HasSuffix(traced.Version, straceKlib) {
+	if traced.Digest == plain.Digest || fileDigest(traced, DiskFile) == fileDigest(plain, DiskFile) ||
+		!strings.HasSuffix(traced.Version, straceKlib) {
 		t.Errorf("%+v", traced)
 	}
 	for _, kernel := range []Kernel{Linux, Nanos} {
@@ -357,7 +373,8 @@ func TestLinuxEntries(t *testing.T) {
 	if err != nil || len(entries) < 10 {
 		t.Errorf("%v %v", entries, err)
 	}
-	if err := im.Export(filepath.Join(t.TempDir(), "x")); err == nil || !strings.Contains(err.Error(), "only a nanos image") {
+	if err := im.Export(filepath.Join(t.TempDir(), "x")); err == nil ||
+		!strings.Contains(err.Error(), "only a nanos image") {
 		t.Errorf("%v", err)
 	}
 	if _, err := s.Find("zz"); err == nil {

@@ -27,7 +27,8 @@ const (
 // npmDownload gets a package's tarball with npm's own client into dir and
 // checks it against the pinned integrity.
 func npmDownload(ctx context.Context, p LockedPart, dir string) (string, error) {
-	cmd := exec.CommandContext(ctx, "npm", "pack", "--loglevel=error", "--ignore-scripts", "--pack-destination", dir, p.Package+"@"+p.Version)
+	cmd := exec.CommandContext(ctx, "npm", "pack", "--loglevel=error", "--ignore-scripts", "--pack-destination", dir,
+		p.Package+"@"+p.Version)
 	cmd.Dir = dir
 	// Not in the user's home: a service may have none.
 	cmd.Env = append(os.Environ(), "npm_config_cache="+filepath.Join(dir, ".npm"))
@@ -35,7 +36,9 @@ func npmDownload(ctx context.Context, p LockedPart, dir string) (string, error) 
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
 		if errors.Is(err, exec.ErrNotFound) {
-			return "", fmt.Errorf("npm is not on this machine: Node comes from the npm package %s; install npm or bring the parts by hand with `unitask image vendor --from DIR`", p.Package)
+			return "",
+				fmt.Errorf(
+					"npm is not on this machine: Node comes from the npm package %s; install npm or bring the parts by hand with `unitask image vendor --from DIR`", p.Package)
 		}
 		return "", fmt.Errorf("npm pack %s@%s: %w: %s", p.Package, p.Version, err, npmReason(errs.String()))
 	}

@@ -18,7 +18,8 @@ func TestNpmDownload(t *testing.T) {
 		t.Error(err)
 	}
 	part.Digest = "sha512-" + strings.Repeat("A", 86) + "=="
-	if _, err := npmDownload(t.Context(), part, t.TempDir()); err == nil || !strings.Contains(err.Error(), "isarray 2.0.5 has integrity sha512-xHjhDr3") {
+	if _, err := npmDownload(t.Context(), part, t.TempDir()); err == nil ||
+		!strings.Contains(err.Error(), "isarray 2.0.5 has integrity sha512-xHjhDr3") {
 		t.Errorf("a digest that lies: %v", err)
 	}
 }

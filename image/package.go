@@ -8,10 +8,13 @@ import (
 
 // leftOut are the folders of packages that no program reads when it runs, as after usr/.
 var leftOut = []string{
-	"share/doc", "share/doc-base", "share/man", "share/info", "share/lintian", "share/bug", "share/locale", "share/menu", "share/applications",
-	"share/pixmaps", "share/icons", "share/bash-completion", "share/zsh", "share/apport", "share/binfmts", "share/perl5", "share/gitweb", "share/git-core/contrib",
+	"share/doc", "share/doc-base", "share/man", "share/info", "share/lintian", "share/bug", "share/locale", "share/menu",
+	"share/applications",
+	"share/pixmaps", "share/icons", "share/bash-completion", "share/zsh", "share/apport", "share/binfmts", "share/perl5",
+	"share/gitweb", "share/git-core/contrib",
 	"share/javascript", "share/matplotlib/sample_data", "share/gdb", "share/glib-2.0", "share/python3-brotli",
-	"share/zoneinfo/posix", "share/zoneinfo/right", "src", "games", "lib/systemd", "lib/udev", "lib/sysusers.d", "lib/tmpfiles.d", "lib/valgrind",
+	"share/zoneinfo/posix", "share/zoneinfo/right", "src", "games", "lib/systemd", "lib/udev", "lib/sysusers.d",
+	"lib/tmpfiles.d", "lib/valgrind",
 }
 
 // pythonConfig is what Python is embedded with.
@@ -34,7 +37,8 @@ func wholePackage(name string) (string, bool) {
 	case "lib", "lib64":
 		return "root/" + name, !strings.HasPrefix(rest, "systemd/") && !strings.HasPrefix(rest, "udev/")
 	case "etc":
-		return "root/" + name, rest != "" && !strings.HasPrefix(rest, "init.d/") && !strings.HasPrefix(rest, "cron.") && !strings.HasPrefix(rest, "default/")
+		return "root/" + name, rest != "" && !strings.HasPrefix(rest, "init.d/") && !strings.HasPrefix(rest, "cron.") &&
+			!strings.HasPrefix(rest, "default/")
 	case "usr":
 	default:
 		return "", false
@@ -44,7 +48,8 @@ func wholePackage(name string) (string, bool) {
 			return "", false
 		}
 	}
-	static := pythonConfig.MatchString(rest) || strings.HasSuffix(rest, ".a") || strings.HasSuffix(rest, ".o") || strings.Contains(rest, "/pkgconfig/")
+	static := pythonConfig.MatchString(rest) || strings.HasSuffix(rest, ".a") || strings.HasSuffix(rest, ".o") ||
+		strings.Contains(rest, "/pkgconfig/")
 	tests := strings.HasPrefix(rest, "lib/python3/dist-packages/") && strings.Contains(rest, "/tests/") && path.Base(rest) != "_natype.py" // which numpy 2 imports itself
 	if rest == "" || static || tests {
 		return "", false

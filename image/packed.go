@@ -94,7 +94,8 @@ func (s *Store) writePacked(name string, t tree, arch Arch) (err error) {
 	}()
 	var entries []erofs.Entry
 	for _, n := range t.sorted() {
-		entries = append(entries, erofs.Entry{Path: n.path, Mode: n.mode, Target: n.target, Open: n.open, Compress: s.payload.packedAt(arch, n.path)})
+		entries = append(entries, erofs.Entry{Path: n.path, Mode: n.mode, Target: n.target, Open: n.open,
+			Compress: s.payload.packedAt(arch, n.path)})
 	}
 	if _, err := erofs.Write(f, entries); err != nil {
 		return err

@@ -43,7 +43,8 @@ func driver(info string) []byte {
 
 func TestModuleNeeds(t *testing.T) {
 	for info, want := range map[string][]string{
-		"": nil, "license=GPL\x00depends=\x00name=erofs\x00": nil, "depends=libcrc32c\x00": {"libcrc32c"}, "name=x\x00depends=a,b\x00intree=Y\x00": {"a", "b"},
+		"": nil, "license=GPL\x00depends=\x00name=erofs\x00": nil, "depends=libcrc32c\x00": {"libcrc32c"},
+		"name=x\x00depends=a,b\x00intree=Y\x00": {"a", "b"},
 	} {
 		if got, err := moduleNeeds(driver(info)); err != nil || !slices.Equal(got, want) {
 			t.Errorf("%q: %q %v", info, got, err)
@@ -60,7 +61,8 @@ func TestPackedAt(t *testing.T) {
 	p := Payload{Packed: []string{"/usr/lib/python3/", "/usr/lib/TRIPLET/libicu", "*.py"}}
 	for name, want := range map[string]bool{
 		"/usr/lib/python3/dist-packages/x.so": true, "/usr/lib/python3.11/os.pyc": false, "/usr/lib/python3.11/os.py": true,
-		"/usr/lib/x86_64-linux-gnu/libicudata.so.72": true, "/usr/lib/aarch64-linux-gnu/libicudata.so.72": false, "/usr/lib/x86_64-linux-gnu/libz.so": false,
+		"/usr/lib/x86_64-linux-gnu/libicudata.so.72": true, "/usr/lib/aarch64-linux-gnu/libicudata.so.72": false,
+		"/usr/lib/x86_64-linux-gnu/libz.so": false,
 	} {
 		if got := p.packedAt(AMD64, name); got != want {
 			t.Errorf("%s: %v", name, got)

@@ -57,7 +57,8 @@ func (ps Parts) Get(arch Arch, name string) (Part, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		how := fmt.Sprintf("`unitask image vendor --image %s --arch %s` fetches it", ps.images.payload.Name, arch)
 		if name == nanosPart {
-			how = fmt.Sprintf("`unitask image vendor --nanos --arch %s` fetches its release, --from DIR takes one that you have", arch)
+			how = fmt.Sprintf("`unitask image vendor --nanos --arch %s` fetches its release, --from DIR takes one that you have",
+				arch)
 		}
 		return p, fmt.Errorf("%s for %s: %w: %s", name, arch, ErrNotVendored, how)
 	}
@@ -65,10 +66,12 @@ func (ps Parts) Get(arch Arch, name string) (Part, error) {
 		return p, fmt.Errorf("read part %s: %w", name, err)
 	}
 	if err := json.Unmarshal(text, &p); err != nil {
-		return p, fmt.Errorf("read %s: %w: remove the folder and run `unitask image vendor --arch %s`", p.path(partFile), err, arch)
+		return p, fmt.Errorf("read %s: %w: remove the folder and run `unitask image vendor --arch %s`", p.path(partFile), err,
+			arch)
 	}
 	if missing := ps.missing(p, arch, name); missing != "" {
-		return p, fmt.Errorf("%s for %s: %w as a whole: %s lacks %s; `unitask image vendor --arch %s` fetches it again", name, arch, ErrNotVendored, p.dir, missing, arch)
+		return p, fmt.Errorf("%s for %s: %w as a whole: %s lacks %s; `unitask image vendor --arch %s` fetches it again", name,
+			arch, ErrNotVendored, p.dir, missing, arch)
 	}
 	return p, nil
 }

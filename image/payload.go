@@ -182,7 +182,8 @@ func (s *Store) versioned(arch Arch) (*Store, error) {
 		if own.Container != "" {
 			again = "build it where it comes from with the version that this worker has, or have this one vendored anew"
 		}
-		return nil, fmt.Errorf("the image %s has packages for %s %s, and here is %s by now: %s", s.Name(), own.Base, At(version, own.Runtime), p.Version, again)
+		return nil, fmt.Errorf("the image %s has packages for %s %s, and here is %s by now: %s", s.Name(), own.Base,
+			At(version, own.Runtime), p.Version, again)
 	}
 	return s.With(s.payload.at(p.Version)), nil
 }
@@ -247,7 +248,8 @@ func (s *Store) payloadTree(kernel Kernel, arch Arch) (tree, []Part, error) {
 		t.text(contract.FoldersFile, strings.Join(s.payload.Folders, "\n")+"\n")
 	}
 	t.text(contract.ExecFile, s.payload.execText())
-	t.text("/etc/passwd", fmt.Sprintf("root:x:0:0:root:/:/bin/sh\nuser:x:%d:%[1]d:user:%s:/bin/sh\n", contract.UserID, contract.HomeDir))
+	t.text("/etc/passwd", fmt.Sprintf("root:x:0:0:root:/:/bin/sh\nuser:x:%d:%[1]d:user:%s:/bin/sh\n", contract.UserID,
+		contract.HomeDir))
 	t.text("/etc/group", fmt.Sprintf("root:x:0:\nuser:x:%d:\n", contract.UserID))
 	// Files that a run brings are root's, so that the code can't write to them: git would take them for a stranger's.
 	t.text("/etc/gitconfig", "[safe]\n\tdirectory = *\n")
@@ -273,7 +275,8 @@ var releases = []struct{ libc, id, name, number, code string }{
 func osRelease(libc string) string {
 	for _, r := range releases {
 		if strings.HasPrefix(libc, r.libc) && strings.Contains(libc, "ubuntu") == (r.id == "ubuntu") {
-			return fmt.Sprintf("PRETTY_NAME=\"%s %s (%s)\"\nNAME=\"%[1]s\"\nVERSION_ID=\"%[2]s\"\nVERSION=\"%[2]s (%[3]s)\"\nVERSION_CODENAME=%[3]s\nID=%[4]s\n", r.name, r.number, r.code, r.id)
+			return fmt.Sprintf(
+				"PRETTY_NAME=\"%s %s (%s)\"\nNAME=\"%[1]s\"\nVERSION_ID=\"%[2]s\"\nVERSION=\"%[2]s (%[3]s)\"\nVERSION_CODENAME=%[3]s\nID=%[4]s\n", r.name, r.number, r.code, r.id)
 		}
 	}
 	if strings.Contains(libc, "ubuntu") {

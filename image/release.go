@@ -56,7 +56,8 @@ func (ps Parts) vendorRelease(ctx context.Context, p LockedPart, version string)
 		return err
 	}
 	defer unlock()
-	if err := ps.mayFetch("the Nanos release "+p.Version, "`unitask image vendor --nanos --offline=false --arch "+string(p.Arch)+"`"); err != nil {
+	if err := ps.mayFetch("the Nanos release "+p.Version,
+		"`unitask image vendor --nanos --offline=false --arch "+string(p.Arch)+"`"); err != nil {
 		return err
 	}
 	have, haveErr := ps.Get(p.Arch, nanosPart)
@@ -80,8 +81,10 @@ func (ps Parts) vendorRelease(ctx context.Context, p LockedPart, version string)
 		switch {
 		case p.Digest != "" && p.Digest != part.Digest:
 			return part, fmt.Errorf("%s has digest %s, vendor.lock says %s", part.Package, part.Digest, p.Digest)
-		case p.Digest == "" && haveErr == nil && have.From == p.From && have.Version == p.Version && have.Digest != part.Digest:
-			return part, fmt.Errorf("%s has digest %s, and had %s when it was first seen on %s", part.Package, part.Digest, have.Digest, have.Vendored.Format(time.DateOnly))
+		case p.Digest == "" && haveErr == nil && have.From == p.From && have.Version == p.Version &&
+			have.Digest != part.Digest:
+			return part, fmt.Errorf("%s has digest %s, and had %s when it was first seen on %s", part.Package, part.Digest,
+				have.Digest, have.Vendored.Format(time.DateOnly))
 		case p.Digest == "":
 			part.FirstSeen = true
 			ps.images.logf("vendor.lock has no digest for Nanos %s yet; recorded as first seen: %s", p.Version, part.Digest)
@@ -92,7 +95,8 @@ func (ps Parts) vendorRelease(ctx context.Context, p LockedPart, version string)
 		return part, checkNanos(p.Arch, dir)
 	})
 	if err != nil {
-		return fmt.Errorf("vendor Nanos %s for %s: %w; --from takes a release that was brought by hand", p.Version, p.Arch, err)
+		return fmt.Errorf("vendor Nanos %s for %s: %w; --from takes a release that was brought by hand", p.Version, p.Arch,
+			err)
 	}
 	return nil
 }
@@ -103,7 +107,8 @@ func (p LockedPart) at(url string) string { return strings.ReplaceAll(url, "VERS
 // nanosFiles picks what is used of a release.
 func nanosFiles(name string) (string, bool) {
 	switch name {
-	case nanosKernel, nanosBoot, efiLoader(AMD64), efiLoader(ARM64), nanosKlibs + "/" + sandboxKlib, nanosKlibs + "/" + straceKlib:
+	case nanosKernel, nanosBoot, efiLoader(AMD64), efiLoader(ARM64), nanosKlibs + "/" + sandboxKlib,
+		nanosKlibs + "/" + straceKlib:
 		return name, true
 	}
 	return "", false

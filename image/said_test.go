@@ -20,15 +20,17 @@ func TestAttackToolSays(t *testing.T) {
 		set  map[string]string
 		run  func(t *testing.T) error
 	}{
-		{"npm", map[string]string{"npm_config_registry": at + "/", "npm_config_fetch_retries": "0"}, func(t *testing.T) error {
-			_, err := npmDownload(t.Context(), LockedPart{Package: "isarray", Version: "2.0.5"}, t.TempDir())
-			return err
-		}},
+		{"npm", map[string]string{"npm_config_registry": at + "/", "npm_config_fetch_retries": "0"},
+			func(t *testing.T) error {
+				_, err := npmDownload(t.Context(), LockedPart{Package: "isarray", Version: "2.0.5"}, t.TempDir())
+				return err
+			}},
 		{"go", map[string]string{"GOPROXY": at, "GONOSUMDB": "*", "GOFLAGS": "-mod=mod"}, func(t *testing.T) error {
 			_, err := goDownload(t.Context(), LockedPart{Package: "golang.org/x/none", Version: "v0.0.1"}, t.TempDir())
 			return err
 		}},
-		{"go, by a proxy", map[string]string{"GOPROXY": "http://go.example", "HTTP_PROXY": at, "http_proxy": at, "GONOSUMDB": "*"}, func(t *testing.T) error {
+		{"go, by a proxy", map[string]string{"GOPROXY": "http://go.example", "HTTP_PROXY": at, "http_proxy": at,
+			"GONOSUMDB": "*"}, func(t *testing.T) error {
 			_, err := goDownload(t.Context(), LockedPart{Package: "golang.org/x/none", Version: "v0.0.1"}, t.TempDir())
 			return err
 		}},

@@ -50,7 +50,8 @@ func TestImagesShare(t *testing.T) {
 	kernel := b.Path(KernelFile)
 	must(t, os.Chmod(kernel, 0o600))
 	must(t, os.WriteFile(kernel, bytes.Repeat([]byte("x"), int(stat(b, KernelFile).Size())), 0o600))
-	if a, err = first.Ensure(t.Context(), Linux, HostArch()); err != nil || os.SameFile(stat(a, KernelFile), stat(b, KernelFile)) {
+	if a, err = first.Ensure(t.Context(), Linux, HostArch()); err != nil ||
+		os.SameFile(stat(a, KernelFile), stat(b, KernelFile)) {
 		t.Errorf("%v, or it has the damaged one", err)
 	}
 }
@@ -58,7 +59,8 @@ func TestImagesShare(t *testing.T) {
 func TestWriteSparse(t *testing.T) {
 	for _, data := range [][]byte{
 		nil, []byte("x"), make([]byte, 10000), bytes.Repeat([]byte("ab"), 5000),
-		append(append(bytes.Repeat([]byte("a"), 4097), make([]byte, 3<<20)...), 'z'), append([]byte("x"), make([]byte, 8191)...),
+		append(append(bytes.Repeat([]byte("a"), 4097), make([]byte, 3<<20)...), 'z'),
+		append([]byte("x"), make([]byte, 8191)...),
 	} {
 		name := filepath.Join(t.TempDir(), "f")
 		must(t, writeSparse(name, data, 0o600))

@@ -67,13 +67,15 @@ func (b Shipped) Check() error {
 	switch {
 	case err != nil || len(raw) != sha256.Size || b.Disk != strings.ToLower(b.Disk):
 		return fmt.Errorf("shipped image: its disk's digest is %.80q", b.Disk)
-	case b.Owner.UID > oci.MaxID || b.Owner.GID > oci.MaxID || slices.ContainsFunc(b.Owner.Groups, func(id uint32) bool { return id > oci.MaxID }):
+	case b.Owner.UID > oci.MaxID || b.Owner.GID > oci.MaxID ||
+		slices.ContainsFunc(b.Owner.Groups, func(id uint32) bool { return id > oci.MaxID }):
 		return fmt.Errorf("shipped image: nobody has the id %d, which the kernel takes for none", uint32(oci.MaxID+1))
 	case b.Size <= 0 || b.Size > most || b.Size%sectorSize != 0:
 		return fmt.Errorf("shipped image: its disk has %d bytes: whole sectors are taken, %d bytes at most", b.Size, most)
 	case e != nil || len(text) > maxShippedText || len(b.Owner.Groups) > 64:
 		return fmt.Errorf("shipped image: what is said of it has %d bytes, and %d are taken", len(text), maxShippedText)
-	case b.Custom == nil && !filepath.IsAbs(b.Owner.Home) || strings.ContainsRune(string(text), 0) || strings.Contains(string(text), `\u0000`):
+	case b.Custom == nil && !filepath.IsAbs(b.Owner.Home) || strings.ContainsRune(string(text), 0) ||
+		strings.Contains(string(text), `\u0000`):
 		return errors.New("shipped image: what is said of it is malformed")
 	}
 	return nil
@@ -95,7 +97,8 @@ func (cs Containers) Ship(c *Container) (b Shipped, err error) {
 	}
 	known := filepath.Join(c.dir, diskSumFile)
 	var f File
-	if text, err := os.ReadFile(known); err == nil && json.Unmarshal(text, &f) == nil && f.Size == st.Size() && f.Stamp == changeStamp(st) {
+	if text, err := os.ReadFile(known); err == nil && json.Unmarshal(text, &f) == nil && f.Size == st.Size() &&
+		f.Stamp == changeStamp(st) {
 		b.Disk, b.Size = f.SHA256, f.Size
 		return b, nil
 	}
@@ -112,11 +115,13 @@ func (cs Containers) Ship(c *Container) (b Shipped, err error) {
 // AddShipped keeps what somebody brings, unless it is there, and returns it. open gives the disk, which is held to its
 // digest and size. used tells the digests of the
 // containers in use; it is asked for where something may have to go.
-func (cs Containers) AddShipped(ctx context.Context, who string, b Shipped, used func() (map[string]bool, error), open func(context.Context) (io.ReadCloser, error)) (*Container, error) {
+func (cs Containers) AddShipped(ctx context.Context, who string, b Shipped, used func() (map[string]bool, error),
+	open func(context.Context) (io.ReadCloser, error)) (*Container, error) {
 	if err := b.Check(); err != nil {
 		return nil, err
 	}
-	c := &Container{Digest: b.KeyFor(who), Arch: b.Arch, Config: b.Config, Owner: b.Owner, ShippedBy: who, Custom: b.Custom}
+	c := &Container{Digest: b.KeyFor(who), Arch: b.Arch, Config: b.Config, Owner: b.Owner, ShippedBy: who,
+		Custom: b.Custom}
 	c.dir = filepath.Join(cs.dir(), c.key())
 	turn, err := cs.images.lock(ctx, "brought-"+hexSum([]byte(who))) // one at a time, so that the bounds hold
 	if err != nil {
@@ -278,7 +283,8 @@ func (cs Containers) shippedBy(is func(*Container) bool) (list []*Container, err
 }
 
 // dropShipped removes an image that was not used for so long, and is not now.
-func (cs Containers) dropShipped(ctx context.Context, c *Container, used map[string]bool, age time.Duration) (bool, error) {
+func (cs Containers) dropShipped(ctx context.Context, c *Container, used map[string]bool, age time.Duration) (bool,
+	error) {
 	if used[c.Digest] {
 		return false, nil
 	}

@@ -23,7 +23,8 @@ func shippedDisk(fill byte) ([]byte, Shipped) {
 	disk := bytes.Repeat([]byte{fill}, 1<<20)
 	disk = append(append(disk, make([]byte, 4<<20)...), disk...)
 	sum := sha256.Sum256(disk)
-	return disk, Shipped{Arch: AMD64, Config: oci.Config{Cmd: []string{"sh"}}, Owner: oci.Owner{Home: "/root"}, Disk: hex.EncodeToString(sum[:]), Size: int64(len(disk))}
+	return disk, Shipped{Arch: AMD64, Config: oci.Config{Cmd: []string{"sh"}}, Owner: oci.Owner{Home: "/root"},
+		Disk: hex.EncodeToString(sum[:]), Size: int64(len(disk))}
 }
 
 func reader(disk []byte) func(context.Context) (io.ReadCloser, error) {
@@ -47,13 +48,15 @@ func TestShipped(t *testing.T) {
 		t.Errorf("zeros take room: %d bytes", c.Size())
 	}
 	none := func(context.Context) (io.ReadCloser, error) { return nil, errors.New("is asked for twice") }
-	if again, err := s.Containers().AddShipped(t.Context(), "alice", b, unused, none); err != nil || again.Digest != c.Digest {
+	if again, err := s.Containers().AddShipped(t.Context(), "alice", b, unused, none); err != nil ||
+		again.Digest != c.Digest {
 		t.Errorf("again: %v", err)
 	}
 	if _, err := s.Containers().AddShipped(t.Context(), "bob", b, unused, none); err == nil {
 		t.Error("bob has what alice has brought")
 	}
-	if other, err := s.Containers().AddShipped(t.Context(), "bob", b, unused, reader(disk)); err != nil || other.Digest == c.Digest {
+	if other, err := s.Containers().AddShipped(t.Context(), "bob", b, unused, reader(disk)); err != nil ||
+		other.Digest == c.Digest {
 		t.Errorf("bob's: %v", err)
 	}
 	// Bring gives what came.
@@ -90,11 +93,13 @@ func TestShipped(t *testing.T) {
 		}
 	}
 	disk, b = shippedDisk('x')
-	if _, err := s.Containers().AddShipped(t.Context(), "carol", b, unused, reader(disk)); err == nil || !strings.Contains(err.Error(), "take their room") {
+	if _, err := s.Containers().AddShipped(t.Context(), "carol", b, unused, reader(disk)); err == nil ||
+		!strings.Contains(err.Error(), "take their room") {
 		t.Errorf("one more than may be: %v", err)
 	}
 	age(first, time.Hour)
-	if _, err := s.Containers().AddShipped(t.Context(), "carol", b, func() (map[string]bool, error) { return map[string]bool{first.Digest: true}, nil }, reader(disk)); err == nil {
+	if _, err := s.Containers().AddShipped(t.Context(), "carol", b,
+		func() (map[string]bool, error) { return map[string]bool{first.Digest: true}, nil }, reader(disk)); err == nil {
 		t.Error("an image in use made room")
 	}
 	if _, err := s.Containers().AddShipped(t.Context(), "carol", b, unused, reader(disk)); err != nil || there(first) {
@@ -116,7 +121,8 @@ func TestShippedRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 		at, name := time.Now().Add(time.Duration(i-60)*time.Minute), filepath.Join(c.dir, rootFile)
-		if err := errors.Join(os.Chtimes(filepath.Join(c.dir, usedFile), at, at), os.Chmod(name, 0o600), os.Truncate(name, maxShippedBytes/4)); err != nil {
+		if err := errors.Join(os.Chtimes(filepath.Join(c.dir, usedFile), at, at), os.Chmod(name, 0o600),
+			os.Truncate(name, maxShippedBytes/4)); err != nil {
 			t.Fatal(err)
 		}
 		all = append(all, c)
@@ -153,7 +159,8 @@ func TestShippedHalf(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if again, err := s.Containers().AddShipped(t.Context(), "alice", b, unused, reader(disk)); err != nil || again.Digest != c.Digest {
+		if again, err := s.Containers().AddShipped(t.Context(), "alice", b, unused, reader(disk)); err != nil ||
+			again.Digest != c.Digest {
 			t.Errorf("without a whole %s: %v", name, err)
 		}
 		if have, err := s.Containers().Get(c.Arch, c.Digest); err != nil || have.used().IsZero() {
@@ -170,7 +177,8 @@ func TestAttackShippedDigits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{c.Digest[:7+leastDigest], c.Digest[:len(c.Digest)-1], c.key(), "docker.io/library/alpine@" + c.Digest} {
+	for _, name := range []string{c.Digest[:7+leastDigest], c.Digest[:len(c.Digest)-1], c.key(),
+		"docker.io/library/alpine@" + c.Digest} {
 		_, err := s.Containers().Get(c.Arch, name)
 		row := fmt.Sprintf("a shipped image is named by %d bytes of %.9s…: not found", len(name), name)
 		attack.Check(t, row, "true", fmt.Sprint(errors.Is(err, fs.ErrNotExist)))
@@ -207,20 +215,21 @@ func TestAttackShipped(t *testing.T) {
 		from io.Reader
 		says string
 	}{
-		"another disk":    {good, bytes.NewReader(append([]byte("x"), disk[1:]...)), "not what its digest says"},
-		"cut off":         {good, bytes.NewReader(disk[:len(disk)-1]), "not what its digest says"},
-		"nothing":         {good, bytes.NewReader(nil), "not what its digest says"},
-		"a byte more":     {good, bytes.NewReader(append(bytes.Clone(disk), 0)), "has more than"},
-		"no end":          {good, endlessDisk{}, "has more than"},
-		"an error":        {good, io.MultiReader(bytes.NewReader(disk[:4096]), errorReader{}), "is gone"},
-		"too large":       {with(func(b *Shipped) { b.Size = MaxShippedDisk + sectorSize }), nil, "whole sectors"},
-		"a size below 0":  {with(func(b *Shipped) { b.Size = -sectorSize }), nil, "whole sectors"},
-		"no size":         {with(func(b *Shipped) { b.Size = 0 }), nil, "whole sectors"},
-		"half a sector":   {with(func(b *Shipped) { b.Size++ }), nil, "whole sectors"},
-		"a path":          {with(func(b *Shipped) { b.Disk = "../../../etc/passwd" }), nil, "digest is"},
-		"a digest of 1":   {with(func(b *Shipped) { b.Disk = "aa" }), nil, "digest is"},
-		"capitals":        {with(func(b *Shipped) { b.Disk = strings.ToUpper(b.Disk) }), nil, "digest is"},
-		"a long command":  {with(func(b *Shipped) { b.Config.Cmd = []string{strings.Repeat("x", maxShippedText)} }), nil, "bytes, and"},
+		"another disk":   {good, bytes.NewReader(append([]byte("x"), disk[1:]...)), "not what its digest says"},
+		"cut off":        {good, bytes.NewReader(disk[:len(disk)-1]), "not what its digest says"},
+		"nothing":        {good, bytes.NewReader(nil), "not what its digest says"},
+		"a byte more":    {good, bytes.NewReader(append(bytes.Clone(disk), 0)), "has more than"},
+		"no end":         {good, endlessDisk{}, "has more than"},
+		"an error":       {good, io.MultiReader(bytes.NewReader(disk[:4096]), errorReader{}), "is gone"},
+		"too large":      {with(func(b *Shipped) { b.Size = MaxShippedDisk + sectorSize }), nil, "whole sectors"},
+		"a size below 0": {with(func(b *Shipped) { b.Size = -sectorSize }), nil, "whole sectors"},
+		"no size":        {with(func(b *Shipped) { b.Size = 0 }), nil, "whole sectors"},
+		"half a sector":  {with(func(b *Shipped) { b.Size++ }), nil, "whole sectors"},
+		"a path":         {with(func(b *Shipped) { b.Disk = "../../../etc/passwd" }), nil, "digest is"},
+		"a digest of 1":  {with(func(b *Shipped) { b.Disk = "aa" }), nil, "digest is"},
+		"capitals":       {with(func(b *Shipped) { b.Disk = strings.ToUpper(b.Disk) }), nil, "digest is"},
+		"a long command": {with(func(b *Shipped) { b.Config.Cmd = []string{strings.Repeat("x", maxShippedText)} }), nil,
+			"bytes, and"},
 		"many groups":     {with(func(b *Shipped) { b.Owner.Groups = make([]uint32, 65) }), nil, "bytes, and"},
 		"a NUL":           {with(func(b *Shipped) { b.Config.Env = []string{"A=\x00B"} }), nil, "malformed"},
 		"no user's id":    {with(func(b *Shipped) { b.Owner.UID = 1<<32 - 1 }), nil, "nobody has the id"},
@@ -230,10 +239,11 @@ func TestAttackShipped(t *testing.T) {
 	} {
 		s := &Store{home: t.TempDir(), log: func(string) {}}
 		opened := false
-		_, err := s.Containers().AddShipped(t.Context(), "mallory", row.b, unused, func(context.Context) (io.ReadCloser, error) {
-			opened = true
-			return io.NopCloser(row.from), nil
-		})
+		_, err := s.Containers().AddShipped(t.Context(), "mallory", row.b, unused,
+			func(context.Context) (io.ReadCloser, error) {
+				opened = true
+				return io.NopCloser(row.from), nil
+			})
 		refused := err != nil && strings.Contains(err.Error(), row.says)
 		left, _ := os.ReadDir(s.Containers().dir())
 		got := fmt.Sprintf("refused %t, %d files left", refused, len(left))

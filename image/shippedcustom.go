@@ -62,7 +62,8 @@ func (t tree) addArchive(name string) error {
 		switch {
 		case n == maxAdded:
 			return fmt.Errorf("the shipped files are more than %d", maxAdded)
-		case !filepath.IsLocal(h.Name) || at == "/." || !utf8.ValidString(h.Name) || strings.ContainsAny(h.Name, "\x00\n") || len(at) > maxAddedPath || strings.Count(at, "/") > maxAddedDepth || len(path.Base(at)) > maxExt4Name:
+		case !filepath.IsLocal(h.Name) || at == "/." || !utf8.ValidString(h.Name) || strings.ContainsAny(h.Name, "\x00\n") ||
+			len(at) > maxAddedPath || strings.Count(at, "/") > maxAddedDepth || len(path.Base(at)) > maxExt4Name:
 			return refused(h.Name, "has a name that can't be")
 		case added[at]:
 			return refused(h.Name, "is there twice")
@@ -80,7 +81,8 @@ func (t tree) addArchive(name string) error {
 			}
 		}
 		switch {
-		case h.Typeflag == tar.TypeSymlink && h.Linkname != "" && len(h.Linkname) <= maxAddedPath && utf8.ValidString(h.Linkname) && !strings.ContainsRune(h.Linkname, 0):
+		case h.Typeflag == tar.TypeSymlink && h.Linkname != "" && len(h.Linkname) <= maxAddedPath &&
+			utf8.ValidString(h.Linkname) && !strings.ContainsRune(h.Linkname, 0):
 			t.link(at, h.Linkname)
 		case h.Typeflag == tar.TypeReg && !sparse(h):
 			begin, err := f.Seek(0, io.SeekCurrent) // where the reader stands: it does not read ahead

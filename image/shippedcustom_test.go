@@ -77,8 +77,10 @@ func holed() []byte {
 			}
 		}
 	}
-	pax := record("GNU.sparse.major", "1") + record("GNU.sparse.minor", "0") + record("GNU.sparse.name", "opt/hole") + record("GNU.sparse.realsize", "1099511627776")
-	return append(append(block("pax", 'x', pax), block("hole", '0', "0\n"+strings.Repeat("\x00", 510))...), make([]byte, 1024)...)
+	pax := record("GNU.sparse.major", "1") + record("GNU.sparse.minor", "0") + record("GNU.sparse.name", "opt/hole") +
+		record("GNU.sparse.realsize", "1099511627776")
+	return append(append(block("pax", 'x', pax), block("hole", '0', "0\n"+strings.Repeat("\x00", 510))...),
+		make([]byte, 1024)...)
 }
 
 // The disk of an image has the files and links of a shipped archive, over those of the image that it begins
@@ -87,9 +89,12 @@ func TestArchiveOnDisk(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "own.tar")
 	long := strings.Repeat("long", 40) + "/" + strings.Repeat("n", maxExt4Name)
-	content := archived(t, entry{tar.Header{Name: "opt/words/a.txt", Mode: 0o600}, "one"}, entry{tar.Header{Name: "opt/tool", Mode: 0o777}, strings.Repeat("tool", 5000)},
-		entry{tar.Header{Name: "opt/" + long, Mode: 0o644}, "far"}, entry{tar.Header{Name: "opt/at", Typeflag: tar.TypeSymlink, Linkname: "words/a.txt"}, ""},
-		entry{tar.Header{Name: "opt/far", Typeflag: tar.TypeSymlink, Linkname: strings.Repeat("t/", 500)}, ""}, entry{tar.Header{Name: "etc/base", Mode: 0o644}, ""})
+	content := archived(t, entry{tar.Header{Name: "opt/words/a.txt", Mode: 0o600}, "one"},
+		entry{tar.Header{Name: "opt/tool", Mode: 0o777}, strings.Repeat("tool", 5000)},
+		entry{tar.Header{Name: "opt/" + long, Mode: 0o644}, "far"},
+		entry{tar.Header{Name: "opt/at", Typeflag: tar.TypeSymlink, Linkname: "words/a.txt"}, ""},
+		entry{tar.Header{Name: "opt/far", Typeflag: tar.TypeSymlink, Linkname: strings.Repeat("t/", 500)}, ""},
+		entry{tar.Header{Name: "etc/base", Mode: 0o644}, ""})
 	if err := os.WriteFile(name, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +121,8 @@ func TestArchiveOnDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for at, want := range map[string]string{"opt/words/a.txt": "one", "opt/tool": strings.Repeat("tool", 5000), "opt/" + long: "far", "etc/base": "", "etc/other": "other"} {
+	for at, want := range map[string]string{"opt/words/a.txt": "one", "opt/tool": strings.Repeat("tool", 5000),
+		"opt/" + long: "far", "etc/base": "", "etc/other": "other"} {
 		f, err := on.OpenFile(at, os.O_RDONLY)
 		if err != nil {
 			t.Errorf("%.40s: %v", at, err)
@@ -167,17 +173,23 @@ func TestAttackArchives(t *testing.T) {
 		"twice":                   {archived(t, named("opt/a"), named("opt/./a")), "twice"},
 		"in a file":               {archived(t, named("opt/a"), named("opt/a/b")), "no folder"},
 		"in a file, before it":    {archived(t, named("opt/a/b"), named("opt/a")), "no folder"},
-		"in a link":               {archived(t, entry{tar.Header{Name: "opt/l", Typeflag: tar.TypeSymlink, Linkname: "/etc"}, ""}, named("opt/l/passwd")), "no folder"},
-		"a hard link":             {archived(t, named("opt/a"), entry{tar.Header{Name: "opt/b", Typeflag: tar.TypeLink, Linkname: "opt/a"}, ""}), "neither"},
-		"a device":                {archived(t, entry{tar.Header{Name: "opt/a", Typeflag: tar.TypeBlock, Devmajor: 8}, ""}), "neither"},
-		"a pipe":                  {archived(t, entry{tar.Header{Name: "opt/a", Typeflag: tar.TypeFifo}, ""}), "neither"},
-		"a link to nowhere":       {archived(t, entry{tar.Header{Name: "opt/a", Typeflag: tar.TypeSymlink}, ""}), "neither"},
-		"a link that is too long": {archived(t, entry{tar.Header{Name: "opt/a", Typeflag: tar.TypeSymlink, Linkname: strings.Repeat("t", 1001)}, ""}), "neither"},
-		"a hole":                  {holed(), "neither"},
-		"cut off":                 {longer[:1024], "the shipped files"},
-		"no archive":              {bytes.Repeat([]byte("x"), 1024), "the shipped files"},
-		"too many files":          {archived(t, many(maxAdded+1, func(i int) string { return fmt.Sprintf("%d/%d", i%100, i) })...), "more than 60000"},
-		"too many in one folder":  {archived(t, many(16_000, func(i int) string { return fmt.Sprintf("opt/%d", i) })...), "too many in one folder"},
+		"in a link": {archived(t, entry{tar.Header{Name: "opt/l", Typeflag: tar.TypeSymlink, Linkname: "/etc"},
+			""}, named("opt/l/passwd")), "no folder"},
+		"a hard link": {archived(t, named("opt/a"),
+			entry{tar.Header{Name: "opt/b", Typeflag: tar.TypeLink, Linkname: "opt/a"}, ""}), "neither"},
+		"a device": {archived(t, entry{tar.Header{Name: "opt/a", Typeflag: tar.TypeBlock, Devmajor: 8}, ""}),
+			"neither"},
+		"a pipe":            {archived(t, entry{tar.Header{Name: "opt/a", Typeflag: tar.TypeFifo}, ""}), "neither"},
+		"a link to nowhere": {archived(t, entry{tar.Header{Name: "opt/a", Typeflag: tar.TypeSymlink}, ""}), "neither"},
+		"a link that is too long": {archived(t, entry{tar.Header{Name: "opt/a", Typeflag: tar.TypeSymlink,
+			Linkname: strings.Repeat("t", 1001)}, ""}), "neither"},
+		"a hole":     {holed(), "neither"},
+		"cut off":    {longer[:1024], "the shipped files"},
+		"no archive": {bytes.Repeat([]byte("x"), 1024), "the shipped files"},
+		"too many files": {archived(t, many(maxAdded+1,
+			func(i int) string { return fmt.Sprintf("%d/%d", i%100, i) })...), "more than 60000"},
+		"too many in one folder": {archived(t, many(16_000, func(i int) string { return fmt.Sprintf("opt/%d", i) })...),
+			"too many in one folder"},
 		"too many on the way": {archived(t, many(50_000, func(i int) string {
 			return strings.Repeat("d/", i%100) + fmt.Sprint(i)
 		})...), "too many in one folder"},
@@ -189,9 +201,11 @@ func TestAttackArchives(t *testing.T) {
 			home := t.TempDir()
 			s := &Store{home: home, log: func(string) {}}
 			sum := sha256.Sum256(row.archive)
-			b := Shipped{Arch: HostArch(), Disk: hex.EncodeToString(sum[:]), Size: int64(len(row.archive)), Custom: &ShippedCustom{Base: "node"}}
+			b := Shipped{Arch: HostArch(), Disk: hex.EncodeToString(sum[:]), Size: int64(len(row.archive)),
+				Custom: &ShippedCustom{Base: "node"}}
 			none := func() (map[string]bool, error) { return nil, nil }
-			c, err := s.Containers().AddShipped(t.Context(), "mallory", b, none, func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(row.archive)), nil })
+			c, err := s.Containers().AddShipped(t.Context(), "mallory", b, none,
+				func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(row.archive)), nil })
 			if row.says == "" {
 				if err != nil || c.Custom == nil || c.Custom.Base != "node" {
 					t.Errorf("%+v %v", c, err)
@@ -209,14 +223,17 @@ func TestAttackArchives(t *testing.T) {
 // A custom image's files are no disk, and another image by what is said of them.
 func TestShippedCustom(t *testing.T) {
 	t.Parallel()
-	b := Shipped{Arch: HostArch(), Disk: strings.Repeat("0", 64), Size: 1024, Custom: &ShippedCustom{Base: "node", Env: map[string]string{"A": "b"}}}
+	b := Shipped{Arch: HostArch(), Disk: strings.Repeat("0", 64), Size: 1024,
+		Custom: &ShippedCustom{Base: "node", Env: map[string]string{"A": "b"}}}
 	if err := b.Check(); err != nil {
 		t.Error(err)
 	}
 	seen := map[string]bool{b.Digest(): true}
 	for name, change := range map[string]func(*Shipped){
-		"base": func(b *Shipped) { b.Custom.Base = "python" }, "runtime": func(b *Shipped) { b.Custom.Runtime = "3.11" }, "folders": func(b *Shipped) { b.Custom.Folders = []string{"/opt"} },
-		"variables": func(b *Shipped) { b.Custom.Env = map[string]string{"A": "c"} }, "modules": func(b *Shipped) { b.Custom.Warm = []string{"json"} }, "none": func(b *Shipped) { b.Custom = nil },
+		"base": func(b *Shipped) { b.Custom.Base = "python" }, "runtime": func(b *Shipped) { b.Custom.Runtime = "3.11" },
+		"folders":   func(b *Shipped) { b.Custom.Folders = []string{"/opt"} },
+		"variables": func(b *Shipped) { b.Custom.Env = map[string]string{"A": "c"} },
+		"modules":   func(b *Shipped) { b.Custom.Warm = []string{"json"} }, "none": func(b *Shipped) { b.Custom = nil },
 	} {
 		other, own := b, *b.Custom
 		other.Custom = &own
@@ -243,8 +260,10 @@ func FuzzArchive(f *testing.F) {
 		_ = w.Close()
 		return out.Bytes()
 	}
-	f.Add(write(tar.Header{Name: "opt/a", Typeflag: tar.TypeReg, Mode: 0o755}, tar.Header{Name: "opt/l", Typeflag: tar.TypeSymlink, Linkname: strings.Repeat("t", 60)}))
-	f.Add(write(tar.Header{Name: strings.Repeat("n", maxExt4Name) + "/" + strings.Repeat("m", maxExt4Name), Typeflag: tar.TypeReg}))
+	f.Add(write(tar.Header{Name: "opt/a", Typeflag: tar.TypeReg, Mode: 0o755},
+		tar.Header{Name: "opt/l", Typeflag: tar.TypeSymlink, Linkname: strings.Repeat("t", 60)}))
+	f.Add(write(tar.Header{Name: strings.Repeat("n", maxExt4Name) + "/" + strings.Repeat("m", maxExt4Name),
+		Typeflag: tar.TypeReg}))
 	f.Add(write(tar.Header{Name: "usr", Typeflag: tar.TypeReg}, tar.Header{Name: "usr/bin/b", Typeflag: tar.TypeReg}))
 	f.Add(holed())
 	dir := f.TempDir()

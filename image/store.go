@@ -297,7 +297,8 @@ func (s *Store) describe(digest string) (*Image, error) {
 }
 
 func (im *Image) damaged(digest, why string) error {
-	return fmt.Errorf("%w: %s: %s; `unitask image rm %.12s` removes it, the next run builds it again", ErrDamaged, im.dir, why, digest)
+	return fmt.Errorf("%w: %s: %s; `unitask image rm %.12s` removes it, the next run builds it again", ErrDamaged, im.dir,
+		why, digest)
 }
 
 // verify compares sizes and change stamps, and reads a file in full only when

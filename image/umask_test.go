@@ -19,8 +19,11 @@ func TestUmask(t *testing.T) { // which is the whole process's: this test is not
 		before := syscall.Umask(mask)
 		defer syscall.Umask(before)
 		s := fakeStore(t)
-		files := archive(t, &tar.Header{Name: "usr/lib/plain", Typeflag: tar.TypeReg, Mode: 0o644}, &tar.Header{Name: "usr/lib/program", Typeflag: tar.TypeReg, Mode: 0o755},
-			&tar.Header{Name: "usr/lib/kept", Typeflag: tar.TypeReg, Mode: 0o600}, &tar.Header{Name: "usr/lib/shared", Typeflag: tar.TypeReg, Mode: 0o666}, &tar.Header{Name: "usr/lib/mine", Typeflag: tar.TypeReg, Mode: 0o700})
+		files := archive(t, &tar.Header{Name: "usr/lib/plain", Typeflag: tar.TypeReg, Mode: 0o644},
+			&tar.Header{Name: "usr/lib/program", Typeflag: tar.TypeReg, Mode: 0o755},
+			&tar.Header{Name: "usr/lib/kept", Typeflag: tar.TypeReg, Mode: 0o600},
+			&tar.Header{Name: "usr/lib/shared", Typeflag: tar.TypeReg, Mode: 0o666},
+			&tar.Header{Name: "usr/lib/mine", Typeflag: tar.TypeReg, Mode: 0o700})
 		must(t, s.Parts().addPart(HostArch(), "busybox", func(dir string) (Part, error) {
 			must(t, os.MkdirAll(filepath.Join(dir, "root/bin"), 0o755))
 			must(t, os.WriteFile(filepath.Join(dir, "root/bin/busybox"), nil, 0o755))
@@ -38,7 +41,8 @@ func TestUmask(t *testing.T) { // which is the whole process's: this test is not
 		return modes
 	}
 	usual := made(0o022)
-	for name, want := range map[string]fs.FileMode{"plain": 0o644, "program": 0o755, "kept": 0o644, "shared": 0o644, "mine": 0o755} {
+	for name, want := range map[string]fs.FileMode{"plain": 0o644, "program": 0o755, "kept": 0o644, "shared": 0o644,
+		"mine": 0o755} {
 		if got := usual["/usr/lib/"+name].Perm(); got != want {
 			t.Errorf("%s has mode %o and not %o", name, got, want)
 		}

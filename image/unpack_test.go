@@ -37,18 +37,25 @@ func TestUnpackTar(t *testing.T) {
 		in   []byte
 		says string // of the error
 	}{
-		"leads up":           {archive(t, &tar.Header{Name: "../evil", Typeflag: tar.TypeReg}), "leads out"},
-		"leads up inside":    {archive(t, &tar.Header{Name: "a/../../evil", Typeflag: tar.TypeReg}), "leads out"},
-		"absolute":           {archive(t, &tar.Header{Name: "/etc/evil", Typeflag: tar.TypeReg}), "leads out"},
-		"a device":           {archive(t, &tar.Header{Name: "x", Typeflag: tar.TypeChar}), "neither a file"},
-		"a hard link":        {archive(t, &tar.Header{Name: "x", Linkname: "/etc/passwd", Typeflag: tar.TypeLink}), "not unpacked"},
-		"a hard link up":     {archive(t, &tar.Header{Name: "x", Linkname: "../part.json", Typeflag: tar.TypeLink}), "not unpacked"},
-		"a hard link early":  {archive(t, &tar.Header{Name: "x", Linkname: "y", Typeflag: tar.TypeLink}), "no file"},
-		"a hard link around": {archive(t, &tar.Header{Name: "y", Linkname: "/etc/passwd", Typeflag: tar.TypeSymlink}, &tar.Header{Name: "x", Linkname: "y", Typeflag: tar.TypeLink}), "no file"},
-		"a hard link inside": {archive(t, &tar.Header{Name: "a/y", Typeflag: tar.TypeReg, Size: 5}, &tar.Header{Name: "x", Linkname: "./a/y", Typeflag: tar.TypeLink}), ""},
-		"the same twice":     {archive(t, &tar.Header{Name: "x", Typeflag: tar.TypeReg}, &tar.Header{Name: "x", Typeflag: tar.TypeReg}), "exists"},
-		"through a link":     {archive(t, &tar.Header{Name: "x", Linkname: "/tmp", Typeflag: tar.TypeSymlink}, &tar.Header{Name: "x/evil", Typeflag: tar.TypeReg}), ""},
-		"cut":                {archive(t, &tar.Header{Name: "x", Typeflag: tar.TypeReg, Size: 5000})[:2000], "unexpected EOF"},
+		"leads up":        {archive(t, &tar.Header{Name: "../evil", Typeflag: tar.TypeReg}), "leads out"},
+		"leads up inside": {archive(t, &tar.Header{Name: "a/../../evil", Typeflag: tar.TypeReg}), "leads out"},
+		"absolute":        {archive(t, &tar.Header{Name: "/etc/evil", Typeflag: tar.TypeReg}), "leads out"},
+		"a device":        {archive(t, &tar.Header{Name: "x", Typeflag: tar.TypeChar}), "neither a file"},
+		"a hard link": {archive(t, &tar.Header{Name: "x", Linkname: "/etc/passwd", Typeflag: tar.TypeLink}),
+			"not unpacked"},
+		"a hard link up": {archive(t, &tar.Header{Name: "x", Linkname: "../part.json", Typeflag: tar.TypeLink}),
+			"not unpacked"},
+		"a hard link early": {archive(t, &tar.Header{Name: "x", Linkname: "y", Typeflag: tar.TypeLink}), "no file"},
+		"a hard link around": {archive(t, &tar.Header{Name: "y", Linkname: "/etc/passwd", Typeflag: tar.TypeSymlink},
+			&tar.Header{Name: "x", Linkname: "y", Typeflag: tar.TypeLink}), "no file"},
+		"a hard link inside": {archive(t, &tar.Header{Name: "a/y", Typeflag: tar.TypeReg, Size: 5},
+			&tar.Header{Name: "x", Linkname: "./a/y", Typeflag: tar.TypeLink}), ""},
+		"the same twice": {archive(t, &tar.Header{Name: "x", Typeflag: tar.TypeReg},
+			&tar.Header{Name: "x", Typeflag: tar.TypeReg}), "exists"},
+		"through a link": {archive(t, &tar.Header{Name: "x", Linkname: "/tmp", Typeflag: tar.TypeSymlink},
+			&tar.Header{Name: "x/evil", Typeflag: tar.TypeReg}), ""},
+		"cut": {archive(t, &tar.Header{Name: "x", Typeflag: tar.TypeReg, Size: 5000})[:2000],
+			"unexpected EOF"},
 		"not an archive":     {bytes.Repeat([]byte("x"), 2000), "read archive"},
 		"a plain file":       {archive(t, &tar.Header{Name: "./a/b", Typeflag: tar.TypeReg, Size: 5, Mode: 0o755}), ""},
 		"a folder":           {archive(t, &tar.Header{Name: "a/", Typeflag: tar.TypeDir}), ""},
@@ -87,7 +94,8 @@ func TestUnpackTarBounds(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := unpackTar(&b, t.TempDir(), func(string) (string, bool) { return "", false }); err == nil || !strings.Contains(err.Error(), "more than") {
+	if err := unpackTar(&b, t.TempDir(), func(string) (string, bool) { return "", false }); err == nil ||
+		!strings.Contains(err.Error(), "more than") {
 		t.Errorf("%v", err)
 	}
 	big := archive(t, &tar.Header{Name: "x", Typeflag: tar.TypeReg, Size: 1})
@@ -97,7 +105,8 @@ func TestUnpackTarBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.Size = 4 << 30
-	for what, want := range map[string]selector{"wanted": everything, "not wanted": func(string) (string, bool) { return "", false }} {
+	for what, want := range map[string]selector{"wanted": everything,
+		"not wanted": func(string) (string, bool) { return "", false }} {
 		b.Reset()
 		if err := tar.NewWriter(&b).WriteHeader(h); err != nil {
 			t.Fatal(err)
@@ -109,7 +118,8 @@ func TestUnpackTarBounds(t *testing.T) {
 }
 
 func FuzzUnpackTar(f *testing.F) {
-	f.Add(archive(f, &tar.Header{Name: "a/b", Typeflag: tar.TypeReg, Size: 5}, &tar.Header{Name: "l", Linkname: "a", Typeflag: tar.TypeSymlink}))
+	f.Add(archive(f, &tar.Header{Name: "a/b", Typeflag: tar.TypeReg, Size: 5},
+		&tar.Header{Name: "l", Linkname: "a", Typeflag: tar.TypeSymlink}))
 	f.Add(archive(f, &tar.Header{Name: "../x", Typeflag: tar.TypeReg}))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		outside := t.TempDir()

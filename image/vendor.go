@@ -65,15 +65,20 @@ func (ps Parts) Vendor(ctx context.Context, arch Arch) error {
 		}
 		for _, name := range wanted {
 			if _, err := ps.Get(arch, name); err != nil {
-				return fmt.Errorf("the bundle for %s has no %s, which the %s image needs: take one that has, by UNITASK_PARTS_URL or `unitask image vendor --from FILE`; "+
-					"`unitask image vendor --image %[3]s --to FILE%[4]s` on a Debian machine writes one", arch, name, ps.images.Name(), bundleSuffix)
+				return fmt.Errorf(
+					"the bundle for %s has no %s, which the %s image needs: take one that has, by UNITASK_PARTS_URL or `unitask image vendor --from FILE`; "+
+						"`unitask image vendor --image %[3]s --to FILE%[4]s` on a Debian machine writes one", arch, name,
+					ps.images.Name(),
+					bundleSuffix)
 			}
 		}
 		return ps.ensureGuest(ctx, arch)
 	}
-	what := fmt.Sprintf("%d parts of the %s image for %s (%s), %s", len(names), ps.images.Name(), arch, some(names), mebibytes(total))
+	what := fmt.Sprintf("%d parts of the %s image for %s (%s), %s", len(names), ps.images.Name(), arch, some(names),
+		mebibytes(total))
 	if len(missing) > 0 {
-		if err := ps.mayFetch(what, "`unitask image vendor --offline=false --image "+ps.images.Name()+" --arch "+string(arch)+"`"); err != nil {
+		if err := ps.mayFetch(what, "`unitask image vendor --offline=false --image "+ps.images.Name()+" --arch "+string(arch)+
+			"`"); err != nil {
 			return err
 		}
 		ps.images.logf("fetching what is missing in %s, once: %s", ps.images.home, what)
@@ -99,7 +104,8 @@ func (ps Parts) Vendor(ctx context.Context, arch Arch) error {
 	}
 	for i, p := range missing {
 		if !apt.isAhead(ctx, p) {
-			ps.images.logf("fetching %d of %d: %s %s, %s; %s of %s are here", i+1, len(missing), p.Name, p.Version, mebibytes(p.Size), mebibytes(done), mebibytes(total))
+			ps.images.logf("fetching %d of %d: %s %s, %s; %s of %s are here", i+1, len(missing), p.Name, p.Version,
+				mebibytes(p.Size), mebibytes(done), mebibytes(total))
 		}
 		done += p.Size
 		err := ps.addPart(arch, p.Name, func(dir string) (Part, error) { return ps.fetch(ctx, apt, p, dir) })
@@ -179,7 +185,9 @@ func (ps Parts) addPart(arch Arch, name string, fill func(dir string) (Part, err
 		return err
 	}
 	if missing := ps.missing(Part{dir: tmp}, arch, name); missing != "" {
-		return fmt.Errorf("%s %s for %s holds no %s: is it a package of another distribution, or of a release that unitask does not know yet?", part.Package, part.Version, arch, missing)
+		return fmt.Errorf(
+			"%s %s for %s holds no %s: is it a package of another distribution, or of a release that unitask does not know yet?",
+			part.Package, part.Version, arch, missing)
 	}
 	part.Vendored = time.Now().UTC().Truncate(time.Second)
 	text, err := json.MarshalIndent(part, "", "  ")
@@ -220,7 +228,10 @@ func (ps Parts) VendorFrom(ctx context.Context, arch Arch, from string) ([]strin
 	}
 	files := []string{from}
 	if exists(filepath.Join(from, nanosKernel)) {
-		if err := ps.addPart(arch, nanosPart, func(dir string) (Part, error) { return takeNanos(arch, from, dir) }); err != nil {
+		if err := ps.addPart(arch, nanosPart, func(dir string) (Part,
+			error) {
+			return takeNanos(arch, from, dir)
+		}); err != nil {
 			return nil, fmt.Errorf("take %s: %w", from, err)
 		}
 		ps.images.logf("took %s from %s", nanosPart, from)
@@ -248,7 +259,9 @@ func (ps Parts) VendorFrom(ctx context.Context, arch Arch, from string) ([]strin
 		}
 	}
 	if len(taken) == 0 {
-		return nil, fmt.Errorf("%s holds no part that vendor.lock names for %s: it wants a bundle (*.tar.zst), the locked .deb, .tgz and .zip packages, a Nanos release, or a vendor/%s folder of another store", from, arch, arch)
+		return nil,
+			fmt.Errorf(
+				"%s holds no part that vendor.lock names for %s: it wants a bundle (*.tar.zst), the locked .deb, .tgz and .zip packages, a Nanos release, or a vendor/%s folder of another store", from, arch, arch)
 	}
 	return taken, nil
 }
@@ -276,7 +289,10 @@ func (ps Parts) takeFile(ctx context.Context, arch Arch, file string) (string, e
 	case ".zip":
 		for _, p := range locked {
 			if p.From == "go" && checkGoZip(p, file) == nil {
-				return ps.takePackage(arch, locked, p.Digest, func(p LockedPart, dir string) error { return ps.unpackGo(ctx, p, file, dir) })
+				return ps.takePackage(arch, locked, p.Digest, func(p LockedPart,
+					dir string) error {
+					return ps.unpackGo(ctx, p, file, dir)
+				})
 			}
 		}
 	case ".tgz":
@@ -289,13 +305,15 @@ func (ps Parts) takeFile(ctx context.Context, arch Arch, file string) (string, e
 	return "", nil
 }
 
-func (ps Parts) takePackage(arch Arch, locked []LockedPart, digest string, unpack func(LockedPart, string) error) (string, error) {
+func (ps Parts) takePackage(arch Arch, locked []LockedPart, digest string,
+	unpack func(LockedPart, string) error) (string, error) {
 	for _, p := range locked {
 		if p.Digest != digest {
 			continue
 		}
 		return p.Name, ps.addPart(arch, p.Name, func(dir string) (Part, error) {
-			return Part{Name: p.Name, Version: p.Version, Package: p.Package, Digest: digest, From: "file", License: p.License}, unpack(p, dir)
+			return Part{Name: p.Name, Version: p.Version, Package: p.Package, Digest: digest, From: "file", License: p.License},
+				unpack(p, dir)
 		})
 	}
 	return "", nil
@@ -324,7 +342,8 @@ func (ps Parts) takePartFolder(arch Arch, dir string, bundled bool) (string, err
 		return "", err
 	}
 	var p Part
-	if err := json.Unmarshal(text, &p); err != nil || !filepath.IsLocal(p.Name) || strings.Contains(p.Name, "/") || p.Name != filepath.Base(dir) {
+	if err := json.Unmarshal(text, &p); err != nil || !filepath.IsLocal(p.Name) || strings.Contains(p.Name, "/") ||
+		p.Name != filepath.Base(dir) {
 		return "", fmt.Errorf("%s is not a part's description", filepath.Join(dir, partFile))
 	}
 	return p.Name, ps.addPart(arch, p.Name, func(tmp string) (Part, error) {

@@ -34,13 +34,18 @@ func TestAccelMemory(t *testing.T) {
 		wish  vmm.Accel
 		steps []step
 	}{
-		"tcg that was asked for":        {vmm.TCG, []step{{vmm.TCG, "", false, "", ""}}},
-		"kvm that was asked for":        {vmm.KVM, []step{{vmm.KVM, "", false, vmm.KVM, ""}}},
-		"kvm works":                     {vmm.Auto, []step{{vmm.KVM, "", false, vmm.KVM, ""}, {vmm.KVM, "", false, vmm.KVM, ""}}},
-		"kvm fails, and is told once":   {vmm.Auto, []step{{vmm.TCG, "kvm: aborted", true, vmm.TCG, "kvm: aborted"}, {vmm.TCG, "", false, vmm.TCG, "kvm: aborted"}, {vmm.TCG, "kvm: hung", false, vmm.TCG, "kvm: hung"}}},
-		"kvm fails later":               {vmm.Auto, []step{{vmm.KVM, "", false, vmm.KVM, ""}, {vmm.TCG, "kvm: aborted", true, vmm.TCG, "kvm: aborted"}}},
-		"kvm works when it is retried":  {vmm.Auto, []step{{vmm.TCG, "kvm: aborted", true, vmm.TCG, "kvm: aborted"}, {vmm.KVM, "", false, vmm.KVM, ""}}},
-		"an endless reason is cut":      {vmm.Auto, []step{{vmm.TCG, strings.Repeat("x", 2*maxWhy), true, vmm.TCG, strings.Repeat("x", maxWhy)}}},
+		"tcg that was asked for": {vmm.TCG, []step{{vmm.TCG, "", false, "", ""}}},
+		"kvm that was asked for": {vmm.KVM, []step{{vmm.KVM, "", false, vmm.KVM, ""}}},
+		"kvm works": {vmm.Auto, []step{{vmm.KVM, "", false, vmm.KVM, ""},
+			{vmm.KVM, "", false, vmm.KVM, ""}}},
+		"kvm fails, and is told once": {vmm.Auto, []step{{vmm.TCG, "kvm: aborted", true, vmm.TCG, "kvm: aborted"},
+			{vmm.TCG, "", false, vmm.TCG, "kvm: aborted"}, {vmm.TCG, "kvm: hung", false, vmm.TCG, "kvm: hung"}}},
+		"kvm fails later": {vmm.Auto, []step{{vmm.KVM, "", false, vmm.KVM, ""},
+			{vmm.TCG, "kvm: aborted", true, vmm.TCG, "kvm: aborted"}}},
+		"kvm works when it is retried": {vmm.Auto, []step{{vmm.TCG, "kvm: aborted", true, vmm.TCG, "kvm: aborted"},
+			{vmm.KVM, "", false, vmm.KVM, ""}}},
+		"an endless reason is cut": {vmm.Auto, []step{{vmm.TCG, strings.Repeat("x", 2*maxWhy), true, vmm.TCG,
+			strings.Repeat("x", maxWhy)}}},
 		"a reason of lines is one line": {vmm.Auto, []step{{vmm.TCG, "kvm: a\nhvf: b", true, vmm.TCG, "kvm: a; hvf: b"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -83,11 +88,14 @@ func TestAccelRetry(t *testing.T) {
 		why    string // it is slow, afterwards
 		tries  []bool // when it is there; 10 minutes less a second after the last try; 10 minutes; 11; 20
 	}{
-		"it failed":                            {errors.New("kvm: aborted"), own, false, "kvm: aborted", []bool{false, false, true, false, true}},
-		"it failed, and is gone since":         {errors.New("kvm: aborted"), own, true, "kvm: aborted", []bool{false, false, true, false, true}},
-		"it was not there":                     {nil, own, true, untried(vmm.KVM), []bool{true, false, true, false, true}},
-		"its try was disturbed":                {nil, own, false, untried(vmm.KVM), []bool{true, false, true, false, true}},
-		"the guest is of another architecture": {nil, other, false, "kvm: the guest is arm64 and this machine is amd64", []bool{false, false, false, false, false}},
+		"it failed": {errors.New("kvm: aborted"), own, false, "kvm: aborted",
+			[]bool{false, false, true, false, true}},
+		"it failed, and is gone since": {errors.New("kvm: aborted"), own, true, "kvm: aborted",
+			[]bool{false, false, true, false, true}},
+		"it was not there":      {nil, own, true, untried(vmm.KVM), []bool{true, false, true, false, true}},
+		"its try was disturbed": {nil, own, false, untried(vmm.KVM), []bool{true, false, true, false, true}},
+		"the guest is of another architecture": {nil, other, false, "kvm: the guest is arm64 and this machine is amd64",
+			[]bool{false, false, false, false, false}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -154,7 +162,8 @@ func TestAccelDisturbed(t *testing.T) {
 					known = s.known(spec)
 					return time.Since(known.At) >= retryHardware
 				})
-				if !strings.HasPrefix(known.Why, c.why) || c.failed == nil && len(known.Why) == len(c.why) || time.Since(known.At) < retryHardware || known.Accel != vmm.TCG {
+				if !strings.HasPrefix(known.Why, c.why) || c.failed == nil && len(known.Why) == len(c.why) ||
+					time.Since(known.At) < retryHardware || known.Accel != vmm.TCG {
 					t.Errorf("%+v", known)
 				}
 				if why := s.WhySlow(spec); why != known.Why {

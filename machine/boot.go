@@ -50,13 +50,15 @@ func (s *Source) Boot(ctx context.Context, spec Spec, cfg Config) (*Machine, err
 // Inconclusive reports whether the failure of a boot tells nothing of its accelerator: QEMU could not be started, as on
 // a host that has no descriptor left, or somebody killed it.
 func Inconclusive(err error) bool {
-	return killed(err) || !errors.As(err, new(*vmm.ExitError)) && !errors.As(err, new(*GuestError)) && !errors.Is(err, context.DeadlineExceeded)
+	return killed(err) || !errors.As(err, new(*vmm.ExitError)) && !errors.As(err, new(*GuestError)) &&
+		!errors.Is(err, context.DeadlineExceeded)
 }
 
 // best boots on one candidate after the other until one works; boot is told why those
 // before failed. Under Auto the one that is known to work comes first, and hardware that
 // is not has one try. What is inconclusive is tried once more.
-func best(ctx context.Context, candidates []vmm.Accel, wish, known vmm.Accel, cfg Config, boot func(accel vmm.Accel, failed error) error) error {
+func best(ctx context.Context, candidates []vmm.Accel, wish, known vmm.Accel, cfg Config,
+	boot func(accel vmm.Accel, failed error) error) error {
 	if wish == vmm.Auto {
 		candidates = knownFirst(candidates, known)
 	}
@@ -184,7 +186,8 @@ func (s *Source) boot(ctx context.Context, spec Spec, memory *os.File, cfg Confi
 
 // await waits for the guest's bell until the deadline, or, where greeted is closed by
 // then, until greetedProbe. It returns for how long it waited at most.
-func await(ctx context.Context, network guest.Network, deadline time.Duration, greeted <-chan struct{}) (time.Duration, error) {
+func await(ctx context.Context, network guest.Network, deadline time.Duration, greeted <-chan struct{}) (time.Duration,
+	error) {
 	start := time.Now()
 	for {
 		timed, cancel := context.WithDeadline(ctx, start.Add(deadline))
@@ -204,7 +207,8 @@ func await(ctx context.Context, network guest.Network, deadline time.Duration, g
 
 // config returns a spec as vmm starts it, with the descriptors in cfg.
 func (s *Source) config(spec Spec, cfg vmm.Config) vmm.Config {
-	cfg.QEMU, cfg.Arch, cfg.Accel, cfg.MemoryMB, cfg.CPUs = spec.QEMU, vmm.Arch(spec.Image.Arch), spec.Accel, spec.MemoryMB, spec.CPUs
+	cfg.QEMU, cfg.Arch, cfg.Accel, cfg.MemoryMB, cfg.CPUs = spec.QEMU, vmm.Arch(spec.Image.Arch), spec.Accel,
+		spec.MemoryMB, spec.CPUs
 	cfg.Boot = vmm.Boot(spec.Image.Boot())
 	if spec.Image.Kernel != image.Linux {
 		return cfg // it takes no command line

@@ -40,7 +40,8 @@ func mapping(pid int, file *os.File) (list []area, err error) {
 		var a area
 		var rights, device string
 		var ino uint64
-		if _, err := fmt.Sscanf(lines.Text(), "%x-%x %s %x %s %d", &a.from, &a.to, &rights, &a.offset, &device, &ino); err != nil {
+		if _, err := fmt.Sscanf(lines.Text(), "%x-%x %s %x %s %d", &a.from, &a.to, &rights, &a.offset, &device,
+			&ino); err != nil {
 			return nil, fmt.Errorf("%q: %w", lines.Text(), err)
 		}
 		if ino == inode && strings.HasPrefix(rights, "rw") {
@@ -106,7 +107,8 @@ func copyPrivate(to, mapped *os.File, pid int) error {
 					i++
 				}
 				begin := at + first*page
-				if err := copyBytes(to, memory, int64(begin-a.from+a.offset), int64(begin), int64((i-first)*page), buf); err != nil {
+				if err := copyBytes(to, memory, int64(begin-a.from+a.offset), int64(begin), int64((i-first)*page),
+					buf); err != nil {
 					return err
 				}
 			}
@@ -209,7 +211,8 @@ func processor() string {
 	sum := sha256.New()
 	for line := range strings.Lines(first) {
 		switch name, _, _ := strings.Cut(line, ":"); strings.TrimSpace(name) {
-		case "vendor_id", "cpu family", "model", "model name", "stepping", "flags", "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision", "Features":
+		case "vendor_id", "cpu family", "model", "model name", "stepping", "flags", "CPU implementer", "CPU architecture",
+			"CPU variant", "CPU part", "CPU revision", "Features":
 			_, _ = io.WriteString(sum, line)
 		}
 	}

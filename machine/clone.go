@@ -203,7 +203,8 @@ const (
 )
 
 // rehearse rehearses on a machine with that image. What the first one brings, if it brings anything, stays.
-func (s *Source) rehearse(ctx context.Context, im *image.Image, network *netstack.Network, times int, snapshot bool, bring func(context.Context, *guest.Conn) error) error {
+func (s *Source) rehearse(ctx context.Context, im *image.Image, network *netstack.Network, times int, snapshot bool,
+	bring func(context.Context, *guest.Conn) error) error {
 	for i := range times {
 		if err := guest.Rehearse(ctx, network, s.program(im).Rehearsal, snapshot && i == times-1, bring); err != nil {
 			return err

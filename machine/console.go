@@ -43,7 +43,8 @@ func newConsole(record io.Writer) *console {
 	if record == nil {
 		record = io.Discard
 	}
-	return &console{record: record, left: maxConsole, tail: tail.Buffer{Size: consoleTail}, dead: make(chan struct{}), lacking: make(chan struct{})}
+	return &console{record: record, left: maxConsole, tail: tail.Buffer{Size: consoleTail}, dead: make(chan struct{}),
+		lacking: make(chan struct{})}
 }
 
 func (c *console) Write(p []byte) (int, error) {

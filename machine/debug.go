@@ -80,7 +80,8 @@ func (s *Source) debugger(ctx context.Context, m *Machine, how Debug) error {
 
 // start starts a QEMU, on a snapshot's devices if they are given.
 func (d *Debugger) start(ctx context.Context, memory *os.File, devices []byte) (*vmm.Machine, error) {
-	cfg := vmm.Config{Memory: memory, MemoryShared: true, State: devices, NIC: d.nic, GDB: d.how.GDB, Console: d.m.console, Paused: true, NoJail: d.how.NoJail}
+	cfg := vmm.Config{Memory: memory, MemoryShared: true, State: devices, NIC: d.nic, GDB: d.how.GDB, Console: d.m.console,
+		Paused: true, NoJail: d.how.NoJail}
 	cfg = d.source.config(d.m.Spec, cfg)
 	if d.m.Spec.Image.Kernel == image.Linux {
 		cfg.Boot.Append += " nokaslr" // the kernel's symbols are where its file has them

@@ -40,7 +40,8 @@ type GivenUp struct {
 }
 
 func (e *GivenUp) Error() string {
-	return fmt.Sprintf("templates failed %d times and are given up until %s: %s", giveUpAfter, e.Until.Format(time.RFC3339), e.Why)
+	return fmt.Sprintf("templates failed %d times and are given up until %s: %s", giveUpAfter,
+		e.Until.Format(time.RFC3339), e.Why)
 }
 
 func (e *GivenUp) Is(target error) bool { return target == fs.ErrNotExist }

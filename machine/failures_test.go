@@ -23,13 +23,16 @@ func TestGivenUp(t *testing.T) {
 		given bool          // afterwards
 	}
 	for name, steps := range map[string][]step{
-		"nothing failed":        {{0, "", false}},
-		"one failed":            {{0, "failed", false}, {time.Hour, "", false}},
-		"two failed":            {{0, "failed", false}, {time.Minute, "failed", true}, {giveUpFor - time.Second, "", true}, {time.Second, "", false}},
+		"nothing failed": {{0, "", false}},
+		"one failed":     {{0, "failed", false}, {time.Hour, "", false}},
+		"two failed": {{0, "failed", false}, {time.Minute, "failed", true}, {giveUpFor - time.Second, "", true},
+			{time.Second, "", false}},
 		"one worked in between": {{0, "failed", false}, {0, "worked", false}, {0, "failed", false}, {0, "failed", true}},
 		"the first is long ago": {{0, "failed", false}, {giveUpFor, "failed", false}, {0, "failed", true}},
-		"it fails again later":  {{0, "failed", false}, {0, "failed", true}, {giveUpFor, "failed", false}, {0, "failed", true}},
-		"it works again":        {{0, "failed", false}, {0, "failed", true}, {giveUpFor, "worked", false}, {0, "failed", false}},
+		"it fails again later": {{0, "failed", false}, {0, "failed", true}, {giveUpFor, "failed", false},
+			{0, "failed", true}},
+		"it works again": {{0, "failed", false}, {0, "failed", true}, {giveUpFor, "worked", false},
+			{0, "failed", false}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -46,7 +49,8 @@ func TestGivenUp(t *testing.T) {
 					if (err != nil) != step.given {
 						t.Fatalf("step %d: %v", i, err)
 					}
-					if err != nil && (!errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "until 20") || !strings.Contains(err.Error(), "load of migration failed; xxx") || len(err.Error()) > maxWhy+200) {
+					if err != nil && (!errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "until 20") ||
+						!strings.Contains(err.Error(), "load of migration failed; xxx") || len(err.Error()) > maxWhy+200) {
 						t.Errorf("step %d: %v", i, err)
 					}
 					if err := OpenTemplates(s.dir).GivenUp("another"); err != nil {
@@ -62,7 +66,8 @@ func TestGivenUp(t *testing.T) {
 func TestGivenUpFile(t *testing.T) {
 	s := OpenTemplates(t.TempDir())
 	file := s.failuresFile("key")
-	for _, text := range []string{"", "\n\n\n", "{}\n{}\n{}\n", "null\n3\n", strings.Repeat("{", maxFailures), `{"at":"2999-01-01T00:00:00Z"}` + "\n" + `{"at":"2999-01-01T00:00:00Z"}` + "\n"} {
+	for _, text := range []string{"", "\n\n\n", "{}\n{}\n{}\n", "null\n3\n", strings.Repeat("{", maxFailures),
+		`{"at":"2999-01-01T00:00:00Z"}` + "\n" + `{"at":"2999-01-01T00:00:00Z"}` + "\n"} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -65,7 +65,8 @@ func FuzzLease(f *testing.F) {
 		_, _ = client.Write(text)
 		_ = client.CloseWrite()
 		_ = client.SetReadDeadline(time.Now().Add(10 * time.Second))
-		if answer, err := io.ReadAll(client); err != nil && !errors.Is(err, unix.ECONNRESET) || len(answer) > poolMessage || bytes.Count(answer, []byte("\n")) > 1 {
+		if answer, err := io.ReadAll(client); err != nil && !errors.Is(err, unix.ECONNRESET) || len(answer) > poolMessage ||
+			bytes.Count(answer, []byte("\n")) > 1 {
 			t.Errorf("%d bytes of an answer, %v", len(answer), err)
 		}
 		<-served

@@ -227,9 +227,11 @@ func TestForkTable(t *testing.T) {
 		what, code string
 		differs    bool
 	}{
-		{"the kernel's random bytes", `fs.readSync(fs.openSync('/dev/urandom'), b = Buffer.alloc(16)), b.toString('hex')`, true},
+		{"the kernel's random bytes", `fs.readSync(fs.openSync('/dev/urandom'), b = Buffer.alloc(16)), b.toString('hex')`,
+			true},
 		{"a UUID of the kernel's", `fs.readFileSync('/proc/sys/kernel/random/uuid', 'latin1')`, true},
-		{"getrandom in a process that is new", `(child = JSON.parse(cp.execFileSync(process.execPath, ['-p', 'JSON.stringify([crypto.randomBytes(16).toString("hex"), fs.readFileSync("/proc/self/maps", "latin1").match(/.*stack/)[0], process.pid])'])))[0]`, true},
+		{"getrandom in a process that is new",
+			`(child = JSON.parse(cp.execFileSync(process.execPath, ['-p', 'JSON.stringify([crypto.randomBytes(16).toString("hex"), fs.readFileSync("/proc/self/maps", "latin1").match(/.*stack/)[0], process.pid])'])))[0]`, true},
 		{"the addresses of a process that is new", `child[1]`, true},
 		{"the number of the next process", `child[2]`, false},
 		{"the addresses of one that ran", `fs.readFileSync('/proc/self/maps', 'latin1').match(/.*stack/)[0]`, false},

@@ -125,10 +125,11 @@ func leaseOn(ctx context.Context, conn *net.UnixConn, spec Spec) (*Machine, erro
 		conn.Close()
 		exited <- exit
 	}()
-	vm, err := vmm.Adopt(vmm.Adoption{Jail: reply.Jail, Pid: reply.Pid, Lent: vmm.Lent{Console: files[1], Monitor: files[2]}, Exited: exited, Kill: func() {
-		_ = conn.CloseWrite()
-		_ = conn.SetReadDeadline(time.Now().Add(poolPatience))
-	}})
+	vm, err := vmm.Adopt(vmm.Adoption{Jail: reply.Jail, Pid: reply.Pid,
+		Lent: vmm.Lent{Console: files[1], Monitor: files[2]}, Exited: exited, Kill: func() {
+			_ = conn.CloseWrite()
+			_ = conn.SetReadDeadline(time.Now().Add(poolPatience))
+		}})
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +150,8 @@ func AskPool(home string) (*PoolStatus, error) {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(poolPatience))
 	var reply leaseReply
-	if err := errors.Join(writeLine(conn, leaseRequest{Op: "status"}, nil), readLine(conn, &reply)); err != nil || reply.Status == nil {
+	if err := errors.Join(writeLine(conn, leaseRequest{Op: "status"}, nil), readLine(conn, &reply)); err != nil ||
+		reply.Status == nil {
 		return nil, fmt.Errorf("ask the pool daemon: %w", errors.Join(err, io.ErrUnexpectedEOF))
 	}
 	return reply.Status, nil

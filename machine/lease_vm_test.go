@@ -40,7 +40,8 @@ func translated(ctx context.Context, t *testing.T, m *machine.Machine) (blocks i
 }
 
 // programs is Node, as runs have it.
-var programs = map[string]machine.Program{"node": {Arg: node.HeapArg, Rehearsal: guest.Rehearsal{Text: node.Rehearsal, File: "code.js", Comment: "//"}}}
+var programs = map[string]machine.Program{"node": {Arg: node.HeapArg,
+	Rehearsal: guest.Rehearsal{Text: node.Rehearsal, File: "code.js", Comment: "//"}}}
 
 // opened is a home with linux's image, and its images.
 func opened(t *testing.T) (home string, images *image.Store) {
@@ -127,7 +128,8 @@ func TestLeasedMachine(t *testing.T) {
 		t.Errorf("%+v", conn.Hello)
 	}
 	var stdout, stderr strings.Builder
-	if end, err := conn.Stream(ctx, strings.NewReader(""), &stdout, &stderr); err != nil || end.Code != 0 || stdout.String() != "hello\n" {
+	if end, err := conn.Stream(ctx, strings.NewReader(""), &stdout, &stderr); err != nil || end.Code != 0 ||
+		stdout.String() != "hello\n" {
 		t.Errorf("%+v %v %q %q", end, err, stdout.String(), stderr.String())
 	}
 	// Its rehearsals have gone the whole way: code that only a run takes costs every run of

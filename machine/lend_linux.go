@@ -85,7 +85,8 @@ func (s *Source) lender(about Class) lender {
 			return lent{m}, nil
 		},
 		status: func() PoolStatus {
-			return PoolStatus{Pid: os.Getpid(), Started: started, Min: s.pool.size.Min, Max: s.pool.size.Max, Class: about, PoolStats: s.pool.figures()}
+			return PoolStatus{Pid: os.Getpid(), Started: started, Min: s.pool.size.Min, Max: s.pool.size.Max, Class: about,
+				PoolStats: s.pool.figures()}
 		},
 		lastRun: s.pool.lastRun,
 		close:   s.pool.close,
@@ -137,7 +138,8 @@ func (l lent) Lend() (leaseReply, []*os.File, error) {
 		return leaseReply{}, nil, err
 	}
 	// The link is the run's alone from now on: its end is the machine's.
-	return leaseReply{OK: true, Jail: l.Jail(), Pid: l.vm.Pid(), Pooled: l.Origin == Pooled}, []*os.File{l.link, ends.Console, ends.Monitor}, nil
+	return leaseReply{OK: true, Jail: l.Jail(), Pid: l.vm.Pid(), Pooled: l.Origin == Pooled},
+		[]*os.File{l.link, ends.Console, ends.Monitor}, nil
 }
 
 type leaseServer struct {

@@ -148,7 +148,8 @@ func TestLease(t *testing.T) {
 	mu.Lock()
 	got := asked
 	mu.Unlock()
-	if got.Key != spec.Key() || got.Class != spec.Class() || m.Origin != Pooled || m.State() != Running || !slices.Equal(m.Jail().Layers, aJail) || m.Monitor() == nil {
+	if got.Key != spec.Key() || got.Class != spec.Class() || m.Origin != Pooled || m.State() != Running ||
+		!slices.Equal(m.Jail().Layers, aJail) || m.Monitor() == nil {
 		t.Errorf("%+v %+v", got, m)
 	}
 	if st, err := AskPool(home); err != nil || st.Pid != 7 || st.Running != 1 {
@@ -184,7 +185,8 @@ func readLastWords(
 	t *testing.T, ctx context.Context, home string, spec Spec, give func(lend error), lent func() *thing,
 ) {
 	t.Helper()
-	for _, said := range []string{strings.Repeat("\x00", 16<<10-4) + "last", strings.Repeat("x", 16<<10-4) + "last", strings.Repeat("\xff", 16<<10-4) + "last"} {
+	for _, said := range []string{strings.Repeat("\x00", 16<<10-4) + "last", strings.Repeat("x", 16<<10-4) + "last",
+		strings.Repeat("\xff", 16<<10-4) + "last"} {
 		give(nil)
 		m, err := lease(ctx, home, spec)
 		if err != nil {
@@ -192,7 +194,8 @@ func readLastWords(
 		}
 		lent().end(vmm.Exit{Code: -1, Guest: -1, Signal: "killed", Denied: "connect", Stderr: said})
 		exit, err := m.vm.Wait(ctx)
-		if text, _ := json.Marshal(exit); err != nil || exit.Denied != "connect" || !strings.HasSuffix(exit.Stderr, "last") || len(text) < poolMessage/3 {
+		if text, _ := json.Marshal(exit); err != nil || exit.Denied != "connect" || !strings.HasSuffix(exit.Stderr, "last") ||
+			len(text) < poolMessage/3 {
 			t.Errorf("%.40q is told as %.200s %v", said, text, err)
 		}
 		m.Close()
@@ -231,7 +234,8 @@ func TestLeaseOfTheDead(t *testing.T) {
 		"it is gone":           {"", "the pool daemon has ended"},
 		"it is gone in a line": {`{"code":7,`, "the pool daemon has ended"},
 		"a malformed line":     {`{"code":7,"signal":5}` + "\n", "its end can't be read from the pool daemon: json: "},
-		"an endless line":      {strings.Repeat("x", poolMessage), "its end can't be read from the pool daemon: a line is longer than 16384 bytes"},
+		"an endless line": {strings.Repeat("x", poolMessage),
+			"its end can't be read from the pool daemon: a line is longer than 16384 bytes"},
 	} {
 		home := t.TempDir()
 		l, err := listenPool(home)
@@ -467,7 +471,8 @@ func TestLeaseSleep(t *testing.T) {
 
 // The lines of the protocol are what they were: another version of the program asks, too.
 func TestLeaseWire(t *testing.T) {
-	request, _ := json.Marshal(leaseRequest{Op: "clone", Key: "k", Class: Class{Image: "node", Kernel: "linux", Arch: "amd64", MemoryMB: 512}})
+	request, _ := json.Marshal(leaseRequest{Op: "clone", Key: "k",
+		Class: Class{Image: "node", Kernel: "linux", Arch: "amd64", MemoryMB: 512}})
 	reply, _ := json.Marshal(leaseReply{OK: true, Jail: vmm.Jail{Layers: aJail}, Pid: 1, Pooled: true})
 	got := fmt.Sprintf("%s %s", request, reply)
 	if want := `{"op":"clone","key":"k","image":"node","kernel":"linux","arch":"amd64","memoryMb":512} {"ok":true,"held":{"layers":[{"name":"network","holds":true},{"name":"landlock","holds":false,"why":"this kernel has none"}],"limits":null},"pid":1,"pooled":true}`; got != want {

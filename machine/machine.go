@@ -101,7 +101,8 @@ func (s Spec) Key() string {
 	if s.Fresh {
 		how = "fresh"
 	}
-	key := fmt.Sprintf("%d %s %s %s %d %s %s %s", templateVersion, s.Image.Digest, s.Accel, s.QEMU.Version, s.MemoryMB, how, s.QEMU.ID, bootID())
+	key := fmt.Sprintf("%d %s %s %s %d %s %s %s", templateVersion, s.Image.Digest, s.Accel, s.QEMU.Version, s.MemoryMB,
+		how, s.QEMU.ID, bootID())
 	if s.CPUs > 0 && s.CPUs != 1 {
 		key += fmt.Sprintf(" cpus %g", s.CPUs)
 	}
@@ -119,7 +120,8 @@ const foldersMark = " folders "
 
 // Class returns what the spec was made of.
 func (s Spec) Class() Class {
-	sh := Class{Image: s.Image.Name, Kernel: s.Image.Kernel, Arch: s.Image.Arch, MemoryMB: s.MemoryMB, CPUs: s.CPUs, FreshProcess: s.Fresh}
+	sh := Class{Image: s.Image.Name, Kernel: s.Image.Kernel, Arch: s.Image.Arch, MemoryMB: s.MemoryMB, CPUs: s.CPUs,
+		FreshProcess: s.Fresh}
 	if s.Image.Container != "" {
 		sh.Image = s.Image.Container
 	}
@@ -264,7 +266,8 @@ const (
 
 // Connect seeds the guest, dials its agent and has load put the program in and start
 // it, for which it may take patience longer than usual.
-func (m *Machine) Connect(ctx context.Context, patience time.Duration, load func(context.Context, *guest.Conn) error) (*guest.Conn, error) {
+func (m *Machine) Connect(ctx context.Context, patience time.Duration,
+	load func(context.Context, *guest.Conn) error) (*guest.Conn, error) {
 	deadline := connectDeadline
 	switch {
 	case m.Origin == Booted:
@@ -423,7 +426,8 @@ func (m *Machine) Explain(err error) error {
 		return err
 	}
 	if _, death := m.console.words(); death != "" { // the rest of it is in the record
-		return &GuestError{Reason: fmt.Sprintf("the %s kernel stopped: %s", m.Spec.Image.Kernel, guest.DeathCause(shown(death))), Err: err}
+		return &GuestError{Reason: fmt.Sprintf("the %s kernel stopped: %s", m.Spec.Image.Kernel,
+			guest.DeathCause(shown(death))), Err: err}
 	}
 	tail := m.console.text()
 	if exit.Stderr != "" || exit.Signal != "" {

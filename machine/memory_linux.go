@@ -31,7 +31,8 @@ func NewMemory(size int64) (*os.File, error) {
 // memory for writing even where it maps it privately; so that a QEMU that was broken
 // out of can't change the template that the next run starts from.
 func SealMemory(f *os.File) error {
-	_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
+	_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS,
+		unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
 	if err != nil {
 		return fmt.Errorf("seal memory: %w", err)
 	}

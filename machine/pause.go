@@ -34,7 +34,9 @@ var ErrLasting = errors.New("this machine lasts for one run only")
 type OtherHostError struct{ What, Paused, Here string }
 
 func (e *OtherHostError) Error() string {
-	return fmt.Sprintf("the machine was paused with %s %s, and here it is %s: it can be resumed only where that is as it was", e.What, e.Paused, e.Here)
+	return fmt.Sprintf(
+		"the machine was paused with %s %s, and here it is %s: it can be resumed only where that is as it was", e.What,
+		e.Paused, e.Here)
 }
 
 const (
@@ -71,7 +73,8 @@ type Pause struct {
 
 // paused describes a machine of a spec on this host, without its files.
 func (s *Source) paused(spec Spec) Pause {
-	p := Pause{Version: pauseVersion, Class: spec.bare().Class(), ImageDigest: spec.Image.Digest, QEMU: spec.QEMU.Version, QEMUID: spec.QEMU.ID, Accel: string(spec.Accel)}
+	p := Pause{Version: pauseVersion, Class: spec.bare().Class(), ImageDigest: spec.Image.Digest, QEMU: spec.QEMU.Version,
+		QEMUID: spec.QEMU.ID, Accel: string(spec.Accel)}
 	if spec.Accel != vmm.TCG {
 		p.Processor = processor()
 	}
@@ -98,7 +101,8 @@ func (p Pause) differs(here Pause) error {
 	}
 	const tolerance = 100 // of it; it is measured, a little otherwise at each boot
 	if d := p.TSCKHz - here.TSCKHz; max(d, -d) > here.TSCKHz/tolerance {
-		return &OtherHostError{"a processor's counter of", strconv.Itoa(p.TSCKHz) + " kHz", strconv.Itoa(here.TSCKHz) + " kHz"}
+		return &OtherHostError{"a processor's counter of", strconv.Itoa(p.TSCKHz) + " kHz",
+			strconv.Itoa(here.TSCKHz) + " kHz"}
 	}
 	return nil
 }
@@ -155,7 +159,8 @@ func readPause(dir *os.Root) (p Pause, err error) {
 // there.
 func damaged(path string, err error) error {
 	var host syscall.Errno
-	if errors.As(err, &host) && !slices.Contains([]syscall.Errno{syscall.ENOENT, syscall.ENOTDIR, syscall.EISDIR, syscall.ELOOP, syscall.ENXIO}, host) {
+	if errors.As(err, &host) && !slices.Contains([]syscall.Errno{syscall.ENOENT, syscall.ENOTDIR, syscall.EISDIR,
+		syscall.ELOOP, syscall.ENXIO}, host) {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	return fmt.Errorf("%w: %s: %v", ErrPause, path, err)

@@ -82,7 +82,8 @@ func runs(t testing.TB, m *machine.Machine) {
 	}
 	defer conn.Close()
 	var stdout, stderr strings.Builder
-	if end, err := conn.Stream(ctx, strings.NewReader(""), &stdout, &stderr); err != nil || end.Code != 0 || stdout.String() != "hello\n" {
+	if end, err := conn.Stream(ctx, strings.NewReader(""), &stdout, &stderr); err != nil || end.Code != 0 ||
+		stdout.String() != "hello\n" {
 		t.Errorf("%+v %v %q %q", end, err, stdout.String(), stderr.String())
 	}
 	m.Close()
@@ -185,14 +186,20 @@ func pauseDamageRows(
 		"memory a pipe": {func(dir string) error {
 			return errors.Join(os.Remove(dir+"/memory"), unix.Mkfifo(dir+"/memory", 0o600))
 		}, machine.ErrPause, "memory"},
-		"state cut":          {func(dir string) error { return os.Truncate(dir+"/state", 100) }, machine.ErrPause, "state"},
-		"state changed":      {flip("state", 5000), machine.ErrPause, "state"},
-		"state without end":  {func(dir string) error { return os.Truncate(dir+"/state", 1<<40) }, machine.ErrPause, "state"},
-		"state a pipe":       {func(dir string) error { return errors.Join(os.Remove(dir+"/state"), unix.Mkfifo(dir+"/state", 0o600)) }, machine.ErrPause, "state"},
-		"description cut":    {func(dir string) error { return os.Truncate(dir+"/pause.json", 20) }, machine.ErrPause, "pause.json"},
-		"description long":   {func(dir string) error { return os.Truncate(dir+"/pause.json", 1<<40) }, machine.ErrPause, "pause.json"},
-		"another version":    {edit("pause.json", `"version": 1`, `"version": 9`), machine.ErrPause, "version 9"},
-		"description gone":   {func(dir string) error { return os.Remove(dir + "/pause.json") }, fs.ErrNotExist, "pause.json"},
+		"state cut":         {func(dir string) error { return os.Truncate(dir+"/state", 100) }, machine.ErrPause, "state"},
+		"state changed":     {flip("state", 5000), machine.ErrPause, "state"},
+		"state without end": {func(dir string) error { return os.Truncate(dir+"/state", 1<<40) }, machine.ErrPause, "state"},
+		"state a pipe": {func(dir string) error {
+			return errors.Join(os.Remove(dir+"/state"),
+				unix.Mkfifo(dir+"/state", 0o600))
+		}, machine.ErrPause, "state"},
+		"description cut": {func(dir string) error { return os.Truncate(dir+"/pause.json", 20) }, machine.ErrPause,
+			"pause.json"},
+		"description long": {func(dir string) error { return os.Truncate(dir+"/pause.json", 1<<40) }, machine.ErrPause,
+			"pause.json"},
+		"another version": {edit("pause.json", `"version": 1`, `"version": 9`), machine.ErrPause, "version 9"},
+		"description gone": {func(dir string) error { return os.Remove(dir + "/pause.json") }, fs.ErrNotExist,
+			"pause.json"},
 		"others may read it": {func(dir string) error { return os.Chmod(dir, 0o755) }, machine.ErrPause, "alone"},
 		"another QEMU":       {edit("pause.json", `"qemu": "`, `"qemu": "6.`), other, "QEMU"},
 		"another image":      {edit("pause.json", `"imageDigest": "`, `"imageDigest": "0`), other, "image"},
@@ -245,7 +252,8 @@ func TestPauseDamage(t *testing.T) {
 	for name, c := range pauseDamageRows(flip, edit, other) {
 		t.Run(name, func(t *testing.T) {
 			to := filepath.Join(t.TempDir(), "paused")
-			if text, err := exec.Command("cp", "-r", "--preserve=mode", "--sparse=always", folder, to).CombinedOutput(); err != nil {
+			if text, err := exec.Command("cp", "-r", "--preserve=mode", "--sparse=always", folder,
+				to).CombinedOutput(); err != nil {
 				t.Fatalf("%v %s", err, text)
 			}
 			if err := c.damage(to); err != nil {
@@ -412,5 +420,6 @@ func gone(t testing.TB, pid string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testwait.Within(t, 20*time.Second, "process "+pid+" is gone", func() bool { return errors.Is(syscall.Kill(n, 0), syscall.ESRCH) })
+	testwait.Within(t, 20*time.Second, "process "+pid+" is gone",
+		func() bool { return errors.Is(syscall.Kill(n, 0), syscall.ESRCH) })
 }

@@ -9,7 +9,8 @@ import (
 
 // A host that can't read a paused machine now has not found it damaged.
 func TestDamaged(t *testing.T) {
-	for errno, want := range map[syscall.Errno]bool{syscall.EMFILE: false, syscall.ENFILE: false, syscall.EIO: false, syscall.ENOMEM: false, syscall.EACCES: false,
+	for errno, want := range map[syscall.Errno]bool{syscall.EMFILE: false, syscall.ENFILE: false, syscall.EIO: false,
+		syscall.ENOMEM: false, syscall.EACCES: false,
 		syscall.ENOENT: true, syscall.EISDIR: true, syscall.ENOTDIR: true, syscall.ELOOP: true} {
 		err := damaged("folder", &fs.PathError{Op: "open", Path: "memory", Err: errno})
 		if errors.Is(err, ErrPause) != want {

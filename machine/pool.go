@@ -140,8 +140,9 @@ type PoolStats struct {
 
 func newPool[M standby](size PoolSize, maker making[M], memory func() (total, free int64)) *pool[M] {
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &pool[M]{size: size, maker: maker, memory: memory, makers: max(1, runtime.GOMAXPROCS(0)/2), ctx: ctx, cancel: cancel,
-		wake: make(chan struct{}, 1), groups: map[string]*group[M]{}, last: time.Now()}
+	p := &pool[M]{size: size, maker: maker, memory: memory, makers: max(1, runtime.GOMAXPROCS(0)/2), ctx: ctx,
+		cancel: cancel,
+		wake:   make(chan struct{}, 1), groups: map[string]*group[M]{}, last: time.Now()}
 	p.group.Go(p.tend)
 	return p
 }

@@ -15,7 +15,8 @@ import (
 func folderOf(t *testing.T, path string, year int) {
 	t.Helper()
 	text := fmt.Sprintf(`{"version":%d,"at":"%d-01-01T00:00:00Z"}`, pauseVersion, year)
-	if err := errors.Join(os.Mkdir(path, 0o700), os.WriteFile(filepath.Join(path, pauseName), []byte(text), 0o600)); err != nil {
+	if err := errors.Join(os.Mkdir(path, 0o700), os.WriteFile(filepath.Join(path, pauseName), []byte(text),
+		0o600)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -89,11 +90,16 @@ func TestReplaceKilled(t *testing.T) {
 		want   int
 		left   []string
 	}{
-		"read":                   {false, func(t *testing.T, place, _ string) { yearOf(t, place) }, 2001, []string{".paused.pausing-1", "paused"}},
-		"swept":                  {false, func(_ *testing.T, place, _ string) { RemoveLeftovers(place) }, 2001, []string{"paused"}},
-		"replaced":               {false, func(_ *testing.T, place, by string) { _ = replace(place, by) }, 2002, []string{".paused.pausing-1", "paused"}},
-		"read, behind the move":  {true, func(t *testing.T, place, _ string) { yearOf(t, place) }, 2002, []string{".paused.before", "paused"}},
-		"swept, behind the move": {true, func(_ *testing.T, place, _ string) { RemoveLeftovers(place) }, 2002, []string{"paused"}},
+		"read": {false, func(t *testing.T, place, _ string) { yearOf(t, place) }, 2001,
+			[]string{".paused.pausing-1", "paused"}},
+		"swept": {false, func(_ *testing.T, place, _ string) { RemoveLeftovers(place) }, 2001,
+			[]string{"paused"}},
+		"replaced": {false, func(_ *testing.T, place, by string) { _ = replace(place, by) }, 2002,
+			[]string{".paused.pausing-1", "paused"}},
+		"read, behind the move": {true, func(t *testing.T, place, _ string) { yearOf(t, place) }, 2002,
+			[]string{".paused.before", "paused"}},
+		"swept, behind the move": {true, func(_ *testing.T, place, _ string) { RemoveLeftovers(place) }, 2002,
+			[]string{"paused"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -118,7 +124,8 @@ func TestReplaceKilled(t *testing.T) {
 			}
 		})
 	}
-	for name, want := range map[string]string{".01x.before": "01x", "01x.before": "", ".before": "", ".01x.pausing-1": "", ".01x": ""} {
+	for name, want := range map[string]string{".01x.before": "01x", "01x.before": "", ".before": "", ".01x.pausing-1": "",
+		".01x": ""} {
 		if folder, ok := AsideOf(name); ok != (want != "") || ok && folder != want {
 			t.Errorf("%s: %q %t", name, folder, ok)
 		}
@@ -189,7 +196,8 @@ func TestReplaceRead(t *testing.T) {
 
 // What has ended does not come back from where it was moved to.
 func TestRemovePause(t *testing.T) {
-	for name, names := range map[string][]string{"aside only": {".paused.before"}, "both": {"paused", ".paused.before", ".paused.pausing-1"}, "none": nil} {
+	for name, names := range map[string][]string{"aside only": {".paused.before"},
+		"both": {"paused", ".paused.before", ".paused.pausing-1"}, "none": nil} {
 		dir := t.TempDir()
 		for i, n := range names {
 			folderOf(t, filepath.Join(dir, n), 2001+i)

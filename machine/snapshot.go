@@ -76,7 +76,8 @@ func (t *Snapshot) Dup() (*Snapshot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("duplicate snapshot: %w", err)
 	}
-	return &Snapshot{Memory: memory, Devices: t.Devices, Created: t.Created, Place: t.Place, File: t.File, fill: t.fill}, nil
+	return &Snapshot{Memory: memory, Devices: t.Devices, Created: t.Created, Place: t.Place, File: t.File, fill: t.fill},
+		nil
 }
 
 func dup(f *os.File) (*os.File, error) {
@@ -120,7 +121,8 @@ func (s *Source) start(ctx context.Context, spec Spec, snapshot *Snapshot) (*Mac
 // capture stops a machine that QEMU runs, and copies its memory, which QEMU maps from mapped, to an empty file as long.
 // It returns the state of its devices. began is the state that the machine started from, nil if all of its memory is in
 // mapped. The machine may continue afterwards (vmm's Resume), also after an error.
-func capture(ctx context.Context, vm *vmm.Machine, mapped *os.File, began []byte, to *os.File) (devices []byte, err error) {
+func capture(ctx context.Context, vm *vmm.Machine, mapped *os.File, began []byte, to *os.File) (devices []byte,
+	err error) {
 	if began == nil {
 		devices, err = vm.StopAndSave(ctx)
 	} else {
@@ -177,7 +179,8 @@ type keptFiles struct {
 
 // keep writes a snapshot into a folder: fill fills the memory, of that size, and returns the state.
 // settle, if not nil, is called with the memory when all of it is written.
-func keep(dir string, size int64, fill func(memory *os.File) (state []byte, err error), settle func(memory *os.File) error) (k keptFiles, err error) {
+func keep(dir string, size int64, fill func(memory *os.File) (state []byte, err error),
+	settle func(memory *os.File) error) (k keptFiles, err error) {
 	memory, err := os.OpenFile(filepath.Join(dir, memoryName), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return k, err

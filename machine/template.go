@@ -255,7 +255,8 @@ func (s *Templates) Room(size int64) error {
 		return fmt.Errorf("save template: %w", err)
 	}
 	if free := int64(st.Bavail) * int64(st.Bsize); free < size+minFree {
-		return fmt.Errorf("save template: %s has %d MiB free: a template may take %d, and leaves %d", s.dir, free>>20, size>>20, minFree>>20)
+		return fmt.Errorf("save template: %s has %d MiB free: a template may take %d, and leaves %d", s.dir, free>>20,
+			size>>20, minFree>>20)
 	}
 	return nil
 }
@@ -279,7 +280,8 @@ func (s *Templates) Save(key string, memory *os.File, state []byte) error {
 	if err != nil {
 		return fmt.Errorf("save template: %w", err)
 	}
-	info.keptFiles, err = keep(tmp, st.Size(), func(to *os.File) ([]byte, error) { return state, CopyMemory(to, memory) }, nil)
+	info.keptFiles, err = keep(tmp, st.Size(), func(to *os.File) ([]byte, error) { return state, CopyMemory(to, memory) },
+		nil)
 	if err != nil {
 		return fmt.Errorf("save template: %w", err)
 	}
@@ -333,7 +335,8 @@ func (s *Templates) Prune(keep int) (removed int, err error) {
 		if readErr == nil {
 			readErr = json.NewDecoder(bytes.NewReader(text)).Decode(&info)
 		}
-		if st, err := e.Info(); err == nil && strings.HasSuffix(e.Name(), failuresSuffix) && time.Since(st.ModTime()) > giveUpFor {
+		if st, err := e.Info(); err == nil && strings.HasSuffix(e.Name(), failuresSuffix) &&
+			time.Since(st.ModTime()) > giveUpFor {
 			_ = os.Remove(filepath.Join(s.dir, e.Name()))
 		}
 		switch {

@@ -53,7 +53,8 @@ func TestTemplate(t *testing.T) {
 		t.Fatal(err)
 	}
 	all, err := io.ReadAll(io.NewSectionReader(got.Memory, 0, 9<<20))
-	if err != nil || len(all) != 8<<20 || string(all[:5]) != "first" || string(all[3<<20:3<<20+6]) != "middle" || string(all[8<<20-4:]) != "last" || string(got.Devices) != "state" {
+	if err != nil || len(all) != 8<<20 || string(all[:5]) != "first" || string(all[3<<20:3<<20+6]) != "middle" ||
+		string(all[8<<20-4:]) != "last" || string(got.Devices) != "state" {
 		t.Errorf("%d bytes: %v", len(all), err)
 	}
 	// Nobody changes it any more: not by writing, not by size.
@@ -100,7 +101,8 @@ func TestTemplateMap(t *testing.T) {
 	}
 	defer got.Close()
 	text := make([]byte, 6)
-	if _, err := got.Memory.ReadAt(text, 3<<20); err != nil || string(text) != "middle" || string(got.Devices) != "state" || !got.File || got.Ready() != nil {
+	if _, err := got.Memory.ReadAt(text, 3<<20); err != nil || string(text) != "middle" ||
+		string(got.Devices) != "state" || !got.File || got.Ready() != nil {
 		t.Errorf("%q %v %+v", text, err, got)
 	}
 	if mine, err := got.Memory.Stat(); err != nil || !os.SameFile(mine, must(os.Stat(filepath.Join(dir, memoryName)))) {
@@ -140,21 +142,24 @@ func TestTemplateDamage(t *testing.T) {
 		damage func(dir string) error
 		want   error
 	}{
-		"memory cut":       {func(dir string) error { return os.Truncate(dir+"/memory", 1<<20) }, ErrTemplate},
-		"memory longer":    {func(dir string) error { return os.Truncate(dir+"/memory", 1<<30) }, ErrTemplate},
-		"memory edited":    {func(dir string) error { return replace(dir+"/memory", "middle", "edited") }, ErrTemplate},
-		"memory missing":   {func(dir string) error { return os.Remove(dir + "/memory") }, ErrTemplate},
-		"state cut":        {func(dir string) error { return os.Truncate(dir+"/state", 2) }, ErrTemplate},
-		"state edited":     {func(dir string) error { return replace(dir+"/state", "state", "stale") }, ErrTemplate},
-		"state missing":    {func(dir string) error { return os.Remove(dir + "/state") }, ErrTemplate},
-		"description cut":  {func(dir string) error { return os.Truncate(dir+"/template.json", 10) }, ErrTemplate},
-		"another's":        {func(dir string) error { return replace(dir+"/template.json", `"key":"key"`, `"key":"yek"`) }, ErrTemplate},
+		"memory cut":      {func(dir string) error { return os.Truncate(dir+"/memory", 1<<20) }, ErrTemplate},
+		"memory longer":   {func(dir string) error { return os.Truncate(dir+"/memory", 1<<30) }, ErrTemplate},
+		"memory edited":   {func(dir string) error { return replace(dir+"/memory", "middle", "edited") }, ErrTemplate},
+		"memory missing":  {func(dir string) error { return os.Remove(dir + "/memory") }, ErrTemplate},
+		"state cut":       {func(dir string) error { return os.Truncate(dir+"/state", 2) }, ErrTemplate},
+		"state edited":    {func(dir string) error { return replace(dir+"/state", "state", "stale") }, ErrTemplate},
+		"state missing":   {func(dir string) error { return os.Remove(dir + "/state") }, ErrTemplate},
+		"description cut": {func(dir string) error { return os.Truncate(dir+"/template.json", 10) }, ErrTemplate},
+		"another's": {func(dir string) error { return replace(dir+"/template.json", `"key":"key"`, `"key":"yek"`) },
+			ErrTemplate},
 		"description gone": {func(dir string) error { return os.Remove(dir + "/template.json") }, fs.ErrNotExist},
 		"used too often": {func(dir string) error {
 			return os.WriteFile(dir+"/uses", make([]byte, maxTemplateUses), 0o600)
 		}, fs.ErrNotExist},
-		"too old":         {func(dir string) error { return replace(dir+"/template.json", `"created":"20`, `"created":"19`) }, fs.ErrNotExist},
-		"from the future": {func(dir string) error { return replace(dir+"/template.json", `"created":"20`, `"created":"29`) }, fs.ErrNotExist},
+		"too old": {func(dir string) error { return replace(dir+"/template.json", `"created":"20`, `"created":"19`) },
+			fs.ErrNotExist},
+		"from the future": {func(dir string) error { return replace(dir+"/template.json", `"created":"20`, `"created":"29`) },
+			fs.ErrNotExist},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, dir := saved(t, "key")

@@ -23,7 +23,8 @@ func TestCallLines(t *testing.T) {
 			"sys_a -> 0\nsys_b(x: 1)\n", "booting\r\n[ 1.0] ~no call\n[2] close(3) = 0\n\nlogin: ",
 		},
 		"nanos": {
-			image.Nanos, "[0.449821] en1: assigned 10.0.2.15\r\n[2] close(3) = 0\r\n[V8Worker] futex() = -ETIMEDOUT\r\n~sys_a\r\n" +
+			image.Nanos,
+			"[0.449821] en1: assigned 10.0.2.15\r\n[2] close(3) = 0\r\n[V8Worker] futex() = -ETIMEDOUT\r\n~sys_a\r\n" +
 				"[2] brk(0x0) = 0x6da2000\n[2] syscall_467() = -ENOSYS\n[2] read(3, 0x1, 8 <unfinished ...>\nunitask lacks: a shell\n[2] <... read resumed>) = 8\n" +
 				"*** signal 11 received by tid 2, errno 0, code 1\n[1.5] assertion a(b) failed at x.c:1 (IP 0x1)\n[9] openat(",
 			"[2] close(3) = 0\n[V8Worker] futex() = -ETIMEDOUT\n[2] brk(0x0) = 0x6da2000\n[2] syscall_467() = -ENOSYS\n[2] read(3, 0x1, 8 <unfinished ...>\n[2] <... read resumed>) = 8\n[9] openat(\n",
@@ -31,11 +32,13 @@ func TestCallLines(t *testing.T) {
 		},
 		"linux, cut off": {image.Linux, "~sys_a -> 0\n~sys_b(", "sys_a -> 0\nsys_b(\n", ""},
 		"nanos, a path with lines": {
-			image.Nanos, "[2] openat(-100, \"/x\n*** signal 9 received by tid 2\nmap failed\", 0x0, 0x0) = -ENOENT\nmap failed\n",
+			image.Nanos,
+			"[2] openat(-100, \"/x\n*** signal 9 received by tid 2\nmap failed\", 0x0, 0x0) = -ENOENT\nmap failed\n",
 			"[2] openat(-100, \"/x\n*** signal 9 received by tid 2\nmap failed\", 0x0, 0x0) = -ENOENT\n", "map failed\n",
 		},
 	} {
-		for _, cut := range []func(io.Reader) io.Reader{iotest.OneByteReader, iotest.HalfReader, func(r io.Reader) io.Reader { return r }} {
+		for _, cut := range []func(io.Reader) io.Reader{iotest.OneByteReader, iotest.HalfReader,
+			func(r io.Reader) io.Reader { return r }} {
 			var calls, rest bytes.Buffer
 			lines := &callLines{kernel: c.kernel, calls: &calls, rest: &rest}
 			if _, err := io.Copy(lines, cut(strings.NewReader(c.console))); err != nil {

@@ -67,17 +67,23 @@ func TestGet(t *testing.T) {
 		did   string
 		event string // part of it
 	}{
-		"one stands ready":              {play{own: ownOne}, ownOne, "pool open", ""},
-		"one stands ready elsewhere":    {play{lease: leasedOne}, leasedOne, "pool lease open", ""},
-		"one that stood ready died":     {play{own: ownOne, lease: leasedOne, opens: map[*Machine]error{ownOne: bad}}, leasedOne, "pool open lease open", ""},
-		"both did":                      {play{own: ownOne, lease: leasedOne, opens: map[*Machine]error{ownOne: bad, leasedOne: bad}}, spawnedOne, "pool open lease open spawn open", ""},
-		"none stands ready":             {play{}, spawnedOne, "pool lease spawn open", ""},
-		"no template":                   {play{spawnErr: fs.ErrNotExist}, bootedOne, "pool lease spawn boot", ""},
-		"a damaged template":            {play{spawnErr: fmt.Errorf("%w: memory", ErrTemplate)}, bootedOne, "pool lease spawn drop boot", "template is damaged: memory; booting instead"},
-		"no descriptors left":           {play{spawnErr: errors.New("too many open files")}, bootedOne, "pool lease spawn boot", "too many open files; booting instead"},
-		"a template that does not work": {play{opens: map[*Machine]error{spawnedOne: bad}}, bootedOne, "pool lease spawn open drop boot", "it does not come up; booting instead"},
-		"the run is given up":           {play{opens: map[*Machine]error{spawnedOne: context.Canceled}, cancel: func() {}}, nil, "pool lease spawn open", ""},
-		"nothing works":                 {play{spawnErr: fs.ErrNotExist, bootErr: bad}, nil, "pool lease spawn boot", ""},
+		"one stands ready":           {play{own: ownOne}, ownOne, "pool open", ""},
+		"one stands ready elsewhere": {play{lease: leasedOne}, leasedOne, "pool lease open", ""},
+		"one that stood ready died": {play{own: ownOne, lease: leasedOne, opens: map[*Machine]error{ownOne: bad}},
+			leasedOne, "pool open lease open", ""},
+		"both did": {play{own: ownOne, lease: leasedOne,
+			opens: map[*Machine]error{ownOne: bad, leasedOne: bad}}, spawnedOne, "pool open lease open spawn open", ""},
+		"none stands ready": {play{}, spawnedOne, "pool lease spawn open", ""},
+		"no template":       {play{spawnErr: fs.ErrNotExist}, bootedOne, "pool lease spawn boot", ""},
+		"a damaged template": {play{spawnErr: fmt.Errorf("%w: memory", ErrTemplate)}, bootedOne,
+			"pool lease spawn drop boot", "template is damaged: memory; booting instead"},
+		"no descriptors left": {play{spawnErr: errors.New("too many open files")}, bootedOne,
+			"pool lease spawn boot", "too many open files; booting instead"},
+		"a template that does not work": {play{opens: map[*Machine]error{spawnedOne: bad}}, bootedOne,
+			"pool lease spawn open drop boot", "it does not come up; booting instead"},
+		"the run is given up": {play{opens: map[*Machine]error{spawnedOne: context.Canceled}, cancel: func() {}},
+			nil, "pool lease spawn open", ""},
+		"nothing works": {play{spawnErr: fs.ErrNotExist, bootErr: bad}, nil, "pool lease spawn boot", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -125,8 +131,9 @@ func TestGetWithFolders(t *testing.T) {
 		"a template that holds them": {nil, nil, "spawn open", true, ""},
 		"none yet":                   {fs.ErrNotExist, nil, "spawn pool lease spawn open", false, ""},
 		"none at all":                {fs.ErrNotExist, fs.ErrNotExist, "spawn pool lease spawn boot", false, ""},
-		"a damaged one":              {fmt.Errorf("%w: memory", ErrTemplate), nil, "spawn drop pool lease spawn open", false, "with"},
-		"no descriptors left":        {bad, bad, "spawn pool lease spawn boot", false, ""},
+		"a damaged one": {fmt.Errorf("%w: memory", ErrTemplate), nil, "spawn drop pool lease spawn open", false,
+			"with"},
+		"no descriptors left": {bad, bad, "spawn pool lease spawn boot", false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &foldersPlay{with: c.with, bare: c.bareErr}

@@ -28,8 +28,10 @@ func TestAttackApprovalAnswers(t *testing.T) {
 		{"this once", accepts("once"), nil, unitask.AllowOnce},
 		{"for the run", accepts("allow"), nil, unitask.AllowRun},
 		{"no", &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": "deny"}}, nil, unitask.Deny},
-		{"declined, with an answer", &sdk.ElicitResult{Action: "decline", Content: map[string]any{"answer": "allow"}}, nil, unitask.Deny},
-		{"dismissed, with an answer", &sdk.ElicitResult{Action: "cancel", Content: map[string]any{"answer": "allow"}}, nil, ""},
+		{"declined, with an answer", &sdk.ElicitResult{Action: "decline", Content: map[string]any{"answer": "allow"}}, nil,
+			unitask.Deny},
+		{"dismissed, with an answer", &sdk.ElicitResult{Action: "cancel", Content: map[string]any{"answer": "allow"}}, nil,
+			""},
 		{"accepted, without an answer", &sdk.ElicitResult{Action: "accept"}, nil, ""},
 		{"another answer", &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": "always"}}, nil, ""},
 		{"an answer of another type", &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": true}}, nil, ""},
@@ -43,7 +45,8 @@ func TestAttackApprovalAnswers(t *testing.T) {
 		name  string
 		asked bool
 		via   unitask.Caller
-	}{{"over HTTP", false, unitask.Caller{Via: unitask.ViaHTTP}}, {"that our own user has started", true, unitask.Caller{Via: unitask.ViaMCP}}} {
+	}{{"over HTTP", false, unitask.Caller{Via: unitask.ViaHTTP}},
+		{"that our own user has started", true, unitask.Caller{Via: unitask.ViaMCP}}} {
 		if mcp.Asks(via.via) != via.asked {
 			t.Errorf("a client %s is asked: %t", via.name, !via.asked)
 		}
@@ -66,7 +69,8 @@ func TestElicitation(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var asked []string
-	opts := &sdk.ClientOptions{ElicitationHandler: func(_ context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
+	opts := &sdk.ClientOptions{ElicitationHandler: func(_ context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult,
+		error) {
 		mu.Lock()
 		defer mu.Unlock()
 		asked = append(asked, r.Params.Message)
@@ -75,13 +79,15 @@ func TestElicitation(t *testing.T) {
 		}
 		return &sdk.ElicitResult{Action: "decline"}, nil
 	}}
-	cs, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, opts).Connect(t.Context(), b, &sdk.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
+	cs, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, opts).Connect(t.Context(), b,
+		&sdk.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer cs.Close()
-	res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "run_code", Arguments: object{"allowNet": []string{"yes.w.example", "no.w.example"},
-		"code": `(async () => { for (const name of ["yes", "no"]) await fetch("http://" + name + ".w.example/").catch((e) => console.log(name, e.cause?.code)) })()`}})
+	res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "run_code",
+		Arguments: object{"allowNet": []string{"yes.w.example", "no.w.example"},
+			"code": `(async () => { for (const name of ["yes", "no"]) await fetch("http://" + name + ".w.example/").catch((e) => console.log(name, e.cause?.code)) })()`}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +99,8 @@ func TestElicitation(t *testing.T) {
 	if err := json.Unmarshal(text, &got); err != nil || len(got.Approvals) != 2 || len(asked) != 2 {
 		t.Fatalf("%v %q %s", err, asked, text)
 	}
-	for i, want := range []string{"yes.w.example:80 was allowed by the caller of the run (once)", "no.w.example:80 was denied by the caller of the run"} {
+	for i, want := range []string{"yes.w.example:80 was allowed by the caller of the run (once)",
+		"no.w.example:80 was denied by the caller of the run"} {
 		if got := got.Approvals[i].String(); got != want {
 			t.Errorf("%q, expected %q", got, want)
 		}

@@ -57,7 +57,8 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 
 // claims are a good token's, for a change.
 func claims(change func(map[string]any)) map[string]any {
-	c := map[string]any{"iss": "https://issuer.example", "sub": "carol", "aud": audience, "exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix()}
+	c := map[string]any{"iss": "https://issuer.example", "sub": "carol", "aud": audience,
+		"exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix()}
 	if change != nil {
 		change(c)
 	}
@@ -93,26 +94,38 @@ func attackJWTsRows(
 		{"alg nOnE, with a signature", encoded(`{"alg":"nOnE"}`) + "." + parts[1] + "." + parts[2], "401"},
 		{"alg none and the key's id", encoded(`{"alg":"none","kid":"k"}`) + "." + parts[1] + ".", "401"},
 		{"no alg", encoded(`{"kid":"k"}`) + "." + parts[1] + "." + parts[2], "401"},
-		{"HS256 with the public key as PEM", sign(t, jose.HS256, jose.JSONWebKey{Key: pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), KeyID: "r"}, nil, claims(nil)), "401"},
-		{"HS256 with the public key as DER", sign(t, jose.HS256, jose.JSONWebKey{Key: der, KeyID: "r"}, nil, claims(nil)), "401"},
+		{"HS256 with the public key as PEM", sign(t, jose.HS256,
+			jose.JSONWebKey{Key: pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), KeyID: "r"}, nil, claims(nil)),
+			"401"},
+		{"HS256 with the public key as DER", sign(t, jose.HS256, jose.JSONWebKey{Key: der, KeyID: "r"}, nil, claims(nil)),
+			"401"},
 		{"HS256 with the whole set", sign(t, jose.HS256, jose.JSONWebKey{Key: public, KeyID: "k"}, nil, claims(nil)), "401"},
-		{"HS256 with nothing", sign(t, jose.HS256, jose.JSONWebKey{Key: make([]byte, 32), KeyID: ""}, nil, claims(nil)), "401"},
-		{"a stranger's key under the known id", sign(t, jose.ES256, jose.JSONWebKey{Key: stranger, KeyID: "k"}, nil, claims(nil)), "401"},
+		{"HS256 with nothing", sign(t, jose.HS256, jose.JSONWebKey{Key: make([]byte, 32), KeyID: ""}, nil, claims(nil)),
+			"401"},
+		{"a stranger's key under the known id", sign(t, jose.ES256, jose.JSONWebKey{Key: stranger, KeyID: "k"}, nil,
+			claims(nil)), "401"},
 		{"a stranger's key, no id", sign(t, jose.ES256, stranger, nil, claims(nil)), "401"},
-		{"the RSA key's id on the other key", sign(t, jose.ES256, jose.JSONWebKey{Key: good, KeyID: "r"}, nil, claims(nil)), "401"},
+		{"the RSA key's id on the other key", sign(t, jose.ES256, jose.JSONWebKey{Key: good, KeyID: "r"}, nil, claims(nil)),
+			"401"},
 		{"the signature cut off", parts[0] + "." + parts[1] + ".", "401"},
-		{"the signature of zeros", parts[0] + "." + parts[1] + "." + base64.RawURLEncoding.EncodeToString(make([]byte, 64)), "401"},
-		{"the claims changed", parts[0] + "." + encoded(`{"iss":"https://issuer.example","sub":"root","aud":"`+audience+`","exp":9999999999}`) + "." + parts[2], "401"},
+		{"the signature of zeros", parts[0] + "." + parts[1] + "." + base64.RawURLEncoding.EncodeToString(make([]byte, 64)),
+			"401"},
+		{"the claims changed", parts[0] + "." + encoded(`{"iss":"https://issuer.example","sub":"root","aud":"`+audience+
+			`","exp":9999999999}`) + "." + parts[2], "401"},
 		{"two parts", parts[0] + "." + parts[1], "401"},
 		{"four parts", fine + ".x", "401"},
 		{"five parts, as if encrypted", fine + ".x.y", "401"},
 		{"JSON serialization", string(whole), "401"},
-		{"a jwk of its own in the header", sign(t, jose.ES256, stranger, &jose.SignerOptions{EmbedJWK: true}, claims(nil)), "401"},
+		{"a jwk of its own in the header", sign(t, jose.ES256, stranger, &jose.SignerOptions{EmbedJWK: true}, claims(nil)),
+			"401"},
 		{"a jku of its own", header("jku", "http://127.0.0.1:1/keys"), "401"},
 		{"an x5u of its own", header("x5u", "http://127.0.0.1:1/cert"), "401"},
-		{"a crit that nobody knows", sign(t, jose.ES256, jose.JSONWebKey{Key: good, KeyID: "k"}, (&jose.SignerOptions{}).WithHeader("crit", []string{"x"}).WithHeader("x", 1), claims(nil)), "401"},
-		{"a kid that is a path", sign(t, jose.ES256, jose.JSONWebKey{Key: stranger, KeyID: "../../../../dev/null"}, nil, claims(nil)), "401"},
-		{"a kid that is SQL", sign(t, jose.ES256, jose.JSONWebKey{Key: stranger, KeyID: "' OR '1'='1"}, nil, claims(nil)), "401"},
+		{"a crit that nobody knows", sign(t, jose.ES256, jose.JSONWebKey{Key: good, KeyID: "k"},
+			(&jose.SignerOptions{}).WithHeader("crit", []string{"x"}).WithHeader("x", 1), claims(nil)), "401"},
+		{"a kid that is a path", sign(t, jose.ES256, jose.JSONWebKey{Key: stranger, KeyID: "../../../../dev/null"}, nil,
+			claims(nil)), "401"},
+		{"a kid that is SQL", sign(t, jose.ES256, jose.JSONWebKey{Key: stranger, KeyID: "' OR '1'='1"}, nil, claims(nil)),
+			"401"},
 		{"expired", set("exp", time.Now().Add(-time.Hour).Unix()), "401"},
 		{"expired a moment ago", set("exp", time.Now().Add(-2*time.Second).Unix()), "401"},
 		{"never expires", without("exp"), "401"},
@@ -154,7 +167,8 @@ func TestAttackJWTs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := newIssuer(t, jose.JSONWebKey{Key: good.Public(), KeyID: "k", Algorithm: "ES256", Use: "sig"}, jose.JSONWebKey{Key: rsaKey.Public(), KeyID: "r", Algorithm: "RS256", Use: "sig"})
+	i := newIssuer(t, jose.JSONWebKey{Key: good.Public(), KeyID: "k", Algorithm: "ES256", Use: "sig"},
+		jose.JSONWebKey{Key: rsaKey.Public(), KeyID: "r", Algorithm: "RS256", Use: "sig"})
 	auth, err := mcp.JWTs(mcp.JWTOptions{JWKS: i.url, Audience: audience, Issuer: "https://issuer.example"})
 	if err != nil {
 		t.Fatal(err)
@@ -176,12 +190,14 @@ func TestAttackJWTs(t *testing.T) {
 	}
 	without := func(name string) string { return es(func(c map[string]any) { delete(c, name) }) }
 	header := func(name string, value any) string {
-		return sign(t, jose.ES256, jose.JSONWebKey{Key: stranger, KeyID: "k"}, (&jose.SignerOptions{}).WithHeader(jose.HeaderKey(name), value), claims(nil))
+		return sign(t, jose.ES256, jose.JSONWebKey{Key: stranger, KeyID: "k"},
+			(&jose.SignerOptions{}).WithHeader(jose.HeaderKey(name), value), claims(nil))
 	}
 	encoded := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
 	fine := es(nil)
 	parts := strings.Split(fine, ".")
-	whole, err := json.Marshal(map[string]any{"payload": parts[1], "signatures": []any{map[string]any{"protected": parts[0], "signature": parts[2]}}})
+	whole, err := json.Marshal(map[string]any{"payload": parts[1],
+		"signatures": []any{map[string]any{"protected": parts[0], "signature": parts[2]}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +227,8 @@ func TestAttackKeyFetches(t *testing.T) {
 	begin := time.Now()
 	refused := 0
 	for n := range 200 {
-		if status(t, url, "Authorization: Bearer "+sign(t, jose.ES256, jose.JSONWebKey{Key: stranger, KeyID: fmt.Sprint("k", n)}, nil, claims(nil))) == "401" {
+		if status(t, url, "Authorization: Bearer "+sign(t, jose.ES256,
+			jose.JSONWebKey{Key: stranger, KeyID: fmt.Sprint("k", n)}, nil, claims(nil))) == "401" {
 			refused++
 		}
 	}
@@ -220,8 +237,11 @@ func TestAttackKeyFetches(t *testing.T) {
 	if n := i.fetched.Load(); n > most {
 		got = fmt.Sprintf("%d fetches", n)
 	}
-	attack.Check(t, "200 tokens with key ids of their own", "200 refused, bounded", fmt.Sprintf("%d refused, %s", refused, got))
-	attack.Check(t, "a good token in the middle of it", "200", status(t, url, "Authorization: Bearer "+sign(t, jose.ES256, jose.JSONWebKey{Key: good, KeyID: "k"}, nil, claims(nil))))
+	attack.Check(t, "200 tokens with key ids of their own", "200 refused, bounded",
+		fmt.Sprintf("%d refused, %s", refused, got))
+	attack.Check(t, "a good token in the middle of it", "200",
+		status(t, url, "Authorization: Bearer "+sign(t, jose.ES256, jose.JSONWebKey{Key: good, KeyID: "k"}, nil,
+			claims(nil))))
 }
 
 // Two issuers behind one set of keys: the same subject is two callers.
@@ -241,11 +261,14 @@ func TestAttackIssuers(t *testing.T) {
 		{"https://one.example", "Carol", "nothing"},
 		{"https://one", "example#carol", "nothing"},
 	} {
-		token := sign(t, jose.ES256, jose.JSONWebKey{Key: good, KeyID: "k"}, nil, claims(func(m map[string]any) { m["iss"], m["sub"] = c.iss, c.sub }))
-		attack.Check(t, "subject "+c.sub+" of "+c.iss+" reaches for carol's of one.example", c.want, reach(t, connect(t, url, token), of))
+		token := sign(t, jose.ES256, jose.JSONWebKey{Key: good, KeyID: "k"}, nil,
+			claims(func(m map[string]any) { m["iss"], m["sub"] = c.iss, c.sub }))
+		attack.Check(t, "subject "+c.sub+" of "+c.iss+" reaches for carol's of one.example", c.want,
+			reach(t, connect(t, url, token), of))
 	}
 	for _, iss := range []string{"", "https://one.example#carol", "local:root\n", strings.Repeat("i", 600)} {
-		token := sign(t, jose.ES256, jose.JSONWebKey{Key: good, KeyID: "k"}, nil, claims(func(m map[string]any) { m["iss"] = iss }))
+		token := sign(t, jose.ES256, jose.JSONWebKey{Key: good, KeyID: "k"}, nil,
+			claims(func(m map[string]any) { m["iss"] = iss }))
 		attack.Check(t, fmt.Sprintf("an issuer %.40q", iss), "401", status(t, url, "Authorization: Bearer "+token))
 	}
 }

@@ -39,7 +39,8 @@ func recorded(t *testing.T, rt *unitask.Runtime, owner string, via record.Via) s
 		t.Fatal(err)
 	}
 	out := filepath.Join(r.Dir(), record.ArtifactsDir)
-	if err := errors.Join(os.Mkdir(out, 0o700), os.WriteFile(filepath.Join(out, "a.txt"), []byte("the artifact"), 0o600)); err != nil {
+	if err := errors.Join(os.Mkdir(out, 0o700), os.WriteFile(filepath.Join(out, "a.txt"), []byte("the artifact"),
+		0o600)); err != nil {
 		t.Fatal(err)
 	}
 	return r.ID
@@ -68,13 +69,18 @@ func TestAttackOthersRuns(t *testing.T) {
 	self := unitask.LocalOwner(os.Geteuid())
 	runs := map[string]string{ // whose and how
 		"alice over HTTP": recorded(t, rt, "alice", record.ViaHTTP), "bob over HTTP": recorded(t, rt, "bob", record.ViaHTTP),
-		"this user by the command line": recorded(t, rt, self, record.ViaCLI), "this user from Go": recorded(t, rt, self, record.ViaAPI),
-		"this user over stdio": recorded(t, rt, self, record.ViaMCP), "this user over HTTP": recorded(t, rt, self, record.ViaHTTP),
-		"another user over stdio": recorded(t, rt, "local:nobody", record.ViaMCP), "nobody, of an older unitask": recorded(t, rt, "", ""),
-		"alice, of an older unitask": recorded(t, rt, "alice", ""), "alice by the command line": recorded(t, rt, "alice", record.ViaCLI),
+		"this user by the command line": recorded(t, rt, self, record.ViaCLI),
+		"this user from Go":             recorded(t, rt, self, record.ViaAPI),
+		"this user over stdio":          recorded(t, rt, self, record.ViaMCP),
+		"this user over HTTP":           recorded(t, rt, self, record.ViaHTTP),
+		"another user over stdio":       recorded(t, rt, "local:nobody", record.ViaMCP),
+		"nobody, of an older unitask":   recorded(t, rt, "", ""),
+		"alice, of an older unitask":    recorded(t, rt, "alice", ""),
+		"alice by the command line":     recorded(t, rt, "alice", record.ViaCLI),
 	}
 	s := newServer(t, rt, mcp.Options{Ceiling: noMachine()})
-	shared := serve(t, newServer(t, rt, mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{Auth: tokens(t, "alice", "bob", "root")})
+	shared := serve(t, newServer(t, rt, mcp.Options{Ceiling: noMachine()}),
+		mcp.HTTPOptions{Auth: tokens(t, "alice", "bob", "root")})
 	for _, c := range []struct {
 		name string
 		cs   *sdk.ClientSession
@@ -125,7 +131,8 @@ func reach(t *testing.T, cs *sdk.ClientSession, id string) string {
 		_, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "unitask://runs/" + id + part})
 		got["resources/read"+part] = err == nil
 	}
-	completed, err := cs.Complete(t.Context(), &sdk.CompleteParams{Ref: &sdk.CompleteReference{Type: "ref/resource", URI: "unitask://runs/{id}"}, Argument: sdk.CompleteParamsArgument{Name: "id", Value: id}})
+	completed, err := cs.Complete(t.Context(), &sdk.CompleteParams{Ref: &sdk.CompleteReference{Type: "ref/resource",
+		URI: "unitask://runs/{id}"}, Argument: sdk.CompleteParamsArgument{Name: "id", Value: id}})
 	got["completion"] = err == nil && len(completed.Completion.Values) > 0
 	yes, no := 0, 0
 	for way, ok := range got {
@@ -149,7 +156,8 @@ func TestAttackPaths(t *testing.T) {
 	rt := bare(t)
 	id := recorded(t, rt, unitask.LocalOwner(os.Geteuid()), record.ViaMCP)
 	out := filepath.Join(rt.Runs().Dir(), id, record.ArtifactsDir)
-	if err := errors.Join(os.Symlink("/etc/passwd", filepath.Join(out, "link")), os.Symlink("..", filepath.Join(out, "up")), syscall.Mkfifo(filepath.Join(out, "pipe"), 0o600)); err != nil {
+	if err := errors.Join(os.Symlink("/etc/passwd", filepath.Join(out, "link")),
+		os.Symlink("..", filepath.Join(out, "up")), syscall.Mkfifo(filepath.Join(out, "pipe"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	cs := inMemory(t, newServer(t, rt, mcp.Options{Ceiling: noMachine()}), nil)
@@ -160,12 +168,20 @@ func TestAttackPaths(t *testing.T) {
 		}
 	}
 	for _, uri := range []string{
-		"unitask://runs/", "unitask://runs/.", "unitask://runs/..", "unitask://runs/../memo.json", "unitask://runs/%2e%2e", "unitask://runs//" + id, "unitask://runs/" + id + "/..", "unitask://runs/none",
-		"unitask://runs/.removed-" + id, "unitask://runs/" + id + "\x00", "unitask://runs/" + id[:10], "unitask://runs/last", "UNITASK://runs/" + id, "unitask://runs?" + id, "unitask:runs/" + id,
-		at + "/", at + "/run.json", at + "/lock", at + "/out", at + "/out/a.txt", at + "/code.js", at + "/stdout/", at + "/stdout/..", at + "/STDOUT", at + "/./stdout", at + "/%73tdout", at + "/stdout%00", at + "/../" + id + "/stdout",
-		at + "/artifacts", at + "/artifacts/", at + "/artifacts/.", at + "/artifacts/..", at + "/artifacts/../stdout", at + "/artifacts/%2e%2e/stdout", at + "/artifacts/%2e%2e%2fstdout", at + "/artifacts/..%5cstdout", at + "/artifacts//a.txt",
-		at + "/artifacts//etc/passwd", at + "/artifacts/%2fetc%2fpasswd", at + "/artifacts/a.txt/", at + "/artifacts/a.txt%00", at + "/artifacts/./a.txt", at + "/artifacts/%252e%252e/stdout", at + "/artifacts/%zz",
-		at + "/artifacts/link", at + "/artifacts/up/stdout", at + "/artifacts/pipe", at + "/artifacts/" + strings.Repeat("a/", 40) + "x", at + "/artifacts/" + strings.Repeat("a", 5000),
+		"unitask://runs/", "unitask://runs/.", "unitask://runs/..", "unitask://runs/../memo.json", "unitask://runs/%2e%2e",
+		"unitask://runs//" + id, "unitask://runs/" + id + "/..", "unitask://runs/none",
+		"unitask://runs/.removed-" + id, "unitask://runs/" + id + "\x00", "unitask://runs/" + id[:10], "unitask://runs/last",
+		"UNITASK://runs/" + id, "unitask://runs?" + id, "unitask:runs/" + id,
+		at + "/", at + "/run.json", at + "/lock", at + "/out", at + "/out/a.txt", at + "/code.js", at + "/stdout/",
+		at + "/stdout/..", at + "/STDOUT", at + "/./stdout", at + "/%73tdout", at + "/stdout%00",
+		at + "/../" + id + "/stdout",
+		at + "/artifacts", at + "/artifacts/", at + "/artifacts/.", at + "/artifacts/..", at + "/artifacts/../stdout",
+		at + "/artifacts/%2e%2e/stdout", at + "/artifacts/%2e%2e%2fstdout", at + "/artifacts/..%5cstdout",
+		at + "/artifacts//a.txt",
+		at + "/artifacts//etc/passwd", at + "/artifacts/%2fetc%2fpasswd", at + "/artifacts/a.txt/",
+		at + "/artifacts/a.txt%00", at + "/artifacts/./a.txt", at + "/artifacts/%252e%252e/stdout", at + "/artifacts/%zz",
+		at + "/artifacts/link", at + "/artifacts/up/stdout", at + "/artifacts/pipe",
+		at + "/artifacts/" + strings.Repeat("a/", 40) + "x", at + "/artifacts/" + strings.Repeat("a", 5000),
 		"file:///etc/passwd", "file://" + rt.Runs().Dir(), "/etc/passwd", "http://127.0.0.1/", "",
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -181,7 +197,8 @@ func TestAttackPaths(t *testing.T) {
 		}
 		attack.Check(t, "resource "+strings.ReplaceAll(uri, id, "ID"), "refused", got)
 	}
-	for _, ref := range []string{"", "..", "../", "../../etc", "/", ".", id + "/", id + "/stdout", "*", "%2e%2e", "\x00", "-"} {
+	for _, ref := range []string{"", "..", "../", "../../etc", "/", ".", id + "/", id + "/stdout", "*", "%2e%2e", "\x00",
+		"-"} {
 		res, _, _ := call(t, cs, "inspect_run", object{"runId": ref})
 		attack.Check(t, fmt.Sprintf("inspect_run %q", ref), "true", fmt.Sprint(res.IsError))
 	}
@@ -208,7 +225,8 @@ func TestAttackShortNames(t *testing.T) {
 		"a#b":                          `["https://issuer.example#a#b"]`,
 		"local:root":                   `["https://issuer.example#local:root"]`,
 	} {
-		names, err := mcp.Names(t.Context(), auth, sign(t, jose.ES256, jose.JSONWebKey{Key: good, KeyID: "k"}, nil, claims(func(m map[string]any) { m["sub"] = sub })))
+		names, err := mcp.Names(t.Context(), auth, sign(t, jose.ES256, jose.JSONWebKey{Key: good, KeyID: "k"}, nil,
+			claims(func(m map[string]any) { m["sub"] = sub })))
 		attack.Check(t, "names of the subject "+sub, want, fmt.Sprintf("%q", names))
 		if err != nil {
 			t.Error(err)
@@ -218,7 +236,8 @@ func TestAttackShortNames(t *testing.T) {
 
 // Tokens of a file, in forms that are not quite theirs.
 func TestAttackTokens(t *testing.T) {
-	url := serve(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{Auth: tokens(t, "alice", "bob")})
+	url := serve(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}),
+		mcp.HTTPOptions{Auth: tokens(t, "alice", "bob")})
 	const alice = "alice-token-0123456789"
 	for _, c := range []struct {
 		name    string
@@ -252,7 +271,8 @@ func TestAttackTokens(t *testing.T) {
 	}
 	code, _, _ := send(t, "POST", url+"/mcp?access_token="+alice, listTools, revision, named)
 	attack.Check(t, "token: in the URL", "401", fmt.Sprint(code))
-	for _, name := range []string{"local:root", "local:", "https://issuer.example#carol", "al\u200bice", "al\x1bice", strings.Repeat("a", 600)} {
+	for _, name := range []string{"local:root", "local:", "https://issuer.example#carol", "al\u200bice", "al\x1bice",
+		strings.Repeat("a", 600)} {
 		file := filepath.Join(t.TempDir(), "tokens")
 		if err := os.WriteFile(file, []byte(name+" a-token-of-0123456789\n"), 0o600); err != nil {
 			t.Fatal(err)
@@ -264,35 +284,52 @@ func TestAttackTokens(t *testing.T) {
 
 // Hosts and origins, on a loopback address without tokens.
 func TestAttackHosts(t *testing.T) {
-	url := serve(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{Origins: []string{"https://app.example"}, Hosts: []string{"box.local"}})
+	url := serve(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}),
+		mcp.HTTPOptions{Origins: []string{"https://app.example"}, Hosts: []string{"box.local"}})
 	host := strings.TrimPrefix(url, "http://")
 	_, port, _ := strings.Cut(host, ":")
 	for _, c := range []struct{ header, want string }{
-		{"Host: " + host, "200"}, {"Host: localhost:PORT", "200"}, {"Host: box.local", "200"}, {"Origin: https://app.example", "200"}, {"Origin: http://" + host, "200"},
-		{"Host: evil.example", "403"}, {"Host: evil.example:PORT", "403"}, {"Host: 127.0.0.1.evil.example", "403"}, {"Host: 127.0.0.1.nip.io:PORT", "403"}, {"Host: localhost.evil.example:PORT", "403"},
-		{"Host: evil-localhost", "403"}, {"Host: localhost.", "403"}, {"Host: box.local.evil.example", "403"}, {"Host: xbox.local", "403"}, {"Host: 10.0.0.1:PORT", "403"}, {"Host: 0.0.0.0:PORT", "403"},
-		{"Host: [::ffff:10.0.0.1]:PORT", "403"}, {"Host: 169.254.169.254", "403"}, {"Host: 2130706433", "403"}, {"Host: 0x7f000001", "403"}, {"Host: 127.1", "403"}, {"Host: 0177.0.0.1", "403"}, {"Host: [fe80::1%25lo]", "403"},
-		{"Host: user@127.0.0.1", "403"}, {"Host: 127.0.0.1@evil.example", "403"}, {"Host: evil.example#127.0.0.1", "403"}, {"Host: 127.0.0.1, evil.example", "403"},
-		{"Origin: null", "403"}, {"Origin: ", "403"}, {"Origin: http://evil.example", "403"}, {"Origin: http://app.example", "403"}, {"Origin: https://app.example:444", "403"}, {"Origin: https://app.example.evil.example", "403"},
-		{"Origin: https://evil.example/https://app.example", "403"}, {"Origin: https://APP.example", "403"}, {"Origin: https://app.example/", "403"}, {"Origin: http://localhost:1", "403"}, {"Origin: http://127.0.0.1:1", "403"},
-		{"Origin: file://", "403"}, {"Origin: chrome-extension://abc", "403"}, {"Origin: https://app.example https://evil.example", "403"},
+		{"Host: " + host, "200"}, {"Host: localhost:PORT", "200"}, {"Host: box.local", "200"},
+		{"Origin: https://app.example", "200"}, {"Origin: http://" + host, "200"},
+		{"Host: evil.example", "403"}, {"Host: evil.example:PORT", "403"}, {"Host: 127.0.0.1.evil.example", "403"},
+		{"Host: 127.0.0.1.nip.io:PORT", "403"}, {"Host: localhost.evil.example:PORT", "403"},
+		{"Host: evil-localhost", "403"}, {"Host: localhost.", "403"}, {"Host: box.local.evil.example", "403"},
+		{"Host: xbox.local", "403"}, {"Host: 10.0.0.1:PORT", "403"}, {"Host: 0.0.0.0:PORT", "403"},
+		{"Host: [::ffff:10.0.0.1]:PORT", "403"}, {"Host: 169.254.169.254", "403"}, {"Host: 2130706433", "403"},
+		{"Host: 0x7f000001", "403"}, {"Host: 127.1", "403"}, {"Host: 0177.0.0.1", "403"}, {"Host: [fe80::1%25lo]", "403"},
+		{"Host: user@127.0.0.1", "403"}, {"Host: 127.0.0.1@evil.example", "403"}, {"Host: evil.example#127.0.0.1", "403"},
+		{"Host: 127.0.0.1, evil.example", "403"},
+		{"Origin: null", "403"}, {"Origin: ", "403"}, {"Origin: http://evil.example", "403"},
+		{"Origin: http://app.example", "403"}, {"Origin: https://app.example:444", "403"},
+		{"Origin: https://app.example.evil.example", "403"},
+		{"Origin: https://evil.example/https://app.example", "403"}, {"Origin: https://APP.example", "403"},
+		{"Origin: https://app.example/", "403"}, {"Origin: http://localhost:1", "403"},
+		{"Origin: http://127.0.0.1:1", "403"},
+		{"Origin: file://", "403"}, {"Origin: chrome-extension://abc", "403"},
+		{"Origin: https://app.example https://evil.example", "403"},
 	} {
-		attack.Check(t, strings.ReplaceAll(c.header, host, "127.0.0.1:PORT"), c.want, status(t, url, strings.ReplaceAll(c.header, "PORT", port)))
+		attack.Check(t, strings.ReplaceAll(c.header, host, "127.0.0.1:PORT"), c.want,
+			status(t, url, strings.ReplaceAll(c.header, "PORT", port)))
 	}
-	attack.Check(t, "two Origins, one of them good", "403", status(t, url, "Origin: https://app.example", "Origin: https://evil.example"))
-	attack.Check(t, "a good Origin for a stranger's Host", "403", status(t, url, "Origin: https://app.example", "Host: evil.example"))
-	attack.Check(t, "an Origin that is the stranger's Host", "403", status(t, url, "Origin: http://evil.example", "Host: evil.example"))
+	attack.Check(t, "two Origins, one of them good", "403",
+		status(t, url, "Origin: https://app.example", "Origin: https://evil.example"))
+	attack.Check(t, "a good Origin for a stranger's Host", "403",
+		status(t, url, "Origin: https://app.example", "Host: evil.example"))
+	attack.Check(t, "an Origin that is the stranger's Host", "403",
+		status(t, url, "Origin: http://evil.example", "Host: evil.example"))
 }
 
 // Bodies without end, without sense, without a bottom.
 func TestAttackBodies(t *testing.T) {
 	url := serve(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{})
 	for _, c := range []struct{ name, body, want string }{
-		{"nothing", "", "400"}, {"a brace", "{", "400"}, {"a list", "[]", "400"}, {"null", "null", "400"}, {"a text", `"x"`, "400"}, {"no method", `{"jsonrpc":"2.0"}`, "400"},
+		{"nothing", "", "400"}, {"a brace", "{", "400"}, {"a list", "[]", "400"}, {"null", "null", "400"},
+		{"a text", `"x"`, "400"}, {"no method", `{"jsonrpc":"2.0"}`, "400"},
 		{"200 000 lists in each other", strings.Repeat("[", 200_000), "400"},
 		{"200 000 lists in each other, closed", strings.Repeat("[", 200_000) + strings.Repeat("]", 200_000), "400"},
 		{"200 000 objects in each other", strings.Repeat(`{"a":`, 200_000) + "1" + strings.Repeat("}", 200_000), "400"},
-		{"200 000 objects in the arguments", strings.Replace(listTools, `"_meta"`, `"x":`+strings.Repeat(`{"a":`, 200_000)+"1"+strings.Repeat("}", 200_000)+`,"_meta"`, 1), "400"},
+		{"200 000 objects in the arguments", strings.Replace(listTools, `"_meta"`,
+			`"x":`+strings.Repeat(`{"a":`, 200_000)+"1"+strings.Repeat("}", 200_000)+`,"_meta"`, 1), "400"},
 		{"17 MiB", `{"jsonrpc":"2.0","id":1,"method":"x","params":"` + strings.Repeat("x", 17<<20) + `"}`, "413"},
 		{"UTF-16", "\xff\xfe{\x00}\x00", "400"}, {"a NUL", "{\x00}", "400"}, {"two messages", listTools + listTools, "400"},
 	} {
@@ -306,7 +343,8 @@ func TestAttackBodies(t *testing.T) {
 	}
 	for _, c := range []struct{ name, line string }{
 		{"200 000 lists in each other", strings.Repeat("[", 200_000)},
-		{"200 000 objects in the arguments", strings.Replace(strings.TrimSuffix(initialize, "}"), `"capabilities":{}`, `"capabilities":`+strings.Repeat(`{"a":`, 200_000)+"1"+strings.Repeat("}", 200_000), 1) + "}"},
+		{"200 000 objects in the arguments", strings.Replace(strings.TrimSuffix(initialize, "}"), `"capabilities":{}`,
+			`"capabilities":`+strings.Repeat(`{"a":`, 200_000)+"1"+strings.Repeat("}", 200_000), 1) + "}"},
 		{"a line without an end, beyond what a call may have", strings.Repeat(" ", 130<<20)},
 	} {
 		s := newServer(t, bare(t), mcp.Options{Ceiling: noMachine()})
@@ -336,7 +374,8 @@ func TestAttackReport(t *testing.T) {
 		{"a line separator", "a\u2028b", `a\u2028b`},
 		{"what is seen", `ä "b" \ 日本`, `ä "b" \ 日本`},
 	} {
-		res := &unitask.Result{Outcome: unitask.OutcomeExited, ArtifactsRefused: []record.Refusal{{Path: c.path, Reason: "is a link"}}}
+		res := &unitask.Result{Outcome: unitask.OutcomeExited,
+			ArtifactsRefused: []record.Refusal{{Path: c.path, Reason: "is a link"}}}
 		_, got, _ := strings.Cut(mcp.Report(res), "\n")
 		attack.Check(t, "a refused file's name with "+c.name, "not taken from /out: "+c.want+": is a link", got)
 		res = &unitask.Result{Outcome: unitask.OutcomeCrashed, Error: c.path}
@@ -380,7 +419,9 @@ func subscription(t *testing.T, url, token, session string, uris ...string) stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	body := `{"jsonrpc":"2.0","id":7,"method":"subscriptions/listen","params":{"notifications":{"resourceSubscriptions":` + string(list) + `},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
+	body := `{"jsonrpc":"2.0","id":7,"method":"subscriptions/listen","params":{"notifications":{"resourceSubscriptions":` +
+		string(list) +
+		`},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
 	headers := map[string]string{"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "subscriptions/listen"}
 	if session != "" {
 		body = fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":"resources/subscribe","params":{"uri":%q}}`, uris[0])
@@ -392,7 +433,8 @@ func subscription(t *testing.T, url, token, session string, uris ...string) stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	headers["Content-Type"], headers["Accept"], headers["Authorization"] = "application/json", "application/json, text/event-stream", "Bearer "+token
+	headers["Content-Type"], headers["Accept"], headers["Authorization"] = "application/json",
+		"application/json, text/event-stream", "Bearer "+token
 	for name, value := range headers {
 		r.Header.Set(name, value)
 	}

@@ -84,15 +84,19 @@ func TokenFile(name string) (*Auth, error) {
 			return nil, fmt.Errorf("token file %s:%d: the name %.100q %w", name, n, fields[0], err)
 		}
 		if strings.HasPrefix(fields[0], unitask.LocalOwnerPrefix) || strings.Contains(fields[0], "#") {
-			return nil, fmt.Errorf("token file %s:%d: the name %q: %q and names with # are kept for users of this system and of issuers", name, n, fields[0], unitask.LocalOwnerPrefix)
+			return nil,
+				fmt.Errorf("token file %s:%d: the name %q: %q and names with # are kept for users of this system and of issuers",
+					name, n, fields[0], unitask.LocalOwnerPrefix)
 		}
 		named := namedToken{fields[0], sha256.Sum256([]byte(fields[1]))}
 		for _, other := range a.tokens {
 			switch {
 			case other.name != named.name && strings.EqualFold(other.name, named.name):
-				return nil, fmt.Errorf("token file %s:%d: names %q and %q differ only in case: use one", name, n, other.name, named.name)
+				return nil, fmt.Errorf("token file %s:%d: names %q and %q differ only in case: use one", name, n, other.name,
+					named.name)
 			case other.name != named.name && other.hash == named.hash:
-				return nil, fmt.Errorf("token file %s:%d: %q has the same token as %q: each caller needs its own", name, n, named.name, other.name)
+				return nil, fmt.Errorf("token file %s:%d: %q has the same token as %q: each caller needs its own", name, n,
+					named.name, other.name)
 			}
 		}
 		a.tokens = append(a.tokens, named)
@@ -128,21 +132,26 @@ func JWTs(opts JWTOptions) (*Auth, error) {
 	if opts.Audience == "" {
 		return nil, errors.New("--jwks needs --audience: a token for another server must not do here")
 	}
-	client := &http.Client{Timeout: 10 * time.Second, Transport: newKeyFetches(fetch.Transport(nil, u.Host)), CheckRedirect: func(r *http.Request, via []*http.Request) error {
-		if !goodKeysURL(r.URL) || len(via) > maxKeyRedirects {
-			return errors.New("the keys' URL redirects too often, or not to https")
-		}
-		return nil
-	}}
+	client := &http.Client{Timeout: 10 * time.Second, Transport: newKeyFetches(fetch.Transport(nil, u.Host)),
+		CheckRedirect: func(r *http.Request, via []*http.Request) error {
+			if !goodKeysURL(r.URL) || len(via) > maxKeyRedirects {
+				return errors.New("the keys' URL redirects too often, or not to https")
+			}
+			return nil
+		}}
 	keys := oidc.NewRemoteKeySet(oidc.ClientContext(context.Background(), client), opts.JWKS)
-	a := &Auth{issuer: opts.Issuer, verifier: oidc.NewVerifier(opts.Issuer, keys, &oidc.Config{ClientID: opts.Audience, SkipIssuerCheck: opts.Issuer == "",
-		SupportedSigningAlgs: []string{oidc.RS256, oidc.RS384, oidc.RS512, oidc.ES256, oidc.ES384, oidc.ES512, oidc.PS256, oidc.PS384, oidc.PS512, oidc.EdDSA}})}
+	a := &Auth{issuer: opts.Issuer, verifier: oidc.NewVerifier(opts.Issuer, keys,
+		&oidc.Config{ClientID: opts.Audience, SkipIssuerCheck: opts.Issuer == "",
+			SupportedSigningAlgs: []string{oidc.RS256, oidc.RS384, oidc.RS512, oidc.ES256, oidc.ES384, oidc.ES512, oidc.PS256,
+				oidc.PS384, oidc.PS512, oidc.EdDSA}})}
 	if opts.URL == "" {
 		opts.URL = opts.Audience
 	}
 	if at, err := url.Parse(opts.URL); err == nil && at.Host != "" && opts.Issuer != "" {
-		metadata := url.URL{Scheme: at.Scheme, Host: at.Host, Path: "/.well-known/oauth-protected-resource" + strings.TrimSuffix(at.Path, "/")}
-		a.resource = &resource{url: metadata.String(), doc: &oauthex.ProtectedResourceMetadata{Resource: opts.URL, AuthorizationServers: []string{opts.Issuer}, BearerMethodsSupported: []string{"header"}}}
+		metadata := url.URL{Scheme: at.Scheme, Host: at.Host,
+			Path: "/.well-known/oauth-protected-resource" + strings.TrimSuffix(at.Path, "/")}
+		a.resource = &resource{url: metadata.String(), doc: &oauthex.ProtectedResourceMetadata{Resource: opts.URL,
+			AuthorizationServers: []string{opts.Issuer}, BearerMethodsSupported: []string{"header"}}}
 	}
 	return a, nil
 }
@@ -201,7 +210,8 @@ func (a *Auth) verify(ctx context.Context, token string, _ *http.Request) (*auth
 	case errors.As(err, &expired):
 		return nil, fmt.Errorf("%w: it expired", auth.ErrInvalidToken)
 	case err != nil: // what is wrong names what was expected, and our way to the issuer: that is not for strangers
-		return nil, fmt.Errorf("%w: it is not signed by a known key of the issuer for this server, or not valid now", auth.ErrInvalidToken)
+		return nil, fmt.Errorf("%w: it is not signed by a known key of the issuer for this server, or not valid now",
+			auth.ErrInvalidToken)
 	}
 	name, err := issuedName(id.Issuer, id.Subject)
 	if err == nil {

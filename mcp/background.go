@@ -53,25 +53,29 @@ type waitResult struct {
 func (s *Server) addWait() {
 	yes, no := true, false
 	sdk.AddTool(s.sdk, &sdk.Tool{
-		Name: "wait", Title: "Wait for a command", Description: "Wait for a command that run_command left in the background: returns what it has printed beyond afterSeq, as soon as there is something, and how it ended if it did.",
+		Name: "wait", Title: "Wait for a command",
+		Description: "Wait for a command that run_command left in the background: returns what it has printed beyond afterSeq, as soon as there is something, and how it ended if it did.",
 		InputSchema: inputSchema[waitArgs](func(p map[string]*jsonschema.Schema) {
 			p["waitSeconds"].Minimum, p["waitSeconds"].Maximum = float(0), float(maxWait)
 			p["afterSeq"].Minimum = float(0)
 		}),
 		OutputSchema: outputSchema[waitResult](nil),
-		Annotations:  &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &yes, IdempotentHint: true, OpenWorldHint: &no},
+		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &yes, IdempotentHint: true,
+			OpenWorldHint: &no},
 	}, told(s, s.wait))
 }
 
 // commandSchema is that of run_command's results: in the background there is no exit code yet.
 func commandSchema() *jsonschema.Schema {
-	schema := outputSchema[ran](map[string]string{"exitCode": "the command's own when outcome is exited", "outcome": "how it ended; running in the background"})
+	schema := outputSchema[ran](map[string]string{"exitCode": "the command's own when outcome is exited",
+		"outcome": "how it ended; running in the background"})
 	schema.Required = []string{"runId", "session", "outcome"}
 	return schema
 }
 
 // startCommand leaves a command in the background.
-func (s *Server) startCommand(ctx context.Context, of *heldSession, in commandArgs, command unitask.Command) (*sdk.CallToolResult, any, error) {
+func (s *Server) startCommand(ctx context.Context, of *heldSession, in commandArgs,
+	command unitask.Command) (*sdk.CallToolResult, any, error) {
 	if in.Stdin != "" {
 		return nil, nil, errors.New("stdin does not go with background: write a file, and read it with <")
 	}
@@ -79,14 +83,18 @@ func (s *Server) startCommand(ctx context.Context, of *heldSession, in commandAr
 	if err != nil {
 		return nil, nil, err
 	}
-	text := fmt.Sprintf("run %s goes on in the background: wait has what it prints\nsession %s, expires at %s", run, of.ID, of.view().ExpiresAt.Format(time.RFC3339))
-	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}}, map[string]any{"runId": run, "session": of.ID, "outcome": running, "expiresAt": of.view().ExpiresAt}, nil
+	text := fmt.Sprintf("run %s goes on in the background: wait has what it prints\nsession %s, expires at %s", run, of.ID,
+		of.view().ExpiresAt.Format(time.RFC3339))
+	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}},
+		map[string]any{"runId": run, "session": of.ID, "outcome": running, "expiresAt": of.view().ExpiresAt}, nil
 }
 
 // errNoRun is the answer for a run that never was, is another caller's, or whose session has ended.
-var errNoRun = errors.New("is no command in the background of a session of yours that lives; inspect_run has those that are over")
+var errNoRun = errors.New(
+	"is no command in the background of a session of yours that lives; inspect_run has those that are over")
 
-func (s *Server) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs) (*sdk.CallToolResult, waitResult, error) {
+func (s *Server) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs) (*sdk.CallToolResult, waitResult,
+	error) {
 	none := fmt.Errorf("run %.80q %w", in.Run, errNoRun)
 	rec, err := s.rt.Runs().Get(in.Run)
 	if err != nil || rec.Session == "" {
@@ -122,7 +130,8 @@ func (s *Server) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs
 	if err != nil {
 		return nil, waitResult{}, err
 	}
-	out := waitResult{Run: in.Run, Session: of.ID, Outcome: running, Seq: is.Seq, Lost: is.Lost, Total: is.Seq, Resource: partURI(in.Run, "stdout"), ExpiresAt: of.view().ExpiresAt}
+	out := waitResult{Run: in.Run, Session: of.ID, Outcome: running, Seq: is.Seq, Lost: is.Lost, Total: is.Seq,
+		Resource: partURI(in.Run, "stdout"), ExpiresAt: of.view().ExpiresAt}
 	if is.Result == nil { // a character that has come in part comes with the next answer
 		whole := whole(text)
 		out.Seq -= int64(len(text) - whole)

@@ -66,7 +66,8 @@ func newBudget(most, first int64) *budget {
 // draw waits for a caller's part. The error is a *LimitError if it does not come in time, or never can.
 func (b *budget) draw(ctx context.Context, caller string, bytes int64, patience time.Duration) error {
 	if bytes > b.most/4*3 {
-		text := fmt.Sprintf("the call would take %d MiB of memory, and %d is the bound: send or ask for less", bytes>>20, b.most/4*3>>20)
+		text := fmt.Sprintf("the call would take %d MiB of memory, and %d is the bound: send or ask for less", bytes>>20,
+			b.most/4*3>>20)
 		return &LimitError{Limit: "memory", Most: int(b.most / 4 * 3), Text: text}
 	}
 	b.mu.Lock()
@@ -118,7 +119,8 @@ func (b *budget) take(caller string, bytes int64) {
 }
 
 // errNoMemory means that a part did not come in time.
-var errNoMemory = &LimitError{Limit: "memory", Most: budgetBytes, Text: "calls, and answers that nobody has read, take all the memory: read them, or try again in a moment"}
+var errNoMemory = &LimitError{Limit: "memory", Most: budgetBytes,
+	Text: "calls, and answers that nobody has read, take all the memory: read them, or try again in a moment"}
 
 // grant gives those that wait what there is. A caller that holds more than a quarter waits for itself. Nobody
 // overtakes the next one, who could wait for ever otherwise.
@@ -173,7 +175,8 @@ func (l *lease) enter(ctx context.Context, decoding *filing, body int) error {
 	if body <= largeBytes {
 		return nil
 	}
-	busy := &LimitError{Limit: "decoding", Most: cap(decoding.all), Text: "other large requests are being decoded: try again in a moment"}
+	busy := &LimitError{Limit: "decoding", Most: cap(decoding.all),
+		Text: "other large requests are being decoded: try again in a moment"}
 	timed, cancel := context.WithTimeoutCause(ctx, budgetPatience, busy)
 	defer cancel()
 	leave, err := decoding.enter(timed, l.caller)

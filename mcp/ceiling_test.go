@@ -42,7 +42,8 @@ func attackModelCeilingsRows(
 		{named, "[principals.alice]\nmemoryMb = 512", "", all, nothing},
 		{named, "[principals.alice]\nmemoryMb = 512", "alice", all, nothing},
 		{named, "[principals.alice]\nsecrets = [\"A_TOKEN\"]\nfilesUnder = [\"/\"]\nallowTcp = [\"127.0.0.1:22\"]\ndirsUnder = [\"/\"]", "alice", all, nothing},
-		{named, "secrets = [\"A_TOKEN\"]\n[principals.alice]\nmemoryMb = 512", "bob", all, "files 0, dirs 0, secrets [A_TOKEN], tcp [], memory 512"},
+		{named, "secrets = [\"A_TOKEN\"]\n[principals.alice]\nmemoryMb = 512", "bob", all,
+			"files 0, dirs 0, secrets [A_TOKEN], tcp [], memory 512"},
 		{named, "secrets = [\"A_TOKEN\"]\n[principals.alice]\nsecrets = []", "alice", all, nothing},
 		{named, `filesUnder = ["/"]`, "", all, "files 1, dirs 0, secrets [], tcp [], memory 512"},
 		{named, `allowTcp = ["127.0.0.1:22"]`, "", all, "files 0, dirs 0, secrets [], tcp [127.0.0.1:22], memory 512"},
@@ -102,9 +103,11 @@ func TestAttackModelCeilings(t *testing.T) {
 		if err != nil {
 			got = err.Error()
 		} else {
-			got = fmt.Sprintf("files %d, dirs %d, secrets %v, tcp %v, memory %d", len(e.Files), len(e.Dirs), e.Secrets, e.AllowTCP, e.MemoryMB)
+			got = fmt.Sprintf("files %d, dirs %d, secrets %v, tcp %v, memory %d", len(e.Files), len(e.Dirs), e.Secrets,
+				e.AllowTCP, e.MemoryMB)
 		}
-		attack.Check(t, fmt.Sprintf("model's ceiling: %s: %q asked by %q for %s", row.how, row.text, row.principal, strings.Replace(row.ask, all, "all of it", 1)), row.want, got)
+		attack.Check(t, fmt.Sprintf("model's ceiling: %s: %q asked by %q for %s", row.how, row.text, row.principal,
+			strings.Replace(row.ask, all, "all of it", 1)), row.want, got)
 		for _, d := range denials { // each names the key that would allow it
 			if d.Key == "" || !strings.Contains(d.String(), "key "+d.Key+" of the ceiling") {
 				t.Errorf("%+v", d)
@@ -132,7 +135,8 @@ func TestNetworkOfModels(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e, _, err := mcp.Granted(newServer(t, bare(t), mcp.Options{Dir: dir, Ceiling: held.Ceiling}), "", `{"code":"1","allowNet":["w.a.example","b.test"]}`)
+		e, _, err := mcp.Granted(newServer(t, bare(t), mcp.Options{Dir: dir, Ceiling: held.Ceiling}), "",
+			`{"code":"1","allowNet":["w.a.example","b.test"]}`)
 		if got := fmt.Sprintf("net %v, asked %v", e.AllowNet, e.Ask); err != nil || got != want {
 			t.Errorf("%q: %s, want %s; %v", text, got, want, err)
 		}
@@ -150,7 +154,8 @@ func TestAttackNoImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	cs := inMemory(t, newServer(t, bare(t), mcp.Options{Ceiling: held.Ceiling}), nil)
-	for _, args := range []object{{"code": "1", "image": "alpine:3.20"}, {"code": "1", "image": "docker.io/library/alpine:3.20"}, {"code": "1", "language": "js"}, {"code": "1"}} {
+	for _, args := range []object{{"code": "1", "image": "alpine:3.20"},
+		{"code": "1", "image": "docker.io/library/alpine:3.20"}, {"code": "1", "language": "js"}, {"code": "1"}} {
 		res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "run_code", Arguments: args})
 		got := fmt.Sprint(err)
 		if err == nil {
@@ -171,13 +176,17 @@ func TestAttackNoImages(t *testing.T) {
 func TestAttackArgumentKeys(t *testing.T) {
 	cs := inMemory(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}), nil)
 	for _, args := range []object{
-		{"code": "1", "ALLOWNET": []string{"evil.com"}}, {"code": "1", "allowNet": []string{}, "allownet": []string{"evil.com"}}, {"code": "1", "ſecrets": []string{"PATH"}},
-		{"Code": "1"}, {"code": "1", "CODE": "2"}, {"code": "1", "allowNetAny": true}, {"code": "1", "ceiling": object{}}, {"code": "1", "principal": "root"}, {"code": "1", "owner": "root"},
+		{"code": "1", "ALLOWNET": []string{"evil.com"}},
+		{"code": "1", "allowNet": []string{}, "allownet": []string{"evil.com"}}, {"code": "1", "ſecrets": []string{"PATH"}},
+		{"Code": "1"}, {"code": "1", "CODE": "2"}, {"code": "1", "allowNetAny": true}, {"code": "1", "ceiling": object{}},
+		{"code": "1", "principal": "root"}, {"code": "1", "owner": "root"},
 	} {
 		got := "refused"
-		if res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "run_code", Arguments: args}); err == nil && !res.IsError {
+		if res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "run_code", Arguments: args}); err == nil &&
+			!res.IsError {
 			got = "taken"
-		} else if err == nil && !strings.Contains(fmt.Sprint(res.Content[0].(*sdk.TextContent).Text), "additional properties") && args["Code"] == nil {
+		} else if err == nil && !strings.Contains(fmt.Sprint(res.Content[0].(*sdk.TextContent).Text),
+			"additional properties") && args["Code"] == nil {
 			got = fmt.Sprintf("refused, but for %s", res.Content[0].(*sdk.TextContent).Text)
 		}
 		attack.Check(t, fmt.Sprintf("run_code's keys: %v", args), "refused", got)

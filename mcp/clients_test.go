@@ -42,7 +42,8 @@ func TestOtherClients(t *testing.T) {
 			{[]string{"--method", "resources/list"}, `unitask://runs/`},
 			{[]string{"--method", "prompts/list"}, `"prompts"`},
 		} {
-			args := append([]string{filepath.Join(dir, "node_modules/.bin/mcp-inspector"), "--cli", "-e", "UNITASK_HOME=" + home, bin, "mcp", "--pool", "0"}, c.args...)
+			args := append([]string{filepath.Join(dir, "node_modules/.bin/mcp-inspector"), "--cli", "-e", "UNITASK_HOME=" + home,
+				bin, "mcp", "--pool", "0"}, c.args...)
 			out, err := run(t, t.TempDir(), []string{path}, args...)
 			if err != nil || !strings.Contains(out, c.want) {
 				t.Errorf("%v: %v\n%s", c.args, err, out)
@@ -208,7 +209,8 @@ func TestBundle(t *testing.T) {
 	}
 	nodePath := node(t)
 	out := t.TempDir()
-	cmd := exec.Command("go", "run", "./hack/dist", "-version", "0.0.1", "-o", out, "-only", runtime.GOOS+"/"+runtime.GOARCH)
+	cmd := exec.Command("go", "run", "./hack/dist", "-version", "0.0.1", "-o", out, "-only",
+		runtime.GOOS+"/"+runtime.GOARCH)
 	cmd.Dir = ".."
 	if text, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, text)
@@ -229,10 +231,12 @@ func TestBundle(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		to := t.TempDir()
-		if text, err := run(t, to, []string{path}, filepath.Join(dir, "node_modules/.bin/mcpb"), "unpack", name, to); err != nil {
+		if text, err := run(t, to, []string{path}, filepath.Join(dir, "node_modules/.bin/mcpb"), "unpack", name,
+			to); err != nil {
 			t.Errorf("unpack: %v\n%s", err, text)
 		}
-		if text, err := run(t, to, []string{path}, filepath.Join(dir, "node_modules/.bin/mcpb"), "validate", filepath.Join(to, "manifest.json")); err != nil {
+		if text, err := run(t, to, []string{path}, filepath.Join(dir, "node_modules/.bin/mcpb"), "validate",
+			filepath.Join(to, "manifest.json")); err != nil {
 			t.Errorf("validate: %v\n%s", err, text)
 		}
 		if text, err := exec.Command(filepath.Join(to, "server", "unitask"), "--version").CombinedOutput(); err != nil {

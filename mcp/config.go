@@ -42,18 +42,20 @@ func homeFile(parts ...string) func(string, string) string {
 }
 
 var clients = map[string]client{
-	"claude-code": {func(_, project string) string { return filepath.Join(project, ".mcp.json") }, "mcpServers", typedEntry, false},
+	"claude-code": {func(_, project string) string { return filepath.Join(project, ".mcp.json") }, "mcpServers",
+		typedEntry, false},
 	"claude-desktop": {func(home, _ string) string {
 		if runtime.GOOS == "darwin" {
 			return filepath.Join(home, "Library", "Application Support", "Claude", "claude_desktop_config.json")
 		}
 		return filepath.Join(home, ".config", "Claude", "claude_desktop_config.json")
 	}, "mcpServers", plainEntry, false},
-	"cursor":         {homeFile(".cursor", "mcp.json"), "mcpServers", plainEntry, false},
-	"vscode-copilot": {func(_, project string) string { return filepath.Join(project, ".vscode", "mcp.json") }, "servers", typedEntry, false},
-	"codex":          {homeFile(".codex", "config.toml"), "mcp_servers", plainEntry, true},
-	"windsurf":       {homeFile(".codeium", "windsurf", "mcp_config.json"), "mcpServers", plainEntry, false},
-	"zed":            {homeFile(".config", "zed", "settings.json"), "context_servers", plainEntry, false},
+	"cursor": {homeFile(".cursor", "mcp.json"), "mcpServers", plainEntry, false},
+	"vscode-copilot": {func(_, project string) string { return filepath.Join(project, ".vscode", "mcp.json") }, "servers",
+		typedEntry, false},
+	"codex":    {homeFile(".codex", "config.toml"), "mcp_servers", plainEntry, true},
+	"windsurf": {homeFile(".codeium", "windsurf", "mcp_config.json"), "mcpServers", plainEntry, false},
+	"zed":      {homeFile(".config", "zed", "settings.json"), "context_servers", plainEntry, false},
 }
 
 // Clients returns the names that ClientConfig knows.

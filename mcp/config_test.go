@@ -21,7 +21,8 @@ import (
 
 func config(t *testing.T, client, home string) *mcp.Config {
 	t.Helper()
-	cfg, err := mcp.ClientConfig(client, home, filepath.Join(home, "project"), "/usr/local/bin/unitask", []string{"mcp", "--policy", "/x y/.unitask.toml"}, map[string]string{"UNITASK_HOME": "/h o/unitask", "PATH": "/a:/b"})
+	cfg, err := mcp.ClientConfig(client, home, filepath.Join(home, "project"), "/usr/local/bin/unitask",
+		[]string{"mcp", "--policy", "/x y/.unitask.toml"}, map[string]string{"UNITASK_HOME": "/h o/unitask", "PATH": "/a:/b"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +65,8 @@ func TestClientConfig(t *testing.T) {
 			check := func(servers int) {
 				t.Helper()
 				entry, n := read(t, cfg.File)
-				if n != servers || entry["command"] != "/usr/local/bin/unitask" || len(entry["args"].([]any)) != 3 || fmt.Sprint(entry["env"]) != "map[PATH:/a:/b UNITASK_HOME:/h o/unitask]" {
+				if n != servers || entry["command"] != "/usr/local/bin/unitask" || len(entry["args"].([]any)) != 3 ||
+					fmt.Sprint(entry["env"]) != "map[PATH:/a:/b UNITASK_HOME:/h o/unitask]" {
 					t.Errorf("%v, %d servers", entry, n)
 				}
 			}
@@ -83,7 +85,8 @@ func TestClientConfig(t *testing.T) {
 				t.Errorf("%s\n%s", before, after)
 			}
 			// What others have put there stays, comments too, and an old entry of ours goes.
-			old := "// mine\n{\n  // a comment\n  \"other\": [1, 2],\n  \"" + key(before) + "\": {\"theirs\": {\"command\": \"x\"}, \"unitask\": {\"command\": \"old\", \"args\": []}, },\n}\n"
+			old := "// mine\n{\n  // a comment\n  \"other\": [1, 2],\n  \"" + key(before) +
+				"\": {\"theirs\": {\"command\": \"x\"}, \"unitask\": {\"command\": \"old\", \"args\": []}, },\n}\n"
 			if strings.HasSuffix(cfg.File, ".toml") {
 				old = "# mine\nmodel = \"x\"\n[mcp_servers.theirs]\ncommand = \"x\"\n[mcp_servers.unitask]\ncommand = \"old\"\nargs = []\n[mcp_servers.unitask.env]\nA = \"b\"\n[other]\nx = 1 # one\n"
 			}
@@ -97,7 +100,8 @@ func TestClientConfig(t *testing.T) {
 			text, _ := os.ReadFile(cfg.File)
 			kept, _ := os.ReadFile(backup)
 			st, err := os.Stat(cfg.File)
-			if string(kept) != old || !strings.Contains(string(text), "mine") || !strings.Contains(string(text), "other") || strings.Contains(string(text), "old") || err != nil || st.Mode().Perm() != 0o600 {
+			if string(kept) != old || !strings.Contains(string(text), "mine") || !strings.Contains(string(text), "other") ||
+				strings.Contains(string(text), "old") || err != nil || st.Mode().Perm() != 0o600 {
 				t.Errorf("%s\n%v", text, st.Mode())
 			}
 			// What can't be read is left as it is.
@@ -112,10 +116,12 @@ func TestClientConfig(t *testing.T) {
 			}
 		})
 	}
-	if _, err := mcp.ClientConfig("emacs", "/h", "/p", "x", nil, nil); err == nil || !strings.Contains(err.Error(), "claude-code, claude-desktop, codex, cursor") {
+	if _, err := mcp.ClientConfig("emacs", "/h", "/p", "x", nil, nil); err == nil ||
+		!strings.Contains(err.Error(), "claude-code, claude-desktop, codex, cursor") {
 		t.Error(err)
 	}
-	if cfg, err := mcp.ClientConfig("cursor", "/h", "/p", "x", []string{"mcp"}, nil); err != nil || strings.Contains(cfg.Snippet, "env") {
+	if cfg, err := mcp.ClientConfig("cursor", "/h", "/p", "x", []string{"mcp"}, nil); err != nil ||
+		strings.Contains(cfg.Snippet, "env") {
 		t.Errorf("%+v %v", cfg, err)
 	}
 	t.Run("a link stays one", func(t *testing.T) {
@@ -174,11 +180,13 @@ func TestAttackClientConfig(t *testing.T) {
 			{"a backup that is a link to what is not there", func(file, outside string) error {
 				return errors.Join(os.WriteFile(file, []byte(hostile), 0o600), os.Symlink(outside+"/made", file+".bak"))
 			}, "written, kept is mine"},
-			{"a link to a file", func(file, outside string) error { return os.Symlink(outside+"/json", file) }, "leads out of the project, kept is mine"},
+			{"a link to a file", func(file, outside string) error { return os.Symlink(outside+"/json", file) },
+				"leads out of the project, kept is mine"},
 			{"a link by a link", func(file, outside string) error {
 				return errors.Join(os.Symlink(outside, file+".d"), os.Symlink(filepath.Base(file)+".d/json", file))
 			}, "leads out of the project, kept is mine"},
-			{"a link to what is not there", func(file, outside string) error { return os.Symlink(outside+"/made", file) }, "written, kept is mine"},
+			{"a link to what is not there", func(file, outside string) error { return os.Symlink(outside+"/made", file) },
+				"written, kept is mine"},
 			{"a folder that is a link", func(file, outside string) error {
 				if filepath.Base(filepath.Dir(file)) == "project" {
 					return os.Symlink(outside+"/json", file)
@@ -186,17 +194,20 @@ func TestAttackClientConfig(t *testing.T) {
 				return errors.Join(os.Remove(filepath.Dir(file)), os.Symlink(outside, filepath.Dir(file)))
 			}, "leads out of the project, kept is mine"},
 			{"a link inside", func(file, _ string) error {
-				return errors.Join(os.WriteFile(file+".real", []byte(hostile), 0o600), os.Symlink(filepath.Base(file)+".real", file))
+				return errors.Join(os.WriteFile(file+".real", []byte(hostile), 0o600),
+					os.Symlink(filepath.Base(file)+".real", file))
 			}, "written, kept is mine"},
 			{"a pipe", func(file, _ string) error { return syscall.Mkfifo(file, 0o600) }, "is not a regular file, kept is mine"},
-			{"the endless", func(file, _ string) error { return os.Symlink("/dev/random", file) }, "leads out of the project, kept is mine"},
+			{"the endless", func(file, _ string) error { return os.Symlink("/dev/random", file) },
+				"leads out of the project, kept is mine"},
 			{"a gigabyte", func(file, _ string) error {
 				return errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, 1<<30))
 			}, "has more than, kept is mine"},
 		} {
 			home, outside := testdir.Private(t), t.TempDir()
 			cfg := config(t, client, home)
-			if err := errors.Join(os.MkdirAll(filepath.Dir(cfg.File), 0o700), os.WriteFile(outside+"/kept", []byte("mine"), 0o600), os.WriteFile(outside+"/json", []byte("{}"), 0o600),
+			if err := errors.Join(os.MkdirAll(filepath.Dir(cfg.File), 0o700),
+				os.WriteFile(outside+"/kept", []byte("mine"), 0o600), os.WriteFile(outside+"/json", []byte("{}"), 0o600),
 				c.make(cfg.File, outside)); err != nil {
 				t.Fatal(err)
 			}

@@ -35,8 +35,10 @@ import (
 //lint:file-ignore SA1019 older revisions are tested too
 
 var (
-	pixel   = []byte("\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01\x00\x00\x00\x01\x08\x02\x00\x00\x00\x90wS\xde\x00\x00\x00\x0cIDATx\x9cc\xf8\xcf\xc0\x00\x00\x03\x01\x01\x00\xc9\xfe\x92\xef\x00\x00\x00\x00IEND\xaeB`\x82")
-	silence = []byte("RIFF\x26\x00\x00\x00WAVEfmt \x10\x00\x00\x00\x01\x00\x01\x00\x40\x1f\x00\x00\x80\x3e\x00\x00\x02\x00\x10\x00data\x02\x00\x00\x00\x00\x00")
+	pixel = []byte(
+		"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01\x00\x00\x00\x01\x08\x02\x00\x00\x00\x90wS\xde\x00\x00\x00\x0cIDATx\x9cc\xf8\xcf\xc0\x00\x00\x03\x01\x01\x00\xc9\xfe\x92\xef\x00\x00\x00\x00IEND\xaeB`\x82")
+	silence = []byte(
+		"RIFF\x26\x00\x00\x00WAVEfmt \x10\x00\x00\x00\x01\x00\x01\x00\x40\x1f\x00\x00\x80\x3e\x00\x00\x02\x00\x10\x00data\x02\x00\x00\x00\x00\x00")
 )
 
 func textContent(format string, args ...any) *sdk.TextContent {
@@ -102,7 +104,8 @@ func form(message string, fields ...string) *sdk.ElicitParams {
 }
 
 func question(text string) *sdk.CreateMessageParams {
-	return &sdk.CreateMessageParams{MaxTokens: 50, Messages: []*sdk.SamplingMessage{{Role: "user", Content: textContent("%s", text)}}}
+	return &sdk.CreateMessageParams{MaxTokens: 50, Messages: []*sdk.SamplingMessage{{Role: "user",
+		Content: textContent("%s", text)}}}
 }
 
 type tool = func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error)
@@ -117,7 +120,8 @@ func rounds() map[string]tool {
 		if state == "confirming" && accepted(req.Params.InputResponses, "confirm") {
 			return says(textContent("state-ok")), nil
 		}
-		return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"confirm": form("Go on?", "ok")}, RequestState: sealed("confirming")}, nil
+		return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"confirm": form("Go on?", "ok")},
+			RequestState: sealed("confirming")}, nil
 	}
 	return map[string]tool{
 		"elicitation": func(_ context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
@@ -130,7 +134,8 @@ func rounds() map[string]tool {
 			if sampled(req.Params.InputResponses, "capital_question") {
 				return says(textContent("sampled")), nil
 			}
-			return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"capital_question": question("What is the capital of France?")}}, nil
+			return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"capital_question": question(
+				"What is the capital of France?")}}, nil
 		},
 		"list_roots": func(_ context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			if roots, ok := req.Params.InputResponses["client_roots"].(*sdk.ListRootsResult); ok {
@@ -142,10 +147,13 @@ func rounds() map[string]tool {
 		"tampered_state": confirmed,
 		"multiple_inputs": func(_ context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			in := req.Params.InputResponses
-			if _, roots := in["client_roots"].(*sdk.ListRootsResult); roots && sampled(in, "greeting") && accepted(in, "user_name") {
+			if _, roots := in["client_roots"].(*sdk.ListRootsResult); roots && sampled(in, "greeting") &&
+				accepted(in, "user_name") {
 				return says(textContent("all three")), nil
 			}
-			return &sdk.CallToolResult{RequestState: sealed("asked"), InputRequests: sdk.InputRequestMap{"user_name": form("Your name?", "name"), "greeting": question("Greet"), "client_roots": &sdk.ListRootsParams{}}}, nil
+			return &sdk.CallToolResult{RequestState: sealed("asked"),
+				InputRequests: sdk.InputRequestMap{"user_name": form("Your name?", "name"), "greeting": question("Greet"),
+					"client_roots": &sdk.ListRootsParams{}}}, nil
 		},
 		"multi_round": func(_ context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			state, err := unsealed(req.Params.RequestState)
@@ -154,9 +162,11 @@ func rounds() map[string]tool {
 			case err != nil:
 				return nil, err
 			case state == "":
-				return &sdk.CallToolResult{RequestState: sealed("one"), InputRequests: sdk.InputRequestMap{"step1": form("Your name?", "name")}}, nil
+				return &sdk.CallToolResult{RequestState: sealed("one"),
+					InputRequests: sdk.InputRequestMap{"step1": form("Your name?", "name")}}, nil
 			case state == "one":
-				return &sdk.CallToolResult{RequestState: sealed("two " + given(in, "step1", "name")), InputRequests: sdk.InputRequestMap{"step2": form("Your colour?", "color")}}, nil
+				return &sdk.CallToolResult{RequestState: sealed("two " + given(in, "step1", "name")),
+					InputRequests: sdk.InputRequestMap{"step2": form("Your colour?", "color")}}, nil
 			}
 			return says(textContent("%s likes %s", strings.TrimPrefix(state, "two "), given(in, "step2", "color"))), nil
 		},
@@ -195,7 +205,8 @@ func fixturesRows(server *sdk.Server) map[string]tool {
 			return says(embedded("test://embedded-resource", "embedded")), nil
 		},
 		"multiple_content_types": func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-			return says(textContent("mixed"), &sdk.ImageContent{Data: pixel, MIMEType: "image/png"}, embedded("test://mixed-content-resource", "embedded")), nil
+			return says(textContent("mixed"), &sdk.ImageContent{Data: pixel, MIMEType: "image/png"},
+				embedded("test://mixed-content-resource", "embedded")), nil
 		},
 		"error_handling": func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			res := says(textContent("This tool intentionally returns an error for testing"))
@@ -212,7 +223,9 @@ func fixturesRows(server *sdk.Server) map[string]tool {
 		},
 		"tool_with_progress": func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			for _, done := range []float64{0, 50, 100} {
-				if err := req.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: req.Params.GetProgressToken(), Progress: done, Total: 100}); err != nil {
+				if err := req.Session.NotifyProgress(ctx,
+					&sdk.ProgressNotificationParams{ProgressToken: req.Params.GetProgressToken(), Progress: done,
+						Total: 100}); err != nil {
 					return nil, err
 				}
 			}
@@ -236,20 +249,23 @@ func moreFixturesRows(server *sdk.Server) map[string]tool {
 			if can := req.ClientCapabilities(); can != nil && can.Sampling != nil {
 				return says(textContent("it samples")), nil
 			}
-			data, err := json.Marshal(sdk.MissingRequiredClientCapabilityData{RequiredCapabilities: &sdk.ClientCapabilities{Sampling: &sdk.SamplingCapabilities{}}})
+			data, err := json.Marshal(
+				sdk.MissingRequiredClientCapabilityData{RequiredCapabilities: &sdk.ClientCapabilities{Sampling: &sdk.SamplingCapabilities{}}})
 			if err != nil {
 				return nil, err
 			}
 			return nil, &jsonrpc.Error{Code: sdk.CodeMissingRequiredClientCapabilities, Message: "this tool samples", Data: data}
 		},
 		"trigger_tool_change": func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-			server.AddTool(&sdk.Tool{Name: "test_changed", Description: "conformance", InputSchema: objectOf()}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) { return says(), nil })
+			server.AddTool(&sdk.Tool{Name: "test_changed", Description: "conformance", InputSchema: objectOf()},
+				func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) { return says(), nil })
 			return says(textContent("changed")), nil
 		},
 		"trigger_prompt_change": func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-			server.AddPrompt(&sdk.Prompt{Name: "test_changed", Description: "conformance"}, func(context.Context, *sdk.GetPromptRequest) (*sdk.GetPromptResult, error) {
-				return &sdk.GetPromptResult{}, nil
-			})
+			server.AddPrompt(&sdk.Prompt{Name: "test_changed", Description: "conformance"},
+				func(context.Context, *sdk.GetPromptRequest) (*sdk.GetPromptResult, error) {
+					return &sdk.GetPromptResult{}, nil
+				})
 			return says(textContent("changed")), nil
 		},
 		"reconnection": func(_ context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
@@ -271,8 +287,10 @@ func moreFixturesRows(server *sdk.Server) map[string]tool {
 			text, _ := answer.Content.(*sdk.TextContent)
 			return says(textContent("LLM response: %s", text.Text)), nil
 		},
-		"elicitation":                  elicits(objectOf("username", "email")),
-		"elicitation_sep1034_defaults": elicits(json.RawMessage(`{"type":"object","properties":{"name":{"type":"string","default":"John Doe"},"age":{"type":"integer","default":30},"score":{"type":"number","default":95.5},"status":{"type":"string","enum":["active","inactive","pending"],"default":"active"},"verified":{"type":"boolean","default":true}}}`)),
+		"elicitation": elicits(objectOf("username", "email")),
+		"elicitation_sep1034_defaults": elicits(
+			json.RawMessage(
+				`{"type":"object","properties":{"name":{"type":"string","default":"John Doe"},"age":{"type":"integer","default":30},"score":{"type":"number","default":95.5},"status":{"type":"string","enum":["active","inactive","pending"],"default":"active"},"verified":{"type":"boolean","default":true}}}`)),
 		"elicitation_sep1330_enums": elicits(json.RawMessage(`{"type":"object","properties":{"untitledSingle":{"type":"string","enum":["option1","option2","option3"]},
 			"titledSingle":{"type":"string","oneOf":[{"const":"value1","title":"First Option"},{"const":"value2","title":"Second Option"},{"const":"value3","title":"Third Option"}]},
 			"legacyEnum":{"type":"string","enum":["opt1","opt2","opt3"],"enumNames":["Option One","Option Two","Option Three"]},
@@ -288,12 +306,16 @@ func fixtures(server *sdk.Server) {
 		tools["input_required_result_"+name] = t
 	}
 	for name, t := range tools {
-		server.AddTool(&sdk.Tool{Name: "test_" + name, Description: "conformance", InputSchema: json.RawMessage(`{"type":"object"}`)}, t)
+		server.AddTool(&sdk.Tool{Name: "test_" + name, Description: "conformance",
+			InputSchema: json.RawMessage(`{"type":"object"}`)}, t)
 	}
 	nothing := func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		return says(textContent("called")), nil
 	}
-	server.AddTool(&sdk.Tool{Name: "test_x_mcp_header", Description: "conformance", InputSchema: json.RawMessage(`{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"},"level":{"type":"integer"}}}`)}, nothing)
+	server.AddTool(&sdk.Tool{Name: "test_x_mcp_header", Description: "conformance",
+		InputSchema: json.RawMessage(
+			`{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"},"level":{"type":"integer"}}}`)},
+		nothing)
 	server.AddTool(&sdk.Tool{Name: "json_schema_2020_12_tool", Description: "conformance", InputSchema: json.RawMessage(`{"$schema":"https://json-schema.org/draft/2020-12/schema","type":"object",
 		"$defs":{"address":{"$anchor":"addressDef","type":"object","properties":{"street":{"type":"string"},"city":{"type":"string"}}}},
 		"properties":{"name":{"type":"string"},"address":{"$ref":"#/$defs/address"},"contactMethod":{"type":"string","enum":["phone","email"]},"phone":{"type":"string"},"email":{"type":"string"}},
@@ -305,18 +327,24 @@ func fixtures(server *sdk.Server) {
 // addResources adds resources and prompts.
 func addResources(server *sdk.Server) {
 	for uri, c := range map[string]*sdk.ResourceContents{
-		"test://static-text": {MIMEType: "text/plain", Text: "a text"}, "test://static-binary": {MIMEType: "image/png", Blob: pixel}, "test://watched-resource": {MIMEType: "text/plain", Text: "watched"},
+		"test://static-text":      {MIMEType: "text/plain", Text: "a text"},
+		"test://static-binary":    {MIMEType: "image/png", Blob: pixel},
+		"test://watched-resource": {MIMEType: "text/plain", Text: "watched"},
 	} {
-		server.AddResource(&sdk.Resource{URI: uri, Name: strings.TrimPrefix(uri, "test://"), Description: "conformance", MIMEType: c.MIMEType}, func(context.Context, *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
+		server.AddResource(&sdk.Resource{URI: uri, Name: strings.TrimPrefix(uri, "test://"), Description: "conformance",
+			MIMEType: c.MIMEType}, func(context.Context, *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 			here := *c
 			here.URI = uri
 			return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{&here}}, nil
 		})
 	}
-	server.AddResourceTemplate(&sdk.ResourceTemplate{URITemplate: "test://template/{id}/data", Name: "template", Description: "conformance", MIMEType: "application/json"}, func(_ context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
-		id := strings.TrimSuffix(strings.TrimPrefix(req.Params.URI, "test://template/"), "/data")
-		return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: req.Params.URI, MIMEType: "application/json", Text: fmt.Sprintf(`{"id":%q}`, id)}}}, nil
-	})
+	server.AddResourceTemplate(&sdk.ResourceTemplate{URITemplate: "test://template/{id}/data", Name: "template",
+		Description: "conformance", MIMEType: "application/json"},
+		func(_ context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
+			id := strings.TrimSuffix(strings.TrimPrefix(req.Params.URI, "test://template/"), "/data")
+			return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: req.Params.URI, MIMEType: "application/json",
+				Text: fmt.Sprintf(`{"id":%q}`, id)}}}, nil
+		})
 
 	prompt := func(name string, args []string, get func(map[string]string) []sdk.Content) {
 		p := &sdk.Prompt{Name: name, Description: "conformance"}
@@ -343,12 +371,15 @@ func addResources(server *sdk.Server) {
 	prompt("test_prompt_with_image", nil, func(map[string]string) []sdk.Content {
 		return []sdk.Content{&sdk.ImageContent{Data: pixel, MIMEType: "image/png"}, textContent("Look at it.")}
 	})
-	server.AddPrompt(&sdk.Prompt{Name: "test_input_required_result_prompt", Description: "conformance"}, func(_ context.Context, req *sdk.GetPromptRequest) (*sdk.GetPromptResult, error) {
-		if accepted(req.Params.InputResponses, "user_context") {
-			return &sdk.GetPromptResult{Messages: []*sdk.PromptMessage{{Role: "user", Content: textContent("In the context of %s", given(req.Params.InputResponses, "user_context", "context"))}}}, nil
-		}
-		return &sdk.GetPromptResult{InputRequests: sdk.InputRequestMap{"user_context": form("In what context?", "context")}}, nil
-	})
+	server.AddPrompt(&sdk.Prompt{Name: "test_input_required_result_prompt", Description: "conformance"},
+		func(_ context.Context, req *sdk.GetPromptRequest) (*sdk.GetPromptResult, error) {
+			if accepted(req.Params.InputResponses, "user_context") {
+				return &sdk.GetPromptResult{Messages: []*sdk.PromptMessage{{Role: "user",
+					Content: textContent("In the context of %s", given(req.Params.InputResponses, "user_context", "context"))}}}, nil
+			}
+			return &sdk.GetPromptResult{InputRequests: sdk.InputRequestMap{"user_context": form("In what context?", "context")}},
+				nil
+		})
 }
 
 // elicits asks the user of an older client by a request of its own.
@@ -383,7 +414,8 @@ func npm(t *testing.T, name string, packages ...string) string {
 	if err := os.WriteFile(filepath.Join(dir, "package.json"), []byte(`{"private":true}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), "npm", append([]string{"install", "--no-audit", "--no-fund", "--ignore-scripts"}, packages...)...)
+	cmd := exec.CommandContext(t.Context(), "npm", append([]string{"install", "--no-audit", "--no-fund",
+		"--ignore-scripts"}, packages...)...)
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("npm install %v: %v\n%s", packages, err, out)
@@ -420,8 +452,10 @@ func TestConformance(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	newest := filepath.Join(npm(t, "conformance-0.2", "@modelcontextprotocol/conformance@0.2.0-alpha.12"), "node_modules/@modelcontextprotocol/conformance/dist/index.js")
-	older := filepath.Join(npm(t, "conformance-0.1", "@modelcontextprotocol/conformance@0.1.16"), "node_modules/@modelcontextprotocol/conformance/dist/index.js")
+	newest := filepath.Join(npm(t, "conformance-0.2", "@modelcontextprotocol/conformance@0.2.0-alpha.12"),
+		"node_modules/@modelcontextprotocol/conformance/dist/index.js")
+	older := filepath.Join(npm(t, "conformance-0.1", "@modelcontextprotocol/conformance@0.1.16"),
+		"node_modules/@modelcontextprotocol/conformance/dist/index.js")
 	listed, err := filepath.Abs(baseline)
 	if err != nil {
 		t.Fatal(err)
@@ -434,7 +468,8 @@ func TestConformance(t *testing.T) {
 	}
 	suite := func(t *testing.T, program, url string, args ...string) {
 		t.Helper()
-		out, err := run(t, t.TempDir(), nil, append([]string{program, "server", "--url", url, "--expected-failures", listed}, args...)...)
+		out, err := run(t, t.TempDir(), nil, append([]string{program, "server", "--url", url, "--expected-failures", listed},
+			args...)...)
 		if err != nil {
 			t.Errorf("%v: %v\n%s", args, err, strings.Join(verdict.FindAllString(out, 60), "\n"))
 			return
@@ -446,7 +481,8 @@ func TestConformance(t *testing.T) {
 	t.Run("2025-11-25", func(t *testing.T) { suite(t, older, withFixtures(t), "--spec-version", "2025-11-25") })
 	t.Run("the real server", func(t *testing.T) {
 		url := serve(t, newServer(t, rt, mcp.Options{}), mcp.HTTPOptions{}) + "/mcp"
-		for _, scenario := range []string{"tools-list", "dns-rebinding-protection", "caching", "http-header-validation", "resources-list", "prompts-list", "completion-complete", "sep-2164-resource-not-found"} {
+		for _, scenario := range []string{"tools-list", "dns-rebinding-protection", "caching", "http-header-validation",
+			"resources-list", "prompts-list", "completion-complete", "sep-2164-resource-not-found"} {
 			t.Run(scenario, func(t *testing.T) { suite(t, newest, url, "--spec-version", "2026-07-28", "--scenario", scenario) })
 		}
 	})

@@ -40,7 +40,8 @@ type doors struct {
 }
 
 func newDoors() *doors {
-	d := &doors{most: maxConns, strange: maxStrangers, ofAddr: maxAddrStrangers, ofCaller: maxCallerConns, patience: strangerTime,
+	d := &doors{most: maxConns, strange: maxStrangers, ofAddr: maxAddrStrangers, ofCaller: maxCallerConns,
+		patience:  strangerTime,
 		strangers: map[netip.Addr]map[*door]bool{}, callers: map[string]int{}, idle: map[string]map[*door]bool{}}
 	var files unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil && files.Cur/2 < maxConns {
@@ -205,7 +206,8 @@ func (d *doors) introduce(one *door, caller string) error {
 		return nil
 	}
 	if d.callers[caller] >= d.ofCaller {
-		return &LimitError{Limit: "caller-connections", Most: d.ofCaller, Text: fmt.Sprintf("you have %d connections, which is the bound: close one", d.ofCaller)}
+		return &LimitError{Limit: "caller-connections", Most: d.ofCaller,
+			Text: fmt.Sprintf("you have %d connections, which is the bound: close one", d.ofCaller)}
 	}
 	if one.known {
 		d.leave(one)

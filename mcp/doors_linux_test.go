@@ -28,8 +28,10 @@ func TestAttackStrangers(t *testing.T) {
 	if err := os.WriteFile(file, []byte(tokens), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ask := fmt.Sprintf("POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer TOKEN\r\nContent-Type: application/json\r\n"+
-		"Accept: application/json, text/event-stream\r\n%s\r\n%s\r\nContent-Length: %d\r\n\r\n%s", revision, named, len(listTools), listTools)
+	ask := fmt.Sprintf(
+		"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer TOKEN\r\nContent-Type: application/json\r\n"+
+			"Accept: application/json, text/event-stream\r\n%s\r\n%s\r\nContent-Length: %d\r\n\r\n%s", revision, named,
+		len(listTools), listTools)
 	for _, c := range []struct{ name, send, answer string }{
 		{"say nothing", "", ""},
 		{"begin a request", "POST /mcp HTTP/1.1\r\nHost: x\r\n", ""},
@@ -47,7 +49,8 @@ func TestAttackStrangers(t *testing.T) {
 				}
 				defer conn.Close()
 				_ = conn.SetDeadline(time.Now().Add(time.Second))
-				if _, err := fmt.Fprint(conn, strings.Replace(c.send, "TOKEN", fmt.Sprintf("hostile-token-012345678%d", n%10), 1)); err == nil && c.answer != "" {
+				if _, err := fmt.Fprint(conn, strings.Replace(c.send, "TOKEN", fmt.Sprintf("hostile-token-012345678%d", n%10),
+					1)); err == nil && c.answer != "" {
 					_, _ = bufio.NewReader(conn).ReadString('\n')
 				}
 			}
@@ -90,8 +93,10 @@ func TestAttackCallerConnections(t *testing.T) {
 			}
 			defer conn.Close()
 			_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
-			fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer caller-token-0123456789%d\r\nContent-Type: application/json\r\n"+
-				"Accept: application/json, text/event-stream\r\n%s\r\n%s\r\nContent-Length: %d\r\n\r\n%s", n, revision, named, len(listTools), listTools)
+			fmt.Fprintf(conn,
+				"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer caller-token-0123456789%d\r\nContent-Type: application/json\r\n"+
+					"Accept: application/json, text/event-stream\r\n%s\r\n%s\r\nContent-Length: %d\r\n\r\n%s", n, revision, named,
+				len(listTools), listTools)
 			from := bufio.NewReader(conn)
 			answer, err := http.ReadResponse(from, nil)
 			if err != nil {
@@ -157,7 +162,8 @@ func TestDoors(t *testing.T) {
 			t.Error(n, err)
 		}
 	}
-	attack.Check(t, "a fourth connection of a caller that may have three", "caller-connections", limitOf(enter("10.0.0.9:1", "alice")))
+	attack.Check(t, "a fourth connection of a caller that may have three", "caller-connections",
+		limitOf(enter("10.0.0.9:1", "alice")))
 	is("alice's, and a stranger's", "4 open, 1 strange")
 	for n := range 50 {
 		_ = enter(fmt.Sprintf("10.0.0.1:%d", n+1), "")

@@ -39,13 +39,19 @@ var errorKinds = []struct {
 	{"usage", "send it as the message says", 0, as[*policy.FieldError]},
 	{"busy", "", time.Second, as[*unitask.BusyError]},
 	{"busy", "", time.Second, as[*LimitError]},
-	{"session.gone", "run_code with session new starts one, session with op list names yours", 0, func(err error) bool { return errors.Is(err, errNoSession) || as[*unitask.SessionError](err) }},
-	{"run.gone", "list_runs names yours", 0, func(err error) bool { return errors.Is(err, record.ErrNotFound) || errors.Is(err, errNoRun) }},
-	{"jail", "this host can't hold QEMU as is required of it: its owner's unitask doctor says what mends it", 0, as[*unitask.JailError]},
+	{"session.gone", "run_code with session new starts one, session with op list names yours", 0,
+		func(err error) bool { return errors.Is(err, errNoSession) || as[*unitask.SessionError](err) }},
+	{"run.gone", "list_runs names yours", 0, func(err error) bool {
+		return errors.Is(err, record.ErrNotFound) ||
+			errors.Is(err, errNoRun)
+	}},
+	{"jail", "this host can't hold QEMU as is required of it: its owner's unitask doctor says what mends it", 0,
+		as[*unitask.JailError]},
 	{"lost", "look whether it has had effects before it is run again", 0, as[*unitask.LostError]},
 	{"guest", "the machine died: other code, or more memoryMb", 0, as[*unitask.GuestError]},
 	{"cancelled", "", 0, func(err error) bool { return errors.Is(err, context.Canceled) }},
-	{"closing", "the server ends: call the next one", 10 * time.Second, func(err error) bool { return errors.Is(err, unitask.ErrClosed) }},
+	{"closing", "the server ends: call the next one", 10 * time.Second,
+		func(err error) bool { return errors.Is(err, unitask.ErrClosed) }},
 	{"host", "the host failed: its owner's unitask doctor says why", 0, ofHost},
 	{"file", "list shows what is there", 0, as[syscall.Errno]}, // a machine's, which comes without a path of the host
 	{"usage", "", 0, func(error) bool { return true }},

@@ -51,7 +51,8 @@ func TestTyped(t *testing.T) {
 		{errors.New("args do not go with session"), "usage", 0},
 	} {
 		got := typed(row.err)
-		if got.Code != row.code || got.RetryAfterMS != row.retry || got.Retryable != (row.retry > 0) || got.Message != row.err.Error() || row.retry > 0 && got.Remedy == "" {
+		if got.Code != row.code || got.RetryAfterMS != row.retry || got.Retryable != (row.retry > 0) ||
+			got.Message != row.err.Error() || row.retry > 0 && got.Remedy == "" {
 			t.Errorf("%v: %+v", row.err, got)
 		}
 	}
@@ -68,7 +69,8 @@ func TestRetryAfterRate(t *testing.T) {
 				}
 			}
 			got := typed(q.count("a"))
-			if want := time.Minute.Milliseconds() / int64(most); got.Code != "busy" || got.RetryAfterMS < want || got.RetryAfterMS > want+1 {
+			if want := time.Minute.Milliseconds() / int64(most); got.Code != "busy" || got.RetryAfterMS < want ||
+				got.RetryAfterMS > want+1 {
 				t.Errorf("%d a minute: %+v", most, got)
 			}
 			testwait.Pass(time.Duration(got.RetryAfterMS) * time.Millisecond)
@@ -88,11 +90,13 @@ func TestStreamIsBounded(t *testing.T) {
 			t.Fatal(n, err)
 		}
 	}
-	if n := cap(s.stdout.kept); n > 2*shownBytes || s.stdout.total != 20_000_000 || len(s.stdout.shown()) != shownBytes || !utf8.Valid(s.stdout.shown()) {
+	if n := cap(s.stdout.kept); n > 2*shownBytes || s.stdout.total != 20_000_000 || len(s.stdout.shown()) != shownBytes ||
+		!utf8.Valid(s.stdout.shown()) {
 		t.Errorf("%d bytes are held of %d, %d shown", n, s.stdout.total, len(s.stdout.shown()))
 	}
 	_, _ = s.stderr.Write(append(bytes.Repeat([]byte("x"), shownBytes-1), "ü!"...))
-	if got := s.stderr.shown(); len(got) != shownBytes-1 || s.cut("R")[1] != (cut{"stderr", shownBytes - 1, shownBytes + 2, "unitask://runs/R/stderr"}) {
+	if got := s.stderr.shown(); len(got) != shownBytes-1 ||
+		s.cut("R")[1] != (cut{"stderr", shownBytes - 1, shownBytes + 2, "unitask://runs/R/stderr"}) {
 		t.Errorf("%d bytes, %+v", len(got), s.cut("R"))
 	}
 }
@@ -126,13 +130,16 @@ func TestClosing(t *testing.T) {
 // How a command in the background ended names no path of the host to a remote caller.
 func TestAttackEndedPaths(t *testing.T) {
 	s := &Server{hider: newHider("/srv/dir", "/srv/home")}
-	for via, want := range map[record.Via]string{unitask.ViaMCP: "open /srv/home/sessions/x: no space", unitask.ViaHTTP: "open [path]/sessions/x: no space"} {
+	for via, want := range map[record.Via]string{unitask.ViaMCP: "open /srv/home/sessions/x: no space",
+		unitask.ViaHTTP: "open [path]/sessions/x: no space"} {
 		var out waitResult
-		s.ended(unitask.Caller{Via: via}, &unitask.Result{Outcome: unitask.OutcomeFailed, Error: "open /srv/home/sessions/x: no space"}, &out)
+		s.ended(unitask.Caller{Via: via}, &unitask.Result{Outcome: unitask.OutcomeFailed,
+			Error: "open /srv/home/sessions/x: no space"}, &out)
 		attack.Check(t, "the error of a command in the background, via "+string(via), want, out.Error)
 	}
 	var out waitResult
-	if s.ended(unitask.Caller{}, &unitask.Result{Outcome: unitask.OutcomeExited, ExitCode: 3}, &out); out.ExitCode == nil || *out.ExitCode != 3 {
+	if s.ended(unitask.Caller{}, &unitask.Result{Outcome: unitask.OutcomeExited, ExitCode: 3},
+		&out); out.ExitCode == nil || *out.ExitCode != 3 {
 		t.Error(out)
 	}
 }

@@ -53,7 +53,8 @@ type eventStream struct {
 
 // newEvents keeps so many bytes; whose is the caller of a request's context.
 func newEvents(most, own int64, whose func(context.Context) string) *events {
-	return &events{most: most, own: own, whose: whose, callers: map[string]*callerEvents{}, sessions: map[string]*sessionEvents{}}
+	return &events{most: most, own: own, whose: whose, callers: map[string]*callerEvents{},
+		sessions: map[string]*sessionEvents{}}
 }
 
 // Open begins a stream of the caller whose request the context is of.

@@ -23,7 +23,8 @@ func TestAttackResumableStreams(t *testing.T) {
 	if err := os.WriteFile(rt.Runs().Path(id, record.StdoutFile), bytes.Repeat([]byte{1}, 2<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	url := serve(t, newServer(t, rt, mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{Auth: tokens(t, "alice", "mallory")})
+	url := serve(t, newServer(t, rt, mcp.Options{Ceiling: noMachine()}),
+		mcp.HTTPOptions{Auth: tokens(t, "alice", "mallory")})
 	begin := func(caller string) (session, token string) {
 		token = "Authorization: Bearer " + caller + "-token-0123456789"
 		_, header, _ := send(t, "POST", url+"/mcp", initialize, token)
@@ -32,17 +33,22 @@ func TestAttackResumableStreams(t *testing.T) {
 		return session, token
 	}
 	session, token := begin("alice")
-	_, _, answer := send(t, "POST", url+"/mcp", `{"jsonrpc":"2.0","id":2,"method":"ping"}`, session, token, "Mcp-Protocol-Version: 2025-11-25")
+	_, _, answer := send(t, "POST", url+"/mcp", `{"jsonrpc":"2.0","id":2,"method":"ping"}`, session, token,
+		"Mcp-Protocol-Version: 2025-11-25")
 	_, rest, _ := strings.Cut(answer, "id: ")
 	first, _, _ := strings.Cut(rest, "\n")
 	hers, hersToken := begin("mallory")
 	for n := range 14 { // 168 MiB
-		if code, _, _ := send(t, "POST", url+"/mcp", fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"resources/read","params":{"uri":"unitask://runs/%s/stdout"}}`, n+2, id), hers, hersToken); code != 200 {
+		if code, _,
+			_ := send(t, "POST", url+"/mcp",
+			fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"resources/read","params":{"uri":"unitask://runs/%s/stdout"}}`, n+2,
+				id), hers, hersToken); code != 200 {
 			t.Fatal(code)
 		}
 	}
 	code, _, again := send(t, "GET", url+"/mcp", "", session, token, "Last-Event-ID: "+first)
-	attack.Check(t, "a stream that is resumed after another caller's answers of 168 MiB", "200 true", fmt.Sprint(code, " ", strings.Contains(again, `"result"`)))
+	attack.Check(t, "a stream that is resumed after another caller's answers of 168 MiB", "200 true",
+		fmt.Sprint(code, " ", strings.Contains(again, `"result"`)))
 }
 
 // What each caller has is bounded, and all of it; streams of others stay, and what was dropped can't be resumed.

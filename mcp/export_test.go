@@ -143,7 +143,8 @@ func Command(ctx context.Context, s *Server, caller string, background bool) (er
 			err = errors.New("it reached the session")
 		}
 	}()
-	_, _, err = s.commandNow(ctx, &live{done: make(chan struct{})}, unitask.Caller{Name: caller, Via: unitask.ViaMCP}, &heldSession{}, commandArgs{Command: "true", Background: background}, nil)
+	_, _, err = s.commandNow(ctx, &live{done: make(chan struct{})}, unitask.Caller{Name: caller, Via: unitask.ViaMCP},
+		&heldSession{}, commandArgs{Command: "true", Background: background}, nil)
 	return err
 }
 

@@ -92,7 +92,8 @@ type sessionView struct {
 }
 
 func (s *heldSession) view() sessionView {
-	return sessionView{s.ID, s.Parent, s.Language, s.Image, s.Began().UTC().Truncate(time.Second), s.Expires().UTC().Truncate(time.Second), s.Paused()}
+	return sessionView{s.ID, s.Parent, s.Language, s.Image, s.Began().UTC().Truncate(time.Second),
+		s.Expires().UTC().Truncate(time.Second), s.Paused()}
 }
 
 // newSession starts one for a call.
@@ -179,7 +180,8 @@ func owner(caller unitask.Caller) string {
 func (s *Server) sessionsOf(caller unitask.Caller) sessionsResult {
 	list := append([]sessionView{}, s.held.of(caller.Name)...)
 	for _, p := range s.left(caller) {
-		list = append(list, sessionView{p.ID, p.Parent, p.Language, p.Image, p.Began.UTC().Truncate(time.Second), p.Expires.UTC().Truncate(time.Second), true})
+		list = append(list, sessionView{p.ID, p.Parent, p.Language, p.Image, p.Began.UTC().Truncate(time.Second),
+			p.Expires.UTC().Truncate(time.Second), true})
 	}
 	slices.SortFunc(list, func(a, b sessionView) int { return strings.Compare(a.Session, b.Session) })
 	return sessionsResult{Sessions: list}

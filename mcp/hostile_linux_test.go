@@ -40,24 +40,34 @@ func attackTogether(what string) int {
 	meta := `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`
 	for n := range 200 {
 		caller := n % hostileCallers
-		read := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"unitask://runs/%s/artifacts/large",%s}}`, runs[caller], meta)
-		body, method, name, reads := read, "resources/read", fmt.Sprintf("unitask://runs/%s/artifacts/large", runs[caller]), false
+		read := fmt.Sprintf(
+			`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"unitask://runs/%s/artifacts/large",%s}}`,
+			runs[caller], meta)
+		body, method, name, reads := read, "resources/read", fmt.Sprintf("unitask://runs/%s/artifacts/large", runs[caller]),
+			false
 		switch n / hostileCallers { // of each caller's ten
 		case 5, 6:
-			body, method, name, reads = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"x":[`+objects+`{}],`+meta+`}}`, "tools/list", "", true
+			body, method, name, reads = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"x":[`+objects+`{}],`+meta+`}}`,
+				"tools/list", "", true
 		case 7:
-			body, method, name, reads = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"x":"`+strings.Repeat("y", 15<<20)+`",`+meta+`}}`, "tools/list", "", true
+			body, method, name, reads = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"x":"`+
+				strings.Repeat("y", 15<<20)+`",`+meta+`}}`, "tools/list", "", true
 		case 8:
-			body, method, name = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run_code","arguments":{"code":"`+strings.Repeat("z", 15<<20)+`"},`+
+			body, method,
+				name = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run_code","arguments":{"code":"`+
+				strings.Repeat("z", 15<<20)+`"},`+
 				strings.Replace(meta, "{", `{"progressToken":"`+strings.Repeat("p", 250)+`",`, 1)+`}}`, "tools/call", "run_code"
 		case 9:
-			body, method, name = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"list_runs","arguments":{},`+strings.Replace(meta, "{", `{"progressToken":"`+strings.Repeat("p", 14<<20)+`",`, 1)+`}}`, "tools/call", "list_runs"
+			body, method, name = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"list_runs","arguments":{},`+
+				strings.Replace(meta, "{", `{"progressToken":"`+strings.Repeat("p", 14<<20)+`",`, 1)+`}}`, "tools/call", "list_runs"
 		}
 		if name != "" {
 			name = "Mcp-Name: " + name + "\r\n"
 		}
-		head := fmt.Sprintf("POST /mcp HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s-token-0123456789\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"+
-			"Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: %s\r\n%sContent-Length: %d\r\n\r\n", addr, hostileName(caller), method, name, len(body))
+		head := fmt.Sprintf(
+			"POST /mcp HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s-token-0123456789\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"+
+				"Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: %s\r\n%sContent-Length: %d\r\n\r\n", addr, hostileName(caller),
+			method, name, len(body))
 		go func() {
 			for {
 				c, err := net.Dial("tcp", addr)
@@ -175,7 +185,8 @@ func startServer(t *testing.T, home string, args ...string) (addr string, pid in
 	if n := len(args); n > 1 && args[n-2] == "-n" {
 		args, files = args[:n-2], args[n-1]
 	}
-	cmd := exec.Command("sh", append([]string{"-c", "ulimit -n " + files + `; exec "$0" mcp --http 127.0.0.1:0 "$@"`, name}, args...)...)
+	cmd := exec.Command("sh", append([]string{"-c", "ulimit -n " + files + `; exec "$0" mcp --http 127.0.0.1:0 "$@"`,
+		name}, args...)...)
 	cmd.Env, cmd.Dir = append(os.Environ(), "UNITASK_HOME="+home), t.TempDir()
 	out, err := cmd.StderrPipe()
 	if err != nil {

@@ -74,12 +74,14 @@ func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
 	one := &sdk.StreamableHTTPOptions{Stateless: true, Logger: s.opts.Log, MaxRequestBodyBytes: bodyBytes, PropagateRequestCancellation: true, DisableLocalhostProtection: true} // ours is stricter
 	many := *one
 	if !opts.Stateless {
-		many.Stateless, many.EventStore, many.SessionTimeout = false, newEvents(eventBytes, callerEventBytes, callerIn), sessionIdle
+		many.Stateless, many.EventStore, many.SessionTimeout = false, newEvents(eventBytes, callerEventBytes, callerIn),
+			sessionIdle
 	}
 	if opts.several() {
 		s.queue.share()
 	}
-	mcp := s.bounded(s.byRevision(sdk.NewStreamableHTTPHandler(server, one), s.counted(opts.Stateless, sdk.NewStreamableHTTPHandler(server, &many))))
+	mcp := s.bounded(s.byRevision(sdk.NewStreamableHTTPHandler(server, one),
+		s.counted(opts.Stateless, sdk.NewStreamableHTTPHandler(server, &many))))
 	var protect func(http.Handler) http.Handler
 	mux := http.NewServeMux()
 	if opts.Auth != nil {
@@ -89,7 +91,8 @@ func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
 			mux.Handle("/.well-known/oauth-protected-resource", auth.ProtectedResourceMetadataHandler(m.doc))
 			mux.Handle("/.well-known/oauth-protected-resource"+endpoint, auth.ProtectedResourceMetadataHandler(m.doc))
 		}
-		bearer := auth.RequireBearerToken(opts.Auth.verify, &auth.RequireBearerTokenOptions{ResourceMetadataURL: metadata, AllowMissingExpiration: opts.Auth.tokens != nil})
+		bearer := auth.RequireBearerToken(opts.Auth.verify,
+			&auth.RequireBearerTokenOptions{ResourceMetadataURL: metadata, AllowMissingExpiration: opts.Auth.tokens != nil})
 		protect = func(h http.Handler) http.Handler { return opts.guard(oneToken(bearer(s.introduced(h)))) }
 	} else {
 		protect = func(h http.Handler) http.Handler { return opts.guard(peers(opts.Anyone, s.introduced(h))) }
@@ -122,7 +125,8 @@ func (o *HTTPOptions) metricsReader(next http.Handler) http.Handler {
 			return
 		case o.MetricsToken == "":
 			if _, err := peerName(r, false); err != nil {
-				http.Error(w, "only the server's own user reads the metrics, or who has the token of --metrics-token: "+err.Error(), http.StatusForbidden)
+				http.Error(w, "only the server's own user reads the metrics, or who has the token of --metrics-token: "+err.Error(),
+					http.StatusForbidden)
 				return
 			}
 		}
@@ -171,7 +175,8 @@ func (o *HTTPOptions) Check() error {
 		return errors.New("either tokens or anyone: --loopback-anyone does not go with --token-file and --jwks")
 	}
 	if o.NeedsToken() {
-		return errors.New("this system does not tell which user holds the other end of a connection: give --token-file or --jwks, or let everybody on this machine in with --loopback-anyone")
+		return errors.New(
+			"this system does not tell which user holds the other end of a connection: give --token-file or --jwks, or let everybody on this machine in with --loopback-anyone")
 	}
 	for _, origin := range o.Origins {
 		if u, err := url.Parse(origin); err != nil || u.Scheme == "" || u.Host == "" || u.Path != "" {
@@ -231,7 +236,8 @@ func (o *HTTPOptions) guard(next http.Handler) http.Handler {
 			host = h
 		}
 		host = strings.Trim(host, "[]")
-		known := strings.EqualFold(host, own) || isLoopback(own) && isLoopback(host) || slices.ContainsFunc(o.Hosts, func(h string) bool { return strings.EqualFold(h, host) }) ||
+		known := strings.EqualFold(host, own) || isLoopback(own) && isLoopback(host) ||
+			slices.ContainsFunc(o.Hosts, func(h string) bool { return strings.EqualFold(h, host) }) ||
 			o.Auth != nil && len(o.Hosts) == 0 && !isLoopback(own)
 		if !known {
 			http.Error(w, "this server is not "+host+": --allow-host adds names", http.StatusForbidden)
@@ -250,7 +256,8 @@ func (o *HTTPOptions) guard(next http.Handler) http.Handler {
 				w.Header().Set("Vary", "Origin")
 				if r.Method == http.MethodOptions {
 					w.Header().Set("Access-Control-Allow-Methods", "GET, POST, DELETE")
-					w.Header().Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Last-Event-ID, Mcp-Session-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name")
+					w.Header().Set("Access-Control-Allow-Headers",
+						"Authorization, Content-Type, Last-Event-ID, Mcp-Session-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name")
 					w.WriteHeader(http.StatusNoContent)
 					return
 				}
@@ -282,7 +289,8 @@ func (s *Server) byRevision(stateless2026, sessions http.Handler) http.Handler {
 		r.Body = &onceReader{body}
 		version := r.Header.Get("Mcp-Protocol-Version")
 		switch {
-		case r.Header.Get("Mcp-Session-Id") != "", version != "" && version < stateless && slices.Contains(sdk.SupportedProtocolVersions(), version):
+		case r.Header.Get("Mcp-Session-Id") != "", version != "" && version < stateless &&
+			slices.Contains(sdk.SupportedProtocolVersions(), version):
 			sessions.ServeHTTP(w, r)
 			return
 		case version != "":
@@ -310,7 +318,9 @@ func (s *Server) ServeHTTP(ctx context.Context, opts HTTPOptions, listening func
 	}
 	if at, ok := l.Addr().(*net.TCPAddr); opts.Auth == nil && (!ok || !at.IP.IsLoopback()) {
 		l.Close()
-		return fmt.Errorf("address %s leads to %s, which others can reach: give --token-file or --jwks, or listen on 127.0.0.1", opts.Addr, l.Addr())
+		return fmt.Errorf(
+			"address %s leads to %s, which others can reach: give --token-file or --jwks, or listen on 127.0.0.1", opts.Addr,
+			l.Addr())
 	}
 	if at, ok := l.Addr().(*net.TCPAddr); !ok || !at.IP.IsLoopback() {
 		if err := s.requireJail(ctx); err != nil {
@@ -322,7 +332,8 @@ func (s *Server) ServeHTTP(ctx context.Context, opts HTTPOptions, listening func
 	if opts.TLS != nil {
 		l = tls.NewListener(l, opts.TLS)
 	}
-	hs := &http.Server{Handler: handler, ReadHeaderTimeout: headerTime, MaxHeaderBytes: headerBytes, IdleTimeout: idleTime, ConnState: noteState,
+	hs := &http.Server{Handler: handler, ReadHeaderTimeout: headerTime, MaxHeaderBytes: headerBytes, IdleTimeout: idleTime,
+		ConnState:   noteState,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return withDoor(withPeer(ctx, c), c) }}
 	listening(l.Addr())
 	failed := make(chan error, 1)

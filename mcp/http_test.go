@@ -87,21 +87,24 @@ const (
 func TestTokenFile(t *testing.T) {
 	rt := open(t, unitask.PoolSize{})
 	tokens := filepath.Join(t.TempDir(), "tokens")
-	if err := os.WriteFile(tokens, []byte("# callers\nalice alice-token-0123456789\nbob bob-token-0123456789\n"), 0o600); err != nil {
+	if err := os.WriteFile(tokens, []byte("# callers\nalice alice-token-0123456789\nbob bob-token-0123456789\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	auth, err := mcp.TokenFile(tokens)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ceiling, err := policy.ParseCeiling("c.toml", []byte("memoryMb = 512\nsecrets = []\n[principals.bob]\nmemoryMb = 256\n"))
+	ceiling, err := policy.ParseCeiling("c.toml",
+		[]byte("memoryMb = 512\nsecrets = []\n[principals.bob]\nmemoryMb = 256\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := newServer(t, rt, mcp.Options{Ceiling: ceiling, CallerPerMinute: 3})
 	const reader = "reader-token-0123456789"
 	url := serve(t, s, mcp.HTTPOptions{Auth: auth, MetricsToken: reader})
-	for token, want := range map[string]int{"": 401, "Bearer": 401, "Bearer wrong-token-0123456789": 401, "Basic alice-token-0123456789": 401, "Bearer alice-token-0123456789x": 401, "Bearer alice": 401,
+	for token, want := range map[string]int{"": 401, "Bearer": 401, "Bearer wrong-token-0123456789": 401,
+		"Basic alice-token-0123456789": 401, "Bearer alice-token-0123456789x": 401, "Bearer alice": 401,
 		"Bearer alice-token-0123456789": 200, "bearer bob-token-0123456789": 200} {
 		headers := []string{revision, named}
 		if token != "" {
@@ -119,21 +122,25 @@ func TestTokenFile(t *testing.T) {
 	if rec, err := rt.Runs().Get(id); err != nil || rec.Owner != "alice" {
 		t.Errorf("%+v %v", rec, err)
 	}
-	if _, out, text := call(t, bob, "run_code", object{"code": "1", "memoryMb": 300}); out["memoryMb"] != 256.0 || !strings.Contains(text, "not given: memoryMb 300") {
+	if _, out, text := call(t, bob, "run_code", object{"code": "1", "memoryMb": 300}); out["memoryMb"] != 256.0 ||
+		!strings.Contains(text, "not given: memoryMb 300") {
 		t.Errorf("%v %s", out, text)
 	}
 	if res, _, _ := call(t, alice, "inspect_run", object{"runId": id}); res.IsError {
 		t.Error("alice does not see her run")
 	}
 	for _, ref := range []string{id, "last", id[:len(id)-1]} {
-		if res, out, text := call(t, bob, "inspect_run", object{"runId": ref}); ref != "last" && !res.IsError || ref == "last" && out["owner"] != "bob" {
+		if res, out, text := call(t, bob, "inspect_run", object{"runId": ref}); ref != "last" && !res.IsError ||
+			ref == "last" && out["owner"] != "bob" {
 			t.Errorf("bob sees %s: %s", ref, text)
 		}
 	}
-	if r, err := bob.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "unitask://runs/" + id + "/stdout"}); err == nil {
+	if r, err := bob.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "unitask://runs/" + id +
+		"/stdout"}); err == nil {
 		t.Errorf("bob reads %+v", r)
 	}
-	if _, err := alice.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "unitask://runs/" + id + "/stdout"}); err != nil {
+	if _, err := alice.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "unitask://runs/" + id +
+		"/stdout"}); err != nil {
 		t.Error(err)
 	}
 	for cs, want := range map[*sdk.ClientSession]int{alice: 1, bob: 1} {
@@ -147,7 +154,9 @@ func TestTokenFile(t *testing.T) {
 	// another; others' are not touched.
 	runs := exceedRate(t, bob, alice)
 	_, _, metrics := send(t, "GET", url+"/metrics", "", "Authorization: Bearer "+reader)
-	for _, want := range []string{fmt.Sprintf(`unitask_runs_total{outcome="exited"} %d`, 2+runs), `unitask_denials_total{field="memoryMb"} 1`, "unitask_refused_busy_total 1", `unitask_run_start_seconds_count`, `unitask_output_bytes_total{stream="stdout"} 5`, "unitask_running 0"} {
+	for _, want := range []string{fmt.Sprintf(`unitask_runs_total{outcome="exited"} %d`, 2+runs),
+		`unitask_denials_total{field="memoryMb"} 1`, "unitask_refused_busy_total 1", `unitask_run_start_seconds_count`,
+		`unitask_output_bytes_total{stream="stdout"} 5`, "unitask_running 0"} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("no %s in\n%s", want, metrics)
 		}
@@ -201,16 +210,27 @@ func TestAttackMetrics(t *testing.T) {
 		headers []string
 		want    int
 	}{
-		{"a caller's token, on an address of others", mcp.HTTPOptions{Addr: "10.1.2.3:80", Auth: tokens}, "/metrics", "10.1.2.3", []string{alice}, 403},
-		{"no token, on an address of others", mcp.HTTPOptions{Addr: "10.1.2.3:80", Auth: tokens}, "/metrics", "10.1.2.3", nil, 403},
-		{"an empty token, on an address of others", mcp.HTTPOptions{Addr: "10.1.2.3:80", Auth: tokens}, "/metrics", "10.1.2.3", []string{"Bearer "}, 403},
-		{"a caller's token, in the place of the readers'", mcp.HTTPOptions{Addr: "10.1.2.3:80", Auth: tokens, MetricsToken: reader[7:]}, "/metrics", "10.1.2.3", []string{alice}, 401},
-		{"the readers' token", mcp.HTTPOptions{Addr: "10.1.2.3:80", Auth: tokens, MetricsToken: reader[7:]}, "/metrics", "10.1.2.3", []string{reader}, 200},
-		{"the readers' token, twice", mcp.HTTPOptions{Addr: "10.1.2.3:80", Auth: tokens, MetricsToken: reader[7:]}, "/metrics", "10.1.2.3", []string{reader, reader}, 400},
-		{"the readers' token at the tools", mcp.HTTPOptions{Addr: "10.1.2.3:80", Auth: tokens, MetricsToken: reader[7:]}, "/mcp", "10.1.2.3", []string{reader}, 401},
-		{"a request that came by no connection of this user's, on loopback", mcp.HTTPOptions{Addr: "127.0.0.1:80", Auth: tokens}, "/metrics", "127.0.0.1", []string{alice}, 403},
-		{"the metrics, by a name that is not ours", mcp.HTTPOptions{Addr: "127.0.0.1:80", Auth: tokens, MetricsToken: reader[7:]}, "/metrics", "evil.example", []string{reader}, 403},
-		{"the health, by a name that is not ours", mcp.HTTPOptions{Addr: "127.0.0.1:80", Auth: tokens}, "/healthz", "evil.example", nil, 403},
+		{"a caller's token, on an address of others", mcp.HTTPOptions{Addr: "10.1.2.3:80", Auth: tokens}, "/metrics",
+			"10.1.2.3", []string{alice}, 403},
+		{"no token, on an address of others", mcp.HTTPOptions{Addr: "10.1.2.3:80", Auth: tokens}, "/metrics", "10.1.2.3", nil,
+			403},
+		{"an empty token, on an address of others", mcp.HTTPOptions{Addr: "10.1.2.3:80", Auth: tokens}, "/metrics",
+			"10.1.2.3", []string{"Bearer "}, 403},
+		{"a caller's token, in the place of the readers'",
+			mcp.HTTPOptions{Addr: "10.1.2.3:80", Auth: tokens, MetricsToken: reader[7:]}, "/metrics", "10.1.2.3",
+			[]string{alice}, 401},
+		{"the readers' token", mcp.HTTPOptions{Addr: "10.1.2.3:80", Auth: tokens, MetricsToken: reader[7:]}, "/metrics",
+			"10.1.2.3", []string{reader}, 200},
+		{"the readers' token, twice", mcp.HTTPOptions{Addr: "10.1.2.3:80", Auth: tokens, MetricsToken: reader[7:]},
+			"/metrics", "10.1.2.3", []string{reader, reader}, 400},
+		{"the readers' token at the tools", mcp.HTTPOptions{Addr: "10.1.2.3:80", Auth: tokens, MetricsToken: reader[7:]},
+			"/mcp", "10.1.2.3", []string{reader}, 401},
+		{"a request that came by no connection of this user's, on loopback",
+			mcp.HTTPOptions{Addr: "127.0.0.1:80", Auth: tokens}, "/metrics", "127.0.0.1", []string{alice}, 403},
+		{"the metrics, by a name that is not ours", mcp.HTTPOptions{Addr: "127.0.0.1:80", Auth: tokens,
+			MetricsToken: reader[7:]}, "/metrics", "evil.example", []string{reader}, 403},
+		{"the health, by a name that is not ours", mcp.HTTPOptions{Addr: "127.0.0.1:80", Auth: tokens}, "/healthz",
+			"evil.example", nil, 403},
 		{"the health", mcp.HTTPOptions{Addr: "127.0.0.1:80", Auth: tokens}, "/healthz", "localhost:80", nil, 200},
 	} {
 		handler, err := newServer(t, rt, mcp.Options{}).Handler(c.opts)
@@ -230,8 +250,10 @@ func TestAttackMetrics(t *testing.T) {
 
 func TestBadTokenFiles(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "tokens")
-	for text, want := range map[string]string{"": "no token", "alice": "NAME TOKEN", "alice short": "16 characters", "a b c": "NAME TOKEN", "\n# x\n": "no token",
-		"alice token-number-one-1\nAlice token-number-two-2": `names "alice" and "Alice" differ only in case`, "alice token-number-one-1\nbob token-number-one-1": `"bob" has the same token as "alice"`} {
+	for text, want := range map[string]string{"": "no token", "alice": "NAME TOKEN", "alice short": "16 characters",
+		"a b c": "NAME TOKEN", "\n# x\n": "no token",
+		"alice token-number-one-1\nAlice token-number-two-2": `names "alice" and "Alice" differ only in case`,
+		"alice token-number-one-1\nbob token-number-one-1":   `"bob" has the same token as "alice"`} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -265,9 +287,12 @@ func TestGuards(t *testing.T) {
 		headers string
 		want    int
 	}{
-		{"", 200}, {"Host: localhost:" + port, 200}, {"Host: [::1]:" + port, 200}, {"Host: LOCALHOST:" + port, 200}, {"Host: box.local", 200}, {"Host: box.local:80", 200},
-		{"Host: evil.example", 403}, {"Host: evil.example:" + port, 403}, {"Host: 127.0.0.1.evil.example", 403}, {"Host: localhost.evil.example:" + port, 403}, {"Host: 10.0.0.1:" + port, 403},
-		{"Origin: http://" + host, 200}, {"Origin: https://app.example", 200}, {"Origin: http://evil.example", 403}, {"Origin: null", 403}, {"Origin: http://app.example", 403},
+		{"", 200}, {"Host: localhost:" + port, 200}, {"Host: [::1]:" + port, 200}, {"Host: LOCALHOST:" + port, 200},
+		{"Host: box.local", 200}, {"Host: box.local:80", 200},
+		{"Host: evil.example", 403}, {"Host: evil.example:" + port, 403}, {"Host: 127.0.0.1.evil.example", 403},
+		{"Host: localhost.evil.example:" + port, 403}, {"Host: 10.0.0.1:" + port, 403},
+		{"Origin: http://" + host, 200}, {"Origin: https://app.example", 200}, {"Origin: http://evil.example", 403},
+		{"Origin: null", 403}, {"Origin: http://app.example", 403},
 		{"Origin: https://app.example.evil.example", 403}, {"Origin: http://localhost:1", 403}, {"Origin: ", 403},
 	} {
 		headers := []string{revision, named}
@@ -278,10 +303,12 @@ func TestGuards(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d", c.headers, code, body, c.want)
 		}
 	}
-	if code, h, _ := send(t, "OPTIONS", url+"/mcp", "", "Origin: https://app.example"); code != 204 || h.Get("Access-Control-Allow-Origin") != "https://app.example" {
+	if code, h, _ := send(t, "OPTIONS", url+"/mcp", "", "Origin: https://app.example"); code != 204 ||
+		h.Get("Access-Control-Allow-Origin") != "https://app.example" {
 		t.Errorf("%d %v", code, h)
 	}
-	for addr, fine := range map[string]bool{"127.0.0.1:0": true, "[::1]:0": true, "localhost:0": true, "0.0.0.0:0": false, ":0": false, "192.0.2.1:80": false, "nonsense": false} {
+	for addr, fine := range map[string]bool{"127.0.0.1:0": true, "[::1]:0": true, "localhost:0": true, "0.0.0.0:0": false,
+		":0": false, "192.0.2.1:80": false, "nonsense": false} {
 		if _, err := s.Handler(mcp.HTTPOptions{Addr: addr}); (err == nil) != fine {
 			t.Errorf("%s: %v", addr, err)
 		}
@@ -321,16 +348,19 @@ func TestRevisions(t *testing.T) {
 	if code != 200 || session == "" || !strings.Contains(body, `"protocolVersion":"2025-11-25"`) {
 		t.Errorf("%d %v %s", code, h, body)
 	}
-	if code, _, _ := send(t, "POST", url+"/mcp", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, "Mcp-Session-Id: "+session, "Mcp-Protocol-Version: 2025-11-25"); code != 202 {
+	if code, _, _ := send(t, "POST", url+"/mcp", `{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+		"Mcp-Session-Id: "+session, "Mcp-Protocol-Version: 2025-11-25"); code != 202 {
 		t.Errorf("%d", code)
 	}
-	if code, _, body := send(t, "POST", url+"/mcp", `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`, "Mcp-Session-Id: "+session, "Mcp-Protocol-Version: 2025-11-25"); code != 200 || !strings.Contains(body, "run_code") {
+	if code, _, body := send(t, "POST", url+"/mcp", `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`,
+		"Mcp-Session-Id: "+session, "Mcp-Protocol-Version: 2025-11-25"); code != 200 || !strings.Contains(body, "run_code") {
 		t.Errorf("%d %s", code, body)
 	}
 	if code, _, _ := send(t, "DELETE", url+"/mcp", "", "Mcp-Session-Id: "+session); code != 204 && code != 200 {
 		t.Errorf("%d", code)
 	}
-	if code, _, _ := send(t, "POST", url+"/mcp", `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`, "Mcp-Session-Id: "+session); code != 404 {
+	if code, _, _ := send(t, "POST", url+"/mcp", `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`,
+		"Mcp-Session-Id: "+session); code != 404 {
 		t.Errorf("a session that has ended: %d", code)
 	}
 	code, h, body = send(t, "POST", url+"/mcp", listTools, revision, named)
@@ -339,7 +369,9 @@ func TestRevisions(t *testing.T) {
 	}
 	lone := serve(t, s, mcp.HTTPOptions{Stateless: true})
 	for range 2 { // any server of several
-		if code, h, body := send(t, "POST", lone+"/mcp", `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`, "Mcp-Protocol-Version: 2025-06-18"); code != 200 || h.Get("Mcp-Session-Id") != "" || !strings.Contains(body, "run_code") {
+		if code, h, body := send(t, "POST", lone+"/mcp", `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`,
+			"Mcp-Protocol-Version: 2025-06-18"); code != 200 || h.Get("Mcp-Session-Id") != "" ||
+			!strings.Contains(body, "run_code") {
 			t.Errorf("%d %v %s", code, h, body)
 		}
 	}
@@ -350,7 +382,8 @@ func writePair(t *testing.T, dir string, s *httptest.Server) (cert, key string) 
 	t.Helper()
 	pair := s.TLS.Certificates[0]
 	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	for name, block := range map[string][]byte{cert: encodePEM(t, "CERTIFICATE", pair.Certificate[0]), key: encodeKey(t, pair.PrivateKey)} {
+	for name, block := range map[string][]byte{cert: encodePEM(t, "CERTIFICATE", pair.Certificate[0]),
+		key: encodeKey(t, pair.PrivateKey)} {
 		if err := os.WriteFile(name, block, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -363,8 +396,10 @@ func TestStdioOnlyFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"--token-file", "x"}, {"--pool", "x"}, {"--http", "0.0.0.0:1"}, {"--http", "127.0.0.1:1", "--tls-cert", "x"}, {"--http", "127.0.0.1:1", "--jwks", "https://x.example"},
-		{"--http", "127.0.0.1:1", "--jwks", "https://x.example", "--token-file", "y"}, {"--prompts", "/nonexistent"}, {"--policy", "/nonexistent"}} {
+	for _, args := range [][]string{{"--token-file", "x"}, {"--pool", "x"}, {"--http", "0.0.0.0:1"},
+		{"--http", "127.0.0.1:1", "--tls-cert", "x"}, {"--http", "127.0.0.1:1", "--jwks", "https://x.example"},
+		{"--http", "127.0.0.1:1", "--jwks", "https://x.example", "--token-file", "y"}, {"--prompts", "/nonexistent"},
+		{"--policy", "/nonexistent"}} {
 		out, err := exec.Command(name, append([]string{"mcp"}, args...)...).CombinedOutput()
 		lines := strings.Split(strings.TrimSpace(string(out)), "\n") // the log of what is made ready comes first
 		if err == nil || !strings.HasPrefix(lines[len(lines)-1], "unitask: ") {

@@ -102,11 +102,13 @@ func checkJWTOptions(t *testing.T, url string, issuer *httptest.Server) {
 	t.Helper()
 	for _, at := range []string{"/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/mcp"} {
 		code, _, body := send(t, "GET", url+at, "")
-		if code != 200 || !strings.Contains(body, `"resource":"https://unitask.example/mcp"`) || !strings.Contains(body, "https://issuer.example") {
+		if code != 200 || !strings.Contains(body, `"resource":"https://unitask.example/mcp"`) ||
+			!strings.Contains(body, "https://issuer.example") {
 			t.Errorf("%s: %d %s", at, code, body)
 		}
 	}
-	for _, opts := range []mcp.JWTOptions{{JWKS: "http://keys.example", Audience: "a"}, {JWKS: "nonsense", Audience: "a"}, {JWKS: issuer.URL}} {
+	for _, opts := range []mcp.JWTOptions{{JWKS: "http://keys.example", Audience: "a"}, {JWKS: "nonsense", Audience: "a"},
+		{JWKS: issuer.URL}} {
 		if _, err := mcp.JWTs(opts); err == nil {
 			t.Errorf("%+v", opts)
 		}

@@ -131,7 +131,8 @@ func TestQueueGivenUp(t *testing.T) {
 
 // Sessions, and requests that never end, of one caller.
 func TestAttackSessions(t *testing.T) {
-	url := serve(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{Auth: tokens(t, "alice", "bob")})
+	url := serve(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}),
+		mcp.HTTPOptions{Auth: tokens(t, "alice", "bob")})
 	const alice, bob = "Authorization: Bearer alice-token-0123456789", "Authorization: Bearer bob-token-0123456789"
 	got, last, body := map[int]int{}, "", ""
 	for range mcp.MaxCallerSessions + 20 {
@@ -166,7 +167,8 @@ func TestAttackSessions(t *testing.T) {
 }
 
 func TestAttackStreams(t *testing.T) {
-	url := serve(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine(), MaxConcurrent: 2, MaxQueue: 2}), mcp.HTTPOptions{Auth: tokens(t, "alice", "bob")})
+	url := serve(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine(), MaxConcurrent: 2, MaxQueue: 2}),
+		mcp.HTTPOptions{Auth: tokens(t, "alice", "bob")})
 	const most = mcp.MaxCallerStreams + 1 + 1
 	addr := strings.TrimPrefix(url, "http://")
 	var open []net.Conn
@@ -177,7 +179,8 @@ func TestAttackStreams(t *testing.T) {
 		}
 		defer c.Close()
 		open = append(open, c)
-		fmt.Fprintf(c, "POST /mcp HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer alice-token-0123456789\r\nContent-Type: application/json\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n", addr)
+		fmt.Fprintf(c,
+			"POST /mcp HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer alice-token-0123456789\r\nContent-Type: application/json\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n", addr)
 		if line, err := bufio.NewReader(c).ReadString('\n'); err != nil || !strings.Contains(line, "100") { // the body is waited for
 			t.Fatal(line, err)
 		}
@@ -200,7 +203,8 @@ func TestAttackStreams(t *testing.T) {
 
 // Large bodies of one caller that take their time do not fill the memory.
 func TestAttackSlowBodies(t *testing.T) {
-	url := serve(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{Auth: tokens(t, "alice", "bob")})
+	url := serve(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}),
+		mcp.HTTPOptions{Auth: tokens(t, "alice", "bob")})
 	addr := strings.TrimPrefix(url, "http://")
 	begin := func(name, length string) (net.Conn, string) {
 		t.Helper()
@@ -209,7 +213,8 @@ func TestAttackSlowBodies(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
-		fmt.Fprintf(c, "POST /mcp HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s-token-0123456789\r\nContent-Type: application/json\r\n%s\r\nExpect: 100-continue\r\n\r\n", addr, name, length)
+		fmt.Fprintf(c,
+			"POST /mcp HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s-token-0123456789\r\nContent-Type: application/json\r\n%s\r\nExpect: 100-continue\r\n\r\n", addr, name, length)
 		line, err := bufio.NewReader(c).ReadString('\n')
 		if err != nil {
 			t.Fatal(err)
@@ -226,10 +231,12 @@ func TestAttackSlowBodies(t *testing.T) {
 		open = append(open, c)
 	}
 	for _, c := range []struct{ who, length, want string }{
-		{"alice", large, "429"}, {"alice", chunked, "429"}, {"alice", "Content-Length: 99999999999", "429"}, {"alice", small, "429"}, {"bob", large, "100"}, {"bob", small, "100"},
+		{"alice", large, "429"}, {"alice", chunked, "429"}, {"alice", "Content-Length: 99999999999", "429"},
+		{"alice", small, "429"}, {"bob", large, "100"}, {"bob", small, "100"},
 	} {
 		conn, got := begin(c.who, c.length)
-		attack.Check(t, fmt.Sprintf("a body of %s's, %s, beside %d large ones of alice", c.who, c.length, len(open)), c.want, got)
+		attack.Check(t, fmt.Sprintf("a body of %s's, %s, beside %d large ones of alice", c.who, c.length, len(open)), c.want,
+			got)
 		conn.Close()
 	}
 	for _, c := range open {
@@ -250,7 +257,8 @@ func TestAttackDoctor(t *testing.T) {
 		mcp.SetDoctor(s, func(context.Context) *doctor.Report {
 			made.Add(1)
 			testwait.Pass(3 * time.Second)
-			return &doctor.Report{OK: true, Checks: []doctor.Check{{Name: "test", OK: true}}, Accelerators: []doctor.AccelReport{}}
+			return &doctor.Report{OK: true, Checks: []doctor.Check{{Name: "test", OK: true}},
+				Accelerators: []doctor.AccelReport{}}
 		})
 		for range 50 {
 			go func() {
@@ -314,11 +322,13 @@ func TestAttackJailPaths(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Status = record.Done
-	r.Machine = &record.Machine{Jail: json.RawMessage(`{"layers":[{"name":"filesystem","holds":false,"why":"open /srv/private/qemu: permission denied"},{"name":"cgroup","holds":true,"detail":"/sys/fs/cgroup/srv/private"}]}`)}
+	r.Machine = &record.Machine{Jail: json.RawMessage(
+		`{"layers":[{"name":"filesystem","holds":false,"why":"open /srv/private/qemu: permission denied"},{"name":"cgroup","holds":true,"detail":"/sys/fs/cgroup/srv/private"}]}`)}
 	if err := r.Finish(time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	cs := connect(t, serve(t, newServer(t, rt, mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{Auth: tokens(t, "alice", "bob")}), "alice-token-0123456789")
+	cs := connect(t, serve(t, newServer(t, rt, mcp.Options{Ceiling: noMachine()}),
+		mcp.HTTPOptions{Auth: tokens(t, "alice", "bob")}), "alice-token-0123456789")
 	_, out, _ := call(t, cs, "inspect_run", object{"runId": r.ID})
 	res, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "unitask://runs/" + r.ID})
 	if err != nil {
@@ -419,11 +429,14 @@ func TestAttackHostPaths(t *testing.T) {
 func checkHiddenPaths(t *testing.T) {
 	t.Helper()
 	for _, c := range []struct{ text, want string }{
-		{"open /srv/x: no such file", "open [path]: no such file"}, {`link to "/srv/a b/c", outside`, `link to "[path]", outside`}, {"UNITASK_HOME=/srv/x", "UNITASK_HOME=[path]"},
-		{"HOME/runs/1 and DIR/x", "[path]/runs/1 and ./x"}, {"unitask://runs/1", "unitask://runs/1"}, {"https://a.example/b", "https://a.example/b"}, {"3 of 4 and/or 1/2", "3 of 4 and/or 1/2"}, {"(/a/b)", "([path])"},
+		{"open /srv/x: no such file", "open [path]: no such file"},
+		{`link to "/srv/a b/c", outside`, `link to "[path]", outside`}, {"UNITASK_HOME=/srv/x", "UNITASK_HOME=[path]"},
+		{"HOME/runs/1 and DIR/x", "[path]/runs/1 and ./x"}, {"unitask://runs/1", "unitask://runs/1"},
+		{"https://a.example/b", "https://a.example/b"}, {"3 of 4 and/or 1/2", "3 of 4 and/or 1/2"}, {"(/a/b)", "([path])"},
 		{"/a", "[path]"}, {"a: /b: c", "a: [path]: c"}, {"~/bin/qemu", "~/bin/qemu"},
 	} {
-		got := mcp.HidePaths("/w ork", "/h ome", strings.NewReplacer("HOME", "/h ome", "DIR", "/w ork").Replace(strings.ReplaceAll(c.text, "UNITASK_HOME", "UNITASK_H")))
+		got := mcp.HidePaths("/w ork", "/h ome", strings.NewReplacer("HOME", "/h ome", "DIR",
+			"/w ork").Replace(strings.ReplaceAll(c.text, "UNITASK_HOME", "UNITASK_H")))
 		attack.Check(t, "the message "+c.text, strings.ReplaceAll(c.want, "UNITASK_HOME", "UNITASK_H"), got)
 	}
 }
@@ -454,9 +467,12 @@ func TestAttackCommandsAreRuns(t *testing.T) {
 	const reached = "it reached the session"
 	for _, background := range []bool{false, true} {
 		s := server(mcp.Options{CallerPerMinute: 1})
-		attack.Check(t, fmt.Sprintf("a first command (background %t)", background), reached, is(mcp.Command(t.Context(), s, "a", background)))
-		attack.Check(t, fmt.Sprintf("a second within the minute (background %t)", background), "caller-per-minute", is(mcp.Command(t.Context(), s, "a", background)))
-		attack.Check(t, fmt.Sprintf("another caller's (background %t)", background), reached, is(mcp.Command(t.Context(), s, "b", background)))
+		attack.Check(t, fmt.Sprintf("a first command (background %t)", background), reached,
+			is(mcp.Command(t.Context(), s, "a", background)))
+		attack.Check(t, fmt.Sprintf("a second within the minute (background %t)", background), "caller-per-minute",
+			is(mcp.Command(t.Context(), s, "a", background)))
+		attack.Check(t, fmt.Sprintf("another caller's (background %t)", background), reached,
+			is(mcp.Command(t.Context(), s, "b", background)))
 	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()

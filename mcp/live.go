@@ -42,7 +42,8 @@ const (
 const stateless = "2026-07-28"
 
 func newLive(ctx context.Context, req *sdk.CallToolRequest) *live {
-	l := &live{ctx: ctx, req: req, token: req.Params.GetProgressToken(), wake: make(chan struct{}, 1), done: make(chan struct{})}
+	l := &live{ctx: ctx, req: req, token: req.Params.GetProgressToken(), wake: make(chan struct{}, 1),
+		done: make(chan struct{})}
 	l.log = l.token == nil && req.ProtocolVersion() < stateless
 	if l.token != nil || l.log {
 		l.ended = make(chan struct{})
@@ -141,7 +142,8 @@ func (l *live) send(message string, n int) {
 		_ = l.req.Session.Log(l.ctx, &sdk.LoggingMessageParams{Level: "info", Logger: "run_code", Data: message})
 		return
 	}
-	_ = l.req.Session.NotifyProgress(l.ctx, &sdk.ProgressNotificationParams{ProgressToken: l.token, Progress: progress, Message: message})
+	_ = l.req.Session.NotifyProgress(l.ctx, &sdk.ProgressNotificationParams{ProgressToken: l.token, Progress: progress,
+		Message: message})
 }
 
 // close sends the rest, if the client takes it at once.

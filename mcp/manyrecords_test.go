@@ -113,7 +113,8 @@ func TestAttackListings(t *testing.T) {
 			got[limitOf(err)]++
 		}
 	}
-	attack.Check(t, "25 listings of a caller with two runs a minute", "map[caller-per-minute:5 listed:20]", fmt.Sprint(got))
+	attack.Check(t, "25 listings of a caller with two runs a minute", "map[caller-per-minute:5 listed:20]",
+		fmt.Sprint(got))
 	attack.Check(t, "and then its run", "it reached the session", limitOf(mcp.Command(t.Context(), s, "mallory", true)))
 	var open []func()
 	for range 2 {

@@ -91,7 +91,8 @@ func bare(t *testing.T) *unitask.Runtime {
 // noMachine is a ceiling under which, on an empty home, a call gets as far as its record
 // and not to a machine: the only kernel is one that is not vendored.
 func noMachine() *policy.Ceiling {
-	c, err := policy.ParseCeiling("test", []byte("kernel = \"nanos\"\nfilesUnder = []\ndirsUnder = []\nsecrets = []\nallowTcp = []"))
+	c, err := policy.ParseCeiling("test",
+		[]byte("kernel = \"nanos\"\nfilesUnder = []\ndirsUnder = []\nsecrets = []\nallowTcp = []"))
 	if err != nil {
 		panic(err)
 	}
@@ -135,7 +136,8 @@ func stdio(t *testing.T, home, dir string, opts *sdk.ClientOptions, args ...stri
 
 // logged is stdio that writes what the client reads and sends to wire, in the
 // order of the pipe.
-func logged(t *testing.T, home, dir string, opts *sdk.ClientOptions, wire io.Writer, args ...string) *sdk.ClientSession {
+func logged(t *testing.T, home, dir string, opts *sdk.ClientOptions, wire io.Writer,
+	args ...string) *sdk.ClientSession {
 	t.Helper()
 	name, err := program()
 	if err != nil {
@@ -178,14 +180,16 @@ func TestLive(t *testing.T) {
 	home := testhome.New(t, base)
 	progress, wire := make(chan string, 100), &bytes.Buffer{}
 	last := 0.0
-	cs := logged(t, home, t.TempDir(), &sdk.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *sdk.ProgressNotificationClientRequest) {
+	cs := logged(t, home, t.TempDir(), &sdk.ClientOptions{ProgressNotificationHandler: func(_ context.Context,
+		r *sdk.ProgressNotificationClientRequest) {
 		if r.Params.Progress <= last {
 			t.Errorf("progress went from %v to %v", last, r.Params.Progress)
 		}
 		last = r.Params.Progress
 		progress <- r.Params.Message
 	}}, wire)
-	params := &sdk.CallToolParams{Name: "run_code", Arguments: object{"code": "let n = 0; const t = setInterval(() => { console.log('tick', n, 'ü'); if (++n == 4) clearInterval(t) }, 250)"}}
+	params := &sdk.CallToolParams{Name: "run_code",
+		Arguments: object{"code": "let n = 0; const t = setInterval(() => { console.log('tick', n, 'ü'); if (++n == 4) clearInterval(t) }, 250)"}}
 	params.SetProgressToken("p")
 	res, err := cs.CallTool(t.Context(), params)
 	if err != nil || res.IsError {
@@ -220,7 +224,8 @@ func TestLive(t *testing.T) {
 			}
 		}
 	}()
-	params = &sdk.CallToolParams{Name: "run_code", Arguments: object{"code": "console.log('up'); setInterval(() => {}, 1e6)"}}
+	params = &sdk.CallToolParams{Name: "run_code",
+		Arguments: object{"code": "console.log('up'); setInterval(() => {}, 1e6)"}}
 	params.SetProgressToken("q")
 	last = 0
 	if _, err := cs.CallTool(ctx, params); !errors.Is(err, context.Canceled) {
@@ -253,7 +258,8 @@ func TestConcurrentCalls(t *testing.T) {
 	rt := open(t, unitask.PoolSize{Min: 1, Max: 2})
 	s := newServer(t, rt, mcp.Options{MaxConcurrent: 2, MaxQueue: 100})
 	url := serve(t, s, mcp.HTTPOptions{})
-	cs, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: url + "/mcp"}, nil)
+	cs, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(),
+		&sdk.StreamableClientTransport{Endpoint: url + "/mcp"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +267,8 @@ func TestConcurrentCalls(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range 50 {
 		group.Go(func() {
-			res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "run_code", Arguments: object{"code": fmt.Sprintf("console.log(%d * 2)", i)}})
+			res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "run_code",
+				Arguments: object{"code": fmt.Sprintf("console.log(%d * 2)", i)}})
 			if err != nil || res.IsError || res.StructuredContent.(object)["stdout"] != fmt.Sprintf("%d\n", i*2) {
 				t.Errorf("%d: %+v %v", i, res, err)
 			}
@@ -281,7 +288,8 @@ func TestBackPressure(t *testing.T) {
 	defer cancel()
 	for range 2 { // one runs, one waits
 		group.Go(func() {
-			_, _ = cs.CallTool(ctx, &sdk.CallToolParams{Name: "run_code", Arguments: object{"code": "setInterval(() => {}, 1e6)"}})
+			_, _ = cs.CallTool(ctx, &sdk.CallToolParams{Name: "run_code",
+				Arguments: object{"code": "setInterval(() => {}, 1e6)"}})
 		})
 	}
 	queueIs(t, s, 1, 1, 20*time.Second)
@@ -291,7 +299,8 @@ func TestBackPressure(t *testing.T) {
 	}
 	full := 0
 	err := rt.Audit().Read(func(_ int64, line []byte) error {
-		if strings.Contains(string(line), `"kind":"queue.full"`) && strings.Contains(string(line), "busy: 1 runs are under way and 1 wait") {
+		if strings.Contains(string(line), `"kind":"queue.full"`) &&
+			strings.Contains(string(line), "busy: 1 runs are under way and 1 wait") {
 			full++
 		}
 		return nil
@@ -324,7 +333,8 @@ func FuzzArguments(f *testing.F) {
 		f.Fatal(err)
 	}
 	// No run gets as far as a machine: the only kernel is one that is not vendored.
-	ceiling, err := policy.ParseCeiling("c.toml", []byte("kernel = \"nanos\"\nfilesUnder = []\ndirsUnder = []\nsecrets = []"))
+	ceiling, err := policy.ParseCeiling("c.toml",
+		[]byte("kernel = \"nanos\"\nfilesUnder = []\ndirsUnder = []\nsecrets = []"))
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -346,7 +356,8 @@ func FuzzArguments(f *testing.F) {
 	f.Add("inspect_run", `{"runId":"../x"}`)
 	f.Add("list_runs", `{"limit":-1}`)
 	f.Fuzz(func(t *testing.T, tool, args string) {
-		if !json.Valid([]byte(args)) || !strings.HasPrefix(args, "{") || (tool != "run_code" && tool != "inspect_run" && tool != "list_runs") {
+		if !json.Valid([]byte(args)) || !strings.HasPrefix(args, "{") ||
+			(tool != "run_code" && tool != "inspect_run" && tool != "list_runs") {
 			return
 		}
 		res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: tool, Arguments: json.RawMessage(args)})

@@ -51,8 +51,10 @@ func TestAttackDecoding(t *testing.T) {
 		{"a token that is a list", meta(`"progressToken":["` + long + `"]`), "400"},
 		{"a token by an escaped name", meta(`"\u0070rogressToken":"` + long + `"`), "400"},
 		{"a token of 200 bytes", meta(`"progressToken":"` + long[:200] + `"`), "200"},
-		{"a notification of 1 MiB", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"reason":"` + strings.Repeat("x", 1<<20) + `"}}`, "400"},
-		{"an answer of 1 MiB to nothing", `{"jsonrpc":"2.0","id":7,"result":{"x":"` + strings.Repeat("x", 1<<20) + `"}}`, "400"},
+		{"a notification of 1 MiB", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"reason":"` +
+			strings.Repeat("x", 1<<20) + `"}}`, "400"},
+		{"an answer of 1 MiB to nothing", `{"jsonrpc":"2.0","id":7,"result":{"x":"` + strings.Repeat("x", 1<<20) + `"}}`,
+			"400"},
 	} {
 		code, _, _ := send(t, "POST", url+"/mcp", c.body, revision, named)
 		attack.Check(t, c.name, c.want, fmt.Sprint(code))
@@ -64,13 +66,16 @@ func TestAttackLargeArtifact(t *testing.T) {
 	rt := bare(t)
 	id := recorded(t, rt, unitask.LocalOwner(os.Geteuid()), record.ViaMCP)
 	cs := inMemory(t, newServer(t, rt, mcp.Options{Ceiling: noMachine()}), nil)
-	for name, data := range map[string][]byte{"escapes": bytes.Repeat([]byte{1}, 5<<20), "bytes": bytes.Repeat([]byte{0xff, 0x00}, 3<<20), "a b?.txt": []byte(strings.Repeat("üx\n", 1<<20)), "small": []byte("x")} {
+	for name, data := range map[string][]byte{"escapes": bytes.Repeat([]byte{1}, 5<<20),
+		"bytes": bytes.Repeat([]byte{0xff, 0x00}, 3<<20), "a b?.txt": []byte(strings.Repeat("üx\n", 1<<20)),
+		"small": []byte("x")} {
 		if err := os.WriteFile(filepath.Join(rt.Runs().Dir(), id, record.ArtifactsDir, name), data, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		var got []byte
 		pages, most := 0, 0
-		for uri := "unitask://runs/" + id + "/artifacts/" + strings.NewReplacer(" ", "%20", "?", "%3F").Replace(name); uri != ""; pages++ {
+		for uri := "unitask://runs/" + id + "/artifacts/" +
+			strings.NewReplacer(" ", "%20", "?", "%3F").Replace(name); uri != ""; pages++ {
 			res, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri})
 			if err != nil {
 				t.Fatal(uri, err)
@@ -85,7 +90,8 @@ func TestAttackLargeArtifact(t *testing.T) {
 		if !bytes.Equal(got, data) || pages < len(data)>>20 {
 			t.Errorf("%s: %d bytes of %d on %d pages", name, len(got), len(data), pages)
 		}
-		attack.Check(t, "the artifact "+name+" at once", "1 MiB at most", map[bool]string{true: "1 MiB at most"}[most <= 1<<20])
+		attack.Check(t, "the artifact "+name+" at once", "1 MiB at most",
+			map[bool]string{true: "1 MiB at most"}[most <= 1<<20])
 	}
 }
 
@@ -182,7 +188,8 @@ func TestAttackStalledReader(t *testing.T) {
 		return mcp.Steady(c, 300*time.Millisecond).Write(make([]byte, size))
 	}
 	n, err := write(func(net.Conn) {})
-	attack.Check(t, "a client that reads nothing", "cut", map[bool]string{true: "cut"}[errors.Is(err, os.ErrDeadlineExceeded) && n < size])
+	attack.Check(t, "a client that reads nothing", "cut",
+		map[bool]string{true: "cut"}[errors.Is(err, os.ErrDeadlineExceeded) && n < size])
 	n, err = write(func(c net.Conn) {
 		tick := time.NewTicker(100 * time.Millisecond)
 		defer tick.Stop()
@@ -193,7 +200,8 @@ func TestAttackStalledReader(t *testing.T) {
 			<-tick.C
 		}
 	})
-	attack.Check(t, "a client that reads in more time than that, but does", fmt.Sprint(size, " <nil>"), fmt.Sprint(n, " ", err))
+	attack.Check(t, "a client that reads in more time than that, but does", fmt.Sprint(size, " <nil>"),
+		fmt.Sprint(n, " ", err))
 }
 
 // A client that takes a byte now and then, so that it never stalls, is cut all the same; one on a slow line is not.
@@ -210,11 +218,13 @@ func TestAttackSlowReader(t *testing.T) {
 	}{
 		{"a byte every 29 s", 0, 1, 29 * time.Second, []int{1 << 20}, 0, 31 * time.Second, "cut"},
 		{"4 KiB a second", 0, 4 << 10, time.Second, []int{1 << 20}, 0, 45 * time.Second, "cut"},
-		{"its first answers at once, then a byte every 29 s", 4 << 20, 1, 29 * time.Second, []int{2 << 20, 2 << 20, 1 << 20}, 0, 31 * time.Second, "cut"},
+		{"its first answers at once, then a byte every 29 s", 4 << 20, 1, 29 * time.Second, []int{2 << 20, 2 << 20, 1 << 20},
+			0, 31 * time.Second, "cut"},
 		{"small answers, a byte every 29 s", 0, 1, 29 * time.Second, []int{2, 2, 2, 2}, 0, 31 * time.Second, "cut"},
 		{"20 KiB a second", 0, 20 << 10, time.Second, []int{8 << 20}, 0, time.Hour, "whole"},
 		{"nothing for 25 s, then all", 0, 1 << 20, 25 * time.Second, []int{1 << 20}, 0, time.Hour, "whole"},
-		{"each event after 15 s", 0, 1 << 10, 15 * time.Second, []int{1 << 10, 1 << 10, 1 << 10, 1 << 10}, 20 * time.Second, time.Hour, "whole"},
+		{"each event after 15 s", 0, 1 << 10, 15 * time.Second, []int{1 << 10, 1 << 10, 1 << 10, 1 << 10}, 20 * time.Second,
+			time.Hour, "whole"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			here, there := net.Pipe()
@@ -303,7 +313,8 @@ func FuzzJSONSize(f *testing.F) {
 
 // What is found in a JSON text without decoding it is what decoding finds.
 func FuzzMembers(f *testing.F) {
-	for _, s := range []string{`{"a":1}`, `{"a":{"b":[1,"}"]},"c":"\"","\u0061":null}`, ` { "a" : [ ] , "b" : { } } `, `[]`, `1`, `{}`, `{"a":-1.5e3,"b":true}`} {
+	for _, s := range []string{`{"a":1}`, `{"a":{"b":[1,"}"]},"c":"\"","\u0061":null}`, ` { "a" : [ ] , "b" : { } } `,
+		`[]`, `1`, `{}`, `{"a":-1.5e3,"b":true}`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {

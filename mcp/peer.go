@@ -105,5 +105,7 @@ func peerName(r *http.Request, anyone bool) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("this server answers its own user only: %w", err)
 	}
-	return "", fmt.Errorf("this server answers its own user (uid %d) only, and this is uid %d: --token-file lets others in, --loopback-anyone everybody on this machine", self, uid)
+	return "",
+		fmt.Errorf(
+			"this server answers its own user (uid %d) only, and this is uid %d: --token-file lets others in, --loopback-anyone everybody on this machine", self, uid)
 }

@@ -56,7 +56,8 @@ func callAsStranger(what string) int {
 	if method == "GET" {
 		body = ""
 	}
-	fmt.Fprintf(f, "%s /%s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n%sMcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: run_code\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
+	fmt.Fprintf(f,
+		"%s /%s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n%sMcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: run_code\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
 		method, path, addr, headers, len(body), body)
 	if how == "gone" {
 		f.Close()
@@ -186,7 +187,8 @@ func TestAttackPeers(t *testing.T) {
 		t.Errorf("%+v %v", rec, err)
 	}
 	_, out, _ := call(t, connect(t, open, ""), "list_runs", object{})
-	attack.Check(t, "with --loopback-anyone, another user's runs are listed", "2 runs", fmt.Sprintf("%d runs", len(out["runs"].([]any))))
+	attack.Check(t, "with --loopback-anyone, another user's runs are listed", "2 runs",
+		fmt.Sprintf("%d runs", len(out["runs"].([]any))))
 	_, h, _ := send(t, "POST", open+"/mcp", initialize)
 	_, text := asUser(t, nobody, "plain GET "+open+"/mcp")
 	if session := h.Get("Mcp-Session-Id"); session == "" || strings.Contains(text, session) {
@@ -199,12 +201,15 @@ func TestAttackSocketTables(t *testing.T) {
 	peer, own := netip.MustParseAddrPort("127.0.0.1:42096"), netip.MustParseAddrPort("127.0.0.1:44163")
 	const head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 	row := func(local, remote, state, uid, inode string) string {
-		return fmt.Sprintf("   0: %s %s %s 00000000:00000000 00:00000000 00000000 %5s        0 %s 1 0000000000000000 20 4 30 10 -1\n", local, remote, state, uid, inode)
+		return fmt.Sprintf(
+			"   0: %s %s %s 00000000:00000000 00:00000000 00000000 %5s        0 %s 1 0000000000000000 20 4 30 10 -1\n", local,
+			remote, state, uid, inode)
 	}
 	const a, b = "0100007F:A470", "0100007F:AC83"
 	for _, c := range []struct{ name, table, want string }{
 		{"the peer's socket", row(b, a, "01", "0", "77") + row(a, b, "01", "1000", "78"), "1000"},
-		{"a mapped one", row("0000000000000000FFFF00000100007F:A470", "0000000000000000FFFF00000100007F:AC83", "01", "1000", "78"), "1000"},
+		{"a mapped one", row("0000000000000000FFFF00000100007F:A470", "0000000000000000FFFF00000100007F:AC83", "01", "1000",
+			"78"), "1000"},
 		{"our own end only", row(b, a, "01", "0", "77"), "none"},
 		{"one that waits for its time, which shows as root's", row(a, b, "06", "0", "0"), "none"},
 		{"one that nobody holds any more, which shows as root's", row(a, b, "05", "0", "0"), "none"},

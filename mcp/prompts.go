@@ -107,7 +107,8 @@ func readSnippet(name string) (*snippet, error) {
 	}
 	file := filepath.Base(name)
 	s := &snippet{name: strings.TrimSuffix(file, filepath.Ext(file)), file: file, code: string(text)}
-	front, hashes := frontMatter, filepath.Ext(file) != "" && !strings.HasSuffix(filepath.Ext(file), "js") && !strings.HasSuffix(filepath.Ext(file), "ts")
+	front, hashes := frontMatter, filepath.Ext(file) != "" && !strings.HasSuffix(filepath.Ext(file), "js") &&
+		!strings.HasSuffix(filepath.Ext(file), "ts")
 	if hashes {
 		front = frontLines
 	}
@@ -136,7 +137,8 @@ func (s *Server) addPrompts() {
 	for _, sn := range s.snippets {
 		p := &sdk.Prompt{Name: sn.name, Description: sn.Description}
 		for _, name := range slices.Sorted(maps.Keys(sn.Arguments)) {
-			p.Arguments = append(p.Arguments, &sdk.PromptArgument{Name: name, Description: sn.Arguments[name].Description, Required: sn.Arguments[name].Required})
+			p.Arguments = append(p.Arguments, &sdk.PromptArgument{Name: name, Description: sn.Arguments[name].Description,
+				Required: sn.Arguments[name].Required})
 		}
 		s.sdk.AddPrompt(p, sn.prompt)
 	}
@@ -151,6 +153,8 @@ func (s *snippet) prompt(_ context.Context, req *sdk.GetPromptRequest) (*sdk.Get
 	if err != nil {
 		return nil, err
 	}
-	return &sdk.GetPromptResult{Description: s.Description, Messages: []*sdk.PromptMessage{{Role: "user", Content: &sdk.TextContent{
-		Text: fmt.Sprintf("Call the tool run_code with %s. It runs this:\n\n```%s\n%s\n```", call, strings.TrimPrefix(filepath.Ext(s.file), "."), s.code)}}}}, nil
+	return &sdk.GetPromptResult{Description: s.Description,
+		Messages: []*sdk.PromptMessage{{Role: "user", Content: &sdk.TextContent{
+			Text: fmt.Sprintf("Call the tool run_code with %s. It runs this:\n\n```%s\n%s\n```", call,
+				strings.TrimPrefix(filepath.Ext(s.file), "."), s.code)}}}}, nil
 }

@@ -48,7 +48,8 @@ type ticket struct {
 const maxCallers = 10_000
 
 func newQueue(concurrent, most, perCaller, perMinute int, gauge func(waiting, running int)) *queue {
-	return &queue{slots: concurrent, most: most, perCaller: perCaller, perMinute: perMinute, gauge: gauge, callers: map[string]*callerLoad{}}
+	return &queue{slots: concurrent, most: most, perCaller: perCaller, perMinute: perMinute, gauge: gauge,
+		callers: map[string]*callerLoad{}}
 }
 
 // errBusy means that a call was not taken on.
@@ -138,11 +139,14 @@ func (q *queue) admit(caller string) (t *ticket, before int, err error) {
 		direct := q.running < q.slots && load.running < q.slotsOfOne() && load.waiting == 0
 		switch {
 		case !direct && len(q.waiting) >= q.most:
-			err = &LimitError{Limit: "queue", Most: q.most, Text: fmt.Sprintf("%d runs are under way and %d wait: try again in a moment", q.running, len(q.waiting))}
+			err = &LimitError{Limit: "queue", Most: q.most,
+				Text: fmt.Sprintf("%d runs are under way and %d wait: try again in a moment", q.running, len(q.waiting))}
 		case !direct && load.waiting >= q.placesOfOne():
-			err = &LimitError{Limit: "caller-queue", Most: q.placesOfOne(), Text: fmt.Sprintf("%d of your calls wait, and the other places are for other callers: wait for one", load.waiting)}
+			err = &LimitError{Limit: "caller-queue", Most: q.placesOfOne(),
+				Text: fmt.Sprintf("%d of your calls wait, and the other places are for other callers: wait for one", load.waiting)}
 		case q.perCaller > 0 && load.running+load.waiting >= q.perCaller:
-			err = &LimitError{Limit: "caller-concurrent", Most: q.perCaller, Text: fmt.Sprintf("you have %d runs under way, which is your bound: wait for one", load.running+load.waiting)}
+			err = &LimitError{Limit: "caller-concurrent", Most: q.perCaller,
+				Text: fmt.Sprintf("you have %d runs under way, which is your bound: wait for one", load.running+load.waiting)}
 		case !q.inRate(load):
 			err = tooOften(load.rate, q.perMinute, "runs")
 		default:

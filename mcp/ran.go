@@ -85,7 +85,8 @@ func answer(said *sdk.CallToolResult, res *unitask.Result, err error, printed *s
 	r.Truncated = r.Truncated || len(r.Cut) > 0
 	var more strings.Builder
 	for _, c := range r.Cut {
-		fmt.Fprintf(&more, "\n(%s: %d of %d bytes are shown; the resource %s has them all", c.Stream, c.Shown, c.Total, c.Resource)
+		fmt.Fprintf(&more, "\n(%s: %d of %d bytes are shown; the resource %s has them all", c.Stream, c.Shown, c.Total,
+			c.Resource)
 		if c.Total > pageBytes {
 			fmt.Fprintf(&more, ", %d at a time: ?%s%d goes on", pageBytes, offsetQuery, pageBytes)
 		}

@@ -74,10 +74,13 @@ func TestCutOutput(t *testing.T) {
 	res, out, text := call(t, cs, "run_code", object{"code": "1"})
 	n, total, uri := cutOf(out, "stdout")
 	got, _ := out["stdout"].(string)
-	if res.IsError || n != len(got) || n > shown || n < shown-utf8.UTFMax || total != len(all) || !strings.HasPrefix(all, got) || out["stdoutBase64"] != nil {
+	if res.IsError || n != len(got) || n > shown || n < shown-utf8.UTFMax || total != len(all) ||
+		!strings.HasPrefix(all, got) || out["stdoutBase64"] != nil {
 		t.Fatalf("%d bytes, shown %d of %d (%d)", len(got), n, total, len(all))
 	}
-	if out["truncated"] != true || uri != fmt.Sprintf("unitask://runs/%s/stdout", out["runId"]) || !strings.Contains(text, fmt.Sprintf("(stdout: %d of %d bytes are shown; the resource %s has them all)", n, total, uri)) || strings.Contains(text, "that are kept") {
+	if out["truncated"] != true || uri != fmt.Sprintf("unitask://runs/%s/stdout", out["runId"]) ||
+		!strings.Contains(text, fmt.Sprintf("(stdout: %d of %d bytes are shown; the resource %s has them all)", n, total,
+			uri)) || strings.Contains(text, "that are kept") {
 		t.Errorf("%v %s %s", out["truncated"], uri, text[max(0, len(text)-300):])
 	}
 	if _, _, uri := cutOf(out, "stderr"); uri != "" || out["stderr"] != "ends\n" {
@@ -93,7 +96,8 @@ func TestCutOutput(t *testing.T) {
 	// What is printed can't be more than a client takes of a message, whatever is printed.
 	_, out, _ = call(t, cs, "run_code", object{"code": "escapes"})
 	_, _, uri = cutOf(out, "stdout")
-	if r, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri}); err != nil || r.Contents[0].Text != strings.Repeat("\x01", 2<<20) {
+	if r, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri}); err != nil ||
+		r.Contents[0].Text != strings.Repeat("\x01", 2<<20) {
 		t.Errorf("%v", err)
 	}
 
@@ -126,7 +130,8 @@ func readPages(t *testing.T, cs *sdk.ClientSession, kept, shown int, all string)
 	var total int
 	var uri string
 	_, out, text = call(t, cs, "run_code", object{"code": "endless"})
-	if n, total, uri = cutOf(out, "stdout"); total != kept || n > shown || out["truncated"] != true || !strings.Contains(text, fmt.Sprintf("more was printed than the %d bytes a stream that are kept", kept)) {
+	if n, total, uri = cutOf(out, "stdout"); total != kept || n > shown || out["truncated"] != true ||
+		!strings.Contains(text, fmt.Sprintf("more was printed than the %d bytes a stream that are kept", kept)) {
 		t.Errorf("%d of %d: %s", n, total, text[max(0, len(text)-300):])
 	}
 	whole, pages := "", 0
@@ -144,12 +149,15 @@ func readPages(t *testing.T, cs *sdk.ClientSession, kept, shown int, all string)
 	if !strings.Contains(text, "2097152 at a time: ?offset=2097152 goes on)") {
 		t.Error(text[max(0, len(text)-300):])
 	}
-	for query, want := range map[string]string{"?offset=16777210": whole[kept-6:], "?offset=16777216": "", "?offset=1099511627775": ""} {
-		if r, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri + query}); err != nil || r.Contents[0].Text != want || r.Contents[0].Meta != nil {
+	for query, want := range map[string]string{"?offset=16777210": whole[kept-6:], "?offset=16777216": "",
+		"?offset=1099511627775": ""} {
+		if r, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri + query}); err != nil ||
+			r.Contents[0].Text != want || r.Contents[0].Meta != nil {
 			t.Errorf("%s: %v %v", query, r, err)
 		}
 	}
-	for _, query := range []string{"?", "?offset=", "?offset=-1", "?offset=1x", "?offset=1099511627776", "?length=1", "?offset=0&offset=1"} {
+	for _, query := range []string{"?", "?offset=", "?offset=-1", "?offset=1x", "?offset=1099511627776", "?length=1",
+		"?offset=0&offset=1"} {
 		if r, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri + query}); err == nil {
 			t.Errorf("%s: %v", query, r)
 		}
@@ -167,7 +175,8 @@ func cutByCeiling(t *testing.T, print func(_ context.Context, run *unitask.Fleet
 		t.Fatal(err)
 	}
 	_, out, text = call(t, onFleet(t, mcp.Options{Ceiling: ceiling}, print), "run_code", object{"code": "1"})
-	if _, _, uri = cutOf(out, "stdout"); uri != "" || out["truncated"] != true || len(out["stdout"].(string)) != 1000 || !strings.Contains(text, "than the 1000 bytes") {
+	if _, _, uri = cutOf(out, "stdout"); uri != "" || out["truncated"] != true || len(out["stdout"].(string)) != 1000 ||
+		!strings.Contains(text, "than the 1000 bytes") {
 		t.Errorf("%s %v", uri, text[max(0, len(text)-300):])
 	}
 }
@@ -199,7 +208,9 @@ func TestRunErrorsAreTyped(t *testing.T) {
 			continue
 		}
 		after, _ := typed["retryAfterMs"].(float64)
-		if typed["code"] != row.code || after != row.retry || typed["retryable"] != (row.retry > 0) || typed["message"] != out["error"] || typed["message"] == "" || !res.IsError || out["outcome"] != string(row.outcome) || out["runId"] == "" {
+		if typed["code"] != row.code || after != row.retry || typed["retryable"] != (row.retry > 0) ||
+			typed["message"] != out["error"] || typed["message"] == "" || !res.IsError ||
+			out["outcome"] != string(row.outcome) || out["runId"] == "" {
 			t.Errorf("%s: %v %v", row.name, typed, out)
 		}
 	}
@@ -227,7 +238,8 @@ func TestFleetOffersNoSessions(t *testing.T) {
 	if got := strings.Join(names, " "); got != "doctor inspect_run list_runs run_code" {
 		t.Error(got)
 	}
-	if text := cs.InitializeResult().Instructions; strings.Contains(text, "session") || !strings.Contains(text, "Nothing persists between calls. ") {
+	if text := cs.InitializeResult().Instructions; strings.Contains(text, "session") ||
+		!strings.Contains(text, "Nothing persists between calls. ") {
 		t.Error(text)
 	}
 	res, _, text := call(t, cs, "run_code", object{"code": "1", "session": "new"})
@@ -240,7 +252,8 @@ func TestFleetOffersNoSessions(t *testing.T) {
 func TestSessionEndsUnderACall(t *testing.T) {
 	rt := open(t, unitask.PoolSize{})
 	cs := inMemory(t, newServer(t, rt, mcp.Options{}), nil)
-	for tool, args := range map[string]object{"run_code": {"code": "print('up', flush=True); import time; time.sleep(100)"}, "run_command": {"command": "echo up; exec sleep 100"}} {
+	for tool, args := range map[string]object{"run_code": {"code": "print('up', flush=True); import time; time.sleep(100)"},
+		"run_command": {"command": "echo up; exec sleep 100"}} {
 		_, out, text := call(t, cs, "run_code", object{"session": "new", "language": "python", "code": "1"})
 		id, _ := out["session"].(string)
 		if id == "" {
@@ -278,7 +291,8 @@ func TestSessionEndsUnderACall(t *testing.T) {
 		}
 		a := <-ended
 		typed, _ := a.res.Meta["unitask/error"].(object)
-		if typed["code"] != "session.gone" || !a.res.IsError || a.out["outcome"] != "crashed" || a.out["expiresAt"] != nil || strings.Contains(a.text, "expires at") || a.out["stdout"] != "up\n" {
+		if typed["code"] != "session.gone" || !a.res.IsError || a.out["outcome"] != "crashed" || a.out["expiresAt"] != nil ||
+			strings.Contains(a.text, "expires at") || a.out["stdout"] != "up\n" {
 			t.Errorf("%s: %v %v %s", tool, typed, a.out, a.text)
 		}
 	}
@@ -288,7 +302,8 @@ func TestSessionEndsUnderACall(t *testing.T) {
 func TestFirstStepFails(t *testing.T) {
 	cs := inMemory(t, newServer(t, open(t, unitask.PoolSize{}), mcp.Options{}), nil)
 	for n := range 6 { // more than a caller may have
-		res, _, text := call(t, cs, "run_code", object{"session": "new", "language": "shell", "code": strings.Repeat("#", 1<<20) + "#"})
+		res, _, text := call(t, cs, "run_code", object{"session": "new", "language": "shell",
+			"code": strings.Repeat("#", 1<<20) + "#"})
 		if !res.IsError || !strings.Contains(text, "in a session") {
 			t.Fatalf("%d: %s", n, text)
 		}

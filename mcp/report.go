@@ -96,16 +96,19 @@ func (s *Server) artifacts(res *unitask.Result, shown map[string]bool) (out []sd
 				out = append(out, &sdk.ImageContent{Data: data, MIMEType: kind})
 			}
 		}
-		out = append(out, &sdk.ResourceLink{URI: artifactURI(res.RunID, a.Path), Name: visible(a.Path), MIMEType: kind, Size: &size})
+		out = append(out, &sdk.ResourceLink{URI: artifactURI(res.RunID, a.Path), Name: visible(a.Path), MIMEType: kind,
+			Size: &size})
 	}
 	return out
 }
 
 // result returns what clients get of a run that has ended. What it costs is drawn before it is built; where there is no
 // room for long, it comes without its output and pictures, which are resources.
-func (s *Server) result(ctx context.Context, caller unitask.Caller, res *unitask.Result, printed *streams) *sdk.CallToolResult {
+func (s *Server) result(ctx context.Context, caller unitask.Caller, res *unitask.Result,
+	printed *streams) *sdk.CallToolResult {
 	shown, bytes := pictures(res)
-	cost := bytes/3*4 + 2*(textSize(string(res.Stdout))+textSize(string(res.Stderr))+textSize(res.Value)) + jsonSize(res.Artifacts)*2
+	cost := bytes/3*4 + 2*(textSize(string(res.Stdout))+textSize(string(res.Stderr))+textSize(res.Value)) +
+		jsonSize(res.Artifacts)*2
 	if err := leaseOf(ctx).draw(ctx, cost, answerPatience); err != nil {
 		shown = nil
 		printed.forget()
@@ -114,7 +117,8 @@ func (s *Server) result(ctx context.Context, caller unitask.Caller, res *unitask
 	if remote(caller) {
 		s.hider.result(res)
 	}
-	return &sdk.CallToolResult{IsError: res.Outcome != unitask.OutcomeExited || res.ExitCode != 0, Content: append([]sdk.Content{&sdk.TextContent{Text: report(res)}}, s.artifacts(res, shown)...)}
+	return &sdk.CallToolResult{IsError: res.Outcome != unitask.OutcomeExited || res.ExitCode != 0,
+		Content: append([]sdk.Content{&sdk.TextContent{Text: report(res)}}, s.artifacts(res, shown)...)}
 }
 
 // mimeType returns a file's by its extension.

@@ -35,11 +35,13 @@ func (s *Server) listImages(ctx context.Context, req *sdk.ReadResourceRequest) (
 	if err != nil {
 		return nil, err
 	}
-	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: imagesURI, MIMEType: "application/json", Text: string(text)}}}, nil
+	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: imagesURI, MIMEType: "application/json",
+		Text: string(text)}}}, nil
 }
 
 // parts are the files of a record that are resources of their own.
-var parts = map[string]string{"code": "", "stdout": record.StdoutFile, "stderr": record.StderrFile, "netlog": record.NetlogFile, "console": record.ConsoleFile, "inlineFiles": record.InlineFilesFile,
+var parts = map[string]string{"code": "", "stdout": record.StdoutFile, "stderr": record.StderrFile,
+	"netlog": record.NetlogFile, "console": record.ConsoleFile, "inlineFiles": record.InlineFilesFile,
 	"neighbours": record.InlineFilesFile, // its old name, for this release
 }
 
@@ -63,9 +65,14 @@ func artifactURI(id, name string) string {
 
 func (s *Server) addResources() {
 	for _, t := range []*sdk.ResourceTemplate{
-		{URITemplate: runsURI + "{id}", Name: "run", Title: "A run's record", MIMEType: "application/json", Description: "What a run was asked, what it was granted, how it ended and what it printed."},
-		{URITemplate: runsURI + "{id}/{part}{?offset}", Name: "part", Title: "A part of a record", MIMEType: "text/plain", Description: fmt.Sprintf("A run's code, stdout, stderr, netlog (a JSON object a line), console, or inlineFiles (the files beside the code, as JSON). Of one that is longer it is the first %d bytes, or those from offset on; _meta[%q] is the URI of the next ones, and _meta[%q] the size of all.", pageBytes, nextKey, totalKey)},
-		{URITemplate: runsURI + "{id}/artifacts/{+path}{?offset}", Name: "artifact", Title: "An artifact", Description: fmt.Sprintf("A file that a run left in /out. Of a longer one it is the first %d bytes, or those from offset on; _meta[%q] is the URI of the next ones, and _meta[%q] the size of all.", artifactBytes, nextKey, totalKey)},
+		{URITemplate: runsURI + "{id}", Name: "run", Title: "A run's record", MIMEType: "application/json",
+			Description: "What a run was asked, what it was granted, how it ended and what it printed."},
+		{URITemplate: runsURI + "{id}/{part}{?offset}", Name: "part", Title: "A part of a record", MIMEType: "text/plain",
+			Description: fmt.Sprintf(
+				"A run's code, stdout, stderr, netlog (a JSON object a line), console, or inlineFiles (the files beside the code, as JSON). Of one that is longer it is the first %d bytes, or those from offset on; _meta[%q] is the URI of the next ones, and _meta[%q] the size of all.", pageBytes, nextKey, totalKey)},
+		{URITemplate: runsURI + "{id}/artifacts/{+path}{?offset}", Name: "artifact", Title: "An artifact",
+			Description: fmt.Sprintf(
+				"A file that a run left in /out. Of a longer one it is the first %d bytes, or those from offset on; _meta[%q] is the URI of the next ones, and _meta[%q] the size of all.", artifactBytes, nextKey, totalKey)},
 	} {
 		s.sdk.AddResourceTemplate(t, s.read)
 	}
@@ -97,14 +104,17 @@ func onlyURIs(next sdk.MethodHandler) sdk.MethodHandler {
 			}
 		}
 		if len(uris) > maxSubscriptions {
-			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf("a request may subscribe to at most %d resources", maxSubscriptions)}
+			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams,
+				Message: fmt.Sprintf("a request may subscribe to at most %d resources", maxSubscriptions)}
 		}
 		for _, uri := range uris {
 			switch {
 			case len(uri) > maxURI:
-				return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf("the uri has more than %d bytes", maxURI)}
+				return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams,
+					Message: fmt.Sprintf("the uri has more than %d bytes", maxURI)}
 			case strings.ContainsFunc(uri, func(r rune) bool { return r <= ' ' || r > '~' }):
-				return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "the uri has other characters than printable ASCII: percent-encode them"}
+				return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams,
+					Message: "the uri has other characters than printable ASCII: percent-encode them"}
 			}
 		}
 		return next(context.WithValue(ctx, extraKey{}, req.GetExtra()), method, req)
@@ -220,7 +230,8 @@ func page(ctx context.Context, f *os.File, uri, kind string, from, most int64) (
 	}
 	contents := contentsOf(data, kind)
 	if more {
-		contents.Meta = sdk.Meta{nextKey: fmt.Sprintf("%s?%s%d", uri, offsetQuery, from+int64(len(data))), totalKey: st.Size()}
+		contents.Meta = sdk.Meta{nextKey: fmt.Sprintf("%s?%s%d", uri, offsetQuery, from+int64(len(data))),
+			totalKey: st.Size()}
 	}
 	return contents, nil
 }
@@ -305,7 +316,8 @@ func (s *Server) listResources(next sdk.MethodHandler) sdk.MethodHandler {
 			list.NextCursor = runsURI + more
 		}
 		for _, run := range page {
-			list.Resources = append(list.Resources, &sdk.Resource{URI: runsURI + run.ID, Name: run.ID, Title: run.State() + ": " + visible(run.Code), MIMEType: "application/json"})
+			list.Resources = append(list.Resources, &sdk.Resource{URI: runsURI + run.ID, Name: run.ID,
+				Title: run.State() + ": " + visible(run.Code), MIMEType: "application/json"})
 		}
 		return list, nil
 	}

@@ -34,7 +34,8 @@ func TestDrain(t *testing.T) {
 	cert := httptest.NewTLSServer(nil)
 	cert.Close()
 	certFile, keyFile := writePair(t, dir, cert)
-	cmd := exec.Command(name, "mcp", "--http", "127.0.0.1:0", "--pool", "0", "--tls-cert", certFile, "--tls-key", keyFile, "--log-json")
+	cmd := exec.Command(name, "mcp", "--http", "127.0.0.1:0", "--pool", "0", "--tls-cert", certFile, "--tls-key", keyFile,
+		"--log-json")
 	cmd.Env = append(os.Environ(), "UNITASK_HOME="+testhome.New(t, base))
 	errs, err := cmd.StderrPipe()
 	if err != nil {
@@ -57,17 +58,19 @@ func TestDrain(t *testing.T) {
 	}()
 	client := cert.Client()
 	begun := make(chan struct{}, 1)
-	cs, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, &sdk.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *sdk.ProgressNotificationClientRequest) {
-		if strings.Contains(r.Params.Message, "begun") {
-			begun <- struct{}{}
-		}
-	}}).Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: url + "/mcp", HTTPClient: client}, nil)
+	cs, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"},
+		&sdk.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *sdk.ProgressNotificationClientRequest) {
+			if strings.Contains(r.Params.Message, "begun") {
+				begun <- struct{}{}
+			}
+		}}).Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: url + "/mcp", HTTPClient: client}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var group sync.WaitGroup
 	group.Go(func() {
-		params := &sdk.CallToolParams{Name: "run_code", Arguments: object{"code": "console.log('begun'); setTimeout(() => console.log('done'), 1500)"}}
+		params := &sdk.CallToolParams{Name: "run_code",
+			Arguments: object{"code": "console.log('begun'); setTimeout(() => console.log('done'), 1500)"}}
 		params.SetProgressToken("p")
 		res, err := cs.CallTool(t.Context(), params)
 		if err != nil || res.IsError || res.StructuredContent.(object)["stdout"] != "begun\ndone\n" {
@@ -93,7 +96,8 @@ func TestDrain(t *testing.T) {
 		res.Body.Close()
 		status = res.StatusCode
 	}
-	if res, err := cs.CallTool(ctx, &sdk.CallToolParams{Name: "run_code", Arguments: object{"code": "1"}}); err == nil && !res.IsError {
+	if res, err := cs.CallTool(ctx, &sdk.CallToolParams{Name: "run_code", Arguments: object{"code": "1"}}); err == nil &&
+		!res.IsError {
 		t.Errorf("%+v", res)
 	}
 	group.Wait()
@@ -194,11 +198,14 @@ func TestResume(t *testing.T) {
 	session := "Mcp-Session-Id: " + h.Get("Mcp-Session-Id")
 	send(t, "POST", url+"/mcp", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, session)
 	ctx, cancel := context.WithCancel(t.Context())
-	r, err := http.NewRequestWithContext(ctx, "POST", url+"/mcp", strings.NewReader(`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"_meta":{"progressToken":"p"},"name":"run_code","arguments":{"code":"console.log('first'); setTimeout(() => console.log('last'), 1000)"}}}`))
+	r, err := http.NewRequestWithContext(ctx, "POST", url+"/mcp",
+		strings.NewReader(
+			`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"_meta":{"progressToken":"p"},"name":"run_code","arguments":{"code":"console.log('first'); setTimeout(() => console.log('last'), 1000)"}}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, header := range []string{session, "Content-Type: application/json", "Accept: application/json, text/event-stream"} {
+	for _, header := range []string{session, "Content-Type: application/json",
+		"Accept: application/json, text/event-stream"} {
 		name, value, _ := strings.Cut(header, ": ")
 		r.Header.Set(name, value)
 	}

@@ -60,7 +60,8 @@ func inRounds(caller unitask.Caller, req *sdk.CallToolRequest) bool {
 type runWith func(ctx context.Context, approve asker) (*sdk.CallToolResult, any, error)
 
 // round begins a run, or continues with the one that a call answers, and returns its result or what it asks.
-func (s *Server) round(ctx context.Context, caller unitask.Caller, req *sdk.CallToolRequest, run runWith) (*sdk.CallToolResult, any, error) {
+func (s *Server) round(ctx context.Context, caller unitask.Caller, req *sdk.CallToolRequest,
+	run runWith) (*sdk.CallToolResult, any, error) {
 	var r *round
 	if state := req.Params.RequestState; state != "" {
 		var err error
@@ -74,7 +75,8 @@ func (s *Server) round(ctx context.Context, caller unitask.Caller, req *sdk.Call
 	}
 	for {
 		if q := r.question(); q != nil {
-			return &sdk.CallToolResult{RequestState: q.state, InputRequests: sdk.InputRequestMap{roundInput: elicitation(q.Question)}}, nil, nil
+			return &sdk.CallToolResult{RequestState: q.state,
+				InputRequests: sdk.InputRequestMap{roundInput: elicitation(q.Question)}}, nil, nil
 		}
 		select {
 		case <-r.news:
@@ -92,7 +94,8 @@ func (s *Server) round(ctx context.Context, caller unitask.Caller, req *sdk.Call
 
 func (all *rounds) begin(ctx context.Context, caller string, run runWith) *round {
 	live, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	r := &round{id: rand.Text(), caller: caller, cancel: cancel, news: make(chan struct{}, 1), done: make(chan struct{}), waits: true}
+	r := &round{id: rand.Text(), caller: caller, cancel: cancel, news: make(chan struct{}, 1), done: make(chan struct{}),
+		waits: true}
 	all.mu.Lock()
 	if all.open == nil {
 		all.open = map[string]*round{}
@@ -177,5 +180,6 @@ func (r *round) answer(state string, said unitask.Verdict) {
 // elicitation returns what a client shows its user.
 func elicitation(q unitask.Question) *sdk.ElicitParams {
 	return &sdk.ElicitParams{Mode: "form", RequestedSchema: approvalForm,
-		Message: fmt.Sprintf("The code of run %s wants %s. Its machine stands still for %s at most.", q.RunID, q.Wants(), time.Until(q.Until).Round(time.Second))}
+		Message: fmt.Sprintf("The code of run %s wants %s. Its machine stands still for %s at most.", q.RunID, q.Wants(),
+			time.Until(q.Until).Round(time.Second))}
 }

@@ -63,7 +63,8 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 		return nil, nil, err
 	}
 	if inRounds(caller, req) {
-		out, res, err := s.round(ctx, caller, req, func(live context.Context, approve asker) (*sdk.CallToolResult, any, error) {
+		out, res, err := s.round(ctx, caller, req, func(live context.Context, approve asker) (*sdk.CallToolResult, any,
+			error) {
 			return s.runNow(live, newLive(ctx, req), caller, req, in, run, approve)
 		})
 		result, _ := res.(*ran)
@@ -74,7 +75,8 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 
 // runNow runs the code, or a session's step. live is told how that goes, approve is asked what the ceiling has
 // asked about. What the run holds is released as soon as it has ended, before anything is written to the client.
-func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, req *sdk.CallToolRequest, in runArgs, run unitask.Request, approve asker) (*sdk.CallToolResult, *ran, error) {
+func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, req *sdk.CallToolRequest, in runArgs,
+	run unitask.Request, approve asker) (*sdk.CallToolResult, *ran, error) {
 	defer live.close()
 	done, err := s.begin()
 	if err != nil {
@@ -105,7 +107,8 @@ func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, 
 	if in.Session != "" {
 		res, of, err = s.runStep(ctx, caller, callerNames(req.Extra), in, run, printed, approve)
 	} else {
-		res, err = s.rt.RunFor(ctx, caller, run, unitask.IO{Stdin: strings.NewReader(in.Stdin), Stdout: &printed.stdout, Stderr: &printed.stderr, Approve: approve})
+		res, err = s.rt.RunFor(ctx, caller, run, unitask.IO{Stdin: strings.NewReader(in.Stdin), Stdout: &printed.stdout,
+			Stderr: &printed.stderr, Approve: approve})
 	}
 	leave()
 	done()
@@ -121,7 +124,8 @@ func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, 
 	res.Error, res.Hint = flagNames.Replace(res.Error), flagNames.Replace(res.Hint)
 	s.updated(caller, res.RunID)
 	s.metrics.ran(res, waited, printed)
-	s.opts.Log.Info("run", "id", res.RunID, "caller", caller.Name, "outcome", res.Outcome, "exit", res.ExitCode, "ms", res.Duration.Total.Milliseconds(), "waited", waited.Milliseconds(), "denials", len(res.Policy.Denials))
+	s.opts.Log.Info("run", "id", res.RunID, "caller", caller.Name, "outcome", res.Outcome, "exit", res.ExitCode, "ms",
+		res.Duration.Total.Milliseconds(), "waited", waited.Milliseconds(), "denials", len(res.Policy.Denials))
 	out := s.result(ctx, caller, res, printed)
 	return out, answer(out, res, err, printed, of), nil
 }
@@ -133,7 +137,8 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 		dir = remoteDir
 	}
 	req := unitask.Request{
-		Code: in.Code, Language: in.Language, Image: in.Image, Packages: in.Packages, Check: in.Check, Args: in.Args, Env: in.Env, Dir: dir, AllowNet: in.AllowNet, AllowHTTP: in.AllowHTTP, AllowTCP: in.AllowTCP,
+		Code: in.Code, Language: in.Language, Image: in.Image, Packages: in.Packages, Check: in.Check, Args: in.Args,
+		Env: in.Env, Dir: dir, AllowNet: in.AllowNet, AllowHTTP: in.AllowHTTP, AllowTCP: in.AllowTCP,
 		Timeout: time.Duration(in.TimeoutSeconds * float64(time.Second)), MemoryMB: in.MemoryMB,
 		RequireJail: s.require,
 	}
@@ -204,7 +209,8 @@ var flagNames = func() *strings.Replacer {
 
 // enter has a call wait for its turn to run something; leave ends that.
 func (s *Server) enter(ctx context.Context, caller unitask.Caller, live *live) (leave func(), err error) {
-	leave, err = s.queue.enter(ctx, caller.Name, func(before int) { live.say(fmt.Sprintf("waiting for a machine, %d calls ahead", before)) })
+	leave, err = s.queue.enter(ctx, caller.Name,
+		func(before int) { live.say(fmt.Sprintf("waiting for a machine, %d calls ahead", before)) })
 	return leave, s.admitted(caller, err)
 }
 

@@ -10,7 +10,8 @@ import (
 	"github.com/unitask/unitask"
 )
 
-func (s *Server) runCommand(ctx context.Context, req *sdk.CallToolRequest, in commandArgs) (*sdk.CallToolResult, any, error) {
+func (s *Server) runCommand(ctx context.Context, req *sdk.CallToolRequest, in commandArgs) (*sdk.CallToolResult, any,
+	error) {
 	caller := s.caller(req.Extra)
 	of, err := s.reach(ctx, caller, callerNames(req.Extra), in.Session)
 	if err != nil {
@@ -25,7 +26,8 @@ func (s *Server) runCommand(ctx context.Context, req *sdk.CallToolRequest, in co
 }
 
 // commandNow runs a command, or starts it in the background; live and approve are as runNow's.
-func (s *Server) commandNow(ctx context.Context, live *live, caller unitask.Caller, of *heldSession, in commandArgs, approve asker) (*sdk.CallToolResult, any, error) {
+func (s *Server) commandNow(ctx context.Context, live *live, caller unitask.Caller, of *heldSession, in commandArgs,
+	approve asker) (*sdk.CallToolResult, any, error) {
 	defer live.close()
 	done, err := s.begin()
 	if err != nil {
@@ -36,7 +38,8 @@ func (s *Server) commandNow(ctx context.Context, live *live, caller unitask.Call
 	defer cancel()
 	stop := context.AfterFunc(s.ctx, cancel)
 	defer stop()
-	command := unitask.Command{Args: []string{"/bin/sh", "-c", in.Command}, Dir: in.Cwd, Env: in.Env, Timeout: time.Duration(in.TimeoutSeconds * float64(time.Second))}
+	command := unitask.Command{Args: []string{"/bin/sh", "-c", in.Command}, Dir: in.Cwd, Env: in.Env,
+		Timeout: time.Duration(in.TimeoutSeconds * float64(time.Second))}
 	if in.Background { // which takes no slot: its session's life bounds it
 		if err := s.admitted(caller, s.queue.count(caller.Name)); err != nil {
 			return nil, nil, err
@@ -49,7 +52,8 @@ func (s *Server) commandNow(ctx context.Context, live *live, caller unitask.Call
 	}
 	defer leave()
 	printed := newStreams(live)
-	command.Timeout, command.Stdin, command.Stdout, command.Stderr, command.ResultBytes = of.limit(command.Timeout), strings.NewReader(in.Stdin), &printed.stdout, &printed.stderr, shownBytes
+	command.Timeout, command.Stdin, command.Stdout, command.Stderr, command.ResultBytes = of.limit(command.Timeout),
+		strings.NewReader(in.Stdin), &printed.stdout, &printed.stderr, shownBytes
 	command.Approve = approve
 	res, err := of.Exec(ctx, command)
 	leave()

@@ -48,7 +48,8 @@ func own(caller unitask.Caller) history.Filter {
 	return history.Filter{Owner: caller.Name, Via: throughMCP, Looked: maxLooked}
 }
 
-func (s *Server) inspectRun(ctx context.Context, req *sdk.CallToolRequest, in inspectArgs) (*sdk.CallToolResult, *history.Inspection, error) {
+func (s *Server) inspectRun(ctx context.Context, req *sdk.CallToolRequest, in inspectArgs) (*sdk.CallToolResult,
+	*history.Inspection, error) {
 	caller := s.caller(req.Extra)
 	id, err := s.find(ctx, caller, in.RunID)
 	if err != nil {
@@ -115,7 +116,8 @@ func (s *Server) find(ctx context.Context, caller unitask.Caller, prefix string)
 	return "", fmt.Errorf("runId %q: %d runs begin with it: give more of the id", prefix, len(found))
 }
 
-func (s *Server) listRuns(ctx context.Context, req *sdk.CallToolRequest, in listArgs) (*sdk.CallToolResult, listResult, error) {
+func (s *Server) listRuns(ctx context.Context, req *sdk.CallToolRequest, in listArgs) (*sdk.CallToolResult, listResult,
+	error) {
 	caller := s.caller(req.Extra)
 	leave, err := s.look(ctx, caller)
 	if err != nil {
@@ -133,7 +135,8 @@ func (s *Server) listRuns(ctx context.Context, req *sdk.CallToolRequest, in list
 	return nil, listResult{list, next}, err
 }
 
-func (s *Server) doctor(ctx context.Context, req *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, *doctor.Report, error) {
+func (s *Server) doctor(ctx context.Context, req *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, *doctor.Report,
+	error) {
 	caller := s.caller(req.Extra)
 	report, err := s.report(ctx, caller)
 	if err != nil {

@@ -23,7 +23,8 @@ func anys(list []string) []any {
 
 // inputSchema returns a type's schema, with what its tags can't say.
 func inputSchema[T any](more func(map[string]*jsonschema.Schema)) *jsonschema.Schema {
-	schema, err := jsonschema.For[T](&jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{reflect.TypeFor[fileArg](): fileSchema()}})
+	schema, err := jsonschema.For[T](
+		&jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{reflect.TypeFor[fileArg](): fileSchema()}})
 	if err != nil {
 		panic(err) // of our own types
 	}
@@ -42,7 +43,8 @@ func inputSchema[T any](more func(map[string]*jsonschema.Schema)) *jsonschema.Sc
 func outputSchema[T any](describe map[string]string) *jsonschema.Schema {
 	text := &jsonschema.Schema{Type: "string"} // what marshals to text, the library takes for objects
 	schema, err := jsonschema.For[T](&jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
-		reflect.TypeFor[policy.NetRule](): text, reflect.TypeFor[policy.TCPRule](): text, reflect.TypeFor[policy.SecretRule](): text}})
+		reflect.TypeFor[policy.NetRule](): text, reflect.TypeFor[policy.TCPRule](): text,
+		reflect.TypeFor[policy.SecretRule](): text}})
 	if err != nil {
 		panic(err)
 	}
@@ -59,7 +61,9 @@ func fileSchema() *jsonschema.Schema {
 		return &jsonschema.Schema{Type: "string", Description: description}
 	}
 	return &jsonschema.Schema{AnyOf: []*jsonschema.Schema{
-		{Type: "object", Properties: map[string]*jsonschema.Schema{"name": text("its path below the folder of the code, such as helper.py or lib/helper.js"), "content": text("its text")},
+		{Type: "object",
+			Properties: map[string]*jsonschema.Schema{"name": text(
+				"its path below the folder of the code, such as helper.py or lib/helper.js"), "content": text("its text")},
 			Required: []string{"name", "content"}, AdditionalProperties: &jsonschema.Schema{Not: &jsonschema.Schema{}}},
 		text("PATH, or PATH:/GUESTPATH"),
 	}}

@@ -20,8 +20,9 @@ func TestSecretsOfCallers(t *testing.T) {
 	home := testdir.Private(t)
 	for name, text := range map[string]string{
 		"alice": "alice's", "everybody": "everybody's",
-		unitask.ConfigFile: "[secrets]\nKEY = \"file:" + home + "/everybody\"\nLOST = \"file:" + home + "/lost\"\n[callerSecrets.alice]\nKEY = \"file:" + home + "/alice\"\n",
-		"ceiling.toml":     "secrets = [\"TOKEN\", \"KEY\", \"LOST\"]\n",
+		unitask.ConfigFile: "[secrets]\nKEY = \"file:" + home + "/everybody\"\nLOST = \"file:" + home +
+			"/lost\"\n[callerSecrets.alice]\nKEY = \"file:" + home + "/alice\"\n",
+		"ceiling.toml": "secrets = [\"TOKEN\", \"KEY\", \"LOST\"]\n",
 	} {
 		if err := os.WriteFile(filepath.Join(home, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -48,7 +49,8 @@ func TestSecretsOfCallers(t *testing.T) {
 	for _, row := range []struct {
 		caller, secret, want string
 	}{
-		{"alice", "KEY", "alice's"}, {"https://issuer.example#7 alice", "KEY", "alice's"}, {"bob", "KEY", "everybody's"}, {"alice", "TOKEN", "the server's own"},
+		{"alice", "KEY", "alice's"}, {"https://issuer.example#7 alice", "KEY", "alice's"}, {"bob", "KEY", "everybody's"},
+		{"alice", "TOKEN", "the server's own"},
 		{"bob", "LOST", "error: secret LOST: the server can't read it; its log says why"},
 	} {
 		got, err := mcp.Secrets(t.Context(), s, `{"code":"1","secrets":["`+row.secret+`"]}`, strings.Fields(row.caller)...)
@@ -60,7 +62,8 @@ func TestSecretsOfCallers(t *testing.T) {
 			t.Errorf("%s of %s: %q, want %q", row.secret, row.caller, value, row.want)
 		}
 	}
-	if got, err := mcp.Secrets(t.Context(), s, `{"code":"1","secrets":["HIDDEN"]}`, "alice"); err != nil || got["HIDDEN"] == "the server's own" {
+	if got, err := mcp.Secrets(t.Context(), s, `{"code":"1","secrets":["HIDDEN"]}`, "alice"); err != nil ||
+		got["HIDDEN"] == "the server's own" {
 		t.Errorf("a secret outside the ceiling: %q, %v", got, err)
 	}
 }

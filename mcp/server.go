@@ -115,7 +115,9 @@ func New(rt *unitask.Runtime, opts Options) (*Server, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{filing: newFiling(maxFileCalls), budget: newBudget(budgetBytes, firstBytes), decoding: newDecoding(), listing: newFiling(maxListing), rt: rt, opts: opts, metrics: newMetrics(), checkups: checkups{check: rt.Doctor}, hider: newHider(opts.Dir, rt.Images().Home())}
+	s := &Server{filing: newFiling(maxFileCalls), budget: newBudget(budgetBytes, firstBytes), decoding: newDecoding(),
+		listing: newFiling(maxListing), rt: rt, opts: opts, metrics: newMetrics(), checkups: checkups{check: rt.Doctor},
+		hider: newHider(opts.Dir, rt.Images().Home())}
 	s.queue = newQueue(opts.MaxConcurrent, opts.MaxQueue, opts.CallerConcurrent, opts.CallerPerMinute, s.metrics.waiting)
 	if s.snippets, err = readSnippets(opts.Prompts); err != nil {
 		return nil, err
@@ -125,14 +127,19 @@ func New(rt *unitask.Runtime, opts Options) (*Server, error) {
 	if rt.HasSessions() {
 		stays = withSessions
 	}
-	s.sdk = sdk.NewServer(&sdk.Implementation{Name: "unitask", Title: "unitask", Version: opts.Version}, &sdk.ServerOptions{
-		Instructions: fmt.Sprintf(instructions, stays), Logger: opts.Log, CompletionHandler: s.complete, SetCacheable: uncached,
-		SubscribeHandler: s.subscribe, UnsubscribeHandler: func(context.Context, *sdk.UnsubscribeRequest) error { return nil },
-		Capabilities: &sdk.ServerCapabilities{
-			Logging: &sdk.LoggingCapabilities{}, //lint:ignore SA1019 for clients of older revisions
-			Prompts: &sdk.PromptCapabilities{ListChanged: true},
-		},
-	})
+	s.sdk = sdk.NewServer(&sdk.Implementation{Name: "unitask", Title: "unitask", Version: opts.Version},
+		&sdk.ServerOptions{
+			Instructions: fmt.Sprintf(instructions, stays), Logger: opts.Log, CompletionHandler: s.complete,
+			SetCacheable:     uncached,
+			SubscribeHandler: s.subscribe, UnsubscribeHandler: func(context.Context,
+				*sdk.UnsubscribeRequest) error {
+				return nil
+			},
+			Capabilities: &sdk.ServerCapabilities{
+				Logging: &sdk.LoggingCapabilities{}, //lint:ignore SA1019 for clients of older revisions
+				Prompts: &sdk.PromptCapabilities{ListChanged: true},
+			},
+		})
 	s.sdk.AddReceivingMiddleware(s.recovered, s.countAnswers)
 	s.addTools()
 	s.addResources()
@@ -164,7 +171,8 @@ func uncached(_ context.Context, _ sdk.Request, c *sdk.Cacheable) {
 func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) error {
 	stop := context.AfterFunc(ctx, s.stop)
 	defer stop()
-	err := s.sdk.Run(ctx, &sdk.IOTransport{Reader: io.NopCloser(ending{in, s.stop}), Writer: nopCloser{out}, MaxLineLength: maxMessage})
+	err := s.sdk.Run(ctx, &sdk.IOTransport{Reader: io.NopCloser(ending{in, s.stop}), Writer: nopCloser{out},
+		MaxLineLength: maxMessage})
 	s.Close()
 	if ctx.Err() != nil || errors.Is(err, io.EOF) {
 		return nil

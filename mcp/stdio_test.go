@@ -109,7 +109,9 @@ func readArtifacts(t *testing.T, cs *sdk.ClientSession, id string) {
 	t.Helper()
 	var res *sdk.CallToolResult
 	var out object
-	res, out, _ = call(t, cs, "run_code", object{"code": "const fs = require('fs'); fs.writeFileSync('/out/a b.png', Buffer.from('89504e470d0a1a0a', 'hex')); fs.mkdirSync('/out/d'); fs.writeFileSync('/out/d/t.txt', 'text')"})
+	res, out,
+		_ = call(t, cs, "run_code",
+		object{"code": "const fs = require('fs'); fs.writeFileSync('/out/a b.png', Buffer.from('89504e470d0a1a0a', 'hex')); fs.mkdirSync('/out/d'); fs.writeFileSync('/out/d/t.txt', 'text')"})
 	var links []string
 	images := 0
 	for _, c := range res.Content {
@@ -125,16 +127,22 @@ func readArtifacts(t *testing.T, cs *sdk.ClientSession, id string) {
 	if images != 1 || !slices.Equal(links, []string{at + "a%20b.png", at + "d/t.txt"}) {
 		t.Errorf("%d %v", images, links)
 	}
-	for uri, want := range map[string]string{at + "d/t.txt": "text", "unitask://runs/" + id + "/stdout": "hello arg in y\n", "unitask://runs/" + id + "/stderr": "err\n", "unitask://runs/" + id: `"stdin"`} {
+	for uri, want := range map[string]string{at + "d/t.txt": "text",
+		"unitask://runs/" + id + "/stdout": "hello arg in y\n", "unitask://runs/" + id + "/stderr": "err\n",
+		"unitask://runs/" + id: `"stdin"`} {
 		r, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri})
-		if err != nil || len(r.Contents) != 1 || (want != r.Contents[0].Text && !strings.Contains(r.Contents[0].Text, `"schemaVersion"`)) {
+		if err != nil || len(r.Contents) != 1 || (want != r.Contents[0].Text &&
+			!strings.Contains(r.Contents[0].Text, `"schemaVersion"`)) {
 			t.Errorf("%s: %+v %v", uri, r, err)
 		}
 	}
-	if r, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: at + "a%20b.png"}); err != nil || len(r.Contents[0].Blob) != 8 || r.Contents[0].MIMEType != "image/png" {
+	if r, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: at + "a%20b.png"}); err != nil ||
+		len(r.Contents[0].Blob) != 8 || r.Contents[0].MIMEType != "image/png" {
 		t.Errorf("%+v %v", r, err)
 	}
-	for _, uri := range []string{"unitask://runs/none", "unitask://runs/" + id + "/lock", "unitask://runs/" + id + "/inlineFiles", "unitask://runs/" + id + "/artifacts/none", "unitask://runs/../x", "unitask://runs/" + id + "/artifacts/../stdout",
+	for _, uri := range []string{"unitask://runs/none", "unitask://runs/" + id + "/lock",
+		"unitask://runs/" + id + "/inlineFiles", "unitask://runs/" + id + "/artifacts/none", "unitask://runs/../x",
+		"unitask://runs/" + id + "/artifacts/../stdout",
 		"unitask://runs/" + id + "/artifacts/%2e%2e/stdout", "unitask://runs/%2e%2e/stdout", "file:///etc/passwd"} {
 		if r, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri}); err == nil {
 			t.Errorf("%s: %+v", uri, r)
@@ -146,13 +154,15 @@ func readArtifacts(t *testing.T, cs *sdk.ClientSession, id string) {
 func usePrompts(t *testing.T, cs *sdk.ClientSession, id string) {
 	t.Helper()
 	var out object
-	completed, err := cs.Complete(t.Context(), &sdk.CompleteParams{Ref: &sdk.CompleteReference{Type: "ref/resource", URI: "unitask://runs/{id}/{part}"}, Argument: sdk.CompleteParamsArgument{Name: "id", Value: id[:10]}})
+	completed, err := cs.Complete(t.Context(), &sdk.CompleteParams{Ref: &sdk.CompleteReference{Type: "ref/resource",
+		URI: "unitask://runs/{id}/{part}"}, Argument: sdk.CompleteParamsArgument{Name: "id", Value: id[:10]}})
 	if err != nil || !slices.Contains(completed.Completion.Values, id) {
 		t.Errorf("%+v %v", completed, err)
 	}
 	// Prompts, and snippets by name.
 	got, err := cs.GetPrompt(t.Context(), &sdk.GetPromptParams{Name: "sum", Arguments: map[string]string{"A": "41"}})
-	if err != nil || !strings.Contains(got.Messages[0].Content.(*sdk.TextContent).Text, `{"snippet":"sum","env":{"A":"41"}}`) {
+	if err != nil || !strings.Contains(got.Messages[0].Content.(*sdk.TextContent).Text,
+		`{"snippet":"sum","env":{"A":"41"}}`) {
 		t.Errorf("%+v %v", got, err)
 	}
 	if _, err := cs.GetPrompt(t.Context(), &sdk.GetPromptParams{Name: "sum"}); err == nil {
@@ -173,18 +183,26 @@ func refuseCalls(t *testing.T, cs *sdk.ClientSession) {
 		args any
 		want string
 	}{
-		{object{}, "code is empty"}, {object{"code": 5}, "run_code takes: code (string)"}, {object{"code": "1", "cod": "x"}, "run_code takes"}, {object{"code": "1", "language": "cobol"}, "language"},
-		{object{"code": "1", "memoryMb": 1}, "memoryMb"}, {object{"code": "1", "timeoutSeconds": -1}, "timeoutSeconds"}, {object{"code": "1", "allowNet": []string{"*"}}, "covers every host"},
-		{object{"code": "1", "allowNet": "a.com"}, "allowNet"}, {object{"code": "1", "files": []string{"none.txt"}}, "no such file"}, {object{"code": "1", "env": object{"A=B": "x"}}, "env"},
-		{object{"code": "1", "files": []any{object{"name": "../x.js", "content": ""}}}, `files "../x.js": has a path that can't be`}, {object{"code": "1", "files": []any{object{"name": "x.js"}}}, "run_code takes"},
-		{object{"snippet": "none"}, "prompts/list"}, {object{"snippet": "sum"}, "env.A"}, {object{"snippet": "sum", "code": "1"}, "not both"},
+		{object{}, "code is empty"}, {object{"code": 5}, "run_code takes: code (string)"},
+		{object{"code": "1", "cod": "x"}, "run_code takes"}, {object{"code": "1", "language": "cobol"}, "language"},
+		{object{"code": "1", "memoryMb": 1}, "memoryMb"}, {object{"code": "1", "timeoutSeconds": -1}, "timeoutSeconds"},
+		{object{"code": "1", "allowNet": []string{"*"}}, "covers every host"},
+		{object{"code": "1", "allowNet": "a.com"}, "allowNet"},
+		{object{"code": "1", "files": []string{"none.txt"}}, "no such file"},
+		{object{"code": "1", "env": object{"A=B": "x"}}, "env"},
+		{object{"code": "1", "files": []any{object{"name": "../x.js", "content": ""}}},
+			`files "../x.js": has a path that can't be`}, {object{"code": "1", "files": []any{object{"name": "x.js"}}},
+			"run_code takes"},
+		{object{"snippet": "none"}, "prompts/list"}, {object{"snippet": "sum"}, "env.A"},
+		{object{"snippet": "sum", "code": "1"}, "not both"},
 	} {
 		res, _, text := call(t, cs, "run_code", c.args)
 		if !res.IsError || !strings.Contains(text, c.want) {
 			t.Errorf("%v: %v %q", c.args, res.IsError, text)
 		}
 	}
-	if res, _, text := call(t, cs, "inspect_run", object{"runId": "../../etc"}); !res.IsError || !strings.Contains(text, "no such run") {
+	if res, _, text := call(t, cs, "inspect_run", object{"runId": "../../etc"}); !res.IsError ||
+		!strings.Contains(text, "no such run") {
 		t.Errorf("%q", text)
 	}
 	var bad error
@@ -268,7 +286,8 @@ func machines(t *testing.T, home string) (ids []string) {
 	}
 	for _, r := range runs {
 		text, err := os.ReadFile(filepath.Join(home, "runs", r.Name(), "run.json"))
-		if err == nil && strings.Contains(string(text), `"status": "running"`) && strings.Contains(string(text), `"machine"`) {
+		if err == nil && strings.Contains(string(text), `"status": "running"`) &&
+			strings.Contains(string(text), `"machine"`) {
 			ids = append(ids, r.Name())
 		}
 	}

@@ -16,7 +16,8 @@ func (s *Server) addTools() {
 	yes, no := true, false
 	sdk.AddTool(s.sdk, &sdk.Tool{
 		Name: "run_code", Title: "Run code",
-		Description: "Run code in a fresh virtual machine that is destroyed afterwards: " + strings.Join(s.rt.Catalog().AboutLanguages(s.opts.Ceiling), "; ") + ". " +
+		Description: "Run code in a fresh virtual machine that is destroyed afterwards: " +
+			strings.Join(s.rt.Catalog().AboutLanguages(s.opts.Ceiling), "; ") + ". " +
 			"Returns stdout, stderr and the exit code. Files that the code leaves in /out come back as artifacts.",
 		InputSchema: inputSchema[runArgs](func(p map[string]*jsonschema.Schema) {
 			if !s.rt.HasSessions() {
@@ -30,12 +31,16 @@ func (s *Server) addTools() {
 			p["memoryMb"].Minimum, p["memoryMb"].Maximum = &least, &most
 		}),
 		OutputSchema: outputSchema[ran](map[string]string{
-			"runId": "names the record: inspect_run, and the resource unitask://runs/{runId}", "outcome": "how it ended: exited (by itself), signaled, timeout, oom, undelivered (it ended with 0, but a file of /out did not come back), cancelled, crashed, failed, busy (nothing ran: there was no room), lost (its worker was lost, and it may have had effects)",
-			"exitCode": "the code's own when outcome is exited", "stdout": "what it printed", "truncated": "more was printed than is shown: cut says of which stream, and what has all of it",
-			"policy": "what was granted (effective), and what was asked for and not given (denials)", "artifacts": "files that it left in /out: the resource unitask://runs/{runId}/artifacts/{path}",
+			"runId":    "names the record: inspect_run, and the resource unitask://runs/{runId}",
+			"outcome":  "how it ended: exited (by itself), signaled, timeout, oom, undelivered (it ended with 0, but a file of /out did not come back), cancelled, crashed, failed, busy (nothing ran: there was no room), lost (its worker was lost, and it may have had effects)",
+			"exitCode": "the code's own when outcome is exited", "stdout": "what it printed",
+			"truncated": "more was printed than is shown: cut says of which stream, and what has all of it",
+			"policy":    "what was granted (effective), and what was asked for and not given (denials)",
+			"artifacts": "files that it left in /out: the resource unitask://runs/{runId}/artifacts/{path}",
 		}),
 		// It runs any code, but in a machine of its own, which the code can't leave.
-		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &no, IdempotentHint: false, OpenWorldHint: &yes},
+		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &no, IdempotentHint: false,
+			OpenWorldHint: &yes},
 	}, told(s, s.runCode))
 	sdk.AddTool(s.sdk, &sdk.Tool{
 		Name: "inspect_run", Title: "Inspect a run",
@@ -52,7 +57,8 @@ func (s *Server) addTools() {
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: &no},
 	}, told(s, s.listRuns))
 	sdk.AddTool(s.sdk, &sdk.Tool{
-		Name: "doctor", Title: "Check the installation", Description: "Check everything that a run needs on this host, and boot a machine. It takes some seconds.",
+		Name: "doctor", Title: "Check the installation",
+		Description: "Check everything that a run needs on this host, and boot a machine. It takes some seconds.",
 		InputSchema: inputSchema[struct{}](nil),
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: &no},
 	}, told(s, s.doctor))

@@ -20,7 +20,8 @@ func traced(ctx context.Context, req *sdk.CallToolRequest) (context.Context, fun
 	const method = "tools/call"
 	ctx = otel.GetTextMapPropagator().Extract(ctx, calledBy(req))
 	ctx, span := otel.Tracer(scope).Start(ctx, method+" "+req.Params.Name, trace.WithSpanKind(trace.SpanKindServer),
-		trace.WithAttributes(attribute.String("mcp.method.name", method), attribute.String("gen_ai.tool.name", req.Params.Name)))
+		trace.WithAttributes(attribute.String("mcp.method.name", method),
+			attribute.String("gen_ai.tool.name", req.Params.Name)))
 	return ctx, func(res *sdk.CallToolResult, err error) {
 		if err != nil || res != nil && res.IsError {
 			span.SetAttributes(attribute.String("error.type", "tool_error"))

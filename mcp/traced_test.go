@@ -52,7 +52,8 @@ func TestTraced(t *testing.T) {
 		c := collector.New(t)
 		t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", c.URL)
 		stop := telemetry.Start(t.Context(), "1", func(what string) { t.Error(what) })
-		transport := &sdk.StreamableClientTransport{Endpoint: url + "/mcp", HTTPClient: &http.Client{Transport: withHeader{"Traceparent", row.header}}}
+		transport := &sdk.StreamableClientTransport{Endpoint: url + "/mcp",
+			HTTPClient: &http.Client{Transport: withHeader{"Traceparent", row.header}}}
 		cs, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(), transport, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -85,12 +86,17 @@ func TestTracedRun(t *testing.T) {
 	stop := telemetry.Start(t.Context(), "1", func(what string) { t.Error(what) })
 	rt := open(t, unitask.PoolSize{})
 	cs := connect(t, serve(t, newServer(t, rt, mcp.Options{}), mcp.HTTPOptions{}), "")
-	if res, _, text := call(t, cs, "run_code", object{"code": "console.log('printed-0123456789'); process.exit(1)"}); !res.IsError || !strings.Contains(text, "printed-0123456789") {
+	if res, _,
+		text := call(t, cs, "run_code", object{"code": "console.log('printed-0123456789'); process.exit(1)"}); !res.IsError ||
+		!strings.Contains(text, "printed-0123456789") {
 		t.Fatal(text)
 	}
 	stop()
 	got := c.Text()
-	for _, want := range []string{"span queue of tools/call run_code in ", "span run of tools/call run_code in ", "span code of run in ", " unitask.via=", "STATUS_CODE_ERROR error.type=tool_error gen_ai.tool.name=run_code mcp.method.name=tools/call\n", "metric unitask.runs = 1 "} {
+	for _, want := range []string{"span queue of tools/call run_code in ", "span run of tools/call run_code in ",
+		"span code of run in ", " unitask.via=",
+		"STATUS_CODE_ERROR error.type=tool_error gen_ai.tool.name=run_code mcp.method.name=tools/call\n",
+		"metric unitask.runs = 1 "} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
 		}

@@ -31,17 +31,18 @@ func (l narrow) Accept() (net.Conn, error) {
 // printing is a server with one slot, whose runs print what no client's buffers hold, a notification after the other.
 func printing(t *testing.T) *mcp.Server {
 	t.Helper()
-	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t), Fleet: fleetFunc(func(ctx context.Context, run *unitask.FleetRun) (*unitask.Result, error) {
-		tick := time.NewTicker(mcp.LivePeriod)
-		defer tick.Stop()
-		for range 12 {
-			if _, err := run.Stdout.Write([]byte(strings.Repeat("\x01", 8<<10))); err != nil {
-				return nil, err
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t),
+		Fleet: fleetFunc(func(ctx context.Context, run *unitask.FleetRun) (*unitask.Result, error) {
+			tick := time.NewTicker(mcp.LivePeriod)
+			defer tick.Stop()
+			for range 12 {
+				if _, err := run.Stdout.Write([]byte(strings.Repeat("\x01", 8<<10))); err != nil {
+					return nil, err
+				}
+				<-tick.C
 			}
-			<-tick.C
-		}
-		return &unitask.Result{Outcome: unitask.OutcomeExited}, nil
-	})})
+			return &unitask.Result{Outcome: unitask.OutcomeExited}, nil
+		})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +74,8 @@ func freed(t *testing.T, s *mcp.Server, call func()) string {
 func TestAttackUnreadProgress(t *testing.T) {
 	const progress = `"_meta":{"progressToken":"p"}`
 	for _, c := range []struct{ name, revision, meta string }{
-		{"progress", "2026-07-28", `"_meta":{"progressToken":"p","io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`},
+		{"progress", "2026-07-28",
+			`"_meta":{"progressToken":"p","io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`},
 		{"progress of a session", "2025-11-25", progress},
 		{"log messages of a session", "2025-11-25", `"_meta":{}`},
 		{"progress of an old session", "2025-03-26", progress},
@@ -95,7 +97,8 @@ func TestAttackUnreadProgress(t *testing.T) {
 				_, answer, _ := send(t, "POST", hs.URL+"/mcp", strings.Replace(initialize, "2025-11-25", c.revision, 1))
 				session := "Mcp-Session-Id: " + answer.Get("Mcp-Session-Id")
 				send(t, "POST", hs.URL+"/mcp", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, session)
-				send(t, "POST", hs.URL+"/mcp", `{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"info"}}`, session)
+				send(t, "POST", hs.URL+"/mcp", `{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"info"}}`,
+					session)
 				head = session + "\r\n"
 			}
 			conn, err := net.Dial("tcp", hs.Listener.Addr().String())
@@ -104,9 +107,11 @@ func TestAttackUnreadProgress(t *testing.T) {
 			}
 			defer conn.Close()
 			_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
-			body := `{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"run_code","arguments":{"code":"1"},` + c.meta + `}}`
+			body := `{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"run_code","arguments":{"code":"1"},` +
+				c.meta + `}}`
 			got := freed(t, s, func() {
-				fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\nMcp-Protocol-Version: %s\r\n%sContent-Length: %d\r\n\r\n%s",
+				fmt.Fprintf(conn,
+					"POST /mcp HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\nMcp-Protocol-Version: %s\r\n%sContent-Length: %d\r\n\r\n%s",
 					hs.Listener.Addr(), c.revision, head, len(body), body)
 			})
 			attack.Check(t, "a run's slot after it has ended, of a client that does not read its "+c.name, "free", got)
@@ -149,7 +154,8 @@ func TestAttackUnreadStdio(t *testing.T) {
 	out.shut = shut
 	out.mu.Unlock()
 	got := freed(t, s, func() {
-		fmt.Fprintln(to, `{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"run_code","arguments":{"code":"1"},"_meta":{"progressToken":"p"}}}`)
+		fmt.Fprintln(to,
+			`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"run_code","arguments":{"code":"1"},"_meta":{"progressToken":"p"}}}`)
 	})
 	attack.Check(t, "a run's slot after it has ended, of a client that does not read stdout", "free", got)
 	close(shut)

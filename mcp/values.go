@@ -15,7 +15,8 @@ import (
 )
 
 // pass copies files between a caller's sessions, or gives one a value, or reads it, without the session's secrets.
-func (s *Server) pass(ctx context.Context, caller unitask.Caller, of *heldSession, in sessionArgs, req *sdk.CallToolRequest) (shown *sdk.CallToolResult, res sessionsResult, err error) {
+func (s *Server) pass(ctx context.Context, caller unitask.Caller, of *heldSession, in sessionArgs,
+	req *sdk.CallToolRequest) (shown *sdk.CallToolResult, res sessionsResult, err error) {
 	leave, err := s.filing.enter(ctx, caller.Name)
 	if err != nil {
 		return nil, res, err

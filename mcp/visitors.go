@@ -67,7 +67,8 @@ func (v *visitors) enter(caller string, most int) error {
 		v.requests = map[string]int{}
 	}
 	if v.requests[caller] >= most {
-		return &LimitError{Limit: "caller-streams", Most: most, Text: fmt.Sprintf("you have %d requests and event streams open, which is the bound: close one", most)}
+		return &LimitError{Limit: "caller-streams", Most: most,
+			Text: fmt.Sprintf("you have %d requests and event streams open, which is the bound: close one", most)}
 	}
 	v.requests[caller]++
 	return nil
@@ -90,10 +91,14 @@ func (v *visitors) hold(caller string, bytes int64) (resize func(bytes int64), e
 		v.bodies = map[string]int64{}
 	}
 	if v.bodies[caller]+bytes > maxCallerBodies {
-		return nil, &LimitError{Limit: "caller-bodies", Most: maxCallerBodies, Text: fmt.Sprintf("your requests under way have %d bytes, and %d is the bound: wait for one", v.bodies[caller], maxCallerBodies)}
+		return nil, &LimitError{Limit: "caller-bodies", Most: maxCallerBodies,
+			Text: fmt.Sprintf("your requests under way have %d bytes, and %d is the bound: wait for one", v.bodies[caller],
+				maxCallerBodies)}
 	}
 	if v.reading+bytes > maxBodies {
-		return nil, &LimitError{Limit: "bodies", Most: maxBodies, Text: fmt.Sprintf("requests that are being read have %d bytes, and %d is the bound: try again in a moment", v.reading, maxBodies)}
+		return nil, &LimitError{Limit: "bodies", Most: maxBodies,
+			Text: fmt.Sprintf("requests that are being read have %d bytes, and %d is the bound: try again in a moment",
+				v.reading, maxBodies)}
 	}
 	v.bodies[caller] += bytes
 	v.reading += bytes
@@ -127,10 +132,14 @@ func (v *visitors) newSession(caller string, list func() map[string]bool) (began
 		}
 	}
 	if own >= maxCallerSessions {
-		return nil, &LimitError{Limit: "caller-sessions", Most: maxCallerSessions, Text: fmt.Sprintf("you have %d sessions, which is the bound: end one with DELETE; one that is not used ends after %s", own, sessionIdle)}
+		return nil, &LimitError{Limit: "caller-sessions", Most: maxCallerSessions,
+			Text: fmt.Sprintf(
+				"you have %d sessions, which is the bound: end one with DELETE; one that is not used ends after %s", own,
+				sessionIdle)}
 	}
 	if len(v.sessions)+v.all >= maxSessions {
-		return nil, &LimitError{Limit: "sessions", Most: maxSessions, Text: fmt.Sprintf("there are %d sessions: try again later", maxSessions)}
+		return nil, &LimitError{Limit: "sessions", Most: maxSessions,
+			Text: fmt.Sprintf("there are %d sessions: try again later", maxSessions)}
 	}
 	v.begins[caller]++
 	v.all++

@@ -96,7 +96,8 @@ func TestWire(t *testing.T) {
 					got := wires[revision].exchange(string(r.Data))
 					out.Files = append(out.Files, txtar.File{Name: section, Data: []byte(got)})
 					if want := old[section]; !*update && got != want {
-						t.Errorf("%s (-update writes it)\n%s", file, diff.Diff(section+" expected", []byte(want), section+" seen", []byte(got)))
+						t.Errorf("%s (-update writes it)\n%s", file,
+							diff.Diff(section+" expected", []byte(want), section+" seen", []byte(got)))
 					}
 					delete(old, section)
 				}
@@ -132,20 +133,26 @@ func newWire(t *testing.T, rt *unitask.Runtime, opts mcp.Options, revision strin
 	t.Helper()
 	s := newServer(t, rt, opts)
 	mcp.SetDoctor(s, func(context.Context) *doctor.Report {
-		return &doctor.Report{OK: false, Checks: []doctor.Check{{Name: "qemu", OK: true, Detail: "/usr/bin/qemu 10.0"}, {Name: "records", Detail: "open " + opts.Dir + "/x: no space", Remedy: "make room"}},
-			Accelerators: []doctor.AccelReport{{Accel: "kvm", Reason: "/dev/kvm: permission denied"}, {Accel: "tcg", OK: true, BootMs: 1234}}}
+		return &doctor.Report{OK: false, Checks: []doctor.Check{{Name: "qemu", OK: true, Detail: "/usr/bin/qemu 10.0"},
+			{Name: "records", Detail: "open " + opts.Dir + "/x: no space", Remedy: "make room"}},
+			Accelerators: []doctor.AccelReport{{Accel: "kvm", Reason: "/dev/kvm: permission denied"},
+				{Accel: "tcg", OK: true, BootMs: 1234}}}
 	})
-	w := &wire{t: t, url: serve(t, s, mcp.HTTPOptions{}) + "/mcp", revision: revision, ids: map[string]string{}, dir: opts.Dir}
+	w := &wire{t: t, url: serve(t, s, mcp.HTTPOptions{}) + "/mcp", revision: revision, ids: map[string]string{},
+		dir: opts.Dir}
 	if opts.Ceiling != nil {
-		r, err := rt.Runs().Create(time.Now(), unitask.LocalOwner(os.Geteuid()), record.ViaHTTP, "code.js", []byte("console.log('hello')\n"), policy.Request{MemoryMB: 4096})
+		r, err := rt.Runs().Create(time.Now(), unitask.LocalOwner(os.Geteuid()), record.ViaHTTP, "code.js",
+			[]byte("console.log('hello')\n"), policy.Request{MemoryMB: 4096})
 		if err != nil {
 			t.Fatal(err)
 		}
 		fmt.Fprintln(r.Stdout(), "hello")
 		r.Netlog(map[string]any{"proto": "dns", "name": "evil.example", "verdict": "denied"})
 		r.Effective = json.RawMessage(`{"memoryMb":512}`)
-		r.Denials = json.RawMessage(`[{"field":"memoryMb","requested":"4096","reason":"at most 512 is allowed","rule":"/srv/.unitask.toml","key":"memoryMb"}]`)
-		r.Result = json.RawMessage(`{"runId":"` + r.ID + `","outcome":"exited","exitCode":0,"durationMs":{"total":7},"artifacts":[{"path":"a.txt","size":5,"mode":"0644","sha256":"aa"}]}`)
+		r.Denials = json.RawMessage(
+			`[{"field":"memoryMb","requested":"4096","reason":"at most 512 is allowed","rule":"/srv/.unitask.toml","key":"memoryMb"}]`)
+		r.Result = json.RawMessage(`{"runId":"` + r.ID +
+			`","outcome":"exited","exitCode":0,"durationMs":{"total":7},"artifacts":[{"path":"a.txt","size":5,"mode":"0644","sha256":"aa"}]}`)
 		out := filepath.Join(r.Dir(), record.ArtifactsDir)
 		if err := os.Mkdir(out, 0o700); err != nil {
 			t.Fatal(err)
@@ -188,7 +195,8 @@ func (w *wire) exchange(request string) string {
 		if meta == nil {
 			meta = map[string]any{}
 		}
-		meta["io.modelcontextprotocol/protocolVersion"], meta["io.modelcontextprotocol/clientCapabilities"] = w.revision, map[string]any{}
+		meta["io.modelcontextprotocol/protocolVersion"], meta["io.modelcontextprotocol/clientCapabilities"] = w.revision,
+			map[string]any{}
 		call.Params["_meta"] = meta
 	}
 	body, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": w.n, "method": call.Method, "params": call.Params})
@@ -249,8 +257,10 @@ func (w *wire) post(body, method string, name ...string) string {
 
 // What is another each time and on each machine, by member: the text that stands for it.
 var volatile = map[string]string{
-	"durationMs": "MS", "created": "TIME", "finished": "TIME", "kernelVersion": "VERSION", "runtime": "VERSION", "qemu": "VERSION", "jail": "JAIL", "imageDigest": "DIGEST",
-	"arch": "ARCH", "kernel": "KERNEL", "accelerator": "ACCELERATOR", "owner": "OWNER", "console": "CONSOLE", "networkDrops": "DROPS", "template": "TEMPLATE",
+	"durationMs": "MS", "created": "TIME", "finished": "TIME", "kernelVersion": "VERSION", "runtime": "VERSION",
+	"qemu": "VERSION", "jail": "JAIL", "imageDigest": "DIGEST",
+	"arch": "ARCH", "kernel": "KERNEL", "accelerator": "ACCELERATOR", "owner": "OWNER", "console": "CONSOLE",
+	"networkDrops": "DROPS", "template": "TEMPLATE",
 }
 
 var milliseconds = regexp.MustCompile(`, \d+ ms`)
@@ -265,7 +275,8 @@ func (w *wire) normal(text []byte) string {
 		}
 		s = strings.ReplaceAll(s, id, w.ids[id])
 	}
-	s = strings.NewReplacer(w.dir, "DIR", string(image.HostArch()), "ARCH").Replace(milliseconds.ReplaceAllString(s, ", N ms"))
+	s = strings.NewReplacer(w.dir, "DIR", string(image.HostArch()),
+		"ARCH").Replace(milliseconds.ReplaceAllString(s, ", N ms"))
 	dec := json.NewDecoder(strings.NewReader(s))
 	dec.UseNumber()
 	var v any

@@ -30,9 +30,12 @@ func (s *Server) fork(ctx context.Context, caller unitask.Caller, of *heldSessio
 }
 
 // runStep runs a call's code in a session, which it may start. The session is nil if none lives afterwards.
-func (s *Server) runStep(ctx context.Context, caller unitask.Caller, names []string, in runArgs, run unitask.Request, printed *streams, approve asker) (*unitask.Result, *heldSession, error) {
+func (s *Server) runStep(ctx context.Context, caller unitask.Caller, names []string, in runArgs, run unitask.Request,
+	printed *streams, approve asker) (*unitask.Result, *heldSession, error) {
 	if in.Session != newSession && !in.onlyStep() {
-		return nil, nil, errors.New("a session has had its machine, network, packages and secrets since it began: with session send code, language, files, dirs and timeoutSeconds only")
+		return nil, nil,
+			errors.New(
+				"a session has had its machine, network, packages and secrets since it began: with session send code, language, files, dirs and timeoutSeconds only")
 	}
 	if in.Session == newSession && (len(in.Args) > 0 || in.Stdin != "" || in.Check) {
 		return nil, nil, errors.New("args, stdin and check do not go with session")
@@ -47,7 +50,8 @@ func (s *Server) runStep(ctx context.Context, caller unitask.Caller, names []str
 	if err != nil {
 		return nil, nil, err
 	}
-	step := unitask.Step{Code: run.Code, Language: in.Language, Timeout: of.limit(run.Timeout), Stdout: &printed.stdout, Stderr: &printed.stderr, ResultBytes: shownBytes, Approve: approve}
+	step := unitask.Step{Code: run.Code, Language: in.Language, Timeout: of.limit(run.Timeout), Stdout: &printed.stdout,
+		Stderr: &printed.stderr, ResultBytes: shownBytes, Approve: approve}
 	if in.Session != newSession {
 		step.Files, step.Dirs, step.InlineFiles = run.Files, run.Dirs, run.InlineFiles
 	}
@@ -76,7 +80,8 @@ const newSession = "new"
 
 // onlyStep reports whether a call asks for nothing that a session has from its beginning.
 func (in runArgs) onlyStep() bool {
-	return in.Image == "" && len(in.Packages) == 0 && !in.Check && len(in.Args) == 0 && in.Stdin == "" && len(in.Env) == 0 && len(in.AllowNet) == 0 && len(in.AllowHTTP) == 0 && len(in.AllowTCP) == 0 &&
+	return in.Image == "" && len(in.Packages) == 0 && !in.Check && len(in.Args) == 0 && in.Stdin == "" &&
+		len(in.Env) == 0 && len(in.AllowNet) == 0 && len(in.AllowHTTP) == 0 && len(in.AllowTCP) == 0 &&
 		len(in.Secrets) == 0 && in.MemoryMB == 0
 }
 
@@ -141,24 +146,29 @@ func (s *Server) addSessionTools() {
 			p["timeoutSeconds"].ExclusiveMinimum, p["timeoutSeconds"].Maximum = float(0), &longest
 		}),
 		OutputSchema: commandSchema(),
-		Annotations:  &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &no, IdempotentHint: false, OpenWorldHint: &yes},
+		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &no, IdempotentHint: false,
+			OpenWorldHint: &yes},
 	}, told(s, s.runCommand))
 	s.addWait()
 	sdk.AddTool(s.sdk, &sdk.Tool{
-		Name: "files", Title: "Read and edit files", Description: "View, create, edit, list and remove files of a session's machine.",
+		Name: "files", Title: "Read and edit files",
+		Description: "View, create, edit, list and remove files of a session's machine.",
 		InputSchema: inputSchema[filesArgs](func(p map[string]*jsonschema.Schema) {
 			p["op"].Enum = anys([]string{"view", "create", "str_replace", "insert", "list", "remove"})
 		}),
-		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &yes, IdempotentHint: false, OpenWorldHint: &no},
+		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &yes, IdempotentHint: false,
+			OpenWorldHint: &no},
 	}, told(s, s.files))
 	sdk.AddTool(s.sdk, &sdk.Tool{
-		Name: "session", Title: "List, extend, pause, fork and end sessions", Description: "List your sessions, machines that keep variables and files between calls; extend, pause, fork or end one; pass files and values between them. run_code with session new starts one.",
+		Name: "session", Title: "List, extend, pause, fork and end sessions",
+		Description: "List your sessions, machines that keep variables and files between calls; extend, pause, fork or end one; pass files and values between them. run_code with session new starts one.",
 		InputSchema: inputSchema[sessionArgs](func(p map[string]*jsonschema.Schema) {
 			p["op"].Enum = anys([]string{"list", "extend", "pause", "fork", "end", "copy", "put", "get"})
 			p["lifeSeconds"].Minimum, p["lifeSeconds"].Maximum = float(1), float(86400)
 			p["count"].Minimum, p["count"].Maximum = float(1), float(unitask.MaxForks)
 		}),
-		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &yes, IdempotentHint: false, OpenWorldHint: &no},
+		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &yes, IdempotentHint: false,
+			OpenWorldHint: &no},
 	}, told(s, s.session))
 }
 
@@ -171,7 +181,8 @@ const (
 	maxFileCalls = 4
 )
 
-func (s *Server) files(ctx context.Context, req *sdk.CallToolRequest, in filesArgs) (*sdk.CallToolResult, filesResult, error) {
+func (s *Server) files(ctx context.Context, req *sdk.CallToolRequest, in filesArgs) (*sdk.CallToolResult, filesResult,
+	error) {
 	caller := s.caller(req.Extra)
 	of, err := s.reach(ctx, caller, callerNames(req.Extra), in.Session)
 	if err != nil {
@@ -296,7 +307,8 @@ func numbered(text []byte, span []int) (string, error) {
 			break
 		}
 		if len(line) > maxShownFile {
-			fmt.Fprintf(&b, "%6d\t%s…\n(line %d has %d bytes: run_command can show the rest)\n", i, strings.ToValidUTF8(string(line[:maxShownFile]), ""), i, len(line))
+			fmt.Fprintf(&b, "%6d\t%s…\n(line %d has %d bytes: run_command can show the rest)\n", i,
+				strings.ToValidUTF8(string(line[:maxShownFile]), ""), i, len(line))
 			continue
 		}
 		fmt.Fprintf(&b, "%6d\t%s", i, line)
@@ -323,7 +335,8 @@ func listing(list []unitask.SessionFile, more bool) string {
 	return b.String()
 }
 
-func (s *Server) session(ctx context.Context, req *sdk.CallToolRequest, in sessionArgs) (*sdk.CallToolResult, sessionsResult, error) {
+func (s *Server) session(ctx context.Context, req *sdk.CallToolRequest, in sessionArgs) (*sdk.CallToolResult,
+	sessionsResult, error) {
 	caller := s.caller(req.Extra)
 	if in.Op == "list" {
 		return nil, s.sessionsOf(caller), nil

@@ -200,7 +200,9 @@ func checkCutSteps(t *testing.T, id string, cs *sdk.ClientSession) {
 		args map[string]any
 		name string
 	}{
-		{"run_code", map[string]any{"session": id, "language": "python", "code": "import base64, os\nos.makedirs('/out/d')\nopen('/out/d/dot.png', 'wb').write(base64.b64decode('" + base64.StdEncoding.EncodeToString(pixel) + "'))"}, "d/dot.png"},
+		{"run_code", map[string]any{"session": id, "language": "python",
+			"code": "import base64, os\nos.makedirs('/out/d')\nopen('/out/d/dot.png', 'wb').write(base64.b64decode('" +
+				base64.StdEncoding.EncodeToString(pixel) + "'))"}, "d/dot.png"},
 		{"run_command", map[string]any{"session": id, "command": "cp /out/d/dot.png /out/dot.png"}, "dot.png"},
 	} {
 		got, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: c.tool, Arguments: c.args})
@@ -213,7 +215,8 @@ func checkCutSteps(t *testing.T, id string, cs *sdk.ClientSession) {
 			t.Errorf("%s: %+v", c.tool, got.Content)
 			continue
 		}
-		if read, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: link.URI}); err != nil || len(read.Contents) != 1 || !bytes.Equal(read.Contents[0].Blob, pixel) {
+		if read, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: link.URI}); err != nil ||
+			len(read.Contents) != 1 || !bytes.Equal(read.Contents[0].Blob, pixel) {
 			t.Errorf("%s: %+v %v", link.URI, read, err)
 		}
 	}
@@ -227,7 +230,8 @@ func checkHints(t *testing.T, row sessionToolsRow, structured map[string]any) {
 		if seconds, ok := row.args["timeoutSeconds"].(int); ok {
 			want = float64(seconds) * 1e3
 		}
-		if _, half := row.args["timeoutSeconds"].(float64); structured["policy"] != nil && !half && timeLimit(structured) != want {
+		if _, half := row.args["timeoutSeconds"].(float64); structured["policy"] != nil && !half &&
+			timeLimit(structured) != want {
 			t.Errorf("%s %v: %v ms", row.tool, row.args, timeLimit(structured))
 		}
 	}
@@ -262,16 +266,19 @@ func TestSessionOutputIsKept(t *testing.T) {
 		}
 	}
 	check(out, "stdout", "x\n")
-	_, out, _ = call(t, cs, "run_command", object{"session": id, "command": "(head -c 1048574 /dev/zero | tr '\\0' y; echo z) >&2"})
+	_, out, _ = call(t, cs, "run_command", object{"session": id,
+		"command": "(head -c 1048574 /dev/zero | tr '\\0' y; echo z) >&2"})
 	check(out, "stderr", "yz\n")
 
 	res, out, text := call(t, cs, "run_command", object{"session": id, "command": "echo left > /out/a.txt"})
 	link, ok := res.Content[len(res.Content)-1].(*sdk.ResourceLink)
-	if !ok || link.URI != fmt.Sprintf("unitask://runs/%s/artifacts/a.txt", out["runId"]) || resource(link.URI) != "left\n" {
+	if !ok || link.URI != fmt.Sprintf("unitask://runs/%s/artifacts/a.txt", out["runId"]) ||
+		resource(link.URI) != "left\n" {
 		t.Errorf("%v %s", res.Content, text)
 	}
 
-	_, out, _ = call(t, cs, "run_command", object{"session": id, "background": true, "command": "head -c 1048574 /dev/zero | tr '\\0' w; echo v; exec sleep 1000"})
+	_, out, _ = call(t, cs, "run_command", object{"session": id, "background": true,
+		"command": "head -c 1048574 /dev/zero | tr '\\0' w; echo v; exec sleep 1000"})
 	run := out["runId"]
 	for begin := time.Now(); out["total"] != float64(size); {
 		if _, out, text = call(t, cs, "wait", object{"run": run, "afterSeq": 0}); time.Since(begin) > time.Minute {
@@ -279,7 +286,8 @@ func TestSessionOutputIsKept(t *testing.T) {
 		}
 	}
 	shown, _ := out["output"].(string)
-	if out["shown"] != float64(len(shown)) || out["lost"] != float64(size-len(shown)) || out["seq"] != float64(size) || !strings.HasSuffix(shown, "wv\n") {
+	if out["shown"] != float64(len(shown)) || out["lost"] != float64(size-len(shown)) || out["seq"] != float64(size) ||
+		!strings.HasSuffix(shown, "wv\n") {
 		t.Errorf("shown %v, lost %v, seq %v", out["shown"], out["lost"], out["seq"])
 	}
 	if all := resource(fmt.Sprint(out["resource"])); len(all) != size || !strings.HasSuffix(all, "wv\n") {
@@ -292,10 +300,12 @@ func TestSessionOutputIsKept(t *testing.T) {
 func TestAttackSessionsMadeElsewhere(t *testing.T) {
 	home, dir := testhome.New(t, base), t.TempDir()
 	const own = "20261122-000000000-bbbbbb"
-	vias := map[string]record.Via{own: unitask.ViaMCP, "20261122-000000000-aaaaaa": unitask.ViaCLI, "20261122-000000000-cccccc": unitask.ViaAPI}
+	vias := map[string]record.Via{own: unitask.ViaMCP, "20261122-000000000-aaaaaa": unitask.ViaCLI,
+		"20261122-000000000-cccccc": unitask.ViaAPI}
 	folder := func(id string) string { return filepath.Join(home, "sessions", id) }
 	for id, via := range vias {
-		note, err := json.Marshal(map[string]any{"id": id, "owner": unitask.LocalOwner(os.Geteuid()), "via": via, "expires": time.Now().Add(time.Hour), "policy": map[string]any{"effective": map[string]any{}}})
+		note, err := json.Marshal(map[string]any{"id": id, "owner": unitask.LocalOwner(os.Geteuid()), "via": via,
+			"expires": time.Now().Add(time.Hour), "policy": map[string]any{"effective": map[string]any{}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -321,7 +331,8 @@ func TestAttackSessionsMadeElsewhere(t *testing.T) {
 		return string(raw)
 	}
 	for id := range vias {
-		attack.Check(t, "the list of sessions names one made by "+string(vias[id]), fmt.Sprint(id == own), fmt.Sprint(strings.Contains(listed(), id)))
+		attack.Check(t, "the list of sessions names one made by "+string(vias[id]), fmt.Sprint(id == own),
+			fmt.Sprint(strings.Contains(listed(), id)))
 		if id == own {
 			continue
 		}
@@ -333,7 +344,8 @@ func TestAttackSessionsMadeElsewhere(t *testing.T) {
 		} {
 			args["session"] = id
 			res, _, text := call(t, cs, tool, args)
-			attack.Check(t, tool+" with one made by "+string(vias[id]), "no such session", map[bool]string{true: "no such session", false: text}[res.IsError && strings.Contains(text, "no such session")])
+			attack.Check(t, tool+" with one made by "+string(vias[id]), "no such session",
+				map[bool]string{true: "no such session", false: text}[res.IsError && strings.Contains(text, "no such session")])
 		}
 		_, err := os.Stat(filepath.Join(folder(id), "pause.json"))
 		attack.Check(t, "its folder afterwards, made by "+string(vias[id]), "<nil>", fmt.Sprint(err))

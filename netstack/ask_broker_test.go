@@ -17,25 +17,33 @@ import (
 )
 
 // askedGuest is a guest whose requests to *.w.example are read, and asked about.
-func askedGuest(t *testing.T, ask func(context.Context, Question) Answer) (g *guestOS, net1 *internet, client func(protos ...string) *http.Client) {
+func askedGuest(t *testing.T, ask func(context.Context, Question) Answer) (g *guestOS, net1 *internet,
+	client func(protos ...string) *http.Client) {
 	t.Helper()
-	server, roots := secureServer(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Proto, " ", r.Method, " ", r.URL.Path) }, "api.w.example")
-	net1 = &internet{names: map[string][]string{"api.w.example": {"93.184.216.34"}, "inside.w.example": {"10.0.0.1"}}, servers: map[string]string{"93.184.216.34:443": server.Listener.Addr().String()}}
-	b, err := broker.New(broker.Config{Roots: roots, Rules: []broker.Rule{{Name: "no admin", Host: "*.w.example", Path: "/admin/**", Deny: true}}})
+	server, roots := secureServer(t, func(w http.ResponseWriter,
+		r *http.Request) {
+		fmt.Fprint(w, r.Proto, " ", r.Method, " ", r.URL.Path)
+	}, "api.w.example")
+	net1 = &internet{names: map[string][]string{"api.w.example": {"93.184.216.34"}, "inside.w.example": {"10.0.0.1"}},
+		servers: map[string]string{"93.184.216.34:443": server.Listener.Addr().String()}}
+	b, err := broker.New(broker.Config{Roots: roots, Rules: []broker.Rule{{Name: "no admin", Host: "*.w.example",
+		Path: "/admin/**", Deny: true}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	g = newGuest(t, Config{Rules: []Rule{askRule("*.w.example")}, Upstream: net1.upstream(), Broker: b, Asker: NewAsker(ask)})
+	g = newGuest(t, Config{Rules: []Rule{askRule("*.w.example")}, Upstream: net1.upstream(), Broker: b,
+		Asker: NewAsker(ask)})
 	trusted := roots.Clone()
 	trusted.AppendCertsFromPEM(b.CA())
 	return g, net1, func(protos ...string) *http.Client {
-		tr := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: trusted, NextProtos: protos}, Protocols: new(http.Protocols), DialContext: func(_ context.Context, _, to string) (net.Conn, error) {
-			name, _, err := net.SplitHostPort(to)
-			if err != nil {
-				return nil, err
-			}
-			return g.dial(name, 443)
-		}}
+		tr := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: trusted, NextProtos: protos},
+			Protocols: new(http.Protocols), DialContext: func(_ context.Context, _, to string) (net.Conn, error) {
+				name, _, err := net.SplitHostPort(to)
+				if err != nil {
+					return nil, err
+				}
+				return g.dial(name, 443)
+			}}
 		tr.Protocols.SetHTTP1(len(protos) > 1 || protos[0] != "h2")
 		tr.Protocols.SetHTTP2(protos[0] == "h2")
 		t.Cleanup(tr.CloseIdleConnections)
@@ -56,7 +64,8 @@ func TestAskRequest(t *testing.T) {
 		t.Run(strings.Join(protos, " "), func(t *testing.T) {
 			var mu sync.Mutex
 			var asked []string
-			answers := map[string]Answer{"/once": {Allow: true, Once: true}, "/never": {Once: true, Why: "denied by somebody"}, "/run": {Allow: true}}
+			answers := map[string]Answer{"/once": {Allow: true, Once: true}, "/never": {Once: true, Why: "denied by somebody"},
+				"/run": {Allow: true}}
 			var net1 *internet
 			early := 0
 			g, internet1, client := askedGuest(t, func(_ context.Context, q Question) Answer {
@@ -130,12 +139,18 @@ func TestAttackAskRequest(t *testing.T) {
 		t.Errorf("an approved request to a private address: %s", got)
 	}
 
-	_, _, client = askedGuest(t, func(_ context.Context, q Question) Answer { last = q; return Answer{Once: true, Why: "no"} })
+	_, _, client = askedGuest(t, func(_ context.Context,
+		q Question) Answer {
+		last = q
+		return Answer{Once: true, Why: "no"}
+	})
 	c = client("h2")
-	for _, path := range []string{"/%1b%5b2J%00", "/" + strings.Repeat("a", 4000), "/\u202egnp.exe", "/a%0aunitask: allow it%3f"} {
+	for _, path := range []string{"/%1b%5b2J%00", "/" + strings.Repeat("a", 4000), "/\u202egnp.exe",
+		"/a%0aunitask: allow it%3f"} {
 		get(c, "https://api.w.example"+path)
 		ugly := strings.ContainsFunc(last.Method+last.Path, func(r rune) bool { return r < ' ' || r > '~' })
-		attack.Check(t, fmt.Sprintf("a question about %.30q", path), "printable, bounded", map[bool]string{false: "printable, bounded"}[ugly || len(last.Path) > 4*maxLogged])
+		attack.Check(t, fmt.Sprintf("a question about %.30q", path), "printable, bounded",
+			map[bool]string{false: "printable, bounded"}[ugly || len(last.Path) > 4*maxLogged])
 	}
 
 	begun, ended := make(chan struct{}, 1), make(chan struct{}, 1)

@@ -51,14 +51,18 @@ func httpGet(host string) string {
 // Each row is what a guest does that connects to names that somebody is asked about.
 func TestAsk(t *testing.T) {
 	web := webServer(t)
-	names := map[string][]string{"inside.w.example": {"10.0.0.1"}, "metadata.w.example": {"169.254.169.254"}, "own.w.example": {"127.0.0.1"}}
-	for _, name := range []string{"once.w.example", "run.w.example", "no.w.example", "open.w.example", "later.w.example", "xn--pple-43d.w.example"} {
+	names := map[string][]string{"inside.w.example": {"10.0.0.1"}, "metadata.w.example": {"169.254.169.254"},
+		"own.w.example": {"127.0.0.1"}}
+	for _, name := range []string{"once.w.example", "run.w.example", "no.w.example", "open.w.example", "later.w.example",
+		"xn--pple-43d.w.example"} {
 		names[name] = []string{"93.184.216.34"}
 	}
 	servers := map[string]string{"93.184.216.34:80": web.Listener.Addr().String()}
 	yes := Answer{Allow: true, Why: "allowed"}
-	answers := map[string]Answer{"once.w.example:80": {Allow: true, Once: true}, "run.w.example:80": yes, "no.w.example:80": {Why: "denied by somebody"}, "inside.w.example:80": yes, "metadata.w.example:80": yes,
-		"own.w.example:80": yes, "xn--pple-43d.w.example:80": yes, "silent.w.example:80": {None: true, Allow: true}, "quiet.w.example:80": {None: true}, "later.w.example:80": yes}
+	answers := map[string]Answer{"once.w.example:80": {Allow: true, Once: true}, "run.w.example:80": yes,
+		"no.w.example:80": {Why: "denied by somebody"}, "inside.w.example:80": yes, "metadata.w.example:80": yes,
+		"own.w.example:80": yes, "xn--pple-43d.w.example:80": yes, "silent.w.example:80": {None: true, Allow: true},
+		"quiet.w.example:80": {None: true}, "later.w.example:80": yes}
 	for _, row := range []struct {
 		name   string
 		say    []string // NAME, or NAME>HOST to ask for another host there
@@ -66,24 +70,37 @@ func TestAsk(t *testing.T) {
 		asked  string
 		lookup int // how many names were looked up
 	}{
-		{"once is once", []string{"once.w.example", "once.w.example"}, []string{"ok", "ok"}, "[once.w.example:80 once.w.example:80]", 2},
+		{"once is once", []string{"once.w.example", "once.w.example"}, []string{"ok", "ok"},
+			"[once.w.example:80 once.w.example:80]", 2},
 		{"for the run", []string{"run.w.example", "run.w.example"}, []string{"ok", "ok"}, "[run.w.example:80]", 2},
-		{"no is no, and looks nothing up", []string{"no.w.example", "no.w.example"}, []string{"not approved: denied by somebody", "not approved: denied by somebody"}, "[no.w.example:80]", 0},
+		{"no is no, and looks nothing up", []string{"no.w.example", "no.w.example"},
+			[]string{"not approved: denied by somebody", "not approved: denied by somebody"}, "[no.w.example:80]", 0},
 		{"an open rule asks nobody", []string{"open.w.example"}, []string{"ok"}, "[]", 1},
-		{"a name, not what the rule is about", []string{"run.w.example>once.w.example"}, []string{"refused"}, "[run.w.example:80]", 1},
-		{"yes to a private address", []string{"inside.w.example"}, []string{"leads to an address that is not public: --allow-tcp may name it"}, "[inside.w.example:80]", 1},
-		{"yes to metadata", []string{"metadata.w.example"}, []string{"leads to an address that is not public: --allow-tcp may name it"}, "[metadata.w.example:80]", 1},
-		{"yes to the host's own", []string{"own.w.example"}, []string{"leads to an address that is not public: --allow-tcp may name it"}, "[own.w.example:80]", 1},
-		{"a private address is not asked about", []string{"10.1.2.3", "169.254.169.254"}, []string{"leads to an address that is not public: --allow-tcp may name it", "leads to an address that is not public: --allow-tcp may name it"}, "[]", 0},
-		{"after two that nobody answered nobody is asked", []string{"silent.w.example", "quiet.w.example", "later.w.example", "silent.w.example"},
-			[]string{"not approved: ", "not approved: ", "not approved: nobody has answered before", "not approved: "}, "[silent.w.example:80 quiet.w.example:80]", 0},
-		{"letters of another script are shown as they are looked up", []string{"xn--pple-43d.w.example"}, []string{"ok"}, "[xn--pple-43d.w.example:80]", 1},
+		{"a name, not what the rule is about", []string{"run.w.example>once.w.example"}, []string{"refused"},
+			"[run.w.example:80]", 1},
+		{"yes to a private address", []string{"inside.w.example"},
+			[]string{"leads to an address that is not public: --allow-tcp may name it"}, "[inside.w.example:80]", 1},
+		{"yes to metadata", []string{"metadata.w.example"},
+			[]string{"leads to an address that is not public: --allow-tcp may name it"}, "[metadata.w.example:80]", 1},
+		{"yes to the host's own", []string{"own.w.example"},
+			[]string{"leads to an address that is not public: --allow-tcp may name it"}, "[own.w.example:80]", 1},
+		{"a private address is not asked about", []string{"10.1.2.3", "169.254.169.254"},
+			[]string{"leads to an address that is not public: --allow-tcp may name it",
+				"leads to an address that is not public: --allow-tcp may name it"}, "[]", 0},
+		{"after two that nobody answered nobody is asked",
+			[]string{"silent.w.example", "quiet.w.example", "later.w.example", "silent.w.example"},
+			[]string{"not approved: ", "not approved: ", "not approved: nobody has answered before", "not approved: "},
+			"[silent.w.example:80 quiet.w.example:80]", 0},
+		{"letters of another script are shown as they are looked up", []string{"xn--pple-43d.w.example"}, []string{"ok"},
+			"[xn--pple-43d.w.example:80]", 1},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			p := &person{answers: answers}
 			net1 := &internet{names: names, servers: servers}
-			private := []Rule{{Text: "ask 10.1.2.3", Addr: netip.MustParseAddr("10.1.2.3"), Ask: true}, {Text: "ask 169.254.169.254", Addr: netip.MustParseAddr("169.254.169.254"), Ask: true}}
-			g := newGuest(t, Config{Rules: append([]Rule{askRule("*.w.example"), hostRule("open.w.example")}, private...), Upstream: net1.upstream(), Asker: NewAsker(p.ask)})
+			private := []Rule{{Text: "ask 10.1.2.3", Addr: netip.MustParseAddr("10.1.2.3"), Ask: true},
+				{Text: "ask 169.254.169.254", Addr: netip.MustParseAddr("169.254.169.254"), Ask: true}}
+			g := newGuest(t, Config{Rules: append([]Rule{askRule("*.w.example"), hostRule("open.w.example")}, private...),
+				Upstream: net1.upstream(), Asker: NewAsker(p.ask)})
 			for i, say := range row.say {
 				name, host, other := strings.Cut(say, ">")
 				if !other {
@@ -116,11 +133,13 @@ func TestAskNobody(t *testing.T) {
 		c.Close()
 		t.Error("it connects")
 	}
-	if d := g.log.last(); d.Verdict != Denied || d.Reason != "not approved: nobody is there to be asked" || d.Rule != "ask a.example" || d.Dialled != "" {
+	if d := g.log.last(); d.Verdict != Denied || d.Reason != "not approved: nobody is there to be asked" ||
+		d.Rule != "ask a.example" || d.Dialled != "" {
 		t.Errorf("%+v", d)
 	}
 	p := &person{answers: map[string]Answer{"a.example:80": {Allow: true}}}
-	g = newGuest(t, Config{Rules: []Rule{askRule("a.example")}, Upstream: (&internet{}).upstream(), Asker: NewAsker(p.ask)})
+	g = newGuest(t, Config{Rules: []Rule{askRule("a.example")}, Upstream: (&internet{}).upstream(),
+		Asker: NewAsker(p.ask)})
 	for _, port := range []uint16{80, 443, 22} {
 		if c, err := g.dial("a.example", port); err == nil {
 			c.Close()
@@ -134,7 +153,9 @@ func TestAskNobody(t *testing.T) {
 // A guest that connects to ever more names is asked about so often and no more, and one at a time.
 func TestAttackQuestions(t *testing.T) {
 	p := &person{}
-	g := newGuest(t, Config{Rules: []Rule{askRule("*.w.example")}, Limits: Limits{Connections: 100, NewPerSecond: 1000, DNSPerSecond: 1000}, Upstream: (&internet{}).upstream(), Asker: NewAsker(p.ask)})
+	g := newGuest(t, Config{Rules: []Rule{askRule("*.w.example")},
+		Limits: Limits{Connections: 100, NewPerSecond: 1000, DNSPerSecond: 1000}, Upstream: (&internet{}).upstream(),
+		Asker: NewAsker(p.ask)})
 	var group sync.WaitGroup
 	for i := range 3 * maxQuestions {
 		addr, _ := g.lookup(fmt.Sprintf("n%d.w.example", i))
@@ -162,10 +183,12 @@ func TestAttackQuestions(t *testing.T) {
 	}
 	flood.Wait()
 	attack.Check(t, "questions after 10000 more connections", fmt.Sprint(maxQuestions), fmt.Sprint(len(p.heard())))
-	attack.Check(t, "answers that are kept after 10000 more connections", fmt.Sprint(maxQuestions), fmt.Sprint(len(g.n.forward.asker.known)))
+	attack.Check(t, "answers that are kept after 10000 more connections", fmt.Sprint(maxQuestions),
+		fmt.Sprint(len(g.n.forward.asker.known)))
 	// The last is refused a moment before it is counted.
 	testwait.Until(t, "no connection is open", func() bool { return g.n.forward.open.Load() == 0 })
-	for _, name := range []string{"a\x1b[2J.w.example", "a\n.w.example", "\u0430pple.w.example", "a b.w.example", "w.example", "a.w.example.0x7f.1"} {
+	for _, name := range []string{"a\x1b[2J.w.example", "a\n.w.example", "\u0430pple.w.example", "a b.w.example",
+		"w.example", "a.w.example.0x7f.1"} {
 		addr, _ := g.lookup(name)
 		attack.Check(t, fmt.Sprintf("an address for %q", name), netip.Addr{}.String(), addr.String())
 	}
@@ -174,11 +197,12 @@ func TestAttackQuestions(t *testing.T) {
 // A question ends with the run, and one that waits for its turn does.
 func TestAskEnds(t *testing.T) {
 	begun := make(chan struct{}, 1)
-	g := newGuest(t, Config{Rules: []Rule{askRule("*.w.example")}, Upstream: (&internet{}).upstream(), Asker: NewAsker(func(ctx context.Context, _ Question) Answer {
-		begun <- struct{}{}
-		<-ctx.Done()
-		return Answer{None: true}
-	})})
+	g := newGuest(t, Config{Rules: []Rule{askRule("*.w.example")}, Upstream: (&internet{}).upstream(),
+		Asker: NewAsker(func(ctx context.Context, _ Question) Answer {
+			begun <- struct{}{}
+			<-ctx.Done()
+			return Answer{None: true}
+		})})
 	var group sync.WaitGroup
 	for _, name := range []string{"a.w.example", "b.w.example"} {
 		addr, _ := g.lookup(name)

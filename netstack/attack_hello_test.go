@@ -86,7 +86,8 @@ func moreAttackHTTPHeadsRows(
 		{"request line: absolute form, no slashes", line("GET http:good.example HTTP/1.1"), refusedAtOnce},
 		{"request line: absolute form, another port", line("GET http://good.example:80/ HTTP/1.1"), refusedAtOnce},
 		{"request line: absolute form, https", line("GET https://good.example/ HTTP/1.1"), refusedAtOnce},
-		{"request line: absolute form, a fragment before a user", line("GET http://good.example#@evil.example/ HTTP/1.1"), passed},
+		{"request line: absolute form, a fragment before a user", line("GET http://good.example#@evil.example/ HTTP/1.1"),
+			passed},
 		{"request line: absolute form, a dot at the end", line("GET http://good.example./ HTTP/1.1"), refusedAtOnce},
 		{"request line: RTSP", line("OPTIONS rtsp://good.example/ RTSP/1.0"), refusedAtOnce},
 		{"request line: ICY", line("GET / ICY/1.0"), refusedAtOnce},
@@ -95,7 +96,8 @@ func moreAttackHTTPHeadsRows(
 
 		{"a second request for another", host("good.example") + host("evil.example"), refused},
 		{"another request behind a body", post + "Content-Length: 2\r\n\r\nok" + host("evil.example"), refused},
-		{"another request in a body is a body", post + fmt.Sprintf("Content-Length: %d\r\n\r\n", len(host("evil.example"))) + host("evil.example"), passed},
+		{"another request in a body is a body", post + fmt.Sprintf("Content-Length: %d\r\n\r\n", len(host("evil.example"))) +
+			host("evil.example"), passed},
 		{"length and chunks", post + "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", refusedAtOnce},
 		{"two lengths", post + "Content-Length: 4\r\nContent-Length: 5\r\n\r\n", refusedAtOnce},
 		{"a length with a sign", post + "Content-Length: +4\r\n\r\n", refusedAtOnce},
@@ -110,16 +112,21 @@ func moreAttackHTTPHeadsRows(
 		{"a chunk's size with 0x", post + "Transfer-Encoding: chunked\r\n\r\n0x1\r\na\r\n0\r\n\r\n", refused},
 		{"a chunk's size with a sign", post + "Transfer-Encoding: chunked\r\n\r\n+1\r\na\r\n0\r\n\r\n", refused},
 		{"a chunk's size with a blank before it", post + "Transfer-Encoding: chunked\r\n\r\n 1\r\na\r\n0\r\n\r\n", refused},
-		{"a chunk's size beyond 64 bits", post + "Transfer-Encoding: chunked\r\n\r\n10000000000000001\r\na\r\n0\r\n\r\n", refused},
+		{"a chunk's size beyond 64 bits", post + "Transfer-Encoding: chunked\r\n\r\n10000000000000001\r\na\r\n0\r\n\r\n",
+			refused},
 		{"a lone CR in a chunk's extension", post + "Transfer-Encoding: chunked\r\n\r\n1;a\rb\r\na\r\n0\r\n\r\n", refused},
 		{"a length in a trailer", post + "Transfer-Encoding: chunked\r\n\r\n0\r\nContent-Length: 99\r\n\r\n", refused},
 		{"a chunk longer than its size", post + "Transfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n0\r\n\r\n", refused},
 		{"a chunk's line that ends in LF", post + "Transfer-Encoding: chunked\r\n\r\n1\na\r\n0\r\n\r\n", refused},
 		{"Host in a trailer", post + "Transfer-Encoding: chunked\r\n\r\n0\r\nHost: evil.example\r\n\r\n", refused},
-		{"a trailer that is no field", post + "Transfer-Encoding: chunked\r\n\r\n0\r\nGET http://evil.example/ HTTP/1.1\r\n\r\n", refused},
-		{"an upgrade to HTTP/2 in the clear", "GET / HTTP/1.1\r\n" + good + "Connection: upgrade\r\nUpgrade: h2c\r\n\r\n", refusedAtOnce},
-		{"an upgrade behind another request", host("good.example") + "GET / HTTP/1.1\r\n" + good + "Connection: upgrade\r\nUpgrade: websocket\r\n\r\n", refused},
-		{"a head of 40 KiB", "GET / HTTP/1.1\r\n" + good + strings.Repeat("X: evil.example\r\n", 2500) + "\r\n", refusedAtOnce},
+		{"a trailer that is no field",
+			post + "Transfer-Encoding: chunked\r\n\r\n0\r\nGET http://evil.example/ HTTP/1.1\r\n\r\n", refused},
+		{"an upgrade to HTTP/2 in the clear", "GET / HTTP/1.1\r\n" + good + "Connection: upgrade\r\nUpgrade: h2c\r\n\r\n",
+			refusedAtOnce},
+		{"an upgrade behind another request", host("good.example") + "GET / HTTP/1.1\r\n" + good +
+			"Connection: upgrade\r\nUpgrade: websocket\r\n\r\n", refused},
+		{"a head of 40 KiB", "GET / HTTP/1.1\r\n" + good + strings.Repeat("X: evil.example\r\n", 2500) + "\r\n",
+			refusedAtOnce},
 		{"a binary protocol", "\x00\x00\x00\x08\x04\xd2\x16\x2f", refusedAtOnce},
 		{"SMTP", "EHLO good.example\r\nMAIL FROM:<a@good.example>\r\n", refusedAtOnce},
 		{"FTP", "USER anonymous\r\nPASS x\r\n", refusedAtOnce},
@@ -133,9 +140,11 @@ func moreAttackHTTPHeadsRows(
 // The Host field and the request line, on a port that only the rule knows.
 func TestAttackHTTPHeads(t *testing.T) {
 	server := newScripted(t, "", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-	net1 := &internet{names: map[string][]string{"good.example": {"93.184.216.34"}}, servers: map[string]string{"93.184.216.34:8080": server.addr, "8.8.4.4:8080": server.addr}}
-	g := newGuest(t, Config{Upstream: net1.upstream(), Limits: Limits{NewPerSecond: 1000, DNSPerSecond: 1000}, Rules: []Rule{{Text: "g", Host: "good.example", Port: 8080},
-		{Text: "a", Addr: netip.MustParseAddr("8.8.4.4"), Port: 8080}}})
+	net1 := &internet{names: map[string][]string{"good.example": {"93.184.216.34"}},
+		servers: map[string]string{"93.184.216.34:8080": server.addr, "8.8.4.4:8080": server.addr}}
+	g := newGuest(t, Config{Upstream: net1.upstream(), Limits: Limits{NewPerSecond: 1000, DNSPerSecond: 1000},
+		Rules: []Rule{{Text: "g", Host: "good.example", Port: 8080},
+			{Text: "a", Addr: netip.MustParseAddr("8.8.4.4"), Port: 8080}}})
 	const good, post = "Host: good.example\r\n", "POST / HTTP/1.1\r\nHost: good.example\r\n"
 	get := func(line, host string) string { return line + "\r\nHost: " + host + "\r\n\r\n" }
 	host := func(h string) string { return get("GET / HTTP/1.1", h) }
@@ -154,8 +163,10 @@ func TestAttackHTTPHeads(t *testing.T) {
 		server.mu.Unlock()
 	}
 	for _, c := range []struct{ name, host, want string }{
-		{"its own address", "8.8.4.4:8080", passed}, {"another address", "10.0.0.1", refusedAtOnce}, {"a name", "good.example", refusedAtOnce},
-		{"its own address, mapped", "[::ffff:8.8.4.4]", passed}, {"its own address, mapped, with a zone", "[::ffff:8.8.4.4%eth0]", refusedAtOnce},
+		{"its own address", "8.8.4.4:8080", passed}, {"another address", "10.0.0.1", refusedAtOnce},
+		{"a name", "good.example", refusedAtOnce},
+		{"its own address, mapped", "[::ffff:8.8.4.4]", passed},
+		{"its own address, mapped, with a zone", "[::ffff:8.8.4.4%eth0]", refusedAtOnce},
 	} {
 		d := g.decision(func() { _ = g.sayAndEnd("8.8.4.4", 8080, host(c.host)) })
 		attack.Check(t, "HTTP: Host on a connection to an address: "+c.name, c.want, saw(d))

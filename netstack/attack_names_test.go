@@ -175,7 +175,11 @@ func TestAttackCheckedAtTheSocket(t *testing.T) {
 	defer l.Close()
 	to := netip.MustParseAddrPort(l.Addr().String())
 	var checked []netip.Addr
-	conn, err := Upstream{}.connect(t.Context(), to, func(a netip.Addr) error { checked = append(checked, a); return publicaddr.ErrOwn })
+	conn, err := Upstream{}.connect(t.Context(), to, func(a netip.Addr) error {
+		checked = append(checked,
+			a)
+		return publicaddr.ErrOwn
+	})
 	got := "connected"
 	if errors.Is(err, publicaddr.ErrOwn) && conn == nil {
 		got = "refused"

@@ -22,7 +22,8 @@ type gathered struct {
 }
 
 func (g *gathered) netlog(uses *atomic.Int64) *netlog {
-	l := newNetlog(func(d Decision) { g.lines = append(g.lines, d) }, func(d Decision) { g.mu.Lock(); defer g.mu.Unlock(); g.tallied++ }, g.lost, uses, time.Now)
+	l := newNetlog(func(d Decision) { g.lines = append(g.lines, d) },
+		func(d Decision) { g.mu.Lock(); defer g.mu.Unlock(); g.tallied++ }, g.lost, uses, time.Now)
 	l.cut = func() { g.cut = true }
 	return l
 }
@@ -34,7 +35,10 @@ func TestAttackNetlogFlood(t *testing.T) {
 		n    int
 		one  func(i int) Decision
 	}{
-		{"the same refusal", 200_000, func(int) Decision { return Decision{Proto: "tcp", Name: "evil.example", Port: 443, Reason: "no rule"} }},
+		{"the same refusal", 200_000, func(int) Decision {
+			return Decision{Proto: "tcp", Name: "evil.example", Port: 443,
+				Reason: "no rule"}
+		}},
 		{"names, each another one", 200_000, func(i int) Decision {
 			return Decision{Proto: "dns", Name: fmt.Sprint(i, ".example"), Reason: "no rule"}
 		}},
@@ -42,10 +46,12 @@ func TestAttackNetlogFlood(t *testing.T) {
 			return Decision{Proto: "dns", Name: fmt.Sprint(i, ".good.example"), Verdict: Allowed}
 		}},
 		{"refused requests, each another path", 200_000, func(i int) Decision {
-			return Decision{Proto: "http", Name: "api.example", Method: "GET", Path: fmt.Sprint("/", i), Reason: "no rule allows this method and path"}
+			return Decision{Proto: "http", Name: "api.example", Method: "GET", Path: fmt.Sprint("/", i),
+				Reason: "no rule allows this method and path"}
 		}},
 		{"connections of every kind", 50_000, func(i int) Decision {
-			return Decision{Proto: "tcp", Addr: fmt.Sprint("93.184.", i>>8&255, ".", i&255), Port: uint16(i), Reason: fmt.Sprint("reason ", i)}
+			return Decision{Proto: "tcp", Addr: fmt.Sprint("93.184.", i>>8&255, ".", i&255), Port: uint16(i),
+				Reason: fmt.Sprint("reason ", i)}
 		}},
 	} {
 		g := &gathered{}
@@ -53,7 +59,8 @@ func TestAttackNetlogFlood(t *testing.T) {
 		for i := range flood.n {
 			l.decide(flood.one(i))
 		}
-		l.decide(Decision{Proto: "http", Name: "api.example", Method: "GET", Path: "/", Verdict: Allowed, Secrets: []string{"KEY"}})
+		l.decide(Decision{Proto: "http", Name: "api.example", Method: "GET", Path: "/", Verdict: Allowed,
+			Secrets: []string{"KEY"}})
 		l.close()
 		uses, counted := 0, 0
 		for _, d := range g.lines {
@@ -65,7 +72,8 @@ func TestAttackNetlogFlood(t *testing.T) {
 		}
 		got := fmt.Sprintf("%d use, every refusal is counted", uses)
 		if counted != flood.n || g.tallied != flood.n+1 || len(g.lines) > maxRefusals+maxKinds+10 || g.cut {
-			got = fmt.Sprintf("%d use, %d of %d counted in %d lines, %d tallied, cut %t", uses, counted, flood.n, len(g.lines), g.tallied, g.cut)
+			got = fmt.Sprintf("%d use, %d of %d counted in %d lines, %d tallied, cut %t", uses, counted, flood.n, len(g.lines),
+				g.tallied, g.cut)
 		}
 		attack.Check(t, "the use of a secret behind a flood of refusals: "+flood.name, "1 use, every refusal is counted", got)
 	}
@@ -86,7 +94,8 @@ func TestAttackNetlogLost(t *testing.T) {
 		l.decide(Decision{Proto: "tcp", Name: fmt.Sprint(i, ".example"), Verdict: Allowed, Secrets: []string{"KEY"}})
 	}
 	l.close()
-	attack.Check(t, "a guest that fills the disk of its netlog", "cut true, told 1 times", fmt.Sprintf("cut %v, told %d times", g.cut, g.tallied-20))
+	attack.Check(t, "a guest that fills the disk of its netlog", "cut true, told 1 times",
+		fmt.Sprintf("cut %v, told %d times", g.cut, g.tallied-20))
 }
 
 // Requests that the guest gives up when they were sent are no refusals: each has its line, with its path.
@@ -95,14 +104,16 @@ func TestAttackNetlogGivenUp(t *testing.T) {
 	l := g.netlog(new(atomic.Int64))
 	const n = 10 * maxAlike
 	for i := range n {
-		l.decide(Decision{Proto: "http", Name: "api.example", Method: "POST", Path: fmt.Sprint("/", i), Reason: "given up: context canceled", sent: true})
+		l.decide(Decision{Proto: "http", Name: "api.example", Method: "POST", Path: fmt.Sprint("/", i),
+			Reason: "given up: context canceled", sent: true})
 	}
 	l.close()
 	paths := map[string]bool{}
 	for _, d := range g.lines {
 		paths[d.Path] = true
 	}
-	attack.Check(t, "requests that are sent and given up, each another path", fmt.Sprint(n, " paths"), fmt.Sprint(len(paths), " paths"))
+	attack.Check(t, "requests that are sent and given up, each another path", fmt.Sprint(n, " paths"),
+		fmt.Sprint(len(paths), " paths"))
 }
 
 // Where there is no room for the lines of what was allowed, nothing more is allowed, and the log says so. Of a
@@ -139,11 +150,13 @@ func TestAttackNetlogFull(t *testing.T) {
 	}
 	// A network whose log has no room for a use lets nothing more through.
 	echo := echoServer(t)
-	net1 := &internet{names: map[string][]string{"e.example": {"93.184.216.34"}}, servers: map[string]string{"93.184.216.34:99": echo}}
+	net1 := &internet{names: map[string][]string{"e.example": {"93.184.216.34"}},
+		servers: map[string]string{"93.184.216.34:99": echo}}
 	traffic := NewTraffic(0, 0)
 	traffic.lines.Store(maxUses)
 	var lines []Decision
-	g := newGuest(t, Config{Upstream: net1.upstream(), Rules: []Rule{{Text: "e", Host: "e.example", Port: 99, Raw: true}}, Traffic: traffic, Log: func(d Decision) { lines = append(lines, d) }})
+	g := newGuest(t, Config{Upstream: net1.upstream(), Rules: []Rule{{Text: "e", Host: "e.example", Port: 99, Raw: true}},
+		Traffic: traffic, Log: func(d Decision) { lines = append(lines, d) }})
 	conn, err := g.dial("e.example", 99)
 	if err != nil {
 		t.Fatal(err)

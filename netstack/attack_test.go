@@ -161,8 +161,10 @@ func records(message []byte, n int) string {
 
 func TestAttackTLSHellos(t *testing.T) {
 	server := newScripted(t, "", "\x15\x03\x03\x00\x02\x02\x28") // an alert, as servers answer what they don't like
-	net1 := &internet{names: map[string][]string{"good.example": {"93.184.216.34"}}, servers: map[string]string{"93.184.216.34:8443": server.addr}}
-	g := newGuest(t, Config{Upstream: net1.upstream(), Limits: Limits{NewPerSecond: 1000, DNSPerSecond: 1000}, Rules: []Rule{{Text: "g", Host: "good.example", Port: 8443}}})
+	net1 := &internet{names: map[string][]string{"good.example": {"93.184.216.34"}},
+		servers: map[string]string{"93.184.216.34:8443": server.addr}}
+	g := newGuest(t, Config{Upstream: net1.upstream(), Limits: Limits{NewPerSecond: 1000, DNSPerSecond: 1000},
+		Rules: []Rule{{Text: "g", Host: "good.example", Port: 8443}}})
 	one := func(extensions ...[]byte) string { return records(clientHello(extensions...), 1<<14) }
 	good := clientHello(serverNames("good.example"))
 	var ech bytes.Buffer
@@ -190,7 +192,8 @@ func TestAttackTLSHellos(t *testing.T) {
 		{"with two lists of names", one(serverNames("good.example"), serverNames("evil.example")), refusedAtOnce},
 		{"encrypted", ech.String(), refusedAtOnce},
 		{"over 32 KiB", one(serverNames("good.example"), padding), refusedAtOnce},
-		{"with extensions that lie about their length", string(append([]byte(records(good, 1<<14))[:len(records(good, 1<<14))-1], 'x', 'x')), refusedAtOnce},
+		{"with extensions that lie about their length", string(append([]byte(records(good,
+			1<<14))[:len(records(good, 1<<14))-1], 'x', 'x')), refusedAtOnce},
 		{"cut", records(good, 1<<14)[:40], refusedAtOnce},
 		{"in SSL 2's form", "\x80\x2e\x01\x03\x01\x00\x15\x00\x00\x00\x10" + strings.Repeat("\x00", 40), refusedAtOnce},
 		{"that is an alert", "\x15\x03\x01\x00\x02\x01\x00", refusedAtOnce},
@@ -229,13 +232,17 @@ func TestAttackOtherProtocols(t *testing.T) {
 		{"HTTP to a server that says 220", 25, "", "220 mail.example ESMTP\r\n", get, `the server answers "220 mail.exa"`, 0},
 		{"HTTP to a server that says SSH", 22, "", "SSH-2.0-OpenSSH_9.2\r\n", get, `the server answers "SSH-2.0-Open"`, 0},
 		{"HTTP to a server that says HTTP/0.9", 80, "", "<html>", get, `the server answers "<html>"`, 0},
-		{"HTTP to a server that says TLS", 80, "", "\x15\x03\x01\x00\x02\x02\x46", get, `the server answers "\x15\x03\x01\x00\x02\x02F"`, 0},
-		{"TLS to a server that says HTTP", 443, "", "HTTP/1.1 400 Bad Request\r\n\r\n", records(clientHello(serverNames("good.example")), 1<<14), `the server answers "HTTP/1.1 400"`, 0},
-		{"TLS to a server that says SSH", 443, "", "SSH-2.0-OpenSSH_9.2\r\n", records(clientHello(serverNames("good.example")), 1<<14), `the server answers "SSH-2.0-Open"`, 0},
+		{"HTTP to a server that says TLS", 80, "", "\x15\x03\x01\x00\x02\x02\x46", get,
+			`the server answers "\x15\x03\x01\x00\x02\x02F"`, 0},
+		{"TLS to a server that says HTTP", 443, "", "HTTP/1.1 400 Bad Request\r\n\r\n",
+			records(clientHello(serverNames("good.example")), 1<<14), `the server answers "HTTP/1.1 400"`, 0},
+		{"TLS to a server that says SSH", 443, "", "SSH-2.0-OpenSSH_9.2\r\n",
+			records(clientHello(serverNames("good.example")), 1<<14), `the server answers "SSH-2.0-Open"`, 0},
 		{"HTTP to a server that says HTTP", 25, "", "HTTP/1.1 204 No Content\r\n\r\n", get, "", 27},
 	} {
 		server := newScripted(t, c.greeting, c.answer)
-		net1 := &internet{names: map[string][]string{"good.example": {"93.184.216.34"}}, servers: map[string]string{fmt.Sprintf("93.184.216.34:%d", c.port): server.addr}}
+		net1 := &internet{names: map[string][]string{"good.example": {"93.184.216.34"}},
+			servers: map[string]string{fmt.Sprintf("93.184.216.34:%d", c.port): server.addr}}
 		g := newGuest(t, Config{Upstream: net1.upstream(), Rules: []Rule{{Text: "g", Host: "good.example", Port: c.port}}})
 		var heard []byte
 		d := g.decision(func() {
@@ -267,8 +274,10 @@ func TestAttackOtherProtocols(t *testing.T) {
 	}
 	// The same rule with --allow-tcp.
 	server := newScripted(t, "220 mail.example ESMTP\r\n", "")
-	net1 := &internet{names: map[string][]string{"good.example": {"93.184.216.34"}}, servers: map[string]string{"93.184.216.34:25": server.addr}}
-	g := newGuest(t, Config{Upstream: net1.upstream(), Rules: []Rule{{Text: "g", Host: "good.example", Port: 25, Raw: true}}})
+	net1 := &internet{names: map[string][]string{"good.example": {"93.184.216.34"}},
+		servers: map[string]string{"93.184.216.34:25": server.addr}}
+	g := newGuest(t, Config{Upstream: net1.upstream(),
+		Rules: []Rule{{Text: "g", Host: "good.example", Port: 25, Raw: true}}})
 	if heard := g.sayAndEnd("good.example", 25, "QUIT\r\n"); string(heard) != "220 mail.example ESMTP\r\n" {
 		t.Errorf("a raw rule: %q", heard)
 	}
@@ -291,24 +300,35 @@ func attackFramesRows(
 		{"13 bytes", make([]byte, 13), DropRunt},
 		{"a header alone", ethernet(0x0800, nil), DropMalformed},
 		{"9216 zeros", make([]byte, maxFrame), DropSource},
-		{"from another card", append(append(append([]byte{}, gatewayMAC...), 2, 2, 2, 2, 2, 2), make([]byte, 60)...), DropSource},
-		{"from the gateway's own card", append(append(append([]byte{}, gatewayMAC...), gatewayMAC...), make([]byte, 60)...), DropSource},
-		{"to a multicast group", append(append([]byte{0x33, 0x33, 0, 0, 0, 1}, guestMAC...), make([]byte, 60)...), DropMulticast},
+		{"from another card", append(append(append([]byte{}, gatewayMAC...), 2, 2, 2, 2, 2, 2), make([]byte, 60)...),
+			DropSource},
+		{"from the gateway's own card", append(append(append([]byte{}, gatewayMAC...), gatewayMAC...), make([]byte, 60)...),
+			DropSource},
+		{"to a multicast group", append(append([]byte{0x33, 0x33, 0, 0, 0, 1}, guestMAC...), make([]byte, 60)...),
+			DropMulticast},
 		{"IPv6 router discovery", ethernet(0x86dd, make([]byte, 60)), DropIPv6},
 		{"a VLAN tag", ethernet(0x8100, make([]byte, 60)), DropEtherType},
 		{"LLDP", ethernet(0x88cc, make([]byte, 60)), DropEtherType},
 		{"an IPv4 length that lies", tcp(func(ip header.IPv4) { ip.SetTotalLength(1500) }), DropMalformed},
 		{"an IPv4 header that lies", tcp(func(ip header.IPv4) { ip[0] = 0x4f }), DropMalformed},
 		{"source routing", tcp(func(ip header.IPv4) { ip[0] = 0x46 }), DropOptions},
-		{"a fragment", tcp(func(ip header.IPv4) { ip.SetFlagsFragmentOffset(header.IPv4FlagMoreFragments, 0) }), DropFragment},
-		{"another source address", tcp(func(ip header.IPv4) { ip.SetSourceAddress(tcpip.AddrFrom4([4]byte{10, 0, 2, 99})) }), DropSource},
-		{"the gateway's source address", tcp(func(ip header.IPv4) { ip.SetSourceAddress(tcpip.AddrFrom4(GatewayAddr.As4())) }), DropSource},
-		{"TCP to our loopback", tcp(func(ip header.IPv4) { ip.SetDestinationAddress(tcpip.AddrFrom4([4]byte{127, 0, 0, 1})) }), DropTarget},
-		{"TCP to multicast", tcp(func(ip header.IPv4) { ip.SetDestinationAddress(tcpip.AddrFrom4([4]byte{224, 0, 0, 1})) }), DropTarget},
+		{"a fragment", tcp(func(ip header.IPv4) { ip.SetFlagsFragmentOffset(header.IPv4FlagMoreFragments, 0) }),
+			DropFragment},
+		{"another source address", tcp(func(ip header.IPv4) { ip.SetSourceAddress(tcpip.AddrFrom4([4]byte{10, 0, 2, 99})) }),
+			DropSource},
+		{"the gateway's source address",
+			tcp(func(ip header.IPv4) { ip.SetSourceAddress(tcpip.AddrFrom4(GatewayAddr.As4())) }), DropSource},
+		{"TCP to our loopback", tcp(func(ip header.IPv4) {
+			ip.SetDestinationAddress(tcpip.AddrFrom4([4]byte{127, 0, 0,
+				1}))
+		}), DropTarget},
+		{"TCP to multicast", tcp(func(ip header.IPv4) { ip.SetDestinationAddress(tcpip.AddrFrom4([4]byte{224, 0, 0, 1})) }),
+			DropTarget},
 		{"ping", ethernet(0x0800, packetIPv4(1, make([]byte, 8), nil)), DropICMP},
 		{"GRE", ethernet(0x0800, packetIPv4(47, make([]byte, 80), nil)), DropProtocol},
 		{"SCTP", ethernet(0x0800, packetIPv4(132, make([]byte, 80), nil)), DropProtocol},
-		{"UDP that lies about its length", ethernet(0x0800, packetIPv4(17, udpOf(1, 53, 1000, []byte("x")), nil)), DropMalformed},
+		{"UDP that lies about its length", ethernet(0x0800, packetIPv4(17, udpOf(1, 53, 1000, []byte("x")), nil)),
+			DropMalformed},
 		{"QUIC", udpTo([4]byte{93, 184, 216, 34}, 443), DropUDP},
 		{"DNS to another resolver", udpTo([4]byte{8, 8, 8, 8}, 53), DropUDP},
 		{"multicast DNS", udpTo([4]byte{224, 0, 0, 251}, 5353), DropUDP},
@@ -317,12 +337,14 @@ func attackFramesRows(
 		{"ARP: a reply that moves the gateway", ethernet(0x0806, gratuitous), DropARP},
 		{"ARP: an announcement", ethernet(0x0806, arp(1, [4]byte{10, 0, 2, 15})), DropARP},
 		{"ARP: an operation that is not there", ethernet(0x0806, arp(9, [4]byte{10, 0, 2, 2})), DropARP},
-		{"ARP: addresses of 255 bytes", ethernet(0x0806, append([]byte{0, 1, 8, 0, 255, 255}, make([]byte, 40)...)), DropMalformed},
+		{"ARP: addresses of 255 bytes", ethernet(0x0806, append([]byte{0, 1, 8, 0, 255, 255}, make([]byte, 40)...)),
+			DropMalformed},
 		{"DHCP: an offer from the guest", kind(dhcpv4.MessageTypeOffer), DropDHCP},
 		{"DHCP: an acknowledgement from the guest", kind(dhcpv4.MessageTypeAck), DropDHCP},
 		{"DHCP: a decline", kind(dhcpv4.MessageTypeDecline), DropDHCP},
 		{"DHCP: a release", kind(dhcpv4.MessageTypeRelease), DropDHCP},
-		{"DHCP: for another card", dhcp(func(m *dhcpv4.DHCPv4) { m.ClientHWAddr = net.HardwareAddr{2, 2, 2, 2, 2, 2} }), DropDHCP},
+		{"DHCP: for another card", dhcp(func(m *dhcpv4.DHCPv4) { m.ClientHWAddr = net.HardwareAddr{2, 2, 2, 2, 2, 2} }),
+			DropDHCP},
 		{"DHCP: a server's", dhcp(func(m *dhcpv4.DHCPv4) { m.OpCode = dhcpv4.OpcodeBootReply }), DropDHCP},
 		{"DHCP: no type", dhcp(func(m *dhcpv4.DHCPv4) { delete(m.Options, 53) }), DropDHCP},
 		{"DHCP: an option that lies", bytesTo67(append(discover.ToBytes()[:240], 53, 200, 1)), DropMalformed},
@@ -357,7 +379,8 @@ func TestAttackFrames(t *testing.T) {
 	gratuitous := arp(2, [4]byte{10, 0, 2, 15})
 	copy(gratuitous[14:], []byte{10, 0, 2, 2}) // "the gateway's address is at my card"
 	udpTo := func(dst [4]byte, port uint16) []byte {
-		return ethernet(0x0800, packetIPv4(17, udpOf(4000, port, 9, []byte("x")), func(ip header.IPv4) { ip.SetDestinationAddress(tcpip.AddrFrom4(dst)) }))
+		return ethernet(0x0800, packetIPv4(17, udpOf(4000, port, 9, []byte("x")),
+			func(ip header.IPv4) { ip.SetDestinationAddress(tcpip.AddrFrom4(dst)) }))
 	}
 	tcp := func(edit func(header.IPv4)) []byte { return ethernet(0x0800, packetIPv4(6, make([]byte, 20), edit)) }
 	for _, c := range attackFramesRows(tcp, udpTo, gratuitous, kind, dhcp, bytesTo67, discover) {
@@ -382,10 +405,12 @@ func TestAttackFrames(t *testing.T) {
 // After Cut a guest that goes on has no network, and the host still talks to it.
 func TestAttackAfterCut(t *testing.T) {
 	echo := echoServer(t)
-	net1 := &internet{names: map[string][]string{"e.example": {"93.184.216.34"}}, servers: map[string]string{"93.184.216.34:99": echo, "127.0.0.1:98": echo}}
+	net1 := &internet{names: map[string][]string{"e.example": {"93.184.216.34"}},
+		servers: map[string]string{"93.184.216.34:99": echo, "127.0.0.1:98": echo}}
 	g := newGuest(t, Config{Upstream: net1.upstream(), Rules: []Rule{{Text: "e", Host: "e.example", Port: 99, Raw: true},
 		{Text: "l", Host: "localhost", Port: 98, Raw: true}}})
-	agent, err := gonet.ListenTCP(g.stack, tcpip.FullAddress{NIC: 1, Addr: tcpip.AddrFrom4(GuestAddr.As4()), Port: 7}, ipv4.ProtocolNumber)
+	agent, err := gonet.ListenTCP(g.stack, tcpip.FullAddress{NIC: 1, Addr: tcpip.AddrFrom4(GuestAddr.As4()), Port: 7},
+		ipv4.ProtocolNumber)
 	if err != nil {
 		t.Fatal(err)
 	}

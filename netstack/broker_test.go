@@ -119,11 +119,13 @@ func sendThroughBroker(
 	t.Helper()
 	for proto, c := range map[string]*http.Client{"HTTP/1.1": client(false), "HTTP/2.0": client(true)} {
 		for range 3 {
-			if text, err := ask(c, "https://api.example/", "body"); err != nil || text != proto+" api.example 4 with the key "+b.Placeholder("KEY") {
+			if text, err := ask(c, "https://api.example/", "body"); err != nil ||
+				text != proto+" api.example 4 with the key "+b.Placeholder("KEY") {
 				t.Errorf("%q %v", text, err)
 			}
 		}
-		if text, err := ask(c, "https://plain.example/", "body"); err != nil || text != proto+" plain.example 4 without the key" {
+		if text, err := ask(c, "https://plain.example/", "body"); err != nil ||
+			text != proto+" plain.example 4 without the key" {
 			t.Errorf("%q %v", text, err)
 		}
 		if _, err := ask(c, "https://inside.example/", ""); err == nil {
@@ -166,16 +168,19 @@ func cutBroker(
 // What the broker refuses to serve fails in the guest, and is in the netlog.
 func TestBrokerRefuses(t *testing.T) {
 	server, _ := secureServer(t, func(w http.ResponseWriter, r *http.Request) {}, "api.example")
-	net1 := &internet{names: map[string][]string{"api.example": {"93.184.216.34"}}, servers: map[string]string{"93.184.216.34:443": server.Listener.Addr().String()}}
+	net1 := &internet{names: map[string][]string{"api.example": {"93.184.216.34"}},
+		servers: map[string]string{"93.184.216.34:443": server.Listener.Addr().String()}}
 	b, err := broker.New(broker.Config{Roots: x509.NewCertPool(), Rules: []broker.Rule{{Name: "r", Host: "api.example"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	g := newGuest(t, Config{Rules: []Rule{hostRule("api.example")}, Upstream: net1.upstream(), Broker: b})
 	for name, c := range map[string]struct{ say, reason string }{
-		"a server that nobody vouches for": {records(clientHello(serverNames("api.example")), 1<<14), "signed by unknown authority"},
-		"another name":                     {records(clientHello(serverNames("evil.example")), 1<<14), "TLS for evil.example"},
-		"another protocol":                 {"\x00\x01", "this is not HTTP or TLS: --allow-tcp"},
+		"a server that nobody vouches for": {records(clientHello(serverNames("api.example")), 1<<14),
+			"signed by unknown authority"},
+		"another name": {records(clientHello(serverNames("evil.example")), 1<<14),
+			"TLS for evil.example"},
+		"another protocol": {"\x00\x01", "this is not HTTP or TLS: --allow-tcp"},
 	} {
 		d := g.decision(func() { g.sayAndEnd("api.example", 443, c.say) })
 		if d.Verdict != Denied || !strings.Contains(d.Reason, c.reason) || d.Dialled != "93.184.216.34:443" {
@@ -188,9 +193,11 @@ func TestBrokerRefuses(t *testing.T) {
 // name, or for an address, that leads to the same server.
 func TestAttackRoundTheBroker(t *testing.T) {
 	server := newScripted(t, "", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-	net1 := &internet{names: map[string][]string{"api.good.example": {"93.184.216.34"}, "free.good.example": {"93.184.216.34"}},
+	net1 := &internet{names: map[string][]string{"api.good.example": {"93.184.216.34"},
+		"free.good.example": {"93.184.216.34"}},
 		servers: map[string]string{"93.184.216.34:443": server.addr, "93.184.216.34:80": server.addr}}
-	b, err := broker.New(broker.Config{Rules: []broker.Rule{{Name: "r", Host: "api.good.example", Methods: []string{"GET"}}}})
+	b, err := broker.New(broker.Config{Rules: []broker.Rule{{Name: "r", Host: "api.good.example",
+		Methods: []string{"GET"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,14 +208,24 @@ func TestAttackRoundTheBroker(t *testing.T) {
 		rule     Rule
 		want     string
 	}{
-		{"TLS for it, by another name", "free.good.example", 443, records(clientHello(serverNames("api.good.example")), 1<<14), Rule{Text: "w", Host: "good.example", Wildcard: true}, "refused"},
-		{"TLS for the other name", "free.good.example", 443, records(clientHello(serverNames("free.good.example")), 1<<14), Rule{Text: "w", Host: "good.example", Wildcard: true}, "sent"},
-		{"HTTP for it, by another name", "free.good.example", 80, "PUT / HTTP/1.1\r\nHost: api.good.example\r\nContent-Length: 0\r\n\r\n", Rule{Text: "w", Host: "good.example", Wildcard: true}, "refused"},
-		{"TLS for it, by its address", "93.184.216.34", 443, records(clientHello(serverNames("api.good.example")), 1<<14), Rule{Text: "any", Any: true}, "refused"},
-		{"TLS for nobody, by its address", "93.184.216.34", 443, records(clientHello(), 1<<14), Rule{Text: "any", Any: true}, "refused"},
-		{"TLS for an empty list of names, by its address", "93.184.216.34", 443, records(clientHello(serverNames()), 1<<14), Rule{Text: "any", Any: true}, "refused"},
-		{"TLS for nobody, by an address that a rule names", "93.184.216.34", 443, records(clientHello(), 1<<14), Rule{Text: "addr", Addr: netip.MustParseAddr("93.184.216.34")}, "sent"},
-		{"HTTP for it, by its address", "93.184.216.34", 80, "PUT / HTTP/1.1\r\nHost: api.good.example\r\nContent-Length: 0\r\n\r\n", Rule{Text: "any", Any: true}, "refused"},
+		{"TLS for it, by another name", "free.good.example", 443,
+			records(clientHello(serverNames("api.good.example")), 1<<14), Rule{Text: "w", Host: "good.example", Wildcard: true},
+			"refused"},
+		{"TLS for the other name", "free.good.example", 443, records(clientHello(serverNames("free.good.example")), 1<<14),
+			Rule{Text: "w", Host: "good.example", Wildcard: true}, "sent"},
+		{"HTTP for it, by another name", "free.good.example", 80,
+			"PUT / HTTP/1.1\r\nHost: api.good.example\r\nContent-Length: 0\r\n\r\n",
+			Rule{Text: "w", Host: "good.example", Wildcard: true}, "refused"},
+		{"TLS for it, by its address", "93.184.216.34", 443, records(clientHello(serverNames("api.good.example")), 1<<14),
+			Rule{Text: "any", Any: true}, "refused"},
+		{"TLS for nobody, by its address", "93.184.216.34", 443, records(clientHello(), 1<<14), Rule{Text: "any", Any: true},
+			"refused"},
+		{"TLS for an empty list of names, by its address", "93.184.216.34", 443, records(clientHello(serverNames()), 1<<14),
+			Rule{Text: "any", Any: true}, "refused"},
+		{"TLS for nobody, by an address that a rule names", "93.184.216.34", 443, records(clientHello(), 1<<14),
+			Rule{Text: "addr", Addr: netip.MustParseAddr("93.184.216.34")}, "sent"},
+		{"HTTP for it, by its address", "93.184.216.34", 80,
+			"PUT / HTTP/1.1\r\nHost: api.good.example\r\nContent-Length: 0\r\n\r\n", Rule{Text: "any", Any: true}, "refused"},
 	} {
 		g := newGuest(t, Config{Rules: []Rule{c.rule}, Upstream: net1.upstream(), Broker: b})
 		before := len(server.received())
@@ -242,13 +259,15 @@ func TestAttackTLSForNobody(t *testing.T) {
 	}{
 		{"nothing else", []Rule{everything}, nil, "sent"},
 		{"a name that is denied", []Rule{everything, denyRule("no.example")}, nil, "refused"},
-		{"names that are denied", []Rule{everything, {Text: "deny *.example", Host: "example", Wildcard: true, Deny: true}}, nil, "refused"},
+		{"names that are denied", []Rule{everything, {Text: "deny *.example", Host: "example", Wildcard: true, Deny: true}},
+			nil, "refused"},
 		{"a name that is denied at another port", []Rule{everything, elsewhere}, nil, "sent"},
 		{"another address that is denied", []Rule{everything, {Text: "deny", Addr: other.Addr, Deny: true}}, nil, "sent"},
 		{"a broker", []Rule{everything}, b, "refused"},
 		{"a broker, and a rule that names another address", []Rule{everything, other}, b, "refused"},
 		{"a broker, and a rule that names the address", []Rule{everything, address}, b, "sent"},
-		{"a name that is denied, and a rule that names the address", []Rule{everything, address, denyRule("no.example")}, nil, "sent"},
+		{"a name that is denied, and a rule that names the address", []Rule{everything, address, denyRule("no.example")}, nil,
+			"sent"},
 	} {
 		g := newGuest(t, Config{Rules: c.rules, Upstream: net1.upstream(), Broker: c.broker})
 		before := len(server.received())
@@ -256,7 +275,8 @@ func TestAttackTLSForNobody(t *testing.T) {
 		got := "sent"
 		if d.Verdict != Allowed {
 			got = "refused"
-			if !strings.Contains(d.Reason, "without a server name") || !strings.Contains(d.Reason, "--allow-net may name 93.184.216.34") {
+			if !strings.Contains(d.Reason, "without a server name") ||
+				!strings.Contains(d.Reason, "--allow-net may name 93.184.216.34") {
 				t.Errorf("%s: %+v", c.name, d)
 			}
 		}
@@ -270,13 +290,19 @@ func TestAttackTLSForNobody(t *testing.T) {
 // Rules by method and path hold in the clear as they do by TLS, and on a connection that a raw
 // rule allows, wherever that leads: there, too, nothing but HTTP is spoken then.
 func TestAttackRulesInTheClear(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Method, " ", r.URL.Path) }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		r *http.Request) {
+		fmt.Fprint(w, r.Method, " ", r.URL.Path)
+	}))
 	defer server.Close()
-	net1 := &internet{names: map[string][]string{"api.example": {"93.184.216.34"}, "inside.example": {"10.0.0.1"}, "free.example": {"10.0.0.1"}},
-		servers: map[string]string{"93.184.216.34:80": server.Listener.Addr().String(), "10.0.0.1:8080": server.Listener.Addr().String()}}
+	net1 := &internet{names: map[string][]string{"api.example": {"93.184.216.34"}, "inside.example": {"10.0.0.1"},
+		"free.example": {"10.0.0.1"}},
+		servers: map[string]string{"93.184.216.34:80": server.Listener.Addr().String(),
+			"10.0.0.1:8080": server.Listener.Addr().String()}}
 	var rules []broker.Rule
 	for _, name := range []broker.Host{"api.example", "inside.example"} {
-		rules = append(rules, broker.Rule{Name: "GET " + string(name) + "/ok", Host: name, Methods: []string{"GET"}, Path: "/ok"})
+		rules = append(rules, broker.Rule{Name: "GET " + string(name) + "/ok", Host: name, Methods: []string{"GET"},
+			Path: "/ok"})
 	}
 	b, err := broker.New(broker.Config{Rules: rules})
 	if err != nil {
@@ -284,7 +310,8 @@ func TestAttackRulesInTheClear(t *testing.T) {
 	}
 	asked := make(chan Decision, 10)
 	g := newGuest(t, Config{Broker: b, Upstream: net1.upstream(), Log: func(d Decision) { asked <- d },
-		Rules: []Rule{hostRule("api.example"), {Text: "tcp inside.example:8080", Host: "inside.example", Port: 8080, Raw: true}, {Text: "tcp free.example:8080", Host: "free.example", Port: 8080, Raw: true}}})
+		Rules: []Rule{hostRule("api.example"), {Text: "tcp inside.example:8080", Host: "inside.example", Port: 8080,
+			Raw: true}, {Text: "tcp free.example:8080", Host: "free.example", Port: 8080, Raw: true}}})
 	for _, c := range []struct {
 		name, host string
 		port       uint16
@@ -292,11 +319,15 @@ func TestAttackRulesInTheClear(t *testing.T) {
 		log        string // of the request, or of the connection
 	}{
 		{"allowed", "api.example", 80, "GET /ok", "200", "http allowed GET /ok 200 by GET api.example/ok: "},
-		{"another path", "api.example", 80, "GET /no", "403", "http denied GET /no 403 by GET api.example/ok: GET api.example/no: no rule allows this method and path (GET api.example/ok)"},
-		{"another method", "api.example", 80, "PUT /ok", "403", "http denied PUT /ok 403 by GET api.example/ok: PUT api.example/ok: no rule allows this method and path (GET api.example/ok)"},
+		{"another path", "api.example", 80, "GET /no", "403",
+			"http denied GET /no 403 by GET api.example/ok: GET api.example/no: no rule allows this method and path (GET api.example/ok)"},
+		{"another method", "api.example", 80, "PUT /ok", "403",
+			"http denied PUT /ok 403 by GET api.example/ok: PUT api.example/ok: no rule allows this method and path (GET api.example/ok)"},
 		{"raw, allowed", "inside.example", 8080, "GET /ok", "200", "http allowed GET /ok 200 by GET inside.example/ok: "},
-		{"raw, another path", "inside.example", 8080, "GET /no", "403", "http denied GET /no 403 by GET inside.example/ok: GET inside.example/no: no rule allows this method and path (GET inside.example/ok)"},
-		{"raw, another protocol", "inside.example", 8080, "\x00GET /ok", "", "tcp denied   0 by tcp inside.example:8080: the first byte is 0x0: this is not HTTP or TLS: --allow-tcp allows other protocols"},
+		{"raw, another path", "inside.example", 8080, "GET /no", "403",
+			"http denied GET /no 403 by GET inside.example/ok: GET inside.example/no: no rule allows this method and path (GET inside.example/ok)"},
+		{"raw, another protocol", "inside.example", 8080, "\x00GET /ok", "",
+			"tcp denied   0 by tcp inside.example:8080: the first byte is 0x0: this is not HTTP or TLS: --allow-tcp allows other protocols"},
 		{"raw, without rules", "free.example", 8080, "PUT /no", "200", "tcp allowed   0 by tcp free.example:8080: "},
 	} {
 		conn, err := g.dial(c.host, c.port)
@@ -318,7 +349,8 @@ func TestAttackRulesInTheClear(t *testing.T) {
 		lines := map[string]string{}
 		for lines["tcp"] == "" || lines[proto] == "" { // the connection's own, too: it may be late
 			d := <-asked
-			lines[d.Proto] = fmt.Sprint(d.Proto, " ", d.Verdict, " ", d.Method, " ", d.Path, " ", d.Status, " by ", d.Rule, ": ", d.Reason)
+			lines[d.Proto] = fmt.Sprint(d.Proto, " ", d.Verdict, " ", d.Method, " ", d.Path, " ", d.Status, " by ", d.Rule, ": ",
+				d.Reason)
 		}
 		if lines[proto] != c.log {
 			t.Errorf("%s: %s, want %s", c.name, lines[proto], c.log)

@@ -64,7 +64,8 @@ func (c dhcpCard) SetWriteDeadline(t time.Time) error { return c.link.SetWriteDe
 // acknowledgement, and the renewal that follows later.
 func TestDHCPClient(t *testing.T) {
 	n, link := attach(t, Config{})
-	client, err := nclient4.NewWithConn(dhcpCard{t, link}, guestMAC, nclient4.WithTimeout(5*time.Second), nclient4.WithRetry(1))
+	client, err := nclient4.NewWithConn(dhcpCard{t, link}, guestMAC, nclient4.WithTimeout(5*time.Second),
+		nclient4.WithRetry(1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,8 +77,10 @@ func TestDHCPClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	check := func(what string, m *dhcpv4.DHCPv4, kind dhcpv4.MessageType) {
-		if m.MessageType() != kind || m.YourIPAddr.String() != GuestAddr.String() || m.ServerIdentifier().String() != GatewayAddr.String() ||
-			m.SubnetMask().String() != subnetMask.String() || len(m.Router()) != 1 || m.Router()[0].String() != GatewayAddr.String() ||
+		if m.MessageType() != kind || m.YourIPAddr.String() != GuestAddr.String() ||
+			m.ServerIdentifier().String() != GatewayAddr.String() ||
+			m.SubnetMask().String() != subnetMask.String() || len(m.Router()) != 1 ||
+			m.Router()[0].String() != GatewayAddr.String() ||
 			len(m.DNS()) != 1 || m.DNS()[0].String() != GatewayAddr.String() || m.IPAddressLeaseTime(0) != leaseTime {
 			t.Errorf("%s: %s", what, m.Summary())
 		}

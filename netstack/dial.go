@@ -103,7 +103,8 @@ func (u Upstream) checker(r *Rule, denied func(netip.Addr) bool) func(netip.Addr
 // rule, and connects. It says what was dialled: an address with its port, or a proxy.
 // Names are resolved once; it is the checked addresses that are dialled, never the
 // name again.
-func (u Upstream) dial(ctx context.Context, t target, r *Rule, denied func(netip.Addr) bool) (conn net.Conn, dialled string, err error) {
+func (u Upstream) dial(ctx context.Context, t target, r *Rule, denied func(netip.Addr) bool) (conn net.Conn,
+	dialled string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
 	check := u.checker(r, denied)
@@ -151,7 +152,8 @@ func (u Upstream) dial(ctx context.Context, t target, r *Rule, denied func(netip
 
 // dialAny connects to the first address that answers; each next one is tried when
 // the one before has failed, or is slow. When it returns, no other attempt is left.
-func (u Upstream) dialAny(ctx context.Context, addrs []netip.Addr, port uint16, check func(netip.Addr) error) (net.Conn, netip.AddrPort, error) {
+func (u Upstream) dialAny(ctx context.Context, addrs []netip.Addr, port uint16, check func(netip.Addr) error) (net.Conn,
+	netip.AddrPort, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
 	defer group.Wait()
@@ -241,7 +243,8 @@ func (u Upstream) dialProxy(ctx context.Context, proxy *url.URL, to string) (net
 	req := &http.Request{Method: http.MethodConnect, URL: &url.URL{Opaque: to}, Host: to, Header: http.Header{}}
 	if user := proxy.User; user != nil {
 		password, _ := user.Password()
-		req.Header.Set("Proxy-Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(user.Username()+":"+password)))
+		req.Header.Set("Proxy-Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(user.Username()+":"+
+			password)))
 	}
 	if err := req.Write(conn); err != nil {
 		conn.Close()
@@ -292,5 +295,6 @@ func closeWrite(c net.Conn) error {
 // isTimeout reports whether nobody answered, as against a refusal.
 func isTimeout(err error) bool {
 	var timeout net.Error
-	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, syscall.ETIMEDOUT) || (errors.As(err, &timeout) && timeout.Timeout())
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, syscall.ETIMEDOUT) ||
+		(errors.As(err, &timeout) && timeout.Timeout())
 }

@@ -36,7 +36,8 @@ func answerDNS(f *filter, known *names, body []byte) (answer []byte, decision *D
 		return nil, deny("more than one question")
 	}
 	d := &Decision{Proto: "dns", Name: printable(q.Name.String()), Verdict: Denied, Reason: noRule}
-	reply := dnsmessage.Header{ID: h.ID, Response: true, RecursionDesired: h.RecursionDesired, RecursionAvailable: true, RCode: dnsmessage.RCodeNameError}
+	reply := dnsmessage.Header{ID: h.ID, Response: true, RecursionDesired: h.RecursionDesired, RecursionAvailable: true,
+		RCode: dnsmessage.RCodeNameError}
 	var resource *dnsmessage.AResource
 	name, ok := normalName(q.Name.String())
 	if !ok {

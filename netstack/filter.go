@@ -84,7 +84,8 @@ func (f *filter) denies(t target) *Rule {
 		if !r.Deny || r.Port != 0 && r.Port != t.port {
 			continue
 		}
-		if r.allowsName(t.name) || r.Addr.IsValid() && r.Addr == t.addr || hostname.Loopback(r.Host, r.Addr) && hostname.Loopback(t.name, t.addr) {
+		if r.allowsName(t.name) || r.Addr.IsValid() && r.Addr == t.addr ||
+			hostname.Loopback(r.Host, r.Addr) && hostname.Loopback(t.name, t.addr) {
 			return r
 		}
 	}
@@ -93,12 +94,18 @@ func (f *filter) denies(t target) *Rule {
 
 // deniesNames reports whether a name is denied, at a port.
 func (f *filter) deniesNames(port uint16) bool {
-	return slices.ContainsFunc(f.rules, func(r Rule) bool { return r.Deny && r.Host != "" && (r.Port == 0 || r.Port == port) })
+	return slices.ContainsFunc(f.rules, func(r Rule) bool {
+		return r.Deny && r.Host != "" &&
+			(r.Port == 0 || r.Port == port)
+	})
 }
 
 // named reports whether a rule allows a target's address by naming it.
 func (f *filter) named(t target) bool {
-	return slices.ContainsFunc(f.rules, func(r Rule) bool { return !r.Deny && r.Addr.IsValid() && r.Addr == t.addr && r.allowsPort(t.port) })
+	return slices.ContainsFunc(f.rules, func(r Rule) bool {
+		return !r.Deny && r.Addr.IsValid() && r.Addr == t.addr &&
+			r.allowsPort(t.port)
+	})
 }
 
 // query decides about a name that is looked up.

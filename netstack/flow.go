@@ -293,8 +293,10 @@ func (fl *flow) ask(method, path string) (why string, err error) {
 
 // asked logs a request that the broker has read.
 func (fl *flow) asked(e broker.Exchange) {
-	d := Decision{Proto: "http", Name: e.Host, Addr: fl.line.Addr, Port: fl.target.port, Rule: cmp.Or(e.Rule, fl.line.Rule), Reason: printable(e.Reason), BytesUp: e.BytesUp, BytesDown: e.BytesDown,
-		DurationMs: e.DurationMs, Method: printable(e.Method), Path: printable(e.Path), ALPN: e.ALPN, Status: e.Status, Secrets: e.Secrets, Redacted: e.Redacted, Exposed: e.Exposed}
+	d := Decision{Proto: "http", Name: e.Host, Addr: fl.line.Addr, Port: fl.target.port,
+		Rule: cmp.Or(e.Rule, fl.line.Rule), Reason: printable(e.Reason), BytesUp: e.BytesUp, BytesDown: e.BytesDown,
+		DurationMs: e.DurationMs, Method: printable(e.Method), Path: printable(e.Path), ALPN: e.ALPN, Status: e.Status,
+		Secrets: e.Secrets, Redacted: e.Redacted, Exposed: e.Exposed}
 	d.Dialled, d.sent = fl.leads(), e.Sent
 	if e.Allowed {
 		d.Verdict = Allowed
@@ -363,7 +365,8 @@ func (fl *flow) checkServerName(sni string) error {
 		case fl.target.name != "":
 			return refuse("a TLS hello without a server name")
 		case !fl.allowsNone():
-			return refuse("a TLS hello without a server name, where other rules are about names: --allow-net may name %s", fl.target.addr)
+			return refuse("a TLS hello without a server name, where other rules are about names: --allow-net may name %s",
+				fl.target.addr)
 		}
 		return nil // to an address that a rule names: there is nothing to say
 	}

@@ -106,7 +106,8 @@ func (f *forwarder) denies(fl *flow) string {
 func (f *forwarder) denied(port uint16) func(netip.Addr) bool {
 	return func(addr netip.Addr) bool {
 		now := f.filter.Load()
-		return now.denies(target{addr: addr.Unmap(), port: port}) != nil || now.denies(target{addr: publicaddr.Unwrap(addr), port: port}) != nil
+		return now.denies(target{addr: addr.Unmap(), port: port}) != nil ||
+			now.denies(target{addr: publicaddr.Unwrap(addr), port: port}) != nil
 	}
 }
 
@@ -162,7 +163,8 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 	defer f.flows.Done()
 	id := r.ID()
 	to := netip.AddrPortFrom(netip.AddrFrom4(id.LocalAddress.As4()), id.LocalPort)
-	a := &attempt{f: f, r: r, to: to, line: Decision{Proto: "tcp", Addr: to.Addr().String(), Port: to.Port(), Verdict: Denied}}
+	a := &attempt{f: f, r: r, to: to, line: Decision{Proto: "tcp", Addr: to.Addr().String(), Port: to.Port(),
+		Verdict: Denied}}
 	if why := a.admit(); why != "" {
 		a.deny(why)
 		return
@@ -288,7 +290,8 @@ func (a *attempt) connect() *flow {
 		return nil
 	}
 	a.r.Complete(false)
-	fl := &flow{f: f, guest: gonet.NewTCPConn(&wq, ep), ep: ep, upstream: upstream, rule: a.rule, question: a.later, approved: a.approved, target: t, to: a.to, line: a.line, begun: make(chan struct{}), over: make(chan struct{})}
+	fl := &flow{f: f, guest: gonet.NewTCPConn(&wq, ep), ep: ep, upstream: upstream, rule: a.rule, question: a.later,
+		approved: a.approved, target: t, to: a.to, line: a.line, begun: make(chan struct{}), over: make(chan struct{})}
 	if fl.dialled.Store(dialled); dialled != "" {
 		fl.led = []string{dialled}
 	}

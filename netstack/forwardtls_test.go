@@ -57,8 +57,10 @@ func (r recorder) SetWriteDeadline(time.Time) error { return nil }
 // TestForwardTLS: a real handshake with the server's own certificate, the hello in
 // pieces, and HTTP/2 inside.
 func TestForwardTLS(t *testing.T) {
-	server, roots := secureServer(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Proto, " ", r.Host) }, "good.example")
-	net1 := &internet{names: map[string][]string{"good.example": {"93.184.216.34"}}, servers: map[string]string{"93.184.216.34:443": server.Listener.Addr().String()}}
+	server, roots := secureServer(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Proto, " ", r.Host) },
+		"good.example")
+	net1 := &internet{names: map[string][]string{"good.example": {"93.184.216.34"}},
+		servers: map[string]string{"93.184.216.34:443": server.Listener.Addr().String()}}
 	g := newGuest(t, Config{Rules: []Rule{hostRule("good.example")}, Upstream: net1.upstream()})
 	for name, chunk := range map[string]int{"whole": 1 << 20, "in pieces of 7": 7} {
 		client := &http.Client{Transport: &http.Transport{

@@ -132,10 +132,12 @@ func TestARP(t *testing.T) {
 		t.Fatalf("%q %x", why, frame)
 	}
 	a := header.ARP(frame[14:])
-	if a.Op() != header.ARPReply || string(a.HardwareAddressSender()) != string(gatewayMAC) || string(a.ProtocolAddressSender()) != "\x0a\x00\x02\x02" || string(a.ProtocolAddressTarget()) != "\x0a\x00\x02\x0f" {
+	if a.Op() != header.ARPReply || string(a.HardwareAddressSender()) != string(gatewayMAC) ||
+		string(a.ProtocolAddressSender()) != "\x0a\x00\x02\x02" || string(a.ProtocolAddressTarget()) != "\x0a\x00\x02\x0f" {
 		t.Errorf("%x", frame)
 	}
-	if frame, _ := answerARP(arp(1, [4]byte{169, 254, 169, 254})); frame == nil || string(header.ARP(frame[14:]).ProtocolAddressSender()) != "\xa9\xfe\xa9\xfe" {
+	if frame, _ := answerARP(arp(1, [4]byte{169, 254, 169, 254})); frame == nil ||
+		string(header.ARP(frame[14:]).ProtocolAddressSender()) != "\xa9\xfe\xa9\xfe" {
 		t.Errorf("a neighbour that is not there: %x", frame)
 	}
 	for name, c := range map[string]struct {
@@ -162,14 +164,16 @@ func TestDHCP(t *testing.T) {
 		t.Fatal(err)
 	}
 	offer := dhcpAnswer(t, discover)
-	if offer.MessageType() != dhcpv4.MessageTypeOffer || offer.YourIPAddr.String() != "10.0.2.15" || offer.DNS()[0].String() != "10.0.2.2" || offer.Router()[0].String() != "10.0.2.2" {
+	if offer.MessageType() != dhcpv4.MessageTypeOffer || offer.YourIPAddr.String() != "10.0.2.15" ||
+		offer.DNS()[0].String() != "10.0.2.2" || offer.Router()[0].String() != "10.0.2.2" {
 		t.Errorf("%s", offer.Summary())
 	}
 	request, err := dhcpv4.NewRequestFromOffer(offer)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ack := dhcpAnswer(t, request); ack.MessageType() != dhcpv4.MessageTypeAck || ack.TransactionID != request.TransactionID {
+	if ack := dhcpAnswer(t, request); ack.MessageType() != dhcpv4.MessageTypeAck ||
+		ack.TransactionID != request.TransactionID {
 		t.Errorf("%s", ack.Summary())
 	}
 	other, _ := dhcpv4.NewDiscovery(net.HardwareAddr{1, 2, 3, 4, 5, 6})
@@ -224,7 +228,8 @@ func TestDNSDeniesAll(t *testing.T) {
 	for _, kind := range []dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeAAAA, dnsmessage.TypeTXT, dnsmessage.TypeNS} {
 		answer, d := answerDNS(&filter{}, newNames(), dnsQuery("example.com.", kind))
 		var m dnsmessage.Message
-		if err := m.Unpack(answer); err != nil || m.RCode != dnsmessage.RCodeNameError || m.ID != 7 || !m.Response || len(m.Answers) != 0 {
+		if err := m.Unpack(answer); err != nil || m.RCode != dnsmessage.RCodeNameError || m.ID != 7 || !m.Response ||
+			len(m.Answers) != 0 {
 			t.Errorf("%v: %v %+v", kind, err, m)
 		}
 		if d == nil || d.Verdict != Denied || d.Name != "example.com." {
@@ -234,7 +239,8 @@ func TestDNSDeniesAll(t *testing.T) {
 	long := append(dnsQuery("example.com.", dnsmessage.TypeA), make([]byte, maxDNSQuery)...)
 	response := dnsQuery("example.com.", dnsmessage.TypeA)
 	response[2] |= 0x80
-	for name, body := range map[string][]byte{"nothing": nil, "header only": make([]byte, 12), "too long": long, "a response": response, "cut": dnsQuery("example.com.", dnsmessage.TypeA)[:20],
+	for name, body := range map[string][]byte{"nothing": nil, "header only": make([]byte, 12), "too long": long,
+		"a response": response, "cut": dnsQuery("example.com.", dnsmessage.TypeA)[:20],
 		"a name that points at itself": {0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xc0, 0x0c, 0, 1, 0, 1}} {
 		if answer, d := answerDNS(&filter{}, newNames(), body); answer != nil || d == nil || d.Verdict != Denied {
 			t.Errorf("%s: %x %+v", name, answer, d)
@@ -247,10 +253,13 @@ func TestUDPFrame(t *testing.T) {
 	ip := header.IPv4(f[14:])
 	u := header.UDP(ip.Payload())
 	from, _ := netip.AddrFromSlice(ip.SourceAddressSlice())
-	if !ip.IsValid(len(ip)) || !ip.IsChecksumValid() || from != GatewayAddr || u.DestinationPort() != 1234 || string(u.Payload()) != "answer" {
+	if !ip.IsValid(len(ip)) || !ip.IsChecksumValid() || from != GatewayAddr || u.DestinationPort() != 1234 ||
+		string(u.Payload()) != "answer" {
 		t.Errorf("%x", f)
 	}
-	if sum := u.CalculateChecksum(checksum.Checksum(u.Payload(), header.PseudoHeaderChecksum(header.UDPProtocolNumber, ip.SourceAddress(), ip.DestinationAddress(), u.Length()))); sum != 0xffff {
+	if sum := u.CalculateChecksum(checksum.Checksum(u.Payload(),
+		header.PseudoHeaderChecksum(header.UDPProtocolNumber, ip.SourceAddress(), ip.DestinationAddress(),
+			u.Length()))); sum != 0xffff {
 		t.Errorf("checksum adds up to %#x", sum)
 	}
 }

@@ -23,7 +23,8 @@ import (
 // A name in normal form is one to everybody: no parser of addresses takes it, and
 // making it normal again changes nothing.
 func FuzzNormalName(f *testing.F) {
-	for _, s := range []string{"a.example", "A.Example.", "127.1", "0x7f.1", "1.0x10", "a..b", "_dmarc.a.example", "xn--bcher-kva.example", "a.1e3", "٣.٣"} {
+	for _, s := range []string{"a.example", "A.Example.", "127.1", "0x7f.1", "1.0x10", "a..b", "_dmarc.a.example",
+		"xn--bcher-kva.example", "a.1e3", "٣.٣"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -51,7 +52,8 @@ func FuzzNormalName(f *testing.F) {
 // What copyChunked passes on is what it read, byte for byte, and Go's own reader finds
 // the same end of the body in it.
 func FuzzChunked(f *testing.F) {
-	for _, s := range []string{"0\r\n\r\n", "3\r\nabc\r\n0\r\n\r\n", "3;x=y\r\nabc\r\nA\r\n0123456789\r\n0\r\nT: 1\r\n\r\nGET / HTTP/1.1\r\n\r\n", "1\nab\r\n", "ffffffffffffffff\r\n"} {
+	for _, s := range []string{"0\r\n\r\n", "3\r\nabc\r\n0\r\n\r\n",
+		"3;x=y\r\nabc\r\nA\r\n0123456789\r\n0\r\nT: 1\r\n\r\nGET / HTTP/1.1\r\n\r\n", "1\nab\r\n", "ffffffffffffffff\r\n"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -90,15 +92,16 @@ func FuzzFrames(f *testing.F) {
 	f.Add(append(append([]byte{}, syn...), syn...))
 	f.Add([]byte{0, 3, 1, 2, 3, 2, 0, 0, 53, 4, 0})
 	f.Fuzz(func(t *testing.T, session []byte) {
-		n, guest := attach(t, Config{Rules: []Rule{{Text: "r", Addr: netip.MustParseAddr("11.1.1.1"), Port: 80}}, Upstream: Upstream{
-			Local: func() ([]netip.Prefix, error) { return nil, nil },
-			Here:  func(netip.Addr) (bool, error) { return false, nil },
-			Dial: func(context.Context, netip.AddrPort) (net.Conn, error) {
-				a, b := net.Pipe()
-				b.Close()
-				return a, nil
-			},
-		}})
+		n, guest := attach(t, Config{Rules: []Rule{{Text: "r", Addr: netip.MustParseAddr("11.1.1.1"), Port: 80}},
+			Upstream: Upstream{
+				Local: func() ([]netip.Prefix, error) { return nil, nil },
+				Here:  func(netip.Addr) (bool, error) { return false, nil },
+				Dial: func(context.Context, netip.AddrPort) (net.Conn, error) {
+					a, b := net.Pipe()
+					b.Close()
+					return a, nil
+				},
+			}})
 		answered := make(chan string, 1)
 		target := [4]byte{10, 9, 8, 7} // nobody else asks for it: see below
 		go func() {
@@ -165,7 +168,8 @@ func sendFrames(t *testing.T, session []byte, guest net.Conn, target *[4]byte) {
 			sendTo(t, guest, ethernet(0x0800, packetIPv4(17, udpOf(68, port, 8+len(body), body), nil)))
 		case 3:
 			if len(body) >= 20 {
-				sendTo(t, guest, ethernet(0x0800, checksummed(packetIPv4(6, append(bytes.Clone(body), make([]byte, len(body)%2)...), nil))))
+				sendTo(t, guest, ethernet(0x0800, checksummed(packetIPv4(6, append(bytes.Clone(body), make([]byte, len(body)%2)...),
+					nil))))
 			}
 		default:
 			sendTo(t, guest, ethernet(0x0800, body))

@@ -93,7 +93,8 @@ func newGuest(t testing.TB, cfg Config) *guestOS {
 	if err := s.CreateNIC(1, ep); err != nil {
 		t.Fatal(err)
 	}
-	addr := tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber, AddressWithPrefix: tcpip.AddrFrom4(GuestAddr.As4()).WithPrefix()}
+	addr := tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber,
+		AddressWithPrefix: tcpip.AddrFrom4(GuestAddr.As4()).WithPrefix()}
 	if err := s.AddProtocolAddress(1, addr, stack.AddressProperties{}); err != nil {
 		t.Fatal(err)
 	}
@@ -145,13 +146,15 @@ const guestPatience = 3 * time.Second
 func (g *guestOS) dialAddr(addr netip.Addr, port uint16) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(g.t.Context(), guestPatience)
 	defer cancel()
-	return gonet.DialContextTCP(ctx, g.stack, tcpip.FullAddress{NIC: 1, Addr: tcpip.AddrFrom4(addr.As4()), Port: port}, ipv4.ProtocolNumber)
+	return gonet.DialContextTCP(ctx, g.stack, tcpip.FullAddress{NIC: 1, Addr: tcpip.AddrFrom4(addr.As4()), Port: port},
+		ipv4.ProtocolNumber)
 }
 
 // lookup asks the network's resolver.
 func (g *guestOS) lookup(name string) (netip.Addr, dnsmessage.RCode) {
 	g.t.Helper()
-	c, err := gonet.DialUDP(g.stack, nil, &tcpip.FullAddress{NIC: 1, Addr: tcpip.AddrFrom4(GatewayAddr.As4()), Port: 53}, ipv4.ProtocolNumber)
+	c, err := gonet.DialUDP(g.stack, nil, &tcpip.FullAddress{NIC: 1, Addr: tcpip.AddrFrom4(GatewayAddr.As4()), Port: 53},
+		ipv4.ProtocolNumber)
 	if err != nil {
 		g.t.Fatal(err)
 	}

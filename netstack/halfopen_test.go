@@ -18,15 +18,19 @@ func TestAttackHalfOpen(t *testing.T) {
 	for _, row := range []struct {
 		name string
 		end  func(*Network)
-	}{{"cut", (*Network).Cut}, {"closed", func(n *Network) { n.Close() }}, {"rules are replaced, then closed", func(n *Network) { n.SetRules(nil); n.Close() }}} {
-		n, guest := attach(t, Config{Rules: []Rule{{Text: "tcp 10.0.0.5:7", Addr: netip.MustParseAddr("10.0.0.5"), Port: 7, Raw: true}},
+	}{{"cut", (*Network).Cut}, {"closed", func(n *Network) { n.Close() }},
+		{"rules are replaced, then closed", func(n *Network) { n.SetRules(nil); n.Close() }}} {
+		n, guest := attach(t, Config{Rules: []Rule{{Text: "tcp 10.0.0.5:7", Addr: netip.MustParseAddr("10.0.0.5"), Port: 7,
+			Raw: true}},
 			Upstream: (&internet{servers: map[string]string{"10.0.0.5:7": echo}}).upstream()})
 		const syns = 20
 		for i := range syns {
 			ip := make([]byte, 40)
-			header.IPv4(ip).Encode(&header.IPv4Fields{TotalLength: 40, TTL: 64, Protocol: 6, SrcAddr: tcpip.AddrFrom4(GuestAddr.As4()), DstAddr: tcpip.AddrFrom4([4]byte{10, 0, 0, 5})})
+			header.IPv4(ip).Encode(&header.IPv4Fields{TotalLength: 40, TTL: 64, Protocol: 6,
+				SrcAddr: tcpip.AddrFrom4(GuestAddr.As4()), DstAddr: tcpip.AddrFrom4([4]byte{10, 0, 0, 5})})
 			header.IPv4(ip).SetChecksum(^header.IPv4(ip).CalculateChecksum())
-			header.TCP(ip[20:]).Encode(&header.TCPFields{SrcPort: uint16(2000 + i), DstPort: 7, SeqNum: 1, DataOffset: 20, Flags: header.TCPFlagSyn, WindowSize: 1000})
+			header.TCP(ip[20:]).Encode(&header.TCPFields{SrcPort: uint16(2000 + i), DstPort: 7, SeqNum: 1, DataOffset: 20,
+				Flags: header.TCPFlagSyn, WindowSize: 1000})
 			sendTo(t, guest, ethernet(0x0800, checksummed(ip)))
 		}
 		for range syns {

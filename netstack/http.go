@@ -237,7 +237,8 @@ var notInTrailer = []string{"host", "content-length", "transfer-encoding", "conn
 func copyChunked(w io.Writer, r *bufio.Reader) error {
 	line := func() ([]byte, error) {
 		l, err := r.ReadSlice('\n')
-		if errors.Is(err, bufio.ErrBufferFull) || (err == nil && (len(l) > maxHTTPRun || !bytes.HasSuffix(l, []byte("\r\n")) || bytes.IndexByte(l[:len(l)-2], '\r') >= 0)) {
+		if errors.Is(err, bufio.ErrBufferFull) || (err == nil &&
+			(len(l) > maxHTTPRun || !bytes.HasSuffix(l, []byte("\r\n")) || bytes.IndexByte(l[:len(l)-2], '\r') >= 0)) {
 			return nil, refuse("a malformed chunk")
 		}
 		return l, err

@@ -17,8 +17,10 @@ import (
 // What is open is listed with what it has carried so far, and no longer once it has ended.
 func TestConnections(t *testing.T) {
 	echo := echoServer(t)
-	net1 := &internet{names: map[string][]string{"db.internal": {"10.0.0.5"}}, servers: map[string]string{"10.0.0.5:5432": echo}}
-	g := newGuest(t, Config{Upstream: net1.upstream(), Rules: []Rule{{Text: "tcp db", Host: "db.internal", Port: 5432, Raw: true}}})
+	net1 := &internet{names: map[string][]string{"db.internal": {"10.0.0.5"}},
+		servers: map[string]string{"10.0.0.5:5432": echo}}
+	g := newGuest(t, Config{Upstream: net1.upstream(),
+		Rules: []Rule{{Text: "tcp db", Host: "db.internal", Port: 5432, Raw: true}}})
 	if list := g.log.n.Connections(); len(list) != 0 {
 		t.Errorf("%+v", list)
 	}
@@ -34,7 +36,8 @@ func TestConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	list := g.log.n.Connections()
-	if len(list) != 1 || list[0].Name != "db.internal" || list[0].Rule != "tcp db" || list[0].BytesUp != 5 || list[0].BytesDown != 5 || list[0].Verdict != Allowed || list[0].Time.IsZero() {
+	if len(list) != 1 || list[0].Name != "db.internal" || list[0].Rule != "tcp db" || list[0].BytesUp != 5 ||
+		list[0].BytesDown != 5 || list[0].Verdict != Allowed || list[0].Time.IsZero() {
 		t.Errorf("%+v", list)
 	}
 	g.log.n.Cut()
@@ -45,7 +48,8 @@ func TestConnections(t *testing.T) {
 
 func TestLimits(t *testing.T) {
 	echo := echoServer(t)
-	net1 := &internet{names: map[string][]string{"e.example": {"93.184.216.34"}}, servers: map[string]string{"93.184.216.34:99": echo}}
+	net1 := &internet{names: map[string][]string{"e.example": {"93.184.216.34"}},
+		servers: map[string]string{"93.184.216.34:99": echo}}
 	rules := []Rule{{Text: "e", Host: "e.example", Port: 99, Raw: true}}
 	t.Run("connections", func(t *testing.T) {
 		g := newGuest(t, Config{Rules: rules, Upstream: net1.upstream(), Limits: Limits{Connections: 3}})
@@ -117,7 +121,8 @@ func waitForHeaders(t *testing.T, echo string) {
 	if testing.Short() {
 		t.Skip("waits for the peek's deadline; not in -short")
 	}
-	web := &internet{names: map[string][]string{"h.example": {"93.184.216.34"}}, servers: map[string]string{"93.184.216.34:80": echo, "93.184.216.34:443": echo}}
+	web := &internet{names: map[string][]string{"h.example": {"93.184.216.34"}},
+		servers: map[string]string{"93.184.216.34:80": echo, "93.184.216.34:443": echo}}
 	g := newGuest(t, Config{Rules: []Rule{hostRule("h.example")}, Upstream: web.upstream()})
 	for port, start := range map[uint16]string{80: "GET / HTTP/1.1\r\nHost:", 443: "\x16\x03\x01\x02\x00\x01"} {
 		c, err := g.dial("h.example", port)
@@ -171,8 +176,10 @@ func TestForwardPeersThatNeverRead(t *testing.T) {
 	runtime.GC()
 	before := runtime.NumGoroutine()
 	t.Run("", func(t *testing.T) {
-		net1 := &internet{names: map[string][]string{"e.example": {"93.184.216.34"}}, servers: map[string]string{"93.184.216.34:99": l.Addr().String()}}
-		g := newGuest(t, Config{Rules: []Rule{{Text: "e", Host: "e.example", Port: 99, Raw: true}}, Upstream: net1.upstream()})
+		net1 := &internet{names: map[string][]string{"e.example": {"93.184.216.34"}},
+			servers: map[string]string{"93.184.216.34:99": l.Addr().String()}}
+		g := newGuest(t, Config{Rules: []Rule{{Text: "e", Host: "e.example", Port: 99, Raw: true}},
+			Upstream: net1.upstream()})
 		for range 8 {
 			c, err := g.dial("e.example", 99)
 			if err != nil {

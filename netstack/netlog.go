@@ -178,7 +178,8 @@ func newNetlog(sink, tally func(Decision), lost func() error, uses *atomic.Int64
 	if tally == nil {
 		tally = func(Decision) {}
 	}
-	l := &netlog{now: now, tally: tally, cut: func() {}, uses: uses, kinds: map[lineKind]*alike{}, drops: map[Drop]uint64{}}
+	l := &netlog{now: now, tally: tally, cut: func() {}, uses: uses, kinds: map[lineKind]*alike{},
+		drops: map[Drop]uint64{}}
 	write := sink
 	if sink != nil && lost != nil {
 		write = func(d Decision) {

@@ -260,7 +260,8 @@ func newStack(ep *channel.Endpoint) (*stack.Stack, error) {
 	if err := s.CreateNIC(nicID, ep); err != nil {
 		return fail("create NIC", err)
 	}
-	addr := tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber, AddressWithPrefix: tcpip.AddrFrom4(GatewayAddr.As4()).WithPrefix()}
+	addr := tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber,
+		AddressWithPrefix: tcpip.AddrFrom4(GatewayAddr.As4()).WithPrefix()}
 	if err := s.AddProtocolAddress(nicID, addr, stack.AddressProperties{}); err != nil {
 		return fail("address", err)
 	}

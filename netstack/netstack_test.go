@@ -87,7 +87,8 @@ func TestLinkAnswers(t *testing.T) {
 		t.Errorf("TCP flags %#x", flags)
 	}
 	n.Close()
-	if len(decisions) != 2 || decisions[0].Proto != "dns" || decisions[1].Proto != "tcp" || decisions[1].Port != 80 || decisions[1].Verdict != Denied || decisions[1].Time.IsZero() {
+	if len(decisions) != 2 || decisions[0].Proto != "dns" || decisions[1].Proto != "tcp" || decisions[1].Port != 80 ||
+		decisions[1].Verdict != Denied || decisions[1].Time.IsZero() {
 		t.Errorf("%+v", decisions)
 	}
 }

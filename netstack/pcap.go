@@ -111,7 +111,8 @@ func (t *tap) frame(frame []byte) {
 	}
 	now := time.Now()
 	record := make([]byte, 0, pcapRecord+len(frame))
-	for _, v := range []uint32{uint32(now.Unix()), uint32(now.Nanosecond() / 1000), uint32(len(frame)), uint32(len(frame))} {
+	for _, v := range []uint32{uint32(now.Unix()), uint32(now.Nanosecond() / 1000), uint32(len(frame)),
+		uint32(len(frame))} {
 		record = binary.BigEndian.AppendUint32(record, v)
 	}
 	if record = append(record, frame...); !t.frames.put(record, len(record)) {

@@ -89,7 +89,8 @@ func routeQuestion(addr netip.Addr) []byte {
 		family = unix.AF_INET6
 	}
 	raw := addr.AsSlice()
-	msg := make([]byte, unix.SizeofNlMsghdr+unix.SizeofRtMsg, unix.SizeofNlMsghdr+unix.SizeofRtMsg+unix.SizeofRtAttr+len(raw))
+	msg := make([]byte, unix.SizeofNlMsghdr+unix.SizeofRtMsg,
+		unix.SizeofNlMsghdr+unix.SizeofRtMsg+unix.SizeofRtAttr+len(raw))
 	header, body := (*unix.NlMsghdr)(unsafe.Pointer(&msg[0])), (*unix.RtMsg)(unsafe.Pointer(&msg[unix.SizeofNlMsghdr]))
 	header.Type, header.Flags, header.Len = unix.RTM_GETROUTE, unix.NLM_F_REQUEST, uint32(cap(msg))
 	body.Family, body.Dst_len, body.Flags = family, byte(addr.BitLen()), unix.RTM_F_FIB_MATCH

@@ -48,7 +48,8 @@ func TestAttackRoutes(t *testing.T) {
 		{"route", "add", "unreachable", "11.6.0.0/16"},
 		{"route", "add", "blackhole", "11.9.0.0/16"},
 		{"route", "add", "11.7.0.0/16", "nexthop", "dev", "v0", "nexthop", "dev", "v1"},
-		{"route", "add", "11.8.0.0/16", "nexthop", "via", "11.1.1.2", "nexthop", "via", "11.1.1.2", "dev", "v0", "weight", "2"},
+		{"route", "add", "11.8.0.0/16", "nexthop", "via", "11.1.1.2", "nexthop", "via", "11.1.1.2", "dev", "v0", "weight",
+			"2"},
 		{"route", "add", "default", "via", "11.1.1.2"},
 		{"-6", "route", "add", "local", "2606:1::/64", "dev", "lo"},
 		{"-6", "route", "add", "2606:2::/64", "dev", "v0"},
@@ -57,7 +58,8 @@ func TestAttackRoutes(t *testing.T) {
 			t.Skip("this host's network can't be made so: ", err)
 		}
 	}
-	tunnel := ip("tuntap", "add", "t0", "mode", "tun") == nil && ip("link", "set", "t0", "up") == nil && ip("route", "add", "12.0.0.0/8", "dev", "t0") == nil && ip("route", "add", "13.1.1.1/32", "dev", "t0") == nil
+	tunnel := ip("tuntap", "add", "t0", "mode", "tun") == nil && ip("link", "set", "t0", "up") == nil &&
+		ip("route", "add", "12.0.0.0/8", "dev", "t0") == nil && ip("route", "add", "13.1.1.1/32", "dev", "t0") == nil
 	const own, open = "leads to an address of this host or of its network: --allow-tcp may name it", "dialled"
 	for _, c := range []struct{ name, addr, want string }{
 		{"another one of a load balancer", "11.2.3.4", own},
@@ -123,7 +125,9 @@ func TestAttackRouteErrors(t *testing.T) {
 
 // Answers of the kernel that are not what was asked for.
 func TestParseRoute(t *testing.T) {
-	for _, answer := range [][]byte{nil, {1}, make([]byte, 16), {20, 0, 0, 0, unix.RTM_NEWROUTE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0}, {255, 0, 0, 0, unix.RTM_NEWROUTE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+	for _, answer := range [][]byte{nil, {1}, make([]byte, 16),
+		{20, 0, 0, 0, unix.RTM_NEWROUTE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0},
+		{255, 0, 0, 0, unix.RTM_NEWROUTE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 		append([]byte{32, 0, 0, 0, unix.RTM_NEWROUTE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, make([]byte, 12, 16)...)} {
 		if r, err := parseRoute(answer); err == nil {
 			t.Errorf("% x: %+v", answer, r)

@@ -14,9 +14,12 @@ import (
 // TestSetRules: what the rules of now do not allow has ended when they hold, and what they allow goes on.
 func TestSetRules(t *testing.T) {
 	echo, web := echoServer(t), webServer(t)
-	net1 := &internet{names: map[string][]string{"db.internal": {"10.0.0.5"}, "cache.internal": {"10.0.0.6"}, "a.w.example": {"93.184.216.34"}, "b.w.example": {"93.184.216.34"}},
-		servers: map[string]string{"10.0.0.5:5432": echo, "10.0.0.6:5432": echo, "93.184.216.34:80": web.Listener.Addr().String()}}
-	db, cache := Rule{Text: "tcp db", Host: "db.internal", Port: 5432, Raw: true}, Rule{Text: "tcp cache", Host: "cache.internal", Port: 5432, Raw: true}
+	net1 := &internet{names: map[string][]string{"db.internal": {"10.0.0.5"}, "cache.internal": {"10.0.0.6"},
+		"a.w.example": {"93.184.216.34"}, "b.w.example": {"93.184.216.34"}},
+		servers: map[string]string{"10.0.0.5:5432": echo, "10.0.0.6:5432": echo,
+			"93.184.216.34:80": web.Listener.Addr().String()}}
+	db, cache := Rule{Text: "tcp db", Host: "db.internal", Port: 5432, Raw: true},
+		Rule{Text: "tcp cache", Host: "cache.internal", Port: 5432, Raw: true}
 	p := &person{answers: map[string]Answer{"a.w.example:80": {Allow: true}}}
 	g := newGuest(t, Config{Upstream: net1.upstream(), Rules: []Rule{db, askRule("a.w.example")}, Asker: NewAsker(p.ask)})
 	open := func(name string) net.Conn {
@@ -99,9 +102,11 @@ func TestSetRulesRace(t *testing.T) {
 			}()
 		}
 	}()
-	net1 := &internet{names: map[string][]string{"db.internal": {"10.0.0.5"}}, servers: map[string]string{"10.0.0.5:5432": l.Addr().String()}}
+	net1 := &internet{names: map[string][]string{"db.internal": {"10.0.0.5"}},
+		servers: map[string]string{"10.0.0.5:5432": l.Addr().String()}}
 	open := []Rule{{Text: "tcp db", Host: "db.internal", Port: 5432, Raw: true}}
-	g := newGuest(t, Config{Upstream: net1.upstream(), Rules: open, Limits: Limits{NewPerSecond: 1 << 20, DNSPerSecond: 1 << 20, Connections: 1 << 10}})
+	g := newGuest(t, Config{Upstream: net1.upstream(), Rules: open,
+		Limits: Limits{NewPerSecond: 1 << 20, DNSPerSecond: 1 << 20, Connections: 1 << 10}})
 	addr, _ := g.lookup("db.internal")
 	var over atomic.Bool
 	var group sync.WaitGroup

@@ -26,8 +26,10 @@ func TestFilterDenies(t *testing.T) {
 	wild := denyRule("w.example")
 	wild.Wildcard = true
 	local := Rule{Text: "tcp", Host: "localhost", Port: 5432, Raw: true}
-	f := filter{[]Rule{{Any: true, Text: "any"}, denyRule("no.example"), {Host: "port.example", Port: 8443}, {Host: "port.example", Port: 443, Deny: true}, wild, local,
-		{Addr: netip.MustParseAddr("93.184.216.34"), Deny: true}, {Addr: netip.MustParseAddr("127.0.0.1"), Port: 5432, Deny: true}}}
+	f := filter{[]Rule{{Any: true, Text: "any"}, denyRule("no.example"), {Host: "port.example", Port: 8443},
+		{Host: "port.example", Port: 443, Deny: true}, wild, local,
+		{Addr: netip.MustParseAddr("93.184.216.34"), Deny: true},
+		{Addr: netip.MustParseAddr("127.0.0.1"), Port: 5432, Deny: true}}}
 	for _, row := range []struct {
 		t    target
 		want string
@@ -47,7 +49,8 @@ func TestFilterDenies(t *testing.T) {
 	attack.Check(t, "a name that is denied", deniedRule, f.query("no.example").reason)
 	attack.Check(t, "a name of which a port is denied", "", f.query("port.example").reason)
 	attack.Check(t, "a port of the loopback that is denied by its other name", deniedRule, f.gateway(5432).reason)
-	attack.Check(t, "nothing but a denial", noRule, (&filter{[]Rule{denyRule("no.example")}}).connect(target{name: "x.example", port: 443}).reason)
+	attack.Check(t, "nothing but a denial", noRule,
+		(&filter{[]Rule{denyRule("no.example")}}).connect(target{name: "x.example", port: 443}).reason)
 }
 
 // Guests that connect while the rules change have no connection to what is denied once SetRules has returned, and
@@ -89,10 +92,12 @@ func TestAttackSetRules(t *testing.T) {
 		}()
 		return l.Addr().String()
 	}
-	net1 := &internet{names: map[string][]string{"no.example": {"93.184.216.34"}, "yes.example": {"93.184.216.35"}}, servers: map[string]string{"93.184.216.34:7": serve(&told), "93.184.216.35:7": serve(nil)}}
+	net1 := &internet{names: map[string][]string{"no.example": {"93.184.216.34"}, "yes.example": {"93.184.216.35"}},
+		servers: map[string]string{"93.184.216.34:7": serve(&told), "93.184.216.35:7": serve(nil)}}
 	raw := func(name string) Rule { return Rule{Text: "tcp " + name, Host: name, Port: 7, Raw: true} }
 	open := []Rule{raw("no.example"), raw("yes.example")}
-	g := newGuest(t, Config{Rules: open, Limits: Limits{Connections: 1000, NewPerSecond: 100000}, Upstream: net1.upstream()})
+	g := newGuest(t, Config{Rules: open, Limits: Limits{Connections: 1000, NewPerSecond: 100000},
+		Upstream: net1.upstream()})
 	kept, err := g.dial("yes.example", 7)
 	if err != nil {
 		t.Fatal(err)
@@ -116,7 +121,8 @@ func TestAttackSetRules(t *testing.T) {
 		testwait.Until(t, "the server has read all that was sent before", func() bool { return served.Load() == 0 })
 		before := told.Load()
 		late := testwait.Holds(50*time.Millisecond, func() bool { return told.Load() != before })
-		attack.Check(t, "bytes that reach what is denied", "0", map[bool]string{true: fmt.Sprint(told.Load() - before), false: "0"}[late])
+		attack.Check(t, "bytes that reach what is denied", "0",
+			map[bool]string{true: fmt.Sprint(told.Load() - before), false: "0"}[late])
 		close(stop)
 		group.Wait()
 		if _, err := io.WriteString(kept, "y"); err != nil {
@@ -163,17 +169,19 @@ func writeAndRead(group *sync.WaitGroup, stop chan struct{}, g *guestOS, addr ne
 // An answer that comes after its host was denied opens nothing, and is not remembered; one from before is forgotten.
 func TestAttackSetRulesAsked(t *testing.T) {
 	web := webServer(t)
-	net1 := &internet{names: map[string][]string{"a.w.example": {"93.184.216.34"}, "b.w.example": {"93.184.216.34"}}, servers: map[string]string{"93.184.216.34:80": web.Listener.Addr().String()}}
+	net1 := &internet{names: map[string][]string{"a.w.example": {"93.184.216.34"}, "b.w.example": {"93.184.216.34"}},
+		servers: map[string]string{"93.184.216.34:80": web.Listener.Addr().String()}}
 	begun, say := make(chan Question), make(chan Answer)
-	g := newGuest(t, Config{Rules: []Rule{askRule("*.w.example")}, Upstream: net1.upstream(), Asker: NewAsker(func(ctx context.Context, q Question) Answer {
-		begun <- q
-		select {
-		case a := <-say:
-			return a
-		case <-ctx.Done():
-			return Answer{None: true}
-		}
-	})})
+	g := newGuest(t, Config{Rules: []Rule{askRule("*.w.example")}, Upstream: net1.upstream(),
+		Asker: NewAsker(func(ctx context.Context, q Question) Answer {
+			begun <- q
+			select {
+			case a := <-say:
+				return a
+			case <-ctx.Done():
+				return Answer{None: true}
+			}
+		})})
 	yes := Answer{Allow: true}
 	connect := func(name string) chan error {
 		done := make(chan error, 1)
@@ -226,7 +234,8 @@ func TestAttackSetRulesNames(t *testing.T) {
 	server := newScripted(t, "", "\x15\x03\x03\x00\x02\x02\x28")
 	web := newScripted(t, "", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 	const addr = "93.184.216.34"
-	net1 := &internet{names: map[string][]string{"a.w.example": {addr}}, servers: map[string]string{addr + ":443": server.addr, addr + ":80": web.addr}}
+	net1 := &internet{names: map[string][]string{"a.w.example": {addr}},
+		servers: map[string]string{addr + ":443": server.addr, addr + ":80": web.addr}}
 	everything, wild := Rule{Text: "any", Any: true}, Rule{Text: "w", Host: "w.example", Wildcard: true}
 	hello := func(names ...string) string {
 		if len(names) == 0 {
@@ -255,10 +264,12 @@ func TestAttackSetRulesNames(t *testing.T) {
 		{"TLS to an address, for another", addr, 443, hello("yes.example"), []Rule{everything}, denyRule("no.example"), 1},
 		{"TLS to an address, denied at another port", addr, 443, hello("no.example"), []Rule{everything}, elsewhere, 1},
 		{"TLS to an address, for nobody", addr, 443, hello(), []Rule{everything}, denyRule("no.example"), 0},
-		{"TLS to an address that a rule names, for nobody", addr, 443, hello(), []Rule{here, everything}, denyRule("no.example"), 1},
+		{"TLS to an address that a rule names, for nobody", addr, 443, hello(), []Rule{here, everything},
+			denyRule("no.example"), 1},
 		{"TLS to another name", "a.w.example", 443, hello("b.w.example"), []Rule{wild}, denyRule("b.w.example"), 0},
 		{"HTTP to an address", addr, 80, get("no.example"), []Rule{everything}, denyRule("no.example"), 0},
-		{"HTTP to an address, for another since", addr, 80, get("no.example", "yes.example"), []Rule{everything}, denyRule("no.example"), 0},
+		{"HTTP to an address, for another since", addr, 80, get("no.example", "yes.example"), []Rule{everything},
+			denyRule("no.example"), 0},
 		{"HTTP to an address, by that", addr, 80, get(addr), []Rule{everything}, denyRule("no.example"), 1},
 	} {
 		g := newGuest(t, Config{Rules: c.open, Upstream: net1.upstream()})
@@ -280,14 +291,16 @@ func TestAttackSetRulesNames(t *testing.T) {
 		names = append(names, fmt.Sprintf("n%d.example", i))
 	}
 	d := g.decision(func() { g.sayAndEnd(addr, 80, get(names...)) })
-	attack.Check(t, "one connection for 17 names", fmt.Sprintf("denied: HTTP for n%d.example", maxFlowNames), fmt.Sprint(d.Verdict, ": ", d.Reason))
+	attack.Check(t, "one connection for 17 names", fmt.Sprintf("denied: HTTP for n%d.example", maxFlowNames),
+		fmt.Sprint(d.Verdict, ": ", d.Reason))
 }
 
 // An address that is denied is not reached by a name that leads there, and what was open to it by one ends.
 func TestAttackDeniedAddress(t *testing.T) {
 	const bad, good = "93.184.216.34", "93.184.216.35"
 	echo := echoServer(t)
-	net1 := &internet{names: map[string][]string{"a.example": {bad}, "both.example": {bad, good}, "mapped.example": {"64:ff9b::93.184.216.34"}, "good.example": {good}},
+	net1 := &internet{names: map[string][]string{"a.example": {bad}, "both.example": {bad, good},
+		"mapped.example": {"64:ff9b::93.184.216.34"}, "good.example": {good}},
 		servers: map[string]string{bad + ":7": echo, good + ":7": echo, "[64:ff9b::5db8:d822]:7": echo}}
 	var open []Rule
 	for _, name := range []string{"a.example", "both.example", "mapped.example", "good.example"} {
@@ -297,7 +310,8 @@ func TestAttackDeniedAddress(t *testing.T) {
 	denied := Rule{Text: "deny", Addr: netip.MustParseAddr(bad), Deny: true}
 	elsewhere := denied
 	elsewhere.Port = 8
-	g := newGuest(t, Config{Rules: append([]Rule{denied}, open...), Upstream: net1.upstream(), Limits: Limits{NewPerSecond: 1000}})
+	g := newGuest(t, Config{Rules: append([]Rule{denied}, open...), Upstream: net1.upstream(),
+		Limits: Limits{NewPerSecond: 1000}})
 	for _, c := range []struct {
 		name, want string
 		port       uint16
@@ -309,7 +323,8 @@ func TestAttackDeniedAddress(t *testing.T) {
 		{"good.example", "allowed: ", 7},
 	} {
 		d := g.decision(func() { g.sayAndEnd(c.name, c.port, "x") })
-		attack.Check(t, fmt.Sprintf("an address that is denied, by %s on port %d", c.name, c.port), c.want, fmt.Sprint(d.Verdict, ": ", d.Reason))
+		attack.Check(t, fmt.Sprintf("an address that is denied, by %s on port %d", c.name, c.port), c.want,
+			fmt.Sprint(d.Verdict, ": ", d.Reason))
 		if d.Verdict == Allowed && d.Dialled != good+":7" {
 			t.Errorf("%+v", d)
 		}
@@ -318,7 +333,8 @@ func TestAttackDeniedAddress(t *testing.T) {
 		name string
 		then Rule
 		want bool
-	}{{"a.example", denied, false}, {"mapped.example", denied, false}, {"a.example", elsewhere, true}, {"good.example", denied, true}} {
+	}{{"a.example", denied, false}, {"mapped.example", denied, false}, {"a.example", elsewhere, true},
+		{"good.example", denied, true}} {
 		g.n.SetRules(open)
 		conn, err := g.dial(c.name, 7)
 		if err != nil {
@@ -326,7 +342,8 @@ func TestAttackDeniedAddress(t *testing.T) {
 		}
 		echoes(t, conn, true)
 		g.n.SetRules(append([]Rule{c.then}, open...))
-		attack.Check(t, fmt.Sprintf("open by %s once an address is denied, port %d", c.name, c.then.Port), fmt.Sprint(c.want), fmt.Sprint(len(g.n.Connections()) == 1))
+		attack.Check(t, fmt.Sprintf("open by %s once an address is denied, port %d", c.name, c.then.Port), fmt.Sprint(c.want),
+			fmt.Sprint(len(g.n.Connections()) == 1))
 		echoes(t, conn, c.want)
 		conn.Close()
 		testwait.Until(t, "no connection is left", func() bool { return len(g.n.Connections()) == 0 })
@@ -338,7 +355,8 @@ func TestAttackDeniedAddress(t *testing.T) {
 func TestAttackDeniedAddresses(t *testing.T) {
 	const first, second = "93.184.216.34", "93.184.216.35"
 	echo := echoServer(t)
-	net1 := &internet{names: map[string][]string{"a.example": {first}}, rebind: map[string][]string{"a.example": {second}}, servers: map[string]string{first + ":443": echo, second + ":443": echo}}
+	net1 := &internet{names: map[string][]string{"a.example": {first}}, rebind: map[string][]string{"a.example": {second}},
+		servers: map[string]string{first + ":443": echo, second + ":443": echo}}
 	allow := Rule{Text: "net a.example", Host: "a.example"}
 	f := &forwarder{names: newNames(), upstream: net1.upstream().withDefaults()}
 	set := func(deny ...string) {
@@ -381,6 +399,7 @@ func TestAttackDeniedAddresses(t *testing.T) {
 			t.Fatalf("address %d: %s", i, reason)
 		}
 	}
-	attack.Check(t, "an address beyond those that a flow may lead to", "its connections lead to too many addresses", fl.leadsTo("93.184.216.34:443"))
+	attack.Check(t, "an address beyond those that a flow may lead to", "its connections lead to too many addresses",
+		fl.leadsTo("93.184.216.34:443"))
 	attack.Check(t, "one of those again", "", fl.leadsTo("93.184.0.7:443"))
 }

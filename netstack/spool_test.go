@@ -87,12 +87,14 @@ func (s *stalled) Write(p []byte) (int, error) {
 // connections go on; when it is back, nothing of the log is missing.
 func TestAttackStalledDisk(t *testing.T) {
 	echo := echoServer(t)
-	net1 := &internet{names: map[string][]string{"e.example": {"93.184.216.34"}}, servers: map[string]string{"93.184.216.34:99": echo}}
+	net1 := &internet{names: map[string][]string{"e.example": {"93.184.216.34"}},
+		servers: map[string]string{"93.184.216.34:99": echo}}
 	disk, gate := &stalled{gate: make(chan struct{})}, make(chan struct{})
 	kept := &Capture{w: disk, left: MaxCapture}
 	var decisions []Decision
-	g := newGuest(t, Config{Upstream: net1.upstream(), Rules: []Rule{{Text: "e", Host: "e.example", Port: 99, Raw: true}}, Capture: kept,
-		Limits: Limits{DNSPerSecond: 1000}, Log: func(d Decision) { <-gate; decisions = append(decisions, d) }})
+	g := newGuest(t, Config{Upstream: net1.upstream(), Rules: []Rule{{Text: "e", Host: "e.example", Port: 99, Raw: true}},
+		Capture: kept,
+		Limits:  Limits{DNSPerSecond: 1000}, Log: func(d Decision) { <-gate; decisions = append(decisions, d) }})
 	got := "goes on"
 	for range 20 {
 		if _, code := g.lookup("e.example"); code != 0 {
@@ -145,7 +147,8 @@ func TestAttackCaptureWithoutEnd(t *testing.T) {
 	}
 	n.Close()
 	got := "cut, and said so"
-	if err := c.Err(); !errors.Is(err, ErrCaptureLimit) || !strings.Contains(err.Error(), "limit of 1024 MiB") || n.Stats()[DropCapture] < 100 {
+	if err := c.Err(); !errors.Is(err, ErrCaptureLimit) || !strings.Contains(err.Error(), "limit of 1024 MiB") ||
+		n.Stats()[DropCapture] < 100 {
 		got = "not said"
 	}
 	if file.Len() > pcapHead+1000 {

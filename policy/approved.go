@@ -108,7 +108,8 @@ func (a Approvals) Add(e Approved) error {
 	return a.change(func(list []Approved) ([]Approved, error) {
 		list = slices.DeleteFunc(list, e.same)
 		if len(list) == maxApproved {
-			return nil, fmt.Errorf("%s has %d entries, which is the most: unitask approve --remove takes some out", a.file, maxApproved)
+			return nil, fmt.Errorf("%s has %d entries, which is the most: unitask approve --remove takes some out", a.file,
+				maxApproved)
 		}
 		e.At = e.At.UTC().Truncate(time.Second)
 		return append(list, e), nil

@@ -23,14 +23,22 @@ func attackHiddenCeilingRows() []attackHiddenCeilingRow {
 	return []attackHiddenCeilingRow{
 		{"nothing else", nil, "", "project/sub", "", "[good.com] 512", "[good.com] 512"},
 		{"an empty file", map[string]string{"project/sub": ""}, "", "project/sub", "", "[good.com] 512", "[good.com] 512"},
-		{"a file that allows more", map[string]string{"project/sub": "memoryMb = 4096\nallowNet = [\"evil.com\"]"}, "", "project/sub", "", "[] 512", "[] 512"},
-		{"files on every level", map[string]string{"project": "memoryMb = 256", "project/sub": "memoryMb = 1024"}, "", "project/sub", "", "[good.com] 256", "[good.com] 256"},
+		{"a file that allows more", map[string]string{"project/sub": "memoryMb = 4096\nallowNet = [\"evil.com\"]"}, "",
+			"project/sub", "", "[] 512", "[] 512"},
+		{"files on every level", map[string]string{"project": "memoryMb = 256", "project/sub": "memoryMb = 1024"}, "",
+			"project/sub", "", "[good.com] 256", "[good.com] 256"},
 		{"a path through a link", nil, "", "elsewhere/link", "", "[good.com] 512", "[good.com] 512"},
-		{"a path through a link beside an empty file", map[string]string{"elsewhere": ""}, "", "elsewhere/link", "", "[good.com] 512", "[good.com] 512"},
-		{"a link, where the file above the typed path is the narrower one", map[string]string{"elsewhere": "memoryMb = 128"}, "", "elsewhere/link", "", "[good.com] 128", "[good.com] 128"},
-		{"a trusted file", map[string]string{"project/sub": "memoryMb = 2048"}, "project/sub", "project/sub", "", "[good.com evil.com] 2048", "[good.com evil.com] 2048"},
-		{"a trusted file on another path", map[string]string{"elsewhere": "memoryMb = 2048"}, "elsewhere", "elsewhere/link", "", "[good.com] 512", "[good.com] 512"},
-		{"an untrusted file below a trusted one", map[string]string{"project": "memoryMb = 2048", "project/sub": "memoryMb = 4096"}, "project", "project/sub", "", "[good.com evil.com] 2048", "[good.com evil.com] 2048"},
+		{"a path through a link beside an empty file", map[string]string{"elsewhere": ""}, "", "elsewhere/link", "",
+			"[good.com] 512", "[good.com] 512"},
+		{"a link, where the file above the typed path is the narrower one", map[string]string{"elsewhere": "memoryMb = 128"},
+			"", "elsewhere/link", "", "[good.com] 128", "[good.com] 128"},
+		{"a trusted file", map[string]string{"project/sub": "memoryMb = 2048"}, "project/sub", "project/sub", "",
+			"[good.com evil.com] 2048", "[good.com evil.com] 2048"},
+		{"a trusted file on another path", map[string]string{"elsewhere": "memoryMb = 2048"}, "elsewhere", "elsewhere/link",
+			"", "[good.com] 512", "[good.com] 512"},
+		{"an untrusted file below a trusted one", map[string]string{"project": "memoryMb = 2048",
+			"project/sub": "memoryMb = 4096"}, "project", "project/sub", "", "[good.com evil.com] 2048",
+			"[good.com evil.com] 2048"},
 	}
 }
 
@@ -81,7 +89,8 @@ func TestAttackHiddenCeiling(t *testing.T) {
 		people, err := LoadForPeople(home, at(row.dir), row.named)
 		must(err)
 		attack.Check(t, "a ceiling that is hidden from people: "+row.name, row.people, granted(people.Ceiling, nil))
-		attack.Check(t, "a ceiling that is hidden from people, made again: "+row.name, row.people, granted(people.Ceiling.Origin().Ceiling(home, "")))
+		attack.Check(t, "a ceiling that is hidden from people, made again: "+row.name, row.people,
+			granted(people.Ceiling.Origin().Ceiling(home, "")))
 		models, err := LoadForModels(home, at(row.dir), "", false)
 		must(err)
 		attack.Check(t, "a ceiling that is hidden from models: "+row.name, row.models, granted(models.Ceiling, nil))
@@ -106,7 +115,8 @@ func TestAttackHiddenCeiling(t *testing.T) {
 	if err := OpenTrust(home).Add(c, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if people, err = LoadForPeople(home, dir, named); err != nil || granted(people.Ceiling, nil) != "[good.com evil.com] 4096" {
+	if people, err = LoadForPeople(home, dir, named); err != nil ||
+		granted(people.Ceiling, nil) != "[good.com evil.com] 4096" {
 		t.Errorf("a named file that is trusted: %s %v", granted(people.Ceiling, nil), err)
 	}
 	if _, err := LoadForPeople("", dir, named); err != nil { // without a home nothing is trusted
@@ -118,8 +128,10 @@ func TestAttackHiddenCeiling(t *testing.T) {
 func TestAttackHiddenByPWD(t *testing.T) {
 	home, top := t.TempDir(), t.TempDir()
 	project := filepath.Join(top, "above/project")
-	for _, err := range []error{os.MkdirAll(filepath.Join(project, "sub"), 0o755), os.MkdirAll(filepath.Join(project, "other"), 0o755), os.Mkdir(filepath.Join(top, "elsewhere"), 0o755),
-		os.Symlink(filepath.Join(project, "other"), filepath.Join(top, "elsewhere/link")), os.WriteFile(filepath.Join(top, "above", CeilingFile), []byte("memoryMb = 512"), 0o644)} {
+	for _, err := range []error{os.MkdirAll(filepath.Join(project, "sub"), 0o755),
+		os.MkdirAll(filepath.Join(project, "other"), 0o755), os.Mkdir(filepath.Join(top, "elsewhere"), 0o755),
+		os.Symlink(filepath.Join(project, "other"), filepath.Join(top, "elsewhere/link")),
+		os.WriteFile(filepath.Join(top, "above", CeilingFile), []byte("memoryMb = 512"), 0o644)} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,12 +148,14 @@ func TestAttackHiddenByPWD(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		attack.Check(t, "a ceiling that is hidden from people: by "+row.name, fmt.Sprint([]string{filepath.Join(top, "above", CeilingFile)}), fmt.Sprint(people.Files))
+		attack.Check(t, "a ceiling that is hidden from people: by "+row.name,
+			fmt.Sprint([]string{filepath.Join(top, "above", CeilingFile)}), fmt.Sprint(people.Files))
 		models, err := LoadForModels(home, row.dir, "", false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		attack.Check(t, "a ceiling that is hidden from models: by "+row.name, filepath.Join(top, "above", CeilingFile), models.File)
+		attack.Check(t, "a ceiling that is hidden from models: by "+row.name, filepath.Join(top, "above", CeilingFile),
+			models.File)
 		if err := os.MkdirAll(filepath.Join(top, "elsewhere/sub"), 0o755); err != nil {
 			t.Fatal(err)
 		}

@@ -60,7 +60,8 @@ func parseBinding(text string) (Binding, error) {
 		case slices.Contains(Places, place):
 			in[place], every = true, every || place == placeHeader
 		default:
-			return Binding{}, fmt.Errorf("has a place %.40q: use %s, header.NAME or pass, with a + between", place, strings.Join(Places, ", "))
+			return Binding{}, fmt.Errorf("has a place %.40q: use %s, header.NAME or pass, with a + between", place,
+				strings.Join(Places, ", "))
 		}
 	}
 	if len(in) == 0 {

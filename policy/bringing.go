@@ -14,7 +14,8 @@ const workerRule = "the worker's built-in ceiling"
 // is none) says otherwise. It allows only bundled images. It forbids what a run would do in this host's name:
 // raw TCP, which reaches its own network, and packages from its registries.
 func ForFleet(file *Ceiling) *Ceiling {
-	own := &Ceiling{Path: workerRule, most: map[string]any{"images": slices.Clone(ImageNames), "packages": []PackageRule{}, "allowTcp": []TCPRule{}}}
+	own := &Ceiling{Path: workerRule, most: map[string]any{"images": slices.Clone(ImageNames), "packages": []PackageRule{},
+		"allowTcp": []TCPRule{}}}
 	return own.With(file)
 }
 
@@ -79,7 +80,11 @@ func (c *Ceiling) ListsShipped() *Ceiling {
 // TakesImages reports whether a ceiling allows any shipped image.
 func (c *Ceiling) TakesImages() bool {
 	for ; c != nil; c = c.over {
-		if list, said := c.most["images"].([]string); said && !slices.ContainsFunc(list, func(entry string) bool { return entry == ShippedImages || strings.HasPrefix(entry, "sha256:") }) {
+		if list, said := c.most["images"].([]string); said &&
+			!slices.ContainsFunc(list, func(entry string) bool {
+				return entry == ShippedImages ||
+					strings.HasPrefix(entry, "sha256:")
+			}) {
 			return false
 		}
 	}
@@ -94,7 +99,8 @@ func (c *Ceiling) BringingImage(digest, key string) *Ceiling {
 	}
 	own := *c
 	own.origin = nil
-	if list, said := c.most["images"].([]string); said && (slices.Contains(list, ShippedImages) || slices.Contains(list, digest)) {
+	if list, said := c.most["images"].([]string); said &&
+		(slices.Contains(list, ShippedImages) || slices.Contains(list, digest)) {
 		own.most = maps.Clone(c.most)
 		own.most["images"] = append(slices.Clone(list), key)
 	}

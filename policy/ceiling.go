@@ -205,7 +205,8 @@ func ParseCeiling(name string, text []byte) (*Ceiling, error) {
 	}
 	principals, ok := table["principals"].(map[string]any)
 	if table["principals"] != nil && !ok {
-		return nil, c.wrong("principals", fmt.Errorf("principals is a %s: use [principals.NAME]", tomlType(table["principals"])))
+		return nil, c.wrong("principals", fmt.Errorf("principals is a %s: use [principals.NAME]",
+			tomlType(table["principals"])))
 	}
 	delete(table, "principals")
 	if key, err := c.take(table, dir); err != nil {
@@ -214,7 +215,8 @@ func ParseCeiling(name string, text []byte) (*Ceiling, error) {
 	for _, name := range slices.Sorted(maps.Keys(principals)) {
 		table, ok := principals[name].(map[string]any)
 		if !ok {
-			return nil, c.wrong("principals", fmt.Errorf("principals.%s is a %s: use [principals.%s]", name, tomlType(principals[name]), name))
+			return nil, c.wrong("principals", fmt.Errorf("principals.%s is a %s: use [principals.%s]", name,
+				tomlType(principals[name]), name))
 		}
 		own := &Ceiling{Path: c.Path + " [principals." + name + "]", prefix: "principals." + name + "."}
 		if table["principals"] != nil {

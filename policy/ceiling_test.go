@@ -140,9 +140,11 @@ func TestBadCeilings(t *testing.T) {
 
 // A principal's table narrows the ceiling and never widens it.
 func TestPrincipals(t *testing.T) {
-	c := ceiling(t, "memoryMb = 512\nallowNet = [\"*.a.com\"]\n[principals.low]\nmemoryMb = 256\nallowNet = [\"x.a.com\", \"b.com\"]\n[principals.high]\nmemoryMb = 4096")
+	c := ceiling(t,
+		"memoryMb = 512\nallowNet = [\"*.a.com\"]\n[principals.low]\nmemoryMb = 256\nallowNet = [\"x.a.com\", \"b.com\"]\n[principals.high]\nmemoryMb = 4096")
 	ask := Request{MemoryMB: 8192, AllowNet: []string{"x.a.com", "y.a.com", "b.com"}}
-	for name, want := range map[string]string{"low": "256 [x.a.com] 4", "high": "512 [x.a.com y.a.com] 2", "other": "512 [x.a.com y.a.com] 2"} {
+	for name, want := range map[string]string{"low": "256 [x.a.com] 4", "high": "512 [x.a.com y.a.com] 2",
+		"other": "512 [x.a.com y.a.com] 2"} {
 		e, denials, err := Resolve(ask, c.For(name))
 		if got := fmt.Sprint(e.MemoryMB, " ", e.AllowNet, " ", len(denials)); err != nil || got != want {
 			t.Errorf("%s: %s %v %+v", name, got, err, denials)

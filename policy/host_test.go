@@ -7,10 +7,14 @@ import (
 
 func TestParseNetRule(t *testing.T) {
 	for in, want := range map[string]string{
-		"example.com": "example.com", "EXAMPLE.Com.": "example.com", "*.Example.com": "*.example.com", "example.com:8443": "example.com:8443",
-		"bücher.example": "xn--bcher-kva.example", "xn--bcher-kva.example": "xn--bcher-kva.example", "*.a.b.c.example": "*.a.b.c.example",
-		"192.0.2.1": "192.0.2.1", "192.0.2.1:81": "192.0.2.1:81", "[2001:db8::1]:443": "[2001:db8::1]:443", "2001:db8::1": "2001:db8::1", "[2001:db8::1]": "2001:db8::1",
-		"::ffff:192.0.2.1": "192.0.2.1", "localhost": "localhost", "my-host": "my-host", "ＥＸＡＭＰＬＥ.com": "example.com", "example。com": "example.com",
+		"example.com": "example.com", "EXAMPLE.Com.": "example.com", "*.Example.com": "*.example.com",
+		"example.com:8443": "example.com:8443",
+		"bücher.example":   "xn--bcher-kva.example", "xn--bcher-kva.example": "xn--bcher-kva.example",
+		"*.a.b.c.example": "*.a.b.c.example",
+		"192.0.2.1":       "192.0.2.1", "192.0.2.1:81": "192.0.2.1:81", "[2001:db8::1]:443": "[2001:db8::1]:443",
+		"2001:db8::1": "2001:db8::1", "[2001:db8::1]": "2001:db8::1",
+		"::ffff:192.0.2.1": "192.0.2.1", "localhost": "localhost", "my-host": "my-host", "ＥＸＡＭＰＬＥ.com": "example.com",
+		"example。com":  "example.com",
 		"*.co.example": "*.co.example", "api.github.com:443": "api.github.com:443",
 	} {
 		r, err := ParseNetRule(in)
@@ -23,13 +27,20 @@ func TestParseNetRule(t *testing.T) {
 		}
 	}
 	for in, says := range map[string]string{
-		"": "empty", "*": "--allow-net-any", "*.": "--allow-net-any", "*.com": "public suffix", "*.co.uk": "public suffix", "*.github.io": "public suffix",
-		"a*.example.com": `'*'`, "*a.example.com": "no whole label", "a.*.example.com": `'*'`, "example.com:0": "port", "example.com:65536": "port", "example.com:080": "port",
-		"example.com:": "port", "example.com:http": "port", "exa mple.com": `' '`, "example.com\x00.evil.com": `'\x00'`, "example.com\n": `'\n'`, "a%00b.com": `'%'`,
-		"http://example.com": "", "example.com/path": `'/'`, "user@example.com": `'@'`, "example..com": "no host name", ".example.com": "no host name", "-a.com": "no host name",
-		strings.Repeat("a", 64) + ".com": "no host name", strings.Repeat("a.", 130) + "com": "no host name", "127.1": "looks like", "2130706433": "looks like", "0x7f.1": "looks like",
-		"0x7f000001": "looks like", "127.0.0.1.": "looks like", "1.2.3.4.5": "looks like", "[::1": "no ]", "[example.com]:1": "brackets", "[::1]x": "closing bracket", "fe80::1%eth0": "zone",
-		"under_score.com": "no host name", "a\tb.com": `'\t'`, "ex\u00adample.com\u202e": "no host name", "example.com..": "", "0\xbc0": "UTF-8",
+		"": "empty", "*": "--allow-net-any", "*.": "--allow-net-any", "*.com": "public suffix", "*.co.uk": "public suffix",
+		"*.github.io":    "public suffix",
+		"a*.example.com": `'*'`, "*a.example.com": "no whole label", "a.*.example.com": `'*'`, "example.com:0": "port",
+		"example.com:65536": "port", "example.com:080": "port",
+		"example.com:": "port", "example.com:http": "port", "exa mple.com": `' '`, "example.com\x00.evil.com": `'\x00'`,
+		"example.com\n": `'\n'`, "a%00b.com": `'%'`,
+		"http://example.com": "", "example.com/path": `'/'`, "user@example.com": `'@'`, "example..com": "no host name",
+		".example.com": "no host name", "-a.com": "no host name",
+		strings.Repeat("a", 64) + ".com": "no host name", strings.Repeat("a.", 130) + "com": "no host name",
+		"127.1": "looks like", "2130706433": "looks like", "0x7f.1": "looks like",
+		"0x7f000001": "looks like", "127.0.0.1.": "looks like", "1.2.3.4.5": "looks like", "[::1": "no ]",
+		"[example.com]:1": "brackets", "[::1]x": "closing bracket", "fe80::1%eth0": "zone",
+		"under_score.com": "no host name", "a\tb.com": `'\t'`, "ex\u00adample.com\u202e": "no host name", "example.com..": "",
+		"0\xbc0": "UTF-8",
 	} {
 		if r, err := ParseNetRule(in); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %q %v, want %q", in, r.String(), err, says)
@@ -38,7 +49,8 @@ func TestParseNetRule(t *testing.T) {
 }
 
 func TestParseTCPRule(t *testing.T) {
-	for in, want := range map[string]string{"127.0.0.1:5432": "127.0.0.1:5432", "localhost:6379": "localhost:6379", "DB.example:1": "db.example:1", "[::1]:5": "[::1]:5"} {
+	for in, want := range map[string]string{"127.0.0.1:5432": "127.0.0.1:5432", "localhost:6379": "localhost:6379",
+		"DB.example:1": "db.example:1", "[::1]:5": "[::1]:5"} {
 		if r, err := ParseTCPRule(in); err != nil || r.String() != want {
 			t.Errorf("%q: %q %v", in, r.String(), err)
 		}

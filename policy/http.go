@@ -40,7 +40,8 @@ const (
 // ParseHTTPRule reads [N: ][audit ][deny ]METHOD[,METHOD…] HOST[/PATH]; METHOD is * for all.
 func ParseHTTPRule(s string) (r HTTPRule, err error) {
 	if number, rest, ok := strings.Cut(s, ": "); ok {
-		if r.Set, err = strconv.Atoi(number); err != nil || r.Set < 1 || r.Set > maxHTTPRules || strconv.Itoa(r.Set) != number {
+		if r.Set, err = strconv.Atoi(number); err != nil || r.Set < 1 || r.Set > maxHTTPRules ||
+			strconv.Itoa(r.Set) != number {
 			return HTTPRule{}, errors.New("has a number before it that is none")
 		}
 		s = rest
@@ -170,7 +171,8 @@ func HTTPHosts(r Request) (hosts []string) {
 			o, err := ParseTCPRule(other)
 			return err == nil && o.Host != "" && o.Host == rule.Host.Host
 		}
-		if err != nil || rule.Deny || r.AllowNetAny || slices.ContainsFunc(r.AllowNet, known) || slices.ContainsFunc(r.AllowTCP, raw) || slices.ContainsFunc(hosts, known) {
+		if err != nil || rule.Deny || r.AllowNetAny || slices.ContainsFunc(r.AllowNet, known) ||
+			slices.ContainsFunc(r.AllowTCP, raw) || slices.ContainsFunc(hosts, known) {
 			continue
 		}
 		hosts = append(hosts, rule.Host.String())
@@ -186,7 +188,8 @@ func (httpRules) form() Form { return List }
 
 func (httpRules) list(texts []string) ([]HTTPRule, *FieldError) {
 	if len(texts) > maxHTTPRules {
-		return nil, &FieldError{Value: fmt.Sprintf("of %d entries", len(texts)), Reason: fmt.Sprintf("must have at most %d", maxHTTPRules)}
+		return nil, &FieldError{Value: fmt.Sprintf("of %d entries", len(texts)),
+			Reason: fmt.Sprintf("must have at most %d", maxHTTPRules)}
 	}
 	out := []HTTPRule{}
 	for _, text := range texts {

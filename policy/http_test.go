@@ -74,7 +74,8 @@ mode = "audit"
 
 func TestHTTPCeilings(t *testing.T) {
 	c := ceiling(t, apiRules)
-	if got := fmt.Sprint(c.most["net"]); got != "[GET,POST api.example.com/repos/acme/** deny * api.example.com/repos/acme/keys/** audit GET *.example.org]" {
+	if got := fmt.Sprint(
+		c.most["net"]); got != "[GET,POST api.example.com/repos/acme/** deny * api.example.com/repos/acme/keys/** audit GET *.example.org]" {
 		t.Error(got)
 	}
 	for text, want := range map[string]string{
@@ -117,19 +118,26 @@ func TestAttackHTTPRules(t *testing.T) {
 	}{
 		{"nothing", apiRules, nil, "[" + set[1:] + "] 0"},
 		{"less", apiRules, []string{"GET api.example.com/repos/acme/x"}, "[GET api.example.com/repos/acme/x" + set + "] 0"},
-		{"its head", apiRules, []string{"HEAD api.example.com/repos/acme/x"}, "[HEAD api.example.com/repos/acme/x" + set + "] 0"},
-		{"another method", apiRules, []string{"DELETE api.example.com/repos/acme/x"}, "[DELETE api.example.com/repos/acme/x" + set + "] 1"},
-		{"every method", apiRules, []string{"* api.example.com/repos/acme/x"}, "[* api.example.com/repos/acme/x" + set + "] 1"},
+		{"its head", apiRules, []string{"HEAD api.example.com/repos/acme/x"},
+			"[HEAD api.example.com/repos/acme/x" + set + "] 0"},
+		{"another method", apiRules, []string{"DELETE api.example.com/repos/acme/x"},
+			"[DELETE api.example.com/repos/acme/x" + set + "] 1"},
+		{"every method", apiRules, []string{"* api.example.com/repos/acme/x"},
+			"[* api.example.com/repos/acme/x" + set + "] 1"},
 		{"another path", apiRules, []string{"GET api.example.com/repos/**"}, "[GET api.example.com/repos/**" + set + "] 1"},
 		{"every path", apiRules, []string{"GET api.example.com"}, "[GET api.example.com" + set + "] 1"},
-		{"what is denied", apiRules, []string{"GET api.example.com/repos/acme/keys/1"}, "[GET api.example.com/repos/acme/keys/1" + set + "] 1"},
+		{"what is denied", apiRules, []string{"GET api.example.com/repos/acme/keys/1"},
+			"[GET api.example.com/repos/acme/keys/1" + set + "] 1"},
 		{"every host below", apiRules, []string{"GET *.example.com/**"}, "[GET *.example.com/**" + set + "] 1"},
 		{"what is only audited", apiRules, []string{"DELETE a.example.org/x"}, "[DELETE a.example.org/x" + set + "] 0"},
 		{"another host", apiRules, []string{"DELETE a.example/x"}, "[DELETE a.example/x" + set + "] 0"},
 		{"to deny more", apiRules, []string{"deny * api.example.com/**"}, "[deny * api.example.com/**" + set + "] 0"},
-		{"to audit in its place", apiRules, []string{"audit * api.example.com/**"}, "[audit * api.example.com/**" + set + "] 1"},
-		{"a set of the ceiling's number", apiRules, []string{"1: * api.example.com/**"}, "[1: * api.example.com/**" + strings.ReplaceAll(set, " 1: ", " 2: ") + "] 0"},
-		{"part of the ceiling's set", apiRules, []string{"1: GET,POST api.example.com/repos/acme/**"}, "[1: GET,POST api.example.com/repos/acme/**" + strings.ReplaceAll(set, " 1: ", " 2: ") + "] 0"},
+		{"to audit in its place", apiRules, []string{"audit * api.example.com/**"},
+			"[audit * api.example.com/**" + set + "] 1"},
+		{"a set of the ceiling's number", apiRules, []string{"1: * api.example.com/**"},
+			"[1: * api.example.com/**" + strings.ReplaceAll(set, " 1: ", " 2: ") + "] 0"},
+		{"part of the ceiling's set", apiRules, []string{"1: GET,POST api.example.com/repos/acme/**"},
+			"[1: GET,POST api.example.com/repos/acme/**" + strings.ReplaceAll(set, " 1: ", " 2: ") + "] 0"},
 		{"no ceiling", "", []string{"GET a.example/x"}, "[GET a.example/x] 0"},
 	} {
 		top := ceiling(t, c.ceiling)
@@ -143,7 +151,8 @@ func TestAttackHTTPRules(t *testing.T) {
 			t.Errorf("%s: once more it is %+v %v %v", c.name, again, denials, err)
 		}
 	}
-	both := ceiling(t, "[[net.rule]]\nhost = \"a.example\"\n[principals.alice]\n[[principals.alice.net.rule]]\nhost = \"a.example\"\npath = \"/x\"").For("alice")
+	both := ceiling(t,
+		"[[net.rule]]\nhost = \"a.example\"\n[principals.alice]\n[[principals.alice.net.rule]]\nhost = \"a.example\"\npath = \"/x\"").For("alice")
 	e, denials, err := Resolve(Request{AllowHTTP: []string{"GET a.example/x"}}, both)
 	if got := fmt.Sprint(e.AllowHTTP, denials, err); got != "[GET a.example/x 1: * a.example 2: * a.example/x] [] <nil>" {
 		t.Error(got)
@@ -153,15 +162,19 @@ func TestAttackHTTPRules(t *testing.T) {
 func TestHTTPBeyond(t *testing.T) {
 	base := ceiling(t, apiRules)
 	rule := func(keys ...string) string { return "[[net.rule]]\n" + strings.Join(keys, "\n") + "\n" }
-	host, deny := `host = "api.example.com"`, rule(`host = "api.example.com"`, `path = "/repos/acme/keys/**"`, `action = "deny"`)
+	host, deny := `host = "api.example.com"`, rule(`host = "api.example.com"`, `path = "/repos/acme/keys/**"`,
+		`action = "deny"`)
 	for text, want := range map[string]string{
 		apiRules: "[]",
-		rule(host, `method = "GET"`, `path = "/repos/acme/x"`) + deny:                   "[]",
-		rule(host, `method = "GET"`, `path = "/repos/acme/x"`):                          "[net without deny * api.example.com/repos/acme/keys/**]",
-		rule(host, `method = "GET"`, `path = "/repos/**"`) + deny:                       "[net GET api.example.com/repos/**]",
-		rule(host, `method = "GET"`, `path = "/repos/acme/x"`, `mode = "audit"`) + deny: "[net without GET,POST api.example.com/repos/acme/**]",
+		rule(host, `method = "GET"`, `path = "/repos/acme/x"`) + deny: "[]",
+		rule(host, `method = "GET"`,
+			`path = "/repos/acme/x"`): "[net without deny * api.example.com/repos/acme/keys/**]",
+		rule(host, `method = "GET"`, `path = "/repos/**"`) + deny: "[net GET api.example.com/repos/**]",
+		rule(host, `method = "GET"`, `path = "/repos/acme/x"`, `mode = "audit"`) +
+			deny: "[net without GET,POST api.example.com/repos/acme/**]",
 		deny: "[net without GET,POST api.example.com/repos/acme/**]",
-		rule(`host = "*.example.com"`, `method = "GET"`, `path = "/repos/acme/x"`) + deny:          "[net GET *.example.com/repos/acme/x]",
+		rule(`host = "*.example.com"`, `method = "GET"`, `path = "/repos/acme/x"`) +
+			deny: "[net GET *.example.com/repos/acme/x]",
 		rule(host, `method = "GET"`, `path = "/repos/acme/x"`) + deny + rule(`host = "b.example"`): "[]",
 	} {
 		if got := fmt.Sprint(ceiling(t, text).Beyond(base)); got != want {
@@ -175,10 +188,13 @@ func TestHTTPHosts(t *testing.T) {
 		r    Request
 		want string
 	}{
-		{Request{AllowHTTP: []string{"GET a.example/x", "POST a.example/y", "GET *.b.example.com", "deny * c.example", "audit GET d.example", "no rule"}}, "[a.example *.b.example.com d.example]"},
+		{Request{AllowHTTP: []string{"GET a.example/x", "POST a.example/y", "GET *.b.example.com", "deny * c.example",
+			"audit GET d.example", "no rule"}}, "[a.example *.b.example.com d.example]"},
 		{Request{AllowHTTP: []string{"GET a.example/x"}, AllowNetAny: true}, "[]"},
-		{Request{AllowHTTP: []string{"GET a.example.com/x", "GET b.example/x", "GET example.com"}, AllowNet: []string{"*.example.com", "b.example:8443"}}, "[example.com]"},
-		{Request{AllowHTTP: []string{"GET a.example/x", "GET b.example/x"}, AllowTCP: []string{"a.example:8080", "127.0.0.1:80"}}, "[b.example]"},
+		{Request{AllowHTTP: []string{"GET a.example.com/x", "GET b.example/x", "GET example.com"},
+			AllowNet: []string{"*.example.com", "b.example:8443"}}, "[example.com]"},
+		{Request{AllowHTTP: []string{"GET a.example/x", "GET b.example/x"},
+			AllowTCP: []string{"a.example:8080", "127.0.0.1:80"}}, "[b.example]"},
 	} {
 		if got := fmt.Sprint(HTTPHosts(c.r)); got != c.want {
 			t.Errorf("%+v: %s", c.r, got)
@@ -202,11 +218,13 @@ func TestReaching(t *testing.T) {
 	}
 	above := parse("memoryMb = 128\nimages = [\"node\"]\nmaxDownloadBytes = 5\n" + rules("/a/**"))
 	c := above.NarrowedBy(parse("allowNet = []\nmaxUploadBytes = 7\n" + rules("/a/b/*"))).Reaching()
-	e, denials, err := Resolve(Request{Image: "sha256:" + strings.Repeat("ab", 32), AllowNet: []string{"api.example"}, MemoryMB: 512}, c)
+	e, denials, err := Resolve(Request{Image: "sha256:" + strings.Repeat("ab", 32), AllowNet: []string{"api.example"},
+		MemoryMB: 512}, c)
 	if err != nil || len(denials) > 0 || e.Image == "" || e.MemoryMB != 512 || len(e.AllowNet) != 1 {
 		t.Errorf("%+v %v %v", e, denials, err)
 	}
-	if got := fmt.Sprint(e.AllowHTTP, e.MaxUpload, e.MaxDownload); got != "[1: GET api.example/a/** 2: GET api.example/a/b/*] 7 5" {
+	if got := fmt.Sprint(e.AllowHTTP, e.MaxUpload,
+		e.MaxDownload); got != "[1: GET api.example/a/** 2: GET api.example/a/b/*] 7 5" {
 		t.Error(got)
 	}
 	if (*Ceiling)(nil).Reaching() != nil {

@@ -23,7 +23,9 @@ func Reference(text string) (ref string, is bool, err error) {
 	}
 	m := referenceForm.FindStringSubmatch(text)
 	if m == nil || len(text) > maxReference {
-		return "", true, errors.New("is no reference of a container image: REGISTRY/NAME:TAG, NAME:TAG or NAME@sha256:DIGEST, names in small letters")
+		return "", true,
+			errors.New(
+				"is no reference of a container image: REGISTRY/NAME:TAG, NAME:TAG or NAME@sha256:DIGEST, names in small letters")
 	}
 	name, tag, digest := m[1], m[2], m[3]
 	first, rest, slash := strings.Cut(name, "/")
@@ -57,7 +59,8 @@ var (
 	imageName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,39}$`) // as in environments
 
 	digestHex     = regexp.MustCompile(`^[0-9a-f]{12,64}$`)
-	referenceForm = regexp.MustCompile(`^((?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?/)?[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*)(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
+	referenceForm = regexp.MustCompile(
+		`^((?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?/)?[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*)(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
 )
 
 // IsImageName reports whether a text can name a bundled image, or one of the user's own.
@@ -71,7 +74,8 @@ func imagePattern(text string) (string, error) {
 	}
 	if prefix, any := strings.CutSuffix(text, "*"); any {
 		registry, rest, slash := strings.Cut(prefix, "/")
-		if !slash || !strings.ContainsAny(registry, ".:") && registry != "localhost" || rest != "" && !strings.ContainsAny(rest[len(rest)-1:], "/:") {
+		if !slash || !strings.ContainsAny(registry, ".:") && registry != "localhost" ||
+			rest != "" && !strings.ContainsAny(rest[len(rest)-1:], "/:") {
 			return "", errors.New("a * stands behind a registry or a whole name, as docker.io/library/* or ghcr.io/acme/tool:*")
 		}
 		return text, nil
@@ -81,7 +85,10 @@ func imagePattern(text string) (string, error) {
 	}
 	ref, is, err := Reference(text)
 	if !is {
-		return "", fmt.Errorf("use %s, the name of an image of your own, or a container image's reference (as alpine:3.20, or ghcr.io/acme/*)", strings.Join(ImageNames, ", "))
+		return "",
+			fmt.Errorf(
+				"use %s, the name of an image of your own, or a container image's reference (as alpine:3.20, or ghcr.io/acme/*)",
+				strings.Join(ImageNames, ", "))
 	}
 	return ref, err
 }

@@ -32,7 +32,9 @@ func BuiltIn(dir, home string) *Ceiling {
 	if err == nil && filepath.IsAbs(real) && real != "/" && !holds(real, user) && !holds(real, home) {
 		under = []string{real}
 	}
-	return &Ceiling{Path: builtInRule, most: map[string]any{"images": slices.Clone(ImageNames), "packages": []PackageRule{}, "secrets": []SecretRule{}, "allowTcp": []TCPRule{}, "filesUnder": under, "dirsUnder": under}}
+	return &Ceiling{Path: builtInRule, most: map[string]any{"images": slices.Clone(ImageNames),
+		"packages": []PackageRule{}, "secrets": []SecretRule{}, "allowTcp": []TCPRule{}, "filesUnder": under,
+		"dirsUnder": under}}
 }
 
 // holds reports whether a folder is another one, or above it, even if a mount gives it another path.
@@ -139,7 +141,8 @@ func (c *Ceiling) Beyond(base *Ceiling) (beyond []Widening) {
 // Secret reports whether a ceiling lets runs have a secret, if only for some hosts.
 func (c *Ceiling) Secret(name string) bool {
 	for ; c != nil; c = c.over {
-		if rules, ok := c.most["secrets"].([]SecretRule); ok && !slices.ContainsFunc(rules, func(r SecretRule) bool { return r.Name == name }) {
+		if rules, ok := c.most["secrets"].([]SecretRule); ok &&
+			!slices.ContainsFunc(rules, func(r SecretRule) bool { return r.Name == name }) {
 			return false
 		}
 	}

@@ -30,7 +30,8 @@ func TestBuiltInMount(t *testing.T) {
 	}()
 	t.Setenv("HOME", home)
 	for what, at := range map[string]string{"the home": filepath.Join(other, "me"), "the folder of homes": other} {
-		attack.Check(t, "the built-in ceiling's files: "+what+", by the path of a mount", "[]", fmt.Sprint(BuiltIn(at, "").most["filesUnder"]))
+		attack.Check(t, "the built-in ceiling's files: "+what+", by the path of a mount", "[]",
+			fmt.Sprint(BuiltIn(at, "").most["filesUnder"]))
 	}
 	project := filepath.Join(other, "me", "project")
 	if got := fmt.Sprint(BuiltIn(project, "").most["filesUnder"]); got != "["+project+"]" {

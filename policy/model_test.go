@@ -40,21 +40,26 @@ func TestBeyond(t *testing.T) {
 		{"timeoutSeconds = 2", "timeoutSeconds = 1.5", ""},
 		{"timeoutSeconds = 2", "timeoutSeconds = 2.5", "timeoutSeconds 2.5"},
 		{"maxArtifactBytes = 0", "maxArtifactBytes = 1", "maxArtifactBytes 1"},
-		{"maxConnections = 1\nmaxUploadBytes = 1\nmaxDownloadBytes = 1\noutputBytes = 1", "maxConnections = 2\nmaxUploadBytes = 2\nmaxDownloadBytes = 2\noutputBytes = 2", "maxConnections 2, maxUploadBytes 2, maxDownloadBytes 2, outputBytes 2"},
+		{"maxConnections = 1\nmaxUploadBytes = 1\nmaxDownloadBytes = 1\noutputBytes = 1",
+			"maxConnections = 2\nmaxUploadBytes = 2\nmaxDownloadBytes = 2\noutputBytes = 2",
+			"maxConnections 2, maxUploadBytes 2, maxDownloadBytes 2, outputBytes 2"},
 		{"kernel = \"linux\"", "kernel = \"linux\"", ""},
 		{"kernel = \"linux\"", "kernel = \"nanos\"", "kernel nanos"},
 		{"allowNet = [\"*.a.com\"]", "allowNet = [\"X.A.com.\", \"*.y.a.com\", \"x.a.com:443\"]", ""},
-		{"allowNet = [\"*.a.com\"]", "allowNet = [\"a.com\", \"x.a.com:8443\", \"*.com.example\"]", "allowNet a.com, allowNet x.a.com:8443, allowNet *.com.example"},
+		{"allowNet = [\"*.a.com\"]", "allowNet = [\"a.com\", \"x.a.com:8443\", \"*.com.example\"]",
+			"allowNet a.com, allowNet x.a.com:8443, allowNet *.com.example"},
 		{"allowNetAny = false", "allowNetAny = true", "allowNetAny true"},
 		{"allowTcp = [\"127.0.0.1:1\"]", "allowTcp = [\"127.0.0.1:1\", \"[::ffff:127.0.0.1]:1\"]", ""},
 		{"allowTcp = []", "allowTcp = [\"127.0.0.1:1\"]", "allowTcp 127.0.0.1:1"},
 		{"secrets = [\"A\"]", "secrets = [\"A\", \"B\"]", "secrets B"},
 		{"filesUnder = [\"data\"]", "filesUnder = [\"data/deep\", \"data\", \"nowhere\"]", ""},
-		{"filesUnder = [\"data\"]", "filesUnder = [\"data/link\"]", "filesUnder " + parse("filesUnder = [\"other\"]").first()},
+		{"filesUnder = [\"data\"]", "filesUnder = [\"data/link\"]",
+			"filesUnder " + parse("filesUnder = [\"other\"]").first()},
 		{"dirsUnder = []", "dirsUnder = [\"/\"]", "dirsUnder /"},
 		{"secrets = []", "[principals.a]\nsecrets = [\"A\"]", ""},
 	} {
-		if got := fmt.Sprint(parse(row.file).Beyond(parse(row.base))); got != "["+strings.ReplaceAll(row.want, ", ", " ")+"]" {
+		if got := fmt.Sprint(parse(row.file).Beyond(parse(row.base))); got != "["+strings.ReplaceAll(row.want, ", ", " ")+
+			"]" {
 			t.Errorf("%q beyond %q: %s, want %s", row.file, row.base, got, row.want)
 		}
 	}
@@ -65,15 +70,21 @@ func (c *Ceiling) first() string { return c.most["filesUnder"].([]string)[0] }
 // A key of the file takes the place of the built-in one's; the others stay, also for
 // principals.
 func TestWith(t *testing.T) {
-	ask := Request{MemoryMB: 1024, AllowTCP: []string{"127.0.0.1:1"}, Secrets: []string{"A", "B"}, Files: []Mount{{Host: "/etc/hosts", Real: "/etc/hosts", Guest: "/g"}}}
+	ask := Request{MemoryMB: 1024, AllowTCP: []string{"127.0.0.1:1"}, Secrets: []string{"A", "B"},
+		Files: []Mount{{Host: "/etc/hosts", Real: "/etc/hosts", Guest: "/g"}}}
 	for _, row := range []struct{ file, principal, want string }{
 		{"", "", "[] [] 0 allowTcp:allowTcp@the built-in ceiling secrets:secrets@the built-in ceiling secrets:secrets@the built-in ceiling files:filesUnder@the built-in ceiling"},
-		{"outputBytes = 1048576", "", "[] [] 0 allowTcp:allowTcp@the built-in ceiling secrets:secrets@the built-in ceiling secrets:secrets@the built-in ceiling files:filesUnder@the built-in ceiling"},
-		{"secrets = [\"A\"]", "", "[] [A] 0 allowTcp:allowTcp@the built-in ceiling secrets:secrets@test.toml files:filesUnder@the built-in ceiling"},
+		{"outputBytes = 1048576", "",
+			"[] [] 0 allowTcp:allowTcp@the built-in ceiling secrets:secrets@the built-in ceiling secrets:secrets@the built-in ceiling files:filesUnder@the built-in ceiling"},
+		{"secrets = [\"A\"]", "",
+			"[] [A] 0 allowTcp:allowTcp@the built-in ceiling secrets:secrets@test.toml files:filesUnder@the built-in ceiling"},
 		{"allowTcp = [\"127.0.0.1:1\"]\nfilesUnder = [\"/etc\"]\nsecrets = [\"A\", \"B\"]", "", "[127.0.0.1:1] [A B] 1"},
-		{"secrets = [\"A\", \"B\"]\n[principals.a]\nsecrets = [\"B\"]\nmemoryMb = 256", "a", "[] [B] 0 allowTcp:allowTcp@the built-in ceiling files:filesUnder@the built-in ceiling memoryMb:principals.a.memoryMb@test.toml [principals.a] secrets:principals.a.secrets@test.toml [principals.a]"},
-		{"[principals.a]\nsecrets = [\"A\"]\nfilesUnder = [\"/\"]\nallowTcp = [\"127.0.0.1:1\"]", "a", "[] [] 0 allowTcp:allowTcp@the built-in ceiling secrets:secrets@the built-in ceiling secrets:secrets@the built-in ceiling files:filesUnder@the built-in ceiling"},
-		{"[principals.a]\nmemoryMb = 512", "other", "[] [] 0 allowTcp:allowTcp@the built-in ceiling secrets:secrets@the built-in ceiling secrets:secrets@the built-in ceiling files:filesUnder@the built-in ceiling"},
+		{"secrets = [\"A\", \"B\"]\n[principals.a]\nsecrets = [\"B\"]\nmemoryMb = 256", "a",
+			"[] [B] 0 allowTcp:allowTcp@the built-in ceiling files:filesUnder@the built-in ceiling memoryMb:principals.a.memoryMb@test.toml [principals.a] secrets:principals.a.secrets@test.toml [principals.a]"},
+		{"[principals.a]\nsecrets = [\"A\"]\nfilesUnder = [\"/\"]\nallowTcp = [\"127.0.0.1:1\"]", "a",
+			"[] [] 0 allowTcp:allowTcp@the built-in ceiling secrets:secrets@the built-in ceiling secrets:secrets@the built-in ceiling files:filesUnder@the built-in ceiling"},
+		{"[principals.a]\nmemoryMb = 512", "other",
+			"[] [] 0 allowTcp:allowTcp@the built-in ceiling secrets:secrets@the built-in ceiling secrets:secrets@the built-in ceiling files:filesUnder@the built-in ceiling"},
 	} {
 		c := BuiltIn("", "").With(ceiling(t, row.file)).For(row.principal)
 		e, denials, err := Resolve(ask, c)
@@ -112,7 +123,8 @@ func TestBuiltIn(t *testing.T) {
 	}
 	for at, want := range map[string]string{dir: dir, link: dir, "": "", "/": "", dir + "/nowhere": "", ".": ""} {
 		c := BuiltIn(at, "")
-		if got := fmt.Sprint(c.most["filesUnder"]); got != "["+want+"]" || fmt.Sprint(c.most["dirsUnder"]) != got || c.Secret("A") || len(c.most["allowTcp"].([]TCPRule)) > 0 {
+		if got := fmt.Sprint(c.most["filesUnder"]); got != "["+want+"]" || fmt.Sprint(c.most["dirsUnder"]) != got ||
+			c.Secret("A") || len(c.most["allowTcp"].([]TCPRule)) > 0 {
 			t.Errorf("%q: %q, want %q", at, got, want)
 		}
 	}
@@ -121,12 +133,15 @@ func TestBuiltIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("HOME", filepath.Join(link, "users", "me"))
-	for what, at := range map[string]string{"the home": sub, "the folder of homes": filepath.Dir(sub), "what holds that": link} {
+	for what, at := range map[string]string{"the home": sub, "the folder of homes": filepath.Dir(sub),
+		"what holds that": link} {
 		attack.Check(t, "the built-in ceiling's files: "+what, "[]", fmt.Sprint(BuiltIn(at, "").most["filesUnder"]))
 	}
 	project := filepath.Join(sub, "project")
-	attack.Check(t, "the built-in ceiling's files: what holds the records of runs", "[]", fmt.Sprint(BuiltIn(project, filepath.Join(link, "users", "me", "project", "state")).most["filesUnder"]))
-	attack.Check(t, "the built-in ceiling's files: the records of runs", "[]", fmt.Sprint(BuiltIn(project, filepath.Join(link, "users", "me", "project")).most["filesUnder"]))
+	attack.Check(t, "the built-in ceiling's files: what holds the records of runs", "[]",
+		fmt.Sprint(BuiltIn(project, filepath.Join(link, "users", "me", "project", "state")).most["filesUnder"]))
+	attack.Check(t, "the built-in ceiling's files: the records of runs", "[]",
+		fmt.Sprint(BuiltIn(project, filepath.Join(link, "users", "me", "project")).most["filesUnder"]))
 	if got := fmt.Sprint(BuiltIn(sub+"/project", "").most["dirsUnder"]); got != "["+sub+"/project]" {
 		t.Error(got)
 	}
@@ -152,18 +167,22 @@ func TestAttackNearerCeiling(t *testing.T) {
 		}
 		return c
 	}
-	ask := Request{MemoryMB: 1024, AllowNet: []string{"evil.com", "good.com"}, AllowTCP: []string{"127.0.0.1:1", "127.0.0.1:2"}, Secrets: []string{"A", "B"}}
+	ask := Request{MemoryMB: 1024, AllowNet: []string{"evil.com", "good.com"},
+		AllowTCP: []string{"127.0.0.1:1", "127.0.0.1:2"}, Secrets: []string{"A", "B"}}
 	const (
 		outer = "allowNet = [\"good.com\"]\nallowTcp = [\"127.0.0.1:1\"]\nsecrets = [\"A\"]\nmemoryMb = 512\n[principals.alice]\nsecrets = []\n[principals.\"iss#bob\"]\nsecrets = []"
 		own   = "[good.com] [127.0.0.1:1] [A] 512"
 	)
 	for _, row := range []struct{ name, between, nearer, who, want string }{
 		{"an empty file", "", "", "", own},
-		{"all keys, wide", "", "allowNet = [\"evil.com\", \"good.com\"]\nallowNetAny = true\nallowTcp = [\"127.0.0.1:2\", \"127.0.0.1:1\"]\nsecrets = [\"A\", \"B\"]\nmemoryMb = 4096", "", own},
+		{"all keys, wide", "",
+			"allowNet = [\"evil.com\", \"good.com\"]\nallowNetAny = true\nallowTcp = [\"127.0.0.1:2\", \"127.0.0.1:1\"]\nsecrets = [\"A\", \"B\"]\nmemoryMb = 4096", "", own},
 		{"an empty table of the caller's", "", "[principals.alice]", "alice", "[good.com] [127.0.0.1:1] [] 512"},
-		{"a table of another of the caller's names", "", "[principals.bob]\nmemoryMb = 512", "iss#bob bob", "[good.com] [127.0.0.1:1] [] 512"},
+		{"a table of another of the caller's names", "", "[principals.bob]\nmemoryMb = 512", "iss#bob bob",
+			"[good.com] [127.0.0.1:1] [] 512"},
 		{"two files", "memoryMb = 256", "allowNetAny = true", "", "[good.com] [127.0.0.1:1] [A] 256"},
-		{"two files and a caller", "memoryMb = 256", "[principals.alice]\nmemoryMb = 200", "alice", "[good.com] [127.0.0.1:1] [] 200"},
+		{"two files and a caller", "memoryMb = 256", "[principals.alice]\nmemoryMb = 200", "alice",
+			"[good.com] [127.0.0.1:1] [] 200"},
 		{"a file that narrows", "", "allowNet = []\nsecrets = []", "", "[] [127.0.0.1:1] [] 512"},
 	} {
 		if err := OpenTrust(home).Add(write(dir, outer), time.Now()); err != nil {
@@ -180,14 +199,16 @@ func TestAttackNearerCeiling(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		attack.Check(t, "a ceiling's file before the trusted one: "+row.name, row.want, fmt.Sprint(e.AllowNet, e.AllowTCP, e.Secrets, e.MemoryMB))
+		attack.Check(t, "a ceiling's file before the trusted one: "+row.name, row.want,
+			fmt.Sprint(e.AllowNet, e.AllowTCP, e.Secrets, e.MemoryMB))
 		if held.Secret("B") || held.Secret("A") != (len(e.Secrets) == 1) {
 			t.Errorf("%s: secrets %v %v", row.name, held.Secret("A"), held.Secret("B"))
 		}
 	}
 	write(repo, "secrets = [\"A\", \"B\"]")
 	m, err := LoadForModels(home, repo, "", false)
-	if err != nil || m.Above == nil || fmt.Sprint(m.Ignored) != "[secrets B]" || !strings.Contains(m.String(), filepath.Join(dir, CeilingFile)) {
+	if err != nil || m.Above == nil || fmt.Sprint(m.Ignored) != "[secrets B]" ||
+		!strings.Contains(m.String(), filepath.Join(dir, CeilingFile)) {
 		t.Errorf("%v %v", m, err)
 	}
 }
@@ -237,7 +258,8 @@ func TestLoadForModels(t *testing.T) {
 	}
 	write("memoryMb = 256\nsecrets = [\"TOKEN\"]\nfilesUnder = [\"data\", \"a\"]\n[principals.x]\nsecrets = [\"TOKEN\"]")
 	m := load("", false, "secrets", "filesUnder")
-	if e, _, err := Resolve(Request{Files: []Mount{{Host: "/etc/ssl/x", Real: "/etc/ssl/x", Guest: "/g"}}}, m.Ceiling); err != nil || e.MemoryMB != 256 || len(e.Files) > 0 {
+	if e, _, err := Resolve(Request{Files: []Mount{{Host: "/etc/ssl/x", Real: "/etc/ssl/x", Guest: "/g"}}},
+		m.Ceiling); err != nil || e.MemoryMB != 256 || len(e.Files) > 0 {
 		t.Errorf("%+v %v", e, err)
 	}
 	load(name, true) // named by the user
@@ -299,7 +321,8 @@ func changeTrusted(
 	load("", false, "secrets")
 	write(string(file.text))
 	load("", false, "secrets", "filesUnder")
-	if err := errors.Join(os.Remove(filepath.Join(dir, "data")), os.Symlink("/etc/ssl", filepath.Join(dir, "data"))); err != nil {
+	if err := errors.Join(os.Remove(filepath.Join(dir, "data")),
+		os.Symlink("/etc/ssl", filepath.Join(dir, "data"))); err != nil {
 		t.Fatal(err)
 	}
 	load("", true)
@@ -367,7 +390,8 @@ func TestTrustFile(t *testing.T) {
 
 // The remedy is a command that a shell takes, whatever the file's folders are called.
 func TestRemedyIsACommand(t *testing.T) {
-	for _, path := range []string{"/repo/.unitask.toml", "/my repo/.unitask.toml", "/a'b $HOME `id` \"c\"; *\\/x", "/ünï/x", "/line\nbreak"} {
+	for _, path := range []string{"/repo/.unitask.toml", "/my repo/.unitask.toml", "/a'b $HOME `id` \"c\"; *\\/x",
+		"/ünï/x", "/line\nbreak"} {
 		m := ForModels{File: path, Ignored: make([]Widening, 1)}
 		word, ok := strings.CutPrefix(m.Remedy(), "read the file, then: unitask policy trust ")
 		if !ok {

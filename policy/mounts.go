@@ -19,7 +19,8 @@ func (mounts) form() Form { return Mounts }
 func (mounts) resolve(f *Field, r *Request, e *Effective) error {
 	asked := *at[[]Mount](r, f.Key)
 	if len(asked) > MaxRules {
-		return f.wrong(fmt.Sprintf("of %d entries", len(asked)), fmt.Sprintf("must have at most %d: --dir brings whole folders", MaxRules))
+		return f.wrong(fmt.Sprintf("of %d entries", len(asked)),
+			fmt.Sprintf("must have at most %d: --dir brings whole folders", MaxRules))
 	}
 	*at[[]Mount](e, f.Key) = append([]Mount{}, asked...)
 	return nil
@@ -81,7 +82,8 @@ func (mounts) beyond(mine, base any) (beyond []string) {
 // Within reports whether an absolute path is the folder or is below it, by whole components. Both must be free of links
 // and of ".."; otherwise it returns false.
 func Within(folder, path string) bool {
-	if !filepath.IsAbs(folder) || !filepath.IsAbs(path) || filepath.Clean(folder) != folder || filepath.Clean(path) != path {
+	if !filepath.IsAbs(folder) || !filepath.IsAbs(path) || filepath.Clean(folder) != folder ||
+		filepath.Clean(path) != path {
 		return false
 	}
 	return path == folder || folder == "/" || strings.HasPrefix(path, folder+"/")

@@ -20,14 +20,17 @@ func originRows(text string) []originRow {
 	return []originRow{
 		{"no file", "", "", false, false, "[good.com evil.com] [] [] 1024", "[good.com evil.com] [] [] 1024"},
 		{"a file", text, "allowNet = []", false, false, "[good.com] [] [] 512", "[] [] [] 1024"},
-		{"one that is trusted, and then another", text, "allowNet = []\nallowTcp = [\"127.0.0.1:1\"]", true, false, "[good.com] [127.0.0.1:1] [A] 512", "[] [] [] 1024"},
-		{"one that is named", text, "secrets = [\"A\"]", false, true, "[good.com] [127.0.0.1:1] [A] 512", "[good.com evil.com] [] [A] 1024"},
+		{"one that is trusted, and then another", text, "allowNet = []\nallowTcp = [\"127.0.0.1:1\"]", true, false,
+			"[good.com] [127.0.0.1:1] [A] 512", "[] [] [] 1024"},
+		{"one that is named", text, "secrets = [\"A\"]", false, true, "[good.com] [127.0.0.1:1] [A] 512",
+			"[good.com evil.com] [] [A] 1024"},
 	}
 }
 
 // A ceiling is made again from where it came, of the files as they are then; one that can't be has no origin.
 func TestOrigin(t *testing.T) {
-	ask := Request{MemoryMB: 1024, AllowNet: []string{"good.com", "evil.com"}, AllowTCP: []string{"127.0.0.1:1"}, Secrets: []string{"A"}}
+	ask := Request{MemoryMB: 1024, AllowNet: []string{"good.com", "evil.com"}, AllowTCP: []string{"127.0.0.1:1"},
+		Secrets: []string{"A"}}
 	granted := func(c *Ceiling) string {
 		t.Helper()
 		e, _, err := Resolve(ask, c)
@@ -115,7 +118,8 @@ func checkOriginKinds(t *testing.T, text string, again func(c *Ceiling, home str
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o := file.Origin(); o == nil || *o != (Origin{File: name}) || again(file, t.TempDir()) != "[good.com] [127.0.0.1:1] [A] 1024" {
+	if o := file.Origin(); o == nil || *o != (Origin{File: name}) ||
+		again(file, t.TempDir()) != "[good.com] [127.0.0.1:1] [A] 1024" {
 		t.Errorf("a file: %+v", o)
 	}
 	parsed, err := ParseCeiling(name, []byte(text))
@@ -123,8 +127,11 @@ func checkOriginKinds(t *testing.T, text string, again func(c *Ceiling, home str
 		t.Fatal(err)
 	}
 	builtIn := BuiltIn(t.TempDir(), "")
-	for what, c := range map[string]*Ceiling{"none": nil, "a text": parsed, "the built-in one": builtIn, "it with a file": builtIn.With(file), "it narrowed": builtIn.NarrowedBy(file), "a file's table": file.For("alice"),
-		"what it narrows": builtIn.NarrowedBy(file).For("alice"), "a fleet's": ForFleet(file), "of what came along": file.Bringing(""), "of an image that came along": file.BringingImage("sha256:1", "k"), "of what builds": file.Reaching()} {
+	for what, c := range map[string]*Ceiling{"none": nil, "a text": parsed, "the built-in one": builtIn,
+		"it with a file": builtIn.With(file), "it narrowed": builtIn.NarrowedBy(file), "a file's table": file.For("alice"),
+		"what it narrows": builtIn.NarrowedBy(file).For("alice"), "a fleet's": ForFleet(file),
+		"of what came along": file.Bringing(""), "of an image that came along": file.BringingImage("sha256:1", "k"),
+		"of what builds": file.Reaching()} {
 		if o := c.Origin(); o != nil {
 			t.Errorf("%s: %+v", what, o)
 		}

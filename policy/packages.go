@@ -19,10 +19,12 @@ const (
 const maxPackage = 200
 
 var (
-	pipForm      = regexp.MustCompile(`^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(\[[A-Za-z0-9._-]+(?:,[A-Za-z0-9._-]+)*\])?((?:(?:===?|~=|!=|<=|>=|<|>)[A-Za-z0-9.*+!_-]+,?)*)$`)
+	pipForm = regexp.MustCompile(
+		`^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(\[[A-Za-z0-9._-]+(?:,[A-Za-z0-9._-]+)*\])?((?:(?:===?|~=|!=|<=|>=|<|>)[A-Za-z0-9.*+!_-]+,?)*)$`)
 	pipSeparator = regexp.MustCompile(`[-_.]+`)
-	npmForm      = regexp.MustCompile(`^((?:@[a-z0-9~-][a-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*)(?:@([A-Za-z0-9^~<>=][A-Za-z0-9.*+^~<>=-]*))?$`)
-	npmScope     = regexp.MustCompile(`^@[a-z0-9~-][a-z0-9._~-]*/\*$`)
+	npmForm      = regexp.MustCompile(
+		`^((?:@[a-z0-9~-][a-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*)(?:@([A-Za-z0-9^~<>=][A-Za-z0-9.*+^~<>=-]*))?$`)
+	npmScope = regexp.MustCompile(`^@[a-z0-9~-][a-z0-9._~-]*/\*$`)
 )
 
 // ParsePackage reads pip:NAME[EXTRA][==VERSION] (and pip's other comparisons) or npm:NAME[@VERSION] into one form, with

@@ -12,11 +12,15 @@ import (
 // Each field says whether it lets a run connect to somebody, and each built-in ceiling bounds it or leaves it open on
 // purpose. A new field fails here until somebody has decided.
 func TestAttackUndecidedFields(t *testing.T) {
-	reaching := map[string]string{"allowNet": `["a.example"]`, "allowNetAny": "true", "ask": `["a.example"]`, "allowTcp": `["a.example:25"]`}
+	reaching := map[string]string{"allowNet": `["a.example"]`, "allowNetAny": "true", "ask": `["a.example"]`,
+		"allowTcp": `["a.example:25"]`}
 	quiet := map[string]string{
-		"timeoutMs": "1000", "memoryMb": "256", "cpus": "1", "allowHttp": `["* a.example"]`, "maxConnections": "1", "maxUploadBytes": "1",
-		"maxDownloadBytes": "1", "outputBytes": "1", "image": `"node"`, "packages": `["npm:x"]`, "kernel": `"linux"`, "secrets": `["KEY"]`,
-		"files": `[{"host":"/a"}]`, "dirs": `[{"host":"/a"}]`, "maxArtifactBytes": "1", "debug": "true", "requireJail": `["network"]`,
+		"timeoutMs": "1000", "memoryMb": "256", "cpus": "1", "allowHttp": `["* a.example"]`, "maxConnections": "1",
+		"maxUploadBytes":   "1",
+		"maxDownloadBytes": "1", "outputBytes": "1", "image": `"node"`, "packages": `["npm:x"]`, "kernel": `"linux"`,
+		"secrets": `["KEY"]`,
+		"files":   `[{"host":"/a"}]`, "dirs": `[{"host":"/a"}]`, "maxArtifactBytes": "1", "debug": "true",
+		"requireJail":     `["network"]`,
 		"requireHardware": "true", "audit": "true",
 	}
 	// A model's run reaches public hosts that it names; docs/policy.md has what a ceiling leaves open.

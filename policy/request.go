@@ -269,7 +269,8 @@ func (e *Effective) checkBound() error {
 				if _, covers := b.Host.intersect(host); !covers || raw.Host == "" || e.readsRequests(host) {
 					continue
 				}
-				return Bad("secrets", s.String(), "is bound to %s, which is open to raw TCP alone (%s): no request is read there, and the placeholder would go out as it is. Allow the host by allowNet", raw.Host, raw)
+				return Bad("secrets", s.String(),
+					"is bound to %s, which is open to raw TCP alone (%s): no request is read there, and the placeholder would go out as it is. Allow the host by allowNet", raw.Host, raw)
 			}
 		}
 	}
@@ -296,7 +297,8 @@ func (c *Ceiling) narrow(e *Effective, asked *Request) (denials []Denial) {
 	for i := range Fields {
 		f := &Fields[i]
 		f.kind.narrow(f, c, asked, e, func(requested any, reason string) {
-			denials = append(denials, Denial{Field: f.name(), Requested: fmt.Sprint(requested), Reason: reason, Rule: c.rule(f.ceiling()), Key: c.prefix + f.ceiling()})
+			denials = append(denials, Denial{Field: f.name(), Requested: fmt.Sprint(requested), Reason: reason,
+				Rule: c.rule(f.ceiling()), Key: c.prefix + f.ceiling()})
 		})
 	}
 	return denials

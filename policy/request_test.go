@@ -12,7 +12,10 @@ import (
 
 func TestResolve(t *testing.T) {
 	e, denials, err := Resolve(Request{}, nil)
-	want := Effective{MemoryMB: 512, CPUs: 1, Timeout: time.Minute, OutputBytes: 16 << 20, Packages: []PackageRule{}, AllowNet: []NetRule{}, Ask: []NetRule{}, AllowTCP: []TCPRule{}, AllowHTTP: []HTTPRule{}, Secrets: []SecretRule{}, Files: []Mount{}, Dirs: []Mount{}, RequireJail: []string{}, MaxConnections: 128, MaxUpload: 1 << 30, MaxDownload: 8 << 30, MaxArtifacts: 64 << 20}
+	want := Effective{MemoryMB: 512, CPUs: 1, Timeout: time.Minute, OutputBytes: 16 << 20, Packages: []PackageRule{},
+		AllowNet: []NetRule{}, Ask: []NetRule{}, AllowTCP: []TCPRule{}, AllowHTTP: []HTTPRule{}, Secrets: []SecretRule{},
+		Files: []Mount{}, Dirs: []Mount{}, RequireJail: []string{}, MaxConnections: 128, MaxUpload: 1 << 30,
+		MaxDownload: 8 << 30, MaxArtifacts: 64 << 20}
 	if err != nil || len(denials) != 0 || !reflect.DeepEqual(e, want) {
 		t.Errorf("%+v %v %v", e, denials, err)
 	}
@@ -62,11 +65,13 @@ func FuzzResolve(f *testing.F) {
 	f.Add("linux", 512, int64(time.Minute), int64(100), "*.example.com")
 	f.Add("", 0, int64(0), int64(0), "A.example:1")
 	f.Fuzz(func(t *testing.T, kernel string, memory int, timeout int64, output int64, host string) {
-		e, _, err := Resolve(Request{Kernel: kernel, MemoryMB: memory, Timeout: time.Duration(timeout), OutputBytes: output, AllowNet: []string{host}}, nil)
+		e, _, err := Resolve(Request{Kernel: kernel, MemoryMB: memory, Timeout: time.Duration(timeout), OutputBytes: output,
+			AllowNet: []string{host}}, nil)
 		if err != nil {
 			return
 		}
-		if e.MemoryMB < MinMemoryMB || e.MemoryMB > MaxMemoryMB || e.Timeout < time.Millisecond || e.Timeout > MaxTimeout || e.OutputBytes < 1 || e.OutputBytes > 1<<30 {
+		if e.MemoryMB < MinMemoryMB || e.MemoryMB > MaxMemoryMB || e.Timeout < time.Millisecond || e.Timeout > MaxTimeout ||
+			e.OutputBytes < 1 || e.OutputBytes > 1<<30 {
 			t.Errorf("%+v", e)
 		}
 		again, _, err := Resolve(Asked(e), nil)
@@ -83,7 +88,8 @@ func TestRequireJail(t *testing.T) {
 		t.Fatal(err)
 	}
 	e, denials, err := Resolve(Request{RequireJail: []string{"landlock", "network", "landlock"}}, ceiling)
-	if want := []string{"landlock", "network", "seccomp"}; err != nil || len(denials) > 0 || !reflect.DeepEqual(e.RequireJail, want) {
+	if want := []string{"landlock", "network", "seccomp"}; err != nil || len(denials) > 0 ||
+		!reflect.DeepEqual(e.RequireJail, want) {
 		t.Errorf("%v %v %v, expected %v", e.RequireJail, denials, err, want)
 	}
 	if _, _, err := Resolve(Request{RequireJail: []string{"moat"}}, nil); err == nil {
@@ -114,12 +120,18 @@ func TestBoundByRawTCP(t *testing.T) {
 		refused bool
 	}{
 		{"raw TCP alone", Request{Secrets: []string{"KEY@api.example.com"}, AllowTCP: []string{"api.example.com:443"}}, true},
-		{"raw TCP, below a domain", Request{Secrets: []string{"KEY@other.example,*.example.com"}, AllowTCP: []string{"api.example.com:443"}, AllowNet: []string{"other.example"}}, true},
-		{"raw TCP on another port beside", Request{Secrets: []string{"KEY@api.example.com"}, AllowTCP: []string{"api.example.com:5432"}, AllowNet: []string{"api.example.com"}}, false},
-		{"a domain beside", Request{Secrets: []string{"KEY@api.example.com"}, AllowTCP: []string{"api.example.com:443"}, AllowNet: []string{"*.example.com:8443"}}, false},
-		{"a question beside", Request{Secrets: []string{"KEY@api.example.com"}, AllowTCP: []string{"api.example.com:443"}, Ask: []string{"api.example.com"}}, false},
-		{"a rule by path", Request{Secrets: []string{"KEY@api.example.com"}, AllowTCP: []string{"api.example.com:443"}, AllowHTTP: []string{"GET api.example.com/v1/*"}}, false},
-		{"every host", Request{Secrets: []string{"KEY@api.example.com"}, AllowTCP: []string{"api.example.com:443"}, AllowNetAny: true}, false},
+		{"raw TCP, below a domain", Request{Secrets: []string{"KEY@other.example,*.example.com"},
+			AllowTCP: []string{"api.example.com:443"}, AllowNet: []string{"other.example"}}, true},
+		{"raw TCP on another port beside", Request{Secrets: []string{"KEY@api.example.com"},
+			AllowTCP: []string{"api.example.com:5432"}, AllowNet: []string{"api.example.com"}}, false},
+		{"a domain beside", Request{Secrets: []string{"KEY@api.example.com"}, AllowTCP: []string{"api.example.com:443"},
+			AllowNet: []string{"*.example.com:8443"}}, false},
+		{"a question beside", Request{Secrets: []string{"KEY@api.example.com"}, AllowTCP: []string{"api.example.com:443"},
+			Ask: []string{"api.example.com"}}, false},
+		{"a rule by path", Request{Secrets: []string{"KEY@api.example.com"}, AllowTCP: []string{"api.example.com:443"},
+			AllowHTTP: []string{"GET api.example.com/v1/*"}}, false},
+		{"every host", Request{Secrets: []string{"KEY@api.example.com"}, AllowTCP: []string{"api.example.com:443"},
+			AllowNetAny: true}, false},
 		{"another host", Request{Secrets: []string{"KEY@api.example.com"}, AllowTCP: []string{"db.example.com:5432"}}, false},
 		{"in the machine", Request{Secrets: []string{"KEY"}, AllowTCP: []string{"api.example.com:443"}}, false},
 	} {
@@ -140,10 +152,14 @@ func TestAttackBoundByRawTCP(t *testing.T) {
 		{"allowNet", `allowNet = ["other.example"]`, Request{AllowNet: []string{"api.example.com"}}, "refused"},
 		{"allowNetAny", `allowNetAny = false`, Request{AllowNetAny: true}, "refused"},
 		{"ask", `ask = ["other.example"]`, Request{Ask: []string{"api.example.com"}}, "refused"},
-		{"allowNet, and asks for it", "allowNet = [\"other.example\"]\nask = [\"api.example.com\"]", Request{AllowNet: []string{"api.example.com"}}, "granted"},
-		{"another host", `allowNet = ["api.example.com"]`, Request{AllowNet: []string{"api.example.com", "other.example"}}, "granted"},
-		{"allowTcp, too", "allowNet = [\"other.example\"]\nallowTcp = []", Request{AllowNet: []string{"api.example.com"}}, "granted"},
-		{"the secret, too", "allowNet = [\"other.example\"]\nsecrets = []", Request{AllowNet: []string{"api.example.com"}}, "granted"},
+		{"allowNet, and asks for it", "allowNet = [\"other.example\"]\nask = [\"api.example.com\"]",
+			Request{AllowNet: []string{"api.example.com"}}, "granted"},
+		{"another host", `allowNet = ["api.example.com"]`, Request{AllowNet: []string{"api.example.com", "other.example"}},
+			"granted"},
+		{"allowTcp, too", "allowNet = [\"other.example\"]\nallowTcp = []", Request{AllowNet: []string{"api.example.com"}},
+			"granted"},
+		{"the secret, too", "allowNet = [\"other.example\"]\nsecrets = []", Request{AllowNet: []string{"api.example.com"}},
+			"granted"},
 	} {
 		ceiling, err := ParseCeiling("test", []byte(c.ceiling))
 		if err != nil {

@@ -27,7 +27,8 @@ func (k rules[R]) form() Form {
 func (k rules[R]) list(texts []string) ([]R, *FieldError) {
 	out := []R{}
 	if len(texts) > MaxRules {
-		return nil, &FieldError{Value: fmt.Sprintf("of %d entries", len(texts)), Reason: fmt.Sprintf("must have at most %d", MaxRules)}
+		return nil, &FieldError{Value: fmt.Sprintf("of %d entries", len(texts)),
+			Reason: fmt.Sprintf("must have at most %d", MaxRules)}
 	}
 	for _, text := range texts {
 		rule, err := k.parse(text)

@@ -72,19 +72,25 @@ func TestAttackSecretHosts(t *testing.T) {
 		{"to one below", `["KEY@*.example.com"]`, "KEY@a.b.example.com", "[KEY@a.b.example.com] 0"},
 		{"to the apex", `["KEY@*.example.com"]`, "KEY@example.com", "[] 1"},
 		{"another name", `["KEY@a.example"]`, "OTHER@a.example", "[] 1"},
-		{"two entries", `["KEY@a.example", "KEY@b.example"]`, "KEY@a.example,b.example,c.example", "[KEY@a.example,b.example] 1"},
+		{"two entries", `["KEY@a.example", "KEY@b.example"]`, "KEY@a.example,b.example,c.example",
+			"[KEY@a.example,b.example] 1"},
 		{"bound where it need not be", `["KEY"]`, "KEY@a.example", "[KEY@a.example] 0"},
 		{"none", `[]`, "KEY@a.example", "[] 1"},
 		{"in another place", `["KEY@a.example"]`, "KEY@a.example:body", "[] 1"},
 		{"in another place beside", `["KEY@a.example"]`, "KEY@a.example:header+query+path+body", "[KEY@a.example] 1"},
-		{"in every field", `["KEY@a.example:header.authorization"]`, "KEY@a.example", "[KEY@a.example:header.authorization] 1"},
+		{"in every field", `["KEY@a.example:header.authorization"]`, "KEY@a.example",
+			"[KEY@a.example:header.authorization] 1"},
 		{"in another field", `["KEY@a.example:header.authorization"]`, "KEY@a.example:header.x-comment", "[] 1"},
 		{"in one field of all", `["KEY@a.example"]`, "KEY@a.example:header.a", "[KEY@a.example:header.a] 0"},
-		{"in another host's place", `["KEY@a.example:query", "KEY@b.example"]`, "KEY@a.example:header,b.example:query", "[] 1"},
-		{"in another host's place, by a wildcard", `["KEY@*.example.com:query", "KEY@a.example.com"]`, "KEY@*.example.com:header", "[KEY@a.example.com] 1"},
-		{"into the machine, bound to places", `["KEY@a.example:query", "KEY@b.example"]`, "KEY", "[KEY@a.example:query,b.example] 1"},
+		{"in another host's place", `["KEY@a.example:query", "KEY@b.example"]`, "KEY@a.example:header,b.example:query",
+			"[] 1"},
+		{"in another host's place, by a wildcard", `["KEY@*.example.com:query", "KEY@a.example.com"]`,
+			"KEY@*.example.com:header", "[KEY@a.example.com] 1"},
+		{"into the machine, bound to places", `["KEY@a.example:query", "KEY@b.example"]`, "KEY",
+			"[KEY@a.example:query,b.example] 1"},
 		{"with its placeholder passed", `["KEY@a.example"]`, "KEY@a.example:pass", "[KEY@a.example] 1"},
-		{"with its placeholder passed, as allowed", `["KEY@a.example:pass"]`, "KEY@a.example:pass", "[KEY@a.example:header+pass] 0"},
+		{"with its placeholder passed, as allowed", `["KEY@a.example:pass"]`, "KEY@a.example:pass",
+			"[KEY@a.example:header+pass] 0"},
 		{"refused where it may be passed", `["KEY@a.example:pass"]`, "KEY@a.example", "[KEY@a.example] 0"},
 		{"in a place that a table does not name", "", "KEY@a.example:body+pass", "[] 1"},
 		{"as a table has it", "", "KEY@a.example:query+header.x-key", "[KEY@a.example:header.x-key+query] 0"},
@@ -138,7 +144,8 @@ func TestSecretTables(t *testing.T) {
 			t.Errorf("%s: %s, want %s", text, got, want)
 		}
 	}
-	if _, err := ParseCeiling("test.toml", []byte("secrets = {KEY = [\"a.example\"]}")); err == nil || !strings.Contains(err.Error(), "use [secrets.NAME]") {
+	if _, err := ParseCeiling("test.toml", []byte("secrets = {KEY = [\"a.example\"]}")); err == nil ||
+		!strings.Contains(err.Error(), "use [secrets.NAME]") {
 		t.Error(err)
 	}
 }

@@ -24,19 +24,27 @@ func TestSessionLimits(t *testing.T) {
 		bad        bool
 	}{
 		{name: "nothing is asked for", want: full},
-		{name: "less is asked for", asked: SessionLimits{Life: time.Minute}, want: with(func(l *SessionLimits) { l.Life = time.Minute })},
+		{name: "less is asked for", asked: SessionLimits{Life: time.Minute},
+			want: with(func(l *SessionLimits) { l.Life = time.Minute })},
 		{name: "more than there is", asked: SessionLimits{Life: 25 * time.Hour}, bad: true},
 		{name: "less than there is", asked: SessionLimits{Life: time.Millisecond}, bad: true},
 		{name: "a negative life", asked: SessionLimits{Life: -1}, bad: true},
-		{name: "a default is cut, and nobody denied", file: "sessions = 2\nsessionLifeSeconds = 60\npausedBytes = 5\nsessionIdleSeconds = 5.5\nforwardedPorts = 3\nbackgroundCommands = 2\ncallerSessions = 1",
+		{name: "a default is cut, and nobody denied",
+			file: "sessions = 2\nsessionLifeSeconds = 60\npausedBytes = 5\nsessionIdleSeconds = 5.5\nforwardedPorts = 3\nbackgroundCommands = 2\ncallerSessions = 1",
 			want: SessionLimits{2, 1, time.Minute, 5500 * time.Millisecond, 3, 2, 5}},
-		{name: "what was asked for is cut", file: "sessionLifeSeconds = 60", asked: SessionLimits{Life: time.Hour}, want: with(func(l *SessionLimits) { l.Life = time.Minute }), denied: []string{"sessionLifeSeconds: at most 60 is allowed"}},
-		{name: "none", file: "sessions = 0\nforwardedPorts = 0\nbackgroundCommands = 0\npausedBytes = 0", want: with(func(l *SessionLimits) {
-			l.Sessions, l.ForwardedPorts, l.BackgroundCommands, l.PausedBytes = -1, -1, -1, -1
-		})},
-		{name: "a principal is narrowed", file: "sessions = 5\n[principals.p]\nsessions = 3\ncallerSessions = 1", principal: "p", want: with(func(l *SessionLimits) { l.Sessions, l.CallerSessions = 3, 1 })},
-		{name: "a principal is not widened", file: "callerSessions = 2\n[principals.p]\ncallerSessions = 3", principal: "p", want: with(func(l *SessionLimits) { l.CallerSessions = 2 })},
-		{name: "another is not narrowed", file: "sessions = 5\n[principals.p]\nsessions = 3", principal: "q", want: with(func(l *SessionLimits) { l.Sessions = 5 })},
+		{name: "what was asked for is cut", file: "sessionLifeSeconds = 60", asked: SessionLimits{Life: time.Hour},
+			want:   with(func(l *SessionLimits) { l.Life = time.Minute }),
+			denied: []string{"sessionLifeSeconds: at most 60 is allowed"}},
+		{name: "none", file: "sessions = 0\nforwardedPorts = 0\nbackgroundCommands = 0\npausedBytes = 0",
+			want: with(func(l *SessionLimits) {
+				l.Sessions, l.ForwardedPorts, l.BackgroundCommands, l.PausedBytes = -1, -1, -1, -1
+			})},
+		{name: "a principal is narrowed", file: "sessions = 5\n[principals.p]\nsessions = 3\ncallerSessions = 1",
+			principal: "p", want: with(func(l *SessionLimits) { l.Sessions, l.CallerSessions = 3, 1 })},
+		{name: "a principal is not widened", file: "callerSessions = 2\n[principals.p]\ncallerSessions = 3", principal: "p",
+			want: with(func(l *SessionLimits) { l.CallerSessions = 2 })},
+		{name: "another is not narrowed", file: "sessions = 5\n[principals.p]\nsessions = 3", principal: "q",
+			want: with(func(l *SessionLimits) { l.Sessions = 5 })},
 	} {
 		var c *Ceiling
 		if row.file != "" {
@@ -53,7 +61,8 @@ func TestSessionLimits(t *testing.T) {
 			}
 		}
 	}
-	for _, file := range []string{"sessions = -1", "sessions = \"all\"", "sessionLifeSeconds = 0", "sessionLifeSeconds = 86401", "pausedBytes = -1", "callersessions = 1", "sessionlife = 1"} {
+	for _, file := range []string{"sessions = -1", "sessions = \"all\"", "sessionLifeSeconds = 0",
+		"sessionLifeSeconds = 86401", "pausedBytes = -1", "callersessions = 1", "sessionlife = 1"} {
 		if c, err := ParseCeiling("test", []byte(file)); err == nil {
 			t.Errorf("%s: %v", file, c)
 		}

@@ -57,7 +57,8 @@ func (t Trust) List() ([]Trusted, error) {
 	}
 	var list []Trusted
 	if err := json.Unmarshal(text, &list); err != nil {
-		return nil, fmt.Errorf("read the trusted ceilings: %s can't be read (%v): remove it, then trust the files again", t.file, err)
+		return nil, fmt.Errorf("read the trusted ceilings: %s can't be read (%v): remove it, then trust the files again",
+			t.file, err)
 	}
 	return list, nil
 }
@@ -113,7 +114,8 @@ func (t Trust) Of(c *Ceiling) error {
 		case known.Digest == c.digest():
 			return nil
 		default:
-			return fmt.Errorf("%w: it, or where its folders lead, has changed since %s", ErrNotTrusted, known.Since.Local().Format(time.DateTime))
+			return fmt.Errorf("%w: it, or where its folders lead, has changed since %s", ErrNotTrusted,
+				known.Since.Local().Format(time.DateTime))
 		}
 	}
 	return ErrNotTrusted
@@ -292,7 +294,8 @@ func (m *ForModels) Remedy() string {
 // shellWord returns a path as a shell takes it: quoted if it has unusual characters.
 func shellWord(path string) string {
 	if !strings.ContainsFunc(path, func(c rune) bool {
-		return c < 0x80 && !strings.ContainsRune("/._-+:,@%=", c) && !('0' <= c && c <= '9') && !('A' <= c && c <= 'Z') && !('a' <= c && c <= 'z')
+		return c < 0x80 && !strings.ContainsRune("/._-+:,@%=", c) && !('0' <= c && c <= '9') && !('A' <= c && c <= 'Z') &&
+			!('a' <= c && c <= 'z')
 	}) {
 		return path
 	}

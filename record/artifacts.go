@@ -294,7 +294,8 @@ func (a *Artifacts) Close(complete bool) error {
 		a.root.Close()
 	}
 	if a.unnamed > 0 {
-		a.Refused = append(a.Refused, Refusal{contract.OutDir, fmt.Sprintf("%d more did not come back either", a.unnamed), a.missed})
+		a.Refused = append(a.Refused, Refusal{contract.OutDir, fmt.Sprintf("%d more did not come back either", a.unnamed),
+			a.missed})
 	}
 	if a.cut != "" {
 		a.Refused = append(a.Refused, Refusal{contract.OutDir, "not all of it came: " + a.cut, true})
@@ -332,7 +333,9 @@ func (s *Store) OpenArtifact(id, name string) (*os.File, error) {
 	}
 	root, err := os.OpenRoot(s.Path(id, ArtifactsDir))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: artifact %q of %s: the run left none, or they were removed to keep the store within its bound", ErrNotFound, name, id)
+		return nil,
+			fmt.Errorf("%w: artifact %q of %s: the run left none, or they were removed to keep the store within its bound",
+				ErrNotFound, name, id)
 	}
 	if err != nil {
 		return nil, err

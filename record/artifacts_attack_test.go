@@ -42,7 +42,8 @@ func attackArtifactsRows(kept string) []attackArtifactsRow {
 		{"half a surrogate", "\xed\xa0\x80", 0, "has a name that is no text"},
 		{"a name of 255 bytes", strings.Repeat("n", 255), 0, kept},
 		{"a name of 256 bytes", strings.Repeat("n", 256), 0, "has a path that can't be"},
-		{"a path of more than 1024 bytes", strings.Repeat("abcdefgh/", 120) + "f", 0, "has a path of no or more than 1024 bytes"},
+		{"a path of more than 1024 bytes", strings.Repeat("abcdefgh/", 120) + "f", 0,
+			"has a path of no or more than 1024 bytes"},
 		{"33 folders deep", strings.Repeat("d/", 32) + "f", 0, "lies more than 32 folders deep"},
 		{"the same again", "a", 0, "file exists"},
 		{"a folder's name", "b", 0, "file exists"},
@@ -130,7 +131,10 @@ func TestAttackArtifactFloods(t *testing.T) {
 			}
 			return a.Data(make([]byte, 64<<10))
 		}, 0, "is beyond 1048576 bytes in all"},
-		{"bytes of files that are refused", func(a *Artifacts) error { return errors.Join(a.Begin(0, 0o644, ".."), a.Data(make([]byte, 64<<10))) }, 0, "has a path that can't be"},
+		{"bytes of files that are refused", func(a *Artifacts) error {
+			return errors.Join(a.Begin(0, 0o644, ".."),
+				a.Data(make([]byte, 64<<10)))
+		}, 0, "has a path that can't be"},
 		{"links without end", func(a *Artifacts) error { return a.Begin(fs.ModeSymlink, 0, "l") }, 0, "is a link"},
 		{"bad names without end", func(a *Artifacts) error { return a.Begin(0, 0, "../x") }, 0, "has a path that can't be"},
 	} {
@@ -147,8 +151,11 @@ func TestAttackArtifactFloods(t *testing.T) {
 			got = "ended"
 		}
 		attack.Check(t, "artifacts: "+c.name, "ended", got)
-		if err := a.Close(false); err != nil || len(a.Kept) != c.kept || len(a.Refused) == 0 || len(a.Refused) > maxRefusals+2 || a.Refused[0].Reason != c.says || !strings.HasPrefix(a.Refused[len(a.Refused)-1].Reason, "not all of it came") {
-			t.Errorf("%s: %v, %d kept, %d refused: %+v", c.name, err, len(a.Kept), len(a.Refused), a.Refused[max(len(a.Refused)-1, 0):])
+		if err := a.Close(false); err != nil || len(a.Kept) != c.kept || len(a.Refused) == 0 ||
+			len(a.Refused) > maxRefusals+2 || a.Refused[0].Reason != c.says ||
+			!strings.HasPrefix(a.Refused[len(a.Refused)-1].Reason, "not all of it came") {
+			t.Errorf("%s: %v, %d kept, %d refused: %+v", c.name, err, len(a.Kept), len(a.Refused),
+				a.Refused[max(len(a.Refused)-1, 0):])
 		}
 		held(t, r.Dir(), c.kept)
 		r.closeFiles()
@@ -191,7 +198,8 @@ func TestAttackArtifactFolders(t *testing.T) {
 		if folders > maxFolders+1 {
 			within = fmt.Sprint(folders, " folders")
 		}
-		attack.Check(t, "folders that the paths of artifacts make, "+name, want, fmt.Sprintf("%s, %d kept, refused: %s", within, len(a.Kept), refused))
+		attack.Check(t, "folders that the paths of artifacts make, "+name, want,
+			fmt.Sprintf("%s, %d kept, refused: %s", within, len(a.Kept), refused))
 	}
 }
 
@@ -206,20 +214,23 @@ func TestAttackArtifactsLarge(t *testing.T) {
 		{"a plain name", "a", "a is beyond 10 bytes in all, missed true"},
 		{"the parent", "../run.json", "../run.json has a path that can't be, missed false"},
 		{"a name of no text", "\xff", "\ufffd has a name that is no text, missed false"},
-		{"33 folders deep", strings.Repeat("d/", 32) + "f", strings.Repeat("d/", 32) + "f lies more than 32 folders deep, missed false"},
+		{"33 folders deep", strings.Repeat("d/", 32) + "f",
+			strings.Repeat("d/", 32) + "f lies more than 32 folders deep, missed false"},
 		{"a secret for a name", "top-secret-value", Redacted + " is beyond 10 bytes in all, missed true"},
 	} {
 		if err := a.Large(c.path); err != nil {
 			t.Fatal(err)
 		}
 		last := a.Refused[len(a.Refused)-1]
-		attack.Check(t, "a file that is too large, with "+c.name, c.want, fmt.Sprintf("%s %s, missed %v", last.Path, last.Reason, last.Missed))
+		attack.Check(t, "a file that is too large, with "+c.name, c.want,
+			fmt.Sprintf("%s %s, missed %v", last.Path, last.Reason, last.Missed))
 	}
 	n := 0
 	for err = nil; err == nil && n < 1<<20; n++ {
 		err = a.Large("a")
 	}
-	attack.Check(t, "a guest that names files without end that are too large", fmt.Sprint(maxOffered-5+1, " ", ErrEnough, " ", maxRefusals), fmt.Sprint(n, " ", err, " ", len(a.Refused)))
+	attack.Check(t, "a guest that names files without end that are too large",
+		fmt.Sprint(maxOffered-5+1, " ", ErrEnough, " ", maxRefusals), fmt.Sprint(n, " ", err, " ", len(a.Refused)))
 	if err := a.Close(true); err != nil {
 		t.Fatal(err)
 	}

@@ -25,8 +25,10 @@ func newRun(t testing.TB) *Run {
 func TestArtifactNames(t *testing.T) {
 	r := newRun(t)
 	a := r.Artifacts(1<<20, nil)
-	good := []string{"a", "b/c", "b/d e", "...", "..x", "x..", ".hidden", "-rf", "con", "a:b", `back\slash`, "line\nbreak", "\u202egnp.exe", strings.Repeat("n", 255), "C", "c"}
-	bad := []string{"", "/", "/etc/passwd", "..", "../x", "a/../../x", "b/..", "b/./c", ".", "b//c", "b/", "./a", "nul\x00", "\xff", strings.Repeat("n", 256), strings.Repeat("d/", 40) + "f",
+	good := []string{"a", "b/c", "b/d e", "...", "..x", "x..", ".hidden", "-rf", "con", "a:b", `back\slash`, "line\nbreak",
+		"\u202egnp.exe", strings.Repeat("n", 255), "C", "c"}
+	bad := []string{"", "/", "/etc/passwd", "..", "../x", "a/../../x", "b/..", "b/./c", ".", "b//c", "b/", "./a",
+		"nul\x00", "\xff", strings.Repeat("n", 256), strings.Repeat("d/", 40) + "f",
 		strings.Repeat("abcdefgh/", 200) + "f", "a/below-a-file", "a", "b"}
 	for _, name := range append(good, bad...) {
 		if err := a.Begin(0, 0o644, name); err != nil {
@@ -109,7 +111,8 @@ func TestArtifactBounds(t *testing.T) {
 	}
 	begin("e")
 	want := []Refusal{{"b", "is beyond 10 bytes in all", true}, {"c", "is beyond 10 bytes in all", true}}
-	if err := a.Close(true); err != nil || len(a.Kept) != 3 || a.Kept[1].Path != "d" || a.Kept[1].Size != 5 || !slices.Equal(a.Refused, want) {
+	if err := a.Close(true); err != nil || len(a.Kept) != 3 || a.Kept[1].Path != "d" || a.Kept[1].Size != 5 ||
+		!slices.Equal(a.Refused, want) {
 		t.Errorf("%v %+v %+v", err, a.Kept, a.Refused)
 	}
 	held(t, r.Dir(), 3)
@@ -120,7 +123,8 @@ func TestArtifactBounds(t *testing.T) {
 		begin(fmt.Sprint(i))
 	}
 	last := Refusal{"/out", "7 more did not come back either", true}
-	if err := a.Close(true); err != nil || len(a.Kept) != maxArtifacts || len(a.Refused) != maxRefusals+1 || a.Refused[maxRefusals] != last {
+	if err := a.Close(true); err != nil || len(a.Kept) != maxArtifacts || len(a.Refused) != maxRefusals+1 ||
+		a.Refused[maxRefusals] != last {
 		t.Errorf("%v %d %d %+v", err, len(a.Kept), len(a.Refused), a.Refused[len(a.Refused)-1])
 	}
 	if err := os.RemoveAll(many.Dir()); err != nil {

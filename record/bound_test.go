@@ -36,10 +36,13 @@ func TestAttackStoreSize(t *testing.T) {
 		{"within the bound", 100, many(3, run{"alice", 1, 10, false}), "aaa"},
 		{"artifacts for ever", 100, many(12, run{"alice", 0, 20, false}), "rrrrrrrraaaa"},
 		{"output for ever", 100, many(12, run{"alice", 20, 0, false}), "--------aaaa"},
-		{"one that is larger than the bound, which is the last", 100, append(many(3, run{"alice", 1, 10, false}), run{"alice", 0, 200, false}), "---a"},
-		{"one caller's, beside another's older ones", 100, append(many(2, run{"bob", 1, 10, false}), many(12, run{"alice", 1, 22, false})...), "aarrrrrrrrrraa"},
+		{"one that is larger than the bound, which is the last", 100,
+			append(many(3, run{"alice", 1, 10, false}), run{"alice", 0, 200, false}), "---a"},
+		{"one caller's, beside another's older ones", 100,
+			append(many(2, run{"bob", 1, 10, false}), many(12, run{"alice", 1, 22, false})...), "aarrrrrrrrrraa"},
 		{"one that is under way", 100, append([]run{{"alice", 1, 60, true}}, many(3, run{"alice", 0, 30, false})...), "arra"},
-		{"a greedy one's last run, beside another's", 100, append(many(3, run{"bob", 1, 10, false}), run{"alice", 0, 200, false}), "aaaa"},
+		{"a greedy one's last run, beside another's", 100,
+			append(many(3, run{"bob", 1, 10, false}), run{"alice", 0, 200, false}), "aaaa"},
 	} {
 		s := Open(filepath.Join(t.TempDir(), "runs"))
 		at := time.Now()
@@ -55,7 +58,8 @@ func TestAttackStoreSize(t *testing.T) {
 			}
 			if r.artifacts > 0 {
 				out := filepath.Join(w.Dir(), ArtifactsDir)
-				if err := errors.Join(os.Mkdir(out, 0o700), os.WriteFile(filepath.Join(out, "a"), make([]byte, r.artifacts*unit), 0o600)); err != nil {
+				if err := errors.Join(os.Mkdir(out, 0o700), os.WriteFile(filepath.Join(out, "a"), make([]byte, r.artifacts*unit),
+					0o600)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -117,7 +121,8 @@ func TestAttackStoreNames(t *testing.T) {
 		}
 		names := 0
 		_ = filepath.WalkDir(s.Dir(), func(string, fs.DirEntry, error) error { names++; return nil })
-		attack.Check(t, "a store whose runs leave "+what, "within its bound", map[bool]string{true: "within its bound", false: fmt.Sprint(names, " names")}[names < 1100])
+		attack.Check(t, "a store whose runs leave "+what, "within its bound",
+			map[bool]string{true: "within its bound", false: fmt.Sprint(names, " names")}[names < 1100])
 	}
 }
 
@@ -191,7 +196,8 @@ func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 func TestAttackRestOfRemoval(t *testing.T) {
 	s := Open(filepath.Join(t.TempDir(), "runs"))
 	rest := filepath.Join(s.Dir(), removedPrefix+"20260101-000000000-aaaaaa", ArtifactsDir)
-	if err := errors.Join(os.MkdirAll(rest, 0o700), os.WriteFile(filepath.Join(rest, "a"), make([]byte, 1<<20), 0o600)); err != nil {
+	if err := errors.Join(os.MkdirAll(rest, 0o700), os.WriteFile(filepath.Join(rest, "a"), make([]byte, 1<<20),
+		0o600)); err != nil {
 		t.Fatal(err)
 	}
 	w, err := s.Create(time.Now(), "alice", ViaMCP, "code.js", nil, nil)

@@ -104,7 +104,8 @@ func attackOutRows(zwnj string) []attackOutRow {
 		{"a configuration that is code", "vite.config.ts", false, "", "nothing", "tools run"},
 		{"what compose puts over its file", "docker-compose.override.yml", false, "", "nothing", "tools run"},
 		{"a module in the place of Python's own", "sub/random.py", false, "", "nothing", "tools run"},
-		{"a compiled module in the place of Python's own", "json.cpython-311-x86_64-linux-gnu.so", false, "", "nothing", "tools run"},
+		{"a compiled module in the place of Python's own", "json.cpython-311-x86_64-linux-gnu.so", false, "", "nothing",
+			"tools run"},
 		{"a test that pytest finds", "sub/test_x.py", false, "", "nothing", "tools run"},
 		{"a test that go finds", "x_test.go", false, "", "nothing", "tools run"},
 		{"what ansible obeys", "ansible.cfg", false, "", "nothing", "tools run"},
@@ -118,7 +119,8 @@ func attackOutRows(zwnj string) []attackOutRow {
 		{"the sign of Kelvin, which is a k", "GNUma\u212aefile", false, "", "nothing", "tools run"},
 		{"a folder that is a repository to git", "sub/bare/HEAD", false, "", "nothing", "HEAD"},
 		{"a folder that is a repository to git, in another case", "sub/bare/Head", false, "", "nothing", "HEAD"},
-		{"a git hook, by NTFS's rules, with a stream", "GIT~1::$INDEX_ALLOCATION/hooks/post-commit", true, "", "nothing", "NAME~1"},
+		{"a git hook, by NTFS's rules, with a stream", "GIT~1::$INDEX_ALLOCATION/hooks/post-commit", true, "", "nothing",
+			"NAME~1"},
 		{"a path file of Python's", "x.pth", false, "", "nothing", "tools run"},
 		{"an option", "-rf", false, "", "nothing", "begins with -"},
 		{"an option in a folder", "sub/--help", false, "", "nothing", "begins with -"},
@@ -136,14 +138,16 @@ func attackOutRows(zwnj string) []attackOutRow {
 		{"a git hook, in capitals", ".Git/hooks/post-commit", true, ".git/hooks/post-commit", "nothing", "begins with a dot"},
 		{"a git hook of a submodule", "sub/.git/hooks/post-commit", true, "", "nothing", "begins with a dot"},
 		{"a git hook, by HFS+'s rules", zwnj + ".git/hooks/post-commit", true, "", "nothing", "begins with a dot"},
-		{"a git hook, with a character without width inside", ".g" + zwnj + "it/hooks/post-commit", true, "", "nothing", "begins with a dot"},
+		{"a git hook, with a character without width inside", ".g" + zwnj + "it/hooks/post-commit", true, "", "nothing",
+			"begins with a dot"},
 		{"a git hook, by FAT's rules", "GIT~1/hooks/post-commit", true, "", "nothing", "NAME~1"},
 		{"a git hook, by FAT's rules, with dots at the end", "GIT~1...../hooks/post-commit", true, "", "nothing", "NAME~1"},
 		{"a git hook, by NTFS's rules, with a blank at the end", "git~1 /hooks/post-commit", true, "", "nothing", "NAME~1"},
 		{"a git hook, by NTFS's rules, when there are many", "GI7EBA~1/hooks/post-commit", true, "", "nothing", "NAME~1"},
 		{"the ceiling, by FAT's rules, with blanks and dots", "UNITAS~1.TOM. .", true, "", "nothing", "NAME~1"},
 		{"a dot of full width, which is none", "\uff0egit/x", false, "", "code", ""},
-		{"the ceiling behind a mark of byte order", "\ufeff.unitask.toml", true, ".unitask.toml", "mine", "begins with a dot"},
+		{"the ceiling behind a mark of byte order", "\ufeff.unitask.toml", true, ".unitask.toml", "mine",
+			"begins with a dot"},
 		{"the ceiling, by FAT's rules", "UNITAS~1.TOM", true, "", "nothing", "NAME~1"},
 		{"a git hook, by way of a link", "repo/hooks/post-commit", true, ".git/hooks/post-commit", "nothing", "tools run"},
 		{"a file of git's, by way of a link", "repo/info/exclude", true, ".git/info/exclude", "nothing", "not a folder"},
@@ -169,13 +173,16 @@ func TestAttackOut(t *testing.T) {
 			s, id, list := finished(t, c.artifact)
 			outer := t.TempDir()
 			dir := filepath.Join(outer, "out")
-			for name, mode := range map[string]os.FileMode{"out/Makefile": 0o644, "out/mine": 0o644, "out/.unitask.toml": 0o644, "out/run.sh": 0o755, "out/.git/hooks/pre-commit": 0o755, "out/sub/f": 0o644, "target": 0o644} {
+			for name, mode := range map[string]os.FileMode{"out/Makefile": 0o644, "out/mine": 0o644, "out/.unitask.toml": 0o644,
+				"out/run.sh": 0o755, "out/.git/hooks/pre-commit": 0o755, "out/sub/f": 0o644, "target": 0o644} {
 				name = filepath.Join(outer, name)
-				if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte("mine"), mode)); err != nil {
+				if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755),
+					os.WriteFile(name, []byte("mine"), mode)); err != nil {
 					t.Fatal(err)
 				}
 			}
-			for name, to := range map[string]string{"repo": ".git", "outside": "..", "link": "../target", "dangling": "../nowhere"} {
+			for name, to := range map[string]string{"repo": ".git", "outside": "..", "link": "../target",
+				"dangling": "../nowhere"} {
 				if err := os.Symlink(to, filepath.Join(dir, name)); err != nil {
 					t.Fatal(err)
 				}
@@ -194,7 +201,8 @@ func TestAttackOut(t *testing.T) {
 				at = c.artifact
 			}
 			attack.Check(t, "out: "+c.name, c.want, seen(filepath.Join(dir, at)))
-			if c.left == "" && len(left) > 0 || c.left != "" && (len(left) != 1 || left[0].Path != c.artifact || !strings.Contains(left[0].Reason, c.left)) {
+			if c.left == "" && len(left) > 0 || c.left != "" &&
+				(len(left) != 1 || left[0].Path != c.artifact || !strings.Contains(left[0].Reason, c.left)) {
 				t.Errorf("left: %+v, want %q", left, c.left)
 			}
 			if stray, _ := filepath.Glob(filepath.Join(dir, "*/.unitask-*")); len(stray) > 0 {
@@ -219,7 +227,9 @@ func TestAttackOutBareRepository(t *testing.T) {
 		to := outFolder(t, dir, false)
 		to.Begin()
 		for file, text := range map[string]string{"HEAD": "ref: refs/heads/main\n", "objects/x": "x", "refs/x": "x",
-			"config": fmt.Sprintf("[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = .\n\tfsmonitor = \"touch %s; false\"\n", mark)} {
+			"config": fmt.Sprintf(
+				"[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = .\n\tfsmonitor = \"touch %s; false\"\n",
+				mark)} {
 			if _, err := to.File(name+file, strings.NewReader(text)); err != nil {
 				t.Fatal(err)
 			}
@@ -242,7 +252,8 @@ func TestAttackOutTwins(t *testing.T) {
 		if err != nil || len(left) != 1 {
 			t.Fatalf("%v %+v", err, left)
 		}
-		attack.Check(t, "out: two names that are one to the file system", `the folder's file system takes its name for that of "a", which was copied`, left[0].Reason)
+		attack.Check(t, "out: two names that are one to the file system",
+			`the folder's file system takes its name for that of "a", which was copied`, left[0].Reason)
 	}
 	// Where the file system knows them apart, both are copied.
 	names := []string{"A", "a", "e\u0301", "\u00e9"}
@@ -264,7 +275,8 @@ func TestAttackOutRace(t *testing.T) {
 	s, id, list := finished(t, "d/f")
 	outer := t.TempDir()
 	dir, elsewhere := filepath.Join(outer, "out"), filepath.Join(outer, "elsewhere")
-	if err := errors.Join(os.Mkdir(dir, 0o755), os.Mkdir(elsewhere, 0o755), os.Mkdir(filepath.Join(dir, ".git"), 0o755)); err != nil {
+	if err := errors.Join(os.Mkdir(dir, 0o755), os.Mkdir(elsewhere, 0o755),
+		os.Mkdir(filepath.Join(dir, ".git"), 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	stop, done := make(chan struct{}), make(chan struct{})
@@ -385,7 +397,8 @@ func TestAttackOutKilled(t *testing.T) {
 		t.Errorf("the next run: %v %+v", err, left)
 	}
 	strays, _ := filepath.Glob(filepath.Join(dir, "sub/.unitask-cp-*"))
-	attack.Check(t, "out: a copy that is killed, and the next one", "nothing, then code, 0 left", fmt.Sprintf("%s, then %s, %d left", got, seen(filepath.Join(dir, "sub/report.csv")), len(strays)))
+	attack.Check(t, "out: a copy that is killed, and the next one", "nothing, then code, 0 left",
+		fmt.Sprintf("%s, then %s, %d left", got, seen(filepath.Join(dir, "sub/report.csv")), len(strays)))
 }
 
 // endless is a file without end.

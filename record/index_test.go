@@ -44,7 +44,8 @@ func TestIndex(t *testing.T) {
 		}
 		return r.ID
 	}
-	first, second, third := make("alice", record.ViaMCP, 0), make("alice", record.ViaHTTP, time.Hour), make("alice", record.ViaMCP, 30*24*time.Hour)
+	first, second, third := make("alice", record.ViaMCP, 0), make("alice", record.ViaHTTP, time.Hour),
+		make("alice", record.ViaMCP, 30*24*time.Hour)
 	cli, bobs, nobodys := make("alice", record.ViaCLI, 0), make("bob", record.ViaHTTP, 0), make("", "", 0)
 	both := []record.Via{record.ViaMCP, record.ViaHTTP}
 	check := func(s *record.Store) {
@@ -54,9 +55,13 @@ func TestIndex(t *testing.T) {
 			vias                  []record.Via
 			want                  []string
 		}{
-			{"alice", "", "", both, []string{third, second, first}}, {"alice", third, "", both, []string{second, first}}, {"alice", second, "", both, []string{first}}, {"alice", first, "", both, nil},
-			{"alice", "", "2026", both, []string{third, second, first}}, {"alice", "", "20260131", both, []string{second}}, {"alice", "", third[:len(third)-1], both, []string{third}}, {"alice", "", "202603", both, []string{third}},
-			{"alice", "", "x", both, nil}, {"alice", "", "..", both, nil}, {"alice", "", "", []record.Via{record.ViaCLI}, []string{cli}}, {"bob", "", "", both, []string{bobs}}, {"", "", "", []record.Via{""}, []string{nobodys}},
+			{"alice", "", "", both, []string{third, second, first}}, {"alice", third, "", both, []string{second, first}},
+			{"alice", second, "", both, []string{first}}, {"alice", first, "", both, nil},
+			{"alice", "", "2026", both, []string{third, second, first}}, {"alice", "", "20260131", both, []string{second}},
+			{"alice", "", third[:len(third)-1], both, []string{third}}, {"alice", "", "202603", both, []string{third}},
+			{"alice", "", "x", both, nil}, {"alice", "", "..", both, nil},
+			{"alice", "", "", []record.Via{record.ViaCLI}, []string{cli}}, {"bob", "", "", both, []string{bobs}},
+			{"", "", "", []record.Via{""}, []string{nobodys}},
 			{"carol", "", "", both, nil}, {"alice/../bob", "", "", both, nil},
 		} {
 			if got := own(t, s, c.owner, c.before, c.prefix, c.vias...); !slices.Equal(got, c.want) {

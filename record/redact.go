@@ -35,7 +35,8 @@ const MaxExposed = 3
 type ExposedError struct{}
 
 func (*ExposedError) Error() string {
-	return fmt.Sprintf("the machine has sent the value of a secret %d times that it has only a placeholder of: a host that got the value gave it away", MaxExposed)
+	return fmt.Sprintf(
+		"the machine has sent the value of a secret %d times that it has only a placeholder of: a host that got the value gave it away", MaxExposed)
 }
 
 // Redactor finds secrets in a run's output. It reads a stream in five views at once (views.go): as it is, and as text
@@ -61,7 +62,9 @@ func NewRedactor(secrets Secrets) (*Redactor, error) {
 		}
 	}
 	if total > MaxSecrets {
-		return nil, fmt.Errorf("secrets are too long to be looked for in what the code prints: %d bytes together, %d is the most", total, MaxSecrets)
+		return nil,
+			fmt.Errorf("secrets are too long to be looked for in what the code prints: %d bytes together, %d is the most", total,
+				MaxSecrets)
 	}
 	var given, bound []string
 	for _, s := range secrets.Given {

@@ -14,12 +14,15 @@ import (
 // searched for.
 func BenchmarkRedact(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 1))
-	lines := []byte(strings.Repeat("2026-10-12 12:34:56 GET /items/42?page=7 200 1832 bytes in 12 ms (cache miss, retried 2 times)\n", 700))
+	lines := []byte(
+		strings.Repeat("2026-10-12 12:34:56 GET /items/42?page=7 200 1832 bytes in 12 ms (cache miss, retried 2 times)\n",
+			700))
 	dense := make([]byte, 64<<10)
 	for i := range dense {
 		dense[i] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"[r.IntN(64)]
 	}
-	red, err := NewRedactor(Secrets{Given: map[string]string{"A": "ghp_0123456789abcdefABCDEF", "B": "postgres://user:passw0rd-long@db.example/x"}})
+	red, err := NewRedactor(Secrets{Given: map[string]string{"A": "ghp_0123456789abcdefABCDEF",
+		"B": "postgres://user:passw0rd-long@db.example/x"}})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -37,7 +40,8 @@ func BenchmarkRedact(b *testing.B) {
 // A byte costs the same whatever the secret is, and however much of it is kept back: what is written byte by
 // byte of a value that repeats itself is moved no more often than other text.
 func TestAttackRedactSlow(t *testing.T) {
-	for name, value := range map[string]string{"one letter": strings.Repeat("a", 32_000-1) + "b", "two letters": strings.Repeat("ab", 16_000-1) + "c", "a number": strings.Repeat("65,", 10_000)} {
+	for name, value := range map[string]string{"one letter": strings.Repeat("a", 32_000-1) + "b",
+		"two letters": strings.Repeat("ab", 16_000-1) + "c", "a number": strings.Repeat("65,", 10_000)} {
 		moved := 0
 		red, err := NewRedactor(Secrets{Given: map[string]string{"A": value}})
 		if err != nil {
@@ -58,6 +62,7 @@ func TestAttackRedactSlow(t *testing.T) {
 		if moved > 2*len(text) {
 			got = fmt.Sprintf("%d bytes for %d", moved, len(text))
 		}
-		attack.Check(t, "a secret that repeats "+name+", and text like it, byte by byte: what is moved", "each byte once or twice", got)
+		attack.Check(t, "a secret that repeats "+name+", and text like it, byte by byte: what is moved",
+			"each byte once or twice", got)
 	}
 }

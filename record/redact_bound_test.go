@@ -17,15 +17,18 @@ const boundToken = "xoxb-17653672481-19874698323-pdFZKVeTuE8sk7oOcHrzqqgy"
 // What a machine sends is passed on at once and as it is, however much of a bound secret is in it, and the
 // whole value if it can be guessed: what is done to text tells nobody what they have guessed.
 func TestAttackBoundGuesses(t *testing.T) {
-	for name, value := range map[string]string{"a token": boundToken, "a PIN": "48151623", "a URL": "postgres://app:hunter2@db/x",
-		"JSON": `{"user":"app","key":"Zk3vQ8sXw1Lr7Tn5"}`, "a text of two lines": "line one of it, secret\nline two of it, secret"} {
+	for name, value := range map[string]string{"a token": boundToken, "a PIN": "48151623",
+		"a URL":               "postgres://app:hunter2@db/x",
+		"JSON":                `{"user":"app","key":"Zk3vQ8sXw1Lr7Tn5"}`,
+		"a text of two lines": "line one of it, secret\nline two of it, secret"} {
 		r, err := NewRedactor(Secrets{Bound: map[string]string{"KEY": value}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var guesses []string
 		for n := range len(value) {
-			guesses = append(guesses, value[:n], value[n+1:], hex.EncodeToString([]byte(value[:n])), base64.StdEncoding.EncodeToString([]byte(value[:n])))
+			guesses = append(guesses, value[:n], value[n+1:], hex.EncodeToString([]byte(value[:n])),
+				base64.StdEncoding.EncodeToString([]byte(value[:n])))
 		}
 		guesses = append(guesses, "hunter2", "Zk3vQ8sXw1Lr7Tn5", "line one of it, secret", "48151623")
 		got := "at once, as they were"
@@ -49,12 +52,15 @@ func TestAttackBoundGuesses(t *testing.T) {
 
 // The whole value is redacted and counted, in any form that is read, and ends the stream the third time.
 func TestAttackBoundExposed(t *testing.T) {
-	for name, form := range map[string]string{"as it is": boundToken, "hexadecimal": hex.EncodeToString([]byte(boundToken)), "base64": base64.StdEncoding.EncodeToString([]byte(boundToken)), "upper case": strings.ToUpper(boundToken)} {
+	for name, form := range map[string]string{"as it is": boundToken,
+		"hexadecimal": hex.EncodeToString([]byte(boundToken)),
+		"base64":      base64.StdEncoding.EncodeToString([]byte(boundToken)), "upper case": strings.ToUpper(boundToken)} {
 		r, err := NewRedactor(Secrets{Bound: map[string]string{"KEY": boundToken}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s := r.String("code " + form); strings.Contains(s, form[4:]) || !strings.Contains(s, Redacted) || r.Exposed() != 0 {
+		if s := r.String("code " + form); strings.Contains(s, form[4:]) || !strings.Contains(s, Redacted) ||
+			r.Exposed() != 0 {
 			t.Errorf("%s in code: %q, %d counted", name, s, r.Exposed())
 		}
 		var out bytes.Buffer
@@ -71,7 +77,8 @@ func TestAttackBoundExposed(t *testing.T) {
 		}
 		out.Reset()
 		got := "redacted, and the run ends"
-		if _, err := w.Write([]byte(form)); !errors.As(err, new(*ExposedError)) || strings.Contains(out.String(), form[4:20]) {
+		if _, err := w.Write([]byte(form)); !errors.As(err, new(*ExposedError)) ||
+			strings.Contains(out.String(), form[4:20]) {
 			got = fmt.Sprintf("%v %q", err, out.String())
 		}
 		attack.Check(t, "a machine prints a bound secret's value the third time, "+name, "redacted, and the run ends", got)
@@ -104,7 +111,8 @@ func TestGivenAndBound(t *testing.T) {
 		if err := w.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if s := out.String(); strings.Contains(s, given) || strings.Contains(s, boundToken) || !strings.HasPrefix(s, "a [redacted] b ") || !strings.HasSuffix(s, "%4 Zk3vQ8sX") {
+		if s := out.String(); strings.Contains(s, given) || strings.Contains(s, boundToken) ||
+			!strings.HasPrefix(s, "a [redacted] b ") || !strings.HasSuffix(s, "%4 Zk3vQ8sX") {
 			t.Errorf("in pieces of %d: %q", n, s)
 		}
 	}

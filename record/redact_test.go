@@ -73,7 +73,8 @@ var shows = map[string]func(s string, r *rand.Rand) string{
 		return string(out)
 	},
 	"base64 in lines": func(s string, r *rand.Rand) string {
-		return wrap(base64.StdEncoding.EncodeToString([]byte("-------"+text(r)+s+text(r)+"....")), 8+r.IntN(70), []string{"\n", "\r\n", "\n    ", `\n`, `\r\n`, "\\n' +\n  '", "',\n  '"}[r.IntN(7)])
+		return wrap(base64.StdEncoding.EncodeToString([]byte("-------"+text(r)+s+text(r)+"....")), 8+r.IntN(70),
+			[]string{"\n", "\r\n", "\n    ", `\n`, `\r\n`, "\\n' +\n  '", "',\n  '"}[r.IntN(7)])
 	},
 	"base64 in short lines": func(s string, r *rand.Rand) string {
 		return wrap(base64.StdEncoding.EncodeToString([]byte(s)), 4+r.IntN(4), "\n")
@@ -255,7 +256,8 @@ func newKey(body int) (text string, lines []string) {
 func TestAttackRedaction(t *testing.T) {
 	key, lines := newKey(1700)
 	block, _ := pem.Decode([]byte(key))
-	account := `{"type": "service_account", "private_key_id": "0123456789abcdef0123", "private_key": ` + jsonText(key) + `, "nested": {"list": ["first-leaf-value", 7, true, null]}}`
+	account := `{"type": "service_account", "private_key_id": "0123456789abcdef0123", "private_key": ` + jsonText(key) +
+		`, "nested": {"list": ["first-leaf-value", 7, true, null]}}`
 	inspect := func(s string) string { // as Node prints a long string of an object
 		var out []string
 		for line := range strings.Lines(s) {
@@ -274,28 +276,37 @@ func TestAttackRedaction(t *testing.T) {
 		{"a PEM's body in one line", key, strings.Join(lines, ""), lines[3]},
 		{"a PEM's body in other lines", key, wrap(strings.Join(lines, ""), 76, "\n"), strings.Join(lines, "")[160:200]},
 		{"what a PEM holds, in hex", key, hex.EncodeToString(block.Bytes), hex.EncodeToString(block.Bytes[100:120])},
-		{"what a PEM holds, as a Buffer", key, fmt.Sprintf("<Buffer % x ... 1650 more bytes>", block.Bytes[:50]), fmt.Sprintf("% x", block.Bytes[20:30])},
-		{"base64 of a PEM", key, base64.StdEncoding.EncodeToString([]byte(key)), base64.StdEncoding.EncodeToString([]byte(key))[400:440]},
-		{"base64 of a PEM in lines", key, wrap(base64.StdEncoding.EncodeToString([]byte(key)), 76, "\n"), base64.StdEncoding.EncodeToString([]byte(key))[400:420]},
+		{"what a PEM holds, as a Buffer", key, fmt.Sprintf("<Buffer % x ... 1650 more bytes>", block.Bytes[:50]),
+			fmt.Sprintf("% x", block.Bytes[20:30])},
+		{"base64 of a PEM", key, base64.StdEncoding.EncodeToString([]byte(key)),
+			base64.StdEncoding.EncodeToString([]byte(key))[400:440]},
+		{"base64 of a PEM in lines", key, wrap(base64.StdEncoding.EncodeToString([]byte(key)), 76, "\n"),
+			base64.StdEncoding.EncodeToString([]byte(key))[400:420]},
 		{"hex of a PEM", key, hex.EncodeToString([]byte(key)), hex.EncodeToString([]byte(lines[3]))},
 		{"a leaf of JSON behind a mark of byte order", "\ufeff" + account, "first-leaf-value", "first-leaf"},
 		{"a leaf of JSON", account, "first-leaf-value", "first-leaf"},
 		{"a key's id of JSON", account, "id=0123456789abcdef0123", "0123456789"},
 		{"a PEM in JSON, parsed", account, key, lines[3]},
 		{"a PEM in JSON, parsed and printed in an object", account, inspect(key), lines[3]},
-		{"a PEM in JSON, parsed, in base64", account, base64.StdEncoding.EncodeToString([]byte(key)), base64.StdEncoding.EncodeToString([]byte(key))[400:440]},
+		{"a PEM in JSON, parsed, in base64", account, base64.StdEncoding.EncodeToString([]byte(key)),
+			base64.StdEncoding.EncodeToString([]byte(key))[400:440]},
 		{"JSON, parsed and printed again", account, indented(account), lines[3]},
 		{"JSON in JSON", jsonText(account), "first-leaf-value", "first-leaf"},
 		{"blanks trimmed", "  padded-secret\n", "[padded-secret]", "padded"},
-		{"blanks trimmed, in base64", "  padded-secret\n", base64.StdEncoding.EncodeToString([]byte("padded-secret")), "cGFkZGVk"},
+		{"blanks trimmed, in base64", "  padded-secret\n", base64.StdEncoding.EncodeToString([]byte("padded-secret")),
+			"cGFkZGVk"},
 		{"a URL's password", "postgres://user:correct%20horse@db/x", "password: correct horse", "horse"},
 		{"a lower-cased name", "Token-ABCDEFGH", "getaddrinfo ENOTFOUND token-abcdefgh.example", "abcdefgh"},
 		{"an upper-cased value", "Token-abcdefgh", "TOKEN-ABCDEFGH", "ABCDEFGH"},
-		{"the start of a long Buffer", long, fmt.Sprintf("<Buffer % x ... 399 more bytes>", long[:50]), fmt.Sprintf("% x", long[:8])},
-		{"the start of a long Uint8Array", long, strings.ReplaceAll(fmt.Sprint([]byte(long[:100])), " ", ", ") + "... 349 more items", "97, 98, 99"},
-		{"a hex key, decoded", "00112233445566778899aabbccddeeff", "<Buffer 00 11 22 33 44 55 66 77 88 99 aa bb cc dd ee ff>", "44 55"},
+		{"the start of a long Buffer", long, fmt.Sprintf("<Buffer % x ... 399 more bytes>", long[:50]),
+			fmt.Sprintf("% x", long[:8])},
+		{"the start of a long Uint8Array", long, strings.ReplaceAll(fmt.Sprint([]byte(long[:100])), " ", ", ") +
+			"... 349 more items", "97, 98, 99"},
+		{"a hex key, decoded", "00112233445566778899aabbccddeeff", "<Buffer 00 11 22 33 44 55 66 77 88 99 aa bb cc dd ee ff>",
+			"44 55"},
 		{"a hex key in capitals, decoded", "0A1B2C3D4E5F60718293", "0a 1b 2c 3d 4e 5f 60 71 82 93", "4e 5f"},
-		{"UTF-16 that is not ASCII", "schlüssel-€uro", string([]byte("s\x00c\x00h\x00l\x00\xfc\x00s\x00s\x00e\x00l\x00-\x00\xac\x20u\x00r\x00o\x00")), "s\x00e"},
+		{"UTF-16 that is not ASCII", "schlüssel-€uro",
+			string([]byte("s\x00c\x00h\x00l\x00\xfc\x00s\x00s\x00e\x00l\x00-\x00\xac\x20u\x00r\x00o\x00")), "s\x00e"},
 		{"an emoji, escaped", "key-\U0001F511-of-mine", `key-\ud83d\udd11-of-mine`, "of-mine"},
 		{"every second one of two", "first-secret-1", "first-secret-1first-secret-1", "first"},
 	} {
@@ -342,14 +353,16 @@ func TestRedactLongKeys(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	size := 0
-	for _, m := range []*automaton{red.given.plain, red.given.escaped, red.given.hex, red.given.base64, red.given.decimal} {
+	for _, m := range []*automaton{red.given.plain, red.given.escaped, red.given.hex, red.given.base64,
+		red.given.decimal} {
 		size += len(m.nodes) * int(unsafe.Sizeof(acNode{}))
 	}
 	if per := size / len(key); per > 2500 {
 		t.Errorf("%d bytes of memory for each of a key", per)
 	}
 	for n, ok := range map[int]bool{MaxSecrets: true, MaxSecrets + 1: false} {
-		if _, err := NewRedactor(Secrets{Given: map[string]string{"A": strings.Repeat("long", n/4) + strings.Repeat("x", n%4)}}); (err == nil) != ok {
+		if _, err := NewRedactor(Secrets{Given: map[string]string{"A": strings.Repeat("long", n/4) +
+			strings.Repeat("x", n%4)}}); (err == nil) != ok {
 			t.Errorf("%d bytes: %v", n, err)
 		}
 	}
@@ -363,7 +376,8 @@ func TestRedactIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, endless := range []string{"\x00", "\\", "\r", "\n", " ", "0", "0 ", "0x", "48,\"", `48,"1"`, `48,"1":`, "48,\"1", "%", "%25", "3030", "48, ", "MDAw", "MDAwMC1z\n", `\u0030`, "0000-secret-", "0\x00", "'", "' +\n '"} {
+	for _, endless := range []string{"\x00", "\\", "\r", "\n", " ", "0", "0 ", "0x", "48,\"", `48,"1"`, `48,"1":`,
+		"48,\"1", "%", "%25", "3030", "48, ", "MDAw", "MDAwMC1z\n", `\u0030`, "0000-secret-", "0\x00", "'", "' +\n '"} {
 		w := red.Writer(io.Discard).(*redacting)
 		for range 200 {
 			if _, err := w.Write([]byte(strings.Repeat(endless, 1000))); err != nil {
@@ -384,7 +398,8 @@ func TestRedactNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range []string{"", "secret-valu", "secretsecret-secret-valuf", "SECRET", "tick 7\n", "100%\n", base32.StdEncoding.EncodeToString([]byte("secret-value")), strings.Repeat("secret-valu ", 1000)} {
+	for _, s := range []string{"", "secret-valu", "secretsecret-secret-valuf", "SECRET", "tick 7\n", "100%\n",
+		base32.StdEncoding.EncodeToString([]byte("secret-value")), strings.Repeat("secret-valu ", 1000)} {
 		if got := red.String(s); got != s {
 			t.Errorf("%.60q became %.60q", s, got)
 		}
@@ -403,10 +418,12 @@ func TestRedactNothing(t *testing.T) {
 	if red, err = NewRedactor(Secrets{Given: map[string]string{"A": key, "B": "0123456789abcdef"}}); err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range []string{"done\n", "took 12 ms\n", "step 7\n", "A\n", "0\n", "a b c d\r\n", "progress: 50%\n", "\"quoted\"\n"} {
+	for _, line := range []string{"done\n", "took 12 ms\n", "step 7\n", "A\n", "0\n", "a b c d\r\n", "progress: 50%\n",
+		"\"quoted\"\n"} {
 		out.Reset()
 		w = red.Writer(&out)
-		if _, err := w.Write([]byte(line)); err != nil || strings.TrimRight(out.String(), "\r\n") != strings.TrimRight(line, "\r\n") {
+		if _, err := w.Write([]byte(line)); err != nil ||
+			strings.TrimRight(out.String(), "\r\n") != strings.TrimRight(line, "\r\n") {
 			t.Errorf("of %q, %q is passed on", line, out.String())
 		}
 	}
@@ -445,7 +462,8 @@ func FuzzRedact(f *testing.F) {
 				t.Errorf("%q in %q: %q was not there", secret, text, part)
 			}
 		}
-		if !strings.Contains(text, Redacted) && strings.Contains(left, secret) && !strings.Contains(Redacted, secret) && !strings.Contains(secret, "[") && !strings.Contains(secret, "]") {
+		if !strings.Contains(text, Redacted) && strings.Contains(left, secret) && !strings.Contains(Redacted, secret) &&
+			!strings.Contains(secret, "[") && !strings.Contains(secret, "]") {
 			t.Errorf("%q is left in %q", secret, left)
 		}
 	})

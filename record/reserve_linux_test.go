@@ -15,7 +15,8 @@ import (
 
 // Code chooses how long the end of its record is, and can fill the disk: the record has an end all the same.
 func TestAttackLongEnd(t *testing.T) {
-	names, err := json.Marshal(map[string]any{"outcome": "failed", "exitCode": 125, "artifacts": strings.Split(strings.Repeat(strings.Repeat("\x01", 1000)+",", 1000), ",")})
+	names, err := json.Marshal(map[string]any{"outcome": "failed", "exitCode": 125,
+		"artifacts": strings.Split(strings.Repeat(strings.Repeat("\x01", 1000)+",", 1000), ",")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,8 +28,10 @@ func TestAttackLongEnd(t *testing.T) {
 		{"a thousand artifacts with long names", nil, Record{Status: Failed, Result: names}},
 		{"the same, and the run thinks that all is well", nil, Record{Status: Done, Result: names}},
 		{"a long error", nil, Record{Status: Failed, Error: strings.Repeat("x", 1<<20)}},
-		{"a request of many short values, which are longer when they are printed", make([]int, 100_000), Record{Status: Failed, Result: names}},
-		{"a policy as long as the request", make([]int, 100_000), Record{Status: Failed, Effective: json.RawMessage("[" + strings.Repeat("0,", 200_000) + "0]")}},
+		{"a request of many short values, which are longer when they are printed", make([]int, 100_000),
+			Record{Status: Failed, Result: names}},
+		{"a policy as long as the request", make([]int, 100_000),
+			Record{Status: Failed, Effective: json.RawMessage("[" + strings.Repeat("0,", 200_000) + "0]")}},
 	} {
 		dir := t.TempDir()
 		testlack.Disk(t, dir, "size=4m")
@@ -57,6 +60,7 @@ func TestAttackLongEnd(t *testing.T) {
 		if _, err := os.Lstat(s.Path(r.ID, reserveFile)); err == nil {
 			t.Error("the reserve is still there")
 		}
-		attack.Check(t, "a run fills the disk, and its record's end is long: "+row.name, "failed, an error true, told true", got)
+		attack.Check(t, "a run fills the disk, and its record's end is long: "+row.name, "failed, an error true, told true",
+			got)
 	}
 }

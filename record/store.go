@@ -80,7 +80,8 @@ func (s *Store) Create(now time.Time, owner string, via Via, codeFile string, co
 }
 
 // CreateAs creates a run's record under an id from another store.
-func (s *Store) CreateAs(id string, now time.Time, owner string, via Via, codeFile string, code []byte, request any) (_ *Run, err error) {
+func (s *Store) CreateAs(id string, now time.Time, owner string, via Via, codeFile string, code []byte,
+	request any) (_ *Run, err error) {
 	if !validID(id) {
 		return nil, fmt.Errorf("create record: %q is no id", id)
 	}
@@ -116,7 +117,8 @@ func (s *Store) CreateAs(id string, now time.Time, owner string, via Via, codeFi
 	if err := os.WriteFile(filepath.Join(r.dir, codeFile), code, 0o600); err != nil {
 		return nil, err
 	}
-	for name, f := range map[string]**os.File{StdoutFile: &r.stdout, StderrFile: &r.stderr, NetlogFile: &r.netlog, ConsoleFile: &r.console} {
+	for name, f := range map[string]**os.File{StdoutFile: &r.stdout, StderrFile: &r.stderr, NetlogFile: &r.netlog,
+		ConsoleFile: &r.console} {
 		if *f, err = r.create(name); err != nil {
 			return nil, err
 		}
@@ -157,7 +159,8 @@ func (s *Store) Reopen(id string) (_ *Run, err error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("reopen record: %w", err)
 	}
-	for name, f := range map[string]**os.File{StdoutFile: &r.stdout, StderrFile: &r.stderr, NetlogFile: &r.netlog, ConsoleFile: &r.console} {
+	for name, f := range map[string]**os.File{StdoutFile: &r.stdout, StderrFile: &r.stderr, NetlogFile: &r.netlog,
+		ConsoleFile: &r.console} {
 		if *f, err = os.OpenFile(filepath.Join(r.dir, name), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600); err != nil {
 			r.closeFiles()
 			return nil, fmt.Errorf("reopen record: %w", err)
@@ -323,7 +326,8 @@ func (s *Store) Get(id string) (*Record, error) {
 		return nil, fmt.Errorf("read record %s: %w", id, err)
 	}
 	if rec.SchemaVersion > SchemaVersion {
-		return nil, fmt.Errorf("read record %s: it has schema version %d, this unitask knows %d: use a newer unitask", id, rec.SchemaVersion, SchemaVersion)
+		return nil, fmt.Errorf("read record %s: it has schema version %d, this unitask knows %d: use a newer unitask", id,
+			rec.SchemaVersion, SchemaVersion)
 	}
 	if rec.Status == Running && !s.held(id) {
 		rec.Status = Interrupted

@@ -27,7 +27,8 @@ func create(t *testing.T, s *Store, at time.Time) *Run {
 func TestRun(t *testing.T) {
 	s := Open(filepath.Join(t.TempDir(), "runs"))
 	r := create(t, s, time.Now())
-	if rec, err := s.Get(r.ID); err != nil || rec.Status != Running || rec.CodeFile != "code.mjs" || !json.Valid(rec.Request) {
+	if rec, err := s.Get(r.ID); err != nil || rec.Status != Running || rec.CodeFile != "code.mjs" ||
+		!json.Valid(rec.Request) {
 		t.Errorf("while it runs: %+v %v", rec, err)
 	}
 	fmt.Fprint(r.Stdout(), "out")
@@ -38,7 +39,8 @@ func TestRun(t *testing.T) {
 	if err := r.Finish(time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{"code.mjs": "the code", StdoutFile: "out", StderrFile: "err", ConsoleFile: "boot", NetlogFile: `{"verdict":"denied\nforged"}` + "\n"} {
+	for name, want := range map[string]string{"code.mjs": "the code", StdoutFile: "out", StderrFile: "err",
+		ConsoleFile: "boot", NetlogFile: `{"verdict":"denied\nforged"}` + "\n"} {
 		if got, err := os.ReadFile(s.Path(r.ID, name)); err != nil || string(got) != want {
 			t.Errorf("%s: %q %v", name, got, err)
 		}
@@ -112,7 +114,8 @@ func TestCreatedAt(t *testing.T) {
 	if at, ok := CreatedAt(newID(now)); !ok || !at.Equal(now.Truncate(time.Millisecond)) {
 		t.Error(at, ok)
 	}
-	for _, id := range []string{"", "x", "20260102-030405", "20260102-030405067", "20261302-030405067-abcdef", "20260102-030405067+abcdef", "20260102-0304+5067-abcdef", "--------------------"} {
+	for _, id := range []string{"", "x", "20260102-030405", "20260102-030405067", "20261302-030405067-abcdef",
+		"20260102-030405067+abcdef", "20260102-0304+5067-abcdef", "--------------------"} {
 		if at, ok := CreatedAt(id); ok {
 			t.Errorf("%q: %v", id, at)
 		}
@@ -149,7 +152,8 @@ func TestUniqueIDs(t *testing.T) {
 func TestBadRecords(t *testing.T) {
 	s := Open(t.TempDir())
 	r := create(t, s, time.Now())
-	for name, text := range map[string]string{"empty": "", "cut": `{"id": "x"`, "newer": `{"schemaVersion": 99}`, "a list": "[]"} {
+	for name, text := range map[string]string{"empty": "", "cut": `{"id": "x"`, "newer": `{"schemaVersion": 99}`,
+		"a list": "[]"} {
 		if err := os.WriteFile(s.Path(r.ID, recordFile), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -40,7 +40,8 @@ func (e *JailError) Error() string {
 	for _, l := range e.Lacks {
 		parts = append(parts, l.Name+" ("+l.Why+")")
 	}
-	return "QEMU's jail lacks what is required of it: " + strings.Join(parts, ", ") + "; `unitask doctor` says what would mend it"
+	return "QEMU's jail lacks what is required of it: " + strings.Join(parts, ", ") +
+		"; `unitask doctor` says what would mend it"
 }
 
 // Exit codes of a run, as `unitask run` returns them. They are timeout(1)'s and

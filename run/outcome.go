@@ -39,7 +39,8 @@ func (r *Result) NoteUndelivered() {
 		return
 	}
 	r.Outcome, r.ExitCode = OutcomeUndelivered, ExitUndelivered
-	r.Error = fmt.Sprintf("the code ended with 0, but not all that it left in /out was delivered: %s: %s", bounded.Text(missed[0].Path, 300), bounded.Text(missed[0].Reason, 1200))
+	r.Error = fmt.Sprintf("the code ended with 0, but not all that it left in /out was delivered: %s: %s",
+		bounded.Text(missed[0].Path, 300), bounded.Text(missed[0].Reason, 1200))
 	if more := len(missed) - 1; more > 0 {
 		r.Error += fmt.Sprintf(", and %d more", more)
 	}
@@ -50,7 +51,8 @@ func (r *Result) Limits() (list []string) {
 	for _, bound := range []struct {
 		reached bool
 		name    string
-	}{{r.TimedOut, "timeoutMs"}, {r.OOM, "memoryMb"}, {r.Truncated, "outputBytes"}, {len(r.ArtifactsRefused) > 0, "maxArtifactBytes"}} {
+	}{{r.TimedOut, "timeoutMs"}, {r.OOM, "memoryMb"}, {r.Truncated, "outputBytes"},
+		{len(r.ArtifactsRefused) > 0, "maxArtifactBytes"}} {
 		if bound.reached {
 			list = append(list, bound.name)
 		}

@@ -133,7 +133,8 @@ type Request struct {
 // CheckOnly returns the request without what its check does not need.
 func (req Request) CheckOnly() Request {
 	req.Args, req.NodeArgs, req.Env, req.Secrets, req.SecretHosts = nil, nil, nil, nil, nil
-	req.AllowNet, req.AllowNetAny, req.Ask, req.AllowHTTP, req.AllowTCP, req.CA, req.Packages = nil, false, nil, nil, nil, "", nil
+	req.AllowNet, req.AllowNetAny, req.Ask, req.AllowHTTP, req.AllowTCP, req.CA, req.Packages = nil, false, nil, nil, nil,
+		"", nil
 	return req
 }
 

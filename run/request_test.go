@@ -68,10 +68,12 @@ func TestRequestJSON(t *testing.T) {
 	if err := json.Unmarshal(text, &members); err != nil || len(members) != fields {
 		t.Errorf("%d members of %d fields: %s %v", len(members), fields, text, err)
 	}
-	if strings.Contains(string(text), req.Secrets["NAME"]) || string(members["secrets"]) != `["NAME@*.example.com,a.example"]` {
+	if strings.Contains(string(text), req.Secrets["NAME"]) ||
+		string(members["secrets"]) != `["NAME@*.example.com,a.example"]` {
 		t.Errorf("%s", text)
 	}
-	if want := time.Duration(req.Timeout / time.Millisecond); string(members["timeoutMs"]) != strings.TrimSuffix(want.String(), "ns") {
+	if want := time.Duration(req.Timeout / time.Millisecond); string(members["timeoutMs"]) != strings.TrimSuffix(
+		want.String(), "ns") {
 		t.Errorf("%s of %s", members["timeoutMs"], req.Timeout)
 	}
 	var again run.Request
@@ -85,7 +87,8 @@ func TestRequestJSON(t *testing.T) {
 	if text, err := json.Marshal(run.Request{}); err != nil || string(text) != "{}" {
 		t.Errorf("%s %v", text, err)
 	}
-	for _, bad := range []string{`{"ALLOWNET":["a.com"]}`, `{"allowNet":[],"allownet":["a.com"]}`, `{"memory":1}`, `{"timeoutMs":1.5}`, `{"Timeout":5}`, `[]`, `{"timeoutMs":"1"}`} {
+	for _, bad := range []string{`{"ALLOWNET":["a.com"]}`, `{"allowNet":[],"allownet":["a.com"]}`, `{"memory":1}`,
+		`{"timeoutMs":1.5}`, `{"Timeout":5}`, `[]`, `{"timeoutMs":"1"}`} {
 		if err := json.Unmarshal([]byte(bad), &again); err == nil {
 			t.Errorf("%s was read", bad)
 		}
@@ -103,7 +106,8 @@ func TestPolicyFields(t *testing.T) {
 		}
 		return found
 	}
-	request, asked, granted := keys(reflect.TypeFor[run.Request]()), keys(reflect.TypeFor[policy.Request]()), keys(reflect.TypeFor[policy.Effective]())
+	request, asked, granted := keys(reflect.TypeFor[run.Request]()), keys(reflect.TypeFor[policy.Request]()),
+		keys(reflect.TypeFor[policy.Effective]())
 	for _, f := range policy.Fields {
 		if !request[f.Key] || !asked[f.Key] || !granted[f.Key] {
 			t.Errorf("%s: in Request %v, policy.Request %v, Effective %v", f.Key, request[f.Key], asked[f.Key], granted[f.Key])

@@ -36,7 +36,8 @@ func TestStepClocks(t *testing.T) {
 		c.Resume()
 		testwait.Pass(3 * time.Second)
 		synctest.Wait()
-		attack.Check(t, "limits behind it", "<nil> true false", fmt.Sprint(first.Err(), " ", errors.Is(context.Cause(second), stopclock.ErrTimeout), " ", c.still()))
+		attack.Check(t, "limits behind it", "<nil> true false",
+			fmt.Sprint(first.Err(), " ", errors.Is(context.Cause(second), stopclock.ErrTimeout), " ", c.still()))
 		testwait.Pass(4 * time.Second)
 		synctest.Wait()
 		if !errors.Is(context.Cause(first), stopclock.ErrTimeout) {

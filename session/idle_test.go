@@ -71,7 +71,8 @@ func TestIdleness(t *testing.T) {
 	if times != 16 {
 		t.Errorf("%d times in 100 looks", times)
 	}
-	for limit, want := range map[time.Duration]time.Duration{time.Second: 250 * time.Millisecond, 10 * time.Second: 2500 * time.Millisecond, 24 * time.Hour: 15 * time.Second} {
+	for limit, want := range map[time.Duration]time.Duration{time.Second: 250 * time.Millisecond,
+		10 * time.Second: 2500 * time.Millisecond, 24 * time.Hour: 15 * time.Second} {
 		if got := idleTick(limit); got != want {
 			t.Errorf("%s: %s", limit, got)
 		}

@@ -43,8 +43,11 @@ func (s *Session) note(x *engine.Execution) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := paused.Note{ID: s.ID, Parent: s.Parent, Owner: caller.Name, Via: caller.Via, Image: s.Image, Language: s.Language, Began: began, Expires: expires, Limits: s.limits, Request: s.request,
-		Policy: paused.NotePolicy{Effective: eff, Denials: s.Policy.Denials, Ceiling: s.Policy.Ceiling, Origin: caller.CeilingOrigin(), Digest: s.beganUnder}, Kernel: s.Kernel, Cloned: s.cloned, Dir: s.dir, Env: s.env, CA: s.ca, Client: s.client.State(running), Out: s.artifacts.kept(), Changes: x.Live.Taken}
+	k := paused.Note{ID: s.ID, Parent: s.Parent, Owner: caller.Name, Via: caller.Via, Image: s.Image, Language: s.Language,
+		Began: began, Expires: expires, Limits: s.limits, Request: s.request,
+		Policy: paused.NotePolicy{Effective: eff, Denials: s.Policy.Denials, Ceiling: s.Policy.Ceiling,
+			Origin: caller.CeilingOrigin(), Digest: s.beganUnder}, Kernel: s.Kernel, Cloned: s.cloned, Dir: s.dir, Env: s.env,
+		CA: s.ca, Client: s.client.State(running), Out: s.artifacts.kept(), Changes: x.Live.Taken}
 	k.BytesUp, k.BytesDown = x.Config.Network.Traffic.Bytes()
 	if x.Code.Broker != nil {
 		if k.Broker, err = x.Code.Broker.Keep(); err == nil {
@@ -98,13 +101,16 @@ func (m *Manager) Revive(ctx context.Context, caller run.Caller, id string, secr
 	}
 	for _, secret := range k.Granted.Secrets {
 		if _, there := secrets[secret.Name]; !there {
-			return nil, policy.Bad("secrets", secret.Name, "is needed again, since its value is not kept on the disk: give it as when the session began")
+			return nil,
+				policy.Bad("secrets", secret.Name,
+					"is needed again, since its value is not kept on the disk: give it as when the session began")
 		}
 	}
 	for name := range k.Request.Secrets {
 		k.Request.Secrets[name] = secrets[name]
 	}
-	limits, denials, err := caller.Ceiling.Sessions(policy.SessionLimits{Life: k.Limits.Life, Idle: k.Limits.Idle}, usualSessions(machine.HostMemory()))
+	limits, denials, err := caller.Ceiling.Sessions(policy.SessionLimits{Life: k.Limits.Life, Idle: k.Limits.Idle},
+		usualSessions(machine.HostMemory()))
 	if err != nil {
 		return nil, err
 	}
@@ -129,13 +135,16 @@ func (m *Manager) Revive(ctx context.Context, caller run.Caller, id string, secr
 	s.lease.set(k.Began, expires)
 	s.dir, s.env, s.ca = k.Dir, k.Env, k.CA
 	s.artifacts.restore(k.Out)
-	s.revived = &reviving{kept: k, at: p.At, digest: p.ImageDigest, since: pauses.View(p, k).Since, folder: pauses.Folder(id), values: secrets, rec: rec}
+	s.revived = &reviving{kept: k, at: p.At, digest: p.ImageDigest, since: pauses.View(p, k).Since,
+		folder: pauses.Folder(id), values: secrets, rec: rec}
 	var running []*supervisor.Interpreter
 	s.client, running = supervisor.Restore(k.Client)
 	s.steps.add(running...)
 	if since := s.revived.since; !since.IsZero() {
-		s.steps.lose(fmt.Sprintf("the process that held this session was killed: it goes on from its pause at %s, and what it did after %s is lost",
-			p.At.Local().Format(time.DateTime), since.Local().Format(time.DateTime)))
+		s.steps.lose(
+			fmt.Sprintf(
+				"the process that held this session was killed: it goes on from its pause at %s, and what it did after %s is lost",
+				p.At.Local().Format(time.DateTime), since.Local().Format(time.DateTime)))
 	}
 	if err := s.begin(ctx, catalog.Request{Request: k.Request}, func(run.Event) {}, func() {}); err != nil {
 		return nil, err
@@ -158,7 +167,8 @@ func findPaused(home string, pauses paused.Store, caller run.Caller, id string,
 		return p, k, &run.SessionError{ID: id, Why: "or never was"} // as one that never was
 	case !time.Now().Before(k.Expires):
 		_ = paused.Forget(home, id)
-		return p, k, &run.SessionError{ID: id, Why: fmt.Sprintf("it had lived for %s", k.Expires.Sub(k.Began).Round(time.Second))}
+		return p, k, &run.SessionError{ID: id, Why: fmt.Sprintf("it had lived for %s",
+			k.Expires.Sub(k.Began).Round(time.Second))}
 	}
 	return p, k, nil
 }
@@ -251,7 +261,8 @@ func (r *reviving) prepare(m *Manager, s *Session) (p engine.Prepared, err error
 }
 
 // stillGranted reports whether a ceiling grants a request what it granted before: holds compares each field.
-func stillGranted(req catalog.Request, ceiling *policy.Ceiling, once policy.Effective, holds func(key string, now, before any) bool) error {
+func stillGranted(req catalog.Request, ceiling *policy.Ceiling, once policy.Effective,
+	holds func(key string, now, before any) bool) error {
 	var none hostfiles.Set
 	_, now, _, err := program.Resolve(req, ceiling, &none)
 	if err != nil {
@@ -269,7 +280,8 @@ func stillGranted(req catalog.Request, ceiling *policy.Ceiling, once policy.Effe
 	_, _ = json.Unmarshal(a, &here), json.Unmarshal(b, &there)
 	for _, key := range slices.Sorted(maps.Keys(there)) {
 		if !holds(key, here[key], there[key]) {
-			return policy.Bad(key, fmt.Sprintf("%.200v", there[key]), "was granted when the session began, and is %.200v under this ceiling: start another session", here[key])
+			return policy.Bad(key, fmt.Sprintf("%.200v", there[key]),
+				"was granted when the session began, and is %.200v under this ceiling: start another session", here[key])
 		}
 	}
 	return nil

@@ -26,11 +26,15 @@ func TestAttackOut(t *testing.T) {
 		kept, left string
 		again      bool // it is asked for a second time
 	}{
-		"whole":        {func(id uint32) string { return guestFrame(contract.StepStdout, id, "bbb") + endFrame(id, 0) }, "a b c", "", false},
-		"killed":       {func(id uint32) string { return guestFrame(contract.StepStdout, id, "bb") + endFrame(id, 9<<8) }, "a", "ended by signal 9", true},
-		"no process":   {func(id uint32) string { return guestFrame(contract.StepFailed, id, "\x00\x00\x00\x0b") }, "a", "resource temporarily unavailable", true},
+		"whole": {func(id uint32) string { return guestFrame(contract.StepStdout, id, "bbb") + endFrame(id, 0) },
+			"a b c", "", false},
+		"killed": {func(id uint32) string { return guestFrame(contract.StepStdout, id, "bb") + endFrame(id, 9<<8) },
+			"a", "ended by signal 9", true},
+		"no process": {func(id uint32) string { return guestFrame(contract.StepFailed, id, "\x00\x00\x00\x0b") }, "a",
+			"resource temporarily unavailable", true},
 		"not readable": {func(id uint32) string { return endFrame(id, 13) }, "a c", "", false},
-		"endless":      {func(id uint32) string { return guestFrame(contract.StepStdout, id, strings.Repeat("b", 2000)) }, "a", "", true},
+		"endless": {func(id uint32) string { return guestFrame(contract.StepStdout, id, strings.Repeat("b", 2000)) },
+			"a", "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, w := io.Pipe()

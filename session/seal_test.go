@@ -54,8 +54,12 @@ func TestAttackSealedAuthority(t *testing.T) {
 	for what, open := range map[string]func() error{
 		"for another session": func() error { _, err := openAuthority(home, "two", sealed[0]); return err },
 		"changed":             func() error { _, err := openAuthority(home, "one", changed); return err },
-		"cut":                 func() error { _, err := openAuthority(home, "one", sealed[0][:len(sealedMark)+3]); return err },
-		"in another home":     func() error { _, err := openAuthority(t.TempDir(), "one", sealed[0]); return err },
+		"cut": func() error {
+			_, err := openAuthority(home, "one",
+				sealed[0][:len(sealedMark)+3])
+			return err
+		},
+		"in another home": func() error { _, err := openAuthority(t.TempDir(), "one", sealed[0]); return err },
 		"by a key that others may read": func() error {
 			_ = os.Chmod(name, 0o640)
 			defer os.Chmod(name, 0o600)

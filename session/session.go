@@ -306,7 +306,8 @@ func (s *Session) planned() bool {
 
 // driver is the session's own language's.
 func (s *Session) driver() supervisor.Language {
-	return supervisor.Languages[slices.IndexFunc(supervisor.Languages, func(l supervisor.Language) bool { return l.Name == s.Language })]
+	return supervisor.Languages[slices.IndexFunc(supervisor.Languages,
+		func(l supervisor.Language) bool { return l.Name == s.Language })]
 }
 
 // driverPatience is how long unitask waits for the driver's answer.
@@ -359,7 +360,8 @@ func (s *Session) trust(ctx context.Context) error {
 	if err := s.WriteFile(ctx, trustFile, append(bundle, "\n"+s.ca+"\n"...), 0o644); err != nil {
 		return err
 	}
-	for _, name := range []string{"NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "REQUESTS_CA_BUNDLE"} {
+	for _, name := range []string{"NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO",
+		"REQUESTS_CA_BUNDLE"} {
 		if !slices.ContainsFunc(
 			s.env,
 			func(v string) bool { return len(v) > len(name) && v[:len(name)+1] == name+"=" },

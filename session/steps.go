@@ -76,7 +76,8 @@ func (s *Session) Run(ctx context.Context, step Step) (*run.Result, error) {
 		return nil, policy.Bad("language", fmt.Sprintf("%.40q", name), "%v", err)
 	}
 	if !utf8.ValidString(step.Code) {
-		return nil, policy.Bad("code", fmt.Sprintf("of %d bytes", len(step.Code)), "is not UTF-8 text, which steps of a session are: write a file, and run that")
+		return nil, policy.Bad("code", fmt.Sprintf("of %d bytes", len(step.Code)),
+			"is not UTF-8 text, which steps of a session are: write a file, and run that")
 	}
 	if strings.ContainsRune(step.Code, 0) {
 		return nil, policy.Bad("code", "with a NUL byte", "must hold none in a session")
@@ -108,33 +109,36 @@ func (s *Session) Run(ctx context.Context, step Step) (*run.Result, error) {
 	}
 	defer brought.close()
 	defer s.askers.add(step.Approve)()
-	kind := run.Request{Code: step.Code, Language: lang.Name, Files: brought.granted.Files, Dirs: brought.granted.Dirs, InlineFiles: step.InlineFiles}
-	return s.step(ctx, kind, "code"+lang.Extensions[0], step.Timeout, step.ResultBytes, step.Stdout, step.Stderr, func(x *stepping) error {
-		if err := s.bring(ctx, x, brought); err != nil {
+	kind := run.Request{Code: step.Code, Language: lang.Name, Files: brought.granted.Files, Dirs: brought.granted.Dirs,
+		InlineFiles: step.InlineFiles}
+	return s.step(ctx, kind, "code"+lang.Extensions[0], step.Timeout, step.ResultBytes, step.Stdout, step.Stderr,
+		func(x *stepping) error {
+			if err := s.bring(ctx, x, brought); err != nil {
+				return err
+			}
+			timed, cancel := s.clocks.start(ctx, x.limit)
+			defer cancel()
+			in, fresh, again, err := s.interpreter(timed, supervisor.Languages[at])
+			if err != nil {
+				return err
+			}
+			got, err := in.Run(timed, step.Code, x.limit, x.stdout, x.stderr)
+			if errors.As(err, new(*supervisor.StartError)) { // nothing of it was there, nor will be
+				s.steps.forget(lang.Name)
+				return policy.Bad("language", lang.Name,
+					"can't be run in this session, which has the %s image: %v; its other interpreters go on", s.Image, err)
+			}
+			x.ended(got.Code, got.End.Signal)
+			x.res.Value = s.redactor.String(got.Value)
+			if why := s.steps.droppedReason(lang.Name); fresh && why != "" {
+				x.res.Hint = "this is a new interpreter: the one of before the fork was ended, since " + why
+			} else if got.Gone {
+				x.res.Hint = "the interpreter ended with this step, and its variables are gone: the next step has a new one"
+			} else if again {
+				x.res.Hint = "this is a new interpreter: what an earlier one had defined is not there"
+			}
 			return err
-		}
-		timed, cancel := s.clocks.start(ctx, x.limit)
-		defer cancel()
-		in, fresh, again, err := s.interpreter(timed, supervisor.Languages[at])
-		if err != nil {
-			return err
-		}
-		got, err := in.Run(timed, step.Code, x.limit, x.stdout, x.stderr)
-		if errors.As(err, new(*supervisor.StartError)) { // nothing of it was there, nor will be
-			s.steps.forget(lang.Name)
-			return policy.Bad("language", lang.Name, "can't be run in this session, which has the %s image: %v; its other interpreters go on", s.Image, err)
-		}
-		x.ended(got.Code, got.End.Signal)
-		x.res.Value = s.redactor.String(got.Value)
-		if why := s.steps.droppedReason(lang.Name); fresh && why != "" {
-			x.res.Hint = "this is a new interpreter: the one of before the fork was ended, since " + why
-		} else if got.Gone {
-			x.res.Hint = "the interpreter ended with this step, and its variables are gone: the next step has a new one"
-		} else if again {
-			x.res.Hint = "this is a new interpreter: what an earlier one had defined is not there"
-		}
-		return err
-	})
+		})
 }
 
 // start is a command as it is started, if it can be.
@@ -148,7 +152,8 @@ func (s *Session) start(c Command) (supervisor.Exec, error) {
 	if len(c.Args) == 0 {
 		return bad("command", "", "is empty")
 	}
-	for i, arg := range slices.Concat(c.Args, []string{c.Dir}, slices.Collect(maps.Keys(c.Env)), slices.Collect(maps.Values(c.Env))) {
+	for i, arg := range slices.Concat(c.Args, []string{c.Dir}, slices.Collect(maps.Keys(c.Env)),
+		slices.Collect(maps.Values(c.Env))) {
 		if strings.ContainsRune(arg, 0) || (i == 0 && arg == "") {
 			return bad("command", fmt.Sprintf("%.80q", arg), "holds a NUL byte, or nothing")
 		}
@@ -266,7 +271,8 @@ func (s *Session) interpreter(ctx context.Context, l supervisor.Language,
 }
 
 // errOneInterpreter is why a session ends if its interpreter can't be started anew.
-var errOneInterpreter = errors.New("its interpreter had to be ended, and its machine has no other: the nanos kernel has one process")
+var errOneInterpreter = errors.New(
+	"its interpreter had to be ended, and its machine has no other: the nanos kernel has one process")
 
 // stepping is a step that runs.
 type stepping struct {
@@ -283,7 +289,8 @@ type stepping struct {
 func (x *stepping) ended(code, signal int) {
 	x.res.Outcome, x.res.ExitCode = run.OutcomeExited, code
 	if signal != 0 {
-		x.res.Outcome, x.res.ExitCode, x.res.Error = run.OutcomeSignaled, run.ExitSignal+signal, fmt.Sprintf("the code was ended by signal %d", signal)
+		x.res.Outcome, x.res.ExitCode, x.res.Error = run.OutcomeSignaled, run.ExitSignal+signal,
+			fmt.Sprintf("the code was ended by signal %d", signal)
 	}
 }
 
@@ -314,7 +321,8 @@ func stepLimit(asked, granted, life time.Duration) (time.Duration, error) {
 	case asked == 0:
 		return longest, nil
 	case asked < 0 || asked > longest:
-		return 0, policy.Bad("timeoutMs", asked.String(), "must be at most the session's, %s: one that is started with a longer limit has that, as far as its ceiling and its life go, and a command in the background needs none", longest)
+		return 0, policy.Bad("timeoutMs", asked.String(),
+			"must be at most the session's, %s: one that is started with a longer limit has that, as far as its ceiling and its life go, and a command in the background needs none", longest)
 	}
 	return asked, nil
 }
@@ -323,7 +331,8 @@ func stepLimit(asked, granted, life time.Duration) (time.Duration, error) {
 func (s *Session) LongestStep() time.Duration { return min(s.Policy.Effective.Timeout, s.limits.Life) }
 
 // step makes a record, runs a step and finishes the record.
-func (s *Session) step(ctx context.Context, req run.Request, name string, limit time.Duration, shown int, stdout, stderr io.Writer,
+func (s *Session) step(ctx context.Context, req run.Request, name string, limit time.Duration, shown int, stdout,
+	stderr io.Writer,
 	work func(*stepping) error,
 ) (*run.Result, error) {
 	done, err := s.use(ctx)
@@ -336,7 +345,8 @@ func (s *Session) step(ctx context.Context, req run.Request, name string, limit 
 	}
 	var outs, errs bytes.Buffer
 	shown = cmp.Or(shown, math.MaxInt)
-	x, err := s.newStep(req, name, limit, also(&bounded.Head{To: &outs, Left: int64(shown)}, stdout), also(&bounded.Head{To: &errs, Left: int64(shown)}, stderr))
+	x, err := s.newStep(req, name, limit, also(&bounded.Head{To: &outs, Left: int64(shown)}, stdout),
+		also(&bounded.Head{To: &errs, Left: int64(shown)}, stderr))
 	if err != nil {
 		return nil, err
 	}
@@ -344,7 +354,8 @@ func (s *Session) step(ctx context.Context, req run.Request, name string, limit 
 		if e := x.collect(ctx); err == nil {
 			err = e
 		} else if e != nil { // it ended in another way
-			x.res.ArtifactsRefused = append(x.res.ArtifactsRefused, record.Refusal{Path: program.OutDir, Reason: "not all of it came: " + e.Error(), Missed: true})
+			x.res.ArtifactsRefused = append(x.res.ArtifactsRefused,
+				record.Refusal{Path: program.OutDir, Reason: "not all of it came: " + e.Error(), Missed: true})
 		}
 	}
 	err = x.finish(ctx, err)
@@ -367,8 +378,11 @@ func (s *Session) newStep(req run.Request, name string, limit time.Duration, std
 		return nil, err
 	}
 	rec.Session = s.ID
-	res := &run.Result{RunID: rec.ID, Session: s.ID, Kernel: s.Kernel, Accelerator: s.accel, Cloned: s.cloned, MemoryMB: eff.MemoryMB, Redacted: rec.Redacted, Policy: granted, Outcome: run.OutcomeFailed, ExitCode: run.ExitHost}
-	x := &stepping{s: s, rec: rec, res: res, began: began, limit: limit, cappedOut: bounded.NewStream(eff.OutputBytes, rec.Stdout(), stdout), cappedErr: bounded.NewStream(eff.OutputBytes, rec.Stderr(), stderr)}
+	res := &run.Result{RunID: rec.ID, Session: s.ID, Kernel: s.Kernel, Accelerator: s.accel, Cloned: s.cloned,
+		MemoryMB: eff.MemoryMB, Redacted: rec.Redacted, Policy: granted, Outcome: run.OutcomeFailed, ExitCode: run.ExitHost}
+	x := &stepping{s: s, rec: rec, res: res, began: began, limit: limit,
+		cappedOut: bounded.NewStream(eff.OutputBytes, rec.Stdout(), stdout),
+		cappedErr: bounded.NewStream(eff.OutputBytes, rec.Stderr(), stderr)}
 	x.stdout, x.stderr = s.redactor.Writer(x.cappedOut), s.redactor.Writer(x.cappedErr)
 	return x, nil
 }
@@ -398,7 +412,8 @@ func (x *stepping) finish(ctx context.Context, err error) error {
 	case errors.As(err, new(*policy.FieldError)):
 		res.Outcome, res.ExitCode = run.OutcomeFailed, run.ExitUsage
 	case ctx.Err() != nil:
-		res.Outcome, res.ExitCode, err = run.OutcomeCancelled, run.ExitCancelled, fmt.Errorf("cancelled: %w", context.Cause(ctx))
+		res.Outcome, res.ExitCode, err = run.OutcomeCancelled, run.ExitCancelled,
+			fmt.Errorf("cancelled: %w", context.Cause(ctx))
 	case err != nil:
 		res.Outcome, res.ExitCode, err = run.OutcomeFailed, run.ExitHost, failure.Host("session", err)
 	}
@@ -425,6 +440,7 @@ func also(w, second io.Writer) io.Writer {
 
 // begun takes what its machine's run has come to.
 func (s *Session) begun(rec *record.Run, redactor *record.Redactor, res *run.Result) {
-	s.ID, s.redactor, s.Policy, s.Kernel, s.accel, s.cloned = rec.ID, redactor, res.Policy, res.Kernel, res.Accelerator, res.Cloned
+	s.ID, s.redactor, s.Policy, s.Kernel, s.accel, s.cloned = rec.ID, redactor, res.Policy, res.Kernel, res.Accelerator,
+		res.Cloned
 	close(s.ready)
 }

@@ -64,7 +64,8 @@ func TestStepLanguage(t *testing.T) {
 
 // A step whose machine is gone has no exit code of its own, and none that says that all went well.
 func TestCodeOfNoEnd(t *testing.T) {
-	for why, want := range map[error]run.Outcome{&run.SessionError{ID: "s", Why: "its machine crashed"}: run.OutcomeCrashed, errors.New("its stream broke"): run.OutcomeFailed} {
+	for why, want := range map[error]run.Outcome{&run.SessionError{ID: "s",
+		Why: "its machine crashed"}: run.OutcomeCrashed, errors.New("its stream broke"): run.OutcomeFailed} {
 		for name, step := range map[string]func(*Session) (*run.Result, error){
 			"a command": func(s *Session) (*run.Result, error) {
 				return s.Exec(t.Context(), Command{Args: []string{"sleep", "9"}})

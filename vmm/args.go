@@ -89,7 +89,8 @@ func arguments(c Config, at inherited) []string {
 		if c.MemoryFile && c.QEMU.opensReadOnly() {
 			share += ",readonly=on,rom=off"
 		}
-		args = append(args, "-object", fmt.Sprintf("memory-backend-file,id=%s,size=%dM,mem-path=%s,share=%s", memoryBlock, c.MemoryMB, comma(at.memory), share))
+		args = append(args, "-object", fmt.Sprintf("memory-backend-file,id=%s,size=%dM,mem-path=%s,share=%s", memoryBlock,
+			c.MemoryMB, comma(at.memory), share))
 		options += ",memory-backend=" + memoryBlock
 	}
 	args = append(args, boardArguments(c, options)...)

@@ -157,9 +157,11 @@ func moreArgsRows(
 
 func TestArgs(t *testing.T) {
 	common := func(accel, cpu, machine string, more ...string) []string {
-		return append([]string{"-nodefaults", "-no-user-config", "-no-reboot", "-display none", "-accel " + accel, "-cpu " + cpu, "-smp 1", "-m 256",
+		return append([]string{"-nodefaults", "-no-user-config", "-no-reboot", "-display none", "-accel " + accel,
+			"-cpu " + cpu, "-smp 1", "-m 256",
 			"-M " + machine, "-kernel /k",
-			"-netdev stream,id=net0,server=off,addr.type=fd,addr.str=3", "-device virtio-net-device,netdev=net0,mac=52:54:00:75:74:01",
+			"-netdev stream,id=net0,server=off,addr.type=fd,addr.str=3",
+			"-device virtio-net-device,netdev=net0,mac=52:54:00:75:74:01",
 			"-chardev socket,id=qmp,fd=4", "-mon chardev=qmp,mode=control",
 			"-chardev socket,id=console,fd=5", "-serial chardev:console"}, more...)
 	}
@@ -220,7 +222,8 @@ func TestArgsByHost(t *testing.T) {
 		{HVF, ARM64, true, "hvf", "host,pmu=off", map[string]string{"7.2.22": v2, "": best}},
 	} {
 		for _, version := range []string{"7.2.22", "8.2.2", "9.2.0", "10.0.13", "11.1.2"} {
-			config := Config{Arch: c.arch, Accel: c.accel, MemoryMB: 256, Boot: Boot{Kernel: "/k", PCI: c.nanos && c.arch == ARM64}}
+			config := Config{Arch: c.arch, Accel: c.accel, MemoryMB: 256,
+				Boot: Boot{Kernel: "/k", PCI: c.nanos && c.arch == ARM64}}
 			config.QEMU.Version = version
 			machine := "-M microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off"
 			if c.arch == ARM64 {

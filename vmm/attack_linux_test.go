@@ -27,12 +27,18 @@ func TestAttackMonitor(t *testing.T) {
 		args    map[string]any
 		want    string
 	}{
-		"write a file":               {"pmemsave", map[string]any{"val": 0, "size": 4096, "filename": "/tmp/attack"}, "ended for openat"},
-		"connect to a Unix socket":   {"chardev-add", socket("unix", map[string]any{"data": map[string]any{"path": "/run/attack"}}), "ended for socket"},
-		"connect by TCP":             {"chardev-add", socket("inet", map[string]any{"data": map[string]any{"host": "127.0.0.1", "port": "22"}}), "ended for socket"},
-		"start a program":            {"migrate", map[string]any{"uri": "exec:touch /tmp/attack"}, "ended for clone"},
-		"export its disk to others":  {"nbd-server-start", map[string]any{"addr": map[string]any{"type": "unix", "data": map[string]any{"path": "/tmp/attack"}}}, "ended for socket"},
-		"open one of its own files":  {"blockdev-add", map[string]any{"driver": "file", "node-name": "attack", "filename": "/proc/self/exe", "read-only": true}, "refused"},
+		"write a file": {"pmemsave", map[string]any{"val": 0, "size": 4096, "filename": "/tmp/attack"},
+			"ended for openat"},
+		"connect to a Unix socket": {"chardev-add", socket("unix",
+			map[string]any{"data": map[string]any{"path": "/run/attack"}}), "ended for socket"},
+		"connect by TCP": {"chardev-add", socket("inet",
+			map[string]any{"data": map[string]any{"host": "127.0.0.1", "port": "22"}}), "ended for socket"},
+		"start a program": {"migrate", map[string]any{"uri": "exec:touch /tmp/attack"}, "ended for clone"},
+		"export its disk to others": {"nbd-server-start",
+			map[string]any{"addr": map[string]any{"type": "unix", "data": map[string]any{"path": "/tmp/attack"}}},
+			"ended for socket"},
+		"open one of its own files": {"blockdev-add", map[string]any{"driver": "file", "node-name": "attack",
+			"filename": "/proc/self/exe", "read-only": true}, "refused"},
 		"take over a network device": {"netdev_add", map[string]any{"type": "tap", "id": "attack"}, "refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -57,7 +63,8 @@ func TestAttackMonitor(t *testing.T) {
 					t.Fatalf("%s, and QEMU goes on: %v", seen, err)
 				}
 				seen = "ended for " + exit.Denied
-				if want := "its jail ended it for the system call " + exit.Denied; exit.Err().Error() == "" || exit.Err().(*ExitError).Status != want {
+				if want := "its jail ended it for the system call " + exit.Denied; exit.Err().Error() == "" ||
+					exit.Err().(*ExitError).Status != want {
 					t.Errorf("%v", exit.Err())
 				}
 			}
@@ -118,7 +125,8 @@ func TestAttackSentDescriptors(t *testing.T) {
 	defer sent.Close()
 	before := openFiles(t)
 	rights := unix.UnixRights(slices.Repeat([]int{int(sent.Fd())}, 250)...) // SCM_MAX_FD is 253
-	for _, line := range []string{`{"QMP": {"version": {}}}`, `{"event": "STOP"}`, `{"event": "STOP"}`, `{"return": {}, "id": "1"}`} {
+	for _, line := range []string{`{"QMP": {"version": {}}}`, `{"event": "STOP"}`, `{"event": "STOP"}`,
+		`{"return": {}, "id": "1"}`} {
 		if err := unix.Sendmsg(int(theirs.Fd()), []byte(line+"\n"), rights, nil, 0); err != nil {
 			t.Fatal(err)
 		}

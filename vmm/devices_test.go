@@ -19,13 +19,17 @@ import (
 // devices are what a machine has, by QEMU's names: what hostile code can hit. docs/security.md
 // publishes the list.
 var devices = map[board][]string{
-	{AMD64, false, "acpi=on,pit=off,pic=off"}: {"acpi-ged-x86", "fw_cfg_io", "ioapic", "isa-debug-exit", "isa-serial", "isabus-bridge", "kvmvapic", "mc146818rtc",
+	{AMD64, false, "acpi=on,pit=off,pic=off"}: {"acpi-ged-x86", "fw_cfg_io", "ioapic", "isa-debug-exit", "isa-serial",
+		"isabus-bridge", "kvmvapic", "mc146818rtc",
 		"virtio-blk-device", "virtio-mmio", "virtio-net-device"},
-	{AMD64, false, "ioapic2=off"}: {"acpi-ged-x86", "fw_cfg_io", "ioapic", "isa-debug-exit", "isa-i8259", "isa-pit", "isa-serial", "isabus-bridge", "kvmvapic", "mc146818rtc",
+	{AMD64, false, "ioapic2=off"}: {"acpi-ged-x86", "fw_cfg_io", "ioapic", "isa-debug-exit", "isa-i8259", "isa-pit",
+		"isa-serial", "isabus-bridge", "kvmvapic", "mc146818rtc",
 		"virtio-blk-device", "virtio-mmio", "virtio-net-device"},
-	{AMD64, true, ""}: {"ICH9-LPC", "fw_cfg_io", "i8257", "ioapic", "isa-debug-exit", "isa-i8259", "isa-pcspk", "isa-pit", "isa-serial", "kvmvapic", "mc146818rtc", "mch", "q35-pcihost",
+	{AMD64, true, ""}: {"ICH9-LPC", "fw_cfg_io", "i8257", "ioapic", "isa-debug-exit", "isa-i8259", "isa-pcspk", "isa-pit",
+		"isa-serial", "kvmvapic", "mc146818rtc", "mch", "q35-pcihost",
 		"virtio-blk-device", "virtio-blk-pci", "virtio-net-device", "virtio-net-pci"},
-	{ARM64, false, ""}: {"arm-gicv2m", "arm_gic", "cfi.pflash01", "fw_cfg_mem", "gpex-pcihost", "gpex-root", "gpio-key", "pl011", "pl031", "pl061", "platform-bus-device",
+	{ARM64, false, ""}: {"arm-gicv2m", "arm_gic", "cfi.pflash01", "fw_cfg_mem", "gpex-pcihost", "gpex-root", "gpio-key",
+		"pl011", "pl031", "pl061", "platform-bus-device",
 		"virtio-blk-device", "virtio-blk-pci", "virtio-mmio", "virtio-net-device", "virtio-net-pci"},
 }
 
@@ -65,7 +69,8 @@ func TestAttackDevices(t *testing.T) {
 			}
 			var q QEMU
 			q.NoMicrovm = b.q35
-			m, err := startQEMU(t, Config{QEMU: q, Arch: arch, Accel: TCG, Boot: Boot{Disks: []string{disk}, PCI: arch == ARM64, MachineOptions: b.options}}, kernel)
+			m, err := startQEMU(t, Config{QEMU: q, Arch: arch, Accel: TCG,
+				Boot: Boot{Disks: []string{disk}, PCI: arch == ARM64, MachineOptions: b.options}}, kernel)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -75,7 +80,8 @@ func TestAttackDevices(t *testing.T) {
 				t.Fatal(err)
 			}
 			var tree string
-			if err := m.Monitor.Do(ctx, "human-monitor-command", map[string]string{"command-line": "info qtree"}, &tree); err != nil {
+			if err := m.Monitor.Do(ctx, "human-monitor-command", map[string]string{"command-line": "info qtree"},
+				&tree); err != nil {
 				t.Fatal(err)
 			}
 			var got []string
@@ -101,7 +107,8 @@ func TestAttackFuzzedDevices(t *testing.T) {
 		t.Fatal("hack/qemu-fuzz has no machine=")
 	}
 	lacks, more := []string{}, []string{}
-	args := arguments(Config{Arch: AMD64, Accel: TCG, MemoryMB: 64, Boot: Boot{Disks: []string{"/disk"}, MachineOptions: "acpi=on"}}, inherited{})
+	args := arguments(Config{Arch: AMD64, Accel: TCG, MemoryMB: 64,
+		Boot: Boot{Disks: []string{"/disk"}, MachineOptions: "acpi=on"}}, inherited{})
 	for i, option := range args[:len(args)-1] {
 		value := args[i+1]
 		switch {

@@ -61,7 +61,8 @@ func readMemory(state []byte) (m memorySections, err error) {
 			m.end = len(state) - r.Len()
 			return m, nil
 		}
-		if _, err := io.ReadFull(r, head[:]); err != nil || (head[0] != partSection && head[0] != endSection) || !bytes.Equal(head[1:], m.number) {
+		if _, err := io.ReadFull(r, head[:]); err != nil || (head[0] != partSection && head[0] != endSection) ||
+			!bytes.Equal(head[1:], m.number) {
 			return m, errNoMemorySections
 		}
 		kind = head[0]
@@ -167,12 +168,14 @@ func (m *Machine) readFirmware(ctx context.Context, size int64) ([]byte, error) 
 		return nil, fmt.Errorf("a firmware of %d bytes", size)
 	}
 	var said string
-	if err := m.Monitor.Do(ctx, "human-monitor-command", map[string]any{"command-line": fmt.Sprintf("gpa2hva %#x", firmwareEnd-size)}, &said); err != nil {
+	if err := m.Monitor.Do(ctx, "human-monitor-command",
+		map[string]any{"command-line": fmt.Sprintf("gpa2hva %#x", firmwareEnd-size)}, &said); err != nil {
 		return nil, err
 	}
 	var guest, host int64
 	var block string
-	if _, err := fmt.Sscanf(said, "Host virtual address for 0x%x (%s is 0x%x", &guest, &block, &host); err != nil || block != firmwareBlock+")" {
+	if _, err := fmt.Sscanf(said, "Host virtual address for 0x%x (%s is 0x%x", &guest, &block, &host); err != nil ||
+		block != firmwareBlock+")" {
 		return nil, fmt.Errorf("where the firmware is, QEMU says %q", said)
 	}
 	memory, err := os.Open(fmt.Sprintf("/proc/%d/mem", m.Pid()))

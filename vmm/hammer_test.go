@@ -52,8 +52,10 @@ func TestAttackHammer(t *testing.T) {
 	}
 	dir := t.TempDir()
 	kernel, disk := filepath.Join(dir, "hammer"), filepath.Join(dir, "disk")
-	if out, err := exec.Command(compiler, "-m32", "-O1", "-ffreestanding", "-nostdlib", "-static", "-fno-pic", "-fno-pie", "-no-pie", "-fno-stack-protector",
-		"-fcf-protection=none", "-Wl,-Ttext=0x100000,--build-id=none,-N", "-o", kernel, "testdata/hammer.c").CombinedOutput(); err != nil {
+	if out, err := exec.Command(compiler, "-m32", "-O1", "-ffreestanding", "-nostdlib", "-static", "-fno-pic", "-fno-pie",
+		"-no-pie", "-fno-stack-protector",
+		"-fcf-protection=none", "-Wl,-Ttext=0x100000,--build-id=none,-N", "-o", kernel,
+		"testdata/hammer.c").CombinedOutput(); err != nil {
 		t.Skipf("gcc makes no program of 32 bits here: %v: %s", err, out)
 	}
 	content := bytes.Repeat([]byte("a disk that is read-only "), 1<<16)
@@ -79,7 +81,8 @@ func TestAttackHammer(t *testing.T) {
 	machines, rounds := 0, 0
 	ends := map[string]int{}
 	for deadline := time.Now().Add(last); time.Until(deadline) > hammerLeast || machines == 0; seed++ {
-		h := hammer(t, qemu, Boot{Kernel: kernel, Append: strconv.FormatUint(uint64(seed), 10), Disks: []string{disk}, MachineOptions: "ioapic2=off"}, min(time.Until(deadline), hammerEach))
+		h := hammer(t, qemu, Boot{Kernel: kernel, Append: strconv.FormatUint(uint64(seed), 10), Disks: []string{disk},
+			MachineOptions: "ioapic2=off"}, min(time.Until(deadline), hammerEach))
 		machines++
 		rounds += h.rounds
 		if ends[h.end]++; h.end != stillAtIt {
@@ -131,7 +134,8 @@ func hammer(t *testing.T, qemu QEMU, boot Boot, last time.Duration) (h hammered)
 	}
 	defer ours.Close()
 	var console lockedBuffer
-	m, err := Start(t.Context(), Config{QEMU: qemu, Arch: AMD64, Accel: TCG, MemoryMB: 64, Boot: boot, NIC: theirs, Console: &console})
+	m, err := Start(t.Context(), Config{QEMU: qemu, Arch: AMD64, Accel: TCG, MemoryMB: 64, Boot: boot, NIC: theirs,
+		Console: &console})
 	theirs.Close()
 	if err != nil {
 		t.Fatal(err)

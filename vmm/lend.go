@@ -52,7 +52,8 @@ func Adopt(a Adoption) (*Machine, error) {
 		console.Close()
 		return nil, fmt.Errorf("adopt machine: %w", err)
 	}
-	m := &Machine{Monitor: AdoptMonitor(qmp), Jail: a.Jail, pid: a.Pid, kill: a.Kill, console: console, copied: make(chan struct{}), exited: make(chan struct{})}
+	m := &Machine{Monitor: AdoptMonitor(qmp), Jail: a.Jail, pid: a.Pid, kill: a.Kill, console: console,
+		copied: make(chan struct{}), exited: make(chan struct{})}
 	go func() { // until Exited says; Close waits for it
 		m.status = <-a.Exited
 		close(m.exited)

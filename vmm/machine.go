@@ -81,12 +81,15 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 	}
 	process, err := jail.Start(jail.Spec{
 		Given:   given,
-		Program: cfg.QEMU.Program, Args: arguments(cfg, at), Files: files, Reads: cfg.Boot.paths(), Stderr: stderr, Open: cfg.NoJail,
+		Program: cfg.QEMU.Program, Args: arguments(cfg, at), Files: files, Reads: cfg.Boot.paths(), Stderr: stderr,
+		Open: cfg.NoJail,
 		// Each malloc arena reserves 64 MiB of address space, which is bounded, and a host
 		// with many cores would have a machine make many.
 		Env:      []string{"PATH=/usr/bin:/bin", "MALLOC_ARENA_MAX=2"},
-		FileSize: fileSize(cfg), KVM: kvm, Listens: cfg.GDB != nil, AddressSpace: uint64(cfg.MemoryMB)<<20 + addressSpaceExtra, SmallPages: cfg.Accel == TCG && cfg.State != nil,
-		Bounds: jail.Bounds{Memory: int64(cfg.MemoryMB) << 20, CPUs: cmp.Or(cfg.CPUs, float64(processors(cfg)+1)), IO: diskRate},
+		FileSize: fileSize(cfg), KVM: kvm, Listens: cfg.GDB != nil,
+		AddressSpace: uint64(cfg.MemoryMB)<<20 + addressSpaceExtra, SmallPages: cfg.Accel == TCG && cfg.State != nil,
+		Bounds: jail.Bounds{Memory: int64(cfg.MemoryMB) << 20, CPUs: cmp.Or(cfg.CPUs, float64(processors(cfg)+1)),
+			IO: diskRate},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", cfg.QEMU.Path, err)
@@ -101,7 +104,8 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 		m.reaped(state, process)
 	}()
 	if cfg.QEMU.Sandbox {
-		process.Report.Layers = append(process.Report.Layers, jail.Hold{Name: jail.QEMUSeccomp, Holds: true, Detail: "four groups of system calls"})
+		process.Report.Layers = append(process.Report.Layers,
+			jail.Hold{Name: jail.QEMUSeccomp, Holds: true, Detail: "four groups of system calls"})
 	}
 	m.Jail, m.pid, m.kill, m.seal = process.Report, process.Pid, process.Kill, process.Seal
 	m.Monitor = NewMonitor(ours[0])
@@ -183,7 +187,8 @@ func (m *Machine) copyConsole(w io.Writer) {
 
 // reaped is called once, when the process has ended.
 func (m *Machine) reaped(state *os.ProcessState, process *jail.Process) {
-	st := Exit{Code: -1, Guest: -1, Stderr: m.stderr.String(), Denied: process.Denied(), OutOfMemory: process.OutOfMemory()}
+	st := Exit{Code: -1, Guest: -1, Stderr: m.stderr.String(), Denied: process.Denied(),
+		OutOfMemory: process.OutOfMemory()}
 	if state != nil {
 		st.Code = state.ExitCode()
 		if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {

@@ -100,7 +100,8 @@ func TestMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`core file size +1 +1 `, `open files +256 +256 `, `file size +0 +0 `, `address space +4362076160 +4362076160 `, `processes +128 +128 `} {
+	for _, want := range []string{`core file size +1 +1 `, `open files +256 +256 `, `file size +0 +0 `,
+		`address space +4362076160 +4362076160 `, `processes +128 +128 `} {
 		if !regexp.MustCompile("(?m)^Max " + want).Match(limits) {
 			t.Errorf("no limit on %s:\n%s", want, limits)
 		}
@@ -110,7 +111,8 @@ func TestMachine(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, want := range []string{"NoNewPrivs:\t1", "CapEff:\t0000000000000000", "Seccomp:\t2", "CapBnd:\t0000000000000000"} {
+		for _, want := range []string{"NoNewPrivs:\t1", "CapEff:\t0000000000000000", "Seccomp:\t2",
+			"CapBnd:\t0000000000000000"} {
 			if !strings.Contains(string(status), want) {
 				t.Errorf("%s is not so:\n%s", want, status)
 			}
@@ -151,8 +153,10 @@ func TestMachineBadKernel(t *testing.T) {
 
 func TestMachineNoSuchFile(t *testing.T) {
 	before := openFiles(t)
-	for _, boot := range []Boot{{Kernel: "/nowhere"}, {Kernel: "/etc/passwd", Initrd: "/nowhere"}, {Kernel: "/etc/passwd", Disks: []string{"/dev/null"}}, {Kernel: "/tmp"}} {
-		if _, err := Start(t.Context(), Config{QEMU: QEMU{Path: "/bin/true"}, Arch: AMD64, Accel: TCG, MemoryMB: 64, Boot: boot}); err == nil {
+	for _, boot := range []Boot{{Kernel: "/nowhere"}, {Kernel: "/etc/passwd", Initrd: "/nowhere"},
+		{Kernel: "/etc/passwd", Disks: []string{"/dev/null"}}, {Kernel: "/tmp"}} {
+		if _, err := Start(t.Context(), Config{QEMU: QEMU{Path: "/bin/true"}, Arch: AMD64, Accel: TCG, MemoryMB: 64,
+			Boot: boot}); err == nil {
 			t.Errorf("%+v started", boot)
 		}
 	}
@@ -202,7 +206,8 @@ func BenchmarkJail(b *testing.B) {
 				b.Fatal(err)
 			}
 			at := time.Now()
-			m, err := Start(b.Context(), Config{QEMU: qemu, Arch: AMD64, Accel: TCG, MemoryMB: 64, Boot: Boot{Kernel: kernel}, NIC: theirs, NoJail: open})
+			m, err := Start(b.Context(), Config{QEMU: qemu, Arch: AMD64, Accel: TCG, MemoryMB: 64, Boot: Boot{Kernel: kernel},
+				NIC: theirs, NoJail: open})
 			if err != nil {
 				b.Fatal(err)
 			}

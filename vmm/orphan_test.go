@@ -86,7 +86,8 @@ func startForEver(t *testing.T, kernel string) {
 					done <- err
 					return
 				}
-				m, err := Start(t.Context(), Config{QEMU: qemu, Arch: AMD64, Accel: TCG, MemoryMB: orphanMemory, Boot: Boot{Kernel: kernel}, NIC: theirs})
+				m, err := Start(t.Context(), Config{QEMU: qemu, Arch: AMD64, Accel: TCG, MemoryMB: orphanMemory,
+					Boot: Boot{Kernel: kernel}, NIC: theirs})
 				if err != nil {
 					done <- err
 					return

@@ -28,6 +28,7 @@ func Place(state []byte, offsets []int64, content []byte) ([]byte, error) {
 		return state, nil
 	}
 	placed := make([]byte, 0, len(state)+pages*(guestPage+16)+64)
-	placed = appendPages(append(placed, state[:memory.end]...), memory.number, memoryBlock, content, func(page int) int64 { return offsets[page] })
+	placed = appendPages(append(placed, state[:memory.end]...), memory.number, memoryBlock, content,
+		func(page int) int64 { return offsets[page] })
 	return append(placed, state[memory.end:]...), nil
 }

@@ -109,7 +109,8 @@ func locate(arch Arch) (string, error) {
 	if path, err := exec.LookPath(kvmProgram); err == nil && string(arch) == runtime.GOARCH {
 		return path, nil
 	}
-	return "", fmt.Errorf("%w: no %s on PATH (%s may name another folder): %s", ErrNoQEMU, name, Variable, installHint(arch))
+	return "", fmt.Errorf("%w: no %s on PATH (%s may name another folder): %s", ErrNoQEMU, name, Variable,
+		installHint(arch))
 }
 
 // FindQEMU looks up the QEMU for an architecture and checks its version. seen may be nil.
@@ -134,7 +135,8 @@ func FindQEMU(ctx context.Context, arch Arch, seen Cache) (QEMU, error) {
 		return QEMU{}, err
 	}
 	if !q.atLeast(minMajor, minMinor) {
-		return QEMU{}, fmt.Errorf("%w: %s is version %s, %d.%d is needed: %s", ErrOldQEMU, path, q.Version, minMajor, minMinor, installHint(arch))
+		return QEMU{}, fmt.Errorf("%w: %s is version %s, %d.%d is needed: %s", ErrOldQEMU, path, q.Version, minMajor,
+			minMinor, installHint(arch))
 	}
 	if text, err := json.Marshal(q.probed); err == nil {
 		seen.Put(key, string(text))
@@ -241,7 +243,8 @@ func ask(ctx context.Context, path string, args ...string) ([]byte, error) {
 		return nil, context.Cause(ctx)
 	}
 	if err != nil && timed.Err() != nil {
-		return nil, fmt.Errorf("%w from `%s %s` within %s: the host may be too busy, try again", errNoAnswer, path, strings.Join(args, " "), versionTimeout)
+		return nil, fmt.Errorf("%w from `%s %s` within %s: the host may be too busy, try again", errNoAnswer, path,
+			strings.Join(args, " "), versionTimeout)
 	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && len(exit.Stderr) > 0 {
@@ -270,7 +273,8 @@ var installers = []struct {
 	tool, command string
 	packages      map[Arch]string
 }{
-	{"apt-get", "apt-get install --no-install-recommends", map[Arch]string{AMD64: "qemu-system-x86", ARM64: "qemu-system-arm"}},
+	{"apt-get", "apt-get install --no-install-recommends",
+		map[Arch]string{AMD64: "qemu-system-x86", ARM64: "qemu-system-arm"}},
 	{"dnf", "dnf install", map[Arch]string{AMD64: "qemu-system-x86-core", ARM64: "qemu-system-aarch64-core"}},
 	{"pacman", "pacman -S", map[Arch]string{AMD64: "qemu-system-x86", ARM64: "qemu-system-aarch64"}},
 	{"apk", "apk add", map[Arch]string{AMD64: "qemu-system-x86_64", ARM64: "qemu-system-aarch64"}},
@@ -284,5 +288,6 @@ func installHint(arch Arch) string {
 			return fmt.Sprintf("`%s %s`", i.command, i.packages[arch])
 		}
 	}
-	return fmt.Sprintf("install your distribution's package of it; on Debian and Ubuntu `%s %s`", installers[0].command, installers[0].packages[arch])
+	return fmt.Sprintf("install your distribution's package of it; on Debian and Ubuntu `%s %s`", installers[0].command,
+		installers[0].packages[arch])
 }

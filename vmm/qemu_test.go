@@ -73,14 +73,17 @@ func (m memory) Put(key, value string)         { m[key] = value }
 func TestNoAnswer(t *testing.T) {
 	before := versionTimeout
 	defer func() { versionTimeout = before }()
-	for does, says := range map[string]string{"sleep 5": "within 300ms", "{ echo QEMU emulator version 9.1.0; kill -9 $$; }": "signal: killed"} {
+	for does, says := range map[string]string{"sleep 5": "within 300ms",
+		"{ echo QEMU emulator version 9.1.0; kill -9 $$; }": "signal: killed"} {
 		if versionTimeout = before; does == "sleep 5" {
 			versionTimeout = 300 * time.Millisecond
 		}
 		for _, option := range []string{"-sandbox", "-M", "-L", "--version"} {
-			script(t, "qemu-system-x86_64", "PATH=/bin:/usr/bin\n[ \"$1\" = "+option+" ] && "+does+"\n[ \"$1\" != -sandbox ] || [ "+option+" != --version ] || exit 1\necho QEMU emulator version 9.1.0")
+			script(t, "qemu-system-x86_64", "PATH=/bin:/usr/bin\n[ \"$1\" = "+option+" ] && "+does+
+				"\n[ \"$1\" != -sandbox ] || [ "+option+" != --version ] || exit 1\necho QEMU emulator version 9.1.0")
 			seen := memory{}
-			if q, err := FindQEMU(t.Context(), AMD64, seen); !errors.Is(err, errNoAnswer) || !strings.Contains(err.Error(), option) || !strings.Contains(err.Error(), says) || len(seen) != 0 {
+			if q, err := FindQEMU(t.Context(), AMD64, seen); !errors.Is(err, errNoAnswer) ||
+				!strings.Contains(err.Error(), option) || !strings.Contains(err.Error(), says) || len(seen) != 0 {
 				t.Errorf("%s at %s: %+v, %v; remembered: %v", does, option, q, err, seen)
 			}
 		}
@@ -139,7 +142,8 @@ func TestLocate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(Variable, c.variable)
 			got, err := locate(c.arch)
-			if got != c.want || (err == nil) != (c.says == "") || (err != nil && (!strings.Contains(err.Error(), c.says) || !errors.Is(err, ErrNoQEMU))) {
+			if got != c.want || (err == nil) != (c.says == "") ||
+				(err != nil && (!strings.Contains(err.Error(), c.says) || !errors.Is(err, ErrNoQEMU))) {
 				t.Errorf("%q %v", got, err)
 			}
 		})

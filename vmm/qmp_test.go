@@ -63,7 +63,8 @@ func fakeQEMU(t *testing.T, answer func(w io.Writer, name, id string)) *Monitor 
 // by the event that follows it at once.
 func TestQMPReplyBeforeEvent(t *testing.T) {
 	m := fakeQEMU(t, func(w io.Writer, name, id string) {
-		fmt.Fprintf(w, `{"return": {"said": %q}, "id": %q}`+"\n"+`{"event": "STOP", "data": {"x": "%s"}, "timestamp": {"seconds": 1, "microseconds": 2}}`+"\n",
+		fmt.Fprintf(w, `{"return": {"said": %q}, "id": %q}`+"\n"+
+			`{"event": "STOP", "data": {"x": "%s"}, "timestamp": {"seconds": 1, "microseconds": 2}}`+"\n",
 			strings.Repeat(name, 20), id, strings.Repeat("y", 400))
 	})
 	var group sync.WaitGroup
@@ -198,7 +199,8 @@ func TestQMPRefusal(t *testing.T) {
 		fmt.Fprintf(w, `{"error": {"class": "CommandNotFound", "desc": "no such"}, "id": %q}`+"\n", id)
 	})
 	var refused *CommandError
-	if err := m.Do(t.Context(), "nonsense", nil, nil); !errors.As(err, &refused) || refused.Command != "nonsense" || refused.Class != "CommandNotFound" {
+	if err := m.Do(t.Context(), "nonsense", nil, nil); !errors.As(err, &refused) || refused.Command != "nonsense" ||
+		refused.Class != "CommandNotFound" {
 		t.Errorf("%v", err)
 	}
 	if m.Version() != "7.2.22" {
@@ -288,9 +290,11 @@ func attackQMPRows(
 		{"no greeting", false, func(net.Conn, string) {}, "wait for QEMU's greeting: context deadline exceeded"},
 		{"no answer", true, func(net.Conn, string) {}, "QMP query-status: context deadline exceeded"},
 		{"reads nothing", true, nil, "QMP qmp_capabilities: context deadline exceeded"},
-		{"the answer to another command", true, answered(`{"return": {}, "id": "7"}`), "QMP query-status: context deadline exceeded"},
+		{"the answer to another command", true, answered(`{"return": {}, "id": "7"}`),
+			"QMP query-status: context deadline exceeded"},
 		{"an answer without an id", true, answered(`{"return": {}}`), "QMP query-status: context deadline exceeded"},
-		{"two answers", true, answered(`{"return": {}, "id": "ID"}` + "\n" + `{"error": {"desc": "forged"}, "id": "ID"}`), "answered"},
+		{"two answers", true, answered(`{"return": {}, "id": "ID"}` + "\n" + `{"error": {"desc": "forged"}, "id": "ID"}`),
+			"answered"},
 		{"twenty thousand events first", true, func(w net.Conn, id string) {
 			event := strings.Repeat(`{"event": "STOP", "timestamp": {"seconds": 1, "microseconds": 2}}`+"\n", 1000)
 			for range 20 {
@@ -300,14 +304,18 @@ func attackQMPRows(
 			}
 			answered(`{"return": {}, "id": "ID"}`)(w, id)
 		}, "answered"},
-		{"an event in the shape of an answer", true, answered(`{"event": "X", "return": {}, "id": "ID"}`), "QMP query-status: context deadline exceeded"},
-		{"a second greeting in the shape of an answer", true, answered(`{"QMP": {}, "return": {}, "id": "ID"}`), "QMP query-status: context deadline exceeded"},
+		{"an event in the shape of an answer", true, answered(`{"event": "X", "return": {}, "id": "ID"}`),
+			"QMP query-status: context deadline exceeded"},
+		{"a second greeting in the shape of an answer", true, answered(`{"QMP": {}, "return": {}, "id": "ID"}`),
+			"QMP query-status: context deadline exceeded"},
 		{"arrays in arrays", true, func(w net.Conn, _ string) { _, _ = io.WriteString(w, strings.Repeat("[", 1<<20)+"\n") },
 			`QMP connection ended: not QMP: "` + strings.Repeat("[", 80) + `"`},
 		{"a refusal of a megabyte", true, func(w net.Conn, id string) {
 			fmt.Fprintf(w, `{"error": {"class": "X", "desc": %q}, "id": %q}`+"\n", strings.Repeat("y", 1<<20), id)
 		}, "QMP query-status: " + strings.Repeat("y", maxQMPReason)},
-		{"a refusal that moves the cursor", true, answered(`{"error": {"class": "X", "desc": "\u001b[2Jforged\nline"}, "id": "ID"}`), `QMP query-status: \x1b[2Jforged\nline`},
+		{"a refusal that moves the cursor", true,
+			answered(`{"error": {"class": "X", "desc": "\u001b[2Jforged\nline"}, "id": "ID"}`),
+			`QMP query-status: \x1b[2Jforged\nline`},
 	}
 }
 

@@ -155,7 +155,8 @@ func failure(err error) map[string]string {
 }
 
 // execute runs one command.
-func (c *relayed) execute(ctx context.Context, in *rightsReader, name string, args json.RawMessage) (json.RawMessage, error) {
+func (c *relayed) execute(ctx context.Context, in *rightsReader, name string, args json.RawMessage) (json.RawMessage,
+	error) {
 	empty := json.RawMessage("{}")
 	switch name {
 	case "qmp_capabilities":

@@ -58,17 +58,21 @@ func TestAttackRelay(t *testing.T) {
 		{"device_add", "", `{"execute":"device_add","arguments":{"driver":"x"}}`, "refused"},
 		{"migrate", "", `{"execute":"migrate","arguments":{"uri":"exec:id"}}`, "refused"},
 		{"hmp that writes", "", `{"execute":"human-monitor-command","arguments":{"command-line":" savevm x"}}`, "refused"},
-		{"hmp that reads memory", "", `{"execute":"human-monitor-command","arguments":{"command-line":"x/4xb 0"}}`, "refused"},
+		{"hmp that reads memory", "", `{"execute":"human-monitor-command","arguments":{"command-line":"x/4xb 0"}}`,
+			"refused"},
 		{"hmp with no command line", "", `{"execute":"human-monitor-command","arguments":[]}`, "refused"},
 		{"upper case", "", `{"execute":"STOP"}`, "refused"},
 		{"dump", "", `{"execute":"dump-guest-memory","arguments":{"paging":false,"protocol":"fd:x"}}`, "refused"},
 		{"getfd without a descriptor", "memory", `{"execute":"getfd","arguments":{"fdname":"x"}}`, "refused"},
-		{"memory may be read", "memory", `{"execute":"human-monitor-command","arguments":{"command-line":"xp /4xb 0"}}`, "passed"},
+		{"memory may be read", "memory", `{"execute":"human-monitor-command","arguments":{"command-line":"xp /4xb 0"}}`,
+			"passed"},
 		{"memory does not write", "memory", `{"execute":"cont"}`, "refused"},
-		{"memsave writes a file", "memory", `{"execute":"memsave","arguments":{"val":0,"size":1,"filename":"/x"}}`, "refused"},
+		{"memsave writes a file", "memory", `{"execute":"memsave","arguments":{"val":0,"size":1,"filename":"/x"}}`,
+			"refused"},
 		{"write", "write", `{"execute":"cont"}`, "passed"},
 		{"access that is none", "everything", `{"execute":"cont"}`, "refused"},
-		{"access of a machine with secrets", "memory, with a secret inside", `{"execute":"human-monitor-command","arguments":{"command-line":"x /1xb 0"}}`, "refused"},
+		{"access of a machine with secrets", "memory, with a secret inside",
+			`{"execute":"human-monitor-command","arguments":{"command-line":"x /1xb 0"}}`, "refused"},
 		{"no JSON", "", `execute stop`, "refused"},
 		{"an array", "", `[{"execute":"stop"}]`, "refused"},
 		{"two commands in one", "", `{"execute":"query-status"}{"execute":"stop"}`, "refused"},
@@ -116,7 +120,8 @@ func TestAttackRelay(t *testing.T) {
 // A client's id comes back, and events come to it.
 func TestRelay(t *testing.T) {
 	m := fakeQEMU(t, func(w io.Writer, name, id string) {
-		fmt.Fprintf(w, `{"event": "STOP", "timestamp": {"seconds": 1, "microseconds": 2}}`+"\n"+`{"return": {"running": true}, "id": %q}`+"\n", id)
+		fmt.Fprintf(w, `{"event": "STOP", "timestamp": {"seconds": 1, "microseconds": 2}}`+"\n"+
+			`{"return": {"running": true}, "id": %q}`+"\n", id)
 	})
 	client := NewMonitor(relayTo(t, m, nil))
 	defer client.Disconnect()

@@ -29,7 +29,8 @@ func (m *Machine) ignoreShared(ctx context.Context) error {
 		Capability string `json:"capability"`
 		State      bool   `json:"state"`
 	}
-	return m.Monitor.Do(ctx, "migrate-set-capabilities", map[string]any{"capabilities": []capability{{"x-ignore-shared", true}}}, nil)
+	return m.Monitor.Do(ctx, "migrate-set-capabilities",
+		map[string]any{"capabilities": []capability{{"x-ignore-shared", true}}}, nil)
 }
 
 // stayQuiet has neither QEMU nor the guest tell the network that the machine has moved: five times in the first
@@ -99,7 +100,8 @@ func (m *Machine) saveDevices(ctx context.Context) ([]byte, error) {
 	if err := m.Monitor.Do(ctx, "stop", nil, nil); err != nil {
 		return nil, err
 	}
-	if err := m.Monitor.Do(ctx, "xen-save-devices-state", map[string]any{"filename": fmt.Sprintf("/dev/fdset/%d", set), "live": false}, nil); err != nil {
+	if err := m.Monitor.Do(ctx, "xen-save-devices-state",
+		map[string]any{"filename": fmt.Sprintf("/dev/fdset/%d", set), "live": false}, nil); err != nil {
 		return nil, err
 	}
 	st, err := file.Stat()
@@ -126,7 +128,8 @@ const (
 // splice returns the state of a machine that began from a migration's, whose firmware is that, and whose devices are
 // now as Xen's has them.
 func splice(from []byte, memory memorySections, firmware, devices []byte) ([]byte, error) {
-	if len(devices) <= stateHead || !bytes.Equal(from[:stateHead], devices[:stateHead]) || devices[stateHead] != deviceSection {
+	if len(devices) <= stateHead || !bytes.Equal(from[:stateHead], devices[:stateHead]) ||
+		devices[stateHead] != deviceSection {
 		return nil, errors.New("it is in no form that is known")
 	}
 	state := bytes.Clone(from[:memory.end])
@@ -273,7 +276,8 @@ func (m *Machine) Load(ctx context.Context, state []byte) error {
 		_, _ = m.state.Write(state) // QEMU says what went wrong
 	}()
 	defer func() { <-fed }()
-	if err := m.Monitor.Do(ctx, "migrate-incoming", map[string]any{"uri": fmt.Sprintf("fd:%d", stateFD)}, nil); err != nil {
+	if err := m.Monitor.Do(ctx, "migrate-incoming", map[string]any{"uri": fmt.Sprintf("fd:%d", stateFD)},
+		nil); err != nil {
 		_ = m.state.Close()
 		return fmt.Errorf("restore: %w", err)
 	}

@@ -38,7 +38,8 @@ func TestSplice(t *testing.T) {
 		t.Fatalf("%+v, not an end at %d: %v", sections, len(memory), err)
 	}
 	got, err := splice([]byte(migrated), sections, []byte(now), []byte(xen))
-	want := memory + "\x02\x00\x00\x00\x02" + "\x00\x00\x00\x00\x00\x00\x00\x08\x07pc.bios" + now + testFoot + testTimer + "new devices\x00" + noDescription
+	want := memory + "\x02\x00\x00\x00\x02" + "\x00\x00\x00\x00\x00\x00\x00\x08\x07pc.bios" + now + testFoot + testTimer +
+		"new devices\x00" + noDescription
 	if err != nil || string(got) != want {
 		t.Fatalf("%q, not %q: %v", got, want, err)
 	}
@@ -63,7 +64,8 @@ func TestSplice(t *testing.T) {
 }
 
 // hugeFirmware is a machine's memory that says that it has a firmware of 1<<63 bytes.
-const hugeFirmware = "\x01" + testRAM + "\x80\x00\x00\x00\x00\x00\x00\x04" + "\x07pc.bios\x80\x00\x00\x00\x00\x00\x00\x00" + "\x00\x00\x00\x00\xff\xff\xf0\x00" +
+const hugeFirmware = "\x01" + testRAM + "\x80\x00\x00\x00\x00\x00\x00\x04" +
+	"\x07pc.bios\x80\x00\x00\x00\x00\x00\x00\x00" + "\x00\x00\x00\x00\xff\xff\xf0\x00" +
 	testFoot + "\x03\x00\x00\x00\x02" + testFoot
 
 // A firmware of a size that none has is an error, before there is room for it.
@@ -71,7 +73,8 @@ func TestFirmwareSize(t *testing.T) {
 	if m, err := readMemory([]byte(testHead + testAbout + hugeFirmware)); err == nil {
 		t.Errorf("%+v", m)
 	}
-	for _, size := range []int64{math.MinInt64, -guestPage, 1, guestPage - 1, maxFirmware + guestPage, math.MaxInt64 &^ (guestPage - 1)} {
+	for _, size := range []int64{math.MinInt64, -guestPage, 1, guestPage - 1, maxFirmware + guestPage,
+		math.MaxInt64 &^ (guestPage - 1)} {
 		if got, err := (&Machine{}).readFirmware(t.Context(), size); err == nil || got != nil {
 			t.Errorf("a firmware of %d bytes: %d, %v", size, len(got), err)
 		}
@@ -103,7 +106,8 @@ func TestPlace(t *testing.T) {
 	content := strings.Repeat("c", guestPage) + "rest"
 	got, err := Place(state, []int64{0x5000, 0x3000, 0x1000}, []byte(content))
 	want := memory + "\x02\x00\x00\x00\x02" + "\x00\x00\x00\x00\x00\x00\x50\x08\x03mem" + strings.Repeat("c", guestPage) +
-		"\x00\x00\x00\x00\x00\x00\x30\x28" + "rest" + strings.Repeat("\x00", guestPage-4) + testFoot + testTimer + "devices" + noDescription
+		"\x00\x00\x00\x00\x00\x00\x30\x28" + "rest" + strings.Repeat("\x00", guestPage-4) + testFoot + testTimer + "devices" +
+		noDescription
 	if err != nil || string(got) != want {
 		t.Fatalf("%q, not %q: %v", got, want, err)
 	}

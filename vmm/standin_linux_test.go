@@ -54,13 +54,17 @@ func TestEnds(t *testing.T) {
 		script string
 		want   Exit // Stderr is part of it
 	}{
-		"a status":                {"exit 7", Exit{Code: 7, Guest: 3}},
-		"a warning and a status":  {"echo 'qemu-system-x86_64: warning: TCG does not support it' >&2; exit 7", Exit{Code: 7, Guest: 3, Stderr: "warning: TCG"}},
-		"warnings and status 0":   {"for n in 1 2 3; do echo 'qemu: warning: once more' >&2; done; exit 1", Exit{Code: 1, Guest: 0, Stderr: "warning"}},
-		"a failure":               {"echo 'qemu: -M virt: invalid' >&2; exit 1", Exit{Code: 1, Guest: -1, Stderr: "invalid"}},
-		"a warning and a failure": {"echo 'qemu: warning: odd' >&2; echo 'qemu: invalid' >&2; exit 1", Exit{Code: 1, Guest: -1, Stderr: "invalid"}},
+		"a status": {"exit 7", Exit{Code: 7, Guest: 3}},
+		"a warning and a status": {"echo 'qemu-system-x86_64: warning: TCG does not support it' >&2; exit 7",
+			Exit{Code: 7, Guest: 3, Stderr: "warning: TCG"}},
+		"warnings and status 0": {"for n in 1 2 3; do echo 'qemu: warning: once more' >&2; done; exit 1",
+			Exit{Code: 1, Guest: 0, Stderr: "warning"}},
+		"a failure": {"echo 'qemu: -M virt: invalid' >&2; exit 1", Exit{Code: 1, Guest: -1, Stderr: "invalid"}},
+		"a warning and a failure": {"echo 'qemu: warning: odd' >&2; echo 'qemu: invalid' >&2; exit 1",
+			Exit{Code: 1, Guest: -1, Stderr: "invalid"}},
 		"it is ended from inside": {"exit 0", Exit{Code: 0, Guest: -1}},
-		"it aborts":               {"echo 'qemu: failed to set MSR' >&2; exit 134", Exit{Code: 134, Guest: -1, Stderr: "MSR"}},
+		"it aborts": {"echo 'qemu: failed to set MSR' >&2; exit 134",
+			Exit{Code: 134, Guest: -1, Stderr: "MSR"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := standIn(t, QEMU{}, Config{Arch: AMD64, Accel: TCG}, c.script)
@@ -106,12 +110,14 @@ func TestAttackKVMGiven(t *testing.T) {
 		version string
 		accel   Accel
 		given   bool
-	}{{"7.2.22", KVM, false}, {"8.2.2", KVM, false}, {"9.0.0", KVM, true}, {"10.0.13", KVM, true}, {"11.1.2", KVM, true}, {"10.0.13", TCG, false}} {
+	}{{"7.2.22", KVM, false}, {"8.2.2", KVM, false}, {"9.0.0", KVM, true}, {"10.0.13", KVM, true}, {"11.1.2", KVM, true},
+		{"10.0.13", TCG, false}} {
 		t.Run(fmt.Sprintf("%s %s", c.version, c.accel), func(t *testing.T) {
 			var q QEMU
 			q.Version = c.version
 			// ls would list the descriptor that it lists them by.
-			exit := standIn(t, q, Config{Arch: AMD64, Accel: c.accel, kvm: device}, `echo "$*" >&2; for n in 3 4 5 6 7 8 9 10 11 12; do echo "$n $(readlink /proc/self/fd/$n)" >&2; done`)
+			exit := standIn(t, q, Config{Arch: AMD64, Accel: c.accel, kvm: device},
+				`echo "$*" >&2; for n in 3 4 5 6 7 8 9 10 11 12; do echo "$n $(readlink /proc/self/fd/$n)" >&2; done`)
 			lines := strings.Split(strings.TrimSpace(exit.Stderr), "\n")
 			args, files := lines[0], lines[1:]
 			var number string
@@ -186,7 +192,8 @@ func TestKVMUsable(t *testing.T) {
 			}
 		})
 	}
-	if err := kvmUsable(QEMU{}, "/nowhere/kvm", 0); err == nil || !strings.Contains(err.Error(), "/nowhere/kvm does not exist") {
+	if err := kvmUsable(QEMU{}, "/nowhere/kvm", 0); err == nil ||
+		!strings.Contains(err.Error(), "/nowhere/kvm does not exist") {
 		t.Error(err)
 	}
 }

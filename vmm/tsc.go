@@ -33,7 +33,8 @@ func steadyKHz(looks [3]counted) int {
 		return float64(b.ticks-a.ticks) / took / 1000
 	}
 	first, second, all := khz(looks[0], looks[1]), khz(looks[1], looks[2]), khz(looks[0], looks[2])
-	if d := first - second; first == 0 || second == 0 || max(d, -d) > all/tscTolerance || all < minTSCKHz || all > maxTSCKHz {
+	if d := first - second; first == 0 || second == 0 || max(d, -d) > all/tscTolerance || all < minTSCKHz ||
+		all > maxTSCKHz {
 		return 0
 	}
 	return int(all)

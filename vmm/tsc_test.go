@@ -13,12 +13,17 @@ func TestSteadyKHz(t *testing.T) {
 		looks [3]counted
 		want  int
 	}{
-		"2.5 GHz":                        {[3]counted{look(1000, 0), look(25_001_000, 10*ms), look(50_001_000, 20*ms)}, 2_500_000},
-		"windows of another length":      {[3]counted{look(0, 0), look(25_000_000, 10*ms), look(125_000_000, 50*ms)}, 2_500_000},
-		"a jitter of 100 ns":             {[3]counted{look(0, 0), look(25_000_000, 10*ms+100), look(50_000_000, 20*ms-100)}, 2_500_012},
-		"another pace":                   {[3]counted{look(0, 0), look(25_000_000, 10*ms), look(45_000_000, 20*ms)}, 0},
-		"interrupted at a look":          {[3]counted{look(0, 0), {35_000_000, 10_000_000, 10 * ms}, look(50_000_000, 20*ms)}, 0},
-		"interrupted at the first look":  {[3]counted{{0, 12_500_000, 5 * ms}, look(25_000_000, 10*ms), look(50_000_000, 20*ms)}, 0},
+		"2.5 GHz": {[3]counted{look(1000, 0), look(25_001_000, 10*ms), look(50_001_000, 20*ms)},
+			2_500_000},
+		"windows of another length": {[3]counted{look(0, 0), look(25_000_000, 10*ms), look(125_000_000, 50*ms)},
+			2_500_000},
+		"a jitter of 100 ns": {[3]counted{look(0, 0), look(25_000_000, 10*ms+100), look(50_000_000, 20*ms-100)},
+			2_500_012},
+		"another pace": {[3]counted{look(0, 0), look(25_000_000, 10*ms), look(45_000_000, 20*ms)}, 0},
+		"interrupted at a look": {[3]counted{look(0, 0), {35_000_000, 10_000_000, 10 * ms}, look(50_000_000, 20*ms)},
+			0},
+		"interrupted at the first look": {[3]counted{{0, 12_500_000, 5 * ms}, look(25_000_000, 10*ms),
+			look(50_000_000, 20*ms)}, 0},
 		"it stands still":                {[3]counted{look(5, 0), look(5, 10*ms), look(5, 20*ms)}, 0},
 		"it goes back":                   {[3]counted{look(50_000_000, 0), look(25_000_000, 10*ms), look(0, 20*ms)}, 0},
 		"it was set back in between":     {[3]counted{look(1000, 0), look(25_001_000, 10*ms), look(1001, 20*ms)}, 0},
@@ -31,7 +36,8 @@ func TestSteadyKHz(t *testing.T) {
 			t.Errorf("%s: %d kHz, want %d", name, got, c.want)
 		}
 	}
-	for _, c := range []struct{ invariant, hypervisor, want bool }{{true, false, true}, {true, true, true}, {false, true, true}, {false, false, false}} {
+	for _, c := range []struct{ invariant, hypervisor, want bool }{{true, false, true}, {true, true, true},
+		{false, true, true}, {false, false, false}} {
 		if paced(c.invariant, c.hypervisor) != c.want {
 			t.Errorf("%+v", c)
 		}

@@ -32,7 +32,8 @@ func TestAttackAttachNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if err := os.WriteFile(filepath.Join(outside, "run.json"), []byte(`{"schemaVersion": 1, "id": "../outside", "status": "running"}`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(outside, "run.json"),
+		[]byte(`{"schemaVersion": 1, "id": "../outside", "status": "running"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, id := range []string{"../outside", "..", ".", "", "/", outside, "x/../../outside", "..\x00", "*", "last"} {
@@ -85,7 +86,8 @@ func TestAttackAttachStranger(t *testing.T) {
 		}
 		done <- "served"
 	}()
-	cmd := exec.Command(perl, "-e", `use IO::Socket::UNIX; my $s = IO::Socket::UNIX->new(Peer => "debug.sock") or die "connect: $!"; <$s>`)
+	cmd := exec.Command(perl, "-e",
+		`use IO::Socket::UNIX; my $s = IO::Socket::UNIX->new(Peer => "debug.sock") or die "connect: $!"; <$s>`)
 	cmd.Dir = fmt.Sprintf("/proc/self/fd/%d", folder.Fd())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345, Gid: 12345}}
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -79,7 +79,8 @@ func (c Cluster) apply(opts *server.Options) error {
 		host = "0.0.0.0"
 	}
 	if len(c.Key) != KeySize {
-		return fmt.Errorf("the key of the cluster has %d bytes: %d are needed, the same for all of its servers", len(c.Key), KeySize)
+		return fmt.Errorf("the key of the cluster has %d bytes: %d are needed, the same for all of its servers", len(c.Key),
+			KeySize)
 	}
 	if len(c.Routes) == 0 || len(c.Routes) > maxRoutes {
 		return fmt.Errorf("%d routes to other servers: name 1 to %d", len(c.Routes), maxRoutes)
@@ -87,7 +88,8 @@ func (c Cluster) apply(opts *server.Options) error {
 	var seen []string
 	for _, route := range c.Routes {
 		u, err := url.Parse(route)
-		if err != nil || u.Scheme != "nats" && u.Scheme != "tls" || u.Hostname() == "" || u.Port() == "" || u.User != nil || u.Path != "" || u.RawQuery != "" {
+		if err != nil || u.Scheme != "nats" && u.Scheme != "tls" || u.Hostname() == "" || u.Port() == "" || u.User != nil ||
+			u.Path != "" || u.RawQuery != "" {
 			return fmt.Errorf("route %.100q: use nats://HOST:PORT, which is where another server listens for routes", route)
 		}
 		if !slices.Contains(seen, u.Host) { // JetStream counts them
@@ -100,7 +102,8 @@ func (c Cluster) apply(opts *server.Options) error {
 		return err
 	}
 	opts.Cluster = server.ClusterOpts{
-		Name: c.Name, Host: host, Port: port, TLSConfig: config, TLSTimeout: routeTime.Seconds(), AuthTimeout: 2 * routeTime.Seconds(),
+		Name: c.Name, Host: host, Port: port, TLSConfig: config, TLSTimeout: routeTime.Seconds(),
+		AuthTimeout: 2 * routeTime.Seconds(),
 		NoAdvertise: true, // or clients would send their password to whatever has another host's port on theirs
 	}
 	opts.StoreDir = filepath.Join(opts.StoreDir, "cluster-"+c.Name) // another cluster's, or a lone server's, is not this one's
@@ -134,7 +137,8 @@ func routeTLS(key []byte) (*tls.Config, error) {
 	}
 	private := ed25519.NewKeyFromSeed(seed)
 	public := private.Public().(ed25519.PublicKey)
-	about := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "unitask cluster"}, NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1<<35, 0)}
+	about := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "unitask cluster"},
+		NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1<<35, 0)}
 	der, err := x509.CreateCertificate(rand.Reader, about, about, public, private)
 	if err != nil {
 		return nil, fmt.Errorf("make the certificate of the routes: %w", err)

@@ -79,7 +79,8 @@ func Start(ctx context.Context, home string, o Options) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{name: filepath.Join(home, file), at: address{User: opts.Username, Password: opts.Password}, cluster: o.Cluster != nil, log: o.Log, stop: func() {}}
+	s := &Server{name: filepath.Join(home, file), at: address{User: opts.Username, Password: opts.Password},
+		cluster: o.Cluster != nil, log: o.Log, stop: func() {}}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -88,7 +89,10 @@ func Start(ctx context.Context, home string, o Options) (_ *Server, err error) {
 	s.lock, err = filelock.Wait(taking, filepath.Join(home, lockFile), func() {})
 	stop()
 	if errors.Is(err, context.DeadlineExceeded) {
-		return nil, fmt.Errorf("start the embedded NATS server: another one is under way in %s: give this worker a home of its own (UNITASK_HOME)", folder)
+		return nil,
+			fmt.Errorf(
+				"start the embedded NATS server: another one is under way in %s: give this worker a home of its own (UNITASK_HOME)",
+				folder)
 	}
 	defer func() {
 		if err != nil {
@@ -115,7 +119,8 @@ func Start(ctx context.Context, home string, o Options) (_ *Server, err error) {
 	s.nats.SetLoggerV2(&natsLog{log: s.log}, false, false, false)
 	s.nats.Start()
 	if !s.nats.ReadyForConnections(startTime) {
-		return nil, fmt.Errorf("start the embedded NATS server at %s:%d: it does not listen: is the port taken?", opts.Host, opts.Port)
+		return nil, fmt.Errorf("start the embedded NATS server at %s:%d: it does not listen: is the port taken?", opts.Host,
+			opts.Port)
 	}
 	s.at.URL = s.nats.ClientURL()
 	if !s.cluster {
@@ -142,7 +147,9 @@ func (o Options) server(home string) (*server.Options, error) {
 			return nil, fmt.Errorf("address of the embedded server %q: use nats://HOST:PORT", o.Listen)
 		}
 		if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
-			return nil, fmt.Errorf("address of the embedded server %q: its clients have no TLS, so it serves a loopback address (127.0.0.1) only: other hosts join it by routes, or all use a nats-server", o.Listen)
+			return nil,
+				fmt.Errorf(
+					"address of the embedded server %q: its clients have no TLS, so it serves a loopback address (127.0.0.1) only: other hosts join it by routes, or all use a nats-server", o.Listen)
 		}
 	}
 	opts := &server.Options{

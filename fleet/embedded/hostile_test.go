@@ -97,7 +97,8 @@ func TestAttackRoutes(t *testing.T) {
 	var stolen tls.Certificate // the real one's, which whoever connects is shown, without its key
 	show := func(cert tls.Certificate) func(net.Conn) (net.Conn, error) {
 		return func(conn net.Conn) (net.Conn, error) {
-			c := tls.Client(conn, &tls.Config{InsecureSkipVerify: true, GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }})
+			c := tls.Client(conn, &tls.Config{InsecureSkipVerify: true,
+				GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }})
 			if err := c.Handshake(); err != nil {
 				return nil, err
 			}
@@ -112,7 +113,8 @@ func TestAttackRoutes(t *testing.T) {
 		{"in clear", func(c net.Conn) (net.Conn, error) { return c, nil }},
 		{"TLS without a certificate", show(tls.Certificate{})},
 		{"TLS with another cluster's certificate", show(foreign.Certificates[0])},
-		{"TLS with this cluster's certificate and another key", func(c net.Conn) (net.Conn, error) { return show(stolen)(c) }},
+		{"TLS with this cluster's certificate and another key",
+			func(c net.Conn) (net.Conn, error) { return show(stolen)(c) }},
 	} {
 		conn, err := net.Dial("tcp", at)
 		if err != nil {
@@ -137,7 +139,8 @@ func TestAttackRoutes(t *testing.T) {
 	}
 	if len(stolen.Certificate) == 0 {
 		t.Error("the attempt with this cluster's certificate was not made")
-	} else if c, err := x509.ParseCertificate(stolen.Certificate[0]); err != nil || len(c.DNSNames)+len(c.IPAddresses) > 0 {
+	} else if c, err := x509.ParseCertificate(stolen.Certificate[0]); err != nil ||
+		len(c.DNSNames)+len(c.IPAddresses) > 0 {
 		t.Errorf("%v: the certificate says more than it needs to: %+v", err, c)
 	}
 	select {
@@ -169,7 +172,8 @@ func joinWithoutKey(t *testing.T, at string, servers *[2]*Server, foreign *tls.C
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	t.Cleanup(func() { cancel() })
-	if _, err := Start(ctx, t.TempDir(), Options{Cluster: &Cluster{Listen: freePorts(t, 1)[0], Routes: routesTo(at), Key: bytes.Repeat([]byte{0x5b}, KeySize)}}); err == nil || !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := Start(ctx, t.TempDir(), Options{Cluster: &Cluster{Listen: freePorts(t, 1)[0], Routes: routesTo(at),
+		Key: bytes.Repeat([]byte{0x5b}, KeySize)}}); err == nil || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a server with another key: %v", err)
 	}
 	if now := servers[0].nats.NumRoutes(); now != routes {
@@ -218,7 +222,8 @@ func listenAsRoute(t *testing.T, foreign *tls.Config) (addr string, caught chan 
 func joinAsSpy(t *testing.T, at string, member *Server, change func(*server.Options)) {
 	t.Helper()
 	opts := &server.Options{ServerName: "spy", Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true,
-		Routes: server.RoutesFromStr("nats://" + at), Cluster: server.ClusterOpts{Name: defaultName, Host: "127.0.0.1", Port: -1}}
+		Routes: server.RoutesFromStr("nats://" + at), Cluster: server.ClusterOpts{Name: defaultName, Host: "127.0.0.1",
+			Port: -1}}
 	change(opts)
 	ns, err := server.NewServer(opts)
 	if err != nil {
@@ -275,11 +280,13 @@ func TestAttackSilentRoutes(t *testing.T) {
 	begin := time.Now()
 	for _, conn := range silent {
 		_ = conn.SetReadDeadline(begin.Add(routeTime + 30*time.Second))
-		if n, err := conn.Read(make([]byte, 1)); n > 0 || errors.Is(err, context.DeadlineExceeded) || err == nil || strings.Contains(fmt.Sprint(err), "timeout") {
+		if n, err := conn.Read(make([]byte, 1)); n > 0 || errors.Is(err, context.DeadlineExceeded) || err == nil ||
+			strings.Contains(fmt.Sprint(err), "timeout") {
 			t.Fatalf("%d bytes, %v after %v", n, err, time.Since(begin))
 		}
 	}
-	attack.Check(t, "200 routes that say nothing are let go within 9 seconds", "true", fmt.Sprint(time.Since(begin) <= 9*time.Second))
+	attack.Check(t, "200 routes that say nothing are let go within 9 seconds", "true",
+		fmt.Sprint(time.Since(begin) <= 9*time.Second))
 	if now := servers[0].standing(); !now.leads || now.here != 2 {
 		t.Errorf("%+v", now)
 	}

@@ -69,7 +69,8 @@ func replicated(t *testing.T, js jetstream.JetStream, copies int) error {
 		}
 		for _, r := range info.Cluster.Replicas {
 			if !r.Current || r.Offline {
-				return fmt.Errorf("%s: the replica at %s is not there: current %v, offline %v, %d behind, seen %s ago; led by %s", info.Config.Name, r.Name, r.Current, r.Offline, r.Lag, r.Active, info.Cluster.Leader)
+				return fmt.Errorf("%s: the replica at %s is not there: current %v, offline %v, %d behind, seen %s ago; led by %s",
+					info.Config.Name, r.Name, r.Current, r.Offline, r.Lag, r.Active, info.Cluster.Leader)
 			}
 		}
 	}
@@ -136,7 +137,8 @@ func names(what string, n int) (list []string) {
 func hosts(t *testing.T, n, named int) (list []*member) {
 	dir, ports := t.TempDir(), freePorts(t, n)
 	for i, port := range ports {
-		list = append(list, &member{Home: filepath.Join(dir, fmt.Sprint("home-", i)), Log: filepath.Join(dir, "log"), Cluster: Cluster{Listen: port, Routes: routesTo(ports[:named]...), Key: testKey}})
+		list = append(list, &member{Home: filepath.Join(dir, fmt.Sprint("home-", i)), Log: filepath.Join(dir, "log"),
+			Cluster: Cluster{Listen: port, Routes: routesTo(ports[:named]...), Key: testKey}})
 	}
 	return list
 }
@@ -270,11 +272,13 @@ func TestOptions(t *testing.T) {
 	} {
 		c := good
 		row.change(&c)
-		if _, err := Start(t.Context(), t.TempDir(), Options{Cluster: &c}); err == nil || !strings.Contains(err.Error(), row.says) {
+		if _, err := Start(t.Context(), t.TempDir(), Options{Cluster: &c}); err == nil ||
+			!strings.Contains(err.Error(), row.says) {
 			t.Errorf("%+v: %v, not %q", c, err, row.says)
 		}
 	}
-	for _, listen := range []string{"nats://0.0.0.0:4222", "nats://10.0.0.1:4222", "tls://127.0.0.1:4222", "nats://u:p@127.0.0.1:4222", "127.0.0.1:4222"} {
+	for _, listen := range []string{"nats://0.0.0.0:4222", "nats://10.0.0.1:4222", "tls://127.0.0.1:4222",
+		"nats://u:p@127.0.0.1:4222", "127.0.0.1:4222"} {
 		if _, err := Start(t.Context(), t.TempDir(), Options{Listen: listen}); err == nil {
 			t.Errorf("it listens at %s", listen)
 		}
@@ -284,7 +288,8 @@ func TestOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	if _, err := Start(t.Context(), t.TempDir(), Options{Cluster: &good}); err == nil || !strings.Contains(err.Error(), "address already in use") {
+	if _, err := Start(t.Context(), t.TempDir(), Options{Cluster: &good}); err == nil ||
+		!strings.Contains(err.Error(), "address already in use") {
 		t.Errorf("on a port that is taken: %v", err)
 	}
 

@@ -64,7 +64,10 @@ func (s *Server) ready(ctx context.Context) error {
 		}
 		if now.expected > 0 && time.Since(begin) > waitingTime && now.here != said {
 			said = now.here
-			s.log.Warn(fmt.Sprintf("waiting for the other servers of the cluster: %d of %d are here. The first time all must be, later more than half", now.here, now.expected))
+			s.log.Warn(
+				fmt.Sprintf(
+					"waiting for the other servers of the cluster: %d of %d are here. The first time all must be, later more than half",
+					now.here, now.expected))
 		}
 		select {
 		case <-ctx.Done():
@@ -86,12 +89,15 @@ func (s *Server) watch(ctx context.Context) {
 		switch {
 		case now.expected == 0: // it is being closed
 		case before.leads && !now.leads:
-			s.log.Warn(fmt.Sprintf("more than half of the cluster's %d servers must be there: nothing is taken on until %d more are back", now.expected, max(1, now.quorum()-now.here)), "here", now.here)
+			s.log.Warn(
+				fmt.Sprintf("more than half of the cluster's %d servers must be there: nothing is taken on until %d more are back",
+					now.expected, max(1, now.quorum()-now.here)), "here", now.here)
 		case !before.leads && now.leads:
 			s.log.Warn("enough of the cluster's servers are there again", "here", now.here, "of", now.expected)
 		}
 		if now.leads && now.expected == 2 && before.expected != 2 {
-			s.log.Warn("a cluster of two servers bears no fault: while either is away nothing is taken on. Three bear the loss of one")
+			s.log.Warn(
+				"a cluster of two servers bears no fault: while either is away nothing is taken on. Three bear the loss of one")
 		}
 		if now.expected > 0 {
 			before = now

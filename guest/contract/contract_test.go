@@ -72,7 +72,8 @@ func (f fact) literal(char string) string {
 
 func header(list []fact) string {
 	var out strings.Builder
-	out.WriteString("// Made from contract.go by `go test ./guest/contract -update`.\n#ifndef UNITASK_CONTRACT_H\n#define UNITASK_CONTRACT_H\n\n")
+	out.WriteString(
+		"// Made from contract.go by `go test ./guest/contract -update`.\n#ifndef UNITASK_CONTRACT_H\n#define UNITASK_CONTRACT_H\n\n")
 	for _, f := range list {
 		fmt.Fprintf(&out, "#define %s %s\n", upper(f.name), f.literal("'%c'"))
 	}
@@ -160,7 +161,8 @@ func TestLettersDiffer(t *testing.T) {
 }
 
 func TestUpper(t *testing.T) {
-	for in, want := range map[string]string{"GuestIP": "GUEST_IP", "FrameStdinEnd": "FRAME_STDIN_END", "HeapReserveMB": "HEAP_RESERVE_MB", "X": "X"} {
+	for in, want := range map[string]string{"GuestIP": "GUEST_IP", "FrameStdinEnd": "FRAME_STDIN_END",
+		"HeapReserveMB": "HEAP_RESERVE_MB", "X": "X"} {
 		if got := upper(in); got != want {
 			t.Errorf("%s: %s, want %s", in, got, want)
 		}

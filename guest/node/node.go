@@ -40,11 +40,13 @@ var Args = []string{"node", "--no-sparkplug", "--no-lazy-feedback-allocation", "
 var NanosArgs = []string{"--disable-wasm-trap-handler"}
 
 // Env is the environment that Node is started in; the code sees its own.
-var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir, "LANG=" + contract.Locale, "LD_PRELOAD=" + Library, "NODE_EXTRA_CA_CERTS=" + Trusted}
+var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir, "LANG=" + contract.Locale,
+	"LD_PRELOAD=" + Library, "NODE_EXTRA_CA_CERTS=" + Trusted}
 
 // Files returns the JavaScript files of an image, by their path in the guest.
 func Files() map[string]string {
-	return map[string]string{Trusted: "", contract.Preload: preloadText, contract.Typescript: typeScriptText, contract.Rehearsal: Rehearsal}
+	return map[string]string{Trusted: "", contract.Preload: preloadText, contract.Typescript: typeScriptText,
+		contract.Rehearsal: Rehearsal}
 }
 
 //go:embed preload.js
@@ -84,7 +86,8 @@ func IsSource(ext string) bool { return slices.Contains(Extensions, ext) }
 // the kernel, Node's own memory and the young generation have theirs. Below it V8
 // collects harder; above it the kernel would kill the process.
 func HeapArg(memoryMB int) string {
-	return fmt.Sprintf("--max-old-space-size=%d", max(memoryMB-contract.HeapReserveMB-memoryMB/contract.HeapReserveShare, contract.HeapLeastMB))
+	return fmt.Sprintf("--max-old-space-size=%d", max(memoryMB-contract.HeapReserveMB-memoryMB/contract.HeapReserveShare,
+		contract.HeapLeastMB))
 }
 
 // OutOfMemory reports whether a program was ended by V8 because its heap was full, by the
@@ -95,7 +98,8 @@ func OutOfMemory(signal int, stderr string) bool {
 }
 
 // missing is what Node prints when it ends for want of a module (lib/internal/modules).
-var missing = regexp.MustCompile(`(?m)^Error(?: \[ERR_MODULE_NOT_FOUND\])?: Cannot find (?:module|package) '([^'\n]{1,300})'`)
+var missing = regexp.MustCompile(
+	`(?m)^Error(?: \[ERR_MODULE_NOT_FOUND\])?: Cannot find (?:module|package) '([^'\n]{1,300})'`)
 
 // specifier is what a module's name or path looks like. Whoever prints the error chooses
 // it, and it is said again in our own words: so it can't be a sentence.

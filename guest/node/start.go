@@ -22,7 +22,8 @@ var whileRunning = []string{"--expose-gc", "--expose_gc", "--no-warnings"}
 // not among them: the preload heeds them; nor are those that Node reads when it needs
 // them.
 var atStart = map[string]bool{
-	"NODE_OPTIONS": true, "NODE_DEBUG": true, "NODE_DEBUG_NATIVE": true, "NODE_V8_COVERAGE": true, "NODE_COMPILE_CACHE": true,
+	"NODE_OPTIONS": true, "NODE_DEBUG": true, "NODE_DEBUG_NATIVE": true, "NODE_V8_COVERAGE": true,
+	"NODE_COMPILE_CACHE":       true,
 	"NODE_PENDING_DEPRECATION": true, "NODE_PRESERVE_SYMLINKS": true, "NODE_PRESERVE_SYMLINKS_MAIN": true,
 	"NODE_REDIRECT_WARNINGS": true, "NODE_ICU_DATA": true, "NODE_USE_ENV_PROXY": true, "NODE_USE_SYSTEM_CA": true,
 	"OPENSSL_CONF": true, "UV_USE_IO_URING": true,
@@ -34,8 +35,10 @@ var atStart = map[string]bool{
 var asStarted = regexp.MustCompile(`^(en_US|C|POSIX)(\.(?i:utf-?8))?$`)
 
 // noProgram are arguments with which Node runs no program, or another one.
-var noProgram = []string{"-", "--", "-e", "--eval", "-p", "--print", "-pe", "-c", "--check", "-i", "--interactive", "-v", "--version",
-	"-h", "--help", "--v8-options", "--completion-bash", "--run", "--watch", "--watch-path", "--test", "--build-snapshot", "--prof-process"}
+var noProgram = []string{"-", "--", "-e", "--eval", "-p", "--print", "-pe", "-c", "--check", "-i", "--interactive",
+	"-v", "--version",
+	"-h", "--help", "--v8-options", "--completion-bash", "--run", "--watch", "--watch-path", "--test", "--build-snapshot",
+	"--prof-process"}
 
 // CheckArg says what is wrong with one of Node's own arguments.
 func CheckArg(arg string) error {

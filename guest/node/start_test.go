@@ -7,8 +7,11 @@ import (
 
 func TestCheckArg(t *testing.T) {
 	for arg, ok := range map[string]bool{
-		"--expose-gc": true, "--require=./x.js": true, "--stack-size=2000": true, "-r=./x": true, "--import=data:text/javascript,1": true,
-		"": false, "x.js": false, "-": false, "--": false, "-e": false, "--eval=1": false, "-p": false, "--test": false, "--a\x00": false, "--run=x": false,
+		"--expose-gc": true, "--require=./x.js": true, "--stack-size=2000": true, "-r=./x": true,
+		"--import=data:text/javascript,1": true,
+		"":                                false, "x.js": false, "-": false, "--": false, "-e": false, "--eval=1": false,
+		"-p": false, "--test": false,
+		"--a\x00": false, "--run=x": false,
 		"--build_snapshot": false, "--prof_process": false, "--completion_bash": false, "--expose_gc": true,
 	} {
 		if err := CheckArg(arg); (err == nil) != ok {
@@ -24,7 +27,8 @@ func TestNeedsProcess(t *testing.T) {
 		want string
 	}{
 		{nil, nil, ""},
-		{[]string{"--expose-gc", "--no-warnings"}, map[string]string{"NODE_PATH": "/x", "NODE_ENV": "test", "NODE_NO_WARNINGS": "1", "TZ": "UTC"}, ""},
+		{[]string{"--expose-gc", "--no-warnings"}, map[string]string{"NODE_PATH": "/x", "NODE_ENV": "test",
+			"NODE_NO_WARNINGS": "1", "TZ": "UTC"}, ""},
 		{[]string{"--expose-gc", "--stack-size=1"}, nil, "--stack-size=1"},
 		{nil, map[string]string{"NODE_OPTIONS": ""}, ""},
 		{nil, map[string]string{"NODE_OPTIONS": "--x", "NODE_DEBUG": "http"}, "NODE_DEBUG"},
@@ -41,8 +45,10 @@ func TestNeedsProcess(t *testing.T) {
 }
 
 func TestProcess(t *testing.T) {
-	args, env := Process([]string{"--a"}, map[string]string{"NODE_OPTIONS": "--max_old_space_size=99 --b", "NODE_DEBUG": "http", "HOME": "/h"})
-	if got, want := fmt.Sprint(args, env), "[--max_old_space_size=99 --a] [NODE_DEBUG=http NODE_OPTIONS=--require=/unitask/lib/preload.js --max_old_space_size=99 --b UNITASK_FRESH=1]"; got != want {
+	args, env := Process([]string{"--a"}, map[string]string{"NODE_OPTIONS": "--max_old_space_size=99 --b",
+		"NODE_DEBUG": "http", "HOME": "/h"})
+	if got, want := fmt.Sprint(args, env),
+		"[--max_old_space_size=99 --a] [NODE_DEBUG=http NODE_OPTIONS=--require=/unitask/lib/preload.js --max_old_space_size=99 --b UNITASK_FRESH=1]"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }

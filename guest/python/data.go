@@ -31,7 +31,8 @@ var DataParts = slices.Concat(Parts, []string{
 var Only = map[string]string{"libquadmath0": "amd64", "libmvec": system.Only["libmvec"]}
 
 // DataModules are the names of what people install by itself.
-var DataModules = []string{"numpy", "pandas", "matplotlib", "scipy", "openpyxl", "lxml", "PIL", "dateutil", "pytz", "six", "fontTools", "packaging", "pyparsing"}
+var DataModules = []string{"numpy", "pandas", "matplotlib", "scipy", "openpyxl", "lxml", "PIL", "dateutil", "pytz",
+	"six", "fontTools", "packaging", "pyparsing"}
 
 // Packages is the folder of Debian's Python packages.
 const Packages = "/usr/lib/python3/dist-packages"
@@ -42,10 +43,12 @@ var DataFolders = slices.Concat(Folders, []string{Packages, "/usr/share/matplotl
 // DataPacked says which files are compressed: the packages and what they bring, of which libraries only the large
 // ones that few programs load, and the sources, of which only tracebacks show lines. What Python itself reads at its
 // start is not.
-var DataPacked = []string{Packages, "/usr/share/matplotlib/", "/usr/share/fonts/", "/usr/lib/TRIPLET/lapack/", "/usr/lib/TRIPLET/libg", "/usr/lib/TRIPLET/libicu", "/usr/lib/TRIPLET/libx", "*.py"}
+var DataPacked = []string{Packages, "/usr/share/matplotlib/", "/usr/share/fonts/", "/usr/lib/TRIPLET/lapack/",
+	"/usr/lib/TRIPLET/libg", "/usr/lib/TRIPLET/libicu", "/usr/lib/TRIPLET/libx", "*.py"}
 
 // DataLinks are those that Debian's alternatives would make.
-var DataLinks = map[string]string{"/usr/lib/TRIPLET/libblas.so.3": "blas/libblas.so.3", "/usr/lib/TRIPLET/liblapack.so.3": "lapack/liblapack.so.3"}
+var DataLinks = map[string]string{"/usr/lib/TRIPLET/libblas.so.3": "blas/libblas.so.3",
+	"/usr/lib/TRIPLET/liblapack.so.3": "lapack/liblapack.so.3"}
 
 // warm is a program that is run once, in a machine that becomes a template: what it imports, in the place of
 // IMPORTS, stays. Its function renew is called whenever a run begins in such a machine.

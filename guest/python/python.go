@@ -16,8 +16,10 @@ import (
 const Program = "/usr/bin/pythonVERSION"
 
 // Parts are the vendored parts that Python is made of. The first one holds Program.
-var Parts = slices.Concat([]string{"python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib", "python3-minimal", "python3-distutils", "python3-lib2to3",
-	"libbz2-1.0", "libssl3", "libsqlite3-0", "libreadline8", "libdb5.3", "media-types", "tzdata"}, system.Libraries, system.Commands)
+var Parts = slices.Concat([]string{"python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib",
+	"python3-minimal", "python3-distutils", "python3-lib2to3",
+	"libbz2-1.0", "libssl3", "libsqlite3-0", "libreadline8", "libdb5.3", "media-types", "tzdata"}, system.Libraries,
+	system.Commands)
 
 // BuildParts hold Python's headers.
 var BuildParts = []string{"libpython3.11-dev"}
@@ -44,7 +46,8 @@ const compile = "import compileall, multiprocessing as m, sys; m.set_start_metho
 // CompileArgs have Python write bytecode beside the modules of some folders; ROOT is where the
 // guest's root is while it does so. It is then never compared with its source: neither changes.
 func CompileArgs(folders []string) []string {
-	args := []string{"-S", "-s", "-P", "-B", "-c", compile, "-q", "-f", "-j", "0", "--invalidation-mode", "unchecked-hash", "-s", "ROOT"}
+	args := []string{"-S", "-s", "-P", "-B", "-c", compile, "-q", "-f", "-j", "0", "--invalidation-mode", "unchecked-hash",
+		"-s", "ROOT"}
 	for _, dir := range folders {
 		args = append(args, "ROOT"+dir)
 	}
@@ -58,7 +61,8 @@ var CompileEnv = []string{"PYTHONHOME=ROOT/usr", "PYTHONHASHSEED=0", "LC_ALL=C.U
 var Args = []string{"python3", contract.MainLink}
 
 // Env is the environment that Python is started in; the code sees its own.
-var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir, "LANG=" + contract.Locale, "LD_PRELOAD=" + Library}
+var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir, "LANG=" + contract.Locale,
+	"LD_PRELOAD=" + Library}
 
 // Files returns the texts of an image, by their path in the guest.
 func Files() map[string]string { return map[string]string{contract.Trusted: "", Installed + "/": ""} }

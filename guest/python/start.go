@@ -28,7 +28,8 @@ func NeedsProcess(_ []string, env map[string]string) string {
 		if value == contract.Locale && (name == "LANG" || name == "LC_ALL" || name == "LC_CTYPE") {
 			continue // as it was started
 		}
-		if value != "" && !slices.Contains(anyTime, name) && slices.ContainsFunc(atStart, begins) || name == "HOME" && value != contract.HomeDir {
+		if value != "" && !slices.Contains(anyTime, name) && slices.ContainsFunc(atStart, begins) ||
+			name == "HOME" && value != contract.HomeDir {
 			names = append(names, name)
 		}
 	}

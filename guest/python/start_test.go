@@ -11,7 +11,8 @@ func TestNeedsProcess(t *testing.T) {
 		want string
 	}{
 		{nil, ""},
-		{map[string]string{"PATH": "/x", "HOME": "/home/user", "TZ": "UTC", "SSL_CERT_FILE": "/x", "PYTHONPATH": "", "PYTHONBREAKPOINT": "0", "LANGUAGE": "de"}, ""},
+		{map[string]string{"PATH": "/x", "HOME": "/home/user", "TZ": "UTC", "SSL_CERT_FILE": "/x", "PYTHONPATH": "",
+			"PYTHONBREAKPOINT": "0", "LANGUAGE": "de"}, ""},
 		{map[string]string{"PYTHONPATH": "/x", "PYTHONHASHSEED": "0"}, "PYTHONHASHSEED"},
 		{map[string]string{"LC_ALL": "C"}, "LC_ALL"},
 		{map[string]string{"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}, ""},

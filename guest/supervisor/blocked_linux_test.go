@@ -37,7 +37,8 @@ func TestTakesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	prints, err := c.Start(t.Context(), Exec{Args: []string{"x"}, Stdout: &bounded.Writer{To: io.Discard, Left: 1, Err: errTooMuch}})
+	prints, err := c.Start(t.Context(), Exec{Args: []string{"x"},
+		Stdout: &bounded.Writer{To: io.Discard, Left: 1, Err: errTooMuch}})
 	if err != nil {
 		t.Fatal(err)
 	}

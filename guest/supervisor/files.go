@@ -24,7 +24,8 @@ var errTooMuch = errors.New("it gives more than was asked for")
 // syscall.Errno.
 func (c *Client) File(ctx context.Context, content io.Reader, most int, args ...string) ([]byte, error) {
 	var out bytes.Buffer
-	if err := c.FileTo(ctx, content, &bounded.Writer{To: &out, Left: int64(most), Err: errTooMuch}, args...); err != nil && !errors.Is(err, errTooMuch) {
+	if err := c.FileTo(ctx, content, &bounded.Writer{To: &out, Left: int64(most), Err: errTooMuch}, args...); err != nil &&
+		!errors.Is(err, errTooMuch) {
 		return nil, err
 	}
 	return out.Bytes(), nil
@@ -57,7 +58,8 @@ type Entry struct {
 }
 
 var kinds = map[byte]fs.FileMode{
-	contract.KindFile: 0, contract.KindDir: fs.ModeDir, contract.KindLink: fs.ModeSymlink, contract.KindPipe: fs.ModeNamedPipe,
+	contract.KindFile: 0, contract.KindDir: fs.ModeDir, contract.KindLink: fs.ModeSymlink,
+	contract.KindPipe:   fs.ModeNamedPipe,
 	contract.KindSocket: fs.ModeSocket, contract.KindOther: fs.ModeIrregular,
 }
 

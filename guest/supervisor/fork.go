@@ -100,7 +100,8 @@ func (in *Interpreter) Renew(ctx context.Context) error {
 	if _, err := rand.Read(seed); err != nil {
 		return err
 	}
-	timed, cancel := context.WithTimeoutCause(ctx, RenewPatience, errors.New("an interpreter does not renew its random numbers"))
+	timed, cancel := context.WithTimeoutCause(ctx, RenewPatience,
+		errors.New("an interpreter does not renew its random numbers"))
 	defer cancel()
 	step, err := in.run(timed, renewing, hex.EncodeToString(seed), nil, nil) // what was printed before is its next step's
 	if err == nil && !step.Gone && step.Code != 0 {

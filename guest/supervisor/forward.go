@@ -59,7 +59,8 @@ func (w *window) give(units int) {
 // Connect carries a client's connection to a TCP port of the machine, until one of them has ended it or ctx ends, and
 // closes it: by a reset unless the machine's end was an orderly one. use is called before anything is sent to the
 // machine, which is needed until what it returns is called. The error is a syscall.Errno if nothing listens there.
-func (c *Client) Connect(ctx context.Context, port uint16, conn *net.TCPConn, use func() (done func(), err error)) error {
+func (c *Client) Connect(ctx context.Context, port uint16, conn *net.TCPConn,
+	use func() (done func(), err error)) error {
 	err := c.connect(ctx, port, conn, use)
 	if err != nil {
 		_ = conn.SetLinger(0)
@@ -68,13 +69,15 @@ func (c *Client) Connect(ctx context.Context, port uint16, conn *net.TCPConn, us
 	return err
 }
 
-func (c *Client) connect(ctx context.Context, port uint16, conn *net.TCPConn, use func() (done func(), err error)) error {
+func (c *Client) connect(ctx context.Context, port uint16, conn *net.TCPConn,
+	use func() (done func(), err error)) error {
 	w := &window{room: contract.ForwardWindow, more: make(chan struct{}, 1)}
 	done, err := use()
 	if err != nil {
 		return err
 	}
-	cmd, err := c.Start(ctx, Exec{Args: []string{"connect", strconv.Itoa(int(port))}, Dir: "/", Stdin: conn, Stdout: w, builtin: true, reply: io.Discard, use: use})
+	cmd, err := c.Start(ctx, Exec{Args: []string{"connect", strconv.Itoa(int(port))}, Dir: "/", Stdin: conn, Stdout: w,
+		builtin: true, reply: io.Discard, use: use})
 	done()
 	if err != nil {
 		return err

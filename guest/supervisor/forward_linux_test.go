@@ -81,7 +81,8 @@ func TestConnect(t *testing.T) {
 			server: func(conn *net.TCPConn) { _ = conn.SetLinger(0) },
 			client: func(conn *net.TCPConn) ([]byte, error) { return io.ReadAll(conn) }, fails: true, ends: syscall.ECONNRESET},
 		{name: "nothing listens",
-			client: func(conn *net.TCPConn) ([]byte, error) { return io.ReadAll(conn) }, fails: true, ends: syscall.ECONNREFUSED},
+			client: func(conn *net.TCPConn) ([]byte, error) { return io.ReadAll(conn) }, fails: true,
+			ends: syscall.ECONNREFUSED},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := open(t)

@@ -51,9 +51,12 @@ var shellDriver string
 // session's on Nanos: it would compile the driver during the first ten steps, each of which takes twice as long then
 // where a processor is emulated, and programs are no faster with it: what is hot is optimized all the same.
 var Languages = []Language{
-	{Name: "js", Driver: nodeDriver, Path: driverDir + "driver.js", Args: []string{"node", "--expose-internals", "--no-warnings", "--no-sparkplug", driverDir + "driver.js"}},
-	{Name: "python", Driver: pythonDriver, Path: driverDir + "driver.py", Args: []string{"python3", driverDir + "driver.py"}},
-	{Name: "shell", Driver: shellDriver, Path: driverDir + "driver.sh", Args: []string{"bash"}, Env: []string{"BASH_ENV=" + driverDir + "driver.sh"},
+	{Name: "js", Driver: nodeDriver, Path: driverDir + "driver.js",
+		Args: []string{"node", "--expose-internals", "--no-warnings", "--no-sparkplug", driverDir + "driver.js"}},
+	{Name: "python", Driver: pythonDriver, Path: driverDir + "driver.py",
+		Args: []string{"python3", driverDir + "driver.py"}},
+	{Name: "shell", Driver: shellDriver, Path: driverDir + "driver.sh", Args: []string{"bash"},
+		Env: []string{"BASH_ENV=" + driverDir + "driver.sh"},
 		// With these bash may ignore BASH_ENV (posix, privileged), end before the first command or behind it (noexec,
 		// errexit, onecmd), or have a file in the place of the driver's pipe (what is compatible with 5.0).
 		Without:  []string{"POSIXLY_CORRECT", "BASH_COMPAT", "SHELLOPTS", "BASHOPTS"},
@@ -118,7 +121,8 @@ func (s *swapped) swap(to io.Writer) {
 	if s.to = to; to != nil && len(s.kept) > 0 {
 		_, _ = to.Write(s.kept)
 		if s.lost > 0 {
-			fmt.Fprintf(to, "\n[%d more bytes were printed between the steps and are not kept: await in a step what prints so much]\n", s.lost)
+			fmt.Fprintf(to,
+				"\n[%d more bytes were printed between the steps and are not kept: await in a step what prints so much]\n", s.lost)
 		}
 		s.kept, s.lost = nil, 0
 	}
@@ -138,7 +142,8 @@ func (c *Client) Interpret(ctx context.Context, l Language, env []string, dir st
 		name, _, _ := strings.Cut(v, "=")
 		return slices.Contains(l.Without, name)
 	})
-	e := Exec{Args: l.Args, Env: append(env, l.Env...), Dir: dir, Stdout: &in.out[0], Stderr: &in.out[1], reply: &replies{to: in.replies}}
+	e := Exec{Args: l.Args, Env: append(env, l.Env...), Dir: dir, Stdout: &in.out[0], Stderr: &in.out[1],
+		reply: &replies{to: in.replies}}
 	if l.Undriven != "" {
 		e.Stdin = strings.NewReader(l.Undriven)
 	}
@@ -181,7 +186,8 @@ func (r *replies) Write(p []byte) (int, error) {
 // Run runs code, with what it prints going to stdout and stderr. When ctx ends the step is
 // interrupted as by Ctrl-C, a second time half of KillPatience later, and the interpreter is killed
 // where that does not end it; the error is then the context's cause.
-func (in *Interpreter) Run(ctx context.Context, code string, limit time.Duration, stdout, stderr io.Writer) (Step, error) {
+func (in *Interpreter) Run(ctx context.Context, code string, limit time.Duration, stdout, stderr io.Writer) (Step,
+	error) {
 	if i := bytes.IndexByte([]byte(code), 0); i >= 0 {
 		return Step{}, fmt.Errorf("the code holds a NUL byte at offset %d", i)
 	}

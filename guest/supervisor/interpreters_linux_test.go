@@ -20,7 +20,8 @@ import (
 func TestRenewKeepsOutput(t *testing.T) {
 	t.Parallel()
 	in := interpret(t, open(t), "python")
-	if step, err := in.Run(within(t), "import threading\nthreading.Timer(0.1, lambda: print('late', flush=True)).start()", patience, io.Discard, io.Discard); err != nil || step.Code != 0 {
+	if step, err := in.Run(within(t), "import threading\nthreading.Timer(0.1, lambda: print('late', flush=True)).start()",
+		patience, io.Discard, io.Discard); err != nil || step.Code != 0 {
 		t.Fatalf("%+v %v", step, err)
 	}
 	awaitKept(t, in, 1)
@@ -28,7 +29,8 @@ func TestRenewKeepsOutput(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if step, err := in.Run(within(t), "print('now')", patience, &out, io.Discard); err != nil || step.Code != 0 || out.String() != "late\nnow\n" {
+	if step, err := in.Run(within(t), "print('now')", patience, &out, io.Discard); err != nil || step.Code != 0 ||
+		out.String() != "late\nnow\n" {
 		t.Errorf("%+v %v, stdout %q", step, err, out.String())
 	}
 }
@@ -39,7 +41,9 @@ func TestTooMuchBetweenSteps(t *testing.T) {
 	t.Parallel()
 	c := open(t)
 	in := interpret(t, c, "python")
-	if step, err := in.Run(within(t), "import threading, os\nthreading.Timer(0.1, lambda: os.write(1, b'x' * 300000)).start()", patience, io.Discard, io.Discard); err != nil || step.Code != 0 {
+	if step, err := in.Run(within(t),
+		"import threading, os\nthreading.Timer(0.1, lambda: os.write(1, b'x' * 300000)).start()", patience, io.Discard,
+		io.Discard); err != nil || step.Code != 0 {
 		t.Fatalf("%+v %v", step, err)
 	}
 	awaitKept(t, in, 300000)
@@ -53,7 +57,8 @@ func TestTooMuchBetweenSteps(t *testing.T) {
 		if err != nil || step.Code != 0 {
 			t.Fatalf("%+v %v", step, err)
 		}
-		if code == "print('now')" && (!strings.HasPrefix(out.String(), want) || !strings.HasSuffix(out.String(), "]\nnow\n") || !strings.HasPrefix(restored.String(), want)) {
+		if code == "print('now')" && (!strings.HasPrefix(out.String(), want) ||
+			!strings.HasSuffix(out.String(), "]\nnow\n") || !strings.HasPrefix(restored.String(), want)) {
 			t.Errorf("%d bytes, restored %d: %.100q", out.Len(), restored.Len(), out.Bytes()[max(0, out.Len()-200):])
 		}
 	}
@@ -104,15 +109,17 @@ func steps(t *testing.T, c *Client, l Language, rows []stepRow) {
 	for _, row := range rows {
 		var out, errs bytes.Buffer
 		step, err := in.Run(within(t), row.code, patience, &out, &errs)
-		if err != nil || step.Code != row.exit || step.Value != row.value || out.String() != row.out || !strings.Contains(errs.String(), row.errs) || (row.errs == "" && errs.Len() > 0) || step.Gone {
+		if err != nil || step.Code != row.exit || step.Value != row.value || out.String() != row.out ||
+			!strings.Contains(errs.String(), row.errs) || (row.errs == "" && errs.Len() > 0) || step.Gone {
 			t.Errorf("%s:\n%+v %v\nstdout %q\nstderr %q\nwanted %+v", row.code, step, err, out.String(), errs.String(), row)
 		}
 	}
 	// One that does not end by itself.
 	for _, forever := range map[string][]string{
-		"python": {"print('up', flush=True)\nwhile True: pass", "import time; print('up', flush=True)\nwhile True: time.sleep(0.01)"},
-		"shell":  {"echo up; while :; do :; done"},
-		"js":     {"console.log('up'); await new Promise(() => setInterval(() => {}, 1e6))"},
+		"python": {"print('up', flush=True)\nwhile True: pass",
+			"import time; print('up', flush=True)\nwhile True: time.sleep(0.01)"},
+		"shell": {"echo up; while :; do :; done"},
+		"js":    {"console.log('up'); await new Promise(() => setInterval(() => {}, 1e6))"},
 	}[l.Name] {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		out := newLines()
@@ -130,7 +137,8 @@ func steps(t *testing.T, c *Client, l Language, rows []stepRow) {
 		t.Errorf("after that: %+v %v", step, err)
 	}
 	code := map[string]string{"python": "import os; os._exit(9)", "shell": "exit 9", "js": "process.exit(9)"}[l.Name]
-	if step, err := in.Run(within(t), code, patience, io.Discard, io.Discard); err != nil || !step.Gone || step.Code != 9 || !in.Ended() {
+	if step, err := in.Run(within(t), code, patience, io.Discard, io.Discard); err != nil || !step.Gone ||
+		step.Code != 9 || !in.Ended() {
 		t.Errorf("exit: %+v %v", step, err)
 	}
 }
@@ -142,7 +150,8 @@ var pythonSteps = []stepRow{
 	{"print('a'); y = [x]\ny", "[41]", "a\n", "", 0},
 	{"import math, os\nos.chdir('/usr')", "", "", "", 0},
 	{"os.getcwd(), math.pi > 3", "('/usr', True)", "", "", 0},
-	{"def f():\n    raise ValueError('no')\nf()", "", "", "Traceback (most recent call last):\n  File \"<step 6>\", line 3, in <module>\n    f()\n  File \"<step 6>\", line 2, in f\n    raise ValueError('no')\nValueError: no\n", 1},
+	{"def f():\n    raise ValueError('no')\nf()", "", "",
+		"Traceback (most recent call last):\n  File \"<step 6>\", line 3, in <module>\n    f()\n  File \"<step 6>\", line 2, in f\n    raise ValueError('no')\nValueError: no\n", 1},
 	{"1 +", "", "", "SyntaxError", 1},
 	{"import asyncio\nawait asyncio.sleep(0.01)\nx", "41", "", "", 0},
 	{"import sys; sys.exit(4)", "", "", "", 4},
@@ -153,7 +162,8 @@ var pythonSteps = []stepRow{
 	{"exit()", "", "", "", 0},
 	{"input()", "", "", "EOFError", 1},
 	{"def f(x: Undefined): pass", "", "", "NameError", 1},
-	{"from __future__ import annotations\ndef f(x: Undefined): pass\n(lambda: [f.__annotations__ for f in [f]])()", "[{'x': 'Undefined'}]", "", "", 0},
+	{"from __future__ import annotations\ndef f(x: Undefined): pass\n(lambda: [f.__annotations__ for f in [f]])()",
+		"[{'x': 'Undefined'}]", "", "", 0},
 	{"def g(x: Undefined): pass\ng.__annotations__", "{'x': 'Undefined'}", "", "", 0},
 	{"x = 42\nfrom __future__ import annotations", "", "", "must occur at the beginning", 1},
 }
@@ -168,7 +178,8 @@ var shellSteps = []stepRow{
 	{"no-such-command", "", "", "not found", 127},
 	{"if then", "", "", "syntax error", 2},
 	{"cat", "", "", "", 0},
-	{"set -- a 'b c'; echo \"$#\"; declare -A m=([k]=v); declare n=5; typeset -i i=6; alias hi='echo hello'; false", "", "2\n", "", 1},
+	{"set -- a 'b c'; echo \"$#\"; declare -A m=([k]=v); declare n=5; typeset -i i=6; alias hi='echo hello'; false", "",
+		"2\n", "", 1},
 	{"echo \"$? $2 ${m[k]} $n $i $LINENO $0\"; hi", "", "1 b c v 5 6 1 bash\nhello\n", "", 0},
 	{"local z=1", "", "", "line 1: local: can only be used in a function", 1},
 	{"exec 9<<<kept", "", "", "", 0},
@@ -195,7 +206,8 @@ var jsSteps = []stepRow{
 	{"function f() {\n  null.x\n}\nf()", "", "", "at f (step-11:2:8)", 1},
 	{"throw 5", "", "", "Uncaught 5\n", 1},
 	{"import none from 'no-such-module'", "", "", " {\n  code: 'MODULE_NOT_FOUND',\n  requireStack: [", 1},
-	{"throw Object.assign(new Error('outer', { cause: new Error('inner') }), { code: 5 })", "", "", " {\n  code: 5,\n  [cause]: Error: inner\n      at step-", 1},
+	{"throw Object.assign(new Error('outer', { cause: new Error('inner') }), { code: 5 })", "", "",
+		" {\n  code: 5,\n  [cause]: Error: inner\n      at step-", 1},
 	{"let 1", "", "", "SyntaxError: Unexpected", 1},
 	{"globalThis.ran = (globalThis.ran ?? 0) + 1; await null; JSON.parse('{')", "", "", "SyntaxError: Expected property name", 1}, // not to be run again
 	{"throw new SyntaxError('of ' + ++ran)", "", "", "SyntaxError: of 2", 1},

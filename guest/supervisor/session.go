@@ -195,7 +195,8 @@ func execFrame(e Exec) ([]byte, error) {
 		p = append(append(p, s...), 0)
 	}
 	if len(p) >= contract.MaxStep {
-		return nil, fmt.Errorf("its arguments and variables take %d bytes; %d is the most: standard input takes more", len(p), contract.MaxStep)
+		return nil, fmt.Errorf("its arguments and variables take %d bytes; %d is the most: standard input takes more", len(p),
+			contract.MaxStep)
 	}
 	return p, nil
 }
@@ -215,7 +216,8 @@ func (c *Client) Write(p []byte) (int, error) {
 		}
 		length := binary.BigEndian.Uint32(c.in)
 		if length > contract.MaxChunk {
-			return 0, &guest.ProtocolError{Reason: fmt.Sprintf("a frame of a session says it has %d bytes; %d is the most", length, contract.MaxChunk)}
+			return 0, &guest.ProtocolError{Reason: fmt.Sprintf("a frame of a session says it has %d bytes; %d is the most",
+				length, contract.MaxChunk)}
 		}
 		if len(c.in) < contract.StepHeader+int(length) {
 			continue

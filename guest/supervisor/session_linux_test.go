@@ -40,8 +40,10 @@ var hosted = sync.OnceValues(func() (string, error) {
 	}
 	hostedDir = dir
 	program := filepath.Join(dir, "session")
-	out, err := exec.Command("gcc", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Wl,--wrap=fchown",
-		"-o", program, "testdata/hosted.c", "../init/session.c", "../init/sessionstart.c", "../init/sessionfiles.c", "../init/sessionforward.c").CombinedOutput()
+	out, err := exec.Command("gcc", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined",
+		"-fno-sanitize-recover=all", "-Wl,--wrap=fchown",
+		"-o", program, "testdata/hosted.c", "../init/session.c", "../init/sessionstart.c", "../init/sessionfiles.c",
+		"../init/sessionforward.c").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)
 	}
@@ -112,10 +114,13 @@ func TestCommands(t *testing.T) {
 		end      guest.End
 		fails    error
 	}{
-		{"its streams apart", Exec{Args: []string{"sh", "-c", "echo out; echo err >&2; exit 3"}}, "out\n", "err\n", guest.End{Code: 3}, nil},
-		{"an empty argument", Exec{Args: []string{"sh", "-c", `printf '%s|' "$#" "$@"`, "x", "", "a b"}}, "2||a b|", "", guest.End{}, nil},
+		{"its streams apart", Exec{Args: []string{"sh", "-c", "echo out; echo err >&2; exit 3"}}, "out\n", "err\n",
+			guest.End{Code: 3}, nil},
+		{"an empty argument", Exec{Args: []string{"sh", "-c", `printf '%s|' "$#" "$@"`, "x", "", "a b"}}, "2||a b|", "",
+			guest.End{}, nil},
 		{"its folder", Exec{Args: []string{"pwd"}, Dir: "/usr"}, "/usr\n", "", guest.End{}, nil},
-		{"its environment", Exec{Args: []string{"env"}, Env: append(environment, "A=1")}, strings.Join(append(environment, "A=1"), "\n") + "\n", "", guest.End{}, nil},
+		{"its environment", Exec{Args: []string{"env"}, Env: append(environment, "A=1")},
+			strings.Join(append(environment, "A=1"), "\n") + "\n", "", guest.End{}, nil},
 		{"a signal", Exec{Args: []string{"sh", "-c", "kill -9 $$"}}, "", "", guest.End{Signal: 9}, nil},
 		{"no such program", Exec{Args: []string{"no-such-program"}}, "", "", guest.End{}, syscall.ENOENT},
 		{"no such folder", Exec{Args: []string{"true"}, Dir: "/no/such"}, "", "", guest.End{}, syscall.ENOENT},
@@ -123,7 +128,8 @@ func TestCommands(t *testing.T) {
 		{"a megabyte through it", Exec{Args: []string{"cat"}, Stdin: strings.NewReader(long)}, long, "", guest.End{}, nil},
 		{"input that nobody reads", Exec{Args: []string{"true"}, Stdin: strings.NewReader(long)}, "", "", guest.End{}, nil},
 		{"no input", Exec{Args: []string{"cat"}}, "", "", guest.End{}, nil},
-		{"a child that stays does not hold it up", Exec{Args: []string{"sh", "-c", "sleep 30 & echo $!"}}, "*", "", guest.End{}, nil},
+		{"a child that stays does not hold it up", Exec{Args: []string{"sh", "-c", "sleep 30 & echo $!"}}, "*", "",
+			guest.End{}, nil},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			var out, errs bytes.Buffer
@@ -206,7 +212,8 @@ signal.signal(signal.SIGINT, lambda *_: (size(), sys.exit(7)))
 size()
 print("got", input(), flush=True)
 while True: time.sleep(0.01)`
-	cmd, err := c.Start(t.Context(), Exec{Args: []string{"python3", "-c", program}, Env: environment, Dir: "/", Terminal: &guest.Size{Columns: 91, Rows: 33}, Stdin: typed, Stdout: screen})
+	cmd, err := c.Start(t.Context(), Exec{Args: []string{"python3", "-c", program}, Env: environment, Dir: "/",
+		Terminal: &guest.Size{Columns: 91, Rows: 33}, Stdin: typed, Stdout: screen})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,7 +246,8 @@ func TestLimit(t *testing.T) {
 		{"import signal, time; signal.signal(2, signal.SIG_IGN)" + loop, guest.End{Signal: 9}},
 	} {
 		out := newLines()
-		cmd, err := c.Start(t.Context(), Exec{Args: []string{"python3", "-c", row.script}, Env: environment, Dir: "/", Stdout: out})
+		cmd, err := c.Start(t.Context(), Exec{Args: []string{"python3", "-c", row.script}, Env: environment, Dir: "/",
+			Stdout: out})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -266,7 +274,8 @@ func TestLimitOfGroup(t *testing.T) {
 		{"in a session of its own", "setsid sh -c 'echo $$; exec sleep 30' & sleep 272", true},
 	} {
 		out := newLines()
-		cmd, err := c.Start(t.Context(), Exec{Args: []string{"bash", "-c", row.script}, Env: environment, Dir: "/", Stdout: out})
+		cmd, err := c.Start(t.Context(), Exec{Args: []string{"bash", "-c", row.script}, Env: environment, Dir: "/",
+			Stdout: out})
 		if err != nil {
 			t.Fatal(err)
 		}

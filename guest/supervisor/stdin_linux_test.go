@@ -29,12 +29,14 @@ func TestInputThatBreaks(t *testing.T) {
 		{"read x; stty -onlcr; echo got $x", &guest.Size{Columns: 80, Rows: 25}, "got half\n", guest.End{}, nil},
 	} {
 		var out bytes.Buffer
-		cmd, err := c.Start(t.Context(), Exec{Args: []string{"sh", "-c", row.command}, Env: environment, Dir: "/", Terminal: row.tty, Stdout: &out, Stdin: io.MultiReader(strings.NewReader("half\n"), iotest.ErrReader(broken))})
+		cmd, err := c.Start(t.Context(), Exec{Args: []string{"sh", "-c", row.command}, Env: environment, Dir: "/",
+			Terminal: row.tty, Stdout: &out, Stdin: io.MultiReader(strings.NewReader("half\n"), iotest.ErrReader(broken))})
 		if err != nil {
 			t.Fatal(err)
 		}
 		end, err := cmd.Wait(within(t))
-		if end != row.end || !errors.Is(err, row.fails) || (err == nil) != (row.fails == nil) || !strings.HasSuffix(out.String(), row.out) {
+		if end != row.end || !errors.Is(err, row.fails) || (err == nil) != (row.fails == nil) ||
+			!strings.HasSuffix(out.String(), row.out) {
 			t.Errorf("%s: %+v %v, %q", row.command, end, err, out.String())
 		}
 	}
@@ -55,7 +57,8 @@ func TestInputInTurn(t *testing.T) {
 			t.Fatal(err)
 		}
 		var out bytes.Buffer
-		cmd, err := c.Start(t.Context(), Exec{Args: []string{"head", "-n", "1"}, Env: environment, Dir: "/", Stdin: from, Stdout: &out})
+		cmd, err := c.Start(t.Context(), Exec{Args: []string{"head", "-n", "1"}, Env: environment, Dir: "/", Stdin: from,
+			Stdout: &out})
 		if err != nil {
 			t.Fatal(err)
 		}

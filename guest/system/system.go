@@ -9,7 +9,8 @@ package system
 var Libraries = []string{
 	"libc", "libmvec", "libgcc", "libstdc++", "libatomic1", "libgomp1", "zlib1g", "libexpat1",
 	"libglib2.0-0", "libpcre2-8-0", "libffi8", "libmount1", "libblkid1", "libselinux1",
-	"libx11-6", "libxext6", "libxrender1", "libice6", "libsm6", "libxcb1", "libxau6", "libxdmcp6", "libbsd0", "libmd0", "libuuid1",
+	"libx11-6", "libxext6", "libxrender1", "libice6", "libsm6", "libxcb1", "libxau6", "libxdmcp6", "libbsd0", "libmd0",
+	"libuuid1",
 	"libgl1", "libglvnd0", "libglx0",
 }
 

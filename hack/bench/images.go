@@ -145,12 +145,14 @@ func writeContainer(name string, entries, megabytes int) error {
 	layer := func(w *tar.Writer) error {
 		for i := range files {
 			if i%100 == 0 {
-				if err := w.WriteHeader(&tar.Header{Name: fmt.Sprintf("usr/share/d%d/", i/100), Typeflag: tar.TypeDir, Mode: 0o755}); err != nil {
+				if err := w.WriteHeader(&tar.Header{Name: fmt.Sprintf("usr/share/d%d/", i/100), Typeflag: tar.TypeDir,
+					Mode: 0o755}); err != nil {
 					return err
 				}
 			}
 			_, _ = random.Read(content)
-			if err := w.WriteHeader(&tar.Header{Name: fmt.Sprintf("usr/share/d%d/f%d", i/100, i), Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(content))}); err != nil {
+			if err := w.WriteHeader(&tar.Header{Name: fmt.Sprintf("usr/share/d%d/f%d", i/100, i), Typeflag: tar.TypeReg,
+				Mode: 0o644, Size: int64(len(content))}); err != nil {
 				return err
 			}
 			if _, err := w.Write(content); err != nil {
@@ -165,12 +167,14 @@ func writeContainer(name string, entries, megabytes int) error {
 		return err
 	}
 	random = rand.NewChaCha8([32]byte{19})
-	config, err := json.Marshal(map[string]any{"os": "linux", "architecture": image.HostArch(), "config": map[string]any{"Cmd": []string{"/bin/sh"}},
+	config, err := json.Marshal(map[string]any{"os": "linux", "architecture": image.HostArch(),
+		"config": map[string]any{"Cmd": []string{"/bin/sh"}},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + hex.EncodeToString(sum.Sum(nil))}}})
 	if err != nil {
 		return err
 	}
-	manifest, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{"bench:1"}, "Layers": []string{"layer.tar"}}})
+	manifest, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{"bench:1"},
+		"Layers": []string{"layer.tar"}}})
 	if err != nil {
 		return err
 	}

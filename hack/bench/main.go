@@ -36,7 +36,8 @@ func main() {
 	program := flag.String("unitask", "bin/unitask", "the binary")
 	kernels := flag.String("kernel", "", "linux, nanos, or both with a comma (default those that are vendored)")
 	only := flag.String("only", "", "only rows whose name holds this")
-	which := flag.String("suite", "starts", "starts, ways of starting a run; programs, what runs take that do more than hello; languages, what others take than Node; sessions, machines that stay; or images, their sizes and how long they take")
+	which := flag.String("suite", "starts",
+		"starts, ways of starting a run; programs, what runs take that do more than hello; languages, what others take than Node; sessions, machines that stay; or images, their sizes and how long they take")
 	flag.Parse()
 	if !slices.Contains([]string{"starts", "programs", "languages", "sessions", "images"}, *which) {
 		fmt.Fprintf(os.Stderr, "bench: -suite is starts, programs, languages, sessions or images, not %q\n", *which)
@@ -101,7 +102,8 @@ func bench(ctx context.Context, program, kernels, only, which string, rounds int
 			kernels = "nanos,linux"
 		}
 	}
-	s := &suite{ctx: ctx, program: program, dir: dir, home: rt.Images().Home(), rt: rt, script: filepath.Join(dir, "hello.js")}
+	s := &suite{ctx: ctx, program: program, dir: dir, home: rt.Images().Home(), rt: rt,
+		script: filepath.Join(dir, "hello.js")}
 	s.node = filepath.Join(s.home, "vendor", string(image.HostArch()), "node", "node")
 	if err := os.WriteFile(s.script, []byte(hello), 0o600); err != nil {
 		return false, err
@@ -119,7 +121,8 @@ func bench(ctx context.Context, program, kernels, only, which string, rounds int
 		measure = s.images
 	}
 	if which != "programs" {
-		fmt.Println("| path | reference | p50 | p95 | reference p50 | ratio | target |\n| --- | --- | --- | --- | --- | --- | --- |")
+		fmt.Println(
+			"| path | reference | p50 | p95 | reference p50 | ratio | target |\n| --- | --- | --- | --- | --- | --- | --- |")
 	}
 	for _, k := range strings.Split(kernels, ",") {
 		good, err := measure(image.Kernel(k), only, rounds)
@@ -141,7 +144,8 @@ func (s *suite) kernel(kernel image.Kernel, only string, rounds int) (ok bool, e
 	if err != nil {
 		return false, err
 	}
-	direct, whole, wholeName, cloneTarget := linuxCommand(qemu.Path, im), []string(nil), "the image booted by bare QEMU", 0.10
+	direct, whole, wholeName, cloneTarget := linuxCommand(qemu.Path, im), []string(nil), "the image booted by bare QEMU",
+		0.10
 	whole = direct
 	if kernel == image.Nanos {
 		disk := filepath.Join(s.dir, "disk")
@@ -157,7 +161,8 @@ func (s *suite) kernel(kernel image.Kernel, only string, rounds int) (ok bool, e
 	}
 	run := []string{s.program, "run", "--kernel", string(kernel), "--accel", "tcg", "--code-file", s.script}
 	pool := "4:4"
-	pooled, err := unitask.Open(unitask.Options{Accel: vmm.TCG, Machines: unitask.Pool(unitask.PoolSize{Min: 4, Max: 4}, class)})
+	pooled, err := unitask.Open(unitask.Options{Accel: vmm.TCG,
+		Machines: unitask.Pool(unitask.PoolSize{Min: 4, Max: 4}, class)})
 	if err != nil {
 		return false, err
 	}
@@ -170,14 +175,17 @@ func (s *suite) kernel(kernel image.Kernel, only string, rounds int) (ok bool, e
 	command := func(argv []string) func() error { return func() error { return s.command(argv) } }
 	node := command([]string{s.node, s.script})
 	rows := []row{
-		{name: "run --cold", target: 1.15, subject: command(append(slices.Clone(run), "--cold")), reference: command(direct), against: "the image booted by bare QEMU"},
+		{name: "run --cold", target: 1.15, subject: command(append(slices.Clone(run), "--cold")), reference: command(direct),
+			against: "the image booted by bare QEMU"},
 		{name: "run, a clone", target: cloneTarget, subject: command(run), reference: command(whole), against: wholeName},
 		{name: "20 runs by 4 callers, clones", target: 0.30, subject: func() error { return s.many(kernel, false) },
 			reference: func() error { return s.many(kernel, true) }, against: "the same, cold", rounds: 2},
-		{name: "MCP run_code, pool", target: 1.0, subject: func() error { return s.call(client) }, reference: node, against: "node on the host",
-			before: func() error { return full(pooled.Pool, 4) }},
+		{name: "MCP run_code, pool", target: 1.0, subject: func() error { return s.call(client) }, reference: node,
+			against: "node on the host",
+			before:  func() error { return full(pooled.Pool, 4) }},
 		{name: "run, pool daemon", target: 2.0, subject: command(run), reference: node, against: "node on the host",
-			setup: func() error { leave(); pooled.Close(); return s.up(kernel, pool) }, before: func() error { return full(s.daemon, 4) }, after: func() bool { return s.down(kernel) }},
+			setup:  func() error { leave(); pooled.Close(); return s.up(kernel, pool) },
+			before: func() error { return full(s.daemon, 4) }, after: func() bool { return s.down(kernel) }},
 	}
 	for name, code := range map[string]string{"python": "print('hello from python')", "shell": "echo hello from shell"} {
 		if kernel != image.Linux && name == "shell" { // it starts processes
@@ -187,7 +195,8 @@ func (s *suite) kernel(kernel image.Kernel, only string, rounds int) (ok bool, e
 			return false, err
 		}
 		argv := []string{s.program, "run", "--kernel", string(kernel), "--accel", "tcg", "--lang", name, "--code", code}
-		rows = append(rows, row{name: "run " + name + ", a clone", target: 1.0, subject: command(argv), reference: command(run), against: "run, a clone (Node)"})
+		rows = append(rows, row{name: "run " + name + ", a clone", target: 1.0, subject: command(argv),
+			reference: command(run), against: "run, a clone (Node)"})
 	}
 	return s.rows(kernel, rows, only, rounds)
 }
@@ -252,7 +261,8 @@ func (s *suite) row(kernel image.Kernel, r row) (bool, error) {
 		}
 	}
 	ratio := float64(quantile(subjects, 50)) / float64(quantile(references, 50))
-	fmt.Printf("| %s: %s | %s | %s | %s | %s | %.2f | %.2f |\n", kernel, r.name, r.against, ms(quantile(subjects, 50)), ms(quantile(subjects, 95)),
+	fmt.Printf("| %s: %s | %s | %s | %s | %s | %.2f | %.2f |\n", kernel, r.name, r.against, ms(quantile(subjects, 50)),
+		ms(quantile(subjects, 95)),
 		ms(quantile(references, 50)), ratio, r.target)
 	return ratio <= r.target, nil
 }
@@ -261,7 +271,8 @@ func ms(d time.Duration) string { return fmt.Sprintf("%d ms", d.Milliseconds()) 
 
 // up starts the pool daemon of the home.
 func (s *suite) up(kernel image.Kernel, size string) error {
-	out, err := exec.CommandContext(s.ctx, s.program, "pool", "up", "--kernel", string(kernel), "--size", size).CombinedOutput()
+	out, err := exec.CommandContext(s.ctx, s.program, "pool", "up", "--kernel", string(kernel), "--size",
+		size).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("pool up: %w: %s", err, out)
 	}
@@ -302,7 +313,9 @@ func (s *suite) memory(kernel image.Kernel) bool {
 	st := s.daemon()
 	each := float64(st.MemoryMB) / float64(st.Idle)
 	ratio := each / defaultMemory
-	fmt.Printf("| %s: proportional memory of an idle clone, %d of them | its --memory | %.0f MiB | | %d MiB | %.2f | 0.20 |\n", kernel, st.Idle, each, defaultMemory, ratio)
+	fmt.Printf(
+		"| %s: proportional memory of an idle clone, %d of them | its --memory | %.0f MiB | | %d MiB | %.2f | 0.20 |\n",
+		kernel, st.Idle, each, defaultMemory, ratio)
 	return ratio <= 0.20
 }
 
@@ -320,7 +333,8 @@ func (s *suite) serve(rt *unitask.Runtime, kernel image.Kernel) (client *sdk.Cli
 	in, toServer := io.Pipe()
 	fromServer, out := io.Pipe()
 	go func() { _ = server.ServeStdio(s.ctx, in, out) }()
-	client, err = sdk.NewClient(&sdk.Implementation{Name: "bench", Version: "1"}, nil).Connect(s.ctx, &sdk.IOTransport{Reader: fromServer, Writer: toServer}, nil)
+	client, err = sdk.NewClient(&sdk.Implementation{Name: "bench", Version: "1"}, nil).Connect(s.ctx,
+		&sdk.IOTransport{Reader: fromServer, Writer: toServer}, nil)
 	return client, sync.OnceFunc(func() { client.Close(); server.Close() }), err
 }
 
@@ -397,7 +411,8 @@ func quantile(d []time.Duration, percent int) time.Duration {
 
 // machine returns the command line that both kernels have.
 func machine(qemu, options, disk, kernel string) []string {
-	return []string{qemu, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-accel", "tcg,tb-size=128", "-cpu", "max", "-m", "512",
+	return []string{qemu, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-accel", "tcg,tb-size=128",
+		"-cpu", "max", "-m", "512",
 		"-M", "microvm,rtc=on,isa-serial=on," + options, "-global", "virtio-mmio.force-legacy=false",
 		"-device", fmt.Sprintf("isa-debug-exit,iobase=%#x,iosize=4", contract.DebugExitPort), "-kernel", kernel,
 		"-drive", "id=d,format=raw,readonly=on,if=none,file=" + disk, "-device", "virtio-blk-device,drive=d",
@@ -406,7 +421,8 @@ func machine(qemu, options, disk, kernel string) []string {
 
 // linuxCommand boots the image to the end of one script with nothing around it.
 func linuxCommand(qemu string, im *image.Image) []string {
-	args := []string{"console=ttyS0", "no_timer_check", "quiet", "reboot=t", "panic=-1", "cryptomgr.notests", "ipv6.disable_ipv6=1", "lsm=landlock", "audit=0", "init_on_alloc=0", "cgroup_disable=memory,pressure",
+	args := []string{"console=ttyS0", "no_timer_check", "quiet", "reboot=t", "panic=-1", "cryptomgr.notests",
+		"ipv6.disable_ipv6=1", "lsm=landlock", "audit=0", "init_on_alloc=0", "cgroup_disable=memory,pressure",
 		"tsc_early_khz=" + strconv.Itoa(vmm.HostTSCKHz()), contract.BootDirect + contract.Rehearsal}
 	return append(machine(qemu, "acpi=on,pit=off,pic=off", im.Path(image.DiskFile), im.Path(image.KernelFile)),
 		"-initrd", im.Path(image.InitrdFile), "-append", strings.Join(args, " "))
@@ -414,7 +430,9 @@ func linuxCommand(qemu string, im *image.Image) []string {
 
 // biosCommand boots a disk as any PC does.
 func biosCommand(qemu, disk string) []string {
-	return []string{qemu, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-accel", "tcg,tb-size=128", "-cpu", "max", "-m", "512", "-M", "q35",
-		"-device", fmt.Sprintf("isa-debug-exit,iobase=%#x,iosize=4", contract.DebugExitPort), "-drive", "id=d,format=raw,if=none,snapshot=on,file=" + disk, "-device", "virtio-blk-pci,drive=d,bootindex=1",
+	return []string{qemu, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-accel", "tcg,tb-size=128",
+		"-cpu", "max", "-m", "512", "-M", "q35",
+		"-device", fmt.Sprintf("isa-debug-exit,iobase=%#x,iosize=4", contract.DebugExitPort), "-drive",
+		"id=d,format=raw,if=none,snapshot=on,file=" + disk, "-device", "virtio-blk-pci,drive=d,bootindex=1",
 		"-netdev", "user,id=n,restrict=on", "-device", "virtio-net-pci,netdev=n", "-serial", "stdio"}
 }

@@ -50,7 +50,8 @@ func nanosDisk(im *image.Image, disk string) error {
 	}
 	params := tfs.Params{Attributes: tfs.Tuple{
 		{Name: "program", Value: "/usr/bin/node"}, {Name: "arguments", Value: []tfs.Value{"node", contract.Rehearsal}},
-		{Name: "environment", Value: tfs.Tuple{{Name: "HOME", Value: "/"}}}, {Name: "debug_exit", Value: "t"}, {Name: "en1", Value: files.Attributes().Get("en1")}}}
+		{Name: "environment", Value: tfs.Tuple{{Name: "HOME", Value: "/"}}}, {Name: "debug_exit", Value: "t"},
+		{Name: "en1", Value: files.Attributes().Get("en1")}}}
 	fresh, err := tfs.Create(storage, size, start, params)
 	if err != nil {
 		return err

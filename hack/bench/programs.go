@@ -82,8 +82,14 @@ type origin struct {
 
 func newOrigin() *origin {
 	handler := http.NewServeMux()
-	handler.HandleFunc("/items", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `[{"name":"pen"},{"name":"book"}]`) })
-	handler.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, http.MaxBytesReader(w, r.Body, 1<<20)) })
+	handler.HandleFunc("/items", func(w http.ResponseWriter,
+		_ *http.Request) {
+		fmt.Fprint(w, `[{"name":"pen"},{"name":"book"}]`)
+	})
+	handler.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) {
+		_,
+			_ = io.Copy(w, http.MaxBytesReader(w, r.Body, 1<<20))
+	})
 	o := &origin{plain: httptest.NewServer(handler), secure: httptest.NewUnstartedServer(handler)}
 	o.secure.Config.ErrorLog = log.New(io.Discard, "", 0)
 	o.secure.StartTLS()
@@ -110,7 +116,8 @@ func (s *suite) request(p *program, kernel image.Kernel, o *origin) unitask.Requ
 }
 
 // once runs it and returns how long that took, and what it printed and ended with.
-func (p *program) once(ctx context.Context, rt *unitask.Runtime, req unitask.Request, pooled bool) (took time.Duration, out string, err error) {
+func (p *program) once(ctx context.Context, rt *unitask.Runtime, req unitask.Request, pooled bool) (took time.Duration,
+	out string, err error) {
 	var streams unitask.IO
 	if p.stdin != "" {
 		streams.Stdin = strings.NewReader(p.stdin)
@@ -127,7 +134,8 @@ func (p *program) once(ctx context.Context, rt *unitask.Runtime, req unitask.Req
 }
 
 // onHost runs it by the same node as a process of the host.
-func (p *program) onHost(ctx context.Context, s *suite, req unitask.Request) (took time.Duration, out string, err error) {
+func (p *program) onHost(ctx context.Context, s *suite, req unitask.Request) (took time.Duration, out string,
+	err error) {
 	cmd := exec.CommandContext(ctx, s.node, filepath.Join(s.dir, "programs", p.name))
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=/", "NODE_EXTRA_CA_CERTS=" + filepath.Join(s.dir, "programs", "ca.pem")}
 	if !p.tls {
@@ -185,7 +193,8 @@ func (s *suite) programs(kernel image.Kernel, only string, rounds int) (ok bool,
 	if _, err := s.rt.MakeTemplate(s.ctx, class); err != nil {
 		return false, err
 	}
-	pool, err := unitask.Open(unitask.Options{Accel: vmm.TCG, Machines: unitask.Pool(unitask.PoolSize{Min: 1, Max: 1}, class)})
+	pool, err := unitask.Open(unitask.Options{Accel: vmm.TCG,
+		Machines: unitask.Pool(unitask.PoolSize{Min: 1, Max: 1}, class)})
 	if err != nil {
 		return false, err
 	}
@@ -246,7 +255,8 @@ func summary(kernel image.Kernel, list []*program) (ok bool) {
 		hello = list[0]
 	}
 	var clones, pools []float64
-	fmt.Printf("| %s: program | node on the host | a clone | the pool | clone / %s's clone | pool / host |\n| --- | --- | --- | --- | --- | --- |\n", kernel, hello.name)
+	fmt.Printf(
+		"| %s: program | node on the host | a clone | the pool | clone / %s's clone | pool / host |\n| --- | --- | --- | --- | --- | --- |\n", kernel, hello.name)
 	for _, p := range list {
 		clone, pool := ratio(p.clone, hello.clone), ratio(p.pooled, p.host)
 		fmt.Printf("| %s | %s | %s | %s | %.2f | %.2f |\n", p.name, ms(p.host), ms(p.clone), ms(p.pooled), clone, pool)

@@ -24,7 +24,8 @@ func (s *suite) sessions(kernel image.Kernel, only string, rounds int) (bool, er
 	// On Nanos a session's interpreter is the template's one process, and there are neither commands nor shells.
 	classes := []unitask.MachineClass{{Image: "node", Kernel: kernel}}
 	if kernel == image.Linux {
-		classes = []unitask.MachineClass{{Image: "node", Kernel: kernel, FreshProcess: true}, {Image: "shell", Kernel: kernel, FreshProcess: true}, {Image: "shell", Kernel: kernel}}
+		classes = []unitask.MachineClass{{Image: "node", Kernel: kernel, FreshProcess: true},
+			{Image: "shell", Kernel: kernel, FreshProcess: true}, {Image: "shell", Kernel: kernel}}
 	}
 	for _, sh := range classes {
 		if _, err := s.rt.MakeTemplate(s.ctx, sh); err != nil {
@@ -45,7 +46,8 @@ func (s *suite) sessions(kernel image.Kernel, only string, rounds int) (bool, er
 		return false, err
 	}
 	rows := append([]row{
-		{name: "a step in Node", target: 0.5, subject: func() error { return s.step(node, "js", "1", "1") }, reference: func() error { return s.command([]string{s.node, s.script}) }, against: "node on the host"},
+		{name: "a step in Node", target: 0.5, subject: func() error { return s.step(node, "js", "1", "1") },
+			reference: func() error { return s.command([]string{s.node, s.script}) }, against: "node on the host"},
 	}, s.pausedRows(kernel, large)...)
 	if kernel == image.Linux {
 		shell, err := s.openSession(kernel, "shell")
@@ -79,7 +81,8 @@ func (s *suite) step(of *unitask.Session, language, code, want string) error {
 func (s *suite) pausedRows(kernel image.Kernel, large *unitask.Session) []row {
 	_, whole := memoryOfQEMUs() // before it is paused or forked: what it has not touched since is not its own
 	boot := func() error {
-		return s.command([]string{s.program, "run", "--kernel", string(kernel), "--accel", "tcg", "--cold", "--code-file", s.script})
+		return s.command([]string{s.program, "run", "--kernel", string(kernel), "--accel", "tcg", "--cold", "--code-file",
+			s.script})
 	}
 	pause := func() error { return large.Pause(s.ctx) }
 	ask := func() error { return s.step(large, "js", "held.length", held) }
@@ -113,8 +116,10 @@ func (s *suite) pausedRows(kernel image.Kernel, large *unitask.Session) []row {
 		return err
 	}
 	return []row{
-		{name: fmt.Sprintf("resume to first reply, %d MiB touched", touched), target: 0.1, before: pause, subject: ask, reference: boot, against: "run --cold"},
-		{name: "the same", target: 0.7, before: pause, subject: ask, reference: again, against: "a new session that does the same again"},
+		{name: fmt.Sprintf("resume to first reply, %d MiB touched", touched), target: 0.1, before: pause, subject: ask,
+			reference: boot, against: "run --cold"},
+		{name: "the same", target: 0.7, before: pause, subject: ask, reference: again,
+			against: "a new session that does the same again"},
 		{name: "fork into 8, all answered", target: 0.6, before: leave, subject: fork, reference: boot, against: "run --cold",
 			after: func() bool { return s.forked(kernel, large, whole, leave) }},
 	}
@@ -130,9 +135,12 @@ func (s *suite) shellRows(shell *unitask.Session) []row {
 				err = fmt.Errorf("%s", res.Stderr)
 			}
 			return err
-		}, reference: func() error { return s.step(shell, "shell", "bash -c true", "") }, against: "the same bash, started by one that waits in the machine"},
-		{name: "unitask shell, to its first output", target: 1.2, subject: command(s.program, "shell", "--", "sh", "-c", "echo hello from a shell"),
-			reference: command(s.program, "run", "--accel", "tcg", "--lang", "shell", "--code", "echo hello from a shell"), against: "run --lang shell, a clone"},
+		}, reference: func() error { return s.step(shell, "shell", "bash -c true", "") },
+			against: "the same bash, started by one that waits in the machine"},
+		{name: "unitask shell, to its first output", target: 1.2,
+			subject:   command(s.program, "shell", "--", "sh", "-c", "echo hello from a shell"),
+			reference: command(s.program, "run", "--accel", "tcg", "--lang", "shell", "--code", "echo hello from a shell"),
+			against:   "run --lang shell, a clone"},
 	}
 }
 
@@ -152,7 +160,8 @@ func (s *suite) pauses(kernel image.Kernel, of *unitask.Session, rounds int) boo
 		took = append(took, d)
 	}
 	ratio := quantile(took, 50).Seconds()
-	fmt.Printf("| %s: pause, until its memory is free, %d MiB touched | 1 s | %s | %s | | %.2f | 1.00 |\n", kernel, touched, ms(quantile(took, 50)), ms(quantile(took, 95)), ratio)
+	fmt.Printf("| %s: pause, until its memory is free, %d MiB touched | 1 s | %s | %s | | %.2f | 1.00 |\n", kernel,
+		touched, ms(quantile(took, 50)), ms(quantile(took, 95)), ratio)
 	return ratio <= 1
 }
 
@@ -181,6 +190,7 @@ func (s *suite) forked(kernel image.Kernel, of *unitask.Session, whole int, leav
 	}
 	each := float64(after-before) / 8
 	ratio := each / float64(whole)
-	fmt.Printf("| %s: proportional memory of a fork, 8 of them | its machine's | %.0f MiB | | %d MiB | %.2f | 0.10 |\n", kernel, each, whole, ratio)
+	fmt.Printf("| %s: proportional memory of a fork, 8 of them | its machine's | %.0f MiB | | %d MiB | %.2f | 0.10 |\n",
+		kernel, each, whole, ratio)
 	return ratio <= 0.1
 }

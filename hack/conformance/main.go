@@ -53,7 +53,8 @@ func main() {
 	fuzzer := flag.String("tlsfuzzer", "", "the checkout")
 	python := flag.String("python", "python3", "a Python with tlslite-ng")
 	pattern := flag.String("scripts", "test-tls13-*.py", "which of tlsfuzzer's scripts")
-	plain := flag.Bool("plain", false, "try Go's own server, to tell its findings from ours; with -tlsfuzzer both are tried")
+	plain := flag.Bool("plain", false,
+		"try Go's own server, to tell its findings from ours; with -tlsfuzzer both are tried")
 	serve := flag.Bool("serve", false, "only serve, and say where")
 	flag.Parse()
 	log.SetOutput(os.Stderr)
@@ -86,14 +87,16 @@ func begin() (port, reference string, err error) {
 	if err != nil {
 		return "", "", err
 	}
-	origin, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, SessionTicketsDisabled: true, NextProtos: []string{"h2", "http/1.1"}})
+	origin, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{cert},
+		MinVersion: tls.VersionTLS12, SessionTicketsDisabled: true, NextProtos: []string{"h2", "http/1.1"}})
 	if err != nil {
 		return "", "", err
 	}
-	server := &http.Server{ErrorLog: log.New(io.Discard, "", 0), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		_, _ = io.WriteString(w, "an answer of some length")
-	})}
+	server := &http.Server{ErrorLog: log.New(io.Discard, "", 0),
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			_, _ = io.WriteString(w, "an answer of some length")
+		})}
 	go func() { _ = server.Serve(origin) }()
 	b, err := broker.New(broker.Config{Roots: roots, Rules: []broker.Rule{{Name: "all", Host: host}}})
 	if err != nil {
@@ -111,9 +114,10 @@ func begin() (port, reference string, err error) {
 				return
 			}
 			go func() {
-				_ = b.Serve(context.Background(), conn, broker.Target{Host: host, Port: uint16(at), TLS: true}, func(ctx context.Context) (net.Conn, error) {
-					return (&net.Dialer{}).DialContext(ctx, "tcp", origin.Addr().String())
-				}, func(broker.Exchange) {})
+				_ = b.Serve(context.Background(), conn, broker.Target{Host: host, Port: uint16(at), TLS: true},
+					func(ctx context.Context) (net.Conn, error) {
+						return (&net.Dialer{}).DialContext(ctx, "tcp", origin.Addr().String())
+					}, func(broker.Exchange) {})
 			}()
 		}
 	}()
@@ -127,7 +131,8 @@ func certificate() (cert tls.Certificate, roots *x509.CertPool, err error) {
 		return cert, nil, err
 	}
 	now := time.Now()
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{host}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true,
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{host}, NotBefore: now.Add(-time.Hour),
+		NotAfter: now.Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
@@ -220,6 +225,7 @@ func runFuzzer(dir, python, pattern, port, reference string) error {
 			}
 		}
 	}
-	fmt.Printf("%d scripts: %d passed, %d failed, %d of these not by Go's own server; %d scripts did not say\n", ran, pass, fail, ours, mute)
+	fmt.Printf("%d scripts: %d passed, %d failed, %d of these not by Go's own server; %d scripts did not say\n", ran, pass,
+		fail, ours, mute)
 	return nil
 }

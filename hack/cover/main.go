@@ -51,7 +51,8 @@ func cover(list string) error {
 	defer os.RemoveAll(dir)
 	profile := filepath.Join(dir, "profile")
 	// TestAttackPeers looks at all that it says as another user, to which this adds a warning.
-	args := []string{"test", "-short", "-skip", "^TestAttackPeers$", "-coverpkg", module + strings.Join(rooms, ","+module), "-coverprofile", profile}
+	args := []string{"test", "-short", "-skip", "^TestAttackPeers$", "-coverpkg", module + strings.Join(rooms, ","+module),
+		"-coverprofile", profile}
 	for _, room := range append(slices.Clone(rooms), others...) {
 		args = append(args, "./"+room)
 	}

@@ -25,7 +25,8 @@ var shells = map[string]string{"bash": "unitask.bash", "zsh": "_unitask", "fish"
 func extras(version, dir string) (files []string, err error) {
 	for shell, name := range shells {
 		var text bytes.Buffer
-		if code := cli.Main([]string{"completion", shell}, cli.Streams{Stdin: strings.NewReader(""), Stdout: &text, Stderr: os.Stderr}); code != 0 {
+		if code := cli.Main([]string{"completion", shell},
+			cli.Streams{Stdin: strings.NewReader(""), Stdout: &text, Stderr: os.Stderr}); code != 0 {
 			return nil, fmt.Errorf("completion %s: exit code %d", shell, code)
 		}
 		if err := write(filepath.Join(dir, "completions", name), text.Bytes()); err != nil {
@@ -38,7 +39,8 @@ func extras(version, dir string) (files []string, err error) {
 	}
 	root := cli.Command()
 	root.DisableAutoGenTag = true
-	if err := doc.GenManTree(root, &doc.GenManHeader{Title: "UNITASK", Section: "1", Date: &whenBuilt, Source: "unitask " + version, Manual: "unitask"}, man); err != nil {
+	if err := doc.GenManTree(root, &doc.GenManHeader{Title: "UNITASK", Section: "1", Date: &whenBuilt,
+		Source: "unitask " + version, Manual: "unitask"}, man); err != nil {
 		return nil, err
 	}
 	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -95,8 +97,10 @@ func bom(program, version string) (any, error) {
 	id[6], id[8] = id[6]&0x0f|0x50, id[8]&0x3f|0x80
 	self := "pkg:golang/" + info.Main.Path + "@v" + version
 	return map[string]any{
-		"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "serialNumber": fmt.Sprintf("urn:uuid:%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:16]),
-		"metadata":     map[string]any{"timestamp": whenBuilt.Format("2006-01-02T15:04:05Z"), "component": component{"application", "unitask", version, self, self}},
+		"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1,
+		"serialNumber": fmt.Sprintf("urn:uuid:%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:16]),
+		"metadata": map[string]any{"timestamp": whenBuilt.Format("2006-01-02T15:04:05Z"),
+			"component": component{"application", "unitask", version, self, self}},
 		"components":   components,
 		"dependencies": []any{map[string]any{"ref": self, "dependsOn": refs}},
 	}, nil

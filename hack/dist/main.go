@@ -40,7 +40,8 @@ func main() {
 	version := flag.String("version", "", "the release's version: 1.2.3")
 	out := flag.String("o", "dist", "folder for what is built")
 	only := flag.String("only", "", "only this system: linux/amd64, say")
-	withParts := flag.Bool("parts", false, "the bundles of parts too; fetches what the store lacks, and writes image/bundles.lock")
+	withParts := flag.Bool("parts", false,
+		"the bundles of parts too; fetches what the store lacks, and writes image/bundles.lock")
 	flag.Parse()
 	err := error(nil)
 	if *withParts {
@@ -66,7 +67,8 @@ func parts(version, out, only string) error {
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err
 	}
-	lock := "# The bundles of parts that belong to release " + version + " (hack/dist writes this before it builds the\n# programs): for hosts without apt.\n"
+	lock := "# The bundles of parts that belong to release " + version +
+		" (hack/dist writes this before it builds the\n# programs): for hosts without apt.\n"
 	done := map[string]bool{}
 	for _, s := range systems {
 		if done[s.arch] || (only != "" && only != s.os+"/"+s.arch) {
@@ -74,7 +76,8 @@ func parts(version, out, only string) error {
 		}
 		done[s.arch] = true
 		name := fmt.Sprintf("unitask_%s_parts_%s.tar.zst", version, s.arch)
-		cmd := exec.Command("go", "run", "./cli/unitask", "image", "vendor", "--arch", s.arch, "--to", filepath.Join(out, name))
+		cmd := exec.Command("go", "run", "./cli/unitask", "image", "vendor", "--arch", s.arch, "--to",
+			filepath.Join(out, name))
 		cmd.Stderr = os.Stderr
 		if err := cmd.Run(); err != nil {
 			return fmt.Errorf("bundle for %s: %w", s.arch, err)
@@ -83,7 +86,8 @@ func parts(version, out, only string) error {
 		if err != nil {
 			return err
 		}
-		lock += fmt.Sprintf("\n[[bundle]]\narch = %q\nurl = %q\ndigest = %q\n", s.arch, repository+"/releases/download/v"+version+"/"+name, "sha256-"+sum)
+		lock += fmt.Sprintf("\n[[bundle]]\narch = %q\nurl = %q\ndigest = %q\n", s.arch,
+			repository+"/releases/download/v"+version+"/"+name, "sha256-"+sum)
 		fmt.Println(filepath.Join(out, name), sum)
 	}
 	return os.WriteFile(bundlesLock, []byte(lock), 0o644)
@@ -119,7 +123,8 @@ func dist(version, out, only string) error {
 		if err != nil {
 			return err
 		}
-		if err := archive(filepath.Join(out, name+".tar.gz"), append([]string{program, "LICENSE", "README.md"}, files...)...); err != nil {
+		if err := archive(filepath.Join(out, name+".tar.gz"),
+			append([]string{program, "LICENSE", "README.md"}, files...)...); err != nil {
 			return err
 		}
 		parts, err := bom(program, version)
@@ -137,7 +142,8 @@ func dist(version, out, only string) error {
 		if err != nil {
 			return err
 		}
-		packages = append(packages, map[string]any{"registryType": "mcpb", "identifier": repository + "/releases/download/v" + version + "/" + filepath.Base(bundle),
+		packages = append(packages, map[string]any{"registryType": "mcpb",
+			"identifier": repository + "/releases/download/v" + version + "/" + filepath.Base(bundle),
 			"fileSha256": sum, "transport": map[string]string{"type": "stdio"}})
 		fmt.Println(bundle, sum)
 	}
@@ -152,17 +158,21 @@ func dist(version, out, only string) error {
 // manifest returns a bundle's.
 func manifest(version, system string) map[string]any {
 	return map[string]any{
-		"manifest_version": "0.3", "name": "unitask", "display_name": "unitask", "version": version, "description": description,
-		"author": map[string]string{"name": "The unitask authors", "url": repository}, "license": "MIT",
+		"manifest_version": "0.3", "name": "unitask", "display_name": "unitask", "version": version,
+		"description": description,
+		"author":      map[string]string{"name": "The unitask authors", "url": repository}, "license": "MIT",
 		"repository": map[string]string{"type": "git", "url": repository},
 		"server": map[string]any{"type": "binary", "entry_point": "server/unitask", "mcp_config": map[string]any{
 			"command": "${__dirname}/server/unitask", "args": []string{"mcp", "--dir", "${user_config.folder}"},
 		}},
 		"tools": []map[string]string{
-			{"name": "run_code", "description": "Run code in a fresh virtual machine"}, {"name": "inspect_run", "description": "Show the record of a run"},
-			{"name": "list_runs", "description": "List earlier runs"}, {"name": "doctor", "description": "Check the installation"},
+			{"name": "run_code", "description": "Run code in a fresh virtual machine"},
+			{"name": "inspect_run", "description": "Show the record of a run"},
+			{"name": "list_runs", "description": "List earlier runs"},
+			{"name": "doctor", "description": "Check the installation"},
 		},
-		"user_config": map[string]any{"folder": map[string]any{"type": "directory", "title": "Folder", "required": true, "default": "${HOME}/Documents",
+		"user_config": map[string]any{"folder": map[string]any{"type": "directory", "title": "Folder", "required": true,
+			"default":     "${HOME}/Documents",
 			"description": "The folder whose files code may be given, and whose .unitask.toml bounds what it gets"}},
 		"compatibility": map[string]any{"platforms": []string{system}},
 	}
@@ -223,7 +233,8 @@ func archive(name string, files ...string) (err error) {
 		if rel, err := filepath.Rel(filepath.Dir(files[0]), file); err == nil && filepath.IsLocal(rel) { // beside the program
 			inside = filepath.ToSlash(rel)
 		}
-		if err := t.WriteHeader(&tar.Header{Name: "unitask/" + inside, Mode: mode, Size: st.Size(), ModTime: whenBuilt}); err != nil {
+		if err := t.WriteHeader(&tar.Header{Name: "unitask/" + inside, Mode: mode, Size: st.Size(),
+			ModTime: whenBuilt}); err != nil {
 			return err
 		}
 		if err := copyFrom(t, file); err != nil {

@@ -27,7 +27,8 @@ func TestSameBytes(t *testing.T) {
 			t.Fatal(err)
 		}
 		names := strings.Join(files, " ")
-		for _, want := range []string{"completions/_unitask", "completions/unitask.bash", "completions/unitask.fish", "man/unitask.1", "man/unitask-run.1"} {
+		for _, want := range []string{"completions/_unitask", "completions/unitask.bash", "completions/unitask.fish",
+			"man/unitask.1", "man/unitask-run.1"} {
 			if !strings.Contains(names, want) {
 				t.Errorf("no %s in %s", want, names)
 			}

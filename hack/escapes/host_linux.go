@@ -63,7 +63,8 @@ func (h *host) open() error {
 // state returns what of the host must be the same afterwards.
 func (h *host) state() (map[string]string, error) {
 	s := map[string]string{}
-	for _, file := range []string{"/etc/passwd", "/etc/shadow", "/etc/group", "/etc/hosts", "/etc/resolv.conf", "/proc/mounts", "/proc/sys/kernel/hostname"} {
+	for _, file := range []string{"/etc/passwd", "/etc/shadow", "/etc/group", "/etc/hosts", "/etc/resolv.conf",
+		"/proc/mounts", "/proc/sys/kernel/hostname"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			text = []byte(err.Error())
@@ -94,7 +95,8 @@ func (h *host) attempt(v *verdict, args []string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	line := append([]string{"run", "--json", "--kernel", "linux", "--memory", strconv.Itoa(memoryMB), "--timeout", strconv.Itoa(limit)}, args...)
+	line := append([]string{"run", "--json", "--kernel", "linux", "--memory", strconv.Itoa(memoryMB), "--timeout",
+		strconv.Itoa(limit)}, args...)
 	cmd := exec.CommandContext(ctx, h.program, line...)
 	cmd.Env = append(os.Environ(), "UNITASK_HOME="+h.home, "TMPDIR="+h.tmp, "ESCAPES_CANARY="+h.canary)
 	cmd.WaitDelay = 5 * time.Second

@@ -23,9 +23,11 @@ func TestJudge(t *testing.T) {
 		{"the boot id", `said=$(cat /proc/sys/kernel/random/boot_id); ` + result, record, "printed the host's boot id"},
 		{"a process", `sleep 20 >/dev/null 2>&1 & ` + result, record, "left processes"},
 		{"a file", `touch "$TMPDIR/x"; ` + result, record, "changed the names in"},
-		{"a connection", result, `echo '{"Status":"done","Netlog":[{"Verdict":"allowed","Host":"example.com"}]}'`, "a connection to example.com"},
+		{"a connection", result, `echo '{"Status":"done","Netlog":[{"Verdict":"allowed","Host":"example.com"}]}'`,
+			"a connection to example.com"},
 		{"a record", result, `echo '{"Status":"running"}'`, "a record that is running"},
-		{"memory", `(head -c 100000000 /dev/zero; sleep 1) | tail >/dev/null; ` + result, record, "MiB of memory for a machine of 256"},
+		{"memory", `(head -c 100000000 /dev/zero; sleep 1) | tail >/dev/null; ` + result, record,
+			"MiB of memory for a machine of 256"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -104,11 +104,13 @@ func attempts(dir, languages, only, home, program string) (list []verdict, err e
 	}
 	defer os.RemoveAll(built)
 	// A template is made behind a run: processes have a while to go.
-	h := &host{program: program, home: home, tmp: filepath.Join(built, "tmp"), settling: 40 * time.Second, mostMB: memoryMB + memoryUp}
+	h := &host{program: program, home: home, tmp: filepath.Join(built, "tmp"), settling: 40 * time.Second,
+		mostMB: memoryMB + memoryUp}
 	if err := h.open(); err != nil {
 		return nil, err
 	}
-	for _, args := range [][]string{{"--code", "1"}, {"--lang", "python", "--code", "1"}, {"--lang", "shell", "--code", ":"}} {
+	for _, args := range [][]string{{"--code", "1"}, {"--lang", "python", "--code", "1"},
+		{"--lang", "shell", "--code", ":"}} {
 		// Images and templates are made behind a first run, and want memory of their own.
 		if err := h.attempt(&verdict{}, args); err != nil {
 			return nil, err
@@ -120,7 +122,8 @@ func attempts(dir, languages, only, home, program string) (list []verdict, err e
 		}
 		v := verdict{test: t}
 		// The manifest has some files in a folder that was renamed.
-		args, why := arguments(t, filepath.Join(dir, "payloads", filepath.FromSlash(strings.TrimPrefix(t.File, "adversarial/"))), built)
+		args, why := arguments(t, filepath.Join(dir, "payloads",
+			filepath.FromSlash(strings.TrimPrefix(t.File, "adversarial/"))), built)
 		if why != "" {
 			v.skipped, v.outcome = true, why
 		} else if err := h.attempt(&v, args); err != nil {
@@ -158,12 +161,14 @@ func arguments(t test, payload, built string) (args []string, why string) {
 		first, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
 		return nil, "not run: it does not compile: " + first
 	}
-	return []string{"--lang", "shell", "--file", out, "--code", "cp " + out + " /tmp/p && chmod 755 /tmp/p && exec /tmp/p"}, ""
+	return []string{"--lang", "shell", "--file", out, "--code",
+		"cp " + out + " /tmp/p && chmod 755 /tmp/p && exec /tmp/p"}, ""
 }
 
 // table prints them by language.
 func table(list []verdict) {
-	fmt.Println("\n| language | payloads | run | say that they succeeded, inside | through to the host |\n| --- | --- | --- | --- | --- |")
+	fmt.Println(
+		"\n| language | payloads | run | say that they succeeded, inside | through to the host |\n| --- | --- | --- | --- | --- |")
 	row := func(name string, in func(verdict) bool) {
 		var all, run, claims, through int
 		for _, v := range list {

@@ -41,7 +41,8 @@ func main() {
 	flag.Int64Var(&o.seed, "seed", 1, "of the draw: the same seed and tests give the same sample")
 	flag.DurationVar(&o.atMost, "for", time.Hour, "stop after so long; the next call goes on")
 	flag.StringVar(&o.results, "results", "fidelity.jsonl", "file that what has been run is kept in")
-	flag.StringVar(&o.only, "only", "", "run only tests whose name holds this (in Python: files of these names, with commas), again, and print what they say")
+	flag.StringVar(&o.only, "only", "",
+		"run only tests whose name holds this (in Python: files of these names, with commas), again, and print what they say")
 	flag.IntVar(&o.jobs, "j", runtime.NumCPU(), "tests at once")
 	python := flag.String("python", "", "folder with CPython's package test, whole; its tests, and not Node's")
 	data := flag.String("data", "", "folder with Debian's numpy and pandas; their tests, and not Node's")
@@ -55,7 +56,8 @@ func main() {
 		}
 	}
 	if flag.NArg() > 0 || modes != 1 {
-		fmt.Fprintln(os.Stderr, "fidelity: give -tests DIR (Node's folder test/), -python DIR (a folder with CPython's package test), -data DIR (Debian's /usr/lib/python3/dist-packages), or -packages")
+		fmt.Fprintln(os.Stderr,
+			"fidelity: give -tests DIR (Node's folder test/), -python DIR (a folder with CPython's package test), -data DIR (Debian's /usr/lib/python3/dist-packages), or -packages")
 		flag.Usage()
 		os.Exit(2)
 	}

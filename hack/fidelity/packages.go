@@ -103,30 +103,33 @@ var packs = []pack{
 		await c.zAdd('z', [{ score: 2, value: 'b' }, { score: 1, value: 'a' }]); console.log(await c.zRange('z', 0, -1)); const sub = c.duplicate(); await sub.connect(); const got = new Promise((r) => sub.subscribe('ch', (m) => r(m))); await new Promise((r) => setTimeout(r, 200)); await c.publish('ch', 'hello'); console.log(await got); await sub.close(); console.log((await c.multi().incr('n').incr('n').exec())); await c.close() })()`},
 }
 
-var postgres = server{binary: "postgres", from: "postgresql", start: func(ctx context.Context, binary, dir string, port int) (*exec.Cmd, error) {
-	// It refuses to run as root.
-	as := func(args ...string) *exec.Cmd {
-		if os.Getuid() == 0 {
-			args = append([]string{"setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"}, args...)
+var postgres = server{binary: "postgres", from: "postgresql",
+	start: func(ctx context.Context, binary, dir string, port int) (*exec.Cmd, error) {
+		// It refuses to run as root.
+		as := func(args ...string) *exec.Cmd {
+			if os.Getuid() == 0 {
+				args = append([]string{"setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"}, args...)
+			}
+			cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+			cmd.Dir = dir
+			return cmd
 		}
-		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-		cmd.Dir = dir
-		return cmd
-	}
-	if err := os.Chmod(dir, 0o777); err != nil {
-		return nil, err
-	}
-	data := filepath.Join(dir, "data")
-	if out, err := as(filepath.Join(filepath.Dir(binary), "initdb"), "-D", data, "-U", "postgres", "--auth=trust", "--no-sync").CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("initdb: %w\n%s", err, out)
-	}
-	return as(binary, "-D", data, "-p", fmt.Sprint(port), "-h", "127.0.0.1", "-k", "", "-F"), nil
-}}
+		if err := os.Chmod(dir, 0o777); err != nil {
+			return nil, err
+		}
+		data := filepath.Join(dir, "data")
+		if out, err := as(filepath.Join(filepath.Dir(binary), "initdb"), "-D", data, "-U", "postgres", "--auth=trust",
+			"--no-sync").CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("initdb: %w\n%s", err, out)
+		}
+		return as(binary, "-D", data, "-p", fmt.Sprint(port), "-h", "127.0.0.1", "-k", "", "-F"), nil
+	}}
 
-var redis = server{binary: "redis-server", from: "redis-server", start: func(ctx context.Context, binary, dir string, port int) (*exec.Cmd, error) {
-	cmd := exec.CommandContext(ctx, binary, "--port", fmt.Sprint(port), "--bind", "127.0.0.1", "--save", "", "--dir", dir)
-	return cmd, nil
-}}
+var redis = server{binary: "redis-server", from: "redis-server",
+	start: func(ctx context.Context, binary, dir string, port int) (*exec.Cmd, error) {
+		cmd := exec.CommandContext(ctx, binary, "--port", fmt.Sprint(port), "--bind", "127.0.0.1", "--save", "", "--dir", dir)
+		return cmd, nil
+	}}
 
 // find returns where the server's program is; "" if it is not.
 func (s *server) find() string {
@@ -242,7 +245,8 @@ func (p pack) compare(ctx context.Context, o options, npm, dir string) ([]string
 	if err := os.WriteFile(filepath.Join(dir, "package.json"), []byte("{\"private\":true}\n"), 0o644); err != nil {
 		return nil, err
 	}
-	install := exec.CommandContext(ctx, npm, append([]string{"install", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"}, p.install...)...)
+	install := exec.CommandContext(ctx, npm, append([]string{"install", "--no-audit", "--no-fund", "--ignore-scripts",
+		"--loglevel=error"}, p.install...)...)
 	install.Dir = dir
 	if out, err := install.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("npm install: %w: %s", err, out)
@@ -277,7 +281,8 @@ func (p pack) compare(ctx context.Context, o options, npm, dir string) ([]string
 	}
 	var answers []string
 	for _, k := range o.kernels {
-		res, err := o.rt.Run(ctx, unitask.Request{Code: p.program, Path: "/package/" + main, Dir: "/package", Kernel: k, MemoryMB: p.memoryMB, Timeout: packageLimit, Env: env, AllowTCP: tcp,
+		res, err := o.rt.Run(ctx, unitask.Request{Code: p.program, Path: "/package/" + main, Dir: "/package", Kernel: k,
+			MemoryMB: p.memoryMB, Timeout: packageLimit, Env: env, AllowTCP: tcp,
 			Dirs: []unitask.Mount{{Host: filepath.Join(dir, "node_modules"), Guest: "/package/node_modules"}}}, unitask.IO{})
 		answers = append(answers, p.judge(res, err, want.Bytes()))
 	}

@@ -71,15 +71,19 @@ var outside = []string{"test_ctypes", "test_unittest"}
 
 // cpython are CPython's own tests, by the files and folders of its package test.
 func cpython(o options) *pythonSuite {
-	s := &pythonSuite{suite: suite{options: o, done: map[string]map[string]result{}}, what: "CPython's tests", runner: cpythonRunner, limit: cpythonLimit}
+	s := &pythonSuite{suite: suite{options: o, done: map[string]map[string]result{}}, what: "CPython's tests",
+		runner: cpythonRunner, limit: cpythonLimit}
 	s.args = func(name string) []string { return []string{name} }
 	s.request = func(name string) unitask.Request {
-		return unitask.Request{Dir: cpythonRoot, Args: []string{name}, Dirs: []unitask.Mount{{Host: s.tests, Guest: cpythonRoot}}}
+		return unitask.Request{Dir: cpythonRoot, Args: []string{name},
+			Dirs: []unitask.Mount{{Host: s.tests, Guest: cpythonRoot}}}
 	}
 	s.candidates = func() (names []string, err error) {
 		dir := filepath.Join(s.tests, "test")
 		if !exists(filepath.Join(dir, "libregrtest")) || !exists(filepath.Join(dir, "test_grammar.py")) {
-			return nil, fmt.Errorf("%s does not hold the whole package test: Debian's libpython3.11-testsuite has it; copy /usr/lib/python3.11/test into a folder and name that", s.tests)
+			return nil,
+				fmt.Errorf(
+					"%s does not hold the whole package test: Debian's libpython3.11-testsuite has it; copy /usr/lib/python3.11/test into a folder and name that", s.tests)
 		}
 		entries, err := os.ReadDir(dir)
 		for _, e := range entries {
@@ -95,12 +99,14 @@ func cpython(o options) *pythonSuite {
 
 // dataTests returns those of numpy and pandas, by their files, in turn.
 func dataTests(o options) *pythonSuite {
-	s := &pythonSuite{suite: suite{options: o, done: map[string]map[string]result{}}, what: "numpy's and pandas' tests", runner: pytestRunner, limit: dataLimit}
+	s := &pythonSuite{suite: suite{options: o, done: map[string]map[string]result{}}, what: "numpy's and pandas' tests",
+		runner: pytestRunner, limit: dataLimit}
 	s.args = func(name string) []string { return []string{s.tests, name} }
 	s.request = func(name string) unitask.Request {
 		// The folder of its package's tests, and what pytest reads above that.
 		folder := name[:strings.Index(name, "/tests/")+len("/tests")]
-		req := unitask.Request{Image: "data", Packages: pytests, Dir: "/tmp", Args: []string{pytestRoot, name}, Dirs: []unitask.Mount{s.mount(pytestRoot, folder)}}
+		req := unitask.Request{Image: "data", Packages: pytests, Dir: "/tmp", Args: []string{pytestRoot, name},
+			Dirs: []unitask.Mount{s.mount(pytestRoot, folder)}}
 		if conftest := filepath.Join(filepath.Dir(folder), "conftest.py"); exists(filepath.Join(s.tests, conftest)) {
 			req.Files = append(req.Files, s.mount(pytestRoot, conftest))
 		}
@@ -116,7 +122,8 @@ func dataTests(o options) *pythonSuite {
 			return nil, err
 		}
 		for i := range max(len(numpy), len(pandas)) {
-			names = append(append(names, numpy[min(i, len(numpy)):min(i+1, len(numpy))]...), pandas[min(i, len(pandas)):min(i+1, len(pandas))]...)
+			names = append(append(names, numpy[min(i, len(numpy)):min(i+1, len(numpy))]...),
+				pandas[min(i, len(pandas)):min(i+1, len(pandas))]...)
 		}
 		return names, nil
 	}
@@ -135,7 +142,9 @@ func (s *pythonSuite) files(from string) (names []string, err error) {
 		err = errors.New("there are no tests")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look for tests of %s: %w: name the folder in which Debian's python3-numpy and python3-pandas are, /usr/lib/python3/dist-packages", from, err)
+		return nil,
+			fmt.Errorf(
+				"look for tests of %s: %w: name the folder in which Debian's python3-numpy and python3-pandas are, /usr/lib/python3/dist-packages", from, err)
 	}
 	return s.draw(names), nil
 }
@@ -200,7 +209,8 @@ func (s *pythonSuite) again(ctx context.Context, names []string) error {
 		if err != nil && res == nil {
 			return err
 		}
-		fmt.Printf("== %s: %s %d (%s) %s\n%s%s", name, res.Outcome, res.ExitCode, time.Since(began).Round(time.Millisecond), res.Error, res.Stdout, res.Stderr)
+		fmt.Printf("== %s: %s %d (%s) %s\n%s%s", name, res.Outcome, res.ExitCode, time.Since(began).Round(time.Millisecond),
+			res.Error, res.Stdout, res.Stderr)
 	}
 	return nil
 }
@@ -266,7 +276,8 @@ func (s *pythonSuite) onHost(ctx context.Context, name string) result {
 func (s *pythonSuite) run(ctx context.Context, name string) (*unitask.Result, error) {
 	req := s.request(name)
 	req.Language, req.Code, req.Path = "python", s.runner, filepath.Join(req.Dir, "run.py")
-	req.Kernel, req.MemoryMB, req.Timeout, req.Env = image.Linux, pythonMemoryMB, 10*s.limit, map[string]string{"TMPDIR": "/tmp"}
+	req.Kernel, req.MemoryMB, req.Timeout, req.Env = image.Linux, pythonMemoryMB, 10*s.limit,
+		map[string]string{"TMPDIR": "/tmp"}
 	return s.rt.Run(ctx, req, unitask.IO{})
 }
 
@@ -349,10 +360,13 @@ func (s *pythonSuite) print(sample, slow []string) {
 			tell[d] = append(tell[d], id)
 		}
 	}
-	fmt.Printf("%d files of %s, drawn with seed %d; %d more of the draw take the host over %s: %s\n\n", files, s.what, s.seed, len(slow), s.limit, strings.Join(slow, " "))
+	fmt.Printf("%d files of %s, drawn with seed %d; %d more of the draw take the host over %s: %s\n\n", files, s.what,
+		s.seed, len(slow), s.limit, strings.Join(slow, " "))
 	fmt.Printf("| %d tests | pass | skipped | fail | not reached |\n| --- | --- | --- | --- | --- |\n", tests)
-	fmt.Printf("| host | %d | %d | %d | |\n| guest | %d | %d | %d | %d |\n", before.pass, before.skip, before.fail, after.pass, after.skip, after.fail, after.lost)
-	fmt.Printf("| the same on both | %d (%.2f %%) | | | |\n\n| file | tests | host | guest | it says |\n| --- | --- | --- | --- | --- |\n", same, 100*float64(same)/float64(max(tests, 1)))
+	fmt.Printf("| host | %d | %d | %d | |\n| guest | %d | %d | %d | %d |\n", before.pass, before.skip, before.fail,
+		after.pass, after.skip, after.fail, after.lost)
+	fmt.Printf(
+		"| the same on both | %d (%.2f %%) | | | |\n\n| file | tests | host | guest | it says |\n| --- | --- | --- | --- | --- |\n", same, 100*float64(same)/float64(max(tests, 1)))
 	for _, d := range slices.SortedFunc(maps.Keys(tell), func(a, b difference) int {
 		return cmp.Or(cmp.Compare(a.file, b.file), cmp.Compare(a.guest, b.guest), cmp.Compare(a.reason, b.reason))
 	}) {
@@ -362,6 +376,7 @@ func (s *pythonSuite) print(sample, slow []string) {
 		if len(ids) > 1 {
 			first = fmt.Sprintf("%s and %d more", first, len(ids)-1)
 		}
-		fmt.Printf("| %s | %s | %s | %s | %s |\n", d.file, first, d.host, d.guest, cut(strings.NewReplacer("|", `\|`, "`", "'", "\n", " ").Replace(d.reason)))
+		fmt.Printf("| %s | %s | %s | %s | %s |\n", d.file, first, d.host, d.guest,
+			cut(strings.NewReplacer("|", `\|`, "`", "'", "\n", " ").Replace(d.reason)))
 	}
 }

@@ -111,7 +111,8 @@ func (s *suite) again(ctx context.Context, names []string) error {
 			if err != nil && res == nil {
 				return err
 			}
-			fmt.Printf("== %s on %s: %s %d (%s) %s\n%s%s", name, k, res.Outcome, res.ExitCode, time.Since(began).Round(time.Millisecond), res.Error, res.Stdout, res.Stderr)
+			fmt.Printf("== %s on %s: %s %d (%s) %s\n%s%s", name, k, res.Outcome, res.ExitCode,
+				time.Since(began).Round(time.Millisecond), res.Error, res.Stdout, res.Stderr)
 		}
 	}
 	return nil
@@ -154,12 +155,14 @@ var (
 	// metadata asks the runner of Node's tests for flags or variables.
 	metadata = regexp.MustCompile(`(?m)^// (Flags|Env):`)
 	// neighbour is a file beside the test, or of another folder of tests.
-	neighbour = regexp.MustCompile(`require\('\./|from '\./|require\('\.\./(addons|node-api|js-native-api|async-hooks|pummel)`)
+	neighbour = regexp.MustCompile(
+		`require\('\./|from '\./|require\('\.\./(addons|node-api|js-native-api|async-hooks|pummel)`)
 	// others are tests that this one starts, by their names.
 	others   = regexp.MustCompile(`\btest-[a-z0-9-]+\.[cm]?js\b`)
 	fixtures = regexp.MustCompile(`fixtures|common/(crypto|tls|dns|wpt|sea|snapshot|http2|debugger|inspector)`)
 	keys     = regexp.MustCompile(`readKey|common/(tls|crypto|http2|quic)|hasCrypto`)
-	child    = regexp.MustCompile(`child_process|cluster|spawn(Promisified|Sync)|common/(child|debugger|inspector-helper|snapshot)|startNewREPLServer|childShouldThrow|buildSnapshot|\brun\b.* from 'node:test'`)
+	child    = regexp.MustCompile(
+		`child_process|cluster|spawn(Promisified|Sync)|common/(child|debugger|inspector-helper|snapshot)|startNewREPLServer|childShouldThrow|buildSnapshot|\brun\b.* from 'node:test'`)
 )
 
 // load reads what has been run.
@@ -285,7 +288,8 @@ func passed(stdout string) string {
 // run runs a test in a machine: with the fixtures that it names, or with whole with all.
 func (s *suite) run(ctx context.Context, name string, kernel image.Kernel, whole bool) (*unitask.Result, error) {
 	text := s.text(name)
-	req := unitask.Request{Code: text, Path: guestRoot + "/" + name, Dir: filepath.Dir(guestRoot), Kernel: kernel, Timeout: guestLimit, Env: environment("/tmp"),
+	req := unitask.Request{Code: text, Path: guestRoot + "/" + name, Dir: filepath.Dir(guestRoot), Kernel: kernel,
+		Timeout: guestLimit, Env: environment("/tmp"),
 		Dirs: []unitask.Mount{s.mount(guestRoot, "common")}}
 	for _, other := range others.FindAllString(text, -1) {
 		if place := filepath.Join(filepath.Dir(name), other); place != name && exists(filepath.Join(s.tests, place)) {
@@ -355,7 +359,8 @@ func errorText(err error) string {
 }
 
 // An error's own line among what a failed test prints.
-var errorLine = regexp.MustCompile(`(?m)^\s*(?:\[?(?:Uncaught )?[A-Za-z]*(?:Error|Exception)\b.*|Mismatched .*|.*assert.*|error: .*)$`)
+var errorLine = regexp.MustCompile(
+	`(?m)^\s*(?:\[?(?:Uncaught )?[A-Za-z]*(?:Error|Exception)\b.*|Mismatched .*|.*assert.*|error: .*)$`)
 
 // why returns the one line of what a test printed that says most.
 func why(texts ...string) string {
@@ -382,7 +387,8 @@ func cut(s string) string {
 
 // print prints the table, in Markdown.
 func (s *suite) print(sample []string) {
-	fmt.Printf("%d of Node's tests, drawn with seed %d of those that pass on the host.\n\n| | tests |", len(sample), s.seed)
+	fmt.Printf("%d of Node's tests, drawn with seed %d of those that pass on the host.\n\n| | tests |", len(sample),
+		s.seed)
 	for _, k := range s.kernels {
 		fmt.Printf(" %s |", k)
 	}
@@ -426,7 +432,8 @@ func (s *suite) print(sample []string) {
 			if s.needsChild(name) {
 				name += " (child processes)"
 			}
-			fmt.Printf("| %s | %s | %s |\n", strings.TrimPrefix(name, "parallel/"), r.Verdict, strings.NewReplacer("|", `\|`, "`", "'").Replace(r.Reason))
+			fmt.Printf("| %s | %s | %s |\n", strings.TrimPrefix(name, "parallel/"), r.Verdict,
+				strings.NewReplacer("|", `\|`, "`", "'").Replace(r.Reason))
 		}
 	}
 }

@@ -53,7 +53,8 @@ func main() {
 	flag.IntVar(&f.room, "room", 1, "machines at once on each")
 	flag.IntVar(&f.atOnce, "at-once", 64, "runs at once of each submitter")
 	flag.DurationVar(&f.every, "kill", 5*time.Second, "between kills of a worker")
-	flag.IntVar(&f.cycle, "cycle", 24, "kills of workers in which a NATS node is killed once, and another one cut off once: 8 at least")
+	flag.IntVar(&f.cycle, "cycle", 24,
+		"kills of workers in which a NATS node is killed once, and another one cut off once: 8 at least")
 	flag.DurationVar(&f.most, "most", time.Hour, "that it may take: what has not ended then is a fault")
 	flag.StringVar(&f.home, "home", os.Getenv("UNITASK_HOME"), "the workers' home, with the image of the shell")
 	flag.Parse()
@@ -176,7 +177,8 @@ func (f *load) all() error {
 	if err := f.answers(); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(f.dir, broughtFile), bytes.Repeat([]byte("brought\n"), 20_000), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(f.dir, broughtFile), bytes.Repeat([]byte("brought\n"), 20_000),
+		0o600); err != nil {
 		return err
 	}
 	if err := os.Mkdir(filepath.Join(f.dir, "tmp"), 0o700); err != nil {
@@ -275,7 +277,8 @@ func (f *load) progress() (stop func()) {
 			case <-time.After(10 * time.Second):
 			}
 			f.mu.Lock()
-			fmt.Fprintf(os.Stderr, "%v: submitters were told of %d and %d runs, %d have begun\n", time.Since(f.started).Round(time.Second), len(f.ends[0]), len(f.ends[1]), len(f.marks))
+			fmt.Fprintf(os.Stderr, "%v: submitters were told of %d and %d runs, %d have begun\n",
+				time.Since(f.started).Round(time.Second), len(f.ends[0]), len(f.ends[1]), len(f.marks))
 			f.mu.Unlock()
 		}
 	}()
@@ -283,7 +286,8 @@ func (f *load) progress() (stop func()) {
 }
 
 func (f *load) startSubmitter(i int) (*member, error) {
-	m, err := f.start(0, append([]string{"submit", f.urls(), filepath.Join(f.dir, "submitter-"+strconv.Itoa(i)), f.dir}, numbers(f.runs, f.machines, f.atOnce)...))
+	m, err := f.start(0, append([]string{"submit", f.urls(), filepath.Join(f.dir, "submitter-"+strconv.Itoa(i)), f.dir},
+		numbers(f.runs, f.machines, f.atOnce)...))
 	if err != nil {
 		return nil, err
 	}
@@ -302,7 +306,8 @@ func (f *load) startSubmitter(i int) (*member, error) {
 }
 
 func (f *load) startWorker() (*member, error) {
-	m, err := f.start(0, append([]string{"work", f.urls(), f.home}, numbers(f.slots, f.room, f.machines)...), "TMPDIR="+filepath.Join(f.dir, "tmp"))
+	m, err := f.start(0, append([]string{"work", f.urls(), f.home}, numbers(f.slots, f.room, f.machines)...),
+		"TMPDIR="+filepath.Join(f.dir, "tmp"))
 	if err == nil {
 		m.read.Go(func() { _, _ = io.Copy(io.Discard, m.out) })
 	}

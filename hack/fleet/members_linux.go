@@ -93,7 +93,8 @@ func inside(args []string) error {
 	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
 		return err
 	}
-	for _, set := range [][]string{{"link", "set", "lo", "up"}, {"addr", "add", args[0] + "/16", "dev", "eth0"}, {"link", "set", "eth0", "up"}, {"route", "add", "default", "via", gateway}} {
+	for _, set := range [][]string{{"link", "set", "lo", "up"}, {"addr", "add", args[0] + "/16", "dev", "eth0"},
+		{"link", "set", "eth0", "up"}, {"route", "add", "default", "via", gateway}} {
 		if err := ip(set...); err != nil {
 			return err
 		}
@@ -118,7 +119,8 @@ func (f *load) startNode(i, host int) (err error) {
 // node is a NATS server; the others are at the first addresses.
 func node(args []string) error {
 	opts := &server.Options{
-		ServerName: args[0], Host: args[0], Port: 4222, JetStream: true, JetStreamMaxStore: 1 << 40, StoreDir: args[1], NoSigs: true, NoLog: true, MaxPayload: 1 << 20,
+		ServerName: args[0], Host: args[0], Port: 4222, JetStream: true, JetStreamMaxStore: 1 << 40, StoreDir: args[1],
+		NoSigs: true, NoLog: true, MaxPayload: 1 << 20,
 		Cluster: server.ClusterOpts{Name: "load", Host: args[0], Port: 6222, PingInterval: 2 * time.Second, MaxPingsOut: 2},
 	}
 	for i := range 3 {

@@ -197,7 +197,10 @@ func submit(args []string) error {
 	fails := make(chan error, atOnce)
 	for range atOnce {
 		all.Go(func() {
-			fails <- submitter(args[0], args[1], next, func(n int) unitask.Request { return kindOf(n, runs, machines).request(n, args[2]) }, func(e ending) {
+			fails <- submitter(args[0], args[1], next, func(n int) unitask.Request {
+				return kindOf(n, runs, machines).request(n,
+					args[2])
+			}, func(e ending) {
 				text, _ := json.Marshal(e)
 				mu.Lock()
 				defer mu.Unlock()

@@ -23,11 +23,15 @@ func TestList(t *testing.T) {
 
 func TestTable(t *testing.T) {
 	all := []item{{"pip:a", "a"}, {"pip:b", "b"}, {"npm:c", "c"}}
-	got := table(all, map[string]outcome{"pip:a": {Package: "pip:a"}, "npm:c": {Package: "npm:c", Reason: "can't be installed from https://registry.example/: no | way (`unitask inspect 1` has the rest)"}})
-	if !strings.Contains(got, "| pip | 2 | 1 | 1 |\n| npm | 1 | 1 | 0 |\n") || !strings.Contains(got, "| `npm:c` | no / way |\n") || strings.Contains(got, "example") {
+	got := table(all, map[string]outcome{"pip:a": {Package: "pip:a"},
+		"npm:c": {Package: "npm:c",
+			Reason: "can't be installed from https://registry.example/: no | way (`unitask inspect 1` has the rest)"}})
+	if !strings.Contains(got, "| pip | 2 | 1 | 1 |\n| npm | 1 | 1 | 0 |\n") ||
+		!strings.Contains(got, "| `npm:c` | no / way |\n") || strings.Contains(got, "example") {
 		t.Error(got)
 	}
-	if got := errorLine("file:///x:1\n  throw\n\nError [ERR_X]: no such module\n    at y\n"); got != "Error [ERR_X]: no such module" {
+	if got := errorLine(
+		"file:///x:1\n  throw\n\nError [ERR_X]: no such module\n    at y\n"); got != "Error [ERR_X]: no such module" {
 		t.Error(got)
 	}
 }

@@ -138,7 +138,10 @@ func (r *report) again(flags []string, stderr io.Writer, plain func(string)) (ba
 		if f.test == "" && !slices.Contains(strings.Split(f.said, "\n"), "PASS") || strings.Contains(f.test, "Attack") {
 			return true, nil
 		}
-		if !slices.ContainsFunc(r.failed, func(o ending) bool { return o.pkg == f.pkg && strings.HasPrefix(o.test, f.test+"/") }) {
+		if !slices.ContainsFunc(r.failed, func(o ending) bool {
+			return o.pkg == f.pkg &&
+				strings.HasPrefix(o.test, f.test+"/")
+		}) {
 			leaves = append(leaves, f)
 		}
 	}
@@ -232,7 +235,8 @@ func (r *report) summarize(path string, flags []string) error {
 	}
 	say("UNSTEADY", r.unsteady)
 	say("FAILED", r.failed)
-	fmt.Fprintf(&text, "%d passed, %d failed, %d skipped: go test %s\n", r.passed, len(r.failed), len(r.skipped), strings.Join(flags, " "))
+	fmt.Fprintf(&text, "%d passed, %d failed, %d skipped: go test %s\n", r.passed, len(r.failed), len(r.skipped),
+		strings.Join(flags, " "))
 	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
@@ -258,7 +262,8 @@ func verdict(said string) string {
 func reason(said string) string {
 	var text []string
 	for line := range strings.Lines(said) {
-		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "=== ") && !strings.HasPrefix(line, "--- ") {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "=== ") &&
+			!strings.HasPrefix(line, "--- ") {
 			text = append(text, line)
 		}
 	}

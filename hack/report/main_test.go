@@ -13,7 +13,8 @@ func module(t *testing.T, files map[string]string) {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range files {
-		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755), os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755),
+			os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -45,16 +46,24 @@ func TestRun(t *testing.T) {
 		says   []string
 		last   string
 	}{
-		"./_once":                      {0, []string{"failed x/_once TestOnce/a+b_c", "again, alone: x/_once TestOnce/a+b_c", "UNSTEADY x/_once TestOnce/a+b_c", "the first time"}, "2 passed, 0 failed, 0 skipped"},
-		"./_same ./good ./_once/again": {1, []string{"again, alone: x/_same TestGood/sub", "FAILED x/_same TestGood", "the second time, too"}, "3 passed, 2 failed, 1 skipped"},
-		"./_attack":                    {1, []string{"FAILED x/_attack TestAttackOnce"}, "0 passed, 1 failed, 0 skipped"},
-		"./_ends":                      {0, []string{"failed x/_ends", "again, alone: x/_ends\n", "UNSTEADY x/_ends: ", "file too large"}, "1 passed, 0 failed, 0 skipped"},
-		"./good":                       {0, []string{"ok  \tx/good", "skipped x/good TestSkipped: a_test.go:4: first a_test.go:4: wants a moon", "what took longest:", " s x/good \n", " s x/good TestGood\n"}, "2 passed, 0 failed, 1 skipped"},
-		"./bad":                        {1, []string{"FAIL\tx/bad", "FAILED x/bad TestBad\n", "printed", "FAILED x/bad TestBad/inner\n", "it is broken"}, "0 passed, 2 failed, 0 skipped"},
-		"./panics":                     {1, []string{"FAILED x/panics\n", "no main"}, "0 passed, 1 failed, 0 skipped"},
-		"./broken":                     {1, []string{"FAILED x/broken", "undefined: testing"}, "0 passed, 1 failed, 0 skipped"},
-		"./none":                       {1, nil, "0 passed, 0 failed, 0 skipped"},
-		"./...":                        {1, []string{"ok  \tx/good", "it is broken", "no main", "undefined: testing"}, "2 passed, 4 failed, 1 skipped"},
+		"./_once": {0, []string{"failed x/_once TestOnce/a+b_c", "again, alone: x/_once TestOnce/a+b_c",
+			"UNSTEADY x/_once TestOnce/a+b_c", "the first time"}, "2 passed, 0 failed, 0 skipped"},
+		"./_same ./good ./_once/again": {1, []string{"again, alone: x/_same TestGood/sub", "FAILED x/_same TestGood",
+			"the second time, too"}, "3 passed, 2 failed, 1 skipped"},
+		"./_attack": {1, []string{"FAILED x/_attack TestAttackOnce"}, "0 passed, 1 failed, 0 skipped"},
+		"./_ends": {0, []string{"failed x/_ends", "again, alone: x/_ends\n", "UNSTEADY x/_ends: ",
+			"file too large"}, "1 passed, 0 failed, 0 skipped"},
+		"./good": {0, []string{"ok  \tx/good",
+			"skipped x/good TestSkipped: a_test.go:4: first a_test.go:4: wants a moon", "what took longest:", " s x/good \n",
+			" s x/good TestGood\n"}, "2 passed, 0 failed, 1 skipped"},
+		"./bad": {1, []string{"FAIL\tx/bad", "FAILED x/bad TestBad\n", "printed",
+			"FAILED x/bad TestBad/inner\n", "it is broken"}, "0 passed, 2 failed, 0 skipped"},
+		"./panics": {1, []string{"FAILED x/panics\n", "no main"}, "0 passed, 1 failed, 0 skipped"},
+		"./broken": {1, []string{"FAILED x/broken", "undefined: testing"},
+			"0 passed, 1 failed, 0 skipped"},
+		"./none": {1, nil, "0 passed, 0 failed, 0 skipped"},
+		"./...": {1, []string{"ok  \tx/good", "it is broken", "no main", "undefined: testing"},
+			"2 passed, 4 failed, 1 skipped"},
 	} {
 		var out, errs strings.Builder
 		status := run(strings.Fields(packages), &out, &errs)
@@ -77,7 +86,8 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range []string{"UNSTEADY x/_once TestOnce/a+b_c\n", "FAILED x/bad TestBad/inner\n", "it is broken", "undefined: testing", "0 passed, 2 failed, 0 skipped: go test ./bad\n"} {
+	for _, text := range []string{"UNSTEADY x/_once TestOnce/a+b_c\n", "FAILED x/bad TestBad/inner\n", "it is broken",
+		"undefined: testing", "0 passed, 2 failed, 0 skipped: go test ./bad\n"} {
 		if !strings.Contains(string(said), text) {
 			t.Errorf("the summary does not say %q:\n%s", text, said)
 		}
@@ -107,7 +117,8 @@ func TestReportAttacks(t *testing.T) {
 	} {
 		t.Setenv("REPORT_ATTACKS", want.asked)
 		var out, errs strings.Builder
-		if status := run(strings.Fields(packages), &out, &errs); status != want.status || !strings.Contains(out.String(), want.says) || (want.asked == "" && strings.Contains(out.String(), "got through")) {
+		if status := run(strings.Fields(packages), &out, &errs); status != want.status ||
+			!strings.Contains(out.String(), want.says) || (want.asked == "" && strings.Contains(out.String(), "got through")) {
 			t.Errorf("%s: status %d\n%s%s", packages, status, out.String(), errs.String())
 		}
 	}

@@ -89,9 +89,12 @@ func trace(files []string) error {
 // What our machines can reach in QEMU's sources: not Xen, not confidential guests, not
 // Hyper-V.
 var (
-	kvmFiles   = []string{"accel/kvm/*.c", "hw/virtio/*.c", "util/*.c", "hw/timer/*.c", "target/i386/kvm/*.c", "hw/i386/*.c", "hw/i386/kvm/*.c", "target/arm/kvm*.c", "hw/intc/*.c", "hw/arm/*.c"}
-	notOurs    = regexp.MustCompile(`xen|sev|tdx|hyperv|s390|spapr|xics|xive|loongarch|riscv|mips`)
-	kvmUse     = []*regexp.Regexp{regexp.MustCompile(`\b(?:kvm_(?:vm_|vcpu_|device_)?)?ioctl\(([^;{}]*)`), regexp.MustCompile(`\b\w*(?:type|ioctl)\s*=\s*(KVM_[A-Z0-9_]+)`), regexp.MustCompile(`\?\s*(KVM_[A-Z0-9_]+\s*:\s*KVM_[A-Z0-9_]+)`)}
+	kvmFiles = []string{"accel/kvm/*.c", "hw/virtio/*.c", "util/*.c", "hw/timer/*.c", "target/i386/kvm/*.c",
+		"hw/i386/*.c", "hw/i386/kvm/*.c", "target/arm/kvm*.c", "hw/intc/*.c", "hw/arm/*.c"}
+	notOurs = regexp.MustCompile(`xen|sev|tdx|hyperv|s390|spapr|xics|xive|loongarch|riscv|mips`)
+	kvmUse  = []*regexp.Regexp{regexp.MustCompile(`\b(?:kvm_(?:vm_|vcpu_|device_)?)?ioctl\(([^;{}]*)`),
+		regexp.MustCompile(`\b\w*(?:type|ioctl)\s*=\s*(KVM_[A-Z0-9_]+)`),
+		regexp.MustCompile(`\?\s*(KVM_[A-Z0-9_]+\s*:\s*KVM_[A-Z0-9_]+)`)}
 	kvmName    = regexp.MustCompile(`\bKVM_[A-Z0-9_]+\b`)
 	kvmDefined = regexp.MustCompile(`(?m)^#define\s+(KVM_[A-Z0-9_]+)[\s\\]+_IO[WR]*\(\s*KVMIO\s*,\s*(0x[0-9a-f]+)`)
 )
@@ -151,7 +154,8 @@ func kvm(dirs []string) error {
 		}
 	}
 	var out strings.Builder
-	out.WriteString("// Made by hack/seccomp from QEMU's sources.\n\npackage jail\n\n// kvmIOCTL is the type of KVM's requests (KVMIO), where a request has it.\nconst kvmIOCTL = 0xae << 8\n\n// kvmCalls are the requests that QEMU makes of KVM for machines like ours, by number:\n// other ones are answered as unknown.\nvar kvmCalls = []uint8{\n")
+	out.WriteString(
+		"// Made by hack/seccomp from QEMU's sources.\n\npackage jail\n\n// kvmIOCTL is the type of KVM's requests (KVMIO), where a request has it.\nconst kvmIOCTL = 0xae << 8\n\n// kvmCalls are the requests that QEMU makes of KVM for machines like ours, by number:\n// other ones are answered as unknown.\nvar kvmCalls = []uint8{\n")
 	for _, n := range slices.Sorted(maps.Keys(byNumber)) {
 		slices.Sort(byNumber[n])
 		fmt.Fprintf(&out, "%#02x, // %s\n", n, strings.Join(byNumber[n], ", "))
@@ -177,7 +181,8 @@ func names(arch string) error {
 		list = append(list, m[2]+" "+strings.ToLower(m[1]))
 	}
 	var out strings.Builder
-	out.WriteString("// Made by hack/seccomp from golang.org/x/sys.\n\npackage jail\n\n// callNames are the numbers and names of this architecture's system calls.\nconst callNames = `" + strings.Join(list, "\n") + "`\n")
+	out.WriteString(
+		"// Made by hack/seccomp from golang.org/x/sys.\n\npackage jail\n\n// callNames are the numbers and names of this architecture's system calls.\nconst callNames = `" + strings.Join(list, "\n") + "`\n")
 	return printGo(out.String())
 }
 

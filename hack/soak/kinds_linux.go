@@ -61,7 +61,8 @@ func (s *soak) run(code string, flags []string, meanwhile func(*exec.Cmd), codes
 	return end, err
 }
 
-func (s *soak) runUnder(under []string, code string, flags []string, meanwhile func(*exec.Cmd), codes ...int) (end, stdout string, err error) {
+func (s *soak) runUnder(under []string, code string, flags []string, meanwhile func(*exec.Cmd), codes ...int) (end,
+	stdout string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd, stderr := s.command(ctx, under, append([]string{"run", "--kernel", "linux", "--code", code}, flags...)...)
@@ -124,7 +125,8 @@ func (s *soak) artifacts() (string, error) {
 		return "", err
 	}
 	defer os.RemoveAll(dir)
-	end, err := s.run("for (let i = 0; i < 20; i++) require('fs').writeFileSync('/out/f' + i, 'y'.repeat(i * 1000))", []string{"--out", dir}, nil, 0)
+	end, err := s.run("for (let i = 0; i < 20; i++) require('fs').writeFileSync('/out/f' + i, 'y'.repeat(i * 1000))",
+		[]string{"--out", dir}, nil, 0)
 	if err != nil {
 		return end, err
 	}

@@ -30,7 +30,8 @@ func daemon() int { return serving("pool\x00serve") }
 // serving returns the process with a command line, 0 if there is none.
 func serving(line string) int {
 	for _, p := range offspring.All() {
-		if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID)); err == nil && bytes.Contains(text, []byte(line)) {
+		if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID)); err == nil &&
+			bytes.Contains(text, []byte(line)) {
 			return p.PID
 		}
 	}

@@ -157,7 +157,8 @@ func (s *soak) open(program, from string) (err error) {
 		if err = os.Mkdir(dir, 0o700); err != nil {
 			return err
 		}
-		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("size=%d,mode=0700", size)); err != nil {
+		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV,
+			fmt.Sprintf("size=%d,mode=0700", size)); err != nil {
 			fmt.Printf("no full disk: mount a tmpfs: %v\n", err)
 			s.full = false
 			continue
@@ -276,7 +277,8 @@ func (s *soak) print() {
 			ends = append(ends, fmt.Sprintf("%s: %d", end, t.Ends[end]))
 		}
 		sum += len(t.Times)
-		fmt.Printf("| %s | %d | %s | %d ms | %d ms |\n", k.name, len(t.Times), strings.Join(ends, ", "), t.Times[len(t.Times)/2].Milliseconds(), t.Times[len(t.Times)-1].Milliseconds())
+		fmt.Printf("| %s | %d | %s | %d ms | %d ms |\n", k.name, len(t.Times), strings.Join(ends, ", "),
+			t.Times[len(t.Times)/2].Milliseconds(), t.Times[len(t.Times)-1].Milliseconds())
 	}
 	fmt.Printf("\n%d runs in %d s, %d faults\n", sum, int(time.Since(s.started).Seconds()), len(s.faults))
 	for _, f := range s.faults {

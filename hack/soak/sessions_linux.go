@@ -32,7 +32,10 @@ var sessionKinds = []kind{
 	})},
 	{"a time limit", 5, session(func(o *open) { o.codes(o.in.endless, 124, "--timeout", "1") })},
 	{"files", 6, session((*open).files)},
-	{"a command in the background", 4, session(func(o *open) { o.ok("session", "exec", "--detach", o.id, "--", "sleep", "1000") })},
+	{"a command in the background", 4, session(func(o *open) {
+		o.ok("session", "exec", "--detach", o.id, "--", "sleep",
+			"1000")
+	})},
 	{"the client is killed", 6, session(func(o *open) {
 		o.meanwhile(func(c *exec.Cmd) { _ = c.Process.Kill() }, "session", "exec", o.id, "--", "sleep", "1")
 	})},
@@ -115,7 +118,8 @@ var languages = []words{
 // warmSessions makes the templates that sessions are cloned from: to boot each would take most of the time.
 func (s *soak) warmSessions() error {
 	for _, in := range languages {
-		if _, err := s.unitaskDo("image", "build", "--kernel", "linux", "--image", in.image, "--warm", "--fresh-process"); err != nil {
+		if _, err := s.unitaskDo("image", "build", "--kernel", "linux", "--image", in.image, "--warm",
+			"--fresh-process"); err != nil {
 			return err
 		}
 	}

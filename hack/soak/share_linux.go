@@ -48,7 +48,8 @@ func (s *soak) share(soaks, n int) error {
 		if i < n%soaks {
 			part++
 		}
-		cmd := exec.Command(self, append(os.Args[1:], "-at-once=1", "-n="+strconv.Itoa(part), "-report="+file, "-seed="+strconv.FormatUint(s.random.Uint64()>>1|1, 10))...)
+		cmd := exec.Command(self, append(os.Args[1:], "-at-once=1", "-n="+strconv.Itoa(part), "-report="+file,
+			"-seed="+strconv.FormatUint(s.random.Uint64()>>1|1, 10))...)
 		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 		all.Go(func() {
 			failed[i] = s.partial(cmd, file, i)

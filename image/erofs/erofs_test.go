@@ -46,7 +46,8 @@ func contents() map[string][]byte {
 	text := bytes.Repeat([]byte("def f(x):\n    return x + 1\n\n"), 20_000)
 	mixed := slices.Concat(text[:100_000], noise[:100_000], make([]byte, 200_000), text[:50_001])
 	all := map[string][]byte{"mixed": mixed, "noise": noise, "zeros": make([]byte, 1<<20)}
-	for _, size := range []int{0, 1, maxTail, maxTail + 1, blockSize - 1, blockSize, blockSize + 1, 2*blockSize + maxTail, extentSize - 1, extentSize, extentSize + 1, extentSize + blockSize, extentSize + blockSize + 1, 5*extentSize + 17} {
+	for _, size := range []int{0, 1, maxTail, maxTail + 1, blockSize - 1, blockSize, blockSize + 1, 2*blockSize + maxTail,
+		extentSize - 1, extentSize, extentSize + 1, extentSize + blockSize, extentSize + blockSize + 1, 5*extentSize + 17} {
 		all[fmt.Sprintf("text%d", size)] = text[:size]
 	}
 	return all
@@ -55,8 +56,10 @@ func contents() map[string][]byte {
 // everything is a tree with all that the writer knows.
 func everything() []Entry {
 	all := contents()
-	list := []Entry{folder("/plain"), folder("/packed"), folder("/empty"), folder("/many"), folder("/+odd"), symlink("/link", "plain/noise"), symlink("/long", strings.Repeat("x/", maxTail/2)),
-		symlink("/many/up", ".."), file("/+odd/"+strings.Repeat("é", maxName/2), 0o600, []byte("x"), false), file("/!", 0o400, nil, true)}
+	list := []Entry{folder("/plain"), folder("/packed"), folder("/empty"), folder("/many"), folder("/+odd"),
+		symlink("/link", "plain/noise"), symlink("/long", strings.Repeat("x/", maxTail/2)),
+		symlink("/many/up", ".."), file("/+odd/"+strings.Repeat("é", maxName/2), 0o600, []byte("x"), false),
+		file("/!", 0o400, nil, true)}
 	names := make([]string, 0, len(all))
 	for name := range all {
 		names = append(names, name)
@@ -87,7 +90,8 @@ func unpack(t *testing.T, disk []byte, number uint64) []byte {
 		return data
 	}
 	header := disk[at+inodeSize:]
-	if advise, algorithm, bits := le.Uint16(header[4:]), header[6], header[7]; advise != adviseBigCluster || algorithm != 0 || bits != 0 {
+	if advise, algorithm, bits := le.Uint16(header[4:]), header[6], header[7]; advise != adviseBigCluster ||
+		algorithm != 0 || bits != 0 {
 		t.Fatalf("inode %d: %d %d %d", number, advise, algorithm, bits)
 	}
 	out, size, index := []byte{}, int(le.Uint32(in[8:])), header[16:]
@@ -133,7 +137,8 @@ func unpack(t *testing.T, disk []byte, number uint64) []byte {
 }
 
 func readerOf(disk []byte) *reader {
-	return &reader{r: bytes.NewReader(disk), size: int64(len(disk)), base: int64(le.Uint32(disk[superOffset+40:])) * blockSize}
+	return &reader{r: bytes.NewReader(disk), size: int64(len(disk)),
+		base: int64(le.Uint32(disk[superOffset+40:])) * blockSize}
 }
 
 // check compares a disk with the entries that it was written from.
@@ -186,7 +191,8 @@ func TestWrite(t *testing.T) {
 	if _, err := Write(&second, entries); err != nil || !bytes.Equal(first.data, second.data) {
 		t.Errorf("another disk the second time: %v", err)
 	}
-	if !Is(bytes.NewReader(first.data)) || Is(bytes.NewReader(first.data[:superOffset])) || Is(bytes.NewReader(make([]byte, blockSize))) {
+	if !Is(bytes.NewReader(first.data)) || Is(bytes.NewReader(first.data[:superOffset])) ||
+		Is(bytes.NewReader(make([]byte, blockSize))) {
 		t.Error("Is")
 	}
 }
@@ -199,7 +205,8 @@ func TestVersion(t *testing.T) {
 	}
 	const version, want = 1, "992c02c3ddf14e1d395e7f76a1e11098c9e3d13b31f2b53f527184e5e30dcf70"
 	if got := fmt.Sprintf("%x", sha256.Sum256(d.data)); Version != version || got != want {
-		t.Errorf("version %d gives %s; it was %s in version %d: raise Version, and note here what it gives", Version, got, want, version)
+		t.Errorf("version %d gives %s; it was %s in version %d: raise Version, and note here what it gives", Version, got,
+			want, version)
 	}
 }
 
@@ -222,7 +229,10 @@ func TestCompresses(t *testing.T) {
 func TestWriteRefuses(t *testing.T) {
 	broken := errors.New("broken")
 	open := func(content string, size int64, err error) Entry {
-		return Entry{Path: "/x", Open: func() (io.ReadCloser, int64, error) { return io.NopCloser(strings.NewReader(content)), size, err }}
+		return Entry{Path: "/x", Open: func() (io.ReadCloser, int64, error) {
+			return io.NopCloser(strings.NewReader(content)),
+				size, err
+		}}
 	}
 	for name, c := range map[string]struct {
 		entries []Entry
@@ -254,7 +264,8 @@ func TestWriteRefuses(t *testing.T) {
 // A disk that others have written, or that was damaged, ends in an error and nowhere else.
 func FuzzRead(f *testing.F) {
 	var small disk
-	if _, err := Write(&small, []Entry{folder("/a"), file("/a/b", 0o644, []byte("x"), false), symlink("/c", "a/b"), file("/d", 0o755, bytes.Repeat([]byte("text"), 5000), true)}); err != nil {
+	if _, err := Write(&small, []Entry{folder("/a"), file("/a/b", 0o644, []byte("x"), false), symlink("/c", "a/b"),
+		file("/d", 0o755, bytes.Repeat([]byte("text"), 5000), true)}); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(small.data)

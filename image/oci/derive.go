@@ -29,7 +29,10 @@ func Derive(base string, disk io.ReaderAt, arch string, config Config, layers ..
 		Layers []string `json:"layers"`
 		Config Config   `json:"config"`
 	}{base, nil, config}
-	im := &Image{Arch: arch, Config: config, layers: []layer{{walk: func(add adding) error { return walkDisk(disk, add) }}}}
+	im := &Image{Arch: arch, Config: config, layers: []layer{{walk: func(add adding) error {
+		return walkDisk(disk,
+			add)
+	}}}}
 	for _, l := range layers {
 		id, err := v1.NewHash(l.Digest)
 		if err != nil {
@@ -69,7 +72,8 @@ func walkDisk(f io.ReaderAt, add adding) error {
 		return fmt.Errorf("read the disk: %w", err)
 	}
 	super := head[1024:2048]
-	s := &source{f: f, size: int64(le.Uint32(super[4:])) * blockSize, perG: le.Uint32(super[40:]), table: head[blockSize:], seen: map[uint32]string{}, add: add}
+	s := &source{f: f, size: int64(le.Uint32(super[4:])) * blockSize, perG: le.Uint32(super[40:]), table: head[blockSize:],
+		seen: map[uint32]string{}, add: add}
 	if le.Uint16(super[56:]) != 0xef53 || string(super[104:120]) != uuid || s.perG == 0 || s.perG > groupInodes {
 		return errNoDisk
 	}
@@ -89,12 +93,15 @@ func (s *source) inode(ino uint32) (*node, error) {
 		return nil, errNoDisk
 	}
 	raw := make([]byte, inodeSize)
-	if _, err := s.f.ReadAt(raw, int64(le.Uint32(s.table[group*32+8:]))*blockSize+int64((ino-1)%s.perG)*inodeSize); err != nil {
+	if _, err := s.f.ReadAt(raw, int64(le.Uint32(s.table[group*32+8:]))*blockSize+
+		int64((ino-1)%s.perG)*inodeSize); err != nil {
 		return nil, fmt.Errorf("read the disk: %w", err)
 	}
 	n := &node{
-		ino: ino, mode: le.Uint16(raw), links: int(le.Uint16(raw[26:])), size: int64(le.Uint32(raw[4:])) | int64(le.Uint32(raw[108:]))<<32,
-		uid: uint32(le.Uint16(raw[2:])) | uint32(le.Uint16(raw[120:]))<<16, gid: uint32(le.Uint16(raw[24:])) | uint32(le.Uint16(raw[122:]))<<16,
+		ino: ino, mode: le.Uint16(raw), links: int(le.Uint16(raw[26:])),
+		size: int64(le.Uint32(raw[4:])) | int64(le.Uint32(raw[108:]))<<32,
+		uid:  uint32(le.Uint16(raw[2:])) | uint32(le.Uint16(raw[120:]))<<16,
+		gid:  uint32(le.Uint16(raw[24:])) | uint32(le.Uint16(raw[122:]))<<16,
 	}
 	extra := le.Uint32(raw[136:])
 	n.mtime = time.Unix(int64(int32(le.Uint32(raw[16:])))+int64(extra&3)<<32, int64(extra>>2))

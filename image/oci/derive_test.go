@@ -48,7 +48,8 @@ func manifest(t *testing.T, disk io.ReaderAt) string {
 		if _, err := io.ReadFull(r, text); err != nil {
 			return err
 		}
-		fmt.Fprintf(&out, "%s %c %o %d:%d %s %d %q\n", h.Name, h.Typeflag, h.Mode, h.Uid, h.Gid, h.Linkname, h.ModTime.Unix(), text)
+		fmt.Fprintf(&out, "%s %c %o %d:%d %s %d %q\n", h.Name, h.Typeflag, h.Mode, h.Uid, h.Gid, h.Linkname, h.ModTime.Unix(),
+			text)
 		return nil
 	})
 	if err != nil {
@@ -60,7 +61,8 @@ func manifest(t *testing.T, disk io.ReaderAt) string {
 // A disk that is read back and written again is the same, with every kind of entry.
 func TestDiskReadBack(t *testing.T) {
 	big := strings.Repeat("0123456789abcdef", 40000)
-	items := []item{dir("a"), text("a/one", "1"), hardlink("a/two", "a/one"), symlink("l", "a/one"), symlink("long", strings.Repeat("x/", 400)+"y"),
+	items := []item{dir("a"), text("a/one", "1"), hardlink("a/two", "a/one"), symlink("l", "a/one"),
+		symlink("long", strings.Repeat("x/", 400)+"y"),
 		{name: "owned", text: "o", mode: 0o4711, uid: 3_000_000}, text("big", big), text("empty", ""), dir("many")}
 	for i := range 300 {
 		items = append(items, text(fmt.Sprintf("many/a-name-that-fills-blocks-of-folders-%d", i), "x"))
@@ -76,7 +78,9 @@ func TestDiskReadBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	third := diskOf(t, im)
-	if was != is || strings.Count(is, "\n") != len(items)+1 || !strings.Contains(is, `owned 0 4711 3000000:3000000  1234567890 "o"`) || !strings.Contains(is, "a/two 1 644 0:0 a/one ") {
+	if was != is || strings.Count(is, "\n") != len(items)+1 ||
+		!strings.Contains(is, `owned 0 4711 3000000:3000000  1234567890 "o"`) ||
+		!strings.Contains(is, "a/two 1 644 0:0 a/one ") {
 		t.Errorf("was\n%.1500s\nis\n%.1500s", was, is)
 	}
 	a, errA := os.ReadFile(second.Name())
@@ -87,8 +91,10 @@ func TestDiskReadBack(t *testing.T) {
 }
 
 func TestDerive(t *testing.T) {
-	base := diskOf(t, imageOf(tarOf(t, dir("etc"), text("etc/a", "a"), text("etc/b", "b"), dir("old"), text("old/x", "x"), dir("etc/deep"), text("etc/deep/x", "x"))))
-	over := layerOver(tarOf(t, text("etc/a", "new"), text("etc/.wh.b", ""), text("etc/.wh.nothing", ""), text("nowhere/.wh.x", ""), dir("old"), text("old/.wh..wh..opq", ""), text("old/y", "y")))
+	base := diskOf(t, imageOf(tarOf(t, dir("etc"), text("etc/a", "a"), text("etc/b", "b"), dir("old"), text("old/x", "x"),
+		dir("etc/deep"), text("etc/deep/x", "x"))))
+	over := layerOver(tarOf(t, text("etc/a", "new"), text("etc/.wh.b", ""), text("etc/.wh.nothing", ""),
+		text("nowhere/.wh.x", ""), dir("old"), text("old/.wh..wh..opq", ""), text("old/y", "y")))
 	im, err := Derive("sha256:00", base, "amd64", Config{Env: []string{"A=1"}}, over)
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +105,8 @@ func TestDerive(t *testing.T) {
 			t.Errorf("lacks %s:\n%s", want, got)
 		}
 	}
-	if strings.Contains(got, "etc/b") || strings.Contains(got, "old/x") || strings.Contains(got, "wh.") || strings.Contains(got, "nowhere") {
+	if strings.Contains(got, "etc/b") || strings.Contains(got, "old/x") || strings.Contains(got, "wh.") ||
+		strings.Contains(got, "nowhere") {
 		t.Errorf("has what was taken away:\n%s", got)
 	}
 	for _, other := range []func() (*Image, error){
@@ -118,7 +125,8 @@ func TestDerive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := im.Write(t.Context(), &memoryDisk{}, DefaultLimits); err == nil || !strings.Contains(err.Error(), "and the image says") {
+	if _, err := im.Write(t.Context(), &memoryDisk{}, DefaultLimits); err == nil ||
+		!strings.Contains(err.Error(), "and the image says") {
 		t.Errorf("a layer that was changed: %v", err)
 	}
 }
@@ -256,10 +264,12 @@ func TestLayerTimes(t *testing.T) {
 	const end = "unitask/end"
 	limits := Limits{Bytes: 1 << 20, Entries: 9}
 	of := time.Unix(1234567890, 0) // tarOf's
-	for since, want := range map[time.Time]time.Time{{}: of, of.Add(-time.Second): LayerTime, of: of, of.Add(time.Second): of} {
+	for since, want := range map[time.Time]time.Time{{}: of, of.Add(-time.Second): LayerTime, of: of,
+		of.Add(time.Second): of} {
 		var out bytes.Buffer
 		limits.Since = since
-		if _, n, err := CopyLayer(t.Context(), &out, bytes.NewReader(tarOf(t, text("a", "A"), text(end, ""))), limits, []string{"/unitask"}, end); err != nil || n != 1 {
+		if _, n, err := CopyLayer(t.Context(), &out, bytes.NewReader(tarOf(t, text("a", "A"), text(end, ""))), limits,
+			[]string{"/unitask"}, end); err != nil || n != 1 {
 			t.Fatal(n, err)
 		}
 		if h, err := tar.NewReader(&out).Next(); err != nil || !h.ModTime.Equal(want) {
@@ -270,7 +280,8 @@ func TestLayerTimes(t *testing.T) {
 
 // Files are read back by their paths, links are not followed, and what is too large is an error.
 func TestReadFiles(t *testing.T) {
-	im := made(t, "amd64", "", tarOf(t, text("var/lib/status", "S"), text("etc/other", "O"), symlink("etc/link", "/var/lib/status"), text("big", strings.Repeat("x", 100))))
+	im := made(t, "amd64", "", tarOf(t, text("var/lib/status", "S"), text("etc/other", "O"),
+		symlink("etc/link", "/var/lib/status"), text("big", strings.Repeat("x", 100))))
 	path := filepath.Join(t.TempDir(), "docker.tar")
 	if err := tarball.WriteToFile(path, reference(t, "acme/tool:1"), im); err != nil {
 		t.Fatal(err)

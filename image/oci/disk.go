@@ -55,7 +55,8 @@ func (s *sequence) Write(p []byte) (int, error) {
 
 func newDisk(f io.WriterAt) *disk {
 	next := uint32(1 + tableBlocks)
-	return &disk{f: f, w: bufio.NewWriterSize(&sequence{f, int64(next) * blockSize}, 1<<20), next: next, buf: make([]byte, 1<<20)}
+	return &disk{f: f, w: bufio.NewWriterSize(&sequence{f, int64(next) * blockSize}, 1<<20), next: next,
+		buf: make([]byte, 1<<20)}
 }
 
 var zeros [blockSize]byte
@@ -241,7 +242,8 @@ func superblock(blocks, inodes, inodesPerGroup, freeBlocks, freeInodes uint32) [
 		at    int
 		value uint32
 	}{
-		{0, inodes}, {4, blocks}, {12, freeBlocks}, {16, freeInodes}, {24, 2}, {28, 2}, {32, groupBlocks}, {36, groupBlocks}, {40, inodesPerGroup},
+		{0, inodes}, {4, blocks}, {12, freeBlocks}, {16, freeInodes}, {24, 2}, {28, 2}, {32, groupBlocks}, {36, groupBlocks},
+		{40, inodesPerGroup},
 		{76, 1},          // revision
 		{84, firstInode}, //
 		{92, 0x200},      // compatible: sparse_super2

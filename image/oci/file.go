@@ -68,7 +68,8 @@ func (b archiveBox) open(name string) (io.ReadCloser, int64, error) {
 func openArchive(ctx context.Context, f *os.File) (archiveBox, error) {
 	b := archiveBox{f, map[string]member{}}
 	var magic [4]byte
-	if _, err := f.ReadAt(magic[:], 0); err == nil && (bytes.HasPrefix(magic[:], []byte("\x1f\x8b")) || string(magic[:]) == "\x28\xb5\x2f\xfd") {
+	if _, err := f.ReadAt(magic[:], 0); err == nil &&
+		(bytes.HasPrefix(magic[:], []byte("\x1f\x8b")) || string(magic[:]) == "\x28\xb5\x2f\xfd") {
 		return b, errors.New("it is packed: unpack it first, with gunzip or zstd -d")
 	}
 	st, err := f.Stat()

@@ -42,7 +42,8 @@ func FuzzFlatten(f *testing.F) {
 		if len(raw) > 0 {
 			im.layers = append(im.layers, layerFrom(raw))
 		}
-		x := &flattening{ctx: context.Background(), limits: limits, disk: newDisk(&sparse{}), root: newDir(), left: limits.Bytes}
+		x := &flattening{ctx: context.Background(), limits: limits, disk: newDisk(&sparse{}), root: newDir(),
+			left: limits.Bytes}
 		var err error
 		for i, l := range im.layers {
 			if err = x.apply(i+1, l); err != nil {

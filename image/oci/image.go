@@ -91,7 +91,8 @@ func (l layer) read(limit int64) (*unpacked, error) {
 		}
 		packed.Reader = z
 	case bytes.HasPrefix(magic, []byte("\x28\xb5\x2f\xfd")):
-		z, err := zstd.NewReader(b, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderLowmem(true))
+		z, err := zstd.NewReader(b, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow),
+			zstd.WithDecoderLowmem(true))
 		if err != nil {
 			r.Close()
 			return nil, err
@@ -161,13 +162,15 @@ func (im *Image) configure(text []byte) error {
 		return fmt.Errorf("the image is for %.40s, and the machine runs linux", c.OS)
 	}
 	im.Arch = c.Architecture
-	im.Config = Config{Entrypoint: c.Config.Entrypoint, Cmd: c.Config.Cmd, Env: c.Config.Env, Dir: c.Config.WorkingDir, User: c.Config.User,
+	im.Config = Config{Entrypoint: c.Config.Entrypoint, Cmd: c.Config.Cmd, Env: c.Config.Env, Dir: c.Config.WorkingDir,
+		User:    c.Config.User,
 		Volumes: slices.Sorted(maps.Keys(c.Config.Volumes))}
 	if err := im.Config.check(); err != nil {
 		return err
 	}
 	if len(c.RootFS.DiffIDs) != len(im.layers) {
-		return fmt.Errorf("the image has %d layers, and its configuration speaks of %d", len(im.layers), len(c.RootFS.DiffIDs))
+		return fmt.Errorf("the image has %d layers, and its configuration speaks of %d", len(im.layers),
+			len(c.RootFS.DiffIDs))
 	}
 	for i, id := range c.RootFS.DiffIDs {
 		if id.Algorithm != "sha256" {

@@ -24,7 +24,8 @@ var LayerTime = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 // no entry leads out of the image, there are no devices, and what is at the paths without, or below them, is left out.
 // The layer is whole if its last entry is end, which is not in the copy. Both the layer and the copy, in which holes
 // are filled, have at most limits.Bytes. It returns the copy's digest and the number of its entries.
-func CopyLayer(ctx context.Context, to io.Writer, from io.Reader, limits Limits, without []string, end string) (digest string, entries int, err error) {
+func CopyLayer(ctx context.Context, to io.Writer, from io.Reader, limits Limits, without []string,
+	end string) (digest string, entries int, err error) {
 	sum := sha256.New()
 	w := tar.NewWriter(&filled{io.MultiWriter(to, sum), limits.Bytes, limits.Bytes})
 	in := &counted{ctx: ctx, r: from, left: limits.Bytes, most: limits.Bytes}
@@ -50,7 +51,8 @@ func CopyLayer(ctx context.Context, to io.Writer, from io.Reader, limits Limits,
 		if !limits.Since.IsZero() && h.ModTime.After(limits.Since) {
 			h.ModTime = LayerTime
 		}
-		clean := &tar.Header{Typeflag: h.Typeflag, Name: name, Linkname: h.Linkname, Mode: h.Mode & 0o7777, Uid: h.Uid, Gid: h.Gid, ModTime: h.ModTime}
+		clean := &tar.Header{Typeflag: h.Typeflag, Name: name, Linkname: h.Linkname, Mode: h.Mode & 0o7777, Uid: h.Uid,
+			Gid: h.Gid, ModTime: h.ModTime}
 		if h.Typeflag == tar.TypeReg {
 			clean.Size = h.Size
 			if h.Size > room {

@@ -29,7 +29,8 @@ func locked(t *testing.T, kind string) (at string, seen *atomic.Int32) {
 	real := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	open := httptest.NewServer(real)
 	t.Cleanup(open.Close)
-	if err := remote.Write(reference(t, strings.TrimPrefix(open.URL, "http://")+"/tool:1"), made(t, "amd64", "", tarOf(t, text("a", "A")))); err != nil {
+	if err := remote.Write(reference(t, strings.TrimPrefix(open.URL, "http://")+"/tool:1"),
+		made(t, "amd64", "", tarOf(t, text("a", "A")))); err != nil {
 		t.Fatal(err)
 	}
 	seen = new(atomic.Int32)
@@ -93,13 +94,16 @@ func TestLogin(t *testing.T) {
 			if err := right(); err != nil || asked != at || seen.Load() < 3 {
 				t.Errorf("asked of %q, seen %d times: %v", asked, seen.Load(), err)
 			}
-			for _, err := range []error{pull("", "", "", false, nil), pull("me", "pw-wrong-8Gx2", "", true, nil), pull("", "", "tk-wrong-8Gx2", true, nil)} {
-				if err == nil || !strings.Contains(err.Error(), "wants a login") || !strings.Contains(err.Error(), at) || strings.Contains(err.Error(), "8Gx2") {
+			for _, err := range []error{pull("", "", "", false, nil), pull("me", "pw-wrong-8Gx2", "", true, nil),
+				pull("", "", "tk-wrong-8Gx2", true, nil)} {
+				if err == nil || !strings.Contains(err.Error(), "wants a login") || !strings.Contains(err.Error(), at) ||
+					strings.Contains(err.Error(), "8Gx2") {
 					t.Errorf("a wrong login: %v", err)
 				}
 			}
 			before := seen.Load()
-			if err := pull("", "", "", false, errors.New("the keyring is locked")); err == nil || !strings.Contains(err.Error(), "the login of "+at+": the keyring is locked") || seen.Load() != before {
+			if err := pull("", "", "", false, errors.New("the keyring is locked")); err == nil ||
+				!strings.Contains(err.Error(), "the login of "+at+": the keyring is locked") || seen.Load() != before {
 				t.Errorf("a login that can't be read: %v", err)
 			}
 		})
@@ -111,8 +115,10 @@ func TestLogin(t *testing.T) {
 func TestAttackLoginInClear(t *testing.T) {
 	told := errors.New("told")
 	for url, want := range map[string]bool{
-		"https://r.example/v2/": true, "http://127.0.0.1:5000/v2/": true, "http://[::1]:5000/v2/": true, "http://localhost:5000/v2/": true,
-		"http://10.1.2.3:5000/v2/": false, "http://r.local/v2/": false, "http://r.example/token": false, "http://127.0.0.1.r.example/v2/": false, "http://localhost.r.example/": false,
+		"https://r.example/v2/": true, "http://127.0.0.1:5000/v2/": true, "http://[::1]:5000/v2/": true,
+		"http://localhost:5000/v2/": true,
+		"http://10.1.2.3:5000/v2/":  false, "http://r.local/v2/": false, "http://r.example/token": false,
+		"http://127.0.0.1.r.example/v2/": false, "http://localhost.r.example/": false,
 	} {
 		for _, sealed := range []bool{true, false} {
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -144,7 +150,11 @@ func TestAttackLoginElsewhere(t *testing.T) {
 			h.Set("WWW-Authenticate", `Bearer realm="https://evil.example/t"`)
 			return http.StatusUnauthorized
 		},
-		"another registry":  func(h http.Header) int { h.Set("Location", "https://evil.example/v2/"); return http.StatusFound },
+		"another registry": func(h http.Header) int {
+			h.Set("Location",
+				"https://evil.example/v2/")
+			return http.StatusFound
+		},
 		"its own, with TLS": func(h http.Header) int { h.Set("WWW-Authenticate", "Basic"); return http.StatusUnauthorized },
 	} {
 		for _, sealed := range []bool{true, false} {
@@ -166,7 +176,8 @@ func TestAttackLoginElsewhere(t *testing.T) {
 			})
 			login := remote.WithAuth(authn.FromConfig(authn.AuthConfig{Username: "me", Password: "pw-G7kd0Zt"}))
 			_, err := remote.Get(ref, remote.WithContext(t.Context()), login, remote.WithTransport(patient{way, sealed}))
-			if err == nil || strings.Contains(err.Error(), "G7kd0Zt") || sealed && !strings.Contains(err.Error(), "plain = true") {
+			if err == nil || strings.Contains(err.Error(), "G7kd0Zt") ||
+				sealed && !strings.Contains(err.Error(), "plain = true") {
 				t.Errorf("%s, sealed %v: %v", what, sealed, err)
 			}
 			mu.Lock()
@@ -192,7 +203,8 @@ func TestAttackRegistryLeads(t *testing.T) {
 	asked := new(atomic.Int32)
 	inner := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked.Add(1)
-		http.Error(w, `{"token":"internal-token","errors":[{"code":"DENIED","message":"internal page"}]}`, http.StatusForbidden)
+		http.Error(w, `{"token":"internal-token","errors":[{"code":"DENIED","message":"internal page"}]}`,
+			http.StatusForbidden)
 	}))
 	defer inner.Close()
 	_, port, _ := strings.Cut(strings.TrimPrefix(inner.URL, "http://"), ":")
@@ -235,9 +247,11 @@ func TestAttackRegistryLeads(t *testing.T) {
 		w.WriteHeader(http.StatusUnauthorized)
 	}))
 	defer s.Close()
-	_, err := Pull(t.Context(), strings.TrimPrefix(s.URL, "http://")+"/tool:1", "amd64", func(context.Context, string) (*Login, error) { return &Login{Also: []string{"localhost"}}, nil })
+	_, err := Pull(t.Context(), strings.TrimPrefix(s.URL, "http://")+"/tool:1", "amd64",
+		func(context.Context, string) (*Login, error) { return &Login{Also: []string{"localhost"}}, nil })
 	got := "asked, and answered 403"
-	if err == nil || asked.Load() == 0 || !strings.Contains(err.Error(), "403") || strings.Contains(err.Error(), "internal page") {
+	if err == nil || asked.Load() == 0 || !strings.Contains(err.Error(), "403") ||
+		strings.Contains(err.Error(), "internal page") {
 		got = fmt.Sprint(asked.Load(), err)
 	}
 	attack.Check(t, "a registry leads to a host that the user named: what its error says", "asked, and answered 403", got)

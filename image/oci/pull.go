@@ -57,7 +57,8 @@ func Pull(ctx context.Context, reference, arch string, logins Logins) (*Image, e
 		}
 		if l != nil && l.User+l.Password+l.Token != "" {
 			sealed = !l.Plain
-			who = remote.WithAuth(authn.FromConfig(authn.AuthConfig{Username: l.User, Password: l.Password, RegistryToken: l.Token}))
+			who = remote.WithAuth(authn.FromConfig(authn.AuthConfig{Username: l.User, Password: l.Password,
+				RegistryToken: l.Token}))
 		}
 	}
 	im, err := pull(ctx, ref, arch, who, sealed, fetch.Transport(nil, ref.Context().RegistryStr(), also...))
@@ -67,12 +68,14 @@ func Pull(ctx context.Context, reference, arch string, logins Logins) (*Image, e
 	return im, nil
 }
 
-func pull(ctx context.Context, ref name.Reference, arch string, who remote.Option, sealed bool, t *http.Transport) (*Image, error) {
+func pull(ctx context.Context, ref name.Reference, arch string, who remote.Option, sealed bool,
+	t *http.Transport) (*Image, error) {
 	t.TLSHandshakeTimeout, t.ResponseHeaderTimeout = fetch.DialTime, answerTime
 	want := v1.Platform{OS: "linux", Architecture: arch}
 	opts := []remote.Option{
 		remote.WithContext(ctx), remote.WithPlatform(want), who, remote.WithTransport(patient{t, sealed}),
-		remote.WithRetryBackoff(remote.Backoff{Duration: 300 * time.Millisecond, Factor: 2, Steps: tries}), remote.WithUserAgent("unitask"),
+		remote.WithRetryBackoff(remote.Backoff{Duration: 300 * time.Millisecond, Factor: 2, Steps: tries}),
+		remote.WithUserAgent("unitask"),
 	}
 	desc, err := remote.Get(ref, opts...)
 	if err != nil {
@@ -93,7 +96,8 @@ func pull(ctx context.Context, ref name.Reference, arch string, who remote.Optio
 	if err := checkManifest(m); err != nil {
 		return nil, err
 	}
-	im := &Image{Names: []string{ref.Name()}, Digest: digest.String(), close: func() error { t.CloseIdleConnections(); return nil }}
+	im := &Image{Names: []string{ref.Name()}, Digest: digest.String(),
+		close: func() error { t.CloseIdleConnections(); return nil }}
 	for _, d := range m.Layers {
 		if err := layerKind(d.MediaType); err != nil {
 			return nil, err
@@ -164,14 +168,17 @@ func explain(ref name.Reference, err error) error {
 	case http.StatusNotFound:
 		return fmt.Errorf("the registry %s has no such image: %s", registry, answered)
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return fmt.Errorf("the registry %s has no such image, or wants a login (docker login %[1]s, podman login %[1]s, or registries.%[1]q in the home's configuration): %s", registry, answered)
+		return fmt.Errorf(
+			"the registry %s has no such image, or wants a login (docker login %[1]s, podman login %[1]s, or registries.%[1]q in the home's configuration): %s", registry, answered)
 	}
 	return fmt.Errorf("the registry %s: %s", registry, answered)
 }
 
 // knownCodes are those of the distribution specification.
-var knownCodes = []transport.ErrorCode{transport.BlobUnknownErrorCode, transport.DigestInvalidErrorCode, transport.ManifestInvalidErrorCode, transport.ManifestUnknownErrorCode,
-	transport.NameInvalidErrorCode, transport.NameUnknownErrorCode, transport.SizeInvalidErrorCode, transport.UnauthorizedErrorCode, transport.DeniedErrorCode,
+var knownCodes = []transport.ErrorCode{transport.BlobUnknownErrorCode, transport.DigestInvalidErrorCode,
+	transport.ManifestInvalidErrorCode, transport.ManifestUnknownErrorCode,
+	transport.NameInvalidErrorCode, transport.NameUnknownErrorCode, transport.SizeInvalidErrorCode,
+	transport.UnauthorizedErrorCode, transport.DeniedErrorCode,
 	transport.UnsupportedErrorCode, transport.TooManyRequestsErrorCode}
 
 // codesOf returns a registry's own codes, those that the specification knows.
@@ -198,7 +205,9 @@ const brokenHTTP = "transport connection broken"
 
 func (p patient) RoundTrip(r *http.Request) (*http.Response, error) {
 	if p.sealed && r.URL.Scheme != "https" && !onLoopback(r.URL.Hostname()) {
-		return nil, fmt.Errorf("%s is not asked without TLS, since its registry has a login: plain = true beside that in the home's configuration allows it", r.URL.Host)
+		return nil,
+			fmt.Errorf(
+				"%s is not asked without TLS, since its registry has a login: plain = true beside that in the home's configuration allows it", r.URL.Host)
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
 	resp, err := p.RoundTripper.RoundTrip(r.WithContext(ctx))

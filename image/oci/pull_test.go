@@ -62,7 +62,8 @@ func index(t testing.TB, images ...v1.Image) v1.ImageIndex {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ix = mutate.AppendManifests(ix, mutate.IndexAddendum{Add: im, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: c.OS, Architecture: c.Architecture}}})
+		ix = mutate.AppendManifests(ix, mutate.IndexAddendum{Add: im,
+			Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: c.OS, Architecture: c.Architecture}}})
 	}
 	return ix
 }
@@ -140,19 +141,21 @@ func pullFailsRows(
 		{"no such image", "nosuch:1", "amd64", "has no such image", nil},
 		{"no such architecture", "tool:1", "arm64", "arm64", nil},
 		{"a layer or a configuration that is another one", "tool:1", "amd64", "sha256", garble("/blobs/")},
-		{"a login is wanted", "tool:1", "amd64", "wants a login", func(w http.ResponseWriter, r *http.Request, real http.Handler) {
-			http.Error(w, `{"errors":[{"code":"DENIED"}]}`, http.StatusForbidden)
-		}},
+		{"a login is wanted", "tool:1", "amd64", "wants a login",
+			func(w http.ResponseWriter, r *http.Request, real http.Handler) {
+				http.Error(w, `{"errors":[{"code":"DENIED"}]}`, http.StatusForbidden)
+			}},
 		{"it is broken", "tool:1", "amd64", "500", func(w http.ResponseWriter, r *http.Request, real http.Handler) {
 			http.Error(w, "broken", http.StatusInternalServerError)
 		}},
-		{"a manifest that is none", "tool:1", "amd64", "registry", func(w http.ResponseWriter, r *http.Request, real http.Handler) {
-			if strings.Contains(r.URL.Path, "/manifests/") {
-				_, _ = w.Write([]byte("<html>"))
-				return
-			}
-			real.ServeHTTP(w, r)
-		}},
+		{"a manifest that is none", "tool:1", "amd64", "registry",
+			func(w http.ResponseWriter, r *http.Request, real http.Handler) {
+				if strings.Contains(r.URL.Path, "/manifests/") {
+					_, _ = w.Write([]byte("<html>"))
+					return
+				}
+				real.ServeHTTP(w, r)
+			}},
 	}
 }
 
@@ -264,7 +267,8 @@ func TestPullPinned(t *testing.T) {
 		t.Errorf("%s: %q", im.Digest, got)
 	}
 	lies, blobs = true, 0
-	if _, err := Pull(t.Context(), pinned, "amd64", nil); err == nil || !strings.Contains(err.Error(), at) || !strings.Contains(err.Error(), digest.Hex) || blobs > 0 {
+	if _, err := Pull(t.Context(), pinned, "amd64", nil); err == nil || !strings.Contains(err.Error(), at) ||
+		!strings.Contains(err.Error(), digest.Hex) || blobs > 0 {
 		t.Errorf("%d blobs were read: %v", blobs, err)
 	}
 }
@@ -280,7 +284,8 @@ func saved(t testing.TB, members map[string]string) string {
 	defer f.Close()
 	w := tar.NewWriter(f)
 	for name, text := range members {
-		if err := w.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(text))}); err != nil {
+		if err := w.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644,
+			Size: int64(len(text))}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := io.WriteString(w, text); err != nil {
@@ -330,7 +335,8 @@ func TestOpen(t *testing.T) {
 		if got := files(t, f, stats); !slices.Equal(got, []string{"a A", "w/"}) || im.Config.Dir != "/w" {
 			t.Errorf("%s: %q, %+v", file, got, im.Config)
 		}
-		if file == docker && !slices.Equal(im.Names, []string{"acme/tool:1"}) && !slices.Equal(im.Names, []string{"index.docker.io/acme/tool:1"}) {
+		if file == docker && !slices.Equal(im.Names, []string{"acme/tool:1"}) &&
+			!slices.Equal(im.Names, []string{"index.docker.io/acme/tool:1"}) {
 			t.Errorf("names %q", im.Names)
 		}
 		im.Close()
@@ -349,7 +355,8 @@ func TestOpenKeepsNothingOpen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{"manifest.json": string(list), "l": "", "c": `{"rootfs":{"diff_ids":` + string(ids) + `}}`} {
+	for name, text := range map[string]string{"manifest.json": string(list), "l": "",
+		"c": `{"rootfs":{"diff_ids":` + string(ids) + `}}`} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -391,7 +398,8 @@ func TestOpenWide(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "index.json"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(t.Context(), dir, "amd64"); err == nil || !strings.Contains(err.Error(), "name more than 1000 images") {
+	if _, err := Open(t.Context(), dir, "amd64"); err == nil ||
+		!strings.Contains(err.Error(), "name more than 1000 images") {
 		t.Error(err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())

@@ -192,7 +192,8 @@ func TestRefused(t *testing.T) {
 		}
 	}
 	for what, err := range map[string]error{
-		"a long label": w.SetLabel(fmt.Sprintf("%32d", 1)), "a file as a folder": w.Mkdir("file/x"), "list a file": readDir("file"), "read a folder": open("d"),
+		"a long label": w.SetLabel(fmt.Sprintf("%32d", 1)), "a file as a folder": w.Mkdir("file/x"),
+		"list a file": readDir("file"), "read a folder": open("d"),
 	} {
 		if err == nil {
 			t.Errorf("%s: no error", what)

@@ -135,7 +135,8 @@ func (n *node) tuple() Tuple {
 	}
 	extents := Tuple{}
 	for _, e := range n.extents {
-		extents = append(extents, Pair{strconv.FormatInt(e.file, 10), Tuple{{"length", e.length}, {"allocated", e.length}, {"offset", e.sector}}})
+		extents = append(extents, Pair{strconv.FormatInt(e.file, 10),
+			Tuple{{"length", e.length}, {"allocated", e.length}, {"offset", e.sector}}})
 	}
 	return Tuple{{"extents", extents}, {"filelength", n.size}}
 }

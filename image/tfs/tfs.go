@@ -160,7 +160,8 @@ func Create(b backend.Storage, size, start int64, p Params) (*FileSystem, error)
 	case len(p.Label) > maxLabel || strings.ContainsRune(p.Label, 0):
 		return nil, fmt.Errorf("create TFS: label %q is longer than %d bytes", p.Label, maxLabel)
 	}
-	return &FileSystem{storage: b, w: w, start: start, sectors: size / sectorSize, params: p, root: newFolder(""), next: 1 + logSectors}, nil
+	return &FileSystem{storage: b, w: w, start: start, sectors: size / sectorSize, params: p, root: newFolder(""),
+		next: 1 + logSectors}, nil
 }
 
 func newFolder(name string) *node {

@@ -46,7 +46,8 @@ func put(t testing.TB, f *FileSystem, name string, content []byte) {
 }
 
 var params = Params{Label: "test", UUID: [16]byte{1, 2, 3}, Attributes: Tuple{
-	{"program", "/usr/bin/node"}, {"arguments", []Value{"node", "x"}}, {"environment", Tuple{{"PATH", "/bin"}}}, {"number", int64(-5)}, {"big", int64(1 << 40)},
+	{"program", "/usr/bin/node"}, {"arguments", []Value{"node", "x"}}, {"environment", Tuple{{"PATH", "/bin"}}},
+	{"number", int64(-5)}, {"big", int64(1 << 40)},
 }}
 
 func noise(n int) []byte {
@@ -64,7 +65,8 @@ func TestRoundTrip(t *testing.T) {
 	must(t, f.Mkdir("/usr/bin"))
 	must(t, f.Mkdir("usr/bin"))
 	must(t, f.Mkdir("/tmp"))
-	want := map[string][]byte{"usr/bin/node": noise(5_000_001), "empty": nil, "one": []byte("1"), "sector": noise(512), "more": noise(513), "ünïcödé": []byte("x"),
+	want := map[string][]byte{"usr/bin/node": noise(5_000_001), "empty": nil, "one": []byte("1"), "sector": noise(512),
+		"more": noise(513), "ünïcödé": []byte("x"),
 		strings.Repeat("n", 255): []byte("long")}
 	for name, content := range want {
 		put(t, f, name, content)
@@ -112,7 +114,8 @@ func TestRoundTrip(t *testing.T) {
 		t.Errorf("%q %v %#v", r.Label(), r.UUID(), r.Attributes())
 	}
 	entries, err := r.ReadDir("usr/bin")
-	if err != nil || len(entries) != 2 || entries[0].Name() != "link" || entries[0].Type() != fs.ModeSymlink || entries[1].Name() != "node" {
+	if err != nil || len(entries) != 2 || entries[0].Name() != "link" || entries[0].Type() != fs.ModeSymlink ||
+		entries[1].Name() != "node" {
 		t.Errorf("%v %v", entries, err)
 	}
 	if err := r.Mkdir("new"); err == nil {
@@ -268,8 +271,10 @@ func TestMistakes(t *testing.T) {
 	must(t, err)
 	put(t, f, "file", []byte("x"))
 	for name, err := range map[string]error{
-		"folder over a file": f.Mkdir("file"), "file in a file": f.Symlink("x", "file/y"), "no folder": f.Symlink("x", "no/y"), "twice": f.Symlink("x", "file"),
-		"long name": f.Symlink("x", strings.Repeat("n", 256)), "NUL": f.Symlink("x", "a\x00"), "empty link": f.Symlink("", "y"), "root": f.Symlink("x", "/"),
+		"folder over a file": f.Mkdir("file"), "file in a file": f.Symlink("x", "file/y"),
+		"no folder": f.Symlink("x", "no/y"), "twice": f.Symlink("x", "file"),
+		"long name": f.Symlink("x", strings.Repeat("n", 256)), "NUL": f.Symlink("x", "a\x00"),
+		"empty link": f.Symlink("", "y"), "root": f.Symlink("x", "/"),
 	} {
 		if err == nil {
 			t.Errorf("%s: no error", name)
@@ -368,7 +373,8 @@ func TestTreeBomb(t *testing.T) {
 		records = append(records, e.buf)
 		parent = inner
 	}
-	must(t, f.writeExtension(0, 1, appendLink(append(append(appendVarint(appendVarint([]byte(magic), version), 1), make([]byte, 16)...), 0), 1)))
+	must(t, f.writeExtension(0, 1, appendLink(append(append(appendVarint(appendVarint([]byte(magic), version), 1),
+		make([]byte, 16)...), 0), 1)))
 	ext := appendVarint(appendVarint([]byte(magic), version), logSectors)
 	for _, r := range records {
 		ext = append(ext, recordTuple)
@@ -389,7 +395,8 @@ func TestMkfs(t *testing.T) {
 	dir := t.TempDir()
 	source := filepath.Join(dir, "source")
 	must(t, os.WriteFile(source, noise(300_000), 0o600))
-	manifest := "(children:(usr:(children:(big:(contents:(host:" + source + ")) empty:(children:())))) program:/usr/big arguments:[a b] environment:(X:1))"
+	manifest := "(children:(usr:(children:(big:(contents:(host:" + source +
+		")) empty:(children:())))) program:/usr/big arguments:[a b] environment:(X:1))"
 	image := filepath.Join(dir, "image")
 	cmd := exec.Command(mkfs, "-l", "label", image)
 	cmd.Stdin = strings.NewReader(manifest)
@@ -407,7 +414,8 @@ func TestMkfs(t *testing.T) {
 	if err != nil || !bytes.Equal(got, noise(300_000)) {
 		t.Errorf("%d bytes: %v", len(got), err)
 	}
-	if r.Label() != "label" || r.Attributes().Get("program") != "/usr/big" || !reflect.DeepEqual(r.Attributes().Get("arguments"), []Value{"a", "b"}) {
+	if r.Label() != "label" || r.Attributes().Get("program") != "/usr/big" ||
+		!reflect.DeepEqual(r.Attributes().Get("arguments"), []Value{"a", "b"}) {
 		t.Errorf("%q %v", r.Label(), r.Attributes())
 	}
 }

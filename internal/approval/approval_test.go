@@ -54,10 +54,14 @@ func TestAttackAnswers(t *testing.T) {
 		{"a caller of a shared server allows it for good", says(run.AllowAlways), nil, false, "nobody"},
 		{"another process allows it for good", nil, []asked{{Host: host, Verdict: run.AllowAlways}}, false, "nobody"},
 		{"another process denies it", never, []asked{{Host: host, Verdict: run.Deny}}, false, "deny by " + byCommand},
-		{"another process, where who is asked has nobody", says(""), []asked{{Host: host, Verdict: run.AllowOnce}}, false, "once by " + byCommand},
+		{"another process, where who is asked has nobody", says(""), []asked{{Host: host, Verdict: run.AllowOnce}}, false,
+			"once by " + byCommand},
 		{"answers about another host, and none", nil, []asked{
-			{Host: "b.example:443", Verdict: run.AllowRun}, {Host: "", Verdict: run.AllowRun}, {Host: host, Verdict: ""}, {Host: host, Verdict: "yes"}, {Host: "A.EXAMPLE:443", Verdict: run.AllowRun}, {Host: host + "\x00", Verdict: run.AllowRun}}, false, "nobody"},
-		{"an answer, and then another", nil, []asked{{Host: host, Verdict: run.Deny}, {Host: host, Verdict: run.AllowRun}}, false, "deny by " + byCommand},
+			{Host: "b.example:443", Verdict: run.AllowRun}, {Host: "", Verdict: run.AllowRun}, {Host: host, Verdict: ""},
+			{Host: host, Verdict: "yes"}, {Host: "A.EXAMPLE:443", Verdict: run.AllowRun},
+			{Host: host + "\x00", Verdict: run.AllowRun}}, false, "nobody"},
+		{"an answer, and then another", nil, []asked{{Host: host, Verdict: run.Deny}, {Host: host, Verdict: run.AllowRun}},
+			false, "deny by " + byCommand},
 	} {
 		via := run.ViaCLI
 		switch {
@@ -94,7 +98,8 @@ func TestAttackAnswers(t *testing.T) {
 			got = fmt.Sprintf("%s by %s", said, by)
 		}
 		attack.Check(t, "an answer: "+row.name, row.want, got)
-		attack.Check(t, "an answer to what is asked no longer: "+row.name, "it asks nothing now", a.handle(asked{Host: host, Verdict: run.AllowRun}).Error)
+		attack.Check(t, "an answer to what is asked no longer: "+row.name, "it asks nothing now",
+			a.handle(asked{Host: host, Verdict: run.AllowRun}).Error)
 	}
 	a := &Asker{open: &openQuestion{Question: run.Question{Host: host}, answered: make(chan struct{})}}
 	attack.Check(t, "an answer, not taken yet", "", a.handle(asked{Host: host, Verdict: run.Deny}).Error)
@@ -108,10 +113,12 @@ func asking(t *testing.T, id string) (c *Client, dir string, a *Asker) {
 	c = &Client{Records: record.Open(filepath.Join(testdir.Private(t), "runs"))}
 	dir = filepath.Join(c.Records.Dir(), id)
 	text := fmt.Sprintf(`{"schemaVersion": 1, "id": %q, "status": "running"}`, id)
-	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "run.json"), []byte(text), 0o600)); err != nil {
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "run.json"), []byte(text),
+		0o600)); err != nil {
 		t.Fatal(err)
 	}
-	a = &Asker{talk: time.Hour, open: &openQuestion{Question: run.Question{RunID: id, Host: "a.example:443"}, answered: make(chan struct{})}}
+	a = &Asker{talk: time.Hour, open: &openQuestion{Question: run.Question{RunID: id, Host: "a.example:443"},
+		answered: make(chan struct{})}}
 	l, err := localsocket.Listen(dir, controlSocket)
 	if err != nil {
 		t.Fatal(err)
@@ -128,8 +135,9 @@ func TestAttackApprovalSocket(t *testing.T) {
 	const id = "20261123T000000-aaaaaaaa"
 	c, dir, a := asking(t, id)
 	for name, junk := range map[string]string{
-		"nothing": "", "no JSON": "hello\n", "an endless value": `{"host": "` + strings.Repeat("a", talkBytes) + `"}`, "deep JSON": strings.Repeat("[", talkBytes-1) + "\n",
-		"a list": "[]", "another type": `{"host": 1}`,
+		"nothing": "", "no JSON": "hello\n", "an endless value": `{"host": "` + strings.Repeat("a", talkBytes) + `"}`,
+		"deep JSON": strings.Repeat("[", talkBytes-1) + "\n",
+		"a list":    "[]", "another type": `{"host": 1}`,
 	} {
 		conn, err := net.Dial("unix", filepath.Join(dir, controlSocket))
 		if err != nil {
@@ -161,11 +169,13 @@ func TestAttackApprovalSocket(t *testing.T) {
 	} {
 		at := filepath.Join(c.Records.Dir(), other)
 		text := fmt.Sprintf(`{"schemaVersion": 1, "id": %q, "status": "running"}`, other)
-		if err := errors.Join(os.MkdirAll(at, 0o700), os.WriteFile(filepath.Join(at, "run.json"), []byte(text), 0o600), leave(filepath.Join(at, controlSocket))); err != nil {
+		if err := errors.Join(os.MkdirAll(at, 0o700), os.WriteFile(filepath.Join(at, "run.json"), []byte(text), 0o600),
+			leave(filepath.Join(at, controlSocket))); err != nil {
 			t.Fatal(err)
 		}
 		got := "allowed"
-		if err := c.Approve(t.Context(), other, "a.example:443", "", run.AllowRun); err != nil && strings.Contains(err.Error(), "asks nothing: it has ended") {
+		if err := c.Approve(t.Context(), other, "a.example:443", "", run.AllowRun); err != nil &&
+			strings.Contains(err.Error(), "asks nothing: it has ended") {
 			got = "refused"
 		}
 		attack.Check(t, "an answer to a run that is gone: "+other, "refused", got)
@@ -258,7 +268,8 @@ func TestAttackApprovalStranger(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(perl, "-e", `use IO::Socket::UNIX; $SIG{PIPE} = "IGNORE"; my $s = IO::Socket::UNIX->new(Peer => "control.sock") or die "connect: $!"; print $s $ARGV[0], "\n"; $s->flush; print while <$s>`, string(asked))
+	cmd := exec.Command(perl, "-e",
+		`use IO::Socket::UNIX; $SIG{PIPE} = "IGNORE"; my $s = IO::Socket::UNIX->new(Peer => "control.sock") or die "connect: $!"; print $s $ARGV[0], "\n"; $s->flush; print while <$s>`, string(asked))
 	cmd.Dir = fmt.Sprintf("/proc/self/fd/%d", folder.Fd())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345, Gid: 12345}}
 	var out bytes.Buffer
@@ -310,7 +321,8 @@ func TestAttackAlways(t *testing.T) {
 		q := about
 		q.Port = row.port
 		said, known := of(row.ceiling, row.owner, row.via).before(q)
-		attack.Check(t, "what was allowed for good, of "+row.name, fmt.Sprint(row.want, row.want), fmt.Sprint(known, said.Allow))
+		attack.Check(t, "what was allowed for good, of "+row.name, fmt.Sprint(row.want, row.want),
+			fmt.Sprint(known, said.Allow))
 	}
 	file := filepath.Join(home, policy.ApprovedFile)
 	if err := os.WriteFile(file, []byte("nonsense"), 0o600); err != nil {
@@ -320,5 +332,6 @@ func TestAttackAlways(t *testing.T) {
 		t.Error("a list that can't be read allows something")
 	}
 	first.remember(&done)
-	attack.Check(t, "always, where it can't be written", "allow true", fmt.Sprint(done.Verdict, " ", strings.Contains(done.Why, policy.ApprovedFile)))
+	attack.Check(t, "always, where it can't be written", "allow true",
+		fmt.Sprint(done.Verdict, " ", strings.Contains(done.Why, policy.ApprovedFile)))
 }

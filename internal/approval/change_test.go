@@ -27,7 +27,9 @@ func TestAttackPolicyOfAnother(t *testing.T) {
 	c, _, a := asking(t, id) // its record has no owner: it is nobody's
 	a.Live = &egress.LiveRules{}
 	for _, row := range []struct{ name, owner, id string }{
-		{"another caller's", "alice", id}, {"the user's, of what is nobody's", "", id}, {"that never was", "", "20261123T000000-ffffffff"}, {"empty", "", ""}, {"a path", "", "../" + id}, {"last", "", "last"}, {"a part of another's", "alice", "2026"}, {"an escape", "", "\x1b[2J"},
+		{"another caller's", "alice", id}, {"the user's, of what is nobody's", "", id},
+		{"that never was", "", "20261123T000000-ffffffff"}, {"empty", "", ""}, {"a path", "", "../" + id},
+		{"last", "", "last"}, {"a part of another's", "alice", "2026"}, {"an escape", "", "\x1b[2J"},
 	} {
 		err := c.SetPolicy(t.Context(), row.owner, row.id, run.PolicyChange{AllowNet: []string{"a.example"}})
 		attack.Check(

@@ -70,7 +70,8 @@ func (a *Asker) handle(said asked) told {
 	case a.open.Host != said.Host:
 		return told{Error: fmt.Sprintf("it asks about %s, not about %.300q", a.open.Host, said.Host)}
 	case said.Verdict == run.AllowOnce && a.open.Request != said.Request: // another may have come since it was read
-		return told{Error: fmt.Sprintf("it asks about %q, not about %.300q: once is for that request alone, so name it", a.open.Request, said.Request)}
+		return told{Error: fmt.Sprintf("it asks about %q, not about %.300q: once is for that request alone, so name it",
+			a.open.Request, said.Request)}
 	case !said.Verdict.Valid():
 		return told{Error: fmt.Sprintf("%.20q: use %s, %s or %s", said.Verdict, run.Deny, run.AllowOnce, run.AllowRun)}
 	}

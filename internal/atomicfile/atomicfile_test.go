@@ -41,7 +41,8 @@ func TestWrite(t *testing.T) {
 		t.Errorf("a reader of the old one: %q %v", text, err)
 	}
 	bad := errors.New("bad")
-	if err := Fill(name, 0o600, func(f *os.File) error { _, _ = f.WriteString("half"); return bad }); !errors.Is(err, bad) {
+	if err := Fill(name, 0o600, func(f *os.File) error { _, _ = f.WriteString("half"); return bad }); !errors.Is(err,
+		bad) {
 		t.Error(err)
 	}
 	check("two", 0o644)
@@ -75,7 +76,8 @@ func TestSetAside(t *testing.T) {
 	}
 	rename = os.Rename
 	at, err := SetAside(place, ".gone-")
-	if _, there := os.Stat(filepath.Join(at, "sub")); err != nil || there != nil || filepath.Dir(at) != dir || !strings.HasPrefix(filepath.Base(at), ".gone-") {
+	if _, there := os.Stat(filepath.Join(at, "sub")); err != nil || there != nil || filepath.Dir(at) != dir ||
+		!strings.HasPrefix(filepath.Base(at), ".gone-") {
 		t.Errorf("%q %v %v", at, err, there)
 	}
 	if at, err := SetAside(place, ".gone-"); !errors.Is(err, os.ErrNotExist) {

@@ -13,7 +13,8 @@ import (
 
 // ways are all that Place knows, each of which must do alone.
 func ways() map[string]func(*os.Root, string, string) error {
-	return map[string]func(*os.Root, string, string) error{"place": Place, "rename": renameFree, "link": linkFree, "reserve": reserveFree}
+	return map[string]func(*os.Root, string, string) error{"place": Place, "rename": renameFree, "link": linkFree,
+		"reserve": reserveFree}
 }
 
 // A name that is taken stays what it is, whatever has it; one that is free is given.
@@ -53,7 +54,8 @@ func TestPlace(t *testing.T) {
 					return
 				}
 				text, e := os.ReadFile(at)
-				if list, _ := os.ReadDir(dir); err != nil || e != nil || string(text) != "new" || len(list) != 1 || now.Mode() != 0o644 {
+				if list, _ := os.ReadDir(dir); err != nil || e != nil || string(text) != "new" || len(list) != 1 ||
+					now.Mode() != 0o644 {
 					t.Errorf("%v %q %v %v", err, text, e, list)
 				}
 			})
@@ -91,7 +93,8 @@ func TestPlaceRace(t *testing.T) {
 				err := place(root, "tmp", name)
 				other.Wait()
 				text, _ := os.ReadFile(filepath.Join(dir, name))
-				if want := map[bool]string{true: "mine", false: "new"}[mine]; string(text) != want || mine != errors.Is(err, fs.ErrExist) {
+				if want := map[bool]string{true: "mine", false: "new"}[mine]; string(text) != want ||
+					mine != errors.Is(err, fs.ErrExist) {
 					lost += fmt.Sprintf("%d: %q, want %q, %v; ", i, text, want, err)
 				}
 			}

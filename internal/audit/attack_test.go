@@ -138,7 +138,8 @@ func TestAttackAudit(t *testing.T) {
 			made, index = append(made, stored...), binary.BigEndian.AppendUint64(index, end)
 			return err
 		})
-		if err = errors.Join(err, os.WriteFile(filepath.Join(dir, "hashes"), hashes, 0o600), os.WriteFile(filepath.Join(dir, "index"), index, 0o600)); err != nil {
+		if err = errors.Join(err, os.WriteFile(filepath.Join(dir, "hashes"), hashes, 0o600),
+			os.WriteFile(filepath.Join(dir, "index"), index, 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}

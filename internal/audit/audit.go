@@ -57,8 +57,10 @@ const (
 )
 
 // Kinds are all of them.
-var Kinds = []Kind{RunStarted, RunEnded, RunRefused, SessionStarted, SessionEnded, LimitHit, QueueFull, ImageAdded, ImageRemoved, PackagesAdded, PackagesRemoved,
-	PolicyDenied, PolicyChanged, SecretGranted, SecretUsed, SecretExposed, NetRefused, NetAsked, ApprovalRemoved, CeilingTrusted, CeilingForgotten}
+var Kinds = []Kind{RunStarted, RunEnded, RunRefused, SessionStarted, SessionEnded, LimitHit, QueueFull, ImageAdded,
+	ImageRemoved, PackagesAdded, PackagesRemoved,
+	PolicyDenied, PolicyChanged, SecretGranted, SecretUsed, SecretExposed, NetRefused, NetAsked, ApprovalRemoved,
+	CeilingTrusted, CeilingForgotten}
 
 // Schema is the version of an entry, which grows when a member changes its meaning or goes.
 const Schema = 1

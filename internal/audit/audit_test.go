@@ -25,7 +25,8 @@ func filled(t *testing.T, n int) (Log, string) {
 	home := t.TempDir()
 	l := In(home)
 	for i := range n {
-		if err := l.Append(Entry{Time: time.Unix(int64(i), 0), Kind: RunStarted, Run: fmt.Sprint("run", i), Detail: map[string]int{"i": i}}); err != nil {
+		if err := l.Append(Entry{Time: time.Unix(int64(i), 0), Kind: RunStarted, Run: fmt.Sprint("run", i),
+			Detail: map[string]int{"i": i}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -34,7 +35,8 @@ func filled(t *testing.T, n int) (Log, string) {
 
 func TestAppend(t *testing.T) {
 	l, dir := filled(t, 5)
-	if err := l.Append(Entry{Kind: RunEnded, Detail: strings.Repeat("x", maxLine)}, Entry{Kind: NetRefused, Detail: "line\nend"}); err != nil {
+	if err := l.Append(Entry{Kind: RunEnded, Detail: strings.Repeat("x", maxLine)},
+		Entry{Kind: NetRefused, Detail: "line\nend"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.Append(); err != nil {
@@ -50,7 +52,9 @@ func TestAppend(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if len(got) != 7 || got[3] != `{"schema":1,"time":"1970-01-01T00:00:03Z","kind":"run.started","run":"run3","detail":{"i":3}}`+"\n" || !strings.Contains(got[5], `"leftOutBytes"`) {
+	if len(got) != 7 ||
+		got[3] != `{"schema":1,"time":"1970-01-01T00:00:03Z","kind":"run.started","run":"run3","detail":{"i":3}}`+"\n" ||
+		!strings.Contains(got[5], `"leftOutBytes"`) {
 		t.Errorf("%q", got)
 	}
 	if n, err := l.Verify("", ""); n != 7 || err != nil {
@@ -217,7 +221,8 @@ func TestKilled(t *testing.T) {
 	const variable = "UNITASK_TEST_AUDIT"
 	if home := os.Getenv(variable); home != "" {
 		for {
-			if err := In(home).Append(Entry{Kind: RunStarted}, Entry{Kind: SecretGranted}, Entry{Kind: PolicyDenied}); err != nil {
+			if err := In(home).Append(Entry{Kind: RunStarted}, Entry{Kind: SecretGranted},
+				Entry{Kind: PolicyDenied}); err != nil {
 				panic(err)
 			}
 		}
@@ -263,13 +268,15 @@ func TestTooLong(t *testing.T) {
 		want   string
 	}{
 		{map[string]any{"a": long, "b": "kept"}, `{"a":{"leftOutBytes":65538},"b":"kept"}`},
-		{map[string]any{"a": long[:maxLine/2], "b": long[:maxLine/2+1], "c": []int{1}}, `{"a":"` + long[:maxLine/2] + `","b":{"leftOutBytes":32771},"c":[1]}`},
+		{map[string]any{"a": long[:maxLine/2], "b": long[:maxLine/2+1], "c": []int{1}},
+			`{"a":"` + long[:maxLine/2] + `","b":{"leftOutBytes":32771},"c":[1]}`},
 		{long, `{"leftOutBytes":65538}`},
 		{map[string]any{long: 1}, `{"leftOutBytes":65542}`},
 	} {
 		line, err := Entry{Detail: c.detail}.line()
 		var e struct{ Detail json.RawMessage }
-		if err = errors.Join(err, json.Unmarshal(line, &e)); err != nil || string(e.Detail) != c.want || len(line) >= maxLine {
+		if err = errors.Join(err, json.Unmarshal(line, &e)); err != nil || string(e.Detail) != c.want ||
+			len(line) >= maxLine {
 			t.Errorf("%.100s %v", line, err)
 		}
 	}

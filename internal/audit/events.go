@@ -88,7 +88,8 @@ func (e *Events) Next(after int64, each func(event []byte) error) error {
 		if err := json.Unmarshal(line, &entry); err != nil || entry.Kind == "" {
 			return fmt.Errorf("line %d is no entry: `unitask audit verify` says more", n+1)
 		}
-		event, err := json.Marshal(Event{SpecVersion: "1.0", ID: strconv.FormatInt(n+1, 10), Source: e.source, Type: eventType + string(entry.Kind),
+		event, err := json.Marshal(Event{SpecVersion: "1.0", ID: strconv.FormatInt(n+1, 10), Source: e.source,
+			Type: eventType + string(entry.Kind),
 			Time: entry.Time, Subject: entry.Run, ContentType: "application/json", Data: line})
 		if err != nil {
 			return err

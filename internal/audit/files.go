@@ -40,7 +40,8 @@ func (l Log) open() (f *files, done func(), err error) {
 		}
 		lock.Unlock()
 	}
-	for name, file := range map[string]**os.File{linesFile: &f.lines, hashesFile: &f.hashes, indexFile: &f.index, pendingFile: &f.pending} {
+	for name, file := range map[string]**os.File{linesFile: &f.lines, hashesFile: &f.hashes, indexFile: &f.index,
+		pendingFile: &f.pending} {
 		if *file, err = l.file(name, os.O_RDWR|os.O_CREATE); err != nil {
 			done()
 			return nil, nil, err
@@ -82,7 +83,8 @@ func syncDir(name string) error {
 
 // all returns the files that are open.
 func (f *files) all() []*os.File {
-	return slices.DeleteFunc([]*os.File{f.lines, f.hashes, f.index, f.pending}, func(file *os.File) bool { return file == nil })
+	return slices.DeleteFunc([]*os.File{f.lines, f.hashes, f.index, f.pending},
+		func(file *os.File) bool { return file == nil })
 }
 
 // count finds out how many lines there are, and where they end.
@@ -103,7 +105,9 @@ func (f *files) check() error {
 			return err
 		}
 		if st.Size() != want {
-			return fmt.Errorf("%s has %d bytes, and had %d: `unitask audit verify` says more; move the log's folder away to begin a new one", file.Name(), st.Size(), want)
+			return fmt.Errorf(
+				"%s has %d bytes, and had %d: `unitask audit verify` says more; move the log's folder away to begin a new one",
+				file.Name(), st.Size(), want)
 		}
 	}
 	return nil
@@ -159,7 +163,8 @@ func (f *files) redo() error {
 	if err != nil || len(plan) == 0 {
 		return err
 	}
-	if sum := sha256.Sum256(plan[min(pendingLines, len(plan)):]); len(plan) < pendingText || len(plan) > pendingText+maxAppend || !bytes.Equal(sum[:], plan[:pendingLines]) {
+	if sum := sha256.Sum256(plan[min(pendingLines, len(plan)):]); len(plan) < pendingText ||
+		len(plan) > pendingText+maxAppend || !bytes.Equal(sum[:], plan[:pendingLines]) {
 		return f.pending.Truncate(0) // nothing else was begun
 	}
 	text := plan[pendingText:]

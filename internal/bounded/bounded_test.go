@@ -84,7 +84,8 @@ func TestStream(t *testing.T) {
 }
 
 func TestText(t *testing.T) {
-	for text, want := range map[string]string{"plain": "plain", "a\x1b[31m\u2028\xffb": "a?[31m??", strings.Repeat("x", 20): "xxxxxxxxxx"} {
+	for text, want := range map[string]string{"plain": "plain", "a\x1b[31m\u2028\xffb": "a?[31m??",
+		strings.Repeat("x", 20): "xxxxxxxxxx"} {
 		if got := Text(text, 10); got != want {
 			t.Errorf("Text(%q) = %q, want %q", text, got, want)
 		}

@@ -28,7 +28,8 @@ import (
 
 // Ship describes a request's custom image for another host.
 func (o *Custom) Ship() (b Shipped, err error) {
-	b = Shipped{Arch: o.Arch, Custom: &image.ShippedCustom{Base: o.From, Runtime: o.Runtime, Folders: o.Folders, Env: o.Env, Warm: o.Warm}}
+	b = Shipped{Arch: o.Arch, Custom: &image.ShippedCustom{Base: o.From, Runtime: o.Runtime, Folders: o.Folders,
+		Env: o.Env, Warm: o.Warm}}
 	b.Disk, b.Size, err = o.archiveSum()
 	return b, err
 }
@@ -130,9 +131,11 @@ func archiveEntry(w *tar.Writer, root *os.Root, name string, d fs.DirEntry) erro
 // name.
 func ShippedCustom(c *image.Container) (*Custom, error) {
 	if language.OfImage(c.Custom.Base) == nil {
-		return nil, fmt.Errorf("the image %s was shipped over %.40q, which is no image of this host any more", c.Digest, c.Custom.Base)
+		return nil, fmt.Errorf("the image %s was shipped over %.40q, which is no image of this host any more", c.Digest,
+			c.Custom.Base)
 	}
-	o := &Custom{Name: c.Digest, From: c.Custom.Base, Arch: c.Arch, Env: c.Custom.Env, Warm: c.Custom.Warm, Runtime: c.Custom.Runtime, Folders: c.Custom.Folders, Digest: c.Digest}
+	o := &Custom{Name: c.Digest, From: c.Custom.Base, Arch: c.Arch, Env: c.Custom.Env, Warm: c.Custom.Warm,
+		Runtime: c.Custom.Runtime, Folders: c.Custom.Folders, Digest: c.Digest}
 	o.describe()
 	o.Row.Payload.Custom.Archive, o.Row.Payload.Custom.Container = c.Root(), c.Digest
 	return o, nil
@@ -162,7 +165,8 @@ var runtimeForm = regexp.MustCompile(`^[A-Za-z0-9.:+~-]{0,80}$`)
 func checkShipped(own *image.ShippedCustom) error {
 	l := language.OfImage(own.Base)
 	if l == nil {
-		return fmt.Errorf("begins with %.40q, which this host has not: there are %s", own.Base, strings.Join(language.Images(), ", "))
+		return fmt.Errorf("begins with %.40q, which this host has not: there are %s", own.Base,
+			strings.Join(language.Images(), ", "))
 	}
 	if err := imagefile.CheckAdded(own.Env, own.Warm); err != nil {
 		return err

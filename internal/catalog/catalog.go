@@ -21,7 +21,8 @@ import (
 
 // Ensure returns the image of that name for a kernel, fetching and building what is missing, and
 // the container's image that it is made of, if it is.
-func (cat *Catalog) Ensure(ctx context.Context, images *image.Store, name string, kernel image.Kernel, arch image.Arch) (*image.Image, *image.Container, error) {
+func (cat *Catalog) Ensure(ctx context.Context, images *image.Store, name string, kernel image.Kernel,
+	arch image.Arch) (*image.Image, *image.Container, error) {
 	images, contained, err := cat.imagesOf(ctx, images, name, arch)
 	if err != nil {
 		return nil, nil, err
@@ -31,7 +32,8 @@ func (cat *Catalog) Ensure(ctx context.Context, images *image.Store, name string
 }
 
 // Obtain returns the store's image for a kernel, "" for the best one, fetching and building what is missing.
-func (cat *Catalog) Obtain(ctx context.Context, images *image.Store, kernel image.Kernel, arch image.Arch) (*image.Image, error) {
+func (cat *Catalog) Obtain(ctx context.Context, images *image.Store, kernel image.Kernel,
+	arch image.Arch) (*image.Image, error) {
 	if kernel == "" {
 		kernel = images.Best(arch)
 	}
@@ -88,5 +90,6 @@ func WithDefaults(home string, sh machine.Class) (machine.Class, error) {
 		return sh, err
 	}
 	eff, _, err := policy.Resolve(policy.Request{Kernel: string(kernel), MemoryMB: sh.MemoryMB, CPUs: sh.CPUs}, nil)
-	return machine.Class{Image: l.Image(sh.Image).Payload.Name, Kernel: image.Kernel(eff.Kernel), Arch: arch, MemoryMB: eff.MemoryMB, CPUs: eff.CPUs, FreshProcess: sh.FreshProcess, Folders: sh.Folders}, err
+	return machine.Class{Image: l.Image(sh.Image).Payload.Name, Kernel: image.Kernel(eff.Kernel), Arch: arch,
+		MemoryMB: eff.MemoryMB, CPUs: eff.CPUs, FreshProcess: sh.FreshProcess, Folders: sh.Folders}, err
 }

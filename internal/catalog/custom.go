@@ -76,8 +76,12 @@ func ReadCustom(dir, name string) (*Custom, error) {
 		return nil, err
 	}
 	o := &Custom{}
-	if err := json.Unmarshal(text, o); err != nil || o.Name != name || o.Schema != CustomSchema || language.OfImage(o.From) == nil && o.Container == "" {
-		return nil, fmt.Errorf("%s can't be read: `unitask image build` makes the image %s again, and `unitask image rm %[2]s` removes it", file, name)
+	if err := json.Unmarshal(text, o); err != nil || o.Name != name || o.Schema != CustomSchema ||
+		language.OfImage(o.From) == nil && o.Container == "" {
+		return nil,
+			fmt.Errorf(
+				"%s can't be read: `unitask image build` makes the image %s again, and `unitask image rm %[2]s` removes it", file,
+				name)
 	}
 	return o, o.Arrange(dir)
 }
@@ -104,7 +108,8 @@ func (o *Custom) Arrange(dir string) error {
 	verify := p.Custom.Verify
 	p.Custom.Verify = func() error {
 		if err := verify(); err != nil {
-			return fmt.Errorf("what the image %s brings is not whole: %w: `unitask image build %s` makes it again", o.Name, err, o.File)
+			return fmt.Errorf("what the image %s brings is not whole: %w: `unitask image build %s` makes it again", o.Name, err,
+				o.File)
 		}
 		return nil
 	}
@@ -116,7 +121,8 @@ func (o *Custom) describe() {
 	o.Row = *language.OfImage(o.From).Image(o.From)
 	p := &o.Row.Payload
 	p.Name, p.Nanos = o.Name, false
-	p.Custom = &image.Custom{Base: o.From, Digest: o.Digest, Runtime: o.Runtime, Files: python.WarmFiles(o.From == "data", o.Warm), Verify: func() error { return nil }}
+	p.Custom = &image.Custom{Base: o.From, Digest: o.Digest, Runtime: o.Runtime,
+		Files: python.WarmFiles(o.From == "data", o.Warm), Verify: func() error { return nil }}
 	if language.OfImage(o.From).Name != "python" {
 		p.Custom.Files = nil
 	}
@@ -195,7 +201,8 @@ func (cat *Catalog) pruneCustom() error {
 // TidyCustom is pruneCustom after a build, whose outcome it does not change.
 func (cat *Catalog) TidyCustom() {
 	if err := cat.pruneCustom(); err != nil {
-		cat.Tell(run.Event{Kind: run.EventImage, Message: "what no image of your own has any more stays for now: " + err.Error()})
+		cat.Tell(run.Event{Kind: run.EventImage, Message: "what no image of your own has any more stays for now: " +
+			err.Error()})
 	}
 }
 

@@ -57,7 +57,8 @@ func (cat *Catalog) CheckCeiling(ceiling *policy.Ceiling) error {
 				"(unitask image rm "+policy.ShippedImages+")")
 		}
 	}
-	if name, _ := ceiling.MistypedImage(append(language.Images(), policy.ShippedImages), func(string) bool { return true }); name == "" {
+	if name, _ := ceiling.MistypedImage(append(language.Images(), policy.ShippedImages),
+		func(string) bool { return true }); name == "" {
 		return nil // and nothing had to be read
 	}
 	known := append(language.Images(), policy.ShippedImages)
@@ -70,8 +71,10 @@ func (cat *Catalog) CheckCeiling(ceiling *policy.Ceiling) error {
 	if name == "" {
 		return nil
 	}
-	return of.WrongImage(name, "is no image here: there are "+strings.Join(known[:min(len(known), maxNamed)], ", ")+language.Nearest(name, known)+
-		" (one of your own is described by "+filepath.Join(cat.ImageFiles(), name+imagefile.Extension)+", or built by `unitask image build FILE`)")
+	return of.WrongImage(name, "is no image here: there are "+strings.Join(known[:min(len(known), maxNamed)], ", ")+
+		language.Nearest(name, known)+
+		" (one of your own is described by "+filepath.Join(cat.ImageFiles(), name+imagefile.Extension)+
+		", or built by `unitask image build FILE`)")
 }
 
 // maxNamed is how many images an error names.

@@ -121,7 +121,10 @@ func (cat *Catalog) InUse(list []*image.Image) (images, containers map[string]bo
 			continue
 		}
 		if err != nil {
-			return nil, nil, failure.Host("sessions", fmt.Errorf("which image the paused session %s has can't be read: %w (`unitask session rm %[1]s` ends it)", id, err))
+			return nil, nil,
+				failure.Host("sessions",
+					fmt.Errorf("which image the paused session %s has can't be read: %w (`unitask session rm %[1]s` ends it)", id,
+						err))
 		}
 		images[p.ImageDigest] = true
 	}

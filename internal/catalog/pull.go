@@ -22,7 +22,9 @@ func (cat *Catalog) Container(ctx context.Context, ref string, arch image.Arch) 
 		return c, err
 	}
 	if strings.HasPrefix(ref, "sha256:") {
-		return nil, fmt.Errorf("%w: `unitask image ls` shows what is there, `unitask image pull` and `unitask image import` bring others", err)
+		return nil,
+			fmt.Errorf(
+				"%w: `unitask image ls` shows what is there, `unitask image pull` and `unitask image import` bring others", err)
 	}
 	return cat.Pull(ctx, ref, arch)
 }
@@ -42,7 +44,8 @@ func (cat *Catalog) Pull(ctx context.Context, reference string, arch run.Arch) (
 		return nil, policy.Bad("image", fmt.Sprintf("%.80q", reference), "%v", err)
 	}
 	if why := cat.Images.Offline; why != "" {
-		return nil, fmt.Errorf("%w (%s): %s would have to be pulled: `unitask image pull --offline=false %[3]s` does that", image.ErrOffline, why, ref)
+		return nil, fmt.Errorf("%w (%s): %s would have to be pulled: `unitask image pull --offline=false %[3]s` does that",
+			image.ErrOffline, why, ref)
 	}
 	cat.Tell(run.Event{Kind: run.EventImage, Message: "pulling " + ref + " for " + string(arch)})
 	secrets, err := config.Vault(cat.Home)
@@ -99,13 +102,15 @@ func (cat *Catalog) Import(ctx context.Context, file, name string, arch run.Arch
 	if err != nil {
 		return nil, fmt.Errorf("import %s: %w", file, err)
 	}
-	cat.Journal.Change(audit.ImageAdded, map[string]any{"image": c.Digest, "names": names[:min(len(names), maxListed)], "pulled": false})
+	cat.Journal.Change(audit.ImageAdded, map[string]any{"image": c.Digest, "names": names[:min(len(names), maxListed)],
+		"pulled": false})
 	return c, nil
 }
 
 // imagesOf returns the store with images of that name: of the bundled ones, a reference, or a container's of the
 // user's own.
-func (cat *Catalog) imagesOf(ctx context.Context, images *image.Store, name string, arch image.Arch) (*image.Store, *image.Container, error) {
+func (cat *Catalog) imagesOf(ctx context.Context, images *image.Store, name string, arch image.Arch) (*image.Store,
+	*image.Container, error) {
 	ref, is, err := policy.Reference(name)
 	if !is {
 		if o, err := ReadCustom(cat.Home, name); err == nil && o.Container != "" {

@@ -119,7 +119,10 @@ func pushTool(t *testing.T, open *httptest.Server) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content.Bytes())), nil })
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser,
+		error) {
+		return io.NopCloser(bytes.NewReader(content.Bytes())), nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,7 +45,8 @@ func (req Request) containerLanguage(ref string) (*language.Language, *language.
 	if req.Exec {
 		switch {
 		case req.Code != "" || req.Language != "" || req.Path != "" || len(req.InlineFiles) > 0:
-			return nil, nil, "", policy.Bad("exec", "with code", "runs a command, which stands in args: leave out code, path, language and what lies beside")
+			return nil, nil, "", policy.Bad("exec", "with code",
+				"runs a command, which stands in args: leave out code, path, language and what lies beside")
 		case len(req.Args) > 0 && req.Args[0] == "":
 			return nil, nil, "", policy.Bad("args", `""`, "is no command")
 		}
@@ -59,7 +60,9 @@ func (req Request) containerLanguage(ref string) (*language.Language, *language.
 		return nil, nil, "", err
 	}
 	if language.Interpreters[l.Name] == nil {
-		return nil, nil, "", &policy.FieldError{Field: "image", Value: ref, Reason: "has no interpreter of " + l.Name + ", as it may have of JavaScript, Python and shell: --exec runs any command"}
+		return nil, nil, "", &policy.FieldError{Field: "image", Value: ref,
+			Reason: "has no interpreter of " + l.Name +
+				", as it may have of JavaScript, Python and shell: --exec runs any command"}
 	}
 	l = language.InContainer(ref, l, false)
 	return l, &l.Images[0], ext, nil
@@ -84,7 +87,8 @@ func (req Request) FindLanguage() (l *language.Language, im *language.Image, ext
 	}
 	switch {
 	case req.Exec && (req.Image == "" || language.OfImage(req.Image) != nil):
-		return nil, nil, "", policy.Bad("exec", cmp.Or(req.Image, "without an image"), "runs a command of a container image: name one, as alpine:3.20, by image")
+		return nil, nil, "", policy.Bad("exec", cmp.Or(req.Image, "without an image"),
+			"runs a command of a container image: name one, as alpine:3.20, by image")
 	case req.Language != "":
 		if l, ext, err = language.Named(req.Language); err != nil {
 			return nil, nil, "", policy.Bad("language", fmt.Sprintf("%.40q", req.Language), "%v", err)
@@ -151,7 +155,8 @@ func (cat *Catalog) ResolveCustom(req Request, ceiling *policy.Ceiling) (Request
 			return req, nil
 		}
 		if _, err := os.Stat(file); err == nil {
-			return req, policy.Bad("image", name, "is described by %s and not built: `unitask image build %s` does that", file, name)
+			return req, policy.Bad("image", name, "is described by %s and not built: `unitask image build %s` does that", file,
+				name)
 		}
 		return req, nil
 	}
@@ -164,7 +169,10 @@ func (cat *Catalog) ResolveCustom(req Request, ceiling *policy.Ceiling) (Request
 	}
 	arch, err := image.ParseArch(string(req.Arch))
 	if err == nil && arch != o.Arch {
-		return req, policy.Bad("arch", string(arch), "is not what the image %s was built for, %s: `unitask image build --arch %s %s` builds it for the other one", name, o.Arch, arch, o.File)
+		return req,
+			policy.Bad("arch", string(arch),
+				"is not what the image %s was built for, %s: `unitask image build --arch %s %s` builds it for the other one", name,
+				o.Arch, arch, o.File)
 	}
 	return req, nil
 }

@@ -15,7 +15,8 @@ type Shipped = image.Shipped
 
 // TakeShipped keeps an image that somebody brings, unless it is there: as KeyFor(who) runs can name it. disk opens its
 // disk, which is held to what was said of it. What nobody has used for a day is removed.
-func (cat *Catalog) TakeShipped(ctx context.Context, who string, b Shipped, disk func(context.Context) (io.ReadCloser, error)) error {
+func (cat *Catalog) TakeShipped(ctx context.Context, who string, b Shipped,
+	disk func(context.Context) (io.ReadCloser, error)) error {
 	if arch := image.HostArch(); b.Arch != arch {
 		return policy.Bad("image", b.Digest(), "was shipped here, and is for %.20q: this host has %s", b.Arch, arch)
 	}

@@ -160,7 +160,8 @@ func (c *Collector) Text() string {
 		if parent == "" {
 			parent = fmt.Sprintf("%x", s.ParentSpanId)
 		}
-		lines = append(lines, fmt.Sprintf("span %s of %s in %x: %s%s", s.Name, parent, s.TraceId, s.Status.GetCode(), attributes(s.Attributes)))
+		lines = append(lines, fmt.Sprintf("span %s of %s in %x: %s%s", s.Name, parent, s.TraceId, s.Status.GetCode(),
+			attributes(s.Attributes)))
 	}
 	for _, m := range all {
 		for _, p := range m.GetSum().GetDataPoints() {

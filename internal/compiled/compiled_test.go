@@ -164,7 +164,8 @@ func TestRoom(t *testing.T) {
 		t.Errorf("%d %v", n, err)
 	}
 	left := filepath.Join(s.Dir, newPrefix+"1")
-	if err := errors.Join(os.WriteFile(left, nil, 0o600), os.Mkdir(filepath.Join(s.Dir, "lost+found"), 0o700)); err != nil {
+	if err := errors.Join(os.WriteFile(left, nil, 0o600),
+		os.Mkdir(filepath.Join(s.Dir, "lost+found"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	half := s.New("half") // which counts as well

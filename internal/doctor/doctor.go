@@ -189,7 +189,8 @@ func (d *Doctor) Examine(ctx context.Context) *Report {
 
 	im, imageErr := d.Images.Lookup(kernel, arch)
 	if imageErr == nil {
-		r.add("image", nil, fmt.Sprintf("%s %.12s, %d MiB, built %s", im.Kernel, im.Digest, im.Size()>>20, im.Built.Format(time.DateOnly)), "")
+		r.add("image", nil, fmt.Sprintf("%s %.12s, %d MiB, built %s", im.Kernel, im.Digest, im.Size()>>20,
+			im.Built.Format(time.DateOnly)), "")
 	} else if errors.Is(imageErr, os.ErrNotExist) {
 		r.add("image", errors.New("not built yet"), "", "unitask image build; the first run does it too")
 	} else {
@@ -349,6 +350,7 @@ func (d *Doctor) checkBoot(ctx context.Context, r *Report, spec machine.Spec) {
 		if err == nil {
 			err = errors.New("no accelerator boots the image")
 		}
-		r.add("boot", err, "", "see the reasons above; --accel tcg works wherever QEMU does, "+home.Dir(d.Home).Runs()+" has consoles")
+		r.add("boot", err, "", "see the reasons above; --accel tcg works wherever QEMU does, "+home.Dir(d.Home).Runs()+
+			" has consoles")
 	}
 }

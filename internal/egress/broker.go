@@ -14,7 +14,8 @@ func BrokerRules(granted policy.Effective) (list []broker.Rule) {
 		return nil
 	}
 	for _, r := range granted.AllowHTTP {
-		rule := broker.Rule{Name: r.Name(), Set: r.Set, Host: broker.Host(r.Host.String()), Methods: r.Listed(), Path: r.Path, Deny: r.Deny, Audit: r.Audit}
+		rule := broker.Rule{Name: r.Name(), Set: r.Set, Host: broker.Host(r.Host.String()), Methods: r.Listed(), Path: r.Path,
+			Deny: r.Deny, Audit: r.Audit}
 		switch {
 		case r.Set > 0:
 			rule.Remedy = "a [[net.rule]] of the ceiling decides that"

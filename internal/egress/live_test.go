@@ -32,14 +32,16 @@ func TestAttackPolicyChange(t *testing.T) {
 		{"one that the ceiling has", []string{"x.w.example"}, nil, "[x.w.example] [] []"},
 		{"one that it has asked about", []string{"x.a.example"}, nil, "[] [x.a.example] []"},
 		{"one that it lacks", []string{"evil.example"}, nil, "beyond the ceiling"},
-		{"one that it lacks beside one that it has", []string{"x.w.example", "evil.example"}, []string{"y.w.example"}, "beyond the ceiling"},
+		{"one that it lacks beside one that it has", []string{"x.w.example", "evil.example"}, []string{"y.w.example"},
+			"beyond the ceiling"},
 		{"more than it has", []string{"*.example.com"}, nil, "beyond the ceiling"},
 		{"all that is below, and more", []string{"w.example"}, nil, "beyond the ceiling"},
 		{"another port", []string{"x.w.example:22"}, nil, "beyond the ceiling"},
 		{"everything", []string{"*"}, nil, "covers every host"},
 		{"metadata", []string{"169.254.169.254"}, nil, "beyond the ceiling"},
 		{"an escape", []string{"a\x1b[2J.w.example"}, nil, `a\x1b[2J`},
-		{"a denial, of anything", nil, []string{"evil.example", "10.0.0.1:22", "*.w.example", "localhost"}, "[] [] [evil.example 10.0.0.1:22 *.w.example localhost]"},
+		{"a denial, of anything", nil, []string{"evil.example", "10.0.0.1:22", "*.w.example", "localhost"},
+			"[] [] [evil.example 10.0.0.1:22 *.w.example localhost]"},
 		{"a denial of nothing", nil, []string{""}, "denyNet"},
 		{"the same allowed and denied", []string{"x.w.example"}, []string{"x.w.example"}, "[] [] [x.w.example]"},
 		{"too many", many, nil, "at most"},
@@ -58,7 +60,8 @@ func TestAttackPolicyChange(t *testing.T) {
 		attack.Check(t, "a change of policy: "+row.name, row.want, got)
 	}
 	l := &LiveRules{Ceiling: ceiling}
-	for _, c := range []run.PolicyChange{{AllowNet: []string{"x.w.example"}}, {DenyNet: []string{"x.w.example"}}, {AllowNet: []string{"x.w.example"}}} {
+	for _, c := range []run.PolicyChange{{AllowNet: []string{"x.w.example"}}, {DenyNet: []string{"x.w.example"}},
+		{AllowNet: []string{"x.w.example"}}} {
 		if err := l.Apply(c); err != nil {
 			t.Fatal(err)
 		}
@@ -111,10 +114,13 @@ path = "/admin/**"`))
 		own  string // the host of its own rule
 	}{
 		{"without a network", policy.Request{}, false, ""},
-		{"without a network, with rules of its own", policy.Request{AllowHTTP: []string{"GET api.corp.example"}}, false, "api.corp.example"},
+		{"without a network, with rules of its own", policy.Request{AllowHTTP: []string{"GET api.corp.example"}}, false,
+			"api.corp.example"},
 		{"with a network", policy.Request{AllowNet: []string{"other.corp.example"}}, true, ""},
-		{"with a network and rules of its own", policy.Request{AllowNet: []string{"other.corp.example"}, AllowHTTP: []string{"GET other.corp.example/x"}}, true, "other.corp.example"},
-		{"without a network, with rules of its own alone", policy.Request{AllowHTTP: []string{"GET free.corp.example"}}, false, "free.corp.example"},
+		{"with a network and rules of its own", policy.Request{AllowNet: []string{"other.corp.example"},
+			AllowHTTP: []string{"GET other.corp.example/x"}}, true, "other.corp.example"},
+		{"without a network, with rules of its own alone", policy.Request{AllowHTTP: []string{"GET free.corp.example"}},
+			false, "free.corp.example"},
 		{"with a question", policy.Request{Ask: []string{"x.asked.corp.test"}}, true, ""},
 	} {
 		granted, _, err := policy.Resolve(begin.req, ceiling)
@@ -125,7 +131,8 @@ path = "/admin/**"`))
 			name string
 			rule bool
 		}{
-			{"api.corp.example", true}, {"api.corp.example:8443", true}, {"API.corp.example.", true}, {"*.corp.example", true}, {"x.logged.corp.example", true}, {"x.asked.corp.test", true},
+			{"api.corp.example", true}, {"api.corp.example:8443", true}, {"API.corp.example.", true}, {"*.corp.example", true},
+			{"x.logged.corp.example", true}, {"x.asked.corp.test", true},
 			{"free.corp.example", false}, {"10.0.0.1", false},
 		} {
 			l := &LiveRules{Ceiling: ceiling}

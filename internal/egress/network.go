@@ -20,16 +20,19 @@ func Network(upstream netstack.Upstream, eff policy.Effective) (netstack.Config,
 	}}
 	var relayed []uint16 // ports of our loopback, which the guest has at its own
 	for _, r := range eff.AllowTCP {
-		cfg.Rules = append(cfg.Rules, netstack.Rule{Text: "tcp " + r.String(), Host: r.Host, Addr: r.Addr, Port: r.Port, Raw: true})
+		cfg.Rules = append(cfg.Rules, netstack.Rule{Text: "tcp " + r.String(), Host: r.Host, Addr: r.Addr, Port: r.Port,
+			Raw: true})
 		if r.Loopback() {
 			relayed = append(relayed, r.Port)
 		}
 	}
 	for _, r := range eff.AllowNet {
-		cfg.Rules = append(cfg.Rules, netstack.Rule{Text: "net " + r.String(), Host: r.Host, Wildcard: r.Wildcard, Addr: r.Addr, Port: r.Port})
+		cfg.Rules = append(cfg.Rules, netstack.Rule{Text: "net " + r.String(), Host: r.Host, Wildcard: r.Wildcard,
+			Addr: r.Addr, Port: r.Port})
 	}
 	for _, r := range eff.Ask {
-		cfg.Rules = append(cfg.Rules, netstack.Rule{Text: "ask " + r.String(), Host: r.Host, Wildcard: r.Wildcard, Addr: r.Addr, Port: r.Port, Ask: true})
+		cfg.Rules = append(cfg.Rules, netstack.Rule{Text: "ask " + r.String(), Host: r.Host, Wildcard: r.Wildcard,
+			Addr: r.Addr, Port: r.Port, Ask: true})
 	}
 	if eff.AllowNetAny {
 		cfg.Rules = append(cfg.Rules, netstack.Rule{Text: "net any", Any: true})

@@ -159,7 +159,8 @@ func (e *Engine) RunBuild(ctx context.Context, by run.Caller, req catalog.Reques
 }
 
 // execute runs a request to its end. A nil result means that it was refused before a record existed.
-func (e *Engine) execute(ctx context.Context, begin time.Time, caller run.Caller, req catalog.Request, streams run.IO, purpose Purpose,
+func (e *Engine) execute(ctx context.Context, begin time.Time, caller run.Caller, req catalog.Request, streams run.IO,
+	purpose Purpose,
 ) (*run.Result, error) {
 	if req.Check {
 		req.Request = req.CheckOnly()
@@ -253,7 +254,8 @@ func (r *recordedRun) begin(at time.Time, wanted run.Request) (err error) {
 	r.log = runlog.New(r.engine.Journal.Log, r.rec, r.caller.Via, r.redactor, r.streams.Events)
 	r.log.Session = s != nil
 	r.log.Started(r.granted)
-	r.res = &run.Result{RunID: r.rec.ID, MemoryMB: r.granted.Effective.MemoryMB, Redacted: r.rec.Redacted, Policy: r.granted}
+	r.res = &run.Result{RunID: r.rec.ID, MemoryMB: r.granted.Effective.MemoryMB, Redacted: r.rec.Redacted,
+		Policy: r.granted}
 	if again {
 		r.res.PolicyChanges = slices.Clone(r.live.Taken)
 	}

@@ -68,7 +68,8 @@ func (x *Execution) run(ctx context.Context) error {
 	defer x.close()
 	x.clock, x.start = new(stopclock.Clock), time.Now()
 	x.Res.Outcome, x.Res.ExitCode = run.OutcomeFailed, run.ExitHost
-	_, err := spans.Phase(ctx, x.engine.Meters, "image", func(ctx context.Context) (*image.Image, error) { return x.Image, x.plan(ctx) })
+	_, err := spans.Phase(ctx, x.engine.Meters, "image",
+		func(ctx context.Context) (*image.Image, error) { return x.Image, x.plan(ctx) })
 	var conn *guest.Conn
 	if err == nil {
 		x.Code.Compiled = x.compilation()
@@ -129,7 +130,8 @@ func (x *Execution) plan(ctx context.Context) error {
 		}
 	}
 	var err error
-	if x.Spec, err = x.engine.Source.Spec(ctx, x.Image, machine.Class{MemoryMB: x.Granted.MemoryMB, CPUs: x.Granted.CPUs, FreshProcess: x.Code.Fresh}); err != nil {
+	if x.Spec, err = x.engine.Source.Spec(ctx, x.Image,
+		machine.Class{MemoryMB: x.Granted.MemoryMB, CPUs: x.Granted.CPUs, FreshProcess: x.Code.Fresh}); err != nil {
 		return failure.At("boot", err)
 	}
 	if err := x.hardware(); err != nil {
@@ -156,20 +158,24 @@ func (x *Execution) resolveImage(ctx context.Context) error {
 	var contained *image.Container
 	var err error
 	if x.Code.Image.Payload.Custom != nil {
-		x.Image, err = x.engine.Catalog.Obtain(ctx, images.With(x.Code.Image.Payload), image.Kernel(x.Granted.Kernel), x.Code.Arch)
+		x.Image, err = x.engine.Catalog.Obtain(ctx, images.With(x.Code.Image.Payload), image.Kernel(x.Granted.Kernel),
+			x.Code.Arch)
 	} else {
-		x.Image, contained, err = x.engine.Catalog.Ensure(ctx, images, x.Code.Image.Payload.Name, image.Kernel(x.Granted.Kernel), x.Code.Arch)
+		x.Image, contained, err = x.engine.Catalog.Ensure(ctx, images, x.Code.Image.Payload.Name,
+			image.Kernel(x.Granted.Kernel), x.Code.Arch)
 	}
 	if err != nil {
 		return failure.At("image", err)
 	}
 	if s := x.purpose.Session; s != nil && s.ImageDigest() != "" { // on the image of then, if it is still there
-		if then, err := images.ByDigest(s.ImageDigest()); err == nil && then.Kernel == x.Image.Kernel && then.Arch == x.Image.Arch {
+		if then, err := images.ByDigest(s.ImageDigest()); err == nil && then.Kernel == x.Image.Kernel &&
+			then.Arch == x.Image.Arch {
 			x.Image = then
 		}
 	}
 	if contained != nil && contained.Custom != nil {
-		return failure.At("image", policy.Bad("image", x.Code.Image.Payload.Name, "is no container's image: it is a custom one that another host shipped, and is named by its whole digest"))
+		return failure.At("image", policy.Bad("image", x.Code.Image.Payload.Name,
+			"is no container's image: it is a custom one that another host shipped, and is named by its whole digest"))
 	}
 	if contained != nil {
 		if err := x.Code.Adopt(contained); err != nil {
@@ -237,7 +243,8 @@ func (x *Execution) importedName() error {
 		return nil
 	}
 	if c, err := x.engine.Images.Containers().Get(x.Code.Arch, ref); err == nil && c.ImportedAs(ref) {
-		return policy.Bad("image", name, "was imported under that name, and a ceiling's images are those that were pulled: pull it, or list %s", c.Digest)
+		return policy.Bad("image", name,
+			"was imported under that name, and a ceiling's images are those that were pulled: pull it, or list %s", c.Digest)
 	}
 	return nil
 }
@@ -257,7 +264,8 @@ func (x *Execution) begin(ctx context.Context, m *machine.Machine) (*guest.Conn,
 		part = hostfiles.AllButSteady
 	}
 	x.Code.Compiled.Place(m)
-	return m.Connect(ctx, x.Code.Inputs.Patience()+x.Code.Compiled.Patience(), func(ctx context.Context, conn *guest.Conn) error { return x.Code.Put(ctx, conn, part) })
+	return m.Connect(ctx, x.Code.Inputs.Patience()+x.Code.Compiled.Patience(),
+		func(ctx context.Context, conn *guest.Conn) error { return x.Code.Put(ctx, conn, part) })
 }
 
 // publish writes down what the machine is, and lets consoles join it until Detach.
@@ -302,7 +310,8 @@ func (x *Execution) hold(ctx context.Context, m *machine.Machine, why string) {
 // replaced by a machine that is booted.
 func (x *Execution) connect(ctx context.Context) (*guest.Conn, error) {
 	for {
-		m, err := spans.Phase(ctx, x.engine.Meters, "boot", func(ctx context.Context) (*machine.Machine, error) { return x.get(ctx, x.Spec, x.Network()) })
+		m, err := spans.Phase(ctx, x.engine.Meters, "boot",
+			func(ctx context.Context) (*machine.Machine, error) { return x.get(ctx, x.Spec, x.Network()) })
 		if err != nil {
 			return nil, failure.At("boot", err)
 		}
@@ -321,7 +330,8 @@ func (x *Execution) connect(ctx context.Context) (*guest.Conn, error) {
 		}
 		booted := time.Now()
 		x.Res.Duration.Boot = booted.Sub(x.start)
-		conn, err := spans.Phase(ctx, x.engine.Meters, "connect", func(ctx context.Context) (*guest.Conn, error) { return x.begin(ctx, m) })
+		conn, err := spans.Phase(ctx, x.engine.Meters, "connect",
+			func(ctx context.Context) (*guest.Conn, error) { return x.begin(ctx, m) })
 		if err == nil {
 			x.Code.Compiled.Sent()
 			x.Later(func() { conn.Close() })
@@ -341,7 +351,8 @@ func (x *Execution) connect(ctx context.Context) (*guest.Conn, error) {
 		}
 		m.Close()
 		m.Unfit(err) // the next ones boot, too
-		x.streams.Events(run.Event{Kind: run.EventRetry, Message: "the clone does not answer: " + err.Error() + "; booting instead"})
+		x.streams.Events(run.Event{Kind: run.EventRetry,
+			Message: "the clone does not answer: " + err.Error() + "; booting instead"})
 		x.get = x.engine.Source.Boot
 	}
 }
@@ -355,11 +366,13 @@ func (x *Execution) converse(ctx context.Context, conn *guest.Conn) error {
 	}
 	stdout := bounded.NewStream(x.Granted.OutputBytes, x.Rec.Stdout(), x.streams.Stdout)
 	stderr := bounded.NewStream(x.Granted.OutputBytes, x.Rec.Stderr(), x.streams.Stderr)
-	end, err := spans.Phase(ctx, x.engine.Meters, "code", func(ctx context.Context) (guest.End, error) { return x.stream(ctx, conn, stdout, stderr) })
+	end, err := spans.Phase(ctx, x.engine.Meters, "code",
+		func(ctx context.Context) (guest.End, error) { return x.stream(ctx, conn, stdout, stderr) })
 	x.Res.Duration.Run = time.Since(started) - x.clock.Stopped()
 	if errors.Is(err, failure.ErrRetry) {
 		m.Close()
-		x.Res.Retried = fmt.Sprintf("on the %s kernel the code asked for %s, which it does not have", x.Image.Kernel, m.Lacks())
+		x.Res.Retried = fmt.Sprintf("on the %s kernel the code asked for %s, which it does not have", x.Image.Kernel,
+			m.Lacks())
 		return failure.ErrRetry
 	}
 	crashed := lost(err)
@@ -376,7 +389,8 @@ func (x *Execution) converse(ctx context.Context, conn *guest.Conn) error {
 	}
 	if err == nil && end.Out && x.Granted.MaxArtifacts > 0 {
 		_, err = spans.Phase(ctx, x.engine.Meters, "collect", func(ctx context.Context) (*run.Result, error) {
-			return x.Res, collect(ctx, started.Add(x.limit+x.clock.Stopped()+x.engine.Grace), conn, x.Rec.Artifacts(x.Granted.MaxArtifacts, x.Redactor), x.Res)
+			return x.Res, collect(ctx, started.Add(x.limit+x.clock.Stopped()+x.engine.Grace), conn,
+				x.Rec.Artifacts(x.Granted.MaxArtifacts, x.Redactor), x.Res)
 		})
 	}
 	m.Close() // the machine is gone before anything is said of its end
@@ -450,7 +464,8 @@ func (x *Execution) hintKernel() {
 		return
 	}
 	if lacks := x.Machine.Lacks(); lacks != "" {
-		x.Res.Hint = fmt.Sprintf("the code asked for %s, which the %s kernel does not have: --kernel linux does", lacks, x.Image.Kernel)
+		x.Res.Hint = fmt.Sprintf("the code asked for %s, which the %s kernel does not have: --kernel linux does", lacks,
+			x.Image.Kernel)
 	}
 }
 
@@ -459,9 +474,11 @@ func describe(m *machine.Machine) *record.Machine {
 	im := m.Spec.Image
 	jail, _ := json.Marshal(m.Jail())
 	return &record.Machine{
-		Kernel: string(im.Kernel), KernelVersion: im.Version, Image: im.Name, Runtime: im.Runtime, Arch: string(im.Arch), ImageDigest: im.Digest,
+		Kernel: string(im.Kernel), KernelVersion: im.Version, Image: im.Name, Runtime: im.Runtime, Arch: string(im.Arch),
+		ImageDigest: im.Digest,
 		Accelerator: string(m.Spec.Accel), QEMU: m.Spec.QEMU.Version, Jail: jail, MemoryMB: m.Spec.MemoryMB,
-		Cloned: m.Origin != machine.Booted, Pooled: m.Origin == machine.Pooled, Template: m.Template(), Rehearsed: m.Rehearsed(),
+		Cloned: m.Origin != machine.Booted, Pooled: m.Origin == machine.Pooled, Template: m.Template(),
+		Rehearsed: m.Rehearsed(),
 	}
 }
 

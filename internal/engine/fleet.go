@@ -86,7 +86,8 @@ func (x *Execution) runElsewhere(ctx context.Context, req catalog.Request, calle
 		here := x.Res.Policy
 		id, redacted, again := x.Res.RunID, x.Res.Redacted, x.Res.Retried
 		*x.Res = *res
-		x.Res.RunID, x.Res.Redacted, x.Res.Retried, x.Res.Policy.Ceiling = id, redacted, cmp.Or(again, res.Retried), here.Ceiling
+		x.Res.RunID, x.Res.Redacted, x.Res.Retried, x.Res.Policy.Ceiling = id, redacted, cmp.Or(again, res.Retried),
+			here.Ceiling
 		if res.Policy.Effective.MemoryMB == 0 { // nothing was granted there: it did not run
 			x.Res.Policy.Effective, x.Res.MemoryMB = here.Effective, here.Effective.MemoryMB
 		}
@@ -98,7 +99,8 @@ func (x *Execution) runElsewhere(ctx context.Context, req catalog.Request, calle
 	}
 	if remote.artifacts != nil {
 		err = errors.Join(err, remote.artifacts.Close(true))
-		x.Res.Artifacts, x.Res.ArtifactsRefused = remote.artifacts.Kept, append(remote.artifacts.Refused, x.Res.ArtifactsRefused...)
+		x.Res.Artifacts, x.Res.ArtifactsRefused = remote.artifacts.Kept,
+			append(remote.artifacts.Refused, x.Res.ArtifactsRefused...)
 		slices.SortFunc(x.Res.Artifacts, func(a, b record.Artifact) int { return strings.Compare(a.Path, b.Path) })
 	} else {
 		x.Res.Artifacts = nil // what did not come is not there
@@ -199,5 +201,6 @@ func NotAsked(granted policy.Effective) error {
 	if len(granted.Ask) == 0 {
 		return nil
 	}
-	return policy.Bad("ask", granted.Ask[0].String(), "can't be asked about from another host: allow it (allowNet), or run this here, without a fleet")
+	return policy.Bad("ask", granted.Ask[0].String(),
+		"can't be asked about from another host: allow it (allowNet), or run this here, without a fleet")
 }

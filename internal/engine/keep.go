@@ -62,7 +62,8 @@ func (h *holding) hold(ctx context.Context, m *machine.Machine, rec *record.Run,
 	if rec.Update() != nil {
 		return // the record's disk is full: the run ends, and says so
 	}
-	h.tell(run.Event{Kind: run.EventKept, Message: fmt.Sprintf("%s; its machine is kept for %s: unitask debug attach %s", why, limit, rec.ID)})
+	h.tell(run.Event{Kind: run.EventKept, Message: fmt.Sprintf("%s; its machine is kept for %s: unitask debug attach %s",
+		why, limit, rec.ID)})
 	select {
 	case <-h.released:
 	case <-m.Exited():

@@ -17,7 +17,8 @@ import (
 func (x *Execution) configure() error {
 	network, relayed := egress.Network(x.engine.Upstream, x.Granted)
 	network.Log = func(d netstack.Decision) {
-		line, _ := x.Redactor.Marshal(history.NetlogLine{Schema: history.NetlogSchema, Run: x.Rec.ID, Caller: x.Rec.Owner, Worker: "", Decision: d})
+		line, _ := x.Redactor.Marshal(history.NetlogLine{Schema: history.NetlogSchema, Run: x.Rec.ID, Caller: x.Rec.Owner,
+			Worker: "", Decision: d})
 		x.Rec.Netlog(line)
 	}
 	network.LogLost = x.Rec.Err

@@ -37,7 +37,8 @@ func collect(ctx context.Context, deadline time.Time, conn *guest.Conn, to *reco
 	slices.SortFunc(to.Kept, func(a, b record.Artifact) int { return strings.Compare(a.Path, b.Path) })
 	res.Artifacts, res.ArtifactsRefused = to.Kept, to.Refused
 	if ctx.Err() == nil && (errors.Is(err, guest.ErrGone) || timed.Err() != nil) {
-		res.ArtifactsRefused = append(res.ArtifactsRefused, record.Refusal{Path: program.OutDir, Reason: "not all of it came: " + err.Error(), Missed: true})
+		res.ArtifactsRefused = append(res.ArtifactsRefused,
+			record.Refusal{Path: program.OutDir, Reason: "not all of it came: " + err.Error(), Missed: true})
 		return nil
 	}
 	if errors.Is(err, record.ErrEnough) {
@@ -53,7 +54,8 @@ func SetEnd(r *run.Result, l *language.Language, end guest.End, stderrTail strin
 		r.Outcome, r.ExitCode, r.OOM, r.Hint = run.OutcomeOOM, run.ExitOOM, true, l.MemoryHint
 		r.Error = outOfMemory(r.MemoryMB)
 	case end.Signal != 0:
-		r.Outcome, r.ExitCode, r.Error = run.OutcomeSignaled, run.ExitSignal+end.Signal, fmt.Sprintf("the code was ended by signal %d", end.Signal)
+		r.Outcome, r.ExitCode, r.Error = run.OutcomeSignaled, run.ExitSignal+end.Signal,
+			fmt.Sprintf("the code was ended by signal %d", end.Signal)
 	default:
 		r.Outcome, r.ExitCode = run.OutcomeExited, end.Code
 	}
@@ -90,7 +92,8 @@ func (x *Execution) classify(ctx context.Context, err error) error {
 		op = "files"
 	}
 	if x.diskIsFull() && !errors.Is(err, syscall.ENOSPC) {
-		return failure.Host("disk", fmt.Errorf("%w: UNITASK_HOME is %s; the first that failed for it: %w", syscall.ENOSPC, x.engine.Home, err))
+		return failure.Host("disk", fmt.Errorf("%w: UNITASK_HOME is %s; the first that failed for it: %w", syscall.ENOSPC,
+			x.engine.Home, err))
 	}
 	return failure.Host(op, err)
 }

@@ -15,7 +15,8 @@ import (
 
 // The machine that installs packages for a run is held to what the ceiling of the run's caller says of the network.
 func TestPackagesReach(t *testing.T) {
-	c, err := policy.ParseCeiling("c.toml", []byte("allowNet = []\nmaxConnections = 3\nmaxUploadBytes = 5\nmaxDownloadBytes = 7\n[[net.rule]]\nhost = \"pypi.example\"\nmethod = \"GET\"\npath = \"/simple/**\"\n"))
+	c, err := policy.ParseCeiling("c.toml",
+		[]byte("allowNet = []\nmaxConnections = 3\nmaxUploadBytes = 5\nmaxDownloadBytes = 7\n[[net.rule]]\nhost = \"pypi.example\"\nmethod = \"GET\"\npath = \"/simple/**\"\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,11 +24,13 @@ func TestPackagesReach(t *testing.T) {
 		Rec: &record.Run{}, Image: &image.Image{Runtime: "3.11"}}
 	x.Rec.Owner, x.Rec.Via = "alice", record.ViaFleet
 	to := x.installTarget()
-	granted, denials, err := policy.Resolve(policy.Request{AllowNet: []string{"pypi.example:443"}, MemoryMB: install.MemoryMB}, to.Caller.Ceiling)
+	granted, denials, err := policy.Resolve(policy.Request{AllowNet: []string{"pypi.example:443"},
+		MemoryMB: install.MemoryMB}, to.Caller.Ceiling)
 	if err != nil || len(denials) > 0 || to.Caller.Name != "alice" || to.Caller.Via != record.ViaFleet {
 		t.Fatalf("%+v %v %v", to.Caller, denials, err)
 	}
-	if got := fmt.Sprint(granted.AllowNet, granted.AllowHTTP, granted.MaxConnections, granted.MaxUpload, granted.MaxDownload); got != "[pypi.example:443] [1: GET pypi.example/simple/**] 3 5 7" {
+	if got := fmt.Sprint(granted.AllowNet, granted.AllowHTTP, granted.MaxConnections, granted.MaxUpload,
+		granted.MaxDownload); got != "[pypi.example:443] [1: GET pypi.example/simple/**] 3 5 7" {
 		t.Error(got)
 	}
 }

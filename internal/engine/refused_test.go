@@ -37,7 +37,8 @@ func TestRefusedHint(t *testing.T) {
 			"a.example was not reached: the run has no network; --allow-net a.example asks for it (over MCP allowNet)"},
 		{"no rule", []netstack.Decision{{Proto: "dns", Name: "a.example.", Reason: rule}}, granted("b.example"), nil,
 			"a.example was not reached: no rule allows it; --allow-net a.example asks for it (over MCP allowNet)"},
-		{"another port", []netstack.Decision{{Proto: "tcp", Name: "a.example", Port: 8443, Reason: "no rule allows this port"}},
+		{"another port", []netstack.Decision{{Proto: "tcp", Name: "a.example", Port: 8443,
+			Reason: "no rule allows this port"}},
 			granted("a.example"), nil, "a.example:8443 was not reached: no rule allows this port; " +
 				"--allow-net a.example:8443 asks for it (over MCP allowNet)"},
 		{"cut by a ceiling", []netstack.Decision{{Proto: "dns", Name: "a.example.", Reason: rule}}, granted("b.example"),

@@ -71,11 +71,13 @@ func inside(text string, depth int) float64 {
 }
 
 // login is a name and a password: of Basic, and with a place behind it, as drivers of databases take it.
-var login = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_. -]{0,60}):\s*(\S.*?)(?:@(?:[a-z0-9]+\(.*\)|[A-Za-z0-9.-]+:[0-9]+)(?:/\S*)?)?$`)
+var login = regexp.MustCompile(
+	`^([A-Za-z_][A-Za-z0-9_. -]{0,60}):\s*(\S.*?)(?:@(?:[a-z0-9]+\(.*\)|[A-Za-z0-9.-]+:[0-9]+)(?:/\S*)?)?$`)
 
 // random reports whether what might be a name looks like a part of a value that was drawn.
 func random(name string) bool {
-	return bits(name) >= Least && strings.ContainsFunc(name, unicode.IsDigit) && strings.ContainsFunc(name, unicode.IsUpper) && strings.ContainsFunc(name, unicode.IsLower)
+	return bits(name) >= Least && strings.ContainsFunc(name, unicode.IsDigit) &&
+		strings.ContainsFunc(name, unicode.IsUpper) && strings.ContainsFunc(name, unicode.IsLower)
 }
 
 // partsOf returns those of a URL's path and query; nil if a text is none.
@@ -118,7 +120,8 @@ var pair = regexp.MustCompile(`^\s*([A-Za-z_][A-Za-z0-9_. -]{0,60})=(.*)$`)
 
 // valuesOf returns the values of a list of names and values; nil if a text is none.
 func valuesOf(text string) map[string]any {
-	if m := pair.FindStringSubmatch(text); m != nil && !strings.ContainsAny(m[2], "; &\n") && strings.Trim(m[2], "=") != "" && !random(m[1]) {
+	if m := pair.FindStringSubmatch(text); m != nil && !strings.ContainsAny(m[2], "; &\n") &&
+		strings.Trim(m[2], "=") != "" && !random(m[1]) {
 		return map[string]any{m[1]: m[2]}
 	}
 	for _, between := range []string{";", "&", " ", "\n"} {
@@ -137,7 +140,8 @@ func valuesOf(text string) map[string]any {
 }
 
 func isText(plain []byte) bool {
-	return len(plain) > 0 && utf8.Valid(plain) && !bytes.ContainsFunc(plain, func(c rune) bool { return !unicode.IsPrint(c) && !unicode.IsSpace(c) })
+	return len(plain) > 0 && utf8.Valid(plain) && !bytes.ContainsFunc(plain,
+		func(c rune) bool { return !unicode.IsPrint(c) && !unicode.IsSpace(c) })
 }
 
 // decoded returns the text of which another one is the base64, or has the digits in hexadecimal.

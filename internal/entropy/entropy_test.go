@@ -35,7 +35,8 @@ func TestBits(t *testing.T) {
 		{"production-admin:hunter2@db.example.com:5432/production", true},
 		{"70726f64756374696f6e2d61646d696e6973747261746f723a68756e74657232", true}, // production-administrator:hunter2
 		{"https://reports.example.com/production/export?token=hunter2", true},
-		{`{"user":"production-administrators","url":"https://db.example.com/production-administrators","password":"hunter2"}`, true},
+		{`{"user":"production-administrators","url":"https://db.example.com/production-administrators","password":"hunter2"}`,
+			true},
 		{`{"login":{"account":"production-administrators","PIN":"48151623"}}`, true},
 		{"account=production-administrators;password=hunter2;theme=dark", true},
 		{"123456789:AAFdZk3vQ8sXw1Lr7Tn5pdFZKVeTuE8sk7o", false},

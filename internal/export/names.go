@@ -89,7 +89,8 @@ func hasEnding(base string, endings []string) bool {
 }
 
 // folds are the characters that file systems take for letters in another case, and strings.ToLower does not.
-var folds = strings.NewReplacer("\u017f", "s", "\u00df", "ss", "\u1e9e", "ss", "\ufb00", "ff", "\ufb01", "fi", "\ufb02", "fl", "\ufb03", "ffi", "\ufb04", "ffl",
+var folds = strings.NewReplacer("\u017f", "s", "\u00df", "ss", "\u1e9e", "ss", "\ufb00", "ff", "\ufb01", "fi", "\ufb02",
+	"fl", "\ufb03", "ffi", "\ufb04", "ffl",
 	"\ufb05", "st", "\ufb06", "st")
 
 // fold returns a part of a path as a file system may take it that ignores case, what ends a name on Windows, and

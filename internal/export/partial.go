@@ -101,7 +101,8 @@ func sweepOne(dir *os.Root, name string) {
 	if err != nil || st.Mode().Type()&^fs.ModeDir != 0 || time.Since(st.ModTime()) < partialAge {
 		return
 	}
-	if int(st.Sys().(*syscall.Stat_t).Uid) != os.Geteuid() || syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+	if int(st.Sys().(*syscall.Stat_t).Uid) != os.Geteuid() ||
+		syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
 		return
 	}
 	if now, err := dir.Lstat(name); err != nil || !os.SameFile(now, st) { // another one swept it, and a copy has its name now

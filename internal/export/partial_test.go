@@ -166,7 +166,8 @@ func TestAttackSweep(t *testing.T) {
 	st, err := os.Stat(kept)
 	must(err)
 	attack.Check(t, "a leftover with folders that can't be written to", "swept, and what a link leads to is -r-xr-xr-x",
-		fmt.Sprintf("%s, and what a link leads to is %v", map[bool]string{true: "swept", false: "there"}[len(names(t, dir)) == 0], st.Mode().Perm()))
+		fmt.Sprintf("%s, and what a link leads to is %v",
+			map[bool]string{true: "swept", false: "there"}[len(names(t, dir)) == 0], st.Mode().Perm()))
 }
 
 func copyFile(from, to string) error {

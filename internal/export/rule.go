@@ -37,7 +37,8 @@ func Barred(name string) string {
 		case fold(seen) == "head":
 			return "the name HEAD is not copied: git takes a folder with it for a repository, and runs what its configuration says"
 		case strings.ContainsFunc(part, invisible):
-			return fmt.Sprintf("a name with a character that can't be seen or changes how a line is read (%+q) is not copied", part)
+			return fmt.Sprintf("a name with a character that can't be seen or changes how a line is read (%+q) is not copied",
+				part)
 		case strings.HasPrefix(part, "-"):
 			return "a name that begins with - is not copied: programs take it for an option"
 		case strings.TrimSpace(part) != part:
@@ -49,7 +50,8 @@ func Barred(name string) string {
 
 // invisible reports whether a character has no width, controls, or separates lines.
 func invisible(r rune) bool {
-	return unicode.In(r, unicode.Cf, unicode.Cc, unicode.Zl, unicode.Zp, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point)
+	return unicode.In(r, unicode.Cf, unicode.Cc, unicode.Zl, unicode.Zp, unicode.Variation_Selector,
+		unicode.Other_Default_Ignorable_Code_Point)
 }
 
 // shortName reports whether a name has the form that FAT and NTFS give to short ones: up to
@@ -88,7 +90,8 @@ func RunByTools(name string) bool {
 }
 
 // runFolders are folders of which tools run what is in them.
-var runFolders = set("node_modules __pycache__ hooks buildsrc magefiles rakelib vendor __mocks__ __tests__ _darcs cvs callback_plugins filter_plugins initializers _plugins")
+var runFolders = set(
+	"node_modules __pycache__ hooks buildsrc magefiles rakelib vendor __mocks__ __tests__ _darcs cvs callback_plugins filter_plugins initializers _plugins")
 
 // runEndings are those of files that tools run whatever else their names are.
 var runEndings = strings.Fields(`.pth .pyc .gemspec .podspec .cabal .csproj .fsproj .vbproj .vcxproj .sln .slnx .targets .props

@@ -27,7 +27,8 @@ func TestAttackRunByTools(t *testing.T) {
 		}
 		attack.Check(t, "out: what is run because it is there, "+what, "", strings.Join(through, " "))
 	}
-	for name := range strings.FieldsSeq("result.json plot.png data.csv main.py app.py report.md index.html notes.txt src/util.ts lib.rs users.sql profile.txt code.txt") {
+	for name := range strings.FieldsSeq(
+		"result.json plot.png data.csv main.py app.py report.md index.html notes.txt src/util.ts lib.rs users.sql profile.txt code.txt") {
 		if RunByTools(name) {
 			t.Errorf("%s is held back", name)
 		}

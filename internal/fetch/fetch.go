@@ -50,7 +50,8 @@ func Transport(base *http.Transport, named string, also ...string) *http.Transpo
 }
 
 func newGuard(named []string) *guard {
-	g := &guard{named: map[string]bool{}, proxies: proxies(), lookup: net.DefaultResolver.LookupNetIP, inner: map[string]kinds{}}
+	g := &guard{named: map[string]bool{}, proxies: proxies(), lookup: net.DefaultResolver.LookupNetIP,
+		inner: map[string]kinds{}}
 	for _, name := range named {
 		g.named[hostOf(name)] = true
 	}

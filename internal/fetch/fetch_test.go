@@ -21,11 +21,17 @@ import (
 // A server that the user named may be on this host; what it leads to may not, by whatever name. Which one was named is
 // settled at its first lookup.
 func TestAttackFetch(t *testing.T) {
-	inner := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "internal") }))
+	inner := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		fmt.Fprint(w, "internal")
+	}))
 	defer inner.Close()
 	_, port, _ := net.SplitHostPort(inner.Listener.Addr().String())
 	var to string
-	outer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, to, http.StatusFound) }))
+	outer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		r *http.Request) {
+		http.Redirect(w, r, to, http.StatusFound)
+	}))
 	defer outer.Close()
 	get := func(tr *http.Transport, at string) string {
 		defer tr.CloseIdleConnections()
@@ -51,20 +57,31 @@ func TestAttackFetch(t *testing.T) {
 		{"127.0.0.1", "http://169.254.169.254/latest/meta-data/", "refused"},
 	} {
 		to = row.to
-		attack.Check(t, "a fetch of the host's that is led to "+strings.ReplaceAll(row.to, port, "PORT"), row.want, get(Transport(nil, row.named), outer.URL))
+		attack.Check(t, "a fetch of the host's that is led to "+strings.ReplaceAll(row.to, port, "PORT"), row.want,
+			get(Transport(nil, row.named), outer.URL))
 	}
 	to = "http://localhost:" + port
-	attack.Check(t, "a fetch of the host's that is led to a host that the user named, too", "internal", get(Transport(nil, "127.0.0.1", "localhost"), outer.URL))
-	attack.Check(t, "a fetch of the host's from a server that nobody named", "refused", get(Transport(nil, "registry.example"), outer.URL))
-	proxied := Transport(&http.Transport{Proxy: func(*http.Request) (*url.URL, error) { return url.Parse(outer.URL) }}, "registry.example")
-	attack.Check(t, "a fetch of the host's of a literal address, by a proxy", "refused", get(proxied, "http://169.254.169.254/"))
+	attack.Check(t, "a fetch of the host's that is led to a host that the user named, too", "internal",
+		get(Transport(nil, "127.0.0.1", "localhost"), outer.URL))
+	attack.Check(t, "a fetch of the host's from a server that nobody named", "refused",
+		get(Transport(nil, "registry.example"), outer.URL))
+	proxied := Transport(&http.Transport{Proxy: func(*http.Request) (*url.URL, error) { return url.Parse(outer.URL) }},
+		"registry.example")
+	attack.Check(t, "a fetch of the host's of a literal address, by a proxy", "refused",
+		get(proxied, "http://169.254.169.254/"))
 }
 
 // A proxy that is on this host, as most on loopback are, has registries lead nowhere else on it, nor to itself.
 func TestAttackFetchProxy(t *testing.T) {
-	inner := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "internal") }))
+	inner := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		fmt.Fprint(w, "internal")
+	}))
 	defer inner.Close()
-	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "proxied ", r.RequestURI) }))
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		r *http.Request) {
+		fmt.Fprint(w, "proxied ", r.RequestURI)
+	}))
 	defer proxy.Close()
 	_, port, _ := net.SplitHostPort(inner.Listener.Addr().String())
 	_, proxyPort, _ := net.SplitHostPort(proxy.Listener.Addr().String())
@@ -78,7 +95,8 @@ func TestAttackFetchProxy(t *testing.T) {
 		at := "http://" + row.host + ":" + proxyPort
 		t.Setenv("HTTP_PROXY", at)
 		env := httpproxy.FromEnvironment().ProxyFunc() // net/http reads the environment once
-		tr := Transport(&http.Transport{Proxy: func(r *http.Request) (*url.URL, error) { return env(r.URL) }}, "registry.example")
+		tr := Transport(&http.Transport{Proxy: func(r *http.Request) (*url.URL, error) { return env(r.URL) }},
+			"registry.example")
 		got := "refused"
 		if res, err := (&http.Client{Transport: tr}).Get(row.to); err == nil {
 			text, _ := io.ReadAll(res.Body)
@@ -88,7 +106,8 @@ func TestAttackFetchProxy(t *testing.T) {
 			got = err.Error()
 		}
 		tr.CloseIdleConnections()
-		attack.Check(t, fmt.Sprintf("a fetch of the host's with a proxy on %s, led to %s", row.host, strings.NewReplacer(proxyPort, "ITS PORT", port, "PORT").Replace(row.to)), row.want, got)
+		attack.Check(t, fmt.Sprintf("a fetch of the host's with a proxy on %s, led to %s", row.host,
+			strings.NewReplacer(proxyPort, "ITS PORT", port, "PORT").Replace(row.to)), row.want, got)
 	}
 }
 
@@ -106,27 +125,33 @@ func TestAttackFetchRebound(t *testing.T) {
 		{"127.0.0.1", "127.0.0.1", "asked"},
 		{"93.184.216.34", "93.184.216.35", "asked"},
 	} {
-		g := &guard{named: map[string]bool{"r.example": true}, inner: map[string]kinds{}, lookup: func(context.Context, string, string) (list []netip.Addr, err error) {
-			for _, a := range strings.Fields(row.first) {
-				list = append(list, netip.MustParseAddr(a))
-			}
-			return list, nil
-		}}
+		g := &guard{named: map[string]bool{"r.example": true}, inner: map[string]kinds{},
+			lookup: func(context.Context, string, string) (list []netip.Addr, err error) {
+				for _, a := range strings.Fields(row.first) {
+					list = append(list, netip.MustParseAddr(a))
+				}
+				return list, nil
+			}}
 		got := "asked"
 		if err := g.check("r.example", netip.MustParseAddr(row.then), g.innerOf(t.Context(), "r.example")); err != nil {
 			got = "refused"
 		}
-		attack.Check(t, fmt.Sprintf("a server that was named, at %s when it is looked up, and then at %s", row.first, row.then), row.want, got)
+		attack.Check(t, fmt.Sprintf("a server that was named, at %s when it is looked up, and then at %s", row.first,
+			row.then), row.want, got)
 	}
 }
 
 // A proxy looks names up itself: a registry leads it to no name inside, nor to an address in other letters.
 func TestAttackFetchProxyNames(t *testing.T) {
-	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "proxied ", r.Host) }))
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		r *http.Request) {
+		fmt.Fprint(w, "proxied ", r.Host)
+	}))
 	defer proxy.Close()
 	at, _ := url.Parse(proxy.URL)
 	t.Setenv("HTTP_PROXY", proxy.URL)
-	known := map[string]string{"vault.corp.example.com": "10.0.0.9", "mixed.example.com": "93.184.216.34 169.254.169.254", "blobs.example.com": "93.184.216.34"}
+	known := map[string]string{"vault.corp.example.com": "10.0.0.9", "mixed.example.com": "93.184.216.34 169.254.169.254",
+		"blobs.example.com": "93.184.216.34"}
 	for _, row := range []struct{ to, want string }{
 		{"http://registry.example/v2/", "proxied registry.example"}, // the one that was named
 		{"http://metadata/", "refused"},
@@ -178,10 +203,12 @@ func TestAttackFetchProxyNames(t *testing.T) {
 
 // A proxy of the environment that is no address is not quoted: it may have a password.
 func TestAttackProxySays(t *testing.T) {
-	for _, proxy := range []string{"http://someuser:verysecret@proxy.example:x", "someuser:very secret@proxy.example:3128", "http://someuser:verysecret%zz@proxy.example"} {
+	for _, proxy := range []string{"http://someuser:verysecret@proxy.example:x", "someuser:very secret@proxy.example:3128",
+		"http://someuser:verysecret%zz@proxy.example"} {
 		t.Setenv("HTTP_PROXY", proxy)
 		env := httpproxy.FromEnvironment().ProxyFunc()
-		tr := Transport(&http.Transport{Proxy: func(r *http.Request) (*url.URL, error) { return env(r.URL) }}, "registry.example")
+		tr := Transport(&http.Transport{Proxy: func(r *http.Request) (*url.URL, error) { return env(r.URL) }},
+			"registry.example")
 		_, err := (&http.Client{Transport: tr}).Get("http://registry.example/")
 		got := "an error without the login"
 		if err == nil || strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "someuser") {

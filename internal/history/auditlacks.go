@@ -69,7 +69,8 @@ func FindAuditLacks(home string, now time.Time) (lacks AuditLacks, err error) {
 		found := map[string]logged{}
 		for _, id := range some {
 			rec, err := runs.Get(id)
-			if err != nil || rec.Status != record.Done && rec.Status != record.Failed || rec.Finished == nil || rec.Session != "" && rec.Session != rec.ID {
+			if err != nil || rec.Status != record.Done && rec.Status != record.Failed || rec.Finished == nil ||
+				rec.Session != "" && rec.Session != rec.ID {
 				continue
 			}
 			if rec.Created.After(since) && rec.Finished.Before(now.Add(-lacksAfter)) {

@@ -26,11 +26,13 @@ func TestAttackAuditLacks(t *testing.T) {
 		want    string
 	}{
 		{"both are there", []audit.Kind{audit.RunStarted, audit.RunEnded}, false, false, time.Hour, time.Hour, "0 0"},
-		{"a session's are there", []audit.Kind{audit.SessionStarted, audit.SessionEnded}, true, false, time.Hour, time.Hour, "0 0"},
+		{"a session's are there", []audit.Kind{audit.SessionStarted, audit.SessionEnded}, true, false, time.Hour, time.Hour,
+			"0 0"},
 		{"none is there", nil, false, false, time.Hour, time.Hour, "1 1"},
 		{"no start", []audit.Kind{audit.RunEnded}, false, false, time.Hour, time.Hour, "1 0"},
 		{"no end", []audit.Kind{audit.RunStarted, audit.SecretUsed}, false, false, time.Hour, time.Hour, "0 1"},
-		{"no end of a session", []audit.Kind{audit.SessionStarted, audit.SessionStarted}, true, false, time.Hour, time.Hour, "0 1"},
+		{"no end of a session", []audit.Kind{audit.SessionStarted, audit.SessionStarted}, true, false, time.Hour, time.Hour,
+			"0 1"},
 		{"older than the log", nil, false, false, 3 * time.Hour, time.Hour, "0 0"},
 		{"a step", nil, false, true, time.Hour, time.Hour, "0 0"},
 		{"under way", []audit.Kind{audit.RunStarted}, false, false, time.Hour, 0, "0 0"},
@@ -66,6 +68,7 @@ func TestAttackAuditLacks(t *testing.T) {
 		if err != nil || e != nil || lacks.Starts != len(lacks.FirstStarts) || lacks.Ends != len(lacks.FirstEnds) {
 			t.Errorf("%s: %v, %v, %+v", c.name, err, e, lacks)
 		}
-		attack.Check(t, "starts and ends that the audit log lacks: "+c.name, c.want, fmt.Sprint(lacks.Starts, " ", lacks.Ends))
+		attack.Check(t, "starts and ends that the audit log lacks: "+c.name, c.want,
+			fmt.Sprint(lacks.Starts, " ", lacks.Ends))
 	}
 }

@@ -38,7 +38,8 @@ func (h *Store) Inspect(id string, most int64) (*Inspection, error) {
 	for _, part := range []struct {
 		name string
 		to   *string
-	}{{rec.CodeFile, &in.Code}, {record.StdoutFile, &in.Stdout}, {record.StderrFile, &in.Stderr}, {record.NetlogFile, &netlog}, {record.ConsoleFile, &in.Console}} {
+	}{{rec.CodeFile, &in.Code}, {record.StdoutFile, &in.Stdout}, {record.StderrFile, &in.Stderr},
+		{record.NetlogFile, &netlog}, {record.ConsoleFile, &in.Console}} {
 		text, more, err := h.Records.Read(id, part.name, most)
 		if err != nil {
 			return nil, err

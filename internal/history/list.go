@@ -54,7 +54,9 @@ func (s Summary) State() string {
 const Unreadable record.Status = "unreadable"
 
 // states are what State can be, and the statuses of records behind outcomes.
-var states = []string{string(run.OutcomeExited), string(run.OutcomeSignaled), string(run.OutcomeTimeout), string(run.OutcomeOOM), string(run.OutcomeUndelivered), string(run.OutcomeCancelled), string(run.OutcomeCrashed), string(run.OutcomeFailed), string(run.OutcomeBusy), string(run.OutcomeLost),
+var states = []string{string(run.OutcomeExited), string(run.OutcomeSignaled), string(run.OutcomeTimeout),
+	string(run.OutcomeOOM), string(run.OutcomeUndelivered), string(run.OutcomeCancelled), string(run.OutcomeCrashed),
+	string(run.OutcomeFailed), string(run.OutcomeBusy), string(run.OutcomeLost),
 	string(record.Running), string(record.Paused), string(record.Interrupted), string(record.Done), string(Unreadable)}
 
 // States returns what a Filter's Status may be: outcomes, and the statuses of records that have none.
@@ -100,7 +102,8 @@ func (h *Store) Page(f Filter) (list []Summary, next string, err error) {
 			h.Records.Gone(f.Owner, f.Via, id)
 			continue
 		}
-		if f.Within > 0 && time.Since(s.Created) > f.Within || f.Owner != "" && !(s.Owner == f.Owner && slices.Contains(f.Via, s.Via)) {
+		if f.Within > 0 && time.Since(s.Created) > f.Within ||
+			f.Owner != "" && !(s.Owner == f.Owner && slices.Contains(f.Via, s.Via)) {
 			continue
 		}
 		if f.Status == "" || f.Status == s.State() || f.Status == string(s.Status) {
@@ -141,7 +144,8 @@ func (h *Store) summary(id string) Summary {
 	s.Created, s.Status, s.Owner, s.Via, s.Error = rec.Created, rec.Status, rec.Owner, rec.Via, rec.Error
 	var res run.Result
 	if rec.Result != nil && json.Unmarshal(rec.Result, &res) == nil {
-		s.Outcome, s.ExitCode, s.TotalMs, s.Kernel = res.Outcome, &res.ExitCode, res.Duration.Total.Milliseconds(), string(res.Kernel)
+		s.Outcome, s.ExitCode, s.TotalMs, s.Kernel = res.Outcome, &res.ExitCode, res.Duration.Total.Milliseconds(),
+			string(res.Kernel)
 	}
 	var denials []json.RawMessage
 	if rec.Denials != nil && json.Unmarshal(rec.Denials, &denials) == nil {

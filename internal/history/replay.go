@@ -60,10 +60,12 @@ func (h *Store) asked(rec *record.Record) (run.Request, error) {
 	fail := func(err error) (run.Request, error) { return run.Request{}, err }
 	id := rec.ID
 	if len(rec.Redacted) > 0 {
-		return fail(fmt.Errorf("%w: it has %s in place of a secret in %s; give the request again", ErrRedacted, record.Redacted, strings.Join(rec.Redacted, ", ")))
+		return fail(fmt.Errorf("%w: it has %s in place of a secret in %s; give the request again", ErrRedacted,
+			record.Redacted, strings.Join(rec.Redacted, ", ")))
 	}
 	var asked, granted map[string]json.RawMessage
-	if err := errors.Join(json.Unmarshal(rec.Request, &asked), json.Unmarshal(orNull(rec.Effective), &granted)); err != nil {
+	if err := errors.Join(json.Unmarshal(rec.Request, &asked),
+		json.Unmarshal(orNull(rec.Effective), &granted)); err != nil {
 		return fail(err)
 	}
 	if old, is := asked["neighbours"]; is { // in records of before December 2026
@@ -73,7 +75,8 @@ func (h *Store) asked(rec *record.Record) (run.Request, error) {
 	for _, f := range policy.Fields { // one form: what was granted takes the place of what was asked
 		value, ok := granted[f.Key]
 		if !ok {
-			return fail(fmt.Errorf("the record does not say what was granted of %s: it is of an older version, or was cut short", f.Key))
+			return fail(fmt.Errorf("the record does not say what was granted of %s: it is of an older version, or was cut short",
+				f.Key))
 		}
 		asked[f.Key] = value
 	}
@@ -195,7 +198,8 @@ func (h *Store) Session(id, owner string) (run.Request, []RecordedStep, error) {
 
 func (h *Store) recordedStep(rec *record.Record) (RecordedStep, error) {
 	if len(rec.Redacted) > 0 {
-		return RecordedStep{}, fmt.Errorf("%w: it has %s in place of a secret in %s", ErrRedacted, record.Redacted, strings.Join(rec.Redacted, ", "))
+		return RecordedStep{}, fmt.Errorf("%w: it has %s in place of a secret in %s", ErrRedacted, record.Redacted,
+			strings.Join(rec.Redacted, ", "))
 	}
 	var req run.Request
 	var eff policy.Effective
@@ -209,7 +213,8 @@ func (h *Store) recordedStep(rec *record.Record) (RecordedStep, error) {
 		}
 		req.Code = code
 	}
-	s := RecordedStep{ID: rec.ID, Code: req.Code, Language: req.Language, Args: req.Args, Dir: req.Dir, Env: req.Env, Background: rec.Background, Timeout: eff.Timeout}
+	s := RecordedStep{ID: rec.ID, Code: req.Code, Language: req.Language, Args: req.Args, Dir: req.Dir, Env: req.Env,
+		Background: rec.Background, Timeout: eff.Timeout}
 	var ended run.Result
 	if rec.Result != nil && json.Unmarshal(rec.Result, &ended) == nil {
 		s.Ended = &ended

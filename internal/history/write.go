@@ -47,7 +47,8 @@ type NetlogLine struct {
 }
 
 // Begin makes a run's record, which has what was asked and granted before anything runs.
-func (h *Store) Begin(at time.Time, caller run.Caller, name string, req, wanted run.Request, granted run.Policy, redactor *record.Redactor) (*record.Run, error) {
+func (h *Store) Begin(at time.Time, caller run.Caller, name string, req, wanted run.Request, granted run.Policy,
+	redactor *record.Redactor) (*record.Run, error) {
 	wanted.Code, wanted.InlineFiles = "", NamesOnly(wanted.InlineFiles) // which have files of their own
 	request, redacted := redactor.Marshal(wanted)
 	text := redactor.String(req.Code)

@@ -37,7 +37,9 @@ func Check(home string) error {
 		return fmt.Errorf("home %s may be written by other users (mode %04o): chmod go-w %s", home, st.Mode().Perm(), home)
 	}
 	if owner, self := int(st.Sys().(*syscall.Stat_t).Uid), os.Geteuid(); owner != self {
-		return fmt.Errorf("home %s belongs to another user (uid %d, this is uid %d): set UNITASK_HOME to a folder of your own", home, owner, self)
+		return fmt.Errorf(
+			"home %s belongs to another user (uid %d, this is uid %d): set UNITASK_HOME to a folder of your own", home, owner,
+			self)
 	}
 	return nil
 }
@@ -52,7 +54,8 @@ func Default() (string, error) {
 		return "", fmt.Errorf("find the home folder: %w: set UNITASK_HOME", err)
 	}
 	if !filepath.IsAbs(user) { // it would be another one in each working folder, and could come with a project
-		return "", fmt.Errorf("find the home folder: HOME is %q, which is relative: give its whole path, or set UNITASK_HOME", user)
+		return "", fmt.Errorf("find the home folder: HOME is %q, which is relative: give its whole path, or set UNITASK_HOME",
+			user)
 	}
 	return filepath.Join(user, ".unitask"), nil
 }

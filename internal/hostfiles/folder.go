@@ -49,11 +49,13 @@ func (c *counted) add(name string, size int64) error {
 	c.entries++
 	switch {
 	case c.entries > MaxFolderEntries:
-		return &FolderError{name, fmt.Sprintf("is one entry more than the %d that a folder may have: copy parts of it", MaxFolderEntries)}
+		return &FolderError{name, fmt.Sprintf("is one entry more than the %d that a folder may have: copy parts of it",
+			MaxFolderEntries)}
 	case strings.Count(name, "/") >= maxFolderDepth || len(name) > 4000:
 		return &FolderError{name, fmt.Sprintf("lies deeper than %d folders", maxFolderDepth)}
 	case size < 0 || size > MaxFolderBytes-c.bytes:
-		return &FolderError{name, fmt.Sprintf("makes more than the %d bytes that a folder may have: copy parts of it", int64(MaxFolderBytes))}
+		return &FolderError{name, fmt.Sprintf("makes more than the %d bytes that a folder may have: copy parts of it",
+			int64(MaxFolderBytes))}
 	}
 	c.bytes += size
 	return nil
@@ -104,7 +106,8 @@ func packOne(root *os.Root, w *tar.Writer, name string, all *counted) error {
 	if err != nil {
 		return err
 	}
-	h := &tar.Header{Name: path.Join(FolderName, name), Mode: int64(st.Mode().Perm()), ModTime: st.ModTime(), Format: tar.FormatPAX}
+	h := &tar.Header{Name: path.Join(FolderName, name), Mode: int64(st.Mode().Perm()), ModTime: st.ModTime(),
+		Format: tar.FormatPAX}
 	switch st.Mode().Type() {
 	case fs.ModeDir:
 		h.Typeflag, h.Name = tar.TypeDir, h.Name+"/"
@@ -350,7 +353,8 @@ func (u *unpacking) one(name string, h *tar.Header, content io.Reader) error {
 
 // barredLink reports whether what a link leads to is not exported.
 func barredLink(target string) bool {
-	return slices.ContainsFunc(strings.Split(target, "/"), func(part string) bool { return part != "." && part != ".." && export.Barred(part) != "" })
+	return slices.ContainsFunc(strings.Split(target, "/"),
+		func(part string) bool { return part != "." && part != ".." && export.Barred(part) != "" })
 }
 
 // dir makes a folder, whose mode is less what the user's umask takes away unless the archive is taken as it is.
@@ -382,7 +386,8 @@ func (u *unpacking) file(name string, mode fs.FileMode, size int64, content io.R
 // inside reports whether a link leads to what is in the folder: first upwards, no further than to the folder itself,
 // and then only downwards. So it stays inside whatever links it leads through.
 func inside(name, target string) bool {
-	if target == "" || path.IsAbs(target) || filepath.IsAbs(target) || len(target) > 4000 || strings.Contains(target, "\x00") {
+	if target == "" || path.IsAbs(target) || filepath.IsAbs(target) || len(target) > 4000 ||
+		strings.Contains(target, "\x00") {
 		return false
 	}
 	up, depth := 0, strings.Count(name, "/")

@@ -61,7 +61,8 @@ func take(t *testing.T, text []byte) (got string, err error) {
 	t.Helper()
 	outer := t.TempDir()
 	top := filepath.Join(outer, "top")
-	if err := errors.Join(os.Mkdir(top, 0o755), os.WriteFile(filepath.Join(outer, "victim"), []byte("v"), 0o644)); err != nil {
+	if err := errors.Join(os.Mkdir(top, 0o755), os.WriteFile(filepath.Join(outer, "victim"), []byte("v"),
+		0o644)); err != nil {
 		t.Fatal(err)
 	}
 	got = filepath.Join(top, "got")
@@ -75,7 +76,8 @@ func take(t *testing.T, text []byte) (got string, err error) {
 	if v, _ := os.ReadFile(filepath.Join(outer, "victim")); string(v) != "v" {
 		t.Errorf("the file outside: %q", v)
 	}
-	if list, _ := os.ReadDir(top); err == nil && (len(list) != 1 || list[0].Name() != "got") || err != nil && len(list) > 0 {
+	if list, _ := os.ReadDir(top); err == nil && (len(list) != 1 || list[0].Name() != "got") ||
+		err != nil && len(list) > 0 {
 		t.Errorf("%v: left: %v", err, list)
 	}
 	return got, err
@@ -92,15 +94,17 @@ func hostileFoldersRows(
 	sparse func(size int64) []byte,
 ) map[string]hostileFoldersRow {
 	return map[string]hostileFoldersRow{
-		"an absolute name":                 {tarOf(t, reg("/etc/x", "")), "leads out"},
-		"a name upwards":                   {tarOf(t, reg("../victim", "w")), "leads out"},
-		"a name upwards within":            {tarOf(t, dir("a/"), reg("a/../../victim", "w")), "leads out"},
-		"a folder upwards":                 {tarOf(t, dir("..")), "leads out"},
-		"a link out":                       {tarOf(t, link("l", "/etc/passwd")), "out of the folder"},
-		"a link upwards":                   {tarOf(t, link("l", "../victim")), "out of the folder"},
-		"a link upwards from below":        {tarOf(t, dir("a/"), link("a/l", "../../victim")), "out of the folder"},
-		"a link up and down and up":        {tarOf(t, dir("a/"), dir("a/b/"), link("a/b/up", "../.."), link("l", "a/b/up/../victim")), "out of the folder"},
-		"a link to nothing":                {tarOf(t, reg("a", ""), link("l", strings.Repeat("a", 5000))), "out of the folder"},
+		"an absolute name":          {tarOf(t, reg("/etc/x", "")), "leads out"},
+		"a name upwards":            {tarOf(t, reg("../victim", "w")), "leads out"},
+		"a name upwards within":     {tarOf(t, dir("a/"), reg("a/../../victim", "w")), "leads out"},
+		"a folder upwards":          {tarOf(t, dir("..")), "leads out"},
+		"a link out":                {tarOf(t, link("l", "/etc/passwd")), "out of the folder"},
+		"a link upwards":            {tarOf(t, link("l", "../victim")), "out of the folder"},
+		"a link upwards from below": {tarOf(t, dir("a/"), link("a/l", "../../victim")), "out of the folder"},
+		"a link up and down and up": {tarOf(t, dir("a/"), dir("a/b/"), link("a/b/up", "../.."),
+			link("l", "a/b/up/../victim")), "out of the folder"},
+		"a link to nothing": {tarOf(t, reg("a", ""), link("l", strings.Repeat("a", 5000))),
+			"out of the folder"},
 		"a file through a link":            {tarOf(t, link("l", "."), reg("l/x", "")), "no folder of the archive"},
 		"a folder through a link":          {tarOf(t, dir("a/"), link("l", "a"), dir("l/x/")), "no folder of the archive"},
 		"a file in a file":                 {tarOf(t, reg("a", ""), reg("a/b", "")), "no folder of the archive"},
@@ -144,7 +148,8 @@ func TestHostileFolders(t *testing.T) {
 	}
 	sparse := func(size int64) []byte { // a file of which nothing is there
 		records := ""
-		for _, r := range []string{"GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.name=big", fmt.Sprint("GNU.sparse.realsize=", size)} {
+		for _, r := range []string{"GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.name=big",
+			fmt.Sprint("GNU.sparse.realsize=", size)} {
 			records += fmt.Sprintf("%d %s\n", len(r)+4, r)
 		}
 		head := tarOf(t, reg("x", records))
@@ -169,7 +174,8 @@ func TestHostileFolders(t *testing.T) {
 	}
 	// What is on its way and fails leaves nothing, and says why.
 	broken := errors.New("broken")
-	if _, err := TakeFolder(filepath.Join(t.TempDir(), "got"), func(w io.Writer) error { _, _ = w.Write(whole[:1000]); return broken }); !errors.Is(err, broken) {
+	if _, err := TakeFolder(filepath.Join(t.TempDir(), "got"),
+		func(w io.Writer) error { _, _ = w.Write(whole[:1000]); return broken }); !errors.Is(err, broken) {
 		t.Error(err)
 	}
 	taken := t.TempDir()
@@ -191,8 +197,10 @@ func TestFolders(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := errors.Join(os.WriteFile(filepath.Join(from, "a/b/run"), []byte("#!"), 0o755), os.WriteFile(filepath.Join(from, "größe"), bytes.Repeat([]byte("x"), 100_000), 0o600),
-		os.Chmod(filepath.Join(from, "a/b/run"), 0o755), os.Symlink("../../größe", filepath.Join(from, "a/b/up")), os.Symlink("a/b", filepath.Join(from, "down"))); err != nil {
+	if err := errors.Join(os.WriteFile(filepath.Join(from, "a/b/run"), []byte("#!"), 0o755),
+		os.WriteFile(filepath.Join(from, "größe"), bytes.Repeat([]byte("x"), 100_000), 0o600),
+		os.Chmod(filepath.Join(from, "a/b/run"), 0o755), os.Symlink("../../größe", filepath.Join(from, "a/b/up")),
+		os.Symlink("a/b", filepath.Join(from, "down"))); err != nil {
 		t.Fatal(err)
 	}
 	to := filepath.Join(t.TempDir(), "to")
@@ -221,7 +229,8 @@ func TestFolders(t *testing.T) {
 	}
 	var sent bytes.Buffer
 	err = SendFolder(from, func(r io.Reader) error { _, err := io.Copy(&sent, r); return err })
-	if !errors.As(err, new(*FolderError)) || !strings.Contains(err.Error(), `"pipe" is neither`) || bytes.Contains(sent.Bytes(), []byte(FolderWhole)) {
+	if !errors.As(err, new(*FolderError)) || !strings.Contains(err.Error(), `"pipe" is neither`) ||
+		bytes.Contains(sent.Bytes(), []byte(FolderWhole)) {
 		t.Error(err)
 	}
 	stop := errors.New("stop")
@@ -241,8 +250,11 @@ func TestPassFolderModes(t *testing.T) { // the umask is the whole process's: th
 		way := t.TempDir()
 		got := ""
 		err := PassFolder(way, func(w io.Writer) error {
-			_, err := w.Write(tarOf(t, tar.Header{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o775}, tar.Header{Name: "d/run", Typeflag: tar.TypeReg, Mode: 0o755},
-				tar.Header{Name: "all", Typeflag: tar.TypeReg, Mode: 0o666}, tar.Header{Name: "none", Typeflag: tar.TypeReg, Mode: 0o040}, tar.Header{Name: "implied/file", Typeflag: tar.TypeReg, Mode: 0o444}))
+			_, err := w.Write(tarOf(t, tar.Header{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o775},
+				tar.Header{Name: "d/run", Typeflag: tar.TypeReg, Mode: 0o755},
+				tar.Header{Name: "all", Typeflag: tar.TypeReg, Mode: 0o666},
+				tar.Header{Name: "none", Typeflag: tar.TypeReg, Mode: 0o040},
+				tar.Header{Name: "implied/file", Typeflag: tar.TypeReg, Mode: 0o444}))
 			return err
 		}, func(r io.Reader) error {
 			for from := tar.NewReader(r); ; {
@@ -275,13 +287,14 @@ func TestPassFolder(t *testing.T) {
 			return err
 		}
 	}
-	if err := PassFolder(way, fill(dir("./"), dir("./a"), reg("./a/b", "text"), link("./c", "a/b")), func(r io.Reader) error {
-		_, err := TakeFolder(target, func(w io.Writer) error {
-			_, err := io.Copy(w, r)
+	if err := PassFolder(way, fill(dir("./"), dir("./a"), reg("./a/b", "text"), link("./c", "a/b")),
+		func(r io.Reader) error {
+			_, err := TakeFolder(target, func(w io.Writer) error {
+				_, err := io.Copy(w, r)
+				return err
+			})
 			return err
-		})
-		return err
-	}); err != nil {
+		}); err != nil {
 		t.Fatal(err)
 	}
 	if text, err := os.ReadFile(filepath.Join(target, FolderName, "c")); err != nil || string(text) != "text" {
@@ -321,15 +334,19 @@ func TestAttackFolderOut(t *testing.T) {
 	}{
 		{"a file", []tar.Header{reg("a", "text")}, "a", "text", ""},
 		{"a program", []tar.Header{{Name: "run", Typeflag: tar.TypeReg, Mode: 0o4755, Uname: "text"}}, "run", "text", ""},
-		{"git's configuration", []tar.Header{dir("repo/"), dir("repo/.git/"), reg("repo/.git/config", "fsmonitor"), reg("repo/a", "text")}, "repo/.git", "nothing", "repo/.git/config"},
-		{"a hook", []tar.Header{{Name: ".git/hooks/post-commit", Typeflag: tar.TypeReg, Mode: 0o755}}, ".git", "nothing", ".git/hooks/post-commit"},
+		{"git's configuration", []tar.Header{dir("repo/"), dir("repo/.git/"), reg("repo/.git/config", "fsmonitor"),
+			reg("repo/a", "text")}, "repo/.git", "nothing", "repo/.git/config"},
+		{"a hook", []tar.Header{{Name: ".git/hooks/post-commit", Typeflag: tar.TypeReg, Mode: 0o755}}, ".git", "nothing",
+			".git/hooks/post-commit"},
 		{"a ceiling", []tar.Header{reg(".unitask.toml", "x")}, ".unitask.toml", "nothing", ".unitask.toml"},
 		{"servers of MCP", []tar.Header{reg("a/.mcp.json", "x")}, "a/.mcp.json", "nothing", "a/.mcp.json"},
 		{"what direnv runs", []tar.Header{reg(".envrc", "x")}, ".envrc", "nothing", ".envrc"},
-		{"another name of a hidden file", []tar.Header{reg(".envrc", "x"), same("plain", ".envrc")}, "plain", "nothing", "plain"},
+		{"another name of a hidden file", []tar.Header{reg(".envrc", "x"), same("plain", ".envrc")}, "plain", "nothing",
+			"plain"},
 		{"a hidden link", []tar.Header{dir("d/"), link(".git", "d")}, ".git", "nothing", ".git"},
 		{"a link to git's configuration", []tar.Header{link("plain", "./.git/config")}, "plain", "nothing", "plain"},
-		{"a link whose target is read from right to left", []tar.Header{link("plain", "a\u202eb")}, "plain", "nothing", "plain"},
+		{"a link whose target is read from right to left", []tar.Header{link("plain", "a\u202eb")}, "plain", "nothing",
+			"plain"},
 		{"a link upwards", []tar.Header{reg("a", "text"), dir("d/"), link("d/plain", ".././a")}, "d/plain", "text, executable", ""}, // as all links are
 		{"an option", []tar.Header{reg("-rf", "x")}, "-rf", "nothing", "-rf"},
 		{"a name that is read from right to left", []tar.Header{reg("a\u202eb", "x")}, "a\u202eb", "nothing", "a\u202eb"},
@@ -358,7 +375,8 @@ func TestAttackFolderOut(t *testing.T) {
 	old := syscall.Umask(0o077)
 	to := filepath.Join(t.TempDir(), "to")
 	_, err := TakeFolder(to, func(w io.Writer) error {
-		_, err := w.Write(tarOf(t, tar.Header{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o777}, tar.Header{Name: "f", Typeflag: tar.TypeReg, Mode: 0o666}))
+		_, err := w.Write(tarOf(t, tar.Header{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o777},
+			tar.Header{Name: "f", Typeflag: tar.TypeReg, Mode: 0o666}))
 		return err
 	})
 	syscall.Umask(old)
@@ -379,7 +397,9 @@ func TestAttackFolderOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	u := unpacking{root: root, count: counted{entries: MaxFolderEntries - 20}, dirs: map[string]bool{".": true}, files: map[string]bool{}}
+	u := unpacking{root: root, count: counted{entries: MaxFolderEntries - 20}, dirs: map[string]bool{".": true},
+		files: map[string]bool{}}
 	err = u.unpack(bytes.NewReader(tarOf(t, reg(strings.Repeat("d/", 40)+"f", ""))))
-	attack.Check(t, "a folder out of a machine: one file that makes 40 folders, where 20 may be", "true", fmt.Sprint(errors.As(err, new(*FolderError))))
+	attack.Check(t, "a folder out of a machine: one file that makes 40 folders, where 20 may be", "true",
+		fmt.Sprint(errors.As(err, new(*FolderError))))
 }

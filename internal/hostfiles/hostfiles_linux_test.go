@@ -19,7 +19,8 @@ func TestAttackPipes(t *testing.T) {
 	dir, ignoring := folder(t), folder(t)
 	pipe := filepath.Join(dir, "pipe")
 	links := folder(t, "link -> "+pipe)
-	if err := errors.Join(syscall.Mkfifo(pipe, 0o600), syscall.Mkfifo(filepath.Join(ignoring, IgnoreFile), 0o600)); err != nil {
+	if err := errors.Join(syscall.Mkfifo(pipe, 0o600),
+		syscall.Mkfifo(filepath.Join(ignoring, IgnoreFile), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	watch, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)

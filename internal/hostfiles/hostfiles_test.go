@@ -32,15 +32,19 @@ func folder(t *testing.T, links ...string) string {
 
 // A path leads to the same place whether or not something is there.
 func TestLeadsTo(t *testing.T) {
-	dir := folder(t, "a -> b", "b -> c/d", "up -> ../x", "root -> /", "loop -> loop", "abs -> $/c", "out -> ../../../../../../../../../etc")
+	dir := folder(t, "a -> b", "b -> c/d", "up -> ../x", "root -> /", "loop -> loop", "abs -> $/c",
+		"out -> ../../../../../../../../../etc")
 	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	above := filepath.Dir(dir)
 	for name, want := range map[string]string{
-		"file": dir + "/file", "nothing": dir + "/nothing", "nothing/below": dir + "/nothing/below", "file/below": dir + "/file/below",
-		"a": dir + "/c/d", "b/e": dir + "/c/d/e", "a/../x": dir + "/c/x", "up/y": above + "/x/y", "root/no/such": "/no/such", "abs/e": dir + "/c/e",
-		"out": "/etc", "loop": dir + "/loop", "loop/x": dir + "/loop/x", "..": above, "./file": dir + "/file",
+		"file": dir + "/file", "nothing": dir + "/nothing", "nothing/below": dir + "/nothing/below",
+		"file/below": dir + "/file/below",
+		"a":          dir + "/c/d", "b/e": dir + "/c/d/e", "a/../x": dir + "/c/x", "up/y": above + "/x/y",
+		"root/no/such": "/no/such",
+		"abs/e":        dir + "/c/e",
+		"out":          "/etc", "loop": dir + "/loop", "loop/x": dir + "/loop/x", "..": above, "./file": dir + "/file",
 	} {
 		if got := leadsTo(dir + "/" + name); got != want {
 			t.Errorf("%s: %s, want %s", name, got, want)
@@ -102,9 +106,11 @@ func TestFoundIsOpened(t *testing.T) {
 func TestProject(t *testing.T) {
 	dir := folder(t)
 	for name, text := range map[string]string{
-		".gitignore": "node_modules\ndist\n.env*\n/top\n", ".env": "KEY=1", "sub/.env.local": "", "a.js": "", "dist/a.js": "", "top": "", "sub/top": "",
+		".gitignore": "node_modules\ndist\n.env*\n/top\n", ".env": "KEY=1", "sub/.env.local": "", "a.js": "", "dist/a.js": "",
+		"top": "", "sub/top": "",
 		".git/config": "token", "sub/.git": "gitdir: ..", "sub/.gitignore": "*.map\n", "sub/x.map": "", "x.map": "",
-		"node_modules/p/dist/i.js": "", "node_modules/p/.gitignore": "*", "node_modules/p/.env": "", "node_modules/p/.git/config": "", "node_modules/big/x": "",
+		"node_modules/p/dist/i.js": "", "node_modules/p/.gitignore": "*", "node_modules/p/.env": "",
+		"node_modules/p/.git/config": "", "node_modules/big/x": "",
 		"out/x": "", "kept/dist/y": "", "kept/.unitaskignore": "!dist\n", ".unitaskignore": "node_modules/big\nout/\n",
 	} {
 		name = filepath.Join(dir, name)
@@ -133,7 +139,8 @@ func TestProject(t *testing.T) {
 		}
 	}
 	slices.Sort(got)
-	want := []string{".gitignore", ".unitaskignore", "a.js", "kept/.unitaskignore", "kept/dist/y", "node_modules/p/.env", "node_modules/p/.gitignore",
+	want := []string{".gitignore", ".unitaskignore", "a.js", "kept/.unitaskignore", "kept/dist/y", "node_modules/p/.env",
+		"node_modules/p/.gitignore",
 		"node_modules/p/dist/i.js", "sub/.gitignore", "sub/top", "x.map"}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%q\nwant %q", got, want)
@@ -162,12 +169,17 @@ func TestAttackIgnoreFiles(t *testing.T) {
 		{"a pattern more", strings.Repeat("x\n", maxPatterns+1), []string{""}, 5, "more than 10000 patterns"},
 		{"a megabyte of patterns", strings.Repeat("a\n", maxIgnore/2), []string{deep}, 5, "more than 10000 patterns"},
 		{"patterns in each of many folders", strings.Repeat("x\n", 200), []string{"", "d/", "d/d/", deep}, 5, "taken"},
-		{"too many in all of many folders", strings.Repeat("x\n", maxPatterns/2), []string{"", "d/", deep}, 5, "more than 10000 patterns"},
+		{"too many in all of many folders", strings.Repeat("x\n", maxPatterns/2), []string{"", "d/", deep}, 5,
+			"more than 10000 patterns"},
 		{"a project's, by git's file", strings.Repeat("x\n", maxPatterns+1), []string{"git:"}, 5, "more than 10000 patterns"},
-		{"many patterns for many files", strings.Repeat("*x?[!x]*xxxxxxxxxxxxxxx\n", maxPatterns), []string{""}, 100, "too many patterns for this many files"},
-		{"a pattern of a megabyte", "*[" + strings.Repeat("x", maxIgnore-10) + "]", []string{""}, 5, "a pattern has more than 4096 bytes"},
-		{"long patterns that look at every letter", strings.Repeat("*["+strings.Repeat("x", 4000)+"]\n", 250), []string{""}, 100, "too many patterns for this many files"},
-		{"long comments in many folders", "#" + strings.Repeat("#", 900<<10), each(20), 5, "there are more than 16777216 bytes of patterns"},
+		{"many patterns for many files", strings.Repeat("*x?[!x]*xxxxxxxxxxxxxxx\n", maxPatterns), []string{""}, 100,
+			"too many patterns for this many files"},
+		{"a pattern of a megabyte", "*[" + strings.Repeat("x", maxIgnore-10) + "]", []string{""}, 5,
+			"a pattern has more than 4096 bytes"},
+		{"long patterns that look at every letter", strings.Repeat("*["+strings.Repeat("x", 4000)+"]\n", 250), []string{""},
+			100, "too many patterns for this many files"},
+		{"long comments in many folders", "#" + strings.Repeat("#", 900<<10), each(20), 5,
+			"there are more than 16777216 bytes of patterns"},
 	} {
 		dir := folder(t)
 		if err := os.MkdirAll(filepath.Join(dir, deep), 0o755); err != nil {
@@ -232,7 +244,8 @@ func TestAttackSizes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for what, n := range map[string]int64{"bytes of a folder": w.used, "bytes in all": s.Bytes(), "memory": s.Memory(100)} {
+	for what, n := range map[string]int64{"bytes of a folder": w.used, "bytes in all": s.Bytes(),
+		"memory": s.Memory(100)} {
 		got := "too many"
 		if n < 5<<60 {
 			got = fmt.Sprint(n)

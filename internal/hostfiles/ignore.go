@@ -66,7 +66,8 @@ func (w *walk) leaves(parents []string, name string, isDir bool, ignore ignored)
 		w.matched += in.starred * len(strings.Join(parents, "")+name)
 	}
 	if w.matched > cmp.Or(w.set.matching, maxMatching) {
-		return false, fmt.Errorf("%q: %s holds too many patterns for this many files", path.Join(append(slices.Clip(parents), name)...), IgnoreFile)
+		return false, fmt.Errorf("%q: %s holds too many patterns for this many files",
+			path.Join(append(slices.Clip(parents), name)...), IgnoreFile)
 	}
 	if w.m.project && name == gitFolder {
 		return true, nil

@@ -86,7 +86,8 @@ func stampOf(st fs.FileInfo) stamp {
 // Filesystems that note each change of a file, through a mapping too, in a time that
 // programs can't set. tmpfs does not note those, and servers of files have clocks of their
 // own.
-var steadyTypes = []int64{unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.OVERLAYFS_SUPER_MAGIC}
+var steadyTypes = []int64{unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC,
+	unix.OVERLAYFS_SUPER_MAGIC}
 
 // keepsTimes reports whether the stamps of a file's device can be trusted.
 func keepsTimes(e *entry) bool {

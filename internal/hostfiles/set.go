@@ -113,7 +113,8 @@ func (s *Set) add(m *mount, to string, st fs.FileInfo) {
 	if st.Mode()&0o100 != 0 {
 		mode = 0o755
 	}
-	s.entries = append(s.entries, entry{File: guest.File{Path: to, Mode: mode, Size: st.Size(), ModTime: st.ModTime()}, from: m, stamp: stampOf(st)})
+	s.entries = append(s.entries, entry{File: guest.File{Path: to, Mode: mode, Size: st.Size(), ModTime: st.ModTime()},
+		from: m, stamp: stampOf(st)})
 	s.bytes = sum(s.bytes, st.Size())
 }
 

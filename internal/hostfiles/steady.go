@@ -61,7 +61,10 @@ type stamp struct {
 // what people work on.
 func (s *Set) Steady() *Steady {
 	for i, m := range s.mounts {
-		if slices.ContainsFunc(s.mounts[:i], func(o *mount) bool { return within(o.guest, m.guest) || within(m.guest, o.guest) }) {
+		if slices.ContainsFunc(s.mounts[:i], func(o *mount) bool {
+			return within(o.guest, m.guest) ||
+				within(m.guest, o.guest)
+		}) {
 			return nil // what comes later may replace what came before
 		}
 	}
@@ -126,7 +129,8 @@ func (e *entry) mark() []byte {
 		b = append(b, text...)
 	}
 	b = binary.BigEndian.AppendUint32(b, uint32(e.Mode))
-	for _, n := range []uint64{uint64(e.Size), uint64(e.ModTime.UnixNano()), e.stamp.dev, e.stamp.ino, uint64(e.stamp.changed)} {
+	for _, n := range []uint64{uint64(e.Size), uint64(e.ModTime.UnixNano()), e.stamp.dev, e.stamp.ino,
+		uint64(e.stamp.changed)} {
 		b = binary.BigEndian.AppendUint64(b, n)
 	}
 	return b

@@ -135,7 +135,8 @@ func attackSteadyRows(
 		{"two files exchanged that are as long and as old", "sent", func(dir string) error {
 			a, b := filepath.Join(dir, one), filepath.Join(dir, "d1/f21")
 			at := time.Unix(1, 0)
-			return errors.Join(os.Chtimes(a, at, at), os.Chtimes(b, at, at), unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE))
+			return errors.Join(os.Chtimes(a, at, at), os.Chtimes(b, at, at),
+				unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE))
 		}},
 		{"by another name of it, elsewhere", "sent", func(dir string) error {
 			return asItWas(dir, one, func(f string) error {
@@ -200,8 +201,11 @@ func TestAttackSteadyWhileSent(t *testing.T) {
 	needSteady(t, dir)
 	s := listed(t, nil, dir).Steady()
 	for name, change := range map[string]func(at string) error{
-		"one that was sent": func(at string) error { return os.WriteFile(filepath.Join(dir, at), []byte("text 9999"), 0o644) },
-		"one more":          func(string) error { return os.WriteFile(filepath.Join(dir, "more"), nil, 0o644) },
+		"one that was sent": func(at string) error {
+			return os.WriteFile(filepath.Join(dir, at), []byte("text 9999"),
+				0o644)
+		},
+		"one more": func(string) error { return os.WriteFile(filepath.Join(dir, "more"), nil, 0o644) },
 	} {
 		done := false
 		err := s.Put(t.Context(), nothing{func(f guest.File) error {
@@ -211,7 +215,8 @@ func TestAttackSteadyWhileSent(t *testing.T) {
 			done = true
 			return change(strings.TrimPrefix(f.Path, "/0/"))
 		}})
-		attack.Check(t, name, "no template", map[bool]string{true: "no template", false: "a template"}[errors.Is(err, ErrUnsteady)])
+		attack.Check(t, name, "no template", map[bool]string{true: "no template",
+			false: "a template"}[errors.Is(err, ErrUnsteady)])
 		s = listed(t, nil, dir).Steady()
 	}
 }
@@ -263,7 +268,8 @@ func TestSteady(t *testing.T) {
 		}
 		sent := map[Part]int{}
 		for _, part := range []Part{All, OnlySteady, AllButSteady} {
-			if err := s.Put(t.Context(), nothing{func(guest.File) error { sent[part]++; return nil }}, part, func(Sent) {}); err != nil {
+			if err := s.Put(t.Context(), nothing{func(guest.File) error { sent[part]++; return nil }}, part,
+				func(Sent) {}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -278,7 +284,8 @@ func TestSettle(t *testing.T) {
 		for _, c := range []struct {
 			ago, want time.Duration
 			err       error
-		}{{time.Hour, 0, nil}, {SettleTime, 0, nil}, {10 * time.Second, SettleTime - 10*time.Second, nil}, {-time.Second, 0, ErrUnsteady}} {
+		}{{time.Hour, 0, nil}, {SettleTime, 0, nil}, {10 * time.Second, SettleTime - 10*time.Second, nil},
+			{-time.Second, 0, ErrUnsteady}} {
 			begin := time.Now()
 			err := (&Steady{Changed: begin.Add(-c.ago)}).Settle(t.Context())
 			if took := time.Since(begin); took != c.want || !errors.Is(err, c.err) {

@@ -16,10 +16,11 @@ const anyBelow = "**"
 var (
 	errForm     = errors.New("does not begin with a slash")
 	errEncoding = errors.New("has a malformed percent-encoding")
-	errHidden   = errors.New("encodes a slash, a dot, a percent sign or a control character, which servers read in different ways")
-	errDots     = errors.New("has a segment . or .. or an empty one, which servers read in different ways")
-	errParams   = errors.New("has a semicolon or a backslash, which servers read in different ways")
-	errText     = errors.New("is not UTF-8")
+	errHidden   = errors.New(
+		"encodes a slash, a dot, a percent sign or a control character, which servers read in different ways")
+	errDots   = errors.New("has a segment . or .. or an empty one, which servers read in different ways")
+	errParams = errors.New("has a semicolon or a backslash, which servers read in different ways")
+	errText   = errors.New("is not UTF-8")
 )
 
 // Max bounds a path that is held against rules, and a pattern; servers refuse longer ones.

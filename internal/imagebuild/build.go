@@ -117,7 +117,8 @@ func (b *Builder) tellChanged(what string) { b.tell(what + ", and have left othe
 
 // custom returns the image as it is described.
 func (b *build) custom() *catalog.Custom {
-	return &catalog.Custom{Schema: catalog.CustomSchema, Name: b.env.Name, From: b.env.From, File: b.env.File, Arch: b.arch,
+	return &catalog.Custom{Schema: catalog.CustomSchema, Name: b.env.Name, From: b.env.From, File: b.env.File,
+		Arch:        b.arch,
 		Description: b.env.Description, Env: b.env.Env, Warm: b.env.Warm, MemoryMB: b.env.MemoryMB}
 }
 

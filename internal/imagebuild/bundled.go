@@ -74,7 +74,8 @@ func (b *bundledBuild) check() error {
 	}
 	all := slices.Concat(b.language.Image(b.env.From).Payload.Folders, b.folders)
 	if len(b.folders) > catalog.MaxTops || len(strings.Join(all, "\n")) > catalog.MaxFolders {
-		return fmt.Errorf("files: lie in %d folders at the root, which are too many or have too long names: put them into one",
+		return fmt.Errorf(
+			"files: lie in %d folders at the root, which are too many or have too long names: put them into one",
 			len(b.folders))
 	}
 	return stepNetwork{}.allowed(b.Ceiling, b.system, b.specs)
@@ -89,7 +90,8 @@ func (b *bundledBuild) checkFiles() error {
 	for _, f := range b.env.Files {
 		name, _, _ := strings.Cut(f.Guest[1:], "/")
 		top := "/" + name
-		if program.CheckGuestPath("files", f.Guest) != nil || !catalog.Top.MatchString(name) || slices.Contains(takenTops, top) {
+		if program.CheckGuestPath("files", f.Guest) != nil || !catalog.Top.MatchString(name) ||
+			slices.Contains(takenTops, top) {
 			return fmt.Errorf("files: %s is not where an image can have files: use a folder like /opt, /srv or /data", f.Guest)
 		}
 		if !slices.Contains(b.folders, top) {

@@ -115,7 +115,8 @@ func Read(file, folder string, along []string) (*Environment, error) {
 	}
 	for next := abs; ; {
 		if slices.Contains(e.Chain, next) {
-			return nil, fmt.Errorf("%s: from goes round in a circle: %s", abs, strings.Join(append(e.Chain, next), " begins with "))
+			return nil, fmt.Errorf("%s: from goes round in a circle: %s", abs,
+				strings.Join(append(e.Chain, next), " begins with "))
 		}
 		if len(e.Chain) == maxChain {
 			return nil, fmt.Errorf("%s: begins with more than %d files, one after the other", abs, maxChain)
@@ -143,7 +144,9 @@ func Read(file, folder string, along []string) (*Environment, error) {
 			e.From = t.From
 			return e, e.check()
 		default:
-			return nil, fmt.Errorf("%s: from = %.80q is no image: use %s, a container image's reference, or the name of a file of yours, beside this one or in %s", next, t.From, strings.Join(along, ", "), folder)
+			return nil,
+				fmt.Errorf(
+					"%s: from = %.80q is no image: use %s, a container image's reference, or the name of a file of yours, beside this one or in %s", next, t.From, strings.Join(along, ", "), folder)
 		}
 	}
 }
@@ -192,7 +195,8 @@ func read(file string) (*text, error) {
 
 // add puts what a file says below what those before it say.
 func (e *Environment) add(t *text, dir string) error {
-	e.Pip, e.Npm, e.Warm = append(slices.Clone(t.Pip), e.Pip...), append(slices.Clone(t.Npm), e.Npm...), append(slices.Clone(t.Warm), e.Warm...)
+	e.Pip, e.Npm, e.Warm = append(slices.Clone(t.Pip), e.Pip...), append(slices.Clone(t.Npm), e.Npm...),
+		append(slices.Clone(t.Warm), e.Warm...)
 	e.Debian = append(slices.Clone(t.Debian), e.Debian...)
 	e.Run, e.Network = append(slices.Clone(t.Run), e.Run...), append(slices.Clone(t.Network), e.Network...)
 	if e.MemoryMB == 0 {
@@ -222,7 +226,8 @@ func (e *Environment) check() error {
 	wrong := func(format string, args ...any) error {
 		return fmt.Errorf("%s: %w", e.File, fmt.Errorf(format, args...))
 	}
-	for key, n := range map[string]int{"debian": len(e.Debian), "pip": len(e.Pip), "npm": len(e.Npm), "run": len(e.Run), "network": len(e.Network), "files": len(e.Files), "env": len(e.Env), "warm": len(e.Warm)} {
+	for key, n := range map[string]int{"debian": len(e.Debian), "pip": len(e.Pip), "npm": len(e.Npm), "run": len(e.Run),
+		"network": len(e.Network), "files": len(e.Files), "env": len(e.Env), "warm": len(e.Warm)} {
 		if n > maxEntries {
 			return wrong("%s has %d entries, with those of the images that it begins with: at most %d", key, n, maxEntries)
 		}
@@ -236,7 +241,8 @@ func (e *Environment) check() error {
 		}
 	}
 	for _, f := range e.Files {
-		if f.Guest != path.Clean(f.Guest) || !path.IsAbs(f.Guest) || strings.ContainsAny(f.Guest, "\n\x00") || !utf8.ValidString(f.Guest) {
+		if f.Guest != path.Clean(f.Guest) || !path.IsAbs(f.Guest) || strings.ContainsAny(f.Guest, "\n\x00") ||
+			!utf8.ValidString(f.Guest) {
 			return wrong("files: %.200q is no path in the machine: /FOLDER/NAME", f.Guest)
 		}
 		for _, other := range e.Files {
@@ -245,7 +251,8 @@ func (e *Environment) check() error {
 			}
 		}
 	}
-	if len(e.Description) > maxDescription || !utf8.ValidString(e.Description) || strings.ContainsFunc(e.Description, unicode.IsControl) {
+	if len(e.Description) > maxDescription || !utf8.ValidString(e.Description) ||
+		strings.ContainsFunc(e.Description, unicode.IsControl) {
 		return wrong("description: must be one line of at most %d bytes", maxDescription)
 	}
 	if e.MemoryMB < 0 {
@@ -261,8 +268,11 @@ func CheckAdded(env map[string]string, warm []string) error {
 	}
 	size := 0
 	for name, value := range env {
-		if size += len(name) + len(value); !variable.MatchString(name) || strings.ContainsRune(value, 0) || !utf8.ValidString(value) || size > maxValue {
-			return fmt.Errorf("env: %.80q can't be a variable: a name of letters, digits and _, and text of at most %d bytes in all", name, maxValue)
+		if size += len(name) + len(value); !variable.MatchString(name) || strings.ContainsRune(value, 0) ||
+			!utf8.ValidString(value) || size > maxValue {
+			return fmt.Errorf(
+				"env: %.80q can't be a variable: a name of letters, digits and _, and text of at most %d bytes in all", name,
+				maxValue)
 		}
 	}
 	for _, name := range warm {

@@ -33,16 +33,19 @@ func TestChain(t *testing.T) {
 		"report.toml": "from = 'mine'\npip = ['b']\nwarm = ['b']\nmemoryMb = 300\ndescription = 'two'\n[env]\nA = '2'\n[files]\n'/opt/x' = 'x'\n",
 		"python.toml": "from = 'python'\nnpm = []\n", "x/deep/file": "content", "x/run": "#!",
 	})
-	write(t, folder, map[string]string{"mine.toml": "from = 'node'\npip = ['a']\nwarm = ['a.b']\nmemoryMb = 200\n[env]\nA = '1'\nB = '1'\n[files]\n'/opt/x' = 'other'\n'/srv/y' = 'y'\n", "y": "why"})
+	write(t, folder,
+		map[string]string{"mine.toml": "from = 'node'\npip = ['a']\nwarm = ['a.b']\nmemoryMb = 200\n[env]\nA = '1'\nB = '1'\n[files]\n'/opt/x' = 'other'\n'/srv/y' = 'y'\n", "y": "why"})
 	// The modes of a host whose umask keeps others out are not the machine's.
-	if err := errors.Join(os.Chmod(filepath.Join(dir, "x/run"), 0o700), os.Chmod(filepath.Join(dir, "x/deep/file"), 0o600)); err != nil {
+	if err := errors.Join(os.Chmod(filepath.Join(dir, "x/run"), 0o700),
+		os.Chmod(filepath.Join(dir, "x/deep/file"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	e, err := Read(filepath.Join(dir, "report.toml"), folder, along)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e.Name != "report" || e.From != "node" || !slices.Equal(e.Pip, []string{"a", "b"}) || !slices.Equal(e.Warm, []string{"a.b", "b"}) || e.MemoryMB != 300 || e.Description != "two" ||
+	if e.Name != "report" || e.From != "node" || !slices.Equal(e.Pip, []string{"a", "b"}) ||
+		!slices.Equal(e.Warm, []string{"a.b", "b"}) || e.MemoryMB != 300 || e.Description != "two" ||
 		!maps.Equal(e.Env, map[string]string{"A": "2", "B": "1"}) || len(e.Chain) != 2 {
 		t.Errorf("%+v", e)
 	}
@@ -66,7 +69,8 @@ func TestChain(t *testing.T) {
 		}
 		got[h.Name] = h.FileInfo().Mode().String() + " " + string(text)
 	}
-	want := map[string]string{"opt/x/deep/file": "-rw-r--r-- content", "opt/x/run": "-rwxr-xr-x #!", "srv/y": "-rw-r--r-- why"}
+	want := map[string]string{"opt/x/deep/file": "-rw-r--r-- content", "opt/x/run": "-rwxr-xr-x #!",
+		"srv/y": "-rw-r--r-- why"}
 	if !maps.Equal(got, want) {
 		t.Errorf("got %v", got)
 	}
@@ -110,7 +114,8 @@ func TestBadFiles(t *testing.T) {
 		if text == "from = 'a'" {
 			text, says = "from = 'a'", `from = "a" is no image`
 		}
-		if _, err := Read(filepath.Join(dir, "a.toml"), t.TempDir(), along); err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "a.toml") {
+		if _, err := Read(filepath.Join(dir, "a.toml"), t.TempDir(), along); err == nil ||
+			!strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "a.toml") {
 			t.Errorf("%.60q: %v", text, err)
 		}
 	}
@@ -118,10 +123,12 @@ func TestBadFiles(t *testing.T) {
 	for i := range 12 {
 		write(t, dir, map[string]string{"f" + string(rune('a'+i)) + ".toml": "from = 'f" + string(rune('a'+i+1)) + "'\n"})
 	}
-	if _, err := Read(filepath.Join(dir, "fa.toml"), dir, along); err == nil || !strings.Contains(err.Error(), "more than 8 files") {
+	if _, err := Read(filepath.Join(dir, "fa.toml"), dir, along); err == nil ||
+		!strings.Contains(err.Error(), "more than 8 files") {
 		t.Errorf("a chain without end: %v", err)
 	}
-	if _, err := Read(filepath.Join(dir, "Big Name.toml"), dir, along); err == nil || !strings.Contains(err.Error(), "is no name of an image") {
+	if _, err := Read(filepath.Join(dir, "Big Name.toml"), dir, along); err == nil ||
+		!strings.Contains(err.Error(), "is no name of an image") {
 		t.Errorf("a name: %v", err)
 	}
 	if _, err := Read(filepath.Join(dir, "none.toml"), dir, along); !errors.Is(err, os.ErrNotExist) {
@@ -130,7 +137,8 @@ func TestBadFiles(t *testing.T) {
 	if err := syscall.Mkfifo(filepath.Join(dir, "pipe.toml"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Read(filepath.Join(dir, "pipe.toml"), dir, along); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+	if _, err := Read(filepath.Join(dir, "pipe.toml"), dir, along); err == nil ||
+		!strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("a pipe: %v", err)
 	}
 }
@@ -144,12 +152,20 @@ func TestBadContents(t *testing.T) {
 		make        func(dir string) error
 	}{
 		{"'/opt/a' = 'none'", "none: no such file", nil},
-		{"'/opt/a' = 'link'", "link is a link", func(dir string) error { return os.Symlink(secret, filepath.Join(dir, "link")) }},
-		{"'/opt/a' = 'sub/file'", "escapes from parent", func(dir string) error { return os.Symlink(filepath.Dir(secret), filepath.Join(dir, "sub")) }},
-		{"'/opt/a' = 'folder'", "folder/link is neither", func(dir string) error {
-			return errors.Join(os.Mkdir(filepath.Join(dir, "folder"), 0o755), os.Symlink(secret, filepath.Join(dir, "folder/link")))
+		{"'/opt/a' = 'link'", "link is a link", func(dir string) error {
+			return os.Symlink(secret,
+				filepath.Join(dir, "link"))
 		}},
-		{"'/opt/a' = 'pipe'", "pipe is neither", func(dir string) error { return syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600) }},
+		{"'/opt/a' = 'sub/file'", "escapes from parent",
+			func(dir string) error { return os.Symlink(filepath.Dir(secret), filepath.Join(dir, "sub")) }},
+		{"'/opt/a' = 'folder'", "folder/link is neither", func(dir string) error {
+			return errors.Join(os.Mkdir(filepath.Join(dir, "folder"), 0o755),
+				os.Symlink(secret, filepath.Join(dir, "folder/link")))
+		}},
+		{"'/opt/a' = 'pipe'", "pipe is neither", func(dir string) error {
+			return syscall.Mkfifo(filepath.Join(dir, "pipe"),
+				0o600)
+		}},
 		{"'/file' = 'a.toml'", "would lie at the root", nil},
 	} {
 		dir := t.TempDir()

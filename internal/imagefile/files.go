@@ -69,7 +69,8 @@ func copyFile(to *tar.Writer, root *os.Root, name, guest string) error {
 	if st.Mode()&0o100 != 0 {
 		mode = 0o755
 	}
-	if err := to.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: guest[1:], Mode: mode, Size: st.Size(), ModTime: st.ModTime(), Format: tar.FormatPAX}); err != nil {
+	if err := to.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: guest[1:], Mode: mode, Size: st.Size(),
+		ModTime: st.ModTime(), Format: tar.FormatPAX}); err != nil {
 		return err
 	}
 	_, err = io.CopyN(to, in, st.Size())

@@ -22,10 +22,12 @@ func TestToolWords(t *testing.T) {
 		"a plain error": {"ERROR: No matching distribution found for x\n", "No matching distribution found for x"},
 		"a pip within pip": {"  error: subprocess-exited-with-error\n  \n  × pip subprocess to install build dependencies did not run successfully.\n  │ exit code: 1\n  ╰─> [5 lines of output]\n" +
 			"      WARNING: Retrying (Retry(total=0, connect=None, read=None, redirect=None, status=None)) after connection broken by 'SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] self-signed'))': /simple/setuptools/\n" +
-			"      ERROR: Could not find a version that satisfies the requirement setuptools\n      [end of output]\n", "no connection: SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] self-signed')); Could not find a version"},
+			"      ERROR: Could not find a version that satisfies the requirement setuptools\n      [end of output]\n",
+			"no connection: SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] self-signed')); Could not find a version"},
 		"no compiler for Python": {"  error: command 'x86_64-linux-gnu-gcc' failed: No such file or directory\n  ERROR: Failed building wheel for x\n", "it has no wheel or prebuilt binary"},
-		"no compiler for npm":    {"npm error code 1\nnpm error gyp ERR! find Python\n", "it has no wheel or prebuilt binary"},
-		"no make":                {"npm error sh: 1: make: not found\n", "it has no wheel or prebuilt binary"},
+		"no compiler for npm": {"npm error code 1\nnpm error gyp ERR! find Python\n",
+			"it has no wheel or prebuilt binary"},
+		"no make": {"npm error sh: 1: make: not found\n", "it has no wheel or prebuilt binary"},
 		"a compiler of pip": {"  error: subprocess-exited-with-error\n  ╰─> [9 lines of output]\n" +
 			"      src/a.c: In function 'f':\n      src/a.c:3:10: fatal error: libpq-fe.h: No such file or directory\n" +
 			"      error: command '/usr/bin/x86_64-linux-gnu-gcc' failed with exit code 1\n  ERROR: Failed building wheel for x\n",
@@ -58,7 +60,8 @@ func TestAttackToolWords(t *testing.T) {
 			"http://someuser:verysecret@proxy.example:3128', OSError())': /simple/x/\nERROR: No matching distribution\n",
 		"a signed wheel": "ERROR: HTTP error 403 while getting https://files.example/x.whl?X-Amz-Signature=verysecret&u=someuser\n",
 		"npm's registry": "npm error request to https://someuser:verysecret@npm.example/x failed\n",
-		"cut in a login": "npm error " + strings.Repeat("x", MaxToolError-20) + " https://someuser:verysecret@npm.example/x failed\n",
+		"cut in a login": "npm error " + strings.Repeat("x", MaxToolError-20) +
+			" https://someuser:verysecret@npm.example/x failed\n",
 	} {
 		got := toolWords(said)
 		if got != "" && !strings.Contains(got, "verysecret") && !strings.Contains(got, "someuser") {

@@ -24,14 +24,16 @@ var containerPayload = image.Payload{
 	Program: container.Program, ProgramSources: container.ProgramSources, Args: container.Args, Env: container.Env,
 }
 
-var containerProgram = machine.Program{Rehearsal: guest.Rehearsal{Text: container.Rehearsal, File: "command", Comment: "#"}}
+var containerProgram = machine.Program{Rehearsal: guest.Rehearsal{Text: container.Rehearsal, File: "command",
+	Comment: "#"}}
 
 // ContainerPath is where programs are looked for in an image that does not say.
 const ContainerPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // Interpreters are the programs that run a language's code: in a container's image the first that it has, and by a #!
 // line.
-var Interpreters = map[string][]string{"js": {"node", "nodejs"}, "python": {"python3", "python"}, "shell": {"bash", "sh"}}
+var Interpreters = map[string][]string{"js": {"node", "nodejs"}, "python": {"python3", "python"},
+	"shell": {"bash", "sh"}}
 
 // All are those that there are; the first one is that of a request that names none.
 var All = append(Interpreted,
@@ -48,17 +50,21 @@ var All = append(Interpreted,
 // Interpreted are the languages that run by themselves.
 var Interpreted = []*Language{
 	{
-		Name: "js", others: map[string]string{"javascript": ".js", "node": ".js", "typescript": ".ts"}, Extensions: node.Extensions, LinuxFiles: []string{".tsx", ".jsx"},
+		Name: "js", others: map[string]string{"javascript": ".js", "node": ".js", "typescript": ".ts"},
+		Extensions: node.Extensions, LinuxFiles: []string{".tsx", ".jsx"},
 		byExtension: true, extensionless: true,
 		About: "JavaScript and TypeScript",
 		Images: []Image{{
 			Payload: image.Payload{
-				Name: "node", Nanos: true, Sources: guest.Sources, Parts: node.Parts, Only: system.Only, Program: node.Program, Args: node.Args, NanosArgs: node.NanosArgs, Env: node.Env,
-				Library: node.Library, LibrarySources: append(node.LibrarySources, guest.Nanos...), Files: node.Files(), Folders: system.Folders,
+				Name: "node", Nanos: true, Sources: guest.Sources, Parts: node.Parts, Only: system.Only, Program: node.Program,
+				Args: node.Args, NanosArgs: node.NanosArgs, Env: node.Env,
+				Library: node.Library, LibrarySources: append(node.LibrarySources, guest.Nanos...), Files: node.Files(),
+				Folders: system.Folders,
 			},
-			program: machine.Program{Arg: node.HeapArg, Rehearsal: guest.Rehearsal{Text: node.Rehearsal, File: "code.js", Comment: "//"}},
-			About:   "Node 24 with its own modules: JavaScript, TypeScript and JSX, as tsx runs them. No packages of npm but those that a run brings.",
-			Brings:  "what lies beside the code, and node_modules, come with",
+			program: machine.Program{Arg: node.HeapArg, Rehearsal: guest.Rehearsal{Text: node.Rehearsal, File: "code.js",
+				Comment: "//"}},
+			About:  "Node 24 with its own modules: JavaScript, TypeScript and JSX, as tsx runs them. No packages of npm but those that a run brings.",
+			Brings: "what lies beside the code, and node_modules, come with",
 		}},
 		CheckArg: node.CheckArg, NeedsProcess: node.NeedsProcess, Process: node.Process, Refused: node.Refused,
 		OutOfMemory: node.OutOfMemory, Check: node.Check, Missing: node.MissingModule,
@@ -78,8 +84,10 @@ var Interpreted = []*Language{
 				Brings:  "there is the standard library only; what lies beside the code comes with",
 			},
 			{
-				Payload: packed(python.DataPacked, pythonPayload("data", python.DataParts, python.DataLinks, python.DataFolders, python.DataFiles(), python.Modules, python.Packages)),
-				program: machine.Program{Rehearsal: guest.Rehearsal{Text: python.DataRehearsal, File: "code.py", Comment: "#"}, Patience: python.DataPatience},
+				Payload: packed(python.DataPacked, pythonPayload("data", python.DataParts, python.DataLinks, python.DataFolders,
+					python.DataFiles(), python.Modules, python.Packages)),
+				program: machine.Program{Rehearsal: guest.Rehearsal{Text: python.DataRehearsal, File: "code.py", Comment: "#"},
+					Patience: python.DataPatience},
 				About: "Python with numpy {python3-numpy}, pandas {python3-pandas}, matplotlib {python3-matplotlib}, scipy {python3-scipy}, openpyxl, lxml and Pillow. plt.show(), and figures that are left open, " +
 					"go to /out as figure-1.png, figure-2.png, …",
 				modules: python.DataModules,
@@ -98,7 +106,8 @@ var Interpreted = []*Language{
 		About: "shell",
 		Images: []Image{{
 			Payload: image.Payload{
-				Name: "shell", Sources: guest.Sources, Parts: shell.Parts, Only: system.Only, Program: shell.Program, ProgramSources: shell.ProgramSources, Args: shell.Args, Env: shell.Env,
+				Name: "shell", Sources: guest.Sources, Parts: shell.Parts, Only: system.Only, Program: shell.Program,
+				ProgramSources: shell.ProgramSources, Args: shell.Args, Env: shell.Env,
 				Files: shell.Files(), Links: shell.Links, Folders: shell.Folders,
 			},
 			program: machine.Program{Rehearsal: guest.Rehearsal{Text: shell.Rehearsal, File: "code.sh", Comment: "#"}},
@@ -112,11 +121,13 @@ var Interpreted = []*Language{
 		About: "Go",
 		Images: []Image{{
 			Payload: image.Payload{
-				Name: "go", Sources: guest.Sources, Parts: golang.Parts, Program: golang.Program, ProgramSources: golang.ProgramSources, Args: golang.Args, Env: golang.Env,
+				Name: "go", Sources: guest.Sources, Parts: golang.Parts, Program: golang.Program,
+				ProgramSources: golang.ProgramSources, Args: golang.Args, Env: golang.Env,
 				Files: golang.Files(), Links: golang.Links, Folders: golang.Folders,
 			},
-			program: machine.Program{Rehearsal: guest.Rehearsal{Text: golang.Rehearsal, File: "code.go", Comment: "//"}, Patience: golang.Patience},
-			About:   "Go 1.26 with its whole standard library, compiled: one file, as by go run. No modules but those in a vendor folder, no cgo.",
+			program: machine.Program{Rehearsal: guest.Rehearsal{Text: golang.Rehearsal, File: "code.go", Comment: "//"},
+				Patience: golang.Patience},
+			About: "Go 1.26 with its whole standard library, compiled: one file, as by go run. No modules but those in a vendor folder, no cgo.",
 		}},
 		CheckArg: golang.CheckArg, NeedsProcess: golang.NeedsProcess, Process: golang.Process, Refused: golang.Refused,
 		OutOfMemory: golang.OutOfMemory, MemoryHint: golang.MemoryHint, Check: golang.Check, Missing: golang.MissingModule,
@@ -129,17 +140,21 @@ var Interpreted = []*Language{
 func byPython(l Language, first string) *Language {
 	of := *Interpreted[slices.IndexFunc(Interpreted, func(l *Language) bool { return l.Name == "python" })]
 	l.byExtension, l.RunnerExtension = true, of.Extensions[0]
-	l.Images = append([]Image{*of.Image(first)}, slices.DeleteFunc(slices.Clone(of.Images), func(im Image) bool { return im.Payload.Name == first })...)
+	l.Images = append([]Image{*of.Image(first)}, slices.DeleteFunc(slices.Clone(of.Images),
+		func(im Image) bool { return im.Payload.Name == first })...)
 	l.CheckArg, l.NeedsProcess, l.Process, l.Refused = of.CheckArg, of.NeedsProcess, of.Process, of.Refused
 	l.OutOfMemory, l.Missing, l.Packages = of.OutOfMemory, of.Missing, of.Packages
 	return &l
 }
 
 // pythonPayload returns an image of Python with those parts.
-func pythonPayload(name string, parts []string, links map[string]string, folders []string, files map[string]string, compiled ...string) image.Payload {
+func pythonPayload(name string, parts []string, links map[string]string, folders []string, files map[string]string,
+	compiled ...string) image.Payload {
 	return image.Payload{
-		Name: name, Nanos: true, LinuxFirst: true, Sources: guest.Sources, Parts: parts, Only: python.Only, BuildParts: python.BuildParts, Program: python.Program, Args: python.Args, Env: python.Env,
-		Library: python.Library, LibrarySources: python.LibrarySources, NanosSources: guest.NanosPlain, Include: python.Include, Files: files, Links: links, Folders: folders,
+		Name: name, Nanos: true, LinuxFirst: true, Sources: guest.Sources, Parts: parts, Only: python.Only,
+		BuildParts: python.BuildParts, Program: python.Program, Args: python.Args, Env: python.Env,
+		Library: python.Library, LibrarySources: python.LibrarySources, NanosSources: guest.NanosPlain,
+		Include: python.Include, Files: files, Links: links, Folders: folders,
 		Compile: &image.Compile{Dirs: compiled, Args: python.CompileArgs(compiled), Env: python.CompileEnv},
 	}
 }

@@ -24,7 +24,8 @@ import (
 // command.
 func InContainer(ref string, l *Language, command bool) *Language {
 	of := &Language{
-		Name: "container images", Extensions: []string{".txt"}, Images: []Image{{Payload: image.Payload{Name: ref, Container: true}}},
+		Name: "container images", Extensions: []string{".txt"},
+		Images:       []Image{{Payload: image.Payload{Name: ref, Container: true}}},
 		CheckArg:     func(string) error { return errors.New("is for the bundled images: --exec runs any command") },
 		NeedsProcess: func([]string, map[string]string) string { return "" },
 		Refused:      func(words string) string { return words },
@@ -139,7 +140,9 @@ func Named(name string) (*Language, string, error) {
 
 // UnknownImage says that there is no image of a name.
 func UnknownImage(name string) error {
-	return policy.Bad("image", fmt.Sprintf("%.40q", name), "use %s, or a container image's reference with its tag, as alpine:3.20%s", strings.Join(Images(), ", "), Nearest(name, Images()))
+	return policy.Bad("image", fmt.Sprintf("%.40q", name),
+		"use %s, or a container image's reference with its tag, as alpine:3.20%s", strings.Join(Images(), ", "),
+		Nearest(name, Images()))
 }
 
 // KernelFor returns the kernel that the language has where k is granted, "" for any.
@@ -148,7 +151,9 @@ func (l *Language) KernelFor(k image.Kernel) (image.Kernel, error) {
 	case l.Images[0].Payload.Nanos && (k != "" || !l.Images[0].Payload.LinuxFirst):
 		return k, nil
 	case l.Images[0].Payload.Container && k != "" && k != image.Linux:
-		return k, policy.Bad("kernel", string(k), "does not run container images, whose programs are Linux's and start others: use linux")
+		return k,
+			policy.Bad("kernel", string(k),
+				"does not run container images, whose programs are Linux's and start others: use linux")
 	case k != "" && k != image.Linux:
 		return k, policy.Bad("kernel", string(k), "does not run %s: use linux", l.Name)
 	}
@@ -162,7 +167,8 @@ func (l *Language) CheckTexts(req run.Request) error {
 		return nil
 	}
 	bad := func(field, name string) error {
-		return policy.Bad(field, fmt.Sprintf("%.80q", name), "is not UTF-8 text, and would not reach the code as it is: encode it, or give it on standard input")
+		return policy.Bad(field, fmt.Sprintf("%.80q", name),
+			"is not UTF-8 text, and would not reach the code as it is: encode it, or give it on standard input")
 	}
 	for _, a := range req.Args {
 		if !utf8.ValidString(a) {
@@ -182,7 +188,8 @@ func (l *Language) CheckTexts(req run.Request) error {
 // Takes says why a file can't hold the language's code, by its name. What is called by the
 // language's name may be called anything, unless the language goes by the extension.
 func (l *Language) Takes(file string, asked bool) error {
-	if slices.Contains(l.Extensions, path.Ext(file)) || asked && (!l.byExtension || l.extensionless && path.Ext(file) == "") {
+	if slices.Contains(l.Extensions, path.Ext(file)) ||
+		asked && (!l.byExtension || l.extensionless && path.Ext(file) == "") {
 		return nil
 	}
 	if asked || l != All[0] {
@@ -297,7 +304,10 @@ func OfScript(code string) string {
 	line, is := strings.CutPrefix(strings.TrimSuffix(line, "\r"), "#!")
 	words := strings.Fields(line)
 	if is && len(words) > 0 && path.Base(words[0]) == "env" {
-		words = slices.DeleteFunc(words[1:], func(w string) bool { return strings.HasPrefix(w, "-") || strings.Contains(w, "=") })
+		words = slices.DeleteFunc(words[1:], func(w string) bool {
+			return strings.HasPrefix(w, "-") ||
+				strings.Contains(w, "=")
+		})
 	}
 	if !is || len(words) == 0 {
 		return ""
@@ -305,7 +315,8 @@ func OfScript(code string) string {
 	name := path.Base(words[0])
 	for language, programs := range Interpreters {
 		for _, program := range programs {
-			if version, ok := strings.CutPrefix(name, program); ok && (version == "" || version[0] == '.' && strings.Trim(version, ".0123456789") == "") {
+			if version, ok := strings.CutPrefix(name, program); ok &&
+				(version == "" || version[0] == '.' && strings.Trim(version, ".0123456789") == "") {
 				return language
 			}
 		}
@@ -321,7 +332,8 @@ func FreshKernel(k image.Kernel, fresh bool, cpus float64) (image.Kernel, error)
 	case fresh && other:
 		return k, policy.Bad("freshProcess", "with kernel "+string(k), "needs the linux kernel, which can start a process")
 	case cpus > 1 && other:
-		return k, policy.Bad("cpus", fmt.Sprintf("%g with kernel %s", cpus, k), "more than one processor needs the linux kernel")
+		return k, policy.Bad("cpus", fmt.Sprintf("%g with kernel %s", cpus, k),
+			"more than one processor needs the linux kernel")
 	case fresh || cpus > 1:
 		return image.Linux, nil
 	}

@@ -12,7 +12,8 @@ import (
 
 // A socket works in a folder whose path is longer than an address; its file is its user's alone.
 func TestSockets(t *testing.T) {
-	for name, dir := range map[string]string{"short": t.TempDir(), "long": filepath.Join(t.TempDir(), strings.Repeat("x", 100), strings.Repeat("y", 100))} {
+	for name, dir := range map[string]string{"short": t.TempDir(),
+		"long": filepath.Join(t.TempDir(), strings.Repeat("x", 100), strings.Repeat("y", 100))} {
 		t.Run(name, func(t *testing.T) {
 			if err := os.MkdirAll(dir, 0o700); err != nil {
 				t.Fatal(err)

@@ -30,7 +30,8 @@ func CheckNpm(lock json.RawMessage) error {
 	return nil
 }
 
-var npmDefaults = regexp.MustCompile(`(?s)registry: new Definition\('registry', \{\s*default: .(https://[^'"` + "`" + `]+).,`)
+var npmDefaults = regexp.MustCompile(`(?s)registry: new Definition\('registry', \{\s*default: .(https://[^'"` + "`" +
+	`]+).,`)
 
 // NpmDefault returns the registry of an npm that nobody has configured, as its own source says; tool is its
 // archive.
@@ -50,7 +51,8 @@ func NpmDefault(tool string) (string, error) {
 			if errors.Is(err, io.EOF) {
 				err = nil
 			}
-			return "", errors.Join(err, fmt.Errorf("%s does not say which registry it uses: name one with registry in ~/.npmrc", tool))
+			return "", errors.Join(err, fmt.Errorf("%s does not say which registry it uses: name one with registry in ~/.npmrc",
+				tool))
 		}
 		if h.Name != "package/node_modules/@npmcli/config/lib/definitions/definitions.js" {
 			continue

@@ -34,10 +34,13 @@ func write(t *testing.T, name, text string) string {
 // The files and variables of pip, in the order in which they count.
 func TestPipRegistry(t *testing.T) {
 	home := t.TempDir()
-	own := write(t, filepath.Join(home, "own.conf"), "[install]\nindex_url: https://own.example/simple\n[list]\nindex-url = https://list.example\n")
-	write(t, filepath.Join(home, ".pip/pip.conf"), "[global]\nindex-url = https://old.example/simple\nproxy = http://proxy.example:8080\ncert = ~/ca.pem\n")
+	own := write(t, filepath.Join(home, "own.conf"),
+		"[install]\nindex_url: https://own.example/simple\n[list]\nindex-url = https://list.example\n")
+	write(t, filepath.Join(home, ".pip/pip.conf"),
+		"[global]\nindex-url = https://old.example/simple\nproxy = http://proxy.example:8080\ncert = ~/ca.pem\n")
 	write(t, filepath.Join(home, "ca.pem"), "PEM")
-	write(t, filepath.Join(home, ".config/pip/pip.conf"), "# c\n[global]\nindex-url = https://user.example/simple\nextra-index-url =\n    https://one.example/simple\n    https://two.example/simple\ntimeout = 3\n")
+	write(t, filepath.Join(home, ".config/pip/pip.conf"),
+		"# c\n[global]\nindex-url = https://user.example/simple\nextra-index-url =\n    https://one.example/simple\n    https://two.example/simple\ntimeout = 3\n")
 	quiet := map[string]string{"XDG_CONFIG_DIRS": filepath.Join(home, "none")}
 	for _, c := range []struct {
 		vars map[string]string
@@ -45,9 +48,13 @@ func TestPipRegistry(t *testing.T) {
 		more []string
 	}{
 		{nil, "https://user.example/simple", []string{"https://one.example/simple", "https://two.example/simple"}},
-		{map[string]string{"PIP_CONFIG_FILE": own}, "https://own.example/simple", []string{"https://one.example/simple", "https://two.example/simple"}},
-		{map[string]string{"PIP_CONFIG_FILE": own, "PIP_INDEX_URL": "https://env.example/"}, "https://env.example/", []string{"https://one.example/simple", "https://two.example/simple"}},
-		{map[string]string{"PIP_CONFIG_FILE": os.DevNull, "PIP_INDEX_URL": "https://env.example/", "PIP_EXTRA_INDEX_URL": "https://a.example https://b.example"}, "https://env.example/", []string{"https://a.example", "https://b.example"}},
+		{map[string]string{"PIP_CONFIG_FILE": own}, "https://own.example/simple",
+			[]string{"https://one.example/simple", "https://two.example/simple"}},
+		{map[string]string{"PIP_CONFIG_FILE": own, "PIP_INDEX_URL": "https://env.example/"}, "https://env.example/",
+			[]string{"https://one.example/simple", "https://two.example/simple"}},
+		{map[string]string{"PIP_CONFIG_FILE": os.DevNull, "PIP_INDEX_URL": "https://env.example/",
+			"PIP_EXTRA_INDEX_URL": "https://a.example https://b.example"}, "https://env.example/",
+			[]string{"https://a.example", "https://b.example"}},
 	} {
 		vars := map[string]string{}
 		for _, m := range []map[string]string{quiet, c.vars} {
@@ -63,7 +70,8 @@ func TestPipRegistry(t *testing.T) {
 			t.Errorf("%v: proxy %q, certificates %q", c.vars, r.Proxy, r.CA)
 		}
 	}
-	if _, err := PipRegistry(environment(map[string]string{"PIP_CONFIG_FILE": os.DevNull, "PIP_CERT": "/nosuch", "PIP_INDEX_URL": "https://x.example"}), home, nil); err == nil || !strings.Contains(err.Error(), "PIP_CERT") {
+	if _, err := PipRegistry(environment(map[string]string{"PIP_CONFIG_FILE": os.DevNull, "PIP_CERT": "/nosuch",
+		"PIP_INDEX_URL": "https://x.example"}), home, nil); err == nil || !strings.Contains(err.Error(), "PIP_CERT") {
 		t.Errorf("certificates that are not there: %v", err)
 	}
 }
@@ -73,12 +81,15 @@ func TestNpmRegistry(t *testing.T) {
 	fallback := func() (string, error) { return "https://usual.example/", nil }
 	none := write(t, filepath.Join(home, "global"), "")
 	base := map[string]string{"npm_config_globalconfig": none, "TOKEN_HOST": "var.example"}
-	if r, err := NpmRegistry(environment(base), filepath.Join(home, "empty"), fallback); err != nil || r.URL != "https://usual.example/" {
+	if r, err := NpmRegistry(environment(base), filepath.Join(home, "empty"), fallback); err != nil ||
+		r.URL != "https://usual.example/" {
 		t.Errorf("nothing is configured: %+v %v", r, err)
 	}
-	write(t, filepath.Join(home, ".npmrc"), "; c\nregistry = \"https://${TOKEN_HOST}/npm/\"\n@acme:registry=https://acme.example/\n//acme.example/:_authToken=secret\nca[]=\"ONE\\nA\"\nca[]=TWO\nhttps-proxy=http://p.example:1\n")
+	write(t, filepath.Join(home, ".npmrc"),
+		"; c\nregistry = \"https://${TOKEN_HOST}/npm/\"\n@acme:registry=https://acme.example/\n//acme.example/:_authToken=secret\nca[]=\"ONE\\nA\"\nca[]=TWO\nhttps-proxy=http://p.example:1\n")
 	r, err := NpmRegistry(environment(base), home, fallback)
-	if err != nil || r.URL != "https://var.example/npm/" || r.Scopes["@acme"] != "https://acme.example/" || r.Proxy != "http://p.example:1" || !strings.Contains(r.CA, "ONE\nA\nTWO") {
+	if err != nil || r.URL != "https://var.example/npm/" || r.Scopes["@acme"] != "https://acme.example/" ||
+		r.Proxy != "http://p.example:1" || !strings.Contains(r.CA, "ONE\nA\nTWO") {
 		t.Errorf("%+v %v", r, err)
 	}
 	hosts, err := r.All()
@@ -86,20 +97,24 @@ func TestNpmRegistry(t *testing.T) {
 		t.Errorf("%v %v", hosts, err)
 	}
 	base["npm_config_registry"] = "http://127.0.0.1:4873/"
-	if r, err = NpmRegistry(environment(base), home, fallback); err != nil || r.URL != "http://127.0.0.1:4873/" || r.From != "npm_config_registry" {
+	if r, err = NpmRegistry(environment(base), home, fallback); err != nil || r.URL != "http://127.0.0.1:4873/" ||
+		r.From != "npm_config_registry" {
 		t.Errorf("%+v %v", r, err)
 	}
 }
 
 func TestRegistryHosts(t *testing.T) {
 	for address, says := range map[string]string{
-		"https://u:hunter2@h.example/simple": "has a user or password", "ftp://h.example": "no address of a registry", "file:///x": "no address", "h.example": "no address", "https://": "no address", "http://[::1": "no address",
+		"https://u:hunter2@h.example/simple": "has a user or password", "ftp://h.example": "no address of a registry",
+		"file:///x": "no address", "h.example": "no address", "https://": "no address", "http://[::1": "no address",
 	} {
-		if _, err := (&Registry{URL: address}).All(); err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "hunter2") {
+		if _, err := (&Registry{URL: address}).All(); err == nil || !strings.Contains(err.Error(), says) ||
+			strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v", address, err)
 		}
 	}
-	hosts, err := (&Registry{URL: "http://127.0.0.1:8080/simple", More: []string{"https://b.example"}, Hosts: []string{"files.example"}}).All()
+	hosts, err := (&Registry{URL: "http://127.0.0.1:8080/simple", More: []string{"https://b.example"},
+		Hosts: []string{"files.example"}}).All()
 	if err != nil || fmt.Sprint(hosts) != "[{127.0.0.1 8080 true} {b.example 443 false} {files.example 443 false}]" {
 		t.Errorf("%v %v", hosts, err)
 	}
@@ -139,28 +154,38 @@ func TestAttackAdd(t *testing.T) {
 		stream []byte
 		says   string
 	}{
-		"many folders":             {archive(deep...), "folders"},
-		"a path outside":           {archive(&tar.Header{Name: "a/../../x", Size: 1}), "whose name can't be"},
-		"an absolute path":         {archive(&tar.Header{Name: "/etc/x", Size: 1}), "whose name can't be"},
-		"no text":                  {archive(&tar.Header{Name: "a\xff", Size: 1}), "whose name can't be"},
-		"too deep":                 {archive(&tar.Header{Name: strings.Repeat("a/", maxDepth+2) + "x", Size: 1}), "whose name can't be"},
-		"a long name":              {archive(&tar.Header{Name: strings.Repeat("a", maxPath+1), Size: 1}), "whose name can't be"},
-		"a device":                 {archive(&tar.Header{Name: "d", Typeflag: tar.TypeBlock}), "neither a file"},
-		"a pipe":                   {archive(&tar.Header{Name: "d", Typeflag: tar.TypeFifo}), "neither a file"},
-		"more than may be":         {archive(&tar.Header{Name: "a", Size: MaxBytes + 1}), "has more than"},
-		"more than counts":         {archive(&tar.Header{Name: "a", Size: 1}, &tar.Header{Name: "b", Size: math.MaxInt64}), "has more than"},
-		"many":                     {archive(many...), "has more than"},
-		"twice":                    {archive(&tar.Header{Name: "a", Size: 1}, &tar.Header{Name: "a", Size: 1}), "exists"},
-		"a file as a folder":       {archive(&tar.Header{Name: "a", Size: 1}, &tar.Header{Name: "a/b", Size: 1}), "a"},
-		"cut off":                  {archive(&tar.Header{Name: "a", Size: 1000})[:700], "EOF"},
-		"nothing":                  {archive(), "nothing was installed"},
-		"links only":               {archive(&tar.Header{Name: "a", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"}), "nothing was installed"},
-		"a name of a file outside": {archive(&tar.Header{Name: "a", Size: 1}, &tar.Header{Name: "b", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"}), "no file that came before"},
-		"a name of one above":      {archive(&tar.Header{Name: "a", Size: 1}, &tar.Header{Name: "b", Typeflag: tar.TypeLink, Linkname: "../lock.json"}), "no file that came before"},
-		"a name of a link":         {archive(&tar.Header{Name: "a", Typeflag: tar.TypeSymlink, Linkname: "c"}, &tar.Header{Name: "b", Typeflag: tar.TypeLink, Linkname: "a"}), "no file that came before"},
-		"a name of itself":         {archive(&tar.Header{Name: "a", Typeflag: tar.TypeLink, Linkname: "a"}), "no file that came before"},
-		"a file by way of a link":  {archive(&tar.Header{Name: "a", Typeflag: tar.TypeSymlink, Linkname: "."}, &tar.Header{Name: "b", Typeflag: tar.TypeSymlink, Linkname: "../x"}, &tar.Header{Name: "b/../../x", Size: 1}), "whose name can't be"},
-		"no archive":               {bytes.Repeat([]byte("x"), 2000), "read what was built"},
+		"many folders":     {archive(deep...), "folders"},
+		"a path outside":   {archive(&tar.Header{Name: "a/../../x", Size: 1}), "whose name can't be"},
+		"an absolute path": {archive(&tar.Header{Name: "/etc/x", Size: 1}), "whose name can't be"},
+		"no text":          {archive(&tar.Header{Name: "a\xff", Size: 1}), "whose name can't be"},
+		"too deep": {archive(&tar.Header{Name: strings.Repeat("a/", maxDepth+2) + "x", Size: 1}),
+			"whose name can't be"},
+		"a long name": {archive(&tar.Header{Name: strings.Repeat("a", maxPath+1), Size: 1}),
+			"whose name can't be"},
+		"a device":         {archive(&tar.Header{Name: "d", Typeflag: tar.TypeBlock}), "neither a file"},
+		"a pipe":           {archive(&tar.Header{Name: "d", Typeflag: tar.TypeFifo}), "neither a file"},
+		"more than may be": {archive(&tar.Header{Name: "a", Size: MaxBytes + 1}), "has more than"},
+		"more than counts": {archive(&tar.Header{Name: "a", Size: 1}, &tar.Header{Name: "b", Size: math.MaxInt64}),
+			"has more than"},
+		"many":               {archive(many...), "has more than"},
+		"twice":              {archive(&tar.Header{Name: "a", Size: 1}, &tar.Header{Name: "a", Size: 1}), "exists"},
+		"a file as a folder": {archive(&tar.Header{Name: "a", Size: 1}, &tar.Header{Name: "a/b", Size: 1}), "a"},
+		"cut off":            {archive(&tar.Header{Name: "a", Size: 1000})[:700], "EOF"},
+		"nothing":            {archive(), "nothing was installed"},
+		"links only": {archive(&tar.Header{Name: "a", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"}),
+			"nothing was installed"},
+		"a name of a file outside": {archive(&tar.Header{Name: "a", Size: 1},
+			&tar.Header{Name: "b", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"}), "no file that came before"},
+		"a name of one above": {archive(&tar.Header{Name: "a", Size: 1},
+			&tar.Header{Name: "b", Typeflag: tar.TypeLink, Linkname: "../lock.json"}), "no file that came before"},
+		"a name of a link": {archive(&tar.Header{Name: "a", Typeflag: tar.TypeSymlink, Linkname: "c"},
+			&tar.Header{Name: "b", Typeflag: tar.TypeLink, Linkname: "a"}), "no file that came before"},
+		"a name of itself": {archive(&tar.Header{Name: "a", Typeflag: tar.TypeLink, Linkname: "a"}),
+			"no file that came before"},
+		"a file by way of a link": {archive(&tar.Header{Name: "a", Typeflag: tar.TypeSymlink, Linkname: "."},
+			&tar.Header{Name: "b", Typeflag: tar.TypeSymlink, Linkname: "../x"}, &tar.Header{Name: "b/../../x", Size: 1}),
+			"whose name can't be"},
+		"no archive": {bytes.Repeat([]byte("x"), 2000), "read what was built"},
 	} {
 		s := &Store{Dir: filepath.Join(t.TempDir(), "packages")}
 		err := s.Add(&Lock{Key: "k"}, bytes.NewReader(c.stream))
@@ -173,7 +198,8 @@ func TestAttackAdd(t *testing.T) {
 // npm's own lock is what a machine says that ran foreign code: it is not written out as many times its size.
 func TestAttackLock(t *testing.T) {
 	nested := func(deep, values int) string {
-		return `{"a":` + strings.Repeat("[", deep-1) + "1" + strings.Repeat(",1", values-deep) + strings.Repeat("]", deep-1) + "}"
+		return `{"a":` + strings.Repeat("[", deep-1) + "1" + strings.Repeat(",1", values-deep) + strings.Repeat("]", deep-1) +
+			"}"
 	}
 	long := make([]Package, 5000)
 	for i := range long {
@@ -183,7 +209,8 @@ func TestAttackLock(t *testing.T) {
 		lock *Lock
 		says string // "" is taken
 	}{
-		"nested deep":        {&Lock{Npm: []byte("{\"a\":" + strings.Repeat("[", 1000) + "1" + strings.Repeat(",1", 20000) + strings.Repeat("]", 1000) + "}")}, "brackets"},
+		"nested deep": {&Lock{Npm: []byte("{\"a\":" + strings.Repeat("[", 1000) + "1" + strings.Repeat(",1", 20000) +
+			strings.Repeat("]", 1000) + "}")}, "brackets"},
 		"nested too deep":    {&Lock{Npm: []byte(nested(maxNpmNesting+1, 100))}, "brackets"},
 		"many values":        {&Lock{Npm: []byte(nested(2, maxNpmValues+1))}, "values"},
 		"an array":           {&Lock{Npm: []byte("[1]")}, "no object"},
@@ -218,7 +245,9 @@ func TestStore(t *testing.T) {
 	if _, err := s.Get("k"); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
-	stream := archive(&tar.Header{Name: "./a/run", Size: 3, Mode: 0o4755}, &tar.Header{Name: "a/link", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"}, &tar.Header{Name: "b", Size: 2, Mode: 0o600}, &tar.Header{Name: "c/.unitaskignore", Size: 1})
+	stream := archive(&tar.Header{Name: "./a/run", Size: 3, Mode: 0o4755},
+		&tar.Header{Name: "a/link", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"},
+		&tar.Header{Name: "b", Size: 2, Mode: 0o600}, &tar.Header{Name: "c/.unitaskignore", Size: 1})
 	lock := &Lock{Key: "k", Packages: []Package{{"a", "1", "sha256-00"}}}
 	if err := s.Add(lock, bytes.NewReader(stream)); err != nil {
 		t.Fatal(err)
@@ -262,14 +291,17 @@ func TestAddLinks(t *testing.T) {
 	link := func(name, target string) *tar.Header {
 		return &tar.Header{Name: name, Typeflag: tar.TypeSymlink, Linkname: target}
 	}
-	stream := archive(&tar.Header{Name: "esbuild/bin/esbuild", Size: 5, Mode: 0o755}, &tar.Header{Name: "./@esbuild/linux/bin/esbuild", Typeflag: tar.TypeLink, Linkname: "./esbuild/bin/esbuild"},
-		link(".bin/esbuild", "../esbuild/bin/esbuild"), link("a/absolute", "/etc/passwd"), link("a/out", "../../x"), link("a/round", "../esbuild/../../x"), link("here", "a"))
+	stream := archive(&tar.Header{Name: "esbuild/bin/esbuild", Size: 5, Mode: 0o755},
+		&tar.Header{Name: "./@esbuild/linux/bin/esbuild", Typeflag: tar.TypeLink, Linkname: "./esbuild/bin/esbuild"},
+		link(".bin/esbuild", "../esbuild/bin/esbuild"), link("a/absolute", "/etc/passwd"), link("a/out", "../../x"),
+		link("a/round", "../esbuild/../../x"), link("here", "a"))
 	lock := &Lock{Key: "k"}
 	if err := s.Add(lock, bytes.NewReader(stream)); err != nil {
 		t.Fatal(err)
 	}
 	got, err := s.Get("k")
-	if err != nil || got.Files != 4 || got.Bytes != 10 || got.LeftOutMany != 3 || !slices.Equal(got.LeftOut, []string{"a/absolute", "a/out", "a/round"}) {
+	if err != nil || got.Files != 4 || got.Bytes != 10 || got.LeftOutMany != 3 ||
+		!slices.Equal(got.LeftOut, []string{"a/absolute", "a/out", "a/round"}) {
 		t.Fatalf("%+v %v", got, err)
 	}
 	for _, name := range []string{"@esbuild/linux/bin/esbuild", ".bin/esbuild"} {
@@ -277,7 +309,8 @@ func TestAddLinks(t *testing.T) {
 			t.Errorf("%s: %v %v", name, st, err)
 		}
 	}
-	if target, err := os.Readlink(filepath.Join(got.Folder(), ".bin/esbuild")); err != nil || target != "../esbuild/bin/esbuild" {
+	if target, err := os.Readlink(filepath.Join(got.Folder(), ".bin/esbuild")); err != nil ||
+		target != "../esbuild/bin/esbuild" {
 		t.Errorf("%q %v", target, err)
 	}
 	if err := s.Verify(got); err != nil {
@@ -287,7 +320,8 @@ func TestAddLinks(t *testing.T) {
 	for i := range 1000 {
 		many = append(many, link(fmt.Sprint("l", i), "/x"))
 	}
-	if err := s.Add(lock, bytes.NewReader(archive(many...))); err != nil || lock.LeftOutMany != 1000 || len(lock.LeftOut) != maxLeftOut {
+	if err := s.Add(lock, bytes.NewReader(archive(many...))); err != nil || lock.LeftOutMany != 1000 ||
+		len(lock.LeftOut) != maxLeftOut {
 		t.Errorf("%v: %d links, %d of them named", err, lock.LeftOutMany, len(lock.LeftOut))
 	}
 }

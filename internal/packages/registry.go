@@ -51,9 +51,13 @@ func (r *Registry) All() (list []Host, err error) {
 		u, err := url.Parse(text)
 		switch {
 		case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http":
-			return nil, fmt.Errorf("%.200q, from %s, is no address of a registry: it must begin with https:// or http://", Shown(text), r.From)
+			return nil, fmt.Errorf("%.200q, from %s, is no address of a registry: it must begin with https:// or http://",
+				Shown(text), r.From)
 		case u.User != nil:
-			return nil, fmt.Errorf("%.200q, from %s, has a user or password: code that packages bring would see it; give an index that needs none", Shown(text), r.From)
+			return nil,
+				fmt.Errorf(
+					"%.200q, from %s, has a user or password: code that packages bring would see it; give an index that needs none",
+					Shown(text), r.From)
 		}
 		h := Host{Name: u.Hostname(), Port: u.Port(), Plain: u.Scheme == "http"}
 		if h.Port == "" {
@@ -142,7 +146,8 @@ func PipRegistry(env Env, home string, tool func() (string, error)) (*Registry, 
 			set[name], from[name] = value, variable
 		}
 	}
-	r := &Registry{URL: strings.TrimSpace(set["index-url"]), From: from["index-url"], More: strings.Fields(set["extra-index-url"]), Proxy: set["proxy"]}
+	r := &Registry{URL: strings.TrimSpace(set["index-url"]), From: from["index-url"],
+		More: strings.Fields(set["extra-index-url"]), Proxy: set["proxy"]}
 	var err error
 	if set["cert"] != "" {
 		if r.CA, err = readBounded(expand(set["cert"], home), maxConfig); err != nil {
@@ -225,7 +230,9 @@ func pipDefault(wheel string) (string, []string, error) {
 	text, err := io.ReadAll(io.LimitReader(f, maxConfig))
 	m := pipDefaults.FindSubmatch(text)
 	if err != nil || m == nil {
-		return "", nil, errors.Join(err, fmt.Errorf("%s does not say which index it uses: name one with index-url in pip.conf, or PIP_INDEX_URL", wheel))
+		return "", nil,
+			errors.Join(err,
+				fmt.Errorf("%s does not say which index it uses: name one with index-url in pip.conf, or PIP_INDEX_URL", wheel))
 	}
 	return strings.TrimSuffix(string(m[1]), "/") + "/simple", []string{string(m[2])}, nil
 }
@@ -282,7 +289,8 @@ func NpmRegistry(env Env, home string, fallback func() (string, error)) (*Regist
 			}
 		}
 	}
-	r := &Registry{URL: set["registry"], From: from["registry"], Scopes: map[string]string{}, CA: set["ca"], Proxy: set["https-proxy"]}
+	r := &Registry{URL: set["registry"], From: from["registry"], Scopes: map[string]string{}, CA: set["ca"],
+		Proxy: set["https-proxy"]}
 	if r.Proxy == "" {
 		r.Proxy = set["proxy"]
 	}

@@ -52,7 +52,9 @@ func (p Session) ReadCeiling(home string) (*policy.Ceiling, error) {
 	case p.Origin != nil:
 		return p.Origin.Ceiling(home, p.Owner)
 	case p.Ceiling != "":
-		return nil, policy.Bad("ceiling", p.Ceiling, "was made by the program that session %s is of, and only there can it go on; unitask session rm ends it", p.ID)
+		return nil,
+			policy.Bad("ceiling", p.Ceiling,
+				"was made by the program that session %s is of, and only there can it go on; unitask session rm ends it", p.ID)
 	}
 	return nil, nil
 }
@@ -135,7 +137,9 @@ func Find(home, id string) (Session, error) {
 
 // View returns what others see of a session.
 func (s Store) View(p machine.Pause, k Note) Session {
-	v := Session{ID: k.ID, Parent: k.Parent, Owner: k.Owner, Via: k.Via, Image: k.Image, Language: k.Language, Began: BegunAt(k.ID, k.Began), Expires: k.Expires, At: p.At, Ceiling: k.Policy.Ceiling, Origin: k.Policy.Origin, Digest: k.Policy.Digest}
+	v := Session{ID: k.ID, Parent: k.Parent, Owner: k.Owner, Via: k.Via, Image: k.Image, Language: k.Language,
+		Began: BegunAt(k.ID, k.Began), Expires: k.Expires, At: p.At, Ceiling: k.Policy.Ceiling, Origin: k.Policy.Origin,
+		Digest: k.Policy.Digest}
 	if text, err := os.ReadFile(filepath.Join(s.Folder(k.ID), ResumedName)); err == nil {
 		v.Since, _ = time.Parse(time.RFC3339Nano, string(text))
 	}
@@ -191,7 +195,8 @@ func Forget(home, id string) error {
 	if rec != nil {
 		rec.Status = record.Done
 		err = errors.Join(err, rec.Finish(time.Now()))
-		err = errors.Join(err, audit.In(home).Append(audit.Entry{Time: time.Now(), Kind: audit.SessionEnded, Run: id, Caller: rec.Owner, Via: string(rec.Via), Detail: map[string]any{"outcome": "removed"}}))
+		err = errors.Join(err, audit.In(home).Append(audit.Entry{Time: time.Now(), Kind: audit.SessionEnded, Run: id,
+			Caller: rec.Owner, Via: string(rec.Via), Detail: map[string]any{"outcome": "removed"}}))
 	}
 	if err != nil {
 		return failure.Host("session", err)

@@ -20,9 +20,10 @@ import (
 
 // Check checks what of a request is no policy, and returns its program with the defaults filled in.
 func Check(req catalog.Request) (Program, error) {
-	p := Program{Text: req.Code, Path: req.Path, Dir: req.Dir, inlineFiles: req.InlineFiles, packageType: req.PackageType, args: req.Args, nodeArgs: req.NodeArgs, env: map[string]string{
-		"PATH": contract.SearchPath, "HOME": contract.HomeDir, "LANG": contract.Locale,
-	}}
+	p := Program{Text: req.Code, Path: req.Path, Dir: req.Dir, inlineFiles: req.InlineFiles, packageType: req.PackageType,
+		args: req.Args, nodeArgs: req.NodeArgs, env: map[string]string{
+			"PATH": contract.SearchPath, "HOME": contract.HomeDir, "LANG": contract.Locale,
+		}}
 	l, im, ext, err := req.FindLanguage()
 	if err != nil {
 		return Program{}, err
@@ -33,7 +34,8 @@ func Check(req catalog.Request) (Program, error) {
 	if p.Arch, err = image.ParseArch(string(req.Arch)); err != nil {
 		return Program{}, policy.Bad("arch", fmt.Sprintf("%q", req.Arch), "use amd64 or arm64")
 	}
-	p.ca, p.Check, p.Cold, p.Fresh, p.Retry, p.cpus = req.CA, req.Check, req.Cold, req.FreshProcess, req.KernelRetry, req.CPUs
+	p.ca, p.Check, p.Cold, p.Fresh, p.Retry, p.cpus = req.CA, req.Check, req.Cold, req.FreshProcess, req.KernelRetry,
+		req.CPUs
 	if p.ca != "" && !x509.NewCertPool().AppendCertsFromPEM([]byte(p.ca)) {
 		return Program{}, policy.Bad("ca", fmt.Sprintf("of %d bytes", len(p.ca)), "holds no certificate in PEM")
 	}
@@ -112,7 +114,8 @@ func checkVariables(req run.Request, l *language.Language) error {
 		}
 	}
 	if n := sizeOf(req); n > contract.MaxFrame { // it would be on record, and found out by a machine
-		return policy.Bad("args", fmt.Sprintf("of %d bytes, with env", n), "must have at most %d: standard input takes more", contract.MaxFrame)
+		return policy.Bad("args", fmt.Sprintf("of %d bytes, with env", n), "must have at most %d: standard input takes more",
+			contract.MaxFrame)
 	}
 	return nil
 }
@@ -128,7 +131,8 @@ func checkSecrets(req run.Request) error {
 		_, twice := req.Env[name]
 		switch {
 		case len(value) < record.MinSecret:
-			return policy.Bad("secrets", name, "has %d bytes: a secret of less than %d would be found everywhere", len(value), record.MinSecret)
+			return policy.Bad("secrets", name, "has %d bytes: a secret of less than %d would be found everywhere", len(value),
+				record.MinSecret)
 		case strings.ContainsRune(value, 0):
 			return policy.Bad("secrets", name, "must not hold a NUL byte")
 		case twice:

@@ -9,7 +9,8 @@ import (
 
 // Grant resolves what a request asks for against the caller's ceiling, and gives the code
 // its secrets.
-func (p *Program) Grant(caller run.Caller, req catalog.Request, requireJail []string) (asked policy.Request, granted run.Policy, err error) {
+func (p *Program) Grant(caller run.Caller, req catalog.Request, requireJail []string) (asked policy.Request,
+	granted run.Policy, err error) {
 	asked, eff, denials, err := Resolve(req, caller.Ceiling, &p.Inputs)
 	if err != nil {
 		return asked, granted, err

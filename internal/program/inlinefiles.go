@@ -19,7 +19,8 @@ func CheckInlineFiles(list []run.InlineFile, main string) error {
 		return policy.Bad("inlineFiles", value, "%s", reason)
 	}
 	if len(list) > run.MaxInlineFiles {
-		return bad(fmt.Sprintf("of %d files", len(list)), fmt.Sprintf("must be at most %d: bring a folder of them", run.MaxInlineFiles))
+		return bad(fmt.Sprintf("of %d files", len(list)),
+			fmt.Sprintf("must be at most %d: bring a folder of them", run.MaxInlineFiles))
 	}
 	total := 0
 	taken := map[string]bool{path.Base(main): true} // and whether it is a file
@@ -47,7 +48,8 @@ func CheckInlineFiles(list []run.InlineFile, main string) error {
 		total += len(n.Content)
 	}
 	if total > run.MaxInlineBytes {
-		return bad(fmt.Sprintf("of %d bytes", total), fmt.Sprintf("must have at most %d together: bring them as files of the host", run.MaxInlineBytes))
+		return bad(fmt.Sprintf("of %d bytes", total),
+			fmt.Sprintf("must have at most %d together: bring them as files of the host", run.MaxInlineBytes))
 	}
 	return nil
 }

@@ -40,7 +40,8 @@ func findMounts(req catalog.Request) (list []asked, err error) {
 		mounts []run.Mount
 	}{{"files", req.Files}, {"dirs", req.Dirs}} {
 		for _, m := range part.mounts {
-			a := asked{Mount: policy.Mount{Host: m.Host, Guest: m.Guest, Project: m.Project}, field: part.field, text: m.Host, must: m.Real}
+			a := asked{Mount: policy.Mount{Host: m.Host, Guest: m.Guest, Project: m.Project}, field: part.field, text: m.Host,
+				must: m.Real}
 			if a.found, err = hostfiles.Find(m.Host, part.field == "dirs"); err != nil {
 				return list, a.bad(err.Error())
 			}
@@ -88,7 +89,8 @@ func RoomFor(brought *hostfiles.Set, kernel image.Kernel, memoryMB int) *policy.
 	if brought.Count() == 0 || mb*2+fileOverheadMB <= memoryMB {
 		return nil
 	}
-	return &policy.FieldError{Field: "memoryMb", Value: strconv.Itoa(memoryMB), Would: map[string]int64{"memoryMb": int64(mb*2 + fileOverheadMB)},
+	return &policy.FieldError{Field: "memoryMb", Value: strconv.Itoa(memoryMB),
+		Would:  map[string]int64{"memoryMb": int64(mb*2 + fileOverheadMB)},
 		Reason: fmt.Sprintf("has no room for %d files, which take %d MiB of a machine", brought.Count(), mb)}
 }
 
@@ -103,10 +105,12 @@ func roundUp(n int64) int64 {
 
 // Resolve cuts what is asked for to the ceiling, and adds to brought the files and
 // folders that are granted.
-func Resolve(req catalog.Request, ceiling *policy.Ceiling, brought *hostfiles.Set) (want policy.Request, eff policy.Effective, denials []policy.Denial, err error) {
+func Resolve(req catalog.Request, ceiling *policy.Ceiling, brought *hostfiles.Set) (want policy.Request,
+	eff policy.Effective, denials []policy.Denial, err error) {
 	want = Asked(req)
 	if req.DirMax < 0 {
-		return want, eff, nil, policy.Bad("dirMax", strconv.FormatInt(req.DirMax, 10), "must be 0, which is the default, or more")
+		return want, eff, nil, policy.Bad("dirMax", strconv.FormatInt(req.DirMax, 10),
+			"must be 0, which is the default, or more")
 	}
 	want.Files, want.Dirs = req.Files, req.Dirs // counted before the first is looked for: each takes a descriptor
 	if eff, _, err = policy.Resolve(want, nil); err != nil {
@@ -149,7 +153,8 @@ func Resolve(req catalog.Request, ceiling *policy.Ceiling, brought *hostfiles.Se
 		switch {
 		case errors.As(err, &more):
 			if tooMuch == nil {
-				tooMuch = &policy.FieldError{Field: a.field, Value: fmt.Sprintf("%.200q", a.text), Reason: err.Error(), Would: map[string]int64{}}
+				tooMuch = &policy.FieldError{Field: a.field, Value: fmt.Sprintf("%.200q", a.text), Reason: err.Error(),
+					Would: map[string]int64{}}
 			}
 			tooMuch.Would["dirMax"] = max(tooMuch.Would["dirMax"], roundUp(more.Bytes))
 		case err != nil:
@@ -183,7 +188,9 @@ func kernelFor(k image.Kernel, brought *hostfiles.Set) (image.Kernel, error) {
 	case odd == "" || k == image.Linux:
 		return k, nil
 	case k != "":
-		return k, policy.Bad("dirs", fmt.Sprintf("%.200q", odd), "has a name that is not UTF-8 text, which the %s kernel can't hold: use linux, or leave it out with %s", k, hostfiles.IgnoreFile)
+		return k, policy.Bad("dirs", fmt.Sprintf("%.200q", odd),
+			"has a name that is not UTF-8 text, which the %s kernel can't hold: use linux, or leave it out with %s", k,
+			hostfiles.IgnoreFile)
 	}
 	return image.Linux, nil
 }

@@ -58,7 +58,8 @@ func TestLanguageOfARequest(t *testing.T) {
 		{run.Request{Language: "python", NodeArgs: []string{"--expose-gc"}}, "", "is for JavaScript only"},
 		{run.Request{Language: "python", Args: []string{"a\xff"}}, "", "args \"a\\xff\": is not UTF-8"},
 		{run.Request{Language: "shell", Env: map[string]string{"NAME": "\xff"}}, "", "env \"NAME\": is not UTF-8"},
-		{run.Request{Language: "shell", Secrets: map[string]string{"TOKEN": "123456\xff"}}, "", "secrets \"TOKEN\": is not UTF-8"},
+		{run.Request{Language: "shell", Secrets: map[string]string{"TOKEN": "123456\xff"}}, "",
+			"secrets \"TOKEN\": is not UTF-8"},
 	} {
 		p, err := Check(catalog.Request{Request: c.req})
 		if c.language == "" {

@@ -216,7 +216,8 @@ func (p *Program) Put(ctx context.Context, conn *guest.Conn, part hostfiles.Part
 	if err != nil {
 		return err
 	}
-	err = conn.Start(ctx, guest.Start{Argv: p.argv(), Compiled: at, Placed: p.Compiled.length(), Env: env, Dir: p.Dir, Flags: p.nodeArgs, CA: ca, ReadOnly: p.Inputs.Paths(), Session: p.InOneProcess()})
+	err = conn.Start(ctx, guest.Start{Argv: p.argv(), Compiled: at, Placed: p.Compiled.length(), Env: env, Dir: p.Dir,
+		Flags: p.nodeArgs, CA: ca, ReadOnly: p.Inputs.Paths(), Session: p.InOneProcess()})
 	var refused *guest.RefusedError
 	if errors.As(err, &refused) {
 		return p.processError(p.Language.Refused(refused.Words))
@@ -283,7 +284,8 @@ func (p *Program) Kernel(k image.Kernel) (image.Kernel, error) {
 		p.Fresh = p.Fresh || k != image.Nanos
 	}
 	if p.ownProcess != "" && k != "" && k != image.Linux {
-		return k, p.processError("is read when the language starts, which in a machine with the " + string(k) + " kernel it has: needs the linux kernel")
+		return k, p.processError("is read when the language starts, which in a machine with the " + string(k) +
+			" kernel it has: needs the linux kernel")
 	}
 	if p.terminal != nil && k != "" && k != image.Linux {
 		return k, policy.Bad("kernel", string(k), "has no terminals: use linux")
@@ -311,6 +313,7 @@ func (p *progress) Sent(now time.Time, s hostfiles.Sent) {
 	done := float64(s.Bytes) + float64(s.Files)*perFile
 	all := float64(s.AllBytes) + float64(s.AllFiles)*perFile
 	left := time.Duration(float64(took) * (all - done) / max(done, 1))
-	p.Tell(run.Event{Kind: run.EventFiles, Message: fmt.Sprintf("%d of %d files, %d of %d MiB are in the machine; some %d s more",
-		s.Files, s.AllFiles, s.Bytes>>20, s.AllBytes>>20, int(left.Seconds())+1)})
+	p.Tell(run.Event{Kind: run.EventFiles,
+		Message: fmt.Sprintf("%d of %d files, %d of %d MiB are in the machine; some %d s more",
+			s.Files, s.AllFiles, s.Bytes>>20, s.AllBytes>>20, int(left.Seconds())+1)})
 }

@@ -14,7 +14,8 @@ func TestProgress(t *testing.T) {
 	begin := time.Unix(0, 0)
 	p := progress{Start: begin, Tell: func(e run.Event) { said = append(said, e.Message) }}
 	for ms := range 2000 {
-		p.Sent(begin.Add(time.Duration(ms)*time.Millisecond), hostfiles.Sent{Files: ms, AllFiles: 4000, Bytes: int64(ms) << 16, AllBytes: 4000 << 16})
+		p.Sent(begin.Add(time.Duration(ms)*time.Millisecond),
+			hostfiles.Sent{Files: ms, AllFiles: 4000, Bytes: int64(ms) << 16, AllBytes: 4000 << 16})
 	}
 	want := []string{
 		"500 of 4000 files, 31 of 250 MiB are in the machine; some 4 s more",

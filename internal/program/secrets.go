@@ -32,7 +32,8 @@ func (p *Program) Give(granted policy.Effective, values map[string]string) error
 		roots = x509.NewCertPool()
 	}
 	roots.AppendCertsFromPEM([]byte(p.ca)) // a server is verified as the code would have
-	p.Broker, err = broker.New(broker.Config{Secrets: bound, Rules: rules, Roots: roots, Kept: p.Kept, MaxSigned: granted.Timeout})
+	p.Broker, err = broker.New(broker.Config{Secrets: bound, Rules: rules, Roots: roots, Kept: p.Kept,
+		MaxSigned: granted.Timeout})
 	if err != nil {
 		return policy.Bad("secrets", fmt.Sprintf("of %d bound names", len(bound)), "%v", err)
 	}

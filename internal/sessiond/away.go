@@ -79,7 +79,9 @@ func (h *Daemon) reach(ctx context.Context, name string, secrets map[string]stri
 func (v View) is(name string) bool { return name != "" && (v.ID == name || v.Name == name) }
 
 func (v View) lostError() error {
-	return &Error{Code: CodeGone, Message: fmt.Sprintf("session %s is lost: the process that held it was killed before it was paused, and its machine with it; its steps' records remain", v.ID)}
+	return &Error{Code: CodeGone,
+		Message: fmt.Sprintf(
+			"session %s is lost: the process that held it was killed before it was paused, and its machine with it; its steps' records remain", v.ID)}
 }
 
 // list returns the sessions that live, and those that are away.
@@ -173,7 +175,8 @@ func (h *Daemon) rescue(c *client, req Request, why error) error {
 	}
 	defer files.Close()
 	if req.Op != OpPack || path.Clean("/work/"+req.Path) != "/work" && path.Clean(req.Path) != "/work" {
-		return fmt.Errorf("%w. The files of its folder, as they were, are there to be had: unitask session cp -r %s:. DIR", why, v.ID)
+		return fmt.Errorf("%w. The files of its folder, as they were, are there to be had: unitask session cp -r %s:. DIR",
+			why, v.ID)
 	}
 	_, err = io.Copy(c.out(kindStdout), files)
 	return err

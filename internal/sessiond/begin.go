@@ -21,7 +21,8 @@ func (h *Daemon) begin(ctx context.Context, req *New) (Answer, error) {
 		return Answer{}, &Error{Code: CodeUsage, Message: "a new session of what?"}
 	}
 	if req.Name != "" && !named.MatchString(req.Name) {
-		return Answer{}, policy.Bad("name", fmt.Sprintf("%.80q", req.Name), "must be lower-case letters, digits and dashes, 32 at most, and begin with a letter")
+		return Answer{}, policy.Bad("name", fmt.Sprintf("%.80q", req.Name),
+			"must be lower-case letters, digits and dashes, 32 at most, and begin with a letter")
 	}
 	if err := h.take(req.Name); err != nil {
 		return Answer{}, err
@@ -36,7 +37,8 @@ func (h *Daemon) begin(ctx context.Context, req *New) (Answer, error) {
 	}
 	run := req.Request
 	run.Secrets = req.Secrets
-	s, err := h.rt.NewSessionFor(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling, Origin: req.Ceiling}, unitask.SessionRequest{Request: run, Life: time.Duration(req.LifeMS), Idle: time.Duration(req.IdleMS)})
+	s, err := h.rt.NewSessionFor(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling, Origin: req.Ceiling},
+		unitask.SessionRequest{Request: run, Life: time.Duration(req.LifeMS), Idle: time.Duration(req.IdleMS)})
 	if err != nil {
 		h.give(req.Name)
 		return Answer{}, err
@@ -67,7 +69,8 @@ func (h *Daemon) fork(ctx context.Context, of *held, n int) (Answer, error) {
 
 // hold keeps a session until it ends.
 func (h *Daemon) hold(s *unitask.Session, name string) View {
-	view := View{ID: s.ID, Name: name, Parent: s.Parent, State: Running, Language: s.Language, Image: s.Image, Began: s.Began().UTC().Truncate(time.Second), ExpiresAt: s.Expires().UTC().Truncate(time.Second)}
+	view := View{ID: s.ID, Name: name, Parent: s.Parent, State: Running, Language: s.Language, Image: s.Image,
+		Began: s.Began().UTC().Truncate(time.Second), ExpiresAt: s.Expires().UTC().Truncate(time.Second)}
 	one := &held{s, view}
 	h.mu.Lock()
 	h.sessions[s.ID] = one

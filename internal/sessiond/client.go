@@ -94,13 +94,15 @@ type Streams struct {
 
 // Do has the home's daemon do something. Where none runs and one is needed, start is called, which starts one and
 // returns a channel that is closed if that ends; without it the error is ErrNone.
-func Do(ctx context.Context, home string, req Request, streams Streams, start func() (ended <-chan struct{}, err error)) (Answer, error) {
+func Do(ctx context.Context, home string, req Request, streams Streams,
+	start func() (ended <-chan struct{}, err error)) (Answer, error) {
 	w, err := connect(home)
 	var ended <-chan struct{}
 	if errors.Is(err, ErrNone) && !needs(home, req) {
 		start = nil
 	}
-	for begin := time.Now(); errors.Is(err, ErrNone) && start != nil && time.Since(begin) < patience; w, err = connect(home) {
+	for begin := time.Now(); errors.Is(err, ErrNone) && start != nil && time.Since(begin) < patience; w,
+		err = connect(home) {
 		if ended == nil {
 			if ended, err = start(); err != nil {
 				return Answer{}, err
@@ -135,7 +137,8 @@ func needs(home string, req Request) bool {
 	if err != nil || req.Op == OpList || req.Op == OpEnd {
 		return false
 	}
-	return req.Op == OpNew || slices.ContainsFunc(left(home, dir), func(v View) bool { return v.is(req.Session) && v.State == Paused })
+	return req.Op == OpNew || slices.ContainsFunc(left(home, dir),
+		func(v View) bool { return v.is(req.Session) && v.State == Paused })
 }
 
 // without answers where no daemon runs.

@@ -74,7 +74,9 @@ func TestCut(t *testing.T) {
 	defer ask(Request{Op: OpEnd, Session: "build"}, "")
 	ask(Request{Op: OpWrite, Session: "build", Path: "old", Mode: 0o644}, "as it was")
 	files := func() string {
-		_, out := ask(Request{Op: OpExec, Session: "build", Command: &Command{Args: []string{"sh", "-c", "if [ -e whole ]; then stat -c 'whole? %s' whole; rm whole; fi; find . | sort; cat old; ps -e -o args= | grep -c '[t]ar -x'"}}}, "")
+		_, out := ask(Request{Op: OpExec, Session: "build",
+			Command: &Command{Args: []string{"sh", "-c",
+				"if [ -e whole ]; then stat -c 'whole? %s' whole; rm whole; fi; find . | sort; cat old; ps -e -o args= | grep -c '[t]ar -x'"}}}, "")
 		return out
 	}
 	largeSteps(t, home)
@@ -93,7 +95,8 @@ func TestCut(t *testing.T) {
 			{OpWrite, "whole", bytes.Repeat([]byte("new"), maxPiece)}, // which it ends, and does not wait
 		} {
 			w := reach(t, home)
-			if err := w.sendJSON(kindRequest, Request{Op: row.op, Session: "build", Path: row.path, Mode: 0o644, Step: &Step{}}); err != nil {
+			if err := w.sendJSON(kindRequest, Request{Op: row.op, Session: "build", Path: row.path, Mode: 0o644,
+				Step: &Step{}}); err != nil {
 				t.Fatal(err)
 			}
 			for piece := range slices.Chunk(row.text, maxPiece) {

@@ -27,7 +27,8 @@ func TestLeftByOthers(t *testing.T) {
 	}
 	testhome.Ready(t, base, image.Linux)
 	home, dir := testhome.New(t, base), t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, policy.CeilingFile), []byte("allowNet = [\"a.example\"]\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, policy.CeilingFile), []byte("allowNet = [\"a.example\"]\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	models, err := policy.LoadForModels(home, dir, "", false)
@@ -45,7 +46,8 @@ func TestLeftByOthers(t *testing.T) {
 	defer rt.Close()
 	leave := func(caller unitask.Caller) View {
 		t.Helper()
-		s, err := rt.NewSessionFor(t.Context(), caller, unitask.SessionRequest{Request: unitask.Request{Image: "shell", AllowNet: []string{"a.example"}}})
+		s, err := rt.NewSessionFor(t.Context(), caller, unitask.SessionRequest{Request: unitask.Request{Image: "shell",
+			AllowNet: []string{"a.example"}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +64,8 @@ func TestLeftByOthers(t *testing.T) {
 		}
 		return View{ID: s.ID, Began: s.Began().UTC().Truncate(time.Second)}
 	}
-	ofModels, ofProgram := leave(unitask.Caller{Via: unitask.ViaMCP, Ceiling: models.Ceiling.For(unitask.LocalOwner(os.Geteuid()))}), leave(unitask.Caller{Ceiling: own})
+	ofModels, ofProgram := leave(unitask.Caller{Via: unitask.ViaMCP,
+		Ceiling: models.Ceiling.For(unitask.LocalOwner(os.Geteuid()))}), leave(unitask.Caller{Ceiling: own})
 	lists := func(when, id, state string, began time.Time) {
 		t.Helper()
 		answer, err := Do(t.Context(), home, Request{Op: OpList}, Streams{}, nil)
@@ -83,7 +86,8 @@ func TestLeftByOthers(t *testing.T) {
 	reach(t, home).Close()
 	exec := func(id string) (string, error) {
 		var out bytes.Buffer
-		_, err := Do(t.Context(), home, Request{Op: OpExec, Session: id, Command: &Command{Args: []string{"echo", "here"}}}, Streams{Stdout: &out, Stderr: &out}, nil)
+		_, err := Do(t.Context(), home, Request{Op: OpExec, Session: id, Command: &Command{Args: []string{"echo", "here"}}},
+			Streams{Stdout: &out, Stderr: &out}, nil)
 		return out.String(), err
 	}
 	goOnAsOthers(t, exec, ofModels, lists, rt, ofProgram, home)
@@ -100,16 +104,20 @@ func goOnAsOthers(
 		t.Errorf("%q %v", out, err)
 	}
 	lists("it goes on", ofModels.ID, Running, ofModels.Began)
-	if err := rt.Approvals().SetPolicy(t.Context(), "", ofModels.ID, unitask.PolicyChange{DenyNet: []string{"a.example"}}); err != nil {
+	if err := rt.Approvals().SetPolicy(t.Context(), "", ofModels.ID,
+		unitask.PolicyChange{DenyNet: []string{"a.example"}}); err != nil {
 		t.Error(err)
 	}
-	if err := rt.Approvals().SetPolicy(t.Context(), "", ofModels.ID, unitask.PolicyChange{AllowNet: []string{"b.example"}}); err == nil || !strings.Contains(err.Error(), "b.example is beyond the ceiling") {
+	if err := rt.Approvals().SetPolicy(t.Context(), "", ofModels.ID,
+		unitask.PolicyChange{AllowNet: []string{"b.example"}}); err == nil ||
+		!strings.Contains(err.Error(), "b.example is beyond the ceiling") {
 		t.Errorf("beyond its ceiling: %v", err)
 	}
 	if rec, err := rt.Runs().Get(ofModels.ID); err != nil || rec.Via != unitask.ViaMCP {
 		t.Errorf("%+v %v", rec, err)
 	}
-	if out, err := exec(ofProgram.ID); out != "" || err == nil || !strings.Contains(err.Error(), `was made by the program that session `+ofProgram.ID) {
+	if out, err := exec(ofProgram.ID); out != "" || err == nil ||
+		!strings.Contains(err.Error(), `was made by the program that session `+ofProgram.ID) {
 		t.Errorf("%q %v", out, err)
 	}
 	lists("it can't go on", ofProgram.ID, Paused, ofProgram.Began)

@@ -68,8 +68,9 @@ func left(home, dir string) []View {
 		if at := slices.IndexFunc(list, func(v View) bool { return v.ID == p.ID }); at >= 0 {
 			list[at].CeilingChanged = changed
 		} else if p.Owner == unitask.LocalOwner(os.Geteuid()) {
-			list = append(list, View{ID: p.ID, Parent: p.Parent, State: Paused, Language: p.Language, Image: p.Image, CeilingChanged: changed,
-				Began: p.Began.UTC().Truncate(time.Second), ExpiresAt: p.Expires.UTC().Truncate(time.Second)})
+			list = append(list, View{ID: p.ID, Parent: p.Parent, State: Paused, Language: p.Language, Image: p.Image,
+				CeilingChanged: changed,
+				Began:          p.Began.UTC().Truncate(time.Second), ExpiresAt: p.Expires.UTC().Truncate(time.Second)})
 		}
 	}
 	return list

@@ -77,7 +77,9 @@ func Serve(ctx context.Context, home string, rt *unitask.Runtime, idle time.Dura
 	}
 	defer lock.Unlock()
 	sweep(home, dir, rt.Runs())
-	h := &Daemon{rt: rt, home: home, dir: dir, files: make(chan struct{}, maxFiles), large: make(chan struct{}, maxLarge), sessions: map[string]*held{}, names: map[string]bool{}, reviving: map[string]chan struct{}{}, since: time.Now(), away: left(home, dir)}
+	h := &Daemon{rt: rt, home: home, dir: dir, files: make(chan struct{}, maxFiles), large: make(chan struct{}, maxLarge),
+		sessions: map[string]*held{}, names: map[string]bool{}, reviving: map[string]chan struct{}{}, since: time.Now(),
+		away: left(home, dir)}
 	for _, v := range h.away {
 		h.names[v.Name] = true
 	}
@@ -202,7 +204,8 @@ func (h *Daemon) serve(ctx context.Context, w *wire) {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	c := &client{wire: w, input: make(chan []byte, 1), resized: make(chan unitask.TerminalSize, 1), ctx: ctx, cancel: cancel}
+	c := &client{wire: w, input: make(chan []byte, 1), resized: make(chan unitask.TerminalSize, 1), ctx: ctx,
+		cancel: cancel}
 	var reading sync.WaitGroup
 	reading.Go(c.read)
 	answer, err := h.do(ctx, c, req)

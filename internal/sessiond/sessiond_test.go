@@ -76,19 +76,20 @@ func frame(kind byte, size uint32, text string) []byte {
 func TestHostileClients(t *testing.T) {
 	home, _ := serving(t, time.Hour)
 	for name, text := range map[string][]byte{
-		"nothing":                 nil,
-		"text":                    []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
-		"half a head":             {kindRequest, 0},
-		"half a request":          frame(kindRequest, 100, "{"),
-		"a request without end":   frame(kindRequest, 1<<32-1, "{"),
-		"another kind":            frame(kindAnswer, 2, "{}"),
-		"typed before":            frame(kindInput, 1, "x"),
-		"no JSON":                 frame(kindRequest, 3, "xyz"),
-		"JSON of another shape":   frame(kindRequest, 2, "[]"),
-		"an unknown op":           frame(kindRequest, 10, `{"op":"x"}`),
-		"new of nothing":          frame(kindRequest, 12, `{"op":"new"}`),
-		"run of nothing":          frame(kindRequest, 12, `{"op":"run"}`),
-		"a piece that is too big": append(frame(kindRequest, 30, `{"op":"write","session":"none"}`[:30]), frame(kindInput, maxPiece+1, "")...),
+		"nothing":               nil,
+		"text":                  []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+		"half a head":           {kindRequest, 0},
+		"half a request":        frame(kindRequest, 100, "{"),
+		"a request without end": frame(kindRequest, 1<<32-1, "{"),
+		"another kind":          frame(kindAnswer, 2, "{}"),
+		"typed before":          frame(kindInput, 1, "x"),
+		"no JSON":               frame(kindRequest, 3, "xyz"),
+		"JSON of another shape": frame(kindRequest, 2, "[]"),
+		"an unknown op":         frame(kindRequest, 10, `{"op":"x"}`),
+		"new of nothing":        frame(kindRequest, 12, `{"op":"new"}`),
+		"run of nothing":        frame(kindRequest, 12, `{"op":"run"}`),
+		"a piece that is too big": append(frame(kindRequest, 30, `{"op":"write","session":"none"}`[:30]),
+			frame(kindInput, maxPiece+1, "")...),
 	} {
 		w := reach(t, home)
 		if _, err := w.Write(text); err != nil {
@@ -96,7 +97,8 @@ func TestHostileClients(t *testing.T) {
 		}
 		_ = w.Conn.(*net.UnixConn).CloseWrite()
 		_ = w.SetReadDeadline(time.Now().Add(time.Minute))
-		if rest, err := io.ReadAll(w); errors.Is(err, os.ErrDeadlineExceeded) || len(rest) > 1000 || len(rest) > 0 && !strings.Contains(string(rest), `"error"`) {
+		if rest, err := io.ReadAll(w); errors.Is(err, os.ErrDeadlineExceeded) || len(rest) > 1000 ||
+			len(rest) > 0 && !strings.Contains(string(rest), `"error"`) {
 			t.Errorf("%s: %q %v", name, rest, err)
 		}
 	}
@@ -119,11 +121,15 @@ func TestHostileClients(t *testing.T) {
 func TestNoSession(t *testing.T) {
 	home, _ := serving(t, time.Hour)
 	reach(t, home)
-	for _, op := range []string{OpRun, OpRunBy, OpExec, OpRead, OpWrite, OpPack, OpUnpack, OpCopy, OpPut, OpGet, OpPause, OpResume, OpFork, OpWait, OpStop, OpEnd, "x"} {
-		for _, name := range []string{"", "build", "../../etc", "20261122-000000000-aaaaaa", strings.Repeat("x", 1<<20), "a\x00b\x1b[2J"} {
-			_, err := Do(t.Context(), home, Request{Op: op, Session: name, Run: name}, Streams{Stdin: strings.NewReader("typed")}, nil)
+	for _, op := range []string{OpRun, OpRunBy, OpExec, OpRead, OpWrite, OpPack, OpUnpack, OpCopy, OpPut, OpGet, OpPause,
+		OpResume, OpFork, OpWait, OpStop, OpEnd, "x"} {
+		for _, name := range []string{"", "build", "../../etc", "20261122-000000000-aaaaaa", strings.Repeat("x", 1<<20),
+			"a\x00b\x1b[2J"} {
+			_, err := Do(t.Context(), home, Request{Op: op, Session: name, Run: name},
+				Streams{Stdin: strings.NewReader("typed")}, nil)
 			var told *Error
-			if !errors.As(err, &told) || told.Code != CodeGone || len(told.Message) > 500 || strings.Contains(told.Message, "\x1b") {
+			if !errors.As(err, &told) || told.Code != CodeGone || len(told.Message) > 500 ||
+				strings.Contains(told.Message, "\x1b") {
 				t.Errorf("%s %.40q: %v", op, name, err)
 			}
 		}
@@ -136,12 +142,14 @@ func TestNoSession(t *testing.T) {
 		}
 	}
 	// A ceiling that can't be read is none that allows everything.
-	_, err := Do(t.Context(), home, Request{Op: OpNew, New: &New{Name: "a", Ceiling: &policy.Origin{File: filepath.Join(home, "nothing")}}}, Streams{}, nil)
+	_, err := Do(t.Context(), home, Request{Op: OpNew,
+		New: &New{Name: "a", Ceiling: &policy.Origin{File: filepath.Join(home, "nothing")}}}, Streams{}, nil)
 	if err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("%v", err)
 	}
 	// Nor does it keep the name.
-	_, err = Do(t.Context(), home, Request{Op: OpNew, New: &New{Name: "a", Request: unitask.Request{Image: "alpine"}}}, Streams{}, nil)
+	_, err = Do(t.Context(), home, Request{Op: OpNew, New: &New{Name: "a", Request: unitask.Request{Image: "alpine"}}},
+		Streams{}, nil)
 	if err == nil || strings.Contains(err.Error(), "another session") {
 		t.Errorf("%v", err)
 	}
@@ -155,7 +163,8 @@ func TestOneHolder(t *testing.T) {
 		t.Errorf("a second one: %v", err)
 	}
 	w.Close()
-	for name, mode := range map[string]fs.FileMode{"": fs.ModeDir | 0o700, socketName: fs.ModeSocket | 0o600, lockName: 0o600} {
+	for name, mode := range map[string]fs.FileMode{"": fs.ModeDir | 0o700, socketName: fs.ModeSocket | 0o600,
+		lockName: 0o600} {
 		if st, err := os.Stat(filepath.Join(home, "sessions", name)); err != nil || st.Mode() != mode {
 			t.Errorf("%s: %v %v", name, st.Mode(), err)
 		}
@@ -195,7 +204,8 @@ func TestFolderOfOthers(t *testing.T) {
 		if err := os.Chmod(filepath.Join(home, "sessions"), mode); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Do(t.Context(), home, Request{Op: OpList}, Streams{}, nil); err == nil || !strings.Contains(err.Error(), "not this user's alone") {
+		if _, err := Do(t.Context(), home, Request{Op: OpList}, Streams{}, nil); err == nil ||
+			!strings.Contains(err.Error(), "not this user's alone") {
 			t.Errorf("%s: %v", mode, err)
 		}
 	}
@@ -222,7 +232,8 @@ func TestLost(t *testing.T) {
 		}
 	}
 	text, err := json.Marshal([]View{
-		{ID: "mine", Name: "build", State: Running, ExpiresAt: soon}, {ID: "../kept", ExpiresAt: soon}, {ID: "..", ExpiresAt: soon}, {ID: "", ExpiresAt: soon}, {ID: ".", ExpiresAt: soon},
+		{ID: "mine", Name: "build", State: Running, ExpiresAt: soon}, {ID: "../kept", ExpiresAt: soon},
+		{ID: "..", ExpiresAt: soon}, {ID: "", ExpiresAt: soon}, {ID: ".", ExpiresAt: soon},
 		{ID: "old", ExpiresAt: time.Now().Add(-time.Second)}})
 	if err != nil {
 		t.Fatal(err)
@@ -237,7 +248,8 @@ func TestLost(t *testing.T) {
 			t.Errorf("%s: %+v %v", how, answer, err)
 		}
 		for _, name := range []string{"mine", "build"} {
-			if _, err := Do(t.Context(), home, Request{Op: OpExec, Session: name}, Streams{}, nil); err == nil || !strings.Contains(err.Error(), "session mine is lost") {
+			if _, err := Do(t.Context(), home, Request{Op: OpExec, Session: name}, Streams{}, nil); err == nil ||
+				!strings.Contains(err.Error(), "session mine is lost") {
 				t.Errorf("%s: %v", how, err)
 			}
 		}
@@ -260,7 +272,8 @@ func TestLost(t *testing.T) {
 	if _, err := Do(t.Context(), home, Request{Op: OpEnd, Session: "build"}, Streams{}, nil); err == nil {
 		t.Error("it was forgotten twice")
 	}
-	for _, hostile := range []string{"", "null", "{", `[{"session":5}]`, strings.Repeat("[", 1<<20), fmt.Sprintf(`[{"session":"a","expiresAt":%q}`, strings.Repeat("9", 1<<20))} {
+	for _, hostile := range []string{"", "null", "{", `[{"session":5}]`, strings.Repeat("[", 1<<20),
+		fmt.Sprintf(`[{"session":"a","expiresAt":%q}`, strings.Repeat("9", 1<<20))} {
 		if err := os.WriteFile(filepath.Join(dir, listName), []byte(hostile), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -277,12 +290,16 @@ func TestEndUnlisted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const unread, foreign, odd = "20260101-000000000-abcdef", "20260101-000000000-fedcba", ".20260101-000000000-cccccc.before"
+	const unread, foreign, odd = "20260101-000000000-abcdef", "20260101-000000000-fedcba",
+		".20260101-000000000-cccccc.before"
 	check := func(how string) {
 		t.Helper()
-		kept := fmt.Sprintf(`{"version":1,"note":{"id":%q,"owner":"token:x","expires":"2999-01-01T00:00:00Z","policy":{"effective":{}}}}`, foreign)
+		kept := fmt.Sprintf(
+			`{"version":1,"note":{"id":%q,"owner":"token:x","expires":"2999-01-01T00:00:00Z","policy":{"effective":{}}}}`,
+			foreign)
 		for name, text := range map[string]string{unread: "{", foreign: kept, odd: "{"} {
-			if err := errors.Join(os.MkdirAll(filepath.Join(dir, name), 0o700), os.WriteFile(filepath.Join(dir, name, "pause.json"), []byte(text), 0o600)); err != nil {
+			if err := errors.Join(os.MkdirAll(filepath.Join(dir, name), 0o700),
+				os.WriteFile(filepath.Join(dir, name, "pause.json"), []byte(text), 0o600)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -294,7 +311,8 @@ func TestEndUnlisted(t *testing.T) {
 			}
 		}
 		left, err := filepath.Glob(filepath.Join(dir, "*2026*"))
-		if hidden, _ := filepath.Glob(filepath.Join(dir, ".2026*")); err != nil || len(left) != 1 || len(hidden) != 0 || filepath.Base(left[0]) != foreign {
+		if hidden, _ := filepath.Glob(filepath.Join(dir, ".2026*")); err != nil || len(left) != 1 || len(hidden) != 0 ||
+			filepath.Base(left[0]) != foreign {
 			t.Errorf("%s: left %q %q %v", how, left, hidden, err)
 		}
 	}
@@ -310,7 +328,8 @@ func TestTyping(t *testing.T) {
 	defer theirs.Close()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
-	c := &client{wire: &wire{Conn: ours}, input: make(chan []byte, 1), resized: make(chan unitask.TerminalSize, 1), ctx: ctx, cancel: cancel}
+	c := &client{wire: &wire{Conn: ours}, input: make(chan []byte, 1), resized: make(chan unitask.TerminalSize, 1),
+		ctx: ctx, cancel: cancel}
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
@@ -330,7 +349,8 @@ func TestTyping(t *testing.T) {
 	// One that waits is read to its end.
 	ours, theirs = net.Pipe()
 	ctx, cancel = context.WithCancelCause(t.Context())
-	c = &client{wire: &wire{Conn: ours}, input: make(chan []byte, 1), resized: make(chan unitask.TerminalSize, 1), ctx: ctx, cancel: cancel}
+	c = &client{wire: &wire{Conn: ours}, input: make(chan []byte, 1), resized: make(chan unitask.TerminalSize, 1),
+		ctx: ctx, cancel: cancel}
 	go c.read()
 	w = &wire{Conn: theirs}
 	taken, done := make(chan struct{}, 1), make(chan struct{})
@@ -430,7 +450,8 @@ func TestInputThatFails(t *testing.T) {
 			}
 		}()
 		w := &wire{Conn: ours}
-		_, err := w.ask(t.Context(), Request{Op: op}, Streams{Stdin: io.MultiReader(strings.NewReader("half"), iotest.ErrReader(broken))})
+		_, err := w.ask(t.Context(), Request{Op: op}, Streams{Stdin: io.MultiReader(strings.NewReader("half"),
+			iotest.ErrReader(broken))})
 		if said := <-got; said != want || errors.Is(err, broken) != (op != OpExec) || op == OpExec && err != nil {
 			t.Errorf("%s: the daemon got %q, expected %q; %v", op, said, want, err)
 		}

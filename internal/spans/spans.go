@@ -36,10 +36,14 @@ func New() *Meters {
 	m, meter := &Meters{tracer: otel.Tracer(scope)}, otel.Meter(scope)
 	seconds := metric.WithExplicitBucketBoundaries(.005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 30, 60, 300, 1800)
 	var errs [4]error
-	m.runs, errs[0] = meter.Int64Counter("unitask.runs", metric.WithUnit("{run}"), metric.WithDescription("Runs that have ended, by outcome."))
-	m.active, errs[1] = meter.Int64UpDownCounter("unitask.runs.active", metric.WithUnit("{run}"), metric.WithDescription("Runs under way."))
-	m.duration, errs[2] = meter.Float64Histogram("unitask.run.duration", metric.WithUnit("s"), metric.WithDescription("Time of a run, from call to exit."), seconds)
-	m.phases, errs[3] = meter.Float64Histogram("unitask.run.phase.duration", metric.WithUnit("s"), metric.WithDescription("Time of a phase of a run."), seconds)
+	m.runs, errs[0] = meter.Int64Counter("unitask.runs", metric.WithUnit("{run}"),
+		metric.WithDescription("Runs that have ended, by outcome."))
+	m.active, errs[1] = meter.Int64UpDownCounter("unitask.runs.active", metric.WithUnit("{run}"),
+		metric.WithDescription("Runs under way."))
+	m.duration, errs[2] = meter.Float64Histogram("unitask.run.duration", metric.WithUnit("s"),
+		metric.WithDescription("Time of a run, from call to exit."), seconds)
+	m.phases, errs[3] = meter.Float64Histogram("unitask.run.phase.duration", metric.WithUnit("s"),
+		metric.WithDescription("Time of a phase of a run."), seconds)
 	if err := errors.Join(errs[:]...); err != nil {
 		otel.Handle(err)
 	}
@@ -56,7 +60,8 @@ type Run struct {
 
 // Begin begins the span of a run of a kind, in the trace that ctx is part of.
 func (m *Meters) Begin(ctx context.Context, begin time.Time, via, kind string) (context.Context, *Run) {
-	r := &Run{Meters: m, begin: begin, about: []attribute.KeyValue{attribute.String("unitask.kind", kind), attribute.String("unitask.via", via)}}
+	r := &Run{Meters: m, begin: begin, about: []attribute.KeyValue{attribute.String("unitask.kind", kind),
+		attribute.String("unitask.via", via)}}
 	ctx, r.span = m.tracer.Start(ctx, kind, trace.WithTimestamp(begin), trace.WithAttributes(r.about...))
 	m.active.Add(ctx, 1, metric.WithAttributes(r.about...))
 	return ctx, r
@@ -75,8 +80,10 @@ func (r *Run) End(ctx context.Context, res *run.Result) {
 		case res.Cloned:
 			machine = "clone"
 		}
-		r.about = append(r.about, attribute.String("unitask.kernel", string(res.Kernel)), attribute.String("unitask.accelerator", string(res.Accelerator)), attribute.String("unitask.machine", machine))
-		r.span.SetAttributes(attribute.String("unitask.run.id", res.RunID), attribute.Int("process.exit.code", res.ExitCode), attribute.Int("unitask.memory_mb", res.MemoryMB),
+		r.about = append(r.about, attribute.String("unitask.kernel", string(res.Kernel)),
+			attribute.String("unitask.accelerator", string(res.Accelerator)), attribute.String("unitask.machine", machine))
+		r.span.SetAttributes(attribute.String("unitask.run.id", res.RunID), attribute.Int("process.exit.code", res.ExitCode),
+			attribute.Int("unitask.memory_mb", res.MemoryMB),
 			attribute.Bool("unitask.truncated", res.Truncated), attribute.Int("unitask.denials", len(res.Policy.Denials)))
 	}
 	r.about = append(r.about, attribute.String("unitask.outcome", outcome))

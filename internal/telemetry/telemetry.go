@@ -81,10 +81,13 @@ func (s *signal) wanted(getenv func(string) string) (bool, error) {
 	case exporter != "" && exporter != "otlp":
 		return false, fmt.Errorf("%s is %.40q: use otlp or none", name, exporter)
 	}
-	if name, protocol := set("OTEL_EXPORTER_OTLP_"+s.name+"_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"); protocol != "" && protocol != "http/protobuf" && protocol != "http/json" {
-		return false, fmt.Errorf("%s is %.40q: use http/protobuf, and the collector's port for it, 4318 as a rule", name, protocol)
+	if name, protocol := set("OTEL_EXPORTER_OTLP_"+s.name+"_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"); protocol != "" &&
+		protocol != "http/protobuf" && protocol != "http/json" {
+		return false, fmt.Errorf("%s is %.40q: use http/protobuf, and the collector's port for it, 4318 as a rule", name,
+			protocol)
 	}
-	if u, err := url.Parse(at); endpoint != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {
+	if u, err := url.Parse(at); endpoint != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" ||
+		u.Host == "") {
 		return false, fmt.Errorf("%s is no URL of http or https: use one like http://127.0.0.1:4318", endpoint) // without its value, which may have a password
 	}
 	return true, nil
@@ -104,7 +107,8 @@ func Start(ctx context.Context, version string, tell func(string)) (stop func())
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(said.failed))
 	otel.SetLogger(funcr.New(func(_, args string) { said.failed(errors.New(args)) }, funcr.Options{}))
 	about, err := resource.New(ctx,
-		resource.WithAttributes(attribute.String("service.name", "unitask"), attribute.String("service.version", version), attribute.String("service.instance.id", rand.Text())),
+		resource.WithAttributes(attribute.String("service.name", "unitask"), attribute.String("service.version", version),
+			attribute.String("service.instance.id", rand.Text())),
 		resource.WithTelemetrySDK(), resource.WithFromEnv())
 	if err != nil {
 		said.failed(err)
@@ -123,7 +127,8 @@ func Start(ctx context.Context, version string, tell func(string)) (stop func())
 		if exporter, err := otlpmetrichttp.New(ctx); err != nil {
 			said.failed(err)
 		} else {
-			provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewPeriodicReader(exporter)), sdkmetric.WithResource(about))
+			provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewPeriodicReader(exporter)),
+				sdkmetric.WithResource(about))
 			otel.SetMeterProvider(provider)
 			ends = append(ends, provider.Shutdown)
 		}
@@ -159,7 +164,8 @@ func end(ends []func(context.Context) error, patience time.Duration, failed func
 // names, as it has if it is not set.
 func continues(getenv func(string) string) bool {
 	names := getenv("OTEL_PROPAGATORS")
-	return strings.TrimSpace(names) == "" || slices.ContainsFunc(strings.Split(names, ","), func(name string) bool { return strings.TrimSpace(name) == "tracecontext" })
+	return strings.TrimSpace(names) == "" || slices.ContainsFunc(strings.Split(names, ","),
+		func(name string) bool { return strings.TrimSpace(name) == "tracecontext" })
 }
 
 // FromEnvironment is ctx as part of the trace that TRACEPARENT and TRACESTATE name, as another

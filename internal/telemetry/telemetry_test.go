@@ -27,16 +27,20 @@ func TestWanted(t *testing.T) {
 		{"", false, false, ""},
 		{"OTEL_SERVICE_NAME=x OTEL_TRACES_SAMPLER=always_on", false, false, ""},
 		{"OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318", true, true, ""},
-		{"OTEL_EXPORTER_OTLP_ENDPOINT=https://collector.example/otlp OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", true, true, ""},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT=https://collector.example/otlp OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", true, true,
+			""},
 		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://127.0.0.1:4318/v1/traces", true, false, ""},
 		{"OTEL_TRACES_EXPORTER=otlp", true, false, ""},
 		{"OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318 OTEL_METRICS_EXPORTER=none", true, false, ""},
 		{"OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318 OTEL_SDK_DISABLED=TRUE", false, false, ""},
-		{"OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318 OTEL_TRACES_EXPORTER=console", false, false, "OTEL_TRACES_EXPORTER is \"console\": use otlp or none"},
-		{"OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4317 OTEL_EXPORTER_OTLP_PROTOCOL=grpc", false, false, "OTEL_EXPORTER_OTLP_PROTOCOL is \"grpc\": use http/protobuf"},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318 OTEL_TRACES_EXPORTER=console", false, false,
+			"OTEL_TRACES_EXPORTER is \"console\": use otlp or none"},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4317 OTEL_EXPORTER_OTLP_PROTOCOL=grpc", false, false,
+			"OTEL_EXPORTER_OTLP_PROTOCOL is \"grpc\": use http/protobuf"},
 		{"OTEL_EXPORTER_OTLP_ENDPOINT=127.0.0.1:4318", false, false, "OTEL_EXPORTER_OTLP_ENDPOINT is no URL"},
 		{"OTEL_EXPORTER_OTLP_ENDPOINT=localhost:4318", false, false, "OTEL_EXPORTER_OTLP_ENDPOINT is no URL"},
-		{"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=file:///etc/passwd", false, false, "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT is no URL"},
+		{"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=file:///etc/passwd", false, false,
+			"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT is no URL"},
 		{"OTEL_EXPORTER_OTLP_ENDPOINT=ftp://user:hunter2@host/", false, false, "is no URL"},
 	} {
 		env := map[string]string{}
@@ -45,7 +49,8 @@ func TestWanted(t *testing.T) {
 			env[name] = value
 		}
 		traces, metrics, err := wanted(func(name string) string { return env[name] })
-		if traces != c.traces || metrics != c.metrics || (err != nil) != (c.wrong != "") || err != nil && (!strings.Contains(err.Error(), c.wrong) || strings.Contains(err.Error(), "hunter2")) {
+		if traces != c.traces || metrics != c.metrics || (err != nil) != (c.wrong != "") ||
+			err != nil && (!strings.Contains(err.Error(), c.wrong) || strings.Contains(err.Error(), "hunter2")) {
 			t.Errorf("%s: traces %v, metrics %v, %v", c.env, traces, metrics, err)
 		}
 	}
@@ -76,8 +81,10 @@ func TestStart(t *testing.T) {
 	stop()
 	got := c.Text()
 	for _, want := range []string{
-		"resource service.name=tasks\n", "resource has deployment.environment\n", "resource has service.version\n", "resource has service.instance.id\n",
-		"span outer of 00f067aa0ba902b7 in 4bf92f3577b34da6a3ce929d0e0e4736:", "span inner of outer in 4bf92f3577b34da6a3ce929d0e0e4736:", "metric things = 3\n",
+		"resource service.name=tasks\n", "resource has deployment.environment\n", "resource has service.version\n",
+		"resource has service.instance.id\n",
+		"span outer of 00f067aa0ba902b7 in 4bf92f3577b34da6a3ce929d0e0e4736:",
+		"span inner of outer in 4bf92f3577b34da6a3ce929d0e0e4736:", "metric things = 3\n",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
@@ -112,8 +119,10 @@ func TestAttackTraceparent(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", c.URL+"/v1/traces")
 	stop := Start(t.Context(), "1", unsaid)
 	defer stop()
-	for _, parent := range []string{"", "00", "00-00000000000000000000000000000000-00f067aa0ba902b7-01", "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
-		"ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more",
+	for _, parent := range []string{"", "00", "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+		"00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+		"ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
+		"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more",
 		strings.Repeat("0", 100_000), "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\nx: y"} {
 		t.Setenv("TRACEPARENT", parent)
 		t.Setenv("TRACESTATE", strings.Repeat("a=b,", 10_000))
@@ -125,7 +134,8 @@ func TestAttackTraceparent(t *testing.T) {
 	}
 	t.Setenv("TRACEPARENT", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
 	at := trace.SpanContextFromContext(FromEnvironment(t.Context()))
-	attack.Check(t, "a caller's trace with 40 kB of state", "continued, without the state", map[bool]string{true: "continued, without the state"}[at.IsValid() && at.TraceState().Len() == 0])
+	attack.Check(t, "a caller's trace with 40 kB of state", "continued, without the state",
+		map[bool]string{true: "continued, without the state"}[at.IsValid() && at.TraceState().Len() == 0])
 }
 
 // A collector that does what none should holds nobody up, and gets little said.

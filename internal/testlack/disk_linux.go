@@ -36,7 +36,8 @@ func FullDisk(t *testing.T, folder string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	Disk(t, dir, "size=64k,nr_inodes=100")
-	err := errors.Join(os.MkdirAll(filepath.Join(dir, folder), 0o700), os.WriteFile(filepath.Join(dir, folder, "file"), nil, 0o600))
+	err := errors.Join(os.MkdirAll(filepath.Join(dir, folder), 0o700),
+		os.WriteFile(filepath.Join(dir, folder, "file"), nil, 0o600))
 	var st syscall.Statfs_t
 	if err = errors.Join(err, syscall.Statfs(dir, &st)); err != nil {
 		t.Fatal(err)

@@ -206,9 +206,12 @@ func (v *Vault) parse(source string) (func(context.Context) (string, error), err
 		argv, known := v.Helpers[name]
 		switch {
 		case !known:
-			return nil, fmt.Errorf("%.100q: the home's configuration has no helper %.50q: secretHelpers.%s = [\"PROGRAM\", \"ARGUMENT\", \"%s\"] allows it", source, name, name, place)
+			return nil,
+				fmt.Errorf(
+					"%.100q: the home's configuration has no helper %.50q: secretHelpers.%s = [\"PROGRAM\", \"ARGUMENT\", \"%s\"] allows it", source, name, name, place)
 		case what == "" || strings.HasPrefix(what, "-"):
-			return nil, fmt.Errorf("%.100q: what follows cmd:%s: is what the helper is asked for, and begins with no -", source, name)
+			return nil, fmt.Errorf("%.100q: what follows cmd:%s: is what the helper is asked for, and begins with no -", source,
+				name)
 		}
 		argv = slices.Clone(argv)
 		for i := range argv[1:] {

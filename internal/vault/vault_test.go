@@ -29,7 +29,8 @@ func TestSources(t *testing.T) {
 		t.Fatal(err)
 	}
 	v := &Vault{Most: 64, Helpers: map[string][]string{
-		"print": {"printf", "%s\\r\\n", "op://{}"}, "fail": {"sh", "-c", "echo locked >&2; exit 3; {}"}, "none": {"no-such-helper", "{}"},
+		"print": {"printf", "%s\\r\\n", "op://{}"}, "fail": {"sh", "-c", "echo locked >&2; exit 3; {}"},
+		"none": {"no-such-helper", "{}"},
 		"much": {"sh", "-c", "yes | head -c 1000000; : {}"},
 	}}
 	for source, want := range map[string]string{
@@ -85,7 +86,8 @@ func TestWhose(t *testing.T) {
 	t.Setenv("KEY", "environment")
 	t.Setenv("OTHER", "environment's other")
 	file := func(text string) string { return "file:" + write(t, "f", text, 0o600) }
-	v := &Vault{Most: 64, Secrets: map[string]string{"KEY": file("everybody")}, Callers: map[string]map[string]string{"alice": {"KEY": file("alice")}, "issuer#bob": {"KEY": file("bob")}}}
+	v := &Vault{Most: 64, Secrets: map[string]string{"KEY": file("everybody")},
+		Callers: map[string]map[string]string{"alice": {"KEY": file("alice")}, "issuer#bob": {"KEY": file("bob")}}}
 	for _, row := range []struct {
 		name    string
 		callers []string
@@ -102,22 +104,23 @@ func TestWhose(t *testing.T) {
 
 func TestCheck(t *testing.T) {
 	for want, v := range map[string]*Vault{
-		"":                                     {Secrets: map[string]string{"A": "env:B", "C": "keyring:x/y"}},
-		"secrets.A: \"value\" is no":           {Secrets: map[string]string{"A": "value"}},
-		"is relative":                          {Secrets: map[string]string{"A": "file:x"}},
-		"callerSecrets.bob.A":                  {Callers: map[string]map[string]string{"bob": {"A": ""}}},
-		"secrets.A: \"cmd:x:y\"":               {Secrets: map[string]string{"A": "cmd:x:y"}},
-		"secretHelpers.x is empty":             {Helpers: map[string][]string{"x": nil}},
-		"must have {} in one argument":         {Helpers: map[string][]string{"x": {"pass", "show"}}},
-		"secretHelpers.y must have {}":         {Helpers: map[string][]string{"y": {"{}"}}},
-		"a name has no colon":                  {Helpers: map[string][]string{"a:b": {"pass", "{}"}}},
-		"registries.\"a b\": use HOST":         {Registries: map[string]Login{"a b": {Token: "env:A"}}},
-		"registries.\"GHCR.IO\": use HOST":     {Registries: map[string]Login{"GHCR.IO": {Token: "env:A"}}},
-		"registries.\"https://x/\": use HOST":  {Registries: map[string]Login{"https://x/": {Token: "env:A"}}},
-		"registries.\"c\" must have user":      {Registries: map[string]Login{"c": {User: "u"}}},
-		"registries.\"d\" must have user":      {Registries: map[string]Login{"d": {Password: "env:A"}}},
-		"registries.\"e\" must have user":      {Registries: map[string]Login{"e": {}}},
-		"registries.\"f\" must have user":      {Registries: map[string]Login{"f": {User: "u", Password: "env:A", Token: "env:A"}}},
+		"":                                    {Secrets: map[string]string{"A": "env:B", "C": "keyring:x/y"}},
+		"secrets.A: \"value\" is no":          {Secrets: map[string]string{"A": "value"}},
+		"is relative":                         {Secrets: map[string]string{"A": "file:x"}},
+		"callerSecrets.bob.A":                 {Callers: map[string]map[string]string{"bob": {"A": ""}}},
+		"secrets.A: \"cmd:x:y\"":              {Secrets: map[string]string{"A": "cmd:x:y"}},
+		"secretHelpers.x is empty":            {Helpers: map[string][]string{"x": nil}},
+		"must have {} in one argument":        {Helpers: map[string][]string{"x": {"pass", "show"}}},
+		"secretHelpers.y must have {}":        {Helpers: map[string][]string{"y": {"{}"}}},
+		"a name has no colon":                 {Helpers: map[string][]string{"a:b": {"pass", "{}"}}},
+		"registries.\"a b\": use HOST":        {Registries: map[string]Login{"a b": {Token: "env:A"}}},
+		"registries.\"GHCR.IO\": use HOST":    {Registries: map[string]Login{"GHCR.IO": {Token: "env:A"}}},
+		"registries.\"https://x/\": use HOST": {Registries: map[string]Login{"https://x/": {Token: "env:A"}}},
+		"registries.\"c\" must have user":     {Registries: map[string]Login{"c": {User: "u"}}},
+		"registries.\"d\" must have user":     {Registries: map[string]Login{"d": {Password: "env:A"}}},
+		"registries.\"e\" must have user":     {Registries: map[string]Login{"e": {}}},
+		"registries.\"f\" must have user": {Registries: map[string]Login{"f": {User: "u", Password: "env:A",
+			Token: "env:A"}}},
 		"registries.\"g\".password: \"p\"":     {Registries: map[string]Login{"g": {User: "u", Password: "p"}}},
 		"registries.\"h\".token: \"p\" is rel": {Registries: map[string]Login{"h": {Token: "file:p"}}},
 		"\"u:v\" can't be a user":              {Registries: map[string]Login{"i": {User: "u:v", Password: "env:A"}}},
@@ -133,7 +136,8 @@ func TestCheck(t *testing.T) {
 // A registry gets its own login, however its host is written, and no other one's.
 func TestLoginTo(t *testing.T) {
 	t.Setenv("LOGIN_TEST", "tk-5Xq8")
-	v := &Vault{Most: 100, Registries: map[string]Login{"ghcr.io": {Token: "env:LOGIN_TEST"}, "docker.io": {User: "u", Password: "env:LOGIN_TEST"}, "x:5000": {Token: "env:LOGIN_TEST_NONE"}}}
+	v := &Vault{Most: 100, Registries: map[string]Login{"ghcr.io": {Token: "env:LOGIN_TEST"},
+		"docker.io": {User: "u", Password: "env:LOGIN_TEST"}, "x:5000": {Token: "env:LOGIN_TEST_NONE"}}}
 	for host, want := range map[string]*Login{
 		"ghcr.io": {Token: "tk-5Xq8"}, "GHCR.IO": {Token: "tk-5Xq8"}, "index.docker.io": {User: "u", Password: "tk-5Xq8"},
 		"ghcr.io:443": nil, "x": nil, "evil.ghcr.io": nil, "": nil,

@@ -38,15 +38,21 @@ func (s *bitByBit) Close() error { close(s.closed); return nil }
 func TestReadAhead(t *testing.T) {
 	random := rand.New(rand.NewPCG(21, 8))
 	broken := errors.New("broken")
-	for _, size := range []int{0, 1, aheadAfter - 1, aheadAfter, aheadAfter + 1, aheadAfter + aheadPiece, 3*aheadAfter + 17} {
+	for _, size := range []int{0, 1, aheadAfter - 1, aheadAfter, aheadAfter + 1, aheadAfter + aheadPiece,
+		3*aheadAfter + 17} {
 		text := make([]byte, size)
 		for i := range text {
 			text[i] = byte(random.Uint32())
 		}
 		for name, from := range map[string]func() io.Reader{
-			"at once":                          func() io.Reader { return bytes.NewReader(text) },
-			"in halves, its end with the last": func() io.Reader { return iotest.DataErrReader(iotest.HalfReader(bytes.NewReader(text))) },
-			"until it breaks":                  func() io.Reader { return io.MultiReader(bytes.NewReader(text), iotest.ErrReader(broken)) },
+			"at once": func() io.Reader { return bytes.NewReader(text) },
+			"in halves, its end with the last": func() io.Reader {
+				return iotest.DataErrReader(iotest.HalfReader(bytes.NewReader(text)))
+			},
+			"until it breaks": func() io.Reader {
+				return io.MultiReader(bytes.NewReader(text),
+					iotest.ErrReader(broken))
+			},
 		} {
 			var at atomic.Int64
 			r := newReadAhead(io.NopCloser(from()), &at)

@@ -14,7 +14,8 @@ import (
 // that writes ASCII otherwise, not as a change of another.
 func readable(h http.Header) {
 	h.Set("Accept-Encoding", "identity")
-	for _, name := range []string{"Sec-Websocket-Extensions", "Grpc-Accept-Encoding", "Connect-Accept-Encoding", "Accept-Charset", "A-Im"} {
+	for _, name := range []string{"Sec-Websocket-Extensions", "Grpc-Accept-Encoding", "Connect-Accept-Encoding",
+		"Accept-Charset", "A-Im"} {
 		h.Del(name)
 	}
 	for i, accept := range h["Accept"] {
@@ -71,7 +72,8 @@ func oddCharset(h http.Header) string {
 // are known. Java's servers write in whatever a request names: IBM037, UTF-7.
 func asciiIn(charset string) bool {
 	charset = strings.ToLower(charset)
-	return slices.ContainsFunc([]string{"utf-8", "utf8", "utf-16", "utf16", "us-ascii", "ascii", "ansi", "iso-8859-", "iso8859", "iso_8859", "latin", "windows-12", "cp125", "koi8", "shift", "sjis", "euc-", "gb", "big5",
+	return slices.ContainsFunc([]string{"utf-8", "utf8", "utf-16", "utf16", "us-ascii", "ascii", "ansi", "iso-8859-",
+		"iso8859", "iso_8859", "latin", "windows-12", "cp125", "koi8", "shift", "sjis", "euc-", "gb", "big5",
 		"binary", "tis-620", "macintosh", "x-mac", "ibm866", "cp866", "ibm437", "cp437", "ibm850", "cp850", "x-user-defined"},
 		func(known string) bool { return strings.HasPrefix(charset, known) }) || charset == ""
 }

@@ -36,7 +36,8 @@ func TestEcho(t *testing.T) {
 			}
 		case "/base64":
 			for before := range 4 {
-				fmt.Fprintln(w, base64.StdEncoding.EncodeToString([]byte(strings.Repeat("a", before)+got+"b")), base64.RawURLEncoding.EncodeToString([]byte(strings.Repeat("a", before)+got)))
+				fmt.Fprintln(w, base64.StdEncoding.EncodeToString([]byte(strings.Repeat("a", before)+got+"b")),
+					base64.RawURLEncoding.EncodeToString([]byte(strings.Repeat("a", before)+got)))
 			}
 		case "/hex":
 			fmt.Fprintf(w, "%x %X", got, got)
@@ -75,9 +76,14 @@ func TestEcho(t *testing.T) {
 // findEchoes checks that no answer has the secret, however it is coded.
 func findEchoes(t *testing.T, r *rig, c *http.Client, v string) {
 	t.Helper()
-	for i, path := range []string{"/body", "/header", "/split", "/base64", "/hex", "/json", "/percent", "/gzip", "/early", "/redirect"} {
+	for i, path := range []string{"/body", "/header", "/split", "/base64", "/hex", "/json", "/percent", "/gzip", "/early",
+		"/redirect"} {
 		all := ""
-		trace := &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error { all += fmt.Sprint(h); return nil }}
+		trace := &httptrace.ClientTrace{Got1xxResponse: func(_ int,
+			h textproto.MIMEHeader) error {
+			all += fmt.Sprint(h)
+			return nil
+		}}
 		req, _ := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), "GET", "https://"+host+path, nil)
 		req.Header.Set("X-Key", r.Placeholder("KEY"))
 		req.Header.Set("Accept-Encoding", "gzip, br")
@@ -98,8 +104,11 @@ func findEchoes(t *testing.T, r *rig, c *http.Client, v string) {
 			t.Errorf("%s: nothing was found in %q", path, all)
 		}
 		middle := v[3 : len(v)-3]
-		for form, text := range map[string]string{"as it is": v, "hex": hex.EncodeToString([]byte(v)), "HEX": fmt.Sprintf("%X", v), "query": url.QueryEscape(v), "path": url.PathEscape(v), "JSON": string(jsonText(v)),
-			"base64 0": base64.RawStdEncoding.EncodeToString([]byte(middle))[:8], "base64 1": base64.RawStdEncoding.EncodeToString([]byte(v[4:]))[:8], "base64 2": base64.RawStdEncoding.EncodeToString([]byte(v[5:]))[:8]} {
+		for form, text := range map[string]string{"as it is": v, "hex": hex.EncodeToString([]byte(v)),
+			"HEX": fmt.Sprintf("%X", v), "query": url.QueryEscape(v), "path": url.PathEscape(v), "JSON": string(jsonText(v)),
+			"base64 0": base64.RawStdEncoding.EncodeToString([]byte(middle))[:8],
+			"base64 1": base64.RawStdEncoding.EncodeToString([]byte(v[4:]))[:8],
+			"base64 2": base64.RawStdEncoding.EncodeToString([]byte(v[5:]))[:8]} {
 			if strings.Contains(all, text) {
 				t.Errorf("%s: the value is there, %s: %q", path, form, all)
 			}
@@ -114,12 +123,14 @@ func TestEncodedAnswer(t *testing.T) {
 		fmt.Fprint(w, "no one can tell what this is")
 	})
 	r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: key, Hosts: []Host{host}}}})
-	if res, text := do(t, r.client(true), "GET", "https://"+host+"/", nil, ""); res.StatusCode != http.StatusBadGateway || !strings.Contains(text, `Content-Encoding "br"`) {
+	if res, text := do(t, r.client(true), "GET", "https://"+host+"/", nil, ""); res.StatusCode != http.StatusBadGateway ||
+		!strings.Contains(text, `Content-Encoding "br"`) {
 		t.Errorf("%d %q", res.StatusCode, text)
 	}
 	// Without a secret it is nobody's matter.
 	r = newRig(t, o, Config{Rules: []Rule{{Name: "all", Host: host}}})
-	if res, text := do(t, r.client(true), "GET", "https://"+host+"/", nil, ""); res.StatusCode != 200 || !strings.HasPrefix(text, "no one") {
+	if res, text := do(t, r.client(true), "GET", "https://"+host+"/", nil, ""); res.StatusCode != 200 ||
+		!strings.HasPrefix(text, "no one") {
 		t.Errorf("%d %q", res.StatusCode, text)
 	}
 }
@@ -127,7 +138,8 @@ func TestEncodedAnswer(t *testing.T) {
 // Messages that a server sends one by one come whole, as programs expect who take each piece for one: of what is kept
 // back no message is cut, as long as it is no longer than what is kept whole.
 func TestStreamedAnswer(t *testing.T) {
-	b := &Broker{cfg: Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}, placeholder: strings.Repeat("x", len(plain))}}}, redactors: map[redactorKey]*swapper{}}
+	b := &Broker{cfg: Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host},
+		placeholder: strings.Repeat("x", len(plain))}}}, redactors: map[redactorKey]*swapper{}}
 	one := swapping{swapper: b.redactor(host, false, nil), blind: true}
 	pieces, all := 0, ""
 	take := func(out []byte, err error) {

@@ -110,7 +110,8 @@ func attackBrokerFramesRows(
 		{"two paths", with("/a", host, ":path", "/b", "x-key", p), "reset"},
 		{"two authorities", with("/a", host, ":authority", "evil.example", "x-key", p), "reset"},
 		{"CONNECT", []string{":method", "CONNECT", ":authority", host, "x-key", p}, "403"},
-		{"CONNECT for WebSocket", []string{":method", "CONNECT", ":protocol", "websocket", ":scheme", "https", ":authority", host, ":path", "/a", "x-key", p}, "reset"},
+		{"CONNECT for WebSocket", []string{":method", "CONNECT", ":protocol", "websocket", ":scheme", "https", ":authority",
+			host, ":path", "/a", "x-key", p}, "reset"},
 		{"a field of 100 KB", with("/a", host, "x-key", p, "x-long", strings.Repeat("x", 100_000)), "closed"},
 	}
 }
@@ -132,7 +133,8 @@ func TestAttackBrokerFrames(t *testing.T) {
 			block = block[len(part):]
 			var err error
 			if first {
-				err = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: part, EndStream: true, EndHeaders: len(block) == 0})
+				err = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: part, EndStream: true,
+					EndHeaders: len(block) == 0})
 			} else {
 				err = f.WriteContinuation(1, len(block) == 0, part)
 			}
@@ -184,7 +186,8 @@ func TestAttackBrokerFrames(t *testing.T) {
 	f = newFrames(t, r)
 	err = nil
 	for id := uint32(1); err == nil && id < 1<<17; id += 2 {
-		if err = f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: f.block(with("/a", host)...), EndStream: true, EndHeaders: true}); err == nil {
+		if err = f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: f.block(with("/a", host)...),
+			EndStream: true, EndHeaders: true}); err == nil {
 			err = f.WriteRSTStream(id, http2.ErrCodeCancel)
 		}
 	}
@@ -198,7 +201,8 @@ func TestAttackBrokerFrames(t *testing.T) {
 // What a server says only in HTTP/2 is read too: a reset's reason, GOAWAY's words.
 func TestAttackBrokerGoAway(t *testing.T) {
 	o := newOrigin(t, originConfig{}, func(http.ResponseWriter, *http.Request) {})
-	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: o.server.TLS.Certificates, NextProtos: []string{"h2"}})
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: o.server.TLS.Certificates,
+		NextProtos: []string{"h2"}})
 	if err != nil {
 		t.Fatal(err)
 	}

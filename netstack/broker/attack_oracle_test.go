@@ -23,8 +23,10 @@ import (
 
 // kinds are secrets of every kind, and others of the same shape.
 var kinds = []struct{ name, value, other string }{
-	{"a token of Slack's", "xoxb-17653672481-19874698323-pdFZKVeTuE8sk7oOcHrzqqgy", "xoxb-17653672481-19874698323-Qm4Tz8VbN2xW6yLc0JfRgHsD"},
-	{"a JWT", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.rTCH8cLoGxAm_xw68z-zXVKi9ie6xJn9tnVWjd_9ftE", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.9ftErTCH8cLoGxAm_xw68z-zXVKi9ie6xJn9tnVWjdE"},
+	{"a token of Slack's", "xoxb-17653672481-19874698323-pdFZKVeTuE8sk7oOcHrzqqgy",
+		"xoxb-17653672481-19874698323-Qm4Tz8VbN2xW6yLc0JfRgHsD"},
+	{"a JWT", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.rTCH8cLoGxAm_xw68z-zXVKi9ie6xJn9tnVWjd_9ftE",
+		"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.9ftErTCH8cLoGxAm_xw68z-zXVKi9ie6xJn9tnVWjdE"},
 	{"a PIN", "48151623", "42108999"},
 	{"a URL with a password", "postgres://app:Zk3vQ8sXw1Lr7Tn5@db/x", "postgres://app:Tn5Lr7Zk3vQ8sXw1@db/x"},
 	{"a URL with a guessable password", "postgres://app:hunter2@db/x", "postgres://app:pass123@db/x"},
@@ -34,7 +36,8 @@ var kinds = []struct{ name, value, other string }{
 // guesses are what code tries that knows all but the end, the beginning or a middle of a value.
 func guesses(value string) (list []string) {
 	for n := range len(value) {
-		list = append(list, value[:n], value[n+1:], value[:n]+"~"+value[n+1:], strings.ToUpper(value[:n]), hex.EncodeToString([]byte(value[:n])))
+		list = append(list, value[:n], value[n+1:], value[:n]+"~"+value[n+1:], strings.ToUpper(value[:n]),
+			hex.EncodeToString([]byte(value[:n])))
 	}
 	return list
 }
@@ -69,8 +72,10 @@ func TestAttackOracle(t *testing.T) {
 					if bound != host || strings.Contains(kind.name, "PIN") || strings.Contains(kind.name, "guessable") {
 						all = append(all, kind.value, kind.value, kind.value, kind.value, hex.EncodeToString([]byte(kind.value)))
 					}
-					r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: kind.value, Hosts: []Host{bound}}}, Rules: []Rule{{Name: "all", Host: host}}})
-					name := fmt.Sprintf("guesses of %s that is bound to %s, echoed by %s, with the placeholder %t, HTTP/2 %t", kind.name, bound, host, carries, h2)
+					r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: kind.value, Hosts: []Host{bound}}},
+						Rules: []Rule{{Name: "all", Host: host}}})
+					name := fmt.Sprintf("guesses of %s that is bound to %s, echoed by %s, with the placeholder %t, HTTP/2 %t",
+						kind.name, bound, host, carries, h2)
 					attack.Check(t, name, "as they were", echoed(t, r, h2, carries, all))
 				}
 			}
@@ -93,7 +98,8 @@ func echoed(t *testing.T, r *rig, h2, carries bool, guesses []string) string {
 		header["X-Guess"] = []string{strings.TrimSpace(strings.ReplaceAll(body[:min(len(body), 1000)], "\n", " "))}
 		res, text := do(t, c, "POST", "https://"+host+"/", header, body)
 		end := res.Trailer.Get("X-End")
-		if res.StatusCode != 200 || text != body || res.Header.Get("X-Echo") != header.Get("X-Guess") || end != header.Get("X-Guess") {
+		if res.StatusCode != 200 || text != body || res.Header.Get("X-Echo") != header.Get("X-Guess") ||
+			end != header.Get("X-Guess") {
 			return fmt.Sprintf("%d: %.200q came back as %.200q", res.StatusCode, body, text)
 		}
 	}
@@ -108,9 +114,11 @@ func TestAttackOracleMany(t *testing.T) {
 	}
 	o := echoing(t)
 	for _, bound := range []Host{host, "other.example.com"} {
-		r := newRig(t, o, Config{Secrets: []Secret{{Name: "PIN", Value: "48151623", Hosts: []Host{bound}}}, Rules: []Rule{{Name: "all", Host: host}}})
+		r := newRig(t, o, Config{Secrets: []Secret{{Name: "PIN", Value: "48151623", Hosts: []Host{bound}}},
+			Rules: []Rule{{Name: "all", Host: host}}})
 		_, text := do(t, r.client(true), "POST", "https://"+host+"/", nil, body.String())
-		attack.Check(t, fmt.Sprintf("100 000 guesses in one answer, among them the PIN that is bound to %s", bound), "true", fmt.Sprint(text == body.String()))
+		attack.Check(t, fmt.Sprintf("100 000 guesses in one answer, among them the PIN that is bound to %s", bound), "true",
+			fmt.Sprint(text == body.String()))
 	}
 }
 
@@ -122,15 +130,21 @@ func TestAttackEchoEdges(t *testing.T) {
 			put := strings.Repeat("p", len(kind.value))
 			var redactors [2]*swapper
 			for i, value := range []string{kind.value, kind.other} {
-				b := &Broker{cfg: Config{Secrets: []Secret{{Name: "KEY", Value: value, Hosts: []Host{host}, placeholder: put}}}, redactors: map[redactorKey]*swapper{}}
+				b := &Broker{cfg: Config{Secrets: []Secret{{Name: "KEY", Value: value, Hosts: []Host{host}, placeholder: put}}},
+					redactors: map[redactorKey]*swapper{}}
 				redactors[i] = b.redactor(host, fit, nil)
 			}
 			if redactors[0] == nil { // it is guessable
 				continue
 			}
-			for name, encode := range map[string]func([]byte) string{"base64": base64.StdEncoding.EncodeToString, "base64 without padding": base64.RawStdEncoding.EncodeToString,
-				"base64url": base64.RawURLEncoding.EncodeToString, "base64 in a query": func(b []byte) string { return url.QueryEscape(base64.StdEncoding.EncodeToString(b)) },
-				"base64 in PHP's JSON": func(b []byte) string { return strings.ReplaceAll(base64.StdEncoding.EncodeToString(b), "/", `\/`) }} {
+			for name, encode := range map[string]func([]byte) string{"base64": base64.StdEncoding.EncodeToString,
+				"base64 without padding": base64.RawStdEncoding.EncodeToString,
+				"base64url":              base64.RawURLEncoding.EncodeToString,
+				"base64 in a query":      func(b []byte) string { return url.QueryEscape(base64.StdEncoding.EncodeToString(b)) },
+				"base64 in PHP's JSON": func(b []byte) string {
+					return strings.ReplaceAll(base64.StdEncoding.EncodeToString(b), "/",
+						`\/`)
+				}} {
 				got := ""
 				for n := range 2 * 3 * 3 * 64 {
 					before, after := bytes.Repeat([]byte{byte(n / 9 * 37)}, n%3), bytes.Repeat([]byte{byte(n / 9 * 91)}, n/3%3)
@@ -140,7 +154,8 @@ func TestAttackEchoEdges(t *testing.T) {
 						if n >= 9*64 { // the value twice in a row
 							again = []byte(value)
 						}
-						all, err := redactors[i].all([]byte(encode(slices.Concat(before, []byte(value), again, after))), func(*pair) error { return nil })
+						all, err := redactors[i].all([]byte(encode(slices.Concat(before, []byte(value), again, after))),
+							func(*pair) error { return nil })
 						if err != nil {
 							t.Fatal(err)
 						}
@@ -166,7 +181,8 @@ func TestAttackEchoRepeated(t *testing.T) {
 	for _, kind := range kinds {
 		var redactors [2]*swapper
 		for i, value := range []string{kind.value, kind.other} {
-			b := &Broker{cfg: Config{Secrets: []Secret{{Name: "KEY", Value: value, Hosts: []Host{host}, placeholder: strings.Repeat("p", len(value))}}}, redactors: map[redactorKey]*swapper{}}
+			b := &Broker{cfg: Config{Secrets: []Secret{{Name: "KEY", Value: value, Hosts: []Host{host},
+				placeholder: strings.Repeat("p", len(value))}}}, redactors: map[redactorKey]*swapper{}}
 			redactors[i] = b.redactor(host, false, nil)
 		}
 		if redactors[0] == nil { // it is guessable
@@ -185,7 +201,8 @@ func TestAttackEchoRepeated(t *testing.T) {
 			code := encodings[random.IntN(len(encodings))]
 			var echo [2]string
 			for i, value := range []string{kind.value, kind.other} {
-				all, err := redactors[i].all([]byte(code.EncodeToString([]byte(strings.Join(between, value)))), func(*pair) error { return nil })
+				all, err := redactors[i].all([]byte(code.EncodeToString([]byte(strings.Join(between, value)))),
+					func(*pair) error { return nil })
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -208,7 +225,8 @@ func FuzzOracle(f *testing.F) {
 	var found bool
 	redactors := make([]*swapper, 2)
 	for i, value := range []string{kinds[0].value, kinds[0].other} {
-		b := &Broker{cfg: Config{Secrets: []Secret{{Name: "KEY", Value: value, Hosts: []Host{host}, placeholder: strings.Repeat("p", len(value))}}}, redactors: map[redactorKey]*swapper{}}
+		b := &Broker{cfg: Config{Secrets: []Secret{{Name: "KEY", Value: value, Hosts: []Host{host},
+			placeholder: strings.Repeat("p", len(value))}}}, redactors: map[redactorKey]*swapper{}}
 		redactors[i] = b.redactor(host, false, nil)
 	}
 	f.Fuzz(func(t *testing.T, text, lengths []byte) {
@@ -234,7 +252,8 @@ func TestAttackOracleRandom(t *testing.T) {
 	for _, kind := range kinds {
 		var redactors [2]*swapper
 		for i, value := range []string{kind.value, kind.other} {
-			b := &Broker{cfg: Config{Secrets: []Secret{{Name: "KEY", Value: value, Hosts: []Host{host}, placeholder: strings.Repeat("p", len(value))}}}, redactors: map[redactorKey]*swapper{}}
+			b := &Broker{cfg: Config{Secrets: []Secret{{Name: "KEY", Value: value, Hosts: []Host{host},
+				placeholder: strings.Repeat("p", len(value))}}}, redactors: map[redactorKey]*swapper{}}
 			redactors[i] = b.redactor(host, random.IntN(2) == 0, nil)
 		}
 		if redactors[0] == nil || redactors[1] == nil { // of a guessable one
@@ -247,7 +266,8 @@ func TestAttackOracleRandom(t *testing.T) {
 		for range 2000 {
 			var streams [2]swapping
 			for i := range streams {
-				streams[i] = swapping{swapper: redactors[i], blind: true, found: func(*pair) error { t.Fatal("a guess is found"); return nil }}
+				streams[i] = swapping{swapper: redactors[i], blind: true,
+					found: func(*pair) error { t.Fatal("a guess is found"); return nil }}
 			}
 			for range 1 + random.IntN(5) {
 				piece := []byte(list[random.IntN(len(list))] + " ")
@@ -293,12 +313,14 @@ func TestAttackExposed(t *testing.T) {
 				if res, err := c.Get("https://" + host + "/"); err == nil {
 					body, _ := io.ReadAll(res.Body)
 					res.Body.Close()
-					if all := fmt.Sprint(res.Header, res.Trailer) + string(body); strings.Contains(strings.ToLower(all), plain[:8]) || bytes.Contains(body, []byte("Z2hwXzAx")) {
+					if all := fmt.Sprint(res.Header, res.Trailer) + string(body); strings.Contains(strings.ToLower(all), plain[:8]) ||
+						bytes.Contains(body, []byte("Z2hwXzAx")) {
 						got = all
 					}
 				}
 				attack.Check(t, "a value that the request did not carry, "+name, "nothing of it", got)
-				if x := r.logged(n + 1); len(x.Exposed) != 1 || x.Exposed[0] != "KEY" || x.Allowed || !strings.Contains(x.Reason, "the value of KEY") {
+				if x := r.logged(n + 1); len(x.Exposed) != 1 || x.Exposed[0] != "KEY" || x.Allowed ||
+					!strings.Contains(x.Reason, "the value of KEY") {
 					t.Errorf("%s: logged as %+v", name, x)
 				}
 			}
@@ -309,8 +331,10 @@ func TestAttackExposed(t *testing.T) {
 			again := newRig(t, o, Config{Kept: kept, Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}}}})
 			for _, later := range []*rig{r, again} {
 				before := sent
-				res, text := do(t, later.client(h2), "GET", "https://"+host+"/", http.Header{"Authorization": {r.Placeholder("KEY")}}, "")
-				attack.Check(t, "a request with a secret that was withdrawn, "+name, "403 0", fmt.Sprint(res.StatusCode, " ", sent-before))
+				res, text := do(t, later.client(h2), "GET", "https://"+host+"/",
+					http.Header{"Authorization": {r.Placeholder("KEY")}}, "")
+				attack.Check(t, "a request with a secret that was withdrawn, "+name, "403 0",
+					fmt.Sprint(res.StatusCode, " ", sent-before))
 				if !strings.Contains(text, "KEY was withdrawn") {
 					t.Errorf("%s: %q", name, text)
 				}
@@ -334,7 +358,8 @@ func TestAttackSignatureReflected(t *testing.T) {
 		fmt.Fprint(w, "<SignatureProvided>", real, "</SignatureProvided>")
 	})
 	both(t, func(t *testing.T, h2 bool) {
-		r := newRig(t, o, Config{MaxSigned: time.Minute, Secrets: []Secret{{Name: "KEY", Value: awsKey, Hosts: []Host{host}, In: []Place{InSigV4}}}})
+		r := newRig(t, o, Config{MaxSigned: time.Minute,
+			Secrets: []Secret{{Name: "KEY", Value: awsKey, Hosts: []Host{host}, In: []Place{InSigV4}}}})
 		c, creds := r.client(h2), aws.Credentials{AccessKeyID: "AKIA", SecretAccessKey: r.Placeholder("KEY")}
 		empty := sha256.Sum256(nil)
 		for _, row := range []struct {
@@ -351,12 +376,14 @@ func TestAttackSignatureReflected(t *testing.T) {
 			real = ""
 			req, _ := http.NewRequest("GET", "https://"+host+"/bucket/key?X-Amz-Expires=604800", nil)
 			if row.presign {
-				signed, _, err := v4.NewSigner().PresignHTTP(t.Context(), creds, req, "UNSIGNED-PAYLOAD", "s3", "eu-central-1", row.at)
+				signed, _, err := v4.NewSigner().PresignHTTP(t.Context(), creds, req, "UNSIGNED-PAYLOAD", "s3", "eu-central-1",
+					row.at)
 				if err != nil {
 					t.Fatal(err)
 				}
 				req, _ = http.NewRequest("GET", signed, nil)
-			} else if err := v4.NewSigner().SignHTTP(t.Context(), creds, req, hex.EncodeToString(empty[:]), "s3", "eu-central-1", row.at); err != nil {
+			} else if err := v4.NewSigner().SignHTTP(t.Context(), creds, req, hex.EncodeToString(empty[:]), "s3", "eu-central-1",
+				row.at); err != nil {
 				t.Fatal(err)
 			}
 			res, err := c.Do(req)

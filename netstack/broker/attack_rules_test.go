@@ -14,7 +14,8 @@ import (
 // attacked are the rules of the tables below: what is public may be got, but for what is the
 // administrator's, and items may be sent.
 var attacked = []Rule{
-	{Name: "GET api.example.com/public/**", Host: host, Methods: []string{"GET"}, Path: "/public/**", Remedy: "ask for REQUEST"},
+	{Name: "GET api.example.com/public/**", Host: host, Methods: []string{"GET"}, Path: "/public/**",
+		Remedy: "ask for REQUEST"},
 	{Name: "POST api.example.com/api/*/items", Host: host, Methods: []string{"POST"}, Path: "/api/*/items"},
 	{Name: "deny * api.example.com/public/admin/**", Host: host, Path: "/public/admin/**", Deny: true},
 }
@@ -117,13 +118,15 @@ func moreAttackRulesRows(end string, with func(line string, fields ...string) st
 		{"in the query, cut by NUL", "POST /api/v1/items?_method%00x=DELETE" + end, "403"},
 		{"in the query, behind a blank", "POST /api/v1/items?%20_method=DELETE" + end, "403"},
 		{"in the query, as Google's servers have it", "POST /api/v1/items?$httpMethod=DELETE" + end, "403"},
-		{"a field in the query, as Google's servers have it", "POST /api/v1/items?%24httpHeaders=x-http-method-override:DELETE" + end, "403"},
+		{"a field in the query, as Google's servers have it",
+			"POST /api/v1/items?%24httpHeaders=x-http-method-override:DELETE" + end, "403"},
 		{"in the query, malformed behind NUL", "POST /api/v1/items?_method%00%zz=DELETE" + end, "403"},
 		{"in the query, by another name", "POST /api/v1/items?_HttpMethod=PATCH" + end, "403"},
 		{"in a field with dots", with("GET /public/x", "X.Http.Method.Override: DELETE"), "403"},
 		{"in a field with other signs", with("GET /public/x", "X!HTTP~Method'Override: DELETE"), "403"},
 		{"a malformed value in the query", "POST /api/v1/items?a=%zz" + end, "200 POST /api/v1/items?a=%zz"},
-		{"what only ends so in the query", "POST /api/v1/items?my_method=DELETE&httpMethod=x" + end, "200 POST /api/v1/items?my_method=DELETE&httpMethod=x"},
+		{"what only ends so in the query", "POST /api/v1/items?my_method=DELETE&httpMethod=x" + end,
+			"200 POST /api/v1/items?my_method=DELETE&httpMethod=x"},
 		{"a path in a field of CGI's", with("GET /public/x", "PATH_INFO: /private"), "403"},
 		{"where a path begins in a field of CGI's", with("GET /public/x", "Script-Name: /public"), "403"},
 		{"a path in a field of a proxy's", with("GET /public/x", "X-Forwarded-Uri: /private"), "403"},
@@ -131,22 +134,35 @@ func moreAttackRulesRows(end string, with func(line string, fields ...string) st
 		{"a path in a field of Azure's", with("GET /public/x", "X-WAWS-Unencoded-URL: /private"), "403"},
 		{"a method in a field of a proxy's", with("GET /public/x", "X-Original-Method: DELETE"), "403"},
 		{"its name in another case of Unicode's", "GET /public/adm\u0131n" + end, "403"},
-		{"two lengths", "POST /api/v1/items HTTP/1.1\r\nHost: " + host + "\r\nContent-Length: 0\r\nContent-Length: 30\r\n\r\nGET /private" + end, "400"},
-		{"two equal lengths", "POST /api/v1/items HTTP/1.1\r\nHost: " + host + "\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\nabGET /private" + end, "200 POST /api/v1/items, then 403"},
+		{"two lengths", "POST /api/v1/items HTTP/1.1\r\nHost: " + host +
+			"\r\nContent-Length: 0\r\nContent-Length: 30\r\n\r\nGET /private" + end, "400"},
+		{"two equal lengths", "POST /api/v1/items HTTP/1.1\r\nHost: " + host +
+			"\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\nabGET /private" + end, "200 POST /api/v1/items, then 403"},
 		{"a signed length", "POST /api/v1/items HTTP/1.1\r\nHost: " + host + "\r\nContent-Length: +2\r\n\r\nab" + end, "400"},
-		{"a blank before the colon", "POST /api/v1/items HTTP/1.1\r\nHost: " + host + "\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\nGET /private" + end, "400"},
-		{"an odd transfer encoding", "POST /api/v1/items HTTP/1.1\r\nHost: " + host + "\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\nGET /private" + end, "501"},
-		{"chunked twice", "POST /api/v1/items HTTP/1.1\r\nHost: " + host + "\r\nTransfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\nGET /private" + end, "501"},
-		{"a folded field", "GET /public/x HTTP/1.1\r\nHost: " + host + "\r\nX-A: b\r\n X-Original-Url: /private\r\nConnection: close\r\n\r\n", "200 GET /public/x"},
+		{"a blank before the colon", "POST /api/v1/items HTTP/1.1\r\nHost: " + host +
+			"\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\nGET /private" + end, "400"},
+		{"an odd transfer encoding", "POST /api/v1/items HTTP/1.1\r\nHost: " + host +
+			"\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\nGET /private" + end, "501"},
+		{"chunked twice", "POST /api/v1/items HTTP/1.1\r\nHost: " + host +
+			"\r\nTransfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\nGET /private" + end, "501"},
+		{"a folded field", "GET /public/x HTTP/1.1\r\nHost: " + host +
+			"\r\nX-A: b\r\n X-Original-Url: /private\r\nConnection: close\r\n\r\n", "200 GET /public/x"},
 		{"two hosts", "GET /public/x HTTP/1.1\r\nHost: " + host + "\r\nHost: evil.example\r\n\r\n", "400"},
 		{"no host", "GET /public/x HTTP/1.1\r\nConnection: close\r\n\r\n", "400"},
-		{"a field that Connection takes away", with("GET /public/x", "Connection: X-Original-Url", "X-Original-Url: /private"), "403"},
-		{"a second request", "GET /public/x HTTP/1.1\r\nHost: " + host + "\r\n\r\nGET /private" + end, "200 GET /public/x, then 403"},
-		{"a second request behind a length", "POST /api/v1/items HTTP/1.1\r\nHost: " + host + "\r\nContent-Length: 2\r\n\r\nabGET /private" + end, "200 POST /api/v1/items, then 403"},
-		{"a request in the chunks of two framings", "POST /api/v1/items HTTP/1.1\r\nHost: " + host + "\r\nContent-Length: 200\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /private" + end, "200 POST /api/v1/items, then 403"},
-		{"a request behind a body that GET has", "GET /public/x HTTP/1.1\r\nHost: " + host + "\r\nContent-Length: 5\r\n\r\nabcdeDELETE /public/x" + end, "200 GET /public/x, then 403"},
+		{"a field that Connection takes away", with("GET /public/x", "Connection: X-Original-Url",
+			"X-Original-Url: /private"), "403"},
+		{"a second request", "GET /public/x HTTP/1.1\r\nHost: " + host + "\r\n\r\nGET /private" + end,
+			"200 GET /public/x, then 403"},
+		{"a second request behind a length", "POST /api/v1/items HTTP/1.1\r\nHost: " + host +
+			"\r\nContent-Length: 2\r\n\r\nabGET /private" + end, "200 POST /api/v1/items, then 403"},
+		{"a request in the chunks of two framings", "POST /api/v1/items HTTP/1.1\r\nHost: " + host +
+			"\r\nContent-Length: 200\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /private" + end,
+			"200 POST /api/v1/items, then 403"},
+		{"a request behind a body that GET has", "GET /public/x HTTP/1.1\r\nHost: " + host +
+			"\r\nContent-Length: 5\r\n\r\nabcdeDELETE /public/x" + end, "200 GET /public/x, then 403"},
 		{"WebSocket elsewhere", with("GET /private", "Connection: Upgrade", "Upgrade: websocket"), "403"},
-		{"HTTP/2 in the clear", with("GET /private", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk"), "403"},
+		{"HTTP/2 in the clear", with("GET /private", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c",
+			"HTTP2-Settings: AAMAAABk"), "403"},
 		{"a preface of HTTP/2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "421"},
 	}
 }
@@ -175,7 +191,8 @@ func TestAttackRules(t *testing.T) {
 		attack.Check(t, "rules: "+c.name, c.want, got)
 	}
 	// In a trailer such a field is left out.
-	r.say("POST /api/v1/items HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\nTransfer-Encoding: chunked\r\nTrailer: X-Http-Method-Override, X-Ok\r\n\r\n1\r\nx\r\n0\r\nX-Http-Method-Override: DELETE\r\nX-Ok: 1\r\n\r\n")
+	r.say("POST /api/v1/items HTTP/1.1\r\nHost: " + host +
+		"\r\nConnection: close\r\nTransfer-Encoding: chunked\r\nTrailer: X-Http-Method-Override, X-Ok\r\n\r\n1\r\nx\r\n0\r\nX-Http-Method-Override: DELETE\r\nX-Ok: 1\r\n\r\n")
 	attack.Check(t, "rules: a method in a trailer", "map[X-Ok:[1]]", fmt.Sprint(saw().Trailer))
 	// A body that is malformed is found to be so when the server has its beginning, or not yet.
 	for _, c := range []struct{ name, body string }{
@@ -186,7 +203,8 @@ func TestAttackRules(t *testing.T) {
 		{"a chunk of more than 64 bits", "10000000000000002\r\nab\r\n0\r\n\r\n"},
 	} {
 		before := len(o.got())
-		answer := r.say("POST /api/v1/items HTTP/1.1\r\nHost: " + host + "\r\nTransfer-Encoding: chunked\r\n\r\n" + c.body + "GET /private" + end)
+		answer := r.say("POST /api/v1/items HTTP/1.1\r\nHost: " + host + "\r\nTransfer-Encoding: chunked\r\n\r\n" + c.body +
+			"GET /private" + end)
 		got := "refused"
 		if strings.Contains(answer, " 200 ") || strings.Contains(since(o, before), "GET") {
 			got = answer + since(o, before)
@@ -226,19 +244,22 @@ func TestAttackRulesHTTP2(t *testing.T) {
 		{"a line's end in the path", with("GET", "/public/x\r\n"), "reset"},
 		{"a blank in the path", with("GET", "/public/x /../../private"), "403"},
 		{"a fragment in the path", with("GET", "/public/x#/../../private"), "403"},
-		{"another authority", []string{":method", "GET", ":scheme", "https", ":authority", "evil.example", ":path", "/public/x"}, "421"},
+		{"another authority", []string{":method", "GET", ":scheme", "https", ":authority", "evil.example", ":path",
+			"/public/x"}, "421"},
 		{"the other scheme", []string{":method", "GET", ":scheme", "http", ":authority", host, ":path", "/private"}, "403"},
 		{"two paths", with("GET", "/public/x", ":path", "/private"), "reset"},
 		{"two methods", with("GET", "/public/x", ":method", "DELETE"), "reset"},
 		{"CONNECT", []string{":method", "CONNECT", ":authority", host}, "403"},
-		{"CONNECT for WebSocket", []string{":method", "CONNECT", ":protocol", "websocket", ":scheme", "https", ":authority", host, ":path", "/public/x"}, "reset"},
+		{"CONNECT for WebSocket", []string{":method", "CONNECT", ":protocol", "websocket", ":scheme", "https", ":authority",
+			host, ":path", "/public/x"}, "reset"},
 		{"a method in a field", with("GET", "/public/x", "x-http-method-override", "DELETE"), "403"},
 		{"a path in a field", with("GET", "/public/x", "x-original-url", "/private"), "403"},
 		{"a method in the query", with("POST", "/api/v1/items?_method=DELETE"), "403"},
 	} {
 		f := newFrames(t, r)
 		before := len(o.got())
-		if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: f.block(c.fields...), EndStream: true, EndHeaders: true}); err != nil {
+		if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: f.block(c.fields...), EndStream: true,
+			EndHeaders: true}); err != nil {
 			t.Fatal(c.name, err)
 		}
 		got := f.answer(1)
@@ -256,15 +277,18 @@ func TestRefusal(t *testing.T) {
 		for i, a := range []struct {
 			method, path, want, rule, reason string
 		}{
-			{"PUT", "/public/x", "no rule allows this method and path (" + attacked[0].Name + "; " + attacked[1].Name + "): ask for PUT " + host + "/public/x", attacked[0].Name + "; " + attacked[1].Name, "no rule allows"},
+			{"PUT", "/public/x", "no rule allows this method and path (" + attacked[0].Name + "; " + attacked[1].Name +
+				"): ask for PUT " + host + "/public/x", attacked[0].Name + "; " + attacked[1].Name, "no rule allows"},
 			{"GET", "/public/admin", "the rule denies it (" + attacked[2].Name + ")", attacked[2].Name, "the rule denies it"},
 			{"GET", "/public/%2e", "the path encodes a slash, a dot, a percent sign", "", "the path encodes"},
 		} {
 			res, text := do(t, c, a.method, at+a.path, nil, "")
-			if res.StatusCode != http.StatusForbidden || !strings.Contains(text, a.want) || !strings.Contains(res.Header.Get(refusedField), a.reason) {
+			if res.StatusCode != http.StatusForbidden || !strings.Contains(text, a.want) ||
+				!strings.Contains(res.Header.Get(refusedField), a.reason) {
 				t.Errorf("%s %s: %d %q %v", a.method, a.path, res.StatusCode, text, res.Header)
 			}
-			if x := r.logged(i + 1); x.Allowed || x.Status != 403 || x.Rule != a.rule || !strings.Contains(x.Reason, a.reason) || x.Method != a.method || x.Path != a.path {
+			if x := r.logged(i + 1); x.Allowed || x.Status != 403 || x.Rule != a.rule || !strings.Contains(x.Reason, a.reason) ||
+				x.Method != a.method || x.Path != a.path {
 				t.Errorf("%+v", x)
 			}
 		}
@@ -293,7 +317,8 @@ func TestRefusal(t *testing.T) {
 			if res.StatusCode != 200 {
 				t.Errorf("%s %s: %d %q", a.method, a.path, res.StatusCode, text)
 			}
-			if x := r.logged(i + 1); !x.Allowed || x.Rule != a.rule || !strings.HasPrefix(x.Reason, a.reason) || (x.Reason == "") != (a.reason == "") {
+			if x := r.logged(i + 1); !x.Allowed || x.Rule != a.rule || !strings.HasPrefix(x.Reason, a.reason) ||
+				(x.Reason == "") != (a.reason == "") {
 				t.Errorf("%+v", x)
 			}
 		}

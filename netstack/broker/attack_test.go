@@ -56,13 +56,17 @@ func TestAttackBrokerTargets(t *testing.T) {
 		{"a scheme and no slash", "GET https:a HTTP/1.1\r\n" + field + "\r\n", "400"},
 		{"CONNECT", "CONNECT " + host + ":443 HTTP/1.1\r\n" + field + "\r\n", "403"},
 		{"CONNECT elsewhere", "CONNECT evil.example:443 HTTP/1.1\r\n" + field + "\r\n", "421"},
-		{"Host with a dot at its end", "GET /a HTTP/1.1\r\nHost: API.example.com.\r\nConnection: close\r\n\r\n", "200 GET " + host + "/a"},
+		{"Host with a dot at its end", "GET /a HTTP/1.1\r\nHost: API.example.com.\r\nConnection: close\r\n\r\n",
+			"200 GET " + host + "/a"},
 		{"Host with another port", "GET /a HTTP/1.1\r\nHost: " + host + ":8443\r\nConnection: close\r\n\r\n", "421"},
 		{"two Host fields", "GET /a HTTP/1.1\r\nHost: evil.example\r\n" + field + "\r\n", "400"},
 		{"Host folded", "GET /a HTTP/1.1\r\nX: y\r\n Host: evil.example\r\n" + field + "\r\n", "200 GET " + host + "/a"},
-		{"Content-Length and chunks", "POST /a HTTP/1.1\r\n" + field + "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /b HTTP/1.1\r\n" + field + "\r\n", "200 POST " + host + "/a"},
+		{"Content-Length and chunks", "POST /a HTTP/1.1\r\n" + field +
+			"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /b HTTP/1.1\r\n" + field + "\r\n",
+			"200 POST " + host + "/a"},
 		{"two lengths", "POST /a HTTP/1.1\r\n" + field + "Content-Length: 1\r\nContent-Length: 2\r\n\r\nab", "400"},
-		{"chunks of another coding", "POST /a HTTP/1.1\r\n" + field + "Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n", "501"},
+		{"chunks of another coding", "POST /a HTTP/1.1\r\n" + field + "Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+			"501"},
 	} {
 		r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}}}})
 		before := len(o.got())
@@ -83,7 +87,8 @@ func TestAttackBrokerUpgrades(t *testing.T) {
 			fmt.Fprintf(w, "<%s%s>", r.Header.Get("Upgrade"), r.Header.Get("Http2-Settings"))
 		})
 		r := newRig(t, o, Config{Rules: []Rule{{Name: "read", Host: host, Methods: []string{"GET"}, Path: "/a"}}})
-		answer := r.say("GET /a HTTP/1.1\r\nHost: " + host + "\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: " + protocol + "\r\nHTTP2-Settings: AAMAAABk\r\n\r\nGET /a HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n")
+		answer := r.say("GET /a HTTP/1.1\r\nHost: " + host + "\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: " +
+			protocol + "\r\nHTTP2-Settings: AAMAAABk\r\n\r\nGET /a HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n")
 		want := "<>"
 		if protocol == "WebSocket" {
 			want = "<WebSocket>"
@@ -114,7 +119,8 @@ func TestAttackBrokerTunnel(t *testing.T) {
 		defer conn.Close()
 		value := r.Header.Get("X-Key")
 		_, _ = io.WriteString(rw, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
-		for _, part := range []string{"\x81\x03" + value[:3], "\x81\x28" + value, "\x81\x29" + value + "!", "\x81\x50" + fmt.Sprintf("%x", value)} {
+		for _, part := range []string{"\x81\x03" + value[:3], "\x81\x28" + value, "\x81\x29" + value + "!",
+			"\x81\x50" + fmt.Sprintf("%x", value)} {
 			_, _ = io.WriteString(rw, part)
 			_ = rw.Flush()
 			<-wait
@@ -130,7 +136,8 @@ func TestAttackBrokerTunnel(t *testing.T) {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
 	secured := tls.Client(conn, &tls.Config{ServerName: host, RootCAs: roots, NextProtos: []string{"http/1.1"}})
-	fmt.Fprintf(secured, "GET /a HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nX-Key: %s\r\n\r\n", host, r.Placeholder("KEY"))
+	fmt.Fprintf(secured, "GET /a HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nX-Key: %s\r\n\r\n",
+		host, r.Placeholder("KEY"))
 	in := bufio.NewReader(secured)
 	if res, err := http.ReadResponse(in, nil); err != nil || res.StatusCode != 101 {
 		t.Fatal(res, err)
@@ -180,7 +187,8 @@ func TestAttackBrokerAnswers(t *testing.T) {
 	packed := gzipped("<" + plain + ">")
 	for _, c := range []struct{ name, answer string }{
 		{"a reason phrase", "HTTP/1.1 200 " + plain + "\r\nContent-Length: 0\r\n\r\n"},
-		{"the reason phrase of an upgrade", "HTTP/1.1 101 " + plain + "\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"},
+		{"the reason phrase of an upgrade", "HTTP/1.1 101 " + plain +
+			"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"},
 		{"no status line", plain + "\r\n\r\n"},
 		{"a status that is no number", "HTTP/1.1 " + plain + " OK\r\n\r\n"},
 		{"a version", "HTTP/" + plain + " 200 OK\r\n\r\n"},
@@ -190,18 +198,23 @@ func TestAttackBrokerAnswers(t *testing.T) {
 		{"a transfer coding", ok + "Transfer-Encoding: " + plain + "\r\n\r\n"},
 		{"a content coding", ok + "Content-Encoding: " + plain + "\r\nContent-Length: 2\r\n\r\nab"},
 		{"a charset", ok + "Content-Type: text/plain; charset=" + plain + "\r\nContent-Length: 2\r\n\r\nab"},
-		{"a second content coding", ok + "Content-Encoding: identity\r\nContent-Encoding: gzip\r\nContent-Length: " + fmt.Sprint(len(packed)) + "\r\n\r\n" + packed},
-		{"an empty content coding before another", ok + "Content-Encoding:\r\nContent-Encoding: gzip\r\nContent-Length: " + fmt.Sprint(len(packed)) + "\r\n\r\n" + packed},
+		{"a second content coding", ok + "Content-Encoding: identity\r\nContent-Encoding: gzip\r\nContent-Length: " +
+			fmt.Sprint(len(packed)) + "\r\n\r\n" + packed},
+		{"an empty content coding before another", ok + "Content-Encoding:\r\nContent-Encoding: gzip\r\nContent-Length: " +
+			fmt.Sprint(len(packed)) + "\r\n\r\n" + packed},
 		{"the name of a trailer", ok + "Transfer-Encoding: chunked\r\n\r\n0\r\n" + plain + ": x\r\n\r\n"},
-		{"a trailer that was announced", ok + "Transfer-Encoding: chunked\r\nTrailer: X-Key\r\n\r\n0\r\nX-Key: " + plain + "\r\n\r\n"},
+		{"a trailer that was announced", ok + "Transfer-Encoding: chunked\r\nTrailer: X-Key\r\n\r\n0\r\nX-Key: " + plain +
+			"\r\n\r\n"},
 		{"a trailer that was not", ok + "Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX-Key: " + plain + "\r\n\r\n"},
 		{"an early answer's name", "HTTP/1.1 103 Early Hints\r\n" + plain + ": x\r\n\r\n" + ok + "Content-Length: 0\r\n\r\n"},
 		{"an early answer", "HTTP/1.1 103 Early Hints\r\nLink: " + plain + "\r\n\r\n" + ok + "Content-Length: 0\r\n\r\n"},
 		{"a chunk's extension", ok + "Transfer-Encoding: chunked\r\n\r\n1;x=" + plain + "\r\na\r\n0\r\n\r\n"},
 		{"a chunk's size", ok + "Transfer-Encoding: chunked\r\n\r\n" + plain + "\r\na\r\n0\r\n\r\n"},
-		{"pieces of one byte", ok + "Transfer-Encoding: chunked\r\n\r\n1\r\n" + strings.Join(strings.Split(plain, ""), "\r\n1\r\n") + "\r\n0\r\n\r\n"},
+		{"pieces of one byte", ok + "Transfer-Encoding: chunked\r\n\r\n1\r\n" +
+			strings.Join(strings.Split(plain, ""), "\r\n1\r\n") + "\r\n0\r\n\r\n"},
 		{"behind the answer's end", ok + "Content-Length: 1\r\n\r\na" + plain},
-		{"several packed streams", ok + "Content-Encoding: gzip\r\nConnection: close\r\n\r\n" + gzipped(plain[:20]) + gzipped(plain[20:])},
+		{"several packed streams", ok + "Content-Encoding: gzip\r\nConnection: close\r\n\r\n" + gzipped(plain[:20]) +
+			gzipped(plain[20:])},
 	} {
 		came := false
 		o := scripted(t, func(r *http.Request) string {
@@ -209,7 +222,8 @@ func TestAttackBrokerAnswers(t *testing.T) {
 			return c.answer
 		})
 		r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}}}})
-		answer := r.say("GET /a HTTP/1.1\r\nHost: " + host + "\r\nConnection: close, Upgrade\r\nUpgrade: websocket\r\nX-Key: " + r.Placeholder("KEY") + "\r\n\r\n")
+		answer := r.say("GET /a HTTP/1.1\r\nHost: " + host +
+			"\r\nConnection: close, Upgrade\r\nUpgrade: websocket\r\nX-Key: " + r.Placeholder("KEY") + "\r\n\r\n")
 		got := "nothing"
 		all := answer + fmt.Sprint(r.last())
 		switch {
@@ -293,9 +307,12 @@ func TestAttackBrokerTrailers(t *testing.T) {
 		return "HTTP/1.1 204 No Content\r\n\r\n"
 	})
 	r := newRig(t, o, Config{Rules: []Rule{{Name: "all", Host: host}}})
-	for _, name := range []string{"X-Sum", "Host", "Content-Length", "Transfer-Encoding", "Connection", "Upgrade", "X-Original-URL", "X_HTTP_Method"} {
+	for _, name := range []string{"X-Sum", "Host", "Content-Length", "Transfer-Encoding", "Connection", "Upgrade",
+		"X-Original-URL", "X_HTTP_Method"} {
 		got = "no request"
-		r.say("POST /a HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\nTransfer-Encoding: chunked\r\nTrailer: X-Known\r\n\r\n1\r\na\r\n0\r\nX-Known: a\r\n" + name + ": b\r\n\r\n")
+		r.say("POST /a HTTP/1.1\r\nHost: " + host +
+			"\r\nConnection: close\r\nTransfer-Encoding: chunked\r\nTrailer: X-Known\r\n\r\n1\r\na\r\n0\r\nX-Known: a\r\n" +
+			name + ": b\r\n\r\n")
 		want := "map[X-Known:[a]]"
 		if name == "X-Sum" {
 			want = "map[X-Known:[a] X-Sum:[b]]"
@@ -320,7 +337,8 @@ func TestAttackBrokerUnread(t *testing.T) {
 	})
 	r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}}}})
 	c := r.client(true)
-	c.Transport.(*http.Transport).HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10, MaxReceiveBufferPerConnection: 64 << 10}
+	c.Transport.(*http.Transport).HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10,
+		MaxReceiveBufferPerConnection: 64 << 10}
 	for range streams {
 		res, err := c.Get("https://" + host + "/")
 		if err != nil {
@@ -344,50 +362,75 @@ var echoers = map[string]func(string) string{
 		return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "/", `\/`, "é", `\u00e9`).Replace(s) + `"`
 	},
 	"PHP's json_encode, with its flags": func(s string) string {
-		return strings.NewReplacer(`\`, `\\`, `"`, `\u0022`, "/", `\/`, "é", `\u00e9`, "<", `\u003C`, ">", `\u003E`, "&", `\u0026`, "'", `\u0027`).Replace(s)
+		return strings.NewReplacer(`\`, `\\`, `"`, `\u0022`, "/", `\/`, "é", `\u00e9`, "<", `\u003C`, ">", `\u003E`, "&",
+			`\u0026`, "'", `\u0027`).Replace(s)
 	},
-	"Python's json.dumps": func(s string) string { return strings.NewReplacer(`\`, `\\`, `"`, `\"`, "é", `\u00e9`).Replace(s) },
+	"Python's json.dumps": func(s string) string {
+		return strings.NewReplacer(`\`, `\\`, `"`, `\"`, "é",
+			`\u00e9`).Replace(s)
+	},
 	"System.Text.Json": func(s string) string {
-		return strings.NewReplacer(`\`, `\\`, `"`, `\u0022`, "+", `\u002B`, "é", `\u00E9`, "<", `\u003C`, ">", `\u003E`, "&", `\u0026`, "'", `\u0027`, "`", `\u0060`).Replace(s)
+		return strings.NewReplacer(`\`, `\\`, `"`, `\u0022`, "+", `\u002B`, "é", `\u00E9`, "<", `\u003C`, ">", `\u003E`, "&",
+			`\u0026`, "'", `\u0027`, "`", `\u0060`).Replace(s)
 	},
 	"Gson": func(s string) string {
-		return strings.NewReplacer(`\`, `\\`, `"`, `\"`, "=", `\u003d`, "<", `\u003c`, ">", `\u003e`, "&", `\u0026`, "'", `\u0027`).Replace(s)
+		return strings.NewReplacer(`\`, `\\`, `"`, `\"`, "=", `\u003d`, "<", `\u003c`, ">", `\u003e`, "&", `\u0026`, "'",
+			`\u0027`).Replace(s)
 	},
-	"Go's html":              html.EscapeString,
-	"PHP's htmlspecialchars": strings.NewReplacer("&", "&amp;", `"`, "&quot;", "'", "&#039;", "<", "&lt;", ">", "&gt;").Replace,
-	"Python's html.escape":   strings.NewReplacer("&", "&amp;", `"`, "&quot;", "'", "&#x27;", "<", "&lt;", ">", "&gt;").Replace,
-	"mustache":               strings.NewReplacer("&", "&amp;", `"`, "&quot;", "'", "&#39;", "<", "&lt;", ">", "&gt;", "/", "&#x2F;", "`", "&#x60;", "=", "&#x3D;").Replace,
-	"XML":                    strings.NewReplacer("&", "&amp;", `"`, "&quot;", "'", "&apos;", "<", "&lt;", ">", "&gt;").Replace,
-	"Razor":                  strings.NewReplacer("&", "&amp;", `"`, "&quot;", "'", "&#x27;", "<", "&lt;", ">", "&gt;", "+", "&#x2B;", "é", "&#xE9;").Replace,
+	"Go's html": html.EscapeString,
+	"PHP's htmlspecialchars": strings.NewReplacer("&", "&amp;", `"`, "&quot;", "'", "&#039;", "<", "&lt;", ">",
+		"&gt;").Replace,
+	"Python's html.escape": strings.NewReplacer("&", "&amp;", `"`, "&quot;", "'", "&#x27;", "<", "&lt;", ">",
+		"&gt;").Replace,
+	"mustache": strings.NewReplacer("&", "&amp;", `"`, "&quot;", "'", "&#39;", "<", "&lt;", ">", "&gt;", "/",
+		"&#x2F;", "`", "&#x60;", "=", "&#x3D;").Replace,
+	"XML": strings.NewReplacer("&", "&amp;", `"`, "&quot;", "'", "&apos;", "<", "&lt;", ">",
+		"&gt;").Replace,
+	"Razor": strings.NewReplacer("&", "&amp;", `"`, "&quot;", "'", "&#x27;", "<", "&lt;", ">", "&gt;",
+		"+", "&#x2B;", "é", "&#xE9;").Replace,
 	"encodeURIComponent": func(s string) string {
-		return strings.NewReplacer("%21", "!", "%27", "'", "%28", "(", "%29", ")", "%2A", "*", "+", "%20").Replace(url.QueryEscape(s))
+		return strings.NewReplacer("%21", "!", "%27", "'", "%28", "(", "%29", ")", "%2A", "*", "+",
+			"%20").Replace(url.QueryEscape(s))
 	},
-	"Python's quote":    func(s string) string { return strings.NewReplacer("%2F", "/", "+", "%20").Replace(url.QueryEscape(s)) },
-	"Java's URLEncoder": func(s string) string { return strings.NewReplacer("~", "%7E", "%2A", "*").Replace(url.QueryEscape(s)) },
+	"Python's quote": func(s string) string {
+		return strings.NewReplacer("%2F", "/", "+",
+			"%20").Replace(url.QueryEscape(s))
+	},
+	"Java's URLEncoder": func(s string) string {
+		return strings.NewReplacer("~", "%7E", "%2A",
+			"*").Replace(url.QueryEscape(s))
+	},
 	"JSON in JSON": func(s string) string {
 		slash := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "/", `\/`, "é", `\u00e9`)
 		return slash.Replace(slash.Replace(s))
 	},
-	"a URL in a URL":   func(s string) string { return url.QueryEscape(url.QueryEscape(s)) },
-	"a Buffer in JSON": func(s string) string { return strings.Trim(strings.ReplaceAll(fmt.Sprint([]byte(s)), " ", ","), "[]") },
-	"a dump":           func(s string) string { return fmt.Sprintf("% x", s) },
-	"a fingerprint":    func(s string) string { return strings.ReplaceAll(fmt.Sprintf("% X", s), " ", ":") },
-	"C":                func(s string) string { return `\x` + strings.ReplaceAll(fmt.Sprintf("% x", s), " ", `\x`) },
-	"percents alone":   func(s string) string { return "%" + strings.ReplaceAll(fmt.Sprintf("% X", s), " ", "%") },
-	"an upper case":    strings.ToUpper,
-	"a lower case":     strings.ToLower,
-	"UTF-16, little":   func(s string) string { return string(wide(s, binary.LittleEndian)) },
-	"UTF-16, big":      func(s string) string { return string(wide(s, binary.BigEndian)) },
+	"a URL in a URL": func(s string) string { return url.QueryEscape(url.QueryEscape(s)) },
+	"a Buffer in JSON": func(s string) string {
+		return strings.Trim(strings.ReplaceAll(fmt.Sprint([]byte(s)), " ", ","),
+			"[]")
+	},
+	"a dump":         func(s string) string { return fmt.Sprintf("% x", s) },
+	"a fingerprint":  func(s string) string { return strings.ReplaceAll(fmt.Sprintf("% X", s), " ", ":") },
+	"C":              func(s string) string { return `\x` + strings.ReplaceAll(fmt.Sprintf("% x", s), " ", `\x`) },
+	"percents alone": func(s string) string { return "%" + strings.ReplaceAll(fmt.Sprintf("% X", s), " ", "%") },
+	"an upper case":  strings.ToUpper,
+	"a lower case":   strings.ToLower,
+	"UTF-16, little": func(s string) string { return string(wide(s, binary.LittleEndian)) },
+	"UTF-16, big":    func(s string) string { return string(wide(s, binary.BigEndian)) },
 	"base64 in PHP's JSON": func(s string) string {
 		return strings.ReplaceAll(base64.StdEncoding.EncodeToString([]byte(s)), "/", `\/`)
 	},
-	"base64 in a query": func(s string) string { return url.QueryEscape(base64.StdEncoding.EncodeToString([]byte("x" + s))) },
+	"base64 in a query": func(s string) string {
+		return url.QueryEscape(base64.StdEncoding.EncodeToString([]byte("x" +
+			s)))
+	},
 }
 
 // An echo in any usual encoder's hand gives nothing of a value away.
 func TestAttackBrokerEchoes(t *testing.T) {
 	for name, echo := range echoers {
-		for what, value := range map[string]string{"of letters and digits": plain, "of base64's": "q+T/uO8v+/zBNc//5Ku+Wm==", "of all that is written otherwise": key + `'*~\` + "`é("} {
+		for what, value := range map[string]string{"of letters and digits": plain, "of base64's": "q+T/uO8v+/zBNc//5Ku+Wm==",
+			"of all that is written otherwise": key + `'*~\` + "`é("} {
 			o := newOrigin(t, originConfig{}, func(w http.ResponseWriter, r *http.Request) {
 				if got := r.Header.Get("X-Key"); got == value {
 					fmt.Fprint(w, "<", echo(got), ">")
@@ -407,8 +450,10 @@ func TestAttackBrokerEchoes(t *testing.T) {
 // An answer in a charset in which a value would look otherwise does not come through.
 func TestAttackBrokerCharsets(t *testing.T) {
 	for kind, want := range map[string]string{
-		"text/plain": "200", "text/plain; charset=UTF-8": "200", `text/html; Charset="iso-8859-1"`: "200", "application/x; charset=binary": "200", "text/plain; charset=utf-16le": "200",
-		"text/plain; charset=IBM037": "502", "text/plain; charset=UTF-7": "502", "text/plain;charset='utf-32'": "502", "text/plain; x=y; charset=ISO-2022-JP": "502", "text/plain; charset=IBM1047; charset=utf-8": "502",
+		"text/plain": "200", "text/plain; charset=UTF-8": "200", `text/html; Charset="iso-8859-1"`: "200",
+		"application/x; charset=binary": "200", "text/plain; charset=utf-16le": "200",
+		"text/plain; charset=IBM037": "502", "text/plain; charset=UTF-7": "502", "text/plain;charset='utf-32'": "502",
+		"text/plain; x=y; charset=ISO-2022-JP": "502", "text/plain; charset=IBM1047; charset=utf-8": "502",
 		"text/plain; charset=utf-8; charset=IBM1047": "502",
 	} {
 		o := scripted(t, func(*http.Request) string {

@@ -57,11 +57,13 @@ func TestAttackTunnelLeft(t *testing.T) {
 	left := 0
 	for until := time.Now().Add(5 * time.Second); ; runtime.Gosched() {
 		stacks := make([]byte, 4<<20)
-		if left = strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "broker.(*redactReader).Read"); left == 0 || time.Now().After(until) {
+		if left = strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "broker.(*redactReader).Read"); left == 0 ||
+			time.Now().After(until) {
 			break
 		}
 	}
-	attack.Check(t, fmt.Sprintf("%d WebSockets that the guest leaves", tunnels), "0 readers are left", fmt.Sprintf("%d readers are left", left))
+	attack.Check(t, fmt.Sprintf("%d WebSockets that the guest leaves", tunnels), "0 readers are left",
+		fmt.Sprintf("%d readers are left", left))
 }
 
 // stuck is a server that says nothing, even when its connection is closed.
@@ -74,7 +76,8 @@ func (s *stuck) Close() error             { close(s.closed); return nil }
 func TestRedactReaderClosed(t *testing.T) {
 	for range 200 {
 		r := newRig(t, &origin{}, Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}}}})
-		body := redaction{swapper: r.redactor(host, true, nil)}.body(newReadAhead(&stuck{make(chan struct{})}, &r.ahead), func() error { return nil })
+		body := redaction{swapper: r.redactor(host, true, nil)}.body(newReadAhead(&stuck{make(chan struct{})}, &r.ahead),
+			func() error { return nil })
 		ended := make(chan error)
 		go func() {
 			_, err := body.Read(make([]byte, 10))
@@ -100,7 +103,8 @@ func TestAttackSameValue(t *testing.T) {
 			"in upper case":   {plain, strings.ToUpper(plain)},
 			"part of another": {part, "app:" + part},
 		} {
-			r := newRig(t, o, Config{Secrets: []Secret{{Name: "ONE", Value: row.one, Hosts: []Host{host}}, {Name: "OTHER", Value: row.other, Hosts: []Host{host}}}})
+			r := newRig(t, o, Config{Secrets: []Secret{{Name: "ONE", Value: row.one, Hosts: []Host{host}},
+				{Name: "OTHER", Value: row.other, Hosts: []Host{host}}}})
 			c := r.client(h2)
 			got := ""
 			for range maxExposed + 1 {
@@ -110,7 +114,8 @@ func TestAttackSameValue(t *testing.T) {
 					got += " with the value"
 				}
 			}
-			attack.Check(t, fmt.Sprintf("an echo of a secret, where the value of another is %s, HTTP/2 %t", name, h2), "200", got)
+			attack.Check(t, fmt.Sprintf("an echo of a secret, where the value of another is %s, HTTP/2 %t", name, h2), "200",
+				got)
 		}
 	})
 }
@@ -120,7 +125,8 @@ func TestAttackSameValue(t *testing.T) {
 func TestAttackSignedExpiry(t *testing.T) {
 	var real http.Request
 	o := newOrigin(t, originConfig{}, func(w http.ResponseWriter, r *http.Request) { real = *r })
-	r := newRig(t, o, Config{MaxSigned: time.Minute, Secrets: []Secret{{Name: "KEY", Value: awsKey, Hosts: []Host{host}, In: []Place{InSigV4}}}})
+	r := newRig(t, o, Config{MaxSigned: time.Minute, Secrets: []Secret{{Name: "KEY", Value: awsKey, Hosts: []Host{host},
+		In: []Place{InSigV4}}}})
 	c, creds := r.client(true), aws.Credentials{AccessKeyID: "AKIA", SecretAccessKey: r.Placeholder("KEY")}
 	for _, query := range []string{
 		"X-Amz-Expires=604800",
@@ -137,18 +143,22 @@ func TestAttackSignedExpiry(t *testing.T) {
 		for _, field := range []bool{false, true} {
 			real = http.Request{}
 			if field {
-				query += "&X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIA%2F" + time.Now().UTC().Format("20060102") + "%2Feu-central-1%2Fs3%2Faws4_request&X-Amz-SignedHeaders=host"
+				query += "&X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIA%2F" + time.Now().UTC().Format("20060102") +
+					"%2Feu-central-1%2Fs3%2Faws4_request&X-Amz-SignedHeaders=host"
 			}
 			req, _ := http.NewRequest("GET", "https://"+host+"/bucket/key?"+query, nil)
-			s := signature{scope: []string{time.Now().UTC().Format("20060102"), "eu-central-1", "s3", sigV4End}, fields: []string{"host"}, date: time.Now().UTC().Format(sigV4Date), query: !field}
+			s := signature{scope: []string{time.Now().UTC().Format("20060102"), "eu-central-1", "s3", sigV4End},
+				fields: []string{"host"}, date: time.Now().UTC().Format(sigV4Date), query: !field}
 			credential := "AKIA/" + strings.Join(s.scope, "/")
 			if field {
 				req.Header.Set("X-Amz-Date", s.date)
 				req.Header.Set(sigV4Body, "UNSIGNED-PAYLOAD")
 			} else {
-				req.URL.RawQuery += "&X-Amz-Algorithm=" + sigV4 + "&X-Amz-Credential=" + strings.ReplaceAll(credential, "/", "%2F") + "&X-Amz-Date=" + s.date + "&X-Amz-SignedHeaders=host"
+				req.URL.RawQuery += "&X-Amz-Algorithm=" + sigV4 + "&X-Amz-Credential=" +
+					strings.ReplaceAll(credential, "/", "%2F") + "&X-Amz-Date=" + s.date + "&X-Amz-SignedHeaders=host"
 			}
-			value := s.of(creds.SecretAccessKey, "GET", host, req.URL.EscapedPath(), req.URL.RawQuery, req.Header, 0, "UNSIGNED-PAYLOAD", false)
+			value := s.of(creds.SecretAccessKey, "GET", host, req.URL.EscapedPath(), req.URL.RawQuery, req.Header, 0,
+				"UNSIGNED-PAYLOAD", false)
 			if field {
 				req.Header.Set("Authorization", sigV4+" Credential="+credential+", SignedHeaders=host, Signature="+value)
 			} else {
@@ -162,12 +172,14 @@ func TestAttackSignedExpiry(t *testing.T) {
 			got := "403, or a minute at most"
 			if res.StatusCode != 403 {
 				for pair := range strings.SplitSeq(real.URL.RawQuery, "&") {
-					if strings.Contains(strings.ToLower(strings.ReplaceAll(pair, "%2d", "-")), "expires") && strings.Contains(pair, "04800") && !strings.HasPrefix(pair, "a=") && !strings.HasPrefix(pair, "XX") {
+					if strings.Contains(strings.ToLower(strings.ReplaceAll(pair, "%2d", "-")), "expires") &&
+						strings.Contains(pair, "04800") && !strings.HasPrefix(pair, "a=") && !strings.HasPrefix(pair, "XX") {
 						got = "signed: " + pair
 					}
 				}
 			}
-			attack.Check(t, fmt.Sprintf("a signature, in a field %t, of a link with %.60s", field, query), "403, or a minute at most", got)
+			attack.Check(t, fmt.Sprintf("a signature, in a field %t, of a link with %.60s", field, query),
+				"403, or a minute at most", got)
 		}
 	}
 }
@@ -190,7 +202,9 @@ func TestAttackSignatureOwn(t *testing.T) {
 		for i := range waiting {
 			go func() {
 				req, _ := http.NewRequest("GET", fmt.Sprintf("https://%s/%d", host, i), nil)
-				if err := v4.NewSigner().SignHTTP(context.Background(), aws.Credentials{AccessKeyID: "AKIA", SecretAccessKey: r.Placeholder("KEY")}, req, "UNSIGNED-PAYLOAD", "s3", "eu-central-1", time.Now()); err != nil {
+				if err := v4.NewSigner().SignHTTP(context.Background(),
+					aws.Credentials{AccessKeyID: "AKIA", SecretAccessKey: r.Placeholder("KEY")}, req, "UNSIGNED-PAYLOAD", "s3",
+					"eu-central-1", time.Now()); err != nil {
 					t.Error(err)
 				}
 				_, own, _ := strings.Cut(req.Header.Get("Authorization"), "Signature=")
@@ -214,7 +228,8 @@ func TestAttackSignatureOwn(t *testing.T) {
 		for range waiting {
 			n += <-through
 		}
-		attack.Check(t, fmt.Sprintf("answers with their requests' signatures by a key %s, %d at once", name, waiting), "0 with the real one", fmt.Sprintf("%d with the real one", n))
+		attack.Check(t, fmt.Sprintf("answers with their requests' signatures by a key %s, %d at once", name, waiting),
+			"0 with the real one", fmt.Sprintf("%d with the real one", n))
 	}
 }
 
@@ -222,7 +237,11 @@ func TestAttackSignatureOwn(t *testing.T) {
 func TestAttackGivenUp(t *testing.T) {
 	both(t, func(t *testing.T, h2 bool) {
 		came := make(chan struct{}, 1)
-		o := newOrigin(t, originConfig{}, func(_ http.ResponseWriter, r *http.Request) { came <- struct{}{}; <-r.Context().Done() })
+		o := newOrigin(t, originConfig{}, func(_ http.ResponseWriter,
+			r *http.Request) {
+			came <- struct{}{}
+			<-r.Context().Done()
+		})
 		r := newRig(t, o, Config{Rules: []Rule{{Name: "all", Host: host}}})
 		ctx, cancel := context.WithCancel(t.Context())
 		req, _ := http.NewRequestWithContext(ctx, "POST", "https://"+host+"/given-up", nil)
@@ -231,7 +250,8 @@ func TestAttackGivenUp(t *testing.T) {
 			res.Body.Close()
 		}
 		x := r.logged(1)
-		attack.Check(t, fmt.Sprintf("a request that is given up once it was sent, HTTP/2 %t", h2), "sent true", fmt.Sprintf("sent %t", x.Sent))
+		attack.Check(t, fmt.Sprintf("a request that is given up once it was sent, HTTP/2 %t", h2), "sent true",
+			fmt.Sprintf("sent %t", x.Sent))
 		refused := newRig(t, o, Config{Rules: []Rule{{Name: "some", Host: host, Methods: []string{"GET"}}}})
 		do(t, refused.client(h2), "POST", "https://"+host+"/", nil, "")
 		if x := refused.logged(1); x.Sent || x.Allowed {
@@ -242,7 +262,8 @@ func TestAttackGivenUp(t *testing.T) {
 
 // A signature makes no more work than a text to look for: the forms of the values are not made again.
 func TestAttackSignatureCost(t *testing.T) {
-	r := newRig(t, &origin{}, Config{Secrets: []Secret{{Name: "KEY", Value: awsKey, Hosts: []Host{host}, In: []Place{InSigV4}},
+	r := newRig(t, &origin{}, Config{Secrets: []Secret{{Name: "KEY", Value: awsKey, Hosts: []Host{host},
+		In: []Place{InSigV4}},
 		{Name: "LONG", Value: strings.Repeat("wJalrXUtnFEMI/K7MDENG+bPxRfiCYEX&<", maxSecret/40), Hosts: []Host{host}}}})
 	r.redactor(host, false, nil)
 	var before, after runtime.MemStats

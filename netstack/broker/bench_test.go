@@ -32,7 +32,8 @@ func BenchmarkBody(b *testing.B) {
 			name = "HTTP 2"
 		}
 		r := newRig(b, o, Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}, In: everywhere}}})
-		spliced := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: h2, TLSClientConfig: &tls.Config{RootCAs: o.roots}, DisableCompression: true,
+		spliced := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: h2,
+			TLSClientConfig: &tls.Config{RootCAs: o.roots}, DisableCompression: true,
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return splice(ctx, o) }}}
 		for what, c := range map[string]*http.Client{"broker": r.client(h2), "splice": spliced} {
 			b.Run(name+"/"+what, func(b *testing.B) {
@@ -93,8 +94,9 @@ func BenchmarkFirst(b *testing.B) {
 	} {
 		b.Run(what, func(b *testing.B) {
 			for b.Loop() {
-				c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: way.roots}, DisableKeepAlives: true,
-					DialContext: func(context.Context, string, string) (net.Conn, error) { return way.dial() }}}
+				c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: way.roots},
+					DisableKeepAlives: true,
+					DialContext:       func(context.Context, string, string) (net.Conn, error) { return way.dial() }}}
 				res, err := c.Get("https://" + host + "/")
 				if err != nil {
 					b.Fatal(err)
@@ -107,14 +109,17 @@ func BenchmarkFirst(b *testing.B) {
 
 // BenchmarkRedact looks for a value, in all its forms, in text that is much like it.
 func BenchmarkRedact(b *testing.B) {
-	text := bytes.Repeat([]byte(`{"id": 12345, "name": "words and ghp numbers 0123456789", "hex": "67686f7f5e3a"}`+"\n"), 10_000)
+	text := bytes.Repeat([]byte(`{"id": 12345, "name": "words and ghp numbers 0123456789", "hex": "67686f7f5e3a"}`+"\n"),
+		10_000)
 	for name, value := range map[string]string{"a token": plain, "with special characters": key} {
-		broker := &Broker{cfg: Config{Secrets: []Secret{{Name: "KEY", Value: value, Hosts: []Host{host}, placeholder: strings.Repeat("x", len(value))}}}, redactors: map[redactorKey]*swapper{}}
+		broker := &Broker{cfg: Config{Secrets: []Secret{{Name: "KEY", Value: value, Hosts: []Host{host},
+			placeholder: strings.Repeat("x", len(value))}}}, redactors: map[redactorKey]*swapper{}}
 		s := redaction{swapper: broker.redactor(host, false, nil)}
 		b.Run(name, func(b *testing.B) {
 			b.SetBytes(int64(len(text)))
 			for b.Loop() {
-				_, _ = io.Copy(io.Discard, struct{ io.Reader }{s.body(newReadAhead(io.NopCloser(bytes.NewReader(text)), &broker.ahead), func() error { return nil })})
+				_, _ = io.Copy(io.Discard, struct{ io.Reader }{s.body(newReadAhead(io.NopCloser(bytes.NewReader(text)),
+					&broker.ahead), func() error { return nil })})
 			}
 		})
 	}

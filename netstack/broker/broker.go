@@ -144,7 +144,8 @@ func (cfg *Config) placeholder(s *Secret, others []Secret) (string, error) {
 	case !known:
 		return "", fmt.Errorf("the guest knows no secret %q", s.Name)
 	case len(p) != len(s.Value):
-		return "", fmt.Errorf("secret %q had %d bytes when the guest was given its placeholder, and has %d now", s.Name, len(p), len(s.Value))
+		return "", fmt.Errorf("secret %q had %d bytes when the guest was given its placeholder, and has %d now", s.Name,
+			len(p), len(s.Value))
 	default:
 		return p, nil
 	}
@@ -158,7 +159,8 @@ func New(cfg Config) (*Broker, error) {
 	cfg.Rules = slices.Clone(cfg.Rules)
 	cfg.Secrets = slices.Clone(cfg.Secrets)
 	if len(cfg.Secrets) > maxSecrets {
-		return nil, fmt.Errorf("%d secrets, each counted for every set of places: %d can be bound to hosts", len(cfg.Secrets), maxSecrets)
+		return nil, fmt.Errorf("%d secrets, each counted for every set of places: %d can be bound to hosts", len(cfg.Secrets),
+			maxSecrets)
 	}
 	var domains []string
 	for i := range cfg.Rules {
@@ -204,8 +206,10 @@ func New(cfg Config) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Broker{cfg: cfg, ca: ca, swappers: map[swapperKey]*swapper{}, redactors: map[redactorKey]*swapper{}, exposed: map[string]int{},
-		requests: busy{most: maxRequests, what: "requests"}, bodies: busy{most: maxBodies, what: "requests with bodies"}, signings: busy{most: maxSignings, what: "signed requests whose bodies are read first"}}
+	b := &Broker{cfg: cfg, ca: ca, swappers: map[swapperKey]*swapper{}, redactors: map[redactorKey]*swapper{},
+		exposed:  map[string]int{},
+		requests: busy{most: maxRequests, what: "requests"}, bodies: busy{most: maxBodies, what: "requests with bodies"},
+		signings: busy{most: maxSignings, what: "signed requests whose bodies are read first"}}
 	if cfg.Kept != nil {
 		maps.Copy(b.exposed, cfg.Kept.Exposed)
 	}
@@ -255,7 +259,8 @@ type Target struct {
 //
 // The error says why the connection itself failed; what became of its requests is the
 // log's.
-func (b *Broker) Serve(ctx context.Context, guest net.Conn, to Target, dial func(context.Context) (net.Conn, error), log func(Exchange)) error {
+func (b *Broker) Serve(ctx context.Context, guest net.Conn, to Target, dial func(context.Context) (net.Conn, error),
+	log func(Exchange)) error {
 	if !b.Concerns(to.Host) {
 		guest.Close()
 		return fmt.Errorf("%s is not the broker's", to.Host)
@@ -281,7 +286,8 @@ func (b *Broker) Serve(ctx context.Context, guest net.Conn, to Target, dial func
 	p := &proxy{broker: b, to: to, up: up, log: log, ruled: b.Ruled(to.Host)}
 	p.reverse = p.newReverse(up.transport())
 	server := &http.Server{
-		Handler: p, DisableGeneralOptionsHandler: true, ReadHeaderTimeout: headTime, MaxHeaderBytes: maxHeaders, ErrorLog: silent,
+		Handler: p, DisableGeneralOptionsHandler: true, ReadHeaderTimeout: headTime, MaxHeaderBytes: maxHeaders,
+		ErrorLog:    silent,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: maxStreams}, Protocols: new(http.Protocols),
 	}
@@ -301,31 +307,33 @@ var silent = log.New(io.Discard, "", 0)
 // guest's handshake, and both sides speak the same HTTP.
 func (b *Broker) handshake(ctx context.Context, guest net.Conn, to Target, up *upstream) (*tls.Conn, error) {
 	var refused error
-	conn := tls.Server(guest, &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-		if name := strings.ToLower(hello.ServerName); name != to.Host {
-			refused = fmt.Errorf("TLS for %q on a connection to %s", name, to.Host)
-			return nil, refused
-		}
-		begin := up.begin
-		if to.Ask != nil {
-			begin = up.beginLater
-		}
-		proto, err := begin(ctx, hello.SupportedProtos)
-		if err != nil {
-			refused = err
-			return nil, err
-		}
-		leaf, err := b.ca.leaf(to.Host)
-		if err != nil {
-			refused = err
-			return nil, err
-		}
-		cfg := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*leaf}, SessionTicketsDisabled: true}
-		if proto != "" {
-			cfg.NextProtos = []string{proto}
-		}
-		return cfg, nil
-	}})
+	conn := tls.Server(guest, &tls.Config{MinVersion: tls.VersionTLS12,
+		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			if name := strings.ToLower(hello.ServerName); name != to.Host {
+				refused = fmt.Errorf("TLS for %q on a connection to %s", name, to.Host)
+				return nil, refused
+			}
+			begin := up.begin
+			if to.Ask != nil {
+				begin = up.beginLater
+			}
+			proto, err := begin(ctx, hello.SupportedProtos)
+			if err != nil {
+				refused = err
+				return nil, err
+			}
+			leaf, err := b.ca.leaf(to.Host)
+			if err != nil {
+				refused = err
+				return nil, err
+			}
+			cfg := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*leaf},
+				SessionTicketsDisabled: true}
+			if proto != "" {
+				cfg.NextProtos = []string{proto}
+			}
+			return cfg, nil
+		}})
 	if err := conn.HandshakeContext(ctx); err != nil {
 		if refused != nil {
 			return nil, refused

@@ -56,7 +56,8 @@ func TestProtocols(t *testing.T) {
 				return
 			}
 			defer conn.Close()
-			fmt.Fprint(rw, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nX-Echo: "+plain+"\r\n\r\n")
+			fmt.Fprint(rw, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nX-Echo: "+plain+
+				"\r\n\r\n")
 			_ = rw.Flush()
 			_, _ = io.Copy(conn, rw)
 		}
@@ -97,7 +98,8 @@ func upgradeThroughBroker(t *testing.T, o *origin, secrets []Secret) {
 	}
 	secured := tls.Client(conn, &tls.Config{ServerName: host, RootCAs: roots, NextProtos: []string{"http/1.1"}})
 	_ = secured.SetDeadline(time.Now().Add(10 * time.Second))
-	fmt.Fprintf(secured, "GET /upgrade HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Extensions: permessage-deflate\r\nX-Key: %s\r\n\r\n", host, r.Placeholder("KEY"))
+	fmt.Fprintf(secured,
+		"GET /upgrade HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Extensions: permessage-deflate\r\nX-Key: %s\r\n\r\n", host, r.Placeholder("KEY"))
 	in := bufio.NewReader(secured)
 	res, err := http.ReadResponse(in, nil)
 	if err != nil || res.StatusCode != 101 || res.Header.Get("X-Echo") != r.Placeholder("KEY") {
@@ -116,23 +118,27 @@ func upgradeThroughBroker(t *testing.T, o *origin, secrets []Secret) {
 func carryBodies(t *testing.T, c *http.Client, at string) {
 	t.Helper()
 	body := strings.Repeat("0123456789abcdef", 1<<20)
-	if _, text := do(t, c, "POST", at+"/digest", http.Header{"Expect": {"100-continue"}}, body); text != fmt.Sprintf("%d %x", len(body), sha256.Sum256([]byte(body))) {
+	if _, text := do(t, c, "POST", at+"/digest", http.Header{"Expect": {"100-continue"}},
+		body); text != fmt.Sprintf("%d %x", len(body), sha256.Sum256([]byte(body))) {
 		t.Errorf("%q", text)
 	}
-	if res, _ := do(t, c, "POST", at+"/refuses", http.Header{"Expect": {"100-continue"}}, body); res.StatusCode != http.StatusExpectationFailed {
+	if res, _ := do(t, c, "POST", at+"/refuses", http.Header{"Expect": {"100-continue"}},
+		body); res.StatusCode != http.StatusExpectationFailed {
 		t.Errorf("%d", res.StatusCode)
 	}
 	if _, text := do(t, c, "GET", at+"/large", nil, ""); len(text) != 1<<24 {
 		t.Errorf("%d bytes", len(text))
 	}
-	if res, text := do(t, c, "GET", at+"/none", nil, ""); res.StatusCode != 204 || text != "" || res.Header.Get("Content-Type") != "" {
+	if res, text := do(t, c, "GET", at+"/none", nil, ""); res.StatusCode != 204 || text != "" ||
+		res.Header.Get("Content-Type") != "" {
 		t.Errorf("%d %q", res.StatusCode, text)
 	}
 	var group sync.WaitGroup
 	for i := range 50 {
 		group.Go(func() {
 			want := fmt.Sprint(i)
-			if _, text := do(t, c, "POST", at+"/digest", nil, want); text != fmt.Sprintf("%d %x", len(want), sha256.Sum256([]byte(want))) {
+			if _, text := do(t, c, "POST", at+"/digest", nil, want); text != fmt.Sprintf("%d %x", len(want),
+				sha256.Sum256([]byte(want))) {
 				t.Errorf("%d: %q", i, text)
 			}
 		})
@@ -246,11 +252,13 @@ func TestConfig(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	b, err := New(Config{Secrets: []Secret{ok, {Name: "PEM", Value: "-----BEGIN\nKEY", Hosts: []Host{"*.w.example"}, In: []Place{InBody}}}})
+	b, err := New(Config{Secrets: []Secret{ok, {Name: "PEM", Value: "-----BEGIN\nKEY", Hosts: []Host{"*.w.example"},
+		In: []Place{InBody}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]bool{host: true, "x.w.example": true, "w.example": false, "xw.example": false, "evil.example": false, "": false} {
+	for name, want := range map[string]bool{host: true, "x.w.example": true, "w.example": false, "xw.example": false,
+		"evil.example": false, "": false} {
 		if b.Concerns(name) != want {
 			t.Errorf("%s: %v", name, !want)
 		}

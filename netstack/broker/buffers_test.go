@@ -74,8 +74,9 @@ func TestWaitingStreams(t *testing.T) {
 	goOn = make(chan struct{})
 	sent.Add(connections * streams)
 	without := ask(func() *http.Client {
-		tr := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: o.roots}, DisableCompression: true,
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return splice(ctx, o) }}
+		tr := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: o.roots},
+			DisableCompression: true,
+			DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return splice(ctx, o) }}
 		t.Cleanup(tr.CloseIdleConnections)
 		return &http.Client{Transport: tr}
 	})
@@ -96,8 +97,11 @@ func TestManyRequests(t *testing.T) {
 			requests, bodies int64
 			body, want       string
 		}{
-			{maxRequests - 1, 0, "", "ok"}, {maxRequests, 0, "", "unitask: more than 2048 requests at once in one run: wait for some to end\n"},
-			{0, maxBodies - 1, "body", "ok"}, {0, maxBodies, "body", "unitask: more than 1024 requests with bodies at once in one run: wait for some to end\n"}, {0, maxBodies, "", "ok"},
+			{maxRequests - 1, 0, "", "ok"}, {maxRequests, 0, "",
+				"unitask: more than 2048 requests at once in one run: wait for some to end\n"},
+			{0, maxBodies - 1, "body", "ok"}, {0, maxBodies, "body",
+				"unitask: more than 1024 requests with bodies at once in one run: wait for some to end\n"},
+			{0, maxBodies, "", "ok"},
 		} {
 			r.requests.n.Store(a.requests)
 			r.bodies.n.Store(a.bodies)
@@ -119,7 +123,8 @@ func TestBuffers(t *testing.T) {
 	for range maxBig + 2 {
 		got = append(got, b.Get())
 	}
-	if len(got[0]) != bigBuffer || len(got[maxBig-1]) != bigBuffer || len(got[maxBig]) != smallBuffer || len(got[maxBig+1]) != smallBuffer {
+	if len(got[0]) != bigBuffer || len(got[maxBig-1]) != bigBuffer || len(got[maxBig]) != smallBuffer ||
+		len(got[maxBig+1]) != smallBuffer {
 		t.Errorf("%d %d %d", len(got[0]), len(got[maxBig]), len(got[maxBig+1]))
 	}
 	for _, one := range got {

@@ -27,11 +27,13 @@ func (m *misdirected) Error() string {
 			bound = append(bound, s.bound())
 		}
 	}
-	text := fmt.Sprintf("the placeholder of %s is in the %s of a request to %s; the secret is for %s", m.secret.Name, m.where, m.host, strings.Join(bound, "; "))
+	text := fmt.Sprintf("the placeholder of %s is in the %s of a request to %s; the secret is for %s", m.secret.Name,
+		m.where, m.host, strings.Join(bound, "; "))
 	if m.clear {
 		text += ", and by TLS only"
 	}
-	return text + ": --secret " + m.secret.Name + "@HOST:PLACE binds it to other hosts and places, and with pass its placeholder goes out as it is"
+	return text + ": --secret " + m.secret.Name +
+		"@HOST:PLACE binds it to other hosts and places, and with pass its placeholder goes out as it is"
 }
 
 // bound says where a secret is put.
@@ -145,6 +147,7 @@ type readCloser struct {
 }
 
 func contextWith(r *http.Request, x *exchange) context.Context {
-	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { x.sent.Store(true) }})
+	ctx := httptrace.WithClientTrace(r.Context(),
+		&httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { x.sent.Store(true) }})
 	return context.WithValue(ctx, exchangeKey{}, x)
 }

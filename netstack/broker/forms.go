@@ -34,7 +34,8 @@ func hidden(text, put string, add func(pair)) {
 		for _, p := range inBase64(code, text, put) {
 			add(p)
 			if code == base64.RawStdEncoding { // in JSON, in a query
-				for _, write := range []func(string) string{jsonStyle{slash: true}.write, jsonStyle{extra: "+", upper: true}.write, url.QueryEscape} {
+				for _, write := range []func(string) string{jsonStyle{slash: true}.write, jsonStyle{extra: "+", upper: true}.write,
+					url.QueryEscape} {
 					add(pair{find: []byte(write(string(p.find))), put: []byte(write(string(p.put)))})
 				}
 			}
@@ -168,7 +169,8 @@ func escaped(text, put string, add func(pair)) {
 	for _, quote := range []string{"&quot;", "&#34;", "&#x22;"} {
 		for _, apostrophe := range []string{"'", "&#39;", "&#039;", "&#x27;", "&apos;"} {
 			base := []string{"&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, quote, "'", apostrophe}
-			for _, more := range [][]string{nil, {"/", "&#x2F;"}, {"/", "&#x2F;", "`", "&#x60;", "=", "&#x3D;"}, {"`", "&#x60;", "=", "&#x3D;"}, {"+", "&#x2B;"}, {"+", "&#43;"}} {
+			for _, more := range [][]string{nil, {"/", "&#x2F;"}, {"/", "&#x2F;", "`", "&#x60;", "=", "&#x3D;"},
+				{"`", "&#x60;", "=", "&#x3D;"}, {"+", "&#x2B;"}, {"+", "&#43;"}} {
 				s := strings.NewReplacer(append(slices.Clip(base), more...)...).Replace(text)
 				form(s)
 				form(strings.ReplaceAll(s, "&", "&amp;"))

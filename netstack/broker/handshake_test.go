@@ -55,14 +55,16 @@ func TestHandshakes(t *testing.T) {
 		proto string
 		fails bool
 	}{
-		"without ALPN":      {&tls.Config{ServerName: host}, "", false},
-		"TLS 1.2":           {&tls.Config{ServerName: host, MaxVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}, "http/1.1", false},
+		"without ALPN": {&tls.Config{ServerName: host}, "", false},
+		"TLS 1.2": {&tls.Config{ServerName: host, MaxVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}},
+			"http/1.1", false},
 		"HTTP/2":            {&tls.Config{ServerName: host, NextProtos: []string{"h2", "http/1.1"}}, "h2", false},
 		"HTTP/1 and others": {&tls.Config{ServerName: host, NextProtos: []string{"acme", "http/1.1"}}, "http/1.1", false},
 		"nothing we speak":  {&tls.Config{ServerName: host, NextProtos: []string{"imap"}}, "", true},
 		"another name":      {&tls.Config{ServerName: "a.wild.example"}, "", true},
 		"no name":           {&tls.Config{InsecureSkipVerify: true}, "", true},
-		"TLS 1.1":           {&tls.Config{ServerName: host, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, "", true},
+		"TLS 1.1": {&tls.Config{ServerName: host, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, "",
+			true},
 	} {
 		c.cfg.RootCAs = roots
 		conn, err := r.dial()

@@ -41,8 +41,10 @@ func (p *proxy) close() {
 
 // overrides are fields by which some servers take another method or path than the
 // request's, folded.
-var overrides = []string{"x-http-method-override", "x-http-method", "x-method-override", "x-original-method", "x-forwarded-method",
-	"x-original-url", "x-original-uri", "x-rewrite-url", "x-forwarded-uri", "x-forwarded-prefix", "x-waws-unencoded-url", "path-info", "script-name"}
+var overrides = []string{"x-http-method-override", "x-http-method", "x-method-override", "x-original-method",
+	"x-forwarded-method",
+	"x-original-url", "x-original-uri", "x-rewrite-url", "x-forwarded-uri", "x-forwarded-prefix", "x-waws-unencoded-url",
+	"path-info", "script-name"}
 
 // queryOverrides are keys of a query that some servers take for one of overrides, folded.
 var queryOverrides = []string{"-method", "-httpmethod", "-httpheaders", "x-http-method-override"}
@@ -98,7 +100,8 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.running.Add(1)
 	p.mu.Unlock()
 	defer p.running.Done()
-	x := &exchange{Exchange: Exchange{Time: p.broker.cfg.Now().UTC(), Host: p.to.Host, Proto: r.Proto, Method: r.Method, Path: r.URL.EscapedPath()}, used: map[string]bool{}, streamed: map[string]bool{}}
+	x := &exchange{Exchange: Exchange{Time: p.broker.cfg.Now().UTC(), Host: p.to.Host, Proto: r.Proto, Method: r.Method,
+		Path: r.URL.EscapedPath()}, used: map[string]bool{}, streamed: map[string]bool{}}
 	if r.TLS != nil {
 		x.ALPN = r.TLS.NegotiatedProtocol
 	}
@@ -106,7 +109,8 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		x.mu.Lock()
 		defer x.mu.Unlock()
-		x.Secrets, x.Redacted, x.BytesUp, x.BytesDown = slices.Sorted(maps.Keys(x.used)), x.redacted, x.up.Load(), x.down.Load()
+		x.Secrets, x.Redacted, x.BytesUp, x.BytesDown = slices.Sorted(maps.Keys(x.used)), x.redacted, x.up.Load(),
+			x.down.Load()
 		x.Exposed, x.Sent = x.exposed, x.sent.Load()
 		x.DurationMs = p.broker.cfg.Now().Sub(x.Time).Milliseconds()
 		if x.refused != nil {
@@ -168,7 +172,8 @@ func (p *proxy) judge(x *exchange, r *http.Request) (int, error) {
 		odd = "the method " + r.Method
 	}
 	if odd != "" && p.ruled {
-		return http.StatusForbidden, fmt.Errorf("%s on a request to %s, for which there are rules by method and path: leave it out", odd, p.to.Host)
+		return http.StatusForbidden,
+			fmt.Errorf("%s on a request to %s, for which there are rules by method and path: leave it out", odd, p.to.Host)
 	}
 	path := r.URL.EscapedPath()
 	if r.Method == http.MethodOptions && r.URL.Path == "*" {

@@ -97,7 +97,8 @@ func (b *Broker) forms(key redactorKey) []pair {
 	var list collection
 	for i := range b.cfg.Secrets {
 		c := &b.cfg.Secrets[i]
-		if key.secrets&(1<<i) == 0 || slices.ContainsFunc(b.cfg.Secrets[:i], c.same) && key.secrets&(1<<slices.IndexFunc(b.cfg.Secrets, c.same)) != 0 {
+		if key.secrets&(1<<i) == 0 || slices.ContainsFunc(b.cfg.Secrets[:i], c.same) &&
+			key.secrets&(1<<slices.IndexFunc(b.cfg.Secrets, c.same)) != 0 {
 			continue
 		}
 		add := func(p pair) {
@@ -139,7 +140,8 @@ type exposedError struct {
 }
 
 func (e *exposedError) Error() string {
-	text := fmt.Sprintf("the answer of %s has the value of %s, which the request did not carry: it is not passed on", e.host, e.secret)
+	text := fmt.Sprintf("the answer of %s has the value of %s, which the request did not carry: it is not passed on",
+		e.host, e.secret)
 	if e.withdrawn {
 		text += ", and " + e.secret + " goes into no request of this run any more"
 	}
@@ -150,7 +152,8 @@ func (e *exposedError) Error() string {
 type withdrawnError struct{ secret string }
 
 func (w *withdrawnError) Error() string {
-	return fmt.Sprintf("the secret %s was withdrawn: answers had its value %d times, and their requests did not carry it", w.secret, maxExposed)
+	return fmt.Sprintf("the secret %s was withdrawn: answers had its value %d times, and their requests did not carry it",
+		w.secret, maxExposed)
 }
 
 // expose counts an answer with a value that its request did not carry.

@@ -141,13 +141,15 @@ func (r *rig) client(h2 bool) *http.Client {
 	}
 	tr := &http.Transport{
 		DialContext:     func(context.Context, string, string) (net.Conn, error) { return r.dial() },
-		TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: h2, DisableCompression: true, ExpectContinueTimeout: 5 * time.Second,
+		TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: h2, DisableCompression: true,
+		ExpectContinueTimeout: 5 * time.Second,
 	}
 	if !h2 {
 		tr.TLSNextProto = map[string]func(string, *tls.Conn) http.RoundTripper{}
 	}
 	r.t.Cleanup(tr.CloseIdleConnections)
-	return &http.Client{Transport: tr, Timeout: 30 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{Transport: tr, Timeout: 30 * time.Second,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 // last is the last request of the log, which has at least one.

@@ -48,10 +48,12 @@ func (h Host) domain() string { return strings.TrimPrefix(string(h), "*.") }
 
 func (h Host) check() error {
 	d := h.domain()
-	if d == "" || strings.Trim(d, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != "" || strings.HasPrefix(d, ".") || strings.HasSuffix(d, ".") || strings.Contains(d, "..") {
+	if d == "" || strings.Trim(d, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != "" || strings.HasPrefix(d, ".") ||
+		strings.HasSuffix(d, ".") || strings.Contains(d, "..") {
 		return fmt.Errorf("host %q: not a host name in lower case", string(h))
 	}
-	if last := d[strings.LastIndexByte(d, '.')+1:]; strings.Trim(last, "0123456789") == "" || strings.HasPrefix(last, "0x") {
+	if last := d[strings.LastIndexByte(d, '.')+1:]; strings.Trim(last, "0123456789") == "" ||
+		strings.HasPrefix(last, "0x") {
 		return fmt.Errorf("host %q: an address gets no rule and no secret", string(h))
 	}
 	return nil
@@ -103,7 +105,8 @@ func decide(rules []Rule, host, method, path string) decision {
 	}
 	plain, err := httppath.Plain(path)
 	if err != nil {
-		return decision{allowed: !enforced, audit: !enforced, reason: fmt.Sprintf("the path %v", err), remedy: "write it in the plain form"}
+		return decision{allowed: !enforced, audit: !enforced, reason: fmt.Sprintf("the path %v", err),
+			remedy: "write it in the plain form"}
 	}
 	all := decision{allowed: true}
 	for _, set := range sets {

@@ -29,24 +29,44 @@ func TestDecide(t *testing.T) {
 		{"another method", []Rule{allow}, "a.example", "DELETE", "/v1/x", decision{rule: "allow", reason: allowedByNone}},
 		{"another path", []Rule{allow}, "a.example", "GET", "/v2", decision{rule: "allow", reason: allowedByNone}},
 		{"a path that begins so", []Rule{allow}, "a.example", "GET", "/v1x", decision{rule: "allow", reason: allowedByNone}},
-		{"deny beats allow", []Rule{allow, deny}, "a.example", "GET", "/v1/admin/x", decision{rule: "deny", reason: deniedByRule}},
-		{"in whatever order", []Rule{deny, allow}, "a.example", "GET", "/v1/admin/x", decision{rule: "deny", reason: deniedByRule}},
+		{"deny beats allow", []Rule{allow, deny}, "a.example", "GET", "/v1/admin/x",
+			decision{rule: "deny", reason: deniedByRule}},
+		{"in whatever order", []Rule{deny, allow}, "a.example", "GET", "/v1/admin/x",
+			decision{rule: "deny", reason: deniedByRule}},
 		{"deny alone allows the rest", []Rule{deny}, "a.example", "GET", "/v1/x", decision{allowed: true}},
-		{"an audited deny", []Rule{allow, audited(deny)}, "a.example", "GET", "/v1/admin/x", decision{allowed: true, audit: true, rule: "deny", reason: deniedByRule}},
-		{"an audited deny does not allow", []Rule{allow, audited(deny)}, "a.example", "PUT", "/v1/admin/x", decision{rule: "allow", reason: allowedByNone}},
-		{"an audited allow", []Rule{audited(allow)}, "a.example", "PUT", "/x", decision{allowed: true, audit: true, rule: "allow", reason: allowedByNone}},
-		{"an audited allow that matches", []Rule{audited(allow)}, "a.example", "GET", "/v1", decision{allowed: true, rule: "allow"}},
-		{"a path that is none", []Rule{allow}, "a.example", "GET", "/v1/../v2", decision{reason: "the path has a segment . or .. or an empty one, which servers read in different ways", remedy: "write it in the plain form"}},
-		{"a path that is none, audited", []Rule{audited(allow), audited(deny)}, "a.example", "GET", "/v1/../v2", decision{allowed: true, audit: true, reason: "the path has a segment . or .. or an empty one, which servers read in different ways", remedy: "write it in the plain form"}},
-		{"two rules", []Rule{allow, narrow}, "a.example", "GET", "/v2", decision{rule: "allow; narrow", reason: allowedByNone}},
-		{"two sets, both allow", []Rule{allow, other(narrow)}, "a.example", "GET", "/v1/x", decision{allowed: true, rule: "allow"}},
-		{"the second set does not", []Rule{allow, other(narrow)}, "a.example", "POST", "/v1/x", decision{rule: "narrow 1", reason: allowedByNone, remedy: "ask"}},
-		{"the first set does not", []Rule{narrow, other(allow)}, "a.example", "POST", "/v1/x", decision{rule: "narrow", reason: allowedByNone}},
-		{"the second set denies", []Rule{allow, other(deny)}, "a.example", "GET", "/v1/admin/x", decision{rule: "deny 1", reason: deniedByRule, remedy: "ask"}},
-		{"the second set is about another host", []Rule{allow, other(Rule{Name: "b", Host: "b.example", Path: "/x"})}, "a.example", "GET", "/v1/x", decision{allowed: true, rule: "allow"}},
-		{"only the second set is about the host", []Rule{allow, other(Rule{Name: "b", Host: "b.example", Path: "/x"})}, "b.example", "GET", "/v1/x", decision{rule: "b 1", reason: allowedByNone, remedy: "ask"}},
-		{"the second set audits", []Rule{allow, other(audited(narrow))}, "a.example", "POST", "/v1/x", decision{allowed: true, audit: true, rule: "narrow 1", reason: allowedByNone}},
-		{"a path that is none, to a host without rules", []Rule{allow}, "b.example", "GET", "/v1/../v2", decision{allowed: true}},
+		{"an audited deny", []Rule{allow, audited(deny)}, "a.example", "GET", "/v1/admin/x",
+			decision{allowed: true, audit: true, rule: "deny", reason: deniedByRule}},
+		{"an audited deny does not allow", []Rule{allow, audited(deny)}, "a.example", "PUT", "/v1/admin/x",
+			decision{rule: "allow", reason: allowedByNone}},
+		{"an audited allow", []Rule{audited(allow)}, "a.example", "PUT", "/x",
+			decision{allowed: true, audit: true, rule: "allow", reason: allowedByNone}},
+		{"an audited allow that matches", []Rule{audited(allow)}, "a.example", "GET", "/v1",
+			decision{allowed: true, rule: "allow"}},
+		{"a path that is none", []Rule{allow}, "a.example", "GET", "/v1/../v2",
+			decision{reason: "the path has a segment . or .. or an empty one, which servers read in different ways",
+				remedy: "write it in the plain form"}},
+		{"a path that is none, audited", []Rule{audited(allow), audited(deny)}, "a.example", "GET", "/v1/../v2",
+			decision{allowed: true, audit: true,
+				reason: "the path has a segment . or .. or an empty one, which servers read in different ways",
+				remedy: "write it in the plain form"}},
+		{"two rules", []Rule{allow, narrow}, "a.example", "GET", "/v2",
+			decision{rule: "allow; narrow", reason: allowedByNone}},
+		{"two sets, both allow", []Rule{allow, other(narrow)}, "a.example", "GET", "/v1/x",
+			decision{allowed: true, rule: "allow"}},
+		{"the second set does not", []Rule{allow, other(narrow)}, "a.example", "POST", "/v1/x",
+			decision{rule: "narrow 1", reason: allowedByNone, remedy: "ask"}},
+		{"the first set does not", []Rule{narrow, other(allow)}, "a.example", "POST", "/v1/x",
+			decision{rule: "narrow", reason: allowedByNone}},
+		{"the second set denies", []Rule{allow, other(deny)}, "a.example", "GET", "/v1/admin/x",
+			decision{rule: "deny 1", reason: deniedByRule, remedy: "ask"}},
+		{"the second set is about another host", []Rule{allow, other(Rule{Name: "b", Host: "b.example", Path: "/x"})},
+			"a.example", "GET", "/v1/x", decision{allowed: true, rule: "allow"}},
+		{"only the second set is about the host", []Rule{allow, other(Rule{Name: "b", Host: "b.example", Path: "/x"})},
+			"b.example", "GET", "/v1/x", decision{rule: "b 1", reason: allowedByNone, remedy: "ask"}},
+		{"the second set audits", []Rule{allow, other(audited(narrow))}, "a.example", "POST", "/v1/x",
+			decision{allowed: true, audit: true, rule: "narrow 1", reason: allowedByNone}},
+		{"a path that is none, to a host without rules", []Rule{allow}, "b.example", "GET", "/v1/../v2",
+			decision{allowed: true}},
 	} {
 		if got := decide(c.rules, c.host, c.method, c.path); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
@@ -57,10 +77,14 @@ func TestDecide(t *testing.T) {
 // Paths that some servers take for /admin, and others do not, under a rule that allows
 // all below /public.
 func TestAttackPaths(t *testing.T) {
-	rules := []Rule{{Name: "public", Host: "a.example", Path: "/public/**"}, {Name: "no admin", Host: "a.example", Path: "/public/admin/**", Deny: true}}
-	for _, path := range []string{"/public/../admin", "/public/./admin", "/public//admin", "//public/admin", "/public/%2e%2e/admin", "/public/%2E./admin", "/public/..%2fadmin", "/public/%2fadmin", "/public%2fadmin",
-		"/public/..%5cadmin", `/public\admin`, "/public/%252e%252e/admin", "/public/%25%32%66admin", "/public;/admin", "/public/admin;x=1", "/public/%3badmin", "/public/admin%00", "/public/admin%0a", "/public/ad%ffmin",
-		"/public/ad%c0%aemin", "/public/admin%", "/public/admin%2", "/public/admin%zz", "/public/%61dmin", "/public/admin", "/public/admin/", "/public/%61%64%6d%69%6e/x", "/admin", "/Public/x", "public/x", "", "*",
+	rules := []Rule{{Name: "public", Host: "a.example", Path: "/public/**"},
+		{Name: "no admin", Host: "a.example", Path: "/public/admin/**", Deny: true}}
+	for _, path := range []string{"/public/../admin", "/public/./admin", "/public//admin", "//public/admin",
+		"/public/%2e%2e/admin", "/public/%2E./admin", "/public/..%2fadmin", "/public/%2fadmin", "/public%2fadmin",
+		"/public/..%5cadmin", `/public\admin`, "/public/%252e%252e/admin", "/public/%25%32%66admin", "/public;/admin",
+		"/public/admin;x=1", "/public/%3badmin", "/public/admin%00", "/public/admin%0a", "/public/ad%ffmin",
+		"/public/ad%c0%aemin", "/public/admin%", "/public/admin%2", "/public/admin%zz", "/public/%61dmin", "/public/admin",
+		"/public/admin/", "/public/%61%64%6d%69%6e/x", "/admin", "/Public/x", "public/x", "", "*",
 		"/public/x?/../admin", "/public/x#/../admin", "/public/a b", "/" + strings.Repeat("a", httppath.Max)} {
 		got := "refused"
 		if decide(rules, "a.example", "GET", path).allowed {
@@ -68,7 +92,8 @@ func TestAttackPaths(t *testing.T) {
 		}
 		attack.Check(t, "a path under rules: "+path[:min(len(path), 40)], "refused", got)
 	}
-	for _, path := range []string{"/public/", "/public/x", "/public/x/y.html", "/public/a%20b", "/public/%C3%A9", "/public/adminx", "/public/x=1,2:3@4!$&'()*+"} {
+	for _, path := range []string{"/public/", "/public/x", "/public/x/y.html", "/public/a%20b", "/public/%C3%A9",
+		"/public/adminx", "/public/x=1,2:3@4!$&'()*+"} {
 		if d := decide(rules, "a.example", "GET", path); !d.allowed {
 			t.Errorf("%s: %+v", path, d)
 		}
@@ -78,7 +103,8 @@ func TestAttackPaths(t *testing.T) {
 func TestRules(t *testing.T) {
 	both(t, func(t *testing.T, h2 bool) {
 		o, _ := recorder(t, originConfig{})
-		r := newRig(t, o, Config{Rules: []Rule{{Name: "read", Host: host, Methods: []string{"GET"}, Path: "/repos/acme/*"}, {Name: "no hooks", Host: host, Path: "/repos/acme/hooks", Deny: true}}})
+		r := newRig(t, o, Config{Rules: []Rule{{Name: "read", Host: host, Methods: []string{"GET"}, Path: "/repos/acme/*"},
+			{Name: "no hooks", Host: host, Path: "/repos/acme/hooks", Deny: true}}})
 		c, at := r.client(h2), "https://"+host
 		for _, q := range []struct {
 			method, path string

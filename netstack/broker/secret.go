@@ -97,7 +97,8 @@ func (s *Secret) boundTo(host string) bool {
 }
 
 func (s *Secret) header(name string) bool {
-	return len(s.Headers) == 0 || slices.ContainsFunc(s.Headers, func(h string) bool { return textproto.CanonicalMIMEHeaderKey(h) == name })
+	return len(s.Headers) == 0 || slices.ContainsFunc(s.Headers,
+		func(h string) bool { return textproto.CanonicalMIMEHeaderKey(h) == name })
 }
 
 // letters are what a placeholder is made of: nothing that JSON, a URL or a form writes

@@ -18,19 +18,23 @@ import (
 func TestPutIn(t *testing.T) {
 	both(t, func(t *testing.T, h2 bool) {
 		o, saw := recorder(t, originConfig{})
-		r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: key, Hosts: []Host{host}, In: everywhere}, {Name: "TOKEN", Value: plain, Hosts: []Host{"*.example.com"}, In: everywhere}}})
+		r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: key, Hosts: []Host{host}, In: everywhere},
+			{Name: "TOKEN", Value: plain, Hosts: []Host{"*.example.com"}, In: everywhere}}})
 		c, p, q := r.client(h2), r.Placeholder("KEY"), r.Placeholder("TOKEN")
 		if len(p) != len(key) || len(q) != len(plain) || p == q || r.Placeholder("none") != "" {
 			t.Fatalf("placeholders %q %q", p, q)
 		}
 		at := "https://" + host
-		do(t, c, "GET", at+"/v1/"+p+"/x?a=1&key="+p+"&t="+q, http.Header{"Authorization": {"Bearer " + p}, "X-Two": {q + " and " + p, "none"}, "Cookie": {"s=" + q}}, "")
+		do(t, c, "GET", at+"/v1/"+p+"/x?a=1&key="+p+"&t="+q,
+			http.Header{"Authorization": {"Bearer " + p}, "X-Two": {q + " and " + p, "none"}, "Cookie": {"s=" + q}}, "")
 		s := saw()
-		if s.URL != "/v1/"+url.PathEscape(key)+"/x?a=1&key="+url.QueryEscape(key)+"&t="+plain || s.Header.Get("Authorization") != "Bearer "+key ||
+		if s.URL != "/v1/"+url.PathEscape(key)+"/x?a=1&key="+url.QueryEscape(key)+"&t="+plain ||
+			s.Header.Get("Authorization") != "Bearer "+key ||
 			s.Header["X-Two"][0] != plain+" and "+key || s.Header["X-Two"][1] != "none" || s.Header.Get("Cookie") != "s="+plain {
 			t.Errorf("%+v", s)
 		}
-		if x := r.last(); !x.Allowed || strings.Join(x.Secrets, " ") != "KEY TOKEN" || x.Status != 200 || strings.Contains(fmt.Sprint(x), plain) || x.Path != "/v1/"+p+"/x" {
+		if x := r.last(); !x.Allowed || strings.Join(x.Secrets, " ") != "KEY TOKEN" || x.Status != 200 ||
+			strings.Contains(fmt.Sprint(x), plain) || x.Path != "/v1/"+p+"/x" {
 			t.Errorf("%+v", x)
 		}
 		basic := func(s string) http.Header {
@@ -52,7 +56,8 @@ func TestPutIn(t *testing.T) {
 			}
 		}
 		// A value that is written as it is keeps the body's length known.
-		one := newRig(t, o, Config{Secrets: []Secret{{Name: "TOKEN", Value: plain, Hosts: []Host{host}, In: []Place{InBody}}}})
+		one := newRig(t, o, Config{Secrets: []Secret{{Name: "TOKEN", Value: plain, Hosts: []Host{host},
+			In: []Place{InBody}}}})
 		body := strings.Repeat("x", 100_000) + one.Placeholder("TOKEN")
 		do(t, one.client(h2), "POST", at+"/", nil, body)
 		if s := saw(); s.Length != int64(len(body)) || !strings.HasSuffix(s.Body, plain) {
@@ -104,7 +109,8 @@ func escapes(s string) (out string) {
 func TestAttackMisdirected(t *testing.T) {
 	both(t, func(t *testing.T, h2 bool) {
 		o, saw := recorder(t, originConfig{})
-		secrets := []Secret{{Name: "MINE", Value: plain, Hosts: []Host{host}, Headers: []string{"authorization"}}, {Name: "OTHERS", Value: key, Hosts: []Host{"other.example.com"}, In: everywhere}}
+		secrets := []Secret{{Name: "MINE", Value: plain, Hosts: []Host{host}, Headers: []string{"authorization"}},
+			{Name: "OTHERS", Value: key, Hosts: []Host{"other.example.com"}, In: everywhere}}
 		r := newRig(t, o, Config{Secrets: secrets})
 		c, at := r.client(h2), "https://"+host+"/"
 		mine, others := r.Placeholder("MINE"), r.Placeholder("OTHERS")
@@ -114,15 +120,19 @@ func TestAttackMisdirected(t *testing.T) {
 			header     http.Header
 			body, want string
 		}{
-			"in another field":           {"GET", at, http.Header{"X-Key": {mine}}, "", "MINE is in the header"},
-			"in the query":               {"GET", at + "?k=" + mine, nil, "", "MINE is in the query"},
-			"in the path":                {"GET", at + mine, nil, "", "MINE is in the path"},
-			"in the body":                {"POST", at, nil, "k=" + mine, "MINE is in the body"},
-			"at the end of a long body":  {"POST", at, nil, long + mine, "MINE is in the body"},
-			"another host's":             {"GET", at, http.Header{"Authorization": {"Bearer " + others}}, "", "OTHERS is in the header of a request to " + host + "; the secret is for other.example.com"},
-			"another host's, Basic":      {"GET", at, http.Header{"Authorization": {"Basic " + base64.StdEncoding.EncodeToString([]byte("u:"+others))}}, "", "OTHERS is in the header"},
-			"in base64":                  {"POST", at, nil, `{"x":"` + base64.StdEncoding.EncodeToString([]byte("a"+others+"b")) + `"}`, "OTHERS is in the body"},
-			"in base64 for URLs":         {"GET", at + "?x=" + base64.RawURLEncoding.EncodeToString([]byte("ab"+others)), nil, "", "OTHERS is in the query"},
+			"in another field":          {"GET", at, http.Header{"X-Key": {mine}}, "", "MINE is in the header"},
+			"in the query":              {"GET", at + "?k=" + mine, nil, "", "MINE is in the query"},
+			"in the path":               {"GET", at + mine, nil, "", "MINE is in the path"},
+			"in the body":               {"POST", at, nil, "k=" + mine, "MINE is in the body"},
+			"at the end of a long body": {"POST", at, nil, long + mine, "MINE is in the body"},
+			"another host's": {"GET", at, http.Header{"Authorization": {"Bearer " + others}}, "",
+				"OTHERS is in the header of a request to " + host + "; the secret is for other.example.com"},
+			"another host's, Basic": {"GET", at, http.Header{"Authorization": {"Basic " +
+				base64.StdEncoding.EncodeToString([]byte("u:"+others))}}, "", "OTHERS is in the header"},
+			"in base64": {"POST", at, nil,
+				`{"x":"` + base64.StdEncoding.EncodeToString([]byte("a"+others+"b")) + `"}`, "OTHERS is in the body"},
+			"in base64 for URLs": {"GET", at + "?x=" + base64.RawURLEncoding.EncodeToString([]byte("ab"+others)), nil,
+				"", "OTHERS is in the query"},
 			"in hexadecimal":             {"POST", at, nil, hex.EncodeToString([]byte(others)), "OTHERS is in the body"},
 			"in hexadecimal, upper case": {"POST", at, nil, fmt.Sprintf("%X", others), "OTHERS is in the body"},
 		} {
@@ -145,7 +155,8 @@ func TestAttackMisdirected(t *testing.T) {
 		if s := saw(); strings.Contains(fmt.Sprint(s), plain) || strings.Contains(fmt.Sprint(s), mine) {
 			t.Errorf("the server has %+v", s)
 		}
-		if res, _ := do(t, c, "GET", at, http.Header{"Authorization": {"Bearer " + mine}}, ""); res.StatusCode != 200 || saw().Header.Get("Authorization") != "Bearer "+plain {
+		if res, _ := do(t, c, "GET", at, http.Header{"Authorization": {"Bearer " + mine}}, ""); res.StatusCode != 200 ||
+			saw().Header.Get("Authorization") != "Bearer "+plain {
 			t.Errorf("afterwards: %d", res.StatusCode)
 		}
 		// By Pass it goes out as it is, and is worth nothing.
@@ -163,8 +174,10 @@ func TestAttackMisdirected(t *testing.T) {
 func TestPlacesByHost(t *testing.T) {
 	both(t, func(t *testing.T, h2 bool) {
 		o, saw := recorder(t, originConfig{})
-		r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}, In: []Place{InQuery}}, {Name: "KEY", Value: plain, Hosts: []Host{"*.example.com"}, In: []Place{InHeader}, Headers: []string{"x-key"}},
-			{Name: "KEY", Value: plain, Hosts: []Host{"other.example"}, In: []Place{InBody}}, {Name: "TOKEN", Value: key, Hosts: []Host{"other.example"}, Misdirected: Pass}}})
+		r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}, In: []Place{InQuery}},
+			{Name: "KEY", Value: plain, Hosts: []Host{"*.example.com"}, In: []Place{InHeader}, Headers: []string{"x-key"}},
+			{Name: "KEY", Value: plain, Hosts: []Host{"other.example"}, In: []Place{InBody}},
+			{Name: "TOKEN", Value: key, Hosts: []Host{"other.example"}, Misdirected: Pass}}})
 		c, p, q := r.client(h2), r.Placeholder("KEY"), r.Placeholder("TOKEN")
 		at := "https://" + host + "/"
 		do(t, c, "POST", at+"?k="+p, http.Header{"X-Key": {p}}, "quoting "+q)
@@ -175,19 +188,24 @@ func TestPlacesByHost(t *testing.T) {
 			at, body string
 			header   http.Header
 		}{
-			"in another host's place": {at, "k=" + p, nil}, "in the path": {at + p, "", nil}, "in another field": {at, "", http.Header{"Authorization": {"Bearer " + p}}},
+			"in another host's place": {at, "k=" + p, nil}, "in the path": {at + p, "", nil},
+			"in another field": {at, "", http.Header{"Authorization": {"Bearer " + p}}},
 		} {
 			res, text := do(t, c, "POST", a.at, a.header, a.body)
-			if res.StatusCode != 403 || !strings.Contains(text, host+" in query; *.example.com in header x-key; other.example in body") {
+			if res.StatusCode != 403 || !strings.Contains(text,
+				host+" in query; *.example.com in header x-key; other.example in body") {
 				t.Errorf("%s: %d %s", name, res.StatusCode, text)
 			}
 		}
-		if x := r.logged(4); x.Allowed || x.Status != 403 || !strings.Contains(x.Reason, "the placeholder of KEY") || strings.Contains(x.Reason, p) {
+		if x := r.logged(4); x.Allowed || x.Status != 403 || !strings.Contains(x.Reason, "the placeholder of KEY") ||
+			strings.Contains(x.Reason, p) {
 			t.Errorf("%+v", x)
 		}
 	})
-	for _, second := range []Secret{{Name: "KEY", Value: key, Hosts: []Host{host}}, {Name: "KEY", Value: plain, Hosts: []Host{host}, Misdirected: Pass}} {
-		if _, err := New(Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}}, second}}); err == nil || !strings.Contains(err.Error(), `"KEY" is there twice`) {
+	for _, second := range []Secret{{Name: "KEY", Value: key, Hosts: []Host{host}},
+		{Name: "KEY", Value: plain, Hosts: []Host{host}, Misdirected: Pass}} {
+		if _, err := New(Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}}, second}}); err == nil ||
+			!strings.Contains(err.Error(), `"KEY" is there twice`) {
 			t.Errorf("%+v: %v", second, err)
 		}
 	}
@@ -195,10 +213,14 @@ func TestPlacesByHost(t *testing.T) {
 
 // Without TLS rules hold, and no value goes out.
 func TestAttackInTheClear(t *testing.T) {
-	plainServer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Host, r.Header["Authorization"]) }))
+	plainServer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		r *http.Request) {
+		fmt.Fprint(w, r.Host, r.Header["Authorization"])
+	}))
 	defer plainServer.Close()
 	o := &origin{server: plainServer}
-	r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: key, Hosts: []Host{host}}}, Rules: []Rule{{Name: "get", Host: host, Methods: []string{"GET"}}}})
+	r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: key, Hosts: []Host{host}}},
+		Rules: []Rule{{Name: "get", Host: host, Methods: []string{"GET"}}}})
 	r.to = Target{Host: host, Port: 80}
 	c := r.client(false)
 	for _, q := range []struct {

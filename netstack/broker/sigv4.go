@@ -84,7 +84,8 @@ func signatureOf(h http.Header, raw string) (*signature, error) {
 		return nil, nil
 	}
 	_, scope, _ := strings.Cut(parts["Credential"], "/")
-	s.scope, s.fields, s.value = strings.Split(scope, "/"), strings.Split(strings.ToLower(parts["SignedHeaders"]), ";"), parts["Signature"]
+	s.scope, s.fields, s.value = strings.Split(scope, "/"), strings.Split(strings.ToLower(parts["SignedHeaders"]), ";"),
+		parts["Signature"]
 	switch {
 	case len(s.scope) != 4 || s.scope[3] != sigV4End || slices.Contains(s.scope, ""):
 		return nil, unsignedf("has a scope %.100q", scope)
@@ -98,7 +99,8 @@ func signatureOf(h http.Header, raw string) (*signature, error) {
 
 // of returns what a request's signature by a secret is. whole has the path encoded once more, as all services but S3
 // have it.
-func (s *signature) of(secret, method, host, path, query string, h http.Header, length int64, body string, whole bool) string {
+func (s *signature) of(secret, method, host, path, query string, h http.Header, length int64, body string,
+	whole bool) string {
 	if path == "" {
 		path = "/"
 	}
@@ -120,12 +122,14 @@ func (s *signature) of(secret, method, host, path, query string, h http.Header, 
 		}
 		fields.WriteString(name + ":" + strings.Join(clean, ",") + "\n")
 	}
-	canonical := sha256.Sum256([]byte(strings.Join([]string{method, path, awsQuery(query), fields.String(), strings.Join(s.fields, ";"), body}, "\n")))
+	canonical := sha256.Sum256([]byte(strings.Join([]string{method, path, awsQuery(query), fields.String(),
+		strings.Join(s.fields, ";"), body}, "\n")))
 	key := []byte("AWS4" + secret)
 	for _, part := range s.scope {
 		key = hmacOf(key, part)
 	}
-	return hex.EncodeToString(hmacOf(key, strings.Join([]string{sigV4, s.date, strings.Join(s.scope, "/"), hex.EncodeToString(canonical[:])}, "\n")))
+	return hex.EncodeToString(hmacOf(key, strings.Join([]string{sigV4, s.date, strings.Join(s.scope, "/"),
+		hex.EncodeToString(canonical[:])}, "\n")))
 }
 
 func hmacOf(key []byte, text string) []byte {
@@ -138,7 +142,8 @@ func hmacOf(key []byte, text string) []byte {
 func awsEscape(text string, path bool) string {
 	var b strings.Builder
 	for _, c := range []byte(text) {
-		if 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-._~", c) >= 0 || path && c == '/' {
+		if 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-._~", c) >= 0 ||
+			path && c == '/' {
 			b.WriteByte(c)
 		} else {
 			fmt.Fprintf(&b, "%%%02X", c)
@@ -201,7 +206,9 @@ func (p *proxy) sign(x *exchange, out, in *http.Request) error {
 		hash = "UNSIGNED-PAYLOAD"
 	}
 	if strings.HasPrefix(hash, sigV4Stream) {
-		return x.refuse(unsignedf("is for each piece of the body, which are not signed again: have the client send %s: UNSIGNED-PAYLOAD", sigV4Body))
+		return x.refuse(
+			unsignedf("is for each piece of the body, which are not signed again: have the client send %s: UNSIGNED-PAYLOAD",
+				sigV4Body))
 	}
 	if hash == "" {
 		if hash, err = p.hashBody(out, in); err != nil {
@@ -228,7 +235,8 @@ func (p *proxy) sign(x *exchange, out, in *http.Request) error {
 			// What is not sent on can't be signed.
 			before := strings.Join(s.fields, ";")
 			s.fields = slices.DeleteFunc(s.fields, func(name string) bool {
-				return name != "host" && name != "content-length" && len(out.Header[http.CanonicalHeaderKey(name)]) == 0 && len(in.Header[http.CanonicalHeaderKey(name)]) > 0
+				return name != "host" && name != "content-length" && len(out.Header[http.CanonicalHeaderKey(name)]) == 0 &&
+					len(in.Header[http.CanonicalHeaderKey(name)]) > 0
 			})
 			after := strings.Join(s.fields, ";")
 			if s.query {

@@ -64,7 +64,8 @@ func awsServer(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s3 := func(o *v4.SignerOptions) { o.DisableURIPathEscaping = scope[3] == "s3" }
-	creds := aws.Credentials{AccessKeyID: "AKIAEXAMPLE", SecretAccessKey: awsKey, SessionToken: r.Header.Get("X-Amz-Security-Token")}
+	creds := aws.Credentials{AccessKeyID: "AKIAEXAMPLE", SecretAccessKey: awsKey,
+		SessionToken: r.Header.Get("X-Amz-Security-Token")}
 	want := ""
 	if presigned {
 		signed, _, err := v4.NewSigner(s3).PresignHTTP(r.Context(), creds, again, hash, scope[3], scope[2], when)
@@ -86,7 +87,8 @@ func awsServer(w http.ResponseWriter, r *http.Request) {
 func TestSigV4(t *testing.T) {
 	o := newOrigin(t, originConfig{}, awsServer)
 	for _, h2 := range []bool{false, true} {
-		r := newRig(t, o, Config{Secrets: []Secret{{Name: "AWS_SECRET_ACCESS_KEY", Value: awsKey, Hosts: []Host{host}, In: []Place{InSigV4}}}})
+		r := newRig(t, o, Config{Secrets: []Secret{{Name: "AWS_SECRET_ACCESS_KEY", Value: awsKey, Hosts: []Host{host},
+			In: []Place{InSigV4}}}})
 		client, fake := r.client(h2), r.Placeholder("AWS_SECRET_ACCESS_KEY")
 		if fake == awsKey || len(fake) != len(awsKey) {
 			t.Fatalf("placeholder %q", fake)
@@ -97,13 +99,20 @@ func TestSigV4(t *testing.T) {
 			presigned                                  bool
 			hash                                       string // said in the header; "" is not said
 		}{
-			{name: "S3, a name with blanks and signs", method: "GET", target: "/bucket/a%20b%2Bc/%C3%A9.txt?list-type=2&prefix=x%2Fy&delimiter", service: "s3", hash: "of"},
+			{name: "S3, a name with blanks and signs", method: "GET",
+				target: "/bucket/a%20b%2Bc/%C3%A9.txt?list-type=2&prefix=x%2Fy&delimiter", service: "s3", hash: "of"},
 			{name: "S3, a body", method: "PUT", target: "/bucket/key", service: "s3", body: "content", hash: "of"},
-			{name: "S3, a body that is not signed", method: "PUT", target: "/bucket/key", service: "s3", body: "content", hash: "UNSIGNED-PAYLOAD"},
-			{name: "S3, a range", method: "GET", target: "/bucket/key", service: "s3", hash: "of", header: map[string]string{"Range": "bytes=0-3"}},
-			{name: "DynamoDB, whose hash is in no field", method: "POST", target: "/", service: "dynamodb", body: `{"TableName":"x"}`, header: map[string]string{"X-Amz-Target": "DynamoDB_20120810.GetItem", "Content-Type": "application/x-amz-json-1.0"}},
-			{name: "a path that is encoded twice", method: "GET", target: "/v1/a%20b/c%2Fd?z=1&a=2&a=1&empty=", service: "execute-api"},
-			{name: "a session's token, and blanks in a field", method: "GET", target: "/", service: "sts", token: "token/with+signs=", header: map[string]string{"X-Amz-Meta-A": "  a   b "}},
+			{name: "S3, a body that is not signed", method: "PUT", target: "/bucket/key", service: "s3", body: "content",
+				hash: "UNSIGNED-PAYLOAD"},
+			{name: "S3, a range", method: "GET", target: "/bucket/key", service: "s3", hash: "of",
+				header: map[string]string{"Range": "bytes=0-3"}},
+			{name: "DynamoDB, whose hash is in no field", method: "POST", target: "/", service: "dynamodb",
+				body: `{"TableName":"x"}`, header: map[string]string{"X-Amz-Target": "DynamoDB_20120810.GetItem",
+					"Content-Type": "application/x-amz-json-1.0"}},
+			{name: "a path that is encoded twice", method: "GET", target: "/v1/a%20b/c%2Fd?z=1&a=2&a=1&empty=",
+				service: "execute-api"},
+			{name: "a session's token, and blanks in a field", method: "GET", target: "/", service: "sts",
+				token: "token/with+signs=", header: map[string]string{"X-Amz-Meta-A": "  a   b "}},
 			{name: "in the query", method: "GET", target: "/bucket/a%20b?X-Amz-Expires=60", service: "s3", presigned: true},
 		} {
 			req, err := http.NewRequest(row.method, "https://"+host+row.target, strings.NewReader(row.body))
@@ -127,14 +136,16 @@ func TestSigV4(t *testing.T) {
 			creds := aws.Credentials{AccessKeyID: "AKIAEXAMPLE", SecretAccessKey: fake, SessionToken: row.token}
 			s3 := func(o *v4.SignerOptions) { o.DisableURIPathEscaping = row.service == "s3" }
 			if row.presigned {
-				signed, _, err := v4.NewSigner(s3).PresignHTTP(t.Context(), creds, req, "UNSIGNED-PAYLOAD", row.service, "eu-central-1", time.Now())
+				signed, _, err := v4.NewSigner(s3).PresignHTTP(t.Context(), creds, req, "UNSIGNED-PAYLOAD", row.service,
+					"eu-central-1", time.Now())
 				if err != nil {
 					t.Fatal(err)
 				}
 				if req, err = http.NewRequest(row.method, signed, nil); err != nil {
 					t.Fatal(err)
 				}
-			} else if err := v4.NewSigner(s3).SignHTTP(t.Context(), creds, req, hash, row.service, "eu-central-1", time.Now()); err != nil {
+			} else if err := v4.NewSigner(s3).SignHTTP(t.Context(), creds, req, hash, row.service, "eu-central-1",
+				time.Now()); err != nil {
 				t.Fatal(err)
 			}
 			res, err := client.Do(req)
@@ -171,11 +182,17 @@ func TestAttackSigV4(t *testing.T) {
 		{"another scheme", "Bearer x", nil, nil, "as it is"},
 		{"the placeholder itself", "Bearer PLACEHOLDER", nil, nil, "403 unitask: the placeholder of KEY is in the header"},
 		{"a short signature", good + "00", nil, nil, "403 unitask: the request's AWS signature is not of 64"},
-		{"no scope", strings.Replace(good, "/s3/", "/", 1) + signature, nil, nil, "403 unitask: the request's AWS signature has a scope"},
-		{"no date", good + signature, map[string]string{"X-Amz-Date": ""}, nil, "403 unitask: the request's AWS signature has no X-Amz-Date"},
-		{"too many fields", strings.Replace(good, "host;", strings.Repeat("a;", 200), 1) + signature, nil, nil, "403 unitask: the request's AWS signature is about no fields"},
-		{"pieces that are signed", good + signature, map[string]string{"X-Amz-Content-Sha256": "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"}, strings.NewReader("x"), "403 unitask: the request's AWS signature is for each piece"},
-		{"a body that is too long to be read first", good + signature, map[string]string{"X-Amz-Content-Sha256": ""}, bytes.NewReader(make([]byte, maxSigned+1)), "403 unitask: the request's AWS signature is of a body of more"},
+		{"no scope", strings.Replace(good, "/s3/", "/", 1) + signature, nil, nil,
+			"403 unitask: the request's AWS signature has a scope"},
+		{"no date", good + signature, map[string]string{"X-Amz-Date": ""}, nil,
+			"403 unitask: the request's AWS signature has no X-Amz-Date"},
+		{"too many fields", strings.Replace(good, "host;", strings.Repeat("a;", 200), 1) + signature, nil, nil,
+			"403 unitask: the request's AWS signature is about no fields"},
+		{"pieces that are signed", good + signature,
+			map[string]string{"X-Amz-Content-Sha256": "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"}, strings.NewReader("x"),
+			"403 unitask: the request's AWS signature is for each piece"},
+		{"a body that is too long to be read first", good + signature, map[string]string{"X-Amz-Content-Sha256": ""},
+			bytes.NewReader(make([]byte, maxSigned+1)), "403 unitask: the request's AWS signature is of a body of more"},
 	} {
 		req, err := http.NewRequestWithContext(t.Context(), "POST", "https://"+host+"/", row.body)
 		if err != nil {
@@ -210,19 +227,28 @@ func TestAttackSigV4(t *testing.T) {
 // TestSigV4Botocore: signatures that botocore 1.44.5, the client of AWS' Python SDK and command line, has made with a
 // key.
 func TestSigV4Botocore(t *testing.T) {
-	const key, empty = "placeholderplaceholderplaceholder0123456", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+	const key, empty = "placeholderplaceholderplaceholder0123456",
+		"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 	for _, row := range []struct {
 		method, target, service, fields, signature string
 		header                                     map[string]string
 		body                                       string
 		once                                       bool // the path is encoded once
 	}{
-		{"GET", "/bucket/a%20b%2Bc/%C3%A9.txt?list-type=2&prefix=x%2Fy&delimiter=", "s3", "host;x-amz-content-sha256;x-amz-date", "5ab6c17c0de2afb5a1bd3a1254e3e9ae676ee75044400c093ea4de33b1b1b934", map[string]string{"X-Amz-Content-Sha256": empty}, empty, true},
-		{"PUT", "/bucket/key", "s3", "content-type;host;x-amz-content-sha256;x-amz-date;x-amz-meta-a", "c45ce3aa8a4e9bcfde5c4ead288208af9e676c00814c43223ac5a0ced733dfbd",
-			map[string]string{"Content-Type": "text/plain", "X-Amz-Meta-A": "  a   b ", "X-Amz-Content-Sha256": "ed7002b439e9ac845f22357d822bac1444730fbdb6016d3ec9432297b9ec9f73"}, "ed7002b439e9ac845f22357d822bac1444730fbdb6016d3ec9432297b9ec9f73", true},
-		{"POST", "/", "dynamodb", "content-type;host;x-amz-date;x-amz-target", "1916567735c19c7644363e2c1ecc9a34a7da4c180ec9b3723ce68f8d954f61b3",
-			map[string]string{"X-Amz-Target": "DynamoDB_20120810.GetItem", "Content-Type": "application/x-amz-json-1.0"}, `{"TableName":"x"}`, false},
-		{"GET", "/v1/a%20b/c%2Fd?z=1&a=2&a=1&empty=", "execute-api", "host;x-amz-date", "f77de83ecf1c71beb1cdd83786a33213a7b1faa484896b2b2c37cd28c06b2990", nil, empty, false},
+		{"GET", "/bucket/a%20b%2Bc/%C3%A9.txt?list-type=2&prefix=x%2Fy&delimiter=", "s3",
+			"host;x-amz-content-sha256;x-amz-date", "5ab6c17c0de2afb5a1bd3a1254e3e9ae676ee75044400c093ea4de33b1b1b934",
+			map[string]string{"X-Amz-Content-Sha256": empty}, empty, true},
+		{"PUT", "/bucket/key", "s3", "content-type;host;x-amz-content-sha256;x-amz-date;x-amz-meta-a",
+			"c45ce3aa8a4e9bcfde5c4ead288208af9e676c00814c43223ac5a0ced733dfbd",
+			map[string]string{"Content-Type": "text/plain", "X-Amz-Meta-A": "  a   b ",
+				"X-Amz-Content-Sha256": "ed7002b439e9ac845f22357d822bac1444730fbdb6016d3ec9432297b9ec9f73"},
+			"ed7002b439e9ac845f22357d822bac1444730fbdb6016d3ec9432297b9ec9f73", true},
+		{"POST", "/", "dynamodb", "content-type;host;x-amz-date;x-amz-target",
+			"1916567735c19c7644363e2c1ecc9a34a7da4c180ec9b3723ce68f8d954f61b3",
+			map[string]string{"X-Amz-Target": "DynamoDB_20120810.GetItem", "Content-Type": "application/x-amz-json-1.0"},
+			`{"TableName":"x"}`, false},
+		{"GET", "/v1/a%20b/c%2Fd?z=1&a=2&a=1&empty=", "execute-api", "host;x-amz-date",
+			"f77de83ecf1c71beb1cdd83786a33213a7b1faa484896b2b2c37cd28c06b2990", nil, empty, false},
 		{"GET", "/bucket/a%20b?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIAEXAMPLE%2F20260102%2Feu-central-1%2Fs3%2Faws4_request&X-Amz-Date=20260102T030405Z&X-Amz-Expires=60&X-Amz-SignedHeaders=host&X-Amz-Signature=be9981df4f70036160f5908917ff854b904479192d3d9eabb8cfe33f15c3a300",
 			"", "", "be9981df4f70036160f5908917ff854b904479192d3d9eabb8cfe33f15c3a300", nil, "UNSIGNED-PAYLOAD", true},
 	} {
@@ -232,7 +258,8 @@ func TestSigV4Botocore(t *testing.T) {
 		}
 		if row.service != "" {
 			r.Header.Set("X-Amz-Date", "20260102T030405Z")
-			r.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential=AKIAEXAMPLE/20260102/eu-central-1/"+row.service+"/aws4_request, SignedHeaders="+row.fields+", Signature="+row.signature)
+			r.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential=AKIAEXAMPLE/20260102/eu-central-1/"+row.service+
+				"/aws4_request, SignedHeaders="+row.fields+", Signature="+row.signature)
 		}
 		if strings.HasPrefix(row.body, "{") {
 			sum := sha256.Sum256([]byte(row.body))
@@ -242,15 +269,18 @@ func TestSigV4Botocore(t *testing.T) {
 		if err != nil || s == nil {
 			t.Fatalf("%s: %v", row.target, err)
 		}
-		if got := s.of(key, r.Method, r.Host, r.URL.EscapedPath(), r.URL.RawQuery, r.Header, 0, row.body, !row.once); got != row.signature || s.value != row.signature {
+		if got := s.of(key, r.Method, r.Host, r.URL.EscapedPath(), r.URL.RawQuery, r.Header, 0, row.body,
+			!row.once); got != row.signature || s.value != row.signature {
 			t.Errorf("%s: %s, botocore has %s", row.target, got, row.signature)
 		}
 	}
 }
 
 func FuzzSignature(f *testing.F) {
-	f.Add("AWS4-HMAC-SHA256 Credential=a/b/c/d/aws4_request, SignedHeaders=host, Signature="+strings.Repeat("0", 64), "a=b&X-Amz-Date=x&%zz", "/a%2Fb")
-	f.Add("", "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=a/b/c/d/aws4_request&X-Amz-SignedHeaders=host;;&X-Amz-Signature=00", "")
+	f.Add("AWS4-HMAC-SHA256 Credential=a/b/c/d/aws4_request, SignedHeaders=host, Signature="+strings.Repeat("0", 64),
+		"a=b&X-Amz-Date=x&%zz", "/a%2Fb")
+	f.Add("",
+		"X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=a/b/c/d/aws4_request&X-Amz-SignedHeaders=host;;&X-Amz-Signature=00", "")
 	f.Fuzz(func(t *testing.T, authorization, query, path string) {
 		h := http.Header{"Authorization": {authorization}, "X-Amz-Date": {"x"}}
 		s, err := signatureOf(h, query)

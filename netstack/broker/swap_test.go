@@ -99,7 +99,8 @@ func TestSwap(t *testing.T) {
 func TestSwapReaderFound(t *testing.T) {
 	wrong := errors.New("misdirected")
 	s := newSwapper(pairs("SECRET", "x"))
-	r := newSwapReader(io.NopCloser(bytes.NewReader([]byte("before SECRET after"))), s, func(*pair) error { return wrong }, nil)
+	r := newSwapReader(io.NopCloser(bytes.NewReader([]byte("before SECRET after"))), s, func(*pair) error { return wrong },
+		nil)
 	if got, err := io.ReadAll(r); !errors.Is(err, wrong) || len(got) != 0 {
 		t.Errorf("%q %v", got, err)
 	}
@@ -108,7 +109,8 @@ func TestSwapReaderFound(t *testing.T) {
 	if _, err := io.ReadAll(r); err != nil || ended != 1 {
 		t.Errorf("%v, ended %d times", err, ended)
 	}
-	broken := newSwapReader(io.NopCloser(iotest.TimeoutReader(iotest.OneByteReader(bytes.NewReader([]byte("SEC"))))), s, nil, nil)
+	broken := newSwapReader(io.NopCloser(iotest.TimeoutReader(iotest.OneByteReader(bytes.NewReader([]byte("SEC"))))), s,
+		nil, nil)
 	if _, err := io.ReadAll(broken); !errors.Is(err, iotest.ErrTimeout) {
 		t.Error(err)
 	}

@@ -98,7 +98,8 @@ func (u *upstream) connect(ctx context.Context) (net.Conn, error) {
 	if !u.to.TLS {
 		return hooked, nil
 	}
-	secured := tls.Client(hooked, &tls.Config{ServerName: u.to.Host, RootCAs: u.broker.cfg.Roots, NextProtos: u.proto, Time: u.broker.cfg.Now})
+	secured := tls.Client(hooked, &tls.Config{ServerName: u.to.Host, RootCAs: u.broker.cfg.Roots, NextProtos: u.proto,
+		Time: u.broker.cfg.Now})
 	if err := secured.HandshakeContext(ctx); err != nil {
 		hooked.Close()
 		return nil, fmt.Errorf("TLS with %s: %w", u.to.Host, err)

@@ -138,7 +138,8 @@ func TestAttackFilter(t *testing.T) {
 		return vm
 	}
 	given := vm(Spec{Given: os.Stdin}, false)
-	plain, kvm, gdb, once := vm(Spec{}, false), vm(Spec{KVM: KVMPassed}, false), vm(Spec{Listens: true}, false), vm(Spec{}, true)
+	plain, kvm, gdb, once := vm(Spec{}, false), vm(Spec{KVM: KVMPassed}, false), vm(Spec{Listens: true}, false),
+		vm(Spec{}, true)
 	run := func(vm *bpf.VM, arch uint32, nr uintptr, args callArguments) uint32 {
 		t.Helper()
 		data := make([]byte, 64) // struct seccomp_data; bpf's loads are big-endian
@@ -173,7 +174,8 @@ func TestAttackFilter(t *testing.T) {
 	}
 	attack.Check(t, "every system call that is on no list", "[]", fmt.Sprint(through))
 	for _, r := range refused {
-		if got := run(plain, auditArch, r.call, callArguments{}); got != unix.SECCOMP_RET_ERRNO|uint32(r.errno) || slices.Contains(slices.Concat(calls, moreCalls, executing, listening), r.call) {
+		if got := run(plain, auditArch, r.call, callArguments{}); got != unix.SECCOMP_RET_ERRNO|uint32(r.errno) ||
+			slices.Contains(slices.Concat(calls, moreCalls, executing, listening), r.call) {
 			t.Errorf("%s: %#x, expected %v", callName(int32(r.call)), got, r.errno)
 		}
 	}
@@ -192,7 +194,8 @@ func TestAttackFilter(t *testing.T) {
 // A machine that makes a call that is not on the list is ended, and the call is named.
 func TestAttackDenied(t *testing.T) {
 	target, p := prepared(t)
-	for call, nr := range map[string]uintptr{"socket": unix.SYS_SOCKET, "ptrace": unix.SYS_PTRACE, "bpf": unix.SYS_BPF, "system call 9999": 9999} {
+	for call, nr := range map[string]uintptr{"socket": unix.SYS_SOCKET, "ptrace": unix.SYS_PTRACE, "bpf": unix.SYS_BPF,
+		"system call 9999": 9999} {
 		s := script{newStage()}
 		s.call(call, nr)
 		reports, process, err := s.run(target, nil, Spec{Program: p})
@@ -201,7 +204,8 @@ func TestAttackDenied(t *testing.T) {
 		}
 		ws := process.Wait().Sys().(syscall.WaitStatus)
 		got := fmt.Sprintf("%v for %s, %d bytes of reports", ws.Signal(), process.Denied(), len(reports))
-		attack.Check(t, "a machine makes the call "+call, fmt.Sprintf("%v for %s, 0 bytes of reports", syscall.SIGKILL, call), got)
+		attack.Check(t, "a machine makes the call "+call, fmt.Sprintf("%v for %s, 0 bytes of reports", syscall.SIGKILL, call),
+			got)
 	}
 }
 

@@ -35,7 +35,8 @@ func attackFor(program string) int {
 	if err == nil {
 		var a attacked
 		abi, _ := strconv.Atoi(os.Getenv("UNITASK_TEST_LANDLOCK"))
-		if a.Attempts, a.Report, err = attackIn(Spec{Program: p, Open: os.Getenv("UNITASK_TEST_OPEN") != "", MaxLandlock: abi}); err == nil {
+		if a.Attempts, a.Report, err = attackIn(Spec{Program: p, Open: os.Getenv("UNITASK_TEST_OPEN") != "",
+			MaxLandlock: abi}); err == nil {
 			a.Left, err = countDescriptors()
 			a.Left -= before
 		}
@@ -96,7 +97,8 @@ func attackAs(t *testing.T, program string, open bool, landlock int, how ...stri
 	var attr *syscall.SysProcAttr
 	if how[0] == withoutUserNamespaces {
 		all := []syscall.SysProcIDMap{{Size: 100000}}
-		attr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: all, GidMappings: all, GidMappingsEnableSetgroups: true}
+		attr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: all, GidMappings: all,
+			GidMappingsEnableSetgroups: true}
 		how = append([]string{"sh", "-c", `echo 0 >/proc/sys/user/max_user_namespaces && exec "$@"`, "sh"}, how[1:]...)
 	}
 	cmd := exec.Command(how[0], how[1:]...)
@@ -124,21 +126,30 @@ var noNamespaces = []string{Network, Processes, IPC, UTS, CgroupSpace, Filesyste
 
 // unspaced are the attempts that only the filter stops where there are no namespaces and
 // the machine runs as its user.
-var unspaced = []string{"connect to a Unix socket that everybody may use", "connect to it by MPTCP", "send to it by UDP", "take the handle of a file",
-	"open a descriptor of that process", "change that process's limits", "signal everybody", "become root", "watch a file of the host", "move that process to another processor",
-	"open its own program, once it has started", "open its own memory, once it has started", "open its disk again, once it has started",
-	"open by a path that does not begin at the root, once it has started", "open by a folder that it has kept open, once it has started", "undo the seal"}
+var unspaced = []string{"connect to a Unix socket that everybody may use", "connect to it by MPTCP",
+	"send to it by UDP", "take the handle of a file",
+	"open a descriptor of that process", "change that process's limits", "signal everybody", "become root",
+	"watch a file of the host", "move that process to another processor",
+	"open its own program, once it has started", "open its own memory, once it has started",
+	"open its disk again, once it has started",
+	"open by a path that does not begin at the root, once it has started",
+	"open by a folder that it has kept open, once it has started", "undo the seal"}
 
 // unscoped are those among them that Landlock stops from its ABI 6 on.
-var unscoped = []string{"connect to an abstract Unix socket", "signal the process that started it", "signal process groups of the host", "signal that process as one of its threads",
+var unscoped = []string{"connect to an abstract Unix socket", "signal the process that started it",
+	"signal process groups of the host", "signal that process as one of its threads",
 	"queue a signal to that process"}
 
 // onlyFiltered are the attempts that nothing but the filter stops: they reach what is the
 // process's own.
-var onlyFiltered = []string{"start a process", "start a process by clone3", "a netlink socket", "a socket to the hypervisor", "attach a program to a socket", "add a key", "read keys",
-	"allow itself to be dumped", "outlive the process that started it", "change its personality", "handle page faults", "open a queue of io_uring",
-	"execute its program again, at the address that its filter knows", "have the kernel signal it when others use its disk",
-	"make a user namespace", "take another processor's time", "lock its disk, so that others wait", "add a filter that asks it"}
+var onlyFiltered = []string{"start a process", "start a process by clone3", "a netlink socket",
+	"a socket to the hypervisor", "attach a program to a socket", "add a key", "read keys",
+	"allow itself to be dumped", "outlive the process that started it", "change its personality", "handle page faults",
+	"open a queue of io_uring",
+	"execute its program again, at the address that its filter knows",
+	"have the kernel signal it when others use its disk",
+	"make a user namespace", "take another processor's time", "lock its disk, so that others wait",
+	"add a filter that asks it"}
 
 // ownersOnly are the attempts that nothing but the filter stops where the machine runs as
 // the user whose files it has open.
@@ -157,16 +168,20 @@ func TestAttackJail(t *testing.T) {
 
 		landlock int // the highest ABI; 0 is the kernel's
 	}{
-		"root":                          {nil, nil, 0},
-		"root in groups":                {[]string{"setpriv", "--groups=0,5"}, nil, 0},
-		"root without CAP_SYS_RESOURCE": {[]string{"setpriv", "--bounding-set=-sys_resource", "--inh-caps=-sys_resource"}, nil, 0},
-		"root without CAP_SYS_ADMIN":    {[]string{"setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"}, nil, 0},
-		"root without capabilities":     {[]string{"setpriv", "--bounding-set=-all", "--inh-caps=-all"}, noNamespaces, 0},
-		"a user":                        {[]string{"setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"}, nil, 0},
-		"a user in groups":              {[]string{"setpriv", "--reuid=12345", "--regid=12345", "--groups=0,5"}, []string{Groups}, 0},
-		"a user without user namespaces": {[]string{withoutUserNamespaces, "setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"},
+		"root":           {nil, nil, 0},
+		"root in groups": {[]string{"setpriv", "--groups=0,5"}, nil, 0},
+		"root without CAP_SYS_RESOURCE": {[]string{"setpriv", "--bounding-set=-sys_resource", "--inh-caps=-sys_resource"},
+			nil, 0},
+		"root without CAP_SYS_ADMIN": {[]string{"setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"}, nil, 0},
+		"root without capabilities":  {[]string{"setpriv", "--bounding-set=-all", "--inh-caps=-all"}, noNamespaces, 0},
+		"a user":                     {[]string{"setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"}, nil, 0},
+		"a user in groups": {[]string{"setpriv", "--reuid=12345", "--regid=12345", "--groups=0,5"},
+			[]string{Groups}, 0},
+		"a user without user namespaces": {[]string{withoutUserNamespaces, "setpriv", "--reuid=12345", "--regid=12345",
+			"--clear-groups"},
 			append([]string{LimitProcesses}, noNamespaces...), 0},
-		"a user without user namespaces, on Linux 6.10": {[]string{withoutUserNamespaces, "setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"},
+		"a user without user namespaces, on Linux 6.10": {[]string{withoutUserNamespaces, "setpriv", "--reuid=12345",
+			"--regid=12345", "--clear-groups"},
 			append([]string{LimitProcesses}, noNamespaces...), 5},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -197,7 +212,8 @@ func TestAttackJail(t *testing.T) {
 			if weak := a.Report.Weakness(); (weak != "") != slices.Contains(c.not, Network) {
 				t.Errorf("weakness %q", weak)
 			}
-			unspace, owns := slices.Contains(c.not, Network), strings.HasPrefix(name, "a user") || name == "root without capabilities"
+			unspace, owns := slices.Contains(c.not, Network), strings.HasPrefix(name, "a user") ||
+				name == "root without capabilities"
 			for _, row := range a.Attempts {
 				seen := "stopped"
 				if row.Through {
@@ -205,7 +221,8 @@ func TestAttackJail(t *testing.T) {
 				}
 				attack.Check(t, "broken QEMU, started by "+name+": "+row.Name, "stopped", seen)
 				switch {
-				case slices.Contains(onlyFiltered, row.Name), c.landlock > 0 && slices.Contains(unscoped, row.Name), unspace && slices.Contains(unspaced, row.Name), owns && slices.Contains(ownersOnly, row.Name):
+				case slices.Contains(onlyFiltered, row.Name), c.landlock > 0 && slices.Contains(unscoped, row.Name),
+					unspace && slices.Contains(unspaced, row.Name), owns && slices.Contains(ownersOnly, row.Name):
 					continue
 				}
 				seen = "stopped"
@@ -229,7 +246,8 @@ func TestAttemptsAreReal(t *testing.T) {
 			through++
 		} else {
 			t.Logf("%s: %s", row.Name, row.Seen)
-			if !slices.ContainsFunc([]error{unix.ENOSYS, unix.EAFNOSUPPORT, unix.EPROTONOSUPPORT, unix.EPERM, unix.EACCES}, func(e error) bool { return strings.HasSuffix(row.Seen, ": "+e.Error()) }) {
+			if !slices.ContainsFunc([]error{unix.ENOSYS, unix.EAFNOSUPPORT, unix.EPROTONOSUPPORT, unix.EPERM, unix.EACCES},
+				func(e error) bool { return strings.HasSuffix(row.Seen, ": "+e.Error()) }) {
 				t.Errorf("%s: %s", row.Name, row.Seen)
 			}
 		}

@@ -206,7 +206,8 @@ func (s script) run(t *targets, on []level, how Spec) ([]byte, *Process, error) 
 	p := &how.Program
 	p.Files = append(p.Files[:len(p.Files):len(p.Files)], name)
 	p.Path = name
-	how.Files, how.AddressSpace, how.Bounds = append([]*os.File{theirs, disk}, how.Files...), 4<<30, Bounds{Memory: 64 << 20, CPUs: 1, IO: 64 << 20}
+	how.Files, how.AddressSpace, how.Bounds = append([]*os.File{theirs, disk}, how.Files...), 4<<30,
+		Bounds{Memory: 64 << 20, CPUs: 1, IO: 64 << 20}
 	process, err := startOn(on, how)
 	if err != nil {
 		return nil, nil, err

@@ -45,7 +45,8 @@ func TestClosureIsWhatIsLoaded(t *testing.T) {
 
 func TestClosureOfNoProgram(t *testing.T) {
 	dir := t.TempDir()
-	for name, text := range map[string]string{"empty": "", "script": "#!/bin/sh\nexit 0\n", "magic": elf.ELFMAG, "cut": elf.ELFMAG + "\x02\x01\x01" + strings.Repeat("\x00", 20)} {
+	for name, text := range map[string]string{"empty": "", "script": "#!/bin/sh\nexit 0\n", "magic": elf.ELFMAG,
+		"cut": elf.ELFMAG + "\x02\x01\x01" + strings.Repeat("\x00", 20)} {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
 			t.Fatal(err)
@@ -59,7 +60,8 @@ func TestClosureOfNoProgram(t *testing.T) {
 }
 
 func TestParseCache(t *testing.T) {
-	for _, short := range []string{"", "glibc-ld.so.cache1.1", "glibc-ld.so.cache1.1" + strings.Repeat("\xff", 28), "glibc-ld.so.cache1.1" + strings.Repeat("\xff", 200)} {
+	for _, short := range []string{"", "glibc-ld.so.cache1.1", "glibc-ld.so.cache1.1" + strings.Repeat("\xff", 28),
+		"glibc-ld.so.cache1.1" + strings.Repeat("\xff", 200)} {
 		if got := parseCache([]byte(short)); len(got) != 0 {
 			t.Errorf("%q: %v", short, got)
 		}

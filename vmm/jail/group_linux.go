@@ -43,7 +43,8 @@ type control struct {
 
 var controls = []control{
 	{LimitGroupMemory, "memory", func(b Bounds, _ []string) [][2]string {
-		return [][2]string{{"memory.max", strconv.FormatInt(b.Memory+groupRoom, 10)}, {"memory.swap.max", "0"}, {"memory.oom.group", "1"}}
+		return [][2]string{{"memory.max", strconv.FormatInt(b.Memory+groupRoom, 10)}, {"memory.swap.max", "0"},
+			{"memory.oom.group", "1"}}
 	}, func(b Bounds, _ []string) string { return strconv.FormatInt(b.Memory+groupRoom, 10) + ", no swap" }},
 	{LimitTasks, "pids", func(b Bounds, _ []string) [][2]string {
 		return [][2]string{{"pids.max", strconv.Itoa(maxTasks)}}
@@ -53,7 +54,8 @@ var controls = []control{
 	}, func(b Bounds, _ []string) string { return strconv.FormatFloat(b.CPUs, 'f', -1, 64) + " processors" }},
 	{LimitIO, "io", func(b Bounds, disks []string) (files [][2]string) {
 		for _, disk := range disks {
-			files = append(files, [2]string{"io.max", fmt.Sprintf("%s rbps=%d wbps=%d riops=%d wiops=%[4]d", disk, b.IO, b.IO, max(1, b.IO/ioSize))})
+			files = append(files, [2]string{"io.max", fmt.Sprintf("%s rbps=%d wbps=%d riops=%d wiops=%[4]d", disk, b.IO, b.IO,
+				max(1, b.IO/ioSize))})
 		}
 		return files
 	}, func(b Bounds, disks []string) string {
@@ -173,7 +175,8 @@ func prepare(dir string, systemd bool) ([]string, error) {
 	var with []string
 	there, enabled := here("cgroup.controllers"), here("cgroup.subtree_control")
 	// A group with processes can have no groups but threads', the root excepted, which has no type.
-	if _, err := os.Stat(filepath.Join(dir, "cgroup.type")); err == nil && len(here("cgroup.procs")) > 0 && !moveAside(dir) {
+	if _, err := os.Stat(filepath.Join(dir, "cgroup.type")); err == nil && len(here("cgroup.procs")) > 0 &&
+		!moveAside(dir) {
 		return nil, fmt.Errorf("%s has other processes in it", dir)
 	}
 	var refused error

@@ -33,7 +33,8 @@ const (
 
 // groupAttacks are what inGroups tells of, each in a line of its own.
 var groupAttacks = []string{
-	"200 MiB of memory of 64", "processes without end", "more of a processor than its share", "more of a disk than its share",
+	"200 MiB of memory of 64", "processes without end", "more of a processor than its share",
+	"more of a disk than its share",
 }
 
 const groupRow = "groups: try "
@@ -76,11 +77,13 @@ func TestAttackControlGroups(t *testing.T) {
 		}
 	}
 	disk := filepath.Join(t.TempDir(), "disk")
-	if err := errors.Join(os.WriteFile(initrd, cpio(text, files), 0o600), os.WriteFile(disk, nil, 0o600), os.Truncate(disk, diskSize)); err != nil {
+	if err := errors.Join(os.WriteFile(initrd, cpio(text, files), 0o600), os.WriteFile(disk, nil, 0o600),
+		os.Truncate(disk, diskSize)); err != nil {
 		t.Fatal(err)
 	}
 	how[len(how)-1] += " quiet panic=-1 " + asInit + "=1"
-	how = append(how, "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio", "-m", "512", "-smp", "2", "-accel", "tcg", "-kernel", kernel, "-initrd", initrd,
+	how = append(how, "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio", "-m", "512", "-smp", "2",
+		"-accel", "tcg", "-kernel", kernel, "-initrd", initrd,
 		"-drive", "if=none,id=disk,format=raw,file="+disk, "-device", "virtio-blk-pci,drive=disk")
 	var out []byte
 	for range 3 { // a kernel that measures its clock on a busy host may hang
@@ -106,7 +109,8 @@ func TestAttackControlGroups(t *testing.T) {
 }
 
 // diskModules are what the kernel needs for a disk, in the order in which they are loaded.
-var diskModules = []string{"virtio_ring", "virtio", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci", "virtio_blk"}
+var diskModules = []string{"virtio_ring", "virtio", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci",
+	"virtio_blk"}
 
 const diskSize = 16 << 20
 
@@ -115,7 +119,8 @@ const diskSize = 16 << 20
 func cpio(program []byte, files map[string][]byte) []byte {
 	var out bytes.Buffer
 	add := func(name string, mode, rdev int, data []byte) {
-		fmt.Fprintf(&out, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%s\x00", out.Len(), mode, 0, 0, 1, 0, len(data), 0, 0, rdev>>8, rdev&255, len(name)+1, 0, name)
+		fmt.Fprintf(&out, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%s\x00", out.Len(), mode, 0, 0, 1, 0,
+			len(data), 0, 0, rdev>>8, rdev&255, len(name)+1, 0, name)
 		out.Write(make([]byte, -out.Len()&3))
 		out.Write(data)
 		out.Write(make([]byte, -out.Len()&3))
@@ -217,7 +222,8 @@ func inGroups() error {
 
 // mountForGroups mounts what groups need, and returns the numbers of the disks.
 func mountForGroups() ([]string, error) {
-	for _, m := range [][2]string{{"devtmpfs", "/dev"}, {"proc", "/proc"}, {"sysfs", "/sys"}, {"tmpfs", "/tmp"}, {"cgroup2", groupRoot}} {
+	for _, m := range [][2]string{{"devtmpfs", "/dev"}, {"proc", "/proc"}, {"sysfs", "/sys"}, {"tmpfs", "/tmp"},
+		{"cgroup2", groupRoot}} {
 		if err := unix.Mount(m[0], m[1], m[0], 0, ""); err != nil && !errors.Is(err, unix.EBUSY) {
 			return nil, fmt.Errorf("mount %s: %w", m[1], err)
 		}
@@ -275,7 +281,8 @@ func startInGroup(given string, roomy Bounds, check func(ok bool, format string,
 	if err != nil {
 		return err
 	}
-	p, err := Start(Spec{Program: program, Args: []string{}, Env: []string{asGuy + "=wait"}, Unfiltered: true, Bounds: roomy, AddressSpace: 64 << 30})
+	p, err := Start(Spec{Program: program, Args: []string{}, Env: []string{asGuy + "=wait"}, Unfiltered: true,
+		Bounds: roomy, AddressSpace: 64 << 30})
 	if err != nil {
 		return err
 	}
@@ -383,10 +390,12 @@ func inGroup(what string) {
 func TestFindDelegation(t *testing.T) {
 	for _, c := range []struct{ mounts, self, why string }{
 		{"", "0::/\n", "no control groups of version 2"},
-		{"30 24 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n", "4:memory:/\n", "no control groups of version 2"},
+		{"30 24 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n", "4:memory:/\n",
+			"no control groups of version 2"},
 		{"30 24 0:26 /a /nowhere rw - cgroup2 cgroup2 rw\n", "0::/b\n", "outside of what is mounted"},
 		{"30 24 0:26 / /nowhere rw - cgroup2 cgroup2 rw\n", "0::/../x\n", "outside of what is mounted"},
-		{"30 24 0:26 / /no\\040where rw - cgroup2 cgroup2 rw\n", "0::/b\n", "/no where/b is not delegated to us: no such file"},
+		{"30 24 0:26 / /no\\040where rw - cgroup2 cgroup2 rw\n", "0::/b\n",
+			"/no where/b is not delegated to us: no such file"},
 	} {
 		d := findDelegation(c.mounts, c.self, false)
 		g := newGroup(d, Bounds{}, nil)
@@ -404,14 +413,16 @@ func TestFindDelegation(t *testing.T) {
 // A part of a disk is bounded as the disk.
 func TestDiskOf(t *testing.T) {
 	sys := t.TempDir()
-	for path, text := range map[string]string{"devices/x/sda/dev": "8:0\n", "devices/x/sda/sda1/dev": "8:1\n", "devices/x/sda/sda1/partition": "1\n"} {
+	for path, text := range map[string]string{"devices/x/sda/dev": "8:0\n", "devices/x/sda/sda1/dev": "8:1\n",
+		"devices/x/sda/sda1/partition": "1\n"} {
 		path = filepath.Join(sys, path)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	links := filepath.Join(sys, "dev", "block")
-	if err := errors.Join(os.MkdirAll(links, 0o755), os.Symlink("../../devices/x/sda", links+"/8:0"), os.Symlink("../../devices/x/sda/sda1", links+"/8:1")); err != nil {
+	if err := errors.Join(os.MkdirAll(links, 0o755), os.Symlink("../../devices/x/sda", links+"/8:0"),
+		os.Symlink("../../devices/x/sda/sda1", links+"/8:1")); err != nil {
 		t.Fatal(err)
 	}
 	for minor, want := range []string{"8:0", "8:0", ""} {

@@ -108,7 +108,8 @@ func (r Report) String() string {
 	for _, group := range []struct {
 		label string
 		names []string
-	}{{"", list(r.Layers, true)}, {"limits: ", list(r.Limits, true)}, {"NOT HELD: ", append(list(r.Layers, false), list(r.Limits, false)...)}} {
+	}{{"", list(r.Layers, true)}, {"limits: ", list(r.Limits, true)},
+		{"NOT HELD: ", append(list(r.Layers, false), list(r.Limits, false)...)}} {
 		if len(group.names) > 0 {
 			parts = append(parts, group.label+strings.Join(group.names, ", "))
 		}

@@ -77,7 +77,8 @@ func ruleset(abi int, p Program, devices []string, inherited []*os.File) (_ *os.
 	rules := os.NewFile(fd, "landlock ruleset")
 	allow := func(fd int, access uint64) error {
 		beneath := unix.LandlockPathBeneathAttr{Allowed_access: access & attr.Handled_access_fs, Parent_fd: int32(fd)}
-		_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, rules.Fd(), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&beneath)), 0, 0, 0)
+		_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, rules.Fd(), unix.LANDLOCK_RULE_PATH_BENEATH,
+			uintptr(unsafe.Pointer(&beneath)), 0, 0, 0)
 		if errno != 0 && errno != unix.EBADFD { // a memfd is in no file system: it may be opened as it is
 			return errno
 		}

@@ -47,12 +47,14 @@ func levels(uid, gid, own int, kvm []uint32) []level {
 		return []level{self, {name: "no namespaces", become: -1, why: fmt.Sprintf("it runs as uid %d itself", uid)}}
 	}
 	self.why = "it runs as root, without root's rights"
-	other := level{name: "user namespace for another user", attr: within(own, own), flags: spaces | unix.CLONE_NEWUSER, become: -1,
-		user: fmt.Sprintf("a namespace of its own, as uid %d", own)}
+	other := level{name: "user namespace for another user", attr: within(own, own), flags: spaces | unix.CLONE_NEWUSER,
+		become: -1,
+		user:   fmt.Sprintf("a namespace of its own, as uid %d", own)}
 	other.attr.Credential = &syscall.Credential{Uid: uint32(own), Gid: uint32(own), Groups: kvm}
 	other.attr.GidMappingsEnableSetgroups = true
 	return []level{
-		{name: "namespaces", attr: syscall.SysProcAttr{Cloneflags: spaces}, flags: spaces, become: own, user: fmt.Sprintf("uid %d", own)},
+		{name: "namespaces", attr: syscall.SysProcAttr{Cloneflags: spaces}, flags: spaces, become: own,
+			user: fmt.Sprintf("uid %d", own)},
 		other,
 		self,
 		{name: "no namespaces", become: own, user: fmt.Sprintf("uid %d", own)},
@@ -175,7 +177,8 @@ func namespaces(s Spec, l level, f facts, st *stage, layer func(name, detail, wh
 	for _, n := range []struct {
 		name string
 		flag uintptr
-	}{{Network, unix.CLONE_NEWNET}, {Processes, unix.CLONE_NEWPID}, {IPC, unix.CLONE_NEWIPC}, {UTS, unix.CLONE_NEWUTS}, {CgroupSpace, unix.CLONE_NEWCGROUP}} {
+	}{{Network, unix.CLONE_NEWNET}, {Processes, unix.CLONE_NEWPID}, {IPC, unix.CLONE_NEWIPC}, {UTS, unix.CLONE_NEWUTS},
+		{CgroupSpace, unix.CLONE_NEWCGROUP}} {
 		if l.flags&n.flag == 0 {
 			layer(n.name, "", f.refused)
 			continue
@@ -214,7 +217,8 @@ func newRoot(s Spec, f facts, st *stage, call caller) (open int) {
 	st.begin()
 	root := st.string("/")
 	try("keep mounts to itself", unix.SYS_MOUNT, empty, root, empty, unix.MS_REC|unix.MS_PRIVATE)
-	try("mount a root", unix.SYS_MOUNT, st.string("tmpfs"), st.string(f.mount), st.string("tmpfs"), unix.MS_NOSUID|unix.MS_NODEV, st.string("size=1m,nr_inodes=4096,mode=0755"))
+	try("mount a root", unix.SYS_MOUNT, st.string("tmpfs"), st.string(f.mount), st.string("tmpfs"),
+		unix.MS_NOSUID|unix.MS_NODEV, st.string("size=1m,nr_inodes=4096,mode=0755"))
 	open = openRoot(f.mount, st, call)
 	made := map[string]bool{"/": true}
 	var mkdir func(dir string)
@@ -325,7 +329,8 @@ func confine(f facts, st *stage, layer func(name, detail, why string), call call
 	open := call(Landlock, "open /proc/self", unix.SYS_OPENAT, atCWD, st.string("/proc/self"), unix.O_PATH|unix.O_CLOEXEC)
 	st.steps[open].into = beneath + unsafe.Offsetof(unix.LandlockPathBeneathAttr{}.Parent_fd)
 	st.steps[open].then = abandon
-	st.steps[call(Landlock, "allow /proc/self", unix.SYS_LANDLOCK_ADD_RULE, uintptr(f.rules), unix.LANDLOCK_RULE_PATH_BENEATH, beneath, 0)].then = abandon
+	st.steps[call(Landlock, "allow /proc/self", unix.SYS_LANDLOCK_ADD_RULE, uintptr(f.rules),
+		unix.LANDLOCK_RULE_PATH_BENEATH, beneath, 0)].then = abandon
 	call(Landlock, "restrict", unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(f.rules), 0)
 	call(Landlock, "close the ruleset", unix.SYS_CLOSE, uintptr(f.rules))
 }
@@ -344,14 +349,17 @@ func listCalls(s Spec, f facts, path uintptr, hello int, st *stage, layer func(n
 			code = binary.LittleEndian.AppendUint32(code, i.K)
 		}
 		at := st.bytes(code)
-		st.steps[call(Seccomp, "find its own number", unix.SYS_GETPID)].into = at + uintptr(own)*unix.SizeofSockFilter + unsafe.Offsetof(unix.SockFilter{}.K)
+		st.steps[call(Seccomp, "find its own number", unix.SYS_GETPID)].into = at + uintptr(own)*unix.SizeofSockFilter +
+			unsafe.Offsetof(unix.SockFilter{}.K)
 		return st.words(uint64(len(list)), uint64(at)) // struct sock_fprog
 	}
 	message, rights := fileMessage(st, hello)
-	listen := call("", "filter with a listener", unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, program(unix.SECCOMP_RET_USER_NOTIF))
+	listen := call("", "filter with a listener", unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
+		unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, program(unix.SECCOMP_RET_USER_NOTIF))
 	st.steps[listen].into = rights
 	send := call("", "send the listener", unix.SYS_SENDMSG, uintptr(f.status), message, unix.MSG_NOSIGNAL)
-	alone := call(Seccomp, "filter", unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, program(unix.SECCOMP_RET_KILL_PROCESS))
+	alone := call(Seccomp, "filter", unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0,
+		program(unix.SECCOMP_RET_KILL_PROCESS))
 	st.ends[listen], st.steps[listen].then = send+1, abandon
 	st.steps[send].then, st.steps[send].skip = giveUp, alone-send
 }

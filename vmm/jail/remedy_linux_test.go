@@ -13,12 +13,15 @@ func TestRemedy(t *testing.T) {
 		files map[string]string
 		want  string
 	}{
-		"nothing known":    {nil, "as root"},
-		"a container":      {map[string]string{"/.dockerenv": "", "/proc/sys/user/max_user_namespaces": "0"}, "--security-opt seccomp=unconfined"},
-		"Podman's":         {map[string]string{"/run/.containerenv": ""}, "--security-opt seccomp=unconfined"},
-		"Debian's switch":  {map[string]string{"/proc/sys/kernel/unprivileged_userns_clone": "0\n"}, "kernel.unprivileged_userns_clone=1"},
-		"none to be had":   {map[string]string{"/proc/sys/user/max_user_namespaces": "0\n"}, "user.max_user_namespaces="},
-		"Ubuntu's profile": {map[string]string{"/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1\n", "/proc/sys/user/max_user_namespaces": "15000\n"}, "AppArmor profile"},
+		"nothing known": {nil, "as root"},
+		"a container": {map[string]string{"/.dockerenv": "", "/proc/sys/user/max_user_namespaces": "0"},
+			"--security-opt seccomp=unconfined"},
+		"Podman's": {map[string]string{"/run/.containerenv": ""}, "--security-opt seccomp=unconfined"},
+		"Debian's switch": {map[string]string{"/proc/sys/kernel/unprivileged_userns_clone": "0\n"},
+			"kernel.unprivileged_userns_clone=1"},
+		"none to be had": {map[string]string{"/proc/sys/user/max_user_namespaces": "0\n"}, "user.max_user_namespaces="},
+		"Ubuntu's profile": {map[string]string{"/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1\n",
+			"/proc/sys/user/max_user_namespaces": "15000\n"}, "AppArmor profile"},
 	} {
 		h := host{t.TempDir()}
 		for path, text := range c.files {

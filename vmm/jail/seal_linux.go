@@ -22,7 +22,8 @@ func asks(s Spec, l level, f facts) bool {
 
 // openRoot opens the root that was mounted, on a mount of its own, which stays writable. It returns the step.
 func openRoot(mount string, st *stage, call caller) int {
-	return call(Sealed, "open the root", unix.SYS_OPEN_TREE, atCWD, st.string(mount), unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	return call(Sealed, "open the root", unix.SYS_OPEN_TREE, atCWD, st.string(mount),
+		unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 }
 
 // seal sends us the root that a step opens; -1 for none.

@@ -23,19 +23,22 @@ func TestSeatbelt(t *testing.T) {
 				` (literal "/Users/ada/.unitask/images/a") (literal "/opt") (literal "/opt/homebrew") (literal "/opt/homebrew/Cellar") (literal "/opt/homebrew/Cellar/qemu")` +
 				` (literal "/opt/homebrew/Cellar/qemu/10.0.3") (literal "/opt/homebrew/Cellar/qemu/10.0.3/bin") (literal "/opt/homebrew/share")`,
 		}},
-		"MacPorts, a console, a name that would end the string": {"/opt/local/bin/qemu", []string{`/a")(allow default)`, `/b\`}, true, []string{
-			`process-exec (literal "/opt/local/bin/qemu")`,
-			`file-read* (literal "/opt/local/bin/qemu") (literal "/a\")(allow default)") (literal "/b\\")` + portFolders,
-			`file-map-executable (literal "/opt/local/bin/qemu")` + portFolders,
-			`file-read-metadata (literal "/") (literal "/opt") (literal "/opt/local") (literal "/opt/local/bin") (literal "/opt/local/share")`,
-			`network-inbound (local unix-socket)`,
-		}},
+		"MacPorts, a console, a name that would end the string": {"/opt/local/bin/qemu",
+			[]string{`/a")(allow default)`, `/b\`}, true, []string{
+				`process-exec (literal "/opt/local/bin/qemu")`,
+				`file-read* (literal "/opt/local/bin/qemu") (literal "/a\")(allow default)") (literal "/b\\")` + portFolders,
+				`file-map-executable (literal "/opt/local/bin/qemu")` + portFolders,
+				`file-read-metadata (literal "/") (literal "/opt") (literal "/opt/local") (literal "/opt/local/bin") (literal "/opt/local/share")`,
+				`network-inbound (local unix-socket)`,
+			}},
 	} {
 		want := []string{"(version 1)", "(deny default)", `(import "system.sb")`}
-		for _, rule := range append(c.want, "sysctl-read", "signal (target self)", "dynamic-code-generation", `iokit-open (iokit-registry-entry-class "AppleHVClient")`) {
+		for _, rule := range append(c.want, "sysctl-read", "signal (target self)", "dynamic-code-generation",
+			`iokit-open (iokit-registry-entry-class "AppleHVClient")`) {
 			want = append(want, "(allow "+rule+")")
 		}
-		got := strings.Split(strings.TrimSpace(strings.ReplaceAll(seatbelt(c.program, c.reads, c.listens), "\n  ", " ")), "\n")
+		got := strings.Split(strings.TrimSpace(strings.ReplaceAll(seatbelt(c.program, c.reads, c.listens), "\n  ", " ")),
+			"\n")
 		if len(got) < 3 || !slices.Equal(got[:3], want[:3]) { // the default comes before what is allowed
 			t.Errorf("%s: it begins with %q", name, got)
 		}

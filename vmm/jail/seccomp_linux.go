@@ -29,7 +29,8 @@ var calls = []uintptr{
 	unix.SYS_READ, unix.SYS_READV, unix.SYS_PREAD64, unix.SYS_PREADV, unix.SYS_PREADV2,
 	unix.SYS_WRITE, unix.SYS_WRITEV, unix.SYS_PWRITE64, unix.SYS_PWRITEV, unix.SYS_PWRITEV2,
 	unix.SYS_CLOSE, unix.SYS_LSEEK, unix.SYS_FSTAT, unix.SYS_STATX, unix.SYS_FSTATFS, unix.SYS_STATFS,
-	unix.SYS_FACCESSAT, unix.SYS_FACCESSAT2, unix.SYS_READLINKAT, unix.SYS_GETDENTS64, unix.SYS_GETCWD, unix.SYS_FCHDIR, unix.SYS_CHDIR,
+	unix.SYS_FACCESSAT, unix.SYS_FACCESSAT2, unix.SYS_READLINKAT, unix.SYS_GETDENTS64, unix.SYS_GETCWD, unix.SYS_FCHDIR,
+	unix.SYS_CHDIR,
 	unix.SYS_DUP, unix.SYS_DUP3, unix.SYS_FADVISE64, unix.SYS_FDATASYNC, unix.SYS_FSYNC, unix.SYS_UMASK,
 	unix.SYS_FTRUNCATE, unix.SYS_FALLOCATE,
 
@@ -38,14 +39,20 @@ var calls = []uintptr{
 	unix.SYS_MLOCK, unix.SYS_MUNLOCK, unix.SYS_MEMBARRIER,
 
 	// Threads, signals, waiting.
-	unix.SYS_FUTEX, unix.SYS_SET_ROBUST_LIST, unix.SYS_GET_ROBUST_LIST, unix.SYS_RSEQ, unix.SYS_SET_TID_ADDRESS, unix.SYS_GETTID, unix.SYS_GETPID,
+	unix.SYS_FUTEX, unix.SYS_SET_ROBUST_LIST, unix.SYS_GET_ROBUST_LIST, unix.SYS_RSEQ, unix.SYS_SET_TID_ADDRESS,
+	unix.SYS_GETTID, unix.SYS_GETPID,
 	unix.SYS_EXIT, unix.SYS_EXIT_GROUP, unix.SYS_SCHED_YIELD, unix.SYS_SCHED_GETAFFINITY, unix.SYS_SCHED_GETPARAM,
 	unix.SYS_SCHED_GETSCHEDULER, unix.SYS_SCHED_GET_PRIORITY_MAX, unix.SYS_SCHED_GET_PRIORITY_MIN, unix.SYS_GETCPU,
-	unix.SYS_RT_SIGACTION, unix.SYS_RT_SIGPROCMASK, unix.SYS_RT_SIGRETURN, unix.SYS_RT_SIGPENDING, unix.SYS_RT_SIGTIMEDWAIT, unix.SYS_SIGALTSTACK,
-	unix.SYS_RESTART_SYSCALL, unix.SYS_PPOLL, unix.SYS_PSELECT6, unix.SYS_EPOLL_CREATE1, unix.SYS_EPOLL_CTL, unix.SYS_EPOLL_PWAIT, unix.SYS_EPOLL_PWAIT2,
-	unix.SYS_EVENTFD2, unix.SYS_SIGNALFD4, unix.SYS_PIPE2, unix.SYS_TIMERFD_CREATE, unix.SYS_TIMERFD_SETTIME, unix.SYS_TIMERFD_GETTIME,
-	unix.SYS_TIMER_CREATE, unix.SYS_TIMER_SETTIME, unix.SYS_TIMER_GETTIME, unix.SYS_TIMER_DELETE, unix.SYS_TIMER_GETOVERRUN,
-	unix.SYS_NANOSLEEP, unix.SYS_CLOCK_NANOSLEEP, unix.SYS_CLOCK_GETTIME, unix.SYS_CLOCK_GETRES, unix.SYS_GETTIMEOFDAY, unix.SYS_TIMES,
+	unix.SYS_RT_SIGACTION, unix.SYS_RT_SIGPROCMASK, unix.SYS_RT_SIGRETURN, unix.SYS_RT_SIGPENDING,
+	unix.SYS_RT_SIGTIMEDWAIT, unix.SYS_SIGALTSTACK,
+	unix.SYS_RESTART_SYSCALL, unix.SYS_PPOLL, unix.SYS_PSELECT6, unix.SYS_EPOLL_CREATE1, unix.SYS_EPOLL_CTL,
+	unix.SYS_EPOLL_PWAIT, unix.SYS_EPOLL_PWAIT2,
+	unix.SYS_EVENTFD2, unix.SYS_SIGNALFD4, unix.SYS_PIPE2, unix.SYS_TIMERFD_CREATE, unix.SYS_TIMERFD_SETTIME,
+	unix.SYS_TIMERFD_GETTIME,
+	unix.SYS_TIMER_CREATE, unix.SYS_TIMER_SETTIME, unix.SYS_TIMER_GETTIME, unix.SYS_TIMER_DELETE,
+	unix.SYS_TIMER_GETOVERRUN,
+	unix.SYS_NANOSLEEP, unix.SYS_CLOCK_NANOSLEEP, unix.SYS_CLOCK_GETTIME, unix.SYS_CLOCK_GETRES, unix.SYS_GETTIMEOFDAY,
+	unix.SYS_TIMES,
 	unix.SYS_GETITIMER, unix.SYS_SETITIMER,
 
 	// The sockets that it inherits.
@@ -53,8 +60,10 @@ var calls = []uintptr{
 	unix.SYS_GETPEERNAME, unix.SYS_SHUTDOWN,
 
 	// Questions about itself and the host.
-	unix.SYS_GETUID, unix.SYS_GETEUID, unix.SYS_GETGID, unix.SYS_GETEGID, unix.SYS_GETRESUID, unix.SYS_GETRESGID, unix.SYS_GETGROUPS, unix.SYS_GETPPID,
-	unix.SYS_GETRUSAGE, unix.SYS_GETRLIMIT, unix.SYS_SYSINFO, unix.SYS_UNAME, unix.SYS_GETRANDOM, unix.SYS_GET_MEMPOLICY, unix.SYS_CAPGET,
+	unix.SYS_GETUID, unix.SYS_GETEUID, unix.SYS_GETGID, unix.SYS_GETEGID, unix.SYS_GETRESUID, unix.SYS_GETRESGID,
+	unix.SYS_GETGROUPS, unix.SYS_GETPPID,
+	unix.SYS_GETRUSAGE, unix.SYS_GETRLIMIT, unix.SYS_SYSINFO, unix.SYS_UNAME, unix.SYS_GETRANDOM, unix.SYS_GET_MEMPOLICY,
+	unix.SYS_CAPGET,
 }
 
 // executing are allowed beside them where the program translates code (TCG); KVM needs
@@ -131,35 +140,45 @@ func conditionals(s Spec) []conditional {
 	ioctls := condition{1, allBits, []uint32{unix.TCGETS, fionbio, unix.TIOCINQ, fioclex}, false}
 	flags := condition{2, opensNew, []uint32{0}, false}
 	if s.Given != nil { // all but the one that is asked about
-		flags = condition{2, opensNew | unix.O_ACCMODE | unix.O_CLOEXEC, []uint32{unix.O_RDONLY, unix.O_RDONLY | unix.O_CLOEXEC, unix.O_WRONLY, unix.O_WRONLY | unix.O_CLOEXEC, unix.O_RDWR | unix.O_CLOEXEC}, false}
+		flags = condition{2, opensNew | unix.O_ACCMODE | unix.O_CLOEXEC,
+			[]uint32{unix.O_RDONLY, unix.O_RDONLY | unix.O_CLOEXEC, unix.O_WRONLY, unix.O_WRONLY | unix.O_CLOEXEC,
+				unix.O_RDWR | unix.O_CLOEXEC}, false}
 	}
 	list := []conditional{
 		{unix.SYS_OPENAT, [][]condition{{flags}}, 0},
 		{unix.SYS_CLONE, [][]condition{{{0, ^uint32(harmless), []uint32{thread}, true}}}, 0},
-		{unix.SYS_PRCTL, [][]condition{{{0, allBits, []uint32{unix.PR_SET_NAME, unix.PR_GET_NAME, unix.PR_SET_TIMERSLACK, unix.PR_GET_TIMERSLACK, unix.PR_SET_NO_NEW_PRIVS,
-			unix.PR_GET_NO_NEW_PRIVS, unix.PR_GET_DUMPABLE, unix.PR_CAPBSET_READ, unix.PR_SET_VMA, unix.PR_GET_SECCOMP, unix.PR_MCE_KILL, unix.PR_MCE_KILL_GET}, false}}}, unix.EINVAL},
+		{unix.SYS_PRCTL, [][]condition{{{0, allBits, []uint32{unix.PR_SET_NAME, unix.PR_GET_NAME, unix.PR_SET_TIMERSLACK,
+			unix.PR_GET_TIMERSLACK, unix.PR_SET_NO_NEW_PRIVS,
+			unix.PR_GET_NO_NEW_PRIVS, unix.PR_GET_DUMPABLE, unix.PR_CAPBSET_READ, unix.PR_SET_VMA, unix.PR_GET_SECCOMP,
+			unix.PR_MCE_KILL, unix.PR_MCE_KILL_GET}, false}}}, unix.EINVAL},
 		// No signals on what others do with a file, and no leases, for which others wait.
-		{unix.SYS_FCNTL, [][]condition{{{1, allBits, []uint32{unix.F_DUPFD, unix.F_DUPFD_CLOEXEC, unix.F_GETFD, unix.F_SETFD, unix.F_GETFL, unix.F_SETFL, unix.F_GETLK, unix.F_SETLK,
-			unix.F_OFD_GETLK, unix.F_OFD_SETLK, unix.F_ADD_SEALS, unix.F_GET_SEALS, unix.F_GETPIPE_SZ, unix.F_SETPIPE_SZ}, false}}}, unix.EINVAL},
+		{unix.SYS_FCNTL, [][]condition{{{1, allBits, []uint32{unix.F_DUPFD, unix.F_DUPFD_CLOEXEC, unix.F_GETFD, unix.F_SETFD,
+			unix.F_GETFL, unix.F_SETFL, unix.F_GETLK, unix.F_SETLK,
+			unix.F_OFD_GETLK, unix.F_OFD_SETLK, unix.F_ADD_SEALS, unix.F_GET_SEALS, unix.F_GETPIPE_SZ, unix.F_SETPIPE_SZ},
+			false}}}, unix.EINVAL},
 		// To its own threads: without namespaces it sees other processes, and may be the user whose they are.
 		{unix.SYS_TGKILL, [][]condition{{{0, allBits, ownNumber, false}}}, 0},
 		// Its own limits may be read: the third argument is no new value.
 		{unix.SYS_PRLIMIT64, [][]condition{{{0, allBits, []uint32{0}, false}, {2, allBits, []uint32{0}, true}}}, unix.EPERM},
 		// No filter is attached to a socket.
-		{unix.SYS_SETSOCKOPT, [][]condition{{{1, allBits, []uint32{unix.SOL_SOCKET}, false}, {2, allBits, []uint32{unix.SO_ZEROCOPY, unix.SO_REUSEADDR, unix.SO_SNDBUF, unix.SO_RCVBUF}, false}}}, unix.ENOPROTOOPT},
+		{unix.SYS_SETSOCKOPT, [][]condition{{{1, allBits, []uint32{unix.SOL_SOCKET}, false},
+			{2, allBits, []uint32{unix.SO_ZEROCOPY, unix.SO_REUSEADDR, unix.SO_SNDBUF, unix.SO_RCVBUF}, false}}},
+			unix.ENOPROTOOPT},
 	}
 	if s.KVM != NoKVM {
 		const exec, write = unix.PROT_EXEC, unix.PROT_WRITE
 		list = append(list,
 			// Code comes from files, as the loader maps it.
-			conditional{unix.SYS_MMAP, [][]condition{{{2, exec, []uint32{0}, false}}, {{2, exec | write, []uint32{exec}, false}, {3, unix.MAP_ANONYMOUS, []uint32{0}, false}}}, unix.EACCES},
+			conditional{unix.SYS_MMAP, [][]condition{{{2, exec, []uint32{0}, false}},
+				{{2, exec | write, []uint32{exec}, false}, {3, unix.MAP_ANONYMOUS, []uint32{0}, false}}}, unix.EACCES},
 			conditional{unix.SYS_MPROTECT, [][]condition{{{2, exec, []uint32{0}, false}}}, unix.EACCES})
 		for _, nr := range kvmCalls {
 			ioctls.values = append(ioctls.values, kvmIOCTL|uint32(nr))
 		}
 		ioctls.mask = 0xffff // the rest is the size of a structure, which differs by architecture
 	}
-	return append(append(list, conditional{unix.SYS_IOCTL, [][]condition{{ioctls}}, unix.ENOTTY}), moreConditionals(opensNew)...)
+	return append(append(list, conditional{unix.SYS_IOCTL, [][]condition{{ioctls}}, unix.ENOTTY}),
+		moreConditionals(opensNew)...)
 }
 
 // The offsets of struct seccomp_data.
@@ -181,7 +200,8 @@ func (p *program) statement(code uint16, k uint32) {
 
 // jump skips some statements where the accumulator is k, or where it is not.
 func (p *program) jump(k uint32, equal, other int) {
-	p.code = append(p.code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: uint8(equal), Jf: uint8(other), K: k})
+	p.code = append(p.code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: uint8(equal),
+		Jf: uint8(other), K: k})
 }
 
 func (p *program) load(offset uint32)   { p.statement(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, offset) }

@@ -7,8 +7,10 @@ const auditArch = unix.AUDIT_ARCH_X86_64
 // moreCalls are those that amd64 has beside the ones that every architecture has. The
 // calls of the x32 ABI have numbers of their own, of which none is here.
 var moreCalls = []uintptr{
-	unix.SYS_STAT, unix.SYS_LSTAT, unix.SYS_ACCESS, unix.SYS_READLINK, unix.SYS_GETDENTS, unix.SYS_POLL, unix.SYS_SELECT, unix.SYS_EPOLL_CREATE,
-	unix.SYS_EPOLL_WAIT, unix.SYS_EVENTFD, unix.SYS_SIGNALFD, unix.SYS_PIPE, unix.SYS_DUP2, unix.SYS_ARCH_PRCTL, unix.SYS_TIME, unix.SYS_NEWFSTATAT,
+	unix.SYS_STAT, unix.SYS_LSTAT, unix.SYS_ACCESS, unix.SYS_READLINK, unix.SYS_GETDENTS, unix.SYS_POLL, unix.SYS_SELECT,
+	unix.SYS_EPOLL_CREATE,
+	unix.SYS_EPOLL_WAIT, unix.SYS_EVENTFD, unix.SYS_SIGNALFD, unix.SYS_PIPE, unix.SYS_DUP2, unix.SYS_ARCH_PRCTL,
+	unix.SYS_TIME, unix.SYS_NEWFSTATAT,
 }
 
 func moreConditionals(create uint32) []conditional {

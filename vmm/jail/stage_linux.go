@@ -190,12 +190,14 @@ func (s *stage) image(status int) ([]byte, error) {
 		base  uint64
 		flags elf.ProgFlag
 		data  []byte
-	}{{codeBase, elf.PF_R | elf.PF_X, code}, {dataBase, elf.PF_R | elf.PF_W, s.data}, {tableBase, elf.PF_R | elf.PF_W, table}}
+	}{{codeBase, elf.PF_R | elf.PF_X, code}, {dataBase, elf.PF_R | elf.PF_W, s.data},
+		{tableBase, elf.PF_R | elf.PF_W, table}}
 	programs := []elf.Prog64{{Type: uint32(elf.PT_GNU_STACK), Flags: uint32(elf.PF_R | elf.PF_W)}}
 	offset := uint64(segment)
 	for _, p := range parts {
 		size := uint64(len(p.data))
-		programs = append(programs, elf.Prog64{Type: uint32(elf.PT_LOAD), Flags: uint32(p.flags), Off: offset, Vaddr: p.base, Paddr: p.base, Filesz: size, Memsz: max(size, 1), Align: segment})
+		programs = append(programs, elf.Prog64{Type: uint32(elf.PT_LOAD), Flags: uint32(p.flags), Off: offset, Vaddr: p.base,
+			Paddr: p.base, Filesz: size, Memsz: max(size, 1), Align: segment})
 		offset += (size + segment - 1) / segment * segment
 	}
 	var out bytes.Buffer

@@ -64,8 +64,10 @@ func sandbox(p Program, accel string, reads []string, listens bool) (string, err
 		var err error
 		for _, accel := range []string{accel, "tcg"} { // where there is no HVF the profile is not to blame
 			// As libvirt asks a QEMU what it can do: no machine, but the accelerator is opened.
-			args := []string{p.Path, "-nodefaults", "-no-user-config", "-display", "none", "-M", "none", "-accel", accel, "-monitor", "stdio"}
-			if err = quit(append([]string{sandboxExec, "-p", seatbelt(p.Path, nil, listens)}, args...)); err == nil || quit(args) == nil {
+			args := []string{p.Path, "-nodefaults", "-no-user-config", "-display", "none", "-M", "none", "-accel", accel,
+				"-monitor", "stdio"}
+			if err = quit(append([]string{sandboxExec, "-p", seatbelt(p.Path, nil, listens)}, args...)); err == nil ||
+				quit(args) == nil {
 				break
 			}
 		}
@@ -111,7 +113,8 @@ func Start(s Spec) (*Process, error) {
 			command = []string{sandboxExec, "-p", profile, s.Program.Path} // which becomes the program
 		}
 	}
-	p.cmd = &exec.Cmd{Path: command[0], Args: append(command, s.Args...), Env: s.Env, Dir: "/", Stderr: s.Stderr, WaitDelay: messageDelay, ExtraFiles: s.Files}
+	p.cmd = &exec.Cmd{Path: command[0], Args: append(command, s.Args...), Env: s.Env, Dir: "/", Stderr: s.Stderr,
+		WaitDelay: messageDelay, ExtraFiles: s.Files}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
@@ -145,14 +148,16 @@ func Start(s Spec) (*Process, error) {
 // layers returns those that matter most; why is nil if the sandbox is in force. Files and network count as
 // held when somebody has attacked the profile on a Mac: a run may require these layers.
 func layers(why error) []Hold {
-	box := Hold{Name: Sandbox, Holds: true, Detail: "sandbox-exec; the profile follows documentation, and was never attacked on a Mac"}
+	box := Hold{Name: Sandbox, Holds: true,
+		Detail: "sandbox-exec; the profile follows documentation, and was never attacked on a Mac"}
 	behind := "the sandbox denies it, by a profile that was never attacked on a Mac"
 	if why != nil {
 		box = Hold{Name: Sandbox, Why: why.Error()}
 		behind = "there is no sandbox, and macOS has no such layer"
 	}
 	own := "it runs as the user's own account: macOS has no such layer"
-	return []Hold{box, {Name: User, Why: own}, {Name: Filesystem, Why: behind}, {Name: Network, Why: behind}, {Name: Processes, Why: own}}
+	return []Hold{box, {Name: User, Why: own}, {Name: Filesystem, Why: behind}, {Name: Network, Why: behind},
+		{Name: Processes, Why: own}}
 }
 
 // CanShare says that a process can't be held to a part of a processor's time.

@@ -209,7 +209,8 @@ func (l level) run(s Spec, st *stage, f facts, files []*os.File, in *group) (cmd
 		return nil, err
 	}
 	for _, name := range []string{whileAlive(f.self), fmt.Sprintf("/proc/self/fd/%d", f.self)} { // the second where /proc hides us from the user that it runs as
-		cmd = &exec.Cmd{Path: name, Args: []string{"unitask-stage"}, Env: []string{}, Dir: "/", Stderr: s.Stderr, WaitDelay: messageDelay, ExtraFiles: append(files[:len(files):len(files)], program)}
+		cmd = &exec.Cmd{Path: name, Args: []string{"unitask-stage"}, Env: []string{}, Dir: "/", Stderr: s.Stderr,
+			WaitDelay: messageDelay, ExtraFiles: append(files[:len(files):len(files)], program)}
 		attr := l.attr
 		if in.file != nil {
 			attr.UseCgroupFD, attr.CgroupFD = true, int(in.file.Fd())
@@ -276,7 +277,8 @@ const maxReports = 1 << 20
 // await reads what a stage reports until it has executed its program, and enters that
 // into the report.
 func await(cmd *exec.Cmd, ours *os.File, st *stage, report Report, f facts, s Spec) (*Process, error) {
-	p := &Process{Report: report, asks: f.asks, Pid: cmd.Process.Pid, cmd: cmd, done: make(chan struct{}), watched: make(chan struct{})}
+	p := &Process{Report: report, asks: f.asks, Pid: cmd.Process.Pid, cmd: cmd, done: make(chan struct{}),
+		watched: make(chan struct{})}
 	reports, err := receive(ours, func(listener *os.File) {
 		if isFolder(listener) && p.root == nil {
 			p.root = listener

@@ -75,9 +75,13 @@ func givenRows() map[string]givenRow {
 		"maps it to write to it": {func(s script, fd result) {
 			s.call("mmap", unix.SYS_MMAP, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, fd, 0)
 		}, unix.EACCES, ""},
-		"shortens it":                   {func(s script, fd result) { s.call("ftruncate", unix.SYS_FTRUNCATE, fd, 0) }, unix.EINVAL, ""},
-		"opens it again to write to it": {func(s script, fd result) { s.open(fmt.Sprintf("/proc/self/fd/%d", standInDisk+1), unix.O_WRONLY) }, unix.EACCES, ""},
-		"opens another one":             {func(s script, fd result) { s.open("/nothing", unix.O_RDWR) }, 0, "openat"},
+		"shortens it": {func(s script, fd result) { s.call("ftruncate", unix.SYS_FTRUNCATE, fd, 0) },
+			unix.EINVAL, ""},
+		"opens it again to write to it": {func(s script,
+			fd result) {
+			s.open(fmt.Sprintf("/proc/self/fd/%d", standInDisk+1), unix.O_WRONLY)
+		}, unix.EACCES, ""},
+		"opens another one": {func(s script, fd result) { s.open("/nothing", unix.O_RDWR) }, 0, "openat"},
 	}
 }
 
@@ -118,7 +122,8 @@ func TestGiven(t *testing.T) {
 		}
 	}
 	// What opens something else is not given anything, also as the first.
-	for _, flags := range []int{unix.O_RDWR | unix.O_TRUNC, unix.O_RDWR | unix.O_APPEND, unix.O_RDWR | unix.O_CREAT | unix.O_CLOEXEC, unix.O_RDWR | unix.O_TMPFILE, unix.O_WRONLY | unix.O_TRUNC} {
+	for _, flags := range []int{unix.O_RDWR | unix.O_TRUNC, unix.O_RDWR | unix.O_APPEND,
+		unix.O_RDWR | unix.O_CREAT | unix.O_CLOEXEC, unix.O_RDWR | unix.O_TMPFILE, unix.O_WRONLY | unix.O_TRUNC} {
 		s := script{newStage()}
 		s.open(path, flags)
 		reports, process, err := s.run(target, nil, Spec{Program: p, Given: given})
@@ -173,8 +178,10 @@ func TestStage(t *testing.T) {
 			s.end()
 			fails(s, goOn, "c")
 		}, []string{"a", "c"}, true},
-		"abandons at end": {func(s *stage) { works(s, "a"); s.begin(); works(s, "b"); fails(s, abandon, "c"); s.end() }, []string{"c"}, true},
-		"gives up":        {func(s *stage) { fails(s, goOn, "a"); fails(s, giveUp, "b"); fails(s, goOn, "c") }, []string{"a", "b"}, false},
+		"abandons at end": {func(s *stage) { works(s, "a"); s.begin(); works(s, "b"); fails(s, abandon, "c"); s.end() },
+			[]string{"c"}, true},
+		"gives up": {func(s *stage) { fails(s, goOn, "a"); fails(s, giveUp, "b"); fails(s, goOn, "c") },
+			[]string{"a", "b"}, false},
 	} {
 		target, err := newTargets()
 		if err != nil {
@@ -236,7 +243,8 @@ func TestStageCode(t *testing.T) {
 	}
 	code := image[segment : segment+codeSize]
 	trap := map[string][]byte{"amd64": {0x0f, 0x0b}, "arm64": {0x00, 0x00, 0xa0, 0xbe}} // UNDEF
-	if !slices.ContainsFunc([]string{"amd64", "arm64"}, func(arch string) bool { return bytes.Contains(code, trap[arch]) }) {
+	if !slices.ContainsFunc([]string{"amd64", "arm64"},
+		func(arch string) bool { return bytes.Contains(code, trap[arch]) }) {
 		t.Errorf("% x", code)
 	}
 }
@@ -260,7 +268,8 @@ func TestASingleUser(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]bool{
-		"": false, "0 0 4294967295": true, "0 100000 65536\n": false, "0 100000 65536\n1879048192 5 1\n": true, "x y z": false, "1879048192 0 0": false,
+		"": false, "0 0 4294967295": true, "0 100000 65536\n": false, "0 100000 65536\n1879048192 5 1\n": true,
+		"x y z": false, "1879048192 0 0": false,
 	} {
 		if got := inMap([]byte(text), ownUsers); got != want {
 			t.Errorf("%q: %v", text, got)
@@ -283,7 +292,8 @@ func TestSmallPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, small := range []bool{false, true} {
-		p, err := Start(Spec{Program: program, Args: []string{}, Env: []string{asGuy + "=wait"}, Unfiltered: true, AddressSpace: 64 << 30, SmallPages: small})
+		p, err := Start(Spec{Program: program, Args: []string{}, Env: []string{asGuy + "=wait"}, Unfiltered: true,
+			AddressSpace: 64 << 30, SmallPages: small})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -313,7 +323,8 @@ func BenchmarkStart(b *testing.B) {
 		b.Fatal(err)
 	}
 	nothing.Files = append(nothing.Files, nothing.Path)
-	for name, s := range map[string]Spec{"nothing": {Program: nothing}, "version": {Program: qemu, Args: []string{"--version"}}} {
+	for name, s := range map[string]Spec{"nothing": {Program: nothing},
+		"version": {Program: qemu, Args: []string{"--version"}}} {
 		b.Run(name, func(b *testing.B) {
 			var took [3]time.Duration
 			rounds := 0

@@ -39,7 +39,8 @@ func newTargets() (t *targets, err error) {
 		return t, err
 	}
 	t.abstract = "\x00" + filepath.Base(t.dir)
-	for _, l := range []struct{ network, address string }{{"unix", filepath.Join(t.dir, targetSocket)}, {"unix", "@" + t.abstract[1:]}, {"tcp", "127.0.0.1:0"}} {
+	for _, l := range []struct{ network, address string }{{"unix", filepath.Join(t.dir, targetSocket)},
+		{"unix", "@" + t.abstract[1:]}, {"tcp", "127.0.0.1:0"}} {
 		listener, listenErr := net.Listen(l.network, l.address)
 		if listenErr != nil {
 			return t, listenErr
@@ -136,5 +137,6 @@ func unixAddress(path string) []byte {
 
 // inetAddress is 127.0.0.1 with a port.
 func inetAddress(port int) []byte {
-	return append(binary.NativeEndian.AppendUint16(nil, unix.AF_INET), byte(port>>8), byte(port), 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0)
+	return append(binary.NativeEndian.AppendUint16(nil, unix.AF_INET), byte(port>>8), byte(port), 127, 0, 0, 1, 0, 0, 0, 0,
+		0, 0, 0, 0)
 }

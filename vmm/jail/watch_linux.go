@@ -144,7 +144,8 @@ func (p *Process) watch(once bool, given *os.File) {
 				if n.answer(fd, 0, unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE) {
 					continue
 				}
-			case given != nil && call == unix.SYS_OPENAT && n.argument(2)&(opensNew|unix.O_ACCMODE|unix.O_CLOEXEC) == unix.O_RDWR:
+			case given != nil && call == unix.SYS_OPENAT &&
+				n.argument(2)&(opensNew|unix.O_ACCMODE|unix.O_CLOEXEC) == unix.O_RDWR:
 				came := n.give(fd, given)
 				given.Close()
 				given = nil

@@ -40,7 +40,8 @@ type Log struct {
 
 // New returns the entries of one run. tell is told what could not be written.
 func New(log audit.Log, rec *record.Run, via record.Via, redactor *record.Redactor, tell func(run.Event)) *Log {
-	return &Log{log: log, about: audit.Entry{Run: rec.ID, Caller: rec.Owner, Via: string(via)}, redact: redactor, tell: tell,
+	return &Log{log: log, about: audit.Entry{Run: rec.ID, Caller: rec.Owner, Via: string(via)}, redact: redactor,
+		tell: tell,
 		used: map[string][]string{}, exposed: map[string]int{}, refused: map[string]int{}, first: map[string]string{}}
 }
 
@@ -86,7 +87,8 @@ func (a *Log) Started(p run.Policy) {
 	if a.Session {
 		kind = audit.SessionStarted
 	}
-	list := []audit.Entry{a.Entry(kind, map[string]any{"image": e.Image, "allowNet": e.AllowNet, "allowNetAny": e.AllowNetAny, "allowTcp": e.AllowTCP, "ask": e.Ask, "allowHttp": e.AllowHTTP,
+	list := []audit.Entry{a.Entry(kind, map[string]any{"image": e.Image, "allowNet": e.AllowNet,
+		"allowNetAny": e.AllowNetAny, "allowTcp": e.AllowTCP, "ask": e.Ask, "allowHttp": e.AllowHTTP,
 		"files": len(e.Files), "dirs": len(e.Dirs), "ceiling": p.Ceiling})}
 	for _, s := range e.Secrets {
 		list = append(list, a.Entry(audit.SecretGranted, map[string]any{"secret": s.Name, "hosts": s.Bound()}))
@@ -197,7 +199,8 @@ func (a *Log) Ended(res *run.Result) {
 	if a.Session {
 		kind = audit.SessionEnded
 	}
-	a.Write(append(list, a.Entry(kind, a.said(map[string]any{"outcome": res.Outcome, "exitCode": res.ExitCode, "ms": res.Duration.Total.Milliseconds(), "error": Shorten(res.Error)})))...)
+	a.Write(append(list, a.Entry(kind, a.said(map[string]any{"outcome": res.Outcome, "exitCode": res.ExitCode,
+		"ms": res.Duration.Total.Milliseconds(), "error": Shorten(res.Error)})))...)
 }
 
 // said marks what a worker has said.

@@ -23,14 +23,16 @@ func TestAttackAuditShort(t *testing.T) {
 	home := testdir.Private(t)
 	testlack.Disk(t, home, "size=1m")
 	told := ""
-	a := &Log{log: audit.In(home), tell: func(e run.Event) { told = e.Message }, used: map[string][]string{}, refused: map[string]int{}, first: map[string]string{}}
+	a := &Log{log: audit.In(home), tell: func(e run.Event) { told = e.Message }, used: map[string][]string{},
+		refused: map[string]int{}, first: map[string]string{}}
 	if err := os.Mkdir(filepath.Join(home, "audit"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	a.Started(run.Policy{})
 	for secret := range 8 {
 		for host := range maxListed {
-			a.Decided(netstack.Decision{Name: strings.Repeat("x.", 120) + fmt.Sprint(host), Verdict: netstack.Allowed, Secrets: []string{fmt.Sprint("KEY", secret)}})
+			a.Decided(netstack.Decision{Name: strings.Repeat("x.", 120) + fmt.Sprint(host), Verdict: netstack.Allowed,
+				Secrets: []string{fmt.Sprint("KEY", secret)}})
 		}
 	}
 	var st syscall.Statfs_t
@@ -58,7 +60,8 @@ func TestAttackAuditShort(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	attack.Check(t, "secrets that went to many hosts before the disk was full", "run.started secret.used of 8 secrets, and more run.ended ", got)
+	attack.Check(t, "secrets that went to many hosts before the disk was full",
+		"run.started secret.used of 8 secrets, and more run.ended ", got)
 	if told != "" {
 		t.Error(told)
 	}

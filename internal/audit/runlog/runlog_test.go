@@ -18,7 +18,8 @@ import (
 func TestAuditSaysMore(t *testing.T) {
 	for _, n := range []int{maxListed, maxListed + 1, maxListed + 2} {
 		log := audit.In(t.TempDir())
-		a := &Log{log: log, tell: func(e run.Event) { t.Errorf("%+v", e) }, used: map[string][]string{}, refused: map[string]int{}, first: map[string]string{}}
+		a := &Log{log: log, tell: func(e run.Event) { t.Errorf("%+v", e) }, used: map[string][]string{},
+			refused: map[string]int{}, first: map[string]string{}}
 		a.Started(run.Policy{Effective: policy.Effective{}, Denials: make([]policy.Denial, n)})
 		for i := range n {
 			a.Decided(netstack.Decision{Name: fmt.Sprint(i, ".example"), Verdict: netstack.Allowed, Secrets: []string{"KEY"}})
@@ -61,7 +62,8 @@ func TestAuditSaysMore(t *testing.T) {
 func TestAuditOfLeft(t *testing.T) {
 	for _, uses := range []bool{false, true} {
 		log := audit.In(t.TempDir())
-		a := &Log{log: log, tell: func(e run.Event) { t.Errorf("%+v", e) }, Session: true, used: map[string][]string{}, refused: map[string]int{}, first: map[string]string{}}
+		a := &Log{log: log, tell: func(e run.Event) { t.Errorf("%+v", e) }, Session: true, used: map[string][]string{},
+			refused: map[string]int{}, first: map[string]string{}}
 		want := "[]"
 		if uses {
 			a.Decided(netstack.Decision{Name: "good.example", Verdict: netstack.Allowed, Secrets: []string{"KEY"}})
@@ -84,7 +86,8 @@ func TestAuditOfLeft(t *testing.T) {
 // A run that reached bounds says which.
 func TestAuditLimits(t *testing.T) {
 	for want, res := range map[string]*run.Result{
-		"[]": {}, "[timeoutMs]": {TimedOut: true}, "[memoryMb outputBytes]": {OOM: true, Truncated: true}, "[maxArtifactBytes]": {ArtifactsRefused: make([]record.Refusal, 1)},
+		"[]": {}, "[timeoutMs]": {TimedOut: true}, "[memoryMb outputBytes]": {OOM: true, Truncated: true},
+		"[maxArtifactBytes]": {ArtifactsRefused: make([]record.Refusal, 1)},
 	} {
 		for _, session := range []bool{false, true} {
 			log := audit.In(t.TempDir())

@@ -77,7 +77,8 @@ func Deliver(ctx context.Context, home string, hooks []Hook, tell func(string)) 
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	lock, err := filelock.Wait(ctx, filepath.Join(dir, "lock"), func() { tell("another process delivers; waiting for its end") })
+	lock, err := filelock.Wait(ctx, filepath.Join(dir, "lock"),
+		func() { tell("another process delivers; waiting for its end") })
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -90,7 +91,8 @@ func Deliver(ctx context.Context, home string, hooks []Hook, tell func(string)) 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for i, hook := range hooks {
-		d := &delivery{hook: hook, log: audit.In(home), client: client(), state: filepath.Join(dir, hook.file()+".json"), tell: tell, wait: sleep, behind: maxBehind}
+		d := &delivery{hook: hook, log: audit.In(home), client: client(), state: filepath.Join(dir, hook.file()+".json"),
+			tell: tell, wait: sleep, behind: maxBehind}
 		all.Go(func() {
 			if errs[i] = d.run(ctx); errs[i] != nil {
 				errs[i] = fmt.Errorf("%s: %w", hook.name(), errs[i])

@@ -68,7 +68,8 @@ func (h *Hook) check() error {
 	case err != nil || u.Host == "" || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" || u.Fragment != "":
 		return errors.New("its url is none of https: use one like https://hooks.example.com/unitask") // without it: it may have a token
 	case u.Scheme == "http" && !loopback(u.Hostname()):
-		return errors.New("its url is of http, by which others could read what is sent: use https, which only this machine's own receivers need not")
+		return errors.New(
+			"its url is of http, by which others could read what is sent: use https, which only this machine's own receivers need not")
 	}
 	if _, err := h.key(); err != nil {
 		return err
@@ -91,7 +92,9 @@ func (h *Hook) key() ([]byte, error) {
 	text, ok := strings.CutPrefix(h.Secret, secretPrefix)
 	key, err := base64.StdEncoding.DecodeString(text)
 	if !ok || err != nil || len(key) < minSecret || len(key) > maxSecret {
-		return nil, fmt.Errorf("its secret is not %s and %d to %d bytes in base64: `echo %s$(openssl rand -base64 32)` makes one", secretPrefix, minSecret, maxSecret, secretPrefix)
+		return nil,
+			fmt.Errorf("its secret is not %s and %d to %d bytes in base64: `echo %s$(openssl rand -base64 32)` makes one",
+				secretPrefix, minSecret, maxSecret, secretPrefix)
 	}
 	return key, nil
 }
@@ -129,7 +132,8 @@ func client() *http.Client {
 		Timeout:       postTime,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport: &http.Transport{
-			Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: postTime}).DialContext, TLSHandshakeTimeout: postTime, ForceAttemptHTTP2: true,
+			Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: postTime}).DialContext,
+			TLSHandshakeTimeout: postTime, ForceAttemptHTTP2: true,
 			MaxResponseHeaderBytes: answerHead, DisableCompression: true, MaxIdleConns: 1, IdleConnTimeout: time.Minute,
 		},
 	}
@@ -151,7 +155,8 @@ func (e *answerError) Error() string {
 
 // lasting reports whether the same request would be answered so again.
 func (e *answerError) lasting() bool {
-	again := e.status >= 500 || e.status == http.StatusRequestTimeout || e.status == http.StatusTooEarly || e.status == http.StatusTooManyRequests
+	again := e.status >= 500 || e.status == http.StatusRequestTimeout || e.status == http.StatusTooEarly ||
+		e.status == http.StatusTooManyRequests
 	return !again
 }
 
@@ -176,7 +181,8 @@ func (h *Hook) post(ctx context.Context, c *http.Client, id string, event []byte
 	}
 	for name, value := range map[string]string{
 		"Content-Type": "application/cloudevents+json; charset=utf-8", "User-Agent": "unitask",
-		standard.HeaderWebhookID: id, standard.HeaderWebhookTimestamp: strconv.FormatInt(now.Unix(), 10), standard.HeaderWebhookSignature: signature,
+		standard.HeaderWebhookID: id, standard.HeaderWebhookTimestamp: strconv.FormatInt(now.Unix(), 10),
+		standard.HeaderWebhookSignature: signature,
 	} {
 		r.Header.Set(name, value)
 	}

@@ -32,24 +32,28 @@ func TestCheck(t *testing.T) {
 		hooks []Hook
 		wrong string
 	}{
-		"none":              {nil, ""},
-		"one":               {[]Hook{good}, ""},
-		"this machine's":    {[]Hook{{URL: "http://127.0.0.1:9000/", Secret: secret}, {URL: "http://[::1]:9000/", Secret: secret}, {URL: "http://localhost/", Secret: secret}}, ""},
-		"of kinds":          {[]Hook{{URL: good.URL, Secret: secret, Kinds: []string{"run.ended", "policy.denied"}}}, ""},
-		"twice":             {[]Hook{good, good}, "webhook 2: its url is that of another"},
-		"too many":          {slices.Repeat([]Hook{good}, 17), "17 webhooks: 16 at most"},
-		"no url":            {[]Hook{{Secret: secret}}, "webhook 1: its url is none"},
-		"a file":            {[]Hook{{URL: "file:///etc/passwd", Secret: secret}}, "its url is none"},
-		"no host":           {[]Hook{{URL: "https://:443/", Secret: secret}}, "its url is none"},
-		"in clear":          {[]Hook{{URL: "http://hooks.example.com/token-0123456789", Secret: secret}}, "use https"},
-		"in clear, nearly":  {[]Hook{{URL: "http://127.0.0.1.example.com/", Secret: secret}}, "use https"},
-		"no secret":         {[]Hook{{URL: good.URL}}, "its secret is not whsec_"},
-		"a short secret":    {[]Hook{{URL: good.URL, Secret: "whsec_c2hvcnQ="}}, "24 to 64 bytes"},
-		"a secret as words": {[]Hook{{URL: good.URL, Secret: "token-0123456789 correct horse battery staple"}}, "its secret is not"},
-		"an unknown kind":   {[]Hook{{URL: good.URL, Secret: secret, Kinds: []string{"run.endet"}}}, `kind "run.endet": there is none; there are [run.started`},
+		"none": {nil, ""},
+		"one":  {[]Hook{good}, ""},
+		"this machine's": {[]Hook{{URL: "http://127.0.0.1:9000/", Secret: secret},
+			{URL: "http://[::1]:9000/", Secret: secret}, {URL: "http://localhost/", Secret: secret}}, ""},
+		"of kinds":         {[]Hook{{URL: good.URL, Secret: secret, Kinds: []string{"run.ended", "policy.denied"}}}, ""},
+		"twice":            {[]Hook{good, good}, "webhook 2: its url is that of another"},
+		"too many":         {slices.Repeat([]Hook{good}, 17), "17 webhooks: 16 at most"},
+		"no url":           {[]Hook{{Secret: secret}}, "webhook 1: its url is none"},
+		"a file":           {[]Hook{{URL: "file:///etc/passwd", Secret: secret}}, "its url is none"},
+		"no host":          {[]Hook{{URL: "https://:443/", Secret: secret}}, "its url is none"},
+		"in clear":         {[]Hook{{URL: "http://hooks.example.com/token-0123456789", Secret: secret}}, "use https"},
+		"in clear, nearly": {[]Hook{{URL: "http://127.0.0.1.example.com/", Secret: secret}}, "use https"},
+		"no secret":        {[]Hook{{URL: good.URL}}, "its secret is not whsec_"},
+		"a short secret":   {[]Hook{{URL: good.URL, Secret: "whsec_c2hvcnQ="}}, "24 to 64 bytes"},
+		"a secret as words": {[]Hook{{URL: good.URL, Secret: "token-0123456789 correct horse battery staple"}},
+			"its secret is not"},
+		"an unknown kind": {[]Hook{{URL: good.URL, Secret: secret, Kinds: []string{"run.endet"}}},
+			`kind "run.endet": there is none; there are [run.started`},
 	} {
 		err := Check(c.hooks)
-		if (err != nil) != (c.wrong != "") || err != nil && (!strings.Contains(err.Error(), c.wrong) || strings.Contains(err.Error(), "token-0123456789")) {
+		if (err != nil) != (c.wrong != "") || err != nil &&
+			(!strings.Contains(err.Error(), c.wrong) || strings.Contains(err.Error(), "token-0123456789")) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -82,7 +86,8 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if err == nil {
 		err = json.Unmarshal(body, &event)
 	}
-	if err != nil || req.Method != http.MethodPost || req.Header.Get("Content-Type") != "application/cloudevents+json; charset=utf-8" {
+	if err != nil || req.Method != http.MethodPost ||
+		req.Header.Get("Content-Type") != "application/cloudevents+json; charset=utf-8" {
 		r.t.Errorf("%s %s: %v", req.Method, req.Header, err)
 	}
 	r.mu.Lock()
@@ -115,8 +120,9 @@ func add(t *testing.T, home string, kinds ...audit.Kind) {
 func delivering(t *testing.T, home string, hook Hook) (d *delivery, said *[]string) {
 	t.Helper()
 	said = &[]string{}
-	d = &delivery{hook: hook, log: audit.In(home), client: client(), state: filepath.Join(home, hook.file()+".json"), behind: maxBehind,
-		tell: func(what string) { *said = append(*said, what) }, wait: func(context.Context, time.Duration) {}}
+	d = &delivery{hook: hook, log: audit.In(home), client: client(), state: filepath.Join(home, hook.file()+".json"),
+		behind: maxBehind,
+		tell:   func(what string) { *said = append(*said, what) }, wait: func(context.Context, time.Duration) {}}
 	if err := d.begin(); err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +178,8 @@ func TestDeliver(t *testing.T) {
 	if got := fmt.Sprint(r.lines()); got != "[3 5 6 8 10]" {
 		t.Errorf("lines %s", got)
 	}
-	if r.got[0].Type != "unitask.run.ended" || r.got[1].Type != "unitask.net.refused" || !strings.HasSuffix(r.ids[0], "-3") || r.got[0].SpecVersion != "1.0" {
+	if r.got[0].Type != "unitask.run.ended" || r.got[1].Type != "unitask.net.refused" ||
+		!strings.HasSuffix(r.ids[0], "-3") || r.got[0].SpecVersion != "1.0" {
 		t.Errorf("%+v %v", r.got, r.ids)
 	}
 }
@@ -263,7 +270,9 @@ func TestAttackBacklog(t *testing.T) {
 	add(t, home, slices.Repeat([]audit.Kind{audit.RunStarted, audit.RunEnded}, 16)...)
 	d.until(t, 33)
 	got := fmt.Sprint(r.lines(), *said)
-	attack.Check(t, "a backlog of 32 where 10 may wait", "[24 25 26 27 28 29 30 31 32 33] [webhook "+hs.URL+": 22 entries are left out, from line 2 on: more than 10 waited]", got)
+	attack.Check(t, "a backlog of 32 where 10 may wait",
+		"[24 25 26 27 28 29 30 31 32 33] [webhook "+hs.URL+": 22 entries are left out, from line 2 on: more than 10 waited]",
+		got)
 }
 
 // A receiver that refuses fast is not told of each time.
@@ -276,7 +285,8 @@ func TestAttackRefusals(t *testing.T) {
 	d.said = time.Now().Add(time.Hour) // no time passes
 	add(t, home, slices.Repeat([]audit.Kind{audit.RunEnded}, 150)...)
 	d.until(t, 151)
-	attack.Check(t, "150 refusals at once", "0 lines, 150 counted", fmt.Sprintf("%d lines, %d counted", len(*said), d.leftOut))
+	attack.Check(t, "150 refusals at once", "0 lines, 150 counted",
+		fmt.Sprintf("%d lines, %d counted", len(*said), d.leftOut))
 }
 
 // What the home keeps may have been changed, and the log with it.
@@ -328,7 +338,8 @@ func TestAttackMovedLog(t *testing.T) {
 		}
 	}
 	err := d.run(ctx)
-	attack.Check(t, "a log that is moved away", "lines [3 1 2 3 4 5], said [], <nil>", fmt.Sprintf("lines %v, said %v, %v", r.lines(), *said, err))
+	attack.Check(t, "a log that is moved away", "lines [3 1 2 3 4 5], said [], <nil>",
+		fmt.Sprintf("lines %v, said %v, %v", r.lines(), *said, err))
 	ids := slices.Clone(r.ids)
 	slices.Sort(ids)
 	if len(slices.Compact(ids)) != 6 {

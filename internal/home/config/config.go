@@ -65,7 +65,8 @@ func Webhooks(dir string) ([]webhook.Hook, error) {
 	}
 	name := home.Dir(dir).Config()
 	if st, err := os.Stat(name); err != nil || st.Mode().Perm()&0o077 != 0 {
-		return nil, cmp.Or(err, fmt.Errorf("read %s: it has the secrets of webhooks, and others can read it: chmod 600", name))
+		return nil, cmp.Or(err, fmt.Errorf("read %s: it has the secrets of webhooks, and others can read it: chmod 600",
+			name))
 	}
 	if err := webhook.Check(c.Webhook); err != nil {
 		return nil, fmt.Errorf("read %s: %w", name, err)

@@ -8,7 +8,10 @@ import (
 )
 
 func main() {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Method, r.URL.Path) }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		r *http.Request) {
+		fmt.Fprint(w, r.Method, r.URL.Path)
+	}))
 	defer server.Close()
 	resp, err := http.Get(server.URL + "/x")
 	if err != nil {
