@@ -68,13 +68,10 @@ func (r *FleetRun) Decided(line []byte) (more bool) {
 		return false
 	}
 	var d netstack.Decision
-	if len(line) > MaxSaidLine || nesting.Check(line, 4, maxSaidValues) != nil {
+	if len(line) > MaxSaidLine || nesting.Check(line, 4, maxSaidValues) != nil || json.Unmarshal(line, &d) != nil {
 		return true
 	}
-	if line, _ = r.x.Redactor.JSON(line); json.Unmarshal(line, &d) != nil {
-		return true
-	}
-	history.BoundSaidLine(&d, r.x.Granted.Secrets)
+	history.BoundSaidLine(&d, r.x.Granted.Secrets, r.x.Redactor)
 	text, _ := r.x.Redactor.Marshal(history.NetlogLine{Schema: history.NetlogSchema,
 		Run: r.x.Rec.ID, Caller: r.x.Rec.Owner, Worker: r.worker, Decision: d})
 	r.x.Rec.Netlog(text)

@@ -27,10 +27,19 @@ const (
 
 // BoundSaidLine makes a line of a worker's netlog one that a run here could have: in its texts, its numbers, and the
 // secrets that it names, which must have been granted.
-func BoundSaidLine(d *netstack.Decision, granted []policy.SecretRule) {
-	d.Name = bounded.Text(d.Name, maxSaidName)
+//
+// It takes values out of a text before it changes it, since a changed value is not found. A text that is too long is
+// left out whole: a part of a value is not found either, and searching costs time for each byte.
+func BoundSaidLine(d *netstack.Decision, granted []policy.SecretRule, redactor *record.Redactor) {
+	bound := func(text string, most int) string {
+		if len(text) > most {
+			return "(too long)"
+		}
+		return bounded.Text(redactor.String(text), most)
+	}
+	d.Name = bound(d.Name, maxSaidName)
 	for _, text := range []*string{&d.Addr, &d.Rule, &d.Reason, &d.Dialled, &d.Method, &d.Path, &d.ALPN} {
-		*text = bounded.Text(*text, maxSaidText)
+		*text = bound(*text, maxSaidText)
 	}
 	if !slices.Contains([]string{"dns", "tcp", "http"}, d.Proto) {
 		d.Proto = "other"
