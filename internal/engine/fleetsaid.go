@@ -54,15 +54,8 @@ func (x *Execution) said(text string) string {
 // Decided puts a line of the worker's netlog into the record, if it is one. more says that further ones are taken.
 func (r *FleetRun) Decided(line []byte) (more bool) {
 	if r.decided == MaxSaidDecisions {
-		r.x.streams.Events(
-			run.Event{
-				Kind: run.EventStore,
-				Message: fmt.Sprintf(
-					"the worker's netlog has more than %d lines: the rest is left out",
-					MaxSaidDecisions,
-				),
-			},
-		)
+		r.x.streams.Events(run.Event{Kind: run.EventStore, Message: fmt.Sprintf(
+			"the worker's netlog has more than %d lines: the rest is left out", MaxSaidDecisions)})
 	}
 	if r.decided++; r.decided > MaxSaidDecisions {
 		return false
