@@ -224,6 +224,15 @@ func TestAttackWorkerTellsValues(t *testing.T) {
 		"of the machine": func(r *FleetRun, _ *Result) {
 			r.Machine(fmt.Appendf(nil, `{"arch":%q,"template":%[1]q,"jail":{"layers":[{"name":%[1]q,"why":%[1]q}]}}`, v))
 		},
+		"of the machine, twice": func(r *FleetRun, _ *Result) {
+			r.Machine(fmt.Appendf(nil, `{"kernelVersion":%q,"kernelVersion":null}`, v))
+		},
+		"of a layer, twice": func(r *FleetRun, _ *Result) {
+			r.Machine(fmt.Appendf(nil, `{"jail":{"layers":[{"name":%q,"name":"x"}]}}`, v))
+		},
+		"in a key of the jail": func(r *FleetRun, _ *Result) {
+			r.Machine(fmt.Appendf(nil, `{"jail":{%q:1,"layers":[{%[1]q:2}]}}`, v))
+		},
 		"in the netlog": func(r *FleetRun, _ *Result) {
 			r.Decided(fmt.Appendf(nil, `{"proto":"http","name":%q,"path":%[1]q,"alpn":%[1]q,"rule":%[1]q}`, v))
 		},
@@ -264,6 +273,40 @@ func TestAttackWorkerTellsValues(t *testing.T) {
 	attack.Check(t, "a worker's result has endless answers, changes, packages and files",
 		fmt.Sprint(0, 0, history.MaxSaidList, 0),
 		fmt.Sprint(len(got.Approvals), len(got.PolicyChanges), len(got.Packages), len(got.ArtifactsLeft)))
+}
+
+// What a worker says was granted is asked for by no replay: the record keeps what this host granted.
+func TestAttackWorkerGrants(t *testing.T) {
+	home := testdir.Private(t)
+	rt, err := Open(Options{Home: home, Fleet: lying(func(*FleetRun) *Result {
+		res := exited()
+		granted := &res.Policy.Effective
+		granted.MemoryMB, granted.AllowNetAny, granted.Kernel = 300, true, "linux"
+		granted.AllowNet, granted.AllowTCP = make([]policy.NetRule, 3), make([]policy.TCPRule, 3)
+		granted.Secrets = []policy.SecretRule{{Name: "OTHER"}}
+		return res
+	})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	res, err := rt.Run(t.Context(), Request{Code: "1", AllowNet: []string{"good.example"}}, IO{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := rt.History().Request(res.RunID, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := res.Policy.Effective
+	for what, got := range map[string]string{
+		"a replay asks for": fmt.Sprint(again.AllowNet, again.AllowNetAny, len(again.AllowTCP), len(again.Secrets),
+			again.MemoryMB, " ", again.Kernel),
+		"the result says of": fmt.Sprint(said.AllowNet, said.AllowNetAny, len(said.AllowTCP), len(said.Secrets),
+			said.MemoryMB, " ", said.Kernel),
+	} {
+		attack.Check(t, "a worker says that more was granted: what "+what, "[good.example] false 0 0 300 linux", got)
+	}
 }
 
 // Cutting what a worker says leaves no part of a secret's value.

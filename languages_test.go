@@ -1,6 +1,7 @@
 package unitask
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -145,8 +146,8 @@ func TestAttackShippedName(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	file := filepath.Join(home, "own", "shipped.json")
-	for _, there := range []bool{false, true} {
+	for _, name := range []string{"", "own/shipped.json", "environments/shipped.toml"} {
+		file, there := filepath.Join(home, name), name != ""
 		if there {
 			if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700),
 				os.WriteFile(file, []byte("{}"), 0o600)); err != nil {
@@ -162,17 +163,20 @@ func TestAttackShippedName(t *testing.T) {
 			if err != nil {
 				t.Fatal(text, err)
 			}
-			for name, c := range map[string]*policy.Ceiling{
+			for which, c := range map[string]*policy.Ceiling{
 				"itself":            ceiling.For("a"),
 				"with the worker's": policy.ForFleet(ceiling).For("a"),
 				"that narrows":      policy.BuiltIn("", home).NarrowedBy(ceiling).For("a"),
 			} {
 				err := rt.Catalog().CheckCeiling(c)
 				got := fmt.Sprint(err != nil && strings.Contains(err.Error(), "this home has an image of that name"))
-				row := fmt.Sprintf("a ceiling %q, %s, where an image is called shipped (%v): refused",
-					text, name, there)
+				row := fmt.Sprintf("a ceiling %q, %s, where an image is called shipped (%s): refused",
+					text, which, cmp.Or(name, "none"))
 				attack.Check(t, row, fmt.Sprint(there && lists), got)
 			}
+		}
+		if there && os.Remove(file) != nil {
+			t.Error(file)
 		}
 	}
 }

@@ -80,8 +80,11 @@ func (s *submission) tell(text []byte) {
 	}
 	for i, c := range text {
 		if c == ' ' && eventForm.Match(text[:i]) {
-			s.run.Events(unitask.Event{Kind: unitask.EventKind(text[:i]),
-				Message: string(text[i+1 : min(len(text), i+1+maxMessage)])})
+			message := string(text[i+1:])
+			if len(message) > maxMessage { // half of a value would not be found in it
+				message = "(too long)"
+			}
+			s.run.Events(unitask.Event{Kind: unitask.EventKind(text[:i]), Message: message})
 			return
 		}
 	}

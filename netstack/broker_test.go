@@ -33,6 +33,31 @@ func secureServer(t testing.TB, handler http.HandlerFunc, names ...string) (*htt
 	return s, testcert.Roots(cert)
 }
 
+// What a server did wrong is told in words, since the guest has no part in them.
+func TestBrokerCause(t *testing.T) {
+	server, _ := secureServer(t, func(http.ResponseWriter, *http.Request) {}, "api.example")
+	net1 := &internet{names: map[string][]string{"api.example": {"93.184.216.34"}},
+		servers: map[string]string{"93.184.216.34:443": server.Listener.Addr().String()}}
+	b, err := broker.New(broker.Config{Roots: x509.NewCertPool(), Secrets: []broker.Secret{
+		{Name: "KEY", Value: "sk-0123456789abcdef", Hosts: []broker.Host{"api.example"}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := newGuest(t, Config{Rules: []Rule{hostRule("api.example")}, Upstream: net1.upstream(), Broker: b})
+	d := g.decision(func() {
+		conn, err := g.dial("api.example", 443)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		_ = tls.Client(conn, &tls.Config{ServerName: "api.example", RootCAs: x509.NewCertPool()}).Handshake()
+	})
+	if !strings.Contains(d.Cause(), "certificate") || d.Cause() != d.Reason {
+		t.Errorf("got %q of %q, want what is wrong with the certificate", d.Cause(), d.Reason)
+	}
+}
+
 // A guest's connections to a host with a bound secret go by the broker, others as ever.
 func TestBroker(t *testing.T) {
 	const value = "sk-0123456789abcdef"

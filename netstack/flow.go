@@ -231,8 +231,10 @@ func (fl *flow) runBroker() error {
 	switch reached := guest.reached.Load(); {
 	case reached != nil:
 		return *reached
-	case err != nil:
+	case errors.As(err, new(*broker.GuestError)):
 		return refuseText("%s", err.Error())
+	case err != nil:
+		return refuse("%s", printable(err.Error()))
 	}
 	return nil
 }

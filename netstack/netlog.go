@@ -3,6 +3,7 @@ package netstack
 import (
 	"maps"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -74,6 +75,9 @@ type Decision struct {
 // whoever words a message about a connection for people or models names hosts only.
 func (d Decision) Host() string {
 	name, _ := normalName(d.Name)
+	if strings.HasPrefix(name, "-") || strings.Contains(name, ".-") { // we tell people to type it
+		return ""
+	}
 	return name
 }
 

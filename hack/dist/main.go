@@ -115,7 +115,7 @@ func dist(version, out, only string) error {
 		name := fmt.Sprintf("unitask_%s_%s_%s", version, s.os, s.arch)
 		program := filepath.Join(out, name, "unitask")
 		cmd := exec.Command("go", "build", "-trimpath", "-o", program, "./cli/unitask")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+s.os, "GOARCH="+s.arch)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOOS="+s.os, "GOARCH="+s.arch)
 		if text, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%w: %s", err, text)
 		}

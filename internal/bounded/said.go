@@ -12,7 +12,7 @@ var login = regexp.MustCompile(`(//|\\/\\/|%2[fF]%2[fF])(?:[^\s/?#\\]|\\[^\s/?#]
 // bareLogin is one of an address without a scheme, as proxies may have, which has a port. Up to a slash a password is
 // more than digits: it would be a port, and what follows a path.
 var bareLogin = regexp.MustCompile(`[^\s"'/@:=]+:(?:[^\s/@]+|\d*[^\s/\d]\S*?)@` +
-	`((?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5})\b`)
+	`((?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%\w+)?\]):\d{1,5})\b`)
 
 // address is the beginning of a URL, up to what ends it in a message.
 var address = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>` + "`" + `\x{2018}-\x{201f}]+`)

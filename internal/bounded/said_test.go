@@ -40,6 +40,8 @@ func TestAttackSaid(t *testing.T) {
 		{"without a scheme", "proxy user:secret@proxy.test:3128; //u:secret@h/x", "proxy proxy.test:3128; //h/x"},
 		{"without a scheme, with an at sign", "user:sec@ret@proxy.test:3128 and a:b@h:1", "proxy.test:3128 and h:1"},
 		{"without a scheme, with a slash", "u:sec/ret@proxy.test:3128", "proxy.test:3128"},
+		{"without a scheme, of a host with _", "proxy=u:secret@my_proxy:3128/", "proxy=my_proxy:3128/"},
+		{"without a scheme, of a link", "proxy=u:secret@[fe80::1%eth0]:3128/", "proxy=[fe80::1%eth0]:3128/"},
 		{"without a scheme, of an IPv6 address", "proxy=u:secret@[::1]:3128/", "proxy=[::1]:3128/"},
 		{"a path that ends as another address", "http://a.test:80/x@b.test:80", "http://a.test:80/x@b.test:80"},
 		{"a file's line", "C:/x/me@h:10, http://h:80/@scope/x.js:10:5", "C:/x/me@h:10, http://h:80/@scope/x.js:10:5"},

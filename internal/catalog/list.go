@@ -2,7 +2,9 @@ package catalog
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -51,10 +53,12 @@ func (cat *Catalog) List(ctx context.Context, ceiling *policy.Ceiling) []ImageIn
 // that image alone.
 func (cat *Catalog) CheckCeiling(ceiling *policy.Ceiling) error {
 	if of := ceiling.ListsShipped(); of != nil {
-		if _, err := os.Lstat(home.Dir(cat.Home).CustomFile(policy.ShippedImages)); err == nil {
-			return of.WrongImage(policy.ShippedImages, "stands for all images that other hosts ship, and "+
-				"this home has an image of that name: build that one by another name, and remove it "+
-				"(unitask image rm "+policy.ShippedImages+")")
+		described := filepath.Join(cat.ImageFiles(), policy.ShippedImages+imagefile.Extension)
+		for _, file := range []string{home.Dir(cat.Home).CustomFile(policy.ShippedImages), described} {
+			if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
+				return of.WrongImage(policy.ShippedImages, "stands for all images that other hosts ship, and "+
+					"this home has an image of that name: build that one by another name, and remove "+file)
+			}
 		}
 	}
 	if name, _ := ceiling.MistypedImage(append(language.Images(), policy.ShippedImages),

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/failure"
@@ -21,6 +22,7 @@ import (
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/run"
+	"github.com/unitask/unitask/vmm"
 )
 
 // Fleet runs on other hosts what was granted on this one; package fleet has it. Everything else
@@ -53,6 +55,7 @@ type FleetRun struct {
 	artifacts      *record.Artifacts
 	worker         string          // that says what follows
 	decided        int             // lines of its netlog
+	decidedBytes   int             // of them in the record
 	uses           map[string]bool // pairs of a secret and a host that it named
 	disk           func() (io.ReadCloser, error)
 }
@@ -89,11 +92,10 @@ func (x *Execution) runElsewhere(ctx context.Context, req catalog.Request, calle
 		x.Res.RunID, x.Res.Redacted, x.Res.Retried, x.Res.Policy.Ceiling = id, redacted, cmp.Or(again, res.Retried),
 			here.Ceiling
 		if res.Policy.Effective.MemoryMB == 0 { // nothing was granted there: it did not run
-			x.Res.Policy.Effective, x.Res.MemoryMB = here.Effective, here.Effective.MemoryMB
+			x.Res.MemoryMB = here.Effective.MemoryMB
 		}
 		x.Res.Policy.Denials = append(slices.Clone(here.Denials), res.Policy.Denials...)
-		x.Res.Policy.Effective.Files, x.Res.Policy.Effective.Dirs = here.Effective.Files, here.Effective.Dirs
-		x.Res.Policy.Effective.Image = here.Effective.Image // what came along has another name there
+		x.Res.Policy.Effective = narrowed(here.Effective, res.Policy.Effective)
 		x.Rec.Effective, _ = x.Redactor.Marshal(x.Res.Policy.Effective)
 		x.Rec.Denials, _ = x.Redactor.Marshal(x.Res.Policy.Denials)
 	}
@@ -117,6 +119,18 @@ func (x *Execution) runElsewhere(ctx context.Context, req catalog.Request, calle
 	return err
 }
 
+// narrowed returns what was granted here, less what a worker's ceiling has cut: a replay asks for it again, so a worker
+// can't add to it. What it cut of lists is among the denials.
+func narrowed(here, there policy.Effective) policy.Effective {
+	if there.MemoryMB > 0 {
+		here.MemoryMB = min(here.MemoryMB, there.MemoryMB)
+	}
+	if kernel := image.Kernel(there.Kernel); here.Kernel == "" && (kernel == image.Linux || kernel == image.Nanos) {
+		here.Kernel = there.Kernel
+	}
+	return here
+}
+
 // Again says that the run is made again from its beginning, on another worker: what it had
 // printed goes out of the record and the result. What went to IO.Stdout can't be taken back.
 func (r *FleetRun) Again(why string) {
@@ -128,15 +142,23 @@ func (r *FleetRun) Again(why string) {
 	r.Events(run.Event{Kind: run.EventRetry, Message: why})
 }
 
-// Machine puts into the record, which is written indented, what the worker says of the machine; text that is none is
-// left out.
+// Machine puts into the record what the worker says of the machine; text that is none is left out.
 func (r *FleetRun) Machine(text json.RawMessage) {
 	var m record.Machine
 	if len(text) > 64<<10 || nesting.Check(text, 16, 10_000) != nil {
 		return
 	}
-	if text, _ = r.x.Redactor.JSON(text); json.Unmarshal(text, &m) == nil {
-		r.x.Rec.Machine = &m
+	var held vmm.Jail
+	if json.Unmarshal(text, &m) != nil || len(m.Jail) > 0 && json.Unmarshal(m.Jail, &held) != nil {
+		return
+	}
+	if len(m.Jail) > 0 { // only what we know of: a name that is there twice hides a value
+		m.Jail, _ = json.Marshal(held)
+	}
+	clean, _ := r.x.Redactor.Marshal(m)
+	var known record.Machine
+	if json.Unmarshal(clean, &known) == nil {
+		r.x.Rec.Machine = &known
 	}
 }
 

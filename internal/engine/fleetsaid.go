@@ -24,6 +24,7 @@ const (
 	MaxSaidDecisions = 10_000   // lines of a netlog, as of runs here
 	MaxSaidLine      = 16 << 10 // bytes of one
 	maxSaidValues    = 256      // JSON values of one
+	maxSaidNetlog    = 64 << 20 // bytes of all lines in the record
 	maxSaidUses      = 64       // pairs of a secret and a host that the audit log names
 )
 
@@ -53,9 +54,13 @@ func (x *Execution) said(text string) string {
 
 // Decided puts a line of the worker's netlog into the record, if it is one. more says that further ones are taken.
 func (r *FleetRun) Decided(line []byte) (more bool) {
+	if r.decidedBytes > maxSaidNetlog {
+		r.decided = max(r.decided, MaxSaidDecisions)
+	}
 	if r.decided == MaxSaidDecisions {
 		r.x.streams.Events(run.Event{Kind: run.EventStore, Message: fmt.Sprintf(
-			"the worker's netlog has more than %d lines: the rest is left out", MaxSaidDecisions)})
+			"the worker's netlog has more than %d lines or %d MiB: the rest is left out",
+			MaxSaidDecisions, maxSaidNetlog>>20)})
 	}
 	if r.decided++; r.decided > MaxSaidDecisions {
 		return false
@@ -67,6 +72,7 @@ func (r *FleetRun) Decided(line []byte) (more bool) {
 	history.BoundSaidLine(&d, r.x.Granted.Secrets, r.x.Redactor)
 	text, _ := r.x.Redactor.Marshal(history.NetlogLine{Schema: history.NetlogSchema,
 		Run: r.x.Rec.ID, Caller: r.x.Rec.Owner, Worker: r.worker, Decision: d})
+	r.decidedBytes += len(text)
 	r.x.Rec.Netlog(text)
 	r.x.audit.Decided(r.counted(d))
 	return true

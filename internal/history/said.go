@@ -19,8 +19,8 @@ const (
 	MaxSaidError = 4 << 10  // bytes of an error
 	MaxSaidValue = 64 << 10 // bytes of a step's value
 
-	maxSaidText   = 1200    // bytes of a text in a line: 300 of the guest's, each as an escape
-	maxSaidName   = 300     // bytes of a name
+	maxSaidText   = 1300    // bytes of a text in a line: 300 of the guest's, each as an escape, and words of ours
+	maxSaidName   = 300     // bytes of a name that got a secret
 	maxSaidNumber = 1 << 48 // bytes and milliseconds of a line: the sums of all lines are numbers, too
 	maxSaidCount  = 1 << 30 // other numbers of a line
 )
@@ -37,7 +37,11 @@ func BoundSaidLine(d *netstack.Decision, granted []policy.SecretRule, redactor *
 		}
 		return bounded.Text(redactor.String(text), most)
 	}
-	d.Name = bound(d.Name, maxSaidName)
+	nameMost := maxSaidText // of a question that is no host's, as local runs have it
+	if len(d.Secrets)+len(d.Exposed) > 0 {
+		nameMost = maxSaidName
+	}
+	d.Name = bound(d.Name, nameMost)
 	for _, text := range []*string{&d.Addr, &d.Rule, &d.Reason, &d.Dialled, &d.Method, &d.Path, &d.ALPN} {
 		*text = bound(*text, maxSaidText)
 	}

@@ -2,12 +2,14 @@ package history
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/run"
 )
@@ -85,4 +87,25 @@ func TestAttackWorkerFields(t *testing.T) {
 		}
 	}
 	attack.Check(t, "fields of a worker's result without a bound", "", strings.Join(list, " "))
+}
+
+// The longest lines that a run here could have stay whole: the code must not hide them by their length.
+func TestBoundSaidLine(t *testing.T) {
+	odd := strings.Repeat(`\x01`, 254)
+	for _, d := range []netstack.Decision{
+		{Proto: "dns", Name: odd, Reason: "not a host name"},
+		{Proto: "tcp", Name: "a.example", Reason: "HTTP for " + strings.Repeat(`\xff`, 300)},
+		{Proto: "tcp", Name: "a.example", Reason: "TLS for " + strings.Repeat(`\xff`, 300)},
+		{Proto: "http", Name: "a.example", Path: strings.Repeat(`\xff`, 300)},
+	} {
+		got := d
+		BoundSaidLine(&got, nil, nil)
+		if fmt.Sprint(got) != fmt.Sprint(d) {
+			t.Errorf("got %v, want it as it was: %v", got, d)
+		}
+	}
+	used := netstack.Decision{Proto: "http", Name: strings.Repeat("a", 301), Secrets: []string{"KEY"}}
+	if BoundSaidLine(&used, nil, nil); used.Name != "(too long)" {
+		t.Errorf("a name that got a secret: %q", used.Name)
+	}
 }

@@ -302,6 +302,13 @@ func (b *Broker) Serve(ctx context.Context, guest net.Conn, to Target, dial func
 // silent is the log of net/http's own words, which quote both sides.
 var silent = log.New(io.Discard, "", 0)
 
+// GuestError is an error of Serve that quotes what the guest has sent.
+type GuestError struct{ Err error }
+
+func (e *GuestError) Error() string { return e.Err.Error() }
+
+func (e *GuestError) Unwrap() error { return e.Err }
+
 // handshake ends the guest's TLS. The server's handshake comes first, in between the
 // guest's hello and our answer: a server whose certificate is not good fails the
 // guest's handshake, and both sides speak the same HTTP.
@@ -310,7 +317,7 @@ func (b *Broker) handshake(ctx context.Context, guest net.Conn, to Target, up *u
 	conn := tls.Server(guest, &tls.Config{MinVersion: tls.VersionTLS12,
 		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 			if name := strings.ToLower(hello.ServerName); name != to.Host {
-				refused = fmt.Errorf("TLS for %q on a connection to %s", name, to.Host)
+				refused = &GuestError{fmt.Errorf("TLS for %q on a connection to %s", name, to.Host)}
 				return nil, refused
 			}
 			begin := up.begin
@@ -338,7 +345,7 @@ func (b *Broker) handshake(ctx context.Context, guest net.Conn, to Target, up *u
 		if refused != nil {
 			return nil, refused
 		}
-		return nil, fmt.Errorf("the guest's TLS: %w", err)
+		return nil, &GuestError{fmt.Errorf("the guest's TLS: %w", err)}
 	}
 	return conn, nil
 }
