@@ -282,7 +282,11 @@ func TestAttackWorkerGrants(t *testing.T) {
 		res := exited()
 		granted := &res.Policy.Effective
 		granted.MemoryMB, granted.AllowNetAny, granted.Kernel = 300, true, "linux"
-		granted.AllowNet, granted.AllowTCP = make([]policy.NetRule, 3), make([]policy.TCPRule, 3)
+		more, _, err := policy.Resolve(policy.Request{AllowNet: []string{"good.example", "evil.example"}}, nil)
+		if err != nil {
+			t.Error(err)
+		}
+		granted.AllowNet, granted.AllowTCP = more.AllowNet, make([]policy.TCPRule, 3)
 		granted.Secrets = []policy.SecretRule{{Name: "OTHER"}}
 		return res
 	})})

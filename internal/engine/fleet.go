@@ -119,16 +119,33 @@ func (x *Execution) runElsewhere(ctx context.Context, req catalog.Request, calle
 	return err
 }
 
-// narrowed returns what was granted here, less what a worker's ceiling has cut: a replay asks for it again, so a worker
-// can't add to it. What it cut of lists is among the denials.
+// narrowed returns what was granted here, less what a worker's ceiling has cut, as the worker says. It is never more:
+// a replay asks for it again. Of hosts only those stay that both name.
 func narrowed(here, there policy.Effective) policy.Effective {
-	if there.MemoryMB > 0 {
-		here.MemoryMB = min(here.MemoryMB, there.MemoryMB)
+	if there.MemoryMB == 0 { // nothing was granted there: it did not run
+		return here
 	}
+	here.MemoryMB, here.OutputBytes = less(here.MemoryMB, there.MemoryMB), less(here.OutputBytes, there.OutputBytes)
+	here.Timeout = less(here.Timeout, there.Timeout)
+	here.AllowNetAny = here.AllowNetAny && there.AllowNetAny
+	here.AllowNet, here.AllowTCP = both(here.AllowNet, there.AllowNet), both(here.AllowTCP, there.AllowTCP)
 	if kernel := image.Kernel(there.Kernel); here.Kernel == "" && (kernel == image.Linux || kernel == image.Nanos) {
 		here.Kernel = there.Kernel
 	}
 	return here
+}
+
+// less returns the smaller bound, where 0 or less there is none.
+func less[N ~int | ~int64](here, there N) N {
+	if there > 0 && (here <= 0 || there < here) {
+		return there
+	}
+	return here
+}
+
+// both returns the entries that both lists have.
+func both[R comparable](here, there []R) []R {
+	return slices.DeleteFunc(slices.Clone(here), func(r R) bool { return !slices.Contains(there, r) })
 }
 
 // Again says that the run is made again from its beginning, on another worker: what it had
