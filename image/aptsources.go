@@ -8,20 +8,20 @@ import (
 	"strings"
 )
 
-// Package sources of the host that apt could not read: what it does not find may be in one of them.
+// Package sources of the host that apt could not read. A package that apt does not find may be in one of them.
 
-// unreadSources is what is known of them.
+// unreadSources describes the sources that apt could not read.
 type unreadSources struct {
 	failed []string // addresses of files that apt could not fetch
-	own    *bool    // one of the distribution's own is among them, once that was asked
+	own    *bool    // whether a source of the distribution itself is among them; nil until checked
 }
 
-// takeBundle is the remedy where an archive lacks what is needed.
+// takeBundle is the advice to the user if the archive lacks a part.
 const takeBundle = "take a bundle of the parts, `unitask image vendor --from FILE` or UNITASK_PARTS_URL"
 
 var aptFailed = regexp.MustCompile(`(?m)^[EW]: Failed to fetch (\S+)`)
 
-// failedAddresses returns those that an update could not fetch.
+// failedAddresses returns the addresses that an update could not fetch.
 func failedAddresses(errs string) (all []string) {
 	for _, m := range aptFailed.FindAllStringSubmatch(errs, -1) {
 		all = append(all, m[1])
@@ -29,10 +29,10 @@ func failedAddresses(errs string) (all []string) {
 	return all
 }
 
-// unreadWhy returns what apt says of them.
+// unreadWhy returns apt's messages about the unread sources.
 func (d *debian) unreadWhy() string { return strings.TrimPrefix(d.said, "; ") }
 
-// unread is why the host's package sources say nothing of what they lack.
+// unread returns the error for a host whose package sources offer no package at all.
 func (d *debian) unread() error {
 	if d.said == "" {
 		return fmt.Errorf("this host's package sources (/etc/apt) have no package for %s at all: %s", d.arch, takeBundle)
@@ -40,8 +40,9 @@ func (d *debian) unread() error {
 	return fmt.Errorf("this host's package sources can't be read: %s; %s", d.unreadWhy(), takeBundle)
 }
 
-// notSeen is the error for a part of which no package was found where apt could not look everywhere; err is what was
-// wrong besides, nil for a part that may go. That has gone where all of the distribution's own sources could be read.
+// notSeen returns the error for a part whose package was not found while some sources were unreadable. err is another
+// error of the search, or nil for a part that a release may drop. Such a part counts as dropped if all of the
+// distribution's own sources could be read.
 func (d *debian) notSeen(ctx context.Context, p LockedPart, err error) error {
 	if err != nil {
 		if strings.Contains(err.Error(), d.unreadWhy()) {
@@ -62,7 +63,7 @@ func (d *debian) notSeen(ctx context.Context, p LockedPart, err error) error {
 	return nil
 }
 
-// ownFailed says that a source could not be read that the C library or the kernel comes from, or may come from.
+// ownFailed reports whether an unreadable source may provide the C library or the kernel.
 func (d *debian) ownFailed(ctx context.Context) (bool, error) {
 	for _, part := range []string{libcPart, kernelPart} {
 		i := slices.IndexFunc(d.locked, func(l LockedPart) bool { return l.Name == part })
@@ -82,7 +83,7 @@ func (d *debian) ownFailed(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// madisonSources returns the addresses below which the sources are whose packages apt-cache lists, a line each:
+// madisonSources returns the base addresses of the sources in a list of apt-cache madison. Each line has the form
 // NAME | VERSION | ADDRESS SUITE/COMPONENT ARCH Packages, or ADDRESS FOLDER/ Packages.
 func madisonSources(list string) (all []string) {
 	for line := range strings.Lines(list) {
@@ -103,8 +104,8 @@ func madisonSources(list string) (all []string) {
 	return all
 }
 
-// isOf reports whether one of the addresses that could not be fetched is, or may be, of a source: what a list of
-// mirrors (apt-transport-mirror(1)) leads to is not seen in its own.
+// isOf reports whether an address that could not be fetched belongs, or may belong, to a source. A mirror list
+// (apt-transport-mirror(1)) does not show the addresses that it leads to.
 func isOf(failed []string, source string) bool {
 	return strings.HasPrefix(source, "mirror") || slices.ContainsFunc(failed,
 		func(address string) bool { return strings.HasPrefix(address, source) })

@@ -13,24 +13,23 @@ import (
 	"strings"
 )
 
-// Bounds on what an archive may unpack to: well above any part we know, so that
-// a crafted one can't fill the disk.
+// Bounds on what an archive may unpack to. They are well above any known part, so that a crafted archive can't fill
+// the disk.
 const (
 	maxArchiveFiles = 50_000
 	maxArchiveBytes = 2 << 30 // of all files, wanted or not
 )
 
-// selector maps a name in an archive to a path in the part's folder; ok is
-// false for what is not wanted.
+// selector maps a name in an archive to a path in the part's folder. ok is false for a file that is not wanted.
 type selector func(name string) (dst string, ok bool)
 
-// unpackTar writes the wanted files and links of a tar stream below dir. A link
-// may point anywhere, but nothing is written through one that leads out.
+// unpackTar writes the wanted files and links of a tar stream below dir. A link may point anywhere, but nothing is
+// written through a link that leads out of dir.
 func unpackTar(r io.Reader, dir string, want selector) error {
 	return unpackOf(r, dir, want, new(int64(maxArchiveBytes)))
 }
 
-// unpackOf does so with one of several archives, for whose files so many bytes are left.
+// unpackOf does the same with one of several archives, which together may hold *left more bytes.
 func unpackOf(r io.Reader, dir string, want selector, left *int64) error {
 	most := *left
 	root, err := os.OpenRoot(dir)
@@ -50,7 +49,7 @@ func unpackOf(r io.Reader, dir string, want selector, left *int64) error {
 		if n >= maxArchiveFiles {
 			return fmt.Errorf("read archive: more than %d files", maxArchiveFiles)
 		}
-		if *left -= h.Size; *left < 0 { // of what is not wanted too: it is unpacked to be passed over
+		if *left -= h.Size; *left < 0 { // unwanted files count too: skipping them means unpacking them
 			return fmt.Errorf("read archive: more than %d bytes", most)
 		}
 		name := strings.TrimPrefix(h.Name, "./")
@@ -87,7 +86,7 @@ func unpackOf(r io.Reader, dir string, want selector, left *int64) error {
 	}
 }
 
-// linkIn makes a hard link to a file that was unpacked before.
+// linkIn makes a hard link to a file that was already unpacked.
 func linkIn(root *os.Root, target, dst string, want selector) error {
 	target = path.Clean(strings.TrimPrefix(target, "./"))
 	from, ok := want(target)

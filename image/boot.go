@@ -1,33 +1,36 @@
 package image
 
-// Boot is what an image's kernel wants of the machine that boots it.
+// Boot describes what an image's kernel needs from the machine that boots it.
 type Boot struct {
 	Kernel string
-	Initrd string // "" when the kernel wants none
-	// Append is the kernel's command line, for a machine that nobody looks at and that is gone when its program is; "" if
-	// the kernel takes none.
+	Initrd string // "" if the kernel needs none
+	// Append is the kernel's command line, for an unattended machine that exits with its program. "" means that the
+	// kernel accepts none.
 	Append string
 	Disks  []string // raw, read-only, in order
-	// MachineOptions are for QEMU's -M.
+	// MachineOptions are options for QEMU's -M.
 	MachineOptions string
-	// PCI: the kernel finds its devices on PCI only.
+	// PCI means that the kernel finds devices on PCI only.
 	PCI bool
-	// BIOS: the disk boots by itself on a machine that has PCI and no microvm's way to load a kernel.
+	// BIOS means that the machine needs PCI and a BIOS: the disk boots by itself, without microvm's way to load a
+	// kernel.
 	BIOS bool
 }
 
-// Boot returns how the image is booted.
+// Boot returns how to boot the image.
 func (im *Image) Boot() Boot {
 	boot := Boot{Kernel: im.Path(KernelFile), Initrd: im.Path(InitrdFile), Disks: []string{im.Path(DiskFile)}}
 	switch {
 	case im.Kernel == Nanos && im.Arch == AMD64:
-		boot.MachineOptions = "ioapic2=off" // with it, the kernel hangs without a word
+		boot.MachineOptions = "ioapic2=off" // with it, the kernel hangs silently
 		boot.BIOS = true
 	case im.Kernel == Nanos:
 		boot.PCI = true
 	case im.Arch == AMD64:
-		// Its ACPI has no legacy devices, so Linux leaves the interrupt controller and the timer of a PC as they are; where
-		// that timer came just as Linux let interrupts in, it had number 0, the division by zero's, and the boot was over.
+		// The ACPI of microvm has no legacy devices, so Linux leaves a PC's interrupt controller and timer as they
+		// are. If
+		// that timer fired just as Linux enabled interrupts, it arrived as number 0 (division by zero) and ended the
+		// boot.
 		boot.MachineOptions = "acpi=on,pit=off,pic=off"
 		boot.Append = "console=ttyS0 no_timer_check " + linuxArgs
 	default:
@@ -36,10 +39,9 @@ func (im *Image) Boot() Boot {
 	return boot
 }
 
-// linuxArgs: with reboot=t and panic=-1 a stop is a reset, which -no-reboot turns into
-// an end. IPv6 is off until init switches it on for the loopback. The rest saves boot
-// time: no self-tests, no audit, no zeroing.
+// linuxArgs: with reboot=t and panic=-1 a stop becomes a reset, and -no-reboot makes QEMU exit on it. IPv6 is off
+// until init enables it for the loopback. The other options save boot time: no self-tests, no audit, no zeroing.
 //
-// On amd64 there is no_timer_check besides: a q35's kernel looks for a few ticks of its timer, which a busy host lets
-// it miss, and panics before it has a console. Linux leaves that out by itself where it knows its hypervisor.
+// On amd64, no_timer_check is added: on q35 the kernel waits for a few timer ticks, misses them on a busy host, and
+// panics before it has a console. Linux skips this check by itself if it knows its hypervisor.
 const linuxArgs = "quiet reboot=t panic=-1 cryptomgr.notests ipv6.disable_ipv6=1 lsm=landlock audit=0 init_on_alloc=0 cgroup_disable=memory,pressure"

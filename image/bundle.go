@@ -23,19 +23,19 @@ import (
 	"github.com/unitask/unitask/internal/bounded"
 )
 
-// A bundle holds all parts of the linux guest of one architecture, its own programs among
-// them, for hosts that have no apt and no C compiler: a zstd-compressed tar with a folder
-// ARCH/PART for each, as the store has them, and a list of licences and sources. The same
-// parts give the same bytes.
+// A bundle holds all parts of the linux guest of one architecture, including unitask's own programs, for hosts
+// without
+// apt and a C compiler. It is a zstd-compressed tar with a folder ARCH/PART for each part, laid out as in the store,
+// and a list of licences and sources. The same parts give the same bytes.
 const (
 	bundleSuffix   = ".tar.zst"
 	bundleLicences = "LICENSES.txt"
 )
 
-// maxBundle bounds what is fetched: a bundle has some 80 MiB.
+// maxBundle bounds the download; a bundle has some 80 MiB.
 const maxBundle = 512 << 20
 
-// errNoDigest means that a bundle from the network can't be checked.
+// errNoDigest means that a bundle from the network can't be verified.
 var errNoDigest = errors.New("it has no digest to be checked against")
 
 // WriteBundle writes the store's parts of an architecture to a file.
@@ -61,7 +61,7 @@ func (ps Parts) WriteBundle(arch Arch, to string) error {
 		}
 	}
 	err := atomicfile.Fill(to, 0o644, func(f *os.File) error {
-		z, err := zstd.NewWriter(f, zstd.WithEncoderConcurrency(1)) // with several the bytes differ
+		z, err := zstd.NewWriter(f, zstd.WithEncoderConcurrency(1)) // with more, the bytes differ
 		if err != nil {
 			return err
 		}
@@ -93,8 +93,8 @@ func (ps Parts) each() (list []*Store) {
 	return list
 }
 
-// bundled names the parts of a bundle: those of this store's images, and of the others that
-// are here as a whole.
+// bundled names the parts of a bundle: those of this store's images, and those of other images whose parts are all in
+// the store.
 func (ps Parts) bundled(arch Arch) (names []string) {
 	for _, of := range ps.each() {
 		parts := append(of.partsOf(Linux, arch), of.Parts().guestPart())
@@ -110,7 +110,7 @@ func (ps Parts) bundled(arch Arch) (names []string) {
 	return slices.Compact(names)
 }
 
-// bundleList says what a bundle holds, under which licences, and where its sources are.
+// bundleList returns the text that lists a bundle's parts, their licences and their sources.
 func bundleList(arch Arch, parts []Part) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "The parts of unitask's linux guest for %s. Texts of licences lie in the parts' folders.\n", arch)
@@ -127,7 +127,7 @@ func bundleList(arch Arch, parts []Part) string {
 	return b.String()
 }
 
-// bundlePart writes one part, in the order of its files' names.
+// bundlePart writes one part, sorted by file name.
 func bundlePart(w *tar.Writer, arch Arch, p Part) error {
 	return filepath.WalkDir(p.dir, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -138,7 +138,7 @@ func bundlePart(w *tar.Writer, arch Arch, p Part) error {
 			return err
 		}
 		if d.Type() == fs.ModeSymlink && strings.HasPrefix(rel, "include"+string(filepath.Separator)) {
-			return nil // who takes a bundle refuses it (checkBundled), and no compiler needs it
+			return nil // checkBundled refuses such links, and no compiler needs them
 		}
 		h := &tar.Header{Name: path.Join(string(arch), p.Name, filepath.ToSlash(rel)), Typeflag: tar.TypeReg, Mode: 0o644}
 		if d.Type() == fs.ModeSymlink {
@@ -150,7 +150,7 @@ func bundlePart(w *tar.Writer, arch Arch, p Part) error {
 		}
 		text := []byte(nil)
 		if rel == partFile {
-			p.Vendored, p.Bundled = time.Time{}, false // differ from store to store
+			p.Vendored, p.Bundled = time.Time{}, false // these differ between stores
 			text, err = json.MarshalIndent(p, "", "  ")
 		} else {
 			text, err = os.ReadFile(name)
@@ -172,8 +172,9 @@ func bundlePart(w *tar.Writer, arch Arch, p Part) error {
 	})
 }
 
-// takeBundle takes every part of a bundle, or none: the caller holds the vendor lock. It
-// trusts the bundle; who calls it has checked the digest, or was given the file by the user.
+// takeBundle installs every part of a bundle, or none. The caller holds the vendor lock. takeBundle trusts the
+// bundle:
+// the caller has checked the digest, or the user has named the file.
 func (ps Parts) takeBundle(arch Arch, file string) ([]string, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -228,8 +229,8 @@ func (ps Parts) takeBundle(arch Arch, file string) ([]string, error) {
 	return taken, nil
 }
 
-// checkBundled refuses parts that no bundle has, and links where the host follows them:
-// what is built from the parts would hold what they lead to. Below root they are the guest's.
+// checkBundled refuses unknown parts, and links that the host would follow: files built from the parts would contain
+// the targets of such links. Links below root are only followed by the guest.
 func (ps Parts) checkBundled(arch Arch, name, dir string) error {
 	known := func(of *Store) bool {
 		return slices.Contains(append(of.partsOf(Linux, arch), of.Parts().guestPart()), name)
@@ -249,8 +250,8 @@ func (ps Parts) checkBundled(arch Arch, name, dir string) error {
 	})
 }
 
-// bundleAddress returns where the bundle for hosts without apt is: what the user has named
-// (PartsURL), else what bundles.lock has; "" for neither.
+// bundleAddress returns the address of the bundle for hosts without apt: the user's (PartsURL), else the address in
+// bundles.lock, else "".
 func (ps Parts) bundleAddress(arch Arch) (string, error) {
 	if ps.images.PartsURL != "" {
 		return strings.ReplaceAll(ps.images.PartsURL, "ARCH", string(arch)), nil
@@ -262,7 +263,7 @@ func (ps Parts) bundleAddress(arch Arch) (string, error) {
 	return b.URL + "#" + b.Digest, nil
 }
 
-// vendorBundle fetches the bundle of a host that can't have packages.
+// vendorBundle fetches the bundle for a host that can't use packages.
 func (ps Parts) vendorBundle(ctx context.Context, arch Arch) error {
 	address, err := ps.bundleAddress(arch)
 	if err != nil {
@@ -278,7 +279,7 @@ func (ps Parts) vendorBundle(ctx context.Context, arch Arch) error {
 	return err
 }
 
-// wantsBundle reports whether parts come from a bundle and not from packages here.
+// wantsBundle reports whether parts come from a bundle rather than from this host's packages.
 func (ps Parts) wantsBundle() bool {
 	if ps.images.PartsURL != "" {
 		return true
@@ -287,8 +288,8 @@ func (ps Parts) wantsBundle() bool {
 	return err != nil
 }
 
-// fetchBundle fetches a bundle and takes its parts: the caller holds the vendor lock. The
-// digest is behind the address's #, or that of bundles.lock for the same architecture.
+// fetchBundle fetches a bundle and installs its parts. The caller holds the vendor lock. The digest follows the # of
+// the address, or is that of bundles.lock for the same architecture.
 func (ps Parts) fetchBundle(ctx context.Context, arch Arch, address string) ([]string, error) {
 	u, err := url.Parse(address)
 	if err != nil || (u.Scheme != "https" && u.Scheme != "http") {

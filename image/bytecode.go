@@ -13,22 +13,22 @@ import (
 	"strings"
 )
 
-// Compile is how a payload's own program makes files of an image from others of it, as Python
-// does bytecode. It is run on the host, with the vendored libc, in a copy of the image's
-// files and without any other: nothing that it reads is not from the vendored packages.
+// Compile describes how a payload's own program generates files of an image from other files of the image, such as
+// Python's bytecode. The program runs on the host, with the vendored libc, in a copy of the image's files. It reads
+// only files of the vendored packages.
 type Compile struct {
-	// Dirs are the folders in the guest that files are added to.
+	// Dirs are the folders in the guest that receive files.
 	Dirs []string
-	// Args and Env are the program's; ROOT in them stands for the copy's folder.
+	// Args and Env are passed to the program; ROOT in them stands for the copy's folder.
 	Args, Env []string
 }
 
-// compiles reports whether an image of this architecture has what Compile makes: the program must run here.
+// compiles reports whether Compile is used for images of this architecture: the program must run on this host.
 func (ps Parts) compiles(arch Arch) bool {
 	return ps.images.payload.Compile != nil && runtime.GOOS == "linux" && arch == HostArch()
 }
 
-// compileTree adds to a tree what the payload's program makes of it, if it can.
+// compileTree adds the files that the payload's program generates to a tree. A failure is only logged.
 func (ps Parts) compileTree(ctx context.Context, t tree, arch Arch, dir string) error {
 	if !ps.compiles(arch) {
 		return nil
@@ -42,7 +42,7 @@ func (ps Parts) compileTree(ctx context.Context, t tree, arch Arch, dir string) 
 	return err
 }
 
-// compile adds to a tree what the payload's program makes of it. dir is for the copy.
+// compile adds the files that the payload's program generates to a tree. It puts the copy into dir.
 func (t tree) compile(ctx context.Context, p Payload, arch Arch, dir string) error {
 	root, err := os.MkdirTemp(dir, ".root-")
 	if err != nil {
@@ -92,7 +92,7 @@ func (t tree) compile(ctx context.Context, p Payload, arch Arch, dir string) err
 	return nil
 }
 
-// place puts a node below a folder of the host: files as links to what they are made of.
+// place puts a node below a folder of the host. A file becomes a link to its source.
 func (n node) place(root string) error {
 	at := filepath.Join(root, n.path)
 	switch {
@@ -109,5 +109,5 @@ func (n node) place(root string) error {
 		}
 		return os.Symlink(source, at)
 	}
-	return nil // texts of our own
+	return nil // texts that this package generates
 }

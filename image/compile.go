@@ -17,8 +17,9 @@ import (
 	"strings"
 )
 
-// guestPart is the part that holds the guest's own compiled programs: those of the first payload,
-// and with another's name behind it that one's.
+// guestPart names the part with the guest's own compiled programs. The first payload uses this name; for other
+// payloads
+// the payload's name is appended.
 const guestPart = "guest"
 
 func (ps Parts) guestPart() string {
@@ -37,16 +38,16 @@ const kernelPart = "linux"
 // libcPart is the C library that the guest's programs run on.
 const libcPart = "libc"
 
-// libraryFile is the payload's library in it.
+// libraryFile is the payload's library in the guest part.
 const (
 	libraryFile      = "shim.node"
-	nanosLibraryFile = "nanos.so" // where that kernel has another one
+	nanosLibraryFile = "nanos.so" // for that kernel, if it needs another library
 )
 
-// programFile is the payload's program in it, where that is compiled.
+// programFile is the payload's program in the guest part, if it is compiled.
 const programFile = "program"
 
-// guestDigest returns the digest over all of the guest's sources, and how its program is started.
+// guestDigest returns the digest over all of the guest's sources and the way its program is started.
 func (ps Parts) guestDigest(arch Arch) (string, error) {
 	versioned, err := ps.images.versioned(arch)
 	if err != nil {
@@ -78,9 +79,8 @@ func (ps Parts) guestDigest(arch Arch) (string, error) {
 	return "sha256-" + hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// ensureGuest compiles the guest's programs unless the store has those of the
-// present sources. They are compiled where they are vendored, from the sources
-// in this binary, so that no binary is ever committed.
+// ensureGuest compiles the guest's programs unless the store has them from the current sources. They are compiled on
+// the vendoring host, from the sources in this binary, so that no binary is ever committed.
 func (ps Parts) ensureGuest(ctx context.Context, arch Arch) error {
 	versioned, err := ps.images.versioned(arch)
 	if err != nil {
@@ -157,8 +157,8 @@ func (ps Parts) ensureGuest(ctx context.Context, arch Arch) error {
 	})
 }
 
-// olderLibc keeps headers of glibc 2.38 and later from exchanging the number parsers
-// (sscanf, strtol) for versions of their own, which the guest's older libc lacks.
+// olderLibc keeps headers of glibc 2.38 and later from replacing the number parsers (sscanf, strtol) with newer
+// versions, which the guest's older libc lacks.
 const (
 	olderLibcFile = "older_libc.h"
 	olderLibc     = `#define _GNU_SOURCE
@@ -170,8 +170,8 @@ const (
 `
 )
 
-// runsOn says why a library that was compiled here does not run on the guest's libc: it
-// needs another one (musl's), or a symbol that came later.
+// runsOn returns why a library that was compiled here does not run on the guest's libc: it needs another libc (musl),
+// or a newer symbol.
 func runsOn(library string, libc Part) error {
 	f, err := elf.Open(library)
 	if err != nil {
@@ -205,7 +205,7 @@ func runsOn(library string, libc Part) error {
 	return nil
 }
 
-// newer compares the first two numbers of versions: 2.38 and 2.36-9+deb12u14.
+// newer compares the first two numbers of two versions, such as 2.38 and 2.36-9+deb12u14.
 func newer(a, b string) bool {
 	var x, y [2]int
 	_, _ = fmt.Sscanf(a, "%d.%d", &x[0], &x[1])

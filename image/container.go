@@ -22,8 +22,8 @@ import (
 	"github.com/unitask/unitask/internal/home"
 )
 
-// Container is a container's image in the store: a disk with its files, and how it is started. What
-// boots with it is an Image, built as any other is.
+// Container is a container's image in the store: a disk with its files, and how it is started. The image that boots
+// with the disk is an Image, built like any other.
 type Container struct {
 	Digest    string     `json:"digest"` // sha256:HEX, of its manifest, or of its configuration
 	Arch      Arch       `json:"arch"`
@@ -33,13 +33,13 @@ type Container struct {
 	Devices   int        `json:"devicesLeftOut,omitempty"`
 	Added     time.Time  `json:"added"`
 	TookMs    int64      `json:"tookMs"`
-	ShippedBy string     `json:"brought,omitempty"` // by whom, from another host
-	// Custom, if not nil, says that it is no container's: it is what a custom image adds to a bundled one, and
-	// the disk is an archive.
+	ShippedBy string     `json:"brought,omitempty"` // the submitter, if another host shipped the image
+	// Custom, if not nil, means that the disk is not a container's, but an archive of what a custom image adds to a
+	// bundled image.
 	Custom *ShippedCustom `json:"own,omitempty"`
 
 	Names    []string `json:"-"` // references that lead to it
-	imported []string // of Names, those that somebody gave it who imported it
+	imported []string // those of Names that a user gave when importing
 	dir      string
 }
 
@@ -49,7 +49,8 @@ const (
 	namesFile     = "names.json" // references, and the digests that they lead to
 )
 
-// Containers are the container images of a store, with those that other hosts shipped. They have no state of their own.
+// Containers gives access to a store's container images, including those that other hosts shipped. It has no state of
+// its own.
 type Containers struct{ images *Store }
 
 // Containers returns the store's container images.
@@ -60,7 +61,7 @@ func (cs Containers) dir() string { return home.Dir(cs.images.home).Containers()
 // key returns the name of a container's folder.
 func (c *Container) key() string { return strings.TrimPrefix(c.Digest, "sha256:") }
 
-// Size returns the bytes that its files occupy.
+// Size returns the number of bytes that its files occupy.
 func (c *Container) Size() int64 {
 	st, err := os.Stat(filepath.Join(c.dir, rootFile))
 	if err != nil {
@@ -69,8 +70,9 @@ func (c *Container) Size() int64 {
 	return allocated(st)
 }
 
-// Add writes an image's files into the store, unless they are there, and has the names
-// lead to it from now on. by says who gave them.
+// Add writes an image's files into the store, unless they exist, and points the names to the image. by tells where
+// the
+// names come from.
 func (cs Containers) Add(ctx context.Context, arch Arch, from *oci.Image, by NamesFrom, names []string) (*Container,
 	error) {
 	c := &Container{Digest: from.Digest, Arch: arch, Config: from.Config}
@@ -116,7 +118,7 @@ func (cs Containers) Add(ctx context.Context, arch Arch, from *oci.Image, by Nam
 		return nil, err
 	}
 	c.dir = filepath.Join(cs.dir(), c.key())
-	if err := os.RemoveAll(c.dir); err != nil { // one whose description can't be read
+	if err := os.RemoveAll(c.dir); err != nil { // one with an unreadable description
 		return nil, err
 	}
 	if err := os.Rename(tmp, c.dir); err != nil {
@@ -162,13 +164,13 @@ func (cs Containers) read(key string) (*Container, error) {
 	return c, nil
 }
 
-// Disk opens the disk with its files.
+// Disk opens the disk with the image's files.
 func (c *Container) Disk() (*os.File, error) { return os.Open(c.Root()) }
 
-// Root returns the file that is its disk, or the archive of what a custom image adds.
+// Root returns the path of the disk, or of the archive with a custom image's additions.
 func (c *Container) Root() string { return filepath.Join(c.dir, rootFile) }
 
-// leastDigest is how much of a digest names an image.
+// leastDigest is the number of digits of a digest that are enough to name an image.
 const leastDigest = 12
 
 // repository returns a reference without its tag or digest.
@@ -180,10 +182,10 @@ func repository(ref string) string {
 	return ref
 }
 
-// Get returns the image that a reference leads to, or whose digest begins so (12 digits at
-// least). A digest behind a name is found only where the image is of that name: a ceiling may
-// allow the one name and not the other. What somebody has brought leads to nothing but its whole digest: its first
-// digits can be anybody's choice. The error wraps fs.ErrNotExist where there is none.
+// Get returns the image for a reference, or for the first digits of a digest (12 at least). A digest after a name is
+// found only if the image has that name: a ceiling may allow one name and not another. A shipped image is found only
+// by
+// its whole digest: anybody can choose an image's first digits. The error wraps fs.ErrNotExist if there is no image.
 func (cs Containers) Get(arch Arch, name string) (*Container, error) {
 	list, err := cs.List()
 	if err != nil {
@@ -214,7 +216,7 @@ func (cs Containers) Get(arch Arch, name string) (*Container, error) {
 	return nil, fmt.Errorf("container image %.200q for %s: %w in the store", name, arch, fs.ErrNotExist)
 }
 
-// List returns every container's image in the store, the newest first.
+// List returns every container image in the store, the newest first.
 func (cs Containers) List() (list []*Container, err error) {
 	entries, err := os.ReadDir(cs.dir())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -237,7 +239,7 @@ func (cs Containers) List() (list []*Container, err error) {
 	return list, nil
 }
 
-// Remove removes an image, its names, and what was built of it.
+// Remove removes an image, its names, and the images built from it.
 func (cs Containers) Remove(ctx context.Context, c *Container) error {
 	list, err := cs.images.List()
 	if err != nil {
@@ -262,8 +264,8 @@ func (cs Containers) Remove(ctx context.Context, c *Container) error {
 	})
 }
 
-// Prune removes the images that no name leads to, but for the digests in use, and returns the digests of
-// those that it has removed. A name of which leads says no is forgotten before.
+// Prune removes the images without a name, except those whose digests are in use, and returns the removed digests. It
+// first forgets each name for which leads returns false.
 func (cs Containers) Prune(ctx context.Context, leads func(arch Arch, name, digest string) bool,
 	used map[string]bool) (removed []string, err error) {
 	list, err := cs.List()
@@ -293,7 +295,7 @@ func (cs Containers) Prune(ctx context.Context, leads func(arch Arch, name, dige
 	return removed, nil
 }
 
-// prune removes an image if it has no name, and nobody is giving it one.
+// prune removes an image if it has no name and nobody is just naming it.
 func (cs Containers) prune(ctx context.Context, c *Container) (bool, error) {
 	unlock, err := cs.images.lock(ctx, "container-"+c.key())
 	if err != nil {
@@ -310,7 +312,7 @@ func (cs Containers) prune(ctx context.Context, c *Container) (bool, error) {
 	return true, cs.Remove(ctx, c)
 }
 
-// OfContainer is the same store with images that run a container's image, or a shipped custom one.
+// OfContainer returns the same store for images that run a container's image, or a shipped custom image.
 func (s *Store) OfContainer(c *Container) (*Store, error) {
 	if c.Custom != nil {
 		if s.Along == nil {
@@ -329,8 +331,7 @@ func (s *Store) OfContainer(c *Container) (*Store, error) {
 	return nil, errors.New("this store has no container images")
 }
 
-// Named is the same store with images of that name: of the bundled ones, or, sha256:HEX, a
-// container's.
+// Named returns the same store for images of that name: a bundled image, or, for sha256:HEX, a container's.
 func (s *Store) Named(arch Arch, name string) (*Store, error) {
 	if !strings.HasPrefix(name, "sha256:") {
 		return s.Of(name)
@@ -342,7 +343,7 @@ func (s *Store) Named(arch Arch, name string) (*Store, error) {
 	return s.OfContainer(c)
 }
 
-// For is the same store with images like one that it has.
+// For returns the same store for images like an existing one.
 func (s *Store) For(im *Image) (*Store, error) {
 	if im.Base != "" || im.Container != "" {
 		of, err := s.Named(im.Arch, cmp.Or(im.Container, im.Name))
@@ -375,7 +376,7 @@ func (c *Container) linkRoot(to string) error {
 	return errors.Join(err, dst.Close())
 }
 
-// initFiles returns what the initramfs has beside init and the drivers, where the disk is a container's.
+// initFiles returns the files that the initramfs of a container's image has in addition to init and the drivers.
 func (s *Store) initFiles(guest Part) (map[string][]byte, error) {
 	if s.container == nil {
 		return nil, nil

@@ -15,16 +15,17 @@ import (
 	"github.com/unitask/unitask/internal/atomicfile"
 )
 
-// NamesFrom says who gave an image its names.
+// NamesFrom tells who gave an image its names.
 type NamesFrom int
 
 const (
-	Imported NamesFrom = iota // who imported it: they may be anybody's
-	Pulled                    // the registry that is in them
+	Imported NamesFrom = iota // the user who imported it, with any name
+	Pulled                    // the registry in the name
 )
 
-// ImportedAs reports whether an image has a reference only since somebody imported it under that name. A rule about a
-// registry is not about it.
+// ImportedAs reports whether an image has a reference only because somebody imported it under that name. Rules about
+// a
+// registry do not apply to such a reference.
 func (c *Container) ImportedAs(ref string) bool {
 	name, digest, _ := strings.Cut(ref, "@")
 	if name == "" || strings.HasPrefix(ref, "sha256:") {
@@ -57,17 +58,16 @@ func (cs Containers) names() (map[string]string, error) {
 	return names, nil
 }
 
-// nameKey returns what a name is kept by: the same reference may lead to an image for each
+// nameKey returns the key under which a name is stored: the same reference may lead to an image for each
 // architecture.
 func nameKey(arch Arch, name string) string { return string(arch) + " " + name }
 
-// importedKey returns where it is kept that a name was given by who imported an image, and not by the registry that is
-// in it.
+// importedKey returns the key that marks a name as given by an import, and not by the registry in the name.
 func importedKey(arch Arch, name string) string { return importedMark + nameKey(arch, name) }
 
 const importedMark = "imported "
 
-// Name has names lead to an image of the store from now on. from says who gave them.
+// Name points names to an image of the store. from tells who gave them.
 func (cs Containers) Name(ctx context.Context, c *Container, from NamesFrom, names ...string) error {
 	return cs.changeNames(ctx, func(all map[string]string) {
 		for _, name := range names {
@@ -81,7 +81,7 @@ func (cs Containers) Name(ctx context.Context, c *Container, from NamesFrom, nam
 	})
 }
 
-// Unname has a name lead to no image any more, and removes the one that it led to, if no other name does.
+// Unname removes a name, and also its image if the image has no other name.
 func (cs Containers) Unname(ctx context.Context, arch Arch, name string) error {
 	var key string
 	others := false
@@ -117,7 +117,7 @@ func (cs Containers) changeNames(ctx context.Context, change func(map[string]str
 		return err
 	}
 	change(all)
-	maps.DeleteFunc(all, func(key, _ string) bool { // of a name that is gone
+	maps.DeleteFunc(all, func(key, _ string) bool { // of a removed name
 		name, is := strings.CutPrefix(key, importedMark)
 		return is && all[name] == ""
 	})

@@ -16,12 +16,13 @@ import (
 	"github.com/ulikunitz/xz"
 )
 
-// maxWindow bounds the memory that a zstd stream may ask for: the kernel's own files are
-// packed with the largest window that the command line tool has without --long=31.
+// maxWindow bounds the memory that a zstd stream may demand. The kernel's files are packed with the largest window
+// that
+// the command line tool uses without --long=31.
 const maxWindow = 128 << 20
 
-// decompressors are the compressions that Debian's packages, kernels and kernel modules
-// come in, by how a stream of each begins.
+// decompressors lists the compressions of Debian's packages, kernels and kernel modules, with the first bytes of a
+// stream of each.
 var decompressors = []struct {
 	suffix, magic string
 	open          func(io.Reader) (io.ReadCloser, error)
@@ -43,7 +44,7 @@ var decompressors = []struct {
 	{".gz", "\x1f\x8b", func(r io.Reader) (io.ReadCloser, error) { return gzip.NewReader(r) }},
 }
 
-// decompress reads a stream in any of these compressions, or one in none as it is.
+// decompress reads a stream in any of these compressions, or an uncompressed stream.
 func decompress(r io.Reader) (io.ReadCloser, error) {
 	b := bufio.NewReaderSize(r, 1<<16)
 	for _, d := range decompressors {
@@ -54,13 +55,12 @@ func decompress(r io.Reader) (io.ReadCloser, error) {
 	return io.NopCloser(b), nil
 }
 
-// A package is an ar archive (deb(5), ar(5)) of debian-binary, control.tar and data.tar,
-// in this order.
+// A package is an ar archive (deb(5), ar(5)) of debian-binary, control.tar and data.tar, in this order.
 const (
 	arMagic     = "!<arch>\n"
 	arHeader    = 60 // bytes before each member
 	arEnd       = "`\n"
-	maxArMember = 1 << 30 // no package of ours is near it
+	maxArMember = 1 << 30 // far above any package in use
 	maxMembers  = 16      // packages have three, and at most some signatures
 )
 
@@ -69,7 +69,7 @@ func unpackDeb(file, dir string, want selector) error {
 	return unpackDebOf(file, dir, want, new(int64(maxArchiveBytes)))
 }
 
-// unpackDebOf does so with one of several, for whose files so many bytes are left.
+// unpackDebOf does the same with one of several packages, whose files together may hold *left more bytes.
 func unpackDebOf(file, dir string, want selector, left *int64) error {
 	f, err := os.Open(file)
 	if err != nil {
@@ -87,7 +87,7 @@ func unpackDebOf(file, dir string, want selector, left *int64) error {
 	return nil
 }
 
-// debMember returns the files of a package, or what describes it (data.tar, control.tar), as a tar stream.
+// debMember returns a package's files (data.tar) or its description (control.tar) as a tar stream.
 func debMember(r io.Reader, member string) (io.ReadCloser, error) {
 	var magic [len(arMagic)]byte
 	if _, err := io.ReadFull(r, magic[:]); err != nil || string(magic[:]) != arMagic {

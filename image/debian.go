@@ -20,31 +20,30 @@ import (
 	"github.com/unitask/unitask/internal/home"
 )
 
-// debian fetches packages with apt's own client, from the sources the host is
-// set up with, into lists and caches of our own: nothing is installed, and the
-// host need not know the architecture.
+// debian fetches packages with apt's own client, from the sources that the host is configured with, into lists and
+// caches of unitask's own. Nothing is installed, and the host need not know the architecture.
 type debian struct {
 	arch  Arch
-	state string // folder of our own for apt's lists
-	fresh bool   // the lists were updated by this process
-	said  string // what could not be fetched then, in apt's words, each behind "; "
+	state string // folder for apt's lists
+	fresh bool   // this process has updated the lists
+	said  string // apt's messages about what it could not fetch, each after "; "
 	unreadSources
-	ahead string // a folder of packages that were fetched together, "" if there is none
+	ahead string // a folder of packages that were fetched together, or ""
 
 	logf func(format string, args ...any)
-	// together says whether all images that have one part have another one, too, by the packages of vendor.lock.
+	// together reports whether every image with one part has another part, too, by the packages of vendor.lock.
 	together func(part, other string) bool
 	locked   []LockedPart
 	has      map[string][]string // versions of vendor.lock's packages that the archive has
-	index    *aptIndex           // of the archive, once it was wanted
+	index    *aptIndex           // of the archive, nil until needed
 }
 
-// apt returns the client of an architecture's packages.
+// apt returns a client for an architecture's packages.
 func (ps Parts) apt(arch Arch, locked []LockedPart) *debian {
 	return &debian{arch: arch, state: filepath.Join(home.Dir(ps.images.home).Cache(), "apt-"+string(arch)), locked: locked, logf: ps.images.logf, together: func(part, other string) bool { return ps.together(arch, part, other) }}
 }
 
-// together reports whether every image that has one part has the other, too.
+// together reports whether every image that has one part also has the other.
 func (ps Parts) together(arch Arch, part, other string) bool {
 	for _, of := range ps.each() {
 		if parts := of.partsOf(Linux, arch); slices.Contains(parts, part) && !slices.Contains(parts, other) {
@@ -54,11 +53,12 @@ func (ps Parts) together(arch Arch, part, other string) bool {
 	return true
 }
 
-// ofOneRelease adds to the parts that are to be fetched those of the same image that are here from another release of
-// the distribution, if one of the former is another release's than vendor.lock's: programs don't run on an older libc.
+// ofOneRelease extends the list of missing parts if one of them comes from another release than vendor.lock's. It
+// then
+// adds the image's parts that are here from a different release: programs don't run on an older libc.
 func (ps Parts) ofOneRelease(ctx context.Context, apt *debian, missing []LockedPart, wanted []string) ([]LockedPart, error) {
 	libc, err := ps.Get(apt.arch, libcPart)
-	if err != nil { // none is here
+	if err != nil { // none is installed
 		return missing, nil
 	}
 	moved := false
@@ -92,7 +92,7 @@ func (ps Parts) ofOneRelease(ctx context.Context, apt *debian, missing []LockedP
 	return missing, nil
 }
 
-// upstream returns a package's version without the distribution's own part.
+// upstream returns a package's version without the distribution's revision.
 func upstream(version string) string {
 	version, _, _ = strings.Cut(version, "-")
 	return version
@@ -118,7 +118,7 @@ func (d *debian) run(ctx context.Context, dir, tool string, args ...string) ([]b
 	return out, err
 }
 
-// runs is run, and returns what the tool said on its standard error, too.
+// runs is like run, but also returns the tool's standard error.
 func (d *debian) runs(ctx context.Context, dir, tool string, args ...string) (output []byte, said string, err error) {
 	cmd := exec.CommandContext(ctx, tool, append(d.options(), args...)...)
 	cmd.Dir = dir
@@ -146,7 +146,7 @@ func (d *debian) update(ctx context.Context) error {
 	if err := os.WriteFile(filepath.Join(d.state, "status"), nil, 0o644); err != nil {
 		return err
 	}
-	_, errs, err := d.runs(ctx, d.state, "apt-get", "update") // which counts a source that does not answer as a warning
+	_, errs, err := d.runs(ctx, d.state, "apt-get", "update") // which reports a source that does not answer as a warning
 	if err != nil {
 		return err
 	}
@@ -159,11 +159,11 @@ type debs struct {
 	files   []string
 	pkg     string
 	version string
-	digest  string // sha256-HEX; of several packages, or of none, that of their digests
-	behind  bool   // the pinned one is gone; these are its successors
+	digest  string // sha256-HEX; of the packages' digests unless there is exactly one package
+	behind  bool   // the pinned package is gone; these are its successors
 }
 
-// pinned says that the archive has the package that vendor.lock names, in its version.
+// pinned reports whether the archive has the package of vendor.lock in the pinned version.
 func (d *debian) pinned(ctx context.Context, p LockedPart) (bool, error) {
 	if err := d.update(ctx); err != nil {
 		return false, err
@@ -190,7 +190,7 @@ func (d *debian) pinned(ctx context.Context, p LockedPart) (bool, error) {
 	return slices.Contains(d.has[p.Package], p.Version), nil
 }
 
-// archive returns the index of what there is.
+// archive returns the index of the available packages.
 func (d *debian) archive(ctx context.Context) (*aptIndex, error) {
 	if err := d.update(ctx); err != nil || d.index != nil {
 		return d.index, err
@@ -205,8 +205,9 @@ func (d *debian) archive(ctx context.Context) (*aptIndex, error) {
 	return d.index, err
 }
 
-// packages returns those that a part is made of here: the pinned one; where the archive has moved on or is another
-// release's, its successor and what this requires that is not another part of all its images.
+// packages returns the packages for a part on this host: the pinned one, or, if the archive has a newer version or
+// another release, its successor with its requirements. Requirements that are other parts of all its images are left
+// out.
 func (d *debian) packages(ctx context.Context, p LockedPart) (names []string, behind bool, err error) {
 	names, behind, err = d.found(ctx, p)
 	if len(names) == 0 && d.said != "" && ctx.Err() == nil {
@@ -233,7 +234,7 @@ func (d *debian) found(ctx context.Context, p LockedPart) (names []string, behin
 		return nil, true, nil
 	case name == "":
 		return nil, true, fmt.Errorf("this host's package sources have no %s: %s", p.Package, takeBundle)
-	case strings.HasSuffix(p.Package, "-dev") || debianParts(p.Name, p.Arch) != nil: // of which some files are taken
+	case strings.HasSuffix(p.Package, "-dev") || debianParts(p.Name, p.Arch) != nil: // only some files of it are used
 		return []string{name}, true, nil
 	}
 	others := map[string]bool{}
@@ -248,8 +249,8 @@ func (d *debian) found(ctx context.Context, p LockedPart) (names []string, behin
 	return names, true, err
 }
 
-// fetchAhead fetches the packages of several parts at once, which takes a fraction of the
-// time, for download to find. What can't be had so it gets one by one.
+// fetchAhead fetches the packages of several parts at once, for download to find. This takes a fraction of the time.
+// Packages that can't be fetched this way are fetched one by one.
 func (d *debian) fetchAhead(ctx context.Context, parts []LockedPart, dir string) error {
 	args := []string{"download"}
 	for _, p := range parts {
@@ -258,7 +259,7 @@ func (d *debian) fetchAhead(ctx context.Context, parts []LockedPart, dir string)
 		}
 		names, behind, err := d.packages(ctx, p)
 		if err != nil {
-			return ctx.Err() // who fetches this one says why
+			return ctx.Err() // the single fetch reports the error
 		}
 		if !behind {
 			names = []string{p.Package + "=" + p.Version}
@@ -271,8 +272,9 @@ func (d *debian) fetchAhead(ctx context.Context, parts []LockedPart, dir string)
 	return ctx.Err()
 }
 
-// download gets a part's packages, of which each was fetched ahead or comes into dir. apt has checked them against
-// the archive's signed index.
+// download returns a part's packages, fetched ahead or now into dir. apt has checked them against the archive's
+// signed
+// index.
 func (d *debian) download(ctx context.Context, p LockedPart, dir string) (debs, error) {
 	names, behind, err := d.packages(ctx, p)
 	if err != nil {
@@ -323,8 +325,7 @@ func (d *debian) download(ctx context.Context, p LockedPart, dir string) (debs, 
 	return got, err
 }
 
-// gone is the version of a part that this archive's release has not, and whose place nothing takes but what other
-// parts bring along.
+// gone is the version of a part that this archive's release lacks and that only other parts' requirements replace.
 const gone = "none"
 
 // isAhead reports whether a part's packages were fetched ahead.
@@ -336,7 +337,7 @@ func (d *debian) isAhead(ctx context.Context, p LockedPart) bool {
 	return err == nil && !slices.ContainsFunc(names, func(name string) bool { return d.fetched(name) == "" })
 }
 
-// fetched returns a package's file that was fetched ahead, "" if it was not.
+// fetched returns the file of a package that was fetched ahead, or "".
 func (d *debian) fetched(name string) string {
 	if d.ahead == "" {
 		return ""
@@ -347,8 +348,7 @@ func (d *debian) fetched(name string) string {
 	return ""
 }
 
-// debVersion returns the version in the name that apt gives a package's file: NAME_VERSION_ARCH.deb,
-// where a colon is %3a.
+// debVersion returns the version in apt's name for a package's file, NAME_VERSION_ARCH.deb, in which %3a is a colon.
 func debVersion(file string) (string, error) {
 	words := strings.Split(filepath.Base(file), "_")
 	if len(words) != 3 {
@@ -357,15 +357,15 @@ func debVersion(file string) (string, error) {
 	return url.PathUnescape(words[1])
 }
 
-// kernelDependency is a package that a kernel's files may be in. Until Debian 13 they are in
-// linux-image-VERSION; later that leads to one with the kernel and one with its modules.
+// kernelDependency matches packages that may contain a kernel's files. Until Debian 13 these are in
+// linux-image-VERSION, which later leads to one package with the kernel and one with its modules.
 var kernelDependency = regexp.MustCompile(`\blinux-(?:image|binary|modules)-[0-9][^\s,)]*`)
 
-// kernelDepth is how many steps lead from the metapackage to the kernel's files.
+// kernelDepth is the number of steps from the metapackage to the kernel's files.
 const kernelDepth = 2
 
-// kernelPackages returns the kernel package that the first metapackage leads to that the archive has,
-// and those that this one leads to.
+// kernelPackages returns the kernel package of the first metapackage that the archive has, and the packages that the
+// kernel package leads to.
 func (d *debian) kernelPackages(ctx context.Context, metas []string) ([]string, error) {
 	var none []error
 	for _, meta := range metas {
@@ -401,7 +401,7 @@ func (d *debian) leadsTo(ctx context.Context, meta string) (found []string, err 
 	return found, err
 }
 
-// dependencies returns the kernel's packages that a package's description requires.
+// dependencies returns the kernel packages that a package's description requires.
 func dependencies(description string) (found []string) {
 	for line := range strings.Lines(description) {
 		if depends, ok := strings.CutPrefix(line, "Depends:"); ok {
@@ -411,14 +411,14 @@ func dependencies(description string) (found []string) {
 	return found
 }
 
-// wanted is a file of a package. The folders of pattern are those of Debian 12; later
-// releases have the same files below usr.
+// wanted names files of a package. The folders in pattern are those of Debian 12; later releases have the same files
+// below usr.
 type wanted struct {
 	pattern string
-	dst     string // in the part; one that ends in a slash is the folder for files that keep their names
+	dst     string // in the part; a trailing slash means a folder for files that keep their names
 }
 
-// debianParts returns the files that are wanted of each Debian part. All of them must be there.
+// debianParts returns the files to extract from each Debian part. All of them must exist.
 func debianParts(part string, arch Arch) []wanted {
 	lib := "lib/" + arch.triplet() + "/"
 	switch part {
@@ -427,7 +427,7 @@ func debianParts(part string, arch Arch) []wanted {
 			lib+"librt.so.1", lib+"libresolv.so.2", lib+"libutil.so.1", lib+"libnsl.so.1", lib+"libanl.so.1")
 	case "libstdc++":
 		return inRoot("usr/"+lib+"libstdc++.so.6", "usr/"+lib+"libstdc++.so.6.*")
-	case "libmvec": // of libc's package, where an architecture has it
+	case "libmvec": // of libc's package, on architectures that have it
 		return inRoot(lib + "libmvec.so.1")
 	case "libgcc":
 		return inRoot(lib + "libgcc_s.so.1")
@@ -438,12 +438,12 @@ func debianParts(part string, arch Arch) []wanted {
 	case PipTool:
 		return []wanted{{"usr/share/python-wheels/pip-*.whl", toolFiles[PipTool]}}
 	case kernelPart:
-		return []wanted{{"boot/vmlinuz-*", "vmlinuz"}, {"lib/modules/*/vmlinuz", "vmlinuz"}} // later than 13
+		return []wanted{{"boot/vmlinuz-*", "vmlinuz"}, {"lib/modules/*/vmlinuz", "vmlinuz"}} // since Debian 14
 	}
 	return nil
 }
 
-// inRoot are files that go to the guest's root filesystem at the same path.
+// inRoot returns files that go to the same path in the guest's root filesystem.
 func inRoot(patterns ...string) []wanted {
 	var list []wanted
 	for _, p := range patterns {
@@ -459,10 +459,10 @@ func debianFiles(part string, arch Arch) selector {
 		return func(name string) (string, bool) {
 			dst, ok := wholePackage(name)
 			if strings.HasPrefix(dst, "include/") && !strings.HasSuffix(part, "-dev") {
-				return "", false // numpy's, a link
+				return "", false // a link of numpy's
 			}
 			if part == "util-linux" && (strings.HasPrefix(dst, "root/usr/sbin/") || dst == "root/usr/bin/su") {
-				return "", false // root's, or for other users, which a guest has not
+				return "", false // for root or other users, which a guest does not have
 			}
 			return dst, ok
 		}

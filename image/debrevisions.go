@@ -14,9 +14,10 @@ var (
 	debCandidate = regexp.MustCompile(`(?m)^(\S+):\n +Installed: .*\n +Candidate: (\S+)$`)
 )
 
-// takeRevisions has what is there count as the archive's newer revision of the same upstream version, and reports
-// whether there is any. Packages of headers need the very revision of their library, and the archive no longer has the
-// old one.
+// takeRevisions treats installed packages as the archive's newer revisions of the same upstream versions, and reports
+// whether there are any. Header packages need the exact revision of their library, and the archive no longer has the
+// old
+// revision.
 func (a *debApt) takeRevisions(ctx context.Context, status []byte) (taken bool) {
 	there := map[string]string{}
 	for _, m := range debStanza.FindAllSubmatch(status, -1) {

@@ -19,10 +19,11 @@ import (
 	"github.com/unitask/unitask/internal/home"
 )
 
-// Debian's packages for images of a user's own: apt's resolver and client, with lists of our own, and with a
-// description of what the image has in the place of the host's. Nothing is installed here.
+// Debian's packages for custom images: apt's resolver and client, with separate lists, and with the image's packages
+// in
+// place of the host's. Nothing is installed on the host.
 
-// Deb is one package, exactly.
+// Deb identifies one exact package.
 type Deb struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
@@ -30,22 +31,22 @@ type Deb struct {
 }
 
 var (
-	debName    = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]*[a-z0-9+.]$`) // apt takes one with - behind it for one to be removed
+	debName    = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]*[a-z0-9+.]$`) // apt reads a trailing - as "remove this package"
 	debNumber  = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.+:~-]{0,99}$`)
 	debDigest  = regexp.MustCompile(`^sha256-[0-9a-f]{64}$`)
 	debUnmet   = regexp.MustCompile(`(?m)^ +(\S+ : .*(?:\n {10,}.*)*)`)
 	debMissing = regexp.MustCompile(`(?m)^[EW]: (Failed to fetch .*)$`)
 )
 
-// Bounds of what is resolved.
+// Bounds on what is resolved.
 const (
 	maxDebs     = 1000
-	maxDebBytes = 1 << 30 // of all packages, as they are fetched
+	maxDebBytes = 1 << 30 // of all packages, as downloaded
 	maxDebFiles = 4 << 30 // bytes of the files in all of them, wanted or not
 	maxAptError = 900
 )
 
-// CheckDebSpec says why a text is not NAME or NAME=VERSION.
+// CheckDebSpec returns an error unless the text is NAME or NAME=VERSION.
 func CheckDebSpec(spec string) error {
 	name, version, pinned := strings.Cut(spec, "=")
 	if len(name) > 100 || !debName.MatchString(name) || pinned && !debNumber.MatchString(version) {
@@ -54,7 +55,7 @@ func CheckDebSpec(spec string) error {
 	return nil
 }
 
-// CheckDebs says what is wrong with a lock's list, which others have written.
+// CheckDebs validates the list of a lock file, which others may have written.
 func CheckDebs(list []Deb) error {
 	if len(list) > maxDebs {
 		return fmt.Errorf("has %d packages of Debian", len(list))
@@ -67,13 +68,14 @@ func CheckDebs(list []Deb) error {
 	return nil
 }
 
-// debsOnly are packages that others depend on for the sake of their scripts, which are not run over an image that
-// is bundled: it counts as having them.
+// debsOnly lists packages that others depend on only for their installation scripts. These scripts do not run on
+// bundled images, so a bundled image counts as having these packages.
 var debsOnly = []string{"adduser", "cdebconf", "debconf", "dpkg", "init-system-helpers", "install-info", "lsb-base",
 	"passwd", "sensible-utils", "sysvinit-utils", "tar", "ucf"}
 
-// DebStatus returns what the image of this store has, as dpkg would say it, and the names of these packages. What
-// counts as there and is asked for all the same is not among them.
+// DebStatus returns the packages of this store's image, in the format of dpkg's status file, and their names. A
+// package
+// of debsOnly that was asked for is left out.
 func (ps Parts) DebStatus(arch Arch, asked []string) (status []byte, names []string, err error) {
 	var out bytes.Buffer
 	add := func(name, version, more string) {
@@ -109,13 +111,13 @@ func (ps Parts) DebStatus(arch Arch, asked []string) (status []byte, names []str
 	return out.Bytes(), names, nil
 }
 
-// debApt is apt for what is described by a status.
+// debApt runs apt for a system that a dpkg status file describes.
 type debApt struct{ debian }
 
-// Debs resolves packages, with what they depend on, and fetches them into dir: the newest that fit, or locked ones
-// with these digests. status is dpkg's of what is there: such packages are left out, and those on hold stay as they
-// are. unpacked says that no dpkg installs the packages: what needs a newer revision of what is there may have this
-// one.
+// Debs resolves packages with their dependencies and fetches them into dir: the newest that fit, or locked ones with
+// these digests. status is the dpkg status of the installed packages: they are not fetched, and those on hold keep
+// their version. unpacked means that no dpkg installs the packages; a package that needs a newer revision of an
+// installed one may then use the installed revision.
 func (ps Parts) Debs(ctx context.Context, arch Arch, status []byte, unpacked bool, specs []string, locked []Deb,
 	dir string) ([]Deb, error) {
 	if err := ps.mayFetch("packages of Debian", "`unitask image build --offline=false`"); err != nil {
@@ -146,7 +148,7 @@ func (ps Parts) Debs(ctx context.Context, arch Arch, status []byte, unpacked boo
 	return a.fetch(ctx, list, locked != nil, dir)
 }
 
-// prepare writes the status, and updates the lists.
+// prepare writes the status file and updates the lists.
 func (a *debApt) prepare(ctx context.Context, status []byte) error {
 	for _, sub := range []string{"lists/partial", "cache/archives/partial"} {
 		if err := os.MkdirAll(filepath.Join(a.state, sub), 0o755); err != nil {
@@ -161,7 +163,7 @@ func (a *debApt) prepare(ctx context.Context, status []byte) error {
 	return err
 }
 
-// notFetched returns what an update warned of, each behind "; ".
+// notFetched returns an update's warnings, each after "; ".
 func notFetched(errs string) (said string) {
 	for _, m := range debMissing.FindAllStringSubmatch(errs, 3) {
 		said += "; " + m[1]
@@ -169,7 +171,7 @@ func notFetched(errs string) (said string) {
 	return bounded.Said(said, maxAptError)
 }
 
-// apt runs a tool of apt's, and returns what it printed; its error has what apt says is wrong.
+// apt runs one of apt's tools and returns its output. The error contains apt's own error message.
 func (a *debApt) apt(ctx context.Context, dir, tool string, args ...string) (out, errs string, err error) {
 	quick := []string{"-o", "Acquire::Retries=1", "-o", "Acquire::http::Timeout=10", "-o", "Acquire::https::Timeout=10",
 		"-o", "APT::Install-Recommends=false", "-o", "APT::Install-Suggests=false"}
@@ -202,7 +204,7 @@ func (a *debApt) apt(ctx context.Context, dir, tool string, args ...string) (out
 	return stdout.String(), stderr.String(), err
 }
 
-// resolve returns what apt would fetch to install packages.
+// resolve returns the packages that apt would fetch for an installation.
 func (a *debApt) resolve(ctx context.Context, specs []string) (list []Deb, err error) {
 	out, _, err := a.apt(ctx, a.state, "apt-get", append([]string{"install", "--no-remove", "--print-uris", "--"},
 		specs...)...)
@@ -231,7 +233,8 @@ func (a *debApt) resolve(ctx context.Context, specs []string) (list []Deb, err e
 	return list, nil
 }
 
-// fetch gets packages, which apt compares with the archive's signed index, and then we with the lock.
+// fetch downloads packages. apt compares them with the archive's signed index, then fetch compares them with the
+// lock.
 func (a *debApt) fetch(ctx context.Context, list []Deb, locked bool, dir string) ([]Deb, error) {
 	args := []string{"download", "--"}
 	for _, d := range list {
@@ -279,18 +282,18 @@ func DebFile(dir string, d Deb) (string, error) {
 	return "", fmt.Errorf("apt-get download left no file of %s %s", d.Name, d.Version)
 }
 
-// DebFolder says what UnpackDebs has found.
+// DebFolder describes the files that UnpackDebs has unpacked.
 type DebFolder struct {
-	Scripts []string // packages whose installation would run a program, which did not
+	Scripts []string // packages with an installation program, which did not run
 	Crowded []string // folders of the guest with many files, the largest first
 	Tops    []string // folders at the root that images don't have
 }
 
-// crowded is from how many files on a folder stays on the disk as a whole.
+// crowded is the number of files from which on a folder stays on the disk as a whole.
 const crowded = 60
 
-// UnpackDebs puts the files of fetched packages below dir, where they are in the guest, and links as the packages'
-// scripts would have made them by update-alternatives. It runs nothing.
+// UnpackDebs puts the files of fetched packages below dir, at their paths in the guest. It also makes the links that
+// the packages' scripts would make with update-alternatives. It runs no program.
 func UnpackDebs(ctx context.Context, from string, list []Deb, arch Arch, dir string) (found DebFolder, err error) {
 	return unpackDebs(ctx, from, list, arch, dir, maxDebFiles)
 }
@@ -332,7 +335,7 @@ func unpackDebs(ctx context.Context, from string, list []Deb, arch Arch, dir str
 		if !ok || !leads {
 			continue
 		}
-		if _, err := root.Lstat(to); err != nil { // another package's, or made by a script
+		if _, err := root.Lstat(to); err != nil { // another package's file, or made by a script
 			continue
 		}
 		if err := root.MkdirAll(path.Dir(at), 0o755); err != nil {
@@ -345,7 +348,7 @@ func unpackDebs(ctx context.Context, from string, list []Deb, arch Arch, dir str
 	return found, found.look(dir, arch)
 }
 
-// look finds the folders that the guest is to be told of.
+// look finds the folders to report to the guest.
 func (f *DebFolder) look(dir string, arch Arch) error {
 	count := map[string]int{}
 	shared := []string{"/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib/" + arch.triplet(), "/usr/share", "/usr/libexec",
@@ -384,7 +387,8 @@ func (f *DebFolder) look(dir string, arch Arch) error {
 	return err
 }
 
-// debRoot selects what a package has for programs, at its place in the guest, whose /bin and /sbin are those of /usr.
+// debRoot selects the files of a package that programs need, at their paths in the guest. /bin and /sbin become those
+// of /usr.
 func debRoot(name string) (string, bool) {
 	top, rest, _ := strings.Cut(name, "/")
 	switch top {
@@ -415,8 +419,8 @@ var (
 	continued = regexp.MustCompile(`\\\n\s*`)
 )
 
-// alternatives reads the links that a script would have made, where it says them plainly. A slave has the priority
-// of the one before it.
+// alternatives reads the links that a script would make, if the script names them literally. A slave has the priority
+// of the entry before it.
 func alternatives(script string) (list []alternative) {
 	for line := range strings.Lines(continued.ReplaceAllString(script, " ")) {
 		if !strings.Contains(line, "update-alternatives") {
@@ -439,7 +443,7 @@ func alternatives(script string) (list []alternative) {
 // maxScript bounds a package's script.
 const maxScript = 1 << 20
 
-// debScripts returns the scripts that would run when a package is installed.
+// debScripts returns the scripts that would run when the package is installed.
 func debScripts(file string) (texts []string, err error) {
 	f, err := os.Open(file)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/unitask/unitask/image/oci"
 )
 
-// What a container's image has of Debian's packages, by its own dpkg's word. The image may be hostile: this host's apt
-// reads what was written here, of fields that were looked at.
+// The Debian packages of a container's image, according to its own dpkg. The image may be hostile, so this host's apt
+// reads only a file written here from checked fields.
 
 const (
 	maxStatus   = 64 << 20
@@ -24,7 +24,7 @@ const (
 	maxField    = 64 << 10
 )
 
-// statusFields are what apt needs of a package that is there, and what their values are like.
+// statusFields are the fields that apt needs of an installed package, with the format of their values.
 var statusFields = map[string]*regexp.Regexp{
 	"Package": debName, "Version": debNumber, "Architecture": regexp.MustCompile(`^[a-z0-9-]{1,30}$`),
 	"Multi-Arch": regexp.MustCompile(`^[a-z]{1,20}$`), "Essential": regexp.MustCompile(`^(yes|no)$`),
@@ -37,8 +37,8 @@ var (
 	osField   = regexp.MustCompile(`(?m)^(ID|VERSION_CODENAME|PRETTY_NAME)=["']?([A-Za-z0-9 ().,/_+-]{0,80})["']?\s*$`)
 )
 
-// ContainerStatus returns the status of a container's dpkg, and the names of its packages. The error says that it has
-// none, or is of another release than this host, whose apt would bring others.
+// ContainerStatus returns the status of a container's dpkg, and the names of its packages. It fails if there is no
+// dpkg, or if the image is of another release than this host: apt would fetch other packages.
 func ContainerStatus(disk io.ReaderAt) (status []byte, names []string, err error) {
 	files, err := oci.ReadFiles(disk, maxStatus, dpkgStatus, "usr/bin/dpkg", "bin/dpkg", "usr/lib/os-release",
 		"etc/os-release")
@@ -66,7 +66,7 @@ func ContainerStatus(disk io.ReaderAt) (status []byte, names []string, err error
 	return status, names, nil
 }
 
-// sameRelease says that an image is of another release than the host (os-release(5)).
+// sameRelease returns an error if an image is of another release than the host (os-release(5)).
 func sameRelease(image, host string) error {
 	fields := func(text string) map[string]string {
 		found := map[string]string{}
@@ -90,7 +90,7 @@ func sameRelease(image, host string) error {
 		named(i), named(h))
 }
 
-// readStatus returns a clean copy of what is installed.
+// readStatus returns a checked copy of the installed packages' entries.
 func readStatus(text []byte) (status []byte, names []string, err error) {
 	var out bytes.Buffer
 	for stanza := range strings.SplitSeq(string(text), "\n\n") {

@@ -30,12 +30,12 @@ const (
 	klogDump       = 4 << 10
 	bootPartition  = 12 << 20
 	efiPartition   = 33 << 20
-	firstSector    = 9 // where there is no boot.img: MBR and log dump
+	firstSector    = 9 // without boot.img: MBR and log dump
 	efiSystem      = mbr.Type(0xef)
 	linuxPartition = mbr.Type(0x83)
 )
 
-// nanosDisk is what writeNanosDisk writes.
+// nanosDisk describes a disk for writeNanosDisk.
 type nanosDisk struct {
 	boot      []byte // boot.img, or nil if the machine loads the kernel itself
 	efi       string // the UEFI loader's file, or ""
@@ -45,7 +45,7 @@ type nanosDisk struct {
 	root      tree
 	rootTuple tfs.Tuple
 	uuid      [16]byte
-	slack     int64 // bytes of the root filesystem beside its files
+	slack     int64 // free bytes of the root filesystem
 }
 
 // writeNanosDisk writes a disk that boots by itself and with -kernel.
@@ -86,7 +86,7 @@ func writeNanosDisk(name string, d nanosDisk) (err error) {
 	for klib, source := range d.klibs {
 		bootTree.file("/klib/"+klib, 0o644, source)
 	}
-	// Another identifier than the root's: the kernel finds volumes by it.
+	// Use another identifier than the root's: the kernel finds volumes by it.
 	bootUUID := d.uuid
 	bootUUID[0] ^= 0xff
 	if err := writeTFS(dsk, parts[0], bootTree, tfs.Params{UUID: bootUUID}); err != nil {
@@ -160,7 +160,7 @@ func writeTFS(dsk *disk.Disk, p *mbr.Partition, t tree, params tfs.Params) error
 func fill(f filesystem.FileSystem, t tree) error {
 	buf := make([]byte, 1<<20)
 	for _, n := range t.sorted() {
-		p := n.path[1:] // go-diskfs wants no leading slash
+		p := n.path[1:] // go-diskfs accepts no leading slash
 		var err error
 		switch n.mode.Type() {
 		case fs.ModeDir:

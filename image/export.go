@@ -24,7 +24,7 @@ type Entry struct {
 	Target string      `json:"target,omitempty"` // of a link
 }
 
-// Entries reads the root filesystem back from the image's disk, by path.
+// Entries reads the root filesystem back from the image's disk, sorted by path.
 func (im *Image) Entries() ([]Entry, error) {
 	f, err := os.Open(im.Path(DiskFile))
 	if err != nil {
@@ -84,8 +84,8 @@ func (im *Image) Entries() ([]Entry, error) {
 	return list, err
 }
 
-// Export writes the image's disk to a file of its own, which is replaced in one
-// step. Only a nanos disk boots by itself.
+// Export writes the image's disk to a separate file, and replaces that file in one step. Only a nanos disk boots by
+// itself.
 func (im *Image) Export(to string) error {
 	if im.Kernel != Nanos {
 		return fmt.Errorf(
@@ -110,7 +110,7 @@ func (im *Image) Export(to string) error {
 	return nil
 }
 
-// copySparse leaves a hole for each megabyte of zeros.
+// copySparse copies data and leaves a hole for each megabyte of zeros.
 func copySparse(to *os.File, from io.Reader) error {
 	buf, zeros := make([]byte, 1<<20), make([]byte, 1<<20)
 	for at := int64(0); ; {

@@ -16,17 +16,16 @@ import (
 const (
 	ext4Slack     = 24 << 20
 	ext4BlockSize = 4096
-	ext4Reserved  = 64 // inodes that are not for what is in the tree: the first ten are the filesystem's
+	ext4Reserved  = 64 // inodes that the tree can't use: the first ten are the filesystem's
 )
 
-// maxExt4Name bounds a name's bytes. The filesystem has 255, and go-diskfs panics on names of more than 247.
+// maxExt4Name bounds a name's bytes. The filesystem allows 255, but go-diskfs panics on names of more than 247.
 const maxExt4Name = 247
 
 // writeExt4 writes a tree as a bare ext4 disk, without a partition table.
 //
-// 4 KiB blocks and no journal: disk.CreateFilesystem would give 1 KiB blocks and
-// a journal, which takes three times as long to write and serves nobody on a
-// disk that is never written.
+// 4 KiB blocks and no journal: disk.CreateFilesystem would give 1 KiB blocks and a journal, which takes three times
+// as long to write and has no use on a read-only disk.
 func writeExt4(name string, t tree) (err error) {
 	total := int64(ext4Slack)
 	for _, n := range t {
@@ -39,7 +38,7 @@ func writeExt4(name string, t tree) (err error) {
 		}
 		total += (size + 2*ext4BlockSize - 1) / ext4BlockSize * ext4BlockSize
 	}
-	total = max(total, int64(len(t)+ext4Reserved)*ext4.DefaultInodeRatio) // folders and links may have no block, and each has an inode
+	total = max(total, int64(len(t)+ext4Reserved)*ext4.DefaultInodeRatio) // folders and links may use no block, but each uses an inode
 	total = (total + 1<<20 - 1) >> 20 << 20
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -76,8 +75,8 @@ func writeExt4(name string, t tree) (err error) {
 	return f.Chmod(0o444)
 }
 
-// filled is fill. Some of what is written came from other hosts, and go-diskfs was seen to panic: that ends a run, and
-// not all of them.
+// filled is like fill, but returns an error if go-diskfs panics, as it has done. Some data comes from other hosts; a
+// panic must end one run only.
 func filled(disk *ext4.FileSystem, t tree) (err error) {
 	defer func() {
 		if what := recover(); what != nil {
@@ -87,8 +86,7 @@ func filled(disk *ext4.FileSystem, t tree) (err error) {
 	return fill(disk, t)
 }
 
-// punchZeros gives back the room of a file's blocks of zeros: go-diskfs writes all of its tables, and files have some,
-// too.
+// punchZeros frees the blocks of zeros in a file: go-diskfs writes all of its tables, and files contain zeros, too.
 func punchZeros(f *os.File) error {
 	buf, zeros := make([]byte, 1<<20), make([]byte, ext4BlockSize)
 	for at := int64(0); ; at += int64(len(buf)) {
@@ -96,7 +94,7 @@ func punchZeros(f *os.File) error {
 		if err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
-		first := -1 // of the blocks of zeros before i
+		first := -1 // first of the blocks of zeros before i
 		for i := 0; i <= n; i += ext4BlockSize {
 			switch zero := i < n && bytes.HasPrefix(buf[i:n], zeros); {
 			case zero && first < 0:

@@ -11,16 +11,16 @@ import (
 	"github.com/unitask/unitask/internal/filelock"
 )
 
-// Folders of the store are whole or not there: they are filled, and removed, under a name that begins with newPrefix.
-// Who fills one holds its lock, so that nobody takes it for left behind, however long that is.
+// Folders of the store are complete or absent: they are filled, and removed, under a name that begins with newPrefix.
+// The process that fills a folder holds its lock, so that nobody takes it for abandoned, however long that takes.
 
 const newPrefix = ".new-"
 
-// sweepAge is how old a folder that nobody holds must be to be taken for left behind: one that was just made is not
-// held yet, and what is being removed never is.
+// sweepAge is the age from which an unlocked folder counts as abandoned. A new folder is not locked yet, and a folder
+// that is being removed never is.
 const sweepAge = time.Hour
 
-// newFolder makes a folder that is to be filled and then renamed, and removes what was left behind beside it. done
+// newFolder creates a folder that is to be filled and then renamed, and removes abandoned folders beside it. done
 // removes the folder, if it still has that name.
 func newFolder(beside string) (dir string, done func(), err error) {
 	sweepFolder(beside)
@@ -37,7 +37,7 @@ func newFolder(beside string) (dir string, done func(), err error) {
 	}, nil
 }
 
-// removeFolder removes a folder at once: who is killed amid it leaves no half. There may be none.
+// removeFolder removes a folder atomically: a killed process leaves no half of it. A missing folder is no error.
 func removeFolder(dir string) error {
 	gone, err := atomicfile.SetAside(dir, newPrefix)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -49,7 +49,7 @@ func removeFolder(dir string) error {
 	return os.RemoveAll(gone)
 }
 
-// sweepFolder removes what those who were killed left behind.
+// sweepFolder removes what killed processes left behind.
 func sweepFolder(dir string) {
 	for _, left := range glob(filepath.Join(dir, newPrefix+"*")) {
 		st, err := os.Lstat(left)

@@ -20,20 +20,20 @@ import (
 	"golang.org/x/mod/sumdb/dirhash"
 )
 
-// Go's toolchain is the module golang.org/toolchain, whose zip the go command brings from the module proxy that
-// the host is configured for. vendor.lock has the module's sum as go.sum would.
+// Go's toolchain is the module golang.org/toolchain. The go command fetches its zip from the host's configured module
+// proxy. vendor.lock has the module's checksum in go.sum's form.
 
 const (
 	goPart  = "go"
 	goRoot  = "root/usr/local/go" // in the part's folder
-	goCache = goRoot + "/cache"   // what the standard library was compiled to
+	goCache = goRoot + "/cache"   // the compiled standard library
 )
 
-// goDownload gets the toolchain's zip into dir, and checks it.
+// goDownload fetches the toolchain's zip into dir and checks it.
 func goDownload(ctx context.Context, p LockedPart, dir string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", p.Package+"@"+p.Version)
-	cmd.Dir = dir // where no go.mod is
-	// Nothing of it stays in the user's folders: a service may have none.
+	cmd.Dir = dir // a folder without go.mod
+	// Leave nothing in the user's folders: a service may have none.
 	cmd.Env = append(os.Environ(), "GOTOOLCHAIN=local", "GOWORK=off", "GOMODCACHE="+filepath.Join(dir, "mod"),
 		"GOPATH="+filepath.Join(dir, "path"), "GOCACHE="+filepath.Join(dir, "build"),
 		"GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -modcacherw"))
@@ -61,11 +61,12 @@ func checkGoZip(p LockedPart, file string) error {
 	return err
 }
 
-// goPrograms are the files that are executed: a module's zip has no modes.
+// goPrograms matches the executable files: a module's zip has no modes.
 var goPrograms = regexp.MustCompile(`^(?:bin|pkg/tool/[a-z0-9_]+)/[a-z0-9]+$`)
 
-// goFiles returns those of the toolchain that compile and run programs: without the sources of its own programs, and
-// tests.
+// goFiles selects the files of the toolchain that compile and run programs: no tests, and no sources of the
+// toolchain's
+// own programs.
 func goFiles(name string) (dst string, ok bool) {
 	if name == "LICENSE" {
 		return name, true
@@ -150,24 +151,25 @@ func unpackZipFile(root *os.Root, f *zip.File, dst string, mode fs.FileMode) err
 	if err := writeFile(root, dst, from, int64(f.UncompressedSize64), mode); err != nil {
 		return err
 	}
-	if n, err := from.Read(make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) { // at the end its checksum is compared
+	if n, err := from.Read(make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) { // reading to the end verifies the checksum
 		return errors.Join(errors.New("is longer than its archive says, or another file"), err)
 	}
 	return nil
 }
 
-// goEntry is what Go's cache knows of an action: its output's digest and size, and when that was. The time is
-// for what it throws away, and would make each cache another one.
+// goEntry matches an entry of Go's cache for an action: digest and size of its output, and a time. The time is only
+// used
+// for trimming, and would make each cache different.
 var goEntry = regexp.MustCompile(`^(v1 [0-9a-f]{64} [0-9a-f]{64} [ 0-9]{20} )[ 0-9]{20}\n$`)
 
-// goEnv returns the environment of a part's own go command, for pure Go, and no other toolchain.
+// goEnv returns the environment for a part's own go command: pure Go, and no other toolchain.
 func goEnv(root, cache, tmp string) []string {
 	return []string{"HOME=" + tmp, "TMPDIR=" + tmp, "PATH=", "GOROOT=" + root, "GOCACHE=" + cache, "GOENV=off",
 		"GOTOOLCHAIN=local", "GOPROXY=off", "GOFLAGS=", "CGO_ENABLED=0"}
 }
 
-// warmGo compiles the standard library into the build cache that the image brings, by the vendored toolchain
-// and for pure Go: the guest has no C compiler. Neither the folder of the toolchain nor the host shows in it.
+// warmGo compiles the standard library into the image's build cache, with the vendored toolchain and for pure Go: the
+// guest has no C compiler. The result depends neither on the toolchain's folder nor on the host.
 func warmGo(ctx context.Context, dir string) error {
 	root, cache := filepath.Join(dir, goRoot), filepath.Join(dir, goCache)
 	tmp, err := os.MkdirTemp(dir, ".build-")

@@ -14,9 +14,9 @@ import (
 	"strings"
 )
 
-// What `go run` has compiler and linker do for a file that imports nothing but the standard library is asked of it
-// once, where the toolchain is vendored, and put beside it. The guest's program does the same then, without the go
-// command.
+// When the toolchain is vendored, `go run` is asked once for the compiler and linker commands that it uses for a file
+// with imports from the standard library only. The commands are stored beside the toolchain, and the guest's program
+// runs them without the go command.
 const (
 	goDirect     = goRoot + "/direct"
 	goCommands   = goDirect + "/commands" // an argument a line: the compiler's, an empty line, the linker's
@@ -25,10 +25,10 @@ const (
 	goDirectRoot = goGuestRoot + "/direct"
 )
 
-// goRunVersion is that of askGoRun: raise it when it writes something else.
+// goRunVersion is the version of askGoRun's output: raise it when the output changes.
 const goRunVersion = "1"
 
-// goRunID returns what goDirectID says, or "" if there is none of this version.
+// goRunID returns the content of goDirectID, or "" if there is none of this version.
 func goRunID(p Part) string {
 	id, _ := os.ReadFile(p.path(goDirectID))
 	if !strings.HasPrefix(string(id), goRunVersion+" ") {
@@ -37,7 +37,7 @@ func goRunID(p Part) string {
 	return string(id)
 }
 
-// ensureGoRun asks `go run` where a part was taken by a version that did not, or otherwise.
+// ensureGoRun asks `go run` if the part was vendored by a version that did not ask, or asked differently.
 func (ps Parts) ensureGoRun(ctx context.Context, arch Arch) error {
 	if !slices.Contains(ps.images.payload.parts(arch), goPart) || !compilesGo(arch) {
 		return nil
@@ -49,11 +49,12 @@ func (ps Parts) ensureGoRun(ctx context.Context, arch Arch) error {
 	return ps.directGo(ctx, p.dir)
 }
 
-// directGo fills the goDirect of a part in a folder, whose cache has the standard library, in one step. Where that
-// fails each program is compiled by the go command, which is slower. The caller holds the lock of the parts.
+// directGo fills a part's goDirect folder in one step. The part's cache has the standard library. If directGo fails,
+// the
+// go command compiles each program, which is slower. The caller holds the vendor lock.
 func (ps Parts) directGo(ctx context.Context, dir string) error {
 	err := func() error {
-		tmp, err := os.MkdirTemp(filepath.Dir(dir), fetchPrefix) // which goes with the next lock if we are killed
+		tmp, err := os.MkdirTemp(filepath.Dir(dir), fetchPrefix) // removed with the next lock if this process is killed
 		if err != nil {
 			return err
 		}
@@ -65,7 +66,7 @@ func (ps Parts) directGo(ctx context.Context, dir string) error {
 		if err := askGoRun(ctx, filepath.Join(dir, goRoot), filepath.Join(dir, goCache), tmp, made); err != nil {
 			return err
 		}
-		if err := os.RemoveAll(filepath.Join(dir, goDirect)); err != nil { // another version's
+		if err := os.RemoveAll(filepath.Join(dir, goDirect)); err != nil { // of another version
 			return err
 		}
 		return os.Rename(made, filepath.Join(dir, goDirect))
@@ -77,8 +78,9 @@ func (ps Parts) directGo(ctx context.Context, dir string) error {
 	return err
 }
 
-// askGoRun writes what `go run` would do into a folder. What the go command writes beside that goes to tmp: to a copy
-// of the part's cache, too.
+// askGoRun writes what `go run` would do into a folder. The go command's other output goes to tmp, including a copy
+// of
+// the part's cache.
 func askGoRun(ctx context.Context, root, cache, tmp, made string) error {
 	own := filepath.Join(tmp, "cache")
 	if err := os.CopyFS(own, os.DirFS(cache)); err != nil {
@@ -86,7 +88,7 @@ func askGoRun(ctx context.Context, root, cache, tmp, made string) error {
 	}
 	run := func(args ...string) (string, error) {
 		cmd := exec.CommandContext(ctx, filepath.Join(root, "bin/go"), args...)
-		cmd.Dir, cmd.Env = "/", append(goEnv(root, own, tmp), "GOMAXPROCS=1", "GOWORK=off") // below a home there may be modules
+		cmd.Dir, cmd.Env = "/", append(goEnv(root, own, tmp), "GOMAXPROCS=1", "GOWORK=off") // there may be modules below a home
 		var out, errs bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		if err := cmd.Run(); err != nil {
@@ -117,7 +119,7 @@ func askGoRun(ctx context.Context, root, cache, tmp, made string) error {
 	if err != nil {
 		return err
 	}
-	var every, importable strings.Builder // the linker's, and what programs may import
+	var every, importable strings.Builder // the linker's packages, and those that programs may import
 	for line := range strings.Lines(all) {
 		name, file, _ := strings.Cut(strings.TrimPrefix(strings.TrimSuffix(line, "\n"), "packagefile "), "=")
 		entry, ok := strings.CutPrefix(file, own+"/")
@@ -144,14 +146,15 @@ func askGoRun(ctx context.Context, root, cache, tmp, made string) error {
 	return nil
 }
 
-// goRunWord is a word of what `go run -n` prints: some are quoted, in part.
+// goRunWord matches a word of what `go run -n` prints, which may be quoted in part.
 var goRunWord = regexp.MustCompile(`(?:'[^']*'|"[^"]*"|[^ '"])+`)
 
 var goBuildID = regexp.MustCompile(`^(-buildid=)?[A-Za-z0-9_-]{20}(?:/[A-Za-z0-9_-]{20})+$`)
 
-// goRunCommands takes from what `go run -n` prints the commands of compiler and linker, as the guest's program reads
-// them: $WORK, $FILE, $NAME and $ID are for its folder, the file, the file's name without .go, and a build id; and the
-// line of importcfg.link that describes the program.
+// goRunCommands extracts the commands of compiler and linker from the output of `go run -n`, in the form that the
+// guest's program reads. $WORK, $FILE, $NAME and $ID stand for its folder, the file, the file's name without .go, and
+// a
+// build id. info is the line of importcfg.link that describes the program.
 func goRunCommands(said, root, file string) (commands, info string, err error) {
 	work, name, tools := "$WORK/b001/", strings.TrimSuffix(filepath.Base(file), ".go"), filepath.Join(root, "pkg/tool")+"/"
 	var found [2][]string

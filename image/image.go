@@ -3,11 +3,10 @@
 // A Store holds vendored parts (Node, its libraries, kernels: vendor.lock pins them), and bootable images built from
 // them. An image is a directory named by the digest of all its inputs: the kernel, an initramfs if the kernel needs
 // one, and a root disk. The store builds an image under a temporary name and renames it. So nobody sees an incomplete
-// one, and two processes may build at once.
+// image, and two processes may build at once.
 //
-// The package never starts a machine and never talks to a guest. It uses the
-// network only in Vendor and VendorFrom, through the package managers' own clients, or for
-// one file whose digest is known.
+// The package never starts a machine and never talks to a guest. It uses the network only in Vendor and VendorFrom,
+// through the package managers' own clients, or for one file with a known digest.
 package image
 
 import (
@@ -42,7 +41,7 @@ const (
 // HostArch returns the architecture of this machine.
 func HostArch() Arch { return Arch(runtime.GOARCH) }
 
-// ParseArch accepts amd64, x86_64, arm64 and aarch64; "" is the host's own.
+// ParseArch accepts amd64, x86_64, arm64 and aarch64. "" means the host's architecture.
 func ParseArch(s string) (Arch, error) {
 	switch s {
 	case "":
@@ -55,7 +54,7 @@ func ParseArch(s string) (Arch, error) {
 	return "", fmt.Errorf("unknown architecture %q: use amd64 or arm64", s)
 }
 
-// triplet returns the architecture's library folder at Debian, as in /lib/<triplet>.
+// triplet returns Debian's name for the architecture's library folder, as in /lib/<triplet>.
 func (a Arch) triplet() string {
 	if a == ARM64 {
 		return "aarch64-linux-gnu"
@@ -74,10 +73,10 @@ func (a Arch) loader() string {
 // ErrNotVendored means that a part an image needs is not in the store.
 var ErrNotVendored = errors.New("not vendored")
 
-// ErrOffline means that parts would have to be fetched, and may not be.
+// ErrOffline means that parts are missing and must not be fetched.
 var ErrOffline = errors.New("offline")
 
-// ErrDamaged means that an image's files are not what was built.
+// ErrDamaged means that an image's files differ from those that were built.
 var ErrDamaged = errors.New("image is damaged")
 
 // Image is a bootable image in the store. All paths are absolute.
@@ -87,14 +86,14 @@ type Image struct {
 	Arch    Arch      `json:"arch"`
 	Version string    `json:"kernelVersion"`  // the kernel package's version
 	Name    string    `json:"name"`           // the payload's: node, python
-	Base    string    `json:"base,omitempty"` // the bundled image that a custom one begins with
+	Base    string    `json:"base,omitempty"` // the bundled image that a custom image begins with
 	Runtime string    `json:"runtime"`        // the version of its program
 	Built   time.Time `json:"built"`
 	BuildMs int64     `json:"buildMs"`
 	Parts   []string  `json:"parts"` // "name version" of each input
 	Files   []File    `json:"files"`
-	// Container is the digest of the container's image whose files it has, or of what was shipped by another host;
-	// "" for other images.
+	// Container is the digest of the container image, or of the shipped image, that provides the files. "" for other
+	// images.
 	Container string `json:"container,omitempty"`
 
 	dir string
@@ -105,8 +104,8 @@ type File struct {
 	Name   string `json:"name"`
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`
-	// Stamp is the inode's change time in ns when the digest was last known to
-	// hold; a file that still has it is not read again.
+	// Stamp is the inode's change time in ns when the digest was last verified. A file that still has it is not read
+	// again.
 	Stamp int64 `json:"stamp"`
 }
 
@@ -117,8 +116,7 @@ const (
 	DiskFile   = "disk.img"
 )
 
-// Path returns the path of one of the image's files, or "" if it has none of
-// that name.
+// Path returns the path of one of the image's files, or "" if the image has no file of that name.
 func (im *Image) Path(name string) string {
 	for _, f := range im.Files {
 		if f.Name == name {
@@ -128,8 +126,8 @@ func (im *Image) Path(name string) string {
 	return ""
 }
 
-// Size returns the bytes that the image occupies on disk, holes not counted. What it shares with
-// others (share.go) counts in parts, so that the sum of all is right.
+// Size returns the bytes that the image occupies on disk, without holes. A file that other images share (share.go)
+// counts in equal parts, so that the sum over all images is right.
 func (im *Image) Size() int64 {
 	var n int64
 	for _, f := range im.Files {
@@ -140,35 +138,36 @@ func (im *Image) Size() int64 {
 	return n
 }
 
-// Store is a folder of parts and images: $UNITASK_HOME. It holds no state of
-// its own; any number of processes may use one folder.
+// Store is a folder of parts and images: $UNITASK_HOME. It holds no state of its own. Any number of processes may use
+// one folder.
 type Store struct {
-	// Offline says who wants that nothing is fetched, "" if that may be. It is set before
-	// the store is used.
+	// Offline names the setting that forbids fetching, or is "" if fetching is allowed. It is set before the store is
+	// used.
 	Offline string
-	// PartsURL is where the bundle of parts is, for hosts that can't or should not have them
-	// from packages: an http or https address in which ARCH stands for the architecture, with
-	// the digest behind it, #sha256-HEX. "" is the release's own where there is no apt.
+	// PartsURL is the address of the bundle for hosts that can't or should not use packages: an http or https address
+	// in which ARCH stands for the architecture, followed by the digest, #sha256-HEX. If it is "", a host without apt
+	// uses the release's own bundle.
 	PartsURL string
 
-	// Custom, if not nil, finds custom images, which come before bundled ones; the error
-	// wraps fs.ErrNotExist where there is none of that name.
+	// Custom, if not nil, finds custom images, which take precedence over bundled images. The error wraps
+	// fs.ErrNotExist if there is none of that name.
 	Custom func(name string) (Payload, error)
-	// Along is the payload of one that another host shipped (Container.Custom).
+	// Along returns the payload of a custom image that another host shipped (Container.Custom).
 	Along func(c *Container) (Payload, error)
 
 	home     string
 	payloads []Payload // of all bundled images
-	payload  Payload   // Of
+	payload  Payload   // set by Of
 	log      func(string)
-	tracing  bool // Tracing
+	tracing  bool // set by Tracing
 
-	container *Container // OfContainer
+	container *Container // set by OfContainer
 }
 
-// Open returns the store in the folder home, which is created when missing.
-// payloads are what its images may run, one at least; the store that is returned has images of the
-// first one. log, if not nil, receives in one short line each what a long call is doing.
+// Open returns the store in the folder home, which is created if missing. payloads, at least one, are what its images
+// may run; the returned store builds images of the first one. log, if not nil, receives progress of long calls, in
+// one
+// short line each.
 func Open(home string, payloads []Payload, log func(string)) (*Store, error) {
 	if log == nil {
 		log = func(string) {}
@@ -179,7 +178,7 @@ func Open(home string, payloads []Payload, log func(string)) (*Store, error) {
 	return &Store{home: home, payloads: payloads, payload: payloads[0], log: log}, nil
 }
 
-// Of is the same store with images of the payload of that name.
+// Of returns the same store for images of the payload with that name.
 func (s *Store) Of(name string) (*Store, error) {
 	if s.Custom != nil {
 		p, err := s.Custom(name)
@@ -200,17 +199,17 @@ func (s *Store) Of(name string) (*Store, error) {
 	return nil, fmt.Errorf("unknown image %.40q: there are %s", name, strings.Join(s.Names(), ", "))
 }
 
-// With is the same store with images of a payload.
+// With returns the same store for images of a payload.
 func (s *Store) With(p Payload) *Store {
 	of := *s
 	of.payload = p
 	return &of
 }
 
-// Name is that of the images that the store builds.
+// Name returns the name of the images that the store builds.
 func (s *Store) Name() string { return s.payload.Name }
 
-// kind returns what of the store's images is said to people.
+// kind returns how messages describe the store's images.
 func (s *Store) kind() string {
 	if s.container != nil {
 		return fmt.Sprintf("container image (%.19s)", s.container.Digest)
@@ -218,7 +217,7 @@ func (s *Store) kind() string {
 	return s.payload.Name + " image"
 }
 
-// Names returns those of all images that there can be.
+// Names returns the names of all images that the store can build.
 func (s *Store) Names() (names []string) {
 	for _, p := range s.payloads {
 		if !p.Container {
@@ -228,9 +227,8 @@ func (s *Store) Names() (names []string) {
 	return names
 }
 
-// Tracing is the same store, whose images have kernels that tell of the code's system
-// calls. Those of linux can as they are; that of nanos does so in every run, and has an
-// image of its own.
+// Tracing returns the same store for images with kernels that report the code's system calls. Linux kernels can do so
+// as they are. The kernel of nanos does so in every run, and needs an image of its own.
 func (s *Store) Tracing() *Store {
 	traced := *s
 	traced.tracing = true

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// aptIndex is what an archive has: its packages by their names, and who provides the others.
+// aptIndex describes an archive: its packages by name, and the providers of virtual packages.
 type aptIndex struct {
 	packages map[string]aptPackage
 	provides map[string]string
@@ -18,10 +18,10 @@ type aptIndex struct {
 // aptPackage is the package that apt would install.
 type aptPackage struct {
 	version string
-	depends [][]string // each is the names of which one must be there
+	depends [][]string // one of the names in each list is required
 }
 
-// Bounds of an index, which is apt's and has been checked by it: Debian's has 70 000 packages.
+// Bounds of an index, which apt has written and verified. Debian's has 70 000 packages.
 const (
 	maxIndexLine = 1 << 20
 	maxIndexed   = 500_000
@@ -96,8 +96,8 @@ func clauses(list string) (all [][]string) {
 	return all
 }
 
-// notInGuest are packages that others require and no program of the guest's needs: what sets a system up,
-// and what a module has for uses that a machine without a screen has not. In vendor.lock they are left out by hand.
+// notInGuest lists packages that others require but no program in the guest needs: for setting up a system, or for
+// functions that a machine without a screen lacks. vendor.lock leaves them out by hand.
 var notInGuest = []string{
 	"dpkg", "debconf", "perl", "perl-base", "python3", "python3.?", "python3.??", "readline-common", "install-info", "ucf",
 	"sensible-utils", "gcc-*-base", "debianutils",
@@ -117,7 +117,7 @@ func leftOutOfGuest(name string) bool {
 	})
 }
 
-// requires returns the packages that a package requires itself.
+// requires returns the packages that a package requires directly.
 func (x *aptIndex) requires(name string) (list []string, err error) {
 	for _, names := range x.packages[name].depends {
 		if slices.ContainsFunc(names, leftOutOfGuest) {
@@ -145,10 +145,12 @@ func (x *aptIndex) requires(name string) (list []string, err error) {
 	return list, nil
 }
 
-// maxClosure bounds a walk: a desktop's packages are fewer.
+// maxClosure bounds a walk; a desktop has fewer packages.
 const maxClosure = 2000
 
-// closure returns a package and all that it requires, but for what others bring and what that alone requires.
+// closure returns a package and all that it requires, directly or not. It leaves out packages that others provide,
+// and
+// what only those require.
 func (x *aptIndex) closure(name string, others func(string) bool) ([]string, error) {
 	found := []string{name}
 	for i := 0; i < len(found); i++ {
@@ -168,8 +170,9 @@ func (x *aptIndex) closure(name string, others func(string) bool) ([]string, err
 	return found, nil
 }
 
-// successor returns the package that a locked one has become in this archive: the same, that of the move to 64-bit
-// times, or one of the same name with other numbers, which one of the part's successors leads to. "" is none.
+// successor returns the package that replaces a locked one in this archive, or "". It is the same package, the one
+// after
+// the move to 64-bit times, or one that differs only in numbers and that one of the part's successors leads to.
 func (x *aptIndex) successor(p LockedPart) string {
 	for _, name := range []string{p.Package, p.Package + "t64"} {
 		if _, there := x.packages[name]; there {

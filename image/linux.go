@@ -19,19 +19,20 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// modules are the drivers the guest's machine needs, in the order in which they
-// must be loaded. Debian's cloud kernel has all of virtio as modules; one that
-// is missing from a package is built in there.
+// modules are the drivers that the guest's machine needs, in load order. Debian's cloud kernel has all of virtio as
+// modules. A driver that a package lacks is built into its kernel.
 var modules = []string{"virtio_ring", "virtio", "virtio_mmio", "virtio_pci_legacy_dev", "virtio_pci_modern_dev",
 	pciModule, "virtio_blk", "failover", "net_failover", "virtio_net"}
 
-// pciModule is the driver for machines that have PCI in the place of virtio-mmio (q35).
+// pciModule is the driver for machines with PCI instead of virtio-mmio (q35).
 const pciModule = "virtio_pci"
 
-// overlayModule lays memory over the disk of a container's image, and over the folders of others that stay on the disk.
+// overlayModule lays memory over the disk of a container's image, and over the folders of other images that stay on
+// the
+// disk.
 const overlayModule = "overlay"
 
-// packedModules read a disk that is compressed: erofs, and what it needs where that is not built in.
+// packedModules read a compressed disk: erofs, and what it needs if that is not built in.
 var packedModules = []string{"lz4_decompress", "libcrc32c", erofsModule}
 
 const erofsModule = "erofs"
@@ -45,10 +46,10 @@ func wantedModule(base string) bool {
 	return false
 }
 
-// moduleSuffixes are what a distribution may pack its modules with; the guest's init loads them unpacked.
+// moduleSuffixes are the compressions of distributions' modules. The guest's init loads them unpacked.
 var moduleSuffixes = []string{".xz", ".zst", ".gz"}
 
-// maxModule bounds what a module may unpack to: no driver of ours has a tenth of it.
+// maxModule bounds the unpacked size of a module; no driver in use has a tenth of it.
 const maxModule = 16 << 20
 
 // readModule returns a module of the folder, unpacked, or an error that wraps fs.ErrNotExist.
@@ -79,8 +80,7 @@ func readModule(dir, name string) ([]byte, error) {
 	return nil, fmt.Errorf("module %s: %w", name, fs.ErrNotExist)
 }
 
-// busyboxTools are the names under which the guest's child processes find
-// busybox.
+// busyboxTools are the names under which the guest's child processes find busybox.
 var busyboxTools = []string{"sh", "ash", "awk", "base64", "basename", "bunzip2", "bzip2", "cat", "chmod", "cksum",
 	"cmp", "cp", "cut",
 	"date", "dd", "df", "diff", "dirname", "du", "echo", "egrep", "env", "expr", "false", "fgrep", "find", "free", "grep",
@@ -127,7 +127,7 @@ func (s *Store) buildLinux(ctx context.Context, arch Arch, dir string) ([]Part, 
 	if err := s.Parts().compileTree(ctx, t, arch, dir); err != nil {
 		return nil, "", err
 	}
-	if own := s.payload.Custom; own != nil { // after what is compiled on the host, which must not find it
+	if own := s.payload.Custom; own != nil { // after the compilation on the host, which must not find them
 		if err := own.Verify(); err != nil {
 			return nil, "", err
 		}
@@ -196,8 +196,9 @@ const (
 
 var lz4Legacy = []byte{0x02, 0x21, 0x4c, 0x18}
 
-// bootableKernel returns the ELF inside a compressed bzImage, which QEMU enters by its PVH
-// note without decompressing anything, or the file as it is.
+// bootableKernel returns the ELF inside a compressed bzImage, or the file as it is. QEMU enters the ELF by its PVH
+// note,
+// without decompressing anything.
 func bootableKernel(bz []byte) []byte {
 	if len(bz) < bzHeaderEnd || string(bz[bzMagic:bzMagic+4]) != "HdrS" {
 		return bz
@@ -207,7 +208,7 @@ func bootableKernel(bz []byte) []byte {
 	if end > int64(len(bz)) || end-start < 8 {
 		return bz
 	}
-	// The payload's last four bytes are the size it unpacks to.
+	// The payload's last four bytes are the unpacked size.
 	size := binary.LittleEndian.Uint32(bz[end-4:])
 	if size > maxVmlinux {
 		return bz
@@ -229,12 +230,12 @@ func bootableKernel(bz []byte) []byte {
 	return elf
 }
 
-// initramfsPage is what an initramfs is padded to; the kernel skips zeros.
+// initramfsPage is the multiple to which an initramfs is padded; the kernel skips zeros.
 const initramfsPage = 4096
 
 // writeInitramfs writes a cpio archive in the newc form (Linux,
-// Documentation/driver-api/early-userspace/buffer-format.rst) that holds PID 1
-// and the drivers it loads, and with files, which are programs and texts by their paths, those of a container.
+// Documentation/driver-api/early-userspace/buffer-format.rst). It holds PID 1, the drivers it loads, and files: the
+// programs and texts for a container, by their paths.
 func writeInitramfs(name, init, moduleDir string, files map[string][]byte, drivers []string) error {
 	var out bytes.Buffer
 	ino := 0
@@ -283,8 +284,8 @@ func writeInitramfs(name, init, moduleDir string, files map[string][]byte, drive
 		add(name[1:], 0o100755, files[name])
 	}
 	add("TRAILER!!!", 0, nil)
-	// QEMU puts it at the end of the memory, from a page's beginning: an end within a page
-	// may lie over microvm's ACPI tables, at which the kernel then stops without a word.
+	// QEMU puts the archive at the end of the memory, from a page's beginning. An end within a page may overlap
+	// microvm's ACPI tables, and the kernel then stops silently.
 	out.Write(make([]byte, -out.Len()&(initramfsPage-1)))
 	return os.WriteFile(name, out.Bytes(), 0o444)
 }

@@ -17,20 +17,21 @@ type LockedPart struct {
 	Arch    Arch   `toml:"arch"`
 	From    string `toml:"from"` // npm, debian, go or release
 	Package string `toml:"package"`
-	// debian: metapackages that lead to a newer Package, one for each distribution; the first that the archive has counts.
+	// debian: metapackages that lead to a newer Package, one for each distribution. The first in the archive is used.
 	Successors []string `toml:"successors"`
-	// debian: other releases have no such package, and what was in it is elsewhere or gone.
+	// debian: other releases have no such package; its contents moved to other packages or are gone.
 	Dropped bool   `toml:"dropped"`
 	Version string `toml:"version"`
 	URL     string `toml:"url"`    // release: the archive; its .md5 is beside it
 	MD5URL  string `toml:"md5url"` // release
-	Digest  string `toml:"digest"` // sha512-BASE64, sha256-HEX or go.sum's h1:BASE64; "" when none is known yet
-	Size    int64  `toml:"size"`   // bytes of the package, which are to be fetched; 0 for a release
+	Digest  string `toml:"digest"` // sha512-BASE64, sha256-HEX or go.sum's h1:BASE64; "" while unknown
+	Size    int64  `toml:"size"`   // bytes to download; 0 for a release
 	License string `toml:"license"`
 }
 
-// mayGo reports whether a release may have the part in no package. A library may: what needs its successor brings it
-// along.
+// mayGo reports whether a release may lack a package for the part. A library may be missing: the packages that need
+// its
+// successor require that successor.
 func (p LockedPart) mayGo() bool {
 	return p.Dropped || strings.HasPrefix(p.Package, "lib") && len(p.Successors) == 0 && debianParts(p.Name, p.Arch) == nil
 }
@@ -53,15 +54,15 @@ func Lock(arch Arch) ([]LockedPart, error) {
 //go:embed bundles.lock
 var bundlesText string
 
-// LockedBundle is where a release's bundle of parts is (bundle.go).
+// LockedBundle is the address of a release's bundle of parts (bundle.go).
 type LockedBundle struct {
 	Arch   Arch   `toml:"arch"`
 	URL    string `toml:"url"`
 	Digest string `toml:"digest"` // sha256-HEX
 }
 
-// lockedBundle returns an architecture's bundle of the release that this is, or was made from; its URL is "" if there
-// is none.
+// lockedBundle returns an architecture's bundle of this release, or of the release that this program is based on. Its
+// URL is "" if there is none.
 func lockedBundle(arch Arch) (LockedBundle, error) {
 	var lock struct {
 		Bundle []LockedBundle `toml:"bundle"`

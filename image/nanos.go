@@ -35,21 +35,20 @@ func efiLoader(arch Arch) string {
 	return "bootx64.efi"
 }
 
-// sandboxKlib gives the guest unveil: what the code may not change becomes
-// read-only once the agent has put its files.
+// sandboxKlib gives the guest unveil: protected files become read-only once the agent has written its files.
 const sandboxKlib = "sandbox"
 
-// straceKlib has the kernel write each system call to its console (nanos/klib/strace.c).
+// straceKlib makes the kernel write each system call to its console (nanos/klib/strace.c).
 const straceKlib = "strace"
 
-// errNoStrace means that a release can't do that.
+// errNoStrace means that a release lacks straceKlib.
 var errNoStrace = errors.New(
 	"the Nanos release in the vendor store has no klibs/strace, which tells of system calls: " +
 		"take it with `unitask image vendor --nanos`, or --from DIR for one that has it; or use --kernel linux")
 
-// nanosScratch is how much can be written to the guest's filesystem; the memory
-// of the machine bounds it as well. The disk itself is never written: it is
-// read-only to QEMU, and what the guest writes stays in its page cache.
+// nanosScratch bounds the bytes that the guest's filesystem can hold in addition; so does the machine's memory. The
+// disk
+// is read-only to QEMU, and what the guest writes stays in its page cache.
 const nanosScratch = 512 << 20
 
 // nanosTree returns the root filesystem of the nanos guest.
@@ -63,7 +62,7 @@ func (s *Store) nanosTree(arch Arch) (tree, []Part, error) {
 	for _, dir := range []string{"/tmp", contract.OutDir, contract.WorkDir, contract.HomeDir, "/dev/shm"} {
 		t.dir(dir, 0o777)
 	}
-	t.link("/var/tmp", "../tmp") // which the kernel lets the code write to
+	t.link("/var/tmp", "../tmp") // the code may write to it
 	for name, text := range nanosTexts {
 		t.text(name, text)
 	}
@@ -73,9 +72,9 @@ func (s *Store) nanosTree(arch Arch) (tree, []Part, error) {
 	return t, parts, nil
 }
 
-// nanosTexts are files of /proc and /dev that programs read, in Linux's form (proc(5)).
-// Those that are empty here say that they are there; what they
-// say is made when they are opened (guest/nanos/special.c).
+// nanosTexts are files of /proc and /dev that programs read, in Linux's form (proc(5)). Files that are empty here
+// only
+// exist; guest/nanos/special.c generates their content when they are opened.
 var nanosTexts = map[string]string{
 	"/proc/self/stat":            "",
 	"/proc/self/statm":           "",
@@ -93,13 +92,13 @@ var nanosTexts = map[string]string{
 	"/dev/zero":                  "",
 }
 
-// nanosLinks are the names of what the kernel knows by another one, or libc's place.
+// nanosLinks maps the names that programs use to those of the kernel or of libc.
 var nanosLinks = map[string]string{
 	"/dev/random": "/dev/urandom", "/dev/fd": "/proc/self/fd", "/dev/stdin": "/proc/self/fd/0",
 	"/dev/stdout": "/proc/self/fd/1", "/dev/stderr": "/proc/self/fd/2",
 }
 
-// nanosRoot returns the root tuple's configuration: these keys and no others.
+// nanosRoot returns the root tuple's configuration: exactly these keys.
 func nanosRoot(p Payload, klibs map[string]string) tfs.Tuple {
 	var args []tfs.Value
 	for _, arg := range slices.Concat(p.Args[:1], p.NanosArgs, p.Args[1:]) {
@@ -115,12 +114,11 @@ func nanosRoot(p Payload, klibs map[string]string) tfs.Tuple {
 		{Name: "arguments", Value: args},
 		{Name: "environment", Value: env},
 		{Name: "cwd", Value: contract.WorkDir},
-		// The one address, without DHCP's round trip; an Ethernet's MTU and not
-		// the 1460 that Nanos starts from.
+		// Set the one address without DHCP's round trip, and Ethernet's MTU instead of Nanos's default of 1460.
 		{Name: "en1", Value: tfs.Tuple{
 			{Name: "ipaddr", Value: contract.GuestIP}, {Name: "netmask", Value: contract.Netmask},
 			{Name: "gateway", Value: contract.GatewayIP}, {Name: "mtu", Value: "1500"}}},
-		// The machine ends with the program, and its status says how.
+		// The machine exits with the program, and its exit code tells how.
 		{Name: "debug_exit", Value: "t"},
 	}
 	if len(klibs) > 0 {
@@ -195,8 +193,7 @@ func exists(name string) bool {
 	return err == nil
 }
 
-// takeNanos copies a Nanos release that was brought as a folder into a part, and
-// checks that it is one for arch.
+// takeNanos copies a Nanos release from a folder into a part, and checks that it is for arch.
 func takeNanos(arch Arch, from, dir string) (Part, error) {
 	names := []string{nanosKernel, nanosBoot, efiLoader(arch), filepath.Join(nanosKlibs, sandboxKlib),
 		filepath.Join(nanosKlibs, straceKlib)}
@@ -223,8 +220,7 @@ func takeNanos(arch Arch, from, dir string) (Part, error) {
 	return part, err
 }
 
-// describeNanos returns the part of a release that was brought by hand: nothing says
-// which version it is.
+// describeNanos returns the part for a release that the user provided, whose version is unknown.
 func describeNanos(arch Arch, dir string) (Part, error) {
 	return Part{Name: nanosPart, Version: "local", From: "file", License: "Apache-2.0", FirstSeen: true},
 		checkNanos(arch, dir)
@@ -244,7 +240,7 @@ func readBounded(name string, limit int64) ([]byte, error) {
 	return os.ReadFile(name)
 }
 
-// checkNanos refuses a release that can't boot on arch, by name.
+// checkNanos refuses a release that can't boot on arch, and names the reason.
 func checkNanos(arch Arch, dir string) error {
 	name := filepath.Join(dir, nanosKernel)
 	f, err := elf.Open(name)

@@ -18,19 +18,18 @@ import (
 	"github.com/unitask/unitask/internal/bounded"
 )
 
-// The part that makes JavaScript of TypeScript and JSX, and its program.
+// The part with the program that turns TypeScript and JSX into JavaScript.
 const (
 	esbuildPart = "esbuild"
 	esbuildFile = "root" + contract.Esbuild
 )
 
-// npmDownload gets a package's tarball with npm's own client into dir and
-// checks it against the pinned integrity.
+// npmDownload fetches a package's tarball with npm's own client into dir and checks the pinned integrity.
 func npmDownload(ctx context.Context, p LockedPart, dir string) (string, error) {
 	cmd := exec.CommandContext(ctx, "npm", "pack", "--loglevel=error", "--ignore-scripts", "--pack-destination", dir,
 		p.Package+"@"+p.Version)
 	cmd.Dir = dir
-	// Not in the user's home: a service may have none.
+	// Stay out of the user's home: a service may have none.
 	cmd.Env = append(os.Environ(), "npm_config_cache="+filepath.Join(dir, ".npm"))
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
@@ -56,7 +55,7 @@ func npmDownload(ctx context.Context, p LockedPart, dir string) (string, error) 
 	return files[0], nil
 }
 
-// npmReason returns what npm says of a failure, in one line of at most some 400 bytes.
+// npmReason returns npm's message about a failure, in one line of at most some 400 bytes.
 func npmReason(stderr string) string {
 	var said []string
 	for line := range strings.Lines(stderr) {
@@ -74,7 +73,7 @@ func npmReason(stderr string) string {
 	return bounded.Said(strings.Join(said, "; "), 400)
 }
 
-// integrity is npm's form of a digest: sha512- and the sum in base64.
+// integrity returns npm's form of a file's digest: sha512- and the checksum in base64.
 func integrity(name string) (string, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -106,7 +105,7 @@ func unpackTgz(file, dir string, want selector) error {
 	return nil
 }
 
-// npmFiles: Node's binary, and the headers that a library is compiled with; esbuild's binary.
+// npmFiles selects Node's binary, the headers for compiling a library, and esbuild's binary.
 func npmFiles(name string) (string, bool) {
 	name = strings.TrimPrefix(name, "package/")
 	switch name {

@@ -9,16 +9,16 @@ import (
 	"strings"
 )
 
-// Bounds of what is read.
+// Bounds on what is read.
 const (
 	maxRead   = 1 << 20  // entries: an image has some ten thousand
 	maxFolder = 64 << 20 // bytes of a folder's names
-	maxDepth  = 64       // folders in one another
+	maxDepth  = 64       // levels of nested folders
 )
 
 var errMalformed = errors.New("malformed erofs disk")
 
-// Info is what a disk says of an entry.
+// Info describes an entry of a disk.
 type Info struct {
 	Path   string
 	Mode   fs.FileMode
@@ -36,15 +36,15 @@ type reader struct {
 	list []Info
 }
 
-// Is reports whether a disk has such a filesystem.
+// Is reports whether a disk has an erofs filesystem.
 func Is(r io.ReaderAt) bool {
 	var m [4]byte
 	_, err := r.ReadAt(m[:], superOffset)
 	return err == nil && le.Uint32(m[:]) == magic
 }
 
-// Read returns the entries of a filesystem of so many bytes, a folder before what it holds. It is for disks that Write
-// has written; of others it says that they are malformed.
+// Read returns the entries of a filesystem with that size in bytes, each folder before its contents. It reads disks
+// that Write has written; others are reported as malformed.
 func Read(r io.ReaderAt, size int64) ([]Info, error) {
 	s := make([]byte, 128)
 	if _, err := r.ReadAt(s, superOffset); err != nil {
@@ -58,7 +58,7 @@ func Read(r io.ReaderAt, size int64) ([]Info, error) {
 	return d.list, err
 }
 
-// inode returns what an inode says, and where it is.
+// inode returns an inode and its offset.
 func (d *reader) inode(number uint64) (in [inodeSize]byte, at int64, err error) {
 	if number > uint64(d.size) {
 		return in, 0, fmt.Errorf("%w: inode %d", errMalformed, number)
@@ -70,7 +70,7 @@ func (d *reader) inode(number uint64) (in [inodeSize]byte, at int64, err error) 
 	return in, at, nil
 }
 
-// content reads what is not compressed.
+// content reads a content that is not compressed.
 func (d *reader) content(in [inodeSize]byte, at, most int64) ([]byte, error) {
 	size, whole := int64(le.Uint32(in[8:])), int64(0)
 	layout := le.Uint16(in[0:]) >> 1
@@ -90,7 +90,7 @@ func (d *reader) content(in [inodeSize]byte, at, most int64) ([]byte, error) {
 	return data, nil
 }
 
-// walk adds what is in a folder, and in those in it.
+// walk adds the entries of a folder, recursively.
 func (d *reader) walk(folder string, number uint64, depth int) error {
 	in, at, err := d.inode(number)
 	if err != nil {
@@ -137,7 +137,7 @@ func (d *reader) walk(folder string, number uint64, depth int) error {
 	return nil
 }
 
-// entry adds an entry, and what is in it.
+// entry adds an entry, and its contents if it is a folder.
 func (d *reader) entry(name string, number uint64, depth int) error {
 	in, at, err := d.inode(number)
 	if err != nil {

@@ -1,8 +1,8 @@
-// Package erofs writes the Linux kernel's filesystem of that name, for read-only disks. An entry says whether its file
-// is compressed by LZ4. The package reads such a disk back, except compressed contents.
+// Package erofs writes Linux's erofs filesystem, for read-only disks. Each entry chooses whether its file is
+// compressed with LZ4. The package reads such a disk back, except compressed contents.
 //
-// Linux from 5.13 on reads the format (Documentation/filesystems/erofs.rst, fs/erofs/erofs_fs.h), and the same entries
-// give the same bytes. All files belong to root and have one time; there are no hard links, devices or extended
+// Linux 5.13 and later read the format (Documentation/filesystems/erofs.rst, fs/erofs/erofs_fs.h). The same entries
+// give the same bytes. All files belong to root and have one time. There are no hard links, devices or extended
 // attributes.
 package erofs
 
@@ -21,7 +21,7 @@ import (
 	"github.com/pierrec/lz4/v4"
 )
 
-// Version is that of what Write writes: raise it when the same entries give another disk.
+// Version is the version of Write's output: raise it when the same entries give different bytes.
 const Version = 1
 
 const (
@@ -31,18 +31,19 @@ const (
 	inodeSize   = 32
 	direntSize  = 12
 	maxName     = 255
-	// extentSize is how much of a file is compressed at once, and so has to be unpacked for any byte of it. LZ4
-	// looks back no further.
+	// extentSize is the number of bytes compressed together: reading any byte unpacks the whole extent. LZ4 looks
+	// back
+	// no further.
 	extentSize = 64 << 10
-	// maxTail is up to which size a file's last block is behind its inode, and takes no block.
+	// maxTail is the largest last block of a file that is stored after its inode, without a block of its own.
 	maxTail = 2048
-	// buildTime is all files' time of change, 1980-01-02: what is packed into a ZIP archive can't be older.
+	// buildTime is the modification time of all files, 1980-01-02: ZIP archives can't hold older files.
 	buildTime = 315619200
 )
 
-// Features and layouts, by the names that they have in erofs_fs.h.
+// Features and layouts, named as in erofs_fs.h.
 const (
-	zeroPadding, bigCluster       = 1, 2 // incompatible; the latter says that the configuration follows the superblock, too
+	zeroPadding, bigCluster       = 1, 2 // incompatible; bigCluster: the configuration follows the superblock
 	layoutPlain, layoutCompressed = 0, 1
 	layoutInline                  = 2
 	adviseBigCluster              = 2
@@ -54,42 +55,42 @@ const (
 // Entry is a file, a folder or a symbolic link.
 type Entry struct {
 	Path   string      // absolute
-	Mode   fs.FileMode // its type and permissions
+	Mode   fs.FileMode // type and permissions
 	Target string      // of a link
-	// Open returns a file's content and its size.
+	// Open returns a file's content and size.
 	Open func() (io.ReadCloser, int64, error)
-	// Compress says that a file is to be compressed. Parts of it that would not become smaller stay as they are.
+	// Compress requests compression. Parts of the file that would not shrink stay uncompressed.
 	Compress bool
 }
 
 var le = binary.LittleEndian
 
-// inode is an entry on its way to the disk.
+// inode is an entry that is being written.
 type inode struct {
 	Entry
 	layout  uint16
 	size    int64
-	start   uint32 // block of the content
-	tail    []byte // behind the inode
-	index   []byte // of a compressed file: what says where its parts are
+	start   uint32 // first block of the content
+	tail    []byte // stored after the inode
+	index   []byte // of a compressed file: describes where its parts are
 	blocks  uint32 // of a compressed file
 	kids    []*inode
 	parent  *inode
-	folders int   // among kids
-	at      int64 // of the inode, from the beginning of the inodes
+	folders int   // number of folders among kids
+	at      int64 // offset of the inode from the first inode
 }
 
 // writer writes one block after the other.
 type writer struct {
 	w      *bufio.Writer
-	next   uint32 // block
+	next   uint32 // next block
 	buf    []byte
 	packed []byte
 	lz4    lz4.Compressor
 }
 
-// Write writes a filesystem with the entries, among which a folder is before what it holds, and returns its size. What
-// f has had is not looked at.
+// Write writes a filesystem with the entries and returns its size. A folder must precede its contents. Write ignores
+// what f held before.
 func Write(f io.WriterAt, entries []Entry) (int64, error) {
 	root, all, err := link(entries)
 	if err != nil {
@@ -109,7 +110,9 @@ func Write(f io.WriterAt, entries []Entry) (int64, error) {
 			return 0, fmt.Errorf("%s: %w", n.Path, err)
 		}
 	}
-	// Folders name inodes, so where these are comes first; what is larger than a block's room comes before them.
+	// Folders name inodes, so the inodes' positions come first. Contents that do not fit behind an inode come before
+	// the
+	// inodes.
 	for _, n := range all {
 		if n.Mode.IsDir() {
 			n.start = w.next
@@ -148,7 +151,7 @@ func Write(f io.WriterAt, entries []Entry) (int64, error) {
 	return total, err
 }
 
-// link makes a tree of the entries, and returns its root, and all in the order of their paths.
+// link makes a tree of the entries, and returns its root and all inodes in the order of their paths.
 func link(entries []Entry) (*inode, []*inode, error) {
 	root := &inode{Entry: Entry{Path: "/", Mode: fs.ModeDir | 0o755}}
 	root.parent = root
@@ -185,7 +188,7 @@ func link(entries []Entry) (*inode, []*inode, error) {
 	return root, all, nil
 }
 
-// content writes a file's content, but for a tail that will be behind its inode.
+// content writes a file's content, except for a tail that will follow its inode.
 func (w *writer) content(n *inode) error {
 	r, size, err := n.Open()
 	if err != nil {
@@ -209,7 +212,7 @@ func (w *writer) content(n *inode) error {
 	return err
 }
 
-// copy writes so many bytes, and fills the last block.
+// copy writes size bytes, and fills the last block.
 func (w *writer) copy(r io.Reader, size int64) error {
 	for size > 0 {
 		part := w.buf[:min(size, int64(len(w.buf)))]
@@ -226,7 +229,7 @@ func (w *writer) copy(r io.Reader, size int64) error {
 
 var zeros [blockSize]byte
 
-// write writes what begins on a block, and fills the last one.
+// write writes data from the start of a block, and fills the last block.
 func (w *writer) write(data []byte) error {
 	_, err := w.w.Write(data)
 	if rest := len(data) % blockSize; err == nil && rest != 0 {
@@ -238,8 +241,8 @@ func (w *writer) write(data []byte) error {
 
 func blocks(size int) uint32 { return uint32((size + blockSize - 1) / blockSize) }
 
-// compressed writes a file in extents, each of which begins on a block of the file, and takes as many blocks of the
-// disk as it needs, right-aligned in them.
+// compressed writes a file in extents. Each begins on a block of the file, and takes as many blocks of the disk as it
+// needs, right-aligned in them.
 func (w *writer) compressed(n *inode, r io.Reader) error {
 	n.layout = layoutCompressed
 	n.index = le.AppendUint64(n.index, adviseBigCluster<<32) // LZ4, and clusters of a block
@@ -285,16 +288,16 @@ func (w *writer) compressed(n *inode, r io.Reader) error {
 		}
 	}
 	n.blocks = w.next - n.start
-	entry(clusterPlain, 0) // the kernel looks at the one behind the last
+	entry(clusterPlain, 0) // the kernel reads one entry past the last
 	return nil
 }
 
-// place says where inodes are, with what is behind them, and returns what they take.
+// place assigns offsets to the inodes and the data after each, and returns the total size.
 func place(all []*inode) int64 {
-	at := int64(inodeSize) // there is no inode 0
+	at := int64(inodeSize) // number 0 is not used
 	for _, n := range all {
 		takes := int64(inodeSize + len(n.tail))
-		// An inode does not cross a block, and neither does its tail.
+		// Neither an inode nor its tail crosses a block.
 		if rest := blockSize - at%blockSize; takes > rest {
 			at += rest
 		}
@@ -304,10 +307,10 @@ func place(all []*inode) int64 {
 	return at
 }
 
-// number returns what an inode is known by.
+// number returns the number of an inode.
 func (n *inode) number() uint64 { return uint64(n.at / inodeSize) }
 
-// mode returns an inode's as the kernel has it.
+// mode returns the mode of an inode in the kernel's encoding.
 func (n *inode) mode() uint16 {
 	kind := uint16(0o100000)
 	switch n.Mode.Type() {
@@ -319,7 +322,7 @@ func (n *inode) mode() uint16 {
 	return kind | uint16(n.Mode.Perm())
 }
 
-// put writes an inode and what is behind it.
+// put writes an inode and the data that follows it.
 func (n *inode) put(to []byte, ino uint32) {
 	le.PutUint16(to[0:], n.layout<<1)
 	le.PutUint16(to[4:], n.mode())
@@ -344,7 +347,7 @@ type dirent struct {
 	of   *inode
 }
 
-// listing returns a folder's names in their order, in blocks.
+// listing returns a folder's names, sorted and divided into blocks.
 func listing(n *inode) (list [][]dirent, size int64, err error) {
 	all := []dirent{{".", n}, {"..", n.parent}}
 	for _, kid := range n.kids {
@@ -372,7 +375,7 @@ func folderSize(n *inode) (int64, error) {
 	return size, err
 }
 
-// folder writes a folder's content: blocks, and a tail that will be behind its inode.
+// folder writes a folder's content: blocks, and a tail that will follow its inode.
 func (w *writer) folder(n *inode) error {
 	list, size, err := listing(n)
 	if err != nil {
@@ -405,8 +408,8 @@ func (w *writer) folder(n *inode) error {
 	return err
 }
 
-// superblock returns the first block. The configuration of LZ4 follows the superblock in it: how far it looks back,
-// which is the default, and how many blocks an extent has at most.
+// superblock returns the first block. The LZ4 configuration follows the superblock in it: how far LZ4 looks back
+// (the default), and the maximum number of blocks of an extent.
 func superblock(metadata, total uint32, root uint64, inodes int) []byte {
 	block := make([]byte, blockSize)
 	s := block[superOffset:]

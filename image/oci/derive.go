@@ -15,14 +15,15 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// Layer is an archive of files that is laid over an image's.
+// Layer is an archive of files that is laid over an image.
 type Layer struct {
-	Digest string // sha256:HEX of the archive, unpacked
+	Digest string // sha256:HEX of the unpacked archive
 	Open   func() (io.ReadCloser, error)
 }
 
-// Derive returns an image with the files of a disk that Write has written, and layers over them. Its digest is made
-// of all that it is made of; base is that of the disk's image.
+// Derive returns an image with the files of a disk that Write has written, and with layers over them. Its digest
+// covers
+// all of its inputs; base is the digest of the disk's image.
 func Derive(base string, disk io.ReaderAt, arch string, config Config, layers ...Layer) (*Image, error) {
 	made := struct {
 		Base   string   `json:"base"`
@@ -50,12 +51,12 @@ func Derive(base string, disk io.ReaderAt, arch string, config Config, layers ..
 	return im, config.check()
 }
 
-// adding takes an entry, as an archive has it.
+// adding receives one entry of an archive.
 type adding func(h *tar.Header, content io.Reader) error
 
 var errNoDisk = errors.New("the disk is not as it was written: pull or import the image again")
 
-// source is a disk that is read back.
+// source reads a disk back.
 type source struct {
 	f     io.ReaderAt
 	size  int64
@@ -65,7 +66,7 @@ type source struct {
 	add   adding
 }
 
-// walkDisk reads a disk as Write leaves it, folders before what is in them. It is no reader of other disks.
+// walkDisk reads a disk that Write has written, each folder before its contents. It can't read other disks.
 func walkDisk(f io.ReaderAt, add adding) error {
 	head := make([]byte, (1+tableBlocks)*blockSize)
 	if _, err := f.ReadAt(head, 0); err != nil {
@@ -113,14 +114,14 @@ func (s *source) inode(ino uint32) (*node, error) {
 	if n.size < 0 || n.size > s.size {
 		return nil, errNoDisk
 	}
-	if le.Uint16(tree[6:]) == 1 { // the extents are in a block of their own
+	if le.Uint16(tree[6:]) == 1 { // the extents are in a separate block
 		leaf := make([]byte, 24)
 		if _, err := s.f.ReadAt(leaf, int64(le.Uint32(tree[16:]))*blockSize); err != nil {
 			return nil, fmt.Errorf("read the disk: %w", err)
 		}
 		tree = leaf
 	}
-	if n.size > 0 { // a content is never in pieces: where the first extent begins all of it does
+	if n.size > 0 { // a content is contiguous: it begins where the first extent begins
 		n.where.start = le.Uint32(tree[20:])
 		if le.Uint16(tree) != 0xf30a || int64(n.where.start)*blockSize+n.size > s.size {
 			return nil, errNoDisk
@@ -140,7 +141,7 @@ func (s *source) content(n *node) io.Reader {
 	return io.NewSectionReader(s.f, int64(n.where.start)*blockSize, n.size)
 }
 
-// entry hands on a node by one of its names.
+// entry passes on a node under one of its names.
 func (s *source) entry(name string, n *node) error {
 	h := &tar.Header{Name: name, Mode: int64(n.mode & 0o7777), Uid: int(n.uid), Gid: int(n.gid), ModTime: n.mtime}
 	first, again := s.seen[n.ino]
@@ -201,8 +202,8 @@ func (s *source) folder(name string, n *node, depth int) error {
 	return nil
 }
 
-// ReadFiles returns the contents of regular files of a disk that Write has written, by their paths without a slash
-// before them; one that is not there, or is a link, is left out. One that is larger than most is an error.
+// ReadFiles returns the contents of regular files of a disk that Write has written, by their paths without a leading
+// slash. A missing file or a link is left out. A file larger than most is an error.
 func ReadFiles(disk io.ReaderAt, most int64, names ...string) (map[string][]byte, error) {
 	found := map[string][]byte{}
 	err := walkDisk(disk, func(h *tar.Header, content io.Reader) error {
