@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// leftOut are the folders of packages that no program reads when it runs, as after usr/.
+// leftOut are the folders of packages, relative to usr/, that no program reads when it runs.
 var leftOut = []string{
 	"share/doc", "share/doc-base", "share/man", "share/info", "share/lintian", "share/bug", "share/locale", "share/menu",
 	"share/applications",
@@ -17,12 +17,11 @@ var leftOut = []string{
 	"lib/tmpfiles.d", "lib/valgrind",
 }
 
-// pythonConfig is what Python is embedded with.
+// pythonConfig matches the files for embedding Python.
 var pythonConfig = regexp.MustCompile(`^lib/python3\.[0-9]+/config-`)
 
-// wholePackage selects all of a package that a program may need when it runs; of a package for
-// developers, the headers. Its files are at the same place in the guest, whose /bin and /sbin
-// are those of /usr.
+// wholePackage selects the files of a package that a program may need when it runs, and the headers of a developers'
+// package. The files have the same paths in the guest, in which /bin and /sbin are those of /usr.
 func wholePackage(name string) (string, bool) {
 	if ok, _ := path.Match("usr/share/doc/*/copyright", name); ok {
 		return "licences/" + path.Base(path.Dir(name)), true
@@ -50,7 +49,7 @@ func wholePackage(name string) (string, bool) {
 	}
 	static := pythonConfig.MatchString(rest) || strings.HasSuffix(rest, ".a") || strings.HasSuffix(rest, ".o") ||
 		strings.Contains(rest, "/pkgconfig/")
-	tests := strings.HasPrefix(rest, "lib/python3/dist-packages/") && strings.Contains(rest, "/tests/") && path.Base(rest) != "_natype.py" // which numpy 2 imports itself
+	tests := strings.HasPrefix(rest, "lib/python3/dist-packages/") && strings.Contains(rest, "/tests/") && path.Base(rest) != "_natype.py" // numpy 2 imports this one itself
 	if rest == "" || static || tests {
 		return "", false
 	}

@@ -13,8 +13,9 @@ import (
 	"github.com/unitask/unitask/image/erofs"
 )
 
-// packs says that the linux image has a disk that is compressed: the payload has what that is for, and the kernel a
-// driver for it. A driver that is there and can't be read is an error: it would be another image.
+// packs reports whether the linux image has a compressed disk: the payload has files to compress, and the kernel has
+// a
+// driver. An unreadable driver is an error: without it, the image would be a different one.
 func (s *Store) packs(kernel Part) (bool, error) {
 	if len(s.payload.Packed) == 0 {
 		return false, nil
@@ -38,7 +39,7 @@ func (s *Store) packs(kernel Part) (bool, error) {
 	return true, nil
 }
 
-// findModule is readModule, and nil for one that is not there.
+// findModule is like readModule, but returns nil for a missing module.
 func findModule(dir, name string) ([]byte, error) {
 	module, err := readModule(dir, name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -47,7 +48,7 @@ func findModule(dir, name string) ([]byte, error) {
 	return module, err
 }
 
-// moduleNeeds returns the other modules that a module says it depends on.
+// moduleNeeds returns the modules that a module depends on.
 func moduleNeeds(module []byte) ([]string, error) {
 	f, err := elf.NewFile(bytes.NewReader(module))
 	if err != nil {
@@ -103,7 +104,7 @@ func (s *Store) writePacked(name string, t tree, arch Arch) (err error) {
 	return f.Chmod(0o444)
 }
 
-// packedEntries reads what is on a disk that is packed, by path; of another one it is nil.
+// packedEntries lists a compressed disk by path. It returns nil for any other disk.
 func packedEntries(f *os.File, size int64) ([]Entry, error) {
 	if !erofs.Is(f) {
 		return nil, nil

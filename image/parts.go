@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Part is what the store knows of a vendored part: vendor/<arch>/<name>/part.json.
+// Part is the description of a vendored part: vendor/<arch>/<name>/part.json.
 type Part struct {
 	Name     string    `json:"name"`
 	Version  string    `json:"version"`
@@ -23,14 +23,13 @@ type Part struct {
 	From     string    `json:"from"`
 	License  string    `json:"license"`
 	Vendored time.Time `json:"vendored"`
-	// BehindLock: the pinned version is gone from the archive; this is its
-	// successor by the archive's signed index.
+	// BehindLock: the pinned version is gone from the archive; this part is its successor by the archive's signed
+	// index.
 	BehindLock bool `json:"behindLock,omitempty"`
-	// FirstSeen: no digest was known beforehand; this one was recorded when the
-	// part was first taken.
+	// FirstSeen: no digest was known beforehand; this one was recorded when the part was first fetched.
 	FirstSeen bool `json:"firstSeen,omitempty"`
 
-	// Bundled: it came in a bundle, whose digest was checked in place of the package's.
+	// Bundled: the part came in a bundle, whose digest was checked instead of the package's.
 	Bundled bool `json:"bundled,omitempty"`
 
 	dir string
@@ -43,14 +42,13 @@ func (p Part) path(names ...string) string {
 	return filepath.Join(append([]string{p.dir}, names...)...)
 }
 
-// Parts are the vendored files that a store's images are made of. They have no state of their own.
+// Parts gives access to the vendored files that a store's images are built from. It has no state of its own.
 type Parts struct{ images *Store }
 
 // Parts returns the parts of the store's images.
 func (s *Store) Parts() Parts { return Parts{s} }
 
-// Get returns a vendored part, or an error that wraps ErrNotVendored and says
-// how to get it.
+// Get returns a vendored part, or an error that wraps ErrNotVendored and tells how to get the part.
 func (ps Parts) Get(arch Arch, name string) (Part, error) {
 	p := Part{dir: filepath.Join(ps.images.vendorDir(arch), name)}
 	text, err := os.ReadFile(p.path(partFile))
@@ -76,7 +74,7 @@ func (ps Parts) Get(arch Arch, name string) (Part, error) {
 	return p, nil
 }
 
-// missing names a file that the part must have and lacks, or "".
+// missing names a file that the part must have but lacks, or returns "".
 func (ps Parts) missing(p Part, arch Arch, name string) string {
 	var must []string
 	for _, of := range ps.each() {
@@ -96,7 +94,7 @@ func (ps Parts) missing(p Part, arch Arch, name string) string {
 			must = []string{"include"}
 		}
 	}
-	if name == kernelPart && ps.images.payload.Container { // parts of before there were container images lack it
+	if name == kernelPart && ps.images.payload.Container { // parts from before container images lack it
 		must = append(must, "modules/"+overlayModule+".ko*")
 	}
 	if name == nanosPart {

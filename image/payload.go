@@ -14,73 +14,74 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// Payload is the language that images run: what it is made of and how it is started.
+// Payload describes the language of an image: its parts and how it is started.
 type Payload struct {
-	// Name is the image's: node, python.
+	// Name is the image's name: node, python.
 	Name string
-	// Container says that the disk is a container's image (Store.OfContainer): there is no language, and
-	// Program, which is compiled, is in the initramfs.
+	// Container means that the disk is a container's image (Store.OfContainer). There is no language, and the
+	// initramfs holds Program, which is compiled.
 	Container bool
-	// Nanos says that it runs on that kernel, too. LinuxFirst says that linux is the one where none is
-	// asked for: elsewhere it is Nanos, if there is one.
+	// Nanos means that the payload also runs on Nanos. LinuxFirst makes linux the default kernel; without it, the
+	// default is Nanos, if available.
 	Nanos, LinuxFirst bool
-	// Sources are the C sources of the guest's own programs, the language's among them.
+	// Sources are the C sources of the guest's own programs, including the language's.
 	Sources fs.FS
-	// Parts are the vendored parts that it is made of; everything below their root folders
-	// is at the same place in the guest. The first one holds the program, there or under its
-	// base name.
+	// Parts are the vendored parts of the image. The files below their root folders have the same paths in the guest.
+	// The first part holds the program, there or under its base name.
 	Parts []string
-	// Only are those of Parts that one architecture alone has.
+	// Only maps those of Parts that exist for one architecture alone to that architecture.
 	Only map[string]string
-	// BuildParts hold headers that Library is compiled with, below include and Include in it; they are
-	// not in the image.
+	// BuildParts hold headers for compiling Library, below include and in its subfolder Include. They are not in the
+	// image.
 	BuildParts []string
 	Include    string
-	// Program is the program's path in the guest. In it and in the other paths VERSION stands for the
-	// language's version that is vendored (At).
+	// Program is the program's path in the guest. VERSION, here and in the other paths, stands for the vendored
+	// version
+	// of the language (At).
 	Program string
-	// ProgramSources are compiled into it, where it is none of the parts'.
+	// ProgramSources are compiled into Program, if no part contains it.
 	ProgramSources []string
-	// Args and Env start it; Args begins with its own name.
+	// Args and Env start Program; Args begins with its own name.
 	Args, Env []string
-	// NanosArgs follow the name on Nanos.
+	// NanosArgs follow the program's name on Nanos.
 	NanosArgs []string
-	// Library is the path in the guest of a shared object that is compiled from
-	// LibrarySources, with headers from the first part and those of BuildParts; "" is none.
+	// Library is the path in the guest of a shared object that is compiled from LibrarySources, with headers from the
+	// first part and from BuildParts. "" means none.
 	Library        string
 	LibrarySources []string
-	// NanosSources are in it as well on Nanos, where it is another one; nil if both kernels have the same.
+	// NanosSources are compiled into the library for Nanos as well. nil means that both kernels use the same library.
 	NanosSources []string
-	// Files are texts that it brings, by their path in the guest; one that ends in / is an empty folder.
+	// Files are additional texts by their path in the guest; a path that ends in / is an empty folder.
 	Files map[string]string
-	// Links are links that it brings, by their path in the guest; TRIPLET in that stands for the
-	// architecture's, as in /usr/lib/TRIPLET.
+	// Links are additional links by their path in the guest. TRIPLET in the path stands for the architecture's, as in
+	// /usr/lib/TRIPLET.
 	Links map[string]string
-	// Folders are those of the guest that stay on the disk as a whole: they have many files.
+	// Folders are the folders of the guest with many files, which stay on the disk as a whole.
 	Folders []string
-	// Packed says which files' contents are compressed on linux's disk, if its kernel can read that: those whose paths
-	// begin so, or end so where it begins with *. They are to be large, and nothing that a machine's start reads. TRIPLET
-	// stands for what it does in Links.
+	// Packed selects the files that are compressed on linux's disk, if the kernel can read that: paths that begin
+	// with
+	// an item, or, if it begins with *, end with its rest. Choose large files that a machine's start does not read.
+	// TRIPLET is replaced as in Links.
 	Packed []string
-	// Compile is a command of the vendored program, run while an image is built, that adds files to
-	// the folder that it is given (compile). It runs nothing but what the parts have.
+	// Compile is a command of the vendored program that adds files to the image while it is built (compile). It runs
+	// only programs from the parts.
 	Compile *Compile
-	// Custom is what a custom image has beside the one that it begins with, nil if it is none.
+	// Custom is what a custom image adds to the image that it begins with, or nil.
 	Custom *Custom
 }
 
-// Custom is what a user has added to an image.
+// Custom describes what a user has added to an image.
 type Custom struct {
-	Base   string // the image's name, whose other parts of the payload these are
-	Folder string // of the host; what is in it is at the same place in the guest
-	// Archive is what there is in place of Folder where the image was shipped by another host, and Container the
-	// digest by which that is kept.
+	Base   string // name of the base image, whose payload provides the other fields
+	Folder string // a folder of the host, whose files have the same paths in the guest
+	// Archive replaces Folder if another host shipped the image. Container is the digest under which the archive is
+	// stored.
 	Archive, Container string
-	Digest             string // of what it brings
-	// Runtime is the version of the language's program for which it was made, "" for any.
+	Digest             string // of the additions
+	// Runtime is the version of the language's program that the image was built for, "" for any.
 	Runtime string
-	Files   map[string]string // texts, in the place of the payload's or beside them
-	Verify  func() error      // reads Folder, and says that it is not what it was
+	Files   map[string]string // texts that replace the payload's or are added to them
+	Verify  func() error      // reads Folder, and fails if it has changed
 }
 
 // base returns the name of the bundled image.
@@ -91,7 +92,7 @@ func (p Payload) base() string {
 	return p.Name
 }
 
-// library names the file of the guest's part that is Library on a kernel.
+// library names the file of the guest part that is Library on a kernel.
 func (p Payload) library(kernel Kernel) string {
 	if kernel == Nanos && p.NanosSources != nil {
 		return nanosLibraryFile
@@ -99,7 +100,7 @@ func (p Payload) library(kernel Kernel) string {
 	return libraryFile
 }
 
-// parts returns those that an architecture has.
+// parts returns the parts for an architecture.
 func (p Payload) parts(arch Arch) (names []string) {
 	for _, name := range p.Parts {
 		if only := p.Only[name]; only == "" || only == string(arch) {
@@ -109,13 +110,13 @@ func (p Payload) parts(arch Arch) (names []string) {
 	return names
 }
 
-// version is what VERSION stands for in a payload's paths.
+// version is the placeholder for the language's version in a payload's paths.
 const version = "VERSION"
 
-// At returns a path in a guest whose language has a version, as Image.Runtime is: of 3.11.2-6 there it is 3.11.
+// At fills the version of a language, such as Image.Runtime, into a guest path: 3.11.2-6 becomes 3.11.
 func At(p, runtime string) string { return strings.ReplaceAll(p, version, twoNumbers(runtime)) }
 
-// twoNumbers returns the first two of a package's version: 1.24 of 1:1.24.2-1.
+// twoNumbers returns the first two numbers of a package's version: 1.24 of 1:1.24.2-1.
 func twoNumbers(version string) string {
 	if _, rest, ok := strings.Cut(version, ":"); ok {
 		version = rest
@@ -124,11 +125,11 @@ func twoNumbers(version string) string {
 	return major + "." + rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
 }
 
-// partInText stands for a part's version in a text for people.
+// partInText matches the placeholder for a part's version in a message.
 var partInText = regexp.MustCompile(`\{[a-z0-9.+-]+\}`)
 
-// Versions has in the place of each {PART} of a text the version, as 3.11, of the part that is here, or else of
-// the one that vendor.lock names.
+// Versions replaces each {PART} in a text by the part's version, such as 3.11: the vendored version, or else that of
+// vendor.lock.
 func (s *Store) Versions(text string) string {
 	return partInText.ReplaceAllStringFunc(text, func(braced string) string {
 		name := braced[1 : len(braced)-1]
@@ -145,7 +146,7 @@ func (s *Store) Versions(text string) string {
 	})
 }
 
-// at returns the payload with the paths of a version.
+// at returns the payload with the version filled into its paths.
 func (p Payload) at(runtime string) Payload {
 	if !strings.Contains(p.Program, version) {
 		return p
@@ -168,7 +169,7 @@ func (p Payload) at(runtime string) Payload {
 	return p
 }
 
-// versioned returns the store with the payload's paths as the parts of an architecture have them.
+// versioned returns the store with the version of an architecture's parts filled into the payload's paths.
 func (s *Store) versioned(arch Arch) (*Store, error) {
 	if !strings.Contains(s.payload.Program, version) {
 		return s, nil
@@ -188,14 +189,15 @@ func (s *Store) versioned(arch Arch) (*Store, error) {
 	return s.With(s.payload.at(p.Version)), nil
 }
 
-// execText returns the program's path, its arguments and its environment as PID 1 reads them.
+// execText returns the program's path, its arguments and its environment in the form that PID 1 reads.
 func (p Payload) execText() string {
 	list := func(s []string) string { return strings.Join(s, "\x00") + "\x00\x00" }
 	return p.Program + "\x00" + list(p.Args) + list(p.Env)
 }
 
-// payloadTree returns what both kernels have: the language, the guest's own programs and the
-// few files of /etc that libc reads.
+// payloadTree returns the files for both kernels: the language, the guest's own programs, and the few files of /etc
+// that
+// libc reads.
 func (s *Store) payloadTree(kernel Kernel, arch Arch) (tree, []Part, error) {
 	t := tree{}
 	var parts []Part
@@ -251,7 +253,7 @@ func (s *Store) payloadTree(kernel Kernel, arch Arch) (tree, []Part, error) {
 	t.text("/etc/passwd", fmt.Sprintf("root:x:0:0:root:/:/bin/sh\nuser:x:%d:%[1]d:user:%s:/bin/sh\n", contract.UserID,
 		contract.HomeDir))
 	t.text("/etc/group", fmt.Sprintf("root:x:0:\nuser:x:%d:\n", contract.UserID))
-	// Files that a run brings are root's, so that the code can't write to them: git would take them for a stranger's.
+	// Files that a run brings belong to root, so that the code can't write to them: git would distrust them.
 	t.text("/etc/gitconfig", "[safe]\n\tdirectory = *\n")
 	t.text("/etc/hosts", "127.0.0.1 localhost "+contract.Hostname+"\n::1 localhost\n")
 	t.text("/etc/hostname", contract.Hostname+"\n")
@@ -261,17 +263,17 @@ func (s *Store) payloadTree(kernel Kernel, arch Arch) (tree, []Part, error) {
 	return t, parts, nil
 }
 
-// usualFolders are empty, and programs expect them; PID 1 of linux makes them itself.
+// usualFolders are empty folders that programs expect. On linux, PID 1 creates them.
 var usualFolders = []string{"/mnt", "/opt", "/srv", "/var"}
 
-// releases are the distributions' own, by the version of their libc.
+// releases lists the distributions' releases by the version of their libc.
 var releases = []struct{ libc, id, name, number, code string }{
 	{"2.36-", "debian", "Debian GNU/Linux", "12", "bookworm"},
 	{"2.41-", "debian", "Debian GNU/Linux", "13", "trixie"},
 	{"2.39-0ubuntu", "ubuntu", "Ubuntu", "24.04", "noble"},
 }
 
-// osRelease says whose libraries the guest has (os-release(5)).
+// osRelease describes the distribution of the guest's libraries (os-release(5)).
 func osRelease(libc string) string {
 	for _, r := range releases {
 		if strings.HasPrefix(libc, r.libc) && strings.Contains(libc, "ubuntu") == (r.id == "ubuntu") {

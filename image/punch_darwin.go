@@ -2,5 +2,5 @@ package image
 
 import "os"
 
-// punch would give back the room that a part of a file takes.
+// punch would free the space of a part of a file; on macOS it does nothing.
 func punch(*os.File, int64, int64) {}

@@ -27,10 +27,10 @@ const (
 
 var releaseVersion = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.-]{0,40}$`)
 
-// VendorNanos fetches the official Nanos release of a version, or of the one that
-// vendor.lock names for "". The release's own MD5 is compared, and its SHA-256
-// where vendor.lock has one; where it has none, the one that was first seen is
-// recorded and every later fetch must have it.
+// VendorNanos fetches the official Nanos release of a version; "" means the version of vendor.lock. It compares the
+// release's own MD5, and its SHA-256 if vendor.lock has one. Otherwise it records the first SHA-256, and requires it
+// in
+// every later fetch.
 func (ps Parts) VendorNanos(ctx context.Context, arch Arch, version string) error {
 	locked, err := Lock(arch)
 	if err != nil {
@@ -104,7 +104,7 @@ func (ps Parts) vendorRelease(ctx context.Context, p LockedPart, version string)
 // at fills the version into an address.
 func (p LockedPart) at(url string) string { return strings.ReplaceAll(url, "VERSION", p.Version) }
 
-// nanosFiles picks what is used of a release.
+// nanosFiles selects the needed files of a release.
 func nanosFiles(name string) (string, bool) {
 	switch name {
 	case nanosKernel, nanosBoot, efiLoader(AMD64), efiLoader(ARM64), nanosKlibs + "/" + sandboxKlib,
@@ -165,7 +165,7 @@ func download(ctx context.Context, url, to string, most int64) (checksums, error
 	return checksums{hex.EncodeToString(m.Sum(nil)), hex.EncodeToString(h.Sum(nil))}, nil
 }
 
-// maxText bounds a checksum's file.
+// maxText bounds a checksum file.
 const maxText = 4 << 10
 
 func fetchText(ctx context.Context, url string) (string, error) {

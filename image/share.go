@@ -6,11 +6,13 @@ import (
 	"path/filepath"
 )
 
-// What all images of a kernel have is on the disk once: their kernel and initramfs are links
-// to the same files. Nothing ever writes to a file of an image.
+// Files that all images of a kernel have in common are on the disk once: their kernel and initramfs are links to the
+// same
+// files. Nothing ever writes to a file of an image.
 
-// share links an image's files, in the folder where it is built, to those of other images that
-// are the same. What can't be linked stays a copy.
+// share links an image's files, in the folder where it is built, to identical files of other images. A file that
+// can't
+// be linked stays a copy.
 func (s *Store) share(im *Image) {
 	others, err := s.List()
 	if err != nil {
@@ -30,7 +32,7 @@ func (s *Store) share(im *Image) {
 	}
 }
 
-// whole says that an image has the same file, and that it is known to be what its digest says.
+// whole reports whether an image has the same file, and the file still has its verified change stamp.
 func (im *Image) whole(f File) (os.FileInfo, bool) {
 	for _, own := range im.Files {
 		if own.Name == f.Name && own.SHA256 == f.SHA256 && own.Size == f.Size {
@@ -41,7 +43,7 @@ func (im *Image) whole(f File) (os.FileInfo, bool) {
 	return nil, false
 }
 
-// link puts a link to another file in the place of one of the image's.
+// link replaces one of the image's files with a link to another file.
 func (im *Image) link(f *File, to string) bool {
 	at := filepath.Join(im.dir, f.Name)
 	linked := at + ".link"
@@ -58,8 +60,9 @@ func (im *Image) link(f *File, to string) bool {
 	return true
 }
 
-// restamp notes the new change stamps of a file that has got another link, in those of the
-// images that have it, so that they are not read again. was is what it was before.
+// restamp updates the change stamps of a file that has a new link, in all images that have it, so that they are not
+// read
+// again. was describes the file before.
 func restamp(images []*Image, name string, was os.FileInfo) {
 	for _, im := range images {
 		for i := range im.Files {
@@ -73,7 +76,7 @@ func restamp(images []*Image, name string, was os.FileInfo) {
 	}
 }
 
-// writeSparse writes a file, whose blocks of zeros take no room on the disk.
+// writeSparse writes a file and leaves holes for its blocks of zeros.
 func writeSparse(name string, data []byte, mode os.FileMode) error {
 	const block = 4096
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)

@@ -18,8 +18,10 @@ import (
 	"github.com/unitask/unitask/internal/atomicfile"
 )
 
-// Shipped is an image that another host has. Of a container's it is all that a machine gets but its disk, which only
-// the machine's own kernel ever reads. Where Custom is not nil it is somebody's own, and the disk is an archive.
+// Shipped describes an image of another host. For a container's image it has everything that a machine gets except
+// the
+// disk, which only the machine's own kernel reads. If Custom is not nil, it is a custom image and the disk is an
+// archive.
 type Shipped struct {
 	Arch   Arch       `json:"arch"`
 	Config oci.Config `json:"config"`
@@ -30,24 +32,24 @@ type Shipped struct {
 	Custom *ShippedCustom `json:"own,omitempty"`
 }
 
-// Bounds of what others bring.
+// Bounds on shipped images.
 const (
 	MaxShippedDisk   = 8 << 30   // bytes of a disk, holes included
 	maxShippedText   = 256 << 10 // bytes of the rest
-	maxShippedBytes  = 16 << 30  // bytes of the disks of one who brings
-	maxShippedImages = 32        // disks of one who brings
+	maxShippedBytes  = 16 << 30  // bytes of all disks of one submitter
+	maxShippedImages = 32        // disks of one submitter
 	ShippedAge       = 24 * time.Hour
-	shippedRest      = 10 * time.Minute // one that was used since stays, whoever wants its room
+	shippedRest      = 10 * time.Minute // an image used more recently is never removed to make room
 )
 
 const (
-	diskSumFile = "disk.json" // what the disk's digest was when it was last read
-	usedFile    = "used"      // its time is when a run last had the image
+	diskSumFile = "disk.json" // the disk's digest when it was last read
+	usedFile    = "used"      // its modification time is the image's last use
 )
 
-// Digest names all that a run gets of the image.
+// Digest covers everything that a run gets of the image.
 func (b Shipped) Digest() string {
-	text, _ := json.Marshal(b) // strings and numbers
+	text, _ := json.Marshal(b) // strings and numbers can't fail
 	return "sha256:" + hexSum(text)
 }
 
@@ -56,7 +58,7 @@ func hexSum(text []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Check says what is wrong with what somebody says of an image.
+// Check validates the description of a shipped image.
 func (b Shipped) Check() error {
 	raw, err := hex.DecodeString(b.Disk)
 	text, e := json.Marshal(b)
@@ -81,13 +83,14 @@ func (b Shipped) Check() error {
 	return nil
 }
 
-// KeyFor returns the digest by which the image of one who brings it is kept. Another's is another, even if all of it is
-// the same: nobody has, or finds out about, what somebody else has brought.
+// KeyFor returns the digest under which a submitter's image is stored. Another submitter's image has another digest,
+// even
+// if all of it is the same: nobody can use, or find out about, what somebody else has shipped.
 func (b Shipped) KeyFor(who string) string {
 	return "sha256:" + hexSum([]byte("unitask brought "+who+"\n"+b.Digest()))
 }
 
-// Ship describes a container's image for another host. The disk is read once.
+// Ship describes a container's image for another host. It reads the disk only once.
 func (cs Containers) Ship(c *Container) (b Shipped, err error) {
 	b = Shipped{Arch: c.Arch, Config: c.Config, Owner: c.Owner, Custom: c.Custom}
 	name := filepath.Join(c.dir, rootFile)
@@ -107,14 +110,14 @@ func (cs Containers) Ship(c *Container) (b Shipped, err error) {
 	}
 	b.Size = st.Size()
 	if text, err := json.Marshal(File{Name: rootFile, Size: b.Size, SHA256: b.Disk, Stamp: changeStamp(st)}); err == nil {
-		_ = atomicfile.Write(known, text, 0o600) // only spares the next look
+		_ = atomicfile.Write(known, text, 0o600) // only avoids reading the disk again
 	}
 	return b, nil
 }
 
-// AddShipped keeps what somebody brings, unless it is there, and returns it. open gives the disk, which is held to its
-// digest and size. used tells the digests of the
-// containers in use; it is asked for where something may have to go.
+// AddShipped stores a shipped image, unless it exists, and returns it. open returns the disk, whose digest and size
+// are
+// checked. used returns the digests of the containers in use; it is called if images may have to be removed.
 func (cs Containers) AddShipped(ctx context.Context, who string, b Shipped, used func() (map[string]bool, error),
 	open func(context.Context) (io.ReadCloser, error)) (*Container, error) {
 	if err := b.Check(); err != nil {
@@ -146,7 +149,7 @@ func (cs Containers) AddShipped(ctx context.Context, who string, b Shipped, used
 	if err := b.fill(ctx, filepath.Join(tmp, rootFile), open); err != nil {
 		return nil, err
 	}
-	if b.Custom != nil { // of which no disk could be written, if it is malformed
+	if b.Custom != nil { // a malformed archive could not become a disk
 		if err := (tree{}).addArchive(filepath.Join(tmp, rootFile)); err != nil {
 			return nil, err
 		}
@@ -161,19 +164,19 @@ func (cs Containers) AddShipped(ctx context.Context, who string, b Shipped, used
 			return nil, err
 		}
 	}
-	if err := os.RemoveAll(c.dir); err != nil { // what a host that lost its power left half
+	if err := os.RemoveAll(c.dir); err != nil { // half an image that a power failure left
 		return nil, err
 	}
 	return c, os.Rename(tmp, c.dir)
 }
 
-// haveShipped returns what is there already, nil for nothing that is whole. Nobody removes it from now on as what was
-// not used.
+// haveShipped returns an existing complete image, or nil. It marks the image as used, so that it is not removed as
+// unused.
 func (cs Containers) haveShipped(ctx context.Context, key string) (*Container, error) {
 	if _, err := cs.read(key); err != nil {
 		return nil, nil
 	}
-	unlock, err := cs.images.lock(ctx, "container-"+key) // it may be going
+	unlock, err := cs.images.lock(ctx, "container-"+key) // the image may be about to be removed
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +188,7 @@ func (cs Containers) haveShipped(ctx context.Context, key string) (*Container, e
 	return have, nil
 }
 
-// fill writes the disk to a file, in which zeros take no room.
+// fill writes the disk to a file, with holes for zeros.
 func (b Shipped) fill(ctx context.Context, name string, open func(context.Context) (io.ReadCloser, error)) error {
 	from, err := open(ctx)
 	if err != nil {
@@ -227,7 +230,7 @@ func (b Shipped) fill(ctx context.Context, name string, open func(context.Contex
 	}
 }
 
-// roomFor removes of what somebody has brought what he has not used for longest, where he has too much.
+// roomFor makes room for a submitter's image: it removes the submitter's least recently used images.
 func (cs Containers) roomFor(ctx context.Context, who string, size int64, inUse func() (map[string]bool, error)) error {
 	used, err := inUse()
 	if err != nil {
@@ -266,7 +269,7 @@ func (cs Containers) roomFor(ctx context.Context, who string, size int64, inUse 
 	return nil
 }
 
-// PruneShipped removes what others have brought and nobody has used for a day.
+// PruneShipped removes shipped images that nobody has used for a day.
 func (cs Containers) PruneShipped(ctx context.Context, used map[string]bool) error {
 	list, err := cs.shippedBy(func(c *Container) bool { return c.ShippedBy != "" && time.Since(c.used()) > ShippedAge })
 	for _, c := range list {
@@ -282,7 +285,7 @@ func (cs Containers) shippedBy(is func(*Container) bool) (list []*Container, err
 	return slices.DeleteFunc(all, func(c *Container) bool { return c.ShippedBy == "" || !is(c) }), err
 }
 
-// dropShipped removes an image that was not used for so long, and is not now.
+// dropShipped removes an image that is not in use and was not used for that long.
 func (cs Containers) dropShipped(ctx context.Context, c *Container, used map[string]bool, age time.Duration) (bool,
 	error) {
 	if used[c.Digest] {
@@ -312,7 +315,7 @@ func (c *Container) touch() error {
 	return os.Chtimes(filepath.Join(c.dir, usedFile), now, now)
 }
 
-// diskSize returns how long the disk is, holes included.
+// diskSize returns the length of the disk, holes included.
 func (c *Container) diskSize() int64 {
 	st, err := os.Stat(filepath.Join(c.dir, rootFile))
 	if err != nil {

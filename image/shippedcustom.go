@@ -14,28 +14,29 @@ import (
 	"unicode/utf8"
 )
 
-// What a shipped custom image adds to a bundled one. In the place of a disk there is an archive
-// (tar) of its files. It is not unpacked on this host: the image's disk is written from it.
+// What a shipped custom image adds to a bundled one. Instead of a disk there is a tar archive of the added files.
+// This
+// host does not unpack the archive, but writes the image's disk from it.
 
-// ShippedCustom is what a custom image has beside the archive of its files.
+// ShippedCustom describes a custom image apart from its archive of files.
 type ShippedCustom struct {
 	Base    string            `json:"base"`              // the image that it begins with, which this host has
-	Runtime string            `json:"runtime,omitempty"` // as Custom.Runtime
-	Folders []string          `json:"folders,omitempty"` // as Payload.Folders, beside those of the base
+	Runtime string            `json:"runtime,omitempty"` // same as Custom.Runtime
+	Folders []string          `json:"folders,omitempty"` // same as Payload.Folders, in addition to those of the base
 	Env     map[string]string `json:"env,omitempty"`
-	Warm    []string          `json:"warm,omitempty"` // modules that are imported ahead
+	Warm    []string          `json:"warm,omitempty"` // modules to import in advance
 }
 
-// Bounds of such an archive.
+// Bounds on such an archive.
 const (
 	maxShippedCustom = 1<<30 + 128<<20 // bytes: as much as a build leaves, and its headers
-	maxAdded         = 60_000          // entries, and folders that these are in
-	maxAddedPath     = 1000            // bytes of a path, and of where a link leads
+	maxAdded         = 60_000          // entries, and the folders that contain them
+	maxAddedPath     = 1000            // bytes of a path, and of a link's target
 	maxAddedDepth    = 100             // folders in each other
-	maxAddedWork     = 250_000_000     // entries that are looked at to write the disk: those of all folders on the way to each, a minute or two
+	maxAddedWork     = 250_000_000     // steps to write the disk: for each entry, the entries of all folders on its path; a minute or two
 )
 
-// addArchive puts an archive's files and links where they are in the guest. Somebody who is not trusted has written it.
+// addArchive adds an archive's files and links at their paths in the guest. The archive's author is not trusted.
 func (t tree) addArchive(name string) error {
 	f, err := os.Open(name)
 	if err != nil {
@@ -69,7 +70,7 @@ func (t tree) addArchive(name string) error {
 			return refused(h.Name, "is there twice")
 		}
 		added[at] = true
-		for dir := path.Dir(at); ; dir = path.Dir(dir) { // each folder, but for those that were counted
+		for dir := path.Dir(at); ; dir = path.Dir(dir) { // each folder that was not counted yet
 			if together[dir]++; together[dir] > 1 || dir == "/" {
 				break
 			}
@@ -85,7 +86,7 @@ func (t tree) addArchive(name string) error {
 			utf8.ValidString(h.Linkname) && !strings.ContainsRune(h.Linkname, 0):
 			t.link(at, h.Linkname)
 		case h.Typeflag == tar.TypeReg && !sparse(h):
-			begin, err := f.Seek(0, io.SeekCurrent) // where the reader stands: it does not read ahead
+			begin, err := f.Seek(0, io.SeekCurrent) // the reader's position: it does not read ahead
 			if err != nil {
 				return err
 			}
@@ -126,7 +127,7 @@ func sparse(h *tar.Header) bool {
 	return false
 }
 
-// whole says what of a tree can't be: something in what is no folder.
+// whole returns an error if an entry of the tree lies in something that is not a folder.
 func (t tree) whole() error {
 	for at := range t {
 		if dir, there := t[path.Dir(at)]; there && !dir.mode.IsDir() {

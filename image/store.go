@@ -19,14 +19,13 @@ import (
 	"github.com/unitask/unitask/internal/atomicfile"
 )
 
-// builderVersion goes into every image's digest: raise it when the same parts
-// give another image.
+// builderVersion is part of every image's digest: raise it when the same parts give another image.
 const builderVersion = 3
 
 const imageFile = "image.json"
 
-// Digest returns the digest of the image that the store's present parts give.
-// It is cheap: parts are known by their recorded digests.
+// Digest returns the digest of the image that the store's current parts give. It is cheap: the digests of parts are
+// recorded.
 func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
 	s, err := s.versioned(arch)
 	if err != nil {
@@ -57,7 +56,7 @@ func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
 			return "", err
 		}
 		fmt.Fprintf(h, "%s %s\n", name, p.Digest)
-		if name == goPart { // parts that were fetched before lack it
+		if name == goPart { // parts that were fetched earlier lack it
 			fmt.Fprintf(h, "go run %s\n", goRunID(p))
 		}
 		if name != kernelPart {
@@ -65,7 +64,7 @@ func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
 		}
 		if pci, err := findModule(p.path("modules"), pciModule); err != nil {
 			return "", err
-		} else if pci != nil { // parts that were fetched before lack it
+		} else if pci != nil { // parts that were fetched earlier lack it
 			fmt.Fprintln(h, pciModule)
 		}
 		if packed, err := s.packs(p); err != nil {
@@ -77,7 +76,7 @@ func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// partsOf names the parts an image is made of, the guest's own programs aside.
+// partsOf names the parts of an image, without the guest's own programs.
 func (s *Store) partsOf(kernel Kernel, arch Arch) []string {
 	if s.payload.Container {
 		return []string{kernelPart}
@@ -89,9 +88,9 @@ func (s *Store) partsOf(kernel Kernel, arch Arch) []string {
 	return append(parts, "busybox", kernelPart)
 }
 
-// Lookup returns the image of the store's present parts if it is built and
-// whole. The error wraps fs.ErrNotExist if it was never built,
-// ErrNotVendored when a part is missing, ErrDamaged when a file was changed.
+// Lookup returns the image of the store's current parts if it is built and complete. The error wraps fs.ErrNotExist
+// if it
+// was never built, ErrNotVendored if a part is missing, and ErrDamaged if a file was changed.
 func (s *Store) Lookup(kernel Kernel, arch Arch) (*Image, error) {
 	digest, err := s.Digest(kernel, arch)
 	if err != nil {
@@ -100,8 +99,7 @@ func (s *Store) Lookup(kernel Kernel, arch Arch) (*Image, error) {
 	return s.load(digest)
 }
 
-// Ensure returns the image of the store's present parts, and builds it first
-// when it is missing.
+// Ensure returns the image of the store's current parts, and builds it if it is missing.
 func (s *Store) Ensure(ctx context.Context, kernel Kernel, arch Arch) (*Image, error) {
 	im, err := s.Lookup(kernel, arch)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -113,9 +111,8 @@ func (s *Store) Ensure(ctx context.Context, kernel Kernel, arch Arch) (*Image, e
 // Runs reports whether there can be an image with that kernel.
 func (s *Store) Runs(kernel Kernel) bool { return kernel != Nanos || s.payload.Nanos }
 
-// Obtain is Ensure, and fetches first what of the image's parts is missing, but for a
-// kernel that is only fetched when it is asked for by name. Whatever needs an image gets
-// it here.
+// Obtain is like Ensure, but first fetches missing parts of the image. It fetches a Nanos kernel only on an explicit
+// command. Every user of an image calls Obtain.
 func (s *Store) Obtain(ctx context.Context, kernel Kernel, arch Arch) (*Image, error) {
 	im, err := s.Ensure(ctx, kernel, arch)
 	if !errors.Is(err, ErrNotVendored) {
@@ -132,7 +129,7 @@ func (s *Store) Obtain(ctx context.Context, kernel Kernel, arch Arch) (*Image, e
 	return s.Ensure(ctx, kernel, arch)
 }
 
-// Build builds the image, or returns it when it is there already.
+// Build builds the image, or returns it if it exists.
 func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, error) {
 	if !s.Runs(kernel) {
 		return nil, fmt.Errorf("build the %s image: it needs the linux kernel, not %s", s.payload.Name, kernel)
@@ -175,7 +172,7 @@ func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, er
 		return nil, err
 	}
 	final := filepath.Join(s.imagesDir(), digest)
-	if err := os.RemoveAll(final); err != nil { // half of one, without its description
+	if err := os.RemoveAll(final); err != nil { // an incomplete image, without its description
 		return nil, err
 	}
 	if err := os.Rename(tmp, final); err != nil {
@@ -184,7 +181,7 @@ func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, er
 	return s.load(digest)
 }
 
-// buildInto builds the image in a folder, its description included.
+// buildInto builds the image in a folder, including its description.
 func (s *Store) buildInto(ctx context.Context, tmp string, kernel Kernel, arch Arch, digest string) error {
 	what := s.kind() + " for " + string(kernel)
 	if s.tracing && kernel == Nanos {
@@ -227,17 +224,17 @@ func (s *Store) buildInto(ctx context.Context, tmp string, kernel Kernel, arch A
 	return im.save()
 }
 
-// imageMode is the mode of an image's files. The folders above them keep others out.
+// imageMode is the mode of an image's files. The folders above them keep other users out.
 const imageMode = 0o444
 
-// describeFiles fills Files with what is in the image's folder.
+// describeFiles fills Files from the image's folder.
 func (im *Image) describeFiles() error {
 	entries, err := os.ReadDir(im.dir)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		// QEMU reads it as another user, whatever the umask was.
+		// QEMU reads the file as another user, whatever the umask was.
 		if err := os.Chmod(filepath.Join(im.dir, e.Name()), imageMode); err != nil {
 			return err
 		}
@@ -262,8 +259,7 @@ func (im *Image) save() error {
 	return atomicfile.Write(filepath.Join(im.dir, imageFile), append(text, '\n'), 0o600)
 }
 
-// load reads an image's description and checks that its files are those that
-// were built.
+// load reads an image's description and checks that its files are unchanged.
 func (s *Store) load(digest string) (*Image, error) {
 	im, err := s.describe(digest)
 	if err != nil {
@@ -275,7 +271,7 @@ func (s *Store) load(digest string) (*Image, error) {
 	return im, nil
 }
 
-// ByDigest returns the image of a digest, verified; one that another build took the place of is there until it is
+// ByDigest returns the image with a digest, verified. An image that a newer build has replaced exists until it is
 // removed.
 func (s *Store) ByDigest(digest string) (*Image, error) {
 	if digest == "" || digest != filepath.Base(digest) {
@@ -301,8 +297,8 @@ func (im *Image) damaged(digest, why string) error {
 		why, digest)
 }
 
-// verify compares sizes and change stamps, and reads a file in full only when
-// its stamp is not the one at which its digest was last known to hold.
+// verify compares sizes and change stamps. It reads a file in full only if its stamp has changed since its digest was
+// last verified.
 func (im *Image) verify() error {
 	restamped := false
 	for i := range im.Files {
@@ -333,13 +329,12 @@ func (im *Image) verify() error {
 		f.Stamp, restamped = changeStamp(st), true
 	}
 	if restamped {
-		_ = im.save() // only spares the next look
+		_ = im.save() // only avoids reading the files again
 	}
 	return nil
 }
 
-// List returns every image in the store, newest first; what can't be read is
-// left out.
+// List returns every image in the store, newest first. Unreadable images are left out.
 func (s *Store) List() ([]*Image, error) {
 	entries, err := os.ReadDir(s.imagesDir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -355,8 +350,7 @@ func (s *Store) List() ([]*Image, error) {
 	return list, nil
 }
 
-// Find returns the image whose digest begins with prefix, without checking its
-// files.
+// Find returns the image whose digest begins with prefix, without checking its files.
 func (s *Store) Find(prefix string) (*Image, error) {
 	digest, err := s.findDigest(prefix)
 	if err != nil {
@@ -365,8 +359,9 @@ func (s *Store) Find(prefix string) (*Image, error) {
 	return s.describe(digest)
 }
 
-// Remove removes the image whose digest begins with prefix, and returns its
-// digest. A machine that runs from it keeps its open files.
+// Remove removes the image whose digest begins with prefix, and returns its digest. A machine that runs from the
+// image
+// keeps the files open.
 func (s *Store) Remove(prefix string) (string, error) {
 	digest, err := s.findDigest(prefix)
 	if err != nil {
@@ -395,8 +390,7 @@ func (s *Store) findDigest(prefix string) (string, error) {
 	return found[0], nil
 }
 
-// Best returns the kernel to use when none is asked for: nanos where one is
-// vendored and the payload runs on it first, else linux.
+// Best returns the default kernel: nanos if it is vendored and the payload prefers it, else linux.
 func (s *Store) Best(arch Arch) Kernel {
 	if _, err := s.Parts().Get(arch, nanosPart); err == nil && s.Runs(Nanos) && !s.payload.LinuxFirst {
 		return Nanos

@@ -9,20 +9,21 @@ import (
 	"strings"
 )
 
-// Tools that packages are installed with, in a machine. They are parts of no image: they are fetched when
-// they are first needed.
+// Tools that install packages in a machine. They are not part of any image, and are fetched on first use.
 const (
 	PipTool = "pip"
 	NpmTool = "npm"
-	// nodeHeaders are for compiling addons: vendor.lock's package of Node has them, and the part has the program only.
+	// nodeHeaders are for compiling addons: vendor.lock's package of Node has them, but the part has only the
+	// program.
 	nodeHeaders = "node-headers"
 )
 
-// toolFiles are the file of each, in its part: a wheel, a package's archive, and a folder.
+// toolFiles names the file of each tool in its part: a wheel, a package's archive, and a folder.
 var toolFiles = map[string]string{PipTool: "pip.whl", NpmTool: "npm.tgz", nodeHeaders: "include"}
 
-// Headers returns the folder with the headers of the image's language, as they lie in /usr/include, and the language's
-// version. It fetches Node's first where they are missing.
+// Headers returns the folder with the headers of the image's language, laid out as in /usr/include, and the
+// language's
+// version. It fetches Node's headers if they are missing.
 func (ps Parts) Headers(ctx context.Context, arch Arch) (dir, version string, err error) {
 	program, err := ps.Get(arch, ps.images.payload.Parts[0])
 	if err != nil {
@@ -40,7 +41,7 @@ func (ps Parts) Headers(ctx context.Context, arch Arch) (dir, version string, er
 	return dir, version, err
 }
 
-// Tool returns the file of a tool and its version, and fetches it first where it is missing.
+// Tool returns the file of a tool and its version. It fetches a missing tool.
 func (ps Parts) Tool(ctx context.Context, arch Arch, name string) (file, version string, err error) {
 	p, err := ps.Get(arch, name)
 	if err == nil {
@@ -51,7 +52,7 @@ func (ps Parts) Tool(ctx context.Context, arch Arch, name string) (file, version
 		return "", "", err
 	}
 	defer unlock()
-	if p, err = ps.Get(arch, name); err == nil { // somebody else has just fetched it
+	if p, err = ps.Get(arch, name); err == nil { // another process has just fetched it
 		return p.path(toolFiles[name]), p.Version, nil
 	}
 	locked, err := Lock(arch)
@@ -77,7 +78,7 @@ func (ps Parts) Tool(ctx context.Context, arch Arch, name string) (file, version
 	return "", "", fmt.Errorf("vendor.lock has no %s", name)
 }
 
-// lockedAs returns the name of vendor.lock's entry whose package has a tool.
+// lockedAs returns the name of the vendor.lock entry whose package contains a tool.
 func lockedAs(name string) string {
 	if name == nodeHeaders {
 		return "node"
@@ -85,13 +86,13 @@ func lockedAs(name string) string {
 	return name
 }
 
-// headerFiles selects Node's headers, and what node-gyp reads beside them.
+// headerFiles selects Node's headers, and the files that node-gyp reads beside them.
 func headerFiles(name string) (string, bool) {
 	name = strings.TrimPrefix(name, "package/")
 	return name, strings.HasPrefix(name, "include/node/")
 }
 
-// unpackNpm fills a part's folder from an archive of npm: npm itself stays packed.
+// unpackNpm fills a part's folder from an npm archive; npm itself stays packed.
 func unpackNpm(name, file, dir string) error {
 	switch name {
 	case NpmTool:

@@ -12,19 +12,19 @@ import (
 	"strings"
 )
 
-// node is one file, folder or link of a root filesystem in the making.
+// node is one file, folder or link of a root filesystem that is being built.
 type node struct {
 	path   string // absolute, in the guest
 	mode   fs.FileMode
-	source string // a file on the host, or "" when data holds the content
+	source string // a file on the host, or "" if data holds the content
 	data   []byte
 	target string // for a link
 
-	part          bool // its content is a part of source
+	part          bool // the content is only a part of source
 	begin, length int64
 }
 
-// tree is a root filesystem in the making; parents are added by themselves.
+// tree is a root filesystem that is being built; parents are added automatically.
 type tree map[string]node
 
 func (t tree) dir(p string, mode fs.FileMode) {
@@ -53,7 +53,7 @@ func (t tree) put(n node) {
 	t[n.path] = n
 }
 
-// add puts what a user has added where it is in the guest.
+// add adds a user's files at their paths in the guest.
 func (t tree) add(own *Custom) error {
 	for name, text := range own.Files {
 		t.text(name, text)
@@ -88,7 +88,7 @@ func (t tree) copyFolder(root string) error {
 			if err != nil {
 				return err
 			}
-			mode := fs.FileMode(0o644) // not the host's, which may keep others out (umask)
+			mode := fs.FileMode(0o644) // not the host's mode, which may exclude others (umask)
 			if info.Mode()&0o100 != 0 {
 				mode = 0o755
 			}
@@ -98,7 +98,7 @@ func (t tree) copyFolder(root string) error {
 	})
 }
 
-// sorted returns the nodes so that parents come before what they hold.
+// sorted returns the nodes, each parent before its contents.
 func (t tree) sorted() []node {
 	nodes := make([]node, 0, len(t))
 	for _, n := range t {

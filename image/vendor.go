@@ -13,14 +13,16 @@ import (
 	"time"
 )
 
-// Folders beside the parts that are there while something is fetched or taken, by who holds the vendor lock.
+// Prefixes of temporary folders beside the parts, which exist while the holder of the vendor lock fetches or installs
+// something.
 const (
 	fetchPrefix  = ".fetch-"
 	bundlePrefix = ".bundle-"
 )
 
-// lockVendor has one at a time change the parts of an architecture. What others that were killed amid that left behind
-// goes.
+// lockVendor lets only one process at a time change the parts of an architecture. It removes what killed processes
+// left
+// behind.
 func (ps Parts) lockVendor(ctx context.Context, arch Arch) (unlock func(), err error) {
 	if unlock, err = ps.images.lock(ctx, "vendor-"+string(arch)); err != nil {
 		return nil, err
@@ -33,9 +35,9 @@ func (ps Parts) lockVendor(ctx context.Context, arch Arch) (unlock func(), err e
 	return unlock, nil
 }
 
-// Vendor fetches every locked part of its images that the store does not have yet, checks it
-// and compiles the guest's own programs. It and VendorNanos are
-// the only calls of this package that use the network, and Obtain through it.
+// Vendor fetches every locked part of its images that the store lacks, checks it, and compiles the guest's own
+// programs.
+// Only Vendor, which Obtain calls, and VendorNanos use the network in this package.
 func (ps Parts) Vendor(ctx context.Context, arch Arch) error {
 	unlock, err := ps.lockVendor(ctx, arch)
 	if err != nil {
@@ -52,7 +54,7 @@ func (ps Parts) Vendor(ctx context.Context, arch Arch) error {
 	var total, done int64
 	for _, p := range locked {
 		if !slices.Contains(wanted, p.Name) {
-			continue // of other images, or asked for by name: VendorNanos
+			continue // for other images, or fetched by name only: VendorNanos
 		}
 		if have, err := ps.Get(arch, p.Name); err == nil && (have.Digest == p.Digest || have.BehindLock || have.Bundled) {
 			continue
@@ -116,7 +118,7 @@ func (ps Parts) Vendor(ctx context.Context, arch Arch) error {
 	return ps.ensureGuest(ctx, arch)
 }
 
-// mayFetch refuses to fetch something where that was asked for.
+// mayFetch returns an error if the user has forbidden fetching.
 func (ps Parts) mayFetch(what, command string) error {
 	if ps.images.Offline == "" {
 		return nil
@@ -124,7 +126,7 @@ func (ps Parts) mayFetch(what, command string) error {
 	return fmt.Errorf("%w (%s): %s would have to be fetched: %s does that", ErrOffline, ps.images.Offline, what, command)
 }
 
-// mebibytes returns a number of bytes as people read it.
+// mebibytes formats a number of bytes for people.
 func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
 func (ps Parts) fetch(ctx context.Context, apt *debian, p LockedPart, dir string) (Part, error) {
@@ -170,7 +172,7 @@ func (ps Parts) fetch(ctx context.Context, apt *debian, p LockedPart, dir string
 	return part, fmt.Errorf("vendor.lock: unknown source %q", p.From)
 }
 
-// addPart fills a new folder and puts it in the place of vendor/<arch>/<name>.
+// addPart fills a new folder and moves it to vendor/<arch>/<name>.
 func (ps Parts) addPart(arch Arch, name string, fill func(dir string) (Part, error)) error {
 	if err := os.MkdirAll(ps.images.vendorDir(arch), 0o700); err != nil {
 		return err
@@ -206,10 +208,10 @@ func (ps Parts) addPart(arch Arch, name string, fill func(dir string) (Part, err
 	return os.Rename(tmp, dst)
 }
 
-// VendorFrom takes parts that were brought by hand: a folder or a file, or a bundle's address. It understands bundles
-// (WriteBundle), the packages that vendor.lock names (.deb, .tgz, .zip), a Nanos release (its .tar.gz, or a folder
-// with kernel.img, boot.img and klibs), and a vendor folder of another machine's store. It returns the names of the
-// parts taken.
+// VendorFrom installs parts from a folder, a file, or a bundle's address. It understands bundles (WriteBundle), the
+// packages that vendor.lock names (.deb, .tgz, .zip), a Nanos release (its .tar.gz, or a folder with kernel.img,
+// boot.img
+// and klibs), and a vendor folder of another machine's store. It returns the names of the installed parts.
 func (ps Parts) VendorFrom(ctx context.Context, arch Arch, from string) ([]string, error) {
 	unlock, err := ps.lockVendor(ctx, arch)
 	if err != nil {
@@ -266,7 +268,7 @@ func (ps Parts) VendorFrom(ctx context.Context, arch Arch, from string) ([]strin
 	return taken, nil
 }
 
-// takeFile imports one file or folder; "" when it is none of ours.
+// takeFile imports one file or folder, and returns the part's name. It returns "" for an unknown file.
 func (ps Parts) takeFile(ctx context.Context, arch Arch, file string) (string, error) {
 	if _, err := os.Stat(filepath.Join(file, partFile)); err == nil {
 		return ps.takePartFolder(arch, file, false)
@@ -319,7 +321,7 @@ func (ps Parts) takePackage(arch Arch, locked []LockedPart, digest string,
 	return "", nil
 }
 
-// takeRelease takes a Nanos release's archive.
+// takeRelease imports a Nanos release's archive.
 func (ps Parts) takeRelease(arch Arch, file string) (string, error) {
 	sum, err := sha256File(file)
 	if err != nil {
@@ -335,7 +337,7 @@ func (ps Parts) takeRelease(arch Arch, file string) (string, error) {
 	})
 }
 
-// takePartFolder copies one part of another store as it is.
+// takePartFolder copies one part of another store without changes.
 func (ps Parts) takePartFolder(arch Arch, dir string, bundled bool) (string, error) {
 	text, err := os.ReadFile(filepath.Join(dir, partFile))
 	if err != nil {
@@ -376,7 +378,7 @@ func (f skipPartFile) Lstat(name string) (fs.FileInfo, error) { return fs.Lstat(
 // removeTree removes a tree that may hold folders without write permission.
 func removeTree(dir string) { _ = os.RemoveAll(dir) }
 
-// some returns the first names of a list, and how many more there are.
+// some returns the first names of a list, and the number of the others.
 func some(names []string) string {
 	const shown = 7
 	if len(names) <= shown {

@@ -12,33 +12,34 @@ import (
 	"time"
 )
 
-// The disk is ext4 as a kernel mounts it that never writes to it: no journal, no indexes, no
-// checksums (Linux, Documentation/filesystems/ext4). File contents come first, as they are read, then
-// folders, then inode tables and bitmaps, which may lie anywhere (flex_bg); only the first group
-// has a superblock (sparse_super2), so that nothing stands in the way of long files.
+// The disk is ext4 for a kernel that mounts it and never writes to it: no journal, no indexes, no checksums (Linux,
+// Documentation/filesystems/ext4). File contents come first, in the order of reading, then folders, then inode tables
+// and bitmaps, which may be anywhere (flex_bg). Only the first group has a superblock (sparse_super2), so that
+// nothing
+// interrupts long files.
 const (
 	blockSize   = 4096
-	groupBlocks = 8 * blockSize // a bitmap has a block
+	groupBlocks = 8 * blockSize // a bitmap is one block
 	groupInodes = 8 * blockSize
 	inodeSize   = 256
 	firstInode  = 11
 	rootInode   = 2
-	tableBlocks = 16    // kept for the table of groups: of 256 GiB
-	maxExtent   = 32768 // blocks that an extent has
+	tableBlocks = 16    // reserved for the table of groups: enough for 256 GiB
+	maxExtent   = 32768 // blocks of an extent
 	maxLinks    = 65000 // of an inode
 )
 
-// extent is where a file's content lies: in blocks one after the other.
+// extent is the position of a file's content: consecutive blocks.
 type extent struct{ start, blocks uint32 }
 
-// disk is a filesystem in the making.
+// disk is a filesystem that is being written.
 type disk struct {
 	f     io.WriterAt
 	w     *bufio.Writer
-	next  uint32 // block
+	next  uint32 // next block
 	buf   []byte
-	dead  []extent // of what was replaced
-	hosts []*node  // by their inode, from firstInode on, the root's before them
+	dead  []extent // extents of replaced contents
+	hosts []*node  // by their inode, from firstInode on; the root comes first
 }
 
 // sequence writes one block after the other.
@@ -75,10 +76,10 @@ func (d *disk) content(r io.Reader, size int64) (extent, error) {
 	return e, err
 }
 
-// onlyWriter hides ReadFrom, which would have buffers of its own.
+// onlyWriter hides ReadFrom, which would allocate its own buffers.
 type onlyWriter struct{ io.Writer }
 
-// blocks writes what begins on a block.
+// blocks writes data from the start of a block.
 func (d *disk) blocks(data []byte) (extent, error) {
 	e := extent{d.next, uint32((len(data) + blockSize - 1) / blockSize)}
 	_, err := d.w.Write(data)
@@ -120,7 +121,7 @@ func (d *disk) finish(root *node) (int64, error) {
 	return int64(l.total) * blockSize, err
 }
 
-// tabulateInodes returns the table of inodes, without what fills its last block.
+// tabulateInodes returns the table of inodes, without the padding of its last block.
 func (d *disk) tabulateInodes() ([]byte, error) {
 	inodes := uint32(len(d.hosts)) - 1 + firstInode - 1
 	table := make([]byte, inodes*inodeSize)
@@ -138,9 +139,9 @@ func (d *disk) tabulateInodes() ([]byte, error) {
 	return table, nil
 }
 
-// diskLayout is how a disk is divided into groups.
+// diskLayout describes how a disk is divided into groups.
 type diskLayout struct {
-	inodes   uint32 // that are used
+	inodes   uint32 // used inodes
 	groups   uint32
 	perGroup uint32 // inodes of a group
 	perTable uint32 // blocks of a group's inodes
@@ -148,8 +149,9 @@ type diskLayout struct {
 	total    uint32 // blocks of the disk
 }
 
-// divide chooses the groups, with the bitmaps and tables from the next block on. These need room themselves, which
-// may need another group.
+// divide chooses the groups, and puts the bitmaps and tables from the next block on. These need space themselves,
+// which
+// may require another group.
 func (d *disk) divide(inodes uint32) (diskLayout, error) {
 	l := diskLayout{inodes: inodes, at: d.next, groups: 1}
 	for ; ; l.groups++ {
@@ -171,7 +173,7 @@ func (d *disk) divide(inodes uint32) (diskLayout, error) {
 // unused counts blocks and inodes.
 type unused struct{ blocks, inodes uint32 }
 
-// describeGroups returns the bitmaps and descriptors of all groups, and what is free in them.
+// describeGroups returns the bitmaps and descriptors of all groups, and their free blocks and inodes.
 func (d *disk) describeGroups(l diskLayout) (maps, desc []byte, free unused) {
 	desc = make([]byte, l.groups*32)
 	descBlocks := (l.groups*32 + blockSize - 1) / blockSize
@@ -255,18 +257,18 @@ func superblock(blocks, inodes, inodesPerGroup, freeBlocks, freeInodes uint32) [
 	le.PutUint16(s[54:], 0xffff) // mounts until a check
 	le.PutUint16(s[56:], 0xef53)
 	le.PutUint16(s[58:], 1) // clean
-	le.PutUint16(s[60:], 1) // errors are passed over
+	le.PutUint16(s[60:], 1) // errors are ignored
 	le.PutUint16(s[88:], inodeSize)
 	copy(s[104:120], uuid)
 	le.PutUint32(s[624:], sum(^uint32(0), []byte(uuid)))
 	copy(s[120:136], "unitask")
 	le.PutUint16(s[348:], 32) // extra size of inodes
 	le.PutUint16(s[350:], 32)
-	s[372], s[373] = 4, 1 // groups that go together, by a power of 2; crc32c, where there were checksums
+	s[372], s[373] = 4, 1 // groups per flex group, as a power of 2; crc32c, if there were checksums
 	return s
 }
 
-// number gives each node an inode, in the order of their paths.
+// number gives each node an inode number, in the order of their paths.
 func (d *disk) number(root *node) {
 	root.ino = rootInode
 	d.hosts = append(d.hosts, root)
@@ -274,7 +276,7 @@ func (d *disk) number(root *node) {
 	walk = func(n *node) {
 		for _, name := range slices.Sorted(maps.Keys(n.kids)) {
 			kid := n.kids[name]
-			if kid.ino == 0 { // not by another name
+			if kid.ino == 0 { // not numbered under another name
 				kid.ino = firstInode + uint32(len(d.hosts)) - 1
 				d.hosts = append(d.hosts, kid.node)
 			}
@@ -284,10 +286,10 @@ func (d *disk) number(root *node) {
 	walk(root)
 }
 
-// folders writes the content of a folder, and of those below it.
+// folders writes the contents of a folder and of its subfolders.
 func (d *disk) folders(n, parent *node) error {
 	var data []byte
-	at, last := 0, 0 // of the next entry, and of the one before it
+	at, last := 0, 0 // offsets of the next entry, and of the entry before it
 	add := func(ino uint32, name string, kind byte) {
 		size := (8 + len(name) + 3) &^ 3
 		if len(data) == 0 || at+size > len(data) {
@@ -336,7 +338,7 @@ func (d *disk) folders(n, parent *node) error {
 	return nil
 }
 
-// inode writes a node's inode, and where its extents have no room there a block of them.
+// inode writes a node's inode. If its extents do not fit there, it also writes a block of them.
 func (d *disk) inode(n *node, to []byte) error {
 	if n.links > maxLinks {
 		if !n.isDir() {
@@ -398,15 +400,15 @@ func (d *disk) inode(n *node, to []byte) error {
 	return nil
 }
 
-// uuid is every disk's: nothing looks for one by it.
+// uuid is the same for every disk: nothing searches for a disk by it.
 const uuid = "unitask-oci-root"
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// sum returns a checksum as ext4 has them, without the last step of crc32.Update's.
+// sum returns a checksum in ext4's form, without the last step of crc32.Update's.
 func sum(seed uint32, data []byte) uint32 { return ^crc32.Update(^seed, castagnoli, data) }
 
-// seal gives an inode its checksum, which the kernel does not ask for, but other readers do.
+// seal gives an inode its checksum. The kernel does not require it, but other readers do.
 func seal(inode []byte, ino uint32) {
 	c := sum(sum(sum(^uint32(0), []byte(uuid)), le.AppendUint32(nil, ino)), make([]byte, 4))
 	c = sum(c, inode)
@@ -430,7 +432,7 @@ func extents(to []byte, e extent, room uint16) {
 	le.PutUint16(to[4:], room)
 }
 
-// stamp returns a time as inodes have it: seconds, and two more bits of them beside the nanoseconds.
+// stamp returns a time in the form of inodes: seconds, and two more bits of them beside the nanoseconds.
 func stamp(t time.Time) (sec, extra uint32) {
 	s := min(max(t.Unix(), -1<<31), 3<<32+1<<31-1)
 	epoch := (s - int64(int32(s))) >> 32

@@ -18,21 +18,21 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Bounds of what describes an image.
+// Bounds on the description of an image.
 const (
 	maxText    = 4 << 20 // of a manifest or a configuration
 	maxMembers = 100_000 // of an archive that holds an image
 	maxNested  = 4       // indexes that lead to indexes
-	maxListed  = 1000    // images and indexes that a layout's indexes name, all together
+	maxListed  = 1000    // images and indexes that all of a layout's indexes name together
 )
 
-// box holds an image's parts by their names: a folder, or an archive.
+// box gives access to an image's parts by name: a folder, or an archive.
 type box interface {
 	open(name string) (io.ReadCloser, int64, error)
 	Close() error
 }
 
-// folderBox is a folder; no link leads out of it.
+// folderBox is a box in a folder; links can't lead out of it.
 type folderBox struct{ *os.Root }
 
 func (b folderBox) open(name string) (io.ReadCloser, int64, error) {
@@ -47,7 +47,7 @@ func (b folderBox) open(name string) (io.ReadCloser, int64, error) {
 	return f, st.Size(), err
 }
 
-// archiveBox is an archive that is not packed: its members are read in place.
+// archiveBox is a box in an uncompressed archive: its members are read in place.
 type archiveBox struct {
 	f       *os.File
 	members map[string]member
@@ -103,7 +103,7 @@ func openArchive(ctx context.Context, f *os.File) (archiveBox, error) {
 				return b, fmt.Errorf("it ends before its member %.100q does", h.Name)
 			}
 			b.members[name] = member{at, h.Size}
-		case tar.TypeSymlink: // older versions of docker save have each layer once
+		case tar.TypeSymlink: // older versions of docker save store each layer once
 			links[name] = path.Join(path.Dir(name), h.Linkname)
 		}
 	}
@@ -115,8 +115,8 @@ func openArchive(ctx context.Context, f *os.File) (archiveBox, error) {
 	return b, nil
 }
 
-// Open reads an image from a file or a folder: what docker save or podman save writes, or an OCI
-// layout. Of several architectures it takes the one asked for.
+// Open reads an image from a file or a folder: the output of docker save or podman save, or an OCI layout. Of several
+// architectures it opens the one asked for.
 func Open(ctx context.Context, file, arch string) (*Image, error) {
 	im, err := open(ctx, file, arch)
 	if err != nil {
@@ -189,7 +189,7 @@ func readText(b box, name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(r, maxText))
 }
 
-// blobPath returns where a layout has what is of a digest.
+// blobPath returns the path in a layout of the content with a digest.
 func blobPath(h v1.Hash) (string, error) {
 	if h.Algorithm != "sha256" || len(h.Hex) != 2*sha256.Size {
 		return "", fmt.Errorf("a digest like %.80q: only sha256 is read", h)
@@ -216,14 +216,14 @@ func matches(p *v1.Platform, arch string) bool {
 	return p == nil || p.Architecture == "" || (p.OS == "linux" || p.OS == "") && p.Architecture == arch
 }
 
-// search finds the descriptors of images for an architecture that indexes lead to.
+// search finds the descriptors of images for an architecture, following indexes.
 type search struct {
 	ctx    context.Context
 	b      box
 	arch   string
 	found  []v1.Descriptor
 	others []string // platforms of other images
-	listed int      // by all indexes so far: one may name another many times, which names a third many times
+	listed int      // by all indexes so far; indexes may name each other many times, so the number can explode
 }
 
 func (s *search) index(text []byte, depth int, annotations map[string]string) error {
@@ -296,7 +296,7 @@ func readLayout(ctx context.Context, b box, text []byte, arch string) (*Image, e
 	im := &Image{Digest: list[0].Digest.String()}
 	for _, d := range list {
 		for _, key := range []string{"io.containerd.image.name", "org.opencontainers.image.ref.name"} {
-			if name := d.Annotations[key]; strings.ContainsAny(name, ":/") { // else it is a tag alone
+			if name := d.Annotations[key]; strings.ContainsAny(name, ":/") { // else it is only a tag
 				im.Names = append(im.Names, name)
 				break
 			}
@@ -341,7 +341,7 @@ func layerKind(m types.MediaType) error {
 	return nil
 }
 
-// readSaved reads what docker save writes.
+// readSaved reads the output of docker save.
 func readSaved(b box, text []byte, arch string) (*Image, error) {
 	var list []struct {
 		Config   string

@@ -14,8 +14,7 @@ import (
 	"time"
 )
 
-// White-outs: names in a layer that take away what layers below it have (OCI image
-// specification, layer.md).
+// White-outs: names in a layer that delete files of the layers below (OCI image specification, layer.md).
 const (
 	whiteout = ".wh."
 	opaque   = ".wh..wh..opq"
@@ -44,7 +43,7 @@ type node struct {
 // entry is a name in a folder.
 type entry struct {
 	*node
-	layer int // the last one that had it
+	layer int // the last layer that had the entry
 }
 
 func (n *node) isDir() bool  { return n.mode&modeType == modeDir }
@@ -54,25 +53,26 @@ func newDir() *node {
 	return &node{mode: modeDir | 0o755, mtime: time.Unix(0, 0), kids: map[string]entry{}, links: 2}
 }
 
-// Stats are what was written.
+// Stats describes what was written.
 type Stats struct {
 	Size    int64 // of the disk
 	Entries int   // of the layers
-	Devices int   // device nodes and pipes, which are left out
+	Devices int   // device nodes and pipes, which are skipped
 	Dead    []Hole
 }
 
 // Hole is a part of the disk that nothing refers to.
 type Hole struct{ Offset, Size int64 }
 
-// Disk is what a disk is written to.
+// Disk is the destination of Write.
 type Disk interface {
 	io.WriterAt
 	io.ReaderAt
 }
 
-// Write writes the image's files as a disk: what layers above replace or take away is not in
-// it. Every layer must have the digest that the image's configuration names.
+// Write writes the image's files as a disk, without the files that upper layers replace or delete. Every layer must
+// have
+// the digest that the image's configuration names.
 func (im *Image) Write(ctx context.Context, f Disk, limits Limits) (Stats, error) {
 	if len(im.layers) > limits.Layers {
 		return Stats{}, fmt.Errorf("the image has %d layers; %d is the most", len(im.layers), limits.Layers)
@@ -85,7 +85,7 @@ func (im *Image) Write(ctx context.Context, f Disk, limits Limits) (Stats, error
 	}
 	if dir, err := words(im.Config.Dir); err != nil {
 		return Stats{}, fmt.Errorf("the image's working directory %.200q: %w", im.Config.Dir, err)
-	} else if _, err := x.folder(dir, makeMissing); err != nil { // containers have one that the image lacks, too
+	} else if _, err := x.folder(dir, makeMissing); err != nil { // containers also create a missing one
 		return Stats{}, fmt.Errorf("the image's working directory %.200q: %w", im.Config.Dir, err)
 	}
 	for _, volume := range im.Config.Volumes {
@@ -123,7 +123,7 @@ type flattening struct {
 	entries int
 	devices int
 	layer   int
-	steps   int // names that were looked at
+	steps   int // number of names that were looked at
 }
 
 func (x *flattening) apply(number int, l layer) error {
@@ -162,7 +162,7 @@ func (x *flattening) apply(number int, l layer) error {
 	return nil
 }
 
-// entry adds an entry of a layer, if there may be one more.
+// entry adds an entry of a layer, unless the image then has too many.
 func (x *flattening) entry(h *tar.Header, content io.Reader) error {
 	if x.ctx.Err() != nil {
 		return context.Cause(x.ctx)
@@ -176,7 +176,7 @@ func (x *flattening) entry(h *tar.Header, content io.Reader) error {
 	return nil
 }
 
-// words splits a path of an archive into names; an absolute one is taken from the root of the image.
+// words splits a path of an archive into names; an absolute path starts at the root of the image.
 func words(name string) ([]string, error) {
 	if len(name) > maxPath {
 		return nil, fmt.Errorf("a path of %d bytes; %d is the most", len(name), maxPath)
@@ -201,19 +201,19 @@ func words(name string) ([]string, error) {
 	return list, nil
 }
 
-// making says what folder makes.
+// making tells folder what to create.
 type making int
 
 const (
 	makeNone    making = iota
-	makeMissing        // what is missing; a file in the way is an error
-	makeAll            // and in the place of files
+	makeMissing        // missing folders; a file in the way is an error
+	makeAll            // missing folders, also in place of files
 )
 
-// folder finds a folder; links are followed, and lead nowhere but into the image.
+// folder finds a folder. It follows links, which can't lead out of the image.
 func (x *flattening) folder(names []string, make making) (*node, error) {
 	todo := slices.Clone(names)
-	trail, at := []*node{x.root}, []string{""} // and their names
+	trail, at := []*node{x.root}, []string{""} // trail are the folders on the path, at their names
 	for hops := 0; len(todo) > 0; {
 		if err := x.step(1); err != nil {
 			return nil, err
@@ -266,13 +266,13 @@ func (x *flattening) folder(names []string, make making) (*node, error) {
 	return trail[len(trail)-1], nil
 }
 
-// put gives a folder an entry, in the place of the one that it has.
+// put adds an entry to a folder, or replaces it.
 func (x *flattening) put(dir *node, name string, n *node) {
 	x.drop(dir.kids[name].node)
 	dir.kids[name] = entry{n, x.layer}
 }
 
-// drop takes away a name of a node, and what is below it.
+// drop removes a name of a node, and everything below it.
 func (x *flattening) drop(n *node) {
 	if n == nil {
 		return
@@ -285,7 +285,7 @@ func (x *flattening) drop(n *node) {
 	}
 }
 
-// hide takes away what layers below have at a node, and says whether nothing is left of it.
+// hide deletes what lower layers have at a node, and reports whether nothing is left of it.
 func (x *flattening) hide(n entry) bool {
 	x.steps += len(n.kids)
 	for name, kid := range n.kids {
@@ -341,7 +341,7 @@ func (x *flattening) add(h *tar.Header, content io.Reader) error {
 		if n.where, err = x.disk.content(content, h.Size); err != nil {
 			return err
 		}
-		// A file with holes has more on the disk than in the archive.
+		// A file with holes is larger on the disk than in the archive.
 		x.left = min(x.left, before-h.Size)
 	case tar.TypeSymlink:
 		if h.Linkname == "" || len(h.Linkname) >= maxPath || strings.ContainsRune(h.Linkname, 0) {
@@ -368,10 +368,10 @@ func (x *flattening) add(h *tar.Header, content io.Reader) error {
 	return nil
 }
 
-// takeAway heeds a white-out.
+// takeAway applies a white-out.
 func (x *flattening) takeAway(parent []string, name, rest string) error {
 	if name != opaque && strings.HasPrefix(rest, whiteout) {
-		return nil // AUFS's own
+		return nil // AUFS's own metadata
 	}
 	if rest == "" || rest == "." || rest == ".." {
 		return errors.New("a white-out of no name")
@@ -415,8 +415,8 @@ func (x *flattening) linked(name string) (*node, error) {
 	return nil, fmt.Errorf("a link to %.200q, which is no file of the image", name)
 }
 
-// file returns the beginning of a file of the image as it is at the end, by whatever links lead to it; nil if there is
-// none. What the layers have is on the disk by then.
+// file returns the beginning of a file of the finished image, following links, or nil if there is no such file. The
+// layers' contents are on the disk by then.
 func (x *flattening) file(from io.ReaderAt, names ...string) ([]byte, error) {
 	for range maxHops {
 		last := len(names) - 1

@@ -1,5 +1,5 @@
 // Package oci reads container images, from registries and from files, and writes their files as a disk that a linux
-// kernel mounts. It starts nothing, keeps nothing, and trusts only an image's digest.
+// kernel mounts. It starts no programs, stores nothing, and trusts only an image's digest.
 package oci
 
 import (
@@ -23,28 +23,28 @@ import (
 
 // Image is an image that can be written as a disk.
 type Image struct {
-	Names  []string // references that it says are its own
-	Digest string   // sha256:HEX of its manifest; of its configuration where it has none
-	Arch   string   // as Go names it
-	Size   int64    // of its layers, packed; 0 if nobody says
+	Names  []string // the image's own references
+	Digest string   // sha256:HEX of its manifest, or of its configuration if it has no manifest
+	Arch   string   // in Go's naming
+	Size   int64    // of its layers, compressed; 0 if unknown
 	Config Config
 
 	layers        []layer
-	passwd, group []byte // Write finds them
+	passwd, group []byte // set by Write
 	close         func() error
 }
 
-// Config is how the image's program is started.
+// Config tells how to start the image's program.
 type Config struct {
 	Entrypoint []string `json:"entrypoint,omitempty"`
 	Cmd        []string `json:"cmd,omitempty"`
 	Env        []string `json:"env,omitempty"`
 	Dir        string   `json:"dir,omitempty"`
 	User       string   `json:"user,omitempty"`
-	Volumes    []string `json:"volumes,omitempty"` // folders that are there, whether a layer has them or not
+	Volumes    []string `json:"volumes,omitempty"` // folders that must exist, whether a layer has them or not
 }
 
-// Close frees what the image is read from.
+// Close closes the image's source.
 func (im *Image) Close() error {
 	if im.close == nil {
 		return nil
@@ -54,10 +54,10 @@ func (im *Image) Close() error {
 
 // layer is an archive of files.
 type layer struct {
-	diffID v1.Hash // of the archive, unpacked
-	digest v1.Hash // as it is packed; zero where that is said nowhere
+	diffID v1.Hash // of the unpacked archive
+	digest v1.Hash // of the packed archive; zero if unknown
 	open   func() (io.ReadCloser, error)
-	walk   func(adding) error // in the place of all that: the files of a disk (Derive)
+	walk   func(adding) error // replaces the other fields: lists the files of a disk (Derive)
 }
 
 func (l layer) name() string {
@@ -70,10 +70,10 @@ func (l layer) name() string {
 	return l.diffID.String()
 }
 
-// maxWindow bounds the memory that a layer packed by zstd may ask for.
+// maxWindow bounds the memory that a zstd layer may demand.
 const maxWindow = 128 << 20
 
-// read returns the layer unpacked, of limit bytes at most, packed.
+// read returns the unpacked layer, which may have at most limit bytes packed.
 func (l layer) read(limit int64) (*unpacked, error) {
 	r, err := l.open()
 	if err != nil {
@@ -105,7 +105,7 @@ func (l layer) read(limit int64) (*unpacked, error) {
 	return &unpacked{packed}, nil
 }
 
-// packed is a layer as it comes, which is counted and summed.
+// packed reads a layer as stored, and counts and hashes it.
 type packed struct {
 	io.Reader // unpacked
 	r         io.ReadCloser
@@ -129,7 +129,7 @@ func (p *packed) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// finish reads what is left of the layer, packed, and says whether it was what it should be.
+// finish reads the rest of the packed layer, and returns an error unless its digest is the expected one.
 func (u *unpacked) finish() error {
 	p := u.p
 	if p.want.Hex == "" {
@@ -144,7 +144,7 @@ func (u *unpacked) finish() error {
 	return nil
 }
 
-// Close reads no more: what is left of a layer that is of no use is not fetched.
+// Close stops reading: the rest of a layer that is not needed is not fetched.
 func (u *unpacked) Close() error {
 	if u.p.free != nil {
 		u.p.free()
@@ -152,7 +152,7 @@ func (u *unpacked) Close() error {
 	return u.p.r.Close()
 }
 
-// configure takes over what an image's configuration says.
+// configure applies the image's configuration.
 func (im *Image) configure(text []byte) error {
 	c, err := v1.ParseConfigFile(bytes.NewReader(text))
 	if err != nil {
@@ -181,14 +181,14 @@ func (im *Image) configure(text []byte) error {
 	return nil
 }
 
-// maxWords bounds the bytes of a configuration's command and variables: a machine's start takes
-// four times as many, with those of the run.
+// maxWords bounds the bytes of a configuration's command and variables. A machine's start accepts four times as many,
+// including those of the run.
 const maxWords = 256 << 10
 
 // maxVolumes bounds an image's volumes, each of which is a folder to make.
 const maxVolumes = 1000
 
-// check says why no program can be started so.
+// check returns an error if the configuration can't start a program.
 func (c Config) check() error {
 	if len(c.Volumes) > maxVolumes {
 		return fmt.Errorf("the image's configuration has %d volumes; %d is the most", len(c.Volumes), maxVolumes)
@@ -206,7 +206,7 @@ func (c Config) check() error {
 	return nil
 }
 
-// Owner is who the image's program runs as.
+// Owner identifies the user that the image's program runs as.
 type Owner struct {
 	UID    uint32   `json:"uid"`
 	GID    uint32   `json:"gid"`
@@ -214,10 +214,10 @@ type Owner struct {
 	Home   string   `json:"home"`
 }
 
-// MaxID is the greatest of a user or group: the next one is none.
+// MaxID is the greatest user or group id: the next number means none.
 const MaxID = 1<<32 - 2
 
-// Owner finds the image's user in its own files: NAME, NAME:GROUP, or numbers. Write must have been called.
+// Owner looks up the image's user in its own files: NAME, NAME:GROUP, or numbers. Write must have been called.
 func (im *Image) Owner() (Owner, error) {
 	user, group, _ := strings.Cut(im.Config.User, ":")
 	hasGroup := group != ""
@@ -275,10 +275,10 @@ func (im *Image) Owner() (Owner, error) {
 	return o, nil
 }
 
-// maxGroups bounds those of a user.
+// maxGroups bounds the groups of a user.
 const maxGroups = 64
 
-// records returns the lines of a file like /etc/passwd that have that many fields.
+// records returns the lines that have exactly that many fields, of a file like /etc/passwd.
 func records(text []byte, fields int) func(func([]string) bool) {
 	return func(yield func([]string) bool) {
 		for line := range strings.Lines(string(text)) {

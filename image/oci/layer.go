@@ -16,20 +16,22 @@ import (
 // ErrCut means that a layer ends before its last entry.
 var ErrCut = errors.New("the machine has not sent all that was changed: its memory may have been full")
 
-// LayerTime is the time of a layer's files where that of its making means nothing: it has the same digest whenever
-// it is made.
+// LayerTime replaces a file's time if the time of building means nothing, so that a layer has the same digest
+// whenever it
+// is built.
 var LayerTime = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// CopyLayer writes a layer that a machine has made, which may have run hostile code, as an archive that Derive takes:
-// no entry leads out of the image, there are no devices, and what is at the paths without, or below them, is left out.
-// The layer is whole if its last entry is end, which is not in the copy. Both the layer and the copy, in which holes
-// are filled, have at most limits.Bytes. It returns the copy's digest and the number of its entries.
+// CopyLayer copies a layer from a machine, which may have run hostile code, as an archive for Derive. In the copy, no
+// entry leads out of the image, there are no devices, and the paths in without, and all below them, are missing. A
+// complete layer ends with an entry named end, which is not copied. The layer and the copy, in which holes are
+// filled,
+// are each bounded by limits.Bytes. CopyLayer returns the copy's digest and the number of its entries.
 func CopyLayer(ctx context.Context, to io.Writer, from io.Reader, limits Limits, without []string,
 	end string) (digest string, entries int, err error) {
 	sum := sha256.New()
 	w := tar.NewWriter(&filled{io.MultiWriter(to, sum), limits.Bytes, limits.Bytes})
 	in := &counted{ctx: ctx, r: from, left: limits.Bytes, most: limits.Bytes}
-	whole, room := false, limits.Bytes // of the files, which one with holes has without having it in the archive
+	whole, room := false, limits.Bytes // room for the files: one with holes is larger than its data in the archive
 	for r, n := tar.NewReader(in), 0; ; n++ {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -77,7 +79,7 @@ func CopyLayer(ctx context.Context, to io.Writer, from io.Reader, limits Limits,
 	return "sha256:" + hex.EncodeToString(sum.Sum(nil)), entries, nil
 }
 
-// layerEntry returns the path of a layer's entry, and whether the image gets it.
+// layerEntry returns the path of a layer's entry, and whether it belongs into the image.
 func layerEntry(h *tar.Header, without []string) (name string, kept bool, err error) {
 	list, err := words(h.Name)
 	if err != nil {
@@ -87,7 +89,7 @@ func layerEntry(h *tar.Header, without []string) (name string, kept bool, err er
 	if h.Uid < 0 || h.Gid < 0 || int64(h.Uid) > MaxID || int64(h.Gid) > MaxID {
 		return "", false, fmt.Errorf("owner %d, group %d", h.Uid, h.Gid)
 	}
-	about := name // what a white-out takes away
+	about := name // the path that a white-out deletes
 	if dir, last := path.Split(name); strings.HasPrefix(last, whiteout) && last != opaque {
 		about = dir + strings.TrimPrefix(last, whiteout)
 	}
@@ -115,7 +117,7 @@ func layerEntry(h *tar.Header, without []string) (name string, kept bool, err er
 	return name, name != "" && name != ".", nil
 }
 
-// counted reads a bounded number of bytes, until its context ends.
+// counted reads a bounded number of bytes and fails once its context is done.
 type counted struct {
 	ctx        context.Context
 	r          io.Reader

@@ -9,31 +9,33 @@ import (
 	"time"
 )
 
-// Limits bound what an image may be. What is larger is refused, and nothing of it stays.
+// Limits bound the size of an image. A larger image is refused, and nothing of it is kept.
 type Limits struct {
-	Bytes   int64 // that its layers unpack to, all together
-	Entries int   // of its layers' archives, all together
+	Bytes   int64 // unpacked bytes of all layers together
+	Entries int   // entries of all layers together
 	Layers  int
 
-	// Since is when a layer that CopyLayer copies was begun: what is newer gets LayerTime. Zero leaves times as they are.
+	// Since is when the machine began a layer that CopyLayer copies: newer files get LayerTime. Zero leaves times as
+	// they
+	// are.
 	Since time.Time
 }
 
 // DefaultLimits are above any image that fits into a machine.
 var DefaultLimits = Limits{Bytes: 16 << 30, Entries: 500_000, Layers: 256}
 
-// Bounds that no filesystem's files go beyond.
+// Bounds on the files of any filesystem.
 const (
 	maxPath  = 4096
 	maxName  = 255
-	maxDepth = 128 // folders; deeper ones no image has
+	maxDepth = 128 // folders; no real image has deeper ones
 	maxHops  = 64  // links that lead to links
 )
 
-// maxKept bounds what is read of a file here: users are in the first lines.
+// maxKept bounds how much of an image's file is read here: users are in the first lines.
 const maxKept = 1 << 20
 
-// layerReader reads a layer, and counts it towards the image's bound.
+// layerReader reads a layer, and counts its bytes towards the image's bound.
 type layerReader struct {
 	x   *flattening
 	r   io.Reader
@@ -52,9 +54,10 @@ func (b *layerReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// stepsEach bounds, for each entry that an image may have, the names that are looked at to find its
-// place, and to take away what is hidden: links that lead to links, and white-outs of the same
-// folder, would have the rest of the image looked at again and again.
+// stepsEach bounds the names that are looked at per allowed entry, to find its place and to delete what is hidden.
+// Without the bound, chains of links, and white-outs of the same folder, could have the whole image searched again
+// and
+// again.
 const stepsEach = 200
 
 func (x *flattening) step(n int) error {

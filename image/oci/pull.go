@@ -28,18 +28,19 @@ const (
 	tries      = 2
 )
 
-// Login is what a registry is told of its user: a name and a password, or a token alone.
+// Login authenticates a user at a registry: a name and a password, or a token alone.
 type Login struct {
 	User, Password, Token string
-	Plain                 bool     // also without TLS; loopback is told in any case
-	Also                  []string // other hosts of networks that are not public, to which it may lead
+	Plain                 bool     // allows sending it without TLS; always allowed to loopback
+	Also                  []string // other hosts of private networks that the registry may redirect to
 }
 
-// Logins finds that of a registry, by its HOST or HOST:PORT; nil is none.
+// Logins returns the login for a registry, by its HOST or HOST:PORT, or nil.
 type Logins func(ctx context.Context, registry string) (*Login, error)
 
-// Pull finds an image in a registry, for an architecture. Its layers are fetched when it is written. Credentials are
-// those that logins has for its registry, else those that docker login or podman login left on this host.
+// Pull finds an image in a registry, for an architecture. Its layers are fetched when it is written. logins provides
+// the
+// credentials for the registry; otherwise those of docker login or podman login on this host are used.
 func Pull(ctx context.Context, reference, arch string, logins Logins) (*Image, error) {
 	ref, err := name.ParseReference(reference)
 	if err != nil {
@@ -131,8 +132,8 @@ func pull(ctx context.Context, ref name.Reference, arch string, who remote.Optio
 	return im, nil
 }
 
-// checkManifest says what is wrong with a manifest, before anything that it names is fetched: of a configuration as
-// many bytes are read as it says, and -1 is without an end.
+// checkManifest validates a manifest before anything that it names is fetched. As many bytes of a configuration are
+// read as the manifest states, and -1 means no end.
 func checkManifest(m *v1.Manifest) error {
 	for _, size := range []int64{m.Config.Size, int64(len(m.Config.Data))} {
 		if size < 0 || size > maxText {
@@ -148,12 +149,12 @@ func checkManifest(m *v1.Manifest) error {
 // maxPullError bounds the bytes of an error that quotes addresses which a registry chose.
 const maxPullError = 500
 
-// explain says what a registry's error means. What other hosts have answered is not in it: a registry may lead to any.
+// explain describes a registry's error. It does not include other hosts' answers: a registry may redirect anywhere.
 func explain(ref name.Reference, err error) error {
 	registry := ref.Context().RegistryStr()
 	var refused *transport.Error
 	if !errors.As(err, &refused) {
-		if first, _, more := strings.Cut(err.Error(), "\n"); more { // an answer is behind it
+		if first, _, more := strings.Cut(err.Error(), "\n"); more { // the host's answer follows
 			return fmt.Errorf("the registry %s: %s", registry, bounded.Said(strings.TrimSuffix(first, ":"), maxPullError))
 		}
 		return fmt.Errorf("the registry %s: %w", registry, bounded.SaidError(err, maxPullError))
@@ -174,14 +175,14 @@ func explain(ref name.Reference, err error) error {
 	return fmt.Errorf("the registry %s: %s", registry, answered)
 }
 
-// knownCodes are those of the distribution specification.
+// knownCodes are the error codes of the distribution specification.
 var knownCodes = []transport.ErrorCode{transport.BlobUnknownErrorCode, transport.DigestInvalidErrorCode,
 	transport.ManifestInvalidErrorCode, transport.ManifestUnknownErrorCode,
 	transport.NameInvalidErrorCode, transport.NameUnknownErrorCode, transport.SizeInvalidErrorCode,
 	transport.UnauthorizedErrorCode, transport.DeniedErrorCode,
 	transport.UnsupportedErrorCode, transport.TooManyRequestsErrorCode}
 
-// codesOf returns a registry's own codes, those that the specification knows.
+// codesOf returns the registry's error codes that the specification knows.
 func codesOf(refused *transport.Error) string {
 	var codes []string
 	for _, e := range refused.Errors {
@@ -192,15 +193,15 @@ func codesOf(refused *transport.Error) string {
 	return strings.Join(codes, ", ")
 }
 
-// patient ends an answer that stops coming. What is sealed has a login that is not told in clear: registries of
-// private networks are asked without TLS where they don't answer with it, and whoever is on the way can see to that.
-// It asks nothing in clear, since the answer could be where the login is to be sent.
+// patient ends an answer that stalls. If sealed, there is a login that must not be sent unencrypted. Registries of
+// private networks are asked without TLS if they don't answer with TLS, and an attacker on the path can cause that. A
+// sealed patient sends no request unencrypted, since the answer could name the address to send the login to.
 type patient struct {
 	http.RoundTripper
 	sealed bool
 }
 
-// brokenHTTP is in net/http's errors about what is no HTTP, which quote it.
+// brokenHTTP appears in net/http's errors about malformed HTTP, which quote the answer.
 const brokenHTTP = "transport connection broken"
 
 func (p patient) RoundTrip(r *http.Request) (*http.Response, error) {

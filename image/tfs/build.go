@@ -9,8 +9,9 @@ import (
 	"strings"
 )
 
-// builder makes nodes and values of tuples. It counts them: a tuple may be in
-// many places, so that a small log can describe an endless tree.
+// builder builds nodes and values from tuples, and counts them: a tuple may be in many places, so that a small log
+// can
+// describe an endless tree.
 type builder struct {
 	sectors int64 // of the filesystem
 	made    int
@@ -26,7 +27,7 @@ func (b *builder) count(depth int) error {
 	return nil
 }
 
-// public returns an item as a Value.
+// public converts an item to a Value.
 func (b *builder) public(v item, depth int) (Value, error) {
 	if err := b.count(depth); err != nil {
 		return nil, err
@@ -62,7 +63,7 @@ func (b *builder) public(v item, depth int) (Value, error) {
 	return v.text, nil
 }
 
-// number reads an integer, or the decimal string that some writers use.
+// number returns an integer, or parses the decimal string that some writers use.
 func (v item) number() (int64, error) {
 	if v.kind == typeInteger {
 		return v.num, nil
@@ -74,7 +75,7 @@ func (v item) number() (int64, error) {
 	return n, nil
 }
 
-// node makes a node of its tuple.
+// node builds a node from its tuple.
 func (b *builder) node(name string, t *tuple, depth int) (*node, error) {
 	if err := b.count(depth); err != nil {
 		return nil, err
@@ -88,7 +89,7 @@ func (b *builder) node(name string, t *tuple, depth int) (*node, error) {
 	n := &node{name: name}
 	size, ok := t.pairs["filelength"]
 	if !ok {
-		return n, nil // a socket, or a file nobody wrote to
+		return n, nil // a socket, or a file that was never written
 	}
 	var err error
 	if n.size, err = size.number(); err != nil || n.size < 0 {
@@ -124,7 +125,7 @@ func (b *builder) folder(name string, children item, depth int) (*node, error) {
 	return n, nil
 }
 
-// extents reads a file's extents and puts them in order.
+// extents returns a file's extents, sorted.
 func (b *builder) extents(name string, t *tuple) ([]extent, error) {
 	var list []extent
 	for _, key := range t.order {
@@ -142,7 +143,7 @@ func (b *builder) extents(name string, t *tuple) ([]extent, error) {
 		if err != nil {
 			return nil, formatError("extent %q of %q: %v", key, name, err)
 		}
-		if _, ok := v.tuple.pairs["uninited"]; !ok { // else allocated and never written: zeros
+		if _, ok := v.tuple.pairs["uninited"]; !ok { // otherwise allocated and never written: zeros
 			list = append(list, e)
 		}
 	}

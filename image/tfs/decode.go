@@ -7,7 +7,7 @@ import (
 	"github.com/diskfs/go-diskfs/backend"
 )
 
-// Bounds on what a disk that somebody else wrote can make us hold.
+// Bounds on the memory that a foreign disk can make the reader allocate.
 const (
 	maxLog     = 256 << 20 // bytes of tuples: some millions of files
 	maxValues  = 8 << 20   // values in all
@@ -23,7 +23,7 @@ func formatError(format string, args ...any) error {
 	return fmt.Errorf("read TFS: %w: %s", errFormat, fmt.Sprintf(format, args...))
 }
 
-// Read returns the filesystem on size bytes of b from start on.
+// Read returns the filesystem that occupies size bytes of b from start on.
 func Read(b backend.Storage, size, start int64) (*FileSystem, error) {
 	f := &FileSystem{storage: b, start: start, sectors: size / sectorSize}
 	log, err := f.readLog()
@@ -102,7 +102,7 @@ func (c *cursor) more(n uint64) (uint64, error) {
 	}
 }
 
-// readLog returns the whole tuples of the log.
+// readLog returns the complete tuples of the log.
 func (f *FileSystem) readLog() ([][]byte, error) {
 	var records [][]byte
 	var open []byte // a tuple whose end is still to come
@@ -213,7 +213,7 @@ func (f *FileSystem) extensionHeader(c *cursor, first bool, length uint64) error
 	return formatError("a label without an end")
 }
 
-// tuple is a tuple or vector while it is read: later records may merge into it.
+// tuple is a tuple or vector that is being read: later records may merge into it.
 type tuple struct {
 	order []string
 	pairs map[string]item
@@ -228,7 +228,7 @@ type item struct {
 	kind  byte
 }
 
-// entry is a symbol, or a tuple or vector, of the dictionary.
+// entry is a symbol, tuple or vector of the dictionary.
 type entry struct {
 	symbol string
 	tuple  *tuple
@@ -236,7 +236,7 @@ type entry struct {
 
 type decoder struct {
 	buf        cursor
-	dictionary []entry // by id; 0 is none
+	dictionary []entry // by id; 0 means none
 	values     int
 }
 

@@ -121,7 +121,7 @@ func (e *encoder) value(v Value) error {
 	return nil
 }
 
-// tuple returns a node as the log has it.
+// tuple converts a node to its form in the log.
 func (n *node) tuple() Tuple {
 	switch n.mode {
 	case fs.ModeDir:
@@ -141,8 +141,7 @@ func (n *node) tuple() Tuple {
 	return Tuple{{"extents", extents}, {"filelength", n.size}}
 }
 
-// Close writes the log, and with it everything; the disk stays open. Calling it
-// again does nothing.
+// Close writes the log, which completes the filesystem; the disk stays open. Calling it again does nothing.
 func (f *FileSystem) Close() error {
 	if f.w == nil || f.closed {
 		return nil
@@ -158,11 +157,12 @@ func (f *FileSystem) Close() error {
 	return nil
 }
 
-// linkSize is the most that a link and the end behind it take.
+// linkSize is the maximum size of a link and the end record after it.
 const linkSize = 21
 
-// writeLog writes the encoded root tuple as one record: into the extension that
-// is reserved before the data, and what does not fit behind the data.
+// writeLog writes the encoded root tuple as one record: into the extension that is reserved before the data, and the
+// rest
+// after the data.
 func (f *FileSystem) writeLog(tuple []byte) error {
 	first := appendVarint(appendVarint([]byte(magic), version), 1)
 	first = append(first, f.params.UUID[:]...)
@@ -178,7 +178,7 @@ func (f *FileSystem) writeLog(tuple []byte) error {
 		if len(rest) == len(tuple) {
 			kind, head = recordTuple, appendVarint(nil, uint64(len(tuple)))
 		}
-		const lengthSize = 10 // the most that a varint takes
+		const lengthSize = 10 // the maximum size of a varint
 		room := logSectors*sectorSize - len(ext) - 1 - len(head) - lengthSize - linkSize
 		n := min(len(rest), room)
 		ext = append(append(ext, kind), head...)
@@ -195,7 +195,7 @@ func (f *FileSystem) writeLog(tuple []byte) error {
 	}
 }
 
-// appendLink appends a link to an extension of the usual length.
+// appendLink appends a link to an extension of the default length.
 func appendLink(b []byte, sector int64) []byte {
 	b = append(b, recordLink)
 	b = appendVarint(appendVarint(b, uint64(sector)), logSectors)
@@ -206,7 +206,7 @@ func (f *FileSystem) writeExtension(sector, length int64, text []byte) error {
 	if sector+length > f.sectors {
 		return errors.New("the filesystem is full")
 	}
-	// Up to a sector's end, so that the same input gives the same bytes.
+	// Pad to the end of a sector, so that the same input gives the same bytes.
 	full := make([]byte, (len(text)+sectorSize-1)/sectorSize*sectorSize)
 	copy(full, text)
 	_, err := f.w.WriteAt(full, f.start+sector*sectorSize)

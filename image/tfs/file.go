@@ -37,8 +37,9 @@ func (f *FileSystem) ReadFile(name string) ([]byte, error) {
 	return io.ReadAll(&handle{f: f, n: n})
 }
 
-// OpenFile opens a file; os.O_CREATE makes it. Writing streams to the disk. A
-// Seek beyond the end and a Write there leave a hole.
+// OpenFile opens a file, and creates it with os.O_CREATE. Writing streams to the disk. A Write after a Seek beyond
+// the end
+// leaves a hole.
 func (f *FileSystem) OpenFile(name string, flag int) (filesystem.File, error) {
 	n, err := f.lookup(name)
 	if errors.Is(err, fs.ErrNotExist) && flag&os.O_CREATE != 0 {
@@ -121,8 +122,9 @@ func (h *handle) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// extentAt returns the extent that holds a sector of the file; or, not found,
-// the next one after it, or an empty one when there is none.
+// extentAt returns the extent that holds a sector of the file. If there is none, it returns false and the next
+// extent, or
+// an empty one.
 func (n *node) extentAt(sector int64) (extent, bool) {
 	for i := len(n.extents) - 1; i >= 0; i-- {
 		e := n.extents[i]
@@ -142,8 +144,9 @@ func (n *node) extentAt(sector int64) (extent, bool) {
 	return extent{}, false
 }
 
-// Write writes at the file's end or, after a Seek, beyond it. What was written
-// can't be written again: nobody needs that to make an image.
+// Write writes at the file's end or, after a Seek, beyond it. It can't overwrite data; building an image does not
+// need
+// that.
 func (h *handle) Write(p []byte) (int, error) {
 	if !h.writable || h.f.closed {
 		return 0, filesystem.ErrReadonlyFilesystem
@@ -161,8 +164,7 @@ func (h *handle) Write(p []byte) (int, error) {
 		return 0, fmt.Errorf("write %s: the filesystem is full", h.n.name)
 	}
 	at := h.f.start + e.sector*sectorSize + h.pos - e.file*sectorSize
-	// The rest of the last sector, and what lies before us in a first sector that
-	// is new, must be zeros whatever the disk held.
+	// Zero the rest of the last sector, and the part before the data in a new first sector, whatever the disk held.
 	data := p
 	if head := h.pos % sectorSize; head != 0 && h.n.size/sectorSize < first {
 		data = append(make([]byte, head), data...)
@@ -179,14 +181,13 @@ func (h *handle) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// cover makes the file's last extent hold the sectors first to last, and returns
-// it. They are at the file's end.
+// cover extends the file's last extent to the sectors first to last, at the end of the file, and returns it.
 func (n *node) cover(f *FileSystem, first, last int64) extent {
 	if k := len(n.extents); k > 0 {
 		e := &n.extents[k-1]
 		if end := e.file + e.length; first < end || (first == end && e.sector+e.length == f.next) {
 			if more := last + 1 - end; more > 0 {
-				if e.sector+e.length != f.next { // another file came between
+				if e.sector+e.length != f.next { // another file's sectors follow
 					return n.move(f, e, first, last)
 				}
 				e.length += more
@@ -201,14 +202,13 @@ func (n *node) cover(f *FileSystem, first, last int64) extent {
 	return e
 }
 
-// move gives up the extent's last, half-filled sector for a new extent that
-// begins with a copy of it.
+// move replaces the extent's last, half-filled sector by a new extent that begins with a copy of it.
 func (n *node) move(f *FileSystem, e *extent, first, last int64) extent {
 	sector := make([]byte, sectorSize)
 	from := f.start + (e.sector+first-e.file)*sectorSize
 	to := extent{file: first, sector: f.next, length: last + 1 - first}
 	if _, err := f.storage.ReadAt(sector, from); err == nil {
-		_, _ = f.w.WriteAt(sector, f.start+to.sector*sectorSize) // an error shows in the write that follows
+		_, _ = f.w.WriteAt(sector, f.start+to.sector*sectorSize) // the next write reports an error
 	}
 	if e.length = first - e.file; e.length == 0 {
 		n.extents = n.extents[:len(n.extents)-1]

@@ -73,7 +73,7 @@ const (
 	maxName  = 255
 )
 
-// Type is what Type returns; go-diskfs numbers its own from 0 up.
+// Type is the result of FileSystem.Type; go-diskfs numbers its own types from 0 up.
 const Type filesystem.Type = 0x7f5
 
 // Value is one of string, int64, Tuple and []Value.
@@ -98,23 +98,24 @@ func (t Tuple) Get(name string) Value {
 	return nil
 }
 
-// Params is what a new filesystem has beside its files.
+// Params describes a new filesystem apart from its files.
 type Params struct {
-	Label string // at most 31 bytes; a data volume is found by it
+	Label string // at most 31 bytes; identifies a data volume
 	UUID  [16]byte
-	// Attributes are the pairs of the root tuple beside "children".
+	// Attributes are the pairs of the root tuple other than "children".
 	Attributes Tuple
 }
 
-// FileSystem is a TFS on a part of a disk. It satisfies go-diskfs's filesystem.FileSystem.
-// Paths are separated by slashes, without a leading one where fs.FS is read, with or without
-// one elsewhere. A new one is written by Close; one that was read can't be changed.
+// FileSystem is a TFS on a part of a disk. It satisfies go-diskfs's filesystem.FileSystem. Paths are separated by
+// slashes. fs.FS methods accept no leading slash; for other methods it is optional. Close writes a new filesystem;
+// one
+// that was read can't be changed.
 //
 // It is not safe for concurrent use.
 type FileSystem struct {
 	storage backend.Storage
-	w       backend.WritableFile // nil for one that was read
-	start   int64                // of the filesystem on the disk, in bytes
+	w       backend.WritableFile // nil for a filesystem that was read
+	start   int64                // offset of the filesystem on the disk, in bytes
 	sectors int64                // its size
 	params  Params
 	root    *node
@@ -141,12 +142,12 @@ type extent struct {
 	length int64 // sectors
 }
 
-// logSectors is the length of the log extension that is reserved before the
-// data, as Nanos's own mkfs has it; its second boot stage can hold no longer one.
+// logSectors is the length of the log extension that is reserved before the data, as in Nanos's own mkfs. Nanos's
+// second
+// boot stage can hold no longer one.
 const logSectors = 1024
 
-// Create returns a new, empty filesystem on size bytes of b from start on. What
-// is there is overwritten where it is needed.
+// Create returns a new, empty filesystem on size bytes of b from start on. It overwrites existing data as needed.
 func Create(b backend.Storage, size, start int64, p Params) (*FileSystem, error) {
 	w, err := b.Writable()
 	if err != nil {
@@ -168,13 +169,13 @@ func newFolder(name string) *node {
 	return &node{name: name, mode: fs.ModeDir, children: map[string]*node{}}
 }
 
-// Attributes returns the root tuple's pairs beside its children.
+// Attributes returns the root tuple's pairs other than its children.
 func (f *FileSystem) Attributes() Tuple { return f.params.Attributes }
 
 // UUID returns the filesystem's identifier.
 func (f *FileSystem) UUID() [16]byte { return f.params.UUID }
 
-// Type is TFS's own number.
+// Type returns TFS's type number.
 func (f *FileSystem) Type() filesystem.Type { return Type }
 
 // Label returns the volume's label.
@@ -204,8 +205,7 @@ func clean(name string) string {
 	return strings.TrimPrefix(name, "/")
 }
 
-// find is lookup for the methods of fs.FS, which take names as fs.ValidPath has
-// them.
+// find is like lookup, for the methods of fs.FS, whose names must satisfy fs.ValidPath.
 func (f *FileSystem) find(op, name string) (*node, error) {
 	n, err := f.lookup(name)
 	if !fs.ValidPath(name) {
@@ -217,7 +217,7 @@ func (f *FileSystem) find(op, name string) (*node, error) {
 	return n, nil
 }
 
-// lookup finds a node; links are not followed.
+// lookup finds a node without following links.
 func (f *FileSystem) lookup(name string) (*node, error) {
 	n := f.root
 	if name = clean(name); name == "" {
@@ -254,8 +254,7 @@ func (f *FileSystem) add(op, name string, n *node) error {
 	return nil
 }
 
-// Mkdir makes a folder and, as go-diskfs's other filesystems do, its parents; one
-// that exists already is not an error.
+// Mkdir makes a folder and, like go-diskfs's other filesystems, its parents. An existing folder is no error.
 func (f *FileSystem) Mkdir(name string) error {
 	done := ""
 	for _, part := range strings.Split(clean(name), "/") {
@@ -273,7 +272,7 @@ func (f *FileSystem) Mkdir(name string) error {
 	return nil
 }
 
-// Symlink makes newpath a link that holds oldpath.
+// Symlink creates the link newpath with the target oldpath.
 func (f *FileSystem) Symlink(oldpath, newpath string) error {
 	if oldpath == "" || strings.ContainsRune(oldpath, 0) {
 		return &fs.PathError{Op: "symlink", Path: newpath, Err: fs.ErrInvalid}
@@ -281,7 +280,7 @@ func (f *FileSystem) Symlink(oldpath, newpath string) error {
 	return f.add("symlink", newpath, &node{mode: fs.ModeSymlink, target: oldpath})
 }
 
-// Readlink returns what a link holds.
+// Readlink returns a link's target.
 func (f *FileSystem) Readlink(name string) (string, error) {
 	n, err := f.lookup(name)
 	if err == nil && n.mode != fs.ModeSymlink {
@@ -304,7 +303,7 @@ func (f *FileSystem) Chtimes(string, time.Time, time.Time, time.Time) error {
 	return filesystem.ErrNotSupported
 }
 
-// ReadDir returns a folder's entries by name.
+// ReadDir returns a folder's entries, sorted by name.
 func (f *FileSystem) ReadDir(name string) ([]fs.DirEntry, error) {
 	n, err := f.find("readdir", name)
 	if err != nil {
@@ -316,7 +315,7 @@ func (f *FileSystem) ReadDir(name string) ([]fs.DirEntry, error) {
 	return n.entries(), nil
 }
 
-// entries returns a folder's nodes by name.
+// entries returns a folder's nodes, sorted by name.
 func (n *node) entries() []fs.DirEntry {
 	var list []fs.DirEntry
 	for _, c := range n.sorted() {
@@ -356,5 +355,5 @@ func (i info) ModTime() time.Time { return time.Time{} }
 func (i info) IsDir() bool        { return i.n.mode == fs.ModeDir }
 func (i info) Sys() any           { return nil }
 
-// Mode has the permissions that Nanos shows for everything.
+// Mode includes the permissions that Nanos shows for every file.
 func (i info) Mode() fs.FileMode { return i.n.mode | 0o777 }
