@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// acceleratedRunner is a Runner that says what its machines run on; OnHost's does.
+// acceleratedRunner is a Runner that reports the accelerator of its machines, as OnHost's does.
 type acceleratedRunner interface {
 	accelerator(ctx context.Context) (accel, whySlow string, err error)
 }
@@ -17,11 +17,11 @@ func (h onHost) accelerator(ctx context.Context) (string, string, error) {
 	return string(accel), whySlow, err
 }
 
-// lookAtAccelerator is how often a worker looks what its machines run on: hardware that failed may work by now.
+// lookAtAccelerator is the time between checks of the accelerator: hardware that failed may work by now.
 const lookAtAccelerator = time.Minute
 
-// accelerate keeps what the worker says of its accelerator up to date until ctx ends. The first look may boot a
-// machine, and the worker does not wait for it.
+// accelerate keeps the accelerator in the worker's info up to date until ctx ends. The first check may boot a machine,
+// and the worker does not wait for that.
 func (w *Worker) accelerate(ctx context.Context, r acceleratedRunner) {
 	tick := time.NewTicker(lookAtAccelerator)
 	defer tick.Stop()

@@ -12,10 +12,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// ErrNoWorker means that no worker of that id is there. One that was killed is listed until it is missed.
+// ErrNoWorker means that no worker has this id. A killed worker is listed until its lease is over.
 var ErrNoWorker = errors.New("is not there")
 
-// Drain has a worker take nothing more on and go when its runs have ended.
+// Drain makes a worker accept no more work and exit when its runs have ended.
 func (c *Client) Drain(ctx context.Context, worker string) error {
 	ask := nats.NewMsg(subjectDrain + worker)
 	ask.Header.Set(headDrain, "1")
@@ -32,11 +32,11 @@ func (c *Client) Drain(ctx context.Context, worker string) error {
 	return nil
 }
 
-// thereTime bounds the question whether a worker is there: its answer may be lost as it goes.
+// thereTime bounds the wait for a worker's answer, which may be lost when the worker exits.
 const thereTime = 2 * time.Second
 
-// There reports whether a worker is connected, draining or not. It is asked itself, so that the answer needs no
-// JetStream, which the last servers of a cluster do not have.
+// There reports whether a worker is connected, draining or not. It asks the worker itself and not JetStream, which the
+// last servers of a cluster do not have.
 func (c *Client) There(ctx context.Context, worker string) bool {
 	timed, cancel := context.WithTimeout(ctx, thereTime)
 	defer cancel()
@@ -44,7 +44,7 @@ func (c *Client) There(ctx context.Context, worker string) bool {
 	return !errors.Is(err, nats.ErrNoResponders)
 }
 
-// Depth is how many runs of a class and tenant the queue holds, those under way included.
+// Depth is the number of runs of a class and tenant in the queue, including current runs.
 type Depth struct {
 	Class    string   `json:"class"`
 	Tenant   string   `json:"tenant"`
@@ -52,7 +52,7 @@ type Depth struct {
 	Runs     uint64   `json:"runs"`
 }
 
-// Queue returns what the queue holds. Tenants may not ask for it.
+// Queue returns the depths of the queue. Tenants may not call it.
 func (c *Client) Queue(ctx context.Context) (list []Depth, err error) {
 	list = []Depth{}
 	subjects, err := c.queued(ctx)
@@ -70,8 +70,8 @@ func (c *Client) Queue(ctx context.Context) (list []Depth, err error) {
 	return list, nil
 }
 
-// queued returns how many messages the queue has, by subject: JetStream's first page of them. The client library would
-// read all.
+// queued returns the number of messages in the queue for each subject, from JetStream's first page only. The client
+// library would read all pages.
 func (c *Client) queued(ctx context.Context) (map[string]uint64, error) {
 	timed, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
@@ -112,8 +112,7 @@ type RunInfo struct {
 	Why     string    `json:"why,omitempty"`
 }
 
-// Runs returns the runs of the client's tenant that the fleet still knows, the newest first; at most
-// most of them.
+// Runs returns at most most runs of the client's tenant that the fleet still knows, newest first.
 func (c *Client) Runs(ctx context.Context, most int) (found []RunInfo, err error) {
 	found = []RunInfo{}
 	s, err := openTenant(ctx, c.js, c.config.Tenant)

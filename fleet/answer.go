@@ -12,7 +12,7 @@ import (
 	"golang.org/x/crypto/nacl/box"
 )
 
-// answer answers the worker's questions until stop.
+// answer answers the worker's questions until stop is called.
 func (s *submission) answer(ctx context.Context) (stop func(), err error) {
 	questions, err := hear(s.c.nc, subjectAsk+s.c.config.Tenant+"."+s.id, askedMessages, askedBytes)
 	if err != nil {
@@ -54,27 +54,27 @@ func (s *submission) reply(ctx context.Context, msg *nats.Msg, reading *stdin) {
 	}
 }
 
-// published reports whether a message was published to the subject that we hear. A consumer of JetStream delivers to
-// any that its maker names, also where that user may not publish: such a message has its stream's subject.
+// published reports whether a message was published to the subscribed subject. A JetStream consumer delivers to any
+// subject that its creator names, even without permission to publish there; such a message has its stream's subject.
 func published(m *nats.Msg) bool {
 	own, _, _ := strings.Cut(m.Sub.Subject, "*")
 	return strings.HasPrefix(m.Subject, own)
 }
 
-// asked reports whether a user asks for what the header names, who may publish to the subject. JetStream publishes its
-// answers to any subject that a request has named for them: they have no such header and nobody to answer to.
+// asked reports whether a message is a request with this header, from a user who may publish to the subject. JetStream
+// publishes its answers to any reply subject of a request, but without the header and without a reply subject.
 func asked(m *nats.Msg, header string) bool {
 	return m.Reply != "" && m.Header.Get(header) != ""
 }
 
-// refuse answers a question with why it has no answer.
+// refuse replies with the reason why a question gets no answer.
 func refuse(msg *nats.Msg, why string) {
 	no := nats.NewMsg(msg.Reply)
 	no.Header.Set(headRefused, why)
 	_ = msg.RespondMsg(no)
 }
 
-// sendSecrets seals the secrets to the worker that has claimed the run, and to no other.
+// sendSecrets sends the secrets, sealed to the worker that has claimed the run and to no other.
 func (s *submission) sendSecrets(ctx context.Context, msg *nats.Msg, q question) {
 	e, _, err := s.store.get(ctx, s.id)
 	if err != nil || e.State != Claimed || e.Worker != q.Worker || e.Attempt != q.Attempt {
@@ -107,8 +107,8 @@ func (s *submission) sendSecrets(ctx context.Context, msg *nats.Msg, q question)
 	_ = msg.Respond(text)
 }
 
-// stdin answers for chunks of a standard input. Those that were sent are kept for a run that is
-// made again, as long as they are few.
+// stdin serves chunks of a standard input. It keeps the first chunks sent, up to a limit, for another attempt of the
+// run.
 type stdin struct {
 	mu      sync.Mutex
 	chunks  [][]byte
@@ -119,7 +119,7 @@ type stdin struct {
 	waiting *nats.Msg // the last question for the chunk that is being read
 }
 
-// maxKeptStdin bounds what is kept, in bytes.
+// maxKeptStdin bounds the kept chunks, in bytes.
 const maxKeptStdin = 1 << 20
 
 func (in *stdin) answer(from io.Reader, msg *nats.Msg, chunk int) {
@@ -154,8 +154,8 @@ func (in *stdin) send(msg *nats.Msg, chunk int) {
 	_ = msg.RespondMsg(m)
 }
 
-// read reads one chunk. It is not waited for: a terminal may never say a thing, and the process
-// that submits ends with its run.
+// read reads one chunk. Nobody waits for it to return: a terminal may stay silent forever, and the submitting process
+// exits with its run.
 func (in *stdin) read(from io.Reader) {
 	buf := make([]byte, maxChunk)
 	n, err := from.Read(buf)

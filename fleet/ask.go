@@ -16,7 +16,7 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// question is what a worker asks of a run's submitter once it has claimed the run.
+// question is a worker's request to the submitter of a run that the worker has claimed.
 type question struct {
 	What    string `json:"what"` // "secrets" or "stdin"
 	Worker  string `json:"worker"`
@@ -34,7 +34,7 @@ const (
 	headDrain   = "Drain" // who asks wants the worker drained
 )
 
-// sealed is what secrets are sent as, to one worker and for one run of what was submitted.
+// sealed holds encrypted secrets for one worker and one attempt of a run.
 type sealed struct {
 	work
 	Run     string            `json:"run"`
@@ -42,7 +42,7 @@ type sealed struct {
 	Secrets map[string]string `json:"secrets"`
 }
 
-// maxSealed bounds sealed secrets, in bytes: they have 32 KiB at most.
+// maxSealed bounds sealed secrets, in bytes: the values have 32 KiB at most.
 const maxSealed = 256 << 10
 
 // secrets asks the submitter for the secrets' values, sealed to this worker's key.
@@ -72,7 +72,7 @@ func (c *claim) unseal(data []byte, into map[string]string) error {
 	if !ok || len(data) > maxSealed || json.Unmarshal(plain, &s) != nil || s.Run != c.run || s.Attempt != c.entry.Attempt {
 		return fmt.Errorf("the run's secrets: %w: they are not sealed for this worker and run", errMalformed)
 	}
-	if s.Task != "" && s.work != workOf(c.entry) { // an older submitter does not say
+	if s.Task != "" && s.work != workOf(c.entry) { // older submitters send no digest
 		return fmt.Errorf("the run's secrets: %w: the run was changed after it was submitted", errMalformed)
 	}
 	for name := range into {
@@ -85,8 +85,8 @@ func (c *claim) unseal(data []byte, into map[string]string) error {
 	return nil
 }
 
-// remoteStdin is the submitter's standard input: the worker asks for one chunk at a time, and again
-// for the same when no answer comes.
+// remoteStdin is the submitter's standard input: the worker requests one chunk at a time, and repeats a request that
+// gets no answer.
 type remoteStdin struct {
 	ctx   context.Context
 	ask   func(context.Context, question) (*nats.Msg, error)
@@ -95,8 +95,8 @@ type remoteStdin struct {
 	end   bool
 }
 
-// stdinPatience is how long an unanswered question for standard input waits before it is asked
-// again; nobody may have typed anything.
+// stdinPatience is the time before an unanswered request for standard input is repeated; perhaps nobody has typed
+// anything.
 const stdinPatience = 5 * time.Second
 
 func (s *remoteStdin) Read(p []byte) (int, error) {
@@ -110,7 +110,7 @@ func (s *remoteStdin) Read(p []byte) (int, error) {
 		switch {
 		case s.ctx.Err() != nil:
 			return 0, context.Cause(s.ctx)
-		case errors.Is(err, nats.ErrNoResponders): // the submitter is away, for good or for a moment
+		case errors.Is(err, nats.ErrNoResponders): // the submitter is unreachable, for good or for a moment
 			time.Sleep(stdinPatience / 20)
 		case err == nil && msg.Header.Get(headRefused) != "":
 			return 0, fmt.Errorf("the submitter says: %.200s", msg.Header.Get(headRefused))
@@ -124,7 +124,7 @@ func (s *remoteStdin) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// outlet publishes what a run prints. What does not arrive is in the report.
+// outlet publishes a run's output. Lost messages don't matter: the report has everything.
 type outlet struct {
 	nc      *nats.Conn
 	subject string
@@ -140,7 +140,7 @@ func (o *outlet) send(stream string, offset int64, data []byte) {
 	_ = o.nc.PublishMsg(msg)
 }
 
-// changed says that the run's entry has changed.
+// changed publishes that the run's entry has changed.
 func (o *outlet) changed() { o.send("changed", 0, nil) }
 
 func (o *outlet) stream(name string) io.Writer { return &outStream{o: o, name: name} }
@@ -148,19 +148,19 @@ func (o *outlet) stream(name string) io.Writer { return &outStream{o: o, name: n
 type outStream struct {
 	o     *outlet
 	name  string
-	holds *holding // that what is written takes room of, since somebody keeps it; nil is that nobody does
+	holds *holding // budget of output that is kept in memory; nil means nothing is kept
 	mu    sync.Mutex
 	at    int64
 }
 
-// Output that is kept until a step's end is in a buffer that has grown. The first bytes of each stream are free, so that no
-// tenant's output keeps others from short answers.
+// Limits of output that is kept in a growing buffer until a step's end. The first bytes of each stream don't count, so
+// that no tenant's output keeps others from short answers.
 const (
 	outputTimes = 3
 	freeOutput  = 64 << 10
 )
 
-// Write fails only where what is kept finds no room: the run does not depend on who listens.
+// Write fails only if kept output finds no room: the run does not depend on listeners.
 func (s *outStream) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

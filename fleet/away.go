@@ -10,8 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// away reports whether NATS did not do a thing now, and may a moment later: a cluster that has lost a node
-// takes seconds to choose who leads.
+// away reports whether an error of NATS is temporary: a cluster that has lost a node needs seconds to elect a leader.
 func away(err error) bool {
 	for _, one := range []error{context.DeadlineExceeded, nats.ErrTimeout, nats.ErrNoResponders, nats.ErrDisconnected,
 		nats.ErrReconnectBufExceeded, jetstream.ErrNoStreamResponse, errUnsettled, errStalled} {
@@ -20,7 +19,7 @@ func away(err error) bool {
 		}
 	}
 	var api *jetstream.APIError
-	var old *nats.APIError // of what the client library does in its older half
+	var old *nats.APIError // from the older half of the client library
 	if errors.As(err, &api) && (api.Code == http.StatusServiceUnavailable || api.ErrorCode == errInProcess ||
 		api.ErrorCode == errNoPeers) {
 		return true
@@ -28,23 +27,21 @@ func away(err error) bool {
 	return errors.As(err, &old) && old.Code == http.StatusServiceUnavailable
 }
 
-// errUnsettled means that an entry is about to be there, or is not known yet to who leads: a leader that is cut
-// off goes by what it has proposed and can't agree on, one that is new has what it was told before.
+// errUnsettled means that an entry is not committed yet, or not known yet to the leader. A leader that is cut off uses
+// its own uncommitted proposals; a new leader knows only older data.
 var errUnsettled = errors.New("the run's entry is neither there nor not")
 
-// errInProcess is JetStream's code for a message that was sent before, and that its nodes do not yet agree on.
+// errInProcess is JetStream's code for a message that was sent before and that its nodes have not committed yet.
 const errInProcess = 10158
 
-// errNoPeers is JetStream's code for too few servers that can take a stream: one that has just come is not known to be
-// able to yet.
+// errNoPeers is JetStream's code for too few servers that can store a stream. A new server is not counted at once.
 const errNoPeers = 10005
 
-// patience bounds how long NATS may be away: a cluster of NATS takes up to ten seconds to see that a leader is
-// gone, and as many to choose another one.
+// patience bounds how long NATS may be unavailable: a cluster needs up to ten seconds to notice the loss of its leader,
+// and as many to elect another.
 const patience = time.Minute
 
-// patiently does something again while NATS is away. What timed out may have been done: do must hold with
-// that.
+// patiently repeats do while NATS is unavailable. A call that timed out may have succeeded, so do must be repeatable.
 func (t Times) patiently(ctx context.Context, do func(context.Context) error) error {
 	for limit := time.Now().Add(patience); ; {
 		err := do(ctx)

@@ -17,31 +17,30 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// blob is content: in the message that it is part of if it is small, else in the tenant's object
-// store, where its SHA-256 is its name.
+// blob is content: small content is inside its message, large content in the tenant's object store under its SHA-256.
 type blob struct {
 	SHA256 string `json:"sha256"`
 	Size   int64  `json:"size"`
 	Inline []byte `json:"inline,omitempty"`
 }
 
-// same reports whether two contents, nil being none, are the same.
+// same reports whether two contents are the same; nil means no content.
 func (b *blob) same(other *blob) bool {
 	return b == nil && other == nil || b != nil && other != nil && b.SHA256 == other.SHA256
 }
 
-// transferTime bounds how long one content goes to or comes from the object store: who lets it go
-// slowly, or not at all, does not keep a slot.
+// transferTime bounds one transfer to or from the object store, so that a slow or stalled transfer does not occupy a
+// slot.
 const transferTime = 10 * time.Minute
 
-// stallTime is how long NATS may be silent in a transfer. A stream whose leader goes sends no more, and the client
-// library waits for as long as the whole transfer may take.
+// stallTime bounds NATS's silence in a transfer. A stream that loses its leader stops sending, and the client library
+// waits until the deadline of the whole transfer.
 const stallTime = 20 * time.Second
 
-// errStalled means that a transfer came to a stop.
+// errStalled means that a transfer stalled.
 var errStalled = fmt.Errorf("the transfer came to a stop: nothing more came for %v", stallTime)
 
-// watched cancels what is under way when it comes to a stop.
+// watched cancels a transfer that stalls.
 type watched struct {
 	cancel  func()
 	stalled atomic.Bool
@@ -57,10 +56,10 @@ func watch(cancel func()) *watched {
 	return w
 }
 
-// moves says that it continues.
+// moves notes progress of the transfer.
 func (w *watched) moves() { w.timer.Reset(stallTime) }
 
-// end says that nothing is under way, and how it ended.
+// end ends the watch, and returns the transfer's error.
 func (w *watched) end(err error) error {
 	w.timer.Stop()
 	if err != nil && w.stalled.Load() && !errors.Is(err, io.EOF) {
@@ -69,7 +68,7 @@ func (w *watched) end(err error) error {
 	return err
 }
 
-// steady is content that comes without a stop: the client library's own reader, whose pipe says so.
+// steady wraps the client library's own reader, and returns errStalled when its pipe times out.
 type steady struct{ io.ReadCloser }
 
 func (s steady) Read(p []byte) (int, error) {
@@ -80,12 +79,12 @@ func (s steady) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// silent is a context for that reader, which waits until the deadline for each piece.
+// silent is a context for the client library's reader, which waits until the deadline for each piece.
 type silent struct{ context.Context }
 
 func (silent) Deadline() (time.Time, bool) { return time.Now().Add(stallTime), true }
 
-// moving is content that is sent: each time that more of it is asked for, the transfer continues.
+// moving is content being sent: each read of it counts as progress.
 type moving struct {
 	io.Reader
 	w *watched
@@ -96,14 +95,14 @@ func (m moving) Read(p []byte) (int, error) {
 	return m.Reader.Read(p)
 }
 
-// info returns what the store says of an object.
+// info returns an object's description in the store.
 func (s tenantStore) info(ctx context.Context, name string) (*jetstream.ObjectInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, stallTime)
 	defer cancel()
 	return s.files.GetInfo(ctx, name)
 }
 
-// send stores an object. In a transfer that is limited by ctx alone, a lost answer would be waited for until its end.
+// send stores an object. With ctx as the only limit, send would wait for a lost answer until the end of ctx.
 func (s tenantStore) send(ctx context.Context, name string, content io.Reader) error {
 	ctx, cancel := context.WithTimeout(ctx, transferTime)
 	defer cancel()
@@ -112,7 +111,7 @@ func (s tenantStore) send(ctx context.Context, name string, content io.Reader) e
 	return w.end(err)
 }
 
-// fetch gets an object. Its Close ends what is under way.
+// fetch opens an object. Close on its reader stops the transfer.
 func (s tenantStore) fetch(ctx context.Context, name string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithTimeout(ctx, transferTime)
 	w := watch(cancel)
@@ -136,7 +135,7 @@ func (c closing) Close() error {
 
 var digestForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// put stores content, which is read twice: once for its name.
+// put stores content. It reads the content twice: the first time for its name.
 func (s tenantStore) put(ctx context.Context, content io.ReadSeeker, inline bool) (b blob, err error) {
 	h := sha256.New()
 	if b.Size, err = io.Copy(h, content); err != nil {
@@ -150,7 +149,7 @@ func (s tenantStore) put(ctx context.Context, content io.ReadSeeker, inline bool
 		b.Inline, err = io.ReadAll(content)
 		return b, err
 	}
-	// An object that is there is as good, if it does not go before the run can be over.
+	// An existing object will do if it can't expire before the run is over.
 	if info, err := s.info(ctx, b.SHA256); err == nil && int64(info.Size) == b.Size && time.Since(info.ModTime) < keep/4 {
 		return b, nil
 	}
@@ -164,8 +163,8 @@ func (s tenantStore) putBytes(ctx context.Context, content []byte, inline bool) 
 	return s.put(ctx, bytes.NewReader(content), inline)
 }
 
-// open opens content of at most most bytes. Its reader fails at the end if it is not what its
-// name says; whoever uses it reads to the end first.
+// open opens content of at most most bytes. The reader fails at its end if the checksum is wrong, so callers read to
+// the end before they use the content.
 func (s tenantStore) open(ctx context.Context, b blob, most int64) (io.ReadCloser, error) {
 	if !digestForm.MatchString(b.SHA256) || b.Size < 0 || b.Size > most {
 		return nil, fmt.Errorf("content %.64q of %d bytes: %w: at most %d are taken", b.SHA256, b.Size, errMalformed, most)
@@ -177,7 +176,7 @@ func (s tenantStore) open(ctx context.Context, b blob, most int64) (io.ReadClose
 	}
 	info, err := s.info(ctx, b.SHA256)
 	if err == nil && (info.Opts != nil && info.Opts.Link != nil || int64(info.Size) != b.Size) {
-		err = errMalformed // a link is nothing that a client puts there
+		err = errMalformed // clients never store links
 	}
 	if err == nil {
 		v.from, err = s.fetch(ctx, b.SHA256)
@@ -188,7 +187,7 @@ func (s tenantStore) open(ctx context.Context, b blob, most int64) (io.ReadClose
 	return v, nil
 }
 
-// read reads content whole.
+// read returns the whole content.
 func (s tenantStore) read(ctx context.Context, b blob, most int64) ([]byte, error) {
 	r, err := s.open(ctx, b, most)
 	if err != nil {
@@ -198,8 +197,8 @@ func (s tenantStore) read(ctx context.Context, b blob, most int64) ([]byte, erro
 	return io.ReadAll(r)
 }
 
-// spooled is content of which all has come, and which is what its name says: in a file of its own in a folder, which
-// has no name any more, unless it came with its message.
+// spooled returns content that is complete and verified. Content from the object store is in a nameless temporary file
+// on the disk of dir.
 func (s tenantStore) spooled(ctx context.Context, times Times, b blob, most int64, dir string) (io.ReadCloser, error) {
 	if b.Inline != nil {
 		content, err := s.read(ctx, b, most)
@@ -237,7 +236,7 @@ func (s tenantStore) spooled(ctx context.Context, times Times, b blob, most int6
 	return f, nil
 }
 
-// inTime is content that is read until ctx ends. Every loop over an archive reads through one.
+// inTime reads content until ctx ends. Every loop over an archive reads through an inTime.
 type inTime struct {
 	ctx context.Context
 	io.Reader
@@ -250,11 +249,11 @@ func (r inTime) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// joined is several contents one after the other. Seek leads to its beginning only.
+// joined reads several contents one after the other. Seek supports only the beginning.
 type joined []io.ReadSeeker
 
 func (j joined) Read(p []byte) (int, error) {
-	for _, part := range j { // those at their ends say so again
+	for _, part := range j { // parts at their end return EOF again
 		if n, err := part.Read(p); n > 0 || !errors.Is(err, io.EOF) {
 			return n, err
 		}
@@ -271,7 +270,7 @@ func (j joined) Seek(int64, int) (int64, error) {
 	return 0, nil
 }
 
-// verified is content that is held to its name.
+// verified checks content against its name, the checksum.
 type verified struct {
 	from   io.ReadCloser
 	want   string

@@ -14,10 +14,10 @@ import (
 	"github.com/unitask/unitask/internal/sessiond"
 )
 
-// Secrets are bound to what they are for. Who has a worker's credentials, and no worker's key, may write a run's
-// entry or send again what a submitter has sent: the worker that has the key must not give the values to other code.
+// Secrets are bound to one run or call. An attacker with a worker's credentials but no worker's key can write a run's
+// entry, or replay a submitter's messages. Then the worker with the key must not pass the values to other code.
 
-// work is what a run's submitter has asked for: the digests of its task, with all that it names, and of its code.
+// work identifies a submitted run: the digests of its task, with everything that it names, and of its code.
 type work struct {
 	Task string `json:"task,omitempty"`
 	Code string `json:"code,omitempty"`
@@ -31,17 +31,17 @@ func workOf(e entry) (w work) {
 	return w
 }
 
-// sealedCall is what secrets for a session are sent as: to one worker, for one call, once.
+// sealedCall holds encrypted secrets of a session for one worker and one call, to be used once.
 type sealedCall struct {
 	Call    string            `json:"call"`
 	At      time.Time         `json:"at"`
 	Secrets map[string]string `json:"secrets"`
 }
 
-// sealedFor is how long such a call is good, by clocks of hosts that may differ.
+// sealedFor is how long a sealedCall is valid; the hosts' clocks may differ.
 const sealedFor = 15 * time.Minute
 
-// digest is over what a call that begins a session, or continues with one, asks for.
+// digest returns a checksum of a call that begins or resumes a session.
 func (c call) digest() (string, error) {
 	text, err := json.Marshal(struct {
 		Op, Session, Caller string
@@ -87,16 +87,16 @@ func (l *tenantQueue) unseal(c call, now time.Time) (map[string]string, error) {
 	return s.Secrets, nil
 }
 
-// maxOnce bounds what once remembers: more calls within sealedFor are refused.
+// maxOnce bounds the calls that once remembers: more calls within sealedFor are refused.
 const maxOnce = 100_000
 
-// once remembers what was there.
+// once remembers recent calls, to refuse repeated ones.
 type once struct {
 	mu   sync.Mutex
 	seen map[[32]byte]time.Time
 }
 
-// first reports whether something comes for the first time since it was good.
+// first reports whether a call arrives for the first time while it is valid.
 func (o *once) first(what [32]byte, now time.Time) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -7,24 +7,24 @@ import (
 	"sync"
 )
 
-// Bounds of what a worker's own process holds in memory of what tenants have sent, over all runs and sessions. Machines
-// have memory of their own (WorkerInfo.MemoryMB).
+// Limits of tenants' data in the memory of a worker's process, over all runs and sessions. Machines have separate
+// memory (WorkerInfo.MemoryMB).
 const (
 	maxHeld       = 256 << 20 // bytes
 	maxHeldTenant = 136 << 20 // of one tenant: the largest code twice, and some calls
-	maxFirst      = 2 << 20   // kept for each tenant, whatever the others hold: its small calls wait for nobody
-	heldTimes     = 2         // content is there as it came, and as a machine gets it
+	maxFirst      = 2 << 20   // reserved for each tenant: its small calls wait for nobody
+	heldTimes     = 2         // content is in memory as received, and as sent to a machine
 	decodedTimes  = 8         // JSON of at most maxValues is that much larger once it is decoded
 )
 
-// Memory limit of a worker's process: maxHeld, what it is itself, and for each slot a decoded task.
+// Memory limit of a worker's process: maxHeld, the process itself, and a decoded task for each slot.
 const (
 	workerBytes = 384 << 20
 	slotBytes   = 4 << 20
 )
 
-// LimitMemory sets the memory limit of this process to that of a worker with so many slots, and returns it in bytes.
-// A limit in GOMEMLIMIT stays. The worker's own budget keeps the data of tenants below it.
+// LimitMemory sets this process's memory limit for a worker with the given slots, and returns the limit in bytes. A
+// limit in GOMEMLIMIT stays. The worker's own budget keeps the tenants' data below the limit.
 func LimitMemory(slots int) int64 {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(workerBytes + int64(slots)*slotBytes)
@@ -32,7 +32,7 @@ func LimitMemory(slots int) int64 {
 	return debug.SetMemoryLimit(-1)
 }
 
-// budget is how many bytes of tenants' data may be in memory at once: of all tenants, and of each.
+// budget limits the bytes of tenants' data in memory at once: of all tenants, and of each.
 type budget struct {
 	tenants int   // that there may be
 	first   int64 // kept for each of them
@@ -43,13 +43,13 @@ type budget struct {
 	changed chan struct{}    // closed when some was given back
 }
 
-// newBudget is that of so many tenants. What is kept for them leaves room for the most that one may have.
+// newBudget returns the budget for a number of tenants. The reserves leave room for one tenant's maximum.
 func newBudget(tenants int) *budget {
 	first := min(maxFirst, (maxHeld-maxHeldTenant)/int64(max(tenants, 1)))
 	return &budget{tenants: tenants, first: first, free: maxHeld, taken: map[string]int64{}, changed: make(chan struct{})}
 }
 
-// try takes n bytes if they are there. Whoever has taken some gives them back before it waits for more.
+// try reserves n bytes if they are free. A caller with a reservation gives it back before it waits for more.
 func (b *budget) try(tenant string, n int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -71,7 +71,7 @@ func (b *budget) tryLocked(tenant string, n int64) bool {
 	return true
 }
 
-// take waits until n bytes are there.
+// take waits until n bytes are free, and reserves them.
 func (b *budget) take(ctx context.Context, tenant string, n int64) error {
 	for {
 		b.mu.Lock()

@@ -19,7 +19,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// Bounds of an archive that somebody else has written.
+// Limits of an archive from another party.
 const (
 	maxNames   = 100_000 // entries, and folders above them that have none
 	maxNesting = 128     // folders in each other
@@ -27,10 +27,10 @@ const (
 	diskBlock  = 4 << 10
 )
 
-// room is what an archive may still take of a disk.
+// room is the number of names and bytes that an archive may still use on a disk.
 type room struct{ names, bytes int64 }
 
-// take counts a file, a folder or a link of so many bytes.
+// take counts a file, folder or link of the given size.
 func (r *room) take(size int64) error {
 	if r.names--; r.names < 0 {
 		return fmt.Errorf("%w: it makes more than %d files and folders", errMalformed, maxNames)
@@ -46,7 +46,7 @@ func (r *room) take(size int64) error {
 	return nil
 }
 
-// Names in the archive of what a run leaves; what it left in /out is below outPrefix.
+// Names in the archive of a run's results; artifacts from /out are below outPrefix.
 const (
 	nameStdout  = "stdout"
 	nameStderr  = "stderr"
@@ -55,7 +55,7 @@ const (
 	outPrefix   = "out/"
 )
 
-// packInputs writes what a run brings into a tar.
+// packInputs writes a run's files into a tar.
 func packInputs(ctx context.Context, in *hostfiles.Set, to io.Writer) error {
 	w := tar.NewWriter(to)
 	if err := in.Put(ctx, tarGuest{w}, hostfiles.All, func(hostfiles.Sent) {}); err != nil {
@@ -67,7 +67,7 @@ func packInputs(ctx context.Context, in *hostfiles.Set, to io.Writer) error {
 type tarGuest struct{ w *tar.Writer }
 
 func (g tarGuest) Put(f guest.File, content io.Reader) error {
-	// No times but the files' own: the same files are the same archive.
+	// Only the files' own times are used, so the same files give the same archive.
 	h := &tar.Header{Name: strings.TrimPrefix(f.Path, "/"), Mode: int64(f.Mode.Perm()), Size: f.Size, ModTime: f.ModTime,
 		Format: tar.FormatPAX}
 	switch f.Mode.Type() {
@@ -85,9 +85,8 @@ func (g tarGuest) Put(f guest.File, content io.Reader) error {
 	return err
 }
 
-// unpack writes such a tar, of somebody who is not trusted, below a folder, and returns where.
-// Nothing is written outside of it, whatever names and links the archive has; where the links lead
-// is looked at again before a machine gets them (package hostfiles).
+// unpack extracts an untrusted tar into a new folder in dir, and returns its path. It writes nothing outside, whatever
+// names and links the archive has. Package hostfiles checks links again before a machine gets them.
 func unpack(ctx context.Context, from io.Reader, dir string, left room) (string, error) {
 	folder := filepath.Join(dir, "files")
 	if err := os.Mkdir(folder, 0o700); err != nil {
@@ -112,7 +111,7 @@ func unpack(ctx context.Context, from io.Reader, dir string, left room) (string,
 			return "", fmt.Errorf("archive: %w", err)
 		}
 	}
-	_, err = io.Copy(io.Discard, from) // to its end, where it is held to its name
+	_, err = io.Copy(io.Discard, from) // to the end, where the checksum is verified
 	return folder, err
 }
 
@@ -141,7 +140,7 @@ func unpackEntry(root *os.Root, h *tar.Header, r io.Reader, left *room) error {
 	return fmt.Errorf("%w: entry %.80q is neither file, folder nor link", errMalformed, h.Name)
 }
 
-// makeFolder makes a folder and those above it, and counts those that were not there.
+// makeFolder creates a folder and its parents, and counts the new ones.
 func makeFolder(root *os.Root, name string, left *room) error {
 	if name == "." {
 		return nil
@@ -173,10 +172,10 @@ func unpackFile(root *os.Root, name string, h *tar.Header, r io.Reader) error {
 	return err
 }
 
-// Left is what a run leaves: add is called for stdout, stderr, netlog and console, and for out/…
+// Left passes a run's results to add: stdout, stderr, netlog, console, and out/… for each artifact.
 type Left func(add func(name string, perm fs.FileMode, size int64, content io.Reader) error) error
 
-// pack writes it into a tar, and says how long the streams are.
+// pack writes the results into a tar, and returns the sizes of the streams.
 func pack(ctx context.Context, to io.Writer, left Left) (stdout, stderr int64, err error) {
 	w := tar.NewWriter(to)
 	err = left(func(name string, perm fs.FileMode, size int64, content io.Reader) error {
@@ -196,15 +195,15 @@ func pack(ctx context.Context, to io.Writer, left Left) (stdout, stderr int64, e
 	return stdout, stderr, errors.Join(err, w.Close())
 }
 
-// sink is where a submitter puts what a run left: a *unitask.FleetRun.
+// sink receives a run's results at the submitter: a *unitask.FleetRun.
 type sink interface {
 	Console(io.Reader) error
 	Decided(line []byte) (more bool)
 	Artifact(name string, perm fs.FileMode, content io.Reader) error
 }
 
-// unpackLeft passes on what a worker says that the run left; skip bytes of each stream are there
-// already. The worker is not believed: the sink bounds and checks.
+// unpackLeft passes a run's results from a worker to the sink, without the first skip bytes of each stream, which are
+// there already. The worker is not trusted: the sink limits and checks everything.
 func unpackLeft(ctx context.Context, from io.Reader, to sink, streams map[string]io.Writer,
 	skip map[string]int64) error {
 	from = inTime{ctx, from}

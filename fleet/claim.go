@@ -17,7 +17,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// claim is a run that a worker has claimed: the entry's revision is the fence.
+// claim is a run that this worker has claimed: the entry's revision is the fence.
 type claim struct {
 	w        *Worker
 	queue    *tenantQueue
@@ -29,7 +29,7 @@ type claim struct {
 	out      *outlet
 }
 
-// later puts a message back: for another worker, or for when there is room. One that has come often comes less often.
+// later puts a message back for another worker or a later time. Often delivered messages are delayed longer.
 func (w *Worker) later(msg jetstream.Msg) {
 	pause := min(pollTime, w.config.Times.Beat)
 	if deliveries(msg) > oftenDelivered {
@@ -38,24 +38,24 @@ func (w *Worker) later(msg jetstream.Msg) {
 	_ = msg.NakWithDelay(pause)
 }
 
-// A message that has come oftenDelivered times comes after rarely times the pause.
+// A message that was delivered oftenDelivered times is delayed by rarely times the pause.
 const (
 	oftenDelivered = 60
 	rarely         = 10
 )
 
-// handle decides on a message of the queue: it is acknowledged when nothing more is to be done
-// about its run. Of the entry, which the tenant can write, it takes what only concerns that tenant:
-// what a run needs, and whether it may be made again, is read from the task itself.
+// handle processes a message of the queue, and acknowledges it when its run needs no more work. The tenant can write
+// the entry, so handle uses from it only values that concern that tenant alone. A run's needs, and whether it may be
+// repeated, are read from the task itself.
 func (w *Worker) handle(ctx context.Context, l *tenantQueue, d delivery) {
 	msg := d.msg
 	var t ticket
 	if len(msg.Data()) > maxTicket || json.Unmarshal(msg.Data(), &t) != nil || !idForm.MatchString(t.Run) {
-		_ = msg.Term() // not what a client writes
+		_ = msg.Term() // malformed: no client writes this
 		return
 	}
 	if d.orphan == "" && !w.begin(l.tenant, t.Run) {
-		_ = msg.InProgress() // it is in hand, and came again because the heart beat late
+		_ = msg.InProgress() // it is being handled, and was redelivered because of a late heartbeat
 		return
 	}
 	c, watched := l.candidate(ctx, d, t.Run)
@@ -72,7 +72,7 @@ func (w *Worker) handle(ctx context.Context, l *tenantQueue, d delivery) {
 	}
 }
 
-// missingDeliveries is how often a message comes before there is no entry of its run.
+// missingDeliveries is the number of deliveries after which a run without an entry counts as missing.
 const missingDeliveries = 5
 
 func deliveries(msg jetstream.Msg) uint64 {
@@ -83,7 +83,7 @@ func deliveries(msg jetstream.Msg) uint64 {
 	return meta.NumDelivered
 }
 
-// take writes that the run is this worker's. Where the answer is lost, the entry says whether it is.
+// take claims the run in its entry. If the answer is lost, the entry shows whether the claim succeeded.
 func (c *claim) take(ctx context.Context) error {
 	before := c.revision
 	return c.w.config.Times.patiently(ctx, func(ctx context.Context) error {
@@ -101,7 +101,7 @@ func (c *claim) take(ctx context.Context) error {
 	})
 }
 
-// matches says that a task is for a worker like this one: which queue it came by was the tenant's choice.
+// matches checks that a task is for a worker of this kind, because the tenant chose the queue.
 func (w *Worker) matches(req unitask.Request) error {
 	if req.Arch != "" && string(req.Arch) != w.info.Arch {
 		return fmt.Errorf("task: %w: it is for %.20q, in the queue for %s", errMalformed, req.Arch, w.info.Arch)
@@ -112,7 +112,7 @@ func (w *Worker) matches(req unitask.Request) error {
 	return nil
 }
 
-// work runs what was claimed, unless it was malformed, and says what came of it.
+// work runs the claimed task, unless it is malformed, and reports the outcome.
 func (c *claim) work(ctx context.Context, job task, malformed error) {
 	w, tenant := c.w, c.queue.tenant
 	work, stop := context.WithCancelCause(ctx)
@@ -147,7 +147,7 @@ func (c *claim) outlet() *outlet {
 	return &outlet{nc: c.queue.nc, subject: subjectOut + c.queue.tenant + "." + c.run, attempt: c.entry.Attempt}
 }
 
-// again says why a run whose worker is lost is not made again, "" if it is.
+// again returns why a run of a lost worker is not repeated, or "" if it is repeated.
 func again(req unitask.Request, e entry) string {
 	if !Repeatable(req) {
 		return fmt.Sprintf("worker %s was lost while the code ran; it had network or secrets, so it is not run twice",
@@ -156,7 +156,7 @@ func again(req unitask.Request, e entry) string {
 	return exhausted(e)
 }
 
-// exhausted says why a run whose worker is lost has no further attempt, whatever it is.
+// exhausted returns why a run of a lost worker has no attempts left, or "". It applies to all kinds of runs.
 func exhausted(e entry) string {
 	switch {
 	case e.Losses+1 >= maxLosses:
@@ -167,7 +167,7 @@ func exhausted(e entry) string {
 	return ""
 }
 
-// beat keeps the claim, and ends the run when the entry is no longer this claim's.
+// beat renews the claim, and stops the run when another worker or the submitter has replaced the entry.
 func (c *claim) beat(ctx context.Context, stop context.CancelCauseFunc, look <-chan struct{}) {
 	missing := 0
 	for tick := time.NewTicker(c.w.config.Times.Beat); ; {
@@ -193,7 +193,7 @@ func (c *claim) beat(ctx context.Context, stop context.CancelCauseFunc, look <-c
 	}
 }
 
-// perform gets what the run brings and runs it.
+// perform fetches the run's files and runs it.
 func (c *claim) perform(ctx context.Context, t task) (r report, err error) {
 	job := Job{ID: c.run, Tenant: c.store.tenant, Caller: t.Caller, Request: t.Request, Colors: t.Colors,
 		Stdout: c.out.stream("stdout"), Stderr: c.out.stream("stderr"), Events: c.out.event}
@@ -251,7 +251,7 @@ func (c *claim) perform(ctx context.Context, t task) (r report, err error) {
 	return r, errors.Join(err, e)
 }
 
-// judge says what of a run this host refuses whatever comes with it.
+// judge returns an error if this host refuses the run, before any of its files are fetched.
 func (c *claim) judge(t task) error {
 	if j, can := c.w.runner.(judgingRunner); can {
 		return j.judge(c.queue.tenant, t)
@@ -259,7 +259,7 @@ func (c *claim) judge(t task) error {
 	return nil
 }
 
-// refused puts into the report which field of the request this host refuses.
+// refused adds the request's field that this host refuses to the report.
 func (c *claim) refused(r report, err error) (report, error) {
 	var field *policy.FieldError
 	if errors.As(err, &field) {
@@ -268,7 +268,7 @@ func (c *claim) refused(r report, err error) (report, error) {
 	return r, err
 }
 
-// bring unpacks what the run brings into a folder, and returns where.
+// bring unpacks the run's files into a new folder in dir, and returns its path.
 func (c *claim) bring(ctx context.Context, files blob, dir string) (string, error) {
 	dir, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -282,7 +282,7 @@ func (c *claim) bring(ctx context.Context, files blob, dir string) (string, erro
 	return unpack(ctx, content, dir, room{maxNames, maxRoom})
 }
 
-// end says how the run ended, unless somebody else has; it returns that for the metrics.
+// end writes the run's outcome into its entry, unless somebody else did, and returns the outcome for the metrics.
 func (c *claim) end(ctx context.Context, r report, t task, err, cause error) (how string) {
 	if errors.Is(cause, errFenced) {
 		c.settle(ctx)
@@ -323,7 +323,7 @@ func (c *claim) end(ctx context.Context, r report, t task, err, cause error) (ho
 		_, e = c.store.replace(ctx, c.run, next, c.revision)
 		return e
 	})
-	if errors.Is(e, errFenced) { // perhaps by itself: an answer that was lost is asked for again
+	if errors.Is(e, errFenced) { // perhaps by this worker, whose request was repeated after a lost answer
 		timed, cancel := context.WithTimeout(ctx, c.w.config.Times.Lease)
 		if is, _, err := c.store.get(timed, c.run); err == nil && is.State == Ended && is.Worker == next.Worker &&
 			is.Attempt == next.Attempt {
@@ -358,8 +358,8 @@ func (c *claim) lose(ctx context.Context, why string) {
 	c.out.changed()
 }
 
-// until does something that takes a connection, again until it is there; not longer than the
-// queue's own patience, after which the run is somebody else's.
+// until repeats an operation until the connection is there, at most for the queue's own patience. After that another
+// worker has the run.
 func (c *claim) until(ctx context.Context, do func(context.Context) error) error {
 	limit := time.Now().Add(10 * c.w.config.Times.Lease)
 	for {
@@ -373,7 +373,7 @@ func (c *claim) until(ctx context.Context, do func(context.Context) error) error
 	}
 }
 
-// settle acknowledges the message of a run that is over; of any other, it is its new worker's.
+// settle acknowledges the message of a run that is over. Otherwise the message belongs to the run's new worker.
 func (c *claim) settle(ctx context.Context) {
 	timed, cancel := context.WithTimeout(ctx, c.w.config.Times.Lease)
 	defer cancel()
@@ -382,7 +382,7 @@ func (c *claim) settle(ctx context.Context) {
 	}
 }
 
-// ask asks the submitter for something.
+// ask sends a question to the submitter and returns the answer.
 func (c *claim) ask(ctx context.Context, q question) (*nats.Msg, error) {
 	q.Worker, q.Attempt = c.w.info.ID, c.entry.Attempt
 	text, err := json.Marshal(q)

@@ -20,15 +20,15 @@ type Client struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream
 
-	// RunID is the id of the next runs in the fleet; "" is each record's own. A second submit of
-	// an id joins the first, if it asks for the same.
+	// RunID is the id of the next runs in the fleet; "" means the id of each run's record. A second submission with the
+	// same id joins the first if the requests are the same.
 	RunID string
-	// Priority is that of the next runs; "" is Normal.
+	// Priority is the priority of the next runs; "" is Normal.
 	Priority Priority
 
-	images  chan struct{} // held by the image that goes there: one at a time
+	images  chan struct{} // limits uploads of images to one at a time
 	mu      sync.Mutex
-	store   *tenantStore       // nil before it was opened
+	store   *tenantStore       // nil until opened
 	workers jetstream.KeyValue // nil before
 	seen    []WorkerInfo       // as of seenAt
 	seenAt  time.Time
@@ -52,13 +52,13 @@ func Connect(config Config) (*Client, error) {
 	return &Client{config: config, nc: nc, js: js, images: make(chan struct{}, 1)}, nil
 }
 
-// Close lets go of the connection.
+// Close closes the connection.
 func (c *Client) Close() { c.nc.Close() }
 
-// Server returns the name of the server of NATS that it is connected to, "" for none now.
+// Server returns the name of the connected NATS server, or "" while there is none.
 func (c *Client) Server() string { return c.nc.ConnectedServerName() }
 
-// open opens the tenant, once: each run would take exchanges for what stays the same.
+// open opens the tenant's store once, so that later runs need no exchanges for it.
 func (c *Client) open(ctx context.Context) (tenantStore, error) {
 	c.mu.Lock()
 	there := c.store
@@ -75,7 +75,8 @@ func (c *Client) open(ctx context.Context) (tenantStore, error) {
 	return s, err
 }
 
-// workersStore returns what the workers say of themselves; jetstream.ErrBucketNotFound is that none was ever there.
+// workersStore returns the bucket of the workers' info; jetstream.ErrBucketNotFound means that no worker ever
+// registered.
 func (c *Client) workersStore(ctx context.Context) (jetstream.KeyValue, error) {
 	c.mu.Lock()
 	there := c.workers
@@ -92,15 +93,15 @@ func (c *Client) workersStore(ctx context.Context) (jetstream.KeyValue, error) {
 	return kv, err
 }
 
-// forget has everything opened and looked at anew: somebody may have taken it away.
+// forget drops all cached state, because somebody may have deleted the buckets.
 func (c *Client) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.store, c.workers, c.seen = nil, nil, nil
 }
 
-// lately returns the workers as they were a beat ago at most, which is how often they say something. It says also
-// whether they were looked at just now.
+// lately returns a list of the workers that is at most one beat old: workers update their info once a beat. now reports
+// whether the list was just read.
 func (c *Client) lately(ctx context.Context) (list []WorkerInfo, now bool, err error) {
 	c.mu.Lock()
 	list, now = c.seen, time.Since(c.seenAt) >= c.config.Times.Beat || len(c.seen) == 0
@@ -111,7 +112,7 @@ func (c *Client) lately(ctx context.Context) (list []WorkerInfo, now bool, err e
 	return list, now, err
 }
 
-// Workers returns those that have said a thing of themselves lately.
+// Workers returns the workers whose info is recent.
 func (c *Client) Workers(ctx context.Context) (list []WorkerInfo, err error) {
 	list, err = listWorkers(ctx, c.js)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {

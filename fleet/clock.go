@@ -10,21 +10,21 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// clock is the submitter's, of how long workers have had a run. What they say of themselves does not stop it.
+// clock measures, at the submitter, how long workers have had a run. No message of a worker stops it.
 type clock struct {
 	limit   time.Duration // of one attempt; all attempts have maxLosses times that
 	attempt int
-	since   time.Time     // when the run was seen to be claimed; zero is that it is not
+	since   time.Time     // when the claim of the run was seen; zero if there is none
 	spent   time.Duration // by attempts before
 }
 
 const (
-	transferSpeed = 2 << 20          // bytes a second, at least, of what a run brings and leaves
+	transferSpeed = 2 << 20          // bytes a second, at least, for a run's files and results
 	packagesTime  = 75 * time.Minute // beside the run, to install packages at the worker, and to compile them
 )
 
-// limit returns how long one worker may have a run: its time limit, the start of a machine, what goes there and comes
-// back, and a lease.
+// limit returns how long one worker may have a run: the sum of its time limit, the start of a machine, the transfers
+// and a lease.
 func limit(run *unitask.FleetRun, times Times) time.Duration {
 	req := run.Request
 	all := req.Timeout
@@ -50,7 +50,7 @@ func limit(run *unitask.FleetRun, times Times) time.Duration {
 	return all + times.Start + time.Duration(bytes/transferSpeed)*time.Second + times.Lease
 }
 
-// see notes a run's entry.
+// see updates the clock with a run's entry.
 func (c *clock) see(e entry, now time.Time) {
 	if !c.since.IsZero() && (e.State != Claimed || e.Attempt != c.attempt) {
 		c.spent += now.Sub(c.since)
@@ -61,7 +61,7 @@ func (c *clock) see(e entry, now time.Time) {
 	}
 }
 
-// late is by how much the workers' time is over; at most 0 is that it is not.
+// late returns the time by which the workers exceed their limit; at most 0 if they don't.
 func (c *clock) late(now time.Time) time.Duration {
 	if c.since.IsZero() {
 		return 0
@@ -70,8 +70,8 @@ func (c *clock) late(now time.Time) time.Duration {
 	return max(took-c.limit, c.spent+took-maxLosses*c.limit)
 }
 
-// overrun ends a run whose workers' time is over as lost. Where the entry can't be replaced, since NATS is away or a
-// worker writes it again and again, the submitter goes without that a lease later. nil is that it is to be looked at
+// overrun ends a run as lost when the workers' time is over. If the entry can't be replaced, because NATS is
+// unavailable or a worker keeps writing it, the submitter gives up a lease later. nil means that the entry must be read
 // again.
 func (s *submission) overrun(ctx context.Context, e entry, revision uint64, late time.Duration) *entry {
 	e.State = Lost

@@ -14,20 +14,19 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Config is how to reach a fleet.
+// Config holds the address of a fleet and the credentials for it.
 type Config struct {
 	URL    string // of NATS: nats:// on a loopback address, else tls://; several with commas
 	Tenant string // "" is DefaultTenant
-	// Creds is a file of NATS credentials (a user's JWT and seed) or of an nkey's seed, "" for none.
-	// User and Password are those of a server that has users of its own.
+	// Creds is a file with NATS credentials (a user's JWT and seed) or an nkey's seed, "" for none. User and Password are
+	// for a server with its own users.
 	Creds, User, Password string
 	// CA, Cert and Key are PEM files for TLS; "" is none.
 	CA, Cert, Key string
-	// Plain allows nats:// to other hosts: who hears the network reads code, files and results, and
-	// can change them.
+	// Plain allows nats:// to other hosts. Then anyone on the network path can read and change code, files and results.
 	Plain bool
-	// WorkerKeys are the public keys of the workers that secrets are sent to; none is any worker that has registered,
-	// for which a worker's credentials suffice.
+	// WorkerKeys are the public keys of the workers that may get secrets. An empty list means any registered worker, and a
+	// worker's credentials suffice to register.
 	WorkerKeys [][]byte
 	Times      Times
 }
@@ -45,7 +44,7 @@ func (c Config) withDefaults() (Config, error) {
 	return c, errors.Join(CheckTenant(c.Tenant), c.checkURL())
 }
 
-// workerKeySize is that of a worker's key, in bytes: X25519.
+// workerKeySize is the size of a worker's X25519 key, in bytes.
 const workerKeySize = 32
 
 // sealTo returns the key that secrets for a worker are sealed to.
@@ -61,7 +60,7 @@ func (c Config) sealTo(w WorkerInfo) (*[workerKeySize]byte, error) {
 	return (*[workerKeySize]byte)(w.Key), nil
 }
 
-// checkURL says what is wrong with the servers' addresses.
+// checkURL returns an error if the servers' addresses are invalid.
 func (c Config) checkURL() error {
 	for one := range strings.SplitSeq(c.URL, ",") {
 		u, err := url.Parse(strings.TrimSpace(one))
@@ -95,7 +94,7 @@ func loopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// connect connects, and connects again for as long as the connection is not closed.
+// connect opens a connection, which reconnects until it is closed.
 func (c Config) connect(name, inbox string) (*nats.Conn, error) {
 	opts := []nats.Option{
 		nats.Name(name), nats.MaxReconnects(-1), nats.ReconnectWait(500 * time.Millisecond), nats.Timeout(5 * time.Second),
@@ -125,7 +124,7 @@ func (c Config) connect(name, inbox string) (*nats.Conn, error) {
 	return nc, nil
 }
 
-// credentials reads a file of a user's: of a JWT and its seed, or of a seed alone.
+// credentials reads a user's file: a JWT with its seed, or a seed alone.
 func credentials(file string) (nats.Option, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// ear hears a subject. What comes faster than it is taken, or is larger than it may be, is dropped.
+// ear subscribes to a subject. It drops messages that are too large, or that arrive faster than they are read.
 type ear struct {
 	sub   *nats.Subscription
 	ready chan struct{} // there is something to take
@@ -15,10 +15,10 @@ type ear struct {
 	mu       sync.Mutex
 	waiting  []*nats.Msg
 	messages int // that may wait
-	bytes    int // that may come in the waiting ones
+	bytes    int // of the waiting messages
 }
 
-// Bounds of what is heard and was not taken yet.
+// Limits of received messages that are not read yet.
 const (
 	heardMessages = 4096 // of what a run, or a session's call, prints
 	heardBytes    = 32 << 20
@@ -46,7 +46,7 @@ func (e *ear) put(m *nats.Msg) {
 	e.again()
 }
 
-// again says that there is more to take, if there is.
+// again signals ready if more messages are waiting.
 func (e *ear) again() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -73,7 +73,7 @@ func (e *ear) take() *nats.Msg {
 	return m
 }
 
-// last is as take, and waits for what has come and was not put yet.
+// last is like take, but also waits for messages that have arrived and are not queued yet.
 func (e *ear) last() *nats.Msg {
 	for {
 		if m := e.take(); m != nil {
@@ -86,9 +86,10 @@ func (e *ear) last() *nats.Msg {
 	}
 }
 
-// drain takes what has come until now. As much again may come meanwhile, and no more: who sends does not keep it here.
+// drain reads all messages that have arrived. It reads at most as many again that arrive meanwhile, so that a sender
+// can't keep it busy.
 func (e *ear) drain(take func(*nats.Msg)) {
-	for range 2 * e.messages { // that wait, and that were not put yet
+	for range 2 * e.messages { // waiting, and not queued yet
 		m := e.last()
 		if m == nil {
 			return

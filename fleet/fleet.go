@@ -23,56 +23,56 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Names in NATS. A tenant's name is in all of its own.
+// Names in NATS. The names of a tenant's subjects and buckets contain the tenant's name.
 const (
 	queueStream   = "unitask-queue"
 	workersBucket = "unitask-workers"
-	missedBucket  = "unitask-missed" // workers that others look for
+	missedBucket  = "unitask-missed" // workers that other workers wait for
 	runsBucket    = "unitask-runs-"  // and the tenant
 	filesBucket   = "unitask-files-" // and the tenant
 
 	subjectQueue  = "unitask.queue."  // CLASS.TENANT.PRIORITY: stored
-	subjectOut    = "unitask.out."    // TENANT.RUN: what it prints, and that its entry has changed
-	subjectAsk    = "unitask.ask."    // TENANT.RUN: what the worker asks of the submitter
+	subjectOut    = "unitask.out."    // TENANT.RUN: its output, and changes of its entry
+	subjectAsk    = "unitask.ask."    // TENANT.RUN: the worker's questions to the submitter
 	subjectCancel = "unitask.cancel." // TENANT.RUN: look at the entry now
 	subjectDrain  = "unitask.drain."  // WORKER
 	subjectWake   = "unitask.wake."   // WORKER: look at the queue now
 )
 
-// DefaultTenant is the tenant where none is named.
+// DefaultTenant is the tenant if none is named.
 const DefaultTenant = "default"
 
-// Limits. What a tenant sends has these, whatever its own client does.
+// Limits of everything that a tenant sends, whatever its client does.
 const (
-	maxQueued       = 10_000    // runs in the queue, under way included
+	maxQueued       = 10_000    // runs in the queue, including current ones
 	maxQueuedTenant = 1_000     // of one class, tenant and priority
 	maxTicket       = 1 << 10   // bytes of a message in the queue
 	maxEntry        = 256 << 10 // bytes of a run's entry
-	maxInline       = 64 << 10  // bytes of content that stays in its message
+	maxInline       = 64 << 10  // bytes of content inside its message
 	maxTask         = 1 << 20   // bytes of a task without its code
-	maxCode         = 68 << 20  // bytes of code: 64 MiB at most, and 4 MiB of small files beside it
-	maxFiles        = 1 << 30   // bytes of the files that a run brings
+	maxCode         = 68 << 20  // bytes of code: at most 64 MiB, and 4 MiB of inline files
+	maxFiles        = 1 << 30   // bytes of a run's files
 	maxReport       = 4 << 20   // bytes of a report
-	maxLeft         = 2 << 30   // bytes of what a run leaves: streams, artifacts, logs
+	maxLeft         = 2 << 30   // bytes of a run's results: streams, artifacts, logs
 	maxChunk        = 64 << 10  // bytes of output in a message
 	maxLosses       = 3         // workers that may be lost with one run
-	maxClaims       = 1_000     // of one run: a worker that goes gives it back
-	maxDeliver      = 20_000    // of a message in the queue: more than come in a day while there is no room
+	maxClaims       = 1_000     // of one run: a worker that exits gives it back
+	maxDeliver      = 20_000    // of a message in the queue: more than a day without room causes
 	runsBytes       = 256 << 20 // of a tenant's entries
 	filesBytes      = 2 << 30   // of a tenant's objects
-	missedBytes     = 1 << 20   // of notes about workers that are missed
+	missedBytes     = 1 << 20   // of notes about missed workers
 	keep            = 24 * time.Hour
 )
 
-// retryAfter is what a submitter is told that finds the queue full: about the time of one run.
+// retryAfter is the wait that a submitter gets when the queue is full: about the time of one run.
 const retryAfter = time.Second
 
-// Times are how quickly a lost worker is noticed. Zero values are the defaults; all members of a
-// fleet should agree.
+// Times set how quickly a lost worker is noticed. Zero values mean the defaults; all members of a fleet should have the
+// same.
 type Times struct {
-	Lease time.Duration // without a sign of life, another worker looks after the run; 15 s
-	Beat  time.Duration // between signs of life; a quarter of the lease
-	// Start is how long a machine may take to start at a worker, which a submitter gives it beside the run's own time
+	Lease time.Duration // time without a heartbeat after which another worker handles the run; 15 s
+	Beat  time.Duration // time between heartbeats; a quarter of the lease
+	// Start is the time for a machine's start at a worker. The submitter allows it in addition to the run's own time
 	// limit; 2 min.
 	Start time.Duration
 }
@@ -90,7 +90,7 @@ func (t Times) withDefaults() Times {
 	return t
 }
 
-// State is how far a run has come.
+// State is the progress of a run.
 type State string
 
 const (
@@ -101,7 +101,7 @@ const (
 	Cancelled State = "cancelled" // by its submitter
 )
 
-// over reports whether nothing follows.
+// over reports whether the state is final.
 func (s State) over() bool { return s == Ended || s == Lost || s == Cancelled }
 
 // entry is a run's state in its tenant's bucket.
@@ -110,11 +110,11 @@ type entry struct {
 	Class    string    `json:"class"`
 	Task     blob      `json:"task"`
 	Code     *blob     `json:"code,omitempty"` // of the task, where it is large
-	MemoryMB int       `json:"memoryMb"`       // that its machine takes
+	MemoryMB int       `json:"memoryMb"`       // of its machine
 	Created  time.Time `json:"created"`
-	Attempt  int       `json:"attempt,omitempty"` // how often it was claimed
-	Reading  bool      `json:"reading,omitempty"` // its worker was lost, and another one reads whether it may be made again
-	Losses   int       `json:"losses,omitempty"`  // how many of its workers were lost
+	Attempt  int       `json:"attempt,omitempty"` // number of claims
+	Reading  bool      `json:"reading,omitempty"` // its worker was lost, and another checks whether to repeat it
+	Losses   int       `json:"losses,omitempty"`  // number of its lost workers
 	Worker   string    `json:"worker,omitempty"`
 	Report   *blob     `json:"report,omitempty"`
 	Why      string    `json:"why,omitempty"` // of a run that was lost
@@ -125,7 +125,7 @@ type ticket struct {
 	Run string `json:"run"`
 }
 
-// WorkerInfo is what a worker says of itself, every Beat.
+// WorkerInfo is a worker's description of itself, published every Beat.
 type WorkerInfo struct {
 	ID       string    `json:"id"`
 	Host     string    `json:"host"`
@@ -133,16 +133,16 @@ type WorkerInfo struct {
 	Arch     string    `json:"arch"`
 	Kernels  []string  `json:"kernels,omitempty"`
 	Images   []string  `json:"images,omitempty"`
-	Accel    string    `json:"accelerator,omitempty"` // that machines run on, "" before it is known
-	WhySlow  string    `json:"whySlow,omitempty"`     // that is TCG, where hardware was looked for
+	Accel    string    `json:"accelerator,omitempty"` // of its machines, "" until known
+	WhySlow  string    `json:"whySlow,omitempty"`     // why it is TCG, if hardware was tried
 	Jail     []string  `json:"jail,omitempty"`        // layers of the jail that hold there
 	Slots    int       `json:"slots"`
 	Running  int       `json:"running"`
 	MemoryMB int       `json:"memoryMb"` // for machines, in all
 	UsedMB   int       `json:"usedMb"`
 	Draining bool      `json:"draining,omitempty"`
-	Embedded bool      `json:"embedded,omitempty"` // its server of NATS goes with it
-	Server   string    `json:"server,omitempty"`   // of NATS, that it is connected to
+	Embedded bool      `json:"embedded,omitempty"` // its NATS server exits with it
+	Server   string    `json:"server,omitempty"`   // the connected NATS server
 	Started  time.Time `json:"started"`
 	Done     int64     `json:"done"`
 	Retried  int64     `json:"retried"`
@@ -159,7 +159,7 @@ var tenantForm = regexp.MustCompile(`^[a-z0-9_-]{1,32}$`)
 // classForm is the form of a class: an architecture.
 var classForm = regexp.MustCompile(`^[a-z0-9]{1,16}$`)
 
-// CheckTenant says what is wrong with a tenant's name.
+// CheckTenant returns an error if a tenant's name is invalid.
 func CheckTenant(name string) error {
 	if !tenantForm.MatchString(name) {
 		return fmt.Errorf("tenant %.40q: use 1 to 32 of a-z, 0-9, - and _", name)
@@ -167,18 +167,17 @@ func CheckTenant(name string) error {
 	return nil
 }
 
-// inboxPrefix and the tenant begin the subjects of answers to a tenant. Workers have NATS's own
-// prefix, which no tenant may listen to.
+// inboxPrefix and the tenant's name begin the subjects of answers to a tenant. Workers use NATS's own prefix, which no
+// tenant may subscribe to.
 const inboxPrefix = "_INBOX_"
 
-// Permissions returns those of a user that only submits, in its tenant's account: it publishes and hears
-// entries, files and subjects of runs, and can read which workers there are. Workers have no such
-// bounds.
+// Permissions returns the permissions of a user that only submits, in its tenant's account. The user may publish and
+// subscribe to entries, files and subjects of runs, and read the list of workers. Workers have no such limits.
 //
-// They are not what keeps tenants apart, which is the account: JetStream sends its answers to whatever
-// subject a request names.
+// The accounts keep tenants apart, not these permissions: JetStream sends its answers to any subject that a request
+// names.
 //
-// most is the highest priority that the user may ask for; one that is none of Priorities lets it ask for no run.
+// most is the highest priority that the user may ask for. With a value outside Priorities the user may submit no run.
 func Permissions(tenant string, most Priority) (publish, subscribe []string) {
 	at := slices.Index(Priorities, most)
 	if at < 0 {
@@ -203,14 +202,14 @@ func Permissions(tenant string, most Priority) (publish, subscribe []string) {
 	return publish, []string{inboxPrefix + tenant + ".>", subjectOut + tenant + ".*", subjectAsk + tenant + ".*"}
 }
 
-// tenantStore is a tenant's bucket and files.
+// tenantStore holds a tenant's bucket of entries and its object store.
 type tenantStore struct {
 	tenant string
 	runs   jetstream.KeyValue
 	files  jetstream.ObjectStore
 }
 
-// openTenant opens what a worker has made.
+// openTenant opens the stores that a worker has created.
 func openTenant(ctx context.Context, js jetstream.JetStream, tenant string) (s tenantStore, err error) {
 	s.tenant = tenant
 	if s.runs, err = js.KeyValue(ctx, runsBucket+tenant); err == nil {
@@ -222,10 +221,10 @@ func openTenant(ctx context.Context, js jetstream.JetStream, tenant string) (s t
 	return s, nil
 }
 
-// makeTenant makes it where it is not there.
+// makeTenant creates a tenant's missing stores.
 func makeTenant(ctx context.Context, js jetstream.JetStream, tenant string, replicas int) (s tenantStore, err error) {
-	// As the client library makes buckets, but for AllowDirect: what every replica may answer for can be older
-	// than what the queue has said of it, and a run whose entry is not there yet would be dropped.
+	// This creates buckets as the client library does, but without AllowDirect. With it any replica could answer with data
+	// older than the queue's message, and a run without an entry yet would be dropped.
 	runs, files := runsBucket+tenant, filesBucket+tenant
 	for _, config := range []jetstream.StreamConfig{
 		{Name: "KV_" + runs, Subjects: []string{"$KV." + runs + ".>"}, MaxMsgsPerSubject: 1, MaxAge: keep,
@@ -244,7 +243,7 @@ func makeTenant(ctx context.Context, js jetstream.JetStream, tenant string, repl
 	return openTenant(ctx, js, tenant)
 }
 
-// atLeast returns how many replicas a stream is to have: those that are asked for, and none less than it has, since
+// atLeast returns the number of replicas for a stream: the requested number, or the current one if it is larger, since
 // another worker may have seen more servers.
 func atLeast(ctx context.Context, js jetstream.JetStream, stream string, replicas int) (int, error) {
 	s, err := js.Stream(ctx, stream)
@@ -276,10 +275,10 @@ func (s tenantStore) get(ctx context.Context, run string) (e entry, revision uin
 	return e, v.Revision(), nil
 }
 
-// errMalformed means that a tenant's data is not what its client writes.
+// errMalformed means that no client writes such data.
 var errMalformed = errors.New("malformed")
 
-// replace replaces an entry of that revision; errFenced is that it has another one by now.
+// replace replaces an entry at a revision. It returns errFenced if the entry has another revision by now.
 func (s tenantStore) replace(ctx context.Context, run string, e entry, revision uint64) (uint64, error) {
 	text, err := json.Marshal(e)
 	if err != nil {

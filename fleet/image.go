@@ -15,22 +15,22 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Container images and custom images that a submitter has. The task says what a machine gets of one; its disk, or the
-// archive of a custom one's files, is in the object store, compressed, under its own SHA-256. A worker takes it once,
-// for that tenant, if its ceiling allows it.
+// Container images and custom images of a submitter. The task describes the image. Its disk, or the archive of a custom
+// image's files, is in the object store, compressed, under its own SHA-256. A worker fetches it once for the tenant, if
+// its ceiling allows the image.
 
 const (
 	imagePrefix = "image-"
 	maxImage    = 1 << 30 // bytes of a disk, compressed
-	maxWindow   = 8 << 20 // bytes that unpacking it may look back
-	imageTries  = 3       // to get one from a NATS that is away in between
+	maxWindow   = 8 << 20 // bytes of the decompression window
+	imageTries  = 3       // attempts to fetch an image while NATS is unavailable at times
 )
 
-// putImage puts the disk where the workers get it, if one of them takes images.
+// putImage uploads the disk to the object store, if a worker accepts images.
 func (s *submission) putImage(ctx context.Context) error {
 	workers, now, err := s.c.lately(ctx)
 	takes := func(w WorkerInfo) bool { return slices.Contains(w.Images, policy.ShippedImages) }
-	if err == nil && !now && !slices.ContainsFunc(workers, takes) { // another may have come since
+	if err == nil && !now && !slices.ContainsFunc(workers, takes) { // another may have joined since
 		workers, err = s.c.Workers(ctx)
 	}
 	if err != nil || !slices.ContainsFunc(workers, takes) {
@@ -41,7 +41,7 @@ func (s *submission) putImage(ctx context.Context) error {
 		info, err := s.store.info(ctx, name)
 		return err == nil && time.Since(info.ModTime) < keep/4
 	}
-	if there() { // which waits for no other image
+	if there() { // without waiting for other uploads
 		return nil
 	}
 	select {
@@ -81,7 +81,7 @@ func (s *submission) putImage(ctx context.Context) error {
 	return nil
 }
 
-// openImage opens a disk that a tenant has put there. What comes is not yet known to be what it should be.
+// openImage opens a disk that a tenant has uploaded. Its content is not verified yet.
 func (s tenantStore) openImage(ctx context.Context, b catalog.Shipped) (io.ReadCloser, error) {
 	if !digestForm.MatchString(b.Disk) {
 		return nil, fmt.Errorf("image %.64q: %w", b.Disk, errMalformed)
@@ -119,9 +119,8 @@ func (u unpacking) Close() error {
 	return err
 }
 
-// image has the runtime keep the image that a job brings, where the ceiling allows that; it returns what the run asks
-// for then, and its ceiling. Where it does not, a reference may lead to what this host pulls itself; a custom image's
-// name here is somebody else's image.
+// image stores the job's image in the runtime, if the ceiling allows that, and returns the image and ceiling for the
+// run. Otherwise this host may pull a container reference itself; a custom image's name would mean another image here.
 func (h onHost) image(ctx context.Context, job Job, ceiling *policy.Ceiling) (string, *policy.Ceiling, error) {
 	key, wide, taken := imageOf(job, ceiling)
 	if !taken {
@@ -139,8 +138,8 @@ func (h onHost) image(ctx context.Context, job Job, ceiling *policy.Ceiling) (st
 	}
 }
 
-// imageOf returns the image that a job that brings one asks for under a ceiling, which is wider where that image is
-// taken.
+// imageOf returns the image to run for a job with a shipped image. If the ceiling accepts it, taken is true and wide
+// also allows that image.
 func imageOf(job Job, ceiling *policy.Ceiling) (name string, wide *policy.Ceiling, taken bool) {
 	key := job.Image.KeyFor(job.Tenant)
 	if wide = ceiling.BringingImage(job.Image.Digest(), key); wide.Image(key) {
@@ -152,7 +151,7 @@ func imageOf(job Job, ceiling *policy.Ceiling) (name string, wide *policy.Ceilin
 	return key, ceiling, false
 }
 
-// shippedError tells who is refused an image how it was shipped.
+// shippedError adds to a refusal how the image was shipped.
 func shippedError(job Job, err error) error {
 	var field *policy.FieldError
 	if job.Image == nil || !errors.As(err, &field) || field.Field != "image" {

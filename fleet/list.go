@@ -11,17 +11,17 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// What is in a tenant's account may be any number of keys and any number of bytes, whatever limits its streams were
-// made with. So lists are read a page at a time, and no further than their bounds.
+// A tenant's account may hold any number of keys and bytes, whatever limits its streams were created with. So lists are
+// read page by page, up to their limits.
 
-// bound is how much of a bucket is read.
+// bound limits how much of a bucket is read.
 type bound struct {
 	keys  int
 	bytes int // of keys and values
 	each  int // of a value; longer ones are left out
 }
 
-// Bounds of the lists that are read.
+// Limits of lists.
 var (
 	ofWorkers  = bound{keys: 1000, bytes: 2 << 20, each: 16 << 10}
 	ofRuns     = bound{keys: 30_000, bytes: 4 << 20} // some 10 000 runs, each of which has changed twice
@@ -29,7 +29,7 @@ var (
 )
 
 const (
-	maxInfoValues = 1000             // JSON values of what a worker says of itself
+	maxInfoValues = 1000             // JSON values of a worker's info
 	listPage      = 16               // messages in memory at once
 	listTime      = 10 * time.Second // for a whole list
 )
@@ -37,7 +37,7 @@ const (
 // keysLate begins a list at the keys that were written last, and reads no values.
 const keysLate = true
 
-// list hands on what a bucket has, without what was deleted, until its bound.
+// list passes a bucket's entries to a function, without deleted ones, up to the limit.
 func list(ctx context.Context, js jetstream.JetStream, bucket string, most bound, late bool,
 	each func(key string, value []byte)) error {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
@@ -64,7 +64,7 @@ func list(ctx context.Context, js jetstream.JetStream, bucket string, most bound
 	defer func() {
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		_ = js.DeleteConsumer(ending, stream, info.Name) // else it goes by itself
+		_ = js.DeleteConsumer(ending, stream, info.Name) // else it expires
 	}()
 	for left := min(int(min(info.NumPending, 1<<30)), most.keys); left > 0; {
 		page, err := consumer.FetchNoWait(min(left, listPage))
@@ -91,10 +91,10 @@ func list(ctx context.Context, js jetstream.JetStream, bucket string, most bound
 	return context.Cause(ctx)
 }
 
-// cut reports whether there may be more workers than were listed, of which nothing is known.
+// cut reports whether the list may lack workers because of its limit.
 func cut(workers []WorkerInfo) bool { return len(workers) >= ofWorkers.keys }
 
-// listWorkers returns the workers that have said something of themselves lately.
+// listWorkers returns the workers whose info is recent.
 func listWorkers(ctx context.Context, js jetstream.JetStream) (workers []WorkerInfo, err error) {
 	err = list(ctx, js, workersBucket, ofWorkers, false, func(key string, value []byte) {
 		var info WorkerInfo

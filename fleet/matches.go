@@ -10,13 +10,12 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// A queue is that of an architecture, a tenant and a priority, and not of all that a run may need, since each queue
-// costs each idle worker an exchange a second. A worker that finds a run which it can never do, and knows one that
-// can, gives it back and has that one look: the run is there after milliseconds, and those behind it are not behind
-// it.
+// Queues are separate by architecture, tenant and priority only, not by all needs of a run, since each queue costs each
+// idle worker an exchange a second. If a worker can never do a run, and knows a worker that can, it gives the run back
+// and wakes that worker. The run moves on within milliseconds, and does not delay later runs.
 
-// lacks reports whether a worker can never do a run, whatever room it has now. A worker that says nothing of what it
-// has is taken to have it.
+// lacks reports whether a worker can never do a run, whatever its free room. Features missing from its info count as
+// present.
 func lacks(w WorkerInfo, req unitask.Request, memoryMB int) bool {
 	kernel := len(w.Kernels) > 0 && req.Kernel != "" && !slices.Contains(w.Kernels, string(req.Kernel))
 	jail := len(w.Jail) > 0 && slices.ContainsFunc(req.RequireJail,
@@ -24,8 +23,8 @@ func lacks(w WorkerInfo, req unitask.Request, memoryMB int) bool {
 	return kernel || jail || memoryMB > w.MemoryMB
 }
 
-// passOn says how a run is given back for a worker that can do it, where this one can't, once it is no longer in hand
-// here; nil is that it is this one's: it can do it, or no other that is there can.
+// passOn returns a function that gives the run back for a worker that can do it; call it once this worker no longer
+// handles the run. nil means that this worker keeps the run: it can do it, or no other present worker can.
 func (l *tenantQueue) passOn(ctx context.Context, msg jetstream.Msg, req unitask.Request, memoryMB int) (give func()) {
 	self := l.w.told(l)
 	if !lacks(self, req, memoryMB) {
@@ -42,12 +41,12 @@ func (l *tenantQueue) passOn(ctx context.Context, msg jetstream.Msg, req unitask
 		return w.Running < w.Slots && w.UsedMB+
 			memoryMB <= w.MemoryMB
 	})
-	if now < 0 || deliveries(msg)%otherTurn == 0 { // what workers say of their room is old, or wrong
-		return func() { l.w.later(msg) } // they look when they have some
+	if now < 0 || deliveries(msg)%otherTurn == 0 { // the workers' info about free room is old or wrong
+		return func() { l.w.later(msg) } // they check the queue when they have room
 	}
 	return func() {
 		_ = msg.Nak()
 		_ = l.nc.Publish(subjectWake+workers[now].ID, nil)
-		time.Sleep(lookAgain[len(lookAgain)-1]) // or it would look itself, first
+		time.Sleep(lookAgain[len(lookAgain)-1]) // or this worker would find it first
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// metrics are what a worker tells Prometheus. The queue's numbers are those of the last Beat, so that who
-// reads them asks nothing of NATS. Each tenant has its rows from the start.
+// metrics are a worker's metrics for Prometheus. The queue's numbers are from the last Beat, so that reading them needs
+// no NATS. Each tenant has its rows from the start.
 type metrics struct {
 	w       *Worker
 	runs    *prometheus.CounterVec
@@ -64,7 +64,7 @@ func newMetrics(w *Worker) *metrics {
 	return m
 }
 
-// Metrics returns the worker's numbers for Prometheus, by class (the architecture) and tenant.
+// Metrics returns the worker's metrics for Prometheus, by class (the architecture) and tenant.
 func (w *Worker) Metrics() prometheus.Collector { return w.metrics }
 
 // Connected reports whether the worker is connected for each of its tenants.
@@ -77,8 +77,8 @@ func (w *Worker) Connected() bool {
 	return true
 }
 
-// Healthy says why the worker takes no runs now; nil is that it does. For each tenant it must be connected, and
-// JetStream must have taken a sign of life lately. The error names no tenant.
+// Healthy returns why the worker accepts no runs now, or nil if it accepts them. For each tenant it must be connected,
+// and JetStream must have stored a recent heartbeat. The error names no tenant.
 func (w *Worker) Healthy() error {
 	if w.draining() {
 		return errors.New("the worker is going")
@@ -97,7 +97,7 @@ func (w *Worker) Healthy() error {
 	return nil
 }
 
-// Describe and Collect are prometheus.Collector's.
+// Describe and Collect implement prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, c := range []prometheus.Collector{m.runs, m.lost, m.retried, m.wait} {
 		c.Describe(ch)
@@ -143,14 +143,14 @@ func truth(is bool) float64 {
 	return 0
 }
 
-// depth is what a tenant's part of the queue holds.
+// depth counts the messages in a tenant's part of the queue.
 type depth struct {
 	waiting   uint64    // on no worker
 	delivered int       // to a worker
-	oldest    time.Time // since when the oldest of those waits that are on no worker; zero is none
+	oldest    time.Time // start of the longest wait for a worker; zero if none waits
 }
 
-// measure looks at the queue.
+// measure reads the queue's depth.
 func (l *tenantQueue) measure(ctx context.Context) error {
 	timed, cancel := context.WithTimeout(ctx, l.w.config.Times.Lease)
 	defer cancel()
@@ -183,7 +183,7 @@ func (l *tenantQueue) measure(ctx context.Context) error {
 	return nil
 }
 
-// claimed notes how long a run has waited, by the queue's clock.
+// claimed records how long a run has waited, by the queue's clock.
 func (m *metrics) claimed(l *tenantQueue, msg jetstream.Msg) {
 	if meta, err := msg.Metadata(); err == nil {
 		m.wait.WithLabelValues(m.w.info.Arch, l.tenant).Observe(max(0, time.Since(meta.Timestamp)).Seconds())

@@ -11,16 +11,16 @@ import (
 // delivery is a message of the queue.
 type delivery struct {
 	msg    jetstream.Msg
-	orphan string // its run's worker, which was not heard of for a lease; the run is noted as in hand. "" is none
+	orphan string // its run's worker, if silent for a lease; the run is already noted as being handled
 }
 
-// maxWatched bounds the runs of a tenant whose worker is looked for at once: more come again later.
+// maxWatched bounds the runs of a tenant whose workers are waited for at once: further ones are redelivered later.
 const maxWatched = 256
 
-// watch waits for a sign of life of the worker that has claimed a run, and takes no slot for that. The message comes
-// again when that worker has not been heard of for a lease, which is so for all workers when NATS itself was away: so
-// it gets as long again to answer. If it does not, the message is the next one of the tenant's queue. False means that
-// too many are being waited for.
+// watch waits for a heartbeat of the worker that has claimed a run, without occupying a slot. The message is
+// redelivered when that worker was silent for a lease. This also happens to all workers when NATS itself was
+// unavailable, so the worker gets a second lease. If it stays silent, the message is the next one of the tenant's
+// queue. False means that too many workers are being waited for.
 func (c *claim) watch(ctx context.Context) bool {
 	if c.queue.watched.Add(1) > maxWatched {
 		c.queue.watched.Add(-1)
@@ -36,7 +36,7 @@ func (c *claim) watch(ctx context.Context) bool {
 	return true
 }
 
-// orphaned hands the message on if the run's worker stays away.
+// orphaned passes the message on if the run's worker stays silent.
 func (c *claim) orphaned(ctx context.Context) bool {
 	tick := time.NewTicker(c.w.config.Times.Beat / 4)
 	defer tick.Stop()
@@ -66,8 +66,8 @@ func (c *claim) orphaned(ctx context.Context) bool {
 	}
 }
 
-// missedFor returns how long ago a worker was noted as missed, which this notes: who waits for it may be lost as well,
-// and the next one need not begin anew. It goes by NATS's clock. What can't be noted is missed for no time.
+// missedFor notes a worker as missed, and returns how long ago it was first noted, by NATS's clock. The waiting worker
+// may be lost as well; then the next one continues the wait. If the note fails, missedFor returns 0.
 func (l *tenantQueue) missedFor(ctx context.Context, worker string) time.Duration {
 	timed, cancel := context.WithTimeout(ctx, l.w.config.Times.Beat)
 	defer cancel()

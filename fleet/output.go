@@ -13,7 +13,7 @@ import (
 // maxMessage bounds an event's text, in bytes.
 const maxMessage = 2000
 
-// event passes an event of the worker's on.
+// event publishes an event of the worker.
 func (o *outlet) event(e unitask.Event) {
 	switch e.Kind {
 	case unitask.EventRecord, unitask.EventStore: // of the worker's own records
@@ -22,8 +22,8 @@ func (o *outlet) event(e unitask.Event) {
 	o.send("event", 0, []byte(string(e.Kind)+" "+e.Message))
 }
 
-// take passes on what a message holds; changed says that the entry is to be looked at. A message of
-// another attempt than the one that is known is of no use before the entry was looked at.
+// take passes on a message's content; changed means that the entry must be read. A message of an unknown attempt can't
+// be used before the entry was read.
 func (s *submission) take(msg *nats.Msg) (changed bool) {
 	if !published(msg) {
 		return false
@@ -49,7 +49,7 @@ func (s *submission) take(msg *nats.Msg) (changed bool) {
 	return false
 }
 
-// print passes on what follows what was passed on; after a gap nothing is, until the report.
+// print passes on output without gaps: after a gap it waits for the report.
 func (s *submission) print(stream string, to io.Writer, msg *nats.Msg) {
 	offset, err := strconv.ParseInt(msg.Header.Get(headOffset), 10, 64)
 	if err != nil || s.lag[stream] || offset > s.have[stream] {
@@ -67,13 +67,13 @@ func (s *submission) print(stream string, to io.Writer, msg *nats.Msg) {
 	}
 }
 
-// maxEvents bounds the events of a run: as they come they go to a terminal, or to a client.
+// maxEvents bounds the events of a run, which are passed to a terminal or a client at once.
 const maxEvents = 1000
 
 // eventForm is the form of an event's kind.
 var eventForm = regexp.MustCompile(`^[a-zA-Z.]{1,32}$`)
 
-// tell passes an event on.
+// tell passes an event to the submitter's caller.
 func (s *submission) tell(text []byte) {
 	if s.events++; s.events > maxEvents {
 		return
@@ -81,7 +81,7 @@ func (s *submission) tell(text []byte) {
 	for i, c := range text {
 		if c == ' ' && eventForm.Match(text[:i]) {
 			message := string(text[i+1:])
-			if len(message) > maxMessage { // half of a value would not be found in it
+			if len(message) > maxMessage { // a cut value would not be found
 				message = "(too long)"
 			}
 			s.run.Events(unitask.Event{Kind: unitask.EventKind(text[:i]), Message: message})

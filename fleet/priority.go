@@ -2,7 +2,7 @@ package fleet
 
 import "fmt"
 
-// Priority says which of its tenant's runs go first. It takes nothing from other tenants.
+// Priority orders the runs of one tenant. It does not affect other tenants.
 type Priority string
 
 const (
@@ -25,11 +25,11 @@ func ParsePriority(text string) (Priority, error) {
 	return "", fmt.Errorf("priority %.40q: use high, normal or low", text)
 }
 
-// otherTurn is how often a tenant's runs are not looked for from the highest priority on: what is lower
-// waits, and does not starve.
+// otherTurn is the interval, in turns, at which a tenant's queues are not read from the highest priority on, so that
+// lower priorities don't starve.
 const otherTurn = 8
 
-// order is in which order the queues of the priorities are looked into for a tenant's turn.
+// order returns the order in which a tenant's turn reads the queues of the priorities.
 func order(turn int) []int {
 	if turn%otherTurn != otherTurn-1 {
 		return []int{0, 1, 2}

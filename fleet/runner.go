@@ -16,12 +16,11 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// Runner runs what a worker has claimed. Any goroutine may call it.
+// Runner runs the jobs that a worker has claimed. Any goroutine may call it.
 type Runner interface {
-	// MemoryMB is what a run of the tenant takes of this host's memory, in MiB.
+	// MemoryMB returns the memory of this host that a run of the tenant needs, in MiB.
 	MemoryMB(tenant string, req unitask.Request) int
-	// Run returns when the run has ended or ctx has, and leaves no machine. Its error is as
-	// Runtime.Run's.
+	// Run returns when the run or ctx has ended, and leaves no machine. Its errors are those of Runtime.Run.
 	Run(ctx context.Context, job Job) (Done, error)
 }
 
@@ -31,9 +30,9 @@ type Job struct {
 	Tenant, Caller string
 	Request        unitask.Request // secrets have their values; Files and Dirs are below Folder
 	Colors         string
-	Folder         string // what the run brings, unpacked; "" is nothing
-	// Image is the image, a container's or a custom one, that the submitter has, nil for none; Disk opens its disk or
-	// archive, of which nothing is known.
+	Folder         string // the run's files, unpacked; "" if none
+	// Image is the submitter's container image or custom image, nil for none. Disk opens its disk or archive, which is not
+	// verified.
 	Image          *catalog.Shipped
 	Disk           func(context.Context) (io.ReadCloser, error)
 	Stdin          io.Reader
@@ -41,15 +40,15 @@ type Job struct {
 	Events         func(unitask.Event)
 }
 
-// Done is what came of it.
+// Done is the outcome of a job.
 type Done struct {
 	Result  *unitask.Result
 	Machine json.RawMessage // of the record
 	Left    Left            // nil is nothing
 }
 
-// OnHost returns the Runner of a Runtime. Every run is held to policy.ForFleet with this host's own file,
-// nil for none, and to what it says for the tenant.
+// OnHost returns the Runner of a Runtime. The ceiling of every run is policy.ForFleet with this host's own file, nil
+// for none, narrowed by the file's table for the tenant.
 func OnHost(rt *unitask.Runtime, file *policy.Ceiling) Runner {
 	return onHost{rt, policy.ForFleet(file)}
 }
@@ -63,7 +62,7 @@ func (h onHost) MemoryMB(tenant string, req unitask.Request) int {
 	return h.rt.HostMemoryMB(req, h.ceiling.For(tenant))
 }
 
-// judgingRunner is a Runner that says what it refuses before anything of a run is fetched; OnHost's does.
+// judgingRunner is a Runner that can refuse a run before anything is fetched, as OnHost's does.
 type judgingRunner interface {
 	judge(tenant string, t task) error
 }
@@ -85,7 +84,7 @@ func (h onHost) Run(ctx context.Context, job Job) (done Done, err error) {
 	req := job.Request
 	for _, mounts := range []*[]unitask.Mount{&req.Files, &req.Dirs} {
 		list := []unitask.Mount{}
-		for _, m := range *mounts { // only what came along, wherever the task says that it was
+		for _, m := range *mounts { // only the run's own files, whatever paths the task has
 			list = append(list, unitask.Mount{Host: filepath.Join(job.Folder, filepath.Clean("/"+m.Guest)), Guest: m.Guest})
 		}
 		*mounts = list
@@ -158,7 +157,7 @@ func permOf(octal string) (perm fs.FileMode) {
 // maxLine bounds a line of a netlog, in bytes.
 const maxLine = 64 << 10
 
-// eachLine hands on lines until do wants no more, and reads the rest.
+// eachLine passes lines to do until it returns false, and then reads and drops the rest.
 func eachLine(r io.Reader, do func([]byte) bool) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxLine)

@@ -9,8 +9,8 @@ import (
 	"github.com/unitask/unitask/internal/filelock"
 )
 
-// scratch is a worker's folder for what runs bring and leave. Its lock is held for as long as the
-// worker lives: what a killed worker has left is removed by the next one.
+// scratch is a worker's folder for the files and results of runs. The worker holds its lock; the next worker removes
+// the folder of a killed one.
 type scratch struct {
 	dir  string
 	lock *filelock.Lock
@@ -29,7 +29,7 @@ func newScratch() (*scratch, error) {
 			return nil, err
 		}
 		lock, err := filelock.Try(filepath.Join(dir, scratchLock))
-		if errors.Is(err, filelock.ErrHeld) { // by one that sweeps, just now: it removes it
+		if errors.Is(err, filelock.ErrHeld) { // by a sweep just now, which removes the folder
 			continue
 		}
 		if err != nil {
@@ -46,7 +46,7 @@ func (s *scratch) close() {
 	}
 }
 
-// sweepScratch removes the folders of workers that are gone. Others' users, and links, are let be.
+// sweepScratch removes the folders of workers that have exited. It leaves links and other users' folders alone.
 func sweepScratch(in string) {
 	dirs, _ := filepath.Glob(filepath.Join(in, scratchPrefix+"*"))
 	for _, dir := range dirs {
@@ -59,7 +59,7 @@ func sweepScratch(in string) {
 		}
 		name := filepath.Join(dir, scratchLock)
 		if _, err := os.Lstat(name); err != nil {
-			continue // it is being made
+			continue // it is being created
 		}
 		if lock, err := filelock.Try(name); err == nil {
 			_ = os.RemoveAll(dir)

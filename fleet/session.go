@@ -18,7 +18,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// sessionRunner is a Runner that has sessions, too; OnHost's has.
+// sessionRunner is a Runner with sessions, as OnHost's is.
 type sessionRunner interface {
 	newSession(ctx context.Context, tenant, caller string, req unitask.SessionRequest) (*unitask.Session, error)
 	revive(ctx context.Context, tenant, caller, id string, secrets map[string]string) (*unitask.Session, error)
@@ -46,7 +46,7 @@ func (h onHost) revive(ctx context.Context, tenant, caller, id string, secrets m
 
 func (h onHost) home() string { return h.rt.Images().Home() }
 
-// Bounds of what one worker does for sessions at once.
+// Limits of one worker's concurrent work for sessions.
 const (
 	maxCalls      = 32 // of one session
 	maxBegins     = 4  // of one tenant: each starts a machine
@@ -54,7 +54,7 @@ const (
 	beginPatience = 5 * time.Minute
 )
 
-// listenSessions takes begins.
+// listenSessions subscribes to requests that start or resume sessions.
 func (l *tenantQueue) listenSessions() error {
 	if _, can := l.w.runner.(sessionRunner); !can {
 		return nil
@@ -81,7 +81,7 @@ func (l *tenantQueue) listenSessions() error {
 	return err
 }
 
-// inbox reports whether an answer goes to who may ask, and to no subject that only workers may write to.
+// inbox reports whether a reply subject is an inbox of the tenant, and none that only workers may publish to.
 func (l *tenantQueue) inbox(subject string) bool {
 	return strings.HasPrefix(subject, inboxPrefix+l.tenant+".")
 }
@@ -96,7 +96,7 @@ func (l *tenantQueue) answer(m *nats.Msg, r reply, err error) {
 		r.Stdout, r.Stderr = res.Stdout, res.Stderr
 		brief := *res
 		brief.Stdout, brief.Stderr = nil, nil
-		brief.Artifacts = nil // they are in this worker's record, and in the session's /out
+		brief.Artifacts = nil // they stay in this worker's record, and in the session's /out
 		r.Result = &brief
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), l.w.config.Times.Lease)
@@ -114,7 +114,7 @@ func (l *tenantQueue) answer(m *nats.Msg, r reply, err error) {
 	_ = l.nc.PublishMsg(msg)
 }
 
-// holding is what a call takes of the worker's budget.
+// holding is a call's reservation in the worker's budget.
 type holding struct {
 	l *tenantQueue
 
@@ -122,7 +122,7 @@ type holding struct {
 	n  int64
 }
 
-// more takes n bytes more, if they are there.
+// more reserves n further bytes, if they are free.
 func (h *holding) more(n int64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -133,7 +133,7 @@ func (h *holding) more(n int64) bool {
 	return true
 }
 
-// take gives back what it has and takes n bytes, for which it may wait.
+// take releases the reservation, and reserves n bytes, for which it may wait.
 func (h *holding) take(ctx context.Context, n int64) error {
 	h.give()
 	err := h.l.w.memory.take(ctx, h.l.tenant, n)
@@ -154,8 +154,7 @@ func (h *holding) give() {
 	}
 }
 
-// readCall reads what a tenant has sent, and says that it is there. It waits for room and for content no longer than
-// readTime.
+// readCall reads a tenant's call, and confirms its arrival. It waits at most readTime for room and for content.
 func (l *tenantQueue) readCall(ctx context.Context, m *nats.Msg, holds *holding) (c call, secrets map[string]string,
 	err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, readTime,
@@ -192,7 +191,7 @@ func (l *tenantQueue) readCall(ctx context.Context, m *nats.Msg, holds *holding)
 	return c, secrets, nil
 }
 
-// begin starts a session, continues with one that is paused, or removes one that nobody holds.
+// begin starts a session, resumes a paused one, or removes one that no worker holds.
 func (l *tenantQueue) begin(ctx context.Context, m *nats.Msg) (reply, error) {
 	holds := holding{l: l}
 	defer holds.give()
@@ -214,7 +213,7 @@ func (l *tenantQueue) begin(ctx context.Context, m *nats.Msg) (reply, error) {
 	return reply{}, fmt.Errorf("a worker is not asked for %.40q: %w", c.Op, errMalformed)
 }
 
-// admit takes room for a session's machine, if there is some; give it back by dismiss.
+// admit reserves room for a session's machine, if there is some. Release it with dismiss.
 func (w *Worker) admit(l *tenantQueue, memoryMB int) error {
 	if w.room(l) && w.reserve(l, memoryMB) {
 		w.began(l)
@@ -249,7 +248,7 @@ func (l *tenantQueue) beginNew(ctx context.Context, c call, secrets map[string]s
 	return l.host(ctx, s, c.Caller, memoryMB, 0, sessionEntry{})
 }
 
-// host holds a session from now on: its entry says so, or it is ended.
+// host makes this worker the session's host: it writes the entry, or ends the session if that fails.
 func (l *tenantQueue) host(ctx context.Context, s *unitask.Session, caller string, memoryMB int, revision uint64,
 	before sessionEntry) (reply, error) {
 	w := l.w
@@ -287,7 +286,7 @@ func (l *tenantQueue) host(ctx context.Context, s *unitask.Session, caller strin
 	return reply{Answer: sessiond.Answer{Sessions: []sessiond.View{view}}}, nil
 }
 
-// keepSession notes a session that is held, unless the worker goes.
+// keepSession registers a hosted session, unless the worker is exiting.
 func (w *Worker) keepSession(h *hosted) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -302,7 +301,7 @@ func (w *Worker) keepSession(h *hosted) bool {
 	return true
 }
 
-// resume continues with a session from its pause.
+// resume resumes a session from its pause.
 func (l *tenantQueue) resume(ctx context.Context, c call, secrets map[string]string) (reply, error) {
 	w := l.w
 	if h := w.held(l, c.Session); h != nil {
@@ -331,7 +330,7 @@ func (l *tenantQueue) resume(ctx context.Context, c call, secrets map[string]str
 	}
 	was, host := e, w.runner.(sessionRunner)
 	e.View.State, e.Worker = sessiond.Running, w.info.ID
-	if revision, err = l.sessions.replace(ctx, e, revision); err != nil { // from here on it is ours
+	if revision, err = l.sessions.replace(ctx, e, revision); err != nil { // from here on it is this worker's
 		w.dismiss(l, e.MemoryMB)
 		return reply{}, err
 	}
@@ -367,14 +366,14 @@ func (l *tenantQueue) resume(ctx context.Context, c call, secrets map[string]str
 	return r, err
 }
 
-// held returns a session that this worker holds, nil if it does not.
+// held returns a session hosted by this worker, or nil.
 func (w *Worker) held(l *tenantQueue, id string) *hosted {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.sessions[l.tenant+"/"+id]
 }
 
-// forget removes the entry of a session that no worker holds, and its pause.
+// forget removes the entry and the pause of a session that no worker hosts.
 func (l *tenantQueue) forget(ctx context.Context, id string) error {
 	if h := l.w.held(l, id); h != nil {
 		return h.Close()

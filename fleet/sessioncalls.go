@@ -10,7 +10,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Run runs a step, as unitask.Session.Run does. A step that brings files is refused.
+// Run runs a step, as unitask.Session.Run does. It refuses a step with files of this host.
 func (s *Session) Run(ctx context.Context, step unitask.Step) (*unitask.Result, error) {
 	if err := refusesStep(step); err != nil {
 		return nil, err
@@ -29,7 +29,7 @@ func (s *Session) Run(ctx context.Context, step unitask.Step) (*unitask.Result, 
 	return r.Result, err
 }
 
-// Exec runs a command, which has no standard input and no terminal, and a time limit.
+// Exec runs a command with a time limit, and without standard input and terminal.
 func (s *Session) Exec(ctx context.Context, c unitask.Command) (*unitask.Result, error) {
 	if c.Stdin != nil || c.Terminal != nil || c.Approve != nil || c.Endless {
 		return nil, policy.Bad(
@@ -58,7 +58,7 @@ func (s *Session) ReadFile(ctx context.Context, name string) ([]byte, error) {
 	return r.Content, err
 }
 
-// WriteFile makes or replaces a file of at most unitask.MaxSessionFile bytes.
+// WriteFile creates or replaces a file of at most unitask.MaxSessionFile bytes.
 func (s *Session) WriteFile(ctx context.Context, name string, content []byte, mode fs.FileMode) error {
 	_, err := s.ask(
 		ctx,
@@ -69,13 +69,13 @@ func (s *Session) WriteFile(ctx context.Context, name string, content []byte, mo
 	return err
 }
 
-// List is as unitask.Session.List.
+// List lists a folder, as unitask.Session.List does.
 func (s *Session) List(ctx context.Context, name string, depth int) (list []unitask.SessionFile, more bool, err error) {
 	r, err := s.ask(ctx, call{Request: sessiond.Request{Op: opFiles, Path: name, Count: depth}}, nil, nil)
 	return r.Files, r.More, err
 }
 
-// Fork starts n sessions on the same worker that continue from where this one is.
+// Fork starts n copies of this session on the same worker.
 func (s *Session) Fork(ctx context.Context, n int) (forks []*Session, err error) {
 	r, err := s.ask(ctx, call{Request: sessiond.Request{Op: sessiond.OpFork, Count: n}}, nil, nil)
 	if err != nil {
@@ -91,15 +91,15 @@ func (s *Session) Fork(ctx context.Context, n int) (forks []*Session, err error)
 	return forks, nil
 }
 
-// Pause has the object store keep the session, for a day or until its life is over: any worker of the same kind that
-// has the same session key continues with it. It is refused where the machine holds secrets, as unitask.Session.Pause.
+// Pause stores the session in the object store, for a day or until its lifetime is over. Any worker of the same kind
+// with the same session key can resume it. Like unitask.Session.Pause, it refuses machines with secrets.
 func (s *Session) Pause(ctx context.Context) error {
 	_, err := s.ask(ctx, call{Request: sessiond.Request{Op: sessiond.OpPause}}, nil, nil)
 	return err
 }
 
-// Resume continues with a session that is paused, or from the last pause of one that is lost; what it did since then is
-// lost. Secrets have the values of those that it was given.
+// Resume resumes a paused session, or a lost one from its last pause; work since then is lost. secrets are the values
+// of the secrets that the session was given.
 func (s *Session) Resume(ctx context.Context, secrets map[string]string) error {
 	_, err := s.c.begin(
 		ctx,
@@ -111,13 +111,13 @@ func (s *Session) Resume(ctx context.Context, secrets map[string]string) error {
 	return s.told(err)
 }
 
-// Extend is as unitask.Session.Extend.
+// Extend changes the session's lifetime, as unitask.Session.Extend does.
 func (s *Session) Extend(ctx context.Context, life time.Duration) error {
 	_, err := s.ask(ctx, call{Request: sessiond.Request{Op: sessiond.OpExtend, LifeMS: policy.Millis(life)}}, nil, nil)
 	return err
 }
 
-// Close ends it, wherever it is, and forgets one that is paused or lost.
+// Close ends the session on its worker, or removes a paused or lost one.
 func (s *Session) Close(ctx context.Context) error {
 	_, err := s.ask(ctx, call{Request: sessiond.Request{Op: sessiond.OpEnd}}, nil, nil)
 	return err

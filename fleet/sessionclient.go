@@ -19,9 +19,9 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// NewSession starts a session on the worker that has the most room of those that suit it. The caller's Ceiling and
-// then the worker's hold. Files and folders are refused: write them. It lives until it is closed, or its life
-// is over, whether this process is there or not.
+// NewSession starts a session on the matching worker with the most room. The caller's Ceiling and then the worker's
+// apply. Files and folders are refused: write them. The session lasts until it is closed or its lifetime is over, also
+// without this process.
 func (c *Client) NewSession(ctx context.Context, caller unitask.Caller, req unitask.SessionRequest) (*Session, error) {
 	s := &Session{c: c}
 	var err error
@@ -75,7 +75,7 @@ func (c *Client) newSession(
 	return view, nil
 }
 
-// begin asks the workers that suit, in the order of their room, until one takes it.
+// begin asks the matching workers, in the order of their room, until one accepts the session.
 func (c *Client) begin(
 	ctx context.Context,
 	ask call,
@@ -118,7 +118,7 @@ func (c *Client) begin(
 	return r, err
 }
 
-// SessionViews returns the tenant's sessions: those whose worker is gone are lost.
+// SessionViews returns the tenant's sessions. Sessions of lost workers are shown as lost.
 func (c *Client) SessionViews(ctx context.Context) (list []sessiond.View, err error) {
 	workers, err := c.Workers(ctx)
 	if err != nil {
@@ -141,25 +141,24 @@ func (c *Client) SessionViews(ctx context.Context) (list []sessiond.View, err er
 	return list, nil
 }
 
-// Session is a session on a worker of the fleet. Any goroutine may use it, and any process of the tenant. A call's
-// error is a *unitask.SessionError if it has ended, a *SessionLostError where its worker is gone, and a
-// *unitask.BusyError where there is no room. A session that is paused continues by the next call.
+// Session is a session on a worker of the fleet. Any goroutine may use it, and any process of the tenant. A call
+// returns a *unitask.SessionError if the session has ended, a *SessionLostError if its worker is lost, and a
+// *unitask.BusyError if there is no room. The next call resumes a paused session.
 type Session struct {
 	ID   string
 	View sessiond.View // as it began
 
 	c      *Client
-	values values // that this process gave it
+	values values // that this process sent to it
 }
 
-// Session returns the session of that id; a call finds whether there is one.
+// Session returns the session with an id. It does not check that the session exists; calls do.
 func (c *Client) Session(id string) *Session { return &Session{ID: id, c: c} }
 
-// maxResumes bounds how often a call continues with a session that is found paused again: others may pause it
-// meanwhile.
+// maxResumes bounds how often one call resumes a session that others pause again.
 const maxResumes = 3
 
-// ask has the session's worker do something.
+// ask sends a call to the session's worker and returns the reply.
 func (s *Session) ask(ctx context.Context, ask call, stdout, stderr io.Writer) (r reply, err error) {
 	c := s.c
 	if !idForm.MatchString(s.ID) {
@@ -218,7 +217,7 @@ func (s *Session) ask(ctx context.Context, ask call, stdout, stderr io.Writer) (
 	return r, s.told(err)
 }
 
-// told is an error as callers branch on it.
+// told returns a worker's error as the type that callers branch on.
 func (s *Session) told(err error) error {
 	var e *sessiond.Error
 	if errors.As(err, &e) && e.Code == sessiond.CodeGone {
@@ -241,18 +240,18 @@ type exchange struct {
 	given   *values
 	streams map[string]io.Writer
 	have    map[string]int64 // bytes of each stream that were passed on
-	lag     map[string]bool  // some is missing: the rest comes with the answer
+	lag     map[string]bool  // a part is missing: the answer has the rest
 	begin   time.Time
 	taken   bool // the worker has the call
 }
 
-// answered is where an answer goes: what is printed, without the values that were given, which may be nil.
+// answered receives a call's output, with the given values redacted. Its writers may be nil.
 type answered struct {
 	given          *values
 	stdout, stderr io.Writer
 }
 
-// send sends a call and waits for its answer, for as long as the worker is there and the call may take.
+// send sends a call and waits for its answer while the worker is present, at most for the call's time limit.
 func (c *Client) send(ctx context.Context, subject, worker string, ask call, to answered) (r reply, err error) {
 	ctx, timed := context.WithTimeoutCause(
 		ctx,
@@ -305,7 +304,7 @@ func (c *Client) send(ctx context.Context, subject, worker string, ask call, to 
 			if m == nil {
 				break
 			}
-			heard.again() // one at a time: a flood keeps the call from no deadline
+			heard.again() // one message per turn, so that a flood can't delay the deadline
 			if r, over, err := x.take(ctx, m); over || err != nil {
 				return r, err
 			}
@@ -313,9 +312,9 @@ func (c *Client) send(ctx context.Context, subject, worker string, ask call, to 
 	}
 }
 
-// clock bounds how long a call may take, whatever its worker does.
+// clock returns the time limit of a call, whatever its worker does.
 func (c *Client) clock(ask call) time.Duration {
-	limit := policy.MaxTimeout // of a step that has the session's own
+	limit := policy.MaxTimeout // of a step with the session's own limit
 	switch {
 	case ask.Step != nil && ask.Step.TimeoutMS > 0:
 		limit = time.Duration(ask.Step.TimeoutMS)
@@ -327,7 +326,7 @@ func (c *Client) clock(ask call) time.Duration {
 	return limit + 2*transferTime + c.config.Times.Lease
 }
 
-// there says why the worker no longer answers: it is gone, or has not taken the call.
+// there returns why the worker does not answer: it is lost, or has not accepted the call. nil means that it is present.
 func (x *exchange) there(ctx context.Context) error {
 	kv, err := x.c.workersStore(ctx)
 	if err == nil {
@@ -343,7 +342,7 @@ func (x *exchange) there(ctx context.Context) error {
 	return nil
 }
 
-// take takes a message of the worker's; over says that it is the answer.
+// take processes a message of the worker; over means that it is the answer.
 func (x *exchange) take(ctx context.Context, m *nats.Msg) (r reply, over bool, err error) {
 	name := m.Header.Get(headStream)
 	switch {
@@ -360,7 +359,7 @@ func (x *exchange) take(ctx context.Context, m *nats.Msg) (r reply, over bool, e
 	case name == nameStdout || name == nameStderr:
 		at, err := strconv.ParseInt(m.Header.Get(headOffset), 10, 64)
 		lag := x.lag[name] || err != nil || at != x.have[name] || at > maxOutput
-		if x.lag[name] = lag; lag { // it comes with the answer
+		if x.lag[name] = lag; lag { // the answer has the rest
 			break
 		}
 		x.have[name] += int64(len(m.Data))

@@ -13,7 +13,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Do does what a command line asks of a daemon with the fleet's sessions. What they have not is a *policy.FieldError.
+// Do executes a command line's request to the session daemon with the fleet's sessions. It returns a *policy.FieldError
+// for operations that these sessions lack.
 func (c *Client) Do(ctx context.Context, req sessiond.Request, streams sessiond.Streams) (a sessiond.Answer,
 	err error) {
 	switch {

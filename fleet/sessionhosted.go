@@ -17,7 +17,7 @@ import (
 	"github.com/unitask/unitask/internal/sessiond"
 )
 
-// hosted is a session that this worker holds.
+// hosted is a session that this worker hosts.
 type hosted struct {
 	*unitask.Session
 	w        *Worker
@@ -26,15 +26,15 @@ type hosted struct {
 	calls    chan struct{}
 	sub      *nats.Subscription
 
-	using    sync.RWMutex // held by who uses it, and alone by who pauses it
+	using    sync.RWMutex // shared by users of the session, exclusive for a pause
 	mu       sync.Mutex
 	entry    sessionEntry
 	revision uint64
-	left     bool // it is no longer this worker's
+	left     bool // it is not this worker's any more
 	cancels  map[string]context.CancelFunc
 }
 
-// ours says that the session is still this worker's, by its entry.
+// ours reports whether the session's entry still names this worker.
 func (h *hosted) ours(ctx context.Context) (bool, error) {
 	v, err := h.l.sessions.kv.Get(ctx, h.ID)
 	h.mu.Lock()
@@ -45,7 +45,7 @@ func (h *hosted) ours(ctx context.Context) (bool, error) {
 	return !h.left && v.Revision() <= h.revision, nil
 }
 
-// live looks after the session until it ends here.
+// live renews the session's entry until the session ends on this worker.
 func (h *hosted) live() {
 	tick := time.NewTicker(h.w.config.Times.Beat)
 	defer tick.Stop()
@@ -58,7 +58,7 @@ func (h *hosted) live() {
 			ctx, cancel := context.WithTimeout(context.Background(), h.w.config.Times.Beat)
 			if is, err := h.ours(ctx); err == nil && !is {
 				h.leave()
-			} else if err == nil && time.Since(fresh) > keep/4 && h.write(ctx, func(*sessionEntry) {}) == nil { // or it would go by its age
+			} else if err == nil && time.Since(fresh) > keep/4 && h.write(ctx, func(*sessionEntry) {}) == nil { // or it would expire
 				fresh = time.Now()
 			}
 			cancel()
@@ -99,7 +99,7 @@ func (h *hosted) now() sessionEntry {
 	return h.entry
 }
 
-// write changes the session's entry, which must be as this worker has written it.
+// write changes the session's entry, which must be unchanged since this worker's last write.
 func (h *hosted) write(ctx context.Context, change func(*sessionEntry)) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -112,7 +112,7 @@ func (h *hosted) write(ctx context.Context, change func(*sessionEntry)) error {
 	return err
 }
 
-// leave ends it here: it is another worker's by now.
+// leave drops the session, which belongs to another worker by now.
 func (h *hosted) leave() {
 	h.mu.Lock()
 	h.left = true
@@ -121,7 +121,7 @@ func (h *hosted) leave() {
 	_ = paused.Forget(h.w.runner.(sessionRunner).home(), h.ID)
 }
 
-// pause has the object store keep the session, and ends it here.
+// pause stores the session in the object store, and ends it on this worker.
 func (h *hosted) pause(ctx context.Context) error {
 	if !h.using.TryLock() {
 		return &unitask.BusyError{What: "the session is in use", After: time.Second}
@@ -141,13 +141,13 @@ func (h *hosted) pause(ctx context.Context) error {
 	}
 	old := h.now()
 	h.mu.Lock()
-	h.left = true // whoever reads what follows may continue with it
+	h.left = true // whoever reads the next entry may resume it
 	h.mu.Unlock()
 	err = h.write(ctx, func(e *sessionEntry) {
 		e.View.State, e.View.ExpiresAt, e.Pause, e.PausedAt, e.Secrets = sessiond.Paused, h.Expires(), &b, time.Now().UTC(),
 			secrets
 	})
-	if err != nil && !errors.Is(err, errFenced) { // if it was written after all, the next beat finds it so
+	if err != nil && !errors.Is(err, errFenced) { // if the write succeeded after all, the next beat sees that
 		h.mu.Lock()
 		h.left = false
 		h.mu.Unlock()
@@ -159,7 +159,7 @@ func (h *hosted) pause(ctx context.Context) error {
 	return errors.Join(err, h.Leave(), paused.Forget(home, h.ID))
 }
 
-// parkSessions pauses what can be when the worker goes, and ends the rest.
+// parkSessions pauses the sessions when the worker exits, and ends those that can't be paused.
 func (w *Worker) parkSessions() {
 	ctx, cancel := context.WithTimeout(context.Background(), parkPatience)
 	defer cancel()
@@ -180,7 +180,7 @@ func (w *Worker) parkSessions() {
 	w.hosting.Wait()
 }
 
-// take takes a call.
+// take handles a message with a call.
 func (h *hosted) take(m *nats.Msg) {
 	if m.Subject != m.Sub.Subject {
 		return // see published
@@ -229,7 +229,7 @@ func (h *hosted) take(m *nats.Msg) {
 		is, err := h.ours(timed)
 		stop()
 		if err != nil || !is {
-			return // who holds it answers
+			return // the session's new worker answers
 		}
 		holds := holding{l: h.l}
 		defer holds.give()
@@ -242,7 +242,7 @@ func (h *hosted) take(m *nats.Msg) {
 	}()
 }
 
-// do does what a call asks for.
+// do executes a call.
 func (h *hosted) do(ctx context.Context, c call, m *nats.Msg, holds *holding) (r reply, err error) {
 	switch c.Op {
 	case sessiond.OpPause:
@@ -296,7 +296,7 @@ func (h *hosted) do(ctx context.Context, c call, m *nats.Msg, holds *holding) (r
 	return r, err
 }
 
-// fork forks it: the forks are on the same worker, each with room of its own.
+// fork forks the session on this worker. Each fork reserves its own room.
 func (h *hosted) fork(ctx context.Context, c call) (r reply, err error) {
 	n := 0
 	for ; n < c.Count && n < unitask.MaxForks; n++ {
@@ -324,10 +324,10 @@ func (h *hosted) fork(ctx context.Context, c call) (r reply, err error) {
 	return r, err
 }
 
-// smallFile is the size, in bytes, up to which a file is read without a look at the worker's budget.
+// smallFile is the size, in bytes, up to which a file is read without asking the worker's budget.
 const smallFile = 64 << 10
 
-// read reads a file whole. A large one is read again, once there is room for the largest.
+// read returns a whole file. It reads a large file again, once there is room for the largest size.
 func (h *hosted) read(ctx context.Context, name string, holds *holding) ([]byte, error) {
 	text, err := h.ReadFile(ctx, name, 0, smallFile)
 	if err != nil || len(text) < smallFile {

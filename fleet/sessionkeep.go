@@ -26,11 +26,10 @@ import (
 	"github.com/unitask/unitask/machine"
 )
 
-// A paused machine on its way from one worker to another: the files of its folder as tar, compressed, sealed
-// by a key that workers share and no tenant has. QEMU reads it as it would its own memory, so who could write it
-// would be in the worker.
+// A paused machine moves between workers as a compressed tar of its folder, sealed with a key that workers share and no
+// tenant has. QEMU loads it like its own memory, so whoever could write it could attack the worker.
 
-// Bounds of it.
+// Limits of a sealed state.
 const (
 	maxSealedState = 1 << 30 // bytes, sealed
 	maxStateFiles  = 16
@@ -41,15 +40,15 @@ const (
 // sessionKeySize is that of a key, in bytes.
 const sessionKeySize = 32
 
-// tenantKey returns a tenant's own key, where only one for all is given.
+// tenantKey derives a tenant's own key from the one for all tenants.
 func tenantKey(key []byte, tenant string) ([]byte, error) {
 	return hkdf.Key(sha256.New, key, nil, "unitask sessions of "+tenant, sessionKeySize)
 }
 
-// sealer seals pieces: each has a number, and the last one says that it is.
+// sealer seals pieces. Each piece has a number, and the last one is marked.
 type sealer struct {
 	aead  cipher.AEAD
-	bound []byte // what it is: another tenant's or session's is not taken for it
+	bound []byte // identity, so that another tenant's or session's state is not accepted
 	nonce [chacha20poly1305.NonceSizeX]byte
 	count uint64
 }
@@ -70,7 +69,7 @@ func (s *sealer) next(last bool) []byte {
 	return s.nonce[:]
 }
 
-// seal seals what is read.
+// seal reads content and writes it sealed.
 func (s *sealer) seal(to io.Writer, from io.Reader) error {
 	_, _ = rand.Read(s.nonce[:15])
 	if _, err := to.Write(s.nonce[:15]); err != nil {
@@ -92,7 +91,7 @@ func (s *sealer) seal(to io.Writer, from io.Reader) error {
 	}
 }
 
-// unseal writes what was sealed, a piece only once it has been found genuine.
+// unseal writes the content, each piece only once it is authenticated.
 func (s *sealer) unseal(to io.Writer, from io.Reader) error {
 	in, piece := bufio.NewReaderSize(from, 2*sealedPiece), make([]byte, sealedPiece+chacha20poly1305.Overhead)
 	if _, err := io.ReadFull(in, s.nonce[:15]); err != nil {
@@ -118,7 +117,7 @@ func (s *sealer) unseal(to io.Writer, from io.Reader) error {
 	}
 }
 
-// putState stores the paused machine of a session that a home has.
+// putState stores the paused machine of a session in a home.
 func (s tenantStore) putState(ctx context.Context, key []byte, session, home, scratch string) (b blob, err error) {
 	seal, err := newSealer(key, s.tenant, session)
 	if err != nil {
@@ -147,7 +146,7 @@ func (s tenantStore) putState(ctx context.Context, key []byte, session, home, sc
 	return s.put(ctx, f, false)
 }
 
-// sessionFolder returns where a home has a session's paused machine.
+// sessionFolder returns the folder of a session's paused machine in a home.
 func sessionFolder(of, session string) string { return filepath.Join(home.Dir(of).Sessions(), session) }
 
 func packState(to io.Writer, home, session string) error {
@@ -177,7 +176,7 @@ func packState(to io.Writer, home, session string) error {
 	return errors.Join(err, w.Close(), z.Close())
 }
 
-// packPause packs a description as another home can take it.
+// packPause packs a pause's description in a form for other homes.
 func packPause(w *tar.Writer, home, name string) error {
 	f, err := os.Open(name)
 	if err != nil {
@@ -198,7 +197,7 @@ func packPause(w *tar.Writer, home, name string) error {
 	return err
 }
 
-// getState makes the folder of a session's paused machine in a home, whole or not at all.
+// getState creates the folder of a session's paused machine in a home, completely or not at all.
 func (s tenantStore) getState(ctx context.Context, times Times, key []byte, session string, b blob, memoryMB int, home,
 	scratch string) error {
 	folder := sessionFolder(home, session)
@@ -235,11 +234,11 @@ func unpackState(from io.Reader, home, dir string, most int64) error {
 		return err
 	}
 	defer z.Close()
-	r, room := tar.NewReader(z), 2*most+64<<20 // the devices' state beside the memory
+	r, room := tar.NewReader(z), 2*most+64<<20 // the memory and the devices' state
 	for n := 0; ; n++ {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
-			_, err = io.Copy(io.Discard, from) // where its last piece is held to be that
+			_, err = io.Copy(io.Discard, from) // where the last piece must be marked as such
 			return err
 		}
 		if err != nil {
@@ -260,7 +259,7 @@ func unpackState(from io.Reader, home, dir string, most int64) error {
 	}
 }
 
-// unpackPause writes a description as this home keeps it.
+// unpackPause writes a pause's description in the form of this home.
 func unpackPause(home, name string, from io.Reader) error {
 	text, err := io.ReadAll(io.LimitReader(from, machine.MaxPauseText+1))
 	if err == nil && len(text) > machine.MaxPauseText {
@@ -280,7 +279,7 @@ func unpackPause(home, name string, from io.Reader) error {
 	return errors.Join(err, f.Close())
 }
 
-// unpackSparse writes a file, and nothing where it is zero.
+// unpackSparse writes a file, with holes in place of zeros.
 func unpackSparse(name string, size int64, from io.Reader) error {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -303,7 +302,7 @@ func unpackSparse(name string, size int64, from io.Reader) error {
 	return errors.Join(f.Truncate(size), f.Close())
 }
 
-// keyName tells a key from others, and nothing about it.
+// keyName returns a name for a key that reveals nothing about it.
 func keyName(key []byte) string {
 	sum := sha256.Sum256(append([]byte("unitask session key "), key...))
 	return hex.EncodeToString(sum[:8])

@@ -10,26 +10,25 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// envelope is a call or an answer as it is sent. What of it may be as large as a file is apart, so that its reader
-// knows what it takes before anything is decoded.
+// envelope is the wire form of a call or an answer. Parts that may be as large as a file are separate, so that the
+// reader knows the needed memory before decoding anything.
 type envelope struct {
 	Text  json.RawMessage `json:"text,omitempty"`
-	Blob  *blob           `json:"blob,omitempty"` // in place of Text, where that is large
+	Blob  *blob           `json:"blob,omitempty"` // in place of a large Text
 	Parts [][]byte        `json:"parts,omitempty"`
-	Sizes []int64         `json:"sizes,omitempty"` // of the parts, where they are in Apart, one after the other
+	Sizes []int64         `json:"sizes,omitempty"` // of the parts, if they are concatenated in Apart
 	Apart *blob           `json:"apart,omitempty"`
 }
 
-// Bounds of envelopes.
+// Limits of envelopes.
 const (
 	maxParts  = 4
 	maxReply  = 4 << 20   // bytes of an answer's text
 	maxOutput = 256 << 20 // bytes of an answer's parts
 )
 
-// bounds are what a reader takes of the other end. Of a text, and of parts, a message has inline bytes at most;
-// larger ones go to the object store. Calls that wait for room are in a worker's memory meanwhile, so that their
-// messages are short.
+// bounds limit what a reader accepts. A message contains at most inline bytes of text and of parts; larger ones go to
+// the object store. Calls that wait for room stay in a worker's memory, so their messages must be short.
 type bounds struct {
 	envelope, inline int
 	text, parts      int64
@@ -41,7 +40,7 @@ var (
 	ofReply = bounds{1 << 20, 256 << 10, maxReply, maxOutput, maxReportValues}
 )
 
-// enclose returns an envelope as it is sent.
+// enclose encodes an envelope for sending.
 func (s tenantStore) enclose(ctx context.Context, v any, most bounds, parts ...[]byte) ([]byte, error) {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -79,7 +78,7 @@ func (s tenantStore) enclose(ctx context.Context, v any, most bounds, parts ...[
 	return json.Marshal(e)
 }
 
-// openEnvelope reads a message as far as it says how large it is.
+// openEnvelope decodes a message's envelope, which has the sizes of the rest.
 func openEnvelope(data []byte, most bounds) (e envelope, err error) {
 	if len(data) > most.envelope {
 		return e, fmt.Errorf("%d bytes: %w", len(data), errMalformed)
@@ -102,7 +101,7 @@ func openEnvelope(data []byte, most bounds) (e envelope, err error) {
 	return e, nil
 }
 
-// memory is about what it takes to read the rest.
+// memory returns the approximate memory needed to read the rest.
 func (e envelope) memory() (n int64) {
 	n = int64(len(e.Text))
 	if e.Blob != nil {
@@ -141,11 +140,11 @@ func (s tenantStore) disclose(ctx context.Context, e envelope, most bounds, v an
 		}
 		parts = append(parts, part)
 	}
-	_, err = io.Copy(io.Discard, inTime{ctx, from}) // to its end, where it is held to its name
+	_, err = io.Copy(io.Discard, inTime{ctx, from}) // to the end, where the checksum is verified
 	return parts, err
 }
 
-// part is one of several, nil if it did not come.
+// part returns one of the parts, or nil if it is missing.
 func part(parts [][]byte, i int) []byte {
 	if i < len(parts) {
 		return parts[i]

@@ -18,9 +18,8 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// A worker's answer about a session is bounded as what a worker says of a run is. The values of secrets that this
-// process gave the session are taken out of it. Only files, and values that a session keeps, come as they are, as
-// those of sessions here do.
+// A worker's answer about a session is limited like a report about a run. The values of secrets that this process gave
+// the session are redacted. Only files, and values that a session keeps, are passed unchanged, as for local sessions.
 
 // saidLimits bound each field of an answer.
 var saidLimits = bounded.Limits{Text: 1200, List: history.MaxSaidList, Number: math.MaxInt64}
@@ -28,15 +27,15 @@ var saidLimits = bounded.Limits{Text: 1200, List: history.MaxSaidList, Number: m
 // maxSaidRetry bounds the wait that a worker asks for.
 const maxSaidRetry = time.Hour
 
-// values are the secrets that this process gave a session. The zero value has none.
+// values holds the secrets that this process gave a session. The zero value has none.
 type values struct {
 	mu       sync.Mutex
-	given    map[string]string // value by value: a resume may give a name another one
+	given    map[string]string // keyed by value, since a resume may change a name's value
 	redactor *record.Redactor
 }
 
-// add notes values that are on their way to the worker. Only complete values are looked for, as those of bound secrets
-// are: which of them the machine has is the worker's to know.
+// add notes values that are being sent to the worker. As with bound secrets, only complete values are redacted: only
+// the worker knows which of them the machine has.
 func (v *values) add(secrets map[string]string) error {
 	if len(secrets) == 0 {
 		return nil
@@ -61,7 +60,7 @@ func (v *values) all() map[string]string {
 	return maps.Clone(v.given)
 }
 
-// known returns what takes the values out of a text; nil takes nothing out.
+// known returns a redactor for the values; nil redacts nothing.
 func (v *values) known() *record.Redactor {
 	if v == nil {
 		return nil
@@ -71,9 +70,9 @@ func (v *values) known() *record.Redactor {
 	return v.redactor
 }
 
-// boundReply bounds an answer, and takes the values out of it. The error says that it does not answer the call.
+// boundReply limits and redacts an answer. It returns an error if the answer does not fit the call.
 func boundReply(r *reply, ask call, redactor *record.Redactor) error {
-	if r.Error != nil { // a step that failed has a result, too; nothing else belongs to an error
+	if r.Error != nil { // a failed step has a result, too; an error has nothing else
 		*r = reply{
 			Answer: sessiond.Answer{Error: r.Error, Result: r.Result}, Stdout: r.Stdout, Stderr: r.Stderr, Other: r.Other,
 		}
@@ -98,14 +97,14 @@ func boundReply(r *reply, ask call, redactor *record.Redactor) error {
 		r.Names[i] = redactor.String(r.Names[i])
 	}
 	bounded.Fields(&r.Names, saidLimits)
-	for i := range r.Files { // bounding changes what a value looks like: it comes last
+	for i := range r.Files { // limiting may change a value's form, so it is done last
 		r.Files[i].Path, r.Files[i].Size = redactor.String(r.Files[i].Path), max(r.Files[i].Size, 0)
 	}
 	bounded.Fields(&r.Files, bounded.Limits{Text: maxSaidPath, List: unitask.MaxSessionList, Number: math.MaxInt64})
 	return boundViews(r.Sessions, ask, redactor)
 }
 
-// withoutValues takes the values out of a stream.
+// withoutValues redacts the values in a stream.
 func withoutValues(text []byte, redactor *record.Redactor) []byte {
 	if redactor == nil || len(text) == 0 {
 		return text
@@ -116,7 +115,7 @@ func withoutValues(text []byte, redactor *record.Redactor) []byte {
 // maxSaidPath bounds a path, in bytes.
 const maxSaidPath = 4096
 
-// boundViews bounds sessions. They must be those that the call is about.
+// boundViews limits the views of sessions, which must be the sessions of the call.
 func boundViews(list []sessiond.View, ask call, redactor *record.Redactor) error {
 	want := 0
 	switch ask.Op {
@@ -147,12 +146,12 @@ func boundViews(list []sessiond.View, ask call, redactor *record.Redactor) error
 	return nil
 }
 
-// boundView bounds a session's view, and reports whether it is one.
+// boundView limits a session's view, and reports whether it is valid.
 func boundView(v *sessiond.View, redactor *record.Redactor) bool {
 	if text, fields := redactor.Marshal(v); len(fields) > 0 {
 		id := v.ID
 		*v = sessiond.View{}
-		_ = json.Unmarshal(text, v) // what can't be read is left out
+		_ = json.Unmarshal(text, v) // unreadable members are left out
 		if v.ID != id {
 			return false
 		}
@@ -165,7 +164,7 @@ func boundView(v *sessiond.View, redactor *record.Redactor) bool {
 	return idForm.MatchString(v.ID) && (v.Parent == "" || idForm.MatchString(v.Parent))
 }
 
-// boundError bounds an error, and takes values out of it.
+// boundError limits and redacts an error.
 func boundError(e *sessiond.Error, redactor *record.Redactor) {
 	e.Message = bounded.Text(redactor.String(e.Message), history.MaxSaidError)
 	e.RetryAfterMS = min(max(e.RetryAfterMS, 0), maxSaidRetry.Milliseconds())
@@ -185,7 +184,7 @@ func boundError(e *sessiond.Error, redactor *record.Redactor) {
 	history.BoundSaidWould(e.Field.Would)
 }
 
-// refusesStep says why a step can't go to a fleet: it brings files of this host.
+// refusesStep returns an error for a step that a fleet can't run, because it has files of this host.
 func refusesStep(step unitask.Step) error {
 	if len(step.Files)+len(step.Dirs)+len(step.InlineFiles) == 0 {
 		return nil
@@ -193,5 +192,5 @@ func refusesStep(step unitask.Step) error {
 	return policy.Bad("files", "of a step", "do not go to a session on a fleet: write them (session cp)")
 }
 
-// errPaused is the error of a worker that says it has continued with a session whose entry says that it is paused.
+// errPaused means that a worker reports a session as resumed while its entry is still paused.
 var errPaused = errors.New("the session is still paused, though its worker says that it has continued with it")

@@ -16,21 +16,21 @@ import (
 	"github.com/unitask/unitask/internal/sessiond"
 )
 
-// Sessions. A session's entry is in a bucket that workers alone write; its revision is the fence: who may answer
-// for it is the worker of the entry, at the revision that it wrote. Calls are requests to the session's own
-// subject, begins to a worker's; what a call prints comes to its inbox, and then the answer.
+// Sessions. Only workers write the bucket with the sessions' entries. An entry's revision is the fence: only the
+// entry's worker may answer for the session, at the revision that it wrote. Calls are requests to the session's own
+// subject, begins to a worker's. A call's inbox gets its output and then the answer.
 
 const (
 	sessionsBucket = "unitask-sessions-" // and the tenant
 
 	subjectSession = "unitask.session." // TENANT.SESSION: a call
-	subjectBegin   = "unitask.begin."   // TENANT.WORKER: a new session, or one that continues
+	subjectBegin   = "unitask.begin."   // TENANT.WORKER: a new session, or a resumed one
 
-	opFiles = "files" // beside the session daemon's operations: a list of Path, Count levels deep
+	opFiles = "files" // in addition to the session daemon's operations: a list of Path, Count levels deep
 
-	headCancel = "Cancel" // the inbox of a call that nobody waits for any more
+	headCancel = "Cancel" // the inbox of an abandoned call
 	headAnswer = "Answer"
-	headTaken  = "Taken" // the worker has the call
+	headTaken  = "Taken" // the worker has received the call
 
 	maxSessionEntry = 64 << 10
 	maxSessions     = 4096 // that a client lists
@@ -43,17 +43,17 @@ type sessionEntry struct {
 	Worker   string        `json:"worker"`
 	Owner    string        `json:"owner,omitempty"` // the submitter's caller
 	MemoryMB int           `json:"memoryMb"`
-	Key      string        `json:"key"` // its pause is sealed to: keyName
+	Key      string        `json:"key"` // the key that seals its pause: keyName
 	Pause    *blob         `json:"pause,omitempty"`
 	PausedAt time.Time     `json:"pausedAt,omitzero"`
-	Secrets  []string      `json:"secrets,omitempty"` // that going on takes the values of
-	Why      string        `json:"why,omitempty"`     // it has ended
+	Secrets  []string      `json:"secrets,omitempty"` // names whose values a resume needs
+	Why      string        `json:"why,omitempty"`     // why it has ended
 }
 
-// SessionLostError means that a session's worker is gone, and the session with it.
+// SessionLostError means that a session is lost with its worker.
 type SessionLostError struct {
 	ID, Worker string
-	PausedAt   time.Time // if not zero, Resume continues from this pause; what it did since then is lost
+	PausedAt   time.Time // if not zero, Resume resumes from this pause; later work is lost
 }
 
 func (e *SessionLostError) Error() string {
@@ -68,15 +68,15 @@ func (e *SessionLostError) Error() string {
 	)
 }
 
-// call is what is asked of a worker.
+// call is a request to a worker.
 type call struct {
 	sessiond.Request
 	Caller  string `json:"caller,omitempty"`
 	Sealed  []byte `json:"sealed,omitempty"` // secrets, of a begin: to the worker's key
-	Content []byte `json:"-"`                // of a write; it is sent apart, as the code of a step and a value are
+	Content []byte `json:"-"`                // of a write; sent separately, like the code of a step and a value
 }
 
-// takeOut takes what may be large out of a call.
+// takeOut removes and returns the part of a call that may be large.
 func (c *call) takeOut() []byte {
 	content := c.Content
 	switch {
@@ -90,7 +90,7 @@ func (c *call) takeOut() []byte {
 	return content
 }
 
-// putIn puts it back.
+// putIn puts back the part that takeOut removed.
 func (c *call) putIn(content []byte) {
 	switch {
 	case c.Op == sessiond.OpRun && c.Step != nil:
@@ -105,17 +105,17 @@ func (c *call) putIn(content []byte) {
 // reply is a worker's answer.
 type reply struct {
 	sessiond.Answer
-	Stdout  []byte   `json:"-"` // all of the result's; these are sent apart, and so is a value
+	Stdout  []byte   `json:"-"` // the whole stream of the result; streams and a value are sent separately
 	Stderr  []byte   `json:"-"`
 	Content []byte   `json:"-"` // of a read
 	Files   []listed `json:"files,omitempty"`
-	Other   bool     `json:"other,omitempty"` // another worker may be able to
+	Other   bool     `json:"other,omitempty"` // another worker may succeed
 }
 
-// listed is a file of a list.
+// listed is an entry of a file list.
 type listed = unitask.SessionFile
 
-// sessions is the tenant's bucket of them.
+// sessions is a tenant's bucket of sessions.
 type sessions struct {
 	kv jetstream.KeyValue
 }
@@ -167,7 +167,7 @@ func (s sessions) get(ctx context.Context, id string) (e sessionEntry, revision 
 	return e, v.Revision(), err
 }
 
-// readSession reads a session's entry; a *unitask.SessionError says that it is over.
+// readSession decodes a session's entry. It returns a *unitask.SessionError if the session is over.
 func readSession(id string, value []byte) (e sessionEntry, err error) {
 	if len(value) > maxSessionEntry || decode(value, maxValues, &e) != nil || e.View.ID != id || e.MemoryMB < 1 ||
 		!boundView(&e.View, nil) || e.Worker != "" && !idForm.MatchString(e.Worker) {
@@ -182,7 +182,7 @@ func readSession(id string, value []byte) (e sessionEntry, err error) {
 	return e, nil
 }
 
-// listSessions hands on the entries of a tenant's sessions that are not over.
+// listSessions passes each entry of a tenant's sessions that are not over to a function.
 func listSessions(ctx context.Context, js jetstream.JetStream, tenant string, each func(sessionEntry)) error {
 	return list(ctx, js, sessionsBucket+tenant, ofSessions, false, func(id string, value []byte) {
 		if e, err := readSession(id, value); idForm.MatchString(id) && err == nil {
@@ -191,7 +191,7 @@ func listSessions(ctx context.Context, js jetstream.JetStream, tenant string, ea
 	})
 }
 
-// replace writes an entry in the place of that revision, 0 being none; errFenced says that it has another one.
+// replace writes an entry in place of a revision, 0 for none. It returns errFenced if the entry has another revision.
 func (s sessions) replace(ctx context.Context, e sessionEntry, revision uint64) (uint64, error) {
 	text, err := json.Marshal(e)
 	if err != nil {
@@ -204,7 +204,7 @@ func (s sessions) replace(ctx context.Context, e sessionEntry, revision uint64) 
 			ctx,
 			e.View.ID,
 		); e == nil &&
-			bytes.Equal(v.Value(), text) { // by ourselves, whose answer was lost
+			bytes.Equal(v.Value(), text) { // written by this worker, which lost the answer
 			return v.Revision(), nil
 		}
 		return 0, errFenced

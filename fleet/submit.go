@@ -17,22 +17,22 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// submission is a run that a client has under way.
+// submission is a current run of a client.
 type submission struct {
 	c     *Client
 	run   *unitask.FleetRun
 	id    string
 	store tenantStore
-	first bool // this client has made the entry, and has its standard input
-	work  work // that its secrets are for
+	first bool // this client created the entry, and has the run's standard input
+	work  work // that the secrets are bound to
 
-	attempt int // that is known, and the losses before it
+	attempt int // the known attempt, and the losses before it
 	losses  int
 	have    map[string]int64 // bytes of each stream that were passed on
-	lag     map[string]bool  // some is missing: the rest comes with the report
+	lag     map[string]bool  // a part is missing: the report has the rest
 	broken  error            // of the submitter's own stream
-	said    bool             // that there is no worker
-	events  int              // that its worker has told
+	said    bool             // that no worker is present
+	events  int              // number of the worker's events
 	clock   clock
 	unseen  time.Time // since when its worker has not been seen
 }
@@ -54,7 +54,7 @@ func (s *submission) patiently(ctx context.Context, do func(context.Context) err
 	return s.c.config.Times.patiently(ctx, do)
 }
 
-// submit puts the run into its tenant's bucket and into the queue, or joins the one of its id.
+// submit puts the run into its tenant's bucket and into the queue, or joins an existing run with the same id.
 func (s *submission) submit(ctx context.Context) error {
 	req := s.run.Request
 	arch := unitask.HostArch()
@@ -101,7 +101,7 @@ func (s *submission) submit(ctx context.Context) error {
 	return s.patiently(ctx, func(ctx context.Context) error { return s.enter(ctx, e) })
 }
 
-// enter makes the entry and its message in the queue, where they are not there.
+// enter creates the entry and its message in the queue, unless they exist.
 func (s *submission) enter(ctx context.Context, e entry) error {
 	text, err := json.Marshal(e)
 	if err != nil {
@@ -123,7 +123,7 @@ func (s *submission) enter(ctx context.Context, e entry) error {
 		if there.State != Queued {
 			return nil
 		}
-		s.first = there.Created.Equal(e.Created) // made before, by a request whose answer was lost
+		s.first = there.Created.Equal(e.Created) // created by an earlier request whose answer was lost
 	} else if err != nil {
 		return fmt.Errorf("submit run %s: %w", s.id, err)
 	}
@@ -193,19 +193,19 @@ func (s *submission) putInputs(ctx context.Context) (*blob, error) {
 	return &b, err
 }
 
-// possible says that no worker that is there can ever run it.
+// possible returns an error if no present worker can ever do the run.
 func (s *submission) possible(ctx context.Context, e entry) error {
 	workers, now, err := s.c.lately(ctx)
-	if err == nil && !now && unable(workers, e) != nil { // another may have come since
+	if err == nil && !now && unable(workers, e) != nil { // another may have joined since
 		workers, err = s.c.Workers(ctx)
 	}
-	if err != nil || len(workers) == 0 || cut(workers) { // one may come, or is not listed
+	if err != nil || len(workers) == 0 || cut(workers) { // one may join, or is not listed
 		return err
 	}
 	return unable(workers, e)
 }
 
-// unable says why none of these workers can run it.
+// unable returns why none of these workers can do the run, or nil if one can.
 func unable(workers []WorkerInfo, e entry) error {
 	most, arches := 0, []string{}
 	for _, w := range workers {

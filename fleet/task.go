@@ -16,20 +16,20 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// task is what is to run: a request whose secrets have names only, and what comes with it. Where its code is large, the
-// code is elsewhere (entry.Code).
+// task is a request to run, without the values of secrets, and everything that belongs to it. Large code is separate
+// (entry.Code).
 type task struct {
 	Request unitask.Request `json:"request"`
 	Code    []int64         `json:"code,omitempty"`   // bytes of the code and of each inline file in entry.Code
 	Caller  string          `json:"caller,omitempty"` // of the submitter, for the worker's record
 	Colors  string          `json:"colors,omitempty"`
 	Stdin   bool            `json:"stdin,omitempty"` // the submitter has a standard input for it
-	Files   *blob           `json:"files,omitempty"` // a tar of what it brings, by the paths inside
-	// Image is one that the submitter has, a container's or a custom one.
+	Files   *blob           `json:"files,omitempty"` // a tar of the run's files, with their paths in the machine
+	// Image is a container image or a custom image of the submitter.
 	Image *catalog.Shipped `json:"image,omitempty"`
 }
 
-// report is what came of a run.
+// report is the outcome of a run.
 type report struct {
 	Result  *unitask.Result `json:"result,omitempty"` // without its streams
 	Field   *fieldError     `json:"field,omitempty"`  // a field of the request is invalid
@@ -46,15 +46,14 @@ type fieldError struct {
 	Would                map[string]int64 `json:",omitempty"`
 }
 
-// Bounds of JSON that others have written, which is held against them before anything decodes it: a few bytes of it may
-// become hundreds in memory.
+// Limits of JSON from others, checked before decoding: a few bytes of JSON may become hundreds in memory.
 const (
-	maxNested       = 16     // brackets in one another
+	maxNested       = 16     // levels of nested brackets
 	maxValues       = 20_000 // of a task or a call
 	maxReportValues = 100_000
 )
 
-// decode decodes JSON of another's into v.
+// decode decodes untrusted JSON into v.
 func decode(text []byte, values int, v any) error {
 	if err := nesting.Check(text, maxNested, values); err != nil {
 		return fmt.Errorf("%w: it %w", errMalformed, err)
@@ -65,7 +64,7 @@ func decode(text []byte, values int, v any) error {
 	return nil
 }
 
-// readTask reads what a tenant has written, but for the code.
+// readTask reads a tenant's task without its code.
 func readTask(ctx context.Context, s tenantStore, b blob) (t task, err error) {
 	text, err := s.read(ctx, b, maxTask)
 	if err != nil {
@@ -86,7 +85,7 @@ func readTask(ctx context.Context, s tenantStore, b blob) (t task, err error) {
 	return t, nil
 }
 
-// takeOut takes the code and its inline files out of a task if they are large; nil is that they stay.
+// takeOut removes the code and its inline files from a task if they are large; nil means that they stay.
 func (t *task) takeOut() (code joined) {
 	list, size := codeOf(&t.Request), 0
 	for _, text := range list {
@@ -95,7 +94,7 @@ func (t *task) takeOut() (code joined) {
 	if size <= maxInline {
 		return nil
 	}
-	t.Request.InlineFiles = slices.Clone(t.Request.InlineFiles) // the caller's stay as they are
+	t.Request.InlineFiles = slices.Clone(t.Request.InlineFiles) // the caller's files stay unchanged
 	list = codeOf(&t.Request)
 	t.Code = nil
 	for _, text := range list {
@@ -106,7 +105,7 @@ func (t *task) takeOut() (code joined) {
 	return code
 }
 
-// putIn reads the code back into the task. Each text is made in one piece.
+// putIn reads the code back into the task. Each text is allocated in one piece.
 func (t *task) putIn(ctx context.Context, s tenantStore, b *blob) error {
 	if b == nil {
 		return nil
@@ -133,7 +132,7 @@ func (t *task) putIn(ctx context.Context, s tenantStore, b *blob) error {
 		}
 		*text = into.String()
 	}
-	_, err = io.Copy(io.Discard, inTime{ctx, from}) // to its end, where it is held to its name
+	_, err = io.Copy(io.Discard, inTime{ctx, from}) // to the end, where the checksum is verified
 	return err
 }
 
@@ -146,7 +145,8 @@ func codeOf(req *unitask.Request) (list []*string) {
 	return list
 }
 
-// here returns the request as a worker runs it: a bundled image is not the one that has its name here.
+// here returns the request as the worker runs it, with a shipped image under its key: its name may mean another image
+// here.
 func (t task) here(tenant string) unitask.Request {
 	req := t.Request
 	if t.Image != nil {
@@ -187,13 +187,13 @@ func (r report) put(ctx context.Context, s tenantStore) (*blob, error) {
 	return &b, err
 }
 
-// Repeatable reports whether a run may be made again when its worker is lost: it can't have acted on
-// anybody, since it had no network and no secrets. Who asks for more runs once at most.
+// Repeatable reports whether a run may be repeated when its worker is lost: without network and secrets it had no
+// effect outside. Other runs are executed at most once.
 func Repeatable(req unitask.Request) bool {
 	return len(req.Secrets) == 0 && !policy.Reaches(req)
 }
 
-// outcome returns what Runtime.Run would return for a report.
+// outcome converts a report into the results of Runtime.Run.
 func (r report) outcome() (*unitask.Result, error) {
 	switch {
 	case r.Field != nil:

@@ -14,26 +14,26 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// tenantQueue is a tenant's part of the queue, as a worker has it: a connection of its own, into the
-// tenant's account. The tenant may do there whatever it likes: what is gone is made again.
+// tenantQueue is a worker's access to a tenant's part of the queue: a separate connection to the tenant's account. The
+// tenant may change anything there: the worker creates missing parts again.
 type tenantQueue struct {
 	tenantStore
 	w        *Worker
 	nc       *nats.Conn
 	js       jetstream.JetStream
 	queues   []jetstream.Consumer // by priority, the highest first
-	turn     int                  // that comes next; take's own
+	turn     int                  // the next one; used by take only
 	workers  jetstream.KeyValue
 	missed   jetstream.KeyValue
 	sessions sessions
 	listing  sync.Mutex
-	beaten   atomic.Int64  // when JetStream took its last sign of life, in ns since 1970
+	beaten   atomic.Int64  // when JetStream stored the last heartbeat, in ns since 1970
 	sealing  []byte        // the key of its paused sessions
-	copies   int           // that were asked for; its heart's own once it beats
-	broken   atomic.Bool   // something is not as it was made
-	away     time.Time     // until when it is not asked for runs, since it did not answer; take's own
+	copies   int           // requested replicas; used by the heartbeat only, once it runs
+	broken   atomic.Bool   // something was changed or deleted
+	away     time.Time     // until when the silent queue is not polled; used by take only
 	orphans  chan delivery // of runs whose worker is lost
-	watched  atomic.Int32  // runs whose worker is looked for
+	watched  atomic.Int32  // runs whose worker is waited for
 
 	// Under the worker's lock.
 	running, usedMB int
@@ -67,7 +67,7 @@ func (w *Worker) open(t Tenant) (l *tenantQueue, err error) {
 	return l, err
 }
 
-// join makes what the tenant's part of the fleet takes, and listens there.
+// join creates the tenant's part of the fleet, and subscribes to it.
 func (l *tenantQueue) join(ctx context.Context) error {
 	w := l.w
 	if err := w.config.Times.patiently(ctx, l.prepare); err != nil {
@@ -84,7 +84,7 @@ func (l *tenantQueue) join(ctx context.Context) error {
 			if !asked(m, headDrain) {
 				return
 			}
-			if len(w.config.Tenants) > 1 { // and one of them does not decide for all
+			if len(w.config.Tenants) > 1 { // one tenant must not stop the worker for all
 				refuse(m, "it works for other tenants too: end it on its host")
 				return
 			}
@@ -103,10 +103,10 @@ func (l *tenantQueue) join(ctx context.Context) error {
 	if err := l.listenSessions(); err != nil {
 		return err
 	}
-	return w.config.Times.patiently(ctx, l.beat) // servers that take in another one don't answer for a while
+	return w.config.Times.patiently(ctx, l.beat) // servers that admit another one don't answer for a while
 }
 
-// prepare makes the queue, the buckets and the consumer, where they are not as they should be.
+// prepare creates or repairs the queue, the buckets and the consumer.
 func (l *tenantQueue) prepare(ctx context.Context) error {
 	replicas := l.w.replicas()
 	have := map[string]int{queueStream: 0, "KV_" + workersBucket: 0, "KV_" + missedBucket: 0}
@@ -156,14 +156,14 @@ func (l *tenantQueue) prepare(ctx context.Context) error {
 		}
 		queues = append(queues, queue)
 	}
-	if l.queues == nil { // later they are the same, made again
+	if l.queues == nil { // later they are recreated unchanged
 		l.tenantStore, l.queues, l.workers, l.missed, l.sessions = s, queues, workers, missed, held
 	}
 	l.copies = replicas
 	return nil
 }
 
-// account returns the account of NATS that the tenant's worker is a user of.
+// account returns the NATS account of this connection.
 func (l *tenantQueue) account(ctx context.Context) (string, error) {
 	timed, cancel := context.WithTimeout(ctx, l.w.config.Times.Lease)
 	defer cancel()
@@ -209,18 +209,18 @@ func (l *tenantQueue) next() (d delivery) {
 	}
 	if err != nil || time.Since(begin) >= slowFetch {
 		l.broken.Store(true)
-		l.away = time.Now().Add(awayTime) // others are not to wait for it every time
+		l.away = time.Now().Add(awayTime) // so that other tenants don't wait for it every time
 	}
 	return d
 }
 
-// A tenant's queue that takes slowFetch to say that it has nothing, or fails, is let be for awayTime.
+// A tenant's queue that needs slowFetch to return nothing, or fails, is skipped for awayTime.
 const (
 	slowFetch = time.Second
 	awayTime  = 5 * time.Second
 )
 
-// beats says that the worker is there until ctx ends.
+// beats sends heartbeats until ctx ends.
 func (l *tenantQueue) beats(ctx context.Context) {
 	tick := time.NewTicker(l.w.config.Times.Beat)
 	defer tick.Stop()
@@ -232,7 +232,7 @@ func (l *tenantQueue) beats(ctx context.Context) {
 		}
 		err := l.beat(ctx)
 		if err == nil {
-			if time.Since(said) > l.w.config.Times.Lease/2 { // others may have missed it
+			if time.Since(said) > l.w.config.Times.Lease/2 { // others may have counted it as missed
 				err = l.missed.Purge(ctx, l.w.info.ID)
 			}
 			said = time.Now()
@@ -249,7 +249,7 @@ func (l *tenantQueue) beats(ctx context.Context) {
 	}
 }
 
-// beat says that the worker is there.
+// beat sends a heartbeat.
 func (l *tenantQueue) beat(ctx context.Context) error {
 	info := l.w.told(l)
 	info.Draining, info.Server = l.w.draining(), l.nc.ConnectedServerName()
@@ -266,7 +266,7 @@ func (l *tenantQueue) beat(ctx context.Context) error {
 	return nil
 }
 
-// lives says that a worker has said something of itself lately.
+// lives reports whether a worker's info is recent.
 func (l *tenantQueue) lives(ctx context.Context, worker string) (bool, error) {
 	timed, cancel := context.WithTimeout(ctx, l.w.config.Times.Beat)
 	defer cancel()
@@ -280,14 +280,14 @@ func (l *tenantQueue) lives(ctx context.Context, worker string) (bool, error) {
 	return false, err
 }
 
-// others returns the workers that the tenant's account lists, read by one run at a time.
+// others returns the workers listed in the tenant's account. One run at a time reads the list.
 func (l *tenantQueue) others(ctx context.Context) ([]WorkerInfo, error) {
 	l.listing.Lock()
 	defer l.listing.Unlock()
 	return listWorkers(ctx, l.js)
 }
 
-// largest returns the most memory, in MiB, that a worker of this architecture has.
+// largest returns the memory, in MiB, of the largest worker of this architecture.
 func (l *tenantQueue) largest(ctx context.Context) (memoryMB int) {
 	workers, _ := l.others(ctx)
 	if cut(workers) {

@@ -9,13 +9,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// candidate returns a run that this worker may claim; nil is that there is nothing to claim, or not now. watched says
-// that the message stays in hand: the run's worker is looked for.
+// candidate returns a run that this worker may claim, or nil if there is none now. watched means that the message is
+// still being handled: the run's worker is waited for.
 func (l *tenantQueue) candidate(ctx context.Context, d delivery, run string) (c *claim, watched bool) {
 	w, msg := l.w, d.msg
 	e, revision, err := l.get(ctx, run)
 	switch {
-	case errors.Is(err, jetstream.ErrKeyNotFound) && deliveries(msg) < missingDeliveries: // not known yet to who leads
+	case errors.Is(err, jetstream.ErrKeyNotFound) && deliveries(msg) < missingDeliveries: // not known yet to the leader
 		w.later(msg)
 		return nil, false
 	case errors.Is(err, jetstream.ErrKeyNotFound), errors.Is(err, errMalformed):
@@ -30,7 +30,7 @@ func (l *tenantQueue) candidate(ctx context.Context, d delivery, run string) (c 
 		return nil, false
 	}
 	c = &claim{w: w, queue: l, store: l.tenantStore, run: run, entry: e, revision: revision, msg: msg}
-	if e.State != Claimed || e.Worker == w.info.ID { // its own is no longer in hand: its end could not be written down
+	if e.State != Claimed || e.Worker == w.info.ID { // its own run is not handled any more: writing its end failed
 		return c, false
 	}
 	lives, err := l.lives(ctx, e.Worker)
@@ -44,8 +44,8 @@ func (l *tenantQueue) candidate(ctx context.Context, d delivery, run string) (c 
 	return c, false
 }
 
-// undertake claims the run where there is room for it, and only then reads it: whom the reading ends, it ends at most
-// maxLosses times. give says how it is passed on, once it is no longer in hand.
+// undertake claims the run if there is room, and only then reads its task: a task that crashes its reader thus crashes
+// at most maxLosses workers. give passes the run on; call it once this worker no longer handles the run.
 func (c *claim) undertake(ctx context.Context) (give func()) {
 	w, l, before := c.w, c.queue, c.entry
 	if before.State == Claimed {
@@ -73,7 +73,7 @@ func (c *claim) undertake(ctx context.Context) (give func()) {
 	c.entry.State, c.entry.Worker, c.entry.Attempt = Claimed, w.info.ID, before.Attempt+1
 	c.entry.Reading = before.State == Claimed
 	if err := c.take(ctx); err != nil {
-		w.later(c.msg) // somebody else was quicker
+		w.later(c.msg) // another worker was faster
 		return nil
 	}
 	job, malformed := c.read(ctx)
@@ -112,7 +112,7 @@ func (c *claim) undertake(ctx context.Context) (give func()) {
 	return nil
 }
 
-// hint returns how much memory, in MiB, is kept for the machine before the task was read, by what its entry says.
+// hint returns the memory, in MiB, to reserve for the machine before the task is read, according to its entry.
 func (c *claim) hint() int {
 	if _, most := c.w.share(); c.entry.MemoryMB <= most {
 		return max(1, c.entry.MemoryMB)
@@ -120,7 +120,7 @@ func (c *claim) hint() int {
 	return 1
 }
 
-// codeBytes returns what the code takes of the worker's memory; code that is too large is not read.
+// codeBytes returns the worker's memory that the code needs; too large code is never read.
 func (c *claim) codeBytes() int64 {
 	if b := c.entry.Code; b != nil && b.Size > 0 && b.Size <= maxCode {
 		return heldTimes * b.Size
@@ -128,10 +128,10 @@ func (c *claim) codeBytes() int64 {
 	return 0
 }
 
-// readTime bounds how long the reading of a task may take, but for its code.
+// readTime bounds the reading of a task without its code.
 const readTime = time.Minute
 
-// read reads the task that was claimed, but for its code.
+// read reads the claimed task without its code.
 func (c *claim) read(ctx context.Context) (task, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
@@ -142,7 +142,7 @@ func (c *claim) read(ctx context.Context) (task, error) {
 	return job, err
 }
 
-// back gives the run back as it was: nothing of it has begun.
+// back restores the run's earlier entry: the run has not begun.
 func (c *claim) back(ctx context.Context, before entry) {
 	err := c.w.config.Times.patiently(ctx, func(ctx context.Context) error {
 		_, err := c.store.replace(ctx, c.run, before, c.revision)
@@ -153,7 +153,7 @@ func (c *claim) back(ctx context.Context, before entry) {
 	}
 }
 
-// again reports whether a run whose worker is lost is made again; else it ends as lost.
+// again reports whether the run of a lost worker is repeated. If not, it ends the run as lost.
 func (c *claim) again(ctx context.Context, job task, before entry) bool {
 	w, tenant := c.w, c.queue.tenant
 	if why := again(job.Request, before); why != "" {
@@ -172,7 +172,7 @@ func (c *claim) again(ctx context.Context, job task, before entry) bool {
 	return true
 }
 
-// foundLost ends a run as lost, which this worker has found so.
+// foundLost ends a run that this worker has found to be lost.
 func (c *claim) foundLost(ctx context.Context, why string) {
 	c.w.count(func(i *WorkerInfo) { i.Lost++ })
 	c.w.metrics.lost.WithLabelValues(c.w.info.Arch, c.queue.tenant).Inc()

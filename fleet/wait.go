@@ -14,16 +14,16 @@ import (
 	"github.com/unitask/unitask/internal/bounded"
 )
 
-// pollState is how often the entry is looked at when nothing says that it has changed.
+// pollState is the time between reads of the entry without a notice of changes.
 const pollState = time.Second
 
-// wait passes on what the run prints until it is over.
+// wait passes on the run's output until the run is over, and returns its result.
 func (s *submission) wait(ctx context.Context, heard *ear) (*unitask.Result, error) {
 	tick := time.NewTicker(min(pollState, s.c.config.Times.Beat))
 	defer tick.Stop()
 	s.clock.limit = limit(s.run, s.c.config.Times)
 	look := true
-	var last entry // that was read
+	var last entry // read before
 	var revision uint64
 	var missing time.Time // since when there is no entry
 	for {
@@ -62,16 +62,16 @@ func (s *submission) wait(ctx context.Context, heard *ear) (*unitask.Result, err
 			if msg := heard.take(); msg != nil {
 				look = s.take(msg)
 			}
-			heard.again() // behind a look: what follows may be of another attempt
+			heard.again() // after the entry was read: later messages may be of another attempt
 		}
-		if s.broken != nil { // its reader went away
+		if s.broken != nil { // its reader closed it
 			_, _ = s.cancel()
 			return nil, s.broken
 		}
 	}
 }
 
-// getTime bounds how long the entry is waited for, so that the clock is looked at meanwhile.
+// getTime bounds one read of the entry, so that the clock is checked in between.
 const getTime = 5 * time.Second
 
 func (s *submission) get(ctx context.Context) (entry, uint64, error) {
@@ -80,7 +80,7 @@ func (s *submission) get(ctx context.Context) (entry, uint64, error) {
 	return s.store.get(ctx, s.id)
 }
 
-// follow looks after a run that is not over, and says whether it is now.
+// follow handles a change of a run that is not over, and reports whether it is over now.
 func (s *submission) follow(ctx context.Context, e entry, revision uint64) (over bool) {
 	s.begin(e)
 	if e.State == Claimed {
@@ -95,12 +95,12 @@ func (s *submission) follow(ctx context.Context, e entry, revision uint64) (over
 		case s.unseen.IsZero():
 			s.unseen = time.Now()
 		case time.Since(s.unseen) > s.c.config.Times.Lease && !Repeatable(s.run.Request):
-			// No other worker may be there to say so.
+			// Perhaps no other worker is present to note the loss.
 			next := e
 			next.State, next.Why = Lost, again(s.run.Request, e)
 			if _, err := s.store.replace(ctx, s.id, next, revision); err == nil {
 				s.nudge()
-				return false // seen at the next look
+				return false // seen at the next read
 			}
 		}
 		return false
@@ -112,12 +112,12 @@ func (s *submission) follow(ctx context.Context, e entry, revision uint64) (over
 	return false
 }
 
-// begin notes which attempt the entry is at.
+// begin notes the entry's attempt.
 func (s *submission) begin(e entry) {
 	if e.Attempt <= s.attempt || e.Reading {
 		return
 	}
-	if e.Attempt > 1 { // also for who joins it later
+	if e.Attempt > 1 { // also for submitters that join later
 		why := "a worker went away"
 		if e.Losses > s.losses {
 			why = "the worker was lost"
@@ -129,13 +129,13 @@ func (s *submission) begin(e entry) {
 	s.attempt, s.losses = e.Attempt, e.Losses
 }
 
-// nudge has the worker look at the entry.
+// nudge asks the worker to read the entry.
 func (s *submission) nudge() {
 	_ = s.c.nc.Publish(subjectCancel+s.c.config.Tenant+"."+s.id, nil)
 	_ = s.c.nc.FlushTimeout(time.Second)
 }
 
-// cancelTime bounds what a cancelled run still takes to say so.
+// cancelTime bounds the wait for a run's cancellation.
 const cancelTime = 10 * time.Second
 
 // cancel ends the run in the fleet, unless it is over.
@@ -160,10 +160,10 @@ func (s *submission) cancel() (*unitask.Result, error) {
 	return nil, context.Canceled
 }
 
-// drain takes what has come.
+// drain handles all messages that have arrived.
 func (s *submission) drain(heard *ear) { heard.drain(func(m *nats.Msg) { s.take(m) }) }
 
-// finish takes the report.
+// finish reads the report and returns its result.
 func (s *submission) finish(ctx context.Context, e entry) (*unitask.Result, error) {
 	s.begin(e)
 	switch e.State {

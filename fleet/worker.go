@@ -15,36 +15,36 @@ import (
 	"golang.org/x/crypto/nacl/box"
 )
 
-// WorkerConfig is what a worker takes on.
+// WorkerConfig configures a worker.
 type WorkerConfig struct {
 	Config
-	// Tenants are those it works for, each in an account of its own; none is Config's own. It makes
-	// what they have in NATS.
+	// Tenants lists the worker's tenants, each with a separate account; an empty list means Config's own tenant. The
+	// worker creates their streams and buckets in NATS.
 	Tenants []Tenant
-	Info    WorkerInfo    // Slots, MemoryMB and what it has; the rest is filled in
-	Drain   time.Duration // how long runs get to end when it goes; 30 s
-	// Replicas are those of everything in JetStream, at least; 0 is 1. ReplicasNow, nil for none, says how many there
-	// can be by now, where servers of NATS come later. What has more keeps them.
+	Info    WorkerInfo    // Slots, MemoryMB and features; NewWorker fills in the rest
+	Drain   time.Duration // time for current runs to end when the worker exits; 30 s
+	// Replicas is the minimum number of replicas of all data in JetStream; 0 means 1. ReplicasNow, which may be nil,
+	// returns the number possible now, if NATS servers join later. Data with more replicas keeps them.
 	Replicas    int
 	ReplicasNow func() int
-	// SessionKey, 32 bytes, seals sessions that are paused, each tenant's with a key that is derived from it: workers that
-	// have the same continue with each other's. nil is one of its own.
+	// SessionKey, 32 bytes, seals paused sessions, each tenant's with a derived key. Workers with the same SessionKey can
+	// resume each other's sessions. nil means a key of this worker alone.
 	SessionKey []byte
-	// Key, 32 bytes, is the worker's private key, to whose public one secrets are sealed (Config.WorkerKeys); nil is one
-	// of its own, for as long as it lives.
+	// Key, 32 bytes, is the worker's private key. Secrets are sealed to its public key (Config.WorkerKeys). nil means a
+	// new key for this worker's lifetime.
 	Key []byte
 	Log *slog.Logger // nil is none
 }
 
-// Tenant is one that a worker works for. Its account is what keeps it apart from the others.
+// Tenant is a tenant of a worker. Its account separates it from other tenants.
 type Tenant struct {
 	Name           string
-	Creds          string // as Config's, for the worker's user in the tenant's account
+	Creds          string // like Config's, for the worker's user in the tenant's account
 	User, Password string
-	SessionKey     []byte // in place of the worker's: a worker that is not for this tenant need not have it
+	SessionKey     []byte // instead of the worker's, so that other tenants' workers need not know it
 }
 
-// Worker takes runs out of a fleet's queue and has a Runner run them.
+// Worker claims runs from a fleet's queue and runs them with a Runner.
 type Worker struct {
 	config  WorkerConfig
 	runner  Runner
@@ -64,14 +64,14 @@ type Worker struct {
 	mu       sync.Mutex
 	info     WorkerInfo
 	sessions map[string]*hosted                 // by tenant/session
-	parking  bool                               // no session is held any more
-	runs     map[string]context.CancelCauseFunc // by tenant/run: look at the entry
+	parking  bool                               // no session may be added any more
+	runs     map[string]context.CancelCauseFunc // by tenant/run: read the entry
 	hands    map[string]bool                    // by tenant/run: a message of it is being handled
 }
 
 var errDrained = errors.New("the worker goes")
 
-// NewWorker connects a worker and makes what is not there in NATS. Close it.
+// NewWorker connects a worker and creates missing streams and buckets in NATS. Close the worker.
 func NewWorker(ctx context.Context, config WorkerConfig, runner Runner) (_ *Worker, err error) {
 	if config.Config, err = config.withDefaults(); err != nil {
 		return nil, err
@@ -143,7 +143,7 @@ func NewWorker(ctx context.Context, config WorkerConfig, runner Runner) (_ *Work
 	return w, nil
 }
 
-// workerKey returns the pair of keys of a private one, nil being one that is made.
+// workerKey returns the key pair for a private key, or a new pair for nil.
 func workerKey(private []byte) (public, own *[workerKeySize]byte, err error) {
 	if private == nil {
 		return box.GenerateKey(rand.Reader)
@@ -154,8 +154,8 @@ func workerKey(private []byte) (public, own *[workerKeySize]byte, err error) {
 	return box.GenerateKey(bytes.NewReader(private)) // which reads the private key
 }
 
-// apart holds that no two tenants share an account: JetStream answers to any subject that a request
-// names, so permissions alone do not keep enemies apart.
+// apart checks that no two tenants share an account. JetStream answers to any subject that a request names, so
+// permissions alone do not separate tenants.
 func (w *Worker) apart(ctx context.Context) error {
 	if len(w.queues) < 2 {
 		return nil
@@ -176,15 +176,15 @@ func (w *Worker) apart(ctx context.Context) error {
 	return nil
 }
 
-// Info returns what the worker says of itself.
+// Info returns the worker's description of itself.
 func (w *Worker) Info() WorkerInfo {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.info
 }
 
-// told returns what the worker says of itself to a tenant: the memory is what that one can have, and what of it it
-// can't have now.
+// told returns the worker's info for a tenant. MemoryMB is the tenant's share, and UsedMB the part of the share that is
+// not available now.
 func (w *Worker) told(l *tenantQueue) WorkerInfo {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -194,7 +194,7 @@ func (w *Worker) told(l *tenantQueue) WorkerInfo {
 	return info
 }
 
-// Drain has the worker take nothing more on; Run returns when what is under way has ended.
+// Drain makes the worker accept no more work; Run returns when all current work has ended.
 func (w *Worker) Drain() { w.drained.Do(func() { close(w.drain) }) }
 
 func (w *Worker) replicas() int {
@@ -220,8 +220,8 @@ func (w *Worker) woken() {
 	}
 }
 
-// look has a run's heartbeat look at its entry now: it may have been cancelled. Who asks decides
-// nothing; the entry does.
+// look makes a run's heartbeat read its entry now, since the run may have been cancelled. Only the entry decides, not
+// the sender.
 func (w *Worker) look(tenant, run string) {
 	w.mu.Lock()
 	stop := w.runs[tenant+"/"+run]
@@ -231,13 +231,13 @@ func (w *Worker) look(tenant, run string) {
 	}
 }
 
-// Run takes runs until ctx ends or Drain is called, then gives those under way time to end, and
-// returns when the last has.
+// Run claims runs until ctx ends or Drain is called. Then it gives current runs time to end, and returns after the last
+// one.
 func (w *Worker) Run(ctx context.Context) error {
 	work, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
 	var beating sync.WaitGroup
-	for _, l := range w.queues { // each by itself: one that does not answer holds up no other
+	for _, l := range w.queues { // each separately: a silent one delays no other
 		beating.Go(func() { l.beats(work) })
 	}
 	if r, says := w.runner.(acceleratedRunner); says {
@@ -248,7 +248,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.take(ctx, work)
 	w.Drain()
 	for _, l := range w.queues {
-		_ = l.beat(work) // it is draining
+		_ = l.beat(work) // publishes that it is draining
 	}
 	over := make(chan struct{})
 	go func() { w.running.Wait(); close(over) }()
@@ -265,7 +265,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	w.parkSessions()
 	stop(nil)
-	beating.Wait() // or it would be there again
+	beating.Wait() // or it would register again
 	for _, l := range w.queues {
 		timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		_ = l.workers.Delete(timed, w.info.ID)
@@ -274,15 +274,15 @@ func (w *Worker) Run(ctx context.Context) error {
 	return nil
 }
 
-// pollTime is how long a worker goes without looking at the queue when nothing wakes it.
+// pollTime is the time between reads of the queue without a wake-up.
 const pollTime = time.Second
 
-// lookAgain is when a worker that was woken and has found nothing looks again: it hears of a run as it is
-// submitted, and that may be before JetStream has stored it, and has told its consumers.
+// lookAgain lists the waits before a woken worker that found nothing reads the queue again. A wake-up may arrive before
+// JetStream has stored the run and notified its consumers.
 var lookAgain = []time.Duration{5 * time.Millisecond, 50 * time.Millisecond}
 
-// take takes runs for as long as there is room: of the tenant that has the fewest under way, and of
-// those of the one that was served longest ago.
+// take claims runs while there is room: from the tenant with the fewest current runs, and among several from the one
+// served longest ago.
 func (w *Worker) take(ctx, work context.Context) {
 	for looks := len(lookAgain); ; {
 		taken := false
@@ -301,7 +301,7 @@ func (w *Worker) take(ctx, work context.Context) {
 				defer w.ended(l)
 				w.handle(work, l, d)
 			})
-			break // whose turn it is has changed
+			break // the next tenant has changed
 		}
 		if taken {
 			continue
@@ -334,15 +334,14 @@ func (w *Worker) inTurn() []*tenantQueue {
 	})
 }
 
-// share returns how much of a worker's room one tenant may take: what is left is enough that each other
-// has one run at once, however many this one has and however long they last.
+// share returns the part of a worker's room that one tenant may use. The rest always suffices for one run of each other
+// tenant.
 func (w *Worker) share() (slots, memoryMB int) {
 	others := len(w.queues) - 1
 	return max(1, w.info.Slots-others), max(1, w.info.MemoryMB-others*leastMB)
 }
 
-// leastMB is the memory, in MiB, that is kept for a tenant that has nothing under way: a machine of
-// the usual size.
+// leastMB is the memory, in MiB, reserved for a tenant without current runs: a machine of the default size.
 const leastMB = 512
 
 func (w *Worker) room(l *tenantQueue) bool {
@@ -367,7 +366,7 @@ func (w *Worker) ended(l *tenantQueue) {
 	l.running--
 }
 
-// reserve takes memory for a machine, if there is some.
+// reserve reserves memory for a machine, if enough is free.
 func (w *Worker) reserve(l *tenantQueue, memoryMB int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -380,7 +379,7 @@ func (w *Worker) reserve(l *tenantQueue, memoryMB int) bool {
 	return true
 }
 
-// reserveMore takes more memory for a machine that has some, or gives some back.
+// reserveMore enlarges or reduces a machine's reservation.
 func (w *Worker) reserveMore(l *tenantQueue, memoryMB int) bool {
 	if memoryMB <= 0 {
 		w.release(l, -memoryMB)
@@ -402,7 +401,7 @@ func (w *Worker) count(of func(*WorkerInfo)) {
 	of(&w.info)
 }
 
-// begin notes that a run is in hand, unless it is already.
+// begin notes that a run is being handled. It returns false if it is already.
 func (w *Worker) begin(tenant, run string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -419,7 +418,7 @@ func (w *Worker) leave(tenant, run string) {
 	delete(w.hands, tenant+"/"+run)
 }
 
-// hold notes that a run is under way, or with nil that it is not.
+// hold registers a current run, or with nil removes it.
 func (w *Worker) hold(tenant, run string, stop context.CancelCauseFunc) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -431,7 +430,7 @@ func (w *Worker) hold(tenant, run string, stop context.CancelCauseFunc) {
 	w.runs[tenant+"/"+run] = stop
 }
 
-// Close lets go of the connections. Runs under way should have ended: Run sees to that.
+// Close closes the connections. Call it after Run has returned, when no runs are left.
 func (w *Worker) Close() {
 	for _, l := range w.queues {
 		l.nc.Close()

@@ -27,39 +27,40 @@ import (
 	"github.com/unitask/unitask/internal/atomicfile"
 )
 
-// Cluster is how a server is one with others, by routes. All of them have the same Name and Key.
+// Cluster configures a server as a member of a cluster. All members have the same Name and Key.
 type Cluster struct {
 	Name   string // "" is unitask
-	Listen string // HOST:PORT, where the others reach this one
-	// Routes are where others listen, nats://HOST:PORT. This one may be among them, so all can have the same. A cluster
-	// begins when all of those are there, which are two at least, and continues with more than half. A server that comes
-	// later need not be named by the others.
+	Listen string // HOST:PORT for the routes of the others
+	// Routes are the addresses of the members, nats://HOST:PORT. They may include this server, so that all can have the
+	// same list. A cluster starts when all of the routes, at least two, are present, and continues with more than half.
+	// The other servers need not name a server that joins later.
 	Routes []string
-	// Key, KeySize bytes, is what makes a server one of them: both ends of a route show each other that they have it
-	// (TLS 1.3), before either says anything. It must be random: make it with openssl rand.
+	// Key, KeySize bytes, is the proof of membership: both ends of a route show each other that they have the key (TLS
+	// 1.3) before either sends data. The key must be random: create it with openssl rand.
 	Key []byte
-	// Server is this server's name, which no other has; "" is one that is made up at the first start and kept. What is in
-	// JetStream is by it.
+	// Server is this server's unique name; "" means a name that is generated at the first start and kept. JetStream's data
+	// belongs to the name.
 	Server string
 }
 
 // KeySize is the size of a cluster's key, in bytes.
 const KeySize = 32
 
-// maxRoutes bounds the routes that are named.
+// maxRoutes bounds the number of Routes.
 const maxRoutes = 64
 
-// Copies are the replicas that a cluster of enough servers holds: one of them may be away.
+// Copies is the number of replicas in a cluster with enough servers: one server may be down.
 const Copies = 3
 
-// defaultName is a cluster's.
+// defaultName is the default name of a cluster.
 const defaultName = "unitask"
 
-// nameForm is the form of the names of clusters and servers: also those of a folder, and of no other subject of NATS.
+// nameForm is the form of the names of clusters and servers. Such a name is also a safe folder name and one token of a
+// NATS subject.
 var nameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
 
-// routeTime bounds what who connects to the port of the routes takes to show the key: nothing bounds how many do,
-// each of which has a descriptor of the server's meanwhile. A member that took longer tries again.
+// routeTime bounds the time to prove the key on the routes' port. The number of such connections is unlimited, and each
+// one uses a file descriptor of the server. A slower member tries again.
 const routeTime = 3 * time.Second
 
 // apply puts the cluster into a server's options.
@@ -92,7 +93,7 @@ func (c Cluster) apply(opts *server.Options) error {
 			u.Path != "" || u.RawQuery != "" {
 			return fmt.Errorf("route %.100q: use nats://HOST:PORT, which is where another server listens for routes", route)
 		}
-		if !slices.Contains(seen, u.Host) { // JetStream counts them
+		if !slices.Contains(seen, u.Host) { // JetStream counts routes
 			seen = append(seen, u.Host)
 			opts.Routes = append(opts.Routes, &url.URL{Scheme: "nats", Host: u.Host})
 		}
@@ -116,7 +117,7 @@ func (c Cluster) apply(opts *server.Options) error {
 	return nil
 }
 
-// free says whether the address for the routes can be had.
+// free returns an error if the address for the routes is in use.
 func (c Cluster) free() error {
 	l, err := net.Listen("tcp", c.Listen)
 	if err != nil {
@@ -125,11 +126,11 @@ func (c Cluster) free() error {
 	return l.Close()
 }
 
-// errStranger is what either end of a route says of one that does not have the key.
+// errStranger means that the other end of a route does not have the key.
 var errStranger = errors.New("the other end does not have this cluster's key (--cluster-key)")
 
-// routeTLS has both ends of a route show that they have the key: a key pair is derived of it, so who can sign by that
-// is a member, wherever it is and whatever it is called.
+// routeTLS makes both ends of a route prove that they have the key. A key pair is derived from it: whoever can sign
+// with that pair is a member, whatever its address and name.
 func routeTLS(key []byte) (*tls.Config, error) {
 	seed, err := hkdf.Key(sha256.New, key, nil, "unitask cluster routes", ed25519.SeedSize)
 	if err != nil {
@@ -155,13 +156,13 @@ func routeTLS(key []byte) (*tls.Config, error) {
 	}, nil
 }
 
-// SessionKey returns a key for paused sessions that the workers of all the cluster's servers have (fleet.WorkerConfig).
+// SessionKey returns the key for paused sessions that all workers of the cluster share (fleet.WorkerConfig).
 func (c Cluster) SessionKey() ([]byte, error) {
 	return hkdf.Key(sha256.New, c.Key, nil, "unitask cluster sessions", KeySize)
 }
 
-// serverName returns the name of the server of a home. It stays the same, and is no other home's: of a cluster's
-// servers each is known by it.
+// serverName returns the name of a home's server. The name never changes and is unique, because a cluster knows its
+// servers by their names.
 func serverName(folder string) (string, error) {
 	file := filepath.Join(folder, "server-name")
 	text, err := os.ReadFile(file)

@@ -31,16 +31,16 @@ import (
 	"github.com/unitask/unitask/internal/filelock"
 )
 
-// Name is what clients give as the URL of the embedded server of their home.
+// Name is the URL that means the embedded server of the client's home.
 const Name = "embedded"
 
-// file is where a home has its server's address, below the home.
+// file has the address of a home's server; its path is relative to the home.
 const file = "fleet/embedded.json"
 
-// lockFile is held by the server of a home, which one that was killed is not: its address is anybody's by then.
+// lockFile is locked by a home's running server. If it is free, the server was killed, and anyone may use its address.
 const lockFile = "fleet/lock"
 
-// lockTime bounds the wait for who looks whether the lock is held, which takes moments.
+// lockTime bounds the wait for a process that checks the lock, which takes moments.
 const lockTime = time.Second
 
 // address is the file's content.
@@ -53,7 +53,7 @@ type address struct {
 // startTime bounds the start, which reads what JetStream has stored.
 const startTime = 30 * time.Second
 
-// Options are how a server starts.
+// Options configures the start of a server.
 type Options struct {
 	Listen  string       // for clients: nats://HOST:PORT of a loopback address; "" is a free port of 127.0.0.1
 	Cluster *Cluster     // nil is a server alone
@@ -72,8 +72,8 @@ type Server struct {
 	stop     context.CancelFunc
 }
 
-// Start starts a server for a home, which has one at most. One of a cluster waits for as many others as make it able to
-// work, until ctx ends.
+// Start starts a server for a home, which has at most one. The server of a cluster waits for a quorum of the others,
+// until ctx ends.
 func Start(ctx context.Context, home string, o Options) (_ *Server, err error) {
 	opts, err := o.server(home)
 	if err != nil {
@@ -100,7 +100,7 @@ func Start(ctx context.Context, home string, o Options) (_ *Server, err error) {
 		}
 	}()
 	if err == nil {
-		if err = os.Remove(s.name); errors.Is(err, fs.ErrNotExist) { // of one that was killed
+		if err = os.Remove(s.name); errors.Is(err, fs.ErrNotExist) { // of a killed server
 			err = nil
 		}
 	}
@@ -108,7 +108,7 @@ func Start(ctx context.Context, home string, o Options) (_ *Server, err error) {
 		opts.ServerName, err = serverName(folder)
 	}
 	if err == nil && o.Cluster != nil {
-		err = o.Cluster.free() // the server would say so to its log only, and hang
+		err = o.Cluster.free() // the server would only log it, and hang
 	}
 	if err == nil {
 		s.nats, err = server.NewServer(opts)
@@ -162,12 +162,12 @@ func (o Options) server(home string) (*server.Options, error) {
 	return opts, nil
 }
 
-// Config is how the worker of this process reaches it.
+// Config returns the configuration for this process's worker to reach the server.
 func (s *Server) Config() fleet.Config {
 	return fleet.Config{URL: s.at.URL, User: s.at.User, Password: s.at.Password}
 }
 
-// Announce writes its address down for the clients of the home.
+// Announce writes the server's address into the home, for clients.
 func (s *Server) Announce() error {
 	text, err := json.Marshal(s.at)
 	if err == nil {
@@ -179,7 +179,7 @@ func (s *Server) Announce() error {
 	return nil
 }
 
-// Close ends the server, and then removes its address: who waits for that finds nothing under way.
+// Close stops the server, and then removes its address. Whoever waits for the removal finds the server stopped.
 func (s *Server) Close() {
 	s.stop()
 	s.watching.Wait()
@@ -197,8 +197,7 @@ func Gone(home string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// Find completes a configuration whose URL is Name, or is a home's embedded server's own: it has
-// the address and the password.
+// Find adds address and password to a configuration whose URL is Name or the address of the home's embedded server.
 func Find(home string, c fleet.Config) (fleet.Config, error) {
 	if c.Creds != "" || c.User != "" || c.URL == "" {
 		return c, nil

@@ -11,18 +11,18 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// look is how often the cluster is looked at.
+// look is the time between checks of the cluster.
 const look = 500 * time.Millisecond
 
-// standing is what a server sees of its cluster.
+// standing is a server's view of its cluster.
 type standing struct {
-	leads    bool // somebody leads JetStream: more than half of the servers agree
-	here     int  // servers that are there, this one among them
-	known    int  // servers that have been there
-	expected int  // servers that the quorum is of: in the beginning those that routes name
+	leads    bool // JetStream has a leader: more than half of the servers agree
+	here     int  // present servers, including this one
+	known    int  // servers seen so far
+	expected int  // servers that the quorum is counted from: at first those of the routes
 }
 
-// quorum returns how many must be there.
+// quorum returns the number of servers that must be present.
 func (s standing) quorum() int { return s.expected/2 + 1 }
 
 func (s *Server) standing() (now standing) {
@@ -32,7 +32,7 @@ func (s *Server) standing() (now standing) {
 	}
 	now = standing{leads: info.Meta.Leader != "", here: 1, known: 1, expected: info.Meta.Size}
 	for _, peer := range info.Meta.Replicas {
-		if peer.Name == s.nats.Name() { // while nobody leads, it is among them
+		if peer.Name == s.nats.Name() { // without a leader, this server is in the list
 			continue
 		}
 		now.known++
@@ -43,8 +43,7 @@ func (s *Server) standing() (now standing) {
 	return now
 }
 
-// Replicas returns how many copies of what is in JetStream the cluster can hold now: Copies, or one where there are
-// fewer servers than that.
+// Replicas returns the number of replicas that the cluster can store now: Copies, or one if there are fewer servers.
 func (s *Server) Replicas() int {
 	if s.cluster && s.standing().here >= Copies {
 		return Copies
@@ -52,7 +51,7 @@ func (s *Server) Replicas() int {
 	return 1
 }
 
-// ready waits until JetStream's servers agree on one that leads, and says so if that takes a while.
+// ready waits until JetStream's servers have elected a leader, and logs a line if that takes long.
 func (s *Server) ready(ctx context.Context) error {
 	tick := time.NewTicker(look)
 	defer tick.Stop()
@@ -77,17 +76,17 @@ func (s *Server) ready(ctx context.Context) error {
 	}
 }
 
-// waitingTime is how long a start waits for others without a word.
+// waitingTime is how long a start waits for others before it logs that.
 const waitingTime = 3 * time.Second
 
-// watch says when too few of the cluster's servers are there, and when there are enough again, until ctx ends.
+// watch logs when too few of the cluster's servers are present, and when there are enough again, until ctx ends.
 func (s *Server) watch(ctx context.Context) {
 	tick := time.NewTicker(look)
 	defer tick.Stop()
 	for before := (standing{leads: true}); ; {
 		now := s.standing()
 		switch {
-		case now.expected == 0: // it is being closed
+		case now.expected == 0: // the server is closing
 		case before.leads && !now.leads:
 			s.log.Warn(
 				fmt.Sprintf("more than half of the cluster's %d servers must be there: nothing is taken on until %d more are back",
@@ -110,20 +109,20 @@ func (s *Server) watch(ctx context.Context) {
 	}
 }
 
-// natsLog passes on what the server calls an error. Who connects to the routes' port can cause some, so they are few:
-// that the other end has another key is told of beside any other, since it is what a mistake looks like.
+// natsLog logs the server's errors. Anyone who connects to the routes' port can cause errors, so natsLog limits their
+// rate. A wrong key at the other end has its own limit, since it is a likely mistake.
 type natsLog struct {
 	log *slog.Logger
 
 	mu       sync.Mutex
-	last     [2]time.Time // any, and of strangers
-	withheld [2]int       // since
+	last     [2]time.Time // of any error, and of a wrong key
+	withheld [2]int       // errors since last
 }
 
-// errorsEvery is how often an error of the server is passed on.
+// errorsEvery is the time between logged errors of the server.
 const errorsEvery = 10 * time.Second
 
-// Errorf and the others are server.Logger's.
+// Errorf and the other methods implement server.Logger.
 func (l *natsLog) Errorf(format string, v ...any) {
 	text, kind := fmt.Sprintf("%.500s", fmt.Sprintf(format, v...)), 0
 	if strings.Contains(text, errStranger.Error()) {
