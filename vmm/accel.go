@@ -15,10 +15,10 @@ const (
 	Auto Accel = "auto" // try the candidates in turn, by booting
 	KVM  Accel = "kvm"
 	HVF  Accel = "hvf"
-	TCG  Accel = "tcg" // QEMU's own translation: always there, slower
+	TCG  Accel = "tcg" // QEMU's own translation: always available, slower
 )
 
-// ParseAccel accepts auto, kvm, hvf and tcg; "" is auto.
+// ParseAccel accepts auto, kvm, hvf and tcg. "" means auto.
 func ParseAccel(s string) (Accel, error) {
 	switch a := Accel(s); a {
 	case "":
@@ -29,27 +29,29 @@ func ParseAccel(s string) (Accel, error) {
 	return "", fmt.Errorf("unknown accelerator %q: use auto, kvm, hvf or tcg", s)
 }
 
-// Host is what the choice of an accelerator depends on.
+// Host describes what the choice of an accelerator depends on.
 type Host struct {
-	OS, Arch string // as runtime.GOOS and runtime.GOARCH
-	// KVM is nil when /dev/kvm can be opened for reading and writing, here and, if it does that
-	// itself, by QEMU. That it can proves nothing yet: only a boot does.
+	OS, Arch string // in the form of runtime.GOOS and runtime.GOARCH
+	// KVM is nil if /dev/kvm can be opened for reading and writing, by this process and by a QEMU that opens it
+	// itself.
+	// That does not prove that KVM works: only a boot does.
 	KVM error
 }
 
-// ThisHost looks at the machine we run on, as a QEMU will use it.
+// ThisHost describes this host, as a QEMU will use it.
 func ThisHost(q QEMU) Host {
 	return Host{OS: runtime.GOOS, Arch: runtime.GOARCH, KVM: kvmUsable(q, jail.KVMDevice, os.Getuid())}
 }
 
-// Rejection is why an accelerator is no candidate.
+// Rejection tells why an accelerator is no candidate.
 type Rejection struct {
 	Accel  Accel  `json:"accel"`
 	Reason string `json:"reason"`
 }
 
-// Candidates returns the accelerators worth booting for a guest, best first,
-// and why each other one is not. A wish for one that can't be had is an error.
+// Candidates returns the accelerators worth booting for a guest, best first, and why each other one is rejected.
+// Asking
+// for an unavailable accelerator is an error.
 func (h Host) Candidates(guest Arch, want Accel) ([]Accel, []Rejection, error) {
 	var good []Accel
 	var bad []Rejection

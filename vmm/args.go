@@ -9,23 +9,22 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// Boot is what a machine starts from. Paths are opened by QEMU.
+// Boot lists the files and options that a machine boots with. QEMU opens the paths.
 type Boot struct {
 	Kernel string
-	Initrd string   // "" when the kernel wants none
+	Initrd string   // "" if the kernel needs none
 	Append string   // kernel command line
 	Disks  []string // raw images, read-only, in order
-	// MachineOptions are what this kernel needs of the machine beyond the
-	// defaults below, in -M's own form: "acpi=on,rtc=on".
+	// MachineOptions are what this kernel needs from the machine beyond the defaults below, in -M's form:
+	// "acpi=on,rtc=on".
 	MachineOptions string
-	// PCI puts the disks and the network card on a PCI bus, where the machine
-	// has one, in place of virtio-mmio.
+	// PCI puts the disks and the network card on a PCI bus, if the machine has one, instead of virtio-mmio.
 	PCI bool
-	// BIOS: on a q35 the first disk boots by itself, and Kernel must not.
+	// BIOS means that on a q35 the first disk boots by itself, and Kernel must not.
 	BIOS bool
 }
 
-// paths returns the files that are to be opened.
+// paths returns the files to open.
 func (b Boot) paths() (list []string) {
 	for _, path := range append([]string{b.Kernel, b.Initrd}, b.Disks...) {
 		if path != "" {
@@ -35,7 +34,7 @@ func (b Boot) paths() (list []string) {
 	return list
 }
 
-// inherited says where in QEMU the descriptors are that Start gives it.
+// inherited locates the descriptors that QEMU inherits from Start.
 type inherited struct {
 	nic, qmp, console int    // stream sockets
 	gdb               int    // Config.GDB, 0 without it
@@ -43,27 +42,28 @@ type inherited struct {
 	memory            string // the path of Config.Memory, "" without it
 }
 
-// GuestMAC is the address of every machine's network card: one machine is one
-// network, so it need not be unique, and a snapshot can keep it.
+// GuestMAC is the address of every machine's network card. Each machine has its own network, so the address need not
+// be
+// unique, and a snapshot can keep it.
 const GuestMAC = contract.GuestMAC
 
 // NetDevice is QEMU's name for its end of the network card's link.
 const NetDevice = "net0"
 
-// DebugExitPort is the I/O port of amd64's debug-exit device; writing v ends
-// QEMU with status v<<1|1.
+// DebugExitPort is the I/O port of amd64's debug-exit device. Writing v makes QEMU exit with status v<<1|1.
 const DebugExitPort = contract.DebugExitPort
 
-// sandboxOptions turn on all of the four groups of system calls that QEMU's own
-// filter can refuse. It refuses nothing else.
+// sandboxOptions enable all four groups of system calls that QEMU's own filter can refuse. It can refuse no others.
 const sandboxOptions = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 
-// memoryOptions keep the guest's memory out of the host's page merging, through which
-// one machine can find out what another has in its memory, and out of core dumps.
+// memoryOptions exclude the guest's memory from core dumps and from the host's page merging, through which one
+// machine
+// could find out what is in another's memory.
 const memoryOptions = "mem-merge=off,dump-guest-core=off"
 
-// arguments are QEMU's command line without the program's name. It is pure: the paths of
-// c.Boot are those that QEMU opens.
+// arguments returns QEMU's command line without the program's name. It is pure: the paths of c.Boot are those that
+// QEMU
+// opens.
 func arguments(c Config, at inherited) []string {
 	args := []string{
 		"-nodefaults",
@@ -80,11 +80,11 @@ func arguments(c Config, at inherited) []string {
 	}
 	options := strings.TrimPrefix(c.Boot.MachineOptions+","+memoryOptions, ",")
 	if onQ35(c) {
-		options = memoryOptions // what an image asks for is about microvm
+		options = memoryOptions // an image's options are for microvm
 	}
 	if at.memory != "" {
-		// Changes go to the file of a template in the making, and to private copies of
-		// its pages in a clone.
+		// Changes go to the memory file while a template is being made, and to private copies of its pages in a
+		// clone.
 		share := map[bool]string{true: "on", false: "off"}[c.State == nil || c.MemoryShared]
 		if c.MemoryFile && c.QEMU.opensReadOnly() {
 			share += ",readonly=on,rom=off"
@@ -98,7 +98,7 @@ func arguments(c Config, at inherited) []string {
 		args = append(args, "-sandbox", sandboxOptions)
 	}
 	if c.State != nil {
-		args = append(args, "-S", "-incoming", "defer") // from no kernel; and stopped, whatever the state says
+		args = append(args, "-S", "-incoming", "defer") // without a kernel, and stopped, whatever the state says
 	}
 	if c.Boot.Kernel != "" {
 		args = append(args, "-kernel", c.Boot.Kernel)
@@ -124,7 +124,7 @@ func arguments(c Config, at inherited) []string {
 	return append(args, deviceArguments(c, at)...)
 }
 
-// boardArguments choose the machine's board, and the device by which a guest ends QEMU.
+// boardArguments choose the machine's board, and the device with which a guest makes QEMU exit.
 func boardArguments(c Config, options string) (args []string) {
 	switch c.Arch {
 	case ARM64:
@@ -134,11 +134,11 @@ func boardArguments(c Config, options string) (args []string) {
 		}
 	default:
 		if onQ35(c) {
-			if !c.Boot.BIOS { // a boot loader asks the keyboard's controller for the memory above 1 MiB
+			if !c.Boot.BIOS { // a boot loader asks the keyboard controller about the memory above 1 MiB
 				options = "i8042=off," + options
 			}
 			args = append(args, "-M", "q35,sata=off,smbus=off,vmport=off,smm=off,hpet=off,"+options)
-		} else { // without rtc the guest has no wall clock before it is seeded
+		} else { // without rtc the guest has no wall clock until it is seeded
 			args = append(args, "-M", "microvm,rtc=on,isa-serial=on,"+options, "-global", "virtio-mmio.force-legacy=false")
 		}
 		if !c.Keep {
@@ -152,7 +152,7 @@ func boardArguments(c Config, options string) (args []string) {
 func deviceArguments(c Config, at inherited) (args []string) {
 	bus, card := "device", ""
 	if c.Boot.PCI || onQ35(c) {
-		bus, card = "pci", ",romfile=" // to boot from the network by, which a host may lack
+		bus, card = "pci", ",romfile=" // no ROM for network boot, which a host may lack
 	}
 	for i, d := range c.Boot.Disks {
 		id := fmt.Sprintf("disk%d", i)
@@ -170,17 +170,18 @@ func deviceArguments(c Config, at inherited) (args []string) {
 	)
 }
 
-// processors returns those that a machine has.
+// processors returns the number of a machine's processors.
 func processors(c Config) int { return max(1, int(math.Ceil(c.CPUs))) }
 
-// onQ35 reports whether a machine is a q35 in the place of a microvm.
+// onQ35 reports whether a machine is a q35 instead of a microvm.
 func onQ35(c Config) bool { return c.Arch == AMD64 && (c.QEMU.NoMicrovm || c.Q35) }
 
-// gic chooses an arm64 machine's interrupt controller. KVM can't make one of version 2 on hosts
-// whose own is version 3 only, and HVF's of QEMU 11 is version 3, so hardware gives the best
-// that it has. It has no ITS: HVF has none, and Nanos waits for ever for its disk's first
-// interrupt through one. Without it PCI's devices have their interrupts by wire. QEMU 7 has no
-// version 3 for HVF.
+// gic chooses an arm64 machine's interrupt controller. Hardware acceleration uses the best version: KVM can't emulate
+// version 2 on hosts with version 3 only, and HVF in QEMU 11 uses version 3. QEMU 7 has no version 3 for HVF. There
+// is no
+// ITS: HVF has none, and with one Nanos waits forever for its disk's first interrupt. Without it, PCI devices use
+// wired
+// interrupts.
 func gic(c Config) string {
 	if c.Accel == TCG || (c.Accel == HVF && strings.HasPrefix(c.QEMU.Version, "7.")) {
 		return "gic-version=2"
@@ -188,14 +189,15 @@ func gic(c Config) string {
 	return "gic-version=max,its=off"
 }
 
-// kvmSet is QEMU's number for the set of descriptors that has KVM's device.
+// kvmSet is QEMU's number for the descriptor set with KVM's device.
 const kvmSet = 1
 
 func accelArg(a Accel, at inherited) string {
 	switch {
 	case a == TCG:
-		// The translation buffer is a machine's largest memory beside its RAM:
-		// QEMU's default is up to a quarter of the host's.
+		// Apart from its RAM, the translation buffer is a machine's largest memory. QEMU's default is up to a quarter
+		// of the
+		// host's memory.
 		return "tcg,tb-size=128"
 	case at.kvm != 0:
 		return fmt.Sprintf("kvm,device=/dev/fdset/%d", kvmSet)
@@ -203,18 +205,20 @@ func accelArg(a Accel, at inherited) string {
 	return string(a)
 }
 
-// cpuModel is everything that the accelerator can give, but no nested virtualization and no performance counters:
-// hostile code has no use for them that is not an attack, and some nested hosts can't give them. Under TCG no page
-// tables of five levels: with them Linux 6.1 can't read its own memory where it checks for faults, and all paths in
-// /proc are "xxxx". And no erms and fsrm: they say that rep movsb and rep stosb are the fastest way to copy and to
-// clear, so that kernel and C library take it, and QEMU goes through it byte by byte, at some 3 ns each: a page took
-// 12 us more to clear, and a boot 20 % longer.
+// cpuModel requests everything that the accelerator supports except nested virtualization and performance counters.
+// These help hostile code only, and some nested hosts lack them. Under TCG, five-level page tables are off: with
+// them,
+// Linux 6.1 can't read its own memory when it checks for faults, and all paths in /proc are "xxxx". erms and fsrm are
+// off
+// too: they make kernel and C library copy and clear with rep movsb and rep stosb, which QEMU emulates byte by byte,
+// at
+// some 3 ns each. Clearing a page took 12 us more, and a boot 20 % longer.
 func cpuModel(arch Arch, a Accel) string {
 	switch {
 	case a == TCG && arch == ARM64:
 		return "max"
 	case a == TCG:
-		return "max,svm=off,la57=off,erms=off,fsrm=off" // qemu64 costs Node a second more
+		return "max,svm=off,la57=off,erms=off,fsrm=off" // qemu64 costs Node one more second
 	case arch == ARM64:
 		return "host,pmu=off"
 	}

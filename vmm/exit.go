@@ -5,22 +5,22 @@ import (
 	"strings"
 )
 
-// Exit is how QEMU ended.
+// Exit describes how QEMU exited.
 type Exit struct {
-	Code   int    `json:"code"`   // exit status; -1 when Signal is set
+	Code   int    `json:"code"`   // exit code; -1 if Signal is set
 	Signal string `json:"signal"` // "killed", …; "" for an ordinary exit
-	// Denied is the system call for which its jail ended it: "connect". A QEMU that was
-	// broken out of makes such a call, or one whose calls we do not know yet.
+	// Denied is the system call for which the jail killed QEMU: "connect". Such a call means that the guest broke out
+	// of
+	// QEMU, or that the list lacks a call of this QEMU.
 	Denied string `json:"denied,omitempty"`
-	// OutOfMemory: the kernel ended it because it took more memory than a machine of its kind may.
+	// OutOfMemory means that the kernel killed QEMU because it exceeded the memory limit for machines of its kind.
 	OutOfMemory bool   `json:"outOfMemory,omitempty"`
-	Stderr      string `json:"stderr"` // QEMU's own messages, the last kilobytes
-	// Guest is the status that the guest wrote to the debug-exit device, or -1.
-	// It has 7 bits.
+	Stderr      string `json:"stderr"` // the last kilobytes of QEMU's own messages
+	// Guest is the status that the guest wrote to the debug-exit device, or -1. It has 7 bits.
 	Guest int `json:"guest"`
 }
 
-// complaint returns what QEMU said without its warnings, which end no machine.
+// complaint returns QEMU's messages without warnings, which end no machine.
 func complaint(stderr string) string {
 	var out strings.Builder
 	for line := range strings.Lines(stderr) {
@@ -31,7 +31,7 @@ func complaint(stderr string) string {
 	return strings.TrimSpace(out.String())
 }
 
-// Err turns the end of a process that should still run into an error.
+// Err returns the error for a process that should still be running.
 func (e Exit) Err() error {
 	status := fmt.Sprintf("exit status %d", e.Code)
 	switch {

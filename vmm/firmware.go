@@ -11,21 +11,21 @@ import (
 	"os"
 )
 
-// A microvm's firmware is memory that its guest can write to: what is below 1 MiB is where every PC has it, and
-// Nanos has its page tables there. It is no part of Config.Memory, and xen-save-devices-state leaves out
-// all memory: so it is read from QEMU, and added to the sections of memory that the machine began with.
+// The guest can write to a microvm's firmware: below 1 MiB it is at the usual place of a PC, and Nanos puts its page
+// tables there. The firmware is not part of Config.Memory, and xen-save-devices-state leaves out all memory. So it is
+// read from QEMU and added to the memory sections that the machine began with.
 
-// firmwareBlock is QEMU's name for it (hw/i386/x86.c), and firmwareEnd where it ends, a second time.
+// firmwareBlock is QEMU's name for the firmware (hw/i386/x86.c). Its second copy ends at firmwareEnd.
 const (
 	firmwareBlock = "pc.bios"
 	firmwareEnd   = 1 << 32
 )
 
 // The form of memory in a migration's state (migration/ram.c, migration/savevm.c): sections, each with a number, of
-// records that begin with an address and flags in its lower bits, and a footer.
+// records, and a footer. Each record begins with an address and, in its lower bits, flags.
 const (
 	startSection, partSection, endSection = 1, 2, 3
-	footerSize                            = 1 + 4 // its type, the section's number
+	footerSize                            = 1 + 4 // section type, section number
 	guestPage                             = 4096
 
 	ramZero, ramSize, ramPage, ramEnd, ramContinue = 0x02, 0x04, 0x08, 0x10, 0x20
@@ -33,16 +33,16 @@ const (
 
 var errNoMemorySections = errors.New("the machine began with no memory in a form that is known")
 
-// memorySections are those at the beginning of a state.
+// memorySections describes the memory sections at the beginning of a state.
 type memorySections struct {
-	number   []byte // theirs
-	firmware int64  // the size of the block, 0 if there is none
-	end      int    // behind them
+	number   []byte // number of the sections
+	firmware int64  // size of the firmware block, 0 if there is none
+	end      int    // offset of the data after the sections
 }
 
-// readMemory finds them: what a section holds may be the guest's, so each record is gone through.
+// readMemory finds the memory sections. It walks every record, since the guest may have chosen a section's content.
 func readMemory(state []byte) (m memorySections, err error) {
-	const name = "\x03ram\x00\x00\x00\x00\x00\x00\x00\x04" // instance and version
+	const name = "\x03ram\x00\x00\x00\x00\x00\x00\x00\x04" // name, instance and version
 	at := bytes.Index(state, []byte(name))
 	if at < stateHead+footerSize || state[at-footerSize] != startSection {
 		return m, errNoMemorySections
@@ -69,7 +69,7 @@ func readMemory(state []byte) (m memorySections, err error) {
 	}
 }
 
-// records reads those of one section. shared says that blocks have their address beside them.
+// records reads the records of one section. shared means that each block's address follows its size.
 func (m *memorySections) records(r *bytes.Reader, shared bool) error {
 	name := func() (string, error) {
 		n, err := r.ReadByte()
@@ -130,13 +130,13 @@ func (m *memorySections) records(r *bytes.Reader, shared bool) error {
 	}
 }
 
-// firmwareSection is one that has the firmware.
+// firmwareSection returns a section with the firmware.
 func firmwareSection(number, firmware []byte) []byte {
 	return appendPages(nil, number, firmwareBlock, firmware, func(page int) int64 { return int64(page) * guestPage })
 }
 
-// appendPages appends a section that has pages of a block: where says at which offsets. What the last one lacks is
-// zero.
+// appendPages appends a section with pages of a block. where returns the offset of each page. The last page is padded
+// with zeros.
 func appendPages(section, number []byte, block string, content []byte, where func(page int) int64) []byte {
 	section = append(append(section, partSection), number...)
 	for page := 0; len(content) > 0; page++ {
@@ -156,10 +156,10 @@ func appendPages(section, number []byte, block string, content []byte, where fun
 	return append(append(section, 0x7e), number...)
 }
 
-// maxFirmware bounds the firmware of a machine: the largest that QEMU brings for a PC is OVMF's.
+// maxFirmware bounds a machine's firmware. OVMF's is the largest that QEMU ships for a PC.
 const maxFirmware = 16 << 20
 
-// readFirmware reads a stopped machine's firmware of that size.
+// readFirmware reads size bytes of a stopped machine's firmware.
 func (m *Machine) readFirmware(ctx context.Context, size int64) ([]byte, error) {
 	if size == 0 {
 		return nil, nil

@@ -6,8 +6,7 @@ import (
 	"os"
 )
 
-// openBoot checks what the machine boots from; QEMU runs as the same user and
-// opens the paths itself.
+// openBoot checks the boot files. QEMU runs as the same user and opens the paths itself.
 func openBoot(b Boot, files []*os.File) (Boot, []*os.File, error) {
 	for _, path := range b.paths() {
 		if st, err := os.Stat(path); err != nil {

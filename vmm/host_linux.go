@@ -13,8 +13,9 @@ import (
 	"github.com/unitask/unitask/vmm/jail"
 )
 
-// openBoot opens what the machine boots from and returns it under the paths
-// that QEMU, which has no access to our folders, can open: its own descriptors.
+// openBoot opens the boot files and replaces their paths by descriptors, which QEMU can open without access to the
+// host's
+// folders.
 func openBoot(b Boot, files []*os.File) (Boot, []*os.File, error) {
 	open := func(path *string) error {
 		if *path == "" {
@@ -39,8 +40,8 @@ func openBoot(b Boot, files []*os.File) (Boot, []*os.File, error) {
 	return b, files, err
 }
 
-// kvmUsable is nil when a device like KVM's can be opened by us, and by a QEMU that opens it
-// itself: one that root starts becomes a user who owns nothing.
+// kvmUsable returns nil if this process can open a device like KVM's, and so can a QEMU that opens it itself: QEMU
+// started by root becomes a user who owns nothing.
 func kvmUsable(q QEMU, device string, uid int) error {
 	f, err := os.OpenFile(device, os.O_RDWR, 0)
 	switch {
@@ -69,7 +70,7 @@ func kvmUsable(q QEMU, device string, uid int) error {
 	return nil
 }
 
-// memoryFile returns an empty file without a name, and a descriptor by which it can only be written.
+// memoryFile returns an empty, nameless file, and a second descriptor that can only write to it.
 func memoryFile(name string) (file, write *os.File, err error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Lent are the descriptors by which another process speaks with a machine and its
-// guest's console. Close frees them.
+// Lent holds the descriptors with which another process uses a machine's monitor and its guest's console. Close frees
+// them.
 type Lent struct {
 	Console, Monitor *os.File
 }
@@ -17,8 +17,8 @@ type Lent struct {
 // Close frees the descriptors.
 func (l Lent) Close() { _ = errors.Join(l.Console.Close(), l.Monitor.Close()) }
 
-// Lend gives away the console and the monitor, which must be connected; neither
-// ReadConsole nor the Monitor may be used here before or after.
+// Lend gives away the console and the monitor, which must be connected. The lender must not use ReadConsole or the
+// Monitor before or after.
 func (m *Machine) Lend() (Lent, error) {
 	console, err := m.console.(*net.UnixConn).File()
 	if err != nil {
@@ -32,16 +32,16 @@ func (m *Machine) Lend() (Lent, error) {
 	return Lent{console, monitor}, nil
 }
 
-// Adoption is a machine that another process started and holds.
+// Adoption describes a machine that another process started and holds.
 type Adoption struct {
 	Jail   Jail
 	Pid    int
 	Lent          // Adopt duplicates them
-	Kill   func() // asks for its end
+	Kill   func() // asks the holder to end the machine
 	Exited <-chan Exit
 }
 
-// Adopt returns a machine that was started elsewhere and lent, and runs.
+// Adopt returns a running machine that another process started and lent.
 func Adopt(a Adoption) (*Machine, error) {
 	console, err := net.FileConn(a.Console)
 	if err != nil {
@@ -54,18 +54,17 @@ func Adopt(a Adoption) (*Machine, error) {
 	}
 	m := &Machine{Monitor: AdoptMonitor(qmp), Jail: a.Jail, pid: a.Pid, kill: a.Kill, console: console,
 		copied: make(chan struct{}), exited: make(chan struct{})}
-	go func() { // until Exited says; Close waits for it
+	go func() { // until Exited reports the end; Close waits for it
 		m.status = <-a.Exited
 		close(m.exited)
 	}()
 	return m, nil
 }
 
-// AdoptMonitor returns a monitor on a connection that another has connected and
-// detached from.
+// AdoptMonitor returns a monitor on a connection that another monitor has connected and detached from.
 func AdoptMonitor(conn net.Conn) *Monitor {
 	m := newMonitor(conn)
-	m.prefix, m.connected = "adopted ", true // the last one's commands may yet be answered
+	m.prefix, m.connected = "adopted ", true // replies to the last monitor's commands may still arrive
 	close(m.greeting)
 	go m.read()
 	return m
@@ -74,8 +73,8 @@ func AdoptMonitor(conn net.Conn) *Monitor {
 // detachWait bounds how long QEMU may take to send the rest of a line.
 const detachWait = time.Second
 
-// Detach ends the monitor and returns its connection, between two messages, for another
-// to adopt. Nobody may be waiting for a reply.
+// Detach ends the monitor and returns its connection, between two messages, so that another process can adopt it.
+// Nobody may be waiting for a reply.
 func (m *Monitor) Detach() (*os.File, error) {
 	c, ok := m.conn.(*net.UnixConn)
 	if !ok {

@@ -5,15 +5,16 @@ import (
 	"io"
 )
 
-// logLines takes QEMU's own messages out of its log: both are on stderr, since a jail lets
-// it make no file. Its messages begin with its name.
+// logLines separates QEMU's own messages from its log: both are on stderr, since the jail lets QEMU create no file.
+// QEMU's
+// messages begin with its name.
 type logLines struct {
 	program  string
 	own, log io.Writer
 	line     []byte
 }
 
-// maxLogLine bounds a line that is looked at whole.
+// maxLogLine bounds a line that is examined as a whole.
 const maxLogLine = 4 << 10
 
 func (l *logLines) Write(p []byte) (int, error) {

@@ -18,27 +18,26 @@ import (
 	"github.com/unitask/unitask/vmm/jail"
 )
 
-// Machine is a running QEMU. Close ends it; every other call may be made from
-// any goroutine.
+// Machine is a running QEMU. Close ends it. Every other method may be called from any goroutine.
 type Machine struct {
 	Monitor *Monitor
-	Jail    Jail // what holds the process
+	Jail    Jail // layers and limits of the process
 
 	pid     int
 	kill    func()
-	seal    func() error // nil for one that was adopted: whoever lent it has sealed it
-	state   net.Conn     // the device state, to QEMU: its descriptor stateFD; nil for one that was adopted
+	seal    func() error // nil for an adopted machine, which its lender has sealed
+	state   net.Conn     // the device state, to QEMU's descriptor stateFD; nil for an adopted machine
 	stderr  tail.Buffer
 	console net.Conn
-	copied  chan struct{} // closed when the console's reader is done
+	copied  chan struct{} // closed when the console's reader has finished
 	exited  chan struct{} // closed when the process is reaped
 	status  Exit
 
 	readOnce, closeOnce sync.Once
 }
 
-// Start starts QEMU and returns when the process runs; it does not wait for
-// QMP, which comes up while the guest boots (Monitor.Connect waits).
+// Start starts QEMU and returns once the process runs. It does not wait for QMP, which starts while the guest boots
+// (Monitor.Connect waits).
 func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 	var clean cleanups
 	defer func() {
@@ -69,7 +68,7 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 		return nil, fmt.Errorf("start machine: %w", err)
 	}
 	if jail.CanFilter() && !cfg.NoJail && len(cfg.QEMU.Program.Files) > 0 {
-		cfg.QEMU.Sandbox = false // it refuses less than ours, and names nothing
+		cfg.QEMU.Sandbox = false // it refuses less than the jail's filter, and names nothing
 	}
 	var stderr io.Writer = &m.stderr
 	if cfg.LogItems != "" {
@@ -83,8 +82,9 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 		Given:   given,
 		Program: cfg.QEMU.Program, Args: arguments(cfg, at), Files: files, Reads: cfg.Boot.paths(), Stderr: stderr,
 		Open: cfg.NoJail,
-		// Each malloc arena reserves 64 MiB of address space, which is bounded, and a host
-		// with many cores would have a machine make many.
+		// Each malloc arena reserves 64 MiB of address space, which is limited. On a host with many cores, a machine
+		// would
+		// create many arenas.
 		Env:      []string{"PATH=/usr/bin:/bin", "MALLOC_ARENA_MAX=2"},
 		FileSize: fileSize(cfg), KVM: kvm, Listens: cfg.GDB != nil,
 		AddressSpace: uint64(cfg.MemoryMB)<<20 + addressSpaceExtra, SmallPages: cfg.Accel == TCG && cfg.State != nil,
@@ -116,8 +116,9 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 	return m, nil
 }
 
-// inherit returns the files that QEMU has as descriptors from 3 on, and where in it they are. Those from opened on are
-// the caller's to close. It changes the paths of cfg.Boot to those that QEMU opens.
+// inherit returns the files that QEMU inherits as descriptors from 3 on, and their numbers in QEMU. The caller closes
+// the
+// files from opened on. inherit changes the paths of cfg.Boot to those that QEMU opens.
 func inherit(cfg *Config, theirs [3]*os.File, kvm jail.KVM) (files []*os.File, opened int, at inherited, err error) {
 	files = append([]*os.File{cfg.NIC}, theirs[:]...)
 	at = inherited{nic: 3, qmp: 4, console: 5}
@@ -138,16 +139,17 @@ func inherit(cfg *Config, theirs [3]*os.File, kvm jail.KVM) (files []*os.File, o
 		files = append(files, device)
 		at.kvm = len(files) + 2
 	}
-	if onQ35(*cfg) && cfg.Boot.BIOS || cfg.State != nil && !onQ35(*cfg) { // q35's state has the loader of its kernel, so a clone must have that
+	if onQ35(*cfg) && cfg.Boot.BIOS || cfg.State != nil && !onQ35(*cfg) { // q35's state contains its kernel's loader, so a clone needs the same one
 		cfg.Boot.Kernel, cfg.Boot.Initrd, cfg.Boot.Append = "", "", ""
 	}
 	cfg.Boot, files, err = openBoot(cfg.Boot, files)
 	return files, opened, at, err
 }
 
-// Seal has QEMU open nothing from now on, not even its own files. It may be called when all of QEMU is set up: when
-// the guest runs, or its monitor has answered, which seals it by itself. QEMU greets before that. An error ends the
-// machine. It may be called more than once.
+// Seal keeps QEMU from opening any more files, even its own. Call it when all of QEMU is set up: when the guest runs,
+// or
+// when the monitor has answered, which seals QEMU by itself. QEMU's greeting is earlier than that. An error ends the
+// machine. Seal may be called more than once.
 func (m *Machine) Seal() error {
 	if m.seal == nil {
 		return nil
@@ -160,12 +162,12 @@ func (m *Machine) Seal() error {
 	return err
 }
 
-// ReadConsole copies the console to w from now on. Only the first call counts.
+// ReadConsole starts to copy the console to w. Only the first call has an effect.
 func (m *Machine) ReadConsole(w io.Writer) {
 	m.readOnce.Do(func() { go m.copyConsole(w) })
 }
 
-// noConsole: from here on there is nobody to read it.
+// noConsole marks the console as read: nobody can start a reader any more.
 func (m *Machine) noConsole() { m.readOnce.Do(func() { close(m.copied) }) }
 
 // consoleDrain bounds how long the console is read after QEMU has ended.
@@ -194,8 +196,7 @@ func (m *Machine) reaped(state *os.ProcessState, process *jail.Process) {
 		if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 			st.Signal = ws.Signal().String()
 		}
-		// The debug-exit device ends QEMU with v<<1|1; QEMU's own failures are 1
-		// and have something on stderr.
+		// The debug-exit device makes QEMU exit with v<<1|1. QEMU's own failures are 1 with a message on stderr.
 		if st.Code&1 == 1 && st.Code > 0 && complaint(st.Stderr) == "" {
 			st.Guest = st.Code >> 1
 		}
@@ -207,8 +208,7 @@ func (m *Machine) reaped(state *os.ProcessState, process *jail.Process) {
 // Exited is closed when the process has ended.
 func (m *Machine) Exited() <-chan struct{} { return m.exited }
 
-// Wait waits for the end of the process and of its console, and returns the
-// same answer to every caller.
+// Wait waits until the process has ended and its console is read. It returns the same result to every caller.
 func (m *Machine) Wait(ctx context.Context) (Exit, error) {
 	select {
 	case <-m.exited:
@@ -221,7 +221,7 @@ func (m *Machine) Wait(ctx context.Context) (Exit, error) {
 	return m.status, nil
 }
 
-// Status is how the process ended; an error while it runs.
+// Status returns how the process ended, or an error while it runs.
 func (m *Machine) Status() (Exit, error) {
 	select {
 	case <-m.exited:
@@ -231,8 +231,9 @@ func (m *Machine) Status() (Exit, error) {
 	}
 }
 
-// Close kills the machine and frees everything it holds. It may be called more
-// than once and by several goroutines; each returns when all is gone.
+// Close kills the machine and frees all its resources. It may be called more than once and by several goroutines.
+// Each
+// call returns when everything is freed.
 func (m *Machine) Close() error {
 	m.closeOnce.Do(func() {
 		m.kill()
@@ -250,11 +251,10 @@ func (m *Machine) Close() error {
 	return nil
 }
 
-// Pid is QEMU's process id.
+// Pid returns QEMU's process id.
 func (m *Machine) Pid() int { return m.pid }
 
-// socketPair returns a connected pair of stream sockets: ours as a net.Conn,
-// theirs as a file to be inherited.
+// socketPair returns a connected pair of stream sockets: a net.Conn, and a file for a child process to inherit.
 func socketPair() (ours net.Conn, theirs *os.File, err error) {
 	f, theirs, err := socketpair.New("machine")
 	if err != nil {
@@ -268,14 +268,15 @@ func socketPair() (ours net.Conn, theirs *os.File, err error) {
 	return ours, theirs, nil
 }
 
-// diskRate bounds what a machine reads from disks in a second, and writes: its disk is read once in a start, and
-// mostly in the host's memory; a QEMU that was broken out of must not have the disks for itself.
+// diskRate bounds the bytes a second that a machine reads from disks, and those that it writes. A start reads the
+// disk
+// once, mostly from the host's memory. A broken QEMU must not occupy the disks.
 const diskRate = 256 << 20
 
-// maxStderr is how much of QEMU's own messages is kept: its last words.
+// maxStderr bounds how much of QEMU's own messages is kept: the last part.
 const maxStderr = 16 << 10
 
-// cleanups run once, in reverse.
+// cleanups run once, in reverse order.
 type cleanups []func()
 
 func (c *cleanups) push(f func()) { *c = append(*c, f) }

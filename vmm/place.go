@@ -8,8 +8,9 @@ import (
 // memoryBlock is QEMU's name for a machine's memory.
 const memoryBlock = "mem"
 
-// Place returns a device state in which a machine that begins from it finds content in its memory: at these offsets of
-// Config.Memory, a page each. The memory's file stays as it is: a clone's pages are its own.
+// Place returns a device state from which a machine starts with content in its memory: at these offsets of
+// Config.Memory,
+// a page each. The memory's file is not changed: a clone has its own pages.
 func Place(state []byte, offsets []int64, content []byte) ([]byte, error) {
 	memory, err := readMemory(state)
 	if err != nil {

@@ -17,15 +17,15 @@ import (
 	"github.com/unitask/unitask/vmm/jail"
 )
 
-// QEMU is an installed QEMU.
+// QEMU describes an installed QEMU.
 type QEMU struct {
 	Path string `json:"path"`
-	// ID changes when the binary does: path, size and time of change.
+	// ID changes when the binary does: it covers path, size and time of change.
 	ID string `json:"id"`
 	probed
 }
 
-// libraries changes when the host's libraries are installed or removed.
+// libraries returns a value that changes when the host's libraries are installed or removed.
 func libraries() string {
 	st, err := os.Stat("/etc/ld.so.cache")
 	if err != nil {
@@ -34,14 +34,14 @@ func libraries() string {
 	return strconv.FormatInt(st.ModTime().UnixNano(), 10)
 }
 
-// probed is what a program says of itself when it is asked.
+// probed holds a program's answers about itself.
 type probed struct {
 	Version string `json:"version"` // "7.2.22"
-	// Sandbox says that this build has a system call filter of its own (-sandbox).
+	// Sandbox means that this build has its own system call filter (-sandbox).
 	Sandbox bool `json:"sandbox"`
-	// NoMicrovm says that this build, for amd64, has no microvm machine (RHEL's): q35 takes its place.
+	// NoMicrovm means that this build for amd64 has no microvm machine (as RHEL's); q35 replaces it.
 	NoMicrovm bool `json:"noMicrovm,omitempty"`
-	// Program is what it consists of.
+	// Program lists the program's files.
 	Program jail.Program `json:"program"`
 }
 
@@ -56,31 +56,31 @@ var versionTimeout = 10 * time.Second // shorter in tests
 
 var programs = map[Arch]string{AMD64: "qemu-system-x86_64", ARM64: "qemu-system-aarch64"}
 
-// Cache remembers the versions of binaries that were seen before.
+// Cache remembers the versions of known binaries.
 type Cache interface {
 	Get(key string) (value string, ok bool)
 	Put(key, value string)
 }
 
-// forgetful is no cache.
+// forgetful is a Cache that remembers nothing.
 type forgetful struct{}
 
 func (forgetful) Get(string) (string, bool) { return "", false }
 func (forgetful) Put(string, string)        {}
 
-// Variable names the variable that says where QEMU is: a folder that holds its programs, or
-// the program for the host's own architecture.
+// Variable names the environment variable with QEMU's location: a folder with its programs, or the program for the
+// host's
+// own architecture.
 const Variable = "UNITASK_QEMU"
 
-// prefixes are where QEMU's programs are on systems whose desktop starts programs without
-// them on PATH: Homebrew's folders and MacPorts'.
+// prefixes are the folders of Homebrew and MacPorts. Desktops start programs without these on PATH.
 var prefixes = []string{"/opt/homebrew/bin", "/usr/local/bin", "/opt/local/bin"}
 
-// kvmProgram is the only QEMU that RHEL and its like have, for the host's architecture.
+// kvmProgram is the only QEMU on RHEL and similar systems, for the host's architecture.
 const kvmProgram = "/usr/libexec/qemu-kvm"
 
-// locate returns the path of an architecture's QEMU: where Variable says, on PATH, in
-// one of the prefixes, or RHEL's.
+// locate returns the path of an architecture's QEMU: the one that Variable names, on PATH, in one of the prefixes, or
+// RHEL's.
 func locate(arch Arch) (string, error) {
 	name := programs[arch]
 	if named := os.Getenv(Variable); named != "" {
@@ -146,8 +146,7 @@ func FindQEMU(ctx context.Context, arch Arch, seen Cache) (QEMU, error) {
 
 var versionPattern = regexp.MustCompile(`QEMU emulator version (\d+\.\d+(?:\.\d+)?)`)
 
-// probe asks a program for its version, behind the option that a build without a
-// system call filter refuses.
+// probe asks a program for its version, first with the option that a build without a system call filter refuses.
 func probe(ctx context.Context, path string) (probed, error) {
 	var p probed
 	var err error
@@ -180,9 +179,9 @@ func lacksMicrovm(machines string) bool {
 	return q35
 }
 
-// examine finds out which files a QEMU consists of: its libraries, the accelerators that
-// are modules of their own, and the folders where it looks for firmware. A program whose
-// files can't be told runs in a jail that lacks the layers that need them.
+// examine lists the files of a QEMU: its libraries, the accelerators that are separate modules, and the folders that
+// it
+// searches for firmware. If the files can't be listed, the jail lacks the layers that depend on the list.
 func examine(ctx context.Context, path string) (jail.Program, error) {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -207,7 +206,7 @@ func examine(ctx context.Context, path string) (jail.Program, error) {
 	return p, err
 }
 
-// modules returns the accelerators of a QEMU below a prefix that are libraries of their own.
+// modules returns the accelerators of a QEMU below a prefix that are separate libraries.
 func modules(prefix string) (list []string) {
 	for _, dir := range []string{"lib/*/qemu", "lib/qemu", "lib64/qemu"} {
 		found, _ := filepath.Glob(filepath.Join(prefix, dir, "accel-*.so"))
@@ -228,16 +227,17 @@ func queryVersion(ctx context.Context, path string, options ...string) (string, 
 	return string(m[1]), nil
 }
 
-// errNoAnswer means that a program was not done in its time, could not be started, or was killed: that says nothing
-// about what it can do, and is not remembered as if it had.
+// errNoAnswer means that a program timed out, could not be started, or was killed. This tells nothing about the
+// program's
+// abilities, so the result is not cached.
 var errNoAnswer = errors.New("no answer")
 
-// ask runs a program for what it prints.
+// ask runs a program and returns its output.
 func ask(ctx context.Context, path string, args ...string) ([]byte, error) {
 	timed, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(timed, path, args...)
-	cmd.WaitDelay = time.Second // for what it has started
+	cmd.WaitDelay = time.Second // for its child processes
 	out, err := cmd.Output()
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -256,10 +256,10 @@ func ask(ctx context.Context, path string, args ...string) ([]byte, error) {
 	return out, err
 }
 
-// opensReadOnly reports whether a QEMU can open the file of its memory for reading only (rom=off).
+// opensReadOnly reports whether a QEMU can open the file of its memory read-only (rom=off).
 func (q QEMU) opensReadOnly() bool { return q.atLeast(8, 2) }
 
-// atLeast reports whether a QEMU is of that version or a newer one.
+// atLeast reports whether a QEMU has that version or a newer one.
 func (q QEMU) atLeast(major, minor int) bool {
 	var has [2]int
 	if _, err := fmt.Sscanf(q.Version, "%d.%d", &has[0], &has[1]); err != nil {
@@ -268,7 +268,7 @@ func (q QEMU) atLeast(major, minor int) bool {
 	return has[0] > major || has[0] == major && has[1] >= minor
 }
 
-// installers are how QEMU is installed, by the package manager that a system has.
+// installers are the commands to install QEMU, by the system's package manager.
 var installers = []struct {
 	tool, command string
 	packages      map[Arch]string
@@ -281,7 +281,7 @@ var installers = []struct {
 	{"brew", "brew install", map[Arch]string{AMD64: "qemu", ARM64: "qemu"}},
 }
 
-// installHint says how to get QEMU on this system.
+// installHint tells how to install QEMU on this system.
 func installHint(arch Arch) string {
 	for _, i := range installers {
 		if _, err := exec.LookPath(i.tool); err == nil {

@@ -19,45 +19,45 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Monitor speaks QMP on a connection that is already there. It satisfies
-// go-qemu's qmp.Monitor, so that its typed commands (qmp/raw) work on it.
+// Monitor speaks QMP on an existing connection. It satisfies go-qemu's qmp.Monitor, so that its typed commands
+// (qmp/raw) work on it.
 //
-// go-qemu's own socket monitor would not do: its replies alias the read buffer
-// and are overwritten by an event that follows at once, events that nobody
-// drains block Run and Disconnect, a reply of more than 64 KiB ends it, and it
-// only dials paths. One goroutine reads here; every reply is a copy, found by
-// its id; events go to subscribers that lose the oldest when they don't keep up.
+// go-qemu's own socket monitor is not suitable. Its replies alias the read buffer, so that an event right after a
+// reply overwrites it. Events that nobody drains block Run and Disconnect, a reply of more than 64 KiB ends the
+// monitor, and it only dials paths. Here, one goroutine reads. Every reply is a copy, matched by its id. A subscriber
+// that does not keep up loses the oldest events.
 //
 // Run may be called by many goroutines at once.
 type Monitor struct {
 	conn net.Conn
 
-	prefix     string        // of our commands' ids
+	prefix     string        // of the ids of this monitor's commands
 	connecting chan struct{} // held by Connect
 	connected  bool
-	writing    chan struct{} // held by who writes
+	writing    chan struct{} // held by the writer
 
 	mu      sync.Mutex
 	next    int
 	waiting map[string]chan reply
 	subs    map[chan qmp.Event]struct{}
 	err     error // why reading ended; set before done is closed
-	leaving bool  // Detach has asked the reader to end at a line's end
+	leaving bool  // Detach has asked the reader to stop at a line's end
 
 	greeting chan struct{} // closed when QEMU has greeted
-	ready    func() error  // called when it has answered, which it does when all of it is set up; nil for nothing
+	ready    func() error  // called at QEMU's first answer, when all of it is set up; may be nil
 	version  qmp.Version
 	done     chan struct{} // closed when reading has ended
 }
 
 var _ qmp.Monitor = (*Monitor)(nil)
 
-// Bounds on what QEMU may send: query-qmp-schema answers with some 300 KiB; a
-// QEMU that was broken out of must not fill our memory.
+// Bounds on what QEMU may send. query-qmp-schema answers with some 300 KiB. A broken QEMU must not fill this
+// process's
+// memory.
 const (
 	maxQMPReply  = 4 << 20
-	maxQMPEvent  = 64 << 10 // QEMU's have some hundred bytes; a longer one is dropped
-	maxQMPReason = 1 << 10  // of a refusal: it goes into errors and records
+	maxQMPEvent  = 64 << 10 // QEMU's events have some hundred bytes; a longer one is dropped
+	maxQMPReason = 1 << 10  // of a refusal, which goes into errors and records
 	eventBacklog = 64
 )
 
@@ -75,8 +75,7 @@ type CommandError struct {
 
 func (e *CommandError) Error() string { return fmt.Sprintf("QMP %s: %s", e.Command, e.Desc) }
 
-// NewMonitor returns a monitor on conn, which it owns from here on. Connect
-// does the handshake.
+// NewMonitor returns a monitor on conn, and owns conn. Connect does the handshake.
 func NewMonitor(conn net.Conn) *Monitor {
 	m := newMonitor(conn)
 	go m.read() // until Disconnect, which waits for it
@@ -95,14 +94,13 @@ func newMonitor(conn net.Conn) *Monitor {
 	}
 }
 
-// Greeted is closed when QEMU has greeted: its accelerator and devices are set up.
+// Greeted returns a channel that is closed when QEMU has greeted: its accelerator and devices are set up.
 func (m *Monitor) Greeted() <-chan struct{} { return m.greeting }
 
-// Connect waits for the greeting and leaves negotiation mode. What is connected stays
-// so.
+// Connect waits for the greeting and leaves negotiation mode. A connected monitor stays connected.
 func (m *Monitor) Connect() error { return m.ConnectContext(context.Background()) }
 
-// ConnectContext is Connect with a bound.
+// ConnectContext is like Connect, but stops waiting when ctx ends.
 func (m *Monitor) ConnectContext(ctx context.Context) error {
 	select {
 	case m.connecting <- struct{}{}:
@@ -128,7 +126,7 @@ func (m *Monitor) ConnectContext(ctx context.Context) error {
 	return err
 }
 
-// Version returns what QEMU's greeting said. Valid after Connect.
+// Version returns the version in QEMU's greeting. It is valid after Connect.
 func (m *Monitor) Version() string {
 	v := m.version.QEMU
 	return fmt.Sprintf("%d.%d.%d", v.Major, v.Minor, v.Micro)
@@ -145,22 +143,22 @@ func (m *Monitor) Disconnect() error {
 	return err
 }
 
-// Done is closed when QEMU has closed the connection.
+// Done returns a channel that is closed when QEMU has closed the connection.
 func (m *Monitor) Done() <-chan struct{} { return m.done }
 
-// Run sends one command ({"execute": …}) and returns the whole reply
-// ({"return": …}). It blocks until the reply comes or the connection ends.
+// Run sends one command ({"execute": …}) and returns the whole reply ({"return": …}). It blocks until the reply
+// arrives
+// or the connection ends.
 func (m *Monitor) Run(command []byte) ([]byte, error) {
 	return m.RunContext(context.Background(), command)
 }
 
-// RunContext is Run with a bound. A reply that comes later is dropped.
+// RunContext is like Run, but stops waiting when ctx ends. A later reply is dropped.
 func (m *Monitor) RunContext(ctx context.Context, command []byte) ([]byte, error) {
 	return m.run(ctx, command, nil)
 }
 
-// SendFile gives QEMU a descriptor under a name (getfd). The connection must be a
-// Unix socket.
+// SendFile passes a descriptor to QEMU under a name (getfd). The connection must be a Unix socket.
 func (m *Monitor) SendFile(ctx context.Context, name string, f *os.File) error {
 	command, err := json.Marshal(map[string]any{"execute": "getfd", "arguments": map[string]string{"fdname": name}})
 	if err != nil {
@@ -170,7 +168,7 @@ func (m *Monitor) SendFile(ctx context.Context, name string, f *os.File) error {
 	return err
 }
 
-// addFile gives QEMU a descriptor in a set of its own, whose number it returns (add-fd).
+// addFile passes a descriptor to QEMU in a new set, and returns the set's number (add-fd).
 func (m *Monitor) addFile(ctx context.Context, f *os.File) (set int, err error) {
 	text, err := m.run(ctx, []byte(`{"execute": "add-fd"}`), unix.UnixRights(int(f.Fd())))
 	if err != nil {
@@ -190,8 +188,7 @@ func (m *Monitor) addFile(ctx context.Context, f *os.File) (set int, err error) 
 // writeGrace is how long reading may continue after a write has failed.
 const writeGrace = time.Second
 
-// run sends a command, with rights beside it if there are any, and waits for its
-// reply.
+// run sends a command, with rights if not nil, and waits for the reply.
 func (m *Monitor) run(ctx context.Context, command, rights []byte) ([]byte, error) {
 	var cmd map[string]json.RawMessage
 	if err := json.Unmarshal(command, &cmd); err != nil {
@@ -215,7 +212,7 @@ func (m *Monitor) run(ctx context.Context, command, rights []byte) ([]byte, erro
 		return nil, err
 	}
 	if err = m.write(ctx, append(line, '\n'), rights); err != nil {
-		select { // why reading ended says more, and the reader may be yet to see it
+		select { // the reader's error is more precise, and may still be on its way
 		case <-m.done:
 			err = m.readError()
 		case <-ctx.Done():
@@ -237,8 +234,8 @@ func (m *Monitor) run(ctx context.Context, command, rights []byte) ([]byte, erro
 	}
 }
 
-// write sends a line, until ctx ends. A command that was cut can't be taken back: the connection is
-// unusable then, and only then.
+// write sends a line, until ctx ends. A partly sent command can't be withdrawn: only then, the connection becomes
+// unusable.
 func (m *Monitor) write(ctx context.Context, line, rights []byte) error {
 	select {
 	case m.writing <- struct{}{}:
@@ -259,9 +256,9 @@ func (m *Monitor) write(ctx context.Context, line, rights []byte) error {
 	if err != nil {
 		return context.Cause(ctx)
 	}
-	_ = m.conn.SetWriteDeadline(time.Time{}) // all of it was sent: the next command has its time
+	_ = m.conn.SetWriteDeadline(time.Time{}) // everything was sent: remove the deadline for the next command
 	select {
-	case <-m.done: // whose end had set it, too
+	case <-m.done: // whose end had set the deadline, too
 		_ = m.conn.SetWriteDeadline(time.Unix(1, 0))
 	default:
 	}
@@ -281,8 +278,7 @@ func (m *Monitor) send(line, rights []byte) error {
 	return err
 }
 
-// Do runs one command with arguments (nil for none) and decodes what it returns
-// into result (nil to ignore it).
+// Do runs one command with arguments (nil for none) and decodes the reply into result (nil to ignore it).
 func (m *Monitor) Do(ctx context.Context, name string, arguments, result any) error {
 	cmd := map[string]any{"execute": name}
 	if arguments != nil {
@@ -301,9 +297,9 @@ func (m *Monitor) Do(ctx context.Context, name string, arguments, result any) er
 	}{result})
 }
 
-// Events returns QEMU's events from now on. The channel holds the newest
-// events; a reader that does not keep up loses the oldest. It is closed when
-// ctx ends or the connection does.
+// Events returns QEMU's events from now on. The channel holds the newest events; a slow reader loses the oldest. It
+// is
+// closed when ctx or the connection ends.
 func (m *Monitor) Events(ctx context.Context) (<-chan qmp.Event, error) {
 	ch := make(chan qmp.Event, eventBacklog)
 	m.mu.Lock()
@@ -359,7 +355,7 @@ func (m *Monitor) read() {
 	m.mu.Unlock()
 	close(m.done)
 	if !errors.Is(err, errDetached) {
-		_ = m.conn.SetWriteDeadline(time.Unix(1, 0)) // a QEMU that reads no more must block nobody
+		_ = m.conn.SetWriteDeadline(time.Unix(1, 0)) // a QEMU that has stopped reading must block nobody
 	}
 }
 
@@ -399,7 +395,7 @@ func (m *Monitor) isLeaving() bool {
 	return m.leaving
 }
 
-// readLine returns a line in memory of its own.
+// readLine returns a line in newly allocated memory.
 func readLine(r *bufio.Reader) ([]byte, error) {
 	var line []byte
 	for {
@@ -414,7 +410,7 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// reason returns what QEMU says of a refusal: cut, and with control characters shown.
+// reason returns QEMU's description of a refusal: shortened, and with control characters escaped.
 func reason(text string) string {
 	text = text[:min(len(text), maxQMPReason)]
 	quoted := strconv.Quote(text)
@@ -446,7 +442,7 @@ func (m *Monitor) dispatch(msg *message, line []byte) {
 				case ch <- ev:
 				default:
 					select {
-					case <-ch: // make room: drop the oldest
+					case <-ch: // drop the oldest to make room
 					default:
 					}
 					continue
@@ -461,7 +457,7 @@ func (m *Monitor) dispatch(msg *message, line []byte) {
 		}
 		select {
 		case m.waiting[msg.ID] <- r:
-		default: // a second reply to one command: QEMU does not do that
+		default: // a second reply to one command: QEMU never sends one
 		}
 	}
 }

@@ -15,41 +15,41 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Access is how much of a machine a relay gives away.
+// Access is the level of access that a relay grants to a machine.
 type Access string
 
 const (
 	AccessRead   Access = "read"   // QMP's query-* and HMP's info: changes nothing
-	AccessMemory Access = "memory" // and allow reading the guest's memory
+	AccessMemory Access = "memory" // and reading the guest's memory
 	AccessWrite  Access = "write"  // everything
 )
 
-// Relay serves QMP to others over the monitor of a machine, with less than all of its
-// commands. Any QMP client can speak with it; three commands are its own:
+// Relay serves a subset of a machine's QMP commands to other processes, through the machine's monitor. Any QMP client
+// can use it. It adds three commands:
 //
 //	{"execute": "unitask-access", "arguments": {"access": "write"}}
 //
-// asks for more than the AccessRead that a connection begins with, and Grant decides.
+// asks for more than AccessRead, with which a connection begins; Grant decides.
 //
 //	{"execute": "unitask-release"}
 //
-// ends a machine that is kept after a crash, which any peer may: it is of its user's.
+// ends a machine that is kept after a crash. Any peer may do so: it belongs to the same user.
 //
 //	{"execute": "unitask-connections"}
 //
-// returns what the guest has open to the outside.
+// returns the guest's open connections to the outside.
 type Relay struct {
-	// Monitor is the machine's, of now.
+	// Monitor returns the machine's current monitor.
 	Monitor func() *Monitor
-	// Grant decides whether a connection may have this access; it is sent the error.
+	// Grant decides whether a connection may have this access. Its error is sent to the client.
 	Grant func(Access, json.RawMessage) error
-	// Release ends a machine that is kept after a crash; nil if none is.
+	// Release ends a machine that is kept after a crash; nil if there is none.
 	Release func() error
-	// Connections are the guest's to the outside, as JSON; nil where they are not known.
+	// Connections returns the guest's connections to the outside as JSON; nil if they are not known.
 	Connections func() json.RawMessage
 }
 
-// Bounds of a relay's connection.
+// Bounds on a relay's connection.
 const (
 	maxRelayLine  = 1 << 20          // bytes of a command
 	relayCommand  = 10 * time.Minute // dump-guest-memory takes as long as its reader
@@ -65,7 +65,7 @@ type relayed struct {
 	writing sync.Mutex
 }
 
-// Serve speaks with one client until it goes, QEMU does, or ctx ends. It closes conn.
+// Serve serves one client until the client or QEMU disconnects, or ctx ends. It closes conn.
 func (r *Relay) Serve(ctx context.Context, conn *net.UnixConn) error {
 	defer conn.Close()
 	ctx, cancel := context.WithCancel(ctx)
@@ -94,7 +94,7 @@ func (r *Relay) Serve(ctx context.Context, conn *net.UnixConn) error {
 				cancel()
 			}
 		}
-		conn.Close() // QEMU is gone, or we are
+		conn.Close() // QEMU has gone, or Serve returns
 	})
 	return c.serve(ctx)
 }
@@ -112,7 +112,7 @@ func (c *relayed) send(v any) error {
 	return err
 }
 
-// serve answers commands, one after the other as QEMU does.
+// serve executes commands one after the other, as QEMU does.
 func (c *relayed) serve(ctx context.Context) error {
 	in := &rightsReader{conn: c.conn}
 	defer in.drop()
@@ -208,7 +208,7 @@ func (c *relayed) execute(ctx context.Context, in *rightsReader, name string, ar
 	return result, err
 }
 
-// getfd passes on a descriptor that came with the command.
+// getfd passes on the descriptor that was sent with the command.
 func (c *relayed) getfd(ctx context.Context, in *rightsReader, args json.RawMessage) error {
 	f := in.take()
 	if f == nil {
@@ -227,7 +227,7 @@ func (c *relayed) getfd(ctx context.Context, in *rightsReader, args json.RawMess
 // readsMemory are the HMP commands that show the guest's memory.
 var readsMemory = []string{"x", "xp", "gva2gpa", "gpa2hva"}
 
-// allows says why a command is refused at this access, nil if it is not.
+// allows returns the reason for refusing a command at this access, or nil.
 func (a Access) allows(name string, args json.RawMessage) error {
 	if a == AccessWrite || strings.HasPrefix(name, "query-") || name == "qom-list" || name == "qom-get" ||
 		name == "qom-list-types" || name == "qom-list-properties" || name == "device-list-properties" {
@@ -267,14 +267,13 @@ func (a Access) allows(name string, args json.RawMessage) error {
 	return more
 }
 
-// rightsReader reads a Unix socket and keeps the descriptors that come along, a few of
-// them at most.
+// rightsReader reads a Unix socket and stores the descriptors that it receives, with a bound on their number.
 type rightsReader struct {
 	conn  *net.UnixConn
 	files []*os.File
 }
 
-// maxRights bounds the descriptors that a client has sent and not named.
+// maxRights bounds the descriptors that a client has sent without naming them.
 const maxRights = 4
 
 func (r *rightsReader) Read(p []byte) (int, error) {
@@ -311,7 +310,7 @@ func (r *rightsReader) keep(oob []byte) {
 	}
 }
 
-// take returns the oldest descriptor, nil without one.
+// take returns the oldest descriptor, or nil.
 func (r *rightsReader) take() *os.File {
 	if len(r.files) == 0 {
 		return nil

@@ -10,18 +10,18 @@ import (
 	"time"
 )
 
-// A snapshot is a stopped machine's memory, which is a file (Config.Memory), and
-// the state of its devices beside it. QEMU's migration makes and takes the latter;
-// x-ignore-shared leaves out the memory, which is there already. The state goes
-// over an inherited socket: QEMU may not spawn, and needs no path.
+// A snapshot is a stopped machine's memory, which is a file (Config.Memory), and the state of its devices. QEMU's
+// migration saves and loads the state; x-ignore-shared leaves out the memory, which the file already holds. The state
+// is
+// sent over an inherited socket: QEMU may not spawn, and needs no path.
 
-// stateFD is the incoming state's socket in QEMU.
+// stateFD is the descriptor in QEMU of the socket for the incoming state.
 const stateFD = 6
 
 // maxState bounds a device state; one has 64 to 200 KiB.
 const maxState = 64 << 20
 
-// pollMigration is how often QEMU is asked how far it is.
+// pollMigration is the interval at which QEMU is asked for its progress.
 const pollMigration = time.Millisecond
 
 func (m *Machine) ignoreShared(ctx context.Context) error {
@@ -33,14 +33,13 @@ func (m *Machine) ignoreShared(ctx context.Context) error {
 		map[string]any{"capabilities": []capability{{"x-ignore-shared", true}}}, nil)
 }
 
-// stayQuiet has neither QEMU nor the guest tell the network that the machine has moved: five times in the first
-// second they would, while its first run is under way, and there is nobody to be told.
+// stayQuiet keeps QEMU and the guest from announcing to the network that the machine has moved. They would do so five
+// times in the first second, during the first run, and nobody would listen.
 func (m *Machine) stayQuiet(ctx context.Context) error {
 	return m.Monitor.Do(ctx, "migrate-set-parameters", map[string]any{"announce-rounds": 0}, nil)
 }
 
-// SaveState stops the machine for good and returns the state of its devices. Its
-// memory is then in Config.Memory.
+// SaveState stops the machine for good and returns the state of its devices. Config.Memory then holds its memory.
 func (m *Machine) SaveState(ctx context.Context) ([]byte, error) {
 	state, err := m.saveState(ctx, m.kill)
 	if err != nil {
@@ -49,8 +48,8 @@ func (m *Machine) SaveState(ctx context.Context) ([]byte, error) {
 	return state, nil
 }
 
-// StopAndSave is SaveState for a machine that may continue afterwards (Resume). It can't be called again before the
-// machine has gone on.
+// StopAndSave is SaveState for a machine that may continue afterwards (Resume). It can't be called again until the
+// machine has continued.
 func (m *Machine) StopAndSave(ctx context.Context) ([]byte, error) {
 	state, err := m.saveState(ctx, func() {})
 	if err != nil {
@@ -59,9 +58,11 @@ func (m *Machine) StopAndSave(ctx context.Context) ([]byte, error) {
 	return pausedState(state), nil
 }
 
-// SaveDevices is StopAndSave for a machine whose pages are its own, and that was started Lasting from a state: its
-// memory stays where it is, and is no part of what it returns, but for its firmware. QEMU has this for Xen, whose
-// memory is not QEMU's either.
+// SaveDevices is StopAndSave for a machine with its own pages that was started Lasting from a state. The memory stays
+// in
+// place and is not part of the result, except for the firmware. QEMU has this function for Xen, whose memory QEMU
+// does
+// not own either.
 func (m *Machine) SaveDevices(ctx context.Context, from []byte) ([]byte, error) {
 	devices, err := m.saveDevices(ctx)
 	var memory memorySections
@@ -73,7 +74,7 @@ func (m *Machine) SaveDevices(ctx context.Context, from []byte) ([]byte, error) 
 		firmware, err = m.readFirmware(ctx, memory.firmware)
 	}
 	if err == nil {
-		devices, err = splice(from, memory, firmware, pausedState(devices)) // before there is memory in it, which is the guest's
+		devices, err = splice(from, memory, firmware, pausedState(devices)) // before the guest's memory is added
 	}
 	if err != nil {
 		return nil, fmt.Errorf("save state: %w", err)
@@ -95,7 +96,7 @@ func (m *Machine) saveDevices(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A stopped QEMU closes it when it has gone on, at the next time.
+	// A stopped QEMU closes it only after it has continued.
 	defer func() { _ = m.Monitor.Do(ctx, "remove-fd", map[string]any{"fdset-id": set}, nil) }()
 	if err := m.Monitor.Do(ctx, "stop", nil, nil); err != nil {
 		return nil, err
@@ -116,17 +117,19 @@ func (m *Machine) saveDevices(ctx context.Context) ([]byte, error) {
 	return state, err
 }
 
-// The form of a state (migration/savevm.c): magic and version; in a migration's a section about the machine and those
-// of its memory, which name what is elsewhere and hold what is not; the devices' sections; an end; and in a
-// migration's a description, which may be empty.
+// The form of a state (migration/savevm.c). It begins with magic and version. A migration's state then has a section
+// about
+// the machine, and memory sections, which name external memory and contain the rest. The devices' sections and an end
+// follow, and in a migration's state a description, which may be empty.
 const (
 	stateHead     = 8
 	deviceSection = 4                      // its type
 	noDescription = "\x06\x00\x00\x00\x00" // type and length
 )
 
-// splice returns the state of a machine that began from a migration's, whose firmware is that, and whose devices are
-// now as Xen's has them.
+// splice combines the beginning of the state from with new firmware and with devices in Xen's form. The machine
+// started
+// from that state.
 func splice(from []byte, memory memorySections, firmware, devices []byte) ([]byte, error) {
 	if len(devices) <= stateHead || !bytes.Equal(from[:stateHead], devices[:stateHead]) ||
 		devices[stateHead] != deviceSection {
@@ -139,9 +142,10 @@ func splice(from []byte, memory memorySections, firmware, devices []byte) ([]byt
 	return append(append(state, devices[stateHead:]...), noDescription...), nil
 }
 
-// pausedState has a device state say that the machine is paused, so that it continues when it is told to. One that was
-// saved at a breakpoint says "debug", in which a machine can't begin, and one of Xen's form says "running". QEMU keeps
-// the state's name behind the section's name, instance and version: its length with the NUL, and 100 bytes
+// pausedState changes a device state to say that the machine is paused, so that it continues only on command. A state
+// saved at a breakpoint says "debug", in which a machine can't start, and one of Xen's form says "running". QEMU
+// stores
+// the state's name after the section's name, instance and version: its length with the NUL, and 100 bytes
 // (migration/global_state.c).
 func pausedState(state []byte) []byte {
 	const name, to = "globalstate", "\x00\x00\x00\x07paused\x00"
@@ -179,7 +183,7 @@ func (m *Machine) saveState(ctx context.Context, end func()) ([]byte, error) {
 	if err := m.Monitor.Do(ctx, "stop", nil, nil); err != nil {
 		return nil, err
 	}
-	// Outgoing, a number will not do: the descriptor must have a name.
+	// For the outgoing state, QEMU requires a named descriptor.
 	if err := m.Monitor.SendFile(ctx, "state", theirs); err != nil {
 		return nil, err
 	}
@@ -189,7 +193,7 @@ func (m *Machine) saveState(ctx context.Context, end func()) ([]byte, error) {
 		err   error
 	}
 	done := make(chan saved, 1)
-	defer func() { // whatever comes: the reader ends with its socket
+	defer func() { // in any case: the reader ends with its socket
 		ours.Close()
 		<-done
 	}()
@@ -204,7 +208,7 @@ func (m *Machine) saveState(ctx context.Context, end func()) ([]byte, error) {
 	if err := m.migrated(ctx); err != nil {
 		return nil, err
 	}
-	end() // closes its end, if QEMU has not: that is the state's end
+	end() // closes QEMU's end if it is still open: that ends the state
 	s := <-done
 	switch {
 	case s.err != nil:
@@ -246,7 +250,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Restore gives a machine that was started with a State that state, and lets it continue from there.
+// Restore loads a state into a machine that was started with a State, and lets it continue from there.
 func (m *Machine) Restore(ctx context.Context, state []byte) error {
 	if err := m.Load(ctx, state); err != nil {
 		return err
@@ -257,7 +261,7 @@ func (m *Machine) Restore(ctx context.Context, state []byte) error {
 	return nil
 }
 
-// Load is Restore for a machine that stays stopped.
+// Load is like Restore, but the machine stays stopped.
 func (m *Machine) Load(ctx context.Context, state []byte) error {
 	if err := m.Monitor.ConnectContext(ctx); err != nil {
 		return fmt.Errorf("restore: %w", err)
@@ -273,7 +277,7 @@ func (m *Machine) Load(ctx context.Context, state []byte) error {
 	fed := make(chan struct{})
 	go func() {
 		defer close(fed)
-		_, _ = m.state.Write(state) // QEMU says what went wrong
+		_, _ = m.state.Write(state) // QEMU reports what went wrong
 	}()
 	defer func() { <-fed }()
 	if err := m.Monitor.Do(ctx, "migrate-incoming", map[string]any{"uri": fmt.Sprintf("fd:%d", stateFD)},
@@ -299,7 +303,7 @@ func (m *Machine) Load(ctx context.Context, state []byte) error {
 	}
 }
 
-// Pause stops a machine's processor: it then costs memory only.
+// Pause stops a machine's processor: the machine then only uses memory.
 func (m *Machine) Pause(ctx context.Context) error {
 	if err := m.Monitor.Do(ctx, "stop", nil, nil); err != nil {
 		return fmt.Errorf("pause: %w", err)

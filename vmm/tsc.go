@@ -2,25 +2,26 @@ package vmm
 
 import "time"
 
-// counted is a look at the time stamp counter and the clock at once.
+// counted is a simultaneous reading of the time stamp counter and the clock.
 type counted struct {
 	ticks uint64
-	spent uint64 // ticks that the look took: the clock was read within them
+	spent uint64 // ticks during the reading, which includes the clock's
 	at    time.Duration
 }
 
-// Bounds of what is believed of a counter.
+// Bounds on plausible readings of a counter.
 const (
-	tscWindow    = 10 * time.Millisecond // between two looks: the clocks' jitter of some 100 ns is 10 ppm of it
-	tscTries     = 8                     // at three looks
-	tscReads     = 64                    // for one look, of which a host that interrupts them leaves one alone
-	tscTolerance = 1000                  // two windows may differ by one part in so many
-	minTSCKHz    = 100_000               // 100 MHz: below it, it counts something else than time
+	tscWindow    = 10 * time.Millisecond // between two readings: the clocks' jitter of some 100 ns is 10 ppm of it
+	tscTries     = 8                     // attempts at three readings
+	tscReads     = 64                    // repetitions of one reading, so that one is not interrupted by the host
+	tscTolerance = 1000                  // two windows may differ by one part in this number
+	minTSCKHz    = 100_000               // 100 MHz: a slower counter does not count time
 	maxTSCKHz    = 20_000_000
 )
 
-// steadyKHz returns the frequency of a counter by three looks, or 0 where they don't agree on one: it changes its pace,
-// or the process was interrupted.
+// steadyKHz returns the frequency of a counter from three readings. It returns 0 if they disagree: the counter
+// changes its
+// pace, or the process was interrupted.
 func steadyKHz(looks [3]counted) int {
 	khz := func(a, b counted) float64 {
 		took := (b.at - a.at).Seconds()
@@ -40,7 +41,7 @@ func steadyKHz(looks [3]counted) int {
 	return int(all)
 }
 
-// paced reports whether a processor's counter runs at one pace, by what the processor says of itself: that it does, or
-// that it is a virtual machine's, whose hypervisor often does not pass this on. An old one's counter goes with its
-// clock.
+// paced reports whether a processor's counter runs at a constant pace. The processor reports an invariant counter, or
+// that
+// it is a virtual machine's, whose hypervisor often hides this. An old processor's counter follows its clock.
 func paced(invariant, hypervisor bool) bool { return invariant || hypervisor }

@@ -6,8 +6,8 @@ func rdtsc() uint64
 
 func cpuid(leaf uint32) (eax, ebx, ecx, edx uint32)
 
-// HostTSCKHz measures the frequency of this host's time stamp counter, or returns 0 if it has no one frequency. Under
-// TCG the guest's counter is the host's.
+// HostTSCKHz measures the frequency of this host's time stamp counter, or returns 0 if the frequency is not constant.
+// Under TCG, the guest's counter is the host's.
 func HostTSCKHz() int {
 	if !paced(invariantTSC()) {
 		return 0
@@ -28,7 +28,7 @@ func HostTSCKHz() int {
 	return 0
 }
 
-// look reads the counter and the clock, the quickest of several times.
+// look reads the counter and the clock, and returns the fastest of several readings.
 func look(start time.Time) (best counted) {
 	for n := range tscReads {
 		before := rdtsc()
@@ -41,8 +41,9 @@ func look(start time.Time) (best counted) {
 	return best
 }
 
-// invariantTSC returns what the processor says (Intel's SDM, volume 3, 18.17.4; the hypervisor's bit is by common
-// consent).
+// invariantTSC returns the processor's own description (Intel's SDM, volume 3, 18.17.4; the hypervisor's bit is a
+// common
+// convention).
 func invariantTSC() (invariant, hypervisor bool) {
 	const extended, power = 0x8000_0000, 0x8000_0007
 	_, _, ecx, _ := cpuid(1)

@@ -2,6 +2,7 @@
 
 package vmm
 
-// HostTSCKHz is 0: this host has no time stamp counter, and what QEMU's TCG gives a guest
-// of amd64 in its place here counts how often it was read.
+// HostTSCKHz returns 0: this host has no time stamp counter. For amd64 guests, QEMU's TCG replaces it here with a
+// number
+// that counts how often it was read.
 func HostTSCKHz() int { return 0 }

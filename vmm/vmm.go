@@ -1,10 +1,9 @@
-// Package vmm runs one QEMU machine: its command line (args.go, a pure
-// function), its process and limits (machine.go, package jail), its control
-// channel (qmp.go) and the choice of accelerator (accel.go).
+// Package vmm runs one QEMU machine: its command line (args.go, a pure function), its process and limits (machine.go,
+// package jail), its control channel (qmp.go) and the choice of accelerator (accel.go).
 //
-// A machine has one disk or more, one network card and one serial console. The
-// card's other end is a stream socket that the caller holds; the package never
-// gives a machine any other way out, and knows nothing of what runs inside.
+// A machine has one disk or more, one network card and one serial console. The card's other end is a stream socket
+// that the caller holds. The package never gives a machine any other way out, and knows nothing about what runs
+// inside.
 package vmm
 
 import (
@@ -13,7 +12,7 @@ import (
 	"strings"
 )
 
-// Arch names a guest architecture as Go does: amd64 or arm64.
+// Arch names a guest architecture in Go's form: amd64 or arm64.
 type Arch string
 
 const (
@@ -24,13 +23,13 @@ const (
 // ErrNoQEMU means that no QEMU for the architecture was found.
 var ErrNoQEMU = errors.New("QEMU is not installed")
 
-// ErrOldQEMU means that the QEMU found lacks what is needed.
+// ErrOldQEMU means that the installed QEMU lacks a required feature.
 var ErrOldQEMU = errors.New("QEMU is too old")
 
-// ExitError means that QEMU ended when it should not have.
+// ExitError means that QEMU exited unexpectedly.
 type ExitError struct {
-	Status string // as os.ProcessState gives it: "exit status 1", "signal: aborted"
-	Stderr string // what QEMU said, cut to its last kilobytes
+	Status string // in the form of os.ProcessState: "exit status 1", "signal: aborted"
+	Stderr string // the last kilobytes of QEMU's messages
 }
 
 func (e *ExitError) Error() string {
@@ -40,7 +39,9 @@ func (e *ExitError) Error() string {
 	return fmt.Sprintf("QEMU ended: %s: %s", e.Status, lastLine(e.Stderr))
 }
 
-// Killed reports whether somebody killed QEMU; neither the kernel for the memory of its control group, nor its jail.
+// Killed reports whether somebody killed QEMU. It is false if its jail did, or the kernel because of its control
+// group's
+// memory.
 func (e *ExitError) Killed() bool { return e.Status == killed }
 
 const killed = "signal: killed"
