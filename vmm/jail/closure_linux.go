@@ -13,23 +13,21 @@ import (
 	"strings"
 )
 
-// The files that a program consists of: itself, the interpreter that its header names,
-// the libraries that it and they need, found where the interpreter looks (ld.so(8)).
-// Nothing is executed to find out.
+// The files of a program: itself, the interpreter that its header names, and the libraries that both need, searched
+// for
+// like the interpreter does (ld.so(8)). Nothing is executed for this.
 
 const loaderCache = "/etc/ld.so.cache"
 
 // maxClosure bounds how many files a program may consist of. QEMU has some fifty.
 const maxClosure = 1000
 
-// ErrNoProgram means that a file is not an ELF program of this machine: its files can't
-// be told.
+// ErrNoProgram means that a file is not an ELF program for this machine, so that its files can't be listed.
 var ErrNoProgram = errors.New("not an ELF program")
 
-// Examine finds out what a program consists of. Plugins are files that it loads by
-// itself, dirs are folders that it reads its data from; of these, the ones that do not
-// exist count for nothing. What a library's path leads to is the interpreter's business:
-// links are kept.
+// Examine lists the files of a program. plugins are files that it loads by itself, dirs are folders with its data;
+// missing
+// ones are ignored. The interpreter resolves a library's path, so links are kept.
 func Examine(program string, plugins, dirs []string) (p Program, err error) {
 	if p.Path, err = filepath.EvalSymlinks(program); err != nil {
 		return p, fmt.Errorf("files of a program: %w", err)
@@ -62,7 +60,7 @@ func Examine(program string, plugins, dirs []string) (p Program, err error) {
 	return p, nil
 }
 
-// data takes in a folder of data, and what links in it lead to.
+// data adds a folder of data, and the targets of links in it.
 func (c *closure) data(dir string, p *Program) {
 	entries, err := os.ReadDir(dir)
 	if err != nil || slices.Contains(p.Dirs, dir) {
@@ -106,7 +104,7 @@ func (c *closure) add(path string) bool {
 	return true
 }
 
-// object takes in one ELF file and queues what it needs.
+// object adds one ELF file and queues the files that it needs.
 func (c *closure) object(path string) (object, error) {
 	if o, ok := c.objects[path]; ok {
 		return o, nil
@@ -179,9 +177,9 @@ func (c *closure) enqueue(path string) {
 	}
 }
 
-// find queues the library of a name that an object needs: the first in the object's own
-// folders, else all that the cache has (the interpreter picks by processor), else the
-// first in the folders that every interpreter knows.
+// find queues the library with a name that an object needs. It queues the first in the object's own folders, else all
+// that
+// the cache has (the interpreter chooses by processor), else the first in the folders that every interpreter knows.
 func (c *closure) find(name string, o object) bool {
 	if strings.Contains(name, "/") {
 		if !fits(name, c.class, c.machine) {
@@ -212,8 +210,7 @@ func (c *closure) find(name string, o object) bool {
 	return found || first(c.loaded()) || first(libraryDirs)
 }
 
-// loaded returns the folders of what was found already: those of an interpreter with other
-// habits than glibc's.
+// loaded returns the folders of the files found so far, for an interpreter with other rules than glibc's.
 func (c *closure) loaded() (dirs []string) {
 	for _, path := range c.files {
 		if dir := filepath.Dir(path); path != loaderCache && !slices.Contains(dirs, dir) {
@@ -239,8 +236,8 @@ func fits(path string, class elf.Class, machine elf.Machine) bool {
 	return elf.Class(head[elf.EI_CLASS]) == class && elf.Machine(binary.LittleEndian.Uint16(head[18:])) == machine
 }
 
-// parseCache reads glibc's ld.so.cache (elf/cache.c, "new" format) into paths by soname.
-// What it can't read is empty.
+// parseCache parses glibc's ld.so.cache (elf/cache.c, "new" format) into paths by soname. It returns an empty map for
+// unreadable data.
 func parseCache(data []byte) map[string][]string {
 	const (
 		magic  = "glibc-ld.so.cache1.1"

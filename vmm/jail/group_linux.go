@@ -18,19 +18,19 @@ import (
 )
 
 // A control group of version 2 (the kernel's Documentation/admin-guide/cgroup-v2.rst) bounds what a process and its
-// threads use together: memory, tasks, processor time, what goes from and to disks. Groups are made only where that is
-// ours to do (delegated), below the nearest such group that we are in; a rlimit stands behind each of them but the
-// processor's.
+// threads use together: memory, tasks, processor time, and disk traffic. Groups are only created where this is
+// delegated,
+// below the nearest such group of this process. Except for the processor's, each limit is backed by an rlimit.
 
-// groupPrefix begins the names of our groups; our process id and a number follow.
+// groupPrefix begins the names of unitask's groups; its process id and a number follow.
 const groupPrefix = "unitask-"
 
-// cpuPeriod is the period of processor time that a quota is a part of, in microseconds: the
-// kernel's own default.
+// cpuPeriod is the period to which a quota of processor time refers, in microseconds: the kernel's default.
 const cpuPeriod = 100_000
 
-// groupRoom is what a program has beside the memory that its Spec says: itself, its libraries
-// and what it keeps; the translation buffer of TCG is 128 MiB of it.
+// groupRoom is the memory allowed in addition to that of the Spec: for the program, its libraries and its data,
+// including
+// TCG's translation buffer of 128 MiB.
 const groupRoom = 512 << 20
 
 // control is one limit of a group.
@@ -63,15 +63,16 @@ var controls = []control{
 	}},
 }
 
-// ioSize is how many bytes an operation on a disk counts as: a program that reads pieces that are
-// smaller is bounded by their number.
+// ioSize is the number of bytes that one disk operation counts as: the number of operations limits a program that
+// reads
+// smaller pieces.
 const ioSize = 16 << 10
 
-// delegation is what of the hierarchy of groups is ours.
+// delegation describes the delegated part of the group hierarchy.
 type delegation struct {
 	dir  string            // groups are made in it; "" for none
 	with []string          // controllers
-	why  map[string]string // others are not to be had
+	why  map[string]string // reasons that other controllers are unavailable
 }
 
 var delegated = sync.OnceValue(func() delegation {
@@ -81,9 +82,11 @@ var delegated = sync.OnceValue(func() delegation {
 	return findDelegation(string(mounts), string(self), err == nil)
 })
 
-// findDelegation looks for the nearest group that we are in, or above it, in which groups with
-// all of our controllers can be made, else for the one with most of them. It enables them there.
-// Where systemd runs, root may do it only in what systemd has given away: it counts on being the only one.
+// findDelegation finds the nearest group, from this process's group upwards, in which groups with all needed
+// controllers
+// can be created, or else the one with most of them. It enables the controllers there. With systemd, root may only
+// use
+// delegated groups: systemd expects to manage all others alone.
 func findDelegation(mountinfo, self string, systemd bool) delegation {
 	var best delegation
 	none := func(why string) delegation {
@@ -108,7 +111,7 @@ func findDelegation(mountinfo, self string, systemd bool) delegation {
 	}
 	whyNot := "none of our control groups is delegated to us"
 	begin := filepath.Join(mount.point, rest)
-	if filepath.Base(begin) == groupPrefix+"self" { // whoever started us has moved aside
+	if filepath.Base(begin) == groupPrefix+"self" { // the starting process has moved aside
 		begin = filepath.Dir(begin)
 	}
 	for dir := begin; ; dir = filepath.Dir(dir) {
@@ -135,7 +138,7 @@ func findDelegation(mountinfo, self string, systemd bool) delegation {
 	return best
 }
 
-// CanShare says why a process can't be held to a part of a processor's time; nil if it can.
+// CanShare returns nil if a process can be limited to a part of a processor's time, else the reason.
 func CanShare() error {
 	if why := delegated().why["cpu"]; why != "" {
 		return errors.New(why + "; " + Remedy(Hold{Name: LimitCPU}))
@@ -145,7 +148,7 @@ func CanShare() error {
 
 type groupMountPoint struct{ root, point string }
 
-// groupMount returns where groups of version 2 are mounted (proc_pid_mountinfo(5)).
+// groupMount returns the mount point of version 2 groups (proc_pid_mountinfo(5)).
 func groupMount(mountinfo string) groupMountPoint {
 	for s := bufio.NewScanner(strings.NewReader(mountinfo)); s.Scan(); {
 		before, after, _ := strings.Cut(s.Text(), " - ")
@@ -158,7 +161,7 @@ func groupMount(mountinfo string) groupMountPoint {
 	return groupMountPoint{}
 }
 
-// prepare returns which of our controllers groups in a group can have, and has them have them.
+// prepare enables the needed controllers for the groups in a group, and returns those that are available.
 func prepare(dir string, systemd bool) ([]string, error) {
 	for _, name := range []string{"", "cgroup.procs", "cgroup.subtree_control"} {
 		if err := unix.Access(filepath.Join(dir, name), unix.W_OK); err != nil {
@@ -174,7 +177,7 @@ func prepare(dir string, systemd bool) ([]string, error) {
 	}
 	var with []string
 	there, enabled := here("cgroup.controllers"), here("cgroup.subtree_control")
-	// A group with processes can have no groups but threads', the root excepted, which has no type.
+	// A group with processes can only contain thread groups. The root is an exception and has no type.
 	if _, err := os.Stat(filepath.Join(dir, "cgroup.type")); err == nil && len(here("cgroup.procs")) > 0 &&
 		!moveAside(dir) {
 		return nil, fmt.Errorf("%s has other processes in it", dir)
@@ -198,8 +201,9 @@ func prepare(dir string, systemd bool) ([]string, error) {
 	return with, nil
 }
 
-// moveAside moves our process into a group of its own, if there is no other in a group that was
-// given to us: only groups without processes can have others with controllers.
+// moveAside moves this process into a separate group if it is alone in a delegated group: only groups without
+// processes
+// can contain groups with controllers.
 func moveAside(dir string) bool {
 	procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	if self := strconv.Itoa(os.Getpid()); err != nil || strings.TrimSpace(string(procs)) != self {
@@ -212,7 +216,7 @@ func moveAside(dir string) bool {
 	return os.WriteFile(filepath.Join(aside, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0) == nil
 }
 
-// marked reports whether systemd has given a group away (systemd.resource-control(5), Delegate=).
+// marked reports whether systemd has delegated a group (systemd.resource-control(5), Delegate=).
 func marked(dir string) bool {
 	for _, name := range []string{"trusted.delegate", "user.delegate"} {
 		value := make([]byte, 8)
@@ -223,7 +227,7 @@ func marked(dir string) bool {
 	return false
 }
 
-// sweep removes what processes left that were killed. A group with a process in it stays.
+// sweep removes the groups of killed processes. A group that still contains a process stays.
 func sweep(dir string) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
@@ -244,7 +248,7 @@ type group struct {
 
 var groupNumber atomic.Int64
 
-// newGroup makes one. Without one its holds say why.
+// newGroup creates a group. If that fails, the group's holds contain the reason.
 func newGroup(d delegation, b Bounds, disks []string) *group {
 	g := &group{}
 	fail := func(err error) *group {
@@ -292,7 +296,7 @@ func newGroup(d delegation, b Bounds, disks []string) *group {
 	return g
 }
 
-// noGroup is none, with the reason.
+// noGroup returns an empty group, with the reason.
 func noGroup(why string) *group {
 	g := &group{}
 	for _, c := range controls {
@@ -308,7 +312,7 @@ func (g *group) remove() {
 	}
 }
 
-// outOfMemory reports whether the kernel ended a process of the group for its memory.
+// outOfMemory reports whether the kernel killed a process of the group because of its memory.
 func (g *group) outOfMemory() bool {
 	if g.dir == "" {
 		return false

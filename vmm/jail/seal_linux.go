@@ -8,25 +8,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A program needs files to start, and none once it has: what it is to have then, it is given as
-// descriptors. A filter for system calls can't be made narrower from outside, but the root can: it is
-// a file system in memory, which the stage gives us a writable mount of, and a root that nobody may
-// search has no path that leads anywhere. That costs a start two system calls, and holds whether there is a
-// filter or not. A process without a root of its own has a filter that asks us about
-// every file that it opens: some 70, which take 2 ms.
+// A program needs files to start, but none later: from then on it gets descriptors. A system call filter can't be
+// narrowed from outside, but the root can. The root is a file system in memory, and the stage sends this process a
+// writable mount of it. If nobody may search the root, no path leads anywhere. This costs a start two system calls,
+// and
+// works with or without a filter. For a process without its own root, the filter asks this process about every opened
+// file: some 70, which take 2 ms.
 
 // asks reports whether the filter of a process on a level asks about the files that it opens.
 func asks(s Spec, l level, f facts) bool {
 	return l.flags&unix.CLONE_NEWNS == 0 && f.once && !s.Open && !s.Unfiltered && len(s.Program.Files) > 0
 }
 
-// openRoot opens the root that was mounted, on a mount of its own, which stays writable. It returns the step.
+// openRoot opens the new root as a separate mount, which stays writable. It returns the step.
 func openRoot(mount string, st *stage, call caller) int {
 	return call(Sealed, "open the root", unix.SYS_OPEN_TREE, atCWD, st.string(mount),
 		unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 }
 
-// seal sends us the root that a step opens; -1 for none.
+// seal sends the root that a step opens to this process; -1 means none.
 func seal(s Spec, l level, f facts, open, hello int, st *stage, layer func(name, detail, why string), call caller) {
 	switch {
 	case open >= 0:
@@ -48,7 +48,7 @@ func isFolder(f *os.File) bool {
 	return err == nil && st.IsDir()
 }
 
-// canSeal enters into the report what the seal depends on and did not come to be.
+// canSeal updates the report if something that the seal depends on is missing.
 func (p *Process) canSeal() {
 	i := slices.IndexFunc(p.Report.Layers, func(h Hold) bool { return h.Name == Sealed && h.Holds })
 	if i < 0 {
@@ -65,16 +65,18 @@ func (p *Process) canSeal() {
 	}
 }
 
-// Seal has the process open nothing from now on: not even its own program's files. The caller sees to it that it needs
-// nothing more. What it has open stays so, and it may be sent more. Seal may be called more than once, and by several
-// goroutines; where the report says that it does not hold, it does nothing.
+// Seal prevents the process from opening anything from now on, even its own program's files. The caller must make
+// sure
+// that the process needs no more files. Open files stay open, and more can be sent. Seal may be called more than
+// once,
+// and by several goroutines. If the report says that the layer does not hold, Seal does nothing.
 func (p *Process) Seal() error {
 	p.sealing.Lock()
 	defer p.sealing.Unlock()
 	if p.sealed.Swap(true) || p.root == nil {
 		return nil
 	}
-	// The mount is only named by that descriptor, and is changed by another.
+	// This descriptor only names the mount; a chmod needs another one.
 	dir, err := unix.Openat(int(p.root.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open its root: %w", err)
@@ -86,7 +88,7 @@ func (p *Process) Seal() error {
 	return nil
 }
 
-// closeRoot is called when the process has ended: the kernel takes a while to dissolve the mount.
+// closeRoot is called when the process has ended: the kernel needs a while to dissolve the mount.
 func (p *Process) closeRoot() {
 	p.sealing.Lock()
 	defer p.sealing.Unlock()
@@ -94,8 +96,9 @@ func (p *Process) closeRoot() {
 	p.root = nil
 }
 
-// answerOpen answers a call that opens a file: it is made as long as the process is not sealed. False for one
-// that the filter would not let pass by itself either.
+// answerOpen answers a call that opens a file: the call is allowed until the process is sealed. answerOpen returns
+// false
+// for a call that the filter would not allow by itself.
 func (p *Process) answerOpen(n *notification, fd uintptr) bool {
 	flags := n.argument(2)
 	if n.call() != unix.SYS_OPENAT {
