@@ -15,21 +15,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A level is a way to start the process: the namespaces that the kernel makes for it, and
-// what it then is.
+// A level is a way to start the process: its namespaces, and the user that it becomes.
 type level struct {
 	name   string
 	attr   syscall.SysProcAttr
 	flags  uintptr // namespaces
-	become int     // the user that the stage becomes; -1 for none
-	user   string  // what the user is, for the report
+	become int     // the user that the stage becomes; -1 to keep its user
+	user   string  // description of the user, for the report
 	why    string  // why the user layer does not hold; "" if it does
 }
 
-// spaces are the namespaces of every level that has any.
+// spaces are the namespaces of every level that uses namespaces.
 const spaces = unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWPID | unix.CLONE_NEWCGROUP
 
-// ambient are what a stage that is not root needs in its own user namespace.
+// ambient are the capabilities that a stage that is not root needs in its own user namespace.
 var ambient = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SYS_CHROOT, unix.CAP_SETPCAP}
 
 // levels returns the ways to start a process, the strongest first.
@@ -61,36 +60,36 @@ func levels(uid, gid, own int, kvm []uint32) []level {
 	}
 }
 
-// facts are what a plan depends on beside the spec and the level.
+// facts are the inputs of a plan in addition to the spec and the level.
 type facts struct {
 	groups   []int    // our supplementary groups
-	kvmGroup []uint32 // none where KVM is not opened from inside
+	kvmGroup []uint32 // none unless the jail opens KVM
 	lastCap  int
 	abi      int                       // Landlock's; 0 for none
 	rules    int                       // the ruleset's descriptor in the stage
 	noRules  string                    // why there is none
-	mount    string                    // a folder to make the new root on
+	mount    string                    // a folder to mount the new root on
 	hard     func(resource int) uint64 // our own hard limits
 	status   int                       // the status socket's descriptor in the stage
 	self     int                       // the stage's own
-	once     bool                      // a filter's listener can let a call pass
-	asks     bool                      // it is asked about every file that is opened (seal_linux.go)
-	refused  string                    // why the levels before this one were not to be had
+	once     bool                      // a filter's listener can let a call continue
+	asks     bool                      // the listener is asked about every file that is opened (seal_linux.go)
+	refused  string                    // why the previous levels were refused
 }
 
-// maxTasks bounds the threads of a process: QEMU has a processor or more, a few helpers, and up
-// to 64 for blocking reads.
+// maxTasks bounds the threads of a process. QEMU has one or more for processors, a few helpers, and up to 64 for
+// blocking
+// reads.
 const maxTasks = 128
 
-// limitTable bounds what the process may use: the jail is the wall, these keep accidents
-// small.
+// limitTable bounds what the process may use. The jail is the security boundary; these limits only contain accidents.
 var limitTable = []struct {
 	name     string
 	resource int
-	value    uint64 // 0 where it is the spec's
+	value    uint64 // 0 if the spec decides
 }{
-	// 1 and not 0: so a core is not handed to a program that collects cores either
-	// (fs/coredump.c), and the guest's memory stays where it is.
+	// 1 and not 0: so no core is sent to a program that collects cores either (fs/coredump.c), and the guest's memory
+	// is not copied.
 	{LimitCore, unix.RLIMIT_CORE, 1},
 	{LimitFiles, unix.RLIMIT_NOFILE, 256},
 	{LimitFileSize, unix.RLIMIT_FSIZE, 0},
@@ -129,7 +128,7 @@ func plan(s Spec, l level, f facts) (*stage, Report) {
 		call("", "refuse huge pages", unix.SYS_PRCTL, unix.PR_SET_THP_DISABLE, 1)
 	}
 	must("die with the parent", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL))
-	// Who died before that reads no more: the write fails.
+	// If the starter has died before, the write fails.
 	hello := len(st.steps)
 	must("report", unix.SYS_WRITE, uintptr(f.status), st.words(0, uint64(hello)), reportSize)
 	if !s.Open {
@@ -139,7 +138,7 @@ func plan(s Spec, l level, f facts) (*stage, Report) {
 	argv, env := st.vector(append([]string{s.Program.Path}, s.Args...)), st.vector(s.Env)
 	switch {
 	case s.Open || s.Unfiltered:
-	case len(s.Program.Files) == 0: // a script that starts QEMU makes calls of its own
+	case len(s.Program.Files) == 0: // a script that starts QEMU makes its own calls
 		layer(Seccomp, "", s.Program.Path+" is "+ErrNoProgram.Error())
 	default:
 		listCalls(s, f, path, hello, st, layer, call)
@@ -172,7 +171,7 @@ func limits(s Spec, l level, f facts, st *stage, r *Report, call caller) {
 	}
 }
 
-// namespaces returns the step that opens the root to be sealed; -1 for none.
+// namespaces returns the step that opens the root to be sealed, or -1.
 func namespaces(s Spec, l level, f facts, st *stage, layer func(name, detail, why string), call caller) (root int) {
 	for _, n := range []struct {
 		name string
@@ -202,14 +201,14 @@ func namespaces(s Spec, l level, f facts, st *stage, layer func(name, detail, wh
 	return -1
 }
 
-// newRoot makes a file system in which there are the program's files, read-only, the
-// process's own folder of /proc, /dev/kvm if it is needed, and nothing else. It returns the
-// step that opens the root to be sealed.
+// newRoot mounts a file system with only the program's files, read-only, the process's own folder of /proc, and
+// /dev/kvm
+// if needed. It returns the step that opens the root to be sealed.
 func newRoot(s Spec, f facts, st *stage, call caller) (open int) {
 	try := func(what string, nr uintptr, args ...uintptr) {
 		st.steps[call(Filesystem, what, nr, args...)].then = abandon
 	}
-	try("make folders that QEMU's user may enter", unix.SYS_UMASK, 0o022) // whatever ours is
+	try("make folders that QEMU's user may enter", unix.SYS_UMASK, 0o022) // whatever this process's umask is
 	empty := st.string("")
 	bind := func(from, to string) {
 		try("mount "+from, unix.SYS_MOUNT, st.string(from), st.string(to), empty, unix.MS_BIND)
@@ -259,9 +258,8 @@ func newRoot(s Spec, f facts, st *stage, call caller) (open int) {
 	}
 	try("enter the root", unix.SYS_CHDIR, st.string(f.mount))
 	dot := st.string(".")
-	// Where the root is no mount of its own (a chroot, an initramfs) there is nothing to
-	// be exchanged: then a chroot must do, from which a process without rights and
-	// without open folders does not get out either.
+	// If the root is not a separate mount (a chroot, an initramfs), it can't be exchanged. Then a chroot is used: a
+	// process without privileges and open folders can't leave it either.
 	st.end()
 	st.begin()
 	pivot := call("", "exchange the roots", unix.SYS_PIVOT_ROOT, dot, dot)
@@ -273,15 +271,15 @@ func newRoot(s Spec, f facts, st *stage, call caller) (open int) {
 	return open
 }
 
-// atCWD is AT_FDCWD, -100, as a register has it.
+// atCWD is AT_FDCWD (-100) as a register value.
 const (
 	atCWD       = ^uintptr(99)
 	atRecursive = unix.AT_RECURSIVE
 )
 
-// privileges gives up groups, the user, capabilities, and the way to new ones.
+// privileges drops groups, the user, capabilities, and every way to gain privileges.
 func privileges(s Spec, l level, f facts, st *stage, layer func(name, detail, why string), call caller) {
-	// What no_new_privs makes of no use anyway; only who has rights can do it.
+	// no_new_privs makes the bounding set useless anyway; only a privileged process can drop it.
 	for c := range f.lastCap + 1 {
 		call("", "drop the bounding set", unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, uintptr(c))
 	}
@@ -315,8 +313,7 @@ func privileges(s Spec, l level, f facts, st *stage, layer func(name, detail, wh
 	call(NoPrivileges, "refuse new privileges", unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1)
 }
 
-// confine puts the ruleset in force, with the process's own folder of /proc added, which
-// is known only now.
+// confine enforces the ruleset, after adding the process's own folder of /proc, which is only known now.
 func confine(f facts, st *stage, layer func(name, detail, why string), call caller) {
 	if f.noRules != "" {
 		layer(Landlock, "", f.noRules)
@@ -335,9 +332,11 @@ func confine(f facts, st *stage, layer func(name, detail, why string), call call
 	call(Landlock, "close the ruleset", unix.SYS_CLOSE, uintptr(f.rules))
 }
 
-// listCalls puts the filter in force that allows the listed system calls. Its listener
-// goes to us over the status socket; where there can be none (another one's is there
-// already), the kernel ends the machine by itself, and nobody learns for what.
+// listCalls installs the filter that allows the listed system calls. It sends the filter's listener to this process
+// over
+// the status socket. If there can be no listener, because another filter has one, the kernel kills the machine by
+// itself,
+// and the system call remains unknown.
 func listCalls(s Spec, f facts, path uintptr, hello int, st *stage, layer func(name, detail, why string), call caller) {
 	layer(Seccomp, "", "")
 	program := func(unlisted uint32) uintptr {
@@ -364,8 +363,8 @@ func listCalls(s Spec, f facts, path uintptr, hello int, st *stage, layer func(n
 	st.steps[send].then, st.steps[send].skip = giveUp, alone-send
 }
 
-// fileMessage returns a message (struct msghdr) with a report that a step was made, and the descriptor that
-// is written to where rights is.
+// fileMessage returns a message (struct msghdr) that reports a finished step and passes the descriptor stored at
+// rights.
 func fileMessage(st *stage, step int) (message, rights uintptr) {
 	const header = unix.SizeofCmsghdr
 	control := st.words(header+4, unix.SOL_SOCKET|unix.SCM_RIGHTS<<32, 1<<32-1) // struct cmsghdr; no descriptor yet
@@ -373,7 +372,7 @@ func fileMessage(st *stage, step int) (message, rights uintptr) {
 	return st.words(0, 0, uint64(st.words(uint64(text), reportSize)), 1, uint64(control), header+8, 0), control + header
 }
 
-// findFacts looks at this host.
+// findFacts examines this host.
 func findFacts() facts {
 	f := facts{abi: landlockABI(), once: canContinue(), lastCap: bits.Len64(^uint64(0)) - 1, hard: hardLimit}
 	if text, err := os.ReadFile("/proc/sys/kernel/cap_last_cap"); err == nil {
@@ -393,8 +392,8 @@ func hardLimit(resource int) uint64 {
 	return limit.Max
 }
 
-// mountFolder returns a folder that a root can be made on: one that no file of a program is in, since it is hidden from
-// then on.
+// mountFolder returns a folder to mount a root on. It must not contain files of the program, since the mount hides
+// it.
 func mountFolder(p Program) string {
 	for _, dir := range []string{"/sys", "/mnt", "/media", "/srv", "/boot", "/home", "/tmp"} {
 		in := func(path string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }

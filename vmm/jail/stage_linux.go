@@ -13,19 +13,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A stage is what runs between the fork and QEMU: it gives up, in a new process, what
-// can't be given up from outside of it. It is a program of some forty instructions
-// (stage_linux_*.s) that makes the system calls of a table one after the other; the last
-// is the execve of QEMU. Table and program are written into an ELF file in memory for
-// each start. So it needs neither a helper on the disk nor this program once more, takes
-// less than a millisecond, and works in whatever program this package is part of.
+// A stage runs between the fork and QEMU: in the new process, it gives up what can't be given up from outside. It is
+// a
+// program of some forty instructions (stage_linux_*.s) that makes the system calls of a table one after the other.
+// The last
+// is the execve of QEMU. Table and program are written into an ELF file in memory for each start. So a stage needs no
+// helper on the disk and no second copy of this program, takes less than a millisecond, and works in every program
+// that
+// uses this package.
 //
-// A step that fails is reported on the status socket, as its number and the error. What
-// comes next is the step's own matter: the following one, the end of its group, or the
-// end of the process. The execve closes the socket; so whoever reads it knows the outcome
-// of every step when it ends.
+// A step that fails is reported on the status socket, with its number and the error. The step decides what follows:
+// the
+// next step, the end of its group, or the end of the process. The execve closes the socket, so its reader then knows
+// the
+// outcome of every step.
 
-// Where a stage is in memory. The segments are 64 KiB apart, the largest page there is.
+// Addresses of a stage in memory. The segments are 64 KiB apart, the largest page size.
 const (
 	codeBase  = 0x10000000
 	dataBase  = 0x10100000
@@ -33,7 +36,7 @@ const (
 	segment   = 0x10000
 
 	maxSegment = 1 << 20 // of data or table
-	codeSize   = 512     // copied; the program is shorter
+	codeSize   = 512     // bytes copied; the program is shorter
 )
 
 // The layout of a table: a head with the status socket's number, then the steps.
@@ -42,15 +45,15 @@ const (
 
 	stepCall   = 0  // the system call's number; -1 ends the stage
 	stepArgs   = 8  // six arguments
-	stepInto   = 56 // where its result goes; 0 for nowhere
-	stepThen   = 64 // the step that follows
-	stepElse   = 72 // the step that follows a failure; 0 ends the stage
+	stepInto   = 56 // address for the result; 0 for none
+	stepThen   = 64 // the next step after a success
+	stepElse   = 72 // the next step after a failure; 0 ends the stage
 	stepResult = 80 // the error, reported together with
 	stepIndex  = 88 // the step's number
 	stepSize   = 96
 
 	reportSize = 16
-	stageExit  = 126 // status of a stage that did not come to its execve
+	stageExit  = 126 // exit code of a stage that did not reach its execve
 )
 
 func stageAddress() unsafe.Pointer
@@ -59,30 +62,30 @@ func stageAddress() unsafe.Pointer
 type step struct {
 	call uintptr
 	args [6]uintptr
-	into uintptr // an address that its result is written to
-	// skip is how many steps a success leaves out.
+	into uintptr // address for the result
+	// skip is the number of steps that a success skips.
 	skip int
-	// then is what follows a failure.
+	// then tells what follows a failure.
 	then failure
 	// part is the layer or limit that does not hold after a failure.
 	part string
-	what string // is tried, for the error: "mount /usr/bin/qemu"
+	what string // the action, for the error: "mount /usr/bin/qemu"
 }
 
-// failure says what follows a step that failed.
+// failure tells what follows a failed step.
 type failure int
 
 const (
-	goOn    failure = iota // with the next step
-	abandon                // with the end of the group
-	giveUp                 // with nothing
+	goOn    failure = iota // continue with the next step
+	abandon                // continue at the end of the group
+	giveUp                 // end the stage
 )
 
-// stage is one in the making.
+// stage is a stage that is being built.
 type stage struct {
 	steps  []step
-	ends   []int // by step: where its group ends
-	opened int   // the first step of the group that is open, or -1
+	ends   []int // by step: the end of its group
+	opened int   // the first step of the open group, or -1
 	data   []byte
 }
 
@@ -95,7 +98,7 @@ func (s *stage) add(st step) int {
 	return len(s.steps) - 1
 }
 
-// begin and end enclose a group: steps of which each needs those before it.
+// begin and end enclose a group: each of its steps requires the previous ones.
 func (s *stage) begin() { s.opened = len(s.steps) }
 func (s *stage) end() {
 	for i := s.opened; i < len(s.steps); i++ {
@@ -134,15 +137,15 @@ func (s *stage) vector(list []string) uintptr {
 	return s.words(append(words, 0)...)
 }
 
-// address returns where a step's table entry is.
+// address returns the address of a step's table entry.
 func address(index int) uint64 { return tableBase + tableHead + uint64(index)*stepSize }
 
-// argument returns where the argument of a step is: for another step's result.
+// argument returns the address of a step's argument, to store another step's result there.
 func argument(index, arg int) uintptr {
 	return uintptr(address(index)) + stepArgs + uintptr(arg)*8
 }
 
-// table returns the steps as the program reads them.
+// table returns the steps in the form that the program reads.
 func (s *stage) table(status int) []byte {
 	table := binary.LittleEndian.AppendUint64(nil, uint64(status))
 	table = append(table, make([]byte, tableHead-8)...)
@@ -210,14 +213,14 @@ func (s *stage) image(status int) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// file returns the stage as a file that can be executed.
+// file returns the stage as an executable file.
 func (s *stage) file(status int) (*os.File, error) {
 	image, err := s.image(status)
 	if err != nil {
 		return nil, err
 	}
 	fd, err := unix.MemfdCreate("unitask-stage", unix.MFD_CLOEXEC|unix.MFD_EXEC)
-	if errors.Is(err, unix.EINVAL) { // MFD_EXEC is Linux 6.3's
+	if errors.Is(err, unix.EINVAL) { // MFD_EXEC needs Linux 6.3
 		fd, err = unix.MemfdCreate("unitask-stage", unix.MFD_CLOEXEC)
 	}
 	if errors.Is(err, unix.EACCES) {
@@ -234,7 +237,7 @@ func (s *stage) file(status int) (*os.File, error) {
 	return f, nil
 }
 
-// stepError is a step that failed.
+// stepError is a failed step.
 type stepError struct {
 	step  step
 	errno unix.Errno

@@ -27,46 +27,48 @@ type Process struct {
 	cmd      *exec.Cmd
 	group    *group
 	outgrown bool          // valid when done is closed
-	done     chan struct{} // closed when it is reaped
+	done     chan struct{} // closed when the process is reaped
 	listener *os.File      // of its filter; nil for none
 	root     *os.File      // to be sealed; nil for none
 	asks     bool          // its filter asks about the files that it opens
 	sealing  sync.Mutex    // guards root
 	sealed   atomic.Bool
 	gives    bool
-	watched  chan struct{} // closed when nobody listens
+	watched  chan struct{} // closed when nobody listens any more
 	denied   string        // valid when watched is closed
 }
 
-// Denied returns what the process tried that its filter refuses and that ended it: "ptrace";
-// "" if it tried nothing. Valid after Wait.
+// Denied returns the system call for which the filter killed the process, such as "ptrace", or "". It is valid after
+// Wait.
 func (p *Process) Denied() string { return p.denied }
 
-// OutOfMemory reports whether the kernel ended it because it went past its control group's memory.
-// Valid after Wait.
+// OutOfMemory reports whether the kernel killed the process because it exceeded its control group's memory. It is
+// valid
+// after Wait.
 func (p *Process) OutOfMemory() bool { return p.outgrown }
 
-// Gives reports whether it gets what its spec gives: another filter's listener may be in the way.
+// Gives reports whether the process receives the Given of its spec: another filter's listener may prevent that.
 func (p *Process) Gives() bool { return p.gives }
 
-// Kill ends it.
+// Kill kills the process.
 func (p *Process) Kill() { _ = p.cmd.Process.Kill() }
 
-// Wait waits for its end, and for that of its messages.
+// Wait waits until the process has ended and its messages are read.
 func (p *Process) Wait() *os.ProcessState {
 	<-p.done
 	<-p.watched
 	return p.cmd.ProcessState
 }
 
-// Start starts a program and returns when it is executed. It tries the strongest hold
-// first; what this host refuses is left out, and the report says so.
+// Start starts a program and returns when it is executed. It tries the strongest level first. Layers that this host
+// refuses
+// are left out and reported.
 //
-// The process is killed when the thread that forked it ends (PR_SET_PDEATHSIG), so that
-// goroutine stays locked to its thread, and waits there.
+// The process is killed when the thread that forked it ends (PR_SET_PDEATHSIG), so that goroutine stays locked to its
+// thread, and waits there.
 func Start(s Spec) (*Process, error) { return startOn(nil, s) }
 
-// startOn is Start on certain levels; nil for all.
+// startOn is like Start, on the given levels; nil means all.
 func startOn(on []level, s Spec) (*Process, error) {
 	type started struct {
 		p   *Process
@@ -74,7 +76,7 @@ func startOn(on []level, s Spec) (*Process, error) {
 	}
 	result := make(chan started, 1)
 	go func() {
-		runtime.LockOSThread() // for good: the thread ends with the process
+		runtime.LockOSThread() // forever: the thread ends with the process
 		p, err := start(on, s)
 		result <- started{p, err}
 		if err == nil {
@@ -82,7 +84,7 @@ func startOn(on []level, s Spec) (*Process, error) {
 			p.outgrown = p.group.outOfMemory()
 			p.group.remove()
 			if p.listener != nil {
-				p.listener.Close() // a kernel before 5.9 does not tell that the process is gone
+				p.listener.Close() // kernels before 5.9 do not report that the process is gone
 			}
 			p.closeRoot()
 			close(p.done)
@@ -172,7 +174,7 @@ func (f *facts) findRules(s Spec) (*os.File, error) {
 	return ruleset(f.abi, s.Program, devices, s.Files)
 }
 
-// runInGroup starts a stage on a level, in a control group where one can be had.
+// runInGroup starts a stage on a level, in a control group if possible.
 func (l level) runInGroup(s Spec, st *stage, f facts, files []*os.File) (*exec.Cmd, *group, error) {
 	in := &group{}
 	if !s.Open {
@@ -208,14 +210,14 @@ func (l level) run(s Spec, st *stage, f facts, files []*os.File, in *group) (cmd
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range []string{whileAlive(f.self), fmt.Sprintf("/proc/self/fd/%d", f.self)} { // the second where /proc hides us from the user that it runs as
+	for _, name := range []string{whileAlive(f.self), fmt.Sprintf("/proc/self/fd/%d", f.self)} { // the second if /proc hides this process from the user of the stage
 		cmd = &exec.Cmd{Path: name, Args: []string{"unitask-stage"}, Env: []string{}, Dir: "/", Stderr: s.Stderr,
 			WaitDelay: messageDelay, ExtraFiles: append(files[:len(files):len(files)], program)}
 		attr := l.attr
 		if in.file != nil {
 			attr.UseCgroupFD, attr.CgroupFD = true, int(in.file.Fd())
 		}
-		attr.Setsid = true // no terminal, and signals of ours to our group are not its
+		attr.Setsid = true // no terminal, and no signals sent to this process's group
 		cmd.SysProcAttr = &attr
 		if err = cmd.Start(); err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
 			break
@@ -227,8 +229,8 @@ func (l level) run(s Spec, st *stage, f facts, files []*os.File, in *group) (cmd
 	return cmd, err
 }
 
-// mapped and mappedIn say that namespaces with users of their own were to be had when this was asked last, outside of a
-// control group and in one.
+// mapped and mappedIn report whether the last attempt to create user namespaces succeeded, outside of a control group
+// and in one.
 var mapped, mappedIn atomic.Bool
 
 // permitted asks the kernel for the namespaces of a level that maps users, in a group, by a process that has nothing
@@ -254,14 +256,16 @@ func (l level) permitted(in *group) (*atomic.Bool, error) {
 	return nil, &fs.PathError{Op: "clone", Path: l.name, Err: err}
 }
 
-// whileAlive returns a name for a descriptor of the process that executes it, good only as
-// long as the calling thread lives: it leads through the thread's folder in /proc. For
-// until the stage has asked for its parent's death signal, nothing else would end it.
+// whileAlive returns a path for a descriptor of the executing process that is only valid while the calling thread
+// lives:
+// the path leads through the thread's folder in /proc. Until the stage has requested its parent's death signal,
+// nothing
+// else would end it.
 func whileAlive(fd int) string {
 	return fmt.Sprintf("/proc/%d/task/%d/../../../self/fd/%d", os.Getpid(), unix.Gettid(), fd)
 }
 
-// mayBeLevel reports whether an error of a start may be the kernel's refusal of a level.
+// mayBeLevel reports whether a start's error may mean that the kernel refuses the level.
 func mayBeLevel(err error) bool {
 	for _, e := range []error{fs.ErrPermission, syscall.EINVAL, syscall.ENOSPC, syscall.EUSERS, syscall.ENOSYS} {
 		if errors.Is(err, e) {
@@ -274,8 +278,7 @@ func mayBeLevel(err error) bool {
 // maxReports bounds what a stage can report.
 const maxReports = 1 << 20
 
-// await reads what a stage reports until it has executed its program, and enters that
-// into the report.
+// await reads a stage's reports until the stage has executed its program, and adds the failures to the report.
 func await(cmd *exec.Cmd, ours *os.File, st *stage, report Report, f facts, s Spec) (*Process, error) {
 	p := &Process{Report: report, asks: f.asks, Pid: cmd.Process.Pid, cmd: cmd, done: make(chan struct{}),
 		watched: make(chan struct{})}
@@ -331,8 +334,8 @@ func await(cmd *exec.Cmd, ours *os.File, st *stage, report Report, f facts, s Sp
 	return p, nil
 }
 
-// outcome reads the reports of a stage: whether it came as far as the report that it
-// makes itself, what failed, and whether that was the stage's own end.
+// outcome parses the reports of a stage: whether it reached its own report, which steps failed, and whether a failure
+// ended the stage.
 func (s *stage) outcome(reports []byte) (came bool, failed []stepError, fatal error) {
 	for ; len(reports) >= reportSize; reports = reports[reportSize:] {
 		errno := unix.Errno(-int64(binary.LittleEndian.Uint64(reports)))
