@@ -15,27 +15,28 @@ import (
 	"github.com/unitask/unitask/internal/socketpair"
 )
 
-// A stand-in for a QEMU that was broken out of tries, from inside the jail, what it must
-// not be able to do. Each attempt is a process of its own: some system calls, of which
-// all must succeed for the attempt to get through. The stand-in is made like a stage
-// (stage_linux.go), so it makes these calls and no others.
+// A stand-in for a broken QEMU tries, from inside the jail, what it must not be able to do. Each attempt is a
+// separate
+// process that makes some system calls; the attempt succeeds if all of them do. The stand-in is built like a stage
+// (stage_linux.go), so it makes no other calls.
 
-// one is an attempt to be made.
+// one is one attempt.
 type one struct {
 	name string
 	make func(a *script, t *targets)
-	// unsafe: without a jail it would change this host, so it is never made without one.
+	// unsafe: without a jail the attempt would change this host, so it is only made inside a jail.
 	unsafe bool
 }
 
-// script is the stand-in of one attack.
+// script builds the stand-in of one attack.
 type script struct{ *stage }
 
-// result is that of an earlier call, by its number.
+// result refers to the result of an earlier call, by its number.
 type result int
 
-// call adds a system call. Arguments are numbers, strings and bytes (their address is
-// passed), and results of earlier calls, each to be used once.
+// call adds a system call. Arguments are numbers, strings and bytes (passed by address), and results of earlier
+// calls,
+// each used at most once.
 func (a script) call(what string, nr uintptr, args ...any) result {
 	st := step{call: nr, then: giveUp, what: what}
 	index := len(a.steps)
@@ -64,7 +65,7 @@ func (a script) open(path string, flags int) result {
 	return a.call("openat", unix.SYS_OPENAT, atCWD, path, flags, 0o600)
 }
 
-// read opens a file and reads a byte of it.
+// read opens a file and reads from it.
 func (a script) read(path string) {
 	a.call("read", unix.SYS_READ, a.open(path, unix.O_RDONLY), make([]byte, 8), 1)
 }
@@ -81,15 +82,16 @@ const (
 
 const targetText = "a secret of the host\n"
 
-// Attack tries everything against the jail that a program would get, and against that
-// jail without its filter for system calls, and returns what came of it, with what held
-// the attempts. Where open, there is no jail: then nearly all of those that can be made
-// so get through, which shows that the attempts are real.
+// Attack tries everything against the jail of a program, with and without the system call filter. It returns the
+// outcomes,
+// and the layers and limits in force. With open there is no jail, and nearly all attempts that can be made then
+// succeed,
+// which shows that the attempts are real.
 func Attack(p Program, kvm KVM, open bool) ([]Attempt, Report, error) {
 	return attackIn(Spec{Program: p, KVM: kvm, Open: open})
 }
 
-// attackIn is Attack in the jail of a spec.
+// attackIn is like Attack, in the jail of a spec.
 func attackIn(jail Spec) ([]Attempt, Report, error) {
 	t, err := newTargets()
 	if err != nil {
@@ -120,7 +122,7 @@ func attackIn(jail Spec) ([]Attempt, Report, error) {
 	return out, report, nil
 }
 
-// Try says what holds a stand-in for a program that does nothing.
+// Try reports which layers confine a stand-in that does nothing.
 func Try(p Program, kvm KVM) (Report, error) {
 	t, err := newTargets()
 	if err != nil {
@@ -134,8 +136,8 @@ func Try(p Program, kvm KVM) (Report, error) {
 	return report, err
 }
 
-// The descriptors of a stand-in: the one that it reports on, a file of the host that
-// it may read, as QEMU its disk, and those of its spec.
+// The descriptors of a stand-in: its status socket, a readable file of the host, like QEMU's disk, and those of its
+// spec.
 const (
 	standInStatus = 3
 	standInDisk   = 4
@@ -145,8 +147,7 @@ const (
 // attemptTime bounds an attempt, which takes a millisecond.
 const attemptTime = 5 * time.Second
 
-// try makes an attempt in the jail of a spec, whose program the stand-in replaces, on
-// certain levels; nil for all.
+// try makes an attempt in the jail of a spec, with the stand-in as the program, on the given levels; nil means all.
 func (a one) try(on []level, how Spec, t *targets) (Attempt, Report, error) {
 	out := Attempt{Name: a.name}
 	if err := t.files(); err != nil {
@@ -179,7 +180,7 @@ func (a one) try(on []level, how Spec, t *targets) (Attempt, Report, error) {
 	return out, process.Report, nil
 }
 
-// run runs a script in a jail and returns what it reported. The process has ended.
+// run runs a script in a jail and returns its reports, after the process has ended.
 func (s script) run(t *targets, on []level, how Spec) ([]byte, *Process, error) {
 	done := len(s.steps)
 	s.call("report", unix.SYS_WRITE, standInStatus, s.words(0, uint64(done)), reportSize)
@@ -189,7 +190,7 @@ func (s script) run(t *targets, on []level, how Spec) ([]byte, *Process, error) 
 	}
 	name := filepath.Join(t.dir, "stand-in")
 	defer os.Remove(name)
-	if err := errors.Join(os.WriteFile(name, image, 0o755), os.Chmod(name, 0o755)); err != nil { // whatever our umask is
+	if err := errors.Join(os.WriteFile(name, image, 0o755), os.Chmod(name, 0o755)); err != nil { // whatever this process's umask is
 		return nil, nil, err
 	}
 	ours, theirs, err := socketpair.New("stand-in")
@@ -238,10 +239,10 @@ func (s script) run(t *targets, on []level, how Spec) ([]byte, *Process, error) 
 	return reports, process, err
 }
 
-// sealMark is what a stand-in reports for a step's number to be sealed.
+// sealMark replaces the step number in a report to request the seal.
 const sealMark = 1 << 32
 
-// seal continues when the stand-in is sealed, as QEMU is when it has started.
+// seal lets the stand-in continue when it is sealed, like a QEMU that has started.
 func (a script) seal() {
 	a.call("write", unix.SYS_WRITE, standInStatus, a.words(0, sealMark), reportSize)
 	a.call("read", unix.SYS_READ, standInStatus, make([]byte, 8), 1)

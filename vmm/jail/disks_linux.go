@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// disksOf returns the disks that the files of a spec are on, as the kernel's "8:0".
+// disksOf returns the disks that contain a spec's files, in the kernel's form "8:0".
 func disksOf(s Spec) []string {
 	var disks []string
 	seen := map[uint64]bool{}
@@ -37,8 +37,9 @@ func disksOf(s Spec) []string {
 	return disks
 }
 
-// diskOf returns the disk of a block device, which may be a part of it: only whole disks can be bounded. "" for what is
-// none: a file system in memory, or one over others.
+// diskOf returns the disk of a block device, which may be a partition: only whole disks can be bounded. It returns ""
+// for
+// other devices: a file system in memory, or one over others.
 func diskOf(sys string, major, minor uint32) string {
 	dir, err := filepath.EvalSymlinks(filepath.Join(sys, "dev/block", fmt.Sprintf("%d:%d", major, minor)))
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rights on files, by what they are for (Documentation/userspace-api/landlock.rst).
+// Access rights on files, by purpose (Documentation/userspace-api/landlock.rst).
 const (
 	llRead   = unix.LANDLOCK_ACCESS_FS_READ_FILE
 	llExec   = unix.LANDLOCK_ACCESS_FS_EXECUTE
@@ -18,11 +18,11 @@ const (
 	llDevice = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
 )
 
-// Confines reports whether this kernel can keep a program from opening files for writing, and its
-// owner's rights from being of use to it: it has Landlock and filters for system calls.
+// Confines reports whether this kernel can keep a program from opening files for writing, and from using its owner's
+// rights: it has Landlock and system call filters.
 func Confines(p Program) bool { return len(p.Files) > 0 && landlockABI() > 0 && CanFilter() }
 
-// landlockABI returns what the running kernel knows; 0 if it has no Landlock.
+// landlockABI returns the running kernel's ABI; 0 if it has no Landlock.
 func landlockABI() int {
 	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
@@ -31,7 +31,7 @@ func landlockABI() int {
 	return int(abi)
 }
 
-// landlockAttr refuses everything that an ABI can refuse.
+// landlockAttr returns a ruleset that refuses everything that an ABI can refuse.
 func landlockAttr(abi int) (attr unix.LandlockRulesetAttr, size uintptr) {
 	attr.Handled_access_fs = unix.LANDLOCK_ACCESS_FS_MAKE_SYM<<1 - 1 // ABI 1: all up to MAKE_SYM
 	size = unsafe.Sizeof(attr.Handled_access_fs)                     // all that ABIs 1 to 3 know
@@ -65,9 +65,8 @@ func landlockAttr(abi int) (attr unix.LandlockRulesetAttr, size uintptr) {
 	return attr, size
 }
 
-// ruleset returns a Landlock ruleset by which a process may execute a program and its
-// interpreter, read the files of the program and those that it inherits, use some
-// devices, and nothing else.
+// ruleset returns a Landlock ruleset that lets a process execute a program and its interpreter, read the files of the
+// program and those that it inherits, and use some devices. It refuses everything else.
 func ruleset(abi int, p Program, devices []string, inherited []*os.File) (_ *os.File, err error) {
 	attr, size := landlockAttr(abi)
 	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), size, 0)
@@ -79,7 +78,7 @@ func ruleset(abi int, p Program, devices []string, inherited []*os.File) (_ *os.
 		beneath := unix.LandlockPathBeneathAttr{Allowed_access: access & attr.Handled_access_fs, Parent_fd: int32(fd)}
 		_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, rules.Fd(), unix.LANDLOCK_RULE_PATH_BENEATH,
 			uintptr(unsafe.Pointer(&beneath)), 0, 0, 0)
-		if errno != 0 && errno != unix.EBADFD { // a memfd is in no file system: it may be opened as it is
+		if errno != 0 && errno != unix.EBADFD { // a memfd is in no file system: opening it is not restricted
 			return errno
 		}
 		return nil

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// callName names a system call by its number.
+// callName returns a system call's name.
 func callName(nr int32) string {
 	for line := range strings.Lines(callNames) {
 		number, name, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -20,8 +20,7 @@ func callName(nr int32) string {
 	return fmt.Sprintf("system call %d", nr)
 }
 
-// Listed reports whether the filter knows a system call: that some call of it does not end the
-// machine.
+// Listed reports whether the filter knows a system call: not every use of it kills the machine.
 func Listed(name string) bool {
 	for _, nr := range listed() {
 		if callName(int32(nr)) == name {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Remedy says what would make a layer or limit hold on this host; "" if nothing would, or where it holds.
+// Remedy tells what would make a layer or limit hold on this host. It returns "" if nothing would, or if it holds.
 func Remedy(h Hold) string {
 	if h.Holds {
 		return ""
@@ -28,7 +28,7 @@ func Remedy(h Hold) string {
 	return ""
 }
 
-// host reads what a remedy depends on.
+// host reads the files that a remedy depends on.
 type host struct{ root string } // "" is this host; another folder in tests
 
 func (h host) read(path string) string {

@@ -6,13 +6,15 @@ import (
 	"strings"
 )
 
-// systemProfile is macOS's own for what every program needs: its loader, frameworks, /dev/null.
-// It has neither network nor files of users.
+// systemProfile is macOS's own profile with what every program needs: its loader, frameworks, /dev/null. It allows
+// neither
+// network nor users' files.
 const systemProfile = "system.sb"
 
-// seatbelt returns the profile, in the language of sandbox-exec(1), of a program that may read its own files and
-// some others, and use macOS's hypervisor. All else is denied: writing, sockets of its own, other programs.
-// Paths are absolute, with links resolved, since the kernel compares those.
+// seatbelt returns a profile, in the language of sandbox-exec(1), for a program that may read its own files and some
+// others, and use macOS's hypervisor. Everything else is denied: writing, creating sockets, other programs. Paths
+// must be
+// absolute, with links resolved, since the kernel compares those.
 func seatbelt(program string, reads []string, listens bool) string {
 	folders := libraryFolders(program)
 	files := append([]string{program}, reads...)
@@ -28,7 +30,7 @@ func seatbelt(program string, reads []string, listens bool) string {
 	rule("process-exec", of("literal", program)...)
 	rule("file-read*", append(of("literal", files...), of("subpath", folders...)...)...)
 	rule("file-map-executable", append(of("literal", program), of("subpath", folders...)...)...)
-	rule("file-read-metadata", of("literal", above(append(files, folders...))...)...) // realpath(3) looks at each
+	rule("file-read-metadata", of("literal", above(append(files, folders...))...)...) // realpath(3) examines each
 	rule("sysctl-read")
 	rule("signal", "(target self)")
 	rule("dynamic-code-generation")                                    // TCG's translations
@@ -39,8 +41,9 @@ func seatbelt(program string, reads []string, listens bool) string {
 	return b.String()
 }
 
-// libraryFolders returns where a program of Homebrew's, MacPorts' or one that was installed by hand has its libraries
-// and firmware.
+// libraryFolders returns the folders with libraries and firmware of a program from Homebrew, from MacPorts, or
+// installed by
+// hand.
 func libraryFolders(program string) (list []string) {
 	prefix := filepath.Dir(filepath.Dir(program))
 	sub := []string{"lib", "libexec", "share/qemu"}
@@ -53,7 +56,7 @@ func libraryFolders(program string) (list []string) {
 	return list
 }
 
-// above returns the folders that lead to some paths, each once, in order.
+// above returns the parent folders of paths, each once, sorted.
 func above(paths []string) (list []string) {
 	for _, p := range paths {
 		for dir := filepath.Dir(p); ; dir = filepath.Dir(dir) {
@@ -67,7 +70,7 @@ func above(paths []string) (list []string) {
 	return slices.Compact(list)
 }
 
-// of are filters by path.
+// of returns filters by path.
 func of(filter string, paths ...string) (list []string) {
 	for _, p := range paths {
 		list = append(list, "("+filter+" "+quoted(p)+")")
@@ -75,7 +78,7 @@ func of(filter string, paths ...string) (list []string) {
 	return list
 }
 
-// quoted returns a string of the profile's language.
+// quoted returns a string literal in the profile's language.
 func quoted(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }

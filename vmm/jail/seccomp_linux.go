@@ -6,17 +6,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The system calls that QEMU may make: those that it makes (hack/seccomp finds them out),
-// and harmless ones of their kind that another version may make instead. There is no
-// socket, connect, bind or accept among them, no program is started but QEMU itself, no
-// process but its own threads, and nothing is traced, mounted or loaded. A call that is
-// not here ends the machine, and the report names it (watch_linux.go).
+// The system calls that QEMU may make: those that it does make (hack/seccomp finds them), and similar harmless calls
+// that
+// another version may make instead. They exclude socket, connect, bind and accept. They start no program but QEMU
+// itself
+// and no process but its own threads, and trace, mount or load nothing. Any other call kills the machine, and the
+// report
+// names it (watch_linux.go).
 //
-// The filter is classic BPF (Documentation/userspace-api/seccomp_filter.rst). The kernel
-// remembers the calls that it allows whatever their arguments are, so most cost nothing.
+// The filter is classic BPF (Documentation/userspace-api/seccomp_filter.rst). The kernel remembers the calls that it
+// allows regardless of their arguments, so most cost nothing.
 
-// CanFilter reports whether this kernel has filters for system calls, so that a program needs
-// none of its own.
+// CanFilter reports whether this kernel has system call filters, so that a program needs no filter of its own.
 func CanFilter() bool {
 	action := uint32(unix.SECCOMP_RET_KILL_PROCESS)
 	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_GET_ACTION_AVAIL, 0, uintptr(unsafe.Pointer(&action)))
@@ -25,7 +26,7 @@ func CanFilter() bool {
 
 // calls that are allowed with any arguments.
 var calls = []uintptr{
-	// Files and descriptors: what can be opened is the file system's matter and Landlock's.
+	// Files and descriptors: the file system and Landlock decide what can be opened.
 	unix.SYS_READ, unix.SYS_READV, unix.SYS_PREAD64, unix.SYS_PREADV, unix.SYS_PREADV2,
 	unix.SYS_WRITE, unix.SYS_WRITEV, unix.SYS_PWRITE64, unix.SYS_PWRITEV, unix.SYS_PWRITEV2,
 	unix.SYS_CLOSE, unix.SYS_LSEEK, unix.SYS_FSTAT, unix.SYS_STATX, unix.SYS_FSTATFS, unix.SYS_STATFS,
@@ -55,7 +56,7 @@ var calls = []uintptr{
 	unix.SYS_TIMES,
 	unix.SYS_GETITIMER, unix.SYS_SETITIMER,
 
-	// The sockets that it inherits.
+	// Inherited sockets.
 	unix.SYS_RECVMSG, unix.SYS_RECVFROM, unix.SYS_SENDMSG, unix.SYS_SENDTO, unix.SYS_GETSOCKOPT, unix.SYS_GETSOCKNAME,
 	unix.SYS_GETPEERNAME, unix.SYS_SHUTDOWN,
 
@@ -66,16 +67,17 @@ var calls = []uintptr{
 	unix.SYS_CAPGET,
 }
 
-// executing are allowed beside them where the program translates code (TCG); KVM needs
-// no memory that it has written to be executable.
+// executing are the additional calls for a program that translates code (TCG). KVM needs no executable memory that
+// the
+// program has written.
 var executing = []uintptr{unix.SYS_MMAP, unix.SYS_MPROTECT}
 
-// listening are allowed beside them where the program accepts connections.
+// listening are the additional calls for a program that accepts connections.
 var listening = []uintptr{unix.SYS_LISTEN, unix.SYS_ACCEPT, unix.SYS_ACCEPT4}
 
-// condition is one on an argument of a call: its lower word, masked, is one of some
-// values, or the process's own number where there are none; and its upper word is 0 if the
-// kernel looks at that (wide).
+// condition restricts one argument of a call. Its lower word, masked, must be one of values, or the process's own
+// number if
+// there are none. If the kernel looks at the upper word (wide), the upper word must be 0.
 type condition struct {
 	argument int
 	mask     uint32
@@ -83,7 +85,7 @@ type condition struct {
 	wide     bool
 }
 
-// ownNumber is a condition's values.
+// ownNumber stands for the process's own number as the values of a condition.
 var ownNumber []uint32
 
 // Requests of every descriptor, which golang.org/x/sys does not name.
@@ -94,24 +96,23 @@ const (
 
 const allBits = ^uint32(0)
 
-// refused are calls that get an error in place of an end: what libraries try and can do
-// without.
+// refused are calls that return an error instead of killing the machine: libraries try them and can do without.
 var refused = []struct {
 	call  uintptr
 	errno unix.Errno
 }{
-	{unix.SYS_CLONE3, unix.ENOSYS}, // its flags are out of a filter's sight; clone follows
+	{unix.SYS_CLONE3, unix.ENOSYS}, // a filter can't see its flags; clone follows
 	{unix.SYS_IO_URING_SETUP, unix.ENOSYS},
-	{unix.SYS_MEMFD_CREATE, unix.ENOSYS},  // what it fills of a file in memory, without mapping it, counts for no limit of its own; ours it is given
-	{unix.SYS_SECCOMP, unix.ENOSYS},       // QEMU asks whether it could have a filter of its own
-	{unix.SYS_SET_MEMPOLICY, unix.ENOSYS}, // as where the kernel knows nothing of NUMA, which QEMU forgives
+	{unix.SYS_MEMFD_CREATE, unix.ENOSYS},  // unmapped data in a memory file counts towards no limit of its own; QEMU is passed its memory file
+	{unix.SYS_SECCOMP, unix.ENOSYS},       // QEMU asks whether it could install its own filter
+	{unix.SYS_SET_MEMPOLICY, unix.ENOSYS}, // as in a kernel without NUMA, which QEMU accepts
 	{unix.SYS_MBIND, unix.ENOSYS},
 	{unix.SYS_SCHED_SETAFFINITY, unix.EPERM},
 	{unix.SYS_SCHED_SETSCHEDULER, unix.EPERM},
 	{unix.SYS_SETPRIORITY, unix.EPERM},
 	{unix.SYS_MLOCKALL, unix.EPERM},
-	{unix.SYS_FLOCK, unix.ENOLCK}, // a file that it may only read it could lock for itself
-	// What newer libraries, and newer versions of QEMU, try first.
+	{unix.SYS_FLOCK, unix.ENOLCK}, // it could lock even a file that it may only read
+	// Calls that newer libraries and newer versions of QEMU try first.
 	{unix.SYS_CLOSE_RANGE, unix.ENOSYS},
 	{unix.SYS_OPENAT2, unix.ENOSYS},
 	{unix.SYS_FUTEX_WAITV, unix.ENOSYS},
@@ -126,12 +127,12 @@ var refused = []struct {
 // conditional are calls that are allowed with some arguments only.
 type conditional struct {
 	call uintptr
-	when [][]condition // one of these holds: all conditions of it
-	// errno is the answer to other arguments; 0 ends the machine.
+	when [][]condition // one of these must hold, with all of its conditions
+	// errno is the result for other arguments; 0 kills the machine.
 	errno unix.Errno
 }
 
-// opensNew are the flags of an openat that makes a file, shortens it or makes it longer: no program of ours has them.
+// opensNew are the flags of an openat that creates, truncates or extends a file: QEMU never needs them.
 const opensNew = unix.O_CREAT | unix.O_EXCL | unix.O_TRUNC | unix.O_APPEND | unix.O_TMPFILE&^unix.O_DIRECTORY
 
 func conditionals(s Spec) []conditional {
@@ -139,7 +140,7 @@ func conditionals(s Spec) []conditional {
 	const harmless = unix.CLONE_SETTLS | unix.CLONE_PARENT_SETTID | unix.CLONE_CHILD_CLEARTID | unix.CLONE_CHILD_SETTID | unix.CLONE_DETACHED
 	ioctls := condition{1, allBits, []uint32{unix.TCGETS, fionbio, unix.TIOCINQ, fioclex}, false}
 	flags := condition{2, opensNew, []uint32{0}, false}
-	if s.Given != nil { // all but the one that is asked about
+	if s.Given != nil { // all except the one that the listener is asked about
 		flags = condition{2, opensNew | unix.O_ACCMODE | unix.O_CLOEXEC,
 			[]uint32{unix.O_RDONLY, unix.O_RDONLY | unix.O_CLOEXEC, unix.O_WRONLY, unix.O_WRONLY | unix.O_CLOEXEC,
 				unix.O_RDWR | unix.O_CLOEXEC}, false}
@@ -151,16 +152,16 @@ func conditionals(s Spec) []conditional {
 			unix.PR_GET_TIMERSLACK, unix.PR_SET_NO_NEW_PRIVS,
 			unix.PR_GET_NO_NEW_PRIVS, unix.PR_GET_DUMPABLE, unix.PR_CAPBSET_READ, unix.PR_SET_VMA, unix.PR_GET_SECCOMP,
 			unix.PR_MCE_KILL, unix.PR_MCE_KILL_GET}, false}}}, unix.EINVAL},
-		// No signals on what others do with a file, and no leases, for which others wait.
+		// No signals when others use a file, and no leases, which make others wait.
 		{unix.SYS_FCNTL, [][]condition{{{1, allBits, []uint32{unix.F_DUPFD, unix.F_DUPFD_CLOEXEC, unix.F_GETFD, unix.F_SETFD,
 			unix.F_GETFL, unix.F_SETFL, unix.F_GETLK, unix.F_SETLK,
 			unix.F_OFD_GETLK, unix.F_OFD_SETLK, unix.F_ADD_SEALS, unix.F_GET_SEALS, unix.F_GETPIPE_SZ, unix.F_SETPIPE_SZ},
 			false}}}, unix.EINVAL},
-		// To its own threads: without namespaces it sees other processes, and may be the user whose they are.
+		// To its own threads only: without namespaces it sees other processes, and may share their user.
 		{unix.SYS_TGKILL, [][]condition{{{0, allBits, ownNumber, false}}}, 0},
-		// Its own limits may be read: the third argument is no new value.
+		// Its own limits may be read, but not set: the third argument must be null.
 		{unix.SYS_PRLIMIT64, [][]condition{{{0, allBits, []uint32{0}, false}, {2, allBits, []uint32{0}, true}}}, unix.EPERM},
-		// No filter is attached to a socket.
+		// No filter may be attached to a socket.
 		{unix.SYS_SETSOCKOPT, [][]condition{{{1, allBits, []uint32{unix.SOL_SOCKET}, false},
 			{2, allBits, []uint32{unix.SO_ZEROCOPY, unix.SO_REUSEADDR, unix.SO_SNDBUF, unix.SO_RCVBUF}, false}}},
 			unix.ENOPROTOOPT},
@@ -168,7 +169,7 @@ func conditionals(s Spec) []conditional {
 	if s.KVM != NoKVM {
 		const exec, write = unix.PROT_EXEC, unix.PROT_WRITE
 		list = append(list,
-			// Code comes from files, as the loader maps it.
+			// Code must come from files, in the way that the loader maps them.
 			conditional{unix.SYS_MMAP, [][]condition{{{2, exec, []uint32{0}, false}},
 				{{2, exec | write, []uint32{exec}, false}, {3, unix.MAP_ANONYMOUS, []uint32{0}, false}}}, unix.EACCES},
 			conditional{unix.SYS_MPROTECT, [][]condition{{{2, exec, []uint32{0}, false}}}, unix.EACCES})
@@ -188,17 +189,17 @@ const (
 	seccompArguments = 16
 )
 
-// program is a filter in the making.
+// program is a filter that is being built.
 type program struct {
 	code []unix.SockFilter
-	own  int // where the process's own number is still to be put; 0 if nowhere
+	own  int // the statement for the process's own number; 0 if there is none
 }
 
 func (p *program) statement(code uint16, k uint32) {
 	p.code = append(p.code, unix.SockFilter{Code: code, K: k})
 }
 
-// jump skips some statements where the accumulator is k, or where it is not.
+// jump skips some statements if the accumulator is k, and others if it is not.
 func (p *program) jump(k uint32, equal, other int) {
 	p.code = append(p.code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: uint8(equal),
 		Jf: uint8(other), K: k})
@@ -207,15 +208,17 @@ func (p *program) jump(k uint32, equal, other int) {
 func (p *program) load(offset uint32)   { p.statement(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, offset) }
 func (p *program) answer(action uint32) { p.statement(unix.BPF_RET|unix.BPF_K, action) }
 
-// low returns where the lower word of an argument is.
+// low returns the offset of an argument's lower word.
 func low(argument int) uint32 { return seccompArguments + 8*uint32(argument) }
 
-// filter returns the program for a process that executes the path at an address of its stage
-// and no other. Unlisted is what becomes of other calls: USER_NOTIF or KILL_PROCESS. Once:
-// the listener is asked about that execve, which else can be made again, by a program that
-// puts another path at that address. Asks: it is asked about every file that is opened.
-// Own is where the process's own number is still to be put: the K of that statement. The
-// code of the one behind it is 0, since a stage's results have 64 bits.
+// filter returns the program for a process that may execute only the path at an address of its stage. unlisted is the
+// action for other calls: USER_NOTIF or KILL_PROCESS. once means that the listener is asked about that execve;
+// otherwise a
+// program could repeat the call after writing another path to that address. asks means that the listener is asked
+// about
+// every file that is opened. own is the index of the statement whose K must be set to the process's own number. The
+// code
+// of the next statement is 0, since a stage's results have 64 bits.
 func filter(s Spec, path uintptr, unlisted uint32, once, asks bool) (code []unix.SockFilter, own int) {
 	execute, open := uint32(unix.SECCOMP_RET_ALLOW), uint32(unix.SECCOMP_RET_ALLOW)
 	if once && unlisted == unix.SECCOMP_RET_USER_NOTIF {
@@ -266,7 +269,7 @@ func filter(s Spec, path uintptr, unlisted uint32, once, asks bool) (code []unix
 	return p.code, p.own
 }
 
-// conditional adds a call that is allowed with some arguments, and its answer to others.
+// conditional adds a call that is allowed with some arguments, and the action for others.
 func (p *program) conditional(c conditional, allow, otherwise uint32) {
 	var body program
 	for _, alternative := range c.when {
@@ -283,8 +286,8 @@ func (p *program) conditional(c conditional, allow, otherwise uint32) {
 	p.code = append(p.code, body.code...)
 }
 
-// alternative adds an answer where all of some conditions hold. Each condition falls through to the next one, to the
-// answer, or to the next alternative.
+// alternative adds an answer for the case that all of some conditions hold. Each condition falls through to the next
+// condition, to the answer, or to the next alternative.
 func (p *program) alternative(conditions []condition, allow uint32) {
 	var fails []int
 	fail := func() {
@@ -307,7 +310,7 @@ func (p *program) alternative(conditions []condition, allow uint32) {
 			p.statement(unix.BPF_LD|unix.BPF_IMM, 0)
 		}
 		for i, v := range w.values {
-			p.jump(v, len(w.values)-i, 0) // beyond the failure that follows the values
+			p.jump(v, len(w.values)-i, 0) // past the failure that follows the values
 		}
 		fail()
 	}

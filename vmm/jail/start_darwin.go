@@ -21,36 +21,38 @@ type Process struct {
 	Pid    int
 
 	cmd  *exec.Cmd
-	done chan struct{} // closed when it is reaped
+	done chan struct{} // closed when the process is reaped
 }
 
-// Gives is for Linux's jail.
+// Gives returns false: only Linux's jail supports Spec.Given.
 func (p *Process) Gives() bool { return false }
 
-// Seal is for Linux's jail.
+// Seal does nothing: only Linux's jail can seal.
 func (p *Process) Seal() error { return nil }
 
-// Kill ends it.
+// Kill kills the process.
 func (p *Process) Kill() { _ = p.cmd.Process.Kill() }
 
-// Wait waits for its end, and for that of its messages.
+// Wait waits until the process has ended and its messages are read.
 func (p *Process) Wait() *os.ProcessState {
 	<-p.done
 	return p.cmd.ProcessState
 }
 
-// sandboxExec starts a program under a profile. Apple calls it deprecated, has it in every
-// macOS, and has nothing else for a program that is not its own.
+// sandboxExec starts a program under a profile. Apple calls it deprecated, but ships it with every macOS, and offers
+// no
+// alternative for a program that is not one's own.
 const sandboxExec = "/usr/bin/sandbox-exec"
 
-// tryTimeout bounds one start of the program under a profile, to see that it can.
+// tryTimeout bounds a test start of the program under a profile.
 const tryTimeout = 20 * time.Second
 
-// tried are the profiles' outcomes in this process, by the arguments of their tries.
+// tried stores the outcomes of test starts in this process, by their arguments.
 var tried sync.Map // string to func() error
 
-// sandbox returns the profile of a program, or why it must do without: the profile was written by
-// reading, and a program that works by itself, and not under the profile, has none.
+// sandbox returns the profile of a program, or why there is none. The profile was written from documentation, so it
+// is not
+// used for a program that works without the profile and not under it.
 func sandbox(p Program, accel string, reads []string, listens bool) (string, error) {
 	var files []string
 	for _, name := range reads {
@@ -62,8 +64,8 @@ func sandbox(p Program, accel string, reads []string, listens bool) (string, err
 	}
 	try, _ := tried.LoadOrStore(fmt.Sprint(p.Path, accel, listens), sync.OnceValue(func() error {
 		var err error
-		for _, accel := range []string{accel, "tcg"} { // where there is no HVF the profile is not to blame
-			// As libvirt asks a QEMU what it can do: no machine, but the accelerator is opened.
+		for _, accel := range []string{accel, "tcg"} { // without HVF, the profile is not to blame
+			// Like libvirt's probe of a QEMU: no machine, but the accelerator is opened.
 			args := []string{p.Path, "-nodefaults", "-no-user-config", "-display", "none", "-M", "none", "-accel", accel,
 				"-monitor", "stdio"}
 			if err = quit(append([]string{sandboxExec, "-p", seatbelt(p.Path, nil, listens)}, args...)); err == nil ||
@@ -79,7 +81,7 @@ func sandbox(p Program, accel string, reads []string, listens bool) (string, err
 	return seatbelt(p.Path, files, listens), try.(func() error)()
 }
 
-// quit starts a QEMU and tells its monitor to end it.
+// quit starts a QEMU and makes it exit through its monitor.
 func quit(args []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), tryTimeout)
 	defer cancel()
@@ -101,16 +103,17 @@ func accelOf(args []string) string {
 	return "tcg"
 }
 
-// Start starts a program as the same user, under macOS's sandbox: there is nothing else of what a jail
-// is made of on Linux. Nor has macOS a signal for the death of a parent: a small shell holds the read
-// end of a pipe whose write end is ours, and kills QEMU when it closes, however we went.
+// Start starts a program as the same user, under macOS's sandbox: macOS has none of the other layers of Linux's jail.
+// Nor
+// has macOS a signal for a parent's death. So a small shell holds the read end of a pipe from this process, and kills
+// QEMU when the pipe closes, for whatever reason.
 func Start(s Spec) (*Process, error) {
 	p := &Process{done: make(chan struct{})}
 	command, why := []string{s.Program.Path}, errors.New("it was asked to be left out")
 	if !s.Open {
 		var profile string
 		if profile, why = sandbox(s.Program, accelOf(s.Args), s.Reads, s.Listens); why == nil {
-			command = []string{sandboxExec, "-p", profile, s.Program.Path} // which becomes the program
+			command = []string{sandboxExec, "-p", profile, s.Program.Path} // sandbox-exec becomes the program
 		}
 	}
 	p.cmd = &exec.Cmd{Path: command[0], Args: append(command, s.Args...), Env: s.Env, Dir: "/", Stderr: s.Stderr,
@@ -145,8 +148,9 @@ func Start(s Spec) (*Process, error) {
 	return nil, err
 }
 
-// layers returns those that matter most; why is nil if the sandbox is in force. Files and network count as
-// held when somebody has attacked the profile on a Mac: a run may require these layers.
+// layers returns the layers that matter most. why is nil if the sandbox is in force. Files and network will count as
+// held
+// once somebody has attacked the profile on a Mac: a run may require these layers.
 func layers(why error) []Hold {
 	box := Hold{Name: Sandbox, Holds: true,
 		Detail: "sandbox-exec; the profile follows documentation, and was never attacked on a Mac"}
@@ -160,35 +164,35 @@ func layers(why error) []Hold {
 		{Name: Processes, Why: own}}
 }
 
-// CanShare says that a process can't be held to a part of a processor's time.
+// CanShare returns an error: a process can't be limited to a part of a processor's time.
 func CanShare() error { return errors.New("macOS has no control groups") }
 
-// OutOfMemory is false: there are no control groups here.
+// OutOfMemory returns false: macOS has no control groups.
 func (p *Process) OutOfMemory() bool { return false }
 
-// Denied is "": there is no filter here.
+// Denied returns "": macOS has no system call filter.
 func (p *Process) Denied() string { return "" }
 
 // CanFilter reports whether this system can refuse system calls.
 func CanFilter() bool { return false }
 
-// Remedy is "": nothing gives macOS these layers.
+// Remedy returns "": nothing adds these layers to macOS.
 func Remedy(Hold) string { return "" }
 
-// Try says what holds a program.
+// Try reports which layers would confine a program.
 func Try(p Program, _ KVM) (r Report, err error) {
 	_, why := sandbox(p, "hvf", nil, false)
 	r.Layers = layers(why)
 	return r, nil
 }
 
-// CanGive is Linux's, too.
+// CanGive returns false: only Linux's jail supports Spec.Given.
 func CanGive() bool { return false }
 
-// Confines is for Linux's jail.
+// Confines returns false: only Linux's jail confines programs this way.
 func Confines(Program) bool { return false }
 
-// Attack is for Linux's jail.
+// Attack returns an error: there is only Linux's jail to attack.
 func Attack(Program, KVM, bool) ([]Attempt, Report, error) {
 	return nil, Report{}, errors.New("macOS has no jail to be attacked")
 }
@@ -196,7 +200,7 @@ func Attack(Program, KVM, bool) ([]Attempt, Report, error) {
 // ErrNoProgram means that the files of a program can't be listed.
 var ErrNoProgram = errors.New("not a program whose files can be listed")
 
-// Examine finds the program; of what it consists does not matter here.
+// Examine resolves the program's path; its other files do not matter here.
 func Examine(program string, plugins, dirs []string) (p Program, err error) {
 	p.Path, err = filepath.EvalSymlinks(program)
 	return p, err

@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// targets are what the host has for the attacks: all of it ours.
+// targets are the resources on the host that attacks aim at, all of them this process's.
 type targets struct {
-	dir      string         // everybody may do everything in it
-	pid      int            // ours
-	memory   []byte         // ours
+	dir      string         // a folder with all permissions for everybody
+	pid      int            // of this process
+	memory   []byte         // of this process
 	port     int            // of a TCP socket that listens, and of a UDP socket
 	abstract string         // of a Unix socket that listens; a path socket is in dir
 	sockets  []syscall.Conn // all of these
-	core     unix.Rlimit    // ours
-	host     string         // our name
+	core     unix.Rlimit    // of this process
+	host     string         // host name
 	close    []func()
 }
 
@@ -66,8 +66,7 @@ func newTargets() (t *targets, err error) {
 	return t, errors.Join(t.files(), os.Chmod(filepath.Join(t.dir, targetSocket), 0o777))
 }
 
-// files makes the file that everybody may use, and the disk, again after an attempt that
-// got through.
+// files restores the file that everybody may use, and the disk, after a successful attempt.
 func (t *targets) files() error {
 	for name, mode := range map[string]os.FileMode{targetFile: 0o666, targetDisk: 0o644} {
 		path := filepath.Join(t.dir, name)
@@ -78,8 +77,7 @@ func (t *targets) files() error {
 	return nil
 }
 
-// touched says what of the targets is no longer as it was, whatever the attempt saw; ""
-// for nothing.
+// touched names a target that was changed, whatever the attempt reported. It returns "" if there is none.
 func (t *targets) touched() string {
 	for _, name := range []string{targetFile, targetDisk} {
 		if text, err := os.ReadFile(filepath.Join(t.dir, name)); err != nil || string(text) != targetText {
@@ -108,7 +106,7 @@ func (t *targets) touched() string {
 	return ""
 }
 
-// reached takes a connection or a datagram from a socket, if there is one.
+// reached accepts a connection or a datagram from a socket, if there is one.
 func reached(s syscall.Conn) (yes bool) {
 	raw, err := s.SyscallConn()
 	if err != nil {
@@ -135,7 +133,7 @@ func unixAddress(path string) []byte {
 	return append(binary.NativeEndian.AppendUint16(nil, unix.AF_UNIX), path...)
 }
 
-// inetAddress is 127.0.0.1 with a port.
+// inetAddress returns the address 127.0.0.1 with a port.
 func inetAddress(port int) []byte {
 	return append(binary.NativeEndian.AppendUint16(nil, unix.AF_INET), byte(port>>8), byte(port), 127, 0, 0, 1, 0, 0, 0, 0,
 		0, 0, 0, 0)

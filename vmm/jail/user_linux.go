@@ -10,21 +10,22 @@ import (
 	"syscall"
 )
 
-// nobody is the user and group of last resort.
+// nobody is the user and group to fall back to.
 const nobody = 65534
 
-// Where root's machines find a user each: a range that no convention gives to anybody
-// (systemd's "Users, Groups, UIDs and GIDs" leaves it out; it is above what containers
-// use and below what some programs take for negative).
+// The range of users for root's machines. No convention assigns it to anybody: systemd's "Users, Groups, UIDs and
+// GIDs"
+// leaves it out, and it is above the range of containers and below the ids that some programs treat as negative.
 const (
 	ownUsers     = 0x70000000
 	ownUserCount = 1 << 24
 )
 
-// aUser returns the user and group of a machine that root starts: one that owns no file and
-// no other process, taken at random from root's subordinate range where /etc/subuid
-// has one, else from a range that is nobody's; or, where such users can't be had (in a
-// container with few), nobody.
+// aUser returns a user and group for a machine that root starts, without files or other processes. It is a random one
+// from
+// root's subordinate range in /etc/subuid, or else from an unassigned range. It is nobody if such users are not
+// available,
+// as in a container with few.
 func aUser() int {
 	subuid, _ := os.ReadFile("/etc/subuid")
 	mapped, _ := os.ReadFile("/proc/self/uid_map")
@@ -40,8 +41,8 @@ func aUser() int {
 	return id
 }
 
-// subordinate returns the first range that /etc/subuid (subuid(5)) gives to a user, who is
-// named by any of his names.
+// subordinate returns the first range that /etc/subuid (subuid(5)) assigns to a user, given by any of the user's
+// names.
 func subordinate(text []byte, names ...string) (begin, count int) {
 	for s := bufio.NewScanner(bytes.NewReader(text)); s.Scan(); {
 		fields := strings.Split(s.Text(), ":")
@@ -59,7 +60,7 @@ func subordinate(text []byte, names ...string) (begin, count int) {
 	return 0, 0
 }
 
-// inMap reports whether a uid_map or gid_map (user_namespaces(7)) has an id of our namespace.
+// inMap reports whether a uid_map or gid_map (user_namespaces(7)) contains an id of this namespace.
 func inMap(text []byte, id int) bool {
 	for s := bufio.NewScanner(bytes.NewReader(text)); s.Scan(); {
 		var n [3]uint64
@@ -77,8 +78,9 @@ func inMap(text []byte, id int) bool {
 	return false
 }
 
-// KVMGroup returns the group that gives access to a device like KVM's, for a process that is not root: none if the
-// device has no group of its own that may use it.
+// KVMGroup returns the group that gives a process that is not root access to a device like KVM's. It returns none if
+// the
+// device has no group of its own with access.
 func KVMGroup(device string) []uint32 {
 	st, err := os.Stat(device)
 	if err != nil {

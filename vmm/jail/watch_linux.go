@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// receive reads the reports of a stage until it has executed its program, and passes on
-// the listener of its filter if it sends one, which it does at most once.
+// receive reads a stage's reports until the stage has executed its program, and passes on the descriptors that it
+// sends.
 func receive(status *os.File, listener func(*os.File)) (reports []byte, err error) {
 	buf, rights := make([]byte, 4096), make([]byte, unix.CmsgSpace(4))
 	for len(reports) < maxReports {
@@ -34,7 +34,7 @@ func receive(status *os.File, listener func(*os.File)) (reports []byte, err erro
 				continue
 			}
 			for _, fd := range fds {
-				_ = unix.SetNonblock(fd, true) // so that the runtime waits for it, and no thread of ours
+				_ = unix.SetNonblock(fd, true) // so that the runtime waits for it, and no thread blocks
 				listener(os.NewFile(uintptr(fd), "seccomp listener"))
 			}
 		}
@@ -61,10 +61,10 @@ type addFD struct {
 	target, mode uint32
 }
 
-// canContinue reports whether the kernel lets a listener have a call made.
+// canContinue reports whether the kernel lets a listener allow a call.
 func canContinue() bool { return kernelAtLeast(5, 5) }
 
-// CanGive reports whether the kernel lets a listener answer a call by a descriptor (Spec.Given).
+// CanGive reports whether the kernel lets a listener answer a call with a descriptor (Spec.Given).
 func CanGive() bool { return kernelAtLeast(5, 9) }
 
 func kernelAtLeast(wantMajor, wantMinor int) bool {
@@ -98,7 +98,7 @@ func (n *notification) send(fd uintptr, value uint64, errno unix.Errno, flags ui
 	return ioctl(fd, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&answer)) == 0
 }
 
-// give answers an openat by a descriptor of its own for a file of ours.
+// give answers an openat with a new descriptor for a file of this process.
 func (n *notification) give(fd uintptr, file *os.File) bool {
 	add := addFD{id: binary.NativeEndian.Uint64(n[:8]), source: uint32(file.Fd())}
 	got, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, unix.SECCOMP_IOCTL_NOTIF_ADDFD, uintptr(unsafe.Pointer(&add)))
@@ -110,12 +110,14 @@ func ioctl(fd uintptr, request uint, arg unsafe.Pointer) unix.Errno {
 	return errno
 }
 
-// watch waits for a call that the filter does not list, which the kernel holds up until
-// it is answered. It never is: the process is killed. Answered are only the first execve,
-// where the filter asks about it (once): that is the stage's own; and the first openat that is to
-// get what the spec gives. The kernel may read an execve's arguments after the answer, but nobody
-// is there yet who would change them; those of the openat are of no account. Where the filter asks about
-// every file that is opened, it is so until the process is sealed.
+// watch waits for a call that the filter does not list; the kernel blocks the call until it is answered. It is not
+// answered: the process is killed. There are three exceptions. The first execve, if the filter asks about it (once),
+// is
+// the stage's own. The first matching openat receives the Given of the spec. The kernel may read an execve's
+// arguments
+// after the answer, but nobody can change them yet; the openat's arguments do not matter. If the filter asks about
+// every
+// file that is opened, opening is allowed until the process is sealed.
 func (p *Process) watch(once bool, given *os.File) {
 	defer close(p.watched)
 	defer p.listener.Close()
@@ -131,7 +133,7 @@ func (p *Process) watch(once bool, given *os.File) {
 				return false
 			}
 			if ready[0].Revents&unix.POLLIN == 0 {
-				return true // the process is gone
+				return true // the process has gone
 			}
 			var n notification
 			if ioctl(fd, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&n)) != 0 {
