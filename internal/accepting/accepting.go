@@ -1,4 +1,4 @@
-// Package accepting takes connections from a listener until it is closed. It continues when the host has no free
+// Package accepting accepts connections from a listener until it is closed. It continues when the host has no free file
 // descriptor for a moment.
 package accepting
 
@@ -8,10 +8,11 @@ import (
 	"time"
 )
 
-// After is how long nothing is taken after a connection could not be.
+// After is the pause after a connection could not be accepted.
 const After = 100 * time.Millisecond
 
-// Next returns what accept, a listener's method, returns next. The error is that of a listener that was closed.
+// Next calls accept, a listener's method, until it returns a connection. It returns an error only if the listener was
+// closed.
 func Next[C any](accept func() (C, error)) (C, error) {
 	for {
 		conn, err := accept()

@@ -1,6 +1,6 @@
-// Package approval asks somebody when a run's code makes a connection that its policy asks about. The machine stands
-// still until there is an answer: from the run's starter, or from another process of the same user, over a socket in
-// the run's folder. The same socket takes changes of the policy.
+// Package approval asks somebody when a run's code makes a connection that its policy asks about. The machine is
+// stopped until there is an answer: from the run's starter, or from another process of the same user, over a socket in
+// the run's folder. The same socket accepts changes of the policy.
 package approval
 
 import (
@@ -26,7 +26,7 @@ import (
 // maxAskedRequest bounds the request in a question.
 const maxAskedRequest = 200
 
-// askedRequest returns a question's request without secrets, and bounded: one that was cut says so.
+// askedRequest returns a question's request, redacted and limited: a cut request is marked.
 func askedRequest(redactor *record.Redactor, about netstack.Question) string {
 	if about.Method == "" {
 		return ""
@@ -44,35 +44,35 @@ const Patience = time.Minute
 const (
 	byCaller  = "the caller of the run" // IO.Approve: a terminal, an MCP client
 	byCommand = "unitask approve"
-	byBefore  = policy.ApprovedFile // it was allowed for good
+	byBefore  = policy.ApprovedFile // it was always allowed
 )
 
-// Clock does not count the time for which a machine stands still.
+// Clock does not count the time while a machine is stopped.
 type Clock interface {
 	Stop()
 	Resume()
 }
 
-// Config is what questions need of their run.
+// Config holds the parts of a run that questions need.
 type Config struct {
 	Home     string
 	Record   *record.Run
 	Redactor *record.Redactor
-	// Result takes what was asked and changed; its policy's ceiling is the one that answers for good are held against.
+	// Result gets the questions and changes. Answers that are remembered must fit the ceiling of its policy.
 	Result *run.Result
 	Tell   func(run.Event)
-	// Note writes into the audit log.
+	// Note writes an entry into the audit log.
 	Note func(kind audit.Kind, detail any)
-	// Approver is who is asked first, nil for nobody.
+	// Approver is asked first; nil for nobody.
 	Approver func() run.Approver
-	// Hold returns the clock that stands while somebody is asked. Until release the machine is neither paused nor forked.
-	// The error is that it is about to be.
+	// Hold returns the clock to stop during a question. Until release the machine is neither paused nor forked. Hold
+	// returns an error if a pause or fork is about to begin.
 	Hold func(ctx context.Context) (clock Clock, release func(), err error)
-	// Live are the rules that may change, beside what was granted; Upstream is where they lead.
+	// Live holds the rules that may change, in addition to the grants; Upstream dials for them.
 	Live     *egress.LiveRules
 	Granted  policy.Effective
 	Upstream netstack.Upstream
-	// Keep stores all changes where the run is a session, which continues after a pause. It may be nil.
+	// Keep stores all changes of a session, which continues after a pause. It may be nil.
 	Keep func([]run.PolicyChange) error
 	// Wait is how long somebody has to answer.
 	Wait time.Duration
@@ -88,7 +88,7 @@ type Asker struct {
 	open    *openQuestion
 }
 
-// openQuestion is one that waits.
+// openQuestion is a question that waits for an answer.
 type openQuestion struct {
 	run.Question
 	said     run.Verdict // and by whom, once answered is closed
@@ -96,7 +96,7 @@ type openQuestion struct {
 	answered chan struct{}
 }
 
-// answer takes the first answer; a.mu is held.
+// answer accepts only the first answer; a.mu is held.
 func (q *openQuestion) answer(said run.Verdict, by string) bool {
 	if q.said != "" {
 		return false
@@ -106,7 +106,7 @@ func (q *openQuestion) answer(said run.Verdict, by string) bool {
 	return true
 }
 
-// Open returns the asker of a run, and has others of the user reach it until done.
+// Open returns the asker of a run. Other processes of the user can reach it until done is called.
 func Open(c Config) (a *Asker, done func(), err error) {
 	a = &Asker{Config: c, talk: talkTime}
 	l, err := localsocket.Listen(c.Record.Dir(), controlSocket)
@@ -122,7 +122,7 @@ func Open(c Config) (a *Asker, done func(), err error) {
 	}, nil
 }
 
-// SetMachine says which machine stands still for questions. A nil asker has no questions.
+// SetMachine sets the machine to stop during questions. A nil asker has no questions.
 func (a *Asker) SetMachine(m *machine.Machine) {
 	if a == nil {
 		return
@@ -132,7 +132,7 @@ func (a *Asker) SetMachine(m *machine.Machine) {
 	a.TakeMachine(m)
 }
 
-// TakeMachine is SetMachine for a caller that has locked Live. Nil is no machine.
+// TakeMachine is SetMachine for a caller that has locked Live. Nil means no machine.
 func (a *Asker) TakeMachine(m *machine.Machine) {
 	if a == nil {
 		return
@@ -171,7 +171,7 @@ func (a *Asker) Ask(ctx context.Context, about netstack.Question) netstack.Answe
 	done := run.Approval{Host: about.Target(), Request: askedRequest(a.Redactor, about), Verdict: run.Deny}
 	begin := time.Now()
 	clock, release, err := a.Hold(ctx)
-	if err != nil { // the session is about to be paused: it connects again when it continues
+	if err != nil { // the session is about to be paused: it connects again after its resume
 		return netstack.Answer{Why: "the session is paused or forked"}
 	}
 	defer release()
@@ -207,7 +207,7 @@ func (a *Asker) Ask(ctx context.Context, about netstack.Question) netstack.Answe
 	return a.note(done)
 }
 
-// remember has the home remember an approval, or makes it one for the run.
+// remember stores an approval in the home. If that fails, the approval is for this run only.
 func (a *Asker) remember(done *run.Approval) {
 	e := policy.Approved{
 		Host: done.Host, Ceiling: a.Result.Policy.Ceiling, By: a.Record.Owner, Run: a.Record.ID, At: time.Now(),
@@ -218,7 +218,7 @@ func (a *Asker) remember(done *run.Approval) {
 	}
 }
 
-// note writes an approval down.
+// note records an approval, and returns the network's answer.
 func (a *Asker) note(done run.Approval) netstack.Answer {
 	a.mu.Lock()
 	a.Result.Approvals = append(a.Result.Approvals, done)
@@ -228,8 +228,8 @@ func (a *Asker) note(done run.Approval) netstack.Answer {
 	return netstack.Answer{Allow: done.Verdict != run.Deny, Once: once, None: done.By == "", Why: done.String()}
 }
 
-// before answers what was allowed for good by the user whose run this is. A list that can't be read
-// answers nothing: somebody is asked, then.
+// before returns the answer if the run's user has always allowed the connection. If the list can't be read, somebody is
+// asked.
 func (a *Asker) before(about netstack.Question) (netstack.Answer, bool) {
 	if a.Record.Via == run.ViaHTTP {
 		return netstack.Answer{}, false
@@ -246,10 +246,10 @@ func (a *Asker) before(about netstack.Question) (netstack.Answer, bool) {
 	return said, true
 }
 
-// attended reports whether somebody who asks for a run by it may answer for good.
+// attended reports whether the starter of a run by this interface may give answers that are remembered.
 func attended(via record.Via) bool { return via == run.ViaCLI || via == run.ViaAPI }
 
-// put has a question open until somebody answers it, or its time is over.
+// put opens a question until somebody answers it, or its time is over.
 func (a *Asker) put(ctx context.Context, q run.Question) (said run.Verdict, by string) {
 	ctx, cancel := context.WithDeadline(ctx, q.Until)
 	var group sync.WaitGroup

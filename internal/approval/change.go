@@ -8,7 +8,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// change changes the policy of a run whose machine is there. The network holds it when it returns.
+// change changes the policy of a run with a machine. The change is in force when change returns.
 func (a *Asker) change(c run.PolicyChange) error {
 	l := a.Live
 	l.Lock()

@@ -15,13 +15,13 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Client sees the questions of runs that are under way in a home, in whatever process of the same user, answers them,
-// and changes their policies.
+// Client lists and answers the questions of current runs in a home, in any process of the same user, and changes their
+// policies.
 type Client struct {
 	Records *record.Store
 }
 
-// Questions returns those that runs of this user, in this home, ask now.
+// Questions returns the open questions of this user's runs in this home.
 func (c *Client) Questions(ctx context.Context) ([]run.Question, error) {
 	sockets, err := filepath.Glob(filepath.Join(c.Records.Dir(), "*", controlSocket))
 	if err != nil {
@@ -37,8 +37,8 @@ func (c *Client) Questions(ctx context.Context) ([]run.Question, error) {
 	return list, nil
 }
 
-// Question returns what a run or session of this user asks now, nil if that is nothing. The error is that it has ended,
-// or never was.
+// Question returns the open question of a run or session of this user, or nil. It returns an error if the run has ended
+// or never existed.
 func (c *Client) Question(ctx context.Context, id string) (*run.Question, error) {
 	id, err := c.Records.Find(id)
 	if err != nil {
@@ -48,8 +48,8 @@ func (c *Client) Question(ctx context.Context, id string) (*run.Question, error)
 	return told.Open, err
 }
 
-// Approve answers the question that a run of the same user asks now. The host must be the one that
-// it asks about: HOST:PORT; and for AllowOnce the request, where it asks about one.
+// Approve answers the open question of a run of the same user. The host must be the question's HOST:PORT. For AllowOnce
+// the request must also match, if the question has one.
 func (c *Client) Approve(ctx context.Context, id, host, request string, v run.Verdict) error {
 	id, err := c.Records.Find(id)
 	if err != nil {
@@ -72,10 +72,10 @@ func (c *Client) Approve(ctx context.Context, id, host, request string, v run.Ve
 	return nil
 }
 
-// errUnconfirmed is the error of what a run was told, or may have been, and did not answer.
+// errUnconfirmed means that a run may have got a message and did not answer.
 var errUnconfirmed = errors.New("no answer came")
 
-// talk says one thing to a run's socket. The error is errUnconfirmed from when the run may have heard it.
+// talk sends one message to a run's socket. Once the run may have got it, any error is errUnconfirmed.
 func (c *Client) talk(ctx context.Context, dir string, say asked) (answer told, err error) {
 	timed, cancel := context.WithTimeout(ctx, talkTime)
 	defer cancel()
@@ -98,9 +98,8 @@ func (c *Client) talk(ctx context.Context, dir string, say asked) (answer told, 
 	return answer, nil
 }
 
-// SetPolicy changes the policy of a run or session of an owner ("" is the user of this process) that is
-// under way in this home, in whatever process of the same user. It is not told apart whether an
-// id is another owner's, has ended, or never was.
+// SetPolicy changes the policy of a current run or session of an owner ("" is the user of this process) in this home,
+// in any process of the same user. The error is the same for an id of another owner, an ended one and an unknown one.
 func (c *Client) SetPolicy(ctx context.Context, owner, id string, change run.PolicyChange) error {
 	none := fmt.Errorf("no run or session %.80q of yours is under way", id)
 	owner = run.Caller{Name: owner}.WithDefaults().Name

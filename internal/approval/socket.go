@@ -13,26 +13,26 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// controlSocket is, in a run's folder, where processes of its user see its question and answer it, and change its
-// policy.
+// controlSocket is the socket in a run's folder. Processes of the same user read and answer the run's question there,
+// and change its policy.
 const controlSocket = "control.sock"
 
 const (
-	talkTime     = 5 * time.Second // of one process with the socket
-	talkBytes    = 16 << 10        // that it says, or is told
+	talkTime     = 5 * time.Second // of one connection to the socket
+	talkBytes    = 16 << 10        // of a message, and of its answer
 	maxApprovers = 8               // at once
 )
 
-// asked is what is said to the socket: nothing asks for the question, a Host answers it.
+// asked is a message to the socket: an empty one asks for the question, one with a Host answers it.
 type asked struct {
 	Host    string      `json:"host,omitempty"`
-	Request string      `json:"request,omitempty"` // which AllowOnce must name, where the question does
+	Request string      `json:"request,omitempty"` // AllowOnce must have it if the question has one
 	Verdict run.Verdict `json:"verdict,omitempty"`
 
-	Policy *run.PolicyChange `json:"policy,omitempty"` // asks for this, and nothing else
+	Policy *run.PolicyChange `json:"policy,omitempty"` // the change; then nothing else is set
 }
 
-// told is what it says.
+// told is the socket's answer.
 type told struct {
 	Open  *run.Question `json:"open,omitempty"`
 	Error string        `json:"error,omitempty"`
@@ -48,7 +48,7 @@ func (a *Asker) listen(l *net.UnixListener, group *sync.WaitGroup) {
 	})
 }
 
-// handle answers the question that is open, if it is about the host that is named.
+// handle answers the open question if the message names its host.
 func (a *Asker) handle(said asked) told {
 	if said.Policy != nil {
 		if err := a.change(*said.Policy); err != nil {
@@ -69,7 +69,7 @@ func (a *Asker) handle(said asked) told {
 		return told{Error: "it asks nothing now"}
 	case a.open.Host != said.Host:
 		return told{Error: fmt.Sprintf("it asks about %s, not about %.300q", a.open.Host, said.Host)}
-	case said.Verdict == run.AllowOnce && a.open.Request != said.Request: // another may have come since it was read
+	case said.Verdict == run.AllowOnce && a.open.Request != said.Request: // another question may have been opened since
 		return told{Error: fmt.Sprintf("it asks about %q, not about %.300q: once is for that request alone, so name it",
 			a.open.Request, said.Request)}
 	case !said.Verdict.Valid():

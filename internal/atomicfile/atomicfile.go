@@ -12,8 +12,8 @@ import (
 	"syscall"
 )
 
-// Write replaces a file, or makes it. It is on the disk when a file that is made later
-// is; Fill with File.Sync is for what must outlive a power cut.
+// Write replaces or creates a file. The file is on the disk before any file created later; use Fill with File.Sync for
+// data that must survive a power failure.
 func Write(name string, text []byte, perm fs.FileMode) error {
 	return Fill(name, perm, func(f *os.File) error {
 		_, err := f.Write(text)
@@ -21,7 +21,7 @@ func Write(name string, text []byte, perm fs.FileMode) error {
 	})
 }
 
-// Fill replaces a file by what fill writes; if that fails, by nothing.
+// Fill replaces a file with the text that fill writes. If fill fails, the file stays unchanged.
 func Fill(name string, perm fs.FileMode, fill func(*os.File) error) error {
 	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*") // in the same file system, 0600
 	if err != nil {
@@ -46,9 +46,9 @@ func Fill(name string, perm fs.FileMode, fill func(*os.File) error) error {
 // rename is a variable for tests, as if on a full disk.
 var rename = os.Rename
 
-// SetAside renames a folder that is to be removed to prefix and a random number, beside where it was, so that who is
-// killed amid the removal leaves no half of it there. Nothing is made: a disk that is full is why folders are removed.
-// Where there is no room even for a name, the folder stays where it is. It returns where the folder is then.
+// SetAside renames a folder before its removal, to prefix and a random number in the same parent. So an interrupted
+// removal leaves no incomplete folder under the old name. SetAside creates nothing, since a full disk may be the reason
+// for the removal. Without room even for a name, the folder keeps its name. SetAside returns the folder's path.
 func SetAside(dir, prefix string) (string, error) {
 	to := filepath.Join(filepath.Dir(dir), prefix+strconv.FormatUint(rand.Uint64(), 36))
 	err := rename(dir, to)

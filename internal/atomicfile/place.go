@@ -6,8 +6,8 @@ import (
 	"os"
 )
 
-// Place renames the file tmp in a folder to name, which no other file may have: the error is fs.ErrExist then, and
-// nothing is replaced. Both are names in the folder itself.
+// Place renames the file tmp in a folder to name. If name exists, Place returns fs.ErrExist and replaces nothing. Both
+// names are in the folder itself.
 func Place(dir *os.Root, tmp, name string) error {
 	err := renameFree(dir, tmp, name)
 	if err == nil || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
@@ -20,7 +20,7 @@ func Place(dir *os.Root, tmp, name string) error {
 	return reserveFree(dir, tmp, name) // and no hard links
 }
 
-// linkFree gives a file the name as a second one, and takes the first away.
+// linkFree links the file to the new name, and removes the old one.
 func linkFree(dir *os.Root, tmp, name string) error {
 	err := dir.Link(tmp, name)
 	if err == nil {
@@ -29,7 +29,8 @@ func linkFree(dir *os.Root, tmp, name string) error {
 	return err
 }
 
-// reserveFree takes the name by an empty file, which the rename replaces. Who is killed in between leaves that.
+// reserveFree reserves the name with an empty file, which the rename replaces. A process killed in between leaves the
+// empty file.
 func reserveFree(dir *os.Root, tmp, name string) error {
 	f, err := dir.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -42,7 +43,7 @@ func reserveFree(dir *os.Root, tmp, name string) error {
 	return err
 }
 
-// inFolder has use work on the folder's descriptor.
+// inFolder calls use with the folder's file descriptor.
 func inFolder(dir *os.Root, use func(fd int) error) error {
 	f, err := dir.Open(".")
 	if err != nil {
