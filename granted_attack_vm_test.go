@@ -35,9 +35,13 @@ func TestAttackTime(t *testing.T) {
 		{"ends all that it can",
 			`for (;;) for (const p of fs.readdirSync("/proc")) if (+p && +p !== process.pid) try { process.kill(+p, "SIGKILL") } catch {}`},
 	} {
+		req := unitask.Request{Code: head + c.code, Kernel: unitask.Linux, Timeout: time.Second, MemoryMB: 256}
 		begin := time.Now()
-		res, err := rt.Run(t.Context(), unitask.Request{Code: head + c.code, Kernel: unitask.Linux, Timeout: time.Second,
-			MemoryMB: 256}, unitask.IO{})
+		res, err := rt.Run(t.Context(), req, unitask.IO{})
+		for try := 1; try < 4 && err == nil && len(res.Stdout) == 0; try++ { // its second was over before it began
+			begin = time.Now()
+			res, err = rt.Run(t.Context(), req, unitask.IO{})
+		}
 		got := fmt.Sprint(err)
 		if err == nil {
 			got = strings.Replace(string(res.Outcome), "oom", "timeout", 1) // disks are memory
