@@ -15,8 +15,7 @@ import (
 	"github.com/unitask/unitask/session"
 )
 
-// The types of requests, results and callbacks: see package run. The aliases let a program import only this package,
-// and policy and record for the contents of ceilings and records.
+// The types of requests, results and callbacks: see package run. Policy and record have those of ceilings and records.
 type (
 	Request          = run.Request          // the code, and what it asks for
 	Mount            = run.Mount            // a file or folder of the host
@@ -38,6 +37,7 @@ type (
 	PolicyChange     = run.PolicyChange     // changes the network of what is under way
 	Result           = run.Result           // the outcome of a run
 	ResultJSON       = run.ResultJSON       // its wire form
+	Hint             = run.Hint             // what the code lacked, and what provides it
 	Outcome          = run.Outcome          // how a run ended
 	Durations        = run.Durations        // the times of a run's phases
 	DurationsJSON    = run.DurationsJSON    // their wire form

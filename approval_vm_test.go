@@ -101,8 +101,8 @@ func TestAttackApproval(t *testing.T) {
 				t.Errorf("%+v", res.Approvals)
 			}
 			if res.Duration.Run > res.Duration.Total-thinks ||
-				res.Hint != "a.b.wild.example:80 was denied by the caller of the run" {
-				t.Errorf("%v %q", res.Duration, res.Hint)
+				res.Hint() != "a.b.wild.example:80 was denied by the caller of the run" {
+				t.Errorf("%v %q", res.Duration, res.Hint())
 			}
 			wroteApprovals(t, rt, res.RunID)
 		})

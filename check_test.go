@@ -69,7 +69,7 @@ func TestCheck(t *testing.T) {
 				c.stderr == "" && len(res.Stderr) > 0 || len(res.Stdout) > 0 {
 				t.Errorf("exit %d, %q, %q", res.ExitCode, res.Stdout, res.Stderr)
 			}
-			if len(res.Artifacts) > 0 || res.Hint != "" || res.Kernel != "linux" {
+			if len(res.Artifacts) > 0 || res.Hint() != "" || res.Kernel != "linux" {
 				t.Errorf("%+v", res)
 			}
 			req, err := rt.History().Request(res.RunID, "")

@@ -66,8 +66,8 @@ func main() {
 			if err != nil || res.Outcome != c.outcome || res.ExitCode != c.exit || string(res.Stdout) != c.stdout {
 				t.Errorf("%v %+v, %q", err, res, res.Stdout)
 			}
-			if strings.Contains(res.Hint, "SetMaxStack") != (c.outcome == unitask.OutcomeOOM) {
-				t.Errorf("the hint is %q", res.Hint)
+			if strings.Contains(res.Hint(), "SetMaxStack") != (c.outcome == unitask.OutcomeOOM) {
+				t.Errorf("the hint is %q", res.Hint())
 			}
 		})
 	}

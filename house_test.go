@@ -43,7 +43,7 @@ var floors = [][]string{
 	{"internal/approval", "internal/paused"},
 	{"internal/history", "internal/language"},
 	{"debug/attach", "internal/catalog"},
-	{"internal/doctor", "internal/install", "internal/program"},
+	{"internal/doctor", "internal/hints", "internal/install", "internal/program"},
 	{"internal/engine", "internal/imagebuild"},
 	{"session"},
 	{""},
@@ -114,7 +114,7 @@ var budgets = map[string]int{
 	"lines of over 120 characters": 1219,
 	"methods of image.Store":       43,
 	"sleeps in tests":              10,
-	"bytes of ARCHITECTURE.md":     10_685,
+	"bytes of ARCHITECTURE.md":     10_595,
 }
 
 func TestBudgets(t *testing.T) {

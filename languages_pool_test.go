@@ -33,12 +33,13 @@ func TestLanguagesPoolAndReplay(t *testing.T) {
 		t.Errorf("%s %+v", shell.Stdout, shell)
 	}
 	res, err := rt.Run(t.Context(), unitask.Request{Language: "python", Code: "import numpy.linalg"}, unitask.IO{})
-	if err != nil || res.ExitCode != 1 || res.Hint != "numpy is not in the machine: --image data has it" {
+	if err != nil || res.ExitCode != 1 || res.Hint() !=
+		"numpy is not in the machine: --image data has it; --with pip:numpy installs it, if it is a package" {
 		t.Errorf("%v %+v", err, res)
 	}
 	res, err = rt.Run(t.Context(), unitask.Request{Language: "python", Code: "import requests"}, unitask.IO{})
 	if err != nil || res.ExitCode != 1 ||
-		res.Hint != "requests is not in the machine: there is the standard library only; what lies beside the code comes with --project, or by --dir" {
+		res.Hint() != "requests is not in the machine: --with pip:requests installs it, if it is a package" {
 		t.Errorf("%v %+v", err, res)
 	}
 	for _, was := range []*unitask.Result{python, shell} {

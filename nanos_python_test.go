@@ -164,10 +164,10 @@ func TestNanosPython(t *testing.T) {
 			if res.ExitCode != c.exit {
 				t.Errorf("exit %d, want %d: %s", res.ExitCode, c.exit, res.Stderr)
 			}
-			if c.hint != "" && res.Hint != c.hint || c.hint == "" && strings.Contains(res.Hint, "nanos") {
-				t.Errorf("hint %q, want %q", res.Hint, c.hint)
+			if c.hint != "" && res.Hint() != c.hint || c.hint == "" && strings.Contains(res.Hint(), "nanos") {
+				t.Errorf("hint %q, want %q", res.Hint(), c.hint)
 			}
-			t.Logf("exit %d, %q, pooled %v cloned %v", res.ExitCode, res.Hint, res.Pooled, res.Cloned)
+			t.Logf("exit %d, %q, pooled %v cloned %v", res.ExitCode, res.Hint(), res.Pooled, res.Cloned)
 		})
 	}
 }

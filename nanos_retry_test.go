@@ -54,8 +54,8 @@ func TestKernelRetry(t *testing.T) {
 			}
 			again := c.kernel == image.Linux
 			if (res.Retried == "on the nanos kernel the code asked for child processes, which it does not have") != again ||
-				(res.Hint != "") == (again || name == "nothing lacks") {
-				t.Errorf("retried %q, hint %q", res.Retried, res.Hint)
+				(res.Hint() != "") == (again || name == "nothing lacks") {
+				t.Errorf("retried %q, hint %q", res.Retried, res.Hint())
 			}
 			rec, err := rt.Runs().Get(res.RunID)
 			if err != nil || strings.Contains(string(rec.Result), `"retried": "on the nanos`) != again ||

@@ -97,8 +97,8 @@ func TestNanosHint(t *testing.T) {
 			t.Parallel()
 			slot(t)
 			res, err := unitask.Run(t.Context(), unitask.Request{Code: c.code, Kernel: image.Nanos}, unitask.Options{Home: home})
-			if err != nil || res.Hint != c.want {
-				t.Errorf("%v %q, want %q\nstderr %q", err, res.Hint, c.want, res.Stderr)
+			if err != nil || res.Hint() != c.want {
+				t.Errorf("%v %q, want %q\nstderr %q", err, res.Hint(), c.want, res.Stderr)
 			}
 		})
 	}

@@ -26,22 +26,23 @@ func TestRefusedHost(t *testing.T) {
 		want    string
 	}{
 		{"no network", nil, nil, code,
-			"a.test.example was not reached: the run has no network; --allow-net a.test.example asks for it (over MCP allowNet)"},
+			"a.test.example was not reached: the run has no network; --allow-net a.test.example asks for it"},
 		{"another host", []string{"other.test.example"}, nil, code,
-			"a.test.example was not reached: no rule allows it; --allow-net a.test.example asks for it (over MCP allowNet)"},
+			"a.test.example was not reached: no rule allows it; --allow-net a.test.example asks for it"},
 		{"a ceiling", []string{"a.test.example", "other.test.example"}, ceiling, code,
 			"a.test.example was not reached: its allowNet is not allowed by test.toml"},
 		{"no name", []string{"nosuch.invalid"}, nil,
 			`import urllib.request; urllib.request.urlopen("http://nosuch.invalid/")`,
-			"nosuch.invalid was not reached: the name can't be resolved"},
+			"nosuch.invalid was not reached: the policy allows it, but this host can't resolve the name"},
 		{"code that ends well", nil, nil,
-			"import socket\ntry: socket.create_connection(('a.test.example', 80))\nexcept OSError: pass", ""},
+			"import socket\ntry: socket.create_connection(('a.test.example', 80))\nexcept OSError: pass",
+			"a.test.example was not reached: the run has no network; --allow-net a.test.example asks for it"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			req := unitask.Request{Language: "python", Code: row.code, AllowNet: row.allow}
 			res, err := rt.RunFor(t.Context(), unitask.Caller{Ceiling: row.ceiling}, req, unitask.IO{})
-			if err != nil || res.Hint != row.want {
-				t.Errorf("got %v, hint %q, want %q; %s", err, res.Hint, row.want, res.Stderr)
+			if err != nil || res.Hint() != row.want {
+				t.Errorf("got %v, hint %q, want %q; %s", err, res.Hint(), row.want, res.Stderr)
 			}
 		})
 	}

@@ -132,13 +132,13 @@ func (a *agent) note(what string, began time.Time) {
 
 // anew has the host begin anew where the session's interpreter did.
 func (a *agent) anew(res *unitask.Result) {
-	if res.Hint == "" {
+	if res.Hint() == "" {
 		return
 	}
 	if !a.lost {
-		a.t.Errorf("an interpreter was lost: %s", res.Hint)
+		a.t.Errorf("an interpreter was lost: %s", res.Hint())
 	}
-	a.did[res.Hint]++
+	a.did[res.Hint()]++
 	a.host.end()
 	a.host = startHost(a.t, hostDrivers[a.language])
 }
@@ -172,7 +172,7 @@ func (a *agent) disturb(n, what int) {
 			!res.TimedOut {
 			a.t.Fatalf("step %d: %+v %v", n, res, err)
 		} else {
-			a.lost = a.lost || res.Hint != ""
+			a.lost = a.lost || res.Hint() != ""
 			a.anew(res)
 		}
 		a.note("time limits", began)

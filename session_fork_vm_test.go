@@ -153,7 +153,7 @@ func TestSessionForkTable(t *testing.T) {
 		}
 		defer forks[0].Close()
 		res, err := forks[0].Run(t.Context(), unitask.Step{Code: "'x' in globals()"})
-		if err != nil || res.Value != "False" || !strings.Contains(res.Hint, "random numbers") {
+		if err != nil || res.Value != "False" || !strings.Contains(res.Hint(), "random numbers") {
 			t.Errorf("%+v %v", res, err)
 		}
 		if got := value(t, s, "", "x"); got != "1" {
@@ -191,7 +191,8 @@ func TestSessionForksInTurn(t *testing.T) {
 		t.Cleanup(func() { _ = s.Close() })
 		res, err := s.Run(t.Context(),
 			unitask.Step{Code: fmt.Sprintf("kept.push('%d'), console.log(Math.random()), kept.join()", i+1)})
-		if want := "'0,1,2,3'"[:2*i+4] + "'"; err != nil || res.Value != want || res.Hint != "" || seen[string(res.Stdout)] {
+		if want := "'0,1,2,3'"[:2*i+4] + "'"; err != nil || res.Value != want ||
+			res.Hint() != "" || seen[string(res.Stdout)] {
 			t.Errorf("%d: %+v %v, want %s", i, res, err, want)
 		}
 		seen[string(res.Stdout)] = true

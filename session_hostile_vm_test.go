@@ -73,7 +73,7 @@ func TestSessionHostile(t *testing.T) {
 		}
 	}
 	if res, err := s.Run(t.Context(), unitask.Step{Code: "echo \"[$x]\"; false"}); err != nil ||
-		string(res.Stdout) != "[]\n" || !strings.Contains(res.Hint, "new interpreter") {
+		string(res.Stdout) != "[]\n" || !strings.Contains(res.Hint(), "new interpreter") {
 		t.Errorf("behind it: %+v %v", res, err)
 	}
 	works("steps that do not mind Ctrl-C")

@@ -39,7 +39,7 @@ func TestSessionNanosSteps(t *testing.T) {
 	stays := func(after string) {
 		t.Helper()
 		n++
-		if res := run("x += 1", time.Minute); res.Value != strconv.Itoa(n) || res.ExitCode != 0 || res.Hint != "" {
+		if res := run("x += 1", time.Minute); res.Value != strconv.Itoa(n) || res.ExitCode != 0 || res.Hint() != "" {
 			t.Errorf("after %s: %+v, not %d", after, res, n)
 		}
 	}
@@ -56,7 +56,7 @@ func TestSessionNanosSteps(t *testing.T) {
 		"Atomics.wait(cells, 0, 0)",
 	} {
 		res := run(code, time.Second)
-		if !strings.Contains(string(res.Stderr), "interrupted") || res.ExitCode == 0 || res.Hint != "" {
+		if !strings.Contains(string(res.Stderr), "interrupted") || res.ExitCode == 0 || res.Hint() != "" {
 			t.Errorf("%s: %+v %q", code, res, res.Stderr)
 		}
 		stays(code)
@@ -77,7 +77,7 @@ func TestSessionNanosSteps(t *testing.T) {
 		{"require('fs').readFile('/etc/hosts', () => process.exit(11)); await new Promise(() => {})", 11, ""},
 	} {
 		if res := run(row.code, time.Minute); res.ExitCode != row.exit || string(res.Stdout) != row.out ||
-			len(res.Stderr) > 0 || res.Hint != "" {
+			len(res.Stderr) > 0 || res.Hint() != "" {
 			t.Errorf("%s: %+v %q %q", row.code, res, res.Stdout, res.Stderr)
 		}
 		stays(row.code)

@@ -73,7 +73,7 @@ func TestSessionRevive(t *testing.T) {
 	}
 	if res := run(again,
 		"x += 2; (x, open('kept').read(), p.poll() is None, key == os.environ['KEY'], os.environ['COLOUR'])",
-		"(42, 'text', True, True, 'red')"); res.Hint != "" {
+		"(42, 'text', True, True, 'red')"); res.Hint() != "" {
 		t.Errorf("%+v", res)
 	}
 	if err := again.Pause(t.Context()); err != nil {

@@ -328,7 +328,7 @@ func TestSessionFirstStepFails(t *testing.T) {
 	needVM(t)
 	s := openSession(t, sessionRuntime(t), unitask.SessionRequest{Request: unitask.Request{Language: "python",
 		Kernel: image.Linux}})
-	if res, err := s.Run(t.Context(), unitask.Step{Code: "1/0"}); err != nil || res.ExitCode == 0 || res.Hint != "" {
+	if res, err := s.Run(t.Context(), unitask.Step{Code: "1/0"}); err != nil || res.ExitCode == 0 || res.Hint() != "" {
 		t.Errorf("%+v %v", res, err)
 	}
 }

@@ -62,7 +62,7 @@ process.exit(3)`
 			}
 			res, trace, console := traced(t, unitask.Request{Kernel: kernel, Code: code})
 			if res.ExitCode != 3 || res.Kernel != kernel || string(res.Stdout) != "ENOENT\n" || len(res.Stderr) > 0 ||
-				res.Hint != "" {
+				res.Hint() != "" {
 				t.Errorf("%+v %q %q", res, res.Stdout, res.Stderr)
 			}
 			if !regexp.MustCompile(calls).MatchString(trace) {

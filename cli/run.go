@@ -461,7 +461,7 @@ func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
 		a.ui.note("denied: %s", denial(d))
 	}
 	for _, done := range res.Approvals {
-		if done.Verdict == unitask.Deny && res.Hint != done.String() {
+		if done.Verdict == unitask.Deny && !strings.Contains(res.Hint(), done.String()) {
 			a.ui.note("%s", done)
 		}
 	}
@@ -477,7 +477,5 @@ func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
 			how, res.Duration.Boot.Milliseconds(), res.Duration.Connect.Milliseconds(), res.Duration.Run.Milliseconds(),
 			filepath.Join(rt.Runs().Dir(), res.RunID))
 	}
-	if res.Hint != "" {
-		a.ui.hint(res.Hint)
-	}
+	a.ui.hints(res)
 }

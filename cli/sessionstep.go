@@ -220,9 +220,7 @@ func (a *app) remarks(res *unitask.Result, more string) {
 	}
 	a.dropped(res, more)
 	a.notTaken(res)
-	if res.Hint != "" {
-		a.ui.hint(res.Hint)
-	}
+	a.ui.hints(res)
 }
 
 // dropped says that not all of the output was kept.

@@ -95,6 +95,13 @@ func (u *ui) fail(err error) {
 	}
 }
 
+// hints are those of a result.
+func (u *ui) hints(res *unitask.Result) {
+	for _, h := range res.Hints {
+		u.hint(h.Text)
+	}
+}
+
 // hint is a remedy, on a line of its own.
 func (u *ui) hint(what string) { fmt.Fprintf(u.std.Stderr, "  hint: %s\n", visible(what)) }
 

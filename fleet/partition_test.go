@@ -150,7 +150,7 @@ func (h held) Run(ctx context.Context, job fleet.Job) (fleet.Done, error) {
 	h.started <- struct{}{}
 	<-h.may
 	_, _ = io.WriteString(job.Stdout, h.name)
-	return fleet.Done{Result: &unitask.Result{Outcome: unitask.OutcomeExited, Hint: h.name}}, nil
+	return fleet.Done{Result: &unitask.Result{Outcome: unitask.OutcomeExited, Hints: []unitask.Hint{{Text: h.name}}}}, nil
 }
 
 // A worker is cut off while it runs one that may be made again. Another one makes it again; the first
@@ -176,7 +176,7 @@ func TestPartition(t *testing.T) {
 	close(second.may)
 	startWorker(t, quickly(workerConfig(ns.ClientURL(), 1)), second)
 	res := <-over
-	if res == nil || res.Hint != "second" || res.Retried == "" {
+	if res == nil || res.Hint() != "second" || res.Retried == "" {
 		t.Fatalf("%s", asJSON(res))
 	}
 	close(first.may) // it ends, and does not know
@@ -189,7 +189,8 @@ func TestPartition(t *testing.T) {
 	}
 	again, other := submitter(t, fleet.Config{URL: ns.ClientURL(), Times: quick})
 	other.RunID = runs[0].ID
-	if res, err := again.Run(t.Context(), unitask.Request{Code: "x"}, unitask.IO{}); err != nil || res.Hint != "second" {
+	res, err = again.Run(t.Context(), unitask.Request{Code: "x"}, unitask.IO{})
+	if err != nil || res.Hint() != "second" {
 		t.Errorf("who joins later has %v %s", err, asJSON(res))
 	}
 }

@@ -202,7 +202,8 @@ func TestAttackSessionWorkerValues(t *testing.T) {
 		_ = l.nc.PublishMsg(out)
 		r := reply{
 			Answer: sessiond.Answer{
-				Result: &unitask.Result{Outcome: unitask.OutcomeExited, Value: liarValue, Hint: liarValue},
+				Result: &unitask.Result{Outcome: unitask.OutcomeExited, Value: liarValue,
+					Hints: []unitask.Hint{{Text: liarValue}}},
 			},
 			Files: []listed{{Path: "/work/" + liarValue}},
 		}
@@ -221,7 +222,7 @@ func TestAttackSessionWorkerValues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := fmt.Sprint(out.String(), string(res.Stdout), string(res.Stderr), res.Value, res.Hint, files)
+	text := fmt.Sprint(out.String(), string(res.Stdout), string(res.Stderr), res.Value, res.Hint(), files)
 	attack.Check(
 		t,
 		"a worker says a value in a step's output, result or list",
@@ -243,7 +244,7 @@ func TestAttackSessionWorkerCutValues(t *testing.T) {
 			"at the end of the bound":  strings.Repeat("x", limit-len(value)/2) + value,
 		} {
 			r := reply{
-				Answer: sessiond.Answer{Names: []string{text}, Result: &unitask.Result{Hint: text}},
+				Answer: sessiond.Answer{Names: []string{text}, Result: &unitask.Result{Hints: []unitask.Hint{{Text: text}}}},
 				Files:  []listed{{Path: text}},
 			}
 			if err := boundReply(&r, call{Request: sessiond.Request{Op: opFiles}}, given.known()); err != nil {
@@ -320,7 +321,7 @@ func TestAttackSessionWorkerSays(t *testing.T) {
 			reply{Answer: sessiond.Answer{Error: &sessiond.Error{Code: sessiond.CodeUsage, Message: long,
 				Field: policy.Bad(long, long, "%s", long)}}}, "bounded"},
 		{"an endless result", ask(sessiond.OpRun), reply{Answer: sessiond.Answer{Result: &unitask.Result{Outcome: "perfect",
-			Hint: long, Error: long, Session: "other", Kernel: unitask.Kernel(long)}}}, "bounded"},
+			Hints: []unitask.Hint{{Text: long}}, Error: long, Session: "other", Kernel: unitask.Kernel(long)}}}, "bounded"},
 		{"a value that is no JSON", ask(sessiond.OpGet), reply{Answer: sessiond.Answer{Value: json.RawMessage(`{"a"`)}},
 			"refused"},
 		{"a value that is too long", ask(sessiond.OpGet),
@@ -391,7 +392,8 @@ func TestAttackSessionWorkerErrs(t *testing.T) {
 		r := views("../" + liarValue)
 		r.Error = &sessiond.Error{Code: sessiond.CodeUsage, Message: "no", Field: policy.Bad("memoryMb", "1", "no")}
 		r.Error.Field.Would = map[string]int64{liarValue: 1, "memoryMb": 256}
-		r.Result = &unitask.Result{RunID: liarValue, Outcome: "perfect", Hint: liarValue + "\x1b[2J", Value: liarValue}
+		r.Result = &unitask.Result{RunID: liarValue, Outcome: "perfect", Value: liarValue,
+			Hints: []unitask.Hint{{Text: liarValue + "\x1b[2J"}}}
 		r.Names, r.Files = []string{liarValue}, []listed{{Path: liarValue}}
 		l.answer(m, r, []byte(liarValue), []byte(liarValue), []byte(liarValue), []byte(`"`+liarValue+`"`))
 	})

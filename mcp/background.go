@@ -52,7 +52,7 @@ type waitResult struct {
 
 func (s *Server) addWait() {
 	yes, no := true, false
-	sdk.AddTool(s.sdk, &sdk.Tool{
+	addTool(s, &sdk.Tool{
 		Name: "wait", Title: "Wait for a command",
 		Description: "Wait for a command that run_command left in the background: returns what it has printed beyond afterSeq, as soon as there is something, and how it ended if it did.",
 		InputSchema: inputSchema[waitArgs](func(p map[string]*jsonschema.Schema) {

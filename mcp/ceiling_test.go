@@ -186,7 +186,7 @@ func TestAttackArgumentKeys(t *testing.T) {
 			!res.IsError {
 			got = "taken"
 		} else if err == nil && !strings.Contains(fmt.Sprint(res.Content[0].(*sdk.TextContent).Text),
-			"additional properties") && args["Code"] == nil {
+			"run_code has no argument ") && args["Code"] == nil {
 			got = fmt.Sprintf("refused, but for %s", res.Content[0].(*sdk.TextContent).Text)
 		}
 		attack.Check(t, fmt.Sprintf("run_code's keys: %v", args), "refused", got)

@@ -31,8 +31,8 @@ func report(res *unitask.Result) string {
 	} else {
 		fmt.Fprintf(&b, "%s: %s", res.Outcome, visible(res.Error))
 	}
-	if res.Hint != "" {
-		fmt.Fprintf(&b, "\n%s", visible(res.Hint))
+	for _, h := range res.Hints {
+		fmt.Fprintf(&b, "\nhint: %s", visible(h.Text))
 	}
 	for _, d := range res.Policy.Denials {
 		fmt.Fprintf(&b, "\nnot given: %s", visible(d.String()))

@@ -18,6 +18,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -25,7 +26,7 @@ import (
 type runArgs struct {
 	Code           string            `json:"code,omitempty" jsonschema:"the source text to run; either this or snippet"`
 	Snippet        string            `json:"snippet,omitempty" jsonschema:"the name of a prompt of this server to run instead of code"`
-	Language       string            `json:"language,omitempty" jsonschema:"js (the default; ES module or CommonJS by its syntax), ts, python, shell or go; mjs, cjs, mts and cts say which kind of module it is"`
+	Language       string            `json:"language,omitempty" jsonschema:"js, ts, python, shell or go. Without it, what the code clearly is, else js; mjs, cjs, mts and cts say which kind of module it is"`
 	Image          string            `json:"image,omitempty" jsonschema:"the image to run it in, where the language has several: data has numpy, pandas and matplotlib for Python; the language's first one if not given"`
 	Packages       []string          `json:"packages,omitempty" jsonschema:"packages the code may import, of its language's registry: pip:requests==2.32.3 for Python, npm:zod@4 for JavaScript. They are installed once, which may take minutes, and kept; without a ceiling that allows them there are none"`
 	Check          bool              `json:"check,omitempty" jsonschema:"only check the code's syntax and run nothing of it: what node --check, py_compile or bash -n print, with positions, and their exit code, 0 if there is no error"`
@@ -121,7 +122,10 @@ func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, 
 		return nil, nil, err
 	}
 	printed.show(res)
-	res.Error, res.Hint = flagNames.Replace(res.Error), flagNames.Replace(res.Hint)
+	res.Error = flagNames.Replace(res.Error)
+	for i := range res.Hints {
+		res.Hints[i].Text = flagNames.Replace(res.Hints[i].Text)
+	}
 	s.updated(caller, res.RunID)
 	s.metrics.ran(res, waited, printed)
 	s.opts.Log.Info("run", "id", res.RunID, "caller", caller.Name, "outcome", res.Outcome, "exit", res.ExitCode, "ms",
@@ -159,6 +163,8 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 		req.Code, req.Path, req.Language = snippet.code, snippet.file, ""
 	case !utf8.ValidString(in.Code):
 		return req, errors.New("code is not UTF-8 text")
+	case in.Language == "" && in.Image == "" && (in.Session == "" || in.Session == newSession):
+		req.Language = language.Guess(in.Code) // "" is js
 	}
 	for _, f := range in.Files {
 		if f.beside != nil {
@@ -198,7 +204,7 @@ func (s *Server) mount(caller unitask.Caller, text string, session bool) unitask
 // flagNames are the arguments of run_code that the flags of the command line stand for, which
 // errors and hints name.
 var flagNames = func() *strings.Replacer {
-	pairs := []string{"--project, or by --dir", "dirs"}
+	pairs := []string{"--project or --dir", "dirs"}
 	for _, f := range policy.Fields {
 		if f.Flag != "" {
 			pairs = append(pairs, "--"+f.Flag, cmp.Or(f.Name, f.Key))

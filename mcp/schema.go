@@ -1,14 +1,12 @@
 package mcp
 
 import (
-	"context"
 	"reflect"
-	"strings"
 
 	"github.com/google/jsonschema-go/jsonschema"
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
 )
 
 func float[N int | float64](n N) *float64 { f := float64(n); return &f }
@@ -44,7 +42,7 @@ func outputSchema[T any](describe map[string]string) *jsonschema.Schema {
 	text := &jsonschema.Schema{Type: "string"} // what marshals to text, the library takes for objects
 	schema, err := jsonschema.For[T](&jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
 		reflect.TypeFor[policy.NetRule](): text, reflect.TypeFor[policy.TCPRule](): text,
-		reflect.TypeFor[policy.SecretRule](): text}})
+		reflect.TypeFor[policy.SecretRule](): text, reflect.TypeFor[run.Hint](): {Type: "object"}}})
 	if err != nil {
 		panic(err)
 	}
@@ -67,28 +65,4 @@ func fileSchema() *jsonschema.Schema {
 			Required: []string{"name", "content"}, AdditionalProperties: &jsonschema.Schema{Not: &jsonschema.Schema{}}},
 		text("PATH, or PATH:/GUESTPATH"),
 	}}
-}
-
-// runCodeTakes are run_code's arguments, for who sends others.
-const runCodeTakes = "run_code takes: code (string), and optionally language, image, packages, check, args, stdin, env, allowNet, allowHttp, allowTcp, files, dirs, secrets, session, timeoutSeconds, memoryMb, snippet"
-
-// explainArguments adds to an error about run_code's arguments what it takes.
-func explainArguments(takes string) sdk.Middleware {
-	return func(next sdk.MethodHandler) sdk.MethodHandler {
-		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
-			res, err := next(ctx, method, req)
-			call, ok := res.(*sdk.CallToolResult)
-			if !ok || err != nil || !call.IsError || len(call.Content) != 1 {
-				return res, err
-			}
-			text, ok := call.Content[0].(*sdk.TextContent)
-			if !ok || !strings.HasPrefix(text.Text, `validating "arguments"`) {
-				return res, err
-			}
-			if p, ok := req.GetParams().(*sdk.CallToolParamsRaw); ok && p.Name == "run_code" {
-				text.Text += "\n" + takes
-			}
-			return res, nil
-		}
-	}
 }

@@ -14,6 +14,7 @@ import (
 	"runtime/debug"
 	"sync"
 
+	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -53,6 +54,7 @@ type Server struct {
 	rt       *unitask.Runtime
 	opts     Options
 	sdk      *sdk.Server
+	takes    map[string]*jsonschema.Schema // a tool's arguments, by its name
 	queue    *queue
 	metrics  *metrics
 	snippets map[string]*snippet

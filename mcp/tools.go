@@ -14,7 +14,7 @@ import (
 
 func (s *Server) addTools() {
 	yes, no := true, false
-	sdk.AddTool(s.sdk, &sdk.Tool{
+	addTool(s, &sdk.Tool{
 		Name: "run_code", Title: "Run code",
 		Description: "Run code in a fresh virtual machine that is destroyed afterwards: " +
 			strings.Join(s.rt.Catalog().AboutLanguages(s.opts.Ceiling), "; ") + ". " +
@@ -42,13 +42,13 @@ func (s *Server) addTools() {
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &no, IdempotentHint: false,
 			OpenWorldHint: &yes},
 	}, told(s, s.runCode))
-	sdk.AddTool(s.sdk, &sdk.Tool{
+	addTool(s, &sdk.Tool{
 		Name: "inspect_run", Title: "Inspect a run",
 		Description: "Show the record of a run: what was asked, what was granted, how it ended, what it printed, and every network connection it tried.",
 		InputSchema: inputSchema[inspectArgs](nil), OutputSchema: &jsonschema.Schema{Type: "object"},
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: &no},
 	}, told(s, s.inspectRun))
-	sdk.AddTool(s.sdk, &sdk.Tool{
+	addTool(s, &sdk.Tool{
 		Name: "list_runs", Title: "List runs", Description: "List earlier runs, the newest first.",
 		InputSchema: inputSchema[listArgs](func(p map[string]*jsonschema.Schema) {
 			p["status"].Description += ": " + strings.Join(history.States(), ", ")
@@ -56,19 +56,16 @@ func (s *Server) addTools() {
 		}),
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: &no},
 	}, told(s, s.listRuns))
-	sdk.AddTool(s.sdk, &sdk.Tool{
+	addTool(s, &sdk.Tool{
 		Name: "doctor", Title: "Check the installation",
 		Description: "Check everything that a run needs on this host, and boot a machine. It takes some seconds.",
 		InputSchema: inputSchema[struct{}](nil),
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: &no},
 	}, told(s, s.doctor))
-	takes := runCodeTakes
 	if s.rt.HasSessions() {
 		s.addSessionTools()
-	} else {
-		takes = strings.Replace(takes, "session, ", "", 1)
 	}
-	s.sdk.AddReceivingMiddleware(explainArguments(takes), typeErrors)
+	s.sdk.AddReceivingMiddleware(s.fitArguments, typeErrors)
 }
 
 // told has a tool's errors told to its caller as the caller may know them, and draws what the answer costs before it

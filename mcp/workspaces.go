@@ -138,7 +138,7 @@ type sessionsResult struct {
 
 func (s *Server) addSessionTools() {
 	yes, no := true, false
-	sdk.AddTool(s.sdk, &sdk.Tool{
+	addTool(s, &sdk.Tool{
 		Name: "run_command", Title: "Run a command",
 		Description: "Run a command line in a session's machine, beside its interpreters. Returns stdout, stderr and the exit code. With background its run's id comes at once, and wait has what it prints.",
 		InputSchema: inputSchema[commandArgs](func(p map[string]*jsonschema.Schema) {
@@ -150,7 +150,7 @@ func (s *Server) addSessionTools() {
 			OpenWorldHint: &yes},
 	}, told(s, s.runCommand))
 	s.addWait()
-	sdk.AddTool(s.sdk, &sdk.Tool{
+	addTool(s, &sdk.Tool{
 		Name: "files", Title: "Read and edit files",
 		Description: "View, create, edit, list and remove files of a session's machine.",
 		InputSchema: inputSchema[filesArgs](func(p map[string]*jsonschema.Schema) {
@@ -159,7 +159,7 @@ func (s *Server) addSessionTools() {
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &yes, IdempotentHint: false,
 			OpenWorldHint: &no},
 	}, told(s, s.files))
-	sdk.AddTool(s.sdk, &sdk.Tool{
+	addTool(s, &sdk.Tool{
 		Name: "session", Title: "List, extend, pause, fork and end sessions",
 		Description: "List your sessions, machines that keep variables and files between calls; extend, pause, fork or end one; pass files and values between them. run_code with session new starts one.",
 		InputSchema: inputSchema[sessionArgs](func(p map[string]*jsonschema.Schema) {

@@ -266,7 +266,8 @@ func (a *attempt) connect() *flow {
 		upstream, dialled, err = f.upstream.dial(f.ctx, t, a.rule, f.denied(t.port))
 	}
 	if a.line.Dialled = dialled; err != nil {
-		a.line.Reason, a.line.DurationMs = dialReason(err), time.Since(a.begin).Milliseconds()
+		a.line.Reason, a.line.failure = dialReason(err), dialFailure(err)
+		a.line.DurationMs = time.Since(a.begin).Milliseconds()
 		f.log.decide(a.line)
 		// No answer is passed on as none: the guest's own patience decides.
 		a.r.Complete(!isTimeout(err))
@@ -377,6 +378,19 @@ func (f *forwarder) decide(to netip.AddrPort) (target, ruling) {
 	}
 	t := target{addr: addr, port: port}
 	return t, f.filter.Load().connect(t)
+}
+
+// dialFailure tells what kind of failure a dial's error is.
+func dialFailure(err error) Failure {
+	switch {
+	case errors.Is(err, publicaddr.ErrNotPublic), errors.Is(err, publicaddr.ErrOwn):
+		return FailureAddress
+	case errors.Is(err, errDenied):
+		return FailurePolicy
+	case !errors.Is(err, syscall.ECONNREFUSED) && !isTimeout(err) && errors.As(err, new(*net.DNSError)):
+		return FailureName
+	}
+	return FailureServer
 }
 
 func dialReason(err error) string {

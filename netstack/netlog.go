@@ -1,6 +1,7 @@
 package netstack
 
 import (
+	"cmp"
 	"maps"
 	"strconv"
 	"strings"
@@ -67,6 +68,9 @@ type Decision struct {
 	// quotes says that the reason has words of the guest's.
 	quotes bool
 
+	// failure tells why a connection that a rule allows was not made.
+	failure Failure
+
 	// Count, if not 0, says that the line stands for so many further ones like it, of which this is the last.
 	Count int `json:"count,omitempty"`
 }
@@ -87,6 +91,29 @@ func (d Decision) Cause() string {
 		return "what the code sent was refused"
 	}
 	return d.Reason
+}
+
+// Failure tells why something was denied, or failed.
+type Failure string
+
+const (
+	FailurePolicy  Failure = "policy"  // no rule allows it, or one forbids it
+	FailureName    Failure = "name"    // allowed, but the name can't be resolved
+	FailureAddress Failure = "address" // allowed, but the name leads to an address that is not public
+	FailureServer  Failure = "server"  // allowed, but the server refused the connection or did not answer
+)
+
+// Failure returns why the request was denied, "" if it was allowed. It is not part of the netlog's lines.
+func (d Decision) Failure() Failure {
+	if d.Verdict == Allowed {
+		return ""
+	}
+	return cmp.Or(d.failure, FailurePolicy)
+}
+
+// Unruled reports whether a request was denied since no rule allows it.
+func (d Decision) Unruled() bool {
+	return d.Verdict == Denied && strings.HasPrefix(d.Reason, noRule[:len("no rule")])
 }
 
 // Drop is a kind of frame that is dropped without a line in the netlog. The

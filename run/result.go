@@ -21,9 +21,8 @@ type Result struct {
 	TimedOut  bool    `json:"timedOut"`
 	OOM       bool    `json:"oom"`
 	Error     string  `json:"error,omitempty"` // one sentence for every outcome but exited
-	// Hint says, if the code did not end with 0, what it seems to have lacked (a module, a feature of its kernel) and
-	// where to get it.
-	Hint string `json:"hint,omitempty"`
+	// Hints tell what the code seems to have lacked (a host, a module, a file), and what provides it.
+	Hints []Hint `json:"hints,omitempty"`
 	// Value is the value of a session step's last expression, and Session is the session's id.
 	Value   string `json:"value,omitempty"`
 	Session string `json:"session,omitempty"`
@@ -114,6 +113,8 @@ type ResultJSON struct {
 	StderrBase64 string        `json:"stderrBase64,omitempty"`
 	Duration     DurationsJSON `json:"durationMs"`
 	RetryAfter   policy.Millis `json:"retryAfterMs,omitempty"`
+	// Hint has the texts of Hints, for programs that were written before there were Hints.
+	Hint string `json:"hint,omitempty"`
 }
 
 // MarshalJSON gives the wire form.
@@ -122,6 +123,7 @@ func (r Result) MarshalJSON() ([]byte, error) { return json.Marshal(r.JSON()) }
 // JSON returns the wire form.
 func (r Result) JSON() ResultJSON {
 	j := ResultJSON{plainResult: plainResult(r), Duration: r.Duration.wire(), RetryAfter: policy.Millis(r.RetryAfter)}
+	j.Hint = hintTexts(r.Hints)
 	j.Stdout, j.StdoutBase64 = text(r.Stdout)
 	j.Stderr, j.StderrBase64 = text(r.Stderr)
 	if j.Policy.Denials == nil {
@@ -145,6 +147,9 @@ func (r *Result) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	*r = Result(j.plainResult)
+	if len(r.Hints) == 0 && j.Hint != "" { // of a record from before there were Hints
+		r.Hints = []Hint{{Text: j.Hint}}
+	}
 	r.Duration, r.RetryAfter = j.Duration.durations(), time.Duration(j.RetryAfter)
 	for _, stream := range []struct {
 		to          *[]byte

@@ -93,6 +93,7 @@ func (s *Session) converse(timed context.Context, x *engine.Execution, conn *gue
 		<-over
 	}
 	if first {
+		s.hints = x.Hints
 		s.begun(x.Rec, x.Redactor, x.Res)
 	}
 	watch := idleness{limit: s.limits.Idle}

@@ -92,6 +92,7 @@ type origin struct {
 type inside struct {
 	client   *supervisor.Client
 	redactor *record.Redactor
+	hints    func(l *language.Language, code string, failed bool, stderr string) []run.Hint // Execution.Hints
 	dir      string
 	env      []string
 	ca       string
@@ -195,7 +196,8 @@ func newSession(m *Manager, caller run.Caller, limits policy.SessionLimits) *Ses
 			ready:   make(chan struct{}),
 			done:    make(chan struct{}),
 		},
-		steps: newSteps(), ports: ports{carried: make(chan struct{}, MaxForwarded)}, artifacts: newOutBox(),
+		inside: inside{hints: func(*language.Language, string, bool, string) []run.Hint { return nil }},
+		steps:  newSteps(), ports: ports{carried: make(chan struct{}, MaxForwarded)}, artifacts: newOutBox(),
 	}
 }
 

@@ -68,7 +68,7 @@ type Command struct {
 
 // Run runs a step and returns how it ended. A step that reaches its time limit is interrupted as by
 // Ctrl-C, and the session lives; if that does not end it, its interpreter is killed, and the next
-// step has a new one, which Result.Hint says. Result.Value is the last expression's.
+// step has a new one, which Result.Hints say. Result.Value is the last expression's.
 func (s *Session) Run(ctx context.Context, step Step) (*run.Result, error) {
 	name := cmp.Or(step.Language, s.Language)
 	lang, _, err := language.Named(name)
@@ -131,11 +131,12 @@ func (s *Session) Run(ctx context.Context, step Step) (*run.Result, error) {
 			x.ended(got.Code, got.End.Signal)
 			x.res.Value = s.redactor.String(got.Value)
 			if why := s.steps.droppedReason(lang.Name); fresh && why != "" {
-				x.res.Hint = "this is a new interpreter: the one of before the fork was ended, since " + why
+				x.hintInterpreter("this is a new interpreter: the one of before the fork was ended, since " + why)
 			} else if got.Gone {
-				x.res.Hint = "the interpreter ended with this step, and its variables are gone: the next step has a new one"
+				x.hintInterpreter("the interpreter ended with this step, and its variables are gone: " +
+					"the next step has a new one")
 			} else if again {
-				x.res.Hint = "this is a new interpreter: what an earlier one had defined is not there"
+				x.hintInterpreter("this is a new interpreter: what an earlier one had defined is not there")
 			}
 			return err
 		})
@@ -309,6 +310,20 @@ func (x *stepping) wait(ctx context.Context, cmd *supervisor.Command) error {
 	return err
 }
 
+// hint tells what the step lacked of the network, of modules, and of its language.
+func (x *stepping) hint(req run.Request) {
+	l, _, err := language.Named(req.Language)
+	if err != nil { // a command
+		l, _, _ = language.Named("shell")
+	}
+	x.res.Hints = append(x.res.Hints, x.s.hints(l, req.Code, x.res.ExitCode != 0, x.cappedErr.Tail.String())...)
+}
+
+// hintInterpreter puts a hint about the session's interpreter before the others.
+func (x *stepping) hintInterpreter(text string) {
+	x.res.Hints = append([]run.Hint{{Kind: run.HintInterpreter, Text: text}}, x.res.Hints...)
+}
+
 // endless is the time limit of a command that ends only with its session.
 const endless time.Duration = -1
 
@@ -358,9 +373,10 @@ func (s *Session) step(ctx context.Context, req run.Request, name string, limit 
 				record.Refusal{Path: program.OutDir, Reason: "not all of it came: " + e.Error(), Missed: true})
 		}
 	}
+	x.hint(req)
 	err = x.finish(ctx, err)
 	if lost := s.steps.toldLost(); lost != "" {
-		x.res.Hint = strings.TrimSpace(lost + "\n" + x.res.Hint)
+		x.hintInterpreter(lost)
 	}
 	x.res.Stdout, x.res.Stderr = outs.Bytes(), errs.Bytes()
 	return x.res, err

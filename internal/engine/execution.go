@@ -21,7 +21,9 @@ import (
 	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/egress"
 	"github.com/unitask/unitask/internal/failure"
+	"github.com/unitask/unitask/internal/hints"
 	"github.com/unitask/unitask/internal/hostfiles"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/internal/spans"
 	"github.com/unitask/unitask/internal/stopclock"
@@ -58,7 +60,7 @@ type Execution struct {
 	clock   *stopclock.Clock // of the code's time
 	Asked   *approval.Asker
 	Machine *machine.Machine
-	refused refused
+	failed  hints.Connections
 	detach  func() // nil while no console may join
 	undo    []func()
 }
@@ -440,22 +442,26 @@ func (x *Execution) stream(ctx context.Context, conn *guest.Conn, stdout, stderr
 
 // hint says what code that failed seems to have lacked.
 func (x *Execution) hint(stderrTail string) {
-	if x.Res.ExitCode == 0 || x.Code.Check {
+	if x.Code.Check {
 		return
 	}
-	if name := x.Code.Language.Missing(stderrTail); name != "" {
-		x.Res.Hint = fmt.Sprintf("%s is not in the machine: %s --project, or by --dir", name, x.Code.Image.Brings)
-		if other := x.Code.Language.ImageWith(name); other != "" && other != x.Code.Image.Payload.Name {
-			x.Res.Hint = fmt.Sprintf("%s is not in the machine: --image %s has it", name, other)
-		}
-	}
-	if x.Res.Hint == "" {
-		x.Res.Hint = x.Redactor.String(x.refused.hint(x.Granted, x.Res.Policy.Denials))
-	}
-	if why := x.Asked.Denied(); why != "" {
-		x.Res.Hint = why
-	}
+	x.Res.Hints = append(x.Res.Hints, x.Hints(x.Code.Language, x.Code.Text, x.Res.ExitCode != 0, stderrTail)...)
 	x.hintKernel()
+}
+
+// Hints tells what code lacked of which this was seen, since it was called last.
+func (x *Execution) Hints(l *language.Language, code string, failed bool, stderr string) (list []run.Hint) {
+	facts := hints.Facts{Language: l, Image: x.Code.Image, Code: code, Path: x.Code.Path, Dir: x.Code.Dir, Stderr: stderr,
+		Failed: failed, Connections: x.failed.Take(), Granted: x.Granted, Denials: x.Res.Policy.Denials,
+		Ceiling: x.Live.Ceiling, HostFiles: x.purpose.Session == nil && x.Rec.Via != record.ViaFleet}
+	list = hints.Of(facts)
+	if why := x.Asked.Denied(); why != "" && failed {
+		list = append([]run.Hint{{Kind: run.HintApproval, Text: why}}, list...)
+	}
+	for i := range list {
+		list[i].Text, list[i].Subject = x.Redactor.String(list[i].Text), x.Redactor.String(list[i].Subject)
+	}
+	return list
 }
 
 // hintKernel says what the kernel lacked.
@@ -464,8 +470,12 @@ func (x *Execution) hintKernel() {
 		return
 	}
 	if lacks := x.Machine.Lacks(); lacks != "" {
-		x.Res.Hint = fmt.Sprintf("the code asked for %s, which the %s kernel does not have: --kernel linux does", lacks,
-			x.Image.Kernel)
+		h := run.Hint{Kind: run.HintKernel, Subject: lacks, Flag: "--kernel", Field: "kernel",
+			Text: fmt.Sprintf("the code asked for %s, which the %s kernel does not have: --kernel linux does", lacks,
+				x.Image.Kernel)}
+		if !slices.Contains(x.Res.Hints, h) {
+			x.Res.Hints = append([]run.Hint{h}, x.Res.Hints...)
+		}
 	}
 }
 

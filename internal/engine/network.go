@@ -24,7 +24,7 @@ func (x *Execution) configure() error {
 	network.LogLost = x.Rec.Err
 	network.Tally = func(d netstack.Decision) {
 		x.audit.Decided(d)
-		x.refused.see(d)
+		x.failed.See(d)
 	}
 	network.Capture = netstack.NewCapture(x.streams.Capture)
 	network.Broker = x.Code.Broker

@@ -51,7 +51,10 @@ func collect(ctx context.Context, deadline time.Time, conn *guest.Conn, to *reco
 func SetEnd(r *run.Result, l *language.Language, end guest.End, stderrTail string) {
 	switch {
 	case end.OOM || l.OutOfMemory(end.Signal, stderrTail):
-		r.Outcome, r.ExitCode, r.OOM, r.Hint = run.OutcomeOOM, run.ExitOOM, true, l.MemoryHint
+		r.Outcome, r.ExitCode, r.OOM = run.OutcomeOOM, run.ExitOOM, true
+		if l.MemoryHint != "" {
+			r.Hints = append(r.Hints, run.Hint{Kind: run.HintMemory, Text: l.MemoryHint})
+		}
 		r.Error = outOfMemory(r.MemoryMB)
 	case end.Signal != 0:
 		r.Outcome, r.ExitCode, r.Error = run.OutcomeSignaled, run.ExitSignal+end.Signal,

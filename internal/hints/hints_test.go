@@ -1,0 +1,146 @@
+package hints
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/language"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
+)
+
+// facts are those of code that failed in a folder of the host.
+func facts(t *testing.T, name, code, stderr string) Facts {
+	t.Helper()
+	l, _, err := language.Named(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for _, file := range []string{"data.csv", "helper.py", "lib.js"} {
+		if err := os.WriteFile(filepath.Join(dir, file), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, "data"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return Facts{Language: l, Image: l.Image(""), Code: code, Path: filepath.Join(dir, "main.py"), Dir: dir,
+		Stderr: strings.ReplaceAll(stderr, "DIR", dir), Failed: true, HostFiles: true}
+}
+
+// A hint about what is missing names what provides it.
+func TestMissing(t *testing.T) {
+	const noModule = "ModuleNotFoundError: No module named '%s'"
+	const noFile = "FileNotFoundError: [Errno 2] No such file or directory: '%s'"
+	for _, row := range []struct {
+		name, language, code, stderr string
+		want                         run.Hint // without Text
+		text                         string   // with DIR for the folder
+	}{
+		{"a package", "python", "import requests", fmt.Sprintf(noModule, "requests"),
+			run.Hint{Kind: run.HintModule, Subject: "requests", Flag: "--with", Field: "packages"},
+			"requests is not in the machine: --with pip:requests installs it, if it is a package"},
+		{"a package of another name", "python", "import cv2", fmt.Sprintf(noModule, "cv2"),
+			run.Hint{Kind: run.HintModule, Subject: "cv2", Flag: "--with", Field: "packages"},
+			"cv2 is not in the machine: --with pip:opencv-python-headless installs it, if it is a package"},
+		{"another image's", "python", "import numpy", fmt.Sprintf(noModule, "numpy"),
+			run.Hint{Kind: run.HintModule, Subject: "numpy", Flag: "--image", Field: "image"},
+			"numpy is not in the machine: --image data has it; --with pip:numpy installs it, if it is a package"},
+		{"a file beside the code", "python", "import helper", fmt.Sprintf(noModule, "helper"),
+			run.Hint{Kind: run.HintModule, Subject: "helper", Flag: "--project", Field: "dirs"},
+			"helper is not in the machine: helper.py is beside the code, and --project or --dir copies it in"},
+		{"npm", "js", "import 'zod'", "Error [ERR_MODULE_NOT_FOUND]: Cannot find package 'zod' imported from /work/code.mjs",
+			run.Hint{Kind: run.HintModule, Subject: "zod", Flag: "--with", Field: "packages"},
+			"zod is not in the machine: --with npm:zod installs it, if it is a package"},
+		{"a package with a scope", "js", "require('@a/b/c')", "Error: Cannot find module '@a/b/c'",
+			run.Hint{Kind: run.HintModule, Subject: "@a/b/c", Flag: "--with", Field: "packages"},
+			"@a/b/c is not in the machine: --with npm:@a/b installs it, if it is a package"},
+		{"a module beside the code", "js", "require('./lib')", "Error: Cannot find module './lib'",
+			run.Hint{Kind: run.HintModule, Subject: "./lib", Flag: "--project", Field: "dirs"},
+			"./lib is not in the machine: lib.js is beside the code, and --project or --dir copies it in"},
+		{"a file", "python", "open('data.csv')", fmt.Sprintf(noFile, "data.csv"),
+			run.Hint{Kind: run.HintFile, Subject: "DIR/data.csv", Flag: "--file", Field: "files"},
+			"DIR/data.csv is on the host, and not in the machine: --file DIR/data.csv copies it in"},
+		{"a folder in node", "js", "fs.readdirSync('data')", "Error: ENOENT: no such file or directory, scandir 'DIR/data'",
+			run.Hint{Kind: run.HintFile, Subject: "DIR/data", Flag: "--dir", Field: "dirs"},
+			"DIR/data is on the host, and not in the machine: --dir DIR/data copies it in"},
+		{"a file in a shell", "shell", "cat data.csv", "cat: data.csv: No such file or directory",
+			run.Hint{Kind: run.HintFile, Subject: "DIR/data.csv", Flag: "--file", Field: "files"},
+			"DIR/data.csv is on the host, and not in the machine: --file DIR/data.csv copies it in"},
+		{"a file of ls", "shell", "ls data.csv", "ls: cannot access 'data.csv': No such file or directory",
+			run.Hint{Kind: run.HintFile, Subject: "DIR/data.csv", Flag: "--file", Field: "files"},
+			"DIR/data.csv is on the host, and not in the machine: --file DIR/data.csv copies it in"},
+		{"Python as JavaScript", "js", "import os\nprint(os.getcwd())", "SyntaxError: Unexpected identifier 'os'",
+			run.Hint{Kind: run.HintLanguage, Subject: "python", Flag: "--lang", Field: "language"},
+			"the code looks like Python, and ran as JavaScript and TypeScript: --lang python runs it as Python"},
+		{"JavaScript as Python", "python", "const a = 1;\nconsole.log(a);", "SyntaxError: invalid syntax",
+			run.Hint{Kind: run.HintLanguage, Subject: "js", Flag: "--lang", Field: "language"},
+			"the code looks like JavaScript and TypeScript, and ran as Python: --lang js runs it as JavaScript and TypeScript"},
+		{name: "a file that is on neither", language: "python", stderr: fmt.Sprintf(noFile, "nosuch")},
+		{name: "code that fails otherwise", language: "python", code: "1/0", stderr: "ZeroDivisionError"},
+	} {
+		f := facts(t, row.language, row.code, row.stderr)
+		got := Of(f)
+		if row.want.Kind == "" {
+			if got != nil {
+				t.Errorf("%s: got %+v, want none", row.name, got)
+			}
+			continue
+		}
+		row.want.Text = strings.ReplaceAll(row.text, "DIR", f.Dir)
+		row.want.Subject = strings.ReplaceAll(row.want.Subject, "DIR", f.Dir)
+		if len(got) != 1 || got[0] != row.want {
+			t.Errorf("%s: got %+v, want %+v", row.name, got, row.want)
+		}
+		if f.Failed = false; Of(f) != nil {
+			t.Errorf("%s: got %+v for code that ended well", row.name, Of(f))
+		}
+	}
+}
+
+// A hint about a package says whether the ceiling allows it.
+func TestMissingDenied(t *testing.T) {
+	f := facts(t, "python", "import requests", "ModuleNotFoundError: No module named 'requests'")
+	var err error
+	if f.Ceiling, err = policy.ParseCeiling("c.toml", []byte(`packages = ["pip:numpy"]`)); err != nil {
+		t.Fatal(err)
+	}
+	got := Of(f)
+	const want = "requests is not in the machine: --with pip:requests would install it, " +
+		"but c.toml does not allow that (key packages)"
+	if len(got) != 1 || got[0].Text != want || got[0].Rule != "c.toml" {
+		t.Errorf("got %+v, want %s", got, want)
+	}
+}
+
+// Code that claims that a file is missing does not learn of one that its ceiling would not grant, whichever name it
+// prints. A worker's host is not looked at.
+func TestAttackFileHint(t *testing.T) {
+	secret := t.TempDir()
+	if err := os.WriteFile(filepath.Join(secret, "there"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{secret + "/there", secret + "/absent", secret, "/etc/passwd", "/etc/shadow", "LINK",
+		"data/../../" + filepath.Base(secret) + "/there", "data.csv\x1b[2J"} {
+		f := facts(t, "python", "", "")
+		link := filepath.Join(f.Dir, "link")
+		if err := os.Symlink(secret+"/there", link); err != nil {
+			t.Fatal(err)
+		}
+		f.Stderr = "FileNotFoundError: [Errno 2] No such file or directory: '" + strings.ReplaceAll(name, "LINK", link) + "'"
+		ceiling := fmt.Sprintf("filesUnder = [%q]\ndirsUnder = [%[1]q]", f.Dir)
+		var err error
+		if f.Ceiling, err = policy.ParseCeiling("c.toml", []byte(ceiling)); err != nil {
+			t.Fatal(err)
+		}
+		attack.Check(t, fmt.Sprintf("code prints that %.40q is missing: hints", filepath.Base(name)), "[]", fmt.Sprint(Of(f)))
+	}
+	f := facts(t, "python", "", "FileNotFoundError: [Errno 2] No such file or directory: '/etc/passwd'")
+	f.HostFiles = false
+	attack.Check(t, "code on a worker prints that /etc/passwd is missing: hints", "[]", fmt.Sprint(Of(f)))
+}

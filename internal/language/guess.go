@@ -1,0 +1,100 @@
+package language
+
+import (
+	"regexp"
+	"strings"
+)
+
+// maxGuessed bounds how much of a program Guess reads, in bytes.
+const maxGuessed = 16 << 10
+
+// sign is a line that a language's programs have, and others' do not.
+type sign struct {
+	language string
+	weight   int
+	line     *regexp.Regexp
+}
+
+// signs are matched against each line, without the space around it.
+var signs = []sign{
+	{"go", 12, either(`^package [a-z]\w*$`)},
+	{"go", 2, either(`^func (?:\(\w+ \*?\w+\) )?\w+\(.*\{$`, `^import \($`, `^import "[\w./]+"$`, `:= `,
+		`^type \w+ struct \{$`)},
+	{"python", 3, either(`^(?:async )?def \w+\(.*\)(?: *->.*)?:`, `^from \.*[\w.]+ import [\w*(]`)},
+	{"python", 3, either(`^import [\w.]+(?: as \w+)?(?:, *[\w.]+(?: as \w+)?)*(?: *#.*)?$`)},
+	{"python", 2, either(`^(?:if|elif|for|while|except|with|class) [^{}]*:(?: *#.*)?$`,
+		`^(?:try|else|finally|except):$`)},
+	{"python", 2, either(`^print\(.*\)$`, `^if __name__ == `, `\bself\.\w+`, `\bNone\b`, `^raise \w+\(`,
+		`\blambda \w+(?:, *\w+)*:`)},
+	{"js", 3, either(`^(?:import|export) .*\bfrom ['"]`, `^import ['"]`, `\bconsole\.\w+\(`, `\brequire\(['"]`,
+		`\bmodule\.exports\b`)},
+	{"js", 2, either(`^(?:export )?(?:const|let|var) [\w$]+ = .*;$`, `^(?:const|let|var) [\[{].* = `, `=== `,
+		`!== `, `\) => `, `\w => `)},
+	{"js", 2, either(`\bprocess\.(?:argv|env|exit|std\w+)\b`, `\bawait [\w$]+[.(]`, `^\}\)[;,]?$`, `^\}\);$`,
+		`\bfunction ?\*?\w*\([\w$, ]+\) ?\{`)},
+	{"js", 1, either(`^(?:const|let|var) [\w$]+ = `, `\) \{$`, `\bnew [A-Z]\w*\(`, `;$`)},
+	{"ts", 3, either(`^(?:export )?(?:declare |abstract )?(?:interface|enum|namespace) \w+[^(]*\{`,
+		`^(?:export )?type \w+(?:<.*>)? = `)},
+	{"ts", 2, either(
+		`\w\??: (?:string|number|boolean|void|any|unknown|never|bigint|Promise<.*>|Array<.*>)(?:\[\])?(?: =|[,;)]| \{|$)`)},
+	{"ts", 2, either(`^(?:private|public|protected|readonly|static) [\w ]+[:(=]`, `^import type `,
+		`^declare \w+ `, ` as (?:const|any|unknown|string|number)\b`)},
+	{"shell", 3, either(`^(?:fi|done|esac)(?:[ ;|&>].*)?$`, `; (?:then|do)$`,
+		`^(?:if|while|until|elif) (?:\[\[? |! ?\[)`, `^set -[a-zA-Z]+`, `^(?:then|do)$`)},
+	{"shell", 2, either(
+		`^(?:echo|printf|export|cd|mkdir|rm|cp|mv|cat|grep|ls|chmod|touch|sudo|curl|git|tar|find|sed|awk|source|local|head|tail|wc|sort|apt-get|unset|trap|exec|shift) [-\w"'$/~.*]`)},
+	{"shell", 2, either(`^\w+\(\) *\{`, `\$\(\w+ `, `^[A-Za-z_]\w*="?\$[\w({]`,
+		`\| *(?:grep|sed|awk|sort|head|tail|wc|tr|cut|xargs|uniq)\b`, `"\$[@\w{]`)},
+}
+
+// either returns what matches one of these.
+func either(patterns ...string) *regexp.Regexp {
+	return regexp.MustCompile(strings.Join(patterns, "|"))
+}
+
+// Guess returns the name of the language that a program is in: "go", "js", "python", "shell" or "ts". It returns "" if
+// it is not sure; it is wrong about no program of TestGuess. A #! line decides; else the signs of one language must
+// outweigh those of all others by far.
+func Guess(code string) string {
+	if is := OfScript(code); is != "" {
+		return is
+	}
+	weights, kinds, comment := map[string]int{}, map[int]bool{}, false
+	for line := range strings.SplitSeq(code[:min(len(code), maxGuessed)], "\n") {
+		line = strings.TrimSpace(line)
+		comment = comment || strings.HasPrefix(line, "/*")
+		if comment || line == "" || len(line) > 1000 || strings.HasPrefix(line, "//") || strings.ContainsAny(line[:1], "#'\"") {
+			comment = comment && !strings.Contains(line, "*/")
+			continue
+		}
+		for i, s := range signs {
+			if s.line.MatchString(line) {
+				weights[s.language] += s.weight
+				kinds[i] = true
+			}
+		}
+	}
+	return heaviest(weights, kinds)
+}
+
+// heaviest returns the language with most of the weight, "" if another has more than a quarter of that. TypeScript is
+// JavaScript with more signs. A single kind of line decides for little code only: much of it is a table, or a text in
+// another language.
+func heaviest(weights map[string]int, kinds map[int]bool) string {
+	if weights["ts"] >= 4 {
+		weights["ts"] += weights["js"]
+		delete(weights, "js")
+	}
+	best, most, rest := "", 0, 0
+	for language, w := range weights {
+		if w > most {
+			best, most, rest = language, w, max(rest, most)
+		} else {
+			rest = max(rest, w)
+		}
+	}
+	if most < 2 || rest*4 > most || most > 12 && len(kinds) < 2 {
+		return ""
+	}
+	return best
+}

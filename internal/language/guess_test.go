@@ -1,0 +1,96 @@
+package language
+
+import (
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// guessed are folders with programs of others: those of this repository, and what a host with Go and Debian has.
+func guessed(t *testing.T) []struct{ dir, ext, want string } {
+	t.Helper()
+	out, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	goroot := strings.TrimSpace(string(out))
+	home, err := os.UserHomeDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	npm := filepath.Join(home, ".unitask/cache/npm-inspector")
+	return []struct{ dir, ext, want string }{
+		{goroot + "/src/cmd", ".go", "go"}, {goroot + "/test", ".go", "go"},
+		{"/usr/lib/python3", ".py", "python"}, {"/usr/lib/python3.11", ".py", "python"},
+		{"/usr/lib/python3.13", ".py", "python"}, {"../../testdata", ".py", "python"},
+		{npm, ".js", "js"}, {npm, ".ts", "ts"}, {"../../testdata", ".js", "js"}, {"../../testdata", ".mjs", "js"},
+		{"../../testdata", ".ts", "ts"}, {"/usr/bin", "", "shell"}, {"/var/lib/dpkg/info", ".postinst", "shell"},
+	}
+}
+
+// Guess is never wrong about programs of others; it may say that it does not know.
+func TestGuess(t *testing.T) {
+	most := 300 // of a folder
+	if testing.Short() {
+		most = 60
+	}
+	known, total := 0, 0
+	for _, from := range guessed(t) {
+		n, ok := 0, 0
+		err := filepath.WalkDir(from.dir, func(name string, d fs.DirEntry, err error) error {
+			if err != nil || !d.Type().IsRegular() || filepath.Ext(name) != from.ext || n == most {
+				return nil
+			}
+			text, err := os.ReadFile(name)
+			code := string(text)
+			if err != nil || code == "" || from.want == "shell" && OfScript(code) != "shell" {
+				return nil
+			}
+			if strings.HasPrefix(code, "#!") { // which would decide
+				_, code, _ = strings.Cut(code, "\n")
+			}
+			n++
+			switch got := Guess(code); {
+			case got == from.want, from.want == "ts" && got == "js": // that has no types
+				ok++
+			case got != "":
+				t.Errorf("%s: guessed %s, is %s", name, got, from.want)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		t.Logf("%s, %s: %d of %d known", from.dir, from.ext, ok, n)
+		known, total = known+ok, total+n
+	}
+	if total < 200 || known*10 < total*8 {
+		t.Errorf("%d of %d programs are known, want 80 %% of 200 or more", known, total)
+	}
+}
+
+// Short code as models send it is known, or refused; never guessed wrong.
+func TestGuessShort(t *testing.T) {
+	for code, want := range map[string]string{
+		"console.log(1)": "js", "print(1)": "python", "print('hello', 1 + 1)": "python", "echo hello": "shell",
+		"import os\nprint(os.getcwd())": "python", "import fs from 'fs'": "js", "x = 1": "", "1 + 1": "", "": "",
+		"const x: number = 1;\nlet y: string = 'a';": "ts", "interface A { x: number }\nconsole.log(1)": "",
+		"package main\n\nfunc main() { println(1) }": "go", "#!/bin/sh\nls": "shell", "ls -l": "shell",
+		"for i in 1 2 3; do\necho $i\ndone": "shell", "for i in range(3):\n    print(i)": "python",
+		"def f(x):\n    return x\nf(1)": "python", "const f = (x) => x;\nf(1);": "js",
+		"fetch('https://a.example').then(r => r.text()).then(console.log)": "js", "SELECT 1;": "",
+		"let x = 1": "", "foo()": "", "x=1; y=2": "", "print 'old'": "", "puts 'ruby'": "", "<?php echo 1;": "",
+		"import numpy as np\nnp.zeros(3)": "python", "git status": "shell", "return 1": "", "{}": "", "[1, 2]": "",
+	} {
+		if got := Guess(code); got != want {
+			t.Errorf("%q: got %q, want %q", code, got, want)
+		}
+	}
+	if !slices.Contains(Names(), Guess("console.log(1)")) {
+		t.Error("a guess is no language's name")
+	}
+}

@@ -1,0 +1,74 @@
+package mcp
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// Arguments of another type are accepted where it is clear what is meant, and stay as they are elsewhere.
+func TestFit(t *testing.T) {
+	schema := inputSchema[runArgs](nil)
+	for sent, want := range map[string]string{
+		`{"timeoutSeconds":"5"}`:               `{"timeoutSeconds":5}`,
+		`{"memoryMb":" 256 "}`:                 `{"memoryMb":256}`,
+		`{"memoryMb":"many"}`:                  `{"memoryMb":"many"}`,
+		`{"memoryMb":"\"5\""}`:                 `{"memoryMb":"\"5\""}`,
+		`{"check":"true"}`:                     `{"check":true}`,
+		`{"check":"yes"}`:                      `{"check":"yes"}`,
+		`{"allowNet":"a.example"}`:             `{"allowNet":["a.example"]}`,
+		`{"allowNet":"[\"a.example\"]"}`:       `{"allowNet":["a.example"]}`,
+		`{"args":"[1"}`:                        `{"args":["[1"]}`,
+		`{"files":{"name":"a","content":"b"}}`: `{"files":[{"name":"a","content":"b"}]}`,
+		`{"env":"{\"A\":\"b\"}"}`:              `{"env":{"A":"b"}}`,
+		`{"stdin":null,"code":"1"}`:            `{"code":"1"}`,
+		`{"code":"5","stdin":"[1]"}`:           `{"code":"5","stdin":"[1]"}`,
+		`{"code":""}`:                          `{"code":""}`,
+		`{"memoryMb":""}`:                      `{"memoryMb":""}`,
+		`{"allowNet":""}`:                      `{"allowNet":[""]}`,
+		`{"nosuch":"5"}`:                       `{"nosuch":"5"}`,
+		`[1]`:                                  `[1]`,
+		`{`:                                    `{`,
+	} {
+		var got, expected any
+		_ = json.Unmarshal(fit(json.RawMessage(sent), schema), &got)
+		_ = json.Unmarshal([]byte(want), &expected)
+		if !reflect.DeepEqual(got, expected) {
+			t.Errorf("%s: got %v, want %s", sent, got, want)
+		}
+	}
+}
+
+// An error about arguments names the one that was meant, and all that the tool has.
+func TestExplain(t *testing.T) {
+	schema := inputSchema[runArgs](nil)
+	for sent, want := range map[string]string{
+		`{"code":"1","timeout":5}`:       `run_code has no argument "timeout": did you mean timeoutSeconds?`,
+		`{"code":"1","lang":"js"}`:       `run_code has no argument "lang": did you mean language?`,
+		`{"code":"1","memory_mb":256}`:   `run_code has no argument "memory_mb": did you mean memoryMb?`,
+		`{"code":"1","allow_net":["a"]}`: `run_code has no argument "allow_net": did you mean allowNet?`,
+		`{"code":"1","zzzzzzzz":1}`:      `run_code has no argument "zzzzzzzz"` + "\n",
+		`{"code":1}`:                     `validating "arguments"`,
+	} {
+		res := &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{
+			Text: `validating "arguments": x`}}}
+		explain(res, &sdk.CallToolParamsRaw{Name: "run_code", Arguments: json.RawMessage(sent)}, schema)
+		got := res.Content[0].(*sdk.TextContent).Text
+		if !strings.HasPrefix(got, want) || !strings.Contains(got, "\nrun_code takes: code, snippet, language, image") {
+			t.Errorf("%s: got %s, want %s", sent, got, want)
+		}
+	}
+}
+
+func FuzzFit(f *testing.F) {
+	schema := inputSchema[runArgs](nil)
+	f.Add([]byte(`{"allowNet":"a","memoryMb":"5","files":{"name":"a"}}`))
+	f.Fuzz(func(t *testing.T, sent []byte) {
+		if got := fit(sent, schema); json.Valid(sent) && !json.Valid(got) {
+			t.Errorf("%s became %s", sent, got)
+		}
+	})
+}
