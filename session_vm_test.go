@@ -196,7 +196,7 @@ func TestSessionCeiling(t *testing.T) {
 		s.Policy.Denials[0].Key != "sessionLifeSeconds" {
 		t.Errorf("%s left, %v", left, s.Policy.Denials)
 	}
-	if rec, err := rt.Runs().Get(s.ID); err != nil || !strings.Contains(string(rec.Denials), "at most 600 is allowed") {
+	if rec, err := rt.Runs().Get(s.ID); err != nil || !strings.Contains(string(rec.Denials), "at most 600 s is allowed") {
 		t.Errorf("%s %v", rec.Denials, err)
 	}
 	if _, err := rt.NewSession(t.Context(), shell); !errors.As(err, new(*unitask.BusyError)) {

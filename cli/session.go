@@ -170,7 +170,7 @@ id. The machine has its files, folders, network and secrets from its beginning.`
 			}
 			for _, s := range answer.Sessions {
 				for _, d := range s.Denials {
-					a.ui.note("denied: %s", safe(d.String()))
+					a.ui.note("denied: %s", denial(d))
 				}
 				if asJSON {
 					return a.ui.json(s)

@@ -118,7 +118,7 @@ func (a *app) shell(cmd *cobra.Command, args []string, f runFlags, life time.Dur
 	}
 	defer s.Close()
 	for _, d := range s.Policy.Denials {
-		a.ui.note("denied: %s", safe(d.String()))
+		a.ui.note("denied: %s", denial(d))
 	}
 	stdout, stderr := output(a.std.Stdout, f), output(a.std.Stderr, f)
 	streams := unitask.IO{Stdout: stdout, Stderr: stderr}

@@ -163,10 +163,23 @@ func safe(s string) string {
 	return s
 }
 
-// denial is one line about something that was asked for and not given.
+// denial is one line about something that was asked for and not given: the flag, and the line of the ceiling.
 func denial(d policy.Denial) string {
-	d.Requested = safe(d.Requested)
-	return d.String()
+	name := d.Field
+	for _, f := range policy.Fields {
+		if f.Flag != "" && (f.Name == d.Field || f.Key == d.Field) {
+			name = "--" + f.Flag
+		}
+	}
+	if d.Rule == "" {
+		d.Requested = safe(d.Requested)
+		return d.String()
+	}
+	at := safe(d.Rule)
+	if d.Line > 0 {
+		at = fmt.Sprintf("%s, line %d", at, d.Line)
+	}
+	return fmt.Sprintf("%s %s: %s by %s in %s", name, safe(d.Requested), d.Reason, d.Key, at)
 }
 
 // mark returns a check's sign, green or red on a terminal.

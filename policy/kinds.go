@@ -127,6 +127,11 @@ func (k number[N]) amount(n N) float64 {
 
 func (k number[N]) show(n N) string { return strconv.FormatFloat(k.amount(n), 'f', -1, 64) }
 
+// words returns a value with its unit.
+func (k number[N]) words(n N) string {
+	return k.show(n) + map[unit]string{bytesOf: " bytes", mebibytes: " MiB", seconds: " s"}[k.unit]
+}
+
 func (k number[N]) check(n N) error {
 	if n >= k.least && n <= k.most || n == k.none && n != 0 {
 		return nil
@@ -201,7 +206,7 @@ func (k number[N]) cut(f *Field, c *Ceiling, from, granted any, deny deny) {
 		*n = k.none
 	default:
 		if asked { // lowering a default is no denial: nobody asked for it
-			deny(k.show(*n), "at most "+k.show(most)+" is allowed")
+			deny(k.show(*n), "at most "+k.words(most)+" is allowed")
 		}
 		*n = most
 	}

@@ -169,6 +169,14 @@ func (c *Ceiling) Debug() bool {
 	return true
 }
 
+// ruleLine returns the line of a key in the file that rule returns, 0 if it is not known.
+func (c *Ceiling) ruleLine(key string) int {
+	if c.rule(key) != c.Path || c.Path == "" {
+		return 0
+	}
+	return c.line(key)
+}
+
 // rule names the source of a key of this ceiling: a file, or something else.
 func (c *Ceiling) rule(key string) string {
 	if from := c.inherited[key]; from != "" {

@@ -159,6 +159,7 @@ type Denial struct {
 	Requested string `json:"requested"`
 	Reason    string `json:"reason"`
 	Rule      string `json:"rule,omitempty"` // the file that said so, or the built-in ceiling
+	Line      int    `json:"line,omitempty"` // of the key in that file, 0 if it is not known
 	Key       string `json:"key,omitempty"`  // the ceiling's key that would allow it
 }
 
@@ -298,7 +299,7 @@ func (c *Ceiling) narrow(e *Effective, asked *Request) (denials []Denial) {
 		f := &Fields[i]
 		f.kind.narrow(f, c, asked, e, func(requested any, reason string) {
 			denials = append(denials, Denial{Field: f.name(), Requested: fmt.Sprint(requested), Reason: reason,
-				Rule: c.rule(f.ceiling()), Key: c.prefix + f.ceiling()})
+				Rule: c.rule(f.ceiling()), Line: c.ruleLine(f.ceiling()), Key: c.prefix + f.ceiling()})
 		})
 	}
 	return denials

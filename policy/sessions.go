@@ -44,7 +44,7 @@ func (c *Ceiling) narrowSessions(granted, asked *SessionLimits) (denials []Denia
 		f := &Limits[i]
 		f.kind.(limit).cut(f, c, asked, granted, func(requested any, reason string) {
 			denials = append(denials, Denial{Field: f.name(), Requested: fmt.Sprint(requested), Reason: reason,
-				Rule: c.rule(f.ceiling()), Key: c.prefix + f.ceiling()})
+				Rule: c.rule(f.ceiling()), Line: c.ruleLine(f.ceiling()), Key: c.prefix + f.ceiling()})
 		})
 	}
 	return denials

@@ -34,7 +34,7 @@ func TestSessionLimits(t *testing.T) {
 			want: SessionLimits{2, 1, time.Minute, 5500 * time.Millisecond, 3, 2, 5}},
 		{name: "what was asked for is cut", file: "sessionLifeSeconds = 60", asked: SessionLimits{Life: time.Hour},
 			want:   with(func(l *SessionLimits) { l.Life = time.Minute }),
-			denied: []string{"sessionLifeSeconds: at most 60 is allowed"}},
+			denied: []string{"sessionLifeSeconds: at most 60 s is allowed"}},
 		{name: "none", file: "sessions = 0\nforwardedPorts = 0\nbackgroundCommands = 0\npausedBytes = 0",
 			want: with(func(l *SessionLimits) {
 				l.Sessions, l.ForwardedPorts, l.BackgroundCommands, l.PausedBytes = -1, -1, -1, -1
