@@ -106,7 +106,12 @@ func (h hider) result(res *unitask.Result) {
 	res.Policy.Denials = slices.Clone(res.Policy.Denials)
 	for i := range res.Policy.Denials {
 		d := &res.Policy.Denials[i]
-		d.Requested, d.Reason, d.Rule = h.named(d.Requested), h.all(d.Reason), ""
+		d.Requested, d.Reason, d.Rule, d.Line = h.named(d.Requested), h.all(d.Reason), "", 0
+	}
+	res.Hints = slices.Clone(res.Hints)
+	for i := range res.Hints {
+		hint := &res.Hints[i]
+		hint.Text, hint.Subject, hint.Rule = h.all(hint.Text), h.all(hint.Subject), ""
 	}
 	res.Error, res.WhySlow = h.all(res.Error), h.all(res.WhySlow)
 	res.ArtifactsRefused = slices.Clone(res.ArtifactsRefused)
@@ -154,7 +159,7 @@ func (h hider) value(key string, v any) any {
 		}
 	case string:
 		switch key {
-		case "error", "reason", "why", "whySlow", "detail":
+		case "error", "reason", "why", "whySlow", "detail", "hint", "text", "subject":
 			return h.all(v)
 		}
 		return h.named(v)
