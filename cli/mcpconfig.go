@@ -57,6 +57,7 @@ Clients: ` + strings.Join(mcp.Clients(), ", ") + ".",
 			if err != nil {
 				return usage(err)
 			}
+			defer a.ui.note("%s", mcp.DefaultReach)
 			if !write {
 				fmt.Fprint(a.std.Stdout, cfg.Snippet)
 				a.ui.note("goes into %s; --write puts it there", cfg.File)

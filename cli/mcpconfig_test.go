@@ -5,7 +5,10 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/unitask/unitask/mcp"
 )
 
 // What a client that is started from a desktop would lack is in its configuration, and nothing
@@ -53,5 +56,17 @@ func TestDesktopEnv(t *testing.T) {
 				t.Errorf("%v, not %v", got, c.want)
 			}
 		})
+	}
+}
+
+// README.md and mcp config say the same of what a model may reach.
+func TestDefaultReach(t *testing.T) {
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.ReplaceAll(strings.Join(strings.Fields(string(readme)), " "), "`", "")
+	if !strings.Contains(text, mcp.DefaultReach) {
+		t.Errorf("README.md does not say %q", mcp.DefaultReach)
 	}
 }

@@ -79,6 +79,11 @@ type Server struct {
 	require  []string // layers and limits of QEMU's jail that every run needs
 }
 
+// DefaultReach is what whoever connects a model must know. README.md says the same.
+const DefaultReach = "Over MCP a model may reach every public host that it names, by HTTP and TLS, without a question. " +
+	"It may read every file below the folder in which the server starts. " +
+	"allowNet = [], filesUnder = [] and dirsUnder = [] in that folder's .unitask.toml take both away."
+
 // instructions describe the server to a client's model; %s is withSessions, where there are some.
 const instructions = `unitask runs JavaScript, TypeScript, Python, shell and Go in a fresh virtual machine that is destroyed afterwards. ` +
 	`Nothing persists between calls%s. There is no network, no file of the host and no secret unless a call asks for it and the policy allows it; ` +

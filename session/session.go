@@ -241,7 +241,7 @@ func (s *Session) begin(ctx context.Context, req catalog.Request, tell func(run.
 	case <-ctx.Done():
 		cancel(context.Cause(ctx))
 		<-s.done
-		return fmt.Errorf("cancelled: %w", context.Cause(ctx))
+		return failure.Cancelled(ctx)
 	}
 }
 

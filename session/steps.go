@@ -428,8 +428,7 @@ func (x *stepping) finish(ctx context.Context, err error) error {
 	case errors.As(err, new(*policy.FieldError)):
 		res.Outcome, res.ExitCode = run.OutcomeFailed, run.ExitUsage
 	case ctx.Err() != nil:
-		res.Outcome, res.ExitCode, err = run.OutcomeCancelled, run.ExitCancelled,
-			fmt.Errorf("cancelled: %w", context.Cause(ctx))
+		res.Outcome, res.ExitCode, err = run.OutcomeCancelled, run.ExitCancelled, failure.Cancelled(ctx)
 	case err != nil:
 		res.Outcome, res.ExitCode, err = run.OutcomeFailed, run.ExitHost, failure.Host("session", err)
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"slices"
@@ -114,7 +113,7 @@ func (x *Execution) runElsewhere(ctx context.Context, req catalog.Request, calle
 	}
 	if ctx.Err() != nil && err != nil {
 		x.Res.Outcome, x.Res.ExitCode = run.OutcomeCancelled, run.ExitCancelled
-		return fmt.Errorf("cancelled: %w", context.Cause(ctx))
+		return failure.Cancelled(ctx)
 	}
 	return err
 }

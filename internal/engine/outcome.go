@@ -85,7 +85,7 @@ func (x *Execution) classify(ctx context.Context, err error) error {
 		return nil
 	case ctx.Err() != nil && !x.kept.ended():
 		res.Outcome, res.ExitCode = run.OutcomeCancelled, run.ExitCancelled
-		return fmt.Errorf("cancelled: %w", context.Cause(ctx))
+		return failure.Cancelled(ctx)
 	case errors.As(err, &gone):
 		res.Outcome, res.ExitCode = run.OutcomeCrashed, run.ExitHost
 		return err

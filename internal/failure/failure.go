@@ -3,7 +3,9 @@
 package failure
 
 import (
+	"context"
 	"errors"
+	"fmt"
 
 	"github.com/unitask/unitask/run"
 )
@@ -29,6 +31,22 @@ func (f Failure) Unwrap() error { return f.Err }
 
 // At returns a Failure.
 func At(op string, err error) error { return Failure{op, err} }
+
+// Cancelled returns the error of what ended with ctx. It wraps the context's cause, and names it if it is more than
+// that somebody cancelled.
+func Cancelled(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	if cause == context.Canceled {
+		return cancelled{cause}
+	}
+	return fmt.Errorf("cancelled: %w", cause)
+}
+
+type cancelled struct{ error }
+
+func (cancelled) Error() string { return "cancelled" }
+
+func (c cancelled) Unwrap() error { return c.error }
 
 // ErrRetry ends a run on nanos that is made again on linux.
 var ErrRetry = errors.New("the kernel lacks what the code asks for")

@@ -98,7 +98,7 @@ func (b *Builder) describe(from string, arch image.Arch) (*build, error) {
 // failed says why a build has failed.
 func failed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return fmt.Errorf("cancelled: %w", context.Cause(ctx))
+		return failure.Cancelled(ctx)
 	}
 	var field *policy.FieldError
 	if errors.As(err, &field) {

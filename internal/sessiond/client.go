@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/filelock"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/localsocket"
@@ -218,7 +219,7 @@ func (w *wire) ask(ctx context.Context, req Request, streams Streams) (Answer, e
 	for {
 		kind, text, err := w.receive(string([]rune{kindStdout, kindStderr, kindTaken, kindAnswer}))
 		if ctx.Err() != nil {
-			return Answer{}, fmt.Errorf("cancelled: %w", context.Cause(ctx))
+			return Answer{}, failure.Cancelled(ctx)
 		}
 		if err != nil {
 			select {
