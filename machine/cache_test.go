@@ -1,9 +1,11 @@
 package machine
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -37,4 +39,24 @@ func TestCache(t *testing.T) {
 	}
 	// Where it can't be written it is only slow.
 	OpenCache("/proc/nothing/memo.json").Put("a", "1")
+}
+
+// Processes that write the cache at once keep what the others put, and forget what they forgot.
+func TestCacheOfMany(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "memo.json")
+	OpenCache(path).Put("old", "1")
+	var writers []*Cache // opened before any of them writes
+	for range 8 {
+		writers = append(writers, OpenCache(path))
+	}
+	writers[0].Put("old", "")
+	var group sync.WaitGroup
+	for n, c := range writers {
+		group.Go(func() { c.Put(fmt.Sprint(n), "v") })
+	}
+	group.Wait()
+	got := OpenCache(path).values
+	if _, old := got["old"]; old || len(got) != len(writers) {
+		t.Errorf("got %v, want a value of each of %d writers", got, len(writers))
+	}
 }
