@@ -12,6 +12,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
 )
 
 // This file prints. The rules for messages:
@@ -98,7 +99,9 @@ func (u *ui) fail(err error) {
 // hints are those of a result.
 func (u *ui) hints(res *unitask.Result) {
 	for _, h := range res.Hints {
-		u.hint(h.Text)
+		if res.ExitCode != 0 || h.Kind != run.HintConnection { // else the code has dealt with it
+			u.hint(h.Text)
+		}
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 )
 
 // maxFitted bounds the arguments that fitArguments reads, in bytes. Larger ones must have the right types.
-const maxFitted = 1 << 20
+const maxFitted = 256 << 10
 
 // addTool adds a tool, and remembers which arguments it takes.
 func addTool[In, Out any](s *Server, t *sdk.Tool, handler sdk.ToolHandlerFor[In, Out]) {
@@ -69,11 +69,13 @@ func fit(arguments json.RawMessage, schema *jsonschema.Schema) json.RawMessage {
 	if !changed {
 		return arguments
 	}
-	fitted, err := json.Marshal(args)
-	if err != nil {
+	var fitted bytes.Buffer
+	encoder := json.NewEncoder(&fitted)
+	encoder.SetEscapeHTML(false) // which would make six bytes of one
+	if encoder.Encode(args) != nil {
 		return arguments
 	}
-	return fitted
+	return fitted.Bytes()
 }
 
 // fitOne returns a value as the type that is wanted, nil if it is that already or nothing fits. A word of a list of
@@ -83,6 +85,9 @@ func fitOne(value json.RawMessage, schema *jsonschema.Schema) json.RawMessage {
 	want := schema.Type
 	isText := json.Unmarshal(value, &text) == nil
 	inner := json.RawMessage(strings.TrimSpace(text))
+	if len(inner) > maxUnwrapped {
+		inner = nil
+	}
 	switch first := append(inner, 0)[0]; {
 	case isText && want == "string" && len(text) < 80 && slices.Contains(schema.Enum, any(strings.ToLower(text))):
 		lower, _ := json.Marshal(strings.ToLower(text))
@@ -90,13 +95,29 @@ func fitOne(value json.RawMessage, schema *jsonschema.Schema) json.RawMessage {
 	case want == "array" && isText && first == '[' && json.Valid(inner):
 		return inner
 	case want == "array" && value[0] != '[':
-		return slices.Concat(json.RawMessage("["), value, json.RawMessage("]"))
+		return slices.Concat(json.RawMessage("["), fitElement(value, inner, schema.Items), json.RawMessage("]"))
 	case !isText || !json.Valid(inner):
 	case want == "object" && first == '{', want == "boolean" && (first == 't' || first == 'f'),
 		(want == "number" || want == "integer") && (first == '-' || first >= '0' && first <= '9'):
 		return inner
 	}
 	return nil
+}
+
+// maxUnwrapped bounds JSON inside a text, in bytes: it costs more memory than the text that was paid for.
+const maxUnwrapped = 4 << 10
+
+// fitElement returns the only element of a list: a number as text where texts are wanted, and what a text has as JSON
+// where an element may be an object.
+func fitElement(value, inner json.RawMessage, items *jsonschema.Schema) json.RawMessage {
+	switch {
+	case items == nil:
+	case items.Type == "string" && value[0] != '"' && value[0] != '{' && value[0] != 'n':
+		return slices.Concat(json.RawMessage(`"`), value, json.RawMessage(`"`))
+	case len(items.AnyOf) > 0 && len(inner) > 0 && inner[0] == '{' && json.Valid(inner):
+		return inner
+	}
+	return value
 }
 
 // explain adds to an error about a call's arguments which ones the tool has.
@@ -126,6 +147,9 @@ func explain(res *sdk.CallToolResult, call *sdk.CallToolParamsRaw, schema *jsons
 
 // meant returns a question about the argument that a wrong name is most like, "" if it is like none.
 func meant(name string, schema *jsonschema.Schema) string {
+	if len(name) > 64 {
+		return ""
+	}
 	lower := strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(name))
 	best, least := "", 3
 	for _, known := range schema.PropertyOrder {

@@ -1,37 +1,43 @@
 package mcp
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/unitask/unitask/internal/attack"
 )
 
 // Arguments of another type are accepted where it is clear what is meant, and stay as they are elsewhere.
 func TestFit(t *testing.T) {
 	schema := inputSchema[runArgs](nil)
 	for sent, want := range map[string]string{
-		`{"timeoutSeconds":"5"}`:               `{"timeoutSeconds":5}`,
-		`{"memoryMb":" 256 "}`:                 `{"memoryMb":256}`,
-		`{"memoryMb":"many"}`:                  `{"memoryMb":"many"}`,
-		`{"memoryMb":"\"5\""}`:                 `{"memoryMb":"\"5\""}`,
-		`{"check":"true"}`:                     `{"check":true}`,
-		`{"check":"yes"}`:                      `{"check":"yes"}`,
-		`{"allowNet":"a.example"}`:             `{"allowNet":["a.example"]}`,
-		`{"allowNet":"[\"a.example\"]"}`:       `{"allowNet":["a.example"]}`,
-		`{"args":"[1"}`:                        `{"args":["[1"]}`,
-		`{"files":{"name":"a","content":"b"}}`: `{"files":[{"name":"a","content":"b"}]}`,
-		`{"env":"{\"A\":\"b\"}"}`:              `{"env":{"A":"b"}}`,
-		`{"stdin":null,"code":"1"}`:            `{"code":"1"}`,
-		`{"code":"5","stdin":"[1]"}`:           `{"code":"5","stdin":"[1]"}`,
-		`{"code":""}`:                          `{"code":""}`,
-		`{"memoryMb":""}`:                      `{"memoryMb":""}`,
-		`{"allowNet":""}`:                      `{"allowNet":[""]}`,
-		`{"nosuch":"5"}`:                       `{"nosuch":"5"}`,
-		`[1]`:                                  `[1]`,
-		`{`:                                    `{`,
+		`{"timeoutSeconds":"5"}`:                         `{"timeoutSeconds":5}`,
+		`{"memoryMb":" 256 "}`:                           `{"memoryMb":256}`,
+		`{"memoryMb":"many"}`:                            `{"memoryMb":"many"}`,
+		`{"memoryMb":"\"5\""}`:                           `{"memoryMb":"\"5\""}`,
+		`{"check":"true"}`:                               `{"check":true}`,
+		`{"check":"yes"}`:                                `{"check":"yes"}`,
+		`{"allowNet":"a.example"}`:                       `{"allowNet":["a.example"]}`,
+		`{"allowNet":"[\"a.example\"]"}`:                 `{"allowNet":["a.example"]}`,
+		`{"args":"[1"}`:                                  `{"args":["[1"]}`,
+		`{"files":{"name":"a","content":"b"}}`:           `{"files":[{"name":"a","content":"b"}]}`,
+		`{"args":5}`:                                     `{"args":["5"]}`,
+		`{"files":"{\"name\":\"a\",\"content\":\"b\"}"}`: `{"files":[{"name":"a","content":"b"}]}`,
+		`{"args":["<<<<"],"check":"true"}`:               `{"args":["<<<<"],"check":true}`,
+		`{"env":"{\"A\":\"b\"}"}`:                        `{"env":{"A":"b"}}`,
+		`{"stdin":null,"code":"1"}`:                      `{"code":"1"}`,
+		`{"code":"5","stdin":"[1]"}`:                     `{"code":"5","stdin":"[1]"}`,
+		`{"code":""}`:                                    `{"code":""}`,
+		`{"memoryMb":""}`:                                `{"memoryMb":""}`,
+		`{"allowNet":""}`:                                `{"allowNet":[""]}`,
+		`{"nosuch":"5"}`:                                 `{"nosuch":"5"}`,
+		`[1]`:                                            `[1]`,
+		`{`:                                              `{`,
 	} {
 		var got, expected any
 		_ = json.Unmarshal(fit(json.RawMessage(sent), schema), &got)
@@ -40,6 +46,17 @@ func TestFit(t *testing.T) {
 			t.Errorf("%s: got %v, want %s", sent, got, want)
 		}
 	}
+}
+
+// JSON inside a text costs no more memory than a call has paid for.
+func TestAttackFit(t *testing.T) {
+	schema := inputSchema[runArgs](nil)
+	lists := json.RawMessage(`{"files":"[` + strings.Repeat("[],", 40_000) + `[]]"}`)
+	got := fit(lists, schema)
+	attack.Check(t, "40000 lists inside a text: lists unwrapped", "0", fmt.Sprint(bytes.Count(got, []byte("[]"))-40_001))
+	attack.Check(t, "40000 lists inside a text: bytes more", "2", fmt.Sprint(len(bytes.TrimSpace(got))-len(lists)))
+	tags := json.RawMessage(`{"stdin":"` + strings.Repeat("<", 100_000) + `","check":"true"}`)
+	attack.Check(t, "100000 tags: bytes more", "-2", fmt.Sprint(len(bytes.TrimSpace(fit(tags, schema)))-len(tags)))
 }
 
 // An error about arguments names the one that was meant, and all that the tool has.

@@ -111,7 +111,7 @@ func (h hider) result(res *unitask.Result) {
 	res.Hints = slices.Clone(res.Hints)
 	for i := range res.Hints {
 		hint := &res.Hints[i]
-		hint.Text, hint.Subject, hint.Rule = h.all(hint.Text), h.all(hint.Subject), ""
+		hint.Text, hint.Subject, hint.Rule = h.all(withoutRule(hint.Text, hint.Rule)), h.all(hint.Subject), ""
 	}
 	res.Error, res.WhySlow = h.all(res.Error), h.all(res.WhySlow)
 	res.ArtifactsRefused = slices.Clone(res.ArtifactsRefused)
@@ -119,6 +119,14 @@ func (h hider) result(res *unitask.Result) {
 		r := &res.ArtifactsRefused[i]
 		r.Reason = h.all(r.Reason)
 	}
+}
+
+// withoutRule names no file of a ceiling: a path with blanks can't be told from the words around it.
+func withoutRule(text, rule string) string {
+	if rule == "" {
+		return text
+	}
+	return strings.ReplaceAll(text, rule, "the ceiling")
 }
 
 // inspection hides in place.
@@ -144,6 +152,10 @@ func (h hider) inspection(in *history.Inspection) {
 func (h hider) value(key string, v any) any {
 	switch v := v.(type) {
 	case map[string]any:
+		if text, ok := v["text"].(string); ok {
+			rule, _ := v["rule"].(string)
+			v["text"] = withoutRule(text, rule)
+		}
 		for k, member := range v {
 			switch k {
 			case "host", "real", "rule", "ceiling":

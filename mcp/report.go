@@ -12,6 +12,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/run"
 )
 
 // Bounds of what a result carries; the record has all of it.
@@ -32,6 +33,9 @@ func report(res *unitask.Result) string {
 		fmt.Fprintf(&b, "%s: %s", res.Outcome, visible(res.Error))
 	}
 	for _, h := range res.Hints {
+		if res.ExitCode == 0 && h.Kind == run.HintConnection { // the code has dealt with it
+			continue
+		}
 		fmt.Fprintf(&b, "\nhint: %s", visible(h.Text))
 	}
 	for _, d := range res.Policy.Denials {

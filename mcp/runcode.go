@@ -124,7 +124,11 @@ func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, 
 	printed.show(res)
 	res.Error = flagNames.Replace(res.Error)
 	for i := range res.Hints {
-		res.Hints[i].Text = flagNames.Replace(res.Hints[i].Text)
+		h := &res.Hints[i]
+		if h.Field == "kernel" { // which run_code does not choose
+			h.Text, _, _ = strings.Cut(h.Text, ": --kernel")
+		}
+		h.Text, h.Flag = flagNames.Replace(h.Text), ""
 	}
 	s.updated(caller, res.RunID)
 	s.metrics.ran(res, waited, printed)
@@ -164,7 +168,10 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 	case !utf8.ValidString(in.Code):
 		return req, errors.New("code is not UTF-8 text")
 	case in.Language == "" && in.Image == "" && (in.Session == "" || in.Session == newSession):
-		req.Language = language.Guess(in.Code) // "" is js
+		req.Language = language.Guess(in.Code)                                     // "" is js
+		if in.Session != "" && (req.Language == "shell" || req.Language == "go") { // its other steps would fail
+			req.Language = ""
+		}
 	}
 	for _, f := range in.Files {
 		if f.beside != nil {
@@ -204,7 +211,7 @@ func (s *Server) mount(caller unitask.Caller, text string, session bool) unitask
 // flagNames are the arguments of run_code that the flags of the command line stand for, which
 // errors and hints name.
 var flagNames = func() *strings.Replacer {
-	pairs := []string{"--project or --dir", "dirs"}
+	pairs := []string{"--project or --dir", "dirs", "--lang", "language"}
 	for _, f := range policy.Fields {
 		if f.Flag != "" {
 			pairs = append(pairs, "--"+f.Flag, cmp.Or(f.Name, f.Key))

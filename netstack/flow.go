@@ -300,6 +300,7 @@ func (fl *flow) asked(e broker.Exchange) {
 		DurationMs: e.DurationMs, Method: printable(e.Method), Path: printable(e.Path), ALPN: e.ALPN, Status: e.Status,
 		Secrets: e.Secrets, Redacted: e.Redacted, Exposed: e.Exposed}
 	d.Dialled, d.sent = fl.leads(), e.Sent
+	d.quotes = e.Reason != broker.DeniedByRule && e.Reason != broker.AllowedByNone
 	if e.Allowed {
 		d.Verdict = Allowed
 	}

@@ -25,6 +25,13 @@ const (
 	CauseServer  HintCause = "server"  // allowed, but the server refused the connection or did not answer
 )
 
+// HintKinds and HintCauses are all that there are.
+var (
+	HintKinds = []HintKind{HintApproval, HintConnection, HintFile, HintInterpreter, HintKernel, HintLanguage, HintMemory,
+		HintModule, HintOutput}
+	HintCauses = []HintCause{CausePolicy, CauseName, CauseAddress, CauseServer}
+)
+
 // Hint tells what the code seems to have lacked, and what provides it. unitask words it; the code chooses at most
 // the name of a host, a module or a file.
 type Hint struct {

@@ -278,6 +278,7 @@ var errOneInterpreter = errors.New(
 // stepping is a step that runs.
 type stepping struct {
 	s                    *Session
+	asked                run.Request
 	rec                  *record.Run
 	res                  *run.Result
 	began                time.Time
@@ -311,12 +312,12 @@ func (x *stepping) wait(ctx context.Context, cmd *supervisor.Command) error {
 }
 
 // hint tells what the step lacked of the network, of modules, and of its language.
-func (x *stepping) hint(req run.Request) {
-	l, _, err := language.Named(req.Language)
+func (x *stepping) hint() {
+	l, _, err := language.Named(x.asked.Language)
 	if err != nil { // a command
 		l, _, _ = language.Named("shell")
 	}
-	x.res.Hints = append(x.res.Hints, x.s.hints(l, req.Code, x.res.ExitCode != 0, x.cappedErr.Tail.String())...)
+	x.res.Hints = append(x.res.Hints, x.s.hints(l, x.asked.Code, x.res.ExitCode != 0, x.cappedErr.Tail.String())...)
 }
 
 // hintInterpreter puts a hint about the session's interpreter before the others.
@@ -373,7 +374,6 @@ func (s *Session) step(ctx context.Context, req run.Request, name string, limit 
 				record.Refusal{Path: program.OutDir, Reason: "not all of it came: " + e.Error(), Missed: true})
 		}
 	}
-	x.hint(req)
 	err = x.finish(ctx, err)
 	if lost := s.steps.toldLost(); lost != "" {
 		x.hintInterpreter(lost)
@@ -396,7 +396,7 @@ func (s *Session) newStep(req run.Request, name string, limit time.Duration, std
 	rec.Session = s.ID
 	res := &run.Result{RunID: rec.ID, Session: s.ID, Kernel: s.Kernel, Accelerator: s.accel, Cloned: s.cloned,
 		MemoryMB: eff.MemoryMB, Redacted: rec.Redacted, Policy: granted, Outcome: run.OutcomeFailed, ExitCode: run.ExitHost}
-	x := &stepping{s: s, rec: rec, res: res, began: began, limit: limit,
+	x := &stepping{s: s, asked: req, rec: rec, res: res, began: began, limit: limit,
 		cappedOut: bounded.NewStream(eff.OutputBytes, rec.Stdout(), stdout),
 		cappedErr: bounded.NewStream(eff.OutputBytes, rec.Stderr(), stderr)}
 	x.stdout, x.stderr = s.redactor.Writer(x.cappedOut), s.redactor.Writer(x.cappedErr)
@@ -407,6 +407,9 @@ func (s *Session) newStep(req run.Request, name string, limit time.Duration, std
 func (x *stepping) finish(ctx context.Context, err error) error {
 	s, res := x.s, x.res
 	err = errors.Join(err, x.stdout.Close(), x.stderr.Close())
+	if err == nil {
+		x.hint()
+	}
 	res.Truncated = x.cappedOut.Truncated || x.cappedErr.Truncated
 	res.Duration.Run = time.Since(x.began)
 	res.Duration.Total = res.Duration.Run

@@ -86,6 +86,7 @@ type Asker struct {
 	mu      sync.Mutex
 	machine *machine.Machine // once there is one
 	open    *openQuestion
+	told    int // answers that Denied has looked at
 }
 
 // openQuestion is a question that waits for an answer.
@@ -145,14 +146,16 @@ func (a *Asker) TakeMachine(m *machine.Machine) {
 	}
 }
 
-// Denied returns a hint at the first question that was not answered with yes, "" if there is none.
+// Denied returns a hint at the first question since the last call that was not answered with yes, "" if there is none.
 func (a *Asker) Denied() string {
 	if a == nil {
 		return ""
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, done := range a.Result.Approvals {
+	since := a.told
+	a.told = len(a.Result.Approvals)
+	for _, done := range a.Result.Approvals[min(since, a.told):] {
 		if done.Verdict == run.Deny {
 			return done.String()
 		}

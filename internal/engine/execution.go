@@ -451,9 +451,13 @@ func (x *Execution) hint(stderrTail string) {
 
 // Hints tells what code lacked of which this was seen, since it was called last.
 func (x *Execution) Hints(l *language.Language, code string, failed bool, stderr string) (list []run.Hint) {
+	x.Live.Lock()
+	ceiling, changed := x.Live.Ceiling, len(x.Live.Taken) > 0
+	x.Live.Unlock()
 	facts := hints.Facts{Language: l, Image: x.Code.Image, Code: code, Path: x.Code.Path, Dir: x.Code.Dir, Stderr: stderr,
 		Failed: failed, Connections: x.failed.Take(), Granted: x.Granted, Denials: x.Res.Policy.Denials,
-		Ceiling: x.Live.Ceiling, HostFiles: x.purpose.Session == nil && x.Rec.Via != record.ViaFleet && x.Rec.Via != record.ViaHTTP}
+		Ceiling: ceiling, Changed: changed, Session: x.purpose.Session != nil,
+		HostFiles: x.purpose.Session == nil && x.Rec.Via != record.ViaFleet && x.Rec.Via != record.ViaHTTP}
 	list = hints.Of(facts)
 	if why := x.Asked.Denied(); why != "" && failed {
 		list = append([]run.Hint{{Kind: run.HintApproval, Text: why}}, list...)

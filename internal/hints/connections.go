@@ -3,9 +3,11 @@ package hints
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/netstack/broker"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/run"
 )
@@ -21,12 +23,13 @@ type Connections struct {
 }
 
 // See notes a decision of the network. A name that is no host's is not noted, since the guest chose its words; nor is a
-// question of another type about a host that a rule allows.
+// question of another type about a host that a rule allows, nor a request that was refused for what it contains.
 func (c *Connections) See(d netstack.Decision) {
 	switch {
 	case d.Verdict == netstack.Allowed, d.Host() == "":
 		return
-	case d.Proto == "tcp", d.Proto == "http", d.Proto == "dns" && d.Rule == "":
+	case d.Proto == "tcp", d.Proto == "dns" && d.Rule == "",
+		d.Proto == "http" && (d.Reason == broker.DeniedByRule || d.Reason == broker.AllowedByNone):
 	default:
 		return
 	}
@@ -56,8 +59,14 @@ func target(d netstack.Decision) string {
 }
 
 // connection tells which host was not reached, why, and what allows it.
-func connection(d netstack.Decision, granted policy.Effective, denials []policy.Denial) run.Hint {
+func connection(d netstack.Decision, f Facts) run.Hint {
 	host := target(d)
+	asks := func(flag string) string {
+		if f.Session {
+			return "a new session with " + flag + " may have it"
+		}
+		return flag + " asks for it"
+	}
 	h := run.Hint{Kind: run.HintConnection, Subject: host, Cause: run.HintCause(d.Failure())}
 	switch h.Cause {
 	case run.CauseName:
@@ -71,25 +80,29 @@ func connection(d netstack.Decision, granted policy.Effective, denials []policy.
 		h.Text = fmt.Sprintf("%s was not reached: the policy allows the name, but it %s", host, d.Cause())
 		return h
 	}
-	asked := slices.IndexFunc(denials, func(one policy.Denial) bool {
-		return one.Field == "allowNet" && (one.Requested == host || one.Requested == d.Host())
+	asked := slices.IndexFunc(f.Denials, func(one policy.Denial) bool {
+		return one.Field == "allowNet" && (one.Requested == host || one.Requested == d.Host()) ||
+			one.Field == "allowHttp" && d.Proto == "http" && strings.Contains(one.Requested, " "+d.Host()+"/")
 	})
 	switch {
-	case d.Proto == "http":
+	case asked >= 0 && (d.Unruled() || d.Reason == broker.AllowedByNone):
+		h.Field, h.Rule = f.Denials[asked].Field, f.Denials[asked].Rule
+		h.Text = fmt.Sprintf("%s was not reached: its %s %s by %s", host, h.Field, f.Denials[asked].Reason, h.Rule)
+	case d.Reason == broker.AllowedByNone:
 		h.Flag, h.Field = "--allow-http", "allowHttp"
-		h.Text = fmt.Sprintf("%s was not sent a request: %s; --allow-http 'METHOD %[1]s/PATH' asks for it", host, d.Cause())
+		h.Text = fmt.Sprintf("%s was not sent a request: %s; %s", host, d.Cause(),
+			asks("--allow-http 'METHOD "+host+"/PATH'"))
+	case d.Proto == "http":
+		h.Text = fmt.Sprintf("%s was not sent a request: %s", host, d.Cause())
 	case !d.Unruled():
 		h.Text = fmt.Sprintf("%s was not reached: %s", host, d.Cause())
-	case asked >= 0:
-		h.Field, h.Rule = "allowNet", denials[asked].Rule
-		h.Text = fmt.Sprintf("%s was not reached: its allowNet %s by %s", host, denials[asked].Reason, denials[asked].Rule)
 	default:
 		what := "the run has no network"
-		if policy.Reaches(granted) {
+		if policy.Reaches(f.Granted) || f.Changed {
 			what = d.Cause()
 		}
 		h.Flag, h.Field = "--allow-net", "allowNet"
-		h.Text = fmt.Sprintf("%s was not reached: %s; --allow-net %[1]s asks for it", host, what)
+		h.Text = fmt.Sprintf("%s was not reached: %s; %s", host, what, asks("--allow-net "+host))
 	}
 	return h
 }

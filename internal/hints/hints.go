@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/unitask/unitask/internal/language"
@@ -30,6 +31,8 @@ type Facts struct {
 	Granted     policy.Effective
 	Denials     []policy.Denial
 	Ceiling     *policy.Ceiling // nil if there is none
+	Changed     bool            // the network's rules were changed since it was granted
+	Session     bool            // it is a step: what a session has is decided at its start
 	// HostFiles says that a path in the guest is the same file on this host, if the file is brought.
 	HostFiles bool
 }
@@ -37,7 +40,7 @@ type Facts struct {
 // Of returns the hints for these facts, the most useful one first.
 func Of(f Facts) (list []run.Hint) {
 	if f.Failed {
-		for _, hint := range []func(Facts) *run.Hint{otherLanguage, missingModule, missingFile} {
+		for _, hint := range []func(Facts) *run.Hint{missingModule, missingFile, otherLanguage} {
 			if h := hint(f); h != nil {
 				list = append(list, *h)
 				break
@@ -45,24 +48,29 @@ func Of(f Facts) (list []run.Hint) {
 		}
 	}
 	for _, d := range f.Connections {
-		list = append(list, connection(d, f.Granted, f.Denials))
+		list = append(list, connection(d, f))
 	}
 	return list
 }
 
+// notUnderstood is what interpreters print about code in another language.
+var notUnderstood = regexp.MustCompile(
+	`(?i)syntax ?error|NameError|ReferenceError|command not found|expected 'package'|unexpected token`)
+
+// languageNames are those that people say.
+var languageNames = map[string]string{"js": "JavaScript", "ts": "TypeScript", "python": "Python", "shell": "shell",
+	"go": "Go"}
+
 // otherLanguage is about Python that was sent as JavaScript, and the like.
 func otherLanguage(f Facts) *run.Hint {
-	is := language.Guess(f.Code)
-	if is == "" || is == f.Language.Name || is == "ts" && f.Language.Name == "js" {
+	is, ran := language.Guess(f.Code), f.Language.Name
+	if is == "" || is == ran || is == "ts" && ran == "js" || languageNames[ran] == "" ||
+		!notUnderstood.MatchString(f.Stderr) {
 		return nil
 	}
-	of, _, err := language.Named(is)
-	if err != nil {
-		return nil
-	}
-	return &run.Hint{Kind: run.HintLanguage, Subject: of.Name, Flag: "--lang", Field: "language",
-		Text: fmt.Sprintf("the code looks like %s, and ran as %s: --lang %s runs it as %[1]s", of.About,
-			f.Language.About, is)}
+	return &run.Hint{Kind: run.HintLanguage, Subject: is, Flag: "--lang", Field: "language",
+		Text: fmt.Sprintf("the code looks like %s, but ran as %s: --lang %s runs it as %[1]s", languageNames[is],
+			languageNames[ran], is)}
 }
 
 // missingModule is about an import that found nothing.
@@ -71,29 +79,37 @@ func missingModule(f Facts) *run.Hint {
 	if name == "" {
 		return nil
 	}
-	h := &run.Hint{Kind: run.HintModule, Subject: name}
+	h := &run.Hint{Kind: run.HintModule}
+	if !strings.Contains(name, " ") { // else it is no usual one
+		h.Subject = name
+	}
 	lacks := name + " is not in the machine: "
 	if beside := besideCode(f, name); beside != "" {
 		h.Flag, h.Field = "--project", "dirs"
 		h.Text = lacks + beside + " is beside the code, and --project or --dir copies it in"
 		return h
 	}
-	var ways []string
-	if other := f.Language.ImageWith(name); other != "" && (f.Image == nil || other != f.Image.Payload.Name) {
-		h.Flag, h.Field = "--image", "image"
-		ways = append(ways, "--image "+other+" has it")
+	with := ""
+	if f.Session {
+		with = "a new session with "
 	}
-	if spec := f.Language.PackageOf(name); spec != "" {
-		if d := denied(f.Ceiling, spec); d != nil {
-			h.Rule = d.Rule
-			ways = append(ways, fmt.Sprintf("--with %s would install it, but %s does not allow that (key %s)", spec,
-				d.Rule, d.Key))
-		} else {
-			if h.Flag == "" {
-				h.Flag, h.Field = "--with", "packages"
-			}
-			ways = append(ways, "--with "+spec+" installs it, if it is a package")
+	var ways []string
+	spec, other := f.Language.PackageOf(name), f.Language.ImageWith(name)
+	if other != "" && f.Image != nil && other == f.Image.Payload.Name {
+		return nil // the module is there, and something in it is not
+	} else if other != "" {
+		h.Flag, h.Field = "--image", "image"
+		ways = append(ways, with+"--image "+other+" has it")
+	}
+	if d := denied(f.Ceiling, spec); spec != "" && d != nil {
+		h.Rule = d.Rule
+		ways = append(ways, fmt.Sprintf("--with %s would install it, but %s does not allow that (key %s)", spec,
+			d.Rule, d.Key))
+	} else if spec != "" {
+		if h.Flag == "" {
+			h.Flag, h.Field = "--with", "packages"
 		}
+		ways = append(ways, with+"--with "+spec+" installs it, if it is a package")
 	}
 	if len(ways) == 0 {
 		h.Flag, h.Field = "--project", "dirs"
@@ -105,7 +121,7 @@ func missingModule(f Facts) *run.Hint {
 
 // denied returns the ceiling's denial of a package, nil if it would be granted.
 func denied(ceiling *policy.Ceiling, spec string) *policy.Denial {
-	if ceiling == nil {
+	if ceiling == nil || spec == "" {
 		return nil
 	}
 	_, denials, err := policy.Resolve(policy.Request{Packages: []string{spec}}, ceiling)
@@ -133,8 +149,8 @@ func besideCode(f Facts, module string) string {
 		if path.IsAbs(name) {
 			at = name
 		}
-		if onHost(f, at) {
-			return name
+		if found, _ := onHost(f, at); found != "" {
+			return found
 		}
 	}
 	return ""
@@ -145,7 +161,8 @@ var noFile = []*regexp.Regexp{
 	regexp.MustCompile(`FileNotFoundError: \[Errno 2\] No such file or directory: '([^'\n]{1,1000})'`),
 	regexp.MustCompile(`ENOENT: no such file or directory, [a-z]+ '([^'\n]{1,1000})'`),
 	regexp.MustCompile(`(?:open|stat|lstat|chdir) (\S{1,1000}): no such file or directory`),
-	regexp.MustCompile(`(?m)(?:^|: )(?:cannot (?:open|access|stat) )?['‘]?([^'‘’:\n]{1,1000})['’]?(?: for reading)?: No such file or directory`),
+	regexp.MustCompile(`(?m)(?:^|: )(?:cannot (?:open|access|stat) )?['‘]?([^'‘’:\n]{1,1000})['’]?` +
+		`(?: for reading)?: No such file or directory`),
 }
 
 // missingFile is about a file that is on the host, and not in the machine.
@@ -159,30 +176,57 @@ func missingFile(f Facts) *run.Hint {
 		if !path.IsAbs(at) {
 			at = path.Join(f.Dir, at)
 		}
-		if at = path.Clean(at); !onHost(f, at) {
+		found, folder := onHost(f, path.Clean(at))
+		if found == "" {
 			continue
 		}
 		flag, field := "--file", "files"
-		if info, err := os.Stat(at); err == nil && info.IsDir() {
+		if folder {
 			flag, field = "--dir", "dirs"
 		}
-		return &run.Hint{Kind: run.HintFile, Subject: at, Flag: flag, Field: field,
-			Text: fmt.Sprintf("%s is on the host, and not in the machine: %s %s copies it in", at, flag, at)}
+		return &run.Hint{Kind: run.HintFile, Subject: found, Flag: flag, Field: field,
+			Text: fmt.Sprintf("%s is on the host, and not in the machine: %s %[1]s copies it in", found, flag)}
 	}
 	return nil
 }
 
-// onHost reports whether this host has a file at a path, if the run would be granted it. A path that the ceiling would
-// not grant is not looked at: whether it exists is no matter of the code's.
-func onHost(f Facts, at string) bool {
-	if !f.HostFiles || strings.ContainsFunc(at, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		return false
+// plainPath is a path that hints name: of letters, digits and few others, so that it is no sentence.
+var plainPath = regexp.MustCompile(`^[\pL\pN_@+-][\pL\pN_.@+-]*(?:/[\pL\pN_@+-][\pL\pN_.@+-]*)*$`)
+
+// onHost returns the path below the working directory that this host has at a path of the guest, if the run may be
+// granted it and was not; folder reports whether it is a folder. The code chooses the path: so nothing outside the
+// directory is looked at, nothing hidden, and nothing that the ceiling would not grant is disclosed.
+func onHost(f Facts, at string) (below string, folder bool) {
+	below, is := strings.CutPrefix(at, strings.TrimSuffix(f.Dir, "/")+"/")
+	if !f.HostFiles || !is || len(below) > maxPath || !plainPath.MatchString(below) {
+		return "", false
+	}
+	brought := func(m policy.Mount) bool { return policy.Within(m.Guest, at) }
+	if slices.ContainsFunc(slices.Concat(f.Granted.Files, f.Granted.Dirs), brought) {
+		return "", false
+	}
+	dir, err := realpath.Of(f.Dir)
+	if err != nil {
+		return "", false
 	}
 	real, err := realpath.Of(at)
-	if err != nil {
-		return false
+	if err != nil || !policy.Within(dir, real) {
+		return "", false
 	}
-	asked := policy.Request{Files: []policy.Mount{{Host: at, Real: real, Guest: at}}}
-	_, denials, err := policy.Resolve(asked, f.Ceiling)
-	return err == nil && len(denials) == 0
+	info, err := os.Lstat(real)
+	if err != nil || !info.IsDir() && !info.Mode().IsRegular() {
+		return "", false
+	}
+	mount := []policy.Mount{{Host: at, Real: real, Guest: at}}
+	asked := policy.Request{Files: mount}
+	if info.IsDir() {
+		asked = policy.Request{Dirs: mount}
+	}
+	if _, denials, err := policy.Resolve(asked, f.Ceiling); err != nil || len(denials) > 0 {
+		return "", false
+	}
+	return below, info.IsDir()
 }
+
+// maxPath bounds a path that a hint names, in bytes.
+const maxPath = 200

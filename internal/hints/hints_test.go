@@ -64,23 +64,30 @@ func TestMissing(t *testing.T) {
 			run.Hint{Kind: run.HintModule, Subject: "./lib", Flag: "--project", Field: "dirs"},
 			"./lib is not in the machine: lib.js is beside the code, and --project or --dir copies it in"},
 		{"a file", "python", "open('data.csv')", fmt.Sprintf(noFile, "data.csv"),
-			run.Hint{Kind: run.HintFile, Subject: "DIR/data.csv", Flag: "--file", Field: "files"},
-			"DIR/data.csv is on the host, and not in the machine: --file DIR/data.csv copies it in"},
+			run.Hint{Kind: run.HintFile, Subject: "data.csv", Flag: "--file", Field: "files"},
+			"data.csv is on the host, and not in the machine: --file data.csv copies it in"},
 		{"a folder in node", "js", "fs.readdirSync('data')", "Error: ENOENT: no such file or directory, scandir 'DIR/data'",
-			run.Hint{Kind: run.HintFile, Subject: "DIR/data", Flag: "--dir", Field: "dirs"},
-			"DIR/data is on the host, and not in the machine: --dir DIR/data copies it in"},
+			run.Hint{Kind: run.HintFile, Subject: "data", Flag: "--dir", Field: "dirs"},
+			"data is on the host, and not in the machine: --dir data copies it in"},
 		{"a file in a shell", "shell", "cat data.csv", "cat: data.csv: No such file or directory",
-			run.Hint{Kind: run.HintFile, Subject: "DIR/data.csv", Flag: "--file", Field: "files"},
-			"DIR/data.csv is on the host, and not in the machine: --file DIR/data.csv copies it in"},
+			run.Hint{Kind: run.HintFile, Subject: "data.csv", Flag: "--file", Field: "files"},
+			"data.csv is on the host, and not in the machine: --file data.csv copies it in"},
 		{"a file of ls", "shell", "ls data.csv", "ls: cannot access 'data.csv': No such file or directory",
-			run.Hint{Kind: run.HintFile, Subject: "DIR/data.csv", Flag: "--file", Field: "files"},
-			"DIR/data.csv is on the host, and not in the machine: --file DIR/data.csv copies it in"},
+			run.Hint{Kind: run.HintFile, Subject: "data.csv", Flag: "--file", Field: "files"},
+			"data.csv is on the host, and not in the machine: --file data.csv copies it in"},
 		{"Python as JavaScript", "js", "import os\nprint(os.getcwd())", "SyntaxError: Unexpected identifier 'os'",
 			run.Hint{Kind: run.HintLanguage, Subject: "python", Flag: "--lang", Field: "language"},
-			"the code looks like Python, and ran as JavaScript and TypeScript: --lang python runs it as Python"},
+			"the code looks like Python, but ran as JavaScript: --lang python runs it as Python"},
 		{"JavaScript as Python", "python", "const a = 1;\nconsole.log(a);", "SyntaxError: invalid syntax",
 			run.Hint{Kind: run.HintLanguage, Subject: "js", Flag: "--lang", Field: "language"},
-			"the code looks like JavaScript and TypeScript, and ran as Python: --lang js runs it as JavaScript and TypeScript"},
+			"the code looks like JavaScript, but ran as Python: --lang js runs it as JavaScript"},
+		{"a namespace", "python", "", fmt.Sprintf(noModule, "google.cloud.storage"),
+			run.Hint{Kind: run.HintModule, Subject: "google.cloud.storage", Flag: "--with", Field: "packages"},
+			"google.cloud.storage is not in the machine: --with pip:google-cloud-storage installs it, if it is a package"},
+		{"a part of the standard library", "python", "", fmt.Sprintf(noModule, "tkinter"),
+			run.Hint{Kind: run.HintModule, Subject: "tkinter", Flag: "--project", Field: "dirs"},
+			"tkinter is not in the machine: --project or --dir copies what is beside the code"},
+		{name: "the working folder itself", language: "python", stderr: fmt.Sprintf(noFile, ".")},
 		{name: "a file that is on neither", language: "python", stderr: fmt.Sprintf(noFile, "nosuch")},
 		{name: "code that fails otherwise", language: "python", code: "1/0", stderr: "ZeroDivisionError"},
 	} {
@@ -118,6 +125,16 @@ func TestMissingDenied(t *testing.T) {
 	}
 }
 
+// A step's hints do not ask for what a session has from its start.
+func TestMissingInSession(t *testing.T) {
+	f := facts(t, "python", "", "ModuleNotFoundError: No module named 'requests'")
+	f.Session = true
+	const want = "requests is not in the machine: a new session with --with pip:requests installs it, if it is a package"
+	if got := Of(f); len(got) != 1 || got[0].Text != want {
+		t.Errorf("got %+v, want %s", got, want)
+	}
+}
+
 // Code that claims that a file is missing does not learn of one that its ceiling would not grant, whichever name it
 // prints. A worker's host is not looked at.
 func TestAttackFileHint(t *testing.T) {
@@ -125,12 +142,18 @@ func TestAttackFileHint(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(secret, "there"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{secret + "/there", secret + "/absent", secret, "/etc/passwd", "/etc/shadow", "LINK",
+	for _, name := range []string{"/", "/etc/passwd", "/proc/self/cwd", ".env", ".git/config", "data/.env", "odd name now",
+		"\u202ename", secret + "/there", secret + "/absent", secret, "/etc/passwd", "/etc/shadow", "LINK",
 		"data/../../" + filepath.Base(secret) + "/there", "data.csv\x1b[2J"} {
 		f := facts(t, "python", "", "")
 		link := filepath.Join(f.Dir, "link")
 		if err := os.Symlink(secret+"/there", link); err != nil {
 			t.Fatal(err)
+		}
+		for _, file := range []string{".env", "data/.env", "odd name now", "\u202ename"} {
+			if err := os.WriteFile(filepath.Join(f.Dir, file), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
 		}
 		f.Stderr = "FileNotFoundError: [Errno 2] No such file or directory: '" + strings.ReplaceAll(name, "LINK", link) + "'"
 		ceiling := fmt.Sprintf("filesUnder = [%q]\ndirsUnder = [%[1]q]", f.Dir)
@@ -138,9 +161,17 @@ func TestAttackFileHint(t *testing.T) {
 		if f.Ceiling, err = policy.ParseCeiling("c.toml", []byte(ceiling)); err != nil {
 			t.Fatal(err)
 		}
-		attack.Check(t, fmt.Sprintf("code prints that %.40q is missing: hints", filepath.Base(name)), "[]", fmt.Sprint(Of(f)))
+		attack.Check(t, fmt.Sprintf("code prints that %.40q is missing: hints", filepath.Base(name)), "[]",
+			fmt.Sprint(Of(f)))
+		f.Ceiling = nil
+		if !strings.HasPrefix(name, "data.csv") {
+			attack.Check(t, fmt.Sprintf("code prints that %.40q is missing, no ceiling: hints", filepath.Base(name)), "[]",
+				fmt.Sprint(Of(f)))
+		}
 	}
 	f := facts(t, "python", "", "FileNotFoundError: [Errno 2] No such file or directory: '/etc/passwd'")
+	attack.Check(t, "code prints that /etc/passwd is missing, no ceiling: hints", "[]", fmt.Sprint(Of(f)))
+	f = facts(t, "python", "", "FileNotFoundError: [Errno 2] No such file or directory: 'data.csv'")
 	f.HostFiles = false
-	attack.Check(t, "code on a worker prints that /etc/passwd is missing: hints", "[]", fmt.Sprint(Of(f)))
+	attack.Check(t, "code on a worker prints that a file is missing: hints", "[]", fmt.Sprint(Of(f)))
 }

@@ -89,6 +89,7 @@ func BoundSaidResult(res *run.Result, redactor *record.Redactor) {
 	} else if res.Outcome != run.OutcomeExited && res.ExitCode == 0 {
 		res.ExitCode = run.ExitHost
 	}
+	res.Hints = saidHints(res.Hints)
 	res.Session, res.Approvals, res.PolicyChanges, res.ArtifactsLeft = "", nil, nil, nil
 	said, value := bounded.Text(res.Error, MaxSaidError), res.Value[:min(len(res.Value), MaxSaidValue)]
 	bounded.Fields(res, bounded.Limits{Text: maxSaidText, List: MaxSaidList, Number: maxSaidNumber})
@@ -96,6 +97,27 @@ func BoundSaidResult(res *run.Result, redactor *record.Redactor) {
 	res.ExitCode = min(max(res.ExitCode, 0), maxExitCode)
 	d := &res.Duration
 	d.Total, d.Boot, d.Connect, d.Run = max(d.Total, 0), max(d.Boot, 0), max(d.Connect, 0), max(d.Run, 0)
+}
+
+// maxSaidHints bounds the hints of a worker.
+const maxSaidHints = 8
+
+// saidHints leaves of a worker's hints those of kinds and causes that there are. Flags and fields are those of the
+// policy; of a ceiling the worker has no word.
+func saidHints(hints []run.Hint) (known []run.Hint) {
+	for _, h := range hints {
+		if len(known) == maxSaidHints || !slices.Contains(run.HintKinds, h.Kind) ||
+			h.Cause != "" && !slices.Contains(run.HintCauses, h.Cause) {
+			continue
+		}
+		field := slices.IndexFunc(policy.Fields, func(f policy.Field) bool { return f.Key == h.Field || f.Name == h.Field })
+		if field < 0 || h.Flag != "--"+policy.Fields[field].Flag {
+			h.Flag, h.Field = "", ""
+		}
+		h.Rule = ""
+		known = append(known, h)
+	}
+	return known
 }
 
 // BoundSaidWould leaves of what a worker says would make a request work the fields that a request has: their keys are

@@ -24,7 +24,7 @@ var signs = []sign{
 	{"python", 3, either(`^import [\w.]+(?: as \w+)?(?:, *[\w.]+(?: as \w+)?)*(?: *#.*)?$`)},
 	{"python", 2, either(`^(?:if|elif|for|while|except|with|class) [^{}]*:(?: *#.*)?$`,
 		`^(?:try|else|finally|except):$`)},
-	{"python", 2, either(`^print\(.*\)$`, `^if __name__ == `, `\bself\.\w+`, `\bNone\b`, `^raise \w+\(`,
+	{"python", 2, either(`^print\(.*\)$`, `^if __name__ == `, `\bself\.\w+`, `^raise \w+\(`,
 		`\blambda \w+(?:, *\w+)*:`)},
 	{"js", 3, either(`^(?:import|export) .*\bfrom ['"]`, `^import ['"]`, `\bconsole\.\w+\(`, `\brequire\(['"]`,
 		`\bmodule\.exports\b`)},
@@ -32,7 +32,7 @@ var signs = []sign{
 		`!== `, `\) => `, `\w => `)},
 	{"js", 2, either(`\bprocess\.(?:argv|env|exit|std\w+)\b`, `\bawait [\w$]+[.(]`, `^\}\)[;,]?$`, `^\}\);$`,
 		`\bfunction ?\*?\w*\([\w$, ]+\) ?\{`)},
-	{"js", 1, either(`^(?:const|let|var) [\w$]+ = `, `\) \{$`, `\bnew [A-Z]\w*\(`, `;$`)},
+	{"js", 1, either(`^(?:const|let|var) [\w$]+ = `)},
 	{"ts", 3, either(`^(?:export )?(?:declare |abstract )?(?:interface|enum|namespace) \w+[^(]*\{`,
 		`^(?:export )?type \w+(?:<.*>)? = `)},
 	{"ts", 2, either(
@@ -42,8 +42,8 @@ var signs = []sign{
 	{"shell", 3, either(`^(?:fi|done|esac)(?:[ ;|&>].*)?$`, `; (?:then|do)$`,
 		`^(?:if|while|until|elif) (?:\[\[? |! ?\[)`, `^set -[a-zA-Z]+`, `^(?:then|do)$`)},
 	{"shell", 2, either(
-		`^(?:echo|printf|export|cd|mkdir|rm|cp|mv|cat|grep|ls|chmod|touch|sudo|curl|git|tar|find|sed|awk|source|local|head|tail|wc|sort|apt-get|unset|trap|exec|shift) [-\w"'$/~.*]`)},
-	{"shell", 2, either(`^\w+\(\) *\{`, `\$\(\w+ `, `^[A-Za-z_]\w*="?\$[\w({]`,
+		`^(?:echo|printf|cd|mkdir|rm|cp|mv|cat|grep|ls|chmod|touch|sudo|curl|git|tar|find|sed|awk|source|local|head|tail|wc|sort|apt-get|unset|trap|exec|shift) [-\w"'$/~.*]`)},
+	{"shell", 2, either(`^\w+\(\) *\{`, `^export [A-Z_]+=`, `\$\(\w+ `, `^[A-Za-z_]\w*="?\$[\w({]`,
 		`\| *(?:grep|sed|awk|sort|head|tail|wc|tr|cut|xargs|uniq)\b`, `"\$[@\w{]`)},
 }
 
@@ -77,7 +77,7 @@ func Guess(code string) string {
 	return heaviest(weights, kinds)
 }
 
-// heaviest returns the language with most of the weight, "" if another has more than a quarter of that. TypeScript is
+// heaviest returns the language with most of the weight, "" if another has more than an eighth of that. TypeScript is
 // JavaScript with more signs. A single kind of line decides for little code only: much of it is a table, or a text in
 // another language.
 func heaviest(weights map[string]int, kinds map[int]bool) string {
@@ -93,7 +93,7 @@ func heaviest(weights map[string]int, kinds map[int]bool) string {
 			rest = max(rest, w)
 		}
 	}
-	if most < 2 || rest*4 > most || most > 12 && len(kinds) < 2 {
+	if most < 2 || rest*8 > most || most > 12 && len(kinds) < 2 {
 		return ""
 	}
 	return best

@@ -84,6 +84,9 @@ func TestGuessShort(t *testing.T) {
 		"def f(x):\n    return x\nf(1)": "python", "const f = (x) => x;\nf(1);": "js",
 		"fetch('https://a.example').then(r => r.text()).then(console.log)": "js", "SELECT 1;": "",
 		"let x = 1": "", "foo()": "", "x=1; y=2": "", "print 'old'": "", "puts 'ruby'": "", "<?php echo 1;": "",
+		"export default 42": "", "export const x = 1": "", "export class A {}": "", "export PATH=/bin": "shell",
+		"document.title = 'None'": "", "#include <x>\nint main() {\n return 0;\n}": "",
+		"import { a } from 'b'\nconst s = `\nset -e\ncd /x\nif [ -f a ]; then\necho b\nfi\n`": "",
 		"import numpy as np\nnp.zeros(3)": "python", "git status": "shell", "return 1": "", "{}": "", "[1, 2]": "",
 	} {
 		if got := Guess(code); got != want {

@@ -1,16 +1,23 @@
 package language
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/unitask/unitask/policy"
 )
 
+// noPackages are modules that no package is named after: of the standard library, whose rest the images have, and
+// names that people give to their own files.
+var noPackages = []string{"_tkinter", "app", "common", "config", "distutils", "ensurepip", "helper", "helpers",
+	"idlelib", "lib", "main", "models", "src", "test", "tests", "tkinter", "turtle", "utils", "win32api"}
+
 // pypiNames are packages of PyPI whose modules have other names.
 var pypiNames = map[string]string{
 	"Crypto": "pycryptodome", "OpenSSL": "pyOpenSSL", "PIL": "pillow", "attr": "attrs", "bs4": "beautifulsoup4",
 	"cv2": "opencv-python-headless", "dateutil": "python-dateutil", "docx": "python-docx", "dotenv": "python-dotenv",
-	"fitz": "pymupdf", "git": "GitPython", "google": "protobuf", "jose": "python-jose", "jwt": "PyJWT",
+	"MySQLdb": "mysqlclient",
+	"dns":     "dnspython", "fitz": "pymupdf", "git": "GitPython", "jose": "python-jose", "jwt": "PyJWT",
 	"magic": "python-magic", "pptx": "python-pptx", "psycopg2": "psycopg2-binary", "serial": "pyserial",
 	"skimage": "scikit-image", "sklearn": "scikit-learn", "slugify": "python-slugify", "usb": "pyusb",
 	"websocket": "websocket-client", "yaml": "PyYAML", "zmq": "pyzmq",
@@ -25,9 +32,17 @@ func (l *Language) PackageOf(module string) string {
 	parts := strings.Split(module, "/")
 	name := parts[0]
 	if l.Packages.System == policy.Pip {
-		name, _, _ = strings.Cut(name, ".")
-		if other := pypiNames[name]; other != "" {
+		parts = strings.Split(name, ".")
+		name = parts[0]
+		switch other := pypiNames[name]; {
+		case other != "":
 			name = other
+		case name == "google" && len(parts) == 1, slices.Contains(noPackages, name):
+			return ""
+		case name == "google" && parts[1] == "protobuf":
+			name = "protobuf"
+		case name == "google": // a namespace: google.cloud.storage, google.auth
+			name = strings.Join(parts[:min(len(parts), 2+strings.Count(parts[1], "cloud"))], "-")
 		}
 	} else if strings.HasPrefix(name, "@") && len(parts) > 1 {
 		name += "/" + parts[1]

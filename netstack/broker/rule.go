@@ -133,7 +133,7 @@ func decideSet(about []*Rule, set int, method, plain string) decision {
 		matches := r.matches(method, plain)
 		switch {
 		case r.Deny && matches && !r.Audit:
-			return decision{rule: r.Name, reason: deniedByRule, remedy: r.Remedy}
+			return decision{rule: r.Name, reason: DeniedByRule, remedy: r.Remedy}
 		case r.Deny && matches:
 			audited = cmp.Or(audited, r)
 		}
@@ -150,13 +150,13 @@ func decideSet(about []*Rule, set int, method, plain string) decision {
 	}
 	switch {
 	case allowed == nil && len(enforced) > 0:
-		return decision{rule: names(enforced), reason: allowedByNone, remedy: enforced[0].Remedy}
+		return decision{rule: names(enforced), reason: AllowedByNone, remedy: enforced[0].Remedy}
 	case audited != nil:
-		return decision{allowed: true, audit: true, rule: audited.Name, reason: deniedByRule}
+		return decision{allowed: true, audit: true, rule: audited.Name, reason: DeniedByRule}
 	case allowed != nil:
 		return decision{allowed: true, rule: allowed.Name}
 	case len(allowing) > 0:
-		return decision{allowed: true, audit: true, rule: names(allowing), reason: allowedByNone}
+		return decision{allowed: true, audit: true, rule: names(allowing), reason: AllowedByNone}
 	}
 	return decision{allowed: true}
 }
@@ -179,9 +179,10 @@ func names(rules []*Rule) string {
 // theRequest stands in a remedy for what was refused.
 const theRequest = "REQUEST"
 
+// Reasons why a request that was read is not allowed. They have no words of the guest's.
 const (
-	deniedByRule  = "the rule denies it"
-	allowedByNone = "no rule allows this method and path"
+	DeniedByRule  = "the rule denies it"
+	AllowedByNone = "no rule allows this method and path"
 )
 
 func (r *Rule) matches(method, plain string) bool {
