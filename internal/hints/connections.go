@@ -26,7 +26,7 @@ type Connections struct {
 // question of another type about a host that a rule allows, nor a request that was refused for what it contains.
 func (c *Connections) See(d netstack.Decision) {
 	switch {
-	case d.Verdict == netstack.Allowed, d.Host() == "":
+	case d.Verdict == netstack.Allowed, d.Host() == "", strings.HasPrefix(d.Reason, "not approved"): // Asker.Denied tells
 		return
 	case d.Proto == "tcp", d.Proto == "dns" && d.Rule == "",
 		d.Proto == "http" && (d.Reason == broker.DeniedByRule || d.Reason == broker.AllowedByNone):
