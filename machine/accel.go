@@ -14,28 +14,28 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// remembered is what is known of the accelerators that boot an image here.
+// remembered stores what earlier boots showed about accelerators.
 type remembered struct {
-	Accel vmm.Accel `json:"accel"` // the best that booted it, "" if none is known
-	// Why says, of TCG, what failed before it; "" if there was nothing else to try, or that failed for other reasons.
+	Accel vmm.Accel `json:"accel"` // the best that booted the image, "" if none is known
+	// Why explains, for TCG, what failed before; "" if nothing else was tried, or it failed for another reason.
 	Why string    `json:"why,omitempty"`
 	At  time.Time `json:"at"`
 }
 
-// retryHardware is how old the memory of hardware that failed may become before it is
-// tried again: it may have been busy, and KVM's module may have been loaded since.
+// retryHardware is the time after which hardware that failed is tried again: it may have been busy, and KVM's
+// module may have been loaded since.
 const retryHardware = 10 * time.Minute
 
-// maxWhy bounds what is remembered of a failure.
+// maxWhy bounds the stored reason of a failure, in bytes.
 const maxWhy = 500
 
-// accelKey names the answer to "which accelerator boots this": it is good for one
-// QEMU, one image and one boot of the host.
+// accelKey returns the cache key for the accelerator that boots an image. It depends on the QEMU, the image and
+// the boot of the host.
 func accelKey(spec Spec) string {
 	return "accelerator " + spec.QEMU.ID + " " + spec.Image.Digest + " " + bootID()
 }
 
-// known returns what is remembered for a spec.
+// known returns the cached result for a spec.
 func (s *Source) known(spec Spec) (r remembered) {
 	text, _ := s.cache.Get(accelKey(spec))
 	if json.Unmarshal([]byte(text), &r) != nil {
@@ -44,9 +44,9 @@ func (s *Source) known(spec Spec) (r remembered) {
 	return r
 }
 
-// Works remembers that the spec's accelerator boots its image here, where that was found
-// out: TCG that was asked for says nothing of hardware. failed says what did not work
-// before. It returns whether TCG takes hardware's place for the first time.
+// Works remembers that the spec's accelerator boots its image here, if the boot was a test: TCG on request proves
+// nothing about hardware. failed holds what failed before. Works returns whether TCG replaces hardware for the
+// first time.
 func (s *Source) Works(spec Spec, failed error) (first bool) {
 	if spec.Accel == vmm.TCG && s.opts.Accel != vmm.Auto {
 		return false
@@ -68,7 +68,8 @@ func (s *Source) remember(spec Spec, r remembered) {
 	}
 }
 
-// WhySlow says why a machine that might have had hardware's help has TCG, "" if it has it or none was wanted.
+// WhySlow explains why a machine runs under TCG instead of hardware acceleration. It returns "" if the machine
+// has hardware acceleration, or none was wanted.
 func (s *Source) WhySlow(spec Spec) string {
 	if spec.Accel != vmm.TCG || s.opts.Accel != vmm.Auto {
 		return ""
@@ -86,14 +87,14 @@ func (s *Source) WhySlow(spec Spec) string {
 	return untried(own)
 }
 
-// untried is why TCG has the place of hardware that was not there before, or that nothing has tried since it was
-// disturbed.
+// untried explains that TCG replaces hardware that was missing before, or that was not tried again since a test
+// was disturbed.
 func untried(hardware vmm.Accel) string {
 	return fmt.Sprintf("%s: it is there now, and whether it works is being found out", hardware)
 }
 
-// disturbed remembers that a try of the spec's accelerator said nothing of it: the next run may try again. What failed
-// before is still what is known.
+// disturbed remembers that a test of the spec's accelerator was inconclusive, so the next run may try again. The
+// cached earlier failure stays.
 func (s *Source) disturbed(spec Spec, err error) {
 	known := s.known(spec)
 	if why := known.Why; why == untried(spec.Accel) || strings.HasPrefix(why, disturbedTry(spec.Accel)) {
@@ -107,8 +108,8 @@ func disturbedTry(hardware vmm.Accel) string {
 	return fmt.Sprintf("%s: the try was disturbed: ", hardware)
 }
 
-// tryHardware tries in the background whether hardware that failed, or was not there, works by now. The
-// next time is retryHardware later, or with the next run where the try was disturbed.
+// tryHardware tests in the background whether hardware that failed or was missing works now. The next test
+// follows after retryHardware, or with the next run if the test was disturbed.
 func (s *Source) tryHardware(spec Spec) {
 	known := s.known(spec)
 	if known.Accel != vmm.TCG || known.Why != "" && time.Since(known.At) < retryHardware {
@@ -128,7 +129,7 @@ func (s *Source) tryHardware(spec Spec) {
 			m, err := s.BootOnce(ctx, spec, Config{})
 			if err == nil {
 				s.Works(spec, nil)
-				_ = m.Close() // it was only to be seen that it boots
+				_ = m.Close() // the test only needed a boot
 				return
 			}
 			if ctx.Err() != nil || Inconclusive(err) {

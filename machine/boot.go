@@ -15,21 +15,21 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// Deadlines of a boot, until the guest rings its bell.
+// Deadlines of a boot, until the guest sends its first packet.
 const (
-	// hardwareProbe: on an accelerator that is not known to work here. One that
-	// works needs half a second; a broken KVM often hangs.
+	// hardwareProbe applies to an accelerator that is not known to work here. A working one needs half a second;
+	// a broken KVM often hangs.
 	hardwareProbe = 4 * time.Second
-	// greetedProbe: in all, where QEMU has greeted meanwhile, and so got past setting up
-	// the accelerator. A host that is busy, or nested, may need that long.
+	// greetedProbe is the total if QEMU has sent its greeting meanwhile, and so has set up the accelerator. A
+	// busy or nested host may need that long.
 	greetedProbe = 10 * time.Second
-	// bootDeadline: on one that works. A boot takes one to three seconds under
-	// TCG, several times that on a machine that is busy.
+	// bootDeadline applies to a working accelerator. A boot takes one to three seconds under TCG, and several
+	// times that on a busy machine.
 	bootDeadline = 30 * time.Second
 )
 
-// Boot boots a machine on the spec's accelerator, or where it has none on the best that
-// works, and remembers which.
+// Boot boots a machine on the spec's accelerator. If the spec has none, Boot uses the best one that works, and
+// remembers it.
 func (s *Source) Boot(ctx context.Context, spec Spec, cfg Config) (*Machine, error) {
 	spec = spec.bare()
 	candidates, _, err := s.host(spec.QEMU).Candidates(vmm.Arch(spec.Image.Arch), s.opts.Accel)
@@ -47,16 +47,16 @@ func (s *Source) Boot(ctx context.Context, spec Spec, cfg Config) (*Machine, err
 	return m, err
 }
 
-// Inconclusive reports whether the failure of a boot tells nothing of its accelerator: QEMU could not be started, as on
-// a host that has no descriptor left, or somebody killed it.
+// Inconclusive reports whether a failed boot says nothing about its accelerator: QEMU could not be started, for
+// example because the host is out of file descriptors, or somebody killed QEMU.
 func Inconclusive(err error) bool {
 	return killed(err) || !errors.As(err, new(*vmm.ExitError)) && !errors.As(err, new(*GuestError)) &&
 		!errors.Is(err, context.DeadlineExceeded)
 }
 
-// best boots on one candidate after the other until one works; boot is told why those
-// before failed. Under Auto the one that is known to work comes first, and hardware that
-// is not has one try. What is inconclusive is tried once more.
+// best boots on one candidate after the other until one works; boot receives the failures of the earlier ones.
+// Under Auto the accelerator that is known to work comes first, and unknown hardware gets one try. An
+// inconclusive failure is retried once.
 func best(ctx context.Context, candidates []vmm.Accel, wish, known vmm.Accel, cfg Config,
 	boot func(accel vmm.Accel, failed error) error) error {
 	if wish == vmm.Auto {
@@ -72,7 +72,7 @@ func best(ctx context.Context, candidates []vmm.Accel, wish, known vmm.Accel, cf
 		for {
 			err := boot(accel, before)
 			if err == nil || ctx.Err() != nil || cfg.Keep != nil && errors.As(err, new(*GuestError)) {
-				return err // a machine that was kept was looked at, and is not tried again
+				return err // a kept machine was already inspected: no retry
 			}
 			failed := fmt.Errorf("%s: %w", accel, err)
 			failures = append(failures, failed)
@@ -98,8 +98,7 @@ func best(ctx context.Context, candidates []vmm.Accel, wish, known vmm.Accel, cf
 	return err
 }
 
-// knownFirst moves the accelerator that worked before to the front; those that
-// were tried before it then are not tried again.
+// knownFirst drops the candidates before the accelerator that worked last time; they have already failed.
 func knownFirst(candidates []vmm.Accel, known vmm.Accel) []vmm.Accel {
 	for i, a := range candidates {
 		if a == known {
@@ -109,12 +108,12 @@ func knownFirst(candidates []vmm.Accel, known vmm.Accel) []vmm.Accel {
 	return candidates
 }
 
-// BootOnce boots a machine on the spec's accelerator and waits for the guest's bell.
+// BootOnce boots a machine on the spec's accelerator and waits for the guest's first packet.
 func (s *Source) BootOnce(ctx context.Context, spec Spec, cfg Config) (*Machine, error) {
 	return s.boot(ctx, spec, nil, cfg)
 }
 
-// boot boots a machine whose memory is a memfd, or QEMU's own where that is nil.
+// boot boots a machine on a memfd; if memory is nil, QEMU allocates the memory itself.
 func (s *Source) boot(ctx context.Context, spec Spec, memory *os.File, cfg Config) (*Machine, error) {
 	deadline, probing := bootDeadline, spec.Accel != vmm.TCG && spec.Accel != s.known(spec).Accel
 	if probing {
@@ -156,7 +155,7 @@ func (s *Source) boot(ctx context.Context, spec Spec, memory *os.File, cfg Confi
 	network.ReleaseGuestEnd()
 	if err != nil {
 		network.Close()
-		m.mapped.Close() // nil will do
+		m.mapped.Close() // nil is allowed
 		return nil, err
 	}
 	if m.debug != nil {
@@ -168,7 +167,7 @@ func (s *Source) boot(ctx context.Context, spec Spec, memory *os.File, cfg Confi
 		greeted = m.Monitor().Greeted()
 	}
 	if deadline, err = await(ctx, network, deadline, greeted); err == nil {
-		err = m.vm.Seal() // nothing but our own kernel and agent has run
+		err = m.vm.Seal() // only our own kernel and agent have run
 	}
 	if err != nil {
 		err = m.Explain(err)
@@ -184,8 +183,8 @@ func (s *Source) boot(ctx context.Context, spec Spec, memory *os.File, cfg Confi
 	return m, nil
 }
 
-// await waits for the guest's bell until the deadline, or, where greeted is closed by
-// then, until greetedProbe. It returns for how long it waited at most.
+// await waits for the guest's first packet until the deadline, or until greetedProbe if greeted is closed by
+// then. It returns the wait's final bound.
 func await(ctx context.Context, network guest.Network, deadline time.Duration, greeted <-chan struct{}) (time.Duration,
 	error) {
 	start := time.Now()
@@ -205,13 +204,13 @@ func await(ctx context.Context, network guest.Network, deadline time.Duration, g
 	}
 }
 
-// config returns a spec as vmm starts it, with the descriptors in cfg.
+// config turns a spec into vmm's configuration, with the file descriptors in cfg.
 func (s *Source) config(spec Spec, cfg vmm.Config) vmm.Config {
 	cfg.QEMU, cfg.Arch, cfg.Accel, cfg.MemoryMB, cfg.CPUs = spec.QEMU, vmm.Arch(spec.Image.Arch), spec.Accel,
 		spec.MemoryMB, spec.CPUs
 	cfg.Boot = vmm.Boot(spec.Image.Boot())
 	if spec.Image.Kernel != image.Linux {
-		return cfg // it takes no command line
+		return cfg // it accepts no command line
 	}
 	if arg := s.program(spec.Image).Arg; arg != nil {
 		cfg.Boot.Append += " " + contract.BootArg + arg(spec.MemoryMB)
@@ -222,10 +221,10 @@ func (s *Source) config(spec Spec, cfg vmm.Config) vmm.Config {
 	if spec.Accel != vmm.TCG || spec.Image.Arch != image.AMD64 {
 		return cfg
 	}
-	// Under TCG the guest's TSC is the host's. Unless it is told how fast that is, its calibration
-	// fails on a busy host that has no HPET, and one boot in 15 hangs; and unless it is told to rely on it, it compares
-	// it with ticks that a busy host lets it miss, and counts time by these. Where nobody knows the pace, or it
-	// changes, the guest counts time by a q35's ACPI.
+	// Under TCG the guest's TSC is the host's. Without its frequency, the guest's calibration fails on a busy
+	// host without HPET, and one boot in 15 hangs. Without tsc=reliable, the guest compares the TSC with timer
+	// ticks, misses ticks on a busy host, and then uses the ticks as its clock. If the frequency is unknown or
+	// changes, the guest uses the ACPI timer of a q35 machine.
 	if khz := s.tscKHz(); khz > 0 {
 		cfg.Boot.Append += " tsc=reliable tsc_early_khz=" + strconv.Itoa(khz)
 	} else {
@@ -235,13 +234,13 @@ func (s *Source) config(spec Spec, cfg vmm.Config) vmm.Config {
 	return cfg
 }
 
-// noTSC reports whether nobody knows how fast a guest's time stamp counter is under TCG.
+// noTSC reports whether the frequency of a guest's time stamp counter under TCG is unknown.
 func (s *Source) noTSC(im *image.Image) bool {
 	return im.Arch == image.AMD64 && im.Kernel == image.Linux && s.tscKHz() == 0
 }
 
-// tscKHz measures the host's time stamp counter once a boot; 0 is one of no known pace, which the next process
-// looks at again: the host may only have been busy.
+// tscKHz measures the host's time stamp counter once a boot. It returns 0 if the frequency is unknown; the next
+// process then measures again, because the host may only have been busy.
 func (s *Source) tscKHz() int {
 	s.tsc.Do(func() {
 		key := "tsc " + bootID()

@@ -2,7 +2,7 @@ package machine
 
 import "golang.org/x/sys/unix"
 
-// bootID changes when the host is booted.
+// bootID returns an id that changes with each boot of the host.
 func bootID() string {
 	id, err := unix.Sysctl("kern.bootsessionuuid")
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// bootID changes when the host is booted.
+// bootID returns an id that changes with each boot of the host.
 func bootID() string {
 	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -19,10 +19,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// area is a part of a file's mapping.
+// area is a mapped range of a file.
 type area struct{ from, to, offset uint64 }
 
-// mapping finds where a process maps a file.
+// mapping returns where a process maps a file.
 func mapping(pid int, file *os.File) (list []area, err error) {
 	st, err := file.Stat()
 	if err != nil {
@@ -58,7 +58,7 @@ func mapping(pid int, file *os.File) (list []area, err error) {
 	return list, nil
 }
 
-// What /proc/PID/pagemap says of a page (Documentation/admin-guide/mm/pagemap.rst).
+// Bits of an entry in /proc/PID/pagemap (Documentation/admin-guide/mm/pagemap.rst).
 const (
 	pagePresent = 1 << 63
 	pageSwapped = 1 << 62
@@ -66,10 +66,10 @@ const (
 	pageEntry   = 8 // bytes
 )
 
-// pagesAtOnce is how many pages' entries are read at once: those of 32 MiB.
+// pagesAtOnce is the number of page entries in one read: those of 32 MiB.
 const pagesAtOnce = 8 << 10
 
-// copyPrivate copies the pages that a process has of its own where it maps a file.
+// copyPrivate copies a process's private pages of a mapped file.
 func copyPrivate(to, mapped *os.File, pid int) error {
 	areas, err := mapping(pid, mapped)
 	if err != nil {
@@ -118,7 +118,7 @@ func copyPrivate(to, mapped *os.File, pid int) error {
 	return nil
 }
 
-// copyBytes copies n bytes from one place of a file to one of another.
+// copyBytes copies n bytes from an offset of one file to an offset of another.
 func copyBytes(to, from *os.File, toAt, fromAt, n int64, buf []byte) error {
 	for n > 0 {
 		piece := buf[:min(n, int64(len(buf)))]
@@ -137,11 +137,11 @@ func copyBytes(to, from *os.File, toAt, fromAt, n int64, buf []byte) error {
 	return nil
 }
 
-// digestPiece is what one of digestMemory's threads hashes at a time.
+// digestPiece is the number of bytes that a thread of digestMemory hashes at a time.
 const digestPiece = 1 << 20
 
-// digestMemory returns a digest of a file of memory, the same wherever the file has holes: of the digests of its pieces
-// that are not empty, each behind its number.
+// digestMemory returns a digest of a memory file that does not depend on the file's holes. It hashes the digests
+// of all pieces that are not empty, each after its number.
 func digestMemory(file *os.File) (string, error) {
 	st, err := file.Stat()
 	if err != nil {
@@ -201,7 +201,7 @@ func digestPieces(file *os.File, sums [][]byte, next *atomic.Int64) error {
 	}
 }
 
-// processor names the host's: what its first one says of itself that does not change.
+// processor identifies the host's processor by the unchanging fields of the first one in /proc/cpuinfo.
 func processor() string {
 	text, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {

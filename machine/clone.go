@@ -13,28 +13,28 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// Get returns a machine whose guest waits for its code: one that stands ready, a clone
-// of a template where there is one, else freshly booted.
+// Get returns a machine whose guest waits for its code: a ready clone, else a clone of a template, else a freshly
+// booted machine.
 func (s *Source) Get(ctx context.Context, spec Spec, cfg Config) (*Machine, error) {
 	return get(ctx, s, spec, cfg)
 }
 
-// Clone is Get, but boots nothing; the error is fs.ErrNotExist if there is no template.
+// Clone is like Get but boots nothing; the error is fs.ErrNotExist if there is no template.
 func (s *Source) Clone(ctx context.Context, spec Spec, cfg Config) (*Machine, error) {
 	return clone(ctx, s, spec, cfg)
 }
 
-// ways are how a machine can be had; a Source has them all.
+// ways lists the operations that produce a machine. Source implements all of them.
 type ways interface {
-	// pooled and leased return a clone that stood ready, here or in the daemon, or nil.
+	// pooled and leased return a ready clone, from this process or the pool daemon, or nil.
 	pooled(Spec) *Machine
 	leased(context.Context, Spec) *Machine
 	// spawn starts a clone of the spec's template.
 	spawn(context.Context, Spec) (*Machine, error)
-	// open has a clone run on a network, or closes it.
+	// open connects a clone to a network and starts it. On an error, open closes the clone.
 	open(context.Context, *Machine, Config) error
 	Boot(context.Context, Spec, Config) (*Machine, error)
-	// templateFailed drops a template, templateWorked says that a clone of it answers.
+	// templateFailed drops a template; templateWorked notes that a clone of it responds.
 	templateFailed(Spec, error)
 	templateWorked(Spec)
 }
@@ -62,7 +62,7 @@ func clone(ctx context.Context, w ways, spec Spec, cfg Config) (*Machine, error)
 		func() *Machine { return w.pooled(spec) },
 		func() *Machine { return w.leased(ctx, spec) },
 	}
-	if spec.Folders != nil || spec.Life == Lasting { // of which none stands ready
+	if spec.Folders != nil || spec.Life == Lasting { // no ready clone has folders or can last
 		ready = nil
 	}
 	for _, ready := range ready {
@@ -78,7 +78,7 @@ func clone(ctx context.Context, w ways, spec Spec, cfg Config) (*Machine, error)
 		return nil, err
 	}
 	if err := w.open(ctx, m, cfg); err != nil {
-		if ctx.Err() == nil { // else it is the run that was given up
+		if ctx.Err() == nil { // otherwise the run was cancelled
 			w.templateFailed(spec, err)
 		}
 		return nil, err
@@ -101,7 +101,7 @@ func (s *Source) leased(ctx context.Context, spec Spec) *Machine {
 	}
 	m, err := lease(ctx, s.opts.Home, spec)
 	if err != nil {
-		return nil // the daemon is gone, or has none
+		return nil // the daemon is gone, or has no clone
 	}
 	return m
 }
@@ -116,7 +116,7 @@ func (s *Source) spawn(ctx context.Context, spec Spec) (*Machine, error) {
 			return m, err
 		}
 	}
-	if spec.Folders != nil { // it is large, and not kept in memory
+	if spec.Folders != nil { // large, and not kept in memory
 		return s.spawnOn(ctx, spec, s.templates.Load)
 	}
 	return s.spawnOn(ctx, spec, func(key string) (*Snapshot, error) { return s.loaded.load(s.templates, key) })
@@ -131,7 +131,7 @@ func (s *Source) spawnOn(ctx context.Context, spec Spec, load func(key string) (
 	m, err := s.start(ctx, spec, snapshot)
 	if err != nil {
 		if snapshot.Failed() {
-			s.loaded.drop() // it is kept there
+			s.loaded.drop() // the file stays in the page cache
 		}
 		return nil, err
 	}
@@ -139,7 +139,7 @@ func (s *Source) spawnOn(ctx context.Context, spec Spec, load func(key string) (
 	return m, nil
 }
 
-// restore feeds a spawned machine its device state; it then runs.
+// restore loads the device state into a spawned machine, which then runs.
 func (m *Machine) restore(ctx context.Context) error {
 	if m.state != Spawned {
 		return fmt.Errorf("restore: the machine is %s", m.state)
@@ -155,7 +155,7 @@ func (m *Machine) restore(ctx context.Context) error {
 	return nil
 }
 
-// run has the machine run, whatever state it is in.
+// run starts the machine, whatever its state.
 func (m *Machine) run(ctx context.Context) error {
 	switch m.state {
 	case Spawned:
@@ -169,16 +169,16 @@ func (m *Machine) run(ctx context.Context) error {
 	return nil
 }
 
-// open gives a clone a network and has it run. Where that fails the machine is closed.
+// open connects a clone to a network and starts it. If that fails, open closes the machine.
 func (*Source) open(ctx context.Context, m *Machine, cfg Config) error {
 	deadline := cloneDeadline
-	if m.Origin == Resumed { // there is no other way to continue with it
+	if m.Origin == Resumed { // a resumed machine has no alternative to retry with
 		deadline = connectDeadline
 	}
 	timed, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
 	cfg.Network.Link = m.link
-	network, err := netstack.New(cfg.Network) // the link is its own now
+	network, err := netstack.New(cfg.Network) // the network now owns the link
 	if err != nil {
 		m.Close()
 		return err
@@ -194,15 +194,15 @@ func (*Source) open(ctx context.Context, m *Machine, cfg Config) error {
 	return nil
 }
 
-// Rehearsals: in a template until V8 has learned what a run takes (a clone's run then
-// takes half the time under TCG); in a clone that is to stand ready, so that the
-// emulator has translated it too.
+// Numbers of rehearsals. A template rehearses until V8 has learned what a run needs; a clone's run then takes
+// half the time under TCG. A ready clone rehearses so that the emulator has translated the code too.
 const (
 	templateRehearsals = 6
 	cloneRehearsals    = 2
 )
 
-// rehearse rehearses on a machine with that image. What the first one brings, if it brings anything, stays.
+// rehearse runs rehearsals on a machine with the given image. bring, if not nil, prepares the first one, and its
+// effects stay.
 func (s *Source) rehearse(ctx context.Context, im *image.Image, network *netstack.Network, times int, snapshot bool,
 	bring func(context.Context, *guest.Conn) error) error {
 	for i := range times {
@@ -214,8 +214,8 @@ func (s *Source) rehearse(ctx context.Context, im *image.Image, network *netstac
 	return nil
 }
 
-// ready takes a spawned clone as far as it goes without a run: it is restored, has
-// run the throw-away script, so that its code is translated, and is paused.
+// ready prepares a spawned clone as far as possible without a run. It restores the clone, runs the throw-away
+// script so that its code is translated, and pauses the clone.
 func (s *Source) ready(ctx context.Context, m *Machine) error {
 	timed, cancel := context.WithTimeout(ctx, cloneDeadline)
 	defer cancel()
@@ -245,7 +245,7 @@ func (s *Source) ready(ctx context.Context, m *Machine) error {
 // maker makes a pool's machines.
 type maker struct{ *Source }
 
-// spawn starts a clone; it makes the template that is missing.
+// spawn starts a clone, and first makes the template if it is missing.
 func (mk maker) spawn(ctx context.Context, spec Spec) (*Machine, error) {
 	m, err := mk.Source.spawn(ctx, spec)
 	if errors.Is(err, ErrTemplate) {
@@ -260,7 +260,7 @@ func (mk maker) spawn(ctx context.Context, spec Spec) (*Machine, error) {
 	return m, err
 }
 
-// ready is the source's; a clone that does not get there says something of its template.
+// ready calls the source's ready; a clone that fails to become ready is a failure of its template.
 func (mk maker) ready(ctx context.Context, m *Machine) error {
 	err := mk.Source.ready(ctx, m)
 	if err != nil && ctx.Err() == nil {
@@ -270,11 +270,11 @@ func (mk maker) ready(ctx context.Context, m *Machine) error {
 	return err
 }
 
-// rest: no clone stands ready for now, so no template need be in memory.
+// rest drops the templates in memory: no clone is kept ready for now.
 func (mk maker) rest() { mk.loaded.drop() }
 
-// loadedTemplates keeps templates in memory, sealed, for as long as they are good:
-// a source that clones much need not copy one for each machine.
+// loadedTemplates keeps sealed templates in memory as long as they are valid. A source that clones often then
+// need not copy a template for each machine.
 type loadedTemplates struct {
 	mu     sync.Mutex
 	kept   map[string]*Snapshot
@@ -284,7 +284,7 @@ type loadedTemplates struct {
 // maxLoaded bounds the templates kept; each takes 60 to 200 MiB.
 const maxLoaded = 2
 
-// load returns the template of a key, a copy that the caller closes.
+// load returns a duplicate of the template of a key, which the caller closes.
 func (l *loadedTemplates) load(store *Templates, key string) (*Snapshot, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -317,7 +317,7 @@ func (l *loadedTemplates) load(store *Templates, key string) (*Snapshot, error) 
 	return t.Dup()
 }
 
-// drop lets go of all of them.
+// drop closes all loaded templates.
 func (l *loadedTemplates) drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -327,7 +327,7 @@ func (l *loadedTemplates) drop() {
 	}
 }
 
-// close drops everything, and no more is loaded.
+// close drops everything and refuses further loads.
 func (l *loadedTemplates) close() {
 	l.mu.Lock()
 	l.closed = true
@@ -335,10 +335,9 @@ func (l *loadedTemplates) close() {
 	l.drop()
 }
 
-// MakeTemplate makes the template that machines of a spec are then cloned from, or a
-// successor in time. It boots a machine, has it run a throw-away script, and keeps its
-// memory and the state of its devices. Where another process is making it, or it is
-// there, it does nothing. It returns whether it made one.
+// MakeTemplate makes the template for later clones of a spec, or its successor. It boots a machine, runs a
+// throw-away script, and saves the memory and the device state. If the template exists or another process is
+// making it, MakeTemplate does nothing. It returns whether it made one.
 func (s *Source) MakeTemplate(ctx context.Context, spec Spec) (bool, error) {
 	if !CanClone {
 		return false, errNoMemfd
@@ -353,7 +352,7 @@ func (s *Source) MakeTemplate(ctx context.Context, spec Spec) (bool, error) {
 	}
 	defer unlock()
 	if s.templates.GivenUp(spec.Key()) != nil {
-		s.templates.Worked(spec.Key()) // somebody wants it tried again
+		s.templates.Worked(spec.Key()) // the caller wants another try
 	}
 	if s.templates.Check(spec.Key()) == nil && !s.templates.due(spec.Key()) {
 		return false, nil
@@ -400,7 +399,7 @@ func (s *Source) MakeTemplate(ctx context.Context, spec Spec) (bool, error) {
 	return true, nil
 }
 
-// notMade counts that a machine which came up could not be made a template.
+// notMade counts a failure: a machine booted but could not be made a template.
 func (s *Source) notMade(ctx context.Context, spec Spec, err error) error {
 	if ctx.Err() == nil && !killed(err) {
 		s.templates.Failed(spec.Key(), err)

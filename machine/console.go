@@ -11,31 +11,31 @@ import (
 	"github.com/unitask/unitask/internal/tail"
 )
 
-// console keeps the serial port's output: the beginning in the record, up to a limit,
-// and the end for a reason when the machine dies. It looks for a kernel that gives up.
+// console stores the serial port's output: the beginning in the record, up to a limit, and the end to explain why
+// a machine died. It detects a kernel that panics.
 type console struct {
-	// lost has the last words of a guest whose code was lost count as a kernel's that
-	// gives up: where nothing else says that it is over. Set before the first Write.
+	// lost treats the report of a guest whose code was lost like a kernel panic, where nothing else reports the
+	// end. Set before the first Write.
 	lost bool
 
 	mu     sync.Mutex
 	record io.Writer
 	left   int
 	tail   tail.Buffer
-	line   []byte        // the one that has not ended yet
+	line   []byte        // the unfinished line
 	death  []byte        // from the line on in which the kernel gave up
-	dead   chan struct{} // closed then
+	dead   chan struct{} // closed when the kernel gives up
 	lacks  string        // the first thing that the code asked for and its kernel lacks
 
-	lacking chan struct{} // closed then
+	lacking chan struct{} // closed when lacks is set
 }
 
 const (
 	// maxConsole bounds the record's console; a booting kernel prints some kilobytes.
 	maxConsole = 1 << 20
-	// consoleTail holds a kernel's last words and what led to them.
+	// consoleTail bounds the stored end of the console: a kernel's last messages and their cause.
 	consoleTail = 16 << 10
-	// consoleLine bounds a line that is looked at; a kernel's are shorter.
+	// consoleLine bounds the inspected part of a line; a kernel's lines are shorter.
 	consoleLine = 1 << 10
 )
 
@@ -58,7 +58,7 @@ func (c *console) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// look notes when the kernel gives up, and what it prints then.
+// look detects when the kernel gives up, and stores what it prints then.
 func (c *console) look(p []byte) {
 	for len(p) > 0 {
 		if c.death != nil {
@@ -89,7 +89,7 @@ func (c *console) look(p []byte) {
 	}
 }
 
-// ends says that only a dying kernel's last words can follow. mu is held.
+// ends notes that only a dying kernel's last messages can follow. The caller holds mu.
 func (c *console) ends() {
 	select {
 	case <-c.dead:
@@ -98,16 +98,16 @@ func (c *console) ends() {
 	}
 }
 
-// words returns the console's end as it is, and what the kernel said from the line on in which it gave up, "" if it did
-// not.
+// words returns the console's end unchanged, and the kernel's output from the line on in which it gave up; death
+// is "" if it did not.
 func (c *console) words() (end, death string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.tail.String(), string(c.death)
 }
 
-// text returns the console's end with control characters shown, so that a guest can't move
-// the reader's cursor.
+// text returns the console's end with control characters made visible, so that a guest can't move the reader's
+// cursor.
 func (c *console) text() string {
 	end, _ := c.words()
 	return shown(end)

@@ -17,23 +17,21 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// debugPatience is in place of every deadline of a machine that a debugger holds: its
-// guest may be stopped at any time.
+// debugPatience replaces every deadline of a machine with a debugger: its guest may be stopped at any time.
 const debugPatience = 24 * time.Hour
 
-// Debug is how a machine is started for a debugger: with its processor stopped.
+// Debug configures a machine that starts for a debugger, with its processor stopped.
 type Debug struct {
 	// GDB is a listening socket for gdb's remote protocol; one client at a time.
 	GDB *os.File
-	// NoJail has QEMU run as its starter.
+	// NoJail runs QEMU as the user who starts it.
 	NoJail bool
 	// Started is called when QEMU runs and its processor is stopped. It must not block.
 	Started func(*Debugger)
 }
 
-// Debugger holds a machine that was started for debugging. One goroutine at a time may
-// use it; that it stops the machine, and replaces it, disturbs nobody else who uses the
-// Machine.
+// Debugger controls a machine that was started for debugging. One goroutine at a time may use it. Stopping and
+// replacing the machine does not disturb other users of the Machine.
 type Debugger struct {
 	source  *Source
 	m       *Machine
@@ -48,8 +46,8 @@ type Debugger struct {
 	closed    bool
 }
 
-// debugger starts the machine's QEMU for a debugger. Where there are memfds its memory is
-// one, so that snapshots can be made of it.
+// debugger starts the machine's QEMU for a debugger. Where memfds exist, the machine's memory is a memfd, so that
+// snapshots are possible.
 func (s *Source) debugger(ctx context.Context, m *Machine, how Debug) error {
 	d := &Debugger{source: s, m: m, how: how, started: how.Started, snapshots: map[string]*Snapshot{}}
 	if d.started == nil {
@@ -78,33 +76,32 @@ func (s *Source) debugger(ctx context.Context, m *Machine, how Debug) error {
 	return nil
 }
 
-// start starts a QEMU, on a snapshot's devices if they are given.
+// start starts a QEMU, from a snapshot's device state if it is given.
 func (d *Debugger) start(ctx context.Context, memory *os.File, devices []byte) (*vmm.Machine, error) {
 	cfg := vmm.Config{Memory: memory, MemoryShared: true, State: devices, NIC: d.nic, GDB: d.how.GDB, Console: d.m.console,
 		Paused: true, NoJail: d.how.NoJail}
 	cfg = d.source.config(d.m.Spec, cfg)
 	if d.m.Spec.Image.Kernel == image.Linux {
-		cfg.Boot.Append += " nokaslr" // the kernel's symbols are where its file has them
+		cfg.Boot.Append += " nokaslr" // symbols then have the addresses in the kernel's file
 	}
 	return vmm.Start(ctx, cfg)
 }
 
-// Machine returns what is debugged. Restore replaces its Monitor.
+// Machine returns the debugged machine. Restore replaces its Monitor.
 func (d *Debugger) Machine() *Machine { return d.m }
 
-// maxSnapshots bounds what a debugger keeps: each is as large as what the guest has
-// touched of its memory.
+// maxSnapshots bounds the snapshots of a debugger: each takes as much memory as the guest has touched.
 const maxSnapshots = 16
 
-// Snapshots returns the names of those that were taken.
+// Snapshots returns the names of the snapshots.
 func (d *Debugger) Snapshots() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Sorted(maps.Keys(d.snapshots))
 }
 
-// Snapshot stops the machine and keeps its memory and the state of its devices under a name. A machine of which one was
-// taken has to continue before the next.
+// Snapshot stops the machine and saves its memory and device state under a name. Before the next snapshot, the
+// machine has to continue.
 func (d *Debugger) Snapshot(ctx context.Context, name string) error {
 	if d.memory == nil {
 		return errors.New("snapshot: this system has no memfd")
@@ -129,9 +126,8 @@ func (d *Debugger) Snapshot(ctx context.Context, name string) error {
 	return nil
 }
 
-// Restore replaces the machine by what it was when a snapshot was taken, stopped. What
-// the guest and the host have said to each other since is known to one of them only, so
-// connections that were used since are lost.
+// Restore replaces the machine with a snapshot, stopped. Guest and host no longer agree on what they exchanged
+// since the snapshot, so connections that were used since then are lost.
 func (d *Debugger) Restore(ctx context.Context, name string) error {
 	d.mu.Lock()
 	snapshot := d.snapshots[name]
@@ -172,7 +168,7 @@ func (d *Debugger) Restore(ctx context.Context, name string) error {
 	return nil
 }
 
-// close frees what the debugger holds but the machine.
+// close frees the debugger's resources, except the machine.
 func (d *Debugger) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

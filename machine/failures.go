@@ -14,10 +14,10 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// A template that can't be cloned here (an accelerator whose state can't be restored, a QEMU
-// that ends when it is fed one) would cost every run a clone's deadline, and every second one
-// another template. So what failed twice is given up for a while. The failures of a key are in a
-// file of their own beside the templates, a line each: any number of processes may add to it.
+// A template may be impossible to clone here: its state can't be restored on this accelerator, or QEMU exits when
+// it loads the state. Every run would then wait for a clone's deadline, and every second run would make another
+// template. So a template that failed twice is given up for a while. The failures of a key are in a file beside
+// the templates, one a line: any number of processes may append.
 const (
 	giveUpAfter = 2
 	giveUpFor   = 10 * time.Minute
@@ -26,14 +26,14 @@ const (
 	failuresSuffix = ".failed"
 )
 
-// failure is a line of the file.
+// failure is one line of the file.
 type failure struct {
 	At  time.Time `json:"at"`
 	Why string    `json:"why"`
 }
 
-// GivenUp says that a key's templates failed, and until when they are not tried again. It is a
-// case of fs.ErrNotExist: there is no template to clone from.
+// GivenUp reports that a key's templates failed, and until when they are not tried again. It counts as
+// fs.ErrNotExist: there is no template to clone from.
 type GivenUp struct {
 	Until time.Time
 	Why   string // the last failure
@@ -50,7 +50,7 @@ func (s *Templates) failuresFile(key string) string {
 	return filepath.Join(s.dir, "."+digestOf(key)+failuresSuffix)
 }
 
-// failures returns those of a key that count: up to the last one, if that is not long ago.
+// failures returns the failures of a key, or nil if the last one is at least giveUpFor ago.
 func (s *Templates) failures(key string) (list []failure) {
 	text, err := os.ReadFile(s.failuresFile(key))
 	if err != nil {
@@ -87,10 +87,10 @@ func (s *Templates) Failed(key string, why error) {
 	f.Close()
 }
 
-// Worked forgets the failures of a key.
+// Worked deletes the failures of a key.
 func (s *Templates) Worked(key string) { _ = os.Remove(s.failuresFile(key)) }
 
-// GivenUp says that a key's templates are not to be tried now; nil if they are.
+// GivenUp returns an error if a key's templates are not to be tried now.
 func (s *Templates) GivenUp(key string) error {
 	list := s.failures(key)
 	if len(list) < giveUpAfter {
@@ -100,13 +100,13 @@ func (s *Templates) GivenUp(key string) error {
 	return &GivenUp{Until: last.At.Add(giveUpFor), Why: last.Why}
 }
 
-// killed reports whether an error is the end of a QEMU that somebody killed.
+// killed reports whether an error means that somebody killed QEMU.
 func killed(err error) bool {
 	var exit *vmm.ExitError
 	return errors.As(err, &exit) && exit.Killed()
 }
 
-// oneLine returns an error as it is remembered.
+// oneLine returns an error's text on one line, cut to maxWhy.
 func oneLine(err error) string {
 	why := strings.ReplaceAll(err.Error(), "\n", "; ")
 	return why[:min(len(why), maxWhy)]

@@ -8,12 +8,11 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// freezePatience bounds what QEMU may take to stop its processor, or to continue.
+// freezePatience bounds how long QEMU may take to stop its processor, or to continue.
 const freezePatience = 10 * time.Second
 
-// Freeze stops the machine's processor, and with it the guest's clock, until thaw is called. One
-// that a debugger has stopped stays stopped, also after thaw. It may be called from
-// any goroutine.
+// Freeze stops the machine's processor, and with it the guest's clock, until thaw is called. A machine that a
+// debugger has stopped stays stopped, also after thaw. Freeze may be called from any goroutine.
 func (m *Machine) Freeze(ctx context.Context) (thaw func() error, err error) {
 	monitor := m.Monitor()
 	timed, cancel := context.WithTimeout(ctx, freezePatience)

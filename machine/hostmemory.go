@@ -10,10 +10,9 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// HostMemory returns what there is for us and what of it may be used without hurting others,
-// in bytes: the machine's (MemTotal, MemAvailable), or what our cgroup (v2) has and
-// still allows, its page cache aside, if that is less. What can't be read is without
-// end.
+// HostMemory returns the total memory and the memory that is free to use without hurting others, in bytes. Both
+// come from the host (MemTotal, MemAvailable), or from this process's cgroup (v2), page cache aside, if that
+// allows less. Values that can't be read count as unlimited.
 func HostMemory() (total, free int64) {
 	total, free = machineMemory()
 	self, err := os.ReadFile("/proc/self/cgroup")
@@ -28,7 +27,7 @@ func HostMemory() (total, free int64) {
 	limit, errMax := readInt(filepath.Join(dir, "memory.max"))
 	used, errUsed := readInt(filepath.Join(dir, "memory.current"))
 	if errMax != nil || errUsed != nil {
-		return total, free // "max" is no number: no limit
+		return total, free // "max" is not a number: no limit
 	}
 	if stat, err := os.ReadFile(filepath.Join(dir, "memory.stat")); err == nil {
 		for line := range strings.Lines(string(stat)) {
@@ -50,7 +49,7 @@ func readInt(name string) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 }
 
-// machineMemory is MemTotal and MemAvailable, in bytes.
+// machineMemory returns MemTotal and MemAvailable, in bytes.
 func machineMemory() (total, free int64) {
 	proc, err := procfs.NewDefaultFS()
 	if err != nil {
@@ -63,8 +62,7 @@ func machineMemory() (total, free int64) {
 	return int64(*m.MemTotalBytes), int64(*m.MemAvailableBytes)
 }
 
-// proportional returns a process's share of the memory it uses (Pss), in bytes; 0 if it
-// can't be told.
+// proportional returns a process's share of the memory it uses (Pss), in bytes, or 0 if it is unknown.
 func proportional(pid int) int64 {
 	proc, err := procfs.NewProc(pid)
 	if err != nil {

@@ -10,14 +10,14 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// A machine that is kept when its guest crashes (Config.Keep) is booted without a device that its guest could end QEMU
-// with. When the guest gives up, or QEMU says that it can't continue, the processor is stopped and the network card
-// loses its other end.
+// A machine that is kept when its guest crashes (Config.Keep) is booted without the device that lets a guest end
+// QEMU. When the guest's kernel gives up, or QEMU reports that the guest can't continue, the processor is stopped
+// and the network card is disconnected.
 
-// faults are the states in which QEMU says that the guest can't continue (qapi/run-state.json).
+// faults are QEMU's states for a guest that can't continue (qapi/run-state.json).
 var faults = []string{"shutdown", "guest-panicked", "internal-error", "io-error", "watchdog"}
 
-// haltPatience bounds what QEMU may take to stop its guest. One that does not is killed.
+// haltPatience bounds how long QEMU may take to stop its guest. After that QEMU is killed.
 const haltPatience = 5 * time.Second
 
 // watchKept halts the machine when its guest crashes.
@@ -28,7 +28,7 @@ func (m *Machine) watchKept() {
 			defer cancel()
 			events, err := m.vm.Monitor.Events(ctx)
 			if err == nil {
-				err = m.vm.Monitor.ConnectContext(ctx) // which has the events sent
+				err = m.vm.Monitor.ConnectContext(ctx) // which turns the events on
 			}
 			if err != nil {
 				return // QEMU is gone
@@ -48,7 +48,7 @@ func (m *Machine) watchKept() {
 			}
 			select {
 			case <-time.After(lastWordsTime):
-				_ = m.Halt() // QEMU is killed where it can't be stopped
+				_ = m.Halt() // kills QEMU if it can't be stopped
 			case <-m.vm.Exited():
 			}
 		}()
@@ -66,8 +66,8 @@ func (m *Machine) faulty(ctx context.Context) bool {
 	return err == nil && slices.Contains(faults, now.Status)
 }
 
-// Halt stops the processor of a machine that is to be kept and ends its network, for
-// good. An error says that there is nothing to keep: QEMU is gone.
+// Halt stops the processor of a machine that is to be kept, and ends its network for good. An error means that
+// nothing can be kept, because QEMU is gone.
 func (m *Machine) Halt() error {
 	m.halting.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), haltPatience)
@@ -83,8 +83,8 @@ func (m *Machine) Halt() error {
 		}
 		close(m.halted)
 		m.network.Cut()
-		// The network then notices that the guest is gone as it does when QEMU ends, and
-		// the conversation what the guest has said until then.
+		// The network then notices that the guest is gone, as if QEMU had exited, and the conversation still
+		// receives what the guest sent before.
 		if err := m.vm.Monitor.Do(ctx, "netdev_del", map[string]string{"id": vmm.NetDevice}, nil); err != nil {
 			m.network.Close()
 		}
@@ -105,5 +105,5 @@ func (m *Machine) isHalted() bool {
 	}
 }
 
-// Exited is closed when QEMU has ended.
+// Exited returns a channel that is closed when QEMU has exited.
 func (m *Machine) Exited() <-chan struct{} { return m.qemu().Exited() }

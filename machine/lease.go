@@ -5,16 +5,15 @@ import (
 	"time"
 )
 
-// The pool daemon is a pool that other processes of its user get clones from; see
-// lease_linux.go.
+// The pool daemon is a pool that lends clones to its user's other processes; see lease_linux.go.
 
-// ErrNoPool means that no pool daemon runs. On macOS, which has no memfd, none can.
+// ErrNoPool means that no pool daemon runs. On macOS, which has no memfd, none can run.
 var ErrNoPool = errors.New("no pool daemon runs")
 
-// ErrPoolRuns means that one runs already.
+// ErrPoolRuns means that a pool daemon runs already.
 var ErrPoolRuns = errors.New("a pool daemon runs already")
 
-// PoolStatus is what a pool daemon reports.
+// PoolStatus is a pool daemon's report.
 type PoolStatus struct {
 	Pid     int       `json:"pid"`
 	Started time.Time `json:"started"`

@@ -18,23 +18,21 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// The pool daemon hands clones out: over a socket that only its own user may open,
-// a run asks for a clone of its exact kind, and gets the descriptors of its network,
-// its console and its monitor. Everything else (policy, network, record, streams) stays in the
-// run's own process: the daemon sees neither code nor secret, and can widen nothing.
-// It holds the process, which it kills when the run's connection ends, however that
-// came about.
+// The pool daemon lends clones. Over a socket that only its own user may open, a run asks for a clone of its
+// exact kind and gets the file descriptors of the clone's network, console and monitor. Everything else (policy,
+// network, record, streams) stays in the run's own process: the daemon sees neither code nor secrets, and can't
+// widen any grant. The daemon owns the process, and kills it when the run's connection closes for any reason.
 //
-// One line of JSON each way, descriptors beside the answer (SCM_RIGHTS: network,
-// console, monitor); then, when the machine has ended, a line with its status.
+// Each side sends one line of JSON, the answer with the descriptors beside it (SCM_RIGHTS: network, console,
+// monitor). When the machine has ended, the daemon sends a line with its status.
 
-// Names in the home.
+// File names in the home.
 const (
 	poolSocket = "pool.sock"
 	poolLock   = "pool.lock"
 )
 
-// Bounds of the socket.
+// Limits of the socket.
 const (
 	poolMessage  = 16 << 10 // bytes of a line
 	poolPatience = 2 * time.Second
@@ -43,7 +41,7 @@ const (
 
 type leaseRequest struct {
 	Op  string `json:"op"`            // clone, status or down
-	Key string `json:"key,omitempty"` // of the clone's spec
+	Key string `json:"key,omitempty"` // the key of the clone's spec
 	Class
 }
 
@@ -51,11 +49,11 @@ type leaseReply struct {
 	OK     bool        `json:"ok"`
 	Jail   vmm.Jail    `json:"held,omitzero"` // not "jail", which was a string
 	Pid    int         `json:"pid,omitempty"`
-	Pooled bool        `json:"pooled,omitempty"` // it stood ready; else it had to be restored first
+	Pooled bool        `json:"pooled,omitempty"` // it was ready; otherwise it had to be restored first
 	Status *PoolStatus `json:"status,omitempty"`
 }
 
-// lockFile takes a lock for as long as the process lives.
+// lockFile holds a lock as long as the process lives.
 func lockFile(name string) (unlock func(), err error) {
 	lock, err := filelock.Try(name)
 	if errors.Is(err, filelock.ErrHeld) {
@@ -67,7 +65,7 @@ func lockFile(name string) (unlock func(), err error) {
 	return lock.Unlock, nil
 }
 
-// dialPool connects to the home's daemon, which must be our own user's.
+// dialPool connects to the home's daemon, which must run as the same user.
 func dialPool(home string) (*net.UnixConn, error) {
 	conn, err := localsocket.Dial(context.Background(), home, poolSocket)
 	if err != nil {
@@ -113,7 +111,7 @@ func leaseOn(ctx context.Context, conn *net.UnixConn, spec Spec) (*Machine, erro
 	}
 	_ = conn.SetDeadline(time.Time{})
 	exited := make(chan vmm.Exit, 1)
-	go func() { // until the daemon says how it ended, or is gone
+	go func() { // until the daemon reports how the machine ended, or is gone
 		exit := vmm.Exit{Code: -1, Guest: -1, Signal: "killed", Stderr: "the pool daemon has ended"}
 		var told vmm.Exit
 		switch err := readLine(conn, &told); {
@@ -141,7 +139,7 @@ func leaseOn(ctx context.Context, conn *net.UnixConn, spec Spec) (*Machine, erro
 	return m, nil
 }
 
-// AskPool asks the home's pool daemon; the error is ErrNoPool if none runs.
+// AskPool asks the home's pool daemon for its status; the error is ErrNoPool if none runs.
 func AskPool(home string) (*PoolStatus, error) {
 	conn, err := dialPool(home)
 	if err != nil {
@@ -157,8 +155,8 @@ func AskPool(home string) (*PoolStatus, error) {
 	return reply.Status, nil
 }
 
-// StopPool tells the home's pool daemon to go down, and returns when it is gone or ctx ends. It waits for the runs on
-// its clones. The error is ErrNoPool if none runs.
+// StopPool stops the home's pool daemon, and returns when it is gone or ctx ends. It waits for the runs on the
+// daemon's clones. The error is ErrNoPool if no daemon runs.
 func StopPool(ctx context.Context, home string) error {
 	conn, err := dialPool(home)
 	if err != nil {
@@ -170,7 +168,7 @@ func StopPool(ctx context.Context, home string) error {
 	if err := writeLine(conn, leaseRequest{Op: "down"}, nil); err != nil {
 		return fmt.Errorf("stop the pool daemon: %w", err)
 	}
-	for { // it holds its lock until it is gone
+	for { // the daemon holds its lock until it is gone
 		unlock, err := lockFile(filepath.Join(home, poolLock))
 		if err == nil {
 			unlock()
@@ -193,9 +191,9 @@ func writeLine(conn *net.UnixConn, v any, rights []byte) error {
 	return err
 }
 
-// fitting is how a machine ended as a line has room for it: what QEMU said is cut, and its end stays.
+// fitting cuts a machine's exit so that it fits into a line: QEMU's standard error loses its beginning.
 func fitting(exit vmm.Exit) vmm.Exit {
-	const escaped = 6 // bytes that JSON makes of one, at most
+	const escaped = 6 // bytes of JSON for one byte, at most
 	for {
 		text, err := json.Marshal(exit)
 		over := len(text) - (poolMessage - 1)
@@ -222,7 +220,7 @@ func readLine(conn *net.UnixConn, v any) error {
 	return fmt.Errorf("a line is longer than %d bytes", poolMessage)
 }
 
-// readFiles reads a line that came in one message, and the descriptors beside it.
+// readFiles reads a line that arrives in one message, and the descriptors beside it.
 func readFiles(conn *net.UnixConn, v any) ([]*os.File, error) {
 	line, rights := make([]byte, poolMessage), make([]byte, unix.CmsgSpace(4*4))
 	n, rn, _, _, err := conn.ReadMsgUnix(line, rights)

@@ -16,11 +16,11 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// The server's end of lease_linux.go.
+// The server's side of lease_linux.go.
 
-// Serve is the pool daemon of the source's home, which must have been opened with a Pool; about is the class that it
-// tells of. It returns nil when ctx ends, when it is told to stop, or when no run has come for idle; runs under way on
-// its clones are waited for. The error is ErrPoolRuns if there is one already.
+// Serve runs the pool daemon of the source's home. The source must have a Pool; the daemon reports the class
+// about. Serve returns nil when ctx ends, when it is told to stop, or after idle without a run. It first waits
+// for runs under way on its clones. The error is ErrPoolRuns if a daemon runs already.
 func (s *Source) Serve(ctx context.Context, idle time.Duration, about Class) error {
 	if s.pool == nil {
 		return errors.New("there is no pool: snapshots need Linux, and the pool a size")
@@ -48,32 +48,31 @@ func (s *Source) Serve(ctx context.Context, idle time.Duration, about Class) err
 }
 
 func listenPool(home string) (*net.UnixListener, error) {
-	_ = os.Remove(filepath.Join(home, poolSocket)) // of one that was killed: we have the lock
+	_ = os.Remove(filepath.Join(home, poolSocket)) // left by a killed daemon: we have the lock
 	return localsocket.Listen(home, poolSocket)
 }
 
-// loan is a running machine that the server hands out.
+// loan is a running machine that the server lends.
 type loan interface {
-	// Lend gives away the machine's network, console and monitor, with what the run
-	// should know of it.
+	// Lend gives away the machine's network, console and monitor, with the facts that the run needs.
 	Lend() (leaseReply, []*os.File, error)
-	// Exited is closed when it has ended; Exit then says how.
+	// Exited is closed when the machine has ended; Exit then returns its status.
 	Exited() <-chan struct{}
 	Exit() (vmm.Exit, error)
-	// Close kills it.
+	// Close kills the machine.
 	Close() error
 }
 
-// lender is whose machines they are.
+// lender provides the machines to lend.
 type lender struct {
-	// take returns a machine of exactly the kind that is asked for, or an error.
+	// take returns a machine of exactly the requested kind, or an error.
 	take    func(context.Context, leaseRequest) (loan, error)
 	status  func() PoolStatus
 	lastRun func() time.Time
-	close   func() // destroys those that nobody has taken
+	close   func() // destroys the machines that nobody has taken
 }
 
-// lender returns a source whose pool is lent.
+// lender returns a lender of this source's pool.
 func (s *Source) lender(about Class) lender {
 	started := time.Now()
 	return lender{
@@ -93,16 +92,16 @@ func (s *Source) lender(about Class) lender {
 	}
 }
 
-// errNoClone means that a run gets none, and does without.
+// errNoClone means that the run gets no clone and continues without.
 var errNoClone = errors.New("no clone stands ready")
 
-// takeFor returns a running clone of exactly the kind that is asked for.
+// takeFor returns a running clone of exactly the requested kind.
 func (s *Source) takeFor(ctx context.Context, req leaseRequest) (*Machine, error) {
 	spec, known := s.pool.known(req.Key)
 	if !known {
 		images, err := s.opts.Images.Named(req.Arch, req.Image)
 		if err != nil {
-			return nil, errNoClone // another version of us asks
+			return nil, errNoClone // another version of unitask asks
 		}
 		im, err := images.Lookup(req.Kernel, req.Arch)
 		if err != nil {
@@ -111,7 +110,7 @@ func (s *Source) takeFor(ctx context.Context, req leaseRequest) (*Machine, error
 		if spec, err = s.Spec(ctx, im, req.Class); err != nil {
 			return nil, err
 		}
-		if spec.Key() != req.Key { // another version of us asks
+		if spec.Key() != req.Key { // another version of unitask asks
 			return nil, errNoClone
 		}
 	}
@@ -126,7 +125,7 @@ func (s *Source) takeFor(ctx context.Context, req leaseRequest) (*Machine, error
 	return m, nil
 }
 
-// lent is a machine as a loan.
+// lent lends a Machine.
 type lent struct{ *Machine }
 
 func (l lent) Exited() <-chan struct{} { return l.vm.Exited() }
@@ -137,7 +136,7 @@ func (l lent) Lend() (leaseReply, []*os.File, error) {
 	if err != nil {
 		return leaseReply{}, nil, err
 	}
-	// The link is the run's alone from now on: its end is the machine's.
+	// From now on only the run uses the link: the machine has the other end.
 	return leaseReply{OK: true, Jail: l.Jail(), Pid: l.vm.Pid(), Pooled: l.Origin == Pooled},
 		[]*os.File{l.link, ends.Console, ends.Monitor}, nil
 }
@@ -156,8 +155,8 @@ func newLeaseServer(from lender, down func()) *leaseServer {
 	return &leaseServer{lender: from, down: down, clients: make(chan struct{}, poolClients)}
 }
 
-// accept serves the connections that next, a listener's method, gives, until that is closed. What is beyond the bound
-// is turned away.
+// accept serves the connections from next, a listener's method, until the listener is closed. Connections beyond
+// the limit are refused.
 func (s *leaseServer) accept(next func() (*net.UnixConn, error)) {
 	for {
 		conn, err := accepting.Next(next)
@@ -177,7 +176,7 @@ func (s *leaseServer) accept(next func() (*net.UnixConn, error)) {
 	}
 }
 
-// runs returns how many runs are under way on the pool's machines.
+// runs adds to the number of runs under way on the pool's machines, and returns it.
 func (s *leaseServer) runs(add int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,7 +184,7 @@ func (s *leaseServer) runs(add int) int {
 	return s.running
 }
 
-// sleep ends the daemon when no run has come for a while.
+// sleep stops the daemon after idle without a run.
 func (s *leaseServer) sleep(ctx context.Context, idle time.Duration) {
 	for ctx.Err() == nil {
 		left := idle - time.Since(s.lastRun())
@@ -228,11 +227,11 @@ func (s *leaseServer) serve(conn *net.UnixConn) {
 		_ = writeLine(conn, leaseReply{OK: true}, nil)
 		s.down()
 		s.close()
-		_ = conn.SetDeadline(time.Time{}) // the end of the connection tells it that we are gone
+		_ = conn.SetDeadline(time.Time{}) // the client notices our exit when the connection closes
 	}
 }
 
-// hand gives a machine out, and holds its process until it or its run has ended.
+// hand lends a machine, and keeps its process until the machine or its run has ended.
 func (s *leaseServer) hand(conn *net.UnixConn, m loan) {
 	reply, files, err := m.Lend()
 	if err != nil {
@@ -243,7 +242,7 @@ func (s *leaseServer) hand(conn *net.UnixConn, m loan) {
 	for i, f := range files {
 		fds[i] = int(f.Fd())
 	}
-	s.runs(1) // whoever has the reply finds its run counted
+	s.runs(1) // count the run before the client has the reply
 	defer s.runs(-1)
 	err = writeLine(conn, reply, unix.UnixRights(fds...))
 	for _, f := range files {
@@ -255,7 +254,7 @@ func (s *leaseServer) hand(conn *net.UnixConn, m loan) {
 	_ = conn.SetDeadline(time.Time{})
 	gone := make(chan struct{})
 	go func() { // until conn is closed, below
-		_, _ = conn.Read(make([]byte, 1)) // it says nothing: it is there or not
+		_, _ = conn.Read(make([]byte, 1)) // the client sends nothing: only the connection matters
 		close(gone)
 	}()
 	select {

@@ -1,12 +1,12 @@
-// Package machine makes machines whose guest waits for its code: booted, cloned from a template, or taken from the
-// clones that are ready, here or in the pool daemon.
+// Package machine makes machines whose guest waits for its code: booted, cloned from a template, or taken from
+// the ready clones, here or in the pool daemon.
 //
 // A Source makes them from a Spec. A template is a snapshot: the memory of a stopped machine and the state of its
-// devices. A clone is a machine that starts from a snapshot, with pages of its own where it writes. A ready clone was
+// devices. A clone is a machine that starts from a snapshot; pages that it writes are private. A ready clone was
 // restored, rehearsed and paused. All of them are a Machine in one of three states (State).
 //
-// The package uses QEMU (vmm), images, the guest and its network. It knows nothing about policies, records and the code
-// of a run.
+// The package uses QEMU (vmm), images, the guest and its network. It knows nothing about policies, records and the
+// code of a run.
 package machine
 
 import (
@@ -29,58 +29,57 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// Class is what a run asks of its machine. Runs of one class are cloned from one
-// template.
+// Class is a run's requirements for its machine. Runs of one class are cloned from one template.
 type Class struct {
-	// Image is the name of its image: node, python; of a container's image the digest.
+	// Image is the image's name: node, python; for a container's image the digest.
 	Image    string       `json:"image"`
 	Kernel   image.Kernel `json:"kernel"`
 	Arch     image.Arch   `json:"arch"`
 	MemoryMB int          `json:"memoryMb"`
-	// CPUs is the processor time that it may use, in processors, and rounded up how many it has. 0 is 1.
+	// CPUs limits processor time, in processors; rounded up, it is the number of virtual processors. 0 means 1.
 	CPUs float64 `json:"cpus,omitempty"`
-	// FreshProcess: each clone executes a new process of the language (linux).
+	// FreshProcess starts a new process of the language in each clone (linux).
 	FreshProcess bool `json:"freshProcess,omitempty"`
-	// Folders are those of the host that the machine holds, for Runtime.MakeTemplate to
-	// read: "" is none. Only Warm gives it.
+	// Folders encodes host folders in the machine, for Runtime.MakeTemplate to read; "" means none. Only Warm
+	// sets it.
 	Folders string `json:"folders,omitempty"`
 }
 
-// Spec is a class on this host, the one description that machines are made from.
+// Spec describes a class on this host: everything that making a machine needs.
 type Spec struct {
 	Image    *image.Image
 	QEMU     vmm.QEMU
 	Accel    vmm.Accel // "" as long as none is known to boot the image here
 	MemoryMB int
-	CPUs     float64 // Class's
-	Fresh    bool    // Node is not started before the snapshot
-	// Folders are what of the run's files clones of a template of their own have from the
-	// beginning; nil is nothing. A machine whose spec has none must be sent them.
+	CPUs     float64 // as in Class
+	Fresh    bool    // Node starts after the snapshot, not before it
+	// Folders are the run's files that a special template already contains; nil means none. A machine whose spec
+	// has none must be sent the files.
 	Folders Folders
 	Life    Life
-	// NoTSC: under TCG it is a machine that counts time otherwise.
+	// NoTSC marks a machine that, under TCG, does not use the TSC as its clock.
 	NoTSC bool
 }
 
-// Life is for how long a machine is.
+// Life says whether a machine serves one run or lasts.
 type Life int
 
 const (
-	OneRun  Life = iota // its end is its run's
-	Lasting             // it can be paused, resumed and forked
+	OneRun  Life = iota // ends with its run
+	Lasting             // can be paused, resumed and forked
 )
 
-// Folders are files that a template holds beside what every template does.
+// Folders are files that a template contains beside the usual ones.
 type Folders interface {
-	// Key names the files, and their content.
+	// Key identifies the files and their content.
 	Key() string
-	// Settle waits until they can be told from what they may become.
+	// Settle waits until a later change to the files is certain to be noticed.
 	Settle(ctx context.Context) error
-	// Put sends them. It fails if they are no longer what Key says.
+	// Put sends the files. It fails if they no longer match Key.
 	Put(ctx context.Context, to *guest.Conn) error
-	// Patience is how long Put may take.
+	// Patience bounds the duration of Put.
 	Patience() time.Duration
-	// String is what another process needs to find them.
+	// String returns what another process needs to find the files.
 	String() string
 }
 
@@ -90,12 +89,11 @@ func (s Spec) bare() Spec {
 	return s
 }
 
-// templateVersion goes into every key: raise it when the command line or the way a
-// template is made changes.
+// templateVersion is part of every key: raise it when the command line or the making of templates changes.
 const templateVersion = 8
 
-// Key names everything that a machine must have in common with the snapshot that it
-// starts from. The image's digest holds the agent; a host's boot holds its TSC.
+// Key identifies everything that a machine must have in common with the snapshot it starts from. The image's
+// digest covers the agent; the boot id covers the TSC.
 func (s Spec) Key() string {
 	how := "warm"
 	if s.Fresh {
@@ -115,10 +113,10 @@ func (s Spec) Key() string {
 	return key
 }
 
-// foldersMark stands in the key of a template that holds folders.
+// foldersMark marks the key of a template that contains folders.
 const foldersMark = " folders "
 
-// Class returns what the spec was made of.
+// Class returns the class of the spec.
 func (s Spec) Class() Class {
 	sh := Class{Image: s.Image.Name, Kernel: s.Image.Kernel, Arch: s.Image.Arch, MemoryMB: s.MemoryMB, CPUs: s.CPUs,
 		FreshProcess: s.Fresh}
@@ -131,12 +129,12 @@ func (s Spec) Class() Class {
 	return sh
 }
 
-// State is where a machine is on its way.
+// State is a machine's stage before and during its run.
 type State int
 
 const (
 	Spawned State = iota + 1 // QEMU runs and waits for a snapshot's device state
-	Paused                   // the guest is there and stands still: it costs memory only
+	Paused                   // the guest is up but stopped: it costs memory only
 	Running                  // the guest runs
 )
 
@@ -152,49 +150,48 @@ func (s State) String() string {
 	return "no state"
 }
 
-// Origin is how a run came by its machine.
+// Origin says where a run's machine came from.
 type Origin int
 
 const (
 	Booted  Origin = iota // for this run
 	Cloned                // from a template, for this run
-	Pooled                // a clone that stood ready
-	Resumed               // from where another one was paused, or forked
+	Pooled                // a clone that was ready
+	Resumed               // from a paused or forked machine
 )
 
-// Machine is a QEMU and the guest in it. One goroutine at a time may use it, but for
-// Close, which may come from anywhere.
+// Machine is a QEMU with its guest. One goroutine at a time may use it; only Close may be called from anywhere.
 type Machine struct {
 	Spec   Spec
 	Origin Origin
-	// Note goes into the description of its next pause (Pause.Note).
+	// Note is stored in the description of the next pause (Pause.Note).
 	Note json.RawMessage
 
 	vm      *vmm.Machine
-	swap    sync.Mutex // of vm, which a debugger may replace
-	debug   *Debugger  // nil but for a machine that was started for one
+	swap    sync.Mutex // protects vm, which a debugger may replace
+	debug   *Debugger  // nil unless the machine was started for a debugger
 	state   State
 	devices []byte            // the snapshot's device state, of a spawned machine
 	place   []int64           // the snapshot's
-	placed  bool              // something was put there
-	mapped  *os.File          // of a machine that lasts: what QEMU maps as its memory
-	began   []byte            // and the device state that it began from; nil if it was booted, and all of its memory is in mapped
+	placed  bool              // content was put into place
+	mapped  *os.File          // of a machine that lasts: the file that QEMU maps as memory
+	began   []byte            // its initial device state; nil if it was booted and all of its memory is in mapped
 	link    *os.File          // our end of the network card's link while there is no network
 	network *netstack.Network // once it is open
 	console *console
-	calls   *callLines  // between the serial port and the console, where calls are traced; else nil
-	unfit   func(error) // of a clone: its template does not work
-	fit     func()      // or does
+	calls   *callLines  // between the serial port and the console, if calls are traced; else nil
+	unfit   func(error) // reports that a clone's template does not work
+	fit     func()      // reports that it works
 	watched sync.Once
 
 	keep    bool          // Config.Keep
-	halting sync.Once     // Halt
-	haltErr error         // of it
+	halting sync.Once     // runs Halt once
+	haltErr error         // the error of Halt
 	halted  chan struct{} // closed when the processor was stopped because the guest crashed; nil without keep
 	once    sync.Once
 }
 
-// Template returns the folder's name of the template that it was cloned from, "" if it was booted.
+// Template returns the folder name of the template that the machine was cloned from, "" if it was not cloned.
 func (m *Machine) Template() string {
 	if m.Origin == Booted || m.Origin == Resumed {
 		return ""
@@ -202,7 +199,7 @@ func (m *Machine) Template() string {
 	return digestOf(m.Spec.Key())
 }
 
-// Rehearsed returns how many rehearsals its guest has behind it.
+// Rehearsed returns how many rehearsals the guest has run.
 func (m *Machine) Rehearsed() int {
 	switch {
 	case m.Origin == Booted || m.Spec.Fresh:
@@ -213,7 +210,7 @@ func (m *Machine) Rehearsed() int {
 	return templateRehearsals + cloneRehearsals
 }
 
-// State returns where the machine is on its way.
+// State returns the machine's state.
 func (m *Machine) State() State { return m.state }
 
 // qemu returns the process that runs the machine now.
@@ -223,17 +220,17 @@ func (m *Machine) qemu() *vmm.Machine {
 	return m.vm
 }
 
-// Monitor speaks QMP with the machine, also with one that the pool daemon holds.
+// Monitor returns the machine's QMP connection, also for a machine of the pool daemon.
 func (m *Machine) Monitor() *vmm.Monitor { return m.qemu().Monitor }
 
-// Jail says what holds QEMU.
+// Jail describes QEMU's jail.
 func (m *Machine) Jail() vmm.Jail { return m.qemu().Jail }
 
-// Drops counts, by kind, what the guest's network dropped.
+// Drops returns the number of packets that the guest's network dropped, by kind.
 func (m *Machine) Drops() map[netstack.Drop]uint64 { return m.network.Stats() }
 
-// Work returns what the machine has done since QEMU was started: its processor time, and the frames that
-// went over its network. ok says that it could be found out.
+// Work returns the machine's processor time and its network frames since QEMU started. ok is false if they are
+// unknown.
 func (m *Machine) Work() (processor time.Duration, frames uint64, ok bool) {
 	proc, err := procfs.NewProc(m.vm.Pid())
 	if err != nil {
@@ -246,26 +243,25 @@ func (m *Machine) Work() (processor time.Duration, frames uint64, ok bool) {
 	return time.Duration(stat.CPUTime() * float64(time.Second)), m.network.Frames(), true
 }
 
-// Connections returns those that the guest has open to the outside now.
+// Connections returns the guest's open connections to the outside.
 func (m *Machine) Connections() []netstack.Decision { return m.network.Connections() }
 
 // Deadlines of the conversation with a guest.
 const (
 	// connectDeadline bounds the seed, the dial and the start of the code.
 	connectDeadline = 30 * time.Second
-	// cloneDeadline bounds a restore, and a clone's answer after it: beyond that
-	// it is not worth waiting for.
+	// cloneDeadline bounds a restore, and then a clone's answer: a longer wait is not worth it.
 	cloneDeadline = 5 * time.Second
-	// templateDeadline bounds the rehearsals of a template and its writing, some five seconds. On
-	// a busy host they were seen to take more than thirty, and a run meanwhile boots cold.
+	// templateDeadline bounds the rehearsals of a template and its writing, which take some five seconds. On a
+	// busy host they took more than thirty; meanwhile runs boot cold.
 	templateDeadline = 2 * time.Minute
-	// freshDeadline is what a clone has in which Node must be started first: a second
-	// under TCG, several times that on a machine that is busy.
+	// freshDeadline applies to a clone that must start Node first: a second under TCG, several times that on a
+	// busy machine.
 	freshDeadline = 15 * time.Second
 )
 
-// Connect seeds the guest, dials its agent and has load put the program in and start
-// it, for which it may take patience longer than usual.
+// Connect seeds the guest, dials its agent and calls load to send and start the program. patience is added to the
+// usual deadline.
 func (m *Machine) Connect(ctx context.Context, patience time.Duration,
 	load func(context.Context, *guest.Conn) error) (*guest.Conn, error) {
 	deadline := connectDeadline
@@ -303,11 +299,11 @@ func (m *Machine) Connect(ctx context.Context, patience time.Duration,
 	return conn, nil
 }
 
-// lastWordsTime is how long a kernel that gives up may print the state of its processor.
+// lastWordsTime is the time a dying kernel gets to print the state of its processor.
 const lastWordsTime = 300 * time.Millisecond
 
-// watch ends the machine when its kernel gives up: left alone, that may go on for
-// minutes without a word. One that is debugged stays.
+// watch closes the machine when its kernel gives up: otherwise that may take minutes without output. A debugged
+// machine stays.
 func (m *Machine) watch() {
 	if m.debug != nil {
 		return
@@ -332,28 +328,27 @@ func (m *Machine) watch() {
 	})
 }
 
-// Cut ends what the guest may reach; the conversation with it continues.
+// Cut ends the guest's network access; the conversation with the guest continues.
 func (m *Machine) Cut() { m.network.Cut() }
 
-// SetRules changes what the guest may reach, as Network.SetRules does.
+// SetRules changes the guest's network rules, as Network.SetRules does.
 func (m *Machine) SetRules(rules []netstack.Rule) { m.network.SetRules(rules) }
 
-// Unfit says that a clone's guest does not answer: its template is dropped.
+// Unfit reports that a clone's guest does not respond: its template is dropped.
 func (m *Machine) Unfit(err error) {
 	if m.unfit != nil {
 		m.unfit(err)
 	}
 }
 
-// afterlifeWait is how long a machine has to end after its guest is gone.
+// afterlifeWait bounds the wait for a machine to end after its guest is gone.
 const afterlifeWait = 2 * time.Second
 
-// exitUnknown and above are statuses that init and the kernels use for their own
-// failures.
+// exitUnknown and above are statuses that init and the kernels use for their own failures.
 const exitUnknown = contract.ExitUnknown
 
-// Afterlife finds out how the code ended when the agent could not tell: from the kernel's last words, or from the
-// status that the machine ended with. The error is gone if neither says.
+// Afterlife finds out how the code ended when the agent could not report it: from the kernel's last messages, or
+// from the machine's exit status. If neither tells, it returns the error gone.
 func (m *Machine) Afterlife(ctx context.Context, gone error) (guest.End, error) {
 	timed, cancel := context.WithTimeout(ctx, afterlifeWait)
 	defer cancel()
@@ -375,8 +370,8 @@ func (m *Machine) Afterlife(ctx context.Context, gone error) (guest.End, error) 
 	return guest.End{}, gone
 }
 
-// GuestError means that the machine ended without saying how the code did: the
-// kernel stopped, or the guest broke the protocol.
+// GuestError means that the machine ended without reporting how the code ended: the kernel stopped, or the guest
+// violated the protocol.
 type GuestError struct {
 	Reason  string // one sentence
 	Console string // the last lines of the serial console
@@ -386,7 +381,7 @@ type GuestError struct {
 func (e *GuestError) Error() string { return e.Reason }
 func (e *GuestError) Unwrap() error { return e.Err }
 
-// ended adds to an error how QEMU ended, if it has.
+// ended adds QEMU's exit status to an error, if QEMU has exited.
 func (m *Machine) ended(err error) error {
 	vm := m.qemu()
 	select {
@@ -398,13 +393,12 @@ func (m *Machine) ended(err error) error {
 	return fmt.Errorf("%w (%w)", exit.Err(), err)
 }
 
-// explainWait is how long QEMU may take to end after its guest did something odd.
+// explainWait bounds the wait for QEMU to exit after its guest misbehaved.
 const explainWait = 100 * time.Millisecond
 
-// Explain adds what the machine and its console have to say to an error of the
-// conversation with it.
+// Explain adds details from the machine and its console to an error of the conversation with it.
 func (m *Machine) Explain(err error) error {
-	if errors.As(err, new(*guest.ContentError)) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) { // the host's, whatever became of QEMU
+	if errors.As(err, new(*guest.ContentError)) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) { // the host's, whatever QEMU did
 		return err
 	}
 	var proto *guest.ProtocolError
@@ -425,7 +419,7 @@ func (m *Machine) Explain(err error) error {
 	case <-time.After(explainWait):
 		return err
 	}
-	if _, death := m.console.words(); death != "" { // the rest of it is in the record
+	if _, death := m.console.words(); death != "" { // the rest is in the record
 		return &GuestError{Reason: fmt.Sprintf("the %s kernel stopped: %s", m.Spec.Image.Kernel,
 			guest.DeathCause(shown(death))), Err: err}
 	}
@@ -437,7 +431,7 @@ func (m *Machine) Explain(err error) error {
 	if tail != "" {
 		reason += "; its console ends: " + lastLines(tail, 1)
 		for line := range strings.Lines(tail) {
-			if why, ok := strings.CutPrefix(line, "unitask: "); ok { // the agent's own
+			if why, ok := strings.CutPrefix(line, "unitask: "); ok { // printed by the agent
 				reason = "the guest gave up: " + strings.TrimSpace(why)
 			}
 		}
@@ -445,11 +439,11 @@ func (m *Machine) Explain(err error) error {
 	return &GuestError{Reason: reason, Console: lastLines(tail, 20), Err: err}
 }
 
-// Lacking is closed when the code asks for something that the machine's kernel lacks.
+// Lacking returns a channel that is closed when the code asks for something that the machine's kernel lacks.
 func (m *Machine) Lacking() <-chan struct{} { return m.console.lacking }
 
-// Lacks returns the first thing that the code asked for and the machine's kernel lacks, or
-// "". The machine must have been closed.
+// Lacks returns the first thing that the code asked for and the machine's kernel lacks, or "". The machine must
+// be closed.
 func (m *Machine) Lacks() string {
 	if m.console == nil {
 		return ""
@@ -467,8 +461,7 @@ func (m *Machine) Alive() bool {
 	}
 }
 
-// Resident returns the machine's share of the memory that it uses, in bytes; 0 if it can't
-// be told.
+// Resident returns the machine's share of the memory that it uses, in bytes, or 0 if it is unknown.
 func (m *Machine) Resident() int64 { return proportional(m.qemu().Pid()) }
 
 // Close kills the machine and frees its network. It may be called again.
@@ -478,7 +471,7 @@ func (m *Machine) Close() error {
 			m.debug.close()
 		}
 		m.qemu().Close()
-		m.mapped.Close() // nil will do
+		m.mapped.Close() // nil is allowed
 		if m.calls != nil {
 			m.calls.flush()
 		}

@@ -2,7 +2,7 @@ package machine
 
 import "os"
 
-// CanClone: a machine's memory is a memfd, which is Linux's.
+// CanClone is false: clones need memfd, which only Linux has.
 const CanClone = false
 
 func NewMemory(int64) (*os.File, error) { return nil, errNoMemfd }

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NewMemory returns an empty memfd of size bytes: a machine's memory.
+// NewMemory returns an empty memfd of size bytes for a machine's memory.
 func NewMemory(size int64) (*os.File, error) {
 	fd, err := unix.MemfdCreate("unitask-memory", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -27,9 +27,8 @@ func NewMemory(size int64) (*os.File, error) {
 	return f, nil
 }
 
-// SealMemory makes a memfd read-only for everybody and for good. QEMU opens its
-// memory for writing even where it maps it privately; so that a QEMU that was broken
-// out of can't change the template that the next run starts from.
+// SealMemory makes a memfd read-only for everybody and for good. QEMU opens its memory for writing even where it
+// maps it privately. The seal keeps a compromised QEMU from changing the template of the next run.
 func SealMemory(f *os.File) error {
 	_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS,
 		unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
@@ -39,11 +38,11 @@ func SealMemory(f *os.File) error {
 	return nil
 }
 
-// copyPiece is what one of CopyMemory's threads copies at a time.
+// copyPiece is the number of bytes that a thread of CopyMemory copies at a time.
 const copyPiece = 32 << 20
 
-// CopyMemory copies what is no hole from one file of memory to another, which must
-// be as long and empty. Some hundred megabytes take two processors half as long as one.
+// CopyMemory copies everything but holes from one memory file to another, which must be empty and of the same
+// length. For some hundred megabytes, two processors need half as long as one.
 func CopyMemory(to, from *os.File) error {
 	st, err := from.Stat()
 	if err != nil {
@@ -62,8 +61,8 @@ func CopyMemory(to, from *os.File) error {
 	return nil
 }
 
-// copyPieces copies one piece after the other, each from next on, by descriptors that have
-// places of their own in the two files.
+// copyPieces copies one piece after the other, each starting at next, with descriptors that have their own file
+// offsets.
 func copyPieces(to, from *os.File, size int64, next *atomic.Int64) error {
 	from, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", from.Fd()))
 	if err != nil {
@@ -114,15 +113,15 @@ func copyRange(to, from *os.File, at, most int64) error {
 	return nil
 }
 
-// CanClone says that this system has what snapshots need.
+// CanClone reports that this system supports snapshots.
 const CanClone = true
 
-// renameExchange swaps two folders in one step.
+// renameExchange swaps two folders atomically.
 func renameExchange(a, b string) error {
 	return unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE)
 }
 
-// changeTime returns when an inode was last changed, in ns.
+// changeTime returns the time of an inode's last change, in ns.
 func changeTime(st os.FileInfo) int64 {
 	t := st.Sys().(*syscall.Stat_t).Ctim
 	return t.Sec*1e9 + t.Nsec

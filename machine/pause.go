@@ -19,18 +19,18 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// A paused machine is a snapshot in a folder of its own: memory, device state and a description,
-// which names what must be the same where it is resumed and the digests of both. It takes the place of
-// the one before in one step.
+// A paused machine is a snapshot in a folder of its own: memory, device state and a description. The description
+// holds the digests of both and the properties that must match where the machine is resumed. A new pause replaces
+// the previous one atomically.
 
-// ErrPause means that a paused machine is not whole, or is not one.
+// ErrPause means that a paused machine is damaged or not a paused machine at all.
 var ErrPause = errors.New("the paused machine is damaged")
 
 // ErrLasting means that a machine was not made to be paused.
 var ErrLasting = errors.New("this machine lasts for one run only")
 
-// OtherHostError means that a machine was paused where something was otherwise than here. It is
-// whole, and can be resumed where that is as it was.
+// OtherHostError means that this host differs from the one where a machine was paused. The paused machine is
+// intact, and can be resumed where What is as it was.
 type OtherHostError struct{ What, Paused, Here string }
 
 func (e *OtherHostError) Error() string {
@@ -45,7 +45,7 @@ const (
 	maxPauseText = MaxPauseText
 )
 
-// PauseFile is the file of a paused machine's folder with its description, of MaxPauseText bytes at most.
+// PauseFile is the description's file in a paused machine's folder, of at most MaxPauseText bytes.
 const (
 	PauseFile    = "pause.json"
 	MaxPauseText = 8 << 20
@@ -56,18 +56,18 @@ type Pause struct {
 	Version int       `json:"version"`
 	At      time.Time `json:"at"`
 	Class   Class     `json:"shape"`
-	// What must be the same where it is resumed, beside the class.
+	// Properties that must match where the machine is resumed, beside the class.
 	ImageDigest string `json:"imageDigest"`
 	QEMU        string `json:"qemu"`
 	QEMUID      string `json:"qemuId"`
 	Accel       string `json:"accel"`
-	Processor   string `json:"processor,omitempty"` // the host's, where the guest has that
-	TSCKHz      int    `json:"tscKHz,omitempty"`    // by which the guest counts time
+	Processor   string `json:"processor,omitempty"` // the host's, if the guest uses it
+	TSCKHz      int    `json:"tscKHz,omitempty"`    // the guest's clock frequency
 
 	keptFiles
-	MemorySHA256 string `json:"memorySha256"` // digestMemory's
+	MemorySHA256 string `json:"memorySha256"` // from digestMemory
 
-	// Note is what the owner of the machine needs to continue with it (Machine.Note).
+	// Note is what the machine's owner needs to continue with it (Machine.Note).
 	Note json.RawMessage `json:"note,omitempty"`
 }
 
@@ -84,7 +84,7 @@ func (s *Source) paused(spec Spec) Pause {
 	return p
 }
 
-// differs says what a machine that was paused can't do without and this host has otherwise.
+// differs returns an error that names the first required property that this host does not match.
 func (p Pause) differs(here Pause) error {
 	for _, f := range []struct{ what, paused, here string }{
 		{"the image", p.Class.Image + " " + p.ImageDigest, here.Class.Image + " " + here.ImageDigest},
@@ -99,7 +99,7 @@ func (p Pause) differs(here Pause) error {
 			return &OtherHostError{f.what, f.paused, f.here}
 		}
 	}
-	const tolerance = 100 // of it; it is measured, a little otherwise at each boot
+	const tolerance = 100 // allowed deviation is 1/100: each boot measures slightly differently
 	if d := p.TSCKHz - here.TSCKHz; max(d, -d) > here.TSCKHz/tolerance {
 		return &OtherHostError{"a processor's counter of", strconv.Itoa(p.TSCKHz) + " kHz",
 			strconv.Itoa(here.TSCKHz) + " kHz"}
@@ -107,8 +107,8 @@ func (p Pause) differs(here Pause) error {
 	return nil
 }
 
-// ReadPause reads the description of the machine that was paused into a folder. The error is fs.ErrNotExist if there is
-// none.
+// ReadPause reads the description of the machine that was paused into a folder. The error is fs.ErrNotExist if
+// there is none.
 func ReadPause(folder string) (Pause, error) {
 	dir, err := openPause(folder)
 	if err != nil {
@@ -118,7 +118,7 @@ func ReadPause(folder string) (Pause, error) {
 	return readPause(dir)
 }
 
-// openPause opens the folder of a paused machine, which must be ours alone.
+// openPause opens the folder of a paused machine. Only this user may have access to the folder.
 func openPause(folder string) (*os.Root, error) {
 	if err := restore(folder); err != nil {
 		return nil, err
@@ -155,8 +155,8 @@ func readPause(dir *os.Root) (p Pause, err error) {
 	return p, nil
 }
 
-// damaged is an error of reading a paused machine: ErrPause, unless it is the host's, which says nothing of what is
-// there.
+// damaged wraps an error of reading a paused machine as ErrPause, unless it is an error of the host, which says
+// nothing about the files.
 func damaged(path string, err error) error {
 	var host syscall.Errno
 	if errors.As(err, &host) && !slices.Contains([]syscall.Errno{syscall.ENOENT, syscall.ENOTDIR, syscall.EISDIR,
@@ -166,16 +166,16 @@ func damaged(path string, err error) error {
 	return fmt.Errorf("%w: %s: %v", ErrPause, path, err)
 }
 
-// pauseStep is called at each step of a pause, by its name; for tests.
+// pauseStep is called with the name of each step of a pause, for tests.
 var pauseStep = func(string) {}
 
-// continueDeadline bounds how long a machine has to go on that could not be paused.
+// continueDeadline bounds how long a machine that could not be paused may take to continue.
 const continueDeadline = 10 * time.Second
 
-// Pause stops a machine that lasts, keeps it in a folder in the place of what was kept there before, and ends it: it is
-// closed. A crash, at any time, leaves the one or the other. After an error the machine continues, unless it could not,
-// and the folder is as it was. Whatever is under way between host and guest is lost: there should be nothing. One
-// process at a time may use a folder.
+// Pause stops a machine that lasts, saves it in a folder in place of the previous pause, and closes it. A crash
+// at any time leaves either the old pause or the new one. After an error the folder is unchanged, and the machine
+// continues if it can. Data in transit between host and guest is lost: there should be none. One process at a
+// time may use a folder.
 func (s *Source) Pause(ctx context.Context, m *Machine, folder string) error {
 	if m.mapped == nil {
 		return fmt.Errorf("pause: %w", ErrLasting)
@@ -249,7 +249,7 @@ func (s *Source) pause(ctx context.Context, m *Machine, folder string) error {
 // syncFolder is syncPath, a variable for tests.
 var syncFolder = syncPath
 
-// settle puts what was paused into a folder in the place of another one, for good. After an error that is where it was.
+// settle replaces a folder with a new pause durably. After an error the old pause is back in its place.
 func settle(folder, tmp string) error {
 	if err := replace(folder, tmp); err != nil {
 		return err
@@ -259,7 +259,7 @@ func settle(folder, tmp string) error {
 	if err == nil {
 		return nil
 	}
-	back := os.Rename(folder, tmp) // where there was none before
+	back := os.Rename(folder, tmp) // if there was none before
 	if back != nil {
 		back = replace(folder, tmp)
 	}
@@ -277,11 +277,11 @@ func syncPath(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// leftover returns the beginning of what a pause into a folder makes beside it.
+// leftover returns the name prefix of a pause's temporary folders.
 func leftover(folder string) string { return "." + filepath.Base(folder) + ".pausing-" }
 
-// RemoveLeftovers removes what a pause into a folder left beside it when it was killed. What it had moved aside is put
-// back; where it can't be it stays where it is, being all that there is of it.
+// RemoveLeftovers removes what a killed pause left beside a folder. It puts back a folder that was moved aside.
+// If that fails, the folder stays, because it is the only copy.
 func RemoveLeftovers(folder string) {
 	_ = restore(folder)
 	if _, err := os.Lstat(folder); err == nil {
@@ -295,17 +295,17 @@ func RemoveLeftovers(folder string) {
 	}
 }
 
-// RemovePause removes the machine that was paused into a folder, and all that was left beside it: nothing can put it
-// back.
+// RemovePause removes the machine that was paused into a folder, and all leftovers beside it: nothing can restore
+// it.
 func RemovePause(folder string) error {
 	RemoveLeftovers(folder)
 	return errors.Join(os.RemoveAll(aside(folder)), os.RemoveAll(folder))
 }
 
-// Resume starts the machine that was paused into a folder, where it continues from there: its guest has to be given
-// entropy and the time, and the way to it (Machine.Rejoin). The folder stays as it is. The spec is that of machines of
-// its class here (ReadPause). The error is an *OtherHostError if something is otherwise than when it was paused,
-// ErrPause where the folder is not whole, and fs.ErrNotExist where there is none.
+// Resume starts the machine that was paused into a folder, where it stopped. Its guest then needs entropy, the
+// time and a connection (Machine.Rejoin). The folder is unchanged. The spec must be that of the pause's class on
+// this host (ReadPause). The error is an *OtherHostError if this host differs, ErrPause if the folder is damaged,
+// and fs.ErrNotExist if there is none.
 func (s *Source) Resume(ctx context.Context, folder string, spec Spec, cfg Config) (*Machine, error) {
 	m, err := s.resume(ctx, folder, spec, cfg)
 	if err != nil {
@@ -333,7 +333,7 @@ func (s *Source) resume(ctx context.Context, folder string, spec Spec, cfg Confi
 	}
 	open := func(mapped bool) (*Machine, error) {
 		memory, devices, stamped, err := p.open(dir)
-		if err == nil && !stamped { // it was copied, or changed
+		if err == nil && !stamped { // it was copied or changed
 			var sum string
 			if sum, err = digestMemory(memory); err == nil && sum != p.MemorySHA256 {
 				err = errors.New("the digest of its memory is wrong")
@@ -369,7 +369,7 @@ func (s *Source) resume(ctx context.Context, folder string, spec Spec, cfg Confi
 	return m, nil
 }
 
-// Snapshot takes a snapshot of a machine that lasts, which stands still meanwhile, and continues.
+// Snapshot takes a snapshot of a machine that lasts. The machine is stopped meanwhile, then continues.
 func (s *Source) Snapshot(ctx context.Context, m *Machine) (*Snapshot, error) {
 	if m.mapped == nil {
 		return nil, fmt.Errorf("fork: %w", ErrLasting)
@@ -388,14 +388,14 @@ func (s *Source) Snapshot(ctx context.Context, m *Machine) (*Snapshot, error) {
 		err = SealMemory(memory)
 	}
 	if err != nil {
-		memory.Close() // nil will do
+		memory.Close() // nil is allowed
 		return nil, fmt.Errorf("fork: %w", err)
 	}
 	return filled(memory, devices, time.Now()), nil
 }
 
-// Fork starts a machine of a spec that continues from the snapshot of another one of it, as Resume does, with pages of
-// its own where it writes. It may be called for several at once.
+// Fork starts a machine that continues from the snapshot of another machine of the same spec, as Resume does.
+// Pages that it writes are private. Fork may be called for several machines at once.
 func (s *Source) Fork(ctx context.Context, spec Spec, snapshot *Snapshot, cfg Config) (*Machine, error) {
 	m, err := s.fork(ctx, spec, snapshot, cfg)
 	if err != nil {
@@ -406,7 +406,7 @@ func (s *Source) Fork(ctx context.Context, spec Spec, snapshot *Snapshot, cfg Co
 
 func (s *Source) fork(ctx context.Context, spec Spec, snapshot *Snapshot, cfg Config) (*Machine, error) {
 	qemu, err := s.QEMU(ctx, spec.Image.Arch)
-	if err == nil && qemu.ID != spec.QEMU.ID { // it was replaced since the machine began
+	if err == nil && qemu.ID != spec.QEMU.ID { // QEMU was replaced since the machine started
 		err = &OtherHostError{"QEMU", spec.QEMU.Version + " (" + spec.QEMU.ID + ")", qemu.Version + " (" + qemu.ID + ")"}
 	}
 	if err != nil {
@@ -420,7 +420,7 @@ func (s *Source) fork(ctx context.Context, spec Spec, snapshot *Snapshot, cfg Co
 	return m, s.open(ctx, m, cfg)
 }
 
-// Rejoin continues with the conversation of a machine that was resumed or forked (guest.Rejoin).
+// Rejoin resumes the conversation with a machine that was resumed or forked (guest.Rejoin).
 func (m *Machine) Rejoin(ctx context.Context) (*guest.Conn, error) {
 	timed, cancel := context.WithTimeout(ctx, connectDeadline)
 	defer cancel()

@@ -13,13 +13,14 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// A place is a file in a template's guest whose pages a clone may begin with other contents in: what is large is there
-// then, and need not go through the guest's network. Its pages are found by their marks (contract.PlaceMark) in the
-// snapshot's memory, wherever the guest's kernel has them.
+// A place is a file in a template's guest whose pages can have other content when a clone starts. Large data is
+// then already there, and need not pass through the guest's network. The pages are found by their marks
+// (contract.PlaceMark) in the snapshot's memory, wherever the guest's kernel has them.
 
 const placePage = 4096
 
-// findPlace returns the offsets in a memory of its place's pages, in the file's order; nil if there is none.
+// findPlace returns the offsets of the place's pages in a memory file, in the file's order; nil if there are
+// none.
 func findPlace(memory *os.File) ([]int64, error) {
 	mark := []byte(contract.PlaceMark)
 	for i := range mark {
@@ -49,7 +50,7 @@ func findPlace(memory *os.File) ([]int64, error) {
 			}
 			number := binary.LittleEndian.Uint32(rest)
 			if rest = rest[4:]; number >= uint32(len(found)) || found[number] != 0 || !bytes.Equal(rest, empty[:len(rest)]) {
-				return nil, nil // not what it should be: there is none
+				return nil, nil // not as expected: there is no place
 			}
 			found[number] = at + int64(in)
 			left--
@@ -61,8 +62,8 @@ func findPlace(memory *os.File) ([]int64, error) {
 	return found, nil
 }
 
-// putInPlace has a clone that was spawned begin with something in its place, if its template has one that is large
-// enough, and a state of a form that is known.
+// putInPlace makes a spawned clone start with content in its place. That needs a template with a large enough
+// place, and a device state of a known format.
 func (m *Machine) putInPlace(what func() []byte) {
 	if m.state != Spawned || what == nil || m.place == nil {
 		return
@@ -76,5 +77,5 @@ func (m *Machine) putInPlace(what func() []byte) {
 	}
 }
 
-// Placed reports whether the guest began with Config.Place in its place.
+// Placed reports whether the guest started with the content of Config.Place in its place.
 func (m *Machine) Placed() bool { return m.placed }

@@ -11,18 +11,17 @@ import (
 	"time"
 )
 
-// PoolSize is how many idle clones stand ready. Each serves one run and is then
-// destroyed.
+// PoolSize bounds the number of idle clones that are ready. Each clone serves one run and is then destroyed.
 type PoolSize struct {
-	// Min stand ready for the pool's own class as soon as they can be made; 0 makes
-	// none before a run has asked.
+	// Min clones are ready for the pool's own class as soon as possible; with 0, none is made before the first
+	// run.
 	Min int
-	// Max bounds all of them together; 0 is no pool. Between the two, demand decides:
-	// as many as runs came in the last half minute.
+	// Max bounds all clones together; 0 means no pool. Between Min and Max, demand decides: the pool keeps as
+	// many clones as runs arrived in the last half minute.
 	Max int
 }
 
-// Check says what is wrong with a size.
+// Check returns an error if a size is invalid.
 func (s PoolSize) Check() error {
 	if s.Min < 0 || s.Max < s.Min || s.Max > maxPool {
 		return fmt.Errorf("use MIN:MAX, with 0 ≤ MIN ≤ MAX ≤ %d", maxPool)
@@ -30,7 +29,7 @@ func (s PoolSize) Check() error {
 	return nil
 }
 
-// ParsePoolSize reads MIN:MAX, or one number for both.
+// ParsePoolSize parses MIN:MAX, or one number for both.
 func ParsePoolSize(s string) (PoolSize, error) {
 	low, high, ok := strings.Cut(s, ":")
 	if !ok {
@@ -50,47 +49,46 @@ func ParsePoolSize(s string) (PoolSize, error) {
 
 const (
 	maxPool = 256
-	// demandWindow: as many clones stand ready as runs came in this time.
+	// demandWindow is the period of the demand: as many clones are ready as runs arrived in it.
 	demandWindow = 30 * time.Second
-	// poolIdle: without a run for so long, the pool is emptied; the next run fills it.
+	// poolIdle is the time without a run after which the pool is emptied; the next run fills it.
 	poolIdle = 10 * time.Minute
-	// standbyAge: a clone does not stand ready for longer; its template is not much
-	// older.
+	// standbyAge bounds the age of a ready clone; its template is not much older.
 	standbyAge = time.Hour
-	// poolTick is how often the pool looks at itself without being asked.
+	// poolTick is the interval at which the pool checks itself.
 	poolTick = time.Second
-	// runsFirst: no clone is made for so long after a run took the first: most runs
-	// are over by then, and have the processors to themselves.
+	// runsFirst is the pause after a run took the first clone, in which no clone is made: most runs end by then,
+	// and have the processors to themselves.
 	runsFirst = 250 * time.Millisecond
-	// makerRest is how long no clone of a class is made after one could not be.
+	// makerRest is the pause after a clone of a class could not be made.
 	makerRest = 10 * time.Second
 )
 
-// standby is a machine that stands ready.
+// standby is a machine that is ready or becoming ready.
 type standby interface {
 	Alive() bool
 	Close() error
-	// Resident is the memory that it costs, in bytes.
+	// Resident returns the memory that it uses, in bytes.
 	Resident() int64
 }
 
-// making is how a pool comes by its machines. Several goroutines call it at once.
+// making produces a pool's machines. Several goroutines call it at once.
 type making[M standby] interface {
 	// spawn starts a machine that is not ready yet: a spare.
 	spawn(context.Context, Spec) (M, error)
-	// ready takes a spawned machine as far as it goes without a run.
+	// ready prepares a spawned machine as far as possible without a run.
 	ready(context.Context, M) error
-	// rest is called while no machine may stand ready.
+	// rest is called while no machine may be ready.
 	rest()
 }
 
-// pool decides how many machines stand ready. One goroutine decides (tend); at most so
-// many others as half the processors make machines.
+// pool decides how many machines are ready. One goroutine decides (tend); at most half as many others as there
+// are processors make machines.
 type pool[M standby] struct {
 	size   PoolSize
 	maker  making[M]
 	memory func() (total, free int64) // in bytes
-	makers int                        // machines made at once: half the processors are the runs'
+	makers int                        // machines made at once: the other half of the processors is for runs
 	ctx    context.Context
 	cancel context.CancelFunc
 	wake   chan struct{}
@@ -100,21 +98,21 @@ type pool[M standby] struct {
 	groups map[string]*group[M] // by the spec's key
 	making int
 	last   time.Time // of the last run
-	due    time.Time // when to refill what was taken; zero while all is full
+	due    time.Time // when to replace taken machines; zero while none is missing
 	stats  PoolStats
 	fault  string // why the pool's own class can't be made
-	held   string // why nothing may stand ready
+	held   string // why no machine may be ready
 }
 
-// group is the machines of one spec.
+// group holds the machines of one spec.
 type group[M standby] struct {
 	spec   Spec
-	floor  int // stand ready without demand
+	floor  int // number of ready machines without demand
 	ready  []kept[M]
 	spare  *kept[M] // waits for its state: saves a start
 	making bool
 	takes  []time.Time // of the last runs
-	rest   time.Time   // none is made before
+	rest   time.Time   // no machine is made before this time
 }
 
 type kept[M standby] struct {
@@ -128,10 +126,10 @@ func (k kept[M]) good(now time.Time) bool {
 
 // PoolStats are a pool's figures.
 type PoolStats struct {
-	Idle   int   `json:"idle"`   // clones that stand ready
+	Idle   int   `json:"idle"`   // clones that are ready
 	Spare  int   `json:"spare"`  // QEMUs that wait for a state
 	Making int   `json:"making"` // clones being made
-	Served int64 `json:"served"` // runs that got a clone that stood ready
+	Served int64 `json:"served"` // runs that got a ready clone
 	Missed int64 `json:"missed"` // runs that did not
 	// MemoryMB is the proportional memory of all idle clones.
 	MemoryMB int64  `json:"memoryMb"`
@@ -147,7 +145,7 @@ func newPool[M standby](size PoolSize, maker making[M], memory func() (total, fr
 	return p
 }
 
-// stock has Min machines of a spec stand ready from now on.
+// stock keeps Min machines of a spec ready from now on.
 func (p *pool[M]) stock(spec Spec) {
 	p.mu.Lock()
 	p.groupOf(spec).floor = p.size.Min
@@ -156,14 +154,14 @@ func (p *pool[M]) stock(spec Spec) {
 	p.ring()
 }
 
-// fail notes why the pool's own class can't be had.
+// fail notes why the pool's own class can't be made.
 func (p *pool[M]) fail(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fault = err.Error()
 }
 
-// groupOf returns the group for a spec; mu is held.
+// groupOf returns the group for a spec. The caller holds mu.
 func (p *pool[M]) groupOf(spec Spec) *group[M] {
 	s := p.groups[spec.Key()]
 	if s == nil {
@@ -180,8 +178,7 @@ func (p *pool[M]) ring() {
 	}
 }
 
-// take returns a machine that stands ready, else a spare, and whether there was either.
-// The pool sees the demand.
+// take returns a ready machine, else a spare, and whether there was one. The request counts as demand.
 func (p *pool[M]) take(spec Spec) (got M, ok bool) {
 	if spec.Accel == "" || p.ctx.Err() != nil {
 		return got, false
@@ -231,7 +228,7 @@ func destroy[M standby](list []kept[M]) {
 	}
 }
 
-// tend keeps the pool at its size until it is closed.
+// tend keeps the pool at its size until the pool is closed.
 func (p *pool[M]) tend() {
 	tick := time.NewTicker(poolTick)
 	defer tick.Stop()
@@ -261,7 +258,7 @@ func (p *pool[M]) tend() {
 	}
 }
 
-// target returns how many machines of a group should stand ready.
+// target returns how many machines of a group should be ready.
 func (p *pool[M]) target(s *group[M], now time.Time) int {
 	for len(s.takes) > 0 && now.Sub(s.takes[0]) > demandWindow {
 		s.takes = s.takes[1:]
@@ -269,7 +266,7 @@ func (p *pool[M]) target(s *group[M], now time.Time) int {
 	return min(max(len(s.takes), s.floor), p.size.Max)
 }
 
-// surplus removes the machines that are no longer wanted.
+// surplus removes and returns the machines that are no longer wanted.
 func (p *pool[M]) surplus(now time.Time, closed bool) (out []kept[M]) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -297,9 +294,9 @@ func (p *pool[M]) surplus(now time.Time, closed bool) (out []kept[M]) {
 	return out
 }
 
-// closed says why nothing may stand ready now, "" if it may.
+// closed returns why no machine may be ready now, or "".
 func (p *pool[M]) closed(now time.Time) string {
-	if total, free := p.memory(); free < total/10 { // the rest of the machine's
+	if total, free := p.memory(); free < total/10 { // the rest is for other programs
 		return "memory is short"
 	}
 	if now.Sub(p.lastRun()) > poolIdle {
@@ -308,15 +305,14 @@ func (p *pool[M]) closed(now time.Time) string {
 	return ""
 }
 
-// lastRun returns when a run last asked.
+// lastRun returns the time of the last run's request.
 func (p *pool[M]) lastRun() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.last
 }
 
-// refill starts makers for what is missing, or says how long to leave the processors
-// to the runs.
+// refill starts makers for missing machines. If runs need the processors first, it returns how long to wait.
 func (p *pool[M]) refill(now time.Time) (wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -347,7 +343,7 @@ func (p *pool[M]) refill(now time.Time) (wait time.Duration) {
 	return 0
 }
 
-// make makes one machine for a group, or only a spare.
+// make makes one ready machine for a group, or only a spare.
 func (p *pool[M]) make(s *group[M], onlySpare bool) {
 	p.mu.Lock()
 	spare := s.spare
@@ -390,7 +386,7 @@ func (p *pool[M]) make(s *group[M], onlySpare bool) {
 // figures returns the pool's figures.
 func (p *pool[M]) figures() PoolStats {
 	st, idle := p.count()
-	for _, m := range idle { // milliseconds each: no run waits for it
+	for _, m := range idle { // takes milliseconds each: no run waits for it
 		st.MemoryMB += m.Resident() >> 20
 	}
 	return st

@@ -19,40 +19,40 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// Snapshot is what a machine starts from: the memory of a stopped one, and the state of
-// its devices. Templates, pauses, forks and a debugger's snapshots are it. A machine may be started
-// on the memory at once, and restored when it is Ready.
+// Snapshot holds the memory of a stopped machine and the state of its devices. Templates, pauses, forks and a
+// debugger's snapshots are all a Snapshot. A new machine may start on the memory at once, and is restored when
+// the snapshot is Ready.
 type Snapshot struct {
 	Memory  *os.File
 	Devices []byte
 	Created time.Time
-	Place   []int64 // the offsets in the memory of its guest's place, nil if there is none
-	File    bool    // the memory is the file that it is kept in
+	Place   []int64 // offsets in the memory of its guest's place, nil if there is none
+	File    bool    // the memory is the stored file itself
 	fill    *fill
 	owner   bool // of the filling: Close waits for it
 }
 
-// fill is the filling of a snapshot's memory, which continues beside the start of QEMU: both take some ten
+// fill is the copying of a snapshot's memory, which runs beside the start of QEMU: each takes some ten
 // milliseconds.
 type fill struct {
 	done chan struct{}
-	err  error // when done is closed
+	err  error // valid when done is closed
 }
 
-// filled returns a snapshot that is whole.
+// filled returns a complete snapshot.
 func filled(memory *os.File, devices []byte, created time.Time) *Snapshot {
 	done := make(chan struct{})
 	close(done)
 	return &Snapshot{Memory: memory, Devices: devices, Created: created, fill: &fill{done: done}}
 }
 
-// Ready waits until the memory holds all of the snapshot and is sealed.
+// Ready waits until the memory is complete and sealed.
 func (t *Snapshot) Ready() error {
 	<-t.fill.done
 	return t.fill.err
 }
 
-// Failed reports whether the memory could not be filled.
+// Failed reports whether filling the memory failed.
 func (t *Snapshot) Failed() bool {
 	select {
 	case <-t.fill.done:
@@ -70,7 +70,7 @@ func (t *Snapshot) Close() error {
 	return t.Memory.Close()
 }
 
-// Dup returns the snapshot again, to be closed by itself.
+// Dup returns a duplicate of the snapshot, which is closed separately.
 func (t *Snapshot) Dup() (*Snapshot, error) {
 	memory, err := dup(t.Memory)
 	if err != nil {
@@ -88,8 +88,7 @@ func dup(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
-// start starts a QEMU of a spec on a snapshot, with private pages over its memory; it is then
-// spawned.
+// start starts a QEMU of a spec on a snapshot, with private pages over its memory. The machine is then spawned.
 func (s *Source) start(ctx context.Context, spec Spec, snapshot *Snapshot) (*Machine, error) {
 	ours, theirs, err := netstack.Pair()
 	if err != nil {
@@ -112,15 +111,15 @@ func (s *Source) start(ctx context.Context, spec Spec, snapshot *Snapshot) (*Mac
 	}
 	if err != nil {
 		ours.Close()
-		m.mapped.Close() // nil will do
+		m.mapped.Close() // nil is allowed
 		return nil, err
 	}
 	return m, nil
 }
 
-// capture stops a machine that QEMU runs, and copies its memory, which QEMU maps from mapped, to an empty file as long.
-// It returns the state of its devices. began is the state that the machine started from, nil if all of its memory is in
-// mapped. The machine may continue afterwards (vmm's Resume), also after an error.
+// capture stops a machine and copies its memory, which QEMU maps from mapped, to an empty file of the same
+// length. It returns the device state. began is the machine's initial device state, nil if all of its memory is
+// in mapped. The machine may continue afterwards (vmm's Resume), also after an error.
 func capture(ctx context.Context, vm *vmm.Machine, mapped *os.File, began []byte, to *os.File) (devices []byte,
 	err error) {
 	if began == nil {
@@ -140,12 +139,12 @@ func capture(ctx context.Context, vm *vmm.Machine, mapped *os.File, began []byte
 	return devices, nil
 }
 
-// copyOf returns a memfd with what is in a file of memory.
+// copyOf returns a memfd with the content of a memory file.
 func copyOf(memory *os.File) (*os.File, error) {
 	return newCopy(memory, func(to *os.File) error { return CopyMemory(to, memory) })
 }
 
-// newCopy returns a memfd as long as a file of memory, filled.
+// newCopy returns a filled memfd as long as a memory file.
 func newCopy(memory *os.File, fill func(to *os.File) error) (*os.File, error) {
 	st, err := memory.Stat()
 	if err != nil {
@@ -167,17 +166,16 @@ const (
 	stateName  = "state"
 )
 
-// keptFiles is what the description of a snapshot in a folder says of its files.
+// keptFiles describes the files of a snapshot in a folder.
 type keptFiles struct {
 	StateSHA256 string `json:"stateSha256"`
-	// Of the memory's file when it was written: a file that was changed since has
-	// another change time. Reading it all for a digest would take as long as a
-	// clone does.
+	// Properties of the memory file when it was written: a later change also changes its change time. Reading all
+	// of it for a digest would take as long as a clone does.
 	MemorySize  int64 `json:"memorySize"`
 	MemoryStamp int64 `json:"memoryStamp"`
 }
 
-// keep writes a snapshot into a folder: fill fills the memory, of that size, and returns the state.
+// keep writes a snapshot into a folder: fill fills the memory, of the given size, and returns the device state.
 // settle, if not nil, is called with the memory when all of it is written.
 func keep(dir string, size int64, fill func(memory *os.File) (state []byte, err error),
 	settle func(memory *os.File) error) (k keptFiles, err error) {
@@ -193,7 +191,7 @@ func keep(dir string, size int64, fill func(memory *os.File) (state []byte, err 
 	if err != nil {
 		return k, err
 	}
-	// A QEMU that maps it opens it by a descriptor, as a user of its own. Others can't: the folder
+	// A QEMU that maps the file opens it by descriptor, as another user. Other users can't reach it: the folder
 	// is 0700.
 	if err := memory.Chmod(0o644); err != nil {
 		return k, err
@@ -212,11 +210,11 @@ func keep(dir string, size int64, fill func(memory *os.File) (state []byte, err 
 	return k, errors.Join(os.WriteFile(filepath.Join(dir, stateName), state, 0o600), memory.Close())
 }
 
-// maxKeptState bounds the state of a snapshot in a folder.
+// maxKeptState bounds the device state of a snapshot in a folder.
 const maxKeptState = 64 << 20
 
-// open opens what keep has written. stamped says that the memory was not changed since; the state
-// is read and checked.
+// open opens what keep has written. stamped reports that the memory is unchanged since then; open reads the state
+// and checks its digest.
 func (k keptFiles) open(dir *os.Root) (memory *os.File, state []byte, stamped bool, err error) {
 	if state, err = readWhole(dir, stateName, maxKeptState); err != nil {
 		return nil, nil, false, err
@@ -238,7 +236,7 @@ func (k keptFiles) open(dir *os.Root) (memory *os.File, state []byte, stamped bo
 	return memory, state, changeTime(st) == k.MemoryStamp, nil
 }
 
-// readWhole reads a regular file of at most that many bytes.
+// readWhole reads a regular file of at most most bytes.
 func readWhole(dir *os.Root, name string, most int64) ([]byte, error) {
 	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -255,8 +253,8 @@ func readWhole(dir *os.Root, name string, most int64) ([]byte, error) {
 	return text, err
 }
 
-// load returns the snapshot whose memory is in a file, of which it becomes the owner: the file itself
-// for a QEMU that maps it, else a copy that is sealed, and that fills while QEMU starts.
+// load returns the snapshot with its memory in a file, and takes ownership of the file. For a QEMU that maps the
+// file, it is the memory; else the memory is a sealed copy that fills while QEMU starts.
 func load(memory *os.File, devices []byte, created time.Time, mapped bool) (*Snapshot, error) {
 	if mapped {
 		t := filled(memory, devices, created)
@@ -281,19 +279,18 @@ func load(memory *os.File, devices []byte, created time.Time, mapped bool) (*Sna
 	return t, nil
 }
 
-// exchange has two names change places; a variable for tests, as if on a file system that can't. So is rename, as if
-// the disk failed.
+// exchange swaps two names; tests replace it to simulate a file system that can't. Tests replace rename to
+// simulate a failing disk.
 var (
 	exchange = renameExchange
 	rename   = os.Rename
 )
 
-// replaceTries bounds how often one that is read meanwhile (restore) is in the way: readers come seldom.
+// replaceTries bounds the retries when a reader's restore interferes; readers are rare.
 const replaceTries = 10
 
-// replace puts a folder in the place of another one, in one step, and the other one, if there is
-// one, in its. On a file system that can't exchange them (NFS, 9p, some of FUSE) the other one is moved aside
-// before: who is killed in between has left it there (restore).
+// replace swaps a folder with another one, if there is one, atomically. On a file system that can't swap (NFS,
+// 9p, some of FUSE) the other folder is first moved aside; a process killed in between leaves it there (restore).
 func replace(place, by string) (err error) {
 	for range replaceTries {
 		if err = replaceOnce(place, by); !errors.Is(err, fs.ErrExist) { // ENOTEMPTY, EEXIST
@@ -325,26 +322,27 @@ func replaceOnce(place, by string) error {
 		if err = rename(by, place); err != nil {
 			return errors.Join(err, restore(place))
 		}
-		_ = rename(aside(place), by) // else it is a leftover
+		_ = rename(aside(place), by) // otherwise it is a leftover
 	}
 	return err
 }
 
 const asideSuffix = ".before"
 
-// aside returns where a folder is while another one takes its place.
+// aside returns the name of a folder while it is moved aside.
 func aside(folder string) string {
 	return filepath.Join(filepath.Dir(folder), "."+filepath.Base(folder)+asideSuffix)
 }
 
-// AsideOf returns the name of the folder that was moved aside under a name, where it was.
+// AsideOf returns the original name of a folder that was moved aside.
 func AsideOf(name string) (folder string, ok bool) {
 	name, isHidden := strings.CutPrefix(name, ".")
 	name, isAside := strings.CutSuffix(name, asideSuffix)
 	return name, isHidden && isAside && name != ""
 }
 
-// restore puts a folder back that was moved aside, where nothing has taken its place. It is no error where none was.
+// restore puts back a folder that was moved aside, unless something has taken its place. It is no error if none
+// was.
 func restore(folder string) error {
 	if _, err := os.Lstat(folder); !errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -353,7 +351,7 @@ func restore(folder string) error {
 		return nil
 	}
 	err := rename(aside(folder), folder)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) { // somebody else has done it
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) { // another process has done it
 		return nil
 	}
 	return err

@@ -20,57 +20,54 @@ import (
 // ErrClosed means that a source was closed.
 var ErrClosed = errors.New("closed")
 
-// EventKind says what an Event is about.
+// EventKind is the kind of an Event.
 type EventKind string
 
 const (
 	EventAccel EventKind = "accel" // an accelerator was tried and does not work
-	// EventFallback: hardware acceleration was tried, or might have been, and TCG takes its place
-	// for the first time since the host was booted.
+	// EventFallback: hardware acceleration was tried or possible, and TCG replaces it for the first time since
+	// the host was booted.
 	EventFallback EventKind = "fallback"
-	EventRetry    EventKind = "retry" // something did not come up and is tried again, or done another way
+	EventRetry    EventKind = "retry" // something failed to start and is retried, or done another way
 )
 
-// Event tells how a machine is being had.
+// Event reports progress in getting a machine.
 type Event struct {
 	Kind    EventKind
 	Message string // one line for people
 }
 
-// Options say where machines come from.
+// Options configure a Source.
 type Options struct {
-	Home   string       // templates, the cache and the pool daemon's socket are in it
-	Images *image.Store // where the pool daemon finds the image of a clone that it is asked for
+	Home   string       // contains the templates, the cache and the pool daemon's socket
+	Images *image.Store // where the pool daemon finds the image of a requested clone
 	Accel  vmm.Accel    // Auto, or the only one that may be used
-	// Programs are what guests run before the code, by the names of the bundled images.
+	// Programs run in guests before the code, by the names of the bundled images.
 	Programs map[string]Program
-	// Pool keeps clones ready in this process, where snapshots can be had; its zero
-	// value keeps none.
+	// Pool keeps clones ready in this process, where snapshots are possible; its zero value keeps none.
 	Pool PoolSize
-	// Lease takes clones from the home's pool daemon, where one runs.
+	// Lease takes clones from the home's pool daemon, if one runs.
 	Lease bool
-	// Warm has another process make a template; nil has this one make it, in the
-	// background.
+	// Warm makes another process make a template; with nil this process makes it, in the background.
 	Warm func(Class)
-	// Events, if not nil, receives what happens in the background. It is called from
-	// several goroutines at once.
+	// Events, if not nil, receives events from the background. Several goroutines call it at once.
 	Events func(Event)
 }
 
 // Program is the language's own program in the guest, which waits there for the code.
 type Program struct {
-	// Arg, if not nil, is an argument that bounds its memory, for a machine of that many MiB.
+	// Arg, if not nil, returns an argument that bounds its memory, for a machine of that many MiB.
 	Arg func(memoryMB int) string
-	// Rehearsal is a throw-away program for it.
+	// Rehearsal is its throw-away program.
 	Rehearsal guest.Rehearsal
-	// Patience is how much longer than others the first rehearsal may take.
+	// Patience is the extra time for the first rehearsal.
 	Patience time.Duration
 }
 
 // ownPatience is the Patience with a custom image, which may import much ahead.
 const ownPatience = 3 * time.Minute
 
-// program returns what guests with an image run before the code.
+// program returns the program that guests with an image run before the code.
 func (s *Source) program(im *image.Image) Program {
 	if im.Base == "" {
 		return s.opts.Programs[im.Name]
@@ -80,18 +77,18 @@ func (s *Source) program(im *image.Image) Program {
 	return p
 }
 
-// Source is where machines come from. Any number of goroutines may use it at once.
+// Source makes machines. Any number of goroutines may use it at once.
 type Source struct {
 	opts      Options
 	host      func(vmm.QEMU) vmm.Host
 	cache     *Cache
 	templates *Templates
 	loaded    loadedTemplates
-	pool      *pool[*Machine] // nil without one
+	pool      *pool[*Machine] // nil without a pool
 
 	background context.Context // ends with Close
 	stop       context.CancelFunc
-	mu         sync.Mutex // group.Add against Close
+	mu         sync.Mutex // orders group.Add before Close
 	group      sync.WaitGroup
 
 	tsc sync.Once // khz is measured
@@ -117,10 +114,10 @@ func Open(opts Options) *Source {
 	return s
 }
 
-// Templates returns the store of snapshots that machines are cloned from.
+// Templates returns the store of templates.
 func (s *Source) Templates() *Templates { return s.templates }
 
-// Pool returns the figures of the source's pool; zero without one.
+// Pool returns the figures of the source's pool; zero without a pool.
 func (s *Source) Pool() PoolStats {
 	if s.pool == nil {
 		return PoolStats{}
@@ -133,8 +130,8 @@ func (s *Source) QEMU(ctx context.Context, arch image.Arch) (vmm.QEMU, error) {
 	return vmm.FindQEMU(ctx, vmm.Arch(arch), s.cache)
 }
 
-// Spec finds out what a machine for an image is on this host; of the class it takes memory, processors and
-// whether each clone has a fresh process.
+// Spec returns the spec of machines for an image on this host. Of the class it uses memory, processors and
+// FreshProcess.
 func (s *Source) Spec(ctx context.Context, im *image.Image, sh Class) (Spec, error) {
 	qemu, err := s.QEMU(ctx, im.Arch)
 	if err != nil {
@@ -148,8 +145,8 @@ func (s *Source) Spec(ctx context.Context, im *image.Image, sh Class) (Spec, err
 	return spec, nil
 }
 
-// HasTemplate reports whether machines of an image, with that memory, are cloned here. It looks, and finds
-// nothing out about the host.
+// HasTemplate reports whether machines of an image, with that memory, are cloned here. It measures nothing on the
+// host.
 func (s *Source) HasTemplate(ctx context.Context, im *image.Image, memoryMB int) bool {
 	qemu, err := s.QEMU(ctx, im.Arch)
 	spec := Spec{Image: im, QEMU: qemu, MemoryMB: memoryMB, Accel: s.opts.Accel, NoTSC: s.noTSC(im)}
@@ -159,20 +156,19 @@ func (s *Source) HasTemplate(ctx context.Context, im *image.Image, memoryMB int)
 	return err == nil && s.templates.Check(spec.Key()) == nil
 }
 
-// Config is what is new about each machine.
+// Config is what differs for each machine.
 type Config struct {
 	Network netstack.Config
-	Console io.Writer   // the beginning of what the guest prints; nil discards
-	Events  func(Event) // told while the machine is being had, from that goroutine; nil discards
-	Debug   *Debug      // of a machine that a debugger is to hold (BootOnce); else nil
-	// Trace, if not nil, is what of a machine that is booted is traced.
+	Console io.Writer   // receives the beginning of the guest's output; nil discards
+	Events  func(Event) // called from the goroutine that gets the machine; nil discards
+	Debug   *Debug      // for a machine with a debugger (BootOnce); else nil
+	// Trace, if not nil, selects what is traced in a booted machine.
 	Trace *Trace
-	// Keep, if not nil, has a machine that is booted be halted, and not end, when its
-	// guest crashes (Machine.Halt). It is called where that comes before the guest is up, and the
-	// machine is closed when it returns.
+	// Keep, if not nil, makes a booted machine halt instead of exit when its guest crashes (Machine.Halt). If
+	// that happens before the guest is up, Keep is called, and the machine is closed when Keep returns.
 	Keep func(*Machine, error)
-	// Place returns what a clone may have in its template's place when it begins (Machine.Placed), or nil. It is
-	// called by the caller's goroutine.
+	// Place returns the content of a clone's place at its start (Machine.Placed), or nil. The caller's goroutine
+	// calls it.
 	Place func() []byte
 }
 
@@ -182,8 +178,8 @@ func (c Config) event(kind EventKind, msg string) {
 	}
 }
 
-// Warm sees to it that later machines like this one can be cloned: that there is a
-// template, and before it is used up another. It does not wait.
+// Warm ensures that later machines of this spec can be cloned: that there is a template, and a successor before
+// it is used up. Warm does not wait.
 func (s *Source) Warm(spec Spec) {
 	if !CanClone {
 		return
@@ -191,7 +187,7 @@ func (s *Source) Warm(spec Spec) {
 	if spec.Folders != nil {
 		s.Warm(spec.bare())
 	}
-	if spec.Accel == "" { // a boot has found it out
+	if spec.Accel == "" { // a boot has found the accelerator
 		spec.Accel = s.known(spec).Accel
 	}
 	if s.templates.GivenUp(spec.Key()) != nil {
@@ -199,7 +195,7 @@ func (s *Source) Warm(spec Spec) {
 	}
 	switch want := s.templates.Wants(spec.Key()); {
 	case want == Nothing:
-	case want == Missing && s.pool != nil && spec.Folders == nil && spec.Life == OneRun: // it makes its own
+	case want == Missing && s.pool != nil && spec.Folders == nil && spec.Life == OneRun: // the pool makes its own
 	case s.opts.Warm != nil:
 		s.opts.Warm(spec.Class())
 	default:
@@ -211,7 +207,7 @@ func (s *Source) Warm(spec Spec) {
 	}
 }
 
-// inBackground runs do until Close; after it, it does nothing.
+// inBackground runs do until Close; after Close it does nothing.
 func (s *Source) inBackground(do func(context.Context)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -220,8 +216,8 @@ func (s *Source) inBackground(do func(context.Context)) {
 	}
 }
 
-// Stock has the pool keep its least number of machines ready. spec is called in the
-// background; why it, or a machine, can't be had is in the pool's figures.
+// Stock makes the pool keep its minimum of machines ready. spec is called in the background. If spec or a machine
+// fails, the pool's figures contain the reason.
 func (s *Source) Stock(spec func(context.Context) (Spec, error)) {
 	if s.pool == nil {
 		return
@@ -235,7 +231,7 @@ func (s *Source) Stock(spec func(context.Context) (Spec, error)) {
 			if spec, err = s.Probe(ctx, spec); err != nil {
 				return err
 			}
-			if _, err := s.MakeTemplate(ctx, spec); err != nil { // also where they were given up: who starts a pool wants it tried
+			if _, err := s.MakeTemplate(ctx, spec); err != nil { // also after they were given up: who starts a pool wants another try
 				return err
 			}
 			s.pool.stock(spec)
@@ -247,8 +243,8 @@ func (s *Source) Stock(spec func(context.Context) (Spec, error)) {
 	})
 }
 
-// Probe returns the spec with an accelerator that boots its image here; where none is
-// known it boots one to find out.
+// Probe returns the spec with an accelerator that boots its image here. If none is known, it boots a machine to
+// find out.
 func (s *Source) Probe(ctx context.Context, spec Spec) (Spec, error) {
 	if spec.Accel != "" {
 		return spec, nil
@@ -261,12 +257,12 @@ func (s *Source) Probe(ctx context.Context, spec Spec) (Spec, error) {
 	return spec, m.Close()
 }
 
-// templateFailure is the cache's key of the last one that had to be dropped.
+// templateFailure is the cache key of the last failed template.
 const templateFailure = "last template that failed"
 
-// templateFailed drops a template that can't be cloned. It counts if there was one: else
-// it is another clone's of the same template, and if that was whole. A QEMU that somebody
-// killed says nothing of its template.
+// templateFailed drops a template that can't be cloned. The failure counts only if the template was there and
+// undamaged: otherwise another clone of the same template was counted. A QEMU that somebody killed proves nothing
+// about its template.
 func (s *Source) templateFailed(spec Spec, err error) {
 	if killed(err) {
 		return
@@ -283,7 +279,7 @@ func (s *Source) templateFailed(spec Spec, err error) {
 
 func (s *Source) templateWorked(spec Spec) { s.templates.Worked(spec.Key()) }
 
-// LastFailure says when and why a template had last to be dropped; why is "" if none was.
+// LastFailure returns when and why a template was last dropped; why is "" if none was.
 func (s *Source) LastFailure() (at time.Time, why string) {
 	text, _ := s.cache.Get(templateFailure)
 	when, why, _ := strings.Cut(text, " ")
@@ -294,15 +290,15 @@ func (s *Source) LastFailure() (at time.Time, why string) {
 	return at, why
 }
 
-// Settle waits for what runs in the background; the end of ctx ends it.
+// Settle waits for the work in the background; the end of ctx stops the work.
 func (s *Source) Settle(ctx context.Context) {
 	stop := context.AfterFunc(ctx, s.stop)
 	defer stop()
 	s.group.Wait()
 }
 
-// Close ends what runs in the background and frees the templates in memory and the
-// pool's machines. Machines that were given out live on.
+// Close stops the work in the background and frees the templates in memory and the pool's machines. Machines in
+// use continue.
 func (s *Source) Close() error {
 	s.mu.Lock()
 	s.stop()

@@ -19,25 +19,24 @@ import (
 	"github.com/unitask/unitask/internal/filelock"
 )
 
-// Templates is a folder of snapshots to clone machines from: one folder each, named
-// by the digest of everything that a clone must have in common with it. Folders are
-// 0700, memory is 0644 and other files 0600. It holds no state: any number of processes may use it.
+// Templates is a folder of snapshots to clone machines from. Each has a folder, named by the digest of everything
+// that a clone must have in common with it. Folders are 0700, memory is 0644 and other files 0600. Templates
+// holds no state: any number of processes may use the folder.
 type Templates struct{ dir string }
 
 // OpenTemplates returns the store in dir, which is created with the first template.
 func OpenTemplates(dir string) *Templates { return &Templates{dir} }
 
-// Renewal of templates: what its clones share (address layout, V8's hash seed) an
-// attacker could learn run by run. At half of either a successor is due, which takes
-// its place before it ends.
+// Renewal of templates: an attacker could learn, run by run, what its clones share (address layout, V8's hash
+// seed). At half of either limit a successor is due, which replaces the template before it expires.
 const (
 	maxTemplateAge  = 6 * time.Hour
 	maxTemplateUses = 1000
-	maxTemplates    = 8 // kept; those not cloned for longest go first. One has 60 to 200 MiB.
-	maxFolders      = 3 // of them that hold folders. One has up to the machine's memory.
+	maxTemplates    = 8 // the least recently cloned are removed first; one takes 60 to 200 MiB
+	maxFolders      = 3 // of those that contain folders; one takes up to the machine's memory
 )
 
-// ErrTemplate means that a template is not whole.
+// ErrTemplate means that a template is damaged.
 var ErrTemplate = errors.New("template is damaged")
 
 var errNoMemfd = errors.New("this system has no memfd: runs boot cold")
@@ -61,8 +60,7 @@ func digestOf(key string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// Created returns when the template of a key was made, or fs.ErrNotExist where there is
-// none that is still fresh.
+// Created returns when the template of a key was made, or fs.ErrNotExist if there is none that is still fresh.
 func (s *Templates) Created(key string) (time.Time, error) {
 	var created time.Time
 	err := s.inside(key, func(dir *os.Root) error {
@@ -77,12 +75,12 @@ func (s *Templates) Created(key string) (time.Time, error) {
 type Want int
 
 const (
-	Nothing   Want = iota // it is there, or being made
-	Missing               // there is none that is fresh
-	Successor             // it has had half of its life
+	Nothing   Want = iota // it exists, or is being made
+	Missing               // there is no fresh one
+	Successor             // half of its life is over
 )
 
-// Wants says what somebody should make for a key.
+// Wants returns what should be made for a key.
 func (s *Templates) Wants(key string) Want {
 	want := Successor
 	if _, err := s.Created(key); err != nil {
@@ -98,7 +96,7 @@ func (s *Templates) Wants(key string) Want {
 	return want
 }
 
-// due reports whether a template has had half of its life.
+// due reports whether half of a template's life is over.
 func (s *Templates) due(key string) bool {
 	created, err := s.Created(key)
 	return err != nil || time.Since(created) > maxTemplateAge/2 || s.uses(key) >= maxTemplateUses/2
@@ -133,8 +131,8 @@ type opened struct {
 	memory  *os.File
 }
 
-// inside looks into the folder of a key's template. If it fails because a successor took
-// the template's place meanwhile, it looks into the successor's.
+// inside calls look with the folder of a key's template. If look fails because a successor replaced the template
+// meanwhile, inside calls it with the successor's folder.
 func (s *Templates) inside(key string, look func(*os.Root) error) error {
 	for {
 		dir, err := os.OpenRoot(s.path(key, ""))
@@ -151,8 +149,7 @@ func (s *Templates) inside(key string, look func(*os.Root) error) error {
 	}
 }
 
-// open opens the template of a key, whole as far as can be told without reading its
-// memory.
+// open opens the template of a key, and checks everything except its memory's content.
 func (s *Templates) open(key string) (o *opened, err error) {
 	err = s.inside(key, func(dir *os.Root) error {
 		o, err = s.openIn(dir, key)
@@ -177,7 +174,7 @@ func (s *Templates) openIn(dir *os.Root, key string) (*opened, error) {
 	return &opened{info, devices, memory}, nil
 }
 
-// Check says what is wrong with the template of a key, with Load's errors.
+// Check returns an error if the template of a key can't be used; the errors are those of Load.
 func (s *Templates) Check(key string) error {
 	o, err := s.open(key)
 	if err != nil {
@@ -186,8 +183,8 @@ func (s *Templates) Check(key string) error {
 	return o.memory.Close()
 }
 
-// Map is Load for a QEMU that maps the template's own file: nothing is copied, and what one
-// machine has read of it from the disk is there for the others. The memory is open for reading.
+// Map is like Load, for a QEMU that maps the template's own file: nothing is copied, and machines share the pages
+// that were read from the disk. The memory is open for reading.
 func (s *Templates) Map(key string) (*Snapshot, error) {
 	o, err := s.open(key)
 	if err != nil {
@@ -204,8 +201,8 @@ func (o *opened) load(mapped bool) (*Snapshot, error) {
 	return snapshot, err
 }
 
-// Load loads the template of a key. The error is fs.ErrNotExist if there is none, or none that is still fresh; it wraps
-// ErrTemplate where there is a damaged one.
+// Load loads the template of a key. The error is fs.ErrNotExist if there is no fresh template; it wraps
+// ErrTemplate if the template is damaged.
 func (s *Templates) Load(key string) (*Snapshot, error) {
 	if !CanClone {
 		return nil, fs.ErrNotExist
@@ -235,8 +232,8 @@ func (s *Templates) Used(key string) {
 	f.Close()
 }
 
-// Lock takes the right to make a template; false when somebody else has it. The
-// kernel gives it back when the process dies.
+// Lock takes the right to make a template; ok is false when another process has it. The kernel releases it when
+// the process dies.
 func (s *Templates) Lock(key string) (unlock func(), ok bool) {
 	lock, err := filelock.Try(filepath.Join(s.dir, "."+digestOf(key)+".lock"))
 	if err != nil {
@@ -245,10 +242,10 @@ func (s *Templates) Lock(key string) (unlock func(), ok bool) {
 	return lock.Unlock, true
 }
 
-// minFree is what a template must leave free in its file system.
+// minFree is the space that a template must leave free in its file system.
 const minFree = 256 << 20
 
-// Room says whether a template of at most size bytes finds room.
+// Room returns an error if a template of at most size bytes does not fit.
 func (s *Templates) Room(size int64) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(s.dir, &st); err != nil {
@@ -261,8 +258,8 @@ func (s *Templates) Room(size int64) error {
 	return nil
 }
 
-// Save keeps a snapshot as the template of a key, in one step, and drops those
-// not used for longest beyond a number. The caller holds the key's lock.
+// Save stores a snapshot as the template of a key, atomically, and removes the least recently used ones beyond
+// the limit. The caller holds the key's lock.
 func (s *Templates) Save(key string, memory *os.File, state []byte) error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return fmt.Errorf("save template: %w", err)
@@ -292,15 +289,15 @@ func (s *Templates) Save(key string, memory *os.File, state []byte) error {
 	if err := os.WriteFile(filepath.Join(tmp, templateName), text, 0o600); err != nil {
 		return fmt.Errorf("save template: %w", err)
 	}
-	// In one step also where it is a successor, as far as the file system exchanges names: at no time is there none.
+	// A successor replaces the template atomically, if the file system can swap names: the template is never missing.
 	if err := replace(filepath.Join(s.dir, digestOf(key)), tmp); err != nil {
 		return fmt.Errorf("save template: %w", err)
 	}
-	_, _ = s.Prune(maxTemplates) // what can't be removed is no failure of this one
+	_, _ = s.Prune(maxTemplates) // failing to remove others is no error
 	return nil
 }
 
-// Drop removes the template of a key, and returns whether there was one, and why it is still there.
+// Drop removes the template of a key. It returns whether there was one, and an error if it is still there.
 func (s *Templates) Drop(key string) (had bool, err error) {
 	_, missing := os.Lstat(s.path(key, templateName))
 	if err = os.RemoveAll(filepath.Join(s.dir, digestOf(key))); err != nil {
@@ -309,8 +306,8 @@ func (s *Templates) Drop(key string) (had bool, err error) {
 	return missing == nil, err
 }
 
-// Prune removes all templates but the keep that were last cloned or made, and what a
-// killed maker left. It returns how many it removed, and why others are still there.
+// Prune removes all templates except the keep that were last cloned or made, and leftovers of a killed maker. It
+// returns how many it removed, and errors for those that it could not remove.
 func (s *Templates) Prune(keep int) (removed int, err error) {
 	entries, err := os.ReadDir(s.dir)
 	if errors.Is(err, fs.ErrNotExist) {

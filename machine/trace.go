@@ -9,37 +9,37 @@ import (
 	"github.com/unitask/unitask/image"
 )
 
-// Trace is what of a machine is written down while it runs.
+// Trace selects what is traced in a running machine.
 type Trace struct {
-	// Calls, if not nil, takes the system calls of the code, which the guest writes to its
-	// console. A nanos image must be one of image.Store.Tracing.
+	// Calls, if not nil, receives the system calls of the code, which the guest writes to its console. A nanos image
+	// must come from image.Store.Tracing.
 	Calls io.Writer
-	// Log takes QEMU's own log of LogItems (vmm.Config).
+	// Log receives QEMU's own log of LogItems (vmm.Config).
 	LogItems string
 	Log      io.Writer
 }
 
-// Bounds of what is looked at whole.
+// Limits of what is buffered to be parsed.
 const (
-	// maxCallLine bounds a line of the console; the longest path has as much.
+	// maxCallLine bounds a line of the console; it equals the longest path.
 	maxCallLine = 4 << 10
 	// maxCallParts bounds the lines of one call of nanos: it has two paths at most.
 	maxCallParts = 16
 )
 
-// How Nanos tells of a call (nanos/klib/strace.c): its thread, the call, and in the end
-// what it returned. Paths are in it as they are, also with line ends.
+// Nanos prints a call (nanos/klib/strace.c) as its thread, the call, and at the end its result. Paths are printed
+// unescaped, so they may contain line ends.
 var (
 	nanosCall = regexp.MustCompile(`^\[[^\n]{1,16}\] (?:[a-z_][a-z0-9_]*\(|<\.\.\. [a-z0-9_]+ resumed>)`)
 	nanosEnd  = regexp.MustCompile(`(?:\) = (?:-?[0-9]+|0x[0-9a-f]+|-E[A-Z0-9]+|\?)|<unfinished \.\.\.>)$`)
 )
 
-// callLines takes the lines that tell of system calls out of a console.
+// callLines separates the lines about system calls from the rest of a console.
 type callLines struct {
 	kernel      image.Kernel
 	calls, rest io.Writer
 	line        []byte
-	parts       int // of the call of nanos that has not ended yet
+	parts       int // lines so far of an unfinished nanos call
 }
 
 func (c *callLines) Write(p []byte) (int, error) {
@@ -57,7 +57,7 @@ func (c *callLines) Write(p []byte) (int, error) {
 	}
 }
 
-// pass passes on a line.
+// pass writes a line to calls or to rest.
 func (c *callLines) pass(line []byte) {
 	if call, ok := c.call(bytes.TrimRight(line, "\r\n")); ok {
 		_, _ = c.calls.Write(append(bytes.Clone(call), '\n'))
@@ -66,7 +66,7 @@ func (c *callLines) pass(line []byte) {
 	}
 }
 
-// call returns what a line tells of a system call, if it does.
+// call returns the system call in a line, if the line has one.
 func (c *callLines) call(line []byte) ([]byte, bool) {
 	if c.kernel == image.Linux {
 		return bytes.CutPrefix(line, []byte(contract.TraceMark))
@@ -80,7 +80,7 @@ func (c *callLines) call(line []byte) ([]byte, bool) {
 	return line, true
 }
 
-// flush passes on a line that has not ended; the console must have.
+// flush writes the unfinished line; the console must have ended.
 func (c *callLines) flush() {
 	if len(c.line) > 0 {
 		c.pass(c.line)
