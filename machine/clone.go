@@ -131,7 +131,7 @@ func (s *Source) spawnOn(ctx context.Context, spec Spec, load func(key string) (
 	m, err := s.start(ctx, spec, snapshot)
 	if err != nil {
 		if snapshot.Failed() {
-			s.loaded.drop() // the file stays in the page cache
+			s.loaded.drop() // the failed snapshot is there
 		}
 		return nil, err
 	}

@@ -4,10 +4,9 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
 
-// answerARP answers every question with the gateway's address: who asks for a
-// neighbour that is not there is to be refused at once, and logged, like everybody
-// else. Nothing is learned from a guest's ARP, so there is no table to poison; a
-// question for the guest's own address (an announcement, a probe) is not answered.
+// answerARP answers every question with the gateway's address. A connection to a neighbour that does not exist is
+// then refused at once and logged, like any other. Nothing is learned from a guest's ARP, so there is no table to
+// poison. A question for the guest's own address (an announcement, a probe) gets no answer.
 func answerARP(body []byte) (frame []byte, why Drop) {
 	if len(body) < header.ARPSize {
 		return nil, DropMalformed

@@ -9,20 +9,20 @@ import (
 	"sync"
 )
 
-// Question is about a connection that a rule allows only if somebody says so (Rule.Ask): to
-// exactly this name, or address, and port. The name is in normal form, which has no
-// character but a-z, 0-9, hyphen, underscore and dot.
+// Question asks whether a connection may be made that a rule allows only on approval (Rule.Ask): to exactly this
+// name, or address, and port. The name is in normal form: its only characters are a-z, 0-9, hyphen, underscore
+// and dot.
 type Question struct {
-	Name string // "" where the code named an address
+	Name string // "" if the code named an address
 	Addr netip.Addr
 	Port uint16
-	Rule string // that has it asked
-	// Method and Path are those of the request that waits, where the broker reads requests to the
-	// name; else "". The guest chose them: they are printable ASCII, of maxLogged bytes at most.
+	Rule string // the rule that requires the question
+	// Method and Path are those of the waiting request if the broker reads requests to the name; else "". The
+	// guest chose them: they are printable ASCII, of maxLogged bytes at most.
 	Method, Path string
 }
 
-// Target is HOST:PORT.
+// Target returns HOST:PORT.
 func (q Question) Target() string {
 	host := q.Name
 	if host == "" {
@@ -31,46 +31,46 @@ func (q Question) Target() string {
 	return net.JoinHostPort(host, strconv.Itoa(int(q.Port)))
 }
 
-// Answer is what came of a Question. The zero value denies.
+// Answer is the answer to a Question. The zero value denies.
 type Answer struct {
 	Allow bool
-	Once  bool   // the next connection, or request, to the same is asked about again
+	Once  bool   // ask again for the next connection or request to the same target
 	None  bool   // nobody answered
-	Known bool   // nobody had to be asked: it counts as no question
+	Known bool   // nobody had to be asked: it does not count as a question
 	Why   string // for the netlog
 }
 
 const (
-	// maxQuestions bounds what the people around a run are asked.
+	// maxQuestions bounds the questions of a run.
 	maxQuestions = 16
-	// maxUnanswered is after how many questions without an answer nobody is asked any more.
+	// maxUnanswered is the number of unanswered questions after which nobody is asked any more.
 	maxUnanswered = 2
 )
 
-// Asker asks one question at a time, and remembers the answers. It may outlive a Network: one that continues where
-// another was (Detach, a machine that was paused) takes it over, with its bounds.
+// Asker asks one question at a time, and remembers the answers. It may outlive a Network: a Network that
+// continues another one (Detach, a paused machine) takes over its Asker, with the limits.
 type Asker struct {
 	ask  func(context.Context, Question) Answer
-	turn chan struct{} // held by who asks
+	turn chan struct{} // held while asking
 
 	mu                sync.Mutex
 	known             map[string]known // by target
-	forgotten         int              // how often some were
+	forgotten         int              // how often answers were forgotten
 	asked, unanswered int
 }
 
-// NewAsker returns one. ask must return soon after its context has ended.
+// NewAsker returns an Asker. ask must return soon after its context has ended.
 func NewAsker(ask func(context.Context, Question) Answer) *Asker {
 	return &Asker{ask: ask, turn: make(chan struct{}, 1), known: map[string]known{}}
 }
 
-// known is an answer that holds for all that follow it.
+// known is an answer that also applies to later connections.
 type known struct {
 	Answer
 	about Question
 }
 
-// answer waits for somebody to say whether a connection may be made. A nil Asker has nobody.
+// answer waits for somebody to decide whether a connection may be made. A nil Asker denies.
 func (a *Asker) answer(ctx context.Context, q Question) Answer {
 	if a == nil {
 		return Answer{Why: "nobody is there to be asked"}
@@ -90,7 +90,7 @@ func (a *Asker) answer(ctx context.Context, q Question) Answer {
 	said := a.ask(ctx, q)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if ctx.Err() != nil { // the connection is gone, with its network or alone: nothing was decided
+	if ctx.Err() != nil { // the connection is gone, alone or with its network: nothing was decided
 		said.Allow = false
 		return said
 	}
@@ -101,13 +101,14 @@ func (a *Asker) answer(ctx context.Context, q Question) Answer {
 		said.Allow = false
 		a.unanswered++
 	}
-	if (!said.Allow || !said.Once) && forgotten == a.forgotten { // else it may be about what is denied now
+	if (!said.Allow || !said.Once) && forgotten == a.forgotten { // otherwise the answer may concern what is denied now
 		a.known[q.Target()] = known{said, q}
 	}
 	return said
 }
 
-// knows reports whether the answer to a question holds for all that follow it.
+// knows reports whether the answer to a question is already known and stays valid. A nil Asker knows every
+// answer.
 func (a *Asker) knows(q Question) bool {
 	if a == nil {
 		return true
@@ -118,7 +119,7 @@ func (a *Asker) knows(q Question) bool {
 	return ok
 }
 
-// forget drops answers, so that somebody is asked again.
+// forget drops the answers to the questions that about matches, so that they are asked again.
 func (a *Asker) forget(about func(Question) bool) {
 	if a == nil {
 		return
@@ -129,7 +130,7 @@ func (a *Asker) forget(about func(Question) bool) {
 	maps.DeleteFunc(a.known, func(_ string, k known) bool { return about(k.about) })
 }
 
-// decided returns the answer to a question that is not asked; one that is to be asked is counted.
+// decided returns the answer if the question need not be asked; otherwise it counts the question.
 func (a *Asker) decided(q Question) (Answer, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -146,8 +147,7 @@ func (a *Asker) decided(q Question) (Answer, bool) {
 	return Answer{}, false
 }
 
-// approved returns the rule by which a connection that was asked about is made: to what was asked
-// about, and nothing else that the rule is about.
+// approved returns the rule for an approved connection: it allows exactly the question's target.
 func (q Question) approved() *Rule {
 	return &Rule{Text: q.Rule, Host: q.Name, Addr: q.Addr, Port: q.Port}
 }

@@ -9,11 +9,11 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// ControlPort is the UDP port on both sides for single datagrams between the
-// host and the guest's agent, before there is a connection.
+// ControlPort is the UDP port on both sides for single datagrams between the host and the guest's agent, before
+// there is a connection.
 const ControlPort = contract.AgentPort
 
-// controlQueue bounds datagrams that nobody has read; more are dropped.
+// controlQueue bounds unread datagrams; more are dropped.
 const controlQueue = 8
 
 // maxDatagram bounds one datagram from the guest.
@@ -57,8 +57,8 @@ func (n *Network) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// SendDatagram sends one datagram to the guest's agent. It does not block; a
-// guest that is not there loses it.
+// SendDatagram sends one datagram to the guest's agent. It does not block; if the guest is not there, the
+// datagram is lost.
 func (n *Network) SendDatagram(payload []byte) {
 	n.reply(udpFrame(GatewayAddr, GuestAddr, ControlPort, ControlPort, payload), "")
 }

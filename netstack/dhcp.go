@@ -13,8 +13,8 @@ const (
 	leaseTime      = 24 * time.Hour // longer than any run
 )
 
-// answerDHCP gives the guest its one address. There is nothing to exhaust:
-// every DISCOVER and REQUEST gets the same answer, whoever asks.
+// answerDHCP gives the guest its one address. No lease can run out: every DISCOVER and REQUEST gets the same
+// answer.
 func answerDHCP(body []byte) (frame []byte, why Drop) {
 	ask, err := dhcpv4.FromBytes(body)
 	if err != nil {

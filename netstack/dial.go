@@ -21,32 +21,31 @@ import (
 )
 
 const (
-	dialTime    = 10 * time.Second       // to resolve a name and to connect, all addresses together
-	dialStagger = 250 * time.Millisecond // before the next address is tried beside (RFC 8305)
+	dialTime    = 10 * time.Second       // to resolve a name and connect, all addresses together
+	dialStagger = 250 * time.Millisecond // delay before the next address is tried in parallel (RFC 8305)
 	maxAddrs    = 16                     // of a name
-	maxProxy    = 16 << 10               // of a proxy's answer to CONNECT, with what comes right behind it
+	maxProxy    = 16 << 10               // of a proxy's answer to CONNECT, with the data directly after it
 )
 
-// Upstream resolves and dials the hosts that the rules allow. The zero value is the
-// host's own resolver and network, without a proxy. Its functions may be called from
-// any goroutine, and those with a context must return soon after it has ended: Close
-// waits for them.
+// Upstream resolves and dials the hosts that the rules allow. The zero value uses the host's own resolver and
+// network, without a proxy. Its functions may be called from any goroutine. Those with a context must return soon
+// after it has ended: Close waits for them.
 type Upstream struct {
-	// Resolve returns the addresses of a name in normal form, which is a whole one:
-	// no search domain may be appended.
+	// Resolve returns the addresses of a name in normal form. The name is complete: no search domain may be
+	// appended.
 	Resolve func(ctx context.Context, name string) ([]netip.Addr, error)
-	// Dial connects to an address that was checked. nil dials by the host's network,
-	// and checks the address once more when there is a socket to connect.
+	// Dial connects to a checked address. nil dials over the host's network, and checks the address again when a
+	// socket exists.
 	Dial func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
-	// Local returns the addresses of the host's interfaces, each with its network: no
-	// rule leads there unless it is raw. It is asked at every dial.
+	// Local returns the addresses of the host's interfaces, each with its network: only raw rules lead there. It
+	// is called at every dial.
 	Local func() ([]netip.Prefix, error)
-	// Here says that the host's routes lead an address to the host itself, or to a network
-	// that it is on; it is asked beside Local.
+	// Here reports whether the host's routes lead an address to the host itself, or to a network that the host is
+	// on. It is called in addition to Local.
 	Here func(netip.Addr) (bool, error)
-	// Proxy returns the HTTP proxy for a host, or nil. With a proxy, it resolves
-	// the name, and its own rules say where that may lead; it is given nothing but
-	// names in normal form, and addresses that were checked as if dialled from here.
+	// Proxy returns the HTTP proxy for a host, or nil. A proxy resolves the name, and its own rules decide where
+	// the name may lead. It receives only names in normal form, and addresses that passed the same checks as for
+	// a direct dial.
 	Proxy func(host string, port uint16) *url.URL
 }
 
@@ -74,8 +73,8 @@ var (
 	errDenied    = errors.New("leads to an address that a rule denies")
 )
 
-// checker returns what an address must pass before it is dialled for a rule. denied says whether another rule
-// denies an address, nil that none does.
+// checker returns the check for an address before it is dialled for a rule. denied reports whether another rule
+// denies an address; nil means that none does.
 func (u Upstream) checker(r *Rule, denied func(netip.Addr) bool) func(netip.Addr) error {
 	return func(addr netip.Addr) error {
 		switch {
@@ -99,10 +98,9 @@ func (u Upstream) checker(r *Rule, denied func(netip.Addr) bool) func(netip.Addr
 	}
 }
 
-// dial is the only way out: it finds out where a target is, holds that against the
-// rule, and connects. It says what was dialled: an address with its port, or a proxy.
-// Names are resolved once; it is the checked addresses that are dialled, never the
-// name again.
+// dial is the only way out: it resolves a target, checks it against the rule, and connects. It returns what was
+// dialled: an address with its port, or a proxy. Names are resolved once; dial connects to the checked addresses,
+// never to the name again.
 func (u Upstream) dial(ctx context.Context, t target, r *Rule, denied func(netip.Addr) bool) (conn net.Conn,
 	dialled string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
@@ -150,8 +148,8 @@ func (u Upstream) dial(ctx context.Context, t target, r *Rule, denied func(netip
 	return conn, to.String(), nil
 }
 
-// dialAny connects to the first address that answers; each next one is tried when
-// the one before has failed, or is slow. When it returns, no other attempt is left.
+// dialAny connects to the first address that responds; each next one is tried when the previous one has failed or
+// is slow. When dialAny returns, no other attempt is running.
 func (u Upstream) dialAny(ctx context.Context, addrs []netip.Addr, port uint16, check func(netip.Addr) error) (net.Conn,
 	netip.AddrPort, error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -207,9 +205,8 @@ func (u Upstream) dialAny(ctx context.Context, addrs []netip.Addr, port uint16, 
 	}
 }
 
-// connect dials one address. Time has passed since it was checked, and it is the
-// socket's own address that counts: where the socket is ours, the check is made again
-// between its making and its connecting.
+// connect dials one address. Time has passed since the check, and only the socket's own address counts. So,
+// unless Dial is set, the check is repeated after the socket is created and before it connects.
 func (u Upstream) connect(ctx context.Context, to netip.AddrPort, check func(netip.Addr) error) (net.Conn, error) {
 	if u.Dial != nil {
 		return u.Dial(ctx, to)
@@ -260,14 +257,14 @@ func (u Upstream) dialProxy(ctx context.Context, proxy *url.URL, to string) (net
 		conn.Close()
 		return nil, fmt.Errorf("proxy: %s", res.Status)
 	}
-	if r.Buffered() > 0 { // a server that speaks first
+	if r.Buffered() > 0 { // the server sends data first
 		early, _ := r.Peek(r.Buffered())
 		return &earlyConn{Conn: conn, early: append([]byte(nil), early...)}, nil
 	}
 	return conn, nil
 }
 
-// earlyConn is a connection whose first bytes were read already.
+// earlyConn is a connection whose first bytes were already read.
 type earlyConn struct {
 	net.Conn
 	early []byte
@@ -282,7 +279,7 @@ func (c *earlyConn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// CloseWrite ends our side.
+// CloseWrite closes our side.
 func (c *earlyConn) CloseWrite() error { return closeWrite(c.Conn) }
 
 func closeWrite(c net.Conn) error {
@@ -292,7 +289,7 @@ func closeWrite(c net.Conn) error {
 	return c.Close()
 }
 
-// isTimeout reports whether nobody answered, as against a refusal.
+// isTimeout reports whether nobody responded, as opposed to a refusal.
 func isTimeout(err error) bool {
 	var timeout net.Error
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, syscall.ETIMEDOUT) ||

@@ -6,18 +6,15 @@ import (
 
 const (
 	dnsPort = 53
-	// maxDNSQuery bounds a question: a name has at most 255 bytes, and a
-	// resolver adds an EDNS record.
+	// maxDNSQuery bounds a question: a name has at most 255 bytes, and a resolver adds an EDNS record.
 	maxDNSQuery = 512
-	// dnsTTL is short: an answer is good for the run, and a guest that caches is
-	// none the worse.
+	// dnsTTL is short: an answer is valid for the whole run, and caching in the guest does no harm.
 	dnsTTL = 60
 )
 
-// answerDNS answers one query: an address of its own for a name that a rule
-// allows, NXDOMAIN for every other. There is no recursion and no other type, so
-// nothing can be carried out in a question or in by an answer. A query that is
-// none gets no answer.
+// answerDNS answers one query: a synthetic address for a name that a rule allows, NXDOMAIN for every other name.
+// There is no recursion and no other record type, so no data can leave in a question or enter in an answer. A
+// packet that is not a query gets no answer.
 func answerDNS(f *filter, known *names, body []byte) (answer []byte, decision *Decision) {
 	deny := func(reason string) *Decision { return &Decision{Proto: "dns", Verdict: Denied, Reason: reason} }
 	if len(body) > maxDNSQuery {
@@ -50,7 +47,7 @@ func answerDNS(f *filter, known *names, body []byte) (answer []byte, decision *D
 		case q.Type == dnsmessage.TypeA:
 			resource = &dnsmessage.AResource{A: addr.As4()}
 			fallthrough
-		case q.Type == dnsmessage.TypeAAAA: // the guest has no IPv6: there is the name, without an address
+		case q.Type == dnsmessage.TypeAAAA: // the guest has no IPv6: the name exists, without an address
 			reply.RCode = dnsmessage.RCodeSuccess
 			d.Verdict, d.Rule, d.Reason, d.Addr = Allowed, r.rule.Text, "", ""
 			if resource != nil {

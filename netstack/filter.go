@@ -8,34 +8,32 @@ import (
 	"github.com/unitask/unitask/internal/hostname"
 )
 
-// Rule is one thing that a guest may reach. The zero value is nothing.
+// Rule allows or denies one target. The zero value matches nothing.
 type Rule struct {
-	Text string // how the netlog names it
-	// What it is about: one host, in normal form; every name below Host
-	// (Wildcard); one address; or everything (Any).
+	Text string // its name in the netlog
+	// What the rule matches: one host, in normal form; every name below Host (Wildcard); one address; or
+	// everything (Any).
 	Host     string
 	Wildcard bool
 	Addr     netip.Addr
 	Any      bool
-	Port     uint16 // 0 is 80 and 443
-	// Raw rules allow exactly this host and port, whatever is spoken there and
-	// wherever the name leads. The others must lead to a public address that is
-	// not in a network of this host, and speak HTTP or TLS, on whatever port, to
-	// a name that the rule allows.
+	Port     uint16 // 0 means 80 and 443
+	// Raw rules allow exactly this host and port, with any protocol and whatever address the name has. Other
+	// rules must lead to a public address outside this host's networks. Their connections must use HTTP or TLS,
+	// on any port, for a name that the rule allows.
 	Raw bool
-	// Deny forbids what the rule is about, whatever another allows; Port 0 is every port then.
+	// Deny forbids what the rule matches, whatever other rules allow; Port 0 then means every port.
 	Deny bool
-	// Ask has somebody asked about each connection that no other rule allows (Config.Ask).
+	// Ask requires approval for each connection that no other rule allows (Config.Asker).
 	Ask bool
 }
 
-// loopback reports whether the rule is about our own loopback, which the guest reaches
-// at the gateway.
+// loopback reports whether the rule is for the host's loopback, which the guest reaches at the gateway.
 func (r *Rule) loopback() bool {
 	return r.Raw && hostname.Loopback(r.Host, r.Addr)
 }
 
-// allowsName reports whether a name in normal form is the rule's.
+// allowsName reports whether the rule matches a name in normal form.
 func (r *Rule) allowsName(name string) bool {
 	switch {
 	case r.Any:
@@ -55,21 +53,20 @@ func (r *Rule) allowsPort(port uint16) bool {
 	return port == r.Port
 }
 
-// target is where a guest wants to go: to a name, or to an address.
+// target is a guest's destination: a name or an address.
 type target struct {
 	name string // in normal form, or ""
 	addr netip.Addr
 	port uint16
 }
 
-// ruling is the filter's answer. The zero value denies.
+// ruling is the filter's decision. The zero value denies.
 type ruling struct {
 	rule   *Rule  // nil: denied
 	reason string // why it is denied
 }
 
-// filter decides. It is pure: it neither resolves nor dials, and knows nothing of
-// frames.
+// filter makes the decisions. It is pure: it neither resolves nor dials, and knows nothing about frames.
 type filter struct{ rules []Rule }
 
 const (
@@ -77,7 +74,7 @@ const (
 	deniedRule = "a rule denies it"
 )
 
-// denies returns the rule that forbids a target. One of the loopback's names is all of them.
+// denies returns the rule that forbids a target. Denying one name of the loopback denies all its names.
 func (f *filter) denies(t target) *Rule {
 	for i := range f.rules {
 		r := &f.rules[i]
@@ -92,7 +89,7 @@ func (f *filter) denies(t target) *Rule {
 	return nil
 }
 
-// deniesNames reports whether a name is denied, at a port.
+// deniesNames reports whether some rule denies names, at a port.
 func (f *filter) deniesNames(port uint16) bool {
 	return slices.ContainsFunc(f.rules, func(r Rule) bool {
 		return r.Deny && r.Host != "" &&
@@ -108,7 +105,7 @@ func (f *filter) named(t target) bool {
 	})
 }
 
-// query decides about a name that is looked up.
+// query decides about a name lookup.
 func (f *filter) query(name string) ruling {
 	if r := f.denies(target{name: name}); r != nil {
 		return ruling{reason: deniedRule}
@@ -121,8 +118,8 @@ func (f *filter) query(name string) ruling {
 	return ruling{reason: noRule}
 }
 
-// connect decides about a connection. A raw rule goes before others: it asks for
-// less. One that has somebody asked goes behind all others.
+// connect decides about a connection. A raw rule takes precedence because it demands less; a rule with Ask comes
+// last.
 func (f *filter) connect(t target) ruling {
 	if f.denies(t) != nil {
 		return ruling{reason: deniedRule}
@@ -154,8 +151,8 @@ func (f *filter) connect(t target) ruling {
 	return ruling{reason: noRule}
 }
 
-// gateway decides about a connection to the gateway's own address: a port of our
-// loopback that a rule names.
+// gateway decides about a connection to the gateway's own address, which leads to a port of the host's loopback
+// if a rule names that port.
 func (f *filter) gateway(port uint16) ruling {
 	for i := range f.rules {
 		if r := &f.rules[i]; !r.Deny && r.loopback() && r.Port == port {
@@ -170,11 +167,10 @@ func (f *filter) gateway(port uint16) ruling {
 
 const maxHostName = 253
 
-// normalName brings a name as it comes on the wire (DNS, SNI, Host) into normal
-// form: lower case, no trailing dot. What is not made of letters, digits, hyphens
-// and underscores in labels of 1 to 63 is not a name. Nor is what a resolver or a proxy
-// may take for an address, which is all that ends in a number (URL Standard, 3.5):
-// 127.1, 2130706433, 0x7f000001.
+// normalName converts a name from the wire (DNS, SNI, Host) into normal form: lower case, no trailing dot. Names
+// consist of labels of 1 to 63 letters, digits, hyphens and underscores. A text that a resolver or proxy may read
+// as an address is not a name: everything that ends in a number (URL Standard, 3.5), like 127.1, 2130706433,
+// 0x7f000001.
 func normalName(s string) (string, bool) {
 	s = strings.TrimSuffix(s, ".")
 	if s == "" || len(s) > maxHostName {

@@ -22,43 +22,41 @@ import (
 	"github.com/unitask/unitask/netstack/broker"
 )
 
-// flow is one connection, both of its sides open.
+// flow is one connection with both sides open.
 type flow struct {
 	f        *forwarder
 	guest    *gonet.TCPConn
 	ep       tcpip.Endpoint
-	upstream net.Conn // nil where question is not
+	upstream net.Conn // nil if question is set
 	rule     *Rule
-	question *Question // asked about each request, before there is an upstream
-	approved bool      // somebody has, or is asked about each request
+	question *Question // asked for each request, before there is an upstream
+	approved bool      // approved, or each request is asked about
 	target   target
-	to       netip.AddrPort  // as the guest has it
+	to       netip.AddrPort  // as the guest sees it
 	ctx      context.Context // ends with cut, or with the network
 	cut      context.CancelFunc
-	over     chan struct{} // closed when it has ended
-	line     Decision      // as it began; its requests' lines are made of it
-	dialled  atomic.Value  // string: where the connection to the server leads now
+	over     chan struct{} // closed when the flow has ended
+	line     Decision      // the entry at its start; entries of requests are based on it
+	dialled  atomic.Value  // string: current address of the connection to the server
 	up, down atomic.Int64
 
-	begun chan struct{} // closed when the guest's beginning was found to be allowed
+	begun chan struct{} // closed when the guest's first data was allowed
 	tls   bool          // it was a TLS hello; valid once begun is closed
 
-	names    []string // beside the target's, that were found to be allowed; with the forwarder's mu held
-	nameless bool     // it is TLS to an address, and names no server; with the forwarder's mu held
-	led      []string // where its connections to the server have led, the broker's too; with the forwarder's mu held
+	names    []string // allowed names beside the target's; guarded by the forwarder's mu
+	nameless bool     // TLS to an address without a server name; guarded by the forwarder's mu
+	led      []string // all addresses of its connections to the server, also the broker's; guarded by the forwarder's mu
 
 	aborted sync.Once
 }
 
-// begin says that the guest's first request or hello was judged and is allowed. Until
-// then nothing goes either way.
+// begin notes that the guest's first request or hello is allowed. Before that, no data flows in either direction.
 func (fl *flow) begin(tls bool) {
 	fl.tls = tls
 	close(fl.begun)
 }
 
-// run carries both directions to their end. The first error ends both, by a reset
-// on either side.
+// run copies both directions to their end. The first error ends both directions, with a reset on both sides.
 func (fl *flow) run() error {
 	stop := context.AfterFunc(fl.ctx, fl.abort)
 	defer stop()
@@ -115,7 +113,7 @@ func (c counted) Write(p []byte) (int, error) {
 	if c.run.Add(int64(len(p))) > c.limit {
 		return 0, refuse("the run's limit of %d bytes %s is reached", c.limit, c.whichLimit)
 	}
-	c.flow.Add(int64(len(p))) // first: whoever has them already finds them counted
+	c.flow.Add(int64(len(p))) // count first: whoever has the bytes finds them counted
 	n, err := c.w.Write(p)
 	c.flow.Add(int64(n - len(p)))
 	return n, err
@@ -131,7 +129,7 @@ func (fl *flow) copyUp(response <-chan bool) error {
 	hello, isTLS, err := fl.beginning(r)
 	switch {
 	case errors.Is(err, io.EOF):
-		return nil // nothing was said
+		return nil // nothing was sent
 	case err != nil:
 		return err
 	case isTLS:
@@ -158,9 +156,9 @@ func (fl *flow) copyUp(response <-chan bool) error {
 	return requests.copy(w, r)
 }
 
-// beginning reads what the guest begins with, as far as it takes to tell HTTP from
-// TLS: a hello as a whole, for a name that the rule allows, or one byte of a request,
-// which is left in r. io.EOF says that the guest ends its side without a word.
+// beginning reads the guest's first data, as much as needed to distinguish HTTP from TLS: a whole hello, for a
+// name that the rule allows, or one byte of a request, which stays in r. io.EOF means that the guest closed its
+// side without sending anything.
 func (fl *flow) beginning(r *bufio.Reader) (hello []byte, isTLS bool, err error) {
 	if err := fl.guest.SetReadDeadline(time.Now().Add(peekTime)); err != nil {
 		return nil, false, err
@@ -186,9 +184,8 @@ func (fl *flow) beginning(r *bufio.Reader) (hello []byte, isTLS bool, err error)
 	return hello, true, err
 }
 
-// runBroker has the broker serve the flow: it reads requests, and sends its own. It
-// takes the connection that is there, and dials the target again, by the same checks,
-// when the server has closed that one.
+// runBroker lets the broker serve the flow: the broker reads requests and sends its own. It uses the existing
+// connection first. When the server has closed that, it dials the target again, with the same checks.
 func (fl *flow) runBroker() error {
 	stop := context.AfterFunc(fl.ctx, fl.abort)
 	defer stop()
@@ -239,7 +236,7 @@ func (fl *flow) runBroker() error {
 	return nil
 }
 
-// dial connects to the target again, unless the rules of now deny where that leads.
+// dial connects to the target again, unless the current rules deny the new address.
 func (fl *flow) dial(ctx context.Context) (net.Conn, error) {
 	conn, dialled, err := fl.f.upstream.dial(ctx, fl.target, fl.rule, fl.f.denied(fl.target.port))
 	if err != nil {
@@ -252,12 +249,12 @@ func (fl *flow) dial(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
-// maxFlowAddresses bounds where the connections of one flow lead in its life: a name may have another address for each
-// connection, all of which are kept. No server has so many.
+// maxFlowAddresses bounds the addresses of one flow's connections during its life. A name may resolve to another
+// address for each connection, and all are kept. No real server has so many.
 const maxFlowAddresses = 256
 
-// leadsTo notes where another connection to the server leads, or says why it may not: rules that change from now on
-// find it, however many there are.
+// leadsTo notes the address of another connection to the server, or returns why it is denied. Later rule changes
+// are checked against all noted addresses.
 func (fl *flow) leadsTo(dialled string) (reason string) {
 	fl.f.mu.Lock()
 	defer fl.f.mu.Unlock()
@@ -276,13 +273,13 @@ func (fl *flow) leadsTo(dialled string) (reason string) {
 	return ""
 }
 
-// leads returns where the connection to the server leads now, "" if there is none yet.
+// leads returns the current address of the connection to the server, "" if there is none yet.
 func (fl *flow) leads() string {
 	to, _ := fl.dialled.Load().(string)
 	return to
 }
 
-// ask has somebody asked about a request, if they have not answered for all.
+// ask asks for approval of a request, unless a known answer applies.
 func (fl *flow) ask(method, path string) (why string, err error) {
 	q := *fl.question
 	q.Method, q.Path = printable(method), printable(path)
@@ -307,8 +304,8 @@ func (fl *flow) asked(e broker.Exchange) {
 	fl.f.log.decide(d)
 }
 
-// meteredConn is the guest's side as the broker has it: what was read of it already
-// comes again, and both directions are counted.
+// meteredConn is the guest's side for the broker: data that was already read is read again first, and both
+// directions are counted.
 type meteredConn struct {
 	net.Conn
 	from     io.Reader
@@ -333,10 +330,11 @@ func (c *meteredConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// maxFlowNames bounds the names that one flow is for; a client has a connection for each.
+// maxFlowNames bounds the names that one flow is used for; clients usually have a connection for each name.
 const maxFlowNames = 16
 
-// allows reports whether what is for a name may go by the flow, and notes it: rules of later are held against it, too.
+// allows reports whether the flow may be used for a name, and notes the name: later rules are checked against it,
+// too.
 func (fl *flow) allows(name string) bool {
 	fl.f.mu.Lock()
 	defer fl.f.mu.Unlock()
@@ -353,7 +351,7 @@ func (fl *flow) allows(name string) bool {
 	return true
 }
 
-// allowsNone reports whether TLS that names no server may go by the flow, to an address, and notes it.
+// allowsNone reports whether TLS without a server name may use this flow, to an address, and notes it.
 func (fl *flow) allowsNone() bool {
 	fl.f.mu.Lock()
 	defer fl.f.mu.Unlock()
@@ -361,7 +359,7 @@ func (fl *flow) allowsNone() bool {
 	return !fl.f.namesAll(fl.rule, fl.target)
 }
 
-// checkServerName holds a TLS hello against the rule.
+// checkServerName checks a TLS hello against the rule.
 func (fl *flow) checkServerName(sni string) error {
 	if sni == "" {
 		switch {
@@ -371,7 +369,7 @@ func (fl *flow) checkServerName(sni string) error {
 			return refuse("a TLS hello without a server name, where other rules are about names: --allow-net may name %s",
 				fl.target.addr)
 		}
-		return nil // to an address that a rule names: there is nothing to say
+		return nil // a rule names the address: any hello is fine
 	}
 	name, ok := normalName(sni)
 	switch {
@@ -383,8 +381,8 @@ func (fl *flow) checkServerName(sni string) error {
 	return fl.checkBrokered(name)
 }
 
-// checkBrokered refuses a name whose requests the broker reads on a connection for
-// another: a server of both would answer there, and nobody read them.
+// checkBrokered refuses a name of the broker on a connection for another name. A server with both names would
+// answer there, and the broker would not read the requests.
 func (fl *flow) checkBrokered(name string) error {
 	if fl.f.broker != nil && name != fl.target.name && fl.f.broker.Concerns(name) {
 		return refuse("%s on a connection for %s", name, cmp.Or(fl.target.name, fl.target.addr.String()))
@@ -392,7 +390,7 @@ func (fl *flow) checkBrokered(name string) error {
 	return nil
 }
 
-// checkHost holds a request's Host against the rule.
+// checkHost checks a request's Host against the rule.
 func (fl *flow) checkHost(field string) error {
 	name, addr, ok := hostOf(field, fl.target.port)
 	switch {
@@ -406,9 +404,8 @@ func (fl *flow) checkHost(field string) error {
 	return refuse("HTTP for %s", printable(field))
 }
 
-// copyDown carries the answers. Its first bytes must be an answer to what the guest
-// began with: a server that speaks first, or another protocol, is refused. They also
-// tell whether an upgrade that was asked for took place.
+// copyDown copies the answers. The first bytes must be an answer to the guest's protocol: a server that sends
+// data first, or speaks another protocol, is refused. They also show whether a requested upgrade took place.
 func (fl *flow) copyDown(response chan<- bool) error {
 	w := counted{fl.guest, &fl.down, &fl.f.traffic.down, fl.f.limits.BytesDown, "down"}
 	if !fl.rule.Raw {
@@ -425,8 +422,8 @@ func (fl *flow) copyDown(response chan<- bool) error {
 	return err
 }
 
-// answerHead reads what a server's answer begins with: two bytes of TLS, or HTTP's up
-// to its status. With io.EOF comes what there was before the server ended.
+// answerHead reads the start of a server's answer: two bytes of TLS, or HTTP up to its status. With io.EOF it
+// returns what the server sent before it closed.
 func (fl *flow) answerHead() ([]byte, error) {
 	head := make([]byte, 0, answerStatus)
 	for {
@@ -450,7 +447,7 @@ func (fl *flow) answerHead() ([]byte, error) {
 	}
 }
 
-// answers reports whether an answer in the guest's protocol may begin so.
+// answers reports whether an answer in the guest's protocol may begin with head.
 func (fl *flow) answers(head []byte) bool {
 	if fl.tls {
 		return (head[0] == tlsRecord || head[0] == tlsAlert) && (len(head) < answerRecord || head[1] == tlsVersion)
@@ -459,6 +456,5 @@ func (fl *flow) answers(head []byte) bool {
 	return string(head[:n]) == httpAnswer[:n]
 }
 
-// onlyReader hides a connection's WriterTo and ReaderFrom, which would go round the
-// counting.
+// onlyReader hides a connection's WriterTo and ReaderFrom, which would bypass the counting.
 type onlyReader struct{ io.Reader }

@@ -22,13 +22,13 @@ import (
 	"github.com/unitask/unitask/netstack/broker"
 )
 
-// forwarder carries the guest's TCP connections to where they may go.
+// forwarder connects the guest's TCP connections to allowed targets.
 type forwarder struct {
-	filter   atomic.Pointer[filter] // changed with mu held
+	filter   atomic.Pointer[filter] // written with mu held
 	names    *names
 	upstream Upstream
-	broker   *broker.Broker // nil: there is none
-	asker    *Asker         // nil: nobody is asked
+	broker   *broker.Broker // nil if there is none
+	asker    *Asker         // nil if nobody is asked
 	limits   Limits
 	log      *netlog
 	ctx      context.Context // ends with cut, or with the network
@@ -41,10 +41,10 @@ type forwarder struct {
 	mu     sync.Mutex
 	closed bool
 	flows  sync.WaitGroup
-	live   map[*flow]Decision // the open ones, as they began
+	live   map[*flow]Decision // open flows with their first entries
 }
 
-// connections returns the flows that are open, the oldest first.
+// connections returns the open flows, the oldest first.
 func (f *forwarder) connections() []Decision {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -57,8 +57,8 @@ func (f *forwarder) connections() []Decision {
 	return list
 }
 
-// lives notes that a flow is open, until the returned function is called. It is refused where the
-// rules have changed since it was decided about.
+// lives registers an open flow, until the returned function is called. It fails if the rules have changed since
+// the decision and now deny the flow.
 func (f *forwarder) lives(fl *flow, d Decision) (ended func(), err error) {
 	d.Verdict = Allowed
 	f.mu.Lock()
@@ -75,8 +75,8 @@ func (f *forwarder) lives(fl *flow, d Decision) (ended func(), err error) {
 	}, nil
 }
 
-// denies says why the rules of now do not allow a flow, "" if they do: to where it goes, the names that it is for
-// there, and all that may be spoken. One that was asked about may continue where it would be asked about again.
+// denies returns why the current rules deny a flow, "" if they allow it: its target, all names that it is used
+// for, and its protocol. An approved flow may continue where a new one would be asked about.
 func (f *forwarder) denies(fl *flow) string {
 	_, now := f.decide(fl.to)
 	switch {
@@ -102,7 +102,7 @@ func (f *forwarder) denies(fl *flow) string {
 	return ""
 }
 
-// denied says of addresses whether a rule of now denies them, at a port.
+// denied returns a function that reports whether a current rule denies an address at a port.
 func (f *forwarder) denied(port uint16) func(netip.Addr) bool {
 	return func(addr netip.Addr) bool {
 		now := f.filter.Load()
@@ -111,7 +111,7 @@ func (f *forwarder) denied(port uint16) func(netip.Addr) bool {
 	}
 }
 
-// set changes the rules, and waits for the end of what they deny.
+// set changes the rules, and waits until the flows that they deny have ended.
 func (f *forwarder) set(by *filter) {
 	f.mu.Lock()
 	f.filter.Store(by)
@@ -142,7 +142,7 @@ func (f *forwarder) enter() bool {
 	return true
 }
 
-// close resets every flow, waits until they have ended, and lets no further one begin.
+// close resets every flow, waits until all have ended, and allows no further flow.
 func (f *forwarder) close() {
 	f.mu.Lock()
 	f.closed = true
@@ -151,9 +151,9 @@ func (f *forwarder) close() {
 	f.flows.Wait()
 }
 
-// handle is called in a goroutine of its own for each connection that the guest
-// opens, before its handshake is answered: policy, resolve, check, dial; only then
-// is it completed. A refusal is a reset in place of a handshake.
+// handle is called in its own goroutine for each connection that the guest opens, before the handshake is
+// answered. It checks the policy, resolves, checks the address and dials; only then it completes the handshake. A
+// refusal is a reset instead of a handshake.
 func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 	if !f.enter() {
 		f.log.drop(DropCut)
@@ -183,7 +183,7 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 	a.carry(fl)
 }
 
-// attempt is a connection that the guest makes, until it is carried.
+// attempt is a connection attempt of the guest, until data flows.
 type attempt struct {
 	f     *forwarder
 	r     *tcp.ForwarderRequest
@@ -193,18 +193,18 @@ type attempt struct {
 
 	target   target
 	rule     *Rule
-	approved bool      // somebody is asked about it
-	later    *Question // asked when a request is there
+	approved bool      // it needs approval
+	later    *Question // asked when a request arrives
 }
 
-// deny notes why, and resets the connection.
+// deny logs the reason, and resets the connection.
 func (a *attempt) deny(reason string) {
 	a.line.Reason = reason
 	a.f.log.decide(a.line)
 	a.r.Complete(true)
 }
 
-// admit finds the rule that allows it, and counts it; why is the reason for which it is denied.
+// admit finds the rule that allows the attempt, and counts the attempt; why is the reason for a denial.
 func (a *attempt) admit() (why string) {
 	f := a.f
 	t, found := f.decide(a.to)
@@ -229,14 +229,14 @@ func (a *attempt) admit() (why string) {
 	return ""
 }
 
-// approve asks about it where its rule says so, or has that done when a request is there.
+// approve asks for approval if the rule requires it, or arranges that each request is asked about.
 func (a *attempt) approve() (why string) {
 	f, t := a.f, a.target
 	if a.approved = a.rule.Ask; !a.approved {
 		return ""
 	}
 	q := Question{Name: t.name, Port: t.port, Rule: a.rule.Text}
-	if t.name == "" { // of a name it is found out when it is dialled: nothing is looked up for one that was denied
+	if t.name == "" { // a name is checked when it is dialled: denied names are not looked up
 		q.Addr = t.addr
 		if err := f.upstream.checker(a.rule, f.denied(t.port))(t.addr); err != nil {
 			return dialReason(err)
@@ -269,7 +269,7 @@ func (a *attempt) connect() *flow {
 		a.line.Reason, a.line.failure = dialReason(err), dialFailure(err)
 		a.line.DurationMs = time.Since(a.begin).Milliseconds()
 		f.log.decide(a.line)
-		// No answer is passed on as none: the guest's own patience decides.
+		// If the server does not respond, the guest gets no response either: its own time limit applies.
 		a.r.Complete(!isTimeout(err))
 		return nil
 	}
@@ -278,7 +278,7 @@ func (a *attempt) connect() *flow {
 			upstream.Close()
 		}
 	}
-	if _, now := f.decide(a.to); now.rule == nil { // by now; lives looks again
+	if _, now := f.decide(a.to); now.rule == nil { // early check; lives checks again
 		giveUp()
 		a.deny(now.reason)
 		return nil
@@ -299,7 +299,7 @@ func (a *attempt) connect() *flow {
 	return fl
 }
 
-// carry passes bytes both ways until the connection ends, and notes that.
+// carry copies bytes both ways until the connection ends, and logs that.
 func (a *attempt) carry(fl *flow) {
 	f, d := a.f, a.line
 	ended, err := f.lives(fl, d)
@@ -326,27 +326,27 @@ func (a *attempt) carry(fl *flow) {
 	f.log.decide(d)
 }
 
-// brokered reports whether the broker serves a connection. A raw rule says that anything may be spoken;
-// rules by method and path, that it is HTTP.
+// brokered reports whether the broker serves a connection. A raw rule allows any protocol; rules by method and
+// path require HTTP.
 func (f *forwarder) brokered(t target, r *Rule) bool {
 	return f.broker != nil && f.broker.Concerns(t.name) && (!r.Raw || f.broker.Ruled(t.name))
 }
 
-// namesAll reports whether TLS to an address must name its server: rules are about names, whose servers a
-// nameless hello would reach, and no rule names the address.
+// namesAll reports whether TLS to an address must name its server. That is so if rules match names, whose servers
+// a nameless hello could reach, and no rule names the address.
 func (f *forwarder) namesAll(r *Rule, t target) bool {
 	now := f.filter.Load()
 	return r.Any && (f.broker != nil || now.deniesNames(t.port)) && !now.named(t)
 }
 
-// handshake answers the guest's, and waits for its end: until the network is cut. By itself the stack
-// would wait for two minutes for a guest that never answers, or is gone.
+// handshake answers the guest's handshake and waits until it completes or the network is cut. The stack alone
+// would wait two minutes for a guest that never answers, or is gone.
 func (f *forwarder) handshake(r *tcp.ForwarderRequest, wq *waiter.Queue) (tcpip.Endpoint, tcpip.Error) {
 	done := make(chan struct{})
 	defer close(done)
 	defer context.AfterFunc(f.ctx, func() {
 		for {
-			wq.Notify(waiter.WritableEvents) // that it has come to an end, which it looks at; nobody may listen yet
+			wq.Notify(waiter.WritableEvents) // wakes the stack, which then sees that the network is cut; it may not listen yet
 			select {
 			case <-done:
 				return
@@ -357,7 +357,7 @@ func (f *forwarder) handshake(r *tcp.ForwarderRequest, wq *waiter.Queue) (tcpip.
 	return r.CreateEndpoint(wq)
 }
 
-// decide finds out what a connection is for.
+// decide determines a connection's target and the ruling on it.
 func (f *forwarder) decide(to netip.AddrPort) (target, ruling) {
 	addr, port := to.Addr(), to.Port()
 	switch {
@@ -380,7 +380,7 @@ func (f *forwarder) decide(to netip.AddrPort) (target, ruling) {
 	return t, f.filter.Load().connect(t)
 }
 
-// dialFailure tells what kind of failure a dial's error is.
+// dialFailure returns the kind of failure of a dial error.
 func dialFailure(err error) Failure {
 	switch {
 	case errors.Is(err, publicaddr.ErrNotPublic), errors.Is(err, publicaddr.ErrOwn):

@@ -8,7 +8,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
 
-// frameKind says who handles a frame. The zero value is nobody.
+// frameKind selects the handler of a frame. The zero value drops it.
 type frameKind int
 
 const (
@@ -18,17 +18,16 @@ const (
 	frameTCP
 )
 
-// packet is what classify found in a frame. src, dst and the ports are valid
-// for UDP and TCP; payload is what follows the last header that was read.
+// packet is the result of classify. src, dst and the ports are valid for UDP and TCP; payload follows the last
+// header that was parsed.
 type packet struct {
-	drop             Drop // why, for frameDropped
+	drop             Drop // reason, for frameDropped
 	src, dst         netip.Addr
 	srcPort, dstPort uint16
 	payload          []byte
 }
 
-// classify takes a frame of any length apart. It is pure, and the only place
-// where a frame's outer headers are read.
+// classify parses a frame of any length. It is pure, and the only function that reads a frame's outer headers.
 func classify(frame []byte) (frameKind, packet) {
 	drop := func(d Drop) (frameKind, packet) { return frameDropped, packet{drop: d} }
 	if len(frame) < header.EthernetMinimumSize {
@@ -108,7 +107,7 @@ func appendEthernet(buf []byte, proto tcpip.NetworkProtocolNumber) []byte {
 	return append(buf, byte(proto>>8), byte(proto))
 }
 
-// udpFrame returns a whole frame to the guest.
+// udpFrame returns a complete frame to the guest.
 func udpFrame(src, dst netip.Addr, srcPort, dstPort uint16, payload []byte) []byte {
 	const headers = header.EthernetMinimumSize + header.IPv4MinimumSize + header.UDPMinimumSize
 	frame := make([]byte, headers, headers+len(payload))

@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// requestHead is what is known of an HTTP/1 request.
+// requestHead holds the parsed fields of an HTTP/1 request.
 type requestHead struct {
-	host    string // as the Host field has it
+	host    string // as in the Host field
 	length  int64  // of the body; -1: chunked
 	upgrade bool
 }
 
-// readHead reads up to the empty line that ends a request's head. io.EOF says that
-// there is no further request.
+// readHead reads up to the empty line at the end of a request's head. io.EOF means that there is no further
+// request.
 func readHead(r *bufio.Reader) ([]byte, error) {
 	var head []byte
 	for {
@@ -47,9 +47,8 @@ func looksLikeRequest(line []byte) bool {
 	return bytes.HasSuffix(line, []byte(" HTTP/1.1\r\n")) || bytes.HasSuffix(line, []byte(" HTTP/1.0\r\n"))
 }
 
-// parseHead is strict: whatever two parsers could read differently is refused, for
-// the server behind us may be the other parser (RFC 9112, sections 2.2, 3.2, 5, 6
-// and 11.2).
+// parseHead is strict: it refuses whatever two parsers could read differently, because the server may use another
+// parser (RFC 9112, sections 2.2, 3.2, 5, 6 and 11.2).
 func parseHead(head []byte) (requestHead, error) {
 	var h requestHead
 	lines := strings.Split(strings.TrimSuffix(string(head), "\r\n\r\n"), "\r\n")
@@ -113,7 +112,7 @@ func parseHead(head []byte) (requestHead, error) {
 	if at[0] == '/' || at == "*" {
 		return h, nil
 	}
-	// The absolute form goes before Host in some servers: both must say the same.
+	// Some servers prefer the absolute form to Host: the two must be equal.
 	authority, ok := strings.CutPrefix(strings.ToLower(at), "http://")
 	if end := strings.IndexAny(authority, "/?#"); end >= 0 {
 		authority = authority[:end]
@@ -124,7 +123,7 @@ func parseHead(head []byte) (requestHead, error) {
 	return h, nil
 }
 
-// token reports whether s is one, as RFC 9110 (5.6.2) has it.
+// token reports whether s is a token (RFC 9110, 5.6.2).
 func token(s string) bool {
 	for _, c := range []byte(s) {
 		if c <= ' ' || c >= 0x7f || strings.IndexByte(`"(),/:;<=>?@[\]{}`, c) >= 0 {
@@ -134,7 +133,7 @@ func token(s string) bool {
 	return s != ""
 }
 
-// hostOf splits a Host field; the port must be the connection's, when there is one.
+// hostOf splits a Host field; a port in it must be the connection's.
 func hostOf(field string, port uint16) (name string, addr netip.Addr, ok bool) {
 	host := field
 	if i := strings.LastIndexByte(field, ':'); i >= 0 && !strings.HasSuffix(field, "]") {
@@ -150,12 +149,12 @@ func hostOf(field string, port uint16) (name string, addr netip.Addr, ok bool) {
 	return name, addr, ok
 }
 
-// httpRequests copies HTTP/1 requests and looks at the Host of each.
+// httpRequests copies HTTP/1 requests and checks the Host of each.
 type httpRequests struct {
 	check    func(host string) error
-	begin    func()                // the first request is allowed, and goes out now
-	deadline func(time.Time) error // of reading
-	// switched tells what came of an upgrade: whether the server agreed.
+	begin    func()                // called when the first request is allowed, before it is sent
+	deadline func(time.Time) error // sets the deadline for reading
+	// switched reports whether the server agreed to an upgrade.
 	switched func() (bool, error)
 }
 
@@ -168,7 +167,7 @@ func (c *httpRequests) copy(w io.Writer, r *bufio.Reader) error {
 			}
 			return err
 		}
-		// A head that has begun must come to its end.
+		// A head that has begun must be completed.
 		if err := c.deadline(time.Now().Add(peekTime)); err != nil {
 			return err
 		}
@@ -184,7 +183,7 @@ func (c *httpRequests) copy(w io.Writer, r *bufio.Reader) error {
 			err = c.check(req.host)
 		}
 		if err == nil && req.upgrade && !first {
-			// There would be no telling which of several answers agrees to it.
+			// It would be unclear which of several answers agrees to the upgrade.
 			err = refuse("an upgrade after other requests")
 		}
 		if err != nil {
@@ -211,14 +210,14 @@ func (c *httpRequests) copy(w io.Writer, r *bufio.Reader) error {
 		if err != nil {
 			return err
 		}
-		if switched { // WebSocket and its like, to the host that was checked
+		if switched { // WebSocket and the like, to the checked host
 			_, err := io.Copy(w, r)
 			return err
 		}
 	}
 }
 
-// slowHead names a head that did not come in time.
+// slowHead explains a head that did not arrive in time.
 func slowHead(err error) error {
 	var timeout interface{ Timeout() bool }
 	if errors.As(err, &timeout) && timeout.Timeout() {
@@ -230,7 +229,7 @@ func slowHead(err error) error {
 	return err
 }
 
-// notInTrailer are the fields by which a request is routed and framed (RFC 9110, 6.5.1).
+// notInTrailer are the fields for routing and framing (RFC 9110, 6.5.1).
 var notInTrailer = []string{"host", "content-length", "transfer-encoding", "connection", "upgrade"}
 
 // copyChunked copies a chunked body, strictly (RFC 9112, section 7.1).
@@ -281,7 +280,7 @@ func copyChunked(w io.Writer, r *bufio.Reader) error {
 		if total += len(l); total > maxHead {
 			return refuse("trailers of more than %d bytes", maxHead)
 		}
-		// A server that counts trailers among the fields must not find these.
+		// A server that treats trailers as header fields must not find these.
 		name, _, ok := strings.Cut(string(l), ":")
 		switch {
 		case len(l) == 2:

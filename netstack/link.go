@@ -14,12 +14,12 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// link carries Ethernet frames on a stream, each behind its length (4 bytes,
-// big-endian): the form of QEMU's stream network back end (net/stream.c).
+// link carries Ethernet frames on a stream, each after its length (4 bytes, big-endian). This is the format of
+// QEMU's stream network back end (net/stream.c).
 type link struct {
 	conn  net.Conn
 	tap   *tap
-	own   chan []byte   // frames that we made ourselves, waiting to be sent
+	own   chan []byte   // our own frames that wait to be sent
 	done  chan struct{} // closed when the guest's end is gone
 	whole bool          // reading ended between two frames; valid after done
 
@@ -32,8 +32,7 @@ func newLink(conn net.Conn, t *tap) *link {
 
 const linkHeader = 4
 
-// readFrames calls handle for each frame until the link ends. The frame is
-// valid during the call only.
+// readFrames calls handle for each frame until the link ends. The frame is valid during the call only.
 func (l *link) readFrames(handle func(frame []byte)) error {
 	defer close(l.done)
 	r := bufio.NewReaderSize(l.conn, 256<<10)
@@ -58,9 +57,8 @@ func (l *link) readFrames(handle func(frame []byte)) error {
 	}
 }
 
-// writeFrames sends what waits in own and in the stack's queue, as much as
-// there is in one write, until ctx ends or the guest's end is gone. It alone
-// writes, and it alone waits for a guest that does not read.
+// writeFrames sends the frames that wait in own and in the stack's queue, many in one write, until ctx ends or
+// the guest's end is gone. Only writeFrames writes, and only it waits for a guest that does not read.
 func (l *link) writeFrames(ctx context.Context, ep *channel.Endpoint) {
 	wake := make(notify, 1)
 	handle := ep.AddNotify(wake)
@@ -96,7 +94,7 @@ func (l *link) writeFrames(ctx context.Context, ep *channel.Endpoint) {
 	}
 }
 
-// notify is a bell that rings once however often it is pulled.
+// notify is a signal: several notifications before it is received count as one.
 type notify chan struct{}
 
 func (n notify) WriteNotify() {
@@ -106,7 +104,7 @@ func (n notify) WriteNotify() {
 	}
 }
 
-// send queues one of our own frames; false when the guest does not read.
+// send queues one of our own frames; it returns false when the guest does not read.
 func (l *link) send(frame []byte) bool {
 	select {
 	case l.own <- frame:

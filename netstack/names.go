@@ -5,10 +5,9 @@ import (
 	"sync"
 )
 
-// names gives each allowed name that the guest looks up an address of its own,
-// from the network for benchmarks (198.18.0.0/15, RFC 2544), for this run. The
-// guest never sees a real one, so that there is nothing to confuse: a connection
-// says which name it is for.
+// names assigns a synthetic address, for this run, to each allowed name that the guest looks up. The addresses
+// come from the network for benchmarks (198.18.0.0/15, RFC 2544). The guest never sees a real address, so names
+// can't be confused: a connection's address identifies its name.
 type names struct {
 	mu     sync.Mutex
 	byName map[string]netip.Addr

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Verdict is what became of a request. The zero value is a denial.
+// Verdict is the decision on a request. The zero value is a denial.
 type Verdict int
 
 const (
@@ -25,10 +25,10 @@ func (v Verdict) String() string {
 	return "denied"
 }
 
-// MarshalText gives the verdict's name.
+// MarshalText returns the verdict's name.
 func (v Verdict) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
 
-// UnmarshalText reads it; what it does not know is a denial.
+// UnmarshalText parses a verdict; an unknown text is a denial.
 func (v *Verdict) UnmarshalText(text []byte) error {
 	*v = Denied
 	if string(text) == Allowed.String() {
@@ -45,38 +45,39 @@ type Decision struct {
 	Addr       string    `json:"addr,omitempty"`
 	Port       uint16    `json:"port,omitempty"`
 	Verdict    Verdict   `json:"verdict"`
-	Rule       string    `json:"rule,omitempty"` // the rule that allowed it, or by method and path refused it
+	Rule       string    `json:"rule,omitempty"` // the rule that allowed it, or refused it by method and path
 	Reason     string    `json:"reason,omitempty"`
 	Dialled    string    `json:"dialled,omitempty"` // ADDRESS:PORT, or "proxy HOST:PORT"
 	BytesUp    int64     `json:"bytesUp,omitempty"` // from the guest
 	BytesDown  int64     `json:"bytesDown,omitempty"`
 	DurationMs int64     `json:"durationMs,omitempty"`
 
-	// Of a request that the broker read, as the guest made it: placeholders, no values. Its
-	// bytes are those of the bodies, which are among its connection's.
+	// For a request that the broker read, as the guest sent it: placeholders, no values. Its byte counts are
+	// those of the bodies, and the connection's counts include them.
 	Method   string   `json:"method,omitempty"`
 	Path     string   `json:"path,omitempty"`
-	ALPN     string   `json:"alpn,omitempty"`     // that both sides speak; "" in the clear, or where the guest offers none
-	Status   int      `json:"status,omitempty"`   // that the guest saw
-	Secrets  []string `json:"secrets,omitempty"`  // whose values went out
-	Redacted int      `json:"redacted,omitempty"` // how often a value came back
-	Exposed  []string `json:"exposed,omitempty"`  // whose values came back to a request that did not carry them
+	ALPN     string   `json:"alpn,omitempty"`     // spoken by both sides; "" without TLS, or if the guest offers none
+	Status   int      `json:"status,omitempty"`   // as the guest saw it
+	Secrets  []string `json:"secrets,omitempty"`  // whose values were sent
+	Redacted int      `json:"redacted,omitempty"` // how often a value was replaced in the answer
+	Exposed  []string `json:"exposed,omitempty"`  // whose values were in the answer, but not in the request
 
-	// sent says that the server has got of it, also if it was then given up: it is no refusal.
+	// sent means that the server received some of the request, even if it then failed: this is not a refusal.
 	sent bool
 
-	// quotes says that the reason has words of the guest's.
+	// quotes means that the reason quotes the guest.
 	quotes bool
 
-	// failure tells why a connection that a rule allows was not made.
+	// failure tells why an allowed connection could not be made.
 	failure Failure
 
-	// Count, if not 0, says that the line stands for so many further ones like it, of which this is the last.
+	// Count, if not 0, is the number of further similar requests that this line represents; it shows the last of
+	// them.
 	Count int `json:"count,omitempty"`
 }
 
-// Host returns the name in its normal form, "" if it is no host's. A guest may ask for a name that is a sentence:
-// whoever words a message about a connection for people or models names hosts only.
+// Host returns the name in its normal form, or "" if it is not a host name. A guest may ask for a name that is a
+// sentence: messages to people or models about a connection must contain only host names.
 func (d Decision) Host() string {
 	name, _ := normalName(d.Name)
 	if strings.HasPrefix(name, "-") || strings.Contains(name, ".-") { // we tell people to type it
@@ -85,7 +86,7 @@ func (d Decision) Host() string {
 	return name
 }
 
-// Cause is the reason without words of the guest's.
+// Cause returns the reason without quotes from the guest.
 func (d Decision) Cause() string {
 	if d.quotes {
 		return "what the code sent was refused"
@@ -93,7 +94,7 @@ func (d Decision) Cause() string {
 	return d.Reason
 }
 
-// Failure tells why something was denied, or failed.
+// Failure is the kind of a denial or failure.
 type Failure string
 
 const (
@@ -111,21 +112,21 @@ func (d Decision) Failure() Failure {
 	return cmp.Or(d.failure, FailurePolicy)
 }
 
-// Unruled reports whether a request was denied since no rule allows it.
+// Unruled reports whether a request was denied because no rule allows it.
 func (d Decision) Unruled() bool {
 	return d.Verdict == Denied && strings.HasPrefix(d.Reason, noRule[:len("no rule")])
 }
 
-// Drop is a kind of frame that is dropped without a line in the netlog. The
-// kinds are constants: a guest can't make more of them.
+// Drop is a kind of frame that is dropped without a line in the netlog. The kinds are constants: a guest can't
+// create more.
 type Drop string
 
 const (
 	DropRunt      Drop = "runt"      // too short for its headers
 	DropMalformed Drop = "malformed" // lengths or checksum wrong
 	DropSource    Drop = "source"    // from an address that is not the guest's
-	DropMulticast Drop = "multicast" // to nobody we know
-	DropTarget    Drop = "target"    // TCP to an address that nobody can have
+	DropMulticast Drop = "multicast" // to an unknown address
+	DropTarget    Drop = "target"    // TCP to an address that no host can have
 	DropEtherType Drop = "ethertype" // neither IPv4 nor ARP
 	DropIPv6      Drop = "ipv6"
 	DropOptions   Drop = "ipOptions"
@@ -137,36 +138,34 @@ const (
 	DropDHCP      Drop = "dhcp"
 	DropDNS       Drop = "dns"    // queries beyond the rate
 	DropCut       Drop = "cut"    // connections and queries after Cut
-	DropOut       Drop = "unread" // answers the guest did not read
-	DropLog       Drop = "netlog" // lines that there was no room for, or after Close
-	DropCapture   Drop = "pcap"   // frames that the capture had no room for: see Capture
+	DropOut       Drop = "unread" // answers that the guest did not read
+	DropLog       Drop = "netlog" // lines without room, or after Close
+	DropCapture   Drop = "pcap"   // frames without room in the capture: see Capture
 )
 
-// What a guest is refused must not take the room of what it did. So lines are of two classes. Those of connections and
-// requests that were allowed, or sent and then given up, are all there: when their room is used up, the network is
-// cut. Of the others (what was refused, and names that were asked for) those that are alike become one line with a
-// count.
+// Refusals must not use up the room for what the guest did. So there are two classes of lines. Connections and
+// requests that were allowed, or sent and then failed, all have a line: when their room is used up, the network
+// is cut. Other lines (refusals and name lookups) are combined with similar ones into one line with a count.
 const (
-	// maxUses bounds the lines of what was allowed, of all networks of a run.
+	// maxUses bounds the lines of allowed requests, for all networks of a run.
 	maxUses = 100_000
-	// maxRefusals bounds the other lines, of one network; further ones are counted by their protocol.
+	// maxRefusals bounds the other lines, of one network; further ones are counted by protocol.
 	maxRefusals = 5_000
-	// maxAlike is how many lines that are alike stand by themselves.
+	// maxAlike bounds the similar lines that are written separately.
 	maxAlike = 100
-	// maxKinds bounds the kinds of lines that are told apart.
+	// maxKinds bounds the kinds of lines that are distinguished.
 	maxKinds = 2_000
-	// maxWaiting bounds the lines that wait for the disk. Those of what was refused get half of it.
+	// maxWaiting bounds the lines that wait for the disk. Refusals get half of it.
 	maxWaiting = 10_000
 )
 
-// ProtoNetlog is the protocol of a line about the log itself: the network was cut, since there was no room.
+// ProtoNetlog is the protocol of a line about the log itself: the network was cut, because there was no room.
 const ProtoNetlog = "netlog"
 
-// maxLogged bounds a text of the guest's in the netlog.
+// maxLogged bounds a text from the guest in the netlog.
 const maxLogged = 300
 
-// printable returns a text of the guest's or of a server's as it may be logged: cut, and
-// with what is not plain shown as escapes.
+// printable returns a text from the guest or a server in a form to log: cut, with special characters escaped.
 func printable(s string) string {
 	if len(s) > maxLogged {
 		s = s[:maxLogged]
@@ -175,22 +174,22 @@ func printable(s string) string {
 	return q[1 : len(q)-1]
 }
 
-// netlog counts drops, and hands decisions to the goroutine that writes them.
+// netlog counts drops, and passes decisions to the goroutine that writes them.
 type netlog struct {
 	now   func() time.Time
-	tally func(Decision) // gets every decision, whether or not there is room for a line; nil discards
-	cut   func()         // cuts the network, and does not block; set once, before decide is called
+	tally func(Decision) // gets every decision, also without room for a line; nil discards
+	cut   func()         // cuts the network without blocking; set once, before decide is called
 	lines *spool[Decision]
 
 	mu       sync.Mutex
 	uses     *atomic.Int64 // lines of what was allowed
 	refusals int           // other lines
 	kinds    map[lineKind]*alike
-	full     bool // there is no room for what was allowed, or no line can be written
+	full     bool // no room for what was allowed, or no line can be written
 	drops    map[Drop]uint64
 }
 
-// lineKind is what lines that are alike have in common.
+// lineKind is the common part of similar lines.
 type lineKind struct {
 	proto, name, addr string
 	port              uint16
@@ -199,7 +198,7 @@ type lineKind struct {
 	method            string
 }
 
-// alike counts lines of a kind.
+// alike counts the lines of a kind.
 type alike struct {
 	seen, more int
 	last       Decision
@@ -223,7 +222,7 @@ func newNetlog(sink, tally func(Decision), lost func() error, uses *atomic.Int64
 	return l
 }
 
-// end cuts the network, and says why.
+// end cuts the network, and logs why.
 func (l *netlog) end(why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -253,7 +252,7 @@ func (l *netlog) counts() map[Drop]uint64 {
 	return maps.Clone(l.drops)
 }
 
-// decide never blocks.
+// decide logs a decision. It never blocks.
 func (l *netlog) decide(d Decision) {
 	d.Time = l.now().UTC()
 	l.tally(d)

@@ -41,7 +41,7 @@ import (
 	"github.com/unitask/unitask/netstack/broker"
 )
 
-// The guest's network, the same for every machine: one machine is one network.
+// The guest's network, the same for every machine: each machine has its own network.
 var (
 	GuestAddr   = netip.MustParseAddr(contract.GuestIP)
 	GatewayAddr = netip.MustParseAddr(contract.GatewayIP) // also the guest's resolver
@@ -59,35 +59,35 @@ func mustMAC(s string) net.HardwareAddr {
 	return mac
 }
 
-// Limits on what a guest can make us hold.
+// Limits on the resources that a guest can use here.
 const (
 	mtu             = 1500
-	maxFrame        = 9216      // a longer frame is no Ethernet: the link ends
+	maxFrame        = 9216      // a longer frame is not Ethernet: the link ends
 	outQueue        = 1024      // the stack's packets that wait for the guest to read
-	ownQueue        = 64        // our own answers that do
+	ownQueue        = 64        // our own answers that wait for it
 	socketBuffer    = 256 << 10 // per direction and connection, in the stack
 	maxHalfOpen     = 64        // handshakes under way; more are ignored, the guest tries again
 	timeWait        = time.Second
-	dialGuestFirst  = 200 * time.Millisecond // first attempt; each next one waits longer
+	dialGuestFirst  = 200 * time.Millisecond // time limit of the first attempt; each next one gets more
 	dialGuestFactor = 2
 )
 
-// Limits bound what a guest can ask of the network. What a policy decides on has no
-// default here: 0 is none.
+// Limits bound what a guest can use of the network. Values that a policy decides have no default here: 0 means
+// none.
 type Limits struct {
-	Connections int   // at once. Each holds up to 4 buffers of 256 KiB.
+	Connections int   // at once; each holds up to 4 buffers of 256 KiB
 	BytesUp     int64 // from the guest in the whole run
 	BytesDown   int64 // to the guest
 
-	NewPerSecond int // new connections; 0 is 50, and as many at once
-	DNSPerSecond int // queries; 0 is 50, and as many at once
+	NewPerSecond int // new connections; 0 means 50, and as many at once
+	DNSPerSecond int // queries; 0 means 50, and as many at once
 }
 
-// Traffic counts the bytes of a run, which Limits bounds. It may outlive a Network: one that continues where another
-// one was, has its count.
+// Traffic counts the bytes of a run, which Limits bounds. It may outlive a Network: a Network that continues
+// another one takes over its count.
 type Traffic struct{ up, down, lines atomic.Int64 }
 
-// NewTraffic returns one that continues from a count.
+// NewTraffic returns a Traffic that continues from a count.
 func NewTraffic(up, down int64) *Traffic {
 	t := &Traffic{}
 	t.up.Store(up)
@@ -95,7 +95,7 @@ func NewTraffic(up, down int64) *Traffic {
 	return t
 }
 
-// Bytes returns those from the guest, and those to it.
+// Bytes returns the bytes from the guest, and those to it.
 func (t *Traffic) Bytes() (up, down int64) { return t.up.Load(), t.down.Load() }
 
 func (l Limits) withDefaults() Limits {
@@ -107,36 +107,36 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Config is inert; New copies it.
+// Config configures a Network; New copies it.
 type Config struct {
-	// Rules are what the guest may reach; none is nothing.
+	// Rules are the targets that the guest may reach; none allows nothing.
 	Rules    []Rule
 	Limits   Limits
 	Upstream Upstream
-	// Asker, if not nil, is asked about connections that a Rule with Ask is about; they wait, and
-	// those that the broker serves wait with their requests. nil denies them.
+	// Asker, if not nil, approves connections that match a Rule with Ask. They wait for it; connections that the
+	// broker serves wait at their requests. nil denies them.
 	Asker *Asker
-	// Traffic, if not nil, has the count that Limits bounds; else it begins at 0.
+	// Traffic, if not nil, holds the count that Limits bounds; otherwise it begins at 0.
 	Traffic *Traffic
-	// Broker, if not nil, serves the connections to the hosts that it concerns, where a
-	// rule that is not raw allows them.
+	// Broker, if not nil, serves the connections to its hosts, where a rule that is not raw allows them.
 	Broker *broker.Broker
-	// Capture, if not nil, receives the guest's frames. It may block: what it has no
-	// room for then is counted (DropCapture).
+	// Capture, if not nil, receives the guest's frames. It may block: frames without room are then counted
+	// (DropCapture).
 	Capture *Capture
-	// Log receives one Decision for everything that the guest was allowed, and of what it was refused up to
-	// a bound (maxRefusals), then counts. It is called from one goroutine, may block, and has had
-	// everything when Close returns, unless it blocks for flushTime. nil discards.
+	// Log receives one Decision for everything that the guest was allowed. Of refusals it receives a limited
+	// number (maxRefusals), then counts. One goroutine calls it, and it may block. When Close returns, it has
+	// received everything, unless it blocks for flushTime. nil discards.
 	Log func(Decision)
-	// LogLost says why what Log receives is lost; the network is cut then. It is asked after each. nil is that nothing is.
+	// LogLost returns an error if what Log receives is lost; the network is cut then. It is called after each
+	// line. nil means that nothing is lost.
 	LogLost func() error
-	// Tally receives every Decision, before any bound applies, from several goroutines. It must not
-	// block. nil discards.
+	// Tally receives every Decision, before any limit applies, from several goroutines. It must not block. nil
+	// discards.
 	Tally func(Decision)
-	// Now is the clock; nil is time.Now.
+	// Now is the clock; nil means time.Now.
 	Now func() time.Time
-	// Link, if not nil, is our end of a link (Pair, Detach) to a machine that is
-	// there; New owns it. nil makes a link, whose other end is GuestEnd.
+	// Link, if not nil, is our end of a link (Pair, Detach) to an existing machine; New takes ownership. nil
+	// makes a link, whose other end is GuestEnd.
 	Link *os.File
 }
 
@@ -158,7 +158,7 @@ type Network struct {
 
 const nicID = 1
 
-// quiet keeps gVisor from writing to our stderr what a guest provokes.
+// quiet keeps gVisor from writing to standard error when a guest provokes it.
 var quiet = sync.OnceFunc(func() { log.SetTarget(&log.Writer{Next: io.Discard}) })
 
 // New returns a network and starts it. GuestEnd is for the machine.
@@ -177,7 +177,7 @@ func New(cfg Config) (*Network, error) {
 	defer ours.Close()
 	conn, err := net.FileConn(ours)
 	if err != nil {
-		theirs.Close() // nil will do
+		theirs.Close() // nil is allowed
 		return nil, fmt.Errorf("open network: %w", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -195,7 +195,7 @@ func New(cfg Config) (*Network, error) {
 		limits: cfg.Limits.withDefaults(), traffic: traffic, log: n.log, live: map[*flow]Decision{}}
 	n.forward.filter.Store(&filter{append([]Rule(nil), cfg.Rules...)})
 	n.forward.ctx, n.forward.cut = context.WithCancel(ctx)
-	log.cut = n.forward.cut // which enter looks at
+	log.cut = n.forward.cut // enter checks for it
 	n.forward.rate = rate.NewLimiter(rate.Limit(n.forward.limits.NewPerSecond), n.forward.limits.NewPerSecond)
 	n.queries = rate.NewLimiter(rate.Limit(n.forward.limits.DNSPerSecond), n.forward.limits.DNSPerSecond)
 	if n.stack, err = newStack(n.ep); err != nil {
@@ -221,8 +221,8 @@ func Pair() (ours, theirs *os.File, err error) {
 	return ours, theirs, nil
 }
 
-// Detach ends the network and returns its end of the link, for a network with another policy to continue with. The
-// machine must be paused: between two frames.
+// Detach ends the network and returns its end of the link, for a network with another policy. The machine must be
+// paused, so that the link is between two frames.
 func (n *Network) Detach() (*os.File, error) {
 	file, err := n.link.conn.(*net.UnixConn).File()
 	if err != nil {
@@ -239,7 +239,7 @@ func (n *Network) Detach() (*os.File, error) {
 	return file, nil
 }
 
-// newStack returns a stack that speaks TCP over IPv4 only, to any address.
+// newStack returns a stack that speaks only TCP over IPv4, to any address.
 func newStack(ep *channel.Endpoint) (*stack.Stack, error) {
 	s := stack.New(stack.Options{
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol},
@@ -265,7 +265,7 @@ func newStack(ep *channel.Endpoint) (*stack.Stack, error) {
 	if err := s.AddProtocolAddress(nicID, addr, stack.AddressProperties{}); err != nil {
 		return fail("address", err)
 	}
-	// The stack stands for every address the guest may dial.
+	// The stack accepts every address that the guest may dial.
 	if err := s.SetPromiscuousMode(nicID, true); err != nil {
 		return fail("promiscuous mode", err)
 	}
@@ -276,14 +276,14 @@ func newStack(ep *channel.Endpoint) (*stack.Stack, error) {
 	return s, nil
 }
 
-// GuestEnd returns the machine's end of the link, nil if New was given ours. A process that inherits it holds a copy;
-// once it does, ReleaseGuestEnd gives ours up, so that the end of that process is the end of the link.
+// GuestEnd returns the machine's end of the link, nil if New was given a Link. A process that inherits it has a
+// copy. After that, ReleaseGuestEnd closes ours, so that the link ends when that process exits.
 func (n *Network) GuestEnd() *os.File { return n.guest }
 
 // ReleaseGuestEnd closes our copy of the machine's end. Close does it too.
 func (n *Network) ReleaseGuestEnd() { n.guest.Close() }
 
-// handle sorts one frame. It must not block: it runs on the link's reader.
+// handle dispatches one frame. It must not block: it runs on the link's reader.
 func (n *Network) handle(frame []byte) {
 	kind, pkt := classify(frame)
 	switch kind {
@@ -327,7 +327,7 @@ func (n *Network) handleUDP(p packet) {
 	}
 }
 
-// reply sends one of our own frames, or counts why there is none.
+// reply sends one of our own frames, or counts the drop.
 func (n *Network) reply(frame []byte, drop Drop) {
 	if frame == nil {
 		if drop != "" {
@@ -340,16 +340,16 @@ func (n *Network) reply(frame []byte, drop Drop) {
 	}
 }
 
-// inject hands an IP packet to the stack.
+// inject passes an IP packet to the stack.
 func (n *Network) inject(ip []byte) {
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(ip)})
 	n.ep.InjectInbound(ipv4.ProtocolNumber, pkt)
 	pkt.DecRef()
 }
 
-// DialGuest opens a TCP connection into the guest. A guest whose card is not up
-// yet loses the first attempt, and the stack would wait a second before the
-// next one: so attempts are short, and grow, until ctx ends.
+// DialGuest opens a TCP connection into the guest. A guest whose network card is not up yet loses the first
+// attempt, and the stack would retry only after a second. So attempts are short at first and get longer, until
+// ctx ends.
 func (n *Network) DialGuest(ctx context.Context, port uint16) (net.Conn, error) {
 	to := tcpip.FullAddress{NIC: nicID, Addr: tcpip.AddrFrom4(GuestAddr.As4()), Port: port}
 	from := tcpip.FullAddress{NIC: nicID, Addr: tcpip.AddrFrom4(GatewayAddr.As4())}
@@ -372,32 +372,30 @@ func (n *Network) DialGuest(ctx context.Context, port uint16) (net.Conn, error) 
 	}
 }
 
-// Cut takes the network away from the guest for good: every connection that it has open is reset, and it opens no
-// further one and looks up no name. The host's own conversation with the guest (DialGuest, datagrams) continues. When
-// Cut returns, no byte of the guest's goes anywhere after it returns. It may be called more than once.
+// Cut removes the guest's network for good: every open connection is reset, and no further connection or lookup
+// is possible. The host's own conversation with the guest (DialGuest, datagrams) continues. After Cut returns, no
+// byte from the guest leaves. It may be called more than once.
 func (n *Network) Cut() { n.forward.close() }
 
-// SetRules puts other rules in the place of those that there are, for all that the guest begins from then
-// on. Connections to what they deny are reset, and answers about it forgotten: when SetRules returns no byte goes
-// there any more. It may be called at any time, and by one at a time.
+// SetRules replaces the rules for everything that the guest begins later. Connections that the new rules deny are
+// reset, and answers about them forgotten: after SetRules returns, no byte reaches those targets. It may be
+// called at any time, by one goroutine at a time.
 func (n *Network) SetRules(rules []Rule) { n.forward.set(&filter{append([]Rule(nil), rules...)}) }
 
-// Connections returns those that the guest has open now, the oldest first, with what they
-// have carried so far.
+// Connections returns the guest's open connections, the oldest first, with their traffic so far.
 func (n *Network) Connections() []Decision { return n.forward.connections() }
 
-// Stats returns what was dropped, by kind.
+// Stats returns the number of drops, by kind.
 func (n *Network) Stats() map[Drop]uint64 { return n.log.counts() }
 
-// Frames returns how many have gone over the link, both ways.
+// Frames returns the number of frames over the link, both ways.
 func (n *Network) Frames() uint64 { return n.link.carried.Load() }
 
-// Done is closed when the guest's end of the link is gone.
+// Done returns a channel that is closed when the guest's end of the link is gone.
 func (n *Network) Done() <-chan struct{} { return n.link.done }
 
-// Close ends the network and every connection, and waits until nothing of it
-// runs any more and all that it logged is written: the latter for flushTime at most.
-// It may be called more than once.
+// Close ends the network and every connection. It waits until no goroutine of it is running, and, for at most
+// flushTime, until everything logged is written. It may be called more than once.
 func (n *Network) Close() error {
 	n.closed.Do(func() {
 		n.cancel()

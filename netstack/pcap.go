@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// Capture writes every frame of the links it is given to as a classic pcap file
-// (Ethernet, times in microseconds; draft-ietf-opsawg-pcap). The first write that
-// fails ends it, and so does MaxCapture; Err tells. nil captures nothing.
+// Capture writes every frame of its links as a classic pcap file (Ethernet, times in microseconds;
+// draft-ietf-opsawg-pcap). The first failing write ends it, and so does MaxCapture; Err returns the reason. A nil
+// Capture captures nothing.
 type Capture struct {
 	writing sync.Mutex // one frame at a time; guards w and left
 	w       io.Writer
@@ -27,18 +27,18 @@ const (
 	pcapHead     = 24
 	pcapRecord   = 16
 
-	// MaxCapture bounds the file of one capture, in bytes: a guest that sends to the
-	// gateway without end would fill the disk. Most tools get slow far below it.
+	// MaxCapture bounds the file of one capture, in bytes: a guest that sends to the gateway without end would
+	// fill the disk. Most tools get slow far below that size.
 	MaxCapture = 1 << 30
-	// captureQueue bounds the frames, in bytes, that wait for the disk; more are
-	// dropped from the capture. The guest makes some 100 MB a second at most.
+	// captureQueue bounds the frames, in bytes, that wait for the disk; more are dropped from the capture. The
+	// guest sends at most some 100 MB a second.
 	captureQueue = 16 << 20
 )
 
 // ErrCaptureLimit means that a capture has ended because it has MaxCapture bytes.
 var ErrCaptureLimit = errors.New("the capture ends at its limit")
 
-// NewCapture writes the file's head; it returns nil for a nil w.
+// NewCapture writes the file's head and returns a Capture; it returns nil for a nil w.
 func NewCapture(w io.Writer) *Capture {
 	if w == nil {
 		return nil
@@ -52,8 +52,7 @@ func NewCapture(w io.Writer) *Capture {
 	return c
 }
 
-// Err says why the capture ended before its links; nil if it did not. It may
-// be called from any goroutine.
+// Err returns why the capture ended before its links; nil if it did not. It may be called from any goroutine.
 func (c *Capture) Err() error {
 	if c == nil {
 		return nil
@@ -63,7 +62,7 @@ func (c *Capture) Err() error {
 	return c.err
 }
 
-// write appends to the file; false once the capture has ended.
+// write appends to the file; it returns false once the capture has ended.
 func (c *Capture) write(b []byte) bool {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -87,7 +86,7 @@ func (c *Capture) end(err error) bool {
 	return false
 }
 
-// tap is one link's way to a capture.
+// tap connects one link to a capture.
 type tap struct {
 	log    *netlog
 	frames *spool[[]byte] // nil: nothing is captured

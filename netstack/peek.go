@@ -10,18 +10,17 @@ import (
 	"time"
 )
 
-// Bounds on what is read of a connection before it is known to be for an allowed
-// name.
+// Limits on the data read from a connection before its name is known to be allowed.
 const (
-	peekTime   = 10 * time.Second // a client that takes longer is a slow loris
-	maxHello   = 32 << 10         // one with post-quantum keys has 2 KiB
+	peekTime   = 10 * time.Second // a slower client is a slow loris
+	maxHello   = 32 << 10         // a hello with post-quantum keys has 2 KiB
 	maxHead    = 32 << 10         // of an HTTP request: Node's own limit is 16 KiB
-	tlsRecord  = 0x16             // a TLS record of the handshake begins so
+	tlsRecord  = 0x16             // type of a TLS handshake record
 	echOuter   = 0xfe0d           // encrypted_client_hello (RFC 9849)
 	maxHTTPRun = 4 << 10          // a chunk's size line, a trailer
 )
 
-// refusal is the reason why a connection was closed after its beginning was read.
+// refusal explains why a connection was closed after its first data was read.
 type refusal struct {
 	reason string
 	quotes bool // the reason has words of the guest's
@@ -31,7 +30,7 @@ func (r *refusal) Error() string { return r.reason }
 
 func refuse(format string, args ...any) error { return &refusal{reason: fmt.Sprintf(format, args...)} }
 
-// refuseText refuses for a reason that quotes a text of the guest's.
+// refuseText refuses for a reason that quotes the guest.
 func refuseText(format, text string) error {
 	return &refusal{reason: fmt.Sprintf(format, printable(text)), quotes: true}
 }
@@ -45,7 +44,7 @@ func refuseProtocol(format string, args ...any) error {
 type readOnly struct{ r io.Reader }
 
 func (c readOnly) Read(p []byte) (int, error)       { return c.r.Read(p) }
-func (c readOnly) Write(p []byte) (int, error)      { return len(p), nil } // its alert goes nowhere
+func (c readOnly) Write(p []byte) (int, error)      { return len(p), nil } // its alert is discarded
 func (c readOnly) Close() error                     { return nil }
 func (c readOnly) LocalAddr() net.Addr              { return nil }
 func (c readOnly) RemoteAddr() net.Addr             { return nil }
@@ -55,9 +54,8 @@ func (c readOnly) SetWriteDeadline(time.Time) error { return nil }
 
 var errHelloRead = errors.New("the hello is read")
 
-// peekTLS reads a ClientHello, over as many records and segments as it comes in,
-// and returns its server name and every byte that was read. Go's own parser does
-// it.
+// peekTLS reads a ClientHello from any number of records and segments. It returns the server name and every byte
+// that was read. Go's own parser parses the hello.
 func peekTLS(r io.Reader) (name string, read []byte, err error) {
 	var kept bytes.Buffer
 	var hello *tls.ClientHelloInfo

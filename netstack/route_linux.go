@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// routeTime bounds the kernel's answer, which comes at once.
+// routeTime bounds the wait for the kernel's answer, which normally is immediate.
 const routeTime = 2 * time.Second
 
-// routedHere asks the kernel (rtnetlink(7)) whether an address is one of the host's own, or
-// on a network that the host is on, by whatever table: addresses that no interface has can
-// be the host's too (ip route add local, as load balancers have it), and neighbours need
-// not be in an interface's own network (the other end of a link, ip route add NET dev eth0).
+// routedHere asks the kernel (rtnetlink(7)) whether an address belongs to the host or to a network that the host
+// is on, in any routing table. Addresses that no interface has can be the host's too (ip route add local, as load
+// balancers use it), and neighbours need not be in an interface's own network (the other end of a link, ip route
+// add NET dev eth0).
 func routedHere(addr netip.Addr) (bool, error) {
 	addr = addr.Unmap()
 	answer, err := askRoute(addr)
@@ -33,11 +33,11 @@ func routedHere(addr netip.Addr) (bool, error) {
 	return answer.here(addr.BitLen()), nil
 }
 
-// route is an entry of the kernel's tables.
+// route is an entry of the kernel's routing tables.
 type route struct {
 	kind    uint8 // RTN_LOCAL, …
 	bits    int   // of its destination; 0 is the default route
-	gateway bool  // a router is on the way
+	gateway bool  // the next hop is a router
 	device  int   // the interface's index
 }
 
@@ -51,15 +51,14 @@ func (r route) here(all int) bool {
 	case r.bits == all:
 		return true
 	}
-	// A network behind a tunnel is not one that the host is on: VPNs have half of all
-	// addresses so.
+	// The host is not on a network behind a tunnel: VPNs route half of all addresses that way.
 	dev, err := net.InterfaceByIndex(r.device)
 	return err != nil || dev.Flags&net.FlagPointToPoint == 0
 }
 
 var errNoRoute = errors.New("no route")
 
-// askRoute returns the entry by which the kernel would send to an address.
+// askRoute returns the entry that the kernel would use to send to an address.
 func askRoute(addr netip.Addr) (r route, err error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -81,8 +80,8 @@ func askRoute(addr netip.Addr) (r route, err error) {
 	return parseRoute(answer[:n])
 }
 
-// routeQuestion returns a message that asks for the entry of an address itself, and not for what
-// the kernel has made of it.
+// routeQuestion returns a message that asks for the table entry of an address, not for the kernel's derived
+// route.
 func routeQuestion(addr netip.Addr) []byte {
 	family := byte(unix.AF_INET)
 	if addr.Is6() {
@@ -99,7 +98,7 @@ func routeQuestion(addr netip.Addr) []byte {
 	return append(msg, raw...)
 }
 
-// parseRoute reads the kernel's answer.
+// parseRoute parses the kernel's answer.
 func parseRoute(answer []byte) (r route, err error) {
 	messages, err := syscall.ParseNetlinkMessage(answer)
 	if err != nil || len(messages) == 0 {
@@ -109,7 +108,7 @@ func parseRoute(answer []byte) (r route, err error) {
 	switch {
 	case m.Header.Type == unix.NLMSG_ERROR && len(m.Data) >= 4:
 		switch errno := syscall.Errno(-int32(binary.NativeEndian.Uint32(m.Data))); errno {
-		case unix.ENETUNREACH, unix.EHOSTUNREACH: // any other says nothing of where it leads
+		case unix.ENETUNREACH, unix.EHOSTUNREACH: // any other error says nothing about the destination
 			return r, fmt.Errorf("%w: %w", errNoRoute, errno)
 		default:
 			return r, errno
@@ -138,8 +137,8 @@ func parseRoute(answer []byte) (r route, err error) {
 	return r, nil
 }
 
-// allByRouter reports whether each of several next hops (struct rtnexthop, with attributes behind
-// each) is a router. One that is not leads to a neighbour.
+// allByRouter reports whether all of several next hops (struct rtnexthop, each followed by its attributes) are
+// routers. Any other hop leads to a neighbour.
 func allByRouter(hops []byte) bool {
 	const head = unix.SizeofRtNexthop
 	for len(hops) >= head {

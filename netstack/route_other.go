@@ -4,6 +4,5 @@ package netstack
 
 import "net/netip"
 
-// routedHere knows Linux's routes only: elsewhere the addresses of the interfaces decide
-// alone.
+// routedHere supports only Linux: elsewhere only the addresses of the interfaces decide.
 func routedHere(netip.Addr) (bool, error) { return false, nil }

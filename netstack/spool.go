@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// flushTime bounds how long the end of a network waits for what is still to be
-// written of its log and its capture: a disk that has not taken it by then is lost.
+// flushTime bounds how long closing a network waits for the rest of its log and its capture; what the disk has
+// not accepted by then is lost.
 const flushTime = 5 * time.Second
 
-// spool has values written by a goroutine of its own, in order, so that a disk that
-// stalls holds up neither the link's reader nor a connection. What waits is bounded.
+// spool writes values in order in a separate goroutine, so that a stalled disk blocks neither the link's reader
+// nor a connection. The waiting values are bounded.
 type spool[T any] struct {
 	max   int
 	write func(T) // called by one goroutine; nil discards
@@ -29,7 +29,7 @@ type spooled[T any] struct {
 	size  int
 }
 
-// newSpool returns one that holds values of max in all, in whatever unit put counts.
+// newSpool returns a spool for values of max in total, in the unit that put counts.
 func newSpool[T any](max int, write func(T)) *spool[T] {
 	s := &spool[T]{max: max, write: write, bell: make(notify, 1), done: make(chan struct{})}
 	if write == nil {
@@ -40,7 +40,7 @@ func newSpool[T any](max int, write func(T)) *spool[T] {
 	return s
 }
 
-// put has a value written; false when there is no room for it. It never blocks.
+// put queues a value; it returns false when there is no room. It never blocks.
 func (s *spool[T]) put(value T, size int) bool {
 	if s.write == nil {
 		return true
@@ -56,7 +56,7 @@ func (s *spool[T]) put(value T, size int) bool {
 	return true
 }
 
-// force has a value written for which there may be no room: the caller bounds how many there are.
+// force queues a value even without room: the caller bounds the number of such values.
 func (s *spool[T]) force(value T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,8 +99,8 @@ func (s *spool[T]) isLost() bool {
 	return s.lost
 }
 
-// close takes no further value and waits until all are written, for flushTime at most:
-// then the rest is lost, and a write that is under way is left to end by itself.
+// close accepts no further value and waits, for at most flushTime, until all are written. Then the rest is lost,
+// and a write under way is left to end by itself.
 func (s *spool[T]) close() {
 	s.mu.Lock()
 	s.closed = true

@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// An answer in which values are looked for is read by a goroutine of its own: it is known so when
-// the server is quiet, and a long one is read ahead: the server's TLS is opened on one processor
-// while what came before is looked at and sealed for the guest on another.
+// An answer that is searched for values is read by a separate goroutine. This shows when the server is quiet, and
+// long answers are read ahead: one processor decrypts the server's TLS while another searches the previous piece
+// and encrypts it for the guest.
 const (
-	aheadAfter = 1 << 20   // bytes of an answer, before which small pieces do
+	aheadAfter = 1 << 20   // bytes of an answer that are read in small pieces first
 	aheadPiece = 128 << 10 // bytes
 	smallPiece = 4 << 10   // bytes, at first
-	aheadMost  = 2         // pieces that have been read, for one answer
-	maxAhead   = 64        // answers at once with large pieces, of one run
+	aheadMost  = 2         // pieces read ahead for one answer
+	maxAhead   = 64        // answers of one run that are read in large pieces at once
 )
 
 var (
@@ -24,22 +24,22 @@ var (
 	smallPool = sync.Pool{New: func() any { b := make([]byte, smallPiece); return &b }}
 )
 
-// readAhead is a body of which the next pieces are read while one is used. next and Close are for one
-// goroutine; stop may be called from another one, and ends a next that waits.
+// readAhead is a body whose next pieces are read while one is used. One goroutine calls next and Close; another
+// may call stop, which ends a waiting next.
 type readAhead struct {
 	from io.ReadCloser
-	at   *atomic.Int64 // how many of the run have large pieces
+	at   *atomic.Int64 // number of the run's answers with large pieces
 
-	pieces chan aheadOf // nil until it begins
+	pieces chan aheadOf // nil until reading begins
 	closed chan struct{}
 	once   sync.Once
-	failed error // of closing from
+	failed error // the error of closing from
 	over   sync.WaitGroup
 	piece  aheadOf // in use
 	timer  *time.Timer
 }
 
-// aheadOf is a piece, and what its read ended with.
+// aheadOf is a piece, and the error that ended its read.
 type aheadOf struct {
 	buffer *[]byte
 	n      int
@@ -50,11 +50,11 @@ func newReadAhead(from io.ReadCloser, at *atomic.Int64) *readAhead {
 	return &readAhead{from: from, at: at, closed: make(chan struct{})}
 }
 
-// errQuiet is next's error where nothing came in time.
+// errQuiet is next's error if nothing arrived in time.
 var errQuiet = errors.New("nothing comes")
 
-// next returns the next piece, good until it is called again, and the error that its read ended with.
-// Where nothing comes for wait, the error is errQuiet; 0 waits for as long as it takes.
+// next returns the next piece, valid until the next call, and the error that ended its read. If nothing arrives
+// for wait, the error is errQuiet; 0 waits without limit.
 func (r *readAhead) next(wait time.Duration) ([]byte, error) {
 	if r.piece.err != nil {
 		return nil, r.piece.err
@@ -84,7 +84,7 @@ func (r *readAhead) next(wait time.Duration) ([]byte, error) {
 	}
 }
 
-// read reads until the body's end.
+// read reads until the end of the body.
 func (r *readAhead) read() {
 	large, got := false, 0
 	defer func() {
@@ -96,7 +96,7 @@ func (r *readAhead) read() {
 		if !large && got >= aheadAfter {
 			if large = r.at.Add(1) <= maxAhead; !large {
 				r.at.Add(-1)
-				got = 0 // to be tried again later
+				got = 0 // try again later
 			}
 		}
 		pool := &smallPool
@@ -118,7 +118,7 @@ func (r *readAhead) read() {
 	}
 }
 
-// release gives a piece's buffer back.
+// release returns a piece's buffer to its pool.
 func (p *aheadOf) release() {
 	switch {
 	case p.buffer == nil:
@@ -130,10 +130,10 @@ func (p *aheadOf) release() {
 	p.buffer = nil
 }
 
-// drop gives the piece in use back.
+// drop releases the current piece.
 func (r *readAhead) drop() { r.piece.release() }
 
-// stop ends a read that is under way, and every later one.
+// stop ends the current read and every later one.
 func (r *readAhead) stop() error {
 	r.once.Do(func() {
 		close(r.closed)
@@ -142,7 +142,7 @@ func (r *readAhead) stop() error {
 	return r.failed
 }
 
-// Close gives back what was read.
+// Close stops reading and releases all buffers.
 func (r *readAhead) Close() error {
 	err := r.stop()
 	r.over.Wait()

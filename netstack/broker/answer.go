@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// readable asks for an answer in which values can be found: not compressed, in no charset
-// that writes ASCII otherwise, not as a change of another.
+// readable asks for an answer that can be searched for values: not compressed, in no charset that encodes ASCII
+// differently, and not as a difference to another answer.
 func readable(h http.Header) {
 	h.Set("Accept-Encoding", "identity")
 	for _, name := range []string{"Sec-Websocket-Extensions", "Grpc-Accept-Encoding", "Connect-Accept-Encoding",
@@ -23,7 +23,7 @@ func readable(h http.Header) {
 	}
 }
 
-// withoutCharset returns an Accept field without the charsets that it asks for.
+// withoutCharset removes the charsets from an Accept field.
 func withoutCharset(accept string) string {
 	if !strings.Contains(strings.ToLower(accept), "charset") {
 		return accept
@@ -37,12 +37,11 @@ func withoutCharset(accept string) string {
 	return strings.Join(kinds, ",")
 }
 
-// pieces are fields that ask for a part of what would be the answer. With a value in the
-// request they stay out, as a server may ignore them (RFC 9110, 14.2): of an echo that
-// comes byte by byte nobody can tell what is in it.
+// pieces are fields that ask for a part of the answer. They are removed from a request with a value, although a
+// server may ignore them (RFC 9110, 14.2): a value that is echoed byte by byte can't be found.
 var pieces = []string{"Range", "If-Range", "Request-Range", "X-Ms-Range"}
 
-// contentCoding is how an answer's body is encoded; "" is not at all.
+// contentCoding returns the encodings of an answer's body; "" means none.
 func contentCoding(h http.Header) string {
 	var codings []string
 	for c := range strings.SplitSeq(strings.Join(h["Content-Encoding"], ","), ",") {
@@ -53,8 +52,7 @@ func contentCoding(h http.Header) string {
 	return strings.Join(codings, ", ")
 }
 
-// oddCharset returns a charset that an answer is said to be in, in which nobody can look for
-// values; "" is none.
+// oddCharset returns the declared charset of an answer if values can't be found in it; else "".
 func oddCharset(h http.Header) string {
 	for p := range strings.SplitSeq(strings.Join(h["Content-Type"], ";"), ";") {
 		name, value, _ := strings.Cut(p, "=")
@@ -68,8 +66,8 @@ func oddCharset(h http.Header) string {
 	return ""
 }
 
-// asciiIn reports whether ASCII is itself in a charset, or in UTF-16, whose forms of a value
-// are known. Java's servers write in whatever a request names: IBM037, UTF-7.
+// asciiIn reports whether a charset encodes ASCII as itself, or as UTF-16, for which the forms of a value are
+// known. Java servers use whatever charset a request names: IBM037, UTF-7.
 func asciiIn(charset string) bool {
 	charset = strings.ToLower(charset)
 	return slices.ContainsFunc([]string{"utf-8", "utf8", "utf-16", "utf16", "us-ascii", "ascii", "ansi", "iso-8859-",
@@ -78,7 +76,7 @@ func asciiIn(charset string) bool {
 		func(known string) bool { return strings.HasPrefix(charset, known) }) || charset == ""
 }
 
-// tunnel is the server's side after an upgrade: its frames are read for values.
+// tunnel is the server's side after an upgrade: its frames are searched for values.
 type tunnel struct {
 	io.ReadWriteCloser
 	from io.ReadCloser
@@ -88,22 +86,22 @@ func (t *tunnel) Read(p []byte) (int, error) { return t.from.Read(p) }
 
 func (t *tunnel) Close() error { return t.from.Close() }
 
-// restore puts placeholders back in place of values in an answer.
+// restore replaces values in an answer with their placeholders.
 func (p *proxy) restore(res *http.Response) error {
 	x := exchangeOf(res.Request)
 	if res.StatusCode == http.StatusSwitchingProtocols && res.Request.Header.Get("Upgrade") == "" {
 		return errors.New("an upgrade that nobody asked for")
 	}
-	res.Header.Del(refusedField) // ours alone
+	res.Header.Del(refusedField) // only the broker may set it
 	r := p.redaction(x, false)
 	if r.swapper == nil {
 		return nil
 	}
-	res.Status = "" // has words of the server's, which an upgrade repeats
+	res.Status = "" // contains text of the server, which an upgrade repeats
 	if err := x.early(); err != nil {
 		return err
 	}
-	if err := errors.Join(r.header(res.Header), r.header(res.Trailer)); err != nil { // of trailers names alone, as yet
+	if err := errors.Join(r.header(res.Header), r.header(res.Trailer)); err != nil { // so far only the trailers' names
 		return err
 	}
 	if conn, ok := res.Body.(io.ReadWriteCloser); ok && res.StatusCode == http.StatusSwitchingProtocols {

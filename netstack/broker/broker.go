@@ -31,50 +31,49 @@ import (
 )
 
 const (
-	// helloTime bounds both handshakes together: the guest's stands still while the
-	// server's is made.
+	// helloTime bounds both handshakes together: the guest's waits while the server's is made.
 	helloTime = 20 * time.Second
-	// headTime bounds the head of a request that has begun.
+	// headTime bounds reading the head of a request.
 	headTime = 10 * time.Second
-	// maxHeaders bounds a head, in bytes, on either side; servers take 8 to 64 KiB.
+	// maxHeaders bounds a head, in bytes, on both sides; servers accept 8 to 64 KiB.
 	maxHeaders = 64 << 10
 	// maxStreams bounds the requests at once on one HTTP/2 connection.
 	maxStreams = 100
-	// maxUnread bounds what one answer, and twice that what one HTTP/2 connection, keeps in
-	// memory for a guest that does not read; net/http's own bounds are 4 MiB and 1 GiB.
+	// maxUnread bounds the memory for one answer that the guest does not read; an HTTP/2 connection may use twice
+	// that. The bounds of net/http are 4 MiB and 1 GiB.
 	maxUnread = 1 << 20
-	// continueTime is how long a server that was asked may take to say 100 Continue.
+	// continueTime bounds the wait for a server's 100 Continue.
 	continueTime = time.Second
 )
 
-// Misdirected says what becomes of a request with a placeholder where its secret is
-// not put. The zero value refuses it.
+// Misdirected selects what happens to a request with a placeholder where its secret does not belong. The zero
+// value refuses the request.
 type Misdirected int
 
 const (
-	// Refuse answers 403 and says why.
+	// Refuse answers 403 with the reason.
 	Refuse Misdirected = iota
-	// Pass sends it on as it is: the placeholder is worth nothing. Hosts whose requests
-	// quote what was said before need it.
+	// Pass sends the request unchanged: the placeholder is worthless. Hosts whose requests quote earlier text
+	// need it.
 	Pass
 )
 
-// Config is inert; New copies it.
+// Config configures a Broker; New copies it.
 type Config struct {
 	Secrets []Secret
 	Rules   []Rule
-	// Roots verify servers; nil is the host's.
+	// Roots verify servers; nil means the host's.
 	Roots *x509.CertPool
-	// Kept, if not nil, is what another broker's guest has been given (Broker.Keep), which this one continues with.
+	// Kept, if not nil, is the state of an earlier broker (Broker.Keep), with which the same guest continues.
 	Kept *Kept
-	// MaxSigned bounds how long what is signed in a query is good for (X-Amz-Expires); 0 leaves it as it is.
+	// MaxSigned bounds the validity of signed queries (X-Amz-Expires); 0 leaves it unchanged.
 	MaxSigned time.Duration
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }
 
-// Exchange is one request as the log has it. What the guest said is in it as the guest
-// said it, so it holds placeholders and no values.
+// Exchange is the log entry of one request. It quotes the request as the guest sent it, so it contains
+// placeholders and no values.
 type Exchange struct {
 	Time       time.Time `json:"time"`
 	Host       string    `json:"host"`
@@ -84,44 +83,43 @@ type Exchange struct {
 	Path       string    `json:"path"`
 	Allowed    bool      `json:"allowed"`
 	Rule       string    `json:"rule,omitempty"`
-	Reason     string    `json:"reason,omitempty"`     // why it was refused, or by Audit would be
-	Status     int       `json:"status,omitempty"`     // that the guest saw
+	Reason     string    `json:"reason,omitempty"`     // why it was refused, or Audit would refuse it
+	Status     int       `json:"status,omitempty"`     // as the guest saw it
 	BytesUp    int64     `json:"bytesUp,omitempty"`    // of bodies
 	BytesDown  int64     `json:"bytesDown,omitempty"`  // of bodies
 	DurationMs int64     `json:"durationMs,omitempty"` //
-	Secrets    []string  `json:"secrets,omitempty"`    // whose values went out
-	Redacted   int       `json:"redacted,omitempty"`   // how often a value came back
-	Exposed    []string  `json:"exposed,omitempty"`    // whose values came back to a request without them
-	Sent       bool      `json:"-"`                    // the server has got of it, whatever became of it then
+	Secrets    []string  `json:"secrets,omitempty"`    // whose values were sent
+	Redacted   int       `json:"redacted,omitempty"`   // how often a value was replaced in the answer
+	Exposed    []string  `json:"exposed,omitempty"`    // whose values were in the answer, but not in the request
+	Sent       bool      `json:"-"`                    // the server received some of it, whatever happened then
 }
 
-// Broker serves the connections of one run. Its methods may be called from any
-// goroutine.
+// Broker serves the connections of one run. Its methods may be called from any goroutine.
 type Broker struct {
 	cfg Config
 	ca  *authority
 
 	buffers          buffers
 	requests, bodies busy
-	signings         busy         // bodies that are read for their signature
+	signings         busy         // bodies being read for their signature
 	ahead            atomic.Int64 // answers that are read ahead
 
 	mu         sync.Mutex
 	swappers   map[swapperKey]*swapper
 	redactors  map[redactorKey]*swapper
-	signatures []pair         // the last ones that were made with a value, and those with its placeholder
-	made       int            // signatures, in all
-	exposed    map[string]int // by secrets' names: answers with a value that their requests did not carry
+	signatures []pair         // recent signatures made with a value, each with the guest's own
+	made       int            // number of signatures made
+	exposed    map[string]int // by secret name: answers with a value that their requests did not carry
 }
 
-// Kept is what a guest has been given that continues with another broker: no values of secrets are in it.
+// Kept is what a guest already has when it continues with another broker. It contains no secret values.
 type Kept struct {
-	Placeholders map[string]string `json:"placeholders,omitempty"` // by the secrets' names
+	Placeholders map[string]string `json:"placeholders,omitempty"` // by secret name
 	Authority    []byte            `json:"authority"`              // certificate and key, in PEM
-	Exposed      map[string]int    `json:"exposed,omitempty"`      // by the secrets' names: as Exchange.Exposed, counted
+	Exposed      map[string]int    `json:"exposed,omitempty"`      // by secret name: number of answers, as in Exchange.Exposed
 }
 
-// Keep returns what the guest has been given.
+// Keep returns the state that the guest depends on.
 func (b *Broker) Keep() (*Kept, error) {
 	k := &Kept{Placeholders: map[string]string{}}
 	b.mu.Lock()
@@ -135,7 +133,7 @@ func (b *Broker) Keep() (*Kept, error) {
 	return k, err
 }
 
-// placeholder returns what the guest has for a secret, or is to get.
+// placeholder returns the guest's placeholder for a secret, or makes a new one.
 func (cfg *Config) placeholder(s *Secret, others []Secret) (string, error) {
 	if cfg.Kept == nil {
 		return newPlaceholder(len(s.Value), others)
@@ -151,7 +149,7 @@ func (cfg *Config) placeholder(s *Secret, others []Secret) (string, error) {
 	}
 }
 
-// New makes placeholders and the run's authority.
+// New returns a broker with placeholders and an authority for the run.
 func New(cfg Config) (*Broker, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -219,7 +217,7 @@ func New(cfg Config) (*Broker, error) {
 // CA returns the certificate, in PEM, that the guest must trust.
 func (b *Broker) CA() []byte { return b.ca.pem() }
 
-// Placeholder returns what the guest gets for a secret; "" for one that is not there.
+// Placeholder returns the guest's placeholder for a secret; "" for an unknown secret.
 func (b *Broker) Placeholder(name string) string {
 	for _, s := range b.cfg.Secrets {
 		if s.Name == name {
@@ -229,36 +227,33 @@ func (b *Broker) Placeholder(name string) string {
 	return ""
 }
 
-// Concerns reports whether connections to a host, in normal form, are the broker's.
+// Concerns reports whether the broker handles connections to a host, given in normal form.
 func (b *Broker) Concerns(host string) bool {
 	return slices.ContainsFunc(b.cfg.Secrets, func(s Secret) bool { return s.boundTo(host) }) ||
 		slices.ContainsFunc(b.cfg.Rules, func(r Rule) bool { return r.Host.covers(host) })
 }
 
-// Ruled reports whether requests to a host, in normal form, can be refused by a rule.
+// Ruled reports whether a rule can refuse requests to a host, given in normal form.
 func (b *Broker) Ruled(host string) bool {
 	return slices.ContainsFunc(b.cfg.Rules, func(r Rule) bool { return r.enforces(host) })
 }
 
-// Target is where a connection leads: a name in normal form that a rule of the network
-// allows.
+// Target is a connection's destination: a name in normal form that a network rule allows.
 type Target struct {
 	Host string
 	Port uint16
 	TLS  bool // the guest begins with a TLS hello
-	// Ask, if not nil, says whether a request that the rules allow is sent, and why: an error
-	// refuses it. Until then nothing is dialled, so the guest's TLS is answered before the server's.
+	// Ask, if not nil, decides whether a request that the rules allow is sent, and why: an error refuses it.
+	// Nothing is dialled before, so the guest's TLS handshake completes before the server's.
 	Ask func(method, path string) (why string, err error)
 }
 
-// Serve serves one connection of the guest until it ends, and closes it. dial connects
-// to the target, at an address that was checked: it is called when the guest's hello is
-// there, and again when the server has closed a connection between two requests. When
-// ctx ends, both sides are closed. log receives one Exchange for each request, when it has
-// ended, from several goroutines.
+// Serve serves one connection of the guest until it ends, and closes it. dial connects to the target, at a
+// checked address. It is called when the guest's hello has arrived, and again when the server has closed a
+// connection between two requests. When ctx ends, both sides are closed. log receives one Exchange for each
+// request when the request has ended, from several goroutines.
 //
-// The error says why the connection itself failed; what became of its requests is the
-// log's.
+// The error explains why the connection itself failed; failed requests are only logged.
 func (b *Broker) Serve(ctx context.Context, guest net.Conn, to Target, dial func(context.Context) (net.Conn, error),
 	log func(Exchange)) error {
 	if !b.Concerns(to.Host) {
@@ -299,19 +294,19 @@ func (b *Broker) Serve(ctx context.Context, guest net.Conn, to Target, dial func
 	return nil
 }
 
-// silent is the log of net/http's own words, which quote both sides.
+// silent discards the messages of net/http, which quote both sides.
 var silent = log.New(io.Discard, "", 0)
 
-// GuestError is an error of Serve that quotes what the guest has sent.
+// GuestError is an error of Serve that quotes the guest.
 type GuestError struct{ Err error }
 
 func (e *GuestError) Error() string { return e.Err.Error() }
 
 func (e *GuestError) Unwrap() error { return e.Err }
 
-// handshake ends the guest's TLS. The server's handshake comes first, in between the
-// guest's hello and our answer: a server whose certificate is not good fails the
-// guest's handshake, and both sides speak the same HTTP.
+// handshake terminates the guest's TLS. The server's handshake happens between the guest's hello and our answer.
+// So a server with an invalid certificate fails the guest's handshake, and both sides speak the same HTTP
+// version.
 func (b *Broker) handshake(ctx context.Context, guest net.Conn, to Target, up *upstream) (*tls.Conn, error) {
 	var refused error
 	conn := tls.Server(guest, &tls.Config{MinVersion: tls.VersionTLS12,

@@ -6,25 +6,23 @@ import (
 	"sync/atomic"
 )
 
-// What the requests of one run keep in memory while they wait: about 100 MiB at most.
+// Limits on the memory for the waiting requests of one run: about 100 MiB together.
 const (
-	// maxRequests bounds those at once, which could be maxStreams for each connection: net/http
-	// keeps some 20 KiB for one, on both sides together.
+	// maxRequests bounds concurrent requests; otherwise maxStreams for each connection would be possible.
+	// net/http uses some 20 KiB for a request, both sides together.
 	maxRequests = 2048
-	// bigBuffer is what an answer is copied with: eight records of TLS.
+	// bigBuffer is the size of the buffer to copy an answer: eight TLS records.
 	bigBuffer = 128 << 10
-	// smallBuffer is what it is copied with when there are maxBig answers at once.
+	// smallBuffer is the size when maxBig answers are already copied with big buffers.
 	smallBuffer = 4 << 10
 	maxBig      = 128
-	// maxBodies bounds the requests with bodies at once: net/http copies each with up to 32 KiB
-	// of its own.
+	// maxBodies bounds concurrent requests with bodies: net/http copies each with its own buffer of up to 32 KiB.
 	maxBodies = 1024
-	// maxHeld is how much a stream keeps of the memory in which the longest of its undecided
-	// ends was.
+	// maxHeld bounds the buffer that a stream keeps after its undecided end was once longer.
 	maxHeld = 1 << 10
 )
 
-// buffers is an httputil.BufferPool, in which few are big.
+// buffers is an httputil.BufferPool with few big buffers.
 type buffers struct{ big atomic.Int64 }
 
 var bigPool = sync.Pool{New: func() any { b := make([]byte, bigBuffer); return &b }}
@@ -44,7 +42,7 @@ func (b *buffers) Put(buffer []byte) {
 	}
 }
 
-// scratchPool has memory for the time of one read.
+// scratchPool has buffers for the duration of one read.
 var scratchPool = sync.Pool{New: func() any { b := make([]byte, 0, 2*bigBuffer); return &b }}
 
 func getScratch() []byte { return (*scratchPool.Get().(*[]byte))[:0] }
@@ -56,14 +54,14 @@ func putScratch(b []byte) {
 	}
 }
 
-// busy counts what there is at once, and refuses what is beyond its bound.
+// busy counts concurrent uses and refuses those beyond most.
 type busy struct {
 	n    atomic.Int64
 	most int64
 	what string
 }
 
-// enter returns an error where there are too many; leave ends what has entered, or was refused.
+// enter counts a use and returns an error if there are too many; leave must follow, also after an error.
 func (b *busy) enter() error {
 	if b.n.Add(1) > b.most {
 		return fmt.Errorf("more than %d %s at once in one run: wait for some to end", b.most, b.what)

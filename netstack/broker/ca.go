@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// caSkew is how far the guest's clock may be behind, or ahead of caLife.
+	// caSkew is the allowed error of the guest's clock, in both directions.
 	caSkew = 24 * time.Hour
 	// caLife is longer than any run.
 	caLife = 7 * 24 * time.Hour
@@ -24,8 +24,8 @@ const (
 	maxLeaves = 1024
 )
 
-// authority is the certificate authority of one run. Its key is written nowhere but beside the memory of
-// its machine, when that is paused: only that machine trusts it.
+// authority is the certificate authority of one run. Its key is written only when the machine is paused, beside
+// the machine's memory: only that machine trusts it.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -35,8 +35,7 @@ type authority struct {
 	leaves map[string]*tls.Certificate
 }
 
-// newAuthority returns one that is good for domains and what is below them, and for
-// no address.
+// newAuthority returns an authority that is valid for domains and their subdomains, and for no address.
 func newAuthority(domains []string, now func() time.Time) (*authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -65,7 +64,7 @@ func newAuthority(domains []string, now func() time.Time) (*authority, error) {
 	return &authority{cert: cert, key: key, now: now, leaves: map[string]*tls.Certificate{}}, nil
 }
 
-// keep returns what keptAuthority takes.
+// keep encodes the authority for keptAuthority.
 func (a *authority) keep() ([]byte, error) {
 	key, err := x509.MarshalPKCS8PrivateKey(a.key)
 	if err != nil {
@@ -74,7 +73,7 @@ func (a *authority) keep() ([]byte, error) {
 	return append(a.pem(), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})...), nil
 }
 
-// keptAuthority returns one that was kept.
+// keptAuthority restores an authority from keep's encoding.
 func keptAuthority(text []byte, now func() time.Time) (*authority, error) {
 	pair, err := tls.X509KeyPair(text, text)
 	if err != nil {

@@ -11,13 +11,13 @@ import (
 	"sync/atomic"
 )
 
-// misdirected is the error for a placeholder where its secret is not put.
+// misdirected is the error for a placeholder where its secret does not belong.
 type misdirected struct {
 	secrets []Secret // of the run
 	secret  *Secret
 	host    string
 	where   string
-	clear   bool // the request is not by TLS
+	clear   bool // the request is not sent over TLS
 }
 
 func (m *misdirected) Error() string {
@@ -36,7 +36,7 @@ func (m *misdirected) Error() string {
 		"@HOST:PLACE binds it to other hosts and places, and with pass its placeholder goes out as it is"
 }
 
-// bound says where a secret is put.
+// bound describes the hosts and places of a secret.
 func (s *Secret) bound() string {
 	var hosts, places []string
 	for _, h := range s.Hosts {
@@ -60,12 +60,12 @@ type exchange struct {
 	sent     atomic.Bool // it has a connection to the server
 
 	mu       sync.Mutex
-	refused  error           // why it was not sent, or not to its end
-	used     map[string]bool // by secrets' names: whose values went out
-	streamed map[string]bool // whose values the body may yet bring
-	signed   *pair           // its signature that was made with a value, nil for none
+	refused  error           // why it was not sent, or not completely
+	used     map[string]bool // by secret name: whose values were sent
+	streamed map[string]bool // whose values the body may still contain
+	signed   *pair           // its signature that was made with a value, or nil
 	redacted int
-	exposed  []string // whose values the answer had and the request did not carry
+	exposed  []string // whose values the answer had and the request did not
 }
 
 func (x *exchange) refuse(err error) error {
@@ -81,7 +81,7 @@ type exchangeKey struct{}
 
 func exchangeOf(r *http.Request) *exchange { return r.Context().Value(exchangeKey{}).(*exchange) }
 
-// early is why the answer was given up before it came: a head before it had a value.
+// early returns why the answer was refused before its head: an informational head contained a value.
 func (x *exchange) early() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -91,7 +91,7 @@ func (x *exchange) early() error {
 	return nil
 }
 
-// countingWriter counts, and redacts the heads that come before the answer itself.
+// countingWriter counts bytes, and redacts the informational heads before the answer.
 type countingWriter struct {
 	http.ResponseWriter
 	x      *exchange
@@ -127,7 +127,7 @@ func (r *countingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// eofReader calls end before it tells of its end.
+// eofReader calls end before it reports its end.
 type eofReader struct {
 	io.ReadCloser
 	end func()

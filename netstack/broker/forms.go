@@ -15,7 +15,7 @@ import (
 	"unicode/utf8"
 )
 
-// jsonText returns a text as it stands between the quotes of a JSON string.
+// jsonText returns a text as it is written between the quotes of a JSON string.
 func jsonText(text string) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -24,8 +24,7 @@ func jsonText(text string) []byte {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\"\n"))[1:]
 }
 
-// hidden are forms of a text in which it could pass unnoticed, and the same forms of
-// what stands in its place.
+// hidden adds encoded forms in which a text could pass unnoticed, each with the same form of its replacement.
 func hidden(text, put string, add func(pair)) {
 	lower := pair{find: []byte(hex.EncodeToString([]byte(text))), put: []byte(hex.EncodeToString([]byte(put)))}
 	add(lower)
@@ -43,16 +42,18 @@ func hidden(text, put string, add func(pair)) {
 	}
 }
 
-// maxEdged is up to how many bytes a value's edges in base64 are looked for: each form has a value's whole text.
+// maxEdged bounds the length of values whose edges in base64 are searched: each form contains the value's whole
+// text.
 const maxEdged = 256
 
-// inBase64 returns the forms of a text inside a longer one, by where in a group of three bytes it begins. A character
-// at its edges has bits of its neighbour, too: there is a form for each value of these bits, and none of them stays:
-// the neighbour may be the value again. At each edge there is a form without that character, too, for an encoding that
-// is cut there. A long text has only the form without both, which shows ten bits of it at most.
+// inBase64 returns the base64 forms of a text inside a longer one, for each offset in a group of three bytes. A
+// character at the text's edge also contains bits of its neighbour: there is a form for each value of these bits.
+// None of the bits is kept, because the neighbour may be the value again. For each edge there is also a form
+// without that character, for an encoding that is cut there. A long text has only the form without both edges,
+// which reveals at most ten bits.
 func inBase64(code *base64.Encoding, text, put string) (forms []pair) {
 	for before := range 3 {
-		// part is a text without the characters of its edges where first or last is no byte.
+		// part encodes a text; if first or last is not a byte, it leaves out the characters at that edge.
 		part := func(s string, first, last int) []byte {
 			all := append(make([]byte, before), s...)
 			from, to := (8*before+5)/6, 8*(before+len(s))/6
@@ -82,7 +83,7 @@ func inBase64(code *base64.Encoding, text, put string) (forms []pair) {
 	return forms
 }
 
-// spelled are forms that write each byte by its number.
+// spelled adds forms that write each byte as a number.
 func spelled(text, put string, add func(pair)) {
 	number := func(format, between string) {
 		write := func(s string) string {
@@ -114,13 +115,12 @@ func spelled(text, put string, add func(pair)) {
 	}
 }
 
-// fitted returns a text of so many bytes, so that a body's length stays as it was announced.
+// fitted pads or cuts a text to n bytes, so that a body's declared length stays correct.
 func fitted(text []byte, n int) []byte {
 	return append(bytes.Clone(text[:min(n, len(text))]), bytes.Repeat([]byte("x"), max(0, n-len(text)))...)
 }
 
-// escaped are the forms of a text that is written otherwise in JSON, HTML, a URL, or in
-// another case: as the encoders do that people use.
+// escaped adds the forms of a text in JSON, HTML, a URL, or in another case, as common encoders write them.
 func escaped(text, put string, add func(pair)) {
 	add(pair{find: []byte(strings.ToLower(text)), put: []byte(strings.ToLower(put))})
 	add(pair{find: []byte(strings.ToUpper(text)), put: []byte(strings.ToUpper(put))})
@@ -185,13 +185,13 @@ func escaped(text, put string, add func(pair)) {
 	}
 	for _, style := range []string{"&#x%X;", "&#x%x;", "&#%d;"} {
 		all := others(text, "", func(c rune) string { return fmt.Sprintf(style, c) })
-		form(all) // rare, but of a - too
+		form(all) // rare, except for a -
 		form(others(text, " !#$%()*+,-./:;=?@[]^_{|}~", func(c rune) string { return fmt.Sprintf(style, c) }))
 	}
 }
 
-// others returns a text with every character but letters, digits, and those that are kept,
-// written otherwise.
+// others returns a text in which write replaces every character except letters, digits and the characters in
+// kept.
 func others(text, kept string, write func(rune) string) string {
 	var b strings.Builder
 	for _, c := range text {
@@ -204,7 +204,7 @@ func others(text, kept string, write func(rune) string) string {
 	return b.String()
 }
 
-// asciiOnly writes what is not ASCII otherwise.
+// asciiOnly writes characters outside ASCII in the given style.
 func asciiOnly(text, style string) string {
 	var b strings.Builder
 	for _, c := range text {
@@ -238,11 +238,11 @@ func lowerPercent(s string) string {
 	return string(b)
 }
 
-// jsonStyle writes a text as an encoder of JSON does between quotes.
+// jsonStyle encodes a text like a JSON encoder does between quotes.
 type jsonStyle struct {
-	extra string // is written as \u and digits, beside control characters
-	upper bool   // these digits
-	slash bool   // is \/: PHP
+	extra string // characters written as \u and digits, beside control characters
+	upper bool   // upper-case digits
+	slash bool   // escapes / as \/: PHP
 }
 
 func (j jsonStyle) digits() string {
@@ -252,7 +252,7 @@ func (j jsonStyle) digits() string {
 	return "\\u%04x"
 }
 
-// ascii writes what is not ASCII in digits too.
+// ascii encodes like write, and also writes characters outside ASCII as digits.
 func (j jsonStyle) ascii(text string) string {
 	var b strings.Builder
 	for _, unit := range utf16.Encode([]rune(text)) {
@@ -294,7 +294,7 @@ func wide(text string, order binary.AppendByteOrder) []byte {
 	return b
 }
 
-// collection has one pair of each text to find, the first.
+// collection holds pairs; only the first pair for each text to find is kept.
 type collection struct {
 	pairs []pair
 	seen  map[[sha256.Size]byte]bool

@@ -23,7 +23,7 @@ type proxy struct {
 	to      Target
 	up      *upstream
 	reverse *httputil.ReverseProxy
-	ruled   bool // there are rules about the host that are enforced
+	ruled   bool // some rule for the host is enforced
 
 	mu      sync.Mutex
 	closed  bool
@@ -31,7 +31,7 @@ type proxy struct {
 	log     func(Exchange)
 }
 
-// close waits for the requests that run; their contexts must have ended.
+// close waits for the running requests; their contexts must have ended.
 func (p *proxy) close() {
 	p.mu.Lock()
 	p.closed = true
@@ -39,18 +39,17 @@ func (p *proxy) close() {
 	p.running.Wait()
 }
 
-// overrides are fields by which some servers take another method or path than the
-// request's, folded.
+// overrides are header fields, folded, from which some servers take another method or path than the request's.
 var overrides = []string{"x-http-method-override", "x-http-method", "x-method-override", "x-original-method",
 	"x-forwarded-method",
 	"x-original-url", "x-original-uri", "x-rewrite-url", "x-forwarded-uri", "x-forwarded-prefix", "x-waws-unencoded-url",
 	"path-info", "script-name"}
 
-// queryOverrides are keys of a query that some servers take for one of overrides, folded.
+// queryOverrides are query keys, folded, that some servers treat like overrides.
 var queryOverrides = []string{"-method", "-httpmethod", "-httpheaders", "x-http-method-override"}
 
-// folded returns a name in lower case, with one sign for all that is neither a letter nor a digit: servers behind CGI
-// and its like, and PHP, take several for one.
+// folded returns a name in lower case, with a hyphen for every character that is not a letter or digit. CGI-like
+// servers and PHP treat several of these characters as the same.
 func folded(name string) string {
 	return strings.Map(func(c rune) rune {
 		switch {
@@ -63,7 +62,7 @@ func folded(name string) string {
 	}, name)
 }
 
-// override returns a name that is one of overrides, or "".
+// override returns the name of a field in overrides, or "".
 func override(fields http.Header) string {
 	for name := range fields {
 		if slices.Contains(overrides, folded(name)) {
@@ -73,8 +72,8 @@ func override(fields http.Header) string {
 	return ""
 }
 
-// queryOverride returns a key that is one of queryOverrides, or may be one to a server that decodes what is
-// malformed, or "".
+// queryOverride returns a key in queryOverrides, or one that a lenient decoder of malformed queries may read as
+// such, or "".
 func queryOverride(query string) string {
 	for pair := range strings.FieldsFuncSeq(query, func(c rune) bool { return c == '&' || c == ';' }) {
 		key, _, _ := strings.Cut(pair, "=")
@@ -90,7 +89,7 @@ func queryOverride(query string) string {
 	return ""
 }
 
-// ServeHTTP judges a request and sends it on.
+// ServeHTTP checks a request and sends it to the server.
 func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	if p.closed {
@@ -144,18 +143,18 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	x.Allowed = true
 	if !strings.EqualFold(r.Header.Get("Upgrade"), webSocket) {
-		r.Header.Del("Upgrade") // which a server may always ignore (RFC 9110, 7.8)
+		r.Header.Del("Upgrade") // a server may always ignore it (RFC 9110, 7.8)
 		r.Header.Del("Http2-Settings")
 	}
-	counting.Header()["Content-Type"] = nil // what the server does not say is not guessed
+	counting.Header()["Content-Type"] = nil // a missing type is not guessed
 	p.reverse.ServeHTTP(counting, r.WithContext(contextWith(r, x)))
 }
 
-// webSocket is the only protocol that a connection may be upgraded to: requests of
-// another one, HTTP/2 above all, would go round the rules.
+// webSocket is the only protocol for upgrades: requests in another protocol, above all HTTP/2, would bypass the
+// rules.
 const webSocket = "websocket"
 
-// judge says whether a request is for this host, and allowed.
+// judge decides whether a request is for this host, and allowed. Its error comes with the status for the guest.
 func (p *proxy) judge(x *exchange, r *http.Request) (int, error) {
 	if r.URL.Opaque != "" { // x:http://other/: it would be sent as http://other/
 		return http.StatusBadRequest, fmt.Errorf("a request's target that is no path: %q", r.RequestURI)
@@ -168,7 +167,7 @@ func (p *proxy) judge(x *exchange, r *http.Request) (int, error) {
 		return http.StatusForbidden, errors.New("CONNECT")
 	}
 	odd := cmp.Or(override(r.Header), queryOverride(r.URL.RawQuery))
-	if odd == "" && r.Method != strings.ToUpper(r.Method) { // some servers take it for the one in upper case
+	if odd == "" && r.Method != strings.ToUpper(r.Method) { // some servers treat it as upper case
 		odd = "the method " + r.Method
 	}
 	if odd != "" && p.ruled {
@@ -197,10 +196,10 @@ func (p *proxy) judge(x *exchange, r *http.Request) (int, error) {
 	return 0, nil
 }
 
-// refusedField marks an answer that is ours and not the server's.
+// refusedField marks an answer that comes from the broker and not from the server.
 const refusedField = "Unitask-Refused"
 
-// answer is one of our own.
+// answer writes an answer of the broker itself.
 func answer(w http.ResponseWriter, status int, err error) {
 	text := strings.ToValidUTF8(strings.Map(func(c rune) rune {
 		if c < ' ' || c == 0x7f {
@@ -227,7 +226,7 @@ func (p *proxy) newReverse(transport http.RoundTripper) *httputil.ReverseProxy {
 	}
 }
 
-// checked sends nothing that rewrite has refused.
+// checked sends no request that rewrite has refused.
 type checked struct{ http.RoundTripper }
 
 func (c checked) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -241,7 +240,7 @@ func (c checked) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.RoundTripper.RoundTrip(r)
 }
 
-// failed answers what could not be sent.
+// failed answers a request that could not be sent.
 func (p *proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	x := exchangeOf(r)
 	x.mu.Lock()
@@ -264,20 +263,19 @@ func (p *proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// clean is an error of the server's side: net/http's quote what the server says, which
-// may be a value.
+// clean redacts an error of the server's side: net/http's errors quote the server, which may return a value.
 func (p *proxy) clean(before string, err error) error {
 	text, _ := p.broker.redactor(p.to.Host, false, nil).all([]byte(before+err.Error()), nil)
 	return errors.New(string(text))
 }
 
-// place returns the swapper for a place in a request to this host. It decides which secrets may stand there: TLS, the
-// host, the place and the header field must all fit their bindings.
+// place returns the swapper for a place in a request to this host. It decides which secrets may be put there:
+// TLS, the host, the place and the header field must all fit their bindings.
 func (p *proxy) place(place Place, header string, written encoding) *swapper {
 	key := swapperKey{written: written}
 	for i := range p.broker.cfg.Secrets {
 		s := &p.broker.cfg.Secrets[i]
-		// Not in the clear: whoever is on the way would read it.
+		// Not without TLS: anyone on the network path could read the value.
 		if p.to.TLS && s.boundTo(p.to.Host) && s.in(place) && (place != InHeader || s.header(header)) {
 			key.put |= 1 << i
 		}
@@ -285,8 +283,8 @@ func (p *proxy) place(place Place, header string, written encoding) *swapper {
 	return p.broker.swapper(key)
 }
 
-// printed returns a query in which everything that HTTP/1 could not send is percent-encoded:
-// behind a server that takes HTTP/2 there is often one that does not.
+// printed percent-encodes everything in a query that HTTP/1 could not send: behind an HTTP/2 server there is
+// often an HTTP/1 server.
 func printed(query string) string {
 	if strings.IndexFunc(query, func(c rune) bool { return c <= ' ' || c > '~' || c == '#' }) < 0 {
 		return query
@@ -310,12 +308,12 @@ func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 		scheme = "http"
 	}
 	out := r.Out
-	// In one form: a server may take another of the same name for nobody's, or another's.
+	// A fixed form: a server may map other spellings of the name to no site, or to another one.
 	if out.Host = p.to.Host; strings.Contains(r.In.Host, ":") {
 		out.Host = net.JoinHostPort(p.to.Host, strconv.Itoa(int(port)))
 	}
 	out.URL.Scheme, out.URL.Host = scheme, net.JoinHostPort(p.to.Host, strconv.Itoa(int(port)))
-	// ReverseProxy is one for servers, and takes away what says who else is on the way.
+	// ReverseProxy serves as a server's front end, so it removes fields that describe other proxies.
 	out.URL.RawQuery = printed(r.In.URL.RawQuery)
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
 		if v, ok := r.In.Header[name]; ok {
@@ -366,7 +364,7 @@ func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 	p.body(x, out, r.In, body, found("body"))
 }
 
-// use notes that a request carries a value, unless the secret was withdrawn.
+// use notes that a request carries a value, or returns an error if the secret was withdrawn.
 func (p *proxy) use(x *exchange, secret *Secret) error {
 	if err := p.broker.withdrawn(secret.Name); err != nil {
 		return x.refuse(err)
@@ -401,18 +399,18 @@ func (p *proxy) swapHeader(name string, values []string, found func(*pair) error
 	return nil
 }
 
-// notInTrailer are the fields by which a request is routed and framed (RFC 9110, 6.5.1):
-// a server that counts trailers among the fields must not find these.
+// notInTrailer are the fields for routing and framing (RFC 9110, 6.5.1): a server that treats trailers as header
+// fields must not find them.
 var notInTrailer = []string{"Host", "Content-Length", "Transfer-Encoding", "Connection", "Upgrade", "Te", "Trailer"}
 
-// body has the secrets put into a body while it is sent, and into its trailers.
+// body puts the secrets into a body while it is sent, and into its trailers.
 func (p *proxy) body(x *exchange, out, in *http.Request, s *swapper, found func(*pair) error) {
 	if out.Body == nil || out.Body == http.NoBody {
 		return
 	}
 	if in.ProtoMajor == 2 {
-		// ReverseProxy hides Close from the transport, which needs it to end a Read that
-		// waits for a guest that waits for the answer: 417 to Expect: 100-continue.
+		// ReverseProxy hides Close from the transport. The transport needs it to end a Read while the guest waits
+		// for an answer: 417 to Expect: 100-continue.
 		out.Body = in.Body
 	}
 	out.Body = &countingReader{out.Body, &x.up}
@@ -453,7 +451,7 @@ func (p *proxy) body(x *exchange, out, in *http.Request, s *swapper, found func(
 		}
 	}
 	body := newSwapReader(out.Body, s, found, atEOF)
-	if !s.puts() { // what is put in must be whole
+	if !s.puts() { // what is put in must be complete
 		body.s.hurry = hurry
 	}
 	out.Body = body

@@ -14,34 +14,34 @@ import (
 	"github.com/unitask/unitask/internal/entropy"
 )
 
-// What the guest may learn of a value by what is done to answers. The guest can have a server answer
-// whatever text it likes, so a filter tells it which of its guesses are right. Hence:
+// Limits on what the guest can learn about a value from the redaction. The guest can make a server answer any text, so a
+// filter reveals which guesses are right. Hence:
 //
 //   - An answer is searched only for secrets that are bound to its host, and only for values that
 //     can't be guessed (package entropy).
 //   - A value is found whole, or not at all.
-//   - What is kept back of a stream depends on no text, and how long a search takes on no text but one that
-//     begins with as many bytes of a value as the shortest text has.
-//   - A value that the request did not carry is no echo. The answer ends there. After
-//     maxExposed of these the secret is put into no request any more.
+//   - The length held back of a stream depends on no text. The duration of a search depends only on texts that
+//     begin with as many bytes of a value as the shortest text has.
+//   - A value that the request did not carry is not an echo. The answer ends there. After
+//     maxExposed of these, the secret is not put into any further request.
 
-// maxExposed is how often a value may be in an answer whose request did not carry it.
+// maxExposed bounds the answers with a value that their requests did not carry.
 const maxExposed = 3
 
-// quiet is how long a server must have said nothing before the end of what it said is passed on: the last pieces,
-// which have as much as the longest form of a value, are kept back until then.
+// quiet is how long a server must send nothing before the end of its data is passed on. Until then, the last
+// bytes are held, as many as the longest form of a value.
 const quiet = 50 * time.Millisecond
 
-// redactorKey says which secrets are looked for (a bit each), and whether every length stays.
+// redactorKey selects the secrets to find (a bit each), and whether every length is kept.
 type redactorKey struct {
 	secrets uint64
-	signed  bool // signatures are
+	signed  bool // also find signatures
 	fit     bool
-	made    int // signatures, until then: the last ones are looked for
+	made    int // number of signatures so far: the last ones are searched
 }
 
-// redactorKey is about an answer of a host, which has signatures of a key that can be guessed, too: the key can be
-// computed from one.
+// redactorKey returns the key for answers of a host. It includes the signatures of a guessable signing key,
+// because the key can be computed from a signature.
 func (b *Broker) redactorKey(host string, fit bool) redactorKey {
 	key := redactorKey{fit: fit}
 	for i := range b.cfg.Secrets {
@@ -63,8 +63,8 @@ func (b *Broker) searches(host string) bool {
 	return key.secrets != 0 || key.signed
 }
 
-// redactor returns what finds the values that an answer of this host may hold; nil for none. With fit
-// every length stays as it is. own is the signature of the answer's request, nil for none.
+// redactor returns a swapper that finds the values that an answer of this host may contain; nil if there are
+// none. With fit every length is kept. own is the signature of the answer's request, or nil.
 func (b *Broker) redactor(host string, fit bool, own *pair) *swapper {
 	key := b.redactorKey(host, fit)
 	if key.secrets == 0 && !key.signed {
@@ -77,7 +77,7 @@ func (b *Broker) redactor(host string, fit bool, own *pair) *swapper {
 		values = newSwapper(b.forms(key))
 		b.redactors[key] = values
 	}
-	if own != nil && !slices.ContainsFunc(b.signatures, func(p pair) bool { return bytes.Equal(p.find, own.find) }) { // it is no more among the last ones
+	if own != nil && !slices.ContainsFunc(b.signatures, func(p pair) bool { return bytes.Equal(p.find, own.find) }) { // it is no longer among the last ones
 		return values.with(append(slices.Clip(b.signatures), *own))
 	}
 	if b.made == 0 {
@@ -92,7 +92,7 @@ func (b *Broker) redactor(host string, fit bool, own *pair) *swapper {
 	return s
 }
 
-// forms returns the values in all their forms, and what stands in their places.
+// forms returns all forms of the values, each with its replacement.
 func (b *Broker) forms(key redactorKey) []pair {
 	var list collection
 	for i := range b.cfg.Secrets {
@@ -116,10 +116,10 @@ func (b *Broker) forms(key redactorKey) []pair {
 	return list.pairs
 }
 
-// maxSignatures is how many of a run's last signatures are looked for.
+// maxSignatures is the number of a run's last signatures that are searched.
 const maxSignatures = 64
 
-// signed notes a signature that was made with a value, in the place of one with the placeholder.
+// signed notes that a signature with the value replaced the guest's signature with the placeholder.
 func (b *Broker) signed(x *exchange, secret *Secret, was, now string) {
 	own := pair{find: []byte(now), put: []byte(was), secret: secret, derived: true}
 	x.mu.Lock()
@@ -133,7 +133,7 @@ func (b *Broker) signed(x *exchange, secret *Secret, was, now string) {
 	b.signatures = b.signatures[max(0, len(b.signatures)-maxSignatures):]
 }
 
-// exposedError is why an answer was given up.
+// exposedError explains why an answer was refused.
 type exposedError struct {
 	secret, host string
 	withdrawn    bool
@@ -148,7 +148,7 @@ func (e *exposedError) Error() string {
 	return text
 }
 
-// withdrawnError is why a request with a placeholder was not sent.
+// withdrawnError explains why a request with a placeholder was not sent.
 type withdrawnError struct{ secret string }
 
 func (w *withdrawnError) Error() string {
@@ -164,7 +164,7 @@ func (b *Broker) expose(secret, host string) *exposedError {
 	return &exposedError{secret, host, b.exposed[secret] >= maxExposed}
 }
 
-// withdrawn says that a secret goes into no request any more.
+// withdrawn returns an error if a secret may not be sent any more.
 func (b *Broker) withdrawn(secret string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -190,8 +190,8 @@ func (x *exchange) answered(b *Broker, p *pair) error {
 	return err
 }
 
-// carries reports whether a request carries a secret's value, or may yet: also by another name, or as a part of another
-// value. Case makes no difference, as it makes none to what is found.
+// carries reports whether a request carries a secret's value or may still carry it, also under another name or as
+// a part of another value. It ignores case, as the search does.
 func (x *exchange) carries(b *Broker, secret *Secret) bool {
 	value := strings.ToLower(secret.Value)
 	return slices.ContainsFunc(b.cfg.Secrets, func(s Secret) bool {
@@ -199,13 +199,13 @@ func (x *exchange) carries(b *Broker, secret *Secret) bool {
 	})
 }
 
-// redaction looks for values in one answer. Its zero value finds nothing.
+// redaction searches one answer for values. Its zero value finds nothing.
 type redaction struct {
 	*swapper
 	found func(*pair) error
 }
 
-// redaction returns that of an answer to x.
+// redaction returns the redaction for the answer to x.
 func (p *proxy) redaction(x *exchange, fit bool) redaction {
 	x.mu.Lock()
 	own := x.signed
@@ -213,8 +213,8 @@ func (p *proxy) redaction(x *exchange, fit bool) redaction {
 	return redaction{p.broker.redactor(p.to.Host, fit, own), func(f *pair) error { return x.answered(p.broker, f) }}
 }
 
-// header puts placeholders in place of values. A field whose name is one, in whatever case, is left
-// out. After an error nothing of h may be passed on.
+// header replaces values with placeholders. A field whose name contains a value, in any case, is left out. After
+// an error nothing of h may be passed on.
 func (r redaction) header(h http.Header) error {
 	if r.swapper == nil {
 		return nil
@@ -239,18 +239,19 @@ func (r redaction) header(h http.Header) error {
 	return nil
 }
 
-// body returns a body that has no values; atEOF is called once, before its end is reported.
+// body returns a body without values; atEOF is called once, before the end is reported.
 func (r redaction) body(from *readAhead, atEOF func() error) io.ReadCloser {
 	return &redactReader{from: from, s: swapping{swapper: r.swapper, found: r.found, blind: true}, atEOF: atEOF}
 }
 
-// redactReader replaces in what it reads. Close may be called while a Read waits, and ends it: that of a tunnel is.
+// redactReader replaces values in the data it reads. Close may be called during a Read and ends it; a tunnel does
+// that.
 type redactReader struct {
 	from  *readAhead
-	mu    sync.Mutex // held by Read
+	mu    sync.Mutex // a part of out
 	s     swapping
 	ready []byte // a part of out
-	out   []byte // the room for what is ready; for a large piece scratch memory
+	out   []byte // the buffer of ready; scratch memory for a large piece
 	err   error
 	atEOF func() error
 }
@@ -279,10 +280,10 @@ func (r *redactReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// room returns the room for a piece. A large one has scratch memory, until all of it was read.
+// room returns a buffer for the result of a piece. A large piece uses scratch memory until all of it was read.
 func (r *redactReader) room(piece int) []byte {
 	large := piece > smallPiece
-	if cap(r.out) > 2*smallPiece && cap(r.out) < 2*bigBuffer { // it was a long end
+	if cap(r.out) > 2*smallPiece && cap(r.out) < 2*bigBuffer { // the end was long
 		r.out = nil
 	}
 	if isScratch := cap(r.out) >= 2*bigBuffer; isScratch != large {
@@ -296,7 +297,7 @@ func (r *redactReader) room(piece int) []byte {
 	return r.out[:0]
 }
 
-// redact makes ready what is decided once a piece is read, which ended with err.
+// redact processes a piece whose read ended with err, and makes the decided part ready.
 func (r *redactReader) redact(piece []byte, err error) {
 	r.s.feed(piece)
 	var wrong error
@@ -310,7 +311,7 @@ func (r *redactReader) redact(piece []byte, err error) {
 	if r.ready, r.err = r.out, err; wrong != nil {
 		r.ready, r.err = nil, wrong
 	}
-	if cap(r.s.held) > 2*(r.s.longest+smallPiece) { // it was a large piece
+	if cap(r.s.held) > 2*(r.s.longest+smallPiece) { // the piece was large
 		r.s.held = append(make([]byte, 0, r.s.longest), r.s.held...)
 	}
 }

@@ -10,32 +10,31 @@ import (
 	"github.com/unitask/unitask/internal/httppath"
 )
 
-// Rule is about requests to one host: which methods and paths they may have.
+// Rule allows or denies methods and paths of requests to one host.
 type Rule struct {
-	// Name is how a refusal and the log call it.
+	// Name identifies the rule in refusals and the log.
 	Name string
-	// Set is the list that it belongs to: each list must allow a request.
+	// Set is the number of the rule's list: each list must allow a request.
 	Set int
-	// Remedy is what a refusal says of how to ask for more; REQUEST in it is the request's method,
-	// host and path.
+	// Remedy explains in a refusal how to ask for more; REQUEST in it is replaced with the request's method, host
+	// and path.
 	Remedy string
 	Host   Host
-	// Methods are those that it is about, in upper case; none is all.
+	// Methods are the methods that the rule matches, in upper case; none means all.
 	Methods []string
-	// Path is a pattern (package httppath); "" is every path.
+	// Path is a pattern (package httppath); "" matches every path.
 	Path string
-	// Deny forbids what the rule is about; it goes before the rules that allow.
+	// Deny forbids what the rule matches; it takes precedence over rules that allow.
 	Deny bool
-	// Audit lets through what the rule would refuse, and says so in the log. A rule
-	// that allows, with Audit, makes nothing else forbidden.
+	// Audit permits what the rule would refuse, and logs it. An allowing rule with Audit forbids nothing else.
 	Audit bool
 }
 
-// Host is a name in normal form (lower case, ASCII, no trailing dot), or *. before one:
-// every name below it, at any depth, and not itself.
+// Host is a name in normal form (lower case, ASCII, no trailing dot), or "*." and a name: that matches every name
+// below it, at any depth, but not the name itself.
 type Host string
 
-// covers reports whether the name, in normal form, is the host's.
+// covers reports whether the host matches a name in normal form.
 func (h Host) covers(name string) bool {
 	if rest, ok := strings.CutPrefix(string(h), "*"); ok {
 		return len(name) > len(rest) && strings.HasSuffix(name, rest)
@@ -74,20 +73,19 @@ func (r *Rule) check() error {
 	return nil
 }
 
-// enforces reports whether a rule can refuse requests to a host.
+// enforces reports whether the rule can refuse requests to a host.
 func (r *Rule) enforces(host string) bool { return !r.Audit && r.Host.covers(host) }
 
-// decision is what the rules say of one request.
+// decision is the rules' decision on one request.
 type decision struct {
 	allowed bool
-	rule    string // that decided; "" is none
+	rule    string // the deciding rule; "" if none
 	reason  string // why it is not allowed, or would not be
 	remedy  string // what would allow it
-	audit   bool   // it would not be, but for a rule that only audits
+	audit   bool   // allowed only because the rule just audits
 }
 
-// decide holds a request against the rules. path is as it stands in the request. A host
-// that no rule is about may be asked for anything.
+// decide checks a request against the rules. path is as in the request. A host without rules allows any request.
 func decide(rules []Rule, host, method, path string) decision {
 	var about []*Rule
 	var sets []int
@@ -121,7 +119,7 @@ func decide(rules []Rule, host, method, path string) decision {
 	return all
 }
 
-// decideSet holds a request against the rules of one set, which are about its host.
+// decideSet checks a request against the rules of one set that match its host.
 func decideSet(about []*Rule, set int, method, plain string) decision {
 	var audited *Rule // would have denied it
 	var allowed *Rule
@@ -161,10 +159,10 @@ func decideSet(about []*Rule, set int, method, plain string) decision {
 	return decision{allowed: true}
 }
 
-// maxNamed bounds how many rules a refusal names.
+// maxNamed bounds the rules that a refusal names.
 const maxNamed = 3
 
-// names returns those of the first rules.
+// names returns the names of the first rules.
 func names(rules []*Rule) string {
 	var list []string
 	for _, r := range rules[:min(len(rules), maxNamed)] {
@@ -176,7 +174,7 @@ func names(rules []*Rule) string {
 	return strings.Join(list, "; ")
 }
 
-// theRequest stands in a remedy for what was refused.
+// theRequest is replaced in a remedy with the refused request.
 const theRequest = "REQUEST"
 
 // Reasons why a request that was read is not allowed. They have no words of the guest's.
@@ -189,7 +187,7 @@ func (r *Rule) matches(method, plain string) bool {
 	if len(r.Methods) > 0 {
 		found := false
 		for _, m := range r.Methods {
-			// What may be got may be asked for its head.
+			// GET also allows HEAD.
 			found = found || m == method || m == http.MethodGet && method == http.MethodHead
 		}
 		if !found {

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Place is where in a request a secret may be put.
+// Place is a part of a request where a secret may be put.
 type Place string
 
 const (
@@ -19,38 +19,38 @@ const (
 	InQuery  Place = "query"
 	InPath   Place = "path"
 	InBody   Place = "body"
-	// InSigV4 is in no place: requests that are signed with the placeholder, as AWS has it, are signed with the value.
+	// InSigV4 is not a place: requests that the code signed with the placeholder, for AWS, are signed with the
+	// value.
 	InSigV4 Place = "sigv4"
 )
 
-// Secret is a value that stays on our side. The guest has a placeholder of the same
-// length, which becomes the value on its way to one of the hosts. One that goes to several
-// hosts in different places is there several times.
+// Secret is a value that stays on the host. The guest has a placeholder of the same length, which is replaced
+// with the value on its way to one of the hosts. A secret with different places for several hosts has several
+// entries.
 type Secret struct {
 	Name  string
 	Value string
-	// Hosts are those that get it.
+	// Hosts are the hosts that may receive the value.
 	Hosts []Host
-	// In are the places where it is put; none is InHeader alone.
+	// In lists the places for the value; none means InHeader alone.
 	In []Place
-	// Headers are the fields, where it may be in a header; none is every field.
+	// Headers limits InHeader to these fields; none means every field.
 	Headers []string
-	// Misdirected says what becomes of the placeholder elsewhere.
+	// Misdirected selects what happens to the placeholder elsewhere.
 	Misdirected Misdirected
 
 	placeholder string
 }
 
 const (
-	// minSecret keeps a placeholder from turning up by chance: 8 letters and digits
-	// are 47 bits.
+	// minSecret makes an accidental placeholder unlikely: 8 letters and digits have 47 bits.
 	minSecret = 8
-	// maxSecret is the longest value: a PEM of a key has 4 KiB.
+	// maxSecret bounds a value: a key in PEM has 4 KiB.
 	maxSecret = 8 << 10
-	// maxSecrets is how many entries one run may have: a bit of a uint64 stands for each.
+	// maxSecrets bounds the entries of one run: each is a bit of a uint64.
 	maxSecrets = 64
-	// maxSecretsTogether bounds all values of a run: in each form that an answer may have them in, they are a
-	// thousand times as much.
+	// maxSecretsTogether bounds all values of a run: all the forms in which they may appear take a thousand times
+	// as much.
 	maxSecretsTogether = 32 << 10
 )
 
@@ -82,7 +82,7 @@ func (s *Secret) check() error {
 	return nil
 }
 
-// same reports whether another entry is about the same value.
+// same reports whether another entry has the same value.
 func (s *Secret) same(o Secret) bool { return s.Name == o.Name }
 
 func (s *Secret) in(p Place) bool {
@@ -101,11 +101,10 @@ func (s *Secret) header(name string) bool {
 		func(h string) bool { return textproto.CanonicalMIMEHeaderKey(h) == name })
 }
 
-// letters are what a placeholder is made of: nothing that JSON, a URL or a form writes
-// in another way.
+// letters are the characters of a placeholder: JSON, URLs and forms need no escapes for them.
 const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
-// newPlaceholder returns a random one that is no part of another, and has none as part.
+// newPlaceholder returns a random placeholder that neither contains another one nor is contained in it.
 func newPlaceholder(n int, others []Secret) (string, error) {
 	for {
 		b := make([]byte, 0, n)
@@ -129,7 +128,7 @@ func newPlaceholder(n int, others []Secret) (string, error) {
 	}
 }
 
-// encoding is how a text is written where it stands.
+// encoding is the encoding of a text at its place.
 type encoding int
 
 const (
@@ -139,7 +138,7 @@ const (
 	asPath
 )
 
-// bodyEncoding is that of a body, by its Content-Type.
+// bodyEncoding returns the encoding of a body, from its Content-Type.
 func bodyEncoding(h http.Header) encoding {
 	kind, _, _ := strings.Cut(strings.ToLower(h.Get("Content-Type")), ";")
 	switch kind = strings.TrimSpace(kind); {

@@ -16,29 +16,30 @@ import (
 	"time"
 )
 
-// A key that requests are signed with is in none of them. The code signs with the placeholder, as any client does;
-// here that signature is checked, and the request signed again with the value: AWS Signature Version 4
-// (docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv.html), in the header Authorization or in the query.
+// A signing key is not part of any request. The code signs with the placeholder, as any client does. The broker
+// checks that signature and signs the request again with the value: AWS Signature Version 4
+// (docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv.html), in the Authorization header or in the query.
 
 const (
 	sigV4       = "AWS4-HMAC-SHA256"
 	sigV4Stream = "STREAMING-" + sigV4 // each piece of the body has a signature, too
 	sigV4End    = "aws4_request"
 	sigV4Body   = "X-Amz-Content-Sha256"
-	// maxSigned bounds a body that must be here before its request is sent, since only its signature has its hash.
+	// maxSigned bounds a body that must be read before its request is sent, because only the signature covers its
+	// hash.
 	maxSigned = 8 << 20
-	// maxSignings is how many of these are read at once.
+	// maxSignings bounds the number of such bodies read at once.
 	maxSignings = 4
-	// maxSignedFields bounds the fields that a signature is about.
+	// maxSignedFields bounds the fields that a signature covers.
 	maxSignedFields = 100
-	// maxSkew is how far from now a request may be dated. AWS refuses a longer way back. One that is dated
-	// ahead would be good when the run is over.
+	// maxSkew bounds the distance of a request's date from now. AWS refuses older requests; a request with a
+	// later date would still be valid after the run.
 	maxSkew    = 15 * time.Minute
 	sigV4Date  = "20060102T150405Z"
 	expiresKey = "X-Amz-Expires"
 )
 
-// signature is what a request says of its own.
+// signature is a request's signature, as sent.
 type signature struct {
 	scope  []string // date, region, service, aws4_request
 	fields []string // lower case
@@ -47,14 +48,14 @@ type signature struct {
 	query  bool   // it is in the query
 }
 
-// unsigned is why a request can't be signed again.
+// unsigned explains why a request can't be signed again.
 type unsigned struct{ why string }
 
 func (u *unsigned) Error() string { return "the request's AWS signature " + u.why }
 
 func unsignedf(format string, args ...any) error { return &unsigned{fmt.Sprintf(format, args...)} }
 
-// signatureOf reads a request's signature; nil if it has none.
+// signatureOf parses a request's signature; nil if it has none.
 func signatureOf(h http.Header, raw string) (*signature, error) {
 	query, _ := url.ParseQuery(raw)
 	s := &signature{}
@@ -97,8 +98,8 @@ func signatureOf(h http.Header, raw string) (*signature, error) {
 	return s, nil
 }
 
-// of returns what a request's signature by a secret is. whole has the path encoded once more, as all services but S3
-// have it.
+// of computes a request's signature with a secret. whole encodes the path once more, as all services except S3
+// do.
 func (s *signature) of(secret, method, host, path, query string, h http.Header, length int64, body string,
 	whole bool) string {
 	if path == "" {
@@ -138,7 +139,7 @@ func hmacOf(key []byte, text string) []byte {
 	return mac.Sum(nil)
 }
 
-// awsEscape is AWS' own: all but letters, digits and -._~ are percent-encoded, and / where it parts a path.
+// awsEscape percent-encodes as AWS does: everything except letters, digits and -._~, and except / in a path.
 func awsEscape(text string, path bool) string {
 	var b strings.Builder
 	for _, c := range []byte(text) {
@@ -152,7 +153,7 @@ func awsEscape(text string, path bool) string {
 	return b.String()
 }
 
-// awsQuery returns a query in the order and encoding that is signed, without a signature.
+// awsQuery returns a query in the order and encoding for signing, without the signature.
 func awsQuery(raw string) string {
 	var pairs []string
 	for pair := range strings.FieldsFuncSeq(raw, func(c rune) bool { return c == '&' }) {
@@ -177,7 +178,7 @@ func awsQuery(raw string) string {
 	return strings.Join(pairs, "&")
 }
 
-// signers returns the secrets that requests to this host may be signed with.
+// signers returns the secrets that may sign requests to this host.
 func (p *proxy) signers() (list []*Secret) {
 	for i := range p.broker.cfg.Secrets {
 		if s := &p.broker.cfg.Secrets[i]; p.to.TLS && s.boundTo(p.to.Host) && s.in(InSigV4) {
@@ -187,8 +188,8 @@ func (p *proxy) signers() (list []*Secret) {
 	return list
 }
 
-// sign signs a request again that the code has signed with a placeholder. out is what is sent but for that; in is what
-// the code has sent, whose body may be read here.
+// sign replaces the signature of a request that the code has signed with a placeholder. out is the request to
+// send, not yet signed; in is the code's request, whose body sign may read.
 func (p *proxy) sign(x *exchange, out, in *http.Request) error {
 	signers := p.signers()
 	if len(signers) == 0 {
@@ -232,7 +233,7 @@ func (p *proxy) sign(x *exchange, out, in *http.Request) error {
 					return x.refuse(err)
 				}
 			}
-			// What is not sent on can't be signed.
+			// Fields that are not sent can't be signed.
 			before := strings.Join(s.fields, ";")
 			s.fields = slices.DeleteFunc(s.fields, func(name string) bool {
 				return name != "host" && name != "content-length" && len(out.Header[http.CanonicalHeaderKey(name)]) == 0 &&
@@ -261,7 +262,7 @@ func (p *proxy) sign(x *exchange, out, in *http.Request) error {
 	return nil
 }
 
-// checkDate says what is wrong with a request's date.
+// checkDate returns an error if a request's date is invalid.
 func (p *proxy) checkDate(text string) error {
 	date, err := time.Parse(sigV4Date, text)
 	if err != nil {
@@ -273,7 +274,7 @@ func (p *proxy) checkDate(text string) error {
 	return nil
 }
 
-// boundExpiry has what is signed in a query expire when the run has ended, at the latest.
+// boundExpiry limits the validity of a signed query to the end of the run.
 func (p *proxy) boundExpiry(out *http.Request) error {
 	most := p.broker.cfg.MaxSigned
 	if most == 0 {
@@ -303,7 +304,7 @@ func (p *proxy) boundExpiry(out *http.Request) error {
 	return nil
 }
 
-// pairsOf returns those of a query whose key is a name to some server: whatever its case, and also if they are
+// pairsOf returns the pairs of a query whose key some server may read as name: in any case, and also if
 // malformed.
 func pairsOf(raw, name string) (list []string) {
 	for pair := range strings.FieldsFuncSeq(raw, func(c rune) bool { return c == '&' || c == ';' }) {
@@ -318,7 +319,7 @@ func pairsOf(raw, name string) (list []string) {
 	return list
 }
 
-// hashBody reads a body whole, and leaves it to be sent.
+// hashBody reads a whole body, and puts it back to be sent.
 func (p *proxy) hashBody(out, in *http.Request) (string, error) {
 	var body []byte
 	if in.Body != nil && in.Body != http.NoBody {

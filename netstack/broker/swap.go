@@ -9,44 +9,42 @@ import (
 	"sync"
 )
 
-// pair is one text and what stands in its place.
+// pair is a text and its replacement.
 type pair struct {
 	find, put []byte
 	secret    *Secret // whose text it is
-	refuse    bool    // finding it is an error, and nothing is put in its place
-	derived   bool    // it is no value, but was made with one
+	refuse    bool    // finding it is an error, and nothing replaces it
+	derived   bool    // not a value itself, but computed from one
 }
 
-// swapper replaces texts in streams. It is immutable: any number of streams may use
-// one at a time.
+// swapper replaces texts in streams. It is immutable: any number of streams may use it at the same time.
 //
-// Of the texts, the one that begins first is replaced, and of those that begin at the
-// same place the longest; replacements are not looked at again. The result does not
-// depend on how a stream is cut into pieces.
+// The text that begins first is replaced; if several begin at the same position, the longest. Replacements are
+// not searched again. The result does not depend on how a stream is cut into pieces.
 //
-// A text is found by a hash of its first bytes, as many as the shortest text has, which rolls
-// along the stream (Karp and Rabin). So a byte costs the same whether or not it is like a
-// text: how long a search takes does not tell how much of a secret the guest has guessed.
+// A text is found by a hash of its first bytes, as many as the shortest text has, which rolls along the stream
+// (Karp and Rabin). So every byte costs the same time, whether or not it matches a text: the duration of a search
+// does not reveal how much of a secret the guest has guessed.
 type swapper struct {
 	pairs    []pair
-	failures func() [][]int32 // of each text: the tables of Knuth, Morris and Pratt. A blind stream needs none
-	shortest int              // text
-	longest  int              // text
-	resizes  bool             // a text is not as long as what is put in its place
+	failures func() [][]int32 // tables of Knuth, Morris and Pratt for each text; a blind stream needs none
+	shortest int              // length of the shortest text
+	longest  int              // length of the longest text
+	resizes  bool             // some replacement has another length than its text
 
-	in, out [256]uint64 // what a byte adds to the hash, and takes from it when it leaves
+	in, out [256]uint64 // what a byte adds to the hash, and subtracts when it leaves
 	maybe   []uint64    // a bit for the upper bits of each text's hash
-	shift   int         // how many lower bits a hash has
+	shift   int         // number of lower bits of a hash
 	texts   map[uint64][]int32
 }
 
-// hashFactor is odd, so that no byte is ever lost from a hash.
+// hashFactor is odd, so that a hash depends on all its bytes.
 const hashFactor = 0x9e3779b97f4a7c15
 
-// newSwapper returns nil if there is nothing to replace. Empty texts are left out.
+// newSwapper returns a swapper for pairs, or nil if there is nothing to replace. Empty texts are ignored.
 func newSwapper(pairs []pair) *swapper { return (*swapper)(nil).with(pairs) }
 
-// with returns one that replaces more. That of nil, which replaces nothing, is newSwapper.
+// with returns a swapper that also replaces further pairs. A nil swapper replaces nothing.
 func (s *swapper) with(pairs []pair) *swapper {
 	base := s
 	s = &swapper{texts: map[uint64][]int32{}}
@@ -79,7 +77,7 @@ func (s *swapper) with(pairs []pair) *swapper {
 	return s
 }
 
-// index makes what find needs.
+// index builds the tables for find.
 func (s *swapper) index() {
 	leaving := uint64(1)
 	for range s.shortest {
@@ -102,13 +100,13 @@ func (s *swapper) index() {
 	}
 }
 
-// found is a text that was found, and where.
+// found is a found text and its position.
 type found struct {
 	*pair
 	begin, end int
 }
 
-// find returns the first text in b from at on; its pair is nil if there is none.
+// find returns the first text in b at or after at; its pair is nil if there is none.
 func (s *swapper) find(b []byte, at int) (f found) {
 	if len(b)-at < s.shortest {
 		return f
@@ -135,8 +133,7 @@ func (s *swapper) find(b []byte, at int) (f found) {
 	}
 }
 
-// failures holds, for each beginning of text, the length of its longest proper
-// beginning that is its end too.
+// failures returns, for each prefix of text, the length of its longest proper prefix that is also its suffix.
 func failures(text []byte) []int32 {
 	f := make([]int32, len(text))
 	for i, k := 1, int32(0); i < len(text); i++ {
@@ -151,14 +148,14 @@ func failures(text []byte) []int32 {
 	return f
 }
 
-// unfinished returns where the earliest end of b begins that could yet become one of
-// the texts; len(b) if none could.
+// unfinished returns the start of the longest suffix of b that could still become one of the texts; len(b) if
+// there is none.
 func (s *swapper) unfinished(b []byte) int {
 	longest, tables := int32(0), s.failures()
 	for i, p := range s.pairs {
 		k := int32(0)
 		end := b[max(0, len(b)-len(p.find)+1):]
-		if at := bytes.Index(end, p.find[:min(4, len(p.find))]); at >= 0 { // seldom
+		if at := bytes.Index(end, p.find[:min(4, len(p.find))]); at >= 0 { // rare
 			end = end[at:]
 		} else {
 			end = end[max(0, len(end)-3):]
@@ -176,28 +173,28 @@ func (s *swapper) unfinished(b []byte) int {
 	return len(b) - int(longest)
 }
 
-// swapping is one stream. The zero value but for its swapper is its beginning.
+// swapping is the state of one stream. The zero value with a swapper is the start of a stream.
 type swapping struct {
 	*swapper
-	held  []byte            // what was read and not decided
-	hurry int               // an unfinished end that is shorter is passed on all the same
-	told  int               // how much of held was
-	blind bool              // what is held depends on no text: always as much as the longest has, and whole pieces
-	ends  []int             // of blind: where in held pieces end, as they came
-	found func(*pair) error // called for each text that is found; nil is not
+	held  []byte            // read but not decided yet
+	hurry int               // an undecided end shorter than this is passed on anyway
+	told  int               // how much of held was passed on
+	blind bool              // the held length depends on no text: it is that of the longest, rounded up to whole pieces
+	ends  []int             // for blind: where pieces end in held, as they arrived
+	found func(*pair) error // called for each text that is found; not nil
 }
 
-// maxWhole is how much of blind is held so that it is passed on in the pieces in which it came: some programs
-// take each for a message.
+// maxWhole bounds the data that a blind stream holds to keep the original pieces together: some programs treat
+// each piece as a message.
 const maxWhole = 64 << 10
 
-// maxEnds bounds the pieces that are told apart.
+// maxEnds bounds the remembered piece ends.
 const maxEnds = 64
 
-// feed takes a piece. One that has filled its buffer does not end where the other side ended it.
+// feed adds a piece. A piece that fills its buffer need not end where the other side's piece ended.
 func (s *swapping) feed(p []byte) {
 	s.held = append(s.held, p...)
-	if len(s.ends) == maxEnds { // of many small ones the first are passed on together
+	if len(s.ends) == maxEnds { // of many small pieces, the first are passed on together
 		s.ends = append(s.ends[:0], s.ends[maxEnds/2:]...)
 	}
 	if s.blind && len(s.held) <= maxWhole && len(p) != smallPiece {
@@ -205,16 +202,16 @@ func (s *swapping) feed(p []byte) {
 	}
 }
 
-// write appends to dst what is decided once p is read, and keeps the rest.
+// write adds p, appends the decided part to dst, and holds the rest.
 func (s *swapping) write(dst, p []byte) ([]byte, error) {
 	s.feed(p)
 	return s.run(dst, false)
 }
 
-// end appends to dst what was kept.
+// end appends the held rest to dst.
 func (s *swapping) end(dst []byte) ([]byte, error) { return s.run(dst, true) }
 
-// decided returns how much of a text is, of which more may come.
+// decided returns the length of the part of a text that later data can't change.
 func (s *swapping) decided(b []byte) int {
 	if !s.blind {
 		return s.unfinished(b)
@@ -271,12 +268,12 @@ func (s *swapping) run(dst []byte, last bool) ([]byte, error) {
 	return dst, nil
 }
 
-// puts reports whether a value is among what is put in place.
+// puts reports whether some replacement is allowed, that is, not refused.
 func (s *swapper) puts() bool {
 	return s != nil && slices.ContainsFunc(s.pairs, func(p pair) bool { return !p.refuse })
 }
 
-// all replaces in a whole text.
+// all replaces in a complete text.
 func (s *swapper) all(text []byte, found func(*pair) error) ([]byte, error) {
 	if s == nil {
 		return text, nil
@@ -285,17 +282,17 @@ func (s *swapper) all(text []byte, found func(*pair) error) ([]byte, error) {
 	return one.end(nil)
 }
 
-// hurry is for requests whose other side waits for the last byte of what was said so far
-// (gRPC's): it may look like the beginning of a placeholder.
+// hurry is for requests whose server waits for the last byte sent so far (gRPC): that byte may look like the
+// start of a placeholder.
 const hurry = 4
 
-// swapReader puts secrets into a request's body while it is read. While it waits, it keeps what is
-// not decided and no buffer: it reads into its reader's own.
+// swapReader puts secrets into a request's body while it is read. While it waits, it holds only the undecided end
+// and no buffer: it reads into its caller's buffer.
 type swapReader struct {
 	from  io.ReadCloser
 	s     swapping
 	ready []byte // a part of out
-	out   []byte // scratch memory, while not all of it was read
+	out   []byte // scratch memory, until all of it was read
 	err   error
 	atEOF func() // called once, before the end is reported; may be nil
 }
@@ -330,7 +327,7 @@ func (r *swapReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// swap makes ready what is decided once a piece is read, which ended with err.
+// swap processes a piece whose read ended with err, and makes the decided part ready.
 func (r *swapReader) swap(piece []byte, err error) {
 	held := append(append(getScratch(), r.s.held...), piece...)
 	small := r.s.held
@@ -343,7 +340,7 @@ func (r *swapReader) swap(piece []byte, err error) {
 	if wrong != nil {
 		r.out, err = r.out[:0], wrong
 	}
-	if cap(small) > maxHeld { // it was a long one, once
+	if cap(small) > maxHeld { // a long end was rare
 		small = nil
 	}
 	r.s.held = append(small[:0], r.s.held...)
@@ -355,8 +352,8 @@ func (r *swapReader) swap(piece []byte, err error) {
 	}
 }
 
-// plain is run for a text that has nothing to replace, where nothing was held: it says how much
-// of the text is decided, and keeps the rest. Of another it says no, and keeps nothing.
+// plain handles a text with nothing to replace, when nothing is held: it returns how much is decided, and holds
+// the rest. For any other text it returns false and holds nothing.
 func (s *swapping) plain(text []byte) (decided int, ok bool) {
 	if len(s.held) > 0 || s.swapper.find(text, 0).pair != nil {
 		return 0, false

@@ -1,13 +1,13 @@
 package broker
 
-// swapperKey says which secrets are put in (a bit each), and how they are written.
+// swapperKey selects the secrets to put in (a bit each), and their encoding.
 type swapperKey struct {
 	put     uint64
 	written encoding
 }
 
-// swapper returns the one for a place: those secrets are put in, and the placeholder of
-// every other one, in whatever form, is misdirected.
+// swapper returns the swapper for a place: it puts in the selected secrets. Any other secret's placeholder, in
+// any form, is misdirected.
 func (b *Broker) swapper(key swapperKey) *swapper {
 	b.mu.Lock()
 	defer b.mu.Unlock()

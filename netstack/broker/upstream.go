@@ -16,7 +16,7 @@ type upstream struct {
 	broker *Broker
 	to     Target
 	dial   func(context.Context) (net.Conn, error)
-	proto  []string // what ALPN offers
+	proto  []string // the protocols to offer in ALPN
 
 	mu     sync.Mutex
 	closed bool
@@ -44,11 +44,11 @@ func (u *upstream) begin(ctx context.Context, offered []string) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	u.ready = conn // nobody else is here yet
+	u.ready = conn // no other goroutine uses u yet
 	proto := conn.(*tls.Conn).ConnectionState().NegotiatedProtocol
 	if proto != "" {
 		u.proto = []string{proto}
-	} else { // the server knows no ALPN
+	} else { // the server does not support ALPN
 		u.proto = nil
 		if slices.Contains(offered, protoHTTP1) {
 			proto = protoHTTP1
@@ -57,8 +57,8 @@ func (u *upstream) begin(ctx context.Context, offered []string) (string, error) 
 	return proto, nil
 }
 
-// beginLater is begin where the server is connected to when a request is allowed: what both sides
-// will speak is chosen from what the guest offers.
+// beginLater is begin for a server that is dialled only after a request is allowed. It chooses the protocol from
+// the guest's offer.
 func (u *upstream) beginLater(_ context.Context, offered []string) (string, error) {
 	for _, p := range []string{protoHTTP1, protoHTTP2} { // the first is what every server speaks
 		if slices.Contains(offered, p) {
@@ -107,7 +107,7 @@ func (u *upstream) connect(ctx context.Context) (net.Conn, error) {
 	return secured, nil
 }
 
-// take returns the connection that begin has made, and makes further ones.
+// take returns begin's connection first, then makes new ones.
 func (u *upstream) take(context.Context, string, string) (net.Conn, error) {
 	u.mu.Lock()
 	conn := u.ready
@@ -132,8 +132,8 @@ func (u *upstream) close() {
 	}
 }
 
-// transport carries the requests of one connection of the guest; another's never share
-// a connection with them.
+// transport carries the requests of one connection of the guest. Other connections of the guest never share its
+// connections.
 func (u *upstream) transport() *http.Transport {
 	return &http.Transport{
 		DialContext: u.take, DialTLSContext: u.take, ForceAttemptHTTP2: true, DisableCompression: true,
@@ -142,7 +142,7 @@ func (u *upstream) transport() *http.Transport {
 	}
 }
 
-// hookedConn tells when it is closed.
+// hookedConn signals when it is closed.
 type hookedConn struct {
 	net.Conn
 	once   sync.Once
