@@ -9,26 +9,25 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// Sink takes what the code left in /out, one after the other. An error of it ends
-// Collect.
+// Sink receives the files and other entries of /out, one after the other. An error from it ends Collect.
 type Sink interface {
-	// Begin receives an entry: what kind it is (0 is a regular file), its
-	// permissions and its path below /out. Nothing of it can be trusted.
+	// Begin receives an entry: its kind (0 means a regular file), its permissions and its path below /out. None
+	// of these can be trusted.
 	Begin(kind os.FileMode, perm os.FileMode, path string) error
-	// Large receives the path of a regular file that the guest does not send: it has more bytes than may still come.
+	// Large receives the path of a regular file that is not sent because it has more bytes than the limit still
+	// allows.
 	Large(path string) error
-	// Data is the next bytes of the regular file that was begun last.
+	// Data receives the next bytes of the regular file from the last Begin.
 	Data(p []byte) error
 }
 
-// kinds are the letters of an artifact's frame. What has none of them is irregular.
+// kinds maps the letters in an artifact's frame. Any other letter means irregular.
 var kinds = map[byte]os.FileMode{contract.KindFile: 0, contract.KindLink: os.ModeSymlink,
 	contract.KindPipe: os.ModeNamedPipe, contract.KindSocket: os.ModeSocket}
 
-// Collect asks for what the code left in /out: files of most bytes in all. It may be called once, when the code
-// has ended and its End says that there is something. Where standard input was being
-// sent when the code ended, the frame under way is finished first: a guest that does
-// not take it keeps Collect until ctx ends.
+// Collect requests the entries of /out: files of at most most bytes in total. It may be called once, after the
+// code has ended and its End reports entries. If standard input was being sent when the code ended, the current
+// frame is finished first: a guest that does not read it blocks Collect until ctx ends.
 func (c *Conn) Collect(ctx context.Context, to Sink, most int64) error {
 	stop := context.AfterFunc(ctx, c.abort)
 	defer stop()
@@ -41,7 +40,7 @@ func (c *Conn) Collect(ctx context.Context, to Sink, most int64) error {
 		}
 		return ErrGone
 	}
-	file := false // one was begun
+	file := false // a file was begun
 	for {
 		kind, payload, err := c.read()
 		switch {

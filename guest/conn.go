@@ -18,17 +18,16 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// Network is the way to the guest; netstack.Network is one.
+// Network connects the host to the guest; netstack.Network implements it.
 type Network interface {
 	// SendDatagram sends one datagram to the agent; it may be lost.
 	SendDatagram(payload []byte)
-	// ReceiveDatagram waits for one from the agent until ctx ends or the guest
-	// is gone.
+	// ReceiveDatagram waits for a datagram from the agent until ctx ends or the guest is gone.
 	ReceiveDatagram(ctx context.Context) ([]byte, error)
 	// DialGuest opens a TCP connection to a port of the guest.
 	DialGuest(ctx context.Context, port uint16) (net.Conn, error)
-	// Done is closed when the guest is gone. A connection into it does not
-	// notice that by itself: nobody is left to say so.
+	// Done is closed when the guest is gone. A connection into the guest does not notice that by itself, because
+	// nothing sends a reset.
 	Done() <-chan struct{}
 }
 
@@ -36,45 +35,45 @@ type Network interface {
 type Hello struct {
 	Version int    `json:"version"`
 	Kernel  string `json:"kernel"` // contract.KernelLinux or KernelNanos
-	// Started: the program runs already, in a conversation that continues.
+	// Started means that the program is already running, in a conversation that continues.
 	Started bool `json:"started,omitempty"`
 }
 
-// End is how the code ended, as the guest tells it.
+// End is how the code ended, as the guest reports it.
 type End struct {
 	Code   int  `json:"code"`   // 0 to 255; valid when Signal is 0
 	Signal int  `json:"signal"` // the fatal signal's number, or 0
 	OOM    bool `json:"oom"`    // the guest ran out of memory
-	Out    bool `json:"out"`    // there is something in /out
+	Out    bool `json:"out"`    // /out is not empty
 }
 
-// Conn is the conversation with one guest. One goroutine at a time may use it,
-// but for Close, which may come from anywhere and ends every other call.
+// Conn is the conversation with one guest. One goroutine at a time may use it; only Close may be called from
+// anywhere, and ends every other call.
 //
-// There is one writer at a time: the caller, until Stream; then the feed of standard
-// input; and the caller again once the feed has ended, which Collect waits for.
+// There is one writer at a time: the caller, until Stream; then the feed of standard input; and the caller again
+// once the feed has ended, which Collect waits for.
 type Conn struct {
 	Hello Hello
 
 	conn  net.Conn
 	r     *bufio.Reader
-	w     *bufio.Writer // Put's frames collect in it; send empties it
+	w     *bufio.Writer // buffers Put's frames; send flushes it
 	buf   []byte
-	files int                  // that were put
+	files int                  // number of files that were put
 	feed  atomic.Pointer[feed] // nil before Stream
 
 	process bool        // Process was called
 	handOut *handOut    // HandOut was called
 	resized <-chan Size // nil without a terminal
-	early   []byte      // what that process printed before its start, which Stream passes on
+	early   []byte      // output of that process before its start, which Stream passes on
 
 	closing sync.Once
 	closed  chan struct{}
-	gone    atomic.Bool // the guest is
+	gone    atomic.Bool // the guest is gone
 	watcher sync.WaitGroup
 }
 
-// Await waits for the guest's bell: Node is up and waits for its start.
+// Await waits for the guest's bell: the agent is up and waits for its start.
 func Await(ctx context.Context, n Network) error {
 	for {
 		p, err := n.ReceiveDatagram(ctx)
@@ -87,21 +86,20 @@ func Await(ctx context.Context, n Network) error {
 	}
 }
 
-// askEvery is how long to wait for a datagram's answer before it is sent again:
-// a clone's card takes a moment until it takes frames.
+// askEvery is the delay before a datagram without answer is sent again: a clone's network card needs a moment
+// until it accepts frames.
 const askEvery = 5 * time.Millisecond
 
-// Connect seeds the guest with the time and fresh entropy, dials its agent and
-// takes its hello.
+// Connect seeds the guest with the time and fresh entropy, dials its agent and reads its hello.
 func Connect(ctx context.Context, n Network) (*Conn, error) { return connect(ctx, n, false) }
 
-// Rejoin continues with a lasting conversation (Lasting) on another network, or on this one when its connection was
-// lost: the guest gets the time and fresh entropy, and the streams of the program continue (Stream), which has started
-// long ago. What was under way between host and guest may be lost.
+// Rejoin continues a lasting conversation (Lasting) on another network, or on the same one after its connection
+// was lost. The guest gets the time and fresh entropy, and the streams of the running program continue (Stream).
+// Data in transit between host and guest may be lost.
 func Rejoin(ctx context.Context, n Network) (*Conn, error) {
 	c, err := connect(ctx, n, true)
 	if err == nil {
-		if err = c.Lasting(); err != nil { // by which the guest knows that the host has it
+		if err = c.Lasting(); err != nil { // tells the guest that the host has its hello
 			c.Close()
 			return nil, err
 		}
@@ -148,7 +146,7 @@ func connect(ctx context.Context, n Network, started bool) (*Conn, error) {
 	return c, nil
 }
 
-// drainTime is how long what a gone guest had sent may be read.
+// drainTime is how long data of a gone guest may still be read.
 const drainTime = 200 * time.Millisecond
 
 // watch ends every call on the connection soon after the guest is gone.
@@ -161,8 +159,7 @@ func (c *Conn) watch(gone <-chan struct{}) {
 	}
 }
 
-// within gives the calls that follow a time limit, 0 for none. That of a guest that is gone
-// stays.
+// within sets a time limit for the calls that follow, 0 for none. The limit of a guest that is gone stays.
 func (c *Conn) within(limit time.Duration) {
 	var at time.Time
 	if limit > 0 {
@@ -171,13 +168,12 @@ func (c *Conn) within(limit time.Duration) {
 	if !c.gone.Load() {
 		_ = c.conn.SetDeadline(at)
 	}
-	if c.gone.Load() { // meanwhile
+	if c.gone.Load() { // gone meanwhile
 		_ = c.conn.SetDeadline(time.Now().Add(drainTime))
 	}
 }
 
-// seed sends seeds until one is acknowledged. The time in each is that of its
-// sending.
+// seed sends seeds until one is acknowledged. Each contains the time of its sending.
 func seed(ctx context.Context, n Network) error {
 	var m [4 + 8 + 8 + contract.EntropySize]byte
 	copy(m[:], contract.WordSeed)
@@ -193,8 +189,8 @@ func seed(ctx context.Context, n Network) error {
 	return nil
 }
 
-// ask sends a datagram until it is answered. One of a seed's length has the time of
-// each sending in bytes 12 to 19.
+// ask sends a datagram until it is answered. A datagram with a seed's length contains the time of each sending in
+// bytes 12 to 19.
 func ask(ctx context.Context, n Network, m []byte, answers func([]byte) bool) error {
 	for wait := askEvery; ; wait += askEvery {
 		if len(m) > 20 {
@@ -223,9 +219,8 @@ func (c *Conn) read() (kind byte, payload []byte, err error) {
 	return kind, payload, err
 }
 
-// decode reads what the agent says in JSON. The agent writes a value in one form only,
-// which is encoding/json's: no other key, spelling, order, blank or number is taken,
-// and nothing behind it.
+// decode parses JSON from the agent. The agent writes each value in exactly one form, that of encoding/json: any
+// other key, spelling, order, blank or number is refused, and so is text after it.
 func decode(payload []byte, into any) error {
 	if err := json.Unmarshal(payload, into); err != nil {
 		return violation("%v", err)
@@ -255,8 +250,8 @@ func (c *Conn) write(kind byte, payload []byte) error {
 	return err
 }
 
-// Relay has the guest listen on these ports of its loopback and carry each
-// connection to the same port of the gateway. It must come before Start.
+// Relay makes the guest listen on these ports of its loopback and forward each connection to the same port of the
+// gateway. It must be called before Start.
 func (c *Conn) Relay(ports []uint16) error {
 	if len(ports) == 0 {
 		return nil
@@ -271,19 +266,17 @@ func (c *Conn) Relay(ports []uint16) error {
 	return nil
 }
 
-// ErrGone means that the guest went away without an exit frame.
+// ErrGone means that the guest disappeared without an exit frame.
 var ErrGone = errors.New("the guest went away")
 
-// Stream carries the streams of a started program until it ends. stdin may be
-// nil: the program then reads end of file at once. Output is written as it
-// comes; a writer that fails ends the stream with its error. When ctx ends,
-// Stream returns its cause. It returns as soon as the program has ended, however
-// much of stdin is left. After an error the conversation is over. A stdin that
-// can't be read any more has ended for the program; StdinErr says why.
+// Stream carries the streams of a started program until the program ends. stdin may be nil: the program then
+// reads end of file at once. Output is written as it arrives; a failing writer ends the stream with its error.
+// When ctx ends, Stream returns its cause. Stream returns as soon as the program has ended, however much of stdin
+// is left. After an error the conversation is over. If stdin can't be read any more, the program reads end of
+// file; StdinErr returns why.
 //
-// A stdin whose Read blocks for ever keeps one goroutine until it returns,
-// unless it has a SetReadDeadline (files and connections do): then it is left
-// without a deadline, and nobody reads it any more.
+// A stdin whose Read blocks for ever keeps one goroutine until Read returns, unless it has a SetReadDeadline
+// (files and connections do): Stream then stops reading it, and leaves it without a deadline.
 func (c *Conn) Stream(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) (end End, err error) {
 	stop := context.AfterFunc(ctx, c.abort)
 	defer stop()
@@ -328,8 +321,8 @@ func (c *Conn) Stream(ctx context.Context, stdin io.Reader, stdout, stderr io.Wr
 	}
 }
 
-// StdinErr says, after Stream, why stdin could not be read to its end; it is nil if it was, and where the program ended
-// before. A terminal has none: one that hangs up has ended.
+// StdinErr returns, after Stream, why stdin could not be read to its end. It is nil if stdin was read to its end,
+// or the program ended before. A terminal has no such error: a terminal that hangs up has ended.
 func (c *Conn) StdinErr() error {
 	if f := c.feed.Load(); f != nil && f.stdin != nil && c.resized == nil {
 		return f.stdin.Err()
@@ -348,15 +341,14 @@ func decodeEnd(payload []byte) (End, error) {
 	return end, nil
 }
 
-// abort ends every call on the connection. Closing alone does not end a Write on
-// gVisor's connections; a deadline in the past does.
+// abort ends every call on the connection. Closing alone does not end a Write on gVisor's connections; a deadline
+// in the past does.
 func (c *Conn) abort() {
 	_ = c.conn.SetDeadline(time.Unix(1, 0))
 	_ = c.conn.Close()
 }
 
-// Close ends the conversation and with it every call on it.
-// It may be called more than once.
+// Close ends the conversation and every call on it. It may be called more than once.
 func (c *Conn) Close() error {
 	c.closing.Do(func() { close(c.closed) })
 	c.abort()

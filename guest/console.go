@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// What kernels print when memory is used up: Nanos (page_cache.c, pagetable.c) and
-// Linux (mm/oom_kill.c, when nothing is left to kill).
+// Messages of kernels that run out of memory: Nanos (page_cache.c, pagetable.c) and Linux (mm/oom_kill.c, when
+// nothing is left to kill).
 var outOfMemory = []string{
 	"page fill failed with (result:out of memory)",
 	"failed to allocate memory",
@@ -17,12 +17,11 @@ var outOfMemory = []string{
 	"System is deadlocked on memory",
 }
 
-// nanosSignal is how Nanos reports the signal that ended its one process.
+// nanosSignal matches Nanos's report of the signal that ended its one process.
 var nanosSignal = regexp.MustCompile(`(?m)^\*\*\* signal (\d{1,2}) received by tid`)
 
-// LastWords reads how the code ended from the serial console of a machine whose
-// agent could no longer report it; ok is false if the console does not say.
-// The text is the guest's: it can be believed as far as an exit code can.
+// LastWords finds out how the code ended from the serial console of a machine whose agent could no longer report
+// it; ok is false if the console does not show it. The guest writes the text: trust it as much as an exit code.
 func LastWords(console string) (end End, ok bool) {
 	for _, words := range outOfMemory {
 		if strings.Contains(console, words) {
@@ -37,17 +36,16 @@ func LastWords(console string) (end End, ok bool) {
 	return End{}, false
 }
 
-// lackWords are what the guest says when the code asks for something that its kernel has
-// not (nanos/nanos.c).
+// lackWords matches the guest's message when the code asks for something that its kernel lacks (nanos/nanos.c).
 var lackWords = regexp.MustCompile(`^unitask lacks: ([A-Za-z0-9 -]{1,60})$`)
 
-// lacked is what the guest's sources say that code asks for. Code can write to the console itself, and what it asked
-// for is told in our own words: other words are not.
+// lacked lists the names that the guest's sources use in that message. Code can write to the console itself, and
+// the name is quoted in unitask's own messages: any other text is ignored.
 var lacked = []string{"named pipes", "child processes", "names that are not UTF-8 text", "other programs",
 	"datagrams of this length", "a process that has imported nothing yet"}
 
-// Lacks reads from a line of the console what the code has asked for and can't have; "something" if it is none of
-// lacked.
+// Lacks returns what the code asked for and its kernel lacks, from a line of the console; "something" if it is
+// not in lacked.
 func Lacks(line string) (what string, ok bool) {
 	m := lackWords.FindStringSubmatch(strings.TrimRight(line, "\r\n"))
 	switch {
@@ -59,26 +57,25 @@ func Lacks(line string) (what string, ok bool) {
 	return m[1], true
 }
 
-// deathWords begin what kernels print when they give up: Nanos (runtime.h, interrupt.c)
-// and Linux (kernel/panic.c).
+// deathWords match the first message of a kernel that gives up: Nanos (runtime.h, interrupt.c) and Linux
+// (kernel/panic.c).
 var deathWords = regexp.MustCompile(
 	`assertion .+ failed at |no fault handler|Kernel panic - not syncing: |frame [0-9a-f]+ already full`)
 
-// Dies reports whether a line of the console is a kernel's that gives up. What comes next
-// is the state of its processor, and then nothing: it may take minutes to end its
-// machine, or never do.
+// Dies reports whether a line of the console shows that a kernel gives up. Then the kernel prints the state of
+// its processor, and nothing more: it may take minutes to end its machine, or never do it.
 func Dies(line string) bool { return deathWords.MatchString(line) }
 
-// The parts of a line of a kernel's that gives up which help nobody.
+// The useless parts of a line of a kernel that gives up.
 var (
 	deathStamp = regexp.MustCompile(`^\[[^\]]*\] ?`)
 	deathPlace = regexp.MustCompile(`failed at (?:\S*/src/)?(\S+) \(IP [^)]*\)`)
-	// Of a fault Nanos says what it was and where in lines of their own.
+	// Nanos describes a fault and its place in separate lines.
 	faultKind  = regexp.MustCompile(`(?m)^lastvector: \S+ \(([^)]+)\)`)
 	faultPlace = regexp.MustCompile(`(?m)^ *rip: \S+\s+\((\w+) `)
 )
 
-// DeathCause says in one line why a kernel gave up, from what it printed then.
+// DeathCause returns in one line why a kernel gave up, from its output.
 func DeathCause(console string) string {
 	var cause string
 	for line := range strings.Lines(console) {

@@ -7,15 +7,14 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// feed sends standard input, and a terminal's sizes, to the guest. Two goroutines share the work: one reads,
-// which nothing may be able to interrupt, and one writes to the connection, which
-// always ends soon after stop. So whoever wants to write next can wait for the writer,
-// and no frame is cut by another one.
+// feed sends standard input, and a terminal's sizes, to the guest. It has two goroutines: one reads, which may be
+// impossible to interrupt. The other writes to the connection, and always ends soon after stop. So the next
+// writer can wait for it, and no frame is cut off by another one.
 type feed struct {
 	stopping sync.Once
 	stopped  chan struct{} // closed by stop
 	done     chan struct{} // closed when the writer has ended
-	stdin    *Stdin        // nil is none
+	stdin    *Stdin        // may be nil
 }
 
 func startFeed(c *Conn, stdin io.Reader) *feed {
@@ -31,8 +30,8 @@ func startFeed(c *Conn, stdin io.Reader) *feed {
 	return f
 }
 
-// read passes on what it reads, and closes chunks when there is no more. The writer has done with
-// a chunk when it takes the next one, so two buffers in turn are enough.
+// read sends what it reads to chunks, and closes chunks at the end. The writer is done with a chunk when it
+// receives the next one, so two alternating buffers are enough.
 func (f *feed) read(chunks chan<- []byte) {
 	var buffers [2][contract.MaxChunk]byte
 	for i := 0; ; i = 1 - i {
@@ -46,7 +45,7 @@ func (f *feed) read(chunks chan<- []byte) {
 		}
 		if err != nil {
 			select {
-			case <-f.stopped: // which may be why: it is no end
+			case <-f.stopped: // an error after stop is not an end of file
 			default:
 				close(chunks)
 			}
@@ -94,7 +93,7 @@ func (f *feed) write(c *Conn, chunks <-chan []byte) {
 	}
 }
 
-// stop has the feed end behind the frame that is under way.
+// stop ends the feed after the current frame.
 func (f *feed) stop() {
 	f.stopping.Do(func() {
 		close(f.stopped)

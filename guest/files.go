@@ -12,38 +12,38 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// File is something to be put into the guest before the start.
+// File is a file, folder or link to create in the guest before the start.
 type File struct {
 	Path   string // absolute
 	Mode   os.FileMode
 	Target string // for a symbolic link
-	Size   int64  // for a regular file: exactly what Put's reader holds
-	// ModTime is a regular file's; zero is now.
+	Size   int64  // for a regular file: the exact length of Put's content
+	// ModTime applies to a regular file; zero means now.
 	ModTime time.Time
-	// User says that the file belongs to the user that the code runs as; else
-	// it is root's and the code may only read it.
+	// User means that the file belongs to the user that the code runs as; otherwise it belongs to root, and the
+	// code may only read it.
 	User bool
 }
 
-// stallTime is how long the guest may take nothing of what it is sent, or not start
-// the code when it has it all. It stores some hundred kilobytes, or a hundred files, in
-// a second under TCG; a machine that is busy takes several times that.
+// stallTime bounds how long the guest may accept no data, or take to start the code after all data. The guest
+// stores some hundred kilobytes, or a hundred files, in a second under TCG; on a busy machine it needs several
+// times that.
 const stallTime = 20 * time.Second
 
-// Files that the guest has not stored yet are in the buffers of the connection, which hold thousands of small ones: the
-// start waits for those too, fileTime for each, and so many times stallTime at most.
+// Files that the guest has not stored yet are in the connection's buffers, which hold thousands of small ones.
+// The start waits for these files too: fileTime for each, but at most maxStalls times stallTime.
 const (
 	fileTime  = 5 * time.Millisecond
 	maxStalls = 5
 )
 
-// startTime returns how long the guest may take to start the code.
+// startTime bounds how long the guest may take to start the code.
 func (c *Conn) startTime() time.Duration {
 	return min(stallTime+time.Duration(c.files)*fileTime, maxStalls*stallTime)
 }
 
-// stalled names a time limit that has passed; what is the guest's part. The errors of
-// gVisor's connections are not os.ErrDeadlineExceeded.
+// stalled explains a time limit that has passed; what describes the guest's failure. The errors of gVisor's
+// connections are not os.ErrDeadlineExceeded.
 func stalled(err error, what string, limit time.Duration) error {
 	var timeout net.Error
 	if errors.As(err, &timeout) && timeout.Timeout() {
@@ -52,9 +52,8 @@ func stalled(err error, what string, limit time.Duration) error {
 	return err
 }
 
-// Put creates a file, folder or link in the guest; parents are made as needed.
-// content is read for regular files only. What is put is there when the code starts:
-// Start sends what is buffered.
+// Put creates a file, folder or link in the guest; parents are made as needed. content is read for regular files
+// only. Put buffers: Start sends the rest, and the files exist when the code starts.
 func (c *Conn) Put(f File, content io.Reader) error {
 	if len(f.Path) == 0 || f.Path[0] != '/' || len(f.Path) >= contract.MaxPath {
 		return fmt.Errorf("put %q: not an absolute path of less than %d bytes", f.Path, contract.MaxPath)
@@ -103,8 +102,7 @@ func (c *Conn) Put(f File, content io.Reader) error {
 	return nil
 }
 
-// ContentError means that a file's content could not be read: the guest has nothing
-// to do with it.
+// ContentError means that a file's content could not be read: this is not the guest's fault.
 type ContentError struct {
 	Path string // in the guest
 	Err  error

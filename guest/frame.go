@@ -60,15 +60,15 @@ import (
 //	d data          part of the file announced last
 //	z end of artifacts
 
-// Limits on what the guest says.
+// Limits on what the guest sends.
 const (
 	// maxArtifact bounds an artifact's name and what comes before it.
 	maxArtifact = contract.ArtifactHead + contract.MaxPath
-	// maxJSON bounds a frame that we decode: a hello or an exit.
+	// maxJSON bounds a frame that is decoded: a hello or an exit.
 	maxJSON = 4 << 10
 )
 
-// ProtocolError means that the guest broke the protocol; the run is over.
+// ProtocolError means that the guest violated the protocol; the run is over.
 type ProtocolError struct{ Reason string }
 
 func (e *ProtocolError) Error() string { return "the guest broke the protocol: " + e.Reason }
@@ -77,8 +77,8 @@ func violation(format string, args ...any) error {
 	return &ProtocolError{fmt.Sprintf(format, args...)}
 }
 
-// readFrame reads one frame; the payload is valid until buf is used again. A
-// length is checked before anything is read or grown.
+// readFrame reads one frame; the payload is valid until buf is used again. It checks the length before it reads
+// or grows anything.
 func readFrame(r io.Reader, buf []byte) (kind byte, payload, grown []byte, err error) {
 	var h [contract.HeaderSize]byte
 	if _, err := io.ReadFull(r, h[:]); err != nil {

@@ -6,26 +6,26 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// Draft takes what code was compiled to, part by part. One that can't be kept says so to nobody: the run continues.
+// Draft receives the compiled code, part by part. A failure to store it is not reported: the run continues.
 type Draft interface {
-	// Write takes the next part.
+	// Write receives the next part.
 	Write(part []byte)
-	// Keep is called when all of it was written, and before the guest runs any of it.
+	// Keep is called when all parts are written, before the guest runs the program.
 	Keep()
 }
 
 // handOut is a program that the guest hands out before it runs it.
 type handOut struct {
 	to   Draft
-	size int           // so far
+	size int           // bytes so far
 	done chan struct{} // closed when the host has all of it: the code may run
 }
 
-// HandOut has the guest hand out what the code is compiled to, which goes to a draft, while Stream carries the
-// streams. It must come before Start, whose Compiled asks for it, too. The code runs when the host has the program,
-// and standard input is sent from then on only: until then there is nothing in the guest of what the code may be told
-// but its arguments. A program that is larger than contract.MaxProgram comes as an empty one. The guest may hand out
-// nothing, where the code does not compile.
+// HandOut makes the guest send the compiled program to a draft, while Stream carries the streams. It must be
+// called before Start, whose Compiled requests the program, too. The code runs, and standard input is sent, only
+// when the host has the program: before that, the guest has none of the code's input except its arguments. A
+// program larger than contract.MaxProgram arrives empty. The guest may hand out nothing if the code does not
+// compile.
 func (c *Conn) HandOut(to Draft) error {
 	c.handOut = &handOut{to: to, done: make(chan struct{})}
 	if err := c.send(contract.FrameHandOut, nil); err != nil {
@@ -34,7 +34,7 @@ func (c *Conn) HandOut(to Draft) error {
 	return nil
 }
 
-// take takes a part; an empty one is the end.
+// take processes a part; an empty part is the end.
 func (h *handOut) take(part []byte) error {
 	if h == nil {
 		return violation("a program that nobody asked for")

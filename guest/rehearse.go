@@ -13,15 +13,14 @@ import (
 // Rehearsal is a throw-away program.
 type Rehearsal struct {
 	Text    string // ends in a newline
-	File    string // its name
+	File    string // its file name
 	Comment string // begins a comment in its language
 }
 
-// Rehearse goes the whole way of a run with a throw-away program, so that what every
-// run takes is compiled, and translated where the machine is emulated. The guest is
-// then as it was before: it waits for its seed. Nothing random comes of it. The last
-// one before a snapshot leaves no garbage. What bring puts into the guest, if it is not
-// nil, is there from then on.
+// Rehearse does all steps of a run with a throw-away program, so that the code every run uses is compiled, and
+// translated if the machine is emulated. Afterwards the guest waits for its seed, as before. No random state
+// remains. The last rehearsal before a snapshot leaves no garbage. bring, if not nil, puts files into the guest,
+// which stay.
 func Rehearse(ctx context.Context, n Network, program Rehearsal, last bool,
 	bring func(context.Context, *Conn) error) error {
 	kind := "again"
@@ -56,9 +55,8 @@ func rehearse(ctx context.Context, n Network, program Rehearsal, kind string,
 			return err
 		}
 	}
-	// Another text each time, so that it is compiled each time, in another folder, so
-	// that it is looked for each time: also in a clone of a template that another process
-	// made. preload.js removes it.
+	// A new text each time, so that it is compiled again, in a new folder, so that it is searched again: also in
+	// a clone of a template from another process. preload.js removes it.
 	name := rand.Text()
 	dir, code := "/tmp/.rehearsal-"+name, program.Text+program.Comment+" "+name+"\n"
 	for _, f := range []File{

@@ -13,45 +13,44 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// Start is what the code is started with.
+// Start describes how the code is started.
 type Start struct {
-	// Argv is the absolute path of the main file and the arguments: everything
-	// of process.argv, or sys.argv, but the language's program.
+	// Argv is the absolute path of the main file, followed by the arguments: all of process.argv, or sys.argv,
+	// except the language's program.
 	Argv []string `json:"argv"`
 	// Env is the whole environment.
 	Env map[string]string `json:"env"`
 	// Dir is the working directory; it must exist.
 	Dir string `json:"cwd"`
-	// Flags are the language's own arguments: as the program is told of them, and, of
-	// those that it can take while it runs, the ones to be taken.
+	// Flags are the language's own arguments. The program sees all of them, and applies those that it can apply
+	// while it runs.
 	Flags []string `json:"flags,omitempty"`
-	// CA is PEM that TLS clients trust beside their own certificates, or "".
+	// CA contains certificates in PEM that TLS clients trust beside their own, or is "".
 	CA string `json:"ca,omitempty"`
-	// ReadOnly are paths that the code may not write to; a kernel that has users
-	// needs no telling.
+	// ReadOnly are paths that the code may not write to; a kernel with users does not need it.
 	ReadOnly []string `json:"readOnly,omitempty"`
-	// Compiled is contract.HandOut, or the path of a program that was put into the guest: what the code was compiled
-	// to before, which runs in its place. "" compiles and runs.
+	// Compiled is contract.HandOut, or the path in the guest of the program that was compiled from the code
+	// before; that program runs instead. "" compiles and runs the code.
 	Compiled string `json:"compiled,omitempty"`
-	// Placed is the length of that program, where it was not put there but is in the guest's place (contract.PlaceMark),
-	// from where it comes to the path; else 0.
+	// Placed is the length of that program if it is in the guest's place (contract.PlaceMark), from where it is
+	// copied to the path; otherwise 0.
 	Placed int `json:"placed,omitempty,string"`
-	// Session: the program is the driver of a session's interpreter, in the machine's one process.
+	// Session means that the program is the driver of a session's interpreter, in the machine's one process.
 	Session bool `json:"session,omitempty"`
 }
 
-// Process is how a fresh process is started.
+// Process describes how a fresh process is started.
 type Process struct {
-	// Dir is the folder that it is started in, absolute.
+	// Dir is its working directory, absolute.
 	Dir string
-	// Args stand before the program, behind those that it always has.
+	// Args are inserted before the program, after the arguments that it always has.
 	Args []string
-	// Env is added to the environment that it starts with: NAME=VALUE each.
+	// Env is added to its environment: NAME=VALUE each.
 	Env []string
 }
 
-// Process says how the process that Start starts differs. It must come before Start,
-// and only machines without a process have one to start.
+// Process describes the differences of the process that Start starts. It must be called before Start, and only
+// for machines without a running process.
 func (c *Conn) Process(p Process) error {
 	var text []byte
 	list := func(l []string) error {
@@ -82,8 +81,8 @@ func (c *Conn) Process(p Process) error {
 	return nil
 }
 
-// Session has the conversation be that of a session's program. It must come before Start. A machine without a process
-// starts one in the place of the program; on Nanos the program continues, as the session's interpreter.
+// Session makes this the conversation of a session's program. It must be called before Start. A machine without a
+// process starts the session's program instead; on Nanos the program continues as the session's interpreter.
 func (c *Conn) Session() error {
 	if err := c.send(contract.FrameSession, nil); err != nil {
 		return fmt.Errorf("start: %w", err)
@@ -91,7 +90,7 @@ func (c *Conn) Session() error {
 	return nil
 }
 
-// Lasting says that the conversation outlives its connection (Rejoin). It must come before Start.
+// Lasting makes the conversation outlive its connection (Rejoin). It must be called before Start.
 func (c *Conn) Lasting() error {
 	if err := c.send(contract.FrameLasting, nil); err != nil {
 		return fmt.Errorf("lasting: %w", err)
@@ -99,8 +98,8 @@ func (c *Conn) Lasting() error {
 	return nil
 }
 
-// Layer has the machine of a container's image send, in the place of what is in /out, what the code has changed of the
-// image: contract.LayerFile, an archive. It must come before Start.
+// Layer makes the machine of a container's image send what the code has changed in the image, instead of /out: an
+// archive, contract.LayerFile. It must be called before Start.
 func (c *Conn) Layer() error {
 	if err := c.send(contract.FrameLayer, nil); err != nil {
 		return fmt.Errorf("layer: %w", err)
@@ -108,13 +107,12 @@ func (c *Conn) Layer() error {
 	return nil
 }
 
-// Size is a terminal's.
+// Size is the size of a terminal.
 type Size struct{ Columns, Rows uint16 }
 
-// Terminal gives the process that Start starts a terminal in the place of its streams:
-// what it prints on either comes as standard output. It must come before Start, and only
-// machines without a process have one to start. Sizes that come from resized while Stream
-// carries the streams are the terminal's from then on.
+// Terminal gives the process that Start starts a terminal instead of its streams: all its output arrives as
+// standard output. It must be called before Start, and only for machines without a running process. While Stream
+// carries the streams, sizes from resized are applied to the terminal.
 func (c *Conn) Terminal(size Size, resized <-chan Size) error {
 	c.resized = resized
 	if err := c.resize(size); err != nil {
@@ -128,10 +126,9 @@ func (c *Conn) resize(size Size) error {
 	return c.send(contract.FrameTerminal, binary.BigEndian.AppendUint16(p, size.Rows))
 }
 
-// RefusedError means that a fresh process ended before it took its start: it did not
-// like its arguments.
+// RefusedError means that a fresh process ended before it read its start, because it rejected its arguments.
 type RefusedError struct {
-	Words string // what it printed, at most maxEarly bytes
+	Words string // its output, at most maxEarly bytes
 	End   End
 }
 
@@ -139,12 +136,12 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("the process ended with exit code %d before its start: %.2000s", e.End.Code, e.Words)
 }
 
-// maxEarly bounds what a process may print before its start: that its debugger listens,
-// or that it does not take its arguments.
+// maxEarly bounds a process's output before its start: that its debugger listens, or that it rejects its
+// arguments.
 const maxEarly = 64 << 10
 
-// Start starts the code, with fresh entropy for it, and waits until the program has taken both. The error is a
-// *RefusedError if a process with arguments of its own did not come that far.
+// Start starts the code, with fresh entropy for it, and waits until the program has read both. The error is a
+// *RefusedError if a process with its own arguments ended before that.
 func (c *Conn) Start(ctx context.Context, s Start) error {
 	text, err := startFrame(s, "")
 	if err != nil {
@@ -187,7 +184,7 @@ func (c *Conn) Start(ctx context.Context, s Start) error {
 	return nil
 }
 
-// startFrame returns a start with fresh entropy.
+// startFrame encodes a start with fresh entropy.
 func startFrame(s Start, rehearsal string) ([]byte, error) {
 	var entropy [contract.EntropySize]byte
 	if _, err := rand.Read(entropy[:]); err != nil {

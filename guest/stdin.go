@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// Stdin is a reader that is read until nobody needs what it has: Stop ends a Read that waits, where the reader has
-// a SetReadDeadline (files and connections do), and leaves it without one for who reads next.
+// Stdin reads from a reader until Stop. If the reader has a SetReadDeadline (files and connections do), Stop ends
+// a waiting Read, and then removes the deadline for the next user of the reader.
 type Stdin struct {
 	from     io.Reader
-	deadline func(time.Time) error // nil where it has none
+	deadline func(time.Time) error // nil if the reader has none
 
 	mu      sync.Mutex
 	stopped bool
-	late    bool          // Stop has set a deadline that is over
-	idle    chan struct{} // of the Read under way, closed when it returns; nil is none
+	late    bool          // Stop has set a deadline in the past
+	idle    chan struct{} // for the current Read, closed when it returns; else nil
 	err     error
 }
 
-// NewStdin returns one that reads from a reader.
+// NewStdin returns a Stdin that reads from a reader.
 func NewStdin(from io.Reader) *Stdin {
 	s := &Stdin{from: from}
 	if d, ok := from.(interface{ SetReadDeadline(time.Time) error }); ok {
@@ -29,7 +29,7 @@ func NewStdin(from io.Reader) *Stdin {
 	return s
 }
 
-// Read reads, for one goroutine. After Stop it is io.EOF.
+// Read reads, for one goroutine. After Stop it returns io.EOF.
 func (s *Stdin) Read(p []byte) (int, error) {
 	idle := make(chan struct{})
 	s.mu.Lock()
@@ -53,10 +53,10 @@ func (s *Stdin) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// stopPatience is how long Stop waits for a reader that took its deadline: one that wraps another may not heed it.
+// stopPatience bounds Stop's wait for a reader that accepted its deadline: a wrapping reader may ignore it.
 const stopPatience = time.Second
 
-// Stop ends the reading, and returns when no Read is under way that can be ended.
+// Stop ends the reading, and returns when no Read that can be ended is under way.
 func (s *Stdin) Stop() {
 	s.mu.Lock()
 	s.stopped = true
@@ -75,7 +75,7 @@ func (s *Stdin) Stop() {
 	}
 }
 
-// Err is why no more could be read, nil if that was its end, or if Stop came first.
+// Err returns why reading failed; nil after the end of the data, or if Stop came first.
 func (s *Stdin) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

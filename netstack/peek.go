@@ -23,7 +23,7 @@ const (
 // refusal explains why a connection was closed after its first data was read.
 type refusal struct {
 	reason string
-	quotes bool // the reason has words of the guest's
+	quotes bool // the reason quotes the guest
 }
 
 func (r *refusal) Error() string { return r.reason }

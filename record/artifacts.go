@@ -25,12 +25,12 @@ const ArtifactsDir = "out"
 // Bounds of artifacts, bytes aside.
 const (
 	maxArtifacts = 1000
-	maxRefusals  = 100 // refusals with a name; the last one of a longer list says how many more there were
+	maxRefusals  = 100 // refusals with a name; the last one of a longer list gives the number of further ones
 	maxOffered   = 20_000
 	maxNesting   = 32
 	maxName      = 255
 	maxNames     = 1024 // bytes of a path
-	// maxFolders bounds the folders that the paths of all files make; one path can make 31.
+	// maxFolders bounds the folders in the paths of all files; one path can have 31.
 	maxFolders = 4000
 )
 
@@ -49,7 +49,7 @@ type Refusal struct {
 	Missed bool   `json:"missed,omitempty"` // its kind and name were acceptable
 }
 
-// ErrEnough means that a guest offers too many entries: the store takes nothing more.
+// ErrEnough means that a guest offers too many entries: the store accepts no more.
 var ErrEnough = errors.New("no more artifacts are taken")
 
 // Artifacts stores files from an untrusted guest. It checks names and keeps files below the folder, stores only regular
@@ -61,13 +61,13 @@ type Artifacts struct {
 	root     *os.Root
 	dir      string
 	folders  map[string]bool // that were made
-	making   int             // folders that were made, or begun
+	making   int             // folders that were made, or attempted
 	left     int64
 	most     int64
 	wasted   int64 // bytes of files that are not stored
 	offered  int   // files, links and so on
 	unnamed  int   // refusals beyond maxRefusals
-	missed   bool  // one of them should have come
+	missed   bool  // one of those should have been stored
 	cut      string
 	redactor *Redactor
 
@@ -85,7 +85,8 @@ func (r *Run) Artifacts(most int64, redactor *Redactor) *Artifacts {
 	return &Artifacts{dir: filepath.Join(r.dir, ArtifactsDir), left: most, most: most, redactor: redactor}
 }
 
-// refuse notes an entry that did not come back; the list has a limit. missed says that it should have come.
+// refuse notes an entry that was not stored; the list has a limit. missed means that the entry should have been
+// stored.
 func (a *Artifacts) refuse(name, reason string, missed bool) {
 	a.skip = true
 	if len(a.Refused) == maxRefusals {
@@ -96,7 +97,7 @@ func (a *Artifacts) refuse(name, reason string, missed bool) {
 	a.Refused = append(a.Refused, Refusal{strings.ToValidUTF8(a.redactor.String(name), "\ufffd"), reason, missed})
 }
 
-// Left returns how many more bytes the store takes.
+// Left returns how many more bytes the store accepts.
 func (a *Artifacts) Left() int64 { return max(a.left, 0) }
 
 // Large notes a file that is too large; call it instead of Begin.
@@ -220,8 +221,8 @@ func (a *Artifacts) store(p []byte) (int, error) {
 	return a.file.Write(p)
 }
 
-// Data receives the next bytes of the current file. Bytes of a file that is not stored have a limit of their own: the
-// guest knows how much the store takes.
+// Data receives the next bytes of the current file. Bytes of files that are not stored have their own limit: the
+// guest knows how much the store accepts.
 func (a *Artifacts) Data(p []byte) error {
 	n := int64(len(p))
 	if !a.skip && n > a.left {
@@ -273,7 +274,7 @@ func (a *Artifacts) end() error {
 	return nil
 }
 
-// Cut reports that the current file did not arrive completely: the store does not keep it.
+// Cut reports that the current file did not arrive completely: the store drops it.
 func (a *Artifacts) Cut() {
 	if a.file == nil {
 		return
@@ -283,7 +284,7 @@ func (a *Artifacts) Cut() {
 	a.refuse(name, "did not come through whole", true)
 }
 
-// Close ends the collection. complete says whether the last file arrived completely; if not, the store does not keep
+// Close ends the collection. complete reports whether the last file arrived completely; if not, the store drops
 // it.
 func (a *Artifacts) Close(complete bool) error {
 	if !complete {
@@ -303,7 +304,7 @@ func (a *Artifacts) Close(complete bool) error {
 	return err
 }
 
-// BadName returns what is wrong with the path of an untrusted file below a folder; "" if nothing is.
+// BadName returns what is wrong with the path of an untrusted file below a folder, or "".
 func BadName(name string) string {
 	switch {
 	case name == "" || len(name) > maxNames:
@@ -348,7 +349,7 @@ func (s *Store) OpenArtifact(id, name string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() { // nothing else was ever stored
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() { // only regular files are ever stored
 		f.Close()
 		return nil, fmt.Errorf("%w: artifact %q of %s", ErrNotFound, name, id)
 	}

@@ -2,14 +2,14 @@ package record
 
 import "slices"
 
-// automaton finds any of a set of strings (Aho and Corasick, CACM 18/6, 1975). The
-// strings are few and long, so a node has a list of children in place of a table.
+// automaton finds any of a set of strings (Aho and Corasick, CACM 18/6, 1975). The strings are few and long, so a
+// node has a list of children instead of a table.
 type automaton struct {
 	nodes []acNode
 	root  [256]int32 // the root's children, 0 for none
 
-	// Where each character leads from each child of the root, once linked. Most texts that begin like a secret go no
-	// further, and the root has many children.
+	// The next node for each character after each child of the root, once linked. Most texts that begin like a
+	// secret end there, and the root has many children.
 	second [256]*[256]int32
 }
 

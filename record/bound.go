@@ -16,12 +16,12 @@ import (
 // print a few lines.
 const DefaultStoreBytes = 10 << 30
 
-// roomFor is the share of the limit that a cleanup frees, as a fraction: the next runs need not look at the whole store
+// roomFor is the fraction of the limit that a cleanup frees: the next runs then need not measure the whole store
 // again.
 const roomFor = 8
 
-// sizeFile has the bytes of the store at the last look, plus the runs that ended since, as a decimal number. It ignores
-// later removals, so the next look may come too early but never too late.
+// sizeFile holds the bytes of the store at the last measurement, plus the runs that ended since, as a decimal
+// number. It ignores later removals, so the next measurement may come too early but never too late.
 const sizeFile = ".size"
 
 // Freed counts what was removed to keep a store within its limit.
@@ -36,9 +36,9 @@ func (f Freed) String() string {
 		"the store of runs was full: removed the artifacts of %d runs and %d whole runs, the oldest of whoever had the most, %d MiB", f.Artifacts, f.Runs, f.Bytes>>20)
 }
 
-// Bound counts a run that has ended. If the store then has more than most bytes, it removes the oldest of the owner who
-// has the most: first artifacts, then whole runs. So no owner loses runs to one who has more. That run and those under
-// way stay, even above the limit.
+// Bound counts a run that has ended. If the store then has more than most bytes, Bound removes the oldest data of
+// the owner who uses the most: first artifacts, then whole runs. So no owner loses runs to one who uses more. The
+// ended run and runs under way stay, even above the limit.
 func (s *Store) Bound(ended string, most int64) (Freed, error) {
 	freed, err := s.bound(ended, most)
 	if err != nil {
@@ -98,7 +98,7 @@ func (s *Store) sweep(ended string, most int64) (freed Freed, total int64, err e
 		r.owner, r.stays = s.owner(id)
 		held := s.held(id)
 		r.stays = r.stays || id == ended || held
-		if !held { // of a process that was killed
+		if !held { // its process was killed
 			_ = os.Remove(s.Path(id, reserveFile))
 		}
 		runs = append(runs, r)
@@ -108,7 +108,7 @@ func (s *Store) sweep(ended string, most int64) (freed Freed, total int64, err e
 	if total <= most {
 		return freed, total, nil
 	}
-	goal, whole := most-most/roomFor, false // whole runs go if artifacts are not enough
+	goal, whole := most-most/roomFor, false // whole runs are removed if artifacts are not enough
 	for total > goal {
 		r := next(runs, owners)
 		if r == nil || r.artifacts == 0 && !whole && total <= most {
@@ -146,13 +146,13 @@ func (s *Store) removeRest() {
 	entries, _ := os.ReadDir(s.dir)
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), removedPrefix) {
-			_ = os.RemoveAll(filepath.Join(s.dir, e.Name())) // another process may be at it too
+			_ = os.RemoveAll(filepath.Join(s.dir, e.Name())) // another process may be removing it too
 		}
 	}
 }
 
-// next returns what to remove next, of the owner who has the most: the oldest run with artifacts, or the oldest run.
-// nil means that nothing of this owner may go, and then nobody else's may.
+// next returns what to remove next from the owner who uses the most: the oldest run with artifacts, or the oldest
+// run. nil means that nothing of this owner may be removed; then other owners keep theirs too.
 func next(runs []*kept, owners map[string]int64) (found *kept) {
 	most := ""
 	for owner, bytes := range owners {
@@ -189,7 +189,7 @@ func (s *Store) free(id string, whole bool) error {
 	return os.RemoveAll(gone)
 }
 
-// owner returns a run's owner, "" if its record can't be read; stays says that the run will resume.
+// owner returns a run's owner, "" if its record can't be read; stays reports that the run will resume.
 func (s *Store) owner(id string) (owner string, stays bool) {
 	rec, ok := s.brief(id)
 	if !ok {

@@ -6,18 +6,18 @@ import (
 	"github.com/unitask/unitask/internal/export"
 )
 
-// OutFolder is a user's folder for copies of artifacts. It remains the folder that OpenOut opened, whatever takes its
-// place while code runs.
+// OutFolder is a user's folder for copies of artifacts. It stays the folder that OpenOut opened, even if another
+// one replaces it while code runs.
 type OutFolder = export.Folder
 
-// OpenOut opens a folder for artifacts. With replace, a copy replaces an existing file or link; it never follows a
-// link. The error is the folder's.
+// OpenOut opens a folder for artifacts. With replace, a copy replaces an existing file or link; it never follows
+// a link. An error concerns the folder.
 func OpenOut(dir string, replace bool) (*OutFolder, error) { return export.Open(dir, replace) }
 
-// CopyArtifacts copies artifacts of a run into a user's folder. Untrusted code chose their names, so package export
-// protects the folder's own files.
+// CopyArtifacts copies artifacts of a run into a user's folder. Untrusted code chose their names, so package
+// export protects the folder's own files.
 //
-// It returns what remained in the record alone, and why. The error is that of a write.
+// It returns the artifacts that it did not copy, with reasons. The error is a failed write.
 func (s *Store) CopyArtifacts(id string, list []Artifact, to *OutFolder) (left []Refusal, err error) {
 	to.Begin()
 	for _, a := range list {

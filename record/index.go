@@ -25,7 +25,7 @@ import (
 // Names in the store's folder.
 const (
 	ownersDir   = ".owners"
-	indexedFile = ".complete" // says that it has records from before there was an index
+	indexedFile = ".complete" // records from before there was an index are included
 	indexLock   = ".lock"
 )
 
@@ -84,7 +84,7 @@ func (s *Store) index() error {
 		return nil
 	}
 	if _, err := os.Lstat(s.dir); errors.Is(err, fs.ErrNotExist) {
-		return nil // with the first run
+		return nil // the first run creates it
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -129,8 +129,8 @@ func (s *Store) brief(id string) (rec brief, ok bool) {
 	return rec, err == nil && json.Unmarshal(text, &rec) == nil
 }
 
-// Own returns the ids of an owner's records that were requested in these ways, the newest first. It begins before an
-// id, if there is one, and takes only ids with a prefix. A record may be gone, or not exist yet.
+// Own returns the ids of an owner's records that were requested in these ways, the newest first. It begins before
+// an id, if one is given, and returns only ids with the prefix. A record may be removed, or not exist yet.
 func (s *Store) Own(owner string, vias []Via, before, prefix string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		if err := s.index(); err != nil {

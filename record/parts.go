@@ -14,11 +14,12 @@ import (
 	"unicode/utf8"
 )
 
-// minPart is the minimum length of a part that counts as a secret, too: shorter ones ("true", "}") are everywhere.
+// minPart is the minimum length of a part that also counts as a secret: shorter parts ("true", "}") are
+// everywhere.
 const minPart = 8
 
-// parts returns a secret and its parts that are secret, too: the text without surrounding blanks, its lines, the
-// strings in it if it is JSON, a URL's password, and the contents of PEM.
+// parts returns a secret and those of its parts that are also secret: the text without surrounding blanks, its
+// lines, the strings in it if it is JSON, a URL's password, and the contents of PEM.
 func parts(secret string) (list []string) {
 	known := map[string]bool{}
 	add := func(s string, least int) {
@@ -35,7 +36,7 @@ func parts(secret string) (list []string) {
 		if strings.Contains(s, "\n") {
 			for line := range strings.Lines(s) {
 				line = strings.TrimSpace(line)
-				if !strings.HasPrefix(line, "-----") { // -----BEGIN PRIVATE KEY----- is no secret
+				if !strings.HasPrefix(line, "-----") { // -----BEGIN PRIVATE KEY----- is not a secret
 					add(line, minPart)
 				}
 			}
@@ -80,7 +81,7 @@ func parts(secret string) (list []string) {
 // minCanonical is the minimum length of a secret without its backslashes.
 const minCanonical = MinSecret - 2
 
-// Programs print only the beginning of a long binary value: so many bytes of a Buffer, so many numbers of a Uint8Array
+// Programs print only the beginning of a long binary value: shownBytes of a Buffer, shownNumbers of a Uint8Array
 // (Node's INSPECT_MAX_BYTES, util.inspect's maxArrayLength).
 const (
 	shownBytes   = 50
@@ -122,14 +123,14 @@ func (r *automata) insert(secret string, cut bool) {
 	if cut && len(secret) > shownBytes {
 		r.hex.insert(digits[:2*shownBytes])
 	}
-	if only(secret, "0123456789abcdefABCDEF") && len(secret) >= 2*MinSecret { // printed as the bytes that it means
+	if only(secret, "0123456789abcdefABCDEF") && len(secret) >= 2*MinSecret { // printed as the bytes that it encodes
 		both(r.hex, strings.ToLower(secret), 2*MinSecret)
 	}
 
 	for shift := range 3 {
 		text := base64.RawStdEncoding.EncodeToString(append(make([]byte, shift), secret...))
 		bits := 8 * (shift + len(secret))
-		both(r.base64, text[(8*shift+5)/6:bits/6], MinSecret) // the characters that hang on the secret alone
+		both(r.base64, text[(8*shift+5)/6:bits/6], MinSecret) // the characters that depend only on the secret
 	}
 
 	var numbers []string
@@ -142,7 +143,7 @@ func (r *automata) insert(secret string, cut bool) {
 	}
 }
 
-// only reports whether a text has no other characters.
+// only reports whether a text consists only of the given characters.
 func only(s, characters string) bool { return strings.Trim(s, characters) == "" }
 
 func reversed(s string) string {

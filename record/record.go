@@ -20,10 +20,10 @@ type Status string
 
 const (
 	Running     Status = "running"
-	Done        Status = "done"        // the code ran and ended, however
-	Failed      Status = "failed"      // unitask or the host failed; Error says why
+	Done        Status = "done"        // the code ran and ended, with any result
+	Failed      Status = "failed"      // unitask or the host failed; Error explains why
 	Interrupted Status = "interrupted" // the process that ran it is gone
-	Paused      Status = "paused"      // its machine is on the disk: a session's
+	Paused      Status = "paused"      // the machine of a session is saved on the disk
 )
 
 // Via says how a run was requested.
@@ -46,12 +46,12 @@ type Record struct {
 	Status        Status     `json:"status"`
 	Created       time.Time  `json:"created"`
 	Finished      *time.Time `json:"finished,omitempty"`
-	Owner         string     `json:"owner,omitempty"` // whom the run was for
-	Via           Via        `json:"via,omitempty"`   // the way of the request
+	Owner         string     `json:"owner,omitempty"` // for whom the run was made
+	Via           Via        `json:"via,omitempty"`   // how it was requested
 	CodeFile      string     `json:"codeFile"`        // its name in the folder
 	// Session is the session of a step; a session's own record names itself.
 	Session string `json:"session,omitempty"`
-	// Background says that it is a background command of its session.
+	// Background means that it is a background command of its session.
 	Background bool `json:"background,omitempty"`
 	// Parent is the session that a session was forked from.
 	Parent    string          `json:"parent,omitempty"`
@@ -61,8 +61,8 @@ type Record struct {
 	Machine   *Machine        `json:"machine,omitempty"`
 	Result    json.RawMessage `json:"result,omitempty"`
 	Drops     json.RawMessage `json:"networkDrops,omitempty"` // frames dropped, by kind
-	// Redacted names the fields of the request that hold a secret, "code" among them. The record has Redacted in its
-	// place, and can't be run again.
+	// Redacted lists the fields of the request that contained a secret, "code" among them. The record contains
+	// the text Redacted instead, and can't be run again.
 	Redacted []string `json:"redacted,omitempty"`
 	Error    string   `json:"error,omitempty"`
 }
@@ -77,21 +77,22 @@ type Machine struct {
 	Arch          string `json:"arch"`
 	ImageDigest   string `json:"imageDigest"`
 	Accelerator   string `json:"accelerator"`
-	// WhySlow says why the accelerator is tcg and not hardware, if unitask chose it.
+	// WhySlow explains why the accelerator is tcg and not hardware, if unitask chose it.
 	WhySlow string `json:"whySlow,omitempty"`
 	QEMU    string `json:"qemu"`
 	// Jail describes the jail of QEMU, as package vmm does: an object with two lists, layers and limits. Each entry has a
 	// name; holds, a boolean; detail, a description; and why, if it does not hold.
 	Jail     json.RawMessage `json:"jail,omitempty"`
 	MemoryMB int             `json:"memoryMb"`
-	Cloned   bool            `json:"cloned"` // from a template; else booted for this run
-	Pooled   bool            `json:"pooled"` // and the clone stood ready
+	Cloned   bool            `json:"cloned"` // from a template; otherwise booted for this run
+	Pooled   bool            `json:"pooled"` // the clone was ready
 	// Template is the folder name of the template that it was cloned from; "" if it booted.
 	Template string `json:"template,omitempty"`
-	// Rehearsed is how many throw-away programs the machine had run before. What they use is compiled, and in the last
-	// rehearsal of a pooled clone translated, too. 0 is a first program in a new process.
+	// Rehearsed is the number of throw-away programs that the machine had run before. The code they use is
+	// already compiled and, after the last rehearsal of a pooled clone, translated. 0 means a first program in a
+	// new process.
 	Rehearsed int `json:"rehearsed,omitempty"`
-	// Debugged says that the machine was started for a debugger.
+	// Debugged means that the machine was started for a debugger.
 	Debugged bool `json:"debugged,omitempty"`
 	// KeptUntil says until when the machine was kept for a debugger after its guest crashed.
 	KeptUntil *time.Time `json:"keptUntil,omitempty"`

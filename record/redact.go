@@ -17,18 +17,18 @@ const MinSecret = 6
 // redactor needs about 2 KB of memory for each byte.
 const MaxSecrets = 32 << 10
 
-// Secrets are the secrets that a Redactor looks for, by their names.
+// Secrets are the secrets that a Redactor finds, by name.
 type Secrets struct {
-	// Given are the secrets that the machine has. The Redactor finds their parts, too (parts.go).
+	// Given are the secrets that the machine has. The Redactor also finds their parts (parts.go).
 	Given map[string]string
-	// Bound are the secrets that the machine has placeholders of. The Redactor finds only complete values, and only those
-	// that can't be guessed: otherwise the redaction would tell the code how much of a guess is right. A stream never
-	// waits for the rest of such a value.
+	// Bound are the secrets for which the machine has placeholders. The Redactor finds only complete values, and
+	// only values that can't be guessed: otherwise the redaction would reveal to the code how much of a guess is
+	// right. A stream never waits for the rest of such a value.
 	Bound map[string]string
 }
 
-// MaxExposed is how often a run's output may contain the value of a bound secret, which its machine never had. After
-// that a Writer fails with an *ExposedError.
+// MaxExposed bounds how often a run's output may contain the value of a bound secret, which its machine never
+// had. After that a Writer fails with an *ExposedError.
 const MaxExposed = 3
 
 // ExposedError means that a machine has printed values that it was never given.
@@ -39,9 +39,9 @@ func (*ExposedError) Error() string {
 		"the machine has sent the value of a secret %d times that it has only a placeholder of: a host that got the value gave it away", MaxExposed)
 }
 
-// Redactor finds secrets in a run's output. It reads a stream in five views at once (views.go): as it is, and as text
-// with escapes, hexadecimal, base64 and decimal numbers. In each view an automaton looks for the secrets. nil finds
-// nothing. Any goroutine may call its methods.
+// Redactor finds secrets in a run's output. It reads a stream in five views at once (views.go): unchanged, and as
+// text with escapes, hexadecimal, base64 and decimal numbers. Each view has an automaton that finds the secrets.
+// A nil Redactor finds nothing. Any goroutine may call its methods.
 type Redactor struct {
 	given, bound *automata // nil for none
 	exposed      atomic.Int32
@@ -81,7 +81,8 @@ func NewRedactor(secrets Secrets) (*Redactor, error) {
 	return &Redactor{given: newAutomata(given, true), bound: newAutomata(bound, false)}, nil
 }
 
-// newAutomata returns nil for none. With cut, it includes the beginnings that programs print of long values.
+// newAutomata returns nil without secrets. With cut, it includes the beginnings that programs print of long
+// values.
 func newAutomata(list []string, cut bool) *automata {
 	if len(list) == 0 {
 		return nil
@@ -146,29 +147,29 @@ func (r *Redactor) writer(w io.Writer) *redacting {
 	return rw
 }
 
-// span is a stretch of the stream, end excluded.
+// span is a range of the stream, end excluded.
 type span struct{ from, to int64 }
 
 type redacting struct {
 	w            io.Writer
 	given, bound *views    // nil without such secrets
-	counts       *Redactor // of bound values that were found; nil is none
-	at           int64     // bytes taken
+	counts       *Redactor // counts found bound values; nil counts none
+	at           int64     // bytes received
 	passed       int64     // bytes passed on
-	pending      []byte    // the bytes between the two, after gone bytes that were passed on
+	pending      []byte    // bytes received but not passed on, after gone bytes that were
 	gone         int
-	hidden       []span // in order, without overlap; those before passed are gone
+	hidden       []span // in order, without overlap; spans before passed are removed
 	inside       bool   // the last output was a mark
-	last         int64  // where the last value of bound ended
-	err          error  // of counts
+	last         int64  // where the last bound value ended
+	err          error  // from counts
 	out          []byte
 }
 
 const (
-	// passStep is the step in which a long write is passed on.
+	// passStep is the size of the pieces in which a long write is passed on.
 	passStep = 4 << 10
-	// wholeWithin is how much of a long write is held back until all of it was examined. So the Redactor finds a bound
-	// value before it passes any of it on.
+	// wholeWithin is how much of a long write is held back until all of it was examined. So the Redactor finds a
+	// bound value before it passes any of it on.
 	wholeWithin = 64 << 10
 )
 
@@ -211,7 +212,7 @@ func (w *redacting) take(b byte) {
 	w.at++
 }
 
-// expose notes a stretch with the value of a bound secret, and counts it.
+// expose counts a span with the value of a bound secret, and hides it.
 func (w *redacting) expose(s span) {
 	if s.from >= w.last && w.counts != nil && !w.counts.known.Load() && w.counts.exposed.Add(1) >= MaxExposed {
 		w.err = &ExposedError{}
@@ -222,7 +223,7 @@ func (w *redacting) expose(s span) {
 	}
 }
 
-// hide notes a stretch with a secret. Stretches come in the order of their ends.
+// hide notes a span with a secret. Spans arrive in the order of their ends.
 func (w *redacting) hide(s span) {
 	for n := len(w.hidden); n > 0 && w.hidden[n-1].to >= s.from; n-- {
 		s.from, s.to = min(s.from, w.hidden[n-1].from), max(s.to, w.hidden[n-1].to)
@@ -231,7 +232,7 @@ func (w *redacting) hide(s span) {
 	w.hidden = append(w.hidden, s)
 }
 
-// pass passes on everything before a place in the stream.
+// pass passes on everything before a position in the stream.
 func (w *redacting) pass(to int64) error {
 	if to <= w.passed {
 		return nil
@@ -260,7 +261,7 @@ func (w *redacting) pass(to int64) error {
 		}
 	}
 	w.gone += int(to - begin)
-	if w.gone > len(w.pending)/2 { // seldom, so that a byte is moved once
+	if w.gone > len(w.pending)/2 { // rare, so that each byte is moved only once
 		w.pending, w.gone = append(w.pending[:0], w.pending[w.gone:]...), 0
 	}
 	if len(w.out) == 0 {

@@ -13,11 +13,11 @@ import (
 	"github.com/unitask/unitask/internal/atomicfile"
 )
 
-// reserveFile reserves disk space for a record's end, while a process has the run under way.
+// reserveFile reserves disk space for a record's end while a process executes the run.
 const reserveFile = "reserve"
 
-// reserveBytes is the size of that space, in addition to the request's: for the last run.json, and the run's last
-// entries in the audit log.
+// reserveBytes is the size of that space, in addition to the request's size: for the last run.json, and the run's
+// last entries in the audit log.
 const reserveBytes = 64 << 10
 
 // reserve allocates the space. It writes bytes, since a file with holes takes no space.
@@ -53,7 +53,7 @@ func (r *Run) Settle() error {
 
 func full(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
-// settleShort writes the parts of the record that fit the reserved space, and that the rest is missing.
+// settleShort writes the parts of the record that fit the reserved space, and notes that the rest is missing.
 func (r *Run) settleShort(why error) {
 	text, err := json.Marshal(r.short(why))
 	if err != nil || r.spend(append(text, '\n')) == nil {
@@ -103,7 +103,7 @@ func (r *Run) short(why error) Record {
 	return s
 }
 
-// spend turns the reserve into the record.
+// spend writes the record into the reserve.
 func (r *Run) spend(text []byte) error {
 	f, err := os.OpenFile(r.reserved(), os.O_WRONLY, 0)
 	if err != nil {

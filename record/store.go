@@ -27,14 +27,14 @@ const (
 	NetlogFile  = "netlog.jsonl"
 	ConsoleFile = "console.log"
 	TraceFile   = "trace.log" // of a run that was traced
-	// InlineFilesFile has the files that came beside the code: [{"name": …, "content": …}]
+	// InlineFilesFile holds the request's inline files: [{"name": …, "content": …}]
 	InlineFilesFile = "inlinefiles.json"
-	// oldInlineFilesFile is its name in records of before December 2026, which this release reads still.
+	// oldInlineFilesFile is the name in records from before December 2026, which this release still reads.
 	oldInlineFilesFile = "neighbours.json"
 )
 
-// removedPrefix begins the names of records under removal: a removal renames a record first, so that the record exists
-// completely or not at all.
+// removedPrefix begins the names of records under removal: a removal first renames a record, so that the record
+// exists completely or not at all.
 const removedPrefix = ".removed-"
 
 // maxRecord bounds the size of a run.json when it is read.
@@ -52,8 +52,7 @@ func Open(dir string) *Store { return &Store{dir} }
 // Dir returns the store's folder.
 func (s *Store) Dir() string { return s.dir }
 
-// newID returns an id that sorts by time: UTC to the millisecond, and 30 random
-// bits against two at once.
+// newID returns an id that sorts by time: UTC to the millisecond, and 30 random bits against collisions.
 func newID(now time.Time) string {
 	const letters = "abcdefghijkmnpqrstuvwxyz23456789" // 32, without l, o, 0 and 1
 	var random [6]byte
@@ -64,7 +63,7 @@ func newID(now time.Time) string {
 	return strings.Replace(now.UTC().Format("20060102-150405.000"), ".", "", 1) + "-" + string(random[:])
 }
 
-// CreatedAt returns when a run was created, by its id; ok is false for an id in another form than the store's.
+// CreatedAt returns the creation time in a run's id; ok is false if the id has another form.
 func CreatedAt(id string) (at time.Time, ok bool) {
 	if len(id) < 19 || id[18] != '-' {
 		return at, false
@@ -73,8 +72,8 @@ func CreatedAt(id string) (at time.Time, ok bool) {
 	return at, err == nil
 }
 
-// Create makes a run's folder and its record, with status running. codeFile is the name of the
-// code's file, such as code.js. owner is whom the run is for, via how it was requested.
+// Create makes a run's folder and its record, with status running. codeFile is the name of the code's file, such
+// as code.js. owner is the person or program that the run is for; via tells how the run was requested.
 func (s *Store) Create(now time.Time, owner string, via Via, codeFile string, code []byte, request any) (*Run, error) {
 	return s.CreateAs(newID(now), now, owner, via, codeFile, code, request)
 }
@@ -146,8 +145,8 @@ func (r *Run) create(name string) (*os.File, error) {
 	return os.OpenFile(filepath.Join(r.dir, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 }
 
-// Reopen continues the record of a run that no process holds any more: it appends to the existing files. The error is
-// ErrRunning if a process holds it.
+// Reopen continues the record of a run that no process holds any more: it appends to the existing files. The
+// error is ErrRunning if a process holds the run.
 func (s *Store) Reopen(id string) (_ *Run, err error) {
 	rec, err := s.Get(id)
 	if err != nil {
@@ -171,13 +170,13 @@ func (s *Store) Reopen(id string) (_ *Run, err error) {
 		r.closeFiles()
 		return nil, fmt.Errorf("reopen record: %w", err)
 	}
-	for _, e := range entries { // of a holder that was killed
+	for _, e := range entries { // left by a holder that was killed
 		if e.Type() == fs.ModeSocket {
 			_ = os.Remove(filepath.Join(r.dir, e.Name()))
 		}
 	}
 	r.Status, r.Finished, r.Error, r.Result = Running, nil, "", nil
-	_ = r.reserve() // without it, too: a session is ended to make room
+	_ = r.reserve() // continue without a reserve: ending a session makes room
 	return r, nil
 }
 
@@ -200,7 +199,7 @@ func (r *Run) Update() error {
 	return nil
 }
 
-// write replaces run.json in one step.
+// write replaces run.json atomically.
 func (r *Run) write(sync bool) error {
 	text, err := json.MarshalIndent(&r.Record, "", "  ")
 	if err != nil {
@@ -222,16 +221,16 @@ func (r *Run) failed(err error) {
 	}
 }
 
-// Err returns the first write error, or nil: a full disk does not stop the code at once, but the run then counts as
-// failed.
+// Err returns the first write error, or nil: a full disk does not stop the code at once, but the run then counts
+// as failed.
 func (r *Run) Err() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.err
 }
 
-// stream is a file whose writes never fail. After the record's first error it writes nothing more: if a full disk has
-// space again, that space is for the ends of other runs.
+// stream is a file whose writes never fail. After the record's first error it writes nothing more: space that
+// becomes free on a full disk is left for the ends of other runs.
 type stream struct {
 	run  *Run
 	file *os.File
@@ -265,7 +264,7 @@ func (r *Run) Restart() {
 	}
 }
 
-// Trace returns a file for the run's trace, which starts again with the run; close ends it.
+// Trace returns a file for the run's trace, which starts empty with each start of the run. close closes the file.
 func (r *Run) Trace() (to io.Writer, close func(), err error) {
 	f, err := os.OpenFile(filepath.Join(r.dir, TraceFile), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -275,7 +274,7 @@ func (r *Run) Trace() (to io.Writer, close func(), err error) {
 	return stream{r, f}, func() { f.Close() }, nil
 }
 
-// Netlog appends one line, unless the record has failed, as the streams do.
+// Netlog appends one line, unless the record has failed, as with the streams.
 func (r *Run) Netlog(decision any) {
 	if r.Err() != nil {
 		return
@@ -294,7 +293,7 @@ func (r *Run) Netlog(decision any) {
 func (r *Run) Finish(now time.Time) error {
 	finished := now.UTC()
 	r.Finished = &finished
-	_ = r.Settle() // Err has its error
+	_ = r.Settle() // Err returns its error
 	r.closeFiles()
 	return r.Err()
 }
@@ -308,7 +307,7 @@ func (r *Run) closeFiles() {
 	r.lock.Unlock()
 }
 
-// Get reads a run's record. A record that says "running" is Interrupted if nobody holds its lock.
+// Get reads a run's record. A record with status "running" becomes Interrupted if nobody holds its lock.
 func (s *Store) Get(id string) (*Record, error) {
 	if !validID(id) {
 		return nil, fmt.Errorf("%w: %q", ErrNotFound, id)
@@ -340,7 +339,7 @@ func validID(id string) bool {
 	return id != "" && id == filepath.Base(id) && !strings.HasPrefix(id, ".") && id != "/"
 }
 
-// Held reports whether a process has the run under way.
+// Held reports whether a process holds the run.
 func (s *Store) Held(id string) bool { return validID(id) && s.held(id) }
 
 // held reports whether a process holds the run's lock.
@@ -373,13 +372,13 @@ func (s *Store) Remove(id string) error {
 	return nil
 }
 
-// Read reads at most most bytes of a run's file; 0 is all. more says that there is more. The name is one of the
-// constants, or the record's CodeFile.
+// Read reads at most most bytes of a run's file; 0 means all. more reports that there are further bytes. The name
+// is one of the constants, or the record's CodeFile.
 func (s *Store) Read(id, name string, most int64) (text []byte, more bool, err error) {
 	return s.ReadFrom(id, name, 0, most)
 }
 
-// ReadFrom is Read from an offset on.
+// ReadFrom is like Read, from an offset on.
 func (s *Store) ReadFrom(id, name string, offset, most int64) (text []byte, more bool, err error) {
 	f, err := s.OpenFile(id, name)
 	if err != nil {
@@ -399,7 +398,7 @@ func (s *Store) ReadFrom(id, name string, offset, most int64) (text []byte, more
 	return text, more, err
 }
 
-// OpenFile opens a run's file to be read; names are those of Read.
+// OpenFile opens a run's file for reading; names are those of Read.
 func (s *Store) OpenFile(id, name string) (*os.File, error) {
 	if !validID(id) || name != filepath.Base(name) {
 		return nil, fmt.Errorf("%w: %q of %q", ErrNotFound, name, id)
@@ -455,7 +454,7 @@ func (s *Store) IDs() ([]string, error) {
 	return ids, nil
 }
 
-// Find returns the id for "last" or a unique prefix.
+// Find resolves "last" or a unique prefix to an id.
 func (s *Store) Find(prefix string) (string, error) {
 	ids, err := s.IDs()
 	if err != nil {

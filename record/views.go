@@ -2,8 +2,8 @@ package record
 
 import "unicode/utf8"
 
-// views read one stream in five ways. Each view gives the stream's characters a normal form. So its automaton needs
-// each secret once, whatever the separators, the case, the width of lines and the depth of escapes.
+// views read one stream in five ways. Each view normalizes the stream's characters. So its automaton needs each
+// secret only once, whatever the separators, the case, the line width and the depth of escapes.
 type views struct {
 	of      *automata
 	plain   plainView
@@ -28,7 +28,7 @@ func newViews(r *automata, hide func(span)) *views {
 // never is a position after every place in a stream.
 const never = int64(1) << 62
 
-// take reads the byte at a place.
+// take reads the byte at a position.
 func (v *views) take(b byte, at int64) {
 	v.plain.take(b, at)
 	v.escaped.take(b, at)
@@ -43,7 +43,7 @@ func (v *views) end() {
 	v.hex.flush()
 }
 
-// held returns where the first secret may begin that is not complete yet.
+// held returns the start of the first possible secret that is not complete yet.
 func (v *views) held() int64 {
 	return min(v.plain.held(), v.escaped.held(), v.hex.held(), v.base64.held(), v.decimal.held())
 }
@@ -58,7 +58,7 @@ type search struct {
 	run    int     // characters since the view last reset
 }
 
-// character takes the next character, and its place in the stream. Most characters begin nothing.
+// character processes the next character with its position in the stream. Most characters begin no secret.
 func (s *search) character(c byte, is span) {
 	s.gap = 0
 	s.run++
@@ -80,7 +80,7 @@ func (s *search) advance(c byte, is span) {
 	if n.match > 0 {
 		s.hide(span{s.starts[len(s.starts)-int(n.match)], is.to})
 	}
-	if n.child == 0 { // no secret continues from here: hold nothing back for it
+	if n.child == 0 { // no secret continues from here: hold nothing back
 		s.state = n.fail
 	}
 }
@@ -97,7 +97,8 @@ func (s *search) held() int64 {
 // reset ends the current sequence.
 func (s *search) reset() { s.state, s.starts, s.gap, s.run = 0, s.starts[:0], 0, 0 }
 
-// skip skips a byte without meaning, at most most in a row. So an endless sequence of them holds nothing back.
+// skip skips a byte without meaning, at most most in a row. So an endless sequence of such bytes holds nothing
+// back.
 func (s *search) skip(most int) {
 	if s.gap++; s.gap > most {
 		s.reset()
@@ -110,8 +111,8 @@ const (
 	maxGap  = 64 // a line's end and its indentation
 )
 
-// inside reports whether the text so far looks like more than the end of a word, so that the line's end may be inside a
-// secret. Without this, the stream would hold back each line whose last letter may begin a secret.
+// inside reports whether the text so far looks like more than the end of a word, so that a line end may be inside
+// a secret. Otherwise the stream would hold back each line whose last letter may begin a secret.
 func (s *search) inside() bool { return s.run >= 8 || s.depth() >= 4 }
 
 // plainView reads the stream unchanged. It skips NUL bytes, and so finds ASCII in UTF-16 and UTF-32.
@@ -125,9 +126,9 @@ func (v *plainView) take(b byte, at int64) {
 	v.character(b, span{at, at + 1})
 }
 
-// escapedView reads text in lower case and undoes escapes, any number of times: those of JSON and JavaScript (\n, \",
-// \u00e9, \xe9) and of URLs (%41, +). It drops backslashes, and reads a line's end, and each escape for one, as an n.
-// So a secret looks the same however often it was quoted.
+// escapedView reads text in lower case and undoes escapes, any number of times: those of JSON and JavaScript (\n,
+// \", \u00e9, \xe9) and of URLs (%41, +). It drops backslashes, and reads a line end, also an escaped one, as an
+// n. So a secret looks the same however often it was quoted.
 type escapedView struct {
 	search
 	slash int64 // where the backslashes before the next character began, or never
@@ -137,7 +138,7 @@ type escapedView struct {
 	n      int
 	digits int
 	high   rune    // a surrogate (ECMA-262, 6.1.4) that waits for its other half
-	seen   *[]byte // takes the characters too, if it is not nil
+	seen   *[]byte // also receives the characters, if not nil
 }
 
 type escapeChar struct {
@@ -161,7 +162,7 @@ func (v *escapedView) take(b byte, at int64) {
 	v.read(b, span{at, at + 1})
 }
 
-// ordinary lists the characters that belong to no escape, in their normal form.
+// ordinary maps the characters that belong to no escape to their normal form.
 var ordinary = func() (table [256]byte) {
 	for i := range table {
 		if b := byte(i); b != 0 && b != '\\' && b != '\r' && b != '%' {
@@ -192,7 +193,7 @@ func normal(c byte) byte {
 	return c
 }
 
-// read takes a character of the stream, or one that an escape stood for.
+// read processes a character of the stream, or of a decoded escape.
 func (v *escapedView) read(c byte, is span) {
 	if v.n > 0 {
 		if isHex(c) {
@@ -218,7 +219,7 @@ func (v *escapedView) read(c byte, is span) {
 	switch {
 	case c == '%':
 		v.openEscape(c, is, 2)
-	case escaped && (c == 'u' || c == 'U'): // in capitals where a program made all of a text so
+	case escaped && (c == 'u' || c == 'U'): // in capitals if a program converted the whole text
 		v.openEscape(c, is, 4)
 	case escaped && (c == 'x' || c == 'X'):
 		v.openEscape(c, is, 2)
@@ -227,7 +228,7 @@ func (v *escapedView) read(c byte, is span) {
 	}
 }
 
-// drop skips a character without meaning here.
+// drop skips a character without meaning.
 func (v *escapedView) drop() {
 	if v.skip(maxGap); v.gap == 0 {
 		v.slash = never
@@ -238,7 +239,7 @@ func (v *escapedView) openEscape(c byte, is span, digits int) {
 	v.open[0], v.n, v.digits, v.slash = escapeChar{c, is}, 1, digits, never
 }
 
-// giveUp takes characters that looked like an escape but are none.
+// giveUp processes characters that looked like an escape but are none.
 func (v *escapedView) giveUp() {
 	n := v.n
 	v.n = 0
@@ -247,7 +248,7 @@ func (v *escapedView) giveUp() {
 	}
 }
 
-// closeEscape takes the character that an escape stands for, which may be part of another escape.
+// closeEscape processes the character of a complete escape; that may be part of another escape.
 func (v *escapedView) closeEscape(to int64) {
 	var value rune
 	for _, e := range v.open[1:v.n] {
@@ -274,7 +275,7 @@ func (v *escapedView) closeEscape(to int64) {
 	}
 }
 
-// text takes a character outside of escapes.
+// text processes a character outside of escapes.
 func (v *escapedView) text(c byte, is span) {
 	v.slash = never
 	c = normal(c)
@@ -295,8 +296,8 @@ func canonical(s string) string {
 	return string(out)
 }
 
-// unescaped returns a text as escapedView reads it if each of its characters is escaped, so that an apparent escape in
-// it is none.
+// unescaped returns a text as escapedView reads it if each character is escaped: apparent escapes in it are then
+// ordinary text.
 func unescaped(s string) string {
 	var out []byte
 	for _, b := range []byte(s) {
@@ -321,7 +322,7 @@ func (v *hexView) held() int64 {
 	return v.search.held()
 }
 
-// flush takes a 0 that did not belong to 0x.
+// flush processes a 0 that did not belong to 0x.
 func (v *hexView) flush() {
 	if v.zero != never {
 		v.character('0', span{v.zero, v.zero + 1})
@@ -406,14 +407,14 @@ func (v *base64View) take(b byte, at int64) {
 	}
 }
 
-// decimalView reads the numbers of a list, with commas or blanks between them, over any number of lines. After a comma
-// each number may have its index before it, in quotes: that is how JSON encodes a Uint8Array.
+// decimalView reads the numbers of a list, with commas or blanks between them, over any number of lines. After a
+// comma, each number may have its index in quotes before it: JSON encodes a Uint8Array that way.
 type decimalView struct {
 	search
 	gapFrom int64 // where this gap began
-	comma   bool  // there was a comma in it
-	numbers int   // before it
-	place   byte  // 0, or how far a place in this gap has come: its quote, then ':' where that is due
+	comma   bool  // the gap contains a comma
+	numbers int   // numbers before the gap
+	place   byte  // 0, or the progress of an index in this gap: its quote, then ':' when the colon is due
 }
 
 func (v *decimalView) take(b byte, at int64) {
@@ -431,7 +432,7 @@ func (v *decimalView) take(b byte, at int64) {
 		v.over()
 		return
 	case (b == '"' || b == '\'') && inGap && v.comma:
-		v.place, v.comma = b, false // one place for a number
+		v.place, v.comma = b, false // one index for a number
 	case b >= '0' && b <= '9':
 		if inGap {
 			v.numbers++
@@ -440,7 +441,7 @@ func (v *decimalView) take(b byte, at int64) {
 		v.character(b, span{at, at + 1})
 		return
 	case b == ',' || b == ' ' || b == '\t':
-	case (b == '\n' || b == '\r') && (inGap && v.comma || v.numbers >= 4): // else a text's line ends in a number
+	case (b == '\n' || b == '\r') && (inGap && v.comma || v.numbers >= 4): // otherwise a line of text ends in a number
 	default:
 		v.over()
 		return

@@ -1,14 +1,13 @@
-// Package contract is what host and guest must agree on, each fact once: addresses,
-// paths, the letters of the wire, limits and statuses. Host and tests import it; the
-// guest's C programs include contract.h, and preload.js has the lines it needs: both
-// are written from this file by
+// Package contract defines what host and guest must agree on, each fact once: addresses, paths, the letters of
+// the wire, limits and statuses. Host and tests import it; the guest's C programs include contract.h, and
+// preload.js has the lines it needs: both are written from this file by
 //
 //	go test ./guest/contract -update
 //
-// and a test fails where they differ. The package holds constants and nothing else.
+// and a test fails if they differ. The package contains only constants.
 package contract
 
-// The network that a guest has, and nothing else on it.
+// The guest's network; there is nothing else on it.
 const (
 	GuestIP    = "10.0.2.15"
 	GatewayIP  = "10.0.2.2" // the host's end, and the resolver
@@ -27,42 +26,42 @@ const (
 
 // Paths in the guest.
 const (
-	OutDir     = "/out"              // where the code leaves what is to come back
+	OutDir     = "/out"              // the code's results, for the host to collect
 	HomeDir    = "/home/user"        // of the user that the code runs as
-	WorkDir    = "/work"             // where code runs that asks for no other place
-	UnitaskDir = "/unitask"          // the guest's own
-	LibDir     = "/unitask/lib"      // what the image brings
+	WorkDir    = "/work"             // default folder of the code
+	UnitaskDir = "/unitask"          // the guest's own files
+	LibDir     = "/unitask/lib"      // what the image provides
 	ExecFile   = "/unitask/lib/exec" // what PID 1 starts: a path, arguments, environment
-	// FoldersFile names, a line each, folders that PID 1 mounts from the disk as a whole.
+	// FoldersFile lists, one a line, folders that PID 1 mounts from the disk as a whole.
 	FoldersFile = "/unitask/lib/folders"
-	// ContainerFile is in the initramfs of a machine that runs a container's image: who its program runs
-	// as, user, group and further groups, as numbers.
+	// ContainerFile is in the initramfs of a machine that runs a container's image. It contains the ids that the
+	// program runs as: user, group and further groups, as numbers.
 	ContainerFile = "/unitask/container"
 	Library       = "/unitask/lib/shim.node"
 	Preload       = "/unitask/lib/preload.js"
-	Typescript    = "/unitask/lib/typescript.js" // what has Node load TypeScript and JSX
-	Esbuild       = "/unitask/lib/esbuild"       // the program that makes JavaScript of what Node can't
+	Typescript    = "/unitask/lib/typescript.js" // makes Node load TypeScript and JSX
+	Esbuild       = "/unitask/lib/esbuild"       // the program that converts to JavaScript what Node can't load
 	Rehearsal     = "/unitask/lib/rehearsal.js"
-	MainLink      = "/unitask/main"        // what the language runs; its target is the code
-	Trusted       = "/unitask/ca.pem"      // certificates of a run; empty until it brings some
-	Warm          = "/unitask/lib/warm.py" // what Python imports before a snapshot, where an image has it
-	Terminal      = "/dev/pts/0"           // of code that has one
+	MainLink      = "/unitask/main"        // what the language runs; a link to the code
+	Trusted       = "/unitask/ca.pem"      // certificates of a run; empty until the run has some
+	Warm          = "/unitask/lib/warm.py" // what Python imports before a snapshot, if an image has it
+	Terminal      = "/dev/pts/0"           // of code with a terminal
 	SearchPath    = "/usr/local/bin:/usr/bin:/bin"
-	Locale        = "C.UTF-8" // of the code, where it asks for none
+	Locale        = "C.UTF-8" // of the code, unless it sets another one
 
-	// Reserved are the folders that hold the guest's own files, a colon between two.
+	// Reserved are the folders with the guest's own files, separated by colons.
 	Reserved = "/dev:/proc:/sys:/usr:/lib:/lib64:/etc:/bin:/unitask:/image:/modules:/init"
-	// LayerWithout are those of a container's root that no layer has: they are the machine's.
+	// LayerWithout are the parts of a container's root that no layer contains: they belong to the machine.
 	LayerWithout = "/dev:/proc:/sys:/tmp:/run:/out:/unitask:/etc/resolv.conf:/etc/hosts:/etc/hostname"
-	// LayerEnd is the last entry of a layer that is whole, and no file.
+	// LayerEnd is the last entry of a complete layer; it is not a file.
 	LayerEnd = "unitask/end"
-	// LayerFile is the artifact that a layer is.
+	// LayerFile is the name of the artifact with a layer.
 	LayerFile = "layer.tar"
 	// Writable are the folders that the code may write to, beside its own.
 	Writable = "/tmp:/out:/home/user:/dev"
 )
 
-// Who runs what on a kernel that has users.
+// Users on a kernel that has users.
 const (
 	UserID   = 1000  // the code
 	NobodyID = 65534 // the relay
@@ -125,14 +124,14 @@ const (
 	StepFailed = 'f'
 	StepEnd    = 'x'
 	StepHeld   = 'h'
-	StepOut    = 'u' // before a reply or an end: there is something in OutDir
+	StepOut    = 'u' // before a reply or an end: OutDir is not empty
 )
 
-// How a command of a session is started.
+// Flags for starting a command of a session.
 const (
 	ExecTerminal = 1 // on a terminal of its own
 	ExecControl  = 2 // with a stream to the host as descriptor 3
-	ExecBuiltin  = 4 // it is one of the session's own, about files
+	ExecBuiltin  = 4 // one of the session's own file commands
 )
 
 // Kinds of files, in a file frame and an artifact's.
@@ -143,81 +142,82 @@ const (
 	KindPipe   = 'p'
 	KindSocket = 's'
 	KindOther  = 'x'
-	KindLarge  = 'b' // a regular file of more bytes than may still come: its bytes are not sent
+	KindLarge  = 'b' // a regular file above the remaining limit: its bytes are not sent
 )
 
 // Letters that Node's main thread writes to the agent.
 const (
 	ControlReady     = 'R' // it is up
-	ControlStarted   = 'S' // the start was taken; the user's code is next
+	ControlStarted   = 'S' // the start was received; the user's code is next
 	ControlRehearsed = 'W' // the rehearsal's program has ended
-	ControlExit      = 'E' // it ends, with the exit code in the next byte
-	ControlWouldExit = 'N' // it would, if this were no rehearsal
-	ControlProgram   = 'P' // the compiled code follows: its length (4 bytes), and it; the code waits for ControlContinue
-	ControlContinue  = 'G' // to it: the host has that
+	ControlExit      = 'E' // it exits, with the exit code in the next byte
+	ControlWouldExit = 'N' // it would exit, if this were no rehearsal
+	ControlProgram   = 'P' // the compiled code follows: length (4 bytes), bytes; the code waits for ControlContinue
+	ControlContinue  = 'G' // sent to it: the host has the program
 )
 
 // Limits of the conversation.
 const (
 	Version      = 1         // of the protocol, in hello
 	HeaderSize   = 5         // of a frame: length (4 bytes), type
-	MaxFrame     = 1 << 20   // the largest payload in either direction; the agent has a buffer of that size
+	MaxFrame     = 1 << 20   // the largest payload in either direction; the agent's buffer has this size
 	MaxChunk     = 64 << 10  // of output or standard input in one frame
 	MaxProgram   = 32 << 20  // bytes of a compiled program that is handed out
 	PlaceSize    = 4 << 20   // bytes of a place (PlaceMark)
 	NonceSize    = 8         // of a seed
 	EntropySize  = 64        // of the host's randomness, in a seed and in a start
 	MaxRelays    = 256       // ports of the loopback that lead to the host's
-	MaxProcess   = 64 << 10  // bytes that say how a fresh process is started
-	MaxStrings   = 256       // arguments of one, and variables
+	MaxProcess   = 64 << 10  // bytes of a description of a fresh process
+	MaxStrings   = 256       // arguments of a fresh process, and variables
 	MaxGroups    = 64        // of a container's user
 	MaxPath      = 4096      // bytes of a path, its NUL included, as PATH_MAX
 	FileHeader   = 24        // of a file frame, before the path
 	ArtifactHead = 5         // of an artifact's frame, before the path
 	StepHeader   = 9         // of a session's frame: length (4 bytes), type, command (4 bytes)
-	MaxStep      = 256 << 10 // bytes of a session's frame, which holds a command's arguments and environment
+	MaxStep      = 256 << 10 // bytes of a session's frame, which contains a command's arguments and environment
 	MaxCommands  = 64        // of a session at once
 	MaxListed    = 4096      // arguments of a command, and variables
 
-	ForwardWindow = 256 << 10 // bytes of a forwarded connection that its client has not taken
+	ForwardWindow = 256 << 10 // bytes of a forwarded connection that its client has not read yet
 	ForwardUnit   = 32 << 10  // bytes that each byte of control lets a forwarded connection send
 )
 
-// What the host puts on the linux guest's kernel command line.
+// Options on the linux guest's kernel command line.
 const (
 	BootArg    = "unitask.arg="    // an argument of the language, before its others
-	BootLazy   = "unitask.lazy"    // it is started by the start, not before
-	BootTrace  = "unitask.trace"   // its system calls go to the console, each in a line that begins with TraceMark
-	BootDirect = "unitask.direct=" // a script to run with nothing around it
+	BootLazy   = "unitask.lazy"    // the language is started with the run, not before
+	BootTrace  = "unitask.trace"   // system calls are written to the console, each in a line that begins with TraceMark
+	BootDirect = "unitask.direct=" // a script to run without anything around it
 )
 
-// HandOut, in a start, has the program that the code is compiled to handed out before it runs.
+// HandOut, in a start, requests the compiled program before it runs.
 const HandOut = "hand-out"
 
-// PlaceMark begins each page of a place, a file that a program waits with when a snapshot is taken, so that clones
-// can have something in it from their beginning; behind it is the page's number, 32 bits, little-endian, and nothing
-// else. As it is written here it is in no guest's memory: each letter is the one before the one meant.
+// PlaceMark begins each page of a place. A place is a file that a program holds when a snapshot is taken, so that
+// clones can start with other content in it. After the mark follows only the page's number, 32 bits,
+// little-endian. No guest's memory contains the mark as written here: each letter is the predecessor of the real
+// one.
 const PlaceMark = "tmhs`rj,ok`bd"
 
-// TraceMark begins each line of the linux guest's console that tells of a system call.
+// TraceMark begins each line about a system call on the linux guest's console.
 const TraceMark = "~"
 
-// EnvFresh is a variable of a process that is started for one run: it takes its start
-// before it loads anything else.
+// EnvFresh is a variable of a process that is started for one run: it reads its start before it loads anything
+// else.
 const EnvFresh = "UNITASK_FRESH"
 
-// How a machine ends.
+// Exit statuses of a machine.
 const (
 	ExitUnknown   = 125   // and above: the guest's own programs failed, or the kernel
 	ExitNoExec    = 126   // the language could not be executed
-	ExitSignal    = 128   // and a signal's number
+	ExitSignal    = 128   // plus a signal's number
 	DebugExitPort = 0x501 // of QEMU's isa-debug-exit
 )
 
-// V8's limit for old objects, in MiB: the machine's memory, less what the kernel,
-// Node itself and the young generation need.
+// V8's limit for old objects, in MiB: the machine's memory, minus what the kernel, Node itself and the young
+// generation need.
 const (
 	HeapReserveMB    = 136
-	HeapReserveShare = 16 // a sixteenth of the memory, too
+	HeapReserveShare = 16 // also minus a sixteenth of the memory
 	HeapLeastMB      = 40
 )

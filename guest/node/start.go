@@ -10,17 +10,15 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// Node's own arguments and variables. In a clone Node runs already: what it reads at
-// its start only needs a process of its own; a few things can still be done then, by
-// the preload (adopt). Nothing is ignored.
+// Node's own arguments and variables. In a clone, Node is already running: whatever it reads only at its start
+// needs a process of its own. The preload can still apply a few settings (adopt). Nothing is ignored.
 
-// whileRunning are the arguments that Node can take while it runs.
+// whileRunning are the arguments that Node can apply while it runs.
 var whileRunning = []string{"--expose-gc", "--expose_gc", "--no-warnings"}
 
-// atStart are the variables that Node reads at its start, and whether one of them by
-// itself needs a fresh process. NODE_PATH, NODE_NO_WARNINGS and NODE_EXTRA_CA_CERTS are
-// not among them: the preload heeds them; nor are those that Node reads when it needs
-// them.
+// atStart are the variables that Node reads at its start; the value tells whether the variable alone requires a
+// fresh process. NODE_PATH, NODE_NO_WARNINGS and NODE_EXTRA_CA_CERTS are not included because the preload applies
+// them; nor are variables that Node reads when it needs them.
 var atStart = map[string]bool{
 	"NODE_OPTIONS": true, "NODE_DEBUG": true, "NODE_DEBUG_NATIVE": true, "NODE_V8_COVERAGE": true,
 	"NODE_COMPILE_CACHE":       true,
@@ -31,16 +29,16 @@ var atStart = map[string]bool{
 	"SSL_CERT_FILE": false, "SSL_CERT_DIR": false, "NODE_PATH": false, "NODE_NO_WARNINGS": false,
 }
 
-// asStarted is a locale that gives Node what it has where nothing names one.
+// asStarted matches a locale with which Node behaves as without any.
 var asStarted = regexp.MustCompile(`^(en_US|C|POSIX)(\.(?i:utf-?8))?$`)
 
-// noProgram are arguments with which Node runs no program, or another one.
+// noProgram are arguments that make Node run no program, or another one.
 var noProgram = []string{"-", "--", "-e", "--eval", "-p", "--print", "-pe", "-c", "--check", "-i", "--interactive",
 	"-v", "--version",
 	"-h", "--help", "--v8-options", "--completion-bash", "--run", "--watch", "--watch-path", "--test", "--build-snapshot",
 	"--prof-process"}
 
-// CheckArg says what is wrong with one of Node's own arguments.
+// CheckArg returns an error if an argument for Node is invalid.
 func CheckArg(arg string) error {
 	name, _, _ := strings.Cut(arg, "=")
 	if len(name) > 2 { // as Node reads it
@@ -57,8 +55,7 @@ func CheckArg(arg string) error {
 	return nil
 }
 
-// NeedsProcess names the first argument or variable that only a fresh process can
-// heed, "" if there is none.
+// NeedsProcess returns the first argument or variable that requires a fresh process, "" if there is none.
 func NeedsProcess(args []string, env map[string]string) string {
 	for _, arg := range args {
 		if !slices.Contains(whileRunning, arg) {
@@ -83,7 +80,7 @@ func Process(args []string, env map[string]string) (allArgs, variables []string)
 	for name := range atStart {
 		value := env[name]
 		if name == "NODE_OPTIONS" {
-			// The preload comes before whatever the options load.
+			// The preload runs before whatever the options load.
 			allArgs = append(allArgs, heapOptions(value)...)
 			value = "--require=" + contract.Preload + " " + value
 		}
@@ -95,8 +92,8 @@ func Process(args []string, env map[string]string) (allArgs, variables []string)
 	return append(allArgs, args...), append(variables, contract.EnvFresh+"=1")
 }
 
-// heapOptions returns those of NODE_OPTIONS that bound the heap: on the command line, where
-// the machine's own bound stands, they count more.
+// heapOptions returns the heap limits in NODE_OPTIONS. On the command line, which also has the machine's own
+// limit, they take precedence.
 func heapOptions(options string) (found []string) {
 	for _, option := range strings.Fields(options) {
 		if strings.HasPrefix(strings.ReplaceAll(option, "_", "-"), "--max-old-space-size=") {
@@ -106,7 +103,7 @@ func heapOptions(options string) (found []string) {
 	return found
 }
 
-// Refused returns a readable form of what Node prints when it does not take its arguments.
+// Refused returns a readable form of Node's output when it rejects its arguments.
 func Refused(words string) string {
 	first, _, _ := strings.Cut(words, "\n")
 	return fmt.Sprintf("Node does not take it: %s", strings.TrimPrefix(first, Program+": "))

@@ -12,10 +12,10 @@ import (
 	"github.com/unitask/unitask/guest/system"
 )
 
-// What the image data has beside Python's own: numpy, pandas, matplotlib and what reads and
-// writes files of data, as Debian packages them.
+// What the image data contains beside Python: numpy, pandas, matplotlib and packages for data files, as Debian
+// packages them.
 
-// DataParts are the vendored parts of that.
+// DataParts are the vendored parts of the image data.
 var DataParts = slices.Concat(Parts, []string{
 	"python3-numpy", "python3-pandas", "python3-pandas-lib", "python3-matplotlib", "python-matplotlib-data",
 	"python3-openpyxl", "python3-et-xmlfile", "python3-lxml", "python3-pil", "python3-scipy", "python3-decorator",
@@ -27,31 +27,30 @@ var DataParts = slices.Concat(Parts, []string{
 	"libwebpdemux2", "libwebpmux3", "fonts-dejavu-core", "fonts-lyx",
 })
 
-// Only are those of the parts that one architecture alone has.
+// Only lists parts that exist for a single architecture.
 var Only = map[string]string{"libquadmath0": "amd64", "libmvec": system.Only["libmvec"]}
 
-// DataModules are the names of what people install by itself.
+// DataModules are the modules that people would otherwise install.
 var DataModules = []string{"numpy", "pandas", "matplotlib", "scipy", "openpyxl", "lxml", "PIL", "dateutil", "pytz",
 	"six", "fontTools", "packaging", "pyparsing"}
 
 // Packages is the folder of Debian's Python packages.
 const Packages = "/usr/lib/python3/dist-packages"
 
-// DataFolders are those with many files.
+// DataFolders are the folders with many files.
 var DataFolders = slices.Concat(Folders, []string{Packages, "/usr/share/matplotlib", "/usr/share/fonts"})
 
-// DataPacked says which files are compressed: the packages and what they bring, of which libraries only the large
-// ones that few programs load, and the sources, of which only tracebacks show lines. What Python itself reads at its
-// start is not.
+// DataPacked lists the compressed files: the packages and their data, large libraries that few programs load, and
+// sources, which only tracebacks show. Files that Python reads at its start are not compressed.
 var DataPacked = []string{Packages, "/usr/share/matplotlib/", "/usr/share/fonts/", "/usr/lib/TRIPLET/lapack/",
 	"/usr/lib/TRIPLET/libg", "/usr/lib/TRIPLET/libicu", "/usr/lib/TRIPLET/libx", "*.py"}
 
-// DataLinks are those that Debian's alternatives would make.
+// DataLinks are the links that Debian's alternatives would create.
 var DataLinks = map[string]string{"/usr/lib/TRIPLET/libblas.so.3": "blas/libblas.so.3",
 	"/usr/lib/TRIPLET/liblapack.so.3": "lapack/liblapack.so.3"}
 
-// warm is a program that is run once, in a machine that becomes a template: what it imports, in the place of
-// IMPORTS, stays. Its function renew is called whenever a run begins in such a machine.
+// warm is a program that runs once in a machine that becomes a template: the modules that it imports, in place of
+// IMPORTS, stay loaded. Its function renew is called whenever a run begins in such a machine.
 //
 //go:embed warm.py
 var warm string
@@ -59,8 +58,8 @@ var warm string
 //go:embed warm_data.py
 var warmData string
 
-// WarmFiles returns the text of the program that imports what the image data does, if it is that, and modules; none if
-// there is nothing to import.
+// WarmFiles returns the program that imports modules, and those of the image data if data is set. It returns nil
+// if there is nothing to import.
 func WarmFiles(data bool, modules []string) map[string]string {
 	var imports strings.Builder
 	if data {
@@ -90,8 +89,8 @@ func DataFiles() map[string]string {
 //go:embed data.py
 var tables string
 
-// DataRehearsal is the throw-away program: Python's own, and what begins with a table.
+// DataRehearsal is the throw-away program: Python's own, extended with a table.
 var DataRehearsal = Rehearsal + "import numpy\nimport pandas\n" + tables
 
-// DataPatience is how long the imports of a template may take, where the machine is emulated.
+// DataPatience bounds the imports of a template on an emulated machine.
 const DataPatience = 3 * time.Minute

@@ -11,7 +11,7 @@ import (
 	"github.com/unitask/unitask/guest/system"
 )
 
-// Program is what waits in a machine for the code, and becomes Bash then.
+// Program waits in a machine for the code, and then becomes Bash.
 const Program = "/unitask/lib/start"
 
 // ProgramSources are compiled into Program; they are in guest.Sources.
@@ -28,16 +28,16 @@ var Parts = slices.Concat([]string{
 	"tzdata",
 }, system.Libraries, system.Commands)
 
-// Folders are those with many files.
+// Folders are the folders with many files.
 var Folders = []string{"/usr/bin", "/usr/share"}
 
-// Links are those that Debian's alternatives would make.
+// Links are the links that Debian's alternatives would create.
 var Links = map[string]string{"/usr/bin/awk": "gawk", "/usr/bin/pager": "less"}
 
 // Args is Program's command line, its own name included.
 var Args = []string{"start"}
 
-// Env is the environment that it is started in; the code sees its own.
+// Env is the environment of Program's start; the code sees its own.
 var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir, "LANG=" + contract.Locale}
 
 // Files returns the texts of an image, by their path in the guest.
@@ -48,28 +48,28 @@ func Files() map[string]string { return map[string]string{contract.Trusted: ""} 
 //go:embed rehearsal.sh
 var Rehearsal string
 
-// Check is the program that checks another one's syntax.
+// Check is the program that checks another program's syntax.
 //
 //go:embed check.sh
 var Check string
 
-// Extensions are those that a main file may have.
+// Extensions are the extensions of a main file.
 var Extensions = []string{".sh", ".bash"}
 
-// CheckArg says what is wrong with one of the language's own arguments.
+// CheckArg returns an error if an argument for the language is invalid.
 func CheckArg(string) error { return errors.New("is for JavaScript only") }
 
-// NeedsProcess is "": every run has a process of its own.
+// NeedsProcess returns "": every run has a process of its own.
 func NeedsProcess([]string, map[string]string) string { return "" }
 
 // Process returns the arguments and the environment of a fresh process.
 func Process(args []string, _ map[string]string) (allArgs, variables []string) { return args, nil }
 
-// Refused returns a readable form of what is printed when it does not take its arguments.
+// Refused returns a readable form of the output of a process that rejects its arguments.
 func Refused(words string) string { return "Bash does not take it: " + words }
 
-// OutOfMemory reports whether a program ended for want of memory: only the kernel can say so.
+// OutOfMemory returns false: only the kernel can report that a program ran out of memory.
 func OutOfMemory(int, string) bool { return false }
 
-// MissingModule is "": a shell has none.
+// MissingModule returns "": a shell has no modules.
 func MissingModule(string) string { return "" }

@@ -16,12 +16,11 @@ import (
 	"github.com/unitask/unitask/internal/bounded"
 )
 
-// errTooMuch ends a command that gives more than was asked for.
+// errTooMuch ends a command that prints more than requested.
 var errTooMuch = errors.New("it gives more than was asked for")
 
-// File runs one of the session's own commands about files (../init/sessionfiles.c): a verb, a path
-// and what the verb takes. What it prints comes back up to a number of bytes. Errors of the files are
-// syscall.Errno.
+// File runs one of the session's own commands about files (../init/sessionfiles.c): a verb, a path and further
+// arguments. It returns at most most bytes of output. Errors of the files are syscall.Errno.
 func (c *Client) File(ctx context.Context, content io.Reader, most int, args ...string) ([]byte, error) {
 	var out bytes.Buffer
 	if err := c.FileTo(ctx, content, &bounded.Writer{To: &out, Left: int64(most), Err: errTooMuch}, args...); err != nil &&
@@ -31,7 +30,7 @@ func (c *Client) File(ctx context.Context, content io.Reader, most int, args ...
 	return out.Bytes(), nil
 }
 
-// FileTo is File, with what is printed written to out as it comes.
+// FileTo is like File, but writes the output to out as it arrives.
 func (c *Client) FileTo(ctx context.Context, content io.Reader, out io.Writer, args ...string) error {
 	cmd, err := c.Start(ctx, Exec{Args: args, Dir: "/", Stdin: content, Stdout: out, builtin: true})
 	if err != nil {
@@ -49,7 +48,7 @@ func (c *Client) FileTo(ctx context.Context, content io.Reader, out io.Writer, a
 	return nil
 }
 
-// Entry is something in a session's machine.
+// Entry is a file, folder or other entry in a session's machine.
 type Entry struct {
 	Path    string      `json:"path"` // absolute
 	Mode    fs.FileMode `json:"mode"` // with its kind
@@ -63,7 +62,7 @@ var kinds = map[byte]fs.FileMode{
 	contract.KindSocket: fs.ModeSocket, contract.KindOther: fs.ModeIrregular,
 }
 
-// Entries reads what the command list prints, up to a number of them. What can't be read is left out.
+// Entries parses the output of the command list, up to a number of entries. Malformed entries are left out.
 func Entries(text []byte, most int) (list []Entry, more bool) {
 	for len(text) > 0 {
 		one, rest, whole := bytes.Cut(text, []byte{0})

@@ -14,30 +14,30 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// State is what a client knows of its program, taken while that holds its output: what a client of another process
-// continues from (Restore).
+// State is a client's knowledge of its program, read while the program holds its output: a client in another
+// process continues from it (Restore).
 type State struct {
 	Next         uint32             `json:"next"` // the number of the last command
 	Commands     []CommandState     `json:"commands,omitempty"`
 	Interpreters []InterpreterState `json:"interpreters,omitempty"`
 }
 
-// CommandState is a command that runs.
+// CommandState describes a running command.
 type CommandState struct {
 	ID        uint32 `json:"id"`
 	Name      string `json:"name"`                // the program's
 	Forwarded bool   `json:"forwarded,omitempty"` // it is a forwarded connection
 }
 
-// InterpreterState is an interpreter, which is one of the commands.
+// InterpreterState describes an interpreter, which is one of the commands.
 type InterpreterState struct {
 	ID       uint32    `json:"id"`
 	Language string    `json:"language"`
-	Kept     [2][]byte `json:"kept"` // what it has printed since its last step, of each stream
-	Lost     [2]int64  `json:"lost"` // bytes of that which were not kept
+	Kept     [2][]byte `json:"kept"` // its output since its last step, for each stream
+	Lost     [2]int64  `json:"lost"` // bytes of that output which were dropped
 }
 
-// State returns the client's, with the interpreters of a list.
+// State returns the client's state, with the interpreters of a list.
 func (c *Client) State(list []*Interpreter) State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -56,9 +56,9 @@ func (c *Client) State(list []*Interpreter) State {
 	return st
 }
 
-// Restore returns a client for a machine that continues from where a state was taken, with the interpreters of the
-// state. The other commands continue there, and their output is lost; forwarded connections are cut. Continue connects
-// the client with the program.
+// Restore returns a client for a machine that continues from a state, with the state's interpreters. The other
+// commands continue there, and their output is lost; forwarded connections are closed. Continue connects the
+// client with the program.
 func Restore(st State) (*Client, []*Interpreter) {
 	c := New(nil)
 	c.next = st.Next
@@ -87,14 +87,14 @@ func Restore(st State) (*Client, []*Interpreter) {
 	return c, list
 }
 
-// renewing is what stands where a step has its time limit: what follows is a seed.
+// renewing is sent instead of a step's time limit: a seed follows.
 const renewing = "fork"
 
-// RenewPatience bounds how long an interpreter may take to renew what it keeps.
+// RenewPatience bounds how long an interpreter may take to reseed.
 const RenewPatience = 10 * time.Second
 
-// Renew gives the interpreter of a fork random numbers of its own: the generators that its process keeps are seeded
-// anew. One that does not answer is killed, since it would continue with those of the others.
+// Renew gives the interpreter of a fork new random numbers: the generators in its process are reseeded. An
+// interpreter that does not answer is killed, because it would use the same numbers as the others.
 func (in *Interpreter) Renew(ctx context.Context) error {
 	seed := make([]byte, contract.EntropySize)
 	if _, err := rand.Read(seed); err != nil {
@@ -103,7 +103,7 @@ func (in *Interpreter) Renew(ctx context.Context) error {
 	timed, cancel := context.WithTimeoutCause(ctx, RenewPatience,
 		errors.New("an interpreter does not renew its random numbers"))
 	defer cancel()
-	step, err := in.run(timed, renewing, hex.EncodeToString(seed), nil, nil) // what was printed before is its next step's
+	step, err := in.run(timed, renewing, hex.EncodeToString(seed), nil, nil) // earlier output belongs to the next step
 	if err == nil && !step.Gone && step.Code != 0 {
 		err = fmt.Errorf("an interpreter can't renew its random numbers: %.200s", step.Value)
 	}

@@ -17,15 +17,15 @@ import (
 // errWindow means that the guest sent more than it was allowed to.
 var errWindow = errors.New("the machine's end of a forwarded connection sent more than was asked for")
 
-// window is what the guest has sent and the client has not taken: contract.ForwardWindow bytes at most.
+// window holds the bytes that the guest has sent and the client has not read: contract.ForwardWindow at most.
 type window struct {
 	mu      sync.Mutex
 	waiting []byte
-	room    int // that the guest has
+	room    int // bytes that the guest may send
 	more    chan struct{}
 }
 
-// Write takes what the guest sends. It does not wait.
+// Write stores bytes from the guest. It does not wait.
 func (w *window) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -49,16 +49,16 @@ func (w *window) take() []byte {
 	return p
 }
 
-// give notes that the guest has more room, in contract.ForwardUnit.
+// give adds to the guest's room, in units of contract.ForwardUnit.
 func (w *window) give(units int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.room += units * contract.ForwardUnit
 }
 
-// Connect carries a client's connection to a TCP port of the machine, until one of them has ended it or ctx ends, and
-// closes it: by a reset unless the machine's end was an orderly one. use is called before anything is sent to the
-// machine, which is needed until what it returns is called. The error is a syscall.Errno if nothing listens there.
+// Connect forwards a client's connection to a TCP port of the machine until either side closes it or ctx ends,
+// and then closes it: with a reset, unless the machine closed it in order. use is called before data is sent to
+// the machine, which must run until done is called. The error is a syscall.Errno if nothing listens there.
 func (c *Client) Connect(ctx context.Context, port uint16, conn *net.TCPConn,
 	use func() (done func(), err error)) error {
 	err := c.connect(ctx, port, conn, use)
@@ -89,7 +89,7 @@ func (c *Client) connect(ctx context.Context, port uint16, conn *net.TCPConn,
 			cmd.signal(syscall.SIGKILL)
 		}
 	}()
-	stop := context.AfterFunc(ctx, func() { // also while it is written to, or does not take what it is given
+	stop := context.AfterFunc(ctx, func() { // also while a write to it waits, or it does not read
 		_ = conn.SetLinger(0)
 		conn.Close()
 		cmd.finish(guest.End{}, context.Cause(ctx))

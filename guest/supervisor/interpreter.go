@@ -28,13 +28,15 @@ type Language struct {
 	Name   string
 	Driver string   // the driver's text
 	Path   string   // where it is in the guest
-	Args   []string // the command; the driver's path is among them, or in Env
-	Env    []string // beside that of the session
-	// Without are variables of the session that the interpreter is not started with. Steps may set them.
+	Args   []string // the command; the driver's path is one of them, or in Env
+	Env    []string // in addition to the session's
+	// Without are variables of the session that are removed from the interpreter's environment. Steps may set
+	// them.
 	Without []string
-	// Undriven is what the interpreter reads on its standard input, and so runs, where it has not read the driver.
+	// Undriven is a script on the interpreter's standard input, which the interpreter runs if it has not read the
+	// driver.
 	Undriven string
-	// MaxCode bounds a step's code, in bytes; 0 is as many as a run's.
+	// MaxCode bounds a step's code, in bytes; 0 means the same limit as for runs.
 	MaxCode int
 }
 
@@ -47,9 +49,9 @@ var pythonDriver string
 //go:embed driver.sh
 var shellDriver string
 
-// Languages are those that a session can have. Node's has no baseline compiler, as that of runs (../node), which is a
-// session's on Nanos: it would compile the driver during the first ten steps, each of which takes twice as long then
-// where a processor is emulated, and programs are no faster with it: what is hot is optimized all the same.
+// Languages are the languages of a session. Node runs without its baseline compiler, like that of runs (../node),
+// which is a session's on Nanos. The compiler would compile the driver during the first ten steps, and each would
+// take twice as long on an emulated processor. Programs are no faster with it: hot code is optimized anyway.
 var Languages = []Language{
 	{Name: "js", Driver: nodeDriver, Path: driverDir + "driver.js",
 		Args: []string{"node", "--expose-internals", "--no-warnings", "--no-sparkplug", driverDir + "driver.js"}},
@@ -57,8 +59,9 @@ var Languages = []Language{
 		Args: []string{"python3", driverDir + "driver.py"}},
 	{Name: "shell", Driver: shellDriver, Path: driverDir + "driver.sh", Args: []string{"bash"},
 		Env: []string{"BASH_ENV=" + driverDir + "driver.sh"},
-		// With these bash may ignore BASH_ENV (posix, privileged), end before the first command or behind it (noexec,
-		// errexit, onecmd), or have a file in the place of the driver's pipe (what is compatible with 5.0).
+		// With these variables bash may ignore BASH_ENV (posix, privileged) or exit before or after the first
+		// command (noexec, errexit, onecmd). It may also have a file instead of the driver's pipe (compatibility
+		// before 5.0).
 		Without:  []string{"POSIXLY_CORRECT", "BASH_COMPAT", "SHELLOPTS", "BASHOPTS"},
 		Undriven: "echo 'the step did not run: bash was started in a way in which it ignores BASH_ENV' >&2\nexit 125\n",
 		MaxCode:  1 << 20}, // Bash reads it byte by byte
@@ -66,10 +69,10 @@ var Languages = []Language{
 
 const driverDir = contract.UnitaskDir + "/session/"
 
-// MaxValue bounds a last expression's value, in characters; drivers cut it a little before.
+// MaxValue bounds a last expression's value, in characters; drivers cut it slightly earlier.
 const MaxValue = 64 << 10
 
-// Interpreter is one that runs. One step at a time.
+// Interpreter is a running interpreter. It runs one step at a time.
 type Interpreter struct {
 	Language string // its name
 	cmd      *Command
@@ -82,25 +85,26 @@ type reply struct {
 	value string
 }
 
-// Step is what a step came to.
+// Step is the result of a step.
 type Step struct {
-	Code  int    // the exit code: 0, what the shell's last command had, 1 after an exception
-	Value string // of the last expression, "" if it has none
-	// Gone says that the interpreter has ended with the step, and with it its variables. End says
-	// how.
+	Code  int    // the exit code: 0, that of the shell's last command, or 1 after an exception
+	Value string // of the last expression, "" if there is none
+	// Gone means that the interpreter has ended with the step, and its variables are lost. End describes how it
+	// ended.
 	Gone bool
 	End  guest.End
 }
 
-// swapped is a writer whose target changes. What comes without one is kept for the next.
+// swapped is a writer with a changing target. Output without a target is kept for the next one.
 type swapped struct {
 	mu   sync.Mutex
 	to   io.Writer
 	kept []byte
-	lost int64 // bytes that came without a target and were not kept
+	lost int64 // bytes without a target that were not kept
 }
 
-// maxKept bounds what is kept of what an interpreter prints between two steps: the beginning of each stream, in bytes.
+// maxKept bounds what is kept of an interpreter's output between two steps: the beginning of each stream, in
+// bytes.
 const maxKept = 64 << 10
 
 func (s *swapped) Write(p []byte) (int, error) {
@@ -128,7 +132,7 @@ func (s *swapped) swap(to io.Writer) {
 	}
 }
 
-// waiting returns a copy of what is kept, and how many bytes were not.
+// waiting returns a copy of the kept output, and the number of dropped bytes.
 func (s *swapped) waiting() (kept []byte, lost int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,7 +156,7 @@ func (c *Client) Interpret(ctx context.Context, l Language, env []string, dir st
 	return in, err
 }
 
-// replies reads replies.
+// replies parses the driver's replies.
 type replies struct {
 	buf []byte
 	to  chan<- reply
@@ -177,15 +181,15 @@ func (r *replies) Write(p []byte) (int, error) {
 	}
 	select {
 	case r.to <- reply{code: n, value: string(value)}:
-	default: // nobody asked: the code has written to descriptor 3
+	default: // unrequested: the code has written to descriptor 3
 	}
 	r.buf = r.buf[:0]
 	return len(p), nil
 }
 
-// Run runs code, with what it prints going to stdout and stderr. When ctx ends the step is
-// interrupted as by Ctrl-C, a second time half of KillPatience later, and the interpreter is killed
-// where that does not end it; the error is then the context's cause.
+// Run runs code, and writes its output to stdout and stderr. When ctx ends, the step is interrupted as with
+// Ctrl-C, and a second time half of KillPatience later. An interpreter that still runs is killed. The error is
+// then the context's cause.
 func (in *Interpreter) Run(ctx context.Context, code string, limit time.Duration, stdout, stderr io.Writer) (Step,
 	error) {
 	if i := bytes.IndexByte([]byte(code), 0); i >= 0 {
@@ -196,7 +200,7 @@ func (in *Interpreter) Run(ctx context.Context, code string, limit time.Duration
 
 func (in *Interpreter) run(ctx context.Context, head, code string, stdout, stderr io.Writer) (Step, error) {
 	select {
-	case <-in.replies: // that nobody asked for
+	case <-in.replies: // an unrequested reply
 	default:
 	}
 	in.out[0].swap(stdout)
@@ -205,13 +209,13 @@ func (in *Interpreter) run(ctx context.Context, head, code string, stdout, stder
 	defer in.out[1].swap(nil)
 	sent := make(chan error, 1)
 	go func() {
-		text := make([]byte, 0, len(head)+len(code)+2) // of its size: code may be large
+		text := make([]byte, 0, len(head)+len(code)+2) // sized in advance: code may be large
 		text = append(append(append(append(text, head...), 0), code...), 0)
 		sent <- in.cmd.give(contract.StepControl, text)
 	}()
 	var signalled <-chan error
-	// Twice by SIGINT: one that comes just before a shell starts a command, or Python a call of the system, is
-	// dealt with behind that only.
+	// SIGINT twice: one that arrives just before a shell starts a command, or Python a system call, only takes
+	// effect after that.
 	for signals := []syscall.Signal{syscall.SIGINT, syscall.SIGINT, syscall.SIGKILL}; ; {
 		var late <-chan time.Time
 		ended := ctx.Done()
@@ -229,14 +233,14 @@ func (in *Interpreter) run(ctx context.Context, head, code string, stdout, stder
 		}
 		select {
 		case r := <-in.replies:
-			// A driver has read the code before it answers; what code writes in its place may come
-			// before that, and the next step's would then stand behind half of this one's. Nor may a signal
-			// of this step come to the next one.
+			// A driver has read the code before it answers. Code that imitates the driver may answer earlier; the
+			// next step's code would then follow half of this one's. Nor may a signal for this step reach the
+			// next one.
 			gone := !in.settled(sent) || (signalled != nil && !in.settled(signalled))
 			return Step{Code: r.code, Value: r.value, Gone: gone || in.Ended()}, context.Cause(ctx)
 		case <-in.cmd.Done():
 			select {
-			case r := <-in.replies: // its last words
+			case r := <-in.replies: // its last reply
 				return Step{Code: r.code, Value: r.value, Gone: true, End: in.cmd.end}, context.Cause(ctx)
 			default:
 			}
@@ -250,7 +254,7 @@ func (in *Interpreter) run(ctx context.Context, head, code string, stdout, stder
 	}
 }
 
-// settled waits until something was sent. An interpreter that does not take it is killed.
+// settled waits until something was sent. An interpreter that does not read it is killed.
 func (in *Interpreter) settled(sent <-chan error) bool {
 	select {
 	case <-sent:
@@ -273,7 +277,7 @@ func (in *Interpreter) kill() {
 	}
 }
 
-// Ended reports whether the interpreter has.
+// Ended reports whether the interpreter has ended.
 func (in *Interpreter) Ended() bool {
 	select {
 	case <-in.cmd.Done():

@@ -11,20 +11,20 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// How frames are sent. A program may take nothing, or half of one, for as long as its machine lives: whoever waits
-// for it can be stopped, and what was begun is sent all the same, since what is behind half of a frame could not be
+// How frames are sent. A program may read nothing, or half of a frame, as long as its machine exists. So a
+// waiting sender can be stopped, and its frame is still completed, because nothing after half a frame could be
 // read.
 
-// frame is one that is sent.
+// frame is a frame being sent.
 type frame struct {
 	done chan struct{}
 	err  error
 }
 
-// errStopped is why somebody waits no more who was to be stopped.
+// errStopped means that a sender was told to stop waiting.
 var errStopped = errors.New("stopped")
 
-// cause is the error of what a context may have stopped.
+// cause replaces errStopped with the context's cause.
 func cause(ctx context.Context, err error) error {
 	if err == errStopped {
 		return context.Cause(ctx)
@@ -46,8 +46,8 @@ func (c *Client) turn(stop <-chan struct{}) error {
 
 func (c *Client) pass() { <-c.sending }
 
-// begin sends a frame, of who has the turn. It is sent whole, however long the program takes, and calls then behind
-// that.
+// begin sends a frame for the holder of the turn. The frame is sent completely, however long the program takes;
+// begin then calls then.
 func (c *Client) begin(kind byte, id uint32, payload []byte, then func()) *frame {
 	f := &frame{done: make(chan struct{})}
 	go func() {
@@ -80,8 +80,8 @@ func (c *Client) write(kind byte, id uint32, payload []byte) error {
 	return err
 }
 
-// Hold has the program say nothing more, and returns when nothing is under way either way. What is to be
-// sent waits for Continue, which must be called, whatever Hold returns. One goroutine calls the two.
+// Hold makes the program hold its output, and returns when nothing is in transit in either direction. Sends wait
+// for Continue, which must be called, whatever Hold returns. One goroutine calls both.
 func (c *Client) Hold(ctx context.Context) error {
 	if err := c.turn(ctx.Done()); err != nil {
 		return cause(ctx, err)
@@ -110,17 +110,17 @@ func (c *Client) Hold(ctx context.Context) error {
 
 var errTakesNothing = errors.New("the session's program takes nothing")
 
-// Continue ends Hold. It waits for KillPatience until the program has read that. A program that reads nothing gets it
-// as soon as it reads again.
+// Continue ends Hold. It waits up to KillPatience until the program has read that. A program that reads nothing
+// gets it as soon as it reads again.
 //
-// If to is not nil, it replaces the program's standard input. Continue then does not wait: its frame is the first on
-// the new input. Call Continue after the last Write of the old output, and before the first Write of the new one. It
-// drops an incomplete frame of the old output.
+// If to is not nil, it replaces the program's standard input. Continue then does not wait: its frame is the first
+// on the new input. Call Continue after the last Write of the old output, and before the first Write of the new
+// one. It drops an incomplete frame of the old output.
 func (c *Client) Continue(to io.Writer) error {
 	held := c.holds
 	if c.holds = nil; held == nil {
 		if to == nil {
-			return nil // Hold had no turn
+			return nil // Hold did not get the turn
 		}
 		if err := c.turn(nil); err != nil {
 			return err

@@ -47,25 +47,25 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// Client speaks with a session's program. Any number of goroutines may call its methods, but for
-// Write, which is the program's standard output: one.
+// Client communicates with a session's program. Any number of goroutines may call its methods, except Write,
+// which receives the program's standard output: only one may call it.
 type Client struct {
-	sending chan struct{} // held by who sends, and from Hold to Continue
-	holds   *frame        // Hold has it, with this; of who calls Hold and Continue
-	to      io.Writer     // the program's standard input; of who sends
+	sending chan struct{} // held while sending, and from Hold to Continue
+	holds   *frame        // the frame of Hold; used by the caller of Hold and Continue
+	to      io.Writer     // the program's standard input; used by the holder of sending
 
 	mu       sync.Mutex
 	commands map[uint32]*Command
 	next     uint32
-	over     error         // why nothing is started any more; nil while it lives
-	gone     chan struct{} // closed with it
-	holding  chan struct{} // closed when the program says that it holds its output
-	asked    int           // how often it was asked to and has not said so
+	over     error         // why nothing can be started any more; nil while the program runs
+	gone     chan struct{} // closed when over is set
+	holding  chan struct{} // closed when the program reports that it holds its output
+	asked    int           // requests to hold that the program has not confirmed
 
-	out atomic.Bool // the program has said that something is in /out
+	out atomic.Bool // the program has reported that /out is not empty
 
-	in  []byte   // of the frame that comes
-	cut []uint32 // commands that are killed when the program continues
+	in  []byte   // of the incoming frame
+	cut []uint32 // commands to kill when the program continues
 }
 
 // New returns a client that writes to the program's standard input.
@@ -73,42 +73,42 @@ func New(to io.Writer) *Client {
 	return &Client{to: to, sending: make(chan struct{}, 1), commands: map[uint32]*Command{}, gone: make(chan struct{})}
 }
 
-// Out reports whether something was in /out when a step or a command has ended since it was asked last.
+// Out reports whether /out was not empty at the end of a step or command since the last call.
 func (c *Client) Out() bool { return c.out.Swap(false) }
 
 // ErrOver means that the session's program has ended.
 var ErrOver = errors.New("the session has ended")
 
-// BusyError means that a session runs as many commands as it may.
+// BusyError means that a session runs the maximum number of commands.
 type BusyError struct{}
 
 func (*BusyError) Error() string {
 	return fmt.Sprintf("the session runs %d commands, which is the most: end one", contract.MaxCommands)
 }
 
-// Exec is a command as it is started.
+// Exec describes a command to start.
 type Exec struct {
-	Args []string // the program, looked for on PATH, and its arguments
+	Args []string // the program, searched in PATH, and its arguments
 	Env  []string // NAME=VALUE each
 	Dir  string   // absolute; "" is contract.WorkDir
-	// Terminal gives the command a terminal of that size in the place of its streams.
+	// Terminal gives the command a terminal of that size instead of its streams.
 	Terminal *guest.Size
-	// Stdin may be nil: end of file at once.
+	// Stdin may be nil, which means end of file at once.
 	Stdin io.Reader
-	// Stdout and Stderr take what it prints; they must not block.
+	// Stdout and Stderr receive its output; they must not block.
 	Stdout, Stderr io.Writer
 
-	reply   io.Writer // of descriptor 3, which it then has
+	reply   io.Writer // receives its descriptor 3, if not nil
 	builtin bool
-	use     func() (done func(), err error) // called around what is given to it, if not nil
+	use     func() (done func(), err error) // called around data that is sent to it, if not nil
 }
 
-// Command is one that runs.
+// Command is a running command.
 type Command struct {
 	c     *Client
 	id    uint32
 	exec  Exec
-	stdin *guest.Stdin // nil is none
+	stdin *guest.Stdin // may be nil
 	taken [2]chan struct{}
 	done  chan struct{} // closed when it has ended
 	end   guest.End
@@ -124,8 +124,8 @@ type StartError struct {
 func (e *StartError) Error() string { return fmt.Sprintf("start %.200s: %s", e.Name, e.Err) }
 func (e *StartError) Unwrap() error { return e.Err }
 
-// Start starts a command. That it did not start is Wait's error. One that ctx ends before the program has taken it is
-// killed.
+// Start starts a command. If it does not start, Wait returns the error. If ctx ends before the program has
+// received the command, the command is killed.
 func (c *Client) Start(ctx context.Context, e Exec) (*Command, error) {
 	p, err := execFrame(e)
 	if err != nil {
@@ -201,7 +201,7 @@ func execFrame(e Exec) ([]byte, error) {
 	return p, nil
 }
 
-// Write takes what the program prints. An error is a *guest.ProtocolError.
+// Write receives the program's output. An error is a *guest.ProtocolError.
 func (c *Client) Write(p []byte) (int, error) {
 	n := len(p)
 	for len(p) > 0 {
@@ -247,7 +247,7 @@ func (c *Client) take(kind byte, id uint32, p []byte) error {
 		return &guest.ProtocolError{Reason: fmt.Sprintf("a frame of a command that was never started: %d", id)}
 	}
 	if cmd == nil {
-		return nil // it has ended here already
+		return nil // it has already ended here
 	}
 	var to io.Writer
 	switch kind {
@@ -272,7 +272,7 @@ func (c *Client) take(kind byte, id uint32, p []byte) error {
 	if to == nil {
 		return nil
 	}
-	if _, err := to.Write(p); err != nil { // of its own output only
+	if _, err := to.Write(p); err != nil { // affects only its own output
 		cmd.finish(guest.End{}, err)
 		cmd.signal(syscall.SIGKILL)
 	}
@@ -293,7 +293,7 @@ func (cmd *Command) told(kind byte, n uint32) {
 	}
 }
 
-// finish ends the command here.
+// finish marks the command as ended.
 func (cmd *Command) finish(end guest.End, err error) {
 	c := cmd.c
 	c.mu.Lock()
@@ -306,7 +306,7 @@ func (cmd *Command) finish(end guest.End, err error) {
 	close(cmd.done)
 }
 
-// Close ends the client and every command: the program has ended, for that reason.
+// Close ends the client and every command: the program has ended, for the given reason.
 func (c *Client) Close(why error) {
 	if why == nil {
 		why = ErrOver
@@ -326,8 +326,8 @@ func (c *Client) Close(why error) {
 	}
 }
 
-// feed gives the command its standard input, a chunk at a time as it takes them. It ends, for the command, where it
-// can't be read any more; Wait says why.
+// feed sends standard input to the command, a chunk at a time as the command reads them. If reading fails, the
+// command reads end of file; Wait returns the error.
 func (cmd *Command) feed() {
 	go func() {
 		<-cmd.done
@@ -346,7 +346,7 @@ func (cmd *Command) feed() {
 	}
 }
 
-// give sends some bytes and waits until they were taken.
+// give sends some bytes and waits until the command has received them.
 func (cmd *Command) give(kind byte, p []byte) error {
 	taken := cmd.taken[0]
 	if kind == contract.StepControl {
@@ -396,9 +396,9 @@ func (cmd *Command) Signal(s syscall.Signal) error {
 	return cmd.c.send(nil, contract.StepSignal, cmd.id, []byte{byte(s)})
 }
 
-// stop sends a signal that is to end the command: what is left of its group then is killed. It does not wait; what it
-// returns is closed when it was sent. The signal has a frame of its own, since a machine of an older version takes no
-// other.
+// stop sends a signal that should end the command: the rest of its process group is then killed. It does not
+// wait; the returned channel is closed when the signal was sent. The signal has its own frame, because a machine
+// of an older version accepts no other.
 func (cmd *Command) stop(s syscall.Signal) <-chan struct{} {
 	sent := make(chan struct{})
 	go func() {
@@ -410,16 +410,15 @@ func (cmd *Command) stop(s syscall.Signal) <-chan struct{} {
 	return sent
 }
 
-// signal is Signal for those who must not wait until the guest takes it: what reads from the guest, and
-// time limits. Each command is sent a few.
-// What it returns says that it was.
+// signal is like Signal, but does not wait until the guest receives it: for readers of the guest's output, and
+// time limits. Each command is sent a few. The returned channel receives the result of sending.
 func (cmd *Command) signal(s syscall.Signal) <-chan error {
 	sent := make(chan error, 1)
 	go func() { sent <- cmd.Signal(s) }()
 	return sent
 }
 
-// Resize changes its terminal's size.
+// Resize changes the size of the command's terminal.
 func (cmd *Command) Resize(s guest.Size) error {
 	p := binary.BigEndian.AppendUint16(nil, s.Columns)
 	err := cmd.c.send(cmd.done, contract.StepResize, cmd.id, binary.BigEndian.AppendUint16(p, s.Rows))
@@ -429,16 +428,16 @@ func (cmd *Command) Resize(s guest.Size) error {
 	return err
 }
 
-// Done is closed when it has ended.
+// Done returns a channel that is closed when the command has ended.
 func (cmd *Command) Done() <-chan struct{} { return cmd.done }
 
-// KillPatience is how long a command has between SIGINT and SIGKILL.
+// KillPatience is the time between SIGINT and SIGKILL for a command.
 const KillPatience = 2 * time.Second
 
-// Wait waits until it has ended, and reads no more of its standard input then. When ctx ends it is interrupted as by
-// Ctrl-C, and killed when that does not end it, and so is what is left of its process group; the error is then the
-// context's cause, beside how it ended. That of one that ends with 0 is why its standard input could not be read to
-// its end, as os/exec has it, but for a terminal, which may hang up.
+// Wait waits until the command has ended, and then stops reading its standard input. When ctx ends, the command
+// is interrupted as with Ctrl-C. If it does not end, it is killed with the rest of its process group. The error
+// is then the context's cause, beside how it ended. For a command that exits with 0, the error tells why its
+// standard input could not be read to its end, as in os/exec. A terminal is an exception, because it may hang up.
 func (cmd *Command) Wait(ctx context.Context) (guest.End, error) {
 	end, err := cmd.wait(ctx)
 	if cmd.stdin == nil {

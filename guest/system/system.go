@@ -1,11 +1,11 @@
 // Package system lists the parts of a usual Debian system in the images of Node, Python and Bash, beside their
-// language: the libraries that compiled packages expect, a locale, and the commands that scripts call. It knows no
-// language.
+// language: the libraries that compiled packages expect, a locale, and the commands that scripts call. It knows
+// no language.
 package system
 
-// Libraries are the vendored parts with what a wheel may expect of the system: the list that the manylinux policies
-// share (PEP 600), as auditwheel has it, and what these libraries need themselves. libgomp is not on that list, and
-// wheels use it.
+// Libraries are the vendored parts that a wheel may expect of the system: the list shared by the manylinux
+// policies (PEP 600), as in auditwheel, and their own dependencies. libgomp is not in that list, but wheels use
+// it.
 var Libraries = []string{
 	"libc", "libmvec", "libgcc", "libstdc++", "libatomic1", "libgomp1", "zlib1g", "libexpat1",
 	"libglib2.0-0", "libpcre2-8-0", "libffi8", "libmount1", "libblkid1", "libselinux1",
@@ -14,8 +14,9 @@ var Libraries = []string{
 	"libgl1", "libglvnd0", "libglx0",
 }
 
-// Commands are the vendored parts with what scripts call, and with the locale C.UTF-8 (libc-bin). Busybox has the rest.
-// Its own sh, env, xargs and find start its own ps in place of the one that is there: so these are here, too.
+// Commands are the vendored parts with commands for scripts, and with the locale C.UTF-8 (libc-bin). Busybox has
+// the rest. Busybox's own sh, env, xargs and find start its own ps instead of the installed one: so these are
+// included, too.
 var Commands = []string{
 	"libc-bin", "coreutils", "findutils", "procps", "util-linux", "bsdutils", "bsdextrautils", "dash", "less", "tree",
 	"xz-utils", "ncurses-bin", "ncurses-base",
@@ -24,8 +25,8 @@ var Commands = []string{
 	"libacl1", "libattr1", "libgmp10",
 }
 
-// Folders are those with many files.
+// Folders are the folders with many files.
 var Folders = []string{"/usr/bin"}
 
-// Only are those of the parts that one architecture alone has.
+// Only lists parts that exist for a single architecture.
 var Only = map[string]string{"libmvec": "amd64"}

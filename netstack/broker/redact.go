@@ -248,7 +248,7 @@ func (r redaction) body(from *readAhead, atEOF func() error) io.ReadCloser {
 // that.
 type redactReader struct {
 	from  *readAhead
-	mu    sync.Mutex // a part of out
+	mu    sync.Mutex // held by Read
 	s     swapping
 	ready []byte // a part of out
 	out   []byte // the buffer of ready; scratch memory for a large piece
