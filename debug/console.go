@@ -19,28 +19,27 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// Config is what a console works on. Where a field is nil the machine can't do that.
+// Config connects a console to its machine. If a field is nil, the machine lacks that feature.
 type Config struct {
-	// Monitor is the machine's, of now: a restore replaces it.
+	// Monitor returns the machine's current monitor: a restore replaces it.
 	Monitor func() *vmm.Monitor
 	// GDB dials the machine's gdb stub.
 	GDB func() (net.Conn, error)
-	// Snapshot and Restore keep the machine and bring it back, by name.
+	// Snapshot and Restore save and restore the machine, by name.
 	Snapshot, Restore func(ctx context.Context, name string) error
-	// Net says what the machine's network may do and does, as a value for JSON.
+	// Net returns the network's rules and activity, as a value for JSON.
 	Net func(ctx context.Context) (any, error)
 	// Record makes a new file for a session's script.
 	Record func(file string) (io.WriteCloser, error)
 	// Dump writes the machine's memory to a file.
 	Dump func(ctx context.Context, file string) (int64, error)
-	// Symbols are the kernel's; nil if it has none.
+	// Symbols are the kernel's; nil if there are none.
 	Symbols *Symbols
-	// Show receives what happens: events of QEMU and lines of the streams. It is called
-	// from several goroutines, one at a time.
+	// Show receives QEMU's events and lines of the streams. Several goroutines call it, one at a time.
 	Show func(source, text string)
 }
 
-// Console runs commands. One goroutine at a time may use it; Feed is for any.
+// Console runs commands. One goroutine at a time may use it; any goroutine may call Feed.
 type Console struct {
 	Config
 	schema *Schema
@@ -49,38 +48,37 @@ type Console struct {
 
 	mu      sync.Mutex
 	streams map[string]*watched
-	events  []string // names of those that came and were not waited for
+	events  []string // names of events that no wait has consumed
 	changed chan struct{}
-	watched *vmm.Monitor // whose events are read
-	gone    bool         // QEMU is
+	watched *vmm.Monitor // the monitor whose events are read
+	gone    bool         // QEMU is gone
 	ended   string       // how the run ended, "" while it continues
 	quit    bool         // ErrQuit was returned
-	script  *recording   // nil where none is made
+	script  *recording   // nil without a recording
 	group   sync.WaitGroup
 }
 
-// watched is a stream's text that no wait has passed yet.
+// watched is a stream's text that no wait has consumed yet.
 type watched struct {
 	text string
-	line string // the beginning of a line, not shown yet
+	line string // an incomplete line, not shown yet
 }
 
-// Bounds of what is kept for a wait, and of a command.
+// Limits of what is kept for a wait, and of a command.
 const (
 	maxWatched = 1 << 20
 	maxEvents  = 1024
-	// Of events that QEMU, which may be hostile, sends: so many are shown a second, and so
-	// many bytes of each.
+	// Limits for events from QEMU, which may be hostile: events shown a second, and bytes of each.
 	shownEvents  = 50
 	maxEventName = 80
 	maxEventText = 4 << 10
 	maxMemory    = 64 << 10 // bytes of one mem
 	maxFrames    = 64
-	maxStack     = 1024             // bytes of a stack that return addresses are looked for in
-	patience     = 30 * time.Second // for a reply of QEMU's
+	maxStack     = 1024             // bytes of a stack that are searched for return addresses
+	patience     = 30 * time.Second // for QEMU's reply
 )
 
-// ErrQuit means that the console is to be left.
+// ErrQuit means that the console should close.
 var ErrQuit = errors.New("quit")
 
 // New returns a console.
@@ -91,7 +89,7 @@ func New(cfg Config) *Console {
 	return &Console{Config: cfg, streams: map[string]*watched{}, changed: make(chan struct{})}
 }
 
-// Open connects, reads the schema, and has the events come.
+// Open connects, reads the schema, and starts to read events.
 func (c *Console) Open(ctx context.Context) error {
 	timed, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -105,7 +103,7 @@ func (c *Console) Open(ctx context.Context) error {
 	return c.watch(ctx)
 }
 
-// watch reads the events of the machine's monitor, until that ends.
+// watch reads the events of the machine's monitor until the monitor ends.
 func (c *Console) watch(ctx context.Context) error {
 	m := c.Monitor()
 	if c.watched == m {
@@ -146,7 +144,7 @@ func (c *Console) watch(ctx context.Context) error {
 	return nil
 }
 
-// note changes what waits look at, and wakes them.
+// note changes the state that waits check, and wakes them.
 func (c *Console) note(change func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -155,7 +153,7 @@ func (c *Console) note(change func()) {
 	c.changed = make(chan struct{})
 }
 
-// Feed takes what a stream of the machine says: "serial", "stdout" or "stderr".
+// Feed receives output of a stream of the machine: "serial", "stdout" or "stderr".
 func (c *Console) Feed(source string, text []byte) {
 	c.note(func() {
 		w := c.streams[source]
@@ -179,7 +177,7 @@ func (c *Console) Feed(source string, text []byte) {
 	})
 }
 
-// Ended takes how the run ended.
+// Ended receives how the run ended.
 func (c *Console) Ended(how string) {
 	c.note(func() {
 		c.ended = how
@@ -187,20 +185,20 @@ func (c *Console) Ended(how string) {
 	})
 }
 
-// Wait waits for what New's and Open's goroutines do; the monitor must have ended.
+// Wait waits for the goroutines of New and Open; the monitor must have ended.
 func (c *Console) Wait() {
 	c.forget()
 	c.stopRecording()
 	c.group.Wait()
 }
 
-// Quit reports whether the console was left by quit, and not by the end of its input.
+// Quit reports whether quit closed the console, not the end of its input.
 func (c *Console) Quit() bool { return c.quit }
 
-// Complete returns what the line's last word may become.
+// Complete returns completions of the line's last word.
 func (c *Console) Complete(line string) []string { return c.schema.Complete(line) }
 
-// verb is a command of the console's own.
+// verb is one of the console's own commands.
 type verb struct {
 	name, args, help string
 	run              func(c *Console, ctx context.Context, args []string) (any, error)
@@ -213,7 +211,7 @@ func verbNames() (list []string) {
 	return list
 }
 
-// verbTable is every verb, in the order of help.
+// verbTable returns all verbs, in the order of help.
 func verbTable() []verb {
 	return []verb{
 		{"help", "[COMMAND]", "this list, or what a QMP command takes", (*Console).help},
@@ -244,7 +242,7 @@ func (c *Console) leave(context.Context, []string) (any, error) {
 	return nil, ErrQuit
 }
 
-// Do runs one line and returns its result: a string for people, or what QMP returned.
+// Do runs one line and returns its result: a string for people, or QMP's result.
 func (c *Console) Do(ctx context.Context, line string) (any, error) {
 	if c.script == nil {
 		return c.do(ctx, line)
@@ -290,7 +288,7 @@ func (c *Console) do(ctx context.Context, line string) (any, error) {
 	return c.command(ctx, name, args)
 }
 
-// split cuts a line into words; double quotes hold one together, JSON needs none.
+// split splits a line into words; double quotes hold one together, JSON needs none.
 func split(line string) (words []string, err error) {
 	for line = strings.TrimSpace(line); line != ""; line = strings.TrimSpace(line) {
 		switch {
@@ -402,7 +400,7 @@ func clip(s string, n int) string {
 	return s
 }
 
-// remote returns the gdb stub of a machine that is stopped: dialling it stops one.
+// remote returns the gdb stub of a stopped machine: connecting to the stub stops a machine.
 func (c *Console) remote(ctx context.Context) (*stub, error) {
 	if c.GDB == nil {
 		return nil,
@@ -421,7 +419,7 @@ func (c *Console) remote(ctx context.Context) (*stub, error) {
 	return c.stub, nil
 }
 
-// forget lets go of the gdb stub.
+// forget closes the connection to the gdb stub.
 func (c *Console) forget() {
 	if c.stub != nil {
 		c.stub.conn.Close()
@@ -465,7 +463,7 @@ func (c *Console) restore(ctx context.Context, args []string) (any, error) {
 	if err := c.watch(ctx); err != nil || len(c.breaks) == 0 {
 		return "", err
 	}
-	s, err := c.remote(ctx) // another QEMU, which knows of no breakpoints
+	s, err := c.remote(ctx) // a new QEMU, which has no breakpoints
 	for _, at := range c.breaks {
 		if err == nil {
 			err = s.breakpoint(ctx, true, at)

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// stub speaks gdb's remote protocol (gdb's manual, appendix E) with QEMU, as far as
-// stepping and breakpoints need it.
+// stub speaks gdb's remote protocol (gdb's manual, appendix E) with QEMU, as far as stepping and breakpoints need
+// it.
 type stub struct {
 	conn net.Conn
 
@@ -19,7 +19,7 @@ type stub struct {
 	packets chan string
 }
 
-// maxPacket bounds a packet of QEMU's, which announces 4 KiB.
+// maxPacket bounds a packet from QEMU, which announces 4 KiB.
 const maxPacket = 64 << 10
 
 func newStub(conn net.Conn) *stub {
@@ -28,7 +28,7 @@ func newStub(conn net.Conn) *stub {
 	return s
 }
 
-// read passes on the packets; what stands between them (acknowledgements) is dropped.
+// read delivers the packets and drops everything between them (acknowledgements).
 func (s *stub) read() {
 	defer close(s.packets)
 	r := bufio.NewReaderSize(s.conn, maxPacket)
@@ -53,15 +53,15 @@ func (s *stub) read() {
 		}
 		select {
 		case s.packets <- strings.TrimSuffix(body, "#"):
-		default: // nobody asks: it tells of a stop that QMP tells of too
+		default: // unrequested: a stop that QMP also reports
 		}
 	}
 }
 
-// stubPatience bounds an answer of QEMU's, and how long it may take to read what is sent.
+// stubPatience bounds QEMU's time for an answer, and for reading what is sent.
 const stubPatience = 5 * time.Second
 
-// write sends something whole, or the connection is of no use any more.
+// write sends all of a text; if that fails, it closes the connection.
 func (s *stub) write(text string) error {
 	_ = s.conn.SetWriteDeadline(time.Now().Add(stubPatience))
 	_, err := s.conn.Write([]byte(text))
@@ -75,7 +75,7 @@ func (s *stub) write(text string) error {
 func (s *stub) ask(ctx context.Context, packet string) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for drained := false; !drained; { // what came before is no answer
+	for drained := false; !drained; { // earlier packets are no answer
 		select {
 		case _, ok := <-s.packets:
 			if !ok {
@@ -114,7 +114,7 @@ func (s *stub) step(ctx context.Context) error {
 	return err
 }
 
-// breakpoint sets, or takes away, a hardware breakpoint: it needs no page to be there yet.
+// breakpoint sets or removes a hardware breakpoint, which works before its page exists.
 func (s *stub) breakpoint(ctx context.Context, set bool, address uint64) error {
 	verb := "z"
 	if set {

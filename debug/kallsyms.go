@@ -36,11 +36,11 @@ var errNoKallsyms = errors.New("the kernel has no table of symbols (CONFIG_KALLS
 
 var le = binary.LittleEndian
 
-// up is n, or the next multiple of 8.
+// up rounds n up to a multiple of 8.
 func up(n int) int { return (n + 7) &^ 7 }
 
-// kallsyms reads the table of symbols in a kernel's image. The result has no symbols of
-// processors' own data, which are offsets and no addresses.
+// kallsyms reads the table of symbols in a kernel's image. It leaves out symbols of per-processor data, which are
+// offsets and not addresses.
 func kallsyms(image []byte) ([]elf.Symbol, error) {
 	for at := 0; ; at++ {
 		i := bytes.Index(image[at:], kallsymsDigits)
@@ -56,9 +56,9 @@ func kallsyms(image []byte) ([]elf.Symbol, error) {
 	}
 }
 
-// kallsymsTokens reads the token table that has its digits at an offset.
+// kallsymsTokens reads the token table with its digits at an offset.
 func kallsymsTokens(image []byte, digits int) (tokens [256]string, table int, ok bool) {
-	next := func(at int) int { // behind the string at an offset; -1 if it is too long
+	next := func(at int) int { // after the string at an offset; -1 if it is too long
 		end := bytes.IndexByte(image[at:min(at+maxKallsymsName, len(image))], 0)
 		if end < 0 {
 			return -1
@@ -91,7 +91,7 @@ func kallsymsTokens(image []byte, digits int) (tokens [256]string, table int, ok
 	return tokens, table, at == end
 }
 
-// kallsymsBefore reads what stands before the token table.
+// kallsymsBefore reads the parts before the token table.
 func kallsymsBefore(image []byte, table int, tokens [256]string) ([]elf.Symbol, bool) {
 	before := image[:table]
 	for n := 1; n <= maxKallsyms; n++ {
@@ -125,7 +125,7 @@ func kallsymsBefore(image []byte, table int, tokens [256]string) ([]elf.Symbol, 
 	return nil, false
 }
 
-// rising reports whether these are markers: from 0, each above the one before it.
+// rising reports whether these are markers: starting at 0, each greater than the one before it.
 func rising(markers []byte) bool {
 	if le.Uint32(markers) != 0 {
 		return false
@@ -138,7 +138,7 @@ func rising(markers []byte) bool {
 	return true
 }
 
-// kallsymsNames reads n names, which fill the bytes, and are where the markers say.
+// kallsymsNames reads n names, which must fill the bytes and match the markers.
 func kallsymsNames(text, markers []byte, tokens [256]string, n int) ([]elf.Symbol, bool) {
 	var symbols []elf.Symbol
 	at, total := 0, 0
@@ -168,7 +168,7 @@ func kallsymsNames(text, markers []byte, tokens [256]string, n int) ([]elf.Symbo
 		if total += len(name); len(name) < 2 || total > maxKallsymsNames {
 			return nil, false
 		}
-		kind := elf.STT_OBJECT // the first letter is nm's
+		kind := elf.STT_OBJECT // the first letter is nm's type
 		if bytes.IndexByte([]byte("tTwW"), name[0]) >= 0 {
 			kind = elf.STT_FUNC
 		}
@@ -177,9 +177,9 @@ func kallsymsNames(text, markers []byte, tokens [256]string, n int) ([]elf.Symbo
 	return symbols, up(at) == len(text)
 }
 
-// kallsymsAddresses gives the symbols their addresses, which rise. With
-// CONFIG_KALLSYMS_ABSOLUTE_PERCPU (amd64) a negative offset counts from the base, and the
-// others are processors' own data, which get the section SHN_ABS.
+// kallsymsAddresses assigns the symbols their addresses, which must rise. With CONFIG_KALLSYMS_ABSOLUTE_PERCPU
+// (amd64) a negative offset counts from the base; the others are per-processor data, which get the section
+// SHN_ABS.
 func kallsymsAddresses(symbols []elf.Symbol, offsets []byte, base uint64) bool {
 	percpu := false
 	for i := range symbols {
@@ -205,12 +205,11 @@ func kallsymsAddresses(symbols []elf.Symbol, offsets []byte, base uint64) bool {
 	return base != 0
 }
 
-// arm64Text is where arm64's kernel has the begin of its Image: KIMAGE_VADDR in
-// arch/arm64/include/asm/memory.h of Linux 6.1.
+// arm64Text is the start address of arm64's Image: KIMAGE_VADDR in arch/arm64/include/asm/memory.h of Linux 6.1.
 const arm64Text = 0xffff800008000000
 
-// relocated returns what arm64's kernel writes into a field when it starts; its file has a 0
-// there, and an R_AARCH64_RELATIVE relocation with the value.
+// relocated returns the value that arm64's kernel writes into a field when it starts; in its file the field is 0,
+// with an R_AARCH64_RELATIVE relocation for the value.
 func relocated(image []byte, field int) uint64 {
 	for ; len(image) >= 24; image = image[8:] {
 		if le.Uint64(image) == arm64Text+uint64(field) && le.Uint64(image[8:]) == uint64(elf.R_AARCH64_RELATIVE) {

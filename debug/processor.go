@@ -34,7 +34,7 @@ func (c *Console) step(ctx context.Context, args []string) (any, error) {
 	return c.where(ctx)
 }
 
-// stopped is an error where the machine runs.
+// stopped returns an error if the machine runs.
 func (c *Console) stopped(ctx context.Context) error {
 	running, err := c.running(ctx)
 	if err == nil && running {
@@ -140,8 +140,8 @@ func spaced(p []byte) string {
 
 var memoryLine = regexp.MustCompile(`^[0-9a-f]+:((?: 0x[0-9a-f]{2})+)$`)
 
-// read reads the guest's virtual memory, by the human monitor: a console that joined a
-// machine has nothing else.
+// read reads the guest's virtual memory through the human monitor, the only way for a console that joined a
+// machine.
 func (c *Console) read(ctx context.Context, at uint64, n int) ([]byte, error) {
 	said, err := c.human(ctx, fmt.Sprintf("x /%dxb %#x", n, at))
 	if err != nil {
@@ -164,7 +164,7 @@ func (c *Console) read(ctx context.Context, at uint64, n int) ([]byte, error) {
 	return data, nil
 }
 
-// register finds one of info registers: amd64's RIP, RBP and RSP, arm64's PC, X29 and SP.
+// register returns one of the registers in info registers: amd64's RIP, RBP and RSP, arm64's PC, X29 and SP.
 func register(said string, names ...string) (uint64, bool) {
 	for _, name := range names {
 		if m := regexp.MustCompile(`\b` + name + ` ?=([0-9a-f]{8,16})`).FindStringSubmatch(said); m != nil {
@@ -188,16 +188,15 @@ func (c *Console) where(ctx context.Context) (string, error) {
 	return c.name(at), nil
 }
 
-// locate has the symbols follow a kernel that has moved itself, if the processor is in it.
+// locate adjusts the symbols to a kernel that has moved itself, if the processor is in it.
 func (c *Console) locate(ctx context.Context, at uint64) {
 	if memory, err := c.read(ctx, at&^(page-1), page); err == nil {
 		c.Symbols.Locate(at, memory)
 	}
 }
 
-// backtrace follows the frame pointers. A kernel that was compiled without them shows
-// where it is, and what of its stack looks like a return address, marked with ? as in
-// linux's own.
+// backtrace follows the frame pointers. For a kernel without frame pointers it shows the current address, and
+// every possible return address on the stack, marked with ? as linux does.
 func (c *Console) backtrace(ctx context.Context, _ []string) (any, error) {
 	said, err := c.human(ctx, "info registers")
 	if err != nil {
@@ -214,7 +213,7 @@ func (c *Console) backtrace(ctx context.Context, _ []string) (any, error) {
 			return frames[0], nil
 		}
 		stack, _ := register(said, "RSP")
-		words, err := c.read(ctx, stack, int(min(maxStack, page-stack%page))) // the next page may not be there
+		words, err := c.read(ctx, stack, int(min(maxStack, page-stack%page))) // the next page may not exist
 		for ; err == nil && len(words) >= 8 && len(frames) < maxFrames; words = words[8:] {
 			if back := le64(words); c.Symbols.Returns(back) {
 				frames = append(frames, "?  "+c.name(back))

@@ -11,25 +11,25 @@ import (
 	"time"
 )
 
-// recording is a session that is being written down as a script (Script): the commands
-// that did what they should, and before each a wait for what a person has seen by then.
+// recording is a session that is being recorded as a script (Script): the successful commands, each after a wait
+// for what the user has seen by then.
 type recording struct {
 	file io.WriteCloser
 	left int
 }
 
-// Bounds of a recording.
+// Limits of a recording.
 const (
 	maxRecording = 1 << 20 // bytes
-	maxRecorded  = 200     // bytes of a line that is waited for
-	// recordedWait is the time of the waits: a replay may be on a slower host.
+	maxRecorded  = 200     // bytes of a line to wait for
+	// recordedWait is the time limit of the waits: a replay may run on a slower host.
 	recordedWait = time.Minute
 )
 
-// unrecorded are the verbs that say nothing about the machine.
+// unrecorded are the verbs that do not affect the machine.
 var unrecorded = []string{"help", "quit", "record"}
 
-// StartRecording writes the session down from now on, into a new file.
+// StartRecording starts recording the session into a new file.
 func (c *Console) StartRecording(name string) error {
 	if c.Record == nil {
 		return errors.New("this console can write no files")
@@ -62,7 +62,7 @@ func (c *Console) record(_ context.Context, args []string) (any, error) {
 	return nil, errors.New("record [FILE]")
 }
 
-// line writes one line, or says once that there is no room.
+// line writes one line, or reports once that there is no room.
 func (r *recording) line(text string) {
 	if r.left -= len(text) + 1; r.left < 0 {
 		if r.left+len(text)+1 >= 0 {
@@ -74,7 +74,7 @@ func (r *recording) line(text string) {
 	fmt.Fprintln(r.file, text)
 }
 
-// recorded runs a line and writes it down.
+// recorded runs a line and records it.
 func (c *Console) recorded(ctx context.Context, line string) (any, error) {
 	line = strings.TrimSpace(line)
 	words, _ := split(line)
@@ -96,8 +96,8 @@ func (c *Console) recorded(ctx context.Context, line string) (any, error) {
 	return result, nil
 }
 
-// seen are waits for what has come since the last command. Its text is passed, as a
-// script's wait would.
+// seen returns waits for what has arrived since the last command. The text counts as consumed, as with a script's
+// wait.
 func (c *Console) seen(ctx context.Context) (waits []string) {
 	if c.watchedStop() {
 		if running, err := c.running(ctx); err == nil && !running {
@@ -128,7 +128,7 @@ func (c *Console) seen(ctx context.Context) (waits []string) {
 	return waits
 }
 
-// watchedStop reports whether QEMU has told of a stop, and passes it.
+// watchedStop reports whether QEMU has sent a stop event, and consumes it.
 func (c *Console) watchedStop() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,7 +137,7 @@ func (c *Console) watchedStop() bool {
 	return i >= 0
 }
 
-// cutBytes returns the beginning of a text, of whole characters.
+// cutBytes cuts a text to at most n bytes of whole characters.
 func cutBytes(s string, n int) string {
 	if len(s) <= n {
 		return s

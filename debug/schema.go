@@ -13,20 +13,19 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// Schema is what a QEMU's commands take, from its own query-qmp-schema.
+// Schema contains the arguments of a QEMU's commands, from its own query-qmp-schema.
 type Schema struct {
 	commands map[string][]Argument
 }
 
-// Argument is one of a command.
+// Argument is an argument of a command.
 type Argument struct {
 	Name     string
 	Type     string // "str", "int", "bool", "a|b|c" of an enumeration, "[str]", "object", …
 	Optional bool
 }
 
-// schemaInfo is an element of query-qmp-schema's answer (qapi/introspect.json). Types are
-// named by numbers.
+// schemaInfo is an element of query-qmp-schema's answer (qapi/introspect.json). Types have numbers as names.
 type schemaInfo struct {
 	Name     string   `json:"name"`
 	MetaType string   `json:"meta-type"`
@@ -97,7 +96,7 @@ func (s *Schema) Commands() []string {
 // Has reports whether there is a command of that name.
 func (s *Schema) Has(command string) bool { return s.commands[command] != nil }
 
-// Usage is one line: the command with its arguments.
+// Usage returns one line: the command with its arguments.
 func (s *Schema) Usage(command string) string {
 	line := command
 	for _, a := range s.commands[command] {
@@ -110,8 +109,8 @@ func (s *Schema) Usage(command string) string {
 	return line
 }
 
-// Arguments reads key=value words for a command, by the types that it takes. A dotted
-// key is a member of an object. A value that begins with { or [ is JSON.
+// Arguments parses key=value words for a command, according to the types of its arguments. A dotted key is a
+// member of an object. A value that begins with { or [ is JSON.
 func (s *Schema) Arguments(command string, words []string) (map[string]any, error) {
 	args := map[string]any{}
 	for _, w := range words {
@@ -151,7 +150,7 @@ func (s *Schema) Arguments(command string, words []string) (map[string]any, erro
 	return args, nil
 }
 
-// argument reads a value of a type.
+// argument parses a value of a type.
 func argument(kind, text string) (any, error) {
 	var value any
 	asJSON := json.Unmarshal([]byte(text), &value) == nil
@@ -183,8 +182,8 @@ func argument(kind, text string) (any, error) {
 	return text, nil
 }
 
-// Complete returns what the word that ends a line may become: a command, one of the
-// console's verbs, or an argument of the command that the line begins with.
+// Complete returns completions for the last word of a line: a command, one of the console's verbs, or an argument
+// of the line's command.
 func (s *Schema) Complete(line string) (candidates []string) {
 	words := strings.Fields(line)
 	if len(words) == 0 || len(words) == 1 && !strings.HasSuffix(line, " ") {
@@ -218,7 +217,7 @@ func (s *Schema) Complete(line string) (candidates []string) {
 	return candidates
 }
 
-// Nearest returns the names most like one that does not exist, three at most.
+// Nearest returns the names most similar to an unknown one, three at most.
 func (s *Schema) Nearest(name string) []string {
 	type near struct {
 		name     string

@@ -12,7 +12,7 @@ import (
 	"github.com/itchyny/gojq"
 )
 
-// Line is what a script says of one of its lines, as a line of JSON.
+// Line is a script's report on one of its lines, as a line of JSON.
 type Line struct {
 	Number  int    `json:"line"`
 	Command string `json:"command"`
@@ -20,7 +20,7 @@ type Line struct {
 	Error   string `json:"error,omitempty"`
 }
 
-// ErrScript means that a line of a script failed; what of it was told before.
+// ErrScript means that a line of a script failed, as already reported.
 var ErrScript = errors.New("the script failed")
 
 // maxScript bounds a script's line.
@@ -68,7 +68,7 @@ func (c *Console) Script(ctx context.Context, text io.Reader, tell func(Line)) e
 	return lines.Err()
 }
 
-// plain returns a result as jq takes it.
+// plain converts a result for jq.
 func plain(result any) any {
 	raw, ok := result.(json.RawMessage)
 	if !ok {
@@ -84,7 +84,7 @@ func plain(result any) any {
 	return v
 }
 
-// assert evaluates a jq expression, which must give true.
+// assert evaluates a jq expression, whose result must be true.
 func assert(ctx context.Context, expression string, value any) error {
 	query, err := gojq.Parse(expression)
 	if err != nil {

@@ -15,9 +15,9 @@ import (
 	"strings"
 )
 
-// Symbols are a kernel's names for addresses, and its text.
+// Symbols are a kernel's names for addresses, and its executable memory.
 type Symbols struct {
-	// File is an ELF file with the symbols; "" if no file has them (WriteFile).
+	// File is an ELF file with the symbols; "" if there is no such file (WriteFile).
 	File string
 
 	machine   elf.Machine
@@ -28,10 +28,10 @@ type Symbols struct {
 	slide     uint64 // how far the kernel has moved itself (Locate)
 }
 
-// EntrySymbol names the address where the kernel's ELF file says that it begins.
+// EntrySymbol names the entry address in the kernel's ELF file.
 const EntrySymbol = "entry"
 
-// segment is executable memory, as the file has it.
+// segment is executable memory, as in the file.
 type segment struct {
 	at   uint64
 	data []byte
@@ -43,12 +43,11 @@ const maxText = 256 << 20
 // maxKernel bounds a kernel's file.
 const maxKernel = 512 << 20
 
-// debugFiles is where Debian's packages of a kernel's symbols have them, by its release.
+// debugFiles is the path, up to the release, of the symbols in Debian's debug packages for kernels.
 const debugFiles = "/usr/lib/debug/boot/vmlinux-"
 
-// LoadSymbols reads a kernel's symbols: those of its ELF file; where that has none, or the
-// file is no ELF file, those of its debug package if that is installed, or else the table
-// that linux carries itself.
+// LoadSymbols reads a kernel's symbols from its ELF file. If that has none, or the file is not an ELF file,
+// LoadSymbols uses the kernel's debug package if it is installed, or else the table that linux contains itself.
 func LoadSymbols(file string) (*Symbols, error) { return loadSymbols(file, debugFiles) }
 
 func loadSymbols(file, debugFiles string) (*Symbols, error) {
@@ -100,11 +99,10 @@ func loadSymbols(file, debugFiles string) (*Symbols, error) {
 	return s, nil
 }
 
-// arm64Magic is where an Image of arm64 has its magic number (Linux,
-// Documentation/arm64/booting.rst).
+// arm64Magic is the offset of the magic number in an Image of arm64 (Linux, Documentation/arm64/booting.rst).
 const arm64Magic = 56
 
-// add takes symbols in.
+// add adds symbols.
 func (s *Symbols) add(list []elf.Symbol) {
 	for _, sym := range list {
 		// arm64's ELF files mark code and data by $x and $d.
@@ -118,11 +116,11 @@ func (s *Symbols) add(list []elf.Symbol) {
 	sort.SliceStable(s.byAddress, func(i, j int) bool { return s.byAddress[i].Value < s.byAddress[j].Value })
 }
 
-// release is how a linux kernel begins to say its version.
+// release matches the version that a linux kernel prints.
 var release = regexp.MustCompile(`Linux version ([0-9][-+.~_a-zA-Z0-9]{0,63}) \(`)
 
-// installed returns a debug package's file and symbols for a kernel's image, if its file has
-// the image's build ID.
+// installed returns a debug package's file and symbols for a kernel's image, if the file has the image's build
+// ID.
 func installed(image []byte, debugFiles string) (string, []elf.Symbol) {
 	m := release.FindSubmatch(image)
 	if m == nil {
@@ -154,12 +152,12 @@ func installed(image []byte, debugFiles string) (string, []elf.Symbol) {
 // buildID begins the ELF note with a file's build ID, a SHA-1.
 var buildID = []byte("\x04\x00\x00\x00\x14\x00\x00\x00\x03\x00\x00\x00GNU\x00")
 
-// page is the least distance that a kernel moves itself by.
+// page is the smallest distance by which a kernel moves itself.
 const page = 4096
 
-// Locate finds out how far a kernel has moved itself (address randomisation), from the
-// page of memory that it runs in: the one page of the file that has most of its bytes, if
-// that is nine of ten. Relocations and patches change the others.
+// Locate finds out how far a kernel has moved itself (address randomisation) from a page of memory that it
+// executes. It searches the page of the file with the most equal bytes; nine of ten must be equal. Relocations
+// and patches change the others.
 func (s *Symbols) Locate(at uint64, memory []byte) bool {
 	if s == nil || len(memory) == 0 {
 		return false
@@ -170,7 +168,7 @@ func (s *Symbols) Locate(at uint64, memory []byte) bool {
 		for off := 0; off+len(memory) <= len(seg.data); off += page {
 			part := seg.data[off : off+len(memory)]
 			if !bytes.Equal(part[:16], memory[:16]) && !bytes.Equal(part[len(part)-16:], memory[len(part)-16:]) {
-				continue // cheap, and wrong only where both ends were relocated
+				continue // cheap, and wrong only if both ends were relocated
 			}
 			same := 0
 			for i := range part {
@@ -190,7 +188,7 @@ func (s *Symbols) Locate(at uint64, memory []byte) bool {
 	return true
 }
 
-// maxOffset: an address further behind a symbol than this is not said to be in it.
+// maxOffset bounds the distance of an address from its symbol.
 const maxOffset = 1 << 20
 
 // At names an address as symbol+offset, "" if no symbol is near.
@@ -205,7 +203,7 @@ func (s *Symbols) At(address uint64) string {
 	return fmt.Sprintf("%s+%#x", sym.Name, offset)
 }
 
-// Returns reports whether a call may return to an address: it is within a function.
+// Returns reports whether a call may return to an address, because the address is within a function.
 func (s *Symbols) Returns(address uint64) bool {
 	sym, offset, ok := s.find(address)
 	return ok && offset > 0 && elf.ST_TYPE(sym.Info) == elf.STT_FUNC
@@ -232,7 +230,7 @@ func (s *Symbols) find(address uint64) (sym elf.Symbol, offset uint64, ok bool) 
 	return sym, 0, false
 }
 
-// Address reads an address: a number (0x… or decimal), a symbol, or symbol+offset.
+// Address parses an address: a number (0x… or decimal), a symbol, or symbol+offset.
 func (s *Symbols) Address(text string) (uint64, error) {
 	name, plus, _ := strings.Cut(text, "+")
 	offset := uint64(0)
@@ -261,7 +259,7 @@ func (s *Symbols) Address(text string) (uint64, error) {
 // Empty reports whether no symbols were found.
 func (s *Symbols) Empty() bool { return s == nil || len(s.byAddress) == 0 }
 
-// symbolSections are those of WriteFile's.
+// symbolSections are the sections of WriteFile's file.
 var symbolSections = []string{"", ".text", ".symtab", ".strtab"}
 
 // WriteFile writes the symbols as an ELF file for gdb: names for addresses, and no code.
@@ -293,7 +291,7 @@ func (s *Symbols) WriteFile(file string) error {
 	if begin > end {
 		begin = end
 	}
-	// The names are behind the symbols, and the sections' names among them.
+	// The names follow the symbols, and include the sections' names.
 	at := uint64(headerSize + len(sections)*sectionSize)
 	sections[text].Type, sections[text].Flags = uint32(elf.SHT_NOBITS), uint64(elf.SHF_ALLOC|elf.SHF_EXECINSTR)
 	sections[text].Addr, sections[text].Size, sections[text].Off, sections[text].Addralign = begin, end-begin, at, 1

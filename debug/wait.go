@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// waitDefault is how long wait waits where nothing is said.
+// waitDefault is wait's time limit if none is given.
 const waitDefault = 10 * time.Second
 
 func (c *Console) wait(ctx context.Context, args []string) (any, error) {
@@ -30,7 +30,7 @@ func (c *Console) wait(ctx context.Context, args []string) (any, error) {
 	} else if len(args) != need {
 		return nil, usage
 	}
-	var come func() bool // mu is held
+	var come func() bool // called with mu held
 	switch args[0] {
 	case "serial", "stdout", "stderr":
 		come = func() bool {
@@ -94,7 +94,7 @@ func (c *Console) wait(ctx context.Context, args []string) (any, error) {
 	}
 }
 
-// never says why what is waited for can no longer come, "" if it may. mu is held.
+// never returns why the awaited event can no longer arrive, "" if it can. The caller holds mu.
 func (c *Console) never(what string) string {
 	switch {
 	case what == "end":
@@ -107,8 +107,7 @@ func (c *Console) never(what string) string {
 	return ""
 }
 
-// changes waits until an event of that name comes or QEMU goes; false says that ctx
-// ended first.
+// changes waits until an event of that name arrives or QEMU is gone; it returns false if ctx ended first.
 func (c *Console) changes(ctx context.Context, event string) bool {
 	for {
 		c.mu.Lock()

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// Question asks somebody whether the code of a run may connect to a host, as it is named here and nowhere else, on this
-// port.
+// Question asks whether the code of a run may connect to exactly this host and port.
 type Question struct {
 	RunID string `json:"run"`
 	// Host is HOST:PORT; an international name is in ASCII, as xn--….
@@ -28,16 +27,16 @@ func (q Question) Wants() string {
 	return fmt.Sprintf("to connect to %s (%s)", q.Host, q.Rule)
 }
 
-// Verdict answers a Question; "" is no answer.
+// Verdict answers a Question; "" means no answer.
 type Verdict string
 
 const (
 	Deny      Verdict = "deny"  // for this run
 	AllowOnce Verdict = "once"  // this connection, or this request if the question names one
 	AllowRun  Verdict = "allow" // and all others of the run to the same host and port
-	// AllowAlways is AllowRun, and the home remembers it (policy.Approvals) for the user's next runs under the same
-	// ceiling. Only IO.Approve of a command line or program may return it: from an MCP client or unitask approve it is no
-	// answer.
+	// AllowAlways is like AllowRun, and the home remembers it (policy.Approvals) for the user's next runs under
+	// the same ceiling. Only IO.Approve of a command line or program may return it: from an MCP client or unitask
+	// approve it does not count as an answer.
 	AllowAlways Verdict = "always"
 )
 
@@ -48,7 +47,7 @@ type Approval struct {
 	Verdict Verdict `json:"verdict"`
 	By      string  `json:"by,omitempty"`  // "" if nobody answered
 	Why     string  `json:"why,omitempty"` // the reason for a denial that nobody gave
-	Ms      int64   `json:"ms"`            // how long the machine stood still
+	Ms      int64   `json:"ms"`            // how long the machine was stopped
 }
 
 func (a Approval) String() string {
@@ -68,8 +67,8 @@ func (a Approval) String() string {
 // Valid reports whether anybody may give this verdict.
 func (v Verdict) Valid() bool { return v == Deny || v == AllowOnce || v == AllowRun }
 
-// PolicyChange narrows and widens the network of a run or session under way. What it denies stays denied, whatever else
-// allows it, until an equal AllowNet takes that back.
+// PolicyChange narrows and widens the network of a run or session under way. What DenyNet denies stays denied,
+// whatever else allows it, until an equal AllowNet reverses that.
 type PolicyChange struct {
 	// AllowNet lists hosts as in Request.AllowNet, within the ceiling that the run began under.
 	AllowNet []string `json:"allowNet,omitempty"`

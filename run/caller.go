@@ -9,8 +9,8 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// LocalOwner returns the owner of a local user's runs: "local:" and the user's name, or the uid
-// if it has no name. Callers with a token never have such a name.
+// LocalOwner returns the owner of a local user's runs: "local:" and the user's name, or the uid if the user has
+// no name. Callers with a token never have such a name.
 func LocalOwner(uid int) string {
 	name := strconv.Itoa(uid)
 	if u, err := user.LookupId(name); err == nil && u.Username != "" {
@@ -22,7 +22,7 @@ func LocalOwner(uid int) string {
 // LocalOwnerPrefix is the prefix of owners that are local users.
 const LocalOwnerPrefix = "local:"
 
-// WithDefaults fills in what the caller left out; every run has an owner.
+// WithDefaults fills in fields that the caller left empty; every run has an owner.
 func (c Caller) WithDefaults() Caller {
 	if c.Name == "" {
 		c.Name = LocalOwner(os.Geteuid())
@@ -34,19 +34,21 @@ func (c Caller) WithDefaults() Caller {
 }
 
 // Caller identifies whom a run is for, if one runtime serves several callers. The same name is used everywhere: a
-// ceiling's [principals.NAME] table narrows the caller's policy, records name the caller as owner, and logs as caller.
+// ceiling's [principals.NAME] table narrows the caller's policy, records name the caller as owner, and logs as
+// caller.
 type Caller struct {
-	// Name is the owner in the record; "" is the user of this process (LocalOwner).
+	// Name is the owner in the record; "" means the user of this process (LocalOwner).
 	Name string
-	// Via says in the record how the run was requested; "" is ViaAPI.
+	// Via tells in the record how the run was requested; "" means ViaAPI.
 	Via record.Via
-	// Ceiling limits what the caller gets; nil is no limit.
+	// Ceiling limits the caller's grants; nil means no limit.
 	Ceiling *policy.Ceiling
-	// Origin says where to look again for a ceiling if no file gave one; Ceiling is then nil.
+	// Origin tells where to look again for a ceiling if no file provided one; Ceiling is then nil.
 	Origin *policy.Origin
 }
 
-// CeilingOrigin returns where the ceiling comes from; nil if only the program that made it can make it again.
+// CeilingOrigin returns where the ceiling was read; nil if only the program that made the ceiling can make it
+// again.
 func (c Caller) CeilingOrigin() *policy.Origin {
 	if c.Ceiling == nil {
 		return c.Origin

@@ -44,8 +44,7 @@ func (e *JailError) Error() string {
 		"; `unitask doctor` says what would mend it"
 }
 
-// Exit codes of a run, as `unitask run` returns them. They are timeout(1)'s and
-// the shell's.
+// Exit codes of a run, as `unitask run` returns them. They are those of timeout(1) and the shell.
 const (
 	ExitUsage       = 2
 	ExitUndelivered = 123 // the code ended with 0, but not all of /out was delivered
@@ -56,7 +55,7 @@ const (
 	ExitSignal      = 128 // plus the signal's number
 )
 
-// ExitCode returns the exit code for what Run returned.
+// ExitCode returns the exit code for the results of Run.
 func ExitCode(res *Result, err error) int {
 	var field *policy.FieldError
 	switch {
@@ -80,7 +79,7 @@ func (e *SessionError) Error() string {
 	return fmt.Sprintf("session %s has ended: %s", e.ID, e.Why)
 }
 
-// BusyError means that there is no room now.
+// BusyError means that there is currently no room.
 type BusyError struct {
 	What  string
 	After time.Duration // when to try again

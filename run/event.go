@@ -4,7 +4,7 @@ import (
 	"github.com/unitask/unitask/machine"
 )
 
-// EventKind says what an Event is about.
+// EventKind is the kind of an Event.
 type EventKind = machine.EventKind
 
 const (
@@ -22,8 +22,8 @@ const (
 	EventNetwork  EventKind = "network"             // the network was cut before the run's end, and why
 )
 
-// Event reports what a run, or the runtime in the background, is doing. IO.Events and Options.Events say which
-// goroutine calls them.
+// Event reports what a run, or the runtime in the background, is doing. IO.Events and Options.Events document
+// which goroutine calls them.
 type Event struct {
 	Kind    EventKind
 	Message string // one line for people

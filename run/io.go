@@ -8,15 +8,15 @@ import (
 	"github.com/unitask/unitask/guest"
 )
 
-// KeepTime is how long a machine is kept at most after a crash. Meanwhile it holds its memory, and whoever waits for
-// the run.
+// KeepTime bounds how long a machine is kept after a crash. Meanwhile the machine uses its memory, and the caller
+// of the run waits.
 const KeepTime = 10 * time.Minute
 
 // Keep makes a run boot its machine and keep it when its guest crashes: a kernel panic, a lost agent, or a fault that
 // QEMU reports. The machine is then stopped, without a network, and waits for consoles to join it (attach.Client.Join).
 // It ends when its time is up, when a console releases it, or with the context.
 type Keep struct {
-	// Time is how long to keep it; 0 is ten minutes, which is the maximum.
+	// Time bounds how long the machine is kept; 0 means ten minutes, which is the maximum.
 	Time time.Duration
 	// WithSecrets allows the run to have secrets: whoever joins the machine can read them.
 	WithSecrets bool
@@ -27,30 +27,30 @@ type Approver = func(context.Context, Question) Verdict
 
 // IO holds a run's streams and callbacks.
 type IO struct {
-	// Stdin is the code's standard input; nil is empty. The code sees an error of Stdin's Read as the end of input. If the
-	// code then ends with 0, Run returns that error, as os/exec does. Once Run has returned, others can read what the code
-	// left unread of a file or a connection, without a read deadline.
+	// Stdin is the code's standard input; nil means empty. The code sees an error of Stdin's Read as the end of
+	// input. If the code then ends with 0, Run returns that error, as os/exec does. When Run has returned, others
+	// can read the unread rest of a file or a connection, without a read deadline.
 	Stdin io.Reader
 	// Stdout and Stderr receive the streams while the code runs. If one is nil, the Result collects the stream instead.
 	Stdout, Stderr io.Writer
-	// Terminal, if not nil, gives the code a terminal instead of its streams: Stdin is what is typed on it, and all its
-	// output goes to Stdout. It needs the linux kernel and a fresh process, and a replay does not have it.
+	// Terminal, if not nil, gives the code a terminal instead of its streams: Stdin is the keyboard input, and
+	// all output goes to Stdout. It needs the linux kernel and a fresh process, and a replay does not have it.
 	Terminal *Terminal
-	// Colors is the value of FORCE_COLOR if the Env does not mention colours; "" is none.
+	// Colors is the value of FORCE_COLOR if the Env does not set colours; "" sets nothing.
 	Colors string
 	// Capture, if not nil, receives a pcap of the guest's network.
 	Capture io.Writer
-	// Out, if not "", is an existing folder of the host that artifacts are copied into. Result.ArtifactsLeft lists those
-	// that were not (record.Store.CopyArtifacts).
+	// Out, if not "", is an existing folder of the host that artifacts are copied into. Result.ArtifactsLeft
+	// lists those that were not copied (record.Store.CopyArtifacts).
 	Out string
 	// OutReplace allows copies to replace files that exist in Out.
 	OutReplace bool
 	// Keep, if not nil, stops the machine and keeps it for a debugger when its guest crashes; Run returns when the machine
 	// is gone.
 	Keep *Keep
-	// Approve, if not nil, asks somebody about a connection (Request.Ask), one at a time, while the machine stands still.
-	// It returns "" for no answer. It must return soon after its context has ended: the time for an answer is over, or
-	// Runtime.Approve answered.
+	// Approve, if not nil, asks somebody about a connection (Request.Ask), one at a time, while the machine is
+	// stopped. It returns "" for no answer. It must return soon after its context has ended: the time for an
+	// answer is over, or Runtime.Approve answered.
 	Approve func(context.Context, Question) Verdict
 	// Events, if not nil, receives this run's events instead of Options.Events. The goroutine that called Run calls it,
 	// before Run returns; if it blocks, so does the run.
@@ -59,12 +59,12 @@ type IO struct {
 
 // Terminal describes the code's terminal.
 type Terminal struct {
-	// Name is TERM's value, if the Env has none; "" is xterm-256color.
+	// Name is TERM's value, if the Env has none; "" means xterm-256color.
 	Name string
 	Size TerminalSize
 	// Resized, if not nil, delivers each later size.
 	Resized <-chan TerminalSize
 }
 
-// TerminalSize is in characters.
+// TerminalSize is a size in characters.
 type TerminalSize = guest.Size

@@ -31,5 +31,5 @@ const (
 	Auto = vmm.Auto // the best one on which a real boot succeeds
 	KVM  = vmm.KVM
 	HVF  = vmm.HVF
-	TCG  = vmm.TCG // QEMU's own emulation: always there, slower
+	TCG  = vmm.TCG // QEMU's own emulation: always available, slower
 )

@@ -12,12 +12,12 @@ import (
 type Outcome string
 
 const (
-	OutcomeExited   Outcome = "exited"   // by itself; ExitCode is its own
+	OutcomeExited   Outcome = "exited"   // by itself; ExitCode is that of the code
 	OutcomeSignaled Outcome = "signaled" // by a signal; ExitCode is 128 plus its number
 	OutcomeTimeout  Outcome = "timeout"  // ExitCode 124
 	OutcomeOOM      Outcome = "oom"      // ExitCode 137
-	// OutcomeUndelivered means that the code ended with 0, but a limit kept a file of /out back, or a file of its name
-	// prevented its copy; ExitCode 123.
+	// OutcomeUndelivered means that the code ended with 0, but a file of /out was not delivered: a limit applied,
+	// or a file of the same name prevented its copy; ExitCode 123.
 	OutcomeUndelivered Outcome = "undelivered"
 	OutcomeCancelled   Outcome = "cancelled" // the caller stopped it; ExitCode 130
 	OutcomeCrashed     Outcome = "crashed"   // the machine died or broke the protocol; ExitCode 125
@@ -26,8 +26,8 @@ const (
 	OutcomeLost        Outcome = "lost"      // its worker was lost, and it may not be run twice (LostError); ExitCode 125
 )
 
-// NoteUndelivered sets the outcome to OutcomeUndelivered if the code ended with 0 and a wanted file of /out did not
-// come back, or was not copied.
+// NoteUndelivered sets the outcome to OutcomeUndelivered if the code ended with 0 and a wanted file of /out was
+// not returned or not copied.
 func (r *Result) NoteUndelivered() {
 	var missed []record.Refusal
 	for _, one := range slices.Concat(r.ArtifactsRefused, r.ArtifactsLeft) {
@@ -60,7 +60,7 @@ func (r *Result) Limits() (list []string) {
 	return list
 }
 
-// What of a run says that its program was compiled before, or is kept for the next one (Result.Compiled).
+// Values of Result.Compiled: the program was compiled before, or is kept for the next run.
 const (
 	CompiledCached = "cached"
 	CompiledKept   = "kept"

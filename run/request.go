@@ -18,71 +18,71 @@ const MaxCode = 64 << 20
 
 // Request is the code and its settings. Zero values are the defaults.
 //
-// A record holds a Request as JSON, and a replay reads it back. In JSON, durations are whole milliseconds. JSON has the
-// names of secrets but never their values, which are "" after reading.
+// A record stores a Request as JSON, and a replay reads it back. In JSON, durations are whole milliseconds. JSON
+// contains the names of secrets but never their values, which are "" after reading.
 type Request struct {
-	// Code is the source text. Whether it is an ES module, CommonJS or
-	// TypeScript follows Node's rules: the extension of Path, the nearest
-	// package.json's type (PackageType), and the syntax.
+	// Code is the source text. Node's rules decide whether it is an ES module, CommonJS or TypeScript: the
+	// extension of Path, the nearest package.json's type (PackageType), and the syntax.
 	Code string `json:"code,omitempty"`
-	// Path is the code's file inside the guest; a relative one begins at Dir. "" is code and the language's extension.
-	// Extensions: .js .cjs .mjs .ts .cts .mts .tsx .jsx, .py, .ipynb, .sql, .sh .bash; any if Language is Python or shell.
+	// Path is the code's file inside the guest; a relative one begins at Dir. "" means code and the language's
+	// extension. Extensions: .js .cjs .mjs .ts .cts .mts .tsx .jsx, .py, .ipynb, .sql, .sh .bash; any if Language
+	// is Python or shell.
 	Path string `json:"path,omitempty"`
 	// InlineFiles are small files in the code's folder and below, which the code may import: at most 100 of them, and 4
 	// MiB together.
 	InlineFiles []InlineFile `json:"inlineFiles,omitempty"`
-	// PackageType is "module" or "commonjs" if a package.json beside the code says so, else "".
+	// PackageType is "module" or "commonjs" if a package.json beside the code sets it, else "".
 	PackageType string `json:"packageType,omitempty"`
-	// Language is the code's language (Languages). "" follows Image, then the extension of Path, and is JavaScript without
-	// either.
+	// Language is the code's language (Languages). "" follows Image, then the extension of Path, and is
+	// JavaScript without either.
 	Language string `json:"language,omitempty"`
-	// Image is the image that the machine boots (Images), or a container image's reference; "" is the language's image.
+	// Image is the machine's image (Images), or a container image's reference; "" means the language's image.
 	Image string `json:"image,omitempty"`
-	// Packages are the packages that the code may import in addition to the image's: "pip:requests==2.32.3", "npm:zod@4",
-	// in the code's language. unitask fetches them from the registry that this host's pip or npm is configured for. It
-	// builds them once, in a machine of their own, and keeps them in the home.
+	// Packages are the packages that the code may import in addition to the image's: "pip:requests==2.32.3",
+	// "npm:zod@4", in the code's language. unitask fetches them from the registry in this host's pip or npm
+	// configuration. It builds them once, in a separate machine, and stores them in the home.
 	Packages []string `json:"packages,omitempty"`
 	// Exec runs a command of a container image. Image is its reference. Args are the command, or the arguments of the
 	// image's entry point; without Args, the image's own command runs. There is no Code then.
 	Exec bool `json:"exec,omitempty"`
 	// Args follow the file's name in process.argv.
 	Args []string `json:"args,omitempty"`
-	// NodeArgs are Node's own arguments, as --expose-gc. Those that Node can't take while it runs, and variables that it
-	// reads at its start (NODE_OPTIONS), need a fresh process, and so the linux kernel.
+	// NodeArgs are Node's own arguments, like --expose-gc. Arguments that Node can't apply while it runs, and
+	// variables that it reads at its start (NODE_OPTIONS), need a fresh process, and so the linux kernel.
 	NodeArgs []string `json:"nodeArgs,omitempty"`
 	// Env is added to the guest's environment, which otherwise has only PATH and HOME.
 	Env map[string]string `json:"env,omitempty"`
-	// Secrets are added to the guest's environment by their names. Each has 6 bytes or more, all together at most 32 KiB.
-	// The record does not have them, and everything that the run prints is redacted, also in common encodings
-	// (record.Redactor). A run with secrets can't be captured: the capture would hold them.
+	// Secrets are added to the guest's environment by their names. Each has at least 6 bytes, all together at
+	// most 32 KiB. The record does not contain them, and everything that the run prints is redacted, also in
+	// common encodings (record.Redactor). A run with secrets can't be captured: the capture would contain them.
 	Secrets map[string]string `json:"secrets,omitempty"`
-	// SecretHosts binds secrets, by their names, to hosts: names or *.DOMAIN, which the network must allow, too. The value
-	// of such a secret, of 8 bytes or more, goes into the headers of HTTPS requests to these hosts and never enters the
-	// machine. The code there has a placeholder of the same length. HOST:PLACE+PLACE names other places
-	// (policy.ParseSecret). In JSON it is NAME@HOST,HOST among the secrets.
+	// SecretHosts binds secrets, by name, to hosts: names or *.DOMAIN, which the network must also allow. The
+	// value of such a secret, of at least 8 bytes, is put into the headers of HTTPS requests to these hosts and
+	// never enters the machine. The code there has a placeholder of the same length. HOST:PLACE+PLACE names other
+	// places (policy.ParseSecret). In JSON it is NAME@HOST,HOST among the secrets.
 	SecretHosts map[string][]string `json:"-"`
-	// Dir is the working directory inside the guest, absolute; "" is /work.
+	// Dir is the working directory inside the guest, absolute; "" means /work.
 	Dir string `json:"dir,omitempty"`
 
 	// Files and Dirs are files and folders of the host that the code may read but not write. unitask refuses anything that
 	// is not a regular file, a folder or a link that stays inside.
 	Files []Mount `json:"files,omitempty"`
 	Dirs  []Mount `json:"dirs,omitempty"`
-	// DirMax bounds the bytes of each of Dirs; 0 is DefaultDirMax.
+	// DirMax bounds the bytes of each of Dirs; 0 means DefaultDirMax.
 	DirMax int64 `json:"dirMax,omitempty"`
 
-	Kernel Kernel `json:"kernel,omitempty"` // "" is nanos if its kernel is vendored, else linux
-	// KernelRetry applies if Kernel is left open and the code asks for something that nanos lacks. The run is then
-	// repeated on linux, if nothing has left the machine: it has no network and no standard input, and has printed
-	// nothing.
+	Kernel Kernel `json:"kernel,omitempty"` // "" means nanos if its kernel is vendored, else linux
+	// KernelRetry applies if Kernel is empty and the code asks for something that nanos lacks. The run is then
+	// repeated on linux, if no data has left the machine: it has no network and no standard input, and has
+	// printed nothing.
 	KernelRetry bool `json:"kernelRetry,omitempty"`
-	Arch        Arch `json:"arch,omitempty"`     // "" is the host's; QEMU emulates another one
-	MemoryMB    int  `json:"memoryMb,omitempty"` // of the machine, MiB; 0 is 512
-	// CPUs is the number of processors of the machine; 0 is 1. More than one needs the linux kernel. A fraction needs a
-	// control group (Linux, cgroup v2), without which nothing runs.
+	Arch        Arch `json:"arch,omitempty"`     // "" means the host's; QEMU emulates another one
+	MemoryMB    int  `json:"memoryMb,omitempty"` // of the machine, MiB; 0 means 512
+	// CPUs is the number of processors of the machine; 0 means 1. More than one needs the linux kernel. A
+	// fraction needs a control group (Linux, cgroup v2); without one, nothing runs.
 	CPUs        float64       `json:"cpus,omitempty"`
-	Timeout     time.Duration `json:"timeoutMs,omitempty"`   // of the code, from its first line on; 0 is 60 s
-	OutputBytes int64         `json:"outputBytes,omitempty"` // how much of each of stdout and stderr is kept; 0 is 16 MiB
+	Timeout     time.Duration `json:"timeoutMs,omitempty"`   // of the code, from its first line on; 0 means 60 s
+	OutputBytes int64         `json:"outputBytes,omitempty"` // kept of each of stdout and stderr; 0 means 16 MiB
 
 	// Check checks the code's syntax and runs none of it. It uses node --check (and what removes TypeScript's types),
 	// py_compile, bash -n or gofmt -e, which print what they find and exit with 1 or 2. A check is granted files and
@@ -95,34 +95,36 @@ type Request struct {
 	// hash seed with others. It needs the linux kernel, and takes longer than a clone with a running Node.
 	FreshProcess bool `json:"freshProcess,omitempty"`
 
-	// AllowNet lists hosts that the code may speak HTTP and TLS to: "example.com", "*.example.com" (any depth, not the
-	// apex), "example.com:8443", an address. Without a port it means ports 80 and 443. An empty list is no network.
+	// AllowNet lists hosts that the code may use HTTP and TLS with: "example.com", "*.example.com" (any depth,
+	// not the apex), "example.com:8443", an address. Without a port, ports 80 and 443 are allowed. An empty list
+	// means no network.
 	AllowNet []string `json:"allowNet,omitempty"`
 	// AllowNetAny allows every public host on ports 80 and 443.
 	AllowNetAny bool `json:"allowNetAny,omitempty"`
-	// Ask lists hosts as AllowNet does. A connection to one that AllowNet does not allow waits, and the machine stands
-	// still, until IO.Approve or Runtime.Approve decides.
+	// Ask lists hosts as AllowNet does. A connection to one that AllowNet does not allow waits, and the machine
+	// is stopped, until IO.Approve or Runtime.Approve decides.
 	Ask []string `json:"ask,omitempty"`
 	// AllowTCP lists HOST:PORT that the code may use any protocol with, private addresses included. The host's own
 	// loopback has the same 127.0.0.1:PORT inside.
 	AllowTCP []string `json:"allowTcp,omitempty"`
-	// AllowHTTP lists rules by method and path, "GET api.example.com/v1/*". The network must allow their hosts, too, which
-	// then receive no other requests. METHOD is * for all. In a path, * stands for text within one segment, and /** at the
-	// end for everything below. "deny " before a rule forbids the requests that it matches; "audit " only logs them.
+	// AllowHTTP lists rules by method and path, "GET api.example.com/v1/*". The network must also allow their
+	// hosts, which then receive no other requests. METHOD is * for all. In a path, * matches text within one
+	// segment, and /** at the end matches everything below. "deny " before a rule forbids the requests that it
+	// matches; "audit " only logs them.
 	AllowHTTP []string `json:"allowHttp,omitempty"`
 	// CA is PEM of certificates that the code's TLS clients trust in addition to Node's own.
 	CA string `json:"ca,omitempty"`
-	// Bounds of the network; 0 is 128 connections at once, 1 GiB up, 8 GiB down.
+	// Limits of the network; 0 means 128 connections at once, 1 GiB up, 8 GiB down.
 	MaxConnections int   `json:"maxConnections,omitempty"`
 	MaxUpload      int64 `json:"maxUploadBytes,omitempty"`
 	MaxDownload    int64 `json:"maxDownloadBytes,omitempty"`
 
-	// MaxArtifacts bounds the bytes of artifacts, which the code leaves in /out; 0 is 64 MiB, -1 is none.
+	// MaxArtifacts bounds the bytes of artifacts in /out; 0 means 64 MiB, -1 means none.
 	MaxArtifacts int64 `json:"maxArtifactBytes,omitempty"`
 	// Debug is set by Runtime.Debug; without a debugger it changes nothing.
 	Debug bool `json:"debug,omitempty"`
-	// RequireJail names layers and limits of QEMU's jail without which nothing runs (JailError), as in the record and in
-	// `unitask doctor`.
+	// RequireJail names layers and limits of QEMU's jail that must hold; otherwise nothing runs (JailError). The
+	// names are those in the record and in `unitask doctor`.
 	RequireJail []string `json:"requireJail,omitempty"`
 	// RequireHardware requires hardware virtualization: without it nothing runs.
 	RequireHardware bool `json:"requireHardware,omitempty"`
@@ -130,7 +132,7 @@ type Request struct {
 	Audit bool `json:"audit,omitempty"`
 }
 
-// CheckOnly returns the request without what its check does not need.
+// CheckOnly returns the request without the fields that a check does not need.
 func (req Request) CheckOnly() Request {
 	req.Args, req.NodeArgs, req.Env, req.Secrets, req.SecretHosts = nil, nil, nil, nil, nil
 	req.AllowNet, req.AllowNetAny, req.Ask, req.AllowHTTP, req.AllowTCP, req.CA, req.Packages = nil, false, nil, nil, nil,
@@ -138,7 +140,7 @@ func (req Request) CheckOnly() Request {
 	return req
 }
 
-// MarshalJSON gives the wire form.
+// MarshalJSON returns the wire form.
 func (req Request) MarshalJSON() ([]byte, error) {
 	type plain Request
 	return json.Marshal(struct {
@@ -148,7 +150,7 @@ func (req Request) MarshalJSON() ([]byte, error) {
 	}{plain(req), policy.Millis(req.Timeout), req.SecretNames()})
 }
 
-// UnmarshalJSON reads the wire form. Keys must be exact; unknown ones are errors.
+// UnmarshalJSON parses the wire form. Keys must be exact; unknown ones are errors.
 func (req *Request) UnmarshalJSON(data []byte) error {
 	type plain Request
 	var wire struct {
@@ -174,7 +176,7 @@ func (req *Request) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// SecretNames returns the request's secrets as the policy reads them: NAME, or NAME@HOST,HOST.
+// SecretNames returns the request's secrets in the policy's form: NAME, or NAME@HOST,HOST.
 func (req Request) SecretNames() []string {
 	list := slices.Sorted(maps.Keys(req.Secrets))
 	for i, name := range list {
@@ -185,7 +187,7 @@ func (req Request) SecretNames() []string {
 	return list
 }
 
-// Exposed returns how many secrets the code itself gets.
+// Exposed returns the number of secrets that the code itself gets.
 func (req Request) Exposed() int {
 	n := 0
 	for name := range req.Secrets {
@@ -224,7 +226,7 @@ func (req Request) GrantedOnly(granted policy.Effective) (out Request, err error
 // directory, and Guest "" is the same path as Host's. If Real is not "", Host must lead to it.
 type Mount = policy.Mount
 
-// ParseMount takes PATH, or PATH:/GUESTPATH.
+// ParseMount parses PATH, or PATH:/GUESTPATH.
 func ParseMount(s string) Mount {
 	if i := strings.LastIndex(s, ":/"); i > 0 {
 		return Mount{Host: s[:i], Guest: s[i+1:]}
@@ -235,17 +237,17 @@ func ParseMount(s string) Mount {
 // DefaultDirMax is the default of Request.DirMax, in bytes.
 const DefaultDirMax = hostfiles.DefaultDirMax
 
-// InlineFile is a small text file beside the code, which the code may import. Large or binary files come by
-// Request.Files and Dirs.
+// InlineFile is a small text file beside the code, which the code may import. Request.Files and Dirs are for
+// large or binary files.
 type InlineFile struct {
 	// Name is its path below the folder of the code, with slashes.
 	Name string `json:"name"`
-	// Content is its text. A record keeps it in a file of its own.
+	// Content is its text. A record stores it in a separate file.
 	Content string `json:"content,omitempty"`
 }
 
-// Bounds of a request's inline files.
+// Limits of a request's inline files.
 const (
 	MaxInlineFiles = 100
-	MaxInlineBytes = 4 << 20 // of all of them
+	MaxInlineBytes = 4 << 20 // of all files together
 )

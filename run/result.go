@@ -21,40 +21,40 @@ type Result struct {
 	TimedOut  bool    `json:"timedOut"`
 	OOM       bool    `json:"oom"`
 	Error     string  `json:"error,omitempty"` // one sentence for every outcome but exited
-	// Hints tell what the code seems to have lacked (a host, a module, a file), and what provides it.
+	// Hints describe what the code seems to have lacked (a host, a module, a file), and how to provide it.
 	Hints []Hint `json:"hints,omitempty"`
 	// Value is the value of a session step's last expression, and Session is the session's id.
 	Value   string `json:"value,omitempty"`
 	Session string `json:"session,omitempty"`
-	// Retried says why the run was repeated on linux (Request.KernelRetry), "" if it was not.
+	// Retried explains why the run was repeated on linux (Request.KernelRetry), "" if it was not.
 	Retried  string    `json:"retried,omitempty"`
 	Duration Durations `json:"-"`
 
 	Kernel      Kernel `json:"kernel,omitempty"`
 	Accelerator Accel  `json:"accelerator,omitempty"`
-	// WhySlow says why the accelerator is not hardware, if it is TCG and unitask chose it.
+	// WhySlow explains why the accelerator is not hardware, if it is TCG and unitask chose it.
 	WhySlow  string `json:"whySlow,omitempty"`
-	Cloned   bool   `json:"cloned"` // the machine was cloned from a template; else booted
-	Pooled   bool   `json:"pooled"` // and the clone stood ready
+	Cloned   bool   `json:"cloned"` // the machine was cloned from a template; otherwise booted
+	Pooled   bool   `json:"pooled"` // the clone was ready
 	MemoryMB int    `json:"memoryMb,omitempty"`
 	Policy   Policy `json:"policy"`
-	// Compiled says, for a compiled language, whether the program came from the store of compiled programs
-	// (CompiledCached) or went into it (CompiledKept); otherwise it is "".
+	// Compiled tells, for a compiled language, whether the program came from the store of compiled programs
+	// (CompiledCached) or was added to it (CompiledKept); otherwise it is "".
 	Compiled string `json:"compiled,omitempty"`
 
 	// Artifacts are the files that the code left in /out; they are in the record (record.Store.OpenArtifact).
-	// ArtifactsRefused lists what did not come back: a hundred by name, and how many more. ArtifactsLeft lists those that
-	// were not copied to IO.Out.
+	// ArtifactsRefused lists files that were not returned: a hundred by name, and the number of others.
+	// ArtifactsLeft lists those that were not copied to IO.Out.
 	Artifacts        []record.Artifact `json:"artifacts,omitempty"`
 	ArtifactsRefused []record.Refusal  `json:"artifactsRefused,omitempty"`
 	ArtifactsLeft    []record.Refusal  `json:"artifactsLeft,omitempty"`
 
-	// Packages are those of Request.Packages, with their dependencies.
+	// Packages lists the packages of Request.Packages, with their dependencies.
 	Packages []InstalledPackage `json:"packages,omitempty"`
-	// RetryAfter says, if the outcome is busy, when to try again.
+	// RetryAfter tells, if the outcome is busy, when to try again.
 	RetryAfter time.Duration `json:"-"`
-	// Redacted names the fields of the request that hold a secret ("args[0]", "env.NAME", "code"). The record has a mark
-	// in its place, and can't be run again.
+	// Redacted names the fields of the request that contained a secret ("args[0]", "env.NAME", "code"). The
+	// record has a mark instead, and can't be run again.
 	Redacted []string `json:"redacted,omitempty"`
 	// Approvals are the questions that were asked (Request.Ask), and their outcomes.
 	Approvals []Approval `json:"approvals,omitempty"`
@@ -66,7 +66,7 @@ type Result struct {
 type Durations struct {
 	Total   time.Duration // from the request to the end
 	Boot    time.Duration // until the guest waited for its code
-	Connect time.Duration // until the code was in and started
+	Connect time.Duration // until the code was in the machine and started
 	Run     time.Duration // the code itself
 }
 
@@ -87,14 +87,14 @@ func (j DurationsJSON) durations() Durations {
 	return Durations{ms(j.Total), ms(j.Boot), ms(j.Connect), ms(j.Run)}
 }
 
-// Policy is what a run was granted and what it was denied.
+// Policy is what a run was granted and denied.
 type Policy struct {
 	Effective policy.Effective `json:"effective"`
 	Denials   []policy.Denial  `json:"denials"`
-	Ceiling   string           `json:"ceiling,omitempty"` // the file that it was cut to
+	Ceiling   string           `json:"ceiling,omitempty"` // the file that limited it
 }
 
-// InstalledPackage is a package that a run had by Request.Packages, dependencies included.
+// InstalledPackage is a package from Request.Packages, or a dependency.
 type InstalledPackage struct {
 	Name    string `json:"name"` // pip:requests
 	Version string `json:"version"`
@@ -104,7 +104,7 @@ type InstalledPackage struct {
 // plainResult is a Result without methods.
 type plainResult Result
 
-// ResultJSON is the wire form of a Result. Streams that are not UTF-8 come as base64, too.
+// ResultJSON is the wire form of a Result. It contains streams that are not UTF-8 as base64, too.
 type ResultJSON struct {
 	plainResult
 	Stdout       string        `json:"stdout"`
@@ -113,11 +113,11 @@ type ResultJSON struct {
 	StderrBase64 string        `json:"stderrBase64,omitempty"`
 	Duration     DurationsJSON `json:"durationMs"`
 	RetryAfter   policy.Millis `json:"retryAfterMs,omitempty"`
-	// Hint has the texts of Hints, for programs that were written before there were Hints.
+	// Hint contains the texts of Hints, for programs that were written before there were Hints.
 	Hint string `json:"hint,omitempty"`
 }
 
-// MarshalJSON gives the wire form.
+// MarshalJSON returns the wire form.
 func (r Result) MarshalJSON() ([]byte, error) { return json.Marshal(r.JSON()) }
 
 // JSON returns the wire form.
@@ -132,7 +132,7 @@ func (r Result) JSON() ResultJSON {
 	return j
 }
 
-// text returns a stream as JSON can hold it, and its exact bytes if that loses something.
+// text returns a stream as JSON text, and its exact bytes if the text loses some.
 func text(b []byte) (plain, exact string) {
 	if utf8.Valid(b) {
 		return string(b), ""
@@ -140,14 +140,14 @@ func text(b []byte) (plain, exact string) {
 	return string(b), base64.StdEncoding.EncodeToString(b)
 }
 
-// UnmarshalJSON reads the wire form.
+// UnmarshalJSON parses the wire form.
 func (r *Result) UnmarshalJSON(data []byte) error {
 	var j ResultJSON
 	if err := json.Unmarshal(data, &j); err != nil {
 		return err
 	}
 	*r = Result(j.plainResult)
-	if len(r.Hints) == 0 && j.Hint != "" { // of a record from before there were Hints
+	if len(r.Hints) == 0 && j.Hint != "" { // from a record that is older than Hints
 		r.Hints = []Hint{{Text: j.Hint}}
 	}
 	r.Duration, r.RetryAfter = j.Duration.durations(), time.Duration(j.RetryAfter)

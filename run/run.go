@@ -1,5 +1,5 @@
-// Package run has the types of a run: its input (Request, Caller, IO), its outcome (Result, Event, the errors), and
-// what its owner may be asked or change while it is under way (Question, PolicyChange).
+// Package run defines the types of a run: its input (Request, Caller, IO) and its outcome (Result, Event, the
+// errors). It also defines what the run's owner may be asked or change meanwhile (Question, PolicyChange).
 //
-// Nothing here starts a machine or decides what is granted. Package unitask does, and exports these names, too.
+// This package neither starts machines nor decides on grants. Package unitask does, and exports these names, too.
 package run

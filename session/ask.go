@@ -11,18 +11,18 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// When a session's code connects to a host that somebody must approve, the whole session stands still, and so do the
-// time limits of all its steps. unitask asks those who wait for a step, the newest first; unitask approve answers for
-// every session.
+// When a session's code connects to a host that needs approval, the whole session is stopped, and so are the time
+// limits of all its steps. unitask asks the callers that wait for a step, the newest first; unitask approve
+// answers for every session.
 
-// stepClocks are the clocks of what runs in a session.
+// stepClocks are the clocks of the running steps of a session.
 type stepClocks struct {
 	mu     sync.Mutex
 	open   map[*stopclock.Clock]bool
 	stands bool
 }
 
-// start is Clock.Start, for a step.
+// start is Clock.Start for a step.
 func (c *stepClocks) start(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -55,7 +55,7 @@ func (c *stepClocks) all(stands bool, do func(*stopclock.Clock)) {
 	}
 }
 
-// still reports whether the clocks stand still.
+// still reports whether the clocks are stopped.
 func (c *stepClocks) still() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -68,7 +68,7 @@ type askers struct {
 	list []*run.Approver
 }
 
-// add has a step's caller asked until done is called.
+// add registers a step's caller for questions until done is called.
 func (a *askers) add(approve run.Approver) (done func()) {
 	if approve == nil {
 		return func() {}
@@ -84,7 +84,7 @@ func (a *askers) add(approve run.Approver) (done func()) {
 	}
 }
 
-// last is whom a question is put to, nil if nobody waits for a step.
+// last returns the caller to ask, nil if nobody waits for a step.
 func (a *askers) last() run.Approver {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -94,8 +94,8 @@ func (a *askers) last() run.Approver {
 	return *a.list[len(a.list)-1]
 }
 
-// standing prevents pauses and forks of a session while somebody is asked, until release. The clocks of all steps stand
-// still. It returns an error if a pause or a fork is under way for longer than ctx.
+// standing prevents pauses and forks of a session while somebody is asked, until release. The clocks of all steps
+// are stopped. It returns an error if a pause or a fork is under way for longer than ctx.
 func (s *Session) standing(ctx context.Context) (clock approval.Clock, release func(), err error) {
 	if err := s.change(ctx); err != nil {
 		return nil, nil, err

@@ -13,9 +13,10 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Background commands: the session may be paused and forked while they run, and they end with the session.
+// Background commands run beside the steps. The session may be paused and forked meanwhile; they end with the
+// session.
 
-// Bounds of what is kept of them in memory: the records have the rest.
+// Limits on their data in memory: the records have the rest.
 const (
 	// MaxKeptOutput bounds the output that Wait returns of a command: its end, in bytes.
 	MaxKeptOutput = 64 << 10
@@ -23,7 +24,7 @@ const (
 	maxEnded = 32
 )
 
-// Output is a piece of what a command has printed.
+// Output is a piece of a command's output.
 type Output struct {
 	Stderr bool
 	Text   []byte
@@ -32,11 +33,11 @@ type Output struct {
 // Background is the state of a background command.
 type Background struct {
 	RunID  string
-	Output []Output    // beyond what was seen, as far as it is kept
-	Seq    int64       // what was seen with that; how much it has printed in bytes
-	Lost   int64       // bytes beyond what was seen that are not kept any more
+	Output []Output    // after the position in the request, as far as it is kept
+	Seq    int64       // position at the end of Output: bytes printed so far
+	Lost   int64       // bytes after the requested position that are not kept any more
 	Result *run.Result // how it ended, without its streams; nil while it runs
-	Err    error       // beside it
+	Err    error       // in addition to Result
 }
 
 // Text returns the output in the order in which it came.
@@ -50,13 +51,13 @@ func (b *Background) Text() (text []byte) {
 // errStopped is the cause when the caller stops a command.
 var errStopped = errors.New("it was stopped")
 
-// background is a command in the background.
+// background is a background command.
 type background struct {
 	id   string
 	stop context.CancelCauseFunc
 
 	mu     sync.Mutex
-	change chan struct{} // closed when it has printed or ended, and then another one
+	change chan struct{} // closed, and replaced, when it has printed or ended
 	kept   []Output
 	size   int // of kept
 	seq    int64
@@ -114,7 +115,7 @@ func (b *background) told() {
 	b.change = make(chan struct{})
 }
 
-// finish notes how it ended.
+// finish notes how the command ended.
 func (b *background) finish(res *run.Result, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -188,14 +189,14 @@ func (s *Session) Start(ctx context.Context, c Command) (run string, err error) 
 	e.Stdout, e.Stderr = x.stdout, x.stderr
 	cmd, err := s.client.Start(ctx, e)
 	if err == nil {
-		err = x.rec.Update() // that it is this session's
+		err = x.rec.Update() // records the session
 	}
 	if err != nil {
 		stop(err)
 		if cmd != nil {
 			_ = x.wait(live, cmd)
 		}
-		if e := x.finish(live, err); e != nil { // there is none if the session was closed
+		if e := x.finish(live, err); e != nil { // nil if the session was closed
 			err = e
 		}
 		leave()
@@ -214,11 +215,11 @@ func (s *Session) Start(ctx context.Context, c Command) (run string, err error) 
 	return b.id, nil
 }
 
-// jobs are a session's commands in the background. mu guards over, running and list.
+// jobs are a session's background commands. mu guards over, running and list.
 type jobs struct {
 	mu      sync.Mutex
-	over    bool           // the session ends: no further one starts
-	running int            // of them
+	over    bool           // the session ends: no further command starts
+	running int            // number of running commands
 	list    []*background  // the running ones, and some that have ended
 	watched sync.WaitGroup // waits for the records of running ones
 }
@@ -300,7 +301,7 @@ func (j *jobs) find(run string) (*background, error) {
 	)
 }
 
-// limit ends a command when the session has run for so long.
+// limit stops a command after the session has run for the time left.
 func (s *Session) limit(ctx context.Context, left time.Duration, stop context.CancelCauseFunc) {
 	for left > 0 {
 		step := min(left, time.Second)

@@ -25,11 +25,11 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Files and folders of the host in a session. The code runs in /work, and relative paths lead there: what is below the
-// working directory on the host appears below /work.
+// Files and folders of the host in a session. The code runs in /work, and relative paths begin there: files below
+// the working directory on the host appear below /work.
 
-// StepMount is a mount as a session has it that is asked for from a folder of the host. What lies in that folder,
-// and has no path of its own inside, comes below /work by the same relative path.
+// StepMount returns a mount for a session, as requested from a folder of the host. A path in that folder, without
+// a guest path of its own, is placed below /work at the same relative path.
 func StepMount(m run.Mount, dir string) run.Mount {
 	if m.Host == "" {
 		return m
@@ -43,7 +43,7 @@ func StepMount(m run.Mount, dir string) run.Mount {
 	return m
 }
 
-// inWork are the mounts of a request whose relative paths are this process'.
+// inWork resolves a request's mounts with relative paths, which begin at this process's working directory.
 func inWork(mounts []run.Mount) ([]run.Mount, error) {
 	var list []run.Mount
 	for _, m := range mounts {
@@ -103,7 +103,7 @@ func (s *Session) brings(ctx context.Context, step Step) (b *bringing, err error
 	return b, nil
 }
 
-// bringTime is how long a step's files may take on their way beside their Patience.
+// bringTime bounds the transfer of a step's files, in addition to their Patience.
 const bringTime = time.Minute
 
 // bring copies a step's files into the machine, as the code's user, and replaces existing ones.
@@ -130,13 +130,13 @@ func (s *Session) bring(ctx context.Context, x *stepping, b *bringing) error {
 			supervisor.Exec{Args: []string{"/bin/tar", "-x", "-f", "-", "-C", "/"}, Stdin: from},
 		)
 	})
-	if errors.Is(err, stopclock.ErrTimeout) { // not the step's
+	if errors.Is(err, stopclock.ErrTimeout) { // not the step's own time limit
 		err = fmt.Errorf("copy what the step brings: the machine did not take it within %v", limit)
 	}
 	return err
 }
 
-// auditBrought logs the host's files that a step was given, and what it was denied.
+// auditBrought logs the host's files that a step was granted, and its denials.
 func (s *Session) auditBrought(x *stepping, b *bringing) error {
 	a := runlog.New(s.manager.Engine.Journal.Log, x.rec, x.rec.Via, s.redactor, s.manager.Engine.Events)
 	var list []audit.Entry
@@ -152,7 +152,7 @@ func (s *Session) auditBrought(x *stepping, b *bringing) error {
 	return a.Missing(s.Policy.Effective)
 }
 
-// send passes use the tar of a step's files. When it returns, nothing reads the set any more.
+// send passes the tar of a step's files to use. When it returns, nothing reads the set any more.
 func (b *bringing) send(ctx context.Context, use func(io.Reader) error) error {
 	from, to := io.Pipe()
 	packed := make(chan error, 1)
@@ -165,7 +165,7 @@ func (b *bringing) send(ctx context.Context, use func(io.Reader) error) error {
 	from.Close()
 	var content *guest.ContentError
 	if e := <-packed; errors.As(e, &content) &&
-		!errors.As(err, new(*run.SessionError)) { // tar says that the rest is missing
+		!errors.As(err, new(*run.SessionError)) { // tar reports that the rest is missing
 		return fmt.Errorf("copy what the step brings: %w", content)
 	}
 	return err

@@ -15,16 +15,16 @@ import (
 // The files of a ceiling may change while a session lives. unitask reads them again to fork, extend or resume the
 // session: they must still grant what it has.
 
-// authority is whom a session is for, and under which ceiling. callerMu guards caller; beganUnder does not change once
+// authority identifies the session's caller and ceiling. callerMu guards caller; beganUnder does not change once
 // the session is set up.
 type authority struct {
 	callerMu sync.Mutex
 	caller   run.Caller
-	// beganUnder is the digest of the ceiling that it began under.
+	// beganUnder is the digest of the ceiling at the session's start.
 	beganUnder string
 }
 
-// holder is whom the session is for, under the ceiling that held when it was last read.
+// holder returns the session's caller, with the ceiling that was last read.
 func (a *authority) holder() run.Caller {
 	a.callerMu.Lock()
 	defer a.callerMu.Unlock()
@@ -33,7 +33,7 @@ func (a *authority) holder() run.Caller {
 
 func (a *authority) ceiling() *policy.Ceiling { return a.holder().Ceiling }
 
-// renew puts a ceiling that was read again in the place of the one before.
+// renew replaces the ceiling with one that was read again.
 func (a *authority) renew(ceiling *policy.Ceiling) {
 	a.callerMu.Lock()
 	defer a.callerMu.Unlock()
@@ -113,7 +113,7 @@ func covers(key string, now, before any) bool {
 	case nil:
 		_, is := now.([]any)
 		return is && key != "allowHttp"
-	case bool: // others demand
+	case bool: // other fields are demands
 		return !before && (key == "allowNetAny" || key == "debug")
 	}
 	return false

@@ -12,12 +12,12 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// lease is how long a session lives. mu guards all of it.
+// lease is a session's lifetime. mu guards all of it.
 type lease struct {
 	mu      sync.Mutex
-	began   time.Time // it, or what it was forked from
+	began   time.Time // when the session, or the one it was forked from, began
 	expires time.Time
-	timer   *time.Timer // until then
+	timer   *time.Timer // fires at expires
 }
 
 // age returns when the session began, and when it ends.
@@ -27,15 +27,15 @@ func (l *lease) age() (began, expires time.Time) {
 	return l.began, l.expires
 }
 
-// set has the session continue another one's lease.
+// set copies another session's lease.
 func (l *lease) set(began, expires time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.began, l.expires = began, expires
 }
 
-// start returns a context that ends, for stopclock.ErrTimeout, when the session's life is over. A session that
-// continues no other one begins now, and lives for life.
+// start returns a context that ends with stopclock.ErrTimeout when the session's life is over. A session that
+// continues no other one begins at begin, and lives for life.
 func (l *lease) start(ctx context.Context, begin time.Time, life time.Duration) (timed context.Context, cancel func()) {
 	timed, end := context.WithCancelCause(ctx)
 	l.mu.Lock()

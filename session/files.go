@@ -12,9 +12,9 @@ import (
 	"github.com/unitask/unitask/guest/supervisor"
 )
 
-// Bounds of what comes back at once.
+// Limits on one operation.
 const (
-	// MaxFile bounds a file that ReadFile, WriteFile and Edit take, in bytes.
+	// MaxFile bounds a file for ReadFile, WriteFile and Edit, in bytes.
 	MaxFile = 64 << 20
 	// MaxList bounds a List, in entries.
 	MaxList = 10_000
@@ -32,7 +32,7 @@ func (s *Session) fileOp(ctx context.Context, content []byte, most int, args ...
 	return out, err
 }
 
-// fileUse calls use with one of the session's own commands.
+// fileUse calls use for one of the session's own commands.
 func (s *Session) fileUse(ctx context.Context, args []string, use func(context.Context) error) error {
 	done, err := s.use(ctx)
 	if err != nil {
@@ -47,8 +47,8 @@ func (s *Session) fileUse(ctx context.Context, args []string, use func(context.C
 	return nil
 }
 
-// ReadFile returns length bytes of a file from an offset on: fewer if the file ends, the whole rest if length is 0. A
-// relative name begins at the session's folder. Errors are fs.ErrNotExist and similar ones.
+// ReadFile returns length bytes of a file from an offset on: fewer if the file ends, all the rest if length is 0.
+// A relative name begins at the session's folder. Errors are fs.ErrNotExist and similar ones.
 func (s *Session) ReadFile(ctx context.Context, name string, offset, length int64) ([]byte, error) {
 	if offset < 0 || length < 0 || length > MaxFile {
 		return nil, fmt.Errorf("read %s: from %d, %d bytes: %d is the most", name, offset, length, MaxFile)
@@ -63,7 +63,8 @@ func (s *Session) ReadFile(ctx context.Context, name string, offset, length int6
 	return text, err
 }
 
-// WriteFile makes or replaces a file in one step, and makes the folders above it. An existing file keeps its mode.
+// WriteFile creates or replaces a file atomically, and creates the folders above it. An existing file keeps its
+// mode.
 func (s *Session) WriteFile(ctx context.Context, name string, content []byte, mode fs.FileMode) error {
 	if len(content) > MaxFile {
 		return fmt.Errorf("write %s: %d bytes: %d is the most", name, len(content), MaxFile)
@@ -78,11 +79,11 @@ func (s *Session) Remove(ctx context.Context, name string) error {
 	return err
 }
 
-// File is something in a session's machine.
+// File is a file, folder or other entry in a session's machine.
 type File = supervisor.Entry
 
-// List returns what is in a folder, depth levels down (1 is the folder alone), or the one file. more
-// says that there were over MaxList.
+// List returns the entries of a folder, depth levels deep (1 means the folder alone), or the entry of a file.
+// more reports that there are more than MaxList.
 func (s *Session) List(ctx context.Context, name string, depth int) (list []File, more bool, err error) {
 	text, err := s.fileOp(ctx, nil, MaxList*256, "list", s.at(name), fmt.Sprint(max(depth, 0)))
 	if err != nil {

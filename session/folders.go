@@ -21,7 +21,7 @@ import (
 	"github.com/unitask/unitask/internal/hostfiles"
 )
 
-// LeftOut is something that was not copied to the host, and why.
+// LeftOut is an entry that was not copied to the host, with the reason.
 type LeftOut = export.Left
 
 // folderTimeout bounds the time to copy a folder into a machine or out of it.
@@ -50,7 +50,7 @@ func (s *Session) Pack(ctx context.Context, name string, to io.Writer) error {
 	if len(list) != 1 || !list[0].Mode.IsDir() {
 		return fmt.Errorf("copy %s: %w", name, syscall.ENOTDIR)
 	}
-	kept, err := s.manager.anonymousFile() // who takes it may be slow, and the session is not to wait
+	kept, err := s.manager.anonymousFile() // the reader may be slow, and the session should not wait
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func (s *Session) Pack(ctx context.Context, name string, to io.Writer) error {
 	return err
 }
 
-// way is the folder that has what is on its way from one machine to another.
+// way returns the folder for data in transit from one machine to another.
 func (m *Manager) way() (string, error) {
 	dir := home.Dir(m.Engine.Home).Sessions()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -78,7 +78,7 @@ func (m *Manager) way() (string, error) {
 	return dir, nil
 }
 
-// anonymousFile is a new file there without a name, which is gone when it is closed.
+// anonymousFile returns a new file in that folder without a name, which disappears when it is closed.
 func (m *Manager) anonymousFile() (*os.File, error) {
 	dir, err := m.way()
 	if err != nil {
@@ -92,11 +92,11 @@ func (m *Manager) anonymousFile() (*os.File, error) {
 	return f, nil
 }
 
-// Unpack makes a folder of the session's machine of what hostfiles.SendFolder gives.
+// Unpack creates a folder in the session's machine from the output of hostfiles.SendFolder.
 func (s *Session) Unpack(ctx context.Context, name string, from io.Reader) error {
 	at := s.at(name)
 	tmp := path.Join(path.Dir(at), ".unitask-"+rand.Text())
-	// A folder that was cut has no FolderWhole.
+	// A folder that was cut off has no FolderWhole.
 	err := s.folderCommand(ctx, name, supervisor.Exec{Args: []string{"/bin/sh", "-c", `set -e
 if [ -e "$1" ] || [ -L "$1" ]; then echo "is there already: give a name that is not taken" >&2; exit 1; fi
 mkdir -p "${1%/*}/"
@@ -113,7 +113,7 @@ rm -r "$2"`, "sh", at, tmp, hostfiles.FolderName, hostfiles.FolderWhole}, Stdin:
 	return err
 }
 
-// folderCommand runs one, as the code's user.
+// folderCommand runs a command that copies folders, as the code's user.
 func (s *Session) folderCommand(ctx context.Context, name string, e supervisor.Exec) error {
 	if err := s.hasCommands("folders that are copied, which takes commands,"); err != nil {
 		return err

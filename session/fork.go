@@ -20,10 +20,10 @@ import (
 // MaxForks bounds how many forks of a session, and of its forks, live at once.
 const MaxForks = 16
 
-// family are a session and its forks.
+// family counts the forks of a session, and of its forks.
 type family struct {
 	mu    sync.Mutex
-	forks int // that live
+	forks int // living forks
 }
 
 // take reserves slots for forks.
@@ -51,9 +51,9 @@ type forking struct {
 	parent   *Session
 	snapshot *machine.Snapshot
 	spec     machine.Spec
-	copies   []forkedClient // one for each
-	out      []byte         // what of /out has come back
-	starting chan struct{}  // as many as start at once
+	copies   []forkedClient // one for each fork
+	out      []byte         // files of /out that were already returned
+	starting chan struct{}  // limits how many start at once
 }
 
 type forkedClient struct {
@@ -61,7 +61,7 @@ type forkedClient struct {
 	running []*supervisor.Interpreter
 }
 
-// run returns a fork's run: it is granted what the session was, without the host's files.
+// run returns a fork's run: it has the session's grants, without the host's files.
 func (f *forking) run(s *Session) engine.Prepared {
 	p := f.parent.made
 	p.Live = f.parent.made.Live.Copy()
@@ -83,11 +83,11 @@ func (f *forking) get(source *machine.Source) func(context.Context, machine.Spec
 	}
 }
 
-// Fork starts n sessions that continue from the state of this one, with its variables, files and processes. Nothing
-// that one of them does afterwards shows in another. Each has an id, records and random numbers of its own, and this
-// session's remaining time. This session keeps its open connections; in the forks they are reset. Fork is a BusyError
-// while a step is under way, and if more than MaxForks would live. It resumes a paused session first. If one fork can't
-// start, none does.
+// Fork starts n sessions that continue from the state of this one, with its variables, files and processes. Later
+// changes in one are not visible in another. Each has its own id, records and random numbers, and this session's
+// remaining time. This session keeps its open connections; in the forks they are reset. Fork returns a BusyError
+// while a step is under way, and if more than MaxForks would live. It resumes a paused session first. If one fork
+// can't start, none does.
 func (s *Session) Fork(ctx context.Context, n int) ([]*Session, error) {
 	if n < 1 || n > MaxForks {
 		return nil, policy.Bad("count", fmt.Sprint(n), "must be from 1 to %d", MaxForks)
@@ -130,7 +130,7 @@ func (s *Session) Fork(ctx context.Context, n int) ([]*Session, error) {
 	return forks, nil
 }
 
-// freeze has serve save the state for n forks.
+// freeze makes serve save the state for n forks.
 func (s *Session) freeze(ctx context.Context, n int) (*forking, error) {
 	if err := s.change(ctx); err != nil {
 		return nil, err
@@ -150,7 +150,7 @@ func (s *Session) freeze(ctx context.Context, n int) (*forking, error) {
 	return f, nil
 }
 
-// copied fills in the requested forking. The machine runs on.
+// copied fills in the requested forking. The machine continues.
 func (s *Session) copied(ctx context.Context, x *engine.Execution) error {
 	f := s.forking
 	held, cancel := context.WithTimeoutCause(ctx, holdPatience, errNotHeld)
@@ -172,7 +172,7 @@ func (s *Session) copied(ctx context.Context, x *engine.Execution) error {
 	return err
 }
 
-// fork starts one of the forks. Its place in the family is given back when it has ended.
+// fork starts one of the forks. Its slot in the family is released when the fork has ended.
 func (s *Session) fork(ctx context.Context, f *forking, at int) (*Session, error) {
 	c := newSession(s.manager, s.holder(), s.limits)
 	c.beganUnder = s.beganUnder

@@ -29,7 +29,7 @@ type Forward struct {
 	done   chan struct{}
 }
 
-// errForwardClosed is why a forwarded connection ends.
+// errForwardClosed is the cause when a forwarded connection ends.
 var errForwardClosed = errors.New("the forwarded port was closed")
 
 // Forward forwards a port of the host's loopback to a TCP port of the machine, until the Forward is closed or the
@@ -86,8 +86,8 @@ func (s *Session) Forward(port, hostPort int) (*Forward, error) {
 // ports are a session's forwarded ports. mu guards open.
 type ports struct {
 	mu      sync.Mutex
-	open    int           // that are forwarded
-	carried chan struct{} // one element per connection of theirs
+	open    int           // number of forwarded ports
+	carried chan struct{} // one element per connection
 }
 
 // reserve reserves one of most slots for a forwarded port.
@@ -123,7 +123,7 @@ func (f *Forward) accept(ctx context.Context, l *net.TCPListener) {
 		}
 		select {
 		case f.s.ports.carried <- struct{}{}:
-		default: // as a host that has no room
+		default: // like a host without room
 			_ = conn.SetLinger(0)
 			conn.Close()
 			continue

@@ -12,16 +12,16 @@ import (
 // An unused, idle session is paused. unitask judges its activity from outside: by the processor time of its machine,
 // and the frames on its network.
 
-// idleFloor is the divisor for the share of a processor that an idle machine uses: one in that many. Under TCG the
-// share is a twentieth.
+// idleFloor is the divisor for the share of a processor that an idle machine may use. Under TCG an idle machine
+// uses a twentieth.
 const idleFloor = 8
 
-// idleTick returns the interval between looks at a session.
+// idleTick returns the interval between checks of a session.
 func idleTick(limit time.Duration) time.Duration {
 	return min(max(limit/4, 250*time.Millisecond), 15*time.Second)
 }
 
-// work is what a session has done from its beginning on.
+// work is a session's activity since its beginning.
 type work struct {
 	known     bool // the figures could be read
 	busy      bool // a caller's call is under way
@@ -30,16 +30,16 @@ type work struct {
 	frames    uint64
 }
 
-// idleness decides whether a session has been idle for so long.
+// idleness decides whether a session has been idle for limit.
 type idleness struct {
 	limit time.Duration
-	since time.Time // of the idle time
-	at    time.Time // of last
+	since time.Time // start of the idle time
+	at    time.Time // time of last
 	last  work
 }
 
-// over takes a session's work so far, and reports whether to pause the session. It reports so again after another such
-// idle time.
+// over receives a session's work so far, and reports whether to pause the session. It reports true again after
+// another idle time of the same length.
 func (i *idleness) over(now time.Time, w work) bool {
 	span := now.Sub(i.at)
 	still := !i.at.IsZero() && w.known && !w.busy && w.calls == i.last.calls && w.frames == i.last.frames &&
@@ -56,14 +56,14 @@ func (i *idleness) over(now time.Time, w work) bool {
 	return true
 }
 
-// usage counts who uses a session. mu guards all of it.
+// usage counts the uses of a session. mu guards all of it.
 type usage struct {
 	mu    sync.Mutex
-	uses  int    // that are under way
-	calls uint64 // that there have been
+	uses  int    // under way
+	calls uint64 // calls so far
 }
 
-// begin counts a use until done is called; a call is one that somebody made.
+// begin counts a use until done is called; call means that a caller caused the use.
 func (u *usage) begin(call bool) (done func()) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -78,7 +78,7 @@ func (u *usage) begin(call bool) (done func()) {
 	}
 }
 
-// now returns how many uses are under way, and how many calls there have been.
+// now returns the number of uses under way, and the number of calls so far.
 func (u *usage) now() (uses int, calls uint64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

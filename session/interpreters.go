@@ -8,15 +8,15 @@ import (
 	"github.com/unitask/unitask/guest/supervisor"
 )
 
-// steps are what a session's steps share. mu guards running, dropped and lost.
+// steps is the state that a session's steps share. mu guards running, dropped and lost.
 type steps struct {
-	turn    chan struct{} // held by the step that runs
+	turn    chan struct{} // held by the running step
 	waiting chan struct{} // one element per waiting step
 
 	mu      sync.Mutex
 	running map[string]*supervisor.Interpreter // by language
-	dropped map[string]string                  // why one is a new one, by language, until it was told
-	lost    string                             // what of the session is lost, until it was told
+	dropped map[string]string                  // by language: why the interpreter is a new one, until reported
+	lost    string                             // what the session lost, until reported
 }
 
 func newSteps() steps {
@@ -31,7 +31,7 @@ func (t *steps) find(language string) *supervisor.Interpreter {
 	return t.running[language]
 }
 
-// add notes interpreters.
+// add registers interpreters.
 func (t *steps) add(list ...*supervisor.Interpreter) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -47,7 +47,7 @@ func (t *steps) forget(language string) {
 	delete(t.running, language)
 }
 
-// interpreters returns those that there are.
+// interpreters returns all interpreters.
 func (t *steps) interpreters() []*supervisor.Interpreter {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -61,7 +61,7 @@ func (t *steps) drop(language, why string) {
 	t.dropped[language] = why
 }
 
-// anyDropped reports whether a language has a new interpreter, and nobody was told why.
+// anyDropped reports whether a language has a new interpreter for a reason that was not reported yet.
 func (t *steps) anyDropped() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -77,7 +77,7 @@ func (t *steps) droppedReason(language string) string {
 	return why
 }
 
-// lose notes what of the session is lost.
+// lose notes what the session lost.
 func (t *steps) lose(what string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

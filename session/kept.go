@@ -28,14 +28,14 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// A paused session outlives the process that held it: another process finds what it needs beside the machine's memory.
-// That excludes values of secrets, which the next process asks for again.
+// A paused session outlives its process: another process finds what it needs beside the machine's memory. Secret
+// values are not there; the next process asks for them again.
 
 // errLeft is the cause when a process leaves a session paused.
 var errLeft = errors.New("it is left paused, and goes on where it is asked for again")
 
-// note returns what another process needs to resume the session. Its program holds its output, and its policy does not
-// change.
+// note returns what another process needs to resume the session. The caller ensures that the program holds its
+// output, and that the policy does not change.
 func (s *Session) note(x *engine.Execution) (json.RawMessage, error) {
 	caller, running := s.holder().WithDefaults(), s.steps.interpreters()
 	began, expires := s.lease.age()
@@ -69,15 +69,15 @@ type reviving struct {
 	folder string
 	values map[string]string
 	rec    *record.Run // its own, reopened
-	taken  bool        // by its run, which finishes it
+	taken  bool        // its run has taken it, and finishes it
 }
 
-// Revive goes on with a session that its process has left paused (PausedSession), or was ended without
-// closing: from its last pause, and the first step's Hint says so if it did something since. The caller must be
-// the one that it was made for, whose Ceiling must grant what it was granted. Secrets have the values of those
-// that are bound to hosts. The error is a SessionError where there is no such session, and a
-// *machine.OtherHostError in a HostError where the machine can't go on here; it is whole then. Once the machine goes on
-// the end of ctx means nothing, since what is kept on the disk is by then the past.
+// Revive resumes a session that its process has left paused (PausedSession), or that was ended without closing.
+// It continues from its last pause; if it did something since, the first step's Hint reports that. The caller
+// must be the session's owner, and the caller's Ceiling must grant what the session was granted. secrets has the
+// values of secrets that are bound to hosts. The error is a SessionError if there is no such session, and a
+// *machine.OtherHostError in a HostError if the machine can't continue here; the pause is then intact. Once the
+// machine runs, the end of ctx has no effect, because the pause on the disk is then outdated.
 func (m *Manager) Revive(ctx context.Context, caller run.Caller, id string, secrets map[string]string,
 ) (*Session, error) {
 	if err := m.Refuse(); err != nil {
@@ -91,7 +91,7 @@ func (m *Manager) Revive(ctx context.Context, caller run.Caller, id string, secr
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	caller.Origin = caller.CeilingOrigin() // the caller may have had it for long
+	caller.Origin = caller.CeilingOrigin() // the caller may hold an old ceiling
 	if caller.Ceiling, err = readCeiling(caller, m.Engine.Home); err != nil {
 		return nil, err
 	}
@@ -114,7 +114,7 @@ func (m *Manager) Revive(ctx context.Context, caller run.Caller, id string, secr
 	if err != nil {
 		return nil, err
 	}
-	most, _, err := caller.Ceiling.Sessions(policy.SessionLimits{}, usualSessions(machine.HostMemory())) // as Extend has it
+	most, _, err := caller.Ceiling.Sessions(policy.SessionLimits{}, usualSessions(machine.HostMemory())) // as in Extend
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +156,7 @@ func (m *Manager) Revive(ctx context.Context, caller run.Caller, id string, secr
 	return s, nil
 }
 
-// findPaused reads a paused session of a caller. The error is a SessionError where there is none, or its life is over.
+// findPaused reads a caller's paused session. The error is a SessionError if there is none, or its life is over.
 func findPaused(home string, pauses paused.Store, caller run.Caller, id string,
 ) (p machine.Pause, k paused.Note, err error) {
 	p, k, err = pauses.Read(id)
@@ -173,8 +173,8 @@ func findPaused(home string, pauses paused.Store, caller run.Caller, id string,
 	return p, k, nil
 }
 
-// takeRecord opens the record of a paused session for this process alone. The error is a BusyError if another one has
-// it.
+// takeRecord opens the record of a paused session for this process alone. The error is a BusyError if another
+// process has it.
 func takeRecord(runs *record.Store, pauses paused.Store, p machine.Pause, k paused.Note) (*record.Run, error) {
 	rec, err := runs.Reopen(k.ID)
 	if errors.Is(err, record.ErrNotFound) { // it came from another host
@@ -186,13 +186,13 @@ func takeRecord(runs *record.Store, pauses paused.Store, p machine.Pause, k paus
 	if err != nil {
 		return nil, failure.Host("session", err)
 	}
-	if now, _, err := pauses.Read(k.ID); err != nil || !now.At.Equal(p.At) { // it went on, and was paused, until we had its record
+	if now, _, err := pauses.Read(k.ID); err != nil || !now.At.Equal(p.At) { // used since then
 		return nil, errors.Join(&run.BusyError{What: "another process held session " + k.ID, After: time.Second}, rec.Leave())
 	}
 	return rec, nil
 }
 
-// renew has interpreters renew their random numbers, since what they would draw may have been drawn by others.
+// renew reseeds the interpreters' random numbers, because other sessions may draw the same ones.
 func (s *Session) renew(ctx context.Context, running []*supervisor.Interpreter) error {
 	var all sync.WaitGroup
 	for _, in := range running {
@@ -212,8 +212,8 @@ func (s *Session) renew(ctx context.Context, running []*supervisor.Interpreter) 
 	return nil
 }
 
-// prepare is the run of a session that goes on: what it was granted, none of the host's files, and
-// the broker that its guest knows.
+// prepare returns the run of a resumed session: its grants, without the host's files, and the broker that its
+// guest knows.
 func (r *reviving) prepare(m *Manager, s *Session) (p engine.Prepared, err error) {
 	if err = m.Engine.Catalog.CheckCeiling(s.ceiling()); err != nil {
 		return p, err
@@ -260,7 +260,8 @@ func (r *reviving) prepare(m *Manager, s *Session) (p engine.Prepared, err error
 	return p, nil
 }
 
-// stillGranted reports whether a ceiling grants a request what it granted before: holds compares each field.
+// stillGranted returns an error unless a ceiling still grants a request what it granted before: holds compares
+// each field.
 func stillGranted(req catalog.Request, ceiling *policy.Ceiling, once policy.Effective,
 	holds func(key string, now, before any) bool) error {
 	var none hostfiles.Set
@@ -268,7 +269,7 @@ func stillGranted(req catalog.Request, ceiling *policy.Ceiling, once policy.Effe
 	if err != nil {
 		return err
 	}
-	for _, eff := range []*policy.Effective{&now, &once} { // what comes from elsewhere, or is in the machine
+	for _, eff := range []*policy.Effective{&now, &once} { // set elsewhere, or in the machine
 		eff.Files, eff.Dirs, eff.Kernel, eff.RequireJail = nil, nil, "", nil
 	}
 	a, errA := json.Marshal(now)
@@ -287,8 +288,8 @@ func stillGranted(req catalog.Request, ceiling *policy.Ceiling, once policy.Effe
 	return nil
 }
 
-// elsewhere is what sessions that are paused and held by no process, or another one, hold of the disk,
-// all the memory that they were given; m.mu is held.
+// elsewhere returns the disk space of paused sessions of other processes or none, counting each with all of its
+// machine's memory. The caller holds m.mu.
 func (m *Manager) elsewhere() (bytes int64) {
 	ours := map[string]bool{}
 	for s := range m.sessions {
@@ -319,8 +320,8 @@ func (r *reviving) continueFrom(source *machine.Source) func(context.Context, ma
 	}
 }
 
-// resume has the machine in a pause's folder go on, and notes there that it does: before, so that none does that is
-// not noted. After an error the folder is as it was.
+// resume starts the machine in a pause's folder, after it has noted that there: so no unnoted machine runs. After
+// an error the folder is unchanged.
 func resume(ctx context.Context, source *machine.Source, folder string, spec machine.Spec, cfg machine.Config,
 ) (*machine.Machine, error) {
 	name := filepath.Join(folder, paused.ResumedName)

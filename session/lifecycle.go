@@ -18,7 +18,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// sessionRun is a session as its run sees it.
+// sessionRun is the view of a session for its run.
 type sessionRun struct{ *Session }
 
 // Prepare implements engine.Session.
@@ -100,9 +100,9 @@ func (s sessionRun) KeepChanges(id string, all []run.PolicyChange) error {
 	return paused.Open(s.manager.Engine.Home).WriteChanges(id, all)
 }
 
-// Files implements program.Supervisor: the drivers, beside the inputs.
+// Files implements program.Supervisor: the drivers, in addition to the inputs.
 func (s sessionRun) Files(p *program.Program) []program.File {
-	// The folder is the user's, also where a folder of the host comes there.
+	// The folder belongs to the user, also if a folder of the host is placed there.
 	files := []program.File{{File: guest.File{Path: p.Dir, Mode: fs.ModeDir | 0o755, User: true}}}
 	files = append(files, p.Beside()...)
 	if p.InOneProcess() {
@@ -124,7 +124,7 @@ func (s sessionRun) DriverPath() string { return s.driver().Path }
 
 // Started implements program.Supervisor.
 func (s sessionRun) Started(env map[string]string, ca, dir string) {
-	s.ca, s.dir, s.env = ca, dir, nil // a clone that did not answer may have been told before
+	s.ca, s.dir, s.env = ca, dir, nil // a clone that did not answer may have had them before
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		s.env = append(s.env, name+"="+env[name])
 	}

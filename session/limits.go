@@ -26,11 +26,11 @@ const (
 	maxPaused         = 64 << 30
 )
 
-// The time to wait before a new attempt when sessions take all the room: somebody has to end one.
+// The time to wait before a new attempt when sessions use all the room: somebody has to end one.
 const afterSession = time.Minute
 
-// hold notes that a session lives until leave, or says that there is no room for it, or that the
-// runtime is closed.
+// hold counts a session until leave. It returns an error if there is no room for the session, or the runtime is
+// closed.
 func (m *Manager) hold(s *Session) (leave func(), err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -61,7 +61,7 @@ func (m *Manager) hold(s *Session) (leave func(), err error) {
 		m.sessions = map[*Session]int64{}
 	}
 	m.sessions[s] = 0
-	m.uses.Add(1) // Close waits for what comes behind its run: the records of its commands
+	m.uses.Add(1) // Close also waits for the records of the session's commands
 	return func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -70,8 +70,8 @@ func (m *Manager) hold(s *Session) (leave func(), err error) {
 	}, nil
 }
 
-// pausedRoom takes room for a session's machine on the disk, all the memory that it was given; give
-// it back if it is not paused after all.
+// pausedRoom reserves room on the disk for a session's machine: all of its memory. Call give if the session is
+// not paused after all.
 func (m *Manager) pausedRoom(s *Session) (give func(), err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -100,7 +100,7 @@ func (m *Manager) pausedRoom(s *Session) (give func(), err error) {
 	return func() { m.resumed(s) }, nil
 }
 
-// resumed gives back what a paused session counted as.
+// resumed releases the room of a paused session.
 func (m *Manager) resumed(s *Session) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -14,13 +14,13 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// A session's steps and commands return what they leave in /out, as runs do. The files stay in the machine, so unitask
-// takes only new or changed ones.
+// A session's steps and commands return the files in /out, as runs do. The files stay in the machine, so unitask
+// returns only new or changed ones.
 
-// outBox is what a session has in /out.
+// outBox tracks a session's files in /out.
 type outBox struct {
-	held chan struct{}     // held while new files are taken
-	seen map[outStamp]bool // files that came back already, or can't
+	held chan struct{}     // held while new files are collected
+	seen map[outStamp]bool // files that were already returned, or can't be
 }
 
 // outStamp identifies a version of a file: its name, mode, size and time.
@@ -31,7 +31,7 @@ func stampOf(e supervisor.Entry) outStamp {
 	return outStamp(sum[:])
 }
 
-// Bounds of what is looked at.
+// Limits on the inspected entries.
 const (
 	maxOutEntries = 4 * 1000 // more than a run's artifacts
 	maxOutList    = 4 << 20  // bytes of their list
@@ -40,7 +40,7 @@ const (
 
 func newOutBox() outBox { return outBox{held: make(chan struct{}, 1), seen: map[outStamp]bool{}} }
 
-// kept returns what has come back already, for the process that resumes the session; restore takes it.
+// kept encodes the stamps of returned files for the process that resumes the session; restore reads them.
 func (o *outBox) kept() (stamps []byte) {
 	for stamp := range o.seen {
 		stamps = append(stamps, stamp[:]...)
@@ -56,7 +56,8 @@ func (o *outBox) restore(stamps []byte) {
 	}
 }
 
-// collect takes what an ended step or command left in /out. What the guest does afterwards is no error of the step.
+// collect collects the files in /out after a step or command. Later failures of the guest are no error of the
+// step.
 func (x *stepping) collect(ctx context.Context) error {
 	s, most := x.s, x.res.Policy.Effective.MaxArtifacts
 	if most <= 0 || ctx.Err() != nil || !s.client.Out() {
@@ -82,7 +83,7 @@ func (x *stepping) collect(ctx context.Context) error {
 	return err
 }
 
-// take hands over what is new. left is why the guest has not given all of it, and err is the record's.
+// take copies the new files. left explains why the guest has not sent all of them; err is an error of the record.
 func (o *outBox) take(ctx context.Context, from *supervisor.Client, to *record.Artifacts, most int64,
 ) (left, err error) {
 	select {
@@ -92,7 +93,7 @@ func (o *outBox) take(ctx context.Context, from *supervisor.Client, to *record.A
 	}
 	defer func() { <-o.held }()
 	text, err := from.File(ctx, nil, maxOutList, "list", program.OutDir, outDepth)
-	if ofFile(err) { // it is gone, or is not a readable folder
+	if ofFile(err) { // the folder is gone or not readable
 		return nil, nil
 	}
 	if err != nil {
@@ -129,7 +130,7 @@ func (o *outBox) take(ctx context.Context, from *supervisor.Client, to *record.A
 			left = why
 		}
 	}
-	for stamp := range o.seen { // the rest of the list may have it
+	for stamp := range o.seen { // the rest of the list may contain it
 		if more && len(there) < maxOutEntries {
 			there[stamp] = true
 		}
@@ -138,7 +139,7 @@ func (o *outBox) take(ctx context.Context, from *supervisor.Client, to *record.A
 	return left, err
 }
 
-// fetch hands over one file. done says that it is not to come again as it is; why and failed are as take's.
+// fetch copies one file. done means that this version need not be sent again; why and failed are like take's.
 func fetch(
 	ctx context.Context,
 	from *supervisor.Client,
@@ -171,7 +172,7 @@ func ofFile(err error) bool {
 	return errors.As(err, new(syscall.Errno)) && !errors.As(err, new(*supervisor.StartError))
 }
 
-// sink takes the bytes of a file, and remembers why it stops taking them.
+// sink receives the bytes of a file, and remembers its first error.
 type sink struct {
 	to  *record.Artifacts
 	err error

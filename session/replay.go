@@ -8,7 +8,8 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Replay runs a recorded step in this session. A command in the background is started, and its Result only says so.
+// Replay runs a recorded step in this session. A background command is only started, and its Result contains no
+// output.
 func (s *Session) Replay(ctx context.Context, step history.RecordedStep, stdout, stderr io.Writer,
 ) (*run.Result, error) {
 	limit := min(step.Timeout, s.Policy.Effective.Timeout)

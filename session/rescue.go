@@ -12,11 +12,11 @@ import (
 	"github.com/unitask/unitask/internal/paused"
 )
 
-// A machine can only resume with the same QEMU and image. So unitask keeps a small session folder's files beside the
-// pause, from which they can be read without the machine.
+// A machine can only resume with the same QEMU and image. So unitask also saves the files of a small session
+// folder beside the pause, where they can be read without the machine.
 
 const (
-	// MaxKeptFiles bounds the files that are kept beside a session's pause, in bytes of their tar.
+	// MaxKeptFiles bounds the files saved beside a session's pause, in bytes of their tar.
 	MaxKeptFiles = 64 << 20
 
 	keepPatience = 3 * time.Second
@@ -34,7 +34,7 @@ const packCalls = 2
 // packFiles packs the session's folder; nil if it is empty or too large, or a step is under way.
 func (s *Session) packFiles(ctx context.Context) *packedFiles {
 	uses, calls := s.usage.now()
-	if uses > 0 || s.Paused() || s.Kernel == oneProcess { // it takes a command
+	if uses > 0 || s.Paused() || s.Kernel == oneProcess { // packing needs a command
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, keepPatience)
@@ -60,8 +60,9 @@ func (s *Session) packFiles(ctx context.Context) *packedFiles {
 	return &packedFiles{kept, calls + packCalls}
 }
 
-// keepFiles stores the result of packFiles beside a pause that came after so many calls. It stores nothing if a call
-// came in between, since no copy is better than an outdated one. It stores nothing without room on the disk either.
+// keepFiles saves the result of packFiles beside a pause; calls is the number of calls before the pause. If a
+// call came in between, it saves nothing, because no copy is better than an outdated one. Without room on the
+// disk it also saves nothing.
 func (s *Session) keepFiles(files *packedFiles, calls uint64) {
 	if files == nil || files.calls != calls {
 		return

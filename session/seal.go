@@ -19,8 +19,9 @@ import (
 	"github.com/unitask/unitask/machine"
 )
 
-// The disk never has the key of a session's certificate authority in clear: a paused session has it sealed with a key
-// of the home. A copy of the session's folder alone does not let anybody impersonate the hosts that its guest trusts.
+// The key of a session's certificate authority is never on the disk unencrypted: for a paused session it is
+// sealed with a key of the home. With a copy of the session's folder alone, nobody can impersonate the hosts that
+// its guest trusts.
 
 // pauseKeyFile is the name of the file in a home with that key.
 const pauseKeyFile = "pause.key"
@@ -31,7 +32,7 @@ const pauseKeySize = 32
 // sealedMark begins a sealed authority. Pauses of older versions have PEM instead.
 const sealedMark = "sealed 1\n"
 
-// pauseKey reads the key of a home, and makes it on first use.
+// pauseKey reads the key of a home, and creates it on first use.
 func pauseKey(home string) ([]byte, error) {
 	name := filepath.Join(home, pauseKeyFile)
 	key, err := readPauseKey(name)
@@ -46,7 +47,7 @@ func pauseKey(home string) ([]byte, error) {
 	return key, nil
 }
 
-// makePauseKey makes the key, unless another process has made it.
+// makePauseKey creates the key, unless another process has created it.
 func makePauseKey(home, name string) error {
 	f, err := os.CreateTemp(home, "."+pauseKeyFile+".*") // 0600
 	if err != nil {
@@ -113,7 +114,7 @@ func sealAuthority(home, session string, plain []byte) ([]byte, error) {
 	return aead.Seal([]byte(sealedMark), nil, plain, []byte(session)), nil
 }
 
-// openAuthority opens a sealed authority. It returns an unsealed one of an older version as it is.
+// openAuthority opens a sealed authority. It returns an unsealed one of an older version unchanged.
 func openAuthority(home, session string, kept []byte) ([]byte, error) {
 	sealed, is := bytes.CutPrefix(kept, []byte(sealedMark))
 	if !is {
@@ -134,8 +135,8 @@ func openAuthority(home, session string, kept []byte) ([]byte, error) {
 	return plain, nil
 }
 
-// OpenPaused returns the description (machine.PauseFile) of a home's paused session for another home, where SealPaused
-// takes it. It has the key of the session's authority in clear: never write it to a disk.
+// OpenPaused returns the description (machine.PauseFile) of a home's paused session for another home, as input to
+// SealPaused. It contains the key of the session's authority unencrypted: never write it to a disk.
 func OpenPaused(home string, text []byte) ([]byte, error) {
 	return changeAuthority(
 		text,
@@ -147,14 +148,14 @@ func OpenPaused(home string, text []byte) ([]byte, error) {
 func SealPaused(home string, text []byte) ([]byte, error) {
 	return changeAuthority(text, func(session string, kept []byte) ([]byte, error) {
 		if bytes.HasPrefix(kept, []byte(sealedMark)) {
-			return kept, nil // by whom, openAuthority tells
+			return kept, nil // openAuthority checks by which key
 		}
 		return sealAuthority(home, session, kept)
 	})
 }
 
-// changeAuthority changes the authority in a description. It leaves anything else as it is: a later reader reports what
-// is wrong.
+// changeAuthority changes the authority in a description. It leaves anything else unchanged: a later reader
+// reports faults.
 func changeAuthority(text []byte, change func(session string, kept []byte) ([]byte, error)) ([]byte, error) {
 	var p machine.Pause
 	var k paused.Note

@@ -19,8 +19,8 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// A session's machine runs or, while nobody needs it, is in a folder of the home as its memory and device state. One
-// goroutine decides which (serve); callers ask it.
+// A session's machine runs or, while nobody needs it, is saved in a folder of the home: memory and device state.
+// One goroutine (serve) decides which; callers send requests to it.
 
 // sessionState is the state of a session.
 type sessionState int
@@ -33,8 +33,8 @@ const (
 // errPaused is the error of a paused machine's streams.
 var errPaused = errors.New("the session is paused")
 
-// serve carries a session's frames until the session ends, by itself or at the end of its life; meanwhile it pauses and
-// resumes the machine.
+// serve carries a session's frames until the session ends, by itself or at the end of its life; meanwhile it
+// pauses and resumes the machine.
 func (s *Session) serve(ctx context.Context, x *engine.Execution, conn *guest.Conn) error {
 	begin := time.Now()
 	timed, cancel := s.lease.start(ctx, begin, s.limits.Life)
@@ -72,7 +72,7 @@ func (s *Session) converse(timed context.Context, x *engine.Execution, conn *gue
 	folder string, tick <-chan time.Time, first bool,
 ) (paused bool, err error) {
 	input, to := io.Pipe()
-	if err := s.client.Continue(to); err != nil { // before Stream writes to the client; what it says comes when that reads
+	if err := s.client.Continue(to); err != nil { // before Stream writes to the client; output arrives when Stream reads
 		conn.Close()
 		return false, failure.At("session", x.Machine.Explain(err))
 	}
@@ -101,7 +101,7 @@ func (s *Session) converse(timed context.Context, x *engine.Execution, conn *gue
 		select {
 		case now := <-tick:
 			did := s.work(x.Machine)
-			if !did.busy { // it takes no time from a step
+			if !did.busy { // this delays no step
 				x.WarmNext()
 			}
 			if watch.over(now, did) && s.pauseIfIdle(timed, x, folder) {
@@ -160,10 +160,10 @@ func (s *Session) waitForUse(ctx context.Context, x *engine.Execution, folder st
 
 var errNotHeld = errors.New("its program does not hold its output")
 
-// holdPatience is how long the session's program may take to confirm that it holds its output.
+// holdPatience bounds the wait for the session's program to confirm that it holds its output.
 const holdPatience = 10 * time.Second
 
-// sleep pauses the machine. After an error the machine runs on.
+// sleep pauses the machine. After an error the machine continues.
 func (s *Session) sleep(ctx context.Context, x *engine.Execution, folder string) error {
 	held, cancel := context.WithTimeoutCause(ctx, holdPatience, errNotHeld)
 	defer cancel()
@@ -188,12 +188,12 @@ func (s *Session) sleep(ctx context.Context, x *engine.Execution, folder string)
 	return err
 }
 
-// restore resumes the machine. After an error, whole says that the folder still has the pause, so that a later attempt
-// can resume the session.
+// restore resumes the machine. After an error, whole means that the folder still contains the pause, so that a
+// later attempt can resume the session.
 func (s *Session) restore(ctx context.Context, x *engine.Execution, folder string,
 ) (conn *guest.Conn, whole bool, err error) {
 	spec := x.Spec
-	if spec.QEMU, err = s.manager.Engine.Source.QEMU(ctx, spec.Image.Arch); err != nil { // it may be another one by now
+	if spec.QEMU, err = s.manager.Engine.Source.QEMU(ctx, spec.Image.Arch); err != nil { // QEMU may have been replaced
 		return nil, true, err
 	}
 	err = x.Resume(func(cfg machine.Config) (*machine.Machine, error) {
@@ -231,7 +231,7 @@ func (s *Session) use(ctx context.Context) (done func(), err error) {
 		return nil, s.gone()
 	default:
 	}
-	if s.Policy.Effective.Audit { // what is done now has its entries later
+	if s.Policy.Effective.Audit { // the entries of this use are written later
 		if err := s.manager.Engine.Journal.Room(); err != nil {
 			return nil, failure.Host("audit", fmt.Errorf("the policy has audit = \"required\": %w", err))
 		}
@@ -267,7 +267,7 @@ func (s *Session) ensureRunning(ctx context.Context) error {
 	return nil
 }
 
-// errStepping says that a step keeps a session from being paused or forked.
+// errStepping means that a running step prevents a pause or a fork.
 var errStepping = &run.BusyError{What: "a step of this session is under way", After: time.Second}
 
 // ask sends serve a request.

@@ -24,22 +24,22 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Request is a machine that stays for several steps, under one policy.
+// Request describes a session: a machine that stays for several steps, under one policy.
 type Request struct {
-	// Request is what the machine has: image or language, memory, files, network, secrets, environment. Its Code must
-	// be empty. Timeout is the most that a step may name, and that of one that names none; OutputBytes bounds each
-	// step. It runs on the linux kernel, where Kernel does not ask for Nanos: that has one interpreter, that of the
-	// image's language, and files; it has no commands.
+	// Request configures the machine: image or language, memory, files, network, secrets, environment. Its Code
+	// must be empty. Timeout is the maximum and default of a step's time limit; OutputBytes bounds each step. The
+	// kernel is linux unless Kernel is Nanos. A nanos session has one interpreter, that of the image's language,
+	// and files, but no commands.
 	run.Request
-	// Life is how long it lives, 0 is a day.
+	// Life bounds its lifetime; 0 means a day.
 	Life time.Duration
-	// Idle is the time without work after which the session is paused; 0 is ten minutes (Linux).
+	// Idle is the time without work after which the session is paused; 0 means ten minutes (Linux).
 	Idle time.Duration
-	// Events, if not nil, receives the events of its machine, and of its network.
+	// Events, if not nil, receives events of the machine and its network.
 	Events func(run.Event)
 }
 
-// MaxWaitingSteps bounds how many steps of one session wait for the running one.
+// MaxWaitingSteps bounds the steps of one session that wait for the running one.
 const MaxWaitingSteps = 16
 
 // Session is one machine that keeps variables, files and processes from step to step. Steps of an interpreter run one
@@ -50,9 +50,9 @@ type Session struct {
 	ID string
 	// Parent is the session that this one was forked from, or "".
 	Parent string
-	// Policy is what it was granted and denied.
+	// Policy is what the session was granted and denied.
 	Policy run.Policy
-	// Kernel, Image and Language are what it has, the language being that of steps that name none.
+	// Kernel, Image and Language describe the machine; Language applies to steps without their own.
 	Kernel   run.Kernel
 	Image    string
 	Language string
@@ -60,9 +60,9 @@ type Session struct {
 	manager *Manager
 	limits  policy.SessionLimits
 
-	authority // whom it is for, under which ceiling
-	origin    // what it was asked for as, and what it continues from
-	inside    // what its machine is told and has
+	authority // its caller and ceiling
+	origin    // its request, and what it continues from
+	inside    // the configuration of its machine
 	lifecycle // whether its machine runs, is paused, or is gone
 	lease     lease
 	steps     steps
@@ -70,25 +70,25 @@ type Session struct {
 	jobs      jobs
 	ports     ports
 	askers    askers
-	clocks    stepClocks // of what runs in it
-	artifacts outBox     // what was in /out
+	clocks    stepClocks // of its running steps
+	artifacts outBox     // files of /out
 }
 
-// origin is what a session was asked for as, and what it continues from. It does not change once Start, fork or Revive
-// has set it up, but for made and left: the run's goroutine sets these before it closes ready and done.
+// origin holds a session's request, and what it continues from. It does not change once Start, fork or Revive has
+// set it up, except made and left: the run's goroutine sets these before it closes ready and done.
 type origin struct {
-	request run.Request     // what it was asked for as
+	request run.Request     // the original request
 	denials []policy.Denial // of its limits
 	tell    func(run.Event)
 	family  *family
 	from    *forking        // the fork point, if this is a fork
 	revived *reviving       // the pause it resumes from, if another process made it
-	made    engine.Prepared // what it was granted, and its code
+	made    engine.Prepared // its grants, and its code
 	left    bool            // its machine is left on the disk, for another process
 }
 
-// inside is what a session's machine is told and has. The run's goroutine sets it before it closes ready; nothing
-// changes afterwards, but for env, to which Start adds.
+// inside is the configuration of a session's machine. The run's goroutine sets it before it closes ready; nothing
+// changes afterwards, except env, to which Start adds.
 type inside struct {
 	client   *supervisor.Client
 	redactor *record.Redactor
@@ -98,7 +98,7 @@ type inside struct {
 	ca       string
 	accel    run.Accel
 	cloned   bool
-	exposed  int // secrets that its machine holds
+	exposed  int // number of secrets in its machine
 }
 
 // lifecycle is the state of a session's machine. Whoever holds changing may read and change state and forking. The
@@ -116,8 +116,8 @@ type lifecycle struct {
 	err    error
 }
 
-// Start starts a session for a caller, under the caller's Ceiling, and returns when its machine waits for steps. When
-// ctx ends before that, there is none; afterwards ctx means nothing to it.
+// Start starts a session for a caller, under the caller's Ceiling, and returns when its machine waits for steps.
+// If ctx ends before that, no session starts; afterwards ctx has no effect on it.
 func (m *Manager) Start(ctx context.Context, caller run.Caller, req Request) (*Session, error) {
 	bad := func(field, value, reason string) (*Session, error) {
 		return nil, policy.Bad(field, value, "%s", reason)
@@ -201,8 +201,8 @@ func newSession(m *Manager, caller run.Caller, limits policy.SessionLimits) *Ses
 	}
 }
 
-// begin starts its machine and returns when that waits for steps. over is called when it has ended, or
-// did not begin.
+// begin starts the session's machine and returns when the machine waits for steps. over is called when the
+// session has ended, or did not begin.
 func (s *Session) begin(ctx context.Context, req catalog.Request, tell func(run.Event), over func()) error {
 	live, cancel := context.WithCancelCause(
 		trace.ContextWithSpanContext(context.Background(), trace.SpanContextFromContext(ctx)),
@@ -245,7 +245,7 @@ func (s *Session) begin(ctx context.Context, req catalog.Request, tell func(run.
 	}
 }
 
-// Done is closed when the session has ended and its machine is gone.
+// Done returns a channel that is closed when the session has ended and its machine is gone.
 func (s *Session) Done() <-chan struct{} { return s.done }
 
 // Close ends the session and returns when its machine is gone. If a failure had ended the session before, Close returns
@@ -280,7 +280,7 @@ func (s *Session) ended() error {
 	return nil
 }
 
-// gone says why the session has ended.
+// gone returns an error that explains why the session has ended.
 func (s *Session) gone() error {
 	why := "it was closed"
 	switch {
@@ -306,13 +306,13 @@ func (s *Session) planned() bool {
 		s.result != nil && s.result.TimedOut
 }
 
-// driver is the session's own language's.
+// driver returns the driver of the session's own language.
 func (s *Session) driver() supervisor.Language {
 	return supervisor.Languages[slices.IndexFunc(supervisor.Languages,
 		func(l supervisor.Language) bool { return l.Name == s.Language })]
 }
 
-// driverPatience is how long unitask waits for the driver's answer.
+// driverPatience bounds the wait for the driver's answer.
 const driverPatience = 30 * time.Second
 
 // interprets waits for the interpreter, which exists already and may still load.
@@ -330,10 +330,11 @@ func (s *Session) interprets(ctx context.Context) error {
 	return err
 }
 
-// oneProcess is the kernel whose machines have one process, which is the session's interpreter.
+// oneProcess is the kernel whose machines have one process, the session's interpreter.
 const oneProcess = run.Nanos
 
-// hasCommands returns an error if the session's kernel can't run what, which needs a process of its machine.
+// hasCommands returns an error if the session's kernel can't run what, which needs another process in its
+// machine.
 func (s *Session) hasCommands(what string) error {
 	if s.Kernel != oneProcess {
 		return nil
@@ -346,10 +347,10 @@ func (s *Session) hasCommands(what string) error {
 	)
 }
 
-// trustFile has the certificates that TLS clients in the machine trust beside their own.
+// trustFile contains the certificates that TLS clients in the machine trust in addition to their own.
 const trustFile = contract.HomeDir + "/.unitask-ca.pem"
 
-// trust makes TLS clients trust the request's certificates, by the environment variables that they read. In a machine
+// trust makes TLS clients trust the request's certificates, through their environment variables. In a machine
 // with one process, that process already started with them.
 func (s *Session) trust(ctx context.Context) error {
 	if s.ca == "" || s.Kernel == oneProcess {

@@ -19,8 +19,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Values are JSON texts by name. The session's code sees each as a file, NAME.json in ValuesDir, in every language. A
-// file that the code writes there is a value, too.
+// Values are JSON texts by name. The session's code sees each as a file, NAME.json in ValuesDir, in every
+// language. A file that the code writes there is also a value.
 
 // ValuesDir is the folder of a session's values in its machine.
 const ValuesDir = "/work/.values"
@@ -43,7 +43,7 @@ func valueFile(name string) (string, error) {
 	return path.Join(ValuesDir, name+valueSuffix), nil
 }
 
-// Put makes or replaces a value. It encodes the value with encoding/json, and takes a json.RawMessage as it is.
+// Put creates or replaces a value. It encodes the value with encoding/json, and uses a json.RawMessage unchanged.
 func (s *Session) Put(ctx context.Context, name string, value any) error {
 	file, err := valueFile(name)
 	if err != nil {
@@ -51,7 +51,7 @@ func (s *Session) Put(ctx context.Context, name string, value any) error {
 	}
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)
-	encoder.SetEscapeHTML(false) // a < stays one
+	encoder.SetEscapeHTML(false) // keep < unescaped
 	err = encoder.Encode(value)
 	text := out.Bytes()
 	if err != nil {
@@ -63,7 +63,7 @@ func (s *Session) Put(ctx context.Context, name string, value any) error {
 	return s.WriteFile(ctx, file, text, 0o644)
 }
 
-// Get returns a value, which the code may have written. The error is fs.ErrNotExist if it does not exist.
+// Get returns a value, which the code may have written. The error is fs.ErrNotExist if the value does not exist.
 func (s *Session) Get(ctx context.Context, name string) (json.RawMessage, error) {
 	file, err := valueFile(name)
 	if err != nil {
@@ -93,7 +93,7 @@ func (s *Session) Get(ctx context.Context, name string) (json.RawMessage, error)
 	return bytes.TrimSpace(text), nil
 }
 
-// Values returns the names of the values, in order; more says that there are others.
+// Values returns the names of the values, in order; more reports that there are others.
 func (s *Session) Values(ctx context.Context) (names []string, more bool, err error) {
 	list, more, err := s.List(ctx, ValuesDir, 1)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -109,8 +109,8 @@ func (s *Session) Values(ctx context.Context) (names []string, more bool, err er
 	return names, more, nil
 }
 
-// Copy copies a file of MaxFile at most, with its mode, to a session's machine, replacing what has that name
-// there; or a folder, with the bounds of Download, under a name that is not taken. The session may be the same.
+// Copy copies a file of at most MaxFile bytes, with its mode, to a session's machine, and replaces an existing
+// one. It copies a folder, with the limits of Download, only to a new name. The session may be the same.
 func (s *Session) Copy(ctx context.Context, name string, to *Session, target string) error {
 	list, _, err := s.List(ctx, name, 0)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package attach connects consoles to machines of current runs. A run's process serves a socket in the folder of its
-// record, which speaks QMP (vmm.Relay); other processes of the same user connect to it.
+// Package attach connects consoles to machines of current runs. A run's process serves a socket in the folder of
+// its record, which accepts QMP (vmm.Relay); other processes of the same user connect to it.
 package attach
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// Allowed is an error if the ceiling forbids debugging.
+// Allowed returns an error if the ceiling forbids debugging.
 func Allowed(c *policy.Ceiling) error {
 	if c.Debug() {
 		return nil
@@ -28,7 +28,7 @@ func Allowed(c *policy.Ceiling) error {
 // socketName is the name of the socket in a run's folder.
 const socketName = "debug.sock"
 
-// patience bounds how long joining a machine takes, and a question to it.
+// patience bounds the time to join a machine, or to get an answer from it.
 const patience = 5 * time.Second
 
 // Client joins machines whose records are in one store.
@@ -37,8 +37,8 @@ type Client struct {
 	Ceiling *policy.Ceiling // nil allows all
 }
 
-// Join connects to the machine of a run of the same user that is running now, with the given access; withSecrets
-// allows machines that hold secrets. The caller must disconnect the monitor, which changes nothing for the run.
+// Join connects to the machine of a current run of the same user, with the given access; withSecrets allows
+// machines that hold secrets. The caller must disconnect the monitor, which changes nothing for the run.
 func (c *Client) Join(ctx context.Context, id string, access vmm.Access, withSecrets bool,
 ) (*vmm.Monitor, *record.Record, error) {
 	if err := Allowed(c.Ceiling); err != nil {
@@ -79,14 +79,14 @@ func (c *Client) Join(ctx context.Context, id string, access vmm.Access, withSec
 	return monitor, rec, nil
 }
 
-// NetworkView is what a run's network may do and does.
+// NetworkView shows a run's network rules, connections and decisions.
 type NetworkView struct {
 	Rules       NetworkRules        `json:"rules"`
 	Connections []netstack.Decision `json:"connections"` // open now, the oldest first
 	Decisions   []json.RawMessage   `json:"decisions"`   // the last lines of the netlog
 }
 
-// NetworkRules are what of a run's policy its network follows.
+// NetworkRules are the fields of a run's policy for its network.
 type NetworkRules struct {
 	AllowNet       []policy.NetRule  `json:"allowNet"`
 	AllowNetAny    bool              `json:"allowNetAny"`
@@ -98,11 +98,11 @@ type NetworkRules struct {
 	MaxDownload    int64             `json:"maxDownloadBytes"`
 }
 
-// viewedDecisions is how many of a netlog's last lines a view has.
+// viewedDecisions is the number of last netlog lines in a view.
 const viewedDecisions = 20
 
-// NetworkView returns the view of a run that runs now, with the connections that its machine
-// has (machine.Machine.Connections, or Connections where it was joined).
+// NetworkView returns the view of a current run, with its machine's connections (machine.Machine.Connections, or
+// Connections if a monitor has joined it).
 func (c *Client) NetworkView(id string, connections []netstack.Decision) (*NetworkView, error) {
 	all, err := c.History.Inspect(id, 0)
 	if err != nil {
@@ -112,15 +112,14 @@ func (c *Client) NetworkView(id string, connections []netstack.Decision) (*Netwo
 	return view, json.Unmarshal(all.Record.Effective, &view.Rules)
 }
 
-// Connections returns those of the machine that a monitor has joined (Client.Join).
+// Connections returns the connections of the machine that a monitor has joined (Client.Join).
 func Connections(ctx context.Context, monitor *vmm.Monitor) (list []netstack.Decision, err error) {
 	timed, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return list, monitor.Do(timed, "unitask-connections", nil, &list)
 }
 
-// Release ends a machine that is kept after a crash (Keep), which the monitor has joined
-// (Client.Join).
+// Release ends a machine that is kept after a crash (Keep) and that the monitor has joined (Client.Join).
 func Release(ctx context.Context, monitor *vmm.Monitor) error {
 	timed, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -9,11 +9,11 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// maxDump bounds a dump beyond the guest's memory: headers and notes.
+// maxDump bounds the part of a dump beyond the guest's memory: headers and notes.
 const maxDump = 64 << 20
 
-// Dump writes a machine's memory to a file as an ELF core, which gdb and crash read. The
-// machine stands still meanwhile. QEMU writes into a pipe: it can open no file.
+// Dump writes a machine's memory to a file as an ELF core, which gdb and crash read. The machine is stopped
+// meanwhile. QEMU writes into a pipe, because it can't open files.
 func Dump(ctx context.Context, monitor *vmm.Monitor, memoryMB int, to *os.File) (int64, error) {
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -26,8 +26,8 @@ type Server struct {
 	Release  func() error // ends a machine that is kept after a crash
 }
 
-// Listen serves consoles at a socket in the run's folder until stop is called. A machine that no socket can be had for
-// runs all the same.
+// Listen serves consoles at a socket in the run's folder until stop is called. If no socket can be created, the
+// machine runs without one.
 func (s *Server) Listen(folder string) (stop func()) {
 	l, err := localsocket.Listen(folder, socketName)
 	if err != nil {
@@ -38,7 +38,7 @@ func (s *Server) Listen(folder string) (stop func()) {
 	var group sync.WaitGroup
 	group.Go(func() {
 		localsocket.Serve(l, maxConsoles, &group, func(conn *net.UnixConn) {
-			_ = relay.Serve(ctx, conn) // what goes wrong is the client's to know
+			_ = relay.Serve(ctx, conn) // the client sees the error
 		})
 	})
 	return func() {
@@ -55,7 +55,7 @@ func (s *Server) connections() json.RawMessage {
 	return list
 }
 
-// grant is an error if a console may not have the access that it asks for.
+// grant returns an error if a console may not have the requested access.
 func (s *Server) grant(_ vmm.Access, args json.RawMessage) error {
 	var how struct {
 		WithSecrets bool `json:"withSecrets"`
