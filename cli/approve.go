@@ -94,7 +94,7 @@ the same ceiling, and allows nothing that is not asked about.`,
 	return cmd
 }
 
-// listApproved prints what was allowed for good.
+// listApproved prints the permanent approvals.
 func (a *app) listApproved() error {
 	home, err := a.homeFolder()
 	if err != nil {
@@ -113,7 +113,7 @@ func (a *app) listApproved() error {
 	return nil
 }
 
-// disapprove takes a host and port out of what was allowed for good.
+// disapprove removes a host and port from the permanent approvals.
 func (a *app) disapprove(host string) error {
 	home, err := a.homeFolder()
 	if err != nil {
@@ -135,8 +135,7 @@ func (a *app) disapprove(host string) error {
 	return nil
 }
 
-// approver asks on our terminal, where it is one that nothing else reads; elsewhere it says how
-// another terminal can answer.
+// approver asks on our terminal, if no other reader uses it; otherwise it prints how another terminal can answer.
 func (a *app) approver(f runFlags) func(context.Context, unitask.Question) unitask.Verdict {
 	tty, ok := a.std.Stdin.(*os.File)
 	if !ok || !term.IsTerminal(int(tty.Fd())) || !a.ui.tty || f.tty || f.input {
@@ -145,7 +144,7 @@ func (a *app) approver(f runFlags) func(context.Context, unitask.Question) unita
 			return ""
 		}
 	}
-	var lines chan string // what is typed; one goroutine reads it until we end
+	var lines chan string // typed lines; one goroutine reads them until we exit
 	return func(ctx context.Context, q unitask.Question) unitask.Verdict {
 		if lines == nil {
 			lines = make(chan string)
@@ -157,7 +156,7 @@ func (a *app) approver(f runFlags) func(context.Context, unitask.Question) unita
 			}()
 		}
 		forget(tty, lines)
-		fmt.Fprintf(a.std.Stderr, "%s\n", a.ui.plain()) // the code may have left a line that looks like ours
+		fmt.Fprintf(a.std.Stderr, "%s\n", a.ui.plain()) // the code may have printed a line that looks like ours
 		a.ui.note("the machine stands still: its code wants %s", q.Wants())
 		for {
 			fmt.Fprintf(a.std.Stderr, "%sunitask: allow it? o: this once, r: for this run, a: always, d: deny (or in %s) ",
@@ -185,7 +184,7 @@ func (a *app) approver(f runFlags) func(context.Context, unitask.Question) unita
 	}
 }
 
-// forget drops what was typed before the question was there: it is no answer to it.
+// forget drops lines that were typed before the question: they are no answer to it.
 func forget(tty *os.File, lines <-chan string) {
 	dropTyped(tty)
 	for {
@@ -194,7 +193,7 @@ func forget(tty *os.File, lines <-chan string) {
 			if ok {
 				continue
 			}
-		case <-time.After(10 * time.Millisecond): // a line that was read already
+		case <-time.After(10 * time.Millisecond): // a line that was already read
 		}
 		return
 	}

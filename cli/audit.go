@@ -28,7 +28,7 @@ whether a line was changed or taken away (audit verify --head).`,
 	}, a.auditList(), a.auditVerify(), a.auditExport())
 }
 
-// auditLog returns the home's.
+// auditLog returns the home's audit log.
 func (a *app) auditLog() (audit.Log, error) {
 	home, err := a.homeFolder()
 	return audit.In(home), err
@@ -174,7 +174,7 @@ func (a *app) auditExport() *cobra.Command {
 	return cmd
 }
 
-// auditTrust writes down that a ceiling is trusted, or no longer.
+// auditTrust logs that a ceiling is trusted, or no longer trusted.
 func (a *app) auditTrust(kind audit.Kind, home, file string, widens []string) {
 	if err := audit.In(home).Append(audit.Entry{Time: time.Now(), Kind: kind, Via: "cli",
 		Detail: map[string]any{"file": file, "widens": widens}}); err != nil {

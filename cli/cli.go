@@ -24,8 +24,7 @@ import (
 	"github.com/unitask/unitask/internal/telemetry"
 )
 
-// Streams are what a command reads and writes. Stdin is passed to the code when
-// it is not a terminal.
+// Streams are a command's standard streams. Stdin is passed to the code if it is not a terminal.
 type Streams struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
@@ -33,10 +32,9 @@ type Streams struct {
 
 // Main runs the command line and returns the exit code. It never exits itself.
 func Main(args []string, std Streams) int {
-	// A reader that went away is an error of a write, not the end of us: the
-	// machine and the record are still to be seen to.
+	// A closed pipe is a write error and must not kill us: the machine and the record still need cleanup.
 	signal.Ignore(syscall.SIGPIPE)
-	log.SetOutput(io.Discard) // net/http says there what servers say unasked: secrets may be in it (netstack/broker)
+	log.SetOutput(io.Discard) // net/http logs servers' unrequested data, which may contain secrets (netstack/broker)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C kills
@@ -66,11 +64,11 @@ func Main(args []string, std Streams) int {
 	return a.code
 }
 
-// exitPipe is what a shell gives a command whose reader went away.
+// exitPipe is the shell's exit code for a command whose reader closed the pipe.
 const exitPipe = 128 + int(syscall.SIGPIPE)
 
-// readerGone reports whether nobody reads any more what we print, as behind `| head -1`. Who typed that
-// expects no word about it, as from other commands; the run's record has it.
+// readerGone reports whether nobody reads our output any more, as with `| head -1`. As with other commands,
+// nothing is printed about it; the run's record has the error.
 func (a *app) readerGone(err error) bool {
 	var write *fs.PathError
 	if !errors.As(err, &write) || !errors.Is(write, syscall.EPIPE) {
@@ -82,7 +80,7 @@ func (a *app) readerGone(err error) bool {
 	})
 }
 
-// Command returns the command line, for those who describe it: manual pages. Main runs it.
+// Command returns the command line for tools that describe it: manual pages. Main runs it.
 func Command() *cobra.Command {
 	a := &app{}
 	a.ui = newUI(a.std)
@@ -93,9 +91,9 @@ func Command() *cobra.Command {
 type app struct {
 	std  Streams
 	ui   *ui
-	code int // the exit code, when it is not the error's to say
+	code int // the exit code, if the error does not determine it
 
-	misread bool // a mistake in the flags kept the rest of them from being read
+	misread bool // an error in the flags prevented reading the rest of them
 
 	home    string
 	accel   string
@@ -156,7 +154,7 @@ machine gone, record kept.`,
 	return root
 }
 
-// wrapArgs makes mistakes in a command's arguments usage errors.
+// wrapArgs turns errors in a command's arguments into usage errors.
 func wrapArgs(cmd *cobra.Command) {
 	check := cmd.Args
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -174,8 +172,8 @@ func wrapArgs(cmd *cobra.Command) {
 	}
 }
 
-// emptyFlag says that a flag was given, and is empty, that names a file or a place: mostly a variable of the shell's
-// that is not set, and a limit that would then not hold.
+// emptyFlag returns an error if a flag for a file or place is empty. Usually a shell variable is not set, and a
+// limit would then not apply.
 func emptyFlag(cmd *cobra.Command) (err error) {
 	cmd.Flags().Visit(func(flag *pflag.Flag) {
 		switch flag.Name {
@@ -188,12 +186,12 @@ func emptyFlag(cmd *cobra.Command) (err error) {
 	return err
 }
 
-// open opens the runtime that every command but help works on.
+// open opens the runtime that every command but help uses.
 func (a *app) open() (*unitask.Runtime, error) {
 	return a.openWith(unitask.Options{Machines: unitask.PoolDaemon(nil)})
 }
 
-// homeFolder returns the home that --home or the environment names.
+// homeFolder returns the home from --home or the environment.
 func (a *app) homeFolder() (string, error) {
 	if a.home != "" {
 		return a.home, nil
@@ -201,14 +199,14 @@ func (a *app) homeFolder() (string, error) {
 	return unitask.DefaultHome()
 }
 
-// openWith adds to the options what every command has.
+// openWith adds the options of all commands.
 func (a *app) openWith(opts unitask.Options) (*unitask.Runtime, error) {
 	opts.Home, opts.Accel, opts.Events = a.home, unitask.Accel(a.accel), a.ui.event(a.verbose)
 	opts.StoreBytes, opts.Offline = a.store.n, a.mayNotFetch()
 	return unitask.Open(opts)
 }
 
-// mayNotFetch returns what --offline says, nil if it is not given.
+// mayNotFetch returns the error for --offline, nil without the flag.
 func (a *app) mayNotFetch() *bool {
 	if !a.offline.Changed {
 		return nil
@@ -217,7 +215,7 @@ func (a *app) mayNotFetch() *bool {
 	return &said
 }
 
-// passOn returns the flags of all commands that another process of ours must have too.
+// passOn returns the global flags, for another unitask process.
 func (a *app) passOn(home string) []string {
 	flags := []string{"--home", home}
 	if a.offline.Changed {
@@ -226,7 +224,7 @@ func (a *app) passOn(home string) []string {
 	return flags
 }
 
-// withRuntime gives a command the runtime for as long as it runs.
+// withRuntime provides a command with a runtime while it runs.
 func (a *app) withRuntime(do func(*cobra.Command, []string, *unitask.Runtime) error) func(*cobra.Command,
 	[]string) error {
 	return func(cmd *cobra.Command, args []string) error {
@@ -239,7 +237,7 @@ func (a *app) withRuntime(do func(*cobra.Command, []string, *unitask.Runtime) er
 	}
 }
 
-// withCeiling is withRuntime for a command with arguments that a policy file is a ceiling on.
+// withCeiling is like withRuntime, for a command with arguments that a policy file limits.
 func (a *app) withCeiling(file *string, do func(*cobra.Command, []string, *unitask.Runtime) error) func(*cobra.Command,
 	[]string) error {
 	return func(cmd *cobra.Command, args []string) error {
@@ -259,7 +257,7 @@ func (a *app) withCeiling(file *string, do func(*cobra.Command, []string, *unita
 	}
 }
 
-// group returns a command that only holds others.
+// group returns a command that only contains other commands.
 func group(cmd *cobra.Command, members ...*cobra.Command) *cobra.Command {
 	cmd.Args = cobra.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -279,7 +277,7 @@ func detached(args ...string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// isTerminal reports whether a stream is one.
+// isTerminal reports whether a stream is a terminal.
 func isTerminal(s any) bool {
 	f, ok := s.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))

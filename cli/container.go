@@ -88,7 +88,8 @@ func containerRows(list []*image.Container) (rows [][]string) {
 	return rows
 }
 
-// containerNamed returns the container's image of a reference or a digest, as image ls shows it, nil if there is none.
+// containerNamed returns the container image of a reference or digest, as image ls shows it, nil if there is
+// none.
 func containerNamed(rt *unitask.Runtime, name string) *image.Container {
 	ref, is, err := policy.Reference(name)
 	if !is || err != nil {
@@ -110,7 +111,7 @@ func containerNamed(rt *unitask.Runtime, name string) *image.Container {
 	return list[i]
 }
 
-// containerName returns what an image is called: one of a container's by a reference.
+// containerName returns the name of an image: for a container image, a reference.
 func containerName(containers []*image.Container, im *image.Image) string {
 	for _, c := range containers {
 		if im.Container == c.Digest && len(c.Names) > 0 {

@@ -25,7 +25,7 @@ machine; a socket for gdb; scripts for CI. Every run under it is in its record.`
 	return group(cmd, a.debugRun(), a.debugAttach(), a.debugDump(), a.debugScript(), a.debugTrace())
 }
 
-// debugFlags are those of a run that is debugged.
+// debugFlags are the flags of a debugged run.
 type debugFlags struct {
 	runFlags
 	gdb, noJail, withSecrets bool
@@ -211,7 +211,7 @@ func (a *app) debugDump() *cobra.Command {
 	return cmd
 }
 
-// dump writes a machine's memory to a new file of mode 0600, or leaves none.
+// dump writes a machine's memory to a new file of mode 0600, or leaves no file.
 func dump(ctx context.Context, monitor *vmm.Monitor, memoryMB int, name string) (int64, error) {
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/unitask/unitask/image"
 )
 
-// gdbSocket is a socket that gdb joins a machine by, in a folder of its user's only.
+// gdbSocket is a socket for gdb to join a machine, in a folder that only its user can access.
 type gdbSocket struct {
 	dir, path, init string
 	listener        *os.File
@@ -39,11 +39,10 @@ func newGDBSocket() (_ *gdbSocket, err error) {
 	return s, nil
 }
 
-// dial is for the console's own stepping, where no gdb is to join.
+// dial serves the console's own stepping, if no gdb will join.
 func (s *gdbSocket) dial() (net.Conn, error) { return net.Dial("unix", s.path) }
 
-// write writes the gdbinit for an image's kernel, and its symbols where no ELF file has
-// them.
+// write writes the gdbinit for an image's kernel, and its symbols if no ELF file contains them.
 func (s *gdbSocket) write(im *image.Image, symbols *debug.Symbols) error {
 	var text strings.Builder
 	name := map[image.Arch]string{image.AMD64: "i386:x86-64", image.ARM64: "aarch64"}[im.Arch]

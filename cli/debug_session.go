@@ -21,7 +21,7 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// attached has drive use a console on the machine of a run that runs.
+// attached calls drive with a console on the machine of a current run.
 func (a *app) attached(cmd *cobra.Command, id string, access vmm.Access, secrets bool,
 	drive func(context.Context, *debug.Console) error) error {
 	rt, err := a.open()
@@ -60,8 +60,7 @@ func (a *app) attached(cmd *cobra.Command, id string, access vmm.Access, secrets
 	return err
 }
 
-// inspected returns the request of a run that is looked into, with its ceiling and a runtime
-// that boots its machine.
+// inspected returns the request of a run to inspect, with its ceiling and a runtime that boots its machine.
 func (a *app) inspected(cmd *cobra.Command, args []string, f runFlags) (rt *unitask.Runtime, req unitask.Request,
 	ceiling *policy.Ceiling, codeOnStdin bool, err error) {
 	if req, codeOnStdin, err = a.request(cmd, args, f); err == nil {
@@ -73,7 +72,7 @@ func (a *app) inspected(cmd *cobra.Command, args []string, f runFlags) (rt *unit
 	return rt, req, ceiling, codeOnStdin, err
 }
 
-// debugged has drive use a console on a machine that is booted for it.
+// debugged calls drive with a console on a machine that is booted for it.
 func (a *app) debugged(cmd *cobra.Command, args []string, f debugFlags,
 	drive func(context.Context, *debug.Console) error) (err error) {
 	rt, req, ceiling, codeOnStdin, err := a.inspected(cmd, args, f.runFlags)
@@ -95,7 +94,7 @@ func (a *app) debugged(cmd *cobra.Command, args []string, f debugFlags,
 	defer cancel()
 	started := make(chan *machine.Debugger, 1)
 	opts.Started = func(d *machine.Debugger) { started <- d }
-	// The streams go to the console, which is made when the machine is there.
+	// The streams are sent to the console, which is created when the machine exists.
 	var feeds feeds
 	opts.Serial = feeds.writer("serial")
 	streams := unitask.IO{Stdout: feeds.writer("stdout"), Stderr: feeds.writer("stderr")}
@@ -130,7 +129,7 @@ func (a *app) debugged(cmd *cobra.Command, args []string, f debugFlags,
 		},
 		Show: a.show(),
 	}
-	if f.gdb { // it is gdb's, then
+	if f.gdb { // gdb then uses it
 		cfg.GDB = nil
 		if err := a.introduceGDB(gdb, m.Spec.Image, symbols); err != nil {
 			cancel()
@@ -155,7 +154,7 @@ func (a *app) debugged(cmd *cobra.Command, args []string, f debugFlags,
 	return err
 }
 
-// loadSymbols reads the symbols of an image's kernel, and says if it has none.
+// loadSymbols reads the symbols of an image's kernel, and reports if there are none.
 func (a *app) loadSymbols(im *image.Image) *debug.Symbols {
 	symbols, err := debug.LoadSymbols(im.Path(image.KernelFile))
 	if err != nil {
@@ -164,7 +163,7 @@ func (a *app) loadSymbols(im *image.Image) *debug.Symbols {
 	return symbols
 }
 
-// introduceGDB writes gdb's commands for the machine, and says how to start gdb.
+// introduceGDB writes gdb's commands for the machine, and prints how to start gdb.
 func (a *app) introduceGDB(gdb *gdbSocket, im *image.Image, symbols *debug.Symbols) error {
 	if err := gdb.write(im, symbols); err != nil {
 		return err
@@ -177,7 +176,7 @@ func (a *app) introduceGDB(gdb *gdbSocket, im *image.Image, symbols *debug.Symbo
 	return nil
 }
 
-// debugOutcome is how a run that was debugged ended.
+// debugOutcome describes how a debugged run ended.
 type debugOutcome struct {
 	res *unitask.Result
 	err error
@@ -190,7 +189,7 @@ func (o debugOutcome) String() string {
 	return o.err.Error()
 }
 
-// feeds pass streams on to a console, which comes later than they do.
+// feeds pass streams on to a console that is created later.
 type feeds struct {
 	mu      sync.Mutex
 	console *debug.Console

@@ -17,10 +17,10 @@ import (
 	"github.com/unitask/unitask/debug"
 )
 
-// prompt is what a console's line begins with.
+// prompt is the prompt of a console.
 const prompt = "(unitask) "
 
-// converse has a person type commands, until quit or the input's end.
+// converse reads commands from a person until quit or the end of input.
 func (a *app) converse(ctx context.Context, c *debug.Console) error {
 	read, leave, err := a.lineReader(c)
 	if err != nil {
@@ -44,7 +44,7 @@ func (a *app) converse(ctx context.Context, c *debug.Console) error {
 	return ctx.Err()
 }
 
-// answer prints what a command gave.
+// answer prints a command's result.
 func (a *app) answer(result any, err error) {
 	text := ""
 	switch r := result.(type) {
@@ -67,8 +67,7 @@ func (a *app) answer(result any, err error) {
 	}
 }
 
-// console returns where the console's text goes: the terminal's line editor while there is
-// one.
+// console returns the writer for the console's text: the terminal's line editor, if there is one.
 func (a *app) console() io.Writer {
 	if a.editor != nil {
 		return a.editor
@@ -76,8 +75,7 @@ func (a *app) console() io.Writer {
 	return a.std.Stdout
 }
 
-// show prints what happens beside the commands. In a script, whose stdout is JSON, it goes
-// to stderr.
+// show prints events beside the commands. In a script, whose stdout is JSON, it prints to stderr.
 func (a *app) show() func(source, text string) {
 	return func(source, text string) {
 		a.showing.Lock()
@@ -90,8 +88,7 @@ func (a *app) show() func(source, text string) {
 	}
 }
 
-// lineReader reads lines: with an editor, completion and history on a terminal, plainly
-// elsewhere.
+// lineReader reads lines: on a terminal with an editor, completion and history, otherwise without.
 func (a *app) lineReader(c *debug.Console) (read func() (string, error), leave func(), err error) {
 	in, ok := a.std.Stdin.(*os.File)
 	if !ok || !isTerminal(in) || !isTerminal(a.std.Stdout) {
@@ -129,7 +126,7 @@ func (a *app) lineReader(c *debug.Console) (read func() (string, error), leave f
 		}
 		completed, others := complete(c, line[:pos])
 		if len(others) > 1 && completed == line[:pos] {
-			go fmt.Fprintln(editor, strings.Join(others, "  ")) // it is locked now
+			go fmt.Fprintln(editor, strings.Join(others, "  ")) // the editor is locked now
 		}
 		return completed + line[pos:], len(completed), true
 	}
@@ -167,13 +164,13 @@ func complete(c *debug.Console, line string) (string, []string) {
 	return begin + common, candidates
 }
 
-// lineHistory keeps a console's lines in a file.
+// lineHistory stores a console's lines in a file.
 type lineHistory struct {
 	lines []string // the oldest first
 	file  *os.File
 }
 
-// maxHistory bounds what is kept.
+// maxHistory bounds the stored lines.
 const maxHistory = 1000
 
 func openHistory(name string) *lineHistory {
@@ -186,7 +183,7 @@ func openHistory(name string) *lineHistory {
 			h.lines = h.lines[len(h.lines)-maxHistory:]
 		}
 	}
-	h.file, _ = os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600) // without it, none is kept
+	h.file, _ = os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600) // without the file, none is stored
 	for _, line := range h.lines {
 		h.write(line)
 	}
@@ -199,7 +196,7 @@ func (h *lineHistory) write(line string) {
 	}
 }
 
-// Add, Len and At are term.History's.
+// Add, Len and At implement term.History.
 func (h *lineHistory) Add(line string) {
 	if strings.TrimSpace(line) == "" {
 		return

@@ -55,7 +55,7 @@ With --attack it starts a stand-in for a QEMU that was broken out of, in the jai
 	return cmd
 }
 
-// attack prints what came of the attempts to get out of the jail.
+// attack prints the results of the attempts to get out of the jail.
 func (a *app) attack(ctx context.Context, rt *unitask.Runtime, asJSON bool) error {
 	attempts, jail, err := rt.Attack(ctx)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/unitask/unitask/internal/audit/webhook"
 )
 
-// eventsPeriod is how often the log is looked at for new lines.
+// eventsPeriod is the interval at which the log is checked for new lines.
 const eventsPeriod = 500 * time.Millisecond
 
 func (a *app) eventsCommand() *cobra.Command {
@@ -59,7 +59,7 @@ home's config.toml names, until it is interrupted; how far each is stays in the 
 	return cmd
 }
 
-// deliver sends what is added to the log to the home's webhooks.
+// deliver sends new log entries to the home's webhooks.
 func (a *app) deliver(cmd *cobra.Command, more bool) error {
 	if more {
 		return usage(errors.New("--deliver goes on where it was: leave --follow and --after away"))
@@ -79,7 +79,7 @@ func (a *app) deliver(cmd *cobra.Command, more bool) error {
 	return webhook.Deliver(cmd.Context(), home, hooks, func(what string) { a.ui.note("%s", safe(what)) })
 }
 
-// printEvents prints the events that are new.
+// printEvents prints the new events.
 func (a *app) printEvents(events *audit.Events, after int64) error {
 	return events.Next(after, func(event []byte) error {
 		_, err := a.std.Stdout.Write(append(visibleJSON(event), '\n'))

@@ -10,18 +10,18 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// What has one result object as its answer has one for its errors too.
+// A command that prints one result object prints one for its errors, too.
 
 // resultObject is the annotation of the flag --json of such a command.
 const resultObject = "result-object"
 
-// resultFlag adds it.
+// resultFlag adds the flag.
 func resultFlag(fl *pflag.FlagSet, asked *bool) {
 	fl.BoolVar(asked, "json", false, "print one result object and nothing else, also for an error")
 	_ = fl.SetAnnotation("json", resultObject, []string{})
 }
 
-// asksForObject reports whether a command line asks for a result object, also where its flags were not all read.
+// asksForObject reports whether a command line requests a result object, even if not all of its flags were read.
 func (a *app) asksForObject(cmd *cobra.Command, args []string) bool {
 	flag := cmd.Flags().Lookup("json")
 	if flag == nil || flag.Annotations[resultObject] == nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/unitask/unitask/fleet/embedded"
 )
 
-// fleetFlags say how to reach a fleet.
+// fleetFlags describe how to reach a fleet.
 type fleetFlags struct {
 	url, tenant, creds, ca, cert, key, runID, priority, workerKeys string
 	plain                                                          bool
@@ -34,7 +34,7 @@ func (f *fleetFlags) add(cmd *cobra.Command) {
 	f.access(cmd)
 }
 
-// access adds what says how NATS is reached.
+// access adds the flags for the connection to NATS.
 func (f *fleetFlags) access(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringVar(&f.creds, "nats-creds", "", "a file of NATS credentials: a user's JWT with its seed, or an nkey's seed")
@@ -44,7 +44,7 @@ func (f *fleetFlags) access(cmd *cobra.Command) {
 	fl.BoolVar(&f.plain, "nats-plain", false, "allow nats://, which is in clear, to another host")
 }
 
-// config is how to reach the fleet.
+// config returns the configuration to reach the fleet.
 func (f *fleetFlags) config(a *app) (c fleet.Config, err error) {
 	if (f.cert == "") != (f.key == "") {
 		return c, usage(errors.New("--nats-cert and --nats-key go together"))
@@ -71,7 +71,7 @@ func (f *fleetFlags) config(a *app) (c fleet.Config, err error) {
 // maxKeyFile bounds the file of workers' keys, in bytes.
 const maxKeyFile = 1 << 20
 
-// readWorkerKeys reads a file of public keys. An empty one would stand for any worker, and is an error.
+// readWorkerKeys reads a file of public keys. An empty file would allow any worker, and is an error.
 func readWorkerKeys(file string) (keys [][]byte, err error) {
 	st, err := os.Stat(file)
 	if err == nil && st.Size() > maxKeyFile {
@@ -101,7 +101,7 @@ func readWorkerKeys(file string) (keys [][]byte, err error) {
 	return keys, nil
 }
 
-// open connects to the fleet that was named; nil is none.
+// open connects to the named fleet; nil means none.
 func (f *fleetFlags) open(a *app) (*fleet.Client, error) {
 	if f.url == "" {
 		if f.tenant+f.creds+f.ca+f.cert+f.key+f.runID+f.priority+f.workerKeys != "" || f.plain {
@@ -129,7 +129,7 @@ func (f *fleetFlags) open(a *app) (*fleet.Client, error) {
 	}
 }
 
-// embeddedPatience is how long a command waits for a worker that was started just before it.
+// embeddedPatience bounds how long a command waits for a worker that was started just before it.
 const embeddedPatience = 30 * time.Second
 
 func (a *app) fleetCommand() *cobra.Command {
@@ -141,7 +141,7 @@ NATS with JetStream, and one unitask worker on each host.`,
 	}, a.fleetStatus(), a.fleetRuns(), a.fleetDrain(), a.fleetPermissions())
 }
 
-// withFleet gives a command the fleet that --fleet names, for as long as it runs.
+// withFleet provides a command with the fleet of --fleet while it runs.
 func (a *app) withFleet(cmd *cobra.Command, do func(*cobra.Command, []string, *fleet.Client) error) *cobra.Command {
 	var f fleetFlags
 	f.add(cmd)
@@ -269,7 +269,7 @@ func (a *app) fleetDrain() *cobra.Command {
 	return cmd
 }
 
-// untilGone waits for something that comes by itself.
+// untilGone waits for something that is expected without a request.
 func untilGone(ctx context.Context, gone func() bool) error {
 	for !gone() {
 		select {

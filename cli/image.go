@@ -25,7 +25,7 @@ func (a *app) imageCommand() *cobra.Command {
 	}, a.imageBuild(), a.imageList(), a.imageRemove(), a.imagePrune(), a.imageVendor(), a.imagePull(), a.imageImport())
 }
 
-// buildFlags are those of image build.
+// buildFlags are the flags of image build.
 type buildFlags struct {
 	name, kernel, arch, output, folders, held string
 	warm, fresh                               bool
@@ -72,7 +72,7 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 	return cmd
 }
 
-// buildImage builds what image build names, and makes its templates if that is asked for.
+// buildImage builds the named image, and makes its templates if requested.
 func (a *app) buildImage(cmd *cobra.Command, args []string, rt *unitask.Runtime, f buildFlags) error {
 	ar, err := image.ParseArch(f.arch)
 	if err != nil {
@@ -181,12 +181,12 @@ func (a *app) imageList() *cobra.Command {
 	return cmd
 }
 
-// listedImage is an image of the list.
+// listedImage is an image in the list.
 type listedImage struct {
 	*image.Image
 	Languages []string `json:"languages"`
 	SizeBytes int64    `json:"sizeBytes"` // on disk
-	Template  bool     `json:"template"`  // runs with the usual memory are cloned
+	Template  bool     `json:"template"`  // runs with the default memory are cloned
 }
 
 func (a *app) imageFiles(store *image.Store, prefix string, asJSON bool) error {

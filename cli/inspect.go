@@ -131,7 +131,7 @@ func (a *app) inspect(rec *history.Inspection, path string) {
 	}
 }
 
-// oneLine is JSON without line breaks.
+// oneLine returns JSON without line breaks.
 func oneLine(raw json.RawMessage) string {
 	var b bytes.Buffer
 	if json.Compact(&b, raw) != nil {
@@ -140,7 +140,7 @@ func oneLine(raw json.RawMessage) string {
 	return string(visibleJSON(b.Bytes()))
 }
 
-// maxNetRows bounds the table; --json has all.
+// maxNetRows bounds the table; --json shows all.
 const maxNetRows = 100
 
 // networkTable returns the netlog: totals in one line, and a row for each decision.
@@ -154,7 +154,7 @@ func networkTable(rec *history.Inspection) (summary string, rows [][]string) {
 			denied++
 		}
 		reason := d.Reason
-		if d.Method != "" { // of a connection that has a row of its own
+		if d.Method != "" { // of a connection that has its own row
 			reason = strings.TrimSpace(fmt.Sprintf("%s %s: %d %s", d.Method, d.Path, d.Status, reason))
 		} else {
 			up, down = up+d.BytesUp, down+d.BytesDown
@@ -179,7 +179,7 @@ func networkTable(rec *history.Inspection) (summary string, rows [][]string) {
 	return strings.Join(parts, ", "), rows
 }
 
-// caller says whom a run was for, and through what it was asked for.
+// caller describes whom a run was for, and how it was requested.
 func caller(owner string, via record.Via) string {
 	if owner == "" { // a record of an older unitask
 		return "not recorded"
@@ -187,7 +187,7 @@ func caller(owner string, via record.Via) string {
 	return fmt.Sprintf("%s, through %s", safe(owner), safe(string(via)))
 }
 
-// startedAs says where a machine came from, and how warm it was.
+// startedAs describes where a machine came from, and how warm it was.
 func startedAs(m record.Machine) string {
 	how := "booted"
 	switch {

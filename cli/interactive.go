@@ -15,21 +15,20 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// The code gets a terminal with -t, and what is typed on ours with -i. Ours is then raw:
-// keys go to the code as they are, Ctrl-C among them, which its own terminal makes a
-// signal of. So there is another way out: Ctrl-C twice.
+// With -t the code gets a terminal, and with -i what is typed on ours. Ours is then raw: keys are sent to the
+// code unchanged, also Ctrl-C, which the code's terminal turns into a signal. So there is another way to stop:
+// Ctrl-C twice.
 
-// twice is how soon a second Ctrl-C must follow the first, with nothing between, to end
-// the run.
+// twice bounds the time between two Ctrl-C, with no key between them, that end the run.
 const twice = 2 * time.Second
 
 const ctrlC = 0x03
 
-// errTyped is why a run ends that Ctrl-C ended.
+// errTyped is the cause when Ctrl-C ended a run.
 var errTyped = errors.New("interrupted")
 
-// interactive gives a run a terminal like the one that the command has. restore gives
-// ours back; stop, which ends the run, is called when Ctrl-C was typed twice.
+// interactive gives a run a terminal like the command's. restore resets ours; stop, which ends the run, is called
+// when Ctrl-C was typed twice.
 func (a *app) interactive(f runFlags, streams *unitask.IO, stop context.CancelCauseFunc) (restore func(), err error) {
 	restore = func() {}
 	if f.input {
@@ -54,7 +53,7 @@ func (a *app) interactive(f runFlags, streams *unitask.IO, stop context.CancelCa
 				return
 			case <-changed:
 			}
-			select { // the newest counts
+			select { // only the newest matters
 			case <-resized:
 			default:
 			}
@@ -82,7 +81,7 @@ func (a *app) interactive(f runFlags, streams *unitask.IO, stop context.CancelCa
 	}, nil
 }
 
-// readsFolder says, before anything begins, that standard input is a folder, of which nothing can be read.
+// readsFolder reports, before anything begins, that standard input is a folder, which can't be read.
 func (a *app) readsFolder() error {
 	f, ok := a.std.Stdin.(*os.File)
 	if !ok {
@@ -128,7 +127,7 @@ func (k *keys) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// SetReadDeadline ends a Read, where that can be.
+// SetReadDeadline ends a Read, if the terminal supports that.
 func (k *keys) SetReadDeadline(at time.Time) error {
 	if d, ok := k.from.(interface{ SetReadDeadline(time.Time) error }); ok {
 		return d.SetReadDeadline(at)
@@ -136,8 +135,8 @@ func (k *keys) SetReadDeadline(at time.Time) error {
 	return os.ErrNoDeadline
 }
 
-// colors returns what FORCE_COLOR says to code that prints on this terminal; "" for what is
-// none, or wants no colours (no-color.org).
+// colors returns the value of FORCE_COLOR for code that prints on this terminal; "" if it is no terminal, or
+// wants no colours (no-color.org).
 func colors(to any, environment func(string) string) string {
 	name := environment("TERM")
 	switch {

@@ -148,7 +148,7 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 	if err != nil {
 		return err
 	}
-	if client != nil { // whose workers have machines ready
+	if client != nil { // its workers have machines ready
 		defer client.Close()
 		opts.Fleet, opts.Machines = client, unitask.Templates()
 	}
@@ -170,7 +170,7 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 	return a.serveMCPOverHTTP(cmd.Context(), server, httpOpts, token)
 }
 
-// checkMCPFlags is an error if a flag is given without the flag that it needs.
+// checkMCPFlags returns an error if a flag is given without the flag that it needs.
 func checkMCPFlags(cmd *cobra.Command, f mcpFlags) error {
 	needing := []struct {
 		value, flag string
@@ -216,16 +216,16 @@ func logEvents(ctx context.Context, log *slog.Logger) func(unitask.Event) {
 		switch e.Kind {
 		case unitask.EventStore:
 			level = slog.LevelWarn
-		case unitask.EventImage: // parts that are fetched, images that are built: a call waits for it
+		case unitask.EventImage: // parts are fetched or images built: a call waits for it
 			level = slog.LevelInfo
 		}
 		log.Log(ctx, level, e.Message, "event", e.Kind)
 	}
 }
 
-// serveMCPOverHTTP says where it serves, and the token if it made one.
+// serveMCPOverHTTP prints the address, and the token if it made one.
 func (a *app) serveMCPOverHTTP(ctx context.Context, server *mcp.Server, opts mcp.HTTPOptions, token string) error {
-	if os.Getenv("GOMEMLIMIT") == "" { // near it, memory that nobody uses is looked for more often
+	if os.Getenv("GOMEMLIMIT") == "" { // near the limit, unused memory is collected more often
 		debug.SetMemoryLimit(mcp.UsualMemory)
 	}
 	return server.ServeHTTP(ctx, opts, func(at net.Addr) {
@@ -240,8 +240,8 @@ func (a *app) serveMCPOverHTTP(ctx context.Context, server *mcp.Server, opts mcp
 	})
 }
 
-// strangers says which tables of principals and of callers' secrets are for no caller of the server: one whose name
-// is not as a table has it gets the whole ceiling, and everybody's secrets.
+// strangers logs tables of principals and of callers' secrets that match no caller of the server: a caller whose
+// name differs gets the whole ceiling, and everybody's secrets.
 func (f *mcpFlags) strangers(auth *mcp.Auth, ceiling *policy.Ceiling, secrets *vault.Vault) (list []string) {
 	if f.http == "" {
 		return nil
@@ -267,7 +267,7 @@ func logHandler(w io.Writer, asJSON bool, level slog.Level) slog.Handler {
 	return slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})
 }
 
-// httpOptions returns the flags of the HTTP side, checked.
+// httpOptions checks and returns the flags of the HTTP side.
 func (f *mcpFlags) httpOptions() (opts mcp.HTTPOptions, err error) {
 	opts = mcp.HTTPOptions{Addr: f.http, Hosts: f.hosts, Origins: f.origins, Anyone: f.anyone, Stateless: f.stateless,
 		Drain: f.drain}

@@ -79,20 +79,20 @@ Clients: ` + strings.Join(mcp.Clients(), ", ") + ".",
 	return cmd
 }
 
-// host is what the environment of a server is made from.
+// host is the system for which a server's environment is made.
 type host struct {
 	getenv func(string) string
 	look   func(program string) (path string, err error)
 	goos   string
 }
 
-// variables are those of ours that change what a server does, and which of them are paths.
+// variables are unitask's variables that change a server's behaviour; the value tells whether it is a path.
 var variables = []struct {
 	name string
 	path bool
 }{{"UNITASK_HOME", true}, {"UNITASK_QEMU", true}, {"UNITASK_PARTS_URL", false}, {"UNITASK_OFFLINE", false}}
 
-// looked are the programs that a server looks for on PATH.
+// looked are the programs that a server searches for in PATH.
 var looked = []string{"qemu-system-x86_64", "qemu-system-aarch64", "npm", "gcc"}
 
 // desktopPath returns the PATH of a program that is started from a desktop: launchd's, or systemd's.
@@ -103,7 +103,7 @@ func desktopPath(goos string) []string {
 	return []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 }
 
-// desktopEnv returns what a server that is started from a desktop lacks of this environment.
+// desktopEnv returns the part of this environment that a server started from a desktop lacks.
 func (h host) desktopEnv() map[string]string {
 	env := map[string]string{}
 	for _, v := range variables {

@@ -8,7 +8,7 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// packageTable lists what was installed for runs.
+// packageTable lists the packages that were installed for runs.
 func (a *app) packageTable(rt *unitask.Runtime) error {
 	list, err := rt.Packages().List()
 	if err != nil || len(list) == 0 {
@@ -29,7 +29,7 @@ func (a *app) packageTable(rt *unitask.Runtime) error {
 	return nil
 }
 
-// ownTable lists the images of the user's own.
+// ownTable lists the custom images.
 func (a *app) ownTable(rt *unitask.Runtime) {
 	var rows [][]string
 	for _, o := range rt.Catalog().Customs() {

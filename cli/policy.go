@@ -88,8 +88,7 @@ func (a *app) policyShow() *cobra.Command {
 	return cmd
 }
 
-// ignoredForModels says what of the ceiling's file does not hold for models; "" if all
-// of it does.
+// ignoredForModels describes the parts of the ceiling's file that do not apply to models; "" if all apply.
 func (a *app) ignoredForModels(named string) string {
 	home, err := a.homeFolder()
 	if err != nil {
@@ -157,7 +156,7 @@ that it names leads elsewhere, it must be trusted again.`,
 				}
 				return usageOf(err)
 			}
-			if forget && len(args) == 1 { // also of a file that is gone
+			if forget && len(args) == 1 { // also for a file that no longer exists
 				return forgotten(args[0])
 			}
 			file, err := policy.NearestCeiling("")

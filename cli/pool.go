@@ -89,8 +89,7 @@ func (a *app) poolServe() *cobra.Command {
 	return cmd
 }
 
-// poolUpPatience is how long the first machine may take: a template may have to be
-// made before.
+// poolUpPatience bounds the wait for the first machine: a template may have to be made before.
 const poolUpPatience = 2 * time.Minute
 
 func (a *app) poolUp() *cobra.Command {
@@ -140,7 +139,7 @@ func (a *app) poolUp() *cobra.Command {
 	return cmd
 }
 
-// startPool starts `pool serve` as a process of its own, which outlives us.
+// startPool starts `pool serve` as a separate process, which outlives us.
 func (a *app) startPool(home string, f poolFlags) (ended chan struct{}, logName string, err error) {
 	logName = filepath.Join(home, "pool.log")
 	log, err := os.OpenFile(logName, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)

@@ -14,11 +14,11 @@ import (
 // codesProject is --project without a folder.
 const codesProject = "the code's"
 
-// projectRoot returns the folder that --project brings: the one that is named, or that of the
-// code's file, "" for the working directory. That is the nearest above which is a git
-// repository; else the nearest with a package.json, which in a repository may be one
-// package of several, without the node_modules that they share; else the code's own.
-// It is not a folder that has more in it than a project: the user's home, or unitask's.
+// projectRoot returns the folder of --project: the named one, or that of the code's file, "" for the working
+// directory. Without a name, this is the nearest git repository above. Otherwise it is the nearest folder with a
+// package.json; in a repository that may be one package of several, without their shared node_modules. Otherwise
+// it is the code's own folder. The root is never a folder with more than a project: the user's home, or
+// unitask's.
 func projectRoot(named, file, home string) (string, error) {
 	if named != codesProject {
 		return named, nil
@@ -47,7 +47,7 @@ func projectRoot(named, file, home string) (string, error) {
 	return root, nil
 }
 
-// holds reports whether a path is in a folder, or is it, whatever links lead there.
+// holds reports whether a path is a folder or is inside it, with all links resolved.
 func holds(folder, path string) bool {
 	for _, real := range []func(string) (string, error){filepath.Abs, filepath.EvalSymlinks} {
 		f, err := real(folder)
@@ -59,10 +59,9 @@ func holds(folder, path string) bool {
 	return false
 }
 
-// nearest returns the nearest folder from dir upwards that holds mark, "" if none does. A mark
-// of another user does not count, unless the code's folder is his too: whoever can write
-// to a folder above (/tmp) could have all of it brought along. Git has the same rule
-// (safe.directory).
+// nearest returns the nearest folder from dir upwards that contains mark, "" if none does. A mark of another user
+// does not count, unless that user also owns the code's folder: otherwise anyone who can write to a folder above
+// (/tmp) could have all of it copied. Git has the same rule (safe.directory).
 func nearest(dir, mark string) string {
 	code, err := os.Stat(dir)
 	if err != nil {

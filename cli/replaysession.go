@@ -15,7 +15,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// replaysSession says that what is to be run again is a session.
+// replaysSession reports that the id to replay is a session.
 func (a *app) replaysSession(rt *unitask.Runtime, f runFlags) (id string, yes bool) {
 	if f.replay == "" {
 		return "", false
@@ -28,8 +28,8 @@ func (a *app) replaysSession(rt *unitask.Runtime, f runFlags) (id string, yes bo
 	return id, err == nil && rec.Session == id
 }
 
-// replaySession plays the steps of a recorded session in a new one, which ends behind them. The exit code is the
-// last step's.
+// replaySession runs the steps of a recorded session in a new one, and then ends it. The exit code is that of the
+// last step.
 func (a *app) replaySession(cmd *cobra.Command, args []string, rt *unitask.Runtime, f runFlags, id string,
 	ceiling *policy.Ceiling) error {
 	var other error
@@ -64,7 +64,7 @@ func (a *app) replaySession(cmd *cobra.Command, args []string, rt *unitask.Runti
 	return errors.Join(a.play(ctx, s, steps, f), s.Close())
 }
 
-// play runs steps one after the other, and says which end otherwise than then.
+// play runs steps one after the other, and reports which of them end differently than before.
 func (a *app) play(ctx context.Context, s *unitask.Session, steps []history.RecordedStep, f runFlags) error {
 	for i, step := range steps {
 		stdout, stderr := output(a.std.Stdout, f), output(a.std.Stderr, f)

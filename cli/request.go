@@ -23,8 +23,7 @@ import (
 	"github.com/unitask/unitask/internal/userdir"
 )
 
-// recorded returns the request of a record, with its secrets' values from the environment
-// of now.
+// recorded returns the request of a record, with its secrets' values from the current environment.
 func (a *app) recorded(cmd *cobra.Command, args []string, rt *unitask.Runtime, f runFlags) (unitask.Request, error) {
 	var other error
 	cmd.Flags().Visit(func(flag *pflag.Flag) {
@@ -60,14 +59,13 @@ func (a *app) recorded(cmd *cobra.Command, args []string, rt *unitask.Runtime, f
 	return req, nil
 }
 
-// request builds the request from flags; codeOnStdin says that standard input
-// held the code.
+// request builds the request from flags; codeOnStdin means that standard input contained the code.
 func (a *app) request(cmd *cobra.Command, args []string, f runFlags) (req unitask.Request, codeOnStdin bool,
 	err error) {
 	dash := cmd.ArgsLenAtDash()
 	if dash < 0 {
 		dash = len(args)
-	} else { // debug script has an argument of its own before
+	} else { // debug script has its own argument first
 		dash -= cmd.Flags().NArg() - len(args)
 	}
 	own, rest := args[:dash], args[dash:]
@@ -149,8 +147,7 @@ func readCode(name string, r io.Reader) (string, error) {
 	return string(text), nil
 }
 
-// fileCode fills in the code, its path and what Node would learn from the
-// nearest package.json.
+// fileCode fills in the code, its path and what Node would read from the nearest package.json.
 func fileCode(req *unitask.Request, name string) error {
 	abs, err := filepath.Abs(name)
 	if err != nil {
@@ -178,9 +175,8 @@ func fileCode(req *unitask.Request, name string) error {
 	return nil
 }
 
-// packageType returns the type field of the nearest package.json, as Node looks it
-// up: from the folder upwards, stopping at the first one found or at a
-// node_modules folder.
+// packageType returns the type field of the nearest package.json, searched as Node does: from the folder upwards,
+// up to the first one or a node_modules folder.
 func packageType(dir string) string {
 	for {
 		text, err := regular.Read(filepath.Join(dir, "package.json"), maxPackage)
@@ -195,12 +191,12 @@ func packageType(dir string) string {
 	}
 }
 
-// maxPackage bounds a package.json: nobody has asked for it to be read.
+// maxPackage bounds a package.json: nobody has requested reading it.
 const maxPackage = 1 << 20
 
-// typeField returns the type in a package.json, "" if it has none that Node knows.
+// typeField returns the type in a package.json, "" if it has none that Node supports.
 func typeField(text []byte) string {
-	var pkg map[string]json.RawMessage // a struct would take Type and TYPE too, which Node does not
+	var pkg map[string]json.RawMessage // a struct would accept Type and TYPE too, which Node does not
 	var kind string
 	if json.Unmarshal(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), &pkg) != nil ||
 		json.Unmarshal(pkg["type"], &kind) != nil {
@@ -212,7 +208,7 @@ func typeField(text []byte) string {
 	return kind
 }
 
-// parseDuration takes a duration, or a plain number of seconds; what is what it was given as.
+// parseDuration parses a duration, or a plain number of seconds; what names the flag in errors.
 func parseDuration(what, text string) (time.Duration, error) {
 	s := text
 	if secs, err := strconv.ParseFloat(s, 64); err == nil {

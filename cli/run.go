@@ -94,7 +94,7 @@ out of memory, 128+n when ended by signal n. --json tells these from the code's 
 	return cmd
 }
 
-// codeFlags are the flags of the code and of what it is given.
+// codeFlags are the flags of the code and its inputs.
 func (f *runFlags) codeFlags(a *app, cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.SortFlags = false
@@ -118,7 +118,7 @@ func (f *runFlags) codeFlags(a *app, cmd *cobra.Command) {
 	fl.StringVar(&a.accel, "accel", "auto", "accelerator: auto, kvm, hvf or tcg")
 }
 
-// policyFlags are the flags that the ceiling bounds: one for each field of the policy.
+// policyFlags are the flags that the ceiling limits: one for each field of the policy.
 func (f *runFlags) policyFlags(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	for _, p := range policy.Fields {
@@ -146,8 +146,8 @@ func (f *runFlags) policyFlags(cmd *cobra.Command) {
 		"a policy file, a ceiling on the run beside each .unitask.toml from here upwards; alone if you trust it (policy trust)")
 }
 
-// findCeiling reads the files that hold in the working directory, and the one that was named. Where there are several
-// it says which.
+// findCeiling reads the files that apply in the working directory, and the named one. If there are several, it
+// prints which.
 func (a *app) findCeiling(named string) (*policy.Ceiling, error) {
 	held, err := a.foundCeiling(named)
 	if err != nil {
@@ -156,7 +156,7 @@ func (a *app) findCeiling(named string) (*policy.Ceiling, error) {
 	return held.Ceiling, nil
 }
 
-// foundCeiling is findCeiling with where the ceiling comes from, also if there is none yet.
+// foundCeiling is like findCeiling, with the ceiling's origin, also if there is no ceiling yet.
 func (a *app) foundCeiling(named string) (*policy.ForPeople, error) {
 	held, err := a.heldCeiling(named)
 	if err == nil && len(held.Files) > 1 {
@@ -179,7 +179,7 @@ func (a *app) heldCeiling(named string) (*policy.ForPeople, error) {
 	return held, usageOf(err)
 }
 
-// usageOf makes an error, if it is one, a usage error.
+// usageOf turns an error, if there is one, into a usage error.
 func usageOf(err error) error {
 	if err == nil {
 		return nil
@@ -187,8 +187,7 @@ func usageOf(err error) error {
 	return usage(err)
 }
 
-// granted returns the fields of a request that the policy decides on: its wire form, made of
-// the flags that were given.
+// granted returns the fields of a request that the policy decides: their wire form, from the given flags.
 func (f *runFlags) granted(a *app, cmd *cobra.Command) (req unitask.Request, err error) {
 	wire := map[string]any{}
 	var secrets map[string]string
@@ -205,7 +204,7 @@ func (f *runFlags) granted(a *app, cmd *cobra.Command) (req unitask.Request, err
 			if s, ok := flag.Value.(*size); ok {
 				n = int(s.n)
 			}
-			if n == 0 { // which in a request is the default
+			if n == 0 { // 0 means the default in a request
 				least, most := p.Bounds()
 				must := fmt.Sprintf("must be from %.0f to %.0f", least, most)
 				return req, usage(fmt.Errorf("--%s %s: %s%s", p.Flag, flag.Value, must, inUnits(flag, must)))
@@ -213,7 +212,7 @@ func (f *runFlags) granted(a *app, cmd *cobra.Command) (req unitask.Request, err
 			wire[p.Key] = n
 		case policy.Fraction:
 			n, _ := cmd.Flags().GetFloat64(p.Flag)
-			if least, most := p.Bounds(); !(n >= least && n <= most) { // 0 is the default in a request, and JSON has no infinity
+			if least, most := p.Bounds(); !(n >= least && n <= most) { // 0 is the default; JSON has no infinity
 				return req, usage(fmt.Errorf("--%s %s: must be from %g to %g", p.Flag, flag.Value, least, most))
 			}
 			wire[p.Key] = n
@@ -332,7 +331,8 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 	return err
 }
 
-// runStreams returns those of a run by its flags, but for a capture; ended, which is called behind it, closes them.
+// runStreams returns the streams of a run from its flags, except a capture; ended is called afterwards and closes
+// them.
 func (a *app) runStreams(f runFlags, codeOnStdin bool) (streams unitask.IO, ended func() error, err error) {
 	ended = func() error { return nil }
 	switch {
@@ -362,7 +362,7 @@ func (a *app) runStreams(f runFlags, codeOnStdin bool) (streams unitask.IO, ende
 	return streams, ended, nil
 }
 
-// deniedThen says what a replay does not ask for again.
+// deniedThen prints what a replay does not request again.
 func (a *app) deniedThen(rt *unitask.Runtime, id string) {
 	var denials []policy.Denial
 	if rec, err := rt.Runs().Get(id); err != nil || rec.Denials == nil || json.Unmarshal(rec.Denials, &denials) != nil {
@@ -373,9 +373,8 @@ func (a *app) deniedThen(rt *unitask.Runtime, id string) {
 	}
 }
 
-// warmLater has a process of its own make the template that the next run like this
-// one is cloned from. This run does not wait for it; it ends by itself after some
-// seconds. That it can't be started, or fails, only means that the next run boots.
+// warmLater starts a separate process that makes the template for the next run like this one. This run does not
+// wait for it; it exits by itself after some seconds. If it fails, the next run boots.
 func (a *app) warmLater(home string, sh unitask.MachineClass) {
 	cmd, err := detached(append(a.passOn(home), "image", "build", "--warm", "--image", sh.Image, "--kernel",
 		string(sh.Kernel), "--arch", string(sh.Arch), "--memory", strconv.Itoa(sh.MemoryMB), "--cpus",
@@ -386,8 +385,8 @@ func (a *app) warmLater(home string, sh unitask.MachineClass) {
 	}
 }
 
-// isGiven reports whether a standard input is for the code, though nobody has asked for that with -i: nobody types it,
-// and it can be read, which that of nohup can't.
+// isGiven reports whether standard input is for the code even without -i: nobody types on it, and it can be read,
+// unlike that of nohup.
 func isGiven(s any) bool {
 	f, ok := s.(*os.File)
 	if !ok {
@@ -397,7 +396,7 @@ func isGiven(s any) bool {
 	return err == nil && flags&unix.O_ACCMODE != unix.O_WRONLY && !isTerminal(f)
 }
 
-// isEmpty reports whether nothing can come of a stream: it is /dev/null.
+// isEmpty reports whether a stream never has data: it is /dev/null.
 func isEmpty(s any) bool {
 	f, ok := s.(*os.File)
 	if !ok {
@@ -408,9 +407,8 @@ func isEmpty(s any) bool {
 	return err == nil && e == nil && os.SameFile(st, null)
 }
 
-// output is one of our streams for what the code prints: a terminal is shown control
-// sequences and does not get them, unless --raw says so; with -t, of the code's terminal,
-// those that move and erase.
+// output returns one of our streams for the code's output. Control sequences are shown on a terminal instead of
+// being sent to it, unless --raw is given; with -t, sequences that move the cursor and erase are sent.
 func output(to io.Writer, f runFlags) io.WriteCloser {
 	if !f.raw && isTerminal(to) {
 		return &terminal{w: to, moves: f.tty, typed: f.tty && f.input}
@@ -418,7 +416,7 @@ func output(to io.Writer, f runFlags) io.WriteCloser {
 	return asItIs{to}
 }
 
-// outFolder makes the folder of --out, before the run, which is lost else.
+// outFolder creates the folder of --out before the run, so that the run is not lost.
 func (f *runFlags) outFolder() error {
 	if f.outReplace && f.out == "" {
 		return usage(errors.New("--out-replace says what --out may do: give both"))
@@ -436,7 +434,7 @@ type asItIs struct{ io.Writer }
 
 func (asItIs) Close() error { return nil }
 
-// notTaken says what of /out did not come.
+// notTaken prints which files of /out were not copied.
 func (a *app) notTaken(res *unitask.Result) {
 	for _, r := range res.ArtifactsRefused {
 		a.ui.note("not taken from /out: %s: %s", safe(r.Path), safe(r.Reason))
@@ -446,7 +444,7 @@ func (a *app) notTaken(res *unitask.Result) {
 	}
 }
 
-// explain says on stderr what an exit code alone would not.
+// explain prints on stderr what the exit code alone does not show.
 func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
 	if res.Outcome != unitask.OutcomeExited {
 		a.ui.note("%s", res.Error)

@@ -61,7 +61,7 @@ func (a *app) runsList() *cobra.Command {
 	return cmd
 }
 
-// runsTable prints runs, the code cut to what the terminal has left.
+// runsTable prints runs, with the code cut to the rest of the terminal's width.
 func (a *app) runsTable(runs []history.Summary) {
 	const others = 23 + 2 + 19 + 2 + 11 + 2 + 4 + 2 + 9 + 2 + 6 + 2
 	width := 120
@@ -146,7 +146,7 @@ func (a *app) runsPrune() *cobra.Command {
 	return cmd
 }
 
-// parseAge takes a duration, or days as 7d; "" is 0.
+// parseAge parses a duration, or days as 7d; "" is 0.
 func parseAge(s string) (time.Duration, error) {
 	if s == "" {
 		return 0, nil

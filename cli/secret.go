@@ -55,7 +55,7 @@ but the newline at its end, and puts it into the keyring, where keyring:NAME fin
 	}
 }
 
-// readValue takes a value from the terminal, or from standard input.
+// readValue reads a value from the terminal, or from standard input.
 func (a *app) readValue(name string) (string, error) {
 	var text []byte
 	var err error

@@ -10,8 +10,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// readSecrets takes the value of each secret, NAME[@HOST,…][=SOURCE], from its source: one that
-// is given, that of the home's configuration, or the environment. hosts has those that are bound to some.
+// readSecrets reads the value of each secret, NAME[@HOST,…][=SOURCE], from its source: the given one, that of the
+// home's configuration, or the environment. hosts contains the hosts of bound secrets.
 func (a *app) readSecrets(ctx context.Context, list []string) (values map[string]string, hosts map[string][]string,
 	err error) {
 	values, hosts = map[string]string{}, map[string][]string{}
@@ -51,7 +51,7 @@ func readSecret(ctx context.Context, v *vault.Vault, name, source string, given 
 		source = "file:" + file
 	}
 	if kind, _, _ := strings.Cut(source, ":"); kind != "file" && kind != "env" && kind != "keyring" && kind != "cmd" {
-		// not quoted: it may be the value itself, which is in the process list by now
+		// not quoted: it may be the value itself, which is already in the process list
 		return "",
 			fmt.Errorf(
 				"what follows = is no source: use --secret %s with the value in the environment, or --secret %s=@FILE, or behind the = %s", name, name, vault.Sources)
@@ -59,7 +59,7 @@ func readSecret(ctx context.Context, v *vault.Vault, name, source string, given 
 	return v.Read(ctx, source)
 }
 
-// vault returns what the home says of where secrets are.
+// vault returns the home's configuration of where secrets are.
 func (a *app) vault() (*vault.Vault, error) {
 	home, err := a.homeFolder()
 	if err != nil {

@@ -32,7 +32,7 @@ SESSION is the id that session new prints, or the name that it was given.`,
 		a.sessionWait(), a.sessionFork(), a.sessionRemove(), a.sessionServe())
 	for _, verb := range cmd.Commands() {
 		switch verb.Name() {
-		case "wait", "forward", "serve": // are of this host
+		case "wait", "forward", "serve": // these run on this host
 		default:
 			a.sessionFleet.add(verb)
 		}
@@ -40,7 +40,7 @@ SESSION is the id that session new prints, or the name that it was given.`,
 	return cmd
 }
 
-// asked sends a request to the daemon, which is started if it is needed.
+// asked sends a request to the daemon, and starts the daemon if it is needed.
 func (a *app) asked(ctx context.Context, req sessiond.Request, streams sessiond.Streams) (sessiond.Answer, error) {
 	answer, err := a.do(ctx, req, streams)
 	var told *sessiond.Error
@@ -56,7 +56,7 @@ func (a *app) asked(ctx context.Context, req sessiond.Request, streams sessiond.
 	return answer, err
 }
 
-// do has the fleet that --fleet names do it, or this host's daemon.
+// do sends a request to the fleet of --fleet, or to this host's daemon.
 func (a *app) do(ctx context.Context, req sessiond.Request, streams sessiond.Streams) (sessiond.Answer, error) {
 	client, err := a.sessionFleet.open(a)
 	if err != nil {
@@ -77,7 +77,7 @@ func (a *app) do(ctx context.Context, req sessiond.Request, streams sessiond.Str
 	return sessiond.Do(ctx, home, req, streams, func() (<-chan struct{}, error) { return a.startDaemon(home) })
 }
 
-// startDaemon starts `session serve` as a process of its own, which outlives us.
+// startDaemon starts `session serve` as a separate process, which outlives us.
 func (a *app) startDaemon(home string) (<-chan struct{}, error) {
 	name := filepath.Join(layout.Dir(home).Sessions(), "holder.log")
 	log, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
@@ -123,7 +123,7 @@ func (a *app) sessionServe() *cobra.Command {
 	return cmd
 }
 
-// given returns a flag of the machine that was given, "" if none was.
+// given returns a machine flag that was set, "" if none was.
 func (f *runFlags) given(cmd *cobra.Command) (name string) {
 	cmd.LocalNonPersistentFlags().VisitAll(func(flag *pflag.Flag) {
 		if flag.Changed && flag.Name != "session" && flag.Name != "raw" {
@@ -154,7 +154,7 @@ id. The machine has its files, folders, network and secrets from its beginning.`
 				return err
 			}
 			req.Language = lang
-			if err := mountsHere(&req); err != nil { // the daemon stands elsewhere
+			if err := mountsHere(&req); err != nil { // the daemon has another working directory
 				return err
 			}
 			held, err := a.foundCeiling(f.policy)
@@ -287,12 +287,12 @@ func (a *app) sessionRemove() *cobra.Command {
 
 func must(text []byte, err error) []byte {
 	if err != nil {
-		panic(err) // of our own types
+		panic(err) // only for our own types
 	}
 	return text
 }
 
-// mountsHere has the mounts of a session's request be those of this working folder.
+// mountsHere resolves the mounts of a session's request from this working directory.
 func mountsHere(req *unitask.Request) error {
 	dir, err := userdir.Working()
 	if err != nil {

@@ -8,17 +8,17 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// A step's terminal is asked what its session asks. The daemon of the session has no terminal, so whoever waits for the
-// step looks for a question and answers it, as unitask approve does.
+// A step's terminal answers its session's questions. The session's daemon has no terminal, so the process that
+// waits for the step looks for a question and answers it, as unitask approve does.
 
 const (
-	askedAfter  = 300 * time.Millisecond // of a step; most are over by then
+	askedAfter  = 300 * time.Millisecond // of a step; most have ended by then
 	askedPeriod = 300 * time.Millisecond
 )
 
-// answering answers what a session asks until stop is called.
+// answering answers a session's questions until stop is called.
 func (a *app) answering(ctx context.Context, session string, f runFlags) (stop func()) {
-	if f.json || f.tty || f.input { // nobody is to be asked on these streams
+	if f.json || f.tty || f.input { // these streams are not for questions
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -42,7 +42,7 @@ func (a *app) answering(ctx context.Context, session string, f runFlags) (stop f
 	}
 }
 
-// answerFor puts each question of a session to the terminal, once.
+// answerFor shows each question of a session on the terminal, once.
 func (a *app) answerFor(ctx context.Context, rt *unitask.Runtime, session string, f runFlags) {
 	approve := a.approver(f)
 	var before time.Time
@@ -54,7 +54,7 @@ func (a *app) answerFor(ctx context.Context, rt *unitask.Runtime, session string
 		before = q.Until
 		asked, cancel := context.WithDeadline(ctx, q.Until)
 		var group sync.WaitGroup
-		group.Go(func() { // somebody else may answer it
+		group.Go(func() { // it may be answered elsewhere
 			defer cancel()
 			for asked.Err() == nil {
 				if now, err := rt.Approvals().Question(asked, session); err != nil || now == nil || !now.Until.Equal(q.Until) {

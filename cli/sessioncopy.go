@@ -56,7 +56,7 @@ folder with a link that leads out of it, a device or a pipe is refused, and noth
 	return cmd
 }
 
-// under returns a target in a machine, which for one that names a folder has the source's own name.
+// under returns the target path in a machine; a target that names a folder gets the source's name appended.
 func under(target, base string) string {
 	if target == "" || strings.HasSuffix(target, "/") {
 		return target + base
@@ -72,7 +72,7 @@ func (a *app) copyAcross(ctx context.Context, from, source, to, target string) e
 	return err
 }
 
-// copyFolderIn copies a folder under a name in the machine, or under its own.
+// copyFolderIn copies a folder to a name in the machine, or to its own name.
 func (a *app) copyFolderIn(ctx context.Context, dir, session, target string) error {
 	real, err := filepath.Abs(dir)
 	if err != nil {
@@ -91,7 +91,7 @@ func (a *app) copyFolderIn(ctx context.Context, dir, session, target string) err
 	})
 }
 
-// copyFolderOut copies one out, into a folder that is there under its own name.
+// copyFolderOut copies a folder out, into an existing folder under its own name.
 func (a *app) copyFolderOut(ctx context.Context, session, source, dir string) error {
 	if dir == "-" {
 		return usage(errors.New("a folder goes to a name, and not to standard output"))
@@ -111,7 +111,7 @@ func (a *app) copyFolderOut(ctx context.Context, session, source, dir string) er
 	return err
 }
 
-// inSession takes SESSION:PATH apart; what has a slash before the colon, or no colon, is a file here.
+// inSession splits SESSION:PATH; a text with a slash before the colon, or without a colon, is a file here.
 func inSession(s string) (session, path string, ok bool) {
 	session, path, ok = strings.Cut(s, ":")
 	return session, path, ok && session != "" && !strings.Contains(session, "/")

@@ -35,7 +35,7 @@ reached, and the machine's port. Anything on this host may connect to it.`,
 	}
 }
 
-// parsePorts reads [HOSTPORT:]PORT.
+// parsePorts parses [HOSTPORT:]PORT.
 func parsePorts(text string) (p sessiond.Port, err error) {
 	host, guest, both := strings.Cut(text, ":")
 	if !both {

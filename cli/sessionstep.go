@@ -129,7 +129,7 @@ id of its run and leaves it in the background, until it or its session ends.`,
 	return cmd
 }
 
-// execIn runs a command in a session that lives.
+// execIn runs a command in an existing session.
 func (a *app) execIn(ctx context.Context, session string, command sessiond.Command, f runFlags) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -148,7 +148,7 @@ func (a *app) step(cmd *cobra.Command, req sessiond.Request, f runFlags) error {
 	return asFlags(cmd, a.stepWith(cmd.Context(), req, f, unitask.IO{}))
 }
 
-// stepWith runs a step or a command and prints what comes of it.
+// stepWith runs a step or a command and prints its result.
 func (a *app) stepWith(ctx context.Context, req sessiond.Request, f runFlags, with unitask.IO) error {
 	if f.out != "" && a.sessionFleet.url != "" {
 		return usage(
@@ -212,8 +212,8 @@ func (a *app) stepWith(ctx context.Context, req sessiond.Request, f runFlags, wi
 	return err
 }
 
-// remarks says on stderr what the streams and the exit code of a step or a command alone would not. more says what
-// would keep all of its output.
+// remarks prints on stderr what the streams and the exit code of a step or a command do not show. more tells how
+// to keep all of its output.
 func (a *app) remarks(res *unitask.Result, more string) {
 	if res.Error != "" {
 		a.ui.note("%s", safe(res.Error))
@@ -223,7 +223,7 @@ func (a *app) remarks(res *unitask.Result, more string) {
 	a.ui.hints(res)
 }
 
-// dropped says that not all of the output was kept.
+// dropped prints that not all of the output was kept.
 func (a *app) dropped(res *unitask.Result, more string) {
 	if res.Truncated {
 		a.ui.note("output beyond %d bytes a stream was dropped; %s", res.Policy.Effective.OutputBytes, more)

@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/internal/sessiond"
 )
 
-// anyShell becomes the better shell of an image.
+// anyShell starts the better shell of an image.
 const anyShell = "command -v bash >/dev/null && exec bash; exec sh"
 
 func (a *app) shellCommand() *cobra.Command {
@@ -52,7 +52,7 @@ func (f *runFlags) machineFlags(cmd *cobra.Command, life *time.Duration) {
 	fl.DurationVar(life, "life", 0, "how long the machine lives at most (default, and the most, 24h)")
 }
 
-// machine returns the request for one.
+// machine returns the request for a session's machine.
 func (f *runFlags) machine(a *app, cmd *cobra.Command, image string) (unitask.Request, error) {
 	req, err := f.granted(a, cmd)
 	if err != nil {
@@ -138,7 +138,7 @@ func (a *app) shell(cmd *cobra.Command, args []string, f runFlags, life time.Dur
 	if res == nil || err != nil {
 		return err
 	}
-	if res.TimedOut { // with which its machine ends, and not the command alone
+	if res.TimedOut { // its machine then ends, not only the command
 		res.Error = fmt.Sprintf("time limit of %g s reached; --timeout gives more", run.Timeout.Seconds())
 	}
 	a.remarks(res, "--output-bytes keeps more")

@@ -8,23 +8,21 @@ import (
 	"unicode/utf8"
 )
 
-// What the code prints is not trusted, and a terminal obeys what it is sent: OSC 52 sets
-// the clipboard, others clear the screen, move the cursor or answer in the user's name
-// (ECMA-48; "ctlseqs" of xterm). So control characters are shown as \x1b and the like,
-// the two halves of C1 among them (a byte, and U+0080 to U+009F), and so are those that
-// turn the direction of text. A line's end, a carriage return, a tab and colours pass:
-// git does the same with what a server says (sideband.allowControlCharacters). What
-// conceals text (SGR 8) is not among the colours.
+// The code's output is not trusted, and a terminal obeys what it receives: OSC 52 sets the clipboard, others
+// clear the screen, move the cursor or answer in the user's name (ECMA-48; "ctlseqs" of xterm). So control
+// characters are shown as \x1b and the like, including both forms of C1 (a byte, and U+0080 to U+009F) and those
+// that change the direction of text. Line ends, carriage returns, tabs and colours pass: git does the same with a
+// server's output (sideband.allowControlCharacters). Concealed text (SGR 8) does not count as a colour.
 
 // terminal shows the control characters of what is written to it. Close it.
 type terminal struct {
 	w        io.Writer
-	moves    bool   // sequences that move the cursor and erase pass too: the code has this terminal
-	typed    bool   // what is typed on it goes to the code, so that it may ask for the mouse
-	held     []byte // the beginning of a sequence or a character
-	coloured bool   // and not reset by us
-	modes    []mode // that are not as a terminal has them
-	shifted  bool   // another character set may be in force
+	moves    bool   // sequences that move the cursor and erase also pass: the code has this terminal
+	typed    bool   // typed text is sent to the code, so that it may enable the mouse
+	held     []byte // an incomplete sequence or character
+	coloured bool   // colours are set, and not reset by us
+	modes    []mode // modes that differ from a terminal's defaults
+	shifted  bool   // another character set may be active
 	bounded  bool   // only a part of the screen may scroll
 	out      []byte
 }
@@ -51,9 +49,9 @@ func (t *terminal) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close shows what was held, ends colours, and takes back what of the terminal's state a
-// shell does not set by itself: its prompt would else be in line-drawing characters, or
-// each movement of the mouse would be typed into it.
+// Close shows what was held, ends colours, and resets the parts of the terminal's state that a shell does not set
+// by itself. Otherwise its prompt could be in line-drawing characters, or each movement of the mouse would be
+// typed into it.
 func (t *terminal) Close() error {
 	t.out = t.out[:0]
 	for text := t.held; len(text) > 0; {
@@ -62,7 +60,7 @@ func (t *terminal) Close() error {
 	}
 	t.held = nil
 	if t.bounded {
-		t.out = append(t.out, "\x1b7\x1b[r\x1b8"...) // which moves the cursor by itself
+		t.out = append(t.out, "\x1b7\x1b[r\x1b8"...) // also moves the cursor by itself
 	}
 	if t.shifted {
 		t.out = append(t.out, "\x1b(B\x1b)B\x0f"...)
@@ -82,8 +80,8 @@ func (t *terminal) Close() error {
 	return err
 }
 
-// next shows what a text begins with, and says how much of it that was. It may be that
-// more is needed to tell, unless last says that there is no more.
+// next shows the beginning of a text, and returns its length. It may need more text to decide, unless last means
+// that there is no more.
 func (t *terminal) next(text []byte, last bool) (n int, whole bool) {
 	switch c := text[0]; {
 	case c == '\n' || c == '\r' || c == '\t':
@@ -122,8 +120,8 @@ func (t *terminal) next(text []byte, last bool) (n int, whole bool) {
 	return n, true
 }
 
-// colour says whether a text begins with a sequence that sets colours, and conceals nothing,
-// and how long that is; 0 is that more is needed to tell.
+// colour reports whether a text begins with a sequence that sets colours and conceals nothing, and returns its
+// length; 0 means that more text is needed.
 func colour(text []byte) (n int, is bool) {
 	for i, c := range text {
 		switch {
@@ -143,8 +141,7 @@ func colour(text []byte) (n int, is bool) {
 	return 0, false
 }
 
-// conceals reports whether one of the parameters of a sequence that sets colours is 8, which is not
-// the 8 of a colour: 38;5;8.
+// conceals reports whether one of the parameters of a colour sequence is 8, except the 8 of a colour: 38;5;8.
 func conceals(parameters string) bool {
 	list := strings.Split(parameters, ";")
 	for i := 0; i < len(list); i++ {
@@ -153,7 +150,7 @@ func conceals(parameters string) bool {
 		case "8":
 			return true
 		case "38", "48", "58":
-			if own || i+1 == len(list) { // it has its colour in itself, behind colons
+			if own || i+1 == len(list) { // it contains its colour, after colons
 				continue
 			}
 			switch strings.TrimLeft(list[i+1], "0") {
@@ -167,20 +164,19 @@ func conceals(parameters string) bool {
 	return false
 }
 
-// Final bytes of control sequences that a program's own terminal needs: they move the
-// cursor, erase, scroll, insert, delete, set modes and colours. What makes a terminal
-// answer (c, n, q, t, x, y), as if somebody typed, is not among them, nor is what has no
-// bound: titles, the clipboard.
+// Final bytes of control sequences that a program's own terminal needs: they move the cursor, erase, scroll,
+// insert, delete, set modes and colours. Sequences that make a terminal answer (c, n, q, t, x, y), as if somebody
+// typed, are excluded, and so are sequences without a bound: titles, the clipboard.
 const (
 	movesFinal   = "@ABCDEFGHIJKLMPSTXZ`abdefghlmrsu"
 	movesPrivate = "hlJK"      // of a sequence that begins with ?
 	movesPlain   = "78=>DEHMc" // after an escape, without a bracket
 	maxMove      = 64          // bytes of a sequence
-	maxParameter = 5           // digits of a number in it: some terminals repeat or scroll as often as it says
+	maxParameter = 5           // digits of a number in it: some terminals repeat or scroll that often
 )
 
-// move says whether a text begins with such a sequence, and how long that is; 0 is that
-// more is needed to tell.
+// move reports whether a text begins with such a sequence, and returns its length; 0 means that more text is
+// needed.
 func move(text []byte) (n int, is bool) {
 	for i, c := range text {
 		switch {
@@ -206,19 +202,17 @@ func move(text []byte) (n int, is bool) {
 	return 0, false
 }
 
-// mode is one that the code may switch, by the sequence's parameter, with a ? where it is
-// private.
+// mode is a mode that the code may set, by the sequence's parameter, with a ? if the mode is private.
 type mode struct {
 	name string
-	undo string // makes it what it is in a terminal that nobody has touched
-	// answers: the terminal then sends what nobody typed, which a shell would take for
-	// typed where the code does not read it.
+	undo string // resets it to a terminal's default
+	// answers means that the terminal then sends untyped data, which a shell would treat as typed if the code
+	// does not read it.
 	answers bool
 }
 
-// modes are those that screen-oriented programs need (ncurses, readline). Others make a
-// terminal answer at once (2048), lock its keyboard (2), change its size (3) or hold up
-// what it shows (2026).
+// modes are the modes that screen-oriented programs need (ncurses, readline). Others make a terminal answer at
+// once (2048), lock its keyboard (2), change its size (3) or delay its display (2026).
 var modes = []mode{
 	{"4", "\x1b[4l", false},     // characters are inserted
 	{"?1", "\x1b[?1l", false},   // what the cursor's keys send
@@ -241,8 +235,7 @@ var modes = []mode{
 	{"keypad", "\x1b>", false},      // what its keys send
 }
 
-// sets reports whether a sequence that move takes may pass with its parameters, and
-// remembers what there is to be taken back.
+// sets reports whether a sequence that move accepts may pass with its parameters, and remembers what to reset.
 func (t *terminal) sets(text []byte) bool {
 	switch {
 	case text[1] == '(' || text[1] == ')':
@@ -268,7 +261,7 @@ func (t *terminal) sets(text []byte) bool {
 	return final != 'h' && final != 'l' || t.set(names...)
 }
 
-// set reports whether these modes may be switched.
+// set reports whether these modes may be set.
 func (t *terminal) set(names ...string) bool {
 	var list []mode
 	for _, name := range names {
@@ -284,7 +277,7 @@ func (t *terminal) set(names ...string) bool {
 	return true
 }
 
-// isControl reports whether a terminal would do something else than show a character.
+// isControl reports whether a terminal would do anything else than show a character.
 func isControl(r rune) bool {
 	return r < 0x20 || r >= 0x7f && r < 0xa0 || // C0, DEL and C1
 		r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || // direction
@@ -298,8 +291,7 @@ func appendVisible(out []byte, r rune, text []byte) []byte {
 	return fmt.Appendf(out, "\\u%04x", r)
 }
 
-// visible returns a text of one line with all of its control characters shown, also those
-// that end lines.
+// visible returns a text of one line with all of its control characters shown, also line ends.
 func visible(s string) string {
 	clean := true
 	for _, r := range s {
@@ -326,7 +318,7 @@ func visible(s string) string {
 	return string(out)
 }
 
-// visibleLine is visible, but for tabs and the newline at the end.
+// visibleLine is like visible, except for tabs and the newline at the end.
 func visibleLine(s string) string {
 	body := strings.TrimSuffix(s, "\n")
 	parts := strings.Split(body, "\t")
@@ -336,8 +328,8 @@ func visibleLine(s string) string {
 	return strings.Join(parts, "\t") + s[len(body):]
 }
 
-// visibleJSON returns a JSON text that means the same, with those control characters escaped
-// too that JSON itself leaves as they are.
+// visibleJSON returns a JSON text of the same meaning, in which the control characters that JSON permits are
+// escaped, too.
 func visibleJSON(text []byte) []byte {
 	var out []byte
 	for i := 0; i < len(text); {

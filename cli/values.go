@@ -14,8 +14,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// size is a flag's amount of memory or bytes: a plain number counts units, and K, M, G and T,
-// with or without B or iB, are powers of 1024, as QEMU and Docker take them.
+// size is a flag's amount of memory or bytes. A plain number counts units; K, M, G and T, with or without B or
+// iB, are powers of 1024, as in QEMU and Docker.
 type size struct {
 	n    int64 // in units, rounded up
 	unit int64 // in bytes
@@ -49,14 +49,14 @@ func (s *size) Set(text string) error {
 func (s *size) String() string { return s.text }
 func (s *size) Type() string   { return "size" }
 
-// sizeVar adds a flag for a size, 0 if it is not given.
+// sizeVar adds a flag for a size, which is 0 by default.
 func sizeVar(fl *pflag.FlagSet, name string, unit int64, usage string) *size {
 	s := &size{unit: unit}
 	fl.Var(s, name, usage)
 	return s
 }
 
-// sizeText returns a number of bytes as the flag for it takes it.
+// sizeText returns a number of bytes in the flag's form.
 func sizeText(bytes int64) string {
 	for _, u := range []struct {
 		shift int
@@ -69,7 +69,7 @@ func sizeText(bytes int64) string {
 	return strconv.FormatInt(bytes, 10)
 }
 
-// otherFlags are the flags of a request's fields that no policy decides on.
+// otherFlags are the flags for fields of a request that no policy decides.
 var otherFlags = map[string]string{"args": "", "env": "env", "nodeArgs": "node-arg", "dirMax": "dir-max", "ca": "ca",
 	"arch": "arch", "accel": "accel", "language": "lang", "exec": "exec", "sessionLifeSeconds": "life",
 	"sessionIdleSeconds": "idle"}
@@ -88,7 +88,7 @@ func flagOf(cmd *cobra.Command, field string) *pflag.Flag {
 	return cmd.Flags().Lookup(name)
 }
 
-// reworded is an error in other words.
+// reworded is an error with another text.
 type reworded struct {
 	text string
 	error
@@ -97,7 +97,7 @@ type reworded struct {
 func (r reworded) Error() string { return r.text }
 func (r reworded) Unwrap() error { return r.error }
 
-// asFlags says an error about a request's field in terms of the flags that it came from.
+// asFlags rewrites an error about a request's field in terms of its flags.
 func asFlags(cmd *cobra.Command, err error) error {
 	var field *policy.FieldError
 	if !errors.As(err, &field) {
@@ -123,7 +123,7 @@ func asFlags(cmd *cobra.Command, err error) error {
 	return named
 }
 
-// inUnits ends a reason with the unit of its bounds, where the flag's plain numbers have one.
+// inUnits appends the unit of its bounds to a reason, if the flag's plain numbers have a unit.
 func inUnits(flag *pflag.Flag, reason string) string {
 	if s, ok := flag.Value.(*size); ok && s.unit == 1<<20 && strings.HasPrefix(reason, "must be from") {
 		return " MiB"
@@ -152,11 +152,11 @@ func unquoted(s string) string {
 	return s
 }
 
-// valueForms say what the values of the library's flag types look like.
+// valueForms describe the values of the library's flag types.
 var valueForms = map[string]string{"int": "use a whole number", "duration": "use a duration like 30s or 2m",
 	"bool": "use true or false"}
 
-// flagError says what is wrong with a flag.
+// flagError describes what is wrong with a flag.
 func flagError(cmd *cobra.Command, err error) error {
 	var bad *pflag.InvalidValueError
 	if errors.As(err, &bad) {

@@ -87,10 +87,10 @@ The process itself keeps within some 400 MiB, whatever tenants send (384 MiB and
 	return cmd
 }
 
-// defaultMachineMB is what a run takes that says nothing of memory.
+// defaultMachineMB is the memory of a run that does not request an amount.
 const defaultMachineMB = 512
 
-// room returns how many runs at once, and how much memory for them.
+// room returns the number of runs at once, and the memory for them.
 func (f *workerFlags) room() (slots, memoryMB int, err error) {
 	memoryMB = int(f.memory.n)
 	if memoryMB == 0 {
@@ -108,7 +108,8 @@ func (f *workerFlags) room() (slots, memoryMB int, err error) {
 	return slots, memoryMB, nil
 }
 
-// whom is for whom it works; none is the default tenant, by the credentials of the command.
+// whom returns the tenants that the worker serves; none means the default tenant, with the credentials of the
+// command.
 func (f *workerFlags) whom() (list []fleet.Tenant, err error) {
 	for _, text := range f.tenants {
 		name, creds, named := strings.Cut(text, "=")
@@ -132,7 +133,7 @@ func (f *workerFlags) whom() (list []fleet.Tenant, err error) {
 	return list, nil
 }
 
-// check says which flags do not go together; it returns the cluster that they name, nil for none.
+// check reports flags that exclude each other; it returns the cluster that the flags name, nil for none.
 func (f *workerFlags) check() (*embedded.Cluster, error) {
 	if f.url == "" && !f.embedded {
 		return nil, hint(usage(errors.New("name the NATS server with --nats, or give --embedded")), "unitask worker --help")
@@ -229,13 +230,13 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	return w.Run(cmd.Context())
 }
 
-// workerKeys are what a worker's files of keys hold.
+// workerKeys are the contents of a worker's key files.
 type workerKeys struct {
-	session, own []byte // nil is one that is made
-	metrics      string // "" is that everybody reads them
+	session, own []byte // nil means a generated one
+	metrics      string // "" means that everybody may read them
 }
 
-// readKeys reads the files that the flags name, and notes session keys of tenants there.
+// readKeys reads the files that the flags name, and stores the tenants' session keys with them.
 func (f *workerFlags) readKeys(tenants []fleet.Tenant, cluster *embedded.Cluster) (k workerKeys, err error) {
 	if k.session, err = f.readSessionKeys(tenants); err == nil && k.session == nil && cluster != nil {
 		k.session, err = cluster.SessionKey()
@@ -252,7 +253,7 @@ func (f *workerFlags) readKeys(tenants []fleet.Tenant, cluster *embedded.Cluster
 	return k, err
 }
 
-// describeWorker returns what a worker says of its host.
+// describeWorker returns a worker's description of its host.
 func describeWorker(ctx context.Context, rt *unitask.Runtime, ceiling *policy.Ceiling) (info fleet.WorkerInfo,
 	err error) {
 	arch := unitask.HostArch()
@@ -277,8 +278,8 @@ func describeWorker(ctx context.Context, rt *unitask.Runtime, ceiling *policy.Ce
 	return info, nil
 }
 
-// readSessionKeys reads the keys that workers share: one for all tenants, which is nil if none is named, and those of
-// some, which it notes there.
+// readSessionKeys reads the keys that workers share: one for all tenants, which is nil if none is named, and
+// those of some tenants, which it stores with them.
 func (f *workerFlags) readSessionKeys(tenants []fleet.Tenant) (all []byte, err error) {
 	for _, text := range f.sessionKeys {
 		file, into := text, &all
@@ -321,7 +322,7 @@ func readSecretFile(flag, file string) ([]byte, error) {
 // maxSecretFile bounds such a file, in bytes.
 const maxSecretFile = 4 << 10
 
-// readKey reads the file of a key that a flag names.
+// readKey reads the key file that a flag names.
 func readKey(flag, file string) ([]byte, error) {
 	text, err := readSecretFile(flag, file)
 	if err != nil {

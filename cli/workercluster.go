@@ -10,7 +10,7 @@ import (
 	"github.com/unitask/unitask/fleet/embedded"
 )
 
-// clusterFlags say how an embedded server is one with others; their names are nats-server's own.
+// clusterFlags configure an embedded server in a cluster; the names are nats-server's own.
 type clusterFlags struct {
 	listen, name, routes, key, server string
 }
@@ -28,7 +28,7 @@ func (f *clusterFlags) add(cmd *cobra.Command) {
 		"this server's name in the cluster (default one that is made up once and kept); one that takes the place of a host that is gone has that one's")
 }
 
-// read returns the cluster that was asked for; nil is none.
+// read returns the requested cluster; nil means none.
 func (f *clusterFlags) read(embeds bool) (*embedded.Cluster, error) {
 	if f.listen+f.name+f.routes+f.key+f.server == "" {
 		return nil, nil

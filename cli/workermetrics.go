@@ -20,19 +20,19 @@ import (
 	"github.com/unitask/unitask/fleet"
 )
 
-// Bounds of the metrics' server, which anybody may connect to who can reach its address.
+// Limits of the metrics server: anybody who can reach its address may connect.
 const (
 	metricsTime    = 5 * time.Second // for a request, and for its answer
 	metricsHeaders = 16 << 10        // bytes
-	metricsAtOnce  = 4               // requests; more are told 503
-	metricsConns   = 64              // connections; beyond that one of them ends for each that comes
+	metricsAtOnce  = 4               // requests; more get a 503
+	metricsConns   = 64              // connections; beyond that, each new one closes another
 )
 
-// leastToken is the least length, in bytes, of a token.
+// leastToken is the minimum length, in bytes, of a token.
 const leastToken = 16
 
-// readMetricsToken reads what readers of the metrics show, "" for a server on a loopback address that takes everybody.
-// They name all tenants of the worker, so on another address nobody reads them without.
+// readMetricsToken reads the token for readers of the metrics; it is "" for a server on a loopback address
+// without a token. The metrics name all tenants of the worker, so any other address requires a token.
 func readMetricsToken(address, file string) (string, error) {
 	if file == "" {
 		if host, _, err := net.SplitHostPort(address); err == nil && !isLoopback(host) {
@@ -54,8 +54,8 @@ func readMetricsToken(address, file string) (string, error) {
 
 func isLoopback(host string) bool { return host == "localhost" || net.ParseIP(host).IsLoopback() }
 
-// holding lets only requests with the token through; "" is everybody on this host, but no browser that a name which
-// changes its address has led here.
+// holding admits only requests with the token. "" admits everybody on this host, except a browser that was led
+// here by a name that changes its address.
 func holding(token string, next http.Handler) http.Handler {
 	want := sha256.Sum256([]byte("Bearer " + token))
 	return http.HandlerFunc(func(out http.ResponseWriter, req *http.Request) {
@@ -75,8 +75,8 @@ func holding(token string, next http.Handler) http.Handler {
 	})
 }
 
-// metricsHandler answers /metrics for Prometheus, to who has the token, and /healthz to everybody, which is 200 while
-// the worker can take runs.
+// metricsHandler serves /metrics for Prometheus, to readers with the token, and /healthz to everybody: 200 while
+// the worker can accept runs.
 func metricsHandler(w *fleet.Worker, pool func() unitask.PoolStats, token string) http.Handler {
 	registry := prometheus.NewRegistry()
 	ready := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "unitask_fleet_clones_ready",
@@ -99,7 +99,7 @@ func metricsHandler(w *fleet.Worker, pool func() unitask.PoolStats, token string
 	return mux
 }
 
-// serveMetrics serves them at an address until it is told to stop. It returns the address.
+// serveMetrics serves the metrics at an address until it is stopped. It returns the address.
 func serveMetrics(ctx context.Context, address string, handler http.Handler) (net.Addr, func(), error) {
 	var config net.ListenConfig
 	l, err := config.Listen(ctx, "tcp", address)
@@ -113,9 +113,9 @@ func serveMetrics(ctx context.Context, address string, handler http.Handler) (ne
 	return l.Addr(), func() { _ = server.Close(); <-over }, nil
 }
 
-// fewConns is a listener with metricsConns connections at most. For one more any of them ends: who has just come, and
-// asks at once, is most probably not it, however many come. So nobody takes the worker's descriptors, or keeps others
-// out.
+// fewConns is a listener with at most metricsConns connections. For each further one a random connection is
+// closed: a client that has just connected and sends its request at once probably survives, however many connect.
+// So nobody can use up the worker's descriptors or keep others out.
 type fewConns struct {
 	net.Listener
 

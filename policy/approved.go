@@ -17,14 +17,14 @@ import (
 	"github.com/unitask/unitask/internal/filelock"
 )
 
-// ApprovedFile is where a home keeps its user's permanent answers to runs' questions.
+// ApprovedFile is the file in a home with its user's permanent answers to runs' questions.
 const ApprovedFile = "approved.toml"
 
 // maxApproved bounds the number of entries.
 const maxApproved = 256
 
 // Approved is one host and port that runs under one ceiling need not ask about again. It widens nothing: it only
-// answers a question that a rule of a run (ask) leads to.
+// answers a question that a rule of a run (ask) raises.
 type Approved struct {
 	Host    string    `toml:"host"`    // HOST:PORT, a name in normal form or an address
 	Ceiling string    `toml:"ceiling"` // the ceiling file of the run; "" is none
@@ -39,7 +39,7 @@ type Approvals struct{ file string }
 // OpenApprovals returns the list of a home; it reads nothing yet.
 func OpenApprovals(home string) Approvals { return Approvals{filepath.Join(home, ApprovedFile)} }
 
-// approvedText is the file.
+// approvedText is the content of the file.
 type approvedText struct {
 	Approved []Approved `toml:"approved"`
 }
@@ -50,7 +50,7 @@ const approvedHead = `# What was allowed for good when a run asked (--ask). It m
 
 `
 
-// List returns the entries, the oldest first. It fails on a file that it does not understand completely.
+// List returns the entries, the oldest first. It fails on a file that it can't parse completely.
 func (a Approvals) List() ([]Approved, error) {
 	text, err := readPrivate("the approved hosts", a.file)
 	if err != nil || text == nil {
@@ -71,7 +71,7 @@ func (a Approvals) List() ([]Approved, error) {
 	return all.Approved, nil
 }
 
-// check returns why an entry is invalid: it must be about one host and one port, in normal form.
+// check returns why an entry is invalid: it must name one host and one port, in normal form.
 func (e Approved) check() error {
 	r, err := ParseNetRule(e.Host)
 	switch {
@@ -116,10 +116,10 @@ func (a Approvals) Add(e Approved) error {
 	})
 }
 
-// ErrNotApproved means that no entry is about a host.
+// ErrNotApproved means that no entry names a host.
 var ErrNotApproved = errors.New("is not approved")
 
-// Remove removes the entries about a host and port, and returns them.
+// Remove removes the entries for a host and port, and returns them.
 func (a Approvals) Remove(host string) (removed []Approved, err error) {
 	err = a.change(func(list []Approved) ([]Approved, error) {
 		about := func(e Approved) bool { return e.Host == host }

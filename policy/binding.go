@@ -8,20 +8,21 @@ import (
 	"strings"
 )
 
-// Binding is one host of a secret, and the places in requests to it that get the value: HOST, or HOST:PLACE[+PLACE…].
-// Without places, it is the headers.
+// Binding is one host of a secret, and the places in requests to it for the value: HOST, or HOST:PLACE[+PLACE…].
+// Without places, the headers are meant.
 type Binding struct {
 	Host NetRule // a name or *.DOMAIN
-	// In lists the places, some of Places, in their order; never none.
+	// In lists the places, from Places and in that order; it is never empty.
 	In []string
-	// Headers are the fields, in lower case and sorted, if header is among the places; an empty list is every field.
+	// Headers are the fields, in lower case and sorted, if header is among the places; an empty list means every
+	// field.
 	Headers []string
-	// Pass lets a placeholder through in other places. Without Pass the request is refused.
+	// Pass permits a placeholder in other places. Without Pass the request is refused.
 	Pass bool
 }
 
-// Places are the places in a request that can hold a secret. sigv4 is no such place: unitask signs an AWS request again
-// with the value, if it is signed with the placeholder.
+// Places are the places in a request that can hold a secret. sigv4 is not a place: unitask signs an AWS request
+// again with the value, if it is signed with the placeholder.
 var Places = []string{placeHeader, "query", "path", "body", "sigv4"}
 
 const (
@@ -156,8 +157,8 @@ func (b Binding) with(o Binding) Binding {
 	return b
 }
 
-// joinBindings lists each host once, sorted. If bindings differ in whether placeholders pass, none pass: a placeholder
-// is the secret's, whatever the host.
+// joinBindings lists each host once, sorted. If bindings differ in whether placeholders pass, none pass: there is
+// one placeholder for all hosts of a secret.
 func joinBindings(list []Binding) string {
 	byHost := map[string]Binding{}
 	pass := true

@@ -7,21 +7,21 @@ import (
 	"strings"
 )
 
-// workerRule is the rule that denials of a worker's own ceiling name.
+// workerRule is the rule in denials of a worker's own ceiling.
 const workerRule = "the worker's built-in ceiling"
 
-// ForFleet returns the ceiling on runs that other hosts send to this one, key by key, unless the host's own file (nil
-// is none) says otherwise. It allows only bundled images. It forbids what a run would do in this host's name:
-// raw TCP, which reaches its own network, and packages from its registries.
+// ForFleet returns the ceiling on runs from other hosts, key by key, unless the host's own file (nil means none)
+// sets a key. It allows only bundled images. It forbids what a run would do in this host's name: raw TCP, which
+// reaches this host's network, and packages from its registries.
 func ForFleet(file *Ceiling) *Ceiling {
 	own := &Ceiling{Path: workerRule, most: map[string]any{"images": slices.Clone(ImageNames), "packages": []PackageRule{},
 		"allowTcp": []TCPRule{}}}
 	return own.With(file)
 }
 
-// Bringing returns the ceiling for a run whose files and folders came along from another host, into a folder of this
-// one that is free of links, "" for none. Of this host's files it admits only those, whatever the ceiling (nil is none)
-// says about the host's own. A link that came along may lead anywhere.
+// Bringing returns the ceiling for a run whose files and folders were copied from another host into a folder of
+// this one; the folder's path has no links, and "" means none. Of this host's files it admits only those,
+// whatever the ceiling (nil means none) allows of the host's own. A copied link may lead anywhere.
 func (c *Ceiling) Bringing(folder string) *Ceiling {
 	own := Ceiling{}
 	if c != nil {
@@ -47,14 +47,13 @@ func (c *Ceiling) Bringing(folder string) *Ceiling {
 	return &own
 }
 
-// ShippedImages, among a ceiling's images, stands for every shipped image: containers' and
-// custom ones.
+// ShippedImages, among a ceiling's images, stands for every shipped image: containers' and custom ones.
 const ShippedImages = "shipped"
 
-// OldShippedImages is what ShippedImages was called before December 2026. This release takes both.
+// OldShippedImages is the name of ShippedImages before December 2026. This release accepts both.
 const OldShippedImages = "brought"
 
-// renameImages puts ShippedImages in place of its old name in a list, and returns the notice of that, if any.
+// renameImages replaces the old name of ShippedImages in a list, and returns a notice if it did.
 func renameImages(list []string) (notice string) {
 	for i, entry := range list {
 		if entry == OldShippedImages {
@@ -66,7 +65,7 @@ func renameImages(list []string) (notice string) {
 	return notice
 }
 
-// ListsShipped returns the ceiling that lists ShippedImages, among this one and those that it narrows; nil if none
+// ListsShipped returns the first ceiling that lists ShippedImages: this one or one that it narrows; nil if none
 // does.
 func (c *Ceiling) ListsShipped() *Ceiling {
 	for ; c != nil; c = c.over {
@@ -91,7 +90,7 @@ func (c *Ceiling) TakesImages() bool {
 	return true
 }
 
-// BringingImage returns the ceiling for a run whose image was shipped, which this host keeps as key. It allows the
+// BringingImage returns the ceiling for a run whose image was shipped and is stored here as key. It allows the
 // image if the ceiling allows ShippedImages, or the digest of the whole image.
 func (c *Ceiling) BringingImage(digest, key string) *Ceiling {
 	if c == nil {

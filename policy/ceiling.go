@@ -33,7 +33,7 @@ type Ceiling struct {
 	// ceiling further and can't widen it.
 	Principals map[string]*Ceiling
 
-	most      map[string]any    // the value of each key, as its field's kind reads it
+	most      map[string]any    // the value of each key, as read by its field's kind
 	over      *Ceiling          // what this one narrows
 	inherited map[string]string // inherited keys, and the file each comes from
 	prefix    string            // of its keys in the file
@@ -50,7 +50,7 @@ func (c *Ceiling) Notices() (list []string) {
 	return list
 }
 
-// MarshalJSON encodes the path and the values, as a file would have them.
+// MarshalJSON encodes the path and the values, as in a file.
 func (c *Ceiling) MarshalJSON() ([]byte, error) {
 	var out bytes.Buffer
 	member := func(key string, value any) error {
@@ -73,8 +73,8 @@ func (c *Ceiling) MarshalJSON() ([]byte, error) {
 	return fmt.Appendf(nil, "{%s}", out.Bytes()), errors.Join(errs...)
 }
 
-// For returns the ceiling of a principal. It narrows this ceiling, and each that this one narrows, by its table for the
-// first of the principal's names that has one.
+// For returns the ceiling of a principal. In this ceiling, and in each one that it narrows, the table of the
+// first name that has one applies.
 func (c *Ceiling) For(names ...string) *Ceiling {
 	if c == nil {
 		return nil
@@ -94,8 +94,8 @@ func (c *Ceiling) For(names ...string) *Ceiling {
 	return c
 }
 
-// Tables returns the principals that have tables, in this ceiling and those that it narrows, and where each table is,
-// by the principal's name.
+// Tables returns the principals with tables, in this ceiling and those that it narrows, and the place of each
+// table.
 func (c *Ceiling) Tables() map[string]string {
 	if c == nil {
 		return nil
@@ -108,10 +108,10 @@ func (c *Ceiling) Tables() map[string]string {
 	return tables
 }
 
-// CeilingError says what is wrong with a ceiling file; no run may start under such a file.
+// CeilingError explains what is wrong with a ceiling file; no run may start under such a file.
 type CeilingError struct {
 	Path string
-	Line int // 0 when it is about the file as a whole
+	Line int // 0 if it concerns the whole file
 	Err  error
 }
 
@@ -237,7 +237,7 @@ func ParseCeiling(name string, text []byte) (*Ceiling, error) {
 // renamed lists keys of old files.
 var renamed = map[string]string{"artifacts": "maxArtifactBytes"}
 
-// take reads the keys of a table; an error comes with its key.
+// take reads the keys of a table; an error is returned with its key.
 func (c *Ceiling) take(table map[string]any, dir string) (string, error) {
 	known := []string{"principals"}
 	for _, f := range every {

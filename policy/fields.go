@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Fields is everything that a policy decides, a line each: its key, its flag on the command
-// line, and by its kind the bounds, the default, and how a ceiling narrows it. A new field is a
-// line here plus the field itself in Request, Effective and run.Request; ceiling keys, flags,
-// records, replays and MCP's bounds follow from it.
+// Fields lists everything that a policy decides, a line each: its key, its flag on the command line and its kind.
+// The kind determines the bounds, the default, and how a ceiling narrows the value. A new field is a line here,
+// and a field in Request, Effective and run.Request. Ceiling keys, flags, records, replays and MCP's bounds
+// follow from the line.
 var Fields = []Field{
 	{Key: "timeoutMs", Name: "timeoutSeconds", Flag: "timeout", Help: "time limit of the code: a duration, or seconds",
 		kind: number[time.Duration]{least: time.Millisecond, usual: DefaultTimeout, most: MaxTimeout, unit: seconds}},
@@ -64,8 +64,8 @@ var Fields = []Field{
 	{Key: "audit", kind: demand{word: "required"}},
 }
 
-// Limits lists the limits of sessions, one line each: keys of a ceiling, and fields of SessionLimits. A limit without a
-// default here has one that depends on the host's memory.
+// Limits lists the limits of sessions, one line each: keys of a ceiling, and fields of SessionLimits. A limit
+// without a default here has a default that depends on the host's memory.
 var Limits = []Field{
 	{Key: "sessions", kind: number[int]{least: 1, most: 4096, none: -1}},
 	{Key: "callerSessions", kind: number[int]{least: 1, most: 4096, none: -1}},
@@ -92,7 +92,7 @@ var JailNames = []string{
 // ImageNames are the bundled images.
 var ImageNames = []string{"node", "python", "data", "shell", "go"}
 
-// Bounds with more than one use.
+// Bounds with several uses.
 const (
 	DefaultMemoryMB    = 512
 	MinMemoryMB        = 128 // Node needs 96 MiB
@@ -102,18 +102,18 @@ const (
 	DefaultOutputBytes = 16 << 20
 	MaxTimeout         = 24 * time.Hour
 	maxTransfer        = 1 << 40 // a day at 100 Mbit/s
-	MaxRules           = 256     // of each list: each is compared with each of the ceiling's
+	MaxRules           = 256     // of each list: each rule is compared with each of the ceiling's
 )
 
-// Field is one thing that a policy decides.
+// Field is one setting that a policy decides.
 type Field struct {
-	Key     string // in JSON: of requests, of what is granted, of records
-	Name    string // in errors and denials; "" is Key
-	Ceiling string // its key in a ceiling's file; "" is Name
-	Flag    string // of the command line; "" is none
+	Key     string // in JSON: of requests, grants and records
+	Name    string // in errors and denials; "" means Key
+	Ceiling string // its key in a ceiling's file; "" means Name
+	Flag    string // of the command line; "" means none
 	Help    string // of the flag
 
-	reaches bool // whoever asks for it may connect to somebody
+	reaches bool // a run with it may connect to a host
 	kind    kind
 }
 
@@ -122,12 +122,12 @@ type Form int
 
 const (
 	Text     Form = iota
-	Number        // a whole number; 0 is the default
-	Fraction      // a number; 0 is the default
-	Duration      // in JSON milliseconds, in ceilings seconds; 0 is the default
+	Number        // a whole number; 0 means the default
+	Fraction      // a number; 0 means the default
+	Duration      // in JSON milliseconds, in ceilings seconds; 0 means the default
 	Switch        // a boolean
 	List          // of strings
-	Names         // of secrets, whose values come from elsewhere
+	Names         // of secrets, whose values are set elsewhere
 	Mounts        // of Mount
 )
 
@@ -145,7 +145,7 @@ func (f *Field) Usage() string {
 // Bounds returns the minimum and the maximum of a Number, a Fraction or a Duration (in seconds).
 func (f *Field) Bounds() (least, most float64) { return f.kind.bounds() }
 
-// Unit returns how many bytes 1 stands for in a size, and 0 for other fields.
+// Unit returns how many bytes a 1 means in a size, and 0 for other fields.
 func (f *Field) Unit() int64 { return f.kind.size() }
 
 // FieldOf returns the field with a JSON key; it panics if there is none.

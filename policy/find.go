@@ -10,15 +10,15 @@ import (
 	"github.com/unitask/unitask/internal/userdir"
 )
 
-// Which ceiling files apply in a folder: every CeilingFile in it and above it, by the path that was typed and by the
-// real one, since a link must not hide what is above. Each narrows those above it. One that the user trusts replaces
-// all above it on its path.
+// The ceiling files that apply in a folder are every CeilingFile in it and above it, on the typed path and on the
+// real path, because a link must not hide files above. Each narrows those above it. A file that the user trusts
+// replaces all above it on its path.
 
 // found is a file that applies.
 type found struct {
 	*Ceiling
 	trusted bool
-	why     string // it is not
+	why     string // why it is not trusted
 }
 
 // findCeilings reads the files that apply in a folder, the nearest first.
@@ -73,8 +73,8 @@ func pathsOf(dir string) ([]string, error) {
 	return []string{typed, real}, nil
 }
 
-// absolute returns a folder's path from the root. A typed path may have .. after a link, and so may $PWD. Such a ..
-// leads out of the link's target, and the typed names before it are no part of the path.
+// absolute returns a folder's path from the root. A typed path may have .. after a link, and so may $PWD. Such a
+// .. leads out of the link's target, and the typed names before it are not part of the path.
 func absolute(dir string) (string, error) {
 	if !filepath.IsAbs(dir) {
 		wd, err := userdir.Working()
@@ -142,13 +142,13 @@ func NearestCeiling(dir string) (*Ceiling, error) {
 // ForPeople is the ceiling on runs of a person who types commands.
 type ForPeople struct {
 	Ceiling *Ceiling // nil if no file applies
-	Files   []string // those that apply, the nearest first
+	Files   []string // the files that apply, the nearest first
 	Origin  *Origin  // the ceiling's source, or its source if a file existed
 }
 
-// LoadForPeople makes the ceiling for commands typed in a folder: every file there and above narrows it, up to the
-// first on its path that home's list has. named is a file that the user named. It narrows them too, unless it is on
-// that list.
+// LoadForPeople makes the ceiling for commands typed in a folder: every file there and above narrows it, up to
+// the first on its path in the home's list. named is a file that the user named. It also narrows them, unless it
+// is on that list.
 func LoadForPeople(home, dir, named string) (*ForPeople, error) {
 	dir, err := absolute(dir)
 	if err != nil {
@@ -191,7 +191,7 @@ func LoadForPeople(home, dir, named string) (*ForPeople, error) {
 	return p, nil
 }
 
-// String says which files apply.
+// String describes which files apply.
 func (p *ForPeople) String() string {
 	if len(p.Files) == 0 {
 		return "no " + CeilingFile + " here or above"
@@ -199,9 +199,9 @@ func (p *ForPeople) String() string {
 	return strings.Join(p.Files, ", which narrows ")
 }
 
-// FindCeiling makes the ceiling of every CeilingFile in dir and above it, each of which narrows those above; nil if
-// there is none. It fails on a file that it can't understand exactly. Unlike LoadForPeople it ignores which files the
-// user trusts.
+// FindCeiling makes the ceiling from every CeilingFile in dir and above it, each of which narrows those above;
+// nil if there is none. It fails on a file that it can't parse exactly. Unlike LoadForPeople, it ignores which
+// files the user trusts.
 func FindCeiling(dir string) (*Ceiling, error) {
 	list, err := findCeilings(Trust{}, dir)
 	var c *Ceiling

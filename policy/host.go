@@ -19,10 +19,10 @@ type NetRule struct {
 	// Host is a name in its normal form (lower case, ASCII by IDNA, no trailing dot). It is "" if Addr is set, and for the
 	// rule that allows everything.
 	Host string
-	// Wildcard: every name below Host, at any depth, and not Host itself.
+	// Wildcard means every name below Host, at any depth, but not Host itself.
 	Wildcard bool
 	Addr     netip.Addr // of an address literal
-	Port     uint16     // 0 is 80 and 443
+	Port     uint16     // 0 means 80 and 443
 	Any      bool       // every host (--allow-net-any)
 }
 
@@ -45,10 +45,10 @@ func (r NetRule) String() string {
 	return host
 }
 
-// MarshalText is String.
+// MarshalText returns String's form.
 func (r NetRule) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// UnmarshalText is ParseNetRule.
+// UnmarshalText parses like ParseNetRule.
 func (r *NetRule) UnmarshalText(text []byte) (err error) {
 	*r, err = ParseNetRule(string(text))
 	return err
@@ -72,20 +72,20 @@ func (r TCPRule) String() string {
 	return host + ":" + strconv.Itoa(int(r.Port))
 }
 
-// MarshalText is String.
+// MarshalText returns String's form.
 func (r TCPRule) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// UnmarshalText is ParseTCPRule.
+// UnmarshalText parses like ParseTCPRule.
 func (r *TCPRule) UnmarshalText(text []byte) (err error) {
 	*r, err = ParseTCPRule(string(text))
 	return err
 }
 
-// Loopback reports whether the rule names the host's own loopback, which the guest reaches at
-// the same port of its own loopback.
+// Loopback reports whether the rule names the host's own loopback, which the guest reaches at the same port of
+// its own loopback.
 func (r TCPRule) Loopback() bool { return hostname.Loopback(r.Host, r.Addr) }
 
-// parseName checks the name of a secret, which is an environment variable's.
+// parseName checks the name of a secret, which must be a name of an environment variable.
 func parseName(s string) (string, error) {
 	for i, c := range []byte(s) {
 		if c != '_' && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') && (i == 0 || c < '0' || c > '9') {
@@ -101,11 +101,11 @@ func parseName(s string) (string, error) {
 // profile is IDNA for lookups: mapped to lower case, checked, in ASCII.
 var profile = idna.New(idna.MapForLookup(), idna.BidiRule(), idna.StrictDomainName(true), idna.VerifyDNSLength(true))
 
-// maxName bounds a name before IDNA looks at it; in ASCII it may then have 253 bytes.
+// maxName bounds a name before IDNA processes it; in ASCII it may then have 253 bytes.
 const maxName = 1024
 
-// NormalHost returns a host name's normal form, or why it has none. It refuses, and does not repair, a name that other
-// parsers could read differently.
+// NormalHost returns a host name's normal form, or an error if it has none. It refuses, and does not repair, a
+// name that other parsers could read differently.
 func NormalHost(name string) (string, error) {
 	if name == "" {
 		return "", errors.New("is empty")
@@ -173,8 +173,8 @@ func parseAddr(host string) (netip.Addr, bool, error) {
 	return addr.Unmap(), true, nil
 }
 
-// ParseNetRule reads HOST, *.DOMAIN or an address, each with :PORT if wanted. It refuses "*" and wildcards that cover a
-// whole public suffix.
+// ParseNetRule parses HOST, *.DOMAIN or an address, each optionally with :PORT. It refuses "*" and wildcards that
+// cover a whole public suffix.
 func ParseNetRule(s string) (NetRule, error) {
 	var r NetRule
 	host, port, _, err := splitPort(s)
@@ -206,7 +206,7 @@ func ParseNetRule(s string) (NetRule, error) {
 	return r, nil
 }
 
-// ParseTCPRule reads HOST:PORT.
+// ParseTCPRule parses HOST:PORT.
 func ParseTCPRule(s string) (TCPRule, error) {
 	host, port, given, err := splitPort(s)
 	if err != nil {
@@ -263,7 +263,7 @@ func (r NetRule) intersect(o NetRule) (NetRule, bool) {
 	return both, true
 }
 
-// commonPort intersects ports; 0 is 80 and 443.
+// commonPort intersects ports; 0 means 80 and 443.
 func commonPort(a, b uint16) (uint16, bool) {
 	web := func(p uint16) bool { return p == 80 || p == 443 }
 	switch {

@@ -10,20 +10,20 @@ import (
 	"github.com/unitask/unitask/internal/httppath"
 )
 
-// HTTPRule is one --allow-http, or one [[net.rule]] of a ceiling: which requests a host may receive. A host without
-// rules may receive any.
+// HTTPRule is one --allow-http, or one [[net.rule]] of a ceiling: which requests a host may receive. A host
+// without rules may receive any.
 type HTTPRule struct {
 	// Set is 0 for the run's own rules. Each other number stands for the rules of one ceiling: every set must allow a
 	// request.
 	Set int
 	// Deny forbids the requests that the rule matches, whatever other rules allow.
 	Deny bool
-	// Audit lets through what the rule would refuse, and logs it in the netlog.
+	// Audit permits what the rule would refuse, and logs it in the netlog.
 	Audit bool
-	// Methods are the rule's methods, in upper case, sorted and joined by commas; "" is all. GET covers HEAD.
+	// Methods are the rule's methods, in upper case, sorted and joined by commas; "" means all. GET covers HEAD.
 	Methods string
 	Host    NetRule // a name or *.DOMAIN
-	Path    string  // a pattern of httppath; "" is every path
+	Path    string  // a pattern of httppath; "" means every path
 }
 
 const (
@@ -37,7 +37,7 @@ const (
 	maxHTTPRules = 8 * MaxRules
 )
 
-// ParseHTTPRule reads [N: ][audit ][deny ]METHOD[,METHOD…] HOST[/PATH]; METHOD is * for all.
+// ParseHTTPRule parses [N: ][audit ][deny ]METHOD[,METHOD…] HOST[/PATH]; METHOD is * for all.
 func ParseHTTPRule(s string) (r HTTPRule, err error) {
 	if number, rest, ok := strings.Cut(s, ": "); ok {
 		if r.Set, err = strconv.Atoi(number); err != nil || r.Set < 1 || r.Set > maxHTTPRules ||
@@ -88,7 +88,7 @@ func parseMethods(text string) (string, error) {
 	return strings.Join(slices.Compact(list), ","), nil
 }
 
-// Listed returns the methods; an empty list is all.
+// Listed returns the methods; an empty list means all.
 func (r HTTPRule) Listed() []string {
 	if r.Methods == "" {
 		return nil
@@ -121,10 +121,10 @@ func (r HTTPRule) String() string {
 	return text + methods + " " + r.Host.String() + r.Path
 }
 
-// MarshalText is String.
+// MarshalText returns String's form.
 func (r HTTPRule) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// UnmarshalText is ParseHTTPRule.
+// UnmarshalText parses like ParseHTTPRule.
 func (r *HTTPRule) UnmarshalText(text []byte) (err error) {
 	*r, err = ParseHTTPRule(string(text))
 	return err
@@ -145,7 +145,7 @@ func (r HTTPRule) covers(o HTTPRule) bool {
 	})
 }
 
-// Concerns reports whether the rule is about a host that a rule of the network opens, on whatever port.
+// Concerns reports whether the rule matches a host that a network rule allows, on any port.
 func (r HTTPRule) Concerns(host NetRule) bool {
 	host.Port = 0
 	_, overlap := r.Host.intersect(host)
@@ -155,8 +155,8 @@ func (r HTTPRule) Concerns(host NetRule) bool {
 // allows reports whether the rule allows some requests and so forbids others.
 func (r HTTPRule) allows() bool { return !r.Deny && !r.Audit }
 
-// HTTPHosts returns the hosts of rules that allow something, as NetRule writes them, unless the request names them
-// elsewhere. Whoever asks for some requests to a host by name also means that the host may be reached. Resolve reports
+// HTTPHosts returns the hosts of allowing rules, in NetRule's form, unless the request names them elsewhere. A
+// request for some methods and paths of a named host implies that the host may be reached. Resolve reports
 // invalid rules.
 func HTTPHosts(r Request) (hosts []string) {
 	for _, text := range r.AllowHTTP {
@@ -180,8 +180,8 @@ func HTTPHosts(r Request) (hosts []string) {
 	return hosts
 }
 
-// httpRules are rules by method and path. A ceiling adds its rules to the run's as a set of their own: each further set
-// narrows what a request may be.
+// httpRules are rules by method and path. A ceiling adds its rules to the run's as a separate set: each further
+// set narrows the allowed requests.
 type httpRules struct{ none }
 
 func (httpRules) form() Form { return List }
@@ -307,7 +307,8 @@ func httpRuleText(t map[string]any) (string, error) {
 	return text, nil
 }
 
-// narrow adds the ceiling's rules, unless they are already a set. It reports which of the run's rules reach further.
+// narrow adds the ceiling's rules, unless they are already a set. It reports which of the run's rules exceed
+// them.
 func (httpRules) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny deny) {
 	top, _ := c.most[f.ceiling()].([]HTTPRule)
 	granted := at[[]HTTPRule](e, f.Key)
@@ -337,7 +338,7 @@ func (httpRules) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny den
 	}
 }
 
-// beyondTop denies the parts of an allowing rule that a ceiling's rules do not allow.
+// beyondTop denies the part of an allowing rule that a ceiling's rules do not allow.
 func beyondTop(r HTTPRule, top []HTTPRule, deny deny) {
 	var about []string
 	covered := false

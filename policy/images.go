@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Reference returns a container image's reference in one form: with its registry, and its tag or digest, as
-// docker.io/library/alpine:3.20. An existing image may also have its digest alone, sha256:HEX. A word without any of /
-// : @ is no reference (is): it names a bundled image.
+// Reference returns a container image's reference in one form: with its registry, and its tag or digest, like
+// docker.io/library/alpine:3.20. An existing image may also be given by its digest alone, sha256:HEX. A word
+// without any of / : @ is not a reference (is): it names a bundled image.
 func Reference(text string) (ref string, is bool, err error) {
 	if !strings.ContainsAny(text, "/:@") {
 		return "", false, nil
@@ -63,11 +63,11 @@ var (
 		`^((?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?/)?[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*)(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
 )
 
-// IsImageName reports whether a text can name a bundled image, or one of the user's own.
+// IsImageName reports whether a text can name a bundled or custom image.
 func IsImageName(text string) bool { return imageName.MatchString(text) }
 
-// imagePattern returns an entry of a ceiling's list in one form: a name, also of the user's own, a reference, or one
-// that ends in *.
+// imagePattern returns an entry of a ceiling's list in one form: a name, also of a custom image, a reference, or
+// a pattern that ends in *.
 func imagePattern(text string) (string, error) {
 	if imageName.MatchString(text) {
 		return text, nil
@@ -101,9 +101,9 @@ func allowsImage(list []string, name string) bool {
 	})
 }
 
-// MistypedImage returns the first mistyped image name in a ceiling, or in one that it narrows, and "" if there is none.
-// It calls mistyped with each name that is not in known. If no entry of a list can be an image, the first one is
-// mistyped.
+// MistypedImage returns the first mistyped image name in a ceiling, or in one that it narrows, and "" if there is
+// none. It calls mistyped with each name that is not in known. If no entry of a list can be an image, the first
+// one is mistyped.
 func (c *Ceiling) MistypedImage(known []string, mistyped func(name string) bool) (name string, of *Ceiling) {
 	for ; c != nil; c = c.over {
 		list, _ := c.most["images"].([]string)
@@ -122,7 +122,7 @@ func (c *Ceiling) MistypedImage(known []string, mistyped func(name string) bool)
 	return "", nil
 }
 
-// WrongImage returns an error about an image that a ceiling lists.
+// WrongImage returns an error for an image that a ceiling lists.
 func (c *Ceiling) WrongImage(name, reason string) error {
 	err := Bad("images", fmt.Sprintf("%.80q", name), "%s", reason)
 	if from := c.inherited["images"]; from != "" && from != c.Path {
@@ -131,8 +131,7 @@ func (c *Ceiling) WrongImage(name, reason string) error {
 	return c.wrong("images", err)
 }
 
-// oneOf is one image, out of those that a ceiling lists. A run whose image is denied gets no other one and does not
-// run.
+// oneOf is one image from a ceiling's list. A run whose image is denied gets no other one and does not run.
 type oneOf struct{ none }
 
 func (oneOf) form() Form { return Text }

@@ -11,7 +11,8 @@ import (
 	"github.com/unitask/unitask/internal/realpath"
 )
 
-// mounts are files or folders of the host. A ceiling lists the folders that may hold them, with links resolved.
+// mounts are files or folders of the host. A ceiling lists the folders that may contain them, with links
+// resolved.
 type mounts struct{ none }
 
 func (mounts) form() Form { return Mounts }
@@ -64,7 +65,8 @@ func (mounts) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny deny) 
 			out = append(out, m)
 			continue
 		}
-		// Everything outside gets the same answer: the caller must not learn where a path leads there, or whether it exists.
+		// Everything outside gets the same answer: the caller must not learn where a path leads there, or whether
+		// it exists.
 		deny(m.Host, "is not under a folder of "+f.ceiling())
 	}
 	*granted = out

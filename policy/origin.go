@@ -6,12 +6,12 @@ import (
 	"path/filepath"
 )
 
-// Origin is where a ceiling comes from, so that another process can make it again from the files as they are by then.
+// Origin is where a ceiling comes from. Another process can make the ceiling again from the current files.
 type Origin struct {
-	File string `json:"file,omitempty"` // the file that was read; with Dir the one that was named, if any
-	// Models says that it limits models' runs (LoadForModels), narrowed by their caller's table (For).
+	File string `json:"file,omitempty"` // the file that was read; with Dir, the file that the user named, if any
+	// Models means that it limits models' runs (LoadForModels), narrowed by their caller's table (For).
 	Models bool   `json:"models,omitempty"`
-	Dir    string `json:"dir,omitempty"` // whose files apply (LoadForModels, LoadForPeople)
+	Dir    string `json:"dir,omitempty"` // the folder whose files apply (LoadForModels, LoadForPeople)
 	Shared bool   `json:"shared,omitempty"`
 }
 
@@ -59,8 +59,8 @@ func (c *Ceiling) fromFile(name string) (*Ceiling, error) {
 	return c.from(&Origin{File: abs}), nil
 }
 
-// tabled returns the origin of a ceiling that its caller's table narrows, if the caller has one name. With several
-// names, another process would know the first only, and would miss the table of another name.
+// tabled returns the origin of a ceiling that its caller's table narrows, if the caller has one name. With
+// several names, another process would know only the first, and would miss the table of another name.
 func (o *Origin) tabled(names []string) *Origin {
 	if o == nil || !o.Models || len(names) != 1 {
 		return nil
@@ -68,8 +68,8 @@ func (o *Origin) tabled(names []string) *Origin {
 	return o
 }
 
-// Digest hashes the meaning of the ceiling, with everything that it narrows; it is "" for none. It changes with any of
-// the files.
+// Digest hashes the meaning of the ceiling, with everything that it narrows; it is "" for none. It changes with
+// any of the files.
 func (c *Ceiling) Digest() string {
 	if c == nil {
 		return ""

@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// PackageRule is a package of a registry: pip:NAME or npm:NAME, with a condition on its version (pip:requests==2.32.3,
-// npm:zod@4); in a ceiling also pip:* and npm:@SCOPE/*. A rule without a version covers every version.
+// PackageRule is a package of a registry: pip:NAME or npm:NAME, with a condition on its version
+// (pip:requests==2.32.3, npm:zod@4); in a ceiling also pip:* and npm:@SCOPE/*. A rule without a version covers
+// every version.
 type PackageRule string
 
 // Registries of packages.
@@ -27,8 +28,9 @@ var (
 	npmScope = regexp.MustCompile(`^@[a-z0-9~-][a-z0-9._~-]*/\*$`)
 )
 
-// ParsePackage reads pip:NAME[EXTRA][==VERSION] (and pip's other comparisons) or npm:NAME[@VERSION] into one form, with
-// names as the registry compares them. It refuses addresses, paths and git, which are no packages of a registry.
+// ParsePackage parses pip:NAME[EXTRA][==VERSION] (and pip's other comparisons) or npm:NAME[@VERSION] into one
+// form, with names as the registry compares them. It refuses addresses, paths and git, which are not packages of
+// a registry.
 func ParsePackage(text string) (PackageRule, error) {
 	system, spec, _ := strings.Cut(text, ":")
 	if len(text) > maxPackage {
@@ -63,10 +65,10 @@ func (p PackageRule) System() string {
 	return system
 }
 
-// Spec returns the package as its own tool takes it.
+// Spec returns the package in its own tool's form.
 func (p PackageRule) Spec() string { return strings.TrimPrefix(string(p), p.System()+":") }
 
-// Any reports whether it stands for many packages.
+// Any reports whether the rule matches many packages.
 func (p PackageRule) Any() bool {
 	return strings.HasSuffix(string(p), ":*") || strings.HasSuffix(string(p), "/*")
 }
@@ -83,7 +85,7 @@ func (p PackageRule) name() string {
 	return string(p)
 }
 
-// covers reports whether this rule allows everything that other does.
+// covers reports whether this rule allows everything that other allows.
 func (p PackageRule) covers(other PackageRule) bool {
 	if prefix, any := strings.CutSuffix(string(p), "*"); p.Any() && any {
 		return strings.HasPrefix(string(other), prefix)

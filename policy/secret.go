@@ -10,17 +10,17 @@ import (
 type SecretRule struct {
 	// Name is the name of the environment variable that holds it for the code.
 	Name string
-	// Hosts are the hosts that the value is bound to, as Binding writes them, each once, sorted and joined by commas. The
-	// value goes into requests to them and never enters the machine, where the code has a placeholder. "" is a secret that
-	// the code itself gets.
+	// Hosts are the hosts that the value is bound to, in Binding's form, each once, sorted and joined by commas.
+	// The value is put into requests to them and never enters the machine, where the code has a placeholder. ""
+	// means that the code itself gets the secret.
 	Hosts string
 }
 
 // maxSecretHosts bounds the hosts of one secret.
 const maxSecretHosts = 64
 
-// ParseSecret reads NAME or NAME@HOST[:PLACE[+PLACE…]][,HOST…]; HOST may be *.DOMAIN. A place is one of Places,
-// header.NAME for one field, or pass (Binding.Pass), which holds for all hosts of the secret.
+// ParseSecret parses NAME or NAME@HOST[:PLACE[+PLACE…]][,HOST…]; HOST may be *.DOMAIN. A place is one of Places,
+// header.NAME for one field, or pass (Binding.Pass), which applies to all hosts of the secret.
 func ParseSecret(s string) (SecretRule, error) {
 	name, list, bound := strings.Cut(s, "@")
 	r := SecretRule{}
@@ -49,7 +49,7 @@ func ParseSecret(s string) (SecretRule, error) {
 	return r, nil
 }
 
-// Bound returns the hosts as Binding writes them; an empty list is a secret that the code itself gets.
+// Bound returns the hosts in Binding's form; an empty list means that the code itself gets the secret.
 func (r SecretRule) Bound() []string {
 	if r.Hosts == "" {
 		return nil
@@ -57,7 +57,7 @@ func (r SecretRule) Bound() []string {
 	return strings.Split(r.Hosts, ",")
 }
 
-// Bindings returns the hosts, and the places in requests to each that get the value.
+// Bindings returns the hosts, and the places in requests to each for the value.
 func (r SecretRule) Bindings() (list []Binding) {
 	for _, text := range r.Bound() {
 		b, err := parseBinding(text)
@@ -77,16 +77,16 @@ func (r SecretRule) String() string {
 	return r.Name + "@" + r.Hosts
 }
 
-// MarshalText is String.
+// MarshalText returns String's form.
 func (r SecretRule) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// UnmarshalText is ParseSecret.
+// UnmarshalText parses like ParseSecret.
 func (r *SecretRule) UnmarshalText(text []byte) (err error) {
 	*r, err = ParseSecret(string(text))
 	return err
 }
 
-// intersect returns what two rules both allow: a secret that one of them binds is bound.
+// intersect returns what two rules both allow: a secret that one of them binds stays bound.
 func (r SecretRule) intersect(o SecretRule) (SecretRule, bool) {
 	switch {
 	case r.Name != o.Name:
@@ -107,7 +107,7 @@ func (r SecretRule) intersect(o SecretRule) (SecretRule, bool) {
 	return SecretRule{r.Name, joinBindings(both)}, len(both) > 0
 }
 
-// mergeSecrets joins rules to one for each name, with all of its hosts; a secret that is not bound stays so.
+// mergeSecrets merges rules to one for each name, with all of its hosts; an unbound secret stays unbound.
 func mergeSecrets(list []SecretRule) []SecretRule {
 	out := []SecretRule{}
 	for _, r := range list {

@@ -7,14 +7,14 @@ import (
 
 // SessionLimits bound a session, and all sessions of a process.
 type SessionLimits struct {
-	Sessions       int           `json:"sessions"`       // that live at once; -1 is none
-	CallerSessions int           `json:"callerSessions"` // of one caller; -1 is none
+	Sessions       int           `json:"sessions"`       // living at once; -1 means none
+	CallerSessions int           `json:"callerSessions"` // of one caller; -1 means none
 	Life           time.Duration `json:"sessionLifeMs"`
 	Idle           time.Duration `json:"sessionIdleMs"`  // idle time before a pause
-	ForwardedPorts int           `json:"forwardedPorts"` // of a session at once; -1 is none
-	// BackgroundCommands bounds the background commands of a session at once; -1 is none
+	ForwardedPorts int           `json:"forwardedPorts"` // of a session at once; -1 means none
+	// BackgroundCommands bounds the background commands of a session at once; -1 means none
 	BackgroundCommands int   `json:"backgroundCommands"`
-	PausedBytes        int64 `json:"pausedBytes"` // memory of paused sessions; -1 is none
+	PausedBytes        int64 `json:"pausedBytes"` // memory of paused sessions; -1 means none
 }
 
 // limit is a kind for fields of SessionLimits.
@@ -23,8 +23,8 @@ type limit interface {
 	cut(f *Field, c *Ceiling, asked, granted any, deny deny)
 }
 
-// Sessions returns a session's limits under this ceiling (nil is none). A limit of 0 in the request gets its value in
-// usual, or its default. The denials list the cuts.
+// Sessions returns a session's limits under this ceiling (nil means none). A limit of 0 in the request is
+// replaced with its value in usual, or its default. The denials list the cuts.
 func (c *Ceiling) Sessions(asked, usual SessionLimits) (granted SessionLimits, denials []Denial, err error) {
 	granted = usual
 	for i := range Limits {

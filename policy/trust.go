@@ -21,14 +21,14 @@ import (
 	"github.com/unitask/unitask/internal/realpath"
 )
 
-// TrustFile is where a home remembers which ceiling files its user trusts.
+// TrustFile is the file in a home with the list of trusted ceiling files.
 const TrustFile = "trusted.json"
 
 // maxTrust bounds the file: some thousand entries.
 const maxTrust = 1 << 20
 
-// Trust is a home's list of the ceiling files that may widen models' limits, each with its path and a digest of its
-// meaning.
+// Trust is a home's list of the ceiling files that may widen models' limits, each with its path and a digest of
+// its meaning.
 type Trust struct{ file string }
 
 // OpenTrust returns the list of a home, "" for none; it reads nothing yet.
@@ -63,8 +63,8 @@ func (t Trust) List() ([]Trusted, error) {
 	return list, nil
 }
 
-// readPrivate reads a file of the home by which its user widens something: nobody else may have written it. It returns
-// nil if there is none.
+// readPrivate reads a file of the home with which its user widens grants: nobody else may have written it. It
+// returns nil if the file does not exist.
 func readPrivate(what, name string) ([]byte, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -97,8 +97,8 @@ func readPrivate(what, name string) ([]byte, error) {
 	return append([]byte{}, text...), nil
 }
 
-// Of checks that a ceiling file is trusted as it is now. The error is ErrNotTrusted with the reason, or one about the
-// list itself.
+// Of checks that a ceiling file is trusted in its current version. The error is ErrNotTrusted with the reason, or
+// an error of the list itself.
 func (t Trust) Of(c *Ceiling) error {
 	list, err := t.List()
 	if err != nil {
@@ -130,7 +130,7 @@ func (t Trust) Add(c *Ceiling, now time.Time) error {
 	return t.change(at, &Trusted{Path: at, Digest: c.digest(), Since: now.UTC().Truncate(time.Second)})
 }
 
-// Forget removes a file from the list; the file itself may be gone.
+// Forget removes a file from the list; the file itself may no longer exist.
 func (t Trust) Forget(name string) error {
 	at, err := realName(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -181,8 +181,8 @@ func realName(name string) (string, error) {
 	return realpath.Of(abs)
 }
 
-// digest hashes a file's meaning: its text, and the folders that its names lead to, which a link can change while the
-// text stays.
+// digest hashes a file's meaning: its text, and the targets of its folder names, which a link can change while
+// the text stays.
 func (c *Ceiling) digest() string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%d\n%s", len(c.text), c.text)
@@ -200,18 +200,18 @@ func (c *Ceiling) digest() string {
 // ForModels is the ceiling on models' runs, with its source.
 type ForModels struct {
 	Ceiling *Ceiling   // never nil
-	File    string     // that it was made from; "" if there is none
+	File    string     // the file that it was made from; "" if there is none
 	Trusted bool       // the file may widen the built-in ceiling
-	Ignored []Widening // of the file, as it is not trusted
-	Why     string     // it is not
+	Ignored []Widening // the file's values that are ignored because it is not trusted
+	Why     string     // why it is not trusted
 	Above   *ForModels // the ceiling without the file, which the file narrows; nil if it is trusted, or there is none
 }
 
-// LoadForModels makes the ceiling for models that are served from a folder: the built-in one, with the file's keys in
-// place of its own. named is a file that the user named, which is trusted; without it, the first CeilingFile in dir or
-// above counts, if home's list has it. A file before that one may have come with a repository, and can only narrow what
-// would apply without it. shared says that callers may be other users than the owner of these files: the built-in
-// ceiling then allows none of the files.
+// LoadForModels makes the ceiling for models that are served from a folder: the built-in one, with the file's
+// keys replacing its own. named is a file that the user named, which is trusted. Without it, the first
+// CeilingFile in dir or above applies, if it is in the home's list. A file before that may have come with a
+// repository, and can only narrow what would apply without it. shared means that callers may be other users than
+// the owner of these files: the built-in ceiling then allows none of the files.
 func LoadForModels(home, dir, named string, shared bool) (*ForModels, error) {
 	dir, err := absolute(dir)
 	if err != nil {
@@ -239,7 +239,7 @@ func LoadForModels(home, dir, named string, shared bool) (*ForModels, error) {
 	return m, nil
 }
 
-// findForModels makes the ceiling of the files in a folder and above.
+// findForModels makes the ceiling from the files in a folder and above.
 func findForModels(trust Trust, dir string, builtIn *Ceiling) (*ForModels, error) {
 	list, err := findCeilings(trust, dir)
 	m := &ForModels{Ceiling: builtIn}
