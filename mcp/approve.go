@@ -8,7 +8,7 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// approvalForm is what the user of a client fills in.
+// approvalForm is the form for the user of a client.
 var approvalForm = map[string]any{
 	"type": "object",
 	"properties": map[string]any{"answer": map[string]any{
@@ -19,23 +19,22 @@ var approvalForm = map[string]any{
 	"required": []any{"answer"},
 }
 
-// asker puts a question to somebody, until its context ends; "" is no answer.
+// asker shows a question to somebody until its context ends; "" means no answer.
 type asker func(context.Context, unitask.Question) unitask.Verdict
 
-// approver asks the user of the client whose call a run is (elicitation), where that is the
-// server's own user: what the ceiling has asked about, a client from elsewhere does not allow
-// itself. A client that can't be asked leaves it to unitask approve; one of a revision that asks by a call's
-// end is not asked here (rounds).
+// approver asks the user of the client that made the call (elicitation), if that is the server's own user: a
+// remote client must not approve what the ceiling asks about. If a client can't be asked, unitask approve can
+// answer. A client of a revision that asks at the end of a call is not asked here (rounds).
 func approver(call context.Context, caller unitask.Caller, req *sdk.CallToolRequest) asker {
 	if remote(caller) {
 		return nil
 	}
 	return func(ctx context.Context, q unitask.Question) unitask.Verdict {
-		asked, cancel := context.WithCancel(call) // which says to what call the question belongs
+		asked, cancel := context.WithCancel(call) // tells to which call the question belongs
 		defer cancel()
 		defer context.AfterFunc(ctx, cancel)()
 		said := make(chan unitask.Verdict, 1)
-		go func() { // a client that reads nothing keeps it, and not the run
+		go func() { // a client that reads nothing blocks this goroutine, not the run
 			res, err := req.Session.Elicit(asked, elicitation(q))
 			said <- verdict(res, err)
 		}()
@@ -48,7 +47,7 @@ func approver(call context.Context, caller unitask.Caller, req *sdk.CallToolRequ
 	}
 }
 
-// verdict returns what a client's answer means, "" if it is none.
+// verdict returns the meaning of a client's answer, "" if it is no answer.
 func verdict(res *sdk.ElicitResult, err error) unitask.Verdict {
 	if err != nil || res == nil {
 		return ""

@@ -24,17 +24,17 @@ import (
 	"github.com/unitask/unitask/internal/fetch"
 )
 
-// Auth tells callers by their bearer tokens: by a file of tokens, or as an OAuth 2.1
-// resource server by JWTs.
+// Auth identifies callers by their bearer tokens: with a file of tokens, or as an OAuth 2.1 resource server with
+// JWTs.
 type Auth struct {
 	tokens []namedToken // of a file
 
 	verifier *oidc.IDTokenVerifier // of JWTs
-	issuer   string                // that all of them must be from; "" for any
-	resource *resource             // what clients without a token are pointed to; nil for none
+	issuer   string                // required in all of them; "" for any
+	resource *resource             // document for clients without a token; nil for none
 }
 
-// resource is what a server says of itself to those who have no token.
+// resource describes a server to clients that have no token.
 type resource struct {
 	url string // of the document
 	doc *oauthex.ProtectedResourceMetadata
@@ -45,15 +45,15 @@ type namedToken struct {
 	hash [sha256.Size]byte
 }
 
-// Bounds of tokens.
+// Limits of tokens.
 const (
-	minToken     = 16       // characters of one in a file: as many random ones can't be guessed
+	minToken     = 16       // characters of a token in a file: as many random ones can't be guessed
 	maxTokenFile = 1 << 20  // bytes of the file
-	maxToken     = 16 << 10 // bytes of one that is sent; JWTs have one or two thousand
+	maxToken     = 16 << 10 // bytes of a sent token; JWTs have one or two thousand
 )
 
-// TokenFile reads a file of tokens: a line each, NAME TOKEN; blank lines and those that
-// begin with # are left out. Others than the owner must not be able to read it.
+// TokenFile reads a file of tokens: a line each, NAME TOKEN; blank lines and those that begin with # are ignored.
+// Only the owner may be able to read the file.
 func TokenFile(name string) (*Auth, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -110,20 +110,20 @@ func TokenFile(name string) (*Auth, error) {
 	return a, nil
 }
 
-// JWTOptions say which JWTs are good.
+// JWTOptions configure which JWTs are valid.
 type JWTOptions struct {
 	// JWKS is the URL of the issuer's keys; https, or http on loopback.
 	JWKS string
-	// Audience is what aud must hold: this server's name at the issuer, mostly its URL.
+	// Audience must be in aud: this server's name at the issuer, usually its URL.
 	Audience string
-	// Issuer is what iss must be; "" is not looked at.
+	// Issuer must equal iss; "" is not checked.
 	Issuer string
-	// URL is where clients reach the server's /mcp; "" is Audience, if that is a URL.
+	// URL is the address of the server's /mcp for clients; "" means Audience, if that is a URL.
 	URL string
 }
 
-// JWTs accepts JSON Web Tokens that a key of the set has signed, with an asymmetric
-// algorithm, for the audience. The caller's name is the token's iss, "#" and its sub.
+// JWTs accepts JSON Web Tokens for the audience that a key of the set has signed with an asymmetric algorithm.
+// The caller's name is the token's iss, "#" and its sub.
 func JWTs(opts JWTOptions) (*Auth, error) {
 	u, err := url.Parse(opts.JWKS)
 	if err != nil || !goodKeysURL(u) {
@@ -156,8 +156,8 @@ func JWTs(opts JWTOptions) (*Auth, error) {
 	return a, nil
 }
 
-// Nobody says why no caller can have a name, "" if one can as far as that is known: whatever a file says of the name
-// would hold for nobody. Names of users of this system are for servers without tokens.
+// Nobody returns why no caller can have a name, "" if one may: an entry in a file under such a name would have no
+// effect. Names of users of this system are for servers without tokens.
 func (a *Auth) Nobody(name string) string {
 	switch {
 	case strings.HasPrefix(name, unitask.LocalOwnerPrefix):
@@ -175,15 +175,15 @@ func (a *Auth) Nobody(name string) string {
 	return ""
 }
 
-// goodKeysURL reports whether keys from there are the issuer's.
+// goodKeysURL reports whether keys from a URL are certainly the issuer's.
 func goodKeysURL(u *url.URL) bool {
 	return u.Host != "" && (u.Scheme == "https" || u.Scheme == "http" && isLoopback(u.Hostname()))
 }
 
-// compactLetters are those of a JWT as RFC 7519 has it: three parts in base64url.
+// compactLetters are the characters of a JWT (RFC 7519): three parts in base64url.
 const compactLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_."
 
-// verify returns an auth.TokenVerifier.
+// verify is an auth.TokenVerifier.
 func (a *Auth) verify(ctx context.Context, token string, _ *http.Request) (*auth.TokenInfo, error) {
 	if len(token) > maxToken {
 		return nil, fmt.Errorf("%w: it has more than %d bytes", auth.ErrInvalidToken, maxToken)
@@ -191,7 +191,7 @@ func (a *Auth) verify(ctx context.Context, token string, _ *http.Request) (*auth
 	if a.verifier == nil {
 		hash := sha256.Sum256([]byte(token))
 		name := ""
-		for _, t := range a.tokens { // all of them: time tells nothing
+		for _, t := range a.tokens { // check all of them: the time reveals nothing
 			if subtle.ConstantTimeCompare(t.hash[:], hash[:]) == 1 {
 				name = t.name
 			}
@@ -209,7 +209,7 @@ func (a *Auth) verify(ctx context.Context, token string, _ *http.Request) (*auth
 	switch {
 	case errors.As(err, &expired):
 		return nil, fmt.Errorf("%w: it expired", auth.ErrInvalidToken)
-	case err != nil: // what is wrong names what was expected, and our way to the issuer: that is not for strangers
+	case err != nil: // the error names expected values and our connection to the issuer, which strangers must not learn
 		return nil, fmt.Errorf("%w: it is not signed by a known key of the issuer for this server, or not valid now",
 			auth.ErrInvalidToken)
 	}
@@ -221,16 +221,16 @@ func (a *Auth) verify(ctx context.Context, token string, _ *http.Request) (*auth
 		return nil, fmt.Errorf("%w: %w", auth.ErrInvalidToken, err)
 	}
 	info := &auth.TokenInfo{UserID: name, Expiration: id.Expiry}
-	// The only issuer's subject says enough, but where it could be another caller's whole name.
+	// With a single issuer the subject suffices, unless it could be another caller's whole name.
 	if a.issuer != "" && !strings.Contains(id.Subject, "#") && !strings.HasPrefix(id.Subject, unitask.LocalOwnerPrefix) {
 		info.Extra = map[string]any{shortName: id.Subject}
 	}
 	return info, nil
 }
 
-// exactClaims refuses a token with a claim that only looks like one that was read:
-// encoding/json, by which the verifier reads, takes "Sub" and "\u017fub" for sub, and of
-// two the last. Issuers may let their users name claims of their own.
+// exactClaims refuses a token with a claim that only looks like one that was read: encoding/json, which the
+// verifier uses, accepts "Sub" and "\u017fub" for sub, and of two it uses the last. Issuers may let their users
+// name claims.
 func exactClaims(id *oidc.IDToken) error {
 	var members map[string]json.RawMessage
 	if err := id.Claims(&members); err != nil {

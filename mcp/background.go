@@ -14,15 +14,15 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// Commands in the background, and waiting for them.
+// Background commands, and waiting for them.
 
-// Bounds of a wait, in seconds: clients give up after 60.
+// Limits of a wait, in seconds: clients give up after 60.
 const (
 	usualWait = 20
 	maxWait   = 50
 )
 
-// running is the outcome of what goes on.
+// running is the outcome of a command that still runs.
 const running = "running"
 
 // waitArgs are wait's arguments.
@@ -33,7 +33,7 @@ type waitArgs struct {
 	Stop        bool     `json:"stop,omitempty" jsonschema:"interrupt it first, and kill it when it does not end within two seconds"`
 }
 
-// waitResult is what a command in the background has come to.
+// waitResult is the state of a background command.
 type waitResult struct {
 	Run       string    `json:"run"`
 	Session   string    `json:"session"`
@@ -65,7 +65,7 @@ func (s *Server) addWait() {
 	}, told(s, s.wait))
 }
 
-// commandSchema is that of run_command's results: in the background there is no exit code yet.
+// commandSchema is the schema of run_command's results: a background command has no exit code yet.
 func commandSchema() *jsonschema.Schema {
 	schema := outputSchema[ran](map[string]string{"exitCode": "the command's own when outcome is exited",
 		"outcome": "how it ended; running in the background"})
@@ -73,7 +73,7 @@ func commandSchema() *jsonschema.Schema {
 	return schema
 }
 
-// startCommand leaves a command in the background.
+// startCommand starts a command in the background.
 func (s *Server) startCommand(ctx context.Context, of *heldSession, in commandArgs,
 	command unitask.Command) (*sdk.CallToolResult, any, error) {
 	if in.Stdin != "" {
@@ -89,7 +89,7 @@ func (s *Server) startCommand(ctx context.Context, of *heldSession, in commandAr
 		map[string]any{"runId": run, "session": of.ID, "outcome": running, "expiresAt": of.view().ExpiresAt}, nil
 }
 
-// errNoRun is the answer for a run that never was, is another caller's, or whose session has ended.
+// errNoRun is the answer for a run that never existed, is another caller's, or belongs to an ended session.
 var errNoRun = errors.New(
 	"is no command in the background of a session of yours that lives; inspect_run has those that are over")
 
@@ -121,7 +121,7 @@ func (s *Server) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs
 	until := time.Now().Add(time.Duration(seconds * float64(time.Second)))
 	is, err := of.Wait(ctx, in.Run, in.AfterSeq, time.Until(until))
 	text := is.Text()
-	for err == nil && is.Result == nil && len(text) > 0 && whole(text) == 0 && time.Now().Before(until) { // a part of a character
+	for err == nil && is.Result == nil && len(text) > 0 && whole(text) == 0 && time.Now().Before(until) { // an incomplete character
 		if _, err = of.Wait(ctx, in.Run, is.Seq, time.Until(until)); err == nil {
 			is, err = of.Wait(ctx, in.Run, in.AfterSeq, 0)
 			text = is.Text()
@@ -132,7 +132,7 @@ func (s *Server) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs
 	}
 	out := waitResult{Run: in.Run, Session: of.ID, Outcome: running, Seq: is.Seq, Lost: is.Lost, Total: is.Seq,
 		Resource: partURI(in.Run, "stdout"), ExpiresAt: of.view().ExpiresAt}
-	if is.Result == nil { // a character that has come in part comes with the next answer
+	if is.Result == nil { // an incomplete character is part of the next answer
 		whole := whole(text)
 		out.Seq -= int64(len(text) - whole)
 		text = text[:whole]
@@ -144,7 +144,7 @@ func (s *Server) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs
 	return nil, out, nil
 }
 
-// ended is how a command ended, as its caller may see it.
+// ended returns how a command ended, as its caller may see it.
 func (s *Server) ended(caller unitask.Caller, res *unitask.Result, out *waitResult) {
 	out.Outcome, out.Error, out.Truncated = string(res.Outcome), res.Error, res.Truncated
 	if remote(caller) {
@@ -155,7 +155,7 @@ func (s *Server) ended(caller unitask.Caller, res *unitask.Result, out *waitResu
 	}
 }
 
-// whole returns how much of a text is whole characters: all but a last one that is cut.
+// whole returns the length of a text without an incomplete last character.
 func whole(text []byte) int {
 	for n := 1; n < utf8.UTFMax && n <= len(text); n++ {
 		if at := len(text) - n; utf8.RuneStart(text[at]) {

@@ -12,8 +12,8 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// readBody reads the body of a request, and draws what it costs to decode it. It is one JSON value within the bounds
-// of requests; nil is that the request has been answered.
+// readBody reads the body of a request, and reserves the memory to decode it. The body must be one JSON value
+// within the limits of requests; nil means that the request has been answered.
 func (s *Server) readBody(w http.ResponseWriter, r *http.Request, l *lease) []byte {
 	announced := r.ContentLength
 	if announced < 0 || announced > bodyBytes {
@@ -46,7 +46,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request, l *lease) []by
 		s.tooMany(w, err)
 		return nil
 	}
-	if !json.Valid(body) { // one value, nested no deeper than can be read
+	if !json.Valid(body) { // one value, not nested too deeply
 		http.Error(w, "the body is not one JSON value", http.StatusBadRequest)
 		return nil
 	}
@@ -61,8 +61,8 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request, l *lease) []by
 	return body
 }
 
-// readAll is io.ReadAll for a body of about that many bytes, each piece of which check is shown. What has not come
-// takes no memory.
+// readAll is like io.ReadAll for a body of about that many bytes, and passes each piece to check. Bytes that have
+// not arrived use no memory.
 func readAll(r io.Reader, about int64, check func([]byte) error) (body []byte, err error) {
 	const first = 64 << 10
 	body = make([]byte, 0, min(about, first)+1)
@@ -88,7 +88,7 @@ func readAll(r io.Reader, about int64, check func([]byte) error) (body []byte, e
 	}
 }
 
-// onceReader gives a body away: who has read it has the only one.
+// onceReader hands out a body once: then the reader holds the only reference.
 type onceReader struct{ body []byte }
 
 func (o *onceReader) Read(p []byte) (int, error) {
@@ -103,15 +103,16 @@ func (o *onceReader) Read(p []byte) (int, error) {
 
 func (o *onceReader) Close() error { return nil }
 
-// maxMessageBytes bounds a message that is no call, in bytes: answers to what we ask, which a person gives, and
-// notifications. Nothing waits for these, so they are decoded when their request is over.
+// maxMessageBytes bounds a message that is no call, in bytes: a person's answers to our questions, and
+// notifications. They are decoded when their request is over, because nothing waits for them.
 const maxMessageBytes = 64 << 10
 
-// maxBatch bounds the messages of one request of older revisions: the bounds of requests under way count it once.
+// maxBatch bounds the messages of one request of older revisions, because the limits of requests under way count
+// it once.
 const maxBatch = 50
 
-// checkIDs says which id or progress token of a body's messages is too long: both stand in what is sent about a call, a
-// token in each notification.
+// checkIDs returns which id or progress token of a body's messages is too long: both are repeated in messages
+// about a call, a token in each notification.
 func checkIDs(body []byte) (err error) {
 	message := func(text []byte) {
 		call, method := false, false
@@ -156,7 +157,7 @@ func checkIDs(body []byte) (err error) {
 	return err
 }
 
-// newer reports whether a call names a revision of its own, as those without sessions do.
+// newer reports whether a call names its own revision, as calls without sessions do.
 func newer(body []byte) (found bool) {
 	members(body, func(name string, value []byte) {
 		if name == "params" {

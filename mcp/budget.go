@@ -12,36 +12,37 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// The memory of calls over HTTP is counted before it is used: what a request costs to decode, and what an answer
-// costs to build and to hold until its client has read it.
+// The memory of calls over HTTP is reserved before it is used: to decode a request, and to build an answer and
+// hold it until its client has read it.
 
-// UsualMemory is the most that a server over HTTP uses when callers do their worst. It is below 1 GiB, and no bound for
-// work that needs more.
+// UsualMemory is the maximum that a server over HTTP uses with the worst callers. It is below 1 GiB, and does not
+// limit work that needs more.
 const UsualMemory = 768 << 20
 
-// Bounds of that memory.
+// Limits of that memory.
 const (
 	budgetBytes    = 256 << 20        // of all calls; with the rest of a server it stays below 1 GiB
-	budgetPatience = 10 * time.Second // how long a request waits for its part
-	answerPatience = 30 * time.Second // how long the result of a run does, before it comes without its output
+	budgetPatience = 10 * time.Second // how long a request waits for its share
+	answerPatience = 30 * time.Second // the same for the result of a run, which is then sent without its output
 
-	decodeCost = 6       // bytes of memory for a byte of a request that is decoded
-	keptCost   = 3       // and while the call is under way
+	decodeCost = 6       // bytes of memory for a byte of a request during decoding
+	keptCost   = 3       // and afterwards, during the call
 	tokenCost  = 128     // bytes of memory for a token of a request beyond its text
 	answerCost = 4       // bytes of memory for a byte of an answer, as JSON
-	freeBytes  = 4 << 10 // of a request, and of an answer, that nobody waits for: a small call gets through
+	freeBytes  = 4 << 10 // of a request, and of an answer, without waiting: small calls always pass
 
-	firstBytes = 1 << 20 // of memory that a caller who holds none waits for in no case
+	firstBytes = 1 << 20 // bytes that a caller without other memory always gets at once
 
-	largeBytes = 256 << 10       // of a request that waits for its turn to be decoded, which takes a processor a while
-	decodeTime = 2 * time.Second // that it may have until the next one begins
+	largeBytes = 256 << 10       // of a request that waits for its turn to be decoded, which uses a processor for some time
+	decodeTime = 2 * time.Second // how long its decoding may take until the next one begins
 )
 
-// newDecoding bounds the large requests that are decoded at once: half of the processors stay for everything else.
+// newDecoding bounds the large requests that are decoded at once: half of the processors stay for everything
+// else.
 func newDecoding() *filing { return newFiling(max(runtime.GOMAXPROCS(0)/2, 1)) }
 
-// budget is memory that callers share. Who waits and holds the least is next, so a caller who holds much is in
-// nobody's way.
+// budget is memory that callers share. The waiting caller that holds the least is next, so a caller who holds
+// much blocks nobody.
 type budget struct {
 	most, first int64
 
@@ -51,19 +52,20 @@ type budget struct {
 	waiting []*claim         // the oldest first
 }
 
-// claim is a part that is waited for.
+// claim is a share that a caller waits for.
 type claim struct {
 	caller string
 	bytes  int64
 	in     chan struct{} // closed when it is granted
 }
 
-// newBudget has so much memory, and beyond it a first part for each caller.
+// newBudget returns a budget with an amount of memory, and beyond it a first share for each caller.
 func newBudget(most, first int64) *budget {
 	return &budget{most: most, first: first, own: map[string]int64{}}
 }
 
-// draw waits for a caller's part. The error is a *LimitError if it does not come in time, or never can.
+// draw waits for a caller's share. The error is a *LimitError if the share does not become free in time, or never
+// can.
 func (b *budget) draw(ctx context.Context, caller string, bytes int64, patience time.Duration) error {
 	if bytes > b.most/4*3 {
 		text := fmt.Sprintf("the call would take %d MiB of memory, and %d is the bound: send or ask for less", bytes>>20,
@@ -93,17 +95,17 @@ func (b *budget) draw(ctx context.Context, caller string, bytes int64, patience 
 	for i, other := range b.waiting {
 		if other == c {
 			b.waiting = append(b.waiting[:i], b.waiting[i+1:]...)
-			b.grant() // those behind it may fit
+			b.grant() // those after it may fit
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
 			return errNoMemory
 		}
 	}
-	return nil // it came meanwhile
+	return nil // it was granted meanwhile
 }
 
-// add changes what a caller holds, without waiting.
+// add changes the memory that a caller holds, without waiting.
 func (b *budget) add(caller string, bytes int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -118,12 +120,12 @@ func (b *budget) take(caller string, bytes int64) {
 	}
 }
 
-// errNoMemory means that a part did not come in time.
+// errNoMemory means that a share did not become free in time.
 var errNoMemory = &LimitError{Limit: "memory", Most: budgetBytes,
 	Text: "calls, and answers that nobody has read, take all the memory: read them, or try again in a moment"}
 
-// grant gives those that wait what there is. A caller that holds more than a quarter waits for itself. Nobody
-// overtakes the next one, who could wait for ever otherwise.
+// grant grants waiting claims as far as memory is free. A caller that holds more than a quarter waits without
+// blocking others. Nobody overtakes the next claim, which could otherwise wait for ever.
 func (b *budget) grant() {
 	for {
 		next := -1
@@ -142,23 +144,23 @@ func (b *budget) grant() {
 	}
 }
 
-// lease is what one request over HTTP holds until its answer is written. A nil one, of a call that did not come by
-// HTTP, is free.
+// lease is the memory of one request over HTTP until its answer is written. A nil lease, of a call that did not
+// arrive over HTTP, costs nothing.
 type lease struct {
 	budget *budget
 	caller string
 
 	mu      sync.Mutex
-	request int64  // held for what was asked
-	answer  int64  // held for what is answered
-	kept    int64  // what the request is to hold once it is decoded
-	turn    func() // gives back the turn to decode
+	request int64  // held for the request
+	answer  int64  // held for the answer
+	kept    int64  // of the request, to be held after decoding
+	turn    func() // releases the turn to decode
 	over    bool
 	parts   []*lease // of the calls of a batch, for their answers
 }
 
-// part returns what one call of the request holds for its answer: a batch has several calls, and one answer takes no
-// room of another's.
+// part returns the lease for the answer of one call of the request: a batch has several calls, and their answers
+// do not share room.
 func (l *lease) part() *lease {
 	if l == nil {
 		return nil
@@ -191,7 +193,7 @@ func (l *lease) enter(ctx context.Context, decoding *filing, body int) error {
 	return nil
 }
 
-// decode draws what it costs to decode a request.
+// decode reserves the memory to decode a request.
 func (l *lease) decode(ctx context.Context, body, tokens int) error {
 	if body <= freeBytes {
 		return nil
@@ -206,7 +208,7 @@ func (l *lease) decode(ctx context.Context, body, tokens int) error {
 	return nil
 }
 
-// decoded gives back what decoding took.
+// decoded releases the memory for decoding.
 func (l *lease) decoded() {
 	if l == nil {
 		return
@@ -226,7 +228,8 @@ func (l *lease) endTurn() {
 	}
 }
 
-// draw makes room for an answer of so many bytes of JSON. Who has room already waits no more: the estimate was near.
+// draw reserves room for an answer of so many bytes of JSON. With room already reserved it does not wait: the
+// estimate was close.
 func (l *lease) draw(ctx context.Context, bytes int64, patience time.Duration) error {
 	if l == nil || bytes <= freeBytes {
 		return nil
@@ -248,13 +251,13 @@ func (l *lease) draw(ctx context.Context, bytes int64, patience time.Duration) e
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.answer += cost
-	if l.over { // its client has gone, and a resumable stream takes the answer; it is built within moments
+	if l.over { // its client has gone, and a resumable stream receives the answer; it is built within moments
 		time.AfterFunc(answerPatience, l.close)
 	}
 	return nil
 }
 
-// close gives everything back.
+// close releases everything.
 func (l *lease) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -270,18 +273,18 @@ func (l *lease) close() {
 	l.request, l.kept, l.answer = 0, 0, 0
 }
 
-// leaseHeader is how a handler knows the lease of its request: the SDK hands on a request's header, and not its
-// context.
+// leaseHeader identifies the lease of a request for its handler: the SDK passes on a request's header, but not
+// its context.
 const leaseHeader = "Unitask-Lease"
 
-// leases are those of the requests under way.
+// leases are the leases of the requests under way.
 type leases struct {
 	mu   sync.Mutex
 	last int64
 	all  map[string]*lease
 }
 
-// open notes a request's lease until it is over.
+// open registers a request's lease until the request is over.
 func (s *Server) openLease(r *http.Request) (l *lease, over func()) {
 	l = &lease{budget: s.budget, caller: callerOf(r)}
 	s.leases.mu.Lock()
@@ -301,7 +304,7 @@ func (s *Server) openLease(r *http.Request) (l *lease, over func()) {
 	}
 }
 
-// lease is that of a request, nil if it did not come by HTTP or is over.
+// lease returns the lease of a request, nil if the request did not arrive over HTTP or is over.
 func (s *Server) lease(extra *sdk.RequestExtra) *lease {
 	if extra == nil || extra.Header == nil {
 		return nil
@@ -311,20 +314,20 @@ func (s *Server) lease(extra *sdk.RequestExtra) *lease {
 	return s.leases.all[extra.Header.Get(leaseHeader)]
 }
 
-// leaseKey is where the context of a tool's call has its lease.
+// leaseKey is the context key for the lease of a tool's call.
 type leaseKey struct{}
 
 func withLease(ctx context.Context, l *lease) context.Context {
 	return context.WithValue(ctx, leaseKey{}, l)
 }
 
-// leaseOf returns the lease of a tool's call: that of its request, even when that is over.
+// leaseOf returns the lease of a tool's call: that of its request, even when the request is over.
 func leaseOf(ctx context.Context) *lease {
 	l, _ := ctx.Value(leaseKey{}).(*lease)
 	return l
 }
 
-// countAnswers draws what an answer costs before it becomes JSON. Tools do so themselves (told).
+// countAnswers reserves the memory of an answer before it becomes JSON. Tools do so themselves (told).
 func (s *Server) countAnswers(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		l := s.lease(req.GetExtra())

@@ -15,12 +15,12 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// maxCallerName bounds a caller's name, in bytes: it is in every record of the caller, in
-// logs and in tables. Issuers' URLs and subjects are some tens of bytes long.
+// maxCallerName bounds a caller's name, in bytes: the name is in every record of the caller, in logs and in
+// tables. Issuers' URLs and subjects are some tens of bytes long.
 const maxCallerName = 512
 
-// checkName says what is wrong with a caller's name. A name stands in records, logs and
-// policy files, so it must be text that can be read there as what it is.
+// checkName returns what is wrong with a caller's name. A name is written to records, logs and policy files, so
+// it must be unambiguous text there.
 func checkName(name string) error {
 	switch {
 	case name == "":
@@ -37,9 +37,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// issuedName returns the name of a caller with a JWT: its issuer, "#" and its subject. An
-// issuer has no "#" (RFC 8414, section 2), so no two callers share a name, whatever
-// their subjects are.
+// issuedName returns the name of a caller with a JWT: its issuer, "#" and its subject. An issuer has no "#" (RFC
+// 8414, section 2), so no two callers share a name, whatever their subjects are.
 func issuedName(issuer, subject string) (string, error) {
 	if err := checkName(issuer); err != nil {
 		return "", fmt.Errorf("its iss %w", err)
@@ -57,12 +56,11 @@ func issuedName(issuer, subject string) (string, error) {
 	return name, nil
 }
 
-// shortName is the key of a TokenInfo's Extra: another name under which the caller may
-// have a table in the policy file.
+// shortName is a key of a TokenInfo's Extra: another name of the caller, for its table in the policy file.
 const shortName = "unitask.shortName"
 
-// caller is whom a request is from: over HTTP whom its token or its connection stands
-// for, over stdin and stdout the user of this process.
+// caller identifies the sender of a request: over HTTP by token or connection; over stdin and stdout it is the
+// user of this process.
 func (s *Server) caller(extra *sdk.RequestExtra) unitask.Caller {
 	names := callerNames(extra)
 	c := unitask.Caller{Name: names[0], Via: unitask.ViaMCP, Ceiling: s.opts.Ceiling.For(names...)}
@@ -72,7 +70,7 @@ func (s *Server) caller(extra *sdk.RequestExtra) unitask.Caller {
 	return c
 }
 
-// callerNames returns the names of whom a request is from, which may have tables: the first is the caller's own.
+// callerNames returns the names of a request's sender, which may have tables: the first is the caller's own.
 func callerNames(extra *sdk.RequestExtra) []string {
 	token := tokenOf(extra)
 	if token == nil {
@@ -84,9 +82,8 @@ func callerNames(extra *sdk.RequestExtra) []string {
 	return []string{token.UserID}
 }
 
-// tokenOf returns what is known of an HTTP request's caller; nil for a request that did not
-// come by HTTP. One that came by HTTP and past every check of its caller, which Handler
-// rules out, is nobody's.
+// tokenOf returns what is known about an HTTP request's caller; nil for a request that did not arrive over HTTP.
+// An HTTP request that passed no check of its caller, which Handler prevents, belongs to nobody.
 func tokenOf(extra *sdk.RequestExtra) *auth.TokenInfo {
 	switch {
 	case extra == nil || extra.TokenInfo == nil && extra.Header == nil:
@@ -97,13 +94,12 @@ func tokenOf(extra *sdk.RequestExtra) *auth.TokenInfo {
 	return extra.TokenInfo
 }
 
-// sees says whose runs a caller sees: those that were made through MCP by the same
-// caller.
+// sees selects the runs that a caller may see: those that the same caller made through MCP.
 func sees(caller unitask.Caller) func(owner string, via record.Via) bool {
 	return func(owner string, via record.Via) bool {
 		return slices.Contains(throughMCP, via) && owner == caller.Name
 	}
 }
 
-// throughMCP are the ways that runs are made through MCP.
+// throughMCP lists the ways of requesting runs through MCP.
 var throughMCP = []record.Via{unitask.ViaMCP, unitask.ViaHTTP}

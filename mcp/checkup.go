@@ -10,11 +10,11 @@ import (
 	"github.com/unitask/unitask/internal/doctor"
 )
 
-// doctorFresh is how long a report of the doctor is good: it boots a machine on every
-// accelerator, and callers get the last report rather than another such boot.
+// doctorFresh is how long a report of the doctor is reused: making it boots a machine on every accelerator, and
+// callers get the last report instead of another such boot.
 const doctorFresh = 30 * time.Second
 
-// checkups are the doctor's reports: one made at a time, for everybody who asks.
+// checkups are the doctor's reports: one is made at a time, for everybody who asks.
 type checkups struct {
 	check func(context.Context) *doctor.Report
 
@@ -22,7 +22,7 @@ type checkups struct {
 	latest *checkup
 }
 
-// checkup is a report, once made is closed.
+// checkup is a report, valid once made is closed.
 type checkup struct {
 	made   chan struct{}
 	at     time.Time // when it was made
@@ -30,7 +30,7 @@ type checkup struct {
 	err    error
 }
 
-// report returns a report that is fresh, and waits for one that is being made.
+// report returns a fresh report, and waits for one that is being made.
 func (s *Server) report(ctx context.Context, caller unitask.Caller) (*doctor.Report, error) {
 	c, err := s.latestCheckup(caller)
 	if err != nil {
@@ -49,7 +49,7 @@ func (s *Server) report(ctx context.Context, caller unitask.Caller) (*doctor.Rep
 	return &own, nil
 }
 
-// latestCheckup begins another one where there is none, or an old one, or one that failed.
+// latestCheckup starts a new report if there is none, or an old or failed one.
 func (s *Server) latestCheckup(caller unitask.Caller) (*checkup, error) {
 	s.checkups.mu.Lock()
 	defer s.checkups.mu.Unlock()
@@ -84,7 +84,7 @@ func (s *Server) latestCheckup(caller unitask.Caller) (*checkup, error) {
 		if s.opts.Policy != nil {
 			c.report.Ceiling(s.opts.Policy, nil)
 		}
-		if s.ctx.Err() != nil { // it says what a server that ends looks like
+		if s.ctx.Err() != nil { // it describes a server that is closing
 			c.err = context.Cause(s.ctx)
 		}
 	}()

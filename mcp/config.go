@@ -19,11 +19,11 @@ import (
 	"github.com/unitask/unitask/internal/regular"
 )
 
-// client is where an MCP client keeps its servers.
+// client describes where an MCP client stores its servers.
 type client struct {
 	// file is the configuration's path: in the home, in the project, or by system.
 	file func(home, project string) string
-	// key is the member that holds the servers; entry is what one looks like.
+	// key is the member that contains the servers; entry is the form of a server.
 	key   string
 	entry func(command string, args []string) map[string]any
 	toml  bool
@@ -58,23 +58,23 @@ var clients = map[string]client{
 	"zed":      {homeFile(".config", "zed", "settings.json"), "context_servers", plainEntry, false},
 }
 
-// Clients returns the names that ClientConfig knows.
+// Clients returns the names that ClientConfig accepts.
 func Clients() []string { return slices.Sorted(maps.Keys(clients)) }
 
 // Config is a client's configuration for unitask.
 type Config struct {
-	File    string // where it goes
-	Snippet string // what goes there, as a file of its own
-	project string // whose file it is, with what a repository has brought; "" is the home's
+	File    string // its path
+	Snippet string // its text, as a separate file
+	project string // the project that it belongs to, with files of a repository; "" for the home's
 	client  client
 	entry   map[string]any
 }
 
-// serverName is ours in clients' configuration.
+// serverName is unitask's name in clients' configuration.
 const serverName = "unitask"
 
-// ClientConfig returns the configuration of a client that starts command with args, and with
-// env beside the environment that it has itself.
+// ClientConfig returns the configuration of a client that starts command with args, and with env in addition to
+// its own environment.
 func ClientConfig(name, home, project, command string, args []string, env map[string]string) (*Config, error) {
 	c, ok := clients[name]
 	if !ok {
@@ -104,8 +104,8 @@ func ClientConfig(name, home, project, command string, args []string, env map[st
 	return cfg, err
 }
 
-// Write puts the server into the client's file, and leaves everything else in it as it
-// is, comments too. What was there before is kept in backup, "" if nothing was.
+// Write adds the server to the client's file, and leaves everything else in it unchanged, comments too. The
+// previous file is kept in backup, "" if there was none.
 func (c *Config) Write() (backup string, err error) {
 	real, err := c.real()
 	if err != nil {
@@ -131,7 +131,7 @@ func (c *Config) Write() (backup string, err error) {
 	}
 	if old != nil {
 		backup = c.File + ".bak"
-		if err := atomicfile.Write(backup, old, mode); err != nil { // no link is followed
+		if err := atomicfile.Write(backup, old, mode); err != nil { // follows no link
 			return "", err
 		}
 	}
@@ -141,8 +141,8 @@ func (c *Config) Write() (backup string, err error) {
 // maxClientFile bounds a client's file.
 const maxClientFile = 16 << 20
 
-// real returns where the file is: a link (of a dotfiles folder, say) stays one. In a project, whose links may be a
-// stranger's, it is in that folder.
+// real returns the file's real path: a link (into a dotfiles folder, say) stays a link. In a project, whose links
+// may be a stranger's, the target must be in that folder.
 func (c *Config) real() (string, error) {
 	real := c.File
 	if to, err := filepath.EvalSymlinks(c.File); err == nil {
@@ -191,13 +191,13 @@ func (c *Config) merge(old []byte) ([]byte, error) {
 	if err := doc.Patch([]byte("[" + patch + "]")); err != nil {
 		return nil, err
 	}
-	// On lines of their own; the rest of the file keeps its looks.
+	// On separate lines; the rest of the file keeps its format.
 	indent(&doc, c.client.key, "\n  ")
 	indent(doc.Find(at), serverName, "\n    ")
 	return doc.Pack(), nil
 }
 
-// same reports whether two JSON texts mean the same.
+// same reports whether two JSON texts have the same meaning.
 func same(a, b []byte) bool {
 	a, err := hujson.Minimize(a)
 	if err != nil {
@@ -207,7 +207,7 @@ func same(a, b []byte) bool {
 	return err == nil && string(a) == string(b)
 }
 
-// indent puts a member that has nothing before it on a line of its own.
+// indent puts a member without anything before it on its own line.
 func indent(v *hujson.Value, name, before string) {
 	object, ok := v.Value.(*hujson.Object)
 	if !ok {
@@ -225,7 +225,7 @@ func indent(v *hujson.Value, name, before string) {
 	}
 }
 
-// mergeTOML replaces our table, or puts it at the end.
+// mergeTOML replaces our table, or appends it.
 func (c *Config) mergeTOML(old []byte) ([]byte, error) {
 	var all map[string]any
 	if err := toml.Unmarshal(old, &all); err != nil {
@@ -248,7 +248,7 @@ func (c *Config) mergeTOML(old []byte) ([]byte, error) {
 	}
 	text += c.Snippet
 	var now map[string]any
-	if err := toml.Unmarshal([]byte(text), &now); err != nil { // ours in a form that is not a table's
+	if err := toml.Unmarshal([]byte(text), &now); err != nil { // ours in another form than a table
 		return nil, fmt.Errorf("it has %s in a form that can't be replaced: put this there:\n%s", serverName, c.Snippet)
 	}
 	return []byte(text), nil

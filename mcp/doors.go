@@ -13,20 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Whoever connects is a stranger until a request of its connection has shown who it is. Strangers have few connections,
-// for a short time, and give them up to each other. When there is room for no more, a connection that has no request
-// gives way, of the caller that has the most of these.
+// A connection belongs to a stranger until one of its requests has identified the caller. Strangers have few
+// connections, for a short time, and compete for them. When all connections are used, an idle one of the caller
+// with the most idle ones is closed.
 
-// Bounds of connections.
+// Limits of connections.
 const (
 	strangerTime     = 10 * time.Second // how long a connection may be a stranger's
 	maxStrangers     = 512              // connections of strangers
 	maxAddrStrangers = 128              // of one address, or of one /64 of IPv6
-	maxCallerConns   = 256              // of one caller: it may have as many requests under way, and some that are idle
-	maxConns         = 4096             // of everybody, and half of the descriptors that this process may have
+	maxCallerConns   = 256              // of one caller: enough for all its requests under way, and some idle ones
+	maxConns         = 4096             // of everybody, and half of this process's descriptors
 )
 
-// doors are the connections that there are.
+// doors are the current connections.
 type doors struct {
 	most, strange, ofAddr, ofCaller int
 	patience                        time.Duration
@@ -36,7 +36,7 @@ type doors struct {
 	strangers map[netip.Addr]map[*door]bool
 	waiting   int                       // all strangers
 	callers   map[string]int            // connections of each caller
-	idle      map[string]map[*door]bool // those of each caller that have no request
+	idle      map[string]map[*door]bool // those of each caller without a request
 }
 
 func newDoors() *doors {
@@ -61,15 +61,15 @@ type door struct {
 	timer *time.Timer
 
 	known  bool
-	caller string // who was known last
+	caller string // the last known caller
 	shut   bool
 }
 
-// open lets a connection in, as a stranger's. nil is that there is no room.
+// open admits a connection as a stranger's. nil means that there is no room.
 func (d *doors) open(c net.Conn) *door {
 	at, _ := netip.ParseAddrPort(c.RemoteAddr().String())
 	addr := at.Addr().Unmap().WithZone("")
-	if addr.Is6() { // a network has as many addresses as it likes
+	if addr.Is6() { // a network has any number of addresses
 		if prefix, err := addr.Prefix(64); err == nil {
 			addr = prefix.Addr()
 		}
@@ -115,8 +115,8 @@ func (d *doors) crowd() (addr netip.Addr) {
 	return addr
 }
 
-// turnOut closes a connection of an address's strangers. It is any of them: who has just come, and is about to say who
-// it is, stays most probably, however many come.
+// turnOut closes a random connection of an address's strangers: a client that has just connected, and is about to
+// identify itself, most probably stays, however many connect.
 func (d *doors) turnOut(addr netip.Addr) {
 	for one := range d.strangers[addr] {
 		d.shut(one)
@@ -138,7 +138,7 @@ func (d *doors) turnOutIdle() {
 	}
 }
 
-// state is called when a request of a connection begins, and when there is none any more.
+// state is called when the first request of a connection begins, and when none is left.
 func (d *doors) state(one *door, idle bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -161,14 +161,14 @@ func (d *doors) busy(one *door) {
 	}
 }
 
-// shut closes a connection; d.mu is held.
+// shut closes a connection. The caller holds d.mu.
 func (d *doors) shut(one *door) {
 	if d.empty(one) {
 		_ = one.Conn.Close()
 	}
 }
 
-// empty gives a connection's place to another one; false is that it was given before.
+// empty gives a connection's place to another one; false means that it was given before.
 func (d *doors) empty(one *door) bool {
 	if one.shut {
 		return false
@@ -198,7 +198,7 @@ func (d *doors) leave(one *door) {
 	}
 }
 
-// introduce says whose a connection is.
+// introduce sets a connection's caller.
 func (d *doors) introduce(one *door, caller string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -228,7 +228,7 @@ func (one *door) Close() error {
 	return one.Conn.Close()
 }
 
-// doorKey is where a connection's context has its door.
+// doorKey is the key of a connection's context for its door.
 type doorKey struct{}
 
 func withDoor(ctx context.Context, c net.Conn) context.Context {
@@ -238,7 +238,7 @@ func withDoor(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// doorOf is that of a server's connection, nil for none.
+// doorOf returns the door of a server's connection, nil if there is none.
 func doorOf(c net.Conn) *door {
 	if secure, ok := c.(*tls.Conn); ok {
 		c = secure.NetConn()
@@ -254,7 +254,7 @@ func noteState(c net.Conn, state http.ConnState) {
 	}
 }
 
-// introduced notes whose connection a request came by, whose caller is known by now.
+// introduced notes the caller of a request's connection; the caller is known by now.
 func (s *Server) introduced(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if one, ok := r.Context().Value(doorKey{}).(*door); ok {

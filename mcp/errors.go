@@ -17,11 +17,11 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// errorKey is where the result of a call that failed has the error for programs, under _meta: clients hold
-// structuredContent against a tool's output schema. Models read the text.
+// errorKey is the key of a failed call's error for programs, under _meta: clients check structuredContent against
+// a tool's output schema. Models read the text.
 const errorKey = "unitask/error"
 
-// ToolError is an error of a call as programs read it.
+// ToolError is an error of a call in the form for programs.
 type ToolError struct {
 	Code         string `json:"code"`
 	Message      string `json:"message"`
@@ -30,10 +30,10 @@ type ToolError struct {
 	RetryAfterMS int64  `json:"retryAfterMs,omitempty"`
 }
 
-// errorKinds are the codes, the first that fits.
+// errorKinds lists the codes; the first match applies.
 var errorKinds = []struct {
 	code, remedy string
-	retry        time.Duration // 0 where that is of no use
+	retry        time.Duration // 0 if a retry does not help
 	is           func(error) bool
 }{
 	{"usage", "send it as the message says", 0, as[*policy.FieldError]},
@@ -53,7 +53,7 @@ var errorKinds = []struct {
 	{"closing", "the server ends: call the next one", 10 * time.Second,
 		func(err error) bool { return errors.Is(err, unitask.ErrClosed) }},
 	{"host", "the host failed: its owner's unitask doctor says why", 0, ofHost},
-	{"file", "list shows what is there", 0, as[syscall.Errno]}, // a machine's, which comes without a path of the host
+	{"file", "list shows what is there", 0, as[syscall.Errno]}, // the machine's, without a path of the host
 	{"usage", "", 0, func(error) bool { return true }},
 }
 
@@ -62,12 +62,12 @@ func as[T error](err error) bool {
 	return errors.As(err, &target)
 }
 
-// ofHost reports whether it is the host that failed: a full disk of its own is no matter of the machine's files.
+// ofHost reports whether the host failed: its own full disk does not concern the machine's files.
 func ofHost(err error) bool {
 	return as[*unitask.HostError](err) || as[*fs.PathError](err) || as[*os.LinkError](err) || as[*os.SyscallError](err)
 }
 
-// typed returns an error for programs.
+// typed converts an error for programs.
 func typed(err error) *ToolError {
 	e := &ToolError{Message: err.Error()}
 	for _, kind := range errorKinds {
@@ -89,7 +89,7 @@ func typed(err error) *ToolError {
 	return e
 }
 
-// typeErrors gives the results of calls that failed their error for programs.
+// typeErrors adds the error for programs to the results of failed calls.
 func typeErrors(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		res, err := next(ctx, method, req)

@@ -11,16 +11,16 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Bounds of what is kept of streams that may be resumed.
+// Limits of the stored events of resumable streams.
 const (
-	eventBytes       = 64 << 20 // of all callers; who has the most gives up its oldest
-	callerEventBytes = 16 << 20 // of one
-	callerStreamsOld = 10_000   // streams of one, over or not
-	eventCost        = 128      // bytes that an event and a stream take beside what they carry
+	eventBytes       = 64 << 20 // of all callers; the caller with the most loses its oldest
+	callerEventBytes = 16 << 20 // of one caller
+	callerStreamsOld = 10_000   // streams of one caller, ended or not
+	eventCost        = 128      // bytes for an event and a stream beyond their data
 )
 
-// events keep what was sent on streams, for clients that resume them: each caller's apart, so that a caller's large
-// answers take the place of its own and of nobody else's. It is an sdk.EventStore.
+// events stores what was sent on streams, for clients that resume them. Callers are separate, so that a caller's
+// large answers only displace its own. It implements sdk.EventStore.
 type events struct {
 	most, own int64 // bytes of all callers, and of one
 	whose     func(context.Context) string
@@ -34,8 +34,8 @@ type events struct {
 type callerEvents struct {
 	name     string
 	bytes    int64
-	sessions int        // that have it
-	streams  *list.List // of *eventStream, the one that was used the longest ago first
+	sessions int        // of the caller
+	streams  *list.List // of *eventStream, the least recently used first
 }
 
 type sessionEvents struct {
@@ -46,18 +46,18 @@ type sessionEvents struct {
 type eventStream struct {
 	id      string
 	session *sessionEvents
-	first   int // the index of what is first in data
+	first   int // the index of the first event in data
 	data    [][]byte
 	place   *list.Element
 }
 
-// newEvents keeps so many bytes; whose is the caller of a request's context.
+// newEvents returns a store for so many bytes; whose returns the caller of a request's context.
 func newEvents(most, own int64, whose func(context.Context) string) *events {
 	return &events{most: most, own: own, whose: whose, callers: map[string]*callerEvents{},
 		sessions: map[string]*sessionEvents{}}
 }
 
-// Open begins a stream of the caller whose request the context is of.
+// Open begins a stream of the caller of the context's request.
 func (e *events) Open(ctx context.Context, session, stream string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -84,7 +84,7 @@ func (e *events) Open(ctx context.Context, session, stream string) error {
 	return nil
 }
 
-// Append keeps an event. A stream that is not kept any more can't be resumed, and neither can what comes on it.
+// Append stores an event. A stream that is no longer stored can't be resumed, and neither can its later events.
 func (e *events) Append(_ context.Context, session, stream string, data []byte) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -100,7 +100,8 @@ func (e *events) Append(_ context.Context, session, stream string, data []byte) 
 	return nil
 }
 
-// After returns the events of a stream behind an index. The error is sdk.ErrEventsPurged if one of them is not kept.
+// After returns the events of a stream after an index. The error is sdk.ErrEventsPurged if one of them is not
+// stored.
 func (e *events) After(_ context.Context, session, stream string, index int) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		data, err := e.after(session, stream, index)
@@ -131,7 +132,7 @@ func (e *events) after(session, stream string, index int) ([][]byte, error) {
 	return slices.Clone(s.data[min(start, len(s.data)):]), nil
 }
 
-// SessionClosed drops what is kept of a session.
+// SessionClosed drops the events of a session.
 func (e *events) SessionClosed(_ context.Context, session string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -154,7 +155,7 @@ func (e *events) count(caller *callerEvents, bytes int64) {
 	e.bytes += bytes
 }
 
-// drop forgets a stream.
+// drop deletes a stream.
 func (e *events) drop(s *eventStream) {
 	for len(s.data) > 0 {
 		e.dropFirst(s)
@@ -172,7 +173,7 @@ func (e *events) dropFirst(s *eventStream) {
 	s.first++
 }
 
-// purge drops what is beyond the bounds: of a caller that has grown, and then of whoever has the most.
+// purge drops events beyond the limits: of a caller that has grown, and then of the caller with the most.
 func (e *events) purge(grown *callerEvents) {
 	for grown.streams.Len() > callerStreamsOld {
 		e.drop(grown.streams.Front().Value.(*eventStream))
@@ -192,7 +193,7 @@ func (e *events) purge(grown *callerEvents) {
 	}
 }
 
-// dropOldest drops the first event of the stream of a caller's that was used the longest ago and has one.
+// dropOldest drops the first event of the caller's least recently used stream that has one.
 func (e *events) dropOldest(caller *callerEvents) bool {
 	for at := caller.streams.Front(); at != nil; at = at.Next() {
 		if s := at.Value.(*eventStream); len(s.data) > 0 {

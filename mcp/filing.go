@@ -5,25 +5,25 @@ import (
 	"sync"
 )
 
-// filing bounds the calls that hold files, which are in memory: of all callers, and of one. A machine can
-// keep a call as long as it likes, so one caller has half of the places at most.
+// filing bounds the calls that hold files in memory: of all callers, and of one. A machine can delay a call for
+// any time, so one caller gets at most half of the slots.
 type filing struct {
 	all chan struct{} // held by calls
 
 	mu  sync.Mutex
-	own map[string]*filer // those that have calls or wait
+	own map[string]*filer // callers with calls or waiting calls
 }
 
 type filer struct {
 	calls chan struct{} // held by its calls
-	users int           // calls, and those that wait
+	users int           // calls, and waiting ones
 }
 
 func newFiling(most int) *filing {
 	return &filing{all: make(chan struct{}, most), own: map[string]*filer{}}
 }
 
-// enter waits for a place of a caller's; leave gives it back.
+// enter waits for a slot for a caller; leave releases it.
 func (f *filing) enter(ctx context.Context, caller string) (leave func(), err error) {
 	f.mu.Lock()
 	own := f.own[caller]
@@ -44,7 +44,7 @@ func (f *filing) enter(ctx context.Context, caller string) (leave func(), err er
 			delete(f.own, caller)
 		}
 	}
-	for _, c := range []chan struct{}{own.calls, f.all} { // its own first: who waits for that is in nobody's way
+	for _, c := range []chan struct{}{own.calls, f.all} { // its own first: waiting for that blocks nobody
 		select {
 		case c <- struct{}{}:
 			held = append(held, c)

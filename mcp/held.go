@@ -16,15 +16,15 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Sessions of unitask, machines that stay between calls, are not sessions of the protocol: they are
-// held here, each by the caller that made it.
+// Sessions of unitask, machines that stay between calls, are not sessions of the protocol. They are held here,
+// each for the caller that made it.
 
-// errNoSession is the answer for a session that never was, has ended, or is another caller's.
+// errNoSession is the answer for a session that never existed, has ended, or is another caller's.
 var errNoSession = errors.New("there is no such session: it has ended, or never was; session with op list names yours")
 
-// held are the sessions that live.
+// held are the living sessions.
 type held struct {
-	reviving sync.Mutex // held by who has one go on that was left paused
+	reviving sync.Mutex // held while a paused session is resumed
 
 	mu  sync.Mutex
 	all map[string]*heldSession // by id
@@ -67,7 +67,7 @@ func (h *held) find(id, caller string) (*heldSession, error) {
 	return nil, fmt.Errorf("session %.80q: %w", id, errNoSession)
 }
 
-// of returns a caller's sessions, in the order of their ids, which is that of their beginnings.
+// of returns a caller's sessions, in the order of their ids, which is that of their starts.
 func (h *held) of(caller string) (list []sessionView) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -80,7 +80,7 @@ func (h *held) of(caller string) (list []sessionView) {
 	return list
 }
 
-// sessionView is a session as clients see it.
+// sessionView is a session in the form for clients.
 type sessionView struct {
 	Session   string    `json:"session"`
 	Parent    string    `json:"parent,omitempty"`
@@ -96,10 +96,10 @@ func (s *heldSession) view() sessionView {
 		s.Expires().UTC().Truncate(time.Second), s.Paused()}
 }
 
-// newSession starts one for a call.
+// newSession starts a session for a call.
 func (s *Server) newSession(ctx context.Context, caller unitask.Caller, run unitask.Request) (*heldSession, error) {
 	run.Code, run.Path, run.Args, run.Dir = "", "", nil, ""
-	// The call's time limit is its own: later steps may have what the ceiling lets a run have.
+	// The call's time limit applies only to the call: later steps may have what the ceiling grants a run.
 	most, _, err := policy.Resolve(policy.Request{Timeout: policy.MaxTimeout}, caller.Ceiling)
 	if err != nil {
 		return nil, err
@@ -112,8 +112,8 @@ func (s *Server) newSession(ctx context.Context, caller unitask.Caller, run unit
 	return s.keep(made, caller), nil
 }
 
-// keep holds a session for a caller until it ends. At the server's end one that is paused is left to the next
-// server, and any other ends.
+// keep holds a session for a caller until it ends. When the server closes, a paused session is left to the next
+// server; any other ends.
 func (s *Server) keep(made *unitask.Session, caller unitask.Caller) *heldSession {
 	s.opts.Log.Info("session", "id", made.ID, "parent", made.Parent, "caller", caller.Name, "image", made.Image)
 	stop := context.AfterFunc(s.ctx, func() { _ = made.Leave() })
@@ -124,8 +124,8 @@ func (s *Server) keep(made *unitask.Session, caller unitask.Caller) *heldSession
 	return s.held.add(made, caller.Name)
 }
 
-// reach returns a caller's session, which continues here if a server of before has left it paused. names are the
-// caller's, as readSecrets has them.
+// reach returns a caller's session, and resumes one that an earlier server has left paused. names are the
+// caller's, as in readSecrets.
 func (s *Server) reach(ctx context.Context, caller unitask.Caller, names []string, id string) (*heldSession, error) {
 	if of, err := s.held.find(id, caller.Name); err == nil {
 		return of, nil
@@ -133,11 +133,11 @@ func (s *Server) reach(ctx context.Context, caller unitask.Caller, names []strin
 	none := fmt.Errorf("session %.80q: %w", id, errNoSession)
 	left, err := paused.Find(s.rt.Images().Home(), id)
 	if err != nil || !leftFor(caller, left) {
-		return s.held.find(id, caller.Name) // which may continue meanwhile
+		return s.held.find(id, caller.Name) // which may be resumed meanwhile
 	}
 	s.held.reviving.Lock()
 	defer s.held.reviving.Unlock()
-	if of, err := s.held.find(id, caller.Name); err == nil || s.ctx.Err() != nil { // meanwhile
+	if of, err := s.held.find(id, caller.Name); err == nil || s.ctx.Err() != nil { // resumed meanwhile
 		return of, err
 	}
 	needs := unitask.Request{Secrets: map[string]string{}}
@@ -166,7 +166,7 @@ func (s *Server) left(caller unitask.Caller) []paused.Session {
 	return slices.DeleteFunc(all, func(p paused.Session) bool { return !leftFor(caller, p) })
 }
 
-// leftFor reports whether a session which was left is a caller's: made by it, and through MCP, as with runs (sees).
+// leftFor reports whether a paused session belongs to a caller: made by it, and through MCP, as with runs (sees).
 func leftFor(caller unitask.Caller, p paused.Session) bool {
 	caller.Name = owner(caller)
 	return sees(caller)(p.Owner, p.Via)

@@ -22,34 +22,34 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// HTTPOptions say how a server is reached over streamable HTTP.
+// HTTPOptions configure a server over streamable HTTP.
 type HTTPOptions struct {
 	// Addr is HOST:PORT to listen on. Anything but a loopback address needs Auth.
 	Addr string
-	// Auth tells callers by their tokens; nil lets in the user of this process, by the
-	// user at the other end of a connection, on systems that know it (NeedsToken).
+	// Auth identifies callers by their tokens. nil admits the user of this process, identified by the user at the
+	// other end of a connection, on systems that report it (NeedsToken).
 	Auth *Auth
-	// Anyone lets in every user of this machine where Auth is nil.
+	// Anyone admits every user of this machine if Auth is nil.
 	Anyone bool
 	// TLS, if not nil, is the server's side of TLS.
 	TLS *tls.Config
-	// Hosts are names, without a port, that requests may be for beside the address itself and, on
-	// loopback, localhost. Where Auth is set and Hosts is empty, any.
+	// Hosts are host names, without a port, that requests may name in addition to the address itself and, on
+	// loopback, localhost. If Auth is set and Hosts is empty, any host is allowed.
 	Hosts []string
-	// Origins are web origins that may call: "https://app.example.com". None but the
-	// server's own, if it is empty.
+	// Origins are web origins that may call: "https://app.example.com". If it is empty, only the server's own
+	// may.
 	Origins []string
-	// Stateless keeps no sessions for clients of older revisions either, so that any
-	// server behind a load balancer can answer any request. Streams can't be resumed.
+	// Stateless keeps no sessions, even for clients of older revisions, so that any server behind a load balancer
+	// can answer any request. Streams can't be resumed.
 	Stateless bool
-	// MetricsToken is what readers of /metrics show. Without it they are processes of the server's own user, on a loopback
-	// address: the numbers are about all callers, and no caller's token reads them.
+	// MetricsToken is the token for readers of /metrics. Without it, they must be processes of the server's own
+	// user, on a loopback address: the numbers cover all callers, and no caller's token allows reading them.
 	MetricsToken string
-	// Drain is how long runs under way may take when the server goes down; 0 is 30 s.
+	// Drain bounds how long runs under way may take when the server closes; 0 means 30 s.
 	Drain time.Duration
 }
 
-// Bounds of the HTTP side.
+// Limits of the HTTP side.
 const (
 	sessionIdle  = 30 * time.Minute // a session of an older revision
 	headerTime   = 10 * time.Second
@@ -60,12 +60,11 @@ const (
 	defaultDrain = 30 * time.Second
 )
 
-// path is where MCP is.
+// path is the URL path of MCP.
 const endpoint = "/mcp"
 
-// Handler serves MCP at /mcp, and /healthz, /metrics and the protected-resource
-// metadata (RFC 9728) beside it. Who serves it by another server than ServeHTTP bounds its
-// connections.
+// Handler serves MCP at /mcp, and also /healthz, /metrics and the protected-resource metadata (RFC 9728). A
+// program that serves it with another server than ServeHTTP must bound its connections.
 func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
 	if err := opts.Check(); err != nil {
 		return nil, err
@@ -109,7 +108,7 @@ func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
 	return steadily(mux, stallTime), nil
 }
 
-// metricsReader lets only those through who may read the metrics.
+// metricsReader admits only requests that may read the metrics.
 func (o *HTTPOptions) metricsReader(next http.Handler) http.Handler {
 	host, _, _ := net.SplitHostPort(o.Addr)
 	want := sha256.Sum256([]byte("Bearer " + o.MetricsToken))
@@ -139,7 +138,7 @@ func (o *HTTPOptions) several() bool {
 	return o.Anyone || o.Auth != nil && len(o.Auth.tokens) != 1
 }
 
-// counted bounds the sessions of a caller: what is posted without one begins one.
+// counted bounds the sessions of a caller: a POST without a session begins one.
 func (s *Server) counted(none bool, sessions http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if none || r.Method != http.MethodPost || r.Header.Get("Mcp-Session-Id") != "" {
@@ -162,7 +161,7 @@ func (s *Server) counted(none bool, sessions http.Handler) http.Handler {
 	})
 }
 
-// Check says what is wrong with the options.
+// Check returns an error if the options are invalid.
 func (o *HTTPOptions) Check() error {
 	host, _, err := net.SplitHostPort(o.Addr)
 	if err != nil {
@@ -186,8 +185,8 @@ func (o *HTTPOptions) Check() error {
 	return nil
 }
 
-// oneToken refuses a request with several tokens, or one that is no plain text: a proxy
-// before us may have read it otherwise than we would.
+// oneToken refuses a request with several tokens, or one that is not plain text: a proxy before us may have read
+// it differently.
 func oneToken(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		headers := r.Header.Values("Authorization")
@@ -204,12 +203,12 @@ func oneToken(next http.Handler) http.Handler {
 }
 
 func isLoopback(host string) bool {
-	addr, _ := netip.ParseAddr(strings.Trim(host, "[]")) // the zero Addr where it is a name
+	addr, _ := netip.ParseAddr(strings.Trim(host, "[]")) // the zero Addr if it is a name
 	return hostname.Loopback(strings.ToLower(host), addr)
 }
 
-// requireJail has every run need all layers and limits that this host can give to QEMU's
-// jail, and warns of the others.
+// requireJail makes every run require all layers and limits of QEMU's jail that this host supports, and warns
+// about the others.
 func (s *Server) requireJail(ctx context.Context) error {
 	jail, err := s.rt.Jail(ctx)
 	if err != nil {
@@ -226,8 +225,8 @@ func (s *Server) requireJail(ctx context.Context) error {
 	return nil
 }
 
-// guard refuses requests for a host that is not ours, and those that a web page of
-// another origin sends: a browser can be led here by a name that changes its address.
+// guard refuses requests for another host, and requests from a web page of another origin: a name that changes
+// its address can lead a browser here.
 func (o *HTTPOptions) guard(next http.Handler) http.Handler {
 	own, _, _ := net.SplitHostPort(o.Addr)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -267,8 +266,8 @@ func (o *HTTPOptions) guard(next http.Handler) http.Handler {
 	})
 }
 
-// byRevision sends a request where its revision is served: 2026-07-28 knows no
-// sessions, the ones before begin one with initialize.
+// byRevision sends a request to the handler of its revision: 2026-07-28 has no sessions, earlier ones begin one
+// with initialize.
 func (s *Server) byRevision(stateless2026, sessions http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if session := r.Header.Get("Mcp-Session-Id"); r.Method == http.MethodDelete && session != "" { // the SDK waits for its calls
@@ -285,7 +284,7 @@ func (s *Server) byRevision(stateless2026, sessions http.Handler) http.Handler {
 		if body == nil {
 			return
 		}
-		itself := newer(body) // it says its revision itself
+		itself := newer(body) // it names its revision itself
 		r.Body = &onceReader{body}
 		version := r.Header.Get("Mcp-Protocol-Version")
 		switch {
@@ -305,8 +304,8 @@ func (s *Server) byRevision(stateless2026, sessions http.Handler) http.Handler {
 	})
 }
 
-// ServeHTTP serves until ctx ends, then lets the runs under way end, for as long as
-// opts.Drain. listening is called with the address.
+// ServeHTTP serves until ctx ends, then lets the runs under way end, for at most opts.Drain. listening is called
+// with the address.
 func (s *Server) ServeHTTP(ctx context.Context, opts HTTPOptions, listening func(net.Addr)) error {
 	handler, err := s.Handler(opts)
 	if err != nil {
@@ -351,7 +350,7 @@ func (s *Server) ServeHTTP(ctx context.Context, opts HTTPOptions, listening func
 	defer cancel()
 	s.drain(timed)
 	s.Close()
-	short, cancelShort := context.WithTimeout(context.WithoutCancel(ctx), time.Second) // streams of sessions stay open by themselves
+	short, cancelShort := context.WithTimeout(context.WithoutCancel(ctx), time.Second) // streams of sessions do not close by themselves
 	defer cancelShort()
 	if err := hs.Shutdown(short); errors.Is(err, context.DeadlineExceeded) {
 		return hs.Close()

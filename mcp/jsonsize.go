@@ -11,26 +11,27 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// What values take as JSON, found without making any, and what a JSON text holds, found without decoding it.
+// This file finds the size of values as JSON without encoding them, and the contents of a JSON text without
+// decoding it.
 
-// Bounds of a request's JSON.
+// Limits of a request's JSON.
 const (
 	maxTokens    = 200_000 // names, texts, lists, objects and their members: a value of 1 MiB of numbers has that many
-	maxJSONDepth = 1000    // what the SDK decodes
-	maxIDBytes   = 256     // of a request's id and of a progress token, which stand in each notification
+	maxJSONDepth = 1000    // the SDK's limit
+	maxIDBytes   = 256     // of a request's id and of a progress token, which are repeated in each notification
 )
 
-// tokenCounter counts what a JSON text holds as it comes, without decoding it. Whether it is JSON at all it does not
-// see.
+// tokenCounter counts the tokens of a JSON text as it arrives, without decoding it. It does not check whether the
+// text is JSON.
 type tokenCounter struct {
 	tokens, depth   int
 	inText, escaped bool
 }
 
-// errTooMuch means that a JSON text is beyond a bound.
+// errTooMuch means that a JSON text exceeds a limit.
 var errTooMuch = fmt.Errorf("the body has more than %d names and values, or %d levels", maxTokens, maxJSONDepth)
 
-// count takes what comes next.
+// count counts the next piece.
 func (t *tokenCounter) count(text []byte) error {
 	for _, c := range text {
 		if t.inText {
@@ -63,7 +64,7 @@ func (t *tokenCounter) count(text []byte) error {
 	return nil
 }
 
-// members calls each with an object's names and values; text is valid JSON. Nothing of it is decoded but the names.
+// members calls each with an object's names and values; text is valid JSON. Only the names are decoded.
 func members(text []byte, each func(name string, value []byte)) {
 	i := skipSpace(text, 0)
 	if i >= len(text) || text[i] != '{' {
@@ -73,7 +74,7 @@ func members(text []byte, each func(name string, value []byte)) {
 		end := skipValue(text, i)
 		var name string
 		_ = json.Unmarshal(text[i:end], &name)
-		from := skipSpace(text, skipSpace(text, end)+1) // behind the colon
+		from := skipSpace(text, skipSpace(text, end)+1) // after the colon
 		end = skipValue(text, from)
 		each(name, text[from:end])
 		if i = skipSpace(text, end); i >= len(text) || text[i] != ',' {
@@ -104,7 +105,7 @@ func skipSpace(text []byte, i int) int {
 	return i
 }
 
-// skipValue returns where the value that begins at i ends.
+// skipValue returns the end of the value that begins at i.
 func skipValue(text []byte, i int) int {
 	depth := 0
 	for ; i < len(text); i++ {
@@ -119,7 +120,7 @@ func skipValue(text []byte, i int) int {
 			depth++
 			continue
 		case '}', ']':
-			if depth == 0 { // of what the value stands in
+			if depth == 0 { // the end of the enclosing value
 				return i
 			}
 			depth--
@@ -138,7 +139,7 @@ func skipValue(text []byte, i int) int {
 	return len(text)
 }
 
-// jsonSize is about how many bytes a value takes as JSON, and no less.
+// jsonSize returns about how many bytes a value needs as JSON, and never less.
 func jsonSize(v any) int64 { return valueSize(reflect.ValueOf(v), 0) }
 
 var (
@@ -146,7 +147,7 @@ var (
 	rawType  = reflect.TypeFor[json.RawMessage]()
 )
 
-// scalarSize is what a number, a time or a part of the syntax takes at most.
+// scalarSize bounds the size of a number, a time or a part of the syntax.
 const scalarSize = 40
 
 func valueSize(v reflect.Value, depth int) (n int64) {
@@ -190,7 +191,7 @@ func valueSize(v reflect.Value, depth int) (n int64) {
 	return scalarSize
 }
 
-// textSize returns how many bytes a text takes in JSON.
+// textSize returns how many bytes a text needs in JSON.
 func textSize(s string) (n int64) {
 	n = int64(len(s)) + 2
 	for i := 0; i < len(s); i++ {
@@ -200,9 +201,9 @@ func textSize(s string) (n int64) {
 		case c < ' ' || c == '<' || c == '>' || c == '&':
 			n += 5
 		case c >= utf8.RuneSelf:
-			n += 3 // what ends lines takes six for its three
+			n += 3 // line separators need six bytes for their three
 			if r, size := utf8.DecodeRuneInString(s[i:]); r == utf8.RuneError && size == 1 {
-				n += 2 // a byte that is no text becomes the six of \ufffd
+				n += 2 // an invalid byte becomes the six of \ufffd
 			} else {
 				i += size - 1
 			}
@@ -211,8 +212,8 @@ func textSize(s string) (n int64) {
 	return n
 }
 
-// callSize returns how many bytes a tool's result takes: the SDK puts the structured one into the text, too, where a
-// tool gives none.
+// callSize returns how many bytes a tool's result needs: if a tool returns no text, the SDK repeats the
+// structured result as text.
 func callSize(res *sdk.CallToolResult, out any) int64 {
 	structured := jsonSize(out)
 	if res == nil || res.Content == nil {

@@ -9,12 +9,11 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Bounds of fetching an issuer's keys. Whoever sends a token with an unknown key asks for
-// a fetch: the keys may have changed. A stranger must not make us ask the issuer as often
-// as it pleases.
+// Limits of fetching an issuer's keys. A token with an unknown key triggers a fetch, because the keys may have
+// changed. A stranger must not be able to make us ask the issuer any number of times.
 const (
 	keyFetches     = 2                // at once: one at the start, one more as the keys change
-	keyFetchPeriod = 10 * time.Second // then one in so much time
+	keyFetchPeriod = 10 * time.Second // then one in each such period
 	maxKeySet      = 1 << 20          // bytes of the answer; a set has some thousands
 
 	maxKeyRedirects = 3
@@ -23,7 +22,7 @@ const (
 // errKeysFresh means that the keys were fetched a moment ago and are not fetched again.
 var errKeysFresh = errors.New("the issuer's keys were fetched a moment ago")
 
-// boundedFetches is the way to the issuer's keys, with its bounds.
+// boundedFetches is the transport for the issuer's keys, with these limits.
 type boundedFetches struct {
 	next  http.RoundTripper
 	limit *rate.Limiter

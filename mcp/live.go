@@ -9,10 +9,9 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// live tells a client what the code prints while it runs: as progress notifications
-// where the call has a progress token; else, to clients of revisions before 2026-07-28,
-// as log messages, if they have asked for some. Nobody waits for the client: what it does not take in time is left
-// out, and the result has it.
+// live sends a client the code's output while it runs: as progress notifications if the call has a progress
+// token; else, to clients of revisions before 2026-07-28, as log messages, if they have requested some. Nothing
+// waits for the client: output that it does not accept in time is left out, and is in the result.
 type live struct {
 	ctx   context.Context
 	once  sync.Once
@@ -23,19 +22,19 @@ type live struct {
 	mu      sync.Mutex
 	pending []byte
 	dropped int
-	said    []string // that are to be told before it
+	said    []string // own messages to send before it
 	sent    float64
 	wake    chan struct{}
 	done    chan struct{}
 	ended   chan struct{} // closed when everything was sent; nil if nothing is
 }
 
-// Bounds of progress notifications.
+// Limits of progress notifications.
 const (
-	livePeriod  = 100 * time.Millisecond // between two notifications; the first comes at once
-	liveMessage = 8 << 10                // bytes of one notification; what comes faster is left out
-	liveSaid    = 4                      // messages of ours that wait
-	liveLast    = time.Second            // how long a result waits for what was printed before it
+	livePeriod  = 100 * time.Millisecond // between two notifications; the first is sent at once
+	liveMessage = 8 << 10                // bytes of one notification; faster output is left out
+	liveSaid    = 4                      // own messages that wait
+	liveLast    = time.Second            // how long a result waits for earlier output to be sent
 )
 
 // stateless is the first revision without sessions and with deprecated logging.
@@ -52,8 +51,8 @@ func newLive(ctx context.Context, req *sdk.CallToolRequest) *live {
 	return l
 }
 
-// add takes what a stream has printed, and the beginning of a character that it had not printed whole. It returns
-// what of that is not whole yet: what another stream prints must not come in between.
+// add sends the output of a stream, beginning with the incomplete character of the previous output. It returns
+// the new incomplete character: output of another stream must not come between its parts.
 func (l *live) add(rest, p []byte) []byte {
 	if l.token == nil && !l.log {
 		return nil
@@ -81,7 +80,7 @@ func (l *live) woken() {
 	}
 }
 
-// say tells one thing at once.
+// say sends one message at once.
 func (l *live) say(text string) {
 	if l.token == nil {
 		return
@@ -94,7 +93,7 @@ func (l *live) say(text string) {
 	l.woken()
 }
 
-// tell sends what has come, at once and then once in a period.
+// tell sends collected output, at once and then once in a period.
 func (l *live) tell() {
 	defer close(l.ended)
 	defer l.flush()
@@ -146,7 +145,7 @@ func (l *live) send(message string, n int) {
 		Message: message})
 }
 
-// close sends the rest, if the client takes it at once.
+// close sends the rest, if the client accepts it at once.
 func (l *live) close() {
 	l.once.Do(func() { close(l.done) })
 	if l.ended == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// metrics are what /metrics tells, for Prometheus.
+// metrics are the values of /metrics, for Prometheus.
 type metrics struct {
 	registry *prometheus.Registry
 	runs     *prometheus.CounterVec

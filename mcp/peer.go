@@ -16,26 +16,24 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// NeedsToken reports whether the server would serve nobody without tokens: it is for the user of
-// this process, and this system does not tell which user is at the other end of a
-// connection. NewToken makes one.
+// NeedsToken reports whether the server would admit nobody without tokens: it is for the user of this process,
+// and this system does not report the user at the other end of a connection. NewToken makes a token.
 func (o *HTTPOptions) NeedsToken() bool {
 	host, _, err := net.SplitHostPort(o.Addr)
 	return err == nil && isLoopback(host) && o.Auth == nil && !o.Anyone && !peersKnown()
 }
 
-// NewToken makes a token for the user of this process, and the Auth that takes it and no
-// other.
+// NewToken makes a token for the user of this process, and an Auth that accepts only that token.
 func NewToken() (*Auth, string) {
 	token := rand.Text()
 	return &Auth{tokens: []namedToken{{unitask.LocalOwner(os.Geteuid()), sha256.Sum256([]byte(token))}}}, token
 }
 
-// peerKey is where a connection's context has its peer, a func() (int, error).
+// peerKey is the key of a connection's context for its peer, a func() (int, error).
 type peerKey struct{}
 
-// withPeer returns an http.Server's ConnContext: the user at the other end is looked up once
-// for each connection, with its first request.
+// withPeer returns an http.Server's ConnContext: the user at the other end is looked up once for each connection,
+// with its first request.
 func withPeer(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, peerKey{}, sync.OnceValues(func() (int, error) {
 		return uidBetween(c.RemoteAddr().String(), c.LocalAddr().String())
@@ -69,9 +67,9 @@ func uidBetween(peer, own string) (int, error) {
 	return peerUID(a, b)
 }
 
-// peers lets in, on a loopback address without tokens, the server's own user: the user at
-// the other end of the connection. With anyone every user of this machine is let in.
-// Each has a name of its own, which the SDK treats like a token's.
+// peers admits, on a loopback address without tokens, the server's own user: the user at the other end of the
+// connection. With anyone, every user of this machine is admitted. Each gets a name, which the SDK treats like a
+// token's.
 func peers(anyone bool, next http.Handler) http.Handler {
 	type nameKey struct{}
 	named := auth.RequireBearerToken(func(ctx context.Context, _ string, _ *http.Request) (*auth.TokenInfo, error) {
@@ -93,7 +91,7 @@ func peers(anyone bool, next http.Handler) http.Handler {
 	})
 }
 
-// peerName returns the name of the user at the other end; the error says why it is not served.
+// peerName returns the name of the user at the other end; the error tells why the user is not admitted.
 func peerName(r *http.Request, anyone bool) (string, error) {
 	uid, err := requestUID(r)
 	self := os.Geteuid()

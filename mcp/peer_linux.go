@@ -15,8 +15,7 @@ import (
 // The kernel's tables of TCP sockets, of this network namespace.
 var tcpTables = []string{"/proc/net/tcp", "/proc/net/tcp6"}
 
-// maxTableReads bounds how often the tables are read for one connection: a table that
-// changes while it is read may leave a row out.
+// maxTableReads bounds the reads of the tables for one connection: a table that changes meanwhile may miss a row.
 const maxTableReads = 3
 
 // peersKnown reports whether this system tells which user holds the other end of a loopback connection.
@@ -25,8 +24,8 @@ func peersKnown() bool {
 	return err == nil
 }
 
-// peerUID returns the user of the other end of a loopback connection: the one whose
-// socket is bound to peer and connected to own.
+// peerUID returns the user of the other end of a loopback connection: the owner of the socket that is bound to
+// peer and connected to own.
 func peerUID(peer, own netip.AddrPort) (int, error) {
 	for range maxTableReads {
 		for _, name := range tcpTables {
@@ -44,9 +43,8 @@ func peerUID(peer, own netip.AddrPort) (int, error) {
 	return 0, fmt.Errorf("no process holds the other end %s", peer)
 }
 
-// findSocket looks in a table for the socket that is bound to local and connected to
-// remote. One that no process holds does not count: older kernels show it as
-// root's.
+// findSocket searches a table for the socket that is bound to local and connected to remote. A socket that no
+// process holds does not count: older kernels show it as root's.
 func findSocket(table io.Reader, local, remote netip.AddrPort) (uid int, err error) {
 	lines := bufio.NewScanner(table)
 	for lines.Scan() {
@@ -68,9 +66,8 @@ func findSocket(table io.Reader, local, remote netip.AddrPort) (uid int, err err
 	return 0, fmt.Errorf("no socket of %s to %s", local, remote)
 }
 
-// sameEnd reports whether an end as the table has it, ADDRESS:PORT in hexadecimal, the address
-// in words of the host's byte order, is at. An IPv4 address that is mapped into IPv6 is
-// the IPv4 address.
+// sameEnd reports whether an end in the table's form equals at. The form is ADDRESS:PORT in hexadecimal, with the
+// address in words of the host's byte order. An IPv4 address that is mapped into IPv6 equals the IPv4 address.
 func sameEnd(text string, at netip.AddrPort) bool {
 	address, port, ok := strings.Cut(text, ":")
 	n, err := strconv.ParseUint(port, 16, 16)

@@ -42,7 +42,7 @@ type snippet struct {
 	} `toml:"arguments"`
 }
 
-// Bounds of a folder of snippets.
+// Limits of a folder of snippets.
 const (
 	maxSnippets = 1000
 	maxSnippet  = 1 << 20
@@ -54,7 +54,7 @@ var (
 	commented   = regexp.MustCompile(`(?m)^# ?`)
 )
 
-// readSnippets reads a folder; "" has none.
+// readSnippets reads a folder; "" means no snippets.
 func readSnippets(dir string) (map[string]*snippet, error) {
 	found := map[string]*snippet{}
 	if dir == "" {
@@ -123,7 +123,7 @@ func readSnippet(name string) (*snippet, error) {
 	return s, nil
 }
 
-// missing returns the required arguments that are not there.
+// missing returns the required arguments that are absent.
 func (s *snippet) missing(given map[string]string) (names []string) {
 	for _, name := range slices.Sorted(maps.Keys(s.Arguments)) {
 		if _, ok := given[name]; !ok && s.Arguments[name].Required {

@@ -12,14 +12,14 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// queue bounds the runs under way and the calls that wait for one. A run that ends makes
-// room for the caller that has the fewest runs under way, and of several for the one that
-// was served the longest ago: a caller with one call does not wait for another's fifty.
+// queue bounds the runs under way and the waiting calls. When a run ends, the caller with the fewest runs under
+// way is next; of several, the one that was served least recently. So a caller with one call does not wait for
+// another's fifty.
 type queue struct {
 	slots     int // runs at once
-	most      int // calls that wait
-	perCaller int // of one caller, under way and waiting; 0 is no bound
-	perMinute int // of one caller; 0 is no bound
+	most      int // waiting calls
+	perCaller int // of one caller, under way and waiting; 0 means no limit
+	perMinute int // of one caller; 0 means no limit
 	gauge     func(waiting, running int)
 
 	shared atomic.Bool // there may be several callers
@@ -27,24 +27,24 @@ type queue struct {
 	mu      sync.Mutex
 	waiting []*ticket
 	running int
-	served  uint64 // how many have been let in
+	served  uint64 // number of admitted calls
 	callers map[string]*callerLoad
 }
 
-// callerLoad is what one caller has under way.
+// callerLoad is one caller's load.
 type callerLoad struct {
 	running, waiting int
-	served           uint64        // when it was let in last
+	served           uint64        // when it was last admitted
 	rate, looks      *rate.Limiter // of runs, and of listings and readings of records
 }
 
-// ticket is a call that waits.
+// ticket is a waiting call.
 type ticket struct {
 	load *callerLoad
-	in   chan struct{} // closed when it is let in
+	in   chan struct{} // closed when it is admitted
 }
 
-// maxCallers bounds the callers that are remembered for their rate.
+// maxCallers bounds the callers whose rate is remembered.
 const maxCallers = 10_000
 
 func newQueue(concurrent, most, perCaller, perMinute int, gauge func(waiting, running int)) *queue {
@@ -52,27 +52,25 @@ func newQueue(concurrent, most, perCaller, perMinute int, gauge func(waiting, ru
 		callers: map[string]*callerLoad{}}
 }
 
-// errBusy means that a call was not taken on.
+// errBusy means that a call was refused.
 var errBusy = errors.New("busy")
 
-// LimitError says which bound a caller has reached.
+// LimitError names the limit that a caller has reached.
 type LimitError struct {
-	Limit string // the bound's name: "queue", "caller-concurrent", …
+	Limit string // the limit's name: "queue", "caller-concurrent", …
 	Most  int
-	Text  string        // what is under way, and what to do
-	After time.Duration // when there is room again, where that is known
+	Text  string        // what is under way, and the remedy
+	After time.Duration // when there is room again, if that is known
 }
 
 func (e *LimitError) Error() string { return errBusy.Error() + ": " + e.Text }
 func (e *LimitError) Unwrap() error { return errBusy }
 
-// share says that there are several callers: none of them has all the slots, and none all
-// the places to wait.
+// share notes that there are several callers: none of them gets all the slots, or all the places to wait.
 func (q *queue) share() { q.shared.Store(true) }
 
-// slotsOfOne returns the runs that one caller may have at once. Where there are several
-// callers and several slots, one slot is always for another caller: a run can take a day,
-// and is not ended for those that wait.
+// slotsOfOne returns the runs that one caller may have at once. With several callers and several slots, one slot
+// is always for another caller: a run can take a day, and is not ended for waiting calls.
 func (q *queue) slotsOfOne() int {
 	if q.shared.Load() && q.slots > 1 {
 		return q.slots - 1
@@ -80,8 +78,7 @@ func (q *queue) slotsOfOne() int {
 	return q.slots
 }
 
-// placesOfOne returns the calls of one caller that may wait: half of all where there are
-// several callers.
+// placesOfOne returns the calls of one caller that may wait: half of all if there are several callers.
 func (q *queue) placesOfOne() int {
 	if q.shared.Load() && q.most > 1 {
 		return q.most / 2
@@ -89,8 +86,8 @@ func (q *queue) placesOfOne() int {
 	return q.most
 }
 
-// enter waits for a slot; leave gives it back. ahead is called with how many wait, if it has to wait. The error is a
-// *LimitError if there is no room to wait.
+// enter waits for a slot; leave releases it. ahead is called with the number of waiting calls if it has to wait.
+// The error is a *LimitError if there is no room to wait.
 func (q *queue) enter(ctx context.Context, caller string, ahead func(int)) (leave func(), err error) {
 	t, before, err := q.admit(caller)
 	if err != nil {
@@ -117,7 +114,7 @@ func (q *queue) enter(ctx context.Context, caller string, ahead func(int)) (leav
 	}), nil
 }
 
-// giveUp takes a ticket out of the queue; false is that it was let in meanwhile.
+// giveUp removes a ticket from the queue; false means that it was admitted meanwhile.
 func (q *queue) giveUp(t *ticket) (out bool) {
 	q.change(func() {
 		for i, other := range q.waiting {
@@ -132,7 +129,7 @@ func (q *queue) giveUp(t *ticket) (out bool) {
 	return out
 }
 
-// admit puts a call into the queue, or says why not.
+// admit puts a call into the queue, or returns why not.
 func (q *queue) admit(caller string) (t *ticket, before int, err error) {
 	q.change(func() {
 		load := q.load(caller)
@@ -159,7 +156,7 @@ func (q *queue) admit(caller string) (t *ticket, before int, err error) {
 	return t, before, err
 }
 
-// count counts a run that takes no slot against its caller's rate.
+// count counts a run without a slot against its caller's rate.
 func (q *queue) count(caller string) (err error) {
 	q.change(func() {
 		if load := q.load(caller); !q.inRate(load) {
@@ -169,7 +166,7 @@ func (q *queue) count(caller string) (err error) {
 	return err
 }
 
-// runLooks is how many listings and readings of records a caller may make for each run that its rate allows.
+// runLooks is the number of listings and readings of records for each run that a caller's rate allows.
 const runLooks = 10
 
 // look counts a listing or a reading of records against its caller's rate.
@@ -194,11 +191,11 @@ func tooOften(limit *rate.Limiter, most int, what string) error {
 
 func perMinute(most int) *rate.Limiter { return rate.NewLimiter(rate.Limit(float64(most)/60), most) }
 
-// load returns what a caller has under way.
+// load returns a caller's load.
 func (q *queue) load(caller string) *callerLoad {
 	load := q.callers[caller]
 	if load == nil {
-		for name, l := range q.callers { // any that is idle makes room
+		for name, l := range q.callers { // remove idle callers to make room
 			if len(q.callers) < maxCallers {
 				break
 			}
@@ -235,7 +232,7 @@ func (q *queue) letIn() {
 	}
 }
 
-// before says whose turn it is.
+// before decides which of two callers is next.
 func (l *callerLoad) before(other *callerLoad) bool {
 	if l.running != other.running {
 		return l.running < other.running

@@ -10,14 +10,14 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// ran is a run's result, or a session's step's, as clients get it.
+// ran is the result of a run, or of a session's step, in the form for clients.
 type ran struct {
 	unitask.ResultJSON
 	Cut       []cut     `json:"cut,omitempty" jsonschema:"the streams of which only the beginning is here"`
 	ExpiresAt time.Time `json:"expiresAt,omitzero" jsonschema:"the end of the session"`
 }
 
-// cut is a stream of which a result has the beginning.
+// cut is a stream whose result contains only the beginning.
 type cut struct {
 	Stream   string `json:"stream" jsonschema:"stdout or stderr"`
 	Shown    int64  `json:"shown" jsonschema:"bytes of it that are here"`
@@ -25,11 +25,11 @@ type cut struct {
 	Resource string `json:"resource" jsonschema:"what has all of it"`
 }
 
-// stream takes what is printed: it tells the client and keeps the beginning, which a result carries. The record has
-// all of it.
+// stream receives output: it sends the output to the client and keeps the beginning for the result. The record
+// has all of it.
 type stream struct {
 	live  *live
-	rest  []byte // of a character that is not whole yet
+	rest  []byte // of an incomplete character
 	kept  []byte
 	total int64
 }
@@ -41,7 +41,7 @@ func (s *stream) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// shown returns the beginning; where it is not all, its last character is a whole one.
+// shown returns the beginning; if that is not all, it ends with a complete character.
 func (s *stream) shown() []byte {
 	if s.total > int64(len(s.kept)) {
 		return s.kept[:whole(s.kept)]
@@ -49,20 +49,20 @@ func (s *stream) shown() []byte {
 	return s.kept
 }
 
-// streams are those of a run.
+// streams are the streams of a run.
 type streams struct{ stdout, stderr stream }
 
 func newStreams(live *live) *streams { return &streams{stream{live: live}, stream{live: live}} }
 
-// show puts what is shown of the streams into a result.
+// show stores the shown beginnings of the streams in a result.
 func (s *streams) show(res *unitask.Result) {
 	res.Stdout, res.Stderr = s.stdout.shown(), s.stderr.shown()
 }
 
-// forget keeps nothing of what was printed: a result then says where it is.
+// forget drops the kept output: a result then tells where it is.
 func (s *streams) forget() { s.stdout.kept, s.stderr.kept = nil, nil }
 
-// cut returns the streams of a run that are not shown whole.
+// cut returns the streams of a run that are not shown completely.
 func (s *streams) cut(id string) (list []cut) {
 	for _, one := range []struct {
 		name string
@@ -75,11 +75,11 @@ func (s *streams) cut(id string) (list []cut) {
 	return list
 }
 
-// partURI returns the resource that is a part of a run's record.
+// partURI returns the resource URI of a part of a run's record.
 func partURI(id, part string) string { return runsURI + id + "/" + part }
 
-// answer returns what clients get of a result, which ended with err if that is not nil: said gets what the text lacks.
-// of is the session whose step it was, nil if it was none.
+// answer returns the form of a result for clients; the run ended with err if that is not nil. said receives
+// details that the text lacks. of is the session of a step, or nil.
 func answer(said *sdk.CallToolResult, res *unitask.Result, err error, printed *streams, of *heldSession) *ran {
 	r := &ran{ResultJSON: res.JSON(), Cut: printed.cut(res.RunID)}
 	r.Truncated = r.Truncated || len(r.Cut) > 0
@@ -92,7 +92,7 @@ func answer(said *sdk.CallToolResult, res *unitask.Result, err error, printed *s
 		}
 		more.WriteByte(')')
 	}
-	if of != nil && !as[*unitask.SessionError](err) { // else it is over
+	if of != nil && !as[*unitask.SessionError](err) { // otherwise it is over
 		r.ExpiresAt = of.view().ExpiresAt
 		fmt.Fprintf(&more, "\nsession %s, expires at %s", of.ID, r.ExpiresAt.Format(time.RFC3339))
 	}
@@ -101,7 +101,7 @@ func answer(said *sdk.CallToolResult, res *unitask.Result, err error, printed *s
 	}
 	if err != nil {
 		typed := typed(err)
-		typed.Message = res.Error // the same, without secrets and what its caller must not learn
+		typed.Message = res.Error // the same, without secrets and facts that its caller must not learn
 		said.Meta = sdk.Meta{errorKey: typed}
 	}
 	return r

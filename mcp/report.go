@@ -15,7 +15,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Bounds of what a result carries; the record has all of it.
+// Limits of what a result contains; the record has all of it.
 const (
 	shownBytes = 256 << 10 // of each stream
 	partBytes  = 64 << 10  // of each part of inspect_run
@@ -24,7 +24,7 @@ const (
 	maxListed  = 200
 )
 
-// report returns a result as a model reads it.
+// report returns a result as text for a model.
 func report(res *unitask.Result) string {
 	var b strings.Builder
 	if res.Outcome == unitask.OutcomeExited {
@@ -61,8 +61,8 @@ func report(res *unitask.Result) string {
 	return b.String()
 }
 
-// visible returns a text with what can't be seen in it (control and formatting characters,
-// line breaks) as escapes: a name that hostile code chose can't forge a line of a report.
+// visible escapes invisible characters in a text (control and formatting characters, line breaks): a name that
+// hostile code chose can't forge a line of a report.
 func visible(text string) string {
 	var b strings.Builder
 	for _, r := range text {
@@ -91,7 +91,7 @@ func pictures(res *unitask.Result) (shown map[string]bool, bytes int64) {
 	return shown, bytes
 }
 
-// artifacts are links to what the code left in /out, and these pictures themselves.
+// artifacts returns links to the files in /out, and the given pictures themselves.
 func (s *Server) artifacts(res *unitask.Result, shown map[string]bool) (out []sdk.Content) {
 	for _, a := range res.Artifacts {
 		size, kind := a.Size, mimeType(a.Path)
@@ -106,8 +106,8 @@ func (s *Server) artifacts(res *unitask.Result, shown map[string]bool) (out []sd
 	return out
 }
 
-// result returns what clients get of a run that has ended. What it costs is drawn before it is built; where there is no
-// room for long, it comes without its output and pictures, which are resources.
+// result returns an ended run in the form for clients. Its memory is reserved before it is built. If there is no
+// room for long, it is sent without its output and pictures, which are resources.
 func (s *Server) result(ctx context.Context, caller unitask.Caller, res *unitask.Result,
 	printed *streams) *sdk.CallToolResult {
 	shown, bytes := pictures(res)
@@ -125,7 +125,7 @@ func (s *Server) result(ctx context.Context, caller unitask.Caller, res *unitask
 		Content: append([]sdk.Content{&sdk.TextContent{Text: report(res)}}, s.artifacts(res, shown)...)}
 }
 
-// mimeType returns a file's by its extension.
+// mimeType returns a file's MIME type from its extension.
 func mimeType(name string) string {
 	kind, _, _ := strings.Cut(mime.TypeByExtension(path.Ext(name)), ";")
 	if kind == "" {

@@ -23,8 +23,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// Resources: a record at unitask://runs/{id}, its parts below, its artifacts below
-// artifacts/.
+// Resources are a record at unitask://runs/{id}, its parts below, and its artifacts below artifacts/.
 const runsURI = "unitask://runs/"
 
 // imagesURI is the list of images.
@@ -39,23 +38,23 @@ func (s *Server) listImages(ctx context.Context, req *sdk.ReadResourceRequest) (
 		Text: string(text)}}}, nil
 }
 
-// parts are the files of a record that are resources of their own.
+// parts are the files of a record that are separate resources.
 var parts = map[string]string{"code": "", "stdout": record.StdoutFile, "stderr": record.StderrFile,
 	"netlog": record.NetlogFile, "console": record.ConsoleFile, "inlineFiles": record.InlineFilesFile,
 	"neighbours": record.InlineFilesFile, // its old name, for this release
 }
 
 const (
-	// artifactBytes bounds what is read at once of an artifact.
+	// artifactBytes bounds one read of an artifact.
 	artifactBytes = 1 << 20
-	// pageBytes bounds what is read at once of a part of a record: with each byte escaped in JSON it is below the 16 MiB
-	// that clients take of a message.
+	// pageBytes bounds one read of a part of a record: with each byte escaped in JSON it stays below the 16 MiB
+	// that clients accept for a message.
 	pageBytes = 2 << 20
-	// nextKey is where a page has the URI of the next one, under _meta.
+	// nextKey is the key of a page for the URI of the next one, under _meta.
 	nextKey = "unitask/next"
-	// totalKey is where it has how many bytes there are.
+	// totalKey is its key for the total number of bytes.
 	totalKey = "unitask/total"
-	// escapedByte is what a byte takes in JSON at most.
+	// escapedByte bounds the size of a byte in JSON.
 	escapedByte = 6
 )
 
@@ -81,15 +80,14 @@ func (s *Server) addResources() {
 	s.sdk.AddReceivingMiddleware(s.listResources, onlyURIs)
 }
 
-// Bounds of URIs in a request.
+// Limits of URIs in a request.
 const (
-	maxURI           = 8 << 10 // bytes of one: an artifact's path has 1024, three times as many escaped
-	maxSubscriptions = 100     // that one request begins; each is a look at a record
+	maxURI           = 8 << 10 // bytes of a URI: an artifact's path has 1024, three times as many escaped
+	maxSubscriptions = 100     // of one request; each needs to read a record
 )
 
-// onlyURIs answers a read or a subscription of what is no URI: other characters than
-// printable ASCII, which the SDK's own answer, quoting them, would make JSON that can't be
-// read of.
+// onlyURIs answers a read of, or a subscription to, a text with other characters than printable ASCII. The SDK's
+// own answer would quote the text, and be unreadable JSON.
 func onlyURIs(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		var uris []string
@@ -121,8 +119,8 @@ func onlyURIs(next sdk.MethodHandler) sdk.MethodHandler {
 	}
 }
 
-// extraKey is where a request's context has what came beside it: the SDK hands a
-// subscription of subscriptions/listen on without that.
+// extraKey is the key of a request's context for the data that arrived with it: the SDK passes on a subscription
+// of subscriptions/listen without that.
 type extraKey struct{}
 
 func (s *Server) read(ctx context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
@@ -192,7 +190,7 @@ func (s *Server) resource(ctx context.Context, caller unitask.Caller, uri string
 	return page(ctx, f, partURI(id, rest), "text/plain", from, pageBytes)
 }
 
-// cutOffset takes the query off what is read from an offset on.
+// cutOffset removes the query from the URI of a read from an offset on.
 func cutOffset(text string) (rest string, from int64, ok bool) {
 	rest, query, asks := strings.Cut(text, "?")
 	if !asks {
@@ -203,11 +201,11 @@ func cutOffset(text string) (rest string, from int64, ok bool) {
 	return rest, int64(n), ok && err == nil
 }
 
-// offsetQuery begins the query of a part that is read from an offset on.
+// offsetQuery begins the query of a read from an offset on.
 const offsetQuery = "offset="
 
-// page returns what a file has from an offset on, most bytes of it, up to the end of a character. It closes the file.
-// What the page costs is drawn before it is read.
+// page returns at most most bytes of a file from an offset on, up to the end of a character. It closes the file.
+// The page's memory is reserved before it is read.
 func page(ctx context.Context, f *os.File, uri, kind string, from, most int64) (*sdk.ResourceContents, error) {
 	defer f.Close()
 	st, err := f.Stat()
@@ -236,8 +234,8 @@ func page(ctx context.Context, f *os.File, uri, kind string, from, most int64) (
 	return contents, nil
 }
 
-// subscribe lets a caller be told when a run that it may see has ended. Nothing else is
-// ever told of, and nothing else is kept.
+// subscribe notifies a caller when a run that it may see has ended. There are no other notifications, and nothing
+// else is stored.
 func (s *Server) subscribe(ctx context.Context, req *sdk.SubscribeRequest) error {
 	extra, _ := ctx.Value(extraKey{}).(*sdk.RequestExtra)
 	caller, uri := s.caller(extra), req.Params.URI
@@ -251,8 +249,8 @@ func (s *Server) subscribe(ctx context.Context, req *sdk.SubscribeRequest) error
 	return nil
 }
 
-// contentsOf is text where it is text, else the bytes. One of both is always there, also of nothing: clients refuse
-// contents that have neither, and the SDK leaves empty text out.
+// contentsOf returns a text as text, other data as bytes. One of both is always present, also for an empty file:
+// clients refuse contents without either, and the SDK leaves out empty text.
 func contentsOf(data []byte, kind string) *sdk.ResourceContents {
 	if len(data) > 0 && utf8.Valid(data) && !bytes.Contains(data, []byte{0}) && !strings.HasPrefix(kind, "image/") {
 		return &sdk.ResourceContents{MIMEType: kind, Text: string(data)}
@@ -260,7 +258,7 @@ func contentsOf(data []byte, kind string) *sdk.ResourceContents {
 	return &sdk.ResourceContents{MIMEType: kind, Blob: append([]byte{}, data...)}
 }
 
-// readPicture reads an artifact that is shown.
+// readPicture reads an artifact to show.
 func (s *Server) readPicture(id, name string) ([]byte, error) {
 	f, err := s.rt.Runs().OpenArtifact(id, name)
 	if err != nil {
@@ -274,10 +272,10 @@ func (s *Server) readPicture(id, name string) ([]byte, error) {
 	return data, err
 }
 
-// pageSize is how many runs a page of resources lists.
+// pageSize is the number of runs in a page of resources.
 const pageSize = 100
 
-// listResources lists runs, which come and go, beside what the SDK knows.
+// listResources lists runs, which change, beside the SDK's resources.
 func (s *Server) listResources(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		params, ok := req.GetParams().(*sdk.ListResourcesParams)
@@ -325,7 +323,7 @@ func (s *Server) listResources(next sdk.MethodHandler) sdk.MethodHandler {
 
 // complete completes ids and parts of resources.
 func (s *Server) complete(ctx context.Context, req *sdk.CompleteRequest) (*sdk.CompleteResult, error) {
-	const most = 100 // the protocol's
+	const most = 100 // the protocol's limit
 	out := &sdk.CompleteResult{Completion: sdk.CompletionResultDetails{Values: []string{}}}
 	add := func(value string) {
 		if out.Completion.Total++; len(out.Completion.Values) < most {
@@ -346,7 +344,7 @@ func (s *Server) complete(ctx context.Context, req *sdk.CompleteRequest) (*sdk.C
 				if err != nil {
 					return nil, s.tell(caller, err)
 				}
-				if add(id); out.Completion.Total > most { // how many there are is not counted
+				if add(id); out.Completion.Total > most { // the rest is not counted
 					out.Completion.Total = 0
 					out.Completion.HasMore = true
 					return out, nil

@@ -14,13 +14,13 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// A client of revision 2026-07-28 is not asked in the middle of a call: the call ends with what there is to ask
-// (input_required), and is made again with the answer. So its run outlives the call. Its machine stands still
-// meanwhile, for as long as a question is open at most.
+// A client of revision 2026-07-28 is not asked in the middle of a call. Instead the call ends with the question
+// (input_required), and is made again with the answer. So its run outlives the call. Its machine is stopped
+// meanwhile, at most as long as a question is open.
 
 const (
-	roundKept  = time.Minute // the result of a run whose client has not come back
-	roundInput = "approval"  // the name of the input that is asked for
+	roundKept  = time.Minute // how long the result of a run is kept for a client that has not returned
+	roundInput = "approval"  // the name of the requested input
 )
 
 // rounds are the runs whose calls have ended with a question, or may.
@@ -29,7 +29,7 @@ type rounds struct {
 	open map[string]*round // by the first part of a request's state
 }
 
-// round is one of them.
+// round is one such run.
 type round struct {
 	id, caller string
 	cancel     context.CancelFunc
@@ -41,17 +41,17 @@ type round struct {
 
 	mu      sync.Mutex
 	waits   bool           // a call waits for it
-	pending *roundQuestion // that is open, and has no answer
+	pending *roundQuestion // an open question without an answer
 }
 
 type roundQuestion struct {
 	unitask.Question
 	state  string
-	answer chan unitask.Verdict // takes one
+	answer chan unitask.Verdict // accepts one
 }
 
-// inRounds reports whether the client of a call is to be asked by the call's end: our own user's, if it can put
-// a form to somebody.
+// inRounds reports whether the client of a call is asked at the call's end: it must be our own user's client, and
+// able to show a form.
 func inRounds(caller unitask.Caller, req *sdk.CallToolRequest) bool {
 	can := req.ClientCapabilities()
 	return req.ProtocolVersion() >= stateless && !remote(caller) && can != nil && can.Elicitation != nil
@@ -59,7 +59,7 @@ func inRounds(caller unitask.Caller, req *sdk.CallToolRequest) bool {
 
 type runWith func(ctx context.Context, approve asker) (*sdk.CallToolResult, any, error)
 
-// round begins a run, or continues with the one that a call answers, and returns its result or what it asks.
+// round begins a run, or continues the one that a call answers, and returns its result or its question.
 func (s *Server) round(ctx context.Context, caller unitask.Caller, req *sdk.CallToolRequest,
 	run runWith) (*sdk.CallToolResult, any, error) {
 	var r *round
@@ -111,7 +111,7 @@ func (all *rounds) begin(ctx context.Context, caller string, run runWith) *round
 	return r
 }
 
-// find returns the run that a state names, of that caller, for the one call that continues with it.
+// find returns the caller's run that a state names, for the one call that continues with it.
 func (all *rounds) find(state, caller string) (*round, error) {
 	id, _, _ := strings.Cut(state, ".")
 	all.mu.Lock()
@@ -135,7 +135,7 @@ func (all *rounds) drop(r *round) {
 	delete(all.open, r.id)
 }
 
-// question returns what is open now, with which the call that waits ends.
+// question returns the open question, with which the waiting call ends.
 func (r *round) question() *roundQuestion {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -145,7 +145,7 @@ func (r *round) question() *roundQuestion {
 	return r.pending
 }
 
-// approve asks the client by the end of the call that waits, or the next one, as long as the question is open.
+// approve asks the client at the end of the waiting call, or of the next one, as long as the question is open.
 func (r *round) approve(ctx context.Context, q unitask.Question) unitask.Verdict {
 	asked := &roundQuestion{q, r.id + "." + rand.Text(), make(chan unitask.Verdict, 1)}
 	r.mu.Lock()
@@ -166,7 +166,7 @@ func (r *round) approve(ctx context.Context, q unitask.Question) unitask.Verdict
 	return ""
 }
 
-// answer answers the question that a state is of, if that is open still. No answer is one, too: unitask approve
+// answer answers the question of a state, if the question is still open. No answer counts, too: unitask approve
 // may give another.
 func (r *round) answer(state string, said unitask.Verdict) {
 	r.mu.Lock()
@@ -177,7 +177,7 @@ func (r *round) answer(state string, said unitask.Verdict) {
 	}
 }
 
-// elicitation returns what a client shows its user.
+// elicitation returns the form that a client shows its user.
 func elicitation(q unitask.Question) *sdk.ElicitParams {
 	return &sdk.ElicitParams{Mode: "form", RequestedSchema: approvalForm,
 		Message: fmt.Sprintf("The code of run %s wants %s. Its machine stands still for %s at most.", q.RunID, q.Wants(),

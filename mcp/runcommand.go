@@ -25,7 +25,7 @@ func (s *Server) runCommand(ctx context.Context, req *sdk.CallToolRequest, in co
 	return s.commandNow(ctx, newLive(ctx, req), caller, of, in, approver(ctx, caller, req))
 }
 
-// commandNow runs a command, or starts it in the background; live and approve are as runNow's.
+// commandNow runs a command, or starts it in the background; live and approve are as in runNow.
 func (s *Server) commandNow(ctx context.Context, live *live, caller unitask.Caller, of *heldSession, in commandArgs,
 	approve asker) (*sdk.CallToolResult, any, error) {
 	defer live.close()
@@ -40,7 +40,7 @@ func (s *Server) commandNow(ctx context.Context, live *live, caller unitask.Call
 	defer stop()
 	command := unitask.Command{Args: []string{"/bin/sh", "-c", in.Command}, Dir: in.Cwd, Env: in.Env,
 		Timeout: time.Duration(in.TimeoutSeconds * float64(time.Second))}
-	if in.Background { // which takes no slot: its session's life bounds it
+	if in.Background { // uses no slot: its session's life bounds it
 		if err := s.admitted(caller, s.queue.count(caller.Name)); err != nil {
 			return nil, nil, err
 		}

@@ -28,14 +28,14 @@ type listResult struct {
 	Next string            `json:"next,omitempty" jsonschema:"there may be older ones: before of the next call"`
 }
 
-// Bounds of a listing.
+// Limits of a listing.
 const (
-	maxLooked  = 500 // records that it reads, which takes some tens of milliseconds
-	maxListing = 4   // listings at once; one caller has half of them
+	maxLooked  = 500 // records that it reads, in some tens of milliseconds
+	maxListing = 4   // listings at once; one caller may have half of them
 )
 
-// look begins a listing of a caller's records. It counts against the caller's rate, and waits for its turn: reading
-// records takes processors from runs.
+// look begins a listing of a caller's records. It counts against the caller's rate, and waits for its turn:
+// reading records uses processors that runs need.
 func (s *Server) look(ctx context.Context, caller unitask.Caller) (leave func(), err error) {
 	if err := s.admitted(caller, s.queue.look(caller.Name)); err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func (s *Server) inspectRun(ctx context.Context, req *sdk.CallToolRequest, in in
 	return nil, found, err
 }
 
-// inspection returns a run's record as a caller may see it. What it costs is drawn before it is read.
+// inspection returns a run's record as a caller may see it. Its memory is reserved before it is read.
 func (s *Server) inspection(ctx context.Context, caller unitask.Caller, id string) (*history.Inspection, error) {
 	bytes, err := s.rt.Runs().Size(id, partBytes)
 	if err != nil {
@@ -75,8 +75,7 @@ func (s *Server) inspection(ctx context.Context, caller unitask.Caller, id strin
 	return found, err
 }
 
-// find returns the id that a caller means, of a run that it may see. Another's run is
-// like none.
+// find returns the full id of a run that the caller may see. Another caller's run counts as unknown.
 func (s *Server) find(ctx context.Context, caller unitask.Caller, prefix string) (string, error) {
 	leave, err := s.look(ctx, caller)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// askSecrets adds to a request the secrets that a call asks for, without their values: what the policy
-// denies, it denies by name, and not even whether there is such a secret is disclosed.
+// askSecrets adds a call's secrets to a request, without their values: the policy denies by name, and does not
+// disclose whether there is such a secret.
 func askSecrets(req *unitask.Request, asked []string) error {
 	for _, text := range asked {
 		secret, err := policy.ParseSecret(text)
@@ -32,16 +32,15 @@ func askSecrets(req *unitask.Request, asked []string) error {
 	return nil
 }
 
-// readSecrets puts the values into a request of a caller, who is known by names, as far as its ceiling
-// lets it have them. A keyring and a helper program take time, so the caller has its place in the
-// queue by now.
+// readSecrets adds the values to a request of a caller, who is known by names, as far as its ceiling allows. A
+// keyring and a helper program need time, so the caller already has its slot in the queue.
 func (s *Server) readSecrets(ctx context.Context, caller unitask.Caller, names []string, req *unitask.Request) error {
 	for name := range req.Secrets {
 		if !caller.Ceiling.Secret(name) {
 			continue
 		}
 		value, err := s.opts.Vault.Value(ctx, name, names...)
-		if err != nil && remote(caller) { // whom the error would tell where secrets are kept
+		if err != nil && remote(caller) { // the error would reveal where secrets are stored
 			s.opts.Log.Warn("secret", "caller", caller.Name, "name", name, "error", err)
 			return fmt.Errorf("secret %s: the server can't read it; its log says why", name)
 		}

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// sessions are the calls under way of older clients' sessions.
+// sessions are the calls under way in older clients' sessions.
 type sessions struct {
 	mu    sync.Mutex
 	calls map[string]map[*sessionCall]bool // by the session's id
@@ -16,7 +16,7 @@ type sessionCall struct {
 	cancel context.CancelFunc
 }
 
-// add notes a call until done is called.
+// add registers a call until done is called.
 func (s *sessions) add(session, caller string, cancel context.CancelFunc) (done func()) {
 	c := &sessionCall{caller, cancel}
 	s.mu.Lock()

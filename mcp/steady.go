@@ -7,24 +7,24 @@ import (
 	"time"
 )
 
-// stallTime is how long a client may take nothing of what is written to it.
+// stallTime bounds how long a client may read nothing of an answer.
 const stallTime = 30 * time.Second
 
-// leastRate is how many bytes a client takes in a second at least, once its stallTime is used up. Until then an
-// answer stays in memory, and others wait for its room.
+// leastRate is the minimum number of bytes that a client must read in a second, once its stallTime is used up.
+// Until then an answer stays in memory, and others wait for its room.
 const leastRate = 16 << 10
 
-// steadyChunk is how much of a write has a deadline of its own.
+// steadyChunk is the size of a part of a write with its own deadline.
 const steadyChunk = 32 << 10
 
-// patience is how long a writer waits for one client: at first as long as it may stall. A second more comes
-// with each leastRate bytes that it takes, and with each second in which nothing is written.
+// patience bounds how long a writer waits for one client: at first stallTime. Each leastRate bytes that the
+// client reads add a second, and so does each second without a write.
 type patience struct {
 	most, used time.Duration
-	since      time.Time // of the last write's end
+	since      time.Time // the end of the last write
 }
 
-// write writes in chunks, each with a deadline, until p is written or the patience ends.
+// write writes in chunks, each with a deadline, until p is written or the patience is used up.
 func (w *patience) write(p []byte, deadline func(time.Time), write func([]byte) (int, error)) (written int, err error) {
 	now := time.Now()
 	if !w.since.IsZero() {
@@ -41,15 +41,16 @@ func (w *patience) write(p []byte, deadline func(time.Time), write func([]byte) 
 		now = end
 	}
 	w.since = now
-	deadline(time.Time{}) // HTTP/2 ends a stream at its deadline, though nothing is being written
+	deadline(time.Time{}) // HTTP/2 ends a stream at its deadline, even without a write
 	return written, err
 }
 
-// connBuffer bounds a connection's buffers in the kernel, which are the server's memory, too. What is beyond waits for
-// the client.
+// connBuffer bounds a connection's buffers in the kernel, which are the server's memory, too. Further data waits
+// for the client.
 const connBuffer = 128 << 10
 
-// steadyConn is a connection whose writes go on as long as the client takes them, but not slower than leastRate.
+// steadyConn is a connection whose writes continue as long as the client reads them, but not slower than
+// leastRate.
 type steadyConn struct {
 	net.Conn
 	mu       sync.Mutex // held by Write
@@ -95,13 +96,13 @@ func (l listener) Accept() (net.Conn, error) {
 	}
 }
 
-// steadily has each write of a handler be cut where the client takes too little of it. Streams of HTTP/2 share a
-// connection, and stall by themselves.
+// steadily cuts each write of a handler off if the client reads too slowly. Streams of HTTP/2 share a connection,
+// and each can stall alone.
 func steadily(next http.Handler, stall time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s := &steadyWriter{ResponseWriter: w, control: http.NewResponseController(w), patience: patience{most: stall}}
 		next.ServeHTTP(s, r)
-		s.extend(time.Now().Add(stall)) // for what is in buffers yet
+		s.extend(time.Now().Add(stall)) // for data that is still in buffers
 	})
 }
 
@@ -117,11 +118,11 @@ func (s *steadyWriter) Write(p []byte) (int, error) {
 	return s.patience.write(p, s.extend, s.ResponseWriter.Write)
 }
 
-// FlushError is what a ResponseController calls.
+// FlushError is called by a ResponseController.
 func (s *steadyWriter) FlushError() error {
 	_, err := s.patience.write(nil, s.extend, func([]byte) (int, error) { return 0, s.control.Flush() })
 	return err
 }
 
-// Unwrap gives a ResponseController the rest.
+// Unwrap gives a ResponseController access to the wrapped writer.
 func (s *steadyWriter) Unwrap() http.ResponseWriter { return s.ResponseWriter }

@@ -38,7 +38,7 @@ func (s *Server) addTools() {
 			"policy":    "what was granted (effective), and what was asked for and not given (denials)",
 			"artifacts": "files that it left in /out: the resource unitask://runs/{runId}/artifacts/{path}",
 		}),
-		// It runs any code, but in a machine of its own, which the code can't leave.
+		// It runs any code, but in a separate machine, which the code can't leave.
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &no, IdempotentHint: false,
 			OpenWorldHint: &yes},
 	}, told(s, s.runCode))
@@ -68,7 +68,7 @@ func (s *Server) addTools() {
 	s.sdk.AddReceivingMiddleware(s.fitArguments, typeErrors)
 }
 
-// told has a tool's errors told to its caller as the caller may know them, and draws what the answer costs before it
+// told converts a tool's errors to what the caller may see, and reserves the memory of the answer before it
 // becomes JSON.
 func told[In, Out any](s *Server, tool sdk.ToolHandlerFor[In, Out]) sdk.ToolHandlerFor[In, Out] {
 	return func(ctx context.Context, req *sdk.CallToolRequest, in In) (*sdk.CallToolResult, Out, error) {

@@ -11,11 +11,11 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// scope is whose spans these are, to who collects them.
+// scope identifies these spans to their collector.
 const scope = "github.com/unitask/unitask/mcp"
 
-// traced begins a span for a call of one of our tools, in the trace of its caller: _meta names it, else
-// the HTTP request. Arguments and what is answered are not in it.
+// traced begins a span for a call of one of our tools, in the trace of its caller: from _meta, else from the HTTP
+// request. Arguments and answers are not in it.
 func traced(ctx context.Context, req *sdk.CallToolRequest) (context.Context, func(*sdk.CallToolResult, error)) {
 	const method = "tools/call"
 	ctx = otel.GetTextMapPropagator().Extract(ctx, calledBy(req))
@@ -31,7 +31,7 @@ func traced(ctx context.Context, req *sdk.CallToolRequest) (context.Context, fun
 	}
 }
 
-// calledBy returns what a call says of the trace that it is part of.
+// calledBy returns the trace that a call names as its own.
 func calledBy(req *sdk.CallToolRequest) propagation.TextMapCarrier {
 	meta := req.Params.Meta
 	if _, ok := meta["traceparent"]; !ok && req.Extra != nil && req.Extra.Header != nil {

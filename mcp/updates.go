@@ -9,11 +9,11 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// maxUpdates bounds the notifications of one caller's runs that are on their way to clients. Those beyond are left
-// out: whoever has subscribed can read the run.
+// maxUpdates bounds the pending notifications about one caller's runs. Further ones are left out: every
+// subscriber can read the run.
 const maxUpdates = 8
 
-// updates are those notifications, by caller.
+// updates counts those notifications, by caller.
 type updates struct {
 	mu  sync.Mutex
 	own map[string]int
@@ -40,7 +40,7 @@ func (u *updates) end(caller string) {
 	}
 }
 
-// updated tells those who have subscribed to a caller's run that it has ended. The call waits for none of them.
+// updated notifies the subscribers of a caller's run that it has ended. The call waits for none of them.
 func (s *Server) updated(caller unitask.Caller, id string) {
 	if !s.updates.begin(caller.Name) {
 		return

@@ -14,7 +14,8 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// pass copies files between a caller's sessions, or gives one a value, or reads it, without the session's secrets.
+// pass copies files between a caller's sessions, or sets or reads a session's value, without the session's
+// secrets.
 func (s *Server) pass(ctx context.Context, caller unitask.Caller, of *heldSession, in sessionArgs,
 	req *sdk.CallToolRequest) (shown *sdk.CallToolResult, res sessionsResult, err error) {
 	leave, err := s.filing.enter(ctx, caller.Name)
@@ -25,7 +26,7 @@ func (s *Server) pass(ctx context.Context, caller unitask.Caller, of *heldSessio
 	res.ExpiresAt = of.view().ExpiresAt
 	switch {
 	case in.Op == "put":
-		// As it was sent: the protocol's library makes numbers 64-bit floats.
+		// As sent: the protocol's library converts numbers to 64-bit floats.
 		var as struct{ Value json.RawMessage }
 		if err := json.Unmarshal(req.Params.Arguments, &as); err != nil {
 			return nil, res, err
@@ -56,15 +57,15 @@ func (s *Server) pass(ctx context.Context, caller unitask.Caller, of *heldSessio
 		return nil, res, fmt.Errorf("value %s %w: read %s/%s.json by files", in.Name, err, unitask.ValuesDir, in.Name)
 	}
 	res.Value = value
-	// The text has it as it is, the structured result has floats.
+	// The text has it unchanged, the structured result has floats.
 	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: string(value)}}}, res, nil
 }
 
-// maxValueDepth is how many lists and objects of a value may be in each other: the protocol's libraries read a thousand
-// with what a message has around it, and a client's may read fewer.
+// maxValueDepth bounds the nesting of lists and objects in a value: the protocol's libraries read a thousand
+// levels, including those of the message, and a client's may read fewer.
 const maxValueDepth = 500
 
-// passes says why a JSON text can't be in a structured result, for which libraries make floats of numbers.
+// passes returns why a JSON text can't be in a structured result, in which libraries convert numbers to floats.
 func passes(value []byte) error {
 	depth := 0
 	for d := json.NewDecoder(bytes.NewReader(value)); ; {

@@ -9,27 +9,27 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/auth"
 )
 
-// Bounds of what one caller holds over HTTP at once, calls aside: these the queue bounds.
+// Limits for one caller over HTTP, except calls, which the queue bounds.
 const (
-	maxCallerSessions = 100           // of older revisions; a client has one, and forgets some that it should have ended
+	maxCallerSessions = 100           // of older revisions; a client has one, and does not end some old ones
 	maxSessions       = 10_000        // of all callers
 	maxCallerBodies   = 8 * bodyBytes // bytes of requests that are being read
 	maxBodies         = 160 << 20     // of all callers
-	maxCallerStreams  = 128           // requests under way, event streams among them, beyond the calls that may run and wait
+	maxCallerStreams  = 128           // requests under way, including event streams, beyond the calls that may run and wait
 )
 
-// visitors are what callers hold over HTTP.
+// visitors are the resources that callers hold over HTTP.
 type visitors struct {
 	mu       sync.Mutex
 	requests map[string]int    // under way, by caller
-	bodies   map[string]int64  // bytes of those that are being read, by caller
+	bodies   map[string]int64  // bytes of requests being read, by caller
 	reading  int64             // of all callers
 	sessions map[string]string // the caller of each session
-	begins   map[string]int    // sessions that are being made, by caller
-	all      int               // of these
+	begins   map[string]int    // sessions being made, by caller
+	all      int               // the total of begins
 }
 
-// bounded refuses a caller's request beyond its streams.
+// bounded refuses a caller's request beyond its limit of streams.
 func (s *Server) bounded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		caller := callerOf(r)
@@ -53,7 +53,7 @@ func callerIn(ctx context.Context) string {
 	return ""
 }
 
-// tooMany answers a request that is beyond a bound.
+// tooMany answers a request that exceeds a limit.
 func (s *Server) tooMany(w http.ResponseWriter, err error) {
 	s.metrics.refused(err)
 	w.Header().Set("Retry-After", "1")
@@ -82,8 +82,8 @@ func (v *visitors) leave(caller string) {
 	}
 }
 
-// hold makes room for the bytes of a caller's request. resize is called with how many they are in
-// the end, and 0 when the request has been read.
+// hold reserves room for the bytes of a caller's request. resize is called with their final number, and with 0
+// when the request has been read.
 func (v *visitors) hold(caller string, bytes int64) (resize func(bytes int64), err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -113,8 +113,8 @@ func (v *visitors) hold(caller string, bytes int64) (resize func(bytes int64), e
 	}, nil
 }
 
-// newSession makes room for a session of a caller; began is called with its id, "" if none came
-// of it. list has the ids of those that there are: it is asked when no other can become one of ours.
+// newSession reserves room for a session of a caller; began is called with its id, "" if none was made. list
+// returns the ids of existing sessions: it is called when no other can become one of ours.
 func (v *visitors) newSession(caller string, list func() map[string]bool) (began func(id string), err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -56,10 +56,10 @@ func (s *Server) runStep(ctx context.Context, caller unitask.Caller, names []str
 		step.Files, step.Dirs, step.InlineFiles = run.Files, run.Dirs, run.InlineFiles
 	}
 	if in.Session == newSession {
-		step.Timeout = min(step.Timeout, of.LongestStep()) // what it asks for beyond that is denied
+		step.Timeout = min(step.Timeout, of.LongestStep()) // more than that is denied
 	}
 	res, err := of.Run(ctx, step)
-	if err != nil && in.Session == newSession { // the caller learns of no id
+	if err != nil && in.Session == newSession { // the caller never learns an id
 		err = errors.Join(err, of.Close())
 		s.held.drop(of.ID)
 		return res, nil, err
@@ -70,7 +70,7 @@ func (s *Server) runStep(ctx context.Context, caller unitask.Caller, names []str
 	return res, of, err
 }
 
-// limit returns the time limit of a step that asks for one, or for none.
+// limit returns the time limit of a step that may request one.
 func (s *heldSession) limit(asked time.Duration) time.Duration {
 	return cmp.Or(asked, min(policy.DefaultTimeout, s.LongestStep()))
 }
@@ -78,7 +78,7 @@ func (s *heldSession) limit(asked time.Duration) time.Duration {
 // newSession is the value of run_code's session that starts one.
 const newSession = "new"
 
-// onlyStep reports whether a call asks for nothing that a session has from its beginning.
+// onlyStep reports whether a call requests nothing that must be set at a session's start.
 func (in runArgs) onlyStep() bool {
 	return in.Image == "" && len(in.Packages) == 0 && !in.Check && len(in.Args) == 0 && in.Stdin == "" &&
 		len(in.Env) == 0 && len(in.AllowNet) == 0 && len(in.AllowHTTP) == 0 && len(in.AllowTCP) == 0 &&
@@ -122,7 +122,7 @@ type sessionArgs struct {
 	Value       any     `json:"value,omitempty" jsonschema:"of put: the value, any JSON"`
 }
 
-// filesResult is what came of files.
+// filesResult is the result of files.
 type filesResult struct {
 	Text      string    `json:"text" jsonschema:"what is shown, or was done"`
 	ExpiresAt time.Time `json:"expiresAt" jsonschema:"the end of the session"`
@@ -131,7 +131,7 @@ type filesResult struct {
 type sessionsResult struct {
 	Sessions  []sessionView `json:"sessions,omitzero"`
 	ExpiresAt time.Time     `json:"expiresAt,omitzero" jsonschema:"of copy, put and get: the end of the session"`
-	Value     any           `json:"value,omitempty" jsonschema:"of get: the value"` // described, since clients refuse the schema true
+	Value     any           `json:"value,omitempty" jsonschema:"of get: the value"` // described, because clients refuse the schema true
 	Names     []string      `json:"names,omitempty"`                                // of get without a name
 	More      bool          `json:"more,omitempty" jsonschema:"of get without a name: there are other names, which run_command can list, as by ls /work/.values"`
 }
@@ -175,8 +175,8 @@ func (s *Server) addSessionTools() {
 const (
 	// maxShownFile bounds what view shows, in bytes.
 	maxShownFile = shownBytes
-	// maxToolFile bounds a file that files views or edits, and maxFileCalls how many calls hold
-	// some at once.
+	// maxToolFile bounds a file that files views or edits, and maxFileCalls the calls that hold such files at
+	// once.
 	maxToolFile  = 8 << 20
 	maxFileCalls = 4
 )
@@ -210,7 +210,7 @@ func readTool(ctx context.Context, of *unitask.Session, name string) ([]byte, er
 	return text, err
 }
 
-// editFiles does what a call asks for and says what came of it.
+// editFiles does what a call requests and returns a message.
 func editFiles(ctx context.Context, of *unitask.Session, in filesArgs) (string, error) {
 	if in.Path == "" {
 		return "", errors.New("path is empty")
@@ -251,7 +251,7 @@ func editFiles(ctx context.Context, of *unitask.Session, in filesArgs) (string, 
 	return "", fmt.Errorf("op %.40q: use view, create, str_replace, insert, list or remove", in.Op)
 }
 
-// inserted returns a text with another one behind its line of that number.
+// inserted returns a text with another one inserted after the line of that number.
 func inserted(text []byte, line int, more string) ([]byte, error) {
 	at, seen := 0, 0
 	for seen < line && at < len(text) {
@@ -274,7 +274,7 @@ func inserted(text []byte, line int, more string) ([]byte, error) {
 	return slices.Concat(head, []byte(more), text[at:]), nil
 }
 
-// numbered are lines with their numbers.
+// numbered returns lines with their numbers.
 func numbered(text []byte, span []int) (string, error) {
 	if !utf8.Valid(text) {
 		return "", fmt.Errorf("the file has %d bytes and is not UTF-8 text: run_command can show it, as by od", len(text))
@@ -364,7 +364,7 @@ func (s *Server) session(ctx context.Context, req *sdk.CallToolRequest, in sessi
 	return nil, s.sessionsOf(caller), nil
 }
 
-// endSession ends a caller's session, whether it is held or was left paused.
+// endSession ends a caller's session, whether it is held here or was left paused.
 func (s *Server) endSession(caller unitask.Caller, id string) (*sdk.CallToolResult, sessionsResult, error) {
 	of, err := s.held.find(id, caller.Name)
 	switch {
