@@ -201,7 +201,7 @@ func (a *Auth) verify(ctx context.Context, token string, _ *http.Request) (*auth
 		}
 		return &auth.TokenInfo{UserID: name}, nil
 	}
-	if strings.Count(token, ".") != 2 || strings.Trim(token, compactLetters) != "" { // the JSON serialization is for other uses
+	if strings.Count(token, ".") != 2 || strings.Trim(token, compactLetters) != "" { // not the JSON form
 		return nil, fmt.Errorf("%w: it is no JWT", auth.ErrInvalidToken)
 	}
 	id, err := a.verifier.Verify(ctx, token)

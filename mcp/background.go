@@ -121,7 +121,7 @@ func (s *Server) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs
 	until := time.Now().Add(time.Duration(seconds * float64(time.Second)))
 	is, err := of.Wait(ctx, in.Run, in.AfterSeq, time.Until(until))
 	text := is.Text()
-	for err == nil && is.Result == nil && len(text) > 0 && whole(text) == 0 && time.Now().Before(until) { // an incomplete character
+	for err == nil && is.Result == nil && len(text) > 0 && whole(text) == 0 && time.Now().Before(until) { // half a character
 		if _, err = of.Wait(ctx, in.Run, is.Seq, time.Until(until)); err == nil {
 			is, err = of.Wait(ctx, in.Run, in.AfterSeq, 0)
 			text = is.Text()

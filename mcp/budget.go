@@ -33,7 +33,7 @@ const (
 
 	firstBytes = 1 << 20 // bytes that a caller without other memory always gets at once
 
-	largeBytes = 256 << 10       // of a request that waits for its turn to be decoded, which uses a processor for some time
+	largeBytes = 256 << 10       // of a request that waits for its turn to be decoded, a slow step
 	decodeTime = 2 * time.Second // how long its decoding may take until the next one begins
 )
 

@@ -270,7 +270,7 @@ func (o *HTTPOptions) guard(next http.Handler) http.Handler {
 // with initialize.
 func (s *Server) byRevision(stateless2026, sessions http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if session := r.Header.Get("Mcp-Session-Id"); r.Method == http.MethodDelete && session != "" { // the SDK waits for its calls
+		if session := r.Header.Get("Mcp-Session-Id"); r.Method == http.MethodDelete && session != "" { // the SDK waits for calls
 			s.sessions.end(session, callerOf(r))
 		}
 		if r.Method != http.MethodPost {
@@ -350,7 +350,7 @@ func (s *Server) ServeHTTP(ctx context.Context, opts HTTPOptions, listening func
 	defer cancel()
 	s.drain(timed)
 	s.Close()
-	short, cancelShort := context.WithTimeout(context.WithoutCancel(ctx), time.Second) // streams of sessions do not close by themselves
+	short, cancelShort := context.WithTimeout(context.WithoutCancel(ctx), time.Second) // session streams stay open
 	defer cancelShort()
 	if err := hs.Shutdown(short); errors.Is(err, context.DeadlineExceeded) {
 		return hs.Close()

@@ -15,7 +15,7 @@ const (
 	maxSessions       = 10_000        // of all callers
 	maxCallerBodies   = 8 * bodyBytes // bytes of requests that are being read
 	maxBodies         = 160 << 20     // of all callers
-	maxCallerStreams  = 128           // requests under way, including event streams, beyond the calls that may run and wait
+	maxCallerStreams  = 128           // requests and event streams, beyond the calls that may run and wait
 )
 
 // visitors are the resources that callers hold over HTTP.

@@ -131,7 +131,7 @@ type filesResult struct {
 type sessionsResult struct {
 	Sessions  []sessionView `json:"sessions,omitzero"`
 	ExpiresAt time.Time     `json:"expiresAt,omitzero" jsonschema:"of copy, put and get: the end of the session"`
-	Value     any           `json:"value,omitempty" jsonschema:"of get: the value"` // described, because clients refuse the schema true
+	Value     any           `json:"value,omitempty" jsonschema:"of get: the value"` // described: clients refuse the schema true
 	Names     []string      `json:"names,omitempty"`                                // of get without a name
 	More      bool          `json:"more,omitempty" jsonschema:"of get without a name: there are other names, which run_command can list, as by ls /work/.values"`
 }
