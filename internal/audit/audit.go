@@ -1,7 +1,7 @@
-// Package audit keeps the log of a home: one line of JSON for each event that matters beyond its run, in a file that
-// only grows. Beside it are the hashes of a Merkle tree (the one of golang.org/x/mod/sumdb/tlog). A tree head that is
-// kept elsewhere shows whether a line was changed or removed since. The log can't stop anybody who may write the home:
-// without such a head it only reveals mistakes.
+// Package audit keeps the log of a home: one line of JSON for each event that matters beyond its run, in an
+// append-only file. Beside it are the hashes of a Merkle tree (that of golang.org/x/mod/sumdb/tlog). With a tree
+// head that is stored elsewhere, later changes and removals of lines are detected. The log can't stop anybody who
+// may write the home: without such a head it only reveals accidents.
 //
 // Package unitask appends; package cli lists, verifies and exports.
 package audit
@@ -29,7 +29,7 @@ import (
 	"github.com/unitask/unitask/internal/home"
 )
 
-// Kind says what an entry is about.
+// Kind is the kind of an entry.
 type Kind string
 
 const (
@@ -39,16 +39,16 @@ const (
 	SessionStarted   Kind = "session.started" // the same of a session, which is a run
 	SessionEnded     Kind = "session.ended"
 	LimitHit         Kind = "limit.hit"  // of time, memory, output, artifacts, by a run
-	QueueFull        Kind = "queue.full" // a call that was not taken on
+	QueueFull        Kind = "queue.full" // a call that was refused
 	ImageAdded       Kind = "image.added"
 	ImageRemoved     Kind = "image.removed"
 	PackagesAdded    Kind = "packages.added"
 	PackagesRemoved  Kind = "packages.removed"
-	PolicyDenied     Kind = "policy.denied"    // what a run asked for and did not get
-	PolicyChanged    Kind = "policy.changed"   // of a run that was under way
+	PolicyDenied     Kind = "policy.denied"    // parts of a request that were not granted
+	PolicyChanged    Kind = "policy.changed"   // of a run under way
 	SecretGranted    Kind = "secret.granted"   // to the code, or bound to hosts
 	SecretUsed       Kind = "secret.used"      // went to hosts that it is bound to
-	SecretExposed    Kind = "secret.exposed"   // was in answers that had no reason to have it, or in output
+	SecretExposed    Kind = "secret.exposed"   // found in answers whose requests did not carry it, or in output
 	NetRefused       Kind = "net.refused"      // names, connections and requests
 	NetAsked         Kind = "net.asked"        // somebody was asked about a connection
 	ApprovalRemoved  Kind = "approval.removed" // of what was allowed for good
@@ -56,13 +56,13 @@ const (
 	CeilingForgotten Kind = "ceiling.forgotten"
 )
 
-// Kinds are all of them.
+// Kinds lists all kinds.
 var Kinds = []Kind{RunStarted, RunEnded, RunRefused, SessionStarted, SessionEnded, LimitHit, QueueFull, ImageAdded,
 	ImageRemoved, PackagesAdded, PackagesRemoved,
 	PolicyDenied, PolicyChanged, SecretGranted, SecretUsed, SecretExposed, NetRefused, NetAsked, ApprovalRemoved,
 	CeilingTrusted, CeilingForgotten}
 
-// Schema is the version of an entry, which grows when a member changes its meaning or goes.
+// Schema is the version of an entry; it grows when a member is removed or changes its meaning.
 const Schema = 1
 
 // Entry is one line.
@@ -77,23 +77,23 @@ type Entry struct {
 }
 
 const (
-	// maxLine bounds an entry; of a longer one parts are left out, and it says so.
+	// maxLine bounds an entry; a longer one loses parts, and says so.
 	maxLine = 64 << 10
 	// maxAppend bounds entries that are written together: a run's, 66 at most, are shorter.
 	maxAppend = 64 * maxLine
-	// maxLog bounds the log: at some 2 KiB a run a million runs. It is never cut by us.
+	// maxLog bounds the log: at some 2 KiB a run, a million runs. unitask never cuts it.
 	maxLog = 2 << 30
-	// indexed is what the index has of each line: the offset of its end.
+	// indexed is the size of an index record for a line: the offset of its end.
 	indexed = 8
 )
 
-// ErrFull means that the log has reached its bound: export it, and move its folder away.
+// ErrFull means that the log has reached its limit: export it, and move its folder away.
 var ErrFull = fmt.Errorf("the audit log has %d bytes: export it, then move its folder away", maxLog)
 
-// Log is a folder. Any number of processes may append to one at a time.
+// Log is a folder. Any number of processes may append; one does at a time.
 type Log struct{ dir string }
 
-// In returns the log of a home, which need not be there yet.
+// In returns the log of a home, which need not exist yet.
 func In(dir string) Log { return Log{home.Dir(dir).Audit()} }
 
 func (l Log) name(file string) string { return filepath.Join(l.dir, file) }
@@ -109,9 +109,8 @@ const (
 	keyName      = "unitask-audit"
 )
 
-// Append writes entries, all of them or none, also when the process dies or the power fails.
-// When it returns they are on the disk. When it fails for want of room they may yet be written,
-// by the next one.
+// Append writes entries, all of them or none, even if the process dies or the power fails. When it returns, they
+// are on the disk. If it fails for lack of room, the next append may still write them.
 func (l Log) Append(entries ...Entry) error {
 	if len(entries) == 0 {
 		return nil
@@ -144,7 +143,7 @@ func (l Log) Append(entries ...Entry) error {
 	return nil
 }
 
-// Room says why an entry could not be written now: the disk is full, or the log. It writes none.
+// Room returns an error if an entry could not be written now because the disk or the log is full. It writes none.
 func (l Log) Room() error {
 	f, done, err := l.open()
 	if err == nil {
@@ -154,7 +153,7 @@ func (l Log) Room() error {
 	if err == nil && f.end+maxLine > maxLog {
 		return ErrFull
 	}
-	if err == nil { // what has no checksum is no append
+	if err == nil { // data without a checksum is no append
 		_, err = f.pending.WriteAt(make([]byte, maxLine), 0)
 		err = errors.Join(err, f.pending.Truncate(0))
 	}
@@ -164,8 +163,8 @@ func (l Log) Room() error {
 	return nil
 }
 
-// line returns the entry as it is written. Of a detail that is too long the longest members are left
-// out: who asks for much of one thing can't hide what else was asked for.
+// line encodes the entry. If a detail is too long, its longest members are left out: so a long request for one
+// thing can't hide the other requests.
 func (e Entry) line() ([]byte, error) {
 	e.Schema, e.Time = Schema, e.Time.UTC()
 	line, err := json.Marshal(e)
@@ -200,10 +199,10 @@ func (e Entry) line() ([]byte, error) {
 	return line, nil
 }
 
-// Read calls each with every line, in its order.
+// Read calls each with every line, in order.
 func (l Log) Read(each func(n int64, line []byte) error) error { return l.ReadFrom(0, each) }
 
-// ReadFrom leaves out the first lines, as many as before says.
+// ReadFrom skips the first before lines.
 func (l Log) ReadFrom(before int64, each func(n int64, line []byte) error) error {
 	text, err := l.file(linesFile, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -235,7 +234,7 @@ func (l Log) ReadFrom(before int64, each func(n int64, line []byte) error) error
 	})
 }
 
-// Len returns how many lines there are.
+// Len returns the number of lines.
 func (l Log) Len() (int64, error) {
 	if _, err := os.Stat(l.name(linesFile)); errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
@@ -248,7 +247,7 @@ func (l Log) Len() (int64, error) {
 	return f.n, f.check()
 }
 
-// Head returns the state of the log: how many lines, and the hash of their tree, as a signed note
+// Head returns the state of the log: the number of lines and the hash of their tree, as a signed note
 // (golang.org/x/mod/sumdb/note, c2sp.org/tlog-checkpoint).
 func (l Log) Head() (string, error) {
 	f, done, err := l.open()
@@ -275,7 +274,7 @@ func headText(n int64, hash tlog.Hash) string {
 	return fmt.Sprintf("%s\n%d\n%s\n", keyName, n, hash)
 }
 
-// signer reads the log's key, which is made when it is first asked for.
+// signer reads the log's key, which is created on first use.
 func (l Log) signer() (note.Signer, error) {
 	text, err := l.text(keyFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -310,7 +309,7 @@ func (l Log) text(name string) (string, error) {
 // Verifier returns the public key that checks heads.
 func (l Log) Verifier() (string, error) { return l.text(verifierFile) }
 
-// lines reads lines of any length up to a bound; one that ends with the file has no newline.
+// lines reads lines up to a maximum length; one that ends with the file has no newline.
 func lines(r io.Reader, each func(n int64, line []byte) error) error {
 	buffer, rest := make([]byte, 256<<10), []byte(nil)
 	n := int64(0)

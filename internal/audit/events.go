@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Event is an entry as CloudEvents 1.0 has it (its JSON format). Source and ID together are
-// those of one entry and no other: which log, and which line of it.
+// Event is an entry in the form of CloudEvents 1.0 (its JSON format). Source and ID together identify one entry:
+// the log, and the line in it.
 type Event struct {
 	SpecVersion string          `json:"specversion"`
 	ID          string          `json:"id"`
@@ -30,16 +30,16 @@ const (
 	eventType   = "unitask." // and the entry's kind
 )
 
-// Kind returns the entry's.
+// Kind returns the entry's kind.
 func (e *Event) Kind() string { return strings.TrimPrefix(e.Type, eventType) }
 
-// Line returns the entry's number in its log, from 1 on; 0 if the event is none of ours.
+// Line returns the entry's number in its log, from 1 on; 0 if the event is not from such a log.
 func (e *Event) Line() int64 {
 	n, _ := strconv.ParseInt(e.ID, 10, 64)
 	return n
 }
 
-// Source returns the source of the log's events, "" if it has none yet, and how many there are.
+// Source returns the source of the log's events, "" if it has none yet, and their number.
 func (l Log) Source() (source string, lines int64, err error) {
 	if lines, err = l.Len(); err != nil || lines == 0 {
 		return "", 0, err
@@ -59,18 +59,17 @@ func sourceOf(firstLine []byte) string {
 	return EventSource + hex.EncodeToString(sum[:8])
 }
 
-// Events are a log's entries as events, in their order.
+// Events returns a log's entries as events, in order.
 type Events struct {
 	log    Log
 	source string
 	given  int64 // lines
 }
 
-// Events begin with the log's first entry.
+// Events begins with the log's first entry.
 func (l Log) Events() *Events { return &Events{log: l} }
 
-// Next calls each with the event of every entry that is there and was not given yet, but for the
-// first ones, as many as after says.
+// Next calls each with the events of new entries, except the first after ones.
 func (e *Events) Next(after int64, each func(event []byte) error) error {
 	first := errors.New("the first line is read")
 	if err := e.log.Read(func(_ int64, line []byte) error {

@@ -18,7 +18,7 @@ import (
 	"github.com/unitask/unitask/internal/filelock"
 )
 
-// files are the open ones of a log, whose lock is held.
+// files are the open files of a log, whose lock is held.
 type files struct {
 	lines, hashes, index *os.File
 	pending              *os.File // the append under way
@@ -26,8 +26,8 @@ type files struct {
 	end                  int64    // of these
 }
 
-// open takes the lock, and finishes what a process that died has begun. Whether the files agree
-// is check's to say.
+// open takes the lock, and completes the append of a process that died. check tests whether the files are
+// consistent.
 func (l Log) open() (f *files, done func(), err error) {
 	lock, err := filelock.Take(l.name(lockFile))
 	if err != nil {
@@ -60,7 +60,7 @@ func (l Log) open() (f *files, done func(), err error) {
 	return f, done, nil
 }
 
-// file opens one of the log's files. A link, or what is no file, is refused.
+// file opens one of the log's files. It refuses links and other kinds.
 func (l Log) file(name string, how int) (*os.File, error) {
 	f, err := os.OpenFile(l.name(name), how|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
@@ -81,13 +81,13 @@ func syncDir(name string) error {
 	return err
 }
 
-// all returns the files that are open.
+// all returns the open files.
 func (f *files) all() []*os.File {
 	return slices.DeleteFunc([]*os.File{f.lines, f.hashes, f.index, f.pending},
 		func(file *os.File) bool { return file == nil })
 }
 
-// count finds out how many lines there are, and where they end.
+// count finds the number of lines, and where they end.
 func (f *files) count() error {
 	st, err := f.index.Stat()
 	if err == nil {
@@ -97,7 +97,7 @@ func (f *files) count() error {
 	return err
 }
 
-// check says whether the files are as long as an append leaves them.
+// check returns an error unless the files are as long as an append leaves them.
 func (f *files) check() error {
 	for file, want := range map[*os.File]int64{f.lines: f.end, f.hashes: hashesEnd(f.n), f.index: f.n * indexed} {
 		st, err := file.Stat()
@@ -113,7 +113,7 @@ func (f *files) check() error {
 	return nil
 }
 
-// hashesEnd returns how long the hashes of n lines are.
+// hashesEnd returns the length of the hashes of n lines.
 func hashesEnd(n int64) int64 {
 	if n == 0 {
 		return 0
@@ -131,16 +131,15 @@ func (f *files) endOf(n int64) (int64, error) {
 	return int64(binary.BigEndian.Uint64(b[:])), err
 }
 
-// An append is written to a file of its own first: how many lines there are, where they end,
-// the lines, and a checksum before all of that. So of an append there is all or nothing, and
-// whatever else does not fit together no crash has left.
+// An append is first written to a separate file: a checksum, the number of lines, where they end, and the lines.
+// So an append is done completely or not at all, and no crash can cause any other inconsistency.
 const (
 	pendingLines = sha256.Size
 	pendingEnd   = pendingLines + 8
 	pendingText  = pendingEnd + 8
 )
 
-// append writes lines behind those that there are.
+// append appends lines to the existing ones.
 func (f *files) append(text []byte) error {
 	plan := make([]byte, pendingLines, pendingText+len(text))
 	plan = binary.BigEndian.AppendUint64(plan, uint64(f.n))
@@ -157,7 +156,7 @@ func (f *files) append(text []byte) error {
 	return f.write(text)
 }
 
-// redo does an append again that was planned, and perhaps not done to its end.
+// redo repeats a planned append that may be incomplete.
 func (f *files) redo() error {
 	plan, err := io.ReadAll(io.LimitReader(f.pending, pendingText+maxAppend+1))
 	if err != nil || len(plan) == 0 {
@@ -189,7 +188,7 @@ func (f *files) redo() error {
 	return f.write(text)
 }
 
-// write adds lines to the files, and has them on the disk when it returns.
+// write adds lines to the files; when it returns they are on the disk.
 func (f *files) write(text []byte) error {
 	if _, err := f.lines.WriteAt(text, f.end); err != nil {
 		return err
@@ -224,7 +223,7 @@ func (f *files) write(text []byte) error {
 	return f.pending.Truncate(0)
 }
 
-// ReadHashes is tlog.HashReader's.
+// ReadHashes implements tlog.HashReader.
 func (f *files) ReadHashes(at []int64) ([]tlog.Hash, error) {
 	out := make([]tlog.Hash, len(at))
 	for i, n := range at {

@@ -5,22 +5,21 @@ import (
 	"os"
 )
 
-// Looking at tens of thousands of files takes as long as a machine does to start, and nearly all
-// of it is the kernel's answering what each is. So while a folder is worked off, those beside
-// it are opened and listed, in the same order.
+// Inspecting tens of thousands of files takes as long as starting a machine, and nearly all of that time is the
+// kernel's answers. So while one folder is processed, its siblings are opened and listed, in the same order.
 
-// listAtOnce is how many entries of a folder are listed at a time.
+// listAtOnce is the number of entries of a folder that are listed at a time.
 const listAtOnce = 1024
 
-// listing is a folder that was opened and begun to be listed.
+// listing is an open folder with its first entries.
 type listing struct {
-	root *os.Root // nil where it can't be opened: err says why
+	root *os.Root // nil if it can't be opened: err explains why
 	dir  *os.File
 	list []fs.DirEntry // the first entries
-	err  error         // that came with them, io.EOF among others
+	err  error         // the error after them, often io.EOF
 }
 
-// list opens a folder that is in another, and begins to list it.
+// list opens a folder in another one, and begins to list it.
 func list(in *os.Root, name string) (l listing) {
 	if l.root, l.err = in.OpenRoot(name); l.err != nil {
 		return l
@@ -41,10 +40,10 @@ func (l listing) close() {
 	}
 }
 
-// ahead lists folders before they are asked for: one is waited for while another is listed.
+// ahead lists folders before they are requested: it prepares one while another is processed.
 type ahead struct {
 	in    *os.Root
-	ready chan chan listing // nil where there is nothing to do meanwhile
+	ready chan chan listing // nil if there is nothing to do meanwhile
 	stop  chan struct{}
 }
 
@@ -77,7 +76,7 @@ func (a *ahead) next(name string) listing {
 	return <-<-a.ready
 }
 
-// close ends the listing; it waits until nothing is open any more.
+// close ends the listing, and waits until nothing is open any more.
 func (a *ahead) close() {
 	if a.ready == nil {
 		return

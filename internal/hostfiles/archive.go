@@ -10,13 +10,13 @@ import (
 	"github.com/unitask/unitask/guest"
 )
 
-// Archive is a Guest that writes what it takes as a tar, whose paths are below the root. Close it.
+// Archive is a Guest that writes its files as a tar, with paths below the root. Close it.
 type Archive struct{ *tar.Writer }
 
-// NewArchive returns one that writes to a stream.
+// NewArchive returns an Archive that writes to a stream.
 func NewArchive(to io.Writer) Archive { return Archive{tar.NewWriter(to)} }
 
-// Put is a Guest's.
+// Put implements Guest.
 func (a Archive) Put(f guest.File, content io.Reader) error {
 	h := &tar.Header{Name: strings.TrimPrefix(f.Path, "/"), Mode: int64(f.Mode.Perm()), ModTime: f.ModTime}
 	if f.ModTime.IsZero() {

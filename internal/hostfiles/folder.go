@@ -15,10 +15,9 @@ import (
 	"github.com/unitask/unitask/internal/export"
 )
 
-// Folders as tar, on their way into machines and out of them. What comes out of one is written by code that
-// nobody trusts.
+// Folders are copied into machines and out of them as tar. Untrusted code writes the tar of a machine.
 
-// Bounds of a folder that is copied.
+// Limits of a copied folder.
 const (
 	MaxFolderBytes   = 1 << 30 // of its files
 	MaxFolderEntries = 100_000
@@ -28,18 +27,18 @@ const (
 // MaxFolderArchive bounds its archive, in bytes: a header, a long name and padding for each entry.
 const MaxFolderArchive = MaxFolderBytes + MaxFolderEntries*8<<10
 
-// What SendFolder packs is below FolderName, and FolderWhole comes last: without that it was cut.
+// SendFolder packs everything below FolderName, and FolderWhole comes last: without it, the tar was cut off.
 const (
 	FolderName  = "folder"
 	FolderWhole = "whole"
 )
 
-// FolderError says what of a folder can't be copied.
+// FolderError names the part of a folder that can't be copied.
 type FolderError struct{ Name, Reason string }
 
 func (e *FolderError) Error() string { return fmt.Sprintf("%.200q %s", e.Name, e.Reason) }
 
-// counted counts what a folder has.
+// counted counts the contents of a folder.
 type counted struct {
 	entries int
 	bytes   int64
@@ -61,7 +60,7 @@ func (c *counted) add(name string, size int64) error {
 	return nil
 }
 
-// SendFolder has use read the tar of a folder: files, folders, and links, which go as they are.
+// SendFolder passes the tar of a folder to use: files, folders, and links, which are packed unchanged.
 func SendFolder(dir string, use func(io.Reader) error) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -135,21 +134,21 @@ func packOne(root *os.Root, w *tar.Writer, name string, all *counted) error {
 	if err := w.WriteHeader(h); err != nil {
 		return err
 	}
-	n, err := io.Copy(w, io.LimitReader(f, h.Size)) // one that grows is what it was
+	n, err := io.Copy(w, io.LimitReader(f, h.Size)) // a growing file keeps the size in its header
 	if err == nil && n < h.Size {
 		err = &FolderError{name, "became shorter while it was read: try again"}
 	}
 	return err
 }
 
-// TakeFolder makes a folder of the tar that fill writes, by the rule of package export: names that begin with a dot
-// are among what is left out, which it returns, and no file is executable. It is there whole, when both have done
-// their part, or not at all; a name that is taken by anything but an empty folder is an error.
+// TakeFolder creates a folder from the tar that fill writes, by the rules of package export. It leaves out names
+// that begin with a dot, among others, and returns them in left; no file is executable. The folder appears
+// complete, or not at all. It is an error if the name exists, unless it is an empty folder.
 func TakeFolder(dir string, fill func(io.Writer) error) (left []export.Left, err error) {
 	return takeFolder(dir, false, fill)
 }
 
-// takeFolder is TakeFolder; with all everything comes as it is, for another machine.
+// takeFolder is TakeFolder; with all, everything is copied unchanged, for another machine.
 func takeFolder(dir string, all bool, fill func(io.Writer) error) (left []export.Left, err error) {
 	dir = filepath.Clean(dir)
 	taken := func() error {
@@ -168,7 +167,7 @@ func takeFolder(dir string, all bool, fill func(io.Writer) error) (left []export
 	defer lock.Close()
 	defer os.RemoveAll(tmp)
 	whole := filepath.Join(tmp, "whole")
-	if err := os.Mkdir(whole, 0o755); err != nil { // less what the user's umask takes away
+	if err := os.Mkdir(whole, 0o755); err != nil { // less the bits of the user's umask
 		return nil, err
 	}
 	root, err := os.OpenRoot(whole)
@@ -182,7 +181,7 @@ func takeFolder(dir string, all bool, fill func(io.Writer) error) (left []export
 	go func() {
 		err := u.unpack(r)
 		if err == nil {
-			_, err = io.Copy(io.Discard, r) // what is behind the archive's end
+			_, err = io.Copy(io.Discard, r) // data after the archive's end
 		}
 		r.CloseWithError(errors.Join(err, io.ErrClosedPipe))
 		taking <- err
@@ -204,9 +203,9 @@ func takeFolder(dir string, all bool, fill func(io.Writer) error) (left []export
 	return u.list(), nil
 }
 
-// PassFolder passes a folder on to another machine: the tar that fill writes is taken as TakeFolder does, but nothing
-// is left out, modes stay (its owner may read all of it), and use is given what SendFolder makes of it. It is kept in
-// dir meanwhile.
+// PassFolder passes a folder on to another machine. It reads the tar that fill writes like TakeFolder, but leaves
+// out nothing and keeps modes (its owner may read all of it). use receives SendFolder's tar of the result.
+// Meanwhile the folder is stored in dir.
 func PassFolder(dir string, fill func(io.Writer) error, use func(io.Reader) error) error {
 	tmp, lock, err := export.PartialFolder(dir)
 	if err != nil {
@@ -221,18 +220,18 @@ func PassFolder(dir string, fill func(io.Writer) error, use func(io.Reader) erro
 	return SendFolder(folder, use)
 }
 
-// unpacking makes what a tar has below a folder. Nothing in it is believed: what it makes is new, is in folders that it
-// made, and a link leads to what is in the folder.
+// unpacking creates the contents of a tar below a folder. Nothing in the tar is trusted: everything it creates is
+// new, in folders that it created, and links lead only inside the folder.
 type unpacking struct {
 	root        *os.Root
 	all         bool // nothing is left out
 	count       counted
-	dirs, files map[string]bool // that were made
+	dirs, files map[string]bool // that were created
 	left        []export.Left
-	more        int // that were left out, too
+	more        int // further names that were left out
 }
 
-// leave notes what is left out.
+// leave notes a name that is left out.
 func (u *unpacking) leave(name, reason string) {
 	if len(u.left) == export.MaxLeft {
 		u.more++
@@ -276,8 +275,8 @@ func (u *unpacking) unpack(from io.Reader) error {
 	}
 }
 
-// parents makes the folders above a name, each of which counts. One that is there and was not made here, as a link, is
-// an error.
+// parents creates the folders above a name; each counts. It is an error if one exists that was not created here,
+// like a link.
 func (u *unpacking) parents(name string) error {
 	dir := path.Dir(name)
 	if u.dirs[dir] {
@@ -351,13 +350,13 @@ func (u *unpacking) one(name string, h *tar.Header, content io.Reader) error {
 	return err
 }
 
-// barredLink reports whether what a link leads to is not exported.
+// barredLink reports whether a link's target is not exported.
 func barredLink(target string) bool {
 	return slices.ContainsFunc(strings.Split(target, "/"),
 		func(part string) bool { return part != "." && part != ".." && export.Barred(part) != "" })
 }
 
-// dir makes a folder, whose mode is less what the user's umask takes away unless the archive is taken as it is.
+// dir creates a folder. The user's umask applies to its mode, unless the archive is copied unchanged.
 func (u *unpacking) dir(name string, mode fs.FileMode) error {
 	if err := u.root.Mkdir(name, mode); err != nil || !u.all {
 		return err
@@ -365,7 +364,7 @@ func (u *unpacking) dir(name string, mode fs.FileMode) error {
 	return u.root.Chmod(name, mode)
 }
 
-// file makes one, whose mode is as a folder's.
+// file creates a file; its mode is handled as a folder's.
 func (u *unpacking) file(name string, mode fs.FileMode, size int64, content io.Reader) error {
 	f, err := u.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
@@ -383,8 +382,8 @@ func (u *unpacking) file(name string, mode fs.FileMode, size int64, content io.R
 	return errors.Join(err, f.Close())
 }
 
-// inside reports whether a link leads to what is in the folder: first upwards, no further than to the folder itself,
-// and then only downwards. So it stays inside whatever links it leads through.
+// inside reports whether a link stays in the folder: its path first goes up, at most to the folder itself, and
+// then only down. So it stays inside whatever links it passes through.
 func inside(name, target string) bool {
 	if target == "" || path.IsAbs(target) || filepath.IsAbs(target) || len(target) > 4000 ||
 		strings.Contains(target, "\x00") {

@@ -21,30 +21,30 @@ import (
 	"github.com/unitask/unitask/internal/realpath"
 )
 
-// MaxPath bounds a path, on the host and inside, as PATH_MAX does.
+// MaxPath bounds a path, on the host and inside, like PATH_MAX.
 const MaxPath = 4000
 
 // maxLinks bounds the links on the way to a file; Linux follows 40.
 const maxLinks = 40
 
-// Found is a path of the host and where it leads. Close it.
+// Found is a path of the host with its target. Close it.
 type Found struct {
 	Host string // absolute
-	// Real is where the path leads, links resolved: what a policy decides on. It is set
-	// also where nothing is; it is "" for what has no path.
+	// Real is the target of the path, links resolved, to which a policy applies. It is also set if nothing exists
+	// there; it is "" if there is no path.
 	Real string
-	// Project is set by who wants the folder as a project: beside IgnoreFile's, the
-	// .gitignore files count, but not for node_modules, and .git stays out.
+	// Project is set to treat the folder as a project: in addition to IgnoreFile, the .gitignore files apply,
+	// except to node_modules, and .git is left out.
 	Project bool
 
 	dir   bool
-	place *place // nil with an err
-	err   error  // for who may know what is there
+	place *place // nil if err is set
+	err   error  // for callers that may see what exists there
 }
 
-// Find finds what is at a path of the host; dir says that a folder is wanted. The error
-// is about the path itself. That nothing is there, or not what is wanted, Set.Add tells:
-// only who may read what is at Real may know.
+// Find finds the file at a path of the host; dir requests a folder. Its error concerns only the path itself. If
+// nothing or the wrong kind exists there, Set.Add returns that error: only a caller that may read Real may see
+// it.
 func Find(host string, dir bool) (*Found, error) {
 	switch {
 	case host == "":
@@ -73,7 +73,7 @@ func Find(host string, dir bool) (*Found, error) {
 	return f, nil
 }
 
-// Close lets go of what was found.
+// Close releases what was found.
 func (f *Found) Close() {
 	if f.place != nil {
 		f.place.close()
@@ -81,7 +81,7 @@ func (f *Found) Close() {
 	}
 }
 
-// leadsTo returns where an absolute path leads, links resolved as far as there are any.
+// leadsTo returns the target of an absolute path, with existing links resolved.
 func leadsTo(name string) string {
 	at, rest, links := "/", strings.Split(name, "/"), 0
 	for len(rest) > 0 {
@@ -90,7 +90,7 @@ func leadsTo(name string) string {
 		if part == "" || part == "." {
 			continue
 		}
-		next := path.Join(at, part) // also of ".."
+		next := path.Join(at, part) // also for ".."
 		target, err := os.Readlink(next)
 		if err != nil || links == maxLinks {
 			at = next
@@ -105,7 +105,7 @@ func leadsTo(name string) string {
 	return at
 }
 
-// plain is an error without the operation and the path, which the caller names.
+// plain removes the operation and the path from an error; the caller names them.
 func plain(err error) error {
 	var p *fs.PathError
 	if errors.As(err, &p) {
@@ -130,8 +130,7 @@ func kindOf(mode fs.FileMode) string {
 	return "special file"
 }
 
-// openRegular opens a regular file below a folder. What is something else is not opened: a pipe's writer would
-// continue.
+// openRegular opens a regular file below a folder. It opens nothing else, because a pipe's writer would continue.
 func openRegular(root *os.Root, rel string) (*os.File, error) {
 	st, err := root.Stat(rel)
 	if err != nil {
@@ -144,7 +143,7 @@ func openRegular(root *os.Root, rel string) (*os.File, error) {
 	if err != nil {
 		return nil, plain(err)
 	}
-	if st, err = f.Stat(); err == nil && !st.Mode().IsRegular() { // it was exchanged in between: reading a pipe might never end
+	if st, err = f.Stat(); err == nil && !st.Mode().IsRegular() { // exchanged: reading a pipe might never end
 		err = errors.New("is a " + kindOf(st.Mode()) + " where a regular file was wanted")
 	}
 	if err != nil {
@@ -154,7 +153,7 @@ func openRegular(root *os.Root, rel string) (*os.File, error) {
 	return f, nil
 }
 
-// sum is at most the largest number: files with holes have sizes that make it overflow.
+// sum adds without overflow: files with holes can have sizes that overflow.
 func sum(a, b int64) int64 {
 	if b > math.MaxInt64-a {
 		return math.MaxInt64

@@ -14,48 +14,47 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/format/gitignore"
 )
 
-// IgnoreFile names, in gitignore's syntax, what a folder does not bring along. Each
-// folder may have one, for itself and what is below.
+// IgnoreFile lists, in gitignore's syntax, what is not copied from a folder. Each folder may have one, for itself
+// and its subfolders.
 const IgnoreFile = ".unitaskignore"
 
-// Bounds of files of patterns.
+// Limits of files of patterns.
 const (
 	maxIgnore = 1 << 20 // bytes of an IgnoreFile
-	// A repository brings its own files of patterns, and each pattern is held against each
-	// part of each path below: a pattern with a star, against each byte of it.
-	maxPatterns = 10_000        // in force in one folder
-	maxPattern  = 4096          // bytes of one: as many as the longest path has
-	maxMatching = 1_000_000_000 // bytes of patterns that are looked at: some ten seconds
-	perEntry    = 1000          // what looking at an entry counts beside that: a million of them may be left out
+	// A repository contains its own files of patterns, and each pattern is compared with each part of each path
+	// below; a pattern with a star, with each byte of it.
+	maxPatterns = 10_000        // applying in one folder
+	maxPattern  = 4096          // bytes of a pattern: as many as the longest path has
+	maxMatching = 1_000_000_000 // bytes of patterns that are compared: some ten seconds
+	perEntry    = 1000          // additional cost of an entry: a million of them may be left out
 	maxIgnored  = 16 << 20      // bytes of all files of patterns
 )
 
-// ignored are the patterns in force in a folder: own are those of each IgnoreFile; all has
-// those of the .gitignore files too, each before the IgnoreFile beside it, which may take
-// something back (!dist).
+// ignored are the patterns that apply in a folder. own are those of each IgnoreFile. all also contains those of
+// the .gitignore files, each before the IgnoreFile beside it, which may revoke patterns (!dist).
 type ignored struct{ own, all patterns }
 
-// patterns are held against a path in turn: the last that matches counts.
+// patterns are compared with a path in turn: the last match applies.
 type patterns struct {
 	list    []gitignore.Pattern
 	bytes   int
-	starred int // bytes of those with a star
+	starred int // bytes of patterns with a star
 }
 
-// and is p with more patterns behind.
+// and returns p with more patterns appended.
 func (p patterns) and(more patterns) patterns {
 	return patterns{append(slices.Clip(p.list), more.list...), p.bytes + more.bytes, p.starred + more.starred}
 }
 
-// What of a project is treated in its own way.
+// Names in a project that are treated specially.
 const (
 	gitFolder  = ".git" // history, and often credentials
 	gitIgnore  = ".gitignore"
 	modulesDir = "node_modules" // is in most .gitignore files, and needed
 )
 
-// leaves says that an entry stays out. Of a package in node_modules, .gitignore says what
-// is not in its repository, which is often what it is used for.
+// leaves reports whether an entry is left out. In node_modules, .gitignore lists what is missing in a package's
+// repository, which is often the part that is needed.
 func (w *walk) leaves(parents []string, name string, isDir bool, ignore ignored) (bool, error) {
 	in := ignore.all
 	if name == modulesDir || slices.Contains(parents, modulesDir) {
@@ -75,7 +74,7 @@ func (w *walk) leaves(parents []string, name string, isDir bool, ignore ignored)
 	return len(in.list) > 0 && gitignore.NewMatcher(in.list).Match(append(slices.Clip(parents), name), isDir), nil
 }
 
-// patterns reads a file of patterns of a folder, if it has one: at most most.
+// patterns reads a folder's file of patterns, if it has one: at most most of them.
 func (w *walk) patterns(here *os.Root, rel, name string, domain []string, most int) (found patterns, err error) {
 	f, err := openRegular(here, name)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -10,15 +10,14 @@ import (
 	"github.com/unitask/unitask/internal/realpath"
 )
 
-// place is a file or folder that was found and not opened. macOS has no descriptor that
-// stands for a file without opening it, so a place is a path without links, and what
-// stat(2) says of it; what is opened there later must be that.
+// place is a file or folder that was found and not opened. macOS has no descriptor for a file without opening it.
+// So a place is a path without links and the result of stat(2); a file opened there later must have the same.
 type place struct {
 	real string
 	info fs.FileInfo
 }
 
-// reach finds what is at a path.
+// reach finds the file at a path.
 func reach(name string) (*place, error) {
 	real, err := realpath.Of(name)
 	if err != nil {
@@ -54,7 +53,7 @@ func (p *place) openRoot() (*os.Root, error) {
 
 var errExchanged = errors.New("was exchanged before it was opened")
 
-// openAs opens what was found, if it is that still; no component may be a link now.
+// openAs opens what was found, if it is unchanged; no component may be a link now.
 func (p *place) openAs(flags int) (*os.File, error) {
 	f, err := os.OpenFile(p.real, flags|unix.O_NOFOLLOW_ANY, 0)
 	if err != nil {
@@ -69,7 +68,7 @@ func (p *place) openAs(flags int) (*os.File, error) {
 
 func (p *place) close() {}
 
-// Without snapshots there is no machine that holds folders.
+// Without snapshots no machine contains folders.
 
 func stampOf(fs.FileInfo) stamp { return stamp{} }
 

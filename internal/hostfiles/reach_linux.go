@@ -13,15 +13,15 @@ import (
 	"github.com/unitask/unitask/internal/realpath"
 )
 
-// place is a file or folder that was found and not opened: a descriptor of O_PATH
-// (open(2)) stands for it, whatever is exchanged at its path meanwhile.
+// place is a file or folder that was found and not opened: an O_PATH descriptor (open(2)) refers to it, whatever
+// replaces it at its path.
 type place struct {
 	at   *os.File
 	real string
 	info fs.FileInfo
 }
 
-// reach finds what is at a path.
+// reach finds the file at a path.
 func reach(name string) (*place, error) {
 	at, err := os.OpenFile(name, unix.O_PATH, 0)
 	if err != nil {
@@ -38,8 +38,7 @@ func reach(name string) (*place, error) {
 	return p, nil
 }
 
-// open opens the regular file that was found. It can't block: what the descriptor
-// stands for does not change its kind.
+// open opens the regular file that was found. It can't block: the kind of a descriptor's file does not change.
 func (p *place) open() (*os.File, error) {
 	f, err := os.OpenFile(descriptor(p.at), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	return f, plain(err)
@@ -53,11 +52,11 @@ func (p *place) openRoot() (*os.Root, error) {
 
 func (p *place) close() { p.at.Close() }
 
-// descriptor returns a path that leads to an open file, and not by its name.
+// descriptor returns a path that refers to an open file by its descriptor.
 func descriptor(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
-// realPath returns where an open file is, links resolved: the kernel's own answer, which
-// nobody can change under our hands.
+// realPath returns the path of an open file, links resolved: the kernel's own answer, which nobody can change
+// meanwhile.
 func realPath(f *os.File) (string, error) {
 	st, err := f.Stat()
 	if err != nil {
@@ -83,9 +82,8 @@ func stampOf(st fs.FileInfo) stamp {
 	return stamp{uint64(sys.Dev), sys.Ino, sys.Ctim.Nano()}
 }
 
-// Filesystems that note each change of a file, through a mapping too, in a time that
-// programs can't set. tmpfs does not note those, and servers of files have clocks of their
-// own.
+// steadyTypes are file systems that record each change of a file, also through a mapping, in a time that programs
+// can't set. tmpfs does not record those, and file servers have their own clocks.
 var steadyTypes = []int64{unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC,
 	unix.OVERLAYFS_SUPER_MAGIC}
 

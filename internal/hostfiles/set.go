@@ -16,21 +16,21 @@ import (
 	"github.com/unitask/unitask/guest"
 )
 
-// Bounds of what a run brings along.
+// Limits of a run's files and folders.
 const (
 	DefaultDirMax = 256 << 20 // bytes of one folder
 	maxInputs     = 100_000   // files, folders and links
-	maxDepth      = 128       // folders in each other: the walk is recursive
+	maxDepth      = 128       // nested folders: the walk is recursive
 )
 
-// Set is the files and folders that a run brings along. Each is opened once, and what
-// is below a folder is reached from there: exchanging a folder or a link afterwards
-// leads nowhere. The zero value is empty. Close it.
+// Set is the files and folders of a run's request. Each is opened once, and everything below a folder is opened
+// relative to that folder: exchanging a folder or a link afterwards has no effect. The zero value is empty. Close
+// it.
 type Set struct {
 	mounts   []*mount
 	entries  []entry
 	bytes    int64
-	matching int // a test's own maxMatching
+	matching int // replaces maxMatching in tests
 }
 
 // mount is an opened file or folder.
@@ -41,15 +41,15 @@ type mount struct {
 	project           bool
 }
 
-// entry is one thing to be put into the guest.
+// entry is a file, folder or link to create in the guest.
 type entry struct {
 	guest.File
-	from   *mount // of a regular file: what it is, or is in
+	from   *mount // of a regular file: the mount that is the file, or contains it
 	stamp  stamp  // of a regular file below a folder
-	steady bool   // Steady found it so
+	steady bool   // Steady found it unchanged long enough
 }
 
-// open opens a regular file, if it is one still. The caller closes it, unless it is kept.
+// open opens a regular file, if it still is one. The caller closes it, unless it is kept.
 func (e *entry) open() (*os.File, error) {
 	if e.kept() {
 		return e.from.file, nil
@@ -57,16 +57,15 @@ func (e *entry) open() (*os.File, error) {
 	return openRegular(e.from.root, e.from.rel(e.Path))
 }
 
-// kept: what open returns is open for as long as the run is.
+// kept reports whether open's result stays open for the whole run.
 func (e *entry) kept() bool { return e.from.file != nil }
 
-// Add opens what was found and lists it, to be at a path inside: of a folder, at most
-// most bytes.
+// Add opens what was found and lists it, for a path inside; a folder may have at most most bytes.
 func (s *Set) Add(f *Found, to string, most int64) error {
 	if f.err != nil {
 		return f.err
 	}
-	to = path.Clean(to) // what is below is reached by adding names
+	to = path.Clean(to) // paths below are made by appending names
 	m := &mount{host: f.Host, real: f.Real, guest: to, project: f.Project}
 	var err error
 	if f.dir {
@@ -99,15 +98,14 @@ func (s *Set) Add(f *Found, to string, most int64) error {
 	return nil
 }
 
-// TooMuchError means that a folder has more bytes than it may bring. It is listed all the
-// same: what it would take is known.
+// TooMuchError means that a folder has more bytes than allowed. It is listed anyway, so that its size is known.
 type TooMuchError struct{ Bytes, Most int64 }
 
 func (e *TooMuchError) Error() string {
 	return fmt.Sprintf("has %d bytes, and may bring %d: %s names what is not needed", e.Bytes, e.Most, IgnoreFile)
 }
 
-// add lists a regular file, which a mount is or holds.
+// add lists a regular file, which is a mount or inside one.
 func (s *Set) add(m *mount, to string, st fs.FileInfo) {
 	mode := fs.FileMode(0o644)
 	if st.Mode()&0o100 != 0 {
@@ -118,11 +116,11 @@ func (s *Set) add(m *mount, to string, st fs.FileInfo) {
 	s.bytes = sum(s.bytes, st.Size())
 }
 
-// Bytes returns how much it is in all.
+// Bytes returns the total size.
 func (s *Set) Bytes() int64 { return s.bytes }
 
-// Memory returns what it takes in a guest's memory when a kernel keeps files in whole pages,
-// and beside them so many bytes for each file.
+// Memory returns the memory that the set needs in a guest whose kernel stores files in whole pages, plus perFile
+// bytes for each file.
 func (s *Set) Memory(perFile int64) int64 {
 	const page = 4096
 	total := int64(len(s.entries)) * perFile
@@ -132,7 +130,7 @@ func (s *Set) Memory(perFile int64) int64 {
 	return total
 }
 
-// Count returns how many files, folders and links it is.
+// Count returns the number of files, folders and links.
 func (s *Set) Count() int { return len(s.entries) }
 
 // NotText returns the first path inside that is not UTF-8 text, or "".
@@ -145,31 +143,31 @@ func (s *Set) NotText() string {
 	return ""
 }
 
-// Guest takes files; a *guest.Conn does.
+// Guest receives files; a *guest.Conn implements it.
 type Guest interface {
-	// Put makes a file, folder or link. It reads the content, which is nil but for a
-	// regular file, before it returns.
+	// Put creates a file, folder or link. It reads the content, which is nil except for a regular file, before it
+	// returns.
 	Put(f guest.File, content io.Reader) error
 }
 
-// Sent is how much has been sent, of how much.
+// Sent is the progress of sending.
 type Sent struct {
 	Files, AllFiles int // folders and links among them
 	Bytes, AllBytes int64
 }
 
-// Part is what of a set is sent.
+// Part selects the part of a set to send.
 type Part int
 
 const (
 	All        Part = iota
-	OnlySteady      // what Steady found
+	OnlySteady      // files that Steady found
 	AllButSteady
 )
 
 func (p Part) has(e entry) bool { return p == All || e.steady == (p == OnlySteady) }
 
-// Put sends a part of it into the guest. sent is called before each file.
+// Put sends a part of the set into the guest. sent is called before each file.
 func (s *Set) Put(ctx context.Context, to Guest, part Part, sent func(Sent)) error {
 	var so Sent
 	for _, e := range s.entries {
@@ -218,17 +216,17 @@ func (e *entry) put(to Guest) error {
 	return err
 }
 
-// At reports whether a mount brings something to a path.
+// At reports whether the set has an entry at a path.
 func (s *Set) At(p string) bool {
 	return slices.ContainsFunc(s.entries, func(e entry) bool { return e.Path == p })
 }
 
-// Under reports whether a path is in a folder that is mounted.
+// Under reports whether a path is in a mounted folder.
 func (s *Set) Under(p string) bool {
 	return slices.ContainsFunc(s.mounts, func(m *mount) bool { return m.root != nil && within(m.guest, p) })
 }
 
-// Paths returns where the mounts are.
+// Paths returns the guest paths of the mounts.
 func (s *Set) Paths() (list []string) {
 	for _, m := range s.mounts {
 		list = append(list, m.guest)
@@ -236,16 +234,16 @@ func (s *Set) Paths() (list []string) {
 	return list
 }
 
-// Patience returns how long it may take to send it all.
+// Patience bounds the time to send the whole set.
 func (s *Set) Patience() time.Duration { return Patience(s.bytes, len(s.entries)) }
 
-// Patience returns how long so many bytes in so many files may take on their way into a guest: a second for each MiB,
-// and 10 ms for each file.
+// Patience bounds the time to send so many bytes in so many files into a guest: a second for each MiB, and 10 ms
+// for each file.
 func Patience(bytes int64, count int) time.Duration {
 	return time.Duration(bytes>>20)*time.Second + time.Duration(count)*10*time.Millisecond
 }
 
-// Close lets go of everything.
+// Close closes all mounts.
 func (s *Set) Close() {
 	for _, m := range s.mounts {
 		m.close()
@@ -262,7 +260,7 @@ func (m *mount) close() {
 	m.file, m.root = nil, nil
 }
 
-// within reports whether a path is a folder or is below it, both free of links and "..".
+// within reports whether a path is a folder or below it, both without links and "..".
 func within(folder, p string) bool {
 	rel, err := filepath.Rel(folder, p)
 	return err == nil && filepath.IsLocal(rel)

@@ -12,24 +12,24 @@ import (
 	"time"
 )
 
-// A machine may hold folders before a run asks for them. Then they are not sent again, if
-// they are as they were: this file tells, without reading them. A wrong answer would be a
-// run on old files, so whatever is in doubt is sent.
+// A machine may contain folders before a run requests them. Unchanged files are then not sent again; this file
+// detects changes without reading the files. A wrong answer would make a run use old files, so in any doubt the
+// files are sent.
 
-// Steady are folders that can be told from what they were, or will be, at another time.
+// Steady describes folders whose later changes can be detected.
 type Steady struct {
-	// Digest is of all that tells files apart: paths inside, modes, sizes, links, inodes,
-	// and the times of their last change, which a program can't set.
+	// Digest covers everything that identifies the files: paths inside, modes, sizes, links, inodes, and the
+	// times of their last change, which a program can't set.
 	Digest  string   `json:"digest"`
 	Folders []Folder `json:"folders"`
-	// Changed is when the last of the files was changed.
+	// Changed is the time of the last change to any of the files.
 	Changed time.Time `json:"changed"`
 
 	Count int   `json:"count"`
 	Bytes int64 `json:"bytes"`
 }
 
-// Folder is one that a run brings along, as it was found.
+// Folder is a folder of a run's request, as it was found.
 type Folder struct {
 	Host    string `json:"host"`
 	Real    string `json:"real"`
@@ -37,35 +37,33 @@ type Folder struct {
 	Project bool   `json:"project,omitempty"`
 }
 
-// SettleTime is how long a file must not have been changed. A program that has mapped a file may continue changing it
-// for as long as a page is dirty, and the file's times stay as they are. Linux writes pages back after half a minute
-// (vm.dirty_expire_centisecs, Documentation/admin-guide/sysctl/vm.rst), and the next change is noted again. It is also
-// far above the grain of these times.
+// SettleTime is how long a file must be unchanged. A program that has mapped a file may continue to change it
+// while a page is dirty, without a change of the file's times. Linux writes pages back after half a minute
+// (vm.dirty_expire_centisecs, Documentation/admin-guide/sysctl/vm.rst), and then records the next change. It is
+// also far above the resolution of these times.
 const SettleTime = time.Minute
 
-// Fewer than both are sent in less than a second, and not worth a template's room.
+// Folders below both limits are sent in less than a second, and are not worth a template's room.
 const (
 	minSteadyCount = 500
 	minSteadyBytes = 8 << 20
 )
 
-// stamp tells a file from all others of a kernel's boot, and from itself before and after
-// a change. The zero value tells nothing.
+// stamp identifies a version of a file during one boot of the kernel. The zero value identifies nothing.
 type stamp struct {
 	dev, ino uint64
 	changed  int64 // ns
 }
 
-// Steady finds what of the folders is worth being kept in a machine, and can be told to be
-// the same later; nil is nothing. Of a folder with node_modules it is those: the rest is
-// what people work on.
+// Steady finds the part of the folders that is worth storing in a machine and whose changes can be detected; nil
+// means none. In a folder with node_modules this is only node_modules: people work on the rest.
 func (s *Set) Steady() *Steady {
 	for i, m := range s.mounts {
 		if slices.ContainsFunc(s.mounts[:i], func(o *mount) bool {
 			return within(o.guest, m.guest) ||
 				within(m.guest, o.guest)
 		}) {
-			return nil // what comes later may replace what came before
+			return nil // a later entry may replace an earlier one
 		}
 	}
 	st, digest := &Steady{}, sha256.New()
@@ -121,7 +119,7 @@ func (m *mount) has(e *entry) bool {
 
 func isModule(p string) bool { return strings.Contains(p+"/", "/"+modulesDir+"/") }
 
-// mark is all that the guest gets of an entry, but a stamp in place of the content.
+// mark contains everything that the guest gets of an entry, with a stamp instead of the content.
 func (e *entry) mark() []byte {
 	b := make([]byte, 0, 256)
 	for _, text := range []string{e.Path, e.Target} {
@@ -136,13 +134,13 @@ func (e *entry) mark() []byte {
 	return b
 }
 
-// ErrUnsteady means that folders are not what they were.
+// ErrUnsteady means that folders have changed.
 var ErrUnsteady = errors.New("the folders have been changed")
 
-// Settle waits until the folders' files have not been changed for SettleTime.
+// Settle waits until the folders' files have been unchanged for SettleTime.
 func (s *Steady) Settle(ctx context.Context) error {
 	left := time.Until(s.Changed.Add(SettleTime))
-	if left > SettleTime { // a clock that was set
+	if left > SettleTime { // the clock was set
 		return ErrUnsteady
 	}
 	timer := time.NewTimer(left)
@@ -155,8 +153,7 @@ func (s *Steady) Settle(ctx context.Context) error {
 	}
 }
 
-// Put finds the folders again and sends them; it fails if they are not the same before,
-// and after it.
+// Put finds the folders again and sends them; it fails if they are not the same before and after it.
 func (s *Steady) Put(ctx context.Context, to Guest) error {
 	set, err := s.open()
 	if err != nil {
@@ -202,11 +199,11 @@ func (s *Steady) open() (*Set, error) {
 	return set, nil
 }
 
-// Patience returns how long it may take to send them.
+// Patience bounds the time to send them.
 func (s *Steady) Patience() time.Duration { return Patience(s.Bytes, s.Count) }
 
-// Stamp tells whether the files of the folder that is mounted at a path inside are what they were at another time,
-// without reading them; "" if the host does not tell.
+// Stamp identifies the version of the files in the folder mounted at a path, without reading them; "" if the host
+// does not support that.
 func (s *Set) Stamp(guest string) string {
 	digest, known := sha256.New(), map[uint64]bool{}
 	for _, m := range s.mounts {

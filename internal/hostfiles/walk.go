@@ -20,12 +20,12 @@ type walk struct {
 	set     *Set
 	m       *mount
 	used    int64
-	matched int // bytes of patterns that were looked at
-	read    int // bytes of files of patterns
+	matched int // bytes of patterns that were compared
+	read    int // bytes of files of patterns that were read
 }
 
-// folder lists a folder, which is at a path inside, whose path's parts below the
-// mount are given. A name in it is looked up from there: in one step.
+// folder lists a folder at a path inside; parts are the path's parts below the mount. Names in the folder are
+// looked up from there, in one step.
 func (w *walk) folder(from listing, at string, parts []string, ignore ignored) error {
 	defer from.close()
 	rel, here := w.m.rel(at), from.root
@@ -58,7 +58,7 @@ func (w *walk) folder(from listing, at string, parts []string, ignore ignored) e
 	}
 }
 
-// entries lists some of what is in the folder here, at a path inside; parts are the folder's.
+// entries lists some entries of the folder here, at a path inside; parts are the folder's.
 func (w *walk) entries(here *os.Root, list []fs.DirEntry, at string, parts []string, ignore ignored) error {
 	var folders []string
 	kept := list[:0]
@@ -84,14 +84,14 @@ func (w *walk) entries(here *os.Root, list []fs.DirEntry, at string, parts []str
 	return nil
 }
 
-// entry lists what is in a folder, to be at a path inside; parts are the folder's. A folder is
-// the next that was opened ahead.
+// entry lists an entry of a folder, for a path inside; parts are the folder's. Folders come from the listing
+// ahead.
 func (w *walk) entry(here *os.Root, e fs.DirEntry, to string, parts []string, ignore ignored, ahead *ahead) error {
 	rel := w.m.rel(to)
 	if len(w.set.entries) >= maxInputs {
 		return fmt.Errorf("has more than %d files: %s names what is not needed", maxInputs, IgnoreFile)
 	}
-	st, err := e.Info() // as it was when it was listed: of a folder that a Root opened, nothing is looked up
+	st, err := e.Info() // from the listing: for a folder that a Root opened, nothing is looked up
 	if err != nil {
 		return fmt.Errorf("%q: %w", rel, plain(err))
 	}
@@ -128,13 +128,13 @@ func under(dir, name string) string {
 	return dir + "/" + name
 }
 
-// rel returns where a path inside is below the mount.
+// rel returns a guest path relative to the mount.
 func (m *mount) rel(at string) string {
 	rest := strings.TrimPrefix(strings.TrimPrefix(at, m.guest), "/")
 	return cmp.Or(rest, ".")
 }
 
-// link returns a link's target for the guest, if the link stays inside of the mount.
+// link returns a link's target for the guest, if the link stays inside the mount.
 func (w *walk) link(rel string) (string, error) {
 	target, err := w.m.root.Readlink(rel)
 	if err != nil {
@@ -156,7 +156,7 @@ func (w *walk) link(rel string) (string, error) {
 	if !filepath.IsLocal(where) {
 		return "", fmt.Errorf("leads out of the folder, to %.200q", target)
 	}
-	if _, err := w.m.root.Stat(where); err != nil && !errors.Is(err, fs.ErrNotExist) { // by way of another link
+	if _, err := w.m.root.Stat(where); err != nil && !errors.Is(err, fs.ErrNotExist) { // through another link
 		return "", fmt.Errorf("leads to %.200q: %w", target, plain(err))
 	}
 	return inside, nil
