@@ -22,7 +22,7 @@ import (
 // errNoSession is the answer for a session that never existed, has ended, or is another caller's.
 var errNoSession = errors.New("there is no such session: it has ended, or never was; session with op list names yours")
 
-// held are the living sessions.
+// held are the sessions that are open.
 type held struct {
 	reviving sync.Mutex // held while a paused session is resumed
 

@@ -7,7 +7,7 @@ import (
 
 // SessionLimits bound a session, and all sessions of a process.
 type SessionLimits struct {
-	Sessions       int           `json:"sessions"`       // living at once; -1 means none
+	Sessions       int           `json:"sessions"`       // open at once; -1 means none
 	CallerSessions int           `json:"callerSessions"` // of one caller; -1 means none
 	Life           time.Duration `json:"sessionLifeMs"`
 	Idle           time.Duration `json:"sessionIdleMs"`  // idle time before a pause

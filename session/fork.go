@@ -23,7 +23,7 @@ const MaxForks = 16
 // family counts the forks of a session, and of its forks.
 type family struct {
 	mu    sync.Mutex
-	forks int // living forks
+	forks int // running forks
 }
 
 // take reserves slots for forks.

@@ -21,7 +21,7 @@ type Manager struct {
 
 	mu       sync.Mutex
 	closed   bool
-	sessions map[*Session]int64 // living sessions: the disk space of each while it is paused, else 0
+	sessions map[*Session]int64 // open sessions: the disk space of each while it is paused, else 0
 	uses     sync.WaitGroup     // of sessions, and of the records of their commands
 }
 
