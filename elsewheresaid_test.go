@@ -381,7 +381,8 @@ func TestAttackWorkerUndelivered(t *testing.T) {
 	attack.Check(t, "a worker that names a secret among the files that did not come: it is told", "false", told)
 	hint := tell(t, func(*FleetRun) *Result {
 		denied := Policy{Denials: []policy.Denial{{Reason: saidValue}}}
-		return &Result{Outcome: OutcomeExited, Hints: []Hint{{Text: saidValue}}, Value: saidValue, Policy: denied}
+		return &Result{Outcome: OutcomeExited, Value: saidValue, Policy: denied,
+			Hints: []Hint{{Kind: "module", Text: saidValue}}}
 	}).result
 	told = fmt.Sprint(strings.Contains(fmt.Sprint(hint), saidValue))
 	attack.Check(t, "a worker that puts a secret into a hint, a value and a denial: it is told", "false", told)

@@ -150,7 +150,8 @@ func (h held) Run(ctx context.Context, job fleet.Job) (fleet.Done, error) {
 	h.started <- struct{}{}
 	<-h.may
 	_, _ = io.WriteString(job.Stdout, h.name)
-	return fleet.Done{Result: &unitask.Result{Outcome: unitask.OutcomeExited, Hints: []unitask.Hint{{Text: h.name}}}}, nil
+	hints := []unitask.Hint{{Kind: "module", Text: h.name}}
+	return fleet.Done{Result: &unitask.Result{Outcome: unitask.OutcomeExited, Hints: hints}}, nil
 }
 
 // A worker is cut off while it runs one that may be made again. Another one makes it again; the first
