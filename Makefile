@@ -26,7 +26,7 @@ test: image
 	bin/unitask image vendor --image data
 	bin/unitask image vendor --image shell
 	bin/unitask image vendor --image go
-	$(GOTEST) -p 2 -timeout 60m $(TESTFLAGS) $(ALL)
+	$(GOTEST) -p 1 -timeout 60m $(TESTFLAGS) $(ALL)
 
 # What `make test` leaves out to save minutes: half of the differential scripts, most of them in machines that
 # boot for them, two thirds of the other languages' scripts and all of Go's, data's on Nanos, more clones to compare, packages that are
