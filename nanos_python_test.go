@@ -58,7 +58,8 @@ os.mkdir('d'); open('d/f', 'w').write('x'); os.link('d/f', 'd/g'); os.chmod('d/f
 shutil.copytree('d', 'e'); print(oct(os.stat('e/g').st_mode), os.stat('d/g').st_nlink, os.stat('e/f').st_mtime, os.listxattr('d'))
 with tempfile.TemporaryFile() as f:
     f.write(b'x' * 8192); f.flush(); m = mmap.mmap(f.fileno(), 0); m[:3] = b'abc'; m.flush(); f.seek(0); print(f.read(5))
-fd = os.memfd_create('m'); os.write(fd, b'mem'); print(os.pread(fd, 9, 1))`, unitask.Request{}, `0o100640 2 2\.0 \[\]\nb'abcxx'\nb'em'\n`, 0, ""},
+fd = os.memfd_create('m'); os.write(fd, b'mem'); print(os.pread(fd, 9, 1))`,
+			unitask.Request{}, `0o100640 2 2\.0 \[\]\nb'abcxx'\nb'em'\n`, 0, ""},
 		// The kernel tells of little that another thread does with a stream; sockets that Python has wait by poll,
 		// with and without a time.
 		{"streams between threads", `
@@ -98,7 +99,8 @@ def deep(n):
     for i in range(n): a = C(a); b = C(b)
     return a == b
 print(deep(5000)); resource.setrlimit(resource.RLIMIT_STACK, (1 << 27, resource.RLIM_INFINITY)); print(deep(50000))
-r = []; t = threading.Thread(target=lambda: r.append(deep(5000))); t.start(); t.join(); print(r)`, unitask.Request{}, `True\nTrue\n\[True\]\n`, 0, ""},
+r = []; t = threading.Thread(target=lambda: r.append(deep(5000))); t.start(); t.join(); print(r)`,
+			unitask.Request{}, `True\nTrue\n\[True\]\n`, 0, ""},
 		{"signals", `
 import signal, os, time, threading
 print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, flush=True)
@@ -107,7 +109,8 @@ threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 begin = time.time()
 try: time.sleep(20)
 except KeyboardInterrupt: print('interrupted', time.time() - begin < 10, flush=True)
-signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_DFL); signal.raise_signal(signal.SIGTERM)`, unitask.Request{}, `True True\nalarm\ninterrupted True\n`, 143, ""},
+signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_DFL); signal.raise_signal(signal.SIGTERM)`,
+			unitask.Request{}, `True True\nalarm\ninterrupted True\n`, 143, ""},
 		// What hostile code does. The machine ends, and what is said of it is true.
 		{"every descriptor is closed", "import os\nprint('x', flush=True)\nos.closerange(0, 4096)\nos._exit(3)",
 			unitask.Request{}, `x\n`, 3, ""},
@@ -117,7 +120,8 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGTERM, sig
 		{"memory without end", "x = []\nwhile True: x.append(bytearray(1 << 22))", unitask.Request{MemoryMB: 256}, ``,
 			unitask.ExitOOM, ""},
 		{"more memory than there is",
-			"import mmap\nfor f in (lambda: bytearray(1 << 40), lambda: b'x' * (1 << 30), lambda: [0] * (1 << 29), lambda: mmap.mmap(-1, 1 << 32)):\n    try: f()\n    except (MemoryError, OSError) as e: print(getattr(e, 'errno', ''))", unitask.Request{}, `\n\n\n12\n`, 0, ""},
+			"import mmap\nfor f in (lambda: bytearray(1 << 40), lambda: b'x' * (1 << 30), lambda: [0] * (1 << 29), lambda: mmap.mmap(-1, 1 << 32)):\n    try: f()\n    except (MemoryError, OSError) as e: print(getattr(e, 'errno', ''))",
+			unitask.Request{}, `\n\n\n12\n`, 0, ""},
 		{"a loop without end", "print('x', flush=True)\nwhile True: pass", unitask.Request{Timeout: 3 * time.Second}, `x\n`,
 			unitask.ExitTimeout, ""},
 		{"abort", "import os\nprint('x', flush=True)\nos.abort()", unitask.Request{}, `x\n`, 134, ""},
@@ -126,10 +130,12 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGTERM, sig
 			"import ctypes, faulthandler, signal\nfaulthandler.enable()\nprint('x', flush=True)\nctypes.string_at(0)",
 			unitask.Request{}, `x\n`, 139, ""},
 		{"a stack without end",
-			"import sys\nsys.setrecursionlimit(10**8)\nclass C:\n    def __eq__(s, o): return s.n == o.n\na = C(); a.n = a; b = C(); b.n = b\nprint('x', flush=True)\na == b", unitask.Request{}, `x\n`, 139, ""},
+			"import sys\nsys.setrecursionlimit(10**8)\nclass C:\n    def __eq__(s, o): return s.n == o.n\na = C(); a.n = a; b = C(); b.n = b\nprint('x', flush=True)\na == b",
+			unitask.Request{}, `x\n`, 139, ""},
 		{"killed", "import os\nprint('x', flush=True)\nos.kill(os.getpid(), 9)", unitask.Request{}, `x\n`, 137, ""},
 		{"many threads",
-			"import threading\ne = threading.Event(); l = [threading.Thread(target=e.wait) for _ in range(300)]\nfor t in l: t.start()\ne.set()\nfor t in l: t.join()\nprint(threading.active_count())", unitask.Request{}, `1\n`, 0, ""},
+			"import threading\ne = threading.Event(); l = [threading.Thread(target=e.wait) for _ in range(300)]\nfor t in l: t.start()\ne.set()\nfor t in l: t.join()\nprint(threading.active_count())",
+			unitask.Request{}, `1\n`, 0, ""},
 	}
 }
 

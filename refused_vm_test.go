@@ -1,7 +1,9 @@
 package unitask_test
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/policy"
@@ -45,5 +47,38 @@ func TestRefusedHost(t *testing.T) {
 				t.Errorf("got %v, hint %q, want %q; %s", err, res.Hint(), row.want, res.Stderr)
 			}
 		})
+	}
+}
+
+// A step of a session has its own hints: those of its own connections, and none that name what a session can't be
+// given later.
+func TestRefusedHostOfStep(t *testing.T) {
+	t.Parallel()
+	needVM(t)
+	rt := openRuntime(t, unitask.Options{Home: newHome(t)})
+	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "python"}})
+	const code = `import urllib.request; urllib.request.urlopen("http://a.test.example/")`
+	const want = "a.test.example was not reached: the run has no network; " +
+		"a new session with --allow-net a.test.example may reach it"
+	for _, step := range []struct{ code, want string }{{code, want}, {"1/0", ""}, {"1", ""}} {
+		res, err := s.Run(t.Context(), unitask.Step{Code: step.code})
+		if err != nil || res.Hint() != step.want {
+			t.Errorf("%.20s: got %v, %q, want %q", step.code, err, res.Hint(), step.want)
+		}
+	}
+}
+
+// Code that reaches its time limit is told of the host that it could not reach.
+func TestRefusedHostOfTimeout(t *testing.T) {
+	t.Parallel()
+	needVM(t)
+	rt := openRuntime(t, unitask.Options{Home: newHome(t)})
+	const code = `import socket, time
+try: socket.create_connection(("a.test.example", 80))
+except OSError: time.sleep(1000)`
+	res, err := rt.Run(t.Context(), unitask.Request{Language: "python", Code: code, Timeout: 3 * time.Second},
+		unitask.IO{})
+	if err != nil || !res.TimedOut || !strings.HasPrefix(res.Hint(), "a.test.example was not reached") {
+		t.Errorf("got %v, %v, hint %q", err, res.TimedOut, res.Hint())
 	}
 }

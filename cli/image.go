@@ -38,17 +38,18 @@ func (a *app) imageBuild() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "build [NAME|FILE.toml]",
 		Short: "Build a custom image, or a bundled one ahead of its first run",
-		Long: `Build NAME, or FILE.toml, builds an image of your own: the file, or NAME.toml in the home's
-environments folder, says which image it begins with and what it has beside that (from, debian, pip, npm,
-run, network, files, env, warm, memoryMb, description); that may be a container image, which has run with
-network, and no warm. A policy file is a ceiling on what the build reaches: allowNet and packages. Packages are installed, and steps run, in a machine; which packages and which image
-exactly is written to NAME.lock.json beside the file, and taken from there the next time. Runs
-have the image by --image NAME; it comes before the bundled one of that name.
+		Long: `Build a custom image from FILE.toml, or from NAME.toml in the home's environments
+folder. The file names the base image and what to add (from, debian, pip, npm, run,
+network, files, env, warm, memoryMb, description). The base may be a container image,
+with run and network, but without warm. A policy file limits what the build reaches:
+allowNet and packages. Packages are installed, and steps run, in a machine. The exact
+packages and base are written to NAME.lock.json beside the file; later builds use them.
+Runs use the image by --image NAME. It hides a bundled image of the same name.
 
-Without an argument it builds the image of the vendored parts, unless it is there already, and
-prints its digest. Parts that are missing are fetched first, as by image vendor. -o writes a nanos image's disk to a file that stands alone: it
-boots by BIOS on amd64, by UEFI where the release brings a loader, and with
--kernel.`,
+Without an argument, build the image of the vendored parts, unless it exists, and print
+its digest. Missing parts are fetched first, as by image vendor. -o writes the disk of a
+nanos image to a file of its own. The disk boots by BIOS on amd64, by UEFI if the release
+has a loader, and with -kernel.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: a.withCeiling(&f.held, func(cmd *cobra.Command, args []string, rt *unitask.Runtime) error {
 			return a.buildImage(cmd, args, rt, f)
@@ -62,7 +63,8 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 	cmd.Flags().BoolVar(&f.warm, "warm", false,
 		"make the template too that runs are cloned from, and (linux) the one of sessions")
 	cmd.Flags().BoolVar(&f.fresh, "fresh-process", false,
-		"with --warm: only the one of sessions and of runs with --fresh-process; --fresh-process=false: only that of other runs")
+		"with --warm: only the one of sessions and of runs with --fresh-process; "+
+			"--fresh-process=false: only that of other runs")
 	f.memory = sizeVar(cmd.Flags(), "memory", 1<<20, "with --warm: "+policy.FieldOf("memoryMb").Usage())
 	cmd.Flags().Float64Var(&f.cpus, "cpus", 1, "with --warm: processors of the machine")
 	cmd.Flags().StringVar(&f.folders, "folders", "",
@@ -162,7 +164,8 @@ func (a *app) imageList() *cobra.Command {
 				if im.Template {
 					template = "ready"
 				}
-				rows = append(rows, []string{im.Digest[:12], containerName(containers, im.Image), strings.Join(im.Languages, " "),
+				rows = append(rows, []string{im.Digest[:12], containerName(containers, im.Image),
+					strings.Join(im.Languages, " "),
 					im.Runtime, string(im.Kernel), string(im.Arch), im.Version,
 					fmt.Sprintf("%d MiB", im.SizeBytes>>20), template, im.Built.Local().Format(time.DateTime)})
 			}

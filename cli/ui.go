@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,7 +13,6 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/policy"
-	"github.com/unitask/unitask/run"
 )
 
 // This file prints. The rules for messages:
@@ -98,10 +98,8 @@ func (u *ui) fail(err error) {
 
 // hints are those of a result.
 func (u *ui) hints(res *unitask.Result) {
-	for _, h := range res.Hints {
-		if res.ExitCode != 0 || h.Kind != run.HintConnection { // else the code has dealt with it
-			u.hint(h.Text)
-		}
+	for _, h := range res.ShownHints() {
+		u.hint(h.Text)
 	}
 }
 
@@ -168,12 +166,7 @@ func safe(s string) string {
 
 // denial is one line about something that was asked for and not given: the flag, and the line of the ceiling.
 func denial(d policy.Denial) string {
-	name := d.Field
-	for _, f := range policy.Fields {
-		if f.Flag != "" && (f.Name == d.Field || f.Key == d.Field) {
-			name = "--" + f.Flag
-		}
-	}
+	name := cmp.Or(policy.FlagOf(d.Field), d.Field)
 	if d.Rule == "" {
 		d.Requested = safe(d.Requested)
 		return d.String()

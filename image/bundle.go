@@ -57,7 +57,8 @@ func (ps Parts) WriteBundle(arch Arch, to string) error {
 		if i := slices.Index(names, of.Parts().guestPart()); err != nil || i >= 0 && parts[i].Digest != guest {
 			return errors.Join(
 				fmt.Errorf(
-					"write bundle: the guest's programs are not those of this unitask: `unitask image vendor --image %s --arch %s` compiles them", of.Name(), arch), err)
+					"write bundle: the guest's programs are not those of this unitask: "+
+						"`unitask image vendor --image %s --arch %s` compiles them", of.Name(), arch), err)
 		}
 	}
 	err := atomicfile.Fill(to, 0o644, func(f *os.File) error {
@@ -271,7 +272,8 @@ func (ps Parts) vendorBundle(ctx context.Context, arch Arch) error {
 	}
 	if address == "" {
 		return errors.New(
-			"there is no apt here, and this unitask knows no bundle of parts: name one with UNITASK_PARTS_URL=https://…#sha256-HEX or " +
+			"there is no apt here, and this unitask knows no bundle of parts: " +
+				"name one with UNITASK_PARTS_URL=https://…#sha256-HEX or " +
 				"`unitask image vendor --from FILE`; on a Debian machine `unitask image vendor --to FILE" + bundleSuffix +
 				"` writes one")
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -55,15 +56,16 @@ func fit(arguments json.RawMessage, schema *jsonschema.Schema) json.RawMessage {
 	changed := false
 	for name, value := range args {
 		p := schema.Properties[name]
-		if p == nil {
-			continue
-		}
-		if bytes.Equal(value, []byte("null")) {
+		switch {
+		case p == nil:
+		case string(value) == "null":
 			delete(args, name)
 			changed = true
-		} else if fitted := fitOne(value, p); fitted != nil {
-			args[name] = fitted
-			changed = true
+		case p.Type != "string" || p.Enum != nil: // any text is a string already
+			if fitted := fitOne(value, p); fitted != nil {
+				args[name] = fitted
+				changed = true
+			}
 		}
 	}
 	if !changed {
@@ -78,46 +80,61 @@ func fit(arguments json.RawMessage, schema *jsonschema.Schema) json.RawMessage {
 	return fitted.Bytes()
 }
 
-// fitOne returns a value as the type that is wanted, nil if it is that already or nothing fits. A word of a list of
-// words may be in any case.
+// maxUnwrapped bounds JSON inside a text, in bytes: it costs more memory than the text that was paid for.
+const maxUnwrapped = 4 << 10
+
+// fitOne returns a value as the type that is wanted, nil if it has that type or nothing fits.
 func fitOne(value json.RawMessage, schema *jsonschema.Schema) json.RawMessage {
 	var text string
-	want := schema.Type
 	isText := json.Unmarshal(value, &text) == nil
-	inner := json.RawMessage(strings.TrimSpace(text))
-	if len(inner) > maxUnwrapped {
-		inner = nil
-	}
-	switch first := append(inner, 0)[0]; {
-	case isText && want == "string" && len(text) < 80 && slices.Contains(schema.Enum, any(strings.ToLower(text))):
-		lower, _ := json.Marshal(strings.ToLower(text))
-		return lower
-	case want == "array" && isText && first == '[' && json.Valid(inner):
-		return inner
+	inside := kindOf(text)
+	switch want := schema.Type; {
+	case want == "array" && inside == want:
+		return json.RawMessage(text)
 	case want == "array" && value[0] != '[':
-		return slices.Concat(json.RawMessage("["), fitElement(value, inner, schema.Items), json.RawMessage("]"))
-	case !isText || !json.Valid(inner):
-	case want == "object" && first == '{', want == "boolean" && (first == 't' || first == 'f'),
-		(want == "number" || want == "integer") && (first == '-' || first >= '0' && first <= '9'):
-		return inner
+		return slices.Concat(json.RawMessage("["), fitElement(value, text, schema.Items), json.RawMessage("]"))
+	case !isText:
+		return nil
+	case want == "string": // one of a list of words, in any case
+		lower := strings.ToLower(text)
+		if lower != text && slices.Contains(schema.Enum, any(lower)) {
+			return json.RawMessage(strconv.Quote(lower))
+		}
+	case want == inside, want == "integer" && inside == "number":
+		return json.RawMessage(text)
 	}
 	return nil
 }
 
-// maxUnwrapped bounds JSON inside a text, in bytes: it costs more memory than the text that was paid for.
-const maxUnwrapped = 4 << 10
-
-// fitElement returns the only element of a list: a number as text where texts are wanted, and what a text has as JSON
-// where an element may be an object.
-func fitElement(value, inner json.RawMessage, items *jsonschema.Schema) json.RawMessage {
-	switch {
-	case items == nil:
-	case items.Type == "string" && value[0] != '"' && value[0] != '{' && value[0] != 'n':
+// fitElement returns the only element of a list: a number as text if texts are wanted, and the JSON object inside a
+// text if objects are.
+func fitElement(value json.RawMessage, text string, items *jsonschema.Schema) json.RawMessage {
+	switch kind := kindOf(string(value)); {
+	case items != nil && items.Type == "string" && (kind == "number" || kind == "boolean"):
 		return slices.Concat(json.RawMessage(`"`), value, json.RawMessage(`"`))
-	case len(items.AnyOf) > 0 && len(inner) > 0 && inner[0] == '{' && json.Valid(inner):
-		return inner
+	case items != nil && items.AnyOf != nil && kindOf(text) == "object":
+		return json.RawMessage(text)
 	}
 	return value
+}
+
+// kindOf returns the type of a JSON value as a schema names it: array, object, number or boolean; "" for texts, null,
+// what is not JSON, and what is longer than maxUnwrapped.
+func kindOf(text string) string {
+	if text = strings.TrimSpace(text); text == "" || len(text) > maxUnwrapped || !json.Valid([]byte(text)) {
+		return ""
+	}
+	switch text[0] {
+	case '[':
+		return "array"
+	case '{':
+		return "object"
+	case 't', 'f':
+		return "boolean"
+	case '"', 'n':
+		return ""
+	}
+	return "number"
 }
 
 // explain adds to an error about a call's arguments which ones the tool has.
@@ -139,10 +156,14 @@ func explain(res *sdk.CallToolResult, call *sdk.CallToolParamsRaw, schema *jsons
 			break
 		}
 	}
-	known := slices.DeleteFunc(slices.Clone(schema.PropertyOrder), func(name string) bool {
-		return schema.Properties[name] == nil
+	text.Text += "\n" + call.Name + " takes: " + cmp.Or(strings.Join(argumentsOf(schema), ", "), "no arguments")
+}
+
+// argumentsOf returns the names of a tool's arguments, in their order.
+func argumentsOf(schema *jsonschema.Schema) []string {
+	return slices.DeleteFunc(slices.Clone(schema.PropertyOrder), func(name string) bool {
+		return schema.Properties[name] == nil // this server does not have it
 	})
-	text.Text += "\n" + call.Name + " takes: " + cmp.Or(strings.Join(known, ", "), "no arguments")
 }
 
 // meant returns a question about the argument that a wrong name is most like, "" if it is like none.
@@ -152,10 +173,7 @@ func meant(name string, schema *jsonschema.Schema) string {
 	}
 	lower := strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(name))
 	best, least := "", 3
-	for _, known := range schema.PropertyOrder {
-		if schema.Properties[known] == nil {
-			continue
-		}
+	for _, known := range argumentsOf(schema) {
 		k := strings.ToLower(known)
 		d := edit.Distance(lower, k)
 		if len(lower) > 2 && (strings.HasPrefix(k, lower) || strings.HasPrefix(lower, k)) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/jsonschema-go/jsonschema"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/unitask/unitask/internal/attack"
 )
@@ -15,6 +16,7 @@ import (
 // Arguments of another type are accepted where it is clear what is meant, and stay as they are elsewhere.
 func TestFit(t *testing.T) {
 	schema := inputSchema[runArgs](nil)
+	long := strings.Repeat("x", 2*maxUnwrapped)
 	for sent, want := range map[string]string{
 		`{"timeoutSeconds":"5"}`:                         `{"timeoutSeconds":5}`,
 		`{"memoryMb":" 256 "}`:                           `{"memoryMb":256}`,
@@ -26,6 +28,8 @@ func TestFit(t *testing.T) {
 		`{"allowNet":"[\"a.example\"]"}`:                 `{"allowNet":["a.example"]}`,
 		`{"args":"[1"}`:                                  `{"args":["[1"]}`,
 		`{"files":{"name":"a","content":"b"}}`:           `{"files":[{"name":"a","content":"b"}]}`,
+		`{"args":["` + long + `"],"check":"true"}`:       `{"args":["` + long + `"],"check":true}`,
+		`{"language":"Python"}`:                          `{"language":"Python"}`, // no list of words here: run_code's has one
 		`{"args":5}`:                                     `{"args":["5"]}`,
 		`{"files":"{\"name\":\"a\",\"content\":\"b\"}"}`: `{"files":[{"name":"a","content":"b"}]}`,
 		`{"args":["<<<<"],"check":"true"}`:               `{"args":["<<<<"],"check":true}`,
@@ -44,6 +48,22 @@ func TestFit(t *testing.T) {
 		_ = json.Unmarshal([]byte(want), &expected)
 		if !reflect.DeepEqual(got, expected) {
 			t.Errorf("%s: got %v, want %s", sent, got, want)
+		}
+	}
+}
+
+// A word of a list of words may be in any case.
+func TestFitWords(t *testing.T) {
+	schema := inputSchema[runArgs](func(p map[string]*jsonschema.Schema) {
+		p["language"].Enum = anys([]string{"python", "js"})
+	})
+	for sent, want := range map[string]string{
+		`{"language":"Python"}`: `{"language":"python"}`,
+		`{"language":"cobol"}`:  `{"language":"cobol"}`,
+		`{"language":"js"}`:     `{"language":"js"}`,
+	} {
+		if got := strings.TrimSpace(string(fit(json.RawMessage(sent), schema))); got != want {
+			t.Errorf("%s: got %s, want %s", sent, got, want)
 		}
 	}
 }

@@ -41,7 +41,8 @@ func attackModelCeilingsRows(
 		{named, "outputBytes = 1048576", "", all, nothing},
 		{named, "[principals.alice]\nmemoryMb = 512", "", all, nothing},
 		{named, "[principals.alice]\nmemoryMb = 512", "alice", all, nothing},
-		{named, "[principals.alice]\nsecrets = [\"A_TOKEN\"]\nfilesUnder = [\"/\"]\nallowTcp = [\"127.0.0.1:22\"]\ndirsUnder = [\"/\"]", "alice", all, nothing},
+		{named, "[principals.alice]\nsecrets = [\"A_TOKEN\"]\nfilesUnder = [\"/\"]\n" +
+			"allowTcp = [\"127.0.0.1:22\"]\ndirsUnder = [\"/\"]", "alice", all, nothing},
 		{named, "secrets = [\"A_TOKEN\"]\n[principals.alice]\nmemoryMb = 512", "bob", all,
 			"files 0, dirs 0, secrets [A_TOKEN], tcp [], memory 512"},
 		{named, "secrets = [\"A_TOKEN\"]\n[principals.alice]\nsecrets = []", "alice", all, nothing},

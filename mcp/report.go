@@ -12,7 +12,6 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/run"
 )
 
 // Limits of what a result contains; the record has all of it.
@@ -32,10 +31,7 @@ func report(res *unitask.Result) string {
 	} else {
 		fmt.Fprintf(&b, "%s: %s", res.Outcome, visible(res.Error))
 	}
-	for _, h := range res.Hints {
-		if res.ExitCode == 0 && h.Kind == run.HintConnection { // the code has dealt with it
-			continue
-		}
+	for _, h := range res.ShownHints() {
 		fmt.Fprintf(&b, "\nhint: %s", visible(h.Text))
 	}
 	for _, d := range res.Policy.Denials {

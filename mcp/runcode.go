@@ -24,24 +24,62 @@ import (
 
 // runArgs are run_code's arguments.
 type runArgs struct {
-	Code           string            `json:"code,omitempty" jsonschema:"the source text to run; either this or snippet"`
-	Snippet        string            `json:"snippet,omitempty" jsonschema:"the name of a prompt of this server to run instead of code"`
-	Language       string            `json:"language,omitempty" jsonschema:"js, ts, python, shell or go. Without it, what the code clearly is, else js; mjs, cjs, mts and cts say which kind of module it is"`
-	Image          string            `json:"image,omitempty" jsonschema:"the image to run it in, where the language has several: data has numpy, pandas and matplotlib for Python; the language's first one if not given"`
-	Packages       []string          `json:"packages,omitempty" jsonschema:"packages the code may import, of its language's registry: pip:requests==2.32.3 for Python, npm:zod@4 for JavaScript. They are installed once, which may take minutes, and kept; without a ceiling that allows them there are none"`
-	Check          bool              `json:"check,omitempty" jsonschema:"only check the code's syntax and run nothing of it: what node --check, py_compile or bash -n print, with positions, and their exit code, 0 if there is no error"`
-	Args           []string          `json:"args,omitempty" jsonschema:"arguments of the code: what process.argv holds from its third element on, sys.argv from its second, $@"`
-	Stdin          string            `json:"stdin,omitempty" jsonschema:"standard input"`
-	Env            map[string]string `json:"env,omitempty" jsonschema:"environment variables; nothing of the host's environment is there"`
-	AllowNet       []string          `json:"allowNet,omitempty" jsonschema:"hosts the code may speak HTTP and TLS to: example.com, *.example.com, example.com:8443. Without any there is no network"`
-	AllowHTTP      []string          `json:"allowHttp,omitempty" jsonschema:"requests the code may send, and no others to these hosts, which it need not name in allowNet: 'GET api.example.com/repos/acme/*'; * is every method, /** at a path's end all below"`
-	AllowTCP       []string          `json:"allowTcp,omitempty" jsonschema:"HOST:PORT pairs the code may open TCP connections to, 127.0.0.1:5432 of the host among them"`
-	Files          []fileArg         `json:"files,omitempty" jsonschema:"additional files: {name, content} of a small text file beside the code, which can import it; or, as a string, a file of the host that the code may read, at the same path inside (in a session, below /work if it is relative): PATH, or PATH:/GUESTPATH"`
-	Dirs           []string          `json:"dirs,omitempty" jsonschema:"folders of the host that the code may read, as files has them: PATH, or PATH:/GUESTPATH"`
-	Secrets        []string          `json:"secrets,omitempty" jsonschema:"names of environment variables of the server to set in the code's environment; their values are redacted from everything. NAME@HOST or NAME@HOST,HOST puts a placeholder there, which becomes the value in the headers of HTTPS requests to these hosts; NAME@HOST:query+body in other places: header, header.FIELD, query, path, body, sigv4 (AWS signatures are made with it); with pass among them the placeholder may stand elsewhere"`
-	Session        string            `json:"session,omitempty" jsonschema:"new starts a session, a machine that keeps variables and files for the calls that name its id here (the result has it); a last expression's value comes back. Without it the machine is destroyed after the call"`
-	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty" jsonschema:"time limit of this code in seconds; 60 if not given"`
-	MemoryMB       int               `json:"memoryMb,omitempty" jsonschema:"memory of the machine in MiB; 512 if not given, 128 at least"`
+	Code           string            `json:"code,omitempty"`
+	Snippet        string            `json:"snippet,omitempty"`
+	Language       string            `json:"language,omitempty"`
+	Image          string            `json:"image,omitempty"`
+	Packages       []string          `json:"packages,omitempty"`
+	Check          bool              `json:"check,omitempty"`
+	Args           []string          `json:"args,omitempty"`
+	Stdin          string            `json:"stdin,omitempty"`
+	Env            map[string]string `json:"env,omitempty"`
+	AllowNet       []string          `json:"allowNet,omitempty"`
+	AllowHTTP      []string          `json:"allowHttp,omitempty"`
+	AllowTCP       []string          `json:"allowTcp,omitempty"`
+	Files          []fileArg         `json:"files,omitempty"`
+	Dirs           []string          `json:"dirs,omitempty"`
+	Secrets        []string          `json:"secrets,omitempty"`
+	Session        string            `json:"session,omitempty"`
+	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty"`
+	MemoryMB       int               `json:"memoryMb,omitempty"`
+}
+
+// runDescriptions describe them to models.
+var runDescriptions = map[string]string{
+	"code":    "the source text to run; either this or snippet",
+	"snippet": "the name of a prompt of this server to run instead of code",
+	"language": "js, ts, python, shell or go. Without it, what the code clearly is, else js; mjs, cjs, mts and cts " +
+		"say which kind of module it is",
+	"image": "the image to run it in, where the language has several: data has numpy, pandas and matplotlib for " +
+		"Python; the language's first one if not given",
+	"packages": "packages the code may import, of its language's registry: pip:requests==2.32.3 for Python, " +
+		"npm:zod@4 for JavaScript. They are installed once, which may take minutes, and kept; without a " +
+		"ceiling that allows them there are none",
+	"check": "only check the code's syntax and run nothing of it: what node --check, py_compile or bash -n print, " +
+		"with positions, and their exit code, 0 if there is no error",
+	"args": "arguments of the code: what process.argv holds from its third element on, sys.argv from its second, " +
+		"$@",
+	"stdin": "standard input",
+	"env":   "environment variables; nothing of the host's environment is there",
+	"allowNet": "hosts the code may speak HTTP and TLS to: example.com, *.example.com, example.com:8443. Without any " +
+		"there is no network",
+	"allowHttp": "requests the code may send, and no others to these hosts, which it need not name in allowNet: 'GET " +
+		"api.example.com/repos/acme/*'; * is every method, /** at a path's end all below",
+	"allowTcp": "HOST:PORT pairs the code may open TCP connections to, 127.0.0.1:5432 of the host among them",
+	"files": "additional files: {name, content} of a small text file beside the code, which can import it; or, as " +
+		"a string, a file of the host that the code may read, at the same path inside (in a session, below " +
+		"/work if it is relative): PATH, or PATH:/GUESTPATH",
+	"dirs": "folders of the host that the code may read, as files has them: PATH, or PATH:/GUESTPATH",
+	"secrets": "names of environment variables of the server to set in the code's environment; their values are " +
+		"redacted from everything. NAME@HOST or NAME@HOST,HOST puts a placeholder there, which becomes the " +
+		"value in the headers of HTTPS requests to these hosts; NAME@HOST:query+body in other places: " +
+		"header, header.FIELD, query, path, body, sigv4 (AWS signatures are made with it); with pass among " +
+		"them the placeholder may stand elsewhere",
+	"session": "new starts a session, a machine that keeps variables and files for the calls that name its id here " +
+		"(the result has it); a last expression's value comes back. Without it the machine is destroyed " +
+		"after the call",
+	"timeoutSeconds": "time limit of this code in seconds; 60 if not given",
+	"memoryMb":       "memory of the machine in MiB; 512 if not given, 128 at least",
 }
 
 // fileArg is a small file beside the code, or one of the host: a string.

@@ -49,7 +49,6 @@ func TestStdio(t *testing.T) {
 	if len(names) != 8 || !names["inspect_run"].Annotations.ReadOnlyHint || names["run_code"].Annotations.ReadOnlyHint || !*names["run_code"].Annotations.OpenWorldHint || *names["run_code"].Annotations.DestructiveHint {
 		t.Errorf("%v", names)
 	}
-
 	res, out, text := call(t, cs, "run_code", object{"code": "console.log('hello', process.argv[2], require('fs').readFileSync(0, 'utf8'), process.env.X); console.error('err')", "args": []string{"arg"}, "stdin": "in", "env": object{"X": "y"}})
 	if res.IsError || out["stdout"] != "hello arg in y\n" || out["stderr"] != "err\n" || out["exitCode"] != 0.0 || out["outcome"] != "exited" || !strings.Contains(text, "exit code 0") || !strings.Contains(text, "hello arg in y") {
 		t.Errorf("%v %q", out, text)
@@ -100,7 +99,7 @@ func TestStdio(t *testing.T) {
 		t.Errorf("%v", out)
 	}
 	usePrompts(t, cs, id)
-	// What is wrong with a call is a tool's error that says what to send.
+	readHints(t, cs)
 	refuseCalls(t, cs)
 }
 
@@ -176,7 +175,7 @@ func usePrompts(t *testing.T, cs *sdk.ClientSession, id string) {
 	}
 }
 
-// refuseCalls checks calls that are refused.
+// refuseCalls makes wrong calls: the tool's error says what to send.
 func refuseCalls(t *testing.T, cs *sdk.ClientSession) {
 	t.Helper()
 	for _, c := range []struct {
@@ -345,5 +344,19 @@ func TestNothingElseOnStdout(t *testing.T) {
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, cmd.Stderr)
+	}
+}
+
+// readHints has code reach for a host that it may not have.
+func readHints(t *testing.T, cs *sdk.ClientSession) {
+	t.Helper()
+	res, out, text := call(t, cs, "run_code", object{"code": "await fetch('http://a.test.example/')"})
+	hints, _ := out["hints"].([]any)
+	const hint = "a.test.example was not reached: the run has no network; allowNet a.test.example asks for it"
+	if !res.IsError || len(hints) != 1 || !strings.Contains(text, "\nhint: "+hint+"\n") {
+		t.Fatalf("got hints %v, want %q; %s", hints, hint, text)
+	}
+	if got := hints[0].(object); got["field"] != "allowNet" || got["cause"] != "policy" || got["flag"] != nil {
+		t.Errorf("got %v, want the field allowNet, and no flag of the command line", got)
 	}
 }

@@ -20,6 +20,9 @@ func (s *Server) addTools() {
 			strings.Join(s.rt.Catalog().AboutLanguages(s.opts.Ceiling), "; ") + ". " +
 			"Returns stdout, stderr and the exit code. Files that the code leaves in /out come back as artifacts.",
 		InputSchema: inputSchema[runArgs](func(p map[string]*jsonschema.Schema) {
+			for name, text := range runDescriptions {
+				p[name].Description = text
+			}
 			if !s.rt.HasSessions() {
 				delete(p, "session")
 			}

@@ -266,7 +266,7 @@ func (a *attempt) connect() *flow {
 		upstream, dialled, err = f.upstream.dial(f.ctx, t, a.rule, f.denied(t.port))
 	}
 	if a.line.Dialled = dialled; err != nil {
-		a.line.Reason, a.line.failure = dialReason(err), dialFailure(err)
+		a.line.Reason, a.line.Failure = dialReason(err), dialFailure(err)
 		a.line.DurationMs = time.Since(a.begin).Milliseconds()
 		f.log.decide(a.line)
 		// If the server does not respond, the guest gets no response either: its own time limit applies.

@@ -1,7 +1,6 @@
 package netstack
 
 import (
-	"cmp"
 	"maps"
 	"strconv"
 	"strings"
@@ -68,8 +67,8 @@ type Decision struct {
 	// quotes means that the reason quotes the guest.
 	quotes bool
 
-	// failure tells why an allowed connection could not be made.
-	failure Failure
+	// Failure tells why it was denied; "" is FailurePolicy. It is not part of the netlog's lines.
+	Failure Failure `json:"-"`
 
 	// Count, if not 0, is the number of further similar requests that this line represents; it shows the last of
 	// them.
@@ -104,12 +103,9 @@ const (
 	FailureServer  Failure = "server"  // allowed, but the server refused the connection or did not answer
 )
 
-// Failure returns why the request was denied, "" if it was allowed. It is not part of the netlog's lines.
-func (d Decision) Failure() Failure {
-	if d.Verdict == Allowed {
-		return ""
-	}
-	return cmp.Or(d.failure, FailurePolicy)
+// Valid reports whether it is one of these.
+func (f Failure) Valid() bool {
+	return f == FailurePolicy || f == FailureName || f == FailureAddress || f == FailureServer
 }
 
 // Unruled reports whether a request was denied because no rule allows it.

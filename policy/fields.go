@@ -154,6 +154,16 @@ func FieldOf(key string) *Field {
 	return &Fields[i]
 }
 
+// FlagOf returns the flag of `unitask run` for a field, by its name or JSON key (--memory); "" if it has none.
+func FlagOf(field string) string {
+	for _, f := range Fields {
+		if f.Flag != "" && (f.name() == field || f.Key == field) {
+			return "--" + f.Flag
+		}
+	}
+	return ""
+}
+
 func (f *Field) name() string {
 	if f.Name == "" {
 		return f.Key

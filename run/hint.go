@@ -1,5 +1,13 @@
 package run
 
+import (
+	"slices"
+	"strings"
+
+	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/policy"
+)
+
 // HintKind tells hints apart.
 type HintKind string
 
@@ -15,21 +23,24 @@ const (
 	HintOutput      HintKind = "output"      // output was not kept
 )
 
+// Valid reports whether it is one of these.
+func (k HintKind) Valid() bool {
+	switch k {
+	case HintApproval, HintConnection, HintFile, HintInterpreter, HintKernel, HintLanguage, HintMemory, HintModule,
+		HintOutput:
+		return true
+	}
+	return false
+}
+
 // HintCause tells why a connection failed.
-type HintCause string
+type HintCause = netstack.Failure
 
 const (
-	CausePolicy  HintCause = "policy"  // no rule of the run allows it, or a rule forbids it
-	CauseName    HintCause = "name"    // allowed, but the host can't resolve the name
-	CauseAddress HintCause = "address" // allowed, but the name has an address that is not public
-	CauseServer  HintCause = "server"  // allowed, but the server refused the connection or did not answer
-)
-
-// HintKinds and HintCauses are all that there are.
-var (
-	HintKinds = []HintKind{HintApproval, HintConnection, HintFile, HintInterpreter, HintKernel, HintLanguage, HintMemory,
-		HintModule, HintOutput}
-	HintCauses = []HintCause{CausePolicy, CauseName, CauseAddress, CauseServer}
+	CausePolicy  = netstack.FailurePolicy  // no rule of the run allows it, or a rule forbids it
+	CauseName    = netstack.FailureName    // allowed, but the host can't resolve the name
+	CauseAddress = netstack.FailureAddress // allowed, but the name has an address that is not public
+	CauseServer  = netstack.FailureServer  // allowed, but the server refused the connection or did not answer
 )
 
 // Hint tells what the code seems to have lacked, and what provides it. unitask words it; the code chooses at most
@@ -50,15 +61,29 @@ type Hint struct {
 	Rule string `json:"rule,omitempty"`
 }
 
+// Ask sets the field that provides what was missing, and its flag.
+func (h *Hint) Ask(field string) {
+	h.Field, h.Flag = field, policy.FlagOf(field)
+	if field == "language" { // which the policy does not decide
+		h.Flag = "--lang"
+	}
+}
+
+// ShownHints returns the hints for people and models: those about connections only if the code failed, since other
+// code has handled the error.
+func (r *Result) ShownHints() []Hint {
+	return slices.DeleteFunc(slices.Clone(r.Hints), func(h Hint) bool {
+		return h.Kind == HintConnection && r.ExitCode == 0
+	})
+}
+
 // Hint returns the texts of all hints, a line for each; "" if there are none.
 func (r *Result) Hint() string { return hintTexts(r.Hints) }
 
-func hintTexts(hints []Hint) (all string) {
-	for i, h := range hints {
-		if i > 0 {
-			all += "\n"
-		}
-		all += h.Text
+func hintTexts(hints []Hint) string {
+	var texts []string
+	for _, h := range hints {
+		texts = append(texts, h.Text)
 	}
-	return all
+	return strings.Join(texts, "\n")
 }

@@ -196,8 +196,7 @@ func newSession(m *Manager, caller run.Caller, limits policy.SessionLimits) *Ses
 			ready:   make(chan struct{}),
 			done:    make(chan struct{}),
 		},
-		inside: inside{hints: func(*language.Language, string, bool, string) []run.Hint { return nil }},
-		steps:  newSteps(), ports: ports{carried: make(chan struct{}, MaxForwarded)}, artifacts: newOutBox(),
+		steps: newSteps(), ports: ports{carried: make(chan struct{}, MaxForwarded)}, artifacts: newOutBox(),
 	}
 }
 

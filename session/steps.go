@@ -407,9 +407,6 @@ func (s *Session) newStep(req run.Request, name string, limit time.Duration, std
 func (x *stepping) finish(ctx context.Context, err error) error {
 	s, res := x.s, x.res
 	err = errors.Join(err, x.stdout.Close(), x.stderr.Close())
-	if err == nil {
-		x.hint()
-	}
 	res.Truncated = x.cappedOut.Truncated || x.cappedErr.Truncated
 	res.Duration.Run = time.Since(x.began)
 	res.Duration.Total = res.Duration.Run
@@ -438,6 +435,7 @@ func (x *stepping) finish(ctx context.Context, err error) error {
 	if err != nil {
 		res.Error = s.redactor.String(err.Error())
 	} else {
+		x.hint()
 		res.NoteUndelivered()
 	}
 	if e := history.Finish(x.rec, s.redactor, res); e != nil && err == nil {

@@ -457,7 +457,7 @@ func (x *Execution) Hints(l *language.Language, code string, failed bool, stderr
 	facts := hints.Facts{Language: l, Image: x.Code.Image, Code: code, Path: x.Code.Path, Dir: x.Code.Dir, Stderr: stderr,
 		Failed: failed, Connections: x.failed.Take(), Granted: x.Granted, Denials: x.Res.Policy.Denials,
 		Ceiling: ceiling, Changed: changed, Session: x.purpose.Session != nil,
-		HostFiles: x.purpose.Session == nil && x.Rec.Via != record.ViaFleet && x.Rec.Via != record.ViaHTTP}
+		HostFiles: x.purpose.Session == nil && x.Rec.Via.Local()}
 	list = hints.Of(facts)
 	if why := x.Asked.Denied(); why != "" && failed {
 		list = append([]run.Hint{{Kind: run.HintApproval, Text: why}}, list...)
@@ -474,10 +474,10 @@ func (x *Execution) hintKernel() {
 		return
 	}
 	if lacks := x.Machine.Lacks(); lacks != "" {
-		h := run.Hint{Kind: run.HintKernel, Subject: lacks, Flag: "--kernel", Field: "kernel",
+		h := run.Hint{Kind: run.HintKernel, Subject: lacks,
 			Text: fmt.Sprintf("the code asked for %s, which the %s kernel does not have: --kernel linux does", lacks,
 				x.Image.Kernel)}
-		if !slices.Contains(x.Res.Hints, h) {
+		if h.Ask("kernel"); !slices.Contains(x.Res.Hints, h) {
 			x.Res.Hints = append([]run.Hint{h}, x.Res.Hints...)
 		}
 	}

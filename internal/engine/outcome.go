@@ -82,6 +82,7 @@ func (x *Execution) classify(ctx context.Context, err error) error {
 	case errors.Is(err, stopclock.ErrTimeout):
 		res.Outcome, res.ExitCode, res.TimedOut = run.OutcomeTimeout, run.ExitTimeout, true
 		res.Error = fmt.Sprintf("time limit of %g s reached; --timeout gives more", res.Policy.Effective.Timeout.Seconds())
+		x.hint("") // it may have waited for a host
 		return nil
 	case ctx.Err() != nil && !x.kept.ended():
 		res.Outcome, res.ExitCode = run.OutcomeCancelled, run.ExitCancelled

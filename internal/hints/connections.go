@@ -1,6 +1,7 @@
 package hints
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -63,11 +64,11 @@ func connection(d netstack.Decision, f Facts) run.Hint {
 	host := target(d)
 	asks := func(flag string) string {
 		if f.Session {
-			return "a new session with " + flag + " may have it"
+			return "a new session with " + flag + " may reach it"
 		}
 		return flag + " asks for it"
 	}
-	h := run.Hint{Kind: run.HintConnection, Subject: host, Cause: run.HintCause(d.Failure())}
+	h := run.Hint{Kind: run.HintConnection, Subject: host, Cause: cmp.Or(d.Failure, netstack.FailurePolicy)}
 	switch h.Cause {
 	case run.CauseName:
 		h.Text = host + " was not reached: the policy allows it, but this host can't resolve the name"
@@ -76,7 +77,7 @@ func connection(d netstack.Decision, f Facts) run.Hint {
 		h.Text = fmt.Sprintf("%s was not reached: the policy allows it, but the connection failed: %s", host, d.Cause())
 		return h
 	case run.CauseAddress:
-		h.Flag, h.Field = "--allow-tcp", "allowTcp"
+		h.Ask("allowTcp")
 		h.Text = fmt.Sprintf("%s was not reached: the policy allows the name, but it %s", host, d.Cause())
 		return h
 	}
@@ -86,14 +87,15 @@ func connection(d netstack.Decision, f Facts) run.Hint {
 	})
 	switch {
 	case asked >= 0 && (d.Unruled() || d.Reason == broker.AllowedByNone):
-		h.Field, h.Rule = f.Denials[asked].Field, f.Denials[asked].Rule
+		h.Ask(f.Denials[asked].Field)
+		h.Rule = f.Denials[asked].Rule
 		h.Text = fmt.Sprintf("%s was not reached: its %s %s by %s", host, h.Field, f.Denials[asked].Reason, h.Rule)
 	case d.Reason == broker.AllowedByNone:
-		h.Flag, h.Field = "--allow-http", "allowHttp"
-		h.Text = fmt.Sprintf("%s was not sent a request: %s; %s", host, d.Cause(),
+		h.Ask("allowHttp")
+		h.Text = fmt.Sprintf("%s was not sent the request: %s; %s", host, d.Cause(),
 			asks("--allow-http 'METHOD "+host+"/PATH'"))
 	case d.Proto == "http":
-		h.Text = fmt.Sprintf("%s was not sent a request: %s", host, d.Cause())
+		h.Text = fmt.Sprintf("%s was not sent the request: %s", host, d.Cause())
 	case !d.Unruled():
 		h.Text = fmt.Sprintf("%s was not reached: %s", host, d.Cause())
 	default:
@@ -101,7 +103,7 @@ func connection(d netstack.Decision, f Facts) run.Hint {
 		if policy.Reaches(f.Granted) || f.Changed {
 			what = d.Cause()
 		}
-		h.Flag, h.Field = "--allow-net", "allowNet"
+		h.Ask("allowNet")
 		h.Text = fmt.Sprintf("%s was not reached: %s; %s", host, what, asks("--allow-net "+host))
 	}
 	return h

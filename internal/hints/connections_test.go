@@ -16,8 +16,17 @@ func connected(c *Connections, granted policy.Effective, denials []policy.Denial
 	return Of(Facts{Connections: c.Take(), Granted: granted, Denials: denials})
 }
 
-// A hint names a host that was not reached, why, and what allows it.
-func TestConnections(t *testing.T) {
+type connectionRow struct {
+	name    string
+	seen    []netstack.Decision
+	granted policy.Effective
+	denials []policy.Denial
+	want    []run.Hint
+}
+
+// connectionRows returns what the network decided, and the hints that follow.
+func connectionRows(t *testing.T) []connectionRow {
+	t.Helper()
 	granted := func(hosts ...string) policy.Effective {
 		eff, _, err := policy.Resolve(policy.Request{AllowNet: hosts}, nil)
 		if err != nil {
@@ -25,15 +34,12 @@ func TestConnections(t *testing.T) {
 		}
 		return eff
 	}
+	failed := func(name, reason string, failure netstack.Failure) []netstack.Decision {
+		return []netstack.Decision{{Proto: "tcp", Name: name, Port: 443, Reason: reason, Failure: failure}}
+	}
 	const rule = "no rule allows it"
 	const network = "a.example was not reached: the run has no network; --allow-net a.example asks for it"
-	for _, row := range []struct {
-		name    string
-		seen    []netstack.Decision
-		granted policy.Effective
-		denials []policy.Denial
-		want    []run.Hint
-	}{
+	return []connectionRow{
 		{name: "nothing"},
 		{name: "allowed", seen: []netstack.Decision{{Proto: "tcp", Name: "a.example", Verdict: netstack.Allowed}},
 			granted: granted("a.example")},
@@ -52,16 +58,47 @@ func TestConnections(t *testing.T) {
 		{"cut by a ceiling", []netstack.Decision{{Proto: "dns", Name: "a.example.", Reason: rule}}, granted("b.example"),
 			[]policy.Denial{{Field: "allowNet", Requested: "a.example", Reason: "is not allowed", Rule: "/p/.unitask.toml"}},
 			[]run.Hint{{Kind: run.HintConnection, Subject: "a.example", Cause: run.CausePolicy, Field: "allowNet",
+				Flag: "--allow-net",
 				Text: "a.example was not reached: its allowNet is not allowed by /p/.unitask.toml", Rule: "/p/.unitask.toml"}}},
+		{"unresolvable", failed("a.example", "the name can't be resolved", netstack.FailureName), granted("a.example"), nil,
+			[]run.Hint{{Kind: run.HintConnection, Subject: "a.example", Cause: run.CauseName,
+				Text: "a.example was not reached: the policy allows it, but this host can't resolve the name"}}},
+		{"not public", failed("a.example", "leads to an address that is not public: --allow-tcp may name it",
+			netstack.FailureAddress), granted("a.example"), nil,
+			[]run.Hint{{Kind: run.HintConnection, Subject: "a.example", Cause: run.CauseAddress,
+				Flag: "--allow-tcp", Field: "allowTcp", Text: "a.example was not reached: the policy allows the name, " +
+					"but it leads to an address that is not public: --allow-tcp may name it"}}},
+		{"the first of two", append(failed("a.example", "connection refused", netstack.FailureServer),
+			failed("b.example", "a rule denies it", "")...), granted("a.example"), nil,
+			[]run.Hint{{Kind: run.HintConnection, Subject: "a.example", Cause: run.CauseServer,
+				Text: "a.example was not reached: the policy allows it, but the connection failed: connection refused"},
+				{Kind: run.HintConnection, Subject: "b.example", Cause: run.CausePolicy,
+					Text: "b.example was not reached: a rule denies it"}}},
+		{"a rule that denies a request", []netstack.Decision{{Proto: "http", Name: "a.example",
+			Reason: "the rule denies it"}}, granted("a.example"), nil,
+			[]run.Hint{{Kind: run.HintConnection, Subject: "a.example", Cause: run.CausePolicy,
+				Text: "a.example was not sent the request: the rule denies it"}}},
+		{"a request cut by a ceiling", []netstack.Decision{{Proto: "http", Name: "a.example",
+			Reason: "no rule allows this method and path"}}, granted("a.example"),
+			[]policy.Denial{{Field: "allowHttp", Requested: "GET a.example/x", Reason: "is not allowed", Rule: "/c.toml"}},
+			[]run.Hint{{Kind: run.HintConnection, Subject: "a.example", Cause: run.CausePolicy,
+				Flag: "--allow-http", Field: "allowHttp", Rule: "/c.toml",
+				Text: "a.example was not reached: its allowHttp is not allowed by /c.toml"}}},
+		{"a question that was denied", failed("a.example", "not approved: nobody answered", ""), granted("a.example"), nil, nil},
 		{"another type of an allowed name", []netstack.Decision{{Proto: "dns", Name: "a.example.",
 			Rule: "net a.example", Reason: "only addresses are answered"}}, granted("a.example"), nil, nil},
 		{"a request", []netstack.Decision{{Proto: "http", Name: "a.example",
 			Reason: "no rule allows this method and path"}},
 			granted("a.example"), nil,
 			[]run.Hint{{Kind: run.HintConnection, Subject: "a.example", Cause: run.CausePolicy,
-				Text: "a.example was not sent a request: no rule allows this method and path; " +
+				Text: "a.example was not sent the request: no rule allows this method and path; " +
 					"--allow-http 'METHOD a.example/PATH' asks for it", Flag: "--allow-http", Field: "allowHttp"}}},
-	} {
+	}
+}
+
+// A hint names a host that was not reached, why, and what allows it.
+func TestConnections(t *testing.T) {
+	for _, row := range connectionRows(t) {
 		var c Connections
 		for _, d := range row.seen {
 			c.See(d)

@@ -37,7 +37,7 @@ type Facts struct {
 	HostFiles bool
 }
 
-// Of returns the hints for these facts, the most useful one first.
+// Of returns the hints for these facts: about the code first, then about its connections.
 func Of(f Facts) (list []run.Hint) {
 	if f.Failed {
 		for _, hint := range []func(Facts) *run.Hint{missingModule, missingFile, otherLanguage} {
@@ -57,23 +57,24 @@ func Of(f Facts) (list []run.Hint) {
 var notUnderstood = regexp.MustCompile(
 	`(?i)syntax ?error|NameError|ReferenceError|command not found|expected 'package'|unexpected token`)
 
-// languageNames are those that people say.
+// languageNames are the names of languages for people.
 var languageNames = map[string]string{"js": "JavaScript", "ts": "TypeScript", "python": "Python", "shell": "shell",
 	"go": "Go"}
 
-// otherLanguage is about Python that was sent as JavaScript, and the like.
+// otherLanguage returns a hint about code in another language than it ran as; nil if there is no sign of that.
 func otherLanguage(f Facts) *run.Hint {
 	is, ran := language.Guess(f.Code), f.Language.Name
 	if is == "" || is == ran || is == "ts" && ran == "js" || languageNames[ran] == "" ||
 		!notUnderstood.MatchString(f.Stderr) {
 		return nil
 	}
-	return &run.Hint{Kind: run.HintLanguage, Subject: is, Flag: "--lang", Field: "language",
-		Text: fmt.Sprintf("the code looks like %s, but ran as %s: --lang %s runs it as %[1]s", languageNames[is],
-			languageNames[ran], is)}
+	h := &run.Hint{Kind: run.HintLanguage, Subject: is, Text: fmt.Sprintf("the code looks like %s, but ran as %s: --lang %s runs it as %[1]s", languageNames[is],
+		languageNames[ran], is)}
+	h.Ask("language")
+	return h
 }
 
-// missingModule is about an import that found nothing.
+// missingModule returns a hint about an import that found nothing, nil if there was none.
 func missingModule(f Facts) *run.Hint {
 	name := f.Language.Missing(f.Stderr)
 	if name == "" {
@@ -85,7 +86,7 @@ func missingModule(f Facts) *run.Hint {
 	}
 	lacks := name + " is not in the machine: "
 	if beside := besideCode(f, name); beside != "" {
-		h.Flag, h.Field = "--project", "dirs"
+		h.Ask("dirs")
 		h.Text = lacks + beside + " is beside the code, and --project or --dir copies it in"
 		return h
 	}
@@ -98,7 +99,7 @@ func missingModule(f Facts) *run.Hint {
 	if other != "" && f.Image != nil && other == f.Image.Payload.Name {
 		return nil // the module is there, and something in it is not
 	} else if other != "" {
-		h.Flag, h.Field = "--image", "image"
+		h.Ask("image")
 		ways = append(ways, with+"--image "+other+" has it")
 	}
 	if d := denied(f.Ceiling, spec); spec != "" && d != nil {
@@ -106,13 +107,13 @@ func missingModule(f Facts) *run.Hint {
 		ways = append(ways, fmt.Sprintf("--with %s would install it, but %s does not allow that (key %s)", spec,
 			d.Rule, d.Key))
 	} else if spec != "" {
-		if h.Flag == "" {
-			h.Flag, h.Field = "--with", "packages"
+		if h.Field == "" {
+			h.Ask("packages")
 		}
 		ways = append(ways, with+"--with "+spec+" installs it, if it is a package")
 	}
 	if len(ways) == 0 {
-		h.Flag, h.Field = "--project", "dirs"
+		h.Ask("dirs")
 		ways = append(ways, "--project or --dir copies what is beside the code")
 	}
 	h.Text = lacks + strings.Join(ways, "; ")
@@ -131,8 +132,8 @@ func denied(ceiling *policy.Ceiling, spec string) *policy.Denial {
 	return &denials[0]
 }
 
-// besideCode returns the name of the file or folder of the host, beside the code, that an import means; "" if there is
-// none that the run may have.
+// besideCode returns the path, below the working folder, of the host's file or folder that an import means; "" if
+// there is none that the run may be granted.
 func besideCode(f Facts, module string) string {
 	module = strings.TrimPrefix(module, "./")
 	var names []string
@@ -165,7 +166,7 @@ var noFile = []*regexp.Regexp{
 		`(?: for reading)?: No such file or directory`),
 }
 
-// missingFile is about a file that is on the host, and not in the machine.
+// missingFile returns a hint about a file that is on the host and not in the machine, nil if there is none.
 func missingFile(f Facts) *run.Hint {
 	for _, pattern := range noFile {
 		all := pattern.FindAllStringSubmatch(f.Stderr, -1)
@@ -180,12 +181,12 @@ func missingFile(f Facts) *run.Hint {
 		if found == "" {
 			continue
 		}
-		flag, field := "--file", "files"
-		if folder {
-			flag, field = "--dir", "dirs"
+		h := &run.Hint{Kind: run.HintFile, Subject: found}
+		if h.Ask("files"); folder {
+			h.Ask("dirs")
 		}
-		return &run.Hint{Kind: run.HintFile, Subject: found, Flag: flag, Field: field,
-			Text: fmt.Sprintf("%s is on the host, and not in the machine: %s %[1]s copies it in", found, flag)}
+		h.Text = fmt.Sprintf("%s is on the host, and not in the machine: %s %[1]s copies it in", found, h.Flag)
+		return h
 	}
 	return nil
 }

@@ -102,19 +102,18 @@ func BoundSaidResult(res *run.Result, redactor *record.Redactor) {
 // maxSaidHints bounds the hints of a worker.
 const maxSaidHints = 8
 
-// saidHints leaves of a worker's hints those of kinds and causes that there are. Flags and fields are those of the
-// policy; of a ceiling the worker has no word.
+// saidHints keeps a worker's hints of known kinds and causes. The flag is that of the field; a worker knows no ceiling
+// of this host.
 func saidHints(hints []run.Hint) (known []run.Hint) {
 	for _, h := range hints {
-		if len(known) == maxSaidHints || !slices.Contains(run.HintKinds, h.Kind) ||
-			h.Cause != "" && !slices.Contains(run.HintCauses, h.Cause) {
+		old := h.Kind == "" // of a worker from before there were kinds
+		if len(known) == maxSaidHints || !old && !h.Kind.Valid() || h.Cause != "" && !h.Cause.Valid() {
 			continue
 		}
-		field := slices.IndexFunc(policy.Fields, func(f policy.Field) bool { return f.Key == h.Field || f.Name == h.Field })
-		if field < 0 || h.Flag != "--"+policy.Fields[field].Flag {
-			h.Flag, h.Field = "", ""
-		}
 		h.Rule = ""
+		if h.Ask(h.Field); h.Flag == "" {
+			h.Field = ""
+		}
 		known = append(known, h)
 	}
 	return known

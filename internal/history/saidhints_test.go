@@ -20,7 +20,9 @@ func TestAttackSaidHints(t *testing.T) {
 			"[{connection   policy --allow-net allowNet }]"},
 		{"a kind that there is not", run.Hint{Kind: "advice", Text: "x"}, "[]"},
 		{"a cause that there is not", run.Hint{Kind: run.HintConnection, Cause: "you"}, "[]"},
-		{"another flag", run.Hint{Kind: run.HintModule, Flag: "--allow-net-any", Field: "packages"}, "[{module      }]"},
+		{"another flag", run.Hint{Kind: run.HintModule, Flag: "--allow-net-any", Field: "packages"},
+			"[{module    --with packages }]"},
+		{"one from before there were kinds", run.Hint{Text: "x"}, "[{ x     }]"},
 		{"a field that there is not", run.Hint{Kind: run.HintModule, Flag: "--x", Field: "x"}, "[{module      }]"},
 		{"a ceiling", run.Hint{Kind: run.HintModule, Rule: "/etc/x"}, "[{module      }]"},
 	} {

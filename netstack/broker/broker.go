@@ -116,7 +116,7 @@ type Broker struct {
 type Kept struct {
 	Placeholders map[string]string `json:"placeholders,omitempty"` // by secret name
 	Authority    []byte            `json:"authority"`              // certificate and key, in PEM
-	Exposed      map[string]int    `json:"exposed,omitempty"`      // by secret name: number of answers, as in Exchange.Exposed
+	Exposed      map[string]int    `json:"exposed,omitempty"`      // answers, by secret name
 }
 
 // Keep returns the state that the guest depends on.
@@ -157,7 +157,8 @@ func New(cfg Config) (*Broker, error) {
 	cfg.Rules = slices.Clone(cfg.Rules)
 	cfg.Secrets = slices.Clone(cfg.Secrets)
 	if len(cfg.Secrets) > maxSecrets {
-		return nil, fmt.Errorf("%d secrets, each counted for every set of places: %d can be bound to hosts", len(cfg.Secrets),
+		return nil, fmt.Errorf("%d secrets, each counted for every set of places: %d can be bound to hosts",
+			len(cfg.Secrets),
 			maxSecrets)
 	}
 	var domains []string
