@@ -17,7 +17,6 @@ type sign struct {
 
 // signs are matched against each line, without the space around it.
 var signs = []sign{
-	{"go", 12, either(`^package [a-z]\w*$`)},
 	{"go", 2, either(`^func (?:\(\w+ \*?\w+\) )?\w+\(.*\{$`, `^import \($`, `^import "[\w./]+"$`, `:= `,
 		`^type \w+ struct \{$`)},
 	{"python", 3, either(`^(?:async )?def \w+\(.*\)(?: *->.*)?:`, `^from \.*[\w.]+ import [\w*(]`)},
@@ -47,19 +46,22 @@ var signs = []sign{
 		`\| *(?:grep|sed|awk|sort|head|tail|wc|tr|cut|xargs|uniq)\b`, `"\$[@\w{]`)},
 }
 
+// goPackage is the first line of a Go program, and of no other's.
+var goPackage = regexp.MustCompile(`^package [a-z]\w*$`)
+
 // either returns what matches one of these.
 func either(patterns ...string) *regexp.Regexp {
 	return regexp.MustCompile(strings.Join(patterns, "|"))
 }
 
 // Guess returns the name of the language that a program is in: "go", "js", "python", "shell" or "ts". It returns "" if
-// it is not sure; it is wrong about no program of TestGuess. A #! line decides; else the signs of one language must
-// outweigh those of all others by far.
+// it is not sure; it is wrong about no program of TestGuess. A #! line decides, and a package
+// clause; else the signs of one language must outweigh those of all others by far.
 func Guess(code string) string {
 	if is := OfScript(code); is != "" {
 		return is
 	}
-	weights, kinds, comment := map[string]int{}, map[int]bool{}, false
+	weights, kinds, comment, first := map[string]int{}, map[int]bool{}, false, true
 	for line := range strings.SplitSeq(code[:min(len(code), maxGuessed)], "\n") {
 		line = strings.TrimSpace(line)
 		comment = comment || strings.HasPrefix(line, "/*")
@@ -67,6 +69,10 @@ func Guess(code string) string {
 			comment = comment && !strings.Contains(line, "*/")
 			continue
 		}
+		if first && goPackage.MatchString(line) {
+			return "go"
+		}
+		first = false
 		for i, s := range signs {
 			if s.line.MatchString(line) {
 				weights[s.language] += s.weight
