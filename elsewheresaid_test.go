@@ -382,7 +382,7 @@ func TestAttackWorkerUndelivered(t *testing.T) {
 	hint := tell(t, func(*FleetRun) *Result {
 		denied := Policy{Denials: []policy.Denial{{Reason: saidValue}}}
 		return &Result{Outcome: OutcomeExited, Value: saidValue, Policy: denied,
-			Hints: []Hint{{Kind: "module", Text: saidValue}}}
+			Hints: []Hint{{Kind: "module", Text: saidValue, Subject: saidValue}}}
 	}).result
 	told = fmt.Sprint(strings.Contains(fmt.Sprint(hint), saidValue))
 	attack.Check(t, "a worker that puts a secret into a hint, a value and a denial: it is told", "false", told)

@@ -21,6 +21,7 @@ import (
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/regular"
 	"github.com/unitask/unitask/internal/userdir"
+	"github.com/unitask/unitask/policy"
 )
 
 // recorded returns the request of a record, with its secrets' values from the current environment.
@@ -238,4 +239,10 @@ func parseMounts(list []string) (mounts []unitask.Mount) {
 		mounts = append(mounts, unitask.ParseMount(s))
 	}
 	return mounts
+}
+
+// callerHere returns the user of this process, in its working folder.
+func callerHere(ceiling *policy.Ceiling) unitask.Caller {
+	dir, _ := userdir.Working() // "" is no folder
+	return unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling, HostDir: dir}
 }

@@ -310,7 +310,7 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		return err
 	}
 	streams.Approve = a.approver(f)
-	res, err := rt.RunFor(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling}, req, streams)
+	res, err := rt.RunFor(ctx, callerHere(ceiling), req, streams)
 	restore()
 	if f.replay == "" {
 		err = asFlags(cmd, err)

@@ -137,6 +137,14 @@ func (w *wire) set(cut bool) {
 	}
 }
 
+// who returns which held runner a result is of.
+func who(res *unitask.Result) string {
+	if len(res.Hints) == 0 {
+		return ""
+	}
+	return res.Hints[0].Subject
+}
+
 // held is a Runner whose runs print who ran them, and end when they may.
 type held struct {
 	name    string
@@ -150,7 +158,7 @@ func (h held) Run(ctx context.Context, job fleet.Job) (fleet.Done, error) {
 	h.started <- struct{}{}
 	<-h.may
 	_, _ = io.WriteString(job.Stdout, h.name)
-	hints := []unitask.Hint{{Kind: "module", Text: h.name}}
+	hints := []unitask.Hint{{Kind: "module", Subject: h.name}}
 	return fleet.Done{Result: &unitask.Result{Outcome: unitask.OutcomeExited, Hints: hints}}, nil
 }
 
@@ -177,7 +185,7 @@ func TestPartition(t *testing.T) {
 	close(second.may)
 	startWorker(t, quickly(workerConfig(ns.ClientURL(), 1)), second)
 	res := <-over
-	if res == nil || res.Hint() != "second" || res.Retried == "" {
+	if res == nil || who(res) != "second" || res.Retried == "" {
 		t.Fatalf("%s", asJSON(res))
 	}
 	close(first.may) // it ends, and does not know
@@ -191,7 +199,7 @@ func TestPartition(t *testing.T) {
 	again, other := submitter(t, fleet.Config{URL: ns.ClientURL(), Times: quick})
 	other.RunID = runs[0].ID
 	res, err = again.Run(t.Context(), unitask.Request{Code: "x"}, unitask.IO{})
-	if err != nil || res.Hint() != "second" {
+	if err != nil || who(res) != "second" {
 		t.Errorf("who joins later has %v %s", err, asJSON(res))
 	}
 }

@@ -203,7 +203,7 @@ func TestAttackSessionWorkerValues(t *testing.T) {
 		r := reply{
 			Answer: sessiond.Answer{
 				Result: &unitask.Result{Outcome: unitask.OutcomeExited, Value: liarValue,
-					Hints: []unitask.Hint{{Kind: "module", Text: liarValue}}},
+					Hints: []unitask.Hint{{Kind: "module", Text: liarValue, Subject: liarValue}}},
 			},
 			Files: []listed{{Path: "/work/" + liarValue}},
 		}
@@ -245,7 +245,7 @@ func TestAttackSessionWorkerCutValues(t *testing.T) {
 		} {
 			r := reply{
 				Answer: sessiond.Answer{Names: []string{text}, Result: &unitask.Result{
-					Hints: []unitask.Hint{{Kind: "module", Text: text}}}},
+					Hints: []unitask.Hint{{Kind: "module", Text: text, Subject: text}}}},
 				Files: []listed{{Path: text}},
 			}
 			if err := boundReply(&r, call{Request: sessiond.Request{Op: opFiles}}, given.known()); err != nil {
@@ -322,7 +322,7 @@ func TestAttackSessionWorkerSays(t *testing.T) {
 			reply{Answer: sessiond.Answer{Error: &sessiond.Error{Code: sessiond.CodeUsage, Message: long,
 				Field: policy.Bad(long, long, "%s", long)}}}, "bounded"},
 		{"an endless result", ask(sessiond.OpRun), reply{Answer: sessiond.Answer{Result: &unitask.Result{Outcome: "perfect",
-			Hints: []unitask.Hint{{Kind: "module", Text: long}},
+			Hints: []unitask.Hint{{Kind: "module", Text: long, Subject: long}},
 			Error: long, Session: "other", Kernel: unitask.Kernel(long)}}}, "bounded"},
 		{"a value that is no JSON", ask(sessiond.OpGet), reply{Answer: sessiond.Answer{Value: json.RawMessage(`{"a"`)}},
 			"refused"},
@@ -395,7 +395,7 @@ func TestAttackSessionWorkerErrs(t *testing.T) {
 		r.Error = &sessiond.Error{Code: sessiond.CodeUsage, Message: "no", Field: policy.Bad("memoryMb", "1", "no")}
 		r.Error.Field.Would = map[string]int64{liarValue: 1, "memoryMb": 256}
 		r.Result = &unitask.Result{RunID: liarValue, Outcome: "perfect", Value: liarValue,
-			Hints: []unitask.Hint{{Kind: "module", Text: liarValue + "\x1b[2J"}}}
+			Hints: []unitask.Hint{{Kind: "module", Text: liarValue + "\x1b[2J", Subject: liarValue + "\x1b[2J"}}}
 		r.Names, r.Files = []string{liarValue}, []listed{{Path: liarValue}}
 		l.answer(m, r, []byte(liarValue), []byte(liarValue), []byte(liarValue), []byte(`"`+liarValue+`"`))
 	})

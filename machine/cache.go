@@ -3,6 +3,7 @@ package machine
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -20,6 +21,8 @@ type Cache struct {
 
 	mu     sync.Mutex
 	values map[string]string
+	put    map[string]string // by this process; "" is forgotten
+	alone  bool              // the file is not written any more: another process kept it locked for too long
 }
 
 // maxCached bounds the file: keys hold digests and boot ids, so old ones pile up.
@@ -30,18 +33,15 @@ const cacheLockTime = time.Second
 
 // OpenCache reads the cache in the file path.
 func OpenCache(path string) *Cache {
-	c := &Cache{path: path, values: readCache(path)}
-	if c.values == nil {
-		c.values = map[string]string{}
-	}
-	return c
+	return &Cache{path: path, values: readCache(path), put: map[string]string{}}
 }
 
-// readCache returns what the file has, nil if it can't be read.
-func readCache(path string) (values map[string]string) {
+// readCache returns what the file has, nothing if it can't be read.
+func readCache(path string) map[string]string {
+	values := map[string]string{}
 	text, err := os.ReadFile(path)
-	if err != nil || len(text) >= 1<<20 || json.Unmarshal(text, &values) != nil {
-		return nil
+	if err != nil || len(text) >= 1<<20 || json.Unmarshal(text, &values) != nil || values == nil {
+		return map[string]string{}
 	}
 	return values
 }
@@ -54,35 +54,43 @@ func (c *Cache) Get(key string) (string, bool) {
 	return v, ok
 }
 
-// Put remembers value under key; "" forgets it. What other processes have put meanwhile stays: the file is read again,
-// and a lock is held until it is written, unless another process holds that for long.
+// Put remembers value under key; "" forgets it. The file keeps what other processes have put meanwhile.
 func (c *Cache) Put(key, value string) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if old, ok := c.values[key]; ok && old == value {
-		return
+	if len(c.put) >= maxCached {
+		c.put = map[string]string{}
 	}
-	if err := os.MkdirAll(filepath.Dir(c.path), 0o700); err != nil {
+	c.put[key] = value
+	c.merge(c.values)
+	alone := c.alone
+	c.mu.Unlock()
+	if alone || os.MkdirAll(filepath.Dir(c.path), 0o700) != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), cacheLockTime)
 	defer cancel()
-	if lock, err := filelock.Wait(ctx, c.path+".lock", func() {}); err == nil {
-		defer lock.Unlock()
+	lock, err := filelock.Wait(ctx, c.path+".lock", func() {})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		c.alone = ctx.Err() != nil
+		return
 	}
-	if now := readCache(c.path); now != nil {
-		c.values = now
-	}
-	if len(c.values) >= maxCached {
-		c.values = map[string]string{}
-	}
-	c.values[key] = value
-	if value == "" {
-		delete(c.values, key)
-	}
+	defer lock.Unlock()
+	c.merge(readCache(c.path))
 	text, err := json.MarshalIndent(c.values, "", "  ")
 	if err != nil {
 		return
 	}
 	_ = atomicfile.Write(c.path, append(text, '\n'), 0o600)
+}
+
+// merge makes values what this process has put, and of the others these. The caller holds mu.
+func (c *Cache) merge(values map[string]string) {
+	if len(values) >= maxCached {
+		values = map[string]string{}
+	}
+	maps.Copy(values, c.put)
+	maps.DeleteFunc(values, func(_, value string) bool { return value == "" })
+	c.values = values
 }

@@ -7,6 +7,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/unitask/unitask/internal/filelock"
 )
 
 func TestCache(t *testing.T) {
@@ -39,6 +42,46 @@ func TestCache(t *testing.T) {
 	}
 	// Where it can't be written it is only slow.
 	OpenCache("/proc/nothing/memo.json").Put("a", "1")
+}
+
+// What this process has put stays where the file can't be written, or another process keeps it locked: one Put waits,
+// and no further one does.
+func TestCacheAlone(t *testing.T) {
+	c := OpenCache("/proc/nothing/memo.json")
+	c.Put("a", "1")
+	c.Put("b", "2")
+	if a, _ := c.Get("a"); a != "1" {
+		t.Errorf("got %q, want what was put", a)
+	}
+	path := filepath.Join(t.TempDir(), "memo.json")
+	lock, err := filelock.Take(path + ".lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Unlock()
+	c = OpenCache(path)
+	began := time.Now()
+	for n := range 5 {
+		c.Put(fmt.Sprint(n), "v")
+	}
+	if took := time.Since(began); took > 2*cacheLockTime {
+		t.Errorf("5 values took %v beside a held lock, want one wait of %v", took, cacheLockTime)
+	}
+	if v, _ := c.Get("4"); v != "v" {
+		t.Errorf("got %q, want what was put", v)
+	}
+}
+
+// A value that another process has forgotten is remembered again.
+func TestCacheAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "memo.json")
+	a, b := OpenCache(path), OpenCache(path)
+	a.Put("k", "1")
+	b.Put("k", "")
+	a.Put("k", "1")
+	if v, _ := OpenCache(path).Get("k"); v != "1" {
+		t.Errorf("got %q, want 1", v)
+	}
 }
 
 // Processes that write the cache at once keep what the others put, and forget what they forgot.

@@ -50,19 +50,19 @@ func (s *Server) fitArguments(next sdk.MethodHandler) sdk.MethodHandler {
 // fit returns arguments of the types that a schema has, where it is clear what is meant; the same otherwise.
 func fit(arguments json.RawMessage, schema *jsonschema.Schema) json.RawMessage {
 	var args map[string]json.RawMessage
-	if json.Unmarshal(arguments, &args) != nil {
+	if json.Unmarshal(arguments, &args) != nil || len(args) > len(schema.Properties) { // some are unknown
 		return arguments
 	}
 	changed := false
 	for name, value := range args {
 		p := schema.Properties[name]
 		switch {
-		case p == nil:
-		case string(value) == "null":
+		case p == nil, p.Type == "": // of any type
+		case string(value) == "null", string(value) == `""` && (p.Type != "string" || p.Enum != nil):
 			delete(args, name)
 			changed = true
 		case p.Type != "string" || p.Enum != nil: // any text is a string already
-			if fitted := fitOne(value, p); fitted != nil {
+			if fitted := fitOne(value, p, slices.Contains(wholeTexts, name)); fitted != nil {
 				args[name] = fitted
 				changed = true
 			}
@@ -83,16 +83,22 @@ func fit(arguments json.RawMessage, schema *jsonschema.Schema) json.RawMessage {
 // maxUnwrapped bounds JSON inside a text, in bytes: it costs more memory than the text that was paid for.
 const maxUnwrapped = 4 << 10
 
-// fitOne returns a value as the type that is wanted, nil if it has that type or nothing fits.
-func fitOne(value json.RawMessage, schema *jsonschema.Schema) json.RawMessage {
+// wholeTexts are arguments whose texts may be JSON for the code: they are not unwrapped.
+var wholeTexts = []string{"args"}
+
+// fitOne returns a value as the type that is wanted, nil if it has that type or nothing fits. A text that is whole is
+// not unwrapped.
+func fitOne(value json.RawMessage, schema *jsonschema.Schema, whole bool) json.RawMessage {
 	var text string
 	isText := json.Unmarshal(value, &text) == nil
 	inside := kindOf(text)
 	switch want := schema.Type; {
-	case want == "array" && inside == want:
+	case want == "array" && inside == want && !whole:
 		return json.RawMessage(text)
-	case want == "array" && value[0] != '[':
+	case want == "array" && isText:
 		return slices.Concat(json.RawMessage("["), fitElement(value, text, schema.Items), json.RawMessage("]"))
+	case want == "array" && value[0] == '{' && takesObjects(schema.Items):
+		return slices.Concat(json.RawMessage("["), value, json.RawMessage("]"))
 	case !isText:
 		return nil
 	case want == "string": // one of a list of words, in any case
@@ -106,17 +112,17 @@ func fitOne(value json.RawMessage, schema *jsonschema.Schema) json.RawMessage {
 	return nil
 }
 
-// fitElement returns the only element of a list: a number as text if texts are wanted, and the JSON object inside a
-// text if objects are.
+// fitElement returns the only element of a list: the object inside a text if objects are wanted, else the text. Numbers
+// and booleans become no element: false must not turn into the name of a host.
 func fitElement(value json.RawMessage, text string, items *jsonschema.Schema) json.RawMessage {
-	switch kind := kindOf(string(value)); {
-	case items != nil && items.Type == "string" && (kind == "number" || kind == "boolean"):
-		return slices.Concat(json.RawMessage(`"`), value, json.RawMessage(`"`))
-	case items != nil && items.AnyOf != nil && kindOf(text) == "object":
+	if takesObjects(items) && kindOf(text) == "object" {
 		return json.RawMessage(text)
 	}
 	return value
 }
+
+// takesObjects reports whether the elements of a list may be objects.
+func takesObjects(items *jsonschema.Schema) bool { return items != nil && items.AnyOf != nil }
 
 // kindOf returns the type of a JSON value as a schema names it: array, object, number or boolean; "" for texts, null,
 // what is not JSON, and what is longer than maxUnwrapped.

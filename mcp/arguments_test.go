@@ -29,16 +29,17 @@ func TestFit(t *testing.T) {
 		`{"args":"[1"}`:                                  `{"args":["[1"]}`,
 		`{"files":{"name":"a","content":"b"}}`:           `{"files":[{"name":"a","content":"b"}]}`,
 		`{"args":["` + long + `"],"check":"true"}`:       `{"args":["` + long + `"],"check":true}`,
-		`{"language":"Python"}`:                          `{"language":"Python"}`, // no list of words here: run_code's has one
-		`{"args":5}`:                                     `{"args":["5"]}`,
+		`{"language":"Python"}`:                          `{"language":"Python"}`, // no enum here
+		`{"args":5}`:                                     `{"args":5}`,
+		`{"args":"[1]"}`:                                 `{"args":["[1]"]}`,
+		`{"secrets":true}`:                               `{"secrets":true}`,
+		`{"args":"","env":"","memoryMb":"","stdin":""}`:  `{"stdin":""}`,
 		`{"files":"{\"name\":\"a\",\"content\":\"b\"}"}`: `{"files":[{"name":"a","content":"b"}]}`,
 		`{"args":["<<<<"],"check":"true"}`:               `{"args":["<<<<"],"check":true}`,
 		`{"env":"{\"A\":\"b\"}"}`:                        `{"env":{"A":"b"}}`,
 		`{"stdin":null,"code":"1"}`:                      `{"code":"1"}`,
 		`{"code":"5","stdin":"[1]"}`:                     `{"code":"5","stdin":"[1]"}`,
 		`{"code":""}`:                                    `{"code":""}`,
-		`{"memoryMb":""}`:                                `{"memoryMb":""}`,
-		`{"allowNet":""}`:                                `{"allowNet":[""]}`,
 		`{"nosuch":"5"}`:                                 `{"nosuch":"5"}`,
 		`[1]`:                                            `[1]`,
 		`{`:                                              `{`,
@@ -75,6 +76,18 @@ func TestAttackFit(t *testing.T) {
 	got := fit(lists, schema)
 	attack.Check(t, "40000 lists inside a text: lists unwrapped", "0", fmt.Sprint(bytes.Count(got, []byte("[]"))-40_001))
 	attack.Check(t, "40000 lists inside a text: bytes more", "2", fmt.Sprint(len(bytes.TrimSpace(got))-len(lists)))
+	for _, field := range []string{"allowNet", "allowHttp", "allowTcp", "secrets", "packages", "files", "dirs", "args"} {
+		for _, value := range []string{"false", "true", "0", "1.5"} {
+			sent := fmt.Sprintf(`{"%s":%s}`, field, value)
+			attack.Check(t, "fitted: "+sent, sent, string(fit(json.RawMessage(sent), schema)))
+		}
+	}
+	anything := inputSchema[struct {
+		Value any `json:"value"`
+	}](nil)
+	for _, sent := range []string{`{"value":"null"}`, `{"value":"\"quoted\""}`, `{"value":"hello"}`, `{"value":null}`} {
+		attack.Check(t, "fitted where any type is wanted: "+sent, sent, string(fit(json.RawMessage(sent), anything)))
+	}
 	tags := json.RawMessage(`{"stdin":"` + strings.Repeat("<", 100_000) + `","check":"true"}`)
 	attack.Check(t, "100000 tags: bytes more", "-2", fmt.Sprint(len(bytes.TrimSpace(fit(tags, schema)))-len(tags)))
 }

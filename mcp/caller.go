@@ -64,8 +64,8 @@ const shortName = "unitask.shortName"
 func (s *Server) caller(extra *sdk.RequestExtra) unitask.Caller {
 	names := callerNames(extra)
 	c := unitask.Caller{Name: names[0], Via: unitask.ViaMCP, Ceiling: s.opts.Ceiling.For(names...)}
-	if tokenOf(extra) != nil {
-		c.Via = unitask.ViaHTTP
+	if c.HostDir = s.opts.Dir; tokenOf(extra) != nil {
+		c.Via, c.HostDir = unitask.ViaHTTP, ""
 	}
 	return c
 }

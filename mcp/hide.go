@@ -158,7 +158,7 @@ func (h hider) value(key string, v any) any {
 		}
 		for k, member := range v {
 			switch k {
-			case "host", "real", "rule", "ceiling", "hint": // hints have what that says
+			case "host", "real", "rule", "line", "ceiling", "hint": // hints have what that says
 				delete(v, k)
 			case "env", "args", "allowNet", "ask", "allowTcp", "allowHttp", "secrets": // the caller's own, or what a refusal tells it
 			default:

@@ -34,6 +34,8 @@ func TestAttackHints(t *testing.T) {
 	h.inspection(&in)
 	attack.Check(t, "a remote caller reads hints in a record: paths", "false",
 		fmt.Sprint(strings.Contains(string(in.Record.Result), "Data/")))
+	attack.Check(t, "a remote caller reads denials in a record: lines of the ceiling", "false",
+		fmt.Sprint(strings.Contains(string(in.Record.Denials)+string(in.Record.Result), `"line"`)))
 	h.result(&res)
 	if text, err = json.Marshal(res); err != nil {
 		t.Fatal(err)

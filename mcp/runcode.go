@@ -18,7 +18,6 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/internal/audit"
-	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -48,8 +47,8 @@ type runArgs struct {
 var runDescriptions = map[string]string{
 	"code":    "the source text to run; either this or snippet",
 	"snippet": "the name of a prompt of this server to run instead of code",
-	"language": "js, ts, python, shell or go. Without it, what the code clearly is, else js; mjs, cjs, mts and cts " +
-		"say which kind of module it is",
+	"language": "js (the default; ES module or CommonJS by its syntax), ts, python, shell or go; mjs, cjs, mts and " +
+		"cts say which kind of module it is",
 	"image": "the image to run it in, where the language has several: data has numpy, pandas and matplotlib for " +
 		"Python; the language's first one if not given",
 	"packages": "packages the code may import, of its language's registry: pip:requests==2.32.3 for Python, " +
@@ -205,11 +204,6 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 		req.Code, req.Path, req.Language = snippet.code, snippet.file, ""
 	case !utf8.ValidString(in.Code):
 		return req, errors.New("code is not UTF-8 text")
-	case in.Language == "" && in.Image == "" && (in.Session == "" || in.Session == newSession):
-		req.Language = language.Guess(in.Code)                                     // "" is js
-		if in.Session != "" && (req.Language == "shell" || req.Language == "go") { // its other steps would fail
-			req.Language = ""
-		}
 	}
 	for _, f := range in.Files {
 		if f.beside != nil {

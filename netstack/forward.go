@@ -380,6 +380,12 @@ func (f *forwarder) decide(to netip.AddrPort) (target, ruling) {
 	return t, f.filter.Load().connect(t)
 }
 
+// Reasons why a connection was not made. They have no words of a guest's, a proxy's or a server's.
+const (
+	ReasonRefused  = "connection refused"
+	ReasonNoAnswer = "no answer"
+)
+
 // dialFailure returns the kind of failure of a dial error.
 func dialFailure(err error) Failure {
 	switch {
@@ -403,9 +409,9 @@ func dialReason(err error) string {
 	case errors.Is(err, errDenied):
 		return errDenied.Error()
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return "connection refused"
+		return ReasonRefused
 	case isTimeout(err):
-		return "no answer"
+		return ReasonNoAnswer
 	case errors.As(err, &dns):
 		return "the name can't be resolved"
 	}

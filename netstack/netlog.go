@@ -103,11 +103,6 @@ const (
 	FailureServer  Failure = "server"  // allowed, but the server refused the connection or did not answer
 )
 
-// Valid reports whether it is one of these.
-func (f Failure) Valid() bool {
-	return f == FailurePolicy || f == FailureName || f == FailureAddress || f == FailureServer
-}
-
 // Unruled reports whether a request was denied because no rule allows it.
 func (d Decision) Unruled() bool {
 	return d.Verdict == Denied && strings.HasPrefix(d.Reason, noRule[:len("no rule")])

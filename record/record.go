@@ -38,9 +38,6 @@ const (
 	ViaFleet Via = "fleet" // a fleet's queue, on a worker
 )
 
-// Local reports whether the caller is on this host, and its working folder has the same path in the machine.
-func (v Via) Local() bool { return v == ViaCLI || v == ViaMCP }
-
 // Record is run.json. Request, Effective and Denials come from package policy, Result from the root package; this
 // package keeps them unchanged.
 type Record struct {

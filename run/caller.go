@@ -43,6 +43,9 @@ type Caller struct {
 	Via record.Via
 	// Ceiling limits the caller's grants; nil means no limit.
 	Ceiling *policy.Ceiling
+	// HostDir is the caller's working folder on this host, "" if it has none here. Hints look for files below it, if the
+	// code's working folder has the same path.
+	HostDir string
 	// Origin tells where to look again for a ceiling if no file provided one; Ceiling is then nil.
 	Origin *policy.Origin
 }

@@ -23,16 +23,6 @@ const (
 	HintOutput      HintKind = "output"      // output was not kept
 )
 
-// Valid reports whether it is one of these.
-func (k HintKind) Valid() bool {
-	switch k {
-	case HintApproval, HintConnection, HintFile, HintInterpreter, HintKernel, HintLanguage, HintMemory, HintModule,
-		HintOutput:
-		return true
-	}
-	return false
-}
-
 // HintCause tells why a connection failed.
 type HintCause = netstack.Failure
 

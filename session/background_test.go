@@ -65,7 +65,7 @@ func without(t *testing.T, to io.Writer) *Session {
 		Journal: &audit.Journal{Log: audit.In(dir)}, Events: func(run.Event) {}, Grace: engine.CollectGrace}}
 	s := newSession(m, run.Caller{}, policy.SessionLimits{Life: time.Hour, BackgroundCommands: 1})
 	s.ID, s.client, s.Language = "s", supervisor.New(to), "js"
-	s.hints = func(*language.Language, string, bool, string) []run.Hint { return nil }
+	s.hints = func(*language.Language, string, bool, string, time.Time) []run.Hint { return nil }
 	s.Policy.Effective = policy.Effective{Timeout: time.Minute, OutputBytes: 1 << 20}
 	var err error
 	if s.redactor, err = record.NewRedactor(record.Secrets{}); err != nil {

@@ -92,7 +92,7 @@ type origin struct {
 type inside struct {
 	client   *supervisor.Client
 	redactor *record.Redactor
-	hints    func(l *language.Language, code string, failed bool, stderr string) []run.Hint // Execution.Hints
+	hints    func(l *language.Language, code string, failed bool, stderr string, since time.Time) []run.Hint
 	dir      string
 	env      []string
 	ca       string

@@ -317,7 +317,8 @@ func (x *stepping) hint() {
 	if err != nil { // a command
 		l, _, _ = language.Named("shell")
 	}
-	x.res.Hints = append(x.res.Hints, x.s.hints(l, x.asked.Code, x.res.ExitCode != 0, x.cappedErr.Tail.String())...)
+	x.res.Hints = append(x.res.Hints,
+		x.s.hints(l, x.asked.Code, x.res.ExitCode != 0, x.cappedErr.Tail.String(), x.began)...)
 }
 
 // hintInterpreter puts a hint about the session's interpreter before the others.

@@ -98,7 +98,7 @@ func OutOfMemory(signal int, stderr string) bool {
 
 // missing matches Node's message when a module is missing (lib/internal/modules).
 var missing = regexp.MustCompile(
-	`(?m)^Error(?: \[ERR_MODULE_NOT_FOUND\])?: Cannot find (?:module|package) '([^'\n]{1,300})'`)
+	`(?m)^(?:Uncaught )?Error(?: \[ERR_MODULE_NOT_FOUND\])?: Cannot find (?:module|package) '([^'\n]{1,300})'`)
 
 // specifier matches a module's name or path. Code that prints the error chooses the name, and unitask repeats it
 // in its own message: so it must not be a sentence.

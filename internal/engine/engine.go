@@ -270,7 +270,8 @@ func (r *recordedRun) attempt(ctx context.Context) error {
 		return err
 	}
 	x := &Execution{engine: r.engine, Code: r.code, Live: r.live, purpose: r.purpose,
-		Granted: r.res.Policy.Effective, streams: r.streams, Rec: r.rec, Redactor: r.redactor, audit: r.log, Res: r.res}
+		Granted: r.res.Policy.Effective, streams: r.streams, Rec: r.rec, Redactor: r.redactor, audit: r.log, Res: r.res,
+		hostDir: r.caller.HostDir}
 	if r.engine.Fleet != nil {
 		return x.runElsewhere(ctx, r.req, r.caller.Name)
 	}

@@ -23,7 +23,6 @@ import (
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/hints"
 	"github.com/unitask/unitask/internal/hostfiles"
-	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/internal/spans"
 	"github.com/unitask/unitask/internal/stopclock"
@@ -61,6 +60,7 @@ type Execution struct {
 	Asked   *approval.Asker
 	Machine *machine.Machine
 	failed  hints.Connections
+	hostDir string // Caller.HostDir
 	detach  func() // nil while no console may join
 	undo    []func()
 }
@@ -438,49 +438,6 @@ func (x *Execution) stream(ctx context.Context, conn *guest.Conn, stdout, stderr
 		err = failure.ErrRetry
 	}
 	return end, err
-}
-
-// hint says what code that failed seems to have lacked.
-func (x *Execution) hint(stderrTail string) {
-	if x.Code.Check {
-		return
-	}
-	x.Res.Hints = append(x.Res.Hints, x.Hints(x.Code.Language, x.Code.Text, x.Res.ExitCode != 0, stderrTail)...)
-	x.hintKernel()
-}
-
-// Hints tells what code lacked of which this was seen, since it was called last.
-func (x *Execution) Hints(l *language.Language, code string, failed bool, stderr string) (list []run.Hint) {
-	x.Live.Lock()
-	ceiling, changed := x.Live.Ceiling, len(x.Live.Taken) > 0
-	x.Live.Unlock()
-	facts := hints.Facts{Language: l, Image: x.Code.Image, Code: code, Path: x.Code.Path, Dir: x.Code.Dir, Stderr: stderr,
-		Failed: failed, Connections: x.failed.Take(), Granted: x.Granted, Denials: x.Res.Policy.Denials,
-		Ceiling: ceiling, Changed: changed, Session: x.purpose.Session != nil,
-		HostFiles: x.purpose.Session == nil && x.Rec.Via.Local()}
-	list = hints.Of(facts)
-	if why := x.Asked.Denied(); why != "" && failed {
-		list = append([]run.Hint{{Kind: run.HintApproval, Text: why}}, list...)
-	}
-	for i := range list {
-		list[i].Text, list[i].Subject = x.Redactor.String(list[i].Text), x.Redactor.String(list[i].Subject)
-	}
-	return list
-}
-
-// hintKernel says what the kernel lacked.
-func (x *Execution) hintKernel() {
-	if x.Machine == nil || x.Res.ExitCode == 0 || x.Image.Kernel != image.Nanos {
-		return
-	}
-	if lacks := x.Machine.Lacks(); lacks != "" {
-		h := run.Hint{Kind: run.HintKernel, Subject: lacks,
-			Text: fmt.Sprintf("the code asked for %s, which the %s kernel does not have: --kernel linux does", lacks,
-				x.Image.Kernel)}
-		if h.Ask("kernel"); !slices.Contains(x.Res.Hints, h) {
-			x.Res.Hints = append([]run.Hint{h}, x.Res.Hints...)
-		}
-	}
 }
 
 // describe returns the record's description of a machine.

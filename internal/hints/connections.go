@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/netstack/broker"
@@ -42,11 +43,11 @@ func (c *Connections) See(d netstack.Decision) {
 	}
 }
 
-// Take returns what was noted, and forgets it.
-func (c *Connections) Take() []netstack.Decision {
+// Take returns what was noted since then, and forgets all.
+func (c *Connections) Take(since time.Time) []netstack.Decision {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	seen := c.seen
+	seen := slices.DeleteFunc(c.seen, func(d netstack.Decision) bool { return d.Time.Before(since) })
 	c.seen = nil
 	return seen
 }
@@ -69,12 +70,18 @@ func connection(d netstack.Decision, f Facts) run.Hint {
 		return flag + " asks for it"
 	}
 	h := run.Hint{Kind: run.HintConnection, Subject: host, Cause: cmp.Or(d.Failure, netstack.FailurePolicy)}
+	if h.Cause == run.CauseName && strings.HasPrefix(d.Dialled, "proxy ") { // the proxy's name
+		h.Cause = run.CauseServer
+	}
 	switch h.Cause {
 	case run.CauseName:
 		h.Text = host + " was not reached: the policy allows it, but this host can't resolve the name"
 		return h
 	case run.CauseServer:
-		h.Text = fmt.Sprintf("%s was not reached: the policy allows it, but the connection failed: %s", host, d.Cause())
+		h.Text = host + " was not reached: the policy allows it, but the connection failed"
+		if known := d.Cause(); known == netstack.ReasonRefused || known == netstack.ReasonNoAnswer { // else a proxy's words
+			h.Text += ": " + known
+		}
 		return h
 	case run.CauseAddress:
 		h.Ask("allowTcp")

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/realpath"
@@ -68,8 +69,8 @@ func otherLanguage(f Facts) *run.Hint {
 		!notUnderstood.MatchString(f.Stderr) {
 		return nil
 	}
-	h := &run.Hint{Kind: run.HintLanguage, Subject: is, Text: fmt.Sprintf("the code looks like %s, but ran as %s: --lang %s runs it as %[1]s", languageNames[is],
-		languageNames[ran], is)}
+	h := &run.Hint{Kind: run.HintLanguage, Subject: is, Text: fmt.Sprintf(
+		"the code looks like %s, but ran as %s: --lang %s runs it as %[1]s", languageNames[is], languageNames[ran], is)}
 	h.Ask("language")
 	return h
 }
@@ -81,8 +82,10 @@ func missingModule(f Facts) *run.Hint {
 		return nil
 	}
 	h := &run.Hint{Kind: run.HintModule}
-	if !strings.Contains(name, " ") { // else it is no usual one
+	if plain := strings.TrimLeft(name, "./"); isPlain(plain) { // else it is no usual name
 		h.Subject = name
+	} else {
+		name = "a module"
 	}
 	lacks := name + " is not in the machine: "
 	if beside := besideCode(f, name); beside != "" {
@@ -192,14 +195,22 @@ func missingFile(f Facts) *run.Hint {
 }
 
 // plainPath is a path that hints name: of letters, digits and few others, so that it is no sentence.
-var plainPath = regexp.MustCompile(`^[\pL\pN_@+-][\pL\pN_.@+-]*(?:/[\pL\pN_@+-][\pL\pN_.@+-]*)*$`)
+var plainPath = regexp.MustCompile(`^[\pL\pN_@+][\pL\pN_.@+-]*(?:/[\pL\pN_@+][\pL\pN_.@+-]*)*$`)
+
+// isPlain reports whether a text is a plain path, of at most maxPath bytes: no flag, and with no letter that shows
+// nothing.
+func isPlain(text string) bool {
+	hidden := func(r rune) bool { return unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r) }
+	return len(text) <= maxPath && plainPath.MatchString(text) && !strings.Contains(text, "--") &&
+		!strings.ContainsFunc(text, hidden)
+}
 
 // onHost returns the path below the working directory that this host has at a path of the guest, if the run may be
 // granted it and was not; folder reports whether it is a folder. The code chooses the path: so nothing outside the
 // directory is looked at, nothing hidden, and nothing that the ceiling would not grant is disclosed.
 func onHost(f Facts, at string) (below string, folder bool) {
 	below, is := strings.CutPrefix(at, strings.TrimSuffix(f.Dir, "/")+"/")
-	if !f.HostFiles || !is || len(below) > maxPath || !plainPath.MatchString(below) {
+	if !f.HostFiles || !is || !isPlain(below) {
 		return "", false
 	}
 	brought := func(m policy.Mount) bool { return policy.Within(m.Guest, at) }
@@ -211,7 +222,8 @@ func onHost(f Facts, at string) (below string, folder bool) {
 		return "", false
 	}
 	real, err := realpath.Of(at)
-	if err != nil || !policy.Within(dir, real) {
+	inside, is := strings.CutPrefix(real, strings.TrimSuffix(dir, "/")+"/")
+	if err != nil || !is || !isPlain(inside) { // a link may lead to what is hidden
 		return "", false
 	}
 	info, err := os.Lstat(real)

@@ -1,6 +1,7 @@
 package hints
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -143,21 +144,26 @@ func TestAttackFileHint(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"/", "/etc/passwd", "/proc/self/cwd", ".env", ".git/config", "data/.env", "odd name now",
-		"\u202ename", secret + "/there", secret + "/absent", secret, "/etc/passwd", "/etc/shadow", "LINK",
+		"\u202ename", "a\u3164b", "-rf", "a--allow-net-any", "pub/config",
+		secret + "/there", secret + "/absent", secret, "/etc/passwd", "/etc/shadow", "LINK",
 		"data/../../" + filepath.Base(secret) + "/there", "data.csv\x1b[2J"} {
 		f := facts(t, "python", "", "")
 		link := filepath.Join(f.Dir, "link")
 		if err := os.Symlink(secret+"/there", link); err != nil {
 			t.Fatal(err)
 		}
-		for _, file := range []string{".env", "data/.env", "odd name now", "\u202ename"} {
+		err := errors.Join(os.Mkdir(filepath.Join(f.Dir, ".git"), 0o700), os.Symlink(".git", filepath.Join(f.Dir, "pub")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range []string{".env", "data/.env", "odd name now", "\u202ename",
+			"a\u3164b", "-rf", "a--allow-net-any", ".git/config"} {
 			if err := os.WriteFile(filepath.Join(f.Dir, file), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
 		f.Stderr = "FileNotFoundError: [Errno 2] No such file or directory: '" + strings.ReplaceAll(name, "LINK", link) + "'"
 		ceiling := fmt.Sprintf("filesUnder = [%q]\ndirsUnder = [%[1]q]", f.Dir)
-		var err error
 		if f.Ceiling, err = policy.ParseCeiling("c.toml", []byte(ceiling)); err != nil {
 			t.Fatal(err)
 		}

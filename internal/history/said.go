@@ -99,26 +99,6 @@ func BoundSaidResult(res *run.Result, redactor *record.Redactor) {
 	d.Total, d.Boot, d.Connect, d.Run = max(d.Total, 0), max(d.Boot, 0), max(d.Connect, 0), max(d.Run, 0)
 }
 
-// maxSaidHints bounds the hints of a worker.
-const maxSaidHints = 8
-
-// saidHints keeps a worker's hints of known kinds and causes. The flag is that of the field; a worker knows no ceiling
-// of this host.
-func saidHints(hints []run.Hint) (known []run.Hint) {
-	for _, h := range hints {
-		old := h.Kind == "" // of a worker from before there were kinds
-		if len(known) == maxSaidHints || !old && !h.Kind.Valid() || h.Cause != "" && !h.Cause.Valid() {
-			continue
-		}
-		h.Rule = ""
-		if h.Ask(h.Field); h.Flag == "" {
-			h.Field = ""
-		}
-		known = append(known, h)
-	}
-	return known
-}
-
 // BoundSaidWould leaves of what a worker says would make a request work the fields that a request has: their keys are
 // part of an error's text.
 func BoundSaidWould(would map[string]int64) {

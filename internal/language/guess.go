@@ -17,13 +17,13 @@ type sign struct {
 
 // signs are matched against each line, without the space around it.
 var signs = []sign{
-	{"go", 2, either(`^func (?:\(\w+ \*?\w+\) )?\w+\(.*\{$`, `^import \($`, `^import "[\w./]+"$`, `:= `,
+	{"go", 2, either(`^func (?:\(\w+ \*?\w+\) )?\w+\(.*\{$`, `^import \($`, `^import "[\w./]+"$`, `^\w+(?:, \w+)* := `,
 		`^type \w+ struct \{$`)},
 	{"python", 3, either(`^(?:async )?def \w+\(.*\)(?: *->.*)?:`, `^from \.*[\w.]+ import [\w*(]`)},
 	{"python", 3, either(`^import [\w.]+(?: as \w+)?(?:, *[\w.]+(?: as \w+)?)*(?: *#.*)?$`)},
 	{"python", 2, either(`^(?:if|elif|for|while|except|with|class) [^{}]*:(?: *#.*)?$`,
 		`^(?:try|else|finally|except):$`)},
-	{"python", 2, either(`^print\(.*\)$`, `^if __name__ == `, `\bself\.\w+`, `^raise \w+\(`,
+	{"python", 2, either(`^print\(.*\)$`, `^if __name__ == `, `^raise \w+\(`,
 		`\blambda \w+(?:, *\w+)*:`)},
 	{"js", 3, either(`^(?:import|export) .*\bfrom ['"]`, `^import ['"]`, `\bconsole\.\w+\(`, `\brequire\(['"]`,
 		`\bmodule\.exports\b`)},
@@ -35,11 +35,12 @@ var signs = []sign{
 	{"ts", 3, either(`^(?:export )?(?:declare |abstract )?(?:interface|enum|namespace) \w+[^(]*\{`,
 		`^(?:export )?type \w+(?:<.*>)? = `)},
 	{"ts", 2, either(
-		`\w\??: (?:string|number|boolean|void|any|unknown|never|bigint|Promise<.*>|Array<.*>)(?:\[\])?(?: =|[,;)]| \{|$)`)},
+		`\w\??: (?:string|number|boolean|void|unknown|never|bigint|Promise<.*>|Array<.*>)(?:\[\])?(?: =|[,;)]| \{|$)`)},
 	{"ts", 2, either(`^(?:private|public|protected|readonly|static) [\w ]+[:(=]`, `^import type `,
-		`^declare \w+ `, ` as (?:const|any|unknown|string|number)\b`)},
+		`^declare \w+ `, ` as (?:const|unknown|string|number)\b`)},
 	{"shell", 3, either(`^(?:fi|done|esac)(?:[ ;|&>].*)?$`, `; (?:then|do)$`,
-		`^(?:if|while|until|elif) (?:\[\[? |! ?\[)`, `^set -[a-zA-Z]+`, `^(?:then|do)$`)},
+		`^(?:if|while|until|elif) (?:\[\[? |! ?\[)`, `^set -[a-zA-Z]+`, `^(?:then|do)$`,
+		`<<-?['"]?[A-Z_]+['"]?$`)},
 	{"shell", 2, either(
 		`^(?:echo|printf|cd|mkdir|rm|cp|mv|cat|grep|ls|chmod|touch|sudo|curl|git|tar|find|sed|awk|source|local|head|tail|wc|sort|apt-get|unset|trap|exec|shift) [-\w"'$/~.*]`)},
 	{"shell", 2, either(`^\w+\(\) *\{`, `^export [A-Z_]+=`, `\$\(\w+ `, `^[A-Za-z_]\w*="?\$[\w({]`,
@@ -54,18 +55,24 @@ func either(patterns ...string) *regexp.Regexp {
 	return regexp.MustCompile(strings.Join(patterns, "|"))
 }
 
-// Guess returns the name of the language that a program is in: "go", "js", "python", "shell" or "ts". It returns "" if
-// it is not sure; it is wrong about no program of TestGuess. A #! line decides, and a package
-// clause; else the signs of one language must outweigh those of all others by far.
+// Guess returns the name of the language that a program is in: "go", "js", "python", "shell" or "ts"; "" if it is not
+// sure. A #! line decides, and a package clause; else the signs of one language must outweigh those of all others by
+// far. It may be wrong: hints use it, and nothing runs by it.
 func Guess(code string) string {
 	if is := OfScript(code); is != "" {
 		return is
 	}
-	weights, kinds, comment, first := map[string]int{}, map[int]bool{}, false, true
+	weights, kinds, comment, first, end := map[string]int{}, map[int]bool{}, false, true, ""
 	for line := range strings.SplitSeq(code[:min(len(code), maxGuessed)], "\n") {
 		line = strings.TrimSpace(line)
+		if end != "" { // of a text
+			if ends(line, end) {
+				end = ""
+			}
+			continue
+		}
 		comment = comment || strings.HasPrefix(line, "/*")
-		if comment || line == "" || len(line) > 1000 || strings.HasPrefix(line, "//") || strings.ContainsAny(line[:1], "#'\"") {
+		if comment || line == "" || len(line) > 1000 || strings.HasPrefix(line, "//") || line[0] == '#' {
 			comment = comment && !strings.Contains(line, "*/")
 			continue
 		}
@@ -73,6 +80,9 @@ func Guess(code string) string {
 			return "go"
 		}
 		first = false
+		if end = textIn(line); strings.ContainsAny(line[:1], "'\"") {
+			continue
+		}
 		for i, s := range signs {
 			if s.line.MatchString(line) {
 				weights[s.language] += s.weight
@@ -81,6 +91,30 @@ func Guess(code string) string {
 		}
 	}
 	return heaviest(weights, kinds)
+}
+
+// here matches the beginning of a shell's here-document.
+var here = regexp.MustCompile(`<<-?\s*['"]?([A-Za-z_]\w*)['"]?`)
+
+// textIn returns the end of a text of several lines that begins in a line, "" if none does.
+func textIn(line string) string {
+	for _, quotes := range []string{`"""`, `'''`, "`"} {
+		if strings.Count(line, quotes)%2 == 1 {
+			return quotes
+		}
+	}
+	if m := here.FindStringSubmatch(line); m != nil {
+		return m[1]
+	}
+	return ""
+}
+
+// ends reports whether a text of several lines ends in a line.
+func ends(line, end string) bool {
+	if strings.ContainsAny(end, "`\"'") {
+		return strings.Count(line, end)%2 == 1
+	}
+	return line == end
 }
 
 // heaviest returns the language with most of the weight, "" if another has more than an eighth of that. TypeScript is
