@@ -141,8 +141,9 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 	for _, why := range strangers {
 		log.Warn(why)
 	}
+	progress := mcp.NewProgress(log)
 	opts := unitask.Options{Home: a.home, StoreBytes: a.store.n, Offline: a.mayNotFetch(),
-		Events: logEvents(cmd.Context(), log), Machines: unitask.Pool(size,
+		Events: progress.Event, Machines: unitask.Pool(size,
 			unitask.MachineClass{Kernel: unitask.Kernel(f.kernel)})}
 	client, err := f.fleet.open(a)
 	if err != nil {
@@ -157,7 +158,7 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 		return err
 	}
 	defer rt.Close()
-	server, err := mcp.New(rt, mcp.Options{Vault: secrets, Version: version(), Dir: f.dir, Ceiling: held.Ceiling,
+	server, err := mcp.New(rt, mcp.Options{Vault: secrets, Progress: progress, Version: version(), Dir: f.dir, Ceiling: held.Ceiling,
 		Policy: held, Prompts: f.prompts, MaxConcurrent: f.concurrent, MaxQueue: f.queue,
 		CallerConcurrent: f.callerConcurrent, CallerPerMinute: f.callerPerMinute, Log: log})
 	if err != nil {
@@ -206,20 +207,6 @@ func warnOfCeiling(log *slog.Logger, held *policy.ForModels) {
 			log.Warn("the ceiling's file may only narrow the built-in ceiling; a key is ignored", "file", file.File,
 				"key", w.Key, "value", w.Value, "why", "it "+file.Why, "remedy", file.Remedy())
 		}
-	}
-}
-
-// logEvents returns a sink of events that logs them.
-func logEvents(ctx context.Context, log *slog.Logger) func(unitask.Event) {
-	return func(e unitask.Event) {
-		level := slog.LevelDebug
-		switch e.Kind {
-		case unitask.EventStore:
-			level = slog.LevelWarn
-		case unitask.EventImage: // parts are fetched or images built: a call waits for it
-			level = slog.LevelInfo
-		}
-		log.Log(ctx, level, e.Message, "event", e.Kind)
 	}
 }
 

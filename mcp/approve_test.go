@@ -87,7 +87,7 @@ func TestElicitation(t *testing.T) {
 	defer cs.Close()
 	res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "run_code",
 		Arguments: object{"allowNet": []string{"yes.w.example", "no.w.example"},
-			"code": `(async () => { for (const name of ["yes", "no"]) await fetch("http://" + name + ".w.example/").catch((e) => console.log(name, e.cause?.code)) })()`}})
+			"language": "js", "code": `(async () => { for (const name of ["yes", "no"]) await fetch("http://" + name + ".w.example/").catch((e) => console.log(name, e.cause?.code)) })()`}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestInputRequired(t *testing.T) {
 	}
 	defer cs.Close()
 	params := &sdk.CallToolParams{Name: "run_code", Arguments: object{"allowNet": []string{"yes.w.example", "no.w.example"},
-		"code": `(async () => { for (const name of ["yes", "no"]) await fetch("http://" + name + ".w.example/").catch((e) => console.log(name, e.cause?.code)) })()`}}
+		"language": "js", "code": `(async () => { for (const name of ["yes", "no"]) await fetch("http://" + name + ".w.example/").catch((e) => console.log(name, e.cause?.code)) })()`}}
 	call := func(state string, answer *sdk.ElicitResult) *sdk.CallToolResult {
 		t.Helper()
 		again := *params
@@ -175,14 +175,14 @@ func TestInputRequired(t *testing.T) {
 	}
 	refused("an answer to a run that has ended", second)
 
-	params.Arguments = object{"session": "new", "code": "1", "allowNet": []string{"yes.w.example"}}
+	params.Arguments = object{"session": "new", "language": "js", "code": "1", "allowNet": []string{"yes.w.example"}}
 	if text, err = json.Marshal(call("", nil).StructuredContent); err != nil {
 		t.Fatal(err)
 	}
 	if err := json.Unmarshal(text, &got); err != nil || got.Session == "" {
 		t.Fatalf("%v %s", err, text)
 	}
-	params.Name, params.Arguments = "run_command", object{"session": got.Session, "command": "wget -q -O - http://yes.w.example/ 2>/dev/null; echo over"}
+	params.Name, params.Arguments = "session_command", object{"session": got.Session, "command": "wget -q -O - http://yes.w.example/ 2>/dev/null; echo over"}
 	if text, err = json.Marshal(call(asksAbout(t, call("", nil), "yes.w.example:80"), &sdk.ElicitResult{Action: "decline"}).StructuredContent); err != nil || !strings.Contains(string(text), "over") {
 		t.Errorf("%v %s", err, text)
 	}

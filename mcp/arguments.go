@@ -16,6 +16,10 @@ import (
 	"github.com/unitask/unitask/internal/edit"
 )
 
+// formerNames are names that tools had in earlier releases. They are accepted for this release.
+var formerNames = map[string]string{"run_command": "session_command", "wait": "wait_command", "files": "session_files",
+	"session": "manage_session", "doctor": "unitask_doctor"}
+
 // maxFitted bounds the arguments that fitArguments reads, in bytes. Larger ones must have the right types.
 const maxFitted = 256 << 10
 
@@ -33,6 +37,9 @@ func addTool[In, Out any](s *Server, t *sdk.Tool, handler sdk.ToolHandlerFor[In,
 func (s *Server) fitArguments(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		p, ok := req.GetParams().(*sdk.CallToolParamsRaw)
+		if ok && s.takes[formerNames[p.Name]] != nil {
+			p.Name = formerNames[p.Name]
+		}
 		if !ok || s.takes[p.Name] == nil {
 			return next(ctx, method, req)
 		}
@@ -155,6 +162,10 @@ func explain(res *sdk.CallToolResult, call *sdk.CallToolParamsRaw, schema *jsons
 	var args map[string]json.RawMessage
 	if len(call.Arguments) <= maxFitted {
 		_ = json.Unmarshal(call.Arguments, &args)
+	}
+	if code := ""; schema.Properties["language"] != nil && args["language"] == nil && args["code"] != nil &&
+		json.Unmarshal(args["code"], &code) == nil {
+		text.Text = noLanguage(code)
 	}
 	for name := range args {
 		if schema.Properties[name] == nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -27,10 +26,10 @@ const running = "running"
 
 // waitArgs are wait's arguments.
 type waitArgs struct {
-	Run         string   `json:"run" jsonschema:"the run's id, which run_command with background gives"`
+	Run         string   `json:"run" jsonschema:"the run's id, which session_command with background gives"`
 	AfterSeq    int64    `json:"afterSeq,omitempty" jsonschema:"the seq of the last answer: what it had printed until then is left out"`
-	WaitSeconds *float64 `json:"waitSeconds,omitempty" jsonschema:"how long to wait until it prints more or ends; 20 if not given, 0 for not at all"`
-	Stop        bool     `json:"stop,omitempty" jsonschema:"interrupt it first, and kill it when it does not end within two seconds"`
+	WaitSeconds *float64 `json:"waitSeconds,omitempty" jsonschema:"how long to wait for its end; 20 if not given, 0 for not at all"`
+	MaxOutput   *int     `json:"maxOutput,omitempty"`
 }
 
 // waitResult is the state of a background command.
@@ -38,37 +37,37 @@ type waitResult struct {
 	Run       string    `json:"run"`
 	Session   string    `json:"session"`
 	Outcome   string    `json:"outcome" jsonschema:"running, or how it ended"`
-	ExitCode  *int      `json:"exitCode,omitempty" jsonschema:"its own, when outcome is exited"`
+	ExitCode  *int      `json:"exitCode,omitempty"`
 	Error     string    `json:"error,omitempty"`
 	Seq       int64     `json:"seq" jsonschema:"afterSeq of the next call"`
-	Lost      int64     `json:"lost,omitempty" jsonschema:"bytes of its output before this that are kept in the run's record only"`
-	Output    string    `json:"output" jsonschema:"what it printed on stdout and stderr, in the order in which that came"`
-	Shown     int       `json:"shown" jsonschema:"bytes of output"`
-	Total     int64     `json:"total" jsonschema:"bytes that it has printed by now, on both, and that the resources have"`
-	Truncated bool      `json:"truncated,omitempty" jsonschema:"it has printed more than is kept"`
-	Resource  string    `json:"resource" jsonschema:"what has all of its stdout; with stderr in the place of stdout, of that"`
-	ExpiresAt time.Time `json:"expiresAt" jsonschema:"the end of the session, which is its end"`
+	Lost      int64     `json:"lost,omitempty"` // bytes of its output before this that are kept in the run's record only
+	Output    string    `json:"output" jsonschema:"what it printed on stdout and stderr"`
+	Shown     int64     `json:"shown"`               // bytes of the output that are in Output
+	Total     int64     `json:"total"`               // bytes that it has printed by now, on both, and that the resources have
+	Truncated bool      `json:"truncated,omitempty"` // it has printed more than is kept
+	Resource  string    `json:"resource" jsonschema:"all of its stdout; also with stderr in place of stdout"`
+	ExpiresAt time.Time `json:"expiresAt"` // the end of the session, which is its end
 }
 
 func (s *Server) addWait() {
-	yes, no := true, false
+	no := false
 	addTool(s, &sdk.Tool{
-		Name: "wait", Title: "Wait for a command",
-		Description: "Wait for a command that run_command left in the background: returns what it has printed beyond afterSeq, as soon as there is something, and how it ended if it did.",
+		Name: "wait_command", Title: "Wait for a command",
+		Description: "Wait for the end of a command that session_command left in the background. Returns what it has " +
+			"printed since afterSeq, at its end or after waitSeconds.",
 		InputSchema: inputSchema[waitArgs](func(p map[string]*jsonschema.Schema) {
 			p["waitSeconds"].Minimum, p["waitSeconds"].Maximum = float(0), float(maxWait)
 			p["afterSeq"].Minimum = float(0)
+			describeMaxOutput(p)
 		}),
 		OutputSchema: outputSchema[waitResult](nil),
-		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &yes, IdempotentHint: true,
-			OpenWorldHint: &no},
+		Annotations:  &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: &no},
 	}, told(s, s.wait))
 }
 
-// commandSchema is the schema of run_command's results: a background command has no exit code yet.
+// commandSchema is the schema of session_command's results: a background command has no exit code yet.
 func commandSchema() *jsonschema.Schema {
-	schema := outputSchema[ran](map[string]string{"exitCode": "the command's own when outcome is exited",
-		"outcome": "how it ended; running in the background"})
+	schema := outputSchema[ran](map[string]string{"outcome": "as in run_code, or running"})
 	schema.Required = []string{"runId", "session", "outcome"}
 	return schema
 }
@@ -83,7 +82,7 @@ func (s *Server) startCommand(ctx context.Context, of *heldSession, in commandAr
 	if err != nil {
 		return nil, nil, err
 	}
-	text := fmt.Sprintf("run %s goes on in the background: wait has what it prints\nsession %s, expires at %s", run, of.ID,
+	text := fmt.Sprintf("run %s goes on in the background: wait_command has what it prints\nsession %s, expires at %s", run, of.ID,
 		of.view().ExpiresAt.Format(time.RFC3339))
 	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}},
 		map[string]any{"runId": run, "session": of.ID, "outcome": running, "expiresAt": of.view().ExpiresAt}, nil
@@ -109,27 +108,19 @@ func (s *Server) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs
 	defer cancel()
 	stop := context.AfterFunc(s.ctx, cancel)
 	defer stop()
-	if in.Stop {
-		if err := of.Stop(ctx, in.Run); err != nil {
-			return nil, waitResult{}, err
-		}
-	}
 	seconds := float64(usualWait)
 	if in.WaitSeconds != nil {
 		seconds = *in.WaitSeconds
 	}
-	until := time.Now().Add(time.Duration(seconds * float64(time.Second)))
-	is, err := of.Wait(ctx, in.Run, in.AfterSeq, time.Until(until))
-	text := is.Text()
-	for err == nil && is.Result == nil && len(text) > 0 && whole(text) == 0 && time.Now().Before(until) { // half a character
-		if _, err = of.Wait(ctx, in.Run, is.Seq, time.Until(until)); err == nil {
-			is, err = of.Wait(ctx, in.Run, in.AfterSeq, 0)
-			text = is.Text()
-		}
+	most := usualShown
+	if in.MaxOutput != nil {
+		most = *in.MaxOutput
 	}
+	is, err := gather(ctx, of, in.Run, in.AfterSeq, time.Now().Add(time.Duration(seconds*float64(time.Second))), most)
 	if err != nil {
 		return nil, waitResult{}, err
 	}
+	text := is.Text()
 	out := waitResult{Run: in.Run, Session: of.ID, Outcome: running, Seq: is.Seq, Lost: is.Lost, Total: is.Seq,
 		Resource: partURI(in.Run, "stdout"), ExpiresAt: of.view().ExpiresAt}
 	if is.Result == nil { // an incomplete character is part of the next answer
@@ -139,9 +130,25 @@ func (s *Server) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs
 	} else {
 		s.ended(caller, is.Result, &out)
 	}
-	out.Shown = len(text)
-	out.Output = strings.ToValidUTF8(string(text), "\ufffd")
+	shown := stream{live: &live{}, most: most}
+	_, _ = shown.Write(text)
+	out.Output, out.Shown = shown.shown(most, "the resources have them")
 	return nil, out, nil
+}
+
+// gather waits for the end of a command, and at most until a time, or until it has printed most bytes after a position.
+func gather(ctx context.Context, of *heldSession, run string, after int64, until time.Time,
+	most int) (is unitask.Background, err error) {
+	for seq := after; ; seq = is.Seq {
+		is, err = of.Wait(ctx, run, seq, time.Until(until))
+		if err != nil || is.Result != nil || is.Seq-after >= int64(most) || !time.Now().Before(until) {
+			break
+		}
+	}
+	if err != nil {
+		return is, err
+	}
+	return of.Wait(ctx, run, after, 0)
 }
 
 // ended returns how a command ended, as its caller may see it.

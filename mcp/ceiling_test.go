@@ -100,7 +100,7 @@ func TestAttackModelCeilings(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := ""
-		e, denials, err := mcp.Granted(s, row.principal, `{"code":"1",`+strings.ReplaceAll(row.ask, "/SECRET", secret)+`}`)
+		e, denials, err := mcp.Granted(s, row.principal, `{"language":"js","code":"1",`+strings.ReplaceAll(row.ask, "/SECRET", secret)+`}`)
 		if err != nil {
 			got = err.Error()
 		} else {
@@ -137,7 +137,7 @@ func TestNetworkOfModels(t *testing.T) {
 			t.Fatal(err)
 		}
 		e, _, err := mcp.Granted(newServer(t, bare(t), mcp.Options{Dir: dir, Ceiling: held.Ceiling}), "",
-			`{"code":"1","allowNet":["w.a.example","b.test"]}`)
+			`{"language":"js","code":"1","allowNet":["w.a.example","b.test"]}`)
 		if got := fmt.Sprintf("net %v, asked %v", e.AllowNet, e.Ask); err != nil || got != want {
 			t.Errorf("%q: %s, want %s; %v", text, got, want, err)
 		}
@@ -155,8 +155,8 @@ func TestAttackNoImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	cs := inMemory(t, newServer(t, bare(t), mcp.Options{Ceiling: held.Ceiling}), nil)
-	for _, args := range []object{{"code": "1", "image": "alpine:3.20"},
-		{"code": "1", "image": "docker.io/library/alpine:3.20"}, {"code": "1", "language": "js"}, {"code": "1"}} {
+	for _, args := range []object{{"language": "js", "code": "1", "image": "alpine:3.20"},
+		{"language": "js", "code": "1", "image": "docker.io/library/alpine:3.20"}, {"language": "js", "code": "1"}} {
 		res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "run_code", Arguments: args})
 		got := fmt.Sprint(err)
 		if err == nil {
@@ -177,10 +177,10 @@ func TestAttackNoImages(t *testing.T) {
 func TestAttackArgumentKeys(t *testing.T) {
 	cs := inMemory(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}), nil)
 	for _, args := range []object{
-		{"code": "1", "ALLOWNET": []string{"evil.com"}},
-		{"code": "1", "allowNet": []string{}, "allownet": []string{"evil.com"}}, {"code": "1", "ſecrets": []string{"PATH"}},
-		{"Code": "1"}, {"code": "1", "CODE": "2"}, {"code": "1", "allowNetAny": true}, {"code": "1", "ceiling": object{}},
-		{"code": "1", "principal": "root"}, {"code": "1", "owner": "root"},
+		{"language": "js", "code": "1", "ALLOWNET": []string{"evil.com"}},
+		{"language": "js", "code": "1", "allowNet": []string{}, "allownet": []string{"evil.com"}}, {"language": "js", "code": "1", "ſecrets": []string{"PATH"}},
+		{"language": "js", "Code": "1"}, {"language": "js", "code": "1", "CODE": "2"}, {"language": "js", "code": "1", "allowNetAny": true}, {"language": "js", "code": "1", "ceiling": object{}},
+		{"language": "js", "code": "1", "principal": "root"}, {"language": "js", "code": "1", "owner": "root"},
 	} {
 		got := "refused"
 		if res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "run_code", Arguments: args}); err == nil &&

@@ -159,7 +159,8 @@ func checkFound(t *testing.T, got found) {
 	}
 	got.Prompt = ""
 	want := found{
-		Tools:     []string{"doctor", "files", "inspect_run", "list_runs", "run_code", "run_command", "session", "wait"},
+		Tools: []string{"inspect_run", "list_runs", "manage_session", "run_code", "session_command", "session_files",
+			"unitask_doctor", "wait_command"},
 		Resources: []string{"unitask://images"}, Prompts: []string{"hello"}, Templates: 3,
 		Read: map[string]string{
 			"": "true", "/code": "true", "/inlineFiles": "true", "/stdout": "é\n", "/stderr": "", "/netlog": "",

@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-	"unicode/utf8"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -81,26 +79,6 @@ func TestRetryAfterRate(t *testing.T) {
 	})
 }
 
-// What a call holds of a stream is what it shows, however much is printed.
-func TestStreamIsBounded(t *testing.T) {
-	s := newStreams(&live{})
-	piece := bytes.Repeat([]byte("ü"), 5000)
-	for range 2000 {
-		if n, err := s.stdout.Write(piece); n != len(piece) || err != nil {
-			t.Fatal(n, err)
-		}
-	}
-	if n := cap(s.stdout.kept); n > 2*shownBytes || s.stdout.total != 20_000_000 || len(s.stdout.shown()) != shownBytes ||
-		!utf8.Valid(s.stdout.shown()) {
-		t.Errorf("%d bytes are held of %d, %d shown", n, s.stdout.total, len(s.stdout.shown()))
-	}
-	_, _ = s.stderr.Write(append(bytes.Repeat([]byte("x"), shownBytes-1), "ü!"...))
-	if got := s.stderr.shown(); len(got) != shownBytes-1 ||
-		s.cut("R")[1] != (cut{"stderr", shownBytes - 1, shownBytes + 2, "unitask://runs/R/stderr"}) {
-		t.Errorf("%d bytes, %+v", len(got), s.cut("R"))
-	}
-}
-
 // newServer is one in a home of its own, until the test ends.
 func newServer(t *testing.T) *Server {
 	t.Helper()
@@ -121,7 +99,7 @@ func newServer(t *testing.T) *Server {
 func TestClosing(t *testing.T) {
 	s := newServer(t)
 	s.refuse()
-	_, _, err := s.runCode(t.Context(), &sdk.CallToolRequest{Params: &sdk.CallToolParamsRaw{}}, runArgs{Code: "1"})
+	_, _, err := s.runCode(t.Context(), &sdk.CallToolRequest{Params: &sdk.CallToolParamsRaw{}}, runArgs{Code: "1", Language: "js"})
 	if got := typed(err); got.Code != "closing" || !got.Retryable {
 		t.Errorf("%+v", got)
 	}

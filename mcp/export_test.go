@@ -135,7 +135,7 @@ func Secrets(ctx context.Context, s *Server, args string, names ...string) (map[
 	return req.Secrets, s.readSecrets(ctx, caller, names, &req)
 }
 
-// Command is run_command of a caller's in a session that comes to nothing when it is used: what refuses it is what
+// Command is session_command of a caller's in a session that comes to nothing when it is used: what refuses it is what
 // comes before.
 func Command(ctx context.Context, s *Server, caller string, background bool) (err error) {
 	defer func() {

@@ -97,7 +97,8 @@ func (s *heldSession) view() sessionView {
 }
 
 // newSession starts a session for a call.
-func (s *Server) newSession(ctx context.Context, caller unitask.Caller, run unitask.Request) (*heldSession, error) {
+func (s *Server) newSession(ctx context.Context, caller unitask.Caller, run unitask.Request,
+	events func(unitask.Event)) (*heldSession, error) {
 	run.Code, run.Path, run.Args, run.Dir = "", "", nil, ""
 	// The call's time limit applies only to the call: later steps may have what the ceiling grants a run.
 	most, _, err := policy.Resolve(policy.Request{Timeout: policy.MaxTimeout}, caller.Ceiling)
@@ -105,7 +106,7 @@ func (s *Server) newSession(ctx context.Context, caller unitask.Caller, run unit
 		return nil, err
 	}
 	run.Timeout = max(run.Timeout, most.Timeout)
-	made, err := s.rt.NewSessionFor(ctx, caller, unitask.SessionRequest{Request: run})
+	made, err := s.rt.NewSessionFor(ctx, caller, unitask.SessionRequest{Request: run, Events: events})
 	if err != nil {
 		return nil, err
 	}

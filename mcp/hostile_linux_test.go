@@ -54,7 +54,7 @@ func attackTogether(what string) int {
 				strings.Repeat("y", 15<<20)+`",`+meta+`}}`, "tools/list", "", true
 		case 8:
 			body, method,
-				name = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run_code","arguments":{"code":"`+
+				name = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run_code","arguments":{"language":"js","code":"`+
 				strings.Repeat("z", 15<<20)+`"},`+
 				strings.Replace(meta, "{", `{"progressToken":"`+strings.Repeat("p", 250)+`",`, 1)+`}}`, "tools/call", "run_code"
 		case 9:

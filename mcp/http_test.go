@@ -117,12 +117,12 @@ func TestTokenFile(t *testing.T) {
 		attack.Check(t, "the metrics of all callers, read with "+strconv.Quote(token), "401", strconv.Itoa(code))
 	}
 	alice, bob := connect(t, url, "alice-token-0123456789"), connect(t, url, "bob-token-0123456789")
-	_, out, _ := call(t, alice, "run_code", object{"code": "console.log('mine')", "memoryMb": 300})
+	_, out, _ := call(t, alice, "run_code", object{"language": "js", "code": "console.log('mine')", "memoryMb": 300})
 	id := out["runId"].(string)
 	if rec, err := rt.Runs().Get(id); err != nil || rec.Owner != "alice" {
 		t.Errorf("%+v %v", rec, err)
 	}
-	if _, out, text := call(t, bob, "run_code", object{"code": "1", "memoryMb": 300}); out["memoryMb"] != 256.0 ||
+	if _, out, text := call(t, bob, "run_code", object{"language": "js", "code": "1", "memoryMb": 300}); out["memoryMb"] != 256.0 ||
 		!strings.Contains(text, "not given: memoryMb 300") {
 		t.Errorf("%v %s", out, text)
 	}
@@ -171,7 +171,7 @@ func exceedRate(t *testing.T, bob, alice *sdk.ClientSession) int {
 	t.Helper()
 	runs, refused := 1, ""
 	for ; refused == "" && runs < 12; runs++ {
-		if res, _, text := call(t, bob, "run_code", object{"code": "1"}); res.IsError {
+		if res, _, text := call(t, bob, "run_code", object{"language": "js", "code": "1"}); res.IsError {
 			refused = text
 		}
 	}
@@ -179,7 +179,7 @@ func exceedRate(t *testing.T, bob, alice *sdk.ClientSession) int {
 	if runs < 3 || !strings.Contains(refused, "3 runs a minute") {
 		t.Errorf("after %d: %s", runs, refused)
 	}
-	if res, _, text := call(t, alice, "run_code", object{"code": "1"}); res.IsError {
+	if res, _, text := call(t, alice, "run_code", object{"language": "js", "code": "1"}); res.IsError {
 		t.Errorf("%s", text)
 	}
 	return runs

@@ -374,15 +374,15 @@ func TestAttackHostPaths(t *testing.T) {
 			said[fmt.Sprintf("%s %v", name, args)] = fmt.Sprint(text, res.StructuredContent)
 			return out
 		}
-		out := tool("run_code", object{"code": "1", "files": []string{"data.csv", "link", "/etc/shadow:/x"}, "allowTcp": []string{"127.0.0.1:22"}, "memoryMb": 300})
+		out := tool("run_code", object{"language": "js", "code": "1", "files": []string{"data.csv", "link", "/etc/shadow:/x"}, "allowTcp": []string{"127.0.0.1:22"}, "memoryMb": 300})
 		id, _ := out["runId"].(string)
-		tool("run_code", object{"code": "1", "files": []string{"none.csv"}})
-		tool("run_code", object{"code": "1", "files": []string{dir + "/none.csv:/x"}})
-		tool("run_code", object{"code": "1", "dirs": []string{"data.csv"}})
+		tool("run_code", object{"language": "js", "code": "1", "files": []string{"none.csv"}})
+		tool("run_code", object{"language": "js", "code": "1", "files": []string{dir + "/none.csv:/x"}})
+		tool("run_code", object{"language": "js", "code": "1", "dirs": []string{"data.csv"}})
 		tool("run_code", object{"snippet": "none"})
 		tool("inspect_run", object{"runId": id})
 		tool("list_runs", object{})
-		tool("doctor", object{})
+		tool("unitask_doctor", object{})
 		for _, part := range []string{"", "/code", "/stdout", "/netlog", "/console", "/artifacts/none"} {
 			res, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "unitask://runs/" + id + part})
 			said["resource"+part] = fmt.Sprint(err)

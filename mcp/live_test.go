@@ -9,7 +9,7 @@ import (
 // Halves of characters wait in their own stream: what the other one prints in between breaks none.
 func TestLiveStreams(t *testing.T) {
 	l := &live{token: "t", wake: make(chan struct{}, 1)}
-	s := newStreams(l)
+	s := newStreams(l, nil)
 	euro := "€"
 	for _, piece := range []struct {
 		to   *stream

@@ -189,7 +189,7 @@ func TestLive(t *testing.T) {
 		progress <- r.Params.Message
 	}}, wire)
 	params := &sdk.CallToolParams{Name: "run_code",
-		Arguments: object{"code": "let n = 0; const t = setInterval(() => { console.log('tick', n, 'ü'); if (++n == 4) clearInterval(t) }, 250)"}}
+		Arguments: object{"language": "js", "code": "let n = 0; const t = setInterval(() => { console.log('tick', n, 'ü'); if (++n == 4) clearInterval(t) }, 250)"}}
 	params.SetProgressToken("p")
 	res, err := cs.CallTool(t.Context(), params)
 	if err != nil || res.IsError {
@@ -225,7 +225,7 @@ func TestLive(t *testing.T) {
 		}
 	}()
 	params = &sdk.CallToolParams{Name: "run_code",
-		Arguments: object{"code": "console.log('up'); setInterval(() => {}, 1e6)"}}
+		Arguments: object{"language": "js", "code": "console.log('up'); setInterval(() => {}, 1e6)"}}
 	params.SetProgressToken("q")
 	last = 0
 	if _, err := cs.CallTool(ctx, params); !errors.Is(err, context.Canceled) {
@@ -268,7 +268,7 @@ func TestConcurrentCalls(t *testing.T) {
 	for i := range 50 {
 		group.Go(func() {
 			res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "run_code",
-				Arguments: object{"code": fmt.Sprintf("console.log(%d * 2)", i)}})
+				Arguments: object{"language": "js", "code": fmt.Sprintf("console.log(%d * 2)", i)}})
 			if err != nil || res.IsError || res.StructuredContent.(object)["stdout"] != fmt.Sprintf("%d\n", i*2) {
 				t.Errorf("%d: %+v %v", i, res, err)
 			}
@@ -289,11 +289,11 @@ func TestBackPressure(t *testing.T) {
 	for range 2 { // one runs, one waits
 		group.Go(func() {
 			_, _ = cs.CallTool(ctx, &sdk.CallToolParams{Name: "run_code",
-				Arguments: object{"code": "setInterval(() => {}, 1e6)"}})
+				Arguments: object{"language": "js", "code": "setInterval(() => {}, 1e6)"}})
 		})
 	}
 	queueIs(t, s, 1, 1, 20*time.Second)
-	res, _, text := call(t, cs, "run_code", object{"code": "1"})
+	res, _, text := call(t, cs, "run_code", object{"language": "js", "code": "1"})
 	if !res.IsError || !strings.Contains(text, "busy: 1 runs are under way and 1 wait") {
 		t.Errorf("%q", text)
 	}
@@ -350,9 +350,9 @@ func FuzzArguments(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add("run_code", `{"code":"1","allowNet":["a.com"],"memoryMb":512}`)
-	f.Add("run_code", `{"code":"1","files":["/etc/passwd:/x"],"secrets":["PATH"],"env":{"a":"b"}}`)
-	f.Add("run_code", `{"code":"1","files":[{"name":"a/b.js","content":"1"},"x",{"name":"../x","content":""}]}`)
+	f.Add("run_code", `{"language":"js","code":"1","allowNet":["a.com"],"memoryMb":512}`)
+	f.Add("run_code", `{"language":"js","code":"1","files":["/etc/passwd:/x"],"secrets":["PATH"],"env":{"a":"b"}}`)
+	f.Add("run_code", `{"language":"js","code":"1","files":[{"name":"a/b.js","content":"1"},"x",{"name":"../x","content":""}]}`)
 	f.Add("inspect_run", `{"runId":"../x"}`)
 	f.Add("list_runs", `{"limit":-1}`)
 	f.Fuzz(func(t *testing.T, tool, args string) {

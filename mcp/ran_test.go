@@ -53,10 +53,9 @@ func cutOf(out object, stream string) (shown, total int, resource string) {
 	return 0, 0, ""
 }
 
-// Of an output that is more than a result carries the beginning is shown, with what there is, and a resource has it
-// all, up to what is kept.
+// Of an output that is more than a result carries, the beginning and the end are shown. A resource has all that is kept.
 func TestCutOutput(t *testing.T) {
-	const line, shown, kept = "xüber uns\n", 256 << 10, 16 << 20
+	const line, shown, kept = "xüber uns\n", 24 << 10, 16 << 20
 	all := strings.Repeat(line, (1<<20)/len(line)+1)
 	print := func(_ context.Context, run *unitask.FleetRun) (*unitask.Result, error) {
 		text := all
@@ -71,12 +70,22 @@ func TestCutOutput(t *testing.T) {
 		return &unitask.Result{Outcome: unitask.OutcomeExited}, errors.Join(err, e)
 	}
 	cs := onFleet(t, mcp.Options{MaxConcurrent: 8}, print)
-	res, out, text := call(t, cs, "run_code", object{"code": "1"})
+	res, out, text := call(t, cs, "run_code", object{"language": "js", "code": "1"})
 	n, total, uri := cutOf(out, "stdout")
 	got, _ := out["stdout"].(string)
-	if res.IsError || n != len(got) || n > shown || n < shown-utf8.UTFMax || total != len(all) ||
-		!strings.HasPrefix(all, got) || out["stdoutBase64"] != nil {
+	first, last, isCut := strings.Cut(got, fmt.Sprintf("\n[%d bytes are left out here: %s]\n", total-n, uri))
+	if res.IsError || n != len(first)+len(last) || n > shown || n < shown-4*utf8.UTFMax || total != len(all) || !isCut ||
+		!strings.HasPrefix(all, first) || !strings.HasSuffix(all, last) {
 		t.Fatalf("%d bytes, shown %d of %d (%d)", len(got), n, total, len(all))
+	}
+	for most, want := range map[int]int{0: 0, 1000: 1000, 256 << 10: 256 << 10} {
+		res, out, text := call(t, cs, "run_code", object{"language": "js", "code": "1", "maxOutput": most})
+		if n, _, uri := cutOf(out, "stdout"); res.IsError || uri == "" || n > want || n < want-40 {
+			t.Errorf("maxOutput %d: %d bytes, %.300s", most, n, text)
+		}
+	}
+	if res, _, text := call(t, cs, "run_code", object{"language": "js", "code": "1", "maxOutput": 1 << 20}); !res.IsError {
+		t.Errorf("maxOutput of 1 MiB: %.300s", text)
 	}
 	if out["truncated"] != true || uri != fmt.Sprintf("unitask://runs/%s/stdout", out["runId"]) ||
 		!strings.Contains(text, fmt.Sprintf("(stdout: %d of %d bytes are shown; the resource %s has them all)", n, total,
@@ -94,7 +103,7 @@ func TestCutOutput(t *testing.T) {
 	readPages(t, cs, kept, shown, all)
 
 	// What is printed can't be more than a client takes of a message, whatever is printed.
-	_, out, _ = call(t, cs, "run_code", object{"code": "escapes"})
+	_, out, _ = call(t, cs, "run_code", object{"language": "js", "code": "escapes"})
 	_, _, uri = cutOf(out, "stdout")
 	if r, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri}); err != nil ||
 		r.Contents[0].Text != strings.Repeat("\x01", 2<<20) {
@@ -108,7 +117,7 @@ func TestCutOutput(t *testing.T) {
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
-			res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "run_code", Arguments: object{"code": "1"}})
+			res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "run_code", Arguments: object{"language": "js", "code": "1"}})
 			if err != nil {
 				t.Error(err)
 				return
@@ -129,7 +138,7 @@ func readPages(t *testing.T, cs *sdk.ClientSession, kept, shown int, all string)
 	var n int
 	var total int
 	var uri string
-	_, out, text = call(t, cs, "run_code", object{"code": "endless"})
+	_, out, text = call(t, cs, "run_code", object{"language": "js", "code": "endless"})
 	if n, total, uri = cutOf(out, "stdout"); total != kept || n > shown || out["truncated"] != true ||
 		!strings.Contains(text, fmt.Sprintf("more was printed than the %d bytes a stream that are kept", kept)) {
 		t.Errorf("%d of %d: %s", n, total, text[max(0, len(text)-300):])
@@ -174,7 +183,7 @@ func cutByCeiling(t *testing.T, print func(_ context.Context, run *unitask.Fleet
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, out, text = call(t, onFleet(t, mcp.Options{Ceiling: ceiling}, print), "run_code", object{"code": "1"})
+	_, out, text = call(t, onFleet(t, mcp.Options{Ceiling: ceiling}, print), "run_code", object{"language": "js", "code": "1"})
 	if _, _, uri = cutOf(out, "stdout"); uri != "" || out["truncated"] != true || len(out["stdout"].(string)) != 1000 ||
 		!strings.Contains(text, "than the 1000 bytes") {
 		t.Errorf("%s %v", uri, text[max(0, len(text)-300):])
@@ -199,7 +208,7 @@ func TestRunErrorsAreTyped(t *testing.T) {
 		cs := onFleet(t, mcp.Options{}, func(context.Context, *unitask.FleetRun) (*unitask.Result, error) {
 			return &unitask.Result{Outcome: row.outcome}, row.err
 		})
-		res, out, _ := call(t, cs, "run_code", object{"code": "1"})
+		res, out, _ := call(t, cs, "run_code", object{"language": "js", "code": "1"})
 		typed, _ := res.Meta["unitask/error"].(object)
 		if row.err == nil {
 			if typed != nil || res.IsError || out["outcome"] != "exited" {
@@ -235,14 +244,14 @@ func TestFleetOffersNoSessions(t *testing.T) {
 			}
 		}
 	}
-	if got := strings.Join(names, " "); got != "doctor inspect_run list_runs run_code" {
+	if got := strings.Join(names, " "); got != "inspect_run list_runs run_code unitask_doctor" {
 		t.Error(got)
 	}
 	if text := cs.InitializeResult().Instructions; strings.Contains(text, "session") ||
 		!strings.Contains(text, "Nothing persists between calls. ") {
 		t.Error(text)
 	}
-	res, _, text := call(t, cs, "run_code", object{"code": "1", "session": "new"})
+	res, _, text := call(t, cs, "run_code", object{"language": "js", "code": "1", "session": "new"})
 	if _, takes, ok := strings.Cut(text, "run_code takes"); !res.IsError || !ok || strings.Contains(takes, "session") {
 		t.Errorf("%v %s", res.IsError, text)
 	}
@@ -252,8 +261,8 @@ func TestFleetOffersNoSessions(t *testing.T) {
 func TestSessionEndsUnderACall(t *testing.T) {
 	rt := open(t, unitask.PoolSize{})
 	cs := inMemory(t, newServer(t, rt, mcp.Options{}), nil)
-	for tool, args := range map[string]object{"run_code": {"code": "print('up', flush=True); import time; time.sleep(100)"},
-		"run_command": {"command": "echo up; exec sleep 100"}} {
+	for tool, args := range map[string]object{"run_code": {"language": "js", "code": "print('up', flush=True); import time; time.sleep(100)"},
+		"session_command": {"command": "echo up; exec sleep 100"}} {
 		_, out, text := call(t, cs, "run_code", object{"session": "new", "language": "python", "code": "1"})
 		id, _ := out["session"].(string)
 		if id == "" {
@@ -286,7 +295,7 @@ func TestSessionEndsUnderACall(t *testing.T) {
 		}) {
 			t.Fatal(list)
 		}
-		if res, _, text := call(t, cs, "session", object{"op": "end", "session": id}); res.IsError {
+		if res, _, text := call(t, cs, "manage_session", object{"op": "end", "session": id}); res.IsError {
 			t.Fatal(text)
 		}
 		a := <-ended
@@ -307,7 +316,7 @@ func TestFirstStepFails(t *testing.T) {
 		if !res.IsError || !strings.Contains(text, "in a session") {
 			t.Fatalf("%d: %s", n, text)
 		}
-		_, list, text := call(t, cs, "session", object{"op": "list"})
+		_, list, text := call(t, cs, "manage_session", object{"op": "list"})
 		if sessions, is := list["sessions"].([]any); !is || len(sessions) > 0 {
 			t.Errorf("%d: %s", n, text)
 		}

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"mime"
@@ -12,49 +13,63 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
 )
 
 // Limits of what a result contains; the record has all of it.
 const (
-	shownBytes = 256 << 10 // of each stream
-	partBytes  = 64 << 10  // of each part of inspect_run
-	imageBytes = 1 << 20   // of a picture that is shown
+	partBytes  = 4 << 10 // of each part of inspect_run; its resource has all of it
+	imageBytes = 1 << 20 // of a picture that is shown
 	maxImages  = 4
 	maxListed  = 200
+	maxLines   = 10      // of a list in a text
+	maxLinks   = 50      // links to artifacts beside a text
+	maxLine    = 500     // bytes of a part of a line
+	maxAbout   = 4 << 10 // bytes of the lines before the output, and as many of those behind it
 )
 
 // report returns a result as text for a model.
 func report(res *unitask.Result) string {
-	var b strings.Builder
+	var before, behind bytes.Buffer
 	if res.Outcome == unitask.OutcomeExited {
-		fmt.Fprintf(&b, "exit code %d, %d ms", res.ExitCode, res.Duration.Run.Milliseconds())
+		fmt.Fprintf(&before, "exit code %d, %d ms", res.ExitCode, res.Duration.Run.Milliseconds())
 	} else {
-		fmt.Fprintf(&b, "%s: %s", res.Outcome, visible(res.Error))
+		fmt.Fprintf(&before, "%s: %s", res.Outcome, line(res.Error))
 	}
-	for _, h := range res.ShownHints() {
-		fmt.Fprintf(&b, "\nhint: %s", visible(h.Text))
-	}
-	for _, d := range res.Policy.Denials {
-		fmt.Fprintf(&b, "\nnot given: %s", visible(d.String()))
-	}
-	for _, stream := range []struct {
-		name string
-		text []byte
-	}{{"stdout", res.Stdout}, {"stderr", res.Stderr}} {
-		if len(stream.text) > 0 {
-			fmt.Fprintf(&b, "\n--- %s\n%s", stream.name, strings.ToValidUTF8(string(stream.text), "\ufffd"))
+	lines(&before, res.ShownHints(), maxLines, func(h run.Hint) string { return "hint: " + line(h.Text) })
+	lines(&before, res.Policy.Denials, maxLines, func(d policy.Denial) string { return "not given: " + line(d.String()) })
+	var b strings.Builder
+	b.WriteString(atMost(before.String(), maxAbout))
+	for _, stream := range []struct{ name, text string }{{"stdout", string(res.Stdout)}, {"stderr", string(res.Stderr)},
+		{"value", res.Value}} {
+		if stream.text != "" {
+			fmt.Fprintf(&b, "\n--- %s\n%s", stream.name, stream.text)
 		}
 	}
-	if res.Value != "" {
-		fmt.Fprintf(&b, "\n--- value\n%s", strings.ToValidUTF8(res.Value, "\ufffd"))
-	}
 	if res.Truncated {
-		fmt.Fprintf(&b, "\n(more was printed than the %d bytes a stream that are kept)", res.Policy.Effective.OutputBytes)
+		fmt.Fprintf(&behind, "\n(more was printed than the %d bytes a stream that are kept)",
+			res.Policy.Effective.OutputBytes)
 	}
-	for _, r := range res.ArtifactsRefused {
-		fmt.Fprintf(&b, "\nnot taken from /out: %s: %s", visible(r.Path), visible(r.Reason))
+	lines(&behind, res.ArtifactsRefused, maxLines, func(r record.Refusal) string {
+		return fmt.Sprintf("not taken from /out: %s: %s", line(r.Path), line(r.Reason))
+	})
+	if more := len(res.Artifacts) - maxLinks; more > 0 {
+		fmt.Fprintf(&behind, "\n(/out has %d more files: inspect_run lists them)", more)
 	}
-	return b.String()
+	return b.String() + atMost(behind.String(), maxAbout)
+}
+
+// line returns a text that hostile code may have chosen as a part of a line of a report.
+func line(text string) string { return atMost(visible(text), maxLine) }
+
+// atMost returns the first n bytes of a text, without an incomplete last character.
+func atMost(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	return text[:whole([]byte(text[:n]))] + "…"
 }
 
 // visible escapes invisible characters in a text (control and formatting characters, line breaks): a name that
@@ -89,7 +104,7 @@ func pictures(res *unitask.Result) (shown map[string]bool, bytes int64) {
 
 // artifacts returns links to the files in /out, and the given pictures themselves.
 func (s *Server) artifacts(res *unitask.Result, shown map[string]bool) (out []sdk.Content) {
-	for _, a := range res.Artifacts {
+	for _, a := range res.Artifacts[:min(len(res.Artifacts), maxLinks)] {
 		size, kind := a.Size, mimeType(a.Path)
 		if shown[a.Path] {
 			if data, err := s.readPicture(res.RunID, a.Path); err == nil {

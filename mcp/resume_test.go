@@ -70,7 +70,7 @@ func TestDrain(t *testing.T) {
 	var group sync.WaitGroup
 	group.Go(func() {
 		params := &sdk.CallToolParams{Name: "run_code",
-			Arguments: object{"code": "console.log('begun'); setTimeout(() => console.log('done'), 1500)"}}
+			Arguments: object{"language": "js", "code": "console.log('begun'); setTimeout(() => console.log('done'), 1500)"}}
 		params.SetProgressToken("p")
 		res, err := cs.CallTool(t.Context(), params)
 		if err != nil || res.IsError || res.StructuredContent.(object)["stdout"] != "begun\ndone\n" {
@@ -96,7 +96,7 @@ func TestDrain(t *testing.T) {
 		res.Body.Close()
 		status = res.StatusCode
 	}
-	if res, err := cs.CallTool(ctx, &sdk.CallToolParams{Name: "run_code", Arguments: object{"code": "1"}}); err == nil &&
+	if res, err := cs.CallTool(ctx, &sdk.CallToolParams{Name: "run_code", Arguments: object{"language": "js", "code": "1"}}); err == nil &&
 		!res.IsError {
 		t.Errorf("%+v", res)
 	}
@@ -118,7 +118,7 @@ func TestHTTPCancel(t *testing.T) {
 	home := rt.Images().Home()
 	s := newServer(t, rt, mcp.Options{})
 	url := serve(t, s, mcp.HTTPOptions{})
-	const endless = `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"run_code","arguments":{"code":"setInterval(() => {}, 1e6)"}%s}}`
+	const endless = `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"run_code","arguments":{"language":"js","code":"setInterval(() => {}, 1e6)"}%s}}`
 	begun := func() {
 		t.Helper()
 		select {
@@ -155,7 +155,7 @@ func TestHTTPCancel(t *testing.T) {
 		cs := connect(t, url, "")
 		ctx, cancel := context.WithCancel(t.Context())
 		group.Go(func() {
-			_, _ = cs.CallTool(ctx, &sdk.CallToolParams{Name: "run_code", Arguments: object{"code": "setInterval(() => {}, 1e6)"}})
+			_, _ = cs.CallTool(ctx, &sdk.CallToolParams{Name: "run_code", Arguments: object{"language": "js", "code": "setInterval(() => {}, 1e6)"}})
 		})
 		begun()
 		cancel()
@@ -200,7 +200,7 @@ func TestResume(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	r, err := http.NewRequestWithContext(ctx, "POST", url+"/mcp",
 		strings.NewReader(
-			`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"_meta":{"progressToken":"p"},"name":"run_code","arguments":{"code":"console.log('first'); setTimeout(() => console.log('last'), 1000)"}}}`))
+			`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"_meta":{"progressToken":"p"},"name":"run_code","arguments":{"language":"js","code":"console.log('first'); setTimeout(() => console.log('last'), 1000)"}}}`))
 	if err != nil {
 		t.Fatal(err)
 	}

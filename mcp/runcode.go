@@ -18,6 +18,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -41,21 +42,19 @@ type runArgs struct {
 	Session        string            `json:"session,omitempty"`
 	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty"`
 	MemoryMB       int               `json:"memoryMb,omitempty"`
+	MaxOutput      *int              `json:"maxOutput,omitempty"`
 }
 
 // runDescriptions describe them to models.
 var runDescriptions = map[string]string{
 	"code":    "the source text to run; either this or snippet",
 	"snippet": "the name of a prompt of this server to run instead of code",
-	"language": "js (the default; ES module or CommonJS by its syntax), ts, python, shell or go; mjs, cjs, mts and " +
-		"cts say which kind of module it is",
-	"image": "the image to run it in, where the language has several: data has numpy, pandas and matplotlib for " +
-		"Python; the language's first one if not given",
-	"packages": "packages the code may import, of its language's registry: pip:requests==2.32.3 for Python, " +
-		"npm:zod@4 for JavaScript. They are installed once, which may take minutes, and kept; without a " +
-		"ceiling that allows them there are none",
-	"check": "only check the code's syntax and run nothing of it: what node --check, py_compile or bash -n print, " +
-		"with positions, and their exit code, 0 if there is no error",
+	"language": "the code's language. js is an ES module or CommonJS by its syntax; mjs, cjs, mts and cts say which " +
+		"kind of module it is",
+	"image": "the image to run it in; the language's first one if not given",
+	"packages": "packages the code may import: pip:requests==2.32.3 for Python, npm:zod@4 for JavaScript. Installing " +
+		"them takes seconds to minutes, once; the ceiling must allow them",
+	"check": "only check the code's syntax: what node --check, py_compile or bash -n print, and their exit code",
 	"args": "arguments of the code: what process.argv holds from its third element on, sys.argv from its second, " +
 		"$@",
 	"stdin": "standard input",
@@ -69,11 +68,10 @@ var runDescriptions = map[string]string{
 		"a string, a file of the host that the code may read, at the same path inside (in a session, below " +
 		"/work if it is relative): PATH, or PATH:/GUESTPATH",
 	"dirs": "folders of the host that the code may read, as files has them: PATH, or PATH:/GUESTPATH",
-	"secrets": "names of environment variables of the server to set in the code's environment; their values are " +
-		"redacted from everything. NAME@HOST or NAME@HOST,HOST puts a placeholder there, which becomes the " +
-		"value in the headers of HTTPS requests to these hosts; NAME@HOST:query+body in other places: " +
-		"header, header.FIELD, query, path, body, sigv4 (AWS signatures are made with it); with pass among " +
-		"them the placeholder may stand elsewhere",
+	"secrets": "names of the server's environment variables, for the code's environment; their values are " +
+		"redacted everywhere. NAME@HOST,HOST sets a placeholder, which becomes the value in the headers of HTTPS " +
+		"requests to these hosts; NAME@HOST:query+body in other places: header, header.FIELD, query, path, body, " +
+		"sigv4 (AWS signatures)",
 	"session": "new starts a session, a machine that keeps variables and files for the calls that name its id here " +
 		"(the result has it); a last expression's value comes back. Without it the machine is destroyed " +
 		"after the call",
@@ -139,14 +137,16 @@ func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, 
 	if err := s.readSecrets(ctx, caller, callerNames(req.Extra), &run); err != nil {
 		return nil, nil, err
 	}
-	printed := newStreams(live)
+	printed := newStreams(live, in.MaxOutput)
+	events, started := s.opts.Progress.of(caller, live, s.hider)
+	defer started()
 	var res *unitask.Result
 	var of *heldSession
 	if in.Session != "" {
-		res, of, err = s.runStep(ctx, caller, callerNames(req.Extra), in, run, printed, approve)
+		res, of, err = s.runStep(ctx, caller, callerNames(req.Extra), in, run, printed, approve, events)
 	} else {
 		res, err = s.rt.RunFor(ctx, caller, run, unitask.IO{Stdin: strings.NewReader(in.Stdin), Stdout: &printed.stdout,
-			Stderr: &printed.stderr, Approve: approve})
+			Stderr: &printed.stderr, Approve: approve, Events: events})
 	}
 	leave()
 	done()
@@ -204,6 +204,8 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 		req.Code, req.Path, req.Language = snippet.code, snippet.file, ""
 	case !utf8.ValidString(in.Code):
 		return req, errors.New("code is not UTF-8 text")
+	case in.Language == "":
+		return req, errors.New(noLanguage(in.Code))
 	}
 	for _, f := range in.Files {
 		if f.beside != nil {
@@ -219,6 +221,15 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 		return req, err
 	}
 	return req, nil
+}
+
+// noLanguage returns the error for code without its language. It says what the code looks like, and does not rely on that.
+func noLanguage(code string) string {
+	text := "language is missing: say which language the code is in"
+	if guess := language.Guess(code); guess != "" {
+		text += ", " + guess + " by its looks"
+	}
+	return text
 }
 
 // remoteDir is the working directory of remote callers' code, inside.

@@ -51,9 +51,9 @@ func (s *Server) commandNow(ctx context.Context, live *live, caller unitask.Call
 		return nil, nil, err
 	}
 	defer leave()
-	printed := newStreams(live)
+	printed := newStreams(live, in.MaxOutput)
 	command.Timeout, command.Stdin, command.Stdout, command.Stderr, command.ResultBytes = of.limit(command.Timeout),
-		strings.NewReader(in.Stdin), &printed.stdout, &printed.stderr, shownBytes
+		strings.NewReader(in.Stdin), &printed.stdout, &printed.stderr, 1
 	command.Approve = approve
 	res, err := of.Exec(ctx, command)
 	leave()

@@ -1,11 +1,15 @@
 package mcp
 
 import (
+	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/google/jsonschema-go/jsonschema"
 
-	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/internal/doctor"
+	"github.com/unitask/unitask/internal/history"
+	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/run"
 )
 
@@ -37,16 +41,31 @@ func inputSchema[T any](more func(map[string]*jsonschema.Schema)) *jsonschema.Sc
 	return schema
 }
 
+// describeMaxOutput describes the argument maxOutput.
+func describeMaxOutput(p map[string]*jsonschema.Schema) {
+	p["maxOutput"].Description = fmt.Sprintf("bytes of output in the result, of its beginning and its end; %d if not given",
+		usualShown)
+	p["maxOutput"].Minimum, p["maxOutput"].Maximum = float(0), float(mostShown)
+}
+
 // outputSchema returns a type's schema with descriptions of its fields.
 func outputSchema[T any](describe map[string]string) *jsonschema.Schema {
-	text := &jsonschema.Schema{Type: "string"} // the library treats types that marshal to text as objects
+	short := &jsonschema.Schema{Type: "object"} // every client pays for the length of a schema
 	schema, err := jsonschema.For[T](&jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
-		reflect.TypeFor[policy.NetRule](): text, reflect.TypeFor[policy.TCPRule](): text,
-		reflect.TypeFor[policy.SecretRule](): text, reflect.TypeFor[run.Hint](): {Type: "object"}}})
+		reflect.TypeFor[ranPolicy](): short, reflect.TypeFor[run.Hint](): short,
+		reflect.TypeFor[run.Approval](): short, reflect.TypeFor[record.Artifact](): short,
+		reflect.TypeFor[record.Refusal](): short, reflect.TypeFor[cut](): short,
+		reflect.TypeFor[run.DurationsJSON](): short, reflect.TypeFor[doctor.Check](): short,
+		reflect.TypeFor[history.Summary](): short, reflect.TypeFor[sessionView](): short}})
 	if err != nil {
 		panic(err)
 	}
 	schema.AdditionalProperties = nil // later versions may add fields
+	for name, p := range schema.Properties {
+		if len(p.Types) == 2 && !slices.Contains(schema.Required, name) { // it is left out in place of null
+			p.Type, p.Types = p.Types[1], nil
+		}
+	}
 	for name, text := range describe {
 		schema.Properties[name].Description = text
 	}

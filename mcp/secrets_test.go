@@ -53,7 +53,7 @@ func TestSecretsOfCallers(t *testing.T) {
 		{"alice", "TOKEN", "the server's own"},
 		{"bob", "LOST", "error: secret LOST: the server can't read it; its log says why"},
 	} {
-		got, err := mcp.Secrets(t.Context(), s, `{"code":"1","secrets":["`+row.secret+`"]}`, strings.Fields(row.caller)...)
+		got, err := mcp.Secrets(t.Context(), s, `{"language":"js","code":"1","secrets":["`+row.secret+`"]}`, strings.Fields(row.caller)...)
 		value := got[row.secret]
 		if err != nil {
 			value = "error: " + err.Error()
@@ -62,7 +62,7 @@ func TestSecretsOfCallers(t *testing.T) {
 			t.Errorf("%s of %s: %q, want %q", row.secret, row.caller, value, row.want)
 		}
 	}
-	if got, err := mcp.Secrets(t.Context(), s, `{"code":"1","secrets":["HIDDEN"]}`, "alice"); err != nil ||
+	if got, err := mcp.Secrets(t.Context(), s, `{"language":"js","code":"1","secrets":["HIDDEN"]}`, "alice"); err != nil ||
 		got["HIDDEN"] == "the server's own" {
 		t.Errorf("a secret outside the ceiling: %q, %v", got, err)
 	}

@@ -45,6 +45,8 @@ type Options struct {
 	MaxConcurrent, MaxQueue int
 	// CallerConcurrent and CallerPerMinute bound one caller's runs; 0 is no bound.
 	CallerConcurrent, CallerPerMinute int
+	// Progress is the runtime's; nil tells calls nothing of its events.
+	Progress *Progress
 	// Log receives what the server does; nil discards it.
 	Log *slog.Logger
 }
@@ -121,6 +123,9 @@ func New(rt *unitask.Runtime, opts Options) (*Server, error) {
 	}
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	if opts.Progress == nil {
+		opts.Progress = NewProgress(opts.Log)
 	}
 	s := &Server{filing: newFiling(maxFileCalls), budget: newBudget(budgetBytes, firstBytes), decoding: newDecoding(),
 		listing: newFiling(maxListing), rt: rt, opts: opts, metrics: newMetrics(), checkups: checkups{check: rt.Doctor},

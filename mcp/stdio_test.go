@@ -49,7 +49,7 @@ func TestStdio(t *testing.T) {
 	if len(names) != 8 || !names["inspect_run"].Annotations.ReadOnlyHint || names["run_code"].Annotations.ReadOnlyHint || !*names["run_code"].Annotations.OpenWorldHint || *names["run_code"].Annotations.DestructiveHint {
 		t.Errorf("%v", names)
 	}
-	res, out, text := call(t, cs, "run_code", object{"code": "console.log('hello', process.argv[2], require('fs').readFileSync(0, 'utf8'), process.env.X); console.error('err')", "args": []string{"arg"}, "stdin": "in", "env": object{"X": "y"}})
+	res, out, text := call(t, cs, "run_code", object{"language": "js", "code": "console.log('hello', process.argv[2], require('fs').readFileSync(0, 'utf8'), process.env.X); console.error('err')", "args": []string{"arg"}, "stdin": "in", "env": object{"X": "y"}})
 	if res.IsError || out["stdout"] != "hello arg in y\n" || out["stderr"] != "err\n" || out["exitCode"] != 0.0 || out["outcome"] != "exited" || !strings.Contains(text, "exit code 0") || !strings.Contains(text, "hello arg in y") {
 		t.Errorf("%v %q", out, text)
 	}
@@ -58,18 +58,18 @@ func TestStdio(t *testing.T) {
 	if !res.IsError || out["exitCode"] != 3.0 || out["stdout"] != "1\n" {
 		t.Errorf("%v %q", out, text)
 	}
-	res, out, text = call(t, cs, "run_code", object{"code": "for(;;);", "timeoutSeconds": 0.5})
+	res, out, text = call(t, cs, "run_code", object{"language": "js", "code": "for(;;);", "timeoutSeconds": 0.5})
 	if !res.IsError || out["outcome"] != "timeout" || !strings.Contains(text, "time limit") {
 		t.Errorf("%v %q", out, text)
 	}
 	// The built-in ceiling: files of this folder, no secret, no raw TCP.
-	res, out, text = call(t, cs, "run_code", object{"code": "const fs = require('fs'); console.log(fs.readFileSync('data.csv', 'utf8').length, fs.existsSync('/work/hosts'), process.env.A_SECRET)",
+	res, out, text = call(t, cs, "run_code", object{"language": "js", "code": "const fs = require('fs'); console.log(fs.readFileSync('data.csv', 'utf8').length, fs.existsSync('/work/hosts'), process.env.A_SECRET)",
 		"files": []string{"data.csv", "/etc/hosts:/work/hosts"}, "secrets": []string{"A_SECRET"}, "allowTcp": []string{"127.0.0.1:1"}})
 	if res.IsError || out["stdout"] != "8 false undefined\n" || !strings.Contains(text, "not given: files /etc/hosts") || !strings.Contains(text, "not given: secrets A_SECRET") || !strings.Contains(text, "not given: allowTcp") {
 		t.Errorf("%v %q", out, text)
 	}
 	// Files beside the code, and the host's.
-	res, out, text = call(t, cs, "run_code", object{"code": "const fs = require('fs'); console.log(require('./lib/helper').f(20), fs.readFileSync('data.csv', 'utf8').length)",
+	res, out, text = call(t, cs, "run_code", object{"language": "js", "code": "const fs = require('fs'); console.log(require('./lib/helper').f(20), fs.readFileSync('data.csv', 'utf8').length)",
 		"files": []any{object{"name": "lib/helper.js", "content": "exports.f = (n) => n + require('./more.cjs')"}, object{"name": "lib/more.cjs", "content": "module.exports = 1"}, "data.csv"}})
 	if res.IsError || out["stdout"] != "21 8\n" {
 		t.Errorf("%v %q", out, text)
@@ -110,7 +110,7 @@ func readArtifacts(t *testing.T, cs *sdk.ClientSession, id string) {
 	var out object
 	res, out,
 		_ = call(t, cs, "run_code",
-		object{"code": "const fs = require('fs'); fs.writeFileSync('/out/a b.png', Buffer.from('89504e470d0a1a0a', 'hex')); fs.mkdirSync('/out/d'); fs.writeFileSync('/out/d/t.txt', 'text')"})
+		object{"language": "js", "code": "const fs = require('fs'); fs.writeFileSync('/out/a b.png', Buffer.from('89504e470d0a1a0a', 'hex')); fs.mkdirSync('/out/d'); fs.writeFileSync('/out/d/t.txt', 'text')"})
 	var links []string
 	images := 0
 	for _, c := range res.Content {
@@ -182,18 +182,18 @@ func refuseCalls(t *testing.T, cs *sdk.ClientSession) {
 		args any
 		want string
 	}{
-		{object{}, "code is empty"}, {object{"code": 5}, "run_code takes: code, snippet"},
+		{object{}, "code is empty"}, {object{"language": "js", "code": 5}, "run_code takes: code, snippet"},
 		{object{"code": "1", "cod": "x"}, "run_code takes"}, {object{"code": "1", "language": "cobol"}, "language"},
-		{object{"code": "1", "memoryMb": 1}, "memoryMb"}, {object{"code": "1", "timeoutSeconds": -1}, "timeoutSeconds"},
-		{object{"code": "1", "allowNet": []string{"*"}}, "covers every host"},
-		{object{"code": "1", "allowNet": "*"}, "covers every host"},
-		{object{"code": "1", "files": []string{"none.txt"}}, "no such file"},
-		{object{"code": "1", "env": object{"A=B": "x"}}, "env"},
-		{object{"code": "1", "files": []any{object{"name": "../x.js", "content": ""}}},
-			`files "../x.js": has a path that can't be`}, {object{"code": "1", "files": []any{object{"name": "x.js"}}},
+		{object{"language": "js", "code": "1", "memoryMb": 1}, "memoryMb"}, {object{"language": "js", "code": "1", "timeoutSeconds": -1}, "timeoutSeconds"},
+		{object{"language": "js", "code": "1", "allowNet": []string{"*"}}, "covers every host"},
+		{object{"language": "js", "code": "1", "allowNet": "*"}, "covers every host"},
+		{object{"language": "js", "code": "1", "files": []string{"none.txt"}}, "no such file"},
+		{object{"language": "js", "code": "1", "env": object{"A=B": "x"}}, "env"},
+		{object{"language": "js", "code": "1", "files": []any{object{"name": "../x.js", "content": ""}}},
+			`files "../x.js": has a path that can't be`}, {object{"language": "js", "code": "1", "files": []any{object{"name": "x.js"}}},
 			"run_code takes"},
 		{object{"snippet": "none"}, "prompts/list"}, {object{"snippet": "sum"}, "env.A"},
-		{object{"snippet": "sum", "code": "1"}, "not both"},
+		{object{"snippet": "sum", "language": "js", "code": "1"}, "not both"},
 	} {
 		res, _, text := call(t, cs, "run_code", c.args)
 		if !res.IsError || !strings.Contains(text, c.want) {
@@ -256,7 +256,7 @@ func TestClientGone(t *testing.T) {
 					}
 				}
 			}()
-			call := `{"jsonrpc":"2.0","id":%[1]d,"method":"tools/call","params":{"_meta":{"progressToken":%[1]d},"name":"run_code","arguments":{"code":"console.log('up'); setInterval(() => {}, 1e6)"}}}` + "\n"
+			call := `{"jsonrpc":"2.0","id":%[1]d,"method":"tools/call","params":{"_meta":{"progressToken":%[1]d},"name":"run_code","arguments":{"language":"js","code":"console.log('up'); setInterval(() => {}, 1e6)"}}}` + "\n"
 			if _, err := io.WriteString(in, handshake+fmt.Sprintf(call, 2)+fmt.Sprintf(call, 3)); err != nil {
 				t.Fatal(err)
 			}
@@ -308,7 +308,7 @@ func TestNothingElseOnStdout(t *testing.T) {
 		_, _ = io.WriteString(in, handshake)
 		for _, line := range []string{
 			`{"jsonrpc":"2.0","id":4,"method":"logging/setLevel","params":{"level":"info"}}`,
-			`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"run_code","arguments":{"code":"console.log('{}\\n{'); process.kill(process.pid, 'SIGKILL')"}}}`,
+			`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"run_code","arguments":{"language":"js","code":"console.log('{}\\n{'); process.kill(process.pid, 'SIGKILL')"}}}`,
 			`{"jsonrpc":"2.0","id":3,"method":"nonsense"}`,
 		} {
 			_, _ = io.WriteString(in, line+"\n")
@@ -350,7 +350,7 @@ func TestNothingElseOnStdout(t *testing.T) {
 // readHints has code reach for a host that it may not have.
 func readHints(t *testing.T, cs *sdk.ClientSession) {
 	t.Helper()
-	res, out, text := call(t, cs, "run_code", object{"code": "await fetch('http://a.test.example/')"})
+	res, out, text := call(t, cs, "run_code", object{"language": "js", "code": "await fetch('http://a.test.example/')"})
 	hints, _ := out["hints"].([]any)
 	const hint = "a.test.example was not reached: the run has no network; allowNet a.test.example asks for it"
 	if !res.IsError || len(hints) != 1 || !strings.Contains(text, "\nhint: "+hint+"\n") {

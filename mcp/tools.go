@@ -14,31 +14,40 @@ import (
 
 func (s *Server) addTools() {
 	yes, no := true, false
+	code := inputSchema[runArgs](func(p map[string]*jsonschema.Schema) {
+		for name, text := range runDescriptions {
+			p[name].Description = text
+		}
+		if !s.rt.HasSessions() {
+			delete(p, "session")
+		}
+		if len(s.snippets) == 0 {
+			delete(p, "snippet")
+		}
+		p["language"].Enum = anys(slices.Sorted(slices.Values(s.rt.Catalog().AllowedLanguages(s.opts.Ceiling))))
+		p["image"].Enum = anys(s.rt.Catalog().AllowedImages(s.opts.Ceiling))
+		_, longest := policy.FieldOf("timeoutMs").Bounds()
+		least, most := policy.FieldOf("memoryMb").Bounds()
+		p["timeoutSeconds"].ExclusiveMinimum, p["timeoutSeconds"].Maximum = float(0), &longest
+		p["memoryMb"].Minimum, p["memoryMb"].Maximum = &least, &most
+		describeMaxOutput(p)
+	})
+	if len(s.snippets) == 0 { // with a snippet neither is given
+		code.Required = []string{"code", "language"}
+	}
 	addTool(s, &sdk.Tool{
 		Name: "run_code", Title: "Run code",
 		Description: "Run code in a fresh virtual machine that is destroyed afterwards: " +
 			strings.Join(s.rt.Catalog().AboutLanguages(s.opts.Ceiling), "; ") + ". " +
 			"Returns stdout, stderr and the exit code. Files that the code leaves in /out come back as artifacts.",
-		InputSchema: inputSchema[runArgs](func(p map[string]*jsonschema.Schema) {
-			for name, text := range runDescriptions {
-				p[name].Description = text
-			}
-			if !s.rt.HasSessions() {
-				delete(p, "session")
-			}
-			p["language"].Enum = anys(slices.Sorted(slices.Values(s.rt.Catalog().AllowedLanguages(s.opts.Ceiling))))
-			p["image"].Enum = anys(s.rt.Catalog().AllowedImages(s.opts.Ceiling))
-			_, longest := policy.FieldOf("timeoutMs").Bounds()
-			least, most := policy.FieldOf("memoryMb").Bounds()
-			p["timeoutSeconds"].ExclusiveMinimum, p["timeoutSeconds"].Maximum = float(0), &longest
-			p["memoryMb"].Minimum, p["memoryMb"].Maximum = &least, &most
-		}),
+		InputSchema: code,
 		OutputSchema: outputSchema[ran](map[string]string{
-			"runId":    "names the record: inspect_run, and the resource unitask://runs/{runId}",
-			"outcome":  "how it ended: exited (by itself), signaled, timeout, oom, undelivered (it ended with 0, but a file of /out did not come back), cancelled, crashed, failed, busy (nothing ran: there was no room), lost (its worker was lost, and it may have had effects)",
-			"exitCode": "the code's own when outcome is exited", "stdout": "what it printed",
-			"truncated": "more was printed than is shown: cut says of which stream, and what has all of it",
-			"policy":    "what was granted (effective), and what was asked for and not given (denials)",
+			"runId": "names the record: inspect_run, and the resource unitask://runs/{runId}",
+			"outcome": "exited (by itself), signaled, timeout, oom, undelivered (it ended with 0, but a file of /out did " +
+				"not come back), cancelled, crashed, failed, busy (nothing ran), lost (it may have had effects)",
+			"exitCode":  "the code's own when outcome is exited",
+			"cut":       "the streams of which only the beginning and the end are here, and what has all of them",
+			"policy":    "what was asked for and not given",
 			"artifacts": "files that it left in /out: the resource unitask://runs/{runId}/artifacts/{path}",
 		}),
 		// It runs any code, but in a separate machine, which the code can't leave.
@@ -57,12 +66,13 @@ func (s *Server) addTools() {
 			p["status"].Description += ": " + strings.Join(history.States(), ", ")
 			p["limit"].Minimum, p["limit"].Maximum = float(1), float(maxListed)
 		}),
-		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: &no},
+		OutputSchema: outputSchema[listResult](nil),
+		Annotations:  &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: &no},
 	}, told(s, s.listRuns))
 	addTool(s, &sdk.Tool{
-		Name: "doctor", Title: "Check the installation",
+		Name: "unitask_doctor", Title: "Check the installation",
 		Description: "Check everything that a run needs on this host, and boot a machine. It takes some seconds.",
-		InputSchema: inputSchema[struct{}](nil),
+		InputSchema: inputSchema[struct{}](nil), OutputSchema: &jsonschema.Schema{Type: "object"},
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: &no},
 	}, told(s, s.doctor))
 	if s.rt.HasSessions() {

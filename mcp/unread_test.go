@@ -107,7 +107,7 @@ func TestAttackUnreadProgress(t *testing.T) {
 			}
 			defer conn.Close()
 			_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
-			body := `{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"run_code","arguments":{"code":"1"},` +
+			body := `{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"run_code","arguments":{"language":"js","code":"1"},` +
 				c.meta + `}}`
 			got := freed(t, s, func() {
 				fmt.Fprintf(conn,
@@ -155,7 +155,7 @@ func TestAttackUnreadStdio(t *testing.T) {
 	out.mu.Unlock()
 	got := freed(t, s, func() {
 		fmt.Fprintln(to,
-			`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"run_code","arguments":{"code":"1"},"_meta":{"progressToken":"p"}}}`)
+			`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"run_code","arguments":{"language":"js","code":"1"},"_meta":{"progressToken":"p"}}}`)
 	})
 	attack.Check(t, "a run's slot after it has ended, of a client that does not read stdout", "free", got)
 	close(shut)

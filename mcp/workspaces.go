@@ -31,7 +31,7 @@ func (s *Server) fork(ctx context.Context, caller unitask.Caller, of *heldSessio
 
 // runStep runs a call's code in a session, which it may start. The session is nil if none lives afterwards.
 func (s *Server) runStep(ctx context.Context, caller unitask.Caller, names []string, in runArgs, run unitask.Request,
-	printed *streams, approve asker) (*unitask.Result, *heldSession, error) {
+	printed *streams, approve asker, events func(unitask.Event)) (*unitask.Result, *heldSession, error) {
 	if in.Session != newSession && !in.onlyStep() {
 		return nil, nil,
 			errors.New(
@@ -43,7 +43,7 @@ func (s *Server) runStep(ctx context.Context, caller unitask.Caller, names []str
 	var of *heldSession
 	var err error
 	if in.Session == newSession {
-		of, err = s.newSession(ctx, caller, run)
+		of, err = s.newSession(ctx, caller, run, events)
 	} else {
 		of, err = s.reach(ctx, caller, names, in.Session)
 	}
@@ -51,7 +51,7 @@ func (s *Server) runStep(ctx context.Context, caller unitask.Caller, names []str
 		return nil, nil, err
 	}
 	step := unitask.Step{Code: run.Code, Language: in.Language, Timeout: of.limit(run.Timeout), Stdout: &printed.stdout,
-		Stderr: &printed.stderr, ResultBytes: shownBytes, Approve: approve}
+		Stderr: &printed.stderr, ResultBytes: 1, Approve: approve}
 	if in.Session != newSession {
 		step.Files, step.Dirs, step.InlineFiles = run.Files, run.Dirs, run.InlineFiles
 	}
@@ -85,7 +85,7 @@ func (in runArgs) onlyStep() bool {
 		len(in.Secrets) == 0 && in.MemoryMB == 0
 }
 
-// commandArgs are run_command's arguments.
+// commandArgs are session_command's arguments.
 type commandArgs struct {
 	Session        string            `json:"session" jsonschema:"the session's id, which run_code with session new gives"`
 	Command        string            `json:"command" jsonschema:"a command line for the machine's shell"`
@@ -93,13 +93,14 @@ type commandArgs struct {
 	Stdin          string            `json:"stdin,omitempty" jsonschema:"standard input"`
 	Env            map[string]string `json:"env,omitempty" jsonschema:"environment variables beside the session's"`
 	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty" jsonschema:"time limit in seconds; 60 if not given, in the background none"`
-	Background     bool              `json:"background,omitempty" jsonschema:"leave it in the background: the answer has its run's id, for wait, and it goes on until it or the session ends"`
+	MaxOutput      *int              `json:"maxOutput,omitempty"`
+	Background     bool              `json:"background,omitempty" jsonschema:"leave it in the background: the answer has its run's id, for wait_command"`
 }
 
 // filesArgs are files' arguments, with the names of Anthropic's text editor tool.
 type filesArgs struct {
 	Session   string `json:"session" jsonschema:"the session's id"`
-	Op        string `json:"op" jsonschema:"view shows a file, with the numbers of its lines, or what is in a folder; create makes or replaces a file; str_replace replaces a text that is in a file exactly once; insert puts lines in; list lists a folder; remove removes a file or a folder"`
+	Op        string `json:"op" jsonschema:"view shows a file with line numbers, or a folder; create makes or replaces a file; str_replace replaces a text that occurs exactly once; remove removes a file or a folder"`
 	Path      string `json:"path" jsonschema:"a path in the machine; a relative one begins at /work"`
 	FileText  string `json:"file_text,omitempty" jsonschema:"of create: the file's text"`
 	OldStr    string `json:"old_str,omitempty" jsonschema:"of str_replace: the text that is replaced"`
@@ -111,13 +112,14 @@ type filesArgs struct {
 
 // sessionArgs are session's arguments.
 type sessionArgs struct {
-	Op          string  `json:"op" jsonschema:"list gives your sessions, extend has one live for lifeSeconds from now on, pause frees the memory of one until its next use, fork starts copies of one that go on from where it is (their parent is its id), end ends one; copy copies a file or a folder to another one; put gives code of every language a value, as the JSON file /work/.values/NAME.json, and get reads one, which code may have written"`
+	Op          string  `json:"op" jsonschema:"extend has a session live for lifeSeconds from now on; pause frees its memory until its next use; fork starts copies that go on from where it is; stop ends a command in the background; copy copies a file or a folder to another session; put gives code of every language a value, as /work/.values/NAME.json, and get reads one"`
 	Session     string  `json:"session,omitempty" jsonschema:"of all but list: its id"`
 	LifeSeconds float64 `json:"lifeSeconds,omitempty" jsonschema:"of extend: how long it lives from now on, in seconds"`
 	Count       int     `json:"count,omitempty" jsonschema:"of fork: how many copies; 1 if not given"`
 	Path        string  `json:"path,omitempty" jsonschema:"of copy: what is copied; a relative path begins at /work"`
 	To          string  `json:"to,omitempty" jsonschema:"of copy: the other session's id; the same one if not given"`
 	ToPath      string  `json:"toPath,omitempty" jsonschema:"of copy: what it is to be there; path if not given. A folder's name must not be taken"`
+	Run         string  `json:"run,omitempty" jsonschema:"of stop: the run's id, which session_command with background gives"`
 	Name        string  `json:"name,omitempty" jsonschema:"of put and get: the value's name, letters, digits, _ and -; get without it gives all names"`
 	Value       any     `json:"value,omitempty" jsonschema:"of put: the value, any JSON"`
 }
@@ -133,15 +135,16 @@ type sessionsResult struct {
 	ExpiresAt time.Time     `json:"expiresAt,omitzero" jsonschema:"of copy, put and get: the end of the session"`
 	Value     any           `json:"value,omitempty" jsonschema:"of get: the value"` // described: clients refuse the schema true
 	Names     []string      `json:"names,omitempty"`                                // of get without a name
-	More      bool          `json:"more,omitempty" jsonschema:"of get without a name: there are other names, which run_command can list, as by ls /work/.values"`
+	More      bool          `json:"more,omitempty" jsonschema:"there are other names: ls /work/.values lists them"`
 }
 
 func (s *Server) addSessionTools() {
 	yes, no := true, false
 	addTool(s, &sdk.Tool{
-		Name: "run_command", Title: "Run a command",
-		Description: "Run a command line in a session's machine, beside its interpreters. Returns stdout, stderr and the exit code. With background its run's id comes at once, and wait has what it prints.",
+		Name: "session_command", Title: "Run a command",
+		Description: "Run a command line in a session's machine, beside its interpreters. Returns stdout, stderr and the exit code. With background its run's id comes at once, and wait_command has what it prints.",
 		InputSchema: inputSchema[commandArgs](func(p map[string]*jsonschema.Schema) {
+			describeMaxOutput(p)
 			_, longest := policy.FieldOf("timeoutMs").Bounds()
 			p["timeoutSeconds"].ExclusiveMinimum, p["timeoutSeconds"].Maximum = float(0), &longest
 		}),
@@ -151,7 +154,7 @@ func (s *Server) addSessionTools() {
 	}, told(s, s.runCommand))
 	s.addWait()
 	addTool(s, &sdk.Tool{
-		Name: "files", Title: "Read and edit files",
+		Name: "session_files", Title: "Read and edit files",
 		Description: "View, create, edit, list and remove files of a session's machine.",
 		InputSchema: inputSchema[filesArgs](func(p map[string]*jsonschema.Schema) {
 			p["op"].Enum = anys([]string{"view", "create", "str_replace", "insert", "list", "remove"})
@@ -160,13 +163,14 @@ func (s *Server) addSessionTools() {
 			OpenWorldHint: &no},
 	}, told(s, s.files))
 	addTool(s, &sdk.Tool{
-		Name: "session", Title: "List, extend, pause, fork and end sessions",
+		Name: "manage_session", Title: "List, extend, pause, fork and end sessions",
 		Description: "List your sessions, machines that keep variables and files between calls; extend, pause, fork or end one; pass files and values between them. run_code with session new starts one.",
 		InputSchema: inputSchema[sessionArgs](func(p map[string]*jsonschema.Schema) {
-			p["op"].Enum = anys([]string{"list", "extend", "pause", "fork", "end", "copy", "put", "get"})
+			p["op"].Enum = anys([]string{"list", "extend", "pause", "fork", "end", "stop", "copy", "put", "get"})
 			p["lifeSeconds"].Minimum, p["lifeSeconds"].Maximum = float(1), float(86400)
 			p["count"].Minimum, p["count"].Maximum = float(1), float(unitask.MaxForks)
 		}),
+		OutputSchema: outputSchema[sessionsResult](nil),
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &yes, IdempotentHint: false,
 			OpenWorldHint: &no},
 	}, told(s, s.session))
@@ -174,7 +178,7 @@ func (s *Server) addSessionTools() {
 
 const (
 	// maxShownFile bounds what view shows, in bytes.
-	maxShownFile = shownBytes
+	maxShownFile = usualShown
 	// maxToolFile bounds a file that files views or edits, and maxFileCalls the calls that hold such files at
 	// once.
 	maxToolFile  = 8 << 20
@@ -205,7 +209,7 @@ func (s *Server) files(ctx context.Context, req *sdk.CallToolRequest, in filesAr
 func readTool(ctx context.Context, of *unitask.Session, name string) ([]byte, error) {
 	text, err := of.ReadFile(ctx, name, 0, maxToolFile+1)
 	if err == nil && len(text) > maxToolFile {
-		err = fmt.Errorf("%s has more than %d bytes: run_command can show or edit a part of it, as by sed", name, maxToolFile)
+		err = fmt.Errorf("%s has more than %d bytes: session_command can show or edit a part of it, as by sed", name, maxToolFile)
 	}
 	return text, err
 }
@@ -277,7 +281,7 @@ func inserted(text []byte, line int, more string) ([]byte, error) {
 // numbered returns lines with their numbers.
 func numbered(text []byte, span []int) (string, error) {
 	if !utf8.Valid(text) {
-		return "", fmt.Errorf("the file has %d bytes and is not UTF-8 text: run_command can show it, as by od", len(text))
+		return "", fmt.Errorf("the file has %d bytes and is not UTF-8 text: session_command can show it, as by od", len(text))
 	}
 	lines := bytes.Count(text, []byte{'\n'})
 	if len(text) > 0 && text[len(text)-1] != '\n' {
@@ -307,7 +311,7 @@ func numbered(text []byte, span []int) (string, error) {
 			break
 		}
 		if len(line) > maxShownFile {
-			fmt.Fprintf(&b, "%6d\t%s…\n(line %d has %d bytes: run_command can show the rest)\n", i,
+			fmt.Fprintf(&b, "%6d\t%s…\n(line %d has %d bytes: session_command can show the rest)\n", i,
 				strings.ToValidUTF8(string(line[:maxShownFile]), ""), i, len(line))
 			continue
 		}
@@ -353,6 +357,8 @@ func (s *Server) session(ctx context.Context, req *sdk.CallToolRequest, in sessi
 		err = of.Pause(ctx)
 	case "extend":
 		err = of.Extend(ctx, time.Duration(in.LifeSeconds*float64(time.Second)))
+	case "stop":
+		err = of.Stop(ctx, in.Run)
 	case "fork":
 		err = s.fork(ctx, caller, of, cmp.Or(in.Count, 1))
 	default: // copy, put, get

@@ -34,80 +34,81 @@ type sessionToolsRow struct {
 func sessionToolsRows(id, outside string) []sessionToolsRow {
 	return []sessionToolsRow{
 		{"run_code", map[string]any{"session": id, "language": "python", "code": "x + 2"}, "--- value\n42", false},
-		{"run_code", map[string]any{"session": id, "code": "x + 2", "timeoutSeconds": 30}, "--- value\n42", false},
-		{"run_command", map[string]any{"session": id, "command": "true", "timeoutSeconds": 3600}, "exit code 0", false},
-		{"run_code", map[string]any{"session": id, "code": "1/0"}, "ZeroDivisionError", true},
-		{"run_code", map[string]any{"session": id, "code": "import helper, os; print(helper.x, open('late.csv').read(), os.listdir('late'))", "files": []any{"late.csv", map[string]any{"name": "helper.py", "content": "x = 7"}}, "dirs": []string{"late"}}, "7 1,2 ['f']", false},
-		{"run_code", map[string]any{"session": id, "code": "1", "files": []any{filepath.Join(outside, "f")}}, "not given: files", false},
-		{"run_code", map[string]any{"session": id, "code": "1", "allowNet": []string{"example.com"}}, "since it began", true},
-		{"run_code", map[string]any{"session": "new", "code": "1", "stdin": "x"}, "do not go with session", true},
-		{"run_code", map[string]any{"session": "20261122-000000000-aaaaaa", "code": "1"}, "there is no such session", true},
-		{"files", map[string]any{"session": id, "op": "create", "path": "m/a.py", "file_text": "def f():\n    return 1\n"}, "m/a.py is written", false},
-		{"files", map[string]any{"session": id, "op": "str_replace", "path": "m/a.py", "old_str": "return 1", "new_str": "return 7"}, "edited", false},
-		{"files", map[string]any{"session": id, "op": "str_replace", "path": "m/a.py", "old_str": "return 1", "new_str": "x"}, "exactly once", true},
-		{"files", map[string]any{"session": id, "op": "insert", "path": "m/a.py", "insert_line": 0, "insert_text": "# first"}, "edited", false},
-		{"files", map[string]any{"session": id, "op": "view", "path": "m/a.py", "view_range": []int{1, 3}}, "     1\t# first\n     2\tdef f():\n     3\t    return 7\n", false},
-		{"files", map[string]any{"session": id, "op": "view", "path": "m"}, "/work/m/a.py", false},
-		{"files", map[string]any{"session": id, "op": "view", "path": "nothing"}, "no such file", true},
+		{"run_code", map[string]any{"session": id, "language": "python", "code": "x + 2", "timeoutSeconds": 30}, "--- value\n42", false},
+		{"session_command", map[string]any{"session": id, "command": "true", "timeoutSeconds": 3600}, "exit code 0", false},
+		{"run_code", map[string]any{"session": id, "language": "python", "code": "1/0"}, "ZeroDivisionError", true},
+		{"run_code", map[string]any{"session": id, "language": "python", "code": "import helper, os; print(helper.x, open('late.csv').read(), os.listdir('late'))", "files": []any{"late.csv", map[string]any{"name": "helper.py", "content": "x = 7"}}, "dirs": []string{"late"}}, "7 1,2 ['f']", false},
+		{"run_code", map[string]any{"session": id, "language": "python", "code": "1", "files": []any{filepath.Join(outside, "f")}}, "not given: files", false},
+		{"run_code", map[string]any{"session": id, "language": "python", "code": "1", "allowNet": []string{"example.com"}}, "since it began", true},
+		{"run_code", map[string]any{"session": "new", "language": "js", "code": "1", "stdin": "x"}, "do not go with session", true},
+		{"run_code", map[string]any{"session": "20261122-000000000-aaaaaa", "language": "js", "code": "1"}, "there is no such session", true},
+		{"session_files", map[string]any{"session": id, "op": "create", "path": "m/a.py", "file_text": "def f():\n    return 1\n"}, "m/a.py is written", false},
+		{"session_files", map[string]any{"session": id, "op": "str_replace", "path": "m/a.py", "old_str": "return 1", "new_str": "return 7"}, "edited", false},
+		{"session_files", map[string]any{"session": id, "op": "str_replace", "path": "m/a.py", "old_str": "return 1", "new_str": "x"}, "exactly once", true},
+		{"session_files", map[string]any{"session": id, "op": "insert", "path": "m/a.py", "insert_line": 0, "insert_text": "# first"}, "edited", false},
+		{"session_files", map[string]any{"session": id, "op": "view", "path": "m/a.py", "view_range": []int{1, 3}}, "     1\t# first\n     2\tdef f():\n     3\t    return 7\n", false},
+		{"session_files", map[string]any{"session": id, "op": "view", "path": "m"}, "/work/m/a.py", false},
+		{"session_files", map[string]any{"session": id, "op": "view", "path": "nothing"}, "no such file", true},
 		{"run_code", map[string]any{"session": id, "language": "python", "code": "import sys; sys.path.insert(0, 'm'); import a; a.f()"}, "--- value\n7", false},
-		{"run_command", map[string]any{"session": id, "command": "python3 m/a.py; pwd; exit 4"}, "exit code 4", true},
-		{"run_command", map[string]any{"session": id, "command": "cat; echo $A", "stdin": "in ", "env": map[string]string{"A": "b"}}, "in b\n", false},
-		{"run_command", map[string]any{"session": id, "command": "exec sleep 100", "timeoutSeconds": 0.5}, "time limit", true},
-		{"run_command", map[string]any{"session": id, "command": "cat", "background": true, "stdin": "x"}, "does not go with background", true},
-		{"run_command", map[string]any{"session": id, "command": "printf 'up \\303'; until [ -e go ]; do sleep 0.1; done; printf '\\251\\n'; exit 3", "background": true}, "goes on in the background", false},
-		{"wait", map[string]any{"run": "RUN"}, `"output":"up `, false},
-		{"wait", map[string]any{"run": "RUN", "afterSeq": 3, "waitSeconds": 0}, `"output":""`, false},
-		{"wait", map[string]any{"run": "RUN", "afterSeq": 1000}, "from 0 to 4", true},
-		{"wait", map[string]any{"run": "RUN", "waitSeconds": 51}, "waitSeconds", true},
-		{"wait", map[string]any{"run": "../../etc"}, "no command in the background of a session of yours", true},
-		{"wait", map[string]any{"run": id}, "no command in the background", true},
-		{"run_command", map[string]any{"session": id, "command": "touch go"}, "exit code 0", false},
-		{"wait", map[string]any{"run": "RUN", "afterSeq": 3, "waitSeconds": 50}, `"output":"é\n"`, false},
-		{"wait", map[string]any{"run": "RUN", "afterSeq": 6, "waitSeconds": 50}, `"exitCode":3`, false},
-		{"run_command", map[string]any{"session": id, "command": "exec sleep 1000", "background": true}, "goes on in the background", false},
-		{"wait", map[string]any{"run": "RUN", "stop": true}, `"outcome":"cancelled"`, false},
-		{"session", map[string]any{"op": "put", "session": id, "name": "n", "value": map[string]any{"big": json.Number("12345678901234567890"), "text": "<é>"}}, "expiresAt", false},
+		{"session_command", map[string]any{"session": id, "command": "python3 m/a.py; pwd; exit 4"}, "exit code 4", true},
+		{"session_command", map[string]any{"session": id, "command": "cat; echo $A", "stdin": "in ", "env": map[string]string{"A": "b"}}, "in b\n", false},
+		{"session_command", map[string]any{"session": id, "command": "exec sleep 100", "timeoutSeconds": 0.5}, "time limit", true},
+		{"session_command", map[string]any{"session": id, "command": "cat", "background": true, "stdin": "x"}, "does not go with background", true},
+		{"session_command", map[string]any{"session": id, "command": "printf 'up \\303'; until [ -e go ]; do sleep 0.1; done; printf '\\251\\n'; exit 3", "background": true}, "goes on in the background", false},
+		{"wait_command", map[string]any{"run": "RUN"}, `"output":"up `, false},
+		{"wait_command", map[string]any{"run": "RUN", "afterSeq": 3, "waitSeconds": 0}, `"output":""`, false},
+		{"wait_command", map[string]any{"run": "RUN", "afterSeq": 1000}, "from 0 to 4", true},
+		{"wait_command", map[string]any{"run": "RUN", "waitSeconds": 51}, "waitSeconds", true},
+		{"wait_command", map[string]any{"run": "../../etc"}, "no command in the background of a session of yours", true},
+		{"wait_command", map[string]any{"run": id}, "no command in the background", true},
+		{"session_command", map[string]any{"session": id, "command": "touch go"}, "exit code 0", false},
+		{"wait_command", map[string]any{"run": "RUN", "afterSeq": 3, "waitSeconds": 50}, `"output":"é\n"`, false},
+		{"wait_command", map[string]any{"run": "RUN", "afterSeq": 6, "waitSeconds": 50}, `"exitCode":3`, false},
+		{"session_command", map[string]any{"session": id, "command": "exec sleep 1000", "background": true}, "goes on in the background", false},
+		{"manage_session", map[string]any{"op": "stop", "session": id, "run": "RUN"}, id, false},
+		{"wait_command", map[string]any{"run": "RUN"}, `"outcome":"cancelled"`, false},
+		{"manage_session", map[string]any{"op": "put", "session": id, "name": "n", "value": map[string]any{"big": json.Number("12345678901234567890"), "text": "<é>"}}, "expiresAt", false},
 		{"run_code", map[string]any{"session": id, "language": "python", "code": "import json; v = json.load(open('.values/n.json')); json.dump([v['big'] + 1, v['text']], open('.values/m.json', 'w')); json.dump(None, open('.values/o.json', 'w'))"}, "exit code 0", false},
-		{"session", map[string]any{"op": "get", "session": id, "name": "m"}, "[12345678901234567891, \"<\\u00e9>\"]", false},
-		{"session", map[string]any{"op": "get", "session": id, "name": "o"}, "null", false},
-		{"session", map[string]any{"op": "get", "session": id}, `"names":["m","n","o"]`, false},
-		{"session", map[string]any{"op": "get", "session": id, "name": "p"}, "there is no value p", true},
-		{"session", map[string]any{"op": "put", "session": id, "name": "../n", "value": 1}, "must be a letter", true},
+		{"manage_session", map[string]any{"op": "get", "session": id, "name": "m"}, "[12345678901234567891, \"<\\u00e9>\"]", false},
+		{"manage_session", map[string]any{"op": "get", "session": id, "name": "o"}, "null", false},
+		{"manage_session", map[string]any{"op": "get", "session": id}, `"names":["m","n","o"]`, false},
+		{"manage_session", map[string]any{"op": "get", "session": id, "name": "p"}, "there is no value p", true},
+		{"manage_session", map[string]any{"op": "put", "session": id, "name": "../n", "value": 1}, "must be a letter", true},
 		// What the code has made of values that no client could take, and what is no value.
-		{"run_command", map[string]any{"session": id, "command": "cd .values && echo 1e400 > huge.json && ln -s /dev/zero zero.json && mkfifo pipe.json && ln -s loop.json loop.json && for n in 501 9999; do (head -c $n /dev/zero | tr '\\0' '['; head -c $n /dev/zero | tr '\\0' ']') > deep$n.json; done && printf '\"\\377\"' > bytes.json"}, "exit code 0", false},
-		{"session", map[string]any{"op": "get", "session": id, "name": "huge"}, "value huge has a number that is beyond 64-bit floats: read /work/.values/huge.json", true},
-		{"session", map[string]any{"op": "get", "session": id, "name": "deep501"}, "value deep501 has more than 500 levels", true},
-		{"session", map[string]any{"op": "get", "session": id, "name": "deep9999"}, "value deep9999 has more than 500 levels", true},
-		{"session", map[string]any{"op": "get", "session": id, "name": "zero"}, "invalid argument", true},
-		{"session", map[string]any{"op": "get", "session": id, "name": "pipe"}, "invalid argument", true},
-		{"session", map[string]any{"op": "get", "session": id, "name": "loop"}, "too many levels of symbolic links", true},
-		{"session", map[string]any{"op": "get", "session": id, "name": "bytes"}, "not UTF-8", true},
-		{"session", map[string]any{"op": "copy", "session": id, "path": ".values/pipe.json", "toPath": "c/p"}, "neither a file nor a folder", true},
-		{"session", map[string]any{"op": "copy", "session": id, "path": "/dev/zero", "toPath": "c/z"}, "neither a file nor a folder", true},
-		{"run_command", map[string]any{"session": id, "command": "rm -r .values"}, "exit code 0", false},
-		{"session", map[string]any{"op": "get", "session": "20261122-000000000-aaaaaa", "name": "n"}, "there is no such session", true},
-		{"session", map[string]any{"op": "copy", "session": id, "path": "m", "toPath": "c/m"}, "expiresAt", false},
-		{"files", map[string]any{"session": id, "op": "list", "path": "c/m"}, "a.py", false},
-		{"session", map[string]any{"op": "copy", "session": id, "path": "m", "to": "20261122-000000000-aaaaaa"}, "there is no such session", true},
-		{"session", map[string]any{"op": "extend", "session": id, "lifeSeconds": 7200}, id, false},
-		{"session", map[string]any{"op": "extend", "session": id, "lifeSeconds": 86401}, "lifeSeconds", true},
-		{"session", map[string]any{"op": "extend", "session": id}, "must be 1s at least", true},
-		{"session", map[string]any{"op": "pause", "session": id}, `"paused":true`, false},
+		{"session_command", map[string]any{"session": id, "command": "cd .values && echo 1e400 > huge.json && ln -s /dev/zero zero.json && mkfifo pipe.json && ln -s loop.json loop.json && for n in 501 9999; do (head -c $n /dev/zero | tr '\\0' '['; head -c $n /dev/zero | tr '\\0' ']') > deep$n.json; done && printf '\"\\377\"' > bytes.json"}, "exit code 0", false},
+		{"manage_session", map[string]any{"op": "get", "session": id, "name": "huge"}, "value huge has a number that is beyond 64-bit floats: read /work/.values/huge.json", true},
+		{"manage_session", map[string]any{"op": "get", "session": id, "name": "deep501"}, "value deep501 has more than 500 levels", true},
+		{"manage_session", map[string]any{"op": "get", "session": id, "name": "deep9999"}, "value deep9999 has more than 500 levels", true},
+		{"manage_session", map[string]any{"op": "get", "session": id, "name": "zero"}, "invalid argument", true},
+		{"manage_session", map[string]any{"op": "get", "session": id, "name": "pipe"}, "invalid argument", true},
+		{"manage_session", map[string]any{"op": "get", "session": id, "name": "loop"}, "too many levels of symbolic links", true},
+		{"manage_session", map[string]any{"op": "get", "session": id, "name": "bytes"}, "not UTF-8", true},
+		{"manage_session", map[string]any{"op": "copy", "session": id, "path": ".values/pipe.json", "toPath": "c/p"}, "neither a file nor a folder", true},
+		{"manage_session", map[string]any{"op": "copy", "session": id, "path": "/dev/zero", "toPath": "c/z"}, "neither a file nor a folder", true},
+		{"session_command", map[string]any{"session": id, "command": "rm -r .values"}, "exit code 0", false},
+		{"manage_session", map[string]any{"op": "get", "session": "20261122-000000000-aaaaaa", "name": "n"}, "there is no such session", true},
+		{"manage_session", map[string]any{"op": "copy", "session": id, "path": "m", "toPath": "c/m"}, "expiresAt", false},
+		{"session_files", map[string]any{"session": id, "op": "list", "path": "c/m"}, "a.py", false},
+		{"manage_session", map[string]any{"op": "copy", "session": id, "path": "m", "to": "20261122-000000000-aaaaaa"}, "there is no such session", true},
+		{"manage_session", map[string]any{"op": "extend", "session": id, "lifeSeconds": 7200}, id, false},
+		{"manage_session", map[string]any{"op": "extend", "session": id, "lifeSeconds": 86401}, "lifeSeconds", true},
+		{"manage_session", map[string]any{"op": "extend", "session": id}, "must be 1s at least", true},
+		{"manage_session", map[string]any{"op": "pause", "session": id}, `"paused":true`, false},
 		{"SERVER", nil, "", false},
-		{"session", map[string]any{"op": "list"}, `"paused":true`, false},
-		{"run_code", map[string]any{"session": id, "code": "x + 3"}, "--- value\n43", false},
-		{"session", map[string]any{"op": "fork", "session": id, "count": 17}, "17", true},
-		{"session", map[string]any{"op": "fork", "session": id}, `"parent":"` + id + `"`, false},
-		{"run_code", map[string]any{"session": id, "code": "x += 1; x"}, "--- value\n41", false},
-		{"run_code", map[string]any{"session": "FORK", "code": "x"}, "--- value\n40", false},
-		{"session", map[string]any{"op": "end", "session": "FORK"}, id, false},
-		{"files", map[string]any{"session": id, "op": "remove", "path": "m"}, "removed", false},
-		{"session", map[string]any{"op": "list"}, id, false},
-		{"session", map[string]any{"op": "end", "session": id}, `"sessions":[]`, false},
-		{"session", map[string]any{"op": "end", "session": id}, "there is no such session", true},
-		{"run_command", map[string]any{"session": id, "command": "true"}, "there is no such session", true},
+		{"manage_session", map[string]any{"op": "list"}, `"paused":true`, false},
+		{"run_code", map[string]any{"session": id, "language": "python", "code": "x + 3"}, "--- value\n43", false},
+		{"manage_session", map[string]any{"op": "fork", "session": id, "count": 17}, "17", true},
+		{"manage_session", map[string]any{"op": "fork", "session": id}, `"parent":"` + id + `"`, false},
+		{"run_code", map[string]any{"session": id, "language": "python", "code": "x += 1; x"}, "--- value\n41", false},
+		{"run_code", map[string]any{"session": "FORK", "language": "python", "code": "x"}, "--- value\n40", false},
+		{"manage_session", map[string]any{"op": "end", "session": "FORK"}, id, false},
+		{"session_files", map[string]any{"session": id, "op": "remove", "path": "m"}, "removed", false},
+		{"manage_session", map[string]any{"op": "list"}, id, false},
+		{"manage_session", map[string]any{"op": "end", "session": id}, `"sessions":[]`, false},
+		{"manage_session", map[string]any{"op": "end", "session": id}, "there is no such session", true},
+		{"session_command", map[string]any{"session": id, "command": "true"}, "there is no such session", true},
 		{"run_code", map[string]any{"session": "new", "language": "shell", "code": "echo a\x00b"}, "NUL", true},
-		{"session", map[string]any{"op": "list"}, `"sessions":[]`, false},
+		{"manage_session", map[string]any{"op": "list"}, `"sessions":[]`, false},
 	}
 }
 
@@ -203,7 +204,7 @@ func checkCutSteps(t *testing.T, id string, cs *sdk.ClientSession) {
 		{"run_code", map[string]any{"session": id, "language": "python",
 			"code": "import base64, os\nos.makedirs('/out/d')\nopen('/out/d/dot.png', 'wb').write(base64.b64decode('" +
 				base64.StdEncoding.EncodeToString(pixel) + "'))"}, "d/dot.png"},
-		{"run_command", map[string]any{"session": id, "command": "cp /out/d/dot.png /out/dot.png"}, "dot.png"},
+		{"session_command", map[string]any{"session": id, "command": "cp /out/d/dot.png /out/dot.png"}, "dot.png"},
 	} {
 		got, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: c.tool, Arguments: c.args})
 		if err != nil || got.IsError || len(got.Content) != 3 {
@@ -225,7 +226,7 @@ func checkCutSteps(t *testing.T, id string, cs *sdk.ClientSession) {
 // checkHints checks what a step's result says.
 func checkHints(t *testing.T, row sessionToolsRow, structured map[string]any) {
 	t.Helper()
-	if row.tool == "run_code" || row.tool == "run_command" && row.args["background"] == nil {
+	if row.tool == "run_code" || row.tool == "session_command" && row.args["background"] == nil {
 		want := any(60e3)
 		if seconds, ok := row.args["timeoutSeconds"].(int); ok {
 			want = float64(seconds) * 1e3
@@ -266,22 +267,22 @@ func TestSessionOutputIsKept(t *testing.T) {
 		}
 	}
 	check(out, "stdout", "x\n")
-	_, out, _ = call(t, cs, "run_command", object{"session": id,
+	_, out, _ = call(t, cs, "session_command", object{"session": id,
 		"command": "(head -c 1048574 /dev/zero | tr '\\0' y; echo z) >&2"})
 	check(out, "stderr", "yz\n")
 
-	res, out, text := call(t, cs, "run_command", object{"session": id, "command": "echo left > /out/a.txt"})
+	res, out, text := call(t, cs, "session_command", object{"session": id, "command": "echo left > /out/a.txt"})
 	link, ok := res.Content[len(res.Content)-1].(*sdk.ResourceLink)
 	if !ok || link.URI != fmt.Sprintf("unitask://runs/%s/artifacts/a.txt", out["runId"]) ||
 		resource(link.URI) != "left\n" {
 		t.Errorf("%v %s", res.Content, text)
 	}
 
-	_, out, _ = call(t, cs, "run_command", object{"session": id, "background": true,
+	_, out, _ = call(t, cs, "session_command", object{"session": id, "background": true,
 		"command": "head -c 1048574 /dev/zero | tr '\\0' w; echo v; exec sleep 1000"})
 	run := out["runId"]
 	for begin := time.Now(); out["total"] != float64(size); {
-		if _, out, text = call(t, cs, "wait", object{"run": run, "afterSeq": 0}); time.Since(begin) > time.Minute {
+		if _, out, text = call(t, cs, "wait_command", object{"run": run, "afterSeq": 0}); time.Since(begin) > time.Minute {
 			t.Fatal(text[max(0, len(text)-300):])
 		}
 	}
@@ -323,7 +324,7 @@ func TestAttackSessionsMadeElsewhere(t *testing.T) {
 	cs := stdio(t, home, dir, nil)
 	listed := func() string {
 		t.Helper()
-		res, _, text := call(t, cs, "session", map[string]any{"op": "list"})
+		res, _, text := call(t, cs, "manage_session", map[string]any{"op": "list"})
 		if res.IsError {
 			t.Fatal(text)
 		}
@@ -337,10 +338,10 @@ func TestAttackSessionsMadeElsewhere(t *testing.T) {
 			continue
 		}
 		for tool, args := range map[string]map[string]any{
-			"run_code":    {"code": "1"},
-			"run_command": {"command": "cat private"},
-			"files":       {"op": "view", "path": "private"},
-			"session":     {"op": "end"},
+			"run_code":        {"language": "js", "code": "1"},
+			"session_command": {"command": "cat private"},
+			"files":           {"op": "view", "path": "private"},
+			"session":         {"op": "end"},
 		} {
 			args["session"] = id
 			res, _, text := call(t, cs, tool, args)
@@ -350,7 +351,7 @@ func TestAttackSessionsMadeElsewhere(t *testing.T) {
 		_, err := os.Stat(filepath.Join(folder(id), "pause.json"))
 		attack.Check(t, "its folder afterwards, made by "+string(vias[id]), "<nil>", fmt.Sprint(err))
 	}
-	if res, _, text := call(t, cs, "session", map[string]any{"op": "end", "session": own}); res.IsError {
+	if res, _, text := call(t, cs, "manage_session", map[string]any{"op": "end", "session": own}); res.IsError {
 		t.Error(text)
 	}
 	if _, err := os.Stat(folder(own)); !errors.Is(err, os.ErrNotExist) {

@@ -34,6 +34,9 @@ const (
 )
 
 func parseBinding(text string) (Binding, error) {
+	if scheme, rest, is := strings.Cut(text, "://"); is && webScheme(scheme) {
+		text = strings.TrimSuffix(rest, "/")
+	}
 	host, list, placed := strings.Cut(text, ":")
 	b := Binding{}
 	if placed && strings.Trim(list, "0123456789") == "" {

@@ -173,10 +173,35 @@ func parseAddr(host string) (netip.Addr, bool, error) {
 	return addr.Unmap(), true, nil
 }
 
-// ParseNetRule parses HOST, *.DOMAIN or an address, each optionally with :PORT. It refuses "*" and wildcards that
+// hostOfURL returns the HOST or HOST:PORT of an http or https URL that names nothing else, and other texts as they are.
+func hostOfURL(s string) (string, error) {
+	scheme, rest, is := strings.Cut(s, "://")
+	if !is {
+		return s, nil
+	}
+	if !webScheme(scheme) {
+		return "", fmt.Errorf("has the scheme %.20q: give only the host", scheme)
+	}
+	if strings.Contains(rest, "@") {
+		return "", errors.New("has a user or an @: give only the host")
+	}
+	if end := strings.IndexAny(rest, "/?#"); end >= 0 && rest[end:] != "/" {
+		return "", fmt.Errorf("has a path: %.100q grants all of the host, allowHttp 'GET %.100s' only such requests",
+			rest[:end], rest)
+	}
+	return strings.TrimSuffix(rest, "/"), nil
+}
+
+func webScheme(text string) bool { return strings.EqualFold(text, "http") || strings.EqualFold(text, "https") }
+
+// ParseNetRule parses HOST, *.DOMAIN or an address, each optionally with :PORT, also as a URL without a path. It refuses "*" and wildcards that
 // cover a whole public suffix.
 func ParseNetRule(s string) (NetRule, error) {
 	var r NetRule
+	s, err := hostOfURL(s)
+	if err != nil {
+		return r, err
+	}
 	host, port, _, err := splitPort(s)
 	if err != nil {
 		return r, err
@@ -208,6 +233,10 @@ func ParseNetRule(s string) (NetRule, error) {
 
 // ParseTCPRule parses HOST:PORT.
 func ParseTCPRule(s string) (TCPRule, error) {
+	s, err := hostOfURL(s)
+	if err != nil {
+		return TCPRule{}, err
+	}
 	host, port, given, err := splitPort(s)
 	if err != nil {
 		return TCPRule{}, err

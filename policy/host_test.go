@@ -15,6 +15,8 @@ func TestParseNetRule(t *testing.T) {
 		"2001:db8::1": "2001:db8::1", "[2001:db8::1]": "2001:db8::1",
 		"::ffff:192.0.2.1": "192.0.2.1", "localhost": "localhost", "my-host": "my-host", "ＥＸＡＭＰＬＥ.com": "example.com",
 		"example。com":  "example.com",
+		"https://example.com": "example.com", "HTTP://Example.com/": "example.com", "https://[::1]:8443/": "[::1]:8443",
+		"http://example.com:8080": "example.com:8080", "https://*.example.com": "*.example.com",
 		"*.co.example": "*.co.example", "api.github.com:443": "api.github.com:443",
 	} {
 		r, err := ParseNetRule(in)
@@ -33,7 +35,11 @@ func TestParseNetRule(t *testing.T) {
 		"example.com:65536": "port", "example.com:080": "port",
 		"example.com:": "port", "example.com:http": "port", "exa mple.com": `' '`, "example.com\x00.evil.com": `'\x00'`,
 		"example.com\n": `'\n'`, "a%00b.com": `'%'`,
-		"http://example.com": "", "example.com/path": `'/'`, "user@example.com": `'@'`, "example..com": "no host name",
+		"https://example.com/v1": "allowHttp 'GET example.com/v1'", "https://example.com?x": "has a path",
+		"https://example.com#x": "has a path", "https://example.com//": "has a path", "https://": "empty",
+		"https:///etc": "has a path", "ftp://example.com": "scheme", "file:///etc/passwd": "scheme", "://a.com": "scheme",
+		"https://u:p@example.com": "has a user", "https://u@example.com": "has a user", "https://a.com\\b.com": `'\\'`,
+		"https://https://a.com": "has a path", "https://example.com:": "port", "example.com/path": `'/'`, "user@example.com": `'@'`, "example..com": "no host name",
 		".example.com": "no host name", "-a.com": "no host name",
 		strings.Repeat("a", 64) + ".com": "no host name", strings.Repeat("a.", 130) + "com": "no host name",
 		"127.1": "looks like", "2130706433": "looks like", "0x7f.1": "looks like",
@@ -50,7 +56,7 @@ func TestParseNetRule(t *testing.T) {
 
 func TestParseTCPRule(t *testing.T) {
 	for in, want := range map[string]string{"127.0.0.1:5432": "127.0.0.1:5432", "localhost:6379": "localhost:6379",
-		"DB.example:1": "db.example:1", "[::1]:5": "[::1]:5"} {
+		"DB.example:1": "db.example:1", "https://db.example:1/": "db.example:1", "[::1]:5": "[::1]:5"} {
 		if r, err := ParseTCPRule(in); err != nil || r.String() != want {
 			t.Errorf("%q: %q %v", in, r.String(), err)
 		}

@@ -55,6 +55,9 @@ func ParseHTTPRule(s string) (r HTTPRule, err error) {
 	if r.Methods, err = parseMethods(methods); err != nil {
 		return HTTPRule{}, err
 	}
+	if scheme, rest, is := strings.Cut(target, "://"); is && webScheme(scheme) {
+		target = rest
+	}
 	host := target
 	if i := strings.IndexByte(target, '/'); i >= 0 {
 		host, r.Path = target[:i], target[i:]

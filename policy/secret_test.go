@@ -24,7 +24,10 @@ func TestSecretRules(t *testing.T) {
 		"KEY@*":                   "",
 		"KEY@*.com":               "",
 		"KEY@a.example@b.example": "",
-		"KEY@https://a.example/":  "",
+		"KEY@https://a.example/":  "KEY@a.example",
+		"KEY@https://a.example/v": "",
+		"KEY@ftp://a.example":     "",
+		"KEY@https://u@a.example": "",
 		"a-b@a.example":           "",
 		"KEY@" + strings.Repeat("a.example,", 64) + "b.example": "",
 

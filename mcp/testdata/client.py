@@ -75,16 +75,17 @@ async def use(client):
 
     session = (await call("run_code", language="python", session="new", code="n = 41"))["session"]
     found["Value"] = (await call("run_code", language="python", session=session, code="n + 1"))["value"]
-    found["Command"] = (await call("run_command", session=session, command="echo hi"))["stdout"]
-    await call("files", session=session, op="create", path="a.txt", file_text="one\n")
-    found["File"] = "one" in json.dumps(await call("files", session=session, op="view", path="a.txt"))
-    behind = (await call("run_command", session=session, command="echo on; sleep 600", background=True))["runId"]
-    found["Waited"] = (await call("wait", run=behind, stop=True))["outcome"]
-    await call("session", op="put", session=session, name="x", value={"y": [1, None]})
-    found["Put"] = json.dumps((await call("session", op="get", session=session, name="x"))["value"], separators=(",", ":"))
-    found["Sessions"] = len((await call("session", op="list"))["sessions"])
-    await call("session", op="end", session=session)
-    found["Doctor"] = "checks" in (await call("doctor"))
+    found["Command"] = (await call("session_command", session=session, command="echo hi"))["stdout"]
+    await call("session_files", session=session, op="create", path="a.txt", file_text="one\n")
+    found["File"] = "one" in json.dumps(await call("session_files", session=session, op="view", path="a.txt"))
+    behind = (await call("session_command", session=session, command="echo on; sleep 600", background=True))["runId"]
+    await call("manage_session", op="stop", session=session, run=behind)
+    found["Waited"] = (await call("wait_command", run=behind))["outcome"]
+    await call("manage_session", op="put", session=session, name="x", value={"y": [1, None]})
+    found["Put"] = json.dumps((await call("manage_session", op="get", session=session, name="x"))["value"], separators=(",", ":"))
+    found["Sessions"] = len((await call("manage_session", op="list"))["sessions"])
+    await call("manage_session", op="end", session=session)
+    found["Doctor"] = "checks" in (await call("unitask_doctor"))
     found["Wrong"] = plain(await client.call_tool("run_code", {"language": "python", "code": 1}))["isError"]
     print(json.dumps(found))
 

@@ -1,0 +1,124 @@
+package mcp
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
+)
+
+// What a call holds of a stream is bounded, however much is printed.
+func TestStreamIsBounded(t *testing.T) {
+	for _, size := range []int{1, 777, 10_000, 1 << 20, 5 << 20} {
+		s := newStreams(&live{}, nil)
+		piece := bytes.Repeat([]byte("ü"), size)
+		for range 20_000_000 / size {
+			if n, err := s.stdout.Write(piece); n != len(piece) || err != nil {
+				t.Fatal(n, err)
+			}
+		}
+		res := &unitask.Result{RunID: "R"}
+		s.show(res)
+		if held := cap(s.stdout.head) + cap(s.stdout.tail); held > 4*usualShown || len(res.Stdout) > usualShown+200 ||
+			len(res.Stdout) < usualShown-10 {
+			t.Errorf("pieces of %d bytes: %d are held, %d shown", len(piece), held, len(res.Stdout))
+		}
+		if list := s.cut("R"); len(list) != 1 || list[0].Shown > usualShown || list[0].Total != s.stdout.total {
+			t.Errorf("pieces of %d bytes: %+v", len(piece), list)
+		}
+	}
+}
+
+// Both streams and the value share the room of a result: what one does not need, another one has.
+func TestSharedRoom(t *testing.T) {
+	for _, row := range []struct {
+		stdout, stderr, value    int // printed
+		wantOut, wantErr, wantOf int // bytes that are shown
+	}{
+		{10, 20, 30, 10, 20, 30},
+		{900, 100, 0, 900, 100, 0},
+		{5000, 100, 0, 900, 100, 0},
+		{5000, 5000, 0, 500, 500, 0},
+		{300, 5000, 0, 300, 700, 0},
+		{5000, 5000, 5000, 200, 200, 560},
+		{0, 0, 5000, 0, 0, 560},
+	} {
+		most := 1000
+		s := newStreams(&live{}, &most)
+		fmt.Fprint(&s.stdout, strings.Repeat("o", row.stdout))
+		fmt.Fprint(&s.stderr, strings.Repeat("e", row.stderr))
+		res := &unitask.Result{Value: strings.Repeat("v", row.value)}
+		s.show(res)
+		if s.counts[0] != int64(row.wantOut) && row.value < 500 || s.counts[1] != int64(row.wantErr) && row.value < 500 ||
+			len(res.Value) > max(row.wantOf, row.value%500) {
+			t.Errorf("%+v: %v, %d of the value", row, s.counts, len(res.Value))
+		}
+	}
+}
+
+// A stream is shown as its beginning and its end, as valid text.
+func FuzzShown(f *testing.F) {
+	f.Add([]byte("hello\n"), 3, 100)
+	f.Add([]byte("xüber \xff\xfe uns"), 999, 200)
+	f.Add([]byte("ü€𝄞"), 5000, 64)
+	f.Add([]byte("\x80\x80\x80\x80\xf0"), 40, 33)
+	f.Add([]byte("a"), 100, 0)
+	f.Fuzz(func(t *testing.T, piece []byte, times, room int) {
+		if times < 0 || times*len(piece) > 1<<20 || room < 0 || room > 1<<16 {
+			return
+		}
+		s := stream{live: &live{}, most: room}
+		for range times {
+			_, _ = s.Write(piece)
+		}
+		all := bytes.Repeat(piece, times)
+		text, of := s.shown(room, "URI")
+		if !utf8.ValidString(text) || of < 0 || of > int64(len(all)) {
+			t.Fatalf("%d bytes of %d: %q", of, len(all), text)
+		}
+		if utf8.Valid(all) && len(all) <= room {
+			if text != string(all) || of != int64(len(all)) {
+				t.Fatalf("%d of %d bytes: %q", of, len(all), text)
+			}
+			return
+		}
+		first, rest, cut := strings.Cut(text, fmt.Sprintf("\n[%d bytes are left out here: URI]\n", int64(len(all))-of))
+		switch {
+		case !cut && of == int64(len(all)): // its replaced bytes fit
+			return
+		case !cut && text == "" && of == 0 && room < 4*utf8.UTFMax:
+			return
+		case !cut || len(first)+len(rest) > room:
+			t.Fatalf("%d of %d bytes, %d of %d are text", of, len(all), len(first)+len(rest), room)
+		}
+		if utf8.Valid(all) && (!bytes.HasPrefix(all, []byte(first)) || !bytes.HasSuffix(all, []byte(rest)) ||
+			int64(len(first)+len(rest)) != of || of < int64(room)-2*utf8.UTFMax) {
+			t.Fatalf("%d of %d bytes: %q … %q", of, len(all), first, rest)
+		}
+	})
+}
+
+// The text of a result has at most 32 KiB, whatever hostile code does.
+func TestReportIsBounded(t *testing.T) {
+	long := strings.Repeat("\u202e\xff", 5000)
+	s := newStreams(&live{}, nil)
+	fmt.Fprint(&s.stdout, strings.Repeat("\xffa", 1<<20))
+	fmt.Fprint(&s.stderr, strings.Repeat("\xffa", 1<<20))
+	res := &unitask.Result{Outcome: unitask.OutcomeFailed, Error: long, Value: long, Truncated: true}
+	for range 1000 {
+		res.Hints = append(res.Hints, run.Hint{Kind: run.HintFile, Text: long})
+		res.Policy.Denials = append(res.Policy.Denials, policy.Denial{Field: "allowNet", Requested: long, Reason: long})
+		res.ArtifactsRefused = append(res.ArtifactsRefused, record.Refusal{Path: long, Reason: long})
+		res.Artifacts = append(res.Artifacts, record.Artifact{Path: long})
+	}
+	s.show(res)
+	if text := report(res); len(text) > 32<<10 || !utf8.ValidString(text) {
+		t.Errorf("%d bytes", len(text))
+	}
+}

@@ -1,0 +1,78 @@
+package mcp
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/unitask/unitask"
+)
+
+// Progress logs a runtime's events, and tells calls that wait for a machine what is fetched or built.
+type Progress struct {
+	log *slog.Logger
+
+	mu    sync.Mutex
+	waits map[*live]bool
+}
+
+// NewProgress returns a Progress. Its Event goes into the options of the runtime, and itself into those of the server.
+func NewProgress(log *slog.Logger) *Progress { return &Progress{log: log, waits: map[*live]bool{}} }
+
+// Event logs an event. One about parts or images goes to every call of this host's user that waits for a machine: they
+// are fetched and built once, for all.
+func (p *Progress) Event(e unitask.Event) {
+	level := slog.LevelDebug
+	switch e.Kind {
+	case unitask.EventStore:
+		level = slog.LevelWarn
+	case unitask.EventImage: // a call waits for it
+		level = slog.LevelInfo
+	}
+	p.log.Log(context.Background(), level, e.Message, "event", e.Kind)
+	if e.Kind != unitask.EventImage || e.RunID != "" {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.waits {
+		l.say(line(e.Message))
+	}
+}
+
+// of returns the sink of a run's events. Until the code starts, its call is told what is fetched and built. A remote
+// caller does not learn what others have built. After done nothing refers to the call: a session's events outlive it.
+func (p *Progress) of(caller unitask.Caller, l *live, hide hider) (events func(unitask.Event), done func()) {
+	var call atomic.Pointer[live]
+	call.Store(l)
+	done = func() {
+		l := call.Swap(nil)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.waits, l)
+	}
+	if l.token != nil && !remote(caller) {
+		p.mu.Lock()
+		p.waits[l] = true
+		p.mu.Unlock()
+	}
+	far := remote(caller)
+	return func(e unitask.Event) {
+		p.Event(e)
+		l := call.Load()
+		if l == nil {
+			return
+		}
+		switch e.Kind {
+		case unitask.EventStarted:
+			done()
+		case unitask.EventImage, unitask.EventFiles, unitask.EventRetry, unitask.EventFallback:
+			text := e.Message
+			if far {
+				text = hide.all(text)
+			}
+			l.say(line(text))
+		}
+	}, done
+}
