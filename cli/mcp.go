@@ -39,15 +39,15 @@ func (a *app) mcpCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mcp",
 		Short: "Serve the Model Context Protocol to agents, on stdin and stdout or over HTTP",
-		Long: `Mcp serves the tools run_code, inspect_run, list_runs and doctor, and for sessions
-run_command, wait, files and session (not with --fleet), the records of runs as
-resources, and a folder of snippets as prompts.
+		Long: `Mcp serves the tools run_code, inspect_run, list_runs and unitask_doctor, and for
+sessions session_command, wait_command, session_files and manage_session (not with
+--fleet), the records of runs as resources, and a folder of snippets as prompts.
 
 Every call is held to a ceiling. The built-in one gives files of this folder only
 (over HTTP, and of a folder that holds your home or unitask's, none), no secrets, no
 packages, no images of containers and no raw TCP. It does give HTTP and TLS to every
-public host that a call names, and nobody is asked: allowNet = [] in the file gives
-none, ask = ["*.example.com"] asks first. Each key of --policy FILE takes the place
+public host that a call names; only a client that can show a question asks first.
+allowNet = [] in the file gives none, ask = ["*.example.com"] always asks. Each key of --policy FILE takes the place
 of its own. Every .unitask.toml from here upwards may narrow it; to widen it,
 the file must be trusted: unitask policy trust.
 
@@ -141,7 +141,7 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 	for _, why := range strangers {
 		log.Warn(why)
 	}
-	progress := mcp.NewProgress(log)
+	progress := mcp.NewProgress(logEvents(cmd.Context(), log))
 	opts := unitask.Options{Home: a.home, StoreBytes: a.store.n, Offline: a.mayNotFetch(),
 		Events: progress.Event, Machines: unitask.Pool(size,
 			unitask.MachineClass{Kernel: unitask.Kernel(f.kernel)})}
@@ -207,6 +207,20 @@ func warnOfCeiling(log *slog.Logger, held *policy.ForModels) {
 			log.Warn("the ceiling's file may only narrow the built-in ceiling; a key is ignored", "file", file.File,
 				"key", w.Key, "value", w.Value, "why", "it "+file.Why, "remedy", file.Remedy())
 		}
+	}
+}
+
+// logEvents returns a sink of events that logs them.
+func logEvents(ctx context.Context, log *slog.Logger) func(unitask.Event) {
+	return func(e unitask.Event) {
+		level := slog.LevelDebug
+		switch e.Kind {
+		case unitask.EventStore:
+			level = slog.LevelWarn
+		case unitask.EventImage: // a call waits for it
+			level = slog.LevelInfo
+		}
+		log.Log(ctx, level, e.Message, "event", e.Kind)
 	}
 }
 

@@ -122,8 +122,8 @@ func TestTokenFile(t *testing.T) {
 	if rec, err := rt.Runs().Get(id); err != nil || rec.Owner != "alice" {
 		t.Errorf("%+v %v", rec, err)
 	}
-	if _, out, text := call(t, bob, "run_code", object{"language": "js", "code": "1", "memoryMb": 300}); out["memoryMb"] != 256.0 ||
-		!strings.Contains(text, "not given: memoryMb 300") {
+	if _, out, text := call(t, bob, "run_code", object{"language": "js", "code": "1", "memoryMb": 300}); !strings.Contains(text,
+		"not given: memoryMb 300") || granted(t, bob, out)["memoryMb"] != 256.0 {
 		t.Errorf("%v %s", out, text)
 	}
 	if res, _, _ := call(t, alice, "inspect_run", object{"runId": id}); res.IsError {

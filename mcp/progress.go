@@ -1,36 +1,30 @@
 package mcp
 
 import (
-	"context"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 
 	"github.com/unitask/unitask"
 )
 
-// Progress logs a runtime's events, and tells calls that wait for a machine what is fetched or built.
+// Progress tells calls that wait for a machine what is fetched and built.
 type Progress struct {
-	log *slog.Logger
+	next func(unitask.Event)
 
 	mu    sync.Mutex
 	waits map[*live]bool
 }
 
-// NewProgress returns a Progress. Its Event goes into the options of the runtime, and itself into those of the server.
-func NewProgress(log *slog.Logger) *Progress { return &Progress{log: log, waits: map[*live]bool{}} }
+// NewProgress returns a Progress that passes every event on to next, from several goroutines at once. Its Event goes into
+// the options of the runtime, and itself into those of the server.
+func NewProgress(next func(unitask.Event)) *Progress {
+	return &Progress{next: next, waits: map[*live]bool{}}
+}
 
-// Event logs an event. One about parts or images goes to every call of this host's user that waits for a machine: they
-// are fetched and built once, for all.
+// Event receives an event. One about parts or images goes to every call of this host's user that waits for a machine:
+// they are fetched and built once, for all.
 func (p *Progress) Event(e unitask.Event) {
-	level := slog.LevelDebug
-	switch e.Kind {
-	case unitask.EventStore:
-		level = slog.LevelWarn
-	case unitask.EventImage: // a call waits for it
-		level = slog.LevelInfo
-	}
-	p.log.Log(context.Background(), level, e.Message, "event", e.Kind)
+	p.next(e)
 	if e.Kind != unitask.EventImage || e.RunID != "" {
 		return
 	}

@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"log/slog"
 	"runtime"
 	"slices"
 	"strings"
@@ -14,7 +13,7 @@ import (
 // A call hears what is fetched and built until its code starts. A remote one hears only what its own run does, without
 // the host's paths. A session's events hold nothing of the call that started it.
 func TestProgressOfCalls(t *testing.T) {
-	p := NewProgress(slog.New(slog.DiscardHandler))
+	p := NewProgress(func(unitask.Event) {})
 	hide := newHider("/srv/agents", "/root/.unitask")
 	near := &live{token: "near", wake: make(chan struct{}, 1)}
 	far := &live{token: "far", wake: make(chan struct{}, 1)}

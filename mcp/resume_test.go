@@ -110,13 +110,14 @@ func TestDrain(t *testing.T) {
 // ended leave no machine.
 func TestHTTPCancel(t *testing.T) {
 	started := make(chan struct{}, 10)
-	rt := openWith(t, unitask.Options{Events: func(e unitask.Event) {
+	progress := mcp.NewProgress(func(e unitask.Event) {
 		if e.Kind == unitask.EventStarted {
 			started <- struct{}{}
 		}
-	}})
+	})
+	rt := openWith(t, unitask.Options{Events: progress.Event})
 	home := rt.Images().Home()
-	s := newServer(t, rt, mcp.Options{})
+	s := newServer(t, rt, mcp.Options{Progress: progress})
 	url := serve(t, s, mcp.HTTPOptions{})
 	const endless = `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"run_code","arguments":{"language":"js","code":"setInterval(() => {}, 1e6)"}%s}}`
 	begun := func() {

@@ -67,7 +67,8 @@ type Server struct {
 	mu       sync.Mutex
 	draining bool // no more calls are accepted
 	sessions sessions
-	held     held    // sessions of unitask
+	held     held // sessions of unitask
+	agreed   agreed
 	rounds   rounds  // runs that ask by the end of a call
 	filing   *filing // of calls of files and session, which hold what they read
 	visitors visitors
@@ -82,8 +83,8 @@ type Server struct {
 }
 
 // DefaultReach is what whoever connects a model must know. README.md says the same.
-const DefaultReach = "Over MCP a model may reach every public host that it names, by HTTP and TLS, without a question. " +
-	"It may read every file below the folder in which the server starts. " +
+const DefaultReach = "Over MCP a model may reach every public host that it names, by HTTP and TLS; you are asked first only " +
+	"if its client can show a question. It may read every file below the folder in which the server starts. " +
 	"allowNet = [], filesUnder = [] and dirsUnder = [] in that folder's .unitask.toml take both away."
 
 // instructions describe the server to a client's model; %s is withSessions, where there are some.
@@ -125,7 +126,7 @@ func New(rt *unitask.Runtime, opts Options) (*Server, error) {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
 	if opts.Progress == nil {
-		opts.Progress = NewProgress(opts.Log)
+		opts.Progress = NewProgress(func(unitask.Event) {})
 	}
 	s := &Server{filing: newFiling(maxFileCalls), budget: newBudget(budgetBytes, firstBytes), decoding: newDecoding(),
 		listing: newFiling(maxListing), rt: rt, opts: opts, metrics: newMetrics(), checkups: checkups{check: rt.Doctor},

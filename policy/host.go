@@ -192,7 +192,9 @@ func hostOfURL(s string) (string, error) {
 	return strings.TrimSuffix(rest, "/"), nil
 }
 
-func webScheme(text string) bool { return strings.EqualFold(text, "http") || strings.EqualFold(text, "https") }
+func webScheme(text string) bool {
+	return strings.EqualFold(text, "http") || strings.EqualFold(text, "https")
+}
 
 // ParseNetRule parses HOST, *.DOMAIN or an address, each optionally with :PORT, also as a URL without a path. It refuses "*" and wildcards that
 // cover a whole public suffix.

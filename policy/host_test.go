@@ -14,7 +14,7 @@ func TestParseNetRule(t *testing.T) {
 		"192.0.2.1":       "192.0.2.1", "192.0.2.1:81": "192.0.2.1:81", "[2001:db8::1]:443": "[2001:db8::1]:443",
 		"2001:db8::1": "2001:db8::1", "[2001:db8::1]": "2001:db8::1",
 		"::ffff:192.0.2.1": "192.0.2.1", "localhost": "localhost", "my-host": "my-host", "ＥＸＡＭＰＬＥ.com": "example.com",
-		"example。com":  "example.com",
+		"example。com":         "example.com",
 		"https://example.com": "example.com", "HTTP://Example.com/": "example.com", "https://[::1]:8443/": "[::1]:8443",
 		"http://example.com:8080": "example.com:8080", "https://*.example.com": "*.example.com",
 		"*.co.example": "*.co.example", "api.github.com:443": "api.github.com:443",

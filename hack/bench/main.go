@@ -339,7 +339,7 @@ func (s *suite) serve(rt *unitask.Runtime, kernel image.Kernel) (client *sdk.Cli
 }
 
 func (s *suite) call(client *sdk.ClientSession) error {
-	res, err := client.CallTool(s.ctx, &sdk.CallToolParams{Name: "run_code", Arguments: map[string]any{"code": hello}})
+	res, err := client.CallTool(s.ctx, &sdk.CallToolParams{Name: "run_code", Arguments: map[string]any{"language": "js", "code": hello}})
 	if err != nil {
 		return err
 	}

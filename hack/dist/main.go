@@ -169,7 +169,7 @@ func manifest(version, system string) map[string]any {
 			{"name": "run_code", "description": "Run code in a fresh virtual machine"},
 			{"name": "inspect_run", "description": "Show the record of a run"},
 			{"name": "list_runs", "description": "List earlier runs"},
-			{"name": "doctor", "description": "Check the installation"},
+			{"name": "unitask_doctor", "description": "Check the installation"},
 		},
 		"user_config": map[string]any{"folder": map[string]any{"type": "directory", "title": "Folder", "required": true,
 			"default":     "${HOME}/Documents",
