@@ -159,7 +159,7 @@ func TestOwnLayersRefused(t *testing.T) {
 	for text, says := range map[string]string{
 		over + "network = ['good.example']":                                "network: is for the steps of run, and there are none",
 		over + "network = ['*']\nrun = ['x']":                              "network: \"*\" covers every host",
-		over + "network = ['http://good.example/']\nrun = ['x']":           "network: \"http://good.example/\"",
+		over + "network = ['http://good.example/v1']\nrun = ['x']":         "network: \"http://good.example/v1\"",
 		over + "network = ['good.example:0']\nrun = ['x']":                 "has port \"0\"",
 		over + "network = ['']\nrun = ['x']":                               "network: \"\" is empty",
 		over + "network = [\"a\\u0000b\"]\nrun = ['x']":                    "network: \"a\\x00b\"",

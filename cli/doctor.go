@@ -46,6 +46,7 @@ With --attack it starts a stand-in for a QEMU that was broken out of, in the jai
 					fmt.Fprintf(a.std.Stdout, "- accel    %s: %s\n", acc.Accel, safe(acc.Reason))
 				}
 			}
+			fmt.Fprintln(a.std.Stdout, r.Verdict)
 			return nil
 		}),
 	}

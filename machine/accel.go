@@ -45,8 +45,8 @@ func (s *Source) known(spec Spec) (r remembered) {
 }
 
 // Works remembers that the spec's accelerator boots its image here, if the boot was a test: TCG on request proves
-// nothing about hardware. failed holds what failed before. Works returns whether TCG replaces hardware for the
-// first time.
+// nothing about hardware. failed holds what failed before. Works returns whether TCG replaces hardware for a reason
+// that this host's user has not been told yet.
 func (s *Source) Works(spec Spec, failed error) (first bool) {
 	if spec.Accel == vmm.TCG && s.opts.Accel != vmm.Auto {
 		return false
@@ -59,8 +59,16 @@ func (s *Source) Works(spec Spec, failed error) (first bool) {
 		return false // nothing was tried anew
 	}
 	s.remember(spec, now)
-	return before.Accel != vmm.TCG && s.WhySlow(spec) != ""
+	why := s.WhySlow(spec)
+	if told, _ := s.cache.Get(slowKey); before.Accel == vmm.TCG || why == "" || told == why {
+		return false
+	}
+	s.cache.Put(slowKey, why)
+	return true
 }
+
+// slowKey is the cache's key of the reason for TCG that was told last. It is the same for all images.
+const slowKey = "slow"
 
 func (s *Source) remember(spec Spec, r remembered) {
 	if text, err := json.Marshal(r); err == nil {

@@ -82,8 +82,12 @@ func (s *Server) startCommand(ctx context.Context, of *heldSession, in commandAr
 	if err != nil {
 		return nil, nil, err
 	}
-	text := fmt.Sprintf("run %s goes on in the background: wait_command has what it prints\nsession %s, expires at %s", run, of.ID,
-		of.view().ExpiresAt.Format(time.RFC3339))
+	text := fmt.Sprintf(
+		"run %s goes on in the background: wait_command has what it prints\nsession %s, expires at %s",
+		run,
+		of.ID,
+		of.view().ExpiresAt.Format(time.RFC3339),
+	)
 	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}},
 		map[string]any{"runId": run, "session": of.ID, "outcome": running, "expiresAt": of.view().ExpiresAt}, nil
 }

@@ -171,7 +171,7 @@ func exceedRate(t *testing.T, bob, alice *sdk.ClientSession) int {
 	t.Helper()
 	runs, refused := 1, ""
 	for ; refused == "" && runs < 12; runs++ {
-		if res, _, text := call(t, bob, "run_code", object{"language": "js", "code": "1"}); res.IsError {
+		if res, _, text := call(t, bob, "run_code", js("1")); res.IsError {
 			refused = text
 		}
 	}
@@ -179,7 +179,7 @@ func exceedRate(t *testing.T, bob, alice *sdk.ClientSession) int {
 	if runs < 3 || !strings.Contains(refused, "3 runs a minute") {
 		t.Errorf("after %d: %s", runs, refused)
 	}
-	if res, _, text := call(t, alice, "run_code", object{"language": "js", "code": "1"}); res.IsError {
+	if res, _, text := call(t, alice, "run_code", js("1")); res.IsError {
 		t.Errorf("%s", text)
 	}
 	return runs

@@ -156,6 +156,9 @@ func logged(t *testing.T, home, dir string, opts *sdk.ClientOptions, wire io.Wri
 
 type object = map[string]any
 
+// js is a call of run_code with JavaScript.
+func js(code string) object { return object{"language": "js", "code": code} }
+
 // call calls a tool; its arguments are given as they go over the wire.
 func call(t *testing.T, cs *sdk.ClientSession, tool string, args any) (*sdk.CallToolResult, object, string) {
 	t.Helper()
@@ -189,7 +192,7 @@ func TestLive(t *testing.T) {
 		progress <- r.Params.Message
 	}}, wire)
 	params := &sdk.CallToolParams{Name: "run_code",
-		Arguments: object{"language": "js", "code": "let n = 0; const t = setInterval(() => { console.log('tick', n, 'ü'); if (++n == 4) clearInterval(t) }, 250)"}}
+		Arguments: js("let n = 0; const t = setInterval(() => { console.log('tick', n, 'ü'); if (++n == 4) clearInterval(t) }, 250)")}
 	params.SetProgressToken("p")
 	res, err := cs.CallTool(t.Context(), params)
 	if err != nil || res.IsError {
@@ -225,7 +228,7 @@ func TestLive(t *testing.T) {
 		}
 	}()
 	params = &sdk.CallToolParams{Name: "run_code",
-		Arguments: object{"language": "js", "code": "console.log('up'); setInterval(() => {}, 1e6)"}}
+		Arguments: js("console.log('up'); setInterval(() => {}, 1e6)")}
 	params.SetProgressToken("q")
 	last = 0
 	if _, err := cs.CallTool(ctx, params); !errors.Is(err, context.Canceled) {
@@ -289,11 +292,11 @@ func TestBackPressure(t *testing.T) {
 	for range 2 { // one runs, one waits
 		group.Go(func() {
 			_, _ = cs.CallTool(ctx, &sdk.CallToolParams{Name: "run_code",
-				Arguments: object{"language": "js", "code": "setInterval(() => {}, 1e6)"}})
+				Arguments: js("setInterval(() => {}, 1e6)")})
 		})
 	}
 	queueIs(t, s, 1, 1, 20*time.Second)
-	res, _, text := call(t, cs, "run_code", object{"language": "js", "code": "1"})
+	res, _, text := call(t, cs, "run_code", js("1"))
 	if !res.IsError || !strings.Contains(text, "busy: 1 runs are under way and 1 wait") {
 		t.Errorf("%q", text)
 	}

@@ -15,8 +15,8 @@ type Progress struct {
 	waits map[*live]bool
 }
 
-// NewProgress returns a Progress that passes every event on to next, from several goroutines at once. Its Event goes into
-// the options of the runtime, and itself into those of the server.
+// NewProgress returns a Progress that passes every event on to next, from several goroutines at once. Its Event goes
+// into the options of the runtime, and itself into those of the server.
 func NewProgress(next func(unitask.Event)) *Progress {
 	return &Progress{next: next, waits: map[*live]bool{}}
 }

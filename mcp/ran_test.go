@@ -53,7 +53,7 @@ func cutOf(out object, stream string) (shown, total int, resource string) {
 	return 0, 0, ""
 }
 
-// Of an output that is more than a result carries, the beginning and the end are shown. A resource has all that is kept.
+// Of a long output the beginning and the end are shown. A resource has all that is kept.
 func TestCutOutput(t *testing.T) {
 	const line, shown, kept = "xüber uns\n", 24 << 10, 16 << 20
 	all := strings.Repeat(line, (1<<20)/len(line)+1)
@@ -70,7 +70,7 @@ func TestCutOutput(t *testing.T) {
 		return &unitask.Result{Outcome: unitask.OutcomeExited}, errors.Join(err, e)
 	}
 	cs := onFleet(t, mcp.Options{MaxConcurrent: 8}, print)
-	res, out, text := call(t, cs, "run_code", object{"language": "js", "code": "1"})
+	res, out, text := call(t, cs, "run_code", js("1"))
 	n, total, uri := cutOf(out, "stdout")
 	got, _ := out["stdout"].(string)
 	first, last, isCut := strings.Cut(got, fmt.Sprintf("\n[%d bytes are left out here: %s]\n", total-n, uri))
@@ -103,7 +103,7 @@ func TestCutOutput(t *testing.T) {
 	readPages(t, cs, kept, shown, all)
 
 	// What is printed can't be more than a client takes of a message, whatever is printed.
-	_, out, _ = call(t, cs, "run_code", object{"language": "js", "code": "escapes"})
+	_, out, _ = call(t, cs, "run_code", js("escapes"))
 	_, _, uri = cutOf(out, "stdout")
 	if r, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri}); err != nil ||
 		r.Contents[0].Text != strings.Repeat("\x01", 2<<20) {
@@ -117,7 +117,7 @@ func TestCutOutput(t *testing.T) {
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
-			res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "run_code", Arguments: object{"language": "js", "code": "1"}})
+			res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "run_code", Arguments: js("1")})
 			if err != nil {
 				t.Error(err)
 				return
@@ -138,7 +138,7 @@ func readPages(t *testing.T, cs *sdk.ClientSession, kept, shown int, all string)
 	var n int
 	var total int
 	var uri string
-	_, out, text = call(t, cs, "run_code", object{"language": "js", "code": "endless"})
+	_, out, text = call(t, cs, "run_code", js("endless"))
 	if n, total, uri = cutOf(out, "stdout"); total != kept || n > shown || out["truncated"] != true ||
 		!strings.Contains(text, fmt.Sprintf("more was printed than the %d bytes a stream that are kept", kept)) {
 		t.Errorf("%d of %d: %s", n, total, text[max(0, len(text)-300):])
@@ -183,7 +183,7 @@ func cutByCeiling(t *testing.T, print func(_ context.Context, run *unitask.Fleet
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, out, text = call(t, onFleet(t, mcp.Options{Ceiling: ceiling}, print), "run_code", object{"language": "js", "code": "1"})
+	_, out, text = call(t, onFleet(t, mcp.Options{Ceiling: ceiling}, print), "run_code", js("1"))
 	if _, _, uri = cutOf(out, "stdout"); uri != "" || out["truncated"] != true || len(out["stdout"].(string)) != 1000 ||
 		!strings.Contains(text, "than the 1000 bytes") {
 		t.Errorf("%s %v", uri, text[max(0, len(text)-300):])
@@ -208,7 +208,7 @@ func TestRunErrorsAreTyped(t *testing.T) {
 		cs := onFleet(t, mcp.Options{}, func(context.Context, *unitask.FleetRun) (*unitask.Result, error) {
 			return &unitask.Result{Outcome: row.outcome}, row.err
 		})
-		res, out, _ := call(t, cs, "run_code", object{"language": "js", "code": "1"})
+		res, out, _ := call(t, cs, "run_code", js("1"))
 		typed, _ := res.Meta["unitask/error"].(object)
 		if row.err == nil {
 			if typed != nil || res.IsError || out["outcome"] != "exited" {

@@ -70,7 +70,7 @@ func TestDrain(t *testing.T) {
 	var group sync.WaitGroup
 	group.Go(func() {
 		params := &sdk.CallToolParams{Name: "run_code",
-			Arguments: object{"language": "js", "code": "console.log('begun'); setTimeout(() => console.log('done'), 1500)"}}
+			Arguments: js("console.log('begun'); setTimeout(() => console.log('done'), 1500)")}
 		params.SetProgressToken("p")
 		res, err := cs.CallTool(t.Context(), params)
 		if err != nil || res.IsError || res.StructuredContent.(object)["stdout"] != "begun\ndone\n" {
@@ -96,7 +96,7 @@ func TestDrain(t *testing.T) {
 		res.Body.Close()
 		status = res.StatusCode
 	}
-	if res, err := cs.CallTool(ctx, &sdk.CallToolParams{Name: "run_code", Arguments: object{"language": "js", "code": "1"}}); err == nil &&
+	if res, err := cs.CallTool(ctx, &sdk.CallToolParams{Name: "run_code", Arguments: js("1")}); err == nil &&
 		!res.IsError {
 		t.Errorf("%+v", res)
 	}
@@ -156,7 +156,7 @@ func TestHTTPCancel(t *testing.T) {
 		cs := connect(t, url, "")
 		ctx, cancel := context.WithCancel(t.Context())
 		group.Go(func() {
-			_, _ = cs.CallTool(ctx, &sdk.CallToolParams{Name: "run_code", Arguments: object{"language": "js", "code": "setInterval(() => {}, 1e6)"}})
+			_, _ = cs.CallTool(ctx, &sdk.CallToolParams{Name: "run_code", Arguments: js("setInterval(() => {}, 1e6)")})
 		})
 		begun()
 		cancel()

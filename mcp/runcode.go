@@ -225,7 +225,8 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 	return req, nil
 }
 
-// noLanguage returns the error for code without its language. It says what the code looks like, and does not rely on that.
+// noLanguage returns the error for code without its language. It says what the code looks like, and does not rely on
+// that.
 func noLanguage(code string) string {
 	text := "language is missing: say which language the code is in"
 	if guess := language.Guess(code); guess != "" {

@@ -43,8 +43,10 @@ func inputSchema[T any](more func(map[string]*jsonschema.Schema)) *jsonschema.Sc
 
 // describeMaxOutput describes the argument maxOutput.
 func describeMaxOutput(p map[string]*jsonschema.Schema) {
-	p["maxOutput"].Description = fmt.Sprintf("bytes of output in the result, of its beginning and its end; %d if not given",
-		usualShown)
+	p["maxOutput"].Description = fmt.Sprintf(
+		"bytes of output in the result, of its beginning and its end; %d if not given",
+		usualShown,
+	)
 	p["maxOutput"].Minimum, p["maxOutput"].Maximum = float(0), float(mostShown)
 }
 

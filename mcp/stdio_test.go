@@ -110,7 +110,7 @@ func readArtifacts(t *testing.T, cs *sdk.ClientSession, id string) {
 	var out object
 	res, out,
 		_ = call(t, cs, "run_code",
-		object{"language": "js", "code": "const fs = require('fs'); fs.writeFileSync('/out/a b.png', Buffer.from('89504e470d0a1a0a', 'hex')); fs.mkdirSync('/out/d'); fs.writeFileSync('/out/d/t.txt', 'text')"})
+		js("const fs = require('fs'); fs.writeFileSync('/out/a b.png', Buffer.from('89504e470d0a1a0a', 'hex')); fs.mkdirSync('/out/d'); fs.writeFileSync('/out/d/t.txt', 'text')"))
 	var links []string
 	images := 0
 	for _, c := range res.Content {
@@ -350,7 +350,7 @@ func TestNothingElseOnStdout(t *testing.T) {
 // readHints has code reach for a host that it may not have.
 func readHints(t *testing.T, cs *sdk.ClientSession) {
 	t.Helper()
-	res, out, text := call(t, cs, "run_code", object{"language": "js", "code": "await fetch('http://a.test.example/')"})
+	res, out, text := call(t, cs, "run_code", js("await fetch('http://a.test.example/')"))
 	hints, _ := out["hints"].([]any)
 	const hint = "a.test.example was not reached: the run has no network; allowNet a.test.example asks for it"
 	if !res.IsError || len(hints) != 1 || !strings.Contains(text, "\nhint: "+hint+"\n") {

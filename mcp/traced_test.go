@@ -87,7 +87,7 @@ func TestTracedRun(t *testing.T) {
 	rt := open(t, unitask.PoolSize{})
 	cs := connect(t, serve(t, newServer(t, rt, mcp.Options{}), mcp.HTTPOptions{}), "")
 	if res, _,
-		text := call(t, cs, "run_code", object{"language": "js", "code": "console.log('printed-0123456789'); process.exit(1)"}); !res.IsError ||
+		text := call(t, cs, "run_code", js("console.log('printed-0123456789'); process.exit(1)")); !res.IsError ||
 		!strings.Contains(text, "printed-0123456789") {
 		t.Fatal(text)
 	}

@@ -133,10 +133,14 @@ func newWire(t *testing.T, rt *unitask.Runtime, opts mcp.Options, revision strin
 	t.Helper()
 	s := newServer(t, rt, opts)
 	mcp.SetDoctor(s, func(context.Context) *doctor.Report {
-		return &doctor.Report{OK: false, Checks: []doctor.Check{{Name: "qemu", OK: true, Detail: "/usr/bin/qemu 10.0"},
-			{Name: "records", Detail: "open " + opts.Dir + "/x: no space", Remedy: "make room"}},
+		return &doctor.Report{
+			OK:      false,
+			Verdict: "This host can't run code as it is.",
+			Checks: []doctor.Check{{Name: "qemu", OK: true, Detail: "/usr/bin/qemu 10.0"},
+				{Name: "records", Detail: "open " + opts.Dir + "/x: no space", Remedy: "make room"}},
 			Accelerators: []doctor.AccelReport{{Accel: "kvm", Reason: "/dev/kvm: permission denied"},
-				{Accel: "tcg", OK: true, BootMs: 1234}}}
+				{Accel: "tcg", OK: true, BootMs: 1234}},
+		}
 	})
 	w := &wire{t: t, url: serve(t, s, mcp.HTTPOptions{}) + "/mcp", revision: revision, ids: map[string]string{},
 		dir: opts.Dir}
@@ -150,7 +154,8 @@ func newWire(t *testing.T, rt *unitask.Runtime, opts mcp.Options, revision strin
 		r.Netlog(map[string]any{"proto": "dns", "name": "evil.example", "verdict": "denied"})
 		r.Effective = json.RawMessage(`{"memoryMb":512}`)
 		r.Denials = json.RawMessage(
-			`[{"field":"memoryMb","requested":"4096","reason":"at most 512 is allowed","rule":"/srv/.unitask.toml","key":"memoryMb"}]`)
+			`[{"field":"memoryMb","requested":"4096","reason":"at most 512 is allowed","rule":"/srv/.unitask.toml","key":"memoryMb"}]`,
+		)
 		r.Result = json.RawMessage(`{"runId":"` + r.ID +
 			`","outcome":"exited","exitCode":0,"durationMs":{"total":7},"artifacts":[{"path":"a.txt","size":5,"mode":"0644","sha256":"aa"}]}`)
 		out := filepath.Join(r.Dir(), record.ArtifactsDir)

@@ -35,7 +35,8 @@ func (s *Server) runStep(ctx context.Context, caller unitask.Caller, names []str
 	if in.Session != newSession && !in.onlyStep() {
 		return nil, nil,
 			errors.New(
-				"a session has had its machine, network, packages and secrets since it began: with session send code, language, files, dirs and timeoutSeconds only")
+				"a session has had its machine, network, packages and secrets since it began: with session send code, language, files, dirs and timeoutSeconds only",
+			)
 	}
 	if in.Session == newSession && (len(in.Args) > 0 || in.Stdin != "" || in.Check) {
 		return nil, nil, errors.New("args, stdin and check do not go with session")
@@ -141,7 +142,8 @@ type sessionsResult struct {
 func (s *Server) addSessionTools() {
 	yes, no := true, false
 	addTool(s, &sdk.Tool{
-		Name: "session_command", Title: "Run a command",
+		Name:        "session_command",
+		Title:       "Run a command",
 		Description: "Run a command line in a session's machine, beside its interpreters. Returns stdout, stderr and the exit code. With background its run's id comes at once, and wait_command has what it prints.",
 		InputSchema: inputSchema[commandArgs](func(p map[string]*jsonschema.Schema) {
 			describeMaxOutput(p)
@@ -163,7 +165,8 @@ func (s *Server) addSessionTools() {
 			OpenWorldHint: &no},
 	}, told(s, s.files))
 	addTool(s, &sdk.Tool{
-		Name: "manage_session", Title: "List, extend, pause, fork and end sessions",
+		Name:        "manage_session",
+		Title:       "List, extend, pause, fork and end sessions",
 		Description: "List your sessions, machines that keep variables and files between calls; extend, pause, fork or end one; pass files and values between them. run_code with session new starts one.",
 		InputSchema: inputSchema[sessionArgs](func(p map[string]*jsonschema.Schema) {
 			p["op"].Enum = anys([]string{"list", "extend", "pause", "fork", "end", "stop", "copy", "put", "get"})
@@ -209,7 +212,11 @@ func (s *Server) files(ctx context.Context, req *sdk.CallToolRequest, in filesAr
 func readTool(ctx context.Context, of *unitask.Session, name string) ([]byte, error) {
 	text, err := of.ReadFile(ctx, name, 0, maxToolFile+1)
 	if err == nil && len(text) > maxToolFile {
-		err = fmt.Errorf("%s has more than %d bytes: session_command can show or edit a part of it, as by sed", name, maxToolFile)
+		err = fmt.Errorf(
+			"%s has more than %d bytes: session_command can show or edit a part of it, as by sed",
+			name,
+			maxToolFile,
+		)
 	}
 	return text, err
 }
@@ -281,7 +288,10 @@ func inserted(text []byte, line int, more string) ([]byte, error) {
 // numbered returns lines with their numbers.
 func numbered(text []byte, span []int) (string, error) {
 	if !utf8.Valid(text) {
-		return "", fmt.Errorf("the file has %d bytes and is not UTF-8 text: session_command can show it, as by od", len(text))
+		return "", fmt.Errorf(
+			"the file has %d bytes and is not UTF-8 text: session_command can show it, as by od",
+			len(text),
+		)
 	}
 	lines := bytes.Count(text, []byte{'\n'})
 	if len(text) > 0 && text[len(text)-1] != '\n' {

@@ -32,6 +32,73 @@ func TestToolsAreShort(t *testing.T) {
 	}
 }
 
+// python are the language and code of a call.
+const python = `"language":"python","code":"import sys\nprint(sys.argv)"`
+
+// wrongCalls are arguments of run_code as models send them, and what the answer must say: "works" and what is asked
+// for, or part of an error.
+var wrongCalls = map[string]string{
+	// Which language it is.
+	`{"code":"import os\nprint(os.getcwd())"}`:         "the code is in, python by its looks",
+	`{"code":"console.log(1);"}`:                       "the code is in, js by its looks",
+	`{"code":"1"}`:                                     "language is missing",
+	`{"code":"1","language":null}`:                     "language is missing",
+	`{"code":"1","language":""}`:                       "language is missing",
+	`{"code":"1","lang":"python"}`:                     `no argument "lang": did you mean language?`,
+	`{"code":"1","language":"Python"}`:                 "works python",
+	`{"code":"1","language":"PYTHON3"}`:                "works python3",
+	`{"code":"1","language":"py"}`:                     "works py",
+	`{"code":"1","language":"JavaScript"}`:             "works javascript",
+	`{"code":"1","language":"node"}`:                   "works node",
+	`{"code":"1","language":"TypeScript"}`:             "works typescript",
+	`{"code":"1","language":"bash"}`:                   "works bash",
+	`{"code":"1","language":"sh"}`:                     "works sh",
+	`{"code":"1","language":"Golang"}`:                 "works golang",
+	`{"code":"1","language":"cobol"}`:                  "python",
+	`{"language":"python"}`:                            "code",
+	`{"language":"python","code":""}`:                  "code is empty",
+	`{"language":"python","source":"1"}`:               `no argument "source"`,
+	`{"language":"python","script":"print(1)"}`:        `no argument "script"`,
+	`{"language":"python","code":["print(1)"]}`:        "code",
+	`{"language":"python","code":{"text":"print(1)"}}`: "code",
+	// Lists.
+	`{` + python + `,"args":"one"}`:                                   "works python args=[one]",
+	`{` + python + `,"args":["1",2]}`:                                 "args",
+	`{` + python + `,"allowNet":"a.example"}`:                         "works python net=[a.example]",
+	`{` + python + `,"allowNet":"[\"a.example\",\"b.example\"]"}`:     "works python net=[a.example b.example]",
+	`{` + python + `,"allowNet":["https://a.example"]}`:               "works python net=[a.example]",
+	`{` + python + `,"allowNet":["https://a.example/v1/things?x=1"]}`: "allowHttp 'GET a.example/v1/things?x=1' only such requests",
+	`{` + python + `,"allowNet":["http://a.example:8080/"]}`:          "works python net=[a.example:8080]",
+	`{` + python + `,"allowNet":[]}`:                                  "works python",
+	`{` + python + `,"allowNet":null}`:                                "works python",
+	`{` + python + `,"allowNet":""}`:                                  "works python",
+	`{` + python + `,"allow_net":["a.example"]}`:                      `did you mean allowNet?`,
+	`{` + python + `,"network":true}`:                                 `no argument "network"`,
+	`{` + python + `,"allowNet":true}`:                                "allowNet",
+	`{` + python + `,"allowNet":["*"]}`:                               "allowNet",
+	`{` + python + `,"env":"{\"A\":\"b\"}"}`:                          "works python env=map[A:b]",
+	`{` + python + `,"env":{"A":1}}`:                                  "env",
+	`{` + python + `,"files":{"name":"a.py","content":"x = 1"}}`:      "works python files=1",
+	`{` + python + `,"files":[{"name":"a.py","text":"x = 1"}]}`:       "files",
+	`{` + python + `,"files":[{"path":"a.py","content":"x = 1"}]}`:    "files",
+	// Numbers and booleans.
+	`{` + python + `,"timeoutSeconds":"30"}`:   "works python timeout=30s",
+	`{` + python + `,"timeoutSeconds":30.0}`:   "works python timeout=30s",
+	`{` + python + `,"timeout":30}`:            "did you mean timeoutSeconds?",
+	`{` + python + `,"timeout_seconds":30}`:    "did you mean timeoutSeconds?",
+	`{` + python + `,"timeoutMs":30000}`:       "timeoutSeconds, memoryMb",
+	`{` + python + `,"timeoutSeconds":0}`:      "timeoutSeconds",
+	`{` + python + `,"timeoutSeconds":"fast"}`: "timeoutSeconds",
+	`{` + python + `,"memoryMb":"256"}`:        "works python memory=256",
+	`{` + python + `,"memory":256}`:            "did you mean memoryMb?",
+	`{` + python + `,"memoryMb":1}`:            "memoryMb",
+	`{` + python + `,"check":"true"}`:          "works python check",
+	`{` + python + `,"check":"yes"}`:           "check",
+	`{` + python + `,"maxOutput":"1000"}`:      "works python",
+	`{` + python + `,"stdin":5}`:               "stdin",
+	`{` + python + `,"unknown":1}`:             "run_code takes: code, language",
+}
+
 // First calls of models that are not as the schema has them work, or the answer says how to call.
 func TestWrongCalls(t *testing.T) {
 	var got *unitask.Request
@@ -39,68 +106,7 @@ func TestWrongCalls(t *testing.T) {
 		got = &run.Request
 		return &unitask.Result{Outcome: unitask.OutcomeExited}, nil
 	})
-	const python = `"language":"python","code":"import sys\nprint(sys.argv)"`
-	for arguments, want := range map[string]string{
-		// Which language it is.
-		`{"code":"import os\nprint(os.getcwd())"}`:         "language is missing: say which language the code is in, python by its looks",
-		`{"code":"console.log(1);"}`:                       "language is missing: say which language the code is in, js by its looks",
-		`{"code":"1"}`:                                     "language is missing",
-		`{"code":"1","language":null}`:                     "language is missing",
-		`{"code":"1","language":""}`:                       "language is missing",
-		`{"code":"1","lang":"python"}`:                     `no argument "lang": did you mean language?`,
-		`{"code":"1","language":"Python"}`:                 "works python",
-		`{"code":"1","language":"PYTHON3"}`:                "works python3",
-		`{"code":"1","language":"py"}`:                     "works py",
-		`{"code":"1","language":"JavaScript"}`:             "works javascript",
-		`{"code":"1","language":"node"}`:                   "works node",
-		`{"code":"1","language":"TypeScript"}`:             "works typescript",
-		`{"code":"1","language":"bash"}`:                   "works bash",
-		`{"code":"1","language":"sh"}`:                     "works sh",
-		`{"code":"1","language":"Golang"}`:                 "works golang",
-		`{"code":"1","language":"cobol"}`:                  "python",
-		`{"language":"python"}`:                            "code",
-		`{"language":"python","code":""}`:                  "code is empty",
-		`{"language":"python","source":"1"}`:               `no argument "source"`,
-		`{"language":"python","script":"print(1)"}`:        `no argument "script"`,
-		`{"language":"python","code":["print(1)"]}`:        "code",
-		`{"language":"python","code":{"text":"print(1)"}}`: "code",
-		// Lists.
-		`{` + python + `,"args":"one"}`:                                   "works python args=[one]",
-		`{` + python + `,"args":["1",2]}`:                                 "args",
-		`{` + python + `,"allowNet":"a.example"}`:                         "works python net=[a.example]",
-		`{` + python + `,"allowNet":"[\"a.example\",\"b.example\"]"}`:     "works python net=[a.example b.example]",
-		`{` + python + `,"allowNet":["https://a.example"]}`:               "works python net=[a.example]",
-		`{` + python + `,"allowNet":["https://a.example/v1/things?x=1"]}`: "allowHttp 'GET a.example/v1/things?x=1' only such requests",
-		`{` + python + `,"allowNet":["http://a.example:8080/"]}`:          "works python net=[a.example:8080]",
-		`{` + python + `,"allowNet":[]}`:                                  "works python",
-		`{` + python + `,"allowNet":null}`:                                "works python",
-		`{` + python + `,"allowNet":""}`:                                  "works python",
-		`{` + python + `,"allow_net":["a.example"]}`:                      `did you mean allowNet?`,
-		`{` + python + `,"network":true}`:                                 `no argument "network"`,
-		`{` + python + `,"allowNet":true}`:                                "allowNet",
-		`{` + python + `,"allowNet":["*"]}`:                               "allowNet",
-		`{` + python + `,"env":"{\"A\":\"b\"}"}`:                          "works python env=map[A:b]",
-		`{` + python + `,"env":{"A":1}}`:                                  "env",
-		`{` + python + `,"files":{"name":"a.py","content":"x = 1"}}`:      "works python files=1",
-		`{` + python + `,"files":[{"name":"a.py","text":"x = 1"}]}`:       "files",
-		`{` + python + `,"files":[{"path":"a.py","content":"x = 1"}]}`:    "files",
-		// Numbers and booleans.
-		`{` + python + `,"timeoutSeconds":"30"}`:   "works python timeout=30s",
-		`{` + python + `,"timeoutSeconds":30.0}`:   "works python timeout=30s",
-		`{` + python + `,"timeout":30}`:            "did you mean timeoutSeconds?",
-		`{` + python + `,"timeout_seconds":30}`:    "did you mean timeoutSeconds?",
-		`{` + python + `,"timeoutMs":30000}`:       "timeoutSeconds, memoryMb",
-		`{` + python + `,"timeoutSeconds":0}`:      "timeoutSeconds",
-		`{` + python + `,"timeoutSeconds":"fast"}`: "timeoutSeconds",
-		`{` + python + `,"memoryMb":"256"}`:        "works python memory=256",
-		`{` + python + `,"memory":256}`:            "did you mean memoryMb?",
-		`{` + python + `,"memoryMb":1}`:            "memoryMb",
-		`{` + python + `,"check":"true"}`:          "works python check",
-		`{` + python + `,"check":"yes"}`:           "check",
-		`{` + python + `,"maxOutput":"1000"}`:      "works python",
-		`{` + python + `,"stdin":5}`:               "stdin",
-		`{` + python + `,"unknown":1}`:             "run_code takes: code, language",
-	} {
+	for arguments, want := range wrongCalls {
 		got = nil
 		res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "run_code", Arguments: json.RawMessage(arguments)})
 		if err != nil {

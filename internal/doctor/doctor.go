@@ -51,7 +51,9 @@ type AccelReport struct {
 
 // Report is the doctor's report.
 type Report struct {
-	OK           bool          `json:"ok"`
+	OK bool `json:"ok"`
+	// Verdict is a sentence: whether code can run here, and how long it takes to get a machine.
+	Verdict      string        `json:"verdict"`
 	Checks       []Check       `json:"checks"`
 	Accelerators []AccelReport `json:"accelerators"`
 }
@@ -79,14 +81,18 @@ func (r *Report) jail(jail vmm.Jail, required []string) {
 	for _, l := range jail.Lacks(required) {
 		lacking[l.Name] = true
 	}
-	line := func(l vmm.Layer) {
+	line := func(l vmm.Layer, more ...string) {
+		names, verb := append([]string{l.Name}, more...), "does"
+		if len(more) > 0 {
+			verb = "do"
+		}
 		detail := l.Name
 		if l.Detail != "" {
 			detail += ": " + l.Detail
 		}
 		var fault error
 		if !l.Holds {
-			detail = l.Name + " does not hold: " + l.Why
+			detail = strings.Join(names, ", ") + " " + verb + " not hold: " + l.Why
 			if lacking[l.Name] {
 				fault = errors.New(detail + "; it is required, so nothing runs")
 			}
@@ -98,11 +104,23 @@ func (r *Report) jail(jail vmm.Jail, required []string) {
 		line(l)
 	}
 	var held []string
+	alike := map[string][]string{} // limits that do not hold, by the reason
 	for _, l := range jail.Limits {
 		if l.Holds {
 			held = append(held, l.Name+" "+l.Detail)
-		} else {
+		} else if !lacking[l.Name] {
+			alike[l.Why+vmm.Remedy(l)] = append(alike[l.Why+vmm.Remedy(l)], l.Name)
+		}
+	}
+	for _, l := range jail.Limits {
+		names, listed := alike[l.Why+vmm.Remedy(l)]
+		switch {
+		case l.Holds:
+		case lacking[l.Name]:
 			line(l)
+		case listed:
+			delete(alike, l.Why+vmm.Remedy(l))
+			line(l, names[1:]...)
 		}
 	}
 	if len(held) > 0 {
@@ -182,33 +200,80 @@ func (d *Doctor) Examine(ctx context.Context) *Report {
 	r.add("qemu", qemuErr, fmt.Sprintf("%s %s", qemu.Path, qemu.Version), "install or update QEMU")
 
 	node, err := d.Images.Parts().Get(arch, "node")
-	r.add("node", err, "Node "+node.Version, "make vendor, or unitask image vendor")
+	d.addPart(r, "node", err, "Node "+node.Version)
 	d.checkImages(ctx, r)
 	kernel := d.Images.Best(arch)
 	d.checkKernel(r, arch, kernel)
 
 	im, imageErr := d.Images.Lookup(kernel, arch)
-	if imageErr == nil {
+	switch {
+	case imageErr == nil:
 		r.add("image", nil, fmt.Sprintf("%s %.12s, %d MiB, built %s", im.Kernel, im.Digest, im.Size()>>20,
 			im.Built.Format(time.DateOnly)), "")
-	} else if errors.Is(imageErr, os.ErrNotExist) {
-		r.add("image", errors.New("not built yet"), "", "unitask image build; the first run does it too")
-	} else {
+	case errors.Is(imageErr, image.ErrNotVendored), errors.Is(imageErr, os.ErrNotExist):
+		d.addPart(r, "image", image.ErrNotVendored, "")
+	default:
 		r.add("image", imageErr, "", "unitask image ls")
 	}
 	r.add("records", d.writable(), d.Records.Dir(), "make the folder writable, or set UNITASK_HOME to another")
+	var cloned time.Duration
 	if qemuErr == nil && imageErr == nil {
 		spec := machine.Spec{Image: im, QEMU: qemu, MemoryMB: policy.DefaultMemoryMB}
 		d.checkBoot(ctx, r, spec)
-		d.checkClone(ctx, r, im)
+		cloned = d.checkClone(ctx, r, im)
 	}
+	r.conclude(cloned)
 	return r
+}
+
+// addPart adds a check of something that the first run fetches or builds. That it is not there yet is a failure only
+// where nothing may be fetched.
+func (d *Doctor) addPart(r *Report, name string, err error, detail string) {
+	if errors.Is(err, image.ErrNotVendored) && d.Images.Offline == "" {
+		r.add(name, nil, "is fetched or built by the first run, or by unitask image build", "")
+		return
+	}
+	r.add(name, err, detail, "unitask image vendor, where fetching is allowed")
+}
+
+// conclude words the verdict. cloned is how long a clone took, 0 if none was made.
+func (r *Report) conclude(cloned time.Duration) {
+	boot, on := int64(0), vmm.Accel("")
+	for _, a := range r.Accelerators {
+		if a.OK && on == "" {
+			boot, on = a.BootMs, a.Accel
+		}
+	}
+	switch {
+	case !r.OK:
+		r.Verdict = "This host can't run code as it is: see the failures above."
+	case on == "":
+		r.Verdict = "This host can run code. The first run fetches and builds what is missing, which may take minutes."
+	case cloned > 0:
+		r.Verdict = fmt.Sprintf(
+			"This host can run code: a machine is ready in %.2f s (cloned), or in %.1f s (booted), on %s.",
+			cloned.Seconds(),
+			float64(boot)/1000,
+			on,
+		)
+	default:
+		r.Verdict = fmt.Sprintf("This host can run code: a machine boots in %.1f s, on %s.", float64(boot)/1000, on)
+	}
 }
 
 // checkImages says which images there are, a line each.
 func (d *Doctor) checkImages(ctx context.Context, r *Report) {
-	for _, im := range d.Catalog.List(ctx, nil) {
-		text := fmt.Sprintf("%s for %s: ", im.Name, im.Languages[0])
+	listed := d.Catalog.List(ctx, nil)
+	languages := map[string][]string{}
+	for _, im := range listed {
+		languages[im.Name] = append(languages[im.Name], im.Languages[0])
+	}
+	for _, im := range listed {
+		if languages[im.Name] == nil {
+			continue
+		}
+		text := fmt.Sprintf("%s for %s: ", im.Name, strings.Join(languages[im.Name], ", "))
+		delete(languages, im.Name)
 		switch of, err := d.Images.Of(im.Name); {
 		case im.Template:
 			text += fmt.Sprintf("built, %d MiB, with a template", im.SizeMB)
@@ -221,7 +286,7 @@ func (d *Doctor) checkImages(ctx context.Context, r *Report) {
 			if err == nil {
 				text += "parts are here, not built yet"
 			} else {
-				text += "parts are fetched when it is first used, or by unitask image vendor --image " + im.Name
+				text += "is fetched when it is first used"
 			}
 		}
 		r.add("images", nil, text, "")
@@ -250,32 +315,36 @@ func (d *Doctor) checkImages(ctx context.Context, r *Report) {
 func (r *Report) Ceiling(m *policy.ForModels, err error) {
 	if err != nil {
 		r.add("ceiling", err, "", "no run goes on under this file: mend it")
+		r.conclude(0)
 		return
 	}
 	r.add("ceiling", nil, m.String(), "")
 	r.Checks[len(r.Checks)-1].Remedy = m.Remedy()
 }
 
-// checkClone restores the default template, and tells of one that failed.
-func (d *Doctor) checkClone(ctx context.Context, r *Report, im *image.Image) {
+// checkClone restores the default template, and tells of one that failed. It returns how long a clone took, 0 if there
+// was none.
+func (d *Doctor) checkClone(ctx context.Context, r *Report, im *image.Image) (took time.Duration) {
 	if !machine.CanClone {
 		r.add("clone", nil, "not on this system: every run boots", "")
-		return
+		return 0
 	}
-	start := time.Now()
 	spec, err := d.Source.Spec(ctx, im, machine.Class{MemoryMB: policy.DefaultMemoryMB})
 	var m *machine.Machine
+	var start time.Time
 	if err == nil {
+		start = time.Now()
 		m, err = d.Source.Clone(ctx, spec, machine.Config{})
 	}
 	var given *machine.GivenUp
 	switch {
 	case err == nil:
+		took = time.Since(start)
 		m.Close()
-		r.add("clone", nil, fmt.Sprintf("restored in %d ms", time.Since(start).Milliseconds()), "")
+		r.add("clone", nil, fmt.Sprintf("restored in %d ms", took.Milliseconds()), "")
 	case errors.As(err, &given):
 		r.add("clone", err, "", "until then every run boots; unitask image build --warm tries at once")
-		return
+		return 0
 	case errors.Is(err, os.ErrNotExist):
 		r.add("clone", nil, "no template yet: the first run has one made, unitask image build --warm makes it now", "")
 	default:
@@ -284,6 +353,7 @@ func (d *Doctor) checkClone(ctx context.Context, r *Report, im *image.Image) {
 	if at, why := d.Source.LastFailure(); why != "" && time.Since(at) < failureTold {
 		r.Checks[len(r.Checks)-1].Remedy = fmt.Sprintf("at %s one was dropped: %s", at.Format(time.RFC3339), why)
 	}
+	return took
 }
 
 // failureTold is for how long the doctor tells of a template that had to be dropped.
@@ -291,7 +361,7 @@ const failureTold = 24 * time.Hour
 
 func (d *Doctor) checkKernel(r *Report, arch image.Arch, kernel image.Kernel) {
 	part, err := d.Images.Parts().Get(arch, string(kernel))
-	if !r.add("kernel", err, fmt.Sprintf("%s %s", kernel, part.Version), "make vendor, or unitask image vendor") {
+	if d.addPart(r, "kernel", err, fmt.Sprintf("%s %s", kernel, part.Version)); err != nil {
 		return
 	}
 	if kernel == image.Linux {
