@@ -17,7 +17,8 @@ import (
 // Hosts that a call names are asked about where the client can show a question, and no policy says which hosts models
 // may reach.
 func TestAskFirst(t *testing.T) {
-	const form, both, url, none = `{"elicitation":{}}`, `{"elicitation":{"form":{},"url":{}}}`, `{"elicitation":{"url":{}}}`, `{}`
+	const form, both = `{"elicitation":{}}`, `{"elicitation":{"form":{},"url":{}}}`
+	const url, none = `{"elicitation":{"url":{}}}`, `{}`
 	for _, row := range []struct {
 		can, ceiling string
 		via          unitask.Caller

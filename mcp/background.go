@@ -28,7 +28,7 @@ const running = "running"
 type waitArgs struct {
 	Run         string   `json:"run" jsonschema:"the run's id, which session_command with background gives"`
 	AfterSeq    int64    `json:"afterSeq,omitempty" jsonschema:"the seq of the last answer: what it had printed until then is left out"`
-	WaitSeconds *float64 `json:"waitSeconds,omitempty" jsonschema:"how long to wait for its end; 20 if not given, 0 for not at all"`
+	WaitSeconds *float64 `json:"waitSeconds,omitempty" jsonschema:"how long to wait for its end; 20 if not given"`
 	MaxOutput   *int     `json:"maxOutput,omitempty"`
 }
 
@@ -43,7 +43,7 @@ type waitResult struct {
 	Lost      int64     `json:"lost,omitempty"` // bytes of its output before this that are kept in the run's record only
 	Output    string    `json:"output" jsonschema:"what it printed on stdout and stderr"`
 	Shown     int64     `json:"shown"`               // bytes of the output that are in Output
-	Total     int64     `json:"total"`               // bytes that it has printed by now, on both, and that the resources have
+	Total     int64     `json:"total"`               // bytes that it has printed, on both
 	Truncated bool      `json:"truncated,omitempty"` // it has printed more than is kept
 	Resource  string    `json:"resource" jsonschema:"all of its stdout; also with stderr in place of stdout"`
 	ExpiresAt time.Time `json:"expiresAt"` // the end of the session, which is its end

@@ -38,7 +38,8 @@ func TestOtherClients(t *testing.T) {
 			want string
 		}{
 			{[]string{"--strict", "--method", "tools/list"}, `"run_code"`},
-			{[]string{"--method", "tools/call", "--tool-name", "run_code", "--tool-arg", "language=js", "code=console.log(6 * 7)"}, `42`},
+			{[]string{"--method", "tools/call", "--tool-name", "run_code", "--tool-arg", "language=js",
+				"code=console.log(6 * 7)"}, `42`},
 			{[]string{"--method", "resources/list"}, `unitask://runs/`},
 			{[]string{"--method", "prompts/list"}, `"prompts"`},
 		} {

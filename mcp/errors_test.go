@@ -99,7 +99,8 @@ func newServer(t *testing.T) *Server {
 func TestClosing(t *testing.T) {
 	s := newServer(t)
 	s.refuse()
-	_, _, err := s.runCode(t.Context(), &sdk.CallToolRequest{Params: &sdk.CallToolParamsRaw{}}, runArgs{Code: "1", Language: "js"})
+	_, _, err := s.runCode(t.Context(), &sdk.CallToolRequest{Params: &sdk.CallToolParamsRaw{}},
+		runArgs{Code: "1", Language: "js"})
 	if got := typed(err); got.Code != "closing" || !got.Retryable {
 		t.Errorf("%+v", got)
 	}

@@ -83,8 +83,8 @@ type Server struct {
 }
 
 // DefaultReach is what whoever connects a model must know. README.md says the same.
-const DefaultReach = "Over MCP a model may reach every public host that it names, by HTTP and TLS; you are asked first " +
-	"only if its client can show a question. It may read every file below the folder in which the server starts. " +
+const DefaultReach = "Over MCP a model may reach every public host that it names, by HTTP and TLS; you are asked " +
+	"first only if its client can show a question. It may read every file below the folder in which the server starts. " +
 	"allowNet = [], filesUnder = [] and dirsUnder = [] in that folder's .unitask.toml take both away."
 
 // instructions describe the server to a client's model; %s is withSessions, where there are some.

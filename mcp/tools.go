@@ -55,9 +55,10 @@ func (s *Server) addTools() {
 			OpenWorldHint: &yes},
 	}, told(s, s.runCode))
 	addTool(s, &sdk.Tool{
-		Name:         "inspect_run",
-		Title:        "Inspect a run",
-		Description:  "Show the record of a run: what was asked, what was granted, how it ended, what it printed, and every network connection it tried.",
+		Name:  "inspect_run",
+		Title: "Inspect a run",
+		Description: "Show the record of a run: what was asked and granted, how it ended, what it printed, and every " +
+			"network connection it tried.",
 		InputSchema:  inputSchema[inspectArgs](nil),
 		OutputSchema: &jsonschema.Schema{Type: "object"},
 		Annotations:  &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: &no},

@@ -95,7 +95,7 @@ type commandArgs struct {
 	Env            map[string]string `json:"env,omitempty" jsonschema:"environment variables beside the session's"`
 	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty" jsonschema:"time limit in seconds; 60 if not given, in the background none"`
 	MaxOutput      *int              `json:"maxOutput,omitempty"`
-	Background     bool              `json:"background,omitempty" jsonschema:"leave it in the background: the answer has its run's id, for wait_command"`
+	Background     bool              `json:"background,omitempty" jsonschema:"leave it running: the answer has its id, for wait_command"`
 }
 
 // filesArgs are files' arguments, with the names of Anthropic's text editor tool.
@@ -120,7 +120,7 @@ type sessionArgs struct {
 	Path        string  `json:"path,omitempty" jsonschema:"of copy: what is copied; a relative path begins at /work"`
 	To          string  `json:"to,omitempty" jsonschema:"of copy: the other session's id; the same one if not given"`
 	ToPath      string  `json:"toPath,omitempty" jsonschema:"of copy: what it is to be there; path if not given. A folder's name must not be taken"`
-	Run         string  `json:"run,omitempty" jsonschema:"of stop: the run's id, which session_command with background gives"`
+	Run         string  `json:"run,omitempty" jsonschema:"of stop: the id of the command's run"`
 	Name        string  `json:"name,omitempty" jsonschema:"of put and get: the value's name, letters, digits, _ and -; get without it gives all names"`
 	Value       any     `json:"value,omitempty" jsonschema:"of put: the value, any JSON"`
 }

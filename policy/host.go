@@ -196,8 +196,8 @@ func webScheme(text string) bool {
 	return strings.EqualFold(text, "http") || strings.EqualFold(text, "https")
 }
 
-// ParseNetRule parses HOST, *.DOMAIN or an address, each optionally with :PORT, also as a URL without a path. It refuses
-// "*" and wildcards that
+// ParseNetRule parses HOST, *.DOMAIN or an address, each optionally with :PORT, also as a URL without a path. It
+// refuses "*" and wildcards that
 // cover a whole public suffix.
 func ParseNetRule(s string) (NetRule, error) {
 	var r NetRule
