@@ -21,6 +21,9 @@ const (
 	maxWait   = 50
 )
 
+// gatherPeriod is the time between two looks at a command that prints.
+const gatherPeriod = 50 * time.Millisecond
+
 // running is the outcome of a command that still runs.
 const running = "running"
 
@@ -145,14 +148,17 @@ func gather(ctx context.Context, of *heldSession, run string, after int64, until
 	most int) (is unitask.Background, err error) {
 	for seq := after; ; seq = is.Seq {
 		is, err = of.Wait(ctx, run, seq, time.Until(until))
-		if err != nil || is.Result != nil || is.Seq-after >= int64(most) || !time.Now().Before(until) {
-			break
+		if err != nil {
+			return is, err
+		}
+		if is.Result != nil || is.Seq-after >= int64(max(most, 1)) || !time.Now().Before(until) {
+			return of.Wait(ctx, run, after, 0)
+		}
+		select { // a command that prints byte by byte wakes nobody each time
+		case <-time.After(gatherPeriod):
+		case <-ctx.Done():
 		}
 	}
-	if err != nil {
-		return is, err
-	}
-	return of.Wait(ctx, run, after, 0)
 }
 
 // ended returns how a command ended, as its caller may see it.
