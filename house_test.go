@@ -52,7 +52,7 @@ var floors = [][]string{
 	{"fleet/embedded"},
 	{"cli"},
 	{"cli/unitask", "hack/attack", "hack/bench", "hack/conformance", "hack/cover", "hack/dist", "hack/escapes",
-		"hack/fidelity", "hack/fleet", "hack/packages", "hack/report", "hack/seccomp", "hack/soak"},
+		"hack/fidelity", "hack/fleet", "hack/layers", "hack/limits", "hack/packages", "hack/picture", "hack/report", "hack/seccomp", "hack/soak"},
 }
 
 type goPackage struct {
