@@ -84,8 +84,8 @@ func writePolicy(b *strings.Builder) error {
 		title  string
 		fields []policy.Field
 	}{{"A run: you choose", policy.Fields}, {"Sessions: the ceiling chooses", policy.Limits}} {
-		fmt.Fprintf(b, "\n## %s\n\n| key | flag | default | from | to | when it is reached |\n| --- | --- | --- | --- | --- | --- |\n",
-			part.title)
+		const columns = "| key | flag | default | from | to | when it is reached |\n| --- | --- | --- | --- | --- | --- |"
+		fmt.Fprintf(b, "\n## %s\n\n%s\n", part.title, columns)
 		for _, f := range part.fields {
 			least, most := f.Bounds()
 			if most == 0 {
