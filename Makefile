@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-.PHONY: agent all demo test long matrix race umask attack fidelity fidelity-python fidelity-data fidelity-packages packages cover soak check build vendor image setup bench dist clean
+.PHONY: agent all demo test long matrix race umask attack fidelity fidelity-python fidelity-data fidelity-packages packages cover soak check build vendor image setup bench picture dist clean
 
 export CGO_ENABLED = 0
 GO ?= go
@@ -129,6 +129,10 @@ bench: image
 	$(GO) run ./hack/bench -suite sessions -n 5
 	$(GO) run ./hack/bench -suite images
 	$(GOTEST) -run '^$$' -bench '^BenchmarkEgressBody$$' -benchtime 3x .
+
+# The terminal that the README shows, recorded anew.
+picture: image
+	$(GO) run ./hack/picture
 
 # What a release is made of: archives with manual pages and completions, bundles for MCP
 # clients, the registry's entry, bills of materials, checksums. The same bytes each time.

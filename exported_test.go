@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write testdata/exported.txt anew")
+var update = flag.Bool("update", false, "write testdata/exported.txt and docs/layers.svg anew")
 
 // publicPackages are those that other programs may import.
 var publicPackages = []string{".", "run", "session", "policy", "record", "fleet"}

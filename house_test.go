@@ -52,7 +52,8 @@ var floors = [][]string{
 	{"fleet/embedded"},
 	{"cli"},
 	{"cli/unitask", "hack/attack", "hack/bench", "hack/conformance", "hack/cover", "hack/dist", "hack/escapes",
-		"hack/fidelity", "hack/fleet", "hack/packages", "hack/report", "hack/seccomp", "hack/soak"},
+		"hack/fidelity", "hack/fleet", "hack/limits",
+		"hack/packages", "hack/picture", "hack/report", "hack/seccomp", "hack/soak"},
 }
 
 type goPackage struct {
@@ -114,7 +115,7 @@ var budgets = map[string]int{
 	"lines of over 120 characters": 1186,
 	"methods of image.Store":       43,
 	"sleeps in tests":              10,
-	"bytes of ARCHITECTURE.md":     10_595,
+	"bytes of ARCHITECTURE.md":     10_591,
 }
 
 func TestBudgets(t *testing.T) {

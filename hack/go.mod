@@ -3,6 +3,7 @@ module github.com/unitask/unitask/hack
 go 1.26.3
 
 require (
+	github.com/creack/pty v1.1.24
 	github.com/diskfs/go-diskfs v1.9.4
 	github.com/modelcontextprotocol/go-sdk v1.8.0
 	github.com/nats-io/nats-server/v2 v2.15.2
