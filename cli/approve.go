@@ -60,13 +60,7 @@ the same ceiling, and allows nothing that is not asked about.`,
 				if err != nil {
 					return err
 				}
-				var rows [][]string
-				for _, q := range list {
-					rows = append(rows, []string{q.RunID, safe(q.Host), safe(q.Request), safe(q.Rule),
-						time.Until(q.Until).Round(time.Second).String()})
-				}
-				a.ui.table("RUN|HOST|REQUEST|RULE|LEFT", rows)
-				return nil
+				return a.report(append([]unitask.Question{}, list...), func() { a.questionTable(list) })
 			}
 			verdict := unitask.AllowRun
 			switch {
@@ -94,6 +88,14 @@ the same ceiling, and allows nothing that is not asked about.`,
 	return cmd
 }
 
+func (a *app) questionTable(list []unitask.Question) {
+	var rows [][]string
+	for _, q := range list {
+		rows = append(rows, []string{q.RunID, safe(q.Host), safe(q.Request), safe(q.Rule), seconds(time.Until(q.Until))})
+	}
+	a.ui.table("RUN|HOST|REQUEST|RULE|LEFT", rows)
+}
+
 // listApproved prints the permanent approvals.
 func (a *app) listApproved() error {
 	home, err := a.homeFolder()
@@ -109,8 +111,7 @@ func (a *app) listApproved() error {
 		rows = append(rows, []string{safe(e.Host), safe(cmp.Or(e.Ceiling, "none")), safe(e.By), safe(e.Run),
 			e.At.Local().Format(time.DateTime)})
 	}
-	a.ui.table("HOST|CEILING|BY|RUN|AT", rows)
-	return nil
+	return a.report(append([]policy.Approved{}, list...), func() { a.ui.table("HOST|CEILING|BY|RUN|AT", rows) })
 }
 
 // disapprove removes a host and port from the permanent approvals.

@@ -51,7 +51,7 @@ func Main(args []string, std Streams) int {
 		return exitPipe
 	}
 	if a.code == 0 {
-		a.code = exitCode(err)
+		a.code = exitCodeOf(err)
 	}
 	if a.asksForObject(cmd, args) {
 		if err = a.failed(err); a.readerGone(err) {
@@ -92,6 +92,9 @@ type app struct {
 	std  Streams
 	ui   *ui
 	code int // the exit code, if the error does not determine it
+
+	asJSON   bool // --json of a command without one of its own
+	answered bool // its answer is printed
 
 	misread bool // an error in the flags prevented reading the rest of them
 
@@ -151,6 +154,7 @@ machine gone, record kept.`,
 	a.offline = root.PersistentFlags().Lookup("offline")
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "print more about what is being done, on stderr")
 	wrapArgs(root)
+	a.addJSON(root)
 	return root
 }
 
@@ -257,8 +261,12 @@ func (a *app) withCeiling(file *string, do func(*cobra.Command, []string, *unita
 	}
 }
 
+// isGroup reports whether a command only contains other commands.
+func isGroup(cmd *cobra.Command) bool { return cmd.Annotations["group"] != "" }
+
 // group returns a command that only contains other commands.
 func group(cmd *cobra.Command, members ...*cobra.Command) *cobra.Command {
+	cmd.Annotations = map[string]string{"group": "yes"}
 	cmd.Args = cobra.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	cmd.AddCommand(members...)

@@ -125,9 +125,11 @@ func (a *app) buildImage(cmd *cobra.Command, args []string, rt *unitask.Runtime,
 			}
 		}
 	}
-	fmt.Fprintf(a.std.Stdout, "%s\n", im.Digest)
-	a.ui.note("%s image for %s on %s, %d MiB, ready after %.1f s", im.Name, im.Kernel, im.Arch, im.Size()>>20,
-		time.Since(start).Seconds())
+	if err := a.report(im, func() { a.ui.line("%s", im.Digest) }); err != nil {
+		return err
+	}
+	a.ui.note("%s image for %s on %s, %s, ready after %s", im.Name, im.Kernel, im.Arch, mebibytes(im.Size()),
+		seconds(time.Since(start)))
 	return nil
 }
 
@@ -167,7 +169,7 @@ func (a *app) imageList() *cobra.Command {
 				rows = append(rows, []string{im.Digest[:12], containerName(containers, im.Image),
 					strings.Join(im.Languages, " "),
 					im.Runtime, string(im.Kernel), string(im.Arch), im.Version,
-					fmt.Sprintf("%d MiB", im.SizeBytes>>20), template, im.Built.Local().Format(time.DateTime)})
+					mebibytes(im.SizeBytes), template, im.Built.Local().Format(time.DateTime)})
 			}
 			a.ui.table("IMAGE|NAME|LANGUAGES|RUNTIME|KERNEL|ARCH|VERSION|SIZE|TEMPLATE|BUILT", rows)
 			if len(containers) > 0 {
@@ -224,29 +226,24 @@ func (a *app) imageRemove() *cobra.Command {
 		Short: "Remove images from the store",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: a.withRuntime(func(cmd *cobra.Command, args []string, rt *unitask.Runtime) error {
-			for _, prefix := range args {
+			return a.removeEach(args, func(prefix string) (string, error) {
 				if c := containerNamed(rt, prefix); c != nil {
 					if err := rt.Images().Containers().Remove(cmd.Context(), c); err != nil {
-						return err
+						return "", err
 					}
 					rt.Audit().Change(audit.ImageRemoved, map[string]any{"image": c.Digest})
-					fmt.Fprintln(a.std.Stdout, c.Digest)
-					continue
+					return c.Digest, nil
 				}
-				if own, err := rt.Catalog().RemoveCustom(cmd.Context(), prefix); err != nil {
-					return err
-				} else if own {
-					fmt.Fprintln(a.std.Stdout, prefix)
-					continue
+				if own, err := rt.Catalog().RemoveCustom(cmd.Context(), prefix); own || err != nil {
+					return prefix, err
 				}
 				digest, err := rt.Images().Remove(prefix)
 				if err != nil {
-					return usage(err)
+					return "", usage(err)
 				}
 				rt.Audit().Change(audit.ImageRemoved, map[string]any{"image": digest})
-				fmt.Fprintln(a.std.Stdout, digest)
-			}
-			return nil
+				return digest, nil
+			})
 		}),
 	}
 }
@@ -261,8 +258,8 @@ func (a *app) imagePrune() *cobra.Command {
 			packages, packagesErr := rt.RemovePackages(cmd.Context())
 			programs, programsErr := rt.Compiled().Prune()
 			templates, templatesErr := rt.Templates().Prune(0)
-			fmt.Fprintf(a.std.Stdout, "%d templates, %d images, %d sets of packages and %d compiled programs removed\n",
-				templates, removed, packages, programs)
+			fmt.Fprintf(a.std.Stdout, "%s, %s, %s and %s removed\n", count(templates, "template"),
+				count(removed, "image"), count(packages, "set")+" of packages", count(programs, "compiled program"))
 			return errors.Join(err, packagesErr, programsErr, templatesErr)
 		}),
 	}
@@ -331,8 +328,7 @@ boot.img and klibs), or the vendor folder of another machine's store.`,
 				}
 				rows = append(rows, []string{p.Name, p.Version, p.License, note})
 			}
-			a.ui.table("PART|VERSION|LICENSE|", rows)
-			return nil
+			return a.report(parts, func() { a.ui.table("PART|VERSION|LICENSE|NOTE", rows) })
 		}),
 	}
 	cmd.Flags().StringVar(&arch, "arch", "", "amd64 or arm64 (default this machine's)")

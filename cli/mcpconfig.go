@@ -59,9 +59,9 @@ Clients: ` + strings.Join(mcp.Clients(), ", ") + ".",
 			}
 			defer a.ui.note("%s", mcp.DefaultReach)
 			if !write {
-				fmt.Fprint(a.std.Stdout, cfg.Snippet)
 				a.ui.note("goes into %s; --write puts it there", cfg.File)
-				return nil
+				return a.report(map[string]any{"file": cfg.File, "snippet": cfg.Snippet},
+					func() { fmt.Fprint(a.std.Stdout, cfg.Snippet) })
 			}
 			backup, err := cfg.Write()
 			if err != nil {
@@ -72,7 +72,7 @@ Clients: ` + strings.Join(mcp.Clients(), ", ") + ".",
 			} else {
 				a.ui.note("it is in %s", cfg.File)
 			}
-			return nil
+			return a.report(map[string]any{"file": cfg.File, "backup": backup}, func() {})
 		},
 	}
 	cmd.Flags().BoolVar(&write, "write", false, "put it into the client's file")
