@@ -37,16 +37,16 @@ func exitCodeOf(err error) int {
 }
 
 // removeEach removes each of several things, whose names are returned by remove, and goes on after an error.
-func (a *app) removeEach(names []string, remove func(name string) (removed string, err error)) error {
+func (a *app) removeEach(names []string, remove func(name string) (removed []string, err error)) error {
 	var errs []error
 	all := []string{}
 	for _, name := range names {
 		removed, err := remove(name)
-		if errs = append(errs, err); err != nil {
-			continue
-		}
-		if all = append(all, removed); !a.asJSON {
-			a.ui.line("%s", removed)
+		errs, all = append(errs, err), append(all, removed...)
+		for _, name := range removed {
+			if !a.asJSON {
+				a.ui.line("%s", name)
+			}
 		}
 	}
 	if err := collect(errs); err != nil {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
-	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
@@ -218,51 +217,6 @@ func (a *app) imageFiles(store *image.Store, prefix string, asJSON bool) error {
 		fmt.Fprintf(a.std.Stdout, "%s %10d %s\n", e.Mode, e.Size, name)
 	}
 	return nil
-}
-
-func (a *app) imageRemove() *cobra.Command {
-	return &cobra.Command{
-		Use:   "rm IMAGE...",
-		Short: "Remove images from the store",
-		Args:  cobra.MinimumNArgs(1),
-		RunE: a.withRuntime(func(cmd *cobra.Command, args []string, rt *unitask.Runtime) error {
-			return a.removeEach(args, func(prefix string) (string, error) {
-				if c := containerNamed(rt, prefix); c != nil {
-					if err := rt.Images().Containers().Remove(cmd.Context(), c); err != nil {
-						return "", err
-					}
-					rt.Audit().Change(audit.ImageRemoved, map[string]any{"image": c.Digest})
-					return c.Digest, nil
-				}
-				if own, err := rt.Catalog().RemoveCustom(cmd.Context(), prefix); own || err != nil {
-					return prefix, err
-				}
-				digest, err := rt.Images().Remove(prefix)
-				if err != nil {
-					return "", usage(err)
-				}
-				rt.Audit().Change(audit.ImageRemoved, map[string]any{"image": digest})
-				return digest, nil
-			})
-		}),
-	}
-}
-
-func (a *app) imagePrune() *cobra.Command {
-	return &cobra.Command{
-		Use:   "prune",
-		Short: "Remove every template and compiled program, and the packages and images that no run uses",
-		Args:  cobra.NoArgs,
-		RunE: a.withRuntime(func(cmd *cobra.Command, _ []string, rt *unitask.Runtime) error {
-			removed, err := rt.Catalog().Prune(cmd.Context())
-			packages, packagesErr := rt.RemovePackages(cmd.Context())
-			programs, programsErr := rt.Compiled().Prune()
-			templates, templatesErr := rt.Templates().Prune(0)
-			fmt.Fprintf(a.std.Stdout, "%s, %s, %s and %s removed\n", count(templates, "template"),
-				count(removed, "image"), count(packages, "set")+" of packages", count(programs, "compiled program"))
-			return errors.Join(err, packagesErr, programsErr, templatesErr)
-		}),
-	}
 }
 
 func (a *app) imageVendor() *cobra.Command {

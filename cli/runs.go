@@ -78,7 +78,7 @@ func (a *app) runsRemove() *cobra.Command {
 		Short: "Remove records",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: a.withRuntime(func(_ *cobra.Command, args []string, rt *unitask.Runtime) error {
-			return a.removeEach(args, func(arg string) (string, error) {
+			return a.removeEach(args, func(arg string) ([]string, error) {
 				id, err := rt.Runs().Find(arg)
 				if err == nil {
 					err = rt.History().Remove(id)
@@ -86,7 +86,10 @@ func (a *app) runsRemove() *cobra.Command {
 				if errors.Is(err, record.ErrNotFound) || errors.Is(err, record.ErrRunning) || errors.Is(err, history.ErrPaused) {
 					err = usage(err)
 				}
-				return id, err
+				if err != nil {
+					return nil, err
+				}
+				return []string{id}, nil
 			})
 		}),
 	}

@@ -70,7 +70,8 @@ func shownOn(t *testing.T, columns int, args ...string) string {
 
 // tables are the command lines whose output must fit the terminal. Every command is here, in flows, or in untabled.
 var tables = map[string][]string{
-	"approve": nil, "audit ls": nil, "audit verify": nil, "doctor": {"--accel", "tcg"}, "image ls": nil,
+	"approve": nil, "audit ls": nil, "audit verify": nil, "doctor": {"--accel", "tcg"},
+	"df": nil, "image prune": {"--dry-run"}, "image ls": nil,
 	"inspect":      {"last"},
 	"policy show":  {"--memory", "1024", "--allow-net", "a.example.com,b.example.com", "--timeout", "5"},
 	"policy trust": {"--list"}, "runs ls": nil, "runs prune": {"--older-than", "1d"}, "session ls": nil,
@@ -78,7 +79,7 @@ var tables = map[string][]string{
 
 // untabled are the commands that print the code's output, one word or nothing, or that need a machine, a server or a
 // registry.
-var untabled = []string{"run", "runs rm", "image build", "image import", "image prune", "image pull", "image rm",
+var untabled = []string{"run", "runs rm", "image build", "image import", "image pull", "image rm",
 	"image vendor", "mcp config", "policy init", "policy set", "pool up", "pool down", "pool status", "secret set", "secret rm",
 	"secret check", "session new", "session run", "session exec", "session cp", "session put", "session get",
 	"session pause", "session resume", "session extend", "session wait", "session fork", "session rm", "debug dump",
