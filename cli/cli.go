@@ -21,6 +21,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/telemetry"
 )
 
@@ -156,6 +157,11 @@ machine gone, record kept.`,
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "print more about what is being done, on stderr")
 	wrapArgs(root)
 	a.addJSON(root)
+	a.addCompletions(root)
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { a.help(cmd) })
+	root.SetUsageFunc(func(cmd *cobra.Command) error {
+		return writeUsage(cmd, cmd.OutOrStderr(), helpColumns(cmd.OutOrStderr()))
+	})
 	return root
 }
 
@@ -265,10 +271,22 @@ func (a *app) withCeiling(file *string, do func(*cobra.Command, []string, *unita
 // isGroup reports whether a command only contains other commands.
 func isGroup(cmd *cobra.Command) bool { return cmd.Annotations["group"] != "" }
 
+// noArgument takes an argument for the misspelt name of a command.
+func noArgument(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	var names []string
+	for _, sub := range cmd.Commands() {
+		names = append(names, sub.Name())
+	}
+	return fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(), language.Nearest(args[0], names))
+}
+
 // group returns a command that only contains other commands.
 func group(cmd *cobra.Command, members ...*cobra.Command) *cobra.Command {
 	cmd.Annotations = map[string]string{"group": "yes"}
-	cmd.Args = cobra.NoArgs
+	cmd.Args = noArgument
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	cmd.AddCommand(members...)
 	return cmd

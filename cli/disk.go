@@ -15,6 +15,7 @@ import (
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/disuse"
 	layout "github.com/unitask/unitask/internal/home"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -81,15 +82,14 @@ func (a *app) imageRemove() *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm IMAGE...",
 		Short: "Remove images from the store",
-		Long: `Remove images by what image ls shows: a NAME, of which all images go, a reference of a
-container image, or the beginning of a digest. An image that a run under way or a
-paused session has is refused.`,
+		Long: `Remove every image of a NAME, the one of a container image's reference, or
+by the beginning of a digest. An image that a run under way or a paused session has is refused.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: a.withRuntime(func(cmd *cobra.Command, args []string, rt *unitask.Runtime) error {
 			return a.removeEach(args, func(name string) ([]string, error) {
 				removed, err := rt.Catalog().Remove(cmd.Context(), name, containerNamed(rt, name))
 				if field := new(policy.FieldError); errors.As(err, &field) {
-					err = usage(errors.New(field.Reason))
+					err = usage(errors.New(field.Reason + language.Nearest(name, a.imageNames(cmd.Context()))))
 				}
 				if errors.Is(err, catalog.ErrInUse) {
 					err = hint(usage(err), "unitask runs ls --status running and unitask session ls show which")

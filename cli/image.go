@@ -96,7 +96,7 @@ func (a *app) buildImage(cmd *cobra.Command, args []string, rt *unitask.Runtime,
 	}
 	images, err := rt.Images().Named(ar, cmp.Or(contained, f.name))
 	if err != nil {
-		return usage(err)
+		return usage(fmt.Errorf("%w%s", err, language.Nearest(f.name, language.Images())))
 	}
 	k := cmp.Or(image.Kernel(f.kernel), images.Best(ar))
 	if k != image.Linux && k != image.Nanos {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/userdir"
 	"github.com/unitask/unitask/mcp"
 )
@@ -55,7 +56,7 @@ Clients: ` + strings.Join(mcp.Clients(), ", ") + ".",
 			cfg, err := mcp.ClientConfig(args[0], home, dir, self, append([]string{"mcp"}, args[1:]...),
 				host{os.Getenv, exec.LookPath, runtime.GOOS}.desktopEnv())
 			if err != nil {
-				return usage(err)
+				return usage(fmt.Errorf("%w%s", err, language.Nearest(args[0], mcp.Clients())))
 			}
 			defer a.ui.note("%s", mcp.DefaultReach)
 			if !write {

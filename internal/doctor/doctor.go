@@ -272,7 +272,7 @@ func (d *Doctor) checkClone(ctx context.Context, r *Report, im *image.Image) {
 	switch {
 	case err == nil:
 		m.Close()
-		r.add("clone", nil, fmt.Sprintf("restored in %d ms", time.Since(start).Milliseconds()), "")
+		r.add("clone", nil, fmt.Sprintf("restored in %.1f s", time.Since(start).Seconds()), "")
 	case errors.As(err, &given):
 		r.add("clone", err, "", "until then every run boots; unitask image build --warm tries at once")
 		return
@@ -335,7 +335,7 @@ func (d *Doctor) checkBoot(ctx context.Context, r *Report, spec machine.Spec) {
 			if best == nil {
 				best = &report
 				d.Source.Works(spec, failed)
-				r.add("boot", nil, fmt.Sprintf("%s in %d ms on %s", spec.Image.Kernel, report.BootMs, accel), "")
+				r.add("boot", nil, fmt.Sprintf("%s in %.1f s on %s", spec.Image.Kernel, float64(report.BootMs)/1000, accel), "")
 				r.jail(jail, d.RequireJail)
 			}
 		} else {
