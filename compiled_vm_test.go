@@ -15,6 +15,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/disuse"
 )
 
 // handsOut prints the digest of its own program, and then does what it can to hand out another one: it says so on every
@@ -124,7 +125,7 @@ func TestAttackCompiled(t *testing.T) {
 	rt := openRuntime(t, unitask.Options{Home: newHome(t)})
 	// With a directive the go command compiles it, which has the control channel.
 	t.Run("by go", func(t *testing.T) { attackCompiled(t, rt, "//go:build linux\n\n"+handsOut, true) })
-	if _, err := rt.Compiled().Prune(); err != nil {
+	if _, err := rt.Compiled().Prune(disuse.Rule{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Run("without", func(t *testing.T) { attackCompiled(t, rt, handsOut, false) })
@@ -208,7 +209,7 @@ func TestGoCompiledBefore(t *testing.T) {
 	}
 	run("damaged", "a", hello, "1\n", 0, unitask.CompiledKept)
 	run("mended", "a", hello, "1\n", 0, unitask.CompiledCached)
-	if n, err := rt.Compiled().Prune(); n != 3 || err != nil {
+	if n, err := rt.Compiled().Prune(disuse.Rule{}); n.Count != 3 || err != nil {
 		t.Errorf("%d %v", n, err)
 	}
 	if err := os.Remove(rt.Compiled().Dir); err != nil {

@@ -21,6 +21,7 @@ const module = "github.com/unitask/unitask"
 var floors = [][]string{
 	{
 		"guest/contract", "internal/accepting", "internal/atomicfile", "internal/attack", "internal/collector",
+		"internal/disuse",
 		"internal/edit",
 		"internal/entropy", "internal/exact", "internal/filelock", "internal/gotest", "internal/hostname",
 		"internal/httppath", "internal/nesting", "internal/offspring", "internal/publicaddr", "internal/realpath",

@@ -10,8 +10,11 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/disuse"
 	built "github.com/unitask/unitask/internal/packages"
 	"github.com/unitask/unitask/internal/testdir"
 )
@@ -78,7 +81,7 @@ func TestPruneUnread(t *testing.T) {
 			put(name, "x")
 		}
 		c.spoil()
-		if n, err := rt.Catalog().Prune(t.Context()); err == nil || n != 0 || !strings.Contains(err.Error(), c.says) || there(im) != 1 {
+		if n, err := rt.Catalog().Prune(t.Context(), disuse.Rule{}); err == nil || n.Count != 0 || !strings.Contains(err.Error(), c.says) || there(im) != 1 {
 			t.Errorf("%s: %d images removed, %d left: %v", name, n, there(im), err)
 		}
 		if c.own {
@@ -92,14 +95,14 @@ func TestPruneUnread(t *testing.T) {
 		if was, err := rt.Catalog().RemoveCustom(t.Context(), "mine"); !was || err != nil || there(others...) != 0 {
 			t.Errorf("%s, mended: %v, %d left: %v", name, was, there(others...), err)
 		}
-		if n, err := rt.Catalog().Prune(t.Context()); err != nil || n != 1 || there(im) != 0 {
+		if n, err := rt.Catalog().Prune(t.Context(), disuse.Rule{}); err != nil || n.Count != 1 || there(im) != 0 {
 			t.Errorf("%s, mended: %d images removed, %d left: %v", name, n, there(im), err)
 		}
 	}
 	// What a paused session has stays.
 	put(im, fmt.Sprintf(`{"digest":%q,"kernel":"linux","arch":%q,"name":"old"}`, digest, runtime.GOARCH))
 	put(pause+"/pause.json", fmt.Sprintf(`{"version":1,"imageDigest":%q}`, digest))
-	if n, err := rt.Catalog().Prune(t.Context()); err != nil || n != 0 || there(im) != 1 {
+	if n, err := rt.Catalog().Prune(t.Context(), disuse.Rule{}); err != nil || n.Count != 0 || there(im) != 1 {
 		t.Errorf("a paused session's: %d images removed, %d left: %v", n, there(im), err)
 	}
 	// The doctor says the same.
@@ -140,11 +143,78 @@ func TestRemovePackagesHeld(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := rt.RemovePackages(t.Context()); n != 0 || err != nil || store.Verify(kept) != nil {
+	if n, err := rt.RemovePackages(t.Context(), disuse.Rule{}); n.Count != 0 || err != nil || store.Verify(kept) != nil {
 		t.Errorf("%d removed: %v, %v", n, err, store.Verify(kept))
 	}
 	held.Unlock()
-	if n, err := rt.RemovePackages(t.Context()); n != 1 || err != nil {
+	if n, err := rt.RemovePackages(t.Context(), disuse.Rule{}); n.Count != 1 || err != nil {
 		t.Errorf("%d removed: %v", n, err)
+	}
+}
+
+// Pruning keeps what was used within the rule's time, and a dry run removes nothing.
+func TestPruneRule(t *testing.T) {
+	home := testdir.Private(t)
+	rt := openRuntime(t, unitask.Options{Home: home})
+	digest := strings.Repeat("ab", 32)
+	dir := filepath.Join(home, "images", digest)
+	text := fmt.Sprintf(`{"digest":%q,"kernel":"linux","arch":%q,"name":"old"}`, digest, runtime.GOARCH)
+	used := filepath.Join(dir, "used")
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "image.json"), []byte(text), 0o600),
+		os.WriteFile(used, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	week := disuse.Rule{Since: time.Now().Add(-7 * 24 * time.Hour)}
+	prune := func(rule disuse.Rule, want int, stays bool) {
+		t.Helper()
+		freed, err := rt.Catalog().Prune(t.Context(), rule)
+		if _, gone := os.Stat(dir); err != nil || freed.Count != want || (gone == nil) != stays {
+			t.Errorf("%+v: %+v, %v; there: %v", rule, freed, err, gone)
+		}
+	}
+	prune(week, 0, true)
+	prune(disuse.Rule{DryRun: true}, 1, true)
+	before := week.Since.Add(-time.Hour)
+	if err := os.Chtimes(used, before, before); err != nil {
+		t.Fatal(err)
+	}
+	week.DryRun = true
+	prune(week, 1, true)
+	week.DryRun = false
+	prune(week, 1, false)
+}
+
+// What a paused session has is refused, by any name.
+func TestRemoveInUse(t *testing.T) {
+	home := testdir.Private(t)
+	rt := openRuntime(t, unitask.Options{Home: home})
+	put := func(name, text string) {
+		t.Helper()
+		file := filepath.Join(home, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	digest, other := strings.Repeat("ab", 32), strings.Repeat("ac", 32)
+	for _, d := range []string{digest, other} {
+		put("images/"+d+"/image.json", fmt.Sprintf(`{"digest":%q,"kernel":"linux","arch":%q,"name":"node"}`, d,
+			runtime.GOARCH))
+	}
+	pause := "sessions/20260101-000000000-abcdef/pause.json"
+	put(pause, fmt.Sprintf(`{"version":1,"imageDigest":%q}`, digest))
+	for _, name := range []string{"node", "abab", digest} {
+		if removed, err := rt.Catalog().Remove(t.Context(), name, nil); !errors.Is(err, catalog.ErrInUse) || removed != nil {
+			t.Errorf("%s: %q removed: %v", name, removed, err)
+		}
+	}
+	put(pause, "{") // nobody knows what it has
+	if removed, err := rt.Catalog().Remove(t.Context(), "node", nil); err == nil || removed != nil {
+		t.Errorf("%q removed: %v", removed, err)
+	}
+	if err := os.RemoveAll(filepath.Join(home, filepath.Dir(pause))); err != nil {
+		t.Fatal(err)
+	}
+	if removed, err := rt.Catalog().Remove(t.Context(), "node", nil); err != nil || len(removed) != 2 {
+		t.Errorf("%q removed: %v", removed, err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/disuse"
 )
 
 // What no name leads to any more goes, an image of one's own that now begins with another among it; what a run has
@@ -45,7 +46,7 @@ func TestPruneImages(t *testing.T) {
 	}
 	left := func(want ...string) {
 		t.Helper()
-		if _, err := rt.Catalog().Prune(t.Context()); err != nil {
+		if _, err := rt.Catalog().Prune(t.Context(), disuse.Rule{}); err != nil {
 			t.Fatal(err)
 		}
 		list, err := rt.Images().Containers().List()
@@ -183,7 +184,7 @@ func TestPrunePaused(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := build("now")
-	if _, err := rt.Catalog().Prune(t.Context()); err != nil {
+	if _, err := rt.Catalog().Prune(t.Context(), disuse.Rule{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, digest := range []string{then, now} {
@@ -203,7 +204,7 @@ func TestPrunePaused(t *testing.T) {
 	if err := again.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, err := rt.Catalog().Prune(t.Context()); err != nil {
+	if _, err := rt.Catalog().Prune(t.Context(), disuse.Rule{}); err != nil {
 		t.Error(err)
 	}
 	if _, err := rt.Images().ByDigest(then); !errors.Is(err, fs.ErrNotExist) {

@@ -8,6 +8,7 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/audit/webhook"
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/disuse"
 	"github.com/unitask/unitask/internal/engine"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/home/config"
@@ -94,10 +95,9 @@ func (rt *Runtime) Trace(ctx context.Context, caller Caller, req Request, stream
 // Packages returns the store of what was built for runs.
 func (rt *Runtime) Packages() *packages.Store { return rt.engine.Installer.Store() }
 
-// RemovePackages removes the packages that were built for runs, except those of runs under way, and returns how many
-// sets it removed. The next run that asks for them builds them again, from the registry's current versions.
-func (rt *Runtime) RemovePackages(ctx context.Context) (int, error) {
-	return rt.engine.Installer.RemoveAll(ctx)
+// RemovePackages removes packages that were built for runs, but those of runs under way and those that the rule spares.
+func (rt *Runtime) RemovePackages(ctx context.Context, rule disuse.Rule) (disuse.Freed, error) {
+	return rt.engine.Installer.Prune(ctx, rule)
 }
 
 // BuildImage builds a custom image, from a file or from the file with that name in the home's environments. It uses the

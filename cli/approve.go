@@ -60,13 +60,7 @@ the same ceiling, and allows nothing that is not asked about.`,
 				if err != nil {
 					return err
 				}
-				var rows [][]string
-				for _, q := range list {
-					rows = append(rows, []string{q.RunID, safe(q.Host), safe(q.Request), safe(q.Rule),
-						time.Until(q.Until).Round(time.Second).String()})
-				}
-				a.ui.table("RUN|HOST|REQUEST|RULE|LEFT", rows)
-				return nil
+				return a.report(append([]unitask.Question{}, list...), func() { a.questionTable(list) })
 			}
 			verdict := unitask.AllowRun
 			switch {
@@ -89,9 +83,17 @@ the same ceiling, and allows nothing that is not asked about.`,
 	cmd.Flags().BoolVar(&deny, "deny", false, "deny it for the rest of the run")
 	cmd.Flags().BoolVar(&once, "once", false, "allow this one connection, or request; the next is asked about again")
 	cmd.Flags().BoolVar(&always, "always", false, "list what was allowed for good")
-	cmd.Flags().StringVar(&remove, "remove", "", "take a `HOST:PORT` out of what was allowed for good")
+	cmd.Flags().StringVar(&remove, "remove", "", "take a HOST:PORT out of what was allowed for good")
 	cmd.MarkFlagsMutuallyExclusive("deny", "once", "always", "remove")
 	return cmd
+}
+
+func (a *app) questionTable(list []unitask.Question) {
+	var rows [][]string
+	for _, q := range list {
+		rows = append(rows, []string{q.RunID, safe(q.Host), safe(q.Request), safe(q.Rule), seconds(time.Until(q.Until))})
+	}
+	a.ui.table("RUN|HOST|REQUEST|RULE|LEFT", rows)
 }
 
 // listApproved prints the permanent approvals.
@@ -109,8 +111,7 @@ func (a *app) listApproved() error {
 		rows = append(rows, []string{safe(e.Host), safe(cmp.Or(e.Ceiling, "none")), safe(e.By), safe(e.Run),
 			e.At.Local().Format(time.DateTime)})
 	}
-	a.ui.table("HOST|CEILING|BY|RUN|AT", rows)
-	return nil
+	return a.report(append([]policy.Approved{}, list...), func() { a.ui.table("HOST|CEILING|BY|RUN|AT", rows) })
 }
 
 // disapprove removes a host and port from the permanent approvals.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/history"
+	"github.com/unitask/unitask/policy"
 )
 
 func (a *app) auditCommand() *cobra.Command {
@@ -49,35 +50,50 @@ func (a *app) auditList() *cobra.Command {
 			if limit < 1 {
 				return usage(fmt.Errorf("--limit %d: must be 1 or more", limit))
 			}
-			var rows [][]string
-			err = log.Read(func(n int64, line []byte) error {
-				var e struct {
-					audit.Entry
-					Detail json.RawMessage `json:"detail"`
-				}
-				if json.Unmarshal(line, &e) != nil {
-					e.Kind, e.Detail = "malformed", nil
-				}
-				if kind != "" && string(e.Kind) != kind || run != "" && e.Run != run {
-					return nil
-				}
-				if rows = append(rows, []string{fmt.Sprint(n + 1), e.Time.Local().Format(time.DateTime), safe(string(e.Kind)),
-					safe(e.Run), safe(e.Caller), string(visibleJSON(e.Detail))}); len(rows) > 2*limit {
-					rows = append(rows[:0], rows[len(rows)-limit:]...)
-				}
-				return nil
-			})
+			list, err := readAudit(log, kind, run, limit)
 			if err != nil {
 				return err
 			}
-			a.ui.table("LINE|TIME|KIND|RUN|CALLER|DETAIL", rows[max(0, len(rows)-limit):])
-			return nil
+			return a.report(list, func() {
+				var rows [][]string
+				for _, e := range list {
+					rows = append(rows, []string{fmt.Sprint(e.Line), e.Time.Local().Format(time.DateTime), safe(string(e.Kind)),
+						safe(e.Run), safe(e.Caller), policy.PlainText(e.Detail)})
+				}
+				a.ui.table("LINE|TIME|KIND|RUN|CALLER|DETAIL", rows)
+			})
 		},
 	}
 	cmd.Flags().StringVar(&kind, "kind", "", "only of this kind, as run.started or secret.used")
 	cmd.Flags().StringVar(&run, "run", "", "only of the run with this id")
 	cmd.Flags().IntVar(&limit, "limit", 50, "list at most this many")
 	return cmd
+}
+
+// auditLine is an entry of the log, with its line's number.
+type auditLine struct {
+	Line int64 `json:"line"`
+	audit.Entry
+	Detail json.RawMessage `json:"detail,omitempty"`
+}
+
+// readAudit returns the last entries of a kind and a run, "" for all, at most limit.
+func readAudit(log audit.Log, kind, run string, limit int) ([]auditLine, error) {
+	list := []auditLine{}
+	err := log.Read(func(n int64, line []byte) error {
+		e := auditLine{}
+		if json.Unmarshal(line, &e) != nil {
+			e.Kind, e.Detail = "malformed", nil
+		}
+		if e.Line = n + 1; kind != "" && string(e.Kind) != kind || run != "" && e.Run != run {
+			return nil
+		}
+		if list = append(list, e); len(list) > 2*limit {
+			list = append(list[:0], list[len(list)-limit:]...)
+		}
+		return nil
+	})
+	return list[max(0, len(list)-limit):], err
 }
 
 // maxHead bounds the file of a head, which has some 200 bytes.
@@ -118,7 +134,14 @@ written, as on a full disk.`,
 				a.code = 1
 				return err
 			}
-			fmt.Fprintf(a.std.Stdout, "%d lines as they were written\n", n)
+			how := "as they were written"
+			if n == 1 {
+				how = "as it was written"
+			}
+			err = a.report(map[string]any{"lines": n}, func() { a.ui.line("%s %s", count(int(n), "line"), how) })
+			if err != nil {
+				return err
+			}
 			home, err := a.homeFolder()
 			if err != nil {
 				return err

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/telemetry"
 )
 
@@ -51,7 +52,7 @@ func Main(args []string, std Streams) int {
 		return exitPipe
 	}
 	if a.code == 0 {
-		a.code = exitCode(err)
+		a.code = exitCodeOf(err)
 	}
 	if a.asksForObject(cmd, args) {
 		if err = a.failed(err); a.readerGone(err) {
@@ -93,6 +94,9 @@ type app struct {
 	ui   *ui
 	code int // the exit code, if the error does not determine it
 
+	asJSON   bool // --json of a command without one of its own
+	answered bool // its answer is printed
+
 	misread bool // an error in the flags prevented reading the rest of them
 
 	home    string
@@ -132,7 +136,8 @@ machine gone, record kept.`,
 	}
 	root = group(root, a.runCommand(), a.shellCommand(), a.sessionCommand(), a.inspectCommand(), a.runsCommand(),
 		a.approveCommand(), a.imageCommand(), a.mcpCommand(), a.poolCommand(), a.policyCommand(), a.auditCommand(),
-		a.eventsCommand(), a.secretCommand(), a.doctorCommand(), a.debugCommand(), a.workerCommand(), a.fleetCommand())
+		a.eventsCommand(), a.secretCommand(), a.diskCommand(), a.doctorCommand(), a.debugCommand(), a.workerCommand(),
+		a.fleetCommand())
 	root.SetIn(a.std.Stdin)
 	root.SetOut(a.std.Stdout)
 	root.SetErr(a.std.Stderr)
@@ -151,6 +156,12 @@ machine gone, record kept.`,
 	a.offline = root.PersistentFlags().Lookup("offline")
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "print more about what is being done, on stderr")
 	wrapArgs(root)
+	a.addJSON(root)
+	a.addCompletions(root)
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { a.help(cmd) })
+	root.SetUsageFunc(func(cmd *cobra.Command) error {
+		return writeUsage(cmd, cmd.OutOrStderr(), helpColumns(cmd.OutOrStderr()))
+	})
 	return root
 }
 
@@ -257,9 +268,25 @@ func (a *app) withCeiling(file *string, do func(*cobra.Command, []string, *unita
 	}
 }
 
+// isGroup reports whether a command only contains other commands.
+func isGroup(cmd *cobra.Command) bool { return cmd.Annotations["group"] != "" }
+
+// noArgument takes an argument for the misspelt name of a command.
+func noArgument(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	var names []string
+	for _, sub := range cmd.Commands() {
+		names = append(names, sub.Name())
+	}
+	return fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(), language.Nearest(args[0], names))
+}
+
 // group returns a command that only contains other commands.
 func group(cmd *cobra.Command, members ...*cobra.Command) *cobra.Command {
-	cmd.Args = cobra.NoArgs
+	cmd.Annotations = map[string]string{"group": "yes"}
+	cmd.Args = noArgument
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	cmd.AddCommand(members...)
 	return cmd

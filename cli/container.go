@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -24,14 +25,16 @@ pulled again; a run whose image is missing pulls it by itself. Credentials are t
 that docker login or podman login left.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: a.withRuntime(func(cmd *cobra.Command, args []string, rt *unitask.Runtime) error {
+			list := []*image.Container{}
 			for _, ref := range args {
 				c, err := rt.Catalog().Pull(cmd.Context(), ref, unitask.Arch(arch))
 				if err != nil {
 					return err
 				}
 				a.tellContainer(c)
+				list = append(list, c)
 			}
-			return nil
+			return a.report(list, func() {})
 		}),
 	}
 	cmd.Flags().StringVar(&arch, "arch", "", "amd64 or arm64 (default this machine's)")
@@ -48,12 +51,15 @@ an OCI layout (a folder, or an archive of it), and prints the digest that it is 
 by. --name gives it a reference, beside those that it says are its own.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.withRuntime(func(cmd *cobra.Command, args []string, rt *unitask.Runtime) error {
+			if _, err := os.Stat(args[0]); err != nil {
+				return usage(err)
+			}
 			c, err := rt.Catalog().Import(cmd.Context(), args[0], name, unitask.Arch(arch))
 			if err != nil {
 				return err
 			}
 			a.tellContainer(c)
-			return nil
+			return a.report(c, func() {})
 		}),
 	}
 	cmd.Flags().StringVar(&name, "name", "", "a reference for it, as tools:1")
@@ -62,17 +68,19 @@ by. --name gives it a reference, beside those that it says are its own.`,
 }
 
 func (a *app) tellContainer(c *image.Container) {
-	fmt.Fprintln(a.std.Stdout, c.Digest)
+	if !a.asJSON {
+		a.ui.line("%s", c.Digest)
+	}
 	names := c.Names
 	if len(names) == 0 {
 		names = []string{c.Digest}
 	}
 	left := ""
 	if c.Devices > 0 {
-		left = fmt.Sprintf(", %d device nodes left out", c.Devices)
+		left = fmt.Sprintf(", %s left out", count(c.Devices, "device node"))
 	}
-	a.ui.note("%s for %s, %d entries, %d MiB%s: unitask run --image %s --exec", strings.Join(names, ", "), c.Arch,
-		c.Entries, c.Size()>>20, left, names[0])
+	a.ui.note("%s for %s, %s, %s%s: unitask run --image %s --exec", strings.Join(names, ", "), c.Arch,
+		count(c.Entries, "file"), mebibytes(c.Size()), left, names[0])
 }
 
 func containerRows(list []*image.Container) (rows [][]string) {
@@ -82,7 +90,7 @@ func containerRows(list []*image.Container) (rows [][]string) {
 			name = "(shipped by tenant " + c.ShippedBy + ")"
 		}
 		rows = append(rows, []string{c.Digest[:min(19, len(c.Digest))], name, string(c.Arch),
-			fmt.Sprintf("%d MiB", c.Size()>>20),
+			mebibytes(c.Size()),
 			c.Added.Local().Format(time.DateTime)})
 	}
 	return rows

@@ -132,7 +132,7 @@ release with klibs/strace, and an image of its own, which is built at the first 
 				return err
 			}
 			defer rt.Close()
-			stdout, stderr := output(a.std.Stdout, runFlags{}), output(a.std.Stderr, runFlags{})
+			stdout, stderr := a.output(a.std.Stdout, runFlags{}), a.output(a.std.Stderr, runFlags{})
 			streams := unitask.IO{Stdout: stdout, Stderr: stderr}
 			if !codeOnStdin && isGiven(a.std.Stdin) {
 				streams.Stdin = a.std.Stdin
@@ -141,7 +141,7 @@ release with klibs/strace, and an image of its own, which is built at the first 
 			err = errors.Join(err, stdout.Close(), stderr.Close())
 			a.code = unitask.ExitCode(res, err)
 			if st, e := os.Stat(file); e == nil {
-				a.ui.note("trace: %s, %d bytes", file, st.Size())
+				a.ui.note("trace: %s, %s", file, mebibytes(st.Size()))
 			}
 			if res != nil && err == nil {
 				a.explain(res, rt)
@@ -201,7 +201,7 @@ func (a *app) debugDump() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			a.ui.note("%s: %d bytes", out, n)
+			a.ui.note("%s: %s", out, mebibytes(n))
 			return nil
 		}),
 	}

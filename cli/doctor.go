@@ -34,16 +34,17 @@ With --attack it starts a stand-in for a QEMU that was broken out of, in the jai
 				return a.ui.json(r)
 			}
 			for _, c := range r.Checks {
-				fmt.Fprintf(a.std.Stdout, "%s %-8s %s\n", a.ui.mark(c.OK), c.Name, safe(c.Detail))
+				a.ui.check(sign(c.OK), c.Name, "%s", safe(c.Detail))
 				if c.Remedy != "" {
-					fmt.Fprintf(a.std.Stdout, "    hint: %s\n", c.Remedy)
+					fmt.Fprint(a.std.Stdout, "    hint: ")
+					writeWrapped(a.std.Stdout, visible(c.Remedy), columnsOf(a.std.Stdout), len("    hint: "))
 				}
 			}
 			for _, acc := range r.Accelerators {
 				if acc.OK {
-					fmt.Fprintf(a.std.Stdout, "%s accel    %s boots in %d ms\n", a.ui.mark(true), acc.Accel, acc.BootMs)
+					a.ui.check(sign(true), "accel", "%s boots in %s", acc.Accel, secondsOf(acc.BootMs))
 				} else {
-					fmt.Fprintf(a.std.Stdout, "- accel    %s: %s\n", acc.Accel, safe(acc.Reason))
+					a.ui.check("-", "accel", "%s: %s", acc.Accel, safe(acc.Reason))
 				}
 			}
 			fmt.Fprintln(a.std.Stdout, r.Verdict)
@@ -70,7 +71,7 @@ func (a *app) attack(ctx context.Context, rt *unitask.Runtime, asJSON bool) erro
 		return a.ui.json(map[string]any{"ok": through == 0, "jail": jail, "attempts": attempts})
 	}
 	a.ui.table("|ATTACK|EXPECTED|SEEN|WITHOUT THE FILTER", rows)
-	fmt.Fprintf(a.std.Stdout, "%d attempts, %d got through; held by %s\n", len(attempts), through, safe(jail.String()))
+	a.ui.line("%s, %d got through; held by %s", count(len(attempts), "attempt"), through, safe(jail.String()))
 	return nil
 }
 
@@ -80,7 +81,7 @@ func (a *app) attackRows(attempts []vmm.Attempt) (rows [][]string, through int) 
 		if t.Through {
 			through++
 		}
-		rows = append(rows, []string{a.ui.mark(!t.Through), t.Name, "stopped", safe(t.Seen), safe(t.Behind)})
+		rows = append(rows, []string{sign(!t.Through), t.Name, "stopped", safe(t.Seen), safe(t.Behind)})
 	}
 	return rows, through
 }

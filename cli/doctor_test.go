@@ -15,7 +15,7 @@ func TestDoctorAttackRows(t *testing.T) {
 		{Name: "b", Seen: "ended for calling socket", Behind: "got through", BehindThrough: true},
 		{Name: "c", Seen: "got through", Through: true, Behind: "got through", BehindThrough: true},
 	})
-	if through != 1 || len(rows) != 3 || rows[1][0] != "ok  " || rows[2][0] != "FAIL" {
+	if through != 1 || len(rows) != 3 || rows[1][0] != "ok" || rows[2][0] != "FAIL" {
 		t.Errorf("%d through: %q", through, rows)
 	}
 }

@@ -75,7 +75,7 @@ const maxKeyFile = 1 << 20
 func readWorkerKeys(file string) (keys [][]byte, err error) {
 	st, err := os.Stat(file)
 	if err == nil && st.Size() > maxKeyFile {
-		err = fmt.Errorf("has %d bytes: %d are the most", st.Size(), maxKeyFile)
+		err = fmt.Errorf("has %s: %s is the most", mebibytes(st.Size()), mebibytes(maxKeyFile))
 	}
 	var text []byte
 	if err == nil {
@@ -193,7 +193,8 @@ func (a *app) fleetStatus() *cobra.Command {
 			}
 			a.ui.table("WORKER|HOST|ARCH|ACCEL|STATE|RUNS|MIB|DONE|RETRIED|LOST", rows)
 			for _, d := range queue {
-				a.ui.note("queue: %d runs of %s for tenant %s with priority %s, those under way included", d.Runs, safe(d.Class),
+				a.ui.note("queue: %s of %s for tenant %s with priority %s, those under way included",
+					count(int(d.Runs), "run"), safe(d.Class),
 					safe(d.Tenant), safe(string(d.Priority)))
 			}
 			return nil
@@ -297,10 +298,11 @@ func (a *app) fleetPermissions() *cobra.Command {
 			}
 			publish, subscribe := fleet.Permissions(args[0], most)
 			list := func(subjects []string) string { return "[\n    \"" + strings.Join(subjects, "\",\n    \"") + "\"\n  ]" }
-			_, err = fmt.Fprintf(a.std.Stdout,
-				"permissions {\n  publish { allow: %s }\n  subscribe { allow: %s }\n  allow_responses: true\n}\n", list(publish),
-				list(subscribe))
-			return err
+			return a.report(map[string]any{"publish": publish, "subscribe": subscribe}, func() {
+				fmt.Fprintf(a.std.Stdout,
+					"permissions {\n  publish { allow: %s }\n  subscribe { allow: %s }\n  allow_responses: true\n}\n", list(publish),
+					list(subscribe))
+			})
 		},
 	}
 	cmd.Flags().StringVar(&highest, "priority", "",

@@ -12,7 +12,6 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
-	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
@@ -97,7 +96,7 @@ func (a *app) buildImage(cmd *cobra.Command, args []string, rt *unitask.Runtime,
 	}
 	images, err := rt.Images().Named(ar, cmp.Or(contained, f.name))
 	if err != nil {
-		return usage(err)
+		return usage(fmt.Errorf("%w%s", err, language.Nearest(f.name, language.Images())))
 	}
 	k := cmp.Or(image.Kernel(f.kernel), images.Best(ar))
 	if k != image.Linux && k != image.Nanos {
@@ -125,9 +124,11 @@ func (a *app) buildImage(cmd *cobra.Command, args []string, rt *unitask.Runtime,
 			}
 		}
 	}
-	fmt.Fprintf(a.std.Stdout, "%s\n", im.Digest)
-	a.ui.note("%s image for %s on %s, %d MiB, ready after %.1f s", im.Name, im.Kernel, im.Arch, im.Size()>>20,
-		time.Since(start).Seconds())
+	if err := a.report(im, func() { a.ui.line("%s", im.Digest) }); err != nil {
+		return err
+	}
+	a.ui.note("%s image for %s on %s, %s, ready after %s", im.Name, im.Kernel, im.Arch, mebibytes(im.Size()),
+		seconds(time.Since(start)))
 	return nil
 }
 
@@ -167,7 +168,7 @@ func (a *app) imageList() *cobra.Command {
 				rows = append(rows, []string{im.Digest[:12], containerName(containers, im.Image),
 					strings.Join(im.Languages, " "),
 					im.Runtime, string(im.Kernel), string(im.Arch), im.Version,
-					fmt.Sprintf("%d MiB", im.SizeBytes>>20), template, im.Built.Local().Format(time.DateTime)})
+					mebibytes(im.SizeBytes), template, im.Built.Local().Format(time.DateTime)})
 			}
 			a.ui.table("IMAGE|NAME|LANGUAGES|RUNTIME|KERNEL|ARCH|VERSION|SIZE|TEMPLATE|BUILT", rows)
 			if len(containers) > 0 {
@@ -216,56 +217,6 @@ func (a *app) imageFiles(store *image.Store, prefix string, asJSON bool) error {
 		fmt.Fprintf(a.std.Stdout, "%s %10d %s\n", e.Mode, e.Size, name)
 	}
 	return nil
-}
-
-func (a *app) imageRemove() *cobra.Command {
-	return &cobra.Command{
-		Use:   "rm IMAGE...",
-		Short: "Remove images from the store",
-		Args:  cobra.MinimumNArgs(1),
-		RunE: a.withRuntime(func(cmd *cobra.Command, args []string, rt *unitask.Runtime) error {
-			for _, prefix := range args {
-				if c := containerNamed(rt, prefix); c != nil {
-					if err := rt.Images().Containers().Remove(cmd.Context(), c); err != nil {
-						return err
-					}
-					rt.Audit().Change(audit.ImageRemoved, map[string]any{"image": c.Digest})
-					fmt.Fprintln(a.std.Stdout, c.Digest)
-					continue
-				}
-				if own, err := rt.Catalog().RemoveCustom(cmd.Context(), prefix); err != nil {
-					return err
-				} else if own {
-					fmt.Fprintln(a.std.Stdout, prefix)
-					continue
-				}
-				digest, err := rt.Images().Remove(prefix)
-				if err != nil {
-					return usage(err)
-				}
-				rt.Audit().Change(audit.ImageRemoved, map[string]any{"image": digest})
-				fmt.Fprintln(a.std.Stdout, digest)
-			}
-			return nil
-		}),
-	}
-}
-
-func (a *app) imagePrune() *cobra.Command {
-	return &cobra.Command{
-		Use:   "prune",
-		Short: "Remove every template and compiled program, and the packages and images that no run uses",
-		Args:  cobra.NoArgs,
-		RunE: a.withRuntime(func(cmd *cobra.Command, _ []string, rt *unitask.Runtime) error {
-			removed, err := rt.Catalog().Prune(cmd.Context())
-			packages, packagesErr := rt.RemovePackages(cmd.Context())
-			programs, programsErr := rt.Compiled().Prune()
-			templates, templatesErr := rt.Templates().Prune(0)
-			fmt.Fprintf(a.std.Stdout, "%d templates, %d images, %d sets of packages and %d compiled programs removed\n",
-				templates, removed, packages, programs)
-			return errors.Join(err, packagesErr, programsErr, templatesErr)
-		}),
-	}
 }
 
 func (a *app) imageVendor() *cobra.Command {
@@ -331,8 +282,7 @@ boot.img and klibs), or the vendor folder of another machine's store.`,
 				}
 				rows = append(rows, []string{p.Name, p.Version, p.License, note})
 			}
-			a.ui.table("PART|VERSION|LICENSE|", rows)
-			return nil
+			return a.report(parts, func() { a.ui.table("PART|VERSION|LICENSE|NOTE", rows) })
 		}),
 	}
 	cmd.Flags().StringVar(&arch, "arch", "", "amd64 or arm64 (default this machine's)")

@@ -1,11 +1,11 @@
 package cli
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/history"
+	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/vmm"
 )
@@ -51,10 +52,7 @@ func (a *app) inspectCommand() *cobra.Command {
 }
 
 func (a *app) inspect(rec *history.Inspection, path string) {
-	w := a.std.Stdout
-	row := func(name, format string, args ...any) {
-		fmt.Fprintf(w, "%-12s %s\n", name, visible(fmt.Sprintf(format, args...)))
-	}
+	w, row := a.std.Stdout, a.ui.fact
 	row("run", "%s", rec.ID)
 	row("status", "%s", rec.Status)
 	row("for", "%s", caller(rec.Owner, rec.Via))
@@ -64,8 +62,8 @@ func (a *app) inspect(rec *history.Inspection, path string) {
 		res = &unitask.Result{}
 	} else {
 		row("outcome", "%s, exit code %d", res.Outcome, res.ExitCode)
-		row("time", "%d ms: boot %d, connect %d, run %d", res.Duration.Total.Milliseconds(), res.Duration.Boot.Milliseconds(),
-			res.Duration.Connect.Milliseconds(), res.Duration.Run.Milliseconds())
+		row("time", "%s: boot %s, connect %s, run %s", seconds(res.Duration.Total), seconds(res.Duration.Boot),
+			seconds(res.Duration.Connect), seconds(res.Duration.Run))
 	}
 	if rec.Error != "" {
 		row("error", "%s", safe(rec.Error))
@@ -88,12 +86,8 @@ func (a *app) inspect(rec *history.Inspection, path string) {
 	case unitask.CompiledKept:
 		row("program", "compiled, and kept for the next run of the same code")
 	}
-	row("requested", "%s", oneLine(rec.Request))
 	if len(rec.Redacted) > 0 {
 		row("redacted", "%s: a secret stood there, so the run can't be replayed", safe(strings.Join(rec.Redacted, ", ")))
-	}
-	if rec.Effective != nil {
-		row("effective", "%s", oneLine(rec.Effective))
 	}
 	for _, d := range rec.Denied {
 		row("denied", "%s", denial(d))
@@ -102,7 +96,7 @@ func (a *app) inspect(rec *history.Inspection, path string) {
 	row("network", "%s", summary)
 	row("record", "%s", path)
 	for _, art := range res.Artifacts {
-		row("artifact", "%s, %d bytes, mode %s, sha256 %s", safe(art.Path), art.Size, art.Mode, art.SHA256)
+		row("artifact", "%s, %s, mode %s, sha256 %s", safe(art.Path), mebibytes(art.Size), art.Mode, art.SHA256)
 	}
 	for _, r := range res.ArtifactsRefused {
 		row("not taken", "%s: %s", safe(r.Path), safe(r.Reason))
@@ -110,11 +104,15 @@ func (a *app) inspect(rec *history.Inspection, path string) {
 	for _, r := range res.ArtifactsLeft {
 		row("left here", "%s: %s", safe(r.Path), safe(r.Reason))
 	}
+	if rows := requestRows(rec); len(rows) > 0 {
+		fmt.Fprintln(w)
+		a.ui.table("POLICY|ASKED|CEILING|GETS", rows)
+	}
 	if len(decisions) > 0 {
 		fmt.Fprintln(w)
 		a.ui.table("PROTO|NAME|PORT|VERDICT|RULE|UP|DOWN|TIME|REASON", decisions[:min(len(decisions), maxNetRows)])
 		if more := len(decisions) - maxNetRows; more > 0 {
-			fmt.Fprintf(w, "and %d more; --json has all\n", more)
+			a.ui.line("and %d more; --json has all", more)
 		}
 	}
 	for _, s := range []struct{ title, text string }{{"code", rec.Code}, {"stdout", rec.Stdout}, {"stderr", rec.Stderr}} {
@@ -131,13 +129,20 @@ func (a *app) inspect(rec *history.Inspection, path string) {
 	}
 }
 
-// oneLine returns JSON without line breaks.
-func oneLine(raw json.RawMessage) string {
-	var b bytes.Buffer
-	if json.Compact(&b, raw) != nil {
-		return safe(string(raw))
+// requestRows returns what a run was asked and granted, where that differs from the default. The record has the
+// ceiling's reasons, for what it denied.
+func requestRows(rec *history.Inspection) (rows [][]string) {
+	usual, _, _ := unitask.Resolve(unitask.Request{}, nil)
+	for _, r := range policy.Rows(usual, rec.Request, nil, rec.Effective) {
+		var reasons []string
+		for _, d := range rec.Denied {
+			if d.Field == r.Key && !slices.Contains(reasons, d.Reason) {
+				reasons = append(reasons, d.Reason)
+			}
+		}
+		rows = append(rows, []string{safe(r.Key), short(r.Asked), strings.Join(reasons, ", "), short(r.Gets)})
 	}
-	return string(visibleJSON(b.Bytes()))
+	return rows
 }
 
 // maxNetRows bounds the table; --json shows all.
@@ -168,10 +173,10 @@ func networkTable(rec *history.Inspection) (summary string, rows [][]string) {
 			port = strconv.Itoa(int(d.Port))
 		}
 		rows = append(rows, []string{d.Proto, safe(name), port, d.Verdict.String(), safe(d.Rule),
-			strconv.FormatInt(d.BytesUp, 10), strconv.FormatInt(d.BytesDown, 10),
-			fmt.Sprintf("%d ms", d.DurationMs), safe(reason)})
+			mebibytes(d.BytesUp), mebibytes(d.BytesDown), secondsOf(d.DurationMs), safe(reason)})
 	}
-	parts := []string{fmt.Sprintf("%d allowed, %d denied, %d bytes up, %d down", allowed, denied, up, down)}
+	parts := []string{fmt.Sprintf("%d allowed, %d denied, %s up, %s down", allowed, denied, mebibytes(up),
+		mebibytes(down))}
 	for kind, n := range rec.Dropped {
 		parts = append(parts, fmt.Sprintf("%d %s dropped", n, safe(kind)))
 	}
@@ -197,7 +202,7 @@ func startedAs(m record.Machine) string {
 		how = "cloned"
 	}
 	if m.Rehearsed > 0 {
-		how += fmt.Sprintf(", after %d rehearsals", m.Rehearsed)
+		how += ", after " + count(int(m.Rehearsed), "rehearsal")
 	}
 	return how
 }

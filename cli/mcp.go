@@ -58,7 +58,7 @@ of this machine. Elsewhere callers need a token: --token-file, or --jwks with --
 		Example: `  unitask mcp config claude-code --write
   unitask mcp --http 127.0.0.1:7777
   unitask mcp --http 0.0.0.0:7777 --token-file tokens --tls-cert cert.pem --tls-key key.pem`,
-		Args: cobra.NoArgs,
+		Args: noArgument,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.mcp(cmd, f) },
 	}
 	fl := cmd.Flags()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/userdir"
 	"github.com/unitask/unitask/mcp"
 )
@@ -55,13 +56,13 @@ Clients: ` + strings.Join(mcp.Clients(), ", ") + ".",
 			cfg, err := mcp.ClientConfig(args[0], home, dir, self, append([]string{"mcp"}, args[1:]...),
 				host{os.Getenv, exec.LookPath, runtime.GOOS}.desktopEnv())
 			if err != nil {
-				return usage(err)
+				return usage(fmt.Errorf("%w%s", err, language.Nearest(args[0], mcp.Clients())))
 			}
 			defer a.ui.note("%s", mcp.DefaultReach)
 			if !write {
-				fmt.Fprint(a.std.Stdout, cfg.Snippet)
 				a.ui.note("goes into %s; --write puts it there", cfg.File)
-				return nil
+				return a.report(map[string]any{"file": cfg.File, "snippet": cfg.Snippet},
+					func() { fmt.Fprint(a.std.Stdout, cfg.Snippet) })
 			}
 			backup, err := cfg.Write()
 			if err != nil {
@@ -72,7 +73,7 @@ Clients: ` + strings.Join(mcp.Clients(), ", ") + ".",
 			} else {
 				a.ui.note("it is in %s", cfg.File)
 			}
-			return nil
+			return a.report(map[string]any{"file": cfg.File, "backup": backup}, func() {})
 		},
 	}
 	cmd.Flags().BoolVar(&write, "write", false, "put it into the client's file")

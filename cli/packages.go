@@ -22,7 +22,7 @@ func (a *app) packageTable(rt *unitask.Runtime) error {
 		}
 		rows = append(rows, []string{l.Key[:12], l.System + " " + safe(strings.Join(l.Asked, " ")), l.Runtime, l.Arch,
 			short(strings.Join(locked, ", ")),
-			fmt.Sprintf("%d MiB", l.Bytes>>20), l.Built.Local().Format(time.DateTime)})
+			mebibytes(l.Bytes), l.Built.Local().Format(time.DateTime)})
 	}
 	fmt.Fprintln(a.std.Stdout)
 	a.ui.table("PACKAGES|ASKED FOR|FOR|ARCH|INSTALLED|SIZE|BUILT", rows)

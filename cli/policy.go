@@ -60,32 +60,52 @@ func (a *app) policyShow() *cobra.Command {
 					Denials   []policy.Denial  `json:"denials"`
 				}{ceiling, effective, denials})
 			}
-			row := func(name string, v any) {
-				text, err := json.Marshal(v)
-				if err == nil {
-					fmt.Fprintf(a.std.Stdout, "%-10s %s\n", name, visibleJSON(text))
-				}
-			}
-			if ceiling == nil {
-				fmt.Fprintf(a.std.Stdout, "%-10s none: no %s here or above\n", "file", policy.CeilingFile)
-			} else {
-				fmt.Fprintf(a.std.Stdout, "%-10s %s\n", "file", safe(held.String()))
-				row("ceiling", ceiling)
-			}
-			if held := a.ignoredForModels(f.policy); held != "" {
-				fmt.Fprintf(a.std.Stdout, "%-10s %s\n", "models", safe(held))
-			}
-			row("effective", effective)
-			for _, d := range denials {
-				fmt.Fprintf(a.std.Stdout, "%-10s %s\n", "denied", denial(d))
-			}
-			return nil
+			return a.policyTable(held, req, effective, denials, f.policy)
 		},
 	}
 	cmd.Flags().SortFlags = false
 	f.policyFlags(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object")
 	return cmd
+}
+
+// policyTable prints the fields that are not as by default.
+func (a *app) policyTable(held *policy.ForPeople, req unitask.Request, effective policy.Effective,
+	denials []policy.Denial, named string) error {
+	asked, err := json.Marshal(req)
+	if err != nil {
+		return err
+	}
+	gets, err := json.Marshal(effective)
+	if err != nil {
+		return err
+	}
+	if held.Ceiling == nil {
+		a.ui.fact("file", "none: no %s here or above", policy.CeilingFile)
+	} else {
+		a.ui.fact("file", "%s", safe(held.String()))
+	}
+	if held := a.ignoredForModels(named); held != "" {
+		a.ui.fact("models", "%s", safe(held))
+	}
+	for _, d := range denials {
+		a.ui.fact("denied", "%s", denial(d))
+	}
+	var rows [][]string
+	usual, _, err := unitask.Resolve(unitask.Request{}, nil)
+	if err != nil {
+		return err
+	}
+	for _, r := range policy.Rows(usual, asked, held.Ceiling, gets) {
+		rows = append(rows, []string{r.Key, r.Asked, r.Ceiling, r.Gets})
+	}
+	if len(rows) == 0 {
+		a.ui.fact("policy", "every value is the default; --json has all")
+		return nil
+	}
+	fmt.Fprintln(a.std.Stdout)
+	a.ui.table("KEY|ASKED|CEILING|GETS", rows)
+	return nil
 }
 
 // ignoredForModels describes the parts of the ceiling's file that do not apply to models; "" if all apply.
@@ -175,15 +195,18 @@ that it names leads elsewhere, it must be trusted again.`,
 				return err
 			}
 			beyond := file.Beyond(policy.BuiltIn(filepath.Dir(file.Path), home))
-			a.ui.note("%s is trusted as it is now; it gives models %d values beyond the built-in ceiling", safe(file.Path),
-				len(beyond))
-			var widens []string
+			a.ui.note("%s is trusted as it is now; it gives models %s beyond the built-in ceiling", safe(file.Path),
+				count(len(beyond), "value"))
+			widens := []string{}
 			for _, w := range beyond {
-				fmt.Fprintln(a.std.Stdout, safe(w.String()))
 				widens = append(widens, w.String())
 			}
 			a.auditTrust(audit.CeilingTrusted, home, file.Path, widens)
-			return nil
+			return a.report(map[string]any{"file": file.Path, "widens": widens}, func() {
+				for _, w := range widens {
+					a.ui.line("%s", safe(w))
+				}
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&list, "list", false, "list the trusted files, and whether they have changed")
@@ -213,6 +236,14 @@ func (a *app) listTrusted(trust policy.Trust, args []string) error {
 		}
 		rows = append(rows, []string{safe(known.Path), known.Since.Local().Format(time.DateTime), safe(state)})
 	}
-	a.ui.table("FILE|SINCE|STATE", rows)
-	return nil
+	type trusted struct {
+		File  string    `json:"file"`
+		Since time.Time `json:"since"`
+		State string    `json:"state"`
+	}
+	all := []trusted{}
+	for i, known := range list {
+		all = append(all, trusted{known.Path, known.Since, rows[i][2]})
+	}
+	return a.report(all, func() { a.ui.table("FILE|SINCE|STATE", rows) })
 }

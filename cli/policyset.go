@@ -32,8 +32,8 @@ that back. The run's record and the audit log have each change.`,
 			return nil
 		}),
 	}
-	cmd.Flags().StringArrayVar(&change.AllowNet, "allow-net", nil, "allow HTTP and TLS to `HOST`[:PORT]; repeatable")
-	cmd.Flags().StringArrayVar(&change.DenyNet, "deny-net", nil, "deny every connection to `HOST`[:PORT]; repeatable")
+	cmd.Flags().StringArrayVar(&change.AllowNet, "allow-net", nil, "allow HTTP and TLS to HOST[:PORT]; repeatable")
+	cmd.Flags().StringArrayVar(&change.DenyNet, "deny-net", nil, "deny every connection to HOST[:PORT]; repeatable")
 	return cmd
 }
 

@@ -117,7 +117,7 @@ func (a *app) poolUp() *cobra.Command {
 			for time.Since(start) < poolUpPatience {
 				st, err := unitask.PoolDaemonStatus(home)
 				if err == nil && (st.Idle > 0 || st.Min == 0) {
-					a.ui.note("the pool is up, process %d, after %.1f s", st.Pid, time.Since(start).Seconds())
+					a.ui.note("the pool is up, process %d, after %s", st.Pid, seconds(time.Since(start)))
 					return nil
 				}
 				if err == nil && st.Held != "" {
@@ -201,13 +201,12 @@ func (a *app) poolStatus() *cobra.Command {
 			if asJSON {
 				return a.ui.json(st)
 			}
-			fmt.Fprintf(a.std.Stdout, "process  %d, up since %s\n", st.Pid, st.Started.Local().Format(time.DateTime))
-			fmt.Fprintf(a.std.Stdout, "ready    %d machines of %d to %d, %d MiB; %d being made\n", st.Idle, st.Min, st.Max,
+			a.ui.fact("process", "%d, up since %s", st.Pid, st.Started.Local().Format(time.DateTime))
+			a.ui.fact("ready", "%s of %d to %d, %d MiB; %d being made", count(st.Idle, "machine"), st.Min, st.Max,
 				st.MemoryMB, st.Making)
-			fmt.Fprintf(a.std.Stdout, "runs     %d under way, %d served, %d found none ready\n", st.Running, st.Served,
-				st.Missed)
+			a.ui.fact("runs", "%d under way, %d served, %d found none ready", st.Running, st.Served, st.Missed)
 			if st.Held != "" {
-				fmt.Fprintf(a.std.Stdout, "held     %s\n", st.Held)
+				a.ui.fact("held", "%s", st.Held)
 			}
 			return nil
 		}),

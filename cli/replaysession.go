@@ -67,7 +67,7 @@ func (a *app) replaySession(cmd *cobra.Command, args []string, rt *unitask.Runti
 // play runs steps one after the other, and reports which of them end differently than before.
 func (a *app) play(ctx context.Context, s *unitask.Session, steps []history.RecordedStep, f runFlags) error {
 	for i, step := range steps {
-		stdout, stderr := output(a.std.Stdout, f), output(a.std.Stderr, f)
+		stdout, stderr := a.output(a.std.Stdout, f), a.output(a.std.Stderr, f)
 		res, err := s.Replay(ctx, step, stdout, stderr)
 		if err == nil && res.Value != "" {
 			_, err = fmt.Fprintln(stdout, res.Value)

@@ -354,7 +354,7 @@ func (a *app) runStreams(f runFlags, codeOnStdin bool) (streams unitask.IO, ende
 		streams.Stdin = a.std.Stdin
 	}
 	if !f.json {
-		stdout, stderr := output(a.std.Stdout, f), output(a.std.Stderr, f)
+		stdout, stderr := a.output(a.std.Stdout, f), a.output(a.std.Stderr, f)
 		ended = func() error { return errors.Join(stdout.Close(), stderr.Close()) }
 		streams.Stdout, streams.Stderr = stdout, stderr
 		streams.Colors = colors(a.std.Stdout, os.Getenv)
@@ -409,9 +409,10 @@ func isEmpty(s any) bool {
 
 // output returns one of our streams for the code's output. Control sequences are shown on a terminal instead of
 // being sent to it, unless --raw is given; with -t, sequences that move the cursor and erase are sent.
-func output(to io.Writer, f runFlags) io.WriteCloser {
+func (a *app) output(to io.Writer, f runFlags) io.WriteCloser {
+	a.ui.coloured = a.ui.coloured || f.raw || f.tty
 	if !f.raw && isTerminal(to) {
-		return &terminal{w: to, moves: f.tty, typed: f.tty && f.input}
+		return &terminal{w: to, moves: f.tty, typed: f.tty && f.input, uncoloured: !f.tty && noColors()}
 	}
 	return asItIs{to}
 }
@@ -471,8 +472,8 @@ func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
 		case res.Cloned:
 			how = "clone"
 		}
-		a.ui.note("%s on %s: %s %d ms, connect %d ms, run %d ms; record %s", res.Kernel, res.Accelerator,
-			how, res.Duration.Boot.Milliseconds(), res.Duration.Connect.Milliseconds(), res.Duration.Run.Milliseconds(),
+		a.ui.note("%s on %s: %s %s, connect %s, run %s; record %s", res.Kernel, res.Accelerator,
+			how, seconds(res.Duration.Boot), seconds(res.Duration.Connect), seconds(res.Duration.Run),
 			filepath.Join(rt.Runs().Dir(), res.RunID))
 	}
 	a.ui.hints(res)

@@ -3,14 +3,11 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/history"
@@ -61,15 +58,8 @@ func (a *app) runsList() *cobra.Command {
 	return cmd
 }
 
-// runsTable prints runs, with the code cut to the rest of the terminal's width.
+// runsTable prints runs.
 func (a *app) runsTable(runs []history.Summary) {
-	const others = 23 + 2 + 19 + 2 + 11 + 2 + 4 + 2 + 9 + 2 + 6 + 2
-	width := 120
-	if f, ok := a.std.Stdout.(*os.File); ok {
-		if w, _, err := term.GetSize(int(f.Fd())); err == nil {
-			width = w
-		}
-	}
 	var rows [][]string
 	for _, l := range runs {
 		exit := ""
@@ -77,17 +67,9 @@ func (a *app) runsTable(runs []history.Summary) {
 			exit = strconv.Itoa(*l.ExitCode)
 		}
 		rows = append(rows, []string{l.ID, l.Created.Local().Format(time.DateTime), l.State(), exit,
-			fmt.Sprintf("%d ms", l.TotalMs), l.Kernel, cutTo(safe(l.Code), max(width-others, 10))})
+			secondsOf(l.TotalMs), l.Kernel, safe(l.Code)})
 	}
-	a.ui.table("RUN|CREATED|OUTCOME|EXIT|TIME|KERNEL|CODE", rows)
-}
-
-// cutTo cuts a text to at most that many characters.
-func cutTo(s string, n int) string {
-	if utf8.RuneCountInString(s) <= n {
-		return s
-	}
-	return string([]rune(s)[:n-1]) + "…"
+	a.ui.table("RUN|CREATED|OUTCOME|EXIT|TIME|KERNEL|CODE…", rows)
 }
 
 func (a *app) runsRemove() *cobra.Command {
@@ -96,20 +78,19 @@ func (a *app) runsRemove() *cobra.Command {
 		Short: "Remove records",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: a.withRuntime(func(_ *cobra.Command, args []string, rt *unitask.Runtime) error {
-			for _, arg := range args {
+			return a.removeEach(args, func(arg string) ([]string, error) {
 				id, err := rt.Runs().Find(arg)
 				if err == nil {
 					err = rt.History().Remove(id)
 				}
 				if errors.Is(err, record.ErrNotFound) || errors.Is(err, record.ErrRunning) || errors.Is(err, history.ErrPaused) {
-					return usage(err)
+					err = usage(err)
 				}
 				if err != nil {
-					return err
+					return nil, err
 				}
-				fmt.Fprintln(a.std.Stdout, visible(id))
-			}
-			return nil
+				return []string{id}, nil
+			})
 		}),
 	}
 }
@@ -137,8 +118,7 @@ func (a *app) runsPrune() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(a.std.Stdout, "%d runs removed\n", removed)
-			return nil
+			return a.report(map[string]any{"removed": removed}, func() { a.ui.line("%s removed", count(removed, "run")) })
 		}),
 	}
 	cmd.Flags().IntVar(&keep, "keep", 0, "keep this many of the newest")

@@ -73,7 +73,7 @@ func (a *app) readValue(name string) (string, error) {
 	case len(text) == 0:
 		return "", usage(errors.New("the value is empty"))
 	case len(text) > record.MaxSecrets:
-		return "", usage(fmt.Errorf("the value has more than %d bytes", record.MaxSecrets))
+		return "", usage(fmt.Errorf("the value has more than %s", mebibytes(record.MaxSecrets)))
 	}
 	return string(text), nil
 }
@@ -114,8 +114,9 @@ func (a *app) secretCheck() *cobra.Command {
 			if err != nil {
 				return usage(err)
 			}
-			_, err = fmt.Fprintf(a.std.Stdout, "%s is there: %d bytes\n", name, len(value))
-			return err
+			return a.report(map[string]any{"name": name, "bytes": len(value)}, func() {
+				a.ui.line("%s is there: %s", name, count(len(value), "byte"))
+			})
 		},
 	}
 }

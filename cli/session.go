@@ -48,6 +48,9 @@ func (a *app) asked(ctx context.Context, req sessiond.Request, streams sessiond.
 	case errors.Is(err, context.Canceled) || errors.As(err, &told) && told.Code == sessiond.CodeCancelled:
 		a.code = unitask.ExitCancelled
 	case errors.As(err, &told) && told.Code == sessiond.CodeGone:
+		if told.Unknown {
+			err = usage(err)
+		}
 		err = hint(err, "unitask session ls lists those that live")
 	case errors.As(err, &told) && told.RetryAfterMS > 0:
 		err = hint(err, fmt.Sprintf("try again in %s, or end a session: unitask session rm",
@@ -278,7 +281,7 @@ func (a *app) sessionRemove() *cobra.Command {
 				_, err := a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpEnd, Session: name}, sessiond.Streams{})
 				errs = append(errs, err)
 			}
-			return errors.Join(errs...)
+			return collect(errs)
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "all of yours")

@@ -130,7 +130,7 @@ func (a *app) copyIn(ctx context.Context, name, session, target string) error {
 		}
 		defer f.Close()
 		if st.Size() > unitask.MaxSessionFile {
-			return usage(fmt.Errorf("%s has %d bytes: %d is the most", name, st.Size(), unitask.MaxSessionFile))
+			return usage(fmt.Errorf("%s has %s: %s is the most", name, mebibytes(st.Size()), mebibytes(unitask.MaxSessionFile)))
 		}
 		from, mode = f, st.Mode().Perm()
 		target = under(target, filepath.Base(name))
@@ -147,7 +147,7 @@ func (a *app) copyOut(ctx context.Context, session, source, name string) error {
 		return err
 	}
 	if name == "-" {
-		to := output(a.std.Stdout, runFlags{})
+		to := a.output(a.std.Stdout, runFlags{})
 		return errors.Join(fill(to), to.Close())
 	}
 	if st, err := os.Stat(name); err == nil && st.IsDir() {

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,10 +22,14 @@ when. From its beginning on it lives no longer than a new one might.`,
 			}
 			answer, err := a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpExtend, Session: args[0],
 				LifeMS: policy.Millis(life)}, sessiond.Streams{})
-			for _, s := range answer.Sessions {
-				fmt.Fprintln(a.std.Stdout, s.ExpiresAt.Format(time.RFC3339))
+			if err != nil {
+				return err
 			}
-			return err
+			return a.report(answer.Sessions, func() {
+				for _, s := range answer.Sessions {
+					a.ui.line("%s", s.ExpiresAt.Format(time.RFC3339))
+				}
+			})
 		},
 	}
 }

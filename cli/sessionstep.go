@@ -165,7 +165,7 @@ func (a *app) stepWith(ctx context.Context, req sessiond.Request, f runFlags, wi
 		}
 		defer out.Close()
 	}
-	stdout, stderr := output(a.std.Stdout, f), output(a.std.Stderr, f)
+	stdout, stderr := a.output(a.std.Stdout, f), a.output(a.std.Stderr, f)
 	streams := sessiond.Streams{Stdin: with.Stdin, Stdout: stdout, Stderr: stderr}
 	var outs, errs strings.Builder
 	if f.json {
@@ -204,7 +204,7 @@ func (a *app) stepWith(ctx context.Context, req sessiond.Request, f runFlags, wi
 		return a.ui.json(json.RawMessage(must(json.Marshal(res))))
 	}
 	if res.Value != "" {
-		shown := output(a.std.Stdout, f)
+		shown := a.output(a.std.Stdout, f)
 		_, e := io.WriteString(shown, res.Value+"\n")
 		err = errors.Join(err, e, shown.Close())
 	}
@@ -226,6 +226,6 @@ func (a *app) remarks(res *unitask.Result, more string) {
 // dropped prints that not all of the output was kept.
 func (a *app) dropped(res *unitask.Result, more string) {
 	if res.Truncated {
-		a.ui.note("output beyond %d bytes a stream was dropped; %s", res.Policy.Effective.OutputBytes, more)
+		a.ui.note("output beyond %s a stream was dropped; %s", mebibytes(res.Policy.Effective.OutputBytes), more)
 	}
 }

@@ -32,8 +32,8 @@ of every language finds it as the file %s/NAME.json in the machine.`, unitask.Va
 				}
 			}
 			if len(text) > unitask.MaxSessionValue {
-				return usage(fmt.Errorf("the value has more than %d bytes: unitask session cp copies files",
-					unitask.MaxSessionValue))
+				return usage(fmt.Errorf("the value has more than %s: unitask session cp copies files",
+					mebibytes(unitask.MaxSessionValue)))
 			}
 			if err := json.Unmarshal(text, new(any)); err != nil {
 				return usage(fmt.Errorf("the value is not JSON, in which a text has quotes: %w", err))
@@ -64,16 +64,17 @@ the machine, which must hold JSON of 1 MiB at most. Without a NAME it prints all
 			if err != nil {
 				return asFlags(cmd, err)
 			}
-			for _, name := range answer.Names {
-				fmt.Fprintln(a.std.Stdout, name)
-			}
 			if answer.More {
 				a.ui.note("there are others: unitask session exec %s -- ls %s", args[0], unitask.ValuesDir)
 			}
 			if req.Name != "" {
-				fmt.Fprintf(a.std.Stdout, "%s\n", visibleJSON(answer.Value))
+				return a.report(answer.Value, func() { fmt.Fprintf(a.std.Stdout, "%s\n", visibleJSON(answer.Value)) })
 			}
-			return nil
+			return a.report(append([]string{}, answer.Names...), func() {
+				for _, name := range answer.Names {
+					fmt.Fprintln(a.std.Stdout, name)
+				}
+			})
 		},
 	}
 }

@@ -120,7 +120,7 @@ func (a *app) shell(cmd *cobra.Command, args []string, f runFlags, life time.Dur
 	for _, d := range s.Policy.Denials {
 		a.ui.note("denied: %s", denial(d))
 	}
-	stdout, stderr := output(a.std.Stdout, f), output(a.std.Stderr, f)
+	stdout, stderr := a.output(a.std.Stdout, f), a.output(a.std.Stderr, f)
 	streams := unitask.IO{Stdout: stdout, Stderr: stderr}
 	restore, err := a.interactive(f, &streams, stop)
 	if err != nil {

@@ -21,10 +21,12 @@ type terminal struct {
 	typed    bool   // typed text is sent to the code, so that it may enable the mouse
 	held     []byte // an incomplete sequence or character
 	coloured bool   // colours are set, and not reset by us
-	modes    []mode // modes that differ from a terminal's defaults
-	shifted  bool   // another character set may be active
-	bounded  bool   // only a part of the screen may scroll
-	out      []byte
+	// uncoloured leaves colours out: the user wants none, or the terminal shows their sequences as text.
+	uncoloured bool
+	modes      []mode // modes that differ from a terminal's defaults
+	shifted    bool   // another character set may be active
+	bounded    bool   // only a part of the screen may scroll
+	out        []byte
 }
 
 // maxColour bounds a sequence that sets colours, in bytes.
@@ -103,6 +105,9 @@ func (t *terminal) next(text []byte, last bool) (n int, whole bool) {
 		n, is := colour(text)
 		if n == 0 && !last {
 			return 0, false
+		}
+		if is && t.uncoloured {
+			return n, true
 		}
 		if is {
 			t.out, t.coloured = append(t.out, text[:n]...), true

@@ -6,9 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"unicode/utf8"
 
 	"github.com/unitask/unitask"
@@ -31,12 +31,19 @@ import (
 
 type ui struct {
 	std Streams
-	tty bool // stderr is a terminal
+	tty bool // stderr is a terminal that obeys control sequences
 
+	coloured bool // the code's colours may come even if the user wants none: -t, --raw
 	progress bool // it shows a line that the next one replaces
 }
 
-func newUI(std Streams) *ui { return &ui{std: std, tty: isTerminal(std.Stderr)} }
+func newUI(std Streams) *ui { return &ui{std: std, tty: isTerminal(std.Stderr) && !isDumb()} }
+
+// isDumb reports whether terminals here obey no control sequences.
+func isDumb() bool { return os.Getenv("TERM") == "dumb" }
+
+// noColors reports whether the user wants no colours (no-color.org), or the terminal has none.
+func noColors() bool { return os.Getenv("NO_COLOR") != "" || isDumb() }
 
 // hinted is an error with a remedy.
 type hinted struct {
@@ -53,9 +60,9 @@ func (u *ui) note(format string, args ...any) {
 	fmt.Fprintf(u.std.Stderr, "%sunitask: %s\n", u.plain(), visible(fmt.Sprintf(format, args...)))
 }
 
-// plain ends colours, on a terminal.
+// plain ends colours, on a terminal that may show some.
 func (u *ui) plain() string {
-	if u.tty {
+	if u.tty && (u.coloured || !noColors()) {
 		return "\x1b[0m"
 	}
 	return ""
@@ -78,6 +85,12 @@ func (u *ui) clear() {
 }
 
 func (u *ui) fail(err error) {
+	if several, ok := err.(severalErrors); ok {
+		for _, e := range several {
+			u.fail(e)
+		}
+		return
+	}
 	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
 	u.note("%s", lines[0])
 	for _, l := range lines[1:] {
@@ -141,19 +154,6 @@ func (u *ui) json(v any) error {
 	return err
 }
 
-// table prints rows under a header, columns aligned.
-func (u *ui) table(header string, rows [][]string) {
-	w := tabwriter.NewWriter(u.std.Stdout, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, strings.ReplaceAll(header, "|", "\t"))
-	for _, row := range rows {
-		for i := range row {
-			row[i] = visible(row[i])
-		}
-		fmt.Fprintln(w, strings.Join(row, "\t"))
-	}
-	w.Flush()
-}
-
 // safe returns a name that somebody else chose, in quotes where it holds control or other
 // unprintable characters, so that it can neither forge a line nor pass for another.
 func safe(s string) string {
@@ -178,14 +178,25 @@ func denial(d policy.Denial) string {
 	return fmt.Sprintf("%s %s: %s by %s in %s", name, safe(d.Requested), d.Reason, d.Key, at)
 }
 
-// mark returns a check's sign, green or red on a terminal.
-func (u *ui) mark(ok bool) string {
-	sign, colour := "ok  ", "32"
-	if !ok {
-		sign, colour = "FAIL", "31"
+// sign is a check's result, without colour.
+func sign(ok bool) string {
+	if ok {
+		return "ok"
 	}
-	if isTerminal(u.std.Stdout) {
-		return "\x1b[" + colour + "m" + sign + "\x1b[0m"
+	return "FAIL"
+}
+
+// check prints the result of a check, green or red on a terminal with colours, its name and what was seen.
+func (u *ui) check(sign, name, format string, args ...any) {
+	const signs, names = 5, 9 // the width of these columns
+	shown := sign
+	if colour := map[string]string{"ok": "32", "FAIL": "31"}[sign]; colour != "" &&
+		colors(u.std.Stdout, os.Getenv) != "" {
+		shown = "\x1b[" + colour + "m" + sign + "\x1b[0m"
 	}
-	return sign
+	fmt.Fprint(u.std.Stdout, shown, strings.Repeat(" ", max(signs-len(sign), 1)))
+	name += strings.Repeat(" ", max(names-len(name), 1))
+	text := visible(fmt.Sprintf(format, args...))
+	fmt.Fprint(u.std.Stdout, name)
+	writeWrapped(u.std.Stdout, text, columnsOf(u.std.Stdout), signs+names)
 }

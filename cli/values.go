@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -112,6 +113,11 @@ func asFlags(cmd *cobra.Command, err error) error {
 		}
 		named = reworded{fmt.Sprintf("--%s %s: %s", flag.Name, value, field.Reason+inUnits(flag, field.Reason)), err}
 	}
+	if flag != nil && flag.Name == "image" && !strings.Contains(field.Reason, "did you mean") {
+		if like := language.Nearest(flag.Value.String(), language.Images()); like != "" {
+			named = reworded{named.Error() + like, err}
+		}
+	}
 	switch {
 	case len(field.Would) > 0:
 		return hint(named, settings(cmd, field.Would)+" would do")
@@ -165,6 +171,12 @@ func flagError(cmd *cobra.Command, err error) error {
 			form = bad.Unwrap().Error()
 		}
 		err = fmt.Errorf("--%s %q: %s", bad.GetFlag().Name, bad.GetValue(), form)
+	}
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) {
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
+		err = fmt.Errorf("%w%s", err, language.Nearest("--"+unknown.GetSpecifiedName(), names))
 	}
 	return hint(usage(err), cmd.CommandPath()+" --help")
 }

@@ -226,7 +226,8 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	if err := announce(); err != nil {
 		return err
 	}
-	a.ui.note("worker %s at %s: %d runs at once, %d MiB for machines", w.Info().ID, config.URL, slots, memoryMB)
+	a.ui.note("worker %s at %s: %s at once, %d MiB for machines", w.Info().ID, config.URL,
+		count(slots, "run"), memoryMB)
 	return w.Run(cmd.Context())
 }
 
@@ -310,7 +311,7 @@ func readSecretFile(flag, file string) ([]byte, error) {
 		return nil, fmt.Errorf("%s %s: others can read it: chmod 600 %s", flag, file, file)
 	}
 	if st.Size() > maxSecretFile {
-		return nil, fmt.Errorf("%s %s: has %d bytes: %d are the most", flag, file, st.Size(), maxSecretFile)
+		return nil, fmt.Errorf("%s %s: has %s: %s is the most", flag, file, mebibytes(st.Size()), mebibytes(maxSecretFile))
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -48,8 +48,8 @@ func readMetricsToken(address, file string) (string, error) {
 	if token := strings.TrimSpace(string(text)); len(token) >= leastToken && !strings.ContainsAny(token, " \t\r\n") {
 		return token, nil
 	}
-	return "", fmt.Errorf("--metrics-token %s: has no token of %d characters or more: openssl rand -hex 32 makes one",
-		file, leastToken)
+	return "", fmt.Errorf("--metrics-token %s: has no token of %s or more: openssl rand -hex 32 makes one",
+		file, count(leastToken, "character"))
 }
 
 func isLoopback(host string) bool { return host == "localhost" || net.ParseIP(host).IsLoopback() }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/unitask/unitask/policy"
 )
 
 // Config holds the address of a fleet and the credentials for it.
@@ -66,7 +68,8 @@ func (c Config) checkURL() error {
 		u, err := url.Parse(strings.TrimSpace(one))
 		switch {
 		case err != nil || u.Hostname() == "" || u.Scheme != "nats" && u.Scheme != "tls":
-			return fmt.Errorf("fleet %.100q: use tls://HOST:PORT, or nats://127.0.0.1:PORT", redacted(one))
+			return policy.Bad("fleet", fmt.Sprintf("%.100q", redacted(one)),
+				"use tls://HOST:PORT, or nats://127.0.0.1:PORT")
 		case u.User != nil:
 			return fmt.Errorf(
 				"fleet %.100q: an address with a password is seen by whoever lists processes: give a file of credentials",

@@ -20,6 +20,8 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/image/oci"
 	"github.com/unitask/unitask/internal/home"
+
+	"github.com/unitask/unitask/internal/disuse"
 )
 
 // Container is a container's image in the store: a disk with its files, and how it is started. The image that boots
@@ -267,32 +269,58 @@ func (cs Containers) Remove(ctx context.Context, c *Container) error {
 // Prune removes the images without a name, except those whose digests are in use, and returns the removed digests. It
 // first forgets each name for which leads returns false.
 func (cs Containers) Prune(ctx context.Context, leads func(arch Arch, name, digest string) bool,
-	used map[string]bool) (removed []string, err error) {
+	used map[string]bool, rule disuse.Rule) (removed []string, freed disuse.Freed, err error) {
 	list, err := cs.List()
 	if err != nil || len(list) == 0 {
-		return nil, err
+		return nil, freed, err
 	}
-	if err := cs.changeNames(ctx, func(all map[string]string) {
+	forget := func(all map[string]string) {
 		maps.DeleteFunc(all, func(name, key string) bool {
 			arch, name, _ := strings.Cut(name, " ")
 			return !leads(Arch(arch), name, "sha256:"+key)
 		})
-	}); err != nil {
-		return nil, err
+	}
+	named, err := cs.names()
+	if forget(named); err == nil && !rule.DryRun {
+		err = cs.changeNames(ctx, forget)
 	}
 	for _, c := range list {
-		if used[c.Digest] {
+		if err != nil {
+			return removed, freed, err
+		}
+		if used[c.Digest] || rule.Spares(c.Added) {
 			continue
 		}
-		gone, err := cs.prune(ctx, c)
-		if err != nil {
-			return removed, err
+		size, gone := cs.sizeWithImages(c), false
+		if rule.DryRun {
+			c.named(named)
+			gone = c.unwanted()
+		} else {
+			gone, err = cs.prune(ctx, c)
 		}
 		if gone {
 			removed = append(removed, c.Digest)
+			freed.Add(size)
 		}
 	}
-	return removed, nil
+	return removed, freed, err
+}
+
+// sizeWithImages returns the bytes of an image and of the images built from it.
+func (cs Containers) sizeWithImages(c *Container) int64 {
+	size := disuse.Size(c.dir)
+	list, _ := cs.images.List()
+	for _, im := range list {
+		if im.Container == c.Digest {
+			size += disuse.Size(im.dir)
+		}
+	}
+	return size
+}
+
+// unwanted reports whether no name leads to the image; a shipped one also rests for a while.
+func (c *Container) unwanted() bool {
+	return len(c.Names) == 0 && (c.ShippedBy == "" || time.Since(c.used()) > shippedRest)
 }
 
 // prune removes an image if it has no name and nobody is just naming it.
@@ -306,7 +334,7 @@ func (cs Containers) prune(ctx context.Context, c *Container) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if c.named(all); len(c.Names) > 0 || c.ShippedBy != "" && time.Since(c.used()) <= shippedRest {
+	if c.named(all); !c.unwanted() {
 		return false, nil
 	}
 	return true, cs.Remove(ctx, c)

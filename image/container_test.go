@@ -12,6 +12,7 @@ import (
 
 	"github.com/unitask/unitask/image/oci"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/disuse"
 )
 
 // A name with a digest leads to the image of that digest only if it is one of that name.
@@ -68,7 +69,7 @@ func TestAttackImportedNamePruned(t *testing.T) {
 	must(t, s.Containers().Name(t.Context(), c, Pulled, pulled))
 	leads := func(_ Arch, name, _ string) bool { return name != forgotten }
 	for range 2 {
-		_, err := s.Containers().Prune(t.Context(), leads, nil)
+		_, _, err := s.Containers().Prune(t.Context(), leads, nil, disuse.Rule{})
 		must(t, err)
 		again := &Store{home: s.home, log: s.log}
 		for _, name := range []string{imported, pulled} {

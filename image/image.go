@@ -126,6 +126,25 @@ func (im *Image) Path(name string) string {
 	return ""
 }
 
+// usedName is the file whose modification time is the image's last use.
+const usedName = "used"
+
+// Used returns when the image was last obtained for a machine, or else built.
+func (im *Image) Used() time.Time {
+	if st, err := os.Stat(filepath.Join(im.dir, usedName)); err == nil && st.ModTime().After(im.Built) {
+		return st.ModTime()
+	}
+	return im.Built
+}
+
+// touch notes that the image is used now. Without it, prune may take the image for unused.
+func (im *Image) touch() {
+	name, now := filepath.Join(im.dir, usedName), time.Now()
+	if err := os.Chtimes(name, now, now); errors.Is(err, fs.ErrNotExist) {
+		_ = os.WriteFile(name, nil, 0o600)
+	}
+}
+
 // Size returns the bytes that the image occupies on disk, without holes. A file that other images share (share.go)
 // counts in equal parts, so that the sum over all images is right.
 func (im *Image) Size() int64 {

@@ -309,23 +309,45 @@ func (s *Templates) Drop(key string) (had bool, err error) {
 // Prune removes all templates except the keep that were last cloned or made, and leftovers of a killed maker. It
 // returns how many it removed, and errors for those that it could not remove.
 func (s *Templates) Prune(keep int) (removed int, err error) {
-	entries, err := os.ReadDir(s.dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
+	list, left, err := s.aged()
+	if err != nil {
+		return 0, err
 	}
-	remove := func(name string) {
+	kept, folders := 0, 0
+	for _, t := range list {
+		if kept < keep && (!t.folders || folders < maxFolders) {
+			kept++
+			if t.folders {
+				folders++
+			}
+			continue
+		}
+		left = append(left, t.name)
+	}
+	for _, name := range left {
 		if e := os.RemoveAll(filepath.Join(s.dir, name)); e != nil {
 			err = errors.Join(err, e)
-			return
+			continue
 		}
 		removed++
 	}
-	type aged struct {
-		name    string
-		used    time.Time
-		folders bool
+	return removed, err
+}
+
+// agedTemplate is a template by its folder, and its last use.
+type agedTemplate struct {
+	name    string
+	used    time.Time
+	folders bool
+}
+
+// aged returns the templates, the last used first, and folders that a killed maker left. It removes old notes about
+// failures.
+func (s *Templates) aged() (list []agedTemplate, left []string, err error) {
+	entries, err := os.ReadDir(s.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, nil
 	}
-	var list []aged
 	for _, e := range entries {
 		text, readErr := os.ReadFile(filepath.Join(s.dir, e.Name(), templateName))
 		var info templateInfo
@@ -342,25 +364,14 @@ func (s *Templates) Prune(keep int) (removed int, err error) {
 			if st, err := os.Stat(filepath.Join(s.dir, e.Name(), usesName)); err == nil && st.ModTime().After(info.Created) {
 				info.Created = st.ModTime()
 			}
-			list = append(list, aged{e.Name(), info.Created, strings.Contains(info.Key, foldersMark)})
+			list = append(list, agedTemplate{e.Name(), info.Created, strings.Contains(info.Key, foldersMark)})
 		default:
 			st, statErr := e.Info()
 			if statErr == nil && time.Since(st.ModTime()) > time.Hour {
-				remove(e.Name())
+				left = append(left, e.Name())
 			}
 		}
 	}
-	slices.SortFunc(list, func(a, b aged) int { return b.used.Compare(a.used) })
-	kept, folders := 0, 0
-	for _, t := range list {
-		if kept < keep && (!t.folders || folders < maxFolders) {
-			kept++
-			if t.folders {
-				folders++
-			}
-			continue
-		}
-		remove(t.name)
-	}
-	return removed, err
+	slices.SortFunc(list, func(a, b agedTemplate) int { return b.used.Compare(a.used) })
+	return list, left, err
 }

@@ -5,37 +5,45 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/disuse"
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/imagefile"
 	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/run"
 )
 
-// Prune removes the containers' images that no name leads to any more, and the images that runs would build anew,
-// and says how many there were. The name of an image of the user's own leads to what was built last; those that a run
-// under way or a paused session has stay.
-func (cat *Catalog) Prune(ctx context.Context) (removed int, err error) {
+// Prune removes the containers' images that no name leads to any more, and the images that runs would build anew. The
+// name of an image of the user's own leads to what was built last. Those that a run under way or a paused session has
+// stay, and so does what the rule spares.
+func (cat *Catalog) Prune(ctx context.Context, rule disuse.Rule) (freed disuse.Freed, err error) {
 	held, err := cat.LockCustom(ctx) // a build's container has no name yet
 	if err != nil {
-		return 0, err
+		return freed, err
 	}
 	defer held.Unlock()
 	list, err := cat.Images.List()
 	if err != nil {
-		return 0, err
+		return freed, err
 	}
 	images, containers, err := cat.InUse(list)
 	if err != nil {
-		return 0, err
+		return freed, err
+	}
+	for _, im := range list {
+		if rule.Spares(im.Used()) && im.Container != "" {
+			containers[im.Container] = true
+		}
 	}
 	built, err := cat.customs()
 	if err != nil { // what it has would be taken for nobody's
-		return 0, failure.Host("images", err)
+		return freed, failure.Host("images", err)
 	}
 	own := map[string]string{}
 	for _, o := range built {
@@ -47,23 +55,96 @@ func (cat *Catalog) Prune(ctx context.Context) (removed int, err error) {
 	leads := func(arch run.Arch, name, digest string) bool {
 		return imagefile.CheckName(name) != nil || own[string(arch)+" "+name] == digest
 	}
-	gone, err := cat.Images.Containers().Prune(ctx, leads, containers)
-	for _, digest := range gone {
-		cat.Journal.Change(audit.ImageRemoved, map[string]any{"image": digest})
+	gone, freed, err := cat.Images.Containers().Prune(ctx, leads, containers, rule)
+	if !rule.DryRun {
+		for _, digest := range gone {
+			cat.Journal.Change(audit.ImageRemoved, map[string]any{"image": digest})
+		}
 	}
-	removed = len(gone)
 	if err != nil {
-		return removed, err
+		return freed, err
 	}
 	if list, err = cat.Images.List(); err != nil {
-		return removed, err
+		return freed, err
 	}
 	for _, im := range cat.Unused(list, images) {
+		if rule.Spares(im.Used()) || slices.Contains(gone, im.Container) { // counted with its container
+			continue
+		}
+		size := im.Size()
+		if !rule.DryRun {
+			if _, err := cat.Images.Remove(im.Digest); err != nil {
+				return freed, err
+			}
+			cat.Journal.Change(audit.ImageRemoved, map[string]any{"image": im.Digest})
+		}
+		freed.Add(size)
+	}
+	return freed, nil
+}
+
+// ErrInUse means that a run under way or a paused session has an image.
+var ErrInUse = errors.New("a run under way or a paused session has it")
+
+// Remove removes the images that a name or the beginning of a digest means, and returns their digests or names: a
+// container's image, the user's own, all of a bundled name, or one by its digest. It refuses what is in use.
+func (cat *Catalog) Remove(ctx context.Context, name string, container *image.Container) (removed []string, err error) {
+	list, err := cat.Images.List()
+	if err != nil {
+		return nil, err
+	}
+	images, containers, err := cat.InUse(list)
+	if err != nil {
+		return nil, err
+	}
+	custom := imagefile.CheckName(name) == nil
+	var named []*image.Image
+	for _, im := range list {
+		if custom && im.Name == name && im.Container == "" {
+			named = append(named, im)
+		}
+	}
+	for _, im := range named {
+		if images[im.Digest] {
+			return nil, fmt.Errorf("image %s (%.12s): %w", name, im.Digest, ErrInUse)
+		}
+	}
+	if container != nil {
+		if containers[container.Digest] {
+			return nil, fmt.Errorf("image %s: %w", name, ErrInUse)
+		}
+		if err := cat.Images.Containers().Remove(ctx, container); err != nil {
+			return nil, err
+		}
+		cat.Journal.Change(audit.ImageRemoved, map[string]any{"image": container.Digest})
+		return []string{container.Digest}, nil
+	}
+	if o, _ := ReadCustom(cat.Home, name); custom && o != nil && containers[o.Container] {
+		return nil, fmt.Errorf("image %s: %w", name, ErrInUse)
+	}
+	if own, err := cat.RemoveCustom(ctx, name); err != nil {
+		return nil, err
+	} else if own {
+		return []string{name}, nil
+	}
+	if len(named) == 0 {
+		im, err := cat.Images.Find(name)
+		if err == nil && (images[im.Digest] || im.Container != "" && containers[im.Container]) {
+			return nil, fmt.Errorf("image %.12s: %w", im.Digest, ErrInUse)
+		}
+		digest, err := cat.Images.Remove(name) // also one that can't be read
+		if err != nil {
+			return nil, policy.Bad("image", name, "%s", err)
+		}
+		cat.Journal.Change(audit.ImageRemoved, map[string]any{"image": digest})
+		return []string{digest}, nil
+	}
+	for _, im := range named {
 		if _, err := cat.Images.Remove(im.Digest); err != nil {
 			return removed, err
 		}
 		cat.Journal.Change(audit.ImageRemoved, map[string]any{"image": im.Digest})
-		removed++
+		removed = append(removed, im.Digest)
 	}
 	return removed, nil
 }

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/internal/disuse"
 	"github.com/unitask/unitask/internal/filelock"
 )
 
@@ -212,23 +213,30 @@ func (s *Store) entries() (kept []fs.FileInfo, writing int64, err error) {
 	return kept, writing, nil
 }
 
-// Prune removes all programs and says how many there were.
-func (s *Store) Prune() (removed int, err error) {
+// Prune removes the programs that the rule does not spare.
+func (s *Store) Prune(rule disuse.Rule) (freed disuse.Freed, err error) {
 	turn, err := filelock.Alone(s.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
+		return freed, nil
 	}
 	if err != nil {
-		return 0, err
+		return freed, err
 	}
 	defer turn.Unlock()
 	list, _, err := s.entries()
 	for _, e := range list {
-		if e := os.Remove(filepath.Join(s.Dir, e.Name())); e != nil {
-			err = errors.Join(err, e)
+		if rule.Spares(e.ModTime()) {
 			continue
 		}
-		removed++
+		name := filepath.Join(s.Dir, e.Name())
+		size := disuse.Size(name)
+		if !rule.DryRun {
+			if e := os.Remove(name); e != nil {
+				err = errors.Join(err, e)
+				continue
+			}
+		}
+		freed.Add(size)
 	}
-	return removed, err
+	return freed, err
 }

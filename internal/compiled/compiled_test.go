@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/internal/disuse"
 	"github.com/unitask/unitask/internal/filelock"
 )
 
@@ -73,10 +74,10 @@ func TestKeep(t *testing.T) {
 	if d.Kept() || !slices.Equal(names(t, s), []string{key}) {
 		t.Errorf("%v", names(t, s))
 	}
-	if n, err := s.Prune(); n != 1 || err != nil || len(names(t, s)) != 0 {
+	if n, err := s.Prune(disuse.Rule{}); n.Count != 1 || err != nil || len(names(t, s)) != 0 {
 		t.Errorf("%d %v", n, err)
 	}
-	if n, err := (&Store{Dir: "/nowhere/at/all"}).Prune(); n != 0 || err != nil {
+	if n, err := (&Store{Dir: "/nowhere/at/all"}).Prune(disuse.Rule{}); n.Count != 0 || err != nil {
 		t.Errorf("%d %v", n, err)
 	}
 }
@@ -160,7 +161,7 @@ func TestRoom(t *testing.T) {
 	if left := names(t, s); len(left) > 2 {
 		t.Errorf("%v", left)
 	}
-	if n, err := s.Prune(); n != 2 || err != nil {
+	if n, err := s.Prune(disuse.Rule{}); n.Count != 2 || err != nil {
 		t.Errorf("%d %v", n, err)
 	}
 	left := filepath.Join(s.Dir, newPrefix+"1")
@@ -177,7 +178,8 @@ func TestRoom(t *testing.T) {
 	if _, err := os.Stat(left); err == nil {
 		t.Error("what was left behind is still there")
 	}
-	if n, err := s.Prune(); n != 1 || err != nil || len(names(t, s)) != 2 { // what is being written, and the folder
+	// What is being written, and the folder, stay.
+	if n, err := s.Prune(disuse.Rule{}); n.Count != 1 || err != nil || len(names(t, s)) != 2 {
 		t.Errorf("%d %v %v", n, err, names(t, s))
 	}
 	half.Keep()

@@ -341,7 +341,7 @@ func (d *Doctor) checkClone(ctx context.Context, r *Report, im *image.Image) (to
 	case err == nil:
 		took = time.Since(start)
 		m.Close()
-		r.add("clone", nil, fmt.Sprintf("restored in %d ms", took.Milliseconds()), "")
+		r.add("clone", nil, fmt.Sprintf("restored in %.2f s", took.Seconds()), "")
 	case errors.As(err, &given):
 		r.add("clone", err, "", "until then every run boots; unitask image build --warm tries at once")
 		return 0
@@ -405,7 +405,7 @@ func (d *Doctor) checkBoot(ctx context.Context, r *Report, spec machine.Spec) {
 			if best == nil {
 				best = &report
 				d.Source.Works(spec, failed)
-				r.add("boot", nil, fmt.Sprintf("%s in %d ms on %s", spec.Image.Kernel, report.BootMs, accel), "")
+				r.add("boot", nil, fmt.Sprintf("%s in %.1f s on %s", spec.Image.Kernel, float64(report.BootMs)/1000, accel), "")
 				r.jail(jail, d.RequireJail)
 			}
 		} else {

@@ -19,6 +19,7 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/disuse"
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/filelock"
 	"github.com/unitask/unitask/internal/home"
@@ -85,29 +86,35 @@ func (in *Installer) Store() *packages.Store {
 	}
 }
 
-// RemoveAll removes what was built for runs, but for what a run under way has, and says how many sets of packages that
-// were. The next run that asks for some has them built again, from what the registry then has.
-func (in *Installer) RemoveAll(ctx context.Context) (removed int, err error) {
+// Prune removes what was built for runs, but for what the rule spares and what a run under way has. The
+// next run that asks for some has them built again, from what the registry then has.
+func (in *Installer) Prune(ctx context.Context, rule disuse.Rule) (freed disuse.Freed, err error) {
 	store := in.Store()
 	keys, err := store.Keys()
 	if err != nil {
-		return 0, err
+		return freed, err
 	}
 	for _, key := range keys {
 		held, err := filelock.Wait(ctx, home.Dir(in.Home).Lock("packages-"+key), func() {})
 		if err != nil {
-			return removed, err
+			return freed, err
 		}
-		gone, err := store.Drop(key)
+		size, used, gone := store.Unheld(key)
+		if gone = gone && !rule.Spares(used); gone && !rule.DryRun {
+			gone, err = store.Drop(key)
+		}
 		held.Unlock()
 		if err != nil {
-			return removed, err
+			return freed, err
 		}
 		if gone {
-			removed++
+			freed.Add(size)
 		}
 	}
-	return removed, store.Remove("")
+	if rule.DryRun {
+		return freed, nil
+	}
+	return freed, store.Remove("")
 }
 
 // installation is a set of packages that is asked for.

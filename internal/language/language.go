@@ -281,7 +281,7 @@ func SessionImages() (names []string) {
 func Nearest(word string, names []string) string {
 	best, most := "", 2 // letters that may differ
 	for _, name := range names {
-		if d := edit.Distance(strings.ToLower(word), name); d <= most && d < len(name)-1 {
+		if d := edit.Distance(strings.ToLower(word), name); d <= most && d < len(name)-1 && name != word {
 			best, most = name, d-1
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/internal/atomicfile"
+	"github.com/unitask/unitask/internal/disuse"
 	"github.com/unitask/unitask/internal/filelock"
 )
 
@@ -116,6 +117,20 @@ func (s *Store) room(l *Lock) error {
 			"packages of runs that are under way take the room that there is for packages, %d MiB for %d sets of them: wait until some have ended", s.MaxBytes>>20, s.MaxMany)
 	}
 	return nil
+}
+
+// Unheld returns the size and the last use of what is kept under a key; there is nothing where somebody holds it.
+func (s *Store) Unheld(key string) (bytes int64, used time.Time, is bool) {
+	dir := filepath.Join(s.Dir, key)
+	held, err := filelock.TryAlone(dir)
+	if err != nil {
+		return 0, used, false
+	}
+	defer held.Unlock()
+	if st, err := os.Stat(dir); err == nil {
+		used = st.ModTime()
+	}
+	return disuse.Size(dir), used, true
 }
 
 // Drop removes what is kept under a key, if nobody holds it, and says whether it has gone.

@@ -19,7 +19,8 @@ import (
 
 // errGone is the answer for a session that never was or has ended.
 func errGone(name string) error {
-	return &Error{Code: CodeGone, Message: fmt.Sprintf("there is no session %.80q: it has ended, or never was", name)}
+	return &Error{Code: CodeGone, Unknown: true,
+		Message: fmt.Sprintf("there is no session %.80q: it has ended, or never was", name)}
 }
 
 // find returns a session that is held, by its id or name, or one that is away.

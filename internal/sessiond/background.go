@@ -15,7 +15,7 @@ const waitStep = time.Minute
 
 // behind waits for a command in the background, or stops it. The record of its run says whose it is.
 func (h *Daemon) behind(ctx context.Context, c *client, req Request) (Answer, error) {
-	none := &Error{Code: CodeGone,
+	none := &Error{Code: CodeGone, Unknown: true,
 		Message: fmt.Sprintf("run %.80q is no command in the background of a session that lives", req.Run)}
 	rec, err := h.rt.Runs().Get(req.Run)
 	if err != nil {

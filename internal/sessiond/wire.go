@@ -241,6 +241,8 @@ const (
 
 // Error is an error on its way to the command line.
 type Error struct {
+	// Unknown means that nothing has the name that was given.
+	Unknown      bool               `json:"unknown,omitempty"`
 	Code         string             `json:"code"`
 	Message      string             `json:"message"`
 	RetryAfterMS int64              `json:"retryAfterMs,omitempty"` // of busy

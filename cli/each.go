@@ -1,0 +1,56 @@
+package cli
+
+import "errors"
+
+// severalErrors are the errors about several things that the user named. Each is printed by itself.
+type severalErrors []error
+
+func (s severalErrors) Error() string { return errors.Join(s...).Error() }
+
+func (s severalErrors) Unwrap() []error { return s }
+
+// collect returns the errors of a list that are not nil, as one.
+func collect(list []error) error {
+	var several severalErrors
+	for _, err := range list {
+		if err != nil {
+			several = append(several, err)
+		}
+	}
+	if len(several) == 0 {
+		return nil
+	}
+	return several
+}
+
+// exitCodeOf is exitCode; of several errors, a fault of the host comes before a mistake on the command line.
+func exitCodeOf(err error) int {
+	var several severalErrors
+	if !errors.As(err, &several) {
+		return exitCode(err)
+	}
+	code := 0
+	for _, e := range several {
+		code = max(code, exitCode(e))
+	}
+	return code
+}
+
+// removeEach removes each of several things, whose names are returned by remove, and goes on after an error.
+func (a *app) removeEach(names []string, remove func(name string) (removed []string, err error)) error {
+	var errs []error
+	all := []string{}
+	for _, name := range names {
+		removed, err := remove(name)
+		errs, all = append(errs, err), append(all, removed...)
+		for _, name := range removed {
+			if !a.asJSON {
+				a.ui.line("%s", name)
+			}
+		}
+	}
+	if err := collect(errs); err != nil {
+		return err
+	}
+	return a.report(map[string]any{"removed": all}, func() {})
+}
