@@ -81,7 +81,8 @@ func TestPruneUnread(t *testing.T) {
 			put(name, "x")
 		}
 		c.spoil()
-		if n, err := rt.Catalog().Prune(t.Context(), disuse.Rule{}); err == nil || n.Count != 0 || !strings.Contains(err.Error(), c.says) || there(im) != 1 {
+		if n, err := rt.Catalog().Prune(t.Context(), disuse.Rule{}); err == nil || n.Count != 0 ||
+			!strings.Contains(err.Error(), c.says) || there(im) != 1 {
 			t.Errorf("%s: %d images removed, %d left: %v", name, n, there(im), err)
 		}
 		if c.own {
