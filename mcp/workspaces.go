@@ -142,8 +142,8 @@ type sessionsResult struct {
 func (s *Server) addSessionTools() {
 	yes, no := true, false
 	addTool(s, &sdk.Tool{
-		Name:        "session_command",
-		Title:       "Run a command",
+		Name:  "session_command",
+		Title: "Run a command",
 		Description: "Run a command line in a session's machine, beside its interpreters. Returns stdout, stderr and " +
 			"the exit code. With background its run's id comes at once, and wait_command has what it prints.",
 		InputSchema: inputSchema[commandArgs](func(p map[string]*jsonschema.Schema) {
