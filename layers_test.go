@@ -63,9 +63,9 @@ func drawFloors(floors [][]string, users map[string]int) string {
 			if x+wide > width-gap {
 				x, y = left, y+boxHeight+gap
 			}
-			shade := 96 - min(users[name], 20)*2
-			fmt.Fprintf(&body, `<rect x="%d" y="%d" width="%d" height="%d" rx="4" fill="hsl(212,70%%,%d%%)"/>`+
-				`<text x="%d" y="%d">%s</text>`+"\n", x, y, wide, boxHeight, shade, x+7, y+16, title(name))
+			shade := 240 - min(users[name], 20)*5
+			fmt.Fprintf(&body, `<rect x="%d" y="%d" width="%d" height="%d" rx="4" fill="#%02x%02xff"/>`+
+				`<text x="%d" y="%d">%s</text>`+"\n", x, y, wide, boxHeight, shade, (shade+255)/2, x+7, y+16, title(name))
 			x += wide + gap
 		}
 		y += boxHeight + gap
