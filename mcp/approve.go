@@ -121,9 +121,10 @@ func verdict(res *sdk.ElicitResult, err error) unitask.Verdict {
 	case "accept":
 		answer, _ := res.Content["answer"].(string)
 		switch v := unitask.Verdict(answer); v {
-		case unitask.Deny, unitask.AllowOnce, unitask.AllowRun, untilClosed:
+		case unitask.AllowOnce, unitask.AllowRun, untilClosed:
 			return v
 		}
+		return unitask.Deny // nobody waits for a better answer
 	case "decline":
 		return unitask.Deny
 	}

@@ -430,6 +430,8 @@ func (x *stepping) finish(ctx context.Context, err error) error {
 		res.Outcome, res.ExitCode = run.OutcomeFailed, run.ExitUsage
 	case ctx.Err() != nil:
 		res.Outcome, res.ExitCode, err = run.OutcomeCancelled, run.ExitCancelled, failure.Cancelled(ctx)
+	case failure.Unread(err) != nil:
+		res.Outcome, res.ExitCode, err = run.OutcomeCancelled, run.ExitCancelled, failure.Unread(err)
 	case err != nil:
 		res.Outcome, res.ExitCode, err = run.OutcomeFailed, run.ExitHost, failure.Host("session", err)
 	}

@@ -46,10 +46,16 @@ func (c *Stream) Write(p []byte) (int, error) {
 	}
 	_, _ = c.record.Write(p)
 	if _, err := c.out.Write(p); err != nil {
-		return 0, err
+		return 0, &WriteError{err}
 	}
 	return n, nil
 }
+
+// WriteError is an error of the writer to which a caller's output goes.
+type WriteError struct{ Err error }
+
+func (e *WriteError) Error() string { return e.Err.Error() }
+func (e *WriteError) Unwrap() error { return e.Err }
 
 // Restart forgets what was collected, and begins with a new limit.
 func (c *Stream) Restart(limit int64) {

@@ -87,6 +87,9 @@ func (x *Execution) classify(ctx context.Context, err error) error {
 	case ctx.Err() != nil && !x.kept.ended():
 		res.Outcome, res.ExitCode = run.OutcomeCancelled, run.ExitCancelled
 		return failure.Cancelled(ctx)
+	case failure.Unread(err) != nil:
+		res.Outcome, res.ExitCode = run.OutcomeCancelled, run.ExitCancelled
+		return failure.Unread(err)
 	case errors.As(err, &gone):
 		res.Outcome, res.ExitCode = run.OutcomeCrashed, run.ExitHost
 		return err

@@ -6,7 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"syscall"
 
+	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/run"
 )
 
@@ -41,6 +44,21 @@ func Cancelled(ctx context.Context) error {
 	}
 	return fmt.Errorf("cancelled: %w", cause)
 }
+
+// Unread returns the error of what ended since nobody reads its output any more, as after `| head`; nil if err is
+// another one.
+func Unread(err error) error {
+	if errors.As(err, new(*bounded.WriteError)) && (errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe)) {
+		return unread{err}
+	}
+	return nil
+}
+
+type unread struct{ error }
+
+func (unread) Error() string { return "cancelled: nobody reads its output any more" }
+
+func (u unread) Unwrap() error { return u.error }
 
 type cancelled struct{ error }
 
