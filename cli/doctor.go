@@ -47,7 +47,7 @@ With --attack it starts a stand-in for a QEMU that was broken out of, in the jai
 					a.ui.check("-", "accel", "%s: %s", acc.Accel, safe(acc.Reason))
 				}
 			}
-			fmt.Fprintln(a.std.Stdout, r.Verdict)
+			a.ui.line("%s", r.Verdict)
 			return nil
 		}),
 	}

@@ -42,7 +42,7 @@ func TestWriter(t *testing.T) {
 	if n, err := w.Write([]byte("abc")); n != 3 || err != nil {
 		t.Errorf("Write below the limit: got %d, %v", n, err)
 	}
-	if n, err := w.Write([]byte("def")); n != 2 || err != errMore {
+	if n, err := w.Write([]byte("def")); n != 2 || !errors.Is(err, errMore) {
 		t.Errorf("Write beyond the limit: got %d, %v, want 2, %v", n, err, errMore)
 	}
 	if got.String() != "abcde" {
