@@ -97,6 +97,8 @@ type app struct {
 	asJSON   bool // --json of a command without one of its own
 	answered bool // its answer is printed
 
+	removed []string // what a command removed before an error
+
 	misread bool // an error in the flags prevented reading the rest of them
 
 	home    string

@@ -49,6 +49,7 @@ func (a *app) removeEach(names []string, remove func(name string) (removed []str
 			}
 		}
 	}
+	a.removed = all
 	if err := collect(errs); err != nil {
 		return err
 	}

@@ -72,7 +72,8 @@ func (a *app) failed(err error) error {
 		Error        string          `json:"error"`
 		Hint         string          `json:"hint,omitempty"`
 		RetryAfterMS int64           `json:"retryAfterMs,omitempty"`
-	}{Outcome: unitask.OutcomeFailed, ExitCode: a.code, Error: err.Error()}
+		Removed      []string        `json:"removed,omitempty"`
+	}{Outcome: unitask.OutcomeFailed, ExitCode: a.code, Error: err.Error(), Removed: a.removed}
 	var busy *unitask.BusyError
 	var h hinted
 	switch {
