@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -108,6 +109,7 @@ type stored struct {
 	Prunable  int64  `json:"prunableBytes"`
 	PrunedBy  string `json:"prunedBy,omitempty"` // the command that removes what is not needed
 	directory []string
+	folders   bool // the items are folders; files beside them are locks and logs
 }
 
 // storedKinds are the parts of a home, a row each.
@@ -122,7 +124,7 @@ func storedKinds(dir layout.Dir) []stored {
 		{Kind: "compiled programs", PrunedBy: imagePrune, directory: []string{dir.Compiled()}},
 		{Kind: "parts", directory: []string{dir.Vendor(""), dir.Cache()}},
 		{Kind: "records", PrunedBy: "runs prune", directory: []string{dir.Runs()}},
-		{Kind: "paused sessions", PrunedBy: "session rm", directory: []string{dir.Sessions()}},
+		{Kind: "paused sessions", PrunedBy: "session rm", directory: []string{dir.Sessions()}, folders: true},
 		{Kind: "audit log", directory: []string{dir.Audit()}},
 	}
 }
@@ -165,9 +167,12 @@ func (s *stored) measure() {
 	for _, dir := range s.directory {
 		entries, _ := os.ReadDir(dir) // one that is missing has nothing
 		for _, e := range entries {
-			if !strings.HasPrefix(e.Name(), ".") {
+			if !strings.HasPrefix(e.Name(), ".") && (e.IsDir() || !s.folders) {
 				s.Items++
 			}
+		}
+		if real, err := filepath.EvalSymlinks(dir); err == nil { // a folder may be on another disk
+			dir = real
 		}
 		s.Bytes += disuse.Size(dir)
 	}
