@@ -5,6 +5,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -285,7 +286,7 @@ func (t *terminal) set(names ...string) bool {
 // isControl reports whether a terminal would do anything else than show a character.
 func isControl(r rune) bool {
 	return r < 0x20 || r >= 0x7f && r < 0xa0 || // C0, DEL and C1
-		r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || // direction
+		unicode.Is(unicode.Cf, r) && r != 0x200c && r != 0x200d || // direction and invisible, but for joiners
 		r == 0x2028 || r == 0x2029 // ends of lines
 }
 

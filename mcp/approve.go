@@ -2,8 +2,6 @@ package mcp
 
 import (
 	"context"
-	"slices"
-	"sync"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -15,73 +13,10 @@ var approvalForm = map[string]any{
 	"type": "object",
 	"properties": map[string]any{"answer": map[string]any{
 		"type": "string", "title": "May it connect?",
-		"enum": []any{string(unitask.Deny), string(unitask.AllowOnce), string(unitask.AllowRun), string(untilClosed)},
-		"enumNames": []any{"No, not in this run", "This connection or request only", "To this host and port, in this run",
-			"To this host and port, until this server ends"},
+		"enum":      []any{string(unitask.Deny), string(unitask.AllowOnce), string(unitask.AllowRun)},
+		"enumNames": []any{"No, not in this run", "This connection or request only", "To this host and port, in this run"},
 	}},
 	"required": []any{"answer"},
-}
-
-// untilClosed allows what AllowRun does, and the same in the server's later runs.
-const untilClosed unitask.Verdict = "server"
-
-// maxAgreed bounds the targets that a server remembers.
-const maxAgreed = 1000
-
-// agreed are targets (HOST:PORT) that the client's user has allowed until the server ends.
-type agreed struct {
-	mu      sync.Mutex
-	targets map[string]bool
-}
-
-// asker returns an asker that asks nobody about what was allowed until the server ends.
-func (a *agreed) asker(ask asker) asker {
-	if ask == nil {
-		return nil
-	}
-	return func(ctx context.Context, q unitask.Question) unitask.Verdict {
-		a.mu.Lock()
-		known := a.targets[q.Host]
-		a.mu.Unlock()
-		if known {
-			return unitask.AllowRun
-		}
-		said := ask(ctx, q)
-		if said != untilClosed {
-			return said
-		}
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if a.targets == nil {
-			a.targets = map[string]bool{}
-		}
-		if len(a.targets) < maxAgreed {
-			a.targets[q.Host] = true
-		}
-		return unitask.AllowRun
-	}
-}
-
-// canShow reports whether a call's client can show its user a form, and the user may answer: a remote client must not
-// approve what the ceiling asks about.
-func canShow(caller unitask.Caller, req *sdk.CallToolRequest) bool {
-	can := req.ClientCapabilities()
-	return !remote(caller) && can != nil && can.Elicitation != nil &&
-		(can.Elicitation.Form != nil || can.Elicitation.URL == nil)
-}
-
-// askFirst has the client's user asked about the hosts that a call names, unless a policy that the user trusts says
-// which hosts models may reach, or the client can't show a question. A fleet's runs ask nobody.
-func (s *Server) askFirst(caller unitask.Caller, req *sdk.CallToolRequest, run *unitask.Request) {
-	keys := []string{"allowNet", "allowNetAny", "ask"}
-	says := slices.ContainsFunc(keys, caller.Ceiling.Bounds)
-	if s.opts.Policy != nil {
-		says = s.opts.Policy.Says(callerNames(req.Extra), keys...)
-	}
-	if says || !s.rt.HasSessions() || !canShow(caller, req) {
-		return
-	}
-	run.Ask, run.AllowNet = append(slices.Clip(run.Ask), run.AllowNet...), nil
 }
 
 // asker shows a question to somebody until its context ends; "" means no answer.
@@ -121,7 +56,7 @@ func verdict(res *sdk.ElicitResult, err error) unitask.Verdict {
 	case "accept":
 		answer, _ := res.Content["answer"].(string)
 		switch v := unitask.Verdict(answer); v {
-		case unitask.AllowOnce, unitask.AllowRun, untilClosed:
+		case unitask.AllowOnce, unitask.AllowRun:
 			return v
 		}
 		return unitask.Deny // nobody waits for a better answer

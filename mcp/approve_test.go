@@ -190,48 +190,6 @@ func TestInputRequired(t *testing.T) {
 	}
 }
 
-// A client that can show a question is asked about every host that a call names. What its user has allowed until the
-// server ends is not asked again; another host and another port are.
-func TestAskedByDefault(t *testing.T) {
-	if testing.Short() {
-		t.Skip("boots real machines; not in -short")
-	}
-	s := newServer(t, open(t, unitask.PoolSize{}), mcp.Options{})
-	var mu sync.Mutex
-	var asked []string
-	cs := inMemory(t, s, &sdk.ClientOptions{ElicitationHandler: func(_ context.Context,
-		r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		asked = append(asked, r.Params.Message)
-		if strings.Contains(r.Params.Message, "no.w.example") {
-			return &sdk.ElicitResult{Action: "decline"}, nil
-		}
-		return accepts("server"), nil
-	}})
-	for _, row := range []struct {
-		url       string
-		questions int
-		verdict   string
-	}{
-		{"http://yes.w.example/", 1, "allow"}, {"http://yes.w.example/", 0, "allow"}, {"https://yes.w.example/", 1, "allow"},
-		{"http://no.w.example/", 1, "deny"}, {"http://no.w.example/", 1, "deny"},
-	} {
-		mu.Lock()
-		asked = nil
-		mu.Unlock()
-		res, out, text := call(t, cs, "run_code", object{"language": "js", "allowNet": []string{"*.w.example"},
-			"code": "fetch('" + row.url + "').catch(() => console.log('over'))"})
-		list, _ := out["approvals"].([]any)
-		mu.Lock()
-		n := len(asked)
-		mu.Unlock()
-		if res.IsError || n != row.questions || len(list) != 1 || list[0].(object)["verdict"] != row.verdict {
-			t.Errorf("%s: asked %q, approvals %v, %s", row.url, asked, list, text)
-		}
-	}
-}
-
 // accepts answers a question.
 func accepts(answer string) *sdk.ElicitResult {
 	return &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": answer}}

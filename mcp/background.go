@@ -143,15 +143,20 @@ func (s *Server) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs
 	return nil, out, nil
 }
 
-// gather waits for the end of a command, and at most until a time, or until it has printed most bytes after a position.
+// gather waits for the end of a command, and at most until a time, or until it has printed most bytes after a position,
+// or half of what is kept.
 func gather(ctx context.Context, of *heldSession, run string, after int64, until time.Time,
 	most int) (is unitask.Background, err error) {
+	enough := int64(min(most, unitask.MaxKeptOutput/2))
+	if most < leastShown {
+		enough = unitask.MaxKeptOutput * 1024 // its output is not wanted
+	}
 	for seq := after; ; seq = is.Seq {
 		is, err = of.Wait(ctx, run, seq, time.Until(until))
 		if err != nil {
 			return is, err
 		}
-		if is.Result != nil || is.Seq-after >= int64(max(most, 1)) || !time.Now().Before(until) {
+		if is.Result != nil || is.Seq-after >= enough || !time.Now().Before(until) {
 			return of.Wait(ctx, run, after, 0)
 		}
 		select { // a command that prints byte by byte wakes nobody each time

@@ -13,6 +13,7 @@ import (
 const (
 	usualShown = 24 << 10 // the rest of a result's text has some KiB of its own
 	mostShown  = 256 << 10
+	leastShown = 16 // with less room nothing is shown
 )
 
 // stream receives output: it sends the output to the client, and keeps its beginning and its end for the result.
@@ -53,7 +54,7 @@ func (s *stream) shown(room int, resource string) (text string, of int64) {
 			return text, s.total
 		}
 	}
-	if room < 4*utf8.UTFMax {
+	if room < leastShown {
 		return "", 0
 	}
 	half := room / 2

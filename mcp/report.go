@@ -27,7 +27,7 @@ const (
 	maxLines   = 10      // of a list in a text
 	maxLinks   = 50      // links to artifacts beside a text
 	maxLine    = 500     // bytes of a part of a line
-	maxAbout   = 4 << 10 // bytes of the lines before the output, and as many of those behind it
+	maxAbout   = 3 << 10 // bytes of the lines before the output, and as many of those behind it
 )
 
 // report returns a result as text for a model.

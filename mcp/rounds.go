@@ -53,7 +53,8 @@ type roundQuestion struct {
 // inRounds reports whether the client of a call is asked at the call's end: it must be our own user's client, and
 // able to show a form.
 func inRounds(caller unitask.Caller, req *sdk.CallToolRequest) bool {
-	return req.ProtocolVersion() >= stateless && canShow(caller, req)
+	can := req.ClientCapabilities()
+	return req.ProtocolVersion() >= stateless && !remote(caller) && can != nil && can.Elicitation != nil
 }
 
 type runWith func(ctx context.Context, approve asker) (*sdk.CallToolResult, any, error)

@@ -98,7 +98,6 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 	if err != nil {
 		return nil, nil, err
 	}
-	s.askFirst(caller, req, &run)
 	if inRounds(caller, req) {
 		out, res, err := s.round(ctx, caller, req, func(live context.Context, approve asker) (*sdk.CallToolResult, any,
 			error) {
@@ -114,7 +113,6 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 // asked about. What the run holds is released as soon as it has ended, before anything is written to the client.
 func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, req *sdk.CallToolRequest, in runArgs,
 	run unitask.Request, approve asker) (*sdk.CallToolResult, *ran, error) {
-	approve = s.agreed.asker(approve)
 	defer live.close()
 	done, err := s.begin()
 	if err != nil {

@@ -28,7 +28,6 @@ func (s *Server) runCommand(ctx context.Context, req *sdk.CallToolRequest, in co
 // commandNow runs a command, or starts it in the background; live and approve are as in runNow.
 func (s *Server) commandNow(ctx context.Context, live *live, caller unitask.Caller, of *heldSession, in commandArgs,
 	approve asker) (*sdk.CallToolResult, any, error) {
-	approve = s.agreed.asker(approve)
 	defer live.close()
 	done, err := s.begin()
 	if err != nil {

@@ -67,8 +67,7 @@ type Server struct {
 	mu       sync.Mutex
 	draining bool // no more calls are accepted
 	sessions sessions
-	held     held // sessions of unitask
-	agreed   agreed
+	held     held    // sessions of unitask
 	rounds   rounds  // runs that ask by the end of a call
 	filing   *filing // of calls of files and session, which hold what they read
 	visitors visitors
@@ -83,8 +82,8 @@ type Server struct {
 }
 
 // DefaultReach is what whoever connects a model must know. README.md says the same.
-const DefaultReach = "Over MCP a model may reach every public host that it names, by HTTP and TLS; you are asked " +
-	"first only if its client can show a question. It may read every file below the folder in which the server starts. " +
+const DefaultReach = "Over MCP a model may reach every public host that it names, by HTTP and TLS, without a question. " +
+	"It may read every file below the folder in which the server starts. " +
 	"allowNet = [], filesUnder = [] and dirsUnder = [] in that folder's .unitask.toml take both away."
 
 // instructions describe the server to a client's model; %s is withSessions, where there are some.

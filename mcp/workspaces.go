@@ -317,7 +317,7 @@ func numbered(text []byte, span []int) (string, error) {
 		if i > to {
 			break
 		}
-		if b.Len() > maxShownFile {
+		if b.Len()+len(line) > maxShownFile && b.Len() > 0 {
 			fmt.Fprintf(&b, "(shown to line %d of %d: view_range shows more)\n", i-1, lines)
 			break
 		}

@@ -67,7 +67,7 @@ var wrongCalls = map[string]string{
 	`{` + python + `,"allowNet":"a.example"}`:                         "works python net=[a.example]",
 	`{` + python + `,"allowNet":"[\"a.example\",\"b.example\"]"}`:     "works python net=[a.example b.example]",
 	`{` + python + `,"allowNet":["https://a.example"]}`:               "works python net=[a.example]",
-	`{` + python + `,"allowNet":["https://a.example/v1/things?x=1"]}`: "allowHttp 'GET a.example/v1/things?x=1' only such requests",
+	`{` + python + `,"allowNet":["https://a.example/v1/things?x=1"]}`: "\"a.example\" grants all of the host",
 	`{` + python + `,"allowNet":["http://a.example:8080/"]}`:          "works python net=[a.example:8080]",
 	`{` + python + `,"allowNet":[]}`:                                  "works python",
 	`{` + python + `,"allowNet":null}`:                                "works python",

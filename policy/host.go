@@ -186,8 +186,8 @@ func hostOfURL(s string) (string, error) {
 		return "", errors.New("has a user or an @: give only the host")
 	}
 	if end := strings.IndexAny(rest, "/?#"); end >= 0 && rest[end:] != "/" {
-		return "", fmt.Errorf("has a path: %.100q grants all of the host, allowHttp 'GET %.100s' only such requests",
-			rest[:end], rest)
+		return "", fmt.Errorf("has a path: %.100q grants all of the host, and allowHttp a rule such as 'GET HOST/PATH'",
+			rest[:end])
 	}
 	return strings.TrimSuffix(rest, "/"), nil
 }

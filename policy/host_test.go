@@ -35,7 +35,7 @@ func TestParseNetRule(t *testing.T) {
 		"example.com:65536": "port", "example.com:080": "port",
 		"example.com:": "port", "example.com:http": "port", "exa mple.com": `' '`, "example.com\x00.evil.com": `'\x00'`,
 		"example.com\n": `'\n'`, "a%00b.com": `'%'`,
-		"https://example.com/v1": "allowHttp 'GET example.com/v1'", "https://example.com?x": "has a path",
+		"https://example.com/v1": "\"example.com\" grants all of the host", "https://example.com?x": "has a path",
 		"https://example.com#x": "has a path", "https://example.com//": "has a path", "https://": "empty",
 		"https:///etc": "has a path", "ftp://example.com": "scheme", "file:///etc/passwd": "scheme", "://a.com": "scheme",
 		"https://u:p@example.com": "has a user", "https://u@example.com": "has a user", "https://a.com\\b.com": `'\\'`,

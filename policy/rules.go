@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/unitask/unitask/internal/bounded"
 )
 
 // rules is a list of rules, each parsed once. meet returns what two rules both allow.
@@ -33,6 +35,9 @@ func (k rules[R]) list(texts []string) ([]R, *FieldError) {
 	for _, text := range texts {
 		rule, err := k.parse(text)
 		if err != nil {
+			if strings.Contains(text, "://") { // it may have a login
+				text = bounded.Said(text, 200)
+			}
 			return nil, &FieldError{Value: fmt.Sprintf("%.100q", text), Reason: err.Error()}
 		}
 		if !slices.Contains(out, rule) {

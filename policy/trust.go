@@ -258,23 +258,6 @@ func findForModels(trust Trust, dir string, builtIn *Ceiling) (*ForModels, error
 	return m, err
 }
 
-// Says reports whether a trusted file has one of the keys, for everybody or for a principal of one of the names. A
-// stranger's file says nothing: it narrows.
-func (m *ForModels) Says(names []string, keys ...string) bool {
-	for ; m != nil; m = m.Above {
-		if !m.Trusted {
-			continue
-		}
-		for _, key := range keys {
-			has := func(c *Ceiling) bool { return c != nil && c.most[key] != nil }
-			if has(m.Ceiling) || slices.ContainsFunc(names, func(n string) bool { return has(m.Ceiling.Principals[n]) }) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 // String says in a sentence which ceiling applies.
 func (m *ForModels) String() string {
 	switch {

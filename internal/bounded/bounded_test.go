@@ -78,7 +78,7 @@ func TestStream(t *testing.T) {
 	}
 	r, w := io.Pipe()
 	r.CloseWithError(errMore)
-	if _, err := NewStream(4, &record, w).Write([]byte("x")); err != errMore {
+	if _, err := NewStream(4, &record, w).Write([]byte("x")); !errors.Is(err, errMore) {
 		t.Errorf("the caller's writer fails: got %v, want %v", err, errMore)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -248,7 +249,8 @@ func (r *Report) conclude(cloned time.Duration) {
 	case !r.OK:
 		r.Verdict = "This host can't run code as it is: see the failures above."
 	case on == "":
-		r.Verdict = "This host can run code. The first run fetches and builds what is missing, which may take minutes."
+		r.Verdict = "Nothing speaks against running code here, but no machine has booted yet. " +
+			"The first run fetches and builds what is missing, which may take minutes."
 	case cloned > 0:
 		r.Verdict = fmt.Sprintf(
 			"This host can run code: a machine is ready in %.2f s (cloned), or in %.1f s (booted), on %s.",
@@ -320,6 +322,13 @@ func (r *Report) Ceiling(m *policy.ForModels, err error) {
 	}
 	r.add("ceiling", nil, m.String(), "")
 	r.Checks[len(r.Checks)-1].Remedy = m.Remedy()
+	slow := slices.ContainsFunc(r.Accelerators, func(a AccelReport) bool { return a.OK && a.Accel == vmm.TCG })
+	fast := slices.ContainsFunc(r.Accelerators, func(a AccelReport) bool { return a.OK && a.Accel != vmm.TCG })
+	if got, _, err := policy.Resolve(policy.Request{}, m.Ceiling); err == nil && got.RequireHardware && slow && !fast {
+		r.add("ceiling", errors.New("requireHardware is set, and this host has no hardware virtualization"), "",
+			"take requireHardware out of "+m.File+", or see accel below")
+		r.conclude(0)
+	}
 }
 
 // checkClone restores the default template, and tells of one that failed. It returns how long a clone took, 0 if there
