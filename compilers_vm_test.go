@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/internal/disuse"
 )
 
 // cSource is a package of pip with one file in C and no wheel, which its own backend compiles as setuptools does.
@@ -195,7 +194,7 @@ func TestAddonCompiled(t *testing.T) {
 	if _, err := c.Catalog().RemoveCustom(t.Context(), "node-compilers"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.RemovePackages(t.Context(), disuse.Rule{}); err != nil {
+	if _, err := c.RemovePackages(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	_, err := c.run(t, "js", "npm:native", " ")

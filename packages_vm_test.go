@@ -24,7 +24,6 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
-	"github.com/unitask/unitask/internal/disuse"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 )
@@ -240,7 +239,7 @@ func TestPackages(t *testing.T) {
 	if keys, err := rt.Packages().Keys(); err != nil || len(keys) != 1 {
 		t.Errorf("kept: %v %v", keys, err)
 	}
-	if n, err := rt.RemovePackages(t.Context(), disuse.Rule{}); err != nil || n.Count != 1 {
+	if n, err := rt.RemovePackages(t.Context()); err != nil || n != 1 {
 		t.Errorf("removed %d %v", n, err)
 	}
 	if left, _ := os.ReadDir(filepath.Join(home, "packages")); len(left) != 0 {

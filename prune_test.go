@@ -144,11 +144,11 @@ func TestRemovePackagesHeld(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := rt.RemovePackages(t.Context(), disuse.Rule{}); n.Count != 0 || err != nil || store.Verify(kept) != nil {
+	if n, err := rt.RemovePackages(t.Context()); n != 0 || err != nil || store.Verify(kept) != nil {
 		t.Errorf("%d removed: %v, %v", n, err, store.Verify(kept))
 	}
 	held.Unlock()
-	if n, err := rt.RemovePackages(t.Context(), disuse.Rule{}); n.Count != 1 || err != nil {
+	if n, err := rt.RemovePackages(t.Context()); n != 1 || err != nil {
 		t.Errorf("%d removed: %v", n, err)
 	}
 }
@@ -215,7 +215,40 @@ func TestRemoveInUse(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(home, filepath.Dir(pause))); err != nil {
 		t.Fatal(err)
 	}
+	checkStarting(t, rt, filepath.Join(home, "images"), digest)
 	if removed, err := rt.Catalog().Remove(t.Context(), "node", nil); err != nil || len(removed) != 2 {
 		t.Errorf("%q removed: %v", removed, err)
+	}
+}
+
+// checkStarting checks that an image which a run has obtained is in use before the run has a machine.
+func checkStarting(t *testing.T, rt *unitask.Runtime, images, digest string) {
+	t.Helper()
+	starting, err := rt.Runs().Create(time.Now().Add(-time.Second), "me", unitask.ViaCLI, "code.js", []byte("1"), struct{}{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := starting.Leave(); err != nil {
+			t.Error(err)
+		}
+	}()
+	used := filepath.Join(images, digest, "used")
+	for _, row := range []struct {
+		obtained time.Time
+		stays    bool
+	}{{time.Now(), true}, {time.Now().Add(-time.Hour), false}} {
+		if err := errors.Join(os.WriteFile(used, nil, 0o600), os.Chtimes(used, row.obtained, row.obtained)); err != nil {
+			t.Fatal(err)
+		}
+		freed, err := rt.Catalog().Prune(t.Context(), disuse.Rule{DryRun: true})
+		if want := map[bool]int{true: 1, false: 2}[row.stays]; err != nil || freed.Count != want {
+			t.Errorf("obtained %s ago: %d would be removed, want %d: %v", time.Since(row.obtained), freed.Count, want, err)
+		}
+		if row.stays {
+			if removed, err := rt.Catalog().Remove(t.Context(), "node", nil); !errors.Is(err, catalog.ErrInUse) || removed != nil {
+				t.Errorf("%q removed while a run starts: %v", removed, err)
+			}
+		}
 	}
 }

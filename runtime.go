@@ -95,8 +95,15 @@ func (rt *Runtime) Trace(ctx context.Context, caller Caller, req Request, stream
 // Packages returns the store of what was built for runs.
 func (rt *Runtime) Packages() *packages.Store { return rt.engine.Installer.Store() }
 
-// RemovePackages removes packages that were built for runs, but those of runs under way and those that the rule spares.
-func (rt *Runtime) RemovePackages(ctx context.Context, rule disuse.Rule) (disuse.Freed, error) {
+// RemovePackages removes the packages that were built for runs, except those of runs under way, and returns how many
+// sets it removed. The next run that asks for them builds them again, from the registry's current versions.
+func (rt *Runtime) RemovePackages(ctx context.Context) (int, error) {
+	freed, err := rt.PrunePackages(ctx, disuse.Rule{})
+	return freed.Count, err
+}
+
+// PrunePackages is RemovePackages for those that a rule does not spare.
+func (rt *Runtime) PrunePackages(ctx context.Context, rule disuse.Rule) (disuse.Freed, error) {
 	return rt.engine.Installer.Prune(ctx, rule)
 }
 

@@ -19,9 +19,8 @@ import (
 
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/image/oci"
-	"github.com/unitask/unitask/internal/home"
-
 	"github.com/unitask/unitask/internal/disuse"
+	"github.com/unitask/unitask/internal/home"
 )
 
 // Container is a container's image in the store: a disk with its files, and how it is started. The image that boots

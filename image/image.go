@@ -137,12 +137,14 @@ func (im *Image) Used() time.Time {
 	return im.Built
 }
 
-// touch notes that the image is used now. Without it, prune may take the image for unused.
-func (im *Image) touch() {
+// touch notes that the image is used now, and reports whether the image is still there. Without the note, prune may
+// take the image for unused.
+func (im *Image) touch() (there bool) {
 	name, now := filepath.Join(im.dir, usedName), time.Now()
 	if err := os.Chtimes(name, now, now); errors.Is(err, fs.ErrNotExist) {
-		_ = os.WriteFile(name, nil, 0o600)
+		return !errors.Is(os.WriteFile(name, nil, 0o600), fs.ErrNotExist)
 	}
+	return true
 }
 
 // Size returns the bytes that the image occupies on disk, without holes. A file that other images share (share.go)

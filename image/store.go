@@ -115,8 +115,8 @@ func (s *Store) Runs(kernel Kernel) bool { return kernel != Nanos || s.payload.N
 // command. Every user of an image calls Obtain.
 func (s *Store) Obtain(ctx context.Context, kernel Kernel, arch Arch) (*Image, error) {
 	im, err := s.Ensure(ctx, kernel, arch)
-	if err == nil {
-		im.touch()
+	if err == nil && !im.touch() { // it was removed just now
+		im, err = s.Ensure(ctx, kernel, arch)
 	}
 	if !errors.Is(err, ErrNotVendored) {
 		return im, err

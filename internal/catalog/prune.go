@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"time"
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/audit"
@@ -170,9 +171,11 @@ func (cat *Catalog) current(im *image.Image) bool {
 }
 
 // InUse returns the digests of the images that runs under way have, of this process or another, and paused sessions,
-// and of the containers' images that these are of.
+// and of the containers' images that these are of. Of a run that has no machine yet nobody knows the image: all that
+// were obtained since it began are in use.
 func (cat *Catalog) InUse(list []*image.Image) (images, containers map[string]bool, err error) {
 	images, containers = map[string]bool{}, map[string]bool{}
+	var starting time.Time // when the first run began that has no machine yet
 	ids, err := cat.Records.IDs()
 	if err != nil {
 		return nil, nil, err
@@ -188,8 +191,11 @@ func (cat *Catalog) InUse(list []*image.Image) (images, containers map[string]bo
 		if err != nil {
 			return nil, nil, failure.Host("images", err)
 		}
-		if rec.Machine != nil {
+		switch {
+		case rec.Machine != nil:
 			images[rec.Machine.ImageDigest] = true
+		case starting.IsZero() || rec.Created.Before(starting):
+			starting = rec.Created
 		}
 	}
 	paused := paused.Open(cat.Home)
@@ -210,6 +216,9 @@ func (cat *Catalog) InUse(list []*image.Image) (images, containers map[string]bo
 		images[p.ImageDigest] = true
 	}
 	for _, im := range list {
+		if !starting.IsZero() && !im.Used().Before(starting) {
+			images[im.Digest] = true
+		}
 		if images[im.Digest] && im.Container != "" {
 			containers[im.Container] = true
 		}

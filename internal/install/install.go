@@ -86,8 +86,8 @@ func (in *Installer) Store() *packages.Store {
 	}
 }
 
-// Prune removes what was built for runs, but for what the rule spares and what a run under way has. The
-// next run that asks for some has them built again, from what the registry then has.
+// Prune removes what was built for runs, but for what the rule spares and what a run under way has. The next run that
+// asks for some has them built again, from what the registry then has.
 func (in *Installer) Prune(ctx context.Context, rule disuse.Rule) (freed disuse.Freed, err error) {
 	store := in.Store()
 	keys, err := store.Keys()
