@@ -97,7 +97,7 @@ type app struct {
 	asJSON   bool // --json of a command without one of its own
 	answered bool // its answer is printed
 
-	removed []string // what a command removed before an error
+	done any // what a command had done before an error
 
 	misread bool // an error in the flags prevented reading the rest of them
 
@@ -157,6 +157,19 @@ machine gone, record kept.`,
 		"never fetch missing image parts: fail, and name the command that fetches them (also UNITASK_OFFLINE=1, or offline = true in the home's "+unitask.ConfigFile+")")
 	a.offline = root.PersistentFlags().Lookup("offline")
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "print more about what is being done, on stderr")
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "help":
+			cmd.Args = func(_ *cobra.Command, args []string) error {
+				found, rest, _ := root.Find(args)
+				return noArgument(found, rest)
+			}
+		case "completion":
+			group(cmd)
+		}
+	}
 	wrapArgs(root)
 	a.addJSON(root)
 	a.addCompletions(root)

@@ -29,6 +29,7 @@ that docker login or podman login left.`,
 			for _, ref := range args {
 				c, err := rt.Catalog().Pull(cmd.Context(), ref, unitask.Arch(arch))
 				if err != nil {
+					a.done = list
 					return err
 				}
 				a.tellContainer(c)

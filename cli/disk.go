@@ -69,6 +69,7 @@ too. What a run under way or a paused session has always stays.`,
 			}
 			p, err := prune(cmd.Context(), rt, rule)
 			if err != nil && a.asJSON {
+				a.done = p
 				return err
 			}
 			return errors.Join(a.report(p, func() { a.ui.line("%s", p) }), err)

@@ -36,7 +36,7 @@ func exitCodeOf(err error) int {
 	return code
 }
 
-// removeEach removes each of several things, whose names are returned by remove, and goes on after an error.
+// removeEach removes each of several things, and goes on after an error. remove returns what is gone, which is printed.
 func (a *app) removeEach(names []string, remove func(name string) (removed []string, err error)) error {
 	var errs []error
 	all := []string{}
@@ -49,9 +49,10 @@ func (a *app) removeEach(names []string, remove func(name string) (removed []str
 			}
 		}
 	}
-	a.removed = all
+	done := map[string]any{"removed": all}
 	if err := collect(errs); err != nil {
+		a.done = done
 		return err
 	}
-	return a.report(map[string]any{"removed": all}, func() {})
+	return a.report(done, func() {})
 }

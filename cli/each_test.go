@@ -27,12 +27,12 @@ func TestRemoveEach(t *testing.T) {
 	}
 	var got struct {
 		Outcome string
-		Removed []string
+		Done    struct{ Removed []string }
 	}
 	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
 		t.Fatal(err)
 	}
-	if got.Outcome != "usage" || !reflect.DeepEqual(got.Removed, []string{"one", "two"}) {
+	if got.Outcome != "usage" || !reflect.DeepEqual(got.Done.Removed, []string{"one", "two"}) {
 		t.Errorf("got %+v of %s", got, out.String())
 	}
 }

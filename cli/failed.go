@@ -72,8 +72,8 @@ func (a *app) failed(err error) error {
 		Error        string          `json:"error"`
 		Hint         string          `json:"hint,omitempty"`
 		RetryAfterMS int64           `json:"retryAfterMs,omitempty"`
-		Removed      []string        `json:"removed,omitempty"`
-	}{Outcome: unitask.OutcomeFailed, ExitCode: a.code, Error: err.Error(), Removed: a.removed}
+		Done         any             `json:"done,omitempty"` // before the error
+	}{Outcome: unitask.OutcomeFailed, ExitCode: a.code, Error: err.Error(), Done: a.done}
 	var busy *unitask.BusyError
 	var h hinted
 	switch {

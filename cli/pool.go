@@ -193,6 +193,9 @@ func (a *app) poolStatus() *cobra.Command {
 			if errors.Is(err, unitask.ErrNoPool) {
 				a.code = 1
 				a.ui.note("no pool is up; unitask pool up starts one")
+				if asJSON {
+					return a.ui.json(map[string]any{"up": false})
+				}
 				return nil
 			}
 			if err != nil {

@@ -276,12 +276,13 @@ func (a *app) sessionRemove() *cobra.Command {
 					args = append(args, s.ID)
 				}
 			}
-			var errs []error
-			for _, name := range args {
+			return a.removeEach(args, func(name string) ([]string, error) {
 				_, err := a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpEnd, Session: name}, sessiond.Streams{})
-				errs = append(errs, err)
-			}
-			return collect(errs)
+				if err != nil {
+					return nil, err
+				}
+				return []string{name}, nil
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "all of yours")

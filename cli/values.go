@@ -131,8 +131,17 @@ func asFlags(cmd *cobra.Command, err error) error {
 
 // inUnits appends the unit of its bounds to a reason, if the flag's plain numbers have a unit.
 func inUnits(flag *pflag.Flag, reason string) string {
-	if s, ok := flag.Value.(*size); ok && s.unit == 1<<20 && strings.HasPrefix(reason, "must be from") {
+	if !strings.HasPrefix(reason, "must be from") {
+		return ""
+	}
+	s, isSize := flag.Value.(*size)
+	switch {
+	case isSize && s.unit == 1<<20:
 		return " MiB"
+	case isSize:
+		return " bytes"
+	case valueName(flag) == "DURATION":
+		return " seconds"
 	}
 	return ""
 }

@@ -66,7 +66,7 @@ var wrongCalls = map[string]string{
 	`{` + python + `,"args":["1",2]}`:                                 "args",
 	`{` + python + `,"allowNet":"a.example"}`:                         "works python net=[a.example]",
 	`{` + python + `,"allowNet":"[\"a.example\",\"b.example\"]"}`:     "works python net=[a.example b.example]",
-	`{` + python + `,"allowNet":["https://a.example"]}`:               "works python net=[a.example]",
+	`{` + python + `,"allowNet":["https://a.example"]}`:               "works python net=[a.example:443]",
 	`{` + python + `,"allowNet":["https://a.example/v1/things?x=1"]}`: "\"a.example\" grants all of the host",
 	`{` + python + `,"allowNet":["http://a.example:8080/"]}`:          "works python net=[a.example:8080]",
 	`{` + python + `,"allowNet":[]}`:                                  "works python",

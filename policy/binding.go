@@ -34,15 +34,18 @@ const (
 )
 
 func parseBinding(text string) (Binding, error) {
-	if scheme, rest, is := strings.Cut(text, "://"); is && webScheme(scheme) {
-		text = strings.TrimSuffix(rest, "/")
+	b := Binding{}
+	text, port, err := withoutScheme(text)
+	if err != nil {
+		return b, err
+	}
+	if port != "" {
+		text = strings.TrimSuffix(text, "/")
 	}
 	host, list, placed := strings.Cut(text, ":")
-	b := Binding{}
 	if placed && strings.Trim(list, "0123456789") == "" {
 		return b, errors.New("is no host name: use NAME@HOST, without a port")
 	}
-	var err error
 	if b.Host, err = ParseNetRule(host); err != nil {
 		return b, err
 	}

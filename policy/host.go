@@ -173,32 +173,44 @@ func parseAddr(host string) (netip.Addr, bool, error) {
 	return addr.Unmap(), true, nil
 }
 
-// hostOfURL returns the HOST or HOST:PORT of an http or https URL that names nothing else, and other texts as they are.
-func hostOfURL(s string) (string, error) {
+// webPorts are the ports of the schemes of the web.
+var webPorts = map[string]string{"http": "80", "https": "443"}
+
+// withoutScheme returns what follows the scheme of an http or https URL, and the scheme's port; other texts as they are,
+// and "". A login is refused.
+func withoutScheme(s string) (rest, port string, err error) {
 	scheme, rest, is := strings.Cut(s, "://")
 	if !is {
-		return s, nil
+		return s, "", nil
 	}
-	if !webScheme(scheme) {
-		return "", fmt.Errorf("has the scheme %.20q: give only the host", scheme)
+	if port = webPorts[strings.ToLower(scheme)]; port == "" {
+		return "", "", fmt.Errorf("has the scheme %.20q: give only the host", scheme)
 	}
 	if strings.Contains(rest, "@") {
-		return "", errors.New("has a user or an @: give only the host")
+		return "", "", errors.New("has a user or an @: give only the host")
 	}
-	if end := strings.IndexAny(rest, "/?#"); end >= 0 && rest[end:] != "/" {
+	return rest, port, nil
+}
+
+// hostOfURL returns the HOST:PORT of an http or https URL that names nothing else, and other texts as they are.
+func hostOfURL(s string) (string, error) {
+	host, port, err := withoutScheme(s)
+	if err != nil || port == "" {
+		return host, err
+	}
+	if end := strings.IndexAny(host, "/?#"); end >= 0 && host[end:] != "/" {
 		return "", fmt.Errorf("has a path: %.100q grants all of the host, and allowHttp a rule such as 'GET HOST/PATH'",
-			rest[:end])
+			host[:end])
 	}
-	return strings.TrimSuffix(rest, "/"), nil
+	host = strings.TrimSuffix(host, "/")
+	if _, _, given, err := splitPort(host); given || err != nil || host == "" {
+		return host, err
+	}
+	return host + ":" + port, nil
 }
 
-func webScheme(text string) bool {
-	return strings.EqualFold(text, "http") || strings.EqualFold(text, "https")
-}
-
-// ParseNetRule parses HOST, *.DOMAIN or an address, each optionally with :PORT, also as a URL without a path. It
-// refuses "*" and wildcards that
-// cover a whole public suffix.
+// ParseNetRule parses HOST, *.DOMAIN or an address, each optionally with :PORT, also as a URL without a path, whose
+// scheme gives the port. It refuses "*" and wildcards that cover a whole public suffix.
 func ParseNetRule(s string) (NetRule, error) {
 	var r NetRule
 	s, err := hostOfURL(s)

@@ -15,8 +15,9 @@ func TestParseNetRule(t *testing.T) {
 		"2001:db8::1": "2001:db8::1", "[2001:db8::1]": "2001:db8::1",
 		"::ffff:192.0.2.1": "192.0.2.1", "localhost": "localhost", "my-host": "my-host", "ＥＸＡＭＰＬＥ.com": "example.com",
 		"example。com":         "example.com",
-		"https://example.com": "example.com", "HTTP://Example.com/": "example.com", "https://[::1]:8443/": "[::1]:8443",
-		"http://example.com:8080": "example.com:8080", "https://*.example.com": "*.example.com",
+		"https://example.com": "example.com:443", "HTTP://Example.com/": "example.com:80", "https://[::1]:8443/": "[::1]:8443",
+		"http://example.com:8080": "example.com:8080", "https://*.example.com": "*.example.com:443",
+		"https://[2001:db8::1]": "[2001:db8::1]:443", "http://192.0.2.1": "192.0.2.1:80",
 		"*.co.example": "*.co.example", "api.github.com:443": "api.github.com:443",
 	} {
 		r, err := ParseNetRule(in)

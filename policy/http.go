@@ -55,8 +55,8 @@ func ParseHTTPRule(s string) (r HTTPRule, err error) {
 	if r.Methods, err = parseMethods(methods); err != nil {
 		return HTTPRule{}, err
 	}
-	if scheme, rest, is := strings.Cut(target, "://"); is && webScheme(scheme) {
-		target = rest
+	if target, _, err = withoutScheme(target); err != nil {
+		return HTTPRule{}, fmt.Errorf("has a URL that %w", err)
 	}
 	host := target
 	if i := strings.IndexByte(target, '/'); i >= 0 {

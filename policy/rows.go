@@ -19,8 +19,7 @@ type Row struct {
 
 // Rows lists the fields in which a run differs from the default: asked for, limited by the ceiling, or granted another
 // value. usual is the Effective of an empty request. asked and gets are JSON of a request and of an Effective; either
-// may be missing. What a request has beside
-// these fields follows, without a ceiling.
+// may be missing. What a request has beside these fields follows, without a ceiling.
 func Rows(usual Effective, asked json.RawMessage, c *Ceiling, gets json.RawMessage) []Row {
 	text, err := json.Marshal(usual)
 	if err != nil {
@@ -97,10 +96,19 @@ func (f *Field) text(value any, limit bool) string {
 	return number.String()
 }
 
-// PlainText returns a JSON value for people: lists with commas, objects as names and values.
+// PlainText returns a JSON value for people: lists with commas, and objects as "name: value; name: value". A text that
+// could be read as more than one value is in quotes.
 func PlainText(value json.RawMessage) string {
 	all := members(fmt.Appendf(nil, `{"value":%s}`, value))
 	return plainText(all["value"])
+}
+
+// one returns a text as it is, or in quotes if it could be read as several.
+func one(text string) string {
+	if strings.ContainsAny(text, ",;\"\\") || strings.Contains(text, ": ") || strings.TrimSpace(text) != text {
+		return strconv.Quote(text)
+	}
+	return text
 }
 
 func isEmpty(value any) bool {
@@ -119,7 +127,7 @@ func plainText(value any) string {
 		}
 		return ""
 	case string:
-		return v
+		return one(v)
 	case []any:
 		var texts []string
 		for _, element := range v {
@@ -129,15 +137,17 @@ func plainText(value any) string {
 	case map[string]any:
 		if host, ok := v["host"].(string); ok { // a mount
 			if guest, _ := v["guest"].(string); guest != "" && guest != host {
-				return host + ":" + guest
+				return one(host + ":" + guest)
 			}
-			return host
+			return one(host)
 		}
 		var texts []string
 		for _, key := range slices.Sorted(maps.Keys(v)) {
-			texts = append(texts, key+" "+plainText(v[key]))
+			if text := plainText(v[key]); text != "" {
+				texts = append(texts, one(key)+": "+text)
+			}
 		}
-		return strings.Join(texts, ", ")
+		return strings.Join(texts, "; ")
 	}
 	return fmt.Sprint(value)
 }
