@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/unitask/unitask"
 )
@@ -194,7 +195,7 @@ func TestAddonCompiled(t *testing.T) {
 	if _, err := c.Catalog().RemoveCustom(t.Context(), "node-compilers"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.RemovePackages(t.Context()); err != nil {
+	if _, _, err := c.RemovePackages(t.Context(), time.Time{}, false); err != nil {
 		t.Fatal(err)
 	}
 	_, err := c.run(t, "js", "npm:native", " ")

@@ -239,7 +239,7 @@ func TestPackages(t *testing.T) {
 	if keys, err := rt.Packages().Keys(); err != nil || len(keys) != 1 {
 		t.Errorf("kept: %v %v", keys, err)
 	}
-	if n, err := rt.RemovePackages(t.Context()); err != nil || n != 1 {
+	if n, _, err := rt.RemovePackages(t.Context(), time.Time{}, false); err != nil || n != 1 {
 		t.Errorf("removed %d %v", n, err)
 	}
 	if left, _ := os.ReadDir(filepath.Join(home, "packages")); len(left) != 0 {

@@ -144,11 +144,11 @@ func TestRemovePackagesHeld(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := rt.RemovePackages(t.Context()); n != 0 || err != nil || store.Verify(kept) != nil {
+	if n, _, err := rt.RemovePackages(t.Context(), time.Time{}, false); n != 0 || err != nil || store.Verify(kept) != nil {
 		t.Errorf("%d removed: %v, %v", n, err, store.Verify(kept))
 	}
 	held.Unlock()
-	if n, err := rt.RemovePackages(t.Context()); n != 1 || err != nil {
+	if n, _, err := rt.RemovePackages(t.Context(), time.Time{}, false); n != 1 || err != nil {
 		t.Errorf("%d removed: %v", n, err)
 	}
 }

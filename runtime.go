@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/audit/webhook"
 	"github.com/unitask/unitask/internal/catalog"
-	"github.com/unitask/unitask/internal/disuse"
 	"github.com/unitask/unitask/internal/engine"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/home/config"
@@ -95,16 +95,9 @@ func (rt *Runtime) Trace(ctx context.Context, caller Caller, req Request, stream
 // Packages returns the store of what was built for runs.
 func (rt *Runtime) Packages() *packages.Store { return rt.engine.Installer.Store() }
 
-// RemovePackages removes the packages that were built for runs, except those of runs under way, and returns how many
-// sets it removed. The next run that asks for them builds them again, from the registry's current versions.
-func (rt *Runtime) RemovePackages(ctx context.Context) (int, error) {
-	freed, err := rt.PrunePackages(ctx, disuse.Rule{})
-	return freed.Count, err
-}
-
-// PrunePackages is RemovePackages for those that a rule does not spare.
-func (rt *Runtime) PrunePackages(ctx context.Context, rule disuse.Rule) (disuse.Freed, error) {
-	return rt.engine.Installer.Prune(ctx, rule)
+// RemovePackages removes the packages for runs that were not used since a time, zero for all; a dry run counts them.
+func (rt *Runtime) RemovePackages(ctx context.Context, since time.Time, dryRun bool) (sets int, bytes int64, err error) {
+	return rt.engine.Installer.Prune(ctx, since, dryRun)
 }
 
 // BuildImage builds a custom image, from a file or from the file with that name in the home's environments. It uses the

@@ -116,6 +116,10 @@ func closeToOthers(dir string) error {
 func cmdExits(ts *testscript.TestScript, _ bool, args []string) {
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
+	if line := strings.Join(args[1:], " "); want == 0 && strings.Contains(line, "image prune") &&
+		!strings.Contains(line, "--dry-run") || want == 0 && strings.Contains(line, "image rm") {
+		ownStores(ts)
+	}
 	got := 0
 	var exit *exec.ExitError
 	if err := ts.Exec(args[1], args[2:]...); errors.As(err, &exit) {
@@ -125,6 +129,16 @@ func cmdExits(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	if got != want {
 		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+// ownStores fails a script that would remove what its home has borrowed: other tests use it.
+func ownStores(ts *testscript.TestScript) {
+	for _, store := range []string{"images", "templates"} {
+		st, err := os.Lstat(filepath.Join(ts.Getenv("UNITASK_HOME"), store))
+		if err == nil && st.Mode()&fs.ModeSymlink != 0 {
+			ts.Fatalf("the home's %s are borrowed: give the script its own", store)
+		}
 	}
 }
 

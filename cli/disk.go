@@ -36,7 +36,7 @@ type pruned struct {
 func prune(ctx context.Context, rt *unitask.Runtime, rule disuse.Rule) (p pruned, err error) {
 	var errs [4]error
 	p.Images, errs[0] = rt.Catalog().Prune(ctx, rule)
-	p.Packages, errs[1] = rt.PrunePackages(ctx, rule)
+	p.Packages.Count, p.Packages.Bytes, errs[1] = rt.RemovePackages(ctx, rule.Since, rule.DryRun)
 	p.Programs, errs[2] = rt.Compiled().Prune(rule)
 	p.Templates, errs[3] = rt.Templates().PruneUnused(rule)
 	p.Bytes, p.DryRun = p.Images.Bytes+p.Packages.Bytes+p.Programs.Bytes+p.Templates.Bytes, rule.DryRun

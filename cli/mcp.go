@@ -65,12 +65,8 @@ of this machine. Elsewhere callers need a token: --token-file, or --jwks with --
 	fl.SortFlags = false
 	fl.StringVar(&f.dir, "dir", "",
 		"where relative paths begin and the ceiling is looked for (default the working directory)")
-	fl.StringVar(
-		&f.policy,
-		"policy",
-		"",
-		"the policy file, a ceiling on every run, which this flag trusts (default every .unitask.toml from there upwards, see unitask policy trust)",
-	)
+	fl.StringVar(&f.policy, "policy", "", "the policy file, a ceiling on every run, which this flag trusts "+
+		"(default every .unitask.toml from there upwards, see unitask policy trust)")
 	fl.StringVar(&f.prompts, "prompts", "", "a folder of snippets (.js, .ts, .py, .sh), offered as prompts")
 	fl.StringVar(&f.pool, "pool", "1:2", "machines to keep ready: MIN:MAX, adapted to demand; 0 for none")
 	fl.StringVar(&f.kernel, "kernel", "",
@@ -80,12 +76,8 @@ of this machine. Elsewhere callers need a token: --token-file, or --jwks with --
 	fl.StringVar(&f.http, "http", "", "serve streamable HTTP on HOST:PORT instead of stdin and stdout")
 	fl.BoolVar(&f.anyone, "loopback-anyone", false, "with --http on a loopback address: serve every user of this machine")
 	fl.StringVar(&f.tokenFile, "token-file", "", "with --http: a file of callers, one NAME TOKEN per line")
-	fl.StringVar(
-		&f.metricsToken,
-		"metrics-token",
-		"",
-		"with --http: a file with the token that reads /metrics (default only processes of your own read it, on a loopback address)",
-	)
+	fl.StringVar(&f.metricsToken, "metrics-token", "", "with --http: a file with the token that reads /metrics "+
+		"(default only processes of your own read it, on a loopback address)")
 	fl.StringVar(&f.jwks, "jwks", "", "with --http: accept JSON Web Tokens signed by a key of this URL")
 	fl.StringVar(&f.audience, "audience", "", "with --jwks: the aud that tokens must have")
 	fl.StringVar(&f.issuer, "issuer", "", "with --jwks: the iss that tokens must have")
@@ -98,12 +90,8 @@ of this machine. Elsewhere callers need a token: --token-file, or --jwks with --
 		"with --http: no sessions for older clients either, for load balancers without affinity")
 	fl.DurationVar(&f.drain, "drain", 30*time.Second, "with --http: on SIGTERM, how long current runs get to finish")
 	fl.IntVar(&f.callerConcurrent, "caller-concurrent", 0, "with --http: concurrent runs per caller (default no limit)")
-	fl.IntVar(
-		&f.callerPerMinute,
-		"caller-per-minute",
-		0,
-		"with --http: runs per minute per caller, and ten times as many listings and readings of records (default no limit)",
-	)
+	fl.IntVar(&f.callerPerMinute, "caller-per-minute", 0, "with --http: runs per minute per caller, and ten times "+
+		"as many listings and readings of records (default no limit)")
 	fl.BoolVar(&f.logJSON, "log-json", false, "log as JSON")
 	f.fleet.add(cmd)
 	cmd.AddCommand(a.mcpConfig())
@@ -170,12 +158,9 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 		return err
 	}
 	defer rt.Close()
-	server, err := mcp.New(
-		rt,
-		mcp.Options{Vault: secrets, Progress: progress, Version: version(), Dir: f.dir, Ceiling: held.Ceiling,
-			Policy: held, Prompts: f.prompts, MaxConcurrent: f.concurrent, MaxQueue: f.queue,
-			CallerConcurrent: f.callerConcurrent, CallerPerMinute: f.callerPerMinute, Log: log},
-	)
+	server, err := mcp.New(rt, mcp.Options{Vault: secrets, Progress: progress, Version: version(), Dir: f.dir,
+		Ceiling: held.Ceiling, Policy: held, Prompts: f.prompts, MaxConcurrent: f.concurrent, MaxQueue: f.queue,
+		CallerConcurrent: f.callerConcurrent, CallerPerMinute: f.callerPerMinute, Log: log})
 	if err != nil {
 		return usage(err)
 	}
@@ -251,10 +236,8 @@ func (a *app) serveMCPOverHTTP(ctx context.Context, server *mcp.Server, opts mcp
 		}
 		a.ui.note("serving %s://%s/mcp", scheme, at)
 		if token != "" {
-			a.ui.note(
-				"this system does not tell whose connections are; callers need this token, made for this start: %s",
-				token,
-			)
+			a.ui.note("this system does not tell whose connections are; "+
+				"callers need this token, made for this start: %s", token)
 		}
 	})
 }

@@ -15,7 +15,7 @@ import (
 
 // Arguments of another type are accepted where it is clear what is meant, and stay as they are elsewhere.
 func TestFit(t *testing.T) {
-	schema := inputSchema[runArgs](nil)
+	schema := inputSchema[runArgs](nil, nil)
 	long := strings.Repeat("x", 2*maxUnwrapped)
 	for sent, want := range map[string]string{
 		`{"timeoutSeconds":"5"}`:                         `{"timeoutSeconds":5}`,
@@ -55,7 +55,7 @@ func TestFit(t *testing.T) {
 
 // A word of a list of words may be in any case.
 func TestFitWords(t *testing.T) {
-	schema := inputSchema[runArgs](func(p map[string]*jsonschema.Schema) {
+	schema := inputSchema[runArgs](nil, func(p map[string]*jsonschema.Schema) {
 		p["language"].Enum = anys([]string{"python", "js"})
 	})
 	for sent, want := range map[string]string{
@@ -71,7 +71,7 @@ func TestFitWords(t *testing.T) {
 
 // JSON inside a text costs no more memory than a call has paid for.
 func TestAttackFit(t *testing.T) {
-	schema := inputSchema[runArgs](nil)
+	schema := inputSchema[runArgs](nil, nil)
 	lists := json.RawMessage(`{"files":"[` + strings.Repeat("[],", 40_000) + `[]]"}`)
 	got := fit(lists, schema)
 	attack.Check(t, "40000 lists inside a text: lists unwrapped", "0", fmt.Sprint(bytes.Count(got, []byte("[]"))-40_001))
@@ -84,7 +84,7 @@ func TestAttackFit(t *testing.T) {
 	}
 	anything := inputSchema[struct {
 		Value any `json:"value"`
-	}](nil)
+	}](nil, nil)
 	for _, sent := range []string{`{"value":"null"}`, `{"value":"\"quoted\""}`, `{"value":"hello"}`, `{"value":null}`} {
 		attack.Check(t, "fitted where any type is wanted: "+sent, sent, string(fit(json.RawMessage(sent), anything)))
 	}
@@ -94,7 +94,7 @@ func TestAttackFit(t *testing.T) {
 
 // An error about arguments names the one that was meant, and all that the tool has.
 func TestExplain(t *testing.T) {
-	schema := inputSchema[runArgs](nil)
+	schema := inputSchema[runArgs](nil, nil)
 	for sent, want := range map[string]string{
 		`{"code":"1","timeout":5}`:       `run_code has no argument "timeout": did you mean timeoutSeconds?`,
 		`{"code":"1","lang":"js"}`:       `run_code has no argument "lang": did you mean language?`,
@@ -114,7 +114,7 @@ func TestExplain(t *testing.T) {
 }
 
 func FuzzFit(f *testing.F) {
-	schema := inputSchema[runArgs](nil)
+	schema := inputSchema[runArgs](nil, nil)
 	f.Add([]byte(`{"allowNet":"a","memoryMb":"5","files":{"name":"a"}}`))
 	f.Fuzz(func(t *testing.T, sent []byte) {
 		if got := fit(sent, schema); json.Valid(sent) && !json.Valid(got) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 	"unicode/utf8"
 
@@ -27,12 +28,19 @@ const gatherPeriod = 50 * time.Millisecond
 // running is the outcome of a command that still runs.
 const running = "running"
 
-// waitArgs are wait's arguments.
+// waitArgs are wait_command's arguments.
 type waitArgs struct {
-	Run         string   `json:"run" jsonschema:"the run's id, which session_command with background gives"`
-	AfterSeq    int64    `json:"afterSeq,omitempty" jsonschema:"the seq of the last answer: what it had printed until then is left out"`
-	WaitSeconds *float64 `json:"waitSeconds,omitempty" jsonschema:"how long to wait for its end; 20 if not given"`
+	Run         string   `json:"run"`
+	AfterSeq    int64    `json:"afterSeq,omitempty"`
+	WaitSeconds *float64 `json:"waitSeconds,omitempty"`
 	MaxOutput   *int     `json:"maxOutput,omitempty"`
+}
+
+var waitDescriptions = map[string]string{
+	"run":         "the run's id, which session_command with background gives",
+	"afterSeq":    "the seq of the last answer: what it had printed until then is left out",
+	"waitSeconds": "how long to wait for its end; 20 if not given, 0 for not at all",
+	"maxOutput":   aboutMaxOutput,
 }
 
 // waitResult is the state of a background command.
@@ -58,10 +66,10 @@ func (s *Server) addWait() {
 		Name: "wait_command", Title: "Wait for a command",
 		Description: "Wait for the end of a command that session_command left in the background. Returns what it has " +
 			"printed since afterSeq, at its end or after waitSeconds.",
-		InputSchema: inputSchema[waitArgs](func(p map[string]*jsonschema.Schema) {
+		InputSchema: inputSchema[waitArgs](waitDescriptions, func(p map[string]*jsonschema.Schema) {
 			p["waitSeconds"].Minimum, p["waitSeconds"].Maximum = float(0), float(maxWait)
 			p["afterSeq"].Minimum = float(0)
-			describeMaxOutput(p)
+			boundMaxOutput(p)
 		}),
 		OutputSchema: outputSchema[waitResult](nil),
 		Annotations:  &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: &no},
@@ -140,7 +148,22 @@ func (s *Server) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs
 	shown := stream{live: &live{}, most: most}
 	_, _ = shown.Write(text)
 	out.Output, out.Shown = shown.shown(most, "the resources have them")
-	return nil, out, nil
+	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: out.text()}}}, out, nil
+}
+
+// text returns the state for models.
+func (w *waitResult) text() string {
+	text := fmt.Sprintf("%s; afterSeq %d of the next call gives what comes then", w.Outcome, w.Seq)
+	switch {
+	case w.ExitCode != nil:
+		text = fmt.Sprintf("exit code %d", *w.ExitCode)
+	case w.Outcome != running:
+		text = w.Outcome + ": " + line(w.Error)
+	}
+	if w.Output != "" {
+		text += "\n--- output\n" + w.Output
+	}
+	return text
 }
 
 // gather waits for the end of a command, and at most until a time, or until it has printed most bytes after a position,
@@ -148,8 +171,8 @@ func (s *Server) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs
 func gather(ctx context.Context, of *heldSession, run string, after int64, until time.Time,
 	most int) (is unitask.Background, err error) {
 	enough := int64(min(most, unitask.MaxKeptOutput/2))
-	if most < leastShown {
-		enough = unitask.MaxKeptOutput * 1024 // its output is not wanted
+	if most < leastShown { // its output is not wanted
+		enough = math.MaxInt64
 	}
 	for seq := after; ; seq = is.Seq {
 		is, err = of.Wait(ctx, run, seq, time.Until(until))

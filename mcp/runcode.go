@@ -76,6 +76,7 @@ var runDescriptions = map[string]string{
 		"(the result has it); a last expression's value comes back. Without it the machine is destroyed " +
 		"after the call",
 	"timeoutSeconds": "time limit of this code in seconds; 60 if not given",
+	"maxOutput":      aboutMaxOutput,
 	"memoryMb":       "memory of the machine in MiB; 512 if not given, 128 at least",
 }
 
@@ -140,6 +141,9 @@ func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, 
 	printed := newStreams(live, in.MaxOutput)
 	events, started := s.opts.Progress.of(caller, live, s.hider)
 	defer started()
+	if in.Session != "" && in.Session != newSession { // its machine is there
+		started()
+	}
 	var res *unitask.Result
 	var of *heldSession
 	if in.Session != "" {

@@ -23,8 +23,8 @@ func anys(list []string) []any {
 	return out
 }
 
-// inputSchema returns a type's schema, with the facts that its tags can't express.
-func inputSchema[T any](more func(map[string]*jsonschema.Schema)) *jsonschema.Schema {
+// inputSchema returns a type's schema, with descriptions of its fields and the facts that its tags can't express.
+func inputSchema[T any](describe map[string]string, more func(map[string]*jsonschema.Schema)) *jsonschema.Schema {
 	schema, err := jsonschema.For[T](
 		&jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{reflect.TypeFor[fileArg](): fileSchema()}})
 	if err != nil {
@@ -35,18 +35,20 @@ func inputSchema[T any](more func(map[string]*jsonschema.Schema)) *jsonschema.Sc
 			p.Type, p.Types = p.Types[1], nil
 		}
 	}
+	for name, text := range describe {
+		schema.Properties[name].Description = text
+	}
 	if more != nil {
 		more(schema.Properties)
 	}
 	return schema
 }
 
-// describeMaxOutput describes the argument maxOutput.
-func describeMaxOutput(p map[string]*jsonschema.Schema) {
-	p["maxOutput"].Description = fmt.Sprintf(
-		"bytes of output in the result, of its beginning and its end; %d if not given",
-		usualShown,
-	)
+// aboutMaxOutput describes the argument maxOutput.
+var aboutMaxOutput = fmt.Sprintf("bytes of output in the result, of its beginning and its end; %d if not given", usualShown)
+
+// boundMaxOutput bounds it.
+func boundMaxOutput(p map[string]*jsonschema.Schema) {
 	p["maxOutput"].Minimum, p["maxOutput"].Maximum = float(0), float(mostShown)
 }
 

@@ -14,10 +14,7 @@ import (
 
 func (s *Server) addTools() {
 	yes, no := true, false
-	code := inputSchema[runArgs](func(p map[string]*jsonschema.Schema) {
-		for name, text := range runDescriptions {
-			p[name].Description = text
-		}
+	code := inputSchema[runArgs](runDescriptions, func(p map[string]*jsonschema.Schema) {
 		if !s.rt.HasSessions() {
 			delete(p, "session")
 		}
@@ -30,7 +27,7 @@ func (s *Server) addTools() {
 		least, most := policy.FieldOf("memoryMb").Bounds()
 		p["timeoutSeconds"].ExclusiveMinimum, p["timeoutSeconds"].Maximum = float(0), &longest
 		p["memoryMb"].Minimum, p["memoryMb"].Maximum = &least, &most
-		describeMaxOutput(p)
+		boundMaxOutput(p)
 	})
 	if len(s.snippets) == 0 { // with a snippet neither is given
 		code.Required = []string{"code", "language"}
@@ -59,13 +56,13 @@ func (s *Server) addTools() {
 		Title: "Inspect a run",
 		Description: "Show the record of a run: what was asked and granted, how it ended, what it printed, and every " +
 			"network connection it tried.",
-		InputSchema:  inputSchema[inspectArgs](nil),
+		InputSchema:  inputSchema[inspectArgs](nil, nil),
 		OutputSchema: &jsonschema.Schema{Type: "object"},
 		Annotations:  &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: &no},
 	}, told(s, s.inspectRun))
 	addTool(s, &sdk.Tool{
 		Name: "list_runs", Title: "List runs", Description: "List earlier runs, the newest first.",
-		InputSchema: inputSchema[listArgs](func(p map[string]*jsonschema.Schema) {
+		InputSchema: inputSchema[listArgs](nil, func(p map[string]*jsonschema.Schema) {
 			p["status"].Description += ": " + strings.Join(history.States(), ", ")
 			p["limit"].Minimum, p["limit"].Maximum = float(1), float(maxListed)
 		}),
@@ -75,7 +72,7 @@ func (s *Server) addTools() {
 	addTool(s, &sdk.Tool{
 		Name: "unitask_doctor", Title: "Check the installation",
 		Description: "Check everything that a run needs on this host, and boot a machine. It takes some seconds.",
-		InputSchema: inputSchema[struct{}](nil), OutputSchema: &jsonschema.Schema{Type: "object"},
+		InputSchema: inputSchema[struct{}](nil, nil), OutputSchema: &jsonschema.Schema{Type: "object"},
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: &no},
 	}, told(s, s.doctor))
 	if s.rt.HasSessions() {

@@ -33,10 +33,8 @@ func (s *Server) fork(ctx context.Context, caller unitask.Caller, of *heldSessio
 func (s *Server) runStep(ctx context.Context, caller unitask.Caller, names []string, in runArgs, run unitask.Request,
 	printed *streams, approve asker, events func(unitask.Event)) (*unitask.Result, *heldSession, error) {
 	if in.Session != newSession && !in.onlyStep() {
-		return nil, nil,
-			errors.New(
-				"a session has had its machine, network, packages and secrets since it began: with session send code, language, files, dirs and timeoutSeconds only",
-			)
+		return nil, nil, errors.New("a session has had its machine, network, packages and secrets since it began: " +
+			"with session send code, language, files, dirs and timeoutSeconds only")
 	}
 	if in.Session == newSession && (len(in.Args) > 0 || in.Stdin != "" || in.Check) {
 		return nil, nil, errors.New("args, stdin and check do not go with session")
@@ -88,41 +86,81 @@ func (in runArgs) onlyStep() bool {
 
 // commandArgs are session_command's arguments.
 type commandArgs struct {
-	Session        string            `json:"session" jsonschema:"the session's id, which run_code with session new gives"`
-	Command        string            `json:"command" jsonschema:"a command line for the machine's shell"`
-	Cwd            string            `json:"cwd,omitempty" jsonschema:"the folder it runs in; /work if not given"`
-	Stdin          string            `json:"stdin,omitempty" jsonschema:"standard input"`
-	Env            map[string]string `json:"env,omitempty" jsonschema:"environment variables beside the session's"`
-	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty" jsonschema:"time limit in seconds; 60 if not given, in the background none"`
+	Session        string            `json:"session"`
+	Command        string            `json:"command"`
+	Cwd            string            `json:"cwd,omitempty"`
+	Stdin          string            `json:"stdin,omitempty"`
+	Env            map[string]string `json:"env,omitempty"`
+	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty"`
 	MaxOutput      *int              `json:"maxOutput,omitempty"`
-	Background     bool              `json:"background,omitempty" jsonschema:"leave it running: the answer has its id, for wait_command"`
+	Background     bool              `json:"background,omitempty"`
 }
 
-// filesArgs are files' arguments, with the names of Anthropic's text editor tool.
+var commandDescriptions = map[string]string{
+	"session":        "the session's id, which run_code with session new gives",
+	"command":        "a command line for the machine's shell",
+	"cwd":            "the folder it runs in; /work if not given",
+	"stdin":          "standard input",
+	"env":            "environment variables beside the session's",
+	"timeoutSeconds": "time limit in seconds; 60 if not given, in the background none",
+	"maxOutput":      aboutMaxOutput,
+	"background":     "leave it running: the answer has its id, for wait_command",
+}
+
+// filesArgs are session_files' arguments, with the names of Anthropic's text editor tool.
 type filesArgs struct {
-	Session   string `json:"session" jsonschema:"the session's id"`
-	Op        string `json:"op" jsonschema:"view shows a file with line numbers, or a folder; create makes or replaces a file; str_replace replaces a text that occurs exactly once; remove removes a file or a folder"`
-	Path      string `json:"path" jsonschema:"a path in the machine; a relative one begins at /work"`
-	FileText  string `json:"file_text,omitempty" jsonschema:"of create: the file's text"`
-	OldStr    string `json:"old_str,omitempty" jsonschema:"of str_replace: the text that is replaced"`
-	NewStr    string `json:"new_str,omitempty" jsonschema:"of str_replace: what takes its place"`
-	InsertAt  int    `json:"insert_line,omitempty" jsonschema:"of insert: the line that the text goes behind; 0 is the beginning"`
-	Insert    string `json:"insert_text,omitempty" jsonschema:"of insert: the text"`
-	ViewRange []int  `json:"view_range,omitempty" jsonschema:"of view: the first and the last line, from 1 on; -1 is the end"`
+	Session   string `json:"session"`
+	Op        string `json:"op"`
+	Path      string `json:"path"`
+	FileText  string `json:"file_text,omitempty"`
+	OldStr    string `json:"old_str,omitempty"`
+	NewStr    string `json:"new_str,omitempty"`
+	InsertAt  int    `json:"insert_line,omitempty"`
+	Insert    string `json:"insert_text,omitempty"`
+	ViewRange []int  `json:"view_range,omitempty"`
 }
 
-// sessionArgs are session's arguments.
+var filesDescriptions = map[string]string{
+	"session": "the session's id",
+	"op": "view shows a file with line numbers, or a folder. create makes or replaces a file. " +
+		"str_replace replaces a text that occurs exactly once. remove removes a file or a folder",
+	"path":        "a path in the machine; a relative one begins at /work",
+	"file_text":   "of create: the file's text",
+	"old_str":     "of str_replace: the text that is replaced",
+	"new_str":     "of str_replace: what takes its place",
+	"insert_line": "of insert: the line that the text goes behind; 0 is the beginning",
+	"insert_text": "of insert: the text",
+	"view_range":  "of view: the first and the last line, from 1 on; -1 is the end",
+}
+
+// sessionArgs are manage_session's arguments.
 type sessionArgs struct {
-	Op          string  `json:"op" jsonschema:"extend has a session live for lifeSeconds from now on; pause frees its memory until its next use; fork starts copies that go on from where it is; stop ends a command in the background; copy copies a file or a folder to another session; put gives code of every language a value, as /work/.values/NAME.json, and get reads one"`
-	Session     string  `json:"session,omitempty" jsonschema:"of all but list: its id"`
-	LifeSeconds float64 `json:"lifeSeconds,omitempty" jsonschema:"of extend: how long it lives from now on, in seconds"`
-	Count       int     `json:"count,omitempty" jsonschema:"of fork: how many copies; 1 if not given"`
-	Path        string  `json:"path,omitempty" jsonschema:"of copy: what is copied; a relative path begins at /work"`
-	To          string  `json:"to,omitempty" jsonschema:"of copy: the other session's id; the same one if not given"`
-	ToPath      string  `json:"toPath,omitempty" jsonschema:"of copy: what it is to be there; path if not given. A folder's name must not be taken"`
-	Run         string  `json:"run,omitempty" jsonschema:"of stop: the id of the command's run"`
-	Name        string  `json:"name,omitempty" jsonschema:"of put and get: the value's name, letters, digits, _ and -; get without it gives all names"`
-	Value       any     `json:"value,omitempty" jsonschema:"of put: the value, any JSON"`
+	Op          string  `json:"op"`
+	Session     string  `json:"session,omitempty"`
+	LifeSeconds float64 `json:"lifeSeconds,omitempty"`
+	Count       int     `json:"count,omitempty"`
+	Path        string  `json:"path,omitempty"`
+	To          string  `json:"to,omitempty"`
+	ToPath      string  `json:"toPath,omitempty"`
+	Run         string  `json:"run,omitempty"`
+	Name        string  `json:"name,omitempty"`
+	Value       any     `json:"value,omitempty"`
+}
+
+var sessionDescriptions = map[string]string{
+	"op": "extend has a session live for lifeSeconds from now on. pause frees its memory until its next use. " +
+		"fork starts copies that go on from where it is. stop ends a command in the background. " +
+		"copy copies a file or a folder to another session. " +
+		"put gives code of every language a value, as /work/.values/NAME.json; get reads one",
+	"session":     "of all but list: its id",
+	"lifeSeconds": "of extend: how long it lives from now on, in seconds",
+	"count":       "of fork: how many copies; 1 if not given",
+	"path":        "of copy: what is copied; a relative path begins at /work",
+	"to":          "of copy: the other session's id; the same one if not given",
+	"toPath":      "of copy: its path there; path if not given. A folder's name must not be taken",
+	"run":         "of stop: the id of the command's run",
+	"name":        "of put and get: the value's name, letters, digits, _ and -; get without it gives all names",
+	"value":       "of put: the value, any JSON",
 }
 
 // filesResult is the result of files.
@@ -142,12 +180,11 @@ type sessionsResult struct {
 func (s *Server) addSessionTools() {
 	yes, no := true, false
 	addTool(s, &sdk.Tool{
-		Name:  "session_command",
-		Title: "Run a command",
+		Name: "session_command", Title: "Run a command",
 		Description: "Run a command line in a session's machine, beside its interpreters. Returns stdout, stderr and " +
 			"the exit code. With background its run's id comes at once, and wait_command has what it prints.",
-		InputSchema: inputSchema[commandArgs](func(p map[string]*jsonschema.Schema) {
-			describeMaxOutput(p)
+		InputSchema: inputSchema[commandArgs](commandDescriptions, func(p map[string]*jsonschema.Schema) {
+			boundMaxOutput(p)
 			_, longest := policy.FieldOf("timeoutMs").Bounds()
 			p["timeoutSeconds"].ExclusiveMinimum, p["timeoutSeconds"].Maximum = float(0), &longest
 		}),
@@ -159,17 +196,17 @@ func (s *Server) addSessionTools() {
 	addTool(s, &sdk.Tool{
 		Name: "session_files", Title: "Read and edit files",
 		Description: "View, create, edit, list and remove files of a session's machine.",
-		InputSchema: inputSchema[filesArgs](func(p map[string]*jsonschema.Schema) {
+		InputSchema: inputSchema[filesArgs](filesDescriptions, func(p map[string]*jsonschema.Schema) {
 			p["op"].Enum = anys([]string{"view", "create", "str_replace", "insert", "list", "remove"})
 		}),
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &yes, IdempotentHint: false,
 			OpenWorldHint: &no},
 	}, told(s, s.files))
 	addTool(s, &sdk.Tool{
-		Name:        "manage_session",
-		Title:       "List, extend, pause, fork and end sessions",
-		Description: "List your sessions, machines that keep variables and files between calls; extend, pause, fork or end one; pass files and values between them. run_code with session new starts one.",
-		InputSchema: inputSchema[sessionArgs](func(p map[string]*jsonschema.Schema) {
+		Name: "manage_session", Title: "List, extend, pause, fork and end sessions",
+		Description: "List your sessions, machines that keep variables and files between calls. Extend, pause, fork or " +
+			"end one; pass files and values between them. run_code with session new starts one.",
+		InputSchema: inputSchema[sessionArgs](sessionDescriptions, func(p map[string]*jsonschema.Schema) {
 			p["op"].Enum = anys([]string{"list", "extend", "pause", "fork", "end", "stop", "copy", "put", "get"})
 			p["lifeSeconds"].Minimum, p["lifeSeconds"].Maximum = float(1), float(86400)
 			p["count"].Minimum, p["count"].Maximum = float(1), float(unitask.MaxForks)
@@ -213,11 +250,8 @@ func (s *Server) files(ctx context.Context, req *sdk.CallToolRequest, in filesAr
 func readTool(ctx context.Context, of *unitask.Session, name string) ([]byte, error) {
 	text, err := of.ReadFile(ctx, name, 0, maxToolFile+1)
 	if err == nil && len(text) > maxToolFile {
-		err = fmt.Errorf(
-			"%s has more than %d bytes: session_command can show or edit a part of it, as by sed",
-			name,
-			maxToolFile,
-		)
+		err = fmt.Errorf("%s has more than %d bytes: session_command can show or edit a part of it, as by sed", name,
+			maxToolFile)
 	}
 	return text, err
 }
@@ -237,7 +271,7 @@ func editFiles(ctx context.Context, of *unitask.Session, in filesArgs) (string, 
 		if err != nil {
 			return "", err
 		}
-		return numbered(text, in.ViewRange)
+		return numbered([]byte(of.Redact(string(text))), in.ViewRange) // before it is cut: a cut value is not found
 	case "list":
 		list, more, err := of.List(ctx, in.Path, 1)
 		return listing(list, more), err
@@ -289,10 +323,8 @@ func inserted(text []byte, line int, more string) ([]byte, error) {
 // numbered returns lines with their numbers.
 func numbered(text []byte, span []int) (string, error) {
 	if !utf8.Valid(text) {
-		return "", fmt.Errorf(
-			"the file has %d bytes and is not UTF-8 text: session_command can show it, as by od",
-			len(text),
-		)
+		return "", fmt.Errorf("the file has %d bytes and is not UTF-8 text: session_command can show it, as by od",
+			len(text))
 	}
 	lines := bytes.Count(text, []byte{'\n'})
 	if len(text) > 0 && text[len(text)-1] != '\n' {

@@ -151,7 +151,7 @@ func asked(r *unitask.Request) string {
 func TestFormerNames(t *testing.T) {
 	cs := inMemory(t, newServer(t, bare(t), mcp.Options{}), nil)
 	for name, args := range map[string]object{"session": {"op": "list"}, "files": {"session": "x", "op": "view", "path": "/"},
-		"wait": {"run": "x"}, "run_command": {"session": "x", "command": "true"}} {
+		"wait": {"run": "x"}, "doctor": {"deep": true}, "run_command": {"session": "x", "command": "true"}} {
 		res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: name, Arguments: args})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)

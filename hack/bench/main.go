@@ -36,11 +36,9 @@ func main() {
 	program := flag.String("unitask", "bin/unitask", "the binary")
 	kernels := flag.String("kernel", "", "linux, nanos, or both with a comma (default those that are vendored)")
 	only := flag.String("only", "", "only rows whose name holds this")
-	which := flag.String(
-		"suite",
-		"starts",
-		"starts, ways of starting a run; programs, what runs take that do more than hello; languages, what others take than Node; sessions, machines that stay; or images, their sizes and how long they take",
-	)
+	which := flag.String("suite", "starts", "starts, ways of starting a run; programs, what runs take that do more than "+
+		"hello; languages, what others take than Node; sessions, machines that stay; or images, their sizes and how "+
+		"long they take")
 	flag.Parse()
 	if !slices.Contains([]string{"starts", "programs", "languages", "sessions", "images"}, *which) {
 		fmt.Fprintf(os.Stderr, "bench: -suite is starts, programs, languages, sessions or images, not %q\n", *which)
@@ -178,13 +176,8 @@ func (s *suite) kernel(kernel image.Kernel, only string, rounds int) (ok bool, e
 	command := func(argv []string) func() error { return func() error { return s.command(argv) } }
 	node := command([]string{s.node, s.script})
 	rows := []row{
-		{
-			name:      "run --cold",
-			target:    1.15,
-			subject:   command(append(slices.Clone(run), "--cold")),
-			reference: command(direct),
-			against:   "the image booted by bare QEMU",
-		},
+		{name: "run --cold", target: 1.15, subject: command(append(slices.Clone(run), "--cold")),
+			reference: command(direct), against: "the image booted by bare QEMU"},
 		{name: "run, a clone", target: cloneTarget, subject: command(run), reference: command(whole), against: wholeName},
 		{name: "20 runs by 4 callers, clones", target: 0.30, subject: func() error { return s.many(kernel, false) },
 			reference: func() error { return s.many(kernel, true) }, against: "the same, cold", rounds: 2},
@@ -347,10 +340,8 @@ func (s *suite) serve(rt *unitask.Runtime, kernel image.Kernel) (client *sdk.Cli
 }
 
 func (s *suite) call(client *sdk.ClientSession) error {
-	res, err := client.CallTool(
-		s.ctx,
-		&sdk.CallToolParams{Name: "run_code", Arguments: map[string]any{"language": "js", "code": hello}},
-	)
+	res, err := client.CallTool(s.ctx, &sdk.CallToolParams{Name: "run_code",
+		Arguments: map[string]any{"language": "js", "code": hello}})
 	if err != nil {
 		return err
 	}

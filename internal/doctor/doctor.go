@@ -252,12 +252,8 @@ func (r *Report) conclude(cloned time.Duration) {
 		r.Verdict = "Nothing speaks against running code here, but no machine has booted yet. " +
 			"The first run fetches and builds what is missing, which may take minutes."
 	case cloned > 0:
-		r.Verdict = fmt.Sprintf(
-			"This host can run code: a machine is ready in %.2f s (cloned), or in %.1f s (booted), on %s.",
-			cloned.Seconds(),
-			float64(boot)/1000,
-			on,
-		)
+		const can = "This host can run code: a machine is ready in %.2f s (cloned), or in %.1f s (booted), on %s."
+		r.Verdict = fmt.Sprintf(can, cloned.Seconds(), float64(boot)/1000, on)
 	default:
 		r.Verdict = fmt.Sprintf("This host can run code: a machine boots in %.1f s, on %s.", float64(boot)/1000, on)
 	}

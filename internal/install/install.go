@@ -86,18 +86,21 @@ func (in *Installer) Store() *packages.Store {
 	}
 }
 
-// Prune removes what was built for runs, but for what the rule spares and what a run under way has. The next run that
-// asks for some has them built again, from what the registry then has.
-func (in *Installer) Prune(ctx context.Context, rule disuse.Rule) (freed disuse.Freed, err error) {
+// Prune removes what was built for runs, but for what was used since a time (the zero time is never) and what a run
+// under way has. It returns how many sets of packages that were, and their bytes; a dry run only counts. The next run
+// that asks for some has them built again, from what the registry then has.
+func (in *Installer) Prune(ctx context.Context, since time.Time, dryRun bool) (sets int, bytes int64, err error) {
+	rule := disuse.Rule{Since: since, DryRun: dryRun}
+	var freed disuse.Freed
 	store := in.Store()
 	keys, err := store.Keys()
 	if err != nil {
-		return freed, err
+		return freed.Count, freed.Bytes, err
 	}
 	for _, key := range keys {
 		held, err := filelock.Wait(ctx, home.Dir(in.Home).Lock("packages-"+key), func() {})
 		if err != nil {
-			return freed, err
+			return freed.Count, freed.Bytes, err
 		}
 		size, used, gone := store.Unheld(key)
 		if gone = gone && !rule.Spares(used); gone && !rule.DryRun {
@@ -105,16 +108,16 @@ func (in *Installer) Prune(ctx context.Context, rule disuse.Rule) (freed disuse.
 		}
 		held.Unlock()
 		if err != nil {
-			return freed, err
+			return freed.Count, freed.Bytes, err
 		}
 		if gone {
 			freed.Add(size)
 		}
 	}
 	if rule.DryRun {
-		return freed, nil
+		return freed.Count, freed.Bytes, nil
 	}
-	return freed, store.Remove("")
+	return freed.Count, freed.Bytes, store.Remove("")
 }
 
 // installation is a set of packages that is asked for.
