@@ -77,7 +77,7 @@ func (rt *Runtime) hasSessions() error {
 	if rt.opts.Fleet == nil {
 		return nil
 	}
-	return policy.Bad("fleet", "with a session", "has sessions of its own: NewSession of the fleet.Client in Go, and `unitask session new --fleet`, start them there; a Runtime without Options.Fleet has those of this host, and runs by MCP on a fleet have none")
+	return policy.Bad("fleet", "with a session", "has its own: fleet.Client.NewSession, `unitask session new --fleet`")
 }
 
 // HasSessions reports whether NewSession starts sessions here: not if the runtime's runs go to a fleet.

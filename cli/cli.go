@@ -154,7 +154,8 @@ machine gone, record kept.`,
 	a.store = sizeVar(root.PersistentFlags(), "store-bytes", 1,
 		"limit on the size of all records, -1 for none; beyond it the oldest are removed (default 10 GiB)")
 	root.PersistentFlags().Bool("offline", false,
-		"never fetch missing image parts: fail, and name the command that fetches them (also UNITASK_OFFLINE=1, or offline = true in the home's "+unitask.ConfigFile+")")
+		"never fetch missing image parts: fail, and name the command that fetches them (also UNITASK_OFFLINE=1, or "+
+			"offline = true in the home's "+unitask.ConfigFile+")")
 	a.offline = root.PersistentFlags().Lookup("offline")
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "print more about what is being done, on stderr")
 	root.InitDefaultHelpCmd()

@@ -100,7 +100,8 @@ func TestAttackModelCeilings(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := ""
-		e, denials, err := mcp.Granted(s, row.principal, `{"language":"js","code":"1",`+strings.ReplaceAll(row.ask, "/SECRET", secret)+`}`)
+		e, denials, err := mcp.Granted(s, row.principal,
+			`{"language":"js","code":"1",`+strings.ReplaceAll(row.ask, "/SECRET", secret)+`}`)
 		if err != nil {
 			got = err.Error()
 		} else {
@@ -178,8 +179,10 @@ func TestAttackArgumentKeys(t *testing.T) {
 	cs := inMemory(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}), nil)
 	for _, args := range []object{
 		{"language": "js", "code": "1", "ALLOWNET": []string{"evil.com"}},
-		{"language": "js", "code": "1", "allowNet": []string{}, "allownet": []string{"evil.com"}}, {"language": "js", "code": "1", "ſecrets": []string{"PATH"}},
-		{"language": "js", "Code": "1"}, {"language": "js", "code": "1", "CODE": "2"}, {"language": "js", "code": "1", "allowNetAny": true}, {"language": "js", "code": "1", "ceiling": object{}},
+		{"language": "js", "code": "1", "allowNet": []string{}, "allownet": []string{"evil.com"}},
+		{"language": "js", "code": "1", "ſecrets": []string{"PATH"}},
+		{"language": "js", "Code": "1"}, {"language": "js", "code": "1", "CODE": "2"},
+		{"language": "js", "code": "1", "allowNetAny": true}, {"language": "js", "code": "1", "ceiling": object{}},
 		{"language": "js", "code": "1", "principal": "root"}, {"language": "js", "code": "1", "owner": "root"},
 	} {
 		got := "refused"

@@ -20,7 +20,7 @@ func TestNumbered(t *testing.T) {
 		{"a\nb\nc", []int{2, -1}, "     2\tb\n     3\tc"},
 		{"a\nb\nc", []int{4, 9}, ""},
 	} {
-		if got, err := numbered([]byte(row.text), row.span); got != row.want || err != nil {
+		if got, err := numbered([]byte(row.text), asItIs, row.span); got != row.want || err != nil {
 			t.Errorf("%q %v: %q %v", row.text, row.span, got, err)
 		}
 	}
@@ -30,19 +30,19 @@ func TestNumbered(t *testing.T) {
 		"long ones":      strings.Repeat(strings.Repeat("x", maxShownFile)+"\n", 8),
 		"very long ones": strings.Repeat(strings.Repeat("x", 1<<20)+"\n", 8),
 	} {
-		got, err := numbered([]byte(text), nil)
+		got, err := numbered([]byte(text), asItIs, nil)
 		if err != nil || len(got) > 3*maxShownFile || !strings.Contains(got, "show") {
 			t.Errorf("%s: %d bytes %v", name, len(got), err)
 		}
 	}
 	for _, span := range [][]int{{0, 1}, {4, 2}, {1}, {1, 2, 3}} {
-		if _, err := numbered([]byte("a\nb\nc"), span); err == nil || !strings.Contains(err.Error(), fmt.Sprint(span)) {
+		if _, err := numbered([]byte("a\nb\nc"), asItIs, span); err == nil || !strings.Contains(err.Error(), fmt.Sprint(span)) {
 			t.Errorf("%v: %v", span, err)
 		}
 	}
 	// A file of newlines is no list of them.
 	newlines := []byte(strings.Repeat("\n", maxToolFile))
-	if n := testing.AllocsPerRun(1, func() { _, _ = numbered(newlines, []int{maxToolFile, -1}) }); n > 100 {
+	if n := testing.AllocsPerRun(1, func() { _, _ = numbered(newlines, asItIs, []int{maxToolFile, -1}) }); n > 100 {
 		t.Errorf("%v allocations", n)
 	}
 }
@@ -68,3 +68,5 @@ func TestInserted(t *testing.T) {
 		}
 	}
 }
+
+func asItIs(text string) string { return text }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -104,21 +106,47 @@ func FuzzShown(f *testing.F) {
 	})
 }
 
-// The text of a result has at most 32 KiB, whatever hostile code does.
+// The text of a result has 32 KiB at most, whatever hostile code does.
 func TestReportIsBounded(t *testing.T) {
-	long := strings.Repeat("\u202e\xff", 5000)
-	s := newStreams(&live{}, nil)
-	fmt.Fprint(&s.stdout, strings.Repeat("\xffa", 1<<20))
-	fmt.Fprint(&s.stderr, strings.Repeat("\xffa", 1<<20))
-	res := &unitask.Result{Outcome: unitask.OutcomeFailed, Error: long, Value: long, Truncated: true}
-	for range 1000 {
-		res.Hints = append(res.Hints, run.Hint{Kind: run.HintFile, Text: long})
-		res.Policy.Denials = append(res.Policy.Denials, policy.Denial{Field: "allowNet", Requested: long, Reason: long})
-		res.ArtifactsRefused = append(res.ArtifactsRefused, record.Refusal{Path: long, Reason: long})
-		res.Artifacts = append(res.Artifacts, record.Artifact{Path: long})
+	for _, piece := range []string{"\xffa", "a", "é", "\n", "\x01"} {
+		long := strings.Repeat("\u202e"+piece, 5000)
+		s := newStreams(&live{}, nil)
+		fmt.Fprint(&s.stdout, strings.Repeat(piece, 3<<20))
+		fmt.Fprint(&s.stderr, strings.Repeat(piece, 3<<20))
+		res := &unitask.Result{RunID: "20261127-115502000-abcdef", Outcome: unitask.OutcomeFailed, Error: long, Value: long,
+			Truncated: true}
+		for range 1000 {
+			res.Hints = append(res.Hints, run.Hint{Kind: run.HintFile, Text: long})
+			res.Policy.Denials = append(res.Policy.Denials, policy.Denial{Field: "allowNet", Requested: long, Reason: long})
+			res.ArtifactsRefused = append(res.ArtifactsRefused, record.Refusal{Path: long, Reason: long})
+			res.Artifacts = append(res.Artifacts, record.Artifact{Path: long})
+		}
+		s.show(res)
+		said := &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: report(res)}}}
+		answer(said, res, nil, s, nil)
+		if text := said.Content[0].(*sdk.TextContent).Text; len(text) > 32<<10 || !utf8.ValidString(text) {
+			t.Errorf("%q: %d bytes", piece, len(text))
+		}
+		w := waitResult{Outcome: "failed", Error: long, Output: string(res.Stdout)}
+		if text := w.text(); len(text) > 32<<10 {
+			t.Errorf("%q: %d bytes of a command in the background", piece, len(text))
+		}
 	}
-	s.show(res)
-	if text := report(res); len(text) > 32<<10 || !utf8.ValidString(text) {
-		t.Errorf("%d bytes", len(text))
+}
+
+// A file that view shows has 32 KiB at most, and no part of a secret, even where it is cut.
+func TestViewIsBounded(t *testing.T) {
+	const secret = "sk-live-0123456789abcdefghijklmnopqrstuvwxyz"
+	redact := func(text string) string { return strings.ReplaceAll(text, secret, "[redacted]") }
+	for _, text := range []string{
+		strings.Repeat("a", maxShownFile-20) + "\n" + strings.Repeat("b", maxShownFile-1) + "\n",
+		strings.Repeat("\n", 1<<20), strings.Repeat("a", 1<<20),
+		strings.Repeat("a", maxShownFile-20) + secret + "\n",
+		strings.Repeat("a\n", maxShownFile/9) + secret + "\n",
+	} {
+		shown, err := numbered([]byte(text), redact, nil)
+		if err != nil || len(shown) > 32<<10 || strings.Contains(shown, secret[:9]) {
+			t.Errorf("%.9q…: %d bytes, %v: …%q", text, len(shown), err, shown[max(0, len(shown)-60):])
+		}
 	}
 }

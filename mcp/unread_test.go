@@ -75,7 +75,8 @@ func TestAttackUnreadProgress(t *testing.T) {
 	const progress = `"_meta":{"progressToken":"p"}`
 	for _, c := range []struct{ name, revision, meta string }{
 		{"progress", "2026-07-28",
-			`"_meta":{"progressToken":"p","io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`},
+			`"_meta":{"progressToken":"p","io.modelcontextprotocol/protocolVersion":"2026-07-28",` +
+				`"io.modelcontextprotocol/clientCapabilities":{}}`},
 		{"progress of a session", "2025-11-25", progress},
 		{"log messages of a session", "2025-11-25", `"_meta":{}`},
 		{"progress of an old session", "2025-03-26", progress},
@@ -107,11 +108,13 @@ func TestAttackUnreadProgress(t *testing.T) {
 			}
 			defer conn.Close()
 			_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
-			body := `{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"run_code","arguments":{"language":"js","code":"1"},` +
+			body := `{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"run_code",` +
+				`"arguments":{"language":"js","code":"1"},` +
 				c.meta + `}}`
 			got := freed(t, s, func() {
 				fmt.Fprintf(conn,
-					"POST /mcp HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\nMcp-Protocol-Version: %s\r\n%sContent-Length: %d\r\n\r\n%s",
+					"POST /mcp HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n"+
+						"Accept: application/json, text/event-stream\r\nMcp-Protocol-Version: %s\r\n%sContent-Length: %d\r\n\r\n%s",
 					hs.Listener.Addr(), c.revision, head, len(body), body)
 			})
 			attack.Check(t, "a run's slot after it has ended, of a client that does not read its "+c.name, "free", got)
@@ -155,7 +158,8 @@ func TestAttackUnreadStdio(t *testing.T) {
 	out.mu.Unlock()
 	got := freed(t, s, func() {
 		fmt.Fprintln(to,
-			`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"run_code","arguments":{"language":"js","code":"1"},"_meta":{"progressToken":"p"}}}`)
+			`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"run_code","_meta":{"progressToken":"p"},`+
+				`"arguments":{"language":"js","code":"1"}}}`)
 	})
 	attack.Check(t, "a run's slot after it has ended, of a client that does not read stdout", "free", got)
 	close(shut)

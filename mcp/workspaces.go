@@ -172,7 +172,7 @@ type filesResult struct {
 type sessionsResult struct {
 	Sessions  []sessionView `json:"sessions,omitzero"`
 	ExpiresAt time.Time     `json:"expiresAt,omitzero" jsonschema:"of copy, put and get: the end of the session"`
-	Value     any           `json:"value,omitempty" jsonschema:"of get: the value"` // described: clients refuse the schema true
+	Value     any           `json:"value,omitempty" jsonschema:"of get: the value"` // clients refuse the schema true
 	Names     []string      `json:"names,omitempty"`                                // of get without a name
 	More      bool          `json:"more,omitempty" jsonschema:"there are other names: ls /work/.values lists them"`
 }
@@ -271,7 +271,7 @@ func editFiles(ctx context.Context, of *unitask.Session, in filesArgs) (string, 
 		if err != nil {
 			return "", err
 		}
-		return numbered([]byte(of.Redact(string(text))), in.ViewRange) // before it is cut: a cut value is not found
+		return numbered(text, of.Redact, in.ViewRange)
 	case "list":
 		list, more, err := of.List(ctx, in.Path, 1)
 		return listing(list, more), err
@@ -320,12 +320,13 @@ func inserted(text []byte, line int, more string) ([]byte, error) {
 	return slices.Concat(head, []byte(more), text[at:]), nil
 }
 
-// numbered returns lines with their numbers.
-func numbered(text []byte, span []int) (string, error) {
+// numbered returns lines with their numbers. redact comes before the cut: it does not find a value that is cut.
+func numbered(text []byte, redact func(string) string, span []int) (string, error) {
 	if !utf8.Valid(text) {
 		return "", fmt.Errorf("the file has %d bytes and is not UTF-8 text: session_command can show it, as by od",
 			len(text))
 	}
+	text = []byte(redact(string(text)))
 	lines := bytes.Count(text, []byte{'\n'})
 	if len(text) > 0 && text[len(text)-1] != '\n' {
 		lines++

@@ -55,18 +55,18 @@ func sessionToolsRows(id, outside string) []sessionToolsRow {
 		{"session_command", object{"session": id, "command": "exec sleep 100", "timeoutSeconds": 0.5}, "time limit", true},
 		{"session_command", object{"session": id, "command": "cat", "background": true, "stdin": "x"}, "does not go with background", true},
 		{"session_command", object{"session": id, "command": "printf 'up \\303'; until [ -e go ]; do sleep 0.1; done; printf '\\251\\n'; exit 3", "background": true}, "goes on in the background", false},
-		{"wait_command", object{"run": "RUN"}, `"output":"up `, false},
-		{"wait_command", object{"run": "RUN", "afterSeq": 3, "waitSeconds": 0}, `"output":""`, false},
+		{"wait_command", object{"run": "RUN"}, "running; afterSeq 3 of the next call gives what comes then\n--- output\nup ", false},
+		{"wait_command", object{"run": "RUN", "afterSeq": 3, "waitSeconds": 0}, "running; afterSeq 3", false},
 		{"wait_command", object{"run": "RUN", "afterSeq": 1000}, "from 0 to 4", true},
 		{"wait_command", object{"run": "RUN", "waitSeconds": 51}, "waitSeconds", true},
 		{"wait_command", object{"run": "../../etc"}, "no command in the background of a session of yours", true},
 		{"wait_command", object{"run": id}, "no command in the background", true},
 		{"session_command", object{"session": id, "command": "touch go"}, "exit code 0", false},
-		{"wait_command", object{"run": "RUN", "afterSeq": 3, "waitSeconds": 50}, `"output":"é\n"`, false},
-		{"wait_command", object{"run": "RUN", "afterSeq": 6, "waitSeconds": 50}, `"exitCode":3`, false},
+		{"wait_command", object{"run": "RUN", "afterSeq": 3, "waitSeconds": 50}, "exit code 3\n--- output\né\n", false},
+		{"wait_command", object{"run": "RUN", "afterSeq": 6, "waitSeconds": 50}, "exit code 3", false},
 		{"session_command", object{"session": id, "command": "exec sleep 1000", "background": true}, "goes on in the background", false},
 		{"manage_session", object{"op": "stop", "session": id, "run": "RUN"}, id, false},
-		{"wait_command", object{"run": "RUN"}, `"outcome":"cancelled"`, false},
+		{"wait_command", object{"run": "RUN"}, "cancelled: it was stopped", false},
 		{"manage_session", object{"op": "put", "session": id, "name": "n", "value": object{"big": json.Number("12345678901234567890"), "text": "<é>"}}, "expiresAt", false},
 		{"run_code", object{"session": id, "language": "python", "code": "import json; v = json.load(open('.values/n.json')); json.dump([v['big'] + 1, v['text']], open('.values/m.json', 'w')); json.dump(None, open('.values/o.json', 'w'))"}, "exit code 0", false},
 		{"manage_session", object{"op": "get", "session": id, "name": "m"}, "[12345678901234567891, \"<\\u00e9>\"]", false},
@@ -294,6 +294,40 @@ func TestSessionOutputIsKept(t *testing.T) {
 	}
 	if all := resource(fmt.Sprint(out["resource"])); len(all) != size || !strings.HasSuffix(all, "wv\n") {
 		t.Errorf("%d bytes", len(all))
+	}
+}
+
+// A wait gives all that a command prints, and waits for its end where nothing of it is wanted.
+func TestWaitGathers(t *testing.T) {
+	cs := inMemory(t, newServer(t, open(t, unitask.PoolSize{}), mcp.Options{}), nil)
+	_, out, text := call(t, cs, "run_code", object{"session": "new", "language": "shell", "code": "true"})
+	id, _ := out["session"].(string)
+	if id == "" {
+		t.Fatal(text)
+	}
+	_, out, _ = call(t, cs, "session_command", object{"session": id, "background": true,
+		"command": "for i in 1 2 3 4 5 6; do head -c 30000 /dev/zero | tr '\\0' x; sleep 0.3; done"})
+	run, seq, shown := out["runId"], 0.0, 0.0
+	for range 20 {
+		_, out, text = call(t, cs, "wait_command", object{"run": run, "afterSeq": seq, "maxOutput": 256 << 10})
+		if out["lost"] != nil {
+			t.Fatalf("%v bytes are lost", out["lost"])
+		}
+		seq, shown = out["seq"].(float64), shown+out["shown"].(float64)
+		if out["outcome"] != "running" {
+			break
+		}
+	}
+	if out["outcome"] != "exited" || shown != 180_000 || !strings.HasPrefix(text, "exit code 0") {
+		t.Errorf("%v: %v bytes: %.200s", out["outcome"], shown, text)
+	}
+	for _, most := range []int{0, 8} {
+		_, out, _ = call(t, cs, "session_command", object{"session": id, "background": true,
+			"command": "echo begun; sleep 1; echo ended; exit 3"})
+		_, out, text = call(t, cs, "wait_command", object{"run": out["runId"], "maxOutput": most})
+		if out["outcome"] != "exited" || out["exitCode"] != 3.0 || text != "exit code 3" {
+			t.Errorf("maxOutput %d: %v, %s", most, out, text)
+		}
 	}
 }
 

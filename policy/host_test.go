@@ -3,6 +3,7 @@ package policy
 import (
 	"strings"
 	"testing"
+	"unicode"
 )
 
 func TestParseNetRule(t *testing.T) {
@@ -84,6 +85,64 @@ func FuzzNetRule(f *testing.F) {
 		}
 		if strings.ContainsAny(r.Host, "\x00\r\n% *") || r.Host != strings.ToLower(r.Host) {
 			t.Errorf("%q: host %q", s, r.Host)
+		}
+	})
+}
+
+// An error about a URL can be shown, names no login and no query, and comes with a value that can be shown.
+func TestURLErrors(t *testing.T) {
+	for _, in := range []string{"https://a/\x1b[31mX\nunitask: fine", "https://u:hunter2@a.example",
+		"https://a.example/v1?key=hunter2", "https://a.example?x=hunter2", "https://a.example/" + strings.Repeat("é", 99),
+		"https://a.example/a b", "https://\u202eb/x"} {
+		_, bad := nets.list([]string{in})
+		if bad == nil {
+			t.Errorf("%q parses", in)
+			continue
+		}
+		bad.Field = "allowNet"
+		if text := bad.Error(); strings.Contains(text, "hunter2") ||
+			strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) || r == 0xfffd }) {
+			t.Errorf("%q: %q", in, text)
+		}
+	}
+	for _, in := range []string{"K@https://u:hunter2@a.example", "K@https://u:hunter2@a.example:query"} {
+		if r, err := ParseSecret(in); err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%q: %v %v", in, r, err)
+		}
+	}
+	for _, in := range []string{"GET https://u:hunter2@a.example/x", "GET https://a.example/x?k=hunter2"} {
+		if r, err := ParseHTTPRule(in); err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%q: %v %v", in, r, err)
+		}
+	}
+}
+
+// What parses means the same when it is written and read again.
+func FuzzHosts(f *testing.F) {
+	for _, s := range []string{"https://a.example/", "http://*.b.example:81", "https://[::1]/", "HTTPS://a.b",
+		"https://a.b:443", "http://１.2.3.4/"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if r, err := ParseNetRule(s); err == nil {
+			if again, err := ParseNetRule(r.String()); err != nil || again != r {
+				t.Fatalf("%q: %q: %v", s, r, err)
+			}
+		}
+		if b, err := parseBinding(s); err == nil {
+			if again, err := parseBinding(b.String()); err != nil || again.String() != b.String() {
+				t.Fatalf("%q: %q: %v", s, b, err)
+			}
+		}
+		if r, err := ParseHTTPRule("GET " + s); err == nil {
+			if again, err := ParseHTTPRule(r.String()); err != nil || again != r {
+				t.Fatalf("%q: %q: %v", s, r, err)
+			}
+		}
+		if r, err := ParseTCPRule(s); err == nil {
+			if again, err := ParseTCPRule(r.String()); err != nil || again != r {
+				t.Fatalf("%q: %q: %v", s, r, err)
+			}
 		}
 	})
 }

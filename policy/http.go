@@ -63,13 +63,14 @@ func ParseHTTPRule(s string) (r HTTPRule, err error) {
 		host, r.Path = target[:i], target[i:]
 	}
 	if r.Host, err = ParseNetRule(host); err != nil {
-		return HTTPRule{}, fmt.Errorf("has a host %.100q that %w", host, err)
+		return HTTPRule{}, fmt.Errorf("has a host %s that %w", quoted(host), err)
 	}
 	if r.Host.Addr.IsValid() || r.Host.Port != 0 {
 		return HTTPRule{}, fmt.Errorf("has a host %.100q that is no host name: use a name without a port", host)
 	}
 	if err := httppath.Check(r.Path); err != nil {
-		return HTTPRule{}, fmt.Errorf("has a path %.100q that %w", r.Path, err)
+		path, _, _ := strings.Cut(r.Path, "?")
+		return HTTPRule{}, fmt.Errorf("has a path %.100q that %w", path, err)
 	}
 	return r, nil
 }

@@ -8,6 +8,14 @@ import (
 	"github.com/unitask/unitask/internal/bounded"
 )
 
+// quoted returns a text that somebody gave, for an error: its beginning, and of a URL neither login nor query.
+func quoted(text string) string {
+	if strings.Contains(text, "://") {
+		text = bounded.Said(text, 200)
+	}
+	return fmt.Sprintf("%.100q", text)
+}
+
 // rules is a list of rules, each parsed once. meet returns what two rules both allow.
 type rules[R comparable] struct {
 	none
@@ -35,10 +43,7 @@ func (k rules[R]) list(texts []string) ([]R, *FieldError) {
 	for _, text := range texts {
 		rule, err := k.parse(text)
 		if err != nil {
-			if strings.Contains(text, "://") { // it may have a login
-				text = bounded.Said(text, 200)
-			}
-			return nil, &FieldError{Value: fmt.Sprintf("%.100q", text), Reason: err.Error()}
+			return nil, &FieldError{Value: quoted(text), Reason: err.Error()}
 		}
 		if !slices.Contains(out, rule) {
 			out = append(out, rule)

@@ -37,7 +37,7 @@ func ParseSecret(s string) (SecretRule, error) {
 	for _, host := range hosts {
 		b, err := parseBinding(host)
 		if err != nil {
-			return SecretRule{}, fmt.Errorf("has a host %.100q that %w", host, err)
+			return SecretRule{}, fmt.Errorf("has a host %s that %w", quoted(host), err)
 		}
 		pass = pass || b.Pass
 		bindings = append(bindings, b)

@@ -101,7 +101,8 @@ func TestAttackSecretHosts(t *testing.T) {
 	} {
 		text := "secrets = " + c.ceiling
 		if c.ceiling == "" {
-			text = "[secrets.KEY]\nhosts = [\"a.example\", \"b.example\"]\nin = [\"query\", \"header\"]\nheader = [\"X-Key\"]\nonMisdirect = \"deny\""
+			text = "[secrets.KEY]\nhosts = [\"a.example\", \"b.example\"]\nin = [\"query\", \"header\"]\n" +
+				"header = [\"X-Key\"]\nonMisdirect = \"deny\""
 		}
 		top := ceiling(t, text)
 		e, denials, err := Resolve(Request{Secrets: []string{c.asked}}, top)
