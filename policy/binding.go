@@ -242,7 +242,7 @@ func oneSecret(name string, value any) (string, error) {
 	}
 	for i, host := range lists["hosts"] {
 		if strings.ContainsAny(host, ",:+") {
-			return "", fmt.Errorf("has a host %.100q: use names or *.DOMAIN; places are in", host)
+			return "", fmt.Errorf("has a host %s: use names or *.DOMAIN; places are in", quoted(host))
 		}
 		lists["hosts"][i] = host + ":" + strings.Join(places, "+") + pass
 	}

@@ -114,6 +114,16 @@ func TestURLErrors(t *testing.T) {
 		if r, err := ParseHTTPRule(in); err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%q: %v %v", in, r, err)
 		}
+		if _, _, err := Resolve(Request{AllowHTTP: []string{in}}, nil); err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%q: %v", in, err)
+		}
+	}
+	for _, in := range []string{"[secrets.KEY]\nhosts = [\"https://u:hunter2@a.example\"]",
+		"[[net.rule]]\nhost = \"https://u:hunter2@a.example\"", "[[net.rule]]\nhost = \"https://u:hunter2@a.example,b\"",
+		"[net]\nallow = [\"https://u:hunter2@a.example\"]"} {
+		if _, err := ParseCeiling("x.toml", []byte(in)); err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%q: %v", in, err)
+		}
 	}
 }
 

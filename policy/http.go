@@ -199,7 +199,7 @@ func (httpRules) list(texts []string) ([]HTTPRule, *FieldError) {
 	for _, text := range texts {
 		rule, err := ParseHTTPRule(text)
 		if err != nil {
-			return nil, &FieldError{Value: fmt.Sprintf("%.100q", text), Reason: err.Error()}
+			return nil, &FieldError{Value: quoted(text), Reason: err.Error()}
 		}
 		if !slices.Contains(out, rule) {
 			out = append(out, rule)
@@ -264,7 +264,7 @@ func httpRuleText(t map[string]any) (string, error) {
 		case len(other) > 0 && text != usual && !slices.Contains(other, text):
 			return "", fmt.Errorf("%s %.40q: use %s or %s", key, text, usual, strings.Join(other, " or "))
 		case strings.ContainsAny(text, " ,") && key != "path":
-			return "", fmt.Errorf("%s %.100q is no single one", key, text)
+			return "", fmt.Errorf("%s %s is no single one", key, quoted(text))
 		}
 		return text, nil
 	}
@@ -297,7 +297,7 @@ func httpRuleText(t map[string]any) (string, error) {
 	case host == "":
 		return "", errors.New("has no host")
 	case strings.Contains(host, "/"):
-		return "", fmt.Errorf("host %.100q: the path is a key of its own", host)
+		return "", fmt.Errorf("host %s: the path is a key of its own", quoted(host))
 	case path != "" && path[0] != '/':
 		return "", fmt.Errorf("path %.100q: does not begin with a slash", path)
 	}
