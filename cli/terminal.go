@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -341,7 +342,9 @@ func visibleJSON(text []byte) []byte {
 	for i := 0; i < len(text); {
 		r, n := utf8.DecodeRune(text[i:])
 		if r >= 0x7f && r != utf8.RuneError && isControl(r) {
-			out = fmt.Appendf(out, "\\u%04x", r)
+			for _, unit := range utf16.Encode([]rune{r}) {
+				out = fmt.Appendf(out, "\\u%04x", unit)
+			}
 		} else {
 			out = append(out, text[i:i+n]...)
 		}

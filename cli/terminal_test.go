@@ -11,6 +11,7 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
+	"unicode"
 
 	"github.com/unitask/unitask/internal/attack"
 )
@@ -239,4 +240,22 @@ func TestAttackStandardLogger(t *testing.T) {
 	}
 	log.Print("Unsolicited response received on idle HTTP channel starting with a secret")
 	attack.Check(t, "a server's words in the standard logger", "", written.String())
+}
+
+// JSON means the same when its control characters are escaped: each of them, also beyond 16 bits.
+func TestVisibleJSONMeaning(t *testing.T) {
+	for r := rune(0); r <= unicode.MaxRune; r++ {
+		if r >= 0xd800 && r < 0xe000 || !isControl(r) {
+			continue
+		}
+		text, err := json.Marshal(string(r))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var again string
+		clean := visibleJSON(text)
+		if err := json.Unmarshal(clean, &again); err != nil || again != string(r) || bytes.ContainsFunc(clean, isControl) {
+			t.Errorf("%U: %s means %q: %v", r, clean, again, err)
+		}
+	}
 }
