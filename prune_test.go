@@ -233,6 +233,19 @@ func checkStarting(t *testing.T, rt *unitask.Runtime, images, digest string) {
 			t.Error(err)
 		}
 	}()
+	step, err := rt.Runs().Create(time.Now().Add(-2*time.Hour), "me", unitask.ViaCLI, "code.js", []byte("1"), struct{}{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	step.Session = "20260101-000000000-abcdef" // whose record has the machine
+	if err := step.Update(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := step.Leave(); err != nil {
+			t.Error(err)
+		}
+	}()
 	used := filepath.Join(images, digest, "used")
 	for _, row := range []struct {
 		obtained time.Time

@@ -142,7 +142,10 @@ func (im *Image) Used() time.Time {
 func (im *Image) touch() (there bool) {
 	name, now := filepath.Join(im.dir, usedName), time.Now()
 	if err := os.Chtimes(name, now, now); errors.Is(err, fs.ErrNotExist) {
-		return !errors.Is(os.WriteFile(name, nil, 0o600), fs.ErrNotExist)
+		if errors.Is(os.WriteFile(name, nil, 0o600), fs.ErrNotExist) {
+			return false
+		}
+		_ = os.Chtimes(name, now, now) // the file system's clock may be some ms behind
 	}
 	return true
 }

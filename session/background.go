@@ -189,7 +189,7 @@ func (s *Session) Start(ctx context.Context, c Command) (run string, err error) 
 	e.Stdout, e.Stderr = x.stdout, x.stderr
 	cmd, err := s.client.Start(ctx, e)
 	if err == nil {
-		err = x.rec.Update() // records the session
+		err = x.rec.Update() // records that it is one
 	}
 	if err != nil {
 		stop(err)

@@ -390,11 +390,10 @@ func (s *Session) newStep(req run.Request, name string, limit time.Duration, std
 	eff.Timeout = limit
 	granted := run.Policy{Effective: eff, Denials: []policy.Denial{}, Ceiling: s.Policy.Ceiling}
 	began := time.Now()
-	rec, err := s.manager.Engine.History.Begin(began, s.holder().WithDefaults(), name, req, req, granted, s.redactor)
+	rec, err := s.manager.Engine.History.Begin(began, s.holder().WithDefaults(), s.ID, name, req, req, granted, s.redactor)
 	if err != nil {
 		return nil, err
 	}
-	rec.Session = s.ID
 	res := &run.Result{RunID: rec.ID, Session: s.ID, Kernel: s.Kernel, Accelerator: s.accel, Cloned: s.cloned,
 		MemoryMB: eff.MemoryMB, Redacted: rec.Redacted, Policy: granted, Outcome: run.OutcomeFailed, ExitCode: run.ExitHost}
 	x := &stepping{s: s, asked: req, rec: rec, res: res, began: began, limit: limit,

@@ -194,6 +194,7 @@ func (cat *Catalog) InUse(list []*image.Image) (images, containers map[string]bo
 		switch {
 		case rec.Machine != nil:
 			images[rec.Machine.ImageDigest] = true
+		case rec.Session != "" && rec.Session != rec.ID: // a step: its session's record has the machine
 		case starting.IsZero() || rec.Created.Before(starting):
 			starting = rec.Created
 		}

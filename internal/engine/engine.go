@@ -233,7 +233,8 @@ func (r *recordedRun) begin(at time.Time, wanted run.Request) (err error) {
 	}
 	again := r.rec != nil
 	if !again {
-		r.rec, err = r.engine.History.Begin(at, r.caller, r.code.RecordName(), r.req.Request, wanted, r.granted, r.redactor)
+		r.rec, err = r.engine.History.Begin(at, r.caller, "", r.code.RecordName(), r.req.Request, wanted, r.granted,
+			r.redactor)
 	}
 	if err != nil {
 		return err

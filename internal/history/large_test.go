@@ -22,7 +22,7 @@ func TestAttackLargeStep(t *testing.T) {
 	}
 	req := run.Request{Code: strings.Repeat("\x01", 12<<20), Language: "python"} // in JSON six times as long
 	caller := run.Caller{}.WithDefaults()
-	rec, err := h.Begin(time.Now(), caller, "code.py", req, req, run.Policy{}, redactor)
+	rec, err := h.Begin(time.Now(), caller, "", "code.py", req, req, run.Policy{}, redactor)
 	if err != nil {
 		t.Fatal(err)
 	}

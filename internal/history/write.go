@@ -46,9 +46,10 @@ type NetlogLine struct {
 	netstack.Decision
 }
 
-// Begin makes a run's record, which has what was asked and granted before anything runs.
-func (h *Store) Begin(at time.Time, caller run.Caller, name string, req, wanted run.Request, granted run.Policy,
-	redactor *record.Redactor) (*record.Run, error) {
+// Begin makes a run's record, which has what was asked and granted before anything runs. session is the session of a
+// step, "" for other runs.
+func (h *Store) Begin(at time.Time, caller run.Caller, session, name string, req, wanted run.Request,
+	granted run.Policy, redactor *record.Redactor) (*record.Run, error) {
 	wanted.Code, wanted.InlineFiles = "", NamesOnly(wanted.InlineFiles) // which have files of their own
 	request, redacted := redactor.Marshal(wanted)
 	text := redactor.String(req.Code)
@@ -69,6 +70,7 @@ func (h *Store) Begin(at time.Time, caller run.Caller, name string, req, wanted 
 	if rec.Redacted = redacted; len(redacted) > 0 {
 		redactor.Known()
 	}
+	rec.Session = session
 	rec.Effective, _ = redactor.Marshal(granted.Effective) // what a replay asks for, however this run ends
 	rec.Denials, _ = redactor.Marshal(granted.Denials)
 	if err := rec.Update(); err != nil {
