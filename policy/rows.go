@@ -103,9 +103,11 @@ func PlainText(value json.RawMessage) string {
 	return plainText(all["value"])
 }
 
-// one returns a text as it is, or in quotes if it could be read as several.
+// one returns a text as it is, or in quotes if it could be read as several: also as a table's columns, or as lines.
 func one(text string) string {
-	if strings.ContainsAny(text, ",;\"\\") || strings.Contains(text, ": ") || strings.TrimSpace(text) != text {
+	odd := func(r rune) bool { return !strconv.IsPrint(r) }
+	if strings.ContainsAny(text, ",;\"\\") || strings.Contains(text, ": ") || strings.Contains(text, "  ") ||
+		strings.TrimSpace(text) != text || strings.ContainsFunc(text, odd) {
 		return strconv.Quote(text)
 	}
 	return text
