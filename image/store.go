@@ -114,7 +114,7 @@ func (s *Store) Runs(kernel Kernel) bool { return kernel != Nanos || s.payload.N
 // Obtain is like Ensure, but first fetches missing parts of the image. It fetches a Nanos kernel only on an explicit
 // command. Every user of an image calls Obtain.
 func (s *Store) Obtain(ctx context.Context, kernel Kernel, arch Arch) (*Image, error) {
-	im, err := s.ensureUsed(ctx, kernel, arch)
+	im, err := ensureUsed(ctx, s, kernel, arch)
 	if !errors.Is(err, ErrNotVendored) {
 		return im, err
 	}
@@ -126,11 +126,11 @@ func (s *Store) Obtain(ctx context.Context, kernel Kernel, arch Arch) (*Image, e
 	if err := s.Parts().Vendor(ctx, arch); err != nil {
 		return nil, err
 	}
-	return s.ensureUsed(ctx, kernel, arch)
+	return ensureUsed(ctx, s, kernel, arch)
 }
 
 // ensureUsed is like Ensure, and notes that the image is used now. If it is removed meanwhile, it is built again.
-func (s *Store) ensureUsed(ctx context.Context, kernel Kernel, arch Arch) (*Image, error) {
+func ensureUsed(ctx context.Context, s *Store, kernel Kernel, arch Arch) (*Image, error) {
 	for {
 		im, err := s.Ensure(ctx, kernel, arch)
 		if err != nil || im.touch() {
