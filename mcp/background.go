@@ -160,6 +160,9 @@ func (w *waitResult) text() string {
 	case w.Outcome != running:
 		text = w.Outcome + ": " + line(w.Error)
 	}
+	if w.Lost > 0 {
+		text += fmt.Sprintf("\n%d bytes before this output are left out: %s has all of it", w.Lost, w.Resource)
+	}
 	if w.Output != "" {
 		text += "\n--- output\n" + w.Output
 	}

@@ -149,4 +149,22 @@ func TestViewIsBounded(t *testing.T) {
 			t.Errorf("%.9q…: %d bytes, %v: …%q", text, len(shown), err, shown[max(0, len(shown)-60):])
 		}
 	}
+	key := "begin\nmiddle\nend\n" // the lines behind it have other numbers than in the file, which insert counts
+	hide := func(text string) string { return strings.ReplaceAll(text, key, "[redacted]") }
+	for text, noted := range map[string]bool{"a\n" + key + "b\n": true, "a\nb\n": false} {
+		shown, err := numbered([]byte(text), hide, nil)
+		if err != nil || strings.Contains(shown, "other numbers") != noted {
+			t.Errorf("%q: %q, %v", text, shown, err)
+		}
+	}
+}
+
+// A model reads that output is missing before what it gets.
+func TestWaitLost(t *testing.T) {
+	for lost, want := range map[int64]bool{0: false, 7: true} {
+		w := waitResult{Outcome: running, Lost: lost, Output: "x", Resource: "unitask://runs/1/stdout"}
+		if text := w.text(); strings.Contains(text, "7 bytes before") != want {
+			t.Errorf("lost %d: %q", lost, text)
+		}
+	}
 }

@@ -326,8 +326,10 @@ func numbered(text []byte, redact func(string) string, span []int) (string, erro
 		return "", fmt.Errorf("the file has %d bytes and is not UTF-8 text: session_command can show it, as by od",
 			len(text))
 	}
+	given := bytes.Count(text, []byte{'\n'})
 	text = []byte(redact(string(text)))
 	lines := bytes.Count(text, []byte{'\n'})
+	joined := given != lines
 	if len(text) > 0 && text[len(text)-1] != '\n' {
 		lines++
 	}
@@ -360,6 +362,9 @@ func numbered(text []byte, redact func(string) string, span []int) (string, erro
 			continue
 		}
 		fmt.Fprintf(&b, "%6d\t%s", i, line)
+	}
+	if joined {
+		b.WriteString("\n(a secret of several lines is one here, and the file has other numbers: edit with str_replace)\n")
 	}
 	return b.String(), nil
 }
