@@ -41,7 +41,8 @@ func (a *app) addJSON(cmd *cobra.Command) {
 	}
 	_, path, _ := strings.Cut(cmd.CommandPath(), " ")
 	do := cmd.RunE
-	if do == nil || isGroup(cmd) || cmd.Flags().Lookup("json") != nil || slices.Contains(flows, path) {
+	if do == nil || isGroup(cmd) || cmd.Flags().Lookup("json") != nil || slices.Contains(flows, path) ||
+		strings.HasPrefix(path, "completion ") { // a shell reads it
 		return
 	}
 	cmd.Flags().BoolVar(&a.asJSON, "json", false, "print JSON, also for an error")
