@@ -160,11 +160,21 @@ func (r HTTPRule) Concerns(host NetRule) bool {
 func (r HTTPRule) allows() bool { return !r.Deny && !r.Audit }
 
 // HTTPHosts returns the hosts of allowing rules, in NetRule's form, unless the request names them elsewhere. A
-// request for some methods and paths of a named host implies that the host may be reached. Resolve reports
-// invalid rules.
+// request for some methods and paths of a named host implies that the host may be reached, by a URL at the port of its
+// scheme only. Resolve reports invalid rules.
 func HTTPHosts(r Request) (hosts []string) {
 	for _, text := range r.AllowHTTP {
 		rule, err := ParseHTTPRule(text)
+		implied := rule.Host
+		if _, port, _ := withoutScheme(text[strings.LastIndexByte(text, ' ')+1:]); port != "" {
+			n, _ := strconv.ParseUint(port, 10, 16)
+			implied.Port = uint16(n)
+		}
+		there := func(other string) bool {
+			o, err := ParseNetRule(other)
+			both, ok := implied.intersect(o)
+			return err == nil && ok && both == implied
+		}
 		known := func(other string) bool {
 			o, err := ParseNetRule(other)
 			o.Port = 0
@@ -176,10 +186,10 @@ func HTTPHosts(r Request) (hosts []string) {
 			return err == nil && o.Host != "" && o.Host == rule.Host.Host
 		}
 		if err != nil || rule.Deny || r.AllowNetAny || slices.ContainsFunc(r.AllowNet, known) ||
-			slices.ContainsFunc(r.AllowTCP, raw) || slices.ContainsFunc(hosts, known) {
+			slices.ContainsFunc(r.AllowTCP, raw) || slices.ContainsFunc(hosts, there) {
 			continue
 		}
-		hosts = append(hosts, rule.Host.String())
+		hosts = append(hosts, implied.String())
 	}
 	return hosts
 }

@@ -198,6 +198,10 @@ func TestHTTPHosts(t *testing.T) {
 			AllowNet: []string{"*.example.com", "b.example:8443"}}, "[example.com]"},
 		{Request{AllowHTTP: []string{"GET a.example/x", "GET b.example/x"},
 			AllowTCP: []string{"a.example:8080", "127.0.0.1:80"}}, "[b.example]"},
+		{Request{AllowHTTP: []string{"GET https://a.example/x", "audit GET HTTP://b.example/x", "POST https://a.example/y"}},
+			"[a.example:443 b.example:80]"},
+		{Request{AllowHTTP: []string{"GET https://a.example/x", "GET http://a.example/x", "GET https://b.example/x"},
+			AllowNet: []string{"b.example:80"}}, "[a.example:443 a.example:80]"},
 	} {
 		if got := fmt.Sprint(HTTPHosts(c.r)); got != c.want {
 			t.Errorf("%+v: %s", c.r, got)

@@ -4,7 +4,8 @@ import "testing"
 
 // A text that somebody chose is one value in a list, in a table's column and on a line.
 func TestPlainTextOneValue(t *testing.T) {
-	for value, want := range map[string]string{`["a", "b c"]`: "a, b c", `["a, b"]`: `"a, b"`, `["a   none"]`: `"a   none"`,
+	for value, want := range map[string]string{
+		`["a", "b c"]`: "a, b c", `["a, b"]`: `"a, b"`, `["a   none"]`: `"a   none"`,
 		"[\"a\u00a0\u00a0none\"]": `"a\u00a0\u00a0none"`, `["a\nb"]`: `"a\nb"`, "[\"a\u202eb\"]": `"a\u202eb"`,
 		`{"k": "v; w: x"}`: `k: "v; w: x"`, `{"k: v": 1}`: `"k: v": 1`} {
 		if got := PlainText([]byte(value)); got != want {
