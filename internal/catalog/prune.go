@@ -68,6 +68,9 @@ func (cat *Catalog) Prune(ctx context.Context, rule disuse.Rule) (freed disuse.F
 	if list, err = cat.Images.List(); err != nil {
 		return freed, err
 	}
+	if images, _, err = cat.InUse(list); err != nil { // runs may have started meanwhile
+		return freed, err
+	}
 	for _, im := range cat.Unused(list, images) {
 		if rule.Spares(im.Used()) || slices.Contains(gone, im.Container) { // counted with its container
 			continue
