@@ -33,7 +33,7 @@ func (cat *Catalog) Prune(ctx context.Context, rule disuse.Rule) (freed disuse.F
 	if err != nil {
 		return freed, err
 	}
-	images, containers, err := cat.InUse(list)
+	_, containers, err := cat.InUse(list)
 	if err != nil {
 		return freed, err
 	}
@@ -68,7 +68,8 @@ func (cat *Catalog) Prune(ctx context.Context, rule disuse.Rule) (freed disuse.F
 	if list, err = cat.Images.List(); err != nil {
 		return freed, err
 	}
-	if images, _, err = cat.InUse(list); err != nil { // runs may have started meanwhile
+	images, _, err := cat.InUse(list) // runs may have started meanwhile
+	if err != nil {
 		return freed, err
 	}
 	for _, im := range cat.Unused(list, images) {
