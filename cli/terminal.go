@@ -287,7 +287,8 @@ func (t *terminal) set(names ...string) bool {
 // isControl reports whether a terminal would do anything else than show a character.
 func isControl(r rune) bool {
 	return r < 0x20 || r >= 0x7f && r < 0xa0 || // C0, DEL and C1
-		unicode.Is(unicode.Cf, r) && r != 0x200c && r != 0x200d || // direction and invisible, but for joiners
+		unicode.In(r, unicode.Cf, unicode.Other_Default_Ignorable_Code_Point) && r != 0x200c && r != 0x200d ||
+		r >= 0xe0100 && r <= 0xe01ef || // what is invisible or sets the direction, but for joiners
 		r == 0x2028 || r == 0x2029 // ends of lines
 }
 

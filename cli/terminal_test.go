@@ -42,6 +42,7 @@ func TestAttackTerminal(t *testing.T) {
 		{"NUL and DEL", "\x00\x7f", `\x00\x7f`},
 		{"vertical tab and form feed", "\v\f", `\x0b\x0c`},
 		{"text turned around", "a\u202egpj.exe\u202c", `a\u202egpj.exe\u202c`},
+		{"invisible", "a\u034f\u3164\U000e0041\U000e0100\u2764\ufe0f", `a\u034f\u3164\ue0041\ue0100` + "\u2764\ufe0f"},
 		{"text isolated", "\u2066x\u2069", `\u2066x\u2069`},
 		{"lines ended otherwise", "a\u2028b\u2029c", `a\u2028b\u2029c`},
 		{"bytes that are no UTF-8", "\xff\xc3(\xe2\x82", `\xff\xc3(\xe2\x82`},

@@ -157,9 +157,9 @@ func (u *ui) json(v any) error {
 // safe returns a name that somebody else chose, in quotes where it holds control or other
 // unprintable characters, so that it can neither forge a line nor pass for another.
 func safe(s string) string {
-	odd := func(r rune) bool { return r == utf8.RuneError || !strconv.IsPrint(r) }
+	odd := func(r rune) bool { return r == utf8.RuneError || !strconv.IsPrint(r) || isControl(r) }
 	if strings.ContainsFunc(s, odd) || strings.HasPrefix(s, `"`) {
-		return strconv.Quote(s)
+		return visibleLine(strconv.Quote(s))
 	}
 	return s
 }

@@ -34,7 +34,7 @@ func TestSessionOfRuntime(t *testing.T) {
 	for what, err := range map[string]error{"started": started, "revived": revived} {
 		var field *policy.FieldError
 		if !errors.As(err, &field) || field.Field != "fleet" ||
-			!strings.Contains(err.Error(), "NewSession of the fleet.Client") {
+			!strings.Contains(err.Error(), "fleet.Client.NewSession") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

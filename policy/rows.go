@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -103,6 +104,18 @@ func PlainText(value json.RawMessage) string {
 	return plainText(all["value"])
 }
 
+// member returns the value of an object's member: also one that is empty, and one that is an object itself.
+func member(value any) string {
+	text := plainText(value)
+	switch value.(type) {
+	case map[string]any:
+		return "{" + text + "}"
+	case bool:
+		return cmp.Or(text, "no")
+	}
+	return cmp.Or(text, `""`)
+}
+
 // one returns a text as it is, or in quotes if it could be read as several: also as a table's columns, or as lines.
 func one(text string) string {
 	odd := func(r rune) bool { return !strconv.IsPrint(r) }
@@ -137,17 +150,16 @@ func plainText(value any) string {
 		}
 		return strings.Join(texts, ", ")
 	case map[string]any:
-		if host, ok := v["host"].(string); ok { // a mount
-			if guest, _ := v["guest"].(string); guest != "" && guest != host {
+		host, hasHost := v["host"].(string)
+		if guest, ok := v["guest"].(string); ok && hasHost && len(v) == 2 { // a mount
+			if guest != "" && guest != host {
 				return one(host + ":" + guest)
 			}
 			return one(host)
 		}
 		var texts []string
 		for _, key := range slices.Sorted(maps.Keys(v)) {
-			if text := plainText(v[key]); text != "" {
-				texts = append(texts, one(key)+": "+text)
-			}
+			texts = append(texts, one(key)+": "+member(v[key]))
 		}
 		return strings.Join(texts, "; ")
 	}
