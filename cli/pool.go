@@ -89,14 +89,14 @@ func (a *app) poolServe() *cobra.Command {
 	return cmd
 }
 
-// poolUpPatience bounds the wait for the first machine: a template may have to be made before.
+// poolUpPatience bounds the wait for the machines: a template may have to be made before.
 const poolUpPatience = 2 * time.Minute
 
 func (a *app) poolUp() *cobra.Command {
 	var f poolFlags
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Start the pool, and wait until a machine stands ready",
+		Short: "Start the pool, and wait until its machines stand ready",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			rt, err := f.open(a, cmd, false)
@@ -116,11 +116,17 @@ func (a *app) poolUp() *cobra.Command {
 			}
 			for time.Since(start) < poolUpPatience {
 				st, err := unitask.PoolDaemonStatus(home)
-				if err == nil && (st.Idle > 0 || st.Min == 0) {
-					a.ui.note("the pool is up, process %d, after %s", st.Pid, seconds(time.Since(start)))
+				switch {
+				case err != nil: // it begins
+				case st.Idle >= st.Min:
+					a.ui.note("the pool is up, process %d: %s ready after %s", st.Pid, count(st.Idle, "machine"),
+						seconds(time.Since(start)))
 					return nil
-				}
-				if err == nil && st.Held != "" {
+				case st.Held != "" && st.Idle > 0:
+					a.ui.note("the pool is up, process %d: %d of %s ready; it makes no more: %s", st.Pid, st.Idle,
+						count(st.Min, "machine"), st.Held)
+					return nil
+				case st.Held != "":
 					return fmt.Errorf("the pool makes no machine: %s", st.Held)
 				}
 				select {
@@ -132,7 +138,8 @@ func (a *app) poolUp() *cobra.Command {
 				case <-time.After(20 * time.Millisecond):
 				}
 			}
-			return fmt.Errorf("no machine stands ready after %s; see %s", poolUpPatience, log)
+			return fmt.Errorf("not all machines of --size %s stand ready after %s; see unitask pool status and %s",
+				f.size, poolUpPatience, log)
 		},
 	}
 	f.add(cmd)

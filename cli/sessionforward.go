@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -35,12 +36,13 @@ reached, and the machine's port. Anything on this host may connect to it.`,
 	}
 }
 
-// parsePorts parses [HOSTPORT:]PORT.
+// parsePorts parses [HOSTPORT:]PORT; no HOSTPORT, also before a colon, is any that is free.
 func parsePorts(text string) (p sessiond.Port, err error) {
 	host, guest, both := strings.Cut(text, ":")
 	if !both {
-		host, guest = "0", host
+		host, guest = "", host
 	}
+	host = cmp.Or(host, "0")
 	h, err1 := strconv.ParseUint(host, 10, 16)
 	g, err2 := strconv.ParseUint(guest, 10, 16)
 	if err1 != nil || err2 != nil || g == 0 {

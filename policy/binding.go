@@ -35,12 +35,9 @@ const (
 
 func parseBinding(text string) (Binding, error) {
 	b := Binding{}
-	text, port, err := withoutScheme(text)
+	text, err := withoutHTTPS(text)
 	if err != nil {
 		return b, err
-	}
-	if port != "" {
-		text = strings.TrimSuffix(text, "/")
 	}
 	host, list, placed := strings.Cut(text, ":")
 	if placed && strings.Trim(list, "0123456789") == "" {
@@ -82,6 +79,19 @@ func parseBinding(text string) (Binding, error) {
 		b.Headers = slices.Sorted(maps.Keys(fields))
 	}
 	return b, nil
+}
+
+// withoutHTTPS returns the text without the scheme, the port and the last slash of an https URL, and other texts as
+// they are. An http URL is an error: the value goes out over TLS only.
+func withoutHTTPS(text string) (string, error) {
+	rest, port, err := withoutScheme(text)
+	switch {
+	case err != nil || port == "":
+		return rest, err
+	case port != webPorts["https"]:
+		return "", errors.New(`has the scheme "http": unitask sends a secret over TLS only, so give only the host`)
+	}
+	return strings.TrimSuffix(strings.TrimSuffix(rest, "/"), ":"+port), nil
 }
 
 // placesOf returns the places of a set in their order.
@@ -240,7 +250,11 @@ func oneSecret(name string, value any) (string, error) {
 	case !said:
 		places = []string{placeHeader}
 	}
-	for i, host := range lists["hosts"] {
+	for i, text := range lists["hosts"] {
+		host, err := withoutHTTPS(text)
+		if err != nil {
+			return "", fmt.Errorf("has a host %s that %w", quoted(text), err)
+		}
 		if strings.ContainsAny(host, ",:+") {
 			return "", fmt.Errorf("has a host %s: use names or *.DOMAIN; places are in", quoted(host))
 		}

@@ -176,20 +176,28 @@ func parseAddr(host string) (netip.Addr, bool, error) {
 // webPorts are the ports of the schemes of the web.
 var webPorts = map[string]string{"http": "80", "https": "443"}
 
+var errLogin = errors.New("has a user or an @: give only the host")
+
 // withoutScheme returns what follows the scheme of an http or https URL, and the scheme's port; other texts as they are,
 // and "". A login is refused.
 func withoutScheme(s string) (rest, port string, err error) {
 	scheme, rest, is := strings.Cut(s, "://")
 	if !is {
-		return s, "", nil
-	}
-	if port = webPorts[strings.ToLower(scheme)]; port == "" {
+		rest = s
+	} else if port = webPorts[strings.ToLower(scheme)]; port == "" {
 		return "", "", fmt.Errorf("has the scheme %.20q: give only the host", scheme)
 	}
-	if strings.Contains(rest, "@") {
-		return "", "", errors.New("has a user or an @: give only the host")
+	if hasLogin(rest) {
+		return "", "", errLogin
 	}
 	return rest, port, nil
+}
+
+// hasLogin reports whether a host has a login before it, also one whose password has a slash.
+func hasLogin(s string) bool {
+	host, path, _ := strings.Cut(s, "/")
+	_, port, _ := strings.Cut(host, ":")
+	return strings.Contains(host, "@") || strings.Trim(port, "0123456789") != "" && strings.Contains(path, "@")
 }
 
 // hostOfURL returns the HOST:PORT of an http or https URL that names nothing else, and other texts as they are.

@@ -41,7 +41,7 @@ func TestParseNetRule(t *testing.T) {
 		"https://example.com#x": "has a path", "https://example.com//": "has a path", "https://": "empty",
 		"https:///etc": "has a path", "ftp://example.com": "scheme", "file:///etc/passwd": "scheme", "://a.com": "scheme",
 		"https://u:p@example.com": "has a user", "https://u@example.com": "has a user", "https://a.com\\b.com": `'\\'`,
-		"https://https://a.com": "has a path", "https://example.com:": "port", "example.com/path": `'/'`, "user@example.com": `'@'`, "example..com": "no host name",
+		"https://https://a.com": "has a path", "https://example.com:": "port", "example.com/path": `'/'`, "user@example.com": "a user or an @", "example..com": "no host name",
 		".example.com": "no host name", "-a.com": "no host name",
 		strings.Repeat("a", 64) + ".com": "no host name", strings.Repeat("a.", 130) + "com": "no host name",
 		"127.1": "looks like", "2130706433": "looks like", "0x7f.1": "looks like",
@@ -93,7 +93,8 @@ func FuzzNetRule(f *testing.F) {
 func TestURLErrors(t *testing.T) {
 	for _, in := range []string{"https://a/\x1b[31mX\nunitask: fine", "https://u:hunter2@a.example",
 		"https://a.example/v1?key=hunter2", "https://a.example?x=hunter2", "https://a.example/" + strings.Repeat("é", 99),
-		"https://a.example/a b", "https://\u202eb/x"} {
+		"https://a.example/a b", "https://\u202eb/x",
+		"u:hunter2@a.example", "u:hunter2@a.example:443", "u:x/hunter2@a.example"} {
 		_, bad := nets.list([]string{in})
 		if bad == nil {
 			t.Errorf("%q parses", in)
@@ -105,12 +106,14 @@ func TestURLErrors(t *testing.T) {
 			t.Errorf("%q: %q", in, text)
 		}
 	}
-	for _, in := range []string{"K@https://u:hunter2@a.example", "K@https://u:hunter2@a.example:query"} {
+	for _, in := range []string{"K@https://u:hunter2@a.example", "K@https://u:hunter2@a.example:query",
+		"K@u:hunter2@a.example", "K@u:hunter2@a.example:query", "K@u:+hunter2@a.example"} {
 		if r, err := ParseSecret(in); err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%q: %v %v", in, r, err)
 		}
 	}
-	for _, in := range []string{"GET https://u:hunter2@a.example/x", "GET https://a.example/x?k=hunter2"} {
+	for _, in := range []string{"GET https://u:hunter2@a.example/x", "GET https://a.example/x?k=hunter2",
+		"GET u:hunter2@a.example/x", "GET u:hunter2@a.example", "GET u:a/hunter2@a.example"} {
 		if r, err := ParseHTTPRule(in); err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%q: %v %v", in, r, err)
 		}
@@ -119,9 +122,16 @@ func TestURLErrors(t *testing.T) {
 			t.Errorf("%q: %v", in, err)
 		}
 	}
+	for _, in := range []string{"GET https://a.example/@acme/x", "GET a.example/@acme/x", "GET https://a.example/x@2"} {
+		if _, err := ParseHTTPRule(in); err != nil {
+			t.Errorf("%q: %v", in, err)
+		}
+	}
 	for _, in := range []string{"[secrets.KEY]\nhosts = [\"https://u:hunter2@a.example\"]",
 		"[[net.rule]]\nhost = \"https://u:hunter2@a.example\"", "[[net.rule]]\nhost = \"https://u:hunter2@a.example,b\"",
-		"[net]\nallow = [\"https://u:hunter2@a.example\"]"} {
+		"[net]\nallow = [\"https://u:hunter2@a.example\"]", "[secrets.KEY]\nhosts = [\"u:hunter2@a.example\"]",
+		"[[net.rule]]\nhost = \"u:hunter2@a.example\"", "allowNet = [\"u:hunter2@a.example\"]",
+		"allowTcp = [\"u:hunter2@a.example:1\"]"} {
 		if _, err := ParseCeiling("x.toml", []byte(in)); err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%q: %v", in, err)
 		}

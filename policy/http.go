@@ -56,7 +56,7 @@ func ParseHTTPRule(s string) (r HTTPRule, err error) {
 		return HTTPRule{}, err
 	}
 	if target, _, err = withoutScheme(target); err != nil {
-		return HTTPRule{}, fmt.Errorf("has a URL that %w", err)
+		return HTTPRule{}, fmt.Errorf("has a host that %w", err)
 	}
 	host := target
 	if i := strings.IndexByte(target, '/'); i >= 0 {
@@ -298,9 +298,10 @@ func httpRuleText(t map[string]any) (string, error) {
 	}
 	host, err1 := word("host", "")
 	path, err2 := word("path", "")
+	host, _, err5 := withoutScheme(strings.TrimSuffix(host, "/"))
 	action, err3 := word("action", "allow", "deny")
 	mode, err4 := word("mode", "enforce", "audit")
-	if err := errors.Join(append(errs, err1, err2, err3, err4)...); err != nil {
+	if err := errors.Join(append(errs, err1, err2, err3, err4, err5)...); err != nil {
 		return "", err
 	}
 	switch {

@@ -174,7 +174,8 @@ func TestHTTPBeyond(t *testing.T) {
 			`path = "/repos/acme/x"`): "[net without deny * api.example.com/repos/acme/keys/**]",
 		rule(host, `method = "GET"`, `path = "/repos/**"`) + deny: "[net GET api.example.com/repos/**]",
 		rule(host, `method = "GET"`, `path = "/repos/acme/x"`, `mode = "audit"`) +
-			deny: "[net without GET,POST api.example.com/repos/acme/**]",
+			rule(`host = "https://api.example.com/"`, `method = "GET"`, `path = "/repos/acme/x"`) + deny: "[]",
+		deny: "[net without GET,POST api.example.com/repos/acme/**]",
 		deny: "[net without GET,POST api.example.com/repos/acme/**]",
 		rule(`host = "*.example.com"`, `method = "GET"`, `path = "/repos/acme/x"`) +
 			deny: "[net GET *.example.com/repos/acme/x]",

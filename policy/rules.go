@@ -2,18 +2,22 @@ package policy
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/unitask/unitask/internal/bounded"
 )
 
-// quoted returns a text that somebody gave, for an error: its beginning, and of a URL neither login nor query.
+// anyLogin is a login before a host, also without a scheme.
+var anyLogin = regexp.MustCompile(`[^\s,/@:]+:[^\s,]*@`)
+
+// quoted returns a text that somebody gave, for an error: its beginning, without a login, and of a URL without its query.
 func quoted(text string) string {
 	if strings.Contains(text, "://") {
 		text = bounded.Said(text, 200)
 	}
-	return fmt.Sprintf("%.100q", text)
+	return fmt.Sprintf("%.100q", anyLogin.ReplaceAllString(text, ""))
 }
 
 // rules is a list of rules, each parsed once. meet returns what two rules both allow.
