@@ -60,7 +60,7 @@ func (a *app) policyShow() *cobra.Command {
 					Denials   []policy.Denial  `json:"denials"`
 				}{ceiling, effective, denials})
 			}
-			return a.policyTable(held, req, effective, denials, f.policy)
+			return a.policyTable(held, req, effective, denials, f.policy, cmd)
 		},
 	}
 	cmd.Flags().SortFlags = false
@@ -71,7 +71,7 @@ func (a *app) policyShow() *cobra.Command {
 
 // policyTable prints the fields that are not as by default.
 func (a *app) policyTable(held *policy.ForPeople, req unitask.Request, effective policy.Effective,
-	denials []policy.Denial, named string) error {
+	denials []policy.Denial, named string, cmd *cobra.Command) error {
 	asked, err := json.Marshal(req)
 	if err != nil {
 		return err
@@ -90,6 +90,9 @@ func (a *app) policyTable(held *policy.ForPeople, req unitask.Request, effective
 	}
 	for _, d := range denials {
 		a.ui.fact("denied", "%s", denial(d))
+	}
+	for _, set := range setByDefaults(cmd) {
+		a.ui.fact("default", "%s", safe(set))
 	}
 	var rows [][]string
 	usual, _, err := unitask.Resolve(unitask.Request{}, nil)

@@ -187,8 +187,12 @@ func usageOf(err error) error {
 	return usage(err)
 }
 
-// granted returns the fields of a request that the policy decides: their wire form, from the given flags.
+// granted returns the fields of a request that the policy decides: their wire form, from the given flags and the
+// defaults of others.
 func (f *runFlags) granted(a *app, cmd *cobra.Command) (req unitask.Request, err error) {
+	if err := f.applyDefaults(a, cmd); err != nil {
+		return req, err
+	}
 	wire := map[string]any{}
 	var secrets map[string]string
 	var hosts map[string][]string

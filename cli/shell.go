@@ -92,6 +92,7 @@ func (a *app) shell(cmd *cobra.Command, args []string, f runFlags, life time.Dur
 		}
 		return a.execIn(cmd.Context(), session, sessiond.Command{Args: command, Endless: true}, f)
 	}
+	limited := cmd.Flags().Changed("timeout") // by a default of runs it is not
 	req, err := f.machine(a, cmd, "shell")
 	if err == nil {
 		err = mountsHere(&req)
@@ -128,7 +129,7 @@ func (a *app) shell(cmd *cobra.Command, args []string, f runFlags, life time.Dur
 	}
 	run := unitask.Command{Args: command, Stdin: streams.Stdin, Stdout: stdout, Stderr: stderr, Terminal: streams.Terminal,
 		Endless: true}
-	if cmd.Flags().Changed("timeout") {
+	if limited {
 		run.Timeout = s.Policy.Effective.Timeout
 	}
 	res, err := s.Exec(ctx, run)

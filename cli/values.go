@@ -111,7 +111,8 @@ func asFlags(cmd *cobra.Command, err error) error {
 		if flag.Changed && (flag.Value.Type() == "size" || flag.Value.Type() == "string" || flag.Value.Type() == "duration") {
 			value = flag.Value.String()
 		}
-		named = reworded{fmt.Sprintf("--%s %s: %s", flag.Name, value, field.Reason+inUnits(flag, field.Reason)), err}
+		named = reworded{fmt.Sprintf("%s--%s %s: %s", ofDefaults(flag), flag.Name, value,
+			field.Reason+inUnits(flag, field.Reason)), err}
 	}
 	if flag != nil && flag.Name == "image" && !strings.Contains(field.Reason, "did you mean") {
 		if like := language.Nearest(flag.Value.String(), language.Images()); like != "" {
@@ -127,6 +128,14 @@ func asFlags(cmd *cobra.Command, err error) error {
 		return hint(named, "--dir "+unquoted(field.Value))
 	}
 	return named
+}
+
+// ofDefaults names the file whose [defaults] set a flag, before the flag.
+func ofDefaults(flag *pflag.Flag) string {
+	if file := flag.Annotations[byDefault]; len(file) > 0 {
+		return safe(file[0]) + ": [defaults] "
+	}
+	return ""
 }
 
 // inUnits appends the unit of its bounds to a reason, if the flag's plain numbers have a unit.

@@ -29,6 +29,9 @@ type Ceiling struct {
 	// Path is the file that the ceiling was read from.
 	Path string
 
+	// Defaults are what the file's [defaults] has; nil without it.
+	Defaults map[string][]string
+
 	// Principals are the ceilings of a shared server's callers, by name: each narrows this
 	// ceiling further and can't widen it.
 	Principals map[string]*Ceiling
@@ -209,6 +212,12 @@ func ParseCeiling(name string, text []byte) (*Ceiling, error) {
 			tomlType(table["principals"])))
 	}
 	delete(table, "principals")
+	if value, ok := table[defaultsKey]; ok {
+		if c.Defaults, err = ParseDefaults(value); err != nil {
+			return nil, c.wrong(defaultsKey, fmt.Errorf("%s: %w", defaultsKey, err))
+		}
+		delete(table, defaultsKey)
+	}
 	if key, err := c.take(table, dir); err != nil {
 		return nil, c.wrong(key, err)
 	}
@@ -219,8 +228,10 @@ func ParseCeiling(name string, text []byte) (*Ceiling, error) {
 				tomlType(principals[name]), name))
 		}
 		own := &Ceiling{Path: c.Path + " [principals." + name + "]", prefix: "principals." + name + "."}
-		if table["principals"] != nil {
-			return nil, c.wrong("principals", fmt.Errorf("principals.%s has principals of its own", name))
+		for _, key := range []string{"principals", defaultsKey} {
+			if table[key] != nil {
+				return nil, c.wrong("principals", fmt.Errorf("principals.%s has %s of its own", name, key))
+			}
 		}
 		if _, err := own.take(table, dir); err != nil {
 			return nil, c.wrong("principals", err)
@@ -234,12 +245,15 @@ func ParseCeiling(name string, text []byte) (*Ceiling, error) {
 	return c, nil
 }
 
+// defaultsKey is the table of Defaults.
+const defaultsKey = "defaults"
+
 // renamed lists keys of old files.
 var renamed = map[string]string{"artifacts": "maxArtifactBytes"}
 
 // take reads the keys of a table; an error is returned with its key.
 func (c *Ceiling) take(table map[string]any, dir string) (string, error) {
-	known := []string{"principals"}
+	known := []string{"principals", defaultsKey}
 	for _, f := range every {
 		known = append(known, f.ceiling())
 	}
@@ -376,6 +390,13 @@ const Example = `# The most that unitask may give to a run started in this folde
 # path = "/repos/acme/**"     # * is text within one segment, a last ** all below
 # action = "allow"            # or "deny", which goes before
 # mode = "enforce"            # "audit" only logs
+
+# What a run gets that does not say otherwise, by the flags of unitask run. As long as you do not
+# trust this file (unitask policy trust), hosts, secrets and images of registries do not apply.
+# [defaults]
+# memory = "1G"
+# with = ["pip:requests"]
+# allow-net = ["api.example.com"]
 
 # What callers of a shared server (unitask mcp --http) get, by the name of their token:
 # all of the above, narrowed further.

@@ -144,6 +144,8 @@ type ForPeople struct {
 	Ceiling *Ceiling // nil if no file applies
 	Files   []string // the files that apply, the nearest first
 	Origin  *Origin  // the ceiling's source, or its source if a file existed
+
+	Defaults []Defaults // of these files, the nearest first
 }
 
 // LoadForPeople makes the ceiling for commands typed in a folder: every file there and above narrows it, up to
@@ -184,6 +186,9 @@ func LoadForPeople(home, dir, named string) (*ForPeople, error) {
 	}
 	for _, f := range list {
 		p.Files = append(p.Files, f.Path)
+		if f.Defaults != nil {
+			p.Defaults = append(p.Defaults, Defaults{File: f.Path, Flags: f.Defaults, Trusted: f.trusted})
+		}
 	}
 	if p.Ceiling != nil {
 		p.Ceiling = p.Ceiling.from(origin)

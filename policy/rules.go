@@ -12,7 +12,7 @@ import (
 // anyLogin is a login before a host, also without a scheme.
 var anyLogin = regexp.MustCompile(`[^\s,/@:]+:[^\s,]*@`)
 
-// quoted returns a text that somebody gave, for an error: its beginning, without a login, and of a URL without its query.
+// quoted returns a text that somebody gave, for an error: its beginning, without a login and a URL's query.
 func quoted(text string) string {
 	if strings.Contains(text, "://") {
 		text = bounded.Said(text, 200)

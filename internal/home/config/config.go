@@ -19,8 +19,8 @@ import (
 )
 
 // File is a home's configuration file, in TOML; it may be missing. Its keys are offline
-// (Options.Offline), requireJail (Options.RequireJail), tables of webhook (Webhooks), and where secrets
-// are: secrets, callerSecrets, secretHelpers and registries (Vault).
+// (Options.Offline), requireJail (Options.RequireJail), tables of webhook (Webhooks), defaults (policy.Defaults), and
+// where secrets are: secrets, callerSecrets, secretHelpers and registries (Vault).
 const File = "config.toml"
 
 // Config is what the file has.
@@ -28,6 +28,7 @@ type Config struct {
 	Offline     bool           `toml:"offline"`
 	RequireJail []string       `toml:"requireJail"`
 	Webhook     []webhook.Hook `toml:"webhook"`
+	Defaults    map[string]any `toml:"defaults"` // policy.ParseDefaults
 
 	Secrets       map[string]string            `toml:"secrets"`
 	CallerSecrets map[string]map[string]string `toml:"callerSecrets"`

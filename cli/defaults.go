@@ -1,0 +1,92 @@
+package cli
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	layout "github.com/unitask/unitask/internal/home"
+	"github.com/unitask/unitask/internal/home/config"
+	"github.com/unitask/unitask/policy"
+)
+
+// byDefault marks a flag that a [defaults] table has set, with the table's file.
+const byDefault = "unitask default of"
+
+// applyDefaults sets the flags that were not given to what [defaults] tables say: of the nearest ceiling's file first,
+// of the home's configuration last.
+func (f *runFlags) applyDefaults(a *app, cmd *cobra.Command) error {
+	held, err := a.heldCeiling(f.policy)
+	if err != nil {
+		return err
+	}
+	own, err := a.ownDefaults()
+	if err != nil {
+		return err
+	}
+	for _, d := range append(held.Defaults, own) {
+		var left []string
+		for _, name := range slices.Sorted(maps.Keys(d.Flags)) {
+			flag := cmd.Flags().Lookup(name)
+			lang := cmd.Flags().Lookup("lang")
+			if flag == nil || flag.Changed || name == "image" && lang != nil && lang.Changed {
+				continue
+			}
+			if !d.Applies(name) {
+				left = append(left, name)
+				continue
+			}
+			for _, value := range d.Flags[name] {
+				if err := cmd.Flags().Set(name, value); err != nil {
+					return usage(fmt.Errorf("%s: [defaults] %s: %w", safe(d.File), name, err))
+				}
+			}
+			_ = cmd.Flags().SetAnnotation(name, byDefault, []string{d.File})
+		}
+		if len(left) > 0 {
+			a.ui.note("%s: its defaults of %s apply once you trust it: unitask policy trust", safe(d.File),
+				strings.Join(left, ", "))
+		}
+	}
+	return nil
+}
+
+// ownDefaults returns those of the home's configuration.
+func (a *app) ownDefaults() (policy.Defaults, error) {
+	home, err := a.homeFolder()
+	if err != nil {
+		return policy.Defaults{}, err
+	}
+	c, err := config.Read(home)
+	if err != nil || c.Defaults == nil {
+		return policy.Defaults{}, usageOf(err)
+	}
+	d := policy.Defaults{File: layout.Dir(home).Config(), Trusted: true}
+	st, err := os.Stat(d.File)
+	if err != nil {
+		return d, err
+	}
+	if st.Mode().Perm()&0o022 != 0 || st.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
+		return d, usage(fmt.Errorf("%s has [defaults], and others can write it: chmod 600", safe(d.File)))
+	}
+	if d.Flags, err = policy.ParseDefaults(c.Defaults); err != nil {
+		return d, usage(fmt.Errorf("%s: [defaults] %w", safe(d.File), err))
+	}
+	return d, nil
+}
+
+// setByDefaults returns a line for each flag that a [defaults] table has set.
+func setByDefaults(cmd *cobra.Command) (lines []string) {
+	cmd.Flags().Visit(func(flag *pflag.Flag) {
+		if file := flag.Annotations[byDefault]; len(file) > 0 {
+			lines = append(lines, fmt.Sprintf("--%s %s, of %s", flag.Name, strings.Trim(flag.Value.String(), "[]"), file[0]))
+		}
+	})
+	return lines
+}

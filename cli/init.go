@@ -1,0 +1,141 @@
+package cli
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/policy"
+)
+
+func (a *app) initCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "init",
+		Short: "Write a " + policy.CeilingFile + " for this folder, by three questions",
+		Long: `Init asks which hosts runs in this folder may reach, how much memory they have, and
+whether models may have that, too. It writes the answers to .unitask.toml: the most that a
+run gets, and what a run gets that does not say otherwise. An empty answer, or the end of the
+input, takes what stands in brackets.`,
+		Example: `  unitask init
+  printf 'api.github.com\n1G\nn\n' | unitask init`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return a.init() },
+	}
+}
+
+func (a *app) init() error {
+	if _, err := os.Lstat(policy.CeilingFile); !errors.Is(err, fs.ErrNotExist) {
+		if err != nil {
+			return err
+		}
+		return usage(fmt.Errorf("%s is there already", policy.CeilingFile))
+	}
+	in := bufio.NewScanner(a.std.Stdin)
+	var hosts []string
+	for _, host := range strings.FieldsFunc(a.ask(in, "Hosts that runs may reach, with commas between", "none"),
+		func(r rune) bool { return r == ',' || r == ' ' }) {
+		if host != "none" {
+			rule, err := policy.ParseNetRule(host)
+			if err != nil {
+				return usage(fmt.Errorf("host %.100q %w", host, err))
+			}
+			hosts = append(hosts, rule.String())
+		}
+	}
+	memory := size{unit: 1 << 20}
+	text := a.ask(in, "Memory of a run", fmt.Sprintf("%dM", policy.DefaultMemoryMB))
+	if err := memory.Set(text); err != nil {
+		return usage(fmt.Errorf("memory %.40q %w", text, err))
+	}
+	models := a.ask(in, "May models have the same (unitask mcp)? It trusts the file as it is now", "no")
+	if err := in.Err(); err != nil {
+		return err
+	}
+	return a.writeCeiling(ceilingText(hosts, memory, isYes(models)), isYes(models))
+}
+
+func isYes(answer string) bool {
+	return strings.EqualFold(answer, "y") || strings.EqualFold(answer, "yes")
+}
+
+// ask returns the answer to a question; at the end of the input, and for an empty line, the usual one.
+func (a *app) ask(in *bufio.Scanner, question, usual string) string {
+	fmt.Fprintf(a.std.Stderr, "%s [%s]: ", question, usual)
+	answer := ""
+	if in.Scan() {
+		answer = strings.TrimSpace(in.Text())
+	}
+	if !isTerminal(a.std.Stdin) { // nobody has typed the end of the line
+		fmt.Fprintln(a.std.Stderr, safe(answer))
+	}
+	if answer == "" {
+		return usual
+	}
+	return answer
+}
+
+// ceilingText returns a file that allows these hosts and this memory.
+func ceilingText(hosts []string, memory size, trusted bool) string {
+	var list []string
+	for _, h := range hosts {
+		list = append(list, strconv.Quote(h))
+	}
+	allowed := strings.Join(list, ", ")
+	text := fmt.Sprintf(`# The most that unitask gives to a run in this folder or below. docs/policy.md has all keys.
+allowNet = [%s]
+allowNetAny = false
+allowTcp = []
+memoryMb = %d
+filesUnder = ["."]
+dirsUnder = ["."]
+
+# What a run gets that does not say otherwise, by the flags of unitask run.
+[defaults]
+memory = %q
+`, allowed, memory.n, memory.text)
+	if trusted && len(hosts) > 0 {
+		text += fmt.Sprintf("allow-net = [%s]\n", allowed)
+	}
+	return text
+}
+
+// writeCeiling writes the file if it reads as a ceiling, and trusts it if the user said so.
+func (a *app) writeCeiling(text string, trusted bool) error {
+	if _, err := policy.ParseCeiling(policy.CeilingFile, []byte(text)); err != nil {
+		return usage(err)
+	}
+	home, err := a.homeFolder()
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(policy.CeilingFile, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	a.ui.note("wrote %s", policy.CeilingFile)
+	if !trusted {
+		return nil
+	}
+	file, err := policy.ReadCeiling(policy.CeilingFile)
+	if err != nil {
+		return err
+	}
+	if err := policy.OpenTrust(home).Add(file, time.Now()); err != nil {
+		return err
+	}
+	a.auditTrust(audit.CeilingTrusted, home, file.Path, nil)
+	a.ui.note("models may have what it allows; unitask policy trust --forget takes that back")
+	return nil
+}
