@@ -22,10 +22,15 @@ import (
 
 func (a *app) inspectCommand() *cobra.Command {
 	var asJSON bool
+	var f runFlags
 	cmd := &cobra.Command{
 		Use:   "inspect ID",
-		Short: "Show the record of a run",
-		Long:  `Inspect shows what a run was asked, what it was granted, how it ended and what it printed. ID is a run's id, a unique prefix of one, or "last".`,
+		Short: "Show the record of a run, or copy its files",
+		Long: `Inspect shows what a run was asked, what it was granted, how it ended and what it
+printed. With --out it copies the files that the code left in /out, as unitask run --out does.
+ID is a run's id, a unique prefix of one, or "last".`,
+		Example: `  unitask inspect last
+  unitask inspect last --out ./results`,
 		Args:  cobra.ExactArgs(1),
 		RunE: a.withRuntime(func(_ *cobra.Command, args []string, rt *unitask.Runtime) error {
 			runs := rt.Runs()
@@ -40,6 +45,9 @@ func (a *app) inspectCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if f.out != "" || f.outReplace {
+				return a.copyArtifacts(runs, in, f, asJSON)
+			}
 			if asJSON {
 				return a.ui.json(in)
 			}
@@ -47,8 +55,51 @@ func (a *app) inspectCommand() *cobra.Command {
 			return nil
 		}),
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the record as one object, streams included")
+	fl := cmd.Flags()
+	fl.StringVar(&f.out, "out", "", "copy what the code left in /out into this folder, by the rules of unitask run --out")
+	fl.BoolVar(&f.outReplace, "out-replace", false, "have --out replace files that exist")
+	fl.BoolVar(&asJSON, "json", false,
+		"print the record as one object, streams included; with --out what was copied and what was not")
 	return cmd
+}
+
+// copyArtifacts copies the files of a run's /out from its record.
+func (a *app) copyArtifacts(runs *record.Store, in *history.Inspection, f runFlags, asJSON bool) error {
+	if err := f.outFolder(); err != nil {
+		return err
+	}
+	folder, err := record.OpenOut(f.out, f.outReplace)
+	if err != nil {
+		return usage(fmt.Errorf("--out: %w", err))
+	}
+	defer folder.Close()
+	list := []record.Artifact{}
+	if in.Ended != nil {
+		list = append(list, in.Ended.Artifacts...)
+	}
+	left, err := runs.CopyArtifacts(in.ID, list, folder)
+	if err != nil {
+		return err
+	}
+	for _, r := range left {
+		if r.Missed {
+			a.code = unitask.ExitUndelivered
+		}
+	}
+	copied := slices.DeleteFunc(list, func(art record.Artifact) bool {
+		return slices.ContainsFunc(left, func(r record.Refusal) bool { return r.Path == art.Path })
+	})
+	if asJSON {
+		return a.ui.json(struct {
+			Copied []record.Artifact `json:"copied"`
+			Left   []record.Refusal  `json:"left,omitempty"`
+		}{copied, left})
+	}
+	for _, r := range left {
+		a.ui.note("not copied: %s: %s", safe(r.Path), safe(r.Reason))
+	}
+	a.ui.note("copied %s to %s", count(len(copied), "file"), safe(f.out))
+	return nil
 }
 
 func (a *app) inspect(rec *history.Inspection, path string) {

@@ -328,6 +328,7 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 	}
 	if res != nil && err == nil {
 		a.explain(res, rt)
+		a.inOut(res, f)
 	}
 	if res != nil && err != nil {
 		return hint(err, "unitask inspect "+res.RunID)
@@ -447,6 +448,25 @@ func (a *app) notTaken(res *unitask.Result) {
 	for _, r := range res.ArtifactsLeft {
 		a.ui.note("left in the record, not copied to --out: %s: %s", safe(r.Path), safe(r.Reason))
 	}
+}
+
+// maxNamed bounds the files of /out that a message names.
+const maxNamed = 3
+
+// inOut says what the code left in /out, and how to get it, unless --out has copied it.
+func (a *app) inOut(res *unitask.Result, f runFlags) {
+	if f.out != "" || len(res.Artifacts) == 0 {
+		return
+	}
+	var names []string
+	for _, art := range res.Artifacts[:min(len(res.Artifacts), maxNamed)] {
+		names = append(names, safe(art.Path))
+	}
+	if more := len(res.Artifacts) - maxNamed; more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	a.ui.note("in /out: %s", strings.Join(names, ", "))
+	a.ui.hint("unitask inspect " + res.RunID + " --out DIR copies that")
 }
 
 // explain prints on stderr what the exit code alone does not show.

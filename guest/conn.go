@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -41,10 +42,17 @@ type Hello struct {
 
 // End is how the code ended, as the guest reports it.
 type End struct {
-	Code   int  `json:"code"`   // 0 to 255; valid when Signal is 0
-	Signal int  `json:"signal"` // the fatal signal's number, or 0
-	OOM    bool `json:"oom"`    // the guest ran out of memory
-	Out    bool `json:"out"`    // /out is not empty
+	Code   int   `json:"code"`   // 0 to 255; valid when Signal is 0
+	Signal int   `json:"signal"` // the fatal signal's number, or 0
+	OOM    bool  `json:"oom"`    // the guest ran out of memory
+	Out    bool  `json:"out"`    // /out is not empty
+	Left   *Left `json:"-"`      // nil if nothing was left, or nobody asked
+}
+
+// Left is what the code has left in the folder of Look. It is the code's word: names can't be trusted.
+type Left struct {
+	Count int      // of files and folders that are new or changed
+	Names []string // of the first of them, a folder's with a slash
 }
 
 // Conn is the conversation with one guest. One goroutine at a time may use it; only Close may be called from
@@ -63,6 +71,7 @@ type Conn struct {
 	feed  atomic.Pointer[feed] // nil before Stream
 
 	process bool        // Process was called
+	looks   bool        // Look was called
 	handOut *handOut    // HandOut was called
 	resized <-chan Size // nil without a terminal
 	early   []byte      // output of that process before its start, which Stream passes on
@@ -293,6 +302,7 @@ func (c *Conn) Stream(ctx context.Context, stdin io.Reader, stdout, stderr io.Wr
 			c.abort()
 		}
 	}()
+	var left *Left
 	for {
 		kind, payload, err := c.read()
 		switch {
@@ -309,7 +319,14 @@ func (c *Conn) Stream(ctx context.Context, stdin io.Reader, stdout, stderr io.Wr
 		case contract.FrameStderr:
 			_, err = stderr.Write(payload)
 		case contract.FrameExit:
-			return decodeEnd(payload)
+			end, err := decodeEnd(payload)
+			end.Left = left
+			return end, err
+		case contract.FrameLeft:
+			if !c.looks || left != nil {
+				return End{}, violation("it tells what was left, and nobody asked")
+			}
+			left, err = decodeLeft(payload)
 		case contract.FrameProgram:
 			err = c.handOut.take(payload)
 		default:
@@ -339,6 +356,22 @@ func decodeEnd(payload []byte) (End, error) {
 		return End{}, violation("exit code %d, signal %d", end.Code, end.Signal)
 	}
 	return end, nil
+}
+
+func decodeLeft(payload []byte) (*Left, error) {
+	if len(payload) < 4 {
+		return nil, violation("it has left something in %d bytes", len(payload))
+	}
+	left := &Left{Count: int(binary.BigEndian.Uint32(payload))}
+	for name := range bytes.SplitSeq(payload[4:], []byte{0}) {
+		if len(name) > 0 && len(left.Names) < left.Count {
+			left.Names = append(left.Names, string(name))
+		}
+	}
+	if left.Count < 1 || left.Count > math.MaxInt32 || len(left.Names) == 0 {
+		return nil, violation("it has left %d files, and names %d", left.Count, len(left.Names))
+	}
+	return left, nil
 }
 
 // abort ends every call on the connection. Closing alone does not end a Write on gVisor's connections; a deadline

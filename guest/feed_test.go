@@ -78,7 +78,7 @@ func hostFrame(c net.Conn) (kind byte, payload []byte, err error) {
 		return 0, nil, err
 	}
 	n := binary.BigEndian.Uint32(h[:4])
-	if n > contract.MaxFrame || !strings.ContainsRune("FDLHSGIZA", rune(h[4])) {
+	if n > contract.MaxFrame || !strings.ContainsRune("FDLHWSGIZA", rune(h[4])) {
 		return 0, nil, fmt.Errorf("the host broke the protocol: a frame of type %q with %d bytes", h[4], n)
 	}
 	payload = make([]byte, n)

@@ -41,6 +41,7 @@ import (
 //	                comes later ends that, if there still is one, and the next one begins
 //	                with hello and this frame, and goes on
 //	Y layer         before the start: what comes back is a layer (Conn.Layer), and not /out
+//	W look          folder; before the start: what the code leaves in it is told at the end
 //	H hand out      before the start: what the code is compiled to comes before it runs
 //	S start         JSON, see Start
 //	G go on         the host has that program: the code may run
@@ -54,6 +55,7 @@ import (
 //	o e output      bytes of standard output, of standard error
 //	p program       part of what the code was compiled to, empty behind the last part. The
 //	                code waits until it goes on
+//	l left          number:4, then the first of these names with a NUL behind each, see Left
 //	x exit          JSON, see End
 //	w rehearsed     the rehearsal's program has ended
 //	a artifact      kind:1 mode:4 path below /out, of something in it
@@ -92,7 +94,7 @@ func readFrame(r io.Reader, buf []byte) (kind byte, payload, grown []byte, err e
 	limit := uint32(contract.MaxFrame)
 	switch kind {
 	case contract.FrameStdout, contract.FrameStderr, contract.FrameArtifactData, contract.FrameProgram:
-	case contract.FrameHello, contract.FrameExit, contract.FrameStarted, contract.FrameRehearsed,
+	case contract.FrameHello, contract.FrameLeft, contract.FrameExit, contract.FrameStarted, contract.FrameRehearsed,
 		contract.FrameArtifactsEnd:
 		limit = maxJSON
 	case contract.FrameArtifact:

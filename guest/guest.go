@@ -21,7 +21,7 @@ var Nanos = []string{
 	"nanos/nanos.c", "nanos/session.c", "init/session.c", "init/sessionfiles.c", "nanos/libc.c", "nanos/descriptors.c",
 	"nanos/files.c", "nanos/paths.c", "nanos/kept.c", "nanos/special.c",
 	"nanos/sockets.c", "nanos/addresses.c", "nanos/streams.c", "agent/agent.c", "agent/frames.c", "agent/files.c",
-	"agent/artifacts.c", "agent/host.c",
+	"agent/artifacts.c", "agent/left.c", "agent/host.c",
 }
 
 // NanosPlain lists the sources for a program that has no signal handlers, and does not wait with epoll.

@@ -53,7 +53,8 @@ var hostedProgram = sync.OnceValues(func() (string, error) {
 	}
 	args := append(wrap, "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined",
 		"-fno-sanitize-recover=all", "-pthread", "-o", program,
-		"testdata/hosted.c", "agent/agent.c", "agent/frames.c", "agent/files.c", "agent/artifacts.c", "agent/host.c",
+		"testdata/hosted.c", "agent/agent.c", "agent/frames.c", "agent/files.c", "agent/artifacts.c", "agent/left.c",
+		"agent/host.c",
 		"agent/relay.c", "nanos/nanos.c", "nanos/session.c", "init/session.c", "init/sessionfiles.c")
 	if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)

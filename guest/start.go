@@ -107,6 +107,16 @@ func (c *Conn) Layer() error {
 	return nil
 }
 
+// Look has the guest tell at the end which files the code has left in a folder (End.Left). It must be called before
+// Start.
+func (c *Conn) Look(dir string) error {
+	c.looks = true
+	if err := c.send(contract.FrameLook, []byte(dir)); err != nil {
+		return fmt.Errorf("look: %w", err)
+	}
+	return nil
+}
+
 // Size is the size of a terminal.
 type Size struct{ Columns, Rows uint16 }
 

@@ -18,6 +18,7 @@ const (
 	HintInterpreter HintKind = "interpreter" // a session's interpreter was replaced
 	HintKernel      HintKind = "kernel"      // the kernel lacks a feature
 	HintLanguage    HintKind = "language"    // the code looks like another language
+	HintLeft        HintKind = "left"        // files were left outside /out, and went with the machine
 	HintMemory      HintKind = "memory"      // how a program can use less memory
 	HintModule      HintKind = "module"      // a module or package is not installed
 	HintOutput      HintKind = "output"      // output was not kept

@@ -109,6 +109,8 @@ static int on_frame(struct agent *a, uint8_t type, const uint8_t *p, size_t n)
 			return -1;
 		layered = 1;
 		return 0;
+	case FRAME_LOOK:
+		return started || rehearsing ? -1 : look_at(p, n);
 	case FRAME_HAND_OUT:
 		if (started || rehearsing || lasting || n != 0)
 			return -1;
@@ -140,6 +142,7 @@ static int on_frame(struct agent *a, uint8_t type, const uint8_t *p, size_t n)
 		}
 		discard(a->out_r);
 		discard(a->err_r);
+		look_from();
 		started = 1;
 		if (!rehearsing && !lasting)  // that it lasts is said before
 			shut_sockets();
@@ -199,6 +202,7 @@ static void finish(struct agent *a, int conn, const struct agent_end *end)
 		return;
 	int n = snprintf(json, sizeof json, "{\"code\":%d,\"signal\":%d,\"oom\":%s,\"out\":%s}", end->code, end->signal,
 			 end->oom ? "true" : "false", layered || !out_empty() ? "true" : "false");
+	tell_left();
 	out_frame(FRAME_EXIT, json, (size_t)n);
 	if (out_flush(conn) < 0)
 		return;

@@ -23,6 +23,11 @@ void forget_folder(void);
 int send_artifacts(int conn, uint64_t most);
 int send_layer(struct agent *a, int conn);
 
+// look_at has tell_left look at a folder, and look_from only for what is made from now on (left.c).
+int look_at(const uint8_t *path, size_t n);
+void look_from(void);
+void tell_left(void);
+
 #pragma GCC visibility pop
 
 #endif

@@ -60,6 +60,7 @@ type Execution struct {
 	Asked   *approval.Asker
 	Machine *machine.Machine
 	failed  hints.Connections
+	left    *guest.Left
 	hostDir string // Caller.HostDir
 	detach  func() // nil while no console may join
 	undo    []func()
@@ -409,6 +410,7 @@ func (x *Execution) converse(ctx context.Context, conn *guest.Conn) error {
 		return failure.At("run", m.Explain(err))
 	}
 	SetEnd(x.Res, x.Code.Language, end, stderr.Tail.String())
+	x.left = end.Left
 	x.hint(stderr.Tail.String())
 	if err := conn.StdinErr(); err != nil && x.Res.ExitCode == 0 { // it may have done half of its work
 		return failure.At("run", err)

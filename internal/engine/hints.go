@@ -11,7 +11,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// hint says what code that failed seems to have lacked.
+// hint says what code that failed seems to have lacked, and what any code has left.
 func (x *Execution) hint(stderrTail string) {
 	if x.Code.Check {
 		return
@@ -29,7 +29,7 @@ func (x *Execution) Hints(l *language.Language, code string, failed bool, stderr
 	facts := hints.Facts{Language: l, Image: x.Code.Image, Code: code, Path: x.Code.Path, Dir: x.Code.Dir, Stderr: stderr,
 		Failed: failed, Connections: x.failed.Take(since), Granted: x.Granted, Denials: x.Res.Policy.Denials,
 		Ceiling: ceiling, Changed: changed, Session: x.purpose.Session != nil,
-		HostFiles: x.hasHostPaths()}
+		HostFiles: x.hasHostPaths(), Left: x.left}
 	list = hints.Of(facts)
 	if why := x.Asked.Denied(); why != "" && failed {
 		list = append([]run.Hint{{Kind: run.HintApproval, Text: why}}, list...)

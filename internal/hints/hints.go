@@ -11,6 +11,8 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/realpath"
 	"github.com/unitask/unitask/netstack"
@@ -22,11 +24,12 @@ import (
 type Facts struct {
 	Language *language.Language
 	Image    *language.Image
-	Code     string // its text
-	Path     string // of the code in the guest
-	Dir      string // its working directory
-	Stderr   string // its end
-	Failed   bool   // the exit code is not 0
+	Code     string      // its text
+	Path     string      // of the code in the guest
+	Dir      string      // its working directory
+	Stderr   string      // its end
+	Failed   bool        // the exit code is not 0
+	Left     *guest.Left // in its working directory
 
 	Connections []netstack.Decision // that failed (Connections.Take)
 	Granted     policy.Effective
@@ -51,8 +54,49 @@ func Of(f Facts) (list []run.Hint) {
 	for _, d := range f.Connections {
 		list = append(list, connection(d, f))
 	}
+	if h := leftOutside(f); h != nil {
+		list = append(list, *h)
+	}
 	return list
 }
+
+// leftOutside returns a hint about files that the code has written outside /out; nil if there are none, or if none
+// may come back. It names only plain names: the code chooses them.
+func leftOutside(f Facts) *run.Hint {
+	if f.Left == nil || f.Granted.MaxArtifacts <= 0 || f.Dir == contract.OutDir {
+		return nil
+	}
+	names := slices.DeleteFunc(slices.Clone(f.Left.Names), func(name string) bool {
+		return !isPlain(strings.TrimSuffix(name, "/")) || len(name) > maxLeftName
+	})
+	slices.Sort(names)
+	names = names[:min(len(names), maxLeft)]
+	h := &run.Hint{Kind: run.HintLeft, Subject: strings.Join(names, ", ")}
+	more := f.Left.Count - len(names)
+	switch {
+	case more > 0 && len(names) > 0:
+		names = append(names, fmt.Sprintf("%d more", more))
+	case more == 1:
+		names = []string{"a file"}
+	case more > 0:
+		names = []string{fmt.Sprintf("%d files", more)}
+	}
+	what, were := names[0], "was"
+	if last := len(names) - 1; last > 0 {
+		what, were = strings.Join(names[:last], ", ")+" and "+names[last], "were"
+	} else if more > 1 {
+		were = "were"
+	}
+	h.Text = fmt.Sprintf("%s %s left outside /out, and went with the machine: what is written to /out comes back",
+		what, were)
+	return h
+}
+
+// Bounds of what a hint tells about files that were left.
+const (
+	maxLeft     = 4  // names
+	maxLeftName = 60 // bytes of one
+)
 
 // notUnderstood is what interpreters print about code in another language.
 var notUnderstood = regexp.MustCompile(

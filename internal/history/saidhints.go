@@ -19,6 +19,7 @@ var saidWords = map[run.HintKind]string{
 	run.HintConnection:  "%s was not reached",
 	run.HintInterpreter: "the session's interpreter is a new one, without the variables of the one before",
 	run.HintKernel:      "the code asked for a feature that the nanos kernel does not have: --kernel linux has it",
+	run.HintLeft:        "files were left outside /out, and went with the machine: what is written to /out comes back",
 	run.HintLanguage:    "the code looks like %s: --lang %[1]s runs it as that",
 	run.HintMemory:      "the code needed more memory than the machine had: --memory gives more",
 	run.HintModule:      "%s is not in the machine",

@@ -185,6 +185,11 @@ func (p *Program) Put(ctx context.Context, conn *guest.Conn, part hostfiles.Part
 	if err := conn.Relay(p.Relayed); err != nil {
 		return err
 	}
+	if p.Dir != "" && p.Supervisor == nil && !p.Layer {
+		if err := conn.Look(p.Dir); err != nil {
+			return err
+		}
+	}
 	env, ca := maps.Clone(p.env), p.ca
 	maps.Copy(env, p.Secrets)
 	if p.Broker != nil {

@@ -1,0 +1,70 @@
+// What the code leaves in its folder, and not in /out: it goes with the machine.
+#define _GNU_SOURCE
+#include "files.h"
+#include "frames.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+	MOST_LOOKED = 4096,  // entries of the folder: a hostile one may have any number
+	MOST_LEFT = 8,       // names that are told
+	MAX_NAME = 255,
+};
+
+static char folder[MAX_PATH];  // "" where nobody has asked
+static struct timespec began;
+
+int look_at(const uint8_t *path, size_t n)
+{
+	if (n == 0 || n >= sizeof folder || path[0] != '/')
+		return -1;
+	memcpy(folder, path, n);
+	folder[n] = 0;
+	return 0;
+}
+
+// What the host has put there before has an earlier time: files get that of the last tick.
+void look_from(void) { clock_gettime(CLOCK_REALTIME, &began); }
+
+static int later(const struct timespec *t)
+{
+	return t->tv_sec > began.tv_sec || (t->tv_sec == began.tv_sec && t->tv_nsec >= began.tv_nsec);
+}
+
+// tell_left sends how many files and folders of the folder are new or changed, and some of their names, a folder's
+// with a slash. Hidden ones and Python's caches are not counted.
+void tell_left(void)
+{
+	static uint8_t text[4 + MOST_LEFT * (MAX_NAME + 2)];
+	size_t len = 4;
+	uint32_t count = 0;
+	int dir = folder[0] ? open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
+	DIR *d = dir < 0 ? NULL : fdopendir(dir);
+	struct dirent *e;
+	for (int i = 0; d != NULL && i < MOST_LOOKED && (e = readdir(d)) != NULL; i++) {
+		struct stat st;
+		size_t n = strlen(e->d_name);
+		if (e->d_name[0] == '.' || strcmp(e->d_name, "__pycache__") == 0 || n > MAX_NAME ||
+		    fstatat(dir, e->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0 || (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) || !later(&st.st_ctim))
+			continue;
+		if (count++ >= MOST_LEFT)
+			continue;
+		memcpy(text + len, e->d_name, n);
+		len += n;
+		if (S_ISDIR(st.st_mode))
+			text[len++] = '/';
+		text[len++] = 0;
+	}
+	if (d)
+		closedir(d);
+	else if (dir >= 0)
+		close(dir);
+	put32(text, count);
+	if (count > 0)
+		out_frame(FRAME_LEFT, text, len);
+}
