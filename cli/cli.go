@@ -136,9 +136,9 @@ machine gone, record kept.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root = group(root, a.runCommand(), a.shellCommand(), a.sessionCommand(), a.inspectCommand(), a.runsCommand(),
-		a.approveCommand(), a.imageCommand(), a.mcpCommand(), a.poolCommand(), a.initCommand(), a.policyCommand(),
-		a.auditCommand(), a.eventsCommand(), a.secretCommand(), a.diskCommand(), a.doctorCommand(), a.debugCommand(),
+	root = group(root, a.runCommand(), a.shellCommand(), a.replCommand(), a.sessionCommand(), a.inspectCommand(),
+		a.runsCommand(), a.approveCommand(), a.imageCommand(), a.mcpCommand(), a.poolCommand(), a.initCommand(),
+		a.policyCommand(), a.auditCommand(), a.eventsCommand(), a.secretCommand(), a.diskCommand(), a.doctorCommand(), a.debugCommand(),
 		a.workerCommand(), a.fleetCommand())
 	root.SetIn(a.std.Stdin)
 	root.SetOut(a.std.Stdout)

@@ -19,7 +19,8 @@ import (
 // argumentValues complete arguments, by their names in a command's usage line.
 var argumentValues = map[string]func(*app, context.Context) []string{
 	"ID": (*app).runIDs, "RUN": (*app).runIDs, "SESSION": (*app).sessionNames, "IMAGE": (*app).imageNames,
-	"CLIENT": func(*app, context.Context) []string { return mcp.Clients() },
+	"LANGUAGE": func(*app, context.Context) []string { return language.WithSteps() },
+	"CLIENT":   func(*app, context.Context) []string { return mcp.Clients() },
 }
 
 // flagValues complete the values of flags.

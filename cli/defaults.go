@@ -65,7 +65,7 @@ func (a *app) ownDefaults() (policy.Defaults, error) {
 	}
 	c, err := config.Read(home)
 	if err != nil || c.Defaults == nil {
-		return policy.Defaults{}, usageOf(err)
+		return policy.Defaults{}, err
 	}
 	d := policy.Defaults{File: layout.Dir(home).Config(), Trusted: true}
 	st, err := os.Stat(d.File)

@@ -31,7 +31,7 @@ printed. With --out it copies the files that the code left in /out, as unitask r
 ID is a run's id, a unique prefix of one, or "last".`,
 		Example: `  unitask inspect last
   unitask inspect last --out ./results`,
-		Args:  cobra.ExactArgs(1),
+		Args: cobra.ExactArgs(1),
 		RunE: a.withRuntime(func(_ *cobra.Command, args []string, rt *unitask.Runtime) error {
 			runs := rt.Runs()
 			id, err := runs.Find(args[0])

@@ -231,3 +231,57 @@ func TestProgressLine(t *testing.T) {
 		t.Errorf("%q", elsewhere.String())
 	}
 }
+
+// A person types entries: with a history, a block that an empty line ends, Ctrl-C that drops what was typed or
+// interrupts the code, and Ctrl-D.
+func TestReplTyped(t *testing.T) {
+	if testing.Short() {
+		t.Skip("boots machines")
+	}
+	base, err := testhome.Base()
+	if err != nil {
+		t.Fatal(err)
+	}
+	testhome.Ready(t, base, image.Linux)
+	home := testhome.New(t, base)
+	for range 2 {
+		y := newTypist(t, 80, 24)
+		before, err := unix.IoctlGetTermios(int(y.tty.Fd()), unix.TCGETS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan int, 1)
+		go func() {
+			ended <- Main([]string{"repl", "python", "--home", home}, Streams{Stdin: y.tty, Stdout: y.tty, Stderr: y.tty})
+		}()
+		y.types("python> ", "x = 40\r")
+		y.types("python> ", "x +\x03")
+		y.types("python> ", "if x:\r")
+		y.types("......> ", "  print('a', x + 2)\r")
+		y.types("......> ", "\r")
+		y.types("a 42\r\n", "")
+		y.types("python> ", "if x:\r")
+		y.types("......> ", "\x03")
+		y.types("python> ", "import time; print('sle' + 'eps'); time.sleep(600)\r")
+		y.types("sleeps\r\n", "")
+		if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil { // ours is no terminal that controls this process
+			t.Fatal(err)
+		}
+		y.types("KeyboardInterrupt", "")
+		y.types("python> ", "\x1b[A\x1b[A\x1b[A\x1b[A\x1b[A\x1b[A\r") // x = 40
+		y.types("python> ", "x + 1\r")
+		y.types("41\r\n", "")
+		y.types("python> ", "\x04")
+		if code := <-ended; code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+		after, err := unix.IoctlGetTermios(int(y.tty.Fd()), unix.TCGETS)
+		if err != nil || *after != *before {
+			t.Errorf("the terminal is not as it was: %+v, was %+v, %v", after, before, err)
+		}
+	}
+	typed, err := os.ReadFile(home + "/repl_history")
+	if err != nil || !strings.HasPrefix(string(typed), "x = 40\n") {
+		t.Errorf("%q %v", typed, err)
+	}
+}

@@ -27,8 +27,8 @@ func (a *app) sessionCommand() *cobra.Command {
 		Long: `Session keeps machines between command lines. They are held by a background
 process of your own, which the first session starts and which ends behind the last one.
 SESSION is the id that session new prints, or the name that it was given.`,
-	}, a.sessionNew(), a.sessionList(), a.sessionRun(), a.sessionExec(), a.sessionCopy(), a.sessionPut(), a.sessionGet(),
-		a.sessionForward(), a.sessionPause(), a.sessionResume(), a.sessionExtend(),
+	}, a.sessionNew(), a.sessionList(), a.sessionRun(), a.sessionAttach(), a.sessionExec(), a.sessionCopy(),
+		a.sessionPut(), a.sessionGet(), a.sessionForward(), a.sessionPause(), a.sessionResume(), a.sessionExtend(),
 		a.sessionWait(), a.sessionFork(), a.sessionRemove(), a.sessionServe())
 	for _, verb := range cmd.Commands() {
 		switch verb.Name() {

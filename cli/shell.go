@@ -93,34 +93,13 @@ func (a *app) shell(cmd *cobra.Command, args []string, f runFlags, life time.Dur
 		return a.execIn(cmd.Context(), session, sessiond.Command{Args: command, Endless: true}, f)
 	}
 	limited := cmd.Flags().Changed("timeout") // by a default of runs it is not
-	req, err := f.machine(a, cmd, "shell")
-	if err == nil {
-		err = mountsHere(&req)
-	}
-	if err != nil {
-		return err
-	}
-	held, err := a.foundCeiling(f.policy)
-	if err != nil {
-		return err
-	}
-	var rt *unitask.Runtime
-	if rt, err = a.openWith(unitask.Options{Ceiling: held.Ceiling,
-		Machines: unitask.PoolDaemon(func(sh unitask.MachineClass) { a.warmLater(rt.Images().Home(), sh) })}); err != nil {
-		return err
-	}
-	defer rt.Close()
 	ctx, stop := context.WithCancelCause(cmd.Context())
 	defer stop(nil)
-	s, err := rt.NewSessionFor(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: held.Ceiling, Origin: held.Origin},
-		unitask.SessionRequest{Request: req, Life: life})
+	s, end, err := a.ownSession(ctx, cmd, f, "shell", "", life)
 	if err != nil {
-		return asFlags(cmd, err)
+		return err
 	}
-	defer s.Close()
-	for _, d := range s.Policy.Denials {
-		a.ui.note("denied: %s", denial(d))
-	}
+	defer end()
 	stdout, stderr := a.output(a.std.Stdout, f), a.output(a.std.Stderr, f)
 	streams := unitask.IO{Stdout: stdout, Stderr: stderr}
 	restore, err := a.interactive(f, &streams, stop)
@@ -144,4 +123,36 @@ func (a *app) shell(cmd *cobra.Command, args []string, f runFlags, life time.Dur
 	}
 	a.remarks(res, "--output-bytes keeps more")
 	return nil
+}
+
+// ownSession starts a session of this process, for the user; end ends it and closes its runtime.
+func (a *app) ownSession(ctx context.Context, cmd *cobra.Command, f runFlags, image, lang string, life time.Duration) (
+	s *unitask.Session, end func(), err error) {
+	req, err := f.machine(a, cmd, image)
+	if err == nil {
+		req.Language = lang
+		err = mountsHere(&req)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	held, err := a.foundCeiling(f.policy)
+	if err != nil {
+		return nil, nil, err
+	}
+	var rt *unitask.Runtime
+	if rt, err = a.openWith(unitask.Options{Ceiling: held.Ceiling,
+		Machines: unitask.PoolDaemon(func(sh unitask.MachineClass) { a.warmLater(rt.Images().Home(), sh) })}); err != nil {
+		return nil, nil, err
+	}
+	s, err = rt.NewSessionFor(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: held.Ceiling, Origin: held.Origin},
+		unitask.SessionRequest{Request: req, Life: life})
+	if err != nil {
+		rt.Close()
+		return nil, nil, asFlags(cmd, err)
+	}
+	for _, d := range s.Policy.Denials {
+		a.ui.note("denied: %s", denial(d))
+	}
+	return s, func() { s.Close(); rt.Close() }, nil
 }

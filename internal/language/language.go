@@ -267,6 +267,16 @@ func (l *Language) HasSteps() bool {
 	return slices.ContainsFunc(supervisor.Languages, func(of supervisor.Language) bool { return of.Name == l.Name })
 }
 
+// WithSteps returns the names of the languages that sessions have.
+func WithSteps() (names []string) {
+	for _, l := range All {
+		if l.HasSteps() {
+			names = append(names, l.Name)
+		}
+	}
+	return names
+}
+
 // SessionImages returns the bundled images whose language has steps in sessions.
 func SessionImages() (names []string) {
 	for _, name := range Images() {

@@ -1,0 +1,94 @@
+package language
+
+import "strings"
+
+// Unfinished reports whether a text that a person types line by line goes on: a bracket, a string or a block is open.
+// It looks at no grammar; an empty line ends every text.
+func (l *Language) Unfinished(text string) bool {
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	last := lines[len(lines)-1]
+	if strings.TrimSpace(last) == "" {
+		return false
+	}
+	if strings.HasSuffix(last, "\\") || isOpen(text, l.Name) {
+		return true
+	}
+	last = strings.TrimSpace(last)
+	switch l.Name {
+	case "python": // a block ends with an empty line
+		return strings.HasSuffix(last, ":") || strings.HasPrefix(last, "@") || strings.HasPrefix(lines[len(lines)-1], " ") ||
+			strings.HasPrefix(lines[len(lines)-1], "\t")
+	case "shell":
+		return strings.HasSuffix(last, "|") || strings.HasSuffix(last, "&&") || blocksOfShell(text) > 0
+	}
+	return false
+}
+
+// isOpen reports whether a bracket or a string of a text is open.
+func isOpen(text, language string) bool {
+	depth, quote, comment := 0, "", "//"
+	if language != "js" && language != "ts" {
+		comment = "#"
+	}
+	for i := 0; i < len(text); {
+		rest := text[i:]
+		switch {
+		case quote != "" && rest[0] == '\\' && !(language == "shell" && quote == "'"):
+			i += 2
+			continue
+		case quote != "" && strings.HasPrefix(rest, quote):
+			i += len(quote)
+			quote = ""
+			continue
+		case quote != "":
+			if rest[0] == '\n' && len(quote) == 1 && quote != "`" && language != "shell" {
+				quote = "" // it is a mistake, which the language reports
+			}
+		case language == "python" && (strings.HasPrefix(rest, `"""`) || strings.HasPrefix(rest, "'''")):
+			quote = rest[:3]
+			i += 3
+			continue
+		case rest[0] == '"' || rest[0] == '\'' || rest[0] == '`' && language != "python":
+			quote = rest[:1]
+		case strings.HasPrefix(rest, comment) &&
+			(comment == "//" || i == 0 || strings.IndexByte(" \t\n;", text[i-1]) >= 0):
+			end := strings.IndexByte(rest, '\n')
+			if end < 0 {
+				end = len(rest)
+			}
+			i += end
+			continue
+		case strings.IndexByte("([{", rest[0]) >= 0:
+			depth++
+		case strings.IndexByte(")]}", rest[0]) >= 0:
+			depth--
+		}
+		i++
+	}
+	if language == "shell" && quote == "" {
+		return false // case has single brackets
+	}
+	return depth > 0 || quote != "" && (len(quote) == 3 || quote == "`" || language == "shell")
+}
+
+// blocksOfShell returns how many more blocks a text begins than it ends.
+func blocksOfShell(text string) (n int) {
+	start := true // a command begins here
+	ends := strings.NewReplacer(";", " ; ", "\n", " ; ", "|", " ; ", "&", " ; ")
+	for _, word := range strings.Fields(ends.Replace(text)) {
+		if start {
+			switch word {
+			case "if", "for", "while", "until", "case", "select", "{":
+				n++
+			case "fi", "done", "esac", "}":
+				n--
+			}
+		}
+		start = word == ";" || word == "do" || word == "then" || word == "else" || word == "{" || word == "!" ||
+			strings.HasSuffix(word, "(){") || strings.HasSuffix(word, "()")
+		if strings.HasSuffix(word, "(){") {
+			n++
+		}
+	}
+	return n
+}
