@@ -101,6 +101,7 @@ const (
 	EventFallback = run.EventFallback
 	EventRetry    = run.EventRetry
 	EventRecord   = run.EventRecord
+	EventTransfer = run.EventTransfer
 	EventFiles    = run.EventFiles
 	EventStarted  = run.EventStarted
 	EventStore    = run.EventStore

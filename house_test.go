@@ -110,7 +110,7 @@ func TestImportsPointDown(t *testing.T) {
 // budgets may only fall: who needs less writes the new figure here.
 var budgets = map[string]int{
 	"files of the root":            5,
-	"lines of the root":            922,
+	"lines of the root":            911,
 	"methods of Runtime":           36,
 	"functions of over 80 lines":   0,
 	"tests of over 80 lines":       0,

@@ -163,20 +163,8 @@ func Open(opts Options) (*Runtime, error) {
 	if err != nil {
 		return nil, &HostError{Op: "open", Err: err}
 	}
-	images.Custom = func(name string) (image.Payload, error) {
-		o, err := catalog.ReadCustom(opts.Home, name)
-		if err != nil {
-			return image.Payload{}, err
-		}
-		return o.Row.Payload, nil
-	}
-	images.Along = func(c *image.Container) (image.Payload, error) {
-		o, err := catalog.ShippedCustom(c)
-		if err != nil {
-			return image.Payload{}, err
-		}
-		return o.Row.Payload, nil
-	}
+	images.Transfer = func(done, total int64) { opts.Events(Event{Kind: EventTransfer, Done: done, Total: total}) }
+	images.Custom, images.Along = catalog.CustomPayloads(opts.Home), catalog.ShippedPayload
 	images.PartsURL = os.Getenv("UNITASK_PARTS_URL")
 	if images.Offline, err = config.OfflineBy(opts.Offline, opts.Home, conf); err != nil {
 		return nil, &HostError{Op: "open", Err: err}

@@ -45,6 +45,7 @@ func Main(args []string, std Streams) int {
 	root := a.root()
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
+	a.ui.clear()
 	if err == nil {
 		return a.code
 	}

@@ -215,6 +215,8 @@ func logEvents(ctx context.Context, log *slog.Logger) func(unitask.Event) {
 	return func(e unitask.Event) {
 		level := slog.LevelDebug
 		switch e.Kind {
+		case unitask.EventTransfer:
+			return
 		case unitask.EventStore:
 			level = slog.LevelWarn
 		case unitask.EventImage: // a call waits for it

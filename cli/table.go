@@ -40,6 +40,7 @@ func columnsOf(to any) int {
 // table prints rows under a header whose names are separated by bars. Rows that do not fit the terminal are wrapped at
 // blanks; if even that is not enough, each row becomes lines of a name and a value.
 func (u *ui) table(header string, rows [][]string) {
+	u.clear()
 	writeTable(u.std.Stdout, columnsOf(u.std.Stdout), header, rows)
 }
 
@@ -165,6 +166,7 @@ func writeRecords(to io.Writer, names []string, rows [][]string, cut []bool, col
 
 // fact prints a line of a name and a value, which is wrapped beside the name.
 func (u *ui) fact(name, format string, args ...any) {
+	u.clear()
 	writeNamed(u.std.Stdout, name, visible(fmt.Sprintf(format, args...)), factIndent, columnsOf(u.std.Stdout))
 }
 
@@ -183,6 +185,7 @@ func writeNamed(to io.Writer, name, value string, indent, columns int) {
 
 // line prints a text, which the terminal's width wraps at blanks.
 func (u *ui) line(format string, args ...any) {
+	u.clear()
 	writeWrapped(u.std.Stdout, visible(fmt.Sprintf(format, args...)), columnsOf(u.std.Stdout), 0)
 }
 

@@ -34,10 +34,14 @@ type ui struct {
 	tty bool // stderr is a terminal that obeys control sequences
 
 	coloured bool // the code's colours may come even if the user wants none: -t, --raw
-	progress bool // it shows a line that the next one replaces
+	started  bool // the code runs, and may print
+	progress progressLine
 }
 
-func newUI(std Streams) *ui { return &ui{std: std, tty: isTerminal(std.Stderr) && !isDumb()} }
+func newUI(std Streams) *ui {
+	return &ui{std: std, tty: isTerminal(std.Stderr) && !isDumb(),
+		progress: progressLine{out: std.Stderr, columns: func() int { return columnsOf(std.Stderr) }}}
+}
 
 // isDumb reports whether terminals here obey no control sequences.
 func isDumb() bool { return os.Getenv("TERM") == "dumb" }
@@ -71,18 +75,23 @@ func (u *ui) plain() string {
 // far says how far something has come.
 func (u *ui) far(what string) {
 	if u.tty {
-		fmt.Fprintf(u.std.Stderr, "\r\x1b[Kunitask: %s", visible(what))
-		u.progress = true
+		u.progress.set("unitask: " + what)
 	}
 }
 
-// clear removes what far has said.
-func (u *ui) clear() {
-	if u.progress {
-		fmt.Fprint(u.std.Stderr, "\r\x1b[K")
-		u.progress = false
+// doing says what has begun: on a terminal by a line that is gone at the end. What does not begin with a word in -ing
+// has happened.
+func (u *ui) doing(what string) {
+	first, _, _ := strings.Cut(what, " ")
+	if u.tty && !u.started && strings.HasSuffix(first, "ing") {
+		u.progress.begin(what)
+		return
 	}
+	u.note("%s", what)
 }
+
+// clear removes what far and doing have said.
+func (u *ui) clear() { u.progress.end() }
 
 func (u *ui) fail(err error) {
 	if several, ok := err.(severalErrors); ok {
@@ -123,13 +132,18 @@ func (u *ui) hint(what string) { fmt.Fprintf(u.std.Stderr, "  hint: %s\n", visib
 func (u *ui) event(verbose bool) func(unitask.Event) {
 	return func(e unitask.Event) {
 		switch e.Kind {
-		case unitask.EventImage, unitask.EventRetry, unitask.EventFallback, unitask.EventCapture, unitask.EventNetwork,
+		case unitask.EventImage:
+			u.doing(e.Message)
+		case unitask.EventTransfer:
+			u.progress.have(e.Done, e.Total)
+		case unitask.EventRetry, unitask.EventFallback, unitask.EventCapture, unitask.EventNetwork,
 			unitask.EventStore, unitask.EventJail, unitask.EventKept:
 			u.note("%s", e.Message)
 		case unitask.EventFiles:
 			u.far(e.Message)
 		case unitask.EventStarted:
 			u.clear()
+			u.started = true
 		case unitask.EventAccel:
 			if verbose {
 				u.note("accelerator %s", e.Message)
@@ -150,6 +164,7 @@ func (u *ui) json(v any) error {
 	if err := enc.Encode(v); err != nil {
 		return err
 	}
+	u.clear()
 	_, err := u.std.Stdout.Write(visibleJSON(text.Bytes()))
 	return err
 }
@@ -189,6 +204,7 @@ func sign(ok bool) string {
 // check prints the result of a check, green or red on a terminal with colours, its name and what was seen.
 func (u *ui) check(sign, name, format string, args ...any) {
 	const signs, names = 5, 9 // the width of these columns
+	u.clear()
 	shown := sign
 	if colour := map[string]string{"ok": "32", "FAIL": "31"}[sign]; colour != "" &&
 		colors(u.std.Stdout, os.Getenv) != "" {

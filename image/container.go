@@ -104,7 +104,13 @@ func (cs Containers) Add(ctx context.Context, arch Arch, from *oci.Image, by Nam
 	}
 	cs.images.logf("unpacking %.26s%s", c.Digest, size)
 	start := time.Now()
-	if err := c.write(ctx, from, tmp); err != nil {
+	stop := func() {}
+	if by == Pulled {
+		stop = follow(cs.images.Transfer, from.Size, from.Fetched)
+	}
+	err = c.write(ctx, from, tmp)
+	stop()
+	if err != nil {
 		return nil, err
 	}
 	if c.Owner, err = from.Owner(); err != nil {

@@ -173,6 +173,10 @@ type Store struct {
 	// uses the release's own bundle.
 	PartsURL string
 
+	// Transfer, if not nil, is told four times a second how many bytes of a download are here, of how many. The last
+	// line of log says what is downloaded.
+	Transfer func(done, total int64)
+
 	// Custom, if not nil, finds custom images, which take precedence over bundled images. The error wraps
 	// fs.ErrNotExist if there is none of that name.
 	Custom func(name string) (Payload, error)

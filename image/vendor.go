@@ -92,17 +92,11 @@ func (ps Parts) Vendor(ctx context.Context, arch Arch) error {
 		}
 	}
 	if len(missing) > 1 {
-		if err := os.MkdirAll(ps.images.vendorDir(arch), 0o700); err != nil {
-			return err
-		}
-		ahead, err := os.MkdirTemp(ps.images.vendorDir(arch), fetchPrefix)
+		remove, err := ps.fetchAhead(ctx, apt, arch, missing, total)
 		if err != nil {
-			return err
-		}
-		defer removeTree(ahead)
-		if err := apt.fetchAhead(ctx, missing, ahead); err != nil {
 			return fmt.Errorf("vendor %s: %w", arch, err)
 		}
+		defer remove()
 	}
 	for i, p := range missing {
 		if !apt.isAhead(ctx, p) {
@@ -116,6 +110,26 @@ func (ps Parts) Vendor(ctx context.Context, arch Arch) error {
 		}
 	}
 	return ps.ensureGuest(ctx, arch)
+}
+
+// fetchAhead fetches the packages of several parts at once, of total bytes, into a folder; remove removes it.
+func (ps Parts) fetchAhead(ctx context.Context, apt *debian, arch Arch, missing []LockedPart, total int64) (
+	remove func(), err error) {
+	if err := os.MkdirAll(ps.images.vendorDir(arch), 0o700); err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp(ps.images.vendorDir(arch), fetchPrefix)
+	if err != nil {
+		return nil, err
+	}
+	stop := follow(ps.images.Transfer, total, func() int64 { return bytesIn(dir) })
+	err = apt.fetchAhead(ctx, missing, dir)
+	stop()
+	if err != nil {
+		removeTree(dir)
+		return nil, err
+	}
+	return func() { removeTree(dir) }, nil
 }
 
 // mayFetch returns an error if the user has forbidden fetching.
@@ -136,6 +150,9 @@ func (ps Parts) fetch(ctx context.Context, apt *debian, p LockedPart, dir string
 		return part, err
 	}
 	defer os.RemoveAll(down)
+	if !apt.isAhead(ctx, p) {
+		defer follow(ps.images.Transfer, p.Size, func() int64 { return bytesIn(down) })()
+	}
 	switch p.From {
 	case "npm":
 		file, err := npmDownload(ctx, p, down)

@@ -13,6 +13,7 @@ const (
 	EventFallback           = machine.EventFallback // TCG replaces hardware for the first time
 	EventRetry              = machine.EventRetry    // a boot failed, and unitask tries again
 	EventRecord   EventKind = "record"              // the run has an id: Message
+	EventTransfer EventKind = "transfer"            // Done of Total bytes are here of what the last EventImage fetches
 	EventFiles    EventKind = "files"               // progress of the run's files, twice a second if the transfer takes long
 	EventStarted  EventKind = "started"             // the code has started
 	EventStore    EventKind = "store"               // old runs were removed to keep the store within its bound
@@ -29,4 +30,6 @@ type Event struct {
 	Message string // one line for people
 	// RunID is "" before the run has an id, and for events that belong to no run.
 	RunID string
+	// Done and Total are bytes of an EventTransfer, which has no message.
+	Done, Total int64
 }

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/klauspost/compress/gzip"
@@ -32,6 +33,22 @@ type Image struct {
 	layers        []layer
 	passwd, group []byte // set by Write
 	close         func() error
+	fetched       atomic.Int64
+}
+
+// Fetched returns how many bytes of the layers have been read from a registry. It may be called from any goroutine.
+func (im *Image) Fetched() int64 { return im.fetched.Load() }
+
+// metered counts what is read of a layer.
+type metered struct {
+	io.ReadCloser
+	bytes *atomic.Int64
+}
+
+func (m metered) Read(p []byte) (int, error) {
+	n, err := m.ReadCloser.Read(p)
+	m.bytes.Add(int64(n))
+	return n, err
 }
 
 // Config tells how to start the image's program.

@@ -113,7 +113,7 @@ func pull(ctx context.Context, ref name.Reference, arch string, who remote.Optio
 			if err != nil {
 				return nil, explain(ref, err)
 			}
-			return r, nil
+			return metered{r, &im.fetched}, nil
 		}})
 	}
 	config, err := got.RawConfigFile()
