@@ -262,7 +262,7 @@ func TestReplTyped(t *testing.T) {
 		y.types("a 42\r\n", "")
 		y.types("python> ", "if x:\r")
 		y.types("......> ", "\x03")
-		y.types("python> ", "import time; print('sle' + 'eps'); time.sleep(600)\r")
+		y.types("python> ", "import time; print('sle' + 'eps', flush=True); time.sleep(600)\r")
 		y.types("sleeps\r\n", "")
 		if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil { // ours is no terminal that controls this process
 			t.Fatal(err)

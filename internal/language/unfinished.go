@@ -1,6 +1,9 @@
 package language
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Unfinished reports whether a text that a person types line by line goes on: a bracket, a string or a block is open.
 // It looks at no grammar; an empty line ends every text.
@@ -16,8 +19,9 @@ func (l *Language) Unfinished(text string) bool {
 	last = strings.TrimSpace(last)
 	switch l.Name {
 	case "python": // a block ends with an empty line
-		return strings.HasSuffix(last, ":") || strings.HasPrefix(last, "@") || strings.HasPrefix(lines[len(lines)-1], " ") ||
-			strings.HasPrefix(lines[len(lines)-1], "\t")
+		return strings.HasPrefix(last, "@") || slices.ContainsFunc(lines, func(line string) bool {
+			return strings.HasSuffix(strings.TrimSpace(line), ":")
+		})
 	case "shell":
 		return strings.HasSuffix(last, "|") || strings.HasSuffix(last, "&&") || blocksOfShell(text) > 0
 	}

@@ -10,6 +10,7 @@ func TestUnfinished(t *testing.T) {
 		{"python", "x = 1", false}, {"python", "", false}, {"python", "for i in range(3):", true},
 		{"python", "for i in range(3):\n    print(i)", true}, {"python", "for i in range(3):\n    print(i)\n", true},
 		{"python", "for i in range(3):\n    print(i)\n\n", false}, {"python", "f(1,", true}, {"python", "f(1,\n2)", false},
+		{"python", "[i\n for i in x]", false}, {"python", "if x: y", false},
 		{"python", "s = 'a(b'", false}, {"python", "s = 'it\\'s ('", false}, {"python", "# (", false},
 		{"python", "x = 1 # it's (", false}, {"python", `s = """a`, true}, {"python", `s = """a` + "\n" + `b"""`, false},
 		{"python", "s = 'a", false}, {"python", "@cache", true}, {"python", "x = \\", true}, {"python", "x = {1: [2", true},
