@@ -111,7 +111,7 @@ func (c *Conn) Layer() error {
 // Start.
 func (c *Conn) Look(dir string) error {
 	c.looks = true
-	if err := c.send(contract.FrameLook, []byte(dir)); err != nil {
+	if err := c.write(contract.FrameLook, []byte(dir)); err != nil { // Start sends it
 		return fmt.Errorf("look: %w", err)
 	}
 	return nil
