@@ -4,10 +4,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/unitask/unitask/internal/attack"
 )
 
 func TestParseDefaults(t *testing.T) {
@@ -46,7 +47,7 @@ func TestParseDefaults(t *testing.T) {
 }
 
 // A file that came with a repository gives code nothing beyond its machine by its defaults.
-func TestDefaultsOfStrangers(t *testing.T) {
+func TestAttackDefaults(t *testing.T) {
 	var within []string
 	for _, f := range Fields {
 		d := Defaults{Flags: map[string][]string{f.Flag: {"node"}}}
@@ -59,13 +60,10 @@ func TestDefaultsOfStrangers(t *testing.T) {
 	}
 	want := []string{"timeout", "memory", "cpus", "max-connections", "max-upload", "max-download", "output-bytes",
 		"image", "with", "kernel", "max-artifacts", "require-jail", "require-hardware"}
-	if !slices.Equal(within, want) {
-		t.Errorf("of a file that is not trusted %v apply, want %v", within, want)
-	}
+	attack.Check(t, "defaults of a stranger: which apply", fmt.Sprint(want), fmt.Sprint(within))
 	for _, image := range []string{"registry.example/x", "alpine:3.20", "alpine", "words", ""} {
-		if d := (Defaults{Flags: map[string][]string{"image": {image}}}); d.Applies("image") {
-			t.Errorf("image %q applies", image)
-		}
+		d := Defaults{Flags: map[string][]string{"image": {image}}}
+		attack.Check(t, "defaults of a stranger: the image "+image, "false", fmt.Sprint(d.Applies("image")))
 	}
 }
 
