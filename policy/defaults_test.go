@@ -58,7 +58,7 @@ func TestDefaultsOfStrangers(t *testing.T) {
 		}
 	}
 	want := []string{"timeout", "memory", "cpus", "max-connections", "max-upload", "max-download", "output-bytes",
-		"image", "with", "kernel", "max-artifacts", "require-jail", "require-hardware"}
+		"image", "with", "kernel", "max-artifacts"}
 	if !slices.Equal(within, want) {
 		t.Errorf("of a file that is not trusted %v apply, want %v", within, want)
 	}
