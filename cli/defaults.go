@@ -30,18 +30,20 @@ func (f *runFlags) applyDefaults(a *app, cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	decided := map[string]bool{} // also by an empty list
 	for _, d := range append(held.Defaults, own) {
 		var left []string
 		for _, name := range slices.Sorted(maps.Keys(d.Flags)) {
 			flag := cmd.Flags().Lookup(name)
 			lang := cmd.Flags().Lookup("lang")
-			if flag == nil || flag.Changed || name == "image" && lang != nil && lang.Changed {
+			if flag == nil || flag.Changed || decided[name] || name == "image" && lang != nil && lang.Changed {
 				continue
 			}
 			if !d.Applies(name) {
 				left = append(left, name)
 				continue
 			}
+			decided[name] = true
 			for _, value := range d.Flags[name] {
 				if err := cmd.Flags().Set(name, value); err != nil {
 					return usage(fmt.Errorf("%s: [defaults] %s: %w", safe(d.File), name, err))
@@ -81,11 +83,19 @@ func (a *app) ownDefaults() (policy.Defaults, error) {
 	return d, nil
 }
 
+// unlisted returns the text of a list without its brackets; an address in it may have some, too.
+func unlisted(text string) string {
+	if inner, is := strings.CutPrefix(text, "["); is && strings.HasSuffix(inner, "]") {
+		return strings.TrimSuffix(inner, "]")
+	}
+	return text
+}
+
 // setByDefaults returns a line for each flag that a [defaults] table has set.
 func setByDefaults(cmd *cobra.Command) (lines []string) {
 	cmd.Flags().Visit(func(flag *pflag.Flag) {
 		if file := flag.Annotations[byDefault]; len(file) > 0 {
-			lines = append(lines, fmt.Sprintf("--%s %s, of %s", flag.Name, strings.Trim(flag.Value.String(), "[]"), file[0]))
+			lines = append(lines, fmt.Sprintf("--%s %s, of %s", flag.Name, unlisted(flag.Value.String()), file[0]))
 		}
 	})
 	return lines

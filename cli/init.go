@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -27,11 +28,11 @@ input, takes what stands in brackets.`,
 		Example: `  unitask init
   printf 'api.github.com\n1G\nn\n' | unitask init`,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error { return a.init() },
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.init(cmd.Context()) },
 	}
 }
 
-func (a *app) init() error {
+func (a *app) init(ctx context.Context) error {
 	if _, err := os.Lstat(policy.CeilingFile); !errors.Is(err, fs.ErrNotExist) {
 		if err != nil {
 			return err
@@ -40,22 +41,28 @@ func (a *app) init() error {
 	}
 	in := bufio.NewScanner(a.std.Stdin)
 	var hosts []string
-	for _, host := range strings.FieldsFunc(a.ask(in, "Hosts that runs may reach, with commas between", "none"),
+	for _, host := range strings.FieldsFunc(a.ask(ctx, in, "Hosts that runs may reach, with commas between", "none"),
 		func(r rune) bool { return r == ',' || r == ' ' }) {
-		if host != "none" {
+		if !strings.EqualFold(host, "none") {
 			rule, err := policy.ParseNetRule(host)
 			if err != nil {
-				return usage(fmt.Errorf("host %.100q %w", host, err))
+				return usage(fmt.Errorf("host %.100q %w", host[strings.LastIndexByte(host, '@')+1:], err))
 			}
 			hosts = append(hosts, rule.String())
 		}
 	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	memory := size{unit: 1 << 20}
-	text := a.ask(in, "Memory of a run", fmt.Sprintf("%dM", policy.DefaultMemoryMB))
+	text := a.ask(ctx, in, "Memory of a run", fmt.Sprintf("%dM", policy.DefaultMemoryMB))
 	if err := memory.Set(text); err != nil {
 		return usage(fmt.Errorf("memory %.40q %w", text, err))
 	}
-	models := a.ask(in, "May models have the same (unitask mcp)? It trusts the file as it is now", "no")
+	models := a.ask(ctx, in, "May models have the same (unitask mcp)? It trusts the file as it is now", "no")
+	if ctx.Err() != nil { // a read may still go on
+		return ctx.Err()
+	}
 	if err := in.Err(); err != nil {
 		return err
 	}
@@ -66,12 +73,26 @@ func isYes(answer string) bool {
 	return strings.EqualFold(answer, "y") || strings.EqualFold(answer, "yes")
 }
 
-// ask returns the answer to a question; at the end of the input, and for an empty line, the usual one.
-func (a *app) ask(in *bufio.Scanner, question, usual string) string {
+// ask returns the answer to a question; at the end of the input, for an empty line, and after Ctrl-C the usual one.
+func (a *app) ask(ctx context.Context, in *bufio.Scanner, question, usual string) string {
 	fmt.Fprintf(a.std.Stderr, "%s [%s]: ", question, usual)
+	if ctx.Err() != nil {
+		return usual
+	}
+	line := make(chan string, 1)
+	go func() { // Ctrl-C ends no read
+		if !in.Scan() {
+			line <- ""
+			return
+		}
+		line <- in.Text()
+	}()
 	answer := ""
-	if in.Scan() {
-		answer = strings.TrimSpace(in.Text())
+	select {
+	case text := <-line:
+		answer = strings.TrimSpace(text)
+	case <-ctx.Done():
+		return usual
 	}
 	if !isTerminal(a.std.Stdin) { // nobody has typed the end of the line
 		fmt.Fprintln(a.std.Stderr, safe(answer))

@@ -27,6 +27,10 @@ func (a *app) readSecrets(ctx context.Context, list []string) (values map[string
 		rule, err := policy.ParseSecret(secret)
 		name := rule.Name
 		if err != nil {
+			shown, login, _ := strings.Cut(secret, "@")
+			if at := strings.LastIndexByte(login, '@'); at >= 0 {
+				secret = shown + "@" + login[at+1:]
+			}
 			return nil, nil, fmt.Errorf("--secret %s: %w", secret, err)
 		}
 		if _, twice := values[name]; twice {

@@ -43,6 +43,19 @@ func TestHostedLeft(t *testing.T) {
 				t.Error(err)
 			}
 		}, "<nil>"},
+		{"a cache in a package that was there", func(dir string) {
+			mkdir(t, filepath.Join(dir, "old", "__pycache__"))
+			write(t, filepath.Join(dir, "old", "__pycache__", "x.pyc"))
+		}, "<nil>"},
+		{"caches in packages", func(dir string) {
+			mkdir(t, filepath.Join(dir, "old", "__pycache__"))
+			mkdir(t, filepath.Join(dir, "old", "sub"))
+			mkdir(t, filepath.Join(dir, "old", "sub", "__pycache__"))
+		}, "<nil>"},
+		{"a file beside a cache", func(dir string) {
+			mkdir(t, filepath.Join(dir, "old", "__pycache__"))
+			write(t, filepath.Join(dir, "old", "x"))
+		}, "1 [old/]"},
 		{"many", func(dir string) {
 			for i := range 30 {
 				write(t, filepath.Join(dir, fmt.Sprintf("%03d%s", i, strings.Repeat("x", 252))))

@@ -253,7 +253,7 @@ func oneSecret(name string, value any) (string, error) {
 	for i, text := range lists["hosts"] {
 		host, err := withoutHTTPS(text)
 		if err != nil {
-			return "", fmt.Errorf("has a host %s that %w", quoted(text), err)
+			return "", fmt.Errorf("has a host %s that %w", quoted(withoutLogin(text)), err)
 		}
 		if strings.ContainsAny(host, ",:+") {
 			return "", fmt.Errorf("has a host %s: use names or *.DOMAIN; places are in", quoted(host))

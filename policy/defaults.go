@@ -70,7 +70,8 @@ func defaultTexts(value any, form Form) ([]string, error) {
 }
 
 // Applies reports whether a flag of the table applies. In a file that the user does not trust only values apply that
-// give code nothing beyond its machine, and no image of strangers.
+// give code nothing beyond its machine, and no image of strangers. Nor do demands: they would stand in the place of
+// those of the user's own files, which may be stronger.
 func (d *Defaults) Applies(flag string) bool {
 	i := slices.IndexFunc(Fields, func(f Field) bool { return f.Flag == flag })
 	return d.Trusted || i >= 0 && Fields[i].within &&

@@ -60,11 +60,10 @@ var Fields = []Field{
 		within: true, kind: number[int64]{least: 1, usual: 64 << 20, most: 4 << 30, none: -1, unit: bytesOf}},
 	{Key: "debug", kind: permission{}},
 	{Key: "requireJail", Flag: "require-jail",
-		Help:   "a layer or limit of QEMU's jail, by its name in unitask doctor, without which nothing runs; repeatable",
-		within: true, kind: demands{}},
+		Help: "a layer or limit of QEMU's jail, by its name in unitask doctor, without which nothing runs; repeatable",
+		kind: demands{}},
 	{Key: "requireHardware", Flag: "require-hardware",
-		Help: "run nothing without hardware virtualization: QEMU's own policy is that faults of its emulation are none of its security", within: true,
-		kind: demand{}},
+		Help: "run nothing without hardware virtualization: QEMU's own policy is that faults of its emulation are none of its security", kind: demand{}},
 	{Key: "audit", kind: demand{word: "required"}},
 }
 

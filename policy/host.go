@@ -193,11 +193,11 @@ func withoutScheme(s string) (rest, port string, err error) {
 	return rest, port, nil
 }
 
-// hasLogin reports whether a host has a login before it, also one whose password has a slash.
+// hasLogin reports whether a host has a login before it, also one whose password has a slash. No rule has both a port
+// and a path, so a colon begins a password.
 func hasLogin(s string) bool {
-	host, path, _ := strings.Cut(s, "/")
-	_, port, _ := strings.Cut(host, ":")
-	return strings.Contains(host, "@") || strings.Trim(port, "0123456789") != "" && strings.Contains(path, "@")
+	host, path, _ := strings.Cut(strings.TrimLeft(s, "/"), "/")
+	return strings.Contains(host, "@") || strings.Contains(host, ":") && strings.Contains(path, "@")
 }
 
 // hostOfURL returns the HOST:PORT of an http or https URL that names nothing else, and other texts as they are.

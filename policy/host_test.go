@@ -94,7 +94,9 @@ func TestURLErrors(t *testing.T) {
 	for _, in := range []string{"https://a/\x1b[31mX\nunitask: fine", "https://u:hunter2@a.example",
 		"https://a.example/v1?key=hunter2", "https://a.example?x=hunter2", "https://a.example/" + strings.Repeat("é", 99),
 		"https://a.example/a b", "https://\u202eb/x",
-		"u:hunter2@a.example", "u:hunter2@a.example:443", "u:x/hunter2@a.example"} {
+		"u:hunter2@a.example", "u:hunter2@a.example:443", "u:x/hunter2@a.example",
+		":hunter2@a.example", "hunter2@a.example", "u:1/hunter2@a.example", "u:a,hunter2@a.example", "u:a hunter2@a.example",
+		"https:/u:hunter2@a.example", "//u:hunter2@a.example", "https://u:1/hunter2@a.example"} {
 		_, bad := nets.list([]string{in})
 		if bad == nil {
 			t.Errorf("%q parses", in)
@@ -107,13 +109,15 @@ func TestURLErrors(t *testing.T) {
 		}
 	}
 	for _, in := range []string{"K@https://u:hunter2@a.example", "K@https://u:hunter2@a.example:query",
-		"K@u:hunter2@a.example", "K@u:hunter2@a.example:query", "K@u:+hunter2@a.example"} {
+		"K@u:hunter2@a.example", "K@u:hunter2@a.example:query", "K@u:+hunter2@a.example",
+		"K@u:a,hunter2@a.example", "K@hunter2@a.example", "K@u:1/hunter2@a.example"} {
 		if r, err := ParseSecret(in); err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%q: %v %v", in, r, err)
 		}
 	}
 	for _, in := range []string{"GET https://u:hunter2@a.example/x", "GET https://a.example/x?k=hunter2",
-		"GET u:hunter2@a.example/x", "GET u:hunter2@a.example", "GET u:a/hunter2@a.example"} {
+		"GET u:hunter2@a.example/x", "GET u:hunter2@a.example", "GET u:a/hunter2@a.example",
+		"GET :hunter2@a.example", "GET hunter2@a.example/x", "GET u:1/hunter2@a.example", "GET u:a,hunter2@a.example"} {
 		if r, err := ParseHTTPRule(in); err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%q: %v %v", in, r, err)
 		}
@@ -131,7 +135,8 @@ func TestURLErrors(t *testing.T) {
 		"[[net.rule]]\nhost = \"https://u:hunter2@a.example\"", "[[net.rule]]\nhost = \"https://u:hunter2@a.example,b\"",
 		"[net]\nallow = [\"https://u:hunter2@a.example\"]", "[secrets.KEY]\nhosts = [\"u:hunter2@a.example\"]",
 		"[[net.rule]]\nhost = \"u:hunter2@a.example\"", "allowNet = [\"u:hunter2@a.example\"]",
-		"allowTcp = [\"u:hunter2@a.example:1\"]"} {
+		"allowTcp = [\"u:hunter2@a.example:1\"]", "secrets = [\"K@u:a,hunter2@a.example\"]",
+		"[secrets.KEY]\nhosts = [\":hunter2@a.example\"]", "[[net.rule]]\nhost = \"u:a,hunter2@a.example\""} {
 		if _, err := ParseCeiling("x.toml", []byte(in)); err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%q: %v", in, err)
 		}

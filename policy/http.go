@@ -209,7 +209,7 @@ func (httpRules) list(texts []string) ([]HTTPRule, *FieldError) {
 	for _, text := range texts {
 		rule, err := ParseHTTPRule(text)
 		if err != nil {
-			return nil, &FieldError{Value: quoted(text), Reason: err.Error()}
+			return nil, refused(text, err)
 		}
 		if !slices.Contains(out, rule) {
 			out = append(out, rule)
@@ -274,7 +274,7 @@ func httpRuleText(t map[string]any) (string, error) {
 		case len(other) > 0 && text != usual && !slices.Contains(other, text):
 			return "", fmt.Errorf("%s %.40q: use %s or %s", key, text, usual, strings.Join(other, " or "))
 		case strings.ContainsAny(text, " ,") && key != "path":
-			return "", fmt.Errorf("%s %s is no single one", key, quoted(text))
+			return "", fmt.Errorf("%s %s is no single one", key, quoted(withoutLogin(text)))
 		}
 		return text, nil
 	}
@@ -308,7 +308,7 @@ func httpRuleText(t map[string]any) (string, error) {
 	case host == "":
 		return "", errors.New("has no host")
 	case strings.Contains(host, "/"):
-		return "", fmt.Errorf("host %s: the path is a key of its own", quoted(host))
+		return "", fmt.Errorf("host %s: the path is a key of its own", quoted(withoutLogin(host)))
 	case path != "" && path[0] != '/':
 		return "", fmt.Errorf("path %.100q: does not begin with a slash", path)
 	}

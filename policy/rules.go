@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -10,7 +11,19 @@ import (
 )
 
 // anyLogin is a login before a host, also without a scheme.
-var anyLogin = regexp.MustCompile(`[^\s,/@:]+:[^\s,]*@`)
+var anyLogin = regexp.MustCompile(`[^\s,/@:]*:[^\s,]*@`)
+
+// refused returns the error about a rule's text. Of a text with a login it quotes what follows the last @ only: a
+// password has any character.
+func refused(text string, err error) *FieldError {
+	if errors.Is(err, errLogin) {
+		text = withoutLogin(text)
+	}
+	return &FieldError{Value: quoted(text), Reason: err.Error()}
+}
+
+// withoutLogin returns what follows the last @ of a text.
+func withoutLogin(text string) string { return text[strings.LastIndexByte(text, '@')+1:] }
 
 // quoted returns a text that somebody gave, for an error: its beginning, without a login and a URL's query.
 func quoted(text string) string {
@@ -47,7 +60,7 @@ func (k rules[R]) list(texts []string) ([]R, *FieldError) {
 	for _, text := range texts {
 		rule, err := k.parse(text)
 		if err != nil {
-			return nil, &FieldError{Value: quoted(text), Reason: err.Error()}
+			return nil, refused(text, err)
 		}
 		if !slices.Contains(out, rule) {
 			out = append(out, rule)

@@ -28,6 +28,9 @@ func ParseSecret(s string) (SecretRule, error) {
 	if r.Name, err = parseName(name); err != nil || !bound {
 		return r, err
 	}
+	if strings.Contains(list, "@") { // before the split: a password may have a comma
+		return SecretRule{}, fmt.Errorf("has a host %s that %w", quoted(withoutLogin(list)), errLogin)
+	}
 	hosts := strings.Split(list, ",")
 	if len(hosts) > maxSecretHosts {
 		return SecretRule{}, fmt.Errorf("has %d hosts: %d is the most", len(hosts), maxSecretHosts)

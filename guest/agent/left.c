@@ -12,6 +12,7 @@
 
 enum {
 	MOST_LOOKED = 4096,  // entries of the folder: a hostile one may have any number
+	MOST_DEEP = 8,       // folders in folders
 	MOST_LEFT = 8,       // names that are told
 	MAX_NAME = 255,
 };
@@ -36,6 +37,37 @@ static int later(const struct timespec *t)
 	return t->tv_sec > began.tv_sec || (t->tv_sec == began.tv_sec && t->tv_nsec >= began.tv_nsec);
 }
 
+// is_hidden is true for a hidden name, and for Python's caches.
+static int is_hidden(const char *name) { return name[0] == '.' || strcmp(name, "__pycache__") == 0; }
+
+// only_hidden is true for a folder that has changed, and in which only what is hidden is new, at any depth.
+static int only_hidden(int at, const char *name, int depth, int *budget)
+{
+	int hidden = 0, fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+	struct dirent *e;
+	if (d == NULL) {
+		if (fd >= 0)
+			close(fd);
+		return 0;
+	}
+	while ((e = readdir(d)) != NULL) {
+		struct stat st;
+		if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+			continue;
+		if (--*budget < 0)
+			break;
+		if (fstatat(fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !later(&st.st_ctim))
+			continue;
+		hidden = is_hidden(e->d_name) ||
+			 (S_ISDIR(st.st_mode) && depth < MOST_DEEP && only_hidden(fd, e->d_name, depth + 1, budget));
+		if (!hidden)
+			break;
+	}
+	closedir(d);
+	return hidden;
+}
+
 // tell_left sends how many files and folders of the folder are new or changed, and some of their names, a folder's
 // with a slash. Hidden ones and Python's caches are not counted.
 void tell_left(void)
@@ -43,14 +75,17 @@ void tell_left(void)
 	static uint8_t text[4 + MOST_LEFT * (MAX_NAME + 2)];
 	size_t len = 4;
 	uint32_t count = 0;
+	int budget = MOST_LOOKED;  // of the entries of folders in it
 	int dir = folder[0] ? open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
 	DIR *d = dir < 0 ? NULL : fdopendir(dir);
 	struct dirent *e;
 	for (int i = 0; d != NULL && i < MOST_LOOKED && (e = readdir(d)) != NULL; i++) {
 		struct stat st;
 		size_t n = strlen(e->d_name);
-		if (e->d_name[0] == '.' || strcmp(e->d_name, "__pycache__") == 0 || n > MAX_NAME ||
-		    fstatat(dir, e->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0 || (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) || !later(&st.st_ctim))
+		if (is_hidden(e->d_name) || n > MAX_NAME || fstatat(dir, e->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+		    (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) || !later(&st.st_ctim))
+			continue;
+		if (S_ISDIR(st.st_mode) && only_hidden(dir, e->d_name, 0, &budget))
 			continue;
 		if (count++ >= MOST_LEFT)
 			continue;

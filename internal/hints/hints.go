@@ -63,7 +63,7 @@ func Of(f Facts) (list []run.Hint) {
 // leftOutside returns a hint about files that the code has written outside /out; nil if there are none, or if none
 // may come back. It names only plain names: the code chooses them.
 func leftOutside(f Facts) *run.Hint {
-	if f.Left == nil || f.Granted.MaxArtifacts <= 0 || f.Dir == contract.OutDir {
+	if f.Left == nil || f.Granted.MaxArtifacts <= 0 || policy.Within(contract.OutDir, f.Dir) {
 		return nil
 	}
 	names := slices.DeleteFunc(slices.Clone(f.Left.Names), func(name string) bool {

@@ -71,8 +71,10 @@ func TestLeft(t *testing.T) {
 			t.Errorf("nothing may come back: %v", Of(f))
 		}
 		f.Granted.MaxArtifacts = 1
-		if f.Dir = "/out"; len(Of(f)) > 0 {
-			t.Errorf("in /out: %v", Of(f))
+		for _, f.Dir = range []string{"/out", "/out/below"} {
+			if len(Of(f)) > 0 {
+				t.Errorf("in %s: %v", f.Dir, Of(f))
+			}
 		}
 	}
 }

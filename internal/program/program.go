@@ -161,6 +161,10 @@ func (p *Program) argv() []string {
 
 func (p *Program) packageJSON() string { return fmt.Sprintf("{\"type\":%q}\n", p.packageType) }
 
+// looks reports whether the guest tells what the code leaves in its folder. The root, which an image may start in, has
+// /out and /tmp: that they change tells nothing.
+func (p *Program) looks() bool { return p.Dir != "" && p.Dir != "/" && p.Supervisor == nil && !p.Layer }
+
 // Put sends the program, and part of the inputs, into the guest and starts it.
 func (p *Program) Put(ctx context.Context, conn *guest.Conn, part hostfiles.Part) error {
 	if p.Supervisor != nil {
@@ -185,7 +189,7 @@ func (p *Program) Put(ctx context.Context, conn *guest.Conn, part hostfiles.Part
 	if err := conn.Relay(p.Relayed); err != nil {
 		return err
 	}
-	if p.Dir != "" && p.Supervisor == nil && !p.Layer {
+	if p.looks() {
 		if err := conn.Look(p.Dir); err != nil {
 			return err
 		}
