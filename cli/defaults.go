@@ -32,15 +32,16 @@ func (f *runFlags) applyDefaults(a *app, cmd *cobra.Command) error {
 	}
 	decided := map[string]bool{} // also by an empty list
 	for _, d := range append(held.Defaults, own) {
-		var left []string
+		if !d.Trusted && len(d.Flags) > 0 { // the file may have come with a repository
+			a.ui.note("%s: its [defaults] apply once you trust it: unitask policy trust", safe(d.File))
+		}
+		if !d.Trusted {
+			continue
+		}
 		for _, name := range slices.Sorted(maps.Keys(d.Flags)) {
 			flag := cmd.Flags().Lookup(name)
 			lang := cmd.Flags().Lookup("lang")
 			if flag == nil || flag.Changed || decided[name] || name == "image" && lang != nil && lang.Changed {
-				continue
-			}
-			if !d.Applies(name) {
-				left = append(left, name)
 				continue
 			}
 			decided[name] = true
@@ -50,10 +51,6 @@ func (f *runFlags) applyDefaults(a *app, cmd *cobra.Command) error {
 				}
 			}
 			_ = cmd.Flags().SetAnnotation(name, byDefault, []string{d.File})
-		}
-		if len(left) > 0 {
-			a.ui.note("%s: its defaults of %s apply once you trust it: unitask policy trust", safe(d.File),
-				strings.Join(left, ", "))
 		}
 	}
 	return nil

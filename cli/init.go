@@ -22,9 +22,9 @@ func (a *app) initCommand() *cobra.Command {
 		Use:   "init",
 		Short: "Write a " + policy.CeilingFile + " for this folder, by three questions",
 		Long: `Init asks which hosts runs in this folder may reach, how much memory they have, and
-whether models may have that, too. It writes the answers to .unitask.toml: the most that a
-run gets, and what a run gets that does not say otherwise. An empty answer, or the end of the
-input, takes what stands in brackets.`,
+whether you trust that. It writes the most that a run gets to .unitask.toml. If you trust it,
+that is also what a run gets that does not say otherwise, and models may have it (unitask
+mcp). An empty answer, or the end of the input, takes what stands in brackets.`,
 		Example: `  unitask init
   printf 'api.github.com\n1G\nn\n' | unitask init`,
 		Args: cobra.NoArgs,
@@ -59,7 +59,7 @@ func (a *app) init(ctx context.Context) error {
 	if err := memory.Set(text); err != nil {
 		return usage(fmt.Errorf("memory %.40q %w", text, err))
 	}
-	models := a.ask(ctx, in, "May models have the same (unitask mcp)? It trusts the file as it is now", "no")
+	models := a.ask(ctx, in, "Trust it? Runs then have that by default, and models (unitask mcp) may", "no")
 	if ctx.Err() != nil { // a read may still go on
 		return ctx.Err()
 	}
@@ -118,14 +118,16 @@ memoryMb = %d
 filesUnder = ["."]
 dirsUnder = ["."]
 
+`, allowed, memory.n)
+	if !trusted { // nothing of defaults would apply
+		return text
+	}
+	return text + fmt.Sprintf(`
 # What a run gets that does not say otherwise, by the flags of unitask run.
 [defaults]
 memory = %q
-`, allowed, memory.n, memory.text)
-	if trusted && len(hosts) > 0 {
-		text += fmt.Sprintf("allow-net = [%s]\n", allowed)
-	}
-	return text
+allow-net = [%s]
+`, memory.text, allowed)
 }
 
 // writeCeiling writes the file if it reads as a ceiling, and trusts it if the user said so.
@@ -157,6 +159,6 @@ func (a *app) writeCeiling(text string, trusted bool) error {
 		return err
 	}
 	a.auditTrust(audit.CeilingTrusted, home, file.Path, nil)
-	a.ui.note("models may have what it allows; unitask policy trust --forget takes that back")
+	a.ui.note("it is trusted as it is now; unitask policy trust --forget takes that back")
 	return nil
 }

@@ -391,8 +391,8 @@ const Example = `# The most that unitask may give to a run started in this folde
 # action = "allow"            # or "deny", which goes before
 # mode = "enforce"            # "audit" only logs
 
-# What a run gets that does not say otherwise, by the flags of unitask run. As long as you do not
-# trust this file (unitask policy trust), hosts, secrets and images of registries do not apply.
+# What a run gets that does not say otherwise, by the flags of unitask run. It applies once you
+# trust this file (unitask policy trust).
 # [defaults]
 # memory = "1G"
 # with = ["pip:requests"]

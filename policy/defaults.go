@@ -13,7 +13,7 @@ import (
 type Defaults struct {
 	File    string              // that the table is in
 	Flags   map[string][]string // by the flag's name without dashes; a list has any number of values, others have one
-	Trusted bool                // the user trusts the file, or it is the home's
+	Trusted bool                // the user trusts the file, or it is the home's; else nothing of it applies
 }
 
 // noDefaults are the flags of fields that a table can't have: a run names what it brings.
@@ -67,13 +67,4 @@ func defaultTexts(value any, form Form) ([]string, error) {
 		return []string{fmt.Sprint(v)}, nil
 	}
 	return nil, fmt.Errorf("is a %s", tomlType(value))
-}
-
-// Applies reports whether a flag of the table applies. In a file that the user does not trust only values apply that
-// give code nothing beyond its machine, and no image of strangers. Nor do demands: they would stand in the place of
-// those of the user's own files, which may be stronger.
-func (d *Defaults) Applies(flag string) bool {
-	i := slices.IndexFunc(Fields, func(f Field) bool { return f.Flag == flag })
-	return d.Trusted || i >= 0 && Fields[i].within &&
-		(flag != "image" || slices.Contains(ImageNames, strings.Join(d.Flags[flag], "")))
 }

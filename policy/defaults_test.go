@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -42,30 +41,6 @@ func TestParseDefaults(t *testing.T) {
 	}
 	if _, err := ParseCeiling("x.toml", []byte("[principals.a.defaults]\nmemory = 1")); err == nil {
 		t.Error("a principal has defaults")
-	}
-}
-
-// A file that came with a repository gives code nothing beyond its machine by its defaults.
-func TestDefaultsOfStrangers(t *testing.T) {
-	var within []string
-	for _, f := range Fields {
-		d := Defaults{Flags: map[string][]string{f.Flag: {"node"}}}
-		if d.Applies(f.Flag) {
-			within = append(within, f.Flag)
-		}
-		if d.Trusted = true; !d.Applies(f.Flag) {
-			t.Errorf("%s of a trusted file does not apply", f.Flag)
-		}
-	}
-	want := []string{"timeout", "memory", "cpus", "max-connections", "max-upload", "max-download", "output-bytes",
-		"image", "with", "kernel", "max-artifacts"}
-	if !slices.Equal(within, want) {
-		t.Errorf("of a file that is not trusted %v apply, want %v", within, want)
-	}
-	for _, image := range []string{"registry.example/x", "alpine:3.20", "alpine", "words", ""} {
-		if d := (Defaults{Flags: map[string][]string{"image": {image}}}); d.Applies("image") {
-			t.Errorf("image %q applies", image)
-		}
 	}
 }
 

@@ -12,13 +12,11 @@ import (
 // follow from the line.
 var Fields = []Field{
 	{Key: "timeoutMs", Name: "timeoutSeconds", Flag: "timeout", Help: "time limit of the code: a duration, or seconds",
-		within: true,
-		kind:   number[time.Duration]{least: time.Millisecond, usual: DefaultTimeout, most: MaxTimeout, unit: seconds}},
+		kind: number[time.Duration]{least: time.Millisecond, usual: DefaultTimeout, most: MaxTimeout, unit: seconds}},
 	{Key: "memoryMb", Flag: "memory", Help: "memory of the machine, in MiB or as 2G",
-		within: true,
-		kind:   number[int]{least: MinMemoryMB, usual: DefaultMemoryMB, most: MaxMemoryMB, unit: mebibytes}},
+		kind: number[int]{least: MinMemoryMB, usual: DefaultMemoryMB, most: MaxMemoryMB, unit: mebibytes}},
 	{Key: "cpus", Flag: "cpus", Help: "processors of the machine; a fraction of one, as 0.5, wants a control group",
-		within: true, kind: number[float64]{least: MinCPUs, usual: 1, most: 64, unit: fraction}},
+		kind: number[float64]{least: MinCPUs, usual: 1, most: 64, unit: fraction}},
 	{Key: "allowNet", Flag: "allow-net", Help: "allow HTTP and TLS to HOST, *.DOMAIN, HOST:PORT or an address; repeatable",
 		reaches: true, kind: openNets{nets}},
 	{Key: "allowNetAny", Flag: "allow-net-any", Help: "allow every public host on ports 80 and 443",
@@ -32,22 +30,21 @@ var Fields = []Field{
 	{Key: "allowHttp", Ceiling: "net", Flag: "allow-http",
 		Help: "allow only requests like 'GET HOST/PATH/*' to HOST, and HOST itself; * is every method, a path's end /** all below; deny before it forbids, audit only logs; repeatable", kind: httpRules{}},
 	{Key: "maxConnections", Flag: "max-connections", Help: "concurrent network connections",
-		within: true, kind: number[int]{least: 1, usual: 128, most: 4096}},
+		kind: number[int]{least: 1, usual: 128, most: 4096}},
 	{Key: "maxUploadBytes", Flag: "max-upload", Help: "bytes that the run may send",
-		within: true, kind: number[int64]{least: 1, usual: 1 << 30, most: maxTransfer, unit: bytesOf}},
+		kind: number[int64]{least: 1, usual: 1 << 30, most: maxTransfer, unit: bytesOf}},
 	{Key: "maxDownloadBytes", Flag: "max-download", Help: "bytes that the run may receive",
-		within: true, kind: number[int64]{least: 1, usual: 8 << 30, most: maxTransfer, unit: bytesOf}},
+		kind: number[int64]{least: 1, usual: 8 << 30, most: maxTransfer, unit: bytesOf}},
 	{Key: "outputBytes", Flag: "output-bytes", Help: "bytes kept of each of stdout and stderr",
-		within: true, kind: number[int64]{least: 1, usual: DefaultOutputBytes, most: 1 << 30, unit: bytesOf}},
+		kind: number[int64]{least: 1, usual: DefaultOutputBytes, most: 1 << 30, unit: bytesOf}},
 	{Key: "image", Ceiling: "images", Flag: "image",
-		Help: "the image to boot: node, python, data (Python with numpy, pandas, matplotlib, …), shell, go (default the language's first), or a container image's reference, as python:3.12-slim (linux)", within: true,
-		kind: oneOf{}},
+		Help: "the image to boot: node, python, data (Python with numpy, pandas, matplotlib, …), shell, go (default the language's first), or a container image's reference, as python:3.12-slim (linux)", kind: oneOf{}},
 	{Key: "packages", Flag: "with",
-		Help:   "pip:NAME[==VERSION] or npm:NAME[@VERSION], a package of the registry that this machine's pip or npm uses: built once in a machine of its own, then kept for later runs; repeatable",
-		within: true, kind: rules[PackageRule]{parse: ParsePackage, meet: meetPackages}},
+		Help: "pip:NAME[==VERSION] or npm:NAME[@VERSION], a package of the registry that this machine's pip or npm uses: built once in a machine of its own, then kept for later runs; repeatable",
+		kind: rules[PackageRule]{parse: ParsePackage, meet: meetPackages}},
 	{Key: "kernel", Flag: "kernel",
-		Help:   "guest kernel: linux, nanos, or auto (default auto: nanos if its kernel is vendored, else linux)",
-		within: true, kind: choice{"linux", "nanos", auto}},
+		Help: "guest kernel: linux, nanos, or auto (default auto: nanos if its kernel is vendored, else linux)",
+		kind: choice{"linux", "nanos", auto}},
 	{Key: "secrets", Flag: "secret",
 		Help: "NAME[@HOST[:PLACE+…],…], of the environment, or with =@FILE, =keyring:ACCOUNT and others (unitask secret). NAME@HOST is the better one: the value goes into HTTPS requests to these hosts and never enters the machine, where the code has a placeholder; NAME gives the value to the code. Places: header (without any), header.FIELD, query, path, body, sigv4 (AWS' signatures are made with it); pass lets a placeholder elsewhere through. Redacted from output and record; repeatable",
 		kind: rules[SecretRule]{parse: ParseSecret, meet: SecretRule.intersect, merge: mergeSecrets, table: secretTable}},
@@ -57,7 +54,7 @@ var Fields = []Field{
 		Help: "PATH[:/GUESTPATH] of a folder that the code may read; .unitaskignore says what stays out; repeatable",
 		kind: mounts{}},
 	{Key: "maxArtifactBytes", Flag: "max-artifacts", Help: "bytes that may come back from /out, -1 for none",
-		within: true, kind: number[int64]{least: 1, usual: 64 << 20, most: 4 << 30, none: -1, unit: bytesOf}},
+		kind: number[int64]{least: 1, usual: 64 << 20, most: 4 << 30, none: -1, unit: bytesOf}},
 	{Key: "debug", kind: permission{}},
 	{Key: "requireJail", Flag: "require-jail",
 		Help: "a layer or limit of QEMU's jail, by its name in unitask doctor, without which nothing runs; repeatable",
@@ -117,7 +114,6 @@ type Field struct {
 	Help    string // of the flag
 
 	reaches bool // a run with it may connect to a host
-	within  bool // it gives code nothing beyond its machine: anybody's defaults may set it
 	kind    kind
 }
 
