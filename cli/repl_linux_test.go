@@ -122,3 +122,18 @@ func TestSignalsAtPrompt(t *testing.T) {
 		}
 	}
 }
+
+// Two consoles share a history file: what each adds stays whole.
+func TestHistoryShared(t *testing.T) {
+	name := t.TempDir() + "/history"
+	one := openHistory(name)
+	one.Add("first")
+	two := openHistory(name)
+	one.Add("second")
+	two.Add("third")
+	one.close()
+	two.close()
+	if text, err := os.ReadFile(name); err != nil || string(text) != "first\nsecond\nthird\n" {
+		t.Errorf("%q, %v", text, err)
+	}
+}
