@@ -28,8 +28,8 @@ func (a *app) replCommand() *cobra.Command {
 		Short: "Run code line by line as you type it, in a fresh machine",
 		Long: `Repl starts a machine, runs in it what you type, and ends it with your input. What one
 entry defines is there in the next. An entry goes on while a bracket or a block is open; an
-empty line ends it. The arrow keys recall earlier lines. Ctrl-C drops a line, or interrupts
-the code; Ctrl-D or exit leaves.`,
+empty line ends a block of Python, and two end each entry. The arrow keys recall earlier
+lines. Ctrl-C drops a line, or interrupts the code; Ctrl-D or exit leaves.`,
 		Example: `  unitask repl python
   unitask repl js --allow-net api.github.com
   echo '6 * 7' | unitask repl python`,
