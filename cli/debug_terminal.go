@@ -183,7 +183,8 @@ func openHistory(name string) *lineHistory {
 			h.lines = h.lines[len(h.lines)-maxHistory:]
 		}
 	}
-	h.file, _ = os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600) // without the file, none is stored
+	// O_APPEND: another console may write, too. Without the file, none is stored.
+	h.file, _ = os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
 	for _, line := range h.lines {
 		h.write(line)
 	}

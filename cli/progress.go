@@ -78,7 +78,7 @@ func (p *progressLine) set(text string) {
 	p.halt()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.show(visibleLine(text))
+	p.show(cutTo(visibleLine(text), max(p.columns()-1, 1)))
 }
 
 // end removes the line.
@@ -108,7 +108,8 @@ func (p *progressLine) halt() {
 const barWidth = 20
 
 // progressText returns the line: what it is about, and a bar with rate and remaining time, or the time that it took.
-// What does not fit into columns is cut from the beginning's text.
+// What does not fit into columns is cut from the beginning's text, then from the end: a line that the terminal wraps
+// can't be redrawn.
 func progressText(what string, done, total int64, took time.Duration, columns int) string {
 	far := ", " + wholeSeconds(took)
 	if total > 0 {
@@ -125,7 +126,7 @@ func progressText(what string, done, total int64, took time.Duration, columns in
 	if room := max(columns-len(far), len("unitask: ")); textWidth(what) > room {
 		what = strings.TrimRight(cutTo(what, room), " ")
 	}
-	return what + far
+	return strings.TrimRight(cutTo(what+far, max(columns, 1)), " ")
 }
 
 // wholeSeconds returns a duration in seconds or minutes.

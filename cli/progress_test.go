@@ -24,7 +24,7 @@ func TestProgressText(t *testing.T) {
 		{80 * mib, 64 * mib, 4 * time.Second, 100,
 			"unitask: building x [####################] 64 MiB of 64 MiB, 16 MiB/s, 0 s left"},
 		{0, 0, 3 * time.Second, 20, "unitask: build…, 3 s"},
-		{0, 0, 3 * time.Second, 1, "unitask:…, 3 s"},
+		{0, 0, 3 * time.Second, 1, "…"},
 	} {
 		if got := progressText("building x", c.done, c.total, c.took, c.columns); got != c.want {
 			t.Errorf("%+v: %q", c, got)
@@ -63,4 +63,24 @@ func TestProgressRedrawn(t *testing.T) {
 			t.Errorf("after its end: %q", strings.TrimPrefix(out.String(), want))
 		}
 	})
+}
+
+// A line is never wider than its terminal, which would wrap it: each redrawing then left one.
+func TestProgressNarrow(t *testing.T) {
+	for columns := 1; columns < 100; columns++ {
+		for _, what := range []string{"a", "fetching " + strings.Repeat("x", 200)} {
+			for _, total := range []int64{0, 300 << 20} {
+				text := progressText(what, 100<<20, total, 100*time.Second, columns)
+				if textWidth(text) > columns {
+					t.Fatalf("%d columns: %q", columns, text)
+				}
+			}
+			var out bytes.Buffer
+			p := progressLine{out: &out, columns: func() int { return columns + 1 }}
+			p.set(what)
+			if text := strings.TrimPrefix(out.String(), "\r\x1b[K"); textWidth(text) > columns {
+				t.Fatalf("%d columns: %q", columns, text)
+			}
+		}
+	}
 }

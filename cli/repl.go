@@ -1,22 +1,18 @@
 package cli
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/language"
@@ -32,8 +28,8 @@ func (a *app) replCommand() *cobra.Command {
 		Short: "Run code line by line as you type it, in a fresh machine",
 		Long: `Repl starts a machine, runs in it what you type, and ends it with your input. What one
 entry defines is there in the next. An entry goes on while a bracket or a block is open; an
-empty line ends it. The arrow keys recall earlier lines. Ctrl-C drops a line, or interrupts
-the code; Ctrl-D or exit leaves.`,
+empty line ends a block of Python, and two end each entry. The arrow keys recall earlier
+lines. Ctrl-C drops a line, or interrupts the code; Ctrl-D or exit leaves.`,
 		Example: `  unitask repl python
   unitask repl js --allow-net api.github.com
   echo '6 * 7' | unitask repl python`,
@@ -138,8 +134,8 @@ func (a *app) languageOf(ctx context.Context, session, name string) (*language.L
 // maxEntry bounds an entry, in bytes: that of a step.
 const maxEntry = 1 << 20
 
-// evaluate runs what is typed, an entry at a time, until the input ends. An error of an entry ends it, unless Ctrl-C
-// has interrupted the entry.
+// evaluate runs what is typed, an entry at a time, until the input ends or a signal comes. An error of an entry ends
+// it, unless a person has interrupted the entry by Ctrl-C.
 func (a *app) evaluate(ctx context.Context, l *language.Language,
 	run func(ctx context.Context, code string) error) error {
 	in, err := a.entryLines()
@@ -147,22 +143,27 @@ func (a *app) evaluate(ctx context.Context, l *language.Language,
 		return err
 	}
 	defer in.leave()
-	alive, ended := context.WithCancel(context.WithoutCancel(ctx)) // Ctrl-C cancels ctx
-	defer ended()
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
+	if ctx.Err() != nil { // a signal came before
+		return a.stopped()
+	}
+	alive, ended := context.WithCancel(context.WithoutCancel(ctx))
+	defer ended()
 	for entry := ""; ; {
 		prompt := l.Name + "> "
 		if entry != "" {
 			prompt = strings.Repeat(".", len(l.Name)) + "> "
 		}
-		line, err := in.read(prompt)
-		if errors.Is(err, errDropped) {
+		line, err := in.next(prompt, signals)
+		switch {
+		case errors.Is(err, errDropped):
 			entry = ""
 			continue
-		}
-		if err != nil && (!errors.Is(err, io.EOF) || entry == "") {
+		case errors.Is(err, errStopped):
+			return a.stopped()
+		case err != nil && (!errors.Is(err, io.EOF) || entry == ""):
 			return endOfInput(err)
 		}
 		entry += line + "\n"
@@ -174,8 +175,13 @@ func (a *app) evaluate(ctx context.Context, l *language.Language,
 		case slices.Contains([]string{"exit", "exit()", "quit", "quit()", ".exit"}, strings.TrimSpace(entry)):
 			return nil
 		case strings.TrimSpace(entry) != "":
-			if err := interruptible(alive, signals, entry, run); err != nil {
+			stop, err := interruptible(alive, signals, entry, run)
+			switch {
+			case stop == os.Interrupt && in.typed: // it ended the entry alone
+			case err != nil:
 				return err
+			case stop != nil:
+				return a.stopped()
 			}
 			if in.typed {
 				a.code = 0 // the person has seen it
@@ -183,6 +189,15 @@ func (a *app) evaluate(ctx context.Context, l *language.Language,
 		}
 		entry = ""
 	}
+}
+
+// errStopped means that a signal ended the input.
+var errStopped = errors.New("stopped by a signal")
+
+// stopped returns the error of an input that a signal ended.
+func (a *app) stopped() error {
+	a.code = unitask.ExitCancelled
+	return errStopped
 }
 
 // endOfInput returns nil at the end of the input.
@@ -193,104 +208,22 @@ func endOfInput(err error) error {
 	return err
 }
 
-// interruptible runs an entry; Ctrl-C interrupts it, and it alone.
+// interruptible runs an entry; a signal interrupts it. It returns the one that did; SIGTERM goes before Ctrl-C.
 func interruptible(ctx context.Context, signals <-chan os.Signal, entry string,
-	run func(ctx context.Context, code string) error) error {
+	run func(ctx context.Context, code string) error) (stop os.Signal, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- run(ctx, entry) }()
-	var stopped os.Signal
 	for {
 		select {
 		case err := <-done:
-			if stopped == os.Interrupt && ctx.Err() != nil {
-				return nil
+			return stop, err
+		case s := <-signals:
+			if stop == nil || stop == os.Interrupt {
+				stop = s
 			}
-			return err
-		case stopped = <-signals:
 			cancel()
 		}
 	}
-}
-
-// entryLines reads lines: with a prompt and a history from a terminal, else as they are.
-type entryLines struct {
-	typed bool
-	read  func(prompt string) (string, error)
-	leave func()
-}
-
-func (a *app) entryLines() (entryLines, error) {
-	in, ok := a.std.Stdin.(*os.File)
-	if !ok || !isTerminal(in) || !isTerminal(a.std.Stdout) {
-		scanner := bufio.NewScanner(a.std.Stdin)
-		scanner.Buffer(nil, maxEntry)
-		return entryLines{leave: func() {}, read: func(string) (string, error) {
-			if scanner.Scan() {
-				return scanner.Text(), nil
-			}
-			if err := scanner.Err(); err != nil {
-				return "", usage(fmt.Errorf("read standard input: %w", err))
-			}
-			return "", io.EOF
-		}}, nil
-	}
-	home, err := a.homeFolder()
-	if err != nil {
-		return entryLines{}, err
-	}
-	history := openHistory(filepath.Join(home, "repl_history"))
-	keys := &lineKeys{from: in}
-	editor := term.NewTerminal(struct {
-		io.Reader
-		io.Writer
-	}{keys, a.std.Stdout}, "")
-	editor.History = history
-	return entryLines{typed: true, leave: history.close, read: func(prompt string) (string, error) {
-		was, err := term.MakeRaw(int(in.Fd())) // not while code runs: Ctrl-C then is a signal
-		if err != nil {
-			return "", err
-		}
-		defer func() { _ = term.Restore(int(in.Fd()), was) }()
-		size := sizeOf(in)
-		_ = editor.SetSize(int(size.Columns), int(size.Rows))
-		editor.SetPrompt(prompt)
-		keys.dropped = false
-		line, err := editor.ReadLine()
-		switch {
-		case errors.Is(err, io.EOF):
-			_, _ = io.WriteString(a.std.Stdout, "\r\n")
-		case err == nil && keys.dropped:
-			err = errDropped
-		}
-		return line, err
-	}}, nil
-}
-
-// errDropped means that Ctrl-C dropped what was typed.
-var errDropped = errors.New("dropped")
-
-// lineKeys turns Ctrl-C into the keys that drop a line and end it.
-type lineKeys struct {
-	from    io.Reader
-	dropped bool // since read has begun
-	left    []byte
-}
-
-const ctrlU = 0x15
-
-func (k *lineKeys) Read(p []byte) (int, error) {
-	if len(k.left) > 0 {
-		n := copy(p, k.left)
-		k.left = k.left[n:]
-		return n, nil
-	}
-	n, err := k.from.Read(p)
-	if at := bytes.IndexByte(p[:n], ctrlC); at >= 0 {
-		k.dropped, k.left = true, []byte{'\r'}
-		p[at] = ctrlU
-		n = at + 1 // what was typed behind it is dropped, too
-	}
-	return n, err
 }

@@ -6,12 +6,14 @@ import (
 )
 
 // Unfinished reports whether a text that a person types line by line goes on: a bracket, a string or a block is open.
-// It looks at no grammar; an empty line ends every text.
+// It looks at no grammar, and may be wrong. So two empty lines end every text; one ends it unless a bracket, a string
+// or a block of the shell is open, as code has empty lines in those.
 func (l *Language) Unfinished(text string) bool {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	last := lines[len(lines)-1]
 	if strings.TrimSpace(last) == "" {
-		return false
+		before := len(lines) > 1 && strings.TrimSpace(lines[len(lines)-2]) != ""
+		return before && (isOpen(text, l.Name) || l.Name == "shell" && blocksOfShell(text) > 0)
 	}
 	if strings.HasSuffix(last, "\\") || isOpen(text, l.Name) {
 		return true

@@ -1,0 +1,161 @@
+package cli
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+)
+
+// entryLines reads lines: with a prompt and a history from a terminal, else as they are.
+type entryLines struct {
+	typed bool
+	read  func(prompt string) (string, error)
+	leave func() // also while read waits
+}
+
+// next reads a line. SIGTERM ends the wait for it, and without a person at the terminal Ctrl-C does, too: a person's
+// is a key, unless it came a moment too late for the code.
+func (in entryLines) next(prompt string, signals <-chan os.Signal) (line string, err error) {
+	read := make(chan struct{})
+	var got string
+	var failed error
+	go func() {
+		defer close(read)
+		got, failed = in.read(prompt)
+	}()
+	for {
+		select {
+		case <-read:
+			return got, failed
+		case s := <-signals:
+			if s != os.Interrupt || !in.typed {
+				return "", errStopped
+			}
+		}
+	}
+}
+
+func (a *app) entryLines() (entryLines, error) {
+	in, ok := a.std.Stdin.(*os.File)
+	if !ok || !isTerminal(in) || !isTerminal(a.std.Stdout) {
+		scanner := bufio.NewScanner(a.std.Stdin)
+		scanner.Buffer(nil, maxEntry)
+		return entryLines{leave: func() {}, read: func(string) (string, error) {
+			if scanner.Scan() {
+				return scanner.Text(), nil
+			}
+			if err := scanner.Err(); err != nil {
+				return "", usage(fmt.Errorf("read standard input: %w", err))
+			}
+			return "", io.EOF
+		}}, nil
+	}
+	home, err := a.homeFolder()
+	if err != nil {
+		return entryLines{}, err
+	}
+	usual, err := term.GetState(int(in.Fd()))
+	if err != nil {
+		return entryLines{}, err
+	}
+	history := openHistory(filepath.Join(home, "repl_history"))
+	leave := func() {
+		_ = term.Restore(int(in.Fd()), usual)
+		history.close()
+	}
+	keys := &lineKeys{from: bufio.NewReader(in)}
+	editor := term.NewTerminal(struct {
+		io.Reader
+		io.Writer
+	}{keys, a.std.Stdout}, "")
+	editor.History = history
+	return entryLines{typed: true, leave: leave, read: func(prompt string) (string, error) {
+		was, err := term.MakeRaw(int(in.Fd())) // not while code runs: Ctrl-C then is a signal
+		if err != nil {
+			return "", err
+		}
+		defer func() { _ = term.Restore(int(in.Fd()), was) }()
+		size := sizeOf(in)
+		_ = editor.SetSize(int(size.Columns), int(size.Rows))
+		editor.SetPrompt(prompt)
+		keys.dropped = false
+		line, err := editor.ReadLine()
+		switch {
+		case errors.Is(err, io.EOF):
+			_, _ = io.WriteString(a.std.Stdout, "\r\n")
+		case errors.Is(err, term.ErrPasteIndicator):
+			err = nil
+		}
+		if err == nil && keys.dropped {
+			err = errDropped
+		}
+		return line, err
+	}}, nil
+}
+
+// errDropped means that Ctrl-C dropped what was typed.
+var errDropped = errors.New("dropped")
+
+// lineKeys turns Ctrl-C into the keys that drop a line and end it, and what the editor waits on for ever into what it
+// reads: it takes no invalid UTF-8, and no sequence of a key without an end.
+type lineKeys struct {
+	from     *bufio.Reader
+	dropped  bool // since read has begun
+	sequence int  // characters of a sequence that has not ended
+	left     []byte
+}
+
+const (
+	endOfKey = "~"                            // ends each sequence
+	dropKeys = "\x1b[201~\x1b[201~\x01\x0b\r" // end of a sequence, end of a paste, Ctrl-A, Ctrl-K
+	// maxKey bounds the sequence of a key, in characters.
+	maxKey = 32
+)
+
+func (k *lineKeys) Read(p []byte) (int, error) {
+	if len(k.left) == 0 {
+		r, _, err := k.from.ReadRune()
+		if err != nil {
+			return 0, err
+		}
+		k.key(r)
+	}
+	n := copy(p, k.left)
+	k.left = k.left[n:]
+	return n, nil
+}
+
+// key takes a key, or a part of one's sequence.
+func (k *lineKeys) key(r rune) {
+	switch {
+	case r == ctrlC:
+		k.dropped, k.sequence, k.left = true, 0, []byte(dropKeys)
+		_, _ = k.from.Discard(k.from.Buffered()) // what was typed behind it is dropped, too
+		return
+	case r == utf8.RuneError:
+		r = '?'
+	}
+	inside := k.sequence == 1 && r == '[' || r >= ' ' && r < '@' && k.sequence < maxKey
+	letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r == '~'
+	switch {
+	case k.sequence == 0:
+	case letter:
+		k.sequence = 0
+	case inside:
+		k.sequence++
+	default:
+		k.left, k.sequence = []byte(endOfKey), 0
+	}
+	if r == escape {
+		k.sequence = 1
+	}
+	k.left = utf8.AppendRune(k.left, r)
+}
+
+const escape = 0x1b
