@@ -18,14 +18,15 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// The agent tells which files and folders are new since the start, whatever else lies in the folder.
-func TestHostedLeft(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		name string
-		make func(dir string)
-		want string
-	}{
+// leftRow is what code does in its folder, and what the agent tells.
+type leftRow struct {
+	name string
+	make func(dir string)
+	want string
+}
+
+func leftRows(t *testing.T) []leftRow {
+	return []leftRow{
 		{"nothing", func(string) {}, "<nil>"},
 		{"a file and a folder", func(dir string) {
 			write(t, filepath.Join(dir, "plot.png"))
@@ -75,7 +76,13 @@ func TestHostedLeft(t *testing.T) {
 				t.Error(err)
 			}
 		}, "<nil>"},
-	} {
+	}
+}
+
+// The agent tells which files and folders are new since the start, whatever else lies in the folder.
+func TestHostedLeft(t *testing.T) {
+	t.Parallel()
+	for _, c := range leftRows(t) {
 		dir := filepath.Join(t.TempDir(), "work")
 		mkdir(t, dir)
 		write(t, filepath.Join(dir, "before"))

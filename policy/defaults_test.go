@@ -52,7 +52,8 @@ func TestDefaultsFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	near, far := filepath.Join(below, CeilingFile), filepath.Join(top, CeilingFile)
-	for name, text := range map[string]string{far: "[defaults]\nmemory = 1", near: "memoryMb = 200\n[defaults]\nmemory = 2"} {
+	for name, text := range map[string]string{far: "[defaults]\nmemory = 1",
+		near: "memoryMb = 200\n[defaults]\nmemory = 2"} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

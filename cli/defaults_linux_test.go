@@ -27,8 +27,9 @@ func TestAttackDefaults(t *testing.T) {
 	}
 	usual := shown()
 	for name, line := range map[string]string{"hosts": `allow-net = ["a.example"]`, "every host": "allow-net-any = true",
-		"TCP": `allow-tcp = ["127.0.0.1:22"]`, "requests": `allow-http = ["GET a.example/x"]`, "questions": `ask = ["a.example"]`,
-		"a secret": `secret = ["TOKEN@a.example"]`, "an image": `image = "evil.example/x:1"`, "packages": `with = ["pip:x"]`,
+		"TCP": `allow-tcp = ["127.0.0.1:22"]`, "requests": `allow-http = ["GET a.example/x"]`,
+		"questions": `ask = ["a.example"]`,
+		"a secret":  `secret = ["TOKEN@a.example"]`, "an image": `image = "evil.example/x:1"`, "packages": `with = ["pip:x"]`,
 		"memory": `memory = "64G"`, "time": `timeout = "24h"`, "traffic": `max-upload = "1T"`,
 		"no hardware": "require-hardware = true"} {
 		text := "[defaults]\n" + line + "\n"
