@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"unicode/utf8"
 
 	"golang.org/x/term"
@@ -60,14 +61,35 @@ func (a *app) entryLines() (entryLines, error) {
 	if err != nil {
 		return entryLines{}, err
 	}
-	usual, err := term.GetState(int(in.Fd()))
+	fd := int(in.Fd())
+	usual, err := term.GetState(fd)
 	if err != nil {
 		return entryLines{}, err
 	}
 	history := openHistory(filepath.Join(home, "repl_history"))
+	var mu sync.Mutex // of the terminal's state: a read may go on when the terminal is left
+	left := false
 	leave := func() {
-		_ = term.Restore(int(in.Fd()), usual)
+		mu.Lock()
+		defer mu.Unlock()
+		left = true
+		_ = term.Restore(fd, usual)
 		history.close()
+	}
+	raw := func() (back func(), err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if left {
+			return nil, errStopped
+		}
+		was, err := term.MakeRaw(fd) // not while code runs: Ctrl-C then is a signal
+		return func() {
+			mu.Lock()
+			defer mu.Unlock()
+			if !left {
+				_ = term.Restore(fd, was)
+			}
+		}, err
 	}
 	keys := &lineKeys{from: bufio.NewReader(in)}
 	editor := term.NewTerminal(struct {
@@ -76,11 +98,11 @@ func (a *app) entryLines() (entryLines, error) {
 	}{keys, a.std.Stdout}, "")
 	editor.History = history
 	return entryLines{typed: true, leave: leave, read: func(prompt string) (string, error) {
-		was, err := term.MakeRaw(int(in.Fd())) // not while code runs: Ctrl-C then is a signal
+		back, err := raw()
 		if err != nil {
 			return "", err
 		}
-		defer func() { _ = term.Restore(int(in.Fd()), was) }()
+		defer back()
 		size := sizeOf(in)
 		_ = editor.SetSize(int(size.Columns), int(size.Rows))
 		editor.SetPrompt(prompt)
