@@ -92,9 +92,15 @@ func closeDuring(
 			}
 		})
 	}
+	over := make(chan struct{}) // nobody uses it any more: a revived session is another one
+	go func() {
+		using.Wait()
+		close(over)
+	}()
 	for range 3 + uses {
 		select {
 		case <-began:
+		case <-over:
 		case <-ctx.Done():
 			t.Fatal("the session is not used")
 		}
