@@ -55,7 +55,8 @@ func TestTelemetry(t *testing.T) {
 		"V=variable-0123456789",
 		"--code",
 		"/* code-0123456789 */ console.log('printed-0123456789'); require('fs').writeFileSync('/out/f', process.env.KEY); process.exit(3)", "--", "argument-0123456789")
-	if stdout != "printed-0123456789\n" || stderr != "" || code != 3 {
+	if stdout != "printed-0123456789\n" || !strings.HasPrefix(stderr, "unitask: in /out: f\n") ||
+		strings.Count(stderr, "\n") != 2 || code != 3 {
 		t.Fatalf("%d %q %q", code, stdout, stderr)
 	}
 	got := c.Text()
