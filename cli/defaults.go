@@ -3,10 +3,8 @@ package cli
 import (
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -32,10 +30,10 @@ func (f *runFlags) applyDefaults(a *app, cmd *cobra.Command) error {
 	}
 	decided := map[string]bool{} // also by an empty list
 	for _, d := range append(held.Defaults, own) {
-		if !d.Trusted && len(d.Flags) > 0 { // the file may have come with a repository
-			a.ui.note("%s: its [defaults] apply once you trust it: unitask policy trust", safe(d.File))
-		}
-		if !d.Trusted {
+		if !d.Trusted { // the file may have come with a repository
+			if len(d.Flags) > 0 {
+				a.ui.note("%s: its [defaults] apply once you trust it: unitask policy trust", safe(d.File))
+			}
 			continue
 		}
 		for _, name := range slices.Sorted(maps.Keys(d.Flags)) {
@@ -62,19 +60,12 @@ func (a *app) ownDefaults() (policy.Defaults, error) {
 	if err != nil {
 		return policy.Defaults{}, err
 	}
-	c, err := config.Read(home)
-	if err != nil || c.Defaults == nil {
-		return policy.Defaults{}, err
-	}
+	table, err := config.Defaults(home)
 	d := policy.Defaults{File: layout.Dir(home).Config(), Trusted: true}
-	st, err := os.Stat(d.File)
-	if err != nil {
+	if err != nil || table == nil {
 		return d, err
 	}
-	if st.Mode().Perm()&0o022 != 0 || st.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
-		return d, usage(fmt.Errorf("%s has [defaults], and others can write it: chmod 600", safe(d.File)))
-	}
-	if d.Flags, err = policy.ParseDefaults(c.Defaults); err != nil {
+	if d.Flags, err = policy.ParseDefaults(table); err != nil {
 		return d, usage(fmt.Errorf("%s: [defaults] %w", safe(d.File), err))
 	}
 	return d, nil

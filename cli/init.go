@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -52,21 +53,21 @@ func (a *app) init(ctx context.Context) error {
 		}
 	}
 	if ctx.Err() != nil {
-		return ctx.Err()
+		return a.stopped()
 	}
 	memory := size{unit: 1 << 20}
 	text := a.ask(ctx, in, "Memory of a run", fmt.Sprintf("%dM", policy.DefaultMemoryMB))
 	if err := memory.Set(text); err != nil {
 		return usage(fmt.Errorf("memory %.40q %w", text, err))
 	}
-	models := a.ask(ctx, in, "Trust it? Runs then have that by default, and models (unitask mcp) may", "no")
+	trusted := isYes(a.ask(ctx, in, "Trust it? Runs then have that by default, and models (unitask mcp) may", "no"))
 	if ctx.Err() != nil { // a read may still go on
-		return ctx.Err()
+		return a.stopped()
 	}
 	if err := in.Err(); err != nil {
 		return err
 	}
-	return a.writeCeiling(ceilingText(hosts, memory, isYes(models)), isYes(models))
+	return a.writeCeiling(ceilingText(hosts, memory, trusted), trusted)
 }
 
 func isYes(answer string) bool {
@@ -117,7 +118,6 @@ allowTcp = []
 memoryMb = %d
 filesUnder = ["."]
 dirsUnder = ["."]
-
 `, allowed, memory.n)
 	if !trusted { // nothing of defaults would apply
 		return text
@@ -130,35 +130,37 @@ allow-net = [%s]
 `, memory.text, allowed)
 }
 
-// writeCeiling writes the file if it reads as a ceiling, and trusts it if the user said so.
+// writeCeiling writes the file if it reads as a ceiling. If the user said so, it trusts what it has written, and nothing
+// that may have replaced that.
 func (a *app) writeCeiling(text string, trusted bool) error {
-	if _, err := policy.ParseCeiling(policy.CeilingFile, []byte(text)); err != nil {
+	name, err := filepath.Abs(policy.CeilingFile)
+	if err != nil {
+		return err
+	}
+	ceiling, err := policy.ParseCeiling(name, []byte(text))
+	if err != nil {
 		return usage(err)
 	}
 	home, err := a.homeFolder()
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(policy.CeilingFile, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return err
 	}
 	_, err = f.WriteString(text)
 	if err = errors.Join(err, f.Close()); err != nil {
-		return err
+		return errors.Join(err, os.Remove(name)) // half a ceiling may allow more
 	}
 	a.ui.note("wrote %s", policy.CeilingFile)
 	if !trusted {
 		return nil
 	}
-	file, err := policy.ReadCeiling(policy.CeilingFile)
-	if err != nil {
+	if err := policy.OpenTrust(home).Add(ceiling, time.Now()); err != nil {
 		return err
 	}
-	if err := policy.OpenTrust(home).Add(file, time.Now()); err != nil {
-		return err
-	}
-	a.auditTrust(audit.CeilingTrusted, home, file.Path, nil)
+	a.auditTrust(audit.CeilingTrusted, home, name, nil)
 	a.ui.note("it is trusted as it is now; unitask policy trust --forget takes that back")
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -18,13 +19,14 @@ func TestInitInterrupted(t *testing.T) {
 	std := Streams{Stdin: in, Stdout: io.Discard, Stderr: io.Discard}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- (&app{std: std, ui: newUI(std)}).init(ctx) }()
+	a := &app{std: std, ui: newUI(std)}
+	go func() { ended <- a.init(ctx) }()
 	if _, err := never.Write([]byte("a.example\n")); err != nil {
 		t.Fatal(err)
 	}
 	stop()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
+	if err := <-ended; !errors.Is(err, errStopped) || a.code != unitask.ExitCancelled {
+		t.Errorf("%v, exit code %d", err, a.code)
 	}
 	if _, err := os.Lstat(policy.CeilingFile); err == nil {
 		t.Error("a file was written")

@@ -68,15 +68,15 @@ func (a *app) copyArtifacts(runs *record.Store, in *history.Inspection, f runFla
 	if err := f.outFolder(); err != nil {
 		return err
 	}
+	if in.Ended == nil {
+		return usage(fmt.Errorf("run %s has no result yet, and so no files", in.ID))
+	}
 	folder, err := record.OpenOut(f.out, f.outReplace)
 	if err != nil {
 		return usage(fmt.Errorf("--out: %w", err))
 	}
 	defer folder.Close()
-	list := []record.Artifact{}
-	if in.Ended != nil {
-		list = append(list, in.Ended.Artifacts...)
-	}
+	list := append([]record.Artifact{}, in.Ended.Artifacts...)
 	left, err := runs.CopyArtifacts(in.ID, list, folder)
 	if err != nil {
 		return err

@@ -104,9 +104,9 @@ func (y *typist) types(after, keys string) {
 	}
 }
 
-// The code has a terminal: its size, colours, lines, single keys, Ctrl-C; a second
-// Ctrl-C in a row ends the run.
-func TestInteractive(t *testing.T) {
+// bootingHome returns a home whose runs boot linux machines; the short tests skip here.
+func bootingHome(t *testing.T) string {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("boots machines")
 	}
@@ -115,7 +115,13 @@ func TestInteractive(t *testing.T) {
 		t.Fatal(err)
 	}
 	testhome.Ready(t, base, image.Linux)
-	home := testhome.New(t, base)
+	return testhome.New(t, base)
+}
+
+// The code has a terminal: its size, colours, lines, single keys, Ctrl-C; a second
+// Ctrl-C in a row ends the run.
+func TestInteractive(t *testing.T) {
+	home := bootingHome(t)
 	y := newTypist(t, 91, 33)
 	before, err := unix.IoctlGetTermios(int(y.tty.Fd()), unix.TCGETS)
 	if err != nil {
@@ -235,15 +241,7 @@ func TestProgressLine(t *testing.T) {
 // A person types entries: with a history, a block that an empty line ends, Ctrl-C that drops what was typed or
 // interrupts the code, and Ctrl-D.
 func TestReplTyped(t *testing.T) {
-	if testing.Short() {
-		t.Skip("boots machines")
-	}
-	base, err := testhome.Base()
-	if err != nil {
-		t.Fatal(err)
-	}
-	testhome.Ready(t, base, image.Linux)
-	home := testhome.New(t, base)
+	home := bootingHome(t)
 	for range 2 {
 		y := newTypist(t, 80, 24)
 		before, err := unix.IoctlGetTermios(int(y.tty.Fd()), unix.TCGETS)

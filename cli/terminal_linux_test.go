@@ -10,10 +10,8 @@ import (
 
 	"github.com/creack/pty"
 
-	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/testdir"
-	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/record"
 )
 
@@ -39,15 +37,7 @@ func onTerminal(t *testing.T, do func(tty *os.File)) string {
 const hostile = "a\x1b]52;c;eA==\a\x1b[2J\u009b2J\x1b[31mred"
 
 func TestAttackTerminalRun(t *testing.T) {
-	if testing.Short() {
-		t.Skip("boots machines")
-	}
-	base, err := testhome.Base()
-	if err != nil {
-		t.Fatal(err)
-	}
-	testhome.Ready(t, base, image.Linux)
-	home := testhome.New(t, base)
+	home := bootingHome(t)
 	const code = `process.stdout.write("a\x1b]52;c;eA==\x07\x1b[2J\u009b2J\x1b[31mred")`
 	for flag, want := range map[string]string{"--cold=false": `a\x1b]52;c;eA==\x07\x1b[2J\u009b2J` + "\x1b[31mred\x1b[0m",
 		"--raw": hostile} {

@@ -359,7 +359,8 @@ const Example = `# The most that unitask may give to a run started in this folde
 # maxArtifactBytes = 67108864
 
 # Sessions: at once in one process, of all callers and of each; how long one lives, and does nothing before
-# it is paused; ports of one that are forwarded, and its commands in the background; memory of those that are paused, in bytes.
+# it is paused; ports of one that are forwarded, and its commands in the background; memory of those that are
+# paused, in bytes.
 # sessions = 8
 # callerSessions = 4
 # sessionLifeSeconds = 86400

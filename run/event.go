@@ -14,7 +14,7 @@ const (
 	EventRetry              = machine.EventRetry    // a boot failed, and unitask tries again
 	EventRecord   EventKind = "record"              // the run has an id: Message
 	EventTransfer EventKind = "transfer"            // Done of Total bytes are here of what the last EventImage fetches
-	EventFiles    EventKind = "files"               // progress of the run's files, twice a second if the transfer takes long
+	EventFiles    EventKind = "files"               // progress of the run's files, twice a second
 	EventStarted  EventKind = "started"             // the code has started
 	EventStore    EventKind = "store"               // old runs were removed to keep the store within its bound
 	EventJail     EventKind = "jail"                // this host lacks an important layer of the jail

@@ -67,7 +67,7 @@ func leftOutside(f Facts) *run.Hint {
 		return nil
 	}
 	names := slices.DeleteFunc(slices.Clone(f.Left.Names), func(name string) bool {
-		return !isPlain(strings.TrimSuffix(name, "/")) || len(name) > maxLeftName
+		return !isPlain(strings.TrimSuffix(name, "/")) || len(name) > maxLeftName || wordsIn(name) > maxLeftWords
 	})
 	slices.Sort(names)
 	names = names[:min(len(names), maxLeft)]
@@ -94,9 +94,15 @@ func leftOutside(f Facts) *run.Hint {
 
 // Bounds of what a hint tells about files that were left.
 const (
-	maxLeft     = 4  // names
-	maxLeftName = 60 // bytes of one
+	maxLeft      = 4  // names
+	maxLeftName  = 60 // bytes of one
+	maxLeftWords = 4  // in one: more may be a sentence with dashes
 )
+
+// wordsIn counts the words of a name, numbers not among them.
+func wordsIn(name string) int {
+	return len(strings.FieldsFunc(name, func(r rune) bool { return !unicode.IsLetter(r) }))
+}
 
 // notUnderstood is what interpreters print about code in another language.
 var notUnderstood = regexp.MustCompile(

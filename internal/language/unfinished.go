@@ -33,7 +33,7 @@ func (l *Language) Unfinished(text string) bool {
 // isOpen reports whether a bracket or a string of a text is open.
 func isOpen(text, language string) bool {
 	depth, quote, comment := 0, "", "//"
-	if language != "js" && language != "ts" {
+	if language != "js" {
 		comment = "#"
 	}
 	for i := 0; i < len(text); {

@@ -75,6 +75,31 @@ func Webhooks(dir string) ([]webhook.Hook, error) {
 	return c.Webhook, nil
 }
 
+// Defaults returns the [defaults] table of a home's configuration (policy.ParseDefaults), nil if it has none. Who can
+// write that file decides what runs get, so it must be its user's alone to write.
+func Defaults(dir string) (map[string]any, error) {
+	c, err := Read(dir)
+	if err != nil || c.Defaults == nil {
+		return nil, err
+	}
+	return c.Defaults, ownersAlone(home.Dir(dir).Config(), "has [defaults]")
+}
+
+// ownersAlone returns an error if others than this process's user can write a configuration; what says why that
+// matters.
+func ownersAlone(name, what string) error {
+	st, err := os.Stat(name)
+	switch {
+	case err != nil:
+		return err
+	case st.Mode().Perm()&0o022 != 0:
+		return fmt.Errorf("read %s: it %s, and others can write it: chmod 600", name, what)
+	case st.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()):
+		return fmt.Errorf("read %s: it %s, and belongs to another user", name, what)
+	}
+	return nil
+}
+
 // Vault returns what a home's configuration says of where secrets are, checked: secrets, a source by each name;
 // callerSecrets, the same for each caller of a shared server; secretHelpers, the programs that may be asked for one;
 // registries, the logins of registries of container images. Who can write that file decides what runs here, so it must
@@ -87,14 +112,8 @@ func Vault(dir string) (*vault.Vault, error) {
 	}
 	v.Secrets, v.Callers, v.Helpers, v.Registries = c.Secrets, c.CallerSecrets, c.SecretHelpers, c.Registries
 	name := home.Dir(dir).Config()
-	st, err := os.Stat(name)
-	switch {
-	case err != nil:
+	if err := ownersAlone(name, "says where secrets are"); err != nil {
 		return nil, err
-	case st.Mode().Perm()&0o022 != 0:
-		return nil, fmt.Errorf("read %s: it says where secrets are, and others can write it: chmod 600", name)
-	case st.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()):
-		return nil, fmt.Errorf("read %s: it says where secrets are, and belongs to another user", name)
 	}
 	if err := v.Check(); err != nil {
 		return nil, fmt.Errorf("read %s: %w", name, err)
