@@ -134,6 +134,8 @@ func (a *app) languageOf(ctx context.Context, session, name string) (*language.L
 // maxEntry bounds an entry, in bytes: that of a step.
 const maxEntry = 1 << 20
 
+var errLongEntry = usage(fmt.Errorf("an entry has more than %s", mebibytes(maxEntry)))
+
 // evaluate runs what is typed, an entry at a time, until the input ends or a signal comes. An error of an entry ends
 // it, unless a person has interrupted the entry by Ctrl-C.
 func (a *app) evaluate(ctx context.Context, l *language.Language,
@@ -169,7 +171,7 @@ func (a *app) evaluate(ctx context.Context, l *language.Language,
 		entry += line + "\n"
 		switch {
 		case len(entry) > maxEntry:
-			return usage(fmt.Errorf("an entry has more than %s", mebibytes(maxEntry)))
+			return errLongEntry
 		case err == nil && l.Unfinished(entry):
 			continue
 		case slices.Contains([]string{"exit", "exit()", "quit", "quit()", ".exit"}, strings.TrimSpace(entry)):

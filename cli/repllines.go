@@ -51,6 +51,9 @@ func (a *app) entryLines() (entryLines, error) {
 			if scanner.Scan() {
 				return scanner.Text(), nil
 			}
+			if errors.Is(scanner.Err(), bufio.ErrTooLong) {
+				return "", errLongEntry
+			}
 			if err := scanner.Err(); err != nil {
 				return "", usage(fmt.Errorf("read standard input: %w", err))
 			}

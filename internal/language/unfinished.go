@@ -1,6 +1,7 @@
 package language
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -13,7 +14,7 @@ func (l *Language) Unfinished(text string) bool {
 	last := lines[len(lines)-1]
 	if strings.TrimSpace(last) == "" {
 		before := len(lines) > 1 && strings.TrimSpace(lines[len(lines)-2]) != ""
-		return before && (isOpen(text, l.Name) || l.Name == "shell" && blocksOfShell(text) > 0)
+		return before && (isOpen(text, l.Name) || l.Name == "shell" && (blocksOfShell(text) > 0 || hereDocument(lines)))
 	}
 	if strings.HasSuffix(last, "\\") || isOpen(text, l.Name) {
 		return true
@@ -25,7 +26,8 @@ func (l *Language) Unfinished(text string) bool {
 			return strings.HasSuffix(strings.TrimSpace(line), ":")
 		})
 	case "shell":
-		return strings.HasSuffix(last, "|") || strings.HasSuffix(last, "&&") || blocksOfShell(text) > 0
+		return strings.HasSuffix(last, "|") || strings.HasSuffix(last, "&&") || blocksOfShell(text) > 0 ||
+			hereDocument(lines)
 	}
 	return false
 }
@@ -97,4 +99,24 @@ func blocksOfShell(text string) (n int) {
 		}
 	}
 	return n
+}
+
+// hereWord is the beginning of a here-document, and the word that ends it.
+var hereWord = regexp.MustCompile(`(?:^|[^<])<<-?\s*\\?["']?([A-Za-z_][A-Za-z0-9_]*)`)
+
+// hereDocument reports whether the lines of a shell are amid a here-document.
+func hereDocument(lines []string) bool {
+	var ends []string // of documents that have begun
+	for _, line := range lines {
+		if len(ends) > 0 {
+			if strings.TrimLeft(line, "\t") == ends[0] {
+				ends = ends[1:]
+			}
+			continue
+		}
+		for _, begin := range hereWord.FindAllStringSubmatch(line, -1) {
+			ends = append(ends, begin[1])
+		}
+	}
+	return len(ends) > 0
 }

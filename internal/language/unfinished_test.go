@@ -28,6 +28,9 @@ func TestUnfinished(t *testing.T) {
 		{"shell", "case a in a) echo x;; esac", false}, {"shell", "ls |", true}, {"shell", "true &&", true},
 		{"shell", "echo 'a", true}, {"shell", "echo 'a\nb'", false}, {"shell", "echo 'a\\'", false}, {"shell", "f() {", true},
 		{"shell", "f(){", true}, {"shell", "f() { echo x; }", false}, {"shell", "echo for if case", false},
+		{"shell", "cat <<E", true}, {"shell", "cat <<E\na", true}, {"shell", "cat <<E\na\n", true},
+		{"shell", "cat <<E\na\nE", false}, {"shell", "cat <<-'E'\n\ta\n\tE", false}, {"shell", "cat <<A <<B\nA", true},
+		{"shell", "cat <<A <<B\nA\nB", false}, {"shell", "cat <<<E", false}, {"shell", "echo $((1<<2))", false},
 		{"shell", "echo a#'b", true}, {"shell", "echo a #'b", false}, {"shell", "echo $(ls", false},
 		{"shell", "echo \"a", true}, {"shell", "while read x; do echo $x; done <f", false},
 	} {
