@@ -6,7 +6,7 @@ import (
 	"github.com/unitask/unitask/internal/program"
 )
 
-// compilation returns the compiled program that the run uses or makes, nil if the code can't share one. Code is
+// compilation returns the compiled program that the run uses or makes, or nil if the code can't share one. Code is
 // compiled before it runs, from its text, its name and its folder alone. So later runs of the same caller with the
 // same three may use the result.
 func (x *Execution) compilation() *program.Compilation {

@@ -24,7 +24,7 @@ type DebugOptions struct {
 	Started func(*machine.Debugger)
 }
 
-// Check says why a run can't be debugged.
+// Check returns an error if a run can't be debugged.
 func (o *DebugOptions) check(c *policy.Ceiling, secrets int) error {
 	if secrets > 0 && !o.WithSecrets {
 		return secretsUnderDebug(secrets)

@@ -1,5 +1,5 @@
-// Package engine runs requests: it prepares a run, begins its record, gets a machine, has it work, and finishes the
-// record.
+// Package engine runs requests. It prepares a run, begins its record, gets a machine, runs the code in it, and finishes
+// the record.
 package engine
 
 import (
@@ -32,39 +32,38 @@ import (
 type Purpose struct {
 	Debug   *DebugOptions
 	Trace   *Trace
-	Session Session        // whose machine it is
-	build   *install.Build // what it builds
+	Session Session        // that has the machine
+	build   *install.Build // that the run makes
 }
 
-// Session is a session whose machine a run has. A session begins one, or continues with one: a fork's, or one that was
-// paused.
+// Session is the session of a run. It starts a machine, or continues with a fork's or a paused one.
 type Session interface {
 	program.Supervisor
-	// Prepare returns the run of a machine that continues; begins is that there is none, and nothing is returned.
+	// Prepare returns the run of a machine that continues. If begins is true, there is no such machine and no run.
 	Prepare() (p Prepared, begins bool, err error)
-	// Begin takes what a session that begins was granted, and adds what it was denied itself.
+	// Begin receives the grants of a session that begins, and adds the session's own denials.
 	Begin(p *Prepared)
-	// Record takes the record of a session that was paused, nil if a new one begins.
+	// Record returns the record of a session that was paused, or nil if a new one begins.
 	Record() *record.Run
-	// ParentID is the id of the session that this one is a fork of, or "".
+	// ParentID returns the id of the session that this one was forked from, or "".
 	ParentID() string
-	// ImageDigest is the digest of the image that its machine has, "" if that begins.
+	// ImageDigest returns the digest of the machine's image, or "" if the machine is new.
 	ImageDigest() string
-	// Continue returns what goes on with a machine, nil if one begins.
+	// Continue returns how to resume the machine, or nil if it is new.
 	Continue() func(context.Context, machine.Spec, machine.Config) (*machine.Machine, error)
-	// Traffic is what its machines have sent and received so far, in bytes.
+	// Traffic returns how many bytes its machines have sent and received so far.
 	Traffic() (up, down int64)
-	// Serve has the machine work until the session ends.
+	// Serve runs the machine until the session ends.
 	Serve(ctx context.Context, x *Execution, conn *guest.Conn) error
-	// Left says that the session is left to another process, or to a later one: its record is not finished.
+	// Left reports whether another process, or a later one, takes the session over: its record is not finished then.
 	Left() bool
-	// Approver, Stand and KeepChanges are as Approver, Hold and Keep in approval.Config; id is the record's.
+	// Approver, Stand and KeepChanges are Approver, Hold and Keep of approval.Config; id is the record's.
 	Approver() run.Approver
 	Stand(ctx context.Context) (clock approval.Clock, release func(), err error)
 	KeepChanges(id string, all []run.PolicyChange) error
 }
 
-// kind returns what its span is called.
+// kind returns the name of its span.
 func (p Purpose) kind() string {
 	switch {
 	case p.Session != nil:
@@ -77,7 +76,7 @@ func (p Purpose) kind() string {
 	return "run"
 }
 
-// check says why a run can't be inspected, or its machine kept, as it is asked.
+// check returns an error if a run can't be inspected, or its machine can't be kept, as requested.
 func (p Purpose) check(caller run.Caller, req catalog.Request, streams run.IO) error {
 	if streams.Keep != nil && p.Trace != nil {
 		return errors.New("a run that is traced is not kept")
@@ -104,9 +103,9 @@ func (p Purpose) check(caller run.Caller, req catalog.Request, streams run.IO) e
 var (
 	// ErrClosed is the error of calls that would start something after Runtime.Close.
 	ErrClosed = errors.New("the runtime is closed")
-	// ErrSessionClosed is the cause of a session's end that somebody asked for.
+	// ErrSessionClosed is the cause if somebody ended the session.
 	ErrSessionClosed = errors.New("the session was closed")
-	// ErrLeft is the cause of a session's end in this process. A paused one stays on the disk.
+	// ErrLeft is the cause if the session left this process. A paused session stays on the disk.
 	ErrLeft = errors.New("the process that holds the session ends")
 )
 
@@ -116,7 +115,7 @@ type Engine struct {
 	RequireJail  []string // without which nothing runs
 	Upstream     netstack.Upstream
 	Fleet        Fleet           // that runs everything, or nil
-	Events       func(run.Event) // those of runs that have nowhere for them
+	Events       func(run.Event) // of runs without a sink of their own
 	Images       *image.Store
 	Runs         *record.Store
 	History      *history.Store
@@ -152,7 +151,7 @@ func (e *Engine) Run(ctx context.Context, caller run.Caller, req catalog.Request
 	return res, err
 }
 
-// RunBuild runs a request that a build makes. What its machine does is no event of the caller's.
+// RunBuild runs a request of a build. The caller receives no events of its machine.
 func (e *Engine) RunBuild(ctx context.Context, by run.Caller, req catalog.Request, b *install.Build,
 ) (*run.Result, error) {
 	return e.Run(ctx, by, req, run.IO{Events: func(run.Event) {}}, Purpose{build: b})
@@ -167,7 +166,7 @@ func (e *Engine) execute(ctx context.Context, begin time.Time, caller run.Caller
 		streams.Stdin = nil
 	}
 	var err error
-	if purpose.build == nil { // whose machine has nothing but what comes along
+	if purpose.build == nil { // a build's machine gets only what its request brings
 		if req, err = e.Catalog.ResolveCustom(req, caller.Ceiling); err != nil {
 			return nil, err
 		}
@@ -179,13 +178,13 @@ func (e *Engine) execute(ctx context.Context, begin time.Time, caller run.Caller
 		return nil, err
 	}
 	defer made.Code.Close()
-	// Of the granted secrets only: the code does not have the others, and could else
-	// find out by guesses what they are.
+	// Only the granted secrets: the code does not have the others, and could find them
+	// out by guesses.
 	redactor, err := record.NewRedactor(made.Code.Redacted())
 	if err != nil {
 		return nil, policy.Bad("secrets", fmt.Sprintf("of %d names", len(made.Code.Secrets)), "%v", err)
 	}
-	var out *record.OutFolder // as it is before the code runs: a link may take its place
+	var out *record.OutFolder // opened before the code runs, since a link may replace it
 	if streams.Out != "" {
 		if out, err = record.OpenOut(streams.Out, streams.OutReplace); err != nil {
 			return nil, policy.Bad("out", streams.Out, "%v", err)
@@ -206,7 +205,7 @@ func (e *Engine) execute(ctx context.Context, begin time.Time, caller run.Caller
 	return r.res, r.conclude(ctx, err)
 }
 
-// recordedRun is a run from the beginning of its record to the end of it.
+// recordedRun is a run from the beginning of its record to its end.
 type recordedRun struct {
 	engine   *Engine
 	req      catalog.Request
@@ -217,15 +216,15 @@ type recordedRun struct {
 	purpose  Purpose
 	streams  run.IO
 	redactor *record.Redactor
-	out      *record.OutFolder // nil where nothing is copied
+	out      *record.OutFolder // nil if nothing is copied
 
 	rec    *record.Run
 	log    *runlog.Log
 	res    *run.Result
-	before run.Result // as it was when nothing had run
+	before run.Result // before anything ran
 }
 
-// begin makes the record, and writes down what is granted.
+// begin makes the record, and writes the grants into it.
 func (r *recordedRun) begin(at time.Time, wanted run.Request) (err error) {
 	s := r.purpose.Session
 	if s != nil {
@@ -281,14 +280,14 @@ func (r *recordedRun) attempt(ctx context.Context) error {
 
 // retry runs the code again, on linux.
 func (r *recordedRun) retry(ctx context.Context) error {
-	r.before.Retried, r.before.PolicyChanges = r.res.Retried, r.res.PolicyChanges // which hold for the next machine, too
+	r.before.Retried, r.before.PolicyChanges = r.res.Retried, r.res.PolicyChanges // they apply to the next machine, too
 	*r.res = r.before
 	r.streams.Events(run.Event{Kind: run.EventRetry, Message: r.res.Retried + "; running it again on linux"})
 	r.res.Policy.Effective.Kernel = string(image.Linux)
 	return r.attempt(ctx)
 }
 
-// deliver copies the artifacts out, and writes into the result how the run ended.
+// deliver copies the artifacts out, and writes the run's end into the result.
 func (r *recordedRun) deliver(err error) error {
 	res := r.res
 	if r.out != nil && len(res.Artifacts) > 0 {
@@ -309,22 +308,22 @@ func (r *recordedRun) deliver(err error) error {
 	return err
 }
 
-// fail has the run fail for what the host could not do.
+// fail makes the run fail because the host could not do something.
 func (r *recordedRun) fail(err, as error) error {
 	r.res.Outcome, r.res.ExitCode, r.res.Error = run.OutcomeFailed, run.ExitHost, err.Error()
 	return as
 }
 
-// conclude finishes the record, or leaves it where a session does not continue here, and the audit log.
+// conclude finishes the record and the audit log. It leaves the record of a session that continues elsewhere.
 func (r *recordedRun) conclude(ctx context.Context, err error) error {
 	if s := r.purpose.Session; s != nil && s.Left() {
 		r.rec.Status = record.Paused
-		unsettled := r.rec.Settle() // before the audit log, which needs the room that this gives back
+		unsettled := r.rec.Settle() // before the audit log, which needs the room that this frees
 		r.log.Shorten(unsettled)
 		r.log.Left()
 		return errors.Join(err, unsettled, r.log.Missing(r.granted.Effective), r.rec.Leave())
 	}
-	if e := r.rec.Err(); e != nil && err == nil { // as its record is to say
+	if e := r.rec.Err(); e != nil && err == nil { // the record has it, too
 		err = r.fail(e, failure.Host("record", e))
 	}
 	_, e := spans.Phase(ctx, r.engine.Meters, "record", func(context.Context) (*run.Result, error) {
@@ -343,15 +342,15 @@ func (r *recordedRun) conclude(ctx context.Context, err error) error {
 	return err
 }
 
-// Prepared is a run as it was asked for and granted.
+// Prepared is a run with its request and its grants.
 type Prepared struct {
 	Code    program.Program
-	Live    *egress.LiveRules // what of its network may change
-	Wanted  run.Request       // as the record has it: the code in a file of its own, paths as they are inside
+	Live    *egress.LiveRules // the rules of its network, which may change
+	Wanted  run.Request       // as the record has it: the code in a file, paths of the guest
 	Granted run.Policy
 }
 
-// Prepare checks a request and holds it against the ceiling. A fork is what its session was.
+// Prepare checks a request and cuts it to the ceiling. A fork has its session's grants.
 func (e *Engine) Prepare(caller run.Caller, req catalog.Request, streams run.IO, purpose Purpose,
 ) (p Prepared, err error) {
 	if s := purpose.Session; s != nil {
@@ -390,7 +389,7 @@ func (e *Engine) Prepare(caller run.Caller, req catalog.Request, streams run.IO,
 	p.Granted, p.Wanted = granted, req.Request
 	p.Live.Begin(granted.Effective)
 	p.Wanted.Code, p.Wanted.Files, p.Wanted.Dirs = "", asked.Files, asked.Dirs
-	if !code.Command { // whose folder is the image's
+	if !code.Command { // a command's folder is the image's
 		p.Wanted.Path, p.Wanted.Dir = code.Path, code.Dir
 	}
 	p.Wanted.InlineFiles = history.NamesOnly(req.InlineFiles)

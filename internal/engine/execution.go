@@ -33,7 +33,7 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// Execution is what of a run needs a machine. A run has one, or two where it is made again
+// Execution is the part of a run that needs a machine. A run has one, or two if it is repeated
 // on another kernel (Request.KernelRetry).
 type Execution struct {
 	engine   *Engine
@@ -95,7 +95,7 @@ func (x *Execution) run(ctx context.Context) error {
 	return err
 }
 
-// WarmNext sees to it, once, that the next ones like it are cloned.
+// WarmNext makes a template, once, so that later runs of the same class are clones.
 func (x *Execution) WarmNext() {
 	if !x.warm {
 		return
@@ -108,7 +108,7 @@ func (x *Execution) WarmNext() {
 	x.engine.Source.Warm(spec)
 }
 
-// close undoes what was opened, the last first.
+// close closes what was opened, the last first.
 func (x *Execution) close() {
 	for _, undo := range slices.Backward(x.undo) {
 		undo()
@@ -117,7 +117,7 @@ func (x *Execution) close() {
 
 func (x *Execution) Later(undo func()) { x.undo = append(x.undo, undo) }
 
-// plan gets the image and decides how the run comes by its machine.
+// plan gets the image and chooses how the run gets its machine.
 func (x *Execution) plan(ctx context.Context) error {
 	if err := x.resolveImage(ctx); err != nil {
 		return err
@@ -149,7 +149,7 @@ func (x *Execution) plan(ctx context.Context) error {
 	return x.chooseMachine(ctx)
 }
 
-// resolveImage finds the image, and builds it where it must be.
+// resolveImage finds the image, and builds it if it is missing.
 func (x *Execution) resolveImage(ctx context.Context) error {
 	images := x.engine.Images
 	if x.purpose.Trace != nil && x.purpose.Trace.Syscalls {
@@ -170,7 +170,7 @@ func (x *Execution) resolveImage(ctx context.Context) error {
 	if err != nil {
 		return failure.At("image", err)
 	}
-	if s := x.purpose.Session; s != nil && s.ImageDigest() != "" { // on the image of then, if it is still there
+	if s := x.purpose.Session; s != nil && s.ImageDigest() != "" { // on the same image as before, if it still exists
 		if then, err := images.ByDigest(s.ImageDigest()); err == nil && then.Kernel == x.Image.Kernel &&
 			then.Arch == x.Image.Arch {
 			x.Image = then
@@ -188,7 +188,7 @@ func (x *Execution) resolveImage(ctx context.Context) error {
 	return nil
 }
 
-// chooseMachine says how the machine is had: cloned, booted, or one that is there.
+// chooseMachine chooses how to get the machine: a clone, a boot, or one that exists.
 func (x *Execution) chooseMachine(ctx context.Context) error {
 	x.kept.keep, x.kept.tell = x.streams.Keep, x.streams.Events
 	x.get, x.limit = x.engine.Source.Get, x.Granted.Timeout
@@ -208,7 +208,7 @@ func (x *Execution) chooseMachine(ctx context.Context) error {
 	case x.purpose.Trace != nil:
 		x.get = x.engine.Source.Boot
 	case x.streams.Keep != nil:
-		x.get = x.engine.Source.Boot // a template's machine has a device to end QEMU with
+		x.get = x.engine.Source.Boot // a template's machine has a device that ends QEMU
 		x.Config.Keep = func(m *machine.Machine, why error) {
 			if err := x.publish(m); err == nil {
 				x.hold(ctx, m, why.Error())
@@ -228,7 +228,7 @@ func (x *Execution) chooseMachine(ctx context.Context) error {
 	return nil
 }
 
-// hardware says why nothing runs where hardware virtualization is required, nil if it may.
+// hardware returns an error if hardware virtualization is required, and this host has none that works.
 func (x *Execution) hardware() error {
 	if !x.Granted.RequireHardware || x.Spec.Accel != vmm.TCG {
 		return nil
@@ -237,8 +237,8 @@ func (x *Execution) hardware() error {
 	return policy.Bad("requireHardware", "true", "and this host has no hardware virtualization that works: %s", why)
 }
 
-// importedName says why an image does not run under a name that somebody gave it who imported it: a ceiling lists
-// Images by their registries.
+// importedName returns an error if a ceiling lists images and somebody imported this one under its name: a ceiling
+// lists images by their registries.
 func (x *Execution) importedName() error {
 	name := x.Code.Image.Payload.Name
 	ref, is, _ := policy.Reference(name)
@@ -252,18 +252,18 @@ func (x *Execution) importedName() error {
 	return nil
 }
 
-// resumed reports whether the machine is one that was under way before: a session's that was forked or revived.
+// resumed reports whether the machine ran before: it belongs to a session that was forked or revived.
 func (x *Execution) resumed() bool {
 	return x.purpose.Session != nil && x.purpose.Session.Continue() != nil
 }
 
-// begin has the guest start the code, or continue with it.
+// begin makes the guest start the code, or continue it.
 func (x *Execution) begin(ctx context.Context, m *machine.Machine) (*guest.Conn, error) {
 	if x.resumed() {
 		return m.Rejoin(ctx)
 	}
 	part := hostfiles.All
-	if m.Spec.Folders != nil { // it holds them
+	if m.Spec.Folders != nil { // the machine has them already
 		part = hostfiles.AllButSteady
 	}
 	x.Code.Compiled.Place(m)
@@ -271,7 +271,7 @@ func (x *Execution) begin(ctx context.Context, m *machine.Machine) (*guest.Conn,
 		func(ctx context.Context, conn *guest.Conn) error { return x.Code.Put(ctx, conn, part) })
 }
 
-// publish writes down what the machine is, and lets consoles join it until Detach.
+// publish writes the machine into the record, and lets consoles join it until Detach.
 func (x *Execution) publish(m *machine.Machine) error {
 	x.Res.Accelerator, x.Res.Cloned, x.Res.Pooled = m.Spec.Accel, m.Origin != machine.Booted, m.Origin == machine.Pooled
 	x.Rec.Machine = describe(m)
@@ -287,7 +287,7 @@ func (x *Execution) publish(m *machine.Machine) error {
 	return nil
 }
 
-// Attach lets consoles join a machine until Detach. A session has several machines, one after the other.
+// Attach lets consoles join a machine until Detach. A session may have several machines in turn.
 func (x *Execution) Attach(m *machine.Machine) {
 	x.Detach()
 	if x.Code.Attachable {
@@ -309,8 +309,8 @@ func (x *Execution) hold(ctx context.Context, m *machine.Machine, why string) {
 	x.kept.hold(ctx, m, x.Rec, x.Redactor.String(why))
 }
 
-// connect gets a machine and has its guest start the code. A clone that does not answer is
-// replaced by a machine that is booted.
+// connect gets a machine and makes its guest start the code. If a clone does not answer, connect
+// boots a machine instead.
 func (x *Execution) connect(ctx context.Context) (*guest.Conn, error) {
 	for {
 		m, err := spans.Phase(ctx, x.engine.Meters, "boot",
@@ -342,7 +342,7 @@ func (x *Execution) connect(ctx context.Context) (*guest.Conn, error) {
 			x.Res.Duration.Connect = time.Since(booted)
 			return conn, nil
 		}
-		if errors.As(err, new(*guest.ContentError)) || errors.As(err, new(*policy.FieldError)) { // the caller's
+		if errors.As(err, new(*guest.ContentError)) || errors.As(err, new(*policy.FieldError)) { // the caller's mistake
 			return nil, failure.At("connect", err)
 		}
 		err = m.Explain(err)
@@ -353,15 +353,15 @@ func (x *Execution) connect(ctx context.Context) (*guest.Conn, error) {
 			return nil, failure.At("connect", err)
 		}
 		m.Close()
-		m.Unfit(err) // the next ones boot, too
+		m.Unfit(err) // so later runs boot, too
 		x.streams.Events(run.Event{Kind: run.EventRetry,
 			Message: "the clone does not answer: " + err.Error() + "; booting instead"})
 		x.get = x.engine.Source.Boot
 	}
 }
 
-// converse streams what the code reads and prints until it ends, and collects what it
-// leaves.
+// converse streams the code's input and output until it ends, and collects the files in
+// /out.
 func (x *Execution) converse(ctx context.Context, conn *guest.Conn) error {
 	m, started := x.Machine, time.Now()
 	if s := x.purpose.Session; s != nil {
@@ -383,7 +383,7 @@ func (x *Execution) converse(ctx context.Context, conn *guest.Conn) error {
 		end, err = m.Afterlife(ctx, err)
 	}
 	if crashed && x.kept.wants(ctx, m) {
-		if err == nil { // the kernel has said how
+		if err == nil { // the kernel's console tells the end
 			SetEnd(x.Res, x.Code.Language, end, stderr.Tail.String())
 			x.hold(ctx, m, x.Res.Error)
 		} else {
@@ -396,7 +396,7 @@ func (x *Execution) converse(ctx context.Context, conn *guest.Conn) error {
 				x.Rec.Artifacts(x.Granted.MaxArtifacts, x.Redactor), x.Res)
 		})
 	}
-	m.Close() // the machine is gone before anything is said of its end
+	m.Close() // the machine is gone before anybody learns of its end
 	x.Res.Stdout, x.Res.Stderr = stdout.Bytes(), stderr.Bytes()
 	x.Res.Truncated = stdout.Truncated || stderr.Truncated
 	x.Rec.Drops, _ = json.Marshal(m.Drops())
@@ -412,14 +412,14 @@ func (x *Execution) converse(ctx context.Context, conn *guest.Conn) error {
 	SetEnd(x.Res, x.Code.Language, end, stderr.Tail.String())
 	x.left = end.Left
 	x.hint(stderr.Tail.String())
-	if err := conn.StdinErr(); err != nil && x.Res.ExitCode == 0 { // it may have done half of its work
+	if err := conn.StdinErr(); err != nil && x.Res.ExitCode == 0 { // the code may have done half of its work
 		return failure.At("run", err)
 	}
 	return nil
 }
 
-// stream passes the streams on until the code ends or its time is up. The error is failure.ErrRetry
-// where the run is to be made again.
+// stream carries the streams until the code ends or its time is up. The error is failure.ErrRetry
+// if the run must be repeated.
 func (x *Execution) stream(ctx context.Context, conn *guest.Conn, stdout, stderr io.Writer) (guest.End, error) {
 	first := x.mayRetry()
 	timed, cancel := x.clock.Start(ctx, x.limit)
@@ -434,7 +434,7 @@ func (x *Execution) stream(ctx context.Context, conn *guest.Conn, stdout, stderr
 	}
 	plainOut, plainErr := x.Redactor.Writer(stdout), x.Redactor.Writer(stderr)
 	end, err := conn.Stream(timed, x.streams.Stdin, first.writer(plainOut), first.writer(plainErr))
-	x.Machine.Cut() // a guest that lies about its end gets no further
+	x.Machine.Cut() // a guest that lies about its end reaches no network any more
 	err = errors.Join(err, plainOut.Close(), plainErr.Close())
 	if err == nil && first.ended(x.Machine, end.Code|end.Signal) {
 		err = failure.ErrRetry
@@ -455,5 +455,5 @@ func describe(m *machine.Machine) *record.Machine {
 	}
 }
 
-// debugTime is the time limit of code in a machine that may stand still.
+// debugTime is the time limit of code in a machine that a debugger may stop.
 const debugTime = 24 * time.Hour

@@ -24,45 +24,45 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// Fleet runs on other hosts what was granted on this one; package fleet has it. Everything else
-// of a run stays here: its ceiling, its record, its streams, its artifacts.
+// Fleet runs on other hosts what was granted on this one; package fleet implements it. The rest
+// of a run stays here: its ceiling, record, streams and artifacts.
 type Fleet interface {
-	// Run returns when the run has ended, or when ctx has; its error is as Runtime.Run's. The
-	// result's streams, artifacts and total duration are not looked at. Any number may run at once.
+	// Run returns when the run or ctx has ended; its error is like Runtime.Run's. The engine ignores
+	// the result's streams, artifacts and total duration. Any number may run at once.
 	Run(ctx context.Context, run *FleetRun) (*run.Result, error)
 }
 
-// FleetRun is a run as a Fleet gets it.
+// FleetRun is a run for a Fleet.
 type FleetRun struct {
 	ID     string // of its record here
-	Caller string // whom it is for
-	// Request asks for what was granted here, and nothing else; a path of the host in it means
-	// nothing. Secrets have their values.
+	Caller string // that it is for
+	// Request asks for exactly what was granted here. Its paths of this host mean nothing. Secrets
+	// have their values.
 	Request run.Request
-	// Inputs are the host's files and folders that were granted, opened.
+	// Inputs are the granted files and folders of this host, opened.
 	Inputs *hostfiles.Set
-	// Image is the container image, or the user's own, that the run has here, which the other host may lack; nil is none.
+	// Image is the run's container image or custom image here, which the other host may lack; nil if there is none.
 	Image  *catalog.Shipped
 	Colors string // IO.Colors
 	Stdin  io.Reader
-	// Stdout and Stderr take what the code prints, once and in order; they bound it.
+	// Stdout and Stderr receive the code's output, once and in order, and bound it.
 	Stdout, Stderr io.Writer
 	Events         func(run.Event)
 
 	x              *Execution
 	stdout, stderr *bounded.Stream
 	artifacts      *record.Artifacts
-	worker         string          // that says what follows
+	worker         string          // that reports this run
 	decided        int             // lines of its netlog
 	decidedBytes   int             // of them in the record
-	uses           map[string]bool // pairs of a secret and a host that it named
+	uses           map[string]bool // pairs of a secret and a host that the worker named
 	disk           func() (io.ReadCloser, error)
 }
 
 // maxFleetConsole bounds, in bytes, the console that a worker may add to a record.
 const maxFleetConsole = 4 << 20
 
-// runElsewhere has the fleet run it. It does for a run there what Execution.run does for one here.
+// runElsewhere runs it on the fleet, as Execution.run does here.
 func (x *Execution) runElsewhere(ctx context.Context, req catalog.Request, caller string) error {
 	begin := time.Now()
 	request, err := req.GrantedOnly(x.Granted)
@@ -104,7 +104,7 @@ func (x *Execution) runElsewhere(ctx context.Context, req catalog.Request, calle
 			append(remote.artifacts.Refused, x.Res.ArtifactsRefused...)
 		slices.SortFunc(x.Res.Artifacts, func(a, b record.Artifact) int { return strings.Compare(a.Path, b.Path) })
 	} else {
-		x.Res.Artifacts = nil // what did not come is not there
+		x.Res.Artifacts = nil // files that did not arrive are not listed
 	}
 	x.Res.Stdout, x.Res.Stderr = stdout.Bytes(), stderr.Bytes()
 	x.Res.Truncated = x.Res.Truncated || stdout.Truncated || stderr.Truncated
@@ -118,8 +118,8 @@ func (x *Execution) runElsewhere(ctx context.Context, req catalog.Request, calle
 	return err
 }
 
-// narrowed returns what was granted here, less what a worker's ceiling has cut, as the worker says. It is never more:
-// a replay asks for it again. Of hosts only those stay that both name.
+// narrowed returns the grants of here, less what a worker's ceiling has cut by the worker's report. The result is never
+// more than the grants of here, since a replay asks for it again. It keeps only hosts that both name.
 func narrowed(here, there policy.Effective) policy.Effective {
 	if there.MemoryMB == 0 { // nothing was granted there: it did not run
 		return here
@@ -134,7 +134,7 @@ func narrowed(here, there policy.Effective) policy.Effective {
 	return here
 }
 
-// less returns the smaller bound, where 0 or less there is none.
+// less returns the smaller bound; 0 or less there means no bound.
 func less[N ~int | ~int64](here, there N) N {
 	if there > 0 && (here <= 0 || there < here) {
 		return there
@@ -147,8 +147,8 @@ func both[R comparable](here, there []R) []R {
 	return slices.DeleteFunc(slices.Clone(here), func(r R) bool { return !slices.Contains(there, r) })
 }
 
-// Again says that the run is made again from its beginning, on another worker: what it had
-// printed goes out of the record and the result. What went to IO.Stdout can't be taken back.
+// Again tells that another worker repeats the run from its beginning. Its output so far leaves the
+// record and the result; what went to IO.Stdout can't be taken back.
 func (r *FleetRun) Again(why string) {
 	r.x.Rec.Restart()
 	for _, c := range []*bounded.Stream{r.stdout, r.stderr} {
@@ -158,7 +158,7 @@ func (r *FleetRun) Again(why string) {
 	r.Events(run.Event{Kind: run.EventRetry, Message: why})
 }
 
-// Machine puts into the record what the worker says of the machine; text that is none is left out.
+// Machine writes the worker's description of the machine into the record, without text that is no description.
 func (r *FleetRun) Machine(text json.RawMessage) {
 	var m record.Machine
 	if len(text) > 64<<10 || nesting.Check(text, 16, 10_000) != nil {
@@ -168,7 +168,7 @@ func (r *FleetRun) Machine(text json.RawMessage) {
 	if json.Unmarshal(text, &m) != nil || len(m.Jail) > 0 && json.Unmarshal(m.Jail, &held) != nil {
 		return
 	}
-	if len(m.Jail) > 0 { // only what we know of: a name that is there twice hides a value
+	if len(m.Jail) > 0 { // only known members: a repeated name would hide a value
 		m.Jail, _ = json.Marshal(held)
 	}
 	clean, _ := r.x.Redactor.Marshal(m)
@@ -178,15 +178,15 @@ func (r *FleetRun) Machine(text json.RawMessage) {
 	}
 }
 
-// Console puts the guest's console into the record.
+// Console writes the guest's console into the record.
 func (r *FleetRun) Console(from io.Reader) error {
 	plain := r.x.Redactor.Writer(r.x.Rec.Console())
 	_, err := io.Copy(plain, io.LimitReader(from, maxFleetConsole))
 	return errors.Join(err, plain.Close())
 }
 
-// Artifact takes a file that the code left in /out: it is held to what was granted here, whatever
-// the worker says. One that can't be read to its end is not kept.
+// Artifact receives a file of /out. The grants of here bound it, whatever the worker says. A file
+// that can't be read to its end is not kept.
 func (r *FleetRun) Artifact(name string, perm fs.FileMode, content io.Reader) error {
 	if r.x.Granted.MaxArtifacts <= 0 {
 		return nil
@@ -213,7 +213,7 @@ func (r *FleetRun) Artifact(name string, perm fs.FileMode, content io.Reader) er
 	}
 }
 
-// notElsewhere says what of a run a fleet can't have: its machine is on another host.
+// notElsewhere returns an error for what a run on a fleet can't have, since its machine is on another host.
 func notElsewhere(streams run.IO, purpose Purpose) error {
 	what := ""
 	switch {
@@ -233,8 +233,8 @@ func notElsewhere(streams run.IO, purpose Purpose) error {
 	return policy.Bad("fleet", "with "+what, "does not go to another host: run it on this one")
 }
 
-// NotAsked says that a run on a fleet asks nobody about connections, whether its request or a ceiling
-// wants it: who would answer is here, and the machine is not.
+// NotAsked returns the error if a request or a ceiling wants questions about connections. A run on a fleet
+// asks nobody: the person is here, and the machine is not.
 func NotAsked(granted policy.Effective) error {
 	if len(granted.Ask) == 0 {
 		return nil

@@ -16,10 +16,10 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// What a worker says of a run that it had. Nobody here has seen it: it is bounded as what runs here say, and marked as
-// said by the worker.
+// This file takes a worker's reports about a run. Nobody here can check them. They have the same bounds as reports of
+// runs here, and are marked as the worker's.
 
-// Bounds of what a worker says.
+// Bounds of a worker's reports.
 const (
 	MaxSaidDecisions = 10_000   // lines of a netlog, as of runs here
 	MaxSaidLine      = 16 << 10 // bytes of one
@@ -28,14 +28,14 @@ const (
 	maxSaidUses      = 64       // pairs of a secret and a host that the audit log names
 )
 
-// SaidBy names the worker that says what follows of the run.
+// SaidBy names the worker that makes the following reports.
 func (r *FleetRun) SaidBy(worker string) {
 	r.worker = bounded.Text(r.x.Redactor.String(worker), 64)
 	r.x.audit.Worker = r.worker
 }
 
-// saidEvents are the kinds of events that a worker has a word of. Others are of this host's records and captures, or
-// tell people what to type.
+// saidEvents are the kinds of events that a worker may report. Others concern this host's records and captures, or tell
+// people what to type.
 var saidEvents = []run.EventKind{run.EventImage, run.EventAccel, run.EventFallback, run.EventRetry, run.EventFiles,
 	run.EventStarted, run.EventJail, run.EventNetwork}
 
@@ -46,13 +46,13 @@ func (x *Execution) saidEvent(e run.Event) {
 	}
 }
 
-// said takes secrets out of what a worker says, and bounds it. Bounding comes last, since it changes what a secret
-// looks like.
+// said removes secrets from a worker's text, and bounds it. Bounding comes last, since it could cut a secret in two.
 func (x *Execution) said(text string) string {
 	return bounded.Text(x.Redactor.String(text), history.MaxSaidError)
 }
 
-// Decided puts a line of the worker's netlog into the record, if it is one. more says that further ones are taken.
+// Decided writes a line of the worker's netlog into the record, if it is one. more reports whether further lines are
+// accepted.
 func (r *FleetRun) Decided(line []byte) (more bool) {
 	if r.decidedBytes > maxSaidNetlog {
 		r.decided = max(r.decided, MaxSaidDecisions)
@@ -78,8 +78,8 @@ func (r *FleetRun) Decided(line []byte) (more bool) {
 	return true
 }
 
-// counted returns a line as the audit log counts it: of many uses of secrets the first are named, so that none of them
-// hides what the others were.
+// counted returns a line as the audit log counts it. It names the first of many uses of secrets, so that none of them
+// hides the others.
 func (r *FleetRun) counted(d netstack.Decision) netstack.Decision {
 	if r.uses == nil {
 		r.uses = map[string]bool{}
@@ -95,7 +95,7 @@ func (r *FleetRun) counted(d netstack.Decision) netstack.Decision {
 	return d
 }
 
-// saidError bounds an error that a worker worded, and takes secrets out of it.
+// saidError bounds a worker's error, and removes secrets from it.
 func (x *Execution) saidError(err error) error {
 	say := x.said
 	var field *policy.FieldError

@@ -8,7 +8,7 @@ import (
 	"github.com/unitask/unitask/internal/hostfiles"
 )
 
-// Folders are what of a run's inputs a template of its own may hold.
+// Folders are the inputs of a run that a template of its own may have.
 type Folders struct{ *hostfiles.Steady }
 
 func (f Folders) Key() string { return f.Digest }

@@ -11,7 +11,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// hint says what code that failed seems to have lacked, and what any code has left.
+// hint adds hints about what failed code seems to have lacked, and about files that any code has left.
 func (x *Execution) hint(stderrTail string) {
 	if x.Code.Check {
 		return
@@ -20,7 +20,7 @@ func (x *Execution) hint(stderrTail string) {
 	x.hintKernel()
 }
 
-// Hints tells what code lacked that began then, of which this was seen.
+// Hints returns hints about code that began at since, from what unitask has seen of it.
 func (x *Execution) Hints(l *language.Language, code string, failed bool, stderr string, since time.Time,
 ) (list []run.Hint) {
 	x.Live.Lock()
@@ -46,7 +46,7 @@ func (x *Execution) hasHostPaths() bool {
 	return x.hostDir == x.Code.Dir && x.hostDir != "/" && !x.Code.Command && x.purpose.Session == nil
 }
 
-// hintKernel says what the kernel lacked.
+// hintKernel adds a hint about a feature that the kernel lacks.
 func (x *Execution) hintKernel() {
 	if x.Machine == nil || x.Res.ExitCode == 0 || x.Image.Kernel != image.Nanos {
 		return

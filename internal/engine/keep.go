@@ -15,7 +15,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// checkKeep says why a run can't have its machine kept.
+// checkKeep returns an error if a run can't have its machine kept.
 func checkKeep(k *run.Keep, c *policy.Ceiling, secrets int) error {
 	if secrets > 0 && !k.WithSecrets {
 		return secretsUnderDebug(secrets)
@@ -28,7 +28,7 @@ func checkKeep(k *run.Keep, c *policy.Ceiling, secrets int) error {
 
 // holding keeps the machine of one run.
 type holding struct {
-	keep *run.Keep // nil where it is not to be kept
+	keep *run.Keep // nil if it is not kept
 	tell func(run.Event)
 
 	mu       sync.Mutex
@@ -41,7 +41,7 @@ func lost(err error) bool {
 	return errors.Is(err, guest.ErrGone) || errors.As(err, new(*guest.ProtocolError))
 }
 
-// wants reports whether a machine whose guest has crashed is to be kept, and halts it.
+// wants reports whether a machine whose guest has crashed must be kept, and halts it.
 func (h *holding) wants(ctx context.Context, m *machine.Machine) bool {
 	return h.keep != nil && ctx.Err() == nil && m.Halt() == nil
 }
@@ -71,7 +71,7 @@ func (h *holding) hold(ctx context.Context, m *machine.Machine, rec *record.Run,
 	}
 }
 
-// ended reports whether a machine was held: that the hold was cancelled is not how the run ended.
+// ended reports whether a machine was held: cancelling the hold does not cancel the run.
 func (h *holding) ended() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

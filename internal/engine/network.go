@@ -13,7 +13,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// configure has the machine's network and its output lead into the record.
+// configure connects the machine's network and its output to the record.
 func (x *Execution) configure() error {
 	network, relayed := egress.Network(x.engine.Upstream, x.Granted)
 	network.Log = func(d netstack.Decision) {
@@ -57,7 +57,7 @@ func (x *Execution) configure() error {
 	return nil
 }
 
-// Network returns the network that a machine of the run is to have now.
+// Network returns the network for a machine of the run, by the present rules.
 func (x *Execution) Network() machine.Config {
 	x.Live.Lock()
 	defer x.Live.Unlock()
@@ -71,8 +71,8 @@ func (x *Execution) network() machine.Config {
 	return cfg
 }
 
-// Resume takes the machine that start resumes. A change of the policy that comes meanwhile waits for it: the machine
-// before, which is gone, would take the change at once, and the guest would run on without it.
+// Resume takes the machine that start resumes. A change of the policy that comes meanwhile waits for it. Otherwise the
+// former machine, which is gone, would take the change, and the guest would run on without it.
 func (x *Execution) Resume(start func(machine.Config) (*machine.Machine, error)) error {
 	x.Live.Lock()
 	defer x.Live.Unlock()
@@ -85,7 +85,7 @@ func (x *Execution) Resume(start func(machine.Config) (*machine.Machine, error))
 	return nil
 }
 
-// approvals has the network ask where the policy says so, and others of the user reach the run.
+// approvals makes the network ask if the policy says so, and lets the user's other processes reach the run.
 func (x *Execution) approvals(network *netstack.Config) error {
 	c := approval.Config{
 		Home: x.engine.Home, Record: x.Rec, Redactor: x.Redactor, Result: x.Res, Tell: x.streams.Events, Note: x.audit.Note,

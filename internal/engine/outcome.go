@@ -25,8 +25,8 @@ import (
 // about its end wins that much. The default's 64 MiB take some 4 s under TCG.
 const CollectGrace = 15 * time.Second
 
-// collect takes what the code left in /out, until the deadline. If not all of it came, the run
-// has no error: the result says so.
+// collect receives what the code left in /out, until the deadline. If some of it is missing, the
+// result says so, without an error.
 func collect(ctx context.Context, deadline time.Time, conn *guest.Conn, to *record.Artifacts, res *run.Result) error {
 	timed, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
@@ -47,7 +47,7 @@ func collect(ctx context.Context, deadline time.Time, conn *guest.Conn, to *reco
 	return err
 }
 
-// SetEnd writes into the result how the code ended by itself.
+// SetEnd writes the code's own end into the result.
 func SetEnd(r *run.Result, l *language.Language, end guest.End, stderrTail string) {
 	switch {
 	case end.OOM || l.OutOfMemory(end.Signal, stderrTail):
@@ -105,11 +105,11 @@ func (x *Execution) classify(ctx context.Context, err error) error {
 	return failure.Host(op, err)
 }
 
-// minRoom is what a disk has at least that is not full, in bytes: a machine's files are larger.
+// minRoom is the least room, in bytes, of a disk that does not count as full: a machine's files are larger.
 const minRoom = 64 << 10
 
-// diskIsFull reports whether the disk of the home, or of its records, has no room. Whatever of the host failed then
-// failed for it: QEMU is killed where a page of its memory file finds no block.
+// diskIsFull reports whether the disk of the home, or of its records, has no room. Then any failure of the host counts
+// as caused by it: QEMU is killed when a page of its memory file finds no block.
 func (x *Execution) diskIsFull() bool {
 	if errors.Is(x.Rec.Err(), syscall.ENOSPC) {
 		return true

@@ -12,7 +12,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// install puts the packages that the run is granted beside what it brings.
+// install adds the granted packages to the run's inputs.
 func (x *Execution) install(ctx context.Context) error {
 	if len(x.Granted.Packages) == 0 || x.Code.Installed {
 		return nil
@@ -50,7 +50,7 @@ func (x *Execution) install(ctx context.Context) error {
 	return nil
 }
 
-// installTarget says what packages are installed for: in the caller's name, with as much of the network as it may have.
+// installTarget returns the target of an installation: the caller, with as much of the network as it may have.
 func (x *Execution) installTarget() install.Target {
 	caller := run.Caller{Name: x.Rec.Owner, Via: x.Rec.Via, Ceiling: x.Live.Ceiling.Reaching()}
 	return install.Target{Language: x.Code.Language, Arch: x.Code.Arch, Runtime: x.Image.Runtime,

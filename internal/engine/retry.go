@@ -13,9 +13,9 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// A run whose kernel was left open may be made again on linux when the code asks for
-// something that nanos lacks, as long as nothing has left the first machine: there was
-// no network and no standard input, and the code has printed nothing.
+// A run that names no kernel may be repeated on linux if the code asks for something that
+// nanos lacks. Nothing may have left the first machine: no network, no standard input, no
+// output.
 
 // attempt watches the first run. A nil one watches none.
 type attempt struct {
@@ -23,10 +23,10 @@ type attempt struct {
 
 	mu   sync.Mutex // is taken after live's
 	left bool       // something was printed
-	over bool       // nothing more is passed on: the run will be made again
+	over bool       // nothing more is passed on: the run will be repeated
 }
 
-// mayRetry returns an attempt where the run may be made again.
+// mayRetry returns an attempt if the run may be repeated, else nil.
 func (x *Execution) mayRetry() *attempt {
 	if !x.Code.Retry || x.Granted.Kernel != "" || x.Image.Kernel != image.Nanos || x.purpose.Debug != nil ||
 		x.streams.Stdin != nil || policy.Reaches(x.Granted) {
@@ -58,8 +58,8 @@ func (n noting) Write(p []byte) (int, error) {
 	return n.w.Write(p)
 }
 
-// giveUp reports whether the run is to be made again, if it still may. If so, it cuts the machine's network, which a
-// change of the policy could open until then.
+// giveUp reports whether the run must be repeated, if it still may. If so, it cuts the machine's network, which a
+// change of the policy could have opened.
 func (a *attempt) giveUp(cut func()) bool {
 	a.live.Lock()
 	defer a.live.Unlock()
@@ -72,7 +72,7 @@ func (a *attempt) giveUp(cut func()) bool {
 	return a.over
 }
 
-// watch ends the run when the code asks for something that is lacking; done ends the
+// watch ends the run when the code asks for something that the kernel lacks; done ends the
 // watch.
 func (a *attempt) watch(m *machine.Machine, cancel context.CancelCauseFunc, done <-chan struct{}) {
 	select {
@@ -84,11 +84,11 @@ func (a *attempt) watch(m *machine.Machine, cancel context.CancelCauseFunc, done
 	}
 }
 
-// consoleDelay is how long what the code asked for may take to be said on the console
-// after the code's end is known: the two come by different ways.
+// consoleDelay bounds how much later than the code's end its missing feature appears on the
+// console: the two come by different ways.
 const consoleDelay = 100 * time.Millisecond
 
-// ended reports whether a run that has ended badly is to be made again.
+// ended reports whether a run that has failed must be repeated.
 func (a *attempt) ended(m *machine.Machine, code int) bool {
 	if a == nil || code == 0 {
 		return false

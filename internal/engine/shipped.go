@@ -9,11 +9,11 @@ import (
 	"github.com/unitask/unitask/internal/failure"
 )
 
-// Shipped images, containers' and custom ones: at the host of the run
-// (FleetRun.Image), and at the one that takes it.
+// Shipped images are containers' and custom ones: at the run's host (FleetRun.Image), and at
+// the host that receives them.
 
-// bringImage finds the image of a run's request, if it is the user's own, or a container's and in the store. Where it
-// is not, the other host gets the reference, and may pull it.
+// bringImage finds the image of a run's request if it is custom, or a container's in the store. Otherwise the other
+// host gets the reference, and may pull it.
 func (x *Execution) bringImage(remote *FleetRun, req catalog.Request) error {
 	if o := req.Custom; o != nil && o.Container == "" {
 		b, err := o.Ship()
@@ -27,7 +27,7 @@ func (x *Execution) bringImage(remote *FleetRun, req catalog.Request) error {
 	if err != nil || ref == "" {
 		return err
 	}
-	if req.Custom != nil { // and not what its name leads to, which a build under way may have changed
+	if req.Custom != nil { // its name may lead to another one after a build
 		ref = req.Custom.Container
 	}
 	c, err := x.engine.Images.Containers().Get(x.Code.Arch, ref)

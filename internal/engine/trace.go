@@ -21,25 +21,25 @@ const (
 	maxTraceItems     = 64
 )
 
-// Trace is what of a run's machine, which is booted for it, goes into the record's
-// trace.log while it runs. Tracing slows the guest: a system call costs a line on its serial port.
+// Trace tells what goes into the record's trace.log while a machine, booted for it, runs. Tracing
+// slows the guest: each system call costs a line on its serial port.
 type Trace struct {
-	// Syscalls are those of the code. Nanos has an image of its own for them, which is
-	// built first.
+	// Syscalls traces the code's system calls. Nanos needs an image of its own for that, which
+	// is built first.
 	Syscalls bool
-	// QEMU are items of QEMU's own log (-d), and events of it as trace:PATTERN.
+	// QEMU lists items of QEMU's own log (-d), and its events as trace:PATTERN.
 	QEMU []string
 	// Bytes is the most that is kept; 0 is DefaultTraceBytes.
 	Bytes int64
-	// WithSecrets lets the run have secrets, which a trace may show in other forms than
-	// those that are looked for.
+	// WithSecrets lets the run have secrets. A trace may show them in forms that the redactor
+	// does not know.
 	WithSecrets bool
 }
 
-// traceItem is what an item may look like: QEMU's names, and patterns of them.
+// traceItem matches an item: QEMU's names, and patterns of them.
 var traceItem = regexp.MustCompile(`^(trace:)?[a-z0-9_][a-z0-9_*-]{0,99}$`)
 
-// check says why a run can't be traced.
+// check returns an error if a run can't be traced.
 func (t *Trace) check(c *policy.Ceiling, secrets int) error {
 	wrong := func(value any, reason string) error {
 		return policy.Bad("trace", fmt.Sprint(value), "%s", reason)
@@ -64,7 +64,7 @@ func (t *Trace) check(c *policy.Ceiling, secrets int) error {
 	return attach.Allowed(c)
 }
 
-// tracing is a trace that is being made.
+// tracing is a trace under way.
 type tracing struct {
 	machine.Trace
 	sink traceSink
