@@ -23,8 +23,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Custom images that go along to another host: what one adds to the image that it begins with is an archive of
-// its files, and the other host has that image itself. One over a container's image goes as any container image.
+// This file sends custom images to another host. What one adds to its base image is an archive of files; the other host
+// has the base image itself. A custom image over a container's goes as any container image does.
 
 // Ship describes a request's custom image for another host.
 func (o *Custom) Ship() (b Shipped, err error) {
@@ -34,7 +34,7 @@ func (o *Custom) Ship() (b Shipped, err error) {
 	return b, err
 }
 
-// archiveFile has what is known of the archive, in what is kept under the image's key: its files never change.
+// archiveFile describes the archive, beside the image's files, which never change.
 const archiveFile = "archive.json"
 
 // archiveSum returns the archive's SHA-256, and its bytes.
@@ -56,7 +56,7 @@ func (o *Custom) archiveSum() (sum string, size int64, err error) {
 	}
 	f = image.File{Name: o.Name, Size: count.n, SHA256: hex.EncodeToString(h.Sum(nil))}
 	if text, err := json.Marshal(f); err == nil && own.Folder != "" {
-		_ = atomicfile.Write(known, text, 0o600) // only spares the next look
+		_ = atomicfile.Write(known, text, 0o600) // only saves time later
 	}
 	return f.SHA256, f.Size, nil
 }
@@ -68,15 +68,15 @@ func (c *counted) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Archive returns what the image brings, as it goes along.
+// Archive returns the image's own files as an archive.
 func (o *Custom) Archive() io.ReadCloser {
 	r, w := io.Pipe()
-	go func() { w.CloseWithError(o.writeArchive(w)) }() // which Close ends
+	go func() { w.CloseWithError(o.writeArchive(w)) }() // Close ends it
 	return r
 }
 
-// writeArchive writes what the image brings as a tar. It has no times, which no disk of an image has either: the same
-// files are the same archive on any host.
+// writeArchive writes the image's own files as a tar without times, since no disk of an image has any. So the same
+// files give the same archive on any host.
 func (o *Custom) writeArchive(to io.Writer) error {
 	w := tar.NewWriter(to)
 	if folder := o.Row.Payload.Custom.Folder; folder != "" {
@@ -127,8 +127,7 @@ func archiveEntry(w *tar.Writer, root *os.Root, name string, d fs.DirEntry) erro
 	return err
 }
 
-// ShippedCustom returns a custom image that another host shipped: it has the digest that it is kept by as its
-// name.
+// ShippedCustom returns a custom image that another host shipped. Its name is the digest that it is kept under.
 func ShippedCustom(c *image.Container) (*Custom, error) {
 	if language.OfImage(c.Custom.Base) == nil {
 		return nil, fmt.Errorf("the image %s was shipped over %.40q, which is no image of this host any more", c.Digest,
@@ -141,8 +140,8 @@ func ShippedCustom(c *image.Container) (*Custom, error) {
 	return o, nil
 }
 
-// shipped returns the custom image of a digest that another host shipped, nil if there is none that the ceiling
-// allows.
+// shipped returns the custom image with a digest that another host shipped, or nil if there is none, or the ceiling
+// allows none.
 func (cat *Catalog) shipped(name string, ceiling *policy.Ceiling) *image.Container {
 	if !WholeDigest.MatchString(name) || !ceiling.Image(name) {
 		return nil
@@ -154,14 +153,13 @@ func (cat *Catalog) shipped(name string, ceiling *policy.Ceiling) *image.Contain
 	return c
 }
 
-// WholeDigest is what digests of images and layers are like. A part of one, or a name, could lead to any image that is
-// here.
+// WholeDigest matches digests of images and layers. A part of a digest, or a name, could lead to any image here.
 var WholeDigest = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
-// runtimeForm is what the versions of programs are like.
+// runtimeForm matches the versions of programs.
 var runtimeForm = regexp.MustCompile(`^[A-Za-z0-9.:+~-]{0,80}$`)
 
-// checkShipped says what is wrong with what somebody says of a custom image.
+// checkShipped returns an error if another host's description of a custom image is wrong.
 func checkShipped(own *image.ShippedCustom) error {
 	l := language.OfImage(own.Base)
 	if l == nil {

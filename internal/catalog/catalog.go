@@ -19,8 +19,8 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Ensure returns the image of that name for a kernel, fetching and building what is missing, and
-// the container's image that it is made of, if it is.
+// Ensure returns the image of that name for a kernel, fetching and building what is missing. It also
+// returns the container's image that it is made of, if any.
 func (cat *Catalog) Ensure(ctx context.Context, images *image.Store, name string, kernel image.Kernel,
 	arch image.Arch) (*image.Image, *image.Container, error) {
 	images, contained, err := cat.imagesOf(ctx, images, name, arch)
@@ -52,11 +52,10 @@ type Catalog struct {
 	Source  *machine.Source // of templates and pools
 	Journal *audit.Journal
 	Tell    func(run.Event)
-	Enter   func() (leave func(), err error) // fails where the runtime is closed
+	Enter   func() (leave func(), err error) // fails if the runtime is closed
 }
 
-// WithDefaults checks a class and gives it its defaults; a kernel that is not given
-// stays so.
+// WithDefaults checks a class and fills in its defaults, except the kernel's.
 func WithDefaults(home string, sh machine.Class) (machine.Class, error) {
 	l := language.All[0]
 	if ref, is, err := policy.Reference(sh.Image); is {

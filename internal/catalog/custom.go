@@ -24,12 +24,12 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Custom is one that the user has described, as it was built.
+// Custom is a custom image as it was built.
 type Custom struct {
 	Schema      int                `json:"schema"`
 	Name        string             `json:"name"`
 	From        string             `json:"from"` // a bundled image, or a container image's reference
-	File        string             `json:"file"` // that describes it
+	File        string             `json:"file"` // its description
 	Arch        image.Arch         `json:"arch"`
 	Description string             `json:"description,omitempty"`
 	Env         map[string]string  `json:"env,omitempty"`
@@ -37,14 +37,14 @@ type Custom struct {
 	MemoryMB    int                `json:"memoryMb,omitempty"`
 	System      string             `json:"system,omitempty"` // of its packages: pip or npm
 	Packages    []packages.Package `json:"packages,omitempty"`
-	Runtime     string             `json:"runtime,omitempty"` // the version of the language's program that they were installed for, if it matters
+	Runtime     string             `json:"runtime,omitempty"` // the version of the language's program that the packages need, if it matters
 	Debian      []image.Deb        `json:"debian,omitempty"`
-	Folders     []string           `json:"folders,omitempty"` // of the guest that it brings
-	Key         string             `json:"key,omitempty"`     // "" where it brings no file
-	Digest      string             `json:"digest,omitempty"`  // of all that it brings
+	Folders     []string           `json:"folders,omitempty"` // in the guest, which it adds
+	Key         string             `json:"key,omitempty"`     // "" if it adds no file
+	Digest      string             `json:"digest,omitempty"`  // of all that it adds
 	Bytes       int64              `json:"bytes"`
-	Container   string             `json:"container,omitempty"` // the digest of what was built, where it is a container's
-	Layers      []string           `json:"layers,omitempty"`    // digests of what was laid over that which it begins with
+	Container   string             `json:"container,omitempty"` // the digest of the built container image, if it is one
+	Layers      []string           `json:"layers,omitempty"`    // digests of the layers over its base image
 	Built       time.Time          `json:"built"`
 
 	Row language.Image `json:"-"`
@@ -53,14 +53,14 @@ type Custom struct {
 const (
 	CustomSchema   = 1
 	MaxLockText    = 32 << 20
-	MaxLockNesting = 40      // brackets in one another in a lock file
+	MaxLockNesting = 40      // levels of brackets in a lock file
 	MaxLockValues  = 1 << 20 // and values
 	MaxTops        = 16
 	MaxFolders     = 1000 // bytes of contract.FoldersFile, which PID 1 reads
 	LockFileEnds   = ".lock.json"
 )
 
-// Top is what a folder at the guest's root may be called.
+// Top matches the name of a folder at the guest's root.
 var Top = regexp.MustCompile(`^[A-Za-z0-9._-]{1,40}$`)
 
 func CustomStore(dir string) *packages.Store { return &packages.Store{Dir: home.Dir(dir).Custom()} }
@@ -86,7 +86,7 @@ func ReadCustom(dir, name string) (*Custom, error) {
 	return o, o.Arrange(dir)
 }
 
-// Arrange makes the row that the image would have if it were bundled.
+// Arrange makes the image's row, as bundled images have one.
 func (o *Custom) Arrange(dir string) error {
 	if o.Container != "" {
 		o.Row = language.Image{About: o.Description, Payload: image.Payload{Name: o.Name, Container: true}}
@@ -116,7 +116,7 @@ func (o *Custom) Arrange(dir string) error {
 	return nil
 }
 
-// describe makes the row of an image over a bundled one, but for its files.
+// describe makes the row of an image over a bundled one, without its files.
 func (o *Custom) describe() {
 	o.Row = *language.OfImage(o.From).Image(o.From)
 	p := &o.Row.Payload
@@ -132,13 +132,13 @@ func (o *Custom) describe() {
 	}
 }
 
-// Customs returns those that the user has built, by their names; what can't be read is left out.
+// Customs returns the custom images that the user has built, by their names, without those that can't be read.
 func (cat *Catalog) Customs() []*Custom {
 	list, _ := cat.customs()
 	return list
 }
 
-// customs returns those that can be read, and why others can't.
+// customs returns the custom images that can be read, and the errors of the others.
 func (cat *Catalog) customs() (list []*Custom, err error) {
 	files, err := os.ReadDir(home.Dir(cat.Home).Custom())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -160,11 +160,11 @@ func (cat *Catalog) customs() (list []*Custom, err error) {
 	return list, err
 }
 
-// ImageFiles returns the folder of the home with files of images.
+// ImageFiles returns the home's folder with the files of custom images.
 func (cat *Catalog) ImageFiles() string { return home.Dir(cat.Home).ImageFiles() }
 
-// pruneCustom removes what no image of the user's own has, and what builds left behind: files and layers. Where one
-// can't be read it removes nothing. It is called where no build can be.
+// pruneCustom removes files and layers that no custom image has, and those that builds left behind. If an image can't
+// be read, it removes nothing. No build may run meanwhile.
 func (cat *Catalog) pruneCustom() error {
 	list, err := cat.customs()
 	if err != nil {
@@ -206,7 +206,7 @@ func (cat *Catalog) TidyCustom() {
 	}
 }
 
-// RemoveCustom removes an image of the user's own, and says whether there was one. Its file stays.
+// RemoveCustom removes a custom image, and reports whether there was one. Its description stays.
 func (cat *Catalog) RemoveCustom(ctx context.Context, name string) (bool, error) {
 	if imagefile.CheckName(name) != nil {
 		return false, nil
@@ -242,7 +242,7 @@ func (cat *Catalog) RemoveCustom(ctx context.Context, name string) (bool, error)
 	return true, err
 }
 
-// LockCustom has one build at a time: another's files, to which no name leads yet, would be taken for left behind.
+// LockCustom lets one build run at a time: the files of another, which has no name yet, would count as left behind.
 func (cat *Catalog) LockCustom(ctx context.Context) (*filelock.Lock, error) {
 	return filelock.Wait(ctx, home.Dir(cat.Home).Lock("own"), func() {
 		cat.Tell(run.Event{Kind: run.EventImage, Message: "waiting for another unitask that builds an image"})

@@ -17,16 +17,16 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// ImageInfo is a bundled image, as models and people are told of it.
+// ImageInfo describes an image for models and people.
 type ImageInfo struct {
 	Name      string   `json:"name"`
 	Languages []string `json:"languages"` // names that Request.Language may have
 	About     string   `json:"about"`     // what is in it, in two lines
-	// Ready says that it is built, so that no run waits for that; Template, that runs with the usual
-	// memory are cloned.
+	// Ready means that it is built, so no run waits for that. Template means that runs with the usual
+	// memory are clones.
 	Ready    bool  `json:"ready"`
 	Template bool  `json:"template"`
-	SizeMB   int64 `json:"sizeMb,omitempty"` // on disk, of one that is built
+	SizeMB   int64 `json:"sizeMb,omitempty"` // on disk, if it is built
 }
 
 // List returns the images that a ceiling allows; nil allows all.
@@ -47,10 +47,10 @@ func (cat *Catalog) List(ctx context.Context, ceiling *policy.Ceiling) []ImageIn
 	return list
 }
 
-// CheckCeiling refuses a ceiling that lists a name which looks like that of another image, or only names that mean
-// none: it would allow nothing without a word. Other names may be images that are built later. It refuses one that
-// lists ShippedImages where an image has that name, which releases before December 2026 allowed: such a file may mean
-// that image alone.
+// CheckCeiling refuses a ceiling that lists a name which resembles another image's, or only unknown names: it would
+// silently allow nothing. Other names may be images that are built later. It also refuses a ceiling that lists
+// ShippedImages if an image has that name, which releases before December 2026 allowed: the file may mean that image
+// alone.
 func (cat *Catalog) CheckCeiling(ceiling *policy.Ceiling) error {
 	if of := ceiling.ListsShipped(); of != nil {
 		described := filepath.Join(cat.ImageFiles(), policy.ShippedImages+imagefile.Extension)
@@ -63,7 +63,7 @@ func (cat *Catalog) CheckCeiling(ceiling *policy.Ceiling) error {
 	}
 	if name, _ := ceiling.MistypedImage(append(language.Images(), policy.ShippedImages),
 		func(string) bool { return true }); name == "" {
-		return nil // and nothing had to be read
+		return nil // nothing had to be read
 	}
 	known := append(language.Images(), policy.ShippedImages)
 	described, _ := filepath.Glob(filepath.Join(cat.ImageFiles(), "*"+imagefile.Extension))
@@ -81,10 +81,10 @@ func (cat *Catalog) CheckCeiling(ceiling *policy.Ceiling) error {
 		", or built by `unitask image build FILE`)")
 }
 
-// maxNamed is how many images an error names.
+// maxNamed bounds the images that an error names.
 const maxNamed = 20
 
-// HasTemplate reports whether runs of an image with the usual memory are cloned.
+// HasTemplate reports whether runs of an image with the usual memory are clones.
 func (cat *Catalog) HasTemplate(ctx context.Context, im *image.Image) bool {
 	memory := policy.DefaultMemoryMB
 	if im.Base != "" {
@@ -95,7 +95,7 @@ func (cat *Catalog) HasTemplate(ctx context.Context, im *image.Image) bool {
 	return cat.Source.HasTemplate(ctx, im, memory)
 }
 
-// ImageLanguages returns the names of the languages that are in an image.
+// ImageLanguages returns the names of an image's languages.
 func ImageLanguages(name string) []string {
 	if l := language.OfImage(name); l != nil {
 		return l.AllNames()
@@ -103,8 +103,7 @@ func ImageLanguages(name string) []string {
 	return nil
 }
 
-// rows returns a language's images under a ceiling; those of the user's own come last, and in the place of one with
-// their name.
+// rows returns a language's images under a ceiling. Custom images come last, and replace those with the same name.
 func (cat *Catalog) rows(l *language.Language, ceiling *policy.Ceiling) (list []language.Image) {
 	own := cat.Customs()
 	for _, im := range l.Images {
@@ -116,7 +115,7 @@ func (cat *Catalog) rows(l *language.Language, ceiling *policy.Ceiling) (list []
 	for _, o := range own {
 		if language.OfImage(o.From) == l {
 			row := o.Row
-			if o.Description == "" { // it has that of the image that it begins with
+			if o.Description == "" { // it has its base image's
 				row.About = cat.Images.Versions(row.About)
 			}
 			list = append(list, row)
@@ -125,12 +124,12 @@ func (cat *Catalog) rows(l *language.Language, ceiling *policy.Ceiling) (list []
 	return slices.DeleteFunc(list, func(im language.Image) bool { return !ceiling.Image(im.Payload.Name) })
 }
 
-// AboutLanguages says in a phrase each what code there can be under a ceiling, and what it finds.
+// AboutLanguages describes, in a phrase each, the languages that a ceiling allows, and what their images have.
 func (cat *Catalog) AboutLanguages(ceiling *policy.Ceiling) (phrases []string) {
 	for _, l := range language.All {
 		var in []string
 		for _, im := range cat.rows(l, ceiling) {
-			if l.Runner != "" { // it has images of another language
+			if l.Runner != "" { // it runs in another language's images
 				phrases = append(phrases, l.About)
 				break
 			}
@@ -153,7 +152,7 @@ func (cat *Catalog) AllowedLanguages(ceiling *policy.Ceiling) (names []string) {
 	return names
 }
 
-// AllowedImages returns the images that a ceiling allows, the user's own among them.
+// AllowedImages returns the images that a ceiling allows, with custom images.
 func (cat *Catalog) AllowedImages(ceiling *policy.Ceiling) (names []string) {
 	for _, l := range language.Interpreted {
 		for _, im := range cat.rows(l, ceiling) {

@@ -20,9 +20,8 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Prune removes the containers' images that no name leads to any more, and the images that runs would build anew. The
-// name of an image of the user's own leads to what was built last. Those that a run under way or a paused session has
-// stay, and so does what the rule spares.
+// Prune removes containers' images without a name, and images that runs would build again. The name of a custom image
+// leads to its latest build. Images of runs under way and of paused sessions stay, and so does what the rule spares.
 func (cat *Catalog) Prune(ctx context.Context, rule disuse.Rule) (freed disuse.Freed, err error) {
 	held, err := cat.LockCustom(ctx) // a build's container has no name yet
 	if err != nil {
@@ -43,14 +42,14 @@ func (cat *Catalog) Prune(ctx context.Context, rule disuse.Rule) (freed disuse.F
 		}
 	}
 	built, err := cat.customs()
-	if err != nil { // what it has would be taken for nobody's
+	if err != nil { // its files would seem to belong to nobody
 		return freed, failure.Host("images", err)
 	}
 	own := map[string]string{}
 	for _, o := range built {
 		own[string(o.Arch)+" "+o.Name] = o.Container
 		if o.Container != "" {
-			containers[o.Container] = true // also where a build that was killed has had the name lead elsewhere
+			containers[o.Container] = true // also if a killed build made the name lead elsewhere
 		}
 	}
 	leads := func(arch run.Arch, name, digest string) bool {
@@ -91,8 +90,8 @@ func (cat *Catalog) Prune(ctx context.Context, rule disuse.Rule) (freed disuse.F
 // ErrInUse means that a run under way or a paused session has an image.
 var ErrInUse = errors.New("a run under way or a paused session has it")
 
-// Remove removes the images that a name or the beginning of a digest means, and returns their digests or names: a
-// container's image, the user's own, all of a bundled name, or one by its digest. It refuses what is in use.
+// Remove removes the images that a name or the beginning of a digest means, and returns their digests or names. A name
+// means a container's image, a custom image, or all images of a bundled name. It refuses what is in use.
 func (cat *Catalog) Remove(ctx context.Context, name string, container *image.Container) (removed []string, err error) {
 	list, err := cat.Images.List()
 	if err != nil {
@@ -154,7 +153,7 @@ func (cat *Catalog) Remove(ctx context.Context, name string, container *image.Co
 	return removed, nil
 }
 
-// Unused returns those of the images that neither are in use nor would be had by a run.
+// Unused returns the images that are not in use, and that no run would get.
 func (cat *Catalog) Unused(list []*image.Image, used map[string]bool) (nobodys []*image.Image) {
 	for _, im := range list {
 		if !used[im.Digest] && !cat.current(im) {
@@ -164,7 +163,7 @@ func (cat *Catalog) Unused(list []*image.Image, used map[string]bool) (nobodys [
 	return nobodys
 }
 
-// current reports whether an image is the one that a run of its kind gets.
+// current reports whether runs of an image's kind get this image.
 func (cat *Catalog) current(im *image.Image) bool {
 	of, err := cat.Images.For(im)
 	if err != nil {
@@ -174,9 +173,9 @@ func (cat *Catalog) current(im *image.Image) bool {
 	return err == nil && now == im.Digest
 }
 
-// InUse returns the digests of the images that runs under way have, of this process or another, and paused sessions,
-// and of the containers' images that these are of. Of a run that has no machine yet nobody knows the image: all that
-// were obtained since it began are in use.
+// InUse returns the digests of the images of runs under way, in any process, and of paused sessions, with the
+// containers' images that they are made of. Nobody knows the image of a run that has no machine yet: so every image
+// obtained since it began counts as in use.
 func (cat *Catalog) InUse(list []*image.Image) (images, containers map[string]bool, err error) {
 	images, containers = map[string]bool{}, map[string]bool{}
 	var starting time.Time // when the first run began that has no machine yet

@@ -15,7 +15,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Container returns the image that a reference leads to; what is missing is pulled, if that may be.
+// Container returns the image that a reference leads to. It pulls what is missing, if that is allowed.
 func (cat *Catalog) Container(ctx context.Context, ref string, arch image.Arch) (*image.Container, error) {
 	c, err := cat.Images.Containers().Get(arch, ref)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -29,8 +29,8 @@ func (cat *Catalog) Container(ctx context.Context, ref string, arch image.Arch) 
 	return cat.Pull(ctx, ref, arch)
 }
 
-// Pull fetches a container's image from its registry, as it is now, and keeps it by its digest. Runs
-// that name the reference have this one until it is pulled again.
+// Pull fetches a container's image from its registry, and keeps it by its digest. Runs that name the
+// reference get this image until the next pull.
 func (cat *Catalog) Pull(ctx context.Context, reference string, arch run.Arch) (*image.Container, error) {
 	arch, err := image.ParseArch(string(arch))
 	if err != nil {
@@ -68,12 +68,11 @@ func (cat *Catalog) Pull(ctx context.Context, reference string, arch run.Arch) (
 	return c, nil
 }
 
-// maxListed is how many names of an image the audit log has.
+// maxListed bounds the names of an image in the audit log.
 const maxListed = 64
 
-// Import takes a container's image from a file, as docker save and podman save write it, or an OCI layout. Under
-// its names no ceiling's rule for a registry allows it: only its digest does. name is a reference that leads to it,
-// beside those that it has.
+// Import reads a container's image from a file of docker save or podman save, or an OCI layout. A ceiling allows it by
+// its digest only, not by a rule for a registry. name is one more reference that leads to it.
 func (cat *Catalog) Import(ctx context.Context, file, name string, arch run.Arch) (*image.Container, error) {
 	arch, err := image.ParseArch(string(arch))
 	if err != nil {
@@ -107,8 +106,7 @@ func (cat *Catalog) Import(ctx context.Context, file, name string, arch run.Arch
 	return c, nil
 }
 
-// imagesOf returns the store with images of that name: of the bundled ones, a reference, or a container's of the
-// user's own.
+// imagesOf returns the store for images of a name: a bundled one, a reference, or a custom container image.
 func (cat *Catalog) imagesOf(ctx context.Context, images *image.Store, name string, arch image.Arch) (*image.Store,
 	*image.Container, error) {
 	ref, is, err := policy.Reference(name)

@@ -18,13 +18,13 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Reference returns the image's reference in one form, or the name of one of the user's own that is a container's; ""
-// if the request has a bundled one.
+// Reference returns the image's reference in its normal form, or the name of a custom container image. It returns "" for
+// bundled images.
 func (req Request) Reference() (string, error) {
 	if req.Custom != nil && req.Custom.Container != "" {
 		return req.Custom.Name, nil
 	}
-	if req.Custom != nil { // whose name may be a digest
+	if req.Custom != nil { // its name may be a digest
 		return "", nil
 	}
 	ref, is, err := policy.Reference(req.Image)
@@ -68,8 +68,8 @@ func (req Request) containerLanguage(ref string) (*language.Language, *language.
 	return l, &l.Images[0], ext, nil
 }
 
-// FindLanguage returns that of a request: the one that it, or its image, names, else that of its
-// file; and the image that it runs in.
+// FindLanguage returns a request's language and image. The request, its image or its file determines the
+// language, in this order.
 func (req Request) FindLanguage() (l *language.Language, im *language.Image, ext string, err error) {
 	l, ext = language.All[0], language.All[0].Extensions[0]
 	if ref, err := req.Reference(); err != nil {
@@ -123,16 +123,16 @@ func (req Request) FindLanguage() (l *language.Language, im *language.Image, ext
 	return nil, nil, "", policy.Bad("image", req.Image, "has no %s, which is in %s", l.Name, strings.Join(in, ", "))
 }
 
-// Request is a request with the custom image that it names, where it names one and that was looked up.
+// Request is a request with its custom image, once that was looked up.
 type Request struct {
 	run.Request
 	Custom *Custom
 }
 
-// ResolveCustom finds the custom image of a request, if that is what it names; one comes before the bundled
-// image of the same name. One that another host shipped is there for who may have it.
+// ResolveCustom finds the custom image that a request names, if any. A custom image replaces the bundled
+// image of the same name. An image that another host shipped is available to callers whose ceiling allows it.
 func (cat *Catalog) ResolveCustom(req Request, ceiling *policy.Ceiling) (Request, error) {
-	if req.Custom != nil { // it is being built, or was found for a session
+	if req.Custom != nil { // a build makes it, or a session has found it
 		return req, nil
 	}
 	if c := cat.shipped(req.Image, ceiling); c != nil {
@@ -144,7 +144,7 @@ func (cat *Catalog) ResolveCustom(req Request, ceiling *policy.Ceiling) (Request
 	if name == "" {
 		_, im, _, err := req.FindLanguage()
 		if err != nil {
-			return req, nil // which is told later
+			return req, nil // the run reports that
 		}
 		name = im.Payload.Name
 	}

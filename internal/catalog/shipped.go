@@ -10,11 +10,11 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Shipped is a container's image, but for its disk, or a custom one, but for the archive of its files.
+// Shipped is a container's image without its disk, or a custom image without the archive of its files.
 type Shipped = image.Shipped
 
-// TakeShipped keeps an image that somebody brings, unless it is there: as KeyFor(who) runs can name it. disk opens its
-// disk, which is held to what was said of it. What nobody has used for a day is removed.
+// TakeShipped keeps an image from another host, unless it is here; runs name it by KeyFor(who). disk opens its disk,
+// which must match the description. Images that nobody has used for a day are removed.
 func (cat *Catalog) TakeShipped(ctx context.Context, who string, b Shipped,
 	disk func(context.Context) (io.ReadCloser, error)) error {
 	if arch := image.HostArch(); b.Arch != arch {

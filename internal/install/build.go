@@ -17,7 +17,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Plan is what the program in the machine is told.
+// Plan tells the program in the machine what to install.
 type Plan struct {
 	Tool   string            `json:"tool"`
 	Place  string            `json:"place"`
@@ -26,24 +26,24 @@ type Plan struct {
 	Scopes map[string]string `json:"scopes,omitempty"`
 	Plain  []string          `json:"plain,omitempty"`
 	CA     bool              `json:"ca,omitempty"`
-	// authorities are the variables that name a file of certificates, of what may be started while a package is built.
+	// authorities are variables that name a file of certificates, for programs that a package's build may start.
 	Authorities []string           `json:"authorities"`
 	Specs       []string           `json:"specs"`
 	Lock        []packages.Package `json:"lock,omitempty"`
 	Npm         json.RawMessage    `json:"npm,omitempty"`
 }
 
-// authorities are the variables by which pip, requests, OpenSSL, curl, git, cargo, Node and npm take certificates.
+// authorities are the variables for certificates of pip, requests, OpenSSL, curl, git, cargo, Node and npm.
 var authorities = []string{"PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO",
 	"CARGO_HTTP_CAINFO", "NODE_EXTRA_CA_CERTS", "npm_config_cafile"}
 
-// NewPlan returns a plan by which packages are installed from a registry, at a place in the guest.
+// NewPlan returns a plan to install packages from a registry, at a place in the guest.
 func NewPlan(place string, registry *packages.Registry, routes Routes, asked []string) Plan {
 	return Plan{Place: place, URL: registry.URL, More: registry.More, Scopes: registry.Scopes, CA: registry.CA != "",
 		Authorities: authorities, Specs: asked, Plain: routes.Plain}
 }
 
-// build installs packages in a machine, and stores them. before says which, if it is not nil.
+// build installs packages in a machine, and stores them. before, if not nil, lists exactly which.
 func (i *installation) build(ctx context.Context, before *packages.Lock) error {
 	what := strings.Join(i.want.Asked, " ")
 	req, b, err := i.request(ctx, before)
@@ -71,10 +71,10 @@ func (i *installation) build(ctx context.Context, before *packages.Lock) error {
 	}
 	i.to.tell(fmt.Sprintf("installed %d packages, %d files of %d MiB, after %.0f s",
 		len(i.want.Packages), i.want.Files, i.want.Bytes>>20, time.Since(start).Seconds()))
-	return i.Records.Remove(res.RunID) // which has the files a second time
+	return i.Records.Remove(res.RunID) // it has the files a second time
 }
 
-// request returns what the machine runs.
+// request returns the machine's request.
 func (i *installation) request(ctx context.Context, before *packages.Lock) (req run.Request, b *Build, err error) {
 	l := i.to.Language
 	routes, err := i.reach(ctx, i.registry)
@@ -106,7 +106,7 @@ func (i *installation) request(ctx context.Context, before *packages.Lock) (req 
 	return req, &Build{Proxy: routes.Proxy}, nil
 }
 
-// keep takes what a machine has built into the store.
+// keep stores what a machine has built.
 func (i *installation) keep(res *run.Result) error {
 	var said struct {
 		Packages []packages.Package `json:"packages"`

@@ -33,10 +33,10 @@ import (
 // Runner runs a request in a machine for a caller. With a nil Build it is an ordinary run.
 type Runner func(ctx context.Context, caller run.Caller, req catalog.Request, build *Build) (*run.Result, error)
 
-// Build says how a run differs that installs packages, or makes a layer of an image.
+// Build tells how a run differs that installs packages or makes a layer of an image.
 type Build struct {
 	Proxy func(host string, port uint16) *url.URL // nil is the host's
-	Layer bool                                    // what comes back is what it changes of its image
+	Layer bool                                    // its changes to the image come back, instead of /out
 }
 
 // Installer installs packages.
@@ -47,12 +47,12 @@ type Installer struct {
 	Journal *audit.Journal
 	Proxy   func(host string, port uint16) *url.URL // the host's, nil is none
 	Run     Runner
-	// Compilers returns the image in which packages are compiled, built on first use. It is not to be called under a lock
-	// of packages: the image's build takes its own first, and then locks of packages.
+	// Compilers returns the image in which packages are compiled, built on first use. Nobody may call it under a lock of
+	// packages: the image's build takes its own lock first, and then locks of packages.
 	Compilers func(ctx context.Context, to Target) (*catalog.Custom, error)
 }
 
-// Target says for which caller, language and architecture packages are installed.
+// Target is the caller, language and architecture that packages are installed for.
 type Target struct {
 	Language *language.Language
 	Arch     image.Arch
@@ -60,8 +60,8 @@ type Target struct {
 	Jail     []string
 	Caller   run.Caller
 	Tell     func(run.Event)
-	// Compilers is the image with compilers in which packages are installed, nil for the language's own. Building says
-	// that an image is built with the packages: if they need a compiler, that build is told so, by a NoCompilerError.
+	// Compilers is the image with compilers in which packages are installed; nil means the language's own. Building means
+	// that an image is built with the packages: if they need a compiler, the build gets a NoCompilerError.
 	Compilers *catalog.Custom
 	Building  bool
 }
@@ -72,13 +72,13 @@ func (to Target) tell(message string) { to.Tell(run.Event{Kind: run.EventImage, 
 const (
 	MemoryMB    = 1536
 	Timeout     = 15 * time.Minute
-	CompileTime = 45 * time.Minute // in place of Timeout, where something is compiled
+	CompileTime = 45 * time.Minute // instead of Timeout, if something is compiled
 	OutputBytes = 1 << 20
 	MaxLockText = 8 << 20          // bytes of the lock that a machine writes
 	probeTime   = 10 * time.Second // of a registry, to its first byte
 )
 
-// Store returns the store of what was built for runs.
+// Store returns the store of packages that were built for runs.
 func (in *Installer) Store() *packages.Store {
 	return &packages.Store{
 		Dir: home.Dir(in.Home).Packages(), MaxBytes: packages.RunsBytes, MaxMany: packages.RunsMany,
@@ -86,9 +86,9 @@ func (in *Installer) Store() *packages.Store {
 	}
 }
 
-// Prune removes what was built for runs, but for what was used since a time (the zero time is never) and what a run
-// under way has. It returns how many sets of packages that were, and their bytes; a dry run only counts. The next run
-// that asks for some has them built again, from what the registry then has.
+// Prune removes sets of packages that were built for runs, except those that were used since a time (the zero time
+// spares none) or that a run under way has. It returns how many sets it removed, and their bytes; a dry run only counts.
+// A later run that asks for such packages builds them again, from what the registry then has.
 func (in *Installer) Prune(ctx context.Context, since time.Time, dryRun bool) (sets int, bytes int64, err error) {
 	rule := disuse.Rule{Since: since, DryRun: dryRun}
 	var freed disuse.Freed
@@ -120,19 +120,18 @@ func (in *Installer) Prune(ctx context.Context, since time.Time, dryRun bool) (s
 	return freed.Count, freed.Bytes, store.Remove("")
 }
 
-// installation is a set of packages that is asked for.
+// installation is a requested set of packages.
 type installation struct {
 	*Installer
 	to       Target
 	store    *packages.Store
 	registry *packages.Registry
 	tool     string         // the file of pip or npm
-	asked    []byte         // what its key is of
-	want     *packages.Lock // what is to be built, and then what was
+	asked    []byte         // the text that its key is the digest of
+	want     *packages.Lock // what must be built, and later what was built
 }
 
-// Ensure has the packages that are asked for installed if they are not there, and uses them. locked, if not nil, says
-// which exactly.
+// Ensure installs the requested packages if they are missing, and uses them. locked, if not nil, lists exactly which.
 func (in *Installer) Ensure(ctx context.Context, to Target, specs []string, locked *packages.Lock,
 	use func(*packages.Store, *packages.Lock) error) error {
 	i, err := in.find(ctx, to, specs)
@@ -161,7 +160,7 @@ func (in *Installer) Ensure(ctx context.Context, to Target, specs []string, lock
 	return i.ensure(ctx, locked, use)
 }
 
-// ensure builds the packages if they are still not there, and uses them.
+// ensure builds the packages if they are still missing, and uses them.
 func (i *installation) ensure(ctx context.Context, locked *packages.Lock,
 	use func(*packages.Store, *packages.Lock) error) error {
 	to := i.to
@@ -173,7 +172,7 @@ func (i *installation) ensure(ctx context.Context, locked *packages.Lock,
 	}
 	defer held.Unlock()
 	before, err := i.store.Get(i.want.Key)
-	if err == nil { // somebody else has just built them, or they are damaged
+	if err == nil { // another process has just built them, or they are damaged
 		if err = use(i.store, before); !toBuild(err) {
 			return err
 		}
@@ -198,13 +197,12 @@ func (i *installation) ensure(ctx context.Context, locked *packages.Lock,
 	return use(i.store, i.want)
 }
 
-// toBuild reports whether packages are to be built: they are not there, have gone meanwhile to make room, or are
-// damaged.
+// toBuild reports whether packages must be built: they are missing, were removed to make room, or are damaged.
 func toBuild(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, packages.ErrDamaged)
 }
 
-// find says what is asked for: by which tool, from which registry, under which key.
+// find fills in the tool, the registry and the key of the requested packages.
 func (in *Installer) find(ctx context.Context, to Target, specs []string) (*installation, error) {
 	l := to.Language
 	slices.Sort(specs)
@@ -229,8 +227,8 @@ func keyOf(asked []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// stored returns what is in the store. If others are locked than a run without a lock gets, they have a key of their
-// own.
+// stored returns the stored packages. If the locked ones differ from those of a run without a lock, they have a key of
+// their own.
 func (i *installation) stored(locked *packages.Lock) (*packages.Lock, error) {
 	lock, err := i.store.Get(i.want.Key)
 	if locked == nil || err == nil && slices.Equal(lock.Packages, locked.Packages) {
@@ -240,8 +238,8 @@ func (i *installation) stored(locked *packages.Lock) (*packages.Lock, error) {
 	return i.store.Get(i.want.Key)
 }
 
-// Mount adds what is kept to a run's inputs, at its place in the guest, if it is what was built. It stays in the store
-// until the lock is let go of.
+// Mount adds stored packages to a run's inputs, at their place in the guest, unless they are damaged. They stay in the
+// store until the lock is released.
 func Mount(store *packages.Store, lock *packages.Lock, place string, inputs *hostfiles.Set) (
 	_ *filelock.Lock, err error) {
 	held, err := store.Hold(lock)
@@ -253,7 +251,7 @@ func Mount(store *packages.Store, lock *packages.Lock, place string, inputs *hos
 			held.Unlock()
 		}
 	}()
-	var one hostfiles.Set // looked at by itself, since it may turn out to be damaged
+	var one hostfiles.Set // checked alone, since it may be damaged
 	defer one.Close()
 	for _, to := range []*hostfiles.Set{&one, inputs} {
 		found, err := hostfiles.Find(lock.Folder(), true)
@@ -272,7 +270,7 @@ func Mount(store *packages.Store, lock *packages.Lock, place string, inputs *hos
 			if err := store.Verify(lock); err != nil {
 				return nil, err
 			}
-			_ = store.Restamp(lock, stamp) // only spares the next look
+			_ = store.Restamp(lock, stamp) // only saves time later
 		}
 	}
 	return held, nil

@@ -11,16 +11,16 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Why packages could not be installed, of all that pip, npm and what these start have said.
+// This file finds out why packages could not be installed, from the output of pip, npm and the programs that they start.
 
 const (
-	MaxToolError = 700 // bytes of what a tool said
+	MaxToolError = 700 // bytes of a tool's words
 	maxToolCause = 300 // and of the first cause
-	maxToolSaid  = 100 // different errors that are looked at
+	maxToolSaid  = 100 // different errors that are considered
 )
 
-// noCompiler are the words of those that want a compiler and find none: setuptools, CMake, Meson, programs in Python,
-// uWSGI, node-gyp, shells.
+// noCompiler matches the errors of programs that need a compiler and find none: setuptools, CMake, Meson, programs in
+// Python, uWSGI, node-gyp, shells.
 var noCompiler = regexp.MustCompile(`(?m)` + strings.Join([]string{
 	`command '[^'\n]{0,80}(?:gcc|g\+\+|cc|c\+\+|clang)' failed: No such file`,
 	`unable to execute '[^'\n]{0,80}(?:gcc|cc|g\+\+)'`,
@@ -36,7 +36,7 @@ var noCompiler = regexp.MustCompile(`(?m)` + strings.Join([]string{
 	`sh: (?:\d+: )?(?:make|gcc|g\+\+|cc|cmake|python3?): (?:command )?not found`,
 }, "|"))
 
-// noRust are the words of those that want Rust's compiler, which no image of builds has.
+// noRust matches the errors of programs that need Rust's compiler, which no image of builds has.
 var noRust = regexp.MustCompile(strings.Join([]string{
 	`can't find Rust compiler`,
 	`Cargo, the Rust package manager, is not installed`,
@@ -44,7 +44,7 @@ var noRust = regexp.MustCompile(strings.Join([]string{
 	`(?:cargo|rustc): (?:command )?not found`,
 }, "|"))
 
-// compilerError is the line with which a compiler or a linker says what is wrong.
+// compilerError matches the line in which a compiler or a linker states the error.
 var compilerError = regexp.MustCompile(`(?m)^[\s│]*(?:npm (?:error|ERR!) )?(` + strings.Join([]string{
 	`\S+:\d+:(?:\d+:)? (?:fatal )?error: .+`,
 	`(?:\S*[/-])?(?:gcc|g\+\+|cc1|cc1plus|collect2): (?:fatal )?error: .+`,
@@ -52,10 +52,10 @@ var compilerError = regexp.MustCompile(`(?m)^[\s│]*(?:npm (?:error|ERR!) )?(` 
 	`.*: undefined reference to .+`,
 }, "|") + `)$`)
 
-// missingFile is an error that another package of Debian may cure: a header, a library or a program is missing.
+// missingFile matches an error that another package of Debian may cure: a missing header, library or program.
 var missingFile = regexp.MustCompile(`fatal error: \S+: No such file|ld(?:\.\w+)?: cannot find -l`)
 
-// connection is how pip says that it could not reach an index; what a pip says that pip has started is indented.
+// connection matches pip's error that it could not reach an index. A pip that pip has started indents its output.
 var connection = regexp.MustCompile(`(?m)^[\s│]*WARNING: Retrying .*? after connection broken by '(.+)': `)
 
 // Why something can't be compiled.
@@ -68,21 +68,21 @@ const (
 		"or install it over a container image that has a compiler (docs/images.md)"
 )
 
-// NoCompilerError says that packages have no binary, and found no compiler.
+// NoCompilerError means that packages have no binary, and found no compiler.
 type NoCompilerError struct{ *policy.FieldError }
 
 func (e *NoCompilerError) Unwrap() error { return e.FieldError }
 
-// WithoutCompilers returns the error where the image with compilers can't be had, either.
+// WithoutCompilers returns the error if there is no image with compilers, either.
 func (e *NoCompilerError) WithoutCompilers(err error) error {
 	return policy.Bad(e.Field, e.Value, "must be compiled, and the image with compilers can't be had: %v%s",
 		err, withoutCompilers)
 }
 
-// failed says why the machine could not install the packages: by a NoCompilerError where one with compilers may.
+// failed returns why the machine could not install the packages: a NoCompilerError if one with compilers may.
 func (i *installation) failed(res *run.Result) error {
 	said, more := string(res.Stderr), ""
-	// One that had to be ended did not end for want of a compiler, whatever it printed.
+	// A machine that had to be ended did not fail for a missing compiler, whatever it printed.
 	lacks := res.Outcome == run.OutcomeExited && noCompiler.MatchString(said) && !noRust.MatchString(said)
 	if o := i.to.Compilers; o != nil && (lacks || missingFile.MatchString(said)) {
 		more = fmt.Sprintf("; if a package of Debian has what is missing, add it to debian in %s and build that, "+
@@ -97,7 +97,7 @@ func (i *installation) failed(res *run.Result) error {
 	return err
 }
 
-// ToolError is why pip or npm failed, by their own words.
+// ToolError is why pip or npm failed, in their own words.
 func (in *Installer) ToolError(system string, res *run.Result) string {
 	reason := toolWords(string(res.Stderr))
 	if reason == "" {
@@ -110,7 +110,7 @@ func (in *Installer) ToolError(system string, res *run.Result) string {
 	return reason
 }
 
-// toolWords returns the errors among what a tool has said, the first cause before what came of it.
+// toolWords returns the errors in a tool's output, the first cause before its consequences.
 func toolWords(stderr string) string {
 	var said []string
 	add := func(text string) {

@@ -28,7 +28,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// The routes of a build to registries: those that the host's own pip and npm are configured for.
+// This file finds a build's routes to registries: those that the host's own pip and npm are configured for.
 
 // hostRegistry returns the one that the host's own tool is configured for; tool is asked for where that has none but
 // its own.

@@ -18,7 +18,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Check checks what of a request is no policy, and returns its program with the defaults filled in.
+// Check checks everything in a request that the policy does not decide. It returns the program, with its defaults.
 func Check(req catalog.Request) (Program, error) {
 	p := Program{Text: req.Code, Path: req.Path, Dir: req.Dir, inlineFiles: req.InlineFiles, packageType: req.PackageType,
 		args: req.Args, nodeArgs: req.NodeArgs, env: map[string]string{
@@ -69,7 +69,7 @@ func Check(req catalog.Request) (Program, error) {
 	return p, nil
 }
 
-// place says where the code lies and runs; ext is the extension of a file without a name.
+// place sets the path and the folder of the code; ext is the extension of a file without a name.
 func (p *Program) place(req catalog.Request, ext string) error {
 	p.Dir, p.Path = cmp.Or(p.Dir, contract.WorkDir), cmp.Or(p.Path, cmp.Or(p.Language.Stem, "code")+ext)
 	if !path.IsAbs(p.Dir) {
@@ -113,14 +113,14 @@ func checkVariables(req run.Request, l *language.Language) error {
 			return policy.Bad("env", fmt.Sprintf("%.80q", name), "a name must not be empty or hold = or a NUL byte")
 		}
 	}
-	if n := sizeOf(req); n > contract.MaxFrame { // it would be on record, and found out by a machine
+	if n := sizeOf(req); n > contract.MaxFrame { // else the record would have it, and only a machine would refuse it
 		return policy.Bad("args", fmt.Sprintf("of %d bytes, with env", n), "must have at most %d: standard input takes more",
 			contract.MaxFrame)
 	}
 	return nil
 }
 
-// checkSecrets checks secrets, and what says which hosts they are bound to.
+// checkSecrets checks secrets and the hosts that they are bound to.
 func checkSecrets(req run.Request) error {
 	for name := range req.SecretHosts {
 		if _, there := req.Secrets[name]; !there {
@@ -164,7 +164,7 @@ func GuestDir(dir string) string {
 	return dir
 }
 
-// CheckGuestPath says what is wrong with a path inside.
+// CheckGuestPath returns an error if the guest can't have a path.
 func CheckGuestPath(field, p string) error {
 	reason := ""
 	switch {
@@ -180,7 +180,7 @@ func CheckGuestPath(field, p string) error {
 	return policy.Bad(field, fmt.Sprintf("%.80q", p), "%s", reason)
 }
 
-// reserved reports whether a path lies where the guest's own files are.
+// reserved reports whether a path is in a folder of the guest's own files.
 func reserved(p string) bool {
 	for _, dir := range strings.Split(contract.Reserved, ":") {
 		if p == dir || strings.HasPrefix(p, dir+"/") {

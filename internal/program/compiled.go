@@ -14,20 +14,19 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Compilation is what a run has of the store of compiled programs.
+// Compilation is a run's use of the store of compiled programs.
 type Compilation struct {
 	Store   *compiled.Store
 	Key     string
-	Looked  bool            // for a program of before (load)
-	cached  bool            // it was there
-	Program []byte          // it, until the guest has it
-	At      string          // the path in the guest of that
+	Looked  bool            // Load has looked for an earlier program
+	cached  bool            // there was one
+	Program []byte          // the program, until the guest has it
+	At      string          // its path in the guest
 	placed  int             // its length, if the guest has it in its place
-	draft   *compiled.Draft // of what it is compiled to
+	draft   *compiled.Draft // of the program that the guest hands out
 }
 
-// Load returns the program that the code was compiled to before, nil if there is none. It is read when it is first
-// asked for, while QEMU starts.
+// Load returns the program that the code was compiled to before, or nil. The first call reads it, while QEMU starts.
 func (c *Compilation) Load() []byte {
 	if !c.Looked {
 		c.Looked, c.Program = true, c.Store.Get(c.Key)
@@ -36,12 +35,12 @@ func (c *Compilation) Load() []byte {
 	return c.Program
 }
 
-// Alone reports whether nothing goes into what the code is compiled to but its text, its name and its folder.
+// Alone reports whether the compiled program depends only on the code's text, its name and its folder.
 func (p *Program) Alone() bool {
 	switch {
 	case p.Language.Compiled == nil, p.inImage != nil, p.Command, p.Check, p.Supervisor != nil, p.Layer, p.Installed:
 		return false
-	case p.terminal != nil: // which the compiler has, too: what is typed may end it
+	case p.terminal != nil: // the compiler has the terminal, too: what is typed may end it
 		return false
 	case len(p.inlineFiles) > 0, len(p.nodeArgs) > 0, p.ownProcess != "", len(p.Inputs.Paths()) > 0:
 		return false
@@ -55,7 +54,7 @@ func (p *Program) Alone() bool {
 	return len(p.Secrets) == 0 && p.Language.Compiled.Alone(p.Text, p.args)
 }
 
-// Put sends the program that the code was compiled to, or asks for it, and is what a start says of that.
+// Put sends the compiled program, or asks the guest for it, and returns what the start must tell about it.
 func (c *Compilation) put(conn *guest.Conn) (string, error) {
 	if c == nil {
 		return "", nil
@@ -82,7 +81,7 @@ func (c *Compilation) put(conn *guest.Conn) (string, error) {
 	return c.At, nil
 }
 
-// Place says whether a machine began with the program in its place.
+// Place notes whether a machine began with the program in its place.
 func (c *Compilation) Place(m *machine.Machine) {
 	if c != nil {
 		c.placed = 0
@@ -92,7 +91,7 @@ func (c *Compilation) Place(m *machine.Machine) {
 	}
 }
 
-// length is of the program, if it is in the guest's place.
+// length returns the program's length if it is in the guest's place, else 0.
 func (c *Compilation) length() int {
 	if c == nil {
 		return 0
@@ -100,7 +99,7 @@ func (c *Compilation) length() int {
 	return c.placed
 }
 
-// Patience returns how long the program may take on its way.
+// Patience returns how long sending the program may take.
 func (c *Compilation) Patience() time.Duration {
 	if c == nil || c.Load() == nil {
 		return 0
@@ -115,7 +114,7 @@ func (c *Compilation) Sent() {
 	}
 }
 
-// Outcome returns what came of it.
+// Outcome tells whether the program was cached or kept.
 func (c *Compilation) Outcome() string {
 	switch {
 	case c == nil:

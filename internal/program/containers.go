@@ -11,10 +11,10 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Images of containers: what is known of them before one is there (a reference), and what
-// is made of a run when it is.
+// This file prepares runs of container images: before the image is here there is only its
+// reference; then its configuration completes the program.
 
-// Adopt gives the program what its image says of how it is started.
+// Adopt completes the program by its image's configuration.
 func (p *Program) Adopt(c *image.Container) error {
 	p.env = map[string]string{"PATH": language.ContainerPath, "HOME": c.Owner.Home}
 	for _, v := range c.Config.Env {

@@ -7,8 +7,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Grant resolves what a request asks for against the caller's ceiling, and gives the code
-// its secrets.
+// Grant cuts a request to the caller's ceiling, and gives the code its secrets.
 func (p *Program) Grant(caller run.Caller, req catalog.Request, requireJail []string) (asked policy.Request,
 	granted run.Policy, err error) {
 	asked, eff, denials, err := Resolve(req, caller.Ceiling, &p.Inputs)
@@ -35,7 +34,7 @@ func (p *Program) Grant(caller run.Caller, req catalog.Request, requireJail []st
 	return asked, run.Policy{Effective: eff, Denials: denials, Ceiling: caller.CeilingPath()}, nil
 }
 
-// ImageDenied says why nothing runs with an image.
+// ImageDenied returns the error of a run whose image was denied.
 func ImageDenied(name string, denials []policy.Denial) error {
 	for _, d := range denials {
 		if d.Field == "image" {

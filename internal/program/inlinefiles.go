@@ -13,7 +13,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// CheckInlineFiles says what is wrong with a request's inline files, whose code is at main.
+// CheckInlineFiles returns an error if a request's inline files are wrong; main is the path of its code.
 func CheckInlineFiles(list []run.InlineFile, main string) error {
 	bad := func(value, reason string) error {
 		return policy.Bad("inlineFiles", value, "%s", reason)
@@ -54,7 +54,7 @@ func CheckInlineFiles(list []run.InlineFile, main string) error {
 	return nil
 }
 
-// Beside returns what of the inline files must be in the guest, folders before what is in them.
+// Beside returns the inline files for the guest, and their folders before them.
 func (p *Program) Beside() (files []File) {
 	at := path.Dir(p.Path)
 	made := map[string]bool{".": true}
@@ -75,7 +75,7 @@ func (p *Program) Beside() (files []File) {
 	return files
 }
 
-// hasInlineFile reports whether an inline file of that name comes along.
+// hasInlineFile reports whether the request has an inline file of that name.
 func (p *Program) hasInlineFile(name string) bool {
 	return slices.ContainsFunc(p.inlineFiles, func(n run.InlineFile) bool { return n.Name == name })
 }

@@ -17,23 +17,23 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// OutDir is where the code leaves what is to come back.
+// OutDir is the folder whose files come back.
 const OutDir = contract.OutDir
 
-// asked is a file or folder that a request names, found and not opened.
+// asked is a file or folder of a request, found but not opened.
 type asked struct {
 	policy.Mount
 	found *hostfiles.Found
 	field string
 	text  string // as the request has it
-	must  string // where it must lead; "" is anywhere
+	must  string // the path that it must lead to; "" means any
 }
 
 func (a asked) bad(reason string) error {
 	return policy.Bad(a.field, fmt.Sprintf("%.200q", a.text), "%s", reason)
 }
 
-// findMounts finds what a request names, and opens nothing.
+// findMounts finds the files and folders of a request, and opens none.
 func findMounts(req catalog.Request) (list []asked, err error) {
 	for _, part := range []struct {
 		field  string
@@ -69,17 +69,17 @@ func findMounts(req catalog.Request) (list []asked, err error) {
 	return list, nil
 }
 
-// fileOverheadMB is what files leave of a machine's memory for the rest, at the least.
+// fileOverheadMB is the least memory that files must leave for the rest of a machine.
 const fileOverheadMB = 88
 
-// Bytes that a kernel keeps of each file beside its pages. Measured with 20 000 files.
+// Bytes that a kernel needs for each file beside its pages. Measured with 20 000 files.
 const (
 	nanosPerFile = 4400
 	linuxPerFile = 1200
 )
 
-// RoomFor says that a machine has room for what a run brings: it lives in its memory,
-// of which half may be files. A run that asks for no kernel may get either.
+// RoomFor returns an error if a machine has no room for a run's files. They are in its memory,
+// and may take half of it. A run that names no kernel may get either.
 func RoomFor(brought *hostfiles.Set, kernel image.Kernel, memoryMB int) *policy.FieldError {
 	perFile := int64(nanosPerFile)
 	if kernel == image.Linux {
@@ -103,8 +103,8 @@ func roundUp(n int64) int64 {
 	return (n + 1<<20 - 1) >> 20 << 20
 }
 
-// Resolve cuts what is asked for to the ceiling, and adds to brought the files and
-// folders that are granted.
+// Resolve cuts a request to the ceiling, and adds the granted files and folders to
+// brought.
 func Resolve(req catalog.Request, ceiling *policy.Ceiling, brought *hostfiles.Set) (want policy.Request,
 	eff policy.Effective, denials []policy.Denial, err error) {
 	want = Asked(req)
@@ -136,7 +136,7 @@ func Resolve(req catalog.Request, ceiling *policy.Ceiling, brought *hostfiles.Se
 	if eff, denials, err = policy.Resolve(want, ceiling); err != nil {
 		return want, eff, nil, err
 	}
-	var tooMuch *policy.FieldError // told with what memory it would take, so that nobody asks twice
+	var tooMuch *policy.FieldError // it names the memory that would do
 	for _, a := range list {
 		granted := eff.Files
 		if a.field == "dirs" {
@@ -161,7 +161,7 @@ func Resolve(req catalog.Request, ceiling *policy.Ceiling, brought *hostfiles.Se
 			return want, eff, denials, a.bad(err.Error())
 		}
 	}
-	// Where a path leads is disclosed only to callers that are granted it, in Effective.
+	// Effective discloses where a path leads, only to callers that may have it.
 	for _, mounts := range [][]policy.Mount{want.Files, want.Dirs} {
 		for i := range mounts {
 			mounts[i].Real = ""
@@ -180,8 +180,8 @@ func Resolve(req catalog.Request, ceiling *policy.Ceiling, brought *hostfiles.Se
 	return want, eff, denials, nil
 }
 
-// kernelFor returns the kernel for a run that asks for one, or for none, and brings these
-// files: Nanos takes no name that is not UTF-8.
+// kernelFor returns the kernel for a run with these files, which may name a kernel: Nanos
+// accepts only names in UTF-8.
 func kernelFor(k image.Kernel, brought *hostfiles.Set) (image.Kernel, error) {
 	odd := brought.NotText()
 	switch {
@@ -195,7 +195,7 @@ func kernelFor(k image.Kernel, brought *hostfiles.Set) (image.Kernel, error) {
 	return image.Linux, nil
 }
 
-// Asked returns what of a request the policy decides on.
+// Asked returns the part of a request that the policy decides.
 func Asked(req catalog.Request) policy.Request {
 	asked := policy.Asked(req.Request)
 	if _, im, _, err := req.FindLanguage(); err == nil {

@@ -1,4 +1,4 @@
-// Package program checks a request's code, and prepares what a guest gets before the code starts.
+// Package program checks a request's code, and prepares what the guest gets before the code starts.
 package program
 
 import (
@@ -28,7 +28,7 @@ import (
 type Program struct {
 	Language    *language.Language
 	Image       *language.Image
-	Attachable  bool // others of the user may join its machine
+	Attachable  bool // the user's other processes may join its machine
 	Text        string
 	Path        string // absolute, in the guest
 	Dir         string
@@ -37,8 +37,8 @@ type Program struct {
 	args        []string
 	Command     bool              // args are a command of a container's image
 	inImage     []string          // the command line in a container's image (adopt)
-	ownDir      bool              // Dir was asked for
-	given       map[string]string // of env, by the request
+	ownDir      bool              // the request names Dir
+	given       map[string]string // the request's part of env
 	nodeArgs    []string
 	ownProcess  string // the argument or variable that only a fresh process can heed, or ""
 	env         map[string]string
@@ -46,35 +46,35 @@ type Program struct {
 	Tell        func(run.Event) // of the run
 	Arch        image.Arch
 	ca          string
-	Secrets     map[string]string // all that were granted
+	Secrets     map[string]string // all granted ones
 	Exposed     int               // how many of them the code itself gets
-	Broker      *broker.Broker    // of those that it does not get; nil if there is none
-	Kept        *broker.Kept      // what the guest has of another broker, which it continues with; else nil
-	Check       bool              // its syntax, in place of running it
+	Broker      *broker.Broker    // of the others; nil if there are none
+	Kept        *broker.Kept      // of the former broker, if the guest continues with its placeholders; else nil
+	Check       bool              // only the syntax is checked
 	Cold        bool
 	Fresh       bool
 	Retry       bool
 	cpus        float64
 	Supervisor  Supervisor // of a session's machine; nil for one run
-	Layer       bool       // what comes back is what it changes of its image
+	Layer       bool       // the changes to the image come back, instead of /out
 	Inputs      hostfiles.Set
-	Installed   bool           // and the packages are among them
-	Held        *filelock.Lock // keeps these where they are
-	Compiled    *Compilation   // of what it is compiled to; nil if that is not kept
-	Relayed     []uint16       // ports of the guest's loopback that lead to ours
+	Installed   bool           // the inputs have the packages
+	Held        *filelock.Lock // keeps the packages from being removed
+	Compiled    *Compilation   // nil if no compiled program is kept
+	Relayed     []uint16       // ports of the guest's loopback that lead to the host's
 }
 
-// Supervisor is what a session has the guest run in the place of its code.
+// Supervisor is the program that the guest runs for a session, instead of code.
 type Supervisor interface {
-	// Files are in the guest before the start, in the place of the program's own.
+	// Files replace the program's files in the guest.
 	Files(p *Program) []File
-	// DriverPath is the interpreter's driver, where that is the machine's only process.
+	// DriverPath is the path of the interpreter's driver, if the interpreter is the machine's only process.
 	DriverPath() string
-	// Started is told what variables, certificates and folder the guest starts with.
+	// Started receives the variables, certificates and folder of the guest's start.
 	Started(env map[string]string, ca, dir string)
 }
 
-// Close lets go of what the code has of the host.
+// Close releases what the code holds of the host.
 func (p *Program) Close() {
 	p.Inputs.Close()
 	p.Held.Unlock()
@@ -88,7 +88,7 @@ func (p *Program) RecordName() string {
 	return "code" + p.Language.Extensions[0]
 }
 
-// File is one that the guest gets, and what is in it.
+// File is a file for the guest, and its content.
 type File struct {
 	guest.File
 	Content string
@@ -104,7 +104,7 @@ func (p *Program) Files() []File {
 		return p.Supervisor.Files(p)
 	}
 	if p.Command && !p.ownDir {
-		return nil // it is the image's
+		return nil // the image has the program
 	}
 	files := []File{{guest.File{Path: p.Dir, Mode: fs.ModeDir | 0o755, User: !p.Inputs.Under(p.Dir)}, ""}}
 	if p.Command {
@@ -128,7 +128,7 @@ func (p *Program) Files() []File {
 // InOneProcess reports whether it is a session whose interpreter is the machine's only process (Nanos).
 func (p *Program) InOneProcess() bool { return p.Supervisor != nil && !p.Fresh }
 
-// runner returns the text of a program that checks the code, or runs it, "" if the code is what runs.
+// runner returns the text of a program that checks or runs the code, or "" if the code runs by itself.
 func (p *Program) runner() string {
 	if p.Check {
 		return p.Language.Check
@@ -136,7 +136,7 @@ func (p *Program) runner() string {
 	return p.Language.Runner
 }
 
-// main returns the program that runs: the code, or its runner, which lies where nothing of the request can.
+// main returns the path of the program that runs: the code, or its runner, which is where no file of a request can be.
 func (p *Program) main() string {
 	if p.runner() != "" {
 		return contract.UnitaskDir + "/check" + cmp.Or(p.Language.RunnerExtension, p.Language.Extensions[0])
@@ -144,7 +144,7 @@ func (p *Program) main() string {
 	return p.Path
 }
 
-// argv is its file and its arguments.
+// argv returns its file and its arguments.
 func (p *Program) argv() []string {
 	switch {
 	case p.inImage != nil:
@@ -168,7 +168,7 @@ func (p *Program) looks() bool { return p.Dir != "" && p.Dir != "/" && p.Supervi
 // Put sends the program, and part of the inputs, into the guest and starts it.
 func (p *Program) Put(ctx context.Context, conn *guest.Conn, part hostfiles.Part) error {
 	if p.Supervisor != nil {
-		if err := conn.Lasting(); err != nil { // first: the guest keeps a way in for who says so
+		if err := conn.Lasting(); err != nil { // first: only then does the guest keep listening
 			return err
 		}
 	}
@@ -234,8 +234,7 @@ func (p *Program) Put(ctx context.Context, conn *guest.Conn, part hostfiles.Part
 	return err
 }
 
-// processError says what is wrong with the argument or variable that wants a process of
-// its own.
+// processError returns the error about an argument or variable that needs a fresh process.
 func (p *Program) processError(reason string) error {
 	field := "env"
 	if strings.HasPrefix(p.ownProcess, "-") {
@@ -244,7 +243,7 @@ func (p *Program) processError(reason string) error {
 	return policy.Bad(field, p.ownProcess, "%s", reason)
 }
 
-// On gives the code what only its streams ask for: a terminal, colours.
+// On gives the code what its streams ask for: a terminal, colours.
 func (p *Program) On(streams run.IO) {
 	if t := streams.Terminal; t != nil {
 		p.terminal, p.Fresh = t, true
@@ -265,7 +264,7 @@ func (p *Program) On(streams run.IO) {
 	}
 }
 
-// Kernel returns the kernel of the run, where k is granted, "" for any.
+// Kernel returns the run's kernel if k is granted; "" means any.
 func (p *Program) Kernel(k image.Kernel) (image.Kernel, error) {
 	if p.Image.Payload.Custom != nil {
 		if k != "" && k != image.Linux {
@@ -289,7 +288,7 @@ func (p *Program) Kernel(k image.Kernel) (image.Kernel, error) {
 	if p.Supervisor != nil && k == image.Nanos && p.Language != language.All[0] {
 		return k, policy.Bad("kernel", string(k), "has sessions of JavaScript only: use linux")
 	}
-	if p.Supervisor != nil { // whose commands are processes, where it has some
+	if p.Supervisor != nil { // a session's commands are processes
 		p.Fresh = p.Fresh || k != image.Nanos
 	}
 	if p.ownProcess != "" && k != "" && k != image.Linux {
@@ -302,13 +301,13 @@ func (p *Program) Kernel(k image.Kernel) (image.Kernel, error) {
 	return language.FreshKernel(k, p.Fresh, p.cpus)
 }
 
-// progress tells how far files have come, if they take long.
+// progress tells how many files have arrived, if they take long.
 type progress struct {
 	Start, last time.Time
 	Tell        func(run.Event)
 }
 
-// progressEvery is how often that is reported, and how long it takes before the first report.
+// progressEvery is the time between two reports, and before the first.
 const progressEvery = 500 * time.Millisecond
 
 func (p *progress) Sent(now time.Time, s hostfiles.Sent) {

@@ -10,8 +10,8 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// Give gives the code the secrets that were granted, as they are or behind a broker, which
-// holds requests against the rules by method and path, too.
+// Give gives the code its granted secrets, as they are or behind a broker. The broker also
+// judges requests by the rules by method and path.
 func (p *Program) Give(granted policy.Effective, values map[string]string) error {
 	p.Secrets = map[string]string{}
 	var bound []broker.Secret
@@ -31,7 +31,7 @@ func (p *Program) Give(granted policy.Effective, values map[string]string) error
 	if err != nil {
 		roots = x509.NewCertPool()
 	}
-	roots.AppendCertsFromPEM([]byte(p.ca)) // a server is verified as the code would have
+	roots.AppendCertsFromPEM([]byte(p.ca)) // servers are verified as the code would verify them
 	p.Broker, err = broker.New(broker.Config{Secrets: bound, Rules: rules, Roots: roots, Kept: p.Kept,
 		MaxSigned: granted.Timeout})
 	if err != nil {
@@ -40,7 +40,7 @@ func (p *Program) Give(granted policy.Effective, values map[string]string) error
 	return nil
 }
 
-// Redacted returns the secrets as the record looks for them.
+// Redacted returns the secrets that the record must hide.
 func (p *Program) Redacted() record.Secrets {
 	list := record.Secrets{Given: map[string]string{}, Bound: map[string]string{}}
 	for name, value := range p.Secrets {
