@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// AuditLacks are the entries that the audit log of a home lacks of runs that have ended.
+// AuditLacks are the entries of ended runs that a home's audit log lacks.
 type AuditLacks struct {
 	Starts, Ends int      // runs without an entry of it
 	FirstStarts  []string // their ids, some of them
@@ -39,13 +39,13 @@ func (l AuditLacks) String() string {
 const (
 	// maxLacking bounds the ids that are named.
 	maxLacking = 5
-	// lacksAtOnce bounds the runs that are looked for at once: for more the log is read again.
+	// lacksAtOnce bounds the runs of one search: for more, the log is read again.
 	lacksAtOnce = 200_000
-	// lacksAfter is how long after its record's end a run's last entry may be written.
+	// lacksAfter is how long after the end of its record a run may write its last entry.
 	lacksAfter = 10 * time.Second
 )
 
-// logged is which entries of a run are in the log.
+// logged tells which entries of a run are in the log.
 type logged uint8
 
 const (
@@ -53,8 +53,8 @@ const (
 	endLogged
 )
 
-// FindAuditLacks holds the records of a home that have ended against its audit log. A record that is older than the log
-// need not be in it. That of a step is its session's.
+// FindAuditLacks compares a home's ended records with its audit log. A record that is older than the log need not be in
+// it. A step has the entries of its session.
 func FindAuditLacks(home string, now time.Time) (lacks AuditLacks, err error) {
 	log, runs := audit.In(home), paused.Open(home).Records
 	since, err := firstEntry(log)

@@ -10,7 +10,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Inspection is a record and the files beside it, each cut to the number of bytes asked for.
+// Inspection is a record with the files beside it, each cut to the requested number of bytes.
 type Inspection struct {
 	*record.Record
 	Code    string            `json:"code"`
@@ -18,16 +18,16 @@ type Inspection struct {
 	Stderr  string            `json:"stderr"`
 	Netlog  []json.RawMessage `json:"netlog"`
 	Console string            `json:"console"`
-	Cut     []string          `json:"cut,omitempty"` // what is longer
+	Cut     []string          `json:"cut,omitempty"` // files that were cut
 
-	// What the record and the netlog hold, decoded; their JSON has it as it was recorded.
-	Ended     *run.Result         `json:"-"` // nil as long as the run has no result
+	// Decoded parts of the record and the netlog; the JSON has them as recorded.
+	Ended     *run.Result         `json:"-"` // nil while the run has no result
 	Denied    []policy.Denial     `json:"-"`
 	Decisions []netstack.Decision `json:"-"`
-	Dropped   map[string]uint64   `json:"-"` // by kind, of what the guest sent
+	Dropped   map[string]uint64   `json:"-"` // frames of the guest, by kind
 }
 
-// Inspect reads a run's record and what is beside it, at most that many bytes of each file; 0 is all.
+// Inspect reads a run's record and the files beside it, at most that many bytes of each file; 0 means all.
 func (h *Store) Inspect(id string, most int64) (*Inspection, error) {
 	rec, err := h.Records.Get(id)
 	if err != nil {
@@ -51,7 +51,7 @@ func (h *Store) Inspect(id string, most int64) (*Inspection, error) {
 	}
 	for line := range strings.Lines(netlog) {
 		var d netstack.Decision
-		if json.Unmarshal([]byte(line), &d) == nil { // the last one of an interrupted run may be cut
+		if json.Unmarshal([]byte(line), &d) == nil { // the last line of an interrupted run may be cut
 			in.Netlog, in.Decisions = append(in.Netlog, json.RawMessage(line)), append(in.Decisions, d)
 		}
 	}
@@ -60,7 +60,7 @@ func (h *Store) Inspect(id string, most int64) (*Inspection, error) {
 		in.Ended = &res
 	}
 	if rec.Denials != nil {
-		_ = json.Unmarshal(rec.Denials, &in.Denied) // what another version wrote is in the JSON
+		_ = json.Unmarshal(rec.Denials, &in.Denied) // the JSON has what another version wrote
 	}
 	if rec.Drops != nil {
 		_ = json.Unmarshal(rec.Drops, &in.Dropped)

@@ -17,14 +17,14 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Store has what a home has recorded.
+// Store reads and writes a home's records.
 type Store struct {
 	Records  *record.Store
 	Home     string
 	MaxBytes int64 // of all records together; 0 is record.DefaultStoreBytes, -1 no bound
 }
 
-// Summary is a recorded run in brief.
+// Summary describes a recorded run in brief.
 type Summary struct {
 	ID       string        `json:"id"`
 	Created  time.Time     `json:"created"`
@@ -39,7 +39,7 @@ type Summary struct {
 	Code     string        `json:"code"` // its first line
 	Error    string        `json:"error,omitempty"`
 
-	gone bool // there is no record any more
+	gone bool // the record was removed
 }
 
 // State returns the outcome if there is one, else the record's status.
@@ -53,27 +53,27 @@ func (s Summary) State() string {
 // Unreadable is the status of a record that can't be parsed.
 const Unreadable record.Status = "unreadable"
 
-// states are what State can be, and the statuses of records behind outcomes.
+// states lists the values of State, and the statuses of records that outcomes hide.
 var states = []string{string(run.OutcomeExited), string(run.OutcomeSignaled), string(run.OutcomeTimeout),
 	string(run.OutcomeOOM), string(run.OutcomeUndelivered), string(run.OutcomeCancelled), string(run.OutcomeCrashed),
 	string(run.OutcomeFailed), string(run.OutcomeBusy), string(run.OutcomeLost),
 	string(record.Running), string(record.Paused), string(record.Interrupted), string(record.Done), string(Unreadable)}
 
-// States returns what a Filter's Status may be: outcomes, and the statuses of records that have none.
+// States returns the values of a Filter's Status: outcomes, and the statuses of records without an outcome.
 func States() []string { return slices.Clone(states) }
 
-// ErrState means that a Filter's status is none that there is.
+// ErrState means that a Filter's status is unknown.
 var ErrState = errors.New("use one of " + strings.Join(states, ", "))
 
 // Filter selects runs; the zero value selects all.
 type Filter struct {
 	Status string        // an outcome or a record's status
-	Within time.Duration // created since
+	Within time.Duration // created within this time
 	Limit  int           // at most this many; 0 is all
-	Before string        // with ids before this one: older
-	Owner  string        // of this owner, made through one of Via; "" is everybody's
+	Before string        // with ids before this one, which are older
+	Owner  string        // of this owner, made through one of Via; "" means everybody
 	Via    []record.Via
-	Looked int // at most this many records are looked at; 0 is all
+	Looked int // at most this many records are read; 0 means all
 }
 
 // List lists recorded runs, the newest first. The error is ErrState if the filter's status is unknown.
@@ -82,7 +82,7 @@ func (h *Store) List(f Filter) ([]Summary, error) {
 	return list, err
 }
 
-// Page is List that says how to continue: next is the Before of what may follow, "" if nothing does.
+// Page is like List, and also returns the Before of the next page, "" if there is none.
 func (h *Store) Page(f Filter) (list []Summary, next string, err error) {
 	if f.Status != "" && !slices.Contains(states, f.Status) {
 		return nil, "", fmt.Errorf("status %.80q: %w", f.Status, ErrState)
@@ -113,7 +113,7 @@ func (h *Store) Page(f Filter) (list []Summary, next string, err error) {
 	return list, "", nil
 }
 
-// ids returns those that a filter is about, the newest first.
+// ids returns the ids that a filter selects, the newest first.
 func (h *Store) ids(f Filter) iter.Seq2[string, error] {
 	if f.Owner != "" {
 		return h.Records.Own(f.Owner, f.Via, f.Before, "")
@@ -132,7 +132,7 @@ func (h *Store) ids(f Filter) iter.Seq2[string, error] {
 	}
 }
 
-// summary reads a run's record. One that can't be read is listed as such, at the time that its id says.
+// summary reads a run's record. A record that can't be read is listed as such, with the time in its id.
 func (h *Store) summary(id string) Summary {
 	s := Summary{ID: id}
 	rec, err := h.Records.Get(id)
@@ -161,11 +161,11 @@ func (h *Store) summary(id string) Summary {
 	return s
 }
 
-// ErrPaused means that a record is that of a session whose machine is kept on the disk.
+// ErrPaused means that a record belongs to a paused session, whose machine is on the disk.
 var ErrPaused = errors.New("the session is paused")
 
-// Remove removes a run's record. The error is record.ErrRunning for one that is under way, and ErrPaused for the record
-// of a session that is paused, which continues with it.
+// Remove removes a run's record. The error is record.ErrRunning for a run under way, and ErrPaused for a paused session,
+// which continues with its record.
 func (h *Store) Remove(id string) error {
 	paused, err := paused.Open(h.Home).IDs()
 	if err != nil {
@@ -177,7 +177,7 @@ func (h *Store) Remove(id string) error {
 	return h.Records.Remove(id)
 }
 
-// beingMade is how long a record may take until it can be read.
+// beingMade bounds the time until a new record can be read.
 const beingMade = time.Minute
 
 // Prune removes the records that are older than age, except the newest keep, those of runs

@@ -14,16 +14,16 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// ErrOwner means that a record belongs to another owner than the one named.
+// ErrOwner means that a record belongs to another owner than the named one.
 var ErrOwner = errors.New("is another owner's")
 
 // ErrRedacted means that parts of a record's request were redacted.
 var ErrRedacted = errors.New("the record can't be run again")
 
-// Request returns a request for what a recorded run of an owner was granted. What the run was
-// denied is not asked for again, whatever the ceiling is now, and each file or folder must lead
-// where it led then. An owner of "" is the user of this process (LocalOwner). Secrets have
-// their names only: values are never recorded.
+// Request returns a request for the grants of an owner's recorded run. It does not ask again for
+// what was denied, whatever the ceiling is now. Each file or folder must lead to the same place as
+// then. The owner "" is the user of this process (LocalOwner). Secrets have their names only:
+// values are never recorded.
 func (h *Store) Request(id, owner string) (run.Request, error) {
 	rec, err := h.recordOf(id, owner)
 	if err == nil && rec.Session != "" {
@@ -49,13 +49,13 @@ func (h *Store) recordOf(id, owner string) (*record.Record, error) {
 	if owner == "" {
 		owner = self
 	}
-	if rec.Owner != owner && !(rec.Owner == "" && owner == self) { // none in records of an older unitask
+	if rec.Owner != owner && !(rec.Owner == "" && owner == self) { // records of an older unitask have none
 		return nil, fmt.Errorf("it %w: %q", ErrOwner, rec.Owner)
 	}
 	return rec, nil
 }
 
-// asked returns the request of a record, for what was granted then.
+// asked returns a record's request, with the grants of then.
 func (h *Store) asked(rec *record.Record) (run.Request, error) {
 	fail := func(err error) (run.Request, error) { return run.Request{}, err }
 	id := rec.ID
@@ -68,11 +68,11 @@ func (h *Store) asked(rec *record.Record) (run.Request, error) {
 		json.Unmarshal(orNull(rec.Effective), &granted)); err != nil {
 		return fail(err)
 	}
-	if old, is := asked["neighbours"]; is { // in records of before December 2026
+	if old, is := asked["neighbours"]; is { // records of before December 2026 have it
 		asked["inlineFiles"] = old
 		delete(asked, "neighbours")
 	}
-	for _, f := range policy.Fields { // one form: what was granted takes the place of what was asked
+	for _, f := range policy.Fields { // the grants replace the request's fields, which have the same form
 		value, ok := granted[f.Key]
 		if !ok {
 			return fail(fmt.Errorf("the record does not say what was granted of %s: it is of an older version, or was cut short",
@@ -106,7 +106,7 @@ func (h *Store) code(rec *record.Record) (string, error) {
 	return string(text), err
 }
 
-// orNull returns a part of a record, null where there is none.
+// orNull returns a part of a record, or null if it is missing.
 func orNull(part json.RawMessage) json.RawMessage {
 	if part == nil {
 		return json.RawMessage("null")
@@ -114,12 +114,12 @@ func orNull(part json.RawMessage) json.RawMessage {
 	return part
 }
 
-// recordedInlineFiles gives a recorded request the contents of its inline files again.
+// recordedInlineFiles restores the contents of a recorded request's inline files.
 func (h *Store) recordedInlineFiles(id string, req *run.Request) error {
 	if len(req.InlineFiles) == 0 {
 		return nil
 	}
-	text, more, err := h.Records.Read(id, record.InlineFilesFile, 16*run.MaxInlineBytes) // escaped at the worst
+	text, more, err := h.Records.Read(id, record.InlineFilesFile, 16*run.MaxInlineBytes) // if each byte is escaped
 	if err != nil {
 		return err
 	}
@@ -146,12 +146,12 @@ type RecordedStep struct {
 	Env        map[string]string
 	Background bool
 	Timeout    time.Duration
-	// Ended is how it ended then, nil if its process did not live to see that.
+	// Ended is how it ended then, or nil if its process ended before.
 	Ended *run.Result
 }
 
-// Session returns a request for what a recorded session of an owner was granted, and its steps in the order of their
-// beginnings; both as Request has them. Files that were copied in, and values, are not on record.
+// Session returns a request for the grants of an owner's recorded session, and its steps in the order of their starts;
+// both as Request does. The record has neither files that were copied in nor values.
 func (h *Store) Session(id, owner string) (run.Request, []RecordedStep, error) {
 	rec, err := h.recordOf(id, owner)
 	if err == nil && rec.Session != id {
@@ -171,7 +171,7 @@ func (h *Store) Session(id, owner string) (run.Request, []RecordedStep, error) {
 		return fail(err)
 	}
 	req.Path, req.Dir = "", ""   // a session has its own
-	if req.Kernel != run.Nanos { // which is asked for by name
+	if req.Kernel != run.Nanos { // sessions on nanos name it
 		req.Kernel = ""
 	}
 	ids, err := h.Records.IDs()
@@ -184,7 +184,7 @@ func (h *Store) Session(id, owner string) (run.Request, []RecordedStep, error) {
 			continue
 		}
 		one, err := h.Records.Get(at)
-		if err != nil || one.Session != id { // of others
+		if err != nil || one.Session != id { // of another session
 			continue
 		}
 		step, err := h.recordedStep(one)

@@ -13,23 +13,23 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Bounds of what a fleet's worker says of a run.
+// Bounds of a worker's report about a run.
 const (
 	MaxSaidList  = 1000     // denials, packages, and artifacts that were refused
 	MaxSaidError = 4 << 10  // bytes of an error
 	MaxSaidValue = 64 << 10 // bytes of a step's value
 
-	maxSaidText   = 1300    // bytes of a text in a line: 300 of the guest's, each as an escape, and words of ours
+	maxSaidText   = 1300    // bytes of a text in a line: 300 of the guest's, each escaped, and unitask's words
 	maxSaidName   = 300     // bytes of a name that got a secret
-	maxSaidNumber = 1 << 48 // bytes and milliseconds of a line: the sums of all lines are numbers, too
+	maxSaidNumber = 1 << 48 // bytes and milliseconds of a line, so that sums of all lines do not overflow
 	maxSaidCount  = 1 << 30 // other numbers of a line
 )
 
-// BoundSaidLine makes a line of a worker's netlog one that a run here could have: in its texts, its numbers, and the
+// BoundSaidLine bounds a line of a worker's netlog to what a run here could have: in its texts, its numbers, and the
 // secrets that it names, which must have been granted.
 //
-// It takes values out of a text before it changes it, since a changed value is not found. A text that is too long is
-// left out whole: a part of a value is not found either, and searching costs time for each byte.
+// It removes values from a text before it changes the text, since it would not find a changed value. It leaves out a
+// text that is too long: it would not find a part of a value either, and searching costs time for each byte.
 func BoundSaidLine(d *netstack.Decision, granted []policy.SecretRule, redactor *record.Redactor) {
 	bound := func(text string, most int) string {
 		if len(text) > most {
@@ -37,7 +37,7 @@ func BoundSaidLine(d *netstack.Decision, granted []policy.SecretRule, redactor *
 		}
 		return bounded.Text(redactor.String(text), most)
 	}
-	nameMost := maxSaidText // of a question that is no host's, as local runs have it
+	nameMost := maxSaidText // for a DNS question about no host, as in local runs
 	if len(d.Secrets)+len(d.Exposed) > 0 {
 		nameMost = maxSaidName
 	}
@@ -62,24 +62,24 @@ func BoundSaidLine(d *netstack.Decision, granted []policy.SecretRule, redactor *
 	}
 }
 
-// outcomes are those that a run can have.
+// outcomes lists the outcomes of runs.
 var outcomes = []run.Outcome{
 	run.OutcomeExited, run.OutcomeSignaled, run.OutcomeTimeout, run.OutcomeOOM, run.OutcomeUndelivered,
 	run.OutcomeCancelled, run.OutcomeCrashed, run.OutcomeFailed, run.OutcomeBusy, run.OutcomeLost,
 }
 
-// exitCodes are those of outcomes that have one.
+// exitCodes are the codes of outcomes with a fixed one.
 var exitCodes = map[run.Outcome]int{
 	run.OutcomeTimeout: run.ExitTimeout, run.OutcomeOOM: run.ExitOOM, run.OutcomeUndelivered: run.ExitUndelivered,
 }
 
-// BoundSaidResult takes secrets out of what a worker says of a run's end, cuts it, and has the exit code be that of
-// its outcome. Runs of a fleet ask nobody, and their policies do not change: a worker has no word of that.
+// BoundSaidResult removes secrets from a worker's result, cuts it, and sets the exit code by the outcome. Runs of a
+// fleet ask nobody, and their policies do not change: a worker's result can't claim otherwise.
 func BoundSaidResult(res *run.Result, redactor *record.Redactor) {
 	outcome := res.Outcome
 	if clean, fields := redactor.Marshal(res); len(fields) > 0 {
 		*res = run.Result{}
-		_ = json.Unmarshal(clean, res) // what can't be read is left out
+		_ = json.Unmarshal(clean, res) // unreadable parts are left out
 	}
 	if res.Outcome = outcome; !slices.Contains(outcomes, outcome) {
 		res.Outcome = run.OutcomeFailed
@@ -99,8 +99,7 @@ func BoundSaidResult(res *run.Result, redactor *record.Redactor) {
 	d.Total, d.Boot, d.Connect, d.Run = max(d.Total, 0), max(d.Boot, 0), max(d.Connect, 0), max(d.Run, 0)
 }
 
-// BoundSaidWould leaves of what a worker says would make a request work the fields that a request has: their keys are
-// part of an error's text.
+// BoundSaidWould keeps only a request's fields of a worker's advice, since an error's text contains their keys.
 func BoundSaidWould(would map[string]int64) {
 	maps.DeleteFunc(would, func(key string, _ int64) bool {
 		return !slices.ContainsFunc(policy.Fields, func(f policy.Field) bool { return f.Key == key })

@@ -13,7 +13,7 @@ import (
 // maxSaidHints bounds the hints of a worker.
 const maxSaidHints = 8
 
-// saidWords are the texts of a worker's hints, with %s for the subject: a worker words nothing that is shown as ours.
+// saidWords are the texts of a worker's hints, with %s for the subject: unitask shows no words of a worker as its own.
 // Kinds without a text are dropped: a worker sees no files of this host, and asks nobody.
 var saidWords = map[run.HintKind]string{
 	run.HintConnection:  "%s was not reached",
@@ -34,7 +34,7 @@ var saidCauses = map[run.HintCause]string{
 	run.CauseServer:  ": the policy allows it, but the connection failed",
 }
 
-// saidFields say how a field provides what is missing.
+// saidFields tell how a field provides what is missing.
 var saidFields = map[string]string{"allowNet": "%s asks for it", "allowHttp": "%s asks for it",
 	"allowTcp": "%s may name it",
 	"image":    "%s names an image that has it", "packages": "%s may install it"}

@@ -15,7 +15,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// NamesOnly are inline files as a record's request has them: it lists runs by reading that.
+// NamesOnly returns inline files without their contents, for a record's request: listing runs reads it.
 func NamesOnly(list []run.InlineFile) (names []run.InlineFile) {
 	for _, n := range list {
 		names = append(names, run.InlineFile{Name: n.Name})
@@ -23,7 +23,7 @@ func NamesOnly(list []run.InlineFile) (names []run.InlineFile) {
 	return names
 }
 
-// writeInlineFiles writes them into a record, and returns whether a secret was in them.
+// writeInlineFiles writes inline files into a record, and reports whether they contained a secret.
 func writeInlineFiles(rec *record.Run, list []run.InlineFile, redactor *record.Redactor) (redacted bool, err error) {
 	if len(list) == 0 {
 		return false, nil
@@ -32,25 +32,24 @@ func writeInlineFiles(rec *record.Run, list []run.InlineFile, redactor *record.R
 	return len(found) > 0, os.WriteFile(path.Join(rec.Dir(), record.InlineFilesFile), text, 0o600)
 }
 
-// NetlogSchema is the version of a netlog's lines, which grows when a member changes its
-// meaning or goes; new members do not change it.
+// NetlogSchema is the version of a netlog's lines. It grows if a member changes its meaning or is
+// removed; new members do not change it.
 const NetlogSchema = 1
 
-// NetlogLine is a line of the netlog as the record has it: it says whose it is, so that lines of many runs can be in
-// one place.
+// NetlogLine is a line of a record's netlog. It names its run, so lines of many runs can be in one place.
 type NetlogLine struct {
 	Schema int    `json:"schema"`
 	Run    string `json:"run"`
 	Caller string `json:"caller,omitempty"`
-	Worker string `json:"worker,omitempty"` // of a fleet, that says so
+	Worker string `json:"worker,omitempty"` // that reported the line
 	netstack.Decision
 }
 
-// Begin makes a run's record, which has what was asked and granted before anything runs. session is the session of a
-// step, "" for other runs.
+// Begin makes a run's record with the request and the grants, before anything runs. session is the session of a step,
+// "" for other runs.
 func (h *Store) Begin(at time.Time, caller run.Caller, session, name string, req, wanted run.Request,
 	granted run.Policy, redactor *record.Redactor) (*record.Run, error) {
-	wanted.Code, wanted.InlineFiles = "", NamesOnly(wanted.InlineFiles) // which have files of their own
+	wanted.Code, wanted.InlineFiles = "", NamesOnly(wanted.InlineFiles) // they are in files of their own
 	request, redacted := redactor.Marshal(wanted)
 	text := redactor.String(req.Code)
 	if text != req.Code {
@@ -71,7 +70,7 @@ func (h *Store) Begin(at time.Time, caller run.Caller, session, name string, req
 		redactor.Known()
 	}
 	rec.Session = session
-	rec.Effective, _ = redactor.Marshal(granted.Effective) // what a replay asks for, however this run ends
+	rec.Effective, _ = redactor.Marshal(granted.Effective) // a replay asks for that, however this run ends
 	rec.Denials, _ = redactor.Marshal(granted.Denials)
 	if err := rec.Update(); err != nil {
 		return nil, errors.Join(failure.Host("record", err), rec.Finish(time.Now()))
@@ -79,8 +78,8 @@ func (h *Store) Begin(at time.Time, caller run.Caller, session, name string, req
 	return rec, nil
 }
 
-// Bound keeps the store of runs within its bound. A failure to do so is not a failure of
-// the run that has just ended.
+// Bound keeps the store of runs within its bound. Its failure is not a failure of the run that
+// has just ended.
 func (h *Store) Bound(ended string, tell func(run.Event)) {
 	if h.MaxBytes < 0 {
 		return
@@ -102,7 +101,7 @@ func Finish(rec *record.Run, redactor *record.Redactor, res *run.Result) error {
 	}
 	rec.Error = res.Error
 	brief := *res
-	brief.Stdout, brief.Stderr = nil, nil // in files of their own
+	brief.Stdout, brief.Stderr = nil, nil // they are in files of their own
 	rec.Result, _ = redactor.Marshal(brief)
 	return rec.Finish(time.Now())
 }

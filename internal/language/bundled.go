@@ -15,10 +15,10 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// ContainerName is the name of the payload that all of them have.
+// ContainerName is the name of the payload of all container images.
 const ContainerName = "container"
 
-// containerPayload is what their machines have beside them.
+// containerPayload is what machines of container images have beside the image.
 var containerPayload = image.Payload{
 	Name: ContainerName, Container: true, Sources: guest.Sources,
 	Program: container.Program, ProgramSources: container.ProgramSources, Args: container.Args, Env: container.Env,
@@ -27,15 +27,15 @@ var containerPayload = image.Payload{
 var containerProgram = machine.Program{Rehearsal: guest.Rehearsal{Text: container.Rehearsal, File: "command",
 	Comment: "#"}}
 
-// ContainerPath is where programs are looked for in an image that does not say.
+// ContainerPath is the search path of an image that has none.
 const ContainerPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// Interpreters are the programs that run a language's code: in a container's image the first that it has, and by a #!
-// line.
+// Interpreters are the programs that run a language's code: the first one that a container image has, and those of
+// #! lines.
 var Interpreters = map[string][]string{"js": {"node", "nodejs"}, "python": {"python3", "python"},
 	"shell": {"bash", "sh"}}
 
-// All are those that there are; the first one is that of a request that names none.
+// All lists all languages; a request that names none gets the first.
 var All = append(Interpreted,
 	byPython(Language{
 		Name: "notebook", others: map[string]string{"jupyter": ".ipynb"}, Extensions: python.NotebookExtensions,
@@ -47,7 +47,7 @@ var All = append(Interpreted,
 	}, "python"),
 )
 
-// Interpreted are the languages that run by themselves.
+// Interpreted lists the languages whose programs run by themselves.
 var Interpreted = []*Language{
 	{
 		Name: "js", others: map[string]string{"javascript": ".js", "node": ".js", "typescript": ".ts"},
@@ -133,8 +133,7 @@ var Interpreted = []*Language{
 	},
 }
 
-// byPython returns a language whose files a program in Python runs, with the images of Python, the one of that name
-// first.
+// byPython returns a language whose files a program in Python runs. It has Python's images, the one of that name first.
 func byPython(l Language, first string) *Language {
 	of := *Interpreted[slices.IndexFunc(Interpreted, func(l *Language) bool { return l.Name == "python" })]
 	l.byExtension, l.RunnerExtension = true, of.Extensions[0]
@@ -157,7 +156,7 @@ func pythonPayload(name string, parts []string, links map[string]string, folders
 	}
 }
 
-// packed returns a payload of whose files some are compressed.
+// packed returns a payload with some files compressed.
 func packed(files []string, p image.Payload) image.Payload {
 	p.Packed = files
 	return p

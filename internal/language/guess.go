@@ -8,7 +8,7 @@ import (
 // maxGuessed bounds how much of a program Guess reads, in bytes.
 const maxGuessed = 16 << 10
 
-// sign is a line that a language's programs have, and others' do not.
+// sign matches a line that only one language's programs have.
 type sign struct {
 	language string
 	weight   int
@@ -47,10 +47,10 @@ var signs = []sign{
 		`\| *(?:grep|sed|awk|sort|head|tail|wc|tr|cut|xargs|uniq)\b`, `"\$[@\w{]`)},
 }
 
-// goPackage is the first line of a Go program, and of no other's.
+// goPackage matches the first line of Go programs, and of no others.
 var goPackage = regexp.MustCompile(`^package [a-z]\w*$`)
 
-// either returns what matches one of these.
+// either returns a pattern that matches one of these.
 func either(patterns ...string) *regexp.Regexp {
 	return regexp.MustCompile(strings.Join(patterns, "|"))
 }
@@ -96,7 +96,7 @@ func Guess(code string) string {
 // here matches the beginning of a shell's here-document.
 var here = regexp.MustCompile(`<<-?\s*['"]?([A-Za-z_]\w*)['"]?`)
 
-// textIn returns the end of a text of several lines that begins in a line, "" if none does.
+// textIn returns the end mark of a text of several lines that begins in a line, or "".
 func textIn(line string) string {
 	for _, quotes := range []string{`"""`, `'''`, "`"} {
 		if strings.Count(line, quotes)%2 == 1 {
@@ -117,9 +117,9 @@ func ends(line, end string) bool {
 	return line == end
 }
 
-// heaviest returns the language with most of the weight, "" if another has more than an eighth of that. TypeScript is
-// JavaScript with more signs. A single kind of line decides for little code only: much of it is a table, or a text in
-// another language.
+// heaviest returns the language with the most weight, or "" if another has more than an eighth of that. TypeScript is
+// JavaScript with more signs. A single kind of line decides for short code only: many such lines are a table, or a text
+// in another language.
 func heaviest(weights map[string]int, kinds map[int]bool) string {
 	if weights["ts"] >= 4 {
 		weights["ts"] += weights["js"]

@@ -20,8 +20,8 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// InContainer returns a language as an image has it; with command it is none, and the arguments are a
-// command.
+// InContainer returns a language for a container image. With command there is no language, and the
+// arguments are a command.
 func InContainer(ref string, l *Language, command bool) *Language {
 	of := &Language{
 		Name: "container images", Extensions: []string{".txt"},
@@ -38,64 +38,63 @@ func InContainer(ref string, l *Language, command bool) *Language {
 	return of
 }
 
-// Language is all that differs between languages. A new one is a row in bundled.go (Interpreted or All), a package
-// beside guest/node, its image in policy.ImageNames, and for sessions a driver in guest/supervisor.
+// Language has everything that differs between languages. A new one needs a row in bundled.go (Interpreted or All), a
+// package beside guest/node, its image in policy.ImageNames, and for sessions a driver in guest/supervisor.
 type Language struct {
-	Name   string            // as Request.Language has it
-	others map[string]string // names that people may use as well, and the extension that each means
+	Name   string            // in Request.Language
+	others map[string]string // other names for it, and the extension that each means
 	// LinuxFiles are extensions of main files that only the linux kernel runs, since a process must compile them.
 	LinuxFiles []string
-	Extensions []string // of main files; without their dots they are names too. The first is code's without a file.
-	// Stem is the name of code's file without one, before its extension; "" is code. Imports find the file, so it must
-	// be no module's.
+	Extensions []string // of main files; without their dots they are names, too. Code without a file gets the first.
+	// Stem is the name, before the extension, of the file for code without one; "" means code. Imports find the file, so
+	// no module may have that name.
 	Stem string
-	// byExtension says that only a file with one of them is its code, whose kind they say.
+	// byExtension means that its code is only in files with one of these extensions, which determine its kind.
 	byExtension bool
-	// extensionless says that a file without one may be, too, where the language is named.
+	// extensionless means that a file without an extension may have its code, if the request names the language.
 	extensionless bool
 	About         string  // its name and version, for models and people
-	Images        []Image // that it runs in; the first one is that of a request that names none
+	Images        []Image // that it runs in; a request that names none gets the first
 
-	// CheckArg says what is wrong with one of the language's own arguments.
+	// CheckArg returns an error if one of the language's own arguments is wrong.
 	CheckArg func(arg string) error
-	// NeedsProcess names the first argument or variable that only a fresh process can heed, "" if
-	// there is none.
+	// NeedsProcess returns the first argument or variable that needs a fresh process, or "".
 	NeedsProcess func(args []string, env map[string]string) string
-	// Process is what a fresh process is started with.
+	// Process returns the arguments and variables of a fresh process.
 	Process func(args []string, env map[string]string) (allArgs, variables []string)
-	// Refused says in one line that a fresh process did not take its arguments.
+	// Refused returns, in one line, why a fresh process refused its arguments.
 	Refused func(words string) string
-	// OutOfMemory says that the program ended for want of memory, by its signal and the end of its
+	// OutOfMemory reports whether the program ran out of memory, by its signal and the end of its
 	// standard error.
 	OutOfMemory func(signal int, stderr string) bool
-	MemoryHint  string // for one that did, "" is none
-	// Check is a program that checks the syntax of the one that its first argument names.
+	MemoryHint  string // for such a program; "" means none
+	// Check is a program that checks the syntax of the program in its first argument.
 	Check string
-	// Runner is a program that runs the one that its first argument names, "" if that is one by itself; an extension says
-	// what it is written in.
+	// Runner is a program that runs the file in its first argument, or "" if the file runs by itself. RunnerExtension
+	// tells the runner's language.
 	Runner, RunnerExtension string
-	// Packages says how its packages are installed; nil if it has none.
+	// Packages tells how its packages are installed; nil if it has none.
 	Packages *Installer
-	// Compiled says how its programs are kept and run again; nil if it compiles none.
+	// Compiled tells how its compiled programs are kept and run again; nil if it compiles none.
 	Compiled *Compiled
-	// Interpreters are the programs of a container's image that run the code (InContainer).
+	// Interpreters are the programs in a container image that run the code (InContainer).
 	Interpreters []string
-	// Missing is the name of the module that the program ended for want of, "" if that is not why.
+	// Missing returns the name of a missing module that ended the program, or "".
 	Missing func(stderr string) string
 }
 
-// Compiled is what differs between languages whose programs are compiled.
+// Compiled has what differs between compiled languages.
 type Compiled struct {
-	Alone func(text string, args []string) bool // nothing but the text goes into the program
-	At    func(file string) string              // where a program lies that was compiled from a file; it has a folder of its own, three above it
+	Alone func(text string, args []string) bool // the program depends on the text alone
+	At    func(file string) string              // the path of the program compiled from a file; its own folder is three levels above
 }
 
 // Image is a bundled image.
 type Image struct {
 	Payload image.Payload
 	program machine.Program
-	About   string // what is in it, for models and people, with {PART} for versions (image.Store.Versions)
-	// modules are those that it has beside the first image's.
+	About   string // its contents, for models and people, with {PART} for versions (image.Store.Versions)
+	// modules are those that the first image lacks.
 	modules []string
 }
 
@@ -110,8 +109,7 @@ func (l *Language) ImageWith(module string) string {
 	return ""
 }
 
-// Image returns the language's image of that name, the first one where that is ""; nil if there is
-// none.
+// Image returns the language's image of that name, the first one for "", or nil.
 func (l *Language) Image(name string) *Image {
 	for i := range l.Images {
 		if im := &l.Images[i]; name == "" || im.Payload.Name == name {
@@ -137,14 +135,14 @@ func Named(name string) (*Language, string, error) {
 	return nil, "", errors.New("use " + strings.Join(Names(), ", ") + Nearest(name, Names()))
 }
 
-// UnknownImage says that there is no image of a name.
+// UnknownImage returns the error that there is no image of a name.
 func UnknownImage(name string) error {
 	return policy.Bad("image", fmt.Sprintf("%.40q", name),
 		"use %s, or a container image's reference with its tag, as alpine:3.20%s", strings.Join(Images(), ", "),
 		Nearest(name, Images()))
 }
 
-// KernelFor returns the kernel that the language has where k is granted, "" for any.
+// KernelFor returns the language's kernel if k is granted; "" means any.
 func (l *Language) KernelFor(k image.Kernel) (image.Kernel, error) {
 	switch {
 	case l.Images[0].Payload.Nanos && (k != "" || !l.Images[0].Payload.LinuxFirst):
@@ -159,8 +157,8 @@ func (l *Language) KernelFor(k image.Kernel) (image.Kernel, error) {
 	return image.Linux, nil
 }
 
-// CheckTexts refuses what would not reach the code as it is: a start is JSON, which has no bytes
-// that are not UTF-8. Node has no other strings either.
+// CheckTexts refuses texts that would not reach the code unchanged: a start is JSON, whose strings
+// are UTF-8. Node has no other strings, either.
 func (l *Language) CheckTexts(req run.Request) error {
 	if l == All[0] {
 		return nil
@@ -184,8 +182,8 @@ func (l *Language) CheckTexts(req run.Request) error {
 	return nil
 }
 
-// Takes says why a file can't hold the language's code, by its name. What is called by the
-// language's name may be called anything, unless the language goes by the extension.
+// Takes returns an error if a file's name can't be that of the language's code. If the request names
+// the language, any name will do, unless the extension determines the kind of code.
 func (l *Language) Takes(file string, asked bool) error {
 	if slices.Contains(l.Extensions, path.Ext(file)) ||
 		asked && (!l.byExtension || l.extensionless && path.Ext(file) == "") {
@@ -201,8 +199,7 @@ func (l *Language) Takes(file string, asked bool) error {
 	return errors.New("must end in " + strings.Join(all, ", ") + ", or its language must be named")
 }
 
-// Names returns the names of those that code may be in: of each its own one first, then its
-// others.
+// Names returns the names of all languages: for each its own one first, then its other names.
 func Names() (names []string) {
 	for _, l := range All {
 		names = append(names, l.AllNames()...)
@@ -210,7 +207,7 @@ func Names() (names []string) {
 	return names
 }
 
-// AllNames returns the language's own one, its extensions and the others.
+// AllNames returns the language's own name, its extensions and its other names.
 func (l *Language) AllNames() []string {
 	names := []string{l.Name}
 	for _, ext := range l.Extensions {
@@ -221,7 +218,7 @@ func (l *Language) AllNames() []string {
 	return append(names, slices.Sorted(maps.Keys(l.others))...)
 }
 
-// Extension returns the extension that a language's name means, an error where it is none.
+// Extension returns the extension that a language's name means, or an error for another name.
 func Extension(name string) (string, error) {
 	_, ext, err := Named(name)
 	return ext, err
@@ -247,12 +244,12 @@ func AllImages() (list []*Image) {
 	return list
 }
 
-// OfSystem returns the language whose packages are of pip or npm.
+// OfSystem returns the language of the packages of pip or npm.
 func OfSystem(system string) *Language {
 	return All[slices.IndexFunc(All, func(l *Language) bool { return l.Packages != nil && l.Packages.System == system })]
 }
 
-// OfImage returns the language of an image, nil if there is none.
+// OfImage returns the language of an image, or nil.
 func OfImage(name string) *Language {
 	for _, l := range All {
 		if name != "" && l.Image(name) != nil {
@@ -287,7 +284,7 @@ func SessionImages() (names []string) {
 	return names
 }
 
-// Nearest returns a hint at the one of some names that is most like a word, "" if none is.
+// Nearest returns a hint that names the most similar of some names, or "".
 func Nearest(word string, names []string) string {
 	best, most := "", 2 // letters that may differ
 	for _, name := range names {
@@ -304,7 +301,7 @@ func Nearest(word string, names []string) string {
 // maxInterpreterLine bounds a #! line; Linux takes 256 bytes.
 const maxInterpreterLine = 4 << 10
 
-// OfScript returns the name of the language whose interpreter the #! line of a program names, "" for none of ours.
+// OfScript returns the name of the language whose interpreter a program's #! line names, or "".
 func OfScript(code string) string {
 	line, _, _ := strings.Cut(code[:min(len(code), maxInterpreterLine+1)], "\n")
 	if len(line) > maxInterpreterLine {
@@ -333,8 +330,8 @@ func OfScript(code string) string {
 	return ""
 }
 
-// FreshKernel returns the kernel of a run that may want a fresh process or several processors: Nanos is its
-// Process and has no other, and here it has one processor.
+// FreshKernel returns the kernel of a run that may need a fresh process or several processors: Nanos has one process,
+// and here one processor.
 func FreshKernel(k image.Kernel, fresh bool, cpus float64) (image.Kernel, error) {
 	other := k != "" && k != image.Linux
 	switch {
