@@ -37,7 +37,7 @@ type Custom struct {
 	MemoryMB    int                `json:"memoryMb,omitempty"`
 	System      string             `json:"system,omitempty"` // of its packages: pip or npm
 	Packages    []packages.Package `json:"packages,omitempty"`
-	Runtime     string             `json:"runtime,omitempty"` // the version of the language's program that the packages need, if it matters
+	Runtime     string             `json:"runtime,omitempty"` // of the language's program, if the packages need it
 	Debian      []image.Deb        `json:"debian,omitempty"`
 	Folders     []string           `json:"folders,omitempty"` // in the guest, which it adds
 	Key         string             `json:"key,omitempty"`     // "" if it adds no file

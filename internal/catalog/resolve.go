@@ -18,8 +18,8 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Reference returns the image's reference in its normal form, or the name of a custom container image. It returns "" for
-// bundled images.
+// Reference returns the image's reference in its normal form, or the name of a custom container image; "" for bundled
+// images.
 func (req Request) Reference() (string, error) {
 	if req.Custom != nil && req.Custom.Container != "" {
 		return req.Custom.Name, nil

@@ -164,8 +164,8 @@ func (h *Store) summary(id string) Summary {
 // ErrPaused means that a record belongs to a paused session, whose machine is on the disk.
 var ErrPaused = errors.New("the session is paused")
 
-// Remove removes a run's record. The error is record.ErrRunning for a run under way, and ErrPaused for a paused session,
-// which continues with its record.
+// Remove removes a run's record. The error is record.ErrRunning for a run under way, and ErrPaused for a paused
+// session, which continues with its record.
 func (h *Store) Remove(id string) error {
 	paused, err := paused.Open(h.Home).IDs()
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// This file finds out why packages could not be installed, from the output of pip, npm and the programs that they start.
+// This file finds out why packages could not be installed, from the output of pip, npm and the programs they start.
 
 const (
 	MaxToolError = 700 // bytes of a tool's words

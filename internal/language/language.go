@@ -86,7 +86,7 @@ type Language struct {
 // Compiled has what differs between compiled languages.
 type Compiled struct {
 	Alone func(text string, args []string) bool // the program depends on the text alone
-	At    func(file string) string              // the path of the program compiled from a file; its own folder is three levels above
+	At    func(file string) string              // a file's compiled program; its own folder is three levels above
 }
 
 // Image is a bundled image.
