@@ -29,13 +29,13 @@ import (
 
 // Builder builds custom images.
 type Builder struct {
-	Catalog     *catalog.Catalog // which images there are; its records and journal are the builds', too
+	Catalog     *catalog.Catalog // of all images; builds use its records and journal
 	Installer   *install.Installer
-	Ceiling     *policy.Ceiling // of what a build reaches; nil is none
+	Ceiling     *policy.Ceiling // of a build's network; nil means none
 	RequireJail []string
 }
 
-// build is a build under way. What it has made so far is in the types that embed it.
+// build is a build under way. The types that embed it have its results so far.
 type build struct {
 	*Builder
 	env  *imagefile.Environment // the description
@@ -43,9 +43,9 @@ type build struct {
 	lock string // the lock file beside the description
 }
 
-// Build builds a custom image, from a file or from that of its name in the home's environments, with the versions
-// that the lock file beside it says; it writes that file where there is none. Foreign code runs in machines only, and
-// reaches no more than the ceiling allows. Runs that name the image have this one from the moment that it is whole.
+// Build builds a custom image from a file, or from the file of its name in the home's environments. It uses the versions
+// in the lock file beside it, or writes that file if there is none. Foreign code runs in machines only, and reaches no
+// more than the ceiling allows. Once the image is complete, runs that name it get it.
 func (b *Builder) Build(ctx context.Context, from string, arch image.Arch) (*catalog.Custom, *image.Image, error) {
 	bad := func(err error) (*catalog.Custom, *image.Image, error) {
 		return nil, nil, policy.Bad("image", fmt.Sprintf("%.200q", from), "%v", err)
@@ -71,7 +71,7 @@ func (b *Builder) Build(ctx context.Context, from string, arch image.Arch) (*cat
 		return o, im, err
 	}
 	b.tell("packages are to be compiled: building again, with compilers")
-	compilers, err := b.compilers(ctx, l, began.arch) // between the two, since one image is built at a time
+	compilers, err := b.compilers(ctx, l, began.arch) // between the two builds, since only one runs at a time
 	if err != nil {
 		return nil, nil, failed(ctx, none.WithoutCompilers(err))
 	}
@@ -95,7 +95,7 @@ func (b *Builder) describe(from string, arch image.Arch) (*build, error) {
 	return &build{Builder: b, env: env, arch: arch, lock: lockFileOf(env)}, nil
 }
 
-// failed says why a build has failed.
+// failed returns why a build has failed.
 func failed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return failure.Cancelled(ctx)
@@ -107,22 +107,22 @@ func failed(ctx context.Context, err error) error {
 	return failure.Host("image", err)
 }
 
-// tell says what a build is doing.
+// tell reports what a build is doing.
 func (b *Builder) tell(message string) {
 	b.Catalog.Tell(run.Event{Kind: run.EventImage, Message: message})
 }
 
-// tellChanged says that something was built again by the lock file, and is not what it was.
+// tellChanged reports that something, built again by the lock file, differs from before.
 func (b *Builder) tellChanged(what string) { b.tell(what + ", and have left other files than then") }
 
-// custom returns the image as it is described.
+// custom returns the image by its description.
 func (b *build) custom() *catalog.Custom {
 	return &catalog.Custom{Schema: catalog.CustomSchema, Name: b.env.Name, From: b.env.From, File: b.env.File,
 		Arch:        b.arch,
 		Description: b.env.Description, Env: b.env.Env, Warm: b.env.Warm, MemoryMB: b.env.MemoryMB}
 }
 
-// checkMemory says what is wrong with the memory that a description asks for.
+// checkMemory returns an error if a description's memory is wrong.
 func (b *build) checkMemory() error {
 	if b.env.MemoryMB <= 0 {
 		return nil
@@ -131,7 +131,7 @@ func (b *build) checkMemory() error {
 	return err
 }
 
-// checkDebian says what is wrong with the packages of Debian that a description asks for.
+// checkDebian returns an error if a description's Debian packages are wrong.
 func (b *build) checkDebian() error {
 	for _, spec := range b.env.Debian {
 		if err := image.CheckDebSpec(spec); err != nil {
@@ -141,7 +141,7 @@ func (b *build) checkDebian() error {
 	return nil
 }
 
-// publish has the name lead to the image, which is whole.
+// publish makes the name lead to the complete image.
 func (b *Builder) publish(o *catalog.Custom, audited map[string]any) error {
 	o.Built = time.Now().UTC().Truncate(time.Second)
 	text, err := json.MarshalIndent(o, "", "  ")

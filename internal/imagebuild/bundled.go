@@ -25,23 +25,23 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// bundledBuild builds a custom image that begins with a bundled one.
+// bundledBuild builds a custom image over a bundled one.
 type bundledBuild struct {
 	build
 	language *language.Language
 	system   string   // of the packages: pip or npm
 	specs    []string // of these
-	folders  []string // of the guest that the image brings
-	runtime  string   // the version of the language's program that the packages were installed for, if it matters
-	// compilers is the image in which packages are compiled, nil if none has been.
+	folders  []string // in the guest, which the image adds
+	runtime  string   // the version of the language's program, if the packages need it
+	// compilers is the image in which packages were compiled, or nil.
 	compilers *catalog.Custom
-	found     func() *catalog.Custom // the image, if another has just built it, else nil; nil to build it anew
+	found     func() *catalog.Custom // returns the image if another process has just built it, else nil
 
-	was *lockedBuild // as the lock file has it, nil if it does not
+	was *lockedBuild // in the lock file, or nil
 	now lockedBuild
 }
 
-// check holds what the description says against the image that it begins with, and against the ceiling.
+// check checks the description against its base image and against the ceiling.
 func (b *bundledBuild) check() error {
 	if b.env.Name == language.ContainerName {
 		return fmt.Errorf("%s is a name that images can't have", b.env.Name)
@@ -81,11 +81,11 @@ func (b *bundledBuild) check() error {
 	return stepNetwork{}.allowed(b.Ceiling, b.system, b.specs)
 }
 
-// takenTops are folders at the guest's root that no image's files are in.
+// takenTops are folders at the guest's root that may have no files of an image.
 var takenTops = []string{"/tmp", contract.OutDir, path.Dir(contract.HomeDir), contract.WorkDir,
 	"/root", "/sbin", "/lost+found", "/node_modules"}
 
-// checkFiles says which of the files lies where it can't, and notes their folders.
+// checkFiles returns an error for a file in a forbidden place, and notes the files' folders.
 func (b *bundledBuild) checkFiles() error {
 	for _, f := range b.env.Files {
 		name, _, _ := strings.Cut(f.Guest[1:], "/")
@@ -127,7 +127,7 @@ func (b *bundledBuild) run(ctx context.Context) (*catalog.Custom, *image.Image, 
 	return o, im, nil
 }
 
-// fill installs the packages, and puts all that the image brings into the store; nil if that is nothing.
+// fill installs the packages, and stores everything that the image adds; it returns nil if that is nothing.
 func (b *bundledBuild) fill(ctx context.Context) (*packages.Lock, error) {
 	if len(b.specs)+len(b.env.Debian)+len(b.env.Files) == 0 {
 		return nil, nil
@@ -143,7 +143,7 @@ func (b *bundledBuild) fill(ctx context.Context) (*packages.Lock, error) {
 		return nil, err
 	}
 	b.was, b.now = locks.at(b.arch), lockedBuild{Arch: b.arch, System: b.system, Asked: b.specs}
-	if b.found != nil { // a run waits for it, and the archive may no longer have what was locked
+	if b.found != nil { // a run waits for it, and the archive may lack the locked versions
 		b.was = nil
 	}
 	debs, err := b.unpackDebian(ctx)
@@ -153,7 +153,7 @@ func (b *bundledBuild) fill(ctx context.Context) (*packages.Lock, error) {
 	if debs != "" {
 		defer os.RemoveAll(filepath.Dir(debs))
 	}
-	if len(b.specs)+len(b.now.Debian)+len(b.env.Files) == 0 { // all of it is in the image
+	if len(b.specs)+len(b.now.Debian)+len(b.env.Files) == 0 { // the image has everything already
 		return nil, nil
 	}
 	if len(b.specs) == 0 {
@@ -177,7 +177,7 @@ func (b *bundledBuild) fill(ctx context.Context) (*packages.Lock, error) {
 	return all, locks.write(b.lock)
 }
 
-// installPackages installs what pip or npm is asked for, as it is locked, and uses it at its place in the guest.
+// installPackages installs the packages of pip or npm in their locked versions, for their place in the guest.
 func (b *bundledBuild) installPackages(ctx context.Context, use func(kept *packages.Lock, place string) error) error {
 	var locked *packages.Lock
 	if b.was != nil && b.was.System == b.system && slices.Equal(b.was.Asked, b.now.Asked) {
@@ -210,8 +210,8 @@ func (b *bundledBuild) installPackages(ctx context.Context, use func(kept *packa
 	})
 }
 
-// storeContent puts the packages of a folder, what of the guest's root another one has, and a description's files, into
-// the store of custom images.
+// storeContent stores a folder of packages, a folder with files for the guest's root, and a description's files, for
+// custom images.
 func (b *bundledBuild) storeContent(all *packages.Lock, folder, place, root string) error {
 	r, w := io.Pipe()
 	go func() {
@@ -233,12 +233,12 @@ func (b *bundledBuild) storeContent(all *packages.Lock, folder, place, root stri
 		return err
 	}
 	err := store.Add(all, r)
-	r.CloseWithError(errors.New("the store takes no more")) // which ends the goroutine
+	r.CloseWithError(errors.New("the store takes no more")) // this ends the goroutine
 	return err
 }
 
-// finish builds the disk, imports ahead what is to be, and has the name lead to the image. content is nil if the image
-// brings nothing.
+// finish builds the disk, imports the modules that are imported ahead, and makes the name lead to the image. content is
+// nil if the image adds nothing.
 func (b *bundledBuild) finish(ctx context.Context, content *packages.Lock) (*catalog.Custom, *image.Image, error) {
 	o := b.custom()
 	o.System, o.Folders, o.Runtime = b.system, b.folders, b.runtime
@@ -261,7 +261,7 @@ func (b *bundledBuild) finish(ctx context.Context, content *packages.Lock) (*cat
 
 const importAll = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n"
 
-// tryImports finds out, in a machine, whether what is to be imported ahead can be.
+// tryImports finds out, in a machine, whether the modules for importing ahead can be imported.
 func (b *bundledBuild) tryImports(ctx context.Context, o *catalog.Custom) error {
 	if len(o.Warm) == 0 {
 		return nil

@@ -18,10 +18,10 @@ import (
 	"github.com/unitask/unitask/internal/language"
 )
 
-// The images in which packages without a binary are compiled. They are custom images like any other: a file in the
-// home's environments describes each, which is written on first use and which the user may extend.
+// This file builds the images in which packages without a binary are compiled. They are custom images: a file in the
+// home's environments describes each. unitask writes it on first use, and the user may extend it.
 
-// ServeCompilers has an installer build the images with compilers by a catalog, when packages first need one.
+// ServeCompilers makes an installer build the images with compilers by a catalog, when packages first need one.
 func ServeCompilers(cat *catalog.Catalog, in *install.Installer) {
 	in.Compilers = func(ctx context.Context, to install.Target) (*catalog.Custom, error) {
 		own := *cat
@@ -31,7 +31,7 @@ func ServeCompilers(cat *catalog.Catalog, in *install.Installer) {
 	}
 }
 
-// compilers returns the image with compilers of a language, and builds it where it is not there.
+// compilers returns a language's image with compilers, and builds it if it is missing.
 func (b *Builder) compilers(ctx context.Context, l *language.Language, arch image.Arch) (*catalog.Custom, error) {
 	l = language.OfSystem(l.Packages.System)
 	if o := b.readyCompilers(ctx, l, arch); o != nil {
@@ -53,12 +53,12 @@ func (b *Builder) compilers(ctx context.Context, l *language.Language, arch imag
 	if err := over.check(); err != nil {
 		return nil, fmt.Errorf("%s: %w", began.env.File, err)
 	}
-	over.found = func() *catalog.Custom { return b.readyCompilers(ctx, l, arch) } // another may have built it meanwhile
+	over.found = func() *catalog.Custom { return b.readyCompilers(ctx, l, arch) } // another process may have built it meanwhile
 	o, _, err := over.run(ctx)
 	return o, err
 }
 
-// readyCompilers returns the image with compilers, nil where it is not built, or not for this language's version.
+// readyCompilers returns the image with compilers, or nil if it is not built for this version of the language.
 func (b *Builder) readyCompilers(ctx context.Context, l *language.Language, arch image.Arch) *catalog.Custom {
 	o, err := catalog.ReadCustom(b.Catalog.Home, l.Packages.Compilers)
 	if err != nil || o.Container != "" || o.Arch != arch || language.OfImage(o.From).Packages != l.Packages {
@@ -70,7 +70,7 @@ func (b *Builder) readyCompilers(ctx context.Context, l *language.Language, arch
 	return o
 }
 
-// describeCompilers writes the file that describes the image with compilers of a language, where there is none.
+// describeCompilers writes the description of a language's image with compilers, if there is none.
 func describeCompilers(dir string, l *language.Language) error {
 	file := filepath.Join(dir, l.Packages.Compilers+imagefile.Extension)
 	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
@@ -88,7 +88,7 @@ description = "compilers of C and C++, for packages that have no binary"
 	return atomicfile.Write(file, []byte(text), 0o600)
 }
 
-// addHeaders puts the headers of the image's language beside a C compiler, where the packages bring one.
+// addHeaders adds the headers of the image's language if the packages have a C compiler.
 func (b *bundledBuild) addHeaders(ctx context.Context, root string) error {
 	if b.language.Packages == nil {
 		return nil
@@ -104,8 +104,8 @@ func (b *bundledBuild) addHeaders(ctx context.Context, root string) error {
 	return copyHeaders(dir, root)
 }
 
-// copyHeaders copies the headers in dir to usr/include below root, which has what packages of Debian brought: what of
-// that is there stays, and its links lead to no file of the host.
+// copyHeaders copies the headers in dir to usr/include below root, which has the files of Debian packages. Existing
+// files stay, and links lead to no file of the host.
 func copyHeaders(dir, root string) error {
 	to, err := os.OpenRoot(root)
 	if err != nil {

@@ -17,22 +17,21 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// containerBuild builds a custom image that begins with a container's image. What it brings are layers over that: one
-// with the description's files, and one for all that a machine has installed, and that its steps have changed. They are
-// stored in the home's layers/ by their digests. What runs is a container's image like any other, to which the name
-// leads.
+// containerBuild builds a custom image over a container's image. It adds layers: one with the description's files, and
+// one for each installation or step in a machine. They are stored in the home's layers/ by their digests. The result is
+// an ordinary container image, to which the name leads.
 type containerBuild struct {
 	build
-	ref     string      // that it begins with
+	ref     string      // of the base image
 	network stepNetwork // of its steps
 
 	base   *image.Container
-	was    lockedLayer // as the lock file has it
+	was    lockedLayer // in the lock file
 	now    lockedLayer
-	layers []string // digests of those over base, so far
+	layers []string // digests of the layers over base, so far
 }
 
-// check holds what the description says against a container's image as its beginning, and against the ceiling.
+// check checks the description against its base image, a container's, and against the ceiling.
 func (b *containerBuild) check() (err error) {
 	if b.ref, _, err = policy.Reference(b.env.From); err != nil {
 		return fmt.Errorf("from: %s %w", b.env.From, err)
@@ -91,7 +90,7 @@ func (b *containerBuild) run(ctx context.Context) (*catalog.Custom, *image.Image
 	return o, im, nil
 }
 
-// buildLayers makes the image's layers, as far as they are not there, and the image of them.
+// buildLayers makes the image's missing layers, and the image of all layers.
 func (b *containerBuild) buildLayers(ctx context.Context) (*catalog.Custom, *image.Image, error) {
 	locks, err := readLockFile(b.lock)
 	if err != nil {
@@ -103,7 +102,7 @@ func (b *containerBuild) buildLayers(ctx context.Context) (*catalog.Custom, *ima
 	if b.base, err = b.baseImage(ctx); err != nil {
 		return nil, nil, err
 	}
-	if b.base.ShippedBy != "" { // this host reads the disk of what it begins with, and nobody's whom it does not trust
+	if b.base.ShippedBy != "" { // this host would read the base image's disk, and must trust who made it
 		return nil, nil, policy.Bad("image", b.env.File, "from: %s was shipped by another host, as the tenant %s's: "+
 			"only its own machine reads it; begin with an image that was pulled or imported here", b.env.From, b.base.ShippedBy)
 	}
@@ -149,7 +148,7 @@ func (b *containerBuild) buildLayers(ctx context.Context) (*catalog.Custom, *ima
 	return o, im, err
 }
 
-// finish has the name lead to the image.
+// finish makes the name lead to the image.
 func (b *containerBuild) finish(ctx context.Context, c *image.Container) (*catalog.Custom, error) {
 	o := b.custom()
 	if err := b.Catalog.Images.Containers().Name(ctx, c, image.Imported, o.Name); err != nil {
@@ -163,8 +162,8 @@ func (b *containerBuild) finish(ctx context.Context, c *image.Container) (*catal
 	return o, b.publish(o, map[string]any{"image": c.Digest, "network": b.env.Network})
 }
 
-// baseImage returns the container's image that a custom one begins with: the one that its lock file names, else the one
-// that the reference leads to. A lock file never selects an image that is known here only by other names.
+// baseImage returns the base image: the one in the lock file, else the one that the reference leads to. A lock file never
+// selects an image that has only other names here.
 func (b *containerBuild) baseImage(ctx context.Context) (*image.Container, error) {
 	locked := b.was.Image
 	if locked == "" || strings.HasPrefix(b.ref, "sha256:") {
@@ -177,7 +176,7 @@ func (b *containerBuild) baseImage(ctx context.Context) (*image.Container, error
 	name += "@" + locked
 	if _, err := b.Catalog.Images.Containers().Get(b.arch, name); errors.Is(err, fs.ErrNotExist) {
 		c, err := b.Catalog.Images.Containers().Get(b.arch, locked)
-		if err == nil && len(c.Names) == 0 { // which its tag has left
+		if err == nil && len(c.Names) == 0 { // its tag leads to a newer one
 			return c, nil
 		}
 	}

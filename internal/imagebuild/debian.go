@@ -14,11 +14,11 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Debian's packages in custom images. Over a bundled image they are unpacked on the host, and nothing of them runs.
-// Over a container's image its own dpkg installs them, in a machine.
+// This file adds Debian packages to custom images. Over a bundled image, the host unpacks them and runs nothing of them.
+// Over a container's image, the image's own dpkg installs them in a machine.
 
-// unpackDebian fetches an image's packages of Debian and unpacks them into a folder, which is in one of its own, to be
-// removed; "" if there are none.
+// unpackDebian fetches an image's Debian packages and unpacks them into a folder, whose parent the caller removes. It
+// returns "" if there are none.
 func (b *bundledBuild) unpackDebian(ctx context.Context) (folder string, err error) {
 	if len(b.env.Debian) == 0 {
 		return "", nil
@@ -29,7 +29,7 @@ func (b *bundledBuild) unpackDebian(ctx context.Context) (folder string, err err
 		locked = b.was.Debian
 	}
 	base := b.Catalog.Images.With(b.language.Image(b.env.From).Payload)
-	if _, err := base.Obtain(ctx, image.Linux, b.arch); err != nil { // whose parts say what is there
+	if _, err := base.Obtain(ctx, image.Linux, b.arch); err != nil { // its parts tell what the image has
 		return "", err
 	}
 	status, has, err := base.Parts().DebStatus(b.arch, b.env.Debian)
@@ -81,7 +81,7 @@ func (b *bundledBuild) unpackDebian(ctx context.Context) (folder string, err err
 	return to, nil
 }
 
-// debianFailed says which packages could not be had.
+// debianFailed names the packages that apt could not provide.
 func (b *build) debianFailed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err
@@ -89,7 +89,7 @@ func (b *build) debianFailed(ctx context.Context, err error) error {
 	return policy.Bad("image", b.env.File, "debian: %.200s can't be had: %v", strings.Join(b.env.Debian, " "), err)
 }
 
-// checkFound says which package that was asked for is neither among those that apt has found nor in the image.
+// checkFound returns an error for a requested package that apt has not found and the image lacks.
 func (b *build) checkFound(debs []image.Deb, has []string) error {
 	for _, spec := range b.env.Debian {
 		name, _, _ := strings.Cut(spec, "=")
@@ -104,8 +104,8 @@ func (b *build) checkFound(debs []image.Deb, has []string) error {
 	return nil
 }
 
-// takeFolders has folders with many files stay on the disk as a whole, as far as there is room to say so, and those at
-// the root that the image has not.
+// takeFolders selects folders that the guest mounts from the disk as a whole: those with many files, as far as the list
+// has room, and those at the root that the image lacks.
 func (b *bundledBuild) takeFolders(found image.DebFolder) {
 	of := b.language.Image(b.env.From).Payload.Folders
 	for _, dir := range slices.Concat(found.Tops, found.Crowded) {
@@ -119,7 +119,7 @@ func (b *bundledBuild) takeFolders(found image.DebFolder) {
 	slices.Sort(b.folders)
 }
 
-// debsAt is where a machine has the packages that are to be installed; it is not in the layer.
+// debsAt is the machine's folder with the packages to install; the layer does not have it.
 const debsAt = "/tmp/unitask-debs"
 
 // debianScript installs packages as the image's own apt or dpkg does, without a network, and leaves no logs and
@@ -133,7 +133,7 @@ fi </dev/null
 rm -rf /var/log/apt /var/log/dpkg.log /var/log/alternatives.log /var/cache/apt/*.bin /var/cache/ldconfig/aux-cache
 `
 
-// installDebian installs an image's packages of Debian over a container's image, or takes the layer that came of them.
+// installDebian installs an image's Debian packages over a container's image, or uses the layer of an earlier build.
 func (b *containerBuild) installDebian(ctx context.Context) error {
 	if len(b.env.Debian) == 0 {
 		return nil
@@ -161,7 +161,7 @@ func (b *containerBuild) installDebian(ctx context.Context) error {
 	if err := os.MkdirAll(b.Catalog.LayersDir(), 0o700); err != nil {
 		return err
 	}
-	from, err := os.MkdirTemp(b.Catalog.LayersDir(), ".debs-") // which goes with what builds left behind
+	from, err := os.MkdirTemp(b.Catalog.LayersDir(), ".debs-") // pruning removes it if a build leaves it behind
 	if err != nil {
 		return err
 	}

@@ -15,10 +15,9 @@ import (
 	"github.com/unitask/unitask/internal/imagefile"
 )
 
-// Layers of custom images, in the home's layers/ by their digests.
+// This file stores the layers of custom images, in the home's layers/ by their digests.
 
-// hasLayer reports whether a layer is stored, and is what it was. One that is not is built again, and that takes its
-// place.
+// hasLayer reports whether a layer is stored undamaged. A damaged layer is built again, and replaced.
 func (b *Builder) hasLayer(digest string) bool {
 	if raw, err := hex.DecodeString(strings.TrimPrefix(digest, "sha256:")); err != nil || len(raw) != sha256.Size {
 		return false
@@ -26,7 +25,7 @@ func (b *Builder) hasLayer(digest string) bool {
 	return isLayer(b.Catalog.LayerFile(digest), digest, maxLayer)
 }
 
-// isLayer reports whether a file has the layer of a digest, of at most so many bytes.
+// isLayer reports whether a file is the layer with a digest, of at most so many bytes.
 func isLayer(file, digest string, most int64) bool {
 	f, err := os.Open(file)
 	if err != nil {
@@ -43,7 +42,7 @@ func isLayer(file, digest string, most int64) bool {
 	return err == nil && n <= most && "sha256:"+hex.EncodeToString(sum.Sum(nil)) == digest
 }
 
-// storeLayer stores what make writes, an archive whose digest it returns.
+// storeLayer stores the archive that make writes; make returns its digest.
 func (b *Builder) storeLayer(make func(io.Writer) (string, error)) (digest string, err error) {
 	if err := os.MkdirAll(b.Catalog.LayersDir(), 0o700); err != nil {
 		return "", err
@@ -82,7 +81,7 @@ func (b *Builder) storeFiles(env *imagefile.Environment) (string, error) {
 		}()
 		sum := sha256.New()
 		err := normalizeTimes(io.MultiWriter(to, sum), r)
-		r.CloseWithError(errors.New("the layer takes no more")) // which ends the goroutine
+		r.CloseWithError(errors.New("the layer takes no more")) // this ends the goroutine
 		return "sha256:" + hex.EncodeToString(sum.Sum(nil)), err
 	})
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/unitask/unitask/internal/regular"
 )
 
-// lockFile is the file beside a description that says what exactly was installed.
+// lockFile is the file beside a description that lists exactly what was installed.
 type lockFile struct {
 	Schema int           `json:"schema"`
 	Builds []lockedBuild `json:"builds"` // one for each architecture
@@ -70,7 +70,7 @@ func readLockFile(file string) (l lockFile, err error) {
 	return l, nil
 }
 
-// at returns the build of an architecture, nil if there is none.
+// at returns the build of an architecture, or nil.
 func (l *lockFile) at(arch image.Arch) *lockedBuild {
 	for i := range l.Builds {
 		if l.Builds[i].Arch == arch {
@@ -80,7 +80,7 @@ func (l *lockFile) at(arch image.Arch) *lockedBuild {
 	return nil
 }
 
-// set puts a build in the place of that of its architecture.
+// set replaces the build of an architecture.
 func (l *lockFile) set(b lockedBuild) {
 	if have := l.at(b.Arch); have != nil {
 		*have = b
@@ -94,7 +94,7 @@ func (b lockedBuild) sameAs(other lockedBuild) bool {
 	return slices.Equal(b.Packages, other.Packages) && slices.Equal(b.Debian, other.Debian)
 }
 
-// write writes the lock file, if it says something else.
+// write writes the lock file, if it has changed.
 func (l lockFile) write(file string) error {
 	l.Schema = catalog.CustomSchema
 	text, err := json.MarshalIndent(l, "", "  ")
@@ -108,22 +108,22 @@ func (l lockFile) write(file string) error {
 	return atomicfile.Write(file, text, 0o644)
 }
 
-// lockedLayer says in a lock file what an image was made of.
+// lockedLayer tells, in a lock file, what an image was made of.
 type lockedLayer struct {
 	From      string           `json:"from"`            // the reference
-	Image     string           `json:"image"`           // the digest of the image that it led to
+	Image     string           `json:"image"`           // the digest of its image
 	Files     string           `json:"files,omitempty"` // the digest of the layer of the description's files
 	Wanted    []string         `json:"debianAsked,omitempty"`
 	Debian    []image.Deb      `json:"debian,omitempty"`
-	Installed string           `json:"installed,omitempty"` // the digest of the layer that came of them
+	Installed string           `json:"installed,omitempty"` // the digest of their layer
 	Packages  []lockedPackages `json:"packages,omitempty"`
 	Steps     []string         `json:"steps,omitempty"`
 	Network   []string         `json:"network,omitempty"` // of the steps
 	Env       []string         `json:"env"`               // of the steps, NAME=VALUE; nil: not noted
-	Digest    string           `json:"digest,omitempty"`  // of the layer that came of the steps
+	Digest    string           `json:"digest,omitempty"`  // of the steps' layer
 }
 
-// check says what is wrong with what others have written.
+// check returns an error if a layer in a lock file, which others may have written, is wrong.
 func (l *lockedLayer) check() error {
 	err := image.CheckDebs(l.Debian)
 	digests := []string{l.Image, l.Files, l.Installed, l.Digest}
@@ -140,17 +140,17 @@ func (l *lockedLayer) check() error {
 	return err
 }
 
-// sameWanted reports whether another build began with the same image, and wanted the same of Debian.
+// sameWanted reports whether another build has the same base image and the same Debian packages.
 func (l lockedLayer) sameWanted(other lockedLayer) bool {
 	return l.From == other.From && l.Image == other.Image && slices.Equal(l.Wanted, other.Wanted)
 }
 
-// sameBase reports whether another build began with the same, files and all, and wanted the same of Debian over that.
+// sameBase reports whether another build has the same base image, files and Debian packages.
 func (l lockedLayer) sameBase(other lockedLayer) bool {
 	return l.sameWanted(other) && l.Files == other.Files
 }
 
-// same reports whether another build began with the same, and did the same.
+// same reports whether another build has the same base and the same steps.
 func (l lockedLayer) same(other lockedLayer) bool {
 	return l.sameBase(other) && l.Installed == other.Installed &&
 		slices.EqualFunc(l.Packages, other.Packages, lockedPackages.same) &&
@@ -158,7 +158,7 @@ func (l lockedLayer) same(other lockedLayer) bool {
 		l.Env != nil && other.Env != nil && slices.Equal(l.Env, other.Env)
 }
 
-// lockedPackages says in a lock file what one of them has installed.
+// lockedPackages tells, in a lock file, what pip or npm has installed.
 type lockedPackages struct {
 	System   string             `json:"system"` // pip or npm
 	Asked    []string           `json:"asked"`
@@ -167,7 +167,7 @@ type lockedPackages struct {
 	Digest   string             `json:"digest"` // of the layer
 }
 
-// same reports whether another build has the same layer of it.
+// same reports whether another build has the same layer of packages.
 func (p lockedPackages) same(other lockedPackages) bool {
 	return p.System == other.System && p.Digest == other.Digest
 }

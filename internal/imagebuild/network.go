@@ -17,8 +17,8 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// What the steps of a build reach: nothing, but for the hosts that the description names, and the registries that
-// the host's own pip or npm uses.
+// This file gives a build's steps their network: the hosts that the description names, the registries of the host's own
+// pip or npm, and nothing else.
 
 // stepNetwork is a description's network.
 type stepNetwork struct {
@@ -26,7 +26,7 @@ type stepNetwork struct {
 	systems []string // pip, npm: whose registries
 }
 
-// parseNetwork reads it.
+// parseNetwork parses a description's network.
 func parseNetwork(list []string) (n stepNetwork, err error) {
 	for _, text := range list {
 		if text == policy.Pip || text == policy.Npm {
@@ -44,7 +44,7 @@ func parseNetwork(list []string) (n stepNetwork, err error) {
 	return n, nil
 }
 
-// String says where steps get to, for people.
+// String describes the steps' network for people.
 func (n stepNetwork) String() string {
 	list := slices.Clone(n.hosts)
 	for _, system := range n.systems {
@@ -56,8 +56,8 @@ func (n stepNetwork) String() string {
 	return " that reaches " + strings.Join(list, ", ")
 }
 
-// allowed holds it, and packages that are to be installed, against a ceiling. A build with less than it was written for
-// would fail somewhere else.
+// allowed checks the network, and the packages to install, against a ceiling. A build with less than its description asks
+// for would fail in some other way.
 func (n stepNetwork) allowed(c *policy.Ceiling, system string, specs []string) error {
 	req := policy.Request{AllowNet: n.hosts}
 	for _, any := range n.systems {
@@ -75,7 +75,7 @@ func (n stepNetwork) allowed(c *policy.Ceiling, system string, specs []string) e
 	return err
 }
 
-// configure gives the steps' machine its network, and their pip and npm the configuration of the host's.
+// configure gives the steps' machine its network, and its pip and npm the host's configuration.
 func (n stepNetwork) configure(ctx context.Context, in *install.Installer, req *run.Request) (
 	proxy func(string, uint16) *url.URL, err error) {
 	req.AllowNet, req.Env = n.hosts, map[string]string{}
@@ -132,7 +132,7 @@ func pipVariables(env map[string]string, r *packages.Registry, w install.Routes,
 	env["PIP_TIMEOUT"], env["PIP_ROOT_USER_ACTION"] = "15", "ignore"
 }
 
-// npmConfig is npm's configuration for a registry.
+// npmConfig returns npm's configuration for a registry.
 func npmConfig(r *packages.Registry, cert string) string {
 	lines := []string{"registry=" + r.URL, "cache=/tmp/npm-cache", "fetch-retries=1", "fetch-timeout=15000",
 		"audit=false", "fund=false", "update-notifier=false"}

@@ -16,10 +16,10 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Packages of pip and npm over a container's image: its own pip or npm installs them, in a machine that reaches the
-// registries which this host's are configured for.
+// This file adds packages of pip and npm to a container's image. The image's own pip or npm installs them, in a machine
+// that reaches the registries of the host's configuration.
 
-// printed takes what a machine has printed.
+// printed reads a machine's output.
 func (p *lockedPackages) printed(out []byte) error {
 	_, line, found := bytes.Cut(out, []byte("unitask: lock "))
 	if !found {
@@ -34,7 +34,7 @@ func (p *lockedPackages) printed(out []byte) error {
 	return nil
 }
 
-// parseSpecs reads the packages that a description asks of a system for, in its own terms.
+// parseSpecs parses a description's packages of pip or npm.
 func parseSpecs(l *language.Language, system string, list []string) (specs []string, err error) {
 	for _, text := range list {
 		if err := l.CheckPackages([]string{system + ":" + text}); err != nil {
@@ -53,7 +53,7 @@ func parseSpecs(l *language.Language, system string, list []string) (specs []str
 	return specs, nil
 }
 
-// installScripts start the programs that install packages, where the image has what they need.
+// installScripts start the programs that install packages, if the image has what they need.
 var installScripts = map[string]string{
 	policy.Pip: `command -v python3 >/dev/null || { echo 'ERROR: the image has no python3' >&2; exit 1; }
 python3 -B -m pip --version >/dev/null || { echo 'ERROR: the image has no pip' >&2; exit 1; }
@@ -65,7 +65,7 @@ node /tmp/unitask/install </dev/null
 `,
 }
 
-// installLayers installs an image's packages of pip and npm, or takes the layers that came of them.
+// installLayers installs an image's packages of pip and npm, or uses the layers of an earlier build.
 func (b *containerBuild) installLayers(ctx context.Context) error {
 	same := b.now.sameBase(b.was) && b.now.Installed == b.was.Installed
 	for _, of := range []struct {
@@ -101,7 +101,7 @@ func (b *containerBuild) installLayers(ctx context.Context) error {
 	return nil
 }
 
-// installLayer has an image's own pip or npm install packages.
+// installLayer makes an image's own pip or npm install packages.
 func (b *containerBuild) installLayer(ctx context.Context, before, got *lockedPackages) error {
 	l := language.OfSystem(got.System)
 	registry, routes, err := b.Installer.Registry(ctx, l.Packages, b.arch)
@@ -135,6 +135,6 @@ func (b *containerBuild) installLayer(ctx context.Context, before, got *lockedPa
 	c.printed = got.printed
 	asked, system := got.Asked, got.System
 	got.Digest, err = b.runLayer(ctx, b.base.Config, c)
-	got.Asked, got.System = asked, system // whatever the machine says
+	got.Asked, got.System = asked, system // whatever the machine reports
 	return err
 }

@@ -18,31 +18,31 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Steps of a build: foreign code, which runs in a machine of its own over the image that it changes, as the image's
-// root, and leaves a layer.
+// This file runs a build's steps. They are foreign code, which runs as the image's root, in a machine of its own, and
+// changes the image. Each machine leaves a layer.
 
-// machinePaths are those of a machine that no layer has.
+// machinePaths are a machine's own paths, which no layer has.
 const machinePaths = contract.LayerWithout
 
 const (
-	maxLayer        = 2 << 30 // bytes of what steps change
+	maxLayer        = 2 << 30 // bytes of a layer
 	maxLayerEntries = 200_000
 	maxStepShown    = 80 // bytes of a step in messages
 )
 
-// change is what changes an image, in a machine.
+// change is a change of an image by a machine.
 type change struct {
 	what    string // for messages: the steps
-	tell    string // when the machine starts
+	tell    string // the message when the machine starts
 	request run.Request
 	proxy   func(host string, port uint16) *url.URL
-	ceiling *policy.Ceiling          // of what it reaches
-	timed   bool                     // files keep the time that they were written at
-	failed  func(*run.Result) string // says why it has ended badly
-	printed func([]byte) error       // takes what it has printed, if not nil
+	ceiling *policy.Ceiling          // of its network
+	timed   bool                     // files keep their times
+	failed  func(*run.Result) string // returns why it failed
+	printed func([]byte) error       // reads its output, if not nil
 }
 
-// layerOfSteps takes the layer that came of the steps, or runs them.
+// layerOfSteps uses the steps' layer of an earlier build, or runs the steps.
 func (b *containerBuild) layerOfSteps(ctx context.Context, config oci.Config) (err error) {
 	if len(b.env.Run) == 0 {
 		return nil
@@ -59,7 +59,7 @@ func (b *containerBuild) layerOfSteps(ctx context.Context, config oci.Config) (e
 	return nil
 }
 
-// runSteps runs steps over an image, and stores what they have changed as a layer, whose digest it returns.
+// runSteps runs steps over an image, and stores their changes as a layer, whose digest it returns.
 func (b *containerBuild) runSteps(ctx context.Context, config oci.Config) (string, error) {
 	steps := b.env.Run
 	c := change{what: "the steps", timed: true, ceiling: b.Ceiling.Reaching()}
@@ -82,7 +82,7 @@ func (b *build) layerRequest(script string) run.Request {
 	}
 }
 
-// runLayer runs a script as root on the image so far and stores what has changed as a layer, whose digest it returns.
+// runLayer runs a script as root on the image so far, and stores the changes as a layer, whose digest it returns.
 func (b *containerBuild) runLayer(ctx context.Context, config oci.Config, c change) (string, error) {
 	config.Entrypoint, config.Cmd, config.User = nil, nil, ""
 	under, err := b.derive(ctx, config)
@@ -131,7 +131,7 @@ func (b *containerBuild) runLayer(ctx context.Context, config oci.Config, c chan
 			c.what, b.env.File, err, res.RunID)
 	}
 	b.tell(fmt.Sprintf("%s changed %d files, after %.0f s", c.what, entries, time.Since(start).Seconds()))
-	return digest, b.Catalog.Records.Remove(res.RunID) // which has the layer a second time
+	return digest, b.Catalog.Records.Remove(res.RunID) // it has the layer a second time
 }
 
 // stepsScript runs steps one after the other, each in a shell of its own, until one fails.
@@ -149,7 +149,7 @@ func shellQuote(text string) string { return "'" + strings.ReplaceAll(text, "'",
 
 var stepEnd = regexp.MustCompile(`unitask: step ([0-9]{1,3}) ended with exit code ([0-9]{1,3})\n$`)
 
-// stepFailed says which step has failed, and the last that was printed.
+// stepFailed names the step that has failed, and its last output.
 func stepFailed(steps []string, res *run.Result, refused string) string {
 	what := "the steps"
 	text := string(res.Stderr)
@@ -167,7 +167,7 @@ func stepFailed(steps []string, res *run.Result, refused string) string {
 	return fmt.Sprintf("%s: %q%s (`unitask inspect %s` has the rest)", what, ended(text, res), refused, res.RunID)
 }
 
-// lastSaid returns the last that a run printed.
+// lastSaid returns the end of a run's output.
 func lastSaid(res *run.Result) string { return ended(string(res.Stderr), res) }
 
 func ended(text string, res *run.Result) string {

@@ -7,7 +7,7 @@ import (
 
 const maxLocked = 5000 // packages of a lock
 
-// CheckLocked says what is wrong with a lock's packages, which others have written.
+// CheckLocked returns an error if a lock's packages, which others may have written, are wrong.
 func CheckLocked(list []Package) error {
 	if len(list) > maxLocked {
 		return fmt.Errorf("has %d packages", len(list))
@@ -21,8 +21,8 @@ func CheckLocked(list []Package) error {
 	return nil
 }
 
-// lockedDigest is what their digests are like; npm's may be several.
+// lockedDigest matches their digests; npm's may be several.
 var lockedDigest = regexp.MustCompile(`^(?:sha[0-9]{1,3}-[A-Za-z0-9+/=]+(?: |$))*$`)
 
-// lockedName is what names and versions of packages are like; they are shown on terminals.
+// lockedName matches names and versions of packages, which terminals show.
 var lockedName = regexp.MustCompile(`^[A-Za-z0-9@/._+!~-]{1,214}$`)

@@ -19,7 +19,7 @@ const (
 	maxNpmValues  = 1 << 18
 )
 
-// CheckNpm says what is wrong with npm's own lock, which others have written; there may be none.
+// CheckNpm returns an error if npm's own lock, which others may have written, is wrong. There may be no lock.
 func CheckNpm(lock json.RawMessage) error {
 	if len(lock) > 0 && lock[0] != '{' {
 		return errors.New("has a lock of npm that is no object")
@@ -33,8 +33,7 @@ func CheckNpm(lock json.RawMessage) error {
 var npmDefaults = regexp.MustCompile(`(?s)registry: new Definition\('registry', \{\s*default: .(https://[^'"` + "`" +
 	`]+).,`)
 
-// NpmDefault returns the registry of an npm that nobody has configured, as its own source says; tool is its
-// archive.
+// NpmDefault returns the registry of an npm without configuration, from its own source; tool is its archive.
 func NpmDefault(tool string) (string, error) {
 	f, err := os.Open(tool)
 	if err != nil {

@@ -20,24 +20,24 @@ import (
 	"github.com/unitask/unitask/internal/regular"
 )
 
-// Registry is where packages come from, and how that is reached.
+// Registry is a source of packages, and how to reach it.
 type Registry struct {
-	URL    string            // the index, of pip its "simple" one
+	URL    string            // the index; for pip the "simple" one
 	More   []string          // other indexes of pip
-	Scopes map[string]string // of npm, the registry of each @SCOPE
-	Hosts  []string          // that packages of the tool's own default index are on, beside its own
-	Proxy  string            // "" is what the environment says
-	CA     string            // PEM; "" is the usual authorities
-	From   string            // where URL was found
+	Scopes map[string]string // for npm, the registry of each @SCOPE
+	Hosts  []string          // further hosts with packages of the tool's default index
+	Proxy  string            // "" means the environment's
+	CA     string            // PEM; "" means the usual authorities
+	From   string            // the source of URL
 }
 
-// Host is one that a registry answers at.
+// Host is a host of a registry.
 type Host struct {
 	Name, Port string
 	Plain      bool // HTTP without TLS
 }
 
-// All returns the hosts that a build may speak to.
+// All returns the hosts that a build may reach.
 func (r *Registry) All() (list []Host, err error) {
 	urls := append([]string{r.URL}, r.More...)
 	for _, u := range r.Scopes {
@@ -70,7 +70,7 @@ func (r *Registry) All() (list []Host, err error) {
 	return list, nil
 }
 
-// Shown returns an address without what must not be shown of it.
+// Shown returns an address without its login and query.
 func Shown(text string) string {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -83,7 +83,7 @@ func Shown(text string) string {
 // Env looks up a variable; os.LookupEnv does.
 type Env func(name string) (string, bool)
 
-// maxConfig bounds a configuration's file, and that of certificates.
+// maxConfig bounds a configuration file, and a file of certificates.
 const maxConfig = 4 << 20
 
 var errTooLarge = errors.New("has more than")
@@ -104,8 +104,8 @@ func readBounded(name string, most int64) (string, error) {
 	return string(text), nil
 }
 
-// PipRegistry returns what the host's pip is configured for, from its files and PIP_*; tool is asked for its wheel,
-// which says what it uses, where nothing does. Virtual environments' files are not read.
+// PipRegistry returns the registry of the host's pip, from its files and PIP_*. Without any, tool provides pip's wheel,
+// which has the default. Files of virtual environments are not read.
 func PipRegistry(env Env, home string, tool func() (string, error)) (*Registry, error) {
 	set, from := map[string]string{}, map[string]string{}
 	for _, file := range pipFiles(env, home) {
@@ -169,7 +169,7 @@ func optionName(name string) string {
 	return strings.ToLower(strings.ReplaceAll(strings.TrimSpace(name), "_", "-"))
 }
 
-// pipFiles are pip's, those that count more last.
+// pipFiles returns pip's files, those that take precedence last.
 func pipFiles(env Env, home string) (files []string) {
 	own, given := env("PIP_CONFIG_FILE")
 	if own == os.DevNull {
@@ -215,7 +215,7 @@ func expand(name, home string) string {
 
 var pipDefaults = regexp.MustCompile(`(?m)^PyPI = PackageIndex\(\s*"(https://[^"]+)", file_storage_domain="([^"]+)"`)
 
-// pipDefault returns the index of a pip that nobody has configured, as its own source says.
+// pipDefault returns the index of a pip without configuration, from its own source.
 func pipDefault(wheel string) (string, []string, error) {
 	z, err := zip.OpenReader(wheel)
 	if err != nil {
@@ -237,8 +237,8 @@ func pipDefault(wheel string) (string, []string, error) {
 	return strings.TrimSuffix(string(m[1]), "/") + "/simple", []string{string(m[2])}, nil
 }
 
-// NpmRegistry returns what the host's npm is configured for, from its files and npm_config_*; fallback is what it
-// uses where nothing does. A project's .npmrc is not read: it may have come with a repository.
+// NpmRegistry returns the registry of the host's npm, from its files and npm_config_*, or fallback without any. A
+// project's .npmrc is not read: it may have come with a repository.
 func NpmRegistry(env Env, home string, fallback func() (string, error)) (*Registry, error) {
 	set, from := map[string]string{}, map[string]string{}
 	global, ok := env("npm_config_globalconfig")

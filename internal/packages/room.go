@@ -17,25 +17,24 @@ import (
 // Store keeps built packages in a folder of the home.
 type Store struct {
 	Dir string
-	// MaxBytes and MaxMany bound all that is kept: what was not used for longest goes, and what is held stays. 0 is no
+	// MaxBytes and MaxMany bound the store: the least recently used sets are removed first, and held ones stay. 0 means no
 	// bound.
 	MaxBytes int64
 	MaxMany  int
-	Removed  func(key string) // told of what has gone, if not nil
+	Removed  func(key string) // receives the key of each removed set, if not nil
 }
 
-// Bounds of what is kept for runs. Who asks for packages chooses how, and what is asked for in other words is kept by
-// itself.
+// Bounds of the sets for runs. Callers choose how to name packages, and each way of naming them has a set of its own.
 const (
 	RunsBytes = 16 << 30 // of the disk
 	RunsMany  = 64
 )
 
-// diskBlock is what a file takes beyond its bytes, and a folder, at most.
+// diskBlock bounds what a file takes beyond its bytes, and what a folder takes.
 const diskBlock = 4096
 
-// Hold notes that what is kept was used, and keeps it from going to make room until it is let go of. The error wraps
-// fs.ErrNotExist where it has gone.
+// Hold notes a set's use, and keeps it from being removed until the lock is released. The error wraps fs.ErrNotExist if
+// the set was removed.
 func (s *Store) Hold(l *Lock) (*filelock.Lock, error) {
 	held, err := filelock.Share(l.dir)
 	if err != nil {
@@ -51,19 +50,19 @@ func (s *Store) Hold(l *Lock) (*filelock.Lock, error) {
 		return nil, err
 	}
 	now := time.Now()
-	_ = os.Chtimes(l.dir, now, now) // else it only goes earlier
+	_ = os.Chtimes(l.dir, now, now) // without it, the set is only removed earlier
 	return held, nil
 }
 
-// kept is what makeRoom knows of an entry.
+// kept describes an entry for makeRoom.
 type kept struct {
 	key  string
 	room int64
 	used time.Time
 }
 
-// makeRoom removes what was not used for longest, until there is room for one more. What comes is put there before the
-// lock is let go of.
+// makeRoom removes the least recently used sets until there is room for one more. The caller adds the new set before it
+// releases the lock.
 func (s *Store) makeRoom(l *Lock) (*filelock.Lock, error) {
 	if s.MaxBytes == 0 && s.MaxMany == 0 {
 		return nil, nil
@@ -90,7 +89,7 @@ func (s *Store) room(l *Lock) error {
 		if key == l.Key || err != nil {
 			continue
 		}
-		one := kept{key: key} // what is damaged goes first
+		one := kept{key: key} // damaged sets are removed first
 		if have, err := s.Get(key); err == nil {
 			one.room, one.used = max(have.Room, have.Bytes), st.ModTime()
 		}
@@ -119,7 +118,7 @@ func (s *Store) room(l *Lock) error {
 	return nil
 }
 
-// Unheld returns the size and the last use of what is kept under a key; there is nothing where somebody holds it.
+// Unheld returns the size and the last use of the set with a key, unless somebody holds it.
 func (s *Store) Unheld(key string) (bytes int64, used time.Time, is bool) {
 	dir := filepath.Join(s.Dir, key)
 	held, err := filelock.TryAlone(dir)
