@@ -53,7 +53,7 @@ func (b *Builder) compilers(ctx context.Context, l *language.Language, arch imag
 	if err := over.check(); err != nil {
 		return nil, fmt.Errorf("%s: %w", began.env.File, err)
 	}
-	over.found = func() *catalog.Custom { return b.readyCompilers(ctx, l, arch) } // another process may have built it meanwhile
+	over.found = func() *catalog.Custom { return b.readyCompilers(ctx, l, arch) } // another may have built it meanwhile
 	o, _, err := over.run(ctx)
 	return o, err
 }

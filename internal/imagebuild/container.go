@@ -162,8 +162,8 @@ func (b *containerBuild) finish(ctx context.Context, c *image.Container) (*catal
 	return o, b.publish(o, map[string]any{"image": c.Digest, "network": b.env.Network})
 }
 
-// baseImage returns the base image: the one in the lock file, else the one that the reference leads to. A lock file never
-// selects an image that has only other names here.
+// baseImage returns the base image: the one in the lock file, else the one that the reference leads to. A lock file
+// never selects an image that has only other names here.
 func (b *containerBuild) baseImage(ctx context.Context) (*image.Container, error) {
 	locked := b.was.Image
 	if locked == "" || strings.HasPrefix(b.ref, "sha256:") {

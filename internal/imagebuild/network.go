@@ -56,8 +56,8 @@ func (n stepNetwork) String() string {
 	return " that reaches " + strings.Join(list, ", ")
 }
 
-// allowed checks the network, and the packages to install, against a ceiling. A build with less than its description asks
-// for would fail in some other way.
+// allowed checks the network, and the packages to install, against a ceiling. A build with less than its description
+// asks for would fail in some other way.
 func (n stepNetwork) allowed(c *policy.Ceiling, system string, specs []string) error {
 	req := policy.Request{AllowNet: n.hosts}
 	for _, any := range n.systems {
