@@ -15,15 +15,15 @@ import (
 	"github.com/unitask/unitask/internal/paused"
 )
 
-// Sessions that live here, and those that an earlier daemon has left.
+// This file finds sessions: live ones, and those that an earlier daemon has left.
 
-// errGone is the answer for a session that never was or has ended.
+// errGone is the answer for a session that never existed or has ended.
 func errGone(name string) error {
 	return &Error{Code: CodeGone, Unknown: true,
 		Message: fmt.Sprintf("there is no session %.80q: it has ended, or never was", name)}
 }
 
-// find returns a session that is held, by its id or name, or one that is away.
+// find returns a held session, or one that is away, by its id or name.
 func (h *Daemon) find(name string) (*held, *View) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -40,8 +40,8 @@ func (h *Daemon) find(name string) (*held, *View) {
 	return nil, nil
 }
 
-// reach returns a session by its id or name. One that an earlier daemon has left paused continues, with the secrets
-// that it needs.
+// reach returns a session by its id or name. It resumes one that an earlier daemon has left paused, with the secrets
+// that the session needs.
 func (h *Daemon) reach(ctx context.Context, name string, secrets map[string]string) (*held, error) {
 	s, v := h.find(name)
 	switch {
@@ -53,7 +53,7 @@ func (h *Daemon) reach(ctx context.Context, name string, secrets map[string]stri
 		return nil, v.lostError()
 	}
 	h.mu.Lock()
-	if before := h.reviving[v.ID]; before != nil { // somebody else has it continue
+	if before := h.reviving[v.ID]; before != nil { // another request resumes it
 		h.mu.Unlock()
 		select {
 		case <-before:
@@ -85,7 +85,7 @@ func (v View) lostError() error {
 			"session %s is lost: the process that held it was killed before it was paused, and its machine with it; its steps' records remain", v.ID)}
 }
 
-// list returns the sessions that live, and those that are away.
+// list returns the live sessions, and those that are away.
 func (h *Daemon) list() []View {
 	h.mu.Lock()
 	list, live := slices.Clone(h.away), slices.Collect(maps.Values(h.sessions))
@@ -131,17 +131,16 @@ func (h *Daemon) end(name string) error {
 	return nil
 }
 
-// forget removes what is left of a session that nobody holds.
+// forget removes the remains of a session that nobody holds.
 func forget(home string, v View) error {
 	err := paused.Forget(home, v.ID)
-	if errors.As(err, new(*unitask.SessionError)) { // it is lost, or another process has ended it
+	if errors.As(err, new(*unitask.SessionError)) { // the session is lost, or another process has ended it
 		return nil
 	}
 	return err
 }
 
-// forgetUnlisted removes what is on the disk of this user's session that no list has: one that can't be read is on
-// none.
+// forgetUnlisted removes the files of this user's session that is on no list, since it can't be read.
 func forgetUnlisted(home, id string) error {
 	p, err := paused.Find(home, id)
 	if errors.As(err, new(*unitask.SessionError)) || err == nil && p.Owner != unitask.LocalOwner(os.Geteuid()) {
@@ -150,12 +149,12 @@ func forgetUnlisted(home, id string) error {
 	return paused.Forget(home, id)
 }
 
-// drop has a session be away no more; h.mu is held.
+// drop removes a session from those that are away; the caller holds h.mu.
 func (h *Daemon) drop(id string) {
 	h.away = slices.DeleteFunc(h.away, func(v View) bool { return v.ID == id })
 }
 
-// keep writes down what there is, so that it is known when we have ended; h.mu is held.
+// keep writes the list of sessions, for the next daemon; the caller holds h.mu.
 func (h *Daemon) keep() {
 	list := slices.Clone(h.away)
 	for _, id := range slices.Sorted(maps.Keys(h.sessions)) {
@@ -164,7 +163,7 @@ func (h *Daemon) keep() {
 	writeList(h.dir, list)
 }
 
-// rescue gives the files of a session's folder, where its machine can't go on for why.
+// rescue returns the files of a session whose machine can't continue because of why.
 func (h *Daemon) rescue(c *client, req Request, why error) error {
 	_, v := h.find(req.Session)
 	if v == nil {

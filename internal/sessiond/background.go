@@ -13,7 +13,7 @@ import (
 // waitStep is how long one of a client's waits takes.
 const waitStep = time.Minute
 
-// behind waits for a command in the background, or stops it. The record of its run says whose it is.
+// behind waits for a background command, or stops it. The record of its run names its session.
 func (h *Daemon) behind(ctx context.Context, c *client, req Request) (Answer, error) {
 	none := &Error{Code: CodeGone, Unknown: true,
 		Message: fmt.Sprintf("run %.80q is no command in the background of a session that lives", req.Run)}

@@ -12,7 +12,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// named are the names that sessions may have: none is an id.
+// named matches the names of sessions: none of them is an id.
 var named = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
 // begin starts a session.
@@ -51,7 +51,7 @@ func (h *Daemon) begin(ctx context.Context, req *New) (Answer, error) {
 // fork forks a session.
 func (h *Daemon) fork(ctx context.Context, of *held, n int) (Answer, error) {
 	forks, err := of.Fork(ctx, n)
-	if err == nil && ctx.Err() != nil { // nobody would learn of them
+	if err == nil && ctx.Err() != nil { // nobody would learn their ids
 		err = context.Cause(ctx)
 		for _, s := range forks {
 			_ = s.Close()
@@ -95,7 +95,7 @@ func (h *Daemon) hold(s *unitask.Session, name string) View {
 	return view
 }
 
-// extended writes down when a session ends now.
+// extended writes a session's new end into the list.
 func (h *Daemon) extended(s *held) View {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -104,7 +104,7 @@ func (h *Daemon) extended(s *held) View {
 	return s.view
 }
 
-// revive has a session go on that an earlier daemon, or another process of the user's, has left paused.
+// revive resumes a session that an earlier daemon, or another process of the user, has left paused.
 func (h *Daemon) revive(ctx context.Context, v View, secrets map[string]string) (*held, error) {
 	var s *unitask.Session
 	var ceiling *policy.Ceiling

@@ -23,7 +23,7 @@ import (
 	"github.com/unitask/unitask/machine"
 )
 
-// Names in the home's folder of sessions.
+// Names of files in the home's folder of sessions.
 const (
 	socketName = "holder.sock"
 	lockName   = "holder.lock"
@@ -33,7 +33,7 @@ const (
 // ErrNone means that no daemon runs.
 var ErrNone = errors.New("no session lives")
 
-// folder returns the home's folder of sessions, which must be its user's alone.
+// folder returns the home's folder of sessions, which only its user may open.
 func folder(of string) (string, error) {
 	dir := home.Dir(of).Sessions()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -50,12 +50,12 @@ func folder(of string) (string, error) {
 }
 
 func listen(dir string) (*net.UnixListener, error) {
-	_ = os.Remove(filepath.Join(dir, socketName)) // of one that was killed: we have the lock
+	_ = os.Remove(filepath.Join(dir, socketName)) // left by a killed daemon: we hold the lock
 	return localsocket.Listen(dir, socketName)
 }
 
-// connect reaches the home's daemon, which must be our own user's. The error is ErrNone if none runs, or it is about to
-// end.
+// connect connects to the home's daemon, which must belong to this user. The error is ErrNone if none runs, or it is
+// ending.
 func connect(home string) (*wire, error) {
 	dir, err := folder(home)
 	if err != nil {
@@ -86,15 +86,15 @@ func connect(home string) (*wire, error) {
 	return w, nil
 }
 
-// Streams are a command line's.
+// Streams are the streams of a command line.
 type Streams struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Resized        <-chan unitask.TerminalSize
 }
 
-// Do has the home's daemon do something. Where none runs and one is needed, start is called, which starts one and
-// returns a channel that is closed if that ends; without it the error is ErrNone.
+// Do sends a request to the home's daemon. If none runs and the request needs one, it calls start, which starts a daemon
+// and returns a channel that is closed when the daemon ends. Without start the error is ErrNone.
 func Do(ctx context.Context, home string, req Request, streams Streams,
 	start func() (ended <-chan struct{}, err error)) (Answer, error) {
 	w, err := connect(home)
@@ -110,7 +110,7 @@ func Do(ctx context.Context, home string, req Request, streams Streams,
 			}
 		}
 		select {
-		case <-ended: // another one is before it, or it can't
+		case <-ended: // another one runs already, or it failed
 			if w, err = connect(home); err == nil {
 				return w.ask(ctx, req, streams)
 			}
@@ -131,8 +131,8 @@ func Do(ctx context.Context, home string, req Request, streams Streams,
 	return w.ask(ctx, req, streams)
 }
 
-// needs reports whether a request needs a daemon, where none runs: a new session does, and one that is left
-// paused, unless it is to end.
+// needs reports whether a request needs a daemon if none runs: for a new session, and for a paused one unless it
+// ends.
 func needs(home string, req Request) bool {
 	dir, err := folder(home)
 	if err != nil || req.Op == OpList || req.Op == OpEnd {
@@ -142,7 +142,7 @@ func needs(home string, req Request) bool {
 		func(v View) bool { return v.is(req.Session) && v.State == Paused })
 }
 
-// without answers where no daemon runs.
+// without answers a request if no daemon runs.
 func without(home string, req Request, none error) (Answer, error) {
 	dir, err := folder(home)
 	if err != nil {
@@ -150,7 +150,7 @@ func without(home string, req Request, none error) (Answer, error) {
 	}
 	lock, err := filelock.Try(filepath.Join(dir, lockName))
 	if err != nil {
-		return Answer{}, none // one is about to begin, or to end
+		return Answer{}, none // a daemon is starting or ending
 	}
 	defer lock.Unlock()
 	list := left(home, dir)
@@ -177,7 +177,7 @@ func without(home string, req Request, none error) (Answer, error) {
 	return Answer{}, errGone(cmp.Or(req.Session, req.Run))
 }
 
-// ask sends a request and passes the streams on until the answer is there.
+// ask sends a request, and carries the streams until the answer comes.
 func (w *wire) ask(ctx context.Context, req Request, streams Streams) (Answer, error) {
 	defer w.Close()
 	stop := context.AfterFunc(ctx, func() { w.Close() })
@@ -193,7 +193,7 @@ func (w *wire) ask(ctx context.Context, req Request, streams Streams) (Answer, e
 	over := make(chan struct{})
 	defer close(over)
 	taken := make(chan struct{}, 1)
-	unread := make(chan error, 1) // why what was to be sent could not be read
+	unread := make(chan error, 1) // why the input could not be read
 	if streams.Stdin != nil {
 		go func() {
 			if err := w.pass(streams.Stdin, taken, over, req.Op == OpWrite || req.Op == OpUnpack); err != nil {
@@ -255,8 +255,8 @@ func (w *wire) ask(ctx context.Context, req Request, streams Streams) (Answer, e
 	}
 }
 
-// pass sends what is read, a piece at a time. Where it must be whole the error is why no more could be
-// read; else that is its end, as a terminal's that is gone.
+// pass sends the input, a piece at a time. If the input must be complete, a read error is returned; otherwise it is
+// the end of the input, as for a terminal that is gone.
 func (w *wire) pass(from io.Reader, taken, over <-chan struct{}, whole bool) error {
 	piece := make([]byte, maxPiece)
 	for {

@@ -18,7 +18,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// The list of what a daemon has, in a file, for the one that comes after it.
+// This file keeps a daemon's list of sessions, for the next daemon.
 
 func writeList(dir string, list []View) {
 	name := filepath.Join(dir, listName)
@@ -31,8 +31,8 @@ func writeList(dir string, list []View) {
 	}
 }
 
-// readList returns what a daemon that has ended leaves: what it had paused, and what is lost. Those whose time
-// is over are among them.
+// readList returns the sessions of a daemon that has ended: paused ones and lost ones, also those whose time is
+// over.
 func readList(dir string) (list []View) {
 	f, err := os.Open(filepath.Join(dir, listName))
 	if err != nil {
@@ -52,13 +52,13 @@ func readList(dir string) (list []View) {
 	for i := range list {
 		list[i].State = Paused
 		if _, err := machine.ReadPause(filepath.Join(dir, list[i].ID)); errors.Is(err, fs.ErrNotExist) {
-			list[i].State = Lost // one that can't be read now may be whole
+			list[i].State = Lost // a pause that can't be read now may be complete
 		}
 	}
 	return list
 }
 
-// left returns the sessions of a home that nobody holds: those of the list, and what this user's other processes
+// left returns a home's sessions that nobody holds: those of the list, and those that the user's other processes
 // have left paused.
 func left(home, dir string) []View {
 	list := slices.DeleteFunc(readList(dir), View.over)
@@ -78,10 +78,10 @@ func left(home, dir string) []View {
 
 func (v View) over() bool { return time.Now().After(v.ExpiresAt) }
 
-// sweep removes what the daemon before left of sessions that nobody continues with.
+// sweep removes what the former daemon left of sessions that nobody continues.
 func sweep(home, dir string, runs *record.Store) {
 	for _, v := range readList(dir) {
-		if runs.Held(v.ID) { // another process continues with it
+		if runs.Held(v.ID) { // another process continues it
 			continue
 		}
 		machine.RemoveLeftovers(filepath.Join(dir, v.ID))

@@ -29,8 +29,8 @@ var ErrRuns = errors.New("a process that holds sessions runs already")
 // Bounds of a daemon.
 const (
 	maxClients = 256
-	maxFiles   = 4 // operations on files at once: each may hold one in memory
-	maxLarge   = 4 // steps at once whose code is large: each is in memory
+	maxFiles   = 4 // operations on files at once: each may have a file in memory
+	maxLarge   = 4 // steps with large code at once: the code is in memory
 	maxAway    = 100
 )
 
@@ -47,22 +47,22 @@ type Daemon struct {
 
 	mu       sync.Mutex
 	sessions map[string]*held         // by id
-	names    map[string]bool          // taken, also by those that are being started
-	away     []View                   // that are paused or lost, and not held
-	reviving map[string]chan struct{} // of these by id, closed when it is done
-	busy     int                      // connections, and sessions being started
+	names    map[string]bool          // taken, also by sessions that are starting
+	away     []View                   // paused or lost sessions that nobody holds
+	reviving map[string]chan struct{} // sessions that resume, by id; closed at the end
+	busy     int                      // connections, and sessions that are starting
 	since    time.Time                // when the last thing ended
 	ending   bool
 }
 
-// held is a session that lives.
+// held is a live session.
 type held struct {
 	*unitask.Session
 	view View
 }
 
-// Serve holds sessions of a runtime until ctx ends, or there has been none, and nobody has asked, for
-// idle. It closes the runtime, which ends them.
+// Serve holds sessions of a runtime until ctx ends, or until there has been no session and no request for
+// idle. It closes the runtime, which ends the sessions.
 func Serve(ctx context.Context, home string, rt *unitask.Runtime, idle time.Duration) error {
 	dir, err := folder(home)
 	if err != nil {
@@ -105,10 +105,10 @@ func Serve(ctx context.Context, home string, rt *unitask.Runtime, idle time.Dura
 	return err
 }
 
-// parkPatience bounds how long the sessions may take to be paused when the daemon ends.
+// parkPatience bounds the time for pausing the sessions when the daemon ends.
 const parkPatience = 20 * time.Second
 
-// park pauses what can be: the next daemon continues with it.
+// park pauses every session that it can: the next daemon continues them.
 func (h *Daemon) park() {
 	ctx, cancel := context.WithTimeout(context.Background(), parkPatience)
 	defer cancel()
@@ -117,7 +117,7 @@ func (h *Daemon) park() {
 	h.mu.Unlock()
 	var pausing sync.WaitGroup
 	for _, s := range all {
-		pausing.Go(func() { _ = s.Pause(ctx) }) // one that can't be ends
+		pausing.Go(func() { _ = s.Pause(ctx) }) // a session that can't be paused ends
 	}
 	pausing.Wait()
 }
@@ -146,7 +146,7 @@ func (h *Daemon) sleep(ctx context.Context, idle time.Duration) {
 	}
 }
 
-// accept serves the clients that next, a listener's method, gives, until that is closed.
+// accept serves the clients from next, a listener's method, until the listener is closed.
 func (h *Daemon) accept(ctx context.Context, next func() (*net.UnixConn, error)) {
 	for {
 		conn, err := accepting.Next(next)
@@ -191,7 +191,7 @@ func (h *Daemon) serve(ctx context.Context, w *wire) {
 		return
 	}
 	_ = w.SetReadDeadline(time.Now().Add(patience))
-	stop := context.AfterFunc(ctx, func() { _ = w.Close() }) // who asks for nothing holds up no end
+	stop := context.AfterFunc(ctx, func() { _ = w.Close() }) // a client that sends nothing must not delay the end
 	_, text, err := w.receive(string(rune(kindRequest)))
 	if !stop() || err != nil {
 		return
@@ -225,20 +225,20 @@ func (h *Daemon) serve(ctx context.Context, w *wire) {
 	reading.Wait()
 }
 
-// client is who asks. It is a reader of what is typed, and has nothing of its connection's own: whoever ends such a
-// read must not end the connection.
+// client is the client of a request, and a reader of its input. It hides its connection's methods: whoever ends a read
+// of the input must not end the connection.
 type client struct {
 	wire    *wire
 	input   chan []byte
 	rest    []byte
-	taken   bool // rest is of a piece that the client is yet to be told of
-	ended   bool // it has said that there is no more
+	taken   bool // the client does not know yet that rest's piece was taken
+	ended   bool // the input has ended
 	resized chan unitask.TerminalSize
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 }
 
-// codePatience bounds how long the code of a large step may take to come.
+// codePatience bounds the time for receiving the code of a large step.
 const codePatience = 2 * time.Minute
 
 var errLate = fmt.Errorf("the step's code did not come within %s", codePatience)
@@ -246,8 +246,8 @@ var errLate = fmt.Errorf("the step's code did not come within %s", codePatience)
 // errLeft means that the command line has gone away.
 var errLeft = errors.New("the command line has gone away")
 
-// read takes what the client sends until it goes away. It never waits for anybody else, so that this is
-// noticed.
+// read receives the client's frames until the client goes away. It waits for nobody else, so it notices
+// that.
 func (c *client) read() {
 	for {
 		kind, text, err := c.wire.receive(string([]rune{kindInput, kindResize}))
@@ -259,12 +259,12 @@ func (c *client) read() {
 			select {
 			case c.input <- text:
 			default:
-				err = errFrame // it was to wait
+				err = errFrame // the client had to wait
 			}
 		case json.Unmarshal(text, &size) != nil:
 			err = errFrame
 		default:
-			select { // the newest counts
+			select { // only the newest counts
 			case <-c.resized:
 			default:
 			}
@@ -277,7 +277,7 @@ func (c *client) read() {
 	}
 }
 
-// Read returns what is typed.
+// Read returns the input.
 func (c *client) Read(p []byte) (int, error) {
 	for len(c.rest) == 0 {
 		if c.ended {
@@ -388,12 +388,12 @@ func (h *Daemon) runBy(ctx context.Context, c *client, s *held, step Step) (Answ
 		what := fmt.Sprintf("%d steps with more than %d KiB of code are under way", maxLarge, maxInline>>10)
 		return Answer{}, &unitask.BusyError{What: what, After: time.Second}
 	}
-	late := time.AfterFunc(codePatience, func() { c.cancel(errLate) }) // who sends nothing holds up no others
+	late := time.AfterFunc(codePatience, func() { c.cancel(errLate) }) // a client that sends nothing must not delay others
 	var text strings.Builder
-	_, err := io.Copy(&text, io.LimitReader(c, unitask.MaxCode+1)) // one more is refused as too many
+	_, err := io.Copy(&text, io.LimitReader(c, unitask.MaxCode+1)) // one byte too many is refused
 	late.Stop()
 	if err == nil {
-		err = context.Cause(ctx) // what was cut is no code
+		err = context.Cause(ctx) // cut code must not run
 	}
 	if err != nil {
 		return Answer{}, err
@@ -430,7 +430,7 @@ func (h *Daemon) file(ctx context.Context, c *client, s *held, req Request) erro
 	}
 	text, err := io.ReadAll(io.LimitReader(c, unitask.MaxSessionFile+1))
 	if err == nil {
-		err = context.Cause(ctx) // what was cut is no file
+		err = context.Cause(ctx) // a cut file must not be written
 	}
 	if err != nil {
 		return err

@@ -27,7 +27,7 @@ import (
 const (
 	kindGreeting = 'g' // the daemon's version of this
 	kindRequest  = 'q'
-	kindInput    = 'i' // what is read; nothing is its end. The next one follows kindTaken
+	kindInput    = 'i' // a piece of input; an empty one is its end. The next follows kindTaken
 	kindResize   = 's'
 	kindTaken    = 't'
 	kindStdout   = 'o'
@@ -35,17 +35,17 @@ const (
 	kindAnswer   = 'a'
 )
 
-// version is this conversation's.
+// version is the version of this protocol.
 const version = "unitask sessions 1"
 
 // Bounds of a connection.
 const (
 	maxText  = 4 << 20  // of a request, and of an answer
 	maxPiece = 32 << 10 // of a stream
-	// maxInline bounds the code that a request has in it: with each byte escaped it is below maxText.
+	// maxInline bounds the code in a request: with each byte escaped it is below maxText.
 	maxInline = 512 << 10
-	// patience bounds how long the other end may take for its request, and a client for what is
-	// printed: the session reads for all of its commands.
+	// patience bounds how long a client may take for its request, and for reading output: the
+	// session reads the output of all of its commands.
 	patience = 30 * time.Second
 )
 
@@ -80,7 +80,7 @@ func (w *wire) sendJSON(kind byte, v any) error {
 	return w.send(kind, text.Bytes())
 }
 
-// receive reads a frame, of one of these kinds.
+// receive reads a frame of one of these kinds.
 func (w *wire) receive(kinds string) (kind byte, text []byte, err error) {
 	var head [5]byte
 	if _, err := io.ReadFull(w, head[:]); err != nil {
@@ -103,7 +103,7 @@ func (w *wire) receive(kinds string) (kind byte, text []byte, err error) {
 	return kind, text, err
 }
 
-// stream sends what is written in frames of a kind.
+// stream sends what is written to it, in frames of a kind.
 type stream struct {
 	wire *wire
 	kind byte
@@ -120,7 +120,7 @@ func (s stream) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Request is what a command line asks for.
+// Request is a request of a command line.
 type Request struct {
 	Op      string `json:"op"`
 	Session string `json:"session,omitempty"` // its id or name
@@ -137,12 +137,12 @@ type Request struct {
 
 	To      string            `json:"to,omitempty"` // of copy: the other session, and the path in it
 	ToPath  string            `json:"toPath,omitempty"`
-	Secrets map[string]string `json:"secrets,omitempty"` // of resume: values for a session that its daemon has left
-	Name    string            `json:"name,omitempty"`    // of put and get, which without it asks for all names
+	Secrets map[string]string `json:"secrets,omitempty"` // of resume: values for a session that a daemon has left
+	Name    string            `json:"name,omitempty"`    // of put and get; get without it asks for all names
 	Value   json.RawMessage   `json:"value,omitempty"`
 }
 
-// Port is a port of the machine that is to be one of the host's, 0 being any that is free.
+// Port is a port of the machine, and the port of the host that leads to it; 0 means any free one.
 type Port struct {
 	Host  int `json:"host,omitempty"`
 	Guest int `json:"guest"`
@@ -153,7 +153,7 @@ const (
 	OpNew    = "new"
 	OpList   = "list"
 	OpRun    = "run"
-	OpRunBy  = "runBy" // the same, with code that follows as what is read
+	OpRunBy  = "runBy" // the same, with the code as input
 	OpExec   = "exec"
 	OpRead   = "read"
 	OpWrite  = "write"
@@ -163,10 +163,10 @@ const (
 	OpExtend = "extend"
 	OpFork   = "fork"
 	OpWait   = "wait" // for a command in the background, until it has ended
-	OpStop   = "stop" // one
+	OpStop   = "stop" // ends such a command
 
 	OpPack   = "pack"   // a folder as tar
-	OpUnpack = "unpack" // back
+	OpUnpack = "unpack" // the reverse
 	OpCopy   = "copy"   // a file or a folder from one session to another
 
 	OpPut = "put" // a value by name
@@ -175,13 +175,13 @@ const (
 	OpForward = "forward" // lasts until the client goes, and prints a line for each port
 )
 
-// New is a session that is asked for.
+// New is a request for a session.
 type New struct {
 	Name    string            `json:"name,omitempty"`
-	Ceiling *policy.Origin    `json:"ceiling,omitempty"` // that a daemon makes it from, if there is a file; nil for none
-	Held    *policy.Ceiling   `json:"-"`                 // the same, for who asks a fleet: it stays in this process
+	Ceiling *policy.Origin    `json:"ceiling,omitempty"` // from which a daemon makes it; nil without a file
+	Held    *policy.Ceiling   `json:"-"`                 // the same for requests to a fleet: it stays in this process
 	Request unitask.Request   `json:"request"`
-	Secrets map[string]string `json:"secrets,omitempty"` // with their values, which a Request's JSON lacks
+	Secrets map[string]string `json:"secrets,omitempty"` // the values, which a Request's JSON lacks
 	LifeMS  policy.Millis     `json:"lifeMs,omitempty"`
 	IdleMS  policy.Millis     `json:"idleMs,omitempty"`
 }
@@ -206,14 +206,14 @@ type Command struct {
 	Size      *unitask.TerminalSize `json:"size,omitempty"` // of the terminal that it gets
 }
 
-// Answer is what came of it.
+// Answer is the answer to a request.
 type Answer struct {
 	Error    *Error          `json:"error,omitempty"`
 	Sessions []View          `json:"sessions,omitempty"`
 	Run      string          `json:"run,omitempty"`    // of a command in the background
 	Result   *unitask.Result `json:"result,omitempty"` // without the streams, which came before
 	Value    json.RawMessage `json:"value,omitempty"`  // of get
-	Names    []string        `json:"names,omitempty"`  // of the values that there are
+	Names    []string        `json:"names,omitempty"`  // of all values
 	More     bool            `json:"more,omitempty"`   // there are others
 }
 
@@ -228,7 +228,7 @@ type View struct {
 	Began     time.Time       `json:"began"`
 	ExpiresAt time.Time       `json:"expiresAt"`
 	Denials   []policy.Denial `json:"denials,omitempty"`
-	// CeilingChanged says that the files of the ceiling are others than those that it began under.
+	// CeilingChanged means that the ceiling's files have changed since the session began.
 	CeilingChanged bool `json:"ceilingChanged,omitempty"`
 }
 
@@ -260,7 +260,7 @@ const (
 
 func (e *Error) Error() string { return e.Message }
 
-// Unwrap is the error that it was, to who branches on it.
+// Unwrap returns the original error.
 func (e *Error) Unwrap() error {
 	if e.Code == CodeUsage && e.Field != nil {
 		return e.Field
@@ -271,7 +271,7 @@ func (e *Error) Unwrap() error {
 	return nil
 }
 
-// WireError returns an error as who asks is told it.
+// WireError returns an error in the form for clients.
 func WireError(err error) *Error {
 	var known *Error
 	var busy *unitask.BusyError
