@@ -7,12 +7,15 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/history"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -36,12 +39,19 @@ func (a *app) auditLog() (audit.Log, error) {
 }
 
 func (a *app) auditList() *cobra.Command {
-	var kind, run string
+	var kind, since string
 	var limit int
+	var f auditFilter
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List the last lines of the log",
-		Args:  cobra.NoArgs,
+		Long: `List the last lines of the log. Each filter leaves fewer of them: a line must match all
+that are given. An owner is who a run was for, as inspect shows it: local:USER on the
+command line, or the name of a caller of a shared server. Lines about images, packages
+and ceilings have no owner.`,
+		Example: `  unitask audit ls --kind net.refused --since 7d
+  unitask audit ls --owner alice --since 2026-11-01 --json`,
+		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			log, err := a.auditLog()
 			if err != nil {
@@ -50,7 +60,14 @@ func (a *app) auditList() *cobra.Command {
 			if limit < 1 {
 				return usage(fmt.Errorf("--limit %d: must be 1 or more", limit))
 			}
-			list, err := readAudit(log, kind, run, limit)
+			if f.since, err = parseSince(since, time.Now()); err != nil {
+				return usage(fmt.Errorf("--since %q: %w", since, err))
+			}
+			if f.kind = audit.Kind(kind); kind != "" && !slices.Contains(auditKinds(), kind) {
+				return hint(usage(fmt.Errorf("--kind %.80q: no line has that kind%s", kind,
+					language.Nearest(kind, auditKinds()))), "use one of "+strings.Join(auditKinds(), ", "))
+			}
+			list, err := readAudit(log, f, limit)
 			if err != nil {
 				return err
 			}
@@ -65,7 +82,9 @@ func (a *app) auditList() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&kind, "kind", "", "only of this kind, as run.started or secret.used")
-	cmd.Flags().StringVar(&run, "run", "", "only of the run with this id")
+	cmd.Flags().StringVar(&f.run, "run", "", "only of the run with this id")
+	cmd.Flags().StringVar(&f.owner, "owner", "", "only of runs for this owner, and of requests by it")
+	cmd.Flags().StringVar(&since, "since", "", "only since then: "+sinceForms)
 	cmd.Flags().IntVar(&limit, "limit", 50, "list at most this many")
 	return cmd
 }
@@ -77,15 +96,40 @@ type auditLine struct {
 	Detail json.RawMessage `json:"detail,omitempty"`
 }
 
-// readAudit returns the last entries of a kind and a run, "" for all, at most limit.
-func readAudit(log audit.Log, kind, run string, limit int) ([]auditLine, error) {
+// malformedLine is the kind that the list gives a line that is no entry.
+const malformedLine = "malformed"
+
+// auditKinds returns the kinds that lines of the log can have.
+func auditKinds() []string {
+	list := []string{malformedLine}
+	for _, kind := range audit.Kinds {
+		list = append(list, string(kind))
+	}
+	slices.Sort(list)
+	return list
+}
+
+// auditFilter selects lines of the log; the zero value of a field selects all.
+type auditFilter struct {
+	kind       audit.Kind
+	run, owner string
+	since      time.Time
+}
+
+func (f auditFilter) matches(e *audit.Entry) bool {
+	return (f.kind == "" || e.Kind == f.kind) && (f.run == "" || e.Run == f.run) &&
+		(f.owner == "" || e.Caller == f.owner) && !e.Time.Before(f.since)
+}
+
+// readAudit returns the last entries that a filter selects, at most limit.
+func readAudit(log audit.Log, f auditFilter, limit int) ([]auditLine, error) {
 	list := []auditLine{}
 	err := log.Read(func(n int64, line []byte) error {
 		e := auditLine{}
 		if json.Unmarshal(line, &e) != nil {
-			e.Kind, e.Detail = "malformed", nil
+			e = auditLine{Entry: audit.Entry{Kind: malformedLine}}
 		}
-		if e.Line = n + 1; kind != "" && string(e.Kind) != kind || run != "" && e.Run != run {
+		if e.Line = n + 1; !f.matches(&e.Entry) {
 			return nil
 		}
 		if list = append(list, e); len(list) > 2*limit {

@@ -200,12 +200,13 @@ func wrapArgs(cmd *cobra.Command) {
 	}
 }
 
-// emptyFlag returns an error if a flag for a file or place is empty. Usually a shell variable is not set, and a
+// emptyFlag returns an error if a flag for a file, place or filter is empty. Usually a shell variable is not set, and a
 // limit would then not apply.
 func emptyFlag(cmd *cobra.Command) (err error) {
 	cmd.Flags().Visit(func(flag *pflag.Flag) {
 		switch flag.Name {
-		case "policy", "out", "pcap", "ca", "http", "token-file", "jwks", "audience", "issuer", "url", "tls-cert", "tls-key":
+		case "policy", "out", "pcap", "ca", "http", "token-file", "jwks", "audience", "issuer", "url", "tls-cert", "tls-key",
+			"kind", "owner", "since":
 			if flag.Value.String() == "" && err == nil {
 				err = fmt.Errorf("--%s is empty: give it a value, or leave it out", flag.Name)
 			}

@@ -32,6 +32,7 @@ var flagValues = map[string]func(*app, context.Context) []string{
 	"kernel":  func(*app, context.Context) []string { return []string{"linux", "nanos", "auto"} },
 	"arch":    func(*app, context.Context) []string { return []string{"amd64", "arm64"} },
 	"accel":   func(*app, context.Context) []string { return []string{"auto", "kvm", "hvf", "tcg"} },
+	"kind":    func(*app, context.Context) []string { return auditKinds() },
 }
 
 // maxCompleted bounds how many runs a completion offers.

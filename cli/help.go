@@ -47,7 +47,7 @@ var flagTypes = map[string]string{
 	"worker-key": "FILE", "metrics": "HOST:PORT", "cluster-key": "FILE", "cluster-listen": "HOST:PORT",
 	"cluster-name": "NAME", "prompts": "FOLDER",
 	"qemu-log": "ITEM", "record": "FILE", "remove": "HOST:PORT", "replay": "ID", "require-jail": "LAYER", "run": "ID",
-	"secret": "NAME", "session": "SESSION", "since": "AGE", "size": "MIN:MAX", "status": "STATUS", "tenant": "NAME",
+	"secret": "NAME", "session": "SESSION", "since": "TIME", "size": "MIN:MAX", "status": "STATUS", "tenant": "NAME",
 	"timeout": "DURATION", "tls-cert": "FILE", "tls-key": "FILE", "to": "FILE", "token-file": "FILE", "trace": "PATTERN",
 	"url": "URL", "with": "PACKAGE", "worker-keys": "FILE",
 }

@@ -114,7 +114,7 @@ func TestDidYouMean(t *testing.T) {
 	}
 }
 
-// The shell completes every argument and flag that is an image, a language, a run, a session or a client.
+// The shell completes every argument and flag that is an image, a language, a run, a session, a client or a kind of entry.
 func TestCompletion(t *testing.T) {
 	listedHome(t)
 	named := map[string]string{"IMAGE": "python", "ID": "last", "RUN": "last", "CLIENT": "cursor"}
@@ -136,7 +136,8 @@ func TestCompletion(t *testing.T) {
 			}
 		}
 		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
-			want := map[string]string{"image": "python", "lang": "python", "replay": "last", "attach": "last"}[f.Name]
+			want := map[string]string{"image": "python", "lang": "python", "replay": "last", "attach": "last",
+				"kind": "run.started"}[f.Name]
 			if want != "" {
 				complete(want, append(slices.Clone(words), "--"+f.Name, "")...)
 				checked++

@@ -30,14 +30,14 @@ func (a *app) runsList() *cobra.Command {
 		Short: "List runs, the newest first",
 		Args:  cobra.NoArgs,
 		RunE: a.withRuntime(func(_ *cobra.Command, _ []string, rt *unitask.Runtime) error {
-			age, err := parseAge(since)
+			from, err := parseSince(since, time.Now())
 			if err != nil {
 				return usage(fmt.Errorf("--since %q: %w", since, err))
 			}
 			if limit < 0 {
 				return usage(fmt.Errorf("--limit %d: must be 0 or more", limit))
 			}
-			found, err := rt.History().List(history.Filter{Status: status, Within: age, Limit: limit})
+			found, err := rt.History().List(history.Filter{Status: status, Since: from, Limit: limit})
 			if errors.Is(err, history.ErrState) {
 				return usage(fmt.Errorf("--%w", err))
 			}
@@ -52,7 +52,7 @@ func (a *app) runsList() *cobra.Command {
 		}),
 	}
 	cmd.Flags().StringVar(&status, "status", "", "only with this outcome or status: "+strings.Join(history.States(), ", "))
-	cmd.Flags().StringVar(&since, "since", "", "only runs created within this time: 90m, 12h, 7d")
+	cmd.Flags().StringVar(&since, "since", "", "only runs created since then: "+sinceForms)
 	cmd.Flags().IntVar(&limit, "limit", 50, "list at most this many; 0 for all")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
 	return cmd
@@ -141,4 +141,29 @@ func parseAge(s string) (time.Duration, error) {
 		return 0, errors.New("use an age like 90m, 12h or 7d")
 	}
 	return d, nil
+}
+
+// sinceForms are what parseSince takes.
+const sinceForms = "an age like 90m, 12h or 7d, or a time like 2026-11-27 or 2026-11-27T15:04:05Z"
+
+// parseSince returns the time that a text names: an age before now, a time with its zone, or one of the local zone; ""
+// is the zero time.
+func parseSince(s string, now time.Time) (time.Time, error) {
+	if s == "" {
+		return time.Time{}, nil
+	}
+	if age, err := parseAge(s); err == nil {
+		return now.Add(-age), nil
+	}
+	for _, form := range []string{time.RFC3339, time.DateOnly, time.DateTime, "2006-01-02T15:04:05", "2006-01-02T15:04",
+		"2006-01-02 15:04"} {
+		if at, err := time.ParseInLocation(form, s, time.Local); err != nil {
+			continue
+		} else if at.After(now) {
+			return at, errors.New("is in the future")
+		} else {
+			return at, nil
+		}
+	}
+	return time.Time{}, errors.New("use " + sinceForms)
 }

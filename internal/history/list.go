@@ -67,11 +67,11 @@ var ErrState = errors.New("use one of " + strings.Join(states, ", "))
 
 // Filter selects runs; the zero value selects all.
 type Filter struct {
-	Status string        // an outcome or a record's status
-	Within time.Duration // created within this time
-	Limit  int           // at most this many; 0 is all
-	Before string        // with ids before this one, which are older
-	Owner  string        // of this owner, made through one of Via; "" means everybody
+	Status string    // an outcome or a record's status
+	Since  time.Time // not created before
+	Limit  int       // at most this many; 0 is all
+	Before string    // with ids before this one, which are older
+	Owner  string    // of this owner, made through one of Via; "" means everybody
 	Via    []record.Via
 	Looked int // at most this many records are read; 0 means all
 }
@@ -102,7 +102,7 @@ func (h *Store) Page(f Filter) (list []Summary, next string, err error) {
 			h.Records.Gone(f.Owner, f.Via, id)
 			continue
 		}
-		if f.Within > 0 && time.Since(s.Created) > f.Within ||
+		if s.Created.Before(f.Since) ||
 			f.Owner != "" && !(s.Owner == f.Owner && slices.Contains(f.Via, s.Via)) {
 			continue
 		}
