@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -13,6 +14,7 @@ import (
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/sessiond"
+	"github.com/unitask/unitask/internal/vault"
 	"github.com/unitask/unitask/mcp"
 )
 
@@ -26,13 +28,13 @@ var argumentValues = map[string]func(*app, context.Context) []string{
 // flagValues complete the values of flags.
 var flagValues = map[string]func(*app, context.Context) []string{
 	"image": (*app).imageNames, "replay": (*app).runIDs, "run": (*app).runIDs, "attach": (*app).runIDs,
-	"session": (*app).sessionNames,
-	"lang":    func(*app, context.Context) []string { return language.Names() },
-	"status":  func(*app, context.Context) []string { return history.States() },
-	"kernel":  func(*app, context.Context) []string { return []string{"linux", "nanos", "auto"} },
-	"arch":    func(*app, context.Context) []string { return []string{"amd64", "arm64"} },
-	"accel":   func(*app, context.Context) []string { return []string{"auto", "kvm", "hvf", "tcg"} },
-	"kind":    func(*app, context.Context) []string { return auditKinds() },
+	"session": (*app).sessionNames, "secret": (*app).configuredSecrets,
+	"lang":   func(*app, context.Context) []string { return language.Names() },
+	"status": func(*app, context.Context) []string { return history.States() },
+	"kernel": func(*app, context.Context) []string { return []string{"linux", "nanos", "auto"} },
+	"arch":   func(*app, context.Context) []string { return []string{"amd64", "arm64"} },
+	"accel":  func(*app, context.Context) []string { return []string{"auto", "kvm", "hvf", "tcg"} },
+	"kind":   func(*app, context.Context) []string { return auditKinds() },
 }
 
 // maxCompleted bounds how many runs a completion offers.
@@ -159,4 +161,31 @@ func (a *app) imageNames(context.Context) []string {
 		names = append(names, c.Names...)
 	}
 	return names
+}
+
+// configuredSecrets returns the names that config.toml has a source for.
+func (a *app) configuredSecrets(context.Context) (names []string) {
+	v, err := a.vault()
+	if err != nil {
+		return nil
+	}
+	for _, e := range v.Configured() {
+		names = append(names, e.Name)
+	}
+	return slices.Compact(names)
+}
+
+// completingKeyring bounds how long a completion waits for the keyring.
+const completingKeyring = time.Second
+
+// completeSecret completes the name of a secret, as config.toml and the keyring have it.
+func (a *app) completeSecret(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), completingKeyring)
+	defer cancel()
+	names := append(a.configuredSecrets(ctx), vault.Accounts(ctx)...)
+	slices.Sort(names)
+	return beginning(slices.Compact(names), begin), cobra.ShellCompDirectiveNoFileComp
 }

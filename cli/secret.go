@@ -29,7 +29,65 @@ func (a *app) secretCommand() *cobra.Command {
                                 unitask if none is given
   cmd:HELPER:WHAT               what a program prints that secretHelpers in config.toml
                                 allows: pass = ["pass", "show", "{}"]`,
-	}, a.secretSet(), a.secretRemove(), a.secretCheck())
+	}, a.secretSet(), a.secretRemove(), a.secretCheck(), a.secretList())
+}
+
+func (a *app) secretList() *cobra.Command {
+	return &cobra.Command{
+		Use:   "ls",
+		Short: "List the names of secrets, and where their values are kept",
+		Long: `List the names that config.toml has a source for, and the keyring's entries that
+secret set has made. It reads no value. The environment is not in the list: any variable
+may be a secret of its name.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			v, err := a.vault()
+			if err != nil {
+				return err
+			}
+			list, unlisted := v.List(cmd.Context())
+			if err := cmd.Context().Err(); err != nil {
+				return err
+			}
+			answer := listedSecrets{Secrets: append([]vault.Entry{}, list...)}
+			answer.Keyring.Listed = unlisted == nil
+			if unlisted != nil {
+				answer.Keyring.Error = unlisted.Error()
+			}
+			return a.report(answer, func() {
+				var rows [][]string
+				for _, e := range list {
+					rows = append(rows, []string{safe(e.Name), safe(e.Source), usedBy(e)})
+				}
+				a.ui.table("NAME|KEPT IN|GIVEN TO", rows)
+				if unlisted != nil {
+					a.ui.note("the list lacks entries: %s", safe(unlisted.Error()))
+				}
+			})
+		},
+	}
+}
+
+// listedSecrets is what secret ls prints with --json.
+type listedSecrets struct {
+	Secrets []vault.Entry `json:"secrets"`
+	Keyring struct {
+		Listed bool   `json:"listed"`          // all of its entries
+		Error  string `json:"error,omitempty"` // why not
+	} `json:"keyring"`
+}
+
+// usedBy says which runs get a secret.
+func usedBy(e vault.Entry) string {
+	switch {
+	case e.Caller != "":
+		return "--secret " + safe(e.Name) + " of " + safe(e.Caller)
+	case e.InConfig:
+		return "--secret " + safe(e.Name)
+	case secretName(e.Name) != nil:
+		return "--secret NAME=" + safe(e.Source)
+	}
+	return "--secret " + safe(e.Name) + "=" + safe(e.Source)
 }
 
 func (a *app) secretSet() *cobra.Command {
@@ -80,27 +138,32 @@ func (a *app) readValue(name string) (string, error) {
 
 func (a *app) secretRemove() *cobra.Command {
 	return &cobra.Command{
-		Use:   "rm NAME",
-		Short: "Take a value out of the keyring",
-		Args:  cobra.ExactArgs(1),
+		Use:               "rm NAME",
+		Short:             "Take a value out of the keyring",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.completeSecret,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := secretName(args[0]); err != nil {
 				return err
 			}
 			err := keyring.Delete(vault.Service, args[0])
 			if errors.Is(err, keyring.ErrNotFound) {
-				return usage(fmt.Errorf("the keyring has no %s of %s", args[0], vault.Service))
+				return hint(usage(fmt.Errorf("the keyring has no %s of %s", args[0], vault.Service)), "unitask secret ls")
 			}
-			return err
+			if err != nil {
+				return fmt.Errorf("the keyring does not remove %s: %w", args[0], err)
+			}
+			return nil
 		},
 	}
 }
 
 func (a *app) secretCheck() *cobra.Command {
 	return &cobra.Command{
-		Use:   "check NAME[=SOURCE]",
-		Short: "Read a secret as a run would, and say how long it is",
-		Args:  cobra.ExactArgs(1),
+		Use:               "check NAME[=SOURCE]",
+		Short:             "Read a secret as a run would, and say how long it is",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.completeSecret,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, source, given := strings.Cut(args[0], "=")
 			if err := secretName(name); err != nil {
