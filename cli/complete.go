@@ -56,7 +56,7 @@ func (a *app) addCompletions(cmd *cobra.Command) {
 		}
 	})
 	places := argumentPlaces(cmd)
-	if len(places) == 0 || isGroup(cmd) {
+	if len(places) == 0 || isGroup(cmd) || cmd.ValidArgsFunction != nil {
 		return
 	}
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {

@@ -114,7 +114,8 @@ func TestDidYouMean(t *testing.T) {
 	}
 }
 
-// The shell completes every argument and flag that is an image, a language, a run, a session, a client or a kind of entry.
+// The shell completes every argument and flag that is an image, a language, a run, a session, a client or a kind of
+// entry.
 func TestCompletion(t *testing.T) {
 	listedHome(t)
 	named := map[string]string{"IMAGE": "python", "ID": "last", "RUN": "last", "CLIENT": "cursor"}

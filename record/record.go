@@ -65,6 +65,8 @@ type Record struct {
 	// the text Redacted instead, and can't be run again.
 	Redacted []string `json:"redacted,omitempty"`
 	Error    string   `json:"error,omitempty"`
+	// Files are the other files of the folder as they were when the run ended, without the artifacts.
+	Files []File `json:"files,omitempty"`
 }
 
 // Machine is the machine that a run ran on.

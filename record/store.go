@@ -175,7 +175,7 @@ func (s *Store) Reopen(id string) (_ *Run, err error) {
 			_ = os.Remove(filepath.Join(r.dir, e.Name()))
 		}
 	}
-	r.Status, r.Finished, r.Error, r.Result = Running, nil, "", nil
+	r.Status, r.Finished, r.Error, r.Result, r.Files = Running, nil, "", nil, nil
 	_ = r.reserve() // continue without a reserve: ending a session makes room
 	return r, nil
 }
@@ -293,6 +293,7 @@ func (r *Run) Netlog(decision any) {
 func (r *Run) Finish(now time.Time) error {
 	finished := now.UTC()
 	r.Finished = &finished
+	r.Files = describeFiles(r.dir)
 	_ = r.Settle() // Err returns its error
 	r.closeFiles()
 	return r.Err()

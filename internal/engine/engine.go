@@ -333,7 +333,7 @@ func (r *recordedRun) conclude(ctx context.Context, err error) error {
 		err = r.fail(e, failure.Host("record", e))
 	}
 	r.log.Shorten(r.rec.Err())
-	r.log.Ended(r.res)
+	r.log.Ended(r.res, r.rec.Digest())
 	planned := err == nil || errors.Is(err, ErrSessionClosed) || errors.Is(err, ErrLeft)
 	if e := r.log.Missing(r.granted.Effective); e != nil && planned {
 		err = r.fail(e, e)

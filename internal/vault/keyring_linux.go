@@ -53,6 +53,6 @@ func listKeyring(mayAsk bool) (accounts []string, err error) {
 }
 
 func noService(err error) error {
-	return fmt.Errorf("no keyring answers here (%w): start one in this login session, as GNOME Keyring, KWallet or KeePassXC",
-		err)
+	return fmt.Errorf("no keyring answers here (%w): "+
+		"start one in this login session, as GNOME Keyring, KWallet or KeePassXC", err)
 }

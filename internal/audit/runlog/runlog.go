@@ -189,8 +189,8 @@ func (a *Log) Left() {
 	}
 }
 
-// Ended writes how a run ended, and what it did with the network.
-func (a *Log) Ended(res *run.Result) {
+// Ended writes how a run ended, what it did with the network, and the digest of its record, "" if there is none.
+func (a *Log) Ended(res *run.Result, digest string) {
 	list := a.network()
 	if limits := res.Limits(); len(limits) > 0 {
 		list = append(list, a.Entry(audit.LimitHit, a.said(map[string]any{"limits": limits})))
@@ -199,9 +199,16 @@ func (a *Log) Ended(res *run.Result) {
 	if a.Session {
 		kind = audit.SessionEnded
 	}
-	a.Write(append(list, a.Entry(kind, a.said(map[string]any{"outcome": res.Outcome, "exitCode": res.ExitCode,
-		"ms": res.Duration.Total.Milliseconds(), "error": Shorten(res.Error)})))...)
+	detail := map[string]any{"outcome": res.Outcome, "exitCode": res.ExitCode,
+		"ms": res.Duration.Total.Milliseconds(), "error": Shorten(res.Error)}
+	if digest != "" {
+		detail[RecordDigest] = digest
+	}
+	a.Write(append(list, a.Entry(kind, a.said(detail)))...)
 }
+
+// RecordDigest is the member of a run's last entry that has the SHA-256 of its run.json.
+const RecordDigest = "recordSha256"
 
 // said marks what a worker has said.
 func (a *Log) said(detail map[string]any) map[string]any {

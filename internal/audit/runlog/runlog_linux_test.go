@@ -44,7 +44,7 @@ func TestAttackAuditShort(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.Shorten(fmt.Errorf("write record: %w", syscall.ENOSPC))
-	a.Ended(&run.Result{Error: strings.Repeat("long ", 100_000)})
+	a.Ended(&run.Result{Error: strings.Repeat("long ", 100_000)}, strings.Repeat("a", 64))
 	got := ""
 	if err := a.log.Read(func(_ int64, line []byte) error {
 		var e struct {

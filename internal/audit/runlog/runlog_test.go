@@ -24,7 +24,7 @@ func TestAuditSaysMore(t *testing.T) {
 		for i := range n {
 			a.Decided(netstack.Decision{Name: fmt.Sprint(i, ".example"), Verdict: netstack.Allowed, Secrets: []string{"KEY"}})
 		}
-		a.Ended(&run.Result{})
+		a.Ended(&run.Result{}, "")
 		err := log.Read(func(_ int64, line []byte) error {
 			var e struct {
 				Kind   audit.Kind
@@ -93,7 +93,7 @@ func TestAuditLimits(t *testing.T) {
 			log := audit.In(t.TempDir())
 			a := &Log{log: log, Session: session, tell: func(e run.Event) { t.Errorf("%+v", e) }}
 			a.Started(run.Policy{})
-			a.Ended(res)
+			a.Ended(res, "")
 			kinds, limits := []audit.Kind{}, "[]"
 			if err := log.Read(func(_ int64, line []byte) error {
 				var e struct {
