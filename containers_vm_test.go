@@ -149,6 +149,8 @@ func containersRows(
 			"No such file", 0},
 		{"a root in the root", sh("mkdir /tmp/r; ln -s /bin /tmp/r/bin; chroot /tmp/r/../../../.. /bin/ls -d /stage /init"),
 			"", "", "No such file", 1},
+		{"processes of the image's root", with(sh("for n in 1 2 3 4 5 6; do sleep 5 & done; echo on"),
+			func(r *unitask.Request) { r.MaxProcesses = 4 }), "", "", "can't fork: Resource temporarily unavailable", 2},
 		{"everything is killed", sh("sleep 1000 & kill -9 -1; echo on; exit 3"), "", "on\n", "", 3},
 		{"words for the agent", sh("for n in 3 4 5 32 33; do echo RSWN >&$n; done; echo on"), "", "on\n", "", 0},
 		{"/out is a link", sh("rm -r /out; ln -s /proc /out"), "", "", "", 0},

@@ -70,7 +70,7 @@ print(said(os.unlink, library), said(open, library, 'a'), said(os.chmod, library
 		{"python: everything is killed", unitask.Request{Language: "python", Code: "import os\nprint('x', flush=True)\nos.kill(-1, 9)\nprint('alive', flush=True)"}, `x\nalive\n`, 0},
 		{"python: processes without end", unitask.Request{Language: "python", Code: "import os, time\nn = 0\ntry:\n    while True:\n        if os.fork() == 0: time.sleep(600)\n        n += 1\nexcept BlockingIOError: print(300 < n < 600)"}, `True\n`, 0},
 		{"python: memory without end", unitask.Request{Language: "python", Code: "x = []\nwhile True: x.append(bytearray(1 << 22))", MemoryMB: 256}, ``, unitask.ExitOOM},
-		{"shell: processes are counted", unitask.Request{Language: "shell", Code: "ulimit -u; ulimit -Hu; ulimit -u 1000"}, `512\n512\n`, 1},
+		{"shell: processes are counted", unitask.Request{Language: "shell", Code: "ulimit -u; ulimit -Hu; ulimit -u 5000"}, `4096\n4096\n`, 1},
 		{"shell: its parent is killed", unitask.Request{Language: "shell", Code: "kill -9 1; echo $?; kill -9 $PPID; echo $?; ls /proc/1/fd; echo on"}, `1\n1\non\n`, 0},
 		{"shell: every descriptor is closed", unitask.Request{Language: "shell", Code: "echo x; for n in {0..20}; do eval \"exec $n>&-\"; done; exit 4"}, `x\n`, 4},
 		{"shell: what it leaves running", unitask.Request{Language: "shell", Code: "(while :; do echo more; sleep 0.01; done) & sleep 0.1; exit 5"}, `(more\n)+`, 5},

@@ -23,8 +23,8 @@ var flagGroups = []struct {
 	names string
 }{
 	{"Code", "code code-file lang exec env node-arg check replay owner"},
-	{"Machine", "image kernel kernel-retry memory cpus timeout life idle name arch accel cold fresh-process " +
-		"keep-on-crash with-secrets session gdb no-jail"},
+	{"Machine", "image kernel kernel-retry memory cpus max-processes timeout life idle name arch accel cold " +
+		"fresh-process keep-on-crash with-secrets session gdb no-jail"},
 	{"Network", "allow-net allow-net-any ask allow-tcp allow-http max-connections max-upload max-download ca pcap"},
 	{"Files and packages", "file dir dir-max project with out out-replace max-artifacts"},
 	{"Policy and secrets", "policy secret require-jail require-hardware"},

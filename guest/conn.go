@@ -42,11 +42,13 @@ type Hello struct {
 
 // End is how the code ended, as the guest reports it.
 type End struct {
-	Code   int   `json:"code"`   // 0 to 255; valid when Signal is 0
-	Signal int   `json:"signal"` // the fatal signal's number, or 0
-	OOM    bool  `json:"oom"`    // the guest ran out of memory
-	Out    bool  `json:"out"`    // /out is not empty
-	Left   *Left `json:"-"`      // nil if nothing was left, or nobody asked
+	Code   int  `json:"code"`   // 0 to 255; valid when Signal is 0
+	Signal int  `json:"signal"` // the fatal signal's number, or 0
+	OOM    bool `json:"oom"`    // the guest ran out of memory
+	Out    bool `json:"out"`    // /out is not empty
+	// Refused is how many processes and threads the code did not get (Processes).
+	Refused int   `json:"refused,omitempty"`
+	Left    *Left `json:"-"` // nil if nothing was left, or nobody asked
 }
 
 // Left is what the code has left in the folder of Look. It is the code's word: names can't be trusted.
@@ -352,8 +354,8 @@ func decodeEnd(payload []byte) (End, error) {
 	if err := decode(payload, &end); err != nil {
 		return End{}, err
 	}
-	if end.Code < 0 || end.Code > 255 || end.Signal < 0 || end.Signal > 64 {
-		return End{}, violation("exit code %d, signal %d", end.Code, end.Signal)
+	if end.Code < 0 || end.Code > 255 || end.Signal < 0 || end.Signal > 64 || end.Refused < 0 {
+		return End{}, violation("exit code %d, signal %d, %d refused", end.Code, end.Signal, end.Refused)
 	}
 	return end, nil
 }

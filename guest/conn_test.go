@@ -209,6 +209,14 @@ func TestStream(t *testing.T) {
 			sendFrame(c, 'o', "a")
 			sendFrame(c, 'x', `{"code":0,"signal":9,"oom":true,"out":false}`)
 		}, End{Signal: 9, OOM: true}, nil},
+		"processes refused": {func(c net.Conn) {
+			sendFrame(c, 'o', "a")
+			sendFrame(c, 'x', `{"code":1,"signal":0,"oom":false,"out":false,"refused":7}`)
+		}, End{Code: 1, Refused: 7}, nil},
+		"fewer than no processes refused": {func(c net.Conn) {
+			sendFrame(c, 'o', "a")
+			sendFrame(c, 'x', `{"code":1,"signal":0,"oom":false,"out":false,"refused":-7}`)
+		}, End{}, new(*ProtocolError)},
 		"exit code 256": {func(c net.Conn) { sendFrame(c, 'o', "a"); sendFrame(c, 'x', `{"code":256}`) }, End{},
 			new(*ProtocolError)},
 		"exit code of a million": {func(c net.Conn) { sendFrame(c, 'o', "a"); sendFrame(c, 'x', `{"code":1e6}`) }, End{},

@@ -117,6 +117,16 @@ func (c *Conn) Look(dir string) error {
 	return nil
 }
 
+// Processes limits the processes and threads that the code has at once, on the linux kernel. A further one is not made:
+// the code gets EAGAIN. It must be called before Start.
+func (c *Conn) Processes(most int) error {
+	count := binary.BigEndian.AppendUint32(nil, uint32(most))
+	if err := c.write(contract.FrameProcesses, count); err != nil { // Start sends it
+		return fmt.Errorf("processes: %w", err)
+	}
+	return nil
+}
+
 // Size is the size of a terminal.
 type Size struct{ Columns, Rows uint16 }
 

@@ -24,6 +24,7 @@ type ran struct {
 	Stderr           string            `json:"stderr"`
 	Value            string            `json:"value,omitempty"`
 	Truncated        bool              `json:"truncated"`
+	ProcessesRefused int               `json:"processesRefused,omitempty"`
 	Cut              []cut             `json:"cut,omitempty"`
 	Hints            []run.Hint        `json:"hints,omitempty"`
 	Policy           ranPolicy         `json:"policy"`
@@ -67,6 +68,7 @@ func answer(said *sdk.CallToolResult, res *unitask.Result, err error, printed *s
 		RetryAfter: wire.RetryAfter, Session: res.Session}
 	r.Artifacts = res.Artifacts[:min(len(res.Artifacts), maxListed)]
 	r.ArtifactsMore = len(res.Artifacts) - len(r.Artifacts)
+	r.ProcessesRefused = res.ProcessesRefused
 	r.Truncated = res.Truncated || len(r.Cut) > 0
 	var more strings.Builder
 	for _, c := range r.Cut {

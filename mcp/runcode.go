@@ -42,6 +42,7 @@ type runArgs struct {
 	Session        string            `json:"session,omitempty"`
 	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty"`
 	MemoryMB       int               `json:"memoryMb,omitempty"`
+	MaxProcesses   int               `json:"maxProcesses,omitempty"`
 	MaxOutput      *int              `json:"maxOutput,omitempty"`
 }
 
@@ -78,6 +79,7 @@ var runDescriptions = map[string]string{
 	"timeoutSeconds": "time limit of this code in seconds; 60 if not given",
 	"maxOutput":      aboutMaxOutput,
 	"memoryMb":       "memory of the machine in MiB; 512 if not given, 128 at least",
+	"maxProcesses":   "processes and threads of the code at once, on the linux kernel; 512 if not given",
 }
 
 // fileArg is a small file beside the code, or one of the host: a string.
@@ -189,7 +191,8 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 		Code: in.Code, Language: in.Language, Image: in.Image, Packages: in.Packages, Check: in.Check, Args: in.Args,
 		Env: in.Env, Dir: dir, AllowNet: in.AllowNet, AllowHTTP: in.AllowHTTP, AllowTCP: in.AllowTCP,
 		Timeout: time.Duration(in.TimeoutSeconds * float64(time.Second)), MemoryMB: in.MemoryMB,
-		RequireJail: s.require,
+		MaxProcesses: in.MaxProcesses,
+		RequireJail:  s.require,
 	}
 	req.AllowNet = append(slices.Clip(req.AllowNet), policy.HTTPHosts(policy.Asked(req))...)
 	switch {

@@ -27,6 +27,8 @@ func (s *Server) addTools() {
 		least, most := policy.FieldOf("memoryMb").Bounds()
 		p["timeoutSeconds"].ExclusiveMinimum, p["timeoutSeconds"].Maximum = float(0), &longest
 		p["memoryMb"].Minimum, p["memoryMb"].Maximum = &least, &most
+		fewest, all := policy.FieldOf("maxProcesses").Bounds()
+		p["maxProcesses"].Minimum, p["maxProcesses"].Maximum = &fewest, &all
 		boundMaxOutput(p)
 	})
 	if len(s.snippets) == 0 { // with a snippet neither is given

@@ -13,7 +13,7 @@ import (
 
 // greedy asks for the most of everything.
 var greedy = Request{
-	Timeout: time.Hour, MemoryMB: 4096, CPUs: 8,
+	Timeout: time.Hour, MemoryMB: 4096, CPUs: 8, MaxProcesses: 2048,
 	AllowNet: []string{"a.com"}, AllowNetAny: true, Ask: []string{"b.com"}, AllowTCP: []string{"c.com:25"},
 	AllowHTTP: []string{"* a.com"}, MaxConnections: 99, MaxUpload: 1 << 40, MaxDownload: 1 << 40,
 	OutputBytes: 1 << 30, Image: "python",
@@ -27,7 +27,7 @@ func TestAttackEachKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	strict := map[string]struct{ value, want string }{
-		"timeoutSeconds": {"1", "1000"}, "memoryMb": {"256", "256"}, "cpus": {"1", "1"},
+		"timeoutSeconds": {"1", "1000"}, "memoryMb": {"256", "256"}, "cpus": {"1", "1"}, "maxProcesses": {"1", "1"},
 		"allowNet": {"[]", "[]"}, "allowNetAny": {"false", "false"}, "ask": {"[]", "[]"}, "allowTcp": {"[]", "[]"},
 		"maxConnections": {"1", "1"}, "maxUploadBytes": {"1", "1"}, "maxDownloadBytes": {"1", "1"}, "outputBytes": {"1", "1"},
 		"images": {`["node"]`, `""`}, "packages": {"[]", "[]"}, "kernel": {`"linux"`, `"linux"`}, "secrets": {"[]", "[]"},

@@ -329,6 +329,7 @@ const Example = `# The most that unitask may give to a run started in this folde
 # kernel = "linux"          # the only guest kernel: linux or nanos
 # memoryMb = 1024           # memory of the machine
 # cpus = 1                  # its processors; 0.5 is half of one's time
+# maxProcesses = 64         # processes and threads of the code at once (linux)
 # timeoutSeconds = 120      # time limit of the code
 # outputBytes = 16777216    # kept of each of stdout and stderr
 

@@ -15,7 +15,8 @@ func TestAttackUndecidedFields(t *testing.T) {
 	reaching := map[string]string{"allowNet": `["a.example"]`, "allowNetAny": "true", "ask": `["a.example"]`,
 		"allowTcp": `["a.example:25"]`}
 	quiet := map[string]string{
-		"timeoutMs": "1000", "memoryMb": "256", "cpus": "1", "allowHttp": `["* a.example"]`, "maxConnections": "1",
+		"timeoutMs": "1000", "memoryMb": "256", "cpus": "1", "maxProcesses": "1",
+		"allowHttp": `["* a.example"]`, "maxConnections": "1",
 		"maxUploadBytes":   "1",
 		"maxDownloadBytes": "1", "outputBytes": "1", "image": `"node"`, "packages": `["npm:x"]`, "kernel": `"linux"`,
 		"secrets": `["KEY"]`,
@@ -25,7 +26,8 @@ func TestAttackUndecidedFields(t *testing.T) {
 	}
 	// A model's run reaches public hosts that it names; docs/policy.md has what a ceiling leaves open.
 	open := []string{
-		"timeoutSeconds", "memoryMb", "cpus", "allowNet", "allowNetAny", "ask", "net", "maxConnections", "maxUploadBytes",
+		"timeoutSeconds", "memoryMb", "cpus", "maxProcesses", "allowNet", "allowNetAny", "ask", "net",
+		"maxConnections", "maxUploadBytes",
 		"maxDownloadBytes", "outputBytes", "kernel", "maxArtifactBytes", "debug", "requireJail", "requireHardware", "audit",
 	}
 	model, worker := BuiltIn(t.TempDir(), t.TempDir()), ForFleet(nil)

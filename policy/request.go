@@ -24,6 +24,8 @@ type Request struct {
 	CPUs        float64       `json:"cpus"`        // processors of the machine
 	Timeout     time.Duration `json:"timeoutMs"`   // of the code, not of the boot
 	OutputBytes int64         `json:"outputBytes"` // kept of each of stdout and stderr
+	// MaxProcesses bounds the code's processes and threads at once, on the linux kernel.
+	MaxProcesses int `json:"maxProcesses"`
 
 	// Packages are the packages that the code may import: "pip:requests==2.32.3", "npm:zod@4" (ParsePackage).
 	Packages []string `json:"packages"`
@@ -78,12 +80,13 @@ type Mount struct {
 // Effective is what a run is granted. Its JSON form has every field, with the same keys as a
 // request's.
 type Effective struct {
-	Image       string        `json:"image"` // "" if it was denied: nothing runs then
-	Kernel      string        `json:"kernel"`
-	MemoryMB    int           `json:"memoryMb"`
-	CPUs        float64       `json:"cpus"`
-	Timeout     time.Duration `json:"timeoutMs"`
-	OutputBytes int64         `json:"outputBytes"`
+	Image        string        `json:"image"` // "" if it was denied: nothing runs then
+	Kernel       string        `json:"kernel"`
+	MemoryMB     int           `json:"memoryMb"`
+	CPUs         float64       `json:"cpus"`
+	Timeout      time.Duration `json:"timeoutMs"`
+	OutputBytes  int64         `json:"outputBytes"`
+	MaxProcesses int           `json:"maxProcesses"`
 
 	Packages       []PackageRule `json:"packages"`
 	AllowNet       []NetRule     `json:"allowNet"`

@@ -12,7 +12,8 @@ import (
 
 func TestResolve(t *testing.T) {
 	e, denials, err := Resolve(Request{}, nil)
-	want := Effective{MemoryMB: 512, CPUs: 1, Timeout: time.Minute, OutputBytes: 16 << 20, Packages: []PackageRule{},
+	want := Effective{MemoryMB: 512, CPUs: 1, Timeout: time.Minute, OutputBytes: 16 << 20, MaxProcesses: 512,
+		Packages: []PackageRule{},
 		AllowNet: []NetRule{}, Ask: []NetRule{}, AllowTCP: []TCPRule{}, AllowHTTP: []HTTPRule{}, Secrets: []SecretRule{},
 		Files: []Mount{}, Dirs: []Mount{}, RequireJail: []string{}, MaxConnections: 128, MaxUpload: 1 << 30,
 		MaxDownload: 8 << 30, MaxArtifacts: 64 << 20}
@@ -41,6 +42,8 @@ func TestResolve(t *testing.T) {
 		"every host":                   {Request{AllowNet: []string{"*"}}, "allowNet"},
 		"no port":                      {Request{AllowTCP: []string{"a.com"}}, "allowTcp"},
 		"too many hosts":               {Request{AllowNet: make([]string, MaxRules+1)}, "allowNet"},
+		"negative processes":           {Request{MaxProcesses: -1}, "maxProcesses"},
+		"too many processes":           {Request{MaxProcesses: 2049}, "maxProcesses"},
 		"negative connections":         {Request{MaxConnections: -1}, "maxConnections"},
 		"negative upload":              {Request{MaxUpload: -1}, "maxUploadBytes"},
 		"a secret without a name":      {Request{Secrets: []string{""}}, "secrets"},

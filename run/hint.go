@@ -22,6 +22,7 @@ const (
 	HintMemory      HintKind = "memory"      // how a program can use less memory
 	HintModule      HintKind = "module"      // a module or package is not installed
 	HintOutput      HintKind = "output"      // output was not kept
+	HintProcesses   HintKind = "processes"   // the code wanted more processes or threads than it may have
 )
 
 // HintCause tells why a connection failed.

@@ -52,6 +52,7 @@ func (r *Result) Limits() (list []string) {
 		reached bool
 		name    string
 	}{{r.TimedOut, "timeoutMs"}, {r.OOM, "memoryMb"}, {r.Truncated, "outputBytes"},
+		{r.ProcessesRefused > 0, "maxProcesses"},
 		{len(r.ArtifactsRefused) > 0, "maxArtifactBytes"}} {
 		if bound.reached {
 			list = append(list, bound.name)

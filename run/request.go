@@ -84,6 +84,10 @@ type Request struct {
 	Timeout     time.Duration `json:"timeoutMs,omitempty"`   // of the code, from its first line on; 0 means 60 s
 	OutputBytes int64         `json:"outputBytes,omitempty"` // kept of each of stdout and stderr; 0 means 16 MiB
 
+	// MaxProcesses bounds the code's processes and threads at once, on the linux kernel; 0 means 512. A further one is
+	// not made (EAGAIN). On nanos the code has one process, and its threads are not bounded.
+	MaxProcesses int `json:"maxProcesses,omitempty"`
+
 	// Check checks the code's syntax and runs none of it. It uses node --check (and what removes TypeScript's types),
 	// py_compile, bash -n or gofmt -e, which print what they find and exit with 1 or 2. A check is granted files and
 	// folders, but neither network nor secrets; it reads no arguments, environment or standard input. It runs on the linux

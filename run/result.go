@@ -20,7 +20,9 @@ type Result struct {
 	Truncated bool    `json:"truncated"` // more was printed than OutputBytes
 	TimedOut  bool    `json:"timedOut"`
 	OOM       bool    `json:"oom"`
-	Error     string  `json:"error,omitempty"` // one sentence for every outcome but exited
+	// ProcessesRefused is how many processes and threads the code did not get beyond MaxProcesses, as the guest says.
+	ProcessesRefused int    `json:"processesRefused,omitempty"`
+	Error            string `json:"error,omitempty"` // one sentence for every outcome but exited
 	// Hints describe what the code seems to have lacked (a host, a module, a file), and how to provide it.
 	Hints []Hint `json:"hints,omitempty"`
 	// Value is the value of a session step's last expression, and Session is the session's id.

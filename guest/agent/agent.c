@@ -111,6 +111,8 @@ static int on_frame(struct agent *a, uint8_t type, const uint8_t *p, size_t n)
 		return 0;
 	case FRAME_LOOK:
 		return started || rehearsing ? -1 : look_at(p, n);
+	case FRAME_PROCESSES:
+		return started || rehearsing || n != 4 || a->processes == NULL ? -1 : a->processes(get32(p));
 	case FRAME_HAND_OUT:
 		if (started || rehearsing || lasting || n != 0)
 			return -1;
@@ -196,12 +198,15 @@ static int receive(struct agent *a, int conn)
 // mostly, kills the machine.
 static void finish(struct agent *a, int conn, const struct agent_end *end)
 {
-	char json[96];
+	char json[128], refused[32] = "";
+	unsigned count = a->refused ? a->refused() : 0;
 	nonblocking(conn, 0);
 	if (out_flush(conn) < 0 || flush_streams(a, conn) < 0)
 		return;
-	int n = snprintf(json, sizeof json, "{\"code\":%d,\"signal\":%d,\"oom\":%s,\"out\":%s}", end->code, end->signal,
-			 end->oom ? "true" : "false", layered || !out_empty() ? "true" : "false");
+	if (count > 0)
+		snprintf(refused, sizeof refused, ",\"refused\":%u", count);
+	int n = snprintf(json, sizeof json, "{\"code\":%d,\"signal\":%d,\"oom\":%s,\"out\":%s%s}", end->code, end->signal,
+			 end->oom ? "true" : "false", layered || !out_empty() ? "true" : "false", refused);
 	tell_left();
 	out_frame(FRAME_EXIT, json, (size_t)n);
 	if (out_flush(conn) < 0)

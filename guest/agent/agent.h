@@ -57,6 +57,10 @@ struct agent {
 	// relay has connections to these ports of the loopback lead to the gateway from
 	// now on (relay.c); -1 if it can't. Called once, before the start.
 	int (*relay)(struct agent *, const uint16_t *ports, size_t n);
+	// processes sets how many processes and threads the code may have at once; -1 if it
+	// can't. refused says how many it did not get since. NULL where there is one process.
+	int (*processes)(unsigned most);
+	unsigned (*refused)(void);
 	// freeze stops what the code left running, so that /out stays as it is; NULL where
 	// that can't be.
 	void (*freeze)(void);

@@ -52,6 +52,7 @@
 #define FRAME_LAYER 'Y'
 #define FRAME_HAND_OUT 'H'
 #define FRAME_LOOK 'W'
+#define FRAME_PROCESSES 'M'
 #define FRAME_CONTINUE 'G'
 #define FRAME_START 'S'
 #define FRAME_STDIN 'I'

@@ -165,7 +165,7 @@ static const char *kernel_arg(const char *name)
 static void as_user(void)
 {
 	put("/proc/self/oom_score_adj", "0");
-	struct rlimit core = {0, 0}, procs = {512, 512}, files = {65536, 65536};
+	struct rlimit core = {0, 0}, procs = {4096, 4096}, files = {65536, 65536};
 	setrlimit(RLIMIT_CORE, &core);
 	setrlimit(RLIMIT_NPROC, &procs);
 	setrlimit(RLIMIT_NOFILE, &files);
@@ -269,6 +269,7 @@ static void spawn(struct agent *a)
 		sigset_t none;
 		sigemptyset(&none);
 		sigprocmask(SIG_SETMASK, &none, NULL);
+		processes_join();
 		int fds[4] = {child_in, child_out, child_err, child_ctl};
 		for (int i = 0; i < 3 && tty >= 0; i++)
 			fds[i] = tty;
@@ -396,6 +397,7 @@ int main(void)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	umask(022);
 	signal(SIGPIPE, SIG_IGN);
+	processes_begin();  // before a read-only mount of the hierarchy makes all of it so
 	filesystems();
 	chmod("/", 0755);
 	int fd = open("/proc/cmdline", O_RDONLY | O_CLOEXEC);
@@ -446,6 +448,8 @@ int main(void)
 		.relay = relay,
 		.freeze = freeze,
 		.layer = container ? container_layer : NULL,
+		.processes = processes_limit,
+		.refused = processes_refused,
 		.reset = reset_connections,
 		.settle = settle,
 		.ended = ended,

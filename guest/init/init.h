@@ -13,6 +13,14 @@ void trace_start(void);
 void trace_begin(void);
 void trace_end(void);
 
+// processes_begin makes the control group of the code's processes, without a limit (processes.c). processes_join
+// puts the calling process into it. processes_limit sets how many processes and threads it may have at once; -1
+// if it can't. processes_refused says how many it did not get.
+void processes_begin(void);
+void processes_join(void);
+int processes_limit(unsigned most);
+unsigned processes_refused(void);
+
 // reset_connections resets the connections of every other process to other hosts (reset.c).
 void reset_connections(void);
 

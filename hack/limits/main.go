@@ -62,6 +62,7 @@ var reached = map[string]string{
 	"timeoutMs":          "the code is killed: outcome `timeout`, exit code 124",
 	"memoryMb":           "the kernel kills the code: outcome `oom`, exit code 137",
 	"cpus":               "the code waits for its share",
+	"maxProcesses":       "a further one is not made: `EAGAIN`; the result has `processesRefused`, the code runs on",
 	"maxConnections":     "a further connection is reset; the netlog says so",
 	"maxUploadBytes":     "connections are closed; the netlog says so",
 	"maxDownloadBytes":   "connections are closed; the netlog says so",

@@ -268,7 +268,10 @@ func (x *Execution) begin(ctx context.Context, m *machine.Machine) (*guest.Conn,
 	}
 	x.Code.Compiled.Place(m)
 	return m.Connect(ctx, x.Code.Inputs.Patience()+x.Code.Compiled.Patience(),
-		func(ctx context.Context, conn *guest.Conn) error { return x.Code.Put(ctx, conn, part) })
+		func(ctx context.Context, conn *guest.Conn) error {
+			x.Code.Processes = x.Granted.MaxProcesses
+			return x.Code.Put(ctx, conn, part)
+		})
 }
 
 // publish writes the machine into the record, and lets consoles join it until Detach.

@@ -49,6 +49,12 @@ func collect(ctx context.Context, deadline time.Time, conn *guest.Conn, to *reco
 
 // SetEnd writes the code's own end into the result.
 func SetEnd(r *run.Result, l *language.Language, end guest.End, stderrTail string) {
+	if r.ProcessesRefused = end.Refused; end.Refused > 0 {
+		h := run.Hint{Kind: run.HintProcesses, Text: fmt.Sprintf("the code may have %d processes and threads at once, and "+
+			"%d more were refused: --max-processes gives more", r.Policy.Effective.MaxProcesses, end.Refused)}
+		h.Ask("maxProcesses")
+		r.Hints = append(r.Hints, h)
+	}
 	switch {
 	case end.OOM || l.OutOfMemory(end.Signal, stderrTail):
 		r.Outcome, r.ExitCode, r.OOM = run.OutcomeOOM, run.ExitOOM, true

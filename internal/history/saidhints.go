@@ -23,6 +23,7 @@ var saidWords = map[run.HintKind]string{
 	run.HintLanguage:    "the code looks like %s: --lang %[1]s runs it as that",
 	run.HintMemory:      "the code needed more memory than the machine had: --memory gives more",
 	run.HintModule:      "%s is not in the machine",
+	run.HintProcesses:   "the code wanted more processes and threads than it may have: --max-processes gives more",
 	run.HintOutput:      "not all output was kept",
 }
 

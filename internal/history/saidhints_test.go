@@ -26,6 +26,7 @@ func TestAttackSaidHints(t *testing.T) {
 		{"a field that there is not", run.Hint{Kind: run.HintModule, Subject: "numpy", Field: lie},
 			"numpy is not in the machine"},
 		{"a kernel", run.Hint{Kind: run.HintKernel, Subject: lie, Text: lie}, saidWords[run.HintKernel]},
+		{"processes", run.Hint{Kind: run.HintProcesses, Text: lie}, saidWords[run.HintProcesses]},
 		{"memory", run.Hint{Kind: run.HintMemory, Text: lie}, saidWords[run.HintMemory]},
 		{"a file", run.Hint{Kind: run.HintFile, Subject: "etc/passwd", Text: lie}, ""},
 		{"an approval", run.Hint{Kind: run.HintApproval, Text: lie}, ""},

@@ -78,7 +78,7 @@ func (b *build) layerRequest(script string) run.Request {
 	return run.Request{
 		Code: script, Language: "shell", Kernel: image.Linux, Arch: b.arch, Dir: "/tmp/unitask", Cold: true,
 		MemoryMB: max(install.MemoryMB, b.env.MemoryMB), Timeout: install.Timeout, OutputBytes: install.OutputBytes,
-		MaxArtifacts: maxLayer,
+		MaxArtifacts: maxLayer, MaxProcesses: install.MaxProcesses,
 	}
 }
 

@@ -94,7 +94,8 @@ func (i *installation) request(ctx context.Context, before *packages.Lock) (req 
 		Code: l.Packages.Program, Image: l.Images[0].Payload.Name, Kernel: image.Linux, Arch: i.to.Arch, Dir: "/work",
 		Cold: true, Files: []run.Mount{{Host: i.tool, Guest: p.Tool}}, MemoryMB: MemoryMB, Timeout: Timeout,
 		OutputBytes: OutputBytes, MaxArtifacts: packages.MaxBytes + 64<<20,
-		RequireJail: i.to.Jail, AllowNet: routes.Nets, AllowTCP: routes.TCPs,
+		MaxProcesses: MaxProcesses,
+		RequireJail:  i.to.Jail, AllowNet: routes.Nets, AllowTCP: routes.TCPs,
 	}
 	if o := i.to.Compilers; o != nil {
 		req.Image, req.Timeout = o.Name, CompileTime

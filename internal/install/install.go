@@ -74,8 +74,10 @@ const (
 	Timeout     = 15 * time.Minute
 	CompileTime = 45 * time.Minute // instead of Timeout, if something is compiled
 	OutputBytes = 1 << 20
-	MaxLockText = 8 << 20          // bytes of the lock that a machine writes
-	probeTime   = 10 * time.Second // of a registry, to its first byte
+	// MaxProcesses is what a policy allows at most: compilers start many.
+	MaxProcesses = 2048
+	MaxLockText  = 8 << 20          // bytes of the lock that a machine writes
+	probeTime    = 10 * time.Second // of a registry, to its first byte
 )
 
 // Store returns the store of packages that were built for runs.

@@ -55,6 +55,7 @@ type Program struct {
 	Fresh       bool
 	Retry       bool
 	cpus        float64
+	Processes   int        // how many the code may have at once, with its threads; 0 is no limit
 	Supervisor  Supervisor // of a session's machine; nil for one run
 	Layer       bool       // the changes to the image come back, instead of /out
 	Inputs      hostfiles.Set
@@ -188,6 +189,11 @@ func (p *Program) Put(ctx context.Context, conn *guest.Conn, part hostfiles.Part
 	}
 	if err := conn.Relay(p.Relayed); err != nil {
 		return err
+	}
+	if p.Processes > 0 && conn.Hello.Kernel == contract.KernelLinux {
+		if err := conn.Processes(p.Processes); err != nil {
+			return err
+		}
 	}
 	if p.looks() {
 		if err := conn.Look(p.Dir); err != nil {
