@@ -125,7 +125,7 @@ func narrowed(here, there policy.Effective) policy.Effective {
 		return here
 	}
 	here.MemoryMB, here.OutputBytes = less(here.MemoryMB, there.MemoryMB), less(here.OutputBytes, there.OutputBytes)
-	here.Timeout = less(here.Timeout, there.Timeout)
+	here.Timeout, here.MaxProcesses = less(here.Timeout, there.Timeout), less(here.MaxProcesses, there.MaxProcesses)
 	here.AllowNetAny = here.AllowNetAny && there.AllowNetAny
 	here.AllowNet, here.AllowTCP = both(here.AllowNet, there.AllowNet), both(here.AllowTCP, there.AllowTCP)
 	if kernel := image.Kernel(there.Kernel); here.Kernel == "" && (kernel == image.Linux || kernel == image.Nanos) {
