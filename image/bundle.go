@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"net/url"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
@@ -272,8 +271,8 @@ func (ps Parts) vendorBundle(ctx context.Context, arch Arch) error {
 	}
 	if address == "" {
 		return errors.New(
-			"there is no apt here, and this unitask knows no bundle of parts: " +
-				"name one with UNITASK_PARTS_URL=https://…#sha256-HEX or " +
+			"no mirror of Debian is known here: name one with debianMirror in config.toml or UNITASK_DEBIAN_MIRROR; " +
+				"or name a bundle of parts with UNITASK_PARTS_URL=https://…#sha256-HEX or " +
 				"`unitask image vendor --from FILE`; on a Debian machine `unitask image vendor --to FILE" + bundleSuffix +
 				"` writes one")
 	}
@@ -281,13 +280,13 @@ func (ps Parts) vendorBundle(ctx context.Context, arch Arch) error {
 	return err
 }
 
-// wantsBundle reports whether parts come from a bundle rather than from this host's packages.
+// wantsBundle reports whether parts come from a bundle rather than from a mirror of Debian.
 func (ps Parts) wantsBundle() bool {
 	if ps.images.PartsURL != "" {
 		return true
 	}
-	_, err := exec.LookPath("apt-get")
-	return err != nil
+	mirrors, err := ps.mirrors()
+	return err == nil && len(mirrors.Main) == 0
 }
 
 // fetchBundle fetches a bundle and installs its parts. The caller holds the vendor lock. The digest follows the # of

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/url"
 	"os"
 	"os/exec"
 	"path"
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/unitask/unitask/image/debian"
 	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/home"
 )
@@ -111,8 +113,47 @@ func (ps Parts) DebStatus(arch Arch, asked []string) (status []byte, names []str
 	return out.Bytes(), names, nil
 }
 
-// debApt runs apt for a system that a dpkg status file describes.
-type debApt struct{ debian }
+// debApt runs apt's client for a system that a dpkg status file describes, with lists and caches of unitask's own.
+// Nothing is installed, and the host need not know the architecture.
+type debApt struct {
+	arch    Arch
+	state   string // folder for apt's lists
+	said    string // apt's messages about what it could not fetch, each after "; "
+	sources string // of unitask's own (sources.list(5)); "" means the host's
+}
+
+// ofRelease returns apt's sources for the release of the bundled images.
+func (a *debApt) ofRelease(m debian.Mirrors) string {
+	if len(m.Main) == 0 {
+		return ""
+	}
+	list := fmt.Sprintf("deb [signed-by=%s] %s %s main\n", filepath.Join(a.state, "keys.asc"), m.Main[0], Release)
+	if len(m.Security) > 0 {
+		list += fmt.Sprintf("deb [signed-by=%s] %s %s-security main\n", filepath.Join(a.state, "keys.asc"), m.Security[0],
+			Release)
+	}
+	return list
+}
+
+func (a *debApt) options() []string {
+	list := []string{
+		"-q",
+		"-o", "Dir::State=" + a.state,
+		"-o", "Dir::State::status=" + filepath.Join(a.state, "status"),
+		"-o", "Dir::Cache=" + filepath.Join(a.state, "cache"),
+		"-o", "APT::Architecture=" + string(a.arch),
+		"-o", "APT::Architectures=" + string(a.arch),
+		"-o", "APT::Sandbox::User=root",
+		"-o", "Debug::NoLocking=1",
+		"-o", "Acquire::Languages=none",
+		"-o", "Acquire::Retries=3",
+	}
+	if a.sources != "" {
+		list = append(list, "-o", "Dir::Etc::sourcelist="+filepath.Join(a.state, "sources.list"),
+			"-o", "Dir::Etc::sourceparts=/dev/null")
+	}
+	return list
+}
 
 // Debs resolves packages with their dependencies and fetches them into dir: the newest that fit, or locked ones with
 // these digests. status is the dpkg status of the installed packages: they are not fetched, and those on hold keep
@@ -128,7 +169,16 @@ func (ps Parts) Debs(ctx context.Context, arch Arch, status []byte, unpacked boo
 		return nil, err
 	}
 	defer unlock()
-	a := &debApt{debian: debian{arch: arch, state: filepath.Join(home.Dir(ps.images.home).Cache(), "debs-"+string(arch))}}
+	a := &debApt{arch: arch, state: filepath.Join(home.Dir(ps.images.home).Cache(), "debs-"+string(arch))}
+	if unpacked { // onto a bundled image, whose libraries are of one release
+		mirrors, err := ps.mirrors()
+		if err != nil {
+			return nil, err
+		}
+		if a.sources = a.ofRelease(mirrors); a.sources == "" {
+			return nil, advised(debian.ErrNoMirror)
+		}
+	}
 	if err := a.prepare(ctx, status); err != nil {
 		return nil, err
 	}
@@ -155,8 +205,11 @@ func (a *debApt) prepare(ctx context.Context, status []byte) error {
 			return err
 		}
 	}
-	if err := os.WriteFile(filepath.Join(a.state, "status"), status, 0o644); err != nil {
-		return err
+	files := map[string]string{"status": string(status), "sources.list": a.sources, "keys.asc": debian.Keys}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(a.state, name), []byte(text), 0o644); err != nil {
+			return err
+		}
 	}
 	_, errs, err := a.apt(ctx, a.state, "apt-get", "update")
 	a.said = notFetched(errs)
@@ -494,4 +547,13 @@ func debScripts(file string) (texts []string, err error) {
 		texts = append(texts, string(text))
 	}
 	return texts, nil
+}
+
+// debVersion returns the version in apt's name for a package's file, NAME_VERSION_ARCH.deb, in which %3a is a colon.
+func debVersion(file string) (string, error) {
+	words := strings.Split(filepath.Base(file), "_")
+	if len(words) != 3 {
+		return "", fmt.Errorf("read version of %s: it is not named as apt names packages", filepath.Base(file))
+	}
+	return url.PathUnescape(words[1])
 }

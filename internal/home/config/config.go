@@ -25,10 +25,11 @@ const File = "config.toml"
 
 // Config is what the file has.
 type Config struct {
-	Offline     bool           `toml:"offline"`
-	RequireJail []string       `toml:"requireJail"`
-	Webhook     []webhook.Hook `toml:"webhook"`
-	Defaults    map[string]any `toml:"defaults"` // policy.ParseDefaults
+	Offline      bool           `toml:"offline"`
+	DebianMirror string         `toml:"debianMirror"` // where parts come from; "" means the one of the host's apt
+	RequireJail  []string       `toml:"requireJail"`
+	Webhook      []webhook.Hook `toml:"webhook"`
+	Defaults     map[string]any `toml:"defaults"` // policy.ParseDefaults
 
 	Secrets       map[string]string            `toml:"secrets"`
 	CallerSecrets map[string]map[string]string `toml:"callerSecrets"`
