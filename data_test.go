@@ -89,7 +89,7 @@ func dataScripts(t *testing.T, kernel image.Kernel) {
 			"   item  price  n\n    pen   1.50 10\n   book  12.25  2\nGröße ü   3.00  7\n['01.01.2026', '02.01.2026', '03.01.2026'] 60.5\n['n', 'figures'] =C3*D3\n", "orders.xlsx summary.xlsx"},
 		{"sqlite",
 			"  name     city  n  total\n Grace New York  2  100.0\n   Ada   London  2   15.0\nEdsger   Austin  0    0.0\n[('Grace', 0.87), ('Ada', 0.13)]\n" +
-				"{Timestamp('2026-01-01 00:00:00', freq='MS'): 10.5, Timestamp('2026-02-01 00:00:00', freq='MS'): 104.5}\n", ""},
+				"{Timestamp('2026-01-01 00:00:00'): 10.5, Timestamp('2026-02-01 00:00:00'): 104.5}\n", ""},
 		{"regex", "True 80000 ['200', '404', '500']\nTrue 10.0.x.x \n", ""},
 		{"regex_large", "True True\nTrue ['/', '/api/items', '/login']\n", ""},
 		{"download", "            sum  count\ncurrency              \nDKK        6.71      1\nEUR       15.50      2\n" +

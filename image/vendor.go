@@ -61,7 +61,7 @@ func (ps Parts) Vendor(ctx context.Context, arch Arch) error {
 		}
 		missing, names, total = append(missing, p), append(names, p.Name), total+p.Size
 	}
-	if len(missing) > 0 && ps.wantsBundle() {
+	if len(missing) > 0 && ps.wantsBundle(arch) {
 		if err := ps.vendorBundle(ctx, arch); err != nil {
 			return fmt.Errorf("vendor %s: %w", arch, err)
 		}

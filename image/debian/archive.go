@@ -40,7 +40,7 @@ type Archive struct {
 	// Logf is told of what the caller should know, such as a mirror without security updates.
 	Logf func(format string, args ...any)
 
-	keys string // armoured keys that sign the indexes; "" means Debian's
+	Keys string // armoured keys that sign the indexes; "" means those of Debian
 
 	mu    sync.Mutex
 	index *Index
@@ -49,6 +49,7 @@ type Archive struct {
 // Bounds of a transfer.
 const (
 	attempts   = 3
+	retryPause = 300 * time.Millisecond
 	stallTime  = 30 * time.Second // without a byte
 	maxMessage = 300              // bytes of an error of the network
 )
@@ -137,7 +138,7 @@ func retry(ctx context.Context, do func() error) (err error) {
 			select {
 			case <-ctx.Done():
 				return context.Cause(ctx)
-			case <-time.After(time.Duration(i) * time.Second):
+			case <-time.After(time.Duration(i) * retryPause):
 			}
 		}
 		err = do()

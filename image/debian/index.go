@@ -19,6 +19,8 @@ type Index struct {
 	provides map[string]string
 }
 
+func newIndex() *Index { return &Index{Packages: map[string]Package{}, provides: map[string]string{}} }
+
 // Package is an entry of an index.
 type Package struct {
 	Name, Version string

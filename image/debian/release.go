@@ -48,7 +48,7 @@ func (a *Archive) Index(ctx context.Context) (*Index, error) {
 	if len(a.Mirrors.Main) == 0 {
 		return nil, ErrNoMirror
 	}
-	x := &Index{Packages: map[string]Package{}, provides: map[string]string{}}
+	x := newIndex()
 	if err := a.first(ctx, x, a.Mirrors.Main, a.Suite, "main"); err != nil {
 		return nil, err
 	}
@@ -156,7 +156,7 @@ var releaseLine = regexp.MustCompile(`^ ([0-9a-f]{64}) +([0-9]{1,12}) (\S+)$`)
 // verify checks a signed InRelease file: one of the archive's keys has signed it, it is of this suite, and it is not
 // too old to be used at a time.
 func (a *Archive) verify(signed []byte, suite string, now time.Time) (release, error) {
-	keys := a.keys
+	keys := a.Keys
 	if keys == "" {
 		keys = Keys
 	}
