@@ -23,7 +23,8 @@ var DataParts = slices.Concat(Parts, []string{
 	"python3-fonttools", "python3-kiwisolver", "python3-packaging", "libblas3", "liblapack3", "liblbfgsb0",
 	"libgfortran5", "libquadmath0", "libfreetype6", "libpng16-16", "libqhull-r8.0", "libbrotli1", "libxml2",
 	"libxslt1.1", "libicu", "libimagequant0", "libjpeg62-turbo", "liblcms2-2", "libopenjp2-7", "libraqm0",
-	"libharfbuzz0b", "libfribidi0", "libgraphite2-3", "libtiff6", "libdeflate0", "libjbig0", "liblerc4", "libwebp7", "libsharpyuv0",
+	"libharfbuzz0b", "libfribidi0", "libgraphite2-3", "libtiff6", "libdeflate0", "libjbig0", "liblerc4", "libwebp7",
+	"libsharpyuv0",
 	"libwebpdemux2", "libwebpmux3", "fonts-dejavu-core", "fonts-dejavu-mono", "fonts-lyx",
 })
 

@@ -120,7 +120,8 @@ func clauses(list string) (all [][]string) {
 var notInGuest = []string{
 	"dpkg", "debconf", "perl", "perl-base", "python3", "python3.?", "python3.??", "readline-common", "install-info", "ucf",
 	"sensible-utils", "gcc-*-base", "debianutils",
-	"base-files", "netbase", "openssl", "openssl-provider-legacy", "liblastlog2-2", "liberror-perl", "git-man", "libsasl2-modules-db", "libnsl2", "libtirpc*",
+	"base-files", "netbase", "openssl", "openssl-provider-legacy", "liblastlog2-2",
+	"liberror-perl", "git-man", "libsasl2-modules-db", "libnsl2", "libtirpc*",
 	"mime-support", "init-system-helpers", "lsb-base",
 	"libglx-mesa0", "libx11-data", "x11-common", "libpam*", "libaudit*", "util-linux-extra", "login*", "libjs-*",
 	"unicode-data",

@@ -46,7 +46,8 @@ func New(t testing.TB) *Archive {
 	t.Helper()
 	a := &Archive{Files: map[string][]byte{}}
 	var err error
-	if a.key, err = openpgp.NewEntity("an archive of a test", "", "", &packet.Config{Algorithm: packet.PubKeyAlgoEdDSA}); err != nil {
+	a.key, err = openpgp.NewEntity("an archive of a test", "", "", &packet.Config{Algorithm: packet.PubKeyAlgoEdDSA})
+	if err != nil {
 		t.Fatal(err)
 	}
 	var text bytes.Buffer
