@@ -51,6 +51,7 @@ const (
 	attempts   = 3
 	retryPause = 300 * time.Millisecond
 	stallTime  = 30 * time.Second // without a byte
+	fileTime   = 30 * time.Minute // for one file
 	maxMessage = 300              // bytes of an error of the network
 )
 
@@ -157,6 +158,8 @@ func (a *Archive) read(ctx context.Context, base, path string, body func(io.Read
 	if err != nil {
 		return errors.New("the mirror's address is malformed: use http://HOST/debian or https://HOST/debian")
 	}
+	ctx, end := context.WithTimeoutCause(ctx, fileTime, fmt.Errorf("the file did not come in %s", fileTime))
+	defer end()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stall := time.AfterFunc(stallTime, func() { cancel(fmt.Errorf("no byte came for %s", stallTime)) })
