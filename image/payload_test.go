@@ -2,6 +2,9 @@ package image
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -22,6 +25,26 @@ func TestVersions(t *testing.T) {
 		func(string) (Part, error) { return Part{Name: "python3-numpy", Version: "1:2.4.0+ds-1"}, nil }))
 	if got := s.Versions("numpy {python3-numpy}."); got != "numpy 2.4." {
 		t.Error(got)
+	}
+}
+
+func TestLanguageVersion(t *testing.T) {
+	s := fakeStore(t)
+	if got := s.LanguageVersion(HostArch()); got != "1" {
+		t.Errorf("vendored: %q, want 1", got)
+	}
+	for version, want := range map[string]string{"3.13.5-2+deb13u5": "3.13.5", "24.21.0": "24.21.0",
+		"v0.0.1-go1.26.8.linux-amd64": "1.26.8"} {
+		must(t, s.Parts().addPart(HostArch(), "node", func(dir string) (Part, error) {
+			return Part{Name: "node", Version: version}, os.WriteFile(filepath.Join(dir, "node"), nil, 0o755)
+		}))
+		if got := s.LanguageVersion(HostArch()); got != want {
+			t.Errorf("%s: %q, want %q", version, got, want)
+		}
+	}
+	must(t, os.RemoveAll(s.vendorDir(HostArch())))
+	if got := s.LanguageVersion(HostArch()); !strings.HasPrefix(got, "24.") {
+		t.Errorf("of the lock: %q", got)
 	}
 }
 
