@@ -2,6 +2,8 @@
 .PHONY: agent all demo test long matrix race umask attack fidelity fidelity-python fidelity-data fidelity-packages packages cover soak check build vendor image setup bench picture dist clean
 
 export CGO_ENABLED = 0
+# A distribution's Go may be older than go.mod's; it fetches that, though Debian's is set not to.
+export GOTOOLCHAIN ?= auto
 GO ?= go
 GOTEST ?= $(GO) test
 STATICCHECK = bin/staticcheck

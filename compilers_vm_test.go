@@ -41,7 +41,7 @@ def build_wheel(folder, settings=None, metadata=None):
 const refused = `
 import socket
 for attempt in (lambda: socket.create_connection(('198.51.100.7', 80), timeout=20), lambda: open('/usr/bin/gcc', 'a'),
-                lambda: open('/usr/include/python3.11/Python.h', 'a'), lambda: open('/usr/include/new.h', 'w')):
+                lambda: open('/usr/include/python3.13/Python.h', 'a'), lambda: open('/usr/include/new.h', 'w')):
     try:
         attempt()
     except OSError:

@@ -18,6 +18,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testroot"
 )
 
 // The differential test: every script in testdata/differential is run by the
@@ -140,12 +141,12 @@ const differentialTimeout = 40 * time.Second
 
 func onHost(t *testing.T, name, text string) outcome {
 	t.Helper()
-	return ranOnHost(t, nodeBinary(), "node", "/root", name, text, nil, nil, scriptArgs[name], scriptStdin[name])
+	return ranOnHost(t, "", nodeBinary(), "node", "/root", name, text, nil, nil, scriptArgs[name], scriptStdin[name])
 }
 
 // ranOnHost runs a script by a program of the host, in an environment like the guest's; before and env are the
 // program's own arguments and variables.
-func ranOnHost(t *testing.T, program, called, home, name, text string, before, env, args []string,
+func ranOnHost(t *testing.T, root, program, called, home, name, text string, before, env, args []string,
 	stdin string) outcome {
 	t.Helper()
 	path := place(t, name, text)
@@ -155,6 +156,9 @@ func ranOnHost(t *testing.T, program, called, home, name, text string, before, e
 	cmd.Args[0] = called
 	cmd.Dir = filepath.Dir(path)
 	cmd.Env = append([]string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + home, "LANG=C.UTF-8"}, env...)
+	if root != "" {
+		testroot.Into(t, cmd, root)
+	}
 	cmd.Stdin = io.MultiReader(strings.NewReader(stdin)) // a pipe, as in the guest
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs

@@ -29,13 +29,14 @@ var floors = [][]string{
 		"internal/httppath", "internal/nesting", "internal/offspring", "internal/publicaddr", "internal/realpath",
 		"internal/regular",
 		"internal/socketpair", "internal/stopclock", "internal/tail", "internal/testcert", "internal/testdir",
-		"internal/testlack",
+		"internal/testlack", "internal/testroot",
 		"internal/testsignals", "internal/testwait", "internal/userdir", "guest/system",
 	},
 	{"internal/bounded", "internal/export", "internal/fetch", "internal/home", "internal/localsocket", "internal/vault"},
 	{
 		"guest", "guest/container", "guest/golang", "guest/node", "guest/python", "guest/shell",
-		"image/erofs", "image/oci", "image/tfs", "internal/audit", "internal/compiled", "internal/imagefile",
+		"image/debian", "image/debian/debiantest", "image/erofs", "image/oci", "image/tfs", "internal/audit", "internal/compiled",
+		"internal/imagefile",
 		"internal/packages", "internal/telemetry", "netstack/broker", "policy", "vmm/jail",
 	},
 	{"guest/supervisor", "image", "netstack", "vmm", "internal/audit/webhook"},
@@ -55,7 +56,7 @@ var floors = [][]string{
 	{"fleet/embedded"},
 	{"cli"},
 	{"cli/unitask", "hack/attack", "hack/bench", "hack/conformance", "hack/cover", "hack/dist", "hack/escapes",
-		"hack/fidelity", "hack/fleet", "hack/limits",
+		"hack/fidelity", "hack/fleet", "hack/limits", "hack/lock",
 		"hack/packages", "hack/picture", "hack/report", "hack/seccomp", "hack/soak"},
 }
 

@@ -52,7 +52,7 @@ import errno, os
 def said(call, *args):
     try: call(*args)
     except OSError as e: return errno.errorcode[e.errno]
-for folder in '/usr/lib/python3.11', '/usr/lib/python3.11/json', '/usr/share/zoneinfo/Europe':
+for folder in '/usr/lib/python3.13', '/usr/lib/python3.13/json', '/usr/share/zoneinfo/Europe':
     print(said(os.unlink, folder + '/none'), said(open, folder + '/none', 'w'), said(os.mkdir, folder + '/none'), said(os.rename, folder, folder + '.old'))
 library = os.__file__
 print(said(os.unlink, library), said(open, library, 'a'), said(os.chmod, library, 0o777), said(os.utime, library), os.stat(library).st_uid, len(open(library).read()) > 30000)`},

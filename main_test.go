@@ -11,6 +11,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/testhome"
+	"github.com/unitask/unitask/internal/testroot"
 )
 
 // baseHome is the folder whose parts and images the tests use. Each test that
@@ -18,6 +19,7 @@ import (
 var baseHome string
 
 func TestMain(m *testing.M) {
+	testroot.Enter()
 	os.Exit(testMain(m))
 }
 

@@ -48,7 +48,7 @@ raise SystemExit(4)`, unitask.Request{}, `38\n38\n38\n38\n-1\nnone\n`, 4, childl
 			unitask.Request{Env: map[string]string{"TZ": "Asia/Tokyo"}}, `\('JST', 'JST'\) 9\n`, 0, ""},
 		{"what may be written", `
 import os
-for p in '/tmp/x', 'y', '/out/z', '/home/user/w', '/dev/shm/s', '/etc/passwd', '/usr/lib/python3.11/os.py', '/unitask/lib/python.so', '/new', '/none/x':
+for p in '/tmp/x', 'y', '/out/z', '/home/user/w', '/dev/shm/s', '/etc/passwd', '/usr/lib/python3.13/os.py', '/unitask/lib/python.so', '/new', '/none/x':
     try: open(p, 'w').close(); print(end='y')
     except OSError as e: print(end=f' {e.errno}')
 print()`, unitask.Request{}, `yyyyy 13 13 13 13 2\n`, 0, ""},

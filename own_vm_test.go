@@ -372,7 +372,7 @@ func runOwnPackage(t *testing.T, rt *unitask.Runtime) {
 	t.Helper()
 	req := unitask.Request{Code: "import good, sys\nprint(good.NAME, good.__file__)", Image: "report"}
 	if res, err := rt.Run(t.Context(), req, unitask.IO{}); err != nil ||
-		string(res.Stdout) != "good /usr/local/lib/python3.11/dist-packages/good/__init__.py\n" {
+		string(res.Stdout) != "good /usr/local/lib/python3.13/dist-packages/good/__init__.py\n" {
 		t.Errorf("%+v %v", res, err)
 	}
 	req.Packages = []string{"pip:good"}

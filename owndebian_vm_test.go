@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -44,37 +45,58 @@ func newArchive(t *testing.T) *archive {
 	t.Cleanup(a.Close)
 	dir := t.TempDir()
 	list := filepath.Join(dir, "sources.list")
-	config := fmt.Sprintf(
-		"Dir::Etc::sourcelist %q;\nDir::Etc::sourceparts \"/dev/null\";\nAcquire::http::Proxy::127.0.0.1 \"DIRECT\";\n", list)
+	config := fmt.Sprintf("Dir::Etc::sourcelist %q;\nDir::Etc::sourceparts \"/dev/null\";\n"+
+		"Acquire::http::Proxy::127.0.0.1 \"DIRECT\";\n"+
+		"Acquire::AllowInsecureRepositories \"true\";\nAPT::Get::AllowUnauthenticated \"true\";\n", list)
 	err := errors.Join(os.WriteFile(list, []byte("deb [trusted=yes] "+a.URL+" ./\n"), 0o644),
 		os.WriteFile(filepath.Join(dir, "apt.conf"), []byte(config), 0o644))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("APT_CONFIG", filepath.Join(dir, "apt.conf"))
+	t.Setenv("UNITASK_DEBIAN_MIRROR", a.URL+"/debian")
 	return a
 }
 
+// serve has all packages in the archive's root, where the host's sources have them, and as a release below debian, which
+// nobody has signed.
 func (a *archive) serve(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	name := strings.TrimPrefix(path.Clean(r.URL.Path), "/")
-	if name == "Packages" {
-		for key, deb := range a.debs {
-			fmt.Fprintf(w, "%sFilename: ./%s_all.deb\nSize: %d\nSHA256: %s\n\n", a.about[key], key, len(deb), sha256Hex(deb))
-		}
-		return
-	}
+	name := path.Base(r.URL.Path)
+	security := strings.HasPrefix(r.URL.Path, "/debian-security/")
 	deb, ok := a.debs[strings.TrimSuffix(name, "_all.deb")]
-	if !ok {
+	switch {
+	case name == "Packages":
+		fmt.Fprint(w, a.list(security))
+	case name == "Release" && strings.HasPrefix(r.URL.Path, "/debian"):
+		suite := path.Base(path.Dir(r.URL.Path))
+		fmt.Fprintf(w, "Origin: test\nCodename: %s\nArchitectures: amd64 arm64\nComponents: main\nSHA256:\n", suite)
+		for _, arch := range []image.Arch{image.AMD64, image.ARM64} {
+			list := a.list(security)
+			fmt.Fprintf(w, " %s %d main/binary-%s/Packages\n", sha256Hex([]byte(list)), len(list), arch)
+		}
+	case !ok || security:
 		http.NotFound(w, r)
-		return
+	default:
+		if a.lies {
+			deb = slices.Clone(deb)
+			deb[len(deb)-1] ^= 1
+		}
+		_, _ = w.Write(deb)
 	}
-	if a.lies {
-		deb = slices.Clone(deb)
-		deb[len(deb)-1] ^= 1
+}
+
+// list returns the index of all packages, or an empty one.
+func (a *archive) list(empty bool) string {
+	var b strings.Builder
+	for _, key := range slices.Sorted(maps.Keys(a.debs)) {
+		if !empty {
+			fmt.Fprintf(&b, "%sFilename: %s_all.deb\nSize: %d\nSHA256: %s\n\n", a.about[key], key, len(a.debs[key]),
+				sha256Hex(a.debs[key]))
+		}
 	}
-	_, _ = w.Write(deb)
+	return b.String()
 }
 
 // put has a package in the archive: its fields beside its name and version, its script, and its files.

@@ -211,7 +211,7 @@ func TestPackages(t *testing.T) {
 	defer rt.Close()
 	req := unitask.Request{Language: "python", Packages: []string{"pip:Evil==1.0"},
 		Code: "import evil, sys\nprint(evil.RESULT, evil.__file__, flush=True)\nimport subprocess\nsubprocess.run([sys.executable, '-c', 'import good; print(good.NAME)'])"}
-	want := "ConnectionRefusedError gaierror PermissionError PermissionError 1000 /usr/local/lib/python3.11/dist-packages/evil/__init__.py\ngood\n"
+	want := "ConnectionRefusedError gaierror PermissionError PermissionError 1000 /usr/local/lib/python3.13/dist-packages/evil/__init__.py\ngood\n"
 	res, err := rt.Run(t.Context(), req, unitask.IO{})
 	if err != nil || string(res.Stdout) != want {
 		t.Fatalf("%v\n%s%s", err, res.Stdout, res.Stderr)

@@ -165,7 +165,7 @@ func Open(opts Options) (*Runtime, error) {
 	}
 	images.Transfer = func(done, total int64) { opts.Events(Event{Kind: EventTransfer, Done: done, Total: total}) }
 	images.Custom, images.Along = catalog.CustomPayloads(opts.Home), catalog.ShippedPayload
-	images.PartsURL = os.Getenv("UNITASK_PARTS_URL")
+	images.PartsURL, images.Mirror = os.Getenv("UNITASK_PARTS_URL"), conf.Mirror()
 	if images.Offline, err = config.OfflineBy(opts.Offline, opts.Home, conf); err != nil {
 		return nil, &HostError{Op: "open", Err: err}
 	}

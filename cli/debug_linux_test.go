@@ -61,8 +61,8 @@ func TestDebugGDB(t *testing.T) {
 	}{
 		{image.Linux, image.AMD64, "do_sys_openat2", []string{"Breakpoint 1, ", "#0  0xffffffff8", " in do_sys_openat2 ()",
 			" in __x64_sys_openat ()", "pc             0xffffffff8"}},
-		{image.Linux, image.ARM64, "do_sys_openat2", []string{"Breakpoint 1, ", "#0  0xffff80000", " in do_sys_openat2 ()",
-			" in __arm64_sys_openat ()", "pc             0xffff80000"}},
+		{image.Linux, image.ARM64, "do_sys_openat2", []string{"Breakpoint 1, ", "#0  0xffff80008", " in do_sys_openat2 ()",
+			" in __arm64_sys_openat ()", "pc             0xffff80008"}},
 		{image.Nanos, image.AMD64, "init_mmu", []string{"Breakpoint 1, ", " in init_mmu ()", " in init_service ()"}},
 		{image.Nanos, image.ARM64, "init_setup_stack", []string{"Breakpoint 1, ", " in init_setup_stack ()",
 			" in init_mmu ()", " in start ()"}},

@@ -226,15 +226,16 @@ func (a *app) imageVendor() *cobra.Command {
 		Short: "Fetch the parts that images are made of",
 		Long: `Vendor fetches every part of an image that image/vendor.lock names and that the
 store lacks: Node from the npm registry; Python, libraries, the CA certificates and
-the Linux kernel from Debian's packages, each checked against its digest. It installs
-nothing. Whatever needs an image fetches what is missing in the same way, unless
+the Linux kernel from a mirror of Debian, each checked against its digest. It installs
+nothing. The mirror is the one of this host's apt, or debianMirror of the home's
+config.toml, or UNITASK_DEBIAN_MIRROR. Whatever needs an image fetches what is missing in the same way, unless
 --offline, UNITASK_OFFLINE=1 or offline = true in the home's config.toml says not to.
 
 --nanos fetches the official release of the Nanos unikernel, which is the default
 kernel from then on.
 
-Where there is no apt, or UNITASK_PARTS_URL names one, all parts come from a bundle:
-one file, which needs neither apt nor npm nor a C compiler. The address ends in the
+Where there is no mirror, npm or C compiler, or UNITASK_PARTS_URL names one, all parts come
+from a bundle, one file. The address ends in the
 bundle's digest, #sha256-HEX; ARCH in it stands for the architecture. --to writes
 such a bundle from the store's parts.
 

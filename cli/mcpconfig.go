@@ -91,7 +91,8 @@ type host struct {
 var variables = []struct {
 	name string
 	path bool
-}{{"UNITASK_HOME", true}, {"UNITASK_QEMU", true}, {"UNITASK_PARTS_URL", false}, {"UNITASK_OFFLINE", false}}
+}{{"UNITASK_HOME", true}, {"UNITASK_QEMU", true}, {"UNITASK_PARTS_URL", false}, {"UNITASK_DEBIAN_MIRROR", false},
+	{"UNITASK_OFFLINE", false}}
 
 // looked are the programs that a server searches for in PATH.
 var looked = []string{"qemu-system-x86_64", "qemu-system-aarch64", "npm", "gcc"}

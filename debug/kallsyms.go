@@ -7,22 +7,22 @@ import (
 	"errors"
 )
 
-// A Linux kernel carries a table of its symbols (CONFIG_KALLSYMS), which stripping leaves.
-// This reads the layout of Debian's 6.1 (Linux 6.1.y, write_src in scripts/kallsyms.c;
-// kallsyms_expand_symbol and kallsyms_sym_address in kernel/kallsyms.c): the parts below,
-// one after another, each at a multiple of 8 bytes, all little-endian.
+// A Linux kernel carries a table of its symbols (CONFIG_KALLSYMS), which stripping leaves. This reads the layout since
+// Linux 6.5, as Debian 13's 6.12 has it (write_src in scripts/kallsyms.c; kallsyms_expand_symbol and
+// kallsyms_sym_address in kernel/kallsyms.c). The parts below follow one another, each at a multiple of 8 bytes, all
+// little-endian.
 //
-//	offsets        an int32 for each symbol, in the order of their addresses
-//	relative_base  uint64, which the offsets are added to
 //	num_syms       uint32
 //	names          for each symbol its number of tokens (two bytes from 128 on), and they
 //	markers        a uint32 for each 256th symbol: where in names it is
-//	seqs_of_names  3 bytes for each symbol
 //	token_table    256 strings, each with a NUL behind it
 //	token_index    256 uint16: where in token_table each string is
+//	offsets        an int32 for each symbol, in the order of their addresses
+//	relative_base  uint64, which the offsets are added to
+//	seqs_of_names  3 bytes for each symbol
 //
-// Nothing says where it is. The token table is found by the digits, which stand for
-// themselves; then what is before it by its size, which the number of symbols gives.
+// Nothing says where it is. The digits, which stand for themselves, show the token table. The number of symbols gives
+// the size of the parts before it, and the number is right if it stands where those parts begin.
 var kallsymsDigits = []byte("0\x001\x002\x003\x004\x005\x006\x007\x008\x009\x00")
 
 const (
@@ -32,7 +32,7 @@ const (
 	kallsymsMarked   = 256      // symbols between two markers
 )
 
-var errNoKallsyms = errors.New("the kernel has no table of symbols (CONFIG_KALLSYMS) as Linux 6.1 lays it out")
+var errNoKallsyms = errors.New("the kernel has no table of symbols (CONFIG_KALLSYMS) as Linux 6.5 and newer lay it out")
 
 var le = binary.LittleEndian
 
@@ -48,16 +48,17 @@ func kallsyms(image []byte) ([]elf.Symbol, error) {
 			return nil, errNoKallsyms
 		}
 		at += i
-		if tokens, table, ok := kallsymsTokens(image, at); ok {
-			if symbols, ok := kallsymsBefore(image, table, tokens); ok {
+		if tokens, table, behind, ok := kallsymsTokens(image, at); ok {
+			if symbols, ok := kallsymsAround(image, table, behind, tokens); ok {
 				return symbols, nil
 			}
 		}
 	}
 }
 
-// kallsymsTokens reads the token table with its digits at an offset.
-func kallsymsTokens(image []byte, digits int) (tokens [256]string, table int, ok bool) {
+// kallsymsTokens reads the token table with its digits at an offset. The table begins at one offset, and the part behind
+// its index at another.
+func kallsymsTokens(image []byte, digits int) (tokens [256]string, table, behind int, ok bool) {
 	next := func(at int) int { // after the string at an offset; -1 if it is too long
 		end := bytes.IndexByte(image[at:min(at+maxKallsymsName, len(image))], 0)
 		if end < 0 {
@@ -68,56 +69,56 @@ func kallsymsTokens(image []byte, digits int) (tokens [256]string, table int, ok
 	end := digits
 	for range 256 - '0' {
 		if end = next(end); end < 0 {
-			return tokens, 0, false
+			return tokens, 0, 0, false
 		}
 	}
 	if len(image) < up(end)+2*256 {
-		return tokens, 0, false
+		return tokens, 0, 0, false
 	}
 	index := image[up(end):]
 	table = digits - int(le.Uint16(index[2*'0':]))
 	if table < 0 {
-		return tokens, 0, false
+		return tokens, 0, 0, false
 	}
 	at := table
 	for i := range tokens {
-		behind := next(at)
-		if int(le.Uint16(index[2*i:])) != at-table || behind < 0 {
-			return tokens, 0, false
+		after := next(at)
+		if int(le.Uint16(index[2*i:])) != at-table || after < 0 {
+			return tokens, 0, 0, false
 		}
-		tokens[i] = string(image[at : behind-1])
-		at = behind
+		tokens[i] = string(image[at : after-1])
+		at = after
 	}
-	return tokens, table, at == end
+	return tokens, table, up(end) + 2*256, at == end
 }
 
-// kallsymsBefore reads the parts before the token table.
-func kallsymsBefore(image []byte, table int, tokens [256]string) ([]elf.Symbol, bool) {
+// kallsymsAround reads the parts before the token table and behind its index.
+func kallsymsAround(image []byte, table, behind int, tokens [256]string) ([]elf.Symbol, bool) {
 	before := image[:table]
 	for n := 1; n <= maxKallsyms; n++ {
 		marked := (n + kallsymsMarked - 1) / kallsymsMarked
-		markers := len(before) - up(3*n) - up(4*marked)
-		if markers < 0 {
+		markers := len(before) - up(4*marked)
+		base := behind + up(4*n)
+		if markers < 0 || base+8 > len(image) {
 			break
 		}
 		if !rising(before[markers:][:4*marked]) {
 			continue
 		}
 		last := int(le.Uint32(before[markers+4*(marked-1):]))
-		for names := (markers - last) &^ 7; names >= 16 && markers-last-names <= kallsymsMarked*maxKallsymsName; names -= 8 {
-			offsets := names - 16 - up(4*n)
-			if int(le.Uint32(before[names-8:])) != n || offsets < 0 {
+		for names := (markers - last) &^ 7; names >= 8 && markers-last-names <= kallsymsMarked*maxKallsymsName; names -= 8 {
+			if int(le.Uint32(before[names-8:])) != n {
 				continue
 			}
 			symbols, ok := kallsymsNames(before[names:markers], before[markers:], tokens, n)
 			if !ok {
 				continue
 			}
-			base := le.Uint64(before[names-16:])
-			if base == 0 {
-				base = relocated(image, names-16)
+			start := le.Uint64(image[base:])
+			if start == 0 {
+				start = relocated(image, base)
 			}
-			if kallsymsAddresses(symbols, before[offsets:], base) {
+			if kallsymsAddresses(symbols, image[behind:], start) {
 				return symbols, true
 			}
 		}
@@ -205,8 +206,9 @@ func kallsymsAddresses(symbols []elf.Symbol, offsets []byte, base uint64) bool {
 	return base != 0
 }
 
-// arm64Text is the start address of arm64's Image: KIMAGE_VADDR in arch/arm64/include/asm/memory.h of Linux 6.1.
-const arm64Text = 0xffff800008000000
+// arm64Text is the start address of arm64's Image: KIMAGE_VADDR in arch/arm64/include/asm/memory.h since
+// Linux 6.5.
+const arm64Text = 0xffff800080000000
 
 // relocated returns the value that arm64's kernel writes into a field when it starts; in its file the field is 0,
 // with an R_AARCH64_RELATIVE relocation for the value.

@@ -23,19 +23,6 @@ func kernelTable(symbols []elf.Symbol, base uint64, percpu bool) []byte {
 	}
 	tokens[200], tokens[201] = "Tdo_", "sys_"
 	out = append(out, bytes.Repeat([]byte("a kernel's code "), 64)...)
-	for _, s := range symbols {
-		switch {
-		case s.Section == elf.SHN_ABS:
-			u32(uint32(s.Value))
-		case percpu:
-			u32(-uint32(s.Value-base) - 1)
-		default:
-			u32(uint32(s.Value - symbols[0].Value))
-		}
-	}
-	align()
-	field := uint64(len(out))
-	out = le.AppendUint64(out, base)
 	u32(uint32(len(symbols)))
 	align()
 	begin := len(out)
@@ -63,8 +50,6 @@ func kernelTable(symbols []elf.Symbol, base uint64, percpu bool) []byte {
 		u32(m)
 	}
 	align()
-	out = append(out, bytes.Repeat([]byte{0xab}, 3*len(symbols))...)
-	align()
 	var index []byte
 	for begin, i := len(out), 0; i < 256; i++ {
 		index = le.AppendUint16(index, uint16(len(out)-begin))
@@ -72,6 +57,21 @@ func kernelTable(symbols []elf.Symbol, base uint64, percpu bool) []byte {
 	}
 	align()
 	out = append(out, index...)
+	for _, s := range symbols {
+		switch {
+		case s.Section == elf.SHN_ABS:
+			u32(uint32(s.Value))
+		case percpu:
+			u32(-uint32(s.Value-base) - 1)
+		default:
+			u32(uint32(s.Value - symbols[0].Value))
+		}
+	}
+	align()
+	field := uint64(len(out))
+	out = le.AppendUint64(out, base)
+	out = append(out, bytes.Repeat([]byte{0xab}, 3*len(symbols))...)
+	align()
 	if base == 0 {
 		for _, v := range []uint64{arm64Text + field, uint64(elf.R_AARCH64_RELATIVE), symbols[0].Value} {
 			out = le.AppendUint64(out, v)
@@ -168,7 +168,7 @@ func TestLoadSymbols(t *testing.T) {
 	dir := t.TempDir()
 	symbols := kernelSymbols(600, arm64Text+0x10000)
 	note := append(bytes.Clone(buildID), bytes.Repeat([]byte{7}, 20)...)
-	kernel := append(kernelTable(symbols, 0, false), "Linux version 6.1.0-56-cloud-arm64 (debian-kernel"...)
+	kernel := append(kernelTable(symbols, 0, false), "Linux version 6.12.118+deb13-cloud-arm64 (debian-kernel"...)
 	kernel = append(kernel, note...)
 	copy(kernel[arm64Magic:], "ARM\x64")
 	write := func(name string, data []byte) string {
@@ -214,7 +214,7 @@ func TestLoadSymbols(t *testing.T) {
 		"no build ID":    {[]byte("nothing"), false},
 		"a cut build ID": {note[:20], false},
 	} {
-		debug := write("vmlinux-6.1.0-56-cloud-arm64", debugFile(c.note))
+		debug := write("vmlinux-6.12.118+deb13-cloud-arm64", debugFile(c.note))
 		s, err := loadSymbols(file, filepath.Join(dir, "vmlinux-"))
 		if err != nil || (s.File == debug) != c.want || (s.At(0x5000) == "from_the_package") != c.want {
 			t.Errorf("%s: %v, the file is %q", name, err, s.File)

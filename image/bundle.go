@@ -271,23 +271,30 @@ func (ps Parts) vendorBundle(ctx context.Context, arch Arch) error {
 		return err
 	}
 	if address == "" {
-		return errors.New(
-			"there is no apt here, and this unitask knows no bundle of parts: " +
-				"name one with UNITASK_PARTS_URL=https://…#sha256-HEX or " +
-				"`unitask image vendor --from FILE`; on a Debian machine `unitask image vendor --to FILE" + bundleSuffix +
-				"` writes one")
+		return fmt.Errorf("%s, and this unitask knows no bundle of parts: name one with UNITASK_PARTS_URL=https://…#sha256-HEX "+
+			"or `unitask image vendor --from FILE`; on a Debian machine `unitask image vendor --to FILE%s` writes one",
+			strings.Join(ps.lacks(arch), ", "), bundleSuffix)
 	}
 	_, err = ps.fetchBundle(ctx, arch, address)
 	return err
 }
 
-// wantsBundle reports whether parts come from a bundle rather than from this host's packages.
-func (ps Parts) wantsBundle() bool {
-	if ps.images.PartsURL != "" {
-		return true
+// wantsBundle reports whether parts come from a bundle: the user wants that, or this host can't get them otherwise.
+func (ps Parts) wantsBundle(arch Arch) bool {
+	return ps.images.PartsURL != "" || len(ps.lacks(arch)) > 0
+}
+
+// lacks lists what this host lacks to get parts other than from a bundle.
+func (ps Parts) lacks(arch Arch) (list []string) {
+	if mirrors, err := ps.mirrors(); err == nil && len(mirrors.Main) == 0 {
+		list = append(list, "no mirror of Debian is known (debianMirror in config.toml or UNITASK_DEBIAN_MIRROR names one)")
 	}
-	_, err := exec.LookPath("apt-get")
-	return err != nil
+	for _, program := range []string{"npm", compiler(arch)} {
+		if _, err := exec.LookPath(program); err != nil {
+			list = append(list, "there is no "+program)
+		}
+	}
+	return list
 }
 
 // fetchBundle fetches a bundle and installs its parts. The caller holds the vendor lock. The digest follows the # of

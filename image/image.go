@@ -165,6 +165,8 @@ func (im *Image) Size() int64 {
 // Store is a folder of parts and images: $UNITASK_HOME. It holds no state of its own. Any number of processes may use
 // one folder.
 type Store struct {
+	// Mirror is the address of a mirror of Debian, or "" for the one that the host's apt uses.
+	Mirror string
 	// Offline names the setting that forbids fetching, or is "" if fetching is allowed. It is set before the store is
 	// used.
 	Offline string

@@ -11,6 +11,9 @@ import (
 //go:embed vendor.lock
 var lockText string
 
+// Release is the codename of the Debian release that vendor.lock has packages of.
+const Release = "trixie"
+
 // LockedPart is one entry of vendor.lock.
 type LockedPart struct {
 	Name    string `toml:"name"`
@@ -22,6 +25,7 @@ type LockedPart struct {
 	// debian: other releases have no such package; its contents moved to other packages or are gone.
 	Dropped bool   `toml:"dropped"`
 	Version string `toml:"version"`
+	Path    string `toml:"path"`   // debian: below the archive's address
 	URL     string `toml:"url"`    // release: the archive; its .md5 is beside it
 	MD5URL  string `toml:"md5url"` // release
 	Digest  string `toml:"digest"` // sha512-BASE64, sha256-HEX or go.sum's h1:BASE64; "" while unknown
@@ -91,7 +95,7 @@ func parseLock(text string) ([]LockedPart, error) {
 	}
 	for _, p := range lock.Part {
 		if p.Name == "" || p.Version == "" || p.License == "" || (p.Arch != AMD64 && p.Arch != ARM64) ||
-			(p.From != "release") != (p.Size > 0) {
+			(p.From != "release") != (p.Size > 0) || (p.From == "debian") != (p.Path != "") {
 			return nil, fmt.Errorf("read vendor.lock: incomplete part %+v", p)
 		}
 	}

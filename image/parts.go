@@ -26,6 +26,8 @@ type Part struct {
 	// BehindLock: the pinned version is gone from the archive; this part is its successor by the archive's signed
 	// index.
 	BehindLock bool `json:"behindLock,omitempty"`
+	// Release: the Debian release of a package; "" is one from before they were recorded.
+	Release string `json:"release,omitempty"`
 	// FirstSeen: no digest was known beforehand; this one was recorded when the part was first fetched.
 	FirstSeen bool `json:"firstSeen,omitempty"`
 
@@ -33,6 +35,13 @@ type Part struct {
 	Bundled bool `json:"bundled,omitempty"`
 
 	dir string
+}
+
+// fits reports whether the part can stay in place of a locked one: it is the same, or it came with its successors of
+// the same release.
+func (p Part) fits(locked LockedPart) bool {
+	return p.Digest == locked.Digest ||
+		(p.BehindLock || p.Bundled) && (locked.From != "debian" || p.Release == Release)
 }
 
 const partFile = "part.json"

@@ -146,6 +146,32 @@ func (s *Store) Versions(text string) string {
 	})
 }
 
+// goVersion matches the version of Go in that of its module, such as v0.0.1-go1.26.8.linux-amd64.
+var goVersion = regexp.MustCompile(`-go([0-9.]+)\.`)
+
+// LanguageVersion returns the version of the program of the store's image without the distribution's revision, such as
+// 3.13.5: the vendored version, or else that of vendor.lock. It is "" for an image of a container.
+func (s *Store) LanguageVersion(arch Arch) string {
+	if len(s.payload.Parts) == 0 {
+		return ""
+	}
+	found := ""
+	if p, err := s.Parts().Get(arch, s.payload.Parts[0]); err == nil {
+		found = p.Version
+	} else {
+		locked, _ := Lock(arch)
+		for _, p := range locked {
+			if p.Name == s.payload.Parts[0] {
+				found = p.Version
+			}
+		}
+	}
+	if m := goVersion.FindStringSubmatch(found); m != nil {
+		return m[1]
+	}
+	return upstream(found)
+}
+
 // at returns the payload with the version filled into its paths.
 func (p Payload) at(runtime string) Payload {
 	if !strings.Contains(p.Program, version) {

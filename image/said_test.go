@@ -35,17 +35,10 @@ func TestAttackToolSays(t *testing.T) {
 			return err
 		}},
 		{"apt-get", nil, func(t *testing.T) error {
-			useSources(t, "deb [trusted=yes] "+at+" ./\n")
-			locked, err := Lock(HostArch())
-			must(t, err)
-			apt := fakeStore(t).Parts().apt(HostArch(), locked)
-			for _, p := range locked {
-				if p.From == "debian" {
-					_, err = apt.download(t.Context(), p, t.TempDir())
-					return err
-				}
-			}
-			return nil
+			s := fakeStore(t)
+			s.Mirror = at + "/debian"
+			_, err := s.Parts().Debs(t.Context(), HostArch(), nil, true, []string{"jq"}, nil, t.TempDir())
+			return err
 		}},
 	} {
 		name, _, _ := strings.Cut(row.tool, ",")

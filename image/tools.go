@@ -68,14 +68,27 @@ func (ps Parts) Tool(ctx context.Context, arch Arch, name string) (file, version
 			return "", "", err
 		}
 		ps.images.logf("fetching %s %s, once: %s", name, l.Version, mebibytes(l.Size))
-		apt := ps.apt(arch, locked)
-		if err := ps.addPart(arch, name, func(dir string) (Part, error) { return ps.fetch(ctx, apt, l, dir) }); err != nil {
+		if err := ps.fetchOne(ctx, arch, locked, l); err != nil {
 			return "", "", fmt.Errorf("fetch %s: %w", name, err)
 		}
 		p, err = ps.Get(arch, name)
 		return p.path(toolFiles[name]), p.Version, err
 	}
 	return "", "", fmt.Errorf("vendor.lock has no %s", name)
+}
+
+// fetchOne fetches and installs one part.
+func (ps Parts) fetchOne(ctx context.Context, arch Arch, locked []LockedPart, p LockedPart) error {
+	packages, err := ps.debian(arch, locked)
+	if err != nil {
+		return err
+	}
+	remove, err := ps.fetchAhead(ctx, packages, arch, []LockedPart{p}, p.Size)
+	if err != nil {
+		return err
+	}
+	defer remove()
+	return ps.addPart(arch, p.Name, func(dir string) (Part, error) { return ps.fetch(ctx, packages, p, dir) })
 }
 
 // lockedAs returns the name of the vendor.lock entry whose package contains a tool.

@@ -56,12 +56,12 @@ func (ps Parts) Vendor(ctx context.Context, arch Arch) error {
 		if !slices.Contains(wanted, p.Name) {
 			continue // for other images, or fetched by name only: VendorNanos
 		}
-		if have, err := ps.Get(arch, p.Name); err == nil && (have.Digest == p.Digest || have.BehindLock || have.Bundled) {
+		if have, err := ps.Get(arch, p.Name); err == nil && have.fits(p) {
 			continue
 		}
 		missing, names, total = append(missing, p), append(names, p.Name), total+p.Size
 	}
-	if len(missing) > 0 && ps.wantsBundle() {
+	if len(missing) > 0 && ps.wantsBundle(arch) {
 		if err := ps.vendorBundle(ctx, arch); err != nil {
 			return fmt.Errorf("vendor %s: %w", arch, err)
 		}
@@ -85,26 +85,24 @@ func (ps Parts) Vendor(ctx context.Context, arch Arch) error {
 		}
 		ps.images.logf("fetching what is missing in %s, once: %s", ps.images.home, what)
 	}
-	apt := ps.apt(arch, locked)
-	if len(missing) > 0 {
-		if missing, err = ps.ofOneRelease(ctx, apt, missing, wanted); err != nil {
-			return fmt.Errorf("vendor %s: %w", arch, err)
-		}
+	packages, err := ps.debian(arch, locked)
+	if err != nil {
+		return fmt.Errorf("vendor %s: %w", arch, err)
 	}
-	if len(missing) > 1 {
-		remove, err := ps.fetchAhead(ctx, apt, arch, missing, total)
+	if len(missing) > 0 {
+		remove, err := ps.fetchAhead(ctx, packages, arch, missing, total)
 		if err != nil {
 			return fmt.Errorf("vendor %s: %w", arch, err)
 		}
 		defer remove()
 	}
 	for i, p := range missing {
-		if !apt.isAhead(ctx, p) {
+		if p.From != "debian" {
 			ps.images.logf("fetching %d of %d: %s %s, %s; %s of %s are here", i+1, len(missing), p.Name, p.Version,
 				mebibytes(p.Size), mebibytes(done), mebibytes(total))
 		}
 		done += p.Size
-		err := ps.addPart(arch, p.Name, func(dir string) (Part, error) { return ps.fetch(ctx, apt, p, dir) })
+		err := ps.addPart(arch, p.Name, func(dir string) (Part, error) { return ps.fetch(ctx, packages, p, dir) })
 		if err != nil {
 			return fmt.Errorf("vendor %s for %s: %w", p.Name, arch, err)
 		}
@@ -113,7 +111,7 @@ func (ps Parts) Vendor(ctx context.Context, arch Arch) error {
 }
 
 // fetchAhead fetches the packages of several parts at once, of total bytes, into a folder; remove removes it.
-func (ps Parts) fetchAhead(ctx context.Context, apt *debian, arch Arch, missing []LockedPart, total int64) (
+func (ps Parts) fetchAhead(ctx context.Context, packages *debParts, arch Arch, missing []LockedPart, total int64) (
 	remove func(), err error) {
 	if err := os.MkdirAll(ps.images.vendorDir(arch), 0o700); err != nil {
 		return nil, err
@@ -123,7 +121,7 @@ func (ps Parts) fetchAhead(ctx context.Context, apt *debian, arch Arch, missing 
 		return nil, err
 	}
 	stop := follow(ps.images.Transfer, total, func() int64 { return bytesIn(dir) })
-	err = apt.fetchAhead(ctx, missing, dir)
+	err = packages.fetch(ctx, missing, dir)
 	stop()
 	if err != nil {
 		removeTree(dir)
@@ -143,14 +141,14 @@ func (ps Parts) mayFetch(what, command string) error {
 // mebibytes formats a number of bytes for people.
 func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
-func (ps Parts) fetch(ctx context.Context, apt *debian, p LockedPart, dir string) (Part, error) {
+func (ps Parts) fetch(ctx context.Context, packages *debParts, p LockedPart, dir string) (Part, error) {
 	part := Part{Name: p.Name, Version: p.Version, Package: p.Package, Digest: p.Digest, From: p.From, License: p.License}
 	down := filepath.Join(dir, ".download")
 	if err := os.Mkdir(down, 0o755); err != nil {
 		return part, err
 	}
 	defer os.RemoveAll(down)
-	if !apt.isAhead(ctx, p) {
+	if p.From != "debian" {
 		defer follow(ps.images.Transfer, p.Size, func() int64 { return bytesIn(down) })()
 	}
 	switch p.From {
@@ -167,9 +165,9 @@ func (ps Parts) fetch(ctx context.Context, apt *debian, p LockedPart, dir string
 		}
 		return part, ps.unpackGo(ctx, p, file, dir)
 	case "debian":
-		got, err := apt.download(ctx, p, down)
-		if err != nil {
-			return part, err
+		got, fetched := packages.got[p.Name]
+		if !fetched {
+			return part, fmt.Errorf("package %s was not fetched", p.Package)
 		}
 		if got.behind {
 			taking := "taking " + got.pkg + " " + got.version
@@ -179,6 +177,7 @@ func (ps Parts) fetch(ctx context.Context, apt *debian, p LockedPart, dir string
 			ps.images.logf("%s %s is not in the archive; %s (vendor.lock is behind)", p.Package, p.Version, taking)
 		}
 		part.Package, part.Version, part.Digest, part.BehindLock = got.pkg, got.version, got.digest, got.behind
+		part.Release = Release
 		for _, file := range got.files {
 			if err := unpackDeb(file, dir, debianFiles(p.Name, p.Arch)); err != nil {
 				return part, err

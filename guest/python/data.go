@@ -19,12 +19,13 @@ import (
 var DataParts = slices.Concat(Parts, []string{
 	"python3-numpy", "python3-pandas", "python3-pandas-lib", "python3-matplotlib", "python-matplotlib-data",
 	"python3-openpyxl", "python3-et-xmlfile", "python3-lxml", "python3-pil", "python3-scipy", "python3-decorator",
-	"python3-dateutil", "python3-tz", "python3-six", "python3-pyparsing", "python3-contourpy", "python3-cycler",
+	"python3-dateutil", "python3-pytz", "python3-six", "python3-pyparsing", "python3-contourpy", "python3-cycler",
 	"python3-fonttools", "python3-kiwisolver", "python3-packaging", "libblas3", "liblapack3", "liblbfgsb0",
 	"libgfortran5", "libquadmath0", "libfreetype6", "libpng16-16", "libqhull-r8.0", "libbrotli1", "libxml2",
-	"libxslt1.1", "libicu72", "libimagequant0", "libjpeg62-turbo", "liblcms2-2", "libopenjp2-7", "libraqm0",
+	"libxslt1.1", "libicu", "libimagequant0", "libjpeg62-turbo", "liblcms2-2", "libopenjp2-7", "libraqm0",
 	"libharfbuzz0b", "libfribidi0", "libgraphite2-3", "libtiff6", "libdeflate0", "libjbig0", "liblerc4", "libwebp7",
-	"libwebpdemux2", "libwebpmux3", "fonts-dejavu-core", "fonts-lyx",
+	"libsharpyuv0",
+	"libwebpdemux2", "libwebpmux3", "fonts-dejavu-core", "fonts-dejavu-mono", "fonts-lyx",
 })
 
 // Only lists parts that exist for a single architecture.

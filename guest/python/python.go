@@ -16,13 +16,12 @@ import (
 const Program = "/usr/bin/pythonVERSION"
 
 // Parts are the vendored parts of Python. The first one contains Program.
-var Parts = slices.Concat([]string{"python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib",
-	"python3-minimal", "python3-distutils", "python3-lib2to3",
-	"libbz2-1.0", "libssl3", "libsqlite3-0", "libreadline8", "libdb5.3", "media-types", "tzdata"}, system.Libraries,
+var Parts = slices.Concat([]string{"python", "libpython-minimal", "libpython-stdlib", "python3-minimal",
+	"libbz2-1.0", "libsqlite3-0", "libreadline8", "libdb5.3", "media-types", "tzdata"}, system.Libraries,
 	system.Commands)
 
 // BuildParts contain Python's headers.
-var BuildParts = []string{"libpython3.11-dev"}
+var BuildParts = []string{"libpython-dev"}
 
 // Include is the folder of Python's headers in BuildParts.
 const Include = "pythonVERSION"

@@ -22,9 +22,10 @@ var Parts = slices.Concat([]string{
 	"bash", "grep", "sed", "gawk", "diffutils", "jq", "bc", "file", "curl", "git", "sqlite3",
 	"zip", "unzip", "tar", "gzip", "bzip2", "patch", "libjq1", "libonig5", "libmagic1", "libmagic-mgc", "libacl1",
 	"libmpfr6", "libsigsegv2", "libcurl4", "libcurl3-gnutls", "libbrotli1", "libgssapi-krb5-2",
-	"libk5crypto3", "libkrb5-3", "libkrb5support0", "libcom-err2", "libkeyutils1", "libidn2-0", "libldap-2.5-0",
+	"libk5crypto3", "libkrb5-3", "libkrb5support0", "libcom-err2", "libkeyutils1", "libidn2-0", "libldap2",
 	"libsasl2-2", "libnghttp2-14", "libpsl5", "librtmp1", "libssh2-1", "libgnutls30", "libhogweed6", "libnettle8",
-	"libp11-kit0", "libtasn1-6", "libunistring2", "libreadline8", "libbz2-1.0", "libssl3", "libsqlite3-0",
+	"libp11-kit0", "libtasn1-6", "libunistring5", "libreadline8", "libbz2-1.0", "libnghttp3-9", "libngtcp2-16",
+	"libngtcp2-crypto-gnutls8", "libsqlite3-0",
 	"tzdata",
 }, system.Libraries, system.Commands)
 

@@ -270,9 +270,14 @@ func (d *Doctor) checkImages(ctx context.Context, r *Report) {
 		if languages[im.Name] == nil {
 			continue
 		}
-		text := fmt.Sprintf("%s for %s: ", im.Name, strings.Join(languages[im.Name], ", "))
+		of, err := d.Images.Of(im.Name)
+		names := languages[im.Name]
+		if err == nil {
+			names[0] = strings.TrimSpace(names[0] + " " + of.LanguageVersion(image.HostArch()))
+		}
+		text := fmt.Sprintf("%s for %s: ", im.Name, strings.Join(names, ", "))
 		delete(languages, im.Name)
-		switch of, err := d.Images.Of(im.Name); {
+		switch {
 		case im.Template:
 			text += fmt.Sprintf("built, %d MiB, with a template", im.SizeMB)
 		case im.Ready:

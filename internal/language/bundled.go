@@ -80,7 +80,7 @@ var Interpreted = []*Language{
 			{
 				Payload: pythonPayload("python", python.Parts, nil, python.Folders, python.Files(), python.Modules),
 				program: machine.Program{Rehearsal: guest.Rehearsal{Text: python.Rehearsal, File: "code.py", Comment: "#"}},
-				About:   "Debian's CPython {python3.11-minimal} with its whole standard library, tzdata, OpenSSL, SQLite and readline. No packages of pip.",
+				About:   "Debian's CPython {python} with its whole standard library, tzdata, OpenSSL, SQLite and readline. No packages of pip.",
 			},
 			{
 				Payload: packed(python.DataPacked, pythonPayload("data", python.DataParts, python.DataLinks, python.DataFolders,

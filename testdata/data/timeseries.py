@@ -3,7 +3,7 @@ import numpy as np
 import pandas as pd
 import matplotlib.pyplot as plt
 
-index = pd.date_range('2026-01-01', periods=240, freq='H', tz='Europe/Berlin')
+index = pd.date_range('2026-01-01', periods=240, freq='h', tz='Europe/Berlin')
 series = pd.Series(np.sin(np.arange(240) * 2 * np.pi / 24), index)
 daily = series.resample('D').agg(['min', 'max', 'mean'])
 print(daily.round(3).head(2).to_string())

@@ -18,17 +18,18 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// File is a home's configuration file, in TOML; it may be missing. Its keys are offline
-// (Options.Offline), requireJail (Options.RequireJail), tables of webhook (Webhooks), defaults (policy.Defaults), and
+// File is a home's configuration file, in TOML; it may be missing. Its keys are offline (Options.Offline), debianMirror
+// (a mirror's address), requireJail (Options.RequireJail), tables of webhook (Webhooks), defaults (policy.Defaults), and
 // where secrets are: secrets, callerSecrets, secretHelpers and registries (Vault).
 const File = "config.toml"
 
 // Config is what the file has.
 type Config struct {
-	Offline     bool           `toml:"offline"`
-	RequireJail []string       `toml:"requireJail"`
-	Webhook     []webhook.Hook `toml:"webhook"`
-	Defaults    map[string]any `toml:"defaults"` // policy.ParseDefaults
+	Offline      bool           `toml:"offline"`
+	DebianMirror string         `toml:"debianMirror"` // where parts come from; "" means the one of the host's apt
+	RequireJail  []string       `toml:"requireJail"`
+	Webhook      []webhook.Hook `toml:"webhook"`
+	Defaults     map[string]any `toml:"defaults"` // policy.ParseDefaults
 
 	Secrets       map[string]string            `toml:"secrets"`
 	CallerSecrets map[string]map[string]string `toml:"callerSecrets"`
@@ -56,6 +57,9 @@ func Read(dir string) (c Config, err error) {
 	}
 	return c, nil
 }
+
+// Mirror returns the mirror of Debian that the environment or the file names, or "".
+func (c Config) Mirror() string { return cmp.Or(os.Getenv("UNITASK_DEBIAN_MIRROR"), c.DebianMirror) }
 
 // Webhooks returns those that a home's configuration names, checked. Their secrets are in that file, so it
 // must be its user's alone.

@@ -1,0 +1,4 @@
+package debian
+
+// OfFolder is OfHost with apt's configuration in another folder.
+var OfFolder = ofFolder

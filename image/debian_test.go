@@ -1,0 +1,173 @@
+package image
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask/image/debian"
+	"github.com/unitask/unitask/image/debian/debiantest"
+)
+
+// partsOf returns a client for a test's archive, and what the store logs.
+func partsOf(t *testing.T, server *debiantest.Archive, locked []LockedPart) (*debParts, *[]string) {
+	t.Helper()
+	s := fakeStore(t)
+	s.Mirror = server.URL + "/debian"
+	var said []string
+	s.log = func(line string) { said = append(said, line) }
+	d, err := s.Parts().debian(HostArch(), locked)
+	must(t, err)
+	d.archive.Keys = server.Keys
+	return d, &said
+}
+
+// lockedDeb returns a locked part whose package an archive of a test has, or had.
+func lockedDeb(part, pkg, version, data string, metas ...string) LockedPart {
+	return LockedPart{Name: part, Arch: HostArch(), From: "debian", Package: pkg, Version: version, Successors: metas,
+		Path:   "pool/main/" + pkg + "_" + version + "_" + string(HostArch()) + ".deb",
+		Digest: "sha256-" + debiantest.Digest(data), Size: int64(len(data)), License: "MIT"}
+}
+
+// A part is the pinned package, or, where the archive no longer has it, its successor with what that requires.
+func TestDebParts(t *testing.T) {
+	server, arch := debiantest.New(t), string(HostArch())
+	server.Add(t, "trixie", arch,
+		debiantest.Package{Name: "tool", Version: "1", Data: "tool 1"},
+		debiantest.Package{Name: "old", Version: "2", Fields: "Depends: libmore1, libother1\n", Data: "old 2"},
+		debiantest.Package{Name: "libmore1", Version: "1", Data: "more"},
+		debiantest.Package{Name: "libother1", Version: "1", Data: "other"},
+		debiantest.Package{Name: "linux-image-cloud", Version: "9", Fields: "Depends: linux-image-9 (= 9)\n", Data: "meta"},
+		debiantest.Package{Name: "linux-image-9", Version: "9", Data: "kernel 9"})
+	moved := lockedDeb("moved", "moved", "1", "moved")
+	server.Add(t, "trixie-security", arch, debiantest.Package{Name: "moved", Version: "1", Data: "moved"})
+	locked := []LockedPart{
+		lockedDeb("tool", "tool", "1", "tool 1"),
+		lockedDeb("old", "old", "1", "old 1"),
+		lockedDeb(kernelPart, "linux-image-8", "8", "kernel 8", "linux-image-cloud"),
+		lockedDeb("gone", "libgone1", "1", "gone"),
+		lockedDeb("other", "libother1", "1", "other"),
+		moved,
+	}
+	d, said := partsOf(t, server, locked)
+	dir := t.TempDir()
+	must(t, d.fetch(t.Context(), append(locked, LockedPart{Name: "node", From: "npm"}), dir))
+	for part, want := range map[string]string{
+		"tool": "tool 1 behind false: tool 1", "old": "old 2 behind true: old 2, more",
+		kernelPart: "linux-image-9 9 behind true: kernel 9", "gone": " none behind true: ",
+		"other": "libother1 1 behind false: other", "moved": "moved 1 behind false: moved",
+	} {
+		got := d.got[part]
+		var texts []string
+		for _, file := range got.files {
+			text, err := os.ReadFile(file)
+			must(t, err)
+			texts = append(texts, string(text))
+		}
+		if is := fmt.Sprintf("%s %s behind %t: %s", got.pkg, got.version, got.behind, strings.Join(texts, ", ")); is != want {
+			t.Errorf("%s: %s, want %s", part, is, want)
+		}
+	}
+	if d.got["moved"].digest != moved.Digest || len(*said) > 0 || len(d.got) != len(locked) {
+		t.Errorf("%+v, said %q", d.got["moved"], *said)
+	}
+}
+
+// An archive that can't be read is not taken for a release that lacks a part, and the error names the remedies.
+func TestDebPartsRefused(t *testing.T) {
+	server, arch := debiantest.New(t), string(HostArch())
+	server.Add(t, "trixie", arch, debiantest.Package{Name: "broken", Version: "2", Fields: "Depends: nothere\n", Data: "x"})
+	library, tool := lockedDeb("gone", "libgone1", "1", "gone"), lockedDeb("tool", "tool", "1", "tool")
+	for name, row := range map[string]struct {
+		part LockedPart
+		keys string
+		down bool
+		says string
+	}{
+		"another key":              {library, debiantest.New(t).Keys, false, "has no signature of Debian's archive"},
+		"a tool that is gone":      {tool, server.Keys, false, "the release trixie has no tool"},
+		"a requirement that lacks": {lockedDeb("broken", "broken", "1", "y"), server.Keys, false, "package broken requires nothere"},
+		"no kernel": {lockedDeb(kernelPart, "linux-image-1", "1", "k", "linux-image-x"), server.Keys, false,
+			"linux-image-x lead to no kernel"},
+		"a mirror that is down": {library, server.Keys, true, "127.0.0.1:"},
+	} {
+		d, _ := partsOf(t, server, []LockedPart{row.part})
+		d.archive.Keys = row.keys
+		if row.down {
+			d.archive.Mirrors = debian.Mirrors{Main: []string{"http://127.0.0.1:1/debian"}}
+		}
+		err := d.fetch(t.Context(), []LockedPart{row.part}, t.TempDir())
+		if err == nil || !strings.Contains(err.Error(), row.says) || !strings.Contains(err.Error(), takeBundle) ||
+			!strings.Contains(err.Error(), "UNITASK_DEBIAN_MIRROR") {
+			t.Errorf("%s: %v, want %q", name, err, row.says)
+		}
+	}
+}
+
+// A release may lack libraries that others replace, but no tool, and no library of which single files are used.
+func TestMayGo(t *testing.T) {
+	for _, c := range []struct {
+		part LockedPart
+		want bool
+	}{
+		{LockedPart{Name: "libssl3", Package: "libssl3"}, true},
+		{LockedPart{Name: "libpython-minimal", Package: "libpython3.11-minimal", Successors: []string{"python3-minimal"}}, false},
+		{LockedPart{Name: "dropped", Package: "python3-lib2to3", Dropped: true}, true},
+		{LockedPart{Name: "jq", Package: "jq"}, false},
+		{LockedPart{Name: "libstdc++", Package: "libstdc++6", Arch: AMD64}, false},
+	} {
+		if got := c.part.mayGo(); got != c.want {
+			t.Errorf("%s: %v, want %v", c.part.Name, got, c.want)
+		}
+	}
+}
+
+// A part of the store stays if it is the locked one or a successor of the same release.
+func TestFits(t *testing.T) {
+	debian, npm := LockedPart{From: "debian", Digest: "sha256-1"}, LockedPart{From: "npm", Digest: "sha512-1"}
+	for name, row := range map[string]struct {
+		part   Part
+		locked LockedPart
+		want   bool
+	}{
+		"the locked one":                {Part{Digest: "sha256-1"}, debian, true},
+		"an older lock's":               {Part{Digest: "sha256-0"}, debian, false},
+		"a successor":                   {Part{Digest: "sha256-2", BehindLock: true, Release: Release}, debian, true},
+		"another release's successor":   {Part{Digest: "sha256-2", BehindLock: true, Release: "bookworm"}, debian, false},
+		"a successor from long ago":     {Part{Digest: "sha256-2", BehindLock: true}, debian, false},
+		"of a bundle":                   {Part{Digest: "sha256-2", Bundled: true, Release: Release}, debian, true},
+		"of a bundle of long ago":       {Part{Digest: "sha256-2", Bundled: true}, debian, false},
+		"another version, of a bundle":  {Part{Digest: "sha512-2", Bundled: true}, npm, true},
+		"another version, not a bundle": {Part{Digest: "sha512-2"}, npm, false},
+	} {
+		if got := row.part.fits(row.locked); got != row.want {
+			t.Errorf("%s: %v, want %v", name, got, row.want)
+		}
+	}
+}
+
+// vendor.lock has one package for each part of Debian's, with its place in the archive.
+func TestLockOfDebian(t *testing.T) {
+	for _, arch := range []Arch{AMD64, ARM64} {
+		locked, err := Lock(arch)
+		must(t, err)
+		var seen []string
+		for _, p := range locked {
+			if slices.Contains(seen, p.Name) {
+				t.Errorf("%s is there twice for %s", p.Name, arch)
+			}
+			seen = append(seen, p.Name)
+			if p.From != "debian" {
+				continue
+			}
+			base := filepath.Base(p.Path)
+			if name, _, _ := strings.Cut(base, "_"); name != p.Package || !strings.HasPrefix(p.Path, "pool/") ||
+				!strings.HasPrefix(p.Digest, "sha256-") {
+				t.Errorf("%s for %s: package %s at %s, %s", p.Name, arch, p.Package, p.Path, p.Digest)
+			}
+		}
+	}
+}
