@@ -193,8 +193,7 @@ type Store struct {
 }
 
 // Open returns the store in the folder home, which is created if missing. payloads, at least one, are what its images
-// may run; the returned store builds images of the first one. log, if not nil, receives progress of long calls, in
-// one
+// may run; the returned store builds images of the first one. log, if not nil, receives progress of long calls, in one
 // short line each.
 func Open(home string, payloads []Payload, log func(string)) (*Store, error) {
 	if log == nil {
