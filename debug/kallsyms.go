@@ -7,22 +7,21 @@ import (
 	"errors"
 )
 
-// A Linux kernel carries a table of its symbols (CONFIG_KALLSYMS), which stripping leaves.
-// This reads the layout of Debian's 6.1 (Linux 6.1.y, write_src in scripts/kallsyms.c;
-// kallsyms_expand_symbol and kallsyms_sym_address in kernel/kallsyms.c): the parts below,
-// one after another, each at a multiple of 8 bytes, all little-endian.
+// A Linux kernel contains a table of its symbols (CONFIG_KALLSYMS), which stripping keeps. This code reads the layout
+// of Debian's 6.1 (Linux 6.1.y, write_src in scripts/kallsyms.c; kallsyms_expand_symbol and kallsyms_sym_address in
+// kernel/kallsyms.c): the parts below, one after another, each at a multiple of 8 bytes, all little-endian.
 //
 //	offsets        an int32 for each symbol, in the order of their addresses
 //	relative_base  uint64, which the offsets are added to
 //	num_syms       uint32
-//	names          for each symbol its number of tokens (two bytes from 128 on), and they
+//	names          for each symbol its number of tokens (two bytes from 128 on), and the tokens
 //	markers        a uint32 for each 256th symbol: where in names it is
 //	seqs_of_names  3 bytes for each symbol
 //	token_table    256 strings, each with a NUL behind it
 //	token_index    256 uint16: where in token_table each string is
 //
-// Nothing says where it is. The token table is found by the digits, which stand for
-// themselves; then what is before it by its size, which the number of symbols gives.
+// Its address is not recorded. The token table is found by its digits, which represent themselves. The parts before it
+// are found by their sizes, which follow from the number of symbols.
 var kallsymsDigits = []byte("0\x001\x002\x003\x004\x005\x006\x007\x008\x009\x00")
 
 const (
