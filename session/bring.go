@@ -74,7 +74,7 @@ func (b *bringing) close() {
 }
 
 // brings checks a step's files against the session's ceiling. A paused session resumes first and reads its ceiling
-// again. Only the step whose turn it is opens files. Close the result.
+// again. Only the running step opens files. Close the result.
 func (s *Session) brings(ctx context.Context, step Step) (b *bringing, err error) {
 	b = &bringing{inlineFiles: step.InlineFiles, denials: []policy.Denial{}, done: func() {}}
 	if len(step.Files)+len(step.Dirs)+len(step.InlineFiles) == 0 {
