@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// A mirror that is down, or sources that have nothing, is not taken for a release that lacks a part.
+// A mirror that is down, or empty sources, do not mean that a release lacks a part.
 func TestAptDown(t *testing.T) {
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		t.Skip("apt-get is not on this machine")
@@ -25,7 +25,7 @@ func TestAptDown(t *testing.T) {
 	must(t, err)
 	var parts []LockedPart
 	for _, want := range []func(LockedPart) bool{
-		func(p LockedPart) bool { return p.From == "debian" && p.mayGo() }, // which a release may lack
+		func(p LockedPart) bool { return p.From == "debian" && p.mayGo() }, // a release may lack it
 		func(p LockedPart) bool { return p.Name == libcPart },
 		func(p LockedPart) bool { return p.Name == kernelPart },
 	} {
@@ -60,7 +60,7 @@ func TestAptDown(t *testing.T) {
 	}
 }
 
-// useSources has apt read these sources and no others.
+// useSources makes apt read these sources and no others.
 func useSources(t *testing.T, text string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -72,8 +72,8 @@ func useSources(t *testing.T, text string) {
 	t.Setenv("APT_CONFIG", filepath.Join(dir, "apt.conf"))
 }
 
-// Where a source can't be read that is not the distribution's own, a library is gone that the distribution lacks;
-// where its own can't be, that is not known, also where apt still has what was in it.
+// If a third-party source is unreadable, a library that the distribution lacks counts as missing. If the distribution's
+// own source is unreadable, nothing is known, even if apt still has its old index.
 func TestAptSourceDown(t *testing.T) {
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		t.Skip("apt-get is not on this machine")
@@ -101,7 +101,7 @@ func TestAptSourceDown(t *testing.T) {
 		s.Start()
 		return s
 	}
-	// Of one host, apt takes all of its ports to be down when one is.
+	// If one port of a host is down, apt takes all its ports to be down.
 	ours, theirs := serve("127.0.0.1", index), serve("127.0.0.2",
 		"Package: theirs\nVersion: 9-1\nArchitecture: all\nFilename: ./x.deb\nSize: 1\n\n")
 	defer ours.Close()
@@ -140,7 +140,7 @@ func TestAptSourceDown(t *testing.T) {
 	check("all are down", "libgone1 is not found: this host's package sources can't be read: ", ours.URL, "")
 }
 
-// Which source a file is of that could not be fetched.
+// The source of a file that could not be fetched.
 func TestMadisonSources(t *testing.T) {
 	const list = "     libc6 | 2.36-9 | http://a.example/debian bookworm/main amd64 Packages\n libc6 | 2 | http://b.example ./ Packages\n libc6 | 2 | mirror+file:/etc/apt/m.list x/main amd64 Packages\nN: nothing\n a | b\n"
 	sources := madisonSources(list)
