@@ -18,7 +18,7 @@ const EXIT_UNKNOWN = 125;
 const CONTROL_READY = 'R';
 const CONTROL_STARTED = 'S';
 const CONTROL_REHEARSED = 'W';
-// End of the constants from contract.go.
+// End of what is from there.
 
 const MORE_MEMORY = 200 * 2 ** 20; // bytes: a machine with more memory rehearses everything
 

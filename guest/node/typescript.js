@@ -10,7 +10,7 @@ const Module = require('node:module');
 
 // From ../contract/contract.go by `go test ./guest/contract -update`.
 const ESBUILD = '/unitask/lib/esbuild';
-// End of the constants from contract.go.
+// End of what is from there.
 
 const TYPED = /\.(?:[cm]?ts|[jt]sx)$/;
 const TYPES = ['.ts', '.cts', '.mts', '.tsx', '.jsx'];
