@@ -34,7 +34,7 @@ type (
 	Verdict          = run.Verdict          // the answer
 	Approver         = run.Approver         // answers questions
 	Approval         = run.Approval         // a question that was asked, and the answer
-	PolicyChange     = run.PolicyChange     // changes the network of what is under way
+	PolicyChange     = run.PolicyChange     // changes the network of what is current
 	Result           = run.Result           // the outcome of a run
 	ResultJSON       = run.ResultJSON       // its wire form
 	Hint             = run.Hint             // what the code lacked, and what provides it

@@ -162,8 +162,8 @@ func (im *Image) Size() int64 {
 	return n
 }
 
-// Store is a folder of parts and images: $UNITASK_HOME. It holds no state of its own. Any number of processes may use
-// one folder.
+// Store is a folder of parts and images: $UNITASK_HOME. It holds no other state. Any number of processes may use one
+// folder.
 type Store struct {
 	// Offline names the setting that forbids fetching, or is "" if fetching is allowed. It is set before the store is
 	// used.
@@ -173,8 +173,8 @@ type Store struct {
 	// uses the release's own bundle.
 	PartsURL string
 
-	// Transfer, if not nil, is told four times a second how many bytes of a download are here, of how many. The last
-	// line of log says what is downloaded.
+	// Transfer, if not nil, receives four times a second the downloaded bytes and the total. The last line of log names
+	// the download.
 	Transfer func(done, total int64)
 
 	// Custom, if not nil, finds custom images, which take precedence over bundled images. The error wraps
@@ -255,7 +255,7 @@ func (s *Store) Names() (names []string) {
 }
 
 // Tracing returns the same store for images with kernels that report the code's system calls. Linux kernels can do so
-// as they are. The kernel of nanos does so in every run, and needs an image of its own.
+// as they are. The kernel of nanos does so in every run, so such runs need a separate image.
 func (s *Store) Tracing() *Store {
 	traced := *s
 	traced.tracing = true

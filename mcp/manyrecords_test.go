@@ -21,7 +21,7 @@ import (
 
 var records = flag.Int("records", 2000, "of TestAttackManyRecords; the bound is for 100000")
 
-// A caller's listings do not read others' records, and of its own no more than are listed.
+// A caller's listings do not read others' records, and only as many of its own as are listed.
 func TestAttackManyRecords(t *testing.T) {
 	rt := bare(t)
 	alices := recorded(t, rt, "alice", record.ViaHTTP)

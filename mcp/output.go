@@ -11,7 +11,7 @@ import (
 
 // Limits of the output in a result, in bytes: of both streams and a step's value together. The record has all of it.
 const (
-	usualShown = 24 << 10 // the rest of a result's text has some KiB of its own
+	usualShown = 24 << 10 // the rest of a result's text has some KiB in addition
 	mostShown  = 256 << 10
 	leastShown = 16 // with less room nothing is shown
 )
@@ -115,7 +115,7 @@ func (s *streams) show(res *unitask.Result) {
 	res.Stdout, res.Stderr = []byte(out), []byte(stderr)
 }
 
-// forget drops the output: a result then tells where it is.
+// forget drops the output: a result then says where it is.
 func (s *streams) forget() {
 	s.room = 0
 	s.stdout.head, s.stdout.tail, s.stderr.head, s.stderr.tail = nil, nil, nil, nil

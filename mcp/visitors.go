@@ -21,7 +21,7 @@ const (
 // visitors are the resources that callers hold over HTTP.
 type visitors struct {
 	mu       sync.Mutex
-	requests map[string]int    // under way, by caller
+	requests map[string]int    // current, by caller
 	bodies   map[string]int64  // bytes of requests being read, by caller
 	reading  int64             // of all callers
 	sessions map[string]string // the caller of each session

@@ -28,8 +28,8 @@ import (
 // Files and folders of the host in a session. The code runs in /work, and relative paths begin there: files below
 // the working directory on the host appear below /work.
 
-// StepMount returns a mount for a session, as requested from a folder of the host. A path in that folder, without
-// a guest path of its own, is placed below /work at the same relative path.
+// StepMount returns a mount for a session, as requested from a folder of the host. A path in that folder, without a
+// guest path, is placed below /work at the same relative path.
 func StepMount(m run.Mount, dir string) run.Mount {
 	if m.Host == "" {
 		return m

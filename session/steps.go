@@ -456,7 +456,7 @@ func also(w, second io.Writer) io.Writer {
 	return io.MultiWriter(w, second)
 }
 
-// begun takes what its machine's run has come to.
+// begun stores the data of the session's run and closes ready.
 func (s *Session) begun(rec *record.Run, redactor *record.Redactor, res *run.Result) {
 	s.ID, s.redactor, s.Policy, s.Kernel, s.accel, s.cloned = rec.ID, redactor, res.Policy, res.Kernel, res.Accelerator,
 		res.Cloned

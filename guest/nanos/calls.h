@@ -54,7 +54,7 @@ static inline int fail(int error)
 }
 
 // out_of_the_way moves one of the agent's descriptors to a number beyond those of the code, which
-// may close all of its own (descriptors.c). -1 if fd is invalid.
+// may close all its descriptors (descriptors.c). -1 if fd is invalid.
 int out_of_the_way(int fd);
 
 // Data about a descriptor (descriptors.c).

@@ -8,8 +8,8 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// atStart are prefixes of variables that Python, or libc for it, reads only at its start: in a clone Python is
-// already running, so they require a process of their own. Nothing is ignored.
+// atStart are prefixes of variables that Python, or libc for it, reads only at its start: in a clone Python is already
+// running, so they require a separate process. Nothing is ignored.
 var atStart = []string{"PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_TUNABLES",
 	"MPL", "MATPLOTLIBRC", "NPY_", "NUMPY_", "OMP_"} // modules that a template of the image data has imported
 

@@ -34,7 +34,7 @@ const (
 	// extentSize is the number of bytes compressed together: reading any byte unpacks the whole extent. LZ4 looks back no
 	// further.
 	extentSize = 64 << 10
-	// maxTail is the largest last block of a file that is stored after its inode, without a block of its own.
+	// maxTail is the largest last block of a file that is stored after its inode, without a separate block.
 	maxTail = 2048
 	// buildTime is the modification time of all files, 1980-01-02: ZIP archives can't hold older files.
 	buildTime = 315619200

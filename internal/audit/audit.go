@@ -45,7 +45,7 @@ const (
 	PackagesAdded    Kind = "packages.added"
 	PackagesRemoved  Kind = "packages.removed"
 	PolicyDenied     Kind = "policy.denied"    // parts of a request that were not granted
-	PolicyChanged    Kind = "policy.changed"   // of a run under way
+	PolicyChanged    Kind = "policy.changed"   // of a current run
 	SecretGranted    Kind = "secret.granted"   // to the code, or bound to hosts
 	SecretUsed       Kind = "secret.used"      // went to hosts that it is bound to
 	SecretExposed    Kind = "secret.exposed"   // found in answers whose requests did not carry it, or in output

@@ -15,7 +15,7 @@ import (
 // MaxPolicyChanges bounds the changes of one run.
 const MaxPolicyChanges = 64
 
-// LiveRules holds the network rules of a run that may change while it is under way.
+// LiveRules holds the network rules that may change during a run.
 type LiveRules struct {
 	Ceiling *policy.Ceiling
 	Fixed   bool // it installs packages, under unitask's own policy

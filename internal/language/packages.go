@@ -23,7 +23,7 @@ var compilers = []string{"gcc", "g++", "libc6-dev", "make", "pkg-config"}
 
 const maxInstalled = 100 // Packages that a run asks for
 
-// CheckPackages says what is wrong with what a request asks for.
+// CheckPackages returns what is wrong with a request's packages.
 func (l *Language) CheckPackages(asked []string) error {
 	bad := func(value, reason string) error {
 		return policy.Bad("packages", fmt.Sprintf("%.100q", value), "%s", reason)

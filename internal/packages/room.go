@@ -24,7 +24,7 @@ type Store struct {
 	Removed  func(key string) // receives the key of each removed set, if not nil
 }
 
-// Bounds of the sets for runs. Callers choose how to name packages, and each way of naming them has a set of its own.
+// Bounds of the sets for runs. Callers choose how to name packages, and each way of naming them gets a separate set.
 const (
 	RunsBytes = 16 << 30 // of the disk
 	RunsMany  = 64

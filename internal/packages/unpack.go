@@ -66,7 +66,7 @@ func (u *unpacking) entry(h *tar.Header, content io.Reader) error {
 		return fmt.Errorf("has a file %.80q, whose name can't be", h.Name)
 	}
 	for dir := path.Dir(name); !u.folders[dir]; dir = path.Dir(dir) {
-		if u.folders[dir] = true; len(u.folders) > MaxFiles { // each file may be in many of its own
+		if u.folders[dir] = true; len(u.folders) > MaxFiles { // each file may be in its own folder
 			return fmt.Errorf("has more than %d folders", MaxFiles)
 		}
 	}

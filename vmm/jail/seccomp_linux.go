@@ -14,7 +14,7 @@ import (
 // The filter is classic BPF (Documentation/userspace-api/seccomp_filter.rst). The kernel remembers the calls that it
 // allows regardless of their arguments, so most cost nothing.
 
-// CanFilter reports whether this kernel has system call filters, so that a program needs no filter of its own.
+// CanFilter reports whether this kernel has system call filters, so that a program needs no other filter.
 func CanFilter() bool {
 	action := uint32(unix.SECCOMP_RET_KILL_PROCESS)
 	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_GET_ACTION_AVAIL, 0, uintptr(unsafe.Pointer(&action)))
@@ -98,7 +98,7 @@ var refused = []struct {
 }{
 	{unix.SYS_CLONE3, unix.ENOSYS}, // a filter can't see its flags; clone follows
 	{unix.SYS_IO_URING_SETUP, unix.ENOSYS},
-	{unix.SYS_MEMFD_CREATE, unix.ENOSYS},  // unmapped data in a memory file counts towards no limit of its own; QEMU is passed its memory file
+	{unix.SYS_MEMFD_CREATE, unix.ENOSYS},  // no limit counts unmapped data in a memory file; QEMU is passed its memory file
 	{unix.SYS_SECCOMP, unix.ENOSYS},       // QEMU asks whether it could install its own filter
 	{unix.SYS_SET_MEMPOLICY, unix.ENOSYS}, // as in a kernel without NUMA, which QEMU accepts
 	{unix.SYS_MBIND, unix.ENOSYS},

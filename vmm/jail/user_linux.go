@@ -75,8 +75,8 @@ func inMap(text []byte, id int) bool {
 	return false
 }
 
-// KVMGroup returns the group that gives a process that is not root access to a device like KVM's. It returns none if
-// the device has no group of its own with access.
+// KVMGroup returns the group that gives a process that is not root access to a device like KVM's. It returns none if no
+// specific group has access to the device.
 func KVMGroup(device string) []uint32 {
 	st, err := os.Stat(device)
 	if err != nil {

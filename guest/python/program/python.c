@@ -123,8 +123,8 @@ static bool begin(struct start *s)
 	return warm_begin(s->argv[0]);
 }
 
-// no_archive notes that a file is no ZIP archive, which takes Python much of its own code to find
-// out. Nothing imports from the file.
+// no_archive records that a file is not a ZIP archive, which takes Python much of its own code to
+// find out. Nothing imports from the file.
 static void no_archive(const char *path)
 {
 	enum { MOST = 22 + 65535 };  // maximum bytes of a ZIP archive's end record with its comment
