@@ -48,7 +48,7 @@ func TestHalfAnImage(t *testing.T) {
 	}
 }
 
-// Nor does a container image without a readable description.
+// A container image without a readable description does not prevent the build either.
 func TestHalfAContainer(t *testing.T) {
 	layer := make([]byte, 1024) // an empty archive
 	dir := t.TempDir()

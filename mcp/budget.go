@@ -228,7 +228,7 @@ func (l *lease) endTurn() {
 	}
 }
 
-// draw reserves room for an answer of so many bytes of JSON. With room already reserved it does not wait: the
+// draw reserves room for an answer of that many bytes of JSON. With room already reserved it does not wait: the
 // estimate was close.
 func (l *lease) draw(ctx context.Context, bytes int64, patience time.Duration) error {
 	if l == nil || bytes <= freeBytes {

@@ -18,8 +18,8 @@ void drop_file(struct agent *a);
 // forget_folder forgets which folder is known to exist.
 void forget_folder(void);
 
-// send_artifacts sends the contents of /out, files of at most so many bytes. send_layer sends the
-// changes to the code's root (artifacts.c). -1 when the host is gone.
+// send_artifacts sends the contents of /out, files of at most that many bytes. send_layer sends the
+// changes to the code's root (artifacts.c). They return -1 when the host is gone.
 int send_artifacts(int conn, uint64_t most);
 int send_layer(struct agent *a, int conn);
 

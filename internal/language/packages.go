@@ -12,8 +12,8 @@ type Installer struct {
 	Tool    string // of image.Store.Tool
 	Program string // runs in the machine; guest/*/packages.*
 	Place   string // where code finds them, with the version in it (image.At)
-	// Compilers is the name of the image in which packages without a binary are compiled, and Debian what it has of
-	// Debian's packages, unless the user's file of that name says otherwise.
+	// Compilers is the name of the image in which packages without a binary are compiled. Debian lists its Debian
+	// packages, unless the user's file with that name says otherwise.
 	Compilers string
 	Debian    []string
 }

@@ -94,7 +94,7 @@ func (r Report) Weakness() string {
 	return strings.Join(weak, ", ")
 }
 
-// String returns one line with what holds and what does not.
+// String returns one line with the active and the inactive layers and limits.
 func (r Report) String() string {
 	list := func(all []Hold, holds bool) (names []string) {
 		for _, h := range all {
