@@ -23,7 +23,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// hostile is the HOW of a stranger with 200 clients: hostile ADDR RUN …; these are runs of its callers.
+// hostile makes the test's program act as 200 clients: hostile ADDR RUN …, with runs of its callers.
 const hostile = "hostile"
 
 // hostileCallers are the callers of these clients.

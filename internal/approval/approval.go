@@ -141,7 +141,7 @@ func (a *Asker) TakeMachine(m *machine.Machine) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.machine = m
-	if m != nil && len(a.Live.Taken) > 0 { // maybe since it was begun
+	if m != nil && len(a.Live.Taken) > 0 { // they may have changed since its start
 		m.SetRules(a.Live.Rules(a.Upstream, a.Granted))
 	}
 }
