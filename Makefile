@@ -14,12 +14,12 @@ OTHER_ARCH = $(if $(filter x86_64,$(shell uname -m)),arm64,amd64)
 
 all: build
 
-# Installs what is missing, vendors the payloads, builds, runs real code in a
-# real machine. What is already done is skipped.
+# Installs missing requirements, vendors the payloads, builds, and runs real code in a
+# real machine. It skips completed steps.
 demo: image
 	bin/unitask run --code 'console.log("hello from", process.platform, process.arch, "pid", process.pid)'
 
-# Everything, end to end with real machines included, one of them of the other
+# All tests, including end-to-end tests with real machines. One machine has the other
 # architecture.
 test: image
 	@hack/setup --test
@@ -30,22 +30,23 @@ test: image
 	bin/unitask image vendor --image go
 	$(GOTEST) -p 1 -timeout 60m $(TESTFLAGS) $(ALL)
 
-# What `make test` leaves out to save minutes: half of the differential scripts, most of them in machines that
-# boot for them, two thirds of the other languages' scripts and all of Go's, data's on Nanos, more clones to compare, packages that are
-# installed in a machine, steps of images, folders by another tar, code that is hostile to its session, questions of one, an agent's steps, a template's successor, all of a packed disk,
-# servers of a fleet that find each other by routes, and what a release is made of.
+# The tests that `make test` leaves out to save minutes: half of the differential scripts, which mostly boot
+# machines; two thirds of the other languages' scripts, all of Go's, and data's on Nanos; and more clones to compare.
+# Also packages that are installed in a machine, steps of images, folders by another tar, code that attacks its own
+# session, questions of one, and an agent's steps. Also a template's successor, all of a packed disk, servers of a
+# fleet that find each other by routes, and the files of a release.
 long: image
 	UNITASK_TEST_LONG=1 $(GOTEST) -p 1 -count=1 -timeout 30m -run '^(TestDifferential|TestDifferentialLanguages|TestClonesDiffer|TestPackages|TestPackagesAttacked|TestPackagesBuilt|TestPackagesCompiled|TestAddonCompiled|TestCompilersMissing|TestOwnImagePackages|TestOwnImageNpm|TestOwnLayers|TestOwnDebianContainer|TestOwnPackagesContainer|TestGoAttacked|TestGoCompiledBefore|TestDataScriptsNanos|TestSessionFolders|TestSessionHostile|TestAttackSessionAsk|TestSessionAgent|TestBundle|TestCloneMemory|TestFleetSession|TestFleetPackages|TestSessionLost|TestRoutes|TestTemplateSuccession|TestPackedDisk)$$' . ./mcp ./machine ./fleet ./fleet/embedded
 
-# The race detector, which needs a C compiler: the short tests of all packages, and real
+# The race detector, which needs a C compiler. It covers the short tests of all packages, and real
 # runs that use each goroutine of a run once: streams, network, clones, a pool, a server. The
-# short tests run under a umask that keeps others out: what another user reads must be made so.
+# short tests run under a umask that excludes others, so files for another user need an explicit mode.
 RACE_RUNS = ^(TestCloseWaits|TestCancel|TestWarm|TestPoolUnderLoad|TestEgress)$$/^linux$$/^clone$$
 race: image
 	umask 077 && CGO_ENABLED=1 $(GOTEST) -race -short -timeout 15m $(ALL)
 	CGO_ENABLED=1 $(GOTEST) -race -count=1 -timeout 15m -run '$(RACE_RUNS)' .
 
-# The short tests and real runs under other umasks, as whoever calls it: root, and a user.
+# The short tests and real runs under other umasks, as the calling user. Call it as root, and as a user.
 UMASK_RUNS = ^(TestRuns|TestSession|TestSessionPause|TestSessionFork|TestSessionFolders|TestSessionBrings|TestOwnImage|TestContainers|TestLanguages|TestPool|TestAttackJailOfMachine|TestAttackOut)$$
 umask: image
 	for mask in 000 027 077; do (umask $$mask && $(GOTEST) -short -count=1 $(ALL) && $(GOTEST) -count=1 -run '$(UMASK_RUNS)' .) || exit 1; done
@@ -54,47 +55,46 @@ umask: image
 matrix: setup
 	hack/matrix
 
-# The attack suites of all rooms, as one table: attack, expected, seen.
+# The attack suites of all packages, as one table: attack, expected, seen.
 attack: image
 	$(GO) run ./hack/attack $(TESTFLAGS)
 
-# How much the short tests reach of the rooms that read what is hostile, and that it is
-# enough.
+# The coverage, by the short tests, of the packages that read hostile data. It fails below a minimum.
 cover:
 	$(GO) run ./hack/cover
 
-# Runs while what takes part in them is killed, the disk is full, memory is short; then what
-# is left is judged. SOAK="-n 10000" takes hours.
+# Runs while their processes are killed, the disk is full, or memory is short. It then checks what
+# is left. SOAK="-n 10000" takes hours.
 SOAK ?= -n 200
 soak: image
 	$(GO) run ./hack/soak $(SOAK)
 
 # Node's own tests on the host and on both kernels; NODE_TESTS is Node's folder test/, and
-# FIDELITYFLAGS are more of hack/fidelity's. What has been run is kept in fidelity.jsonl.
+# FIDELITYFLAGS are more flags of hack/fidelity. The results are kept in fidelity.jsonl.
 fidelity: image
 	$(GO) run ./hack/fidelity -tests "$(NODE_TESTS)" -seed 16 $(FIDELITYFLAGS)
 
-# CPython's own tests with Debian's Python on the host and in a machine; PYTHON_TESTS is a folder that holds its
-# package test (libpython3.11-testsuite), whole.
+# CPython's own tests with Debian's Python on the host and in a machine. PYTHON_TESTS is a folder with its
+# complete package test (libpython3.11-testsuite).
 fidelity-python: image
 	$(GO) run ./hack/fidelity -python "$(PYTHON_TESTS)" -seed 19 -n 120 $(FIDELITYFLAGS)
 
-# numpy's and pandas' own tests by pytest, as Debian's python3-numpy, -pandas, -pytest and -hypothesis (and -scipy, -matplotlib, -lxml, -openpyxl) have them on
-# the host, and in the image data.
+# numpy's and pandas' own tests by pytest, on the host and in the image data. The host needs Debian's
+# python3-numpy, -pandas, -pytest and -hypothesis (and -scipy, -matplotlib, -lxml, -openpyxl).
 fidelity-data: image
 	$(GO) run ./hack/fidelity -data /usr/lib/python3/dist-packages -seed 19 -n 40 $(FIDELITYFLAGS)
 
-# Real work by packages of the registry, which it installs: the same on the host and on
-# both kernels.
+# Installs packages of the registry and does real work with them. The result must be the same on the
+# host and on both kernels.
 fidelity-packages: image
 	$(GO) run ./hack/fidelity -packages $(FIDELITYFLAGS)
 
-# Packages of PyPI and npm, installed and imported in machines; what has been tried is kept in packages.jsonl.
+# Installs and imports packages of PyPI and npm in machines. The results are kept in packages.jsonl.
 # PACKAGESFLAGS="-at-most 20m -only 'pip:'" does a part.
 packages: image
 	$(GO) run ./hack/packages $(PACKAGESFLAGS)
 
-# What a reviewer would do by hand.
+# A reviewer's manual steps.
 check: $(STATICCHECK)
 	test -z "$$(gofmt -l .)"
 	$(GO) mod tidy -diff && cd hack && $(GO) mod tidy -diff
@@ -118,12 +118,12 @@ vendor: build
 image: vendor
 	bin/unitask image build --kernel linux
 
-# An agent's hour: steps, failures, time limits, edits, pauses, forks and ends of the process, against interpreters
-# of the host.
+# A long agent session: steps, failures, time limits, edits, pauses, forks and ends of the process, compared with
+# interpreters on the host.
 agent: image
 	UNITASK_TEST_LONG=1 UNITASK_AGENT_STEPS=$(or $(STEPS),300) $(GOTEST) -v -run '^TestSessionAgent$$' .
 
-# The table of the README: each way to start a run against its reference.
+# The table in the README: each way to start a run, compared with its reference.
 bench: image
 	$(GO) run ./hack/bench
 	$(GO) run ./hack/bench -suite programs -n 5
@@ -132,13 +132,13 @@ bench: image
 	$(GO) run ./hack/bench -suite images
 	$(GOTEST) -run '^$$' -bench '^BenchmarkEgressBody$$' -benchtime 3x .
 
-# The terminal that the README shows, recorded anew.
+# Records the terminal picture in the README again.
 picture: image
 	$(GO) run ./hack/picture
 
-# What a release is made of: archives with manual pages and completions, bundles for MCP
-# clients, the registry's entry, bills of materials, checksums. The same bytes each time.
-# Bundles of the guest's parts for hosts without apt come first; PARTS= leaves them out.
+# The files of a release: archives with manual pages and completions, bundles for MCP
+# clients, the registry's entry, bills of materials, checksums. The bytes are the same each time.
+# Bundles of the guest's parts for hosts without apt come first; PARTS= omits them.
 VERSION ?= 0.1.0
 PARTS ?= -parts
 dist:

@@ -15,7 +15,7 @@ import (
 	"github.com/unitask/unitask/session"
 )
 
-// The types of requests, results and callbacks: see package run. Policy and record have those of ceilings and records.
+// Types of requests, results and callbacks, from package run. Ceilings and records: see packages policy and record.
 type (
 	Request          = run.Request          // the code, and what it asks for
 	Mount            = run.Mount            // a file or folder of the host
@@ -34,7 +34,7 @@ type (
 	Verdict          = run.Verdict          // the answer
 	Approver         = run.Approver         // answers questions
 	Approval         = run.Approval         // a question that was asked, and the answer
-	PolicyChange     = run.PolicyChange     // changes the network of what is under way
+	PolicyChange     = run.PolicyChange     // changes the network of what is current
 	Result           = run.Result           // the outcome of a run
 	ResultJSON       = run.ResultJSON       // its wire form
 	Hint             = run.Hint             // what the code lacked, and what provides it
@@ -48,7 +48,7 @@ type (
 // The errors of a run, for errors.As and errors.Is:
 //
 //	*policy.FieldError   a field of the request is invalid
-//	*JailError           this host can't hold QEMU as it must be held for this run
+//	*JailError           the host's jail lacks a layer or limit that this run requires
 //	*HostError           unitask or the host failed
 //	*GuestError          the machine or its kernel died, or the guest broke the protocol
 //	*BusyError           a fleet's queue, or a session's, is full: nothing ran
@@ -176,8 +176,7 @@ const (
 // PausedSession is a paused session that no process holds; its machine is on the disk.
 type PausedSession = paused.Session
 
-// PausedSessions returns the sessions of a home that no process holds, sorted by id. It removes those whose life is
-// over.
+// PausedSessions returns the sessions of a home that no process holds, sorted by id. It removes expired ones.
 func PausedSessions(home string) ([]PausedSession, error) { return paused.List(home) }
 
 // FindPausedSession returns the session with an id. The error is a SessionError if it does not exist, its life is over,
@@ -192,7 +191,7 @@ func ForgetSession(home, id string) error { return paused.Forget(home, id) }
 // them. The error is a SessionError if no such session is paused, and fs.ErrNotExist if the pause has no files.
 func PausedFiles(home, id string) (*os.File, error) { return paused.Files(home, id) }
 
-// What History returns and takes: see there.
+// Types of History, from package history.
 type (
 	Summary      = history.Summary
 	Filter       = history.Filter
@@ -236,52 +235,52 @@ type (
 
 var GuestDir = program.GuestDir
 
-// What a developer looks into a machine with, and what has runs go to other hosts.
+// Types for debugging a machine, and for running on other hosts.
 type (
 	DebugOptions = engine.DebugOptions // configure Runtime.Debug
-	Trace        = engine.Trace        // what Runtime.Trace writes down
+	Trace        = engine.Trace        // what Runtime.Trace records
 	Fleet        = engine.Fleet        // runs requests on other hosts
-	FleetRun     = engine.FleetRun     // a run that goes to one
+	FleetRun     = engine.FleetRun     // a run that a fleet executes
 )
 
-// DefaultTraceBytes bounds a trace whose size nobody has said.
+// DefaultTraceBytes is the size limit of a trace if the caller sets none.
 const DefaultTraceBytes = engine.DefaultTraceBytes
 
-// Sessions: see package session.
+// Sessions, from package session.
 type (
-	Session        = session.Session    // a machine that stays for several steps
+	Session        = session.Session    // a machine that runs several steps
 	SessionRequest = session.Request    // starts one
 	Step           = session.Step       // code for a session's interpreter
 	Command        = session.Command    // a process in a session's machine
-	Background     = session.Background // a command that goes on beside steps
-	Output         = session.Output     // what one has printed
-	Forward        = session.Forward    // a port of the machine, on the host
+	Background     = session.Background // a command that runs beside steps
+	Output         = session.Output     // what a background command printed
+	Forward        = session.Forward    // a port of the machine that is reachable on the host
 	SessionFile    = session.File       // an entry of a session's folder
-	LeftOut        = session.LeftOut    // what of a folder did not come out, and why
+	LeftOut        = session.LeftOut    // an entry of a folder that was not copied out, and why
 )
 
-// Bounds of sessions.
+// Limits of sessions.
 const (
-	MaxForks        = session.MaxForks        // that live of one family
-	MaxForwarded    = session.MaxForwarded    // ports of one session
-	MaxWaitingSteps = session.MaxWaitingSteps // behind the one that runs
-	MaxKeptOutput   = session.MaxKeptOutput   // bytes of a background command
-	MaxKeptFiles    = session.MaxKeptFiles    // bytes of files that a session that can't go on gives back
-	MaxSessionFile  = session.MaxFile         // bytes of a file that is read or written
-	MaxSessionList  = session.MaxList         // entries of a folder's list
-	MaxSessionValue = session.MaxValue        // bytes of a value that a step leaves
+	MaxForks        = session.MaxForks        // sessions with a common origin that exist at once
+	MaxForwarded    = session.MaxForwarded    // forwarded ports of one session
+	MaxWaitingSteps = session.MaxWaitingSteps // steps that wait behind the current one
+	MaxKeptOutput   = session.MaxKeptOutput   // bytes of a background command's output
+	MaxKeptFiles    = session.MaxKeptFiles    // bytes of files that a session returns if it can't continue
+	MaxSessionFile  = session.MaxFile         // bytes of one file to read or write
+	MaxSessionList  = session.MaxList         // entries of a folder's listing
+	MaxSessionValue = session.MaxValue        // bytes of a value that a step returns
 )
 
-// ValuesDir is where steps leave values for each other.
+// ValuesDir is the folder where steps leave values for each other.
 const ValuesDir = session.ValuesDir
 
-// ErrEdit is that the text to replace is not in a file exactly once.
+// ErrEdit means that the text to replace does not occur exactly once in the file.
 var ErrEdit = session.ErrEdit
 
-// SessionMount is the mount of a file or folder that a step brings, with its place below dir.
+// SessionMount returns the mount of a file or folder that a step brings, with its place below dir.
 func SessionMount(m Mount, dir string) Mount { return session.StepMount(m, dir) }
 
-// OpenPaused and SealPaused read and write what a paused session has on the disk that is secret.
+// OpenPaused decrypts the secret data that a paused session has on the disk, and SealPaused encrypts it.
 func OpenPaused(home string, text []byte) ([]byte, error) { return session.OpenPaused(home, text) }
 
 // SealPaused is the inverse of OpenPaused.

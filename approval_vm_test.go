@@ -18,7 +18,7 @@ import (
 	"github.com/unitask/unitask/internal/audit"
 )
 
-// approvalCode tells what becomes of its requests, and how long its own clock says the first took.
+// approvalCode prints the result of its requests, and how long the first took by its own clock.
 const approvalCode = `
 const get = (url) => fetch(url).then((r) => r.text(), (e) => e.cause?.code ?? e.message);
 (async () => {
@@ -30,8 +30,8 @@ const get = (url) => fetch(url).then((r) => r.text(), (e) => e.cause?.code ?? e.
   process.exit(3);
 })();`
 
-// The machine stands still while somebody is asked, and its time limit does not run; the answer
-// may come from another process, which can't answer what was not asked.
+// The machine is stopped while somebody is asked, and its time limit does not run. The answer may come from another
+// process, which can only answer open questions.
 func TestAttackApproval(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots real machines; not in -short")
@@ -109,8 +109,7 @@ func TestAttackApproval(t *testing.T) {
 	}
 }
 
-// wroteApprovals checks what the netlog and the audit log say of both questions, and that the run takes no more
-// answers.
+// wroteApprovals checks the netlog and audit log of both questions, and that the run takes no more answers.
 func wroteApprovals(t *testing.T, rt *unitask.Runtime, run string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(rt.Runs().Dir(), run, "netlog.jsonl"))

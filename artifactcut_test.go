@@ -14,14 +14,14 @@ import (
 	"github.com/unitask/unitask/internal/testdir"
 )
 
-// fleetFunc is a fleet that is only a function.
+// fleetFunc is a fleet that consists of one function.
 type fleetFunc func(context.Context, *unitask.FleetRun) (*unitask.Result, error)
 
 func (f fleetFunc) Run(ctx context.Context, run *unitask.FleetRun) (*unitask.Result, error) {
 	return f(ctx, run)
 }
 
-// A file that was cut on its way from a worker is no artifact.
+// A file that was truncated on its way from a worker is no artifact.
 func TestArtifactThatIsCut(t *testing.T) {
 	broken := errors.New("the connection is gone")
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t),

@@ -13,7 +13,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// What the code leaves in /out comes back, and nothing else.
+// Files that the code leaves in /out come back, and nothing else does.
 func TestArtifacts(t *testing.T) {
 	needVM(t)
 	const secret = "s3cret-value"
@@ -110,7 +110,7 @@ func copyArtifacts(t *testing.T, rt *unitask.Runtime, res *unitask.Result) {
 	}
 }
 
-// boundArtifacts checks the bounds of artifacts.
+// boundArtifacts checks the limits of artifacts.
 func boundArtifacts(t *testing.T, run func(req unitask.Request) *unitask.Result) {
 	t.Helper()
 	var res *unitask.Result

@@ -21,8 +21,7 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// boundCode asks with its key wherever Node has a client, prints what comes back, and waits
-// for a line before it ends.
+// boundCode sends its key through every HTTP client of Node, prints the responses, and waits for a line before it ends.
 const boundCode = `
 const https = require("https"), { Worker, isMainThread, parentPort } = require("worker_threads");
 const headers = { authorization: "Bearer " + process.env.KEY };
@@ -41,8 +40,8 @@ if (isMainThread) (async () => {
   process.stdin.once("data", () => process.exit());
 })(); else ask("https://good.example/key").then((a) => parentPort.postMessage(a));`
 
-// A secret with hosts goes to these and never enters the machine: not its memory, not its
-// output, not the record. What the server quotes of it comes back as the placeholder.
+// A bound secret goes only to its hosts and never enters the machine: not its memory, output or record. If the server
+// quotes it, the placeholder comes back.
 func TestAttackBoundSecret(t *testing.T) {
 	needVM(t)
 	const value = "sk-Vn41xZp0Qw7eRt6y"
@@ -149,7 +148,7 @@ func dumped(t *testing.T, rt *unitask.Runtime, id string) []byte {
 	return memory
 }
 
-// loggedSecret checks all that the audit log says of a run with a bound secret, and that the value is not in it.
+// loggedSecret checks the audit log of a run with a bound secret, and that the value is not in it.
 func loggedSecret(t *testing.T, rt *unitask.Runtime, id, value string) {
 	t.Helper()
 	var logged []string
@@ -179,7 +178,7 @@ func loggedSecret(t *testing.T, rt *unitask.Runtime, id, value string) {
 	}
 }
 
-// Children trust the run's authority, too.
+// Child processes trust the run's authority, too.
 func TestBoundSecretInChildren(t *testing.T) {
 	needVM(t)
 	web := newSite(t)
@@ -196,7 +195,7 @@ else fork(__filename, ["child"]).on("message", (s) => console.log(s));`
 	}
 }
 
-// lines reads what boundCode prints: a name and a value on each line, "without" last.
+// lines reads the output of boundCode: a name and a value on each line, with "without" last.
 type lines struct {
 	text string
 	has  map[string]string

@@ -7,8 +7,7 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// A check prints what the languages' own tools print, and runs nothing of the code, however that
-// tries to be run.
+// A check prints what the languages' own tools print. It runs nothing of the code, whatever the code tries.
 func TestCheck(t *testing.T) {
 	needClones(t)
 	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
@@ -20,7 +19,7 @@ func TestCheck(t *testing.T) {
 		name   string
 		req    unitask.Request
 		exit   int
-		stderr string // how it begins
+		stderr string // its first part
 	}{
 		{"js", unitask.Request{Code: "require('fs').writeFileSync('/out/ran', '1')\nawait 1; process.exit(9)"}, 0, ""},
 		{"js: an error", unitask.Request{Code: "require('fs').writeFileSync('/out/ran', '1')\nconst z = {;",
@@ -78,7 +77,7 @@ func TestCheck(t *testing.T) {
 			}
 		})
 	}
-	// A kernel that has no processes, a ceiling's or the caller's, is an error that says so.
+	// If a ceiling or the caller chooses a kernel without processes, the error says so.
 	if _, err := rt.Run(t.Context(), unitask.Request{Code: "1", Check: true, Kernel: "nanos"}, unitask.IO{}); err == nil ||
 		!strings.Contains(err.Error(), "check with kernel nanos: starts a process, which needs the linux kernel") {
 		t.Error(err)

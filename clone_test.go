@@ -29,11 +29,11 @@ func needClones(t *testing.T) {
 	needVM(t)
 }
 
-// A runtime makes the template that its next run is cloned from by itself.
+// A runtime makes the template for its next run by itself.
 func TestWarm(t *testing.T) {
 	needClones(t)
 	home := newHome(t)
-	if err := os.Remove(filepath.Join(home, "templates")); err != nil { // the base's
+	if err := os.Remove(filepath.Join(home, "templates")); err != nil { // the base home's templates
 		t.Fatal(err)
 	}
 	rt, err := unitask.Open(unitask.Options{Home: home})
@@ -62,7 +62,7 @@ func TestWarm(t *testing.T) {
 		return err
 	}))
 	attack.Check(t, "a secret's value in the template that its run has made", "[]", fmt.Sprint(found))
-	// The rehearsals' server, client and fetch have left nothing: no entry, no date.
+	// The template's rehearsals of server, client and fetch left nothing: no entry, no date.
 	res, err := rt.Run(t.Context(), unitask.Request{Code: `
 const entries = performance.getEntries().length, http = require('node:http');
 const server = http.createServer((q, s) => s.end()).listen(0, '127.0.0.1', () => http.get({ port: server.address().port }, (r) => {
@@ -74,7 +74,7 @@ const server = http.createServer((q, s) => s.end()).listen(0, '127.0.0.1', () =>
 	}
 }
 
-// holds says whether a file has a text in it, which may be large.
+// holds reports whether a file, which may be large, contains a text.
 func holds(t *testing.T, name, text string) bool {
 	t.Helper()
 	f, err := os.Open(name)
@@ -95,7 +95,7 @@ func holds(t *testing.T, name, text string) bool {
 	}
 }
 
-// No two clones of a template are alike in what must differ.
+// Two clones of a template differ in everything that must differ.
 const unique = `
 const c = require("crypto"), fs = require("fs"), net = require("net"), tls = require("tls"), dns = require("dns");
 const h = process.hrtime.bigint();
@@ -140,7 +140,7 @@ func TestClonesDiffer(t *testing.T) {
 	})
 }
 
-// differ runs clones of a home's template, which it makes if need be, and compares them.
+// differ runs clones of a home's template, which it makes if necessary, and compares them.
 func differ(t *testing.T, home string, req unitask.Request, pool unitask.PoolSize, clones int) {
 	class := unitask.MachineClass{Kernel: req.Kernel, FreshProcess: req.FreshProcess}
 	rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Pool(pool, class)})
@@ -198,12 +198,11 @@ func differ(t *testing.T, home string, req unitask.Request, pool unitask.PoolSiz
 	if len(seen) != clones*11 {
 		t.Errorf("%d values of %d clones", len(seen), clones)
 	}
-	// Of n random ones of 15 or 16 bits some are the same: at most n²/2^16 pairs are
-	// to be expected.
+	// Some of n random values of 15 or 16 bits are the same: at most n²/2^16 pairs are expected.
 	enough := clones - 3 - clones*clones/(1<<15)
 	for what, values := range wire {
 		if what == "sequence number" && req.Kernel == image.Nanos {
-			continue // it begins with the same one at every boot, and it goes no further than to us
+			continue // it begins with the same value at every boot, and goes no further than to us
 		}
 		if len(values) < enough {
 			t.Errorf("%s: %d of %d clones differ", what, len(values), clones)
@@ -214,7 +213,7 @@ func differ(t *testing.T, home string, req unitask.Request, pool unitask.PoolSiz
 	}
 }
 
-// randomValues returns what a clone that ran from begin to end drew, by name, and checks its clocks.
+// randomValues returns the random values of a clone that ran from begin to end, by name, and checks its clocks.
 func randomValues(t *testing.T, clone int, res *unitask.Result, begin, end time.Time) map[string]any {
 	t.Helper()
 	var out map[string]any
@@ -226,7 +225,7 @@ func randomValues(t *testing.T, clone int, res *unitask.Result, begin, end time.
 	if now.Before(begin.Add(-50*time.Millisecond)) || now.After(end.Add(50*time.Millisecond)) {
 		t.Errorf("clone %d: its clock says %s, between %s and %s", clone, now, begin, end)
 	}
-	// Its time has begun with its run, and not with its template.
+	// Its time began with its run, not with its template.
 	if origin := time.UnixMilli(int64(out["origin"].(float64))); origin.Before(begin.Add(-50*time.Millisecond)) || origin.After(now) {
 		t.Errorf("clone %d: its time began at %s, the run at %s", clone, origin, begin)
 	}
@@ -239,7 +238,7 @@ func randomValues(t *testing.T, clone int, res *unitask.Result, begin, end time.
 	return out
 }
 
-// wireValues are what a guest chose for the first packets of its kind, of a pcap.
+// wireValues returns the values that a guest chose for its first packets of each kind, from a pcap.
 func wireValues(pcap []byte) map[string]uint32 {
 	values := map[string]uint32{}
 	first := func(what string, v uint32) {
@@ -257,7 +256,7 @@ func wireValues(pcap []byte) map[string]uint32 {
 		ip := frame[14:]
 		segment := ip[int(ip[0]&15)*4:]
 		switch {
-		case ip[9] == 6 && segment[13]&0x12 == 2: // SYN and no ACK
+		case ip[9] == 6 && segment[13]&0x12 == 2: // SYN without ACK
 			first("TCP port", uint32(binary.BigEndian.Uint16(segment)))
 			first("sequence number", binary.BigEndian.Uint32(segment[4:]))
 		case ip[9] == 17 && binary.BigEndian.Uint16(segment[2:]) == 53:
@@ -268,8 +267,8 @@ func wireValues(pcap []byte) map[string]uint32 {
 	return values
 }
 
-// announcements counts the frames by which a machine that came by migration tells its network where it is: RARP,
-// QEMU's own, and its guest's ARP that asks for itself.
+// announcements counts the frames that announce a migrated machine's place to its network: RARP from QEMU, and ARP of
+// the guest for its own address.
 func announcements(pcap []byte) (n int) {
 	for rest := pcap[min(24, len(pcap)):]; len(rest) >= 16; {
 		size := int(binary.BigEndian.Uint32(rest[8:]))
@@ -286,7 +285,7 @@ func announcements(pcap []byte) (n int) {
 	return n
 }
 
-// A template that is not what it was is dropped, and the run boots.
+// A changed template is dropped, and the run boots.
 func TestAttackDamagedTemplate(t *testing.T) {
 	needClones(t)
 	for name, damage := range map[string]func(dir string) error{
@@ -294,7 +293,7 @@ func TestAttackDamagedTemplate(t *testing.T) {
 		"used too often": func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, "uses"), bytes.Repeat([]byte("."), 1000), 0o600)
 		},
-		"a state of noise": noiseState, // with a right digest: QEMU itself refuses it
+		"a state of noise": noiseState, // with a correct digest: QEMU itself refuses it
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -335,8 +334,7 @@ func TestAttackDamagedTemplate(t *testing.T) {
 	}
 }
 
-// A template that has had half of its life gets a successor from the run that sees it:
-// that run and the next one are cloned.
+// A run that finds a template past half of its life makes a successor. That run and the next one are cloned.
 func TestTemplateSuccession(t *testing.T) {
 	if !long() {
 		t.Skip("half of a template's life in clones is make long's (UNITASK_TEST_LONG=1)")
@@ -389,7 +387,7 @@ func TestTemplateSuccession(t *testing.T) {
 	cloned()
 }
 
-// cloned says how the machine of a result came to be.
+// cloned returns how the machine of a result was made.
 func cloned(res *unitask.Result) string {
 	if res.Cloned {
 		return "cloned"
@@ -407,7 +405,7 @@ func edit(name string, at int64) error {
 	return err
 }
 
-// noiseState replaces the state by noise and its digest by the noise's.
+// noiseState replaces the state by noise and its digest by the noise's digest.
 func noiseState(dir string) error {
 	noise := bytes.Repeat([]byte("noise"), 5000)
 	if err := os.WriteFile(filepath.Join(dir, "state"), noise, 0o600); err != nil {
@@ -428,7 +426,7 @@ func noiseState(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "template.json"), text, 0o600)
 }
 
-// Two makers at once make one.
+// Two makers at once make one template.
 func TestTemplateMakers(t *testing.T) {
 	needClones(t)
 	home := newHome(t)
@@ -468,7 +466,7 @@ func TestTemplateMakers(t *testing.T) {
 	}
 }
 
-// In a fresh process nothing is where it was in the last one; in a clone all is.
+// In a fresh process all addresses differ from the last one's; in a clone all are the same.
 func TestAttackFreshProcess(t *testing.T) {
 	needClones(t)
 	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})

@@ -44,7 +44,7 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// Close waits for a run that is under way, and refuses the next.
+// Close waits for a current run, and refuses the next.
 func TestCloseWaits(t *testing.T) {
 	needVM(t)
 	started := make(chan struct{})
@@ -68,7 +68,7 @@ func TestCloseWaits(t *testing.T) {
 		rt.Close()
 		close(closed)
 	}()
-	for !errors.Is(err, unitask.ErrClosed) { // until Close has begun
+	for !errors.Is(err, unitask.ErrClosed) { // until Close has started
 		_, err = rt.MakeTemplate(t.Context(), unitask.MachineClass{Arch: "none"})
 	}
 	select {

@@ -9,7 +9,7 @@ import (
 	"github.com/unitask/unitask/internal/testdir"
 )
 
-// Of what more than the text, its name and its folder may go into, nothing is kept for other runs.
+// The compiled program is not kept for other runs if more than the text, its name and its folder may affect it.
 func TestCompiledAlone(t *testing.T) {
 	rt := openRuntime(t, unitask.Options{Home: testdir.Private(t)})
 	dir := t.TempDir()

@@ -18,8 +18,8 @@ import (
 	"github.com/unitask/unitask/internal/disuse"
 )
 
-// handsOut prints the digest of its own program, and then does what it can to hand out another one: it says so on every
-// descriptor that it has or that a process of its user has, and writes over the program and all that was compiled.
+// handsOut prints the digest of its own program. Then it tries to make others use a different program. It sends one to
+// every descriptor of itself and of its user's processes, and overwrites the program and all compiled files.
 const handsOut = `package main
 
 import (
@@ -99,7 +99,7 @@ func main() {
 }
 `
 
-// kept are the entries of a home's compiled programs, and their digests.
+// kept returns the entries of a home's compiled programs, and their digests.
 func kept(t *testing.T, rt *unitask.Runtime) map[string]string {
 	t.Helper()
 	entries, err := filepath.Glob(filepath.Join(rt.Compiled().Dir, "*"))
@@ -118,12 +118,12 @@ func kept(t *testing.T, rt *unitask.Runtime) map[string]string {
 	return found
 }
 
-// Nothing that code does changes what is kept of it, whether it was compiled or had been.
+// Code can't change its stored program, compiled in this run or before.
 func TestAttackCompiled(t *testing.T) {
 	needVM(t)
 	slot(t)
 	rt := openRuntime(t, unitask.Options{Home: newHome(t)})
-	// With a directive the go command compiles it, which has the control channel.
+	// With a directive the go command compiles it, and that command has the control channel.
 	t.Run("by go", func(t *testing.T) { attackCompiled(t, rt, "//go:build linux\n\n"+handsOut, true) })
 	if _, err := rt.Compiled().Prune(disuse.Rule{}); err != nil {
 		t.Fatal(err)
@@ -161,8 +161,8 @@ func attackCompiled(t *testing.T, rt *unitask.Runtime, code string, spoken bool)
 	}
 }
 
-// What is kept is of the text, its name, its folder and the caller; what was damaged is compiled anew, and a store
-// that can't be written to keeps nobody from running.
+// The key of a stored program is the text, its name, its folder and the caller. A damaged program is compiled again,
+// and a store without write access stops no run.
 func TestGoCompiledBefore(t *testing.T) {
 	needClones(t)
 	if !long() {
@@ -221,7 +221,7 @@ func TestGoCompiledBefore(t *testing.T) {
 	run("no store", "a", hello, "1\n", 0, "")
 }
 
-// ownDigest prints the digest of its own program, and what is in /tmp.
+// ownDigest prints the digest of its own program, and the entries of /tmp.
 const ownDigest = `package main
 
 import (
@@ -244,8 +244,8 @@ func main() {
 }
 `
 
-// A clone has a program that was compiled before in its memory from its beginning, the same to the byte; one that
-// finds no room there comes by the network.
+// A clone has an already compiled program in its memory from the start, the same to the byte. If the memory has no
+// room, the program comes by the network.
 func TestGoPlaced(t *testing.T) {
 	needClones(t)
 	slot(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// cSource is a package of pip with one file in C and no wheel, which its own backend compiles as setuptools does.
-// before is what that does first.
+// cSource is a package of pip with one C file and no wheel. Its own backend compiles it as setuptools does. before is
+// code that the backend runs first.
 func cSource(t *testing.T, name, text string, before ...string) []byte {
 	t.Helper()
 	backend := "NAME = '" + name + "'\n" + strings.Join(before, "\n") + `
@@ -37,7 +37,7 @@ def build_wheel(folder, settings=None, metadata=None):
 		[2]string{name + "-1.0/backend.py", backend}, [2]string{name + "-1.0/" + name + ".c", text})
 }
 
-// refused has a build fail that reaches a host of its own choice, or changes the compiler that others' packages have.
+// refused checks that a build fails if it contacts a host of its choice, or changes the compiler of other packages.
 const refused = `
 import socket
 for attempt in (lambda: socket.create_connection(('198.51.100.7', 80), timeout=20), lambda: open('/usr/bin/gcc', 'a'),
@@ -49,7 +49,7 @@ for attempt in (lambda: socket.create_connection(('198.51.100.7', 80), timeout=2
     raise SystemExit('one was not refused')
 `
 
-// cModule is a module of Python with a number.
+// cModule is a C extension for Python with a number in it.
 func cModule(name string) string {
 	return strings.ReplaceAll(`#include <Python.h>
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "NAME", NULL, -1, NULL, NULL, NULL, NULL, NULL};
@@ -62,8 +62,8 @@ PyMODINIT_FUNC PyInit_NAME(void)
 `, "NAME", name)
 }
 
-// nodeAddon is a package of npm with an addon by V8's API that node-gyp compiles. Its function has the name that Node's
-// own macro gives.
+// nodeAddon is a package of npm with a V8 addon that node-gyp compiles. Its function has the name that Node's own macro
+// gives.
 func nodeAddon(t *testing.T) []byte {
 	t.Helper()
 	source := `#include <node.h>
@@ -79,7 +79,7 @@ NODE_MODULE_INIT(/* exports, module, context */)
 		[2]string{"package/native.cc", source})
 }
 
-// compiling is a runtime with a registry, and what its runs have told.
+// compiling is a runtime with a registry, and the events of its runs.
 type compiling struct {
 	*unitask.Runtime
 	registry *registry
@@ -104,7 +104,7 @@ func newCompiling(t *testing.T) *compiling {
 	return c
 }
 
-// run has code import a package, and returns what it prints.
+// run runs code that imports a package, and returns its output.
 func (c *compiling) run(t *testing.T, language, pack, code string) (string, error) {
 	t.Helper()
 	req := unitask.Request{Language: language, Packages: []string{pack}, Code: code, Kernel: "linux"}
@@ -119,13 +119,14 @@ func (c *compiling) run(t *testing.T, language, pack, code string) (string, erro
 	return string(res.Stdout) + string(res.Stderr), err
 }
 
-// Packages without a binary are compiled, in an image with compilers that is built once, by whoever first needs it.
+// Packages without a binary are compiled in an image with compilers. The first run that needs this image builds it,
+// once.
 func TestPackagesCompiled(t *testing.T) {
 	c := newCompiling(t)
 	r := c.registry
 	const building = "building the image python-compilers, once"
 
-	// Two at once, of different packages: both need the image.
+	// Two at once, for different packages: both need the image.
 	var both sync.WaitGroup
 	for _, name := range []string{"one", "two"} {
 		r.put(name+"-1.0.tar.gz", cSource(t, name, cModule(name), refused))
@@ -158,7 +159,7 @@ func TestPackagesCompiled(t *testing.T) {
 		t.Errorf("an image: %v %+v", err, res)
 	}
 
-	// What the compiler says is the error; the image is there.
+	// The compiler's message is the error; the image exists.
 	c.told = nil
 	r.put("bad-1.0.tar.gz", cSource(t, "bad", "int f(void) { return missing; }\n"))
 	r.put("lacks-1.0.tar.gz", cSource(t, "lacks", "#include <nosuch/header.h>\n"))
@@ -179,8 +180,8 @@ func TestPackagesCompiled(t *testing.T) {
 	}
 }
 
-// An addon is compiled by node-gyp, without a network, and loaded by its own function. The user's description of the
-// image is the one that counts.
+// node-gyp compiles an addon without a network, and the addon's own function loads it. The user's description of the
+// image takes precedence.
 func TestAddonCompiled(t *testing.T) {
 	c := newCompiling(t)
 	c.registry.put("native-1.0.0.tgz", nodeAddon(t))
@@ -204,11 +205,11 @@ func TestAddonCompiled(t *testing.T) {
 	}
 }
 
-// Without Debian's packages the error says so, and what else to do; nothing is left.
+// Without Debian's packages the error says so, and suggests an alternative; nothing is left.
 func TestCompilersMissing(t *testing.T) {
 	c := newCompiling(t)
 	c.registry.put("one-1.0.tar.gz", cSource(t, "one", cModule("one")))
-	newArchive(t) // which has none
+	newArchive(t) // it has none
 	_, err := c.run(t, "python", "pip:one", " ")
 	says := []string{"one: must be compiled", "can't be had", "Unable to locate package gcc",
 		"over a container image that has a compiler"}

@@ -17,7 +17,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// boxImage writes a container's image, as docker save does, whose programs are busybox's.
+// boxImage writes a container image in docker save's format, with programs from busybox.
 func boxImage(t testing.TB, name string, config map[string]any, links ...[2]string) string {
 	t.Helper()
 	box, err := os.ReadFile(filepath.Join(baseHome, "vendor", runtime.GOARCH, "busybox", "root", "bin", "busybox"))
@@ -58,7 +58,7 @@ func boxImage(t testing.TB, name string, config map[string]any, links ...[2]stri
 		file("etc/passwd", "root:x:0:0::/root:/bin/sh\napp:x:1234:1235::/home/app:/bin/sh\n", 0o644),
 		file("etc/group", "app:x:1235:\nmore:x:77:app\n", 0o644),
 		file("bin/entry", "#!/bin/sh\necho entry \"$@\"\n", 0o755), file("secret", "s\n", 0o600),
-		// Links that would lead out, where the guest's own files are written.
+		// Links that lead outside, in the place of the guest's own files.
 		{Name: "etc/resolv.conf", Typeflag: tar.TypeSymlink, Linkname: "/../../../init"},
 		{Name: "unitask", Typeflag: tar.TypeSymlink, Linkname: "/bin"},
 		{Name: "proc", Typeflag: tar.TypeSymlink, Linkname: "/etc"},
@@ -141,7 +141,7 @@ func containersRows(
 		{"what a container has",
 			sh("ls /dev; ls -d /proc/1 /sys/class /dev/shm; echo x > /dev/shm/x; cat /dev/shm/x; stat -c %a /tmp"), "",
 			"fd\nfull\nnull\nptmx\npts\nrandom\nshm\nstderr\nstdin\nstdout\ntty\nurandom\nzero\n/dev/shm\n/proc/1\n/sys/class\nx\n1777\n", "", 0},
-		// What would lead out of the image, tried by its root.
+		// Attempts to leave the image, by the root of the image.
 		{"privileges",
 			sh("mknod /tmp/m c 1 1; mount -t tmpfs x /tmp; umount /proc; echo x > /proc/sys/kernel/core_pattern; echo c > /proc/sysrq-trigger; echo on"), "", "on\n", "not permitted", 0},
 		{"init is not to be seen",
@@ -221,7 +221,7 @@ func TestContainers(t *testing.T) {
 	}
 }
 
-// An image whose links lead to where the kernel's own files are, when a run of it begins.
+// An image whose links lead to the kernel's own files when a run begins.
 func TestContainersOfLinks(t *testing.T) {
 	needClones(t)
 	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
@@ -254,7 +254,7 @@ func TestContainersOfLinks(t *testing.T) {
 	}
 }
 
-// What is refused before anything runs.
+// Requests that are refused before anything runs.
 func TestContainerRequests(t *testing.T) {
 	offline := true
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t), Offline: &offline})

@@ -37,7 +37,7 @@ func dataRuntime(t *testing.T, kernel image.Kernel, opts unitask.Options) *unita
 	return rt
 }
 
-// pictures are the artifacts that are PNG files with something in them.
+// pictures returns the artifacts that are PNG files and not empty.
 func pictures(t *testing.T, rt *unitask.Runtime, res *unitask.Result) (names []string) {
 	t.Helper()
 	for _, a := range res.Artifacts {
@@ -68,8 +68,8 @@ func pictures(t *testing.T, rt *unitask.Runtime, res *unitask.Result) (names []s
 	return names
 }
 
-// Scripts from data work, as people write them. What they print was worked out by hand, or
-// compared with what is well known; what they leave in /out is there.
+// Data scripts work as people write them. The expected output was calculated by hand, or compared with known results;
+// the files in /out exist.
 func TestDataScripts(t *testing.T) { dataScripts(t, image.Linux) }
 
 func TestDataScriptsNanos(t *testing.T) {
@@ -141,7 +141,7 @@ func dataScripts(t *testing.T, kernel image.Kernel) {
 	}
 }
 
-// sales serves a table, pages of JSON, and takes a report.
+// sales serves a table and pages of JSON, and receives a report.
 func sales(m *http.ServeMux) {
 	const table = "day,currency,amount\n2026-01-31,EUR,10.5\n2026-02-01,DKK,50\n2026-02-02,EUR,5\n"
 	m.HandleFunc("GET good.example/sales.csv", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, table) })
@@ -168,7 +168,7 @@ type importedAheadEndsRow struct{ name, code, seen string }
 
 // importedAheadEndsRows are the cases of TestImportedAheadEnds.
 func importedAheadEndsRows(end string) []importedAheadEndsRow {
-	return []importedAheadEndsRow{ // what is seen of it in a new process
+	return []importedAheadEndsRow{ // its effects in a new process
 		{"an object that a module holds", end + "import json; json.held = End()", "end of End"},
 		{"in a list that a module holds", end + "import json; json.held = [{'x': (End(), 1)}]", "end of End"},
 		{"an object that the collector does not know", "class End:\n  __slots__ = ()\n  def __del__(self): print('end')\nimport json; json.held = End()", "end"},
@@ -231,8 +231,8 @@ func importedAheadEndsRows(end string) []importedAheadEndsRow {
 	}
 }
 
-// What a program leaves to Python's end is done as by a Python that has imported nothing ahead, and then the same:
-// what has no such end is not taken apart (guest/python/program/warm.c).
+// Python's finalization does the same as without preloaded modules. Modules that have nothing to finalize stay intact
+// (guest/python/program/warm.c).
 func TestImportedAheadEnds(t *testing.T) {
 	needClones(t)
 	home := newHome(t)
@@ -256,7 +256,8 @@ func TestImportedAheadEnds(t *testing.T) {
 		}
 	}
 	const same = "import gc, inspect, io, logging, os, random, time, json\n" // as warm.py
-	differs := regexp.MustCompile(`0x[0-9a-f]+|(x\.db 12288) .*`)            // in two runs on one host: addresses, and what a file of libdb has
+	// differs between two runs on one host: addresses, and contents of a libdb file
+	differs := regexp.MustCompile(`0x[0-9a-f]+|(x\.db 12288) .*`)
 	const end = "class End:\n  def __del__(self): print('end of', type(self).__name__)\n"
 	for _, c := range importedAheadEndsRows(end) {
 		t.Run(c.name, func(t *testing.T) {
@@ -285,7 +286,7 @@ func TestImportedAheadEnds(t *testing.T) {
 			}
 		})
 	}
-	// And what most programs do is no reason to take modules apart.
+	// Common actions of programs don't cause a full finalization.
 	for _, c := range []struct{ name, code, stdout string }{
 		{"what is usual",
 			"import csv, datetime, re\nclass Point:\n  def __init__(self, x): self.x = x\nall = [Point(i) for i in range(1000)]\nwith open('/tmp/x', 'w') as f: csv.writer(f).writerow([1, 'a'])\nwith open('/tmp/x') as f: print(f.read(), end='')\n" +
@@ -304,7 +305,7 @@ func TestImportedAheadEnds(t *testing.T) {
 	}
 }
 
-// What becomes a picture, and what does not; what a clone of the template shows of it.
+// Which figures become pictures, and what a clone of the template shows of them.
 func TestDataFigures(t *testing.T) {
 	rt := dataRuntime(t, image.Linux, unitask.Options{})
 	for _, c := range []struct {
@@ -379,7 +380,7 @@ plt.figure(); plt.plot([1, 2])
 	}
 }
 
-// What draws random numbers differs from clone to clone, also what the template has imported.
+// Modules that draw random numbers differ between clones, even preloaded ones.
 func TestClonesOfDataDiffer(t *testing.T) {
 	for _, kernel := range []image.Kernel{image.Linux, image.Nanos} {
 		t.Run(string(kernel), func(t *testing.T) {

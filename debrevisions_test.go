@@ -9,7 +9,8 @@ import (
 	"github.com/unitask/unitask/internal/testdir"
 )
 
-// What is unpacked may need a newer revision of what the image has, but no newer version; what dpkg installs may not.
+// An unpacked package may need a newer revision of an image's package, but no newer version. A package that dpkg
+// installs may need neither.
 func TestOwnDebianRevisions(t *testing.T) {
 	a := newArchive(t)
 	a.put(t, "libc6", "2.36-9+deb12u99", "", "")

@@ -20,24 +20,23 @@ import (
 	"github.com/unitask/unitask/internal/testsignals"
 )
 
-// The differential tests of the other languages: the image's program runs every script of a folder on the host and in a
-// clone; stdout, stderr and the exit code must be the same, byte for byte.
-// What differs is listed, with its reason, in the folder's exceptions.toml.
+// The differential tests of the other languages. The image's program runs every script of a folder on the host and in a
+// clone; stdout, stderr and the exit code must be the same, byte for byte. The folder's exceptions.toml lists the
+// differences, with reasons.
 
-// tongue is a language as the host has it.
+// tongue is a language with a program on the host.
 type tongue struct {
 	name, ext string
-	least     int      // scripts that there are
-	parts     []string // of which program is run on the host, if not nil
-	program   string   // by the path that it has in the guest
-	// prepare, if not nil, says what there is in place of the host's program: that, with arguments and variables of
-	// its own.
+	least     int      // the lowest number of scripts
+	parts     []string // the parts with program, for a root on the host, if not nil
+	program   string   // its path in the guest
+	// prepare, if not nil, returns a replacement for the program, with arguments and variables.
 	prepare func(t *testing.T) (program string, args, env []string)
-	// random, if not nil, is what a program's stderr has that differs between two runs on one host.
+	// random, if not nil, matches text of a program's stderr that differs between two runs on one host.
 	random *regexp.Regexp
-	nanos  bool // it runs on that kernel, too
-	twice  bool // each script is run once more, by what it was compiled to the first time
-	late   bool // all of it is make long's; else of three scripts one is in make test
+	nanos  bool // it also runs on Nanos
+	twice  bool // each script runs a second time, with the program compiled the first time
+	late   bool // make long runs all of it; otherwise make test runs one in three scripts
 	args   map[string][]string
 	stdin  map[string]string
 }
@@ -70,8 +69,8 @@ var tongues = []tongue{
 	},
 }
 
-// vendoredGo is the toolchain that the image has, on the host: another version's messages are others. It has a copy of
-// the image's build cache, and, as in the machine, no C compiler.
+// vendoredGo is the image's toolchain on the host, because messages of another version differ. It has a copy of the
+// image's build cache and, as in the machine, no C compiler.
 func vendoredGo(t *testing.T) (program string, args, env []string) {
 	root := filepath.Join(baseHome, "vendor", string(image.HostArch()), "go/root/usr/local/go")
 	cache := t.TempDir()
@@ -116,7 +115,7 @@ func (l tongue) differential(t *testing.T, kernel image.Kernel) {
 	}
 	var args, env []string
 	root := ""
-	if l.prepare != nil { // now that the parts are there
+	if l.prepare != nil { // now that the parts exist
 		l.program, args, env = l.prepare(t)
 	} else {
 		root = testroot.Make(t, filepath.Join(baseHome, "vendor", string(image.HostArch())), l.parts)
@@ -139,7 +138,7 @@ func (l tongue) differential(t *testing.T, kernel image.Kernel) {
 					l.args[name], l.stdin[name])
 				except := exceptionFor(exceptions, kernel, name)
 				ways := l.inGuest(t, rt, kernel, name, string(text), except)
-				if l.prepare != nil { // a trace names the sources of Go, which are elsewhere
+				if l.prepare != nil { // a trace names Go's sources, which have another path on the host
 					want.stderr = strings.ReplaceAll(want.stderr, filepath.Dir(filepath.Dir(l.program)), "/usr/local/go")
 				}
 				for _, way := range ways {
@@ -155,7 +154,7 @@ func (l tongue) differential(t *testing.T, kernel image.Kernel) {
 			})
 		}
 	})
-	// On a busy host a clone that does not come in time is booted instead.
+	// On a busy host, a machine boots if a clone does not start in time.
 	if n := int(booted.Load()); n > len(scripts)/8 {
 		t.Errorf("%d of %d machines were no clones", n, len(scripts)/2)
 	}
@@ -185,13 +184,13 @@ func exceptionsOf(t *testing.T, dir string) []exception {
 	return file.Exception
 }
 
-// way is how a script ended in a guest, of the ways that there are to run it.
+// way is a way to run a script in a guest, and how the script ended.
 type way struct {
 	outcome
 	cloned bool
 }
 
-// inGuest runs a script, and once more where its language has it run by what it was compiled to.
+// inGuest runs a script, and a second time if its language can then use the compiled program.
 func (l tongue) inGuest(t *testing.T, rt *unitask.Runtime, kernel image.Kernel, name, text string,
 	except *exception) (ways []way) {
 	t.Helper()
@@ -216,7 +215,7 @@ func (l tongue) inGuest(t *testing.T, rt *unitask.Runtime, kernel image.Kernel, 
 		return ways
 	}
 	want, again := unitask.CompiledKept, unitask.CompiledCached
-	if strings.HasPrefix(name, "compile-") || name == "cgo.go" { // there is no program
+	if strings.HasPrefix(name, "compile-") || name == "cgo.go" { // no program was built
 		want, again = "", ""
 	}
 	if second := run(); first != want || second != again {

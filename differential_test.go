@@ -21,20 +21,19 @@ import (
 	"github.com/unitask/unitask/internal/testroot"
 )
 
-// The differential test: every script in testdata/differential is run by the
-// vendored node on this host and in a machine; stdout, stderr and the exit code
-// must be the same, byte for byte. What differs is listed, with its reason, in
-// testdata/differential/exceptions.toml.
+// The differential test. The vendored node on this host and a machine run every script in testdata/differential;
+// stdout, stderr and the exit code must be the same, byte for byte. testdata/differential/exceptions.toml lists the
+// differences, with reasons.
 
 type exception struct {
 	Script string   `toml:"script"`
-	Kernel []string `toml:"kernel"` // where it holds; none: everywhere
+	Kernel []string `toml:"kernel"` // where it applies; none means everywhere
 	Reason string   `toml:"reason"`
-	// What the guest gives instead; a field that is not there is not compared.
+	// The guest's result instead; a missing field is not compared.
 	Exit   *int    `toml:"exit"`
 	Stdout *string `toml:"stdout"` // regular expressions
 	Stderr *string `toml:"stderr"`
-	// Timeout in seconds, for what hangs.
+	// Timeout in seconds, for a script that hangs.
 	Timeout int `toml:"timeout"`
 }
 
@@ -61,7 +60,7 @@ func loadExceptions(t *testing.T) []exception {
 	return file.Exception
 }
 
-// What a script is given beside its text.
+// Inputs of a script besides its text.
 var (
 	scriptArgs  = map[string][]string{"process-args.js": {"one", "--two=3", "", "with space", "ünïcödé"}}
 	scriptStdin = map[string]string{
@@ -83,7 +82,7 @@ func TestDifferential(t *testing.T) {
 	}
 	exceptions := loadExceptions(t)
 	home := newHome(t)
-	// Half of the clones and an eighth of the cold boots, else the others.
+	// Half of the clones and an eighth of the cold boots; otherwise the others.
 	for _, kernel := range kernels(t) {
 		for i := range 2 * len(scripts) {
 			script, way, cold := scripts[i/2], "clone", i%2 == 1
@@ -110,11 +109,11 @@ func TestDifferential(t *testing.T) {
 	}
 }
 
-// long reports whether what `make test` leaves out to save minutes runs, as in `make long`.
+// long reports whether `make long` runs; `make test` leaves these cases out to save minutes.
 func long() bool { return os.Getenv("UNITASK_TEST_LONG") != "" }
 
-// runsNow reports whether a case runs. The rest of a test's cases is make long's, which runs no others
-// (UNITASK_TEST_LONG=1). UNITASK_TEST_LONG=all runs all of them.
+// runsNow reports whether a case runs. make long runs the rest of a test's cases, and only those (UNITASK_TEST_LONG=1).
+// UNITASK_TEST_LONG=all runs all of them.
 func runsNow(rest bool) bool {
 	if rest {
 		return long()
@@ -144,7 +143,7 @@ func onHost(t *testing.T, name, text string) outcome {
 	return ranOnHost(t, "", nodeBinary(), "node", "/root", name, text, nil, nil, scriptArgs[name], scriptStdin[name])
 }
 
-// ranOnHost runs a script by a program of the host, in an environment like the guest's; before and env are the
+// ranOnHost runs a script with a program of the host, in an environment like the guest's; before and env are the
 // program's own arguments and variables.
 func ranOnHost(t *testing.T, root, program, called, home, name, text string, before, env, args []string,
 	stdin string) outcome {
@@ -168,13 +167,13 @@ func ranOnHost(t *testing.T, root, program, called, home, name, text string, bef
 		t.Fatal(err)
 	}
 	o := outcome{normalize(out.String(), path), normalize(errs.String(), path), cmd.ProcessState.ExitCode()}
-	if o.exit < 0 { // killed by a signal: what a shell would say
+	if o.exit < 0 { // killed by a signal: the code that a shell reports
 		o.exit = 128 + signalOf(cmd.ProcessState)
 	}
 	return o
 }
 
-// exceptionFor returns what is listed for a script and kernel, or nil.
+// exceptionFor returns the listed exception for a script and kernel, or nil.
 func exceptionFor(list []exception, kernel image.Kernel, name string) *exception {
 	for i, e := range list {
 		if e.Script == name && (len(e.Kernel) == 0 || contains(e.Kernel, string(kernel))) {
@@ -202,7 +201,7 @@ func inGuest(t *testing.T, home string, kernel image.Kernel, name, text string, 
 	return outcome{normalize(out.String(), path), normalize(errs.String(), path), res.ExitCode}
 }
 
-// The few things that must differ from run to run.
+// The few values that differ from run to run.
 var normalizations = []struct {
 	pattern *regexp.Regexp
 	with    string
@@ -211,7 +210,7 @@ var normalizations = []struct {
 	{regexp.MustCompile(`\[\d+:0x[0-9a-f]+(:\d+)?\]`), "[PID]"},
 	{regexp.MustCompile(`unitask-diff-\d+`), "unitask-diff-N"},
 	{regexp.MustCompile(`0x[0-9a-f]{6,}`), "0xADDR"},
-	// V8's native stack trace has host libraries in it, and PID and times.
+	// V8's native stack trace contains host libraries, a PID and times.
 	{regexp.MustCompile(`(?m)^ *\d+: 0xADDR.*\n`), ""},
 }
 

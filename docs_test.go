@@ -46,14 +46,14 @@ func blocks(t *testing.T, page string, languages ...string) (found []block) {
 	return found
 }
 
-// shown is a command that a page shows, and the output that it shows below it.
+// shown is a command on a page, and its output if the page shows it.
 type shown struct {
 	command string
-	output  string // of a console block, else ""; "..." stands for anything
+	output  string // of a console block, otherwise ""; "..." stands for anything
 }
 
-// commands returns the commands of a page in their order: each line of its sh blocks, and
-// what follows "$ " in its console blocks.
+// commands returns the commands of a page in order: each line of its sh blocks, and the text after "$ " in its console
+// blocks.
 func commands(t *testing.T, page string) (list []shown) {
 	t.Helper()
 	for _, b := range blocks(t, page, "sh", "console") {
@@ -75,7 +75,7 @@ func commands(t *testing.T, page string) (list []shown) {
 	return list
 }
 
-// matches says that an output is the one shown.
+// matches reports whether an output is the one shown.
 func (s shown) matches(output string) bool {
 	pattern := strings.ReplaceAll(regexp.QuoteMeta(s.output), regexp.QuoteMeta("..."), "(?s:.*)")
 	return s.output == "" || regexp.MustCompile("^"+pattern+"$").MatchString(output)
@@ -83,8 +83,8 @@ func (s shown) matches(output string) bool {
 
 var exitNote = regexp.MustCompile(`#.*exit code (\d+)`)
 
-// TestDocsCommands runs every command that the README and the pages show, in their
-// order, with the files that they name, a home and a folder for each page.
+// TestDocsCommands runs every command in the README and the pages, in order, with the files that they name. Each page
+// has its own home and folder.
 func TestDocsCommands(t *testing.T) {
 	needVM(t)
 	bin := t.TempDir()
@@ -135,7 +135,7 @@ func TestDocsCommands(t *testing.T) {
 	}
 }
 
-// docsFolder is a folder with the files that the pages' commands name.
+// docsFolder returns a folder with the files that the pages' commands name.
 func docsFolder(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -174,10 +174,10 @@ func docsFolder(t *testing.T) string {
 	return dir
 }
 
-// serves checks that a command serves until it is told to go.
+// serves checks that a command serves until a signal ends it.
 func serves(t *testing.T, line string, cmd *exec.Cmd) {
 	t.Helper()
-	cmd.Args[2] = "exec " + line // the signal is for it, not for the shell
+	cmd.Args[2] = "exec " + line // so the signal goes to the command, not to the shell
 	errs, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -197,7 +197,7 @@ func serves(t *testing.T, line string, cmd *exec.Cmd) {
 	}
 }
 
-// TestDocsGo compiles every Go program that the README and the pages show.
+// TestDocsGo compiles every Go program in the README and the pages.
 func TestDocsGo(t *testing.T) {
 	n := 0
 	for _, page := range pages(t) {
@@ -217,7 +217,7 @@ func TestDocsGo(t *testing.T) {
 	}
 }
 
-// TestDocsExitCodes: the table and --help say the same.
+// TestDocsExitCodes checks that the table and --help agree.
 func TestDocsExitCodes(t *testing.T) {
 	text, err := os.ReadFile("docs/cli.md")
 	if err != nil {
@@ -234,7 +234,7 @@ func TestDocsExitCodes(t *testing.T) {
 	}
 }
 
-// TestDocsLinks: each page that is linked is there.
+// TestDocsLinks checks that each linked page exists.
 func TestDocsLinks(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
 	design, err := filepath.Glob("docs/design/*.md")
@@ -254,7 +254,7 @@ func TestDocsLinks(t *testing.T) {
 	}
 }
 
-// The unit of the server is hardened; what systemd makes of it differs by its version.
+// The server's unit is hardened; how systemd rates it depends on its version.
 func TestUnit(t *testing.T) {
 	out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--threshold=35",
 		"hack/deploy/unitask-mcp.service").CombinedOutput()

@@ -7,11 +7,11 @@ import (
 	"testing"
 )
 
-// anyFence is a fenced block in any language.
+// anyFence matches a fenced block in any language.
 var anyFence = regexp.MustCompile("(?ms)^```.*?^```")
 
-// Who opens a page sees at once what it is for, and a command or a program that does it: after the title there is a
-// sentence, and before the second heading a block.
+// A page shows its purpose at once, with a command or a program for it. After the title comes a sentence, and before
+// the second heading a block.
 func TestDocsFirstScreen(t *testing.T) {
 	for _, page := range pages(t) {
 		text, err := os.ReadFile(page)

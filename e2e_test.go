@@ -78,7 +78,7 @@ func runsRows() []runsRow {
 	}
 }
 
-// TestRuns is what code can do to end, and what comes of it.
+// TestRuns lists the ways in which code can end, and the results.
 func TestRuns(t *testing.T) {
 	needVM(t)
 	home := newHome(t)
@@ -111,7 +111,7 @@ func TestRuns(t *testing.T) {
 				}
 				res, err := rt.Run(t.Context(), req, unitask.IO{Events: func(e unitask.Event) { t.Log(e.Kind, e.Message) }})
 				if err != nil {
-					if res != nil { // what the machine said last
+					if res != nil { // the machine's last output
 						said, _ := os.ReadFile(filepath.Join(home, "runs", res.RunID, record.ConsoleFile))
 						t.Logf("its console: %s", said[max(0, len(said)-2000):])
 					}
@@ -142,13 +142,13 @@ func TestRuns(t *testing.T) {
 	}
 }
 
-// What is still being printed when the program ends does not put its end off.
+// Pending output at the end of the program does not delay its end.
 const goesOn = `
 const { Worker } = require("worker_threads");
 const code = 'const fs = require("fs"); require("worker_threads").parentPort.postMessage(1); for (;;) try { fs.writeSync(1, "y".repeat(1000)) } catch {}';
 new Worker(code, { eval: true }).on("message", () => setTimeout(() => process.exit(5), 300));`
 
-// Each attempt is timed by itself: under TCG, fetch alone takes a second to load.
+// Each attempt is timed alone: under TCG, fetch takes a second to load.
 const noNetwork = `
 let t0; const fast = () => Date.now() - t0 < 3000 ? "fast" : "slow " + (Date.now() - t0);
 (async () => {
@@ -160,7 +160,7 @@ let t0; const fast = () => Date.now() - t0 < 3000 ? "fast" : "slow " + (Date.now
   s.send("x", 123, "10.0.2.2"); s.send("x", 53, "8.8.8.8"); setTimeout(() => { console.log("udp", heard ? "answered" : "silent"); s.close(); }, 300);
 })();`
 
-// TestOutputFlood: a gigabyte costs neither memory nor a stalled machine.
+// TestOutputFlood checks that a gigabyte of output costs no memory and does not stall the machine.
 func TestOutputFlood(t *testing.T) {
 	needVM(t)
 	for _, kernel := range kernels(t) {
@@ -199,7 +199,7 @@ func TestCancel(t *testing.T) {
 	home := newHome(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	why := errors.New("changed my mind")
-	// The first line that it prints to stderr ends it.
+	// The first line on stderr ends it.
 	var begin time.Time
 	streams := unitask.IO{Stderr: writerFunc(func(p []byte) (int, error) {
 		begin = time.Now()
@@ -241,7 +241,7 @@ func TestQEMUKilledFromOutside(t *testing.T) {
 	}
 }
 
-// qemuChildren are the running QEMU processes that a process started.
+// qemuChildren returns the running QEMU processes that a process started.
 func qemuChildren(t testing.TB, parent int) []int {
 	t.Helper()
 	var pids []int
@@ -262,10 +262,10 @@ func qemuChildren(t testing.TB, parent int) []int {
 	return pids
 }
 
-// TestNothingLeft: many runs, some at once, and nothing of them stays.
+// TestNothingLeft checks that many runs, some at once, leave nothing behind.
 func TestNothingLeft(t *testing.T) {
 	needVM(t)
-	t.Setenv("TMPDIR", t.TempDir()) // others' files are not counted
+	t.Setenv("TMPDIR", t.TempDir()) // excludes others' files
 	home := newHome(t)
 	rt, err := unitask.Open(unitask.Options{Home: home})
 	if err != nil {
@@ -278,7 +278,7 @@ func TestNothingLeft(t *testing.T) {
 			t.Errorf("%v %+v", err, res)
 		}
 	}
-	once() // whatever is set up once is set up now
+	once() // do all one-time setup now
 	unitask.Settle(t.Context(), rt)
 	before := inventory(t)
 	rounds := 20
@@ -303,7 +303,7 @@ func TestNothingLeft(t *testing.T) {
 	}
 }
 
-// stock is what a process holds that a run might leave behind.
+// stock is the set of resources of a process that a run might leave behind.
 type stock struct{ qemus, descriptors, goroutines, tempFiles int }
 
 func inventory(t *testing.T) stock {
@@ -356,7 +356,7 @@ func TestDamagedImage(t *testing.T) {
 	}
 }
 
-// copyImages replaces a home's borrowed images by the Linux one's copy.
+// copyImages replaces a home's borrowed images by a copy of the Linux image.
 func copyImages(t *testing.T, home string) {
 	t.Helper()
 	rt, err := unitask.Open(unitask.Options{Home: baseHome})

@@ -58,8 +58,8 @@ func modelAPI(m *http.ServeMux) {
 	})
 }
 
-// forgeAPI has the shape of GitHub's REST API: pages by Link, conditional requests, something that is made, and a
-// missing repository that is 404 to who may not see it.
+// forgeAPI has the shape of GitHub's REST API: pages with Link, conditional requests, creation, and 404 for a
+// repository that the client may not see.
 func forgeAPI(m *http.ServeMux) {
 	m.HandleFunc("a.b.wild.example/repos/acme/app/issues", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json; charset=utf-8")
@@ -129,8 +129,8 @@ r = urllib.request.urlopen(urllib.request.Request("https://a.b.wild.example/repo
 print(r.status, json.load(r)[0]["title"], r.headers["x-ratelimit-remaining"])
 `
 
-// TestEgressAPIs: what models write for a model's and a forge's API works with keys that the machine never has, each
-// for its own host only.
+// TestEgressAPIs checks that models' usual code for a model's and a forge's API works with keys that the machine never
+// has, each for its own host only.
 func TestEgressAPIs(t *testing.T) {
 	needVM(t)
 	web := newSite(t, modelAPI, forgeAPI)

@@ -7,7 +7,7 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// bodies has a body of 50 MiB come, and one go, and prints the MB/s of each.
+// bodies downloads and uploads a body of 50 MiB, and prints the MB/s of each.
 const bodies = `
 const https = require("https");
 const rate = (n, from) => n / 1e6 / (Number(process.hrtime.bigint() - from) / 1e9);
@@ -23,8 +23,8 @@ const ask = (options, body) => new Promise((ok, bad) => {
   console.log(JSON.stringify({ down: await ask({ path: "/big" }), up: await ask({ path: "/digest", method: "POST" }, sent) }));
 })();`
 
-// BenchmarkEgressBody is a large body as code in a machine meets it, to a host that a secret is bound to, and to
-// the same host spliced, in turn: the ratio counts.
+// BenchmarkEgressBody transfers a large body between a machine and a host with a bound secret, and the same host
+// spliced, in turn. The ratio is the result.
 func BenchmarkEgressBody(b *testing.B) {
 	needVM(b)
 	web := newSite(b)

@@ -33,11 +33,10 @@ import (
 	"github.com/unitask/unitask/netstack"
 )
 
-// site is the internet that the egress tests have: names that lead to public
-// addresses, and local servers behind them.
+// site is the internet of the egress tests: names with public addresses, and local servers behind them.
 type site struct {
 	ca       string
-	file     string // that holds it
+	file     string // which contains it
 	upstream netstack.Upstream
 }
 
@@ -71,7 +70,7 @@ func newSite(t testing.TB, more ...func(*http.ServeMux)) *site {
 	})
 	handler.HandleFunc("/ws", webSocketEcho)
 	plain, secure := httptest.NewServer(handler), httptest.NewUnstartedServer(handler)
-	secure.Config.ErrorLog = log.New(io.Discard, "", 0) // refused handshakes are what is tested
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0) // the tests check refused handshakes
 	cert := testcert.For(t, "good.example", "a.b.wild.example")
 	secure.TLS = &tls.Config{Certificates: []tls.Certificate{cert}}
 	secure.EnableHTTP2 = true
@@ -139,7 +138,7 @@ func webSocketEcho(w http.ResponseWriter, r *http.Request) {
 	_, _ = rw.ReadByte()
 }
 
-// TestEgress is the network as code in a guest meets it.
+// TestEgress tests the network from code in a guest.
 func TestEgress(t *testing.T) {
 	needVM(t)
 	home, web := newHome(t), newSite(t)
@@ -219,7 +218,7 @@ new Worker('fetch("https://good.example/").then((r) => r.text()).catch((e) => e.
 	}
 }
 
-// Child processes trust what a run brings, too, and theirs.
+// Child processes and their children trust the run's certificates, too.
 func TestEgressCAInChildren(t *testing.T) {
 	needVM(t)
 	home, web := newHome(t), newSite(t)
@@ -242,7 +241,7 @@ func echoClient(port, host string) string {
 		`", family: 4 }, () => c.end("echo")); c.on("data", (d) => console.log(String(d))).on("error", (e) => console.log(e.code))`
 }
 
-// Fifty megabytes each way, digests equal.
+// Fifty megabytes each way, with equal digests.
 func TestThroughput(t *testing.T) {
 	needVM(t)
 	home, web := newHome(t), newSite(t)
@@ -293,7 +292,7 @@ func TestDatabases(t *testing.T) {
 	})
 }
 
-// postgresClient speaks the frontend protocol 3.0 as far as a trusted user needs.
+// postgresClient speaks as much of the frontend protocol 3.0 as a trusted user needs.
 const postgresClient = `
 const text = (s) => Buffer.from(s + "\0"); let buf = Buffer.alloc(0);
 const message = (type, ...parts) => { const body = Buffer.concat(parts), h = Buffer.alloc(4); h.writeInt32BE(body.length + 4); return Buffer.concat([Buffer.from(type), h, body]) };
@@ -320,7 +319,7 @@ func freePort(t *testing.T) string {
 	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
-// startServer starts a program and waits until it takes connections.
+// startServer starts a program and waits until it accepts connections.
 func startServer(t *testing.T, port, program string, args ...string) {
 	t.Helper()
 	if _, err := exec.LookPath(program); err != nil {
@@ -381,7 +380,7 @@ func startPostgres(t *testing.T, port string) {
 	startServer(t, port, serve[0], serve[1:]...)
 }
 
-// A capture that tshark reads.
+// A capture that tshark can read.
 func TestPcap(t *testing.T) {
 	needVM(t)
 	if _, err := exec.LookPath("tshark"); err != nil {

@@ -13,12 +13,12 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// failing is a fleet whose worker words an error.
+// failing is a fleet whose worker returns an error.
 type failing struct{ err error }
 
 func (f failing) Run(context.Context, *FleetRun) (*Result, error) { return nil, f.err }
 
-// An error that a worker words has a bound, and no secret of the run. Its kind stays.
+// An error from a worker has a length limit, and contains no secret of the run. Its kind is kept.
 func TestAttackWorkerFails(t *testing.T) {
 	text := "\x1b[2J" + saidValue + " " + strings.Repeat("x", 1<<20)
 	for name, c := range map[string]struct {

@@ -21,7 +21,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// lying is a fleet whose worker says what it likes of a run.
+// lying is a fleet whose worker returns false results.
 type lying func(*FleetRun) *Result
 
 func (l lying) Run(_ context.Context, run *FleetRun) (*Result, error) {
@@ -29,20 +29,20 @@ func (l lying) Run(_ context.Context, run *FleetRun) (*Result, error) {
 	return l(run), nil
 }
 
-// told is what of a run was written down here: the lines of its netlog, and its audit log by kind.
+// told is everything written about a run on this host: the lines of its netlog, and its audit log by kind.
 type told struct {
 	lines  []string
 	audit  map[audit.Kind]string
 	took   time.Duration
 	result *Result
 	events []string
-	value  []string // places that have the secret's value: files of the home, events, the result
+	value  []string // places that contain the secret's value: files of the home, events, the result
 }
 
-// saidValue is the value of the secret that the run has.
+// saidValue is the value of the run's secret.
 const saidValue = "value-of-the-key"
 
-// lookForValue notes where the secret's value is.
+// lookForValue records where the secret's value is.
 func (got *told) lookForValue(t *testing.T, home string) {
 	t.Helper()
 	look := func(where, text string) {
@@ -68,7 +68,7 @@ func (got *told) lookForValue(t *testing.T, home string) {
 	look("the events", strings.Join(got.events, "\n"))
 }
 
-// tell has a worker say something of a run that has a secret, bound to good.example.
+// tell makes a worker report something of a run that has a secret bound to good.example.
 func tell(t *testing.T, say lying) (got told) {
 	t.Helper()
 	home := testdir.Private(t)
@@ -107,12 +107,13 @@ func tell(t *testing.T, say lying) (got told) {
 
 func exited() *Result { return &Result{Outcome: OutcomeExited} }
 
-// use is a line that says that KEY went to a host.
+// use returns a line that says that KEY went to a host.
 func use(host, secrets string) []byte {
 	return fmt.Appendf(nil, `{"proto":"http","name":%q,"verdict":"allowed","secrets":[%s]}`, host, secrets)
 }
 
-// What a worker says of a run is bounded as what runs here say, marked, and hides nothing that was said before.
+// A worker's report on a run has the same limits as a local run's, is marked, and hides nothing that was recorded
+// before.
 func TestAttackWorkerSays(t *testing.T) {
 	flood := func(line func(int) []byte) told {
 		return tell(t, func(r *FleetRun) *Result {
@@ -170,7 +171,8 @@ func TestAttackWorkerSays(t *testing.T) {
 		fmt.Sprint(len(got.Error), len(got.Policy.Denials), len(got.ArtifactsRefused)))
 }
 
-// Which values came back to requests without them is a worker's word, too: of secrets that the run has, and marked.
+// A worker also reports which values came back to requests without them. The report may name only the run's secrets,
+// and is marked.
 func TestAttackWorkerExposes(t *testing.T) {
 	got := tell(t, func(r *FleetRun) *Result {
 		r.Decided([]byte(`{"proto":"http","name":"good.example","verdict":"denied","exposed":["KEY","OTHER","KEY"]}`))
@@ -214,8 +216,8 @@ func TestAttackWorkerExposes(t *testing.T) {
 	}
 }
 
-// A worker knows a run's secrets. Wherever it says their values, they are taken out; and a run of a fleet asks
-// nobody, so a worker has no answers to tell.
+// A worker knows a run's secrets, so their values are removed from all its reports. A fleet's run asks nobody, so a
+// worker's report contains no answers.
 func TestAttackWorkerTellsValues(t *testing.T) {
 	const v = "x " + saidValue
 	for name, say := range map[string]func(*FleetRun, *Result){
@@ -275,7 +277,7 @@ func TestAttackWorkerTellsValues(t *testing.T) {
 		fmt.Sprint(len(got.Approvals), len(got.PolicyChanges), len(got.Packages), len(got.ArtifactsLeft)))
 }
 
-// What a worker says was granted is asked for by no replay: the record keeps what this host granted.
+// A replay ignores what a worker reports as granted: the record keeps what this host granted.
 func TestAttackWorkerGrants(t *testing.T) {
 	home := testdir.Private(t)
 	rt, err := Open(Options{Home: home, Fleet: lying(func(*FleetRun) *Result {
@@ -313,7 +315,7 @@ func TestAttackWorkerGrants(t *testing.T) {
 	}
 }
 
-// Cutting what a worker says leaves no part of a secret's value.
+// Truncating a worker's text leaves no part of a secret's value.
 func TestAttackWorkerCutsValues(t *testing.T) {
 	part := saidValue[:len(saidValue)/2]
 	ends := func(limit int) string { return strings.Repeat("x", limit-len(part)) + saidValue }
@@ -332,7 +334,7 @@ func TestAttackWorkerCutsValues(t *testing.T) {
 	}
 }
 
-// A worker's events say nothing of this host's records, nor what to type, and are bounded.
+// A worker's events contain nothing of this host's records and no commands to type, and have limits.
 func TestAttackWorkerEvents(t *testing.T) {
 	const forged = "20261127-000000000-another"
 	for _, row := range []struct {
@@ -354,8 +356,8 @@ func TestAttackWorkerEvents(t *testing.T) {
 	}
 }
 
-// A worker's list of what did not come back makes no success of a run that has none, and has no secret, no line of its
-// own and no end.
+// A worker's list of missing files can't make a failed run a success. It contains no secret and no separate line, and
+// its length is limited.
 func TestAttackWorkerUndelivered(t *testing.T) {
 	said := func(outcome Outcome, path string) *Result {
 		return tell(t, func(*FleetRun) *Result {

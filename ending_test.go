@@ -23,7 +23,7 @@ import (
 	"github.com/unitask/unitask/internal/testwait"
 )
 
-// Code that ends with most of standard input unread leaves its artifacts.
+// Code that leaves most of standard input unread keeps its artifacts.
 func TestArtifactsWithStdinUnread(t *testing.T) {
 	needVM(t)
 	const code = `process.stdin.once("data", () => { require("fs").writeFileSync("/out/a.txt", "x".repeat(100000)); process.exit(0) })`
@@ -47,8 +47,8 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// forgeries tell the agent that the code has ended, while it goes on: on linux as the addon tells it, on Nanos by the
-// agent's own pipe (the second descriptor that nanos.c moves out of the way), and not by libc's write, which does not
+// forgeries tell the agent that the code has ended, while it continues. On linux they use the addon's way. On Nanos
+// they use the agent's own pipe (the second descriptor that nanos.c moves away), and not libc's write, which does not
 // reach it.
 var forgeries = map[image.Kernel]unitask.Request{
 	image.Linux: {Code: `
@@ -73,8 +73,8 @@ while True:
     time.sleep(0.002)`},
 }
 
-// listen serves connections to a port of the loopback, one after the other, until the test ends
-// or stop is called, which waits for the last.
+// listen serves connections to a loopback port, one after the other, until the test ends or until stop, which waits for
+// the last one.
 func listen(t *testing.T, serve func(net.Conn)) (port int, stop func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -98,8 +98,7 @@ func listen(t *testing.T, serve func(net.Conn)) (port int, stop func()) {
 	return l.Addr().(*net.TCPAddr).Port, stop
 }
 
-// Code that says it has ended, and has not, has no network while its artifacts are
-// taken in.
+// Code that falsely claims to have ended has no network while its artifacts are collected.
 func TestAttackForgedExit(t *testing.T) {
 	needVM(t)
 	for _, kernel := range kernels(t) {
@@ -123,7 +122,7 @@ func TestAttackForgedExit(t *testing.T) {
 				!strings.HasPrefix(heard.Load().String(), "forged\n") {
 				t.Fatalf("the attack did not take place: %+v", res)
 			}
-			// What was under way at that moment may still arrive.
+			// Data that was in transit at that moment may still arrive.
 			got := "cut"
 			if n := strings.Count(heard.Load().String(), "tick\n"); n > 20 {
 				got = fmt.Sprintf("%d messages", n)
@@ -133,8 +132,7 @@ func TestAttackForgedExit(t *testing.T) {
 	}
 }
 
-// What a server sent before it closed is read, also by who ends its own side first and
-// reads then.
+// Data that a server sent before it closed is read, even by a client that closes its own side before it reads.
 func TestLateReader(t *testing.T) {
 	needVM(t)
 	for _, kernel := range kernels(t) {
@@ -152,9 +150,8 @@ c.on("data", (d) => (n += d.length)).on("end", () => console.log(n, "end")).on("
 	}
 }
 
-// A guest that never comes to the end of its artifacts has what is left of its time, and
-// the grace. The file is a hole as large as may come back, of which a machine sends some
-// tens of MiB in a second.
+// A guest whose artifacts never end gets the rest of its time, and the grace. The file is sparse and as large as
+// allowed; a machine sends some tens of MiB of it in a second.
 func TestAttackEndlessArtifacts(t *testing.T) {
 	needVM(t)
 	if unitask.CollectGrace != 15*time.Second {
@@ -187,7 +184,7 @@ func TestAttackEndlessArtifacts(t *testing.T) {
 				refused += r.Path + " "
 			}
 			got := fmt.Sprintf("%s, not taken: %s", res.Outcome, refused)
-			if took < limit || took > limit+grace+2*time.Second { // and the machine's end
+			if took < limit || took > limit+grace+2*time.Second { // includes the machine's end
 				got += fmt.Sprintf("after %s", took)
 			}
 			attack.Check(t, "artifacts without end, on "+string(kernel), "undelivered, not taken: big /out ", got)
@@ -195,8 +192,8 @@ func TestAttackEndlessArtifacts(t *testing.T) {
 	}
 }
 
-// A kernel that gives up ends the run, with the reason in one line: what else it prints is in the
-// record. This linux would stay for ever, as Nanos does after some of its faults.
+// A kernel panic ends the run, with the reason in one line; its other output is in the record. This linux would hang
+// forever, as Nanos does after some of its faults.
 func TestKernelGivesUp(t *testing.T) {
 	needVM(t)
 	for kernel, stack := range map[image.Kernel]string{image.Linux: "Call Trace:", image.Nanos: "frame trace:"} {
@@ -252,8 +249,8 @@ func TestKernelGivesUp(t *testing.T) {
 			if err != nil || !strings.Contains(string(text), stack) {
 				t.Errorf("%v; the record's console:\n%s", err, text)
 			}
-			// Half a second on an idle host. A busy one has as much more as our threads have waited for a
-			// processor, and as an ordinary run's end takes.
+			// Half a second on an idle host. On a busy host, add the time for which our threads waited for a processor, and the
+			// length of an ordinary run's end.
 			if died.IsZero() {
 				died, then = ended, waitsForProcessor()
 			}
@@ -268,7 +265,7 @@ func TestKernelGivesUp(t *testing.T) {
 	}
 }
 
-// ordinaryEnd is how long a run takes to end after its last word.
+// ordinaryEnd is how long a run takes to end after its last output.
 func ordinaryEnd(t *testing.T, rt *unitask.Runtime, kernel image.Kernel) time.Duration {
 	t.Helper()
 	var last lastWrite
@@ -286,8 +283,7 @@ func (w *lastWrite) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// waits is how long each thread of this process has been ready to run and was not; empty where
-// the kernel does not count it.
+// waits returns how long each thread of this process was ready but did not run; empty if the kernel does not count it.
 type waits map[string]time.Duration
 
 func waitsForProcessor() waits {
@@ -303,7 +299,7 @@ func waitsForProcessor() waits {
 	return all
 }
 
-// since is what the threads that are there have waited more than then.
+// since returns how much longer than in then the current threads have waited.
 func (w waits) since(then waits) (sum time.Duration) {
 	for name, waited := range w {
 		sum += max(0, waited-then[name])
@@ -311,7 +307,7 @@ func (w waits) since(then waits) (sum time.Duration) {
 	return sum
 }
 
-// A machine whose processor stands still says nothing any more: the time limit ends its run.
+// A machine whose processor has stopped sends nothing any more: the time limit ends its run.
 func TestStoppedMachine(t *testing.T) {
 	needVM(t)
 	for _, kernel := range kernels(t) {

@@ -10,8 +10,7 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// One run: the code's own exit code and output are in the result; an error
-// would mean that it could not be had.
+// One run: the result has the code's own exit code and output. An error means that there is no result.
 func ExampleRun() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -30,7 +29,7 @@ func ExampleRun() {
 	// exited with exit code 7
 }
 
-// A program that runs many keeps one Runtime; streams go where it says.
+// A program with many runs keeps one Runtime, and chooses where the streams go.
 func ExampleRuntime_Run() {
 	rt, err := unitask.Open(unitask.Options{})
 	if err != nil {

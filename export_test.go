@@ -16,8 +16,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// ReadInputs returns the content of every file that a request would bring into the
-// guest, by its path there; between is called after the check, before the reading.
+// ReadInputs returns the content of every file that a request would bring into the guest, by its path there. It calls
+// between after the check and before the reading.
 func ReadInputs(req Request, ceiling *policy.Ceiling, between func()) (map[string]string, []policy.Denial, error) {
 	var brought hostfiles.Set
 	defer brought.Close()
@@ -32,17 +32,17 @@ func ReadInputs(req Request, ceiling *policy.Ceiling, between func()) (map[strin
 	return found, denials, brought.Put(context.Background(), found, hostfiles.All, func(hostfiles.Sent) {})
 }
 
-// SetBringTime changes how long what a step brings may take.
+// SetBringTime changes the time limit for the files that a step brings.
 func SetBringTime(rt *Runtime, d time.Duration) { rt.sessions.BringTime = d }
 
-// ResolveRequest is what a request asks for, as it is recorded, and what comes of it.
+// ResolveRequest returns a request as recorded, and the resolved grants.
 func ResolveRequest(req Request, ceiling *policy.Ceiling) (policy.Request, policy.Effective, []policy.Denial, error) {
 	var brought hostfiles.Set
 	defer brought.Close()
 	return program.Resolve(catalog.Request{Request: req}, ceiling, &brought)
 }
 
-// contents is a guest that keeps what is put into it.
+// contents is a guest that keeps the files that it receives.
 type contents map[string]string
 
 func (c contents) Put(f guest.File, content io.Reader) error {
@@ -55,8 +55,8 @@ func (c contents) Put(f guest.File, content io.Reader) error {
 	return err
 }
 
-// PanicOnOOM has a runtime's linux kernels panic where they would end a process that
-// needs more memory than there is; args are more of the kernel's.
+// PanicOnOOM makes a runtime's linux kernels panic instead of ending a process that needs too much memory; args are
+// more kernel arguments.
 func PanicOnOOM(rt *Runtime, args string) {
 	_ = rt.engine.Source.Close()
 	arg := func(memoryMB int) string { return node.HeapArg(memoryMB) + " sysctl.vm.panic_on_oom=1 " + args }
@@ -66,19 +66,19 @@ func PanicOnOOM(rt *Runtime, args string) {
 	rt.engine.Source = machine.Open(options)
 }
 
-// SetApprovalTime puts another time in for approvalTime.
+// SetApprovalTime replaces approvalTime.
 func SetApprovalTime(rt *Runtime, d time.Duration) { rt.engine.ApprovalTime = d }
 
-// SetGrace puts another time in for collectGrace.
+// SetGrace replaces collectGrace.
 func SetGrace(rt *Runtime, grace time.Duration) { rt.engine.Grace = grace }
 
-// CollectGrace is what it is otherwise.
+// CollectGrace is the default of collectGrace.
 const CollectGrace = engine.CollectGrace
 
-// Settle waits for what a runtime does in the background.
+// Settle waits for a runtime's background work.
 func Settle(ctx context.Context, rt *Runtime) { rt.engine.Source.Settle(ctx) }
 
-// Alone says that what a request's code is compiled to may be kept for other runs.
+// Alone reports whether the compiled program of a request may be kept for other runs.
 func Alone(rt *Runtime, req Request, streams IO) (bool, error) {
 	made, err := rt.engine.Prepare(Caller{}, catalog.Request{Request: req}, streams, engine.Purpose{})
 	if err != nil {

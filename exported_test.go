@@ -15,11 +15,11 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/exported.txt and docs/layers.svg anew")
 
-// publicPackages are those that other programs may import.
+// publicPackages are the packages that other programs may import.
 var publicPackages = []string{".", "run", "session", "policy", "record", "fleet"}
 
-// The public packages export what testdata/exported.txt lists, and nothing else: who adds or removes a name says so
-// there (go test -run TestExportedNames . -update).
+// The public packages export exactly what testdata/exported.txt lists. Whoever adds or removes a name updates the list
+// (go test -run TestExportedNames . -update).
 func TestExportedNames(t *testing.T) {
 	const golden = "testdata/exported.txt"
 	names := map[string]bool{}
@@ -65,7 +65,7 @@ func TestExportedNames(t *testing.T) {
 	}
 }
 
-// addExported adds the exported names of a declaration: with their package, and of a method or field with its type.
+// addExported adds the exported names of a declaration, with their package. It adds a method or field with its type.
 func addExported(names map[string]bool, pkg string, decl ast.Decl) {
 	add := func(path ...string) {
 		if !slices.ContainsFunc(path, func(one string) bool { return !ast.IsExported(one) }) {

@@ -15,8 +15,8 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// A bound secret that its own host gives away is withdrawn the third time, and code that prints the value, which it has
-// from elsewhere, ends the third time. The netlog and the audit log have both.
+// A bound secret that its own host exposes is withdrawn the third time. Code that has the value from elsewhere and
+// prints it ends the third time. The netlog and the audit log have both.
 func TestAttackExposedRun(t *testing.T) {
 	needVM(t)
 	const value = "sk-Vn41xZp0Qw7eRt6y"

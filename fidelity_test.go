@@ -15,8 +15,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// What Node does at home and must do in a machine, where the differential test can't
-// compare the two: each row's output is a regular expression for all of the stream.
+// Node's behavior that a machine must have, where the differential test can't compare. Each row's output is a regular
+// expression for the whole stream.
 func TestFidelity(t *testing.T) {
 	needVM(t)
 	setup := filepath.Join(t.TempDir(), "setup.cjs")
@@ -107,7 +107,7 @@ for (const f of ["/etc/passwd", "/etc/new", "/usr/bin/new", "/lib/new", "/unitas
 	})
 }
 
-// Arguments that can't be heeded are refused, never ignored.
+// Arguments without effect are refused, never ignored.
 func TestNodeArgsRefused(t *testing.T) {
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/unitask/unitask/internal/hostfiles"
 )
 
-// seenTree prints all that code can see of a folder, but for times of folders.
+// seenTree prints everything that code can see of a folder, except times of folders.
 const seenTree = `
 const fs = require("fs"), path = require("path"), crypto = require("crypto");
 const all = [];
@@ -30,8 +30,7 @@ for (const f of [() => fs.writeFileSync("/in/aes/aes.go", "x"), () => fs.writeFi
   try { f(); tried.push("allowed"); } catch (e) { tried.push(e.code); }
 console.log(all.length, crypto.createHash("sha256").update(all.join("\n")).digest("hex"), tried.join());`
 
-// A folder that was given before is in the machine from the beginning: the code sees what it
-// saw when it was sent.
+// A folder that an earlier run also had is in the machine from the start. The code sees the same as when it was sent.
 func TestFoldersAreKept(t *testing.T) {
 	needClones(t)
 	dir := filepath.Join(build.Default.GOROOT, "src", "crypto") // nobody changes it
@@ -60,7 +59,7 @@ func TestFoldersAreKept(t *testing.T) {
 
 func keptFolder(t *testing.T, kernel image.Kernel, dir string) {
 	home := newHome(t)
-	if err := os.Remove(filepath.Join(home, "templates")); err != nil { // the base's, which may have one
+	if err := os.Remove(filepath.Join(home, "templates")); err != nil { // the base home's templates
 		t.Fatal(err)
 	}
 	rt, err := unitask.Open(unitask.Options{Home: home})
@@ -82,7 +81,7 @@ func keptFolder(t *testing.T, kernel image.Kernel, dir string) {
 	if outputs[0] != outputs[1] || strings.Contains(outputs[0], "allowed") {
 		t.Errorf("sent: %s\nkept: %s", outputs[0], outputs[1])
 	}
-	// The second run was a clone of a template of its own.
+	// The second run was a clone of a separate template.
 	used := 0
 	for _, info := range globbed(t, filepath.Join(home, "templates", "*", "template.json")) {
 		text, err := os.ReadFile(info)

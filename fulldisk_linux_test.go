@@ -24,9 +24,9 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// A disk that is full in the middle of an image leaves nothing of it.
+// If the disk fills up while an image is built, nothing of the image is left.
 func TestImportOnFullDisk(t *testing.T) {
-	needVM(t) // whose parts the image is made of
+	needVM(t) // the image consists of its parts
 	home := testdir.Private(t)
 	testlack.Disk(t, home, "size=1m")
 	rt, err := unitask.Open(unitask.Options{Home: home})
@@ -44,8 +44,8 @@ func TestImportOnFullDisk(t *testing.T) {
 	}
 }
 
-// What a step has left in /out and the host's disk has no room for is an error, and not forgotten: it comes when there
-// is.
+// If the host's disk has no room for a step's files in /out, that is an error. The files are not lost: they come back
+// once there is room.
 func TestSessionOutOnFullDisk(t *testing.T) {
 	needVM(t)
 	home := newHome(t)
@@ -84,7 +84,7 @@ func smallStore(t *testing.T, size string) (home string) {
 	return home
 }
 
-// auditKinds are those of a run's entries.
+// auditKinds returns the kinds of a run's entries.
 func auditKinds(t *testing.T, rt *unitask.Runtime, run string) (kinds []audit.Kind) {
 	t.Helper()
 	if err := rt.Audit().Read(func(_ int64, line []byte) error {
@@ -100,7 +100,7 @@ func auditKinds(t *testing.T, rt *unitask.Runtime, run string) (kinds []audit.Ki
 	return kinds
 }
 
-// Code that fills the disk of its record: the record has an end that says so, and the audit log has, too.
+// Code fills the disk of its record. The record's end and the audit log report this.
 func TestAttackFullDisk(t *testing.T) {
 	needVM(t)
 	const fill = "yes 0123456789012345678901234567890123456789 | head -c 6000000"
@@ -142,8 +142,8 @@ func TestAttackFullDisk(t *testing.T) {
 	}
 }
 
-// A ceiling with audit = "required" runs nothing whose entries can't be written. Without it the run goes on, and says
-// so.
+// A ceiling with audit = "required" refuses runs whose entries can't be written. Without it the run continues, and
+// reports this.
 func TestAttackAuditRequired(t *testing.T) {
 	needVM(t)
 	for name, lack := range map[string]func(t *testing.T, dir string){
@@ -204,7 +204,8 @@ func TestAttackAuditRequired(t *testing.T) {
 	}
 }
 
-// A session whose end can't be written to the audit log ends with an error where the ceiling requires the log.
+// If a session's end can't be written to the audit log and the ceiling requires the log, the session ends with an
+// error.
 func TestAttackAuditRequiredSession(t *testing.T) {
 	needVM(t)
 	for _, required := range []bool{true, false} {
@@ -248,7 +249,7 @@ func TestAttackAuditRequiredSession(t *testing.T) {
 	}
 }
 
-// Code that has filled the disk of its netlog reaches nothing any more: no line would tell of it.
+// Code that has filled the disk of its netlog can't connect any more, because no line would record it.
 func TestAttackFullDiskNetwork(t *testing.T) {
 	needVM(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")

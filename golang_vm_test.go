@@ -9,8 +9,8 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// Programs in Go that want to change what the next ones are compiled with, and that take memory or the compiler's time
-// without end: each ends as others do.
+// Programs in Go that try to change the compilation of later ones, or use memory or the compiler's time without end.
+// Each ends as other programs do.
 func TestGoAttacked(t *testing.T) {
 	needClones(t)
 	if !long() {

@@ -17,7 +17,7 @@ import (
 	"github.com/unitask/unitask/machine"
 )
 
-// Code has no more time than it was granted, whatever it does to its signals, streams, disks and processes.
+// Code gets no more time than granted, whatever it does to its signals, streams, disks and processes.
 func TestAttackTime(t *testing.T) {
 	needVM(t)
 	rt := openRuntime(t, unitask.Options{Home: newHome(t)})
@@ -44,7 +44,7 @@ func TestAttackTime(t *testing.T) {
 		}
 		got := fmt.Sprint(err)
 		if err == nil {
-			got = strings.Replace(string(res.Outcome), "oom", "timeout", 1) // disks are memory
+			got = strings.Replace(string(res.Outcome), "oom", "timeout", 1) // disks are in memory
 		}
 		if took := time.Since(begin); took > 30*time.Second {
 			got += fmt.Sprintf(" after %v", took)
@@ -56,7 +56,7 @@ func TestAttackTime(t *testing.T) {
 	}
 }
 
-// Code has no more of the host's memory than it was granted and what QEMU has beside it, wherever it puts it.
+// Code gets no more of the host's memory than granted, plus QEMU's own, wherever it puts it.
 func TestAttackMemory(t *testing.T) {
 	if _, err := os.Stat("/proc/self/status"); err != nil {
 		t.Skip("no /proc on this system")
@@ -94,7 +94,7 @@ for (const d of ["/tmp", "/dev/shm", "/out"])
 	}
 }
 
-// Code that prints without end on both streams has no more kept of it than was granted.
+// Of code that prints without end on both streams, no more output is kept than granted.
 func TestAttackOutput(t *testing.T) {
 	needVM(t)
 	rt := openRuntime(t, unitask.Options{Home: newHome(t)})
@@ -117,7 +117,7 @@ for (let n = 0; n < 8; n++) spawn("sh", print, { stdio: "inherit" });`},
 	}
 }
 
-// peakOf is the most memory that a process has had, in KiB.
+// peakOf returns the peak memory of a process, in KiB.
 func peakOf(pid int) (n int) {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // it may have ended
 	if _, rest, found := strings.Cut(string(text), "VmHWM:"); found {
@@ -126,7 +126,7 @@ func peakOf(pid int) (n int) {
 	return n
 }
 
-// A machine is used once: nothing that code leaves in it is in the next one, which is of the same template.
+// A machine is used once: nothing that code leaves in it is in the next clone of the same template.
 func TestAttackLeftInMachine(t *testing.T) {
 	needVM(t)
 	rt := openRuntime(t, unitask.Options{Home: newHome(t)})
@@ -170,8 +170,8 @@ console.log(crypto.randomUUID(), Math.random(), true); console.log(found.join(",
 	attack.Check(t, "random numbers of two machines of one template", "others", same)
 }
 
-// The value of a secret that the code has is in no other process of the host, and nowhere in the home. (TestWarm
-// looks into the template that a run with a secret has made.)
+// The value of a run's secret is in no other process of the host, and nowhere in the home. (TestWarm checks the
+// template of a run with a secret.)
 func TestAttackSecretTraces(t *testing.T) {
 	needVM(t)
 	home := newHome(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// What can't be read is as old as its id says, and a paused session keeps its record.
+// An unreadable record is as old as its id says, and a paused session keeps its record.
 func TestPruneKeeps(t *testing.T) {
 	home := testdir.Private(t)
 	rt, err := unitask.Open(unitask.Options{Home: home})
@@ -78,7 +78,7 @@ func TestPruneKeeps(t *testing.T) {
 	if err := rt.History().Remove(paused); !errors.Is(err, history.ErrPaused) {
 		t.Error(err)
 	}
-	if err := os.Remove(folder); err != nil { // which ended with its session
+	if err := os.Remove(folder); err != nil { // the one that ended with its session
 		t.Fatal(err)
 	}
 	if err := rt.History().Remove(paused); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// A home that others can change is no home.
+// A home that others can change is refused.
 func TestAttackHomes(t *testing.T) {
 	dir := t.TempDir()
 	made := func(mode os.FileMode, uid int) func(string) error {
@@ -67,7 +67,7 @@ func TestAttackHomes(t *testing.T) {
 			got = err.Error()
 		}
 		attack.Check(t, "a home: "+c.name, c.want, got)
-		if got == "opened" { // and can't be made by others any more
+		if got == "opened" { // and others can't create it any more
 			if st, err := os.Stat(home); err != nil || st.Mode().Perm()&0o022 != 0 {
 				t.Errorf("%s: %v %v", c.name, st, err)
 			}

@@ -12,7 +12,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Where secrets are is not read of a home that somebody else could change.
+// The configuration of secrets is not read from a home that another user could change.
 func TestAttackHomeOfSecrets(t *testing.T) {
 	for mode, want := range map[os.FileMode]string{0o700: "read", 0o755: "read", 0o770: "refused", 0o707: "refused",
 		0o777: "refused"} {
@@ -40,7 +40,7 @@ func TestAttackHomeOfSecrets(t *testing.T) {
 	}
 }
 
-// A relative HOME means another home in each folder: it is refused, and gives models no files.
+// A relative HOME means a different home in each folder. It is refused, and gives models no files.
 func TestAttackRelativeHome(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
@@ -69,7 +69,7 @@ func TestAttackRelativeHome(t *testing.T) {
 	}
 }
 
-// What no run has as an image is not granted, whether there is a ceiling or not.
+// An unknown image name is not granted, with or without a ceiling.
 func TestAttackImageForms(t *testing.T) {
 	ceiling, err := policy.ParseCeiling(policy.CeilingFile, []byte(`images = ["node", "docker.io/library/*"]`))
 	if err != nil {

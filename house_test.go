@@ -18,8 +18,8 @@ import (
 
 const module = "github.com/unitask/unitask"
 
-// floors is the house, from the ground up. A package imports packages of lower floors, and those inside its own
-// folder; packages of one floor know nothing of each other. "" is the root.
+// floors lists the packages from the lowest floor up. A package imports packages of lower floors, and those inside its
+// own folder. Packages of one floor don't import each other. "" is the root.
 var floors = [][]string{
 	{
 		"guest/contract", "internal/accepting", "internal/atomicfile", "internal/attack", "internal/collector",
@@ -108,7 +108,7 @@ func TestImportsPointDown(t *testing.T) {
 	}
 }
 
-// budgets may only fall: who needs less writes the new figure here.
+// Budgets may only fall: a change that needs less lowers the number here.
 var budgets = map[string]int{
 	"files of the root":            5,
 	"lines of the root":            911,
@@ -182,7 +182,7 @@ func TestBudgets(t *testing.T) {
 	}
 }
 
-// The files, folders and functions that ARCHITECTURE.md names are there.
+// The files, folders and functions that ARCHITECTURE.md names exist.
 func TestArchitectureNames(t *testing.T) {
 	page, err := os.ReadFile("ARCHITECTURE.md")
 	if err != nil {
@@ -223,14 +223,14 @@ func TestArchitectureNames(t *testing.T) {
 	}
 }
 
-// sleep is a wait for a time instead of for an event. A select may have a time limit.
+// sleep matches a wait for a time instead of an event. A select may have a time limit.
 var sleep = regexp.MustCompile(`(?m)\btime\.Sleep\(|^\s*<-time\.After\(`)
 
-// function is a whole function.
+// function matches a whole function.
 var function = regexp.MustCompile(`(?ms)^func .*?^\}`)
 
-// A program that runs on one host has no NATS in it, and one that submits to a fleet no server; who
-// embeds unitask sends spans as the program does, or not at all.
+// A program for one host contains no NATS, and a program that submits to a fleet contains no NATS server. A program
+// that embeds unitask sends spans through its own provider, or sends none.
 func TestNoNATS(t *testing.T) {
 	for _, row := range []struct{ room, without string }{{".", "nats-io"}, {"./mcp", "nats-io"},
 		{"./fleet", "nats-io/nats-server"}, {"./mcp", "otel/sdk"}, {"./mcp", "google.golang.org/grpc"},
@@ -246,7 +246,7 @@ func TestNoNATS(t *testing.T) {
 	}
 }
 
-// Each package says what it is in a comment of its own.
+// Each package has a comment that describes it.
 func TestPackageComments(t *testing.T) {
 	for _, p := range packages(t) {
 		if len(p.Doc) < 20 {
@@ -255,7 +255,7 @@ func TestPackageComments(t *testing.T) {
 	}
 }
 
-// What a test leaves to make long is run there.
+// make long runs the cases that a test leaves to it.
 func TestLongIsRun(t *testing.T) {
 	makefile, err := os.ReadFile("Makefile")
 	if err != nil {
@@ -288,10 +288,10 @@ func TestLongIsRun(t *testing.T) {
 	}
 }
 
-// test is a whole test: its name and what it does.
+// test matches a whole test: its name and its body.
 var test = regexp.MustCompile(`(?ms)^func (Test\w+)\(t \*testing\.T\) \{\n(.*?)^\}`)
 
-// docs/security.md says how many fuzz targets there are.
+// docs/security.md says how many fuzz targets exist.
 func TestSecurityCountsFuzzTargets(t *testing.T) {
 	target, n := regexp.MustCompile(`(?m)^func Fuzz\w+\(`), 0
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
@@ -315,8 +315,7 @@ func TestSecurityCountsFuzzTargets(t *testing.T) {
 	}
 }
 
-// The tests that the documents on security name are there: a promise without its test is
-// none.
+// The tests in the documents on security exist: a promise without its test is worthless.
 func TestSecurityNamesTests(t *testing.T) {
 	var all strings.Builder
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
@@ -354,7 +353,7 @@ func TestSecurityNamesTests(t *testing.T) {
 	}
 }
 
-// oldWords are words that this house had for the terms of the field, each with the term (ARCHITECTURE.md, Glossary).
+// oldWords are this project's former words for terms of the field, each with the term (ARCHITECTURE.md, Glossary).
 var oldWords = map[*regexp.Regexp]string{
 	regexp.MustCompile(`Neighbours?\b|\bneighbours\b`):                      "inline files",
 	regexp.MustCompile(`\b(max|Max)?Brought\w*|images? (was|were) brought`): "shipped image",
@@ -368,7 +367,7 @@ var oldWords = map[*regexp.Regexp]string{
 	regexp.MustCompile(`\b[Ll]iving\b`):                                     "live rules",
 }
 
-// keptWords finds lines where an old word stays: what this release reads of records of before, and routes.
+// keptWords matches lines that may keep an old word: those that read old records, and routes.
 var keptWords = regexp.MustCompile(`neighbours\.json|\["neighbours"\]|asked, "neighbours"|its old name|ip route`)
 
 func TestOldWords(t *testing.T) {
@@ -398,7 +397,7 @@ func TestOldWords(t *testing.T) {
 	}
 }
 
-// No binary is tracked: what builds and downloads leave behind does not get into a commit.
+// No binary is tracked, so no output of a build or a download gets into a commit.
 func TestNoTrackedBinaries(t *testing.T) {
 	out, err := exec.Command("git", "ls-files", "-z").Output()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/unitask/unitask/image"
 )
 
-// imageOf is the linux image of a name, of a home that has borrowed.
+// imageOf returns the linux image with a name, from a home that has borrowed.
 func imageOf(t *testing.T, name string) (*unitask.Runtime, *image.Image) {
 	t.Helper()
 	if testing.Short() {
@@ -38,7 +38,7 @@ func imageOf(t *testing.T, name string) (*unitask.Runtime, *image.Image) {
 	return rt, im
 }
 
-// needErofs skips where the kernel's driver is missing from the parts.
+// needErofs skips the test if the parts lack the kernel's driver.
 func needErofs(t *testing.T) {
 	t.Helper()
 	if found, _ := filepath.Glob(filepath.Join(baseHome, "vendor", string(image.HostArch()), "linux", "modules",
@@ -47,7 +47,7 @@ func needErofs(t *testing.T) {
 	}
 }
 
-// What an image's disk takes of the host's, with all of a usual system (guest/system), which is 29 MB of it.
+// The size of an image on the host's disk, including a usual system (guest/system) of 29 MB.
 func TestImageSizes(t *testing.T) {
 	for name, most := range map[string]int64{"python": 90e6, "data": 220e6} {
 		t.Run(name, func(t *testing.T) {
@@ -84,8 +84,8 @@ for folder, folders, files in os.walk('/image'):
         print(json.dumps(one))
 `
 
-// The kernel reads from a compressed disk what was written to it: each entry, and the content of each file that is a
-// part's, with those of all parts compared.
+// The kernel reads from a compressed disk the same that was written: each entry, and the content of each file of a
+// part. All parts are compared.
 func TestPackedDisk(t *testing.T) {
 	if !long() {
 		t.Skip("all of a disk, read in a machine, is make long's (UNITASK_TEST_LONG=1)")
@@ -144,7 +144,8 @@ func TestPackedDisk(t *testing.T) {
 		if g.Mode != kind|uint32(w.Mode.Perm()) || g.Size != w.Size || g.Target != w.Target || g.Links != links {
 			t.Errorf("%+v, not %+v", g, w)
 		}
-		if from := parts[w.Path]; from != "" && kind == syscall.S_IFREG && w.Path != "/etc/matplotlibrc" { // which is the image's own
+		// the image's own file
+		if from := parts[w.Path]; from != "" && kind == syscall.S_IFREG && w.Path != "/etc/matplotlibrc" {
 			text, err := os.ReadFile(from)
 			if err != nil {
 				t.Fatal(err)

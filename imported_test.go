@@ -11,9 +11,9 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// An image that was imported under a registry's name is not one of that registry's to a ceiling. Nothing boots here.
+// To a ceiling, an image imported under a registry's name is not an image of that registry. Nothing boots here.
 func TestAttackImportedName(t *testing.T) {
-	needVM(t) // busybox is among its parts
+	needVM(t) // its parts include busybox
 	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
 	if err != nil {
 		t.Fatal(err)

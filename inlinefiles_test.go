@@ -13,8 +13,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// A record keeps inline files beside it, and a replay has them; one with a secret in it can't be run
-// again.
+// A record stores inline files, and a replay uses them. A record whose files contained a secret can't be replayed.
 func TestInlineFilesOnRecord(t *testing.T) {
 	rt, err := Open(Options{Home: testdir.Private(t)})
 	if err != nil {
@@ -26,7 +25,7 @@ func TestInlineFilesOnRecord(t *testing.T) {
 		Secrets:     map[string]string{"KEY": "swordfish"}}
 	run := func() string {
 		t.Helper()
-		res, err := rt.Run(t.Context(), req, IO{}) // which is not vendored
+		res, err := rt.Run(t.Context(), req, IO{}) // not vendored
 		if err == nil || res == nil {
 			t.Fatalf("%+v %v", res, err)
 		}

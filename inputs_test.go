@@ -20,8 +20,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// tree makes files of a folder: "name" a file, "name/" a folder, "name -> target" a
-// link. It returns the folder, links resolved.
+// tree makes the entries of a folder: "name" a file, "name/" a folder, "name -> target" a link. It returns the folder,
+// with links resolved.
 func tree(t *testing.T, names ...string) string {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -52,7 +52,7 @@ func tree(t *testing.T, names ...string) string {
 type attackHostPathsRow struct {
 	dir         bool
 	host, guest string
-	want        string // ok, denied, or what the error says
+	want        string // ok, denied, or the error's text
 }
 
 // attackHostPathsRows are the cases of TestAttackHostPaths.
@@ -88,7 +88,7 @@ func attackHostPathsRows(work, ok, root, denied, long, short string) []attackHos
 		{false, work + "/A.txt", "", "no such file"},
 		{false, work + "/a.txt.", "", "no such file"},
 		{false, work + "/a.txt ", "", "no such file"},
-		{false, work + "/a.txt/", "", ok}, // a trailing slash is cleaned away
+		{false, work + "/a.txt/", "", ok}, // a trailing slash is removed
 		{false, work + "/nothing", "", "no such file"},
 		{false, work + "/a.txt\x00.png", "", "NUL"},
 		{false, "", "", "no path"},
@@ -113,7 +113,7 @@ func attackHostPathsRows(work, ok, root, denied, long, short string) []attackHos
 		{true, root, "/work/all", denied},
 		{true, work + "/out", "", denied},
 		{true, work + "/a.txt", "", "--file brings files"},
-		{false, work + "/out/nothing", "", denied}, // by way of a link, what is missing outside is outside
+		{false, work + "/out/nothing", "", denied}, // a missing file behind a link to the outside counts as outside
 		{true, work + "/out/nothing", "", denied},
 		{false, work + "/gone", "", denied},
 		{false, work + "/gone2", "", denied},
@@ -135,8 +135,8 @@ func attackHostPathsRows(work, ok, root, denied, long, short string) []attackHos
 	}
 }
 
-// What can be named, and what comes of it under filesUnder and dirsUnder of /work in
-// a folder that also holds /work-evil and /secret.
+// Paths that a request can name, and the result under filesUnder and dirsUnder of /work. The folder also contains
+// /work-evil and /secret.
 func TestAttackHostPaths(t *testing.T) {
 	root := makeNamedPaths(t)
 	short, err := os.MkdirTemp("/tmp", "s")
@@ -219,7 +219,7 @@ func TestAttackHostPaths(t *testing.T) {
 	}
 }
 
-// makeNamedPaths makes the folder whose paths the rows of TestAttackHostPaths name.
+// makeNamedPaths makes the folder with the paths in the rows of TestAttackHostPaths.
 func makeNamedPaths(t *testing.T) string {
 	t.Helper()
 	root := tree(t, "work/a.txt", "work/sub/b.txt", "work-evil/a.txt", "secret/key", "work/out -> ../secret",
@@ -250,7 +250,7 @@ func makeNamedPaths(t *testing.T) string {
 	return root
 }
 
-// Outside of filesUnder and dirsUnder there is one answer, whatever is there.
+// Outside of filesUnder and dirsUnder the answer is always the same, whether a file exists or not.
 func TestAttackOneAnswer(t *testing.T) {
 	root := tree(t, "work/a.txt", "secret/file", "secret/folder/", "secret/closed/x", "secret/link -> file",
 		"secret/dangling -> nothing", "secret/loop -> loop", "secret/inside -> ../work/a.txt/..",
@@ -260,7 +260,7 @@ func TestAttackOneAnswer(t *testing.T) {
 		os.WriteFile(root+"/secret/empty", nil, 0)); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.Chmod(root+"/secret/closed", 0o700) }) // else only root removes it
+	t.Cleanup(func() { _ = os.Chmod(root+"/secret/closed", 0o700) }) // otherwise only root can remove it
 	ceiling, err := policy.ParseCeiling(filepath.Join(root, "c.toml"),
 		[]byte("filesUnder = [\"work\"]\ndirsUnder = [\"work\"]"))
 	if err != nil {
@@ -283,8 +283,8 @@ func TestAttackOneAnswer(t *testing.T) {
 	}
 }
 
-// A request that names more than it may is refused before anything is looked for: each
-// path would take a descriptor, and be compared with all others.
+// A request with too many paths is refused before any path is looked up. Each path would take a descriptor, and be
+// compared with all others.
 func TestAttackManyInputs(t *testing.T) {
 	root := tree(t, "f")
 	for _, field := range []string{"files", "dirs", "allowNet"} {
@@ -314,7 +314,7 @@ func TestAttackManyInputs(t *testing.T) {
 	}
 }
 
-// A request that no machine takes leaves no record of itself.
+// A request that no machine can run leaves no record.
 func TestAttackLargeRequests(t *testing.T) {
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
@@ -344,7 +344,7 @@ func TestAttackLargeRequests(t *testing.T) {
 	}
 }
 
-// A request as it is recorded does not tell where a path leads that was denied.
+// A recorded request does not show where a denied path leads.
 func TestDeniedPathIsNotResolved(t *testing.T) {
 	root := tree(t, "work/", "secret/target", "secret/link -> target")
 	ceiling, err := policy.ParseCeiling(filepath.Join(root, "c.toml"), []byte(`filesUnder = ["work"]`))
@@ -358,11 +358,12 @@ func TestDeniedPathIsNotResolved(t *testing.T) {
 	}
 }
 
-// What is read is what was checked, whatever is exchanged meanwhile: the link itself,
-// a folder on the way, a file in the tree.
+// The file that is read is the file that was checked, whatever is replaced meanwhile: the link, a folder on the way, a
+// file in the tree.
 func TestSwappedInputs(t *testing.T) {
 	root := tree(t, "work/dir/f", "work/other/f", "secret/dir/f", "secret/f")
-	if err := os.WriteFile(filepath.Join(root, "secret/dir/f"), []byte("content of nothing!"), 0o644); err != nil { // as long as the good one
+	// as long as the good one
+	if err := os.WriteFile(filepath.Join(root, "secret/dir/f"), []byte("content of nothing!"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	link, dir, real := filepath.Join(root, "work/link"), filepath.Join(root, "work/way"), filepath.Join(root, "work/dir")
@@ -416,7 +417,7 @@ func TestSwappedInputs(t *testing.T) {
 	if read == 0 {
 		t.Error("nothing was read at all")
 	}
-	// Exchanged between the check and the reading.
+	// Replaced between the check and the read.
 	plain := tree(t, "d/f", "d/g/h")
 	found, _, err := unitask.ReadInputs(unitask.Request{Dirs: []unitask.Mount{{Host: plain + "/d", Guest: "/w/d"}}}, nil,
 		func() {

@@ -15,7 +15,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Files and folders of the host are inside as they are outside, and stay as they are.
+// The host's files and folders are the same in the guest, and stay unchanged.
 func TestInputs(t *testing.T) {
 	needVM(t)
 	dir := tree(t, "proj/data/sales.csv", "proj/data/tool.sh", "proj/data/latest -> sales.csv", "proj/src/main.js",
@@ -96,7 +96,7 @@ require a module
 	refuseInputs(t)
 }
 
-// refuseInputs checks that names that are no text come as they are, and that too much for the machine is refused.
+// refuseInputs checks that names with invalid text arrive unchanged, and that too much data for the machine is refused.
 func refuseInputs(t *testing.T) {
 	t.Helper()
 	t.Run("names that are no text", func(t *testing.T) {
@@ -131,8 +131,7 @@ console.log(fs.readdirSync("/w", "latin1").sort().join(), fs.readFileSync(Buffer
 	})
 }
 
-// A large tree arrives in full. UNITASK_TEST_TREE=20000 makes it the whole size: 20 000
-// files, 200 MB.
+// A large tree arrives completely. UNITASK_TEST_TREE=20000 makes it the full size: 20 000 files, 200 MB.
 func TestTree(t *testing.T) {
 	needVM(t)
 	files := 2000

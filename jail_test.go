@@ -15,8 +15,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// The names that a policy knows are those of a machine's jail; what must hold and does
-// not keeps a run from beginning; and the jail of a real machine lets nothing through.
+// The names in a policy are those of a machine's jail. If a required layer is inactive, no run starts. The jail of a
+// real machine stops all attacks.
 func TestAttackJailOfMachine(t *testing.T) {
 	needVM(t)
 	home := newHome(t)
@@ -59,7 +59,7 @@ func TestAttackJailOfMachine(t *testing.T) {
 	case len(missing) > 0 && (!errors.As(err, &lacks) || len(lacks.Lacks) != len(missing)):
 		t.Errorf("%v, expected to be told of %+v", err, missing)
 	}
-	// A machine without a jail, where a layer of one is required.
+	// A machine without a jail, although a layer is required.
 	res, err = rt.Debug(t.Context(), unitask.Caller{},
 		unitask.Request{Code: "console.log(1)", RequireJail: []string{"network"}}, unitask.IO{},
 		unitask.DebugOptions{NoJail: true})
@@ -78,8 +78,7 @@ func TestAttackJailOfMachine(t *testing.T) {
 	}
 }
 
-// What a home requires holds for every run there, and one that can't be read as it was
-// meant is no home to run in.
+// A home's requirement applies to every run there. If the requirement can't be read exactly, no run starts.
 func TestRequireJailOfHome(t *testing.T) {
 	home := testdir.Private(t)
 	open := func() error {

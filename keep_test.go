@@ -19,15 +19,14 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// panics is code that has a kernel give up, once it has connected to PORT.
+// panics is code that makes a kernel panic after it has connected to PORT.
 var panics = map[image.Kernel]string{
 	image.Linux: `require("net").connect(PORT, "127.0.0.1", () => { console.log("up"); const all = []; for (;;) all.push(Buffer.alloc(64 << 20, 1)) }).on("error", () => {})`,
 	image.Nanos: `require("net").connect(PORT, "127.0.0.1", () => { console.log("up"); setImmediate(() => process.dlopen({ exports: {} }, "/tmp/" + "a/".repeat(1500) + "x.node")) }).on("error", () => {})`,
 }
 
-// A machine whose kernel panics is stopped and can be joined, until it is released, its
-// time is up or the run is cancelled. Then nothing is left of it. What has crashed to
-// live on does not run, and reaches nobody.
+// A machine whose kernel panics is stopped and waits for a debugger until it is released, its time is over or the run
+// is cancelled. Then nothing of it is left. Code that survives the panic does not run, and reaches nobody.
 func TestAttackKeptMachine(t *testing.T) {
 	needVM(t)
 	for _, kernel := range kernels(t) {
@@ -60,7 +59,7 @@ func TestAttackKeptMachine(t *testing.T) {
 				Code: strings.ReplaceAll(panics[kernel], "PORT", itoa(port))}
 			k := &keeper{t: t, rt: rt, req: req, kept: make(chan unitask.Event, 1)}
 			k.release(kernel, cut)
-			if kernel == image.Nanos { // Linux takes its time to use up the memory.
+			if kernel == image.Nanos { // Linux needs some time to use up the memory.
 				k.runOut()
 			}
 			for _, g := range k.gone {
@@ -83,7 +82,7 @@ type keeper struct {
 	gone []<-chan struct{} // closed when the consoles' connections end
 }
 
-// keptOutcome is how a run ended whose machine was kept.
+// keptOutcome is the end of a run whose machine was kept.
 type keptOutcome struct {
 	res *unitask.Result
 	err error
@@ -103,7 +102,7 @@ func (k *keeper) run(ctx context.Context, keep unitask.Keep) <-chan keptOutcome 
 	return done
 }
 
-// crashed checks that a run's kernel crashed, and that nothing is left of it.
+// crashed checks that a run's kernel crashed, and that nothing of it is left.
 func (k *keeper) crashed(o keptOutcome) {
 	k.t.Helper()
 	var gone *unitask.GuestError
@@ -130,7 +129,7 @@ func (k *keeper) wait(done <-chan keptOutcome) unitask.Event {
 	return unitask.Event{}
 }
 
-// monitored joins a machine's console.
+// monitored connects to a machine's console.
 func (k *keeper) monitored(id string) *vmm.Monitor {
 	k.t.Helper()
 	m, rec, err := k.rt.Consoles().Join(k.t.Context(), id, vmm.AccessMemory, false)
@@ -145,7 +144,7 @@ func (k *keeper) monitored(id string) *vmm.Monitor {
 	return m
 }
 
-// release crashes a guest, looks at it by a console, and releases it.
+// release crashes a guest, inspects it through a console, and releases it.
 func (k *keeper) release(kernel image.Kernel, cut <-chan struct{}) {
 	done := k.run(k.t.Context(), unitask.Keep{})
 	e := k.wait(done)
@@ -183,7 +182,7 @@ func (k *keeper) release(kernel image.Kernel, cut <-chan struct{}) {
 		k.t.Errorf("%v %q", err, said)
 	}
 	_ = m.Disconnect()
-	m = k.monitored(e.RunID) // leaving it has changed nothing
+	m = k.monitored(e.RunID) // disconnecting from it has changed nothing
 	if err := attach.Release(k.t.Context(), m); err != nil {
 		k.t.Error(err)
 	}
@@ -194,7 +193,7 @@ func (k *keeper) release(kernel image.Kernel, cut <-chan struct{}) {
 	}
 }
 
-// runOut checks that a machine is kept no longer than its time, and than its caller waits.
+// runOut checks that a machine is kept no longer than its time, and no longer than its caller waits.
 func (k *keeper) runOut() {
 	done := k.run(k.t.Context(), unitask.Keep{Time: time.Second})
 	k.monitored(k.wait(done).RunID)
@@ -215,7 +214,7 @@ func (k *keeper) runOut() {
 	k.crashed(<-done)
 }
 
-// What a debugger may not have is not kept for one.
+// A machine is not kept if its debugger may not see it.
 func TestAttackKeepRefused(t *testing.T) {
 	rt, err := unitask.Open(unitask.Options{Home: filepath.Join(t.TempDir(), "home")})
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// Pool, record and replay know which image a run had.
+// Pool, record and replay know the image of a run.
 func TestLanguagesPoolAndReplay(t *testing.T) {
 	needClones(t)
 	rt := openPool(t, newHome(t), unitask.PoolSize{Min: 1, Max: 2}, unitask.MachineClass{Image: "python"})

@@ -18,8 +18,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// What only Node knows does not reach the others.
-// A ceiling that does not list a language's image lets none of its code run, nor be recorded.
+// Node's specific options do not apply to other languages. If a ceiling does not list a language's image, its code
+// neither runs nor is recorded.
 func TestImagesCeiling(t *testing.T) {
 	ceiling, err := policy.ParseCeiling("/x/.unitask.toml", []byte(`images = ["node", "shell"]`))
 	if err != nil {
@@ -41,7 +41,7 @@ func TestImagesCeiling(t *testing.T) {
 	}
 }
 
-// Tables that say the same.
+// Tables that must agree.
 func TestLanguagesTable(t *testing.T) {
 	if !slices.Equal(policy.ImageNames, language.Images()) {
 		t.Errorf("policy: %q, languages: %q", policy.ImageNames, language.Images())
@@ -74,8 +74,8 @@ func TestLanguagesTable(t *testing.T) {
 	}
 }
 
-// A name in a ceiling that means no image is told with the one that it is like, whatever a run asks for; names of
-// images that may yet be built are not.
+// If a name in a ceiling means no image, the error shows a similar name, whatever a run asks for. A name of an image
+// that can still be built causes no error.
 func TestCeilingMistyped(t *testing.T) {
 	home := testdir.Private(t)
 	if err := os.MkdirAll(filepath.Join(home, "environments"), 0o700); err != nil {
@@ -94,10 +94,10 @@ func TestCeilingMistyped(t *testing.T) {
 		`images = ["node", "pyton"]`:                         `/x/.unitask.toml:1: images "pyton": is no image here: there are node, python, data, shell, go`,
 		"debug = false\nimages = [\"sh\", \"shel\"]":         `/x/.unitask.toml:2: images "shel": is no image here`,
 		`images = ["pyton"]`:                                 "did you mean python?",
-		`images = ["words", "reports"]`:                      `images "words": is no image here`, // and so nothing could run
+		`images = ["words", "reports"]`:                      `images "words": is no image here`, // so nothing could run
 		"[principals.a]\nimages = [\"nodee\"]":               "did you mean node?",
 		`images = ["node", "words"]`:                         "",
-		`images = ["node", "pythom"]`:                        "", // described
+		`images = ["node", "pythom"]`:                        "", // it has a description
 		`images = ["words", "alpine:3.20"]`:                  "",
 		`images = ["ghcr.io/acme/*"]`:                        "",
 		`memoryMb = 300`:                                     "",
@@ -115,7 +115,7 @@ func TestCeilingMistyped(t *testing.T) {
 			}
 		}
 	}
-	// No run and no session starts under it, and a list without end is no long error.
+	// No run and no session starts under it, and an extremely long list gives a short error.
 	ceiling, err := policy.ParseCeiling("/x/.unitask.toml", []byte(`images = ["node", "pyton"]`))
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +137,7 @@ func TestCeilingMistyped(t *testing.T) {
 	}
 }
 
-// A ceiling that lists a custom image called shipped, which an older release took, does not come to mean the images of
+// A ceiling that lists a custom image called shipped, which an older release allowed, does not now allow the images of
 // other hosts.
 func TestAttackShippedName(t *testing.T) {
 	home := testdir.Private(t)
@@ -194,7 +194,7 @@ func TestLanguageOfScript(t *testing.T) {
 	}
 }
 
-// A first line of any length costs nothing but its search.
+// A first line of any length costs only the search for its end.
 func TestAttackLanguageOfScript(t *testing.T) {
 	const size = 16 << 20
 	for name, code := range map[string]string{

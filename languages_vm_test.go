@@ -12,7 +12,7 @@ import (
 	"github.com/unitask/unitask/image"
 )
 
-// What Python and the shell do in machines, beyond what the differential tests compare.
+// Behavior of Python and the shell in machines that the differential tests do not compare.
 
 const pythonFetch = `
 import os, urllib.request
@@ -37,7 +37,7 @@ func TestLanguages(t *testing.T) {
 		stdout string // a regular expression
 		exit   int
 	}{
-		// Variables that are read at the start only.
+		// Variables that are read only at the start.
 		{"python: a hash seed", unitask.Request{Language: "python", Code: "print(hash('a')); import sys; print(sys.flags.hash_randomization, sys.orig_argv[1:] == sys.argv)", Env: map[string]string{"PYTHONHASHSEED": "0"}}, `4644417185603328019\n0 True\n`, 0},
 		{"python: a path and no buffers", unitask.Request{Language: "python", Code: "import sys; print(sys.path[1], sys.stdout.write_through)", Env: map[string]string{"PYTHONPATH": "/work/lib", "PYTHONUNBUFFERED": "1"}}, `/work/lib True\n`, 0},
 		{"python: a locale", unitask.Request{Language: "python", Code: "import sys, os; print(sys.flags.utf8_mode, sys.stdout.encoding, os.environ['LC_ALL'], 'LC_CTYPE' in os.environ)", Env: map[string]string{"LC_ALL": "C.UTF-8"}}, `0 utf-8 C.UTF-8 False\n`, 0},
@@ -46,7 +46,7 @@ func TestLanguages(t *testing.T) {
 		// Code without a file hides no module of the standard library from imports.
 		{"python: modules that import code", unitask.Request{Language: "python", Code: "import pdb, doctest, code, codeop; print('once', code.__file__.startswith('/usr/lib/'), hasattr(pdb, 'Pdb'))"}, `once True True\n`, 0},
 		{"python: the name of code's file", unitask.Request{Language: "python", Code: "import sys, os; print([n for n in sys.stdlib_module_names if n == os.path.splitext(os.path.basename(__file__))[0]], os.listdir('.'))"}, `\[\] \['script.py'\]\n`, 0},
-		// What of the image may not be changed says so as on any machine, and not that it can't be written.
+		// A write to a fixed file of the image gives the same error as on any machine, not a read-only error.
 		{"python: its own library", unitask.Request{Kernel: image.Linux, Language: "python", Code: `
 import errno, os
 def said(call, *args):
@@ -58,12 +58,12 @@ library = os.__file__
 print(said(os.unlink, library), said(open, library, 'a'), said(os.chmod, library, 0o777), said(os.utime, library), os.stat(library).st_uid, len(open(library).read()) > 30000)`},
 			`(ENOENT EACCES EACCES EACCES\n){3}EACCES EACCES EPERM EACCES 0 True\n`, 0},
 		{"shell: its programs", unitask.Request{Language: "shell", Code: "rm -f /usr/bin/none; echo $?; touch /usr/bin/none; : >> /usr/bin/bash; ls -ld /usr/bin | cut -c1-10"}, `0\ndrwxr-xr-x\n`, 0},
-		// Certificates, and secrets that are bound to hosts.
+		// Certificates, and bound secrets.
 		{"python: HTTPS and a bound secret", bound("python", pythonFetch), `with the key\n`, 0},
 		{"python: HTTPS in a child", bound("python", "import subprocess, sys\nsubprocess.run([sys.executable, '-c', '''"+pythonFetch+"'''])"), `with the key\n`, 0},
 		{"shell: HTTPS and a bound secret", bound("shell", `curl -sS -H "Authorization: Bearer $KEY" https://good.example/key | head -c 12`), `with the key`, 0},
 		{"shell: no HTTPS without trust", unitask.Request{Language: "shell", Code: `curl -s https://good.example/; echo $?`, AllowNet: []string{"good.example"}}, `60\n`, 0},
-		// What hostile code does. The machine ends, and what is said of it is true.
+		// Hostile code. The machine ends, and the reported reason is correct.
 		{"python: every descriptor is closed", unitask.Request{Language: "python", Code: "import os\nprint('x', flush=True)\nos.closerange(0, 4096)\nos._exit(3)"}, `x\n`, 3},
 		{"python: words for the agent", unitask.Request{Language: "python", Code: "import os, socket, stat\nprint([n for n in map(int, os.listdir('/proc/self/fd')) if n < 64 and n > 2])\nfor n in range(3, 1024):\n    try: os.write(n, b'RSWN\\x00')\n    except OSError: pass\nprint('on')"}, `\[3\]\non\n`, 0},
 		{"python: its parent is killed", unitask.Request{Language: "python", Code: "import os, signal\nfor pid in (1, os.getppid()):\n    try: os.kill(pid, signal.SIGKILL)\n    except PermissionError as e: print(e.errno)\ntry: open('/proc/1/mem', 'rb')\nexcept PermissionError: print('no')"}, `1\n1\nno\n`, 0},
@@ -96,8 +96,7 @@ print(said(os.unlink, library), said(open, library, 'a'), said(os.chmod, library
 	}
 }
 
-// What must differ between clones does, in each language: once it is drawn, no other clone
-// has it.
+// In each language, values that must differ between clones do: no two clones draw the same value.
 func TestClonesOfLanguagesDiffer(t *testing.T) {
 	needClones(t)
 	const clones = 12

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// docs/layers.svg shows the table of floors, which TestImportsPointDown compares with the imports
-// (go test -run TestLayersPicture . -update).
+// docs/layers.svg shows the table of floors, which TestImportsPointDown compares with the imports (go test -run
+// TestLayersPicture . -update).
 func TestLayersPicture(t *testing.T) {
 	const page = "docs/layers.svg"
 	users := map[string]int{}
@@ -50,8 +50,8 @@ func title(name string) string {
 	return name
 }
 
-// drawFloors draws a row for each floor, the highest first, and a box for each package: the more packages import it,
-// the darker it is.
+// drawFloors draws a row for each floor, the highest first, and a box for each package. A package that more packages
+// import is darker.
 func drawFloors(floors [][]string, users map[string]int) string {
 	const width, boxHeight, gap, left, letter = 1000, 24, 6, 44, 7
 	var body strings.Builder

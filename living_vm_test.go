@@ -12,8 +12,8 @@ import (
 	"github.com/unitask/unitask/internal/audit"
 )
 
-// A session's owner narrows and widens its network while it lives; connections that are open are cut, a pause keeps
-// what was changed, and a fork has it.
+// A session's owner narrows and widens its network while the session lives. Open connections are cut, and a pause and a
+// fork keep the changes.
 func TestAttackPolicySet(t *testing.T) {
 	t.Parallel()
 	needClones(t)
@@ -90,7 +90,7 @@ r`})
 	countRuleChanges(t, id, rt)
 }
 
-// countRuleChanges checks what the audit log and the record have of the changes.
+// countRuleChanges checks the changes in the audit log and the record.
 func countRuleChanges(t *testing.T, id string, rt *unitask.Runtime) {
 	t.Helper()
 	attack.Check(t, "a change of one that has ended", fmt.Sprintf("no run or session %q of yours is under way", id),
@@ -111,7 +111,7 @@ func countRuleChanges(t *testing.T, id string, rt *unitask.Runtime) {
 	}
 }
 
-// changeLiveRules changes what a session may reach while it runs.
+// changeLiveRules changes the network of a running session.
 func changeLiveRules(
 	t *testing.T, get func(of *unitask.Session, host string) string, s *unitask.Session,
 	set func(of *unitask.Session, c unitask.PolicyChange), good, wild string,
@@ -138,8 +138,8 @@ r`})
 	attack.Check(t, "a new one", "refused", get(s, "a.b.wild.example"))
 }
 
-// What a session may send and get is all that its machines do in turn: a pause begins no new count, nor another
-// process.
+// The limit of a session's traffic covers all its machines in turn: neither a pause nor another process starts a new
+// count.
 func TestAttackTrafficOverPauses(t *testing.T) {
 	t.Parallel()
 	needClones(t)

@@ -31,7 +31,7 @@ func (rt *Runtime) spec(ctx context.Context, sh MachineClass) (machine.Spec, err
 	return spec, nil
 }
 
-// MakeTemplate makes the template from which runs of a class are cloned: it boots a machine, runs a throw-away script
+// MakeTemplate makes the template from which runs of a class are cloned: it boots a machine, runs an unimportant script
 // in it, and keeps its memory and device state. It does nothing if the template exists or another process is making it.
 // It returns whether it made one.
 func (rt *Runtime) MakeTemplate(ctx context.Context, sh MachineClass) (bool, error) {
@@ -73,16 +73,16 @@ type Machines struct {
 // then makes the template in the background, until Close.
 func Templates() Machines { return Machines{} }
 
-// Pool is Templates, and keeps clones ready in this process: at least size.Min of the given class, and of others as
-// runs ask for them. Close destroys them.
+// Pool is Templates, and also keeps clones ready in this process: at least size.Min of the given class, and more of
+// other classes as runs ask for them. Close destroys the clones.
 func Pool(size PoolSize, class MachineClass) Machines {
 	return Machines{from: machine.Options{Pool: size}, class: class}
 }
 
 // PoolDaemon uses the clones of the home's pool daemon (Runtime.ServePool) if one runs; otherwise it clones from
-// templates. It is for a process that ends with its run, and so makes no templates itself. Instead, the goroutine that
-// called Run calls warm with the class of a template that is missing or will soon be used up, so that another process
-// can make it (Runtime.MakeTemplate). With nil, nobody makes it.
+// templates. It suits a process that ends with its run, so it makes no templates itself. If a template is missing or
+// will soon be used up, the goroutine that called Run calls warm with the template's class. Another process can then
+// make it (Runtime.MakeTemplate). With a nil warm, nobody makes it.
 func PoolDaemon(warm func(MachineClass)) Machines {
 	if warm == nil {
 		warm = func(MachineClass) {}
@@ -102,11 +102,11 @@ func (m Machines) check(home string) (machine.Options, MachineClass, error) {
 	return m.from, class, err
 }
 
-// PoolSize is how many clones are kept ready: at least Min, at most Max, and in between as many as there were runs in
-// the last half minute. Each clone serves one run.
+// PoolSize is how many clones are kept ready: at least Min and at most Max. In between, it follows the number of runs
+// in the last half minute. Each clone serves one run.
 type PoolSize = machine.PoolSize
 
-// PoolStats are the figures of a pool.
+// PoolStats are the counts of a pool.
 type PoolStats = machine.PoolStats
 
 // PoolStatus is what a pool daemon reports.
@@ -121,9 +121,9 @@ var ErrNoPool = machine.ErrNoPool
 // ErrPoolRuns means that a pool daemon already runs.
 var ErrPoolRuns = machine.ErrPoolRuns
 
-// ServePool runs the pool daemon of the runtime's home; the runtime must have been opened with Pool as its Machines. It
-// returns nil when ctx ends, when it is told to stop, or when no run has come for idle. It waits for runs under way on
-// its clones. The error is ErrPoolRuns if there is one already.
+// ServePool runs the pool daemon of the runtime's home. The runtime must have been opened with Pool as its Machines.
+// ServePool returns nil when ctx ends, when it is told to stop, or when no run came for the time idle. It waits for
+// current runs on its clones. The error is ErrPoolRuns if a pool daemon already runs.
 func (rt *Runtime) ServePool(ctx context.Context, idle time.Duration) error {
 	leave, err := rt.enter()
 	if err != nil {
@@ -139,6 +139,6 @@ func (rt *Runtime) ServePool(ctx context.Context, idle time.Duration) error {
 // PoolDaemonStatus asks the home's pool daemon; the error is ErrNoPool if none runs.
 func PoolDaemonStatus(home string) (*PoolStatus, error) { return machine.AskPool(home) }
 
-// StopPoolDaemon stops the home's pool daemon, and returns when it is gone or ctx ends. It waits for the runs on its
-// clones. The error is ErrNoPool if none runs.
+// StopPoolDaemon stops the home's pool daemon, and returns when the daemon has ended or ctx ends. It waits for the runs
+// on the daemon's clones. The error is ErrNoPool if none runs.
 func StopPoolDaemon(ctx context.Context, home string) error { return machine.StopPool(ctx, home) }

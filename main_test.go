@@ -14,8 +14,8 @@ import (
 	"github.com/unitask/unitask/internal/testroot"
 )
 
-// baseHome is the folder whose parts and images the tests use. Each test that
-// runs something has a home of its own that borrows them.
+// baseHome is the folder with the parts and images of the tests. Each test with runs has its own home, which borrows
+// them.
 var baseHome string
 
 func TestMain(m *testing.M) {
@@ -50,13 +50,13 @@ func testMain(m *testing.M) int {
 	return m.Run()
 }
 
-// needVM skips in -short, and makes sure that the parts and images are there.
+// needVM skips in -short, and makes sure that the parts and images exist.
 func needVM(t testing.TB) {
 	t.Helper()
 	testhome.Ready(t, baseHome, kernels(t)...)
 }
 
-// kernels are those that this machine has the parts for. Linux is always one.
+// kernels returns the kernels whose parts this machine has. Linux is always included.
 func kernels(t testing.TB) []image.Kernel {
 	t.Helper()
 	rt, err := unitask.Open(unitask.Options{Home: baseHome})
@@ -76,8 +76,7 @@ func newHome(t testing.TB) string {
 	return testhome.New(t, baseHome)
 }
 
-// slots bounds how many machines the tests run at once: a boot under TCG takes a
-// whole core.
+// slots limits how many machines the tests run at once: a boot under TCG takes a whole core.
 var slots = make(chan struct{}, max(2, runtime.NumCPU()))
 
 func slot(t testing.TB) {

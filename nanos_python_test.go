@@ -60,8 +60,8 @@ with tempfile.TemporaryFile() as f:
     f.write(b'x' * 8192); f.flush(); m = mmap.mmap(f.fileno(), 0); m[:3] = b'abc'; m.flush(); f.seek(0); print(f.read(5))
 fd = os.memfd_create('m'); os.write(fd, b'mem'); print(os.pread(fd, 9, 1))`,
 			unitask.Request{}, `0o100640 2 2\.0 \[\]\nb'abcxx'\nb'em'\n`, 0, ""},
-		// The kernel tells of little that another thread does with a stream; sockets that Python has wait by poll,
-		// with and without a time.
+		// The kernel notifies Python little of another thread's actions on a stream. Python's sockets wait with poll, with
+		// and without a timeout.
 		{"streams between threads", `
 import socket, threading, select, selectors
 for family, where in ((socket.AF_INET, ('127.0.0.1', 0)), (socket.AF_UNIX, '/tmp/s')):
@@ -111,7 +111,7 @@ try: time.sleep(20)
 except KeyboardInterrupt: print('interrupted', time.time() - begin < 10, flush=True)
 signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_DFL); signal.raise_signal(signal.SIGTERM)`,
 			unitask.Request{}, `True True\nalarm\ninterrupted True\n`, 143, ""},
-		// What hostile code does. The machine ends, and what is said of it is true.
+		// Hostile code. The machine ends, and the reported reason is correct.
 		{"every descriptor is closed", "import os\nprint('x', flush=True)\nos.closerange(0, 4096)\nos._exit(3)",
 			unitask.Request{}, `x\n`, 3, ""},
 		{"words for the agent",
@@ -139,8 +139,8 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGTERM, sig
 	}
 }
 
-// TestNanosPython is what Python has on Nanos, and not, beyond what the differential tests compare: what it lacks and
-// what is said of it, how hostile code ends, and calls that Node never makes.
+// TestNanosPython tests Python on Nanos beyond the differential tests: missing features and their errors, the end of
+// hostile code, and system calls that Node never makes.
 func TestNanosPython(t *testing.T) {
 	needNanos(t, image.HostArch())
 	web := newSite(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/unitask/unitask/image"
 )
 
-// A run whose kernel is left open is made again on linux for what nanos has not, if that
-// was asked for and nothing has left the machine; the record says so.
+// If a request leaves the kernel open and allows it, a run that needs something missing on nanos is repeated on linux.
+// Nothing may have left the machine before. The record reports the repetition.
 func TestKernelRetry(t *testing.T) {
 	needNanos(t, image.HostArch())
 	needVM(t)
@@ -66,5 +66,5 @@ func TestKernelRetry(t *testing.T) {
 	}
 }
 
-// pause lets what was printed reach the host.
+// pause lets the output reach the host.
 const pause = `Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 2000); `

@@ -15,7 +15,7 @@ import (
 	"github.com/unitask/unitask/internal/testwait"
 )
 
-// needNanos skips, by name, where no Nanos kernel was vendored.
+// needNanos skips the test if no Nanos kernel was vendored.
 func needNanos(t *testing.T, arch image.Arch) {
 	t.Helper()
 	needVM(t)
@@ -29,8 +29,7 @@ func needNanos(t *testing.T, arch image.Arch) {
 	}
 }
 
-// TestNanos is what differs from Linux and was mended, and what was not and is in
-// the table of docs/images.md.
+// TestNanos tests the fixed differences from Linux, and the unfixed ones in the table of docs/images.md.
 func TestNanos(t *testing.T) {
 	needNanos(t, image.HostArch())
 	home := newHome(t)
@@ -55,15 +54,14 @@ func TestNanos(t *testing.T) {
 		"priority":      {`const os = require("os"); os.setPriority(5); console.log(os.getPriority())`, "5"},
 		"long datagram": {`const s = require("dgram").createSocket("udp4"); s.send(Buffer.alloc(65462), 9, "127.0.0.1", (e) => { console.log(e.code); s.close() })`, "EMSGSIZE"},
 		"no terminal":   {`try { require("fs").openSync("/dev/tty", "r") } catch (e) { console.log(e.code) }`, "ENXIO"},
-		// A stream's other end in another thread: the kernel tells nobody that there is
-		// room again, or that it has ended.
+		// A stream whose other end is in another thread: the kernel does not report new room or its end.
 		"streams between threads": {`const { Worker } = require("worker_threads"), net = require("net");
 			const w = new Worker(` + "`" + `const net = require("net"); const s = net.createServer((c) => { let n = 0; c.on("data", (d) => n += d.length); c.on("end", () => { c.end("x".repeat(n)); s.close() }) }); s.listen(0, () => require("worker_threads").parentPort.postMessage(s.address().port))` + "`" + `, { eval: true });
 			w.on("message", (port) => { const c = net.connect(port); let n = 0; c.on("data", (d) => n += d.length); c.on("close", () => console.log(n)); c.end(Buffer.alloc(3 << 20)) })`, "3145728"},
 		"own SIGTERM":                      {`process.on("SIGTERM", () => { console.log("caught"); process.exit(3) }); process.kill(process.pid, "SIGTERM"); setTimeout(() => {}, 5000)`, "caught"},
 		"a worker says nothing of its own": {`const { Worker } = require("worker_threads"); new Worker("console.log(1)", { eval: true })`, "1"},
-		// The disk is read-only to QEMU, and the kernel's log flushes fail: what
-		// was written must still be there after several of them.
+		// QEMU has the disk read-only, so the kernel's log flushes fail. Written data must still be there after several
+		// flushes.
 		"scratch survives": {`const fs = require("fs"), c = require("crypto"); const d = c.randomBytes(40e6); fs.writeFileSync("/tmp/big", d);
 			setTimeout(() => console.log(fs.readFileSync("/tmp/big").equals(d)), 4000)`, "true"},
 	} {
@@ -80,8 +78,7 @@ func TestNanos(t *testing.T) {
 	}
 }
 
-// A program that ends badly and has asked for something that Nanos has not is told which
-// kernel has it.
+// A program that fails after it used something missing on Nanos is told which kernel has it.
 func TestNanosHint(t *testing.T) {
 	needNanos(t, image.HostArch())
 	home := newHome(t)
@@ -104,8 +101,7 @@ func TestNanosHint(t *testing.T) {
 	}
 }
 
-// As many small files as a machine is said to have room for are taken by each kernel;
-// more are refused before there is a machine, with what would do.
+// Each kernel accepts as many small files as documented. More are refused before a machine starts, with a remedy.
 func TestManySmallFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -140,7 +136,7 @@ func TestManySmallFiles(t *testing.T) {
 			if _, _, err := unitask.Resolve(req, nil); err == nil || err.Error() != c.want {
 				t.Errorf("%v, want %s", err, c.want)
 			}
-			req.MemoryMB, req.Timeout = c.memory, 5*time.Minute // what is tight is the memory; a busy host may be slow
+			req.MemoryMB, req.Timeout = c.memory, 5*time.Minute // the memory is the limit; a busy host may be slow
 			res, err := unitask.Run(t.Context(), req, unitask.Options{Home: newHome(t)})
 			if err != nil || string(res.Stdout) != "50000\n" {
 				t.Errorf("%v %+v", err, res)
@@ -160,7 +156,7 @@ func TestNanosDeath(t *testing.T) {
 	}
 }
 
-// TestOtherArch boots a machine of the architecture that the host is not.
+// TestOtherArch boots a machine of the other architecture than the host's.
 func TestOtherArch(t *testing.T) {
 	t.Parallel()
 	needVM(t)
@@ -197,8 +193,7 @@ func TestOtherArch(t *testing.T) {
 	}
 }
 
-// A nanos disk stands alone: it boots by BIOS, without -kernel, and its agent
-// rings.
+// A nanos disk is self-contained: it boots by BIOS, without -kernel, and its agent connects.
 func TestNanosDiskBoots(t *testing.T) {
 	needNanos(t, image.HostArch())
 	if image.HostArch() != image.AMD64 {

@@ -11,7 +11,7 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// cells is a notebook of cells of code; one that begins with # raises is to fail.
+// cells returns a notebook with cells of code; a cell that begins with # raises must fail.
 func cells(t *testing.T, codes ...string) string {
 	t.Helper()
 	var list []map[string]any
@@ -30,7 +30,8 @@ func cells(t *testing.T, codes ...string) string {
 	return string(text)
 }
 
-// A notebook's cells run in order in one interpreter; it comes back with what each has shown, a failing one too.
+// A notebook's cells run in order in one interpreter. The notebook comes back with the output of each cell, including a
+// failing one.
 func TestNotebook(t *testing.T) {
 	needVM(t)
 	rt := openRuntime(t, unitask.Options{Home: newHome(t)})
@@ -106,7 +107,7 @@ func TestNotebook(t *testing.T) {
 	}
 }
 
-// The statements of a file in SQL run in the database that a folder brings, and what they select is printed as tables.
+// The statements of an SQL file run in the database from a folder, and their results are printed as tables.
 func TestQuery(t *testing.T) {
 	needVM(t)
 	rt := openRuntime(t, unitask.Options{Home: newHome(t)})

@@ -18,7 +18,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// describe writes the file of an image of one's own.
+// describe writes the file of a custom image.
 func describe(t *testing.T, dir, name, text string) string {
 	t.Helper()
 	file := filepath.Join(dir, name+".toml")
@@ -28,7 +28,7 @@ func describe(t *testing.T, dir, name, text string) string {
 	return file
 }
 
-// An image of one's own: files, variables and memory over a bundled one, by a name.
+// A named custom image: files, variables and memory over a bundled image.
 func TestOwnImage(t *testing.T) {
 	t.Parallel()
 	needVM(t)
@@ -77,13 +77,13 @@ func TestOwnImage(t *testing.T) {
 		t.Errorf("%q %d %v", out, memory, err)
 	}
 
-	// What was built stays until it is built again, and is the same then.
+	// A built image stays the same until it is built again.
 	rebuildImage(t, home, rt, first, im)
 
-	// Lists, ceilings, and what can't be.
+	// Lists, ceilings, and invalid requests.
 	askForImage(t, rt, im, run)
 
-	// Its files are those that were built, or there is no image.
+	// Its files are unchanged, or the image does not exist.
 	damageImage(t, home, rt, im, run, first)
 
 	if was, err := rt.Catalog().RemoveCustom(t.Context(), "words"); !was || err != nil {
@@ -97,11 +97,11 @@ func TestOwnImage(t *testing.T) {
 		t.Errorf("left: %v %v", list, err)
 	}
 
-	// One's own comes before the bundled one of its name.
+	// A custom image takes precedence over a bundled one with its name.
 	checkOwnEnvironment(t, rt)
 }
 
-// rebuildImage checks that an image changes with what is described, and that the same text gives the same image.
+// rebuildImage checks that an image changes with its description, and that the same text gives the same image.
 func rebuildImage(t *testing.T, home string, rt *unitask.Runtime, first *unitask.CustomImage, im *image.Image) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(home, "environments/words/a.txt"), []byte("two"), 0o600); err != nil {
@@ -128,7 +128,7 @@ func rebuildImage(t *testing.T, home string, rt *unitask.Runtime, first *unitask
 	}
 }
 
-// askForImage checks who is told of an image, and who may run it.
+// askForImage checks who may see and who may run an image.
 func askForImage(
 	t *testing.T, rt *unitask.Runtime, im *image.Image,
 	run func(image string, change func(*unitask.Request)) (string, int, error),
@@ -216,7 +216,7 @@ func checkOwnEnvironment(t *testing.T, rt *unitask.Runtime) {
 	}
 }
 
-// What a file says that can't be had, before anything is built.
+// Invalid contents of a file, found before anything is built.
 func TestOwnImageRefused(t *testing.T) {
 	home := testdir.Private(t)
 	rt, err := unitask.Open(unitask.Options{Home: home})
@@ -258,7 +258,7 @@ func TestOwnImageRefused(t *testing.T) {
 	if left, _ := os.ReadDir(filepath.Join(home, "own")); len(left) != 0 {
 		t.Errorf("left: %v", left)
 	}
-	// A lock that a repository brings is data: nothing of it becomes an option of the tool.
+	// A lock file from a repository is data: no part of it becomes an option of the tool.
 	for text, says := range map[string]string{
 		`{"schema":9}`: "has schema 9", `{`: "without the file versions are chosen anew", `[]`: "cannot unmarshal",
 		`{"schema":1,"builds":[{"packages":[{"name":"x\n--index-url=http://h/","version":"1"}]}]}`:                      "has a package",
@@ -285,7 +285,7 @@ func manyTops(n int) string {
 	return strings.TrimSuffix(b.String(), ",")
 }
 
-// Packages of an image: installed in a machine as the lock file says, which another home has the same of.
+// Packages of an image are installed in a machine as the lock file says. Another home gets the same packages from it.
 func TestOwnImagePackages(t *testing.T) {
 	needVM(t)
 	if !long() {
@@ -341,7 +341,7 @@ func TestOwnImagePackages(t *testing.T) {
 	}
 	runOwnPackage(t, rt)
 
-	// Another home installs what the lock says, though there is something newer, and gets the same.
+	// Another home installs the same locked versions although there is a newer one.
 	r.put("good-2.0-py3-none-any.whl", wheel(t, "good", "2.0", "NAME = 'newer'\n"))
 	rt, home = open()
 	own, _, err := rt.BuildImage(t.Context(), file, "")
@@ -349,14 +349,14 @@ func TestOwnImagePackages(t *testing.T) {
 		t.Errorf("from the lock: %+v %v", own, err)
 	}
 	clean(2)
-	// A registry that has something else under that version is refused, and what was built stays.
+	// A registry with other contents for that version is refused, and the built image stays.
 	r.put("good-1.2-py3-none-any.whl", wheel(t, "good", "1.2", "NAME = 'evil'\n"))
 	rt, home = open()
 	if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), "HASHES") {
 		t.Errorf("a registry that lies: %v", err)
 	}
 	clean(0)
-	// Without the lock the newest is taken; what can't be imported ahead is told.
+	// Without the lock, the newest version is taken. A module that can't be preloaded is reported.
 	if err := os.Remove(filepath.Join(dir, "report.lock.json")); err != nil {
 		t.Fatal(err)
 	}
@@ -382,8 +382,8 @@ func runOwnPackage(t *testing.T, rt *unitask.Runtime) {
 	}
 }
 
-// The same of npm, whose packages' install scripts run in the machine: another home builds the same from the lock, and
-// a lock or a registry that says otherwise is refused.
+// The same for npm, whose packages' install scripts run in the machine. Another home builds the same from the lock. A
+// lock or a registry with other contents is refused.
 func TestOwnImageNpm(t *testing.T) {
 	needVM(t)
 	if !long() {
@@ -424,7 +424,7 @@ func TestOwnImageNpm(t *testing.T) {
 	if _, second, err := build(); err != nil || second.Digest != first.Digest {
 		t.Errorf("from the lock: %+v, want %s: %v", second, first.Digest, err)
 	}
-	// A lock that lies about a digest, and a registry that does about the package.
+	// A lock with a false digest, and a registry with a false package.
 	text, err := os.ReadFile(lock)
 	if err != nil {
 		t.Fatal(err)

@@ -26,13 +26,13 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// archive is one of Debian's packages, on loopback, which this process's apt is set up for.
+// archive is an archive of Debian packages on loopback, which this process's apt uses.
 type archive struct {
 	*httptest.Server
 	mu    sync.Mutex
 	debs  map[string][]byte // by NAME_VERSION
-	about map[string]string // the control file of each
-	lies  bool              // what it serves is not what its index says
+	about map[string]string // the control file of each package
+	lies  bool              // it serves other content than its index says
 }
 
 func newArchive(t *testing.T) *archive {
@@ -99,7 +99,7 @@ func (a *archive) list(empty bool) string {
 	return b.String()
 }
 
-// put has a package in the archive: its fields beside its name and version, its script, and its files.
+// put adds a package to the archive: its fields besides name and version, its script, and its files.
 func (a *archive) put(t *testing.T, name, version, fields, postinst string, files ...*tar.Header) {
 	t.Helper()
 	control := fmt.Sprintf(
@@ -111,7 +111,7 @@ func (a *archive) put(t *testing.T, name, version, fields, postinst string, file
 		w := tar.NewWriter(z)
 		made := map[string]bool{".": true}
 		for _, h := range entries {
-			if dir := path.Dir(path.Clean(h.Name)); filepath.IsLocal(dir) { // dpkg wants folders before what is in them
+			if dir := path.Dir(path.Clean(h.Name)); filepath.IsLocal(dir) { // dpkg needs folders before their contents
 				at := "."
 				for word := range strings.SplitSeq(dir, "/") {
 					if at = path.Join(at, word); made[at] {
@@ -190,7 +190,7 @@ func greets(t *testing.T, a *archive, version string) {
 		postinst, program, debFile("./opt/greet/data", "data"), debFile("./usr/share/doc/greet/copyright", "MIT"))
 }
 
-// Packages of Debian over a bundled image: resolved by apt, unpacked, the same again from the lock.
+// Debian packages over a bundled image: apt resolves them, they are unpacked, and the lock gives the same result again.
 func TestOwnDebian(t *testing.T) {
 	needVM(t)
 	a := newArchive(t)
@@ -239,7 +239,7 @@ func TestOwnDebian(t *testing.T) {
 		t.Errorf("%v %q %q", err, res.Stdout, res.Stderr)
 	}
 
-	// From the lock it comes out the same, here and elsewhere, though there is something newer.
+	// The lock gives the same result, here and elsewhere, although there is something newer.
 	greets(t, a, "2.0")
 	for _, home := range []string{home, newHome(t)} {
 		if again, _, err := open(home).BuildImage(t.Context(), file, ""); err != nil || again.Digest != own.Digest {
@@ -248,7 +248,7 @@ func TestOwnDebian(t *testing.T) {
 	}
 	buildNewer(t, dir, text, rt)
 
-	// What can't be had leaves nothing, and what was built stays.
+	// An unavailable package leaves nothing, and the built image stays.
 	describe(t, dir, "greeter", text)
 	home = newHome(t)
 	rt = open(home)
@@ -266,11 +266,11 @@ func TestOwnDebian(t *testing.T) {
 			t.Errorf("%s: %v", spec, err)
 		}
 	}
-	// An archive whose index lies, one that has changed what is locked, or has it no more.
+	// An archive with a false index, one that changed locked packages, and one that no longer has them.
 	refuseDebian(t, a, rt, file, many, home)
 }
 
-// buildNewer checks that another description takes the newer packages.
+// buildNewer checks that a changed description takes the newer packages.
 func buildNewer(t *testing.T, dir, text string, rt *unitask.Runtime) {
 	t.Helper()
 	describe(t, dir, "greeter", text+"env = 1")
@@ -281,7 +281,7 @@ func buildNewer(t *testing.T, dir, text string, rt *unitask.Runtime) {
 	}
 }
 
-// refuseDebian checks that packages that are not what the archive said are refused, and that nothing is left.
+// refuseDebian checks that packages that differ from the index are refused, and that nothing is left.
 func refuseDebian(t *testing.T, a *archive, rt *unitask.Runtime, file string, many []*tar.Header, home string) {
 	t.Helper()
 	a.mu.Lock()
@@ -333,7 +333,7 @@ func putBadPackages(t *testing.T, a *archive, many []*tar.Header) {
 	a.mu.Unlock()
 }
 
-// What a file says of Debian's packages that can't be.
+// Invalid descriptions of Debian packages.
 func TestOwnDebianRefused(t *testing.T) {
 	offline := true
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t), Offline: &offline})
@@ -386,7 +386,7 @@ func TestOwnDebianRefused(t *testing.T) {
 	}
 }
 
-// savedImage writes an image of one layer as docker save does.
+// savedImage writes an image of one layer in docker save's format.
 func savedImage(t *testing.T, name, layer string, config map[string]any) string {
 	t.Helper()
 	content, err := os.ReadFile(layer)

@@ -11,7 +11,7 @@ import (
 	"github.com/unitask/unitask/image"
 )
 
-// debootstrapped is a container's image of this host's release, made by mmdebstrap.
+// debootstrapped is a container image of this host's release, made by mmdebstrap.
 func debootstrapped(t *testing.T, rt *unitask.Runtime, name string) *image.Container {
 	t.Helper()
 	release, err := os.ReadFile("/etc/os-release")
@@ -40,7 +40,7 @@ func debootstrapped(t *testing.T, rt *unitask.Runtime, name string) *image.Conta
 	return c
 }
 
-// Packages of Debian over a container's image: installed by its own dpkg, scripts and all, in a machine without a
+// Debian packages over a container image: its own dpkg installs them, with their scripts, in a machine without a
 // network.
 func TestOwnDebianContainer(t *testing.T) {
 	if !long() {
@@ -87,7 +87,7 @@ func TestOwnDebianContainer(t *testing.T) {
 		t.Errorf("%s %v", lock, err)
 	}
 
-	// The lock has it come out the same: from the layer, and where that is gone from the same packages.
+	// The lock gives the same result: from the layer, or without it from the same packages.
 	greets(t, a, "2.0")
 	for _, gone := range []bool{false, true} {
 		if told = nil; gone {
@@ -109,7 +109,7 @@ func TestOwnDebianContainer(t *testing.T) {
 			t.Errorf("%s: %v", spec, err)
 		}
 	}
-	// The base, the image, and the one that was before its steps ran again.
+	// The base, the image, and the image before its steps ran again.
 	if list, err := rt.Images().Containers().List(); err != nil || len(list) != 3 || base.Digest == own.Digest {
 		t.Errorf("%d images: %v", len(list), err)
 	}
@@ -118,7 +118,7 @@ func TestOwnDebianContainer(t *testing.T) {
 	}
 }
 
-// An image that has no dpkg is told before anything is fetched.
+// For an image without dpkg, the error comes before anything is fetched.
 func TestOwnDebianWithout(t *testing.T) {
 	if testing.Short() {
 		t.Skip("wants the vendored parts; not in -short")

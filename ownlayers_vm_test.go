@@ -17,7 +17,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// An image of one's own over a container's: files, variables and what steps have changed.
+// A custom image over a container image: files, variables and changes by steps.
 func TestOwnLayers(t *testing.T) {
 	if !long() {
 		t.Skip("steps in machines of their own are make long's (UNITASK_TEST_LONG=1)")
@@ -53,13 +53,13 @@ func TestOwnLayers(t *testing.T) {
 		t.Errorf("%v %d %q %q", err, res.MemoryMB, res.Stdout, res.Stderr)
 	}
 
-	// Its archive has the order of the names, not that in which the files were made: pip and npm make theirs in
-	// another each time.
+	// The layer's archive is sorted by name and not by creation, because pip and npm create files in a different order
+	// each time.
 	if names := layerNames(t, filepath.Join(home, "layers", strings.TrimPrefix(first.Layers[1], "sha256:")+".tar.zst"), "many/"); strings.Join(names, " ") != "many/.c many/B many/a many/b many/m many/y many/z" {
 		t.Errorf("in the archive: %q", names)
 	}
 
-	// The lock has it come out the same, from the layer that there is.
+	// The lock gives the same result, from the existing layer.
 	told = nil
 	lock, err := os.ReadFile(filepath.Join(dir, "tool.lock.json"))
 	if err != nil || !strings.Contains(string(lock), base.Digest) {
@@ -70,7 +70,7 @@ func TestOwnLayers(t *testing.T) {
 	if err != nil || second.Digest != first.Digest || string(after) != string(lock) || strings.Contains(strings.Join(told, " "), "running 2 steps") {
 		t.Errorf("%v, %s and %s, told %q", err, first.Digest, second.Digest, told)
 	}
-	// Another variable is another build of the steps, which find it.
+	// Another variable needs another build of the steps, which see it.
 	told = nil
 	describe(t, dir, "tool-base", "from = 'test/box:1'\n[files]\n'/opt/words' = 'words'\n[env]\nB = 'another'\n")
 	if first, _, err = rt.BuildImage(t.Context(), file, ""); err != nil || !strings.Contains(strings.Join(told, " "), "running 2 steps") {
@@ -87,7 +87,7 @@ func TestOwnLayers(t *testing.T) {
 		t.Errorf("it is not allowed: %v", err)
 	}
 
-	// Builds that fail leave what was there.
+	// Failed builds leave the earlier image.
 	refuseLayerSteps(t, dir, rt, file)
 	describe(t, dir, "tool", "from = 'tool-base'\nrun = ['sleep 1000']\n")
 	stopped, stop := context.WithCancel(t.Context())
@@ -122,10 +122,11 @@ mkdir /many; for n in z m a y b .c B; do echo > /many/$n; done
 	return file, dir
 }
 
-// removeLayers checks that layers go with the images that have them.
+// removeLayers checks that layers are removed with the images that use them.
 func removeLayers(t *testing.T, rt *unitask.Runtime, home string, first *unitask.CustomImage) {
 	t.Helper()
-	if list, err := rt.Images().Containers().List(); err != nil || len(list) != 3 { // what the name led to before stays until it is pruned
+	// the earlier target of the name stays until a prune
+	if list, err := rt.Images().Containers().List(); err != nil || len(list) != 3 {
 		t.Errorf("%d images: %v", len(list), err)
 	}
 	if kept, _ := os.ReadDir(filepath.Join(home, "layers")); len(kept) != 2 {
@@ -160,7 +161,7 @@ func refuseLayerSteps(t *testing.T, dir string, rt *unitask.Runtime, file string
 	}
 }
 
-// layerNames are the names below a folder in a layer's archive, in its order.
+// layerNames returns the names below a folder in a layer's archive, in the archive's order.
 func layerNames(t *testing.T, file, below string) (names []string) {
 	t.Helper()
 	f, err := os.Open(file)

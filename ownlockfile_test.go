@@ -16,7 +16,7 @@ import (
 	"github.com/unitask/unitask/internal/testdir"
 )
 
-// lockedLayer writes a lock file that says what an image over a container's was made of.
+// lockedLayer writes the lock file of an image over a container image.
 func lockedLayer(t *testing.T, description string, layer map[string]any) {
 	t.Helper()
 	text, err := json.Marshal(map[string]any{"schema": 1,
@@ -29,7 +29,7 @@ func lockedLayer(t *testing.T, description string, layer map[string]any) {
 	}
 }
 
-// tinyImage is a container's image of some files.
+// tinyImage is a container image with some files.
 func tinyImage(t *testing.T, rt *unitask.Runtime, name string, files ...*tar.Header) (ref, digest string) {
 	t.Helper()
 	layer := filepath.Join(t.TempDir(), "layer.tar")
@@ -55,8 +55,8 @@ func tinyImage(t *testing.T, rt *unitask.Runtime, name string, files ...*tar.Hea
 	return c.Names[0], c.Digest
 }
 
-// A lock file has a build begin with an image of the description's name, or with one that has lost that, and with no
-// other.
+// A lock file makes a build begin with an image of the description's name, or with one that has lost that name, and
+// with no other.
 func TestOwnLockBegins(t *testing.T) {
 	offline := true
 	rt := openRuntime(t, unitask.Options{Home: testdir.Private(t), Offline: &offline})
@@ -65,7 +65,7 @@ func TestOwnLockBegins(t *testing.T) {
 	_, second := tinyImage(t, rt, "test/box:1", debFile("a", "second"))
 	for digest, says := range map[string]string{
 		secret: "test/box@" + secret + " would have to be pulled",
-		first:  "parts of", // all that is missing: its tag leads to the second
+		first:  "parts of", // all that is missing: its tag refers to the second
 		second: "parts of",
 	} {
 		file := describe(t, t.TempDir(), "x", "from = 'test/box:1'\nenv = { A = 'b' }\n")
@@ -76,7 +76,7 @@ func TestOwnLockBegins(t *testing.T) {
 	}
 }
 
-// Other files in a description are no reason to choose Debian's packages anew.
+// Changed files in a description do not cause a new choice of Debian packages.
 func TestOwnLockDebian(t *testing.T) {
 	a := newArchive(t)
 	a.put(t, "greet", "2.0", "", "", debFile("./usr/share/greet", "2.0"))

@@ -14,8 +14,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Steps of a build reach what their file names, under the ceiling, and nothing else; pip and npm in them are the
-// host's.
+// A build's steps reach what their file names, under the ceiling, and nothing else. Their pip and npm use the host's
+// registries.
 func TestOwnNetwork(t *testing.T) {
 	needVM(t)
 	at := newSite(t, func(mux *http.ServeMux) {
@@ -76,7 +76,7 @@ wget -q -O /index "$PIP_INDEX_URL/good/" || exit 4
 	// Under a ceiling, whatever the lock says.
 	buildUnderCeilings(t, open, file, own)
 
-	// The ceiling's rules by method and path hold a step as they hold a run.
+	// The ceiling's rules by method and path apply to a step as to a run.
 	rules := "allowNet = [\"good.example\"]\n[[net.rule]]\nhost = \"good.example\"\nmethod = \"GET\"\npath = \"/words\"\n"
 	c, err := policy.ParseCeiling("test.toml", []byte(rules))
 	if err != nil {
@@ -87,11 +87,11 @@ wget -q -O /index "$PIP_INDEX_URL/good/" || exit 4
 		t.Errorf("a request that no rule allows: %v", err)
 	}
 
-	// A registry that is gone is named before a machine starts, and another network is another build.
+	// A missing registry is reported before a machine starts, and another network needs another build.
 	refuseUnreachable(t, r, dir, rt, file, own, home)
 }
 
-// refuseUnreachable checks builds that don't reach what they want.
+// refuseUnreachable checks builds that can't reach their hosts.
 func refuseUnreachable(
 	t *testing.T, r *registry, dir string, rt *unitask.Runtime, file string, own *unitask.CustomImage, home string,
 ) {
@@ -115,7 +115,7 @@ func refuseUnreachable(
 	}
 }
 
-// buildUnderCeilings checks what a ceiling allows of a build's network.
+// buildUnderCeilings checks a build's network under ceilings.
 func buildUnderCeilings(
 	t *testing.T, open func(c *policy.Ceiling) *unitask.Runtime, file string, own *unitask.CustomImage,
 ) {
@@ -146,7 +146,7 @@ func buildUnderCeilings(
 	}
 }
 
-// What a file over a container's image says that can't be had, before anything is fetched.
+// Invalid contents of a file over a container image, found before anything is fetched.
 func TestOwnLayersRefused(t *testing.T) {
 	home := testdir.Private(t)
 	offline := true
@@ -183,7 +183,7 @@ func TestOwnLayersRefused(t *testing.T) {
 	}
 }
 
-// Packages of a file are held against the ceiling before anything is fetched, whatever the image begins with.
+// Packages of a file are checked against the ceiling before anything is fetched, whatever base the image has.
 func TestOwnCeiling(t *testing.T) {
 	c, err := policy.ParseCeiling("test.toml", []byte("packages = [\"pip:good\"]"))
 	if err != nil {

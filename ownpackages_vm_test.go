@@ -21,7 +21,7 @@ import (
 	"github.com/unitask/unitask/image"
 )
 
-// toolsImage writes a container's image with Python and pip, and Node and npm, from the vendored parts.
+// toolsImage writes a container image with Python and pip, and Node and npm, from the vendored parts.
 func toolsImage(t *testing.T, rt *unitask.Runtime, name string) string {
 	t.Helper()
 	layer := filepath.Join(t.TempDir(), "layer.tar")
@@ -73,7 +73,7 @@ func toolsImage(t *testing.T, rt *unitask.Runtime, name string) string {
 			}
 			return err
 		})
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // of another architecture
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // for another architecture
 			t.Fatal(err)
 		}
 	}
@@ -140,8 +140,8 @@ func addPipAndNpm(t *testing.T, rt *unitask.Runtime, add func(h *tar.Header, con
 	}
 }
 
-// Packages over a container's image: installed by its own pip and npm, in machines that reach the host's registries,
-// and the same again from the lock.
+// Packages over a container image: its own pip and npm install them, in machines that reach the host's registries. The
+// lock gives the same result again.
 func TestOwnPackagesContainer(t *testing.T) {
 	if !long() {
 		t.Skip("pip and npm take a minute in machines that are emulated: make long")
@@ -192,7 +192,7 @@ func TestOwnPackagesContainer(t *testing.T) {
 		t.Errorf("the lock: %s %v", lock, err)
 	}
 
-	// From the lock: the layers that there are, else the same packages, though there are newer ones.
+	// From the lock: the existing layers, or the same packages, although there are newer ones.
 	r.put("good-2.0-py3-none-any.whl", wheel(t, "good", "2.0", "NAME = 'newer'\n"))
 	told = nil
 	if again, _, err := rt.BuildImage(t.Context(), file, ""); err != nil || again.Digest != own.Digest ||
@@ -202,8 +202,8 @@ func TestOwnPackagesContainer(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(home, "layers")); err != nil {
 		t.Fatal(err)
 	}
-	// pip is asked for all packages then, and writes down which were asked for: that is as it was, too. What the steps
-	// write has their time.
+	// pip then gets a list of all packages and records the requested ones. The record must match the earlier one. Files of
+	// the steps have the steps' time.
 	if again, _, err := rt.BuildImage(t.Context(), file, ""); err != nil || len(again.Layers) != 3 ||
 		!slices.Equal(again.Layers[:2], own.Layers[:2]) || !slices.Equal(again.Packages, own.Packages) ||
 		!strings.Contains(strings.Join(told, " "), "installing") ||
@@ -221,7 +221,7 @@ func TestOwnPackagesContainer(t *testing.T) {
 	refuseOwnPackages(t, rt, r, home)
 }
 
-// refuseOwnPackages checks what is no package, and a registry that is gone.
+// refuseOwnPackages checks invalid packages, and a missing registry.
 func refuseOwnPackages(t *testing.T, rt *unitask.Runtime, r *registry, home string) {
 	t.Helper()
 	for text, says := range map[string]string{

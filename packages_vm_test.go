@@ -28,12 +28,12 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// registry is one of pip and npm, on loopback, whose files a test gives.
+// registry is a registry of pip and npm on loopback, with files from a test.
 type registry struct {
 	*httptest.Server
 	mu    sync.Mutex
 	files map[string][]byte            // by their names
-	bins  map[string]map[string]string // of packages of npm, by the package's name
+	bins  map[string]map[string]string // commands of npm packages, by the package's name
 	asked int
 }
 
@@ -42,7 +42,7 @@ func newRegistry(t *testing.T) *registry {
 	return startRegistry(t, httptest.NewServer, "")
 }
 
-// newSecureRegistry has a certificate of its own.
+// newSecureRegistry returns a registry with its own certificate.
 func newSecureRegistry(t *testing.T) *registry {
 	t.Helper()
 	ca := filepath.Join(t.TempDir(), "ca.pem")
@@ -59,7 +59,7 @@ func startRegistry(t *testing.T, start func(http.Handler) *httptest.Server, ca s
 	r := &registry{files: map[string][]byte{}, bins: map[string]map[string]string{}}
 	r.Server = start(http.HandlerFunc(r.serve))
 	t.Cleanup(r.Close)
-	none := t.TempDir() // npm wants two, which need not be there
+	none := t.TempDir() // npm needs two configuration files, which may be missing
 	for name, value := range map[string]string{
 		"PIP_INDEX_URL": r.URL + "/simple", "PIP_EXTRA_INDEX_URL": "", "PIP_CONFIG_FILE": os.DevNull, "PIP_CERT": ca,
 		"npm_config_registry": r.URL + "/npm/", "npm_config_userconfig": filepath.Join(none, "user"),
@@ -162,8 +162,8 @@ func tgz(t *testing.T, files ...[2]string) []byte {
 	return out.Bytes()
 }
 
-// evil is a package whose installation is a program of its own, which tries to leave its machine and says in
-// the module that it installs how that went.
+// evil is a package whose installation runs its own program. The program tries to leave its machine, and records the
+// result in the module that it installs.
 func evil(t *testing.T) []byte {
 	backend := `
 import os, socket, zipfile
@@ -194,7 +194,7 @@ def build_wheel(folder, settings=None, metadata=None):
 		[2]string{"evil-1.0/backend.py", backend})
 }
 
-// Packages are installed in a machine of their own, once, and later runs have them without a registry.
+// Packages are installed in a separate machine, once. Later runs use them without a registry.
 func TestPackages(t *testing.T) {
 	needVM(t)
 	if !long() {
@@ -227,7 +227,7 @@ func TestPackages(t *testing.T) {
 		t.Fatalf("the second run: %v\n%s%s", err, res.Stdout, res.Stderr)
 	}
 
-	// What is not there is not looked for for minutes, and leaves nothing.
+	// A missing package is not looked up again for minutes, and leaves nothing.
 	other := req
 	other.Packages = []string{"pip:nosuch"}
 	begin := time.Now()
@@ -247,8 +247,8 @@ func TestPackages(t *testing.T) {
 	}
 }
 
-// What is started while packages are built has what it needs: the registry's certificate, and commands of other
-// packages. A file with two names is there under both.
+// A process that starts during the build of packages has the registry's certificate and the commands of other packages.
+// A file with two names exists under both.
 func TestPackagesBuilt(t *testing.T) {
 	needVM(t)
 	if !long() {
@@ -297,7 +297,7 @@ def build_wheel(folder, settings=None, metadata=None):
 	}
 }
 
-// What a request may ask for, before anything is built.
+// Packages that a request may ask for, checked before anything is built.
 func TestPackagesRefused(t *testing.T) {
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
@@ -322,10 +322,10 @@ func TestPackagesRefused(t *testing.T) {
 	}
 }
 
-// fetchTools gets pip and npm from where this host gets them, which a test's registry is not.
+// fetchTools gets pip and npm from the host's registries, because a test's registry lacks them.
 func fetchTools(t *testing.T) {
 	t.Helper()
-	rt, err := unitask.Open(unitask.Options{Home: newHome(t)}) // whose parts are the base's
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t)}) // its parts are the base home's
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -335,12 +335,12 @@ func fetchTools(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, _, err := rt.Images().Parts().Headers(t.Context(), image.HostArch()); err != nil { // of Node
+	if _, _, err := rt.Images().Parts().Headers(t.Context(), image.HostArch()); err != nil { // for Node
 		t.Fatal(err)
 	}
 }
 
-// Builds that end badly leave nothing, and a lock holds its registry to what it said.
+// Failed builds leave nothing, and a lock makes a registry keep to its earlier contents.
 func TestPackagesAttacked(t *testing.T) {
 	needVM(t)
 	if !long() {
@@ -388,13 +388,13 @@ func TestPackagesAttacked(t *testing.T) {
 		kept(0)
 	}
 
-	// What installs is held to the bounds of the run's ceiling, which the tool's program in it does not see.
+	// The limits of the run's ceiling apply to the installation. The tool's program in it does not see them.
 	c, err := policy.ParseCeiling("test.toml", []byte("maxDownloadBytes = 2000\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	module := strings.Builder{}
-	for range 2000 { // which does not get smaller in an archive
+	for range 2000 { // incompressible in an archive
 		fmt.Fprintf(&module, "# %s\n", rand.Text())
 	}
 	r.put("large-1.0-py3-none-any.whl", wheel(t, "large", "1.0", module.String()))
@@ -404,7 +404,7 @@ func TestPackagesAttacked(t *testing.T) {
 	}
 	kept(0)
 
-	// Two at once build once.
+	// Two concurrent requests build once.
 	var wait sync.WaitGroup
 	for range 2 {
 		wait.Go(func() {
@@ -417,11 +417,11 @@ func TestPackagesAttacked(t *testing.T) {
 	wait.Wait()
 	kept(1)
 
-	// Files that were changed are built again, as the lock says; a registry that has others is refused.
+	// Changed files are built again, as the lock says; a registry with other contents is refused.
 	changeInstalled(t, run, rt, r, kept)
 }
 
-// changeInstalled checks packages that were changed on the disk and in the registry.
+// changeInstalled changes packages on the disk and in the registry, and checks the result.
 func changeInstalled(
 	t *testing.T, run func(ctx context.Context, language string, pack string, code string) (string, error),
 	rt *unitask.Runtime, r *registry, kept func(want int),

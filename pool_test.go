@@ -20,7 +20,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// openPool opens a runtime with a pool, and closes it at the end: nothing is left.
+// openPool opens a runtime with a pool, and closes it at the end: nothing may be left.
 func openPool(t *testing.T, home string, size unitask.PoolSize, class unitask.MachineClass) *unitask.Runtime {
 	t.Helper()
 	rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Pool(size, class)})
@@ -36,7 +36,7 @@ func openPool(t *testing.T, home string, size unitask.PoolSize, class unitask.Ma
 	return rt
 }
 
-// poolHas waits until the pool's figures are as wanted.
+// poolHas waits until the pool has the wanted counts.
 func poolHas(t *testing.T, rt *unitask.Runtime, what string, ok func(unitask.PoolStats) bool) {
 	t.Helper()
 	if !testwait.Holds(30*time.Second, func() bool { return ok(rt.Pool()) }) {
@@ -87,14 +87,14 @@ func TestPool(t *testing.T) {
 			}
 			poolHas(t, rt, "full again", func(st unitask.PoolStats) bool { return st.Idle == 3 && st.Making == 0 })
 
-			// Those that died while they stood ready are passed over.
+			// Clones that died while they were ready are skipped.
 			for _, pid := range qemuChildren(t, os.Getpid()) {
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
 			hello(t, rt, unitask.Request{Kernel: kernel})
 			poolHas(t, rt, "after their death", full)
 
-			// Another class has another group of machines; what is asked for cold is cold.
+			// Another class has a separate group of machines; a cold request boots.
 			if res := hello(t, rt, unitask.Request{Kernel: kernel, MemoryMB: 256}); res.Pooled {
 				t.Errorf("%+v", res)
 			}
@@ -105,7 +105,7 @@ func TestPool(t *testing.T) {
 	}
 }
 
-// Many at once: those that find no clone ready do without.
+// Many at once: those without a ready clone get another machine.
 func TestPoolUnderLoad(t *testing.T) {
 	needClones(t)
 	rt := openPool(t, newHome(t), unitask.PoolSize{Min: 1, Max: 2}, unitask.MachineClass{Kernel: image.Linux})
@@ -127,7 +127,7 @@ func TestPoolUnderLoad(t *testing.T) {
 	}
 }
 
-// A pool that can't be is refused.
+// A pool with invalid options is refused.
 func TestPoolSizeIsChecked(t *testing.T) {
 	_, err := unitask.Open(unitask.Options{Home: testdir.Private(t),
 		Machines: unitask.Pool(unitask.PoolSize{Min: 3, Max: 1}, unitask.MachineClass{})})
@@ -136,15 +136,14 @@ func TestPoolSizeIsChecked(t *testing.T) {
 	}
 }
 
-// A long life costs nothing: descriptors, processes, goroutines, files and memory
-// stay as they are.
+// Long use leaks nothing: the numbers of descriptors, processes, goroutines and files, and the memory, stay the same.
 func TestSoak(t *testing.T) {
 	needClones(t)
 	runs := 60
 	if n, err := strconv.Atoi(os.Getenv("UNITASK_TEST_SOAK")); err == nil {
 		runs = n
 	}
-	t.Setenv("TMPDIR", t.TempDir()) // others' files are not counted
+	t.Setenv("TMPDIR", t.TempDir()) // excludes others' files
 	home := newHome(t)
 	rt, err := unitask.Open(unitask.Options{Home: home,
 		Machines: unitask.Pool(unitask.PoolSize{Min: 2, Max: 2}, unitask.MachineClass{})})
@@ -174,19 +173,21 @@ func TestSoak(t *testing.T) {
 			after.descriptors <= before.descriptors && after.goroutines <= before.goroutines
 	}
 	var after stock
-	if !testwait.Holds(30*time.Second, func() bool { after = inventory(t); return same(after) }) { // something may be on its way out
+	// something may just be ending
+	if !testwait.Holds(30*time.Second, func() bool { after = inventory(t); return same(after) }) {
 		stacks := make([]byte, 1<<20)
 		t.Errorf("before: %+v\nafter:  %+v\n%s", before, after, stacks[:runtime.Stack(stacks, true)])
 	}
 	if grown := resident(t) - rss; grown > 32<<10 {
 		t.Errorf("%d KiB more are resident", grown)
 	}
-	if files, _ := filepath.Glob(filepath.Join(home, "*")); len(files) != 7 { // five that are borrowed, the runs, and their log
+	// five borrowed ones, the runs, and their log
+	if files, _ := filepath.Glob(filepath.Join(home, "*")); len(files) != 7 {
 		t.Errorf("in the home: %v", files)
 	}
 }
 
-// resident is our own resident memory in KiB.
+// resident returns our own resident memory in KiB.
 func resident(t *testing.T) int {
 	debug.FreeOSMemory()
 	text, err := os.ReadFile("/proc/self/status")

@@ -11,7 +11,7 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// A machine has the processors that it is granted, and what can't be given runs nothing.
+// A machine has the granted processors. If the host can't provide them, nothing runs.
 func TestProcessors(t *testing.T) {
 	needVM(t)
 	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})

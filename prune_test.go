@@ -48,7 +48,7 @@ func pruneUnreadRows(
 	}
 }
 
-// Where something can't be read that would say what is in use, nothing is removed.
+// If data about use can't be read, nothing is removed.
 func TestPruneUnread(t *testing.T) {
 	home := testdir.Private(t)
 	rt := openRuntime(t, unitask.Options{Home: home})
@@ -100,13 +100,13 @@ func TestPruneUnread(t *testing.T) {
 			t.Errorf("%s, mended: %d images removed, %d left: %v", name, n, there(im), err)
 		}
 	}
-	// What a paused session has stays.
+	// The image of a paused session stays.
 	put(im, fmt.Sprintf(`{"digest":%q,"kernel":"linux","arch":%q,"name":"old"}`, digest, runtime.GOARCH))
 	put(pause+"/pause.json", fmt.Sprintf(`{"version":1,"imageDigest":%q}`, digest))
 	if n, err := rt.Catalog().Prune(t.Context(), disuse.Rule{}); err != nil || n.Count != 0 || there(im) != 1 {
 		t.Errorf("a paused session's: %d images removed, %d left: %v", n, there(im), err)
 	}
-	// The doctor says the same.
+	// The doctor reports the same.
 	says := func() (detail, remedy string) {
 		for _, c := range rt.Doctor(t.Context()).Checks {
 			if c.Name == "images" && (!c.OK || strings.Contains(c.Detail, "no run has")) {
@@ -153,7 +153,7 @@ func TestRemovePackagesHeld(t *testing.T) {
 	}
 }
 
-// Pruning keeps what was used within the rule's time, and a dry run removes nothing.
+// Pruning keeps entries that were used within the rule's time, and a dry run removes nothing.
 func TestPruneRule(t *testing.T) {
 	home := testdir.Private(t)
 	rt := openRuntime(t, unitask.Options{Home: home})
@@ -185,7 +185,7 @@ func TestPruneRule(t *testing.T) {
 	prune(week, 1, false)
 }
 
-// What a paused session has is refused, by any name.
+// Removing the image of a paused session is refused, under any name.
 func TestRemoveInUse(t *testing.T) {
 	home := testdir.Private(t)
 	rt := openRuntime(t, unitask.Options{Home: home})
@@ -208,7 +208,7 @@ func TestRemoveInUse(t *testing.T) {
 			t.Errorf("%s: %q removed: %v", name, removed, err)
 		}
 	}
-	put(pause, "{") // nobody knows what it has
+	put(pause, "{") // its contents are unknown
 	if removed, err := rt.Catalog().Remove(t.Context(), "node", nil); err == nil || removed != nil {
 		t.Errorf("%q removed: %v", removed, err)
 	}
@@ -221,7 +221,7 @@ func TestRemoveInUse(t *testing.T) {
 	}
 }
 
-// checkStarting checks that an image which a run has obtained is in use before the run has a machine.
+// checkStarting checks that an image counts as used when a run has it but has no machine yet.
 func checkStarting(t *testing.T, rt *unitask.Runtime, images, digest string) {
 	t.Helper()
 	starting, err := rt.Runs().Create(time.Now().Add(-time.Second), "me", unitask.ViaCLI, "code.js", []byte("1"), struct{}{})

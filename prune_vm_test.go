@@ -16,12 +16,12 @@ import (
 	"github.com/unitask/unitask/internal/disuse"
 )
 
-// What no name leads to any more goes, an image of one's own that now begins with another among it; what a run has
-// stays.
+// Images without a name are removed, including the old version of a custom image that now has another base. Images of
+// current runs stay.
 func TestPruneImages(t *testing.T) {
 	needVM(t)
 	home := newHome(t)
-	images := filepath.Join(home, "images") // which other tests' homes share
+	images := filepath.Join(home, "images") // other tests' homes share it
 	if err := errors.Join(os.Remove(images), os.Mkdir(images, 0o700)); err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestPruneImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	left(before, own.Digest)
-	// A build that fails when all is there but its lock leaves what was built before.
+	// If only the lock file of a build can't be written, the earlier image stays.
 	describe(t, dir, "tool", "from = 'test/box:1'\nenv = { A = 'c' }\n")
 	lock, failed := filepath.Join(dir, "tool.lock.json"), false
 	onBuild = func() {
@@ -91,16 +91,16 @@ func TestPruneImages(t *testing.T) {
 	if c, err := rt.Images().Containers().Get(own.Arch, "tool"); err != nil || c.Digest != own.Digest {
 		t.Errorf("the name leads to %+v: %v", c, err)
 	}
-	// The name begins with a bundled image: what it led to is nobody's.
+	// The custom image now has a bundled base, so its old version has no name.
 	renameImage(t, dir, rt, file, left, before)
 
-	// The reference leads to another one while a run has the one before.
+	// The reference now points to another image, while a run has the earlier one.
 	slot(t)
 	now := pruneUnderRun(t, rt, load, left, before)
 	left(now)
 }
 
-// pruneUnderRun checks that a prune spares the image of a run that is under way.
+// pruneUnderRun checks that a prune spares the image of a current run.
 func pruneUnderRun(
 	t *testing.T, rt *unitask.Runtime, load func(by string) string, left func(want ...string), before string,
 ) string {
@@ -132,7 +132,7 @@ func pruneUnderRun(
 	return now
 }
 
-// renameImage checks that a prune takes what no name leads to.
+// renameImage checks that a prune removes images without a name.
 func renameImage(t *testing.T, dir string, rt *unitask.Runtime, file string, left func(want ...string), before string) {
 	t.Helper()
 	var own *unitask.CustomImage
@@ -152,11 +152,11 @@ func renameImage(t *testing.T, dir string, rt *unitask.Runtime, file string, lef
 	}
 }
 
-// A paused session keeps its image, though another has its place and nobody holds the session.
+// A paused session keeps its image, even if another image replaced it and no process holds the session.
 func TestPrunePaused(t *testing.T) {
 	needClones(t)
 	home := newHome(t)
-	images := filepath.Join(home, "images") // which other tests' homes share
+	images := filepath.Join(home, "images") // other tests' homes share it
 	if err := errors.Join(os.Remove(images), os.Mkdir(images, 0o700)); err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Code that fails after a host was refused is told which one, and what allows it: by the request, or by nothing where a
+// If code fails after a host was refused, a hint names the host and the request's field that allows it, or says that a
 // ceiling forbids it.
 func TestRefusedHost(t *testing.T) {
 	t.Parallel()
@@ -50,8 +50,7 @@ func TestRefusedHost(t *testing.T) {
 	}
 }
 
-// A step of a session has its own hints: those of its own connections, and none that name what a session can't be
-// given later.
+// A session's step has its own hints: about its own connections, and without settings that a session can't get later.
 func TestRefusedHostOfStep(t *testing.T) {
 	t.Parallel()
 	needVM(t)
@@ -68,7 +67,7 @@ func TestRefusedHostOfStep(t *testing.T) {
 	}
 }
 
-// Code that reaches its time limit is told of the host that it could not reach.
+// Code that reaches its time limit gets a hint about the host that it could not reach.
 func TestRefusedHostOfTimeout(t *testing.T) {
 	t.Parallel()
 	needVM(t)

@@ -43,7 +43,7 @@ func attackReplayRows(own, all, named, self, narrow, alices, blank, old, garbled
 	}
 }
 
-// A replay asks for what was granted, under the ceiling of now.
+// A replay asks for what was granted, under the current ceiling.
 func TestAttackReplay(t *testing.T) {
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
@@ -140,14 +140,15 @@ func makeReplayFolders(t *testing.T) (dir, link string) {
 	return dir, link
 }
 
-// What was granted is in the record before there is a machine.
+// The grants are in the record before a machine starts.
 func TestGrantedIsRecordedFirst(t *testing.T) {
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	res, err := rt.Run(t.Context(), unitask.Request{Code: "1", Kernel: "nanos", MemoryMB: 256}, unitask.IO{}) // which is not vendored
+	// not vendored
+	res, err := rt.Run(t.Context(), unitask.Request{Code: "1", Kernel: "nanos", MemoryMB: 256}, unitask.IO{})
 	if err == nil || res == nil {
 		t.Fatalf("%+v %v", res, err)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// Where hardware is required, nothing runs in emulation, and the error names the key.
+// If hardware is required, nothing runs in emulation, and the error names the key.
 func TestAttackRequireHardware(t *testing.T) {
 	needVM(t)
 	rt, err := unitask.Open(unitask.Options{Home: newHome(t), Accel: vmm.TCG})

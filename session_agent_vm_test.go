@@ -19,8 +19,8 @@ import (
 	"github.com/unitask/unitask/image"
 )
 
-// hostDrivers run steps, a JSON text a line, in an interpreter of the host that remembers, and answer each
-// with a line: a JSON list of what was printed and whether it failed.
+// hostDrivers run steps in a persistent interpreter on the host. Each step is a JSON text on one line; each answer is a
+// line with a JSON list of the output and of a failure flag.
 var hostDrivers = map[string][]string{
 	"js": {"node", "-e", `const vm = require('vm'), out = []; console.log = (x) => out.push(x + '\n')
 require('readline').createInterface({ input: process.stdin }).on('line', (l) => { let bad = false; out.length = 0
@@ -44,7 +44,7 @@ for line in sys.stdin:
     print(json.dumps([out, code != '0\n']), flush=True)`},
 }
 
-// agentSteps are what an agent does, of a number: the same in each language but for the words.
+// agentSteps returns an agent's typical steps with a number: the same in each language except for the words.
 var agentSteps = map[string][]string{
 	"js": {"var n%[1]d = (globalThis.last || 1) * 31 %% 1009 + %[1]d; globalThis.last = n%[1]d; console.log(n%[1]d)",
 		"globalThis.list = (globalThis.list || []).concat(%[1]d); console.log(list.join(' '))",
@@ -59,8 +59,8 @@ var agentSteps = map[string][]string{
 		"with open('DIR/log', 'a') as f: _ = f.write('line %[1]d\\n')\nwith open('DIR/log') as f: print(len(f.read()))"},
 }
 
-// An agent's hour, in small: steps with failures and time limits, between pauses and forks, come to what an
-// interpreter of the host comes to. UNITASK_AGENT_STEPS and UNITASK_AGENT_SEED make it another one.
+// A short version of an agent's hour: steps with failures and time limits, between pauses and forks. The results must
+// equal those of an interpreter on the host. UNITASK_AGENT_STEPS and UNITASK_AGENT_SEED vary it.
 func TestSessionAgent(t *testing.T) {
 	if !long() {
 		t.Skip("takes 20 seconds: make long")
@@ -107,7 +107,7 @@ func TestSessionAgent(t *testing.T) {
 	}
 }
 
-// agentProcess is the process that holds a session: it may end, and another one go on.
+// agentProcess is the process that holds a session. It may end, and another one continues the session.
 type agentProcess struct {
 	open func() *unitask.Runtime
 	rt   *unitask.Runtime
@@ -120,7 +120,7 @@ type agent struct {
 	s             *unitask.Session
 	host          *hostInterpreter
 	language, dir string
-	lost          bool // there is no interpreter yet, or a time limit has ended it
+	lost          bool // no interpreter yet, or a time limit has ended it
 	did           map[string]int
 	took          map[string]time.Duration
 }
@@ -130,7 +130,7 @@ func (a *agent) note(what string, began time.Time) {
 	a.took[what] += time.Since(began).Round(time.Millisecond)
 }
 
-// anew has the host begin anew where the session's interpreter did.
+// anew restarts the host's interpreter when the session's interpreter restarted.
 func (a *agent) anew(res *unitask.Result) {
 	if res.Hint() == "" {
 		return
@@ -143,7 +143,7 @@ func (a *agent) anew(res *unitask.Result) {
 	a.host = startHost(a.t, hostDrivers[a.language])
 }
 
-// disturb pauses the session, forks it, or does something else to it, by chance.
+// disturb randomly pauses the session, forks it, or does something else to it.
 func (a *agent) disturb(n, what int) {
 	began := time.Now()
 	switch {
@@ -153,7 +153,7 @@ func (a *agent) disturb(n, what int) {
 		}
 		a.note("pauses", began)
 		a.t.Logf("step %d: pauses, %s", n, time.Since(began))
-	case what == 1: // on in a fork, without the one that it is of
+	case what == 1: // continue in a fork, without the parent
 		forks, err := a.s.Fork(a.t.Context(), 1)
 		if err != nil {
 			a.t.Fatalf("step %d: fork: %v", n, err)
@@ -177,7 +177,7 @@ func (a *agent) disturb(n, what int) {
 		}
 		a.note("time limits", began)
 		a.t.Logf("step %d: time limits, %s", n, time.Since(began))
-	case what == 3: // its process ends, and another one goes on with it
+	case what == 3: // its process ends, and another one continues it
 		if err := errors.Join(a.s.Pause(a.t.Context()), a.s.Leave(), a.process.rt.Close()); err != nil {
 			a.t.Fatalf("step %d: leave: %v", n, err)
 		}
@@ -189,7 +189,7 @@ func (a *agent) disturb(n, what int) {
 		a.s = again
 		a.t.Cleanup(func() { _ = again.Close() })
 		a.note("processes", began)
-	case what == 4: // what it edits on both sides stays the same
+	case what == 4: // edits on both sides agree
 		name, text := filepath.Join(a.dir, "edited"), fmt.Sprintf("of step %d\n", n)
 		if err := errors.Join(os.WriteFile(name, []byte(text), 0o600),
 			a.s.WriteFile(a.t.Context(), "edited", []byte(text), 0o644)); err != nil {
@@ -236,7 +236,7 @@ func (a *agent) step(n int, seed uint64, random *rand.Rand) {
 
 func replaceDir(code, dir string) string { return strings.ReplaceAll(code, "DIR", dir) }
 
-// hostInterpreter is one that runs on the host.
+// hostInterpreter is an interpreter that runs on the host.
 type hostInterpreter struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -266,7 +266,7 @@ func (h *hostInterpreter) end() {
 	_ = h.cmd.Wait()
 }
 
-// step is what a step printed, and whether it failed.
+// step returns a step's output, and whether it failed.
 func (h *hostInterpreter) step(t *testing.T, text string) (want [2]any) {
 	t.Helper()
 	_, err := io.WriteString(h.in, text+"\n")

@@ -11,8 +11,8 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// A step of a session waits for an answer, of whoever waits for it or of another process, and its limit does not run
-// meanwhile; a denial outlives a pause.
+// A session's step waits for an answer from its caller or from another process. Its time limit does not run meanwhile.
+// A denial survives a pause.
 func TestAttackSessionAsk(t *testing.T) {
 	needClones(t)
 	if !long() {
@@ -42,7 +42,7 @@ r`})
 	}
 	begin := time.Now()
 	attack.Check(t, "a host that is not granted", "refused", get("other.example", nil))
-	limit = max(4*time.Second, 10*time.Since(begin)) // of a step that is not asked about anything
+	limit = max(4*time.Second, 10*time.Since(begin)) // of a step without a question
 	slow := func(ctx context.Context, q unitask.Question) unitask.Verdict {
 		asked++
 		if err := s.Pause(t.Context()); err == nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// sessionUses are what callers do with sessions while their runtime is closed. Each goes on until its session is gone.
+// sessionUses are uses of sessions by callers while their runtime is closed. Each continues until its session has
+// ended.
 var sessionUses = []struct {
 	name string
 	use  func(ctx context.Context, rt *unitask.Runtime, s *unitask.Session) error
@@ -44,13 +45,13 @@ var sessionUses = []struct {
 	}},
 }
 
-// A runtime that is closed while sessions start, pause, resume, fork and go on leaves no process, socket, or half of a
-// pause.
+// A runtime is closed while sessions start, pause, resume, fork and continue. It leaves no process, socket, or
+// incomplete pause.
 func TestAttackCloseWhileSessions(t *testing.T) {
 	needClones(t)
 	home := newHome(t)
 	for _, c := range sessionUses {
-		for uses := range 3 { // that have ended when it is closed, while others are under way
+		for uses := range 3 { // uses that have ended at the close, while others continue
 			closeDuring(t, home, uses, c.use)
 			attack.Check(
 				t,
@@ -62,7 +63,7 @@ func TestAttackCloseWhileSessions(t *testing.T) {
 	}
 }
 
-// closeDuring closes a runtime while three callers use a session, once so many uses have ended.
+// closeDuring closes a runtime while three callers use a session, after this number of completed uses.
 func closeDuring(
 	t *testing.T,
 	home string,
@@ -87,12 +88,12 @@ func closeDuring(
 			for err := error(nil); ctx.Err() == nil && !isOver(err); err = use(ctx, rt, s) {
 				select {
 				case began <- struct{}{}:
-				default: // enough have begun
+				default: // enough have started
 				}
 			}
 		})
 	}
-	over := make(chan struct{}) // nobody uses it any more: a revived session is another one
+	over := make(chan struct{}) // nobody uses it any more: a revived session is a new one
 	go func() {
 		using.Wait()
 		close(over)
@@ -111,12 +112,12 @@ func closeDuring(
 	using.Wait()
 }
 
-// isOver reports whether an error says that a session or its runtime is gone.
+// isOver reports whether an error means that a session or its runtime has ended.
 func isOver(err error) bool {
 	return errors.Is(err, unitask.ErrClosed) || errors.As(err, new(*unitask.SessionError))
 }
 
-// leftOf names what a closed runtime has left: processes, sockets, and pauses that can't be resumed.
+// leftOf lists what a closed runtime has left: processes, sockets, and pauses that can't be resumed.
 func leftOf(t *testing.T, home string) (left string) {
 	t.Helper()
 	for _, pid := range qemuChildren(t, os.Getpid()) {
@@ -137,7 +138,7 @@ func leftOf(t *testing.T, home string) (left string) {
 	return left
 }
 
-// A console joins the machine that continues after a pause, and not the one that was there before.
+// A console connects to the machine after a pause, not to the one before it.
 func TestAttackAttachAfterPause(t *testing.T) {
 	needClones(t)
 	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})

@@ -16,7 +16,7 @@ import (
 	"github.com/unitask/unitask/session"
 )
 
-// value runs a step and returns its value, or what it printed.
+// value runs a step and returns its value, or its output.
 func value(t *testing.T, s *unitask.Session, language, code string) string {
 	t.Helper()
 	res, err := s.Run(t.Context(), unitask.Step{Language: language, Code: code})
@@ -26,30 +26,30 @@ func value(t *testing.T, s *unitask.Session, language, code string) string {
 	return res.Value + string(res.Stdout)
 }
 
-// forkRow is something of a session that is another one in each of its forks, or that they share.
+// forkRow is a property of a session that differs in each of its forks, or that they share.
 type forkRow struct {
-	what, before, code string // before: what the session has done
+	what, before, code string // before: the session's earlier actions
 	differs            bool
 }
 
-// clock is the row of a clock, in seconds: the host's in each fork (clockOff).
+// clock returns the row of a clock, in seconds, which must be the host's in each fork (clockOff).
 const clock = "the clock"
 
-// stood is how long a machine stands still before its forks go on, and late how much later than it was told a machine
-// of a busy host may have set its clock.
+// stood is how long a machine is stopped before its forks continue. late is how late a machine on a busy host may set
+// its clock.
 const (
 	stood = 3 * time.Second
 	late  = time.Second
 )
 
-// clockOff says that a clock, in seconds, is not the host's between begin and end.
+// clockOff reports whether a clock, in seconds, is outside the host's time between begin and end.
 func clockOff(said string, begin, end time.Time) bool {
 	seconds, err := strconv.ParseFloat(strings.TrimSpace(said), 64)
 	now := time.UnixMilli(int64(1000 * seconds))
 	return err != nil || now.Before(begin.Add(-late)) || now.After(end.Add(50*time.Millisecond))
 }
 
-// testForkTable holds a table against a session and two forks of it.
+// testForkTable checks a table with a session and two forks of it.
 func testForkTable(t *testing.T, s *unitask.Session, language string, rows []forkRow) {
 	for _, row := range rows {
 		if row.before != "" {
@@ -77,7 +77,7 @@ func testForkTable(t *testing.T, s *unitask.Session, language string, rows []for
 				t.Errorf("%s: %q, at %s", row.what, got[i], begin)
 			}
 		}
-		// Clocks that are right may well agree to the millisecond: each is held against the host's.
+		// Correct clocks may agree to the millisecond, so each is compared with the host's.
 		if row.what != clock && ((got[0] != got[1]) != row.differs || (got[0] != got[2]) != row.differs ||
 			(got[1] != got[2]) != row.differs) {
 			t.Errorf("%s: %q, %q, and of the session that they are of %q; that they differ: %t", row.what, got[0], got[1],
@@ -91,7 +91,7 @@ func testForkTable(t *testing.T, s *unitask.Session, language string, rows []for
 	}
 }
 
-// What is another one in each fork of a session, and what is not (docs/sessions.md).
+// Properties that differ in each fork of a session, and shared ones (docs/sessions.md).
 func TestSessionForkTable(t *testing.T) {
 	t.Parallel()
 	needClones(t)
@@ -145,7 +145,7 @@ func TestSessionForkTable(t *testing.T) {
 			{"the hostname", "", "os.uname().nodename", false},
 			{"a key that was drawn before", "k = os.urandom(8)", "k.hex()", false},
 		})
-		// An interpreter that can't renew its random numbers is a new one in the fork, which says so.
+		// If an interpreter can't renew its random numbers, the fork has a new interpreter and says so.
 		value(t, s, "", "import random\ndef no(*_): raise ValueError\nrandom.seed = no; x = 1")
 		forks, err := s.Fork(t.Context(), 1)
 		if err != nil {
@@ -174,7 +174,7 @@ func TestSessionForkTable(t *testing.T) {
 	})
 }
 
-// A fork of a fork of a fork has the variables of all of them, and random numbers of its own.
+// A third-generation fork has the variables of all its ancestors, and new random numbers.
 func TestSessionForksInTurn(t *testing.T) {
 	t.Parallel()
 	needClones(t)
@@ -199,8 +199,8 @@ func TestSessionForksInTurn(t *testing.T) {
 	}
 }
 
-// Forks go on from where the session is and know nothing of each other; a session that is paused is
-// forked too, and forks are paused and forked.
+// Forks continue from the session's state and are independent of each other. A paused session can be forked, and forks
+// can be paused and forked.
 func TestSessionFork(t *testing.T) {
 	t.Parallel()
 	needClones(t)
@@ -269,11 +269,11 @@ func TestSessionFork(t *testing.T) {
 	if _, err := s.Fork(t.Context(), unitask.MaxForks-2); !errors.As(err, &busy) {
 		t.Errorf("more than there may be: %v", err)
 	}
-	// The end of one is not the end of another.
+	// The end of one does not end another.
 	endForks(t, s, all, forks, home)
 }
 
-// endForks checks that forks outlive their parent, and that a fork that is cancelled leaves nothing.
+// endForks checks that forks outlive their parent, and that a cancelled fork leaves nothing.
 func endForks(t *testing.T, s *unitask.Session, all, forks []*session.Session, home string) {
 	t.Helper()
 	if err := s.Close(); err != nil {
@@ -287,7 +287,7 @@ func endForks(t *testing.T, s *unitask.Session, all, forks []*session.Session, h
 			t.Errorf("%d: %q %v", i, text, err)
 		}
 	}
-	// A fork that is given up leaves nothing.
+	// A cancelled fork leaves nothing.
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(100*time.Millisecond, cancel)
 	if made, err := forks[0].Fork(ctx, 3); err == nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/session"
 )
 
-// A port of the machine is reached on the host's loopback; connections stay over a pause.
+// A port of the machine is reachable on the host's loopback; connections survive a pause.
 func TestSessionForward(t *testing.T) {
 	t.Parallel()
 	needClones(t)
@@ -58,7 +58,7 @@ await new Promise(done => server.listen(8000, '127.0.0.1', done)); server.addres
 	pause := func() {
 		t.Helper()
 		err := s.Pause(t.Context())
-		for errors.As(err, new(*unitask.BusyError)) { // the last byte is just being taken
+		for errors.As(err, new(*unitask.BusyError)) { // the last byte is still in transit
 			err = s.Pause(t.Context())
 		}
 		if err != nil || !s.Paused() {
@@ -77,7 +77,7 @@ await new Promise(done => server.listen(8000, '127.0.0.1', done)); server.addres
 		t.Errorf("%q %v", got, err)
 	}
 
-	// A fork has neither port nor connection, and this one's stay.
+	// A fork has neither port nor connection, and the parent keeps its own.
 	forkForwarded(t, s)
 	say("three")
 
@@ -112,13 +112,13 @@ func forkForwarded(t *testing.T, s *unitask.Session) {
 	}
 }
 
-// takeManyConnections has one client open more connections than are forwarded.
+// takeManyConnections makes one client open more connections than the limit.
 func takeManyConnections(t *testing.T, f *session.Forward, say func(text string)) {
 	t.Helper()
 	reset := 0
 	for range unitask.MaxForwarded + 8 {
 		conn, err := net.Dial("tcp", f.Addr.String())
-		if err != nil { // it was reset before we knew that it was open
+		if err != nil { // it was reset before we saw it open
 			reset++
 			continue
 		}
@@ -136,7 +136,7 @@ func takeManyConnections(t *testing.T, f *session.Forward, say func(text string)
 	say("four")
 }
 
-// checkForwardBounds checks how many ports and connections are forwarded at once.
+// checkForwardBounds checks the limits of forwarded ports and connections.
 func checkForwardBounds(t *testing.T, f *session.Forward, s *unitask.Session) {
 	t.Helper()
 	for _, ports := range [][2]int{{0, 0}, {65536, 0}, {80, -1}, {80, 65536}, {8000, int(f.Addr.Port())}} {

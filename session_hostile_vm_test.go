@@ -10,7 +10,7 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// What code does to its own session: each step ends by itself or by its limit, and the next one works.
+// Attacks of code on its own session: each step ends by itself or by its limit, and the next one works.
 func TestSessionHostile(t *testing.T) {
 	if !long() {
 		t.Skip("takes half a minute: make long")
@@ -35,13 +35,13 @@ func TestSessionHostile(t *testing.T) {
 		}
 	}
 
-	// It prints for ever: what is kept is bounded, and the limit ends it.
+	// It prints forever: the kept output is limited, and the time limit ends it.
 	if res := exec(time.Second, "yes"); !res.TimedOut || !res.Truncated || len(res.Stdout) > limit {
 		t.Errorf("prints for ever: %d bytes, cut %v, %s", len(res.Stdout), res.Truncated, res.Outcome)
 	}
 	works("output for ever")
 
-	// /work is filled: code is told, and so is who writes a file, of which nothing is left.
+	// /work is full: the code gets an error, and so does a caller that writes a file, of which nothing is left.
 	if res := exec(time.Minute, "cat /dev/zero > full; ls -A"); res.ExitCode != 0 ||
 		!strings.Contains(string(res.Stderr), "No space") {
 		t.Errorf("/work is filled: %q %q, code %d", res.Stdout, res.Stderr, res.ExitCode)
@@ -55,7 +55,7 @@ func TestSessionHostile(t *testing.T) {
 	}
 	works("a full /work")
 
-	// It takes all the memory, and all the processes that there may be.
+	// It uses all the memory, and all allowed processes.
 	if res := exec(time.Minute, "head -c 2G /dev/zero | tail; echo $?"); res.Outcome == unitask.OutcomeFailed {
 		t.Errorf("all the memory: %s %q", res.Outcome, res.Error)
 	}
@@ -65,7 +65,7 @@ func TestSessionHostile(t *testing.T) {
 	}
 	works("a fork bomb")
 
-	// A step that does not mind Ctrl-C: its interpreter is killed, and the next one says that it is new.
+	// A step ignores Ctrl-C: its interpreter is killed, and the next interpreter reports that it is new.
 	for range 2 {
 		res, err := s.Run(t.Context(), unitask.Step{Code: "x=1; trap '' INT; while :; do :; done", Timeout: time.Second})
 		if err != nil || !res.TimedOut {
@@ -79,7 +79,7 @@ func TestSessionHostile(t *testing.T) {
 	works("steps that do not mind Ctrl-C")
 }
 
-// A write that is given up leaves the file as it was, and nothing beside it.
+// A cancelled write leaves the file unchanged, and nothing beside it.
 func TestSessionWriteGivenUp(t *testing.T) {
 	needVM(t)
 	s := openSession(t, sessionRuntime(t), unitask.SessionRequest{Request: unitask.Request{Image: "shell"}})

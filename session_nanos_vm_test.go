@@ -23,8 +23,8 @@ func nanosSession(t *testing.T) *unitask.Session {
 	return openSession(t, sessionRuntime(t), unitask.SessionRequest{Request: unitask.Request{Kernel: unitask.Nanos}})
 }
 
-// In the one process of Nanos a step ends by its limit, by Ctrl-C or by process.exit, whatever it does, and what was
-// defined stays.
+// In the one process of Nanos, a step ends by its limit, by Ctrl-C or by process.exit, whatever it does. Definitions
+// stay.
 func TestSessionNanosSteps(t *testing.T) {
 	s := nanosSession(t)
 	n := 0
@@ -82,7 +82,7 @@ func TestSessionNanosSteps(t *testing.T) {
 		}
 		stays(row.code)
 	}
-	// One that is cancelled is interrupted as well.
+	// A cancelled step is interrupted as well.
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(300*time.Millisecond, cancel)
 	if _, err := s.Run(ctx, unitask.Step{Code: "await null; for (;;);"}); !errors.Is(err, context.Canceled) {
@@ -91,7 +91,7 @@ func TestSessionNanosSteps(t *testing.T) {
 	stays("a step that was cancelled")
 }
 
-// What takes a process is refused by name, and the session lives.
+// A call that needs a process is refused by name, and the session continues.
 func TestSessionNanosLacks(t *testing.T) {
 	needNanos(t, image.HostArch())
 	ctx, rt := t.Context(), sessionRuntime(t)
@@ -151,8 +151,8 @@ func TestSessionNanosLacks(t *testing.T) {
 	}
 }
 
-// A session on Nanos goes on behind pauses amid its work, in forks and in another runtime. What it computes it checks,
-// in memory that is made and freed all the time.
+// A session on Nanos continues after pauses amid its work, in forks and in another runtime. It checks its own results,
+// in memory that is allocated and freed all the time.
 func TestSessionNanosPause(t *testing.T) {
 	needNanos(t, image.HostArch())
 	home := newHome(t)
@@ -249,8 +249,8 @@ func checkNanosForks(
 	}
 }
 
-// A thread that waits for what a connection brings, while its session is paused, is told that it was cut: an end would
-// be the end of what was sent.
+// A thread that reads a connection while its session is paused learns that the connection was cut. A normal end would
+// mean that all data had arrived.
 func TestSessionNanosWaits(t *testing.T) {
 	needNanos(t, image.HostArch())
 	server, err := net.Listen("tcp", "127.0.0.1:0")
@@ -296,8 +296,8 @@ await new Promise((done) => setTimeout(done, 300)) // it is in the kernel`)
 	}
 }
 
-// What ends the process ends the session, which says so; nothing that the code does to the session's own descriptors
-// comes to more than that.
+// An end of the process ends the session, which reports it. Nothing that the code does to the session's own descriptors
+// has a greater effect.
 func TestAttackSessionNanos(t *testing.T) {
 	needNanos(t, image.HostArch())
 	rt := sessionRuntime(t)
@@ -320,7 +320,7 @@ func TestAttackSessionNanos(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer s.Close() // whose error is what the code did
+			defer s.Close() // the error comes from the code
 			res, err := s.Run(t.Context(), unitask.Step{Code: code, Timeout: 3 * time.Second})
 			t.Logf("%v", err)
 			got := fmt.Sprint(err == nil && res.ExitCode == 0)
@@ -334,7 +334,7 @@ func TestAttackSessionNanos(t *testing.T) {
 	}
 }
 
-// A recorded session is played again on the kernel that it had.
+// A recorded session is replayed on its original kernel.
 func TestSessionNanosReplay(t *testing.T) {
 	needNanos(t, image.HostArch())
 	rt := sessionRuntime(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/unitask/unitask/image"
 )
 
-// cameBack says what came back of /out with a step: names and contents, and what was refused.
+// cameBack lists the files of /out that came back with a step: names and contents, and refused ones.
 func cameBack(t *testing.T, rt *unitask.Runtime, res *unitask.Result) string {
 	t.Helper()
 	var b strings.Builder
@@ -37,7 +37,7 @@ func cameBack(t *testing.T, rt *unitask.Runtime, res *unitask.Result) string {
 	return strings.TrimSpace(b.String())
 }
 
-// What each step leaves in /out comes back with it, and what was there before does not come again.
+// The files that each step leaves in /out come back with it. Earlier files do not come again.
 func TestSessionOut(t *testing.T) {
 	t.Parallel()
 	t.Run("linux", func(t *testing.T) {
@@ -66,15 +66,15 @@ func TestSessionOut(t *testing.T) {
 		step(s, "touch -d 2001-01-01 /tmp/old; mv /tmp/old /out/old; ln -s /etc/passwd /out/link; mkfifo /out/pipe; echo x > /out/dark; chmod 0 /out/dark",
 			"old= dark: did not come through whole link: is a link pipe: is not a regular file")
 		step(s, "rm -f /out/*; echo z > /out/z", "z=z")
-		step(s, "head -c 2000000 /dev/zero > /out/much; echo y > /out/y", "y=y\n much: is beyond 1048576 bytes in all") // what is behind it comes
+		step(s, "head -c 2000000 /dev/zero > /out/much; echo y > /out/y", "y=y\n much: is beyond 1048576 bytes in all")
 		step(s, "for f in a b; do head -c 600000 /dev/zero > /out/$f; done",
 			"a=600000 bytes b: is beyond 1048576 bytes in all")
-		step(s, "rm /out/much /out/a", "b=600000 bytes") // and nothing that has come before comes again
+		step(s, "rm /out/much /out/a", "b=600000 bytes") // and no earlier file comes again
 		step(s, "rm /out/*; echo late > /out/late; sleep 100", "late=late")
 		step(s, "rm /out/late; echo of a shell that ends > /out/end; kill -9 $$", "end=21 bytes")
 		step(s, "rm /out/*; ln -sfn /etc /out", "etc: is a link")
 
-		// What does not come in time comes with the next steps, and nothing twice.
+		// Files that are late come with the next steps, and none comes twice.
 		stopWhileCollected(t, step, s, rt)
 
 		res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c", "echo c > /out/of-a-command"}})
@@ -120,7 +120,7 @@ func TestSessionOut(t *testing.T) {
 	})
 }
 
-// stopWhileCollected checks that no file is lost or comes twice while collecting takes too long.
+// stopWhileCollected checks that no file is lost or comes twice when collecting takes too long.
 func stopWhileCollected(
 	t *testing.T, step func(s *unitask.Session, code string, want string), s *unitask.Session,
 	rt *unitask.Runtime,

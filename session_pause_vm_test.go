@@ -27,7 +27,7 @@ func whenWritten(to chan struct{}) io.Writer {
 	})
 }
 
-// A session goes on behind a pause as if nothing had been.
+// A session continues after a pause as if nothing had happened.
 func TestSessionPause(t *testing.T) {
 	needClones(t)
 	home := newHome(t)
@@ -44,7 +44,7 @@ func TestSessionPause(t *testing.T) {
 		}
 	}
 	run("x = 40; f = open('kept', 'w+'); f.write('text'); f.flush(); import subprocess, threading, time\np = subprocess.Popen(['sleep', '1000'])\np.poll()", "")
-	// Something goes on in the background, and prints.
+	// A background command continues, and prints.
 	run("n = 0\ndef tick():\n    global n\n    while True:\n        n += 1; print('tick', n, flush=True); time.sleep(0.01)\nthreading.Thread(target=tick, daemon=True).start()", "")
 	folder := pauseUnderStep(t, s, home, run)
 	if err := s.Pause(t.Context()); err != nil {
@@ -86,7 +86,7 @@ func TestSessionPause(t *testing.T) {
 	t.Run("a host that can't", func(t *testing.T) { // and then can
 		pauseWithoutRoom(t, rt, home)
 	})
-	t.Run("another QEMU", func(t *testing.T) { // in the place of the one that it began with
+	t.Run("another QEMU", func(t *testing.T) { // instead of the one that it started with
 		resumeOnAnotherQEMU(t, rt)
 	})
 	t.Run("secret", func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestSessionPause(t *testing.T) {
 	})
 }
 
-// pauseUnderStep pauses a session while a step is under way and something prints in the background.
+// pauseUnderStep pauses a session during a step, while a background command prints.
 func pauseUnderStep(t *testing.T, s *unitask.Session, home string, run func(code string, value string)) string {
 	t.Helper()
 	busy, under := make(chan *unitask.Result, 1), make(chan struct{})
@@ -143,7 +143,7 @@ func pauseUnderStep(t *testing.T, s *unitask.Session, home string, run func(code
 	return folder
 }
 
-// liveOut checks that a session that is paused ends with its life.
+// liveOut checks that a paused session ends with its life.
 func liveOut(t *testing.T, rt *unitask.Runtime) {
 	t.Helper()
 	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: "shell"}, Life: 12 * time.Second})
@@ -157,7 +157,7 @@ func liveOut(t *testing.T, rt *unitask.Runtime) {
 	}
 }
 
-// resumeDamaged checks that nothing goes on from a damaged pause.
+// resumeDamaged checks that nothing resumes from a damaged pause.
 func resumeDamaged(t *testing.T, rt *unitask.Runtime, home string) {
 	t.Helper()
 	s, err := rt.NewSession(t.Context(), unitask.SessionRequest{Request: unitask.Request{Image: "shell"}})
@@ -190,7 +190,7 @@ func resumeDamaged(t *testing.T, rt *unitask.Runtime, home string) {
 	}
 }
 
-// pauseWithoutRoom checks a pause on a host that can't, and then can.
+// pauseWithoutRoom checks a pause on a host that has no room, and then has.
 func pauseWithoutRoom(t *testing.T, rt *unitask.Runtime, home string) {
 	t.Helper()
 	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: "shell"}})
@@ -222,7 +222,7 @@ func pauseWithoutRoom(t *testing.T, rt *unitask.Runtime, home string) {
 	}
 }
 
-// resumeOnAnotherQEMU resumes a session on another QEMU than it began with.
+// resumeOnAnotherQEMU resumes a session on another QEMU than it started with.
 func resumeOnAnotherQEMU(t *testing.T, rt *unitask.Runtime) {
 	t.Helper()
 	q, err := vmm.FindQEMU(t.Context(), vmm.Arch(image.HostArch()), nil)

@@ -16,8 +16,8 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// A paused session goes on in another runtime: what it was granted, its variables, files and processes are there,
-// and nobody else gets it.
+// A paused session continues in another runtime: its grants, variables, files and processes are there, and nobody else
+// gets it.
 func TestSessionRevive(t *testing.T) {
 	t.Parallel()
 	needClones(t)
@@ -63,10 +63,10 @@ func TestSessionRevive(t *testing.T) {
 
 	refuseRevival(t, rt, s, secrets, caller)
 
-	// A caller that leaves, at any moment, takes nothing with it.
+	// A caller that leaves at any moment destroys nothing.
 	killReviving(t, rt, caller, s, secrets, home)
 
-	// Of several that ask at once, of two runtimes, one has it.
+	// Of several concurrent requests from two runtimes, one gets the session.
 	again := reviveAtOnce(t, rt, other, caller, s, secrets)
 	if again.ID != s.ID || !again.Expires().Equal(s.Expires()) {
 		t.Errorf("%s %s, not %s %s", again.ID, again.Expires(), s.ID, s.Expires())
@@ -91,7 +91,7 @@ func TestSessionRevive(t *testing.T) {
 	}
 }
 
-// checkLeft checks what is on the disk of a session that was left paused.
+// checkLeft checks the files of a paused session on the disk.
 func checkLeft(t *testing.T, rt *unitask.Runtime, s *unitask.Session, home string, secrets map[string]string) {
 	t.Helper()
 	if rec, err := rt.Runs().Get(s.ID); err != nil || rec.Status != record.Paused {
@@ -113,7 +113,7 @@ func checkLeft(t *testing.T, rt *unitask.Runtime, s *unitask.Session, home strin
 	}
 }
 
-// reviveAtOnce revives a session by many at once, of whom one has it.
+// reviveAtOnce revives a session many times at once; exactly one succeeds.
 func reviveAtOnce(
 	t *testing.T, rt, other *unitask.Runtime, caller unitask.Caller, s *unitask.Session,
 	secrets map[string]string,
@@ -200,7 +200,7 @@ func killReviving(
 	}
 }
 
-// A session that was extended lives in another process as long as it would have.
+// An extended session lives equally long in another process.
 func TestSessionReviveExtended(t *testing.T) {
 	t.Parallel()
 	needClones(t)

@@ -64,7 +64,8 @@ func TestSession(t *testing.T) {
 			{"nothing-there", "", "", "not found"}, {"id -u; pwd; printf A > a.txt", "", "1000\n/work\n", ""}}},
 	} {
 		t.Run(row.language+" on "+string(row.kernel), func(t *testing.T) {
-			req := unitask.Request{Language: row.language, Env: map[string]string{"MARK": "m", "POSIXLY_CORRECT": "1"}} // by which bash would not read its driver
+			// with which bash would not read its driver
+			req := unitask.Request{Language: row.language, Env: map[string]string{"MARK": "m", "POSIXLY_CORRECT": "1"}}
 			if row.kernel == image.Nanos {
 				needNanos(t, image.HostArch())
 				req.Kernel = row.kernel
@@ -177,7 +178,7 @@ func sessionFiles(t *testing.T, rt *unitask.Runtime, req unitask.Request) {
 	}
 }
 
-// A ceiling bounds sessions, and what it has cut is on record.
+// A ceiling limits sessions, and its reductions are in the record.
 func TestSessionCeiling(t *testing.T) {
 	needVM(t)
 	ceiling, err := policy.ParseCeiling("a ceiling",
@@ -234,7 +235,7 @@ func TestSessionCommands(t *testing.T) {
 	if res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"/tmp"}}); err != nil || res.ExitCode != 126 {
 		t.Errorf("a folder as a program: %+v %v", res, err)
 	}
-	// A command that is too long ends with all of its process group.
+	// A command that exceeds its time ends with its whole process group.
 	if res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c", "sleep 271 & sleep 272"},
 		Timeout: time.Second}); err != nil || res.ExitCode != unitask.ExitTimeout {
 		t.Errorf("%+v %v", res, err)
@@ -243,7 +244,7 @@ func TestSessionCommands(t *testing.T) {
 		"cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep 27[1]'"}}); err != nil || string(res.Stdout) != "0\n" {
 		t.Errorf("it left %+v %v", res, err)
 	}
-	// A step that is too long is interrupted, and the session lives.
+	// A step that exceeds its time is interrupted, and the session continues.
 	if res, err := s.Run(t.Context(), unitask.Step{Code: "x=1; sleep 100", Timeout: time.Second}); err != nil ||
 		!res.TimedOut || res.ExitCode != unitask.ExitTimeout {
 		t.Errorf("%+v %v", res, err)
@@ -251,7 +252,7 @@ func TestSessionCommands(t *testing.T) {
 	if res, err := s.Run(t.Context(), unitask.Step{Code: "echo x$x"}); err != nil || string(res.Stdout) != "x1\n" {
 		t.Errorf("%+v %v", res, err)
 	}
-	// The session's program is root's: the code can't end it.
+	// The session's program belongs to root, so the code can't end it.
 	if res, err := s.Run(t.Context(), unitask.Step{Code: "kill -9 -1; kill -9 $PPID; true"}); err != nil || res == nil {
 		t.Errorf("%+v %v", res, err)
 	}
@@ -263,8 +264,8 @@ func TestSessionCommands(t *testing.T) {
 	}
 }
 
-// A session has the template made that the next one is cloned from: at its end, or while it lives and has
-// nothing to do. A pool, which makes its own templates, makes none of sessions.
+// A session causes the template for the next one to be made: at its end, or while it is idle. A pool makes its own
+// templates, but none of sessions.
 func TestSessionWarm(t *testing.T) {
 	needClones(t)
 	for _, row := range []struct {
@@ -275,7 +276,7 @@ func TestSessionWarm(t *testing.T) {
 		{"idle", unitask.Templates(), true}} {
 		t.Run(row.name, func(t *testing.T) {
 			home := newHome(t)
-			if err := os.Remove(filepath.Join(home, "templates")); err != nil { // the base's
+			if err := os.Remove(filepath.Join(home, "templates")); err != nil { // the base home's templates
 				t.Fatal(err)
 			}
 			rt, err := unitask.Open(unitask.Options{Home: home, Machines: row.machines})
@@ -311,8 +312,8 @@ func sessionRuntime(t *testing.T) *unitask.Runtime {
 	return openRuntime(t, unitask.Options{Home: newHome(t)})
 }
 
-// openRuntime opens one that is closed at the test's end, if it was not before. Another one of the same home is
-// another process's.
+// openRuntime opens a runtime that is closed at the test's end, if not before. Another runtime of the same home acts as
+// another process.
 func openRuntime(t *testing.T, opts unitask.Options) *unitask.Runtime {
 	t.Helper()
 	rt, err := unitask.Open(opts)
@@ -323,7 +324,7 @@ func openRuntime(t *testing.T, opts unitask.Options) *unitask.Runtime {
 	return rt
 }
 
-// A first step that fails has no interpreter before it to speak of.
+// If the first step fails, no message mentions an earlier interpreter.
 func TestSessionFirstStepFails(t *testing.T) {
 	needVM(t)
 	s := openSession(t, sessionRuntime(t), unitask.SessionRequest{Request: unitask.Request{Language: "python",

@@ -11,7 +11,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// until waits for a command in the background until it has ended, or has printed a text.
+// until waits for a background command until it has ended or has printed a text.
 func until(t *testing.T, s *unitask.Session, run, text string) (stdout, stderr string, is unitask.Background) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; {
@@ -35,7 +35,7 @@ func until(t *testing.T, s *unitask.Session, run, text string) (stdout, stderr s
 	}
 }
 
-// Commands in the background: what they print and how they end, their bounds, and their ends.
+// Background commands: their output, exit codes, limits, and ends.
 func TestSessionBackground(t *testing.T) {
 	t.Parallel()
 	needVM(t)
@@ -58,7 +58,7 @@ func TestSessionBackground(t *testing.T) {
 		}
 		return run
 	}
-	// It goes on behind the call, beside steps, and its output comes as it is printed.
+	// It continues after the call, beside steps, and its output comes as it is printed.
 	a := start(`cat; echo begun; echo err "$S" >&2; while [ ! -e go ]; do sleep 0.05; done; echo done; exit 3`, 0)
 	if out, _, is := until(t, s, a, "begun\n"); out != "begun\n" || is.Result != nil {
 		t.Errorf("%q %+v", out, is)
@@ -88,7 +88,7 @@ func TestSessionBackground(t *testing.T) {
 	if rec, err := rt.Runs().Get(a); err != nil || rec.Status != record.Done {
 		t.Errorf("%+v %v", rec, err)
 	}
-	// One that ends by nothing but SIGKILL.
+	// A command that only SIGKILL ends.
 	until(t, s, stubborn, "up")
 	if err := s.Stop(t.Context(), stubborn); err != nil {
 		t.Fatal(err)
@@ -97,7 +97,7 @@ func TestSessionBackground(t *testing.T) {
 		is.Result.Outcome != unitask.OutcomeCancelled {
 		t.Errorf("%+v %v", is, err)
 	}
-	// What prints without end costs no memory, and is found lost.
+	// Endless output uses no memory, and is reported as lost.
 	flood := start(`head -c 3000000 /dev/zero | tr '\0' x; printf end`, 0)
 	for is, _ = s.Wait(t.Context(), flood, 0, 0); is.Result == nil; {
 		if is, err = s.Wait(t.Context(), flood, is.Seq, 10*time.Second); err != nil {
@@ -110,13 +110,13 @@ func TestSessionBackground(t *testing.T) {
 		!strings.HasSuffix(string(is.Output[len(is.Output)-1].Text), "xend") {
 		t.Errorf("%d bytes are kept of %d, %d lost: %v", kept, is.Seq, is.Lost, err)
 	}
-	// Those that can't be.
+	// Invalid commands.
 	endBackground(t, s, start)
-	// It ends with its session, as was meant.
+	// It ends with its session, as intended.
 	endWithSession(t, start, s, rt)
 }
 
-// endWithSession checks what becomes of a command whose session ends.
+// endWithSession checks a command whose session ends.
 func endWithSession(
 	t *testing.T, start func(code string, limit time.Duration) string, s *unitask.Session, rt *unitask.Runtime,
 ) {
@@ -180,8 +180,8 @@ func endBackground(t *testing.T, s *unitask.Session, start func(code string, lim
 	}
 }
 
-// A command in the background keeps its session from neither a pause nor a fork, and goes on behind both;
-// its time limit counts while the machine runs.
+// A background command prevents neither a pause nor a fork of its session, and continues after both. Its time limit
+// counts while the machine runs.
 func TestSessionBackgroundPause(t *testing.T) {
 	t.Parallel()
 	needClones(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Files and folders of the host are where relative paths of a session's code lead, from its beginning and in later
+// Files and folders of the host are at the relative paths that a session's code uses, from the start and in later
 // steps.
 func TestSessionBrings(t *testing.T) {
 	needVM(t)
@@ -40,7 +40,7 @@ func TestSessionBrings(t *testing.T) {
 		}
 		step(unitask.Step{Code: "cat data/x.csv data/deep/y one.txt data/link; echo mine > mine; cat mine"},
 			"1,2yone1,2mine\n")
-		if whole { // what it has from its beginning can't be written to
+		if whole { // files from the start are read-only
 			continue
 		}
 		step(unitask.Step{Code: "cat other/z beside; echo again >> other/z", Dirs: []unitask.Mount{{Host: "other"}},
@@ -67,8 +67,8 @@ func TestSessionBrings(t *testing.T) {
 	}
 }
 
-// What a step brings is held against the ceiling as it is when a paused session goes on; the record and the audit log
-// say what was denied.
+// When a paused session continues, the current ceiling applies to the files of a step. The record and the audit log
+// list the denied ones.
 func TestAttackBringCeiling(t *testing.T) {
 	needClones(t)
 	home, dir := newHome(t), t.TempDir()
@@ -110,7 +110,7 @@ func TestAttackBringCeiling(t *testing.T) {
 	}
 }
 
-// Code that stops the tar which takes what a step brings ends that step by its own clock, and not the session.
+// Code that stops the tar of a step's files ends that step by the step's own time limit, but not the session.
 func TestAttackBringTime(t *testing.T) {
 	needVM(t)
 	rt := sessionRuntime(t)

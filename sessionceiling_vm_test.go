@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// ceilingUse is a use of a session where its ceiling is read again.
+// ceilingUse is a use of a session that reads its ceiling again.
 type ceilingUse struct {
 	name string
 	use  func() error
@@ -40,7 +40,7 @@ func ceilingUses(t *testing.T, s *unitask.Session) []ceilingUse {
 	}
 }
 
-// A file that appears where there was none, or above the one that the session began under, holds as well.
+// A new ceiling file also applies, and so does one above the session's first one.
 func TestAttackSessionCeilingAppears(t *testing.T) {
 	needClones(t)
 	for _, c := range []struct{ name, began, at, text, want string }{
@@ -84,7 +84,7 @@ func TestAttackSessionCeilingAppears(t *testing.T) {
 				}
 			}
 			attack.Check(t, u.name+" of a session: "+c.name, c.want, fmt.Sprintf("%s, changed %v", got, s.CeilingChanged()))
-			mustDo(t, os.Remove(file)) // and it goes on
+			mustDo(t, os.Remove(file)) // and it continues
 			if res, err := s.Run(t.Context(), unitask.Step{Code: "echo on"}); err != nil || string(res.Stdout) != "on\n" ||
 				s.CeilingChanged() {
 				t.Fatalf("%s, %s: %+v %v, changed %v", c.name, u.name, res, err, s.CeilingChanged())
@@ -96,7 +96,7 @@ func TestAttackSessionCeilingAppears(t *testing.T) {
 	}
 }
 
-// A paused session that began without a ceiling goes on under one that has appeared.
+// A paused session that started without a ceiling continues under a new one.
 func TestAttackPausedCeilingAppears(t *testing.T) {
 	needClones(t)
 	home, dir := newHome(t), t.TempDir()
@@ -134,7 +134,7 @@ func TestAttackPausedCeilingAppears(t *testing.T) {
 	mustDo(t, os.WriteFile(file, []byte("allowNet = []\n"), 0o600))
 	attack.Check(t, "a paused session that began without a ceiling: a file grants less by now",
 		"refused true, changed true", goOn())
-	stale := unitask.Caller{Origin: held.Origin} // of a server that has read the files at its start
+	stale := unitask.Caller{Origin: held.Origin} // of a server that read the files at its start
 	_, err = rt.Revive(t.Context(), stale, s.ID, nil)
 	attack.Check(t, "a paused session goes on for who has read the ceiling before it changed", "refused true",
 		fmt.Sprintf("refused %v", err != nil && strings.Contains(err.Error(), "start another session")))
@@ -149,7 +149,7 @@ func mustDo(t *testing.T, err error) {
 	}
 }
 
-// A session whose ceiling's file is narrower by now is not forked, extended or resumed; one that is wider does no harm.
+// A session whose ceiling file is now narrower can't be forked, extended or resumed; a wider file does no harm.
 func TestAttackSessionCeilingChanges(t *testing.T) {
 	needClones(t)
 	home, dir := newHome(t), t.TempDir()
@@ -206,7 +206,7 @@ func TestAttackSessionCeilingChanges(t *testing.T) {
 			}
 			attack.Check(t, u.name+" of a session whose ceiling is another one by now: "+c.name, c.want,
 				fmt.Sprintf("%s, changed %v", got, s.CeilingChanged()))
-			write(began) // and it goes on
+			write(began) // and it continues
 			if res, err := s.Run(t.Context(), unitask.Step{Code: "echo on"}); err != nil || string(res.Stdout) != "on\n" {
 				t.Fatalf("%s, %s: %+v %v", c.name, u.name, res, err)
 			}

@@ -16,14 +16,15 @@ import (
 	"github.com/unitask/unitask/internal/hostfiles"
 )
 
-// Folders go into a machine and come back, by either tar; what can't be taken leaves nothing on either side.
+// Folders go into a machine and come back, with either tar. A folder that can't be copied leaves nothing on either
+// side.
 func TestSessionFolders(t *testing.T) {
 	t.Parallel()
 	needVM(t)
 	rt := sessionRuntime(t)
 	images := []string{"shell"}
 	if long() {
-		images = append(images, "python") // whose tar is busybox's
+		images = append(images, "python") // it has busybox's tar
 	}
 	for _, image := range images {
 		t.Run(image, func(t *testing.T) {
@@ -78,20 +79,20 @@ func TestSessionFolders(t *testing.T) {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
-			// One that takes for ever is given up, and the session lives.
+			// An endless one is cancelled, and the session continues.
 			sh("chmod -R u+rwx d; rm -rf d; mkdir d; truncate -s 100G d/x")
 			short, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
 			if _, err := s.Download(short, "d", filepath.Join(out, "x")); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("a file without end: %v", err)
 			}
-			// What is cut on its way is not there.
+			// A truncated folder leaves nothing.
 			cutUpload(t, from, s, sh, out)
 		})
 	}
 }
 
-// cutUpload checks that a folder that is cut on its way leaves nothing.
+// cutUpload checks that a folder truncated on its way leaves nothing.
 func cutUpload(t *testing.T, from string, s *unitask.Session, sh func(code string) string, out string) {
 	t.Helper()
 	err := hostfiles.SendFolder(from, func(r io.Reader) error {

@@ -18,7 +18,7 @@ import (
 	"github.com/unitask/unitask/machine"
 )
 
-// checkNoAuthorityKey looks in all that is kept of a paused session for the key of its authority, in any form.
+// checkNoAuthorityKey searches all files of a paused session for the key of its authority, in any form.
 func checkNoAuthorityKey(t *testing.T, home, id string) {
 	t.Helper()
 	folder := filepath.Join(home, "sessions", id)
@@ -63,7 +63,7 @@ func checkNoAuthorityKey(t *testing.T, home, id string) {
 	for name, form := range forms {
 		found := []string{}
 		for _, f := range files {
-			if f.Name() != machine.PauseFile && len(form) < 32 { // kernels and libraries have such words
+			if f.Name() != machine.PauseFile && len(form) < 32 { // kernels and libraries contain such words
 				continue
 			}
 			text, err := os.ReadFile(filepath.Join(folder, f.Name()))

@@ -17,7 +17,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// A standard input that breaks is no end of it: code that takes the half for the whole has not done well.
+// An error of standard input is not its end: otherwise code would succeed with half of the input.
 func TestStdinThatBreaks(t *testing.T) {
 	needVM(t)
 	broken := errors.New("the sender hung up")
@@ -59,7 +59,7 @@ func TestStdinThatBreaks(t *testing.T) {
 		check(text, res, err, code)
 	}
 
-	// Runs and commands read in turn from one pipe, each what it is sent.
+	// Runs and commands read in turn from one pipe, each the part sent to it.
 	from, to, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func TestStdinThatBreaks(t *testing.T) {
 	}
 }
 
-// A command whose QEMU is killed has no exit code of its own.
+// A command whose QEMU is killed has no exit code.
 func TestCommandOfKilledQEMU(t *testing.T) {
 	needVM(t)
 	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
@@ -119,7 +119,7 @@ func TestCommandOfKilledQEMU(t *testing.T) {
 	}
 }
 
-// What a session did with a secret and with the network is in the audit log, also where it was left paused since.
+// The audit log has a session's uses of a secret and of the network, even if the session was left paused afterwards.
 func TestAuditOfRevived(t *testing.T) {
 	t.Parallel()
 	needClones(t)
@@ -172,7 +172,7 @@ got.startsWith("with the key") + " " + refused`})
 	}
 }
 
-// A step takes as much code as a run. Bash reads its own byte by byte, so that the shell takes less, and says how much.
+// A step takes as much code as a run. Bash reads its code byte by byte, so the shell takes less, and says how much.
 func TestLargeSteps(t *testing.T) {
 	needVM(t)
 	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
@@ -186,7 +186,7 @@ func TestLargeSteps(t *testing.T) {
 			t.Fatal(err)
 		}
 		code := strings.Repeat("\n", 1000) + strings.Repeat(strings.Repeat(line[:len(line)-1], 200)+"\n", 3000) + "6 * 7"
-		for range 2 { // what is behind the first one is not lost
+		for range 2 { // data after the first is not lost
 			res, err := s.Run(t.Context(), unitask.Step{Code: code})
 			if err != nil || res.ExitCode != 0 || res.Value != "42" {
 				t.Errorf("%s, %d bytes: %+v %v", language, len(code), res, err)

@@ -10,8 +10,8 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// Standard input has an end also where init has processes beside the code: one relays a port of the loopback, another
-// one sends the trace.
+// Standard input also ends when init has processes beside the code: one relays a loopback port, another one sends the
+// trace.
 func TestStdinEnds(t *testing.T) {
 	t.Parallel()
 	needVM(t)

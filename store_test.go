@@ -10,7 +10,7 @@ import (
 	"github.com/unitask/unitask/internal/testdir"
 )
 
-// Runs keep the store within its bound, and say what they removed.
+// Runs keep the store within its limit, and report what they removed.
 func TestStoreIsBounded(t *testing.T) {
 	for bound, grows := range map[int64]bool{300 << 10: false, -1: true} {
 		told := ""
@@ -24,7 +24,7 @@ func TestStoreIsBounded(t *testing.T) {
 		}
 		defer rt.Close()
 		last := ""
-		for range 8 { // it gets as far as its record: there is no such kernel
+		for range 8 { // it gets as far as its record: the kernel does not exist
 			res, err := rt.Run(t.Context(), unitask.Request{Code: "//" + strings.Repeat("x", 100<<10), Kernel: "nanos"},
 				unitask.IO{})
 			if err == nil || res == nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/unitask/unitask/image"
 )
 
-// usual says what the machine lacks of a usual system: libraries of the manylinux policies (PEP 600), with all that
-// these need, commands that run, folders, and a locale in which a letter is one.
+// usual prints what the machine lacks of a usual system: libraries of the manylinux policies (PEP 600) with their
+// dependencies, commands that run, folders, and a locale with non-ASCII letters.
 const usual = `
 ld=$(ls /lib64/ld-linux-x86-64.so.2 /lib/ld-linux-aarch64.so.1 2>/dev/null)
 for so in libgcc_s.so.1 libstdc++.so.6 libm.so.6 libdl.so.2 librt.so.1 libc.so.6 libnsl.so.1 libutil.so.1 libpthread.so.0 libresolv.so.2 \
@@ -70,7 +70,7 @@ func TestUsualSystem(t *testing.T) {
 	}
 }
 
-// Git takes a folder that a run brings for the user's own.
+// Git treats a folder that a run brings as the user's own.
 func TestGitInFolder(t *testing.T) {
 	needClones(t)
 	git, err := exec.LookPath("git")
@@ -122,8 +122,8 @@ func TestUsualParts(t *testing.T) {
 	}
 }
 
-// The libraries that are preloaded into Node and Python export what stands before libc's functions, and nothing that a
-// module of the code's may have, too: its own calls would lead to ours.
+// The libraries that are preloaded into Node and Python export only replacements for libc's functions. Another name
+// could also occur in a module of the code, whose calls would then reach ours.
 func TestLibrariesHide(t *testing.T) {
 	needVM(t)
 	vendor := filepath.Join(baseHome, "vendor", string(image.HostArch()))
@@ -156,9 +156,9 @@ func TestLibrariesHide(t *testing.T) {
 		libc = append(libc, names(file)...)
 	}
 	for _, name := range []string{"node", "python"} {
-		imageOf(t, name) // whose programs are compiled now, if they were not
+		imageOf(t, name) // its programs are compiled now, if necessary
 	}
-	// Those of linux, and of Nanos where that has another.
+	// The libraries of linux, and of Nanos if it has a different one.
 	for _, library := range slices.Concat(found("guest*/*.node"), found("guest*/*.so")) {
 		for _, symbol := range names(library) {
 			if !slices.Contains(libc, symbol) {

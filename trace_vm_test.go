@@ -11,7 +11,7 @@ import (
 	"github.com/unitask/unitask/image"
 )
 
-// needStrace skips where Nanos can't tell of system calls.
+// needStrace skips the test if Nanos can't report system calls.
 func needStrace(t *testing.T) {
 	t.Helper()
 	needNanos(t, image.HostArch())
@@ -21,7 +21,7 @@ func needStrace(t *testing.T) {
 	}
 }
 
-// traced runs code and returns what is in its trace and its console.
+// traced runs code and returns its trace and its console.
 func traced(t *testing.T, req unitask.Request) (res *unitask.Result, trace, console string) {
 	t.Helper()
 	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
@@ -44,8 +44,8 @@ func traced(t *testing.T, req unitask.Request) (res *unitask.Result, trace, cons
 	return res, string(text), string(said)
 }
 
-// The code's system calls are in the trace, with what they returned, and nowhere else;
-// nothing that stands in a path is taken for the kernel's own words.
+// The trace, and nothing else, has the code's system calls with their results. No part of a path is mistaken for the
+// kernel's own words.
 func TestTrace(t *testing.T) {
 	const code = `const fs = require("fs")
 fs.mkdirSync("/tmp/traced")
@@ -75,7 +75,7 @@ process.exit(3)`
 	}
 }
 
-// A run that is made again on linux has the trace of that one.
+// A run that is repeated on linux has the trace of the second run.
 func TestTraceOfRetry(t *testing.T) {
 	needStrace(t)
 	res, trace, _ := traced(t, unitask.Request{KernelRetry: true,

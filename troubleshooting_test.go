@@ -18,15 +18,15 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// source is what the code says, as troubleshooting.md quotes it.
+// source is the code's texts, as troubleshooting.md quotes them.
 type source struct {
-	texts   []string            // constant texts, the parts of a sum joined
+	texts   []string            // constant texts; the parts of a sum are joined
 	typed   map[string][]string // texts of constants, by their type's name
 	called  map[string][]string // texts among the arguments of a call, by "folder function"
-	members map[string][]string // texts of a literal's members, by name
+	members map[string][]string // texts of a literal's fields, by name
 }
 
-// folded returns a constant text, also one that is a sum; other parts of a sum become "…".
+// folded returns the text of a constant, or of a sum of constants; other parts of a sum become "…".
 func folded(e ast.Expr) (text string, ok bool) {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -50,7 +50,7 @@ func folded(e ast.Expr) (text string, ok bool) {
 	return "", false
 }
 
-// note notes what a node says.
+// note collects the texts of a node.
 func (s *source) note(dir string, n ast.Node) {
 	switch n := n.(type) {
 	case *ast.BinaryExpr:
@@ -114,7 +114,7 @@ func readSource(t *testing.T) *source {
 	return s
 }
 
-// says reports whether one text of the code has the fixed words of a quoted message, in their order.
+// says reports whether one text of the code contains the fixed words of a quoted message, in order.
 func (s *source) says(message string) bool {
 	parts := strings.Split(message, "…")
 	return slices.ContainsFunc(s.texts, func(text string) bool {
@@ -129,7 +129,7 @@ func (s *source) says(message string) bool {
 	})
 }
 
-// firstCells returns what the first cells of a page's tables quote, by the name of their column.
+// firstCells returns the quotes in the first cells of a page's tables, by the name of their column.
 func firstCells(page string) map[string][]string {
 	cells, column, above := map[string][]string{}, "", ""
 	quoted := regexp.MustCompile("^\\| `([^`]*)`")
@@ -145,7 +145,7 @@ func firstCells(page string) map[string][]string {
 	return cells
 }
 
-// Each message that docs/troubleshooting.md quotes is in the code.
+// The code contains each message that docs/troubleshooting.md quotes.
 func TestTroubleshootingQuotes(t *testing.T) {
 	page, err := os.ReadFile("docs/troubleshooting.md")
 	if err != nil {

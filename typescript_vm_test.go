@@ -14,8 +14,8 @@ import (
 	"github.com/unitask/unitask/image"
 )
 
-// TypeScript that is more than JavaScript with types runs, and stack traces have its lines. What Node runs by itself is
-// as Node has it.
+// TypeScript beyond plain type annotations runs, and stack traces have its line numbers. Code that Node runs itself
+// behaves as in Node.
 func TestTypeScript(t *testing.T) {
 	needVM(t)
 	archive, err := txtar.ParseFile("testdata/typescript.txtar")
@@ -25,7 +25,7 @@ func TestTypeScript(t *testing.T) {
 	var programs []txtar.File
 	for _, f := range archive.Files {
 		switch name := path.Base(f.Name); {
-		case path.Dir(f.Name) == ".": // beside them all
+		case path.Dir(f.Name) == ".": // in the folder above all programs
 			mustDo(t, os.WriteFile(filepath.Join(dir, name), f.Data, 0o644))
 		case name == "stdout" || name == "stderr":
 			expected[f.Name] = string(f.Data)
@@ -61,8 +61,8 @@ func TestTypeScript(t *testing.T) {
 	}
 }
 
-// Programs of several files run as people write them: JSX, decorators, the settings of tsconfig.json, imports as tsc
-// reads them. They need a process beside Node's, which Nanos does not have: there a message says so.
+// Programs of several files run as people write them: JSX, decorators, settings of tsconfig.json, imports as tsc
+// resolves them. They need a process beside Node's, which Nanos lacks. There a message says so.
 func TestTypeScriptMore(t *testing.T) {
 	needVM(t)
 	archive, err := txtar.ParseFile("testdata/typescriptmore.txtar")

@@ -9,8 +9,8 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// QEMU is another user where root starts it: machines start and are cloned whatever our umask is, and nothing that is
-// made is open to others. The umask is the whole process's: this test is not parallel.
+// If root starts QEMU, it runs as another user. Machines start and are cloned under any umask of ours, and no created
+// file is open to others. The umask applies to the whole process, so this test is not parallel.
 func TestAttackUmask(t *testing.T) {
 	needVM(t)
 	for _, mask := range []int{0o077, 0o027, 0} {

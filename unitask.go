@@ -17,10 +17,9 @@
 // A program that fails is a Result, not an error. An error (HostError and the errors beside it) means that the code did
 // not run, or that its result did not come back.
 //
-// A program that embeds unitask imports this package, and policy and record for what is
-// in a ceiling and in a record. These three are stable, and run and session, whose types have
-// names here: what they export changes with a major version only. The other packages are parts
-// of this one; what they export may change with any version.
+// A program that embeds unitask imports this package, and policy and record for what is in a ceiling and in a record.
+// These three are stable, and run and session, whose types have names here: what they export changes with a major
+// version only. The other packages are parts of this one; what they export may change with any version.
 package unitask
 
 import (
@@ -57,8 +56,7 @@ var ErrClosed = engine.ErrClosed
 
 // Options configure a Runtime; the zero value is ready to use.
 type Options struct {
-	// Home is the folder for parts, images and records; "" is $UNITASK_HOME, or
-	// ~/.unitask.
+	// Home is the folder for parts, images and records; "" is $UNITASK_HOME, or ~/.unitask.
 	Home string
 	// Offline forbids fetching missing image parts: a run that needs them fails and names the command that fetches them.
 	// nil uses UNITASK_OFFLINE, then the home's ConfigFile.
@@ -66,33 +64,32 @@ type Options struct {
 	// Accel is the accelerator; "" is auto.
 	Accel Accel
 	// Events, if not nil, receives the events that belong to no run (image builds, templates made in the background). It
-	// also receives those of runs without IO.Events, which have a RunID. The goroutines of runs and of the runtime call
-	// it, one at a time; it should not block.
+	// also receives the events of runs without IO.Events; these have a RunID. The goroutines of runs and of the runtime
+	// call it, one at a time; it should not block.
 	Events func(Event)
-	// Upstream resolves and dials the hosts that the policy allows; the zero value uses
-	// the host's resolver and network, and the proxy that HTTP_PROXY, HTTPS_PROXY and
-	// NO_PROXY name.
+	// Upstream resolves and dials the hosts that the policy allows; the zero value uses the host's resolver and network,
+	// and the proxy that HTTP_PROXY, HTTPS_PROXY and NO_PROXY name.
 	Upstream Upstream
 	// StoreBytes bounds the records of all runs together. Beyond it, the store removes the oldest artifacts, then the
 	// oldest runs, of the owner who has the most. 0 is record.DefaultStoreBytes, -1 no bound.
 	StoreBytes int64
 	// Ceiling limits what any run gets (policy.FindCeiling); nil is no limit.
 	Ceiling *policy.Ceiling
-	// RequireJail names layers and limits of QEMU's jail without which nothing runs, in addition to those in the home's
-	// configuration (ConfigFile).
+	// RequireJail names layers and limits of QEMU's jail that a machine must have to run, in addition to those in the
+	// home's configuration (ConfigFile).
 	RequireJail []string
 	// Machines says where machines come from. The default is Templates().
 	Machines Machines
 	// Fleet, if not nil, runs everything on other hosts (package fleet); this one keeps the
 	// records. Sessions on a fleet are the client's own: fleet.Client.NewSession.
 	Fleet Fleet
-	// Streams of the run, for Run. Runtime.Run has its own.
+	// The streams of the run, for Run. Runtime.Run takes its own.
 	IO
 }
 
 // Run runs one request and returns when its machine is gone.
 //
-// The Result is not nil once the run has a record, also when err is not nil. When ctx ends, the machine stops; err then
+// Once the run has a record, the Result is not nil, even with an error. When ctx ends, the machine stops; err then
 // wraps the cause of ctx.
 //
 // The first Run of a kind (kernel, memory) takes some seconds more: before it returns, it makes the template from which
@@ -117,10 +114,10 @@ type Runtime struct {
 
 	mu     sync.Mutex
 	closed bool
-	uses   sync.WaitGroup // of what is under way
+	uses   sync.WaitGroup // of current calls
 }
 
-// enter counts a call as under way until leave, or returns an error if the runtime is closed.
+// enter counts a call as current until leave, or returns an error if the runtime is closed.
 func (rt *Runtime) enter() (leave func(), err error) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -194,12 +191,12 @@ func Open(opts Options) (*Runtime, error) {
 	return rt, nil
 }
 
-// Audit returns the log of what matters across runs.
+// Audit returns the audit log, which covers all runs.
 func (rt *Runtime) Audit() *audit.Journal { return rt.engine.Journal }
 
-// AuditRefusal writes into the audit log that a caller's request was refused before it had a record. Of each kind and
-// caller it logs the first refusal, then one in ten seconds, with the number left out. It omits the values of asked's
-// secrets.
+// AuditRefusal writes into the audit log that a caller's request was refused before it had a record. For each kind and
+// caller it logs the first refusal, then one in ten seconds with the number of omitted ones. It removes the values of
+// asked's secrets.
 func (rt *Runtime) AuditRefusal(kind audit.Kind, caller Caller, reason error, asked Request) {
 	rt.engine.Refusals.Note(rt.engine.Journal, kind, caller, reason, asked)
 }
@@ -238,8 +235,7 @@ func (rt *Runtime) Accelerator(ctx context.Context) (accel Accel, whySlow string
 	return rt.doctor().Accelerator(ctx)
 }
 
-// Attack runs a stand-in for a broken QEMU in the jail of this host. The stand-in tries everything that the jail must
-// prevent.
+// Attack runs a stand-in for a broken QEMU in the jail of this host. The stand-in tries what the jail must prevent.
 func (rt *Runtime) Attack(ctx context.Context) ([]vmm.Attempt, vmm.Jail, error) {
 	return rt.doctor().Attack(ctx)
 }
@@ -247,17 +243,18 @@ func (rt *Runtime) Attack(ctx context.Context) ([]vmm.Attempt, vmm.Jail, error) 
 // Runs returns the store of records.
 func (rt *Runtime) Runs() *record.Store { return rt.engine.Runs }
 
-// Compiled returns the store of the programs that code was compiled to.
+// Compiled returns the store of compiled programs.
 func (rt *Runtime) Compiled() *compiled.Store {
 	return &compiled.Store{Dir: home.Dir(rt.opts.Home).Compiled()}
 }
 
-// Pool returns the figures of the runtime's pool; zero without one.
+// Pool returns the counts of the runtime's pool; they are zero without a pool.
 func (rt *Runtime) Pool() PoolStats { return rt.engine.Source.Pool() }
 
-// Close ends the sessions, except paused ones, which Revive resumes. It waits for everything under way, above all runs,
-// and frees what the runtime holds, its pool's machines included. After Close, calls that would start something fail
-// with ErrClosed. To end runs early, cancel their contexts. Every call of Close returns when everything is gone.
+// Close ends the sessions, except paused ones, which Revive resumes. It waits for everything in progress, above all
+// runs. It then frees what the runtime holds, including its pool's machines. After Close, calls that would start
+// something fail with ErrClosed. To end runs early, cancel their contexts. Every call of Close returns only when
+// everything has ended.
 func (rt *Runtime) Close() error {
 	rt.mu.Lock()
 	rt.closed = true

@@ -21,12 +21,12 @@ func sha256Hex(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// writerFunc is a writer that is only a function.
+// writerFunc is a writer that consists of one function.
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// takeTime takes a time, as a slow person or server does, or ends when nobody waits any more.
+// takeTime waits for a time, as a slow person or server does, or until nobody waits any more.
 func takeTime(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):

@@ -15,7 +15,8 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// What was typed before a question, or is no answer, is none; a name is shown and not obeyed.
+// Input typed before a question, or that is not an answer, does not count. A name is shown escaped, so a terminal does
+// not obey it.
 func TestAttackApproverOnTerminal(t *testing.T) {
 	ptmx, tty, err := pty.Open()
 	if err != nil {
@@ -61,13 +62,13 @@ func TestAttackApproverOnTerminal(t *testing.T) {
 		}
 		return text, <-said
 	}
-	_, _ = io.WriteString(ptmx, "r\no\n") // before it is asked
+	_, _ = io.WriteString(ptmx, "r\no\n") // before the question
 	text, said := ask(t.Context(), "yes", "y", " D ")
 	attack.Check(t, "an answer after some that are none", string(unitask.Deny), string(said))
 	if !strings.Contains(text, `xn--pple-43d.example:443\x1b[2J (ask *.example)`) || strings.Contains(text, "\x1b[2J") {
 		t.Errorf("%q", text)
 	}
-	// Code that has printed a question of its own, and hides ours by the colours that it leaves.
+	// Code that has printed a fake question, and hides ours with the colors that it sets.
 	_, _ = io.WriteString(tty, "unitask: the machine stands still: its code wants good.example:443 (ask)\nunitask: allow it?\x1b[30;40m")
 	text, _ = ask(t.Context(), "d")
 	_, text, _ = strings.Cut(text, "\x1b[30;40m")

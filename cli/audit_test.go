@@ -15,7 +15,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// What `audit verify` says of runs without lines, as where the disk was full.
+// The report of `audit verify` about runs without lines, for example after a full disk.
 func TestAttackAuditVerifyLacks(t *testing.T) {
 	home := testdir.Private(t)
 	t.Setenv("UNITASK_HOME", home)
@@ -84,7 +84,7 @@ func TestAttackAuditVerifyLacks(t *testing.T) {
 	}
 }
 
-// said is an error as the command line prints it, without what is before it.
+// said returns an error as the command line prints it, without the text before it.
 func said(text string) string {
 	_, text, _ = strings.Cut(strings.TrimSpace(text), "unitask: ")
 	return text

@@ -95,7 +95,7 @@ type app struct {
 	ui   *ui
 	code int // the exit code, if the error does not determine it
 
-	asJSON   bool // --json of a command without one of its own
+	asJSON   bool // --json of a command that has no such flag
 	answered bool // its answer is printed
 
 	done any // what a command had done before an error

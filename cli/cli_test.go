@@ -35,8 +35,8 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// TestScripts runs every script of testdata with the unitask command on PATH.
-// Those whose name begins with "vm" boot machines.
+// TestScripts runs every script of testdata with the unitask command on PATH. Scripts with a name that begins with "vm"
+// boot machines.
 func TestScripts(t *testing.T) {
 	base := ""
 	if !testing.Short() {
@@ -49,8 +49,8 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Setup: func(env *testscript.Env) error {
-			// QEMU's user must reach the stand-ins for QEMU, which are scripts: a jail has
-			// copies of the files of programs only.
+			// QEMU's user must be able to read the stand-ins for QEMU, which are scripts: a jail copies only the files of
+			// programs.
 			for dir := env.WorkDir; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
 				if err := os.Chmod(dir, 0o755); err != nil {
 					return err
@@ -97,8 +97,8 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// closeToOthers lets only us write a script's files and folders, whatever the umask is: what others can write is
-// refused as a ceiling or a setting.
+// closeToOthers makes a script's files and folders writable only for us, whatever the umask is. A ceiling or a setting
+// that others can write is refused.
 func closeToOthers(dir string) error {
 	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -132,7 +132,7 @@ func cmdExits(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// ownStores fails a script that would remove what its home has borrowed: other tests use it.
+// ownStores fails a script that would remove what its home has borrowed, because other tests use it.
 func ownStores(ts *testscript.TestScript) {
 	for _, store := range []string{"images", "templates"} {
 		st, err := os.Lstat(filepath.Join(ts.Getenv("UNITASK_HOME"), store))
@@ -144,7 +144,7 @@ func ownStores(ts *testscript.TestScript) {
 
 const patience = 60 * time.Second
 
-// waitfor GLOB TEXT: waits until a file of that name holds the text.
+// waitfor GLOB TEXT: waits until a file with that name contains the text.
 func cmdWaitFor(ts *testscript.TestScript, _ bool, args []string) {
 	if !testwait.Holds(patience, func() bool {
 		files, err := filepath.Glob(ts.MkAbs(args[0]))
@@ -183,15 +183,15 @@ func cmdSleep(ts *testscript.TestScript, _ bool, args []string) {
 	time.Sleep(d)
 }
 
-// stranger SOCKET: another user's process asks a daemon, and is not answered.
-// Perl, because that user may execute what Debian has and not our test's binary.
+// stranger SOCKET: another user's process connects to a daemon and gets no answer. The process is Perl, because that
+// user may execute Debian's programs and not our test's binary.
 func cmdStranger(ts *testscript.TestScript, _ bool, args []string) {
 	const ask = `use IO::Socket::UNIX; $SIG{PIPE} = "IGNORE"; my $s = IO::Socket::UNIX->new(Peer => $ARGV[0]) or die "connect: $!"; print $s qq({"op":"status"}\n); $s->flush; my $l = <$s>; print defined $l ? "answer: $l" : "nothing";`
 	cmd := exec.Command("perl", "-e", ask, filepath.Base(args[0]))
 	home, err := os.Open(filepath.Dir(ts.MkAbs(args[0])))
 	ts.Check(err)
 	defer home.Close()
-	// The folders above are closed to it; it is put inside.
+	// It can't enter the folders above, so it gets its folder in another way.
 	cmd.Dir = fmt.Sprintf("/proc/self/fd/%d", home.Fd())
 	ts.Check(home.Chmod(0o755))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345, Gid: 12345}}
@@ -209,7 +209,7 @@ func cmdKillPool(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Check(syscall.Kill(st.Pid, syscall.SIGKILL))
 }
 
-// killdaemon kills the home's session daemon, and waits until it is gone; enddaemon ends it.
+// killdaemon kills the home's session daemon, and waits until it has ended; enddaemon ends it normally.
 func cmdKillDaemon(ts *testscript.TestScript, _ bool, _ []string) { stopDaemon(ts, syscall.SIGKILL) }
 func cmdEndDaemon(ts *testscript.TestScript, _ bool, _ []string)  { stopDaemon(ts, syscall.SIGTERM) }
 
@@ -233,8 +233,8 @@ func stopDaemon(ts *testscript.TestScript, by syscall.Signal) {
 	}
 }
 
-// noqemu: no QEMU is left that a unitask of this test binary started. It is
-// given a moment: the kernel kills it after its parent.
+// noqemu: no QEMU is left that a unitask of this test binary started. The check waits a moment, because the kernel
+// kills QEMU after its parent.
 func cmdNoQEMU(ts *testscript.TestScript, _ bool, _ []string) {
 	var left []string
 	if !testwait.Holds(2*time.Second, func() bool {
@@ -245,8 +245,7 @@ func cmdNoQEMU(ts *testscript.TestScript, _ bool, _ []string) {
 	}
 }
 
-// qemus are the running QEMU processes that boot from below home, or that have
-// no parent any more but init.
+// qemus returns the running QEMU processes that boot from below home, or whose only parent is init.
 func qemus(home string) []string {
 	var found []string
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
@@ -281,8 +280,7 @@ func cmdBigFile(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), append(bytes.Repeat([]byte(" "), mib<<20), "console.log('big')\n"...), 0o644))
 }
 
-// An ordinary user, who may do nothing special, can run it: QEMU is then held by
-// a user namespace.
+// An ordinary user without privileges can run it: a user namespace then confines QEMU.
 func TestAsUnprivilegedUser(t *testing.T) {
 	base, err := testhome.Base()
 	if err != nil {
@@ -316,7 +314,7 @@ func TestAsUnprivilegedUser(t *testing.T) {
 		if filepath.Base(filepath.Dir(p)) == "nanos" {
 			continue
 		}
-		part := filepath.Dir(p) // whole: one that lacks files is fetched again
+		part := filepath.Dir(p) // complete: a part with missing files is fetched again
 		copies[part] = filepath.Join("vendor", runtime.GOARCH, filepath.Base(part))
 	}
 	for from, to := range copies {

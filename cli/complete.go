@@ -42,7 +42,7 @@ const maxCompleted = 100
 
 var argumentName = regexp.MustCompile(`[A-Z]+`)
 
-// addCompletions has the shell complete what the usage lines and the flags name.
+// addCompletions makes the shell complete the arguments in usage lines, and the values of flags.
 func (a *app) addCompletions(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		a.addCompletions(sub)
@@ -79,7 +79,7 @@ func (a *app) addCompletions(cmd *cobra.Command) {
 	}
 }
 
-// argumentPlaces returns the names with completions at each place of a usage line, up to the last that has one.
+// argumentPlaces returns the completable names at each position of a usage line, up to the last position that has one.
 func argumentPlaces(cmd *cobra.Command) (places [][]string) {
 	last := 0
 	for _, word := range strings.Fields(cmd.Use)[1:] {
@@ -106,7 +106,7 @@ func beginning(list []string, begin string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return !strings.HasPrefix(s, begin) })
 }
 
-// completing opens a runtime that says nothing; nil if that fails.
+// completing opens a runtime that prints nothing; nil if that fails.
 func (a *app) completing() *unitask.Runtime {
 	rt, err := unitask.Open(unitask.Options{Home: a.home})
 	if err != nil {
@@ -145,7 +145,7 @@ func (a *app) sessionNames(ctx context.Context) (names []string) {
 	return names
 }
 
-// imageNames returns the names of bundled images, of the user's own, and of container images.
+// imageNames returns the names of bundled, custom and container images.
 func (a *app) imageNames(context.Context) []string {
 	names := slices.Clone(language.Images())
 	rt := a.completing()

@@ -13,7 +13,7 @@ import (
 	"github.com/unitask/unitask/internal/testdir"
 )
 
-// What a tenant has brought is removed by what image ls shows of its digest, by which nothing runs.
+// An image from a tenant is removed by the digest that image ls shows, although nothing runs by that digest.
 func TestShippedByDigits(t *testing.T) {
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {

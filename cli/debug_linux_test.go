@@ -16,8 +16,7 @@ import (
 	"github.com/unitask/unitask/internal/testhome"
 )
 
-// debugHome is a home for a debug session of a kernel; the test is skipped where its parts
-// are not there.
+// debugHome returns a home for a debug session of a kernel; it skips the test without the kernel's parts.
 func debugHome(t *testing.T, kernel image.Kernel, arch image.Arch) string {
 	t.Helper()
 	if testing.Short() {
@@ -38,7 +37,7 @@ func debugHome(t *testing.T, kernel image.Kernel, arch image.Arch) string {
 	return testhome.New(t, base)
 }
 
-// unitaskIn is the command of this package, built by testscript.Main.
+// unitaskIn is this package's command, built by testscript.Main.
 func unitaskIn(t *testing.T, home string, args ...string) *exec.Cmd {
 	t.Helper()
 	bin := filepath.Join(t.TempDir(), "unitask")
@@ -50,14 +49,13 @@ func unitaskIn(t *testing.T, home string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Debian's gdb joins a machine that stands still, is stopped at a function of the kernel by
-// its name, and names its callers.
+// Debian's gdb connects to a stopped machine, stops at a kernel function by its name, and names its callers.
 func TestDebugGDB(t *testing.T) {
 	for _, c := range []struct {
 		kernel image.Kernel
 		arch   image.Arch
 		at     string
-		want   []string // what gdb says
+		want   []string // gdb's output
 	}{
 		{image.Linux, image.AMD64, "do_sys_openat2", []string{"Breakpoint 1, ", "#0  0xffffffff8", " in do_sys_openat2 ()",
 			" in __x64_sys_openat ()", "pc             0xffffffff8"}},
@@ -120,8 +118,8 @@ func TestDebugGDB(t *testing.T) {
 	}
 }
 
-// A run whose kernel gives up says how its machine is joined; the end of a console's input
-// leaves it, quit ends it.
+// A run whose kernel panics prints how to connect to its machine. The end of a console's input disconnects, and quit
+// ends the machine.
 func TestDebugKept(t *testing.T) {
 	home := debugHome(t, image.Nanos, image.HostArch())
 	run := unitaskIn(t, home, "run", "--keep-on-crash", "--kernel", "nanos", "--code",
@@ -174,8 +172,8 @@ func openTerminal(t *testing.T) (master, slave *os.File) {
 	return master, slave
 }
 
-// A person types: Tab completes, the arrow brings the last line back, also in the next
-// session; the guest's lines come in between, marked.
+// A person types: Tab completes, and the arrow key recalls the last line, also in the next session. The guest's lines
+// appear in between, marked.
 func TestDebugTerminal(t *testing.T) {
 	home := debugHome(t, image.Linux, image.HostArch())
 	session := func(steps ...string) {
@@ -200,7 +198,7 @@ func TestDebugTerminal(t *testing.T) {
 			}
 		}()
 		seen, timeout := "", time.After(patience)
-		for i := 0; i+1 < len(steps); i += 2 { // what is typed, and what then comes
+		for i := 0; i+1 < len(steps); i += 2 { // the input, and the expected output
 			if _, err := master.WriteString(steps[i]); err != nil {
 				t.Fatal(err)
 			}
@@ -226,7 +224,7 @@ func TestDebugTerminal(t *testing.T) {
 	const up = "\x1b[A"
 	session(
 		"", "(unitask) ",
-		"query-stat\t", "query-stats", // and query-status: both are shown
+		"query-stat\t", "query-stats", // also query-status: both are shown
 		"us\r", `"status": "prelaunch"`,
 		up+"\r", `"status": "prelaunch"`,
 		"device-list-properties ty\t", "typename=",
@@ -237,7 +235,7 @@ func TestDebugTerminal(t *testing.T) {
 	)
 	session(
 		"", "(unitask) ",
-		up+up+up+"\r", "stdout| from", // cont, of the last session
+		up+up+up+"\r", "stdout| from", // cont, from the last session
 		"quit\r", "\n",
 	)
 }

@@ -17,8 +17,8 @@ import (
 // byDefault marks a flag that a [defaults] table has set, with the table's file.
 const byDefault = "unitask default of"
 
-// applyDefaults sets the flags that were not given to what [defaults] tables say: of the nearest ceiling's file first,
-// of the home's configuration last.
+// applyDefaults sets flags that were not given from the [defaults] tables. The table of the nearest ceiling file comes
+// first, that of the home's configuration last.
 func (f *runFlags) applyDefaults(a *app, cmd *cobra.Command) error {
 	held, err := a.heldCeiling(f.policy)
 	if err != nil {
@@ -54,7 +54,7 @@ func (f *runFlags) applyDefaults(a *app, cmd *cobra.Command) error {
 	return nil
 }
 
-// ownDefaults returns those of the home's configuration.
+// ownDefaults returns the defaults in the home's configuration.
 func (a *app) ownDefaults() (policy.Defaults, error) {
 	home, err := a.homeFolder()
 	if err != nil {
@@ -71,7 +71,7 @@ func (a *app) ownDefaults() (policy.Defaults, error) {
 	return d, nil
 }
 
-// unlisted returns the text of a list without its brackets; an address in it may have some, too.
+// unlisted removes a list's own brackets; an IPv6 address in it may have brackets, too.
 func unlisted(text string) string {
 	if inner, is := strings.CutPrefix(text, "["); is && strings.HasSuffix(inner, "]") {
 		return strings.TrimSuffix(inner, "]")

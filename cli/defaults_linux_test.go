@@ -10,8 +10,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Nothing of the defaults of a file that came with a repository applies; all of it does once the file is trusted, until
-// it changes.
+// The defaults of a repository's file have no effect until the file is trusted. Then all of them apply until the file
+// changes.
 func TestAttackDefaults(t *testing.T) {
 	t.Setenv("UNITASK_HOME", testdir.Private(t))
 	t.Setenv("TOKEN", "a-value-of-eight")

@@ -20,10 +20,10 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// keptUnused is how long image prune keeps what is not used.
+// keptUnused is how long image prune keeps unused items.
 const keptUnused = 7 * 24 * time.Hour
 
-// pruned is what image prune removes, by kind.
+// pruned counts what image prune removes, by kind.
 type pruned struct {
 	Templates disuse.Freed `json:"templates"`
 	Images    disuse.Freed `json:"images"`
@@ -102,18 +102,18 @@ by the beginning of a digest. An image that a run under way or a paused session 
 	}
 }
 
-// stored is what a part of the home takes on the disk.
+// stored describes the disk space of one part of the home.
 type stored struct {
 	Kind      string `json:"kind"`
 	Items     int    `json:"items"`
 	Bytes     int64  `json:"bytes"`
 	Prunable  int64  `json:"prunableBytes"`
-	PrunedBy  string `json:"prunedBy,omitempty"` // the command that removes what is not needed
+	PrunedBy  string `json:"prunedBy,omitempty"` // the command that removes unneeded items
 	directory []string
 	folders   bool // the items are folders; files beside them are locks and logs
 }
 
-// storedKinds are the parts of a home, a row each.
+// storedKinds returns the parts of a home, one per row.
 func storedKinds(dir layout.Dir) []stored {
 	const imagePrune = "image prune"
 	return []stored{
@@ -163,10 +163,10 @@ free now: what was not used for a week.`,
 	}
 }
 
-// measure counts what is in the folders.
+// measure counts the items and the size of the folders.
 func (s *stored) measure() {
 	for _, dir := range s.directory {
-		entries, _ := os.ReadDir(dir) // one that is missing has nothing
+		entries, _ := os.ReadDir(dir) // a missing folder has no items
 		for _, e := range entries {
 			if !strings.HasPrefix(e.Name(), ".") && (e.IsDir() || !s.folders) {
 				s.Items++

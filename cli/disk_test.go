@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A folder of the home may be a link to another disk; locks are no sessions.
+// A folder of the home may be a link to another disk; locks are not sessions.
 func TestMeasure(t *testing.T) {
 	disk, link := t.TempDir(), filepath.Join(t.TempDir(), "sessions")
 	if err := os.Mkdir(filepath.Join(disk, "one"), 0o700); err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// An attempt that gets through is counted, and marked; what only the filter stopped is not.
+// An attempt that gets through is counted and marked; an attempt that only the filter stopped is not.
 func TestDoctorAttackRows(t *testing.T) {
 	a := &app{ui: newUI(Streams{Stdout: &bytes.Buffer{}, Stderr: &bytes.Buffer{}})}
 	rows, through := a.attackRows([]vmm.Attempt{

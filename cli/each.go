@@ -2,14 +2,14 @@ package cli
 
 import "errors"
 
-// severalErrors are the errors about several things that the user named. Each is printed by itself.
+// severalErrors are errors about several items that the user named. Each is printed separately.
 type severalErrors []error
 
 func (s severalErrors) Error() string { return errors.Join(s...).Error() }
 
 func (s severalErrors) Unwrap() []error { return s }
 
-// collect returns the errors of a list that are not nil, as one.
+// collect joins the errors of a list that are not nil.
 func collect(list []error) error {
 	var several severalErrors
 	for _, err := range list {
@@ -23,7 +23,8 @@ func collect(list []error) error {
 	return several
 }
 
-// exitCodeOf is exitCode; of several errors, a fault of the host comes before a mistake on the command line.
+// exitCodeOf is like exitCode; of several errors, a fault of the host takes precedence over a mistake on the command
+// line.
 func exitCodeOf(err error) int {
 	var several severalErrors
 	if !errors.As(err, &several) {
@@ -36,7 +37,7 @@ func exitCodeOf(err error) int {
 	return code
 }
 
-// removeEach removes each of several things, and goes on after an error. remove returns what is gone, which is printed.
+// removeEach removes several items, and continues after an error. remove returns the removed names, which are printed.
 func (a *app) removeEach(names []string, remove func(name string) (removed []string, err error)) error {
 	var errs []error
 	all := []string{}

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The result object of an error names what was removed before it.
+// The result object of an error lists what was removed before it.
 func TestRemoveEach(t *testing.T) {
 	var out bytes.Buffer
 	std := Streams{Stdout: &out, Stderr: &out}

@@ -13,7 +13,7 @@ import (
 	"github.com/unitask/unitask/internal/testdir"
 )
 
-// Events that come later are printed as they come, and the end is no error.
+// Later events are printed as they come, and the end is not an error.
 func TestEventsFollow(t *testing.T) {
 	home := testdir.Private(t)
 	log := audit.In(home)

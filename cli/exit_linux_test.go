@@ -11,15 +11,14 @@ import (
 	"github.com/unitask/unitask/internal/testdir"
 )
 
-// typed are the arguments after the first name of a thing that does not exist.
+// typed are the arguments after the first unknown name.
 var typed = map[string][]string{
 	"approve": {"a.example:443"}, "policy set": {"--allow-net", "a.example"}, "session exec": {"true"},
 	"session run": {"--code", "1"}, "session put": {"name", "1"}, "session extend": {"1h"}, "session forward": {"80"},
 	"debug dump": {"-o", "core"},
 }
 
-// A name that the user typed and that means nothing is exit code 2, in every command that takes one, and is named once
-// in one error.
+// An unknown name from the user gives exit code 2, in every command with a name. One error shows the name once.
 func TestTypedNames(t *testing.T) {
 	t.Setenv("UNITASK_HOME", testdir.Private(t))
 	t.Chdir(testdir.Private(t))
@@ -42,7 +41,7 @@ func TestTypedNames(t *testing.T) {
 	}
 }
 
-// What the host lacks is exit code 125, in every command that needs it.
+// A missing requirement of the host gives exit code 125, in every command that needs it.
 func TestHostFaults(t *testing.T) {
 	dir := testdir.Private(t)
 	file := filepath.Join(dir, "file")

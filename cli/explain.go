@@ -24,7 +24,7 @@ func (a *app) notTaken(res *unitask.Result) {
 // maxNamed bounds the files of /out that a message names.
 const maxNamed = 3
 
-// inOut says what the code left in /out, and how to get it, unless --out has copied it.
+// inOut prints which files the code left in /out, and how to get them, unless --out has copied them.
 func (a *app) inOut(res *unitask.Result, f runFlags) {
 	if f.out != "" || len(res.Artifacts) == 0 {
 		return

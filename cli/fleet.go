@@ -240,7 +240,7 @@ func (a *app) fleetDrain() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			server := false // this one's, goes with one of them
+			server := false // this command's own server, which ends with one of them
 			for _, w := range workers {
 				if all {
 					args = append(args, w.ID)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The list of workers' keys is read whole or not at all: one that has none would stand for any worker.
+// The list of workers' keys is read completely or not at all: an empty list would accept any worker.
 func TestWorkerKeys(t *testing.T) {
 	key := strings.Repeat("ab", 32)
 	for text, want := range map[string]string{

@@ -10,14 +10,15 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// This file prints help: text of at most maxHelp columns, flags in groups and in one order, and values by names.
+// This file prints help: at most maxHelp columns wide, with flags in groups in a fixed order, and names for their
+// values.
 
 const (
 	maxHelp    = 100 // columns
-	minGrouped = 16  // flags: fewer of them are one group
+	minGrouped = 16  // a command with fewer flags has one group
 )
 
-// flagGroups put the flags of large commands under titles, in this order in every command.
+// flagGroups lists the groups of large commands' flags, with titles, in the same order for every command.
 var flagGroups = []struct {
 	title string
 	names string
@@ -52,11 +53,11 @@ var flagTypes = map[string]string{
 	"url": "URL", "with": "PACKAGE", "worker-keys": "FILE",
 }
 
-// kindTypes name the values of other flags.
+// kindTypes names the values of other flags.
 var kindTypes = map[string]string{"bool": "", "size": "SIZE", "duration": "DURATION", "int": "N", "int64": "N",
 	"float64": "N"}
 
-// valueName returns what stands for a flag's value in help.
+// valueName returns the placeholder of a flag's value in help.
 func valueName(flag *pflag.Flag) string {
 	if name, ok := kindTypes[flag.Value.Type()]; ok {
 		return name
@@ -83,8 +84,8 @@ func (a *app) help(cmd *cobra.Command) {
 	_ = writeUsage(cmd, to, columns)
 }
 
-// beginsLike reports whether a text begins with the verb that a short one begins with, as an instruction: the word
-// after it is no second verb, as in "Run boots a machine".
+// beginsLike reports whether a text begins with the verb of a short description, as an instruction. In "Run boots a
+// machine" it is no instruction, because a second verb follows.
 func beginsLike(text, short string) bool {
 	words, verb := strings.Fields(text), strings.Fields(short)
 	return len(words) > 1 && words[0] == verb[0] && !strings.HasSuffix(words[1], "s")
@@ -97,7 +98,7 @@ func helpColumns(to io.Writer) int {
 	return maxHelp
 }
 
-// writeText prints paragraphs, each wrapped. Indented lines begin a line of their own.
+// writeText prints paragraphs, each wrapped. Each indented line stays separate.
 func writeText(to io.Writer, text string, columns int) {
 	paragraph := ""
 	flush := func() {
@@ -168,7 +169,7 @@ func listFlags(flags *pflag.FlagSet) (list []*pflag.Flag) {
 	return list
 }
 
-// flagRank returns a flag's place in flagGroups: hundreds are groups.
+// flagRank returns a flag's position in flagGroups: each group has a hundred.
 func flagRank(name string) int {
 	for i, group := range flagGroups {
 		if at := slices.Index(strings.Fields(group.names), name); at >= 0 {

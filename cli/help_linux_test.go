@@ -58,7 +58,7 @@ func TestHelp(t *testing.T) {
 	walk(Command())
 }
 
-// The flags of run are in groups, and those that it shares with others are in the same order there.
+// The flags of run are in groups, and flags shared with other commands have the same order there.
 func TestHelpGroups(t *testing.T) {
 	order := func(path ...string) (names []string) {
 		_, text, _ := said(t, append(path, "--help")...)
@@ -85,7 +85,7 @@ func TestHelpGroups(t *testing.T) {
 	}
 }
 
-// A misspelt command or flag is answered with the one that is meant, whatever it is.
+// The error for a misspelt command or flag suggests the right one.
 func TestDidYouMean(t *testing.T) {
 	t.Setenv("UNITASK_HOME", testdir.Private(t))
 	misspell := func(name string) string { return name[:2] + "x" + name[2:] }

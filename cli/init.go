@@ -61,7 +61,7 @@ func (a *app) init(ctx context.Context) error {
 		return usage(fmt.Errorf("memory %.40q %w", text, err))
 	}
 	trusted := isYes(a.ask(ctx, in, "Trust it? Runs then have that by default, and models (unitask mcp) may", "no"))
-	if ctx.Err() != nil { // a read may still go on
+	if ctx.Err() != nil { // a read may still be waiting
 		return a.stopped()
 	}
 	if err := in.Err(); err != nil {
@@ -74,14 +74,15 @@ func isYes(answer string) bool {
 	return strings.EqualFold(answer, "y") || strings.EqualFold(answer, "yes")
 }
 
-// ask returns the answer to a question; at the end of the input, for an empty line, and after Ctrl-C the usual one.
+// ask returns the answer to a question. At the end of the input, for an empty line, and after Ctrl-C, it returns the
+// default.
 func (a *app) ask(ctx context.Context, in *bufio.Scanner, question, usual string) string {
 	fmt.Fprintf(a.std.Stderr, "%s [%s]: ", question, usual)
 	if ctx.Err() != nil {
 		return usual
 	}
 	line := make(chan string, 1)
-	go func() { // Ctrl-C ends no read
+	go func() { // Ctrl-C does not end a read
 		if !in.Scan() {
 			line <- ""
 			return
@@ -95,7 +96,7 @@ func (a *app) ask(ctx context.Context, in *bufio.Scanner, question, usual string
 	case <-ctx.Done():
 		return usual
 	}
-	if !isTerminal(a.std.Stdin) { // nobody has typed the end of the line
+	if !isTerminal(a.std.Stdin) { // the terminal has not shown a line end
 		fmt.Fprintln(a.std.Stderr, safe(answer))
 	}
 	if answer == "" {
@@ -119,7 +120,7 @@ memoryMb = %d
 filesUnder = ["."]
 dirsUnder = ["."]
 `, allowed, memory.n)
-	if !trusted { // nothing of defaults would apply
+	if !trusted { // [defaults] would not apply
 		return text
 	}
 	return text + fmt.Sprintf(`
@@ -130,8 +131,8 @@ allow-net = [%s]
 `, memory.text, allowed)
 }
 
-// writeCeiling writes the file if it reads as a ceiling. If the user said so, it trusts what it has written, and nothing
-// that may have replaced that.
+// writeCeiling writes the file if it is a valid ceiling. If the user has agreed, it trusts exactly the text that it
+// wrote, not a later version of the file.
 func (a *app) writeCeiling(text string, trusted bool) error {
 	name, err := filepath.Abs(policy.CeilingFile)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/unitask/unitask/internal/testhome"
 )
 
-// typist sits at the other end of a pseudo-terminal.
+// typist is at the other end of a pseudo-terminal.
 type typist struct {
 	t    *testing.T
 	ptmx *os.File
@@ -56,8 +56,8 @@ func newTypist(t *testing.T, columns, rows uint16) *typist {
 		}
 	}()
 	t.Cleanup(func() {
-		// The run has ended, and its last Read of standard input still waits, which keeps
-		// the terminal open: a line lets it return.
+		// The run has ended, but its last Read of standard input still waits and keeps the terminal open: a line lets it
+		// return.
 		_, _ = io.WriteString(ptmx, "\n")
 		tty.Close()
 		select {
@@ -77,8 +77,7 @@ func (y *typist) resize(columns, rows uint16) {
 	}
 }
 
-// types waits until the screen has shown a text, forgets what came until then, and types
-// keys.
+// types waits until the screen has shown a text, discards the output until then, and types keys.
 func (y *typist) types(after, keys string) {
 	y.t.Helper()
 	timeout := time.After(time.Minute)
@@ -104,7 +103,7 @@ func (y *typist) types(after, keys string) {
 	}
 }
 
-// bootingHome returns a home whose runs boot linux machines; the short tests skip here.
+// bootingHome returns a home whose runs boot linux machines; it skips the test in -short.
 func bootingHome(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
@@ -118,8 +117,7 @@ func bootingHome(t *testing.T) string {
 	return testhome.New(t, base)
 }
 
-// The code has a terminal: its size, colours, lines, single keys, Ctrl-C; a second
-// Ctrl-C in a row ends the run.
+// The code has a terminal: its size, colors, lines, single keys, Ctrl-C. Two consecutive Ctrl-C end the run.
 func TestInteractive(t *testing.T) {
 	home := bootingHome(t)
 	y := newTypist(t, 91, 33)
@@ -149,7 +147,7 @@ say("ready", stdin.isTTY, stdout.isTTY, process.stderr.isTTY, stdout.columns, st
 	y.types("ready true true true 91 33 true\r\n", "\x03")
 	y.types("got SIGINT\r\n", "")
 	y.resize(100, 40)
-	if err := syscall.Kill(os.Getpid(), syscall.SIGWINCH); err != nil { // ours is no terminal that controls this process
+	if err := syscall.Kill(os.Getpid(), syscall.SIGWINCH); err != nil { // ours is not this process's controlling terminal
 		t.Fatal(err)
 	}
 	y.types("size 100 40\r\n", "raw\r")
@@ -170,7 +168,7 @@ say("ready", stdin.isTTY, stdout.isTTY, process.stderr.isTTY, stdout.columns, st
 	}
 }
 
-// What is asked of a terminal that there is none of is refused.
+// A terminal request without a terminal is refused.
 func TestInteractiveRefused(t *testing.T) {
 	y := newTypist(t, 80, 24)
 	for _, c := range []struct {
@@ -192,7 +190,7 @@ func TestInteractiveRefused(t *testing.T) {
 	}
 }
 
-// FORCE_COLOR follows our own output.
+// FORCE_COLOR depends on our own output.
 func TestColors(t *testing.T) {
 	y := newTypist(t, 80, 24)
 	for _, c := range []struct {
@@ -214,8 +212,7 @@ func TestColors(t *testing.T) {
 	}
 }
 
-// How far something has come is one line on a terminal, gone at the end, and not said
-// elsewhere.
+// Progress is one line on a terminal, which is removed at the end. Elsewhere no progress is printed.
 func TestProgressLine(t *testing.T) {
 	show := func(to io.Writer) {
 		u := newUI(Streams{Stderr: to})
@@ -238,8 +235,8 @@ func TestProgressLine(t *testing.T) {
 	}
 }
 
-// A person types entries: with a history, a block that an empty line ends, Ctrl-C that drops what was typed or
-// interrupts the code, and Ctrl-D.
+// A person types entries: with a history, a block that an empty line ends, Ctrl-C that drops the input or interrupts
+// the code, and Ctrl-D.
 func TestReplTyped(t *testing.T) {
 	home := bootingHome(t)
 	for range 2 {
@@ -262,7 +259,7 @@ func TestReplTyped(t *testing.T) {
 		y.types("......> ", "\x03")
 		y.types("python> ", "import time; print('sle' + 'eps', flush=True); time.sleep(600)\r")
 		y.types("sleeps\r\n", "")
-		if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil { // ours is no terminal that controls this process
+		if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil { // ours is not this process's controlling terminal
 			t.Fatal(err)
 		}
 		y.types("KeyboardInterrupt", "")

@@ -11,8 +11,7 @@ import (
 	"github.com/unitask/unitask/mcp"
 )
 
-// What a client that is started from a desktop would lack is in its configuration, and nothing
-// else.
+// A client's configuration contains the variables that a client started from a desktop lacks, and no others.
 func TestDesktopEnv(t *testing.T) {
 	here, err := os.Getwd()
 	if err != nil {
@@ -59,7 +58,7 @@ func TestDesktopEnv(t *testing.T) {
 	}
 }
 
-// README.md and mcp config say the same of what a model may reach.
+// README.md and mcp config agree on what a model may reach.
 func TestDefaultReach(t *testing.T) {
 	readme, err := os.ReadFile("../README.md")
 	if err != nil {

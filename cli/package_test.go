@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A package.json says what Node takes from it and nothing else.
+// From a package.json, only Node's own fields count.
 func TestPackageType(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"type":"module"}`: "module", `{"type":"commonjs"}`: "commonjs", "\ufeff" + `{"type":"module"}`: "module",

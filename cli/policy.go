@@ -69,7 +69,7 @@ func (a *app) policyShow() *cobra.Command {
 	return cmd
 }
 
-// policyTable prints the fields that are not as by default.
+// policyTable prints the fields that differ from the default.
 func (a *app) policyTable(held *policy.ForPeople, req unitask.Request, effective policy.Effective,
 	denials []policy.Denial, named string, cmd *cobra.Command) error {
 	asked, err := json.Marshal(req)

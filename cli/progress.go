@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// progressLine is the line on a terminal that tells what is under way: how much of it is here, or since when. It
-// appears once that has taken a second, is redrawn, and is gone at the end.
+// progressLine is the line on a terminal that shows the current activity: the received bytes, or the elapsed time. It
+// appears after a second, is redrawn, and is removed at the end.
 type progressLine struct {
 	out     io.Writer
 	columns func() int
@@ -17,19 +17,19 @@ type progressLine struct {
 	mu          sync.Mutex
 	what        string
 	since       time.Time
-	done, total int64         // bytes; total is 0 if nobody knows
-	stop        chan struct{} // nil if nothing is under way
+	done, total int64         // bytes; total is 0 if unknown
+	stop        chan struct{} // nil without an activity
 	ended       chan struct{}
 	drawn       bool
 }
 
-// Times of the line.
+// Timing of the line.
 const (
 	progressAfter = time.Second
 	progressEvery = 250 * time.Millisecond
 )
 
-// begin tells that something is under way, in the place of what was.
+// begin starts an activity, and replaces the previous one.
 func (p *progressLine) begin(what string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -41,7 +41,7 @@ func (p *progressLine) begin(what string) {
 	go p.redraw(p.stop, p.ended)
 }
 
-// have tells how many bytes are here.
+// have sets the number of received bytes.
 func (p *progressLine) have(done, total int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -92,7 +92,7 @@ func (p *progressLine) end() {
 	}
 }
 
-// halt ends what redraws the line, which stays as it is.
+// halt stops the redrawing; the line stays.
 func (p *progressLine) halt() {
 	p.mu.Lock()
 	stop, ended := p.stop, p.ended
@@ -107,9 +107,8 @@ func (p *progressLine) halt() {
 // barWidth is the width of a bar, in columns.
 const barWidth = 20
 
-// progressText returns the line: what it is about, and a bar with rate and remaining time, or the time that it took.
-// What does not fit into columns is cut from the beginning's text, then from the end: a line that the terminal wraps
-// can't be redrawn.
+// progressText returns the line: the activity, and a bar with rate and remaining time, or the elapsed time. If it is
+// too long, the activity is cut first, then the end: a wrapped line can't be redrawn.
 func progressText(what string, done, total int64, took time.Duration, columns int) string {
 	far := ", " + wholeSeconds(took)
 	if total > 0 {

@@ -32,7 +32,7 @@ func TestProgressText(t *testing.T) {
 	}
 }
 
-// What takes less than a second is not told; what takes longer is one line, which is redrawn, and gone at the end.
+// A step that takes less than a second is not shown. A longer step is one line that is redrawn, and removed at the end.
 func TestProgressRedrawn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		after := func(d time.Duration) { <-time.NewTimer(d).C }
@@ -65,7 +65,7 @@ func TestProgressRedrawn(t *testing.T) {
 	})
 }
 
-// A line is never wider than its terminal, which would wrap it: each redrawing then left one.
+// A line is never wider than its terminal. A wider one would wrap, and each redraw would leave a line.
 func TestProgressNarrow(t *testing.T) {
 	for columns := 1; columns < 100; columns++ {
 		for _, what := range []string{"a", "fetching " + strings.Repeat("x", 200)} {

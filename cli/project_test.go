@@ -9,11 +9,11 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// Which folder --project brings, where somebody has made it more than the project.
+// Which folder --project brings, if there are other marks above or below the project.
 func TestAttackProjectRoot(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		files []string // a name that begins with ! belongs to somebody else
+		files []string // a name that begins with ! belongs to another user
 		home  string   // unitask's
 		user  string   // the user's
 		want  string

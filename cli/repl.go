@@ -111,7 +111,7 @@ session stays when you leave.`,
 	return cmd
 }
 
-// languageOf returns the language that a session's steps are in: the named one, or the session's own.
+// languageOf returns the language of a session's steps: the named one, or the session's own.
 func (a *app) languageOf(ctx context.Context, session, name string) (*language.Language, error) {
 	if name == "" {
 		answer, err := a.asked(ctx, sessiond.Request{Op: sessiond.OpList}, sessiond.Streams{})
@@ -131,13 +131,13 @@ func (a *app) languageOf(ctx context.Context, session, name string) (*language.L
 	return l, nil
 }
 
-// maxEntry bounds an entry, in bytes: that of a step.
+// maxEntry bounds an entry, in bytes: the limit of a step.
 const maxEntry = 1 << 20
 
 var errLongEntry = usage(fmt.Errorf("an entry has more than %s", mebibytes(maxEntry)))
 
-// evaluate runs what is typed, an entry at a time, until the input ends or a signal comes. An error of an entry ends
-// it, unless a person has interrupted the entry by Ctrl-C.
+// evaluate runs the input, an entry at a time, until the input ends or a signal comes. An entry's error ends it, unless
+// a person has interrupted the entry with Ctrl-C.
 func (a *app) evaluate(ctx context.Context, l *language.Language,
 	run func(ctx context.Context, code string) error) error {
 	in, err := a.entryLines()
@@ -148,7 +148,7 @@ func (a *app) evaluate(ctx context.Context, l *language.Language,
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
-	if ctx.Err() != nil { // a signal came before
+	if ctx.Err() != nil { // a signal came earlier
 		return a.stopped()
 	}
 	alive, ended := context.WithCancel(context.WithoutCancel(ctx))
@@ -179,14 +179,14 @@ func (a *app) evaluate(ctx context.Context, l *language.Language,
 		case strings.TrimSpace(entry) != "":
 			stop, err := interruptible(alive, signals, entry, run)
 			switch {
-			case stop == os.Interrupt && in.typed: // it ended the entry alone
+			case stop == os.Interrupt && in.typed: // it only ended the entry
 			case err != nil:
 				return err
 			case stop != nil:
 				return a.stopped()
 			}
 			if in.typed {
-				a.code = 0 // the person has seen it
+				a.code = 0 // the person has seen the error
 			}
 		}
 		entry = ""
@@ -202,7 +202,7 @@ func (a *app) stopped() error {
 	return errStopped
 }
 
-// endOfInput returns nil at the end of the input.
+// endOfInput replaces io.EOF with nil.
 func endOfInput(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil
@@ -210,7 +210,7 @@ func endOfInput(err error) error {
 	return err
 }
 
-// interruptible runs an entry; a signal interrupts it. It returns the one that did; SIGTERM goes before Ctrl-C.
+// interruptible runs an entry, which a signal interrupts. It returns that signal; SIGTERM takes precedence over Ctrl-C.
 func interruptible(ctx context.Context, signals <-chan os.Signal, entry string,
 	run func(ctx context.Context, code string) error) (stop os.Signal, err error) {
 	ctx, cancel := context.WithCancel(ctx)

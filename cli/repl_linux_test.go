@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/internal/language"
 )
 
-// typedAt begins to evaluate what a person types. Each entry is sent to entries; ended has the error.
+// typedAt starts to evaluate a person's input. It sends each entry to entries; ended has the error.
 func typedAt(t *testing.T, std Streams) (a *app, entries chan string, ended chan error) {
 	t.Helper()
 	a = &app{std: std, home: t.TempDir(), ui: newUI(std)}
@@ -36,7 +36,7 @@ func typedAt(t *testing.T, std Streams) (a *app, entries chan string, ended chan
 	return a, entries, ended
 }
 
-// What no editor reads well ends up as an entry, is dropped by Ctrl-C, and never stops the editor.
+// Unusual input becomes an entry, or Ctrl-C drops it. It never stops the editor.
 func TestOddKeys(t *testing.T) {
 	for name, c := range map[string]struct{ typed, entry string }{
 		"invalid UTF-8":              {"'a\xff\xe2b'\r", "'a??b'\n"},
@@ -56,7 +56,7 @@ func TestOddKeys(t *testing.T) {
 			a, entries, ended := typedAt(t, Streams{Stdin: y.tty, Stdout: y.tty, Stderr: y.tty})
 			before, after, drops := strings.Cut(c.typed, "\x03\r")
 			if drops {
-				y.types("python> ", before+"\x03") // behind it, keys of the same moment are dropped
+				y.types("python> ", before+"\x03") // keys pressed directly after it are dropped
 				y.types("python> ", after)
 			} else {
 				y.types("python> ", before)
@@ -76,7 +76,7 @@ func TestOddKeys(t *testing.T) {
 	}
 }
 
-// SIGTERM ends what waits for a line, and leaves the terminal as it was. Ctrl-C does so without a terminal.
+// SIGTERM ends a wait for a line, and restores the terminal. Ctrl-C does so without a terminal.
 func TestSignalsAtPrompt(t *testing.T) {
 	y := newTypist(t, 80, 24)
 	before, err := unix.IoctlGetTermios(int(y.tty.Fd()), unix.TCGETS)
@@ -104,7 +104,7 @@ func TestSignalsAtPrompt(t *testing.T) {
 	}
 
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
-		for _, text := range []string{"1\n", "wait\n2\n"} { // at a line that does not come; in an entry
+		for _, text := range []string{"1\n", "wait\n2\n"} { // while waiting for a line; within an entry
 			in, out := io.Pipe()
 			a, entries, ended = typedAt(t, Streams{Stdin: in, Stdout: io.Discard, Stderr: io.Discard})
 			if _, err := io.WriteString(out, text); err != nil {
@@ -123,7 +123,7 @@ func TestSignalsAtPrompt(t *testing.T) {
 	}
 }
 
-// Two consoles share a history file: what each adds stays whole.
+// Two consoles share a history file: the entries of each stay complete.
 func TestHistoryShared(t *testing.T) {
 	name := t.TempDir() + "/history"
 	one := openHistory(name)

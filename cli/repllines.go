@@ -13,15 +13,15 @@ import (
 	"golang.org/x/term"
 )
 
-// entryLines reads lines: with a prompt and a history from a terminal, else as they are.
+// entryLines reads lines: with a prompt and a history from a terminal, otherwise as they are.
 type entryLines struct {
 	typed bool
 	read  func(prompt string) (string, error)
-	leave func() // also while read waits
+	leave func() // may be called while read waits
 }
 
-// next reads a line. SIGTERM ends the wait for it, and without a person at the terminal Ctrl-C does, too: a person's
-// is a key, unless it came a moment too late for the code.
+// next reads a line. SIGTERM ends the wait, and Ctrl-C does if no person types. A person's Ctrl-C arrives as a key; as
+// a signal it was meant for the code and came too late.
 func (in entryLines) next(prompt string, signals <-chan os.Signal) (line string, err error) {
 	read := make(chan struct{})
 	var got string
@@ -70,7 +70,7 @@ func (a *app) entryLines() (entryLines, error) {
 		return entryLines{}, err
 	}
 	history := openHistory(filepath.Join(home, "repl_history"))
-	var mu sync.Mutex // of the terminal's state: a read may go on when the terminal is left
+	var mu sync.Mutex // guards the terminal's state: a read may still run when the terminal is left
 	left := false
 	leave := func() {
 		mu.Lock()
@@ -85,7 +85,7 @@ func (a *app) entryLines() (entryLines, error) {
 		if left {
 			return nil, errStopped
 		}
-		was, err := term.MakeRaw(fd) // not while code runs: Ctrl-C then is a signal
+		was, err := term.MakeRaw(fd) // not while code runs: there, Ctrl-C is a signal
 		return func() {
 			mu.Lock()
 			defer mu.Unlock()
@@ -124,22 +124,22 @@ func (a *app) entryLines() (entryLines, error) {
 	}}, nil
 }
 
-// errDropped means that Ctrl-C dropped what was typed.
+// errDropped means that Ctrl-C dropped the typed text.
 var errDropped = errors.New("dropped")
 
-// lineKeys turns Ctrl-C into the keys that drop a line and end it, and what the editor waits on for ever into what it
-// reads: it takes no invalid UTF-8, and no sequence of a key without an end.
+// lineKeys translates Ctrl-C into keys that clear and end a line. It also completes input for which the editor would
+// wait forever: invalid UTF-8, and a key's sequence without an end.
 type lineKeys struct {
 	from     *bufio.Reader
-	dropped  bool // since read has begun
-	sequence int  // characters of a sequence that has not ended
+	dropped  bool // since the current read began
+	sequence int  // characters of an incomplete sequence
 	left     []byte
 }
 
 const (
-	endOfKey = "~"                            // ends each sequence
+	endOfKey = "~"                            // ends every sequence
 	dropKeys = "\x1b[201~\x1b[201~\x01\x0b\r" // end of a sequence, end of a paste, Ctrl-A, Ctrl-K
-	// maxKey bounds the sequence of a key, in characters.
+	// maxKey bounds a key's sequence, in characters.
 	maxKey = 32
 )
 
@@ -156,12 +156,12 @@ func (k *lineKeys) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// key takes a key, or a part of one's sequence.
+// key processes a key, or a part of its sequence.
 func (k *lineKeys) key(r rune) {
 	switch {
 	case r == ctrlC:
 		k.dropped, k.sequence, k.left = true, 0, []byte(dropKeys)
-		_, _ = k.from.Discard(k.from.Buffered()) // what was typed behind it is dropped, too
+		_, _ = k.from.Discard(k.from.Buffered()) // text typed after it is dropped, too
 		return
 	case r == utf8.RuneError:
 		r = '?'

@@ -15,8 +15,8 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// What lies beside code, or in its place, neither holds the command line up nor fills its memory. Of a package.json
-// nobody was asked: a folder above may be anybody's, and a repository has links.
+// A file beside code, or in its place, neither delays the command line nor fills its memory. Nobody asked for the
+// package.json: a folder above may belong to anybody, and a repository may contain links.
 func TestAttackCodeBeside(t *testing.T) {
 	pipe := func(name string) error { return syscall.Mkfifo(name, 0o600) }
 	large := func(name string) error {

@@ -36,7 +36,7 @@ reached, and the machine's port. Anything on this host may connect to it.`,
 	}
 }
 
-// parsePorts parses [HOSTPORT:]PORT; no HOSTPORT, also before a colon, is any that is free.
+// parsePorts parses [HOSTPORT:]PORT. Without HOSTPORT, any free port is used.
 func parsePorts(text string) (p sessiond.Port, err error) {
 	host, guest, both := strings.Cut(text, ":")
 	if !both {

@@ -22,7 +22,7 @@ const cutMark = "…"
 // maxCut bounds such cells, in characters, where there is no terminal.
 const maxCut = 60
 
-// columnsOf returns the width of a terminal; 0 is no terminal.
+// columnsOf returns the width of a terminal, 0 if there is none.
 func columnsOf(to any) int {
 	f, ok := to.(*os.File)
 	if !ok || !isTerminal(to) {
@@ -37,8 +37,8 @@ func columnsOf(to any) int {
 	return 80
 }
 
-// table prints rows under a header whose names are separated by bars. Rows that do not fit the terminal are wrapped at
-// blanks; if even that is not enough, each row becomes lines of a name and a value.
+// table prints rows under a header, whose names are separated by bars. It wraps rows that are too long for the terminal
+// at blanks. If that is not enough, each row becomes lines of a name and a value.
 func (u *ui) table(header string, rows [][]string) {
 	u.clear()
 	writeTable(u.std.Stdout, columnsOf(u.std.Stdout), header, rows)
@@ -74,7 +74,7 @@ func writeTable(to io.Writer, columns int, header string, rows [][]string) {
 	}
 }
 
-// gap is the room between two columns.
+// gap is the space between two columns.
 const gap = 2
 
 // fitColumns returns the width of each column, and whether they fit.
@@ -91,7 +91,7 @@ func fitColumns(lines [][]string, cut []bool, columns int) (widths []int, fits b
 			}
 		}
 	}
-	const minCut = 10 // characters that a cut cell has at least
+	const minCut = 10 // minimum characters of a cut cell
 	total := gap * (len(widths) - 1)
 	for i := range widths {
 		if cut[i] {
@@ -101,7 +101,7 @@ func fitColumns(lines [][]string, cut []bool, columns int) (widths []int, fits b
 	}
 	for columns > 0 && total > columns {
 		at := -1
-		for i := range widths { // first the columns that are cut, then the widest
+		for i := range widths { // shrink the columns that may be cut first, then the widest
 			if widths[i] > least[i] && (at < 0 || cut[i] && !cut[at] || cut[i] == cut[at] && widths[i] > widths[at]) {
 				at = i
 			}
@@ -183,7 +183,7 @@ func writeNamed(to io.Writer, name, value string, indent, columns int) {
 	writeWrapped(to, value, columns, indent)
 }
 
-// line prints a text, which the terminal's width wraps at blanks.
+// line prints a text, wrapped at blanks to the terminal's width.
 func (u *ui) line(format string, args ...any) {
 	u.clear()
 	writeWrapped(u.std.Stdout, visible(fmt.Sprintf(format, args...)), columnsOf(u.std.Stdout), 0)
@@ -203,7 +203,7 @@ func writeWrapped(to io.Writer, text string, columns, indent int) {
 	}
 }
 
-// wrap breaks a text at blanks into lines of at most that width. A longer word is broken where the line ends.
+// wrap breaks a text at blanks into lines of at most most columns. It breaks a longer word at the end of the line.
 func wrap(text string, most int) []string {
 	if textWidth(text) <= most {
 		return []string{text}
@@ -230,7 +230,7 @@ func wrap(text string, most int) []string {
 	return lines
 }
 
-// headOf returns the beginning of a text that has at most that width, but one character at least.
+// headOf returns the beginning of a text with at most most columns, but at least one character.
 func headOf(text string, most int) string {
 	taken := 0
 	for i, r := range text {
@@ -241,7 +241,7 @@ func headOf(text string, most int) string {
 	return text
 }
 
-// cutTo cuts a text to at most that width.
+// cutTo cuts a text to at most n columns.
 func cutTo(s string, n int) string {
 	if textWidth(s) <= n {
 		return s
@@ -252,7 +252,7 @@ func cutTo(s string, n int) string {
 	return headOf(s, n-1) + cutMark
 }
 
-// textWidth returns how many columns of a terminal a text takes.
+// textWidth returns the width of a text in columns of a terminal.
 func textWidth(s string) (n int) {
 	for _, r := range s {
 		n += runeWidth(r)
@@ -273,10 +273,10 @@ func runeWidth(r rune) int {
 // seconds returns a duration for people: 3.4 s.
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
 
-// secondsOf is seconds of a number of milliseconds.
+// secondsOf is like seconds, for a number of milliseconds.
 func secondsOf(ms int64) string { return seconds(time.Duration(ms) * time.Millisecond) }
 
-// mebibytes returns a size for people: 12 MiB, 3.4 MiB; bytes where that would be 0.
+// mebibytes returns a size for people: 12 MiB, 3.4 MiB; in bytes if that would be 0.
 func mebibytes(bytes int64) string {
 	const mib = 1 << 20
 	switch {

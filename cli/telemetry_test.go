@@ -20,7 +20,7 @@ import (
 	"github.com/unitask/unitask/internal/testhome"
 )
 
-// ran is the program with more in its environment; it returns what it printed.
+// ran runs the program with an extra environment; it returns the output.
 func ran(t *testing.T, home string, env []string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "unitask", args...)
@@ -36,8 +36,8 @@ const (
 	callersSpan  = "00f067aa0ba902b7"
 )
 
-// A run is one trace, of its caller's, from call to exit, and its numbers are metrics. Of what it
-// was given nothing is sent.
+// A run is one trace, in its caller's trace, from call to exit, and its numbers are metrics. No input of the run is
+// sent.
 func TestTelemetry(t *testing.T) {
 	base, err := testhome.Base()
 	if err != nil {
@@ -87,7 +87,7 @@ func TestTelemetry(t *testing.T) {
 	}
 }
 
-// A run that fails, or is refused, is a trace too, without what was said.
+// A failed or refused run is a trace too, without the messages.
 func TestTelemetryFailed(t *testing.T) {
 	for name, row := range map[string]struct {
 		args []string
@@ -109,7 +109,7 @@ func TestTelemetryFailed(t *testing.T) {
 	}
 }
 
-// A collector that hangs has a command wait no longer than it says, and nothing else is changed by it.
+// A hanging collector delays a command only for the documented time, and has no other effect.
 func TestAttackTelemetryHangs(t *testing.T) {
 	hs := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)

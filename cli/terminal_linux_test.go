@@ -15,8 +15,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// onTerminal gives do a pseudo-terminal (pty(7)) and returns what arrives at its other
-// end.
+// onTerminal gives do a pseudo-terminal (pty(7)) and returns the data at its other end.
 func onTerminal(t *testing.T, do func(tty *os.File)) string {
 	t.Helper()
 	ptmx, tty, err := pty.Open()
@@ -31,7 +30,8 @@ func onTerminal(t *testing.T, do func(tty *os.File)) string {
 	}()
 	do(tty)
 	tty.Close()
-	return strings.ReplaceAll(<-all, "\r\n", "\n") // which the terminal makes of \n
+	return strings.ReplaceAll(<-all, "\r\n", "\n") // the terminal makes these from
+
 }
 
 const hostile = "a\x1b]52;c;eA==\a\x1b[2J\u009b2J\x1b[31mred"
@@ -51,7 +51,7 @@ func TestAttackTerminalRun(t *testing.T) {
 	}
 }
 
-// A record whose every text is hostile sends nothing but text to a terminal.
+// A record in which every text is hostile sends nothing but text to a terminal.
 func TestAttackTerminalInspect(t *testing.T) {
 	home := testdir.Private(t)
 	r, err := record.Open(home+"/runs").Create(time.Now(), "", "", "code.js", []byte("// "+hostile+"\n"),
@@ -75,7 +75,7 @@ func TestAttackTerminalInspect(t *testing.T) {
 		got := onTerminal(t, func(tty *os.File) {
 			Main(append(args, "--home", home), Streams{Stdin: strings.NewReader(""), Stdout: tty, Stderr: tty})
 		})
-		got = strings.ReplaceAll(got, "\x1b[0munitask: ", "unitask: ") // as each message of ours begins
+		got = strings.ReplaceAll(got, "\x1b[0munitask: ", "unitask: ") // the beginning of each message of ours
 		saw := "text"
 		if i := strings.IndexFunc(got, func(r rune) bool { return isControl(r) && r != '\n' && r != '\t' }); i >= 0 ||
 			got == "" {
@@ -85,7 +85,7 @@ func TestAttackTerminalInspect(t *testing.T) {
 	}
 }
 
-// Standard input goes to the code, but for a terminal's, and one that can't be read, as nohup gives it.
+// Standard input goes to the code, unless it is a terminal, or can't be read, as with nohup.
 func TestGivenInput(t *testing.T) {
 	null := func(flag int) *os.File {
 		f, err := os.OpenFile(os.DevNull, flag, 0)

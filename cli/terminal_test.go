@@ -16,7 +16,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// What a terminal gets of what untrusted code prints, however that is split.
+// What a terminal gets of untrusted output, however it is split.
 func TestAttackTerminal(t *testing.T) {
 	for _, c := range []struct{ name, printed, want string }{
 		{"text", "hello, wörld ✓ 你好\tx\r\n", "hello, wörld ✓ 你好\tx\r\n"},
@@ -97,8 +97,8 @@ func TestAttackTerminal(t *testing.T) {
 	}
 }
 
-// Whatever is written: no control character but those that pass, the same for any
-// split, and no prompt held back.
+// No output contains control characters except the allowed ones. Any split gives the same result, and no prompt is held
+// back.
 func FuzzTerminal(f *testing.F) {
 	f.Add([]byte("\x1b[1mx\x1b]52;c;x\a\u009b2J\xe2\x82"), uint64(1))
 	f.Fuzz(func(t *testing.T, text []byte, seed uint64) {
@@ -135,8 +135,7 @@ func FuzzTerminal(f *testing.F) {
 	})
 }
 
-// Code with a terminal moves the cursor and erases; it sets nothing else and asks for no
-// answers.
+// Code with a terminal may move the cursor and erase. It can change no settings and request no answers.
 func TestAttackTerminalMoves(t *testing.T) {
 	for text, want := range map[string]string{
 		"\x1b[2J\x1b[1;1H\x1b[31mx\x1b[K\b\a\x1b7\x1b8\x1bM": "same",
@@ -171,8 +170,8 @@ func TestAttackTerminalMoves(t *testing.T) {
 	}
 }
 
-// What code with a terminal leaves of it is as the shell had it, and what would make the
-// terminal type is switched only where the code reads what is typed.
+// The terminal's state after code with a terminal is as the shell had it. A mode that makes the terminal send input is
+// on only while the code reads input.
 func TestAttackTerminalState(t *testing.T) {
 	for _, c := range []struct {
 		name, printed string
@@ -228,8 +227,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// What net/http writes to the standard logger of a server's words, which may be a bound
-// secret, goes nowhere.
+// net/http logs a server's text, which may be a bound secret, to the standard logger. That log is discarded.
 func TestAttackStandardLogger(t *testing.T) {
 	var written bytes.Buffer
 	before := log.Writer()
@@ -243,7 +241,7 @@ func TestAttackStandardLogger(t *testing.T) {
 	attack.Check(t, "a server's words in the standard logger", "", written.String())
 }
 
-// JSON means the same when its control characters are escaped: each of them, also beyond 16 bits.
+// JSON with escaped control characters has the same meaning: each of them, even beyond 16 bits.
 func TestVisibleJSONMeaning(t *testing.T) {
 	for r := rune(0); r <= unicode.MaxRune; r++ {
 		if r >= 0xd800 && r < 0xe000 || !isControl(r) {

@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// eachText calls do for every text in the Go files below a folder that are no tests.
+// eachText calls do for every text in the Go files below a folder, except tests.
 func eachText(t *testing.T, root string, do func(at token.Position, text string)) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
@@ -48,7 +48,7 @@ func eachText(t *testing.T, root string, do func(at token.Position, text string)
 	}
 }
 
-// The commands that our messages, hints and help name are there.
+// The commands that our messages, hints and help name exist.
 func TestTextsNameCommands(t *testing.T) {
 	named, checked := regexp.MustCompile(`\bunitask ([a-z]+)(?: ([a-z]+)\b)?`), 0
 	root, sentences := Command(), []string{"runs code", "mcp follow", "session key"}

@@ -20,20 +20,18 @@ import (
 //   - stdout belongs to the answer: the code's own output, a table, JSON.
 //     Everything else goes to stderr.
 //   - A message begins with "unitask: ", has one line, and names what it is about.
-//   - An error says what to do about it, on a line of its own that begins with
-//     "  hint: ".
-//   - Control characters are shown, and not sent to a terminal (terminal.go): whatever is
-//     printed here may quote a guest, a file that others wrote, or a server.
-//   - On a terminal a message begins with the end of colours: the code may have left some that hide it.
-//   - How far something has come is one line on a terminal, replaced by the next and
-//     gone at the end; elsewhere it is not said.
-//   - Nothing is printed for what went as expected, unless -v asks for it.
+//   - An error has a remedy, on a separate line that begins with "  hint: ".
+//   - Control characters are shown, and not sent to a terminal (terminal.go): all text may quote a guest, a file
+//     that others wrote, or a server.
+//   - On a terminal a message begins with a colour reset: the code may have left colours that hide it.
+//   - Progress is one line on a terminal, which is replaced and finally removed; without a terminal it is not shown.
+//   - Nothing is printed about expected events, unless -v asks for it.
 
 type ui struct {
 	std Streams
 	tty bool // stderr is a terminal that obeys control sequences
 
-	coloured bool // the code's colours may come even if the user wants none: -t, --raw
+	coloured bool // the code may print colours even if the user wants none: -t, --raw
 	started  bool // the code runs, and may print
 	progress progressLine
 }
@@ -64,7 +62,7 @@ func (u *ui) note(format string, args ...any) {
 	fmt.Fprintf(u.std.Stderr, "%sunitask: %s\n", u.plain(), visible(fmt.Sprintf(format, args...)))
 }
 
-// plain ends colours, on a terminal that may show some.
+// plain returns the sequence that ends colours, for a terminal that may show some.
 func (u *ui) plain() string {
 	if u.tty && (u.coloured || !noColors()) {
 		return "\x1b[0m"
@@ -72,15 +70,15 @@ func (u *ui) plain() string {
 	return ""
 }
 
-// far says how far something has come.
+// far shows the progress of an activity.
 func (u *ui) far(what string) {
 	if u.tty {
 		u.progress.set("unitask: " + what)
 	}
 }
 
-// doing says what has begun: on a terminal by a line that is gone at the end. What does not begin with a word in -ing
-// has happened.
+// doing announces an activity: on a terminal, in a line that is removed at the end. A text whose first word does not
+// end in -ing describes a completed activity.
 func (u *ui) doing(what string) {
 	first, _, _ := strings.Cut(what, " ")
 	if u.tty && !u.started && strings.HasSuffix(first, "ing") {
@@ -90,7 +88,7 @@ func (u *ui) doing(what string) {
 	u.note("%s", what)
 }
 
-// clear removes what far and doing have said.
+// clear removes the line of far or doing.
 func (u *ui) clear() { u.progress.end() }
 
 func (u *ui) fail(err error) {
@@ -118,14 +116,14 @@ func (u *ui) fail(err error) {
 	}
 }
 
-// hints are those of a result.
+// hints prints a result's hints.
 func (u *ui) hints(res *unitask.Result) {
 	for _, h := range res.ShownHints() {
 		u.hint(h.Text)
 	}
 }
 
-// hint is a remedy, on a line of its own.
+// hint prints a remedy on a separate line.
 func (u *ui) hint(what string) { fmt.Fprintf(u.std.Stderr, "  hint: %s\n", visible(what)) }
 
 // event returns the sink for a run's events.
@@ -169,8 +167,8 @@ func (u *ui) json(v any) error {
 	return err
 }
 
-// safe returns a name that somebody else chose, in quotes where it holds control or other
-// unprintable characters, so that it can neither forge a line nor pass for another.
+// safe returns a name that somebody else chose. It is in quotes if it has control or other unprintable characters, so
+// that it can neither forge a line nor look like another name.
 func safe(s string) string {
 	odd := func(r rune) bool { return r == utf8.RuneError || !strconv.IsPrint(r) || isControl(r) }
 	if strings.ContainsFunc(s, odd) || strings.HasPrefix(s, `"`) {
@@ -179,7 +177,7 @@ func safe(s string) string {
 	return s
 }
 
-// denial is one line about something that was asked for and not given: the flag, and the line of the ceiling.
+// denial returns one line about a denied request: the flag, and the line of the ceiling.
 func denial(d policy.Denial) string {
 	name := cmp.Or(policy.FlagOf(d.Field), d.Field)
 	if d.Rule == "" {
@@ -193,7 +191,7 @@ func denial(d policy.Denial) string {
 	return fmt.Sprintf("%s %s: %s by %s in %s", name, safe(d.Requested), d.Reason, d.Key, at)
 }
 
-// sign is a check's result, without colour.
+// sign returns a check's result, without colour.
 func sign(ok bool) string {
 	if ok {
 		return "ok"
@@ -201,7 +199,7 @@ func sign(ok bool) string {
 	return "FAIL"
 }
 
-// check prints the result of a check, green or red on a terminal with colours, its name and what was seen.
+// check prints the result of a check, its name and the details. On a terminal with colours, the result is green or red.
 func (u *ui) check(sign, name, format string, args ...any) {
 	const signs, names = 5, 9 // the width of these columns
 	u.clear()

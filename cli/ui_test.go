@@ -6,7 +6,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// A denial names the flag, the key of the ceiling, and where the key is.
+// A denial names the flag, the key of the ceiling, and the key's file.
 func TestDenial(t *testing.T) {
 	file, err := policy.ParseCeiling("/p/.unitask.toml", []byte("# limits\nallowNet = []\n\nmemoryMb = 256\n"))
 	if err != nil {

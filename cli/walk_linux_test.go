@@ -35,7 +35,7 @@ func leaves() map[string]*cobra.Command {
 	return all
 }
 
-// said runs a command line in this process and returns its exit code and what it printed.
+// said runs a command line in this process and returns its exit code and output.
 func said(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -43,7 +43,7 @@ func said(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-// shownOn runs a command line on a terminal of that many columns and returns what it shows there.
+// shownOn runs a command line on a terminal with that many columns and returns the screen's text.
 func shownOn(t *testing.T, columns int, args ...string) string {
 	t.Helper()
 	master, tty, err := pty.Open()
@@ -82,7 +82,7 @@ var untabled = []string{"run", "runs rm", "image build", "image import", "image 
 	"session pause", "session resume", "session extend", "session wait", "session fork", "session rm", "debug dump",
 	"fleet status", "fleet runs", "fleet drain", "fleet permissions"}
 
-// A home with something to list.
+// A home with entries to list.
 func listedHome(t *testing.T) {
 	t.Helper()
 	home := testdir.Private(t)
@@ -106,7 +106,7 @@ func listedHome(t *testing.T) {
 	}
 }
 
-// What a command prints fits the terminal, and without colours has no control sequence.
+// A command's output fits the terminal, and without colors has no control sequence.
 func TestFitsTerminal(t *testing.T) {
 	listedHome(t)
 	for path := range leaves() {
@@ -130,7 +130,7 @@ func TestFitsTerminal(t *testing.T) {
 				if shown == "" {
 					t.Errorf("%s prints nothing", path)
 				}
-				shown, _, _ = strings.Cut(shown, "\n--- ") // the code and its output stay as they are
+				shown, _, _ = strings.Cut(shown, "\n--- ") // the code and its output are unchanged
 				for line := range strings.Lines(shown) {
 					line, message := strings.TrimSuffix(line, "\n"), strings.Contains(line, "unitask: ")
 					if width := textWidth(escapes.ReplaceAllString(line, "")); width > columns && !message {
@@ -147,7 +147,7 @@ func TestFitsTerminal(t *testing.T) {
 
 var escapes = regexp.MustCompile("\x1b\\[[0-9;]*[mK]")
 
-// What people read has no JSON in it.
+// Output for people contains no JSON.
 func TestTablesWithoutJSON(t *testing.T) {
 	listedHome(t)
 	for path, args := range tables {
@@ -157,7 +157,7 @@ func TestTablesWithoutJSON(t *testing.T) {
 	}
 }
 
-// Every command that prints has --json, and with it an error is one JSON object on stdout.
+// Every command with output has --json, and with it an error is one JSON object on stdout.
 func TestJSONEverywhere(t *testing.T) {
 	t.Setenv("UNITASK_HOME", testdir.Private(t))
 	for path, cmd := range leaves() {
@@ -186,7 +186,7 @@ func TestJSONEverywhere(t *testing.T) {
 	}
 }
 
-// Numbers with a unit or a noun go through seconds, mebibytes and count, which know singulars.
+// Numbers with a unit or a noun go through seconds, mebibytes and count, which handle singulars.
 func TestUnits(t *testing.T) {
 	texts, bare := 0, regexp.MustCompile(`%d (ms|[a-z]+s)\b`)
 	eachText(t, ".", func(where token.Position, text string) {

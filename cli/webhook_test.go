@@ -24,8 +24,7 @@ import (
 
 const webhookSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
-// What is added to the log comes to the webhook that the home names, signed, until the program is
-// interrupted.
+// New log entries go to the webhook in the home's configuration, signed, until the program is interrupted.
 func TestDeliver(t *testing.T) {
 	verify, err := standard.NewWebhook(webhookSecret)
 	if err != nil {
@@ -76,7 +75,7 @@ func TestDeliver(t *testing.T) {
 	}
 }
 
-// A configuration that can't be meant is refused, and named without its secret.
+// An invalid configuration is refused, and the error contains no secret.
 func TestDeliverConfig(t *testing.T) {
 	for name, row := range map[string]struct {
 		config string

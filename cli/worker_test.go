@@ -12,7 +12,7 @@ import (
 	"github.com/unitask/unitask/image"
 )
 
-// A worker's keys are for all tenants, or for one that it works for; no other process may be able to read them.
+// A worker's keys are for all tenants, or for one of its tenants. No other process may be able to read them.
 func TestWorkerSessionKeys(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string, mode os.FileMode) string {
@@ -25,7 +25,7 @@ func TestWorkerSessionKeys(t *testing.T) {
 	one, two := file("one", strings.Repeat("01", 32)+"\n", 0o600), file("two", strings.Repeat("02", 32), 0o600)
 	for _, row := range []struct {
 		keys       []string
-		all, alice byte // of which the key is, 0 for none
+		all, alice byte // the owner of the key, 0 for none
 		says       string
 	}{
 		{},
@@ -56,7 +56,7 @@ func TestWorkerSessionKeys(t *testing.T) {
 	}
 }
 
-// A worker's list of images says whose came along.
+// A worker's list of images says whose shipped images they are.
 func TestShippedRows(t *testing.T) {
 	rows := containerRows([]*image.Container{{Digest: "sha256:" + strings.Repeat("a", 64), ShippedBy: "alice"},
 		{Digest: "sha256:" + strings.Repeat("b", 64), Names: []string{"docker.io/acme/box:1"}}})
@@ -65,7 +65,8 @@ func TestShippedRows(t *testing.T) {
 	}
 }
 
-// What joins a worker's server with others goes together; its key no other process may be able to read.
+// The options that join a worker's server with others are given together. No other process may be able to read their
+// key.
 func TestWorkerCluster(t *testing.T) {
 	dir := t.TempDir()
 	key := filepath.Join(dir, "key")

@@ -18,8 +18,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// A worker's numbers name its tenants: who has no token does not read them, and its health says nothing but that it is
-// so.
+// A worker's metrics name its tenants, so reading them needs the token. Its health contains only the status.
 func TestAttackWorkerMetrics(t *testing.T) {
 	server, err := embedded.Start(t.Context(), t.TempDir(), embedded.Options{})
 	if err != nil {
@@ -88,7 +87,7 @@ func TestAttackWorkerMetrics(t *testing.T) {
 	}
 }
 
-// A page of a browser on the host whose name leads to loopback from some moment on reads no metrics.
+// A web page in the host's browser can't read the metrics, even if its name starts to resolve to loopback.
 func TestAttackMetricsRebound(t *testing.T) {
 	served := holding("", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	for host, want := range map[string]int{"127.0.0.1:9464": 200, "localhost:9464": 200, "[::1]:9464": 200,
@@ -104,7 +103,7 @@ func TestAttackMetricsRebound(t *testing.T) {
 	}
 }
 
-// Strangers hold few of a worker's descriptors, and its health is told all the same.
+// Strangers hold few of a worker's descriptors, and its health is available all the same.
 func TestAttackMetricsConnections(t *testing.T) {
 	at, stop, err := serveMetrics(t.Context(), "127.0.0.1:0",
 		http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) { fmt.Fprint(out, "ok") }))
@@ -125,7 +124,7 @@ func TestAttackMetricsConnections(t *testing.T) {
 			ended <- true
 		}()
 	}
-	for range many - metricsConns { // each of them has been taken
+	for range many - metricsConns { // each of them has been accepted
 		select {
 		case <-ended:
 		case <-time.After(metricsTime / 2):

@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/internal/testwait"
 )
 
-// The metrics of a worker are served where it is told to, and its health follows NATS.
+// A worker serves its metrics at the configured address, and its health follows NATS.
 func TestWorkerMetrics(t *testing.T) {
 	server, err := embedded.Start(t.Context(), t.TempDir(), embedded.Options{})
 	if err != nil {
@@ -68,7 +68,7 @@ func TestWorkerMetrics(t *testing.T) {
 		}
 	}
 
-	// Who says nothing, or asks without an end, is let go.
+	// A silent client, or one with an endless request, is disconnected.
 	slow, err := net.Dial("tcp", at.String())
 	if err != nil {
 		t.Fatal(err)

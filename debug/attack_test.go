@@ -21,8 +21,8 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// hostile is a QEMU that speaks QMP until answer, which is called for each command but those
-// that open a console, says that it is to be gone. It returns a console on it.
+// hostile is a QEMU that speaks QMP until answer says that it must end. answer is called for each command except those
+// that open a console. hostile returns a console on it.
 func hostile(t *testing.T, answer func(w io.Writer, command, id string) bool) (*Console, func() []string) {
 	ours, theirs := net.Pipe()
 	done := make(chan struct{})
@@ -69,7 +69,7 @@ type attackConsoleRow struct {
 	name   string
 	answer func(w io.Writer, command, id string) bool
 	lines  []string
-	want   string // what the last line comes to
+	want   string // the result of the last line
 	within time.Duration
 }
 
@@ -142,8 +142,7 @@ func attackConsoleRows(big []byte, fine func(w io.Writer, id string)) []attackCo
 	}
 }
 
-// What a hostile QEMU may send to a console, and what comes of it. Time is the bubble's:
-// what waits for ever fails at once.
+// Data of a hostile QEMU to a console, and the results. Time is the bubble's, so an endless wait fails at once.
 func TestAttackConsole(t *testing.T) {
 	fine := func(w io.Writer, id string) { fmt.Fprintf(w, `{"return": {"running": true}, "id": %q}`+"\n", id) }
 	big := bytes.Repeat([]byte("x"), 1<<20)
@@ -184,7 +183,7 @@ func TestAttackConsole(t *testing.T) {
 	}
 }
 
-// A QEMU that does not greet, and one that greets and then says nothing.
+// A QEMU that does not greet, and one that greets and is then silent.
 func TestAttackConsoleOpen(t *testing.T) {
 	for name, greeting := range map[string]string{
 		"says nothing":        "",
@@ -213,7 +212,7 @@ func TestAttackConsoleOpen(t *testing.T) {
 	}
 }
 
-// Two consoles on one machine see the same events, and the end of one is not the other's.
+// Two consoles on one machine see the same events, and the end of one does not end the other.
 func TestTwoConsoles(t *testing.T) {
 	ours, theirs := net.Pipe()
 	m := vmm.NewMonitor(ours)

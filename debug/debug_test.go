@@ -20,7 +20,7 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// schemaText is a piece of a QEMU's schema.
+// schemaText is a part of a QEMU's schema.
 const schemaText = `[
  {"name": "query-status", "ret-type": "1", "meta-type": "command", "arg-type": "0"},
  {"name": "stop", "ret-type": "0", "meta-type": "command", "arg-type": "0"},
@@ -37,8 +37,7 @@ const schemaText = `[
  {"name": "bool", "meta-type": "builtin", "json-type": "boolean"}
 ]`
 
-// open returns a console on a QEMU that answers by answer; what it is sent comes back from
-// sent.
+// open returns a console on a QEMU that answers with answer; the commands that it receives come from sent.
 func open(t *testing.T, answer func(command string) string) (c *Console, sent func() []string) {
 	t.Helper()
 	ours, theirs := net.Pipe()
@@ -253,7 +252,7 @@ func TestSymbols(t *testing.T) {
 	}
 }
 
-// A stub that never answers, and one that sends too much, do not hang the console.
+// A stub that never answers, and one that sends too much, do not block the console.
 func TestStub(t *testing.T) {
 	ours, theirs := net.Pipe()
 	go func() { // until the test closes its end
@@ -302,7 +301,7 @@ func TestStub(t *testing.T) {
 	}
 }
 
-// A QEMU that does not read what it is asked, or how its own packets are acknowledged, keeps nobody.
+// A QEMU that does not read requests, or acknowledgements of its own packets, blocks nobody.
 func TestAttackStubUnread(t *testing.T) {
 	for name, wait := range map[string]func(s *stub, theirs net.Conn) string{
 		"a request": func(s *stub, _ net.Conn) string {

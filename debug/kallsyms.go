@@ -7,13 +7,13 @@ import (
 	"errors"
 )
 
-// A Linux kernel carries a table of its symbols (CONFIG_KALLSYMS), which stripping leaves. This reads the layout since
-// Linux 6.5, as Debian 13's 6.12 has it (write_src in scripts/kallsyms.c; kallsyms_expand_symbol and
-// kallsyms_sym_address in kernel/kallsyms.c). The parts below follow one another, each at a multiple of 8 bytes, all
+// A Linux kernel contains a table of its symbols (CONFIG_KALLSYMS), which stripping keeps. This code reads the layout
+// since Linux 6.5, as Debian 13's 6.12 has it (write_src in scripts/kallsyms.c; kallsyms_expand_symbol and
+// kallsyms_sym_address in kernel/kallsyms.c): the parts below, one after another, each at a multiple of 8 bytes, all
 // little-endian.
 //
 //	num_syms       uint32
-//	names          for each symbol its number of tokens (two bytes from 128 on), and they
+//	names          for each symbol its number of tokens (two bytes from 128 on), and the tokens
 //	markers        a uint32 for each 256th symbol: where in names it is
 //	token_table    256 strings, each with a NUL behind it
 //	token_index    256 uint16: where in token_table each string is
@@ -21,8 +21,8 @@ import (
 //	relative_base  uint64, which the offsets are added to
 //	seqs_of_names  3 bytes for each symbol
 //
-// Nothing says where it is. The digits, which stand for themselves, show the token table. The number of symbols gives
-// the size of the parts before it, and the number is right if it stands where those parts begin.
+// Its address is not recorded. The token table is found by its digits, which represent themselves. The number of symbols
+// gives the size of the parts before it, and the number is right if it stands where those parts begin.
 var kallsymsDigits = []byte("0\x001\x002\x003\x004\x005\x006\x007\x008\x009\x00")
 
 const (

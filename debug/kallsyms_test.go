@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// kernelTable is a table of symbols as scripts/kallsyms.c writes it, between bytes that are
-// no part of it. The base is 0 where a relocation gives it.
+// kernelTable returns a table of symbols as scripts/kallsyms.c writes it, between unrelated bytes. The base is 0 if a
+// relocation provides it.
 func kernelTable(symbols []elf.Symbol, base uint64, percpu bool) []byte {
 	var out []byte
 	align := func() { out = append(out, make([]byte, up(len(out))-len(out))...) }
@@ -80,7 +80,7 @@ func kernelTable(symbols []elf.Symbol, base uint64, percpu bool) []byte {
 	return append(out, bytes.Repeat([]byte{1}, 32)...)
 }
 
-// kernelSymbols are those of a table; one has a name whose length takes two bytes.
+// kernelSymbols are the symbols of a table; one has a name whose length takes two bytes.
 func kernelSymbols(n int, base uint64) []elf.Symbol {
 	symbols := []elf.Symbol{{Name: "_text", Value: base, Info: elf.ST_INFO(elf.STB_GLOBAL, elf.STT_FUNC)}}
 	for i := range n {
@@ -121,7 +121,7 @@ func TestKallsyms(t *testing.T) {
 	}
 }
 
-// A cut or changed table gives an error, or symbols within the bounds.
+// A truncated or changed table gives an error, or symbols within the limits.
 func TestKallsymsHostile(t *testing.T) {
 	image := kernelTable(kernelSymbols(400, arm64Text), 0, false)
 	refused := 0
@@ -162,8 +162,8 @@ func FuzzKallsyms(f *testing.F) {
 	})
 }
 
-// An arm64 Image without a debug package has the names of its own table; the file for gdb
-// has the same. A debug package's file is taken only when it is this very kernel's.
+// An arm64 Image without a debug package has the names of its own table, and so has the file for gdb. A debug package's
+// file is used only if it belongs to exactly this kernel.
 func TestLoadSymbols(t *testing.T) {
 	dir := t.TempDir()
 	symbols := kernelSymbols(600, arm64Text+0x10000)
@@ -228,7 +228,7 @@ func TestLoadSymbols(t *testing.T) {
 	}
 }
 
-// debugFile is an ELF file with a note, and a symbol.
+// debugFile returns an ELF file with a note and a symbol.
 func debugFile(note []byte) []byte {
 	names := []byte("\x00from_the_package\x00")
 	var out bytes.Buffer

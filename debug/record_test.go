@@ -13,7 +13,7 @@ type file struct{ bytes.Buffer }
 
 func (*file) Close() error { return nil }
 
-// A session is written down so that it does the same again.
+// A recorded session can be repeated with the same effect.
 func TestRecord(t *testing.T) {
 	answer := func(command string) string {
 		if command == "human-monitor-command" {
@@ -81,7 +81,7 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// A recording has a bound, and says that it was reached, once.
+// A recording has a size limit, and reports once that it was reached.
 func TestRecordBound(t *testing.T) {
 	var f file
 	r := &recording{file: &f, left: 100}

@@ -26,13 +26,12 @@ var ErrScript = errors.New("the script failed")
 // maxScript bounds a script's line.
 const maxScript = 64 << 10
 
-// Script runs a script: a command a line, # begins a comment. Beside the console's
-// commands there is
+// Script runs a script: one command per line, # begins a comment. In addition to the console's commands there is
 //
 //	assert EXPRESSION
 //
-// a jq expression over the result of the line before, which must be true. The script
-// ends at the first line that fails, with ErrScript. tell is called after each line.
+// a jq expression over the previous line's result, which must be true. The script ends at the first line that fails,
+// with ErrScript. tell is called after each line.
 func (c *Console) Script(ctx context.Context, text io.Reader, tell func(Line)) error {
 	lines := bufio.NewScanner(text)
 	lines.Buffer(nil, maxScript)

@@ -15,7 +15,7 @@ import (
 	"github.com/unitask/unitask/internal/sessiond"
 )
 
-// What a submitter has sealed for a call gives its secrets to that call, once, and to no other.
+// Secrets that a submitter has sealed for a call are available to that call, once, and to no other.
 func TestAttackSealedCall(t *testing.T) {
 	public, private, err := box.GenerateKey(rand.Reader)
 	if err != nil {
@@ -54,7 +54,7 @@ func TestAttackSealedCall(t *testing.T) {
 		if err := c.seal(secrets, public); err != nil {
 			t.Fatal(err)
 		}
-		var there call // as it arrives
+		var there call // as received
 		text, err := json.Marshal(c)
 		if err == nil {
 			err = decode(text, maxValues, &there)
@@ -77,7 +77,7 @@ func TestAttackSealedCall(t *testing.T) {
 		attack.Check(t, "secrets that a submitter has sealed for a session: "+row.name, row.want, got)
 	}
 	l := &tenantQueue{w: &Worker{public: public, private: private}}
-	text := []byte(`{"KEY":"correct-horse-battery"}`) // as older versions sealed
+	text := []byte(`{"KEY":"correct-horse-battery"}`) // as older versions sealed it
 	c := made()
 	if c.Sealed, err = box.SealAnonymous(nil, text, public, nil); err != nil {
 		t.Fatal(err)
@@ -87,7 +87,7 @@ func TestAttackSealedCall(t *testing.T) {
 	}
 }
 
-// What was there is known until it is good no more.
+// A known value stays known until it expires.
 func TestOnce(t *testing.T) {
 	var o once
 	at := time.Now()

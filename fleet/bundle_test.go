@@ -15,7 +15,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// endless is an archive without an end: entry names and sizes each next file.
+// endless is an archive without an end: entry repeats forever with a new name and size.
 type endless struct {
 	entry func(n int) *tar.Header
 	n     int
@@ -42,7 +42,7 @@ func (e *endless) Read(p []byte) (int, error) {
 	return e.have.Read(p)
 }
 
-// inodes are the files, folders and links below a folder, and the blocks that they take.
+// inodes returns the number of files, folders and links below a folder, and the blocks that they take.
 func inodes(t *testing.T, folder string) (n int64) {
 	t.Helper()
 	err := filepath.WalkDir(folder, func(_ string, _ fs.DirEntry, err error) error {
@@ -55,8 +55,8 @@ func inodes(t *testing.T, folder string) (n int64) {
 	return n - 1
 }
 
-// An archive makes no more on a worker's disk than it may, whatever its entries' names create: folders that have no
-// entry are counted, and a file counts as the blocks that it takes.
+// An archive can't create more on a worker's disk than allowed, whatever its entries' names are. Folders without an
+// entry count, and a file counts by its blocks.
 func TestAttackArchives(t *testing.T) {
 	t.Parallel()
 	const names, blocks = 400, 300
@@ -100,7 +100,7 @@ func TestAttackArchives(t *testing.T) {
 	}
 }
 
-// nowhere is a sink that takes what comes.
+// nowhere is a sink that discards everything.
 type nowhere struct{}
 
 func (nowhere) Console(r io.Reader) error { _, err := io.Copy(io.Discard, r); return err }
@@ -110,7 +110,7 @@ func (nowhere) Artifact(_ string, _ fs.FileMode, r io.Reader) error {
 	return err
 }
 
-// Whatever is unpacked or packed stops when its run is over: with its time, and with the worker.
+// Unpacking and packing stop when the run ends: at its time limit, and with the worker.
 func TestAttackArchivesWithoutEnd(t *testing.T) {
 	t.Parallel()
 	file := func(n int) *tar.Header {

@@ -9,7 +9,7 @@ import (
 	"github.com/unitask/unitask/internal/catalog"
 )
 
-// What workers say of a run moves the end of their time no further than three attempts.
+// What workers report about a run delays its deadline by at most three attempts.
 func TestAttackClock(t *testing.T) {
 	const limit = 10 * time.Second
 	claimed := func(attempt int) entry { return entry{State: Claimed, Attempt: attempt} }
@@ -45,7 +45,7 @@ func TestAttackClock(t *testing.T) {
 	}
 }
 
-// A run that brings much has longer.
+// A run that brings much data has a longer deadline.
 func TestLimit(t *testing.T) {
 	times := Times{}.withDefaults()
 	small := limit(&unitask.FleetRun{Request: unitask.Request{Timeout: 5 * time.Second, OutputBytes: 16 << 20,

@@ -22,7 +22,7 @@ import (
 	"github.com/unitask/unitask/fleet"
 )
 
-// cluster is three servers of NATS in this process.
+// cluster is three NATS servers in this process.
 type cluster struct {
 	nodes [3]*server.Server
 	opts  [3]*server.Options
@@ -33,12 +33,12 @@ func startCluster(t testing.TB) *cluster {
 	return startClusterWith(t, nil)
 }
 
-// startClusterWith is a cluster of which the options can be changed, all of them at once.
+// startClusterWith starts a cluster and lets a test change the options of all servers at once.
 func startClusterWith(t testing.TB, change func(*cluster)) *cluster {
 	t.Helper()
 	c := &cluster{}
 	var routes []*url.URL
-	for i := range c.opts { // ports first: each is told of the others
+	for i := range c.opts { // ports first: each server gets the others' ports
 		c.opts[i] = &server.Options{
 			ServerName: fmt.Sprintf("node-%d", i), Host: "127.0.0.1", Port: -1, JetStream: true, JetStreamMaxStore: 1 << 40,
 			StoreDir: t.TempDir(), NoSigs: true, NoLog: true, MaxPayload: 1 << 20,
@@ -93,7 +93,7 @@ func (c *cluster) kill(i int) {
 	c.nodes[i].WaitForShutdown()
 }
 
-// url names the nodes, beginning with one.
+// url lists the nodes, beginning with one of them.
 func (c *cluster) url(first int) string {
 	var list []string
 	for i := range c.nodes {
@@ -102,20 +102,20 @@ func (c *cluster) url(first int) string {
 	return strings.Join(list, ",")
 }
 
-// load is what a submitter's process submits.
+// load is the set of runs that a submitter's process submits.
 type load struct {
 	URL, Home string
 	IDs       []string
 	Lasts     string // each run; "" is 50ms
 }
 
-// ending is what a submitter is told of a run.
+// ending is a run's result at the submitter.
 type ending struct{ ID, Out, Outcome, Error string }
 
-// mayRunOnce says which runs have network.
+// mayRunOnce reports which runs have a network.
 func mayRunOnce(id string) bool { return strings.HasSuffix(id, "7") }
 
-// submitAll submits runs, eight at once, and says how each ends.
+// submitAll submits runs, eight at a time, and reports how each ends.
 func submitAll(l load, say func(ending)) {
 	ids := make(chan string)
 	var submitting sync.WaitGroup
@@ -175,7 +175,7 @@ func submitterProcess(text string) int {
 	return 0
 }
 
-// startSubmitter starts one; ends closes when it is over.
+// startSubmitter starts a submitter's process; ends closes when it has ended.
 func startSubmitter(t testing.TB, l load) (cmd *exec.Cmd, ends chan ending) {
 	t.Helper()
 	self, err := os.Executable()
@@ -206,8 +206,8 @@ func startSubmitter(t testing.TB, l load) (cmd *exec.Cmd, ends chan ending) {
 	return cmd, ends
 }
 
-// Runs that two submitters submit each, on a cluster of three, while a worker, a submitter and a node are
-// killed: every run ends once, the same for both, or is lost where it may not be made again. hack/fleet has more.
+// Two submitters submit the same runs to a cluster of three, while a worker, a submitter and a node are killed. Every
+// run ends once, with the same result for both, or is lost if it must not be repeated. hack/fleet tests more.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	const runs = 50
@@ -223,7 +223,7 @@ func TestFaults(t *testing.T) {
 	_, first := startSubmitter(t, load{c.url(2), filepath.Join(dir, "first"), ids, ""})
 	slices.Reverse(ids)
 	second, ends := startSubmitter(t, load{c.url(1), filepath.Join(dir, "second"), ids, ""})
-	// Each fault comes when so many runs have begun.
+	// Each fault comes after this number of started runs.
 	faults := []func(){
 		func() {
 			_ = second.Process.Kill()
@@ -247,8 +247,8 @@ func TestFaults(t *testing.T) {
 	judge(t, ids, told, log)
 }
 
-// judge says what is wrong with how runs ended that two submitters have submitted each: once, the same for both, or
-// lost where it may not be made again. The log has the starts.
+// judge checks the ends of runs that two submitters have both submitted: once, with the same result, or lost if a
+// repetition is forbidden. The log has the starts.
 func judge(t *testing.T, ids []string, told map[string][]ending, log string) {
 	t.Helper()
 	started := map[string]int{}

@@ -14,8 +14,8 @@ import (
 	"github.com/unitask/unitask/fleet"
 )
 
-// startWired is a cluster of which each node reaches each other by a relay of its own. Servers tell each other where
-// the others are, and dial that: it is an address at which nobody listens, so that nothing goes around the relays.
+// startWired starts a cluster in which each pair of nodes is connected by a relay. Servers tell each other their
+// addresses and dial them. The announced address has no listener, so no connection bypasses the relays.
 func startWired(t *testing.T) (c *cluster, cutOff func(node int, cut bool)) {
 	var wires [3][3]*wire // from, to
 	c = startClusterWith(t, func(c *cluster) {
@@ -31,7 +31,7 @@ func startWired(t *testing.T) (c *cluster, cutOff func(node int, cut bool)) {
 				o.Routes = append(o.Routes, &url.URL{Scheme: "nats", Host: w.listener.Addr().String()})
 			}
 			o.Cluster.Advertise = "127.0.0.1:1"
-			o.Cluster.PingInterval, o.Cluster.MaxPingsOut = time.Second, 2 // not 2 minutes, twice
+			o.Cluster.PingInterval, o.Cluster.MaxPingsOut = time.Second, 2 // instead of 2 minutes, twice
 		}
 	})
 	return c, func(node int, cut bool) {
@@ -44,9 +44,9 @@ func startWired(t *testing.T) (c *cluster, cutOff func(node int, cut bool)) {
 	}
 }
 
-// The node that leads is cut off with a worker and a submitter, while runs are under way that both submitters submit.
-// The other two choose another leader, and what that worker had is made again; when it is back every run has ended
-// once, the same for both, or is lost where it may not be made again.
+// The leader is cut off together with a worker and a submitter, during runs that both submitters have submitted. The
+// other two nodes choose another leader, and that worker's runs are repeated. When the leader is back, every run has
+// ended once, with the same result for both, or is lost if it must not be repeated.
 func TestCutOff(t *testing.T) {
 	t.Parallel()
 	const runs = 24
@@ -60,8 +60,8 @@ func TestCutOff(t *testing.T) {
 	}
 	told, mu := map[string][]ending{}, sync.Mutex{}
 	var submitting sync.WaitGroup
-	var away *fleet.Worker                         // that is to be cut off
-	for i, node := range []int{at, (at + 1) % 3} { // each worker and submitter knows one node only
+	var away *fleet.Worker                         // will be cut off
+	for i, node := range []int{at, (at + 1) % 3} { // each worker and submitter knows only one node
 		config := quickly(workerConfig(c.nodes[node].ClientURL(), 4))
 		config.Replicas = 3
 		if w := startWorker(t, config, script{log}); i == 0 {
@@ -85,7 +85,7 @@ func TestCutOff(t *testing.T) {
 		})
 	})
 	t.Logf("another leads after %v", time.Since(began).Round(time.Second/10))
-	waitFor(t, func() bool { // what it had is made again
+	waitFor(t, func() bool { // its runs are repeated
 		started := lines(log)
 		slices.Sort(started)
 		return len(slices.Compact(slices.Clone(started))) < len(started)

@@ -17,7 +17,7 @@ import (
 	"github.com/unitask/unitask/internal/testwait"
 )
 
-// timed is a Runner that says when a run began and ended.
+// timed is a Runner that records when a run began and ended.
 type timed struct {
 	fleet.Runner
 	spans chan [2]time.Time
@@ -32,7 +32,7 @@ func (r timed) Run(ctx context.Context, job fleet.Job) (fleet.Done, error) {
 	return done, err
 }
 
-// stopwatch is a fleet that says when a run was handed to it, and when it gave the result back.
+// stopwatch is a fleet that records when it received a run and when it returned the result.
 type stopwatch struct {
 	*fleet.Client
 	span [2]time.Time
@@ -62,9 +62,9 @@ func watched(t testing.TB, ns *server.Server) (*unitask.Runtime, *stopwatch) {
 	return rt, watch
 }
 
-// What a fleet adds to a run: from the submit to its begin at the worker, and from its end there to the result. All of
-// it is in this process, NATS writes to this disk, and the run starts no machine and makes no record, so that nothing
-// else is measured.
+// The time that a fleet adds to a run: from the submit to its start at the worker, and from its end there to the
+// result. Everything is in this process, and NATS writes to this disk. The run starts no machine and makes no record,
+// so nothing else is measured.
 func BenchmarkDispatch(b *testing.B) {
 	ns := startNATS(b, nil)
 	runner := newTimed(script{})
@@ -84,15 +84,15 @@ func BenchmarkDispatch(b *testing.B) {
 	}
 }
 
-// report has a benchmark print two of the percentiles.
+// report makes a benchmark print two of the percentiles.
 func report(b *testing.B, what string, of []time.Duration) {
 	slices.Sort(of)
 	b.ReportMetric(float64(of[len(of)/2].Microseconds())/1000, what+"-p50-ms")
 	b.ReportMetric(float64(of[len(of)*95/100].Microseconds())/1000, what+"-p95-ms")
 }
 
-// A hello in a machine that stands ready, here and on a fleet in turn: from the request to the result. What is neither
-// dispatch nor the worker's run (its record in it) is the submitter's own record.
+// A hello in a ready machine, locally and on a fleet in turn: from the request to the result. The time besides the
+// dispatch and the worker's run (with its record) is for the submitter's record.
 func BenchmarkDispatchMachines(b *testing.B) {
 	base, err := testhome.Base()
 	if err != nil {
@@ -132,8 +132,8 @@ func BenchmarkDispatchMachines(b *testing.B) {
 	}
 }
 
-// A client that stays asks for what does not change once: a run takes few exchanges, however many workers
-// there are. What it remembers it looks at again where that may be wrong.
+// A persistent client asks for constant data once: a run takes few exchanges, whatever the number of workers. The
+// client checks its remembered data again if it may be wrong.
 func TestExchanges(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)
@@ -182,8 +182,8 @@ func TestExchanges(t *testing.T) {
 	}
 }
 
-// An idle worker begins a run at once, also where it heard of it before JetStream had it: it does not wait until
-// it looks again by itself.
+// An idle worker starts a run at once, even if it heard of the run before JetStream stored it. It does not wait for its
+// next poll.
 func TestWoken(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)

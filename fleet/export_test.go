@@ -6,7 +6,7 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// WithSessions is a runner whose sessions are those of a runtime.
+// WithSessions returns a runner with the sessions of a runtime.
 func WithSessions(r Runner, rt *unitask.Runtime) Runner {
 	return withSessions{OnHost(rt, nil).(onHost), r}
 }

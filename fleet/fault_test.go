@@ -12,7 +12,7 @@ import (
 	"github.com/unitask/unitask/fleet"
 )
 
-// A worker is killed while it runs one that may be made again, and one that may not.
+// A worker is killed while it executes a repeatable run and one that must not be repeated.
 func TestWorkerKilled(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)
@@ -62,7 +62,7 @@ func TestWorkerKilled(t *testing.T) {
 	}
 }
 
-// The only worker is killed: what may not be made again does not wait for another one.
+// The only worker is killed: a run that must not be repeated does not wait for another worker.
 func TestOnlyWorkerKilled(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)
@@ -79,7 +79,7 @@ func TestOnlyWorkerKilled(t *testing.T) {
 	}
 }
 
-// A worker that goes puts back what may be made again.
+// A stopping worker returns its repeatable runs to the queue.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)
@@ -115,7 +115,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// A run that worker after worker gives back is not lost, and says how often it was begun, to who comes late, too.
+// A run that worker after worker returns is not lost. It reports its number of starts, even to a late submitter.
 func TestGivenBack(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)
@@ -135,7 +135,7 @@ func TestGivenBack(t *testing.T) {
 		}
 		over <- res
 	}()
-	const times = 5 // more than the losses that a run may have
+	const times = 5 // more than the allowed losses of a run
 	for n := range times - 1 {
 		waitFor(t, func() bool { return len(lines(log)) == n+1 })
 		next := startWorker(t, config, script{log})

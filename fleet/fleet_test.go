@@ -19,7 +19,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// A run elsewhere is the same run: output, exit code, files, standard input, artifacts, record.
+// A run elsewhere gives the same result: output, exit code, files, standard input, artifacts, record.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)
@@ -60,7 +60,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// A standard input that breaks is no end of it on a worker, either.
+// An error of standard input does not count as its end, on a worker either.
 func TestStdinThatBreaks(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)
@@ -87,7 +87,7 @@ func TestStdinThatBreaks(t *testing.T) {
 	}
 }
 
-// What takes more than a message goes through the object store.
+// Data that is too large for a message goes through the object store.
 func TestLarge(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)
@@ -100,7 +100,7 @@ func TestLarge(t *testing.T) {
 	}
 }
 
-// What another host can't have is refused before anything is submitted, and the error names it.
+// Inputs that another host can't get are refused before the submission, and the error names them.
 func TestNotElsewhere(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)
@@ -153,7 +153,7 @@ func TestNotElsewhere(t *testing.T) {
 	}
 }
 
-// A second submit of an id joins the first: the code runs once, and both have its result.
+// A second submit of an id joins the first: the code runs once, and both get its result.
 func TestJoin(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)
@@ -193,7 +193,7 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// A submitter that goes away ends its run, wherever the run is.
+// If a submitter disconnects, its run ends, wherever it is.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)
@@ -213,11 +213,11 @@ func TestCancel(t *testing.T) {
 	waitFor(t, func() bool { return w.Info().Running == 0 })
 }
 
-// A full queue answers at once, with when to try again.
+// A full queue answers at once, with the time of the next try.
 func TestBusy(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)
-	w, err := fleet.NewWorker(t.Context(), workerConfig(ns.ClientURL(), 1), script{}) // which takes nothing
+	w, err := fleet.NewWorker(t.Context(), workerConfig(ns.ClientURL(), 1), script{}) // it accepts nothing
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +232,7 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// Secrets reach the worker sealed: nothing that was stored or sent over a subject has them.
+// Secrets reach the worker sealed: no stored data and no message on a subject contains them.
 func TestSecrets(t *testing.T) {
 	const secret = "correct-horse-battery"
 	t.Setenv("FLEET_TEST_SECRET", secret)
@@ -254,7 +254,7 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// holds says that a text is in there, as it is or as part of something in base64.
+// holds reports whether data contains a text, plain or inside something in base64.
 func holds(all []byte, text string) bool {
 	for shift := range 3 {
 		coded := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("x", shift) + text))
@@ -265,7 +265,7 @@ func holds(all []byte, text string) bool {
 	return bytes.Contains(all, []byte(text))
 }
 
-// waitFor waits for something that comes by itself.
+// waitFor waits for a condition without an action.
 func waitFor(t testing.TB, is func() bool) {
 	t.Helper()
 	if !testwait.Holds(2*time.Minute, is) {

@@ -29,7 +29,7 @@ import (
 type hostileTenantRow struct {
 	ticket string
 	entry  any
-	ends   string // the state that it comes to; "" is that nothing is done
+	ends   string // its final state; "" means that nothing happens
 	says   string
 }
 
@@ -69,8 +69,8 @@ func hostileTenantRows(
 	}
 }
 
-// What a tenant with valid credentials puts into the queue and its bucket by hand: none of it stops
-// the worker, runs code that was not asked for, or leaves something outside.
+// A tenant with valid credentials writes data into the queue and its bucket by hand. No data stops the worker, runs
+// code that nobody requested, or leaves something outside.
 func TestHostileTenant(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)
@@ -148,7 +148,7 @@ func TestHostileTenant(t *testing.T) {
 	outliveNonsense(t, js, w, log, outside, ns)
 }
 
-// outliveNonsense checks that the worker has run nothing of it, and goes on.
+// outliveNonsense checks that the worker has run none of it, and still works.
 func outliveNonsense(t *testing.T, js jetstream.JetStream, w *fleet.Worker, log, outside string, ns *server.Server) {
 	t.Helper()
 	waitFor(t, func() bool {
@@ -170,7 +170,7 @@ func outliveNonsense(t *testing.T, js jetstream.JetStream, w *fleet.Worker, log,
 	}
 }
 
-// inlined is content as a message holds it.
+// inlined returns content in the form of a message.
 func inlined(text string) map[string]any {
 	sum := sha256.Sum256([]byte(text))
 	return map[string]any{"sha256": hex.EncodeToString(sum[:]), "size": len(text), "inline": []byte(text)}
@@ -212,7 +212,7 @@ func forge(t *testing.T, js jetstream.JetStream, id string, task any) (last stri
 	return e.State + string(e.Report.Inline) + string(r.Left.Inline)
 }
 
-// sparse is a tar of 2 KiB whose file is said to have that many bytes, all of them holes.
+// sparse returns a tar of 2 KiB. Its file claims this number of bytes, all of them holes.
 func sparse(size int64) string {
 	block := func(text string) string { return text + strings.Repeat("\x00", (512-len(text)%512)%512) }
 	header := func(name string, kind byte, size int) string {
@@ -232,7 +232,7 @@ func sparse(size int64) string {
 	return header("x", 'x', len(records)) + block(records) + header("big", '0', 512) + block(holes) + strings.Repeat("\x00", 1024)
 }
 
-// hostileWorker leaves things under names that can't be.
+// hostileWorker writes artifacts with invalid names.
 type hostileWorker struct{}
 
 func (hostileWorker) MemoryMB(string, unitask.Request) int { return 1 }
@@ -256,7 +256,7 @@ type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// A submitter holds what a worker sends to what was granted here: names, sizes, its own record.
+// A submitter checks a worker's data against the local grants: names, sizes, its own record.
 func TestHostileWorker(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)
@@ -277,7 +277,7 @@ func TestHostileWorker(t *testing.T) {
 	}
 }
 
-// startSubmitting is a server with a worker and a user, alice, that submits only.
+// startSubmitting starts a server with a worker and a user, alice, that can only submit.
 func startSubmitting(t *testing.T, most fleet.Priority) (*server.Server, *fleet.Worker) {
 	t.Helper()
 	publish, subscribe := fleet.Permissions("alice", most)
@@ -291,8 +291,7 @@ func startSubmitting(t *testing.T, most fleet.Priority) (*server.Server, *fleet.
 	return ns, startWorker(t, config, script{})
 }
 
-// A user that submits only, by the permissions that the command prints: it works, and can pass for no
-// worker.
+// A submit-only user with the permissions that the command prints: it works, and can't act as a worker.
 func TestSubmitterOnly(t *testing.T) {
 	t.Parallel()
 	ns, _ := startSubmitting(t, fleet.Normal)
@@ -340,8 +339,8 @@ func TestSubmitterOnly(t *testing.T) {
 	}
 }
 
-// A consumer delivers to any subject of its account, also to those where its maker may not publish: what a worker
-// gets so is not from who may tell it anything. A user that submits only has one, and one who has all rights.
+// A consumer delivers to any subject of its account, even where its creator may not publish. So a worker ignores
+// commands that come this way. Both a submit-only user and one with all rights create a consumer here.
 func TestAttackDelivered(t *testing.T) {
 	t.Parallel()
 	ns, w := startSubmitting(t, fleet.Low)
@@ -372,7 +371,7 @@ func TestAttackDelivered(t *testing.T) {
 			if answer, err := from.nc.Request("$JS.API.CONSUMER.CREATE."+from.stream+"."+name+"."+from.subject, []byte(made), time.Minute); err != nil || strings.Contains(string(answer.Data), `"error"`) {
 				t.Fatalf("%v %s", err, answer.Data)
 			}
-			m, err := sub.NextMsg(time.Minute) // so the worker has it, too
+			m, err := sub.NextMsg(time.Minute) // so the worker has received it, too
 			if err != nil || m.Subject != from.subject {
 				t.Fatalf("%s: %v %v", to, m, err)
 			}
@@ -393,9 +392,8 @@ func TestAttackDelivered(t *testing.T) {
 	}
 }
 
-// JetStream sends its answers to any subject that a request names for them, also where who asks may not publish, and
-// has heartbeats and requests of its own for who gets what a consumer delivers. None of them is somebody who asks a
-// worker to go.
+// JetStream answers to any subject that a request names, even if the client may not publish there. It also sends
+// heartbeats and requests to the receivers of a consumer. A worker takes none of these for a command to stop.
 func TestAttackAnswered(t *testing.T) {
 	t.Parallel()
 	ns, w := startSubmitting(t, fleet.Low)
@@ -436,7 +434,7 @@ func TestAttackAnswered(t *testing.T) {
 		if err := row.do(); err != nil {
 			t.Fatal(err)
 		}
-		for { // until it is there, as it is at the worker
+		for { // until it exists, at the worker too
 			m, err := heard.NextMsg(time.Minute)
 			if err != nil {
 				t.Fatalf("%s: %v", row.name, err)

@@ -12,7 +12,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// idle is a Runner that does nothing with what it has, until its test is over.
+// idle is a Runner that does nothing with a run until its test is over.
 type idle struct{ over chan struct{} }
 
 func (idle) MemoryMB(string, unitask.Request) int { return 512 }
@@ -22,7 +22,7 @@ func (i idle) Run(context.Context, fleet.Job) (fleet.Done, error) {
 	return fleet.Done{}, errors.New("over")
 }
 
-// A worker that has a run and does nothing, and lives, does not keep its submitter longer than the run may take.
+// An idle but live worker with a run does not delay its submitter beyond the run's time.
 func TestAttackIdleWorker(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)
@@ -35,7 +35,7 @@ func TestAttackIdleWorker(t *testing.T) {
 		t.Fatal(err)
 	}
 	times := fleet.Times{Lease: 2 * time.Second, Start: time.Second}
-	const most = 7 * time.Second // time limit, start, a lease, and a lease more for a host that is busy
+	const most = 7 * time.Second // time limit, start, a lease, and one more lease for a busy host
 	for name, row := range map[string]struct{ again bool }{"does nothing": {false},
 		"writes the entry again and again": {true}} {
 		rt, client := submitter(t, fleet.Config{URL: ns.ClientURL(), Times: times})

@@ -23,8 +23,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// A tenant's objects are anything: what is no disk of that digest never becomes an image, and takes no more than it
-// said.
+// A tenant's objects can contain anything. An object that is not a disk with the right digest never becomes an image,
+// and takes no more space than declared.
 func TestAttackImages(t *testing.T) {
 	t.Parallel()
 	base, err := testhome.Base()
@@ -58,7 +58,7 @@ func TestAttackImages(t *testing.T) {
 		size   int64
 		change func(*jetstream.ObjectMeta)
 		link   bool
-		says   string // "" is that it is taken
+		says   string // "" means that it is accepted
 	}{
 		"what it says":       {object: whole, size: int64(len(disk))},
 		"another disk":       {object: packed(bytes.Repeat([]byte("evil"), 64<<10)), size: int64(len(disk)), says: "not what its digest says"},
@@ -72,7 +72,7 @@ func TestAttackImages(t *testing.T) {
 		"a link":             {object: whole, size: int64(len(disk)), link: true, says: "malformed"},
 		"nothing there":      {size: 512, says: "object not found", change: func(m *jetstream.ObjectMeta) { m.Name = "elsewhere" }},
 	} {
-		sum := sha256.Sum256(append(disk, name...)) // its own name, so that rows do not meet
+		sum := sha256.Sum256(append(disk, name...)) // a separate name, so that rows don't conflict
 		if row.says == "" {
 			sum = sha256.Sum256(disk)
 		}
@@ -106,14 +106,14 @@ func TestAttackImages(t *testing.T) {
 	}
 }
 
-// A run waits for no image of another run's that goes to the store but its own: it can be cancelled meanwhile, and
-// one that is there already does not wait.
+// A run waits only for the transfer of its own image to the store. It can be cancelled meanwhile, and an image that is
+// already there needs no wait.
 func TestImageWaits(t *testing.T) {
 	t.Parallel()
 	s := bucket(t)
 	c := &Client{config: Config{Times: Times{Beat: time.Hour}}, images: make(chan struct{}, 1),
 		seen: []WorkerInfo{{Images: []string{policy.ShippedImages}}}, seenAt: time.Now()}
-	c.images <- struct{}{} // another's goes there, and takes its time
+	c.images <- struct{}{} // another run's transfer, which takes long
 	image := catalog.Shipped{Disk: strings.Repeat("ab", 32)}
 	one := &submission{c: c, store: s, run: &unitask.FleetRun{Image: &image}}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -129,7 +129,7 @@ func TestImageWaits(t *testing.T) {
 	}
 }
 
-// containers is how many there are, and what was begun.
+// containers returns the number of containers, and what was started.
 func containers(t *testing.T, rt *unitask.Runtime) int {
 	t.Helper()
 	entries, err := os.ReadDir(rt.Images().Home() + "/containers")

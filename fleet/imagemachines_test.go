@@ -23,7 +23,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// boxImage writes a container's image, as docker save does, that has busybox and a file.
+// boxImage writes a container image, in docker save's format, with busybox and a file.
 func boxImage(t *testing.T, base, name, content string) string {
 	t.Helper()
 	box, err := os.ReadFile(filepath.Join(base, "vendor", runtime.GOARCH, "busybox", "root", "bin", "busybox"))
@@ -71,8 +71,8 @@ func boxImage(t *testing.T, base, name, content string) string {
 	return saved
 }
 
-// A worker runs the container image of a submitter, which it has not, where its ceiling allows what comes along, and
-// gets it once. Another worker's ceiling refuses it, by its digest, or allows it by that.
+// A worker runs a submitter's container image that it does not have, if its ceiling allows shipped images. It gets the
+// image once. Another worker's ceiling refuses or allows the image by its digest.
 func TestShippedImage(t *testing.T) {
 	base, err := testhome.Base()
 	if err != nil {
@@ -150,7 +150,7 @@ func TestShippedImage(t *testing.T) {
 	})
 }
 
-// bringBox imports a container's image, and returns what is brought of it.
+// bringBox imports a container image, and returns its shipped form.
 func bringBox(t *testing.T, home, base string) image.Shipped {
 	t.Helper()
 	local, err := unitask.Open(unitask.Options{Home: home})
@@ -171,7 +171,7 @@ func bringBox(t *testing.T, home, base string) image.Shipped {
 	return b
 }
 
-// bringTwice runs with a bundled image, and then is there.
+// bringTwice runs with a bundled image that is later in the store.
 func bringTwice(
 	t *testing.T, submit func(tenant string, req unitask.Request) (*unitask.Result, error), ask unitask.Request,
 	takes *unitask.Runtime, files jetstream.ObjectStore, b image.Shipped,
@@ -189,14 +189,14 @@ func bringTwice(
 		if round == "it is there" {
 			continue
 		}
-		// What the tenant puts in its place is not looked at any more.
+		// The worker does not look at the tenant's replacement.
 		if _, err := files.PutString(t.Context(), "image-"+b.Disk, "poison"); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// refuseImage checks whom a worker refuses an image.
+// refuseImage checks who is refused an image.
 func refuseImage(
 	t *testing.T, worker func(tenant string, ceiling string) *unitask.Runtime, b image.Shipped,
 	ask unitask.Request, submit func(tenant string, req unitask.Request) (*unitask.Result, error),
@@ -217,7 +217,7 @@ func refuseImage(
 	}
 }
 
-// forgeImages has a tenant send images that are not what their digests say.
+// forgeImages makes a tenant send images that do not match their digests.
 func forgeImages(
 	t *testing.T, b image.Shipped, files jetstream.ObjectStore, js jetstream.JetStream, takes *unitask.Runtime,
 ) {

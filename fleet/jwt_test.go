@@ -30,7 +30,7 @@ func newKey(t *testing.T, make func() (nkeys.KeyPair, error)) (key nkeys.KeyPair
 	return key, public
 }
 
-// signed is a claim as the one above it in the chain says it.
+// signed returns a claim signed by the one above it in the chain.
 func signed(t *testing.T, claims jwt.Claims, by nkeys.KeyPair) string {
 	t.Helper()
 	token, err := claims.Encode(by)
@@ -40,7 +40,7 @@ func signed(t *testing.T, claims jwt.Claims, by nkeys.KeyPair) string {
 	return token
 }
 
-// userFile is a file of credentials as nsc writes it.
+// userFile returns a file of credentials in nsc's format.
 func userFile(t *testing.T, account nkeys.KeyPair, change func(*jwt.UserClaims)) (file, public string) {
 	t.Helper()
 	key, public := newKey(t, nkeys.CreateUser)
@@ -63,7 +63,7 @@ func userFile(t *testing.T, account nkeys.KeyPair, change func(*jwt.UserClaims))
 	return file, public
 }
 
-// Credentials that nobody has written into the server: an operator signs accounts, which sign users.
+// Credentials that the server's configuration does not list: an operator signs accounts, which sign users.
 func TestDecentralized(t *testing.T) {
 	t.Parallel()
 	operator, operatorID := newKey(t, nkeys.CreateOperator)
@@ -109,7 +109,7 @@ func TestDecentralized(t *testing.T) {
 		string(res.Stdout) != "fine\n14 bytes\n" {
 		t.Fatalf("%v %s", err, asJSON(res))
 	}
-	client.Priority = fleet.High // which the user's permissions leave out
+	client.Priority = fleet.High // the user's permissions exclude it
 	if _, err := rt.Run(t.Context(), unitask.Request{Code: "out first"}, unitask.IO{}); err == nil ||
 		!strings.Contains(err.Error(), "priority high: NATS does not let this user") {
 		t.Errorf("%v", err)
@@ -125,7 +125,7 @@ func TestDecentralized(t *testing.T) {
 	if err := nc.Flush(); err != nil || !errors.Is(nc.LastError(), nats.ErrPermissionViolation) {
 		t.Errorf("who only submits hears the queue: %v %v", err, nc.LastError())
 	}
-	// What the account takes back holds at once.
+	// A revocation by the account takes effect at once.
 	alices.Revoke(submitsID)
 	token := signed(t, alices, operator)
 	if err := accounts.Store(alices.Subject, token); err != nil {

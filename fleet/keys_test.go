@@ -15,7 +15,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// Who has a worker's credentials and not its key gets no secrets of a submitter that lists the keys.
+// An attacker with a worker's credentials but not its key gets no secrets of a submitter that lists the keys.
 func TestAttackWorkerKeys(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)
@@ -56,8 +56,8 @@ func TestAttackWorkerKeys(t *testing.T) {
 	}
 }
 
-// Who has a worker's credentials, and not its key, changes a run that waits: the worker that has the key gives its
-// secrets to no other code.
+// An attacker with a worker's credentials but not its key changes a waiting run. The worker with the key gives the
+// run's secrets to no other code.
 func TestAttackWorkerKeysOtherCode(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)
@@ -71,7 +71,7 @@ func TestAttackWorkerKeysOtherCode(t *testing.T) {
 		t.Fatal(err)
 	}
 	inState := func(state string) (id string, entry map[string]any) {
-		keys, _ := kv.Keys(t.Context()) // none is an error
+		keys, _ := kv.Keys(t.Context()) // an empty bucket is an error
 		for _, id := range keys {
 			v, err := kv.Get(t.Context(), id)
 			if err == nil && json.Unmarshal(v.Value(), &entry) == nil && entry["state"] == state {
@@ -91,7 +91,7 @@ func TestAttackWorkerKeysOtherCode(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		waitFor(t, func() bool { // it has the worker's one slot
+		waitFor(t, func() bool { // it occupies the worker's one slot
 			id, _ := inState("claimed")
 			return id != ""
 		})

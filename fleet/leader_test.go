@@ -13,10 +13,10 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// faulty is a bucket of which the first answers are lost, or are those of a cluster without a leader.
+// faulty is a bucket whose first answers are lost, or are those of a cluster without a leader.
 type faulty struct {
 	jetstream.KeyValue
-	update func() (done bool, err error) // before each; an error is what comes in place of its answer
+	update func() (done bool, err error) // runs before each; an error replaces the answer
 	get    func() error
 }
 
@@ -40,17 +40,17 @@ func (f *faulty) Get(ctx context.Context, key string) (jetstream.KeyValueEntry, 
 	return f.KeyValue.Get(ctx, key)
 }
 
-// brief are times of which a lease is over soon.
+// brief are timings with a short lease.
 var brief = Times{Lease: time.Second, Beat: 50 * time.Millisecond}
 
-// bucket is a tenant's, on a server of its own.
+// bucket returns a tenant's bucket, on its own server.
 func bucket(t *testing.T) tenantStore {
 	t.Helper()
 	s, _ := served(t)
 	return s
 }
 
-// served is a tenant's bucket, and the server's JetStream.
+// served returns a tenant's bucket, and the server's JetStream.
 func served(t *testing.T) (tenantStore, jetstream.JetStream) {
 	t.Helper()
 	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, JetStreamMaxStore: 1 << 40,
@@ -81,7 +81,8 @@ func served(t *testing.T) (tenantStore, jetstream.JetStream) {
 
 var noLeader = &jetstream.APIError{Code: 503, ErrorCode: 10008, Description: "JetStream system temporarily unavailable"}
 
-// A claim is held when its answer was lost and when nobody led for a moment, and not when another worker was quicker.
+// A claim succeeds if its answer was lost or if there was no leader for a moment. It fails if another worker was
+// faster.
 func TestClaimLeaderChanges(t *testing.T) {
 	t.Parallel()
 	s := bucket(t)
@@ -148,8 +149,8 @@ func TestClaimLeaderChanges(t *testing.T) {
 	}
 }
 
-// Who waits for a run is told how it ended when his server was away for longer than a lease, and when a new leader
-// does not know of the run for a moment; a run that is gone for a lease is gone.
+// A waiting submitter learns a run's result even if its server was away for longer than a lease, or if a new leader
+// does not know the run for a moment. A run that is missing for a lease counts as removed.
 func TestWaitServerLeaves(t *testing.T) {
 	t.Parallel()
 	s := bucket(t)

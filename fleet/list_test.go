@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// Of what lies in a tenant's account no more is read than a list's bound, in keys and in bytes.
+// A list reads no more of a tenant's account than its limit, in keys and in bytes.
 func TestAttackLists(t *testing.T) {
 	t.Parallel()
 	_, js := served(t)
@@ -62,7 +62,7 @@ func TestAttackLists(t *testing.T) {
 	}
 }
 
-// Of what comes faster than it is taken no more is kept than an ear's bound.
+// If messages arrive too fast, a listener keeps no more than its limit.
 func TestAttackEar(t *testing.T) {
 	t.Parallel()
 	_, js := served(t)
@@ -99,7 +99,7 @@ func TestAttackEar(t *testing.T) {
 	}
 }
 
-// A worker that goes on sending does not keep its submitter at what had come.
+// A worker that keeps sending does not stop its submitter from reading the later data.
 func TestAttackEndlessOutput(t *testing.T) {
 	t.Parallel()
 	_, js := served(t)

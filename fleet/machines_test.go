@@ -21,8 +21,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Runs in real machines of a worker: both ceilings, secrets, files, links that lead to the worker's
-// own files, cancelling.
+// Runs in real machines of a worker: both ceilings, secrets, files, links to the worker's own files, cancellation.
 func TestMachines(t *testing.T) {
 	base, err := testhome.Base()
 	if err != nil {
@@ -52,7 +51,7 @@ func TestMachines(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t), Fleet: client}) // which has no images
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t), Fleet: client}) // it has no images
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,11 +23,11 @@ import (
 	"github.com/unitask/unitask/internal/testwait"
 )
 
-// quick is for the tests that lose workers on purpose. The others have the defaults: a busy host
-// loses none.
+// quick has timings for tests that lose workers on purpose. The others use the defaults, so that a busy host loses
+// none.
 var quick = fleet.Times{Lease: 3 * time.Second}
 
-// The test's own binary is the worker process of the tests that kill one.
+// The test's own binary is the worker process in the tests that kill one.
 func TestMain(m *testing.M) {
 	if url := os.Getenv("FLEET_TEST_WORKER"); url != "" {
 		os.Exit(workerProcess(url))
@@ -75,7 +75,7 @@ func workerProcess(url string) int {
 	return 0
 }
 
-// sessionKey is that of the tests' workers.
+// sessionKey is the key of the tests' workers.
 var sessionKey = []byte("0123456789abcdef0123456789abcdef")
 
 func workerConfig(url string, slots int) fleet.WorkerConfig {
@@ -88,12 +88,12 @@ func quickly(c fleet.WorkerConfig) fleet.WorkerConfig {
 	return c
 }
 
-// script is a Runner that takes the place of machines where a test is about the fleet: the code is
-// a list of commands. It notes each start in a file.
+// script is a Runner that replaces machines in tests of the fleet itself: the code is a list of commands. It records
+// each start in a file.
 type script struct{ log string }
 
 func (s script) MemoryMB(_ string, req unitask.Request) int {
-	if req.Env["READER"] == "dies" { // as a task whose reading takes all memory
+	if req.Env["READER"] == "dies" { // like a task that exhausts all memory when read
 		os.Exit(1)
 	}
 	return max(req.MemoryMB, 512)
@@ -185,7 +185,7 @@ func note(name, line string) error {
 	return err
 }
 
-// startNATS is a server with JetStream for a test.
+// startNATS starts a server with JetStream for a test.
 func startNATS(t testing.TB, change func(*server.Options)) *server.Server {
 	t.Helper()
 	opts := &server.Options{ServerName: "test", Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(),
@@ -193,7 +193,7 @@ func startNATS(t testing.TB, change func(*server.Options)) *server.Server {
 	if change != nil {
 		change(opts)
 	}
-	opts.JetStreamMaxStore = 1 << 40 // not by how full this disk is
+	opts.JetStreamMaxStore = 1 << 40 // independent of this disk's free space
 	ns, err := server.NewServer(opts)
 	if err != nil {
 		t.Fatal(err)
@@ -206,7 +206,7 @@ func startNATS(t testing.TB, change func(*server.Options)) *server.Server {
 	return ns
 }
 
-// startWorker is a worker in this process.
+// startWorker starts a worker in this process.
 func startWorker(t testing.TB, config fleet.WorkerConfig, runner fleet.Runner) *fleet.Worker {
 	t.Helper()
 	w, err := fleet.NewWorker(t.Context(), config, runner)
@@ -219,7 +219,7 @@ func startWorker(t testing.TB, config fleet.WorkerConfig, runner fleet.Runner) *
 	return w
 }
 
-// startProcess is a worker in a process of its own; kill ends it without a word.
+// startProcess starts a worker in a separate process; kill ends it without warning.
 func startProcess(t testing.TB, url, log string, env ...string) (id string, kill func()) {
 	t.Helper()
 	id, _, kill = startWorkerProcess(t, url, log, env...)
@@ -242,7 +242,7 @@ func startWorkerProcess(t testing.TB, url, log string, env ...string) (id string
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	kill = sync.OnceFunc(func() { // a test kills it while another's end does, too
+	kill = sync.OnceFunc(func() { // both a test and its cleanup call this
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
@@ -253,7 +253,7 @@ func startWorkerProcess(t testing.TB, url, log string, env ...string) (id string
 	return id, pid, kill
 }
 
-// submitter is a runtime whose runs go to a fleet.
+// submitter returns a runtime whose runs go to a fleet.
 func submitter(t testing.TB, config fleet.Config) (*unitask.Runtime, *fleet.Client) {
 	t.Helper()
 	client, err := fleet.Connect(config)

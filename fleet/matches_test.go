@@ -15,8 +15,8 @@ import (
 	"github.com/unitask/unitask/internal/testwait"
 )
 
-// Where workers differ, a run comes to one that can do it at once, however many others there are that can't, and does
-// not keep what comes after it waiting. What no worker has is told by one of them.
+// If workers differ, a run reaches one that can execute it at once, however many others can't. It does not block the
+// runs behind it. If no worker can execute it, one of them reports this.
 func TestMatches(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)
@@ -57,7 +57,7 @@ func TestMatches(t *testing.T) {
 		t.Errorf("%d of %d runs waited until a worker looked by itself", slow, n)
 	}
 
-	// While the able one is full, the others' runs go on.
+	// While the capable worker is full, the others' runs continue.
 	var long sync.WaitGroup
 	gate := filepath.Join(t.TempDir(), "gate")
 	for range 8 {
@@ -87,7 +87,7 @@ func TestMatches(t *testing.T) {
 	}
 }
 
-// needy is a runner whose runs all take as much, whatever they ask for.
+// needy is a runner whose runs all need the same memory, whatever they ask for.
 type needy struct {
 	script
 	memoryMB int
@@ -95,7 +95,8 @@ type needy struct {
 
 func (n needy) MemoryMB(string, unitask.Request) int { return n.memoryMB }
 
-// What no worker can give one tenant, though each has as much for all of them, ends: they do not pass it to each other.
+// A run ends if no worker can give one tenant its memory, although each has that much for all tenants together. The
+// workers do not pass it around.
 func TestMatchesShare(t *testing.T) {
 	t.Parallel()
 	s := startSecured(t)
@@ -105,7 +106,7 @@ func TestMatchesShare(t *testing.T) {
 		startWorker(t, c, needy{memoryMB: 3900})
 	}
 	rt, client := submitter(t, s.config("alice", "ALICE"))
-	for _, asked := range []int{0, 3900} { // which the worker finds, and the submitter
+	for _, asked := range []int{0, 3900} { // the worker finds it, and the submitter
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		_, err := rt.Run(ctx, unitask.Request{Code: "out hello", MemoryMB: asked}, unitask.IO{})
 		cancel()
@@ -119,7 +120,7 @@ func TestMatchesShare(t *testing.T) {
 	}
 }
 
-// What a worker says to a tenant of its memory, while others have some of it.
+// The free memory that a worker reports to a tenant, while others use some of it.
 func TestToldMemory(t *testing.T) {
 	t.Parallel()
 	s := startSecured(t)

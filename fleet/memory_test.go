@@ -27,7 +27,7 @@ import (
 	"github.com/unitask/unitask/internal/testdir"
 )
 
-// hostile is a tenant that writes its entries, its content and its calls by hand, with a user's permissions.
+// hostile is a tenant that writes its entries, contents and calls by hand, with a user's permissions.
 type hostile struct {
 	tenant string
 	nc     *nats.Conn
@@ -36,7 +36,8 @@ type hostile struct {
 	js     jetstream.JetStream
 }
 
-// accounts are a NATS server's, one for each tenant: its worker's user has the tenant's name, its own is NAME-user.
+// accounts are the accounts of a NATS server, one for each tenant. The worker's user has the tenant's name; the
+// tenant's own user is NAME-user.
 func accounts(tenants ...string) func(*server.Options) {
 	return func(o *server.Options) {
 		for _, name := range tenants {
@@ -50,7 +51,7 @@ func accounts(tenants ...string) func(*server.Options) {
 	}
 }
 
-// startAccounts is a server whose tenants have JetStream each.
+// startAccounts starts a server whose tenants each have JetStream.
 func startAccounts(t *testing.T, tenants ...string) *server.Server {
 	ns := startNATS(t, accounts(tenants...))
 	for _, name := range tenants {
@@ -79,7 +80,7 @@ func attacker(t *testing.T, url, tenant string) *hostile {
 	return h
 }
 
-// put is content in the tenant's object store, where it is there once.
+// put stores content in the tenant's object store, unless it is already there.
 func (h *hostile) put(t *testing.T, content []byte) map[string]any {
 	t.Helper()
 	sum := sha256.Sum256(content)
@@ -108,7 +109,7 @@ func (h *hostile) submit(t *testing.T, id string, task, code any) {
 	}
 }
 
-// ended is how a run ended: its state, and what its report says.
+// ended returns how a run ended: its state, and its report's text.
 func (h *hostile) ended(t *testing.T, id string) (state, says string) {
 	t.Helper()
 	var e struct {
@@ -125,7 +126,7 @@ func (h *hostile) ended(t *testing.T, id string) (state, says string) {
 	return e.State, string(e.Report.Inline) + e.Why
 }
 
-// begin calls a worker for a session, and returns what it answers.
+// begin calls a worker for a session, and returns the answer.
 func (h *hostile) begin(t *testing.T, worker string, text []byte) string {
 	t.Helper()
 	inbox := h.nc.NewInbox()
@@ -148,7 +149,7 @@ func (h *hostile) begin(t *testing.T, worker string, text []byte) string {
 	}
 }
 
-// peak is the most memory that a process had, in MiB.
+// peak returns the peak memory of a process, in MiB.
 func peak(t *testing.T, pid int) int {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -163,11 +164,11 @@ func peak(t *testing.T, pid int) int {
 	return kib >> 10
 }
 
-// mostMemory is the most, in MiB, that a worker's own process may ever have.
+// mostMemory is the limit of a worker process's own memory, in MiB.
 const mostMemory = 512
 
-// Whatever tenants with a user's permissions send, small or large, one after the other and at once, a worker's memory
-// is bounded, and its other tenant's runs end as ever.
+// Tenants with a user's permissions send anything, small or large, in sequence and at once. A worker's memory stays
+// limited, and its other tenant's runs end normally.
 func TestAttackWorkerMemory(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("VmHWM is Linux's")
@@ -246,7 +247,7 @@ func TestAttackWorkerMemory(t *testing.T) {
 	check("behind it")
 }
 
-// lookForWorkers has a worker read the list of workers, several times at once.
+// lookForWorkers makes a worker read the list of workers, several times at once.
 func (h *hostile) lookForWorkers(t *testing.T) {
 	t.Helper()
 	lies := inlined(asJSON(map[string]any{"request": map[string]any{"code": "out run", "memoryMb": 2 << 20}}))
@@ -261,7 +262,7 @@ func (h *hostile) lookForWorkers(t *testing.T) {
 	}
 }
 
-// braces is JSON of about that size, which is a request with a list of empty objects.
+// braces returns JSON of about that size: a request with a list of empty objects.
 func braces(before string, size int, after string) []byte {
 	list := bytes.Repeat([]byte(",{}"), size/3)
 	return append(append([]byte(before+`{"request":{"code":"out run","files":[{}`), list...), "]}}"+after...)
@@ -288,7 +289,7 @@ func hostileTasks() map[string][]byte {
 	}
 }
 
-// hostileBegins are calls that begin a session, and take much memory, or seem to.
+// hostileBegins are calls that start a session, and take much memory, or seem to.
 func hostileBegins(t *testing.T, h *hostile) map[string][]byte {
 	const begins = `{"op":"new","new":`
 	blob := asJSON(map[string]any{"blob": h.put(t, append([]byte(`{"op":"new","new":{"request":{"code":"`),
@@ -309,7 +310,7 @@ func hostileBegins(t *testing.T, h *hostile) map[string][]byte {
 	}
 }
 
-// crowd fills a tenant's list of workers, as who has all rights in its account can.
+// crowd fills a tenant's list of workers, as a user with all rights in the account can.
 func crowd(t *testing.T, url, tenant string) {
 	t.Helper()
 	_, js := dial(t, url, nats.UserInfo(tenant, tenant))
@@ -335,7 +336,7 @@ func crowd(t *testing.T, url, tenant string) {
 	<-js.PublishAsyncComplete()
 }
 
-// startMeasured is a worker of several tenants in a process of its own, which has sessions.
+// startMeasured starts a worker with several tenants and sessions in a separate process.
 func startMeasured(t *testing.T, url string, tenants []string) (id string, pid int) {
 	t.Helper()
 	id, pid, _ = startWorkerProcess(t, url, "", "FLEET_TEST_TENANTS="+strings.Join(tenants, ","),
@@ -343,7 +344,7 @@ func startMeasured(t *testing.T, url string, tenants []string) (id string, pid i
 	return id, pid
 }
 
-// What a worker's ceiling refuses is refused before anything that the run brings is fetched.
+// A worker's ceiling refuses a run before anything that the run brings is fetched.
 func TestAttackRefusedFirst(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)
@@ -364,7 +365,7 @@ func TestAttackRefusedFirst(t *testing.T) {
 	attack.Check(t, "files of a run that the worker's ceiling refuses are fetched", "refused", got)
 }
 
-// A run whose reading ends the worker that reads it is lost behind the third, and no further worker reads it.
+// A run that kills each worker that reads it is lost after the third, and no other worker reads it.
 func TestAttackReadersDie(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for three workers to be missed")
@@ -372,7 +373,8 @@ func TestAttackReadersDie(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)
 	dir := t.TempDir()
-	watcher, err := fleet.NewWorker(t.Context(), quickly(workerConfig(ns.ClientURL(), 1)), script{}) // makes what there is
+	// it creates the buckets
+	watcher, err := fleet.NewWorker(t.Context(), quickly(workerConfig(ns.ClientURL(), 1)), script{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -399,5 +401,5 @@ func TestAttackReadersDie(t *testing.T) {
 	}
 }
 
-// maxReaders is how many workers a task may end.
+// maxReaders is how many workers a task may kill.
 const maxReaders = 3

@@ -19,7 +19,7 @@ import (
 	"github.com/unitask/unitask/internal/testwait"
 )
 
-// scraped is what Prometheus would get of a worker: lines by the name and labels of a series.
+// scraped is a worker's metrics as Prometheus would read them: values by the name and labels of a series.
 func scraped(t *testing.T, w *fleet.Worker) map[string]string {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -38,7 +38,7 @@ func scraped(t *testing.T, w *fleet.Worker) map[string]string {
 	return series
 }
 
-// A worker's numbers follow what happens, and the dashboard asks for what they are called.
+// A worker's metrics follow the events, and the dashboard uses the metrics' names.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)
@@ -95,10 +95,10 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// compareDashboard checks that the dashboard asks for what there is, and for all of it.
+// compareDashboard checks that the dashboard uses all existing metrics, and only those.
 func compareDashboard(t *testing.T, w *fleet.Worker) {
 	t.Helper()
-	names := map[string]bool{"unitask_fleet_clones_ready": true} // the command's
+	names := map[string]bool{"unitask_fleet_clones_ready": true} // a metric of the command
 	for series := range scraped(t, w) {
 		name, _, _ := strings.Cut(series, "{")
 		names[name] = true

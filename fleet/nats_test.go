@@ -38,7 +38,7 @@ func fill(t testing.TB, url string, n int) {
 	}
 }
 
-// eavesdrop hears everything that goes over any subject.
+// eavesdrop receives everything sent on any subject.
 func eavesdrop(t testing.TB, url string) func() []byte {
 	t.Helper()
 	nc, _ := dial(t, url)

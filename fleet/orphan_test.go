@@ -12,8 +12,8 @@ import (
 	"github.com/unitask/unitask/internal/testwait"
 )
 
-// Runs of a lost worker take no slot while it is looked for, however many the tenant says there are; then they
-// go on.
+// Runs of a lost worker use no slot while the worker is searched for, however many the tenant claims. Then they
+// continue.
 func TestAttackOrphans(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)
@@ -26,7 +26,7 @@ func TestAttackOrphans(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const many = 300 // more than are waited for at once
+	const many = 300 // more than the workers wait for at once
 	for i := range many {
 		id := fmt.Sprintf("of-a-lost-one-%d", i)
 		text := fmt.Sprintf(
@@ -39,7 +39,7 @@ func TestAttackOrphans(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // with a slot that waits for each it would be 50
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // with a slot for each it would take 50
 	defer cancel()
 	for range 5 {
 		if _, err := rt.Run(ctx, unitask.Request{Code: "out hello"}, unitask.IO{}); err != nil {
@@ -50,8 +50,8 @@ func TestAttackOrphans(t *testing.T) {
 	attack.Check(t, "runs beside many of a lost worker's end in time", "<nil>", fmt.Sprint(ctx.Err()))
 }
 
-// Who looks for a lost worker may be lost itself: the next one goes on from there, and a worker that is there again is
-// no longer missed.
+// A worker that looks for a lost one may be lost itself. The next one continues its search, and a returned worker is no
+// longer missed.
 func TestOrphanOfTwo(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)
@@ -74,7 +74,7 @@ func TestOrphanOfTwo(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	gone, err := fleet.NewWorker(t.Context(), config, script{}) // makes the buckets, and is lost
+	gone, err := fleet.NewWorker(t.Context(), config, script{}) // creates the buckets, and is lost
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestOrphanOfTwo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := missed.Create(t.Context(), "lost", nil); err != nil { // by the one that was looking
+	if _, err := missed.Create(t.Context(), "lost", nil); err != nil { // by the one that was searching
 		t.Fatal(err)
 	}
 	note, err := missed.Get(t.Context(), "lost")

@@ -30,7 +30,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// ownFleet is a fleet whose workers are in this process, each with a home and a ceiling of its own.
+// ownFleet is a fleet whose workers are in this process, each with its own home and ceiling.
 type ownFleet struct {
 	base, url string
 }
@@ -91,7 +91,7 @@ func (f *ownFleet) submit(t *testing.T, home, tenant string, ceiling *policy.Cei
 	return rt.RunFor(t.Context(), unitask.Caller{Ceiling: ceiling}, req, unitask.IO{})
 }
 
-// build builds a custom image in a home, whose file lies in a folder of its own.
+// build builds a custom image in a home, from a file in its own folder.
 func build(t *testing.T, home, name, text string, files map[string]string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -115,7 +115,7 @@ func build(t *testing.T, home, name, text string, files map[string]string) {
 	}
 }
 
-// tookAlong are the digests that a worker keeps of what came along.
+// tookAlong returns the digests of the shipped images that a worker keeps.
 func tookAlong(t *testing.T, rt *unitask.Runtime) (digests []string) {
 	t.Helper()
 	list, err := rt.Images().Containers().List()
@@ -130,7 +130,7 @@ func tookAlong(t *testing.T, rt *unitask.Runtime) (digests []string) {
 
 var cameAs = regexp.MustCompile(`shipped as (sha256:[0-9a-f]{64})`)
 
-// An image of one's own goes along to a worker that takes such images, once: its files, variables and memory over the
+// A custom image is shipped once to a worker that accepts such images: its files, variables and memory over the
 // worker's own python. Another ceiling refuses it, whatever images of that name the worker has, or allows it by its
 // digest.
 func TestOwnImageAlong(t *testing.T) {
@@ -196,7 +196,7 @@ func TestOwnImageAlong(t *testing.T) {
 		}
 	}
 
-	t.Run("over a container's image", func(t *testing.T) { // which goes as any container's does
+	t.Run("over a container's image", func(t *testing.T) { // it is shipped like any container image
 		bringOverContainer(t, home, f)
 	})
 	t.Run("by the digest", func(t *testing.T) {
@@ -205,7 +205,7 @@ func TestOwnImageAlong(t *testing.T) {
 			t.Errorf("%v %s", err, asJSON(res))
 		}
 	})
-	t.Run("another tenant's", func(t *testing.T) { // nor does it find out whether it is there
+	t.Run("another tenant's", func(t *testing.T) { // nor can it find out whether the image exists
 		bringOfAnother(t, key, f, home)
 	})
 	t.Run("forged", func(t *testing.T) {
@@ -213,14 +213,14 @@ func TestOwnImageAlong(t *testing.T) {
 	})
 }
 
-// replaceStored has the tenant put something else in the place of what came along.
+// replaceStored makes the tenant replace a shipped image in the store.
 func replaceStored(t *testing.T, files jetstream.ObjectStore) {
 	t.Helper()
 	list, err := files.List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, o := range list { // what the tenant puts in its place is not looked at any more
+	for _, o := range list { // the tenant's replacement is not read any more
 		if strings.HasPrefix(o.Name, "image-") {
 			if _, err := files.PutString(t.Context(), o.Name, "poison"); err != nil {
 				t.Fatal(err)
@@ -229,7 +229,7 @@ func replaceStored(t *testing.T, files jetstream.ObjectStore) {
 	}
 }
 
-// bringOverContainer brings what a custom image adds to a container's.
+// bringOverContainer ships the additions of a custom image to a container image.
 func bringOverContainer(t *testing.T, home string, f *ownFleet) {
 	t.Helper()
 	rt, err := unitask.Open(unitask.Options{Home: home})
@@ -282,7 +282,7 @@ func bringOfAnother(t *testing.T, key string, f *ownFleet, home string) {
 	}
 }
 
-// forgeOwn has a tenant say by hand what no client says of a custom image.
+// forgeOwn makes a tenant write by hand false data about a custom image that no client sends.
 func (f *ownFleet) forgeOwn(t *testing.T, takes *unitask.Runtime) {
 	_, js := dial(t, f.url)
 	files, err := js.ObjectStore(t.Context(), "unitask-files-default")
@@ -340,7 +340,7 @@ func (f *ownFleet) forgeOwn(t *testing.T, takes *unitask.Runtime) {
 		{with(func(b *catalog.Shipped) { b.Custom.Folders = []string{"/opt/../../etc"} }), "has a folder"},
 		{with(func(b *catalog.Shipped) { b.Custom.Folders = []string{"/" + strings.Repeat("f", 2000)} }), "too many folders"},
 		{with(func(b *catalog.Shipped) { b.Custom.Runtime = "3.11\x1b[2J" }), "is for version"},
-		{with(func(b *catalog.Shipped) { b.Custom = nil }), "malformed"}, // a disk that it is not
+		{with(func(b *catalog.Shipped) { b.Custom = nil }), "malformed"}, // a disk of another image
 		{put(tar.Header{Name: "../../outside", Typeflag: tar.TypeReg}), "can't be"},
 		{put(tar.Header{Name: "opt/dev", Typeflag: tar.TypeBlock}), "neither a file nor a link"},
 		{put(tar.Header{Name: "opt/l", Typeflag: tar.TypeSymlink, Linkname: "/etc"},
@@ -355,8 +355,7 @@ func (f *ownFleet) forgeOwn(t *testing.T, takes *unitask.Runtime) {
 			t.Errorf("%s: the worker keeps %d images", row.says, now)
 		}
 	}
-	// It has no files in the place of folders of the image that it begins with, which is found out where its disk is
-	// written.
+	// Its files can't replace folders of the base image; this is detected when its disk is written.
 	odd := put(tar.Header{Name: "usr", Typeflag: tar.TypeReg})
 	if last := forge(t, js, "forged-usr", map[string]any{"request": map[string]any{"image": "words",
 		"code": "print('it ran')"}, "image": odd}); !strings.Contains(last, "no folder") || strings.Contains(last, "it ran") {
@@ -364,7 +363,7 @@ func (f *ownFleet) forgeOwn(t *testing.T, takes *unitask.Runtime) {
 	}
 }
 
-// wheels is a registry of pip on loopback that this host is configured for, with one package.
+// wheels is a registry of pip on loopback, with one package, in this host's configuration.
 func wheels(t *testing.T, name, version, module string) {
 	t.Helper()
 	var content bytes.Buffer
@@ -407,7 +406,7 @@ func wheels(t *testing.T, name, version, module string) {
 var wantsGreeting = unitask.Request{Language: "python", Packages: []string{"pip:greeting==1.2"}, Cold: true,
 	Code: "try:\n import greeting\n print(greeting.TEXT, greeting.__file__)\nexcept ImportError as e:\n print(e.name, 'is not there')"}
 
-// Packages that one of the two ceilings does not allow are not there, and the record says which one it was.
+// Packages that one of the two ceilings forbids are missing, and the record says which ceiling it was.
 func TestFleetPackagesDenied(t *testing.T) {
 	f := startOwnFleet(t)
 	home := testdir.Private(t)
@@ -450,8 +449,8 @@ func TestFleetPackagesDenied(t *testing.T) {
 	}
 }
 
-// Packages of a run are installed by the worker, from the registry that its pip uses; those of a custom image, which
-// its submitter has installed, go along with that, to a worker that installs none.
+// A worker installs the packages of a run from its own pip's registry. The packages of a custom image were installed by
+// its submitter and are shipped with it, to a worker that installs none.
 func TestFleetPackages(t *testing.T) {
 	if os.Getenv("UNITASK_TEST_LONG") == "" {
 		t.Skip("pip runs twice in an emulated machine: make long (UNITASK_TEST_LONG=1)")
@@ -461,7 +460,7 @@ func TestFleetPackages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = tools.Images().Parts().Tool(t.Context(), unitask.HostArch(), image.PipTool) // from where this host gets it
+	_, _, err = tools.Images().Parts().Tool(t.Context(), unitask.HostArch(), image.PipTool) // from the host's registry
 	if err = errors.Join(err, tools.Close()); err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/unitask/unitask/fleet"
 )
 
-// NATS goes away for longer than a lease and comes back: what ran goes on, and ends once.
+// NATS is away for longer than a lease and comes back: current runs continue, and end once.
 func TestServerBack(outer *testing.T) {
 	outer.Parallel()
 	store := outer.TempDir()
@@ -23,7 +23,7 @@ func TestServerBack(outer *testing.T) {
 	outer.Run("while it runs", func(t *testing.T) {
 		dir := t.TempDir()
 		log, gate := filepath.Join(dir, "log"), filepath.Join(dir, "gate")
-		for range 2 { // the other one is there to take it over, wrongly
+		for range 2 { // the other one could wrongly take it over
 			startWorker(t, quickly(workerConfig(ns.ClientURL(), 2)), script{log})
 		}
 		rt, client := submitter(t, fleet.Config{URL: ns.ClientURL(), Times: quick})
@@ -55,8 +55,7 @@ func TestServerBack(outer *testing.T) {
 	})
 }
 
-// wire is a TCP relay that can be cut: what is connected by it then hears nothing more, and is told
-// nothing.
+// wire is a TCP relay that can be cut: connections through it then receive nothing more, and are not closed.
 type wire struct {
 	listener net.Listener
 	mu       sync.Mutex
@@ -84,7 +83,7 @@ func startWire(t testing.TB, to string) *wire {
 				continue
 			}
 			w.mu.Lock()
-			if w.cut { // it is as if nobody were there
+			if w.cut { // as if nobody were there
 				near.Close()
 				far.Close()
 			}
@@ -130,14 +129,14 @@ func (w *wire) set(cut bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cut = cut
-	if !cut { // what has lost something is no use any more
+	if !cut { // a connection that lost data is useless
 		for _, c := range w.conns {
 			c.Close()
 		}
 	}
 }
 
-// who returns which held runner a result is of.
+// who returns which held runner produced a result.
 func who(res *unitask.Result) string {
 	if len(res.Hints) == 0 {
 		return ""
@@ -145,7 +144,7 @@ func who(res *unitask.Result) string {
 	return res.Hints[0].Subject
 }
 
-// held is a Runner whose runs print who ran them, and end when they may.
+// held is a Runner whose runs print the runner's name, and end when they may.
 type held struct {
 	name    string
 	started chan struct{}
@@ -162,8 +161,8 @@ func (h held) Run(ctx context.Context, job fleet.Job) (fleet.Done, error) {
 	return fleet.Done{Result: &unitask.Result{Outcome: unitask.OutcomeExited, Hints: hints}}, nil
 }
 
-// A worker is cut off while it runs one that may be made again. Another one makes it again; the first
-// ends its own meanwhile, comes back, and can't write over what is there.
+// A worker is cut off while it executes a repeatable run. Another worker repeats it. The first one ends its run
+// meanwhile, comes back, and can't overwrite the result.
 func TestPartition(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)
@@ -188,7 +187,7 @@ func TestPartition(t *testing.T) {
 	if res == nil || who(res) != "second" || res.Retried == "" {
 		t.Fatalf("%s", asJSON(res))
 	}
-	close(first.may) // it ends, and does not know
+	close(first.may) // it ends without knowing
 	relay.set(false)
 	waitFor(t, func() bool { return w.Info().Running == 0 })
 	runs, err := client.Runs(t.Context(), 10)

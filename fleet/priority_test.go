@@ -13,7 +13,8 @@ import (
 	"github.com/unitask/unitask/fleet"
 )
 
-// The highest goes first, what is lower does not starve, and a full queue of one priority holds up no other.
+// The highest priority goes first, a lower one does not starve, and a full queue of one priority does not delay the
+// others.
 func TestPriorities(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)
@@ -31,7 +32,7 @@ func TestPriorities(t *testing.T) {
 			}
 		})
 	}
-	submit("before", "") // has the one slot
+	submit("before", "") // occupies the one slot
 	waitFor(t, func() bool { return len(lines(log)) == 1 })
 	for n := range 10 {
 		submit(fmt.Sprintf("low-%d", n), fleet.Low)
@@ -56,7 +57,7 @@ func TestPriorities(t *testing.T) {
 		}
 		return n
 	}
-	// The eighth is low's, the sixteenth normal's, and so on in turn.
+	// The eighth is of low priority, the sixteenth of normal, and so on in turn.
 	if of("high", ran[1:7]) != 6 || of("low", ran[7:8]) != 1 || of("high", ran[8:12]) != 4 ||
 		of("normal", ran[12:21]) != 9 {
 		t.Errorf("ran in the order %q", ran)

@@ -8,7 +8,7 @@ import (
 	"github.com/unitask/unitask/fleet"
 )
 
-// What is in JetStream gets more copies as servers come, and a worker that has not seen all of them takes none away.
+// JetStream's data gets more copies as servers join. A worker that has not seen all servers removes no copies.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// A run takes the memory that its machine will have: also where that is what an image of this host's user's own says,
-// which may have the name of a bundled one.
+// A run claims the memory that its machine will have, even if a custom image of this host's user determines it. Such an
+// image may have a bundled one's name.
 func TestMemoryOfOwnImages(t *testing.T) {
 	home := testdir.Private(t)
 	own := filepath.Join(home, "own")

@@ -10,7 +10,7 @@ import (
 	"github.com/unitask/unitask/internal/testwait"
 )
 
-// What a killed worker leaves of its runs is removed by the next one on its host, and nothing else is.
+// The next worker on a host removes what a killed worker left of its runs, and nothing else.
 func TestNothingLeftOfWorkers(t *testing.T) {
 	temp := t.TempDir()
 	t.Setenv("TMPDIR", temp)
@@ -52,7 +52,7 @@ func TestNothingLeftOfWorkers(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	startProcess(t, ns.ClientURL(), "") // makes the run again
+	startProcess(t, ns.ClientURL(), "") // repeats the run
 	if _, err := os.Stat(killed); err == nil {
 		t.Error("the killed worker's folder is there")
 	}
@@ -64,7 +64,7 @@ func TestNothingLeftOfWorkers(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	w, err := fleet.NewWorker(t.Context(), quickly(workerConfig(ns.ClientURL(), 1)), script{}) // beside one that lives
+	w, err := fleet.NewWorker(t.Context(), quickly(workerConfig(ns.ClientURL(), 1)), script{}) // beside a live one
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestNothingLeftOfWorkers(t *testing.T) {
 	}
 }
 
-// putOthersFolders puts things into the temporary folder that are no worker's, whatever their names say.
+// putOthersFolders creates entries in the temporary folder that are not a worker's, whatever their names are.
 func putOthersFolders(t *testing.T, temp string) (string, []string) {
 	t.Helper()
 	precious := filepath.Join(t.TempDir(), "lock")

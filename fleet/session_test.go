@@ -24,7 +24,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// sessionHome is a home for a worker that has sessions.
+// sessionHome returns a home for a worker with sessions.
 func sessionHome(t *testing.T) string {
 	t.Helper()
 	if os.Getenv("UNITASK_TEST_LONG") == "" {
@@ -59,7 +59,7 @@ func value(t *testing.T, s *fleet.Session, code, want string) {
 	}
 }
 
-// hostSessions starts a worker that hosts sessions in a home of its own, until end is called.
+// hostSessions starts a worker that hosts sessions in its own home, until end is called.
 func hostSessions(t *testing.T, s *secured, times fleet.Times) (w *fleet.Worker, home string, end func()) {
 	t.Helper()
 	home = sessionHome(t)
@@ -80,8 +80,8 @@ func hostSessions(t *testing.T, s *secured, times fleet.Times) (w *fleet.Worker,
 	return w, home, end
 }
 
-// A session over two workers, of two tenants' fleet: its worker goes, and it goes on at the other with its
-// variables and files. The other tenant reaches nothing of it.
+// A session over two workers, with two tenants in the fleet. Its worker stops, and it continues at the other one with
+// its variables and files. The other tenant reaches nothing of it.
 func TestFleetSession(t *testing.T) {
 	s := startSecured(t)
 	times := fleet.Times{Lease: 6 * time.Second}
@@ -109,7 +109,7 @@ func TestFleetSession(t *testing.T) {
 	if err != nil || live.String() != "hello\n" || string(res.Stdout) != "hello\n" {
 		t.Fatalf("%v %q %s", err, live.String(), asJSON(res))
 	}
-	large := bytes.Repeat([]byte("0123456789abcdef"), 100_000) // more than a message holds
+	large := bytes.Repeat([]byte("0123456789abcdef"), 100_000) // more than fits into a message
 	if err := hers.WriteFile(t.Context(), "large", large, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func TestFleetSession(t *testing.T) {
 
 	otherTenant(t, s, bob, first.Info().ID, hers.ID)
 
-	// Its worker goes, which pauses it.
+	// Its worker stops, and pauses it first.
 	end()
 	if list, err := alice.SessionViews(t.Context()); err != nil || len(list) != 1 || list[0].State != sessiond.Paused ||
 		list[0].ID != hers.ID {
@@ -152,7 +152,7 @@ func TestFleetSession(t *testing.T) {
 	waitFor(t, func() bool { return second.Info().UsedMB == 0 && second.Info().Running == 0 })
 }
 
-// The worker of a session is killed: calls say that it is lost, and from which pause it can go on.
+// The worker of a session is killed. Calls report the loss, and the pause from which the session can continue.
 func TestSessionLost(t *testing.T) {
 	ns := startNATS(t, nil)
 	_, kill := startProcess(t, ns.ClientURL(), "", "FLEET_TEST_HOME="+sessionHome(t))
@@ -166,7 +166,7 @@ func TestSessionLost(t *testing.T) {
 	if err := s.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	value(t, s, "x += 1; x", "2") // which it goes on for
+	value(t, s, "x += 1; x", "2") // with which it continues
 	running := make(chan error, 1)
 	go func() {
 		_, err := s.Run(context.Background(), unitask.Step{Code: "import time; time.sleep(50)"})
@@ -185,13 +185,13 @@ func TestSessionLost(t *testing.T) {
 	if err := s.Resume(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	value(t, s, "x", "1") // as it was paused
+	value(t, s, "x", "1") // as at the pause
 	if err := s.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
 
-// otherTenant checks that another tenant, who has all rights in his account, does not reach a session.
+// otherTenant checks that another tenant, with all rights in its account, does not reach a session.
 func otherTenant(t *testing.T, s *secured, bob *fleet.Client, worker, session string) {
 	t.Helper()
 	var gone *unitask.SessionError
@@ -234,7 +234,7 @@ func otherTenant(t *testing.T, s *secured, bob *fleet.Client, worker, session st
 	}
 }
 
-// callTwice calls a session of alice's twice with one inbox: the second call is refused.
+// callTwice makes two calls for alice's session with one inbox: the second call is refused.
 func callTwice(t *testing.T, nc *nats.Conn, id string) {
 	t.Helper()
 	both, err := nc.SubscribeSync("_INBOX_alice.twice")
@@ -248,7 +248,7 @@ func callTwice(t *testing.T, nc *nats.Conn, id string) {
 		}
 	}
 	said := ""
-	for range 3 { // that the first is taken, then the second's answer
+	for range 3 { // the first is accepted, then the second's answer
 		if m, err := both.NextMsg(10 * time.Second); err == nil {
 			said += string(m.Data)
 		}

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What was sealed is whole and for that session, or nothing of it beyond the place is taken.
+// Sealed data opens completely and only for its session; otherwise only its place is visible.
 func TestSealed(t *testing.T) {
 	t.Parallel()
 	key := bytes.Repeat([]byte{7}, 32)
@@ -66,7 +66,7 @@ func TestSealed(t *testing.T) {
 	}
 }
 
-// Each tenant has a key of its own, which workers with the same key agree on, and no key tells another one.
+// Each tenant has a separate key. Workers with the same key derive the same ones, and no key reveals another one.
 func TestTenantKeys(t *testing.T) {
 	t.Parallel()
 	all := bytes.Repeat([]byte{7}, sessionKeySize)

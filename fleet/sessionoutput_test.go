@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/internal/testhome"
 )
 
-// What a session's step prints is kept until its end, and takes no more of a worker's memory than its tenant has.
+// The output of a session's step is kept until its end, and takes no more of a worker's memory than its tenant may use.
 func TestAttackSessionOutput(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("VmHWM is Linux's")

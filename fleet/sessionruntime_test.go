@@ -12,7 +12,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// A runtime whose runs go to a fleet has no sessions: it says who has, and that one starts them on a worker.
+// A runtime whose runs go to a fleet has no sessions. Its error says who has them, and that a session starts on a
+// worker.
 func TestSessionOfRuntime(t *testing.T) {
 	base, err := testhome.Base()
 	if err != nil {

@@ -27,7 +27,7 @@ const (
 	liarValue   = "the-value-of-the-key-4711"
 )
 
-// liar is a worker that answers calls of sessions as it likes.
+// liar is a worker with arbitrary answers to calls of sessions.
 type liar struct {
 	store  tenantStore
 	nc     *nats.Conn
@@ -35,7 +35,7 @@ type liar struct {
 	calls  atomic.Int32
 }
 
-// startLiar has a worker in a fleet, and a session on it in a state.
+// startLiar puts such a worker into a fleet, and a session in a given state on it.
 func startLiar(t *testing.T, state string, hear func(l *liar, m *nats.Msg)) *liar {
 	t.Helper()
 	store, js := served(t)
@@ -100,7 +100,7 @@ func (l *liar) answer(m *nats.Msg, r reply, parts ...[]byte) {
 	_ = l.nc.PublishMsg(msg)
 }
 
-// views returns sessions as a worker answers them.
+// views returns sessions in the form of a worker's answer.
 func views(ids ...string) (r reply) {
 	for _, id := range ids {
 		r.Sessions = append(r.Sessions, sessiond.View{ID: id, Parent: liarSession, State: sessiond.Running})
@@ -108,7 +108,7 @@ func views(ids ...string) (r reply) {
 	return r
 }
 
-// A worker that says it has continued with a session, and leaves it paused, keeps nobody asking for ever.
+// A worker falsely reports that it resumed a session, which stays paused. The caller does not ask forever.
 func TestAttackSessionWorkerPaused(t *testing.T) {
 	t.Parallel()
 	l := startLiar(t, sessiond.Paused, func(l *liar, m *nats.Msg) { l.answer(m, views(liarSession)) })
@@ -123,7 +123,7 @@ func TestAttackSessionWorkerPaused(t *testing.T) {
 	)
 }
 
-// A worker that floods a call with output does not keep it beyond its time.
+// A worker that floods a call with output does not extend its time.
 func TestAttackSessionWorkerFloods(t *testing.T) {
 	t.Parallel()
 	stop := make(chan struct{})
@@ -161,7 +161,7 @@ func TestAttackSessionWorkerFloods(t *testing.T) {
 	)
 }
 
-// Values that this process gave a session come back in nothing that its worker says.
+// Secret values that this process gave to a session are in nothing that its worker reports.
 func TestAttackSessionWorkerValues(t *testing.T) {
 	t.Parallel()
 	secrets := map[string]string{"KEY": liarValue}
@@ -231,7 +231,7 @@ func TestAttackSessionWorkerValues(t *testing.T) {
 	)
 }
 
-// Cutting what a worker says leaves no part of a value that was given.
+// Truncating a worker's text leaves no part of a secret value.
 func TestAttackSessionWorkerCutValues(t *testing.T) {
 	const value = "first-line-of-the-key\nsecond-line-of-the-key"
 	var given values
@@ -267,7 +267,7 @@ func TestAttackSessionWorkerCutValues(t *testing.T) {
 	}
 }
 
-// Forks are as many as were asked for, each with an id of its own, and children of the session.
+// The number of forks is as requested. Each has a distinct id, and is a child of the session.
 func TestAttackSessionWorkerForks(t *testing.T) {
 	t.Parallel()
 	for name, r := range map[string]reply{
@@ -305,7 +305,7 @@ func TestAttackSessionWorkerForks(t *testing.T) {
 	}
 }
 
-// What a worker says of a session has the bounds of what it says of a run.
+// A worker's report of a session has the same limits as its report of a run.
 func TestAttackSessionWorkerSays(t *testing.T) {
 	t.Parallel()
 	long := "\x1b[2J" + strings.Repeat("x", 100_000)
@@ -387,7 +387,7 @@ func TestAttackSessionStepFiles(t *testing.T) {
 	}
 }
 
-// An error is no way round the bounds: what comes beside it, and what it says would do, has them, too.
+// An error does not bypass the limits: they apply to the data beside it and to its hint, too.
 func TestAttackSessionWorkerErrs(t *testing.T) {
 	t.Parallel()
 	l := startLiar(t, sessiond.Running, func(l *liar, m *nats.Msg) {
@@ -422,7 +422,7 @@ func TestAttackSessionWorkerErrs(t *testing.T) {
 	}
 }
 
-// The names of a session's values are a worker's word, and so have no secret in them.
+// A worker reports the names of a session's values, so they contain no secret.
 func TestAttackSessionWorkerNames(t *testing.T) {
 	t.Parallel()
 	var v values
@@ -435,7 +435,7 @@ func TestAttackSessionWorkerNames(t *testing.T) {
 		fmt.Sprint(strings.Contains(r.Names[0], liarValue), err))
 }
 
-// An entry that a worker has written names a worker, and nothing that a terminal would obey.
+// A forged entry from a worker names a worker, and contains no terminal control characters.
 func TestAttackSessionWorkerEntry(t *testing.T) {
 	t.Parallel()
 	l := startLiar(t, sessiond.Running, func(*liar, *nats.Msg) {})

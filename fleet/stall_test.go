@@ -16,8 +16,8 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// A transfer in which NATS falls silent ends soon, as something to be tried again: an object of which chunks are
-// missing (a leader went, or a tenant has seen to it), and one that nobody acknowledges.
+// If NATS is silent during a transfer, the transfer soon ends with a temporary error. This covers an object with
+// missing chunks (a leader stopped, or a tenant removed them), and one without an acknowledgement.
 func TestAttackStalled(t *testing.T) {
 	t.Parallel()
 	s, js := served(t)
@@ -54,7 +54,7 @@ func TestAttackStalled(t *testing.T) {
 	})
 }
 
-// silentStore takes what is sent, and does not say so.
+// silentStore accepts data without an acknowledgement.
 type silentStore struct{ jetstream.ObjectStore }
 
 func (silentStore) Put(ctx context.Context, _ jetstream.ObjectMeta, r io.Reader) (*jetstream.ObjectInfo, error) {

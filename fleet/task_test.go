@@ -14,8 +14,8 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// A tenant takes no more than its part of the memory for what tenants send, all of them take no more than there is,
-// and who waits for some gets it when it is given back.
+// A tenant's data takes no more than its share of the memory, and all tenants together no more than the total. Whoever
+// waits gets memory when some is returned.
 func TestBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBudget(1)
@@ -49,7 +49,7 @@ func TestBudget(t *testing.T) {
 	})
 }
 
-// Two tenants that hold all they can, for as long as they like, leave each other one its first part.
+// Two tenants that hold their maximum, for as long as they like, leave each other tenant its first part.
 func TestAttackBudgetHeld(t *testing.T) {
 	for _, tenants := range []int{3, 60, 1000} {
 		b := newBudget(tenants)
@@ -67,8 +67,8 @@ func TestAttackBudgetHeld(t *testing.T) {
 	}
 }
 
-// Code that is large, and the files beside it, travel apart from the task, and are there again behind it. Sizes that
-// lie are found, and nothing is made of them.
+// Large code and inline files travel apart from the task, and are together again at the worker. False sizes are
+// detected, and cause no work.
 func TestCodeApart(t *testing.T) {
 	t.Parallel()
 	s, _ := served(t)

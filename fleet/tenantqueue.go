@@ -33,7 +33,7 @@ type tenantQueue struct {
 	broken   atomic.Bool   // something was changed or deleted
 	away     time.Time     // until when the silent queue is not polled; used by take only
 	orphans  chan delivery // of runs whose worker is lost
-	watched  atomic.Int32  // runs whose worker is waited for
+	watched  atomic.Int32  // runs whose silent worker may still answer
 
 	// Under the worker's lock.
 	running, usedMB int

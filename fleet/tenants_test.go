@@ -30,7 +30,7 @@ import (
 	"github.com/unitask/unitask/internal/testdir"
 )
 
-// secured is a NATS server as docs/fleet.md has it configured: TLS, an account for each tenant, nkeys.
+// secured is a NATS server configured as in docs/fleet.md: TLS, an account for each tenant, nkeys.
 type secured struct {
 	*server.Server
 	ca    string
@@ -119,7 +119,7 @@ func (s *secured) worker(slots int) fleet.WorkerConfig {
 	return c
 }
 
-// What a server does not take, and what is not said in clear.
+// Connections that a server refuses, and data that is never sent in clear.
 func TestSecured(t *testing.T) {
 	t.Parallel()
 	s := startSecured(t)
@@ -182,8 +182,8 @@ func TestSecured(t *testing.T) {
 	})
 }
 
-// Two tenants with valid credentials, one of whom has all rights in his account and attacks the other
-// and the worker: hers goes on as if he were not there.
+// Two tenants have valid credentials. One of them has all rights in his account and attacks the other one and the
+// worker; her runs continue as if he were not there.
 func TestAttackTenants(t *testing.T) {
 	t.Parallel()
 	s := startSecured(t)
@@ -219,7 +219,7 @@ func TestAttackTenants(t *testing.T) {
 	var his sync.WaitGroup
 	defer func() { stop(); his.Wait() }()
 
-	// He takes all the room that he can have, and his queue is full of nonsense.
+	// He uses all his room, and his queue is full of nonsense.
 	for range 20 {
 		his.Go(func() { _, _ = bob.Run(hisTime, unitask.Request{Code: "out his\nwait " + gate + "-his"}, unitask.IO{}) })
 	}
@@ -234,10 +234,10 @@ func TestAttackTenants(t *testing.T) {
 		res, err := alice("secret KEY\nout hers-only\nwait " + gate + "\nout done\nartifact a")
 		hers <- end{res, err}
 	}()
-	waitFor(t, func() bool { return len(lines(log)) == 2 }) // although he has 19 more that wait
+	waitFor(t, func() bool { return len(lines(log)) == 2 }) // although he has 19 more waiting
 	attack.Check(t, "a tenant with 20 runs and 200 that are nonsense: who is started next", "hers", lines(log)[1])
 
-	// While it runs he does to her whatever he can think of.
+	// While her run executes, he attacks her in every way.
 	forgeAsTenant(t, w, arch, nc, js)
 	if err := note(gate, ""); err != nil {
 		t.Fatal(err)
@@ -253,7 +253,7 @@ func TestAttackTenants(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// What he has broken is his own, and is made again: he can work as well.
+	// He has broken only his own buckets, which are created again, so he can work as well.
 	waitFor(t, func() bool {
 		rt, _ := submitter(t, s.config("bob", "BOB"))
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -264,7 +264,7 @@ func TestAttackTenants(t *testing.T) {
 	hearAsTenant(t, nc, heard)
 }
 
-// forgeAsTenant has a tenant send what only workers, others and the submitter may.
+// forgeAsTenant makes a tenant send messages that only workers, others and the submitter may send.
 func forgeAsTenant(t *testing.T, w *fleet.Worker, arch string, nc *nats.Conn, js jetstream.JetStream) {
 	t.Helper()
 	for subject, text := range map[string]string{
@@ -306,7 +306,7 @@ func forgeAsTenant(t *testing.T, w *fleet.Worker, arch string, nc *nats.Conn, js
 	attack.Check(t, "a tenant drains the worker of all", "refused", refusedOr(msg.Header.Get("Refused") != ""))
 }
 
-// hearAsTenant checks what a tenant hears who listens to all.
+// hearAsTenant checks what a tenant receives who subscribes to everything.
 func hearAsTenant(t *testing.T, nc *nats.Conn, heard chan *nats.Msg) {
 	t.Helper()
 	if err := nc.Flush(); err != nil {

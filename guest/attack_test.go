@@ -15,7 +15,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// frame is what a hostile guest sends.
+// frame is a frame of a hostile guest.
 type frame struct {
 	kind    byte
 	payload string
@@ -128,10 +128,9 @@ func moreAttackFramesRows(
 	}
 }
 
-// A hostile agent: each row is what it sends at one stage of the conversation, and
-// what must come of it. "broke the protocol" ends the run with that error; "gone" is a
-// guest that went away; "waits" ends with the caller's deadline, and holds no more
-// memory than a frame.
+// A hostile agent: each row is what it sends at one stage of the conversation, and the expected result. "broke the
+// protocol" ends the run with that error. "gone" means that the guest disconnected. "waits" ends with the caller's
+// deadline, and uses no more memory than a frame.
 func TestAttackFrames(t *testing.T) {
 	const (
 		ended = `{"code":0,"signal":0,"oom":false,"out":true}`
@@ -182,7 +181,7 @@ func TestAttackFrames(t *testing.T) {
 				_, _, _ = hostFrame(c) // the end of standard input, or the request
 				row.then(c)
 			})
-			// What waits does so for ever: its deadline begins with its stage.
+			// A waiting stage waits until its deadline, which starts with the stage.
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
 			stage, err := converse(ctx, w, func(stage string) {
@@ -195,7 +194,7 @@ func TestAttackFrames(t *testing.T) {
 	}
 }
 
-// converse goes through a whole conversation and says how far it came.
+// converse runs a whole conversation and returns how far it came.
 func converse(ctx context.Context, w *wire, enter func(stage string)) (stage string, err error) {
 	enter("hello")
 	c, err := Connect(ctx, w)

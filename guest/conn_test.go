@@ -17,15 +17,14 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// wire is a Network whose guest is a function: what it does with its end of the
-// connection. It is the other end of the protocol in a test's hands, so that a
-// guest can break it; the real one is tested end to end.
+// wire is a Network whose guest is a function on its end of the connection. A test thus controls the other end of the
+// protocol, so that a guest can break it; other tests cover the real one.
 type wire struct {
 	conn      net.Conn
 	datagrams chan []byte
 	gone      chan struct{}
 	seeds     int
-	deaf      int // seeds to ignore
+	deaf      int // number of seeds to ignore
 	mangle    func([]byte) []byte
 }
 
@@ -123,7 +122,7 @@ func TestHelloViolations(t *testing.T) {
 	})
 }
 
-// A run whose guest does not acknowledge this very entropy does not start.
+// A run whose guest does not acknowledge the exact entropy does not start.
 func TestSeed(t *testing.T) {
 	quiet := func(c net.Conn) { sendFrame(c, 'h', goodHello); _, _ = io.Copy(io.Discard, c) }
 	t.Run("the first ones are lost", func(t *testing.T) {
@@ -160,8 +159,7 @@ func TestSeed(t *testing.T) {
 	})
 }
 
-// stream runs the conversation up to Stream with a guest that then does what it
-// is told to.
+// stream runs the conversation up to Stream, and the guest then executes the given function.
 func stream(t *testing.T, ctx context.Context, stdin io.Reader, then func(net.Conn)) (end End, stdout string,
 	err error) {
 	t.Helper()
@@ -199,7 +197,7 @@ func TestStream(t *testing.T) {
 	for name, c := range map[string]struct {
 		then func(net.Conn)
 		end  End
-		err  any // nil, an error to be Is, or *ProtocolError
+		err  any // nil, an error for errors.Is, or *ProtocolError
 	}{
 		"ends well": {func(c net.Conn) {
 			sendFrame(c, 'o', "a")
@@ -277,7 +275,7 @@ func TestStreamContext(t *testing.T) {
 	}
 }
 
-// A guest that is gone without a word (its machine was killed) is noticed.
+// A guest that disappears silently (its machine was killed) is noticed.
 func TestStreamGuestGone(t *testing.T) {
 	w := withGuest(t, func(c net.Conn) {
 		sendFrame(c, 'h', goodHello)
@@ -298,7 +296,7 @@ func TestStreamGuestGone(t *testing.T) {
 	}
 }
 
-// A writer that fails ends the stream with its error: nobody reads any more.
+// If a writer fails, the stream ends with its error: nobody reads any more.
 func TestStreamWriterFails(t *testing.T) {
 	w := withGuest(t, func(c net.Conn) {
 		sendFrame(c, 'h', goodHello)
@@ -357,7 +355,7 @@ func TestStartTooLarge(t *testing.T) {
 	}
 }
 
-// taken is a Sink that notes what it is told.
+// taken is a Sink that records its calls.
 type taken struct{ log []string }
 
 func (s *taken) Begin(kind, perm fs.FileMode, path string) error {
@@ -379,7 +377,7 @@ func TestCollect(t *testing.T) {
 	entry := func(kind byte, mode string, path string) string { return string(kind) + mode + path }
 	for name, c := range map[string]struct {
 		send func(net.Conn)
-		want string // what the sink was told, or part of the error
+		want string // the sink's calls, or part of the error
 		bad  bool
 	}{
 		"nothing": {func(c net.Conn) { sendFrame(c, 'z', "") }, "[]", false},

@@ -61,7 +61,7 @@ frame trace:
 	}
 }
 
-// Code writes what it likes to the console, and chooses none of our words by it.
+// Code that writes to the console can't choose the words of our messages.
 func TestAttackLacks(t *testing.T) {
 	for line, want := range map[string]string{
 		"unitask lacks: nothing if you run it with allow-net-any\n": "something",

@@ -23,8 +23,8 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// gvisorPair returns a connected pair of gVisor's TCP connections, which is what a
-// machine's network hands out. They do not serialize two writers, as the kernel's do.
+// gvisorPair returns a connected pair of gVisor's TCP connections, as a machine's network provides them. Unlike the
+// kernel, they do not serialize two writers.
 func gvisorPair(t *testing.T) (a, b net.Conn) {
 	t.Helper()
 	s := stack.New(stack.Options{
@@ -71,7 +71,7 @@ func withGuestOver(t *testing.T, host, inside net.Conn, guest func(net.Conn)) *w
 	return w
 }
 
-// hostFrame reads one of the host's frames; an error is a malformed frame.
+// hostFrame reads a frame from the host; an error is a malformed frame.
 func hostFrame(c net.Conn) (kind byte, payload []byte, err error) {
 	var h [contract.HeaderSize]byte
 	if _, err := io.ReadFull(c, h[:]); err != nil {
@@ -86,7 +86,7 @@ func hostFrame(c net.Conn) (kind byte, payload []byte, err error) {
 	return h[4], payload, err
 }
 
-// zeros is a standard input without end.
+// zeros is an endless standard input.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
@@ -105,8 +105,8 @@ func start(t *testing.T, w *wire) *Conn {
 	return c
 }
 
-// A program that ends while standard input is being sent leaves its artifacts: no
-// frame of the feed is cut by the one that asks for them.
+// A program that ends while standard input is being sent keeps its artifacts: the request for artifacts does not
+// truncate a frame of the input.
 func TestCollectWhileStdinIsSent(t *testing.T) {
 	t.Parallel()
 	rounds := 100
@@ -127,8 +127,7 @@ func TestCollectWhileStdinIsSent(t *testing.T) {
 				case kind == contract.FrameStart:
 					sendFrame(inside, 's', "")
 				case kind == contract.FrameStdin:
-					// Ends when a few more are on their way, and takes them in
-					// only then, as a program does that had not read them.
+					// It ends while more frames are on their way, and reads them only then, like a program that had not read them.
 					sendFrame(inside, 'x', `{"code":0,"signal":0,"oom":false,"out":true}`)
 					broken <- drainUntilCollect(inside)
 					return
@@ -153,8 +152,8 @@ func TestCollectWhileStdinIsSent(t *testing.T) {
 	}
 }
 
-// drainUntilCollect takes in what was under way and answers the frame that asks for
-// artifacts, which must be whole and the last one.
+// drainUntilCollect reads the remaining input, and answers the frame that asks for artifacts. That frame must be
+// complete and the last one.
 func drainUntilCollect(c net.Conn) error {
 	for {
 		kind, payload, err := hostFrame(c)
@@ -172,8 +171,7 @@ func drainUntilCollect(c net.Conn) error {
 	}
 }
 
-// A guest that says it has ended and takes no more in keeps Collect for as long as its
-// context lasts, and Close not at all.
+// A guest reports its end and reads nothing more. Collect then waits until its context ends, and Close does not wait.
 func TestCollectFromADeafGuest(t *testing.T) {
 	host, inside := gvisorPair(t)
 	c := start(t, withGuestOver(t, host, inside, func(inside net.Conn) {
@@ -197,7 +195,7 @@ func TestCollectFromADeafGuest(t *testing.T) {
 	}
 }
 
-// A standard input that never comes does not keep anybody.
+// A standard input without data delays nobody.
 func TestStreamWithSilentStdin(t *testing.T) {
 	silent, unused := io.Pipe()
 	defer unused.Close()

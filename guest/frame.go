@@ -9,42 +9,40 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// The conversation, both ends (agent/agent.c has the other; contract/contract.go has
-// the letters and limits).
+// The conversation, both ends (agent/agent.c has the other; contract/contract.go has the letters and limits).
 //
-// Before there is a connection, single UDP datagrams between AgentPort on both
-// sides:
+// Before there is a connection, single UDP datagrams between AgentPort on both sides:
 //
 //	UTD1                            guest → host: the bell; I am ready
 //	UTS1 nonce:8 time:8 entropy:64  host → guest: the seed; time in ns since 1970
 //	UTA1 nonce:8                    guest → host: that seed is in
 //	UTW1                            host → guest: the next conversation is a rehearsal
-//	UTW1                            guest → host: very well
+//	UTW1                            guest → host: understood
 //	UTX1                            guest → host: it is over and forgotten
 //
-// The seed comes first so that the guest's kernel has fresh entropy and the
-// right time before it answers its first TCP segment.
+// The seed comes first so that the guest's kernel has fresh entropy and the right time before it answers its first TCP
+// segment.
 //
-// Then one TCP connection that the host dials, and frames on it: payload length
-// (4 bytes, big-endian), type (1 byte), payload. All numbers are big-endian.
+// Then one TCP connection that the host dials, and frames on it: payload length (4 bytes, big-endian), type (1 byte),
+// payload. All numbers are big-endian.
 //
 //	host to guest
 //	F file          kind:1 owner:1 mode:4 size:8 mtime:8 pathlen:2 path [link target]
 //	D data          part of the file announced last
 //	L relay         ports (2 bytes each) of the loopback that lead to the gateway
-//	P process       how a fresh process is started: folder, NUL, arguments with a NUL
+//	P process       how to start a fresh process: folder, NUL, arguments with a NUL
 //	                behind each, NUL, variables likewise, NUL
 //	T terminal      columns:2 rows:2; before the start: a fresh process has a terminal;
-//	                while the code runs: its size is another one
+//	                while the code runs: its new size
 //	V session       before the start: the process is a session's program (session/)
-//	K lasting       before the start: the conversation outlives its connection. A seed that
-//	                comes later ends that, if there still is one, and the next one begins
-//	                with hello and this frame, and goes on
-//	Y layer         before the start: what comes back is a layer (Conn.Layer), and not /out
-//	W look          folder; before the start: what the code leaves in it is told at the end
-//	H hand out      before the start: what the code is compiled to comes before it runs
+//	K lasting       before the start: the conversation outlives its connection. A later seed
+//	                ends the connection, if there still is one. The next connection begins
+//	                with hello and this frame, and continues
+//	Y layer         before the start: the guest returns a layer (Conn.Layer) instead of /out
+//	W look          folder; before the start: report at the end what the code leaves in it
+//	H hand out      before the start: send the compiled code before it runs
 //	S start         JSON, see Start
-//	G go on         the host has that program: the code may run
+//	G go on         the host has the compiled code: it may run
 //	I stdin         bytes for standard input
 //	Z end of stdin
 //	A collect       after the exit: send what lies in /out
@@ -53,9 +51,8 @@ import (
 //	h hello         JSON, see Hello
 //	s started       the start was taken, entropy included; user code is next
 //	o e output      bytes of standard output, of standard error
-//	p program       part of what the code was compiled to, empty behind the last part. The
-//	                code waits until it goes on
-//	l left          number:4, then the first of these names with a NUL behind each, see Left
+//	p program       part of the compiled code, empty after the last part. The code waits for G
+//	l left          number:4, then the first of these names with a NUL after each, see Left
 //	x exit          JSON, see End
 //	w rehearsed     the rehearsal's program has ended
 //	a artifact      kind:1 mode:4 path below /out, of something in it

@@ -14,7 +14,7 @@ func TestReadFrame(t *testing.T) {
 		in       []byte
 		kind     byte
 		payload  string
-		protocol bool // the error is a violation
+		protocol bool // the error is a protocol violation
 		err      bool
 	}{
 		"lies: more than the limit":       {[]byte{0, 0x10, 0, 1, 'o'}, 0, "", true, true},
@@ -40,7 +40,7 @@ func TestReadFrame(t *testing.T) {
 	}
 }
 
-// What is read is what was written, and never more than the limit is taken.
+// Reading returns what was written, and never accepts more than the limit.
 func FuzzReadFrame(f *testing.F) {
 	f.Add(appendFrame(nil, 'o', []byte("hello")))
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 'o'})

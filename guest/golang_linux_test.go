@@ -10,10 +10,10 @@ import (
 	"testing"
 )
 
-// What stands for a start of Go without the go command (golang/program/build.c), on this host: with the sanitizers,
-// and shell scripts in the place of compiler and linker.
+// The replacement for the go command that starts a Go program (golang/program/build.c), on this host: with the
+// sanitizers, and with shell scripts as compiler and linker.
 
-// building compiles a program that builds its first argument's file, and prints the program's path, or "go".
+// building compiles a program that builds the file in its first argument. It prints the program's path, or "go".
 func building(t *testing.T, root, work string) string {
 	t.Helper()
 	if _, err := exec.LookPath("gcc"); err != nil {
@@ -102,7 +102,7 @@ func goBuildRows(main, tools, dir string) map[string]goBuildRow {
 
 type goToolsRow struct{ compile, link, printed, errs string }
 
-// goToolsRows are what compiler and linker say, and what comes of it.
+// goToolsRows are outputs of compiler and linker, and the results.
 func goToolsRows(at, links, dir, work string) map[string]goToolsRow {
 	return map[string]goToolsRow{
 		"an error": {"echo " + at + ":3:1: undefined: x; exit 2", links, "",
@@ -159,13 +159,13 @@ func TestGoBuild(t *testing.T) {
 	write(filepath.Join(root, "direct/commands"), strings.Join([]string{compile, "-o", "$WORK/b001/_pkg_.a", "-buildid",
 		"$ID", "$FILE", "", link, "-o", "$WORK/b001/exe/$NAME", "-buildid=$ID", "$WORK/b001/_pkg_.a", ""}, "\n"), 0o644)
 	const links = "#!/bin/sh\necho program > $2; chmod 755 $2\n"
-	channel, err := os.Open(os.DevNull) // in the place of the control channel, which no tool is to have
+	channel, err := os.Open(os.DevNull) // in the place of the control channel, which no tool may have
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer channel.Close()
 
-	// run builds a file of that text, and says what came of it.
+	// run builds a file with that text, and returns the result.
 	in := dir
 	run := func(t *testing.T, name, text string, env []string, args ...string) (printed, errs string, code int) {
 		t.Helper()
@@ -192,7 +192,7 @@ func TestGoBuild(t *testing.T) {
 
 	refuseBuilds(t, write, compile, works, link, links, main, dir, run, work)
 
-	// What compiler and linker say.
+	// Messages of compiler and linker.
 	at := filepath.Join(dir, "x.go")
 	for name, c := range goToolsRows(at, links, dir, work) {
 		t.Run(name, func(t *testing.T) {
@@ -206,7 +206,7 @@ func TestGoBuild(t *testing.T) {
 		})
 	}
 
-	// From elsewhere a path stays as it is, unless go would shorten it.
+	// A path from elsewhere stays as it is, unless go would shorten it.
 	write(compile, "#!/bin/sh\necho "+at+":3:1: undefined: x; exit 2\n", 0o755)
 	for folder, want := range map[string]string{"/usr/bin": "# command-line-arguments\n" + at + ":3:1: undefined: x\n",
 		"/": "", filepath.Dir(dir): ""} {
@@ -218,11 +218,11 @@ func TestGoBuild(t *testing.T) {
 	}
 	in = dir
 
-	// Descriptions that are none.
+	// Invalid descriptions.
 	refuseGoFiles(t, write, compile, works, link, links, root, run, main)
 }
 
-// refuseGoFiles checks what is no program of one file.
+// refuseGoFiles checks files that are not a program of one file.
 func refuseGoFiles(
 	t *testing.T, write func(name string, text string, mode os.FileMode), compile, works, link, links,
 	root string,
@@ -244,7 +244,7 @@ func refuseGoFiles(
 	}
 }
 
-// refuseBuilds checks what is no plain build of one program.
+// refuseBuilds checks builds that are not a plain build of one program.
 func refuseBuilds(
 	t *testing.T, write func(name string, text string, mode os.FileMode), compile, works, link, links, main,
 	dir string,
@@ -255,7 +255,7 @@ func refuseBuilds(
 	tools := t.TempDir()
 	write(filepath.Join(tools, "gcc"), "", 0o755)
 
-	// Whose matter a program is.
+	// Which programs the replacement builds.
 	write(compile, works, 0o755)
 	write(link, links, 0o755)
 	for name, c := range goBuildRows(main, tools, dir) {

@@ -13,7 +13,7 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// handing is a hosted agent that was asked to hand out a program, whose code has started.
+// handing is a hosted agent that was asked for a compiled program, and whose code has started.
 func handing(t *testing.T, d Draft) (*hosted, *Conn) {
 	t.Helper()
 	h := host(t, "agent")
@@ -25,12 +25,12 @@ func handing(t *testing.T, d Draft) (*hosted, *Conn) {
 	return h, c
 }
 
-// program is what says that one of that size comes, and it.
+// program returns a program with its header, which announces the size.
 func program(size int, text []byte) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{contract.ControlProgram}, uint32(size)), text...)
 }
 
-// goesOn waits for the agent's word that the host has the program, and for the end of the channel.
+// goesOn waits until the agent reports that the host has the program, and until the channel ends.
 func goesOn(t *testing.T, h *hosted) {
 	t.Helper()
 	if got, err := io.ReadAll(h.ctl); err != nil && !strings.Contains(err.Error(), "reset") ||
@@ -39,8 +39,8 @@ func goesOn(t *testing.T, h *hosted) {
 	}
 }
 
-// The agent hands out a program, once, holds standard input and the code until the host has it, and
-// then has no channel any more by which anybody could hand out another one.
+// The agent sends a program to the host once. It holds standard input and the code until the host has it. Then it
+// closes the channel, so nobody can send another one.
 func TestHostedHandOut(t *testing.T) {
 	t.Parallel()
 	text := make([]byte, 3<<20+7)
@@ -80,7 +80,7 @@ func TestHostedHandOut(t *testing.T) {
 	}
 }
 
-// What is said by who was not asked, or is no program, hands out nothing.
+// Data from a guest that was not asked, or that is not a program, is never kept.
 func TestHostedHandOutRefused(t *testing.T) {
 	t.Parallel()
 	for name, words := range map[string][]byte{

@@ -13,7 +13,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// draft is one that notes what it is told.
+// draft is a draft that records its calls.
 type draft struct {
 	bytes.Buffer
 	kept []string
@@ -22,7 +22,7 @@ type draft struct {
 func (d *draft) Write(part []byte) { d.Buffer.Write(part) }
 func (d *draft) Keep()             { d.kept = append(d.kept, d.String()) }
 
-// handedOut has a guest start code that it is to hand out.
+// handedOut makes a guest start code whose program it must send.
 func handedOut(t *testing.T, n Network) (*Conn, *draft) {
 	t.Helper()
 	c, err := Connect(t.Context(), n)
@@ -40,7 +40,7 @@ func handedOut(t *testing.T, n Network) (*Conn, *draft) {
 	return c, d
 }
 
-// A guest that hands out a program: what the host keeps, and when it lets the code run.
+// A guest that sends a program: what the host keeps, and when the code may run.
 func TestAttackHandOut(t *testing.T) {
 	const ended = `{"code":0,"signal":0,"oom":false,"out":false}`
 	part := strings.Repeat("x", contract.MaxChunk)
@@ -51,8 +51,8 @@ func TestAttackHandOut(t *testing.T) {
 	}
 	for _, row := range []struct {
 		name string
-		then func(net.Conn) // what the guest does once the code has started
-		want string         // what comes of it, and what is kept
+		then func(net.Conn) // the guest's actions after the start of the code
+		want string         // the result, and what is kept
 	}{
 		{"a program", func(c net.Conn) { whole(c); goesOn(c); sendFrame(c, 'x', ended) }, `taken, keeps ["a program"]`},
 		{"none, where nothing was compiled", func(c net.Conn) {
@@ -116,7 +116,7 @@ func TestAttackHandOut(t *testing.T) {
 	}
 }
 
-// Standard input comes behind the host's word that it has the program, and not before.
+// Standard input comes only after the host has confirmed the program.
 func TestHandOutBeforeStdin(t *testing.T) {
 	var got []byte
 	c, _ := handedOut(t, withGuest(t, func(c net.Conn) {
@@ -130,7 +130,7 @@ func TestHandOutBeforeStdin(t *testing.T) {
 			switch kind {
 			case contract.FrameStart:
 				sendFrame(c, 's', "")
-				sendFrame(c, 'o', "compiled") // and standard input would have been sent by now
+				sendFrame(c, 'o', "compiled") // standard input would have been sent by now
 				sendFrame(c, 'p', "program")
 				sendFrame(c, 'p', "")
 			case contract.FrameStdin:
@@ -147,7 +147,7 @@ func TestHandOutBeforeStdin(t *testing.T) {
 	}
 }
 
-// Whatever frames come, a program is kept once at most, and is what came before its end.
+// Whatever frames come, a program is kept at most once, and it is the data before its end.
 func FuzzHandOut(f *testing.F) {
 	program := append(appendFrame(nil, 'p', []byte("a program")), appendFrame(nil, 'p', nil)...)
 	f.Add(program)

@@ -21,14 +21,14 @@ import (
 	"github.com/unitask/unitask/internal/socketpair"
 )
 
-// The guest's own C programs on this host, compiled with the address and the
-// undefined-behaviour sanitizer (testdata/hosted.c), with Conn as their host.
+// The guest's own C programs on this host, compiled with the address and the undefined-behavior sanitizer
+// (testdata/hosted.c), with Conn as their host.
 
-// gateway is the host's address for a hosted agent. The relay listens on 127.0.0.1
-// and carries to the gateway, so it is another one.
+// gateway is the host's address for a hosted agent. The relay listens on 127.0.0.1 and connects to the gateway, so the
+// address must differ.
 const gateway = "127.0.0.2"
 
-// hostedDir is the program's folder, once it is made.
+// hostedDir is the program's folder, once it exists.
 var hostedDir string
 
 func TestMain(m *testing.M) {
@@ -62,8 +62,8 @@ var hostedProgram = sync.OnceValues(func() (string, error) {
 	return program, nil
 })
 
-// hosted is a guest on this host: a process with the agent, and the test in the place
-// of Node and of the kernel. It is the Network that leads to it.
+// hosted is a guest on this host: a process with the agent. The test replaces Node and the kernel. hosted is also the
+// Network that leads to it.
 type hosted struct {
 	t          *testing.T
 	cmd        *exec.Cmd
@@ -73,7 +73,7 @@ type hosted struct {
 	gone       chan struct{}
 	said, errs bytes.Buffer
 
-	out    string   // folder that is /out
+	out    string   // the folder used as /out
 	stdin  *os.File // the program's ends
 	stdout *os.File
 	stderr *os.File
@@ -118,7 +118,7 @@ func host(t *testing.T, mode string, env ...string) *hosted {
 	listener.Close()
 	h.udp, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(gateway)})
 	must(err)
-	pipe := func(read, write **os.File) { // of which one end is theirs
+	pipe := func(read, write **os.File) { // one end of each is theirs
 		r, w, err := os.Pipe()
 		must(err)
 		if read != nil {
@@ -191,7 +191,7 @@ func (h *hosted) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 		_ = h.udp.SetReadDeadline(time.Unix(1, 0))
 	})
 	defer func() {
-		if !stop() { // it has begun: the next one must not meet its deadline
+		if !stop() { // it has started: the next one must not exceed its deadline
 			<-ended
 			_ = h.udp.SetReadDeadline(time.Time{})
 		}
@@ -204,7 +204,7 @@ func (h *hosted) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 	return buf[:n], err
 }
 
-// connect has Node say that it is up, and connects.
+// connect makes Node report that it is ready, and connects.
 func (h *hosted) connect() *Conn {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), hostedPatience)
@@ -221,7 +221,7 @@ func (h *hosted) connect() *Conn {
 	return c
 }
 
-// hostedPatience bounds what must happen soon; sanitizers are slow and so may be CI.
+// hostedPatience is the limit for quick operations; sanitizers are slow, and CI may be slow too.
 const hostedPatience = 20 * time.Second
 
 func (h *hosted) say(words ...byte) {
@@ -231,7 +231,7 @@ func (h *hosted) say(words ...byte) {
 	}
 }
 
-// startFrame reads the start as Node does, and says that it has.
+// startFrame reads the start as Node does, and confirms it.
 func (h *hosted) takeStart() string {
 	h.t.Helper()
 	kind, payload, err := hostFrame(fileConn{h.ctl})
@@ -247,7 +247,7 @@ type fileConn struct{ *os.File }
 func (fileConn) LocalAddr() net.Addr  { return nil }
 func (fileConn) RemoteAddr() net.Addr { return nil }
 
-// run is Start with the test as Node.
+// run is Start with the test in Node's role.
 func (h *hosted) run(c *Conn) {
 	h.t.Helper()
 	done := make(chan struct{})
@@ -260,7 +260,7 @@ func (h *hosted) run(c *Conn) {
 	<-done
 }
 
-// A program may have ended before the agent hears that it has started.
+// A program may end before the agent learns that it has started.
 func TestHostedQuickProgram(t *testing.T) {
 	t.Parallel()
 	h := host(t, "agent")
@@ -373,8 +373,8 @@ func leaveArtifacts(t *testing.T, h *hosted) string {
 	return refused
 }
 
-// Where the kernel would write files to its disk they are committed while they have no
-// length, so many at once, and before anything looks at them.
+// If the kernel would write files to its disk, they are committed while they are empty. So many are committed at once,
+// and before anything looks at them.
 func TestHostedCommits(t *testing.T) {
 	t.Parallel()
 	h := host(t, "agent", "COMMITS=1")
@@ -389,7 +389,7 @@ func TestHostedCommits(t *testing.T) {
 	}
 	put("a", "12345")
 	put("empty", "")
-	put("a", "123") // which is one that waits
+	put("a", "123") // one that waits
 	for i := range 70 {
 		put(fmt.Sprint(i), "1234567")
 	}
@@ -410,7 +410,7 @@ func TestHostedCommits(t *testing.T) {
 	}
 }
 
-// A program that ends by itself, and one that ends before there is a host.
+// A program that ends by itself, and one that ends before a host connects.
 func TestHostedEnds(t *testing.T) {
 	t.Parallel()
 	how := func(code, signal int32) []byte {
@@ -477,7 +477,7 @@ func TestHostedRehearsal(t *testing.T) {
 			if text := h.takeStart(); !strings.Contains(text, `"rehearsal":`) {
 				t.Errorf("%q", text)
 			}
-			// More than fits between the agent and the host at once.
+			// More data than fits between the agent and the host at once.
 			_, _ = h.stdout.Write(bytes.Repeat([]byte("x"), 1<<20))
 			h.say(contract.ControlWouldExit, 0)
 			h.say(contract.ControlRehearsed)

@@ -19,8 +19,8 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// The host gives an attempt to connect up when a busy guest takes too long: that was not
-// the conversation, and the next attempt is taken.
+// The host abandons a connection attempt when a busy guest takes too long. The conversation has not begun, and the next
+// attempt is accepted.
 func TestHostedImpatient(t *testing.T) {
 	t.Parallel()
 	h := host(t, "agent")
@@ -52,7 +52,7 @@ func TestHostedImpatient(t *testing.T) {
 	}
 }
 
-// connect2 connects to an agent that has rung before.
+// connect2 connects to an agent that has already rung.
 func (h *hosted) connect2(ctx context.Context) *Conn {
 	h.t.Helper()
 	c, err := Connect(ctx, h)
@@ -63,8 +63,8 @@ func (h *hosted) connect2(ctx context.Context) *Conn {
 	return c
 }
 
-// What the agent makes of a host that breaks the protocol, or a program that does: it
-// ends the conversation or goes on, and touches no memory that is not its own.
+// The agent meets a host or a program that breaks the protocol. It ends the conversation or continues, and touches no
+// foreign memory.
 func TestAttackHostedAgent(t *testing.T) {
 	t.Parallel()
 	file := func(kind, owner byte, size uint64, path, target string) string {
@@ -123,7 +123,7 @@ func TestAttackHostedAgent(t *testing.T) {
 		}
 		got := ends
 		if row.want == goesOn {
-			// Then it answers the program's end.
+			// Then it reports the program's end.
 			_ = c.conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 			if _, _, err := c.read(); err != nil {
 				h.say(contract.ControlExit, 1)
@@ -148,7 +148,7 @@ func TestAttackHostedControl(t *testing.T) {
 			letters = append(letters, byte(i))
 		}
 	}
-	// The byte after a word of a rehearsal is taken with it only where the word has one.
+	// The byte after a word of a rehearsal belongs to it only if the word has one.
 	for i := range 256 {
 		pairs = append(pairs, contract.ControlWouldExit, byte(i), contract.ControlRehearsed)
 		if i != contract.ControlExit {
@@ -184,7 +184,7 @@ func TestAttackHostedControl(t *testing.T) {
 	}
 }
 
-// Random bytes from the host, whole frames among them: the agent survives or ends.
+// Random bytes from the host, including complete frames: the agent survives or ends.
 func TestHostedNoise(t *testing.T) {
 	t.Parallel()
 	rounds := 60
@@ -206,7 +206,7 @@ func TestHostedNoise(t *testing.T) {
 			switch random.IntN(4) {
 			case 0:
 				noise = append(noise, body...)
-			case 1: // a file below a folder that is ours, or with a path that lies
+			case 1: // a file below one of our folders, or with a false path
 				body = append([]byte{"fdlq"[random.IntN(4)], byte(random.IntN(3)), 0, 0, 1, 0xff}, body...)
 				if len(body) > 22 {
 					binary.BigEndian.PutUint16(body[22-2:], uint16(random.IntN(300)))

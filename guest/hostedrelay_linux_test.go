@@ -59,7 +59,7 @@ func TestHostedNanos(t *testing.T) {
 	}
 }
 
-// The relay, with an echo server in the gateway's place.
+// The relay, with an echo server at the gateway's address.
 func TestHostedRelay(t *testing.T) {
 	t.Parallel()
 	program := needHosted(t)
@@ -109,8 +109,7 @@ func TestHostedRelay(t *testing.T) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
 	c.Close()
-	// More connections than it carries: the rest is turned away, and those that end
-	// make room.
+	// More connections than the relay's limit: the excess is rejected, and connections that end make room.
 	openManyRelays(t, dial)
 	if err := cmd.Process.Kill(); err != nil {
 		t.Errorf("the relay is gone: %v", err)
@@ -122,7 +121,7 @@ func TestHostedRelay(t *testing.T) {
 	}
 }
 
-// openManyRelays opens more connections than the relay carries at once.
+// openManyRelays opens more connections at once than the relay's limit.
 func openManyRelays(t *testing.T, dial func() *net.TCPConn) {
 	t.Helper()
 	var open []*net.TCPConn
@@ -158,8 +157,8 @@ func openManyRelays(t *testing.T, dial func() *net.TCPConn) {
 	}
 }
 
-// A terminal's first size comes before the start, the others while the code runs; the end
-// of input is a character there.
+// A terminal's first size comes before the start, later sizes while the code runs. The end of input is a character
+// there.
 func TestHostedTerminal(t *testing.T) {
 	h := host(t, "agent", "LAZY=1")
 	if err := Await(t.Context(), h); err != nil {
@@ -185,7 +184,7 @@ func TestHostedTerminal(t *testing.T) {
 	if _, err := io.ReadFull(h.stdin, typed); err != nil || string(typed) != "typed\x04" {
 		t.Errorf("%q %v", typed, err)
 	}
-	resized <- Size{Columns: 1, Rows: 2} // also when the input has ended
+	resized <- Size{Columns: 1, Rows: 2} // even after the end of the input
 	resized <- Size{Columns: 2, Rows: 2}
 	_, _ = h.stdout.WriteString("shown")
 	h.say(contract.ControlExit, 0)

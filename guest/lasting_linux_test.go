@@ -19,7 +19,7 @@ import (
 	"github.com/unitask/unitask/internal/testwait"
 )
 
-// lasting starts a hosted agent's program in a conversation that outlives its connection.
+// lasting starts a hosted agent's program in a conversation that survives its connection.
 func lasting(t *testing.T) (*hosted, *Conn) {
 	h := host(t, "agent")
 	c := h.connect()
@@ -30,7 +30,7 @@ func lasting(t *testing.T) (*hosted, *Conn) {
 	return h, c
 }
 
-// streams carries what the program prints from a connection.
+// streams reads the program's output from a connection.
 type streams struct {
 	out  *io.PipeReader
 	end  chan End
@@ -51,7 +51,7 @@ func stream1(c *Conn) *streams {
 	return s
 }
 
-// reads reads as much as it wants, and nothing else must come.
+// reads reads the wanted text, and nothing else may come.
 func (s *streams) reads(t *testing.T, want string) {
 	t.Helper()
 	got := make([]byte, len(want))
@@ -72,7 +72,7 @@ func (h *hosted) rejoin() *Conn {
 	return c
 }
 
-// What was sent before the host has said that the conversation lasts changes nothing, however long ago.
+// Data sent before the host has made the conversation persistent has no effect, however old it is.
 func TestHostedLastingLate(t *testing.T) {
 	t.Parallel()
 	h := host(t, "agent")
@@ -100,15 +100,15 @@ func TestHostedLastingLate(t *testing.T) {
 	}
 }
 
-// A conversation that lasts goes on, on another connection, however the one before was lost: the
-// program keeps its streams, and every byte of its that the connection had not taken comes.
+// A persistent conversation continues on a new connection, however the old one was lost. The program keeps its streams,
+// and every byte that the old connection had not delivered arrives.
 func TestHostedLasting(t *testing.T) {
 	t.Parallel()
 	h, c := lasting(t)
 	s := stream1(c)
 	fmt.Fprint(h.stdout, "one")
 	s.reads(t, "one")
-	// The host has another network, and the agent knows of nothing.
+	// The host has another network, and the agent does not know.
 	c2 := h.rejoin()
 	if !c2.Hello.Started {
 		t.Errorf("%+v", c2.Hello)
@@ -126,7 +126,7 @@ func TestHostedLasting(t *testing.T) {
 	if _, err := io.ReadFull(h.stdin, got); err != nil || string(got) != "to the program" {
 		t.Errorf("%q %v", got, err)
 	}
-	// The connection is lost, and the program prints more than the agent and the pipe hold.
+	// The connection is lost, and the program prints more than the agent and the pipe can hold.
 	c2.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), hostedPatience)
 	defer cancel()
@@ -136,7 +136,7 @@ func TestHostedLasting(t *testing.T) {
 	large := strings.Repeat("0123456789abcde\n", 1<<16)
 	wrote := make(chan error, 1)
 	go func() { _, err := io.WriteString(h.stdout, large); wrote <- err }()
-	// The host gives attempts up.
+	// The host abandons attempts.
 	if err := seed(ctx, h); err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestHostedLasting(t *testing.T) {
 	if err := <-wrote; err != nil {
 		t.Error(err)
 	}
-	// It ends while nobody is there.
+	// It ends while nobody is connected.
 	c3.Close()
 	if err := Await(ctx, h); err != nil {
 		t.Fatal(err)
@@ -173,7 +173,7 @@ func TestHostedLasting(t *testing.T) {
 	}
 }
 
-// Without that a conversation ends with its connection.
+// Otherwise a conversation ends with its connection.
 func TestHostedNotLasting(t *testing.T) {
 	t.Parallel()
 	h := host(t, "agent")
@@ -220,7 +220,7 @@ func attackHostedLastingRows(
 	}
 }
 
-// What ends no lasting conversation, and what does.
+// What ends a persistent conversation, and what does not.
 func TestAttackHostedLasting(t *testing.T) {
 	t.Parallel()
 	seeded := func(nonce byte) []byte {
@@ -228,7 +228,7 @@ func TestAttackHostedLasting(t *testing.T) {
 		m = binary.BigEndian.AppendUint64(m, uint64(time.Now().UnixNano()))
 		return append(m, make([]byte, contract.EntropySize)...)
 	}
-	other := func(h *hosted, datagrams ...[]byte) { // from the gateway's address, and a port of its own
+	other := func(h *hosted, datagrams ...[]byte) { // from the gateway's address, and another port
 		conn, err := net.DialUDP("udp4", &net.UDPAddr{IP: net.ParseIP(gateway)}, h.agent.(*net.UDPAddr))
 		if err != nil {
 			h.t.Fatal(err)
@@ -243,7 +243,7 @@ func TestAttackHostedLasting(t *testing.T) {
 		h, c := lasting(t)
 		s := stream1(c)
 		row.do(h, c)
-		_ = h.udp.SetReadDeadline(time.Now().Add(50 * time.Millisecond)) // what it answers
+		_ = h.udp.SetReadDeadline(time.Now().Add(50 * time.Millisecond)) // its answer
 		for buf := make([]byte, 512); ; {
 			if _, _, err := h.udp.ReadFrom(buf); err != nil {
 				break
@@ -258,7 +258,7 @@ func TestAttackHostedLasting(t *testing.T) {
 		case err := <-answer:
 			if got = goesOn; err != nil {
 				got = lost
-				again := stream1(h.rejoin()) // and the host comes again
+				again := stream1(h.rejoin()) // and the host reconnects
 				again.reads(t, "x")
 			}
 		case <-h.gone:
@@ -269,7 +269,7 @@ func TestAttackHostedLasting(t *testing.T) {
 		c.Close()
 		h.close()
 	}
-	// Before the start only the host may say that it lasts.
+	// Only the host may make the conversation persistent before the start.
 	h := host(t, "agent")
 	c := h.connect()
 	h.run(c)
@@ -282,7 +282,7 @@ func TestAttackHostedLasting(t *testing.T) {
 	c.Close()
 }
 
-// A guest that says at the wrong time that its program runs, or that it does not.
+// A guest that reports at a wrong time that its program runs, or that it does not.
 func TestAttackRejoin(t *testing.T) {
 	const started = `{"version":1,"kernel":"linux","started":true}`
 	for _, row := range []struct {
@@ -308,8 +308,8 @@ func TestAttackRejoin(t *testing.T) {
 	}
 }
 
-// The code runs while the agent waits for the host again, and may have connected before: it is not
-// taken for the host, whose frames make files as root.
+// The code runs while the agent waits for the host again, and may connect first. The agent does not take it for the
+// host, whose frames create files as root.
 func TestHostedLastingImpostor(t *testing.T) {
 	t.Parallel()
 	h, c := lasting(t)

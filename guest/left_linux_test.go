@@ -18,7 +18,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// leftRow is what code does in its folder, and what the agent tells.
+// leftRow is an action of code in its folder, and the agent's report.
 type leftRow struct {
 	name string
 	make func(dir string)
@@ -79,7 +79,7 @@ func leftRows(t *testing.T) []leftRow {
 	}
 }
 
-// The agent tells which files and folders are new since the start, whatever else lies in the folder.
+// The agent reports which files and folders are new since the start, whatever else is in the folder.
 func TestHostedLeft(t *testing.T) {
 	t.Parallel()
 	for _, c := range leftRows(t) {
@@ -111,7 +111,7 @@ func TestHostedLeft(t *testing.T) {
 	}
 }
 
-// afterTick returns when new files get a time after now: that of the kernel's last tick.
+// afterTick returns when new files get a time after now, which is the time of the kernel's last tick.
 func afterTick(t *testing.T) {
 	t.Helper()
 	probe, now := filepath.Join(t.TempDir(), "probe"), time.Now()
@@ -137,7 +137,7 @@ func mkdir(t *testing.T, name string) {
 	}
 }
 
-// A guest that tells what was left unasked, twice or wrongly breaks the protocol.
+// A guest that reports leftover files unasked, twice or wrongly breaks the protocol.
 func TestAttackLeft(t *testing.T) {
 	left := func(count uint32, names string) string {
 		return string(binary.BigEndian.AppendUint32(nil, count)) + names

@@ -11,7 +11,7 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// What a process of its own is given is bounded before it is sent.
+// The arguments of a separate process are limited before they are sent.
 func TestProcessBounds(t *testing.T) {
 	ours, theirs := net.Pipe()
 	defer ours.Close()
@@ -45,7 +45,7 @@ func TestProcessBounds(t *testing.T) {
 	}
 }
 
-// Errors name what they are about, and what caused them.
+// Errors name their subject and their cause.
 func TestErrors(t *testing.T) {
 	for want, err := range map[string]error{
 		"put /x: EOF":                               &ContentError{Path: "/x", Err: io.EOF},

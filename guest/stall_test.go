@@ -18,7 +18,7 @@ import (
 	"github.com/unitask/unitask/internal/testwait"
 )
 
-// startBehind starts the code behind so many empty files.
+// startBehind starts the code after n empty files.
 func startBehind(c *Conn, files int) error {
 	for i := range files {
 		if err := c.Put(File{Path: fmt.Sprint("/", i)}, nil); err != nil {
@@ -28,8 +28,7 @@ func startBehind(c *Conn, files int) error {
 	return c.Start(context.Background(), Start{})
 }
 
-// gonetErrors is a connection whose errors at a deadline are gVisor's: a time-out that is
-// not os.ErrDeadlineExceeded.
+// gonetErrors is a connection whose errors at a deadline are gVisor's: a timeout that is not os.ErrDeadlineExceeded.
 type gonetErrors struct{ net.Conn }
 
 type gonetTimeout struct{}
@@ -57,7 +56,7 @@ func gonetError(err error) error {
 	return err
 }
 
-// A guest that takes nothing, or never starts the code, does not keep a run waiting.
+// A guest that reads nothing, or never starts the code, does not delay a run.
 func TestStalls(t *testing.T) {
 	for name, c := range map[string]struct {
 		guest func(net.Conn) // its end, after the hello
@@ -100,7 +99,7 @@ func TestStalls(t *testing.T) {
 	}
 }
 
-// The limits of the time before the code do not hold while it runs.
+// The time limits before the code do not apply while it runs.
 func TestSlowCodeIsNoStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()

@@ -20,8 +20,8 @@ import (
 	"github.com/unitask/unitask/internal/testsignals"
 )
 
-// What waits for a start (start/start.c) on this host, compiled with the sanitizers: in
-// the shell's program, which becomes this host's bash.
+// The program that waits for a start (start/start.c) on this host, compiled with the sanitizers. It is in the shell's
+// program, which becomes this host's bash.
 
 // waiting compiles it once for a test.
 func waiting(t *testing.T) string {
@@ -40,8 +40,7 @@ func waiting(t *testing.T) string {
 	return program
 }
 
-// told starts it and tells it frames; it returns the words that it said, what it printed and
-// its exit code.
+// told starts it and sends it frames; it returns its control words, its output and its exit code.
 func told(t *testing.T, program string, frames ...[]byte) (words, printed string, code int) {
 	t.Helper()
 	testsignals.Default(t)
@@ -68,7 +67,7 @@ func told(t *testing.T, program string, frames ...[]byte) (words, printed string
 		}
 		if words += string(word); i < len(frames) {
 			_, _ = ours.Write(frames[i])
-			if i == len(frames)-1 { // the agent has no more to say
+			if i == len(frames)-1 { // the agent has no more to send
 				_ = syscall.Shutdown(int(ours.Fd()), syscall.SHUT_WR)
 			}
 		}
@@ -81,7 +80,7 @@ func controlFrame(text []byte) []byte {
 	return append(append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), contract.FrameStart), text...)
 }
 
-// startOf is the frame of a start, as Conn sends it.
+// startOf returns the frame of a start, as Conn sends it.
 func startOf(t *testing.T, s Start, rehearsal string) []byte {
 	t.Helper()
 	text, err := startFrame(s, rehearsal)
@@ -125,7 +124,7 @@ func TestStartIsTaken(t *testing.T) {
 	}
 }
 
-// What is no start is not taken, and nothing runs.
+// An invalid start is not accepted, and nothing runs.
 func TestAttackStart(t *testing.T) {
 	program := waiting(t)
 	dir := t.TempDir()

@@ -56,7 +56,7 @@ func (s *Stdin) Read(p []byte) (int, error) {
 // stopPatience bounds Stop's wait for a reader that accepted its deadline: a wrapping reader may ignore it.
 const stopPatience = time.Second
 
-// Stop ends the reading, and returns when no Read that can be ended is under way.
+// Stop ends the reading, and returns when every Read that can be ended has returned.
 func (s *Stdin) Stop() {
 	s.mu.Lock()
 	s.stopped = true

@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// readsUntil is a guest whose program ends with the first frame of that kind, having taken in what came before.
+// readsUntil is a guest whose program reads until the first frame of that kind, and then ends.
 func readsUntil(kind byte, took *strings.Builder) func(net.Conn) {
 	return func(inside net.Conn) {
 		for {
@@ -33,7 +33,7 @@ func readsUntil(kind byte, took *strings.Builder) func(net.Conn) {
 	}
 }
 
-// A standard input that breaks is not one that ends.
+// An error of standard input differs from its end.
 func TestStdinThatBreaks(t *testing.T) {
 	broken := errors.New("the sender hung up")
 	half := func() io.Reader { return io.MultiReader(strings.NewReader("half"), iotest.ErrReader(broken)) }
@@ -71,8 +71,7 @@ func TestStdinThatBreaks(t *testing.T) {
 	}
 }
 
-// What a program leaves of its standard input is there for the next one, whose reads wait as if there had been none
-// before.
+// The unread part of standard input is there for the next program, whose reads wait as if there had been none before.
 func TestStdinInTurn(t *testing.T) {
 	from, to, err := os.Pipe()
 	if err != nil {
@@ -104,12 +103,12 @@ func TestStdinInTurn(t *testing.T) {
 	}
 }
 
-// deafReader takes a deadline and does not heed it.
+// deafReader accepts a deadline and ignores it.
 type deafReader struct{ io.Reader }
 
 func (deafReader) SetReadDeadline(time.Time) error { return nil }
 
-// A reader that does not heed its deadline keeps nobody, and what it says later is not told.
+// A reader that ignores its deadline delays nobody, and its later data is not sent.
 func TestStdinThatIsDeaf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from, to := io.Pipe()

@@ -29,7 +29,7 @@ func unpackTar(r io.Reader, dir string, want selector) error {
 	return unpackOf(r, dir, want, new(int64(maxArchiveBytes)))
 }
 
-// unpackOf does the same with one of several archives, which together may hold *left more bytes.
+// unpackOf is like unpackTar for one of several archives, which together may have *left more bytes.
 func unpackOf(r io.Reader, dir string, want selector, left *int64) error {
 	most := *left
 	root, err := os.OpenRoot(dir)

@@ -27,10 +27,8 @@ func (im *Image) Boot() Boot {
 	case im.Kernel == Nanos:
 		boot.PCI = true
 	case im.Arch == AMD64:
-		// The ACPI of microvm has no legacy devices, so Linux leaves a PC's interrupt controller and timer as they
-		// are. If
-		// that timer fired just as Linux enabled interrupts, it arrived as number 0 (division by zero) and ended the
-		// boot.
+		// The ACPI of microvm has no legacy devices, so Linux leaves a PC's interrupt controller and timer as they are. If
+		// that timer fired just as Linux enabled interrupts, it arrived as number 0 (division by zero) and ended the boot.
 		boot.MachineOptions = "acpi=on,pit=off,pic=off"
 		boot.Append = "console=ttyS0 no_timer_check " + linuxArgs
 	default:

@@ -23,8 +23,7 @@ import (
 	"github.com/unitask/unitask/internal/bounded"
 )
 
-// A bundle holds all parts of the linux guest of one architecture, including unitask's own programs, for hosts
-// without
+// A bundle holds all parts of the linux guest of one architecture, including unitask's own programs, for hosts without
 // apt and a C compiler. It is a zstd-compressed tar with a folder ARCH/PART for each part, laid out as in the store,
 // and a list of licences and sources. The same parts give the same bytes.
 const (
@@ -173,8 +172,7 @@ func bundlePart(w *tar.Writer, arch Arch, p Part) error {
 	})
 }
 
-// takeBundle installs every part of a bundle, or none. The caller holds the vendor lock. takeBundle trusts the
-// bundle:
+// takeBundle installs every part of a bundle, or none. The caller holds the vendor lock. takeBundle trusts the bundle:
 // the caller has checked the digest, or the user has named the file.
 func (ps Parts) takeBundle(arch Arch, file string) ([]string, error) {
 	f, err := os.Open(file)

@@ -16,7 +16,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// bundleOf writes the bundle of a store whose parts are whole.
+// bundleOf writes the bundle of a store with complete parts.
 func bundleOf(t testing.TB) (file string, text []byte) {
 	t.Helper()
 	s := fakeStore(t)
@@ -69,8 +69,8 @@ func TestBundle(t *testing.T) {
 	}
 }
 
-// A package's link among its headers, as numpy's, is not in a bundle: who takes one refuses links that the host
-// follows.
+// A link among a package's headers, as in numpy, is not in a bundle: the receiver refuses links that the host would
+// follow.
 func TestBundleOfHeaders(t *testing.T) {
 	s := fakeStore(t)
 	include := filepath.Join(s.vendorDir(HostArch()), "libgcc", "include", "sub")
@@ -89,7 +89,7 @@ func TestBundleOfHeaders(t *testing.T) {
 	}
 }
 
-// A host without apt, or with UNITASK_PARTS_URL, has the parts from a bundle.
+// A host without apt, or with UNITASK_PARTS_URL, gets the parts from a bundle.
 func TestVendorByBundle(t *testing.T) {
 	_, text := bundleOf(t)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -123,7 +123,7 @@ func TestVendorByBundle(t *testing.T) {
 	}
 }
 
-// What a bundle, or who serves it, may try.
+// Attacks by a bundle, or by its server.
 func TestAttackBundle(t *testing.T) {
 	_, good := bundleOf(t)
 	arch := string(HostArch())

@@ -17,8 +17,7 @@ import (
 	"strings"
 )
 
-// guestPart names the part with the guest's own compiled programs. The first payload uses this name; for other
-// payloads
+// guestPart names the part with the guest's own compiled programs. The first payload uses this name; for other payloads
 // the payload's name is appended.
 const guestPart = "guest"
 

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What is compiled here must run on the libc that was vendored, whatever the host's is.
+// Programs compiled here must run with the vendored libc, whatever the host's is.
 func TestRunsOn(t *testing.T) {
 	cc := compiler(HostArch())
 	if _, err := exec.LookPath(cc); err != nil {

@@ -71,8 +71,7 @@ func (c *Container) Size() int64 {
 	return allocated(st)
 }
 
-// Add writes an image's files into the store, unless they exist, and points the names to the image. by tells where
-// the
+// Add writes an image's files into the store, unless they exist, and points the names to the image. by tells where the
 // names come from.
 func (cs Containers) Add(ctx context.Context, arch Arch, from *oci.Image, by NamesFrom, names []string) (*Container,
 	error) {
@@ -190,8 +189,7 @@ func repository(ref string) string {
 }
 
 // Get returns the image for a reference, or for the first digits of a digest (12 at least). A digest after a name is
-// found only if the image has that name: a ceiling may allow one name and not another. A shipped image is found only
-// by
+// found only if the image has that name: a ceiling may allow one name and not another. A shipped image is found only by
 // its whole digest: anybody can choose an image's first digits. The error wraps fs.ErrNotExist if there is no image.
 func (cs Containers) Get(arch Arch, name string) (*Container, error) {
 	list, err := cs.List()

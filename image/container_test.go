@@ -15,7 +15,7 @@ import (
 	"github.com/unitask/unitask/internal/disuse"
 )
 
-// A name with a digest leads to the image of that digest only if it is one of that name.
+// A name with a digest leads only to the image with that digest, and only if the image has that name.
 func TestContainerNames(t *testing.T) {
 	s, im := emptyContainer(t)
 	c, err := s.Containers().Add(t.Context(), AMD64, im, Pulled,
@@ -39,10 +39,10 @@ func TestContainerNames(t *testing.T) {
 	}
 }
 
-// emptyContainer is a store without images, and a container's image of no files that it can be given.
+// emptyContainer returns a store without images, and an empty container image for it.
 func emptyContainer(t *testing.T) (*Store, *oci.Image) {
 	t.Helper()
-	layer := make([]byte, 1024) // an archive of nothing
+	layer := make([]byte, 1024) // an empty archive
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"manifest.json": `[{"Config":"c","Layers":["l"]}]`, "l": string(layer),
@@ -60,7 +60,7 @@ func emptyContainer(t *testing.T) (*Store, *oci.Image) {
 	return &Store{home: t.TempDir(), log: func(string) {}}, im
 }
 
-// Whoever gave an image its names is known as long as they are there, whatever is pruned meanwhile, and no longer.
+// The origin of an image's names is known as long as the names exist, whatever is pruned meanwhile, and no longer.
 func TestAttackImportedNamePruned(t *testing.T) {
 	s, im := emptyContainer(t)
 	const imported, pulled, forgotten = "ghcr.io/acme/tool:1", "docker.io/acme/tool:1", "tool"

@@ -23,8 +23,7 @@ const (
 	Pulled                    // the registry in the name
 )
 
-// ImportedAs reports whether an image has a reference only because somebody imported it under that name. Rules about
-// a
+// ImportedAs reports whether an image has a reference only because somebody imported it under that name. Rules about a
 // registry do not apply to such a reference.
 func (c *Container) ImportedAs(ref string) bool {
 	name, digest, _ := strings.Cut(ref, "@")

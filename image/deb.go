@@ -16,8 +16,7 @@ import (
 	"github.com/ulikunitz/xz"
 )
 
-// maxWindow bounds the memory that a zstd stream may demand. The kernel's files are packed with the largest window
-// that
+// maxWindow bounds the memory that a zstd stream may demand. The kernel's files are packed with the largest window that
 // the command line tool uses without --long=31.
 const maxWindow = 128 << 20
 
@@ -69,7 +68,7 @@ func unpackDeb(file, dir string, want selector) error {
 	return unpackDebOf(file, dir, want, new(int64(maxArchiveBytes)))
 }
 
-// unpackDebOf does the same with one of several packages, whose files together may hold *left more bytes.
+// unpackDebOf is like unpackDeb for one of several packages, whose files together may have *left more bytes.
 func unpackDebOf(file, dir string, want selector, left *int64) error {
 	f, err := os.Open(file)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/ulikunitz/xz"
 )
 
-// packed is text in one of the compressions that Debian uses.
+// packed returns text in one of Debian's compressions.
 func packed(t testing.TB, suffix string, text []byte) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -45,7 +45,7 @@ func packed(t testing.TB, suffix string, text []byte) []byte {
 	return b.Bytes()
 }
 
-// member is one member of an ar archive.
+// member returns one member of an ar archive.
 func member(name string, data []byte) []byte {
 	out := fmt.Appendf(nil, "%-16s%-12d%-6d%-6d%-8s%-10d`\n", name, 0, 0, 0, "100644", len(data))
 	out = append(out, data...)
@@ -122,13 +122,13 @@ func FuzzDebData(f *testing.F) {
 	})
 }
 
-// Where Debian's releases have the same file.
+// The path of the same file in Debian's releases.
 func TestDebianFiles(t *testing.T) {
 	for _, c := range []struct {
 		part string
 		arch Arch
 		name string
-		want string // "" for one that is not wanted
+		want string // "" for an unwanted file
 	}{
 		{"libc", AMD64, "lib/x86_64-linux-gnu/libc.so.6", "root/lib/x86_64-linux-gnu/libc.so.6"},
 		{"libc", AMD64, "usr/lib/x86_64-linux-gnu/libc.so.6", "root/lib/x86_64-linux-gnu/libc.so.6"},
@@ -200,7 +200,7 @@ func TestModules(t *testing.T) {
 	}
 }
 
-// A part whose files are gone, or never came, is not there: it is fetched again.
+// A part whose files are missing does not exist: it is fetched again.
 func TestPartsAreWhole(t *testing.T) {
 	s := fakeStore(t)
 	for _, name := range append(s.partsOf(Linux, HostArch()), guestPart) {
@@ -250,7 +250,7 @@ func TestOSRelease(t *testing.T) {
 	}
 }
 
-// An initramfs ends where a page does, whatever is in it: behind its end may be ACPI's tables.
+// An initramfs ends at a page boundary, whatever its contents: ACPI's tables may follow it.
 func TestInitramfsPages(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "modules"), 0o755); err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/unitask/unitask/internal/testlack"
 )
 
-// A full disk is no obstacle to what makes room on it.
+// A full disk does not prevent the removal of files that makes room.
 func TestRemoveOnFullDisk(t *testing.T) {
 	s := &Store{home: testlack.FullDisk(t, "images/aa"), log: func(string) {}}
 	if digest, err := s.Remove("aa"); err != nil || digest != "aa" {

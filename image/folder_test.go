@@ -13,7 +13,7 @@ import (
 	"github.com/unitask/unitask/image/oci"
 )
 
-// One who fills a folder keeps it, however long that takes.
+// A process that fills a folder keeps it, however long that takes.
 func TestSweepHeld(t *testing.T) {
 	beside := t.TempDir()
 	dir, done, err := newFolder(beside)
@@ -30,7 +30,7 @@ func TestSweepHeld(t *testing.T) {
 	}
 }
 
-// What a removal that was killed has left of an image is no obstacle to the next build.
+// Leftovers of a killed removal do not prevent the next build of an image.
 func TestHalfAnImage(t *testing.T) {
 	s := fakeStore(t)
 	im, err := s.Ensure(t.Context(), Linux, HostArch())
@@ -48,9 +48,9 @@ func TestHalfAnImage(t *testing.T) {
 	}
 }
 
-// Nor is a container's image whose description can't be read or is not there.
+// A container image without a readable description does not prevent the build either.
 func TestHalfAContainer(t *testing.T) {
-	layer := make([]byte, 1024) // an archive of nothing
+	layer := make([]byte, 1024) // an empty archive
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"manifest.json": `[{"Config":"c","Layers":["l"]}]`, "l": string(layer),
@@ -80,7 +80,7 @@ func TestHalfAContainer(t *testing.T) {
 			t.Errorf("%s: %+v %v", name, got, err)
 		}
 	}
-	// One that can't be looked at is no damaged one, and stays.
+	// An image that can't be read now is not damaged, and stays.
 	must(t, os.Remove(file))
 	must(t, os.Mkdir(file, 0o700))
 	if _, err := add(); !errors.Is(err, syscall.EISDIR) {
@@ -91,7 +91,7 @@ func TestHalfAContainer(t *testing.T) {
 	}
 }
 
-// What was left behind by who was killed while it fetched parts goes when the next one has their lock.
+// Leftovers of a process that was killed while it fetched parts are removed by the next one with their lock.
 func TestVendorLeftBehind(t *testing.T) {
 	s := fakeStore(t)
 	before, err := os.ReadDir(s.vendorDir(HostArch()))

@@ -64,8 +64,7 @@ func checkGoZip(p LockedPart, file string) error {
 // goPrograms matches the executable files: a module's zip has no modes.
 var goPrograms = regexp.MustCompile(`^(?:bin|pkg/tool/[a-z0-9_]+)/[a-z0-9]+$`)
 
-// goFiles selects the files of the toolchain that compile and run programs: no tests, and no sources of the
-// toolchain's
+// goFiles selects the files of the toolchain that compile and run programs: no tests, and no sources of the toolchain's
 // own programs.
 func goFiles(name string) (dst string, ok bool) {
 	if name == "LICENSE" {
@@ -158,8 +157,7 @@ func unpackZipFile(root *os.Root, f *zip.File, dst string, mode fs.FileMode) err
 }
 
 // goEntry matches an entry of Go's cache for an action: digest and size of its output, and a time. The time is only
-// used
-// for trimming, and would make each cache different.
+// used for trimming, and would make each cache different.
 var goEntry = regexp.MustCompile(`^(v1 [0-9a-f]{64} [0-9a-f]{64} [ 0-9]{20} )[ 0-9]{20}\n$`)
 
 // goEnv returns the environment for a part's own go command: pure Go, and no other toolchain.

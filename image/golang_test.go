@@ -17,8 +17,8 @@ import (
 
 const goModule = "golang.org/toolchain@v1/"
 
-// goZip writes a module's zip, and the lock's entry for it. It is of another architecture than this machine's, for
-// which nothing is compiled.
+// goZip writes a module's zip, and its lock entry. It has another architecture than this machine's, for which nothing
+// is compiled.
 func goZip(t *testing.T, files map[string]string) (LockedPart, string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "go.zip")
@@ -42,7 +42,7 @@ func goZip(t *testing.T, files map[string]string) (LockedPart, string) {
 	return p, file
 }
 
-func TestUnpackGo(t *testing.T) { // the umask is the whole process's: this test is not parallel
+func TestUnpackGo(t *testing.T) { // the umask applies to the whole process, so this test is not parallel
 	before := syscall.Umask(0o022)
 	defer syscall.Umask(before)
 	s := fakeStore(t)
@@ -74,7 +74,7 @@ func TestUnpackGo(t *testing.T) { // the umask is the whole process's: this test
 	}
 }
 
-// What is not the module's file is nowhere afterwards.
+// Files outside the module leave nothing.
 func TestAttackUnpackGo(t *testing.T) {
 	s := fakeStore(t)
 	for _, name := range []string{"../escaped", goModule + "../../escaped", goModule + "bin/../../../escaped", "/escaped",
@@ -87,18 +87,19 @@ func TestAttackUnpackGo(t *testing.T) {
 		got := fmt.Sprint("refused ", refused, ", outside ", glob(filepath.Join(filepath.Dir(dir), "escaped*")))
 		attack.Check(t, "Go's module has a file "+name, "refused true, outside []", got)
 	}
-	// A file that says it is short.
+	// A file with a size that is too small.
 	p, file := goZip(t, map[string]string{goModule + "LICENSE": strings.Repeat("x", 1<<20)})
 	text, err := os.ReadFile(file)
 	must(t, err)
-	short := strings.ReplaceAll(string(text), "\x00\x00\x10\x00", "\x01\x00\x00\x00") // 1 MiB in the directory and the descriptor
+	// 1 MiB in the directory and the descriptor
+	short := strings.ReplaceAll(string(text), "\x00\x00\x10\x00", "\x01\x00\x00\x00")
 	must(t, os.WriteFile(file, []byte(short), 0o644))
 	if err := s.Parts().unpackGo(t.Context(), p, file, t.TempDir()); err == nil && short != string(text) {
 		t.Error("a file with a length that is not its own was taken")
 	}
 }
 
-// Without the go command, and with one that brings nothing or says nonsense, the error names it.
+// Without the go command, or if it fetches nothing or prints invalid output, the error names it.
 func TestGoDownloadFails(t *testing.T) {
 	p := LockedPart{Name: goPart, Package: "golang.org/toolchain", Version: "v1"}
 	bin := t.TempDir()
@@ -120,8 +121,8 @@ func TestGoDownloadFails(t *testing.T) {
 	}
 }
 
-// What `go run -n` prints becomes commands for the guest; what is not known is an error, and no program is compiled
-// otherwise than go does.
+// The output of `go run -n` becomes commands for the guest. An unknown command is an error, so no program is compiled
+// differently than by go.
 func TestGoRunCommands(t *testing.T) {
 	const compile = `/root/go/pkg/tool/linux_amd64/compile -o $WORK/b001/_pkg_.a -trimpath "$WORK/b001=>" -p main -buildid bMB9n1lqtjf0-1GNkj0c/bMB9n1lqtjf0-1GNkj0c -importcfg $WORK/b001/importcfg -pack /tmp/x.go` + "\n"
 	const link = `GOROOT='/root/go' /root/go/pkg/tool/linux_amd64/link -o $WORK/b001/exe/x -importcfg $WORK/b001/importcfg.link -s -buildid=qu9MFLw9Ju50jWfuoTnJ/bMB9n1lqtjf0-1GNkj0c/bMB9n1lqtjf0-1GNkj0c/qu9MFLw9Ju50jWfuoTnJ $WORK/b001/_pkg_.a` + "\n"
@@ -179,7 +180,7 @@ $WORK/b001/_pkg_.a
 	}
 }
 
-// What is asked of `go run` is the same below a module, as where a home lies in a project.
+// `go run -n` gives the same below a module, for example if a home is inside a project.
 func TestAskGoRun(t *testing.T) {
 	home, err := os.UserHomeDir()
 	must(t, err)

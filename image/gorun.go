@@ -50,8 +50,7 @@ func (ps Parts) ensureGoRun(ctx context.Context, arch Arch) error {
 }
 
 // directGo fills a part's goDirect folder in one step. The part's cache has the standard library. If directGo fails,
-// the
-// go command compiles each program, which is slower. The caller holds the vendor lock.
+// the go command compiles each program, which is slower. The caller holds the vendor lock.
 func (ps Parts) directGo(ctx context.Context, dir string) error {
 	err := func() error {
 		tmp, err := os.MkdirTemp(filepath.Dir(dir), fetchPrefix) // removed with the next lock if this process is killed
@@ -78,8 +77,7 @@ func (ps Parts) directGo(ctx context.Context, dir string) error {
 	return err
 }
 
-// askGoRun writes what `go run` would do into a folder. The go command's other output goes to tmp, including a copy
-// of
+// askGoRun writes what `go run` would do into a folder. The go command's other output goes to tmp, including a copy of
 // the part's cache.
 func askGoRun(ctx context.Context, root, cache, tmp, made string) error {
 	own := filepath.Join(tmp, "cache")
@@ -152,8 +150,7 @@ var goRunWord = regexp.MustCompile(`(?:'[^']*'|"[^"]*"|[^ '"])+`)
 var goBuildID = regexp.MustCompile(`^(-buildid=)?[A-Za-z0-9_-]{20}(?:/[A-Za-z0-9_-]{20})+$`)
 
 // goRunCommands extracts the commands of compiler and linker from the output of `go run -n`, in the form that the
-// guest's program reads. $WORK, $FILE, $NAME and $ID stand for its folder, the file, the file's name without .go, and
-// a
+// guest's program reads. $WORK, $FILE, $NAME and $ID stand for its folder, the file, the file's name without .go, and a
 // build id. info is the line of importcfg.link that describes the program.
 func goRunCommands(said, root, file string) (commands, info string, err error) {
 	work, name, tools := "$WORK/b001/", strings.TrimSuffix(filepath.Base(file), ".go"), filepath.Join(root, "pkg/tool")+"/"

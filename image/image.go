@@ -162,8 +162,8 @@ func (im *Image) Size() int64 {
 	return n
 }
 
-// Store is a folder of parts and images: $UNITASK_HOME. It holds no state of its own. Any number of processes may use
-// one folder.
+// Store is a folder of parts and images: $UNITASK_HOME. It holds no other state. Any number of processes may use one
+// folder.
 type Store struct {
 	// Mirror is the address of a mirror of Debian, or "" for the one that the host's apt uses.
 	Mirror string
@@ -175,8 +175,8 @@ type Store struct {
 	// uses the release's own bundle.
 	PartsURL string
 
-	// Transfer, if not nil, is told four times a second how many bytes of a download are here, of how many. The last
-	// line of log says what is downloaded.
+	// Transfer, if not nil, receives four times a second the downloaded bytes and the total. The last line of log names
+	// the download.
 	Transfer func(done, total int64)
 
 	// Custom, if not nil, finds custom images, which take precedence over bundled images. The error wraps
@@ -195,8 +195,7 @@ type Store struct {
 }
 
 // Open returns the store in the folder home, which is created if missing. payloads, at least one, are what its images
-// may run; the returned store builds images of the first one. log, if not nil, receives progress of long calls, in
-// one
+// may run; the returned store builds images of the first one. log, if not nil, receives progress of long calls, in one
 // short line each.
 func Open(home string, payloads []Payload, log func(string)) (*Store, error) {
 	if log == nil {
@@ -258,7 +257,7 @@ func (s *Store) Names() (names []string) {
 }
 
 // Tracing returns the same store for images with kernels that report the code's system calls. Linux kernels can do so
-// as they are. The kernel of nanos does so in every run, and needs an image of its own.
+// as they are. The kernel of nanos does so in every run, so such runs need a separate image.
 func (s *Store) Tracing() *Store {
 	traced := *s
 	traced.tracing = true

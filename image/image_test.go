@@ -69,7 +69,7 @@ func TestParseArch(t *testing.T) {
 	}
 }
 
-// bzImage wraps a payload as Linux's boot protocol has it.
+// bzImage wraps a payload as Linux's boot protocol defines it.
 func bzImage(payload []byte, size uint32) []byte {
 	bz := make([]byte, 1024)
 	bz[bzSetupSects] = 1
@@ -107,7 +107,7 @@ func TestBootableKernel(t *testing.T) {
 			t.Errorf("%s: %d bytes, not the ELF", suffix, len(got))
 		}
 	}
-	// Whatever is not understood stays as it is: QEMU can boot a bzImage too.
+	// An unknown format stays unchanged: QEMU can boot a bzImage too.
 	for name, bz := range map[string][]byte{
 		"empty": nil, "short": make([]byte, 0x240), "not a bzImage": bytes.Repeat([]byte{1}, 4096),
 		"no ELF inside":        bzImage(lz4Of(t, []byte("hello")), 5),
@@ -156,7 +156,7 @@ func TestExt4(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Tables that are not used take no room, nor do a file's zeros.
+	// Unused tables take no space, and neither do a file's zeros.
 	if allocated(st) > int64(len(big))+64<<10 && runtime.GOOS == "linux" {
 		t.Errorf("%d bytes for files of %d", allocated(st), len(big))
 	}
@@ -183,7 +183,7 @@ func TestExt4(t *testing.T) {
 	}
 }
 
-// A tree of folders and links alone, which have hardly a block each, has inodes enough.
+// A tree of only folders and links, with hardly a block each, has enough inodes.
 func TestExt4Links(t *testing.T) {
 	tr := tree{}
 	for i := range 6000 {
@@ -211,8 +211,7 @@ func TestExt4Links(t *testing.T) {
 	}
 }
 
-// fakeStore is a store whose parts are small stand-ins: what is tested with it is
-// the store, which does not look into them.
+// fakeStore is a store whose parts are small stand-ins. It tests the store, which does not read them.
 func fakeStore(t testing.TB) *Store {
 	t.Helper()
 	payload := Payload{
@@ -276,7 +275,7 @@ func TestStore(t *testing.T) {
 	if list, err := s.List(); err != nil || len(list) != 1 || list[0].Kernel != Linux {
 		t.Errorf("%v %v", list, err)
 	}
-	// Another part is another image.
+	// A different part gives a different image.
 	if err := s.Parts().addPart(HostArch(), "busybox", func(dir string) (Part, error) {
 		if err := os.MkdirAll(filepath.Join(dir, "root/bin"), 0o755); err != nil {
 			return Part{}, err
@@ -290,7 +289,7 @@ func TestStore(t *testing.T) {
 	if err != nil || other.Digest == im.Digest {
 		t.Errorf("%v %v", other, err)
 	}
-	// So is one whose kernel has got a driver for PCI, of the same package.
+	// So does a kernel with an added PCI driver, from the same package.
 	must(t, os.WriteFile(filepath.Join(s.vendorDir(HostArch()), "linux", "modules", pciModule+".ko"), []byte("code"),
 		0o644))
 	if digest, err := s.Digest(Linux, HostArch()); err != nil || digest == other.Digest {
@@ -313,7 +312,7 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// Two who build at once get the same image, and nothing half-made is left.
+// Two concurrent builds give the same image, and leave nothing incomplete.
 func TestBuildAtOnce(t *testing.T) {
 	s := fakeStore(t)
 	var group sync.WaitGroup
@@ -386,7 +385,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// A touched file whose bytes are right is no damage.
+// A file with a new time but correct bytes is not damaged.
 func TestTouchedIsNotDamaged(t *testing.T) {
 	s := fakeStore(t)
 	im, err := s.Ensure(t.Context(), Linux, HostArch())

@@ -12,8 +12,8 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// severalStore is fakeStore with the payload of another language, whose parts are there too
-// but for its package of headers.
+// severalStore is fakeStore with the payload of another language. Its parts exist, too, except for its package of
+// headers.
 func severalStore(t testing.TB) (first, second *Store) {
 	t.Helper()
 	s := fakeStore(t)
@@ -94,7 +94,7 @@ func TestSeveralImages(t *testing.T) {
 	}
 }
 
-// A bundle has the parts of every image that are there as a whole.
+// A bundle has the parts of every image whose parts are complete.
 func TestBundleOfSeveral(t *testing.T) {
 	first, second := severalStore(t)
 	dir := t.TempDir()
@@ -122,8 +122,7 @@ func TestBundleOfSeveral(t *testing.T) {
 	}
 }
 
-// What a payload's program makes of an image's files is in the image; one that fails is not
-// missed.
+// The output of a payload's program for an image's files is in the image; a failing program is ignored.
 func TestCompile(t *testing.T) {
 	libc := map[Arch]string{AMD64: "/lib64/ld-linux-x86-64.so.2", ARM64: "/lib/ld-linux-aarch64.so.1"}[HostArch()]
 	sh, err := filepath.EvalSymlinks("/bin/sh")

@@ -27,8 +27,7 @@ var modules = []string{"virtio_ring", "virtio", "virtio_mmio", "virtio_pci_legac
 // pciModule is the driver for machines with PCI instead of virtio-mmio (q35).
 const pciModule = "virtio_pci"
 
-// overlayModule lays memory over the disk of a container's image, and over the folders of other images that stay on
-// the
+// overlayModule lays memory over the disk of a container's image, and over the folders of other images that stay on the
 // disk.
 const overlayModule = "overlay"
 
@@ -197,8 +196,7 @@ const (
 var lz4Legacy = []byte{0x02, 0x21, 0x4c, 0x18}
 
 // bootableKernel returns the ELF inside a compressed bzImage, or the file as it is. QEMU enters the ELF by its PVH
-// note,
-// without decompressing anything.
+// note, without decompressing anything.
 func bootableKernel(bz []byte) []byte {
 	if len(bz) < bzHeaderEnd || string(bz[bzMagic:bzMagic+4]) != "HdrS" {
 		return bz

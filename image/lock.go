@@ -33,8 +33,7 @@ type LockedPart struct {
 	License string `toml:"license"`
 }
 
-// mayGo reports whether a release may lack a package for the part. A library may be missing: the packages that need
-// its
+// mayGo reports whether a release may lack a package for the part. A library may be missing: the packages that need its
 // successor require that successor.
 func (p LockedPart) mayGo() bool {
 	return p.Dropped || strings.HasPrefix(p.Package, "lib") && len(p.Successors) == 0 && debianParts(p.Name, p.Arch) == nil

@@ -47,8 +47,7 @@ var errNoStrace = errors.New(
 		"take it with `unitask image vendor --nanos`, or --from DIR for one that has it; or use --kernel linux")
 
 // nanosScratch bounds the bytes that the guest's filesystem can hold in addition; so does the machine's memory. The
-// disk
-// is read-only to QEMU, and what the guest writes stays in its page cache.
+// disk is read-only to QEMU, and what the guest writes stays in its page cache.
 const nanosScratch = 512 << 20
 
 // nanosTree returns the root filesystem of the nanos guest.
@@ -72,8 +71,7 @@ func (s *Store) nanosTree(arch Arch) (tree, []Part, error) {
 	return t, parts, nil
 }
 
-// nanosTexts are files of /proc and /dev that programs read, in Linux's form (proc(5)). Files that are empty here
-// only
+// nanosTexts are files of /proc and /dev that programs read, in Linux's form (proc(5)). Files that are empty here only
 // exist; guest/nanos/special.c generates their content when they are opened.
 var nanosTexts = map[string]string{
 	"/proc/self/stat":            "",

@@ -23,8 +23,7 @@ import (
 	"github.com/unitask/unitask/image/tfs"
 )
 
-// elfFile is the shortest ELF file that says it is for a machine, with one
-// segment of size bytes.
+// elfFile returns the shortest ELF file for a machine, with one segment of size bytes.
 func elfFile(machine elf.Machine, size uint64) []byte {
 	var b bytes.Buffer
 	h := elf.Header64{Ident: [16]byte{0x7f, 'E', 'L', 'F', 2, 1, 1}, Type: 2, Machine: uint16(machine), Version: 1,
@@ -34,7 +33,7 @@ func elfFile(machine elf.Machine, size uint64) []byte {
 	return append(b.Bytes(), make([]byte, 100)...)
 }
 
-// machineOf is the ELF machine of the host's architecture and one of another.
+// machineOf returns the ELF machine of the host's architecture and another one.
 func machineOf(t *testing.T) (own, other elf.Machine) {
 	t.Helper()
 	if HostArch() == ARM64 {
@@ -50,7 +49,7 @@ func bootImage() []byte {
 	return b
 }
 
-// release is a folder that holds what a Nanos release does.
+// release returns a folder like a Nanos release.
 func release(t *testing.T, kernel []byte) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -185,7 +184,7 @@ func TestVendorNanosRelease(t *testing.T) {
 				License: "Apache-2.0",
 				URL:     server.URL + "/VERSION/nanos-VERSION.tar.gz", MD5URL: server.URL + "/VERSION/nanos-VERSION.md5"}
 			if c.digest != "" {
-				locked.Version = "1.2" // a pinned digest holds for its version only
+				locked.Version = "1.2" // a pinned digest is for its version only
 			}
 			err := s.Parts().vendorRelease(t.Context(), locked, "1.2")
 			if (err == nil) != (c.says == "") || (err != nil && !strings.Contains(err.Error(), c.says)) {
@@ -201,7 +200,7 @@ func TestVendorNanosRelease(t *testing.T) {
 				exists(p.path(".archive")) {
 				t.Errorf("%+v %v", p, err)
 			}
-			// The same version with another content is not what was first seen.
+			// The same version with other content than first seen is an error.
 			c.archive = releaseArchive(t, elfFile(own, 11))
 			c.md5 = sum(c.archive)
 			if err := s.Parts().vendorRelease(t.Context(), locked, "1.2"); err == nil ||
@@ -217,8 +216,7 @@ func TestVendorNanosRelease(t *testing.T) {
 	}
 }
 
-// The disk as a whole: what was put in is read back, and twice the same input
-// gives the same bytes.
+// The disk as a whole: its content is read back, and the same input gives the same bytes.
 func TestNanosDisk(t *testing.T) {
 	own, _ := machineOf(t)
 	build := func() (*Store, *Image) {
@@ -295,8 +293,8 @@ func TestNanosDisk(t *testing.T) {
 	}
 }
 
-// An image that tells of system calls is another one, with the klib that does; without
-// that klib in the release there is none, and ordinary ones are built.
+// An image that reports system calls is a separate one, with the klib for this. If the release lacks that klib, there
+// is no such image, and ordinary ones are built.
 func TestNanosTracing(t *testing.T) {
 	own, _ := machineOf(t)
 	s, from := fakeStore(t), release(t, elfFile(own, 10))

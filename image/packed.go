@@ -13,8 +13,7 @@ import (
 	"github.com/unitask/unitask/image/erofs"
 )
 
-// packs reports whether the linux image has a compressed disk: the payload has files to compress, and the kernel has
-// a
+// packs reports whether the linux image has a compressed disk: the payload has files to compress, and the kernel has a
 // driver. An unreadable driver is an error: without it, the image would be a different one.
 func (s *Store) packs(kernel Part) (bool, error) {
 	if len(s.payload.Packed) == 0 {

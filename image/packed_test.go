@@ -11,7 +11,7 @@ import (
 	"github.com/unitask/unitask/image/erofs"
 )
 
-// driver is an ELF file as kernel modules are, whose .modinfo is a text.
+// driver returns an ELF file like a kernel module, whose .modinfo is a text.
 func driver(info string) []byte {
 	const header, section = 64, 64
 	names := "\x00.shstrtab\x00.modinfo\x00"
@@ -70,7 +70,7 @@ func TestPackedAt(t *testing.T) {
 	}
 }
 
-// A disk is packed where the kernel's part has all that reads one; where it has not, the image is as any other.
+// A disk is packed if the kernel's part contains all that reads a packed one. Otherwise the image is an ordinary one.
 func TestPackedImage(t *testing.T) {
 	_, s := severalStore(t)
 	s.payload.Packed = []string{"/usr/share/many/"}
@@ -126,7 +126,8 @@ func TestPackedImage(t *testing.T) {
 		t.Errorf("%d digests", len(digests))
 	}
 	put(erofsModule, driver("depends=libcrc32c\x00"))
-	for _, name := range []string{"libcrc32c", erofsModule, pciModule} { // a folder can't be read, as nothing can of which too much is open
+	// a folder can't be read, like any file when too many are open
+	for _, name := range []string{"libcrc32c", erofsModule, pciModule} {
 		file := filepath.Join(modules, name+".ko")
 		had, err := os.ReadFile(file)
 		if err == nil {

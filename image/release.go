@@ -28,8 +28,7 @@ const (
 var releaseVersion = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.-]{0,40}$`)
 
 // VendorNanos fetches the official Nanos release of a version; "" means the version of vendor.lock. It compares the
-// release's own MD5, and its SHA-256 if vendor.lock has one. Otherwise it records the first SHA-256, and requires it
-// in
+// release's own MD5, and its SHA-256 if vendor.lock has one. Otherwise it records the first SHA-256, and requires it in
 // every later fetch.
 func (ps Parts) VendorNanos(ctx context.Context, arch Arch, version string) error {
 	locked, err := Lock(arch)

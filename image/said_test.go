@@ -8,7 +8,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// npm, go and apt quote the login of a registry or proxy that does not answer. Our errors do not.
+// npm, go and apt quote the login of a registry or proxy. Our errors do not.
 func TestAttackToolSays(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts npm, go and apt; not in -short")

@@ -7,11 +7,9 @@ import (
 )
 
 // Files that all images of a kernel have in common are on the disk once: their kernel and initramfs are links to the
-// same
-// files. Nothing ever writes to a file of an image.
+// same files. Nothing ever writes to a file of an image.
 
-// share links an image's files, in the folder where it is built, to identical files of other images. A file that
-// can't
+// share links an image's files, in the folder where it is built, to identical files of other images. A file that can't
 // be linked stays a copy.
 func (s *Store) share(im *Image) {
 	others, err := s.List()
@@ -61,8 +59,7 @@ func (im *Image) link(f *File, to string) bool {
 }
 
 // restamp updates the change stamps of a file that has a new link, in all images that have it, so that they are not
-// read
-// again. was describes the file before.
+// read again. was describes the file before.
 func restamp(images []*Image, name string, was os.FileInfo) {
 	for _, im := range images {
 		for i := range im.Files {

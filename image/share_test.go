@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The kernel and the initramfs of several images are the same files, and count once.
+// Several images share the files of kernel and initramfs, which count once.
 func TestImagesShare(t *testing.T) {
 	first, second := severalStore(t)
 	a, err := first.Ensure(t.Context(), Linux, HostArch())
@@ -32,7 +32,7 @@ func TestImagesShare(t *testing.T) {
 	if a.Size() >= alone {
 		t.Errorf("%d bytes alone, %d when shared", alone, a.Size())
 	}
-	// Neither is read again for that, and each stays whole when the other goes.
+	// Sharing reads neither again, and each stays complete when the other is removed.
 	again, err := first.describe(a.Digest)
 	must(t, err)
 	for _, f := range again.Files {
@@ -46,7 +46,7 @@ func TestImagesShare(t *testing.T) {
 	if _, err := second.Lookup(Linux, HostArch()); err != nil {
 		t.Error(err)
 	}
-	// What is damaged is not shared.
+	// A damaged file is not shared.
 	kernel := b.Path(KernelFile)
 	must(t, os.Chmod(kernel, 0o600))
 	must(t, os.WriteFile(kernel, bytes.Repeat([]byte("x"), int(stat(b, KernelFile).Size())), 0o600))

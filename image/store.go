@@ -88,9 +88,8 @@ func (s *Store) partsOf(kernel Kernel, arch Arch) []string {
 	return append(parts, "busybox", kernelPart)
 }
 
-// Lookup returns the image of the store's current parts if it is built and complete. The error wraps fs.ErrNotExist
-// if it
-// was never built, ErrNotVendored if a part is missing, and ErrDamaged if a file was changed.
+// Lookup returns the image of the store's current parts if it is built and complete. The error wraps fs.ErrNotExist if
+// it was never built, ErrNotVendored if a part is missing, and ErrDamaged if a file was changed.
 func (s *Store) Lookup(kernel Kernel, arch Arch) (*Image, error) {
 	digest, err := s.Digest(kernel, arch)
 	if err != nil {
@@ -369,8 +368,7 @@ func (s *Store) Find(prefix string) (*Image, error) {
 	return s.describe(digest)
 }
 
-// Remove removes the image whose digest begins with prefix, and returns its digest. A machine that runs from the
-// image
+// Remove removes the image whose digest begins with prefix, and returns its digest. A machine that runs from the image
 // keeps the files open.
 func (s *Store) Remove(prefix string) (string, error) {
 	digest, err := s.findDigest(prefix)

@@ -21,8 +21,7 @@ const (
 // toolFiles names the file of each tool in its part: a wheel, a package's archive, and a folder.
 var toolFiles = map[string]string{PipTool: "pip.whl", NpmTool: "npm.tgz", nodeHeaders: "include"}
 
-// Headers returns the folder with the headers of the image's language, laid out as in /usr/include, and the
-// language's
+// Headers returns the folder with the headers of the image's language, laid out as in /usr/include, and the language's
 // version. It fetches Node's headers if they are missing.
 func (ps Parts) Headers(ctx context.Context, arch Arch) (dir, version string, err error) {
 	program, err := ps.Get(arch, ps.images.payload.Parts[0])

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The first note of a use must not be before the moment of the call.
+// The first note of a use must not be before the time of the call.
 func TestTouchTime(t *testing.T) {
 	for range 200 {
 		im := &Image{dir: t.TempDir()}

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A transfer is reported four times a second until it is stopped, and never as more than it has.
+// A transfer is reported four times a second until it stops, and never as larger than it is.
 func TestFollow(t *testing.T) {
 	dir := t.TempDir()
 	put := func(name string, bytes int) {

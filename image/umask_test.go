@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// What the guest may read and execute does not depend on the umask of who has vendored the parts: a service's keeps
-// others out, and the guest's code is not the image's owner.
-func TestUmask(t *testing.T) { // which is the whole process's: this test is not parallel
+// What the guest may read and execute does not depend on the umask of whoever vendored the parts. A service's umask
+// excludes others, and the guest's code does not run as the image's owner.
+func TestUmask(t *testing.T) { // the umask applies to the whole process, so this test is not parallel
 	made := func(mask int) map[string]fs.FileMode {
 		t.Helper()
 		before := syscall.Umask(mask)

@@ -99,7 +99,7 @@ func TestUnpackTarBounds(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	big := archive(t, &tar.Header{Name: "x", Typeflag: tar.TypeReg, Size: 1})
-	// A header that says four gigabytes is refused before anything is read.
+	// A header that claims four gigabytes is refused before anything is read.
 	h, err := tar.NewReader(bytes.NewReader(big)).Next()
 	if err != nil {
 		t.Fatal(err)

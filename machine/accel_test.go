@@ -71,22 +71,22 @@ func TestAccelMemory(t *testing.T) {
 		})
 	}
 	s, spec := accelSource(t, vmm.Auto)
-	s.cache.Put(accelKey(spec), "tcg") // as it was once written
+	s.cache.Put(accelKey(spec), "tcg") // in an old format
 	if known := s.known(spec); known.Accel != "" {
 		t.Errorf("%+v", known)
 	}
 }
 
-// Hardware that failed is tried again after a while, and one that was not there when it is, once, and without anybody
-// waiting.
+// Hardware that failed is tried again after a while. Hardware that was missing is tried when it appears. Each is tried
+// once, and nobody waits for it.
 func TestAccelRetry(t *testing.T) {
 	const own, other = vmm.AMD64, vmm.ARM64
 	for name, c := range map[string]struct {
-		failed error // of what came before TCG
+		failed error // of tries before TCG
 		guest  vmm.Arch
 		absent bool   // until it is tried for the first time
-		why    string // it is slow, afterwards
-		tries  []bool // when it is there; 10 minutes less a second after the last try; 10 minutes; 11; 20
+		why    string // the reason for slowness, afterwards
+		tries  []bool // tries when it is there; 10 minutes less a second after the last try; 10 minutes; 11; 20
 	}{
 		"it failed": {errors.New("kvm: aborted"), own, false, "kvm: aborted",
 			[]bool{false, false, true, false, true}},
@@ -105,7 +105,7 @@ func TestAccelRetry(t *testing.T) {
 					host.KVM = errors.New("/dev/kvm does not exist")
 				}
 				s.host = func(vmm.QEMU) vmm.Host { return host }
-				s.stop() // what would be booted is another test's matter
+				s.stop() // another test covers the boots
 				spec.Image.Arch, spec.Accel = image.Arch(c.guest), vmm.TCG
 				s.Works(spec, c.failed)
 				at := s.known(spec).At
@@ -118,10 +118,11 @@ func TestAccelRetry(t *testing.T) {
 					t.Errorf("it is slow since %q", why)
 				}
 				host.KVM = nil
-				if c.failed == nil { // so that a try is seen
+				if c.failed == nil { // so that a try is visible
 					testwait.Pass(time.Second)
 				}
-				for i, wait := range []time.Duration{0, retryHardware - time.Second, retryHardware, time.Minute, retryHardware} { // since the last try
+				// since the last try
+				for i, wait := range []time.Duration{0, retryHardware - time.Second, retryHardware, time.Minute, retryHardware} {
 					testwait.Pass(time.Until(at.Add(wait)))
 					s.tryHardware(spec)
 					known := s.known(spec)
@@ -138,11 +139,11 @@ func TestAccelRetry(t *testing.T) {
 	}
 }
 
-// A try that was disturbed says so, and the next run tries again; what failed before is still what is said of it.
+// A disturbed try says so, and the next run tries again. The reported reason stays that of the earlier failure.
 func TestAccelDisturbed(t *testing.T) {
 	disturbed := disturbedTry(vmm.KVM)
 	for name, c := range map[string]struct {
-		failed error // of what came before TCG
+		failed error // of tries before TCG
 		why    string
 	}{
 		"it was not there": {nil, disturbed},
@@ -151,7 +152,8 @@ func TestAccelDisturbed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, spec := accelSource(t, vmm.Auto)
 			s.host = func(vmm.QEMU) vmm.Host { return vmm.Host{OS: "linux", Arch: string(vmm.AMD64)} }
-			spec.Image.Arch, spec.Accel, spec.QEMU.Path = image.AMD64, vmm.TCG, "/nowhere/qemu" // it can't be started, which tells nothing of KVM
+			// it can't be started, which shows nothing about KVM
+			spec.Image.Arch, spec.Accel, spec.QEMU.Path = image.AMD64, vmm.TCG, "/nowhere/qemu"
 			s.Works(spec, c.failed)
 			known := s.known(spec)
 			known.At = known.At.Add(-retryHardware)
@@ -189,7 +191,7 @@ func (bell) SendDatagram([]byte)                                 {}
 func (bell) DialGuest(context.Context, uint16) (net.Conn, error) { return nil, errors.New("no guest") }
 func (bell) Done() <-chan struct{}                               { return nil }
 
-// A probe that has greeted has more time than one of which nothing is heard.
+// A probe that has greeted has more time than a silent one.
 func TestProbeDeadline(t *testing.T) {
 	const never = time.Hour
 	for name, c := range map[string]struct {

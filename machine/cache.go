@@ -13,16 +13,15 @@ import (
 	"github.com/unitask/unitask/internal/filelock"
 )
 
-// Cache remembers answers that are slow to find out: a QEMU's version, which
-// accelerator booted, the TSC's frequency. It is a small JSON file. A cache
-// that can't be read or written is an empty one: it only saves time.
+// Cache stores values that are slow to compute: a QEMU's version, which accelerator booted, the TSC's frequency. It is
+// a small JSON file. An unreadable or unwritable cache counts as empty: it only saves time.
 type Cache struct {
 	path string
 
 	mu     sync.Mutex
 	values map[string]string
-	put    map[string]string // by this process; "" is forgotten
-	alone  bool              // the file is not written any more: another process kept it locked for too long
+	put    map[string]string // set by this process; "" deletes a key
+	alone  bool              // the file is not written any more: another process held its lock for too long
 }
 
 // maxCached bounds the file: keys hold digests and boot ids, so old ones pile up.
@@ -36,7 +35,7 @@ func OpenCache(path string) *Cache {
 	return &Cache{path: path, values: readCache(path), put: map[string]string{}}
 }
 
-// readCache returns what the file has, nothing if it can't be read.
+// readCache returns the file's values, or none if it can't be read.
 func readCache(path string) map[string]string {
 	values := map[string]string{}
 	text, err := os.ReadFile(path)
@@ -46,7 +45,7 @@ func readCache(path string) map[string]string {
 	return values
 }
 
-// Get returns what was put under key.
+// Get returns the value of a key.
 func (c *Cache) Get(key string) (string, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -54,7 +53,7 @@ func (c *Cache) Get(key string) (string, bool) {
 	return v, ok
 }
 
-// Put remembers value under key; "" forgets it. The file keeps what other processes have put meanwhile.
+// Put stores a value; "" deletes the key. Values that other processes stored meanwhile stay in the file.
 func (c *Cache) Put(key, value string) {
 	c.mu.Lock()
 	if len(c.put) >= maxCached {
@@ -85,7 +84,7 @@ func (c *Cache) Put(key, value string) {
 	_ = atomicfile.Write(c.path, append(text, '\n'), 0o600)
 }
 
-// merge makes values what this process has put, and of the others these. The caller holds mu.
+// merge replaces the cache with values, updated with this process's own changes. The caller holds mu.
 func (c *Cache) merge(values map[string]string) {
 	if len(values) >= maxCached {
 		values = map[string]string{}

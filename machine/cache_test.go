@@ -40,12 +40,12 @@ func TestCache(t *testing.T) {
 		}
 		c.Put("a", "1") // and it works again
 	}
-	// Where it can't be written it is only slow.
+	// If the cache can't be written, it is only slower.
 	OpenCache("/proc/nothing/memo.json").Put("a", "1")
 }
 
-// What this process has put stays where the file can't be written, or another process keeps it locked: one Put waits,
-// and no further one does.
+// Values that this process has put stay even if the file can't be written, or another process keeps it locked. One Put
+// waits, later ones do not.
 func TestCacheAlone(t *testing.T) {
 	c := OpenCache("/proc/nothing/memo.json")
 	c.Put("a", "1")
@@ -72,7 +72,7 @@ func TestCacheAlone(t *testing.T) {
 	}
 }
 
-// A value that another process has forgotten is remembered again.
+// A value that another process has removed is stored again.
 func TestCacheAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "memo.json")
 	a, b := OpenCache(path), OpenCache(path)
@@ -84,7 +84,7 @@ func TestCacheAgain(t *testing.T) {
 	}
 }
 
-// Processes that write the cache at once keep what the others put, and forget what they forgot.
+// Processes that write the cache at once keep the others' values, and their removals.
 func TestCacheOfMany(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "memo.json")
 	OpenCache(path).Put("old", "1")

@@ -98,8 +98,8 @@ func (c *console) ends() {
 	}
 }
 
-// words returns the console's end unchanged, and the kernel's output from the line on in which it gave up; death
-// is "" if it did not.
+// words returns the console's end unchanged, and the kernel's output from the line on in which it gave up. death is ""
+// if it did not give up.
 func (c *console) words() (end, death string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

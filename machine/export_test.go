@@ -1,7 +1,7 @@
 package machine
 
-// Pid is the process id of the machine's QEMU.
+// Pid returns the process id of the machine's QEMU.
 func (m *Machine) Pid() int { return m.qemu().Pid() }
 
-// AtPauseSteps has a function called at each step of every pause.
+// AtPauseSteps sets a function that is called at each step of every pause.
 func AtPauseSteps(f func(step string)) { pauseStep = f }

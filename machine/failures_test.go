@@ -18,7 +18,7 @@ import (
 // What is given up, and for how long.
 func TestGivenUp(t *testing.T) {
 	type step struct {
-		after time.Duration // the step before
+		after time.Duration // after the previous step
 		did   string        // failed, worked or nothing
 		given bool          // afterwards
 	}
@@ -62,7 +62,7 @@ func TestGivenUp(t *testing.T) {
 	}
 }
 
-// A file that says nothing of failures gives nothing up, and what is old is removed.
+// A file without failures gives up nothing, and old entries are removed.
 func TestGivenUpFile(t *testing.T) {
 	s := OpenTemplates(t.TempDir())
 	file := s.failuresFile("key")
@@ -88,7 +88,7 @@ func TestGivenUpFile(t *testing.T) {
 	}
 }
 
-// A source counts the templates that fail, not the clones: many of one template may fail together.
+// A source counts failed templates, not clones: many clones of one template may fail together.
 func TestTemplateFailed(t *testing.T) {
 	s, spec := accelSource(t, "")
 	s.templates, _ = saved(t, spec.Key())
@@ -105,7 +105,7 @@ func TestTemplateFailed(t *testing.T) {
 		t.Fatalf("one that was damaged counts: %v", err)
 	}
 	save(t, s.templates, spec.Key())
-	for range 5 { // somebody kills a clone's QEMU: the template stays
+	for range 5 { // something kills a clone's QEMU: the template stays
 		s.templateFailed(spec, fmt.Errorf("%w (EOF)", vmm.Exit{Code: -1, Signal: "killed"}.Err()))
 		_ = s.notMade(t.Context(), spec, vmm.Exit{Code: -1, Signal: "killed"}.Err())
 	}

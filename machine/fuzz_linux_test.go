@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unixPair is the two ends of a connection.
+// unixPair returns the two ends of a connection.
 func unixPair(t *testing.T) (a, b *net.UnixConn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -38,8 +38,8 @@ func unixPair(t *testing.T) (a, b *net.UnixConn) {
 	return a, b
 }
 
-// Whatever a client of the pool's daemon sends, and whatever a daemon answers: both ends
-// come back, what is not asked for is not given, and nothing stays open.
+// Whatever a client sends to the pool's daemon, and whatever a daemon answers: both sides return, nothing is given out
+// unasked, and nothing stays open.
 func FuzzLease(f *testing.F) {
 	f.Add([]byte(`{"op":"clone","key":"x"}` + "\n"))
 	f.Add([]byte(`{"op":"status"}` + "\n{"))

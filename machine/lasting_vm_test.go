@@ -20,7 +20,7 @@ import (
 	"github.com/unitask/unitask/netstack"
 )
 
-// evaluator is a program that answers each line of its input, which is JavaScript.
+// evaluator is a program that evaluates each line of its input as JavaScript and answers it.
 const evaluator = `globalThis.require = require
 require('readline').createInterface({input: process.stdin}).on('line', async line => {
 	let answer
@@ -64,7 +64,7 @@ func begin(t testing.TB, m *machine.Machine) *talk {
 	return k
 }
 
-// rejoin goes on with the evaluator of a machine that was resumed or forked.
+// rejoin continues with the evaluator of a resumed or forked machine.
 func rejoin(t testing.TB, m *machine.Machine) *talk {
 	t.Helper()
 	conn, err := m.Rejoin(t.Context())
@@ -112,7 +112,7 @@ func (k *talk) hear() string {
 	return fmt.Sprint(v)
 }
 
-// ask has the evaluator evaluate a line.
+// ask makes the evaluator evaluate a line.
 func (k *talk) ask(line string) string {
 	k.t.Helper()
 	if _, err := io.WriteString(k.in, line+"\n"); err != nil {
@@ -125,8 +125,8 @@ func (k *talk) ask(line string) string {
 	return answer
 }
 
-// A program goes on behind a pause, in another network, as if nothing had been: its variables, its
-// files, its descriptors and timers. The clock is right, and connections to the outside are reset.
+// A program continues after a pause, in another network, as if nothing had happened: with its variables, files,
+// descriptors and timers. The clock is right, and outside connections are reset.
 func TestPauseProgram(t *testing.T) {
 	source, spec := lasting(t, image.Linux)
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -165,7 +165,7 @@ func TestPauseProgram(t *testing.T) {
 			t.Fatal(err)
 		}
 		k.close()
-		time.Sleep(time.Second) // which the guest must hear of
+		time.Sleep(time.Second) // the guest must learn of it
 		if m, err = source.Resume(t.Context(), folder, spec, cfg); err != nil {
 			t.Fatal(err)
 		}
@@ -204,7 +204,7 @@ func TestPauseProgram(t *testing.T) {
 	}
 }
 
-// What is another one in each fork, and what is not (docs: the table of forks).
+// What differs in each fork, and what does not (docs: the table of forks).
 func TestForkTable(t *testing.T) {
 	source, spec := lasting(t, image.Linux)
 	m, err := source.Clone(t.Context(), spec, machine.Config{})
@@ -245,7 +245,7 @@ func TestForkTable(t *testing.T) {
 			t.Errorf("%s: %q and %q; that they differ: %t", row.what, a, b, row.differs)
 		}
 	}
-	// Each has pages of its own, and so has the machine.
+	// Each has separate pages, and so has the machine.
 	for i, k := range append(talks, k) {
 		if got := k.ask(fmt.Sprintf(`globalThis.mine === undefined ? (mine = %d) : 'theirs'`, i)); got != fmt.Sprint(i) {
 			t.Errorf("fork %d: %q", i, got)

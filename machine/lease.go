@@ -20,6 +20,6 @@ type PoolStatus struct {
 	Min     int       `json:"min"`
 	Max     int       `json:"max"`
 	Class   Class     `json:"shape"`
-	Running int       `json:"running"` // runs under way on its clones
+	Running int       `json:"running"` // current runs on its clones
 	PoolStats
 }

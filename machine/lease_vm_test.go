@@ -21,8 +21,8 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// translated is how many blocks of the guest's code QEMU has translated, 0 where the
-// processor executes them.
+// translated returns how many blocks of the guest's code QEMU has translated, 0 if the processor executes them
+// directly.
 func translated(ctx context.Context, t *testing.T, m *machine.Machine) (blocks int) {
 	t.Helper()
 	if m.Spec.Accel != vmm.TCG {
@@ -39,11 +39,11 @@ func translated(ctx context.Context, t *testing.T, m *machine.Machine) (blocks i
 	return blocks
 }
 
-// programs is Node, as runs have it.
+// programs is the Node of runs.
 var programs = map[string]machine.Program{"node": {Arg: node.HeapArg,
 	Rehearsal: guest.Rehearsal{Text: node.Rehearsal, File: "code.js", Comment: "//"}}}
 
-// opened is a home with linux's image, and its images.
+// opened returns a home with linux's image, and its images.
 func opened(t *testing.T) (home string, images *image.Store) {
 	t.Helper()
 	if !machine.CanClone {
@@ -63,8 +63,8 @@ func opened(t *testing.T) (home string, images *image.Store) {
 	return home, rt.Images()
 }
 
-// A machine that another source holds is a machine like any other: it is spoken with by
-// its guest's agent and by QMP, and is gone when it is closed.
+// A machine from another source works like any other: its guest's agent and QMP answer, and it is gone after it is
+// closed.
 func TestLeasedMachine(t *testing.T) {
 	home, images := opened(t)
 	opts := machine.Options{Home: home, Images: images, Accel: vmm.Auto, Programs: programs}
@@ -123,7 +123,7 @@ func TestLeasedMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close() // the guest ends when it is
+	defer conn.Close() // the guest ends with it
 	if conn.Hello.Kernel != "linux" {
 		t.Errorf("%+v", conn.Hello)
 	}
@@ -132,8 +132,8 @@ func TestLeasedMachine(t *testing.T) {
 		stdout.String() != "hello\n" {
 		t.Errorf("%+v %v %q %q", end, err, stdout.String(), stderr.String())
 	}
-	// Its rehearsals have gone the whole way: code that only a run takes costs every run of
-	// an emulated pool more than all the rest. 900 blocks here, 6900 with one such function.
+	// Its rehearsals have covered everything: code that only a run executes costs every run of an emulated pool more than
+	// all the rest. 900 blocks here, 6900 with one such function.
 	endLeased(t, ctx, m, before, status)
 }
 
@@ -148,7 +148,7 @@ func giveUpTemplate(t *testing.T, images *image.Store, source, daemon *machine.S
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Templates that were given up are tried again where somebody starts a pool.
+	// Given-up templates are tried again when somebody starts a pool.
 	if spec, err = daemon.Probe(t.Context(), spec); err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func giveUpTemplate(t *testing.T, images *image.Store, source, daemon *machine.S
 	return spec
 }
 
-// endLeased stops a leased machine and checks what is said of it.
+// endLeased stops a leased machine and checks the reports of its end.
 func endLeased(t *testing.T, ctx context.Context, m *machine.Machine, before int, status func(want string)) {
 	t.Helper()
 	if after := translated(ctx, t, m); after-before > 2000 {
@@ -183,8 +183,8 @@ func endLeased(t *testing.T, ctx context.Context, m *machine.Machine, before int
 	}
 }
 
-// A clone has its memory from the template's own file where the jail holds QEMU to reading it, else
-// from a copy that is sealed; and the file is as it was when the clone has run.
+// A clone maps the template's own memory file if the jail makes QEMU read-only, otherwise a sealed copy. The file is
+// unchanged after the clone has run.
 func TestCloneMemory(t *testing.T) {
 	home, images := opened(t)
 	im, err := images.Lookup(image.Linux, image.HostArch())
@@ -235,7 +235,7 @@ func TestCloneMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		dir := t.TempDir()
-		for _, d := range []string{dir, filepath.Dir(dir)} { // QEMU's user must come there
+		for _, d := range []string{dir, filepath.Dir(dir)} { // QEMU's user needs access
 			if err := os.Chmod(d, 0o755); err != nil {
 				t.Fatal(err)
 			}

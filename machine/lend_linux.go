@@ -18,9 +18,9 @@ import (
 
 // The server's side of lease_linux.go.
 
-// Serve runs the pool daemon of the source's home. The source must have a Pool; the daemon reports the class
-// about. Serve returns nil when ctx ends, when it is told to stop, or after idle without a run. It first waits
-// for runs under way on its clones. The error is ErrPoolRuns if a daemon runs already.
+// Serve runs the pool daemon of the source's home. The source must have a Pool; the daemon reports the class about.
+// Serve returns nil when ctx ends, when it is told to stop, or after idle without a run. It first waits for current
+// runs on its clones. The error is ErrPoolRuns if a daemon runs already.
 func (s *Source) Serve(ctx context.Context, idle time.Duration, about Class) error {
 	if s.pool == nil {
 		return errors.New("there is no pool: snapshots need Linux, and the pool a size")
@@ -176,7 +176,7 @@ func (s *leaseServer) accept(next func() (*net.UnixConn, error)) {
 	}
 }
 
-// runs adds to the number of runs under way on the pool's machines, and returns it.
+// runs adds to the number of current runs on the pool's machines, and returns it.
 func (s *leaseServer) runs(add int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,11 +24,10 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// aJail is one that is told of across the lease.
+// aJail is a jail whose report crosses the lease.
 var aJail = []vmm.Layer{{Name: "network", Holds: true}, {Name: "landlock", Why: "this kernel has none"}}
 
-// The protocol of the pool daemon, over its real socket, with machines that are three
-// pipes.
+// The protocol of the pool daemon, over its real socket, with machines that are three pipes.
 
 // thing is a loan without a machine.
 type thing struct {
@@ -70,7 +69,7 @@ func (th *thing) Close() error {
 	return nil
 }
 
-// serveThings is a daemon in a home of its own that lends what take returns.
+// serveThings starts a daemon in its own home that lends what take returns.
 func serveThings(t *testing.T, bound int, take func(leaseRequest) (loan, error)) (home string, s *leaseServer) {
 	t.Helper()
 	home = t.TempDir()
@@ -111,7 +110,7 @@ func serveThings(t *testing.T, bound int, take func(leaseRequest) (loan, error))
 
 func TestLease(t *testing.T) {
 	ctx := t.Context()
-	var mu sync.Mutex // the daemon's goroutines and the test's meet on sockets only
+	var mu sync.Mutex // the daemon's goroutines and the test's share only sockets
 	var given *thing
 	var asked leaseRequest
 	home, s := serveThings(t, poolClients, func(req leaseRequest) (loan, error) {
@@ -139,7 +138,7 @@ func TestLease(t *testing.T) {
 		t.Errorf("none stands ready: %v", err)
 	}
 
-	// The machine ends: the run is told how.
+	// The machine ends: the run learns how.
 	give(nil)
 	m, err := lease(ctx, home, spec)
 	if err != nil {
@@ -162,7 +161,7 @@ func TestLease(t *testing.T) {
 	}
 	m.Close()
 
-	// It has said more than a line has room for: what it said last is told, and all else.
+	// It has printed more than fits into a line: the end of its output is reported, and everything else.
 	readLastWords(t, ctx, home, spec, give, lent)
 
 	// The run ends: the machine is killed.
@@ -176,11 +175,11 @@ func TestLease(t *testing.T) {
 		t.Errorf("%+v", lent().exit)
 	}
 
-	// It can't be lent: it is killed, and the run does without.
+	// It can't be lent: it is killed, and the run does without it.
 	breakLoan(t, give, ctx, home, spec, lent, s)
 }
 
-// readLastWords checks what is kept of what QEMU said last.
+// readLastWords checks the kept end of QEMU's output.
 func readLastWords(
 	t *testing.T, ctx context.Context, home string, spec Spec, give func(lend error), lent func() *thing,
 ) {
@@ -202,7 +201,7 @@ func readLastWords(
 	}
 }
 
-// breakLoan checks what becomes of a loan that is cut, and of a pool that ends.
+// breakLoan checks a loan that is cut, and the end of a pool.
 func breakLoan(
 	t *testing.T, give func(lend error), ctx context.Context, home string, spec Spec, lent func() *thing,
 	s *leaseServer,
@@ -228,7 +227,7 @@ func breakLoan(
 	}
 }
 
-// The daemon is killed while a run has its machine, or does not say how that ended.
+// The daemon is killed while a run has its machine, or does not report the machine's end.
 func TestLeaseOfTheDead(t *testing.T) {
 	for name, c := range map[string]struct{ says, stderr string }{
 		"it is gone":           {"", "the pool daemon has ended"},
@@ -255,7 +254,7 @@ func TestLeaseOfTheDead(t *testing.T) {
 			for _, f := range files {
 				f.Close()
 			}
-			_, _ = conn.Read(make([]byte, 1)) // the answer is read by itself: what follows comes when the run has it
+			_, _ = conn.Read(make([]byte, 1)) // the answer is read alone: the rest comes when the run has it
 			_, _ = conn.Write([]byte(c.says))
 			conn.Close()
 		}()
@@ -272,8 +271,7 @@ func TestLeaseOfTheDead(t *testing.T) {
 	}
 }
 
-// What others may send to the daemon's socket. It answers with nothing, or with a no,
-// and goes on.
+// Messages of others to the daemon's socket. It answers with nothing, or with a refusal, and continues.
 func TestAttackLeaseRequests(t *testing.T) {
 	th := newThing(t)
 	home, _ := serveThings(t, poolClients, func(req leaseRequest) (loan, error) {
@@ -316,8 +314,7 @@ func TestAttackLeaseRequests(t *testing.T) {
 	}
 }
 
-// What a daemon that is not ours, or not whole, may answer: the run does without, and
-// keeps no descriptor.
+// Answers of a foreign or faulty daemon: the run does without it, and keeps no descriptor.
 func TestAttackLeaseReplies(t *testing.T) {
 	before := descriptors(t)
 	for name, c := range map[string]struct {
@@ -382,7 +379,7 @@ func descriptors(t *testing.T) int {
 	return len(all)
 }
 
-// More connections than the bound are turned away, and served when others have gone.
+// Connections beyond the limit are refused, and accepted when others have ended.
 func TestLeaseBound(t *testing.T) {
 	home, s := serveThings(t, 2, func(leaseRequest) (loan, error) { return nil, errNoClone })
 	var held []*net.UnixConn
@@ -411,7 +408,7 @@ func TestLeaseBound(t *testing.T) {
 	}
 }
 
-// A socket that lies where a daemon's would, and nobody behind it.
+// A socket in a daemon's place without a listener.
 func TestLeaseStaleSocket(t *testing.T) {
 	home := t.TempDir()
 	l, err := listenPool(home)
@@ -435,7 +432,7 @@ func TestLeaseStaleSocket(t *testing.T) {
 	l.Close()
 }
 
-// The daemon goes down when no run has come for a while, and none is under way.
+// The daemon ends when no run has come for a while, and none is in progress.
 func TestLeaseSleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin, last := time.Now(), time.Now()
@@ -452,7 +449,7 @@ func TestLeaseSleep(t *testing.T) {
 		mu.Lock()
 		last = time.Now()
 		mu.Unlock()
-		testwait.Pass(100 * time.Second) // the run is under way all the time
+		testwait.Pass(100 * time.Second) // the run is in progress all the time
 		s.runs(-1)
 		if at := <-down; at < 140*time.Second || at > 142*time.Second {
 			t.Errorf("it went down after %s", at)
@@ -469,7 +466,7 @@ func TestLeaseSleep(t *testing.T) {
 	})
 }
 
-// The lines of the protocol are what they were: another version of the program asks, too.
+// The protocol's lines are unchanged: another version of the program uses them, too.
 func TestLeaseWire(t *testing.T) {
 	request, _ := json.Marshal(leaseRequest{Op: "clone", Key: "k",
 		Class: Class{Image: "node", Kernel: "linux", Arch: "amd64", MemoryMB: 512}})

@@ -13,7 +13,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// What is copied by several at once is what one would have copied, and holes stay holes.
+// Several copies at once give the same as one, and holes stay holes.
 func TestCopyMemory(t *testing.T) {
 	const size = 3*copyPiece + 12345
 	from, err := NewMemory(size)
@@ -49,13 +49,13 @@ func TestCopyMemory(t *testing.T) {
 	if a, b := blocks(t, from), blocks(t, to); a != b {
 		t.Errorf("of %d blocks came %d", a, b)
 	}
-	if err := SealMemory(to); err != nil { // nobody holds it for writing
+	if err := SealMemory(to); err != nil { // nobody has it open for writing
 		t.Error(err)
 	}
 }
 
-// A template's memory is written by nobody once it is sealed, whatever a QEMU that was broken out of does with the
-// descriptor that it is given; and it is not sealed while somebody can write to it.
+// Nobody can write a template's memory once it is sealed, whatever a compromised QEMU does with its descriptor. It
+// can't be sealed while somebody can write to it.
 func TestAttackSealedMemory(t *testing.T) {
 	const size = 8192
 	memory := func() *os.File {

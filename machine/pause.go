@@ -19,9 +19,9 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// A paused machine is a snapshot in a folder of its own: memory, device state and a description. The description
-// holds the digests of both and the properties that must match where the machine is resumed. A new pause replaces
-// the previous one atomically.
+// A paused machine is a snapshot in a separate folder: memory, device state and a description. The description holds
+// the digests of both and the properties that must match where the machine is resumed. A new pause replaces the
+// previous one atomically.
 
 // ErrPause means that a paused machine is damaged or not a paused machine at all.
 var ErrPause = errors.New("the paused machine is damaged")

@@ -12,7 +12,7 @@ import (
 	"github.com/unitask/unitask/machine"
 )
 
-// A disk that is full leaves the machine as it runs, and the folder as it is.
+// A full disk leaves the running machine and the folder unchanged.
 func TestPauseFull(t *testing.T) {
 	source, spec := lasting(t, image.Linux)
 	dir := t.TempDir()

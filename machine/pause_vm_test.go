@@ -26,7 +26,7 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// lasting returns a source of a home that borrows, and the spec of machines of Node that last.
+// lasting returns a source of a home that borrows, and the spec of persistent Node machines.
 func lasting(t testing.TB, kernel image.Kernel) (*machine.Source, machine.Spec) {
 	t.Helper()
 	if !machine.CanClone {
@@ -61,7 +61,7 @@ func lasting(t testing.TB, kernel image.Kernel) (*machine.Source, machine.Spec) 
 	return source, spec
 }
 
-// runs runs a program in a machine, which it ends.
+// runs runs a program in a machine, and ends the machine.
 func runs(t testing.TB, m *machine.Machine) {
 	t.Helper()
 	ctx := t.Context()
@@ -89,8 +89,8 @@ func runs(t testing.TB, m *machine.Machine) {
 	m.Close()
 }
 
-// A machine that was paused goes on wherever it is resumed, more than once, can be paused again,
-// and is gone meanwhile: booted or cloned, on both kernels.
+// A paused machine continues wherever it is resumed, more than once, can be paused again, and is gone meanwhile: booted
+// or cloned, on both kernels.
 func TestPause(t *testing.T) {
 	for name, c := range map[string]struct {
 		kernel image.Kernel
@@ -168,7 +168,7 @@ func TestPause(t *testing.T) {
 
 type pauseDamageRow struct {
 	damage func(dir string) error
-	want   error // errors.Is; nil where it is resumed
+	want   error // for errors.Is; nil if it is resumed
 	says   string
 }
 
@@ -208,7 +208,7 @@ func pauseDamageRows(
 	}
 }
 
-// What was changed or cut is not resumed, and the error says so; what was only copied is.
+// A changed or truncated pause is not resumed, and the error says so; a mere copy is resumed.
 func TestPauseDamage(t *testing.T) {
 	source, spec := lasting(t, image.Linux)
 	ctx, folder := t.Context(), filepath.Join(t.TempDir(), "paused")
@@ -284,12 +284,12 @@ const (
 	killedFolder = "UNITASK_TEST_KILLED_FOLDER"
 )
 
-// A holder that is killed at any step of a pause leaves the machine as it was paused before, or as
-// it is now, whole; and nothing of a QEMU.
+// A process that is killed at any step of a pause leaves the machine complete: as it was paused before, or as it is
+// now. It leaves no QEMU.
 func TestPauseKilled(t *testing.T) {
 	source, spec := lasting(t, image.Linux)
 	ctx := t.Context()
-	if step := os.Getenv(killedAt); step != "" { // the holder
+	if step := os.Getenv(killedAt); step != "" { // the process that holds the machine
 		folder := os.Getenv(killedFolder)
 		m, err := source.Resume(ctx, folder, spec, machine.Config{})
 		if err != nil {
@@ -321,7 +321,8 @@ func TestPauseKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		holder := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestPauseKilled$", "-test.v")
-		holder.Env = append(os.Environ(), killedAt+"="+step, killedFolder+"="+folder, "TMPDIR="+t.TempDir()) // which it does not live to remove
+		// it does not live to remove it
+		holder.Env = append(os.Environ(), killedAt+"="+step, killedFolder+"="+folder, "TMPDIR="+t.TempDir())
 		text, err := holder.CombinedOutput()
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
@@ -336,7 +337,7 @@ func TestPauseKilled(t *testing.T) {
 		if err != nil || after.At.After(before.At) != (step == "replaced") {
 			t.Errorf("%s: %v, before %v: %v", step, after.At, before.At, err)
 		}
-	} // each holder has resumed what the one before it left
+	} // each process has resumed what the one before it left
 	if m, err = source.Resume(ctx, folder, spec, machine.Config{}); err != nil {
 		t.Fatal(err)
 	}
@@ -354,8 +355,8 @@ func TestPauseKilled(t *testing.T) {
 	}
 }
 
-// Forks go on from where the machine is, which goes on too; each has pages of its own, and can be
-// paused and forked.
+// Forks continue from the machine's state, and the machine continues too. Each has separate pages, and can be paused
+// and forked.
 func TestFork(t *testing.T) {
 	for _, kernel := range []image.Kernel{image.Linux, image.Nanos} {
 		t.Run(string(kernel), func(t *testing.T) {
@@ -395,7 +396,7 @@ func TestFork(t *testing.T) {
 	}
 }
 
-// fork starts machines that go on from where one is, at once.
+// fork starts several machines at once from a machine's state.
 func fork(t testing.TB, source *machine.Source, m *machine.Machine, n int) ([]*machine.Machine, error) {
 	snapshot, err := source.Snapshot(t.Context(), m)
 	if err != nil {
@@ -413,7 +414,7 @@ func fork(t testing.TB, source *machine.Source, m *machine.Machine, n int) ([]*m
 
 func machinePid(m *machine.Machine) string { return strconv.Itoa(m.Pid()) }
 
-// gone waits until a process is.
+// gone waits until a process has ended.
 func gone(t testing.TB, pid string) {
 	t.Helper()
 	n, err := strconv.Atoi(pid)

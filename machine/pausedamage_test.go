@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A host that can't read a paused machine now has not found it damaged.
+// If a host temporarily can't read a paused machine, it does not count as damaged.
 func TestDamaged(t *testing.T) {
 	for errno, want := range map[syscall.Errno]bool{syscall.EMFILE: false, syscall.ENFILE: false, syscall.EIO: false,
 		syscall.ENOMEM: false, syscall.EACCES: false,

@@ -11,7 +11,7 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// A place is found wherever its pages are, in their order; one that is not whole, or that somebody imitates, is none.
+// The marker is found wherever its pages are, in their order. An incomplete or imitated marker is not accepted.
 func TestFindPlace(t *testing.T) {
 	const pages = contract.PlaceSize / placePage
 	mark := []byte(contract.PlaceMark)

@@ -37,7 +37,7 @@ func (f *fake) Close() error {
 type factory struct {
 	mu               sync.Mutex
 	all              []*fake
-	spawn1, ready1   time.Duration // what each takes
+	spawn1, ready1   time.Duration // duration of each
 	fail             error
 	free             int64 // of 1000 bytes of memory
 	rests, most, now int   // most is how many were made at once
@@ -91,7 +91,7 @@ func (f *factory) wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// left are those that nobody closed, the used aside.
+// left returns the machines that nobody closed, except the used ones.
 func (f *factory) left() (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -113,7 +113,7 @@ func testSpec(memoryMB int) Spec {
 	return Spec{Image: &image.Image{Digest: "d"}, Accel: vmm.TCG, MemoryMB: memoryMB}
 }
 
-// inBubble runs a test with a pool, and closes it: nothing is left.
+// inBubble runs a test with a pool, and closes it: nothing may be left.
 func inBubble(t *testing.T, size PoolSize, do func(t *testing.T, p *pool[*fake], f *factory)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -132,7 +132,7 @@ func inBubble(t *testing.T, size PoolSize, do func(t *testing.T, p *pool[*fake],
 	})
 }
 
-// after lets time pass, and all that is to happen then.
+// after advances the time, and waits for all effects.
 func after(d time.Duration) {
 	testwait.Pass(d)
 	synctest.Wait()
@@ -175,7 +175,7 @@ func TestPoolFills(t *testing.T) {
 	})
 }
 
-// Demand decides between the least and the most; each machine serves once.
+// Demand decides between the minimum and the maximum; each machine serves once.
 func TestPoolFollowsDemand(t *testing.T) {
 	inBubble(t, PoolSize{Min: 1, Max: 3}, func(t *testing.T, p *pool[*fake], f *factory) {
 		spec := testSpec(1)
@@ -192,7 +192,7 @@ func TestPoolFollowsDemand(t *testing.T) {
 		wantStats(t, "the first two are long ago", p, PoolStats{Idle: 1, Spare: 1, Served: 3})
 		after(demandWindow)
 		wantStats(t, "all are", p, PoolStats{Idle: 1, Spare: 1, Served: 3})
-		// More at once than there are: one finds it ready, one the spare, one nothing.
+		// More requests at once than machines: one gets a ready one, one the spare, one nothing.
 		a, b, c := takeOne(t, p, spec), takeOne(t, p, spec), takeOne(t, p, spec)
 		if a == nil || !a.ready || b == nil || b.ready || c != nil {
 			t.Errorf("%+v %+v %+v", a, b, c)
@@ -200,7 +200,7 @@ func TestPoolFollowsDemand(t *testing.T) {
 	})
 }
 
-// A run that has only begun has the processors to itself.
+// A run that has just started has the processors to itself.
 func TestPoolLetsRunsGoFirst(t *testing.T) {
 	inBubble(t, PoolSize{Min: 2, Max: 2}, func(t *testing.T, p *pool[*fake], f *factory) {
 		p.stock(testSpec(1))
@@ -210,13 +210,13 @@ func TestPoolLetsRunsGoFirst(t *testing.T) {
 		wantStats(t, "before", p, PoolStats{Idle: 1, Spare: 1, Served: 1})
 		after(2 * time.Millisecond)
 		wantStats(t, "after", p, PoolStats{Idle: 1, Making: 1, Served: 1})
-		takeOne(t, p, testSpec(1)) // it does not put off what is due
+		takeOne(t, p, testSpec(1)) // it does not delay what is due
 		after(runsFirst)
 		wantStats(t, "and again", p, PoolStats{Idle: 1, Making: 1, Served: 2})
 	})
 }
 
-// The most bounds all classes together, and no more than so many are made at once.
+// The maximum limits all classes together, and the number of machines made at once is limited.
 func TestPoolBounds(t *testing.T) {
 	inBubble(t, PoolSize{Max: 3}, func(t *testing.T, p *pool[*fake], f *factory) {
 		for range 4 {
@@ -234,7 +234,7 @@ func TestPoolBounds(t *testing.T) {
 	})
 }
 
-// The dead are passed over, and replaced.
+// Dead machines are skipped, and replaced.
 func TestPoolOfTheDead(t *testing.T) {
 	inBubble(t, PoolSize{Min: 2, Max: 2}, func(t *testing.T, p *pool[*fake], f *factory) {
 		p.stock(testSpec(1))
@@ -254,7 +254,7 @@ func TestPoolOfTheDead(t *testing.T) {
 	})
 }
 
-// Memory that is short, and time without a run, empty the pool.
+// A shortage of memory, and time without a run, empty the pool.
 func TestPoolEmpties(t *testing.T) {
 	inBubble(t, PoolSize{Min: 1, Max: 1}, func(t *testing.T, p *pool[*fake], f *factory) {
 		p.stock(testSpec(1))
@@ -278,12 +278,12 @@ func TestPoolEmpties(t *testing.T) {
 	})
 }
 
-// No clone stands ready for longer than an hour.
+// No clone is kept ready for longer than an hour.
 func TestPoolRenews(t *testing.T) {
 	inBubble(t, PoolSize{Min: 1, Max: 1}, func(t *testing.T, p *pool[*fake], f *factory) {
 		p.stock(testSpec(1))
 		after(2 * time.Second)
-		for range 10 { // a run now and then keeps it up, and another class does not touch this one
+		for range 10 { // occasional runs keep it up, and another class does not affect this one
 			after(9 * time.Minute)
 			takeOne(t, p, testSpec(2))
 		}
@@ -294,7 +294,7 @@ func TestPoolRenews(t *testing.T) {
 	})
 }
 
-// What can't be made is tried again, but not at once.
+// A failed creation is tried again, but not at once.
 func TestPoolThatCannot(t *testing.T) {
 	inBubble(t, PoolSize{Min: 1, Max: 1}, func(t *testing.T, p *pool[*fake], f *factory) {
 		f.fail = errors.New("no room")
@@ -317,7 +317,7 @@ func TestPoolThatCannot(t *testing.T) {
 	})
 }
 
-// Closing does not wait for what takes long, and leaves nothing.
+// Closing does not wait for slow operations, and leaves nothing.
 func TestPoolClosesWhileItMakes(t *testing.T) {
 	inBubble(t, PoolSize{Min: 2, Max: 2}, func(t *testing.T, p *pool[*fake], f *factory) {
 		f.ready1 = time.Hour

@@ -8,7 +8,7 @@ import (
 	"github.com/unitask/unitask/internal/testlack"
 )
 
-// What can't be removed is not counted as removed, and is an error.
+// An entry that can't be removed does not count as removed, and is an error.
 func TestPruneFails(t *testing.T) {
 	s := OpenTemplates(t.TempDir())
 	stuck := filepath.Join(s.dir, digestOf("x"))
@@ -18,7 +18,7 @@ func TestPruneFails(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(stuck, templateName), []byte(`{"key":"x"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if os.Getuid() == 0 { // whom a folder's mode does not keep from removing
+	if os.Getuid() == 0 { // a folder's mode does not keep root from removing
 		testlack.Disk(t, filepath.Join(stuck, "mounted"), "size=4k")
 	} else if err := os.Chmod(s.dir, 0o500); err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// folderOf makes a folder with a paused machine's description, told by its time.
+// folderOf makes a folder with a paused machine's description, identified by its time.
 func folderOf(t *testing.T, path string, year int) {
 	t.Helper()
 	text := fmt.Sprintf(`{"version":%d,"at":"%d-01-01T00:00:00Z"}`, pauseVersion, year)
@@ -21,7 +21,7 @@ func folderOf(t *testing.T, path string, year int) {
 	}
 }
 
-// yearOf is what folderOf has told; 0 where there is no folder.
+// yearOf returns the year that folderOf wrote; 0 if the folder does not exist.
 func yearOf(t *testing.T, path string) int {
 	t.Helper()
 	p, err := ReadPause(path)
@@ -34,7 +34,7 @@ func yearOf(t *testing.T, path string) int {
 	return p.At.Year()
 }
 
-// A folder takes another's place, on every file system, and gives it back where that can't be made to last.
+// A folder replaces another one on every file system, and restores it if the change can't be made durable.
 func TestReplace(t *testing.T) {
 	defer func(e func(a, b string) error, s func(string) error) { exchange, syncFolder = e, s }(exchange, syncFolder)
 	for how, e := range map[string]func(a, b string) error{
@@ -80,12 +80,12 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// Who is killed while a folder was moved aside has left it whole, wherever it is looked for first.
+// A process that is killed while a folder was moved aside leaves it complete, wherever a reader looks first.
 func TestReplaceKilled(t *testing.T) {
 	defer func(e func(a, b string) error) { exchange = e }(exchange)
 	exchange = func(_, _ string) error { return syscall.EINVAL }
 	for name, c := range map[string]struct {
-		placed bool // what takes its place
+		placed bool // its replacement
 		next   func(t *testing.T, place, by string)
 		want   int
 		left   []string
@@ -132,7 +132,7 @@ func TestReplaceKilled(t *testing.T) {
 	}
 }
 
-// What was moved aside and can't be put back now is not there no more: nothing removes it, and it is there when the
+// A folder that was moved aside and can't be restored now is not lost: nothing removes it, and it is there when the
 // disk works.
 func TestRestoreFails(t *testing.T) {
 	defer func(e func(a, b string) error) { exchange, rename = e, os.Rename }(exchange)
@@ -158,13 +158,13 @@ func TestRestoreFails(t *testing.T) {
 	if at := yearOf(t, place); at != 2001 {
 		t.Errorf("there is %d", at)
 	}
-	long := filepath.Join(dir, strings.Repeat("x", 250)) // beside which nothing can be
+	long := filepath.Join(dir, strings.Repeat("x", 250)) // next to which no entry fits
 	if _, err := ReadPause(long); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a long name: %v", err)
 	}
 }
 
-// Who reads between the two moves puts the one back that was moved aside; it is replaced all the same.
+// A reader between the two moves restores the folder that was moved aside; it is replaced all the same.
 func TestReplaceRead(t *testing.T) {
 	defer func(e func(a, b string) error) { exchange, rename = e, os.Rename }(exchange)
 	exchange = func(_, _ string) error { return syscall.EINVAL }
@@ -194,7 +194,7 @@ func TestReplaceRead(t *testing.T) {
 	}
 }
 
-// What has ended does not come back from where it was moved to.
+// An ended machine does not come back from where it was moved to.
 func TestRemovePause(t *testing.T) {
 	for name, names := range map[string][]string{"aside only": {".paused.before"},
 		"both": {"paused", ".paused.before", ".paused.pausing-1"}, "none": nil} {
@@ -210,7 +210,7 @@ func TestRemovePause(t *testing.T) {
 			t.Errorf("%s: left %v %v", name, left, err)
 		}
 	}
-	// Nor where it can't be put back before.
+	// Nor if it can't be restored before.
 	defer func() { rename = os.Rename }()
 	rename = func(_, _ string) error { return syscall.EIO }
 	place := filepath.Join(t.TempDir(), "paused")

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// saved returns a store with one template, of memory with holes.
+// saved returns a store with one template, whose memory has holes.
 func saved(t *testing.T, key string) (*Templates, string) {
 	t.Helper()
 	if !CanClone {
@@ -57,7 +57,7 @@ func TestTemplate(t *testing.T) {
 		string(all[8<<20-4:]) != "last" || string(got.Devices) != "state" {
 		t.Errorf("%d bytes: %v", len(all), err)
 	}
-	// Nobody changes it any more: not by writing, not by size.
+	// Nobody changes it any more: neither its contents nor its size.
 	if _, err := got.Memory.WriteAt([]byte("evil"), 0); err == nil {
 		t.Error("the template's memory can be written")
 	}
@@ -92,7 +92,7 @@ func TestTemplate(t *testing.T) {
 	}
 }
 
-// What a QEMU that maps a template's own file is given can be read, and not be written.
+// A QEMU that maps a template's own file gets it read-only.
 func TestTemplateMap(t *testing.T) {
 	s, dir := saved(t, "key")
 	got, err := s.Map("key")
@@ -250,8 +250,8 @@ func TestTemplateStore(t *testing.T) {
 	}
 }
 
-// Half of its life before its end a template wants a successor, which is then there
-// at once: nobody finds none, or a damaged one, meanwhile.
+// At half of its life a template needs a successor, which replaces it in one step: nobody finds none, or a damaged one,
+// meanwhile.
 func TestTemplateSuccessor(t *testing.T) {
 	s, dir := saved(t, "key")
 	want := func(what string, want Want) {

@@ -11,8 +11,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// The lines that tell of system calls are taken out of a console, and the others stay in
-// it, however they are cut.
+// The lines about system calls are removed from a console, and the others stay, however they are split.
 func TestCallLines(t *testing.T) {
 	for name, c := range map[string]struct {
 		kernel               image.Kernel
@@ -52,8 +51,7 @@ func TestCallLines(t *testing.T) {
 	}
 }
 
-// What the code has in a path can't hide a kernel's last words for long, nor take the
-// host's memory.
+// Text of the code in a path can't hide a kernel's last words for long, nor use the host's memory.
 func TestAttackCallLines(t *testing.T) {
 	const words = "assertion 1 failed at x.c:1 (IP 0x1)\n"
 	for _, c := range []struct{ name, console string }{

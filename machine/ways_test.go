@@ -14,12 +14,11 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// Which machine a run gets, and what becomes of a template that does not work: without
-// a machine.
+// Which machine a run gets, and what happens to a failing template: without a machine.
 
-// play is a source that plays what a case says; it writes down what was done.
+// play is a source that plays a test case and records the actions.
 type play struct {
-	own, lease        *Machine // that stand ready
+	own, lease        *Machine // ready machines
 	spawnErr, bootErr error
 	opens             map[*Machine]error
 	cancel            func() // called by the first open that fails, if not nil
@@ -102,7 +101,7 @@ func TestGet(t *testing.T) {
 			if got := strings.Join(events, "\n"); got != c.event {
 				t.Errorf("it told %q", got)
 			}
-			if err == nil { // only a template's own clone says something of the template
+			if err == nil { // only a template's own clone says something about the template
 				m.Unfit(bad)
 				dropped := strings.Join(c.play.did, " ") == c.did+" drop"
 				if dropped != (m == spawnedOne) {
@@ -117,8 +116,8 @@ type someFolders struct{ Folders }
 
 func (someFolders) Key() string { return "some" }
 
-// A run that brings folders gets a clone that holds them, where there is such a template. Where
-// it does not work, it gets a machine without: any but the clone itself must be sent them.
+// A run that brings folders gets a clone that holds them, if there is such a template. If that template fails, it gets
+// a machine without the folders: they must be sent to any machine but that clone.
 func TestGetWithFolders(t *testing.T) {
 	bad := errors.New("it does not come up")
 	for name, c := range map[string]struct {
@@ -187,10 +186,10 @@ func TestBest(t *testing.T) {
 	for name, c := range map[string]struct {
 		candidates  []vmm.Accel
 		wish, known vmm.Accel
-		answers     map[vmm.Accel][]error // of each try; beyond them it works
+		answers     map[vmm.Accel][]error // of each try; further tries work
 		tried       string
-		err         string // parts of it, by |
-		failed      string // what the last boot is told of those before
+		err         string // parts of it, separated by |
+		failed      string // the earlier failures reported to the last boot
 	}{
 		"the first works":               {[]vmm.Accel{kvm, tcg}, vmm.Auto, "", nil, "kvm", "", ""},
 		"KVM is broken":                 {[]vmm.Accel{kvm, tcg}, vmm.Auto, "", map[vmm.Accel][]error{kvm: {fails}}, "kvm tcg", "", "kvm: QEMU ended: exit status 1: no such device"},

@@ -16,8 +16,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// What a client says is one of the answers that there are, or none; a client from elsewhere is
-// not asked.
+// A client's reply must be one of the allowed answers, or counts as none. A remote client is not asked.
 func TestAttackApprovalAnswers(t *testing.T) {
 	for _, row := range []struct {
 		name string
@@ -55,7 +54,7 @@ func TestAttackApprovalAnswers(t *testing.T) {
 	}
 }
 
-// A client of a revision that has elicitation is asked while its call runs.
+// A client of a revision with elicitation is asked during its call.
 func TestElicitation(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots a real machine; not in -short")
@@ -109,8 +108,8 @@ func TestElicitation(t *testing.T) {
 	}
 }
 
-// A client of a revision in which a call ends with what there is to ask makes it again with the answer, and the run
-// goes on.
+// In a newer revision, a call ends with the question. The client repeats the call with the answer, and the run
+// continues.
 func TestInputRequired(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots a real machine; not in -short")
@@ -195,7 +194,7 @@ func accepts(answer string) *sdk.ElicitResult {
 	return &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": answer}}
 }
 
-// asksAbout returns the state of a question that a call's answer must have.
+// asksAbout returns the state of a question that a call's answer must contain.
 func asksAbout(t *testing.T, res *sdk.CallToolResult, about string) (state string) {
 	t.Helper()
 	q, ok := res.InputRequests["approval"].(*sdk.ElicitParams)

@@ -16,14 +16,14 @@ import (
 	"github.com/unitask/unitask/internal/edit"
 )
 
-// formerNames are names that tools had in earlier releases. They are accepted for this release.
+// formerNames maps names of tools in earlier releases to the current ones. This release accepts both.
 var formerNames = map[string]string{"run_command": "session_command", "wait": "wait_command", "files": "session_files",
 	"session": "manage_session", "doctor": "unitask_doctor"}
 
 // maxFitted bounds the arguments that fitArguments reads, in bytes. Larger ones must have the right types.
 const maxFitted = 256 << 10
 
-// addTool adds a tool, and remembers which arguments it takes.
+// addTool adds a tool, and stores the schema of its arguments.
 func addTool[In, Out any](s *Server, t *sdk.Tool, handler sdk.ToolHandlerFor[In, Out]) {
 	if s.takes == nil {
 		s.takes = map[string]*jsonschema.Schema{}
@@ -32,8 +32,8 @@ func addTool[In, Out any](s *Server, t *sdk.Tool, handler sdk.ToolHandlerFor[In,
 	sdk.AddTool(s.sdk, t, handler)
 }
 
-// fitArguments accepts what models send in place of the types of a tool's arguments: a number or a boolean as text,
-// one value for a list, an object or a list as JSON text, and null for what is not given.
+// fitArguments converts common mistakes of models in a tool's arguments: a number or a boolean as text, one value
+// instead of a list, an object or a list as JSON text, and null for a missing value.
 func (s *Server) fitArguments(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		p, ok := req.GetParams().(*sdk.CallToolParamsRaw)
@@ -54,7 +54,7 @@ func (s *Server) fitArguments(next sdk.MethodHandler) sdk.MethodHandler {
 	}
 }
 
-// fit returns arguments of the types that a schema has, where it is clear what is meant; the same otherwise.
+// fit converts arguments to the schema's types if their meaning is clear. Otherwise it returns them unchanged.
 func fit(arguments json.RawMessage, schema *jsonschema.Schema) json.RawMessage {
 	var args map[string]json.RawMessage
 	if json.Unmarshal(arguments, &args) != nil || len(args) > len(schema.Properties) { // some are unknown
@@ -80,21 +80,21 @@ func fit(arguments json.RawMessage, schema *jsonschema.Schema) json.RawMessage {
 	}
 	var fitted bytes.Buffer
 	encoder := json.NewEncoder(&fitted)
-	encoder.SetEscapeHTML(false) // which would make six bytes of one
+	encoder.SetEscapeHTML(false) // escaping would turn one byte into six
 	if encoder.Encode(args) != nil {
 		return arguments
 	}
 	return fitted.Bytes()
 }
 
-// maxUnwrapped bounds JSON inside a text, in bytes: it costs more memory than the text that was paid for.
+// maxUnwrapped bounds JSON inside a text, in bytes: decoding it uses memory that was not reserved.
 const maxUnwrapped = 4 << 10
 
-// wholeTexts are arguments whose texts may be JSON for the code: they are not unwrapped.
+// wholeTexts are arguments whose texts may be JSON for the code: they are not decoded.
 var wholeTexts = []string{"args"}
 
-// fitOne returns a value as the type that is wanted, nil if it has that type or nothing fits. A text that is whole is
-// not unwrapped.
+// fitOne returns a value converted to the schema's type, nil if it has that type or can't be converted. If whole is
+// set, a text is not decoded.
 func fitOne(value json.RawMessage, schema *jsonschema.Schema, whole bool) json.RawMessage {
 	var text string
 	isText := json.Unmarshal(value, &text) == nil
@@ -120,7 +120,7 @@ func fitOne(value json.RawMessage, schema *jsonschema.Schema, whole bool) json.R
 }
 
 // fitElement returns the only element of a list: the object inside a text if objects are wanted, else the text. Numbers
-// and booleans become no element: false must not turn into the name of a host.
+// and booleans are not converted: false must not turn into the name of a host.
 func fitElement(value json.RawMessage, text string, items *jsonschema.Schema) json.RawMessage {
 	if takesObjects(items) && kindOf(text) == "object" {
 		return json.RawMessage(text)
@@ -131,8 +131,8 @@ func fitElement(value json.RawMessage, text string, items *jsonschema.Schema) js
 // takesObjects reports whether the elements of a list may be objects.
 func takesObjects(items *jsonschema.Schema) bool { return items != nil && items.AnyOf != nil }
 
-// kindOf returns the type of a JSON value as a schema names it: array, object, number or boolean; "" for texts, null,
-// what is not JSON, and what is longer than maxUnwrapped.
+// kindOf returns the type of a JSON value in a schema's terms: array, object, number or boolean. It returns "" for
+// texts, null, invalid JSON, and values longer than maxUnwrapped.
 func kindOf(text string) string {
 	if text = strings.TrimSpace(text); text == "" || len(text) > maxUnwrapped || !json.Valid([]byte(text)) {
 		return ""
@@ -150,7 +150,7 @@ func kindOf(text string) string {
 	return "number"
 }
 
-// explain adds to an error about a call's arguments which ones the tool has.
+// explain appends the tool's arguments to an error about a call's arguments.
 func explain(res *sdk.CallToolResult, call *sdk.CallToolParamsRaw, schema *jsonschema.Schema) {
 	if !res.IsError || len(res.Content) != 1 {
 		return
@@ -176,14 +176,14 @@ func explain(res *sdk.CallToolResult, call *sdk.CallToolParamsRaw, schema *jsons
 	text.Text += "\n" + call.Name + " takes: " + cmp.Or(strings.Join(argumentsOf(schema), ", "), "no arguments")
 }
 
-// argumentsOf returns the names of a tool's arguments, in their order.
+// argumentsOf returns the names of a tool's arguments in the schema's order.
 func argumentsOf(schema *jsonschema.Schema) []string {
 	return slices.DeleteFunc(slices.Clone(schema.PropertyOrder), func(name string) bool {
-		return schema.Properties[name] == nil // this server does not have it
+		return schema.Properties[name] == nil // this server lacks it
 	})
 }
 
-// meant returns a question about the argument that a wrong name is most like, "" if it is like none.
+// meant returns a question that suggests the argument with the most similar name; "" if no name is similar.
 func meant(name string, schema *jsonschema.Schema) string {
 	if len(name) > 64 {
 		return ""

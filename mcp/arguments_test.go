@@ -13,7 +13,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// Arguments of another type are accepted where it is clear what is meant, and stay as they are elsewhere.
+// Arguments of another type are accepted if their meaning is clear, and are unchanged otherwise.
 func TestFit(t *testing.T) {
 	schema := inputSchema[runArgs](nil, nil)
 	long := strings.Repeat("x", 2*maxUnwrapped)
@@ -29,7 +29,7 @@ func TestFit(t *testing.T) {
 		`{"args":"[1"}`:                                  `{"args":["[1"]}`,
 		`{"files":{"name":"a","content":"b"}}`:           `{"files":[{"name":"a","content":"b"}]}`,
 		`{"args":["` + long + `"],"check":"true"}`:       `{"args":["` + long + `"],"check":true}`,
-		`{"language":"Python"}`:                          `{"language":"Python"}`, // no enum here
+		`{"language":"Python"}`:                          `{"language":"Python"}`, // not an enum here
 		`{"args":5}`:                                     `{"args":5}`,
 		`{"args":"[1]"}`:                                 `{"args":["[1]"]}`,
 		`{"secrets":true}`:                               `{"secrets":true}`,
@@ -53,7 +53,7 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// A word of a list of words may be in any case.
+// A word in a list of words may be in any case.
 func TestFitWords(t *testing.T) {
 	schema := inputSchema[runArgs](nil, func(p map[string]*jsonschema.Schema) {
 		p["language"].Enum = anys([]string{"python", "js"})
@@ -69,7 +69,7 @@ func TestFitWords(t *testing.T) {
 	}
 }
 
-// JSON inside a text costs no more memory than a call has paid for.
+// JSON inside a text costs no more memory than the call has reserved.
 func TestAttackFit(t *testing.T) {
 	schema := inputSchema[runArgs](nil, nil)
 	lists := json.RawMessage(`{"files":"[` + strings.Repeat("[],", 40_000) + `[]]"}`)
@@ -92,7 +92,7 @@ func TestAttackFit(t *testing.T) {
 	attack.Check(t, "100000 tags: bytes more", "-2", fmt.Sprint(len(bytes.TrimSpace(fit(tags, schema)))-len(tags)))
 }
 
-// An error about arguments names the one that was meant, and all that the tool has.
+// An error about arguments names the intended one, and all arguments of the tool.
 func TestExplain(t *testing.T) {
 	schema := inputSchema[runArgs](nil, nil)
 	for sent, want := range map[string]string{

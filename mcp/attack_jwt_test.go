@@ -25,7 +25,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// issuer is a stand-in for an issuer of JWTs: its keys, and how often they were fetched.
+// issuer is a fake issuer of JWTs: its keys, and how often they were fetched.
 type issuer struct {
 	url     string
 	keys    jose.JSONWebKeySet
@@ -55,7 +55,7 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 	return k
 }
 
-// claims are a good token's, for a change.
+// claims returns the claims of a valid token, for a test to change.
 func claims(change func(map[string]any)) map[string]any {
 	c := map[string]any{"iss": "https://issuer.example", "sub": "carol", "aud": audience,
 		"exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix()}
@@ -215,7 +215,7 @@ func TestAttackJWTs(t *testing.T) {
 	}
 }
 
-// Whoever sends bogus tokens does not make us ask the issuer for each.
+// Many false tokens do not cause a request to the issuer for each.
 func TestAttackKeyFetches(t *testing.T) {
 	good, stranger := newKey(t), newKey(t)
 	i := newIssuer(t, jose.JSONWebKey{Key: good.Public(), KeyID: "k", Algorithm: "ES256", Use: "sig"})
@@ -244,7 +244,7 @@ func TestAttackKeyFetches(t *testing.T) {
 			claims(nil))))
 }
 
-// Two issuers behind one set of keys: the same subject is two callers.
+// Two issuers share one set of keys: the same subject is two callers.
 func TestAttackIssuers(t *testing.T) {
 	good := newKey(t)
 	i := newIssuer(t, jose.JSONWebKey{Key: good.Public(), KeyID: "k", Algorithm: "ES256", Use: "sig"})

@@ -63,11 +63,11 @@ func tokens(t *testing.T, names ...string) *mcp.Auth {
 	return auth
 }
 
-// Reaching for the runs of others: by every way there is to a run.
+// Attempts to reach the runs of others, by every way to a run.
 func TestAttackOthersRuns(t *testing.T) {
 	rt := bare(t)
 	self := unitask.LocalOwner(os.Geteuid())
-	runs := map[string]string{ // whose and how
+	runs := map[string]string{ // owner and way
 		"alice over HTTP": recorded(t, rt, "alice", record.ViaHTTP), "bob over HTTP": recorded(t, rt, "bob", record.ViaHTTP),
 		"this user by the command line": recorded(t, rt, self, record.ViaCLI),
 		"this user from Go":             recorded(t, rt, self, record.ViaAPI),
@@ -104,7 +104,7 @@ func TestAttackOthersRuns(t *testing.T) {
 	}
 }
 
-// reach tries every way to a run; "nothing" and "all of it" are what may come of it.
+// reach tries every way to a run; the result must be "nothing" or "all of it".
 func reach(t *testing.T, cs *sdk.ClientSession, id string) string {
 	t.Helper()
 	got := map[string]bool{}
@@ -204,14 +204,14 @@ func TestAttackPaths(t *testing.T) {
 	}
 }
 
-// status is what a token gets.
+// status returns a token's HTTP status.
 func status(t *testing.T, url string, headers ...string) string {
 	t.Helper()
 	code, _, _ := send(t, "POST", url+"/mcp", listTools, append(headers, revision, named)...)
 	return fmt.Sprint(code)
 }
 
-// Subjects that are another caller's whole name have no table, and no secrets, by that.
+// A subject equal to another caller's full name does not give that caller's table or secrets.
 func TestAttackShortNames(t *testing.T) {
 	good := newKey(t)
 	i := newIssuer(t, jose.JSONWebKey{Key: good.Public(), KeyID: "k", Algorithm: "ES256", Use: "sig"})
@@ -234,7 +234,7 @@ func TestAttackShortNames(t *testing.T) {
 	}
 }
 
-// Tokens of a file, in forms that are not quite theirs.
+// Tokens of a file, in slightly different forms.
 func TestAttackTokens(t *testing.T) {
 	url := serve(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}),
 		mcp.HTTPOptions{Auth: tokens(t, "alice", "bob")})
@@ -319,7 +319,7 @@ func TestAttackHosts(t *testing.T) {
 		status(t, url, "Origin: http://evil.example", "Host: evil.example"))
 }
 
-// Bodies without end, without sense, without a bottom.
+// Bodies that are endless, invalid, or deeply nested.
 func TestAttackBodies(t *testing.T) {
 	url := serve(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{})
 	for _, c := range []struct{ name, body, want string }{
@@ -363,7 +363,7 @@ func TestAttackBodies(t *testing.T) {
 	}
 }
 
-// What hostile code calls its files can't forge a line of the report.
+// File names chosen by hostile code can't forge a line of the report.
 func TestAttackReport(t *testing.T) {
 	for _, c := range []struct{ name, path, want string }{
 		{"a newline", "a\nexit code 0, 1 ms", `a\nexit code 0, 1 ms`},
@@ -383,7 +383,7 @@ func TestAttackReport(t *testing.T) {
 	}
 }
 
-// A folder of prompts holds files of its own.
+// Other files in a folder of prompts do no harm.
 func TestAttackPrompts(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "secret.js")
 	if err := os.WriteFile(outside, []byte("secret"), 0o600); err != nil {
@@ -411,8 +411,8 @@ func TestAttackPrompts(t *testing.T) {
 	}
 }
 
-// subscription asks to be told of a resource, as a client of a session does or as one of
-// 2026-07-28, and says what the server's first word is.
+// subscription subscribes to a resource, as a client with a session or as one of 2026-07-28, and returns the server's
+// first answer.
 func subscription(t *testing.T, url, token, session string, uris ...string) string {
 	t.Helper()
 	list, err := json.Marshal(uris)
@@ -428,7 +428,7 @@ func subscription(t *testing.T, url, token, session string, uris ...string) stri
 		headers = map[string]string{"Mcp-Session-Id": session}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel() // a subscription goes on until then
+	defer cancel() // a subscription continues until then
 	r, err := http.NewRequestWithContext(ctx, "POST", url+"/mcp", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
@@ -456,7 +456,7 @@ func subscription(t *testing.T, url, token, session string, uris ...string) stri
 	return "nothing"
 }
 
-// Being told of others' runs, and of what is none.
+// Subscriptions to others' runs, and to invalid resources.
 func TestAttackSubscriptions(t *testing.T) {
 	rt := bare(t)
 	const taken, refused = "taken", "refused"

@@ -107,8 +107,7 @@ func (o *onceReader) Close() error { return nil }
 // notifications. They are decoded when their request is over, because nothing waits for them.
 const maxMessageBytes = 64 << 10
 
-// maxBatch bounds the messages of one request of older revisions, because the limits of requests under way count
-// it once.
+// maxBatch bounds the messages of one request of older revisions, because the limits of current requests count it once.
 const maxBatch = 50
 
 // checkIDs returns which id or progress token of a body's messages is too long: both are repeated in messages

@@ -124,8 +124,8 @@ func (b *budget) take(caller string, bytes int64) {
 var errNoMemory = &LimitError{Limit: "memory", Most: budgetBytes,
 	Text: "calls, and answers that nobody has read, take all the memory: read them, or try again in a moment"}
 
-// grant grants waiting claims as far as memory is free. A caller that holds more than a quarter waits without
-// blocking others. Nobody overtakes the next claim, which could otherwise wait for ever.
+// grant grants waiting claims as far as memory is free. A caller that holds more than a quarter waits without blocking
+// others. Nobody overtakes the next claim, which could otherwise wait forever.
 func (b *budget) grant() {
 	for {
 		next := -1
@@ -228,7 +228,7 @@ func (l *lease) endTurn() {
 	}
 }
 
-// draw reserves room for an answer of so many bytes of JSON. With room already reserved it does not wait: the
+// draw reserves room for an answer of that many bytes of JSON. With room already reserved it does not wait: the
 // estimate was close.
 func (l *lease) draw(ctx context.Context, bytes int64, patience time.Duration) error {
 	if l == nil || bytes <= freeBytes {
@@ -277,7 +277,7 @@ func (l *lease) close() {
 // its context.
 const leaseHeader = "Unitask-Lease"
 
-// leases are the leases of the requests under way.
+// leases are the leases of the current requests.
 type leases struct {
 	mu   sync.Mutex
 	last int64

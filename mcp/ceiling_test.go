@@ -54,7 +54,7 @@ func attackModelCeilingsRows(
 	}
 }
 
-// Ceilings' files that would have models get what no key gives them.
+// Ceiling files that try to give models rights for which no key exists.
 func TestAttackModelCeilings(t *testing.T) {
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
@@ -119,7 +119,7 @@ func TestAttackModelCeilings(t *testing.T) {
 	}
 }
 
-// The built-in ceiling gives a call every public host that it names, as docs/mcp.md and mcp --help say; a file that
+// The built-in ceiling gives a call every public host that it names, as docs/mcp.md and mcp --help say. A file that
 // nobody trusts may say otherwise.
 func TestNetworkOfModels(t *testing.T) {
 	for text, want := range map[string]string{
@@ -145,7 +145,7 @@ func TestNetworkOfModels(t *testing.T) {
 	}
 }
 
-// A ceiling with container images alone leaves run_code none, and not any.
+// A ceiling with only container images leaves run_code no image; it does not mean any image.
 func TestAttackNoImages(t *testing.T) {
 	named := filepath.Join(t.TempDir(), "policy.toml")
 	if err := os.WriteFile(named, []byte(`images = ["alpine:3.20"]`), 0o600); err != nil {
@@ -174,7 +174,7 @@ func TestAttackNoImages(t *testing.T) {
 	}
 }
 
-// Arguments of a call by keys that only look like those of the schema.
+// Arguments of a call by keys that only resemble the schema's.
 func TestAttackArgumentKeys(t *testing.T) {
 	cs := inMemory(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}), nil)
 	for _, args := range []object{

@@ -21,7 +21,7 @@ import (
 	"github.com/unitask/unitask/mcp"
 )
 
-// The official Inspector, from npm, and the program of the docs, on real machines.
+// The official Inspector, from npm, and the program in the docs, on real machines.
 func TestOtherClients(t *testing.T) {
 	nodePath := node(t)
 	path := "PATH=" + filepath.Dir(nodePath) + ":" + os.Getenv("PATH")
@@ -65,7 +65,7 @@ func TestOtherClients(t *testing.T) {
 		if err := os.WriteFile(name, snippet[1], 0o600); err != nil {
 			t.Fatal(err)
 		}
-		own := t.TempDir() // the client passes HOME on, and nothing of ours
+		own := t.TempDir() // the client passes on HOME, but no variables of ours
 		if err := os.Symlink(home, filepath.Join(own, ".unitask")); err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +76,7 @@ func TestOtherClients(t *testing.T) {
 	})
 }
 
-// found is what the programs of testdata/client.* find by an SDK.
+// found is what the programs testdata/client.* find through an SDK.
 type found struct {
 	Tools, Resources, Prompts                            []string
 	Templates, Exit, Sessions                            int
@@ -86,8 +86,8 @@ type found struct {
 	Doctor, Wrong                                        bool
 }
 
-// The official SDKs for TypeScript and Python use all that there is, on real machines. Both refuse what their schemas
-// do not have, as a resource with neither text nor bytes.
+// The official SDKs for TypeScript and Python use all features, on real machines. Both refuse data that is not in their
+// schemas, such as a resource with neither text nor bytes.
 func TestSDKs(t *testing.T) {
 	nodePath := node(t)
 	bin, err := program()
@@ -129,7 +129,7 @@ func TestSDKs(t *testing.T) {
 	}
 }
 
-// lookAround has an SDK use a server, which is a program or a URL.
+// lookAround makes an SDK use a server, which is a program or a URL.
 func lookAround(t *testing.T, command, env []string, at, prompts string) (got found) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -148,13 +148,13 @@ func lookAround(t *testing.T, command, env []string, at, prompts string) (got fo
 	return got
 }
 
-// checkFound compares what an SDK found with what there is.
+// checkFound compares the results of an SDK with the expected ones.
 func checkFound(t *testing.T, got found) {
 	t.Helper()
 	if _, ok := got.Read["/console"]; !ok {
 		t.Error("no console was read")
 	}
-	delete(got.Read, "/console") // what the kernel says
+	delete(got.Read, "/console") // it comes from the kernel
 	if !strings.Contains(got.Prompt, "print('hi')") {
 		t.Errorf("the prompt is %q", got.Prompt)
 	}
@@ -176,8 +176,8 @@ func checkFound(t *testing.T, got found) {
 	}
 }
 
-// pip installs packages of the registry into a folder that is kept, and returns it. It skips where there is no Python
-// with pip that they run on.
+// pip installs packages of the registry into a folder that is kept, and returns it. It skips the test if no Python has
+// a pip that can run them.
 func pip(t *testing.T, name string, packages ...string) string {
 	t.Helper()
 	check := "import sys, pip; sys.exit(sys.version_info < (3, 10))"
@@ -204,7 +204,7 @@ func pip(t *testing.T, name string, packages ...string) string {
 	return dir
 }
 
-// What `make dist` builds is what the official validator takes, and starts.
+// The official validator accepts the output of `make dist`, and the output starts.
 func TestBundle(t *testing.T) {
 	if os.Getenv("UNITASK_TEST_LONG") == "" {
 		t.Skip("builds the command as a release is built: make long")

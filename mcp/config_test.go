@@ -70,13 +70,13 @@ func TestClientConfig(t *testing.T) {
 					t.Errorf("%v, %d servers", entry, n)
 				}
 			}
-			// Where nothing is.
+			// Without any file.
 			backup, err := cfg.Write()
 			if err != nil || backup != "" {
 				t.Fatalf("%q %v", backup, err)
 			}
 			check(1)
-			// Again: nothing changes.
+			// A second time: nothing changes.
 			before, _ := os.ReadFile(cfg.File)
 			if backup, err = cfg.Write(); err != nil || backup != "" {
 				t.Fatalf("%q %v", backup, err)
@@ -84,7 +84,7 @@ func TestClientConfig(t *testing.T) {
 			if after, _ := os.ReadFile(cfg.File); string(after) != string(before) {
 				t.Errorf("%s\n%s", before, after)
 			}
-			// What others have put there stays, comments too, and an old entry of ours goes.
+			// Others' entries and comments stay, and our old entry is replaced.
 			old := "// mine\n{\n  // a comment\n  \"other\": [1, 2],\n  \"" + key(before) +
 				"\": {\"theirs\": {\"command\": \"x\"}, \"unitask\": {\"command\": \"old\", \"args\": []}, },\n}\n"
 			if strings.HasSuffix(cfg.File, ".toml") {
@@ -104,7 +104,7 @@ func TestClientConfig(t *testing.T) {
 				strings.Contains(string(text), "old") || err != nil || st.Mode().Perm() != 0o600 {
 				t.Errorf("%s\n%v", text, st.Mode())
 			}
-			// What can't be read is left as it is.
+			// An invalid file stays unchanged.
 			if err := os.WriteFile(cfg.File, []byte("{ broken = "), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -164,8 +164,8 @@ func key(text []byte) string {
 	return ""
 }
 
-// What a repository has in the place of a client's file leads to nothing outside of it, is not waited for, and does
-// not fill the memory. Its text may be a program, too: comments are taken.
+// An entry that a repository puts in the place of a client's file leads nowhere outside, is not waited for, and does
+// not fill the memory. Its text may contain comments.
 func TestAttackClientConfig(t *testing.T) {
 	const hostile = "/*\ntouch attacked\n*/ {}"
 	for _, client := range []string{"claude-code", "vscode-copilot"} {

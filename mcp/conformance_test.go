@@ -29,8 +29,8 @@ import (
 	"github.com/unitask/unitask/mcp"
 )
 
-// The official conformance suite asks for tools, resources and prompts of certain
-// names. They are added here to the real server, behind its real HTTP stack.
+// The official conformance suite asks for tools, resources and prompts with certain names. They are added here to the
+// real server, behind its real HTTP stack.
 
 //lint:file-ignore SA1019 older revisions are tested too
 
@@ -51,7 +51,7 @@ func embedded(uri, text string) *sdk.EmbeddedResource {
 	return &sdk.EmbeddedResource{Resource: &sdk.ResourceContents{URI: uri, MIMEType: "text/plain", Text: text}}
 }
 
-// objectOf is a schema of an object with these properties, all required.
+// objectOf returns a schema of an object with these properties, all required.
 func objectOf(properties ...string) *jsonschema.Schema {
 	s := &jsonschema.Schema{Type: "object", Properties: map[string]*jsonschema.Schema{}, Required: properties}
 	for _, p := range properties {
@@ -80,7 +80,7 @@ func unsealed(text string) (string, error) {
 	return text[:at], nil
 }
 
-// given is a field of an accepted form, "" without one.
+// given returns a field of an accepted form, "" without one.
 func given(in sdk.InputResponseMap, key, field string) string {
 	form, ok := in[key].(*sdk.ElicitResult)
 	if !ok || form == nil || form.Action != "accept" {
@@ -299,7 +299,7 @@ func moreFixturesRows(server *sdk.Server) map[string]tool {
 	}
 }
 
-// fixtures adds what the suite asks for.
+// fixtures adds what the suite needs.
 func fixtures(server *sdk.Server) {
 	tools := fixturesRows(server)
 	for name, t := range rounds() {
@@ -382,7 +382,7 @@ func addResources(server *sdk.Server) {
 		})
 }
 
-// elicits asks the user of an older client by a request of its own.
+// elicits asks an older client's user with its own request.
 func elicits(schema any) tool {
 	return func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		answer, err := req.Session.Elicit(ctx, &sdk.ElicitParams{Message: "Please fill in", RequestedSchema: schema})
@@ -394,7 +394,7 @@ func elicits(schema any) tool {
 	}
 }
 
-// node is the vendored Node, which the suite's tools run on.
+// node is the vendored Node, which runs the suite's tools.
 func node(t *testing.T) string {
 	t.Helper()
 	testhome.Ready(t, base, image.Linux)
@@ -426,7 +426,7 @@ func npm(t *testing.T, name string, packages ...string) string {
 	return dir
 }
 
-// run runs a Node program of a package and returns what it printed.
+// run runs a Node program of a package and returns its output.
 func run(t *testing.T, dir string, env []string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -441,11 +441,11 @@ func run(t *testing.T, dir string, env []string, args ...string) (string, error)
 
 var verdict = regexp.MustCompile(`(?m)^.*(?:✗|FAILURE|failed).*$`)
 
-// baseline lists what does not apply, by name and reason; see the file.
+// baseline lists the scenarios that do not apply, by name and reason; see the file.
 const baseline = "testdata/conformance-baseline.yml"
 
-// TestConformance is the official suite against the real stack with the fixtures, and
-// against the real server alone for the scenarios that need none.
+// TestConformance runs the official suite against the real stack with the fixtures. Scenarios that need no fixtures run
+// against the real server alone.
 func TestConformance(t *testing.T) {
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Contents have text or a blob, also of nothing, and text has no NUL.
+// Contents have text or a blob, even if empty, and text has no NUL.
 func TestContents(t *testing.T) {
 	for _, c := range []struct{ data, kind, want string }{
 		{"", "text/plain", `"blob":""`},

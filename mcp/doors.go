@@ -22,7 +22,7 @@ const (
 	strangerTime     = 10 * time.Second // how long a connection may be a stranger's
 	maxStrangers     = 512              // connections of strangers
 	maxAddrStrangers = 128              // of one address, or of one /64 of IPv6
-	maxCallerConns   = 256              // of one caller: enough for all its requests under way, and some idle ones
+	maxCallerConns   = 256              // of one caller: enough for all its current requests, and some idle ones
 	maxConns         = 4096             // of everybody, and half of this process's descriptors
 )
 

@@ -18,7 +18,7 @@ import (
 	"github.com/unitask/unitask/mcp"
 )
 
-// Strangers, who have no token, keep no caller from a server with few descriptors.
+// Strangers without a token do not keep callers from a server with few descriptors.
 func TestAttackStrangers(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tokens")
 	tokens := "quiet quiet-token-0123456789\n"
@@ -72,7 +72,7 @@ func TestAttackStrangers(t *testing.T) {
 	}
 }
 
-// Where descriptors are few, a caller has an eighth of all connections, and seven others have as many beside it.
+// If descriptors are scarce, a caller has an eighth of all connections, and seven others have as many at the same time.
 func TestAttackCallerConnections(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tokens")
 	tokens := ""
@@ -83,7 +83,7 @@ func TestAttackCallerConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	addr, _ := startServer(t, testdir.Private(t), "--token-file", file, "--pool", "0", "-n", "256") // 128 connections
-	// Where all 128 are there, the next one takes the place of an idle one.
+	// With all 128 open, the next one replaces an idle one.
 	for n, attempts := range []int{40, 40, 40, 40, 40, 40, 40, 16} {
 		taken, refused, text := 0, 0, "you have 16 connections"
 		for range attempts {
@@ -109,7 +109,7 @@ func TestAttackCallerConnections(t *testing.T) {
 				body, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<16))
 				text = string(body)
 				refused++
-				if _, err := io.Copy(io.Discard, from); err != nil { // until the server has let go of it
+				if _, err := io.Copy(io.Discard, from); err != nil { // until the server has closed it
 					t.Fatal(err)
 				}
 			default:
@@ -124,7 +124,7 @@ func TestAttackCallerConnections(t *testing.T) {
 	}
 }
 
-// pipeFrom is a connection from an address.
+// pipeFrom returns a connection from an address.
 type pipeFrom struct {
 	net.Conn
 	addr string
@@ -134,7 +134,7 @@ func (p pipeFrom) RemoteAddr() net.Addr {
 	return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(p.addr))
 }
 
-// Strangers give up their connections to each other, and those of one address first.
+// Strangers lose their connections to each other, and those of one address first.
 func TestDoors(t *testing.T) {
 	d := mcp.NewDoors(20, 10, 4, 3, 50*time.Millisecond)
 	var open []net.Conn

@@ -26,7 +26,7 @@ func TestTyped(t *testing.T) {
 	for _, row := range []struct {
 		err   error
 		code  string
-		retry int64 // ms; 0 is no use
+		retry int64 // ms; 0 means no retry
 	}{
 		{&policy.FieldError{Field: "image", Value: "pyton", Reason: "is none"}, "usage", 0},
 		{fmt.Errorf("call: %w", &unitask.BusyError{What: "full", After: 3 * time.Second}), "busy", 3000},
@@ -56,7 +56,7 @@ func TestTyped(t *testing.T) {
 	}
 }
 
-// Where one call a minute is the bound, the next one is told to come in a minute, and may then.
+// With a limit of one call a minute, the next call is told to come in a minute, and is then accepted.
 func TestRetryAfterRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, most := range []int{1, 30} {
@@ -79,7 +79,7 @@ func TestRetryAfterRate(t *testing.T) {
 	})
 }
 
-// newServer is one in a home of its own, until the test ends.
+// newServer returns a server in its own home, until the test ends.
 func newServer(t *testing.T) *Server {
 	t.Helper()
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
@@ -95,7 +95,7 @@ func newServer(t *testing.T) *Server {
 	return s
 }
 
-// A call that comes while the server ends is told to go to the next one.
+// A call during the server's shutdown is told to go to the next server.
 func TestClosing(t *testing.T) {
 	s := newServer(t)
 	s.refuse()
@@ -106,7 +106,7 @@ func TestClosing(t *testing.T) {
 	}
 }
 
-// How a command in the background ended names no path of the host to a remote caller.
+// A remote caller's message about the end of a background command contains no path of the host.
 func TestAttackEndedPaths(t *testing.T) {
 	s := &Server{hider: newHider("/srv/dir", "/srv/home")}
 	for via, want := range map[record.Via]string{unitask.ViaMCP: "open /srv/home/sessions/x: no space",
@@ -123,7 +123,7 @@ func TestAttackEndedPaths(t *testing.T) {
 	}
 }
 
-// A status that there is not is an error, and no empty list.
+// An unknown status is an error, not an empty list.
 func TestListUnknownStatus(t *testing.T) {
 	s := newServer(t)
 	for status, known := range map[string]bool{"": true, "exited": true, "paused": true, "exitd": false, "EXITED": false} {

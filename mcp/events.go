@@ -51,7 +51,7 @@ type eventStream struct {
 	place   *list.Element
 }
 
-// newEvents returns a store for so many bytes; whose returns the caller of a request's context.
+// newEvents returns a store for at most that many bytes; whose returns the caller of a request's context.
 func newEvents(most, own int64, whose func(context.Context) string) *events {
 	return &events{most: most, own: own, whose: whose, callers: map[string]*callerEvents{},
 		sessions: map[string]*sessionEvents{}}

@@ -16,7 +16,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// One caller's large answers do not take another's streams, which it may resume.
+// One caller's large answers do not remove another's streams, which it may resume.
 func TestAttackResumableStreams(t *testing.T) {
 	rt := bare(t)
 	id := recorded(t, rt, "mallory", record.ViaHTTP)
@@ -51,7 +51,8 @@ func TestAttackResumableStreams(t *testing.T) {
 		fmt.Sprint(code, " ", strings.Contains(again, `"result"`)))
 }
 
-// What each caller has is bounded, and all of it; streams of others stay, and what was dropped can't be resumed.
+// The events of each caller and of all callers are limited. Streams of others stay, and a dropped stream can't be
+// resumed.
 func TestEvents(t *testing.T) {
 	type whose struct{}
 	e := mcp.NewEvents(60_000, 8_000, func(ctx context.Context) string { return ctx.Value(whose{}).(string) })
@@ -126,7 +127,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// checkLostStreams checks the bounds where sessions had lost their streams.
+// checkLostStreams checks the limits after sessions have lost their streams.
 func checkLostStreams(
 	t *testing.T, open func(caller string, session string, stream string), e sdk.EventStore,
 	add func(session string, stream string, bytes int), check func(what string, want string, got string),

@@ -19,12 +19,10 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// SDK is the server as the SDK knows it: tests add tools to it, and connect to it
-// without a wire.
+// SDK returns the SDK's server: tests add tools to it, and connect to it without a network.
 func SDK(s *Server) *sdk.Server { return s.sdk }
 
-// Watch answers those who subscribe to a resource that a test has added, as it answers
-// those who ping: with an empty result.
+// Watch answers subscribers of a resource that a test has added, as it answers a ping: with an empty result.
 func Watch(s *Server, uri string) {
 	s.sdk.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
@@ -36,7 +34,7 @@ func Watch(s *Server, uri string) {
 	})
 }
 
-// QueueIs waits until so many calls wait and so many runs are under way.
+// QueueIs waits until this number of calls wait and this number of runs are in progress.
 func QueueIs(ctx context.Context, s *Server, waiting, running int) error {
 	is, once := make(chan struct{}), sync.Once{}
 	s.queue.change(func() {
@@ -56,7 +54,7 @@ func QueueIs(ctx context.Context, s *Server, waiting, running int) error {
 	}
 }
 
-// Granted is what a principal's call of run_code would get.
+// Granted returns the grants of a principal's call of run_code.
 func Granted(s *Server, principal, args string) (policy.Effective, []policy.Denial, error) {
 	var in runArgs
 	if err := json.Unmarshal([]byte(args), &in); err != nil {
@@ -70,15 +68,15 @@ func Granted(s *Server, principal, args string) (policy.Effective, []policy.Deni
 	return unitask.Resolve(req, caller.Ceiling)
 }
 
-// SetDoctor puts another doctor in.
+// SetDoctor replaces the doctor.
 func SetDoctor(s *Server, check func(context.Context) *doctor.Report) { s.checkups.check = check }
 
-// Doctor calls the tool, without a wire.
+// Doctor calls the tool directly.
 func Doctor(ctx context.Context, s *Server) (*doctor.Report, error) {
 	return s.report(ctx, s.caller(nil))
 }
 
-// MaxCallerSessions and MaxCallerStreams bound what one caller holds.
+// MaxCallerSessions and MaxCallerStreams limit one caller.
 const (
 	MaxCallerSessions = maxCallerSessions
 	MaxCallerStreams  = maxCallerStreams
@@ -88,7 +86,7 @@ const (
 	LivePeriod        = livePeriod
 )
 
-// Line is a queue for tests: enter waits for a slot and returns how it is left.
+// Line is a queue for tests: enter waits for a slot and returns the function that leaves it.
 type Line struct{ q *queue }
 
 func NewLine(slots, most int, shared bool) Line {
@@ -103,25 +101,25 @@ func (l Line) Enter(ctx context.Context, caller string) (leave func(), err error
 	return l.q.enter(ctx, caller, func(int) {})
 }
 
-// HidePaths is what a remote caller is told in the place of a message.
+// HidePaths returns a message as a remote caller gets it.
 func HidePaths(dir, home, text string) string { return newHider(dir, home).all(text) }
 
-// Report is a result as a model reads it.
+// Report returns a result as a model reads it.
 func Report(res *unitask.Result) string { return report(res) }
 
-// FindSocket looks for a socket in a table of the kernel's.
+// FindSocket finds a socket in a table of the kernel.
 var FindSocket func(table io.Reader, local, remote netip.AddrPort) (uid int, err error)
 
-// KeyFetches is how often an issuer's keys are fetched at once.
+// KeyFetches is how many fetches of an issuer's keys may run at once.
 const KeyFetches = keyFetches
 
-// Verdict is what a client's answer to a question means; Asks says that a caller's client is asked.
+// Verdict returns the meaning of a client's answer to a question. Asks reports whether a caller's client is asked.
 var Verdict = verdict
 
 func Asks(caller unitask.Caller) bool { return approver(context.Background(), caller, nil) != nil }
 
-// Secrets is what a remote caller's call of run_code would have of the secrets that it asks for; the
-// caller may be known by several names.
+// Secrets returns the secrets that a remote caller's call of run_code would get of the requested ones. The caller may
+// have several names.
 func Secrets(ctx context.Context, s *Server, args string, names ...string) (map[string]string, error) {
 	var in runArgs
 	if err := json.Unmarshal([]byte(args), &in); err != nil {
@@ -135,8 +133,7 @@ func Secrets(ctx context.Context, s *Server, args string, names ...string) (map[
 	return req.Secrets, s.readSecrets(ctx, caller, names, &req)
 }
 
-// Command is session_command of a caller's in a session that comes to nothing when it is used: what refuses it is what
-// comes before.
+// Command makes a caller's session_command in a session that fails when used. Only earlier checks can refuse it.
 func Command(ctx context.Context, s *Server, caller string, background bool) (err error) {
 	defer func() {
 		if recover() != nil {
@@ -148,12 +145,12 @@ func Command(ctx context.Context, s *Server, caller string, background bool) (er
 	return err
 }
 
-// Take takes a slot of a caller's.
+// Take takes a slot of a caller.
 func Take(ctx context.Context, s *Server, caller string) (leave func(), err error) {
 	return s.queue.enter(ctx, caller, func(int) {})
 }
 
-// Names are those of the caller with a token.
+// Names returns the names of the caller with a token.
 func Names(ctx context.Context, a *Auth, token string) ([]string, error) {
 	info, err := a.verify(ctx, token, nil)
 	if err != nil {
@@ -171,7 +168,7 @@ func (b Budget) Draw(ctx context.Context, caller string, bytes int64, patience t
 	return b.b.draw(ctx, caller, bytes, patience)
 }
 
-// Answer draws room for the answers of the calls of one request, one after another; over gives it back.
+// Answer reserves room for the answers of one request's calls, one after another; over returns it.
 func (b Budget) Answer(ctx context.Context, caller string, bytes ...int64) (over func(), errs []error) {
 	l := &lease{budget: b.b, caller: caller}
 	for _, n := range bytes {
@@ -184,30 +181,30 @@ func (b Budget) Held() int64 { return b.b.held }
 
 func (b Budget) Add(caller string, bytes int64) { b.b.add(caller, bytes) }
 
-// Steady is a connection whose writes go on as long as the client takes some of them.
+// Steady is a connection whose writes continue as long as the client reads some data.
 func Steadily(next http.Handler, stall time.Duration) http.Handler { return steadily(next, stall) }
 
 func Steady(c net.Conn, stall time.Duration) net.Conn { return newSteadyConn(c, stall) }
 
-// JSONSize is about what a value takes as JSON, and Members are those of an object.
+// JSONSize estimates a value's size as JSON, and Members an object's.
 var (
 	JSONSize = jsonSize
 	Members  = members
 )
 
-// Look begins a listing of a caller's.
+// Look starts a listing of a caller.
 func Look(ctx context.Context, s *Server, caller string) (leave func(), err error) {
 	return s.look(ctx, unitask.Caller{Name: caller, Via: unitask.ViaHTTP})
 }
 
-// NewEvents keeps events of streams, and EventBytes is how many bytes these are.
+// NewEvents keeps events of streams, and EventBytes returns their size.
 func NewEvents(most, own int64, whose func(context.Context) string) sdk.EventStore {
 	return newEvents(most, own, whose)
 }
 
 func EventBytes(e sdk.EventStore) int64 { return e.(*events).bytes }
 
-// Doors are connections.
+// Doors limits connections.
 type Doors struct{ d *doors }
 
 func NewDoors(most, strange, ofAddr, ofCaller int, patience time.Duration) Doors {

@@ -10,7 +10,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// A caller whose calls hang has half of the places, and those of its calls that wait take none of the others.
+// A caller whose calls hang has half of the slots, and its waiting calls take none of the others.
 func TestAttackFiling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFiling(maxFileCalls)

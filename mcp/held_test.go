@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What view shows is bounded, however a file's bytes lie in lines.
+// The text that view shows is limited, whatever a file's lines look like.
 func TestNumbered(t *testing.T) {
 	for _, row := range []struct {
 		text string
@@ -40,7 +40,7 @@ func TestNumbered(t *testing.T) {
 			t.Errorf("%v: %v", span, err)
 		}
 	}
-	// A file of newlines is no list of them.
+	// For a file of newlines, no list of lines is made.
 	newlines := []byte(strings.Repeat("\n", maxToolFile))
 	if n := testing.AllocsPerRun(1, func() { _, _ = numbered(newlines, asItIs, []int{maxToolFile, -1}) }); n > 100 {
 		t.Errorf("%v allocations", n)

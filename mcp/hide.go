@@ -15,24 +15,23 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Callers over HTTP are not told where things are on the host: not the paths of files that
-// they were given, not the policy's file, not the folders that an error is about. What
-// they name themselves is theirs to see.
+// Callers over HTTP must not learn paths of the host: of files that they were given, of the policy's file, or of
+// folders in errors. They may see the paths that they name themselves.
 
 // remote reports whether a caller must not learn paths of the host.
 func remote(c unitask.Caller) bool { return c.Via == unitask.ViaHTTP }
 
-// hiddenPath stands in the place of a path.
+// hiddenPath replaces a path.
 const hiddenPath = "[path]"
 
-// absolutePath is one as it stands in a message: in quotes, or up to what ends a word.
+// absolutePath matches an absolute path in a message: in quotes, or up to the end of a word.
 var absolutePath = regexp.MustCompile(`"/[^"/][^"]*"|(^|[\s'=(\[<,:])/[^\s"',:;()\[\]<>/][^\s"',:;()\[\]<>]*`)
 
-// hider takes paths of the host out of messages.
+// hider removes paths of the host from messages.
 type hider struct{ known *strings.Replacer }
 
-// newHider knows the folders that messages are most likely about, which may have blanks
-// in them. The server's own folder is where relative paths begin.
+// newHider returns a hider for the folders that messages mostly name, whose names may have blanks. Relative paths begin
+// at the server's own folder, which is shown as a dot.
 func newHider(dir, home string) hider {
 	user, _ := userdir.Home()
 	var pairs []string
@@ -46,7 +45,7 @@ func newHider(dir, home string) hider {
 	return hider{strings.NewReplacer(pairs...)}
 }
 
-// resolved returns a path with its links followed, if that is possible.
+// resolved returns a path with its links resolved, if that is possible.
 func resolved(path string) string {
 	to, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -55,7 +54,7 @@ func resolved(path string) string {
 	return to
 }
 
-// named hides what is known from a text that has a path of the caller's own.
+// named hides the known folders in a text that may contain a path of the caller.
 func (h hider) named(text string) string { return h.known.Replace(text) }
 
 // all hides every absolute path.
@@ -68,10 +67,10 @@ func (h hider) all(text string) string {
 	})
 }
 
-// error returns what a remote caller learns of an error.
+// error returns an error without what a remote caller must not learn.
 func (h hider) error(err error) error {
 	var field *policy.FieldError
-	if errors.As(err, &field) { // it is about the request
+	if errors.As(err, &field) { // its text is about the request
 		return &hiddenError{h.named(err.Error()), err}
 	}
 	return &hiddenError{h.all(err.Error()), err}
@@ -85,7 +84,7 @@ type hiddenError struct {
 func (e *hiddenError) Error() string { return e.text }
 func (e *hiddenError) Unwrap() error { return e.error }
 
-// tell returns what a caller learns of an error.
+// tell returns the form of an error that a caller may see.
 func (s *Server) tell(caller unitask.Caller, err error) error {
 	if err == nil || !remote(caller) {
 		return err
@@ -93,7 +92,7 @@ func (s *Server) tell(caller unitask.Caller, err error) error {
 	return s.hider.error(err)
 }
 
-// result hides in place.
+// result hides the paths in a result.
 func (h hider) result(res *unitask.Result) {
 	res.Policy.Ceiling = ""
 	for _, mounts := range []*[]policy.Mount{&res.Policy.Effective.Files, &res.Policy.Effective.Dirs} {
@@ -121,7 +120,7 @@ func (h hider) result(res *unitask.Result) {
 	}
 }
 
-// withoutRule names no file of a ceiling: a path with blanks can't be told from the words around it.
+// withoutRule replaces the name of a ceiling's file: a path with blanks can't be told from the words around it.
 func withoutRule(text, rule string) string {
 	if rule == "" {
 		return text
@@ -129,7 +128,7 @@ func withoutRule(text, rule string) string {
 	return strings.ReplaceAll(text, rule, "the ceiling")
 }
 
-// inspection hides in place.
+// inspection hides the paths in a record.
 func (h hider) inspection(in *history.Inspection) {
 	rec := *in.Record
 	in.Record = &rec
@@ -148,7 +147,7 @@ func (h hider) inspection(in *history.Inspection) {
 	}
 }
 
-// value hides in a part of a record, by the names of its members.
+// value hides the paths in a part of a record, depending on the members' names.
 func (h hider) value(key string, v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -158,9 +157,10 @@ func (h hider) value(key string, v any) any {
 		}
 		for k, member := range v {
 			switch k {
-			case "host", "real", "rule", "line", "ceiling", "hint": // hints have what that says
+			case "host", "real", "rule", "line", "ceiling", "hint": // hints repeat the useful part
 				delete(v, k)
-			case "env", "args", "allowNet", "ask", "allowTcp", "allowHttp", "secrets": // the caller's own, or what a refusal tells it
+			// the caller's own texts, or what a refusal may tell it
+			case "env", "args", "allowNet", "ask", "allowTcp", "allowHttp", "secrets":
 			default:
 				v[k] = h.value(k, member)
 			}
@@ -179,7 +179,7 @@ func (h hider) value(key string, v any) any {
 	return v
 }
 
-// report hides in place.
+// report hides the paths in a doctor's report.
 func (h hider) report(r *doctor.Report) {
 	for i := range r.Checks {
 		c := &r.Checks[i]

@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// A remote caller learns no path of the host from hints and denials, neither of a result nor of its record.
+// A remote caller learns no path of the host from hints and denials, in a result or in its record.
 func TestAttackHints(t *testing.T) {
 	const secret = "/etc/My Data"
 	res := unitask.Result{

@@ -23,7 +23,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// hostile is the HOW of a stranger that is 200 clients: hostile ADDR RUN …, the runs being those of its callers.
+// hostile makes the test's program act as 200 clients: hostile ADDR RUN …, with runs of its callers.
 const hostile = "hostile"
 
 // hostileCallers are the callers of these clients.
@@ -31,8 +31,8 @@ const hostileCallers = 20
 
 func hostileName(n int) string { return fmt.Sprintf("mallory%02d", n) }
 
-// attackTogether makes 200 clients, which go on until it is killed: each reads nothing, or sends what is much to
-// decode.
+// attackTogether starts 200 clients, which continue until they are killed. Each reads nothing, or sends data that is
+// expensive to decode.
 func attackTogether(what string) int {
 	fields := strings.Fields(what)
 	addr, runs := fields[0], fields[1:]
@@ -80,7 +80,7 @@ func attackTogether(what string) int {
 				}
 				if err == nil && reads {
 					_, _ = bufio.NewReader(c).ReadString('\n')
-				} else if err == nil { // until the server has cut it; nothing is taken out of its buffers meanwhile
+				} else if err == nil { // until the server has cut it; its buffers are not read meanwhile
 					waitForEnd(c)
 				}
 				c.Close()
@@ -92,8 +92,8 @@ func attackTogether(what string) int {
 	return 0
 }
 
-// The promise of docs/security.md: callers who do their worst take neither the memory of a shared server nor the turn
-// of a caller who does not.
+// The promise of docs/security.md: hostile callers can take neither the memory of a shared server nor another caller's
+// turn.
 func TestAttackSharedServer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots machines")
@@ -143,7 +143,7 @@ func TestAttackSharedServer(t *testing.T) {
 	}
 	quiet() // makes the template
 	alone := median()
-	cmd := exec.Command("nice", "-n", "19", os.Args[0]) // what the clients themselves use of the processors is theirs
+	cmd := exec.Command("nice", "-n", "19", os.Args[0]) // the clients' own processor time does not count
 	cmd.Env = append(os.Environ(), stranger+"="+hostile+" "+addr+" "+strings.Join(runs, " "))
 	in, _ := cmd.StdinPipe()
 	out, _ := cmd.StdoutPipe()
@@ -174,7 +174,7 @@ func TestAttackSharedServer(t *testing.T) {
 	attack.Check(t, "the server beside 200 hostile clients", "200", strconv.Itoa(code))
 }
 
-// startServer starts the real program over HTTP. With -n it has so many descriptors.
+// startServer starts the real program over HTTP. With -n it has this number of descriptors.
 func startServer(t *testing.T, home string, args ...string) (addr string, pid int) {
 	t.Helper()
 	name, err := program()
@@ -211,7 +211,7 @@ func startServer(t *testing.T, home string, args ...string) (addr string, pid in
 	return "", 0
 }
 
-// peak is the most memory that a process had, in bytes.
+// peak returns the peak memory of a process, in bytes.
 func peak(t *testing.T, pid int) int64 {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -45,7 +45,7 @@ type HTTPOptions struct {
 	// MetricsToken is the token for readers of /metrics. Without it, they must be processes of the server's own
 	// user, on a loopback address: the numbers cover all callers, and no caller's token allows reading them.
 	MetricsToken string
-	// Drain bounds how long runs under way may take when the server closes; 0 means 30 s.
+	// Drain bounds how long current runs may take when the server closes; 0 means 30 s.
 	Drain time.Duration
 }
 
@@ -304,8 +304,8 @@ func (s *Server) byRevision(stateless2026, sessions http.Handler) http.Handler {
 	})
 }
 
-// ServeHTTP serves until ctx ends, then lets the runs under way end, for at most opts.Drain. listening is called
-// with the address.
+// ServeHTTP serves until ctx ends, then lets the current runs end, for at most opts.Drain. listening is called with the
+// address.
 func (s *Server) ServeHTTP(ctx context.Context, opts HTTPOptions, listening func(net.Addr)) error {
 	handler, err := s.Handler(opts)
 	if err != nil {
@@ -358,7 +358,7 @@ func (s *Server) ServeHTTP(ctx context.Context, opts HTTPOptions, listening func
 	return nil
 }
 
-// drain waits until no run is under way, or ctx ends.
+// drain waits until no run is in progress, or ctx ends.
 func (s *Server) drain(ctx context.Context) {
 	idle := make(chan struct{})
 	go func() {

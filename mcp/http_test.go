@@ -47,7 +47,7 @@ func connect(t *testing.T, url, token string) *sdk.ClientSession {
 	return cs
 }
 
-// send sends a request as it is, and returns the answer's status, headers and body.
+// send sends a raw request, and returns the answer's status, headers and body.
 func send(t *testing.T, method, url, body string, headers ...string) (int, http.Header, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
@@ -83,7 +83,7 @@ const (
 	named      = "Mcp-Method: tools/list"
 )
 
-// Callers with tokens of a file: who may in, what each gets, and whose runs it sees.
+// Callers with tokens from a file: who has access, what each gets, and whose runs it sees.
 func TestTokenFile(t *testing.T) {
 	rt := open(t, unitask.PoolSize{})
 	tokens := filepath.Join(t.TempDir(), "tokens")
@@ -150,8 +150,8 @@ func TestTokenFile(t *testing.T) {
 			t.Errorf("%+v %v %v", list, out, err)
 		}
 	}
-	// The third run in a minute is the last, or a later one where a slow host has had time to give
-	// another; others' are not touched.
+	// The third run in a minute is the last. On a slow host one more may become free in the meantime. Others' limits are
+	// unchanged.
 	runs := exceedRate(t, bob, alice)
 	_, _, metrics := send(t, "GET", url+"/metrics", "", "Authorization: Bearer "+reader)
 	for _, want := range []string{fmt.Sprintf(`unitask_runs_total{outcome="exited"} %d`, 2+runs),
@@ -185,8 +185,8 @@ func exceedRate(t *testing.T, bob, alice *sdk.ClientSession) int {
 	return runs
 }
 
-// Who reads the metrics, and asks for the health: without a token of their own only the server's user, and no web
-// page by a name that leads here.
+// Access to the metrics and the health: without a token only the server's user may read them, and no web page by a name
+// that resolves to this host.
 func TestAttackMetrics(t *testing.T) {
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
@@ -272,7 +272,7 @@ func TestBadTokenFiles(t *testing.T) {
 	}
 }
 
-// Web pages and names of strangers, addresses that others reach, bodies without end.
+// Web pages and names of strangers, addresses that others reach, endless bodies.
 func TestGuards(t *testing.T) {
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
@@ -334,7 +334,7 @@ func TestGuards(t *testing.T) {
 	}
 }
 
-// Older revisions have a session, 2026-07-28 none; with Stateless nobody has.
+// Older revisions have a session, 2026-07-28 has none; with Stateless no client has one.
 func TestRevisions(t *testing.T) {
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
@@ -401,7 +401,7 @@ func TestStdioOnlyFlags(t *testing.T) {
 		{"--http", "127.0.0.1:1", "--jwks", "https://x.example", "--token-file", "y"}, {"--prompts", "/nonexistent"},
 		{"--policy", "/nonexistent"}} {
 		out, err := exec.Command(name, append([]string{"mcp"}, args...)...).CombinedOutput()
-		lines := strings.Split(strings.TrimSpace(string(out)), "\n") // the log of what is made ready comes first
+		lines := strings.Split(strings.TrimSpace(string(out)), "\n") // the log of the preparation comes first
 		if err == nil || !strings.HasPrefix(lines[len(lines)-1], "unitask: ") {
 			t.Errorf("%v: %v %s", args, err, out)
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/unitask/unitask/mcp"
 )
 
-// An OAuth 2.1 resource server: which tokens are good.
+// An OAuth 2.1 resource server: which tokens are valid.
 func TestJWTs(t *testing.T) {
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
@@ -97,7 +97,7 @@ func TestJWTs(t *testing.T) {
 	checkJWTOptions(t, url, issuer)
 }
 
-// checkJWTOptions checks the metadata, and options that are refused.
+// checkJWTOptions checks the metadata, and refused options.
 func checkJWTOptions(t *testing.T, url string, issuer *httptest.Server) {
 	t.Helper()
 	for _, at := range []string{"/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/mcp"} {

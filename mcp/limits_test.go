@@ -28,7 +28,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// limitOf is the name of the limit that an error is about.
+// limitOf returns the name of the limit in an error.
 func limitOf(err error) string {
 	var limit *mcp.LimitError
 	if errors.As(err, &limit) {
@@ -39,8 +39,8 @@ func limitOf(err error) string {
 
 // One caller against the others, in the queue.
 func TestAttackQueue(t *testing.T) {
-	// fill has a caller enter so often; ran gets its name each time it is let in, and
-	// next ends the run that was let in first.
+	// fill makes a caller enter n times. ran gets its name each time it is admitted, and next ends the earliest admitted
+	// run.
 	type entered struct {
 		caller string
 		leave  func()
@@ -102,7 +102,7 @@ func TestAttackQueue(t *testing.T) {
 	}
 }
 
-// A call that is given up while it waits takes no slot and no place.
+// A call that is cancelled while it waits takes no slot and no place.
 func TestQueueGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		line := mcp.NewLine(1, 1, true)
@@ -129,7 +129,7 @@ func TestQueueGivenUp(t *testing.T) {
 	})
 }
 
-// Sessions, and requests that never end, of one caller.
+// Sessions, and endless requests, of one caller.
 func TestAttackSessions(t *testing.T) {
 	url := serve(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}),
 		mcp.HTTPOptions{Auth: tokens(t, "alice", "bob")})
@@ -181,12 +181,13 @@ func TestAttackStreams(t *testing.T) {
 		open = append(open, c)
 		fmt.Fprintf(c,
 			"POST /mcp HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer alice-token-0123456789\r\nContent-Type: application/json\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n", addr)
-		if line, err := bufio.NewReader(c).ReadString('\n'); err != nil || !strings.Contains(line, "100") { // the body is waited for
+		// the server waits for the body
+		if line, err := bufio.NewReader(c).ReadString('\n'); err != nil || !strings.Contains(line, "100") {
 			t.Fatal(line, err)
 		}
 	}
 	const alice, bob = "Authorization: Bearer alice-token-0123456789", "Authorization: Bearer bob-token-0123456789"
-	until := func(header, want string) string { // the server has seen what was closed
+	until := func(header, want string) string { // the server has noticed the close
 		for deadline := time.Now().Add(10 * time.Second); ; {
 			if got := status(t, url, header); got == want || time.Now().After(deadline) {
 				return got
@@ -201,7 +202,7 @@ func TestAttackStreams(t *testing.T) {
 	attack.Check(t, "a request after they were closed", "200", until(alice, "200"))
 }
 
-// Large bodies of one caller that take their time do not fill the memory.
+// Large and slow bodies of one caller do not fill the memory.
 func TestAttackSlowBodies(t *testing.T) {
 	url := serve(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}),
 		mcp.HTTPOptions{Auth: tokens(t, "alice", "bob")})
@@ -225,7 +226,7 @@ func TestAttackSlowBodies(t *testing.T) {
 	var open []net.Conn
 	for n := range mcp.MaxCallerBodies / mcp.BodyBytes {
 		c, got := begin("alice", map[bool]string{true: large, false: chunked}[n%2 == 0])
-		if got != "100" { // the body is waited for
+		if got != "100" { // the server waits for the body
 			t.Fatal(n, got)
 		}
 		open = append(open, c)
@@ -243,13 +244,14 @@ func TestAttackSlowBodies(t *testing.T) {
 		c.Close()
 	}
 	got := ""
-	for deadline := time.Now().Add(10 * time.Second); got != "200" && time.Now().Before(deadline); { // the server has seen what was closed
+	// the server has noticed the close
+	for deadline := time.Now().Add(10 * time.Second); got != "200" && time.Now().Before(deadline); {
 		got = status(t, url, "Authorization: Bearer alice-token-0123456789")
 	}
 	attack.Check(t, "a request after they were closed", "200", got)
 }
 
-// However often it is called, the doctor does not boot machines all the time.
+// Frequent calls of the doctor do not boot machines all the time.
 func TestAttackDoctor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t, bare(t), mcp.Options{Ceiling: noMachine()})
@@ -289,7 +291,7 @@ func TestAttackDoctor(t *testing.T) {
 
 var runID = regexp.MustCompile(`\d{8}-\d{9}-\w{6}`)
 
-// The files beside the code can be read by both names, of records of before the new names, too.
+// The inline files can be read by both names, also from records with the old name.
 func TestOldInlineFiles(t *testing.T) {
 	rt := bare(t)
 	server := newServer(t, rt, mcp.Options{Ceiling: noMachine()})
@@ -314,7 +316,7 @@ func TestOldInlineFiles(t *testing.T) {
 	}
 }
 
-// What QEMU's jail could not do is told without the paths that it was about.
+// Failures of QEMU's jail are reported without the paths.
 func TestAttackJailPaths(t *testing.T) {
 	rt := bare(t)
 	r, err := rt.Runs().Create(time.Now(), "alice", record.ViaHTTP, "code.js", nil, struct{}{})
@@ -346,7 +348,7 @@ func TestAttackJailPaths(t *testing.T) {
 	}
 }
 
-// Callers over HTTP learn nothing of where things are on the host.
+// Callers over HTTP learn no path of the host.
 func TestAttackHostPaths(t *testing.T) {
 	rt := bare(t)
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -390,7 +392,7 @@ func TestAttackHostPaths(t *testing.T) {
 				said["resource"+part] = res.Contents[0].Text
 			}
 		}
-		// A record that can't be read, and one whose parts are gone.
+		// An unreadable record, and one with missing parts.
 		if err := os.Remove(filepath.Join(rt.Runs().Dir(), id, record.StdoutFile)); err != nil {
 			t.Fatal(err)
 		}
@@ -411,12 +413,12 @@ func TestAttackHostPaths(t *testing.T) {
 	for _, said := range everything(inMemory(t, s, nil)) {
 		told += len(leaks(said))
 	}
-	if told < 5 { // the user is told, so there is something to be hidden
+	if told < 5 { // the local user sees paths, so there is something to hide
 		t.Errorf("over stdio only %d paths are told", told)
 	}
 	for what, said := range everything(connect(t, serve(t, s, mcp.HTTPOptions{}), "")) {
 		got := "none"
-		if found := leaks(strings.ReplaceAll(said, dir+"/none.csv", "")); len(found) > 0 { // which the caller has named
+		if found := leaks(strings.ReplaceAll(said, dir+"/none.csv", "")); len(found) > 0 { // the caller has named this one
 			got = fmt.Sprint(found)
 			t.Logf("%s", said)
 		}
@@ -441,7 +443,7 @@ func checkHiddenPaths(t *testing.T) {
 	}
 }
 
-// Commands count against the bounds of runs, those in the background against the rate.
+// Commands count toward the limits of runs, background commands toward the rate.
 func TestAttackCommandsAreRuns(t *testing.T) {
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
@@ -476,7 +478,8 @@ func TestAttackCommandsAreRuns(t *testing.T) {
 	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	for want, opts := range map[string]mcp.Options{"caller-concurrent": {CallerConcurrent: 1}, "context canceled": {MaxConcurrent: 1}} { // the latter waits
+	// the latter waits
+	for want, opts := range map[string]mcp.Options{"caller-concurrent": {CallerConcurrent: 1}, "context canceled": {MaxConcurrent: 1}} {
 		s := server(opts)
 		leave, err := mcp.Take(t.Context(), s, "a")
 		if err != nil {

@@ -22,7 +22,7 @@ type live struct {
 	mu      sync.Mutex
 	pending []byte
 	dropped int
-	said    []string // own messages to send before it
+	said    []string // our own messages, sent before pending
 	sent    float64
 	wake    chan struct{}
 	done    chan struct{}

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// Halves of characters wait in their own stream: what the other one prints in between breaks none.
+// Incomplete characters wait in their own stream: output of the other stream in between breaks none.
 func TestLiveStreams(t *testing.T) {
 	l := &live{token: "t", wake: make(chan struct{}, 1)}
 	s := newStreams(l, nil)

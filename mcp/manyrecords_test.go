@@ -21,7 +21,7 @@ import (
 
 var records = flag.Int("records", 2000, "of TestAttackManyRecords; the bound is for 100000")
 
-// A caller's listings do not read what is others', and of its own no more than is listed.
+// A caller's listings do not read others' records, and only as many of its own as are listed.
 func TestAttackManyRecords(t *testing.T) {
 	rt := bare(t)
 	alices := recorded(t, rt, "alice", record.ViaHTTP)
@@ -40,7 +40,7 @@ func TestAttackManyRecords(t *testing.T) {
 	url := serve(t, newServer(t, rt, mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{Auth: tokens(t, "alice", "mallory")})
 	began := time.Now()
 	alice, mallory := connect(t, url, "alice-token-0123456789"), connect(t, url, "mallory-token-0123456789")
-	call(t, alice, "list_runs", object{}) // indexes what has no index yet
+	call(t, alice, "list_runs", object{}) // indexes records without an index
 	t.Logf("%d records were indexed in %v", *records, time.Since(began))
 	completed := func(cs *sdk.ClientSession, prefix string) (string, error) {
 		res, err := cs.Complete(t.Context(), &sdk.CompleteParams{Ref: &sdk.CompleteReference{Type: "ref/resource", URI: "unitask://runs/{id}"}, Argument: sdk.CompleteParamsArgument{Name: "id", Value: prefix}})
@@ -95,7 +95,7 @@ func TestAttackManyRecords(t *testing.T) {
 	}
 }
 
-// Listings have a rate, of ten for each run, and two of one caller go on at once.
+// Listings have a rate, ten for each run, and one caller may have two at once.
 func TestAttackListings(t *testing.T) {
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {

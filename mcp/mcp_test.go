@@ -59,7 +59,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// open returns a runtime on a home of its own.
+// open returns a runtime on its own home.
 func open(t *testing.T, pool unitask.PoolSize) *unitask.Runtime {
 	t.Helper()
 	return openWith(t, unitask.Options{Machines: unitask.Pool(pool, unitask.MachineClass{})})
@@ -88,8 +88,8 @@ func bare(t *testing.T) *unitask.Runtime {
 	return rt
 }
 
-// noMachine is a ceiling under which, on an empty home, a call gets as far as its record
-// and not to a machine: the only kernel is one that is not vendored.
+// noMachine is a ceiling for an empty home. Under it, a call gets as far as its record but not to a machine, because
+// the only allowed kernel is not vendored.
 func noMachine() *policy.Ceiling {
 	c, err := policy.ParseCeiling("test",
 		[]byte("kernel = \"nanos\"\nfilesUnder = []\ndirsUnder = []\nsecrets = []\nallowTcp = []"))
@@ -134,8 +134,7 @@ func stdio(t *testing.T, home, dir string, opts *sdk.ClientOptions, args ...stri
 	return logged(t, home, dir, opts, io.Discard, args...)
 }
 
-// logged is stdio that writes what the client reads and sends to wire, in the
-// order of the pipe.
+// logged is stdio that also writes the client's input and output to wire, in the order of the pipe.
 func logged(t *testing.T, home, dir string, opts *sdk.ClientOptions, wire io.Writer,
 	args ...string) *sdk.ClientSession {
 	t.Helper()
@@ -156,10 +155,10 @@ func logged(t *testing.T, home, dir string, opts *sdk.ClientOptions, wire io.Wri
 
 type object = map[string]any
 
-// js is a call of run_code with JavaScript.
+// js returns a call of run_code with JavaScript.
 func js(code string) object { return object{"language": "js", "code": code} }
 
-// call calls a tool; its arguments are given as they go over the wire.
+// call calls a tool, and sends its arguments unchanged.
 func call(t *testing.T, cs *sdk.ClientSession, tool string, args any) (*sdk.CallToolResult, object, string) {
 	t.Helper()
 	res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: tool, Arguments: args})
@@ -176,8 +175,7 @@ func call(t *testing.T, cs *sdk.ClientSession, tool string, args any) (*sdk.Call
 	return res, structured, text
 }
 
-// What the code prints comes while it runs; a cancelled call, and a client that goes
-// away, leave no machine.
+// The code's output comes while it runs. A cancelled call, and a client that disconnects, leave no machine.
 func TestLive(t *testing.T) {
 	testhome.Ready(t, base, image.Linux)
 	home := testhome.New(t, base)
@@ -198,8 +196,8 @@ func TestLive(t *testing.T) {
 	if err != nil || res.IsError {
 		t.Fatalf("%+v %v", res, err)
 	}
-	// All was sent before the result. The SDK's client gives progress to its handler
-	// beside the call, so the last of it may be handled after the call is back.
+	// All output was sent before the result. The SDK's client calls its progress handler concurrently, so the handler may
+	// receive the last output after the call has returned.
 	if all := wire.String(); strings.LastIndex(all, "notifications/progress") > strings.Index(all, "structuredContent") {
 		t.Errorf("progress came after the result:\n%s", all)
 	}
@@ -246,7 +244,7 @@ func TestLive(t *testing.T) {
 	noMachines(t, home)
 }
 
-// queueIs waits until so many calls wait and so many runs are under way.
+// queueIs waits until this number of calls wait and this number of runs are in progress.
 func queueIs(t *testing.T, s *mcp.Server, waiting, running int, within time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -280,7 +278,7 @@ func TestConcurrentCalls(t *testing.T) {
 	group.Wait()
 }
 
-// Without room, a call is told so at once.
+// Without room, a call gets an error at once.
 func TestBackPressure(t *testing.T) {
 	rt := open(t, unitask.PoolSize{})
 	s := newServer(t, rt, mcp.Options{MaxConcurrent: 1, MaxQueue: 1})
@@ -313,7 +311,7 @@ func TestBackPressure(t *testing.T) {
 	}
 }
 
-// inMemory connects a client without a wire.
+// inMemory connects a client without a network.
 func inMemory(t *testing.T, s *mcp.Server, opts *sdk.ClientOptions) *sdk.ClientSession {
 	t.Helper()
 	a, b := sdk.NewInMemoryTransports()
@@ -329,13 +327,13 @@ func inMemory(t *testing.T, s *mcp.Server, opts *sdk.ClientOptions) *sdk.ClientS
 	return cs
 }
 
-// Whatever the arguments: a tool's answer, and no protocol error.
+// Whatever the arguments are, the answer is the tool's, and not a protocol error.
 func FuzzArguments(f *testing.F) {
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(f)})
 	if err != nil {
 		f.Fatal(err)
 	}
-	// No run gets as far as a machine: the only kernel is one that is not vendored.
+	// No run gets as far as a machine: the only allowed kernel is not vendored.
 	ceiling, err := policy.ParseCeiling("c.toml",
 		[]byte("kernel = \"nanos\"\nfilesUnder = []\ndirsUnder = []\nsecrets = []"))
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// What is small on the wire and large in memory, and what is said again with each notification.
+// Data that is small on the network and large in memory, and data that each notification repeats.
 func TestAttackDecoding(t *testing.T) {
 	url := serve(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{})
 	params := func(member string) string { return strings.Replace(listTools, `"_meta"`, member+`,"_meta"`, 1) }
@@ -61,7 +61,7 @@ func TestAttackDecoding(t *testing.T) {
 	}
 }
 
-// Long artifacts come in pages, whatever is in them.
+// Long artifacts come in pages, whatever their contents.
 func TestAttackLargeArtifact(t *testing.T) {
 	rt := bare(t)
 	id := recorded(t, rt, unitask.LocalOwner(os.Geteuid()), record.ViaMCP)
@@ -95,7 +95,7 @@ func TestAttackLargeArtifact(t *testing.T) {
 	}
 }
 
-// The calls of a batch are bounded, and each of their answers takes room of its own.
+// The calls of a batch are limited, and each of their answers reserves its own room.
 func TestAttackBatch(t *testing.T) {
 	url := serve(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{})
 	const old = "2025-03-26"
@@ -125,7 +125,7 @@ func TestAttackBatch(t *testing.T) {
 	})
 }
 
-// One caller's memory is not another's.
+// One caller's memory is not available to another.
 func TestAttackBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := mcp.NewBudget(100, 5)
@@ -150,7 +150,7 @@ func TestAttackBudget(t *testing.T) {
 			b.Add(name, -5)
 		}
 		got := make(chan string, 2)
-		go func() { got <- "large " + draw("bob", 40) }() // waits, and nobody of those that hold more overtakes it
+		go func() { got <- "large " + draw("bob", 40) }() // waits, and no caller with more memory overtakes it
 		synctest.Wait()
 		time.AfterFunc(3*time.Second, func() { b.Add("alice", -50) })
 		attack.Check(t, "a large part, when another caller has given up its own", "large after 3s", <-got)
@@ -165,7 +165,7 @@ func TestAttackBudget(t *testing.T) {
 	})
 }
 
-// A client that takes nothing is cut; one that takes little, but does, is not.
+// A client that reads nothing is cut; one that reads slowly but steadily is not.
 func TestAttackStalledReader(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -204,13 +204,13 @@ func TestAttackStalledReader(t *testing.T) {
 		fmt.Sprint(n, " ", err))
 }
 
-// A client that takes a byte now and then, so that it never stalls, is cut all the same; one on a slow line is not.
+// A client that reads a byte now and then, so that it never stalls, is cut too; one on a slow line is not.
 func TestAttackSlowReader(t *testing.T) {
 	for _, c := range []struct {
 		name    string
-		first   int           // bytes that it takes at once, before
+		first   int           // bytes that it reads at first
 		take    int           // bytes
-		every   time.Duration // so often
+		every   time.Duration // pause between reads
 		answers []int         // bytes of each
 		pause   time.Duration // between them
 		most    time.Duration // until the writer is done
@@ -254,7 +254,8 @@ func TestAttackSlowReader(t *testing.T) {
 	}
 }
 
-// A stream of HTTP/2 whose handler takes longer than a client may stall has its answer; one that nobody reads is cut.
+// An HTTP/2 stream gets its answer even if its handler takes longer than a client may stall. A stream that nobody reads
+// is cut.
 func TestSteadyStreams(t *testing.T) {
 	const stall = 200 * time.Millisecond
 	cut := make(chan error, 1)
@@ -291,7 +292,7 @@ func TestSteadyStreams(t *testing.T) {
 	attack.Check(t, "a stream of HTTP/2 that nobody reads", "cut", map[bool]string{true: "cut"}[<-cut != nil])
 }
 
-// The estimate of an answer is none too low.
+// The estimate of an answer's size is never too low.
 func FuzzJSONSize(f *testing.F) {
 	for _, s := range []string{"", "plain", "\x00\x01\"\\\n", "<&>", "\xff\xfe", "\u2028ü\U0001f600", "\ufffd"} {
 		f.Add(s, []byte(s))
@@ -311,7 +312,7 @@ func FuzzJSONSize(f *testing.F) {
 	})
 }
 
-// What is found in a JSON text without decoding it is what decoding finds.
+// A scan of JSON text finds the same as decoding it.
 func FuzzMembers(f *testing.F) {
 	for _, s := range []string{`{"a":1}`, `{"a":{"b":[1,"}"]},"c":"\"","\u0061":null}`, ` { "a" : [ ] , "b" : { } } `,
 		`[]`, `1`, `{}`, `{"a":-1.5e3,"b":true}`} {

@@ -11,7 +11,7 @@ import (
 
 // Limits of the output in a result, in bytes: of both streams and a step's value together. The record has all of it.
 const (
-	usualShown = 24 << 10 // the rest of a result's text has some KiB of its own
+	usualShown = 24 << 10 // the rest of a result's text has some KiB in addition
 	mostShown  = 256 << 10
 	leastShown = 16 // with less room nothing is shown
 )
@@ -90,10 +90,10 @@ func (s *stream) end(n int) []byte {
 type streams struct {
 	stdout, stderr stream
 	room           int
-	counts         [2]int64 // bytes of each that are shown
+	counts         [2]int64 // visible bytes of each
 }
 
-// newStreams returns streams of which a result contains most bytes; nil is usualShown.
+// newStreams returns streams for a result with at most most bytes; nil means usualShown.
 func newStreams(live *live, most *int) *streams {
 	room := usualShown
 	if most != nil {
@@ -102,7 +102,7 @@ func newStreams(live *live, most *int) *streams {
 	return &streams{stdout: stream{live: live, most: room}, stderr: stream{live: live, most: room}, room: room}
 }
 
-// show stores what is shown of the streams and of the value in a result. Each of them has a fair part of the room.
+// show puts the visible parts of the streams and of the value into a result. Each gets a fair part of the room.
 func (s *streams) show(res *unitask.Result) {
 	res.Value = shorten(res.Value, s.room/2)
 	room := s.room - len(res.Value)
@@ -115,7 +115,7 @@ func (s *streams) show(res *unitask.Result) {
 	res.Stdout, res.Stderr = []byte(out), []byte(stderr)
 }
 
-// forget drops the output: a result then tells where it is.
+// forget drops the output: a result then says where it is.
 func (s *streams) forget() {
 	s.room = 0
 	s.stdout.head, s.stdout.tail, s.stderr.head, s.stderr.tail = nil, nil, nil, nil
@@ -146,7 +146,7 @@ func shorten(text string, room int) string {
 	return short
 }
 
-// lines writes at most most lines of a list, and how many there are beyond.
+// lines writes at most most lines of a list, and the number of the remaining ones.
 func lines[T any](b *bytes.Buffer, list []T, most int, line func(T) string) {
 	for _, one := range list[:min(len(list), most)] {
 		b.WriteString("\n" + line(one))

@@ -15,7 +15,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// What a call holds of a stream is bounded, however much is printed.
+// A call keeps a limited part of a stream, however long the output is.
 func TestStreamIsBounded(t *testing.T) {
 	for _, size := range []int{1, 777, 10_000, 1 << 20, 5 << 20} {
 		s := newStreams(&live{}, nil)
@@ -37,11 +37,11 @@ func TestStreamIsBounded(t *testing.T) {
 	}
 }
 
-// Both streams and the value share the room of a result: what one does not need, another one has.
+// Both streams and the value share the room of a result: one uses the room that another does not need.
 func TestSharedRoom(t *testing.T) {
 	for _, row := range []struct {
 		stdout, stderr, value    int // printed
-		wantOut, wantErr, wantOf int // bytes that are shown
+		wantOut, wantErr, wantOf int // shown bytes
 	}{
 		{10, 20, 30, 10, 20, 30},
 		{900, 100, 0, 900, 100, 0},
@@ -134,7 +134,7 @@ func TestReportIsBounded(t *testing.T) {
 	}
 }
 
-// A file that view shows has 32 KiB at most, and no part of a secret, even where it is cut.
+// view shows at most 32 KiB of a file, and no part of a secret, even at the cut.
 func TestViewIsBounded(t *testing.T) {
 	const secret = "sk-live-0123456789abcdefghijklmnopqrstuvwxyz"
 	redact := func(text string) string { return strings.ReplaceAll(text, secret, "[redacted]") }
@@ -149,7 +149,7 @@ func TestViewIsBounded(t *testing.T) {
 			t.Errorf("%.9q…: %d bytes, %v: …%q", text, len(shown), err, shown[max(0, len(shown)-60):])
 		}
 	}
-	key := "begin\nmiddle\nend\n" // the lines behind it have other numbers than in the file, which insert counts
+	key := "begin\nmiddle\nend\n" // later lines have other numbers than in the file, and insert uses the file's
 	hide := func(text string) string { return strings.ReplaceAll(text, key, "[redacted]") }
 	for text, noted := range map[string]bool{"a\n" + key + "b\n": true, "a\nb\n": false} {
 		shown, err := numbered([]byte(text), hide, nil)
@@ -159,7 +159,7 @@ func TestViewIsBounded(t *testing.T) {
 	}
 }
 
-// A model reads that output is missing before what it gets.
+// A model reads that output is missing before the rest of the output.
 func TestWaitLost(t *testing.T) {
 	for lost, want := range map[int64]bool{0: false, 7: true} {
 		w := waitResult{Outcome: running, Lost: lost, Output: "x", Resource: "unitask://runs/1/stdout"}

@@ -25,8 +25,7 @@ const stranger = "UNITASK_TEST_STRANGER"
 
 const runCode = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run_code","arguments":{"language":"js","code":"1"},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
 
-// callAsStranger sends one request over a connection of its own and prints the answer's
-// status and body.
+// callAsStranger sends one request over its own connection and prints the answer's status and body.
 func callAsStranger(what string) int {
 	how, rest, _ := strings.Cut(what, " ")
 	if how == hostile {
@@ -175,7 +174,7 @@ func TestAttackPeers(t *testing.T) {
 		t.Errorf("/healthz is for everybody: %s", status)
 	}
 
-	// Everybody may call: each is itself, and sees its own runs.
+	// Everybody may call: each user has an identity and sees only its own runs.
 	open := listen(t, newServer(t, rt, mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{Anyone: true})
 	status, _ := asUser(t, nobody, "plain POST "+open+"/mcp")
 	ids, err := rt.Runs().IDs()
@@ -196,7 +195,7 @@ func TestAttackPeers(t *testing.T) {
 	}
 }
 
-// What the kernel's table of sockets says of one.
+// What the kernel's table of sockets says of a socket.
 func TestAttackSocketTables(t *testing.T) {
 	peer, own := netip.MustParseAddrPort("127.0.0.1:42096"), netip.MustParseAddrPort("127.0.0.1:44163")
 	const head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
@@ -231,8 +230,8 @@ func TestAttackSocketTables(t *testing.T) {
 	}
 }
 
-// Where others can reach the server, every run needs what this host can give to the jail;
-// on loopback it is the user's own matter.
+// If others can reach the server, every run needs all layers of the jail that this host offers. On loopback the user
+// decides.
 func TestAttackReachableServer(t *testing.T) {
 	for addr, want := range map[string]bool{"127.0.0.1:0": false, "0.0.0.0:0": true} {
 		rt := bare(t)

@@ -2,7 +2,7 @@
 
 package mcp_test
 
-// Where peers can't be told, nobody calls as another user.
+// If peers can't be identified, nobody can call as another user.
 const stranger = "UNITASK_TEST_STRANGER"
 
 func callAsStranger(string) int { return 1 }

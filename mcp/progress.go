@@ -35,7 +35,7 @@ func (p *Progress) Event(e unitask.Event) {
 	}
 }
 
-// of returns the sink of a run's events. Until the code starts, its call is told what is fetched and built. A remote
+// of returns the sink of a run's events. Until the code starts, its call learns what is fetched and built. A remote
 // caller does not learn what others have built. After done nothing refers to the call: a session's events outlive it.
 func (p *Progress) of(caller unitask.Caller, l *live, hide hider) (events func(unitask.Event), done func()) {
 	var call atomic.Pointer[live]

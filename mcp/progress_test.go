@@ -10,8 +10,8 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// A call hears what is fetched and built until its code starts. A remote one hears only what its own run does, without
-// the host's paths. A session's events hold nothing of the call that started it.
+// A call receives the progress of fetches and builds until its code starts. A remote caller gets only its own run's
+// progress, without the host's paths. A session's later events contain nothing of the call that started it.
 func TestProgressOfCalls(t *testing.T) {
 	p := NewProgress(func(unitask.Event) {})
 	hide := newHider("/srv/agents", "/root/.unitask")

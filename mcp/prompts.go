@@ -21,8 +21,8 @@ import (
 	"github.com/unitask/unitask/internal/language"
 )
 
-// snippet is code that is kept under a name: a file of the prompts folder. It may begin
-// with its front matter, TOML in a comment:
+// snippet is a file with code in the prompts folder, by its name. It may begin with front matter, which is TOML in a
+// comment:
 //
 //	/* +++
 //	description = "Sum a column of a CSV file"
@@ -31,8 +31,8 @@ import (
 //	required = true
 //	+++ */
 //
-// In Python and shell each line of it is a comment, which begins with #. Arguments reach the
-// code in its environment.
+// In Python and shell, each line of the front matter is a comment that begins with #. The code gets the arguments as
+// environment variables.
 type snippet struct {
 	name, file, code string
 	Description      string `toml:"description"`
@@ -42,7 +42,7 @@ type snippet struct {
 	} `toml:"arguments"`
 }
 
-// Limits of a folder of snippets.
+// Limits on a folder of snippets.
 const (
 	maxSnippets = 1000
 	maxSnippet  = 1 << 20
@@ -84,7 +84,7 @@ func readSnippets(dir string) (map[string]*snippet, error) {
 }
 
 func readSnippet(name string) (*snippet, error) {
-	// A link leads to a file that nobody has put into the folder, and a pipe never ends.
+	// A link leads to a file that nobody put into the folder, and a pipe never ends.
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, syscall.ELOOP) {
 		return nil, errors.New("is a link, and links are not followed: put the file itself there")

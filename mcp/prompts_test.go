@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Front matter is read by its keys exactly.
+// Keys of the front matter must match exactly.
 func TestFrontMatterKeys(t *testing.T) {
 	for text, want := range map[string]string{
 		"description = \"x\"\n[arguments.A]\nrequired = true": "",
@@ -30,7 +30,7 @@ func TestFrontMatterKeys(t *testing.T) {
 	}
 }
 
-// A program in Python or shell says what it is in comments of its own.
+// A program in Python or shell describes itself in its comments.
 func TestSnippetsOfLanguages(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{

@@ -12,13 +12,13 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// queue bounds the runs under way and the waiting calls. When a run ends, the caller with the fewest runs under
-// way is next; of several, the one that was served least recently. So a caller with one call does not wait for
-// another's fifty.
+// queue bounds the current runs and the waiting calls. When a run ends, the caller with the fewest current runs is
+// next; of several, the one that was served least recently. So a caller with one call does not wait for another's
+// fifty.
 type queue struct {
 	slots     int // runs at once
 	most      int // waiting calls
-	perCaller int // of one caller, under way and waiting; 0 means no limit
+	perCaller int // of one caller, current and waiting; 0 means no limit
 	perMinute int // of one caller; 0 means no limit
 	gauge     func(waiting, running int)
 
@@ -59,7 +59,7 @@ var errBusy = errors.New("busy")
 type LimitError struct {
 	Limit string // the limit's name: "queue", "caller-concurrent", …
 	Most  int
-	Text  string        // what is under way, and the remedy
+	Text  string        // what is in progress, and the remedy
 	After time.Duration // when there is room again, if that is known
 }
 

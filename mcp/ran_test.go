@@ -21,14 +21,14 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// fleetFunc is a fleet that is only a function.
+// fleetFunc is a fleet that consists of one function.
 type fleetFunc func(context.Context, *unitask.FleetRun) (*unitask.Result, error)
 
 func (f fleetFunc) Run(ctx context.Context, run *unitask.FleetRun) (*unitask.Result, error) {
 	return f(ctx, run)
 }
 
-// onFleet is a client of a server whose runs are what run does.
+// onFleet returns a client of a server on which run executes all runs.
 func onFleet(t *testing.T, opts mcp.Options, run fleetFunc) *sdk.ClientSession {
 	t.Helper()
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t), Fleet: run})
@@ -42,7 +42,7 @@ func onFleet(t *testing.T, opts mcp.Options, run fleetFunc) *sdk.ClientSession {
 	return inMemory(t, newServer(t, rt, opts), nil)
 }
 
-// cutOf is what a result says of a stream that it has only the beginning of.
+// cutOf returns what a result says of a truncated stream.
 func cutOf(out object, stream string) (shown, total int, resource string) {
 	list, _ := out["cut"].([]any)
 	for _, c := range list {
@@ -99,10 +99,10 @@ func TestCutOutput(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 
-	// More than is kept: what there is says so.
+	// More output than is kept: the kept part says so.
 	readPages(t, cs, kept, shown, all)
 
-	// What is printed can't be more than a client takes of a message, whatever is printed.
+	// No output makes a message larger than a client accepts.
 	_, out, _ = call(t, cs, "run_code", js("escapes"))
 	_, _, uri = cutOf(out, "stdout")
 	if r, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri}); err != nil ||
@@ -110,10 +110,10 @@ func TestCutOutput(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 
-	// A ceiling that keeps less than is shown: nothing else has the rest.
+	// If the ceiling keeps less than is shown, the rest is nowhere.
 	cutByCeiling(t, print)
 
-	// Many at once do not mix.
+	// Concurrent outputs do not mix.
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
@@ -130,7 +130,7 @@ func TestCutOutput(t *testing.T) {
 	group.Wait()
 }
 
-// readPages reads all that is kept of an output, page by page.
+// readPages reads all kept output, page by page.
 func readPages(t *testing.T, cs *sdk.ClientSession, kept, shown int, all string) {
 	t.Helper()
 	var out object
@@ -173,7 +173,7 @@ func readPages(t *testing.T, cs *sdk.ClientSession, kept, shown int, all string)
 	}
 }
 
-// cutByCeiling checks an output that the ceiling cuts.
+// cutByCeiling checks an output that the ceiling truncates.
 func cutByCeiling(t *testing.T, print func(_ context.Context, run *unitask.FleetRun) (*unitask.Result, error)) {
 	t.Helper()
 	var out object
@@ -190,7 +190,7 @@ func cutByCeiling(t *testing.T, print func(_ context.Context, run *unitask.Fleet
 	}
 }
 
-// A run that has a record and ends with an error says its code beside the result.
+// If a run with a record fails, the result contains the error's code.
 func TestRunErrorsAreTyped(t *testing.T) {
 	for _, row := range []struct {
 		name    string
@@ -225,7 +225,7 @@ func TestRunErrorsAreTyped(t *testing.T) {
 	}
 }
 
-// Where runs go to a fleet, what wants sessions is not offered.
+// On a fleet, tools that need sessions are not offered.
 func TestFleetOffersNoSessions(t *testing.T) {
 	cs := onFleet(t, mcp.Options{}, func(context.Context, *unitask.FleetRun) (*unitask.Result, error) {
 		return &unitask.Result{Outcome: unitask.OutcomeExited}, nil
@@ -257,7 +257,7 @@ func TestFleetOffersNoSessions(t *testing.T) {
 	}
 }
 
-// A session that ends under a call is over: the answer has what was printed, and does not say when it will end.
+// A session that ends during a call has ended: the answer contains its output, and no expiry.
 func TestSessionEndsUnderACall(t *testing.T) {
 	rt := open(t, unitask.PoolSize{})
 	cs := inMemory(t, newServer(t, rt, mcp.Options{}), nil)
@@ -307,7 +307,7 @@ func TestSessionEndsUnderACall(t *testing.T) {
 	}
 }
 
-// A session whose first step can't begin is over when the answer comes: no list has it.
+// A session whose first step can't start has ended when the answer comes: no list contains it.
 func TestFirstStepFails(t *testing.T) {
 	cs := inMemory(t, newServer(t, open(t, unitask.PoolSize{}), mcp.Options{}), nil)
 	for n := range 6 { // more than a caller may have

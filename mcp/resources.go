@@ -190,7 +190,7 @@ func (s *Server) resource(ctx context.Context, caller unitask.Caller, uri string
 	return page(ctx, f, partURI(id, rest), "text/plain", from, pageBytes)
 }
 
-// cutOffset removes the query from the URI of a read from an offset on.
+// cutOffset splits the offset query from a URI.
 func cutOffset(text string) (rest string, from int64, ok bool) {
 	rest, query, asks := strings.Cut(text, "?")
 	if !asks {

@@ -23,7 +23,7 @@ import (
 	"github.com/unitask/unitask/mcp"
 )
 
-// Told to go, the server lets runs end and takes no others; the real program, with TLS.
+// On a signal, the server lets runs end and accepts no others. Tested with the real program, with TLS.
 func TestDrain(t *testing.T) {
 	testhome.Ready(t, base, image.Linux)
 	name, err := program()
@@ -84,7 +84,7 @@ func TestDrain(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	for status := 0; status != http.StatusServiceUnavailable; { // until the signal has come
+	for status := 0; status != http.StatusServiceUnavailable; { // until the server has handled the signal
 		r, err := http.NewRequestWithContext(ctx, "GET", url+"/healthz", nil)
 		if err != nil {
 			t.Fatal(err)
@@ -106,8 +106,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// A call that is cancelled over HTTP, a client that hangs up, and a session that is
-// ended leave no machine.
+// A call cancelled over HTTP, a client that disconnects, and an ended session leave no machine.
 func TestHTTPCancel(t *testing.T) {
 	started := make(chan struct{}, 10)
 	progress := mcp.NewProgress(func(e unitask.Event) {
@@ -190,8 +189,7 @@ func TestHTTPCancel(t *testing.T) {
 	}
 }
 
-// An older client whose connection breaks gets the rest of its stream, the result among
-// it, when it comes back.
+// An older client whose connection breaks gets the rest of its stream, including the result, when it reconnects.
 func TestResume(t *testing.T) {
 	rt := open(t, unitask.PoolSize{})
 	url := serve(t, newServer(t, rt, mcp.Options{}), mcp.HTTPOptions{})
@@ -226,7 +224,7 @@ func TestResume(t *testing.T) {
 	cancel() // the connection breaks
 	res.Body.Close()
 	code, rest := 0, ""
-	for begin := time.Now(); code != 200 && time.Since(begin) < 10*time.Second; { // until the server has seen that it broke
+	for begin := time.Now(); code != 200 && time.Since(begin) < 10*time.Second; { // until the server has noticed the break
 		code, _, rest = send(t, "GET", url+"/mcp", "", session, "Last-Event-ID: "+id)
 	}
 	if code != 200 || !strings.Contains(rest, `"id":9`) || !strings.Contains(rest, `"stdout":"first\nlast\n"`) {

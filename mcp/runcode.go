@@ -46,7 +46,7 @@ type runArgs struct {
 	MaxOutput      *int              `json:"maxOutput,omitempty"`
 }
 
-// runDescriptions describe them to models.
+// runDescriptions describe the arguments to models.
 var runDescriptions = map[string]string{
 	"code":    "the source text to run; either this or snippet",
 	"snippet": "the name of a prompt of this server to run instead of code",
@@ -82,10 +82,10 @@ var runDescriptions = map[string]string{
 	"maxProcesses":   "processes and threads of the code at once, on the linux kernel; 512 if not given",
 }
 
-// fileArg is a small file beside the code, or one of the host: a string.
+// fileArg is a small inline file, or the path of a file on the host (a string).
 type fileArg struct {
 	host   string
-	beside *unitask.InlineFile // nil for one of the host
+	beside *unitask.InlineFile // nil for a file of the host
 }
 
 func (f *fileArg) UnmarshalJSON(data []byte) error {
@@ -112,8 +112,8 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 	return s.runNow(ctx, newLive(ctx, req), caller, req, in, run, approver(ctx, caller, req))
 }
 
-// runNow runs the code, or a session's step. live is told how that goes, approve is asked what the ceiling has
-// asked about. What the run holds is released as soon as it has ended, before anything is written to the client.
+// runNow runs the code, or a session's step. It reports progress to live, and asks approve the ceiling's questions. It
+// releases the run's resources as soon as the run has ended, before anything is written to the client.
 func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, req *sdk.CallToolRequest, in runArgs,
 	run unitask.Request, approve asker) (*sdk.CallToolResult, *ran, error) {
 	defer live.close()
@@ -143,7 +143,7 @@ func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, 
 	printed := newStreams(live, in.MaxOutput)
 	events, started := s.opts.Progress.of(caller, live, s.hider)
 	defer started()
-	if in.Session != "" && in.Session != newSession { // its machine is there
+	if in.Session != "" && in.Session != newSession { // its machine exists
 		started()
 	}
 	var res *unitask.Result
@@ -159,7 +159,7 @@ func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, 
 	live.close()
 	if res == nil {
 		if field := new(policy.FieldError); errors.As(err, &field) && field.Field == "inlineFiles" {
-			field.Field = "files" // as run_code has it
+			field.Field = "files" // run_code's name for it
 		}
 		s.opts.Log.Info("run refused", "caller", caller.Name, "error", err)
 		return nil, nil, err
@@ -168,7 +168,7 @@ func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, 
 	res.Error = flagNames.Replace(res.Error)
 	for i := range res.Hints {
 		h := &res.Hints[i]
-		if h.Field == "kernel" { // which run_code does not choose
+		if h.Field == "kernel" { // run_code can't choose the kernel
 			h.Text, _, _ = strings.Cut(h.Text, ": --kernel")
 		}
 		h.Text, h.Flag = flagNames.Replace(h.Text), ""
@@ -181,10 +181,10 @@ func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, 
 	return out, answer(out, res, err, printed, of), nil
 }
 
-// request returns what a call of a caller asks for.
+// request returns the request for a caller's call.
 func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, error) {
 	dir := unitask.GuestDir(s.opts.Dir)
-	if remote(caller) { // to whom it would tell where the server runs
+	if remote(caller) { // which must not learn the server's folder
 		dir = remoteDir
 	}
 	req := unitask.Request{
@@ -230,8 +230,7 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 	return req, nil
 }
 
-// noLanguage returns the error for code without its language. It says what the code looks like, and does not rely on
-// that.
+// noLanguage returns the error for code without a language. It names the most likely language, but does not use it.
 func noLanguage(code string) string {
 	text := "language is missing: say which language the code is in"
 	if guess := language.Guess(code); guess != "" {
@@ -240,11 +239,11 @@ func noLanguage(code string) string {
 	return text
 }
 
-// remoteDir is the working directory of remote callers' code, inside.
+// remoteDir is the working directory of remote callers' code, in the guest.
 const remoteDir = contract.WorkDir
 
-// mount takes relative paths from the server's folder. They are at the same path inside,
-// or for remote callers below remoteDir, as they are in a session.
+// mount resolves relative paths from the server's folder. In the guest they have the same path, or for remote callers a
+// path below remoteDir, as in a session.
 func (s *Server) mount(caller unitask.Caller, text string, session bool) unitask.Mount {
 	m := unitask.ParseMount(text)
 	if session && !remote(caller) {
@@ -259,8 +258,7 @@ func (s *Server) mount(caller unitask.Caller, text string, session bool) unitask
 	return m
 }
 
-// flagNames are the arguments of run_code that the flags of the command line stand for, which
-// errors and hints name.
+// flagNames replaces the command line's flags in errors and hints with the arguments of run_code.
 var flagNames = func() *strings.Replacer {
 	pairs := []string{"--project or --dir", "dirs", "--lang", "language"}
 	for _, f := range policy.Fields {
@@ -271,14 +269,14 @@ var flagNames = func() *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 }()
 
-// enter has a call wait for its turn to run something; leave ends that.
+// enter waits for a call's turn to run; leave ends the turn.
 func (s *Server) enter(ctx context.Context, caller unitask.Caller, live *live) (leave func(), err error) {
 	leave, err = s.queue.enter(ctx, caller.Name,
 		func(before int) { live.say(fmt.Sprintf("waiting for a machine, %d calls ahead", before)) })
 	return leave, s.admitted(caller, err)
 }
 
-// admitted notes what the queue has refused.
+// admitted counts and logs a call that the queue has refused.
 func (s *Server) admitted(caller unitask.Caller, err error) error {
 	if err == nil {
 		return nil

@@ -12,8 +12,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// TestSecretsOfCallers: a caller of a shared server gets its own secrets, what everybody's are, or the
-// server's environment, as far as the ceiling lets it; and never where one is kept.
+// TestSecretsOfCallers checks that a caller of a shared server gets its own secrets, everybody's, or the server's
+// environment, as far as the ceiling allows. It never sees where a secret is stored.
 func TestSecretsOfCallers(t *testing.T) {
 	t.Setenv("TOKEN", "the server's own")
 	t.Setenv("HIDDEN", "the server's own")

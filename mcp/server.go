@@ -24,30 +24,28 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// Options say what a server gives. The zero value of a field is its default.
+// Options configure a server. The zero value of a field is its default.
 type Options struct {
-	// Version is what clients are told.
+	// Version is the version that clients see.
 	Version string
-	// Dir is where relative paths begin, and the code's working directory; "" is the
-	// process's own.
+	// Dir is the folder for relative paths, and the code's working directory; "" means the process's own.
 	Dir string
-	// Ceiling is the most that any call gets. A key that it leaves out has its value of
-	// policy.BuiltIn(Dir): files of the folder, no secrets, no raw TCP.
+	// Ceiling is the upper limit of every call. For a missing key, the value of policy.BuiltIn(Dir) applies: files of the
+	// folder, no secrets, no raw TCP.
 	Ceiling *policy.Ceiling
-	// Policy is how the ceiling came about, which the tool doctor tells; nil tells nothing.
+	// Policy describes the ceiling's origin for the tool doctor; nil means that it is unknown.
 	Policy *policy.ForModels
-	// Vault says where secrets are (unitask.Vault); nil is the process's environment.
+	// Vault contains the sources of secrets (unitask.Vault); nil means the process's environment.
 	Vault *vault.Vault
-	// Prompts is a folder of snippets; "" is none.
+	// Prompts is a folder of snippets; "" means none.
 	Prompts string
-	// MaxConcurrent bounds the runs under way (0 is 4), MaxQueue the calls that wait
-	// for one (0 is 64).
+	// MaxConcurrent bounds the concurrent runs (0 means 4), MaxQueue the waiting calls (0 means 64).
 	MaxConcurrent, MaxQueue int
-	// CallerConcurrent and CallerPerMinute bound one caller's runs; 0 is no bound.
+	// CallerConcurrent and CallerPerMinute bound one caller's runs; 0 means no limit.
 	CallerConcurrent, CallerPerMinute int
-	// Progress is the runtime's; nil tells calls nothing of its events.
+	// Progress is the runtime's; with nil, calls get none of its events.
 	Progress *Progress
-	// Log receives what the server does; nil discards it.
+	// Log receives the server's log; nil discards it.
 	Log *slog.Logger
 }
 
@@ -56,7 +54,7 @@ type Server struct {
 	rt       *unitask.Runtime
 	opts     Options
 	sdk      *sdk.Server
-	takes    map[string]*jsonschema.Schema // a tool's arguments, by its name
+	takes    map[string]*jsonschema.Schema // schemas of the tools' arguments, by the tools' names
 	queue    *queue
 	metrics  *metrics
 	snippets map[string]*snippet
@@ -65,11 +63,11 @@ type Server struct {
 	stop     context.CancelFunc
 	runs     sync.WaitGroup
 	mu       sync.Mutex
-	draining bool // no more calls are accepted
+	draining bool // no further calls are accepted
 	sessions sessions
 	held     held    // sessions of unitask
-	rounds   rounds  // runs that ask by the end of a call
-	filing   *filing // of calls of files and session, which hold what they read
+	rounds   rounds  // runs whose questions end a call
+	filing   *filing // of calls of files and session, whose data is in memory
 	visitors visitors
 	budget   *budget // of memory, for calls over HTTP
 	leases   leases  // parts of it
@@ -77,23 +75,23 @@ type Server struct {
 	updates  updates
 	listing  *filing // listings of records
 	checkups checkups
-	hider    hider    // of the host's paths, from remote callers
+	hider    hider    // hides the host's paths from remote callers
 	require  []string // layers and limits of QEMU's jail that every run needs
 }
 
-// DefaultReach is what whoever connects a model must know. README.md says the same.
+// DefaultReach warns whoever connects a model. README.md has the same text.
 const DefaultReach = "Over MCP a model may reach every public host that it names, by HTTP and TLS, without a question. " +
 	"It may read every file below the folder in which the server starts. " +
 	"allowNet = [], filesUnder = [] and dirsUnder = [] in that folder's .unitask.toml take both away."
 
-// instructions describe the server to a client's model; %s is withSessions, where there are some.
+// instructions describe the server to a client's model; %s is withSessions if the runtime has sessions.
 const instructions = `unitask runs JavaScript, TypeScript, Python, shell and Go in a fresh virtual machine that is destroyed afterwards. ` +
 	`Nothing persists between calls%s. There is no network, no file of the host and no secret unless a call asks for it and the policy allows it; ` +
 	`what was asked for and not given is listed in policy.denials. Print results to stdout, or leave files in /out to get them back.`
 
 const withSessions = `, but in a session (run_code's session), whose machine stays`
 
-// New returns a server. Close it.
+// New returns a server. The caller must close it.
 func New(rt *unitask.Runtime, opts Options) (*Server, error) {
 	var err error
 	if opts.Dir == "" {
@@ -159,7 +157,7 @@ func New(rt *unitask.Runtime, opts Options) (*Server, error) {
 	return s, nil
 }
 
-// recovered keeps one call that we handle badly from ending all others.
+// recovered keeps a panic in one call from ending all others.
 func (s *Server) recovered(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (res sdk.Result, err error) {
 		defer func() {
@@ -172,14 +170,13 @@ func (s *Server) recovered(next sdk.MethodHandler) sdk.MethodHandler {
 	}
 }
 
-// uncached keeps what depends on the caller or changes with each run out of shared
-// caches.
+// uncached keeps results that depend on the caller or change with each run out of shared caches.
 func uncached(_ context.Context, _ sdk.Request, c *sdk.Cacheable) {
 	c.TTLMs, c.CacheScope = 0, "private"
 }
 
-// ServeStdio serves one client over a pair of streams until the client closes its end
-// or ctx ends. Every run of it has then ended.
+// ServeStdio serves one client over a pair of streams until the client closes its end or ctx ends. All its runs have
+// ended by then.
 func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) error {
 	stop := context.AfterFunc(ctx, s.stop)
 	defer stop()
@@ -195,8 +192,7 @@ func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) er
 	return nil
 }
 
-// ending tells when a reader has ended: the SDK waits for calls under way, which
-// nobody waits for.
+// ending calls ended when a reader has ended: otherwise the SDK would wait for running calls, whose client has gone.
 type ending struct {
 	io.Reader
 	ended func()
@@ -231,7 +227,7 @@ func (s *Server) refuse() {
 	s.draining = true
 }
 
-// accepts reports whether calls are taken.
+// accepts reports whether calls are accepted.
 func (s *Server) accepts() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -241,7 +237,7 @@ func (s *Server) accepts() bool {
 // errClosing is the answer to a call while the server ends.
 var errClosing = fmt.Errorf("the server is going down: %w", unitask.ErrClosed)
 
-// begin counts a call that is taken, until done is called.
+// begin counts an accepted call until done is called.
 func (s *Server) begin() (done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

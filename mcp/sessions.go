@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// sessions are the calls under way in older clients' sessions.
+// sessions are the current calls in older clients' sessions.
 type sessions struct {
 	mu    sync.Mutex
 	calls map[string]map[*sessionCall]bool // by the session's id

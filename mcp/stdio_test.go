@@ -68,7 +68,7 @@ func TestStdio(t *testing.T) {
 	if res.IsError || out["stdout"] != "8 false undefined\n" || !strings.Contains(text, "not given: files /etc/hosts") || !strings.Contains(text, "not given: secrets A_SECRET") || !strings.Contains(text, "not given: allowTcp") {
 		t.Errorf("%v %q", out, text)
 	}
-	// Files beside the code, and the host's.
+	// Inline files, and files of the host.
 	res, out, text = call(t, cs, "run_code", object{"language": "js", "code": "const fs = require('fs'); console.log(require('./lib/helper').f(20), fs.readFileSync('data.csv', 'utf8').length)",
 		"files": []any{object{"name": "lib/helper.js", "content": "exports.f = (n) => n + require('./more.cjs')"}, object{"name": "lib/more.cjs", "content": "module.exports = 1"}, "data.csv"}})
 	if res.IsError || out["stdout"] != "21 8\n" {
@@ -81,7 +81,7 @@ func TestStdio(t *testing.T) {
 			t.Errorf("%s: %+v %v", part, r, err)
 		}
 	}
-	// Artifacts, a picture among them.
+	// Artifacts, including a picture.
 	readArtifacts(t, cs, id)
 	listed := 0
 	for r, err := range cs.Resources(t.Context(), nil) {
@@ -149,7 +149,7 @@ func readArtifacts(t *testing.T, cs *sdk.ClientSession, id string) {
 	}
 }
 
-// usePrompts checks prompts, snippets and what is completed.
+// usePrompts checks prompts, snippets and completions.
 func usePrompts(t *testing.T, cs *sdk.ClientSession, id string) {
 	t.Helper()
 	var out object
@@ -237,8 +237,7 @@ const handshake = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"prot
 {"jsonrpc":"2.0","method":"notifications/initialized"}
 `
 
-// The client's end closes, or it is told to go: the program ends, and with it the
-// machines.
+// If the client's end closes, or on a signal, the program ends, and the machines end with it.
 func TestClientGone(t *testing.T) {
 	testhome.Ready(t, base, image.Linux)
 	for name, leave := range map[string]func(*exec.Cmd, io.Closer){
@@ -276,7 +275,7 @@ func TestClientGone(t *testing.T) {
 	}
 }
 
-// machines are the runs of a home that have a machine and have not ended.
+// machines returns the runs of a home that have a machine and have not ended.
 func machines(t *testing.T, home string) (ids []string) {
 	t.Helper()
 	runs, err := os.ReadDir(filepath.Join(home, "runs"))
@@ -300,7 +299,7 @@ func noMachines(t *testing.T, home string) {
 	}
 }
 
-// Nothing but the protocol is on stdout, whatever goes wrong.
+// Stdout contains only the protocol, whatever goes wrong.
 func TestNothingElseOnStdout(t *testing.T) {
 	testhome.Ready(t, base, image.Linux)
 	cmd, in, out := raw(t, testhome.New(t, base))
@@ -347,7 +346,7 @@ func TestNothingElseOnStdout(t *testing.T) {
 	}
 }
 
-// readHints has code reach for a host that it may not have.
+// readHints makes code connect to a forbidden host.
 func readHints(t *testing.T, cs *sdk.ClientSession) {
 	t.Helper()
 	res, out, text := call(t, cs, "run_code", js("await fetch('http://a.test.example/')"))

@@ -26,8 +26,8 @@ func (w withHeader) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// A call is a span in its caller's trace: the one that _meta names, else the HTTP request's. What
-// names none is a trace of its own.
+// A call is a span in its caller's trace: the one in _meta, or else the HTTP request's. Without either, it starts a new
+// trace.
 func TestTraced(t *testing.T) {
 	rt := open(t, unitask.PoolSize{})
 	url := serve(t, newServer(t, rt, mcp.Options{}), mcp.HTTPOptions{})
@@ -65,7 +65,8 @@ func TestTraced(t *testing.T) {
 		if _, err := cs.CallTool(t.Context(), params); err != nil {
 			t.Fatal(err)
 		}
-		_, _ = cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "no-tool-0123456789", Arguments: object{}}) // whose name is its caller's own
+		// the caller chose its name
+		_, _ = cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "no-tool-0123456789", Arguments: object{}})
 		cs.Close()
 		stop()
 		spans, got := c.Spans(), "nothing"
@@ -80,7 +81,7 @@ func TestTraced(t *testing.T) {
 
 // A run by run_code is in the trace of its call, and so is its wait for a slot.
 func TestTracedRun(t *testing.T) {
-	testhome.Ready(t, base, image.Linux) // first: what skips must leave no exporter behind
+	testhome.Ready(t, base, image.Linux) // first: a skip must leave no exporter behind
 	c := collector.New(t)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", c.URL)
 	stop := telemetry.Start(t.Context(), "1", func(what string) { t.Error(what) })

@@ -17,7 +17,7 @@ import (
 	"github.com/unitask/unitask/mcp"
 )
 
-// narrow is a listener whose connections hold little that nobody reads.
+// narrow is a listener whose connections buffer little unread data.
 type narrow struct{ net.Listener }
 
 func (l narrow) Accept() (net.Conn, error) {
@@ -28,7 +28,8 @@ func (l narrow) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// printing is a server with one slot, whose runs print what no client's buffers hold, a notification after the other.
+// printing is a server with one slot. Its runs print more than any client's buffers hold, one notification after the
+// other.
 func printing(t *testing.T) *mcp.Server {
 	t.Helper()
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t),
@@ -50,7 +51,7 @@ func printing(t *testing.T) *mcp.Server {
 	return newServer(t, rt, mcp.Options{Dir: t.TempDir(), MaxConcurrent: 1})
 }
 
-// freed says whether the run's slot is free soon after it has begun.
+// freed reports whether the run's slot becomes free soon after its start.
 func freed(t *testing.T, s *mcp.Server, call func()) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -70,7 +71,7 @@ func freed(t *testing.T, s *mcp.Server, call func()) string {
 	return "free"
 }
 
-// A client that reads nothing of what a run prints holds no slot once the run has ended.
+// A client that reads none of a run's output holds no slot after the end of the run.
 func TestAttackUnreadProgress(t *testing.T) {
 	const progress = `"_meta":{"progressToken":"p"}`
 	for _, c := range []struct{ name, revision, meta string }{
@@ -125,7 +126,7 @@ func TestAttackUnreadProgress(t *testing.T) {
 // gate is a client's end that is read until it is shut.
 type gate struct {
 	mu   sync.Mutex
-	shut chan struct{} // nil as long as it is open
+	shut chan struct{} // nil while it is open
 	seen func(text string)
 }
 

@@ -11,7 +11,7 @@ import (
 
 // Limits for one caller over HTTP, except calls, which the queue bounds.
 const (
-	maxCallerSessions = 100           // of older revisions; a client has one, and does not end some old ones
+	maxCallerSessions = 100           // of older revisions; a client has one, and may leave old ones open
 	maxSessions       = 10_000        // of all callers
 	maxCallerBodies   = 8 * bodyBytes // bytes of requests that are being read
 	maxBodies         = 160 << 20     // of all callers
@@ -21,7 +21,7 @@ const (
 // visitors are the resources that callers hold over HTTP.
 type visitors struct {
 	mu       sync.Mutex
-	requests map[string]int    // under way, by caller
+	requests map[string]int    // current, by caller
 	bodies   map[string]int64  // bytes of requests being read, by caller
 	reading  int64             // of all callers
 	sessions map[string]string // the caller of each session

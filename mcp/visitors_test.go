@@ -7,7 +7,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// A session that begins while another one's bounds are looked at counts all the same.
+// A session that starts while another session's limits are checked also counts.
 func TestAttackSessionsRace(t *testing.T) {
 	var v visitors
 	none := func() map[string]bool { return nil }
@@ -27,7 +27,7 @@ func TestAttackSessionsRace(t *testing.T) {
 	}
 	began("S1")
 	attack.Check(t, "the session that began meanwhile", "a", v.sessions["S1"])
-	// So it stays within the bound.
+	// So it stays within the limit.
 	live := map[string]bool{"S1": true}
 	refused := 0
 	for range maxCallerSessions {

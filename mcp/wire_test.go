@@ -32,15 +32,13 @@ import (
 
 var update = flag.Bool("update", false, "write what the server answers into testdata/wire")
 
-// The revisions that each request is sent in.
+// The revisions in which each request is sent.
 var wireRevisions = []string{"2026-07-28", "2025-11-25"}
 
-// TestWire sends the requests of testdata/wire/*.txtar, in both revisions of the protocol,
-// and compares what goes over the wire. A file begins with a note. Each section
-// "request NAME" is a JSON-RPC request without its envelope; "NAME/REVISION" is the
-// answer: the status, and each message as it came, values that are another each time
-// replaced (normal). Files that begin with vm_ boot real machines. With -update the
-// answers are written.
+// TestWire sends the requests of testdata/wire/*.txtar, in both revisions of the protocol, and compares the exchanged
+// messages. A file begins with a note. Each section "request NAME" is a JSON-RPC request without its envelope;
+// "NAME/REVISION" is the answer: the status, and each message as it came, with volatile values replaced (normal). Files
+// that begin with vm_ boot real machines. With -update the answers are written.
 func TestWire(t *testing.T) {
 	files, err := filepath.Glob("testdata/wire/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -86,7 +84,7 @@ func TestWire(t *testing.T) {
 				t.Fatal(err)
 			}
 			wires := map[string]*wire{}
-			for _, revision := range wireRevisions { // a server and a record each: the answers do not depend on each other
+			for _, revision := range wireRevisions { // a separate server and record each: the answers are independent
 				wires[revision] = newWire(t, home(t), opts, revision)
 			}
 			for _, r := range requests {
@@ -116,19 +114,18 @@ func TestWire(t *testing.T) {
 	}
 }
 
-// wire is a client that speaks one revision, and knows what is another each time.
+// wire is a client that speaks one revision, and knows the volatile values.
 type wire struct {
 	t        *testing.T
 	url      string
 	revision string
 	session  string
-	ids      map[string]string // of runs, and the names that stand for them
+	ids      map[string]string // of runs, and the names that replace them
 	dir      string
 	n        int
 }
 
-// newWire serves a server with a fixed doctor and, on a runtime without machines, a fixed
-// record: run R1.
+// newWire serves a server with a fixed doctor. On a runtime without machines it also has a fixed record, run R1.
 func newWire(t *testing.T, rt *unitask.Runtime, opts mcp.Options, revision string) *wire {
 	t.Helper()
 	s := newServer(t, rt, opts)
@@ -178,7 +175,7 @@ func newWire(t *testing.T, rt *unitask.Runtime, opts mcp.Options, revision strin
 	return w
 }
 
-// exchange sends a request and returns the answer as the file has it.
+// exchange sends a request and returns the answer in the file's format.
 func (w *wire) exchange(request string) string {
 	w.t.Helper()
 	for id, name := range w.ids {
@@ -260,7 +257,7 @@ func (w *wire) post(body, method string, name ...string) string {
 	return out
 }
 
-// What is another each time and on each machine, by member: the text that stands for it.
+// Values that differ each time or on each machine, by the field: the text that replaces them.
 var volatile = map[string]string{
 	"durationMs": "MS", "created": "TIME", "finished": "TIME", "kernelVersion": "VERSION", "runtime": "VERSION",
 	"qemu": "VERSION", "jail": "JAIL", "imageDigest": "DIGEST",
@@ -270,7 +267,7 @@ var volatile = map[string]string{
 
 var milliseconds = regexp.MustCompile(`, \d+ ms`)
 
-// normal is a message with its members in order and what is volatile replaced.
+// normal returns a message with its fields in order and volatile values replaced.
 func (w *wire) normal(text []byte) string {
 	w.t.Helper()
 	s := string(text)
@@ -307,11 +304,11 @@ func (w *wire) replaced(key string, v any) any {
 		if _, schema := v["$schema"]; schema || key == "properties" {
 			return v
 		}
-		delete(v, "whySlow") // a machine with hardware acceleration has none
+		delete(v, "whySlow") // missing on a machine with hardware acceleration
 		for k := range v {
 			v[k] = w.replaced(k, v[k])
 		}
-		// A tool's text is mostly its structured content again.
+		// A tool's text mostly repeats its structured content.
 		if content, ok := v["content"].([]any); ok && len(content) == 1 && v["structuredContent"] != nil {
 			text, _ := content[0].(map[string]any)
 			if raw, ok := text["text"].(json.RawMessage); ok {
@@ -339,7 +336,7 @@ func (w *wire) replaced(key string, v any) any {
 	return v
 }
 
-// The files themselves hold no path and no id of the machine that they were written on.
+// The files contain no path and no id of the machine that wrote them.
 func TestWireFilesAreNormal(t *testing.T) {
 	files, err := filepath.Glob("testdata/wire/*.txtar")
 	if err != nil {

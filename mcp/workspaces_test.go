@@ -74,7 +74,7 @@ func sessionToolsRows(id, outside string) []sessionToolsRow {
 		{"manage_session", object{"op": "get", "session": id}, `"names":["m","n","o"]`, false},
 		{"manage_session", object{"op": "get", "session": id, "name": "p"}, "there is no value p", true},
 		{"manage_session", object{"op": "put", "session": id, "name": "../n", "value": 1}, "must be a letter", true},
-		// What the code has made of values that no client could take, and what is no value.
+		// Values that the code made too large for any client, and results without a value.
 		{"session_command", object{"session": id, "command": "cd .values && echo 1e400 > huge.json && ln -s /dev/zero zero.json && mkfifo pipe.json && ln -s loop.json loop.json && for n in 501 9999; do (head -c $n /dev/zero | tr '\\0' '['; head -c $n /dev/zero | tr '\\0' ']') > deep$n.json; done && printf '\"\\377\"' > bytes.json"}, "exit code 0", false},
 		{"manage_session", object{"op": "get", "session": id, "name": "huge"}, "value huge has a number that is beyond 64-bit floats: read /work/.values/huge.json", true},
 		{"manage_session", object{"op": "get", "session": id, "name": "deep501"}, "value deep501 has more than 500 levels", true},
@@ -153,7 +153,7 @@ func TestSessionTools(t *testing.T) {
 		t.Errorf("%v", res)
 	}
 	checkCutSteps(t, id, cs)
-	forked, started := "", "" // the ids of the last fork, and of the last command in the background
+	forked, started := "", "" // the ids of the last fork, and of the last background command
 	for _, row := range sessionToolsRows(id, outside) {
 		if row.args["session"] == "FORK" {
 			row.args["session"] = forked
@@ -161,7 +161,7 @@ func TestSessionTools(t *testing.T) {
 		if row.args["run"] == "RUN" {
 			row.args["run"] = started
 		}
-		if row.tool == "SERVER" { // the next one goes on with what this one has left paused
+		if row.tool == "SERVER" { // the next server continues the session that this one left paused
 			if err := cs.Close(); err != nil {
 				t.Error(err)
 			}
@@ -169,7 +169,8 @@ func TestSessionTools(t *testing.T) {
 			continue
 		}
 		text, structured, failed := call(row.tool, row.args)
-		if at, _ := structured["expiresAt"].(string); structured["sessions"] == nil && !failed { // else each of them has its own
+		// otherwise each of them has its own
+		if at, _ := structured["expiresAt"].(string); structured["sessions"] == nil && !failed {
 			if until, err := time.Parse(time.RFC3339, at); err != nil || time.Until(until) < time.Hour {
 				t.Errorf("%s %v: expires at %q", row.tool, row.args, at)
 			}
@@ -193,7 +194,7 @@ func TestSessionTools(t *testing.T) {
 	}
 }
 
-// checkCutSteps checks steps that print much.
+// checkCutSteps checks steps with a long output.
 func checkCutSteps(t *testing.T, id string, cs *sdk.ClientSession) {
 	t.Helper()
 	for _, c := range []struct {
@@ -223,7 +224,7 @@ func checkCutSteps(t *testing.T, id string, cs *sdk.ClientSession) {
 	}
 }
 
-// checkHints checks what a step's result says.
+// checkHints checks the hints in a step's result.
 func checkHints(t *testing.T, cs *sdk.ClientSession, row sessionToolsRow, structured map[string]any) {
 	t.Helper()
 	if row.tool == "run_code" || row.tool == "session_command" && row.args["background"] == nil {
@@ -239,7 +240,7 @@ func checkHints(t *testing.T, cs *sdk.ClientSession, row sessionToolsRow, struct
 	}
 }
 
-// What a step or a command prints is shown up to a bound, and a resource has all of it.
+// The output of a step or a command is shown up to a limit, and a resource has all of it.
 func TestSessionOutputIsKept(t *testing.T) {
 	cs := inMemory(t, newServer(t, open(t, unitask.PoolSize{}), mcp.Options{}), nil)
 	const size = 1 << 20
@@ -297,7 +298,7 @@ func TestSessionOutputIsKept(t *testing.T) {
 	}
 }
 
-// A wait gives all that a command prints, and waits for its end where nothing of it is wanted.
+// A wait returns all output of a command. It waits for the end if no output is requested.
 func TestWaitGathers(t *testing.T) {
 	cs := inMemory(t, newServer(t, open(t, unitask.PoolSize{}), mcp.Options{}), nil)
 	_, out, text := call(t, cs, "run_code", object{"session": "new", "language": "shell", "code": "true"})
@@ -331,8 +332,8 @@ func TestWaitGathers(t *testing.T) {
 	}
 }
 
-// What its user has made by the command line, or a program, no model reaches: sessions that were left paused, like
-// runs, are those of MCP only.
+// No model reaches sessions and runs that its user made with the command line or a program: only those made through
+// MCP, including paused ones.
 func TestAttackSessionsMadeElsewhere(t *testing.T) {
 	home, dir := testhome.New(t, base), t.TempDir()
 	const own = "20261122-000000000-bbbbbb"
@@ -394,7 +395,7 @@ func TestAttackSessionsMadeElsewhere(t *testing.T) {
 	}
 }
 
-// granted returns what a run was granted, from its record.
+// granted returns the grants of a run, from its record.
 func granted(t *testing.T, cs *sdk.ClientSession, structured object) object {
 	t.Helper()
 	_, record, _ := call(t, cs, "inspect_run", object{"runId": structured["runId"]})

@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// The list of tools costs every client at most some 4000 tokens of a model, of 4.1 bytes each (o200k_base).
+// The list of tools costs every client at most about 4000 tokens of a model, of 4.1 bytes each (o200k_base).
 func TestToolsAreShort(t *testing.T) {
 	cs := inMemory(t, newServer(t, bare(t), mcp.Options{}), nil)
 	tools, err := cs.ListTools(t.Context(), nil)
@@ -35,8 +35,8 @@ func TestToolsAreShort(t *testing.T) {
 // python are the language and code of a call.
 const python = `"language":"python","code":"import sys\nprint(sys.argv)"`
 
-// wrongCalls are arguments of run_code as models send them, and what the answer must say: "works" and what is asked
-// for, or part of an error.
+// wrongCalls are arguments of run_code as models send them, and the expected answer: "works" and the requests, or part
+// of an error.
 var wrongCalls = map[string]string{
 	// Which language it is.
 	`{"code":"import os\nprint(os.getcwd())"}`:         "the code is in, python by its looks",
@@ -99,7 +99,7 @@ var wrongCalls = map[string]string{
 	`{` + python + `,"unknown":1}`:             `no argument "unknown"`,
 }
 
-// First calls of models that are not as the schema has them work, or the answer says how to call.
+// First calls of models that differ from the schema work, or the answer says how to call.
 func TestWrongCalls(t *testing.T) {
 	var got *unitask.Request
 	cs := onFleet(t, mcp.Options{}, func(_ context.Context, run *unitask.FleetRun) (*unitask.Result, error) {
@@ -117,14 +117,14 @@ func TestWrongCalls(t *testing.T) {
 		if got != nil && !res.IsError {
 			said = "works " + asked(got)
 		}
-		said, _, _ = strings.Cut(said, "\nrun_code takes:") // which every wrong argument's error has
+		said, _, _ = strings.Cut(said, "\nrun_code takes:") // every error about arguments contains it
 		if works := strings.HasPrefix(want, "works"); works && said != want || !works && !strings.Contains(said, want) {
 			t.Errorf("%s\n got %s\nwant %s", arguments, said, want)
 		}
 	}
 }
 
-// asked tells what a request asks for beyond code.
+// asked returns what a request asks for beyond code.
 func asked(r *unitask.Request) string {
 	text := r.Language
 	for name, value := range map[string]any{"args": r.Args, "net": r.AllowNet, "env": r.Env} {

@@ -16,7 +16,7 @@ import (
 	"github.com/unitask/unitask/netstack/broker"
 )
 
-// askedGuest is a guest whose requests to *.w.example are read, and asked about.
+// askedGuest is a guest whose requests to *.w.example are inspected and need an answer.
 func askedGuest(t *testing.T, ask func(context.Context, Question) Answer) (g *guestOS, net1 *internet,
 	client func(protos ...string) *http.Client) {
 	t.Helper()
@@ -57,8 +57,8 @@ func (i *internet) lookedUp() int {
 	return i.lookups
 }
 
-// Where requests are read, the question names the one that waits; nothing is looked up before the
-// answer, and "once" is for one request and no other.
+// If requests are inspected, the question shows the waiting request. No name is looked up before the answer, and "once"
+// applies to one request only.
 func TestAskRequest(t *testing.T) {
 	for _, protos := range [][]string{{"http/1.1"}, {"h2", "http/1.1"}, {"h2"}} {
 		t.Run(strings.Join(protos, " "), func(t *testing.T) {
@@ -114,8 +114,8 @@ func TestAskRequest(t *testing.T) {
 	}
 }
 
-// A request that is denied is answered by us, and its name is not looked up; what leads inside is not reached by
-// any answer; a guest that hangs up, or whose run ends, leaves no question open.
+// We answer a denied request, and its name is not looked up. No answer allows a private address. A guest that
+// disconnects, or whose run ends, leaves no open question.
 func TestAttackAskRequest(t *testing.T) {
 	said := Answer{Why: "denied by somebody"}
 	var last Question

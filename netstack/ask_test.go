@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/internal/testwait"
 )
 
-// person answers questions, and notes them.
+// person answers questions, and records them.
 type person struct {
 	mu      sync.Mutex
 	asked   []string
@@ -48,7 +48,7 @@ func httpGet(host string) string {
 	return "GET / HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n"
 }
 
-// Each row is what a guest does that connects to names that somebody is asked about.
+// Each row is the connections of a guest to names that need an answer.
 func TestAsk(t *testing.T) {
 	web := webServer(t)
 	names := map[string][]string{"inside.w.example": {"10.0.0.1"}, "metadata.w.example": {"169.254.169.254"},
@@ -68,7 +68,7 @@ func TestAsk(t *testing.T) {
 		say    []string // NAME, or NAME>HOST to ask for another host there
 		want   []string // ok, or the reason in the netlog
 		asked  string
-		lookup int // how many names were looked up
+		lookup int // number of name lookups
 	}{
 		{"once is once", []string{"once.w.example", "once.w.example"}, []string{"ok", "ok"},
 			"[once.w.example:80 once.w.example:80]", 2},
@@ -125,8 +125,7 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// Where nobody is there to be asked, nothing is allowed; nor is another port than the one that
-// was asked about.
+// If nobody can be asked, nothing is allowed; nor is another port than the one in the question.
 func TestAskNobody(t *testing.T) {
 	g := newGuest(t, Config{Rules: []Rule{askRule("a.example")}, Upstream: (&internet{}).upstream()})
 	if c, err := g.dial("a.example", 443); err == nil {
@@ -150,7 +149,7 @@ func TestAskNobody(t *testing.T) {
 	}
 }
 
-// A guest that connects to ever more names is asked about so often and no more, and one at a time.
+// A guest that connects to ever more names causes a limited number of questions, one at a time.
 func TestAttackQuestions(t *testing.T) {
 	p := &person{}
 	g := newGuest(t, Config{Rules: []Rule{askRule("*.w.example")},
@@ -194,7 +193,7 @@ func TestAttackQuestions(t *testing.T) {
 	}
 }
 
-// A question ends with the run, and one that waits for its turn does.
+// A question ends with the run, and so does one that waits for its turn.
 func TestAskEnds(t *testing.T) {
 	begun := make(chan struct{}, 1)
 	g := newGuest(t, Config{Rules: []Rule{askRule("*.w.example")}, Upstream: (&internet{}).upstream(),

@@ -137,7 +137,7 @@ func moreAttackHTTPHeadsRows(
 	}
 }
 
-// The Host field and the request line, on a port that only the rule knows.
+// The Host field and the request line, on a port that only the rule has.
 func TestAttackHTTPHeads(t *testing.T) {
 	server := newScripted(t, "", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 	net1 := &internet{names: map[string][]string{"good.example": {"93.184.216.34"}},

@@ -68,7 +68,7 @@ func attackNamesToPrivateRows() []attackNamesToPrivateRow {
 	}
 }
 
-// dialOutside says what becomes of a connection to the outside.
+// dialOutside returns the result of a connection to the outside.
 func dialOutside(u Upstream, t target, r *Rule) string {
 	conn, dialled, err := u.dial(context.Background(), t, r, nil)
 	switch {
@@ -85,11 +85,11 @@ func dialOutside(u Upstream, t target, r *Rule) string {
 	return "dialled " + dialled
 }
 
-// Names that lead inside, and texts that some resolver or proxy takes for an address,
-// with and without a proxy, against every rule that could allow them.
+// Names with private addresses, and texts that some resolver or proxy takes for an address, with and without a proxy,
+// against every rule that could allow them.
 func TestAttackNamesToPrivate(t *testing.T) {
 	local := []netip.Prefix{netip.MustParsePrefix("93.184.216.40/29"), netip.MustParsePrefix("192.168.7.9/24"), netip.MustParsePrefix("2600:1:2:3::9/64"), netip.MustParsePrefix("8.8.4.4/0")}
-	routed := netip.MustParsePrefix("93.184.217.0/24") // by a route of its own, and no interface's
+	routed := netip.MustParsePrefix("93.184.217.0/24") // by a separate route, not an interface's
 	proxied := ""
 	proxy := newScripted(t, "", "HTTP/1.1 200 OK\r\n\r\n")
 	resolved := map[string]string{}
@@ -101,7 +101,7 @@ func TestAttackNamesToPrivate(t *testing.T) {
 				if a, err := netip.ParseAddr(resolved[name]); err == nil {
 					return []netip.Addr{a}, nil
 				}
-				return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil // what a lenient resolver makes of it
+				return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil // a lenient resolver's result
 			},
 			Dial: func(_ context.Context, to netip.AddrPort) (net.Conn, error) {
 				c, _ := net.Pipe()
@@ -121,7 +121,7 @@ func TestAttackNamesToPrivate(t *testing.T) {
 	}
 	anything := &Rule{Text: "any", Any: true}
 
-	// As a name: what looks like an address is none, whoever would resolve it.
+	// As a name: a text that looks like an address is no name, whoever would resolve it.
 	for _, name := range []string{"169.254.169.254", "127.0.0.1", "127.1", "127.0.1", "0x7f000001", "0x7f.1", "0X7F.0.0.1", "2130706433", "017700000001", "0177.0.0.1", "0",
 		"127.0.0.1.", "127.1.", "a.b.127", "1.0x", "example.0x10", "169.254.169.254.", "::1", "fe80::1%eth0", "::ffff:127.0.0.1", "[::1]", "127。0。0。1", "127.0.0.1:80", "localhost/", "a..b"} {
 		for _, with := range []bool{false, true} {
@@ -139,7 +139,7 @@ func TestAttackNamesToPrivate(t *testing.T) {
 			t.Errorf("%q is a name to DNS, SNI and Host", name)
 		}
 	}
-	// As an answer of the resolver, and as an address that a rule names.
+	// As an answer of the resolver, and as an address in a rule.
 	for _, c := range attackNamesToPrivateRows() {
 		addr := netip.MustParseAddr(c.addr)
 		want := c.want
@@ -153,7 +153,7 @@ func TestAttackNamesToPrivate(t *testing.T) {
 			want = "dialled proxy PROXY"
 		}
 		attack.Check(t, "an address that is named, with a proxy: "+c.name, want, try(outside(true), target{addr: addr, port: 80}, &Rule{Text: "a", Addr: addr}))
-		// --allow-tcp may name every one of them.
+		// --allow-tcp may name each of them.
 		raw := &Rule{Text: "r", Addr: addr, Port: 80, Raw: true}
 		if got := try(outside(false), target{addr: addr, port: 80}, raw); got != "dialled "+netip.AddrPortFrom(addr.Unmap(), 80).String() {
 			t.Errorf("%s by a raw rule: %s", c.name, got)
@@ -165,8 +165,7 @@ func TestAttackNamesToPrivate(t *testing.T) {
 	attack.Check(t, "a host that can't say what its addresses are", "no netlink", try(broken, target{name: "n.example", port: 80}, &Rule{Host: "n.example"}))
 }
 
-// The socket itself is checked too: an address that became the host's own after it
-// was resolved and checked is not connected to.
+// The socket itself is checked, too: an address that became the host's own after its check is not connected to.
 func TestAttackCheckedAtTheSocket(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -197,7 +196,7 @@ func TestAttackCheckedAtTheSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Whatever this machine's addresses are, they are all closed.
+	// All addresses of this machine are forbidden.
 	for _, p := range local {
 		if err := publicaddr.Check(p.Addr(), local); err == nil {
 			t.Errorf("%s is open", p)
@@ -208,8 +207,7 @@ func TestAttackCheckedAtTheSocket(t *testing.T) {
 	}
 }
 
-// Search domains of the host are never applied: the resolver is asked for the name
-// itself, and for nothing else.
+// The host's search domains are never applied: the resolver is asked only for the name itself.
 func TestAttackSearchDomains(t *testing.T) {
 	var mu sync.Mutex
 	var asked []string

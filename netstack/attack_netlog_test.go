@@ -12,7 +12,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// gathered is what a log and a tally got.
+// gathered is the input of a log and of a tally.
 type gathered struct {
 	mu      sync.Mutex
 	lines   []Decision
@@ -28,7 +28,7 @@ func (g *gathered) netlog(uses *atomic.Int64) *netlog {
 	return l
 }
 
-// However much a guest is refused, the use of a secret behind it has its line, and every refusal is counted.
+// However many refusals a guest causes, a later use of a secret has its line, and every refusal is counted.
 func TestAttackNetlogFlood(t *testing.T) {
 	for _, flood := range []struct {
 		name string
@@ -79,7 +79,7 @@ func TestAttackNetlogFlood(t *testing.T) {
 	}
 }
 
-// Where the disk takes no line any more, the network is cut, and that is tallied.
+// If the disk accepts no more lines, the network is cut, and the tally records that.
 func TestAttackNetlogLost(t *testing.T) {
 	written := 0
 	g := &gathered{}
@@ -98,7 +98,7 @@ func TestAttackNetlogLost(t *testing.T) {
 		fmt.Sprintf("cut %v, told %d times", g.cut, g.tallied-20))
 }
 
-// Requests that the guest gives up when they were sent are no refusals: each has its line, with its path.
+// A request that the guest cancels after it was sent is not a refusal: it has its line, with its path.
 func TestAttackNetlogGivenUp(t *testing.T) {
 	g := &gathered{}
 	l := g.netlog(new(atomic.Int64))
@@ -116,8 +116,8 @@ func TestAttackNetlogGivenUp(t *testing.T) {
 		fmt.Sprint(len(paths), " paths"))
 }
 
-// Where there is no room for the lines of what was allowed, nothing more is allowed, and the log says so. Of a
-// session the networks share the room.
+// If there is no room for the lines of allowed connections, nothing more is allowed, and the log says so. The networks
+// of a session share the room.
 func TestAttackNetlogFull(t *testing.T) {
 	uses := new(atomic.Int64)
 	left := maxUses

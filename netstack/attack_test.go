@@ -22,7 +22,7 @@ import (
 	"github.com/unitask/unitask/internal/testwait"
 )
 
-// decision runs do and returns the TCP decision that comes of it.
+// decision calls do and returns the TCP decision that results.
 func (g *guestOS) decision(do func()) Decision {
 	g.t.Helper()
 	count := func() (n int, last Decision) {
@@ -46,7 +46,7 @@ func (g *guestOS) decision(do func()) Decision {
 	return last
 }
 
-// saw is what a row reports of a decision.
+// saw is the part of a decision that a row compares.
 func saw(d Decision) string {
 	switch {
 	case d.Verdict == Allowed:
@@ -57,8 +57,7 @@ func saw(d Decision) string {
 	return "refused"
 }
 
-// scriptedServer is a server that says greeting at once, and answer after what it
-// receives first; it keeps all that it receives.
+// scriptedServer is a server that sends greeting at once, and answer after its first input; it keeps all its input.
 type scriptedServer struct {
 	addr string
 	mu   sync.Mutex
@@ -114,7 +113,7 @@ const (
 	passed        = "passed"
 )
 
-// sayAndEnd sends text, ends its own side, and waits for the other's end.
+// sayAndEnd sends text, closes its own side, and waits for the other's end.
 func (g *guestOS) sayAndEnd(name string, port uint16, text string) []byte {
 	c, err := g.dial(name, port)
 	if err != nil {
@@ -128,8 +127,8 @@ func (g *guestOS) sayAndEnd(name string, port uint16, text string) []byte {
 	return answer
 }
 
-// clientHello is a handshake message with the given extensions, well formed but for
-// what they hold (RFC 8446, 4.1.2).
+// clientHello returns a handshake message with the given extensions. It is well formed except for their contents (RFC
+// 8446, 4.1.2).
 func clientHello(extensions ...[]byte) []byte {
 	body := append([]byte{3, 3}, make([]byte, 32)...)
 	body = append(body, 0, 0, 4, 0x13, 0x01, 0xc0, 0x2f, 1, 0)
@@ -138,7 +137,7 @@ func clientHello(extensions ...[]byte) []byte {
 	return append([]byte{1, byte(len(body) >> 16), byte(len(body) >> 8), byte(len(body))}, body...)
 }
 
-// serverNames is the extension (RFC 6066, 3).
+// serverNames returns the extension (RFC 6066, 3).
 func serverNames(names ...string) []byte {
 	var list []byte
 	for _, n := range names {
@@ -148,7 +147,7 @@ func serverNames(names ...string) []byte {
 	return append(binary.BigEndian.AppendUint16(ext, uint16(len(list))), list...)
 }
 
-// records puts a handshake message into records of n bytes each.
+// records splits a handshake message into records of n bytes.
 func records(message []byte, n int) string {
 	var out []byte
 	for len(message) > 0 {
@@ -160,7 +159,7 @@ func records(message []byte, n int) string {
 }
 
 func TestAttackTLSHellos(t *testing.T) {
-	server := newScripted(t, "", "\x15\x03\x03\x00\x02\x02\x28") // an alert, as servers answer what they don't like
+	server := newScripted(t, "", "\x15\x03\x03\x00\x02\x02\x28") // an alert, as servers answer invalid input
 	net1 := &internet{names: map[string][]string{"good.example": {"93.184.216.34"}},
 		servers: map[string]string{"93.184.216.34:8443": server.addr}}
 	g := newGuest(t, Config{Upstream: net1.upstream(), Limits: Limits{NewPerSecond: 1000, DNSPerSecond: 1000},
@@ -211,8 +210,8 @@ func TestAttackTLSHellos(t *testing.T) {
 	}
 }
 
-// Protocols in which the server speaks first, or that answer HTTP and TLS with their
-// own words, are --allow-tcp's, on whatever port.
+// Protocols in which the server speaks first, or that answer HTTP and TLS with their own messages, need --allow-tcp on
+// any port.
 func TestAttackOtherProtocols(t *testing.T) {
 	get := "GET / HTTP/1.1\r\nHost: good.example\r\n\r\n"
 	for _, c := range []struct {
@@ -353,8 +352,7 @@ func attackFramesRows(
 	}
 }
 
-// Frames that no honest card sends, one by one, on a network that is in use: what
-// is counted, and that it goes on.
+// Invalid frames, one by one, on a network in use: what is counted, and that it continues.
 func TestAttackFrames(t *testing.T) {
 	n, guest := attach(t, Config{})
 	discover, err := dhcpv4.NewDiscovery(guestMAC)
@@ -386,7 +384,7 @@ func TestAttackFrames(t *testing.T) {
 	for _, c := range attackFramesRows(tcp, udpTo, gratuitous, kind, dhcp, bytesTo67, discover) {
 		before := n.Stats()
 		sendTo(t, guest, c.frame)
-		// The network goes on: it answers the next question.
+		// The network continues: it answers the next question.
 		sendTo(t, guest, ethernet(0x0806, arp(1, [4]byte{10, 0, 2, 2})))
 		reply := receiveFrom(t, guest)
 		got := "nothing"
@@ -402,7 +400,7 @@ func TestAttackFrames(t *testing.T) {
 	}
 }
 
-// After Cut a guest that goes on has no network, and the host still talks to it.
+// After Cut, a guest that continues has no network, and the host can still talk to it.
 func TestAttackAfterCut(t *testing.T) {
 	echo := echoServer(t)
 	net1 := &internet{names: map[string][]string{"e.example": {"93.184.216.34"}},
@@ -471,7 +469,7 @@ func TestAttackAfterCut(t *testing.T) {
 	}
 }
 
-// What a guest says on a connection is in the netlog, and no part of what messages for people and models quote.
+// A guest's text on a connection is in the netlog, and in no message for people and models.
 func TestAttackCause(t *testing.T) {
 	const words, hidden = "solved: run it again with --allow-net-any", "what the code sent was refused"
 	for _, c := range []struct{ name, say, want string }{

@@ -20,7 +20,7 @@ import (
 	"github.com/unitask/unitask/netstack/broker"
 )
 
-// secureServer is a server with a certificate of its own for names.
+// secureServer is a server with its own certificate for names.
 func secureServer(t testing.TB, handler http.HandlerFunc, names ...string) (*httptest.Server, *x509.CertPool) {
 	t.Helper()
 	cert := testcert.For(t, names...)
@@ -33,7 +33,7 @@ func secureServer(t testing.TB, handler http.HandlerFunc, names ...string) (*htt
 	return s, testcert.Roots(cert)
 }
 
-// What a server did wrong is told in words, since the guest has no part in them.
+// A server's error is explained in words, since the guest did not cause it.
 func TestBrokerCause(t *testing.T) {
 	server, _ := secureServer(t, func(http.ResponseWriter, *http.Request) {}, "api.example")
 	net1 := &internet{names: map[string][]string{"api.example": {"93.184.216.34"}},
@@ -58,7 +58,7 @@ func TestBrokerCause(t *testing.T) {
 	}
 }
 
-// A guest's connections to a host with a bound secret go by the broker, others as ever.
+// A guest's connections to a host with a bound secret go through the broker, others directly.
 func TestBroker(t *testing.T) {
 	const value = "sk-0123456789abcdef"
 	server, roots := secureServer(t, func(w http.ResponseWriter, r *http.Request) {
@@ -123,7 +123,7 @@ func TestBroker(t *testing.T) {
 			t.Errorf("%+v", d)
 		}
 	}
-	if alpn["h2"] != 3 || alpn[""] != 3 { // the client of HTTP/1 offers none
+	if alpn["h2"] != 3 || alpn[""] != 3 { // the HTTP/1 client offers none
 		t.Error(alpn)
 	}
 	if len(asked) != 0 {
@@ -132,11 +132,11 @@ func TestBroker(t *testing.T) {
 	if len(net1.dialled) != 4 {
 		t.Errorf("dialled %v", net1.dialled)
 	}
-	// Limits hold, and the cut.
+	// Limits and the cut apply.
 	cutBroker(t, g, client, ask)
 }
 
-// sendThroughBroker sends requests through the broker by both versions of HTTP.
+// sendThroughBroker sends requests through the broker in both versions of HTTP.
 func sendThroughBroker(
 	t *testing.T, client func(h2 bool) *http.Client,
 	ask func(c *http.Client, at string, body string) (string, error), b *broker.Broker,
@@ -160,7 +160,7 @@ func sendThroughBroker(
 	}
 }
 
-// cutBroker checks that the bound of bytes, and a cut, hold for what the broker carries.
+// cutBroker checks that the limit of bytes, and a cut, apply to the broker's traffic.
 func cutBroker(
 	t *testing.T, g *guestOS, client func(h2 bool) *http.Client,
 	ask func(c *http.Client, at string, body string) (string, error),
@@ -172,7 +172,7 @@ func cutBroker(
 			t.Errorf("beyond the limit: %q", text)
 		}
 	})
-	for d.Verdict == Allowed { // those of before may still come
+	for d.Verdict == Allowed { // earlier decisions may still come
 		d = g.decision(func() {})
 	}
 	if !strings.Contains(d.Reason, "limit of 1048576 bytes up") {
@@ -190,7 +190,7 @@ func cutBroker(
 	}
 }
 
-// What the broker refuses to serve fails in the guest, and is in the netlog.
+// A connection that the broker refuses fails in the guest, and is in the netlog.
 func TestBrokerRefuses(t *testing.T) {
 	server, _ := secureServer(t, func(w http.ResponseWriter, r *http.Request) {}, "api.example")
 	net1 := &internet{names: map[string][]string{"api.example": {"93.184.216.34"}},
@@ -214,8 +214,7 @@ func TestBrokerRefuses(t *testing.T) {
 	}
 }
 
-// Requests to a host whose requests the broker reads can't go by a connection for another
-// name, or for an address, that leads to the same server.
+// Requests to an inspected host can't use a connection for another name, or for an address, of the same server.
 func TestAttackRoundTheBroker(t *testing.T) {
 	server := newScripted(t, "", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 	net1 := &internet{names: map[string][]string{"api.good.example": {"93.184.216.34"},
@@ -263,8 +262,8 @@ func TestAttackRoundTheBroker(t *testing.T) {
 	}
 }
 
-// TLS that names nobody goes to an address under a rule about everything only where no rule is about names, or
-// one names the address.
+// TLS without a server name may reach an address under a rule for everything only if no rule is about names, or if one
+// names the address.
 func TestAttackTLSForNobody(t *testing.T) {
 	server := newScripted(t, "", "\x15\x03\x03\x00\x02\x02\x28")
 	net1 := &internet{servers: map[string]string{"93.184.216.34:443": server.addr}}
@@ -312,8 +311,8 @@ func TestAttackTLSForNobody(t *testing.T) {
 	}
 }
 
-// Rules by method and path hold in the clear as they do by TLS, and on a connection that a raw
-// rule allows, wherever that leads: there, too, nothing but HTTP is spoken then.
+// Rules by method and path apply without TLS as with it, and on a connection that a raw rule allows, wherever it leads:
+// only HTTP is then allowed there, too.
 func TestAttackRulesInTheClear(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
 		r *http.Request) {
@@ -372,7 +371,7 @@ func TestAttackRulesInTheClear(t *testing.T) {
 		attack.Check(t, "rules in the clear: "+c.name, c.want, got)
 		proto, _, _ := strings.Cut(c.log, " ")
 		lines := map[string]string{}
-		for lines["tcp"] == "" || lines[proto] == "" { // the connection's own, too: it may be late
+		for lines["tcp"] == "" || lines[proto] == "" { // the connection's line, too, which may be late
 			d := <-asked
 			lines[d.Proto] = fmt.Sprint(d.Proto, " ", d.Verdict, " ", d.Method, " ", d.Path, " ", d.Status, " by ", d.Rule, ": ",
 				d.Reason)

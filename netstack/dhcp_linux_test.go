@@ -14,8 +14,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
 
-// dhcpCard is the guest's end of a link as a DHCP client without an address uses it:
-// UDP from port 68 of 0.0.0.0 to everybody.
+// dhcpCard is the guest's end of a link as a DHCP client without an address uses it: UDP from port 68 of 0.0.0.0 to the
+// broadcast address.
 type dhcpCard struct {
 	t    *testing.T
 	link net.Conn
@@ -60,8 +60,7 @@ func (c dhcpCard) SetDeadline(t time.Time) error      { return c.link.SetDeadlin
 func (c dhcpCard) SetReadDeadline(t time.Time) error  { return c.link.SetReadDeadline(t) }
 func (c dhcpCard) SetWriteDeadline(t time.Time) error { return c.link.SetWriteDeadline(t) }
 
-// A whole exchange with a client that others wrote: discover, offer, request,
-// acknowledgement, and the renewal that follows later.
+// A whole exchange with a third-party client: discover, offer, request, acknowledgement, and the later renewal.
 func TestDHCPClient(t *testing.T) {
 	n, link := attach(t, Config{})
 	client, err := nclient4.NewWithConn(dhcpCard{t, link}, guestMAC, nclient4.WithTimeout(5*time.Second),

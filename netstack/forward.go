@@ -380,7 +380,7 @@ func (f *forwarder) decide(to netip.AddrPort) (target, ruling) {
 	return t, f.filter.Load().connect(t)
 }
 
-// Reasons why a connection was not made. They have no words of a guest's, a proxy's or a server's.
+// Reasons why a connection was not made. They quote nothing from a guest, a proxy or a server.
 const (
 	ReasonRefused  = "connection refused"
 	ReasonNoAnswer = "no answer"

@@ -34,7 +34,7 @@ func TestForwardHTTP(t *testing.T) {
 	if d := g.log.last(); d.Verdict != Allowed || d.Name != "a.example" || d.Rule != "a.example" || d.BytesUp == 0 || d.BytesDown == 0 || d.Dialled != "93.184.216.34:80" {
 		t.Errorf("%+v", d)
 	}
-	// The second address answers where the first does not.
+	// The second address answers if the first does not.
 	if out, err := g.say("b.w.example", 80, get("B.W.Example.:80", "/y")); err != nil || !strings.Contains(out, "/y ]") {
 		t.Errorf("%q %v", out, err)
 	}
@@ -182,7 +182,7 @@ func TestForwardRefuses(t *testing.T) {
 	}
 }
 
-// Where a connection may not go, whatever the name.
+// Forbidden targets of a connection, whatever the name.
 func TestForwardDenies(t *testing.T) {
 	echo := echoServer(t)
 	private := map[string][]string{"multi.example": {"10.0.0.1", "127.0.0.1"}}
@@ -249,7 +249,7 @@ func TestForwardDenies(t *testing.T) {
 			t.Errorf("%s: refused after %s", what, took)
 		}
 	}
-	// A port that the name's rule does not have.
+	// A port outside the name's rule.
 	if _, err := g.dial("ok.example", 8080); err == nil {
 		t.Error("connected to another port")
 	}
@@ -263,8 +263,7 @@ func TestForwardDenies(t *testing.T) {
 	}
 }
 
-// An answer that changes between the check and the dial: there is one lookup, and
-// what it gave is what is dialled.
+// An answer that changes between the check and the dial: there is one lookup, and its result is dialled.
 func TestForwardRebinding(t *testing.T) {
 	echo := echoServer(t)
 	net1 := &internet{names: map[string][]string{"rebind.example": {"93.184.216.34"}}, rebind: map[string][]string{"rebind.example": {"127.0.0.1"}},
@@ -317,8 +316,7 @@ func TestForwardRaw(t *testing.T) {
 	}
 }
 
-// What upstream does is what the guest sees: refusal, no answer, reset, and none of
-// it before the guest's handshake is answered.
+// The guest sees the same as upstream: refusal, no answer, reset. Our answer to the guest's handshake waits for it.
 func TestForwardFailures(t *testing.T) {
 	resetting, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -360,8 +358,8 @@ func TestForwardFailures(t *testing.T) {
 	}
 }
 
-// WebSocket: after an upgrade that the server agrees to, anything goes, to that
-// host; one that it does not agree to changes nothing.
+// WebSocket: after an upgrade that the server accepts, all data to that host passes. A rejected upgrade changes
+// nothing.
 func TestForwardUpgrade(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -35,7 +35,7 @@ func crandECDH() ([]byte, error) {
 	return append([]byte{byte(len(config) >> 8), byte(len(config))}, config...), nil
 }
 
-// recorder is the network of a TLS client that speaks to nobody.
+// recorder is the network of a TLS client without a peer.
 type recorder struct{ w io.Writer }
 
 func (r recorder) Read([]byte) (int, error) { return 0, io.EOF }
@@ -54,8 +54,7 @@ func (r recorder) SetReadDeadline(time.Time) error { return nil }
 
 func (r recorder) SetWriteDeadline(time.Time) error { return nil }
 
-// TestForwardTLS: a real handshake with the server's own certificate, the hello in
-// pieces, and HTTP/2 inside.
+// TestForwardTLS does a real handshake with the server's own certificate, a hello in pieces, and HTTP/2 inside.
 func TestForwardTLS(t *testing.T) {
 	server, roots := secureServer(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Proto, " ", r.Host) },
 		"good.example")
@@ -82,7 +81,7 @@ func TestForwardTLS(t *testing.T) {
 	}
 }
 
-// pieces writes in small ones.
+// pieces writes in small pieces.
 type pieces struct {
 	net.Conn
 	size int

@@ -20,7 +20,7 @@ func ethernet(kind uint16, body []byte) []byte {
 	return append(binary.BigEndian.AppendUint16(f, kind), body...)
 }
 
-// packetIPv4 returns an IPv4 packet with a right checksum, after edit.
+// packetIPv4 returns an IPv4 packet with a correct checksum, after edit.
 func packetIPv4(proto uint8, payload []byte, edit func(header.IPv4)) []byte {
 	b := make([]byte, header.IPv4MinimumSize+len(payload))
 	ip := header.IPv4(b)
@@ -110,7 +110,7 @@ func FuzzClassify(f *testing.F) {
 		if kind == frameTCP && p.src != GuestAddr {
 			t.Error("TCP from somebody else")
 		}
-		switch kind { // and what is behind it does not panic either
+		switch kind { // and the code behind it does not panic either
 		case frameARP:
 			answerARP(p.payload)
 		case frameUDP:
@@ -196,7 +196,7 @@ func TestDHCP(t *testing.T) {
 	}
 }
 
-// dhcpAnswer is the answer to a message, taken out of its frame.
+// dhcpAnswer returns the answer to a message, without its frame.
 func dhcpAnswer(t *testing.T, m *dhcpv4.DHCPv4) *dhcpv4.DHCPv4 {
 	t.Helper()
 	frame, why := answerDHCP(m.ToBytes())

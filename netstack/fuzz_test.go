@@ -20,8 +20,8 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// A name in normal form is one to everybody: no parser of addresses takes it, and
-// making it normal again changes nothing.
+// A name in normal form is a name to everybody: no parser of addresses accepts it, and normalizing it again changes
+// nothing.
 func FuzzNormalName(f *testing.F) {
 	for _, s := range []string{"a.example", "A.Example.", "127.1", "0x7f.1", "1.0x10", "a..b", "_dmarc.a.example",
 		"xn--bcher-kva.example", "a.1e3", "٣.٣"} {
@@ -49,8 +49,7 @@ func FuzzNormalName(f *testing.F) {
 	})
 }
 
-// What copyChunked passes on is what it read, byte for byte, and Go's own reader finds
-// the same end of the body in it.
+// copyChunked passes on its input byte for byte, and Go's own reader finds the same end of the body in it.
 func FuzzChunked(f *testing.F) {
 	for _, s := range []string{"0\r\n\r\n", "3\r\nabc\r\n0\r\n\r\n",
 		"3;x=y\r\nabc\r\nA\r\n0123456789\r\n0\r\nT: 1\r\n\r\nGET / HTTP/1.1\r\n\r\n", "1\nab\r\n", "ffffffffffffffff\r\n"} {
@@ -84,8 +83,7 @@ func FuzzChunked(f *testing.F) {
 	})
 }
 
-// Whatever a guest sends, in whatever order: the link goes on, an answer is a whole frame,
-// and the network closes.
+// Whatever a guest sends, in whatever order: the link continues, an answer is a complete frame, and the network closes.
 func FuzzFrames(f *testing.F) {
 	syn := []byte{3, 20, 0x9c, 0x40, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 0xff, 0xff, 0, 0, 0, 0}
 	f.Add([]byte{1, 8, 0, 1, 8, 0, 6, 4, 0, 1, 2, 4, 0, 67, 1, 1, 6, 0})
@@ -142,7 +140,7 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// sendFrames sends the guest's frames that a text stands for.
+// sendFrames sends the guest's frames that a text encodes.
 func sendFrames(t *testing.T, session []byte, guest net.Conn, target *[4]byte) {
 	t.Helper()
 	for range 64 { // frames
@@ -185,7 +183,7 @@ func FuzzHTTPHead(f *testing.F) {
 		if err != nil || !bytes.HasSuffix(text, []byte("\r\n\r\n")) {
 			return
 		}
-		// What we accept, Go's own parser reads in the same way, where it reads it.
+		// Go's own parser reads the same from accepted input, if it accepts it.
 		req, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(text)))
 		if err != nil {
 			return

@@ -30,8 +30,7 @@ import (
 	"github.com/unitask/unitask/internal/testwait"
 )
 
-// guestOS is a TCP/IP stack at the guest's end of a link: what a guest's kernel is,
-// in a test's hands.
+// guestOS is a TCP/IP stack at the guest's end of a link. It replaces a guest's kernel in tests.
 type guestOS struct {
 	t     testing.TB
 	n     *Network
@@ -51,7 +50,7 @@ func (l *logged) add(d Decision) {
 	l.list = append(l.list, d)
 }
 
-// last waits for the last TCP decision of all that were taken until now.
+// last waits for the last TCP decision of all received until now.
 func (l *logged) last() (last Decision) {
 	testwait.Holds(guestPatience, func() bool {
 		lines := l.n.log.lines
@@ -189,7 +188,7 @@ func (g *guestOS) dial(name string, port uint16) (net.Conn, error) {
 	return g.dialAddr(addr, port)
 }
 
-// say opens a connection, sends text and returns all that comes back.
+// say opens a connection, sends text and returns everything that comes back.
 func (g *guestOS) say(name string, port uint16, text string) (string, error) {
 	c, err := g.dial(name, port)
 	if err != nil {
@@ -204,15 +203,15 @@ func (g *guestOS) say(name string, port uint16, text string) (string, error) {
 	return string(answer), err
 }
 
-// internet is an upstream that a test makes: names and their addresses, and the
-// local servers that stand for them. What was dialled is kept.
+// internet is an upstream for tests: names with addresses, and the local servers in their place. It records the dialled
+// addresses.
 type internet struct {
 	mu      sync.Mutex
 	names   map[string][]string
-	servers map[string]string // "address:port" → where it really is
+	servers map[string]string // "address:port" → its real address
 	dialled []string
 	lookups int
-	rebind  map[string][]string // what a name leads to from its second lookup on
+	rebind  map[string][]string // a name's addresses from its second lookup on
 }
 
 func (i *internet) upstream() Upstream {
@@ -252,7 +251,7 @@ func (i *internet) upstream() Upstream {
 	}
 }
 
-// echoServer answers with what it was sent, and ends when its client does.
+// echoServer answers with its input, and ends when its client does.
 func echoServer(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -276,7 +275,7 @@ func echoServer(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// webServer says which host it was asked for.
+// webServer answers with the requested host.
 func webServer(t testing.TB) *httptest.Server {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -11,8 +11,8 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// TestAttackHalfOpen: a guest that opens connections and never answers ours, or is gone, holds up nothing when its
-// network is cut or closed.
+// TestAttackHalfOpen: a guest opens connections and never answers ours, or disappears. It does not delay a cut or close
+// of its network.
 func TestAttackHalfOpen(t *testing.T) {
 	echo := echoServer(t)
 	for _, row := range []struct {

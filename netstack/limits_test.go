@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/internal/testwait"
 )
 
-// What is open is listed with what it has carried so far, and no longer once it has ended.
+// An open connection is listed with its bytes so far, and no longer after its end.
 func TestConnections(t *testing.T) {
 	echo := echoServer(t)
 	net1 := &internet{names: map[string][]string{"db.internal": {"10.0.0.5"}},
@@ -115,7 +115,7 @@ func TestLimits(t *testing.T) {
 	})
 }
 
-// waitForHeaders checks that a connection ends whose header never comes.
+// waitForHeaders checks that a connection ends if its header never comes.
 func waitForHeaders(t *testing.T, echo string) {
 	t.Helper()
 	if testing.Short() {
@@ -148,8 +148,7 @@ func waitForHeaders(t *testing.T, echo string) {
 	}
 }
 
-// A peer that never reads, on either side, holds its buffers and no more, and ends
-// with the network.
+// A peer that never reads, on either side, fills only its buffers, and ends with the network.
 func TestForwardPeersThatNeverRead(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -173,7 +173,7 @@ type netlog struct {
 	lines *spool[Decision]
 
 	mu       sync.Mutex
-	uses     *atomic.Int64 // lines of what was allowed
+	uses     *atomic.Int64 // lines of allowed connections
 	refusals int           // other lines
 	kinds    map[lineKind]*alike
 	full     bool // no room for what was allowed, or no line can be written

@@ -66,7 +66,7 @@ const (
 	outQueue        = 1024      // the stack's packets that wait for the guest to read
 	ownQueue        = 64        // our own answers that wait for it
 	socketBuffer    = 256 << 10 // per direction and connection, in the stack
-	maxHalfOpen     = 64        // handshakes under way; more are ignored, the guest tries again
+	maxHalfOpen     = 64        // current handshakes; more are ignored, the guest tries again
 	timeWait        = time.Second
 	dialGuestFirst  = 200 * time.Millisecond // time limit of the first attempt; each next one gets more
 	dialGuestFactor = 2

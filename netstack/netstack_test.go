@@ -75,7 +75,7 @@ func TestLinkAnswers(t *testing.T) {
 	if f := receiveFrom(t, guest); len(f) < 50 {
 		t.Errorf("%x", f)
 	}
-	// A SYN to anywhere is answered with a reset, and only that.
+	// Every SYN is answered with a reset, and nothing else.
 	syn := make([]byte, 20)
 	binary.BigEndian.PutUint16(syn, 40000)
 	binary.BigEndian.PutUint16(syn[2:], 80)
@@ -109,7 +109,7 @@ func checksummed(ip []byte) []byte {
 	return ip
 }
 
-// A frame that lies about its length ends the link; it does not grow memory.
+// A frame with a false length ends the link; it does not use more memory.
 func TestLinkLyingLength(t *testing.T) {
 	for _, length := range []uint32{maxFrame + 1, 1 << 24, 0xffffffff} {
 		n, guest := attach(t, Config{})
@@ -133,7 +133,7 @@ func TestDatagrams(t *testing.T) {
 	if f := receiveFrom(t, guest); string(f[14+28:]) != "seed" {
 		t.Errorf("%x", f)
 	}
-	for range 3 * controlQueue { // a guest that rings without end is not stored
+	for range 3 * controlQueue { // an endlessly ringing guest fills no memory
 		sendTo(t, guest, ethernet(0x0800, packetIPv4(17, udpOf(ControlPort, ControlPort, 8+4, []byte("UTD1")), nil)))
 	}
 	big := make([]byte, maxDatagram+1)
@@ -160,7 +160,7 @@ func TestDatagrams(t *testing.T) {
 	}
 }
 
-// A guest that does not read what it is sent blocks nobody.
+// A guest that does not read its data blocks nobody.
 func TestGuestThatDoesNotRead(t *testing.T) {
 	n, guest := attach(t, Config{})
 	var batch []byte
@@ -176,7 +176,7 @@ func TestGuestThatDoesNotRead(t *testing.T) {
 	testwait.Within(t, 10*time.Second, "something is dropped", func() bool { return n.Stats()[DropOut] > 0 })
 }
 
-// Hostile frames by the hundred thousand: no memory, no goroutine is left.
+// Hundreds of thousands of hostile frames leave no memory and no goroutine.
 func TestFrameStorm(t *testing.T) {
 	runtime.GC()
 	goroutines := runtime.NumGoroutine()
@@ -206,7 +206,7 @@ func TestFrameStorm(t *testing.T) {
 			random.Read(syn[:8])
 			syn[12], syn[13] = 5<<4, 2
 			frame = ethernet(0x0800, checksummed(packetIPv4(6, syn, nil)))
-		case 2: // a right header, noise behind
+		case 2: // a correct header, then noise
 			body := make([]byte, 20+random.Intn(200))
 			random.Read(body)
 			frame = ethernet(0x0800, packetIPv4(byte(random.Intn(256)), body, nil))

@@ -9,7 +9,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// What the netlog says of a proxy that can't be used has no login.
+// The netlog's text about an unusable proxy contains no login.
 func TestAttackProxySays(t *testing.T) {
 	for _, proxy := range []string{"socks5://someuser:verysecret@127.0.0.1:1", "http://someuser:verysecret@127.0.0.1:1"} {
 		at, err := url.Parse(proxy)

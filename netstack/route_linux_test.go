@@ -17,8 +17,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// Routes by which an address is the host's own or a neighbour's, though no interface's
-// network has it.
+// Routes that make an address the host's own or a neighbor's, although no interface's network contains it.
 func TestAttackRoutes(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root, for a network of its own")
@@ -26,7 +25,7 @@ func TestAttackRoutes(t *testing.T) {
 	if _, err := exec.LookPath("ip"); err != nil {
 		t.Skip("needs ip: apt-get install iproute2")
 	}
-	runtime.LockOSThread() // for good: the thread ends with the test, and its network with it
+	runtime.LockOSThread() // permanently: the thread ends with the test, and its network with it
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Skip("needs a network of its own: ", err)
 	}
@@ -100,7 +99,7 @@ func TestAttackRoutes(t *testing.T) {
 	}
 }
 
-// The kernel's errors: what says nothing about a route is no leave to dial.
+// Errors of the kernel: an error that says nothing about a route does not permit a dial.
 func TestAttackRouteErrors(t *testing.T) {
 	for errno, want := range map[unix.Errno]string{
 		unix.ENETUNREACH: "no route", unix.EHOSTUNREACH: "no route",
@@ -123,7 +122,7 @@ func TestAttackRouteErrors(t *testing.T) {
 	}
 }
 
-// Answers of the kernel that are not what was asked for.
+// Answers of the kernel that do not match the question.
 func TestParseRoute(t *testing.T) {
 	for _, answer := range [][]byte{nil, {1}, make([]byte, 16),
 		{20, 0, 0, 0, unix.RTM_NEWROUTE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0},

@@ -11,7 +11,7 @@ import (
 	"github.com/unitask/unitask/internal/testwait"
 )
 
-// TestSetRules: what the rules of now do not allow has ended when they hold, and what they allow goes on.
+// TestSetRules checks that forbidden connections have ended when new rules take effect, and that allowed ones continue.
 func TestSetRules(t *testing.T) {
 	echo, web := echoServer(t), webServer(t)
 	net1 := &internet{names: map[string][]string{"db.internal": {"10.0.0.5"}, "cache.internal": {"10.0.0.6"},
@@ -58,12 +58,12 @@ func TestSetRules(t *testing.T) {
 	if _, err := g.say("b.w.example", 80, httpGet("b.w.example")); err != nil {
 		t.Error(err)
 	}
-	// The same host and port, where anything was spoken, and now HTTP only.
+	// The same host and port: first any protocol, now only HTTP.
 	g.log.n.SetRules([]Rule{{Text: "net cache", Host: "cache.internal", Port: 5432}})
 	echoes(t, other, false)
 }
 
-// echoes says whether a connection to an echo server works.
+// echoes reports whether a connection to an echo server works.
 func echoes(t *testing.T, conn net.Conn, want bool) {
 	t.Helper()
 	_ = conn.SetDeadline(time.Now().Add(guestPatience))
@@ -76,8 +76,8 @@ func echoes(t *testing.T, conn net.Conn, want bool) {
 	}
 }
 
-// TestSetRulesRace: a guest that connects as fast as it can has nothing open, and gets nothing, once rules that
-// allow nothing hold; whatever was being made then.
+// TestSetRulesRace: a guest connects as fast as it can. Once rules that allow nothing take effect, it has no open
+// connection and gets nothing, whatever was being opened then.
 func TestSetRulesRace(t *testing.T) {
 	var reached atomic.Int64
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -127,7 +127,7 @@ func TestSetRulesRace(t *testing.T) {
 		if list := g.log.n.Connections(); len(list) > 0 {
 			t.Errorf("open under no rules: %+v", list)
 		}
-		if !testwait.Steady(guestPatience, 5*time.Millisecond, reached.Load) { // the server is yet to read what was sent
+		if !testwait.Steady(guestPatience, 5*time.Millisecond, reached.Load) { // the server has not yet read everything
 			t.Errorf("bytes come under no rules, %d by now", reached.Load())
 		}
 		before := reached.Load()

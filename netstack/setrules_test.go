@@ -53,10 +53,10 @@ func TestFilterDenies(t *testing.T) {
 		(&filter{[]Rule{denyRule("no.example")}}).connect(target{name: "x.example", port: 443}).reason)
 }
 
-// Guests that connect while the rules change have no connection to what is denied once SetRules has returned, and
-// nothing that they say goes there; connections to others go on.
+// Guests connect while the rules change. Once SetRules has returned, they have no connection to a denied host, and none
+// of their data goes there; connections to others continue.
 func TestAttackSetRules(t *testing.T) {
-	var told, served atomic.Int64 // what is denied: bytes that reach it, and connections that it serves
+	var told, served atomic.Int64 // the denied host's received bytes, and its open connections
 	serve := func(count *atomic.Int64) string {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -135,7 +135,7 @@ func TestAttackSetRules(t *testing.T) {
 	}
 }
 
-// writeAndRead has many connections write to what is denied, and read.
+// writeAndRead makes many connections write to the denied host, and read.
 func writeAndRead(group *sync.WaitGroup, stop chan struct{}, g *guestOS, addr netip.Addr) {
 	for range 8 {
 		group.Go(func() {
@@ -166,7 +166,7 @@ func writeAndRead(group *sync.WaitGroup, stop chan struct{}, g *guestOS, addr ne
 	}
 }
 
-// An answer that comes after its host was denied opens nothing, and is not remembered; one from before is forgotten.
+// An answer that comes after its host was denied opens nothing, and is not remembered; an earlier one is forgotten.
 func TestAttackSetRulesAsked(t *testing.T) {
 	web := webServer(t)
 	net1 := &internet{names: map[string][]string{"a.w.example": {"93.184.216.34"}, "b.w.example": {"93.184.216.34"}},
@@ -229,7 +229,7 @@ func TestAttackSetRulesAsked(t *testing.T) {
 	}
 }
 
-// A name that is denied ends what was open for it, wherever that led: to an address, or to another name.
+// When a name is denied, its open connections end, wherever they lead: to an address, or to another name.
 func TestAttackSetRulesNames(t *testing.T) {
 	server := newScripted(t, "", "\x15\x03\x03\x00\x02\x02\x28")
 	web := newScripted(t, "", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
@@ -284,7 +284,7 @@ func TestAttackSetRulesNames(t *testing.T) {
 		attack.Check(t, "open once a name is denied: "+c.name, fmt.Sprint(c.want), fmt.Sprint(len(g.n.Connections())))
 		conn.Close()
 	}
-	// No flow remembers more names than it may.
+	// A flow remembers a limited number of names.
 	g := newGuest(t, Config{Rules: []Rule{everything}, Upstream: net1.upstream()})
 	var names []string
 	for i := range maxFlowNames + 1 {
@@ -295,7 +295,7 @@ func TestAttackSetRulesNames(t *testing.T) {
 		fmt.Sprint(d.Verdict, ": ", d.Reason))
 }
 
-// An address that is denied is not reached by a name that leads there, and what was open to it by one ends.
+// A denied address can't be reached by a name that leads there, and open connections to it by a name end.
 func TestAttackDeniedAddress(t *testing.T) {
 	const bad, good = "93.184.216.34", "93.184.216.35"
 	echo := echoServer(t)
@@ -350,8 +350,8 @@ func TestAttackDeniedAddress(t *testing.T) {
 	}
 }
 
-// The broker may connect a flow more than once, to where the name leads by then: each address is held against rules of
-// later, and one that is denied is not noted as where it leads.
+// The broker may connect a flow more than once, to the name's current address. Each address is checked against the
+// current rules, and a denied one is not recorded as the flow's target.
 func TestAttackDeniedAddresses(t *testing.T) {
 	const first, second = "93.184.216.34", "93.184.216.35"
 	echo := echoServer(t)

@@ -99,8 +99,8 @@ func (s *spool[T]) isLost() bool {
 	return s.lost
 }
 
-// close accepts no further value and waits, for at most flushTime, until all are written. Then the rest is lost,
-// and a write under way is left to end by itself.
+// close accepts no further value and waits, for at most flushTime, until all are written. Then the rest is lost, and a
+// current write may end by itself.
 func (s *spool[T]) close() {
 	s.mu.Lock()
 	s.closed = true

@@ -42,8 +42,7 @@ func TestSpool(t *testing.T) {
 	})
 }
 
-// A disk that never comes back costs the end of a network flushTime, and nothing is
-// written once it does come back.
+// A disk that never recovers delays the end of a network by flushTime, and nothing is written when it does recover.
 func TestAttackDiskThatNeverComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate, writes := make(chan struct{}), 0
@@ -62,14 +61,14 @@ func TestAttackDiskThatNeverComesBack(t *testing.T) {
 	})
 }
 
-// isClosed says that a spool takes nothing more.
+// isClosed reports whether a spool accepts nothing more.
 func (s *spool[T]) isClosed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.closed
 }
 
-// stalled is a disk that takes nothing until it is let go.
+// stalled is a disk that accepts nothing until it is released.
 type stalled struct {
 	gate chan struct{}
 	mu   sync.Mutex
@@ -83,8 +82,8 @@ func (s *stalled) Write(p []byte) (int, error) {
 	return s.got.Write(p)
 }
 
-// While the disk of the log and of the capture stalls, names are answered and
-// connections go on; when it is back, nothing of the log is missing.
+// While the disk of the log and of the capture stalls, names are answered and connections continue. After it recovers,
+// the log is complete.
 func TestAttackStalledDisk(t *testing.T) {
 	echo := echoServer(t)
 	net1 := &internet{names: map[string][]string{"e.example": {"93.184.216.34"}},
@@ -121,7 +120,7 @@ func TestAttackStalledDisk(t *testing.T) {
 	}
 	attack.Check(t, "a disk that stalls under a run: frames that the capture lost", "counted", got)
 	close(gate)
-	// The disk is back when no frame comes any more: what it then takes is what had waited.
+	// The disk recovers when no frame comes any more: it then receives the waiting data.
 	group.Go(func() { g.n.Close() })
 	testwait.Until(t, "no frame comes any more", g.n.link.tap.frames.isClosed)
 	close(disk.gate)

@@ -68,7 +68,7 @@ func TestApprovals(t *testing.T) {
 		fmt.Sprint(len(list), " ", err))
 }
 
-// A file that others may have written, or that says what can't be approved, approves nothing.
+// A file that others may have written, or with invalid approvals, approves nothing.
 func TestAttackApproved(t *testing.T) {
 	const good = "[[approved]]\nhost = \"a.example:443\"\nby = \"local:me\"\n"
 	for name, text := range map[string]string{

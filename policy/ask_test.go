@@ -7,7 +7,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// What a ceiling has asked about becomes a question, and nothing more than that.
+// A host under the ceiling's ask becomes a question, and nothing else does.
 func TestAttackAskCeilings(t *testing.T) {
 	for _, row := range []struct {
 		name, ceiling, over string

@@ -42,8 +42,8 @@ func attackHiddenCeilingRows() []attackHiddenCeilingRow {
 	}
 }
 
-// A nearer file, a link in the path that was typed and a file that is named hide no ceiling above: not from people, not
-// from models. One that the user trusts does.
+// A nearer file, a link in the typed path and a named file hide no ceiling above, neither from people nor from models.
+// A file that the user trusts does.
 func TestAttackHiddenCeiling(t *testing.T) {
 	ask := Request{MemoryMB: 4096, AllowNet: []string{"good.com", "evil.com"}}
 	granted := func(c *Ceiling, err error) string {
@@ -124,7 +124,7 @@ func TestAttackHiddenCeiling(t *testing.T) {
 	}
 }
 
-// Neither a $PWD with .. behind a link hides what is above, nor a folder that does not exist behind one.
+// Neither a $PWD with .. behind a link hides a ceiling above, nor a missing folder behind a link.
 func TestAttackHiddenByPWD(t *testing.T) {
 	home, top := t.TempDir(), t.TempDir()
 	project := filepath.Join(top, "above/project")

@@ -11,7 +11,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// greedy asks for the most of everything.
+// greedy asks for the maximum of everything.
 var greedy = Request{
 	Timeout: time.Hour, MemoryMB: 4096, CPUs: 8, MaxProcesses: 2048,
 	AllowNet: []string{"a.com"}, AllowNetAny: true, Ask: []string{"b.com"}, AllowTCP: []string{"c.com:25"},
@@ -20,7 +20,7 @@ var greedy = Request{
 	Packages: []string{"pip:x"}, Kernel: "nanos", Secrets: []string{"KEY"}, MaxArtifacts: 1 << 30, Debug: true,
 }
 
-// Each key of a ceiling binds a request that asks for everything, and docs/policy.md has it.
+// Each key of a ceiling limits a request for everything, and docs/policy.md has the key.
 func TestAttackEachKey(t *testing.T) {
 	page, err := os.ReadFile("../docs/policy.md")
 	if err != nil {

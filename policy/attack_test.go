@@ -16,7 +16,7 @@ type attackRuleTextsRow struct{ field, text, want string }
 // attackRuleTextsRows are the cases of TestAttackRuleTexts.
 func attackRuleTextsRows(none, bad string) []attackRuleTextsRow {
 	return append([]attackRuleTextsRow{
-		// Names that look like an admitted one.
+		// Names that resemble an allowed one.
 		{"allowNet", "a.com", none},
 		{"allowNet", "xa.com", none},
 		{"allowNet", "a.com.evil.com", none},
@@ -82,7 +82,7 @@ func moreAttackRuleTextsRows(none, bad string) []attackRuleTextsRow {
 		{"allowNet", "[2001:db8::1%eth0]", bad},
 		{"allowNet", "[2001:db8:0::1]:443", "[2001:db8::1]:443"},
 		{"allowNet", "[::ffff:7f00:1]:80", none},
-		// Raw TCP is exactly what stands there.
+		// A raw TCP rule matches exactly its text.
 		{"allowTcp", "127.0.0.1:5432", "127.0.0.1:5432"},
 		{"allowTcp", "127.0.0.1:5433", none},
 		{"allowTcp", "127.0.0.2:5432", none},
@@ -109,7 +109,7 @@ func moreAttackRuleTextsRows(none, bad string) []attackRuleTextsRow {
 	}
 }
 
-// Rule texts that try to get past a ceiling: what is granted of each.
+// Rule texts that try to bypass a ceiling, and what is granted of each.
 func TestAttackRuleTexts(t *testing.T) {
 	const (
 		none  = "denied"
@@ -139,7 +139,7 @@ func TestAttackRuleTexts(t *testing.T) {
 	}
 }
 
-// Texts of a ceiling's file that could be read otherwise than they were meant.
+// Texts in a ceiling's file with more than one reading.
 func TestAttackCeilingTexts(t *testing.T) {
 	const refused = "refused"
 	for _, row := range []struct{ name, text string }{

@@ -29,7 +29,7 @@ type Ceiling struct {
 	// Path is the file that the ceiling was read from.
 	Path string
 
-	// Defaults are what the file's [defaults] has; nil without it.
+	// Defaults are the values of the file's [defaults] table; nil without the table.
 	Defaults map[string][]string
 
 	// Principals are the ceilings of a shared server's callers, by name: each narrows this

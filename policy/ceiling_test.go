@@ -27,7 +27,7 @@ func TestNarrow(t *testing.T) {
 		asked   Request
 		check   func(Effective) any
 		want    any
-		denied  string // fields, with a blank between
+		denied  string // fields, separated by a space
 	}{
 		"none":                      {"", Request{MemoryMB: 4096}, func(e Effective) any { return e.MemoryMB }, 4096, ""},
 		"memory":                    {"memoryMb = 256", Request{MemoryMB: 512}, func(e Effective) any { return e.MemoryMB }, 256, "memoryMb"},
@@ -249,8 +249,8 @@ func checkLinkedCeilings(
 	find(upper, 256)
 }
 
-// Whatever the ceiling and the request: what is granted lies within both, a second
-// time changes nothing, and the order of the lists does not matter.
+// For any ceiling and request: the grants are within both, a second resolution changes nothing, and the order of the
+// lists does not matter.
 func FuzzNarrow(f *testing.F) {
 	f.Add("memoryMb = 256\nallowNet = [\"*.a.com\", \"b.com:1\"]", 512, "x.a.com", "*.com", true)
 	f.Add("allowNet = [\"x.a.com\"]", 0, "*.a.com", "x.a.com:443", false)

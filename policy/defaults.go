@@ -11,16 +11,16 @@ import (
 // Defaults are values of the command line's flags for runs that don't give them: a [defaults] table of a CeilingFile,
 // or of a home's configuration.
 type Defaults struct {
-	File    string              // that the table is in
+	File    string              // the table's file
 	Flags   map[string][]string // by the flag's name without dashes; a list has any number of values, others have one
-	Trusted bool                // the user trusts the file, or it is the home's; else nothing of it applies
+	Trusted bool                // the user trusts the file, or it is the home's; otherwise none of it applies
 }
 
-// noDefaults are the flags of fields that a table can't have: a run names what it brings.
+// noDefaults are the forms of fields that a table can't set: each run names its own files and folders.
 var noDefaults = map[Form]bool{Mounts: true}
 
 // ParseDefaults reads a [defaults] table. Its keys are flags of `unitask run` without dashes: those that a ceiling
-// limits, but for files and folders.
+// limits, except for files and folders.
 func ParseDefaults(value any) (map[string][]string, error) {
 	table, ok := value.(map[string]any)
 	if !ok {
@@ -51,7 +51,7 @@ func defaultNames() (names []string) {
 	return names
 }
 
-// defaultTexts returns a value as a flag takes it.
+// defaultTexts returns a value in the form that a flag accepts.
 func defaultTexts(value any, form Form) ([]string, error) {
 	isList := form == List || form == Names
 	switch v := value.(type) {

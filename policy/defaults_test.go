@@ -44,7 +44,7 @@ func TestParseDefaults(t *testing.T) {
 	}
 }
 
-// The defaults of each file that applies are found, the nearest first; trust is of the file that has them.
+// The defaults of each applicable file are found, the nearest first. Trust belongs to the file that contains them.
 func TestDefaultsFound(t *testing.T) {
 	top, home := t.TempDir(), t.TempDir()
 	below := filepath.Join(top, "below")

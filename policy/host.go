@@ -178,8 +178,8 @@ var webPorts = map[string]string{"http": "80", "https": "443"}
 
 var errLogin = errors.New("has a user or an @: give only the host")
 
-// withoutScheme returns what follows the scheme of an http or https URL, and the scheme's port; other texts as they are,
-// and "". A login is refused.
+// withoutScheme returns the part after the scheme of an http or https URL, and the scheme's port. It returns other
+// texts unchanged, with "". It refuses a login.
 func withoutScheme(s string) (rest, port string, err error) {
 	scheme, rest, is := strings.Cut(s, "://")
 	if !is {
@@ -193,14 +193,14 @@ func withoutScheme(s string) (rest, port string, err error) {
 	return rest, port, nil
 }
 
-// hasLogin reports whether a host has a login before it, also one whose password has a slash. No rule has both a port
-// and a path, so a colon begins a password.
+// hasLogin reports whether a login precedes a host, even if the password contains a slash. No rule has both a port and
+// a path, so a colon begins a password.
 func hasLogin(s string) bool {
 	host, path, _ := strings.Cut(strings.TrimLeft(s, "/"), "/")
 	return strings.Contains(host, "@") || strings.Contains(host, ":") && strings.Contains(path, "@")
 }
 
-// hostOfURL returns the HOST:PORT of an http or https URL that names nothing else, and other texts as they are.
+// hostOfURL returns the HOST:PORT of an http or https URL without further parts, and other texts unchanged.
 func hostOfURL(s string) (string, error) {
 	host, port, err := withoutScheme(s)
 	if err != nil || port == "" {

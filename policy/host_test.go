@@ -89,7 +89,7 @@ func FuzzNetRule(f *testing.F) {
 	})
 }
 
-// An error about a URL can be shown, names no login and no query, and comes with a value that can be shown.
+// An error about a URL is safe to show: it contains no login and no query, and its value is safe to show, too.
 func TestURLErrors(t *testing.T) {
 	for _, in := range []string{"https://a/\x1b[31mX\nunitask: fine", "https://u:hunter2@a.example",
 		"https://a.example/v1?key=hunter2", "https://a.example?x=hunter2", "https://a.example/" + strings.Repeat("é", 99),
@@ -143,7 +143,7 @@ func TestURLErrors(t *testing.T) {
 	}
 }
 
-// What parses means the same when it is written and read again.
+// A parsed rule has the same meaning after it is written and read again.
 func FuzzHosts(f *testing.F) {
 	for _, s := range []string{"https://a.example/", "http://*.b.example:81", "https://[::1]/", "HTTPS://a.b",
 		"https://a.b:443", "http://１.2.3.4/"} {

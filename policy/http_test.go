@@ -110,8 +110,8 @@ func TestHTTPCeilings(t *testing.T) {
 	}
 }
 
-// A ceiling's rules are a set of their own, which a request's can't replace; what is asked for
-// beyond them is said.
+// A ceiling's rules are a separate set, which a request's rules can't replace; the error lists the requests beyond
+// them.
 func TestAttackHTTPRules(t *testing.T) {
 	const set = " 1: GET,POST api.example.com/repos/acme/** 1: deny * api.example.com/repos/acme/keys/** 1: audit GET *.example.org"
 	for _, c := range []struct {
@@ -210,8 +210,8 @@ func TestHTTPHosts(t *testing.T) {
 	}
 }
 
-// A build's machine is held to what a ceiling says of requests and of how much goes over the network, and to nothing
-// else of it; so is one under two ceilings.
+// A ceiling's limits of requests and network traffic apply to a build's machine, and nothing else of the ceiling does.
+// The same is true of two ceilings.
 func TestReaching(t *testing.T) {
 	parse := func(text string) *Ceiling {
 		t.Helper()

@@ -65,7 +65,7 @@ func TestCeilingOfReferences(t *testing.T) {
 	}
 }
 
-// The old name of shipped images means the same for this release, and a notice says where it stands.
+// The old name of shipped images has the same meaning for this release, and a notice says where it is.
 func TestOldShippedImages(t *testing.T) {
 	c, err := ParseCeiling("old.toml", []byte("memoryMb = 512\nimages = [\"node\", \"brought\"]\n"+
 		"[principals.alice]\nimages = [\"brought\"]\n"))

@@ -11,7 +11,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// A home has another path where a mount gives it one (on macOS, where a disk takes any case).
+// A mount may give a home another path (or macOS, where a disk ignores case).
 func TestBuiltInMount(t *testing.T) {
 	dir := t.TempDir()
 	home, other := filepath.Join(dir, "users", "me"), filepath.Join(dir, "other")

@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// What a file goes beyond a ceiling, by meaning.
+// In which points a file exceeds a ceiling, by meaning.
 func TestBeyond(t *testing.T) {
 	dir := t.TempDir()
 	for _, sub := range []string{"data/deep", "other"} {
@@ -67,8 +67,7 @@ func TestBeyond(t *testing.T) {
 
 func (c *Ceiling) first() string { return c.most["filesUnder"].([]string)[0] }
 
-// A key of the file takes the place of the built-in one's; the others stay, also for
-// principals.
+// A key of the file replaces the built-in key; the others stay, also for principals.
 func TestWith(t *testing.T) {
 	ask := Request{MemoryMB: 1024, AllowTCP: []string{"127.0.0.1:1"}, Secrets: []string{"A", "B"},
 		Files: []Mount{{Host: "/etc/hosts", Real: "/etc/hosts", Guest: "/g"}}}
@@ -111,7 +110,7 @@ func TestWith(t *testing.T) {
 	}
 }
 
-// The built-in ceiling gives files of a folder, but not of a home or of everything.
+// The built-in ceiling grants files of a folder, but not of a home or of everything.
 func TestBuiltIn(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -147,8 +146,8 @@ func TestBuiltIn(t *testing.T) {
 	}
 }
 
-// A file that lies before the user's own, as a repository may bring one, takes nothing of
-// what that one denies, and gives nothing.
+// A file nearer than the user's own, for example from a repository, removes none of the user's denials, and grants
+// nothing.
 func TestAttackNearerCeiling(t *testing.T) {
 	home, dir := t.TempDir(), t.TempDir()
 	repo := filepath.Join(dir, "repo", "sub")
@@ -213,8 +212,7 @@ func TestAttackNearerCeiling(t *testing.T) {
 	}
 }
 
-// A file that nobody vouched for narrows and never widens; one that was vouched for
-// counts as long as it means the same.
+// An untrusted file narrows and never widens; a trusted file counts as long as its meaning is unchanged.
 func TestLoadForModels(t *testing.T) {
 	home, dir := t.TempDir(), t.TempDir()
 	name := filepath.Join(dir, CeilingFile)
@@ -278,7 +276,7 @@ func TestLoadForModels(t *testing.T) {
 	}
 	// Through another name of the same folder.
 	checkCopies(t, dir, home, file)
-	// A link that leads elsewhere changes what the file means.
+	// A link to another place changes the file's meaning.
 	changeTrusted(t, dir, load, write, file, name, trust)
 }
 
@@ -292,7 +290,7 @@ func checkCopies(t *testing.T, dir, home string, file *Ceiling) {
 	if m, err := LoadForModels(home, link, "", false); err != nil || !m.Trusted {
 		t.Errorf("%+v %v", m, err)
 	}
-	// The same text elsewhere is another file.
+	// The same text in another place is another file.
 	copied := t.TempDir()
 	if err := os.WriteFile(filepath.Join(copied, CeilingFile), file.text, 0o644); err != nil {
 		t.Fatal(err)
@@ -302,7 +300,7 @@ func checkCopies(t *testing.T, dir, home string, file *Ceiling) {
 	}
 }
 
-// changeTrusted checks that a ceiling that has changed is trusted no more.
+// changeTrusted checks that a changed ceiling is no longer trusted.
 func changeTrusted(
 	t *testing.T, dir string, load func(named string, wantTrusted bool, wantIgnored ...string) *ForModels,
 	write func(text string), file *Ceiling, name string, trust Trust,
@@ -335,8 +333,7 @@ func changeTrusted(
 	}
 }
 
-// A list that others may have written, or that can't be read, trusts nothing and says
-// so.
+// A list that others may have written, or that can't be read, trusts nothing and says so.
 func TestTrustFile(t *testing.T) {
 	home, dir := t.TempDir(), t.TempDir()
 	name := filepath.Join(dir, CeilingFile)
@@ -388,7 +385,7 @@ func TestTrustFile(t *testing.T) {
 	}
 }
 
-// The remedy is a command that a shell takes, whatever the file's folders are called.
+// The remedy is a valid shell command, whatever the names of the file's folders are.
 func TestRemedyIsACommand(t *testing.T) {
 	for _, path := range []string{"/repo/.unitask.toml", "/my repo/.unitask.toml", "/a'b $HOME `id` \"c\"; *\\/x",
 		"/ünï/x", "/line\nbreak"} {

@@ -27,7 +27,8 @@ func originRows(text string) []originRow {
 	}
 }
 
-// A ceiling is made again from where it came, of the files as they are then; one that can't be has no origin.
+// A ceiling can be made again from its origin, with the current files; a ceiling for which that is impossible has no
+// origin.
 func TestOrigin(t *testing.T) {
 	ask := Request{MemoryMB: 1024, AllowNet: []string{"good.com", "evil.com"}, AllowTCP: []string{"127.0.0.1:1"},
 		Secrets: []string{"A"}}
@@ -107,7 +108,7 @@ func TestOrigin(t *testing.T) {
 	checkOriginKinds(t, text, again)
 }
 
-// checkOriginKinds checks the origins of ceilings that no model was given.
+// checkOriginKinds checks the origins of ceilings that were not made for a model.
 func checkOriginKinds(t *testing.T, text string, again func(c *Ceiling, home string) string) {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), CeilingFile)
@@ -138,7 +139,7 @@ func checkOriginKinds(t *testing.T, text string, again func(c *Ceiling, home str
 	}
 }
 
-// What a ceiling narrows is a part of it: a change of a file above, or of a caller's table, is one of the ceiling.
+// The ceiling above is part of a ceiling: a change of a file above, or of a caller's table, changes it.
 func TestDigestOfAll(t *testing.T) {
 	top := t.TempDir()
 	dir := filepath.Join(top, "a")

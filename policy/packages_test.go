@@ -26,7 +26,7 @@ func TestParsePackage(t *testing.T) {
 	}
 }
 
-// A ceiling's entry without a version covers every one, and an entry with one only that.
+// A ceiling's entry without a version covers every version, and an entry with a version only that one.
 func TestPackageCeiling(t *testing.T) {
 	asked := []string{"pip:requests==2.32.3", "pip:Flask[async]>=2", "npm:zod@4", "npm:@acme/tool@1", "npm:@acme.evil/x"}
 	for _, c := range []struct {

@@ -9,7 +9,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// Each field says whether it lets a run connect to somebody, and each built-in ceiling bounds it or leaves it open on
+// Each field says whether it lets a run make connections. Each built-in ceiling limits the field, or leaves it open on
 // purpose. A new field fails here until somebody has decided.
 func TestAttackUndecidedFields(t *testing.T) {
 	reaching := map[string]string{"allowNet": `["a.example"]`, "allowNetAny": "true", "ask": `["a.example"]`,
@@ -24,7 +24,7 @@ func TestAttackUndecidedFields(t *testing.T) {
 		"requireJail":     `["network"]`,
 		"requireHardware": "true", "audit": "true",
 	}
-	// A model's run reaches public hosts that it names; docs/policy.md has what a ceiling leaves open.
+	// A model's run reaches the public hosts that it names; docs/policy.md lists what a ceiling leaves open.
 	open := []string{
 		"timeoutSeconds", "memoryMb", "cpus", "maxProcesses", "allowNet", "allowNetAny", "ask", "net",
 		"maxConnections", "maxUploadBytes",

@@ -55,11 +55,11 @@ type Request struct {
 	MaxArtifacts int64 `json:"maxArtifactBytes"`
 	// Debug says that a debugger controls the machine.
 	Debug bool `json:"debug"`
-	// RequireJail are layers and limits of the machine's jail without which nothing runs.
+	// RequireJail lists layers and limits of the machine's jail. If one is missing, nothing runs.
 	RequireJail []string `json:"requireJail"`
-	// RequireHardware says that nothing runs without hardware virtualization.
+	// RequireHardware refuses to run without hardware virtualization.
 	RequireHardware bool `json:"requireHardware"`
-	// Audit says that nothing runs whose audit entries can't be written.
+	// Audit refuses to run if the audit entries can't be written.
 	Audit bool `json:"audit"`
 }
 
@@ -72,8 +72,8 @@ type Mount struct {
 	Real string `json:"real,omitempty"`
 	// Guest is the path inside, absolute.
 	Guest string `json:"guest"`
-	// Project says that the folder is a project: without .git, and without what its .gitignore files name, node_modules
-	// excepted.
+	// Project copies the folder as a project: without .git and the files that its .gitignore files name, but with
+	// node_modules.
 	Project bool `json:"project,omitempty"`
 }
 
@@ -161,7 +161,7 @@ type Denial struct {
 	Field     string `json:"field"`
 	Requested string `json:"requested"`
 	Reason    string `json:"reason"`
-	Rule      string `json:"rule,omitempty"` // the file that said so, or the built-in ceiling
+	Rule      string `json:"rule,omitempty"` // the file that caused the denial, or the built-in ceiling
 	Line      int    `json:"line,omitempty"` // of the key in that file, 0 if it is not known
 	Key       string `json:"key,omitempty"`  // the ceiling's key that would allow it
 }
@@ -197,8 +197,7 @@ func (e *FieldError) Error() string {
 	return text
 }
 
-// Reaches reports whether a run may connect to somebody, as its request or grant has it. from has the JSON keys of
-// Request.
+// Reaches reports whether a run's request or grant lets it connect to any host. from has the JSON keys of Request.
 func Reaches(from any) bool {
 	v := reflect.Indirect(reflect.ValueOf(from))
 	for _, f := range Fields {

@@ -62,8 +62,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// Whatever is asked for, what is granted lies within the bounds, and resolving
-// it again changes nothing.
+// For any request, the grants are within the limits, and resolving them again changes nothing.
 func FuzzResolve(f *testing.F) {
 	f.Add("linux", 512, int64(time.Minute), int64(100), "*.example.com")
 	f.Add("", 0, int64(0), int64(0), "A.example:1")
@@ -84,7 +83,7 @@ func FuzzResolve(f *testing.F) {
 	})
 }
 
-// A ceiling adds to what must hold, and takes nothing away.
+// A ceiling adds to the required layers, and removes none.
 func TestRequireJail(t *testing.T) {
 	ceiling, err := ParseCeiling("c", []byte(`requireJail = ["network", "seccomp"]`))
 	if err != nil {
@@ -115,7 +114,7 @@ func TestRequireJail(t *testing.T) {
 	}
 }
 
-// A secret must not be bound to a host that only raw TCP reaches: its placeholder would go out.
+// A secret must not be bound to a host that only raw TCP reaches: its placeholder would be sent.
 func TestBoundByRawTCP(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -145,7 +144,7 @@ func TestBoundByRawTCP(t *testing.T) {
 	}
 }
 
-// A ceiling that takes the host away which requests are read of leaves no secret with raw TCP alone.
+// If a ceiling removes the inspected host, no secret stays with raw TCP alone.
 func TestAttackBoundByRawTCP(t *testing.T) {
 	for _, c := range []struct {
 		name, ceiling string

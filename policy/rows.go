@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Row is a field of the policy for people: texts, "" for what nobody set.
+// Row is a field of the policy as texts for people; "" means that nobody set it.
 type Row struct {
 	Key     string
 	Asked   string
@@ -18,9 +18,9 @@ type Row struct {
 	Gets    string
 }
 
-// Rows lists the fields in which a run differs from the default: asked for, limited by the ceiling, or granted another
-// value. usual is the Effective of an empty request. asked and gets are JSON of a request and of an Effective; either
-// may be missing. What a request has beside these fields follows, without a ceiling.
+// Rows lists the fields in which a run differs from the default: requested, limited by the ceiling, or granted another
+// value. usual is the Effective of an empty request. asked and gets are the JSON of a request and of an Effective;
+// either may be missing. The request's other members follow, without a ceiling.
 func Rows(usual Effective, asked json.RawMessage, c *Ceiling, gets json.RawMessage) []Row {
 	text, err := json.Marshal(usual)
 	if err != nil {
@@ -72,7 +72,7 @@ func members(text json.RawMessage) map[string]any {
 	return all
 }
 
-// text returns a value of the field with its unit; "" for nothing. limit means that it is a ceiling's.
+// text returns a value of the field with its unit; "" for no value. limit means that the value is a ceiling's.
 func (f *Field) text(value any, limit bool) string {
 	number, ok := value.(json.Number)
 	n, err := number.Float64()
@@ -104,7 +104,7 @@ func PlainText(value json.RawMessage) string {
 	return plainText(all["value"])
 }
 
-// member returns the value of an object's member: also one that is empty, and one that is an object itself.
+// member returns the text of an object's member, which may be empty or an object itself.
 func member(value any) string {
 	text := plainText(value)
 	switch value.(type) {
@@ -116,7 +116,7 @@ func member(value any) string {
 	return cmp.Or(text, `""`)
 }
 
-// one returns a text as it is, or in quotes if it could be read as several: also as a table's columns, or as lines.
+// one returns a text unchanged, or in quotes if it could be read as several values, columns or lines.
 func one(text string) string {
 	odd := func(r rune) bool { return !strconv.IsPrint(r) }
 	if strings.ContainsAny(text, ",;\"\\") || strings.Contains(text, ": ") || strings.Contains(text, "  ") ||
@@ -131,7 +131,7 @@ func isEmpty(value any) bool {
 	return ok && len(list) == 0
 }
 
-// plainText returns a JSON value without JSON's marks.
+// plainText returns a JSON value without JSON's punctuation.
 func plainText(value any) string {
 	switch v := value.(type) {
 	case nil:

@@ -2,7 +2,7 @@ package policy
 
 import "testing"
 
-// A text that somebody chose is one value in a list, in a table's column and on a line.
+// Any text that somebody chose is one value in a list, in a table's column and on a line.
 func TestPlainTextOneValue(t *testing.T) {
 	for value, want := range map[string]string{
 		`["a", "b c"]`: "a, b c", `["a, b"]`: `"a, b"`, `["a   none"]`: `"a   none"`,

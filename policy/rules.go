@@ -10,11 +10,11 @@ import (
 	"github.com/unitask/unitask/internal/bounded"
 )
 
-// anyLogin is a login before a host, also without a scheme.
+// anyLogin matches a login before a host, with or without a scheme.
 var anyLogin = regexp.MustCompile(`[^\s,/@:]*:[^\s,]*@`)
 
-// refused returns the error about a rule's text. Of a text with a login it quotes what follows the last @ only: a
-// password has any character.
+// refused returns the error about a rule's text. If the text has a login, the error quotes only the part after the last
+// @, because a password may contain any character.
 func refused(text string, err error) *FieldError {
 	if errors.Is(err, errLogin) {
 		text = withoutLogin(text)
@@ -22,10 +22,10 @@ func refused(text string, err error) *FieldError {
 	return &FieldError{Value: quoted(text), Reason: err.Error()}
 }
 
-// withoutLogin returns what follows the last @ of a text.
+// withoutLogin returns the part of a text after the last @.
 func withoutLogin(text string) string { return text[strings.LastIndexByte(text, '@')+1:] }
 
-// quoted returns a text that somebody gave, for an error: its beginning, without a login and a URL's query.
+// quoted returns the beginning of a user's text for an error, without a login and a URL's query.
 func quoted(text string) string {
 	if strings.Contains(text, "://") {
 		text = bounded.Said(text, 200)
@@ -40,7 +40,7 @@ type rules[R comparable] struct {
 	meet  func(R, R) (R, bool)
 	also  func(c *Ceiling) []R                   // what a ceiling admits in addition to its list
 	merge func([]R) []R                          // joins rules about the same thing, if not nil
-	table func(map[string]any) ([]string, error) // takes rules from a table of TOML, if not nil
+	table func(map[string]any) ([]string, error) // reads rules from a TOML table, if not nil
 }
 
 func (k rules[R]) form() Form {
@@ -162,7 +162,7 @@ func (k rules[R]) beyond(mine, base any) (beyond []string) {
 	return beyond
 }
 
-// Jail joins lists of names, each name once, in the order given. An error names one that is not one of JailNames.
+// Jail joins lists of names, each name once, in the order given. An error names an entry that is not in JailNames.
 func Jail(lists ...[]string) ([]string, error) { return demands{}.list(slices.Concat(lists...)) }
 
 // demands are names of conditions for a run. A ceiling adds its own to the run's: it narrows by demanding more.
@@ -217,7 +217,7 @@ func (demands) beyond(mine, base any) (beyond []string) {
 	return beyond
 }
 
-// stringList takes a list of strings from TOML.
+// stringList reads a list of strings from TOML.
 func stringList(value any) ([]string, error) {
 	list, ok := value.([]any)
 	if !ok {

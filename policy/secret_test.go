@@ -67,8 +67,8 @@ func TestSecretRules(t *testing.T) {
 	}
 }
 
-// A ceiling binds what was asked for without hosts, and never lets a value go to a host
-// that it does not name.
+// A ceiling limits a secret that was requested without hosts, and never lets a value go to a host that it does not
+// name.
 func TestAttackSecretHosts(t *testing.T) {
 	for _, c := range []struct{ name, ceiling, asked, want string }{
 		{"as the ceiling has it", `["KEY@a.example"]`, "KEY@a.example", "[KEY@a.example] 0"},
@@ -121,7 +121,7 @@ func TestAttackSecretHosts(t *testing.T) {
 	}
 }
 
-// A table says the same as the list's text, or names what is wrong.
+// A table has the same meaning as the list's text, or the error names the fault.
 func TestSecretTables(t *testing.T) {
 	for text, want := range map[string]string{
 		`hosts = ["a.example"]`:                                          "[KEY@a.example]",

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// What sessions may have: what is asked for, else what is usual, and never more than the ceiling and
-// those that it narrows say.
+// A session's limits are the requested ones, or the defaults, and never more than the ceiling and the ceilings above it
+// allow.
 func TestSessionLimits(t *testing.T) {
 	usual := SessionLimits{Sessions: 8, CallerSessions: 4, PausedBytes: 1 << 30}
 	full := SessionLimits{8, 4, 24 * time.Hour, 10 * time.Minute, 8, 8, 1 << 30}

@@ -258,7 +258,7 @@ func findForModels(trust Trust, dir string, builtIn *Ceiling) (*ForModels, error
 	return m, err
 }
 
-// String says in a sentence which ceiling applies.
+// String describes in a sentence which ceiling applies.
 func (m *ForModels) String() string {
 	switch {
 	case m.File == "":
@@ -280,7 +280,7 @@ func (m *ForModels) String() string {
 	return fmt.Sprintf("%s; ignored, because it %s: %s", text, m.Why, strings.Join(list, ", "))
 }
 
-// Remedy says what to do about keys that are ignored; "" if none is.
+// Remedy explains what to do about ignored keys; "" if there are none.
 func (m *ForModels) Remedy() string {
 	if m.Above != nil && len(m.Ignored) == 0 {
 		return m.Above.Remedy()
@@ -291,7 +291,7 @@ func (m *ForModels) Remedy() string {
 	return "read the file, then: unitask policy trust " + shellWord(m.File)
 }
 
-// shellWord returns a path as a shell takes it: quoted if it has unusual characters.
+// shellWord returns a path for a shell: in quotes if it has unusual characters.
 func shellWord(path string) string {
 	if !strings.ContainsFunc(path, func(c rune) bool {
 		return c < 0x80 && !strings.ContainsRune("/._-+:,@%=", c) && !('0' <= c && c <= '9') && !('A' <= c && c <= 'Z') &&

@@ -51,17 +51,17 @@ func attackArtifactsRows(kept string) []attackArtifactsRow {
 		{"a case twin", "A", 0, kept},
 		{"a twin in another form of Unicode", "e\u0301", 0, kept},
 		{"its other form", "\u00e9", 0, kept},
-		{"a dotfile", ".git/hooks/post-commit", 0, kept}, // in the record; --out leaves it there
+		{"a dotfile", ".git/hooks/post-commit", 0, kept}, // in the record; --out does not copy it
 		{"three dots", "...", 0, kept},
 		{"ESC in a name", "\x1b]0;x\a", 0, kept},
 		{"a newline in a name", "x\n/../y", 0, "has a path that can't be"},
 		{"a newline, forging a line", "x\nartifact y", 0, kept},
 		{"text turned around", "\u202egpj.exe", 0, kept},
-		{"a device of DOS", "CON", 0, kept}, // is a name like others here
+		{"a device of DOS", "CON", 0, kept}, // an ordinary name here
 		{"a stream of NTFS", "a:b", 0, kept},
 		{"a path of DOS", `..\x`, 0, kept},
 		{"an option", "-rf", 0, kept},
-		{"the name of the record", "run.json", 0, kept}, // in a folder of its own
+		{"the name of the record", "run.json", 0, kept}, // in a separate folder
 		{"a link", "l1", fs.ModeSymlink, "is a link"},
 		{"a pipe", "p1", fs.ModeNamedPipe, "is not a regular file"},
 		{"a socket", "s1", fs.ModeSocket, "is not a regular file"},
@@ -71,8 +71,8 @@ func attackArtifactsRows(kept string) []attackArtifactsRow {
 	}
 }
 
-// A hostile guest makes up what lies in /out: names, kinds, sizes. What is refused says
-// why, and nothing is made outside of the run's folder or of another kind than a file.
+// A hostile guest invents the entries of /out: names, kinds, sizes. A refused entry has a reason. Nothing is made
+// outside of the run's folder, and only files are made.
 func TestAttackArtifacts(t *testing.T) {
 	const kept = "kept"
 	for _, c := range attackArtifactsRows(kept) {
@@ -112,7 +112,7 @@ func TestAttackArtifacts(t *testing.T) {
 	}
 }
 
-// A guest that sends without end reaches a bound, and the result says which.
+// A guest that sends without end reaches a limit, and the result says which.
 func TestAttackArtifactFloods(t *testing.T) {
 	const most = 1 << 20
 	for _, c := range []struct {
@@ -162,7 +162,7 @@ func TestAttackArtifactFloods(t *testing.T) {
 	}
 }
 
-// Paths that share no folder make 31 folders each: how many there are in all is bounded, and files that need none more
+// Paths without common folders create 31 folders each. The total number is limited, and files that need no more folders
 // are kept.
 func TestAttackArtifactFolders(t *testing.T) {
 	for name, deep := range map[string]int{"31 deep": 31, "one deep": 1} {
@@ -203,7 +203,7 @@ func TestAttackArtifactFolders(t *testing.T) {
 	}
 }
 
-// A guest that names a file too large, which it does not send, gets no further with names than by one that it sends.
+// A guest that declares a file too large, which it does not send, gets no more names than with one that it sends.
 func TestAttackArtifactsLarge(t *testing.T) {
 	redactor, err := NewRedactor(Secrets{Given: map[string]string{"A": "top-secret-value"}})
 	if err != nil {

@@ -21,7 +21,7 @@ func newRun(t testing.TB) *Run {
 	return r
 }
 
-// Names that a guest makes up never lead out of the run's folder.
+// Names invented by a guest never lead out of the run's folder.
 func TestArtifactNames(t *testing.T) {
 	r := newRun(t)
 	a := r.Artifacts(1<<20, nil)
@@ -52,7 +52,7 @@ func TestArtifactNames(t *testing.T) {
 	held(t, r.Dir(), len(good))
 }
 
-// held checks that a run's folder has so many artifacts and that nothing is beside it.
+// held checks that a run's folder has this number of artifacts and nothing else.
 func held(t testing.TB, dir string, want int) {
 	t.Helper()
 	n := 0
@@ -99,7 +99,7 @@ func TestArtifactBounds(t *testing.T) {
 	if err := a.Data([]byte("123")); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Data([]byte("456")); err != nil { // with b they are 11
+	if err := a.Data([]byte("456")); err != nil { // with b, 11 in total
 		t.Fatal(err)
 	}
 	if err := a.Large("c"); err != nil {

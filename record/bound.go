@@ -36,9 +36,9 @@ func (f Freed) String() string {
 		"the store of runs was full: removed the artifacts of %d runs and %d whole runs, the oldest of whoever had the most, %d MiB", f.Artifacts, f.Runs, f.Bytes>>20)
 }
 
-// Bound counts a run that has ended. If the store then has more than most bytes, Bound removes the oldest data of
-// the owner who uses the most: first artifacts, then whole runs. So no owner loses runs to one who uses more. The
-// ended run and runs under way stay, even above the limit.
+// Bound counts a run that has ended. If the store then has more than most bytes, Bound removes the oldest data of the
+// owner who uses the most: first artifacts, then whole runs. So no owner loses runs to one who uses more. The ended run
+// and current runs stay, even above the limit.
 func (s *Store) Bound(ended string, most int64) (Freed, error) {
 	freed, err := s.bound(ended, most)
 	if err != nil {
@@ -80,7 +80,7 @@ type kept struct {
 	id, owner string
 	artifacts int64
 	bytes     int64 // artifacts among them
-	stays     bool  // under way, or just ended
+	stays     bool  // in progress, or just ended
 	gone      bool
 }
 

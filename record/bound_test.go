@@ -13,7 +13,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// A store does not grow for ever, and nobody makes room by another's loss.
+// A store does not grow forever, and nobody gains room through another's loss.
 func TestAttackStoreSize(t *testing.T) {
 	const unit = 64 << 10
 	type run struct {
@@ -94,7 +94,7 @@ func TestAttackStoreSize(t *testing.T) {
 	}
 }
 
-// Names count, too: a store whose runs leave folders and files without bytes does not grow for ever.
+// Names count, too: runs that leave empty folders and files do not make a store grow forever.
 func TestAttackStoreNames(t *testing.T) {
 	for what, leave := range map[string]func(i int) string{
 		"folders":            func(i int) string { return fmt.Sprintf("%d/a/b/c/f", i) },
@@ -126,7 +126,7 @@ func TestAttackStoreNames(t *testing.T) {
 	}
 }
 
-// The number that is kept says when to look; one that is wrong is found out.
+// The stored number says when to count again; a wrong number is detected.
 func TestStoreSizeIsCounted(t *testing.T) {
 	s := Open(filepath.Join(t.TempDir(), "runs"))
 	put := func(units int) Freed {
@@ -172,7 +172,8 @@ func TestStoreSizeIsCounted(t *testing.T) {
 	if got, want := size(), counted(); got != want {
 		t.Errorf("%s, not %s", got, want)
 	}
-	for _, wrong := range []string{"", "x", "-5", "99999999999999999999", "100000000"} { // no number, or one that is too large: looked at
+	// no number, or a large one: count again
+	for _, wrong := range []string{"", "x", "-5", "99999999999999999999", "100000000"} {
 		if err := os.WriteFile(filepath.Join(s.Dir(), sizeFile), []byte(wrong), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -192,7 +193,7 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// What a removal left that was interrupted goes when the store is counted next.
+// Leftovers of an interrupted removal are removed at the store's next count.
 func TestAttackRestOfRemoval(t *testing.T) {
 	s := Open(filepath.Join(t.TempDir(), "runs"))
 	rest := filepath.Join(s.Dir(), removedPrefix+"20260101-000000000-aaaaaa", ArtifactsDir)

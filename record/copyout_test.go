@@ -16,7 +16,7 @@ import (
 	"github.com/unitask/unitask/internal/export"
 )
 
-// finished is a store with a run that left these artifacts, "code" in each.
+// finished returns a store with a run that left these artifacts, "code" in each.
 func finished(t testing.TB, names ...string) (s *Store, id string, list []Artifact) {
 	t.Helper()
 	s = Open(filepath.Join(t.TempDir(), "runs"))
@@ -50,7 +50,7 @@ func outFolder(t testing.TB, dir string, replace bool) *OutFolder {
 	return to
 }
 
-// What a file is after the copying: its bytes, with its mode where it can be executed.
+// A copied file has the same bytes, and its mode if it is executable.
 func seen(name string) string {
 	st, err := os.Lstat(name)
 	switch {
@@ -78,7 +78,7 @@ func seen(name string) string {
 type attackOutRow struct {
 	name, artifact string
 	replace        bool
-	at             string // looked at afterwards; "" is the artifact's name
+	at             string // checked afterwards; "" is the artifact's name
 	want, left     string
 }
 
@@ -164,10 +164,10 @@ func attackOutRows(zwnj string) []attackOutRow {
 	}
 }
 
-// The folder of --out is the user's, with a repository in it: what code leaves in /out
-// must not become a part of that which other programs read and run.
+// The folder of --out belongs to the user and has a repository in it. Files that code leaves in /out must not become
+// files that other programs read and execute.
 func TestAttackOut(t *testing.T) {
-	const zwnj = "\u200c" // without width; HFS+ ignores it
+	const zwnj = "\u200c" // zero width; HFS+ ignores it
 	for _, c := range attackOutRows(zwnj) {
 		t.Run(c.name, func(t *testing.T) {
 			s, id, list := finished(t, c.artifact)
@@ -212,7 +212,8 @@ func TestAttackOut(t *testing.T) {
 	}
 }
 
-// Git takes a folder for a repository that has no name with a dot, also a new one: what comes out of a machine is none.
+// Git accepts a folder as a repository, even a new one without a name with a dot. Output from a machine is never a
+// repository.
 func TestAttackOutBareRepository(t *testing.T) {
 	git, err := exec.LookPath("git")
 	if err != nil {
@@ -242,8 +243,8 @@ func TestAttackOutBareRepository(t *testing.T) {
 	}
 }
 
-// Two names that are one to the file system: the second does not replace the first.
-// The same name twice is that on every file system.
+// Two names can be one to the file system: the second does not replace the first. The same name twice is that on every
+// file system.
 func TestAttackOutTwins(t *testing.T) {
 	for _, replace := range []bool{false, true} {
 		s, id, list := finished(t, "a")
@@ -255,7 +256,7 @@ func TestAttackOutTwins(t *testing.T) {
 		attack.Check(t, "out: two names that are one to the file system",
 			`the folder's file system takes its name for that of "a", which was copied`, left[0].Reason)
 	}
-	// Where the file system knows them apart, both are copied.
+	// If the file system distinguishes them, both are copied.
 	names := []string{"A", "a", "e\u0301", "\u00e9"}
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "probe"), nil, 0o600); err != nil {
@@ -270,7 +271,7 @@ func TestAttackOutTwins(t *testing.T) {
 	}
 }
 
-// A folder on the way that is exchanged for a link while copies are made leads nowhere.
+// A folder on the path is replaced by a link while copies are made. The link is not followed.
 func TestAttackOutRace(t *testing.T) {
 	s, id, list := finished(t, "d/f")
 	outer := t.TempDir()
@@ -299,7 +300,7 @@ func TestAttackOutRace(t *testing.T) {
 	}()
 	to := outFolder(t, dir, true)
 	for range 2000 {
-		// Errors are the race's: a folder may be gone when the file is made in it.
+		// The race causes these errors: a folder may be gone when the file is made in it.
 		_, _ = s.CopyArtifacts(id, list, to)
 	}
 	close(stop)
@@ -317,7 +318,7 @@ func TestAttackOutRace(t *testing.T) {
 	attack.Check(t, "out: a folder exchanged for a link", "", got)
 }
 
-// A new folder gets all that tools run: nobody runs a tool in it who did not ask for it.
+// A new folder gets files that tools execute, too: nobody runs a tool in it by accident.
 func TestOutFresh(t *testing.T) {
 	s, id, list := finished(t, "Makefile", "package.json", "a/CLAUDE.md", "node_modules/x/index.js")
 	dir := t.TempDir()
@@ -338,7 +339,7 @@ func TestOutFresh(t *testing.T) {
 	}
 }
 
-// A link that takes the folder's place while the code runs is not followed.
+// A link that replaces the folder while the code runs is not followed.
 func TestAttackOutExchanged(t *testing.T) {
 	s, id, list := finished(t, "x")
 	outer := t.TempDir()
@@ -357,7 +358,7 @@ func TestAttackOutExchanged(t *testing.T) {
 		seen(filepath.Join(victim, "x"))+", and "+seen(filepath.Join(dir+".was", "x"))+" in the folder")
 }
 
-// A copy that is killed leaves nothing under the file's name, and the next one removes what it left.
+// A killed copy leaves nothing under the file's name, and the next copy removes its leftovers.
 func TestAttackOutKilled(t *testing.T) {
 	const as = "UNITASK_TEST_OUT_KILLED"
 	if dir := os.Getenv(as); dir != "" {
@@ -374,7 +375,7 @@ func TestAttackOutKilled(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for { // until something of it is written
+	for { // until some of it is written
 		if list, _ := filepath.Glob(filepath.Join(dir, "sub/.unitask-cp-*")); len(list) == 1 {
 			if st, err := os.Stat(list[0]); err == nil && st.Size() > 1<<20 {
 				break
@@ -401,7 +402,7 @@ func TestAttackOutKilled(t *testing.T) {
 		fmt.Sprintf("%s, then %s, %d left", got, seen(filepath.Join(dir, "sub/report.csv")), len(strays)))
 }
 
-// endless is a file without end.
+// endless is an endless file.
 type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }

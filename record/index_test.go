@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// own are the ids that the index has.
+// own returns the ids in the index.
 func own(t *testing.T, s *record.Store, owner string, before, prefix string, vias ...record.Via) []string {
 	t.Helper()
 	var ids []string
@@ -72,13 +72,13 @@ func TestIndex(t *testing.T) {
 	check(s)
 	check(record.Open(s.Dir())) // another process
 
-	// Records of before there was an index are in it, once it was asked for.
+	// Records from before the index are in it after its first use.
 	if err := os.RemoveAll(filepath.Join(s.Dir(), ".owners")); err != nil {
 		t.Fatal(err)
 	}
 	check(s)
 
-	// A record that is removed is not in it.
+	// A removed record is not in it.
 	gone := make("dave", record.ViaMCP, 0)
 	if err := s.Remove(gone); err != nil {
 		t.Fatal(err)
@@ -87,8 +87,8 @@ func TestIndex(t *testing.T) {
 		t.Error(ids)
 	}
 
-	// One that a killed process did not come to make is listed, until somebody finds that it is gone and the process
-	// has had its time.
+	// A record that a killed process did not finish creating is listed. After the process's time, somebody notices that it
+	// is missing.
 	lost := make("erin", record.ViaMCP, 0)
 	if err := os.RemoveAll(filepath.Join(s.Dir(), lost)); err != nil {
 		t.Fatal(err)
@@ -107,7 +107,7 @@ func TestIndex(t *testing.T) {
 	}
 }
 
-// Records that are made and removed at the same time, by several processes, are in the index if they are there.
+// Several processes make and remove records at the same time; the index has the existing ones.
 func TestIndexTogether(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "runs")
 	var group sync.WaitGroup

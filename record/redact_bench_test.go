@@ -10,8 +10,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// How fast streams pass: lines of a log, and base64, which looks most like what is
-// searched for.
+// The speed of streams: lines of a log, and base64, which most resembles a secret.
 func BenchmarkRedact(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 1))
 	lines := []byte(
@@ -37,8 +36,8 @@ func BenchmarkRedact(b *testing.B) {
 	}
 }
 
-// A byte costs the same whatever the secret is, and however much of it is kept back: what is written byte by
-// byte of a value that repeats itself is moved no more often than other text.
+// The cost of a byte does not depend on the secret, or on how much is held back. Data that is written byte by byte and
+// resembles a repetitive value is moved no more often than other text.
 func TestAttackRedactSlow(t *testing.T) {
 	for name, value := range map[string]string{"one letter": strings.Repeat("a", 32_000-1) + "b",
 		"two letters": strings.Repeat("ab", 16_000-1) + "c", "a number": strings.Repeat("65,", 10_000)} {

@@ -14,8 +14,8 @@ import (
 
 const boundToken = "xoxb-17653672481-19874698323-pdFZKVeTuE8sk7oOcHrzqqgy"
 
-// What a machine sends is passed on at once and as it is, however much of a bound secret is in it, and the
-// whole value if it can be guessed: what is done to text tells nobody what they have guessed.
+// A machine's output is passed on at once and unchanged, however much of a bound secret is in it, and even the whole
+// value if it is guessable. The filter's behavior must not confirm a guess.
 func TestAttackBoundGuesses(t *testing.T) {
 	for name, value := range map[string]string{"a token": boundToken, "a PIN": "48151623",
 		"a URL":               "postgres://app:hunter2@db/x",
@@ -50,7 +50,7 @@ func TestAttackBoundGuesses(t *testing.T) {
 	}
 }
 
-// The whole value is redacted and counted, in any form that is read, and ends the stream the third time.
+// The whole value is redacted and counted, in any known form, and ends the stream the third time.
 func TestAttackBoundExposed(t *testing.T) {
 	for name, form := range map[string]string{"as it is": boundToken,
 		"hexadecimal": hex.EncodeToString([]byte(boundToken)),
@@ -90,7 +90,7 @@ func TestAttackBoundExposed(t *testing.T) {
 	}
 }
 
-// Both kinds are found beside each other, however a text is cut.
+// Both kinds are found next to each other, however a text is split.
 func TestGivenAndBound(t *testing.T) {
 	const given = "Zk3vQ8sXw1Lr7Tn5"
 	r, err := NewRedactor(Secrets{Given: map[string]string{"A": given}, Bound: map[string]string{"B": boundToken}})

@@ -19,7 +19,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// shows are ways to print a secret, each without this package's help.
+// shows are ways to print a secret, each independent of this package's code.
 var shows = map[string]func(s string, r *rand.Rand) string{
 	"plain": func(s string, _ *rand.Rand) string { return "key=" + s + "&" },
 	"base64 of a longer text": func(s string, r *rand.Rand) string {
@@ -125,7 +125,7 @@ var shows = map[string]func(s string, r *rand.Rand) string{
 	"twice, overlapping itself": func(s string, _ *rand.Rand) string { return s + s + s[1:] + s[:len(s)-1] + s },
 }
 
-// upperASCII leaves other letters: what is ß in capitals is not the same again.
+// upperASCII leaves other letters unchanged, because ß in capitals can't be converted back.
 func upperASCII(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' {
@@ -135,7 +135,7 @@ func upperASCII(s string) string {
 	}, s)
 }
 
-// wrap puts sep after so many characters each.
+// wrap puts sep after each n characters.
 func wrap(s string, width int, sep string) string {
 	var lines []string
 	for len(s) > width {
@@ -164,15 +164,14 @@ func randomSecret(r *rand.Rand) string {
 		for range MinSecret + r.IntN(40) {
 			s.WriteRune(runes[r.IntN(len(runes))])
 		}
-		// One that is mostly backslashes is not found escaped twice.
+		// A secret of mostly backslashes is not found if it is escaped twice.
 		if len(unescaped(s.String())) >= minCanonical {
 			return s.String()
 		}
 	}
 }
 
-// However a secret is printed and split, nothing of it that is long enough to help
-// comes out, and what surrounds it does.
+// However a secret is printed and split, no useful part of it is passed on, and the text around it is.
 func TestRedact(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -215,7 +214,7 @@ func TestRedact(t *testing.T) {
 	}
 }
 
-// forms are what may not be left of a secret.
+// forms are the parts of a secret that must not be left.
 func forms(secret string) (list []string) {
 	add := func(s string) {
 		if len(s) >= MinSecret {
@@ -251,8 +250,7 @@ func newKey(body int) (text string, lines []string) {
 	return text, lines[1 : len(lines)-1]
 }
 
-// What programs make of secrets by accident, and how much of a secret is left: nothing
-// of 8 characters and more.
+// Forms of secrets that programs print by accident, and how much of a secret is left: no 8 characters in a row.
 func TestAttackRedaction(t *testing.T) {
 	key, lines := newKey(1700)
 	block, _ := pem.Decode([]byte(key))
@@ -336,7 +334,7 @@ func indented(s string) string {
 	return b.String()
 }
 
-// A key of 8 KiB is taken, with everything that is looked for of it.
+// A key of 8 KiB is accepted, with all its searched forms.
 func TestRedactLongKeys(t *testing.T) {
 	key, lines := newKey(6200)
 	if len(key) < 8<<10 {
@@ -368,8 +366,7 @@ func TestRedactLongKeys(t *testing.T) {
 	}
 }
 
-// What may begin a secret is held back, and no more: a stream without end that looks
-// like one needs no memory without end.
+// Only a possible beginning of a secret is held back: an endless stream of such text needs limited memory.
 func TestRedactIsBounded(t *testing.T) {
 	secret := "0000-secret-" + strings.Repeat("0", 100)
 	red, err := NewRedactor(Secrets{Given: map[string]string{"A": secret}})
@@ -404,7 +401,7 @@ func TestRedactNothing(t *testing.T) {
 			t.Errorf("%.60q became %.60q", s, got)
 		}
 	}
-	// What holds no secret is not held back.
+	// Text without a secret is not held back.
 	var out bytes.Buffer
 	w := red.Writer(&out)
 	if _, err := w.Write([]byte("tick\n")); err != nil || out.String() != "tick\n" {
@@ -413,7 +410,7 @@ func TestRedactNothing(t *testing.T) {
 	if _, err := w.Write([]byte("secr")); err != nil || out.String() != "tick\n" {
 		t.Errorf("%q %v", out.String(), err)
 	}
-	// A line is passed on when it ends, also one whose end may begin a secret.
+	// A line is passed on when it ends, even if its end may begin a secret.
 	key, _ := newKey(1700)
 	if red, err = NewRedactor(Secrets{Given: map[string]string{"A": key, "B": "0123456789abcdef"}}); err != nil {
 		t.Fatal(err)
@@ -429,7 +426,7 @@ func TestRedactNothing(t *testing.T) {
 	}
 }
 
-// Nothing is lost or invented but secrets, and the split does not matter.
+// Only secrets are removed, nothing is added, and the split does not matter.
 func FuzzRedact(f *testing.F) {
 	f.Add("secret-value", "a secret-value b", uint8(3))
 	f.Add("aaaaaa", "aaaaaaaaaaaab", uint8(1))

@@ -13,7 +13,7 @@ import (
 	"github.com/unitask/unitask/internal/testlack"
 )
 
-// Code chooses how long the end of its record is, and can fill the disk: the record has an end all the same.
+// Code chooses the length of its record's end, and can fill the disk: the end is written all the same.
 func TestAttackLongEnd(t *testing.T) {
 	names, err := json.Marshal(map[string]any{"outcome": "failed", "exitCode": 125,
 		"artifacts": strings.Split(strings.Repeat(strings.Repeat("\x01", 1000)+",", 1000), ",")})

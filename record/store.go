@@ -43,7 +43,7 @@ const maxRecord = 64 << 20
 // ErrNotFound means that no run has that id.
 var ErrNotFound = errors.New("no such run")
 
-// Store is a folder of runs. It has no state of its own: any number of processes may use one folder.
+// Store is a folder of runs. It has no other state: any number of processes may use one folder.
 type Store struct{ dir string }
 
 // Open returns the store in dir; the first run creates the folder.
@@ -346,10 +346,10 @@ func (s *Store) Held(id string) bool { return validID(id) && s.held(id) }
 // held reports whether a process holds the run's lock.
 func (s *Store) held(id string) bool { return filelock.Held(filepath.Join(s.dir, id, lockFile)) }
 
-// ErrRunning means that a run is still under way.
+// ErrRunning means that a run is still in progress.
 var ErrRunning = errors.New("the run is still under way")
 
-// Remove removes a run's record, completely or not at all; the error is ErrRunning for a run under way.
+// Remove removes a run's record, completely or not at all; the error is ErrRunning for a current run.
 func (s *Store) Remove(id string) error {
 	if !validID(id) {
 		return fmt.Errorf("%w: %q", ErrNotFound, id)

@@ -57,12 +57,11 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// A record whose owner is gone says so; the lock tells, so no clock and no
-// process id has to be right.
+// A record whose process is gone says so. The lock shows this, so neither a clock nor a process id has to be right.
 func TestInterrupted(t *testing.T) {
 	s := Open(t.TempDir())
 	r := create(t, s, time.Now())
-	r.closeFiles() // what the kernel does to a killed process
+	r.closeFiles() // the kernel does this to a killed process
 	rec, err := s.Get(r.ID)
 	if err != nil || rec.Status != Interrupted {
 		t.Errorf("%+v %v", rec, err)
@@ -108,7 +107,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// An id says when its run was created, and nothing else does.
+// An id says only when its run was created.
 func TestCreatedAt(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 67_890_000, time.UTC)
 	if at, ok := CreatedAt(newID(now)); !ok || !at.Equal(now.Truncate(time.Millisecond)) {
@@ -165,7 +164,7 @@ func TestBadRecords(t *testing.T) {
 	}
 }
 
-// A disk that is full: the run goes on, and the record says so at the end.
+// A full disk: the run continues, and the record says so at the end.
 func TestFullDisk(t *testing.T) {
 	s := Open(t.TempDir())
 	r := create(t, s, time.Now())
@@ -183,7 +182,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// The room of a record's end is reserved while the run is under way, and nobody counts it.
+// Space for a record's end is reserved while the run is in progress, and does not count.
 func TestReserve(t *testing.T) {
 	s := Open(t.TempDir())
 	reserve := func(r *Run) int64 {
@@ -204,7 +203,7 @@ func TestReserve(t *testing.T) {
 	if r, err = s.Reopen(r.ID); err != nil || reserve(r) < reserveBytes {
 		t.Fatalf("after Reopen: %d, %v", reserve(r), err)
 	}
-	r.Status, r.Error = Failed, strings.Repeat("long ", reserveBytes) // longer than what is reserved
+	r.Status, r.Error = Failed, strings.Repeat("long ", reserveBytes) // longer than the reserved space
 	if err := r.Finish(time.Now()); err != nil || reserve(r) > 0 {
 		t.Errorf("after Finish: %d, %v", reserve(r), err)
 	}
@@ -218,7 +217,7 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// A folder that can't be made leaves nothing.
+// A folder that can't be created leaves nothing.
 func TestCreateFails(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {

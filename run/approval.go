@@ -67,8 +67,8 @@ func (a Approval) String() string {
 // Valid reports whether anybody may give this verdict.
 func (v Verdict) Valid() bool { return v == Deny || v == AllowOnce || v == AllowRun }
 
-// PolicyChange narrows and widens the network of a run or session under way. What DenyNet denies stays denied,
-// whatever else allows it, until an equal AllowNet reverses that.
+// PolicyChange narrows and widens the network of a current run or session. What DenyNet denies stays denied, whatever
+// else allows it, until an equal AllowNet reverses that.
 type PolicyChange struct {
 	// AllowNet lists hosts as in Request.AllowNet, within the ceiling that the run began under.
 	AllowNet []string `json:"allowNet,omitempty"`

@@ -32,7 +32,7 @@ type LostError struct{ Reason string }
 
 func (e *LostError) Error() string { return "lost: " + e.Reason }
 
-// JailError means that required layers or limits of QEMU's jail do not hold. Nothing of the run has begun.
+// JailError means that required layers or limits of QEMU's jail do not hold. The run has not started.
 type JailError struct{ Lacks []vmm.Layer }
 
 func (e *JailError) Error() string {

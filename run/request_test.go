@@ -11,7 +11,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// fill sets every field of a struct to a value that is not zero.
+// fill sets every field of a struct to a nonzero value.
 func fill(t *testing.T, v reflect.Value) {
 	t.Helper()
 	for i := range v.NumField() {
@@ -50,7 +50,7 @@ func fill(t *testing.T, v reflect.Value) {
 	}
 }
 
-// A request goes to JSON and back, whatever its fields; a secret's value does not.
+// A request survives JSON, with all its fields except a secret's value.
 func TestRequestJSON(t *testing.T) {
 	var req run.Request
 	fill(t, reflect.ValueOf(&req).Elem())
@@ -95,8 +95,8 @@ func TestRequestJSON(t *testing.T) {
 	}
 }
 
-// Every field of the policy is one of a request and of what is granted, under the
-// same JSON key, and none of theirs is missing in the table.
+// Every field of the policy is also a field of a request and of the grants, under the same JSON key. The table has all
+// of them.
 func TestPolicyFields(t *testing.T) {
 	keys := func(typ reflect.Type) map[string]bool {
 		found := map[string]bool{}

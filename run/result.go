@@ -60,7 +60,7 @@ type Result struct {
 	Redacted []string `json:"redacted,omitempty"`
 	// Approvals are the questions that were asked (Request.Ask), and their outcomes.
 	Approvals []Approval `json:"approvals,omitempty"`
-	// PolicyChanges are the changes that the run's owner made while it was under way.
+	// PolicyChanges are the changes that the run's owner made during the run.
 	PolicyChanges []PolicyChange `json:"policyChanges,omitempty"`
 }
 

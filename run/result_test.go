@@ -9,7 +9,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// TestResultWire: what a Result is made of comes back from its JSON: a fleet's and a session's results go by it.
+// TestResultWire checks that a Result's parts survive JSON, because results of a fleet and of sessions use it.
 func TestResultWire(t *testing.T) {
 	var sent run.Result
 	v := reflect.ValueOf(&sent).Elem()

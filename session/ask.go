@@ -94,8 +94,8 @@ func (a *askers) last() run.Approver {
 	return *a.list[len(a.list)-1]
 }
 
-// standing prevents pauses and forks of a session while somebody is asked, until release. The clocks of all steps
-// are stopped. It returns an error if a pause or a fork is under way for longer than ctx.
+// standing prevents pauses and forks of a session while somebody is asked, until release. The clocks of all steps are
+// stopped. It returns an error if a pause or a fork takes longer than ctx.
 func (s *Session) standing(ctx context.Context) (clock approval.Clock, release func(), err error) {
 	if err := s.change(ctx); err != nil {
 		return nil, nil, err

@@ -15,7 +15,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// The limits of all steps of a session stand while it is asked about something, also of one that begins then.
+// The limits of all steps of a session stop while it is asked about something, also for a step that starts then.
 func TestStepClocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c stepClocks
@@ -51,7 +51,7 @@ func TestStepClocks(t *testing.T) {
 	})
 }
 
-// Who waits for the newest step is asked; nobody when none does.
+// The caller that waits for the newest step is asked; without one, nobody is.
 func TestSessionApprover(t *testing.T) {
 	s := newSession(nil, run.Caller{}, policy.SessionLimits{})
 	says := func(v run.Verdict) run.Approver { return func(context.Context, run.Question) run.Verdict { return v } }

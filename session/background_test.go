@@ -20,7 +20,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// What is kept of an output is its end, in order, whatever the pieces that it comes in.
+// The kept part of an output is its end, in order, however the output is split.
 func TestKeptOutput(t *testing.T) {
 	for seed := range int64(20) {
 		r := rand.New(rand.NewSource(seed))
@@ -44,7 +44,7 @@ func TestKeptOutput(t *testing.T) {
 			}
 		}
 	}
-	// What changes between the streams with each byte costs no more.
+	// Output that alternates between the streams with each byte costs no more.
 	b := &background{change: make(chan struct{})}
 	for i := range 100_000 {
 		_, _ = b.stream(i%2 == 0).Write([]byte{'x'})
@@ -57,7 +57,7 @@ func TestKeptOutput(t *testing.T) {
 	}
 }
 
-// without is a session of a home of its own, whose program is not there: what it is told goes to to.
+// without returns a session in its own home without a program; the messages to the program go to to.
 func without(t *testing.T, to io.Writer) *Session {
 	dir := testdir.Private(t)
 	runs := record.Open(home.Dir(dir).Runs())
@@ -74,7 +74,7 @@ func without(t *testing.T, to io.Writer) *Session {
 	return s
 }
 
-// recorded is the result on a session's only record.
+// recorded returns the result in a session's only record.
 func recorded(t *testing.T, s *Session) *run.Result {
 	t.Helper()
 	ids, err := s.manager.Engine.Runs.IDs()
@@ -88,7 +88,7 @@ func recorded(t *testing.T, s *Session) *run.Result {
 	return in.Ended
 }
 
-// A command that can't begin since its session has just been closed has not been started.
+// A command that can't start because its session was just closed does not count as started.
 func TestStartOfClosed(t *testing.T) {
 	s := without(t, io.Discard)
 	s.err = engine.ErrSessionClosed

@@ -28,8 +28,8 @@ import (
 // Files and folders of the host in a session. The code runs in /work, and relative paths begin there: files below
 // the working directory on the host appear below /work.
 
-// StepMount returns a mount for a session, as requested from a folder of the host. A path in that folder, without
-// a guest path of its own, is placed below /work at the same relative path.
+// StepMount returns a mount for a session, as requested from a folder of the host. A path in that folder, without a
+// guest path, is placed below /work at the same relative path.
 func StepMount(m run.Mount, dir string) run.Mount {
 	if m.Host == "" {
 		return m
@@ -74,7 +74,7 @@ func (b *bringing) close() {
 }
 
 // brings checks a step's files against the session's ceiling. A paused session resumes first and reads its ceiling
-// again. Only the step whose turn it is opens files. Close the result.
+// again. Only the running step opens files. Close the result.
 func (s *Session) brings(ctx context.Context, step Step) (b *bringing, err error) {
 	b = &bringing{inlineFiles: step.InlineFiles, denials: []policy.Denial{}, done: func() {}}
 	if len(step.Files)+len(step.Dirs)+len(step.InlineFiles) == 0 {

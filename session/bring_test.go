@@ -14,8 +14,8 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// A guest that ends its tar while files are packed for it, as by a signal, leaves nobody behind who reads files that
-// are let go of by then.
+// A guest ends its tar while files are packed for it, for example by a signal. Nobody then reads files that were
+// already released.
 func TestAttackBringCut(t *testing.T) {
 	dir := t.TempDir()
 	for n := range 64 {
@@ -40,7 +40,7 @@ func TestAttackBringCut(t *testing.T) {
 		"a guest that ends its tar while files are packed for it",
 		"the host goes on",
 		"the host goes on",
-	) // else it panics
+	) // otherwise it panics
 }
 
 func mustMake(t *testing.T, err error) {

@@ -24,7 +24,7 @@ func idleTick(limit time.Duration) time.Duration {
 // work is a session's activity since its beginning.
 type work struct {
 	known     bool // the figures could be read
-	busy      bool // a caller's call is under way
+	busy      bool // a caller's call is in progress
 	calls     uint64
 	processor time.Duration
 	frames    uint64
@@ -59,7 +59,7 @@ func (i *idleness) over(now time.Time, w work) bool {
 // usage counts the uses of a session. mu guards all of it.
 type usage struct {
 	mu    sync.Mutex
-	uses  int    // under way
+	uses  int    // in progress
 	calls uint64 // calls so far
 }
 
@@ -78,7 +78,7 @@ func (u *usage) begin(call bool) (done func()) {
 	}
 }
 
-// now returns the number of uses under way, and the number of calls so far.
+// now returns the number of current uses, and the number of calls so far.
 func (u *usage) now() (uses int, calls uint64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

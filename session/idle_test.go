@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// A session is idle when there was no call, no frame, and no processor time beyond the floor, for so long.
+// A session is idle after a period without a call, a frame, and processor time beyond the minimum.
 func TestIdleness(t *testing.T) {
 	const tick, limit = 10 * time.Second, time.Minute
 	quiet := func(n int, w *work) { w.processor += tick / 20 }
 	for _, row := range []struct {
 		name string
-		each func(n int, w *work) // what it does in the n-th interval
-		want int                  // the look that first finds it idle, 0 for none of 100
+		each func(n int, w *work) // its work in the n-th interval
+		want int                  // the check that first finds it idle, 0 for none of 100
 	}{
 		{"nothing", quiet, 7},
 		{"a call", func(n int, w *work) {
@@ -60,7 +60,7 @@ func TestIdleness(t *testing.T) {
 			t.Errorf("%s: idle at look %d, want %d", row.name, got, row.want)
 		}
 	}
-	// Where it could not be paused it is looked at again, and not at every tick.
+	// After a failed pause it is checked again later, and not at every tick.
 	i, now, times := idleness{limit: limit}, time.Unix(1000, 0), 0
 	for range 100 {
 		if i.over(now, work{known: true}) {

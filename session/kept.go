@@ -288,8 +288,8 @@ func stillGranted(req catalog.Request, ceiling *policy.Ceiling, once policy.Effe
 	return nil
 }
 
-// elsewhere returns the disk space of paused sessions of other processes or none, counting each with all of its
-// machine's memory. The caller holds m.mu.
+// elsewhere returns the disk space of the paused sessions that this process does not hold. Each counts with its
+// machine's full memory. The caller holds m.mu.
 func (m *Manager) elsewhere() (bytes int64) {
 	ours := map[string]bool{}
 	for s := range m.sessions {

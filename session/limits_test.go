@@ -13,7 +13,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// However many a caller starts at once, it gets no more sessions than it may have, and others get theirs.
+// However many sessions a caller starts at once, it gets no more than its limit, and others get theirs.
 func TestSessionsAtOnce(t *testing.T) {
 	rt := &Manager{Engine: &engine.Engine{}}
 	one := func(caller string, all, own int) *Session {
@@ -65,7 +65,7 @@ func TestSessionsAtOnce(t *testing.T) {
 		t.Errorf("none are allowed: %v", err)
 	}
 
-	// The memory of those that are paused, each counted with all that it was given.
+	// The memory of paused sessions; each counts with its full grant.
 	var list []*Session
 	for range 3 {
 		s := one("a", 8, 4)
@@ -96,7 +96,7 @@ func TestSessionsAtOnce(t *testing.T) {
 	}
 }
 
-// The usual limits are such as a host of any size can hold.
+// A host of any size can hold the default limits.
 func TestUsualSessions(t *testing.T) {
 	for _, row := range []struct {
 		memory   int64
@@ -120,7 +120,7 @@ func TestUsualSessions(t *testing.T) {
 	}
 }
 
-// A session that has ended for its age says so to whoever asks it for something, at once.
+// A call to a session that ended because of its age fails at once, and says so.
 func TestAfterItsAge(t *testing.T) {
 	s := newSession(&Manager{Engine: &engine.Engine{}}, run.Caller{}, policy.SessionLimits{BackgroundCommands: 1})
 	began := time.Now().Add(-time.Minute)

@@ -56,8 +56,7 @@ func (o *outBox) restore(stamps []byte) {
 	}
 }
 
-// collect collects the files in /out after a step or command. Later failures of the guest are no error of the
-// step.
+// collect collects the files in /out after a step or command. Later failures of the guest do not fail the step.
 func (x *stepping) collect(ctx context.Context) error {
 	s, most := x.s, x.res.Policy.Effective.MaxArtifacts
 	if most <= 0 || ctx.Err() != nil || !s.client.Out() {

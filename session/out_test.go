@@ -17,14 +17,14 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// A guest that gives its list of /out, and one of the files otherwise than asked for, makes no error of a step that has
-// ended: what did not come is said, and asked for again.
+// A guest sends its list of /out, and one of the files differently than requested. The finished step has no error. The
+// missing file is reported, and requested again.
 func TestAttackOut(t *testing.T) {
 	list := fmt.Sprintf("f 644 3 1 %[1]s/a\x00f 644 3 1 %[1]s/b\x00f 644 3 1 %[1]s/c\x00", program.OutDir)
 	for name, c := range map[string]struct {
-		b          func(id uint32) string // what comes of the second file
+		b          func(id uint32) string // the result for the second file
 		kept, left string
-		again      bool // it is asked for a second time
+		again      bool // it is requested a second time
 	}{
 		"whole": {func(id uint32) string { return guestFrame(contract.StepStdout, id, "bbb") + endFrame(id, 0) },
 			"a b c", "", false},

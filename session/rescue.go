@@ -31,7 +31,7 @@ type packedFiles struct {
 // packCalls is the number of calls that packFiles makes itself.
 const packCalls = 2
 
-// packFiles packs the session's folder; nil if it is empty or too large, or a step is under way.
+// packFiles packs the session's folder; nil if it is empty or too large, or a step is in progress.
 func (s *Session) packFiles(ctx context.Context) *packedFiles {
 	uses, calls := s.usage.now()
 	if uses > 0 || s.Paused() || s.Kernel == oneProcess { // packing needs a command

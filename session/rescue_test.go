@@ -12,7 +12,7 @@ import (
 	"github.com/unitask/unitask/internal/paused"
 )
 
-// answering is a session whose program answers each command with what it prints, and then ends it with 0.
+// answering is a session whose program answers each command with its output, and then ends it with 0.
 func answering(t *testing.T, prints func(command []byte) string) *Session {
 	told, to := io.Pipe()
 	s := without(t, to)
@@ -43,7 +43,7 @@ func answering(t *testing.T, prints func(command []byte) string) *Session {
 	return s
 }
 
-// Files are kept beside a pause only if nothing was called since they were packed, or while.
+// Files are kept beside a pause only if no call came since they were packed, or during it.
 func TestKeptFilesAreOfThePause(t *testing.T) {
 	for name, row := range map[string]struct {
 		during, behind func(*Session)
@@ -85,5 +85,5 @@ func TestKeptFilesAreOfThePause(t *testing.T) {
 	}
 }
 
-// called is a call from somebody else, which has ended.
+// called is a finished call from another client.
 func called(s *Session) { s.usage.begin(true)() }

@@ -17,7 +17,7 @@ import (
 	"github.com/unitask/unitask/netstack/broker"
 )
 
-// What is sealed opens with the home's key, for its session, and is bound to both.
+// Sealed data opens with the home's key, for its session, and is bound to both.
 func TestAttackSealedAuthority(t *testing.T) {
 	home, plain := testdir.Private(t), []byte("-----BEGIN CERTIFICATE of a session, and its key")
 	var all sync.WaitGroup
@@ -91,7 +91,7 @@ func TestAttackSealedAuthority(t *testing.T) {
 	}
 }
 
-// A session that moves to another home is sealed by the key there, and nothing else of it changes.
+// A session that moves to another home is sealed with that home's key, and nothing else of it changes.
 func TestSealedAuthorityMoves(t *testing.T) {
 	from, to, plain := t.TempDir(), t.TempDir(), []byte("certificate and key")
 	sealed, err := sealAuthority(from, "one", plain)

@@ -29,46 +29,46 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Step is code for the session's interpreter of a language. Its definitions stay for the next step, and the value of
-// its last expression comes back.
+// Step is code for the session's interpreter of a language. Its definitions stay for the next step, and the Result
+// contains the value of its last expression.
 type Step struct {
 	Code     string
-	Language string        // js, python or shell; "" is the session's
-	Timeout  time.Duration // 0 is the session's
-	// Files and Dirs come into the machine before it runs, as far as the session's ceiling allows them, and stay. They
-	// belong to the code's user, and replace what is there. A relative path, and its place, is as Request has it.
-	// InlineFiles come into /work.
+	Language string        // js, python or shell; "" means the session's
+	Timeout  time.Duration // 0 means the session's
+	// Files and Dirs are copied into the machine before the step runs, within the session's ceiling, and stay. They belong
+	// to the code's user, and replace existing files. Relative paths are resolved as in Request. InlineFiles are copied
+	// into /work.
 	Files, Dirs []run.Mount
 	InlineFiles []run.InlineFile
-	// Stdout and Stderr receive what it prints while it runs, beside the Result.
+	// Stdout and Stderr receive the output while the step runs, in addition to the Result.
 	Stdout, Stderr io.Writer
-	// ResultBytes bounds each stream in the Result, which has its beginning; 0 is all. The record has all of it.
+	// ResultBytes bounds the beginning of each stream in the Result; 0 means all. The record has all of it.
 	ResultBytes int
-	// Approve, if not nil, is asked while it runs, as IO.Approve is.
+	// Approve, if not nil, answers questions while the step runs, like IO.Approve.
 	Approve run.Approver
 }
 
 // Command is a program that runs in the session's machine, beside the interpreters.
 type Command struct {
-	Args    []string          // the program, looked for on PATH, and its arguments
-	Dir     string            // "" is the session's folder
-	Env     map[string]string // added to the session's
-	Timeout time.Duration     // 0 is the session's
-	Endless bool              // with Timeout 0: no time limit but the session's end
-	Stdin   io.Reader         // as IO.Stdin
-	// Stdout and Stderr receive what it prints while it runs, beside the Result.
+	Args    []string          // the program, searched in PATH, and its arguments
+	Dir     string            // "" means the session's folder
+	Env     map[string]string // in addition to the session's
+	Timeout time.Duration     // 0 means the session's
+	Endless bool              // with Timeout 0: no time limit except the session's end
+	Stdin   io.Reader         // like IO.Stdin
+	// Stdout and Stderr receive the output while the command runs, in addition to the Result.
 	Stdout, Stderr io.Writer
-	ResultBytes    int // as a Step's
-	// Approve, if not nil, is asked while it runs, as IO.Approve is; not of one in the background.
+	ResultBytes    int // like a Step's
+	// Approve, if not nil, answers questions while the command runs, like IO.Approve, except for background commands.
 	Approve run.Approver
-	// Terminal gives it a terminal in the place of its streams, which all goes to Stdout and not
-	// into the Result or the record. It is Endless.
+	// Terminal gives the command a terminal instead of its streams. All output goes to Stdout, and not into the Result or
+	// the record. The command is then Endless.
 	Terminal *run.Terminal
 }
 
-// Run runs a step and returns how it ended. A step that reaches its time limit is interrupted as by
-// Ctrl-C, and the session lives; if that does not end it, its interpreter is killed, and the next
-// step has a new one, which Result.Hints say. Result.Value is the last expression's.
+// Run runs a step and returns how it ended. A step that reaches its time limit is interrupted as by Ctrl-C, and the
+// session continues. If the step does not end then, its interpreter is killed, and the next step has a new one, as
+// Result.Hints report. Result.Value is the value of the last expression.
 func (s *Session) Run(ctx context.Context, step Step) (*run.Result, error) {
 	name := cmp.Or(step.Language, s.Language)
 	lang, _, err := language.Named(name)
@@ -123,7 +123,7 @@ func (s *Session) Run(ctx context.Context, step Step) (*run.Result, error) {
 				return err
 			}
 			got, err := in.Run(timed, step.Code, x.limit, x.stdout, x.stderr)
-			if errors.As(err, new(*supervisor.StartError)) { // nothing of it was there, nor will be
+			if errors.As(err, new(*supervisor.StartError)) { // the interpreter does not exist in this machine
 				s.steps.forget(lang.Name)
 				return policy.Bad("language", lang.Name,
 					"can't be run in this session, which has the %s image: %v; its other interpreters go on", s.Image, err)
@@ -142,7 +142,7 @@ func (s *Session) Run(ctx context.Context, step Step) (*run.Result, error) {
 		})
 }
 
-// start is a command as it is started, if it can be.
+// start returns the start of a command, or an error if the command is invalid.
 func (s *Session) start(c Command) (supervisor.Exec, error) {
 	bad := func(field, value, reason string) (supervisor.Exec, error) {
 		return supervisor.Exec{}, policy.Bad(field, value, "%s", reason)
@@ -165,7 +165,7 @@ func (s *Session) start(c Command) (supervisor.Exec, error) {
 	return supervisor.Exec{Args: c.Args, Env: withEnv(s.env, c.Env), Dir: s.at(c.Dir), Stdin: c.Stdin}, nil
 }
 
-// asked is the request on a command's record.
+// asked returns the request for a command's record.
 func (s *Session) asked(c Command) run.Request {
 	return run.Request{Args: c.Args, Dir: s.at(c.Dir), Env: c.Env}
 }
@@ -253,8 +253,8 @@ func (s *Session) enter(ctx context.Context) (leave func(), err error) {
 	return nil, err
 }
 
-// interpreter is the one of a language; fresh says that it was started for this step, again that there was one before.
-// One step at a time asks for one.
+// interpreter returns the interpreter of a language. fresh means that it was started for this step, again that there
+// was one before. Only one step at a time calls it.
 func (s *Session) interpreter(ctx context.Context, l supervisor.Language,
 ) (in *supervisor.Interpreter, fresh, again bool, err error) {
 	in = s.steps.find(l.Name)
@@ -271,11 +271,11 @@ func (s *Session) interpreter(ctx context.Context, l supervisor.Language,
 	return in, true, again, err
 }
 
-// errOneInterpreter is why a session ends if its interpreter can't be started anew.
+// errOneInterpreter is the reason why a session ends if its interpreter can't be started again.
 var errOneInterpreter = errors.New(
 	"its interpreter had to be ended, and its machine has no other: the nanos kernel has one process")
 
-// stepping is a step that runs.
+// stepping is a running step.
 type stepping struct {
 	s                    *Session
 	asked                run.Request
@@ -296,11 +296,11 @@ func (x *stepping) ended(code, signal int) {
 	}
 }
 
-// wait waits until a command has ended, or is ended with ctx.
+// wait waits until a command ends, by itself or because ctx has ended.
 func (x *stepping) wait(ctx context.Context, cmd *supervisor.Command) error {
 	end, err := cmd.Wait(ctx)
 	var failed *supervisor.StartError
-	if errors.As(err, &failed) { // as a shell has it
+	if errors.As(err, &failed) { // like a shell
 		fmt.Fprintf(x.stderr, "%s\n", failed)
 		end, err = guest.End{Code: 127}, nil
 		if errors.Is(failed, syscall.EACCES) || errors.Is(failed, syscall.ENOEXEC) {
@@ -311,7 +311,7 @@ func (x *stepping) wait(ctx context.Context, cmd *supervisor.Command) error {
 	return err
 }
 
-// hint tells what the step lacked of the network, of modules, and of its language.
+// hint adds hints about what the step lacked: network, modules, or features of its language.
 func (x *stepping) hint() {
 	l, _, err := language.Named(x.asked.Language)
 	if err != nil { // a command
@@ -456,7 +456,7 @@ func also(w, second io.Writer) io.Writer {
 	return io.MultiWriter(w, second)
 }
 
-// begun takes what its machine's run has come to.
+// begun stores the data of the session's run and closes ready.
 func (s *Session) begun(rec *record.Run, redactor *record.Redactor, res *run.Result) {
 	s.ID, s.redactor, s.Policy, s.Kernel, s.accel, s.cloned = rec.ID, redactor, res.Policy, res.Kernel, res.Accelerator,
 		res.Cloned

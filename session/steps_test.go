@@ -13,8 +13,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// A step may not have more time than its session was granted, whatever it asks for; a terminal has
-// that of the session.
+// A step may not have more time than its session was granted, whatever it requests; a terminal has the session's time.
 func TestStepLimit(t *testing.T) {
 	const granted, life = 30 * time.Second, time.Hour
 	for _, row := range []struct{ asked, granted, want time.Duration }{
@@ -32,13 +31,13 @@ func TestStepLimit(t *testing.T) {
 		if got != row.want || (err == nil) != (row.want > 0) {
 			t.Errorf("%s of %s: %s %v, want %s", row.asked, row.granted, got, err, row.want)
 		}
-		if err != nil && !strings.Contains(err.Error(), "one that is started with a longer limit") { // what to do
+		if err != nil && !strings.Contains(err.Error(), "one that is started with a longer limit") { // the remedy
 			t.Error(err)
 		}
 	}
 }
 
-// A name is in an environment once: programs differ in which of two they take.
+// A name is in an environment once, because programs differ in which of two they use.
 func TestWithEnv(t *testing.T) {
 	env := []string{"A=1", "PATH=/bin", "AB=2"}
 	got := withEnv(env, map[string]string{"PATH": "/x", "C": "=", "A": ""})
@@ -47,7 +46,7 @@ func TestWithEnv(t *testing.T) {
 	}
 }
 
-// A language that a run has and a session has not is refused before anything is asked of the machine.
+// A language that runs support and sessions do not is refused before the machine is asked.
 func TestStepLanguage(t *testing.T) {
 	s := newSession(nil, run.Caller{}, policy.SessionLimits{})
 	if _, err := s.Run(
@@ -62,7 +61,7 @@ func TestStepLanguage(t *testing.T) {
 	}
 }
 
-// A step whose machine is gone has no exit code of its own, and none that says that all went well.
+// A step whose machine has ended has no exit code, and none that means success.
 func TestCodeOfNoEnd(t *testing.T) {
 	for why, want := range map[error]run.Outcome{&run.SessionError{ID: "s",
 		Why: "its machine crashed"}: run.OutcomeCrashed, errors.New("its stream broke"): run.OutcomeFailed} {
@@ -74,7 +73,7 @@ func TestCodeOfNoEnd(t *testing.T) {
 		} {
 			told, to := io.Pipe()
 			s := without(t, to)
-			go func() { // the machine dies when the step is under way
+			go func() { // the machine dies during the step
 				_, _ = told.Read(make([]byte, 1))
 				go func() { _, _ = io.Copy(io.Discard, told) }()
 				s.client.Close(why)

@@ -32,8 +32,7 @@ func ParseAccel(s string) (Accel, error) {
 // Host describes what the choice of an accelerator depends on.
 type Host struct {
 	OS, Arch string // in the form of runtime.GOOS and runtime.GOARCH
-	// KVM is nil if /dev/kvm can be opened for reading and writing, by this process and by a QEMU that opens it
-	// itself.
+	// KVM is nil if /dev/kvm can be opened for reading and writing, by this process and by a QEMU that opens it itself.
 	// That does not prove that KVM works: only a boot does.
 	KVM error
 }
@@ -49,8 +48,7 @@ type Rejection struct {
 	Reason string `json:"reason"`
 }
 
-// Candidates returns the accelerators worth booting for a guest, best first, and why each other one is rejected.
-// Asking
+// Candidates returns the accelerators worth booting for a guest, best first, and why each other one is rejected. Asking
 // for an unavailable accelerator is an error.
 func (h Host) Candidates(guest Arch, want Accel) ([]Accel, []Rejection, error) {
 	var good []Accel

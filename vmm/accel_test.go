@@ -14,7 +14,7 @@ func TestCandidates(t *testing.T) {
 		guest Arch
 		want  Accel
 		good  []Accel
-		err   string // part of the error for a wish that can't be had
+		err   string // part of the error for an impossible request
 	}{
 		"linux amd64":                {Host{"linux", "amd64", nil}, AMD64, Auto, []Accel{KVM, TCG}, ""},
 		"linux amd64, arm64 guest":   {Host{"linux", "amd64", nil}, ARM64, Auto, []Accel{TCG}, ""},

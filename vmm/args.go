@@ -42,8 +42,7 @@ type inherited struct {
 	memory            string // the path of Config.Memory, "" without it
 }
 
-// GuestMAC is the address of every machine's network card. Each machine has its own network, so the address need not
-// be
+// GuestMAC is the address of every machine's network card. Each machine has its own network, so the address need not be
 // unique, and a snapshot can keep it.
 const GuestMAC = contract.GuestMAC
 
@@ -56,13 +55,11 @@ const DebugExitPort = contract.DebugExitPort
 // sandboxOptions enable all four groups of system calls that QEMU's own filter can refuse. It can refuse no others.
 const sandboxOptions = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 
-// memoryOptions exclude the guest's memory from core dumps and from the host's page merging, through which one
-// machine
+// memoryOptions exclude the guest's memory from core dumps and from the host's page merging, through which one machine
 // could find out what is in another's memory.
 const memoryOptions = "mem-merge=off,dump-guest-core=off"
 
-// arguments returns QEMU's command line without the program's name. It is pure: the paths of c.Boot are those that
-// QEMU
+// arguments returns QEMU's command line without the program's name. It is pure: the paths of c.Boot are those that QEMU
 // opens.
 func arguments(c Config, at inherited) []string {
 	args := []string{
@@ -177,11 +174,9 @@ func processors(c Config) int { return max(1, int(math.Ceil(c.CPUs))) }
 func onQ35(c Config) bool { return c.Arch == AMD64 && (c.QEMU.NoMicrovm || c.Q35) }
 
 // gic chooses an arm64 machine's interrupt controller. Hardware acceleration uses the best version: KVM can't emulate
-// version 2 on hosts with version 3 only, and HVF in QEMU 11 uses version 3. QEMU 7 has no version 3 for HVF. There
-// is no
-// ITS: HVF has none, and with one Nanos waits forever for its disk's first interrupt. Without it, PCI devices use
-// wired
-// interrupts.
+// version 2 on hosts with version 3 only, and HVF in QEMU 11 uses version 3. QEMU 7 has no version 3 for HVF. There is
+// no ITS: HVF has none, and with one Nanos waits forever for its disk's first interrupt. Without it, PCI devices use
+// wired interrupts.
 func gic(c Config) string {
 	if c.Accel == TCG || (c.Accel == HVF && strings.HasPrefix(c.QEMU.Version, "7.")) {
 		return "gic-version=2"
@@ -195,8 +190,7 @@ const kvmSet = 1
 func accelArg(a Accel, at inherited) string {
 	switch {
 	case a == TCG:
-		// Apart from its RAM, the translation buffer is a machine's largest memory. QEMU's default is up to a quarter
-		// of the
+		// Apart from its RAM, the translation buffer is a machine's largest memory. QEMU's default is up to a quarter of the
 		// host's memory.
 		return "tcg,tb-size=128"
 	case at.kvm != 0:
@@ -206,13 +200,10 @@ func accelArg(a Accel, at inherited) string {
 }
 
 // cpuModel requests everything that the accelerator supports except nested virtualization and performance counters.
-// These help hostile code only, and some nested hosts lack them. Under TCG, five-level page tables are off: with
-// them,
+// These help hostile code only, and some nested hosts lack them. Under TCG, five-level page tables are off: with them,
 // Linux 6.1 can't read its own memory when it checks for faults, and all paths in /proc are "xxxx". erms and fsrm are
-// off
-// too: they make kernel and C library copy and clear with rep movsb and rep stosb, which QEMU emulates byte by byte,
-// at
-// some 3 ns each. Clearing a page took 12 us more, and a boot 20 % longer.
+// off too: they make kernel and C library copy and clear with rep movsb and rep stosb, which QEMU emulates byte by
+// byte, at some 3 ns each. Clearing a page took 12 us more, and a boot 20 % longer.
 func cpuModel(arch Arch, a Accel) string {
 	switch {
 	case a == TCG && arch == ARM64:

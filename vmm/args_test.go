@@ -7,9 +7,8 @@ import (
 	"testing"
 )
 
-// Every argument is expected, and nothing else is there: what a test does not
-// name can't slip into the command line of a machine that holds hostile code.
-// The fraction of a processor is one that has less time.
+// Every argument is expected, and there is no other one. So no unlisted argument can get into the command line of a
+// machine for hostile code. A fraction of a processor is one processor with less time.
 func TestProcessors(t *testing.T) {
 	for cpus, want := range map[float64]int{0: 1, 0.5: 1, 1: 1, 1.5: 2, 64: 64} {
 		if got := processors(Config{CPUs: cpus}); got != want {
@@ -197,8 +196,7 @@ func TestArgs(t *testing.T) {
 	}
 }
 
-// Which processor and interrupt controller a machine has, by QEMU, accelerator, architecture and
-// kernel.
+// A machine's processor and interrupt controller, by QEMU, accelerator, architecture and kernel.
 func TestArgsByHost(t *testing.T) {
 	const v2, best = "gic-version=2,", "gic-version=max,its=off,"
 	type row struct {

@@ -13,8 +13,8 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// What a QEMU whose monitor obeys somebody else may do: its own functions for files,
-// sockets and programs end it, and the machine's end names the system call.
+// Actions of a QEMU whose monitor an attacker controls: its own functions for files, sockets and programs end it, and
+// the machine's end names the system call.
 func TestAttackMonitor(t *testing.T) {
 	socket := func(kind string, rest map[string]any) map[string]any {
 		rest["server"] = false
@@ -73,8 +73,7 @@ func TestAttackMonitor(t *testing.T) {
 	}
 }
 
-// A QEMU that stops itself, and says nothing more, is waited for no longer than the caller wants, and
-// is gone when it is closed.
+// A QEMU that stops itself and is silent delays the caller no longer than it wants, and has ended after a close.
 func TestAttackStopped(t *testing.T) {
 	m, err := startQEMU(t, Config{Arch: AMD64, Accel: TCG}, haltKernel())
 	if err != nil {
@@ -109,7 +108,7 @@ func TestAttackStopped(t *testing.T) {
 	attack.Check(t, "a QEMU that stops itself: its end", "gone", seen)
 }
 
-// Descriptors that a QEMU sends beside what it says stay nowhere.
+// Descriptors that a QEMU sends with its messages are closed.
 func TestAttackSentDescriptors(t *testing.T) {
 	ours, theirs, err := socketPair()
 	if err != nil {

@@ -17,8 +17,7 @@ type Config struct {
 	Boot Boot
 	// NIC is QEMU's end of the network card's stream socket. Start duplicates it; the caller closes its own copy.
 	NIC *os.File
-	// Console receives the guest's output on its serial port as it arrives. A failed Write is ignored: the guest must
-	// not
+	// Console receives the guest's output on its serial port as it arrives. A failed Write is ignored: the guest must not
 	// stall. nil leaves all output in the socket until ReadConsole.
 	Console io.Writer
 	// Memory, if not nil, is a memfd of MemoryMB that becomes the machine's memory. To make a template, it is shared.
@@ -28,8 +27,7 @@ type Config struct {
 	MemoryFile bool
 	// MemoryShared lets a machine with a State change Memory too; Memory is then the machine's own.
 	MemoryShared bool
-	// State, if not nil, is a template's device state (SaveState). The machine then starts stopped and without a
-	// kernel,
+	// State, if not nil, is a template's device state (SaveState). The machine then starts stopped and without a kernel,
 	// and Restore lets it continue.
 	State []byte
 	// Lasting allows saving the state of the devices without the memory (SaveDevices).
@@ -38,12 +36,10 @@ type Config struct {
 	Q35 bool
 	// Paused leaves the processor stopped until Resume.
 	Paused bool
-	// Keep makes a guest that shuts down, resets or panics stop the machine instead of ending it. The guest then has
-	// no
+	// Keep makes a guest that shuts down, resets or panics stop the machine instead of ending it. The guest then has no
 	// device to make QEMU exit.
 	Keep bool
-	// GDB, if not nil, is a listening stream socket for gdb's remote protocol. Start duplicates it. A connecting
-	// client
+	// GDB, if not nil, is a listening stream socket for gdb's remote protocol. Start duplicates it. A connecting client
 	// stops the processor.
 	GDB *os.File
 	// LogItems selects the items of QEMU's own log (-d's form) that go to Log; "" means none. Writes must not block.
@@ -63,7 +59,6 @@ func fileSize(cfg Config) uint64 {
 	return 0
 }
 
-// addressSpaceExtra bounds what QEMU maps in addition to the guest's memory: itself, its libraries, thread stacks and
-// a
+// addressSpaceExtra bounds what QEMU maps in addition to the guest's memory: itself, its libraries, thread stacks and a
 // translation buffer.
 const addressSpaceExtra = 4 << 30

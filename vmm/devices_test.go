@@ -16,8 +16,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// devices are what a machine has, by QEMU's names: what hostile code can hit. docs/security.md
-// publishes the list.
+// devices are a machine's devices, by QEMU's names: the targets of hostile code. docs/security.md publishes the list.
 var devices = map[board][]string{
 	{AMD64, false, "acpi=on,pit=off,pic=off"}: {"acpi-ged-x86", "fw_cfg_io", "ioapic", "isa-debug-exit", "isa-serial",
 		"isabus-bridge", "kvmvapic", "mc146818rtc",
@@ -35,8 +34,8 @@ var devices = map[board][]string{
 
 type board struct {
 	arch Arch
-	q35  bool // of a QEMU that has no microvm
-	// options are the kernel's, linux's and nanos' (image.Boot).
+	q35  bool // of a QEMU without microvm
+	// options are the options of the kernels linux and nanos (image.Boot).
 	options string
 }
 
@@ -95,7 +94,7 @@ func TestAttackDevices(t *testing.T) {
 	}
 }
 
-// What hack/qemu-fuzz has QEMU's own fuzzer at is what a microvm has, but for the exit device.
+// hack/qemu-fuzz runs QEMU's own fuzzer on a microvm's devices, except for the exit device.
 func TestAttackFuzzedDevices(t *testing.T) {
 	text, err := os.ReadFile("../hack/qemu-fuzz")
 	if err != nil {

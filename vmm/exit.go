@@ -9,8 +9,7 @@ import (
 type Exit struct {
 	Code   int    `json:"code"`   // exit code; -1 if Signal is set
 	Signal string `json:"signal"` // "killed", …; "" for an ordinary exit
-	// Denied is the system call for which the jail killed QEMU: "connect". Such a call means that the guest broke out
-	// of
+	// Denied is the system call for which the jail killed QEMU: "connect". Such a call means that the guest broke out of
 	// QEMU, or that the list lacks a call of this QEMU.
 	Denied string `json:"denied,omitempty"`
 	// OutOfMemory means that the kernel killed QEMU because it exceeded the memory limit for machines of its kind.

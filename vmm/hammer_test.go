@@ -20,24 +20,23 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// hammerTime is how long the hostile guest is let at it. $UNITASK_HAMMER is another
-// duration, for hours of it, and $UNITASK_HAMMER_SEED the first seed (hack/hammer).
+// hammerTime is how long the hostile guest runs. $UNITASK_HAMMER is another duration, for hours, and
+// $UNITASK_HAMMER_SEED the first seed (hack/hammer).
 const hammerTime = 10 * time.Second
 
-// hammerEach is how long one machine is hammered: long enough for thousands of rounds,
-// short enough for several seeds.
+// hammerEach is how long one machine runs: long enough for thousands of rounds, short enough for several seeds.
 const hammerEach = 4 * time.Second
 
-// hammerLeast is what a machine is given at least: one that begins late has begun by then.
+// hammerLeast is a machine's minimum time: even a slow one has started by then.
 const hammerLeast = 2 * time.Second
 
-// maxHammered bounds what a machine of 64 MiB may hold in our host's memory, whatever its
-// guest does: its memory, a translation buffer of 128 MiB, QEMU itself.
+// maxHammered limits the host memory of a machine of 64 MiB, whatever its guest does: its memory, a translation buffer
+// of 128 MiB, QEMU itself.
 const maxHammered = 420 << 20
 
-// A guest of ours in ring 0 hammers the devices of real machines at random: ports, memory
-// of devices, virtqueues with lengths, loops, indirect tables and indices that lie. Only
-// the host is judged. A machine may end; then another one starts from the next seed.
+// A test guest in ring 0 attacks the devices of real machines at random: ports, memory of devices, virtqueues with
+// false lengths, loops, indirect tables and indices. Only the host is checked. A machine may end; then another one
+// starts with the next seed.
 func TestAttackHammer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts QEMU; not in -short")
@@ -114,7 +113,7 @@ func TestAttackHammer(t *testing.T) {
 	attack.Check(t, "a guest in ring 0 hammers its devices: what is left behind", "nothing", seen)
 }
 
-// stillAtIt is the end of a machine that its guest did not bring down.
+// stillAtIt is the end of a machine that its guest did not end.
 const stillAtIt = "still at it"
 
 type hammered struct {
@@ -122,7 +121,7 @@ type hammered struct {
 	rounds int
 	end    string // of the machine: "killed by us", "signal: aborted", …
 	denied string
-	memory int64 // the most that its process held
+	memory int64 // the peak memory of its process
 }
 
 // hammer runs one machine for a while.
@@ -171,8 +170,7 @@ func hammer(t *testing.T, qemu QEMU, boot Boot, last time.Duration) (h hammered)
 	return h
 }
 
-// noise is what the network sends to the guest, so that receiving queues are used: frames
-// of any length. What comes is thrown away.
+// noise sends frames of any length to the guest, so that receive queues are used. It discards the guest's frames.
 func noise(conn net.Conn) {
 	go func() { _, _ = io.Copy(io.Discard, conn) }()
 	frame := make([]byte, 4+9000)
@@ -187,7 +185,7 @@ func noise(conn net.Conn) {
 	}
 }
 
-// resident is a process's memory, 0 when it is gone.
+// resident returns a process's memory, 0 after its end.
 func resident(pid int) int64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {

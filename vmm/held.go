@@ -39,12 +39,10 @@ func usesKVM(q QEMU, accel Accel) jail.KVM {
 	return jail.KVMOpened
 }
 
-// MapsFiles reports whether a QEMU, in its jail, can use a template's own file as memory (Config.MemoryFile). QEMU
-// 8.2 can
-// map a file that it opens for reading only. An older QEMU opens the file for writing, but receives a descriptor for
-// reading, of which it maps private pages as well. Landlock and the filter keep a broken QEMU from doing more than
-// that,
-// whoever owns the file.
+// MapsFiles reports whether a QEMU, in its jail, can use a template's own file as memory (Config.MemoryFile). QEMU 8.2
+// can map a file that it opens for reading only. An older QEMU opens the file for writing, but receives a descriptor
+// for reading, of which it maps private pages as well. Landlock and the filter keep a broken QEMU from doing more than
+// that, whoever owns the file.
 func MapsFiles(q QEMU) bool { return (q.opensReadOnly() || jail.CanGive()) && jail.Confines(q.Program) }
 
 // ErrNotHeld means that a QEMU must not get a file because its jail does not hold.
@@ -63,8 +61,7 @@ func holds(p *jail.Process, file, given bool) error {
 }
 
 // CanShareProcessor returns nil if a machine can be limited to a fraction of a processor's time on this host.
-// Otherwise,
-// the error includes the remedy.
+// Otherwise, the error includes the remedy.
 func CanShareProcessor() error {
 	if err := jail.CanShare(); err != nil {
 		return fmt.Errorf("a fraction of a processor wants a control group with the cpu controller: %w", err)

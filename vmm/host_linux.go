@@ -14,8 +14,7 @@ import (
 )
 
 // openBoot opens the boot files and replaces their paths by descriptors, which QEMU can open without access to the
-// host's
-// folders.
+// host's folders.
 func openBoot(b Boot, files []*os.File) (Boot, []*os.File, error) {
 	open := func(path *string) error {
 		if *path == "" {

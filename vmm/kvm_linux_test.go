@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A machine runs, stops and goes on with KVM in its jail, whose filter lists KVM's
-// requests. Where QEMU's user may not open /dev/kvm there is no such machine.
+// A machine runs, stops and continues with KVM in its jail, whose filter lists KVM's requests. If QEMU's user may not
+// open /dev/kvm, there is no such machine.
 func TestKVM(t *testing.T) {
 	if _, err := os.Stat("/dev/kvm"); err != nil {
 		t.Skipf("no KVM: %v", err)

@@ -14,7 +14,7 @@ import (
 )
 
 type qMPDetachRow struct {
-	before, after string // QEMU sends them before and while the monitor leaves
+	before, after string // QEMU's output before and while the monitor detaches
 	ok            bool
 }
 
@@ -29,8 +29,7 @@ func qMPDetachRows(event string) map[string]qMPDetachRow {
 	}
 }
 
-// A connection goes from one monitor to the next between two messages, also where QEMU
-// has sent half of one.
+// A connection changes from one monitor to the next between two messages, even if QEMU has sent half of one.
 func TestQMPDetach(t *testing.T) {
 	const event = `{"event": "RESUME", "timestamp": {"seconds": 1, "microseconds": 2}}` + "\n"
 	for name, c := range qMPDetachRows(event) {
@@ -80,7 +79,7 @@ func TestQMPDetach(t *testing.T) {
 				_ = own.Control(func(fd uintptr) { waiting, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
 			}
 			if c.after != "" {
-				go func() { // when half has been read
+				go func() { // after half of it was read
 					for !m.isLeaving() {
 						runtime.Gosched()
 					}
@@ -103,7 +102,7 @@ func TestQMPDetach(t *testing.T) {
 	}
 }
 
-// adoptDetached goes on with a monitor that was detached.
+// adoptDetached continues with a detached monitor.
 func adoptDetached(t *testing.T, m *Monitor, f *os.File, theirs net.Conn, answer func(m *Monitor) error) {
 	t.Helper()
 	if err := m.Do(t.Context(), "cont", nil, nil); err == nil {
@@ -115,7 +114,7 @@ func adoptDetached(t *testing.T, m *Monitor, f *os.File, theirs net.Conn, answer
 	}
 	next := AdoptMonitor(conn)
 	t.Cleanup(func() { next.Disconnect() })
-	// What the last one's command is answered late is nobody's.
+	// A late answer to the last monitor's command belongs to nobody.
 	_, _ = io.WriteString(theirs, `{"return": {}, "id": "1"}`+"\n")
 	if err := answer(next); err != nil {
 		t.Error(err)

@@ -6,8 +6,7 @@ import (
 )
 
 // logLines separates QEMU's own messages from its log: both are on stderr, since the jail lets QEMU create no file.
-// QEMU's
-// messages begin with its name.
+// QEMU's messages begin with its name.
 type logLines struct {
 	program  string
 	own, log io.Writer

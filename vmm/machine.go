@@ -82,8 +82,7 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 		Given:   given,
 		Program: cfg.QEMU.Program, Args: arguments(cfg, at), Files: files, Reads: cfg.Boot.paths(), Stderr: stderr,
 		Open: cfg.NoJail,
-		// Each malloc arena reserves 64 MiB of address space, which is limited. On a host with many cores, a machine
-		// would
+		// Each malloc arena reserves 64 MiB of address space, which is limited. On a host with many cores, a machine would
 		// create many arenas.
 		Env:      []string{"PATH=/usr/bin:/bin", "MALLOC_ARENA_MAX=2"},
 		FileSize: fileSize(cfg), KVM: kvm, Listens: cfg.GDB != nil,
@@ -117,8 +116,7 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 }
 
 // inherit returns the files that QEMU inherits as descriptors from 3 on, and their numbers in QEMU. The caller closes
-// the
-// files from opened on. inherit changes the paths of cfg.Boot to those that QEMU opens.
+// the files from opened on. inherit changes the paths of cfg.Boot to those that QEMU opens.
 func inherit(cfg *Config, theirs [3]*os.File, kvm jail.KVM) (files []*os.File, opened int, at inherited, err error) {
 	files = append([]*os.File{cfg.NIC}, theirs[:]...)
 	at = inherited{nic: 3, qmp: 4, console: 5}
@@ -147,8 +145,7 @@ func inherit(cfg *Config, theirs [3]*os.File, kvm jail.KVM) (files []*os.File, o
 }
 
 // Seal keeps QEMU from opening any more files, even its own. Call it when all of QEMU is set up: when the guest runs,
-// or
-// when the monitor has answered, which seals QEMU by itself. QEMU's greeting is earlier than that. An error ends the
+// or when the monitor has answered, which seals QEMU by itself. QEMU's greeting is earlier than that. An error ends the
 // machine. Seal may be called more than once.
 func (m *Machine) Seal() error {
 	if m.seal == nil {
@@ -231,8 +228,7 @@ func (m *Machine) Status() (Exit, error) {
 	}
 }
 
-// Close kills the machine and frees all its resources. It may be called more than once and by several goroutines.
-// Each
+// Close kills the machine and frees all its resources. It may be called more than once and by several goroutines. Each
 // call returns when everything is freed.
 func (m *Machine) Close() error {
 	m.closeOnce.Do(func() {
@@ -268,8 +264,7 @@ func socketPair() (ours net.Conn, theirs *os.File, err error) {
 	return ours, theirs, nil
 }
 
-// diskRate bounds the bytes a second that a machine reads from disks, and those that it writes. A start reads the
-// disk
+// diskRate bounds the bytes a second that a machine reads from disks, and those that it writes. A start reads the disk
 // once, mostly from the host's memory. A broken QEMU must not occupy the disks.
 const diskRate = 256 << 20
 

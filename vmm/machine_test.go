@@ -20,8 +20,8 @@ import (
 	"github.com/unitask/unitask/vmm/jail"
 )
 
-// startQEMU starts this host's QEMU on a kernel, with 64 MiB and a network card whose
-// other end nobody reads. The test is skipped where there is no such QEMU.
+// startQEMU starts this host's QEMU on a kernel, with 64 MiB and a network card whose other end nobody reads. Without
+// such a QEMU it skips the test.
 func startQEMU(t *testing.T, cfg Config, kernel []byte) (*Machine, error) {
 	t.Helper()
 	if testing.Short() {
@@ -50,8 +50,8 @@ func startQEMU(t *testing.T, cfg Config, kernel []byte) (*Machine, error) {
 	return m, err
 }
 
-// haltKernel is a multiboot kernel of three instructions (Multiboot 0.6.96: the
-// address fields say where it goes): cli; hlt; jmp.
+// haltKernel is a multiboot kernel of three instructions: cli; hlt; jmp (Multiboot 0.6.96: the address fields give its
+// place).
 func haltKernel() []byte {
 	const load = 0x100000
 	header := []uint32{0x1BADB002, 0x00010000, 0xE4514FFE, load, load, load + 64, load + 64, load + 32}
@@ -64,7 +64,7 @@ func haltKernel() []byte {
 	return k.Bytes()
 }
 
-// QEMU's own messages are told from its log, however the two are cut.
+// QEMU's own messages are separated from its log, however the two are split.
 func TestLogLines(t *testing.T) {
 	var own, log strings.Builder
 	l := &logLines{program: "qemu: ", own: &own, log: &log}
@@ -90,7 +90,7 @@ func TestMachine(t *testing.T) {
 	if st, err := q.QueryStatus(); err != nil || !st.Running {
 		t.Errorf("%+v %v", st, err)
 	}
-	missing := slices.DeleteFunc(m.Jail.Missing(), func(l Layer) bool { // control groups, which a host gives us or not
+	missing := slices.DeleteFunc(m.Jail.Missing(), func(l Layer) bool { // control groups, which a host may not give us
 		return slices.Contains([]string{jail.LimitGroupMemory, jail.LimitTasks, jail.LimitCPU, jail.LimitIO}, l.Name)
 	})
 	if os.Getuid() == 0 && len(missing) > 0 {
@@ -106,7 +106,7 @@ func TestMachine(t *testing.T) {
 			t.Errorf("no limit on %s:\n%s", want, limits)
 		}
 	}
-	if os.Getuid() == 0 { // what holds it, as the kernel sees it
+	if os.Getuid() == 0 { // its confinement, as the kernel sees it
 		status, err := os.ReadFile("/proc/" + strconv.Itoa(m.Pid()) + "/status")
 		if err != nil {
 			t.Fatal(err)
@@ -186,8 +186,7 @@ func TestSocketPairIsPrivate(t *testing.T) {
 	}
 }
 
-// What the jail costs: from Start to QMP's greeting and to the end, with it and without
-// it, one after the other in the same loop.
+// The cost of the jail: from Start to QMP's greeting and to the end, with it and without it, in turn in the same loop.
 func BenchmarkJail(b *testing.B) {
 	qemu, err := FindQEMU(b.Context(), AMD64, nil)
 	if err != nil {

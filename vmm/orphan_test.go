@@ -15,11 +15,10 @@ import (
 	"github.com/unitask/unitask/internal/testwait"
 )
 
-// orphanMemory tells this test's machines from others, in MiB.
+// orphanMemory distinguishes this test's machines from others, in MiB.
 const orphanMemory = 71
 
-// Whoever starts machines is killed at any moment, also while it starts one: none
-// outlives it.
+// A process that starts machines is killed at any moment, even during a start: no machine outlives it.
 func TestNoOrphans(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the death of a parent is noticed on Linux only")
@@ -59,7 +58,7 @@ func TestNoOrphans(t *testing.T) {
 	}
 }
 
-// orphans are the processes of such machines.
+// orphans returns the processes of such machines.
 func orphans() (pids []string) {
 	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, name := range lines {
@@ -71,7 +70,7 @@ func orphans() (pids []string) {
 	return pids
 }
 
-// startForEver starts machines by two threads until it is killed.
+// startForEver starts machines in two threads until it is killed.
 func startForEver(t *testing.T, kernel string) {
 	qemu, err := FindQEMU(t.Context(), AMD64, nil)
 	if err != nil {

@@ -9,8 +9,7 @@ import (
 const memoryBlock = "mem"
 
 // Place returns a device state from which a machine starts with content in its memory: at these offsets of
-// Config.Memory,
-// a page each. The memory's file is not changed: a clone has its own pages.
+// Config.Memory, a page each. The memory's file is not changed: a clone has its own pages.
 func Place(state []byte, offsets []int64, content []byte) ([]byte, error) {
 	memory, err := readMemory(state)
 	if err != nil {

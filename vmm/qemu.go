@@ -69,8 +69,7 @@ func (forgetful) Get(string) (string, bool) { return "", false }
 func (forgetful) Put(string, string)        {}
 
 // Variable names the environment variable with QEMU's location: a folder with its programs, or the program for the
-// host's
-// own architecture.
+// host's own architecture.
 const Variable = "UNITASK_QEMU"
 
 // prefixes are the folders of Homebrew and MacPorts. Desktops start programs without these on PATH.
@@ -179,8 +178,7 @@ func lacksMicrovm(machines string) bool {
 	return q35
 }
 
-// examine lists the files of a QEMU: its libraries, the accelerators that are separate modules, and the folders that
-// it
+// examine lists the files of a QEMU: its libraries, the accelerators that are separate modules, and the folders that it
 // searches for firmware. If the files can't be listed, the jail lacks the layers that depend on the list.
 func examine(ctx context.Context, path string) (jail.Program, error) {
 	real, err := filepath.EvalSymlinks(path)
@@ -228,8 +226,7 @@ func queryVersion(ctx context.Context, path string, options ...string) (string, 
 }
 
 // errNoAnswer means that a program timed out, could not be started, or was killed. This tells nothing about the
-// program's
-// abilities, so the result is not cached.
+// program's abilities, so the result is not cached.
 var errNoAnswer = errors.New("no answer")
 
 // ask runs a program and returns its output.

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// script puts an executable of that name on an otherwise empty PATH.
+// script puts an executable with that name on an otherwise empty PATH.
 func script(t *testing.T, name, text string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -68,8 +68,8 @@ type memory map[string]string
 func (m memory) Get(key string) (string, bool) { v, ok := m[key]; return v, ok }
 func (m memory) Put(key, value string)         { m[key] = value }
 
-// A host that is too busy for an answer in time, or that kills who would give it, is not remembered as one whose QEMU
-// can't do what it was asked about.
+// If a host is too busy to answer in time, or kills the process that would, QEMU is not remembered as lacking the
+// feature.
 func TestNoAnswer(t *testing.T) {
 	before := versionTimeout
 	defer func() { versionTimeout = before }()
@@ -107,7 +107,7 @@ func TestNoAnswer(t *testing.T) {
 	}
 }
 
-// Where QEMU is looked for, and what is said where it is not.
+// Where QEMU is searched for, and the error if it is missing.
 func TestLocate(t *testing.T) {
 	own, other := AMD64, ARM64
 	if runtime.GOARCH == "arm64" {
@@ -156,16 +156,17 @@ func TestLocate(t *testing.T) {
 	}
 }
 
-// Which builds have no microvm.
+// Which builds lack microvm.
 func TestLacksMicrovm(t *testing.T) {
 	const head = "Supported machines are:\n"
 	for list, want := range map[string]bool{
 		head + "microvm              microvm (i386)\npc-q35-7.2           Standard PC\nnone                 empty machine\n": false,
 		head + "pc                   RHEL 7.6.0 PC\nq35                  RHEL-9.4.0 PC (Q35 + ICH9, 2009)\n":                 true,
 		head + "pc-q35-rhel9.4.0     RHEL-9.4.0 PC (Q35 + ICH9, 2009)\nnone                 empty machine\n":                 true,
-		head + "virt                 QEMU 10.0 ARM Virtual Machine\n":                                                        false, // of another architecture
-		"QEMU emulator version 8.0.1\n": false,
-		"":                              false,
+		// of another architecture
+		head + "virt                 QEMU 10.0 ARM Virtual Machine\n": false,
+		"QEMU emulator version 8.0.1\n":                               false,
+		"":                                                            false,
 	} {
 		if got := lacksMicrovm(list); got != want {
 			t.Errorf("%q: %v", list, got)

@@ -51,8 +51,7 @@ type Monitor struct {
 
 var _ qmp.Monitor = (*Monitor)(nil)
 
-// Bounds on what QEMU may send. query-qmp-schema answers with some 300 KiB. A broken QEMU must not fill this
-// process's
+// Bounds on what QEMU may send. query-qmp-schema answers with some 300 KiB. A broken QEMU must not fill this process's
 // memory.
 const (
 	maxQMPReply  = 4 << 20
@@ -146,8 +145,7 @@ func (m *Monitor) Disconnect() error {
 // Done returns a channel that is closed when QEMU has closed the connection.
 func (m *Monitor) Done() <-chan struct{} { return m.done }
 
-// Run sends one command ({"execute": …}) and returns the whole reply ({"return": …}). It blocks until the reply
-// arrives
+// Run sends one command ({"execute": …}) and returns the whole reply ({"return": …}). It blocks until the reply arrives
 // or the connection ends.
 func (m *Monitor) Run(command []byte) ([]byte, error) {
 	return m.RunContext(context.Background(), command)
@@ -297,8 +295,7 @@ func (m *Monitor) Do(ctx context.Context, name string, arguments, result any) er
 	}{result})
 }
 
-// Events returns QEMU's events from now on. The channel holds the newest events; a slow reader loses the oldest. It
-// is
+// Events returns QEMU's events from now on. The channel holds the newest events; a slow reader loses the oldest. It is
 // closed when ctx or the connection ends.
 func (m *Monitor) Events(ctx context.Context) (<-chan qmp.Event, error) {
 	ch := make(chan qmp.Event, eventBacklog)

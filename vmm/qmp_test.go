@@ -23,7 +23,7 @@ import (
 
 const greeting = `{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}, "package": "Debian"}, "capabilities": ["oob"]}}` + "\n"
 
-// fakeQEMU greets and answers each command by answer, which may write anything.
+// fakeQEMU greets and answers each command with answer, which may write anything.
 func fakeQEMU(t *testing.T, answer func(w io.Writer, name, id string)) *Monitor {
 	t.Helper()
 	ours, theirs := net.Pipe()
@@ -59,8 +59,7 @@ func fakeQEMU(t *testing.T, answer func(w io.Writer, name, id string)) *Monitor 
 	return m
 }
 
-// The first of the four defects of go-qemu's own monitor: a reply is overwritten
-// by the event that follows it at once.
+// The first of the four defects of go-qemu's own monitor: the event that follows a reply at once overwrites it.
 func TestQMPReplyBeforeEvent(t *testing.T) {
 	m := fakeQEMU(t, func(w io.Writer, name, id string) {
 		fmt.Fprintf(w, `{"return": {"said": %q}, "id": %q}`+"\n"+
@@ -98,7 +97,7 @@ func TestQMPUnreadEvents(t *testing.T) {
 	if _, err := m.Run([]byte(`{"execute": "x"}`)); err != nil {
 		t.Fatal(err)
 	}
-	// What is kept is the newest.
+	// The newest are kept.
 	var last qmp.Event
 	for range eventBacklog {
 		last = <-events
@@ -126,7 +125,7 @@ func TestQMPLongReply(t *testing.T) {
 	}
 }
 
-// The fourth: a command can't be given up.
+// The fourth: a command can't be cancelled.
 func TestQMPContext(t *testing.T) {
 	givenUp := make(chan struct{})
 	m := fakeQEMU(t, func(w io.Writer, name, id string) {
@@ -147,8 +146,8 @@ func TestQMPContext(t *testing.T) {
 	}
 }
 
-// A command whose context ends when it has just been sent does not take the connection's time to
-// write from those that follow, nor one that waits to be written from the one before it.
+// A command whose context ends just after it was sent does not affect the write deadline of later ones. A waiting
+// command does not affect that of the one before it.
 func TestQMPEndsAfterSend(t *testing.T) {
 	m := fakeQEMU(t, func(w io.Writer, name, id string) {
 		fmt.Fprintf(w, `{"return": {}, "id": %q}`+"\n", id)
@@ -178,7 +177,7 @@ func TestQMPEndsAfterSend(t *testing.T) {
 type sentThen struct {
 	net.Conn
 	then func()
-	set  chan struct{} // has room for what is set
+	set  chan struct{} // has room for each deadline
 }
 
 func (c *sentThen) Write(p []byte) (int, error) {
@@ -208,7 +207,7 @@ func TestQMPRefusal(t *testing.T) {
 	}
 }
 
-// A QEMU that was broken out of is hostile too.
+// A compromised QEMU is hostile, too.
 func TestQMPHostile(t *testing.T) {
 	for name, text := range map[string]string{
 		"not JSON":      "hello\n",
@@ -242,7 +241,7 @@ func TestQMPHostile(t *testing.T) {
 	}
 }
 
-// go-qemu's typed commands work on our monitor.
+// go-qemu's typed commands work with our monitor.
 func TestQMPRaw(t *testing.T) {
 	m := fakeQEMU(t, func(w io.Writer, name, id string) {
 		if name == "query-status" {
@@ -319,8 +318,8 @@ func attackQMPRows(
 	}
 }
 
-// A QEMU that was broken out of speaks QMP as it likes: what it sends is bounded, what it
-// owes is waited for no longer than the caller likes, and what it says is not believed.
+// A compromised QEMU sends any QMP. Its data is limited, its missing answers delay no caller longer than it wants, and
+// its messages are not trusted.
 func TestAttackQMP(t *testing.T) {
 	const command = "query-status"
 	answered := func(text string) func(w net.Conn, id string) {
@@ -385,7 +384,7 @@ func TestAttackQMP(t *testing.T) {
 	}
 }
 
-// lateReader is a connection whose reader learns that its peer is gone after a write has.
+// lateReader is a connection whose reader notices the end of its peer after a write has.
 type lateReader struct {
 	net.Conn
 	written chan struct{}
@@ -402,7 +401,7 @@ func (c lateReader) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// A QEMU that is gone is said to be gone, whoever sees it first.
+// The error says that QEMU has ended, whoever notices it first.
 func TestMonitorGoneAtWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()
@@ -415,7 +414,7 @@ func TestMonitorGoneAtWrite(t *testing.T) {
 	})
 }
 
-// Who waits for the greeting has its own time, also behind somebody who has more.
+// A wait for the greeting has its own time limit, even behind another one with a longer limit.
 func TestMonitorConnectTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()

@@ -47,7 +47,7 @@ func relayTo(t *testing.T, m *Monitor, grant func(Access, json.RawMessage) error
 	return ours.(*net.UnixConn)
 }
 
-// What a console may do with each access, and what comes of it.
+// What a console may do with each access, and the results.
 func TestAttackRelay(t *testing.T) {
 	secret := errors.New("the machine holds secrets")
 	for _, c := range []struct{ name, access, command, want string }{
@@ -117,7 +117,7 @@ func TestAttackRelay(t *testing.T) {
 	}
 }
 
-// A client's id comes back, and events come to it.
+// A client's id comes back, and events reach it.
 func TestRelay(t *testing.T) {
 	m := fakeQEMU(t, func(w io.Writer, name, id string) {
 		fmt.Fprintf(w, `{"event": "STOP", "timestamp": {"seconds": 1, "microseconds": 2}}`+"\n"+
@@ -148,7 +148,7 @@ func TestRelay(t *testing.T) {
 	}
 }
 
-// A command line without end ends the connection, not the machine's monitor.
+// An endless command line ends the connection, not the machine's monitor.
 func TestRelayEndlessLine(t *testing.T) {
 	m := fakeQEMU(t, func(w io.Writer, name, id string) { fmt.Fprintf(w, `{"return": {}, "id": %q}`+"\n", id) })
 	conn := relayTo(t, m, nil)
@@ -166,7 +166,7 @@ func TestRelayEndlessLine(t *testing.T) {
 	}
 }
 
-// A state that was saved at a breakpoint, or for Xen, says paused, and nothing else is changed.
+// A state saved at a breakpoint, or for Xen, becomes paused, and nothing else changes.
 func TestPausedState(t *testing.T) {
 	state := "before\x0bglobalstate\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x06debug\x00\x00\x00after"
 	want := strings.Replace(state, "\x06debug\x00\x00", "\x07paused\x00", 1)

@@ -12,8 +12,7 @@ import (
 
 // A snapshot is a stopped machine's memory, which is a file (Config.Memory), and the state of its devices. QEMU's
 // migration saves and loads the state; x-ignore-shared leaves out the memory, which the file already holds. The state
-// is
-// sent over an inherited socket: QEMU may not spawn, and needs no path.
+// is sent over an inherited socket: QEMU may not spawn, and needs no path.
 
 // stateFD is the descriptor in QEMU of the socket for the incoming state.
 const stateFD = 6
@@ -59,10 +58,8 @@ func (m *Machine) StopAndSave(ctx context.Context) ([]byte, error) {
 }
 
 // SaveDevices is StopAndSave for a machine with its own pages that was started Lasting from a state. The memory stays
-// in
-// place and is not part of the result, except for the firmware. QEMU has this function for Xen, whose memory QEMU
-// does
-// not own either.
+// in place and is not part of the result, except for the firmware. QEMU has this function for Xen, whose memory QEMU
+// does not own either.
 func (m *Machine) SaveDevices(ctx context.Context, from []byte) ([]byte, error) {
 	devices, err := m.saveDevices(ctx)
 	var memory memorySections
@@ -118,17 +115,15 @@ func (m *Machine) saveDevices(ctx context.Context) ([]byte, error) {
 }
 
 // The form of a state (migration/savevm.c). It begins with magic and version. A migration's state then has a section
-// about
-// the machine, and memory sections, which name external memory and contain the rest. The devices' sections and an end
-// follow, and in a migration's state a description, which may be empty.
+// about the machine, and memory sections, which name external memory and contain the rest. The devices' sections and an
+// end follow, and in a migration's state a description, which may be empty.
 const (
 	stateHead     = 8
 	deviceSection = 4                      // its type
 	noDescription = "\x06\x00\x00\x00\x00" // type and length
 )
 
-// splice combines the beginning of the state from with new firmware and with devices in Xen's form. The machine
-// started
+// splice combines the beginning of the state from with new firmware and with devices in Xen's form. The machine started
 // from that state.
 func splice(from []byte, memory memorySections, firmware, devices []byte) ([]byte, error) {
 	if len(devices) <= stateHead || !bytes.Equal(from[:stateHead], devices[:stateHead]) ||
@@ -143,8 +138,7 @@ func splice(from []byte, memory memorySections, firmware, devices []byte) ([]byt
 }
 
 // pausedState changes a device state to say that the machine is paused, so that it continues only on command. A state
-// saved at a breakpoint says "debug", in which a machine can't start, and one of Xen's form says "running". QEMU
-// stores
+// saved at a breakpoint says "debug", in which a machine can't start, and one of Xen's form says "running". QEMU stores
 // the state's name after the section's name, instance and version: its length with the NUL, and 100 bytes
 // (migration/global_state.c).
 func pausedState(state []byte) []byte {

@@ -24,9 +24,9 @@ func testMemory(page string) string {
 		"\x03\x00\x00\x00\x02" + "\x00\x00\x00\x00\x00\x00\x00\x02\x07pc.bios\x00" + testFoot
 }
 
-// A state of Xen's form becomes one of a migration's, with the firmware of now, and nothing else does.
+// A state in Xen's form becomes one of a migration, with the current firmware, and no other state does.
 func TestSplice(t *testing.T) {
-	// What the guest has written looks like the end of memory, and a device behind it.
+	// The guest has written data that looks like the end of memory and a device after it.
 	planted := testFoot + "\x03\x00\x00\x00\x02" + testFoot + testTimer
 	page := planted + strings.Repeat("p", guestPage-len(planted))
 	now := strings.Repeat("n", guestPage)
@@ -63,12 +63,12 @@ func TestSplice(t *testing.T) {
 	}
 }
 
-// hugeFirmware is a machine's memory that says that it has a firmware of 1<<63 bytes.
+// hugeFirmware is a machine's memory that claims a firmware of 1<<63 bytes.
 const hugeFirmware = "\x01" + testRAM + "\x80\x00\x00\x00\x00\x00\x00\x04" +
 	"\x07pc.bios\x80\x00\x00\x00\x00\x00\x00\x00" + "\x00\x00\x00\x00\xff\xff\xf0\x00" +
 	testFoot + "\x03\x00\x00\x00\x02" + testFoot
 
-// A firmware of a size that none has is an error, before there is room for it.
+// A firmware of an impossible size is an error, before memory is allocated for it.
 func TestFirmwareSize(t *testing.T) {
 	if m, err := readMemory([]byte(testHead + testAbout + hugeFirmware)); err == nil {
 		t.Errorf("%+v", m)
@@ -99,7 +99,7 @@ func FuzzMemory(f *testing.F) {
 	})
 }
 
-// What is placed comes behind the memory's sections, as pages of the memory, and before the devices.
+// The marker comes after the memory's sections, as pages of the memory, and before the devices.
 func TestPlace(t *testing.T) {
 	memory := testHead + testAbout + testMemory(strings.Repeat("p", guestPage))
 	state := []byte(memory + testTimer + "devices" + noDescription)

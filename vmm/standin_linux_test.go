@@ -18,7 +18,7 @@ import (
 func standIn(t *testing.T, q QEMU, cfg Config, script string) Exit {
 	t.Helper()
 	dir := t.TempDir()
-	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) { // QEMU's user must reach it
+	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) { // QEMU's user must be able to reach it
 		if err := os.Chmod(d, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -47,8 +47,8 @@ func standIn(t *testing.T, q QEMU, cfg Config, script string) Exit {
 	return exit
 }
 
-// What a machine's end says of its guest: QEMU's own failures are told from a status that the
-// guest gave, and a warning is no failure.
+// What a machine's end says of its guest: QEMU's own failures differ from a status of the guest, and a warning is not a
+// failure.
 func TestEnds(t *testing.T) {
 	for name, c := range map[string]struct {
 		script string
@@ -78,8 +78,8 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// A host whose KVM has no interrupt controller of version 2: both kernels are given what there
-// is, and no ITS, which nanos takes no interrupt from.
+// A host whose KVM has no interrupt controller of version 2: both kernels get what exists. There is no ITS, because
+// nanos handles no interrupt from one.
 func TestNoGICv2(t *testing.T) {
 	const refuses = `case "$*" in
 *kvm*gic-version=2*) echo "qemu-system-aarch64: PMU: KVM does not support GICv2 emulation" >&2; exit 1 ;;
@@ -100,7 +100,7 @@ esac; exit 1`
 	}
 }
 
-// A QEMU that can is given KVM's device, opened; an older one opens it.
+// A QEMU with support for it gets KVM's device opened; an older one opens it itself.
 func TestAttackKVMGiven(t *testing.T) {
 	device := filepath.Join(t.TempDir(), "kvm")
 	if err := os.WriteFile(device, nil, 0o600); err != nil {
@@ -115,7 +115,7 @@ func TestAttackKVMGiven(t *testing.T) {
 		t.Run(fmt.Sprintf("%s %s", c.version, c.accel), func(t *testing.T) {
 			var q QEMU
 			q.Version = c.version
-			// ls would list the descriptor that it lists them by.
+			// ls would list the descriptor of its own listing.
 			exit := standIn(t, q, Config{Arch: AMD64, Accel: c.accel, kvm: device},
 				`echo "$*" >&2; for n in 3 4 5 6 7 8 9 10 11 12; do echo "$n $(readlink /proc/self/fd/$n)" >&2; done`)
 			lines := strings.Split(strings.TrimSpace(exit.Stderr), "\n")
@@ -155,14 +155,14 @@ func must(t *testing.T, path string) *os.File {
 	return f
 }
 
-// Where root starts a QEMU that opens the device itself, QEMU's own user must be able to.
+// If root starts a QEMU that opens the device itself, QEMU's own user must be able to open it.
 func TestKVMUsable(t *testing.T) {
 	for name, c := range map[string]struct {
 		mode    os.FileMode
 		group   int
 		version string
 		uid     int
-		says    string // "" where it can be used
+		says    string // "" if it can be used
 	}{
 		"everybody's":                        {0o666, 0, "7.2.22", 0, ""},
 		"its group's":                        {0o660, 107, "7.2.22", 0, ""},
@@ -170,7 +170,7 @@ func TestKVMUsable(t *testing.T) {
 		"root's group's":                     {0o660, 0, "7.2.22", 0, "mode is 0660 and its group 0"},
 		"root's":                             {0o600, 0, "8.2.2", 0, "QEMU 8.2.2, which root starts"},
 		"root's, for one that is given it":   {0o600, 0, "9.0.0", 0, ""},
-		"root's, and it is another's QEMU":   {0o600, 0, "7.2.22", 1000, ""}, // who could open it
+		"root's, and it is another's QEMU":   {0o600, 0, "7.2.22", 1000, ""}, // users who could open it
 		"its group's, for one that is given": {0o660, 107, "10.0.13", 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -19,9 +19,8 @@ const (
 	maxTSCKHz    = 20_000_000
 )
 
-// steadyKHz returns the frequency of a counter from three readings. It returns 0 if they disagree: the counter
-// changes its
-// pace, or the process was interrupted.
+// steadyKHz returns the frequency of a counter from three readings. It returns 0 if they disagree: the counter changes
+// its pace, or the process was interrupted.
 func steadyKHz(looks [3]counted) int {
 	khz := func(a, b counted) float64 {
 		took := (b.at - a.at).Seconds()
@@ -42,6 +41,5 @@ func steadyKHz(looks [3]counted) int {
 }
 
 // paced reports whether a processor's counter runs at a constant pace. The processor reports an invariant counter, or
-// that
-// it is a virtual machine's, whose hypervisor often hides this. An old processor's counter follows its clock.
+// that it is a virtual machine's, whose hypervisor often hides this. An old processor's counter follows its clock.
 func paced(invariant, hypervisor bool) bool { return invariant || hypervisor }

@@ -42,8 +42,7 @@ func look(start time.Time) (best counted) {
 }
 
 // invariantTSC returns the processor's own description (Intel's SDM, volume 3, 18.17.4; the hypervisor's bit is a
-// common
-// convention).
+// common convention).
 func invariantTSC() (invariant, hypervisor bool) {
 	const extended, power = 0x8000_0000, 0x8000_0007
 	_, _, ecx, _ := cpuid(1)

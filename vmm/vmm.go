@@ -40,8 +40,7 @@ func (e *ExitError) Error() string {
 }
 
 // Killed reports whether somebody killed QEMU. It is false if its jail did, or the kernel because of its control
-// group's
-// memory.
+// group's memory.
 func (e *ExitError) Killed() bool { return e.Status == killed }
 
 const killed = "signal: killed"

@@ -18,7 +18,7 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// A name of a run is no path: nothing outside of the store's folder is joined.
+// A run's name is not a path: nothing outside of the store's folder is opened.
 func TestAttackAttachNames(t *testing.T) {
 	home := testdir.Private(t)
 	runs := filepath.Join(home, "runs")
@@ -45,7 +45,7 @@ func TestAttackAttachNames(t *testing.T) {
 	}
 }
 
-// Another user's process on the socket of a run, its folders open to it, is no peer.
+// Another user's process on a run's socket, with the folders open to it, is refused.
 func TestAttackAttachStranger(t *testing.T) {
 	perl, err := exec.LookPath("perl")
 	if err != nil || os.Getuid() != 0 {

@@ -42,7 +42,7 @@ func (s *said) String() string {
 	return s.text.String()
 }
 
-// pair is a cluster of two in this process.
+// pair is a cluster of two servers in this process.
 func pair(t *testing.T, more ...string) (servers [2]*Server, log *said) {
 	t.Helper()
 	log = &said{}
@@ -72,12 +72,12 @@ func (s *Server) routes() string {
 	return s.nats.ClusterAddr().String()
 }
 
-// talk is what a node of NATS says on a route.
+// talk is the first message of a NATS node on a route.
 const talk = "INFO {\"server_id\":\"stranger\",\"server_name\":\"stranger\",\"version\":\"2.15.0\",\"proto\":1,\"host\":\"127.0.0.1\",\"port\":1,\"headers\":true,\"max_payload\":1048576,\"jetstream\":true,\"cluster\":\"unitask\",\"lnoc\":true}\r\n" +
 	"CONNECT {\"verbose\":false,\"pedantic\":false,\"name\":\"stranger\",\"cluster\":\"unitask\"}\r\nRS+ $G >\r\nRS+ $SYS >\r\nPING\r\n"
 
-// A stranger who reaches the port of the routes, and does not have the key, hears not a byte of NATS and is no server
-// of the cluster, whatever he shows; nor does a server tell a stranger anything whom it is sent to.
+// A stranger without the key on the route port receives no byte of NATS and can't join the cluster, whatever it sends.
+// If a server is directed to a stranger, it reveals nothing either.
 func TestAttackRoutes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("servers of NATS; not in -short")
@@ -94,7 +94,7 @@ func TestAttackRoutes(t *testing.T) {
 	lure, caught := listenAsRoute(t, foreign) // one of the routes leads to a stranger
 	servers, log := pair(t, lure)
 	at, routes := servers[0].routes(), servers[0].nats.NumRoutes()
-	var stolen tls.Certificate // the real one's, which whoever connects is shown, without its key
+	var stolen tls.Certificate // the real server's certificate, which every client sees, without its key
 	show := func(cert tls.Certificate) func(net.Conn) (net.Conn, error) {
 		return func(conn net.Conn) (net.Conn, error) {
 			c := tls.Client(conn, &tls.Config{InsecureSkipVerify: true,
@@ -127,7 +127,8 @@ func TestAttackRoutes(t *testing.T) {
 			var heard []byte
 			heard, err = io.ReadAll(c)
 			got := "at most an alert"
-			if bytes.Contains(heard, []byte("INFO")) || bytes.Contains(heard, []byte("unitask")) || len(heard) > 16 { // an alert of TLS has 7
+			// a TLS alert has 7 bytes
+			if bytes.Contains(heard, []byte("INFO")) || bytes.Contains(heard, []byte("unitask")) || len(heard) > 16 {
 				got = string(heard)
 			}
 			attack.Check(t, "a stranger on the port of routes, "+row.what+": hears", "at most an alert", got)
@@ -152,11 +153,11 @@ func TestAttackRoutes(t *testing.T) {
 		t.Error("no server tried the route to the stranger")
 	}
 
-	// Whole servers, of which one would hear all that goes over the cluster.
+	// Complete servers; one of them would receive all traffic of the cluster.
 	joinWithoutKey(t, at, &servers, foreign, routes, log)
 }
 
-// joinWithoutKey has servers without the key try to join.
+// joinWithoutKey starts servers without the key, which try to join.
 func joinWithoutKey(t *testing.T, at string, servers *[2]*Server, foreign *tls.Config, routes int, log *said) {
 	t.Helper()
 	spy := func(change func(*server.Options)) { joinAsSpy(t, at, servers[0], change) }
@@ -187,8 +188,8 @@ func joinWithoutKey(t *testing.T, at string, servers *[2]*Server, foreign *tls.C
 	}
 }
 
-// listenAsRoute is a stranger at the end of a route: it returns its address, and what the first server that connects
-// says to it.
+// listenAsRoute is a stranger at the end of a route. It returns its address, and the first data from a server that
+// connects.
 func listenAsRoute(t *testing.T, foreign *tls.Config) (addr string, caught chan string) {
 	t.Helper()
 	lure, err := net.Listen("tcp", "127.0.0.1:0")
@@ -218,7 +219,8 @@ func listenAsRoute(t *testing.T, foreign *tls.Config) (addr string, caught chan 
 	return lure.Addr().String(), caught
 }
 
-// joinAsSpy has a server of NATS without the key try to join the cluster of member, and hear what its users publish.
+// joinAsSpy starts a NATS server without the key. The server tries to join the cluster of member, and to read what its
+// users publish.
 func joinAsSpy(t *testing.T, at string, member *Server, change func(*server.Options)) {
 	t.Helper()
 	opts := &server.Options{ServerName: "spy", Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true,
@@ -251,7 +253,7 @@ func joinAsSpy(t *testing.T, at string, member *Server, change func(*server.Opti
 	defer user.Close()
 	const none = "0 routes, 0 messages"
 	got := none
-	testwait.Holds(2*time.Second, func() bool { // a route that is refused is tried each second
+	testwait.Holds(2*time.Second, func() bool { // a refused route is tried again each second
 		if err := errors.Join(user.Publish("unitask.out.default.run", []byte("secret")), user.Flush()); err != nil {
 			t.Fatal(err)
 		}
@@ -261,7 +263,7 @@ func joinAsSpy(t *testing.T, at string, member *Server, change func(*server.Opti
 	attack.Check(t, "a server of NATS without the key joins: it has", none, got)
 }
 
-// Who connects to the port of the routes and says nothing is let go, and does not keep others from it.
+// A silent client on the route port is disconnected, and does not block others.
 func TestAttackSilentRoutes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for a time limit; not in -short")

@@ -20,21 +20,21 @@ import (
 	"github.com/unitask/unitask/internal/testwait"
 )
 
-// quick is how soon the tests' workers miss each other.
+// quick is how soon the tests' workers notice a lost one.
 var quick = fleet.Times{Lease: 3 * time.Second}
 
 // member is a host of the tests: a process with an embedded server and a worker.
 type member struct {
 	Home    string
 	Cluster Cluster
-	Log     string // each run that it begins is a line of it
+	Log     string // each started run adds a line
 
 	cmd *exec.Cmd
 	mu  sync.Mutex
 	err strings.Builder // its log
 }
 
-// The test's own binary is a host of the tests.
+// The test's own binary acts as a host of the tests.
 func TestMain(m *testing.M) {
 	if text := os.Getenv("EMBEDDED_TEST_MEMBER"); text != "" {
 		if err := memberProcess(text); err != nil {
@@ -75,7 +75,7 @@ func memberProcess(text string) error {
 	return w.Run(ctx)
 }
 
-// runner takes the place of machines: the code is for how long it lasts.
+// runner replaces machines: the code is the run's duration.
 type runner struct{ log string }
 
 func (runner) MemoryMB(string, unitask.Request) int { return 512 }
@@ -120,14 +120,14 @@ func (m *member) start(t *testing.T) {
 	if _, err := m.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	_ = os.Remove(filepath.Join(m.Home, file)) // of one that was killed
+	_ = os.Remove(filepath.Join(m.Home, file)) // of a killed process
 	if err := m.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(m.kill)
 }
 
-// Write takes its log.
+// Write receives its log.
 func (m *member) Write(p []byte) (int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -140,7 +140,7 @@ func (m *member) said() string {
 	return m.err.String()
 }
 
-// kill ends it without a word.
+// kill ends it without warning.
 func (m *member) kill() {
 	if m.cmd.ProcessState == nil {
 		_ = m.cmd.Process.Kill()
@@ -148,7 +148,7 @@ func (m *member) kill() {
 	}
 }
 
-// config is how a client on that host reaches the fleet, once the worker is there.
+// config returns a client's configuration on that host, once the worker is ready.
 func (m *member) config(t *testing.T) (c fleet.Config) {
 	t.Helper()
 	waitFor(t, "a worker in "+m.Home, func() (err error) {
@@ -160,7 +160,7 @@ func (m *member) config(t *testing.T) (c fleet.Config) {
 	return c
 }
 
-// waitFor waits until something holds.
+// waitFor waits until a condition holds.
 func waitFor(t *testing.T, what string, holds func() error) {
 	t.Helper()
 	var err error

@@ -43,7 +43,7 @@ func routesTo(addresses ...string) (list []string) {
 	return list
 }
 
-// dial connects to a host's server as what it is: NATS.
+// dial connects to a host's server with a plain NATS client.
 func (m *member) dial(t *testing.T) (*nats.Conn, jetstream.JetStream) {
 	t.Helper()
 	c := m.config(t)
@@ -59,7 +59,7 @@ func (m *member) dial(t *testing.T) (*nats.Conn, jetstream.JetStream) {
 	return nc, js
 }
 
-// replicated says that each stream has so many copies, all of which are there and know everything.
+// replicated checks that each stream has this number of copies, all online and up to date.
 func replicated(t *testing.T, js jetstream.JetStream, copies int) error {
 	list, streams := js.ListStreams(t.Context()), 0
 	for info := range list.Info() {
@@ -80,7 +80,7 @@ func replicated(t *testing.T, js jetstream.JetStream, copies int) error {
 	return list.Err()
 }
 
-// submit submits runs on a host, all at once, and says how each ended.
+// submit submits runs on a host, all at once, and returns how each ended.
 func (m *member) submit(t *testing.T, lasts string, ids ...string) (ends func() map[string]string) {
 	t.Helper()
 	var submitting sync.WaitGroup
@@ -133,7 +133,7 @@ func names(what string, n int) (list []string) {
 	return list
 }
 
-// hosts are some whose routes name the first of them.
+// hosts starts some hosts whose routes name the first of them.
 func hosts(t *testing.T, n, named int) (list []*member) {
 	dir, ports := t.TempDir(), freePorts(t, n)
 	for i, port := range ports {
@@ -143,8 +143,7 @@ func hosts(t *testing.T, n, named int) (list []*member) {
 	return list
 }
 
-// Two hosts that are joined by routes, and a third one that comes later: then there are three copies of what is in
-// JetStream.
+// Two hosts joined by routes, and later a third one: then JetStream keeps three copies of its data.
 func TestRoutesGrow(t *testing.T) {
 	if testing.Short() {
 		t.Skip("three servers in processes of their own; not in -short")
@@ -167,8 +166,8 @@ func TestRoutesGrow(t *testing.T) {
 	wellEnded(t, during(), 8)
 }
 
-// Three hosts that are joined by routes: one is killed amid work and nothing is lost, it comes back, another one
-// takes its place, and a fourth one comes, which the others are not told of.
+// Three hosts joined by routes. One is killed during work, and nothing is lost; it comes back. Another host replaces
+// it, and a fourth one joins that the others have not been told of.
 func TestRoutes(t *testing.T) {
 	if os.Getenv("UNITASK_TEST_LONG") == "" {
 		t.Skip("four servers in processes of their own that come and go for a minute are make long's (UNITASK_TEST_LONG=1)")
@@ -227,9 +226,10 @@ func TestRoutes(t *testing.T) {
 
 	hosts[3].start(t)
 	wellEnded(t, hosts[3].submit(t, "10ms", names("fourth", 4)...)(), 4)
-	waitFor(t, "a fourth changes no number of copies", func() error { return replicated(t, js, 3) }) // one may lag for a moment
+	// one may lag for a moment
+	waitFor(t, "a fourth changes no number of copies", func() error { return replicated(t, js, 3) })
 
-	// Without a quorum a host says so, and the run waits for it.
+	// Without a quorum a host reports this, and the run waits for the quorum.
 	hosts[2].kill()
 	hosts[3].kill()
 	waitFor(t, "two of four say that they are too few", func() error {
@@ -242,7 +242,7 @@ func TestRoutes(t *testing.T) {
 	wellEnded(t, hosts[2].submit(t, "10ms", names("again", 4)...)(), 4)
 }
 
-// What a cluster is asked for is checked before anything listens, and a home has one server.
+// A cluster's options are checked before anything listens, and a home has only one server.
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	ports := freePorts(t, 2)
@@ -312,8 +312,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// The address of a server that was killed is not taken for one that is there: anybody may have its port by now, and
-// would get the password and the runs.
+// The address of a killed server is not used: another process may have its port by now, and would get the password and
+// the runs.
 func TestAttackKilled(t *testing.T) {
 	home := t.TempDir()
 	s, err := Start(t.Context(), home, Options{})
@@ -342,13 +342,13 @@ func TestAttackKilled(t *testing.T) {
 		t.Errorf("a server that was killed: %v", err)
 	}
 	attack.Check(t, "the password, for who has the port of a server that was killed", "", c.Password)
-	c, err = Find(home, fleet.Config{URL: at.URL}) // which may be another server's by now
+	c, err = Find(home, fleet.Config{URL: at.URL}) // another server may own it now
 	attack.Check(t, "the same, by its address", "<nil>", fmt.Sprint(c.Password, err))
 	if s, err = Start(t.Context(), home, Options{}); err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if _, err := Find(home, fleet.Config{URL: Name}); err == nil { // it has not said where it is
+	if _, err := Find(home, fleet.Config{URL: Name}); err == nil { // it has not written its address yet
 		t.Error("the address of the one before is found")
 	}
 }

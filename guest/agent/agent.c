@@ -20,31 +20,31 @@
 #include <unistd.h>
 
 enum {
-	BELL_MS = 50,  // between two rings until the host answers
+	BELL_MS = 50,  // between two bells until the host answers
 };
 
 static uint8_t in_buf[HEADER_SIZE + MAX_FRAME];  // the frame being received
 static size_t in_len;
-static size_t stdin_off, stdin_len;  // part of in_buf still owed to stdin
-static int sockets[2];  // by which the host comes; -1 when no other connection is to come
-static int started;     // the start frame went to Node: from here on output counts
+static size_t stdin_off, stdin_len;  // part of in_buf still to be written to stdin
+static int sockets[2];  // listening sockets for the host; -1 when no more connections are expected
+static int started;     // the start frame was sent to Node: from here on output counts
 static int told;        // the host knows that the user's code has started
-static int seeded;      // fresh entropy is in: the host may connect
-static int heard;       // the host has said something on this connection
-static int rehearsing;  // the conversation is a rehearsal, and another one comes
-static int layered;     // what comes back is what the code changed of its root, and not /out
-static int lasting;     // the conversation goes on when its connection is lost, on another one
-static int rejoined;    // this is another one
-static int over;        // the program has ended, and the host is to be told when it is there
-// What the code is compiled to is handed out at most once, before it runs.
+static int seeded;      // fresh entropy was received: the host may connect
+static int heard;       // the host has sent something on this connection
+static int rehearsing;  // the conversation is a rehearsal, and another one follows
+static int layered;     // send back the changes to the code's root instead of /out
+static int lasting;     // the conversation survives the loss of its connection
+static int rejoined;    // this is a later connection
+static int over;        // the program has ended, and the host is told when it is connected
+// The compiled code is handed out at most once, before it runs.
 static enum { HAND_NO, HAND_ASKED, HAND_UNDER_WAY, HAND_WAITS } hand_out;
-static uint32_t hand_left;  // bytes of it
+static uint32_t hand_left;  // bytes left to hand out
 
 // Incoming frames -----------------------------------------------------------
 
 static void close_stdin(struct agent *a)
 {
-	// A terminal has no end: a line that is empty, ended by what stty calls eof, is one.
+	// A terminal has no end of file: an empty line, ended by the terminal's EOF character, means end.
 	if (a->tty && a->in_w >= 0 && write(a->in_w, "\4", 1) < 0)
 		dprintf(a->log, "unitask: cannot end the terminal's input: %s\n", strerror(errno));
 	if (a->tty)
@@ -54,7 +54,7 @@ static void close_stdin(struct agent *a)
 	a->in_w = -1;
 }
 
-// feed_stdin gives the program as much as its pipe takes.
+// feed_stdin writes as much to the program's pipe as it accepts.
 static void feed_stdin(struct agent *a)
 {
 	while (stdin_off < stdin_len) {
@@ -125,8 +125,8 @@ static int on_frame(struct agent *a, uint8_t type, const uint8_t *p, size_t n)
 		p = (const uint8_t[]){CONTROL_CONTINUE};
 		if (a->ctl < 0)
 			return 0;
-		write_all(a->ctl, p, 1);  // who has ended meanwhile is not told
-		close(a->ctl);  // the code's process can't be had from here any more
+		write_all(a->ctl, p, 1);  // a program that has ended meanwhile gets no error
+		close(a->ctl);  // the code's process is not reachable from here any more
 		a->ctl = -1;
 		return 0;
 	case FRAME_PROCESS:
@@ -146,7 +146,7 @@ static int on_frame(struct agent *a, uint8_t type, const uint8_t *p, size_t n)
 		discard(a->err_r);
 		look_from();
 		started = 1;
-		if (!rehearsing && !lasting)  // that it lasts is said before
+		if (!rehearsing && !lasting)  // Lasting is called before the start
 			shut_sockets();
 		return write_all(a->ctl, in_buf, HEADER_SIZE + n);
 	case FRAME_STDIN:
@@ -161,7 +161,7 @@ static int on_frame(struct agent *a, uint8_t type, const uint8_t *p, size_t n)
 	return -1;
 }
 
-// receive reads from the host and handles every whole frame; -1 ends the run.
+// receive reads from the host and handles every complete frame; -1 ends the run.
 static int receive(struct agent *a, int conn)
 {
 	while (stdin_len == 0) {
@@ -193,9 +193,9 @@ static int receive(struct agent *a, int conn)
 
 // The loop ------------------------------------------------------------------
 
-// finish sends what is left, then how it ended, and what is in /out if the host asks
-// for it. It waits until the host has seen all: the host closes the connection or,
-// mostly, kills the machine.
+// finish sends the remaining output, then how the program ended, and the contents of /out if the
+// host asks for them. It waits until the host has received all: the host closes the connection or,
+// usually, kills the machine.
 static void finish(struct agent *a, int conn, const struct agent_end *end)
 {
 	char json[128], refused[32] = "";
@@ -213,7 +213,7 @@ static void finish(struct agent *a, int conn, const struct agent_end *end)
 		return;
 	struct timeval wait = {.tv_sec = 5};
 	setsockopt(conn, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);
-	for (;;) {  // frames of standard input may still be under way
+	for (;;) {  // frames of standard input may still arrive
 		size_t want = HEADER_SIZE + (in_len >= HEADER_SIZE ? get32(in_buf) : 0);
 		if (want > sizeof in_buf)
 			return;
@@ -235,7 +235,7 @@ static void finish(struct agent *a, int conn, const struct agent_end *end)
 	}
 }
 
-// forget ends a rehearsal: the agent is as it was before it.
+// forget ends a rehearsal and restores the agent's earlier state.
 static void forget(struct agent *a, int conn, int udp)
 {
 	close(conn);
@@ -243,13 +243,13 @@ static void forget(struct agent *a, int conn, int udp)
 	in_len = out_head = out_off = out_len = stdin_off = stdin_len = 0;
 	started = seeded = rehearsing = 0;
 	hand_out = HAND_NO;
-	forget_folder();  // the program has gone, and what it was put in
-	out_empty();  // what else an end takes
+	forget_folder();  // the program is gone, and so is its folder
+	out_empty();  // executed for practice: an end calls this, too
 	tell(a, udp, WORD_FORGOTTEN);
 }
 
-// greet sends hello. On another connection of a lasting conversation nothing else is sent until the
-// host has said that it is there: what it had given up would take output with it.
+// greet sends hello. On a later connection of a lasting conversation, nothing else is sent until
+// the host has answered: the host may have given up the connection, and the output would be lost.
 static void greet(struct agent *a, int conn)
 {
 	char hello[128];
@@ -266,20 +266,20 @@ static void greet(struct agent *a, int conn)
 		dprintf(a->log, "unitask: cannot greet: %s\n", strerror(errno));
 }
 
-// lose closes a lasting conversation's connection. Frames that were not sent whole are, on the next
-// one; one that was not received whole comes again, if the host still wants it.
+// lose closes a lasting conversation's connection. Incomplete frames to the host are sent again on
+// the next one. An incompletely received frame is sent again by the host, if it still wants to.
 static void lose(struct agent *a, int conn)
 {
 	struct linger now = {.l_onoff = 1};
 	setsockopt(conn, SOL_SOCKET, SO_LINGER, &now, sizeof now);
 	close(conn);
-	in_len = 0;  // of what is owed to stdin all has come
+	in_len = 0;  // all that stdin still needs was received
 	out_off = out_head;
 	out_room();
 	drop_file(a);
 }
 
-// on_program begins to hand out what the code was compiled to, whose length comes.
+// on_program begins to hand out the compiled code, whose length comes first.
 static void on_program(struct agent *a)
 {
 	uint8_t size[4];
@@ -289,7 +289,7 @@ static void on_program(struct agent *a)
 	hand_out = HAND_UNDER_WAY;
 }
 
-// hand_on moves a part of it into the out buffer.
+// hand_on moves a part of the program into the out buffer.
 static void hand_on(struct agent *a)
 {
 	ssize_t n;
@@ -299,7 +299,7 @@ static void hand_on(struct agent *a)
 		n = recv(a->ctl, p + HEADER_SIZE, hand_left < MAX_CHUNK ? hand_left : MAX_CHUNK, MSG_DONTWAIT);
 		if (n < 0)
 			return;
-		if (n == 0) {  // it has ended amid it
+		if (n == 0) {  // it ended in the middle
 			hand_out = HAND_NO;
 			close(a->ctl);
 			a->ctl = -1;
@@ -316,14 +316,14 @@ static void hand_on(struct agent *a)
 	hand_out = HAND_WAITS;
 }
 
-// on_word handles a byte of what Node says: R it is ready, S it has started the user's code, W
-// it has rehearsed, E and a byte it ends with that exit code, N and a byte it would if
-// this were no rehearsal. 1 when it has ended. What it says in two writes may lie in the
-// socket as one: a program that is quick has ended before this has heard that it began.
-// After the start it may be the user's code that says it, which can end by itself too.
+// on_word handles a byte from Node: R (ready), S (the user's code has started) or W (rehearsed). E
+// and a byte: it ends with that exit code. N and a byte: it would, but this is a rehearsal. on_word
+// returns 1 when the program has ended. Two writes may arrive as one, and a quick program may end
+// before the agent has read that it began. After the start the user's code may send these bytes
+// itself; it could also just end.
 static int on_word(struct agent *a, int conn, int udp, int *ready, struct agent_end *end)
 {
-	static uint8_t before;  // E or N, whose code comes
+	static uint8_t before;  // E or N, whose code follows
 	uint8_t c, word = before;
 	ssize_t n = recv(a->ctl, &c, 1, MSG_DONTWAIT);
 	if (n == 0) {
@@ -355,7 +355,7 @@ static int on_word(struct agent *a, int conn, int udp, int *ready, struct agent_
 	return 0;
 }
 
-// there says that the host is.
+// there reports whether the host is present.
 static int there(int conn) { return conn >= 0 && (!rejoined || heard); }
 
 int agent_run(struct agent *a, struct agent_end *end)
@@ -452,7 +452,7 @@ int agent_run(struct agent *a, struct agent_end *end)
 			feed_stdin(a);
 		if (p[CONN].revents & (POLLHUP | POLLERR) || (p[CONN].revents & POLLIN && receive(a, conn) < 0) ||
 		    (there(conn) && out_flush(conn) < 0)) {
-			// What the host has said nothing on was an attempt that it had given up.
+			// The host had given up a connection on which it sent nothing.
 			if (!heard) {
 				close(conn);
 				if (!started)

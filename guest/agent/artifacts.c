@@ -1,4 +1,4 @@
-// What the code leaves in /out, and what it changed of its root, on their way to the host.
+// Sends the contents of /out, and the changes to the code's root, to the host.
 #define _GNU_SOURCE
 #include "files.h"
 #include "frames.h"
@@ -10,13 +10,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { OUT_DEPTH = 64 };  // of folders in /out
+enum { OUT_DEPTH = 64 };  // levels of nested folders in /out
 
-static uint64_t out_left;  // bytes of files that the host still takes
+static uint64_t out_left;  // bytes of files that the host still accepts
 
-// send_tree sends what is in a folder, whose descriptor it closes: for each thing u8
-// kind (f, l, p, s, b, or x for the rest), u32 mode, path; for a file its bytes too. The
-// path of the folder below /out is path[..len). -1 when the host is gone.
+// send_tree sends the contents of a folder, and closes its descriptor. For each entry: u8 kind (f,
+// l, p, s, b, or x for the rest), u32 mode, path; for a file its bytes too. path[..len) is the
+// folder's path below /out. -1 when the host is gone.
 static int send_tree(int conn, int dir, char *path, size_t len, int depth)
 {
 	DIR *d = fdopendir(dir);
@@ -59,7 +59,7 @@ static int send_tree(int conn, int dir, char *path, size_t len, int depth)
 	return r;
 }
 
-// The host sees it where the layer can't be had.
+// The host notices if there is no layer.
 int send_layer(struct agent *a, int conn)
 {
 	char head[ARTIFACT_HEAD + sizeof LAYER_FILE] = {KIND_FILE};

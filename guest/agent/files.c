@@ -17,7 +17,7 @@ static uint64_t file_left;
 static struct file {
 	uint64_t size, mtime;
 	int fd;
-} file_now, waiting[MAX_WAITING];  // the file that is being put, and those that wait for a commit
+} file_now, waiting[MAX_WAITING];  // the file being put, and those that wait for a commit
 static size_t waiting_count;
 
 static int own(struct agent *a, const char *path)
@@ -26,10 +26,10 @@ static int own(struct agent *a, const char *path)
 	return lchown(path, a->owner, a->owner);
 }
 
-static char parent[MAX_PATH];  // the folder that the last file was put in; it is there
+static char parent[MAX_PATH];  // the folder of the last file, which exists
 
-// make_parents makes the folders above a path. Files come folder by folder: mostly it is
-// the last one's, whose folders need not be looked for again.
+// make_parents makes the folders above a path. Files arrive folder by folder, so the folders of the
+// last one need no second check.
 static void make_parents(char *path)
 {
 	size_t len = (size_t)(strrchr(path, '/') ? strrchr(path, '/') - path : 0);
@@ -63,8 +63,8 @@ void settle_files(struct agent *a)
 	waiting_count = 0;
 }
 
-// file_done ends the file that is being put. Where a kernel would go on trying to write it
-// to its disk, it is committed while it has no length.
+// file_done ends the file being put. If the kernel would try again and again to write the file to
+// its disk, the file waits for a commit with length 0.
 static void file_done(struct agent *a)
 {
 	file_fd = -1;
@@ -78,8 +78,7 @@ static void file_done(struct agent *a)
 		settle_files(a);
 }
 
-// create_file makes an empty file, or empties the one that is there. That may be one that
-// waits.
+// create_file makes an empty file, or empties an existing one, which may be a waiting one.
 static int create_file(struct agent *a, const char *path)
 {
 	int flags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, fd = open(path, flags | O_EXCL, 0600);

@@ -1,4 +1,4 @@
-// Frames on their way to the host: they wait in one buffer until it takes them.
+// Frames wait in one buffer until the host accepts them.
 #define _GNU_SOURCE
 #include "frames.h"
 
@@ -84,7 +84,7 @@ ssize_t pump(int fd, uint8_t type)
 	return n;
 }
 
-// What the program left running may go on writing: a pipe's size holds all that was written before.
+// Remaining processes may continue to write. A pipe's size bounds what was written before.
 int flush_streams(struct agent *a, int conn)
 {
 	int fds[2] = {a->out_r, a->err_r};

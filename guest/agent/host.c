@@ -20,8 +20,8 @@ void tell(struct agent *a, int udp, const char *word)
 	sendto(udp, word, 4, 0, (struct sockaddr *)&to, sizeof to);
 }
 
-// The answer to a seed carries its nonce, so that the host knows that this very entropy is in; the host may ask again
-// until it has it.
+// The answer to a seed contains its nonce, so the host knows that this entropy was received. The
+// host may ask again until it gets the answer.
 enum datagram take_datagram(struct agent *a, int udp, int seeded)
 {
 	uint8_t m[128];
@@ -56,7 +56,7 @@ int listen_socket(struct agent *a, int type)
 	return s;
 }
 
-// While a conversation lasts the code runs, and can connect too.
+// While a conversation lasts, the code runs, and can connect too.
 int accept_host(struct agent *a, int lsn)
 {
 	struct sockaddr_in from;

@@ -4,18 +4,18 @@
 
 #include "agent.h"
 
-#pragma GCC visibility push(hidden)  // a module of the code's may have functions of these names
+#pragma GCC visibility push(hidden)  // a module of the code may have functions with these names
 
-// What a datagram was.
+// The kinds of a datagram.
 enum datagram { NOISE, SEED, SEED_AGAIN, REHEARSE };
 
-// tell sends the host a word.
+// tell sends a word to the host.
 void tell(struct agent *a, int udp, const char *word);
-// take_datagram handles one datagram; seeded: a seed has come before.
+// take_datagram handles one datagram. seeded: a seed has arrived before.
 enum datagram take_datagram(struct agent *a, int udp, int seeded);
-// listen_socket returns a socket by which the host comes, -1 if there is none.
+// listen_socket returns a socket for the host's messages or connections; -1 if there is none.
 int listen_socket(struct agent *a, int type);
-// accept_host accepts a connection of the host's; -1 if it is another's.
+// accept_host accepts a connection from the host; -1 if it is from anybody else.
 int accept_host(struct agent *a, int lsn);
 
 #pragma GCC visibility pop

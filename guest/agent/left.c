@@ -1,4 +1,4 @@
-// What the code leaves in its folder, and not in /out: it goes with the machine.
+// Files that the code leaves in its folder instead of /out: they are lost with the machine.
 #define _GNU_SOURCE
 #include "files.h"
 #include "frames.h"
@@ -11,13 +11,13 @@
 #include <unistd.h>
 
 enum {
-	MOST_LOOKED = 4096,  // entries of the folder: a hostile one may have any number
-	MOST_DEEP = 8,       // folders in folders
-	MOST_LEFT = 8,       // names that are told
+	MOST_LOOKED = 4096,  // inspected entries of the folder: a hostile one may have any number
+	MOST_DEEP = 8,       // levels of nested folders
+	MOST_LEFT = 8,       // reported names
 	MAX_NAME = 255,
 };
 
-static char folder[MAX_PATH];  // "" where nobody has asked
+static char folder[MAX_PATH];  // "" if nobody has asked
 static struct timespec began;
 
 int look_at(const uint8_t *path, size_t n)
@@ -29,7 +29,7 @@ int look_at(const uint8_t *path, size_t n)
 	return 0;
 }
 
-// What the host has put there before has an earlier time: files get that of the last tick.
+// Files from the host have an earlier time; a file's time is that of the last clock tick.
 void look_from(void) { clock_gettime(CLOCK_REALTIME, &began); }
 
 static int later(const struct timespec *t)
@@ -40,7 +40,7 @@ static int later(const struct timespec *t)
 // is_hidden is true for a hidden name, and for Python's caches.
 static int is_hidden(const char *name) { return name[0] == '.' || strcmp(name, "__pycache__") == 0; }
 
-// only_hidden is true for a folder that has changed, and in which only what is hidden is new, at any depth.
+// only_hidden is true for a changed folder in which only hidden entries are new, at any depth.
 static int only_hidden(int at, const char *name, int depth, int *budget)
 {
 	int hidden = 0, fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -68,14 +68,14 @@ static int only_hidden(int at, const char *name, int depth, int *budget)
 	return hidden;
 }
 
-// tell_left sends how many files and folders of the folder are new or changed, and some of their names, a folder's
-// with a slash. Hidden ones and Python's caches are not counted.
+// tell_left sends how many files and folders of the folder are new or changed, and some of their
+// names, a folder's with a slash. Hidden ones and Python's caches are not counted.
 void tell_left(void)
 {
 	static uint8_t text[4 + MOST_LEFT * (MAX_NAME + 2)];
 	size_t len = 4;
 	uint32_t count = 0;
-	int budget = MOST_LOOKED;  // of the entries of folders in it
+	int budget = MOST_LOOKED;  // for the entries of subfolders
 	int dir = folder[0] ? open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
 	DIR *d = dir < 0 ? NULL : fdopendir(dir);
 	struct dirent *e;

@@ -1,4 +1,4 @@
-// /out, where the code leaves what is to come back, as the programs that look there see it.
+// The helpers of the programs that inspect /out, where the code leaves files for the host.
 #ifndef UNITASK_OUT_H
 #define UNITASK_OUT_H
 
@@ -9,14 +9,14 @@
 #include <string.h>
 #include <unistd.h>
 
-// open_out opens /out, if that is a folder: a link, which the code may have put there, leads where
-// it can't read itself.
+// open_out opens /out if it is a folder. It follows no link: the code may have put one there to a
+// place that it can't read itself.
 static inline int open_out(void)
 {
 	return open(OUT_DIR, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
-// out_empty says that there is nothing in /out.
+// out_empty tests whether /out is empty.
 static inline int out_empty(void)
 {
 	int dir = open_out();

@@ -1,7 +1,6 @@
-// Carries connections to some ports of the guest's loopback to the same ports of
-// the gateway, where the host's loopback is. It runs beside the code in a process of
-// its own (linux; Nanos does without). The gateway decides what is allowed, not
-// this.
+// Carries connections from some ports of the guest's loopback to the same ports of the gateway,
+// which lead to the host's loopback. On linux it runs beside the code in a separate process; Nanos
+// does not need it. The gateway decides what is allowed.
 #define _GNU_SOURCE
 #include "agent.h"
 
@@ -18,14 +17,14 @@
 
 enum {
 	MAX_PAIRS = 128,    // connections at once; the gateway's own limit
-	BUFFER = 32 << 10,  // bytes in flight, each way
+	BUFFER = 32 << 10,  // bytes in transit, each way
 };
 
 // half is one direction of a connection.
 struct half {
 	uint8_t *buf;
 	size_t off, len;
-	int ended;   // the source has no more
+	int ended;   // the source has ended
 	int closed;  // and its end was passed on
 };
 
@@ -71,8 +70,8 @@ void keep_only(const int *fds, size_t n)
 	}
 }
 
-// drop frees a pair. What was sent still arrives, unless the pair is broken: then
-// each side gets a reset, as the other side gave one or would have.
+// drop frees a pair. Data that was sent still arrives, unless the pair is broken: then each side
+// gets a reset.
 static void drop(struct pair *p, int broken)
 {
 	struct linger now = {.l_onoff = 1};
@@ -110,7 +109,7 @@ static void take(int listener, uint16_t port, uint32_t gateway)
 	*p = (struct pair){.fd = {c, u}, .connecting = 1, .half = {{.buf = a}, {.buf = b}}};
 }
 
-// carry moves what it can in one direction; -1 when the pair is broken.
+// carry moves as much as possible in one direction; -1 when the pair is broken.
 static int carry(struct half *h, int from, int to)
 {
 	if (h->off == h->len && !h->ended) {

@@ -47,7 +47,7 @@ func facts(t *testing.T) []fact {
 	return list
 }
 
-// upper is a Go name as C has it: GuestIP is GUEST_IP.
+// upper returns a Go name in C's form: GuestIP is GUEST_IP.
 func upper(name string) string {
 	var out strings.Builder
 	r := []rune(name)
@@ -60,8 +60,7 @@ func upper(name string) string {
 	return out.String()
 }
 
-// literal is a value that C and JavaScript both read; char says how they write a
-// letter.
+// literal returns a value in a form that C and JavaScript both read; char writes a letter in the language's form.
 func (f fact) literal(char string) string {
 	if f.char {
 		n, _ := constant.Int64Val(f.value)
@@ -81,7 +80,7 @@ func header(list []fact) string {
 	return out.String()
 }
 
-// What JavaScript needs of it, by file.
+// The constants that JavaScript needs, by file.
 var inJavaScript = map[string][]string{
 	"../node/preload.js": {"Preload", "Typescript", "MainLink", "Trusted", "EnvFresh", "Writable", "HeaderSize",
 		"EntropySize", "ExitUnknown", "ControlReady", "ControlStarted", "ControlRehearsed"},
@@ -118,7 +117,7 @@ func javaScript(t *testing.T, list []fact, file string) string {
 	return before + jsBegin + out.String() + jsEnd + after
 }
 
-// What is made from contract.go is what contract.go says.
+// The generated files agree with contract.go.
 func TestDrift(t *testing.T) {
 	list := facts(t)
 	if len(list) < 60 {
@@ -141,7 +140,7 @@ func TestDrift(t *testing.T) {
 	}
 }
 
-// No two letters of one direction are the same.
+// No two letters of one direction are equal.
 func TestLettersDiffer(t *testing.T) {
 	for _, prefix := range []string{"Frame", "Kind", "Control", "Word"} {
 		seen := map[string]string{}

@@ -63,7 +63,7 @@ var Extensions = []string{".go"}
 // CheckArg returns an error if an argument for the language is invalid.
 func CheckArg(string) error { return errors.New("is for JavaScript only") }
 
-// NeedsProcess returns "": every run has a process of its own.
+// NeedsProcess returns "": every run has a separate process.
 func NeedsProcess([]string, map[string]string) string { return "" }
 
 // Process returns the arguments and the environment of a fresh process.

@@ -1,7 +1,6 @@
-// A machine whose root is a container's image: the disk, read-only, with memory over it.
-// Its program runs as in a container, with a few privileges less: init, which serves the
-// conversation, is in another world of processes and mounts, and the program has no
-// privilege by which it could get there.
+// A machine whose root is a container's image: the disk, read-only, with memory over it. Its
+// program runs as in a container, with a few privileges fewer. Init, which serves the conversation,
+// has other namespaces for processes and mounts, and the program has no privilege to reach them.
 #define _GNU_SOURCE
 #include "container.h"
 #include "../contract/contract.h"
@@ -26,11 +25,11 @@
 int container;
 uid_t container_owner;
 
-enum { HIGH_FD = 32 };  // above those that a process is started with
+enum { HIGH_FD = 32 };  // above the descriptors that a process is started with
 
-static gid_t group, groups[MAX_GROUPS + 1];  // the first of groups is group: programs look for it there, too
+static gid_t group, groups[MAX_GROUPS + 1];  // groups begins with group: programs look for it there, too
 static size_t group_count;
-static int stage = -1, program = -1;  // the folder above the image's root; what is started in it
+static int stage = -1, program = -1;  // the folder above the image's root; the program to start
 
 void container_read(void)
 {
@@ -55,14 +54,14 @@ void container_mount(void)
 	struct stat st;
 	must_mount("tmpfs", "/stage", "tmpfs", MS_NODEV, "mode=755");
 	must_mount("tmpfs", "/stage/memory", "tmpfs", MS_NODEV, "mode=700");
-	// The root's own mode and owner are those of the upper one.
+	// The root has the mode and owner of the upper layer's root.
 	if (stat("/image", &st) < 0 || mkdir("/stage/memory/upper", 0755) < 0 || mkdir("/stage/memory/work", 0755) < 0 ||
 	    chown("/stage/memory/upper", st.st_uid, st.st_gid) < 0 || chmod("/stage/memory/upper", st.st_mode & 07777) < 0)
 		die("lay memory over the image");
 	must_mount("overlay", "/stage/root", "overlay", MS_NODEV, "lowerdir=/image,upperdir=/stage/memory/upper,workdir=/stage/memory/work");
 }
 
-// folder has a folder at a path, whatever the image has there.
+// folder makes a folder at a path, whatever the image has there.
 static void folder(const char *path, mode_t mode)
 {
 	struct stat st;
@@ -73,7 +72,7 @@ static void folder(const char *path, mode_t mode)
 		die(path);
 }
 
-// text has a file at a path, and no link.
+// text makes a file at a path, and never a link.
 static void text(const char *path, const char *content)
 {
 	unlink(path);
@@ -112,9 +111,9 @@ void container_enter(const char *exec)
 	if (program < 0)
 		die(exec);
 	close(fd);
-	put("/proc/sys/kernel/pid_max", "4096");  // what limits a fork bomb of the image's root
-	// Init's root is the kernel's first one, which nobody can leave behind (pivot_root(2)):
-	// another one is moved over it.
+	put("/proc/sys/kernel/pid_max", "4096");  // limits a fork bomb of the image's root
+	// Init's root is the kernel's first one, which pivot_root(2) can't leave: another root is moved
+	// over it.
 	if (chdir("/stage") < 0 || mount("/stage", "/", NULL, MS_MOVE, NULL) < 0 || chroot(".") < 0 ||
 	    (stage = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0 || chdir("/root") < 0 || chroot(".") < 0)
 		die("enter the image");
@@ -124,7 +123,7 @@ void container_enter(const char *exec)
 	} folders[] = {{"/proc", 0555}, {"/sys", 0555}, {"/dev", 0755}, {"/tmp", 01777}, {"/run", 0755}, {OUT_DIR, 0755}, {UNITASK_DIR, 0755}};
 	for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
 		folder(folders[i].path, folders[i].mode);
-	// Init's own: links of the image may lead there, and then a file of the run would.
+	// Mount init's own: links of the image may lead there, and files of the run would follow them.
 	must_mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, NULL);
 	must_mount("sysfs", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, NULL);
 	mount("cgroup2", "/sys/fs/cgroup", "cgroup2", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
@@ -145,7 +144,8 @@ int container_upper(void)
 
 pid_t container_fork(void)
 {
-	// The child's root is the folder above the image's, so that it can put that in its place.
+	// The child's root is the folder above the image's root, so that it can replace it with the
+	// image's.
 	if (fchdir(stage) < 0 || chroot(".") < 0)
 		die("leave the image");
 	pid_t pid = (pid_t)syscall(SYS_clone, SIGCHLD | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS, 0, 0, 0, 0);
@@ -154,7 +154,8 @@ pid_t container_fork(void)
 	return pid;
 }
 
-// hide puts nothing in the place of what tells of the machine, or changes it.
+// hide makes files that change the machine read-only, and mounts empty ones over those that reveal
+// it.
 static void hide(void)
 {
 	static const char *const fixed[] = {"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"};
@@ -174,8 +175,8 @@ static void hide(void)
 			die(dirs[i]);
 }
 
-// privileges leaves those that containers have, without the ones to make devices and raw
-// sockets: none of them reaches out of the image's root.
+// privileges keeps the usual privileges of containers, except those for devices and raw sockets.
+// None of them reaches out of the image's root.
 static void privileges(void)
 {
 	static const int kept[] = {CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_FSETID, CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SETPCAP,

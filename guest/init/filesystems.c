@@ -1,4 +1,4 @@
-// What the code sees of the disk, and the memory beside it.
+// Mounts the parts of the disk that the code sees, and memory.
 #define _GNU_SOURCE
 #include "../agent/agent.h"
 #include "container.h"
@@ -31,9 +31,9 @@ static void load_modules(void)
 		fclose(list);
 }
 
-static char folders[1024];  // of FOLDERS_FILE, each with a newline behind it, the first before it, too
+static char folders[1024];  // from FOLDERS_FILE, each with a newline after it, the first also before it
 
-// whole says that a folder is mounted and not copied.
+// whole tests whether a folder is mounted and not copied.
 static int whole(const char *path)
 {
 	char line[PATH_MAX + 2];
@@ -50,11 +50,11 @@ static void read_folders(void)
 	close(fd);
 }
 
-#define LAID "/laid"  // where memory for lay is mounted while there is need of it
+#define LAID "/laid"  // where lay mounts memory while it needs some
 
-// lay mounts a folder of the disk, with memory over it that only root can write to. So what is not
-// there is ENOENT, and what may not be written EACCES, as on any machine: a folder that is mounted for
-// reading only says EROFS to both.
+// lay mounts a folder of the disk, with memory over it that only root can write to. So a missing
+// file gives ENOENT, and a forbidden write EACCES, as on any machine. A read-only mount would give
+// EROFS for both.
 static void lay(const char *src, const char *dst)
 {
 	static int count;
@@ -71,9 +71,8 @@ static void lay(const char *src, const char *dst)
 
 enum { MOST_COPIED = 64 << 10 };  // bytes of a file: larger ones stay on the disk
 
-// copy_tree copies what is below a folder: files and links, all of them root's; large
-// files are mounted. What is copied refuses to be written by its mode, as on any machine,
-// and not because the disk can't be written.
+// copy_tree copies the files and links below a folder, with owner root; large files are mounted. As
+// on any machine, a copy's mode forbids writing, instead of a read-only disk.
 static void copy_tree(const char *from, const char *to)
 {
 	char src[PATH_MAX], dst[PATH_MAX], text[16 << 10];
@@ -117,7 +116,7 @@ static void copy_tree(const char *from, const char *to)
 	closedir(d);
 }
 
-// mount_folders mounts those of the folders that are at the root: a user's own image has some.
+// mount_folders mounts the folders that are at the root: a custom image has some.
 static void mount_folders(void)
 {
 	char src[PATH_MAX], *end;
@@ -128,7 +127,7 @@ static void mount_folders(void)
 	}
 }
 
-// disk_type is the filesystem that the disk has: erofs, where that is what its superblock says.
+// disk_type returns the disk's filesystem: erofs, if its superblock says so.
 static const char *disk_type(void)
 {
 	uint8_t magic[4] = {0};
@@ -144,17 +143,16 @@ void filesystems(void)
 	must_mount("devtmpfs", "/dev", "devtmpfs", MS_NOSUID, "mode=755");
 	must_mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
 	must_mount("sysfs", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
-	// Short of memory, a guest without swap would throw Node's code out and read
-	// it again for minutes. The multi-generational LRU ends that: what was used
-	// in the last half second stays, and where that can't be, the OOM killer
-	// comes (Linux, Documentation/admin-guide/mm/multigen_lru.rst).
+	// Short of memory, a guest without swap would drop Node's code and read it again for minutes. The
+	// multi-generational LRU prevents that: pages used in the last half second stay. If that is
+	// impossible, the OOM killer acts (Linux, Documentation/admin-guide/mm/multigen_lru.rst).
 	put("/sys/kernel/mm/lru_gen/enabled", "y");
 	put("/sys/kernel/mm/lru_gen/min_ttl_ms", "500");
 	mount(NULL, "/sys", NULL, MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
 	load_modules();
 	must_mount("/dev/vda", "/image", disk_type(), MS_RDONLY | MS_NODEV | MS_NOSUID, NULL);
-	// Node looks for the memory that is left by way of /proc/self/cgroup. So does Go for processors, at each start: where none is mounted it is done
-	// at once.
+	// Node finds the free memory through /proc/self/cgroup. Go searches there for its processors at
+	// each start, which is faster without the mount: so only Node gets it.
 	if (access("/image" PRELOAD, F_OK) == 0)
 		mount("cgroup2", "/sys/fs/cgroup", "cgroup2", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
 	container_read();
@@ -188,7 +186,7 @@ void filesystems(void)
 	mkdir(HOME_DIR, 0755);
 	mkdir(OUT_DIR, 0755);
 	put(TRUSTED, "");
-	chmod("/root", 0755);  // the kernel's own initramfs has it, with 0700
+	chmod("/root", 0755);  // the kernel's own initramfs has created it with 0700
 	if (chown(HOME_DIR, USER_ID, USER_ID) < 0 || chown(OUT_DIR, USER_ID, USER_ID) < 0 ||
 	    chown(TRUSTED, USER_ID, USER_ID) < 0)
 		die("chown");

@@ -42,11 +42,11 @@ enum { CTL_FD = 3 };
 
 static pid_t node_pid = -1;
 static uid_t owner = USER_ID;  // of the code
-static int child_in, child_out, child_err, child_ctl;  // Node's ends until it runs
+static int child_in, child_out, child_err, child_ctl;  // Node's ends of its streams, until it runs
 static char cmdline[4096];
 static unsigned long long oom_before;
 
-// die reports on the console, which the host keeps, and stops the machine.
+// die reports on the console, which the host stores, and stops the machine.
 void die(const char *what)
 {
 	printf("unitask: %s: %s\n", what, strerror(errno));
@@ -109,7 +109,7 @@ static void interface_up(int s, const char *name, const char *ip, const char *ma
 static void network(void)
 {
 	int s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	put("/proc/sys/net/ipv6/conf/lo/disable_ipv6", "0"); // nowhere else
+	put("/proc/sys/net/ipv6/conf/lo/disable_ipv6", "0");  // not available elsewhere
 	interface_up(s, "lo", "127.0.0.1", "255.0.0.0");
 	interface_up(s, "eth0", GUEST_IP, NETMASK);
 	struct rtentry rt = {0};
@@ -174,14 +174,14 @@ static void as_user(void)
 		_exit(EXIT_UNKNOWN);
 }
 
-// What to start, from the image (image/payload.go writes it): a path, the arguments,
-// and the environment, each string with a NUL behind it and each list with another.
+// What to start, from the image (image/payload.go writes it): a path, the arguments, and the
+// environment, each string with a NUL after it, and each list with another NUL.
 enum { EXEC_SIZE = 4096, LIST_SIZE = 2 * MAX_STRINGS + 2 };
 
 static char exec_text[EXEC_SIZE], process_text[MAX_PROCESS + 4];
 static char *exec_path, *exec_args[LIST_SIZE], *exec_env[LIST_SIZE];
 
-// take_list appends the strings of a list to another and returns what is behind it.
+// take_list appends the strings of a list to another list and returns the text after it.
 static char *take_list(char *text, char **list)
 {
 	size_t n = 0, taken = 0;
@@ -193,7 +193,7 @@ static char *take_list(char *text, char **list)
 	return text + 1;
 }
 
-// process keeps what is said of the process that spawn will start.
+// process stores the description of the process that spawn will start.
 static int process(struct agent *a, const uint8_t *p, size_t n)
 {
 	(void)a;
@@ -207,8 +207,8 @@ static int process(struct agent *a, const uint8_t *p, size_t n)
 static int session;   // spawn starts a session's program
 static int tty = -1;  // the code's end of its terminal
 
-// terminal makes one, whose end here takes the place of the pipes, or changes its size.
-// The code's end stays open: else the other would be at its end whenever nobody has it.
+// terminal creates a terminal, whose end here replaces the pipes, or changes its size. The code's
+// end stays open: otherwise the other end would be closed whenever no process uses it.
 static int terminal(struct agent *a, unsigned columns, unsigned rows)
 {
 	struct winsize size = {.ws_col = (unsigned short)columns, .ws_row = (unsigned short)rows};
@@ -232,7 +232,7 @@ static int terminal(struct agent *a, unsigned columns, unsigned rows)
 	return ioctl(tty, TIOCSWINSZ, &size);
 }
 
-// in_session has spawn start a session's program.
+// in_session makes spawn start a session's program.
 static int in_session(struct agent *a)
 {
 	session = a->lazy && !container;
@@ -247,8 +247,7 @@ static void read_exec(void)
 		die(EXEC_FILE);
 	close(fd);
 	exec_path = exec_text;
-	// An argument of the machine's own, from the kernel's command line, stands
-	// before the others.
+	// The machine's own argument, from the kernel's command line, comes before the others.
 	const char *own = kernel_arg(BOOT_ARG);
 	char *env = take_list(exec_path + strlen(exec_path) + 1, exec_args);
 	if (own) {
@@ -277,7 +276,7 @@ static void spawn(struct agent *a)
 			fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 16);
 		for (int i = 0; i < 4; i++)
 			dup2(fds[i], i);
-		if (!container)  // which needs some; they close by themselves
+		if (!container)  // which needs some; they are closed on exec
 			syscall(SYS_close_range, 4, ~0U, 0);
 		setsid();
 		if (tty >= 0)
@@ -294,8 +293,7 @@ static void spawn(struct agent *a)
 			container_exec(exec_args, exec_env);
 		as_user();
 		if (process_text[0]) {
-			// Its arguments stand behind the others, but for the last one, which is
-			// the program.
+			// Its arguments follow the others, but precede the last one, which is the program.
 			size_t last = 0;
 			while (exec_args[last + 1])
 				last++;
@@ -319,7 +317,7 @@ static void spawn(struct agent *a)
 	close(child_ctl);
 }
 
-// relay runs as nobody, in a process of its own.
+// relay runs as nobody, in a separate process.
 static int relay(struct agent *a, const uint16_t *ports, size_t n)
 {
 	if (relay_listen(ports, n) < 0)
@@ -339,7 +337,7 @@ static void freeze(void)
 	trace_end();
 }
 
-// settle has the whole trace on the console before the machine ends.
+// settle sends the complete trace to the console before the machine ends.
 static void settle(void)
 {
 	if (traced)
@@ -363,7 +361,7 @@ static int ended(struct agent *a, struct agent_end *end)
 	}
 	if (over) {
 		end->oom = oom_kills() > oom_before;
-		kill(-1, SIGKILL);  // what the code left running
+		kill(-1, SIGKILL);  // the code's remaining processes
 		trace_end();
 	}
 	return over;
@@ -371,13 +369,13 @@ static int ended(struct agent *a, struct agent_end *end)
 
 static void pipe_pair(int fds[2])
 {
-	// The user owns it, so that the code can open /dev/stdout and its like.
+	// The user owns the pipe, so that the code can open /dev/stdout and similar files.
 	if (pipe2(fds, O_CLOEXEC) < 0 || fchown(fds[0], owner, owner) < 0)
 		die("pipe");
 }
 
-// direct runs one script with its output on the console and stops: the bare
-// boot that benchmarks compare with.
+// direct runs one script with its output on the console and stops: the bare boot that benchmarks
+// compare with.
 static void direct(const char *script)
 {
 	pid_t pid = fork();
@@ -439,7 +437,7 @@ int main(void)
 		.lazy = strstr(cmdline, BOOT_LAZY) != NULL,
 		.log = STDOUT_FILENO,
 		.owner = owner,
-		.gives_all = container,  // whose user may be any, and can change everything
+		.gives_all = container,  // whose user may have any id, and can change everything
 		.seed = seed,
 		.spawn = spawn,
 		.process = process,

@@ -5,9 +5,9 @@
 // filesystems loads the drivers and mounts all that the code sees (filesystems.c).
 void filesystems(void);
 
-// The kernel's own tracing (trace.c): traced says that it was started. trace_start starts it.
-// trace_begin has the system calls of the calling process, and of those that it starts, traced
-// from now on. trace_end sends what is left of the trace: nothing runs any more but this.
+// The kernel's own tracing (trace.c). traced tells whether it was started. trace_start starts it.
+// trace_begin traces the system calls of the calling process, and of its later children. trace_end
+// sends the rest of the trace, when only this process still runs.
 extern int traced;
 void trace_start(void);
 void trace_begin(void);

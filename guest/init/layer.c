@@ -1,6 +1,6 @@
-// What the program has changed of a container's root, as a layer of an image: an archive (tar, as GNU writes
-// it) of the memory that lies over the disk. What was removed is a white-out, as layers have them (OCI image
-// specification, layer.md). The program may have been hostile: the host judges what comes.
+// Writes the program's changes to a container's root as a layer of an image: an archive (GNU tar)
+// of the memory over the disk. A removed file becomes a white-out (OCI image specification,
+// layer.md). The program may have been hostile: the host checks the archive.
 #define _GNU_SOURCE
 #include "container.h"
 #include "../contract/contract.h"
@@ -21,7 +21,7 @@ enum { BLOCK = 512, NAME = 100, COPY = 64 << 10 };
 
 static FILE *out;
 
-// linked is a file that has several names, by the one that came first.
+// linked is a file with several names; it has the first one.
 struct linked {
 	ino_t ino;
 	char path[];
@@ -34,7 +34,7 @@ static int by_inode(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-// give_up ends without the last entry, which tells the host that something is missing.
+// give_up ends without the last entry, which tells the host that the layer is incomplete.
 static void give_up(const char *what)
 {
 	printf("unitask: layer: %s\n", what);
@@ -114,7 +114,7 @@ static void content(int dir, const char *name, const char *path, const struct st
 	close(fd);
 }
 
-// kept_back says that a path is the machine's own (LAYER_WITHOUT).
+// kept_back tests whether a path belongs to the machine (LAYER_WITHOUT).
 static int kept_back(const char *path)
 {
 	static const char list[] = LAYER_WITHOUT ":";
@@ -179,8 +179,8 @@ static void entry(int dir, const char *name, char *path, size_t len)
 	header('2', path, target, &st, 0);
 }
 
-// folder writes what is in a folder, whose descriptor it closes, in the order of its names: memory has them in that in
-// which they were made, and a layer that is made again has the same digest.
+// folder writes the contents of a folder, and closes its descriptor. The names are sorted, because
+// tmpfs lists them in the order of their creation: so the same layer has the same digest again.
 static void folder(int dir, char *path, size_t len)
 {
 	char opaque;
@@ -204,7 +204,7 @@ static void folder(int dir, char *path, size_t len)
 
 int container_layer(void)
 {
-	static char path[PATH_MAX + 64];  // and a white-out's own letters
+	static char path[PATH_MAX + 64];  // and a white-out's prefix
 	static const char end[2 * BLOCK];
 	struct stat st = {0};
 	int ends[2];

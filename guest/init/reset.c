@@ -1,4 +1,4 @@
-// Connections of the code, which end when its machine has another network.
+// Resets the code's connections when its machine has another network.
 #define _GNU_SOURCE
 #include "init.h"
 
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 // reset_socket resets a connection to another host: whoever reads or writes it gets ECONNRESET, and
-// whoever waits for it is woken.
+// waiting calls return.
 static void reset_socket(int s)
 {
 	union {
@@ -28,14 +28,14 @@ static void reset_socket(int s)
 	uint32_t to = peer.v4.sin_addr.s_addr;
 	if (peer.v4.sin_family == AF_INET6) {
 		if (!IN6_IS_ADDR_V4MAPPED(&peer.v6.sin6_addr))
-			return;  // there is no other than the loopback's
+			return;  // there is only the loopback
 		memcpy(&to, peer.v6.sin6_addr.s6_addr + 12, sizeof to);
 	}
 	if (ntohl(to) >> 24 != IN_LOOPBACKNET)
 		connect(s, &none, sizeof none);
 }
 
-// Their TCP is the kernel's, so there is no other way than by their descriptors.
+// The kernel runs their TCP, so they can only be reached by their descriptors.
 void reset_connections(void)
 {
 	DIR *all = opendir("/proc"), *fds;

@@ -1,7 +1,7 @@
-// The program of a session: it starts commands, carries their streams and says how they
-// ended. On linux it runs as a process of its own below PID 1, as root, so that no command can
-// stop it, and its commands run as the code's user (sessionstart.c); on Nanos it is a thread of the one
-// process (../nanos/session.c). It believes the host, and takes what the commands print for bytes.
+// The program of a session starts commands, carries their streams and reports how they ended. On
+// linux it is a process below PID 1 that runs as root, so that no command can stop it. Its commands
+// run as the code's user (sessionstart.c). On Nanos it is a thread of the one process
+// (../nanos/session.c). It trusts the host, and interprets nothing that the commands print.
 #define _GNU_SOURCE
 #include "../agent/out.h"
 #include "../contract/contract.h"
@@ -25,7 +25,7 @@ static const struct session *host;
 static struct command commands[MAX_COMMANDS];
 static uint8_t in[STEP_HEADER + MAX_STEP];
 static size_t in_len;
-static int held;  // the host wants to hear nothing more
+static int held;  // the host wants no more output
 
 static void fail(const char *what)
 {
@@ -101,8 +101,8 @@ static void release(struct command *c)
 	c->pid = 0;
 }
 
-// began reads what a command says of its start, for which nobody waits: others of the code's user can
-// stop it before. 1 when it has failed, and the host knows.
+// began reads a command's report of its start, without waiting: other processes of the code's user
+// can stop the command before. It returns 1 when the start has failed, and the host was told.
 static int began(struct command *c)
 {
 	int failed = 0;
@@ -120,7 +120,7 @@ static int began(struct command *c)
 	return 1;
 }
 
-// slot is a free one, else that of a command that has ended.
+// slot returns a free slot, else that of a command that has ended.
 static struct command *slot(void)
 {
 	struct command *ended = NULL;
@@ -135,7 +135,7 @@ static struct command *slot(void)
 	return ended;
 }
 
-// feed gives a command as much of what waits as it takes.
+// feed writes as much of the pending input to a command as it accepts.
 static void feed(struct command *c, int stream)
 {
 	struct pending *w = &c->to[stream];
@@ -145,7 +145,7 @@ static void feed(struct command *c, int stream)
 			continue;
 		if (n < 0 && c->fd[stream] >= 0 && errno == EAGAIN)
 			return;
-		if (n < 0) {  // nobody reads: the rest is for nobody
+		if (n < 0) {  // no reader: drop the rest
 			shut(c, stream);
 			break;
 		}
@@ -155,7 +155,7 @@ static void feed(struct command *c, int stream)
 	drop_pending(c, stream);
 	if (some)
 		say_number(STEP_TAKEN, c->id, (uint32_t)stream);
-	if (end && c->terminal && c->fd[IN] >= 0) {  // which has no end but what stty calls eof
+	if (end && c->terminal && c->fd[IN] >= 0) {  // a terminal has no end of file except its EOF character
 		ssize_t n = write(c->fd[IN], "\4", 1);
 		(void)n;
 	} else if (end) {
@@ -232,14 +232,14 @@ static size_t wanted(void)
 	return STEP_HEADER + n;
 }
 
-// receive reads once, and handles the frame if that was all of it.
+// receive reads once, and handles the frame if it is complete.
 static void receive(void)
 {
 	ssize_t r = read(host->in, in + in_len, wanted() - in_len);
 	if (r < 0 && (interrupted(errno) || errno == EAGAIN))
 		return;
 	if (r <= 0)
-		host->end(0);  // the host has no more
+		host->end(0);  // the host has closed the stream
 	in_len += (size_t)r;
 	if (in_len < STEP_HEADER || in_len < wanted())
 		return;
@@ -251,7 +251,7 @@ static void receive(void)
 	on_frame(in[4], ntohl(id), in + STEP_HEADER, n);
 }
 
-// tell_out tells the host that there is something in /out, before it hears that what put it there has ended.
+// tell_out tells the host that /out is not empty, before the end of the command that filled it.
 static void tell_out(const struct command *c)
 {
 	uint8_t frame[STEP_HEADER];
@@ -259,7 +259,8 @@ static void tell_out(const struct command *c)
 		say(frame, STEP_OUT, c->id, 0);
 }
 
-// pump passes on one chunk of a stream: the bytes, 0 at its end, -1 when there is nothing.
+// pump passes on one chunk of a stream. It returns the bytes, 0 at the end, -1 when there is
+// nothing now.
 static ssize_t pump(struct command *c, int stream)
 {
 	static uint8_t frame[STEP_HEADER + MAX_CHUNK];
@@ -280,10 +281,10 @@ static ssize_t pump(struct command *c, int stream)
 	return n;
 }
 
-// drain passes on what a stream holds now; whoever goes on writing is not waited for.
+// drain passes on the current contents of a stream; it does not wait for later output.
 static void drain(struct command *c, int stream)
 {
-	enum { HELD = 1 << 20 };  // bytes, and more than any pipe has
+	enum { HELD = 1 << 20 };  // bytes, more than any pipe holds
 	ssize_t n, left = HELD;
 	while (left > 0 && (n = pump(c, stream)) > 0)
 		left -= n;
@@ -311,9 +312,9 @@ void session_ended(pid_t pid, uint32_t how)
 		release(c);
 }
 
-enum { WHY = STREAMS, GIVE, POLLED };  // of each command: GIVE is where it is given what comes for descriptor 3
+enum { WHY = STREAMS, GIVE, POLLED };  // per command: GIVE is the stream for its descriptor 3
 
-// poll_command is what there is to wait for of a command.
+// poll_command sets the events to wait for.
 static void poll_command(const struct command *c, struct pollfd q[POLLED])
 {
 	int lives = c->pid > 0 && !held;
@@ -334,7 +335,7 @@ static void serve_command(struct command *c, const struct pollfd q[POLLED])
 		feed(c, IN);
 	if (q[GIVE].revents)
 		feed(c, CTL);
-	if (q[CTL].revents) {  // what it printed before comes first
+	if (q[CTL].revents) {  // earlier output comes first
 		drain(c, OUT);
 		drain(c, ERR);
 		pump(c, CTL);

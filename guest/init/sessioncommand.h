@@ -1,4 +1,4 @@
-// What a session's program knows of a command (session.c), for what starts it.
+// A session's program's data about a command (session.c), for the code that starts commands.
 #ifndef UNITASK_SESSIONCOMMAND_H
 #define UNITASK_SESSIONCOMMAND_H
 
@@ -17,12 +17,12 @@ enum {
 	STREAMS,
 };
 
-// pending is what a command has not taken yet. The host sends no more before it has.
+// pending is input that a command has not read yet. The host sends no more before that.
 struct pending {
-	int fd;  // where it is given: the stream's own, but for descriptor 3 on Nanos
+	int fd;  // its destination: the stream, except for descriptor 3 on Nanos
 	uint8_t *p;
 	size_t off, len;
-	int end;  // and then there is no more
+	int end;  // and then end of file
 };
 
 struct command {
@@ -30,16 +30,16 @@ struct command {
 	pid_t pid;  // 0: the slot is free; on Nanos a number
 	int fd[STREAMS];
 	int terminal;
-	int why;  // where it says why it could not start; -1 when it has
-	int over;  // it has ended and the host knows; what it left running may go on printing
-	int last;  // what is left of its group when it ends is killed
+	int why;  // where it reports that it could not start; -1 when it has started
+	int over;  // it has ended and the host knows; its remaining processes may still print
+	int last;  // at its end, the remaining processes of its group are killed
 	struct pending to[2];  // IN, CTL
 };
 
 static inline unsigned get16(const uint8_t *p) { return (unsigned)(p[0] << 8 | p[1]); }
 
-// strings takes n strings, each with a NUL behind it, and returns what is behind them; NULL
-// where there are fewer. There is a NUL at end.
+// strings parses n strings, each with a NUL after it, and returns the text after them; NULL if
+// there are fewer. There is a NUL at end.
 static inline char *strings(char *p, const char *end, char **list, unsigned n)
 {
 	if (n > MAX_LISTED)

@@ -1,5 +1,5 @@
-// A session's own commands about files. They run as the code's user, so they may do what
-// it may: on linux in a process each, on Nanos in a thread. Each is `VERB PATH …`; what fails is an errno.
+// A session's own file commands. They run with the rights of the code's user: on linux in a process
+// each, on Nanos in a thread. Each is `VERB PATH …`; a failure is an errno.
 //
 //	read PATH OFFSET LENGTH   bytes of a regular file go to standard output
 //	write PATH MODE           a file of what comes on standard input, in one step, with the
@@ -84,7 +84,7 @@ static int write_file(struct file_command *f, const char *name)
 		return EISDIR;
 	if (there && !S_ISREG(st.st_mode))
 		return EINVAL;
-	if (there && realpath(name, path) == NULL)  // what a link leads to is written, not the link
+	if (there && realpath(name, path) == NULL)  // write the target of a link, not the link
 		return errno;
 	if (there && access(path, W_OK) < 0)
 		return errno;
@@ -194,7 +194,7 @@ static int list_file(struct file_command *f, const char *path)
 	return f->cut ? EINTR : failed;
 }
 
-// remove_at removes what is in a folder, by names below descriptors: no link leads out.
+// remove_at removes the contents of a folder, by names relative to descriptors: no link leads out.
 static int remove_at(int dir, const char *name, int depth)
 {
 	if (unlinkat(dir, name, 0) == 0)

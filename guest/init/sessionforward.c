@@ -1,8 +1,7 @@
-// A connection to a port of the machine, for a port that the host forwards. It runs as the
-// code's user, like every command. What the client sends comes on standard input, what the
-// server sends goes to standard output: FORWARD_WINDOW bytes, and for each byte that comes
-// on descriptor 3 FORWARD_UNIT more, so that a client that does not read costs the host no
-// memory.
+// A connection to a port of the machine, for a port that the host forwards. It runs as the code's
+// user, like every command. Standard input has the client's data, and standard output the server's.
+// The server's data is limited to FORWARD_WINDOW bytes. Each byte on descriptor 3 allows
+// FORWARD_UNIT more, so a client that does not read costs the host no memory.
 #define _GNU_SOURCE
 #include "../contract/contract.h"
 #include "session.h"
@@ -42,7 +41,7 @@ static int dial(const struct sockaddr *to, socklen_t size)
 	return fd;
 }
 
-// reach connects to whatever listens on the port: on the loopback, or on the machine's address.
+// reach connects to the server on the port: on the loopback, or on the machine's address.
 static int reach(uint16_t port)
 {
 	struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
@@ -78,7 +77,7 @@ int session_connect(const char *port)
 			{fd, (short)((room > 0 ? POLLIN : 0) | (len > 0 ? POLLOUT : 0)), 0},
 		};
 		if (room == 0 && len == 0)
-			p[2].fd = -1;  // that it has ended is seen when there is room again
+			p[2].fd = -1;  // its end is noticed when there is room again
 		if (poll(p, 3, -1) < 0 && errno != EINTR)
 			return errno;
 		if (p[1].revents) {

@@ -1,5 +1,5 @@
-// A session's program on linux: how it starts a command, its streams or its terminal and the process, and
-// how it hears of its end.
+// A session's program on linux: how it starts a command with its streams or terminal, and notices
+// its end.
 #define _GNU_SOURCE
 #include "../contract/contract.h"
 #include "session.h"
@@ -18,8 +18,8 @@
 #include <termios.h>
 #include <unistd.h>
 
-static void (*become)(void);  // makes a process that of the code's user
-static int children;          // readable when one has ended
+static void (*become)(void);  // gives a process the rights of the code's user
+static int children;  // readable when one has ended
 
 static int open_terminal(int *end, unsigned columns, unsigned rows)
 {
@@ -58,7 +58,7 @@ static int file_command(char **argv)
 	return session_file(&file);
 }
 
-// child becomes the command; it says why it can't on the descriptor why.
+// child becomes the command; it reports an error on the descriptor why.
 static void child(int fds[4], int flags, int why, const char *cwd, char **argv, char **env)
 {
 	sigset_t none;
@@ -119,7 +119,7 @@ static int start(struct command *c, uint32_t id, uint8_t *p, size_t n)
 			if (i == CTL || pipe2(pair, O_CLOEXEC) < 0)
 				continue;
 			ours[i] = pair[i == IN], theirs[i] = pair[i != IN];
-			// The code can then open /dev/stdout and its like.
+			// The code can then open /dev/stdout and similar files.
 			if (fchown(pair[0], USER_ID, USER_ID) < 0)
 				failed = errno;
 		}
@@ -165,7 +165,7 @@ static void signal_command(struct command *c, int sig)
 		kill(c->pid, sig);  // it has no group yet
 }
 
-// reap tells of the commands that have ended, after all that they printed.
+// reap reports the commands that have ended, after all their output.
 static void reap(void)
 {
 	struct signalfd_siginfo info;

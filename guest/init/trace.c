@@ -1,5 +1,5 @@
-// The kernel's own tracing (Documentation/trace/events.rst). One buffer bounds what waits
-// for the serial port, which is slow: events beyond it are lost, and their number said.
+// The kernel's own tracing (Documentation/trace/events.rst). One buffer holds the events that wait
+// for the slow serial port; further events are lost, and their number is reported.
 #define _GNU_SOURCE
 #include "../agent/agent.h"
 #include "container.h"
@@ -22,12 +22,12 @@ int traced;
 static pid_t tracer_pid = -1;
 static int trace_pipe = -1;
 
-// What was read of the trace is in memory that the tracer shares: it is killed with the
-// rest, and what it had not sent yet is sent for it.
+// The text read from the trace is in shared memory: the tracer is killed with all other processes,
+// and PID 1 sends the text that it had not sent yet.
 static struct trace_text {
-	char text[4096];  // no read of trace_pipe gives more
+	char text[4096];  // maximum of one read of trace_pipe
 	volatile size_t len, sent;
-	volatile int inside;  // a line that has begun
+	volatile int inside;  // in the middle of a line
 } *trace;
 
 static void trace_send(void)
@@ -47,7 +47,7 @@ static void trace_send(void)
 	}
 }
 
-// trace_copy copies the trace to the console until there is none.
+// trace_copy copies the trace to the console until the trace is empty.
 static void trace_copy(void)
 {
 	ssize_t n;
@@ -95,7 +95,7 @@ void trace_end(void)
 	kill(tracer_pid, SIGKILL);
 	waitpid(tracer_pid, NULL, 0);
 	fcntl(trace_pipe, F_SETFL, O_NONBLOCK);
-	putchar('\n');  // what it was sending ends here
+	putchar('\n');  // the tracer's incomplete line ends here
 	trace->inside = 0;
 	trace_copy();
 	tcdrain(STDOUT_FILENO);

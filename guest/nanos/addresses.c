@@ -1,4 +1,4 @@
-// Addresses of the streams in this machine: of which sort they are, and who has which.
+// Addresses of the streams in this machine: their kinds and owners.
 #define _GNU_SOURCE
 #include "sockets.h"
 #include "../contract/contract.h"
@@ -25,7 +25,7 @@ void delist(struct socket *s)
 		}
 }
 
-// mapped makes of an IPv4 address in IPv6's form one that is not.
+// plain converts an IPv4 address in IPv6's form to an IPv4 address.
 struct address plain(const struct address *a)
 {
 	struct address to = *a;
@@ -51,7 +51,7 @@ bool is_any(const struct address *a)
 	return a->any.sa_family == AF_INET6 ? IN6_IS_ADDR_UNSPECIFIED(&a->in6.sin6_addr) : a->in.sin_addr.s_addr == INADDR_ANY;
 }
 
-// is_here says that an address is of this machine.
+// is_here tests whether an address belongs to this machine.
 bool is_here(const struct address *a)
 {
 	struct address p = plain(a);
@@ -62,7 +62,7 @@ bool is_here(const struct address *a)
 	return ntohl(p.in.sin_addr.s_addr) >> 24 == 127 || p.in.sin_addr.s_addr == inet_addr(GUEST_IP);
 }
 
-// takes says that a listener at s gets what comes for a.
+// takes tests whether a listener at s receives connections to a.
 bool takes(const struct socket *s, const struct address *a)
 {
 	struct address to = plain(a), at = plain(&s->local);
@@ -72,14 +72,14 @@ bool takes(const struct socket *s, const struct address *a)
 		return at.any.sa_family == to.any.sa_family || (at.any.sa_family == AF_INET6 && !s->only6);
 	if (at.any.sa_family != to.any.sa_family)
 		return is_any(&to) && to.any.sa_family == AF_INET6;
-	if (is_any(&to)) // a connection to no address is to the loopback
+	if (is_any(&to))  // a connection to the unspecified address goes to the loopback
 		return at.any.sa_family == AF_INET6 ? IN6_IS_ADDR_LOOPBACK(&at.in6.sin6_addr) : at.in.sin_addr.s_addr == htonl(INADDR_LOOPBACK);
 	if (at.any.sa_family == AF_INET6)
 		return IN6_ARE_ADDR_EQUAL(&at.in6.sin6_addr, &to.in6.sin6_addr);
 	return at.in.sin_addr.s_addr == to.in.sin_addr.s_addr;
 }
 
-// overlap says that two can't have their addresses both.
+// overlap tests whether two sockets' addresses conflict.
 static bool overlap(const struct socket *a, const struct socket *b)
 {
 	struct address x = plain(&a->local), y = plain(&b->local);
@@ -94,7 +94,7 @@ static bool overlap(const struct socket *a, const struct socket *b)
 	return takes(a, &y);
 }
 
-// free_for says that nobody keeps s from having its address. all is locked.
+// free_for tests whether s may have its address. The caller holds all_lock.
 bool free_for(const struct socket *s, bool to_listen)
 {
 	for (struct socket *o = all; o; o = o->next)
@@ -104,7 +104,7 @@ bool free_for(const struct socket *s, bool to_listen)
 	return true;
 }
 
-// any_port gives s a port that nobody has. all is locked.
+// any_port gives s a free port. The caller holds all_lock.
 bool any_port(struct socket *s)
 {
 	uint16_t random;

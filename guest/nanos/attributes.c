@@ -1,5 +1,5 @@
-// Calls that Nanos has not and that a file system, or a system, may lack: what Linux says then
-// of one that does, and what can be had otherwise.
+// Calls that Nanos lacks, and that some file systems or systems may lack. They return Linux's error
+// for such a system, or a substitute.
 #define _GNU_SOURCE
 #include "calls.h"
 #include "nanos.h"

@@ -1,5 +1,4 @@
-// What the functions that stand before libc's share: the system call itself, and
-// what is known of each descriptor.
+// Declarations that the replaced functions share: system calls, and data about each descriptor.
 #ifndef UNITASK_CALLS_H
 #define UNITASK_CALLS_H
 
@@ -11,16 +10,16 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
-#pragma GCC visibility push(hidden)  // a module of the code's may have functions of these names
+#pragma GCC visibility push(hidden)  // a module of the code may have functions with these names
 
-// on_nanos is false until the library's constructor has run, and on linux: every
-// function then passes the call on.
+// on_nanos is false until the library's constructor has run, and on linux: every function then
+// passes the call on.
 extern bool on_nanos;
 
-// own_thread says that this is the agent's thread, which sees the kernel's sockets.
+// own_thread is true in the agent's thread, which sees the kernel's sockets.
 extern __thread bool own_thread;
 
-// call makes a system call past libc; it returns the kernel's negative errno.
+// call makes a system call without libc; it returns the kernel's negative errno.
 static inline long call6(long n, long a, long b, long c, long d, long e, long f)
 {
 #if defined(__x86_64__)
@@ -39,7 +38,7 @@ static inline long call6(long n, long a, long b, long c, long d, long e, long f)
 #define CALL_6(n, a, b, c, d, e, f, ...) call6(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))
 #define call(...) CALL_6(__VA_ARGS__, 0, 0, 0, 0, 0, 0)
 
-// result is what libc makes of the kernel's answer.
+// result converts the kernel's answer to libc's form.
 static inline long result(long r)
 {
 	if (r >= 0 || r < -4095)
@@ -54,44 +53,44 @@ static inline int fail(int error)
 	return -1;
 }
 
-// out_of_the_way moves a descriptor of the agent's to a number beyond those that the code gets, which
-// may close all of its own (descriptors.c). -1 where fd is none.
+// out_of_the_way moves one of the agent's descriptors to a number beyond those of the code, which
+// may close all its descriptors (descriptors.c). -1 if fd is invalid.
 int out_of_the_way(int fd);
 
-// What is known of a descriptor (descriptors.c).
+// Data about a descriptor (descriptors.c).
 enum { MAX_FD = 1 << 16 };
 
 struct socket;
 
 struct descriptor {
-	bool append;           // a regular file, written at its end
+	bool append;  // a regular file, opened for appending
 	bool zero;             // /dev/zero
-	bool agents;           // the agent's: the code has no such descriptor
+	bool agents;  // the agent's: the code has no such descriptor
 	bool datagram;         // UDP
 	struct socket *socket; // a stream (sockets.c)
 };
 
 extern struct descriptor descriptors[MAX_FD];
 
-// descriptor returns what is known; NULL where nothing can be.
+// descriptor returns its data; NULL if the number is out of range.
 static inline struct descriptor *descriptor(int fd)
 {
 	return on_nanos && fd >= 0 && fd < MAX_FD ? &descriptors[fd] : NULL;
 }
 
-// descriptors.c: gather and scatter are writev and readv by single calls: Nanos's own
+// descriptors.c: gather and scatter are writev and readv by single calls, because Nanos's own
 // miscount.
 long gather(int fd, const struct iovec *from, int n);
 long scatter(int fd, const struct iovec *to, int n);
 
-// streams.c: a stream's side of calls on descriptors; -1 with errno, as the calls.
+// streams.c: calls on a stream's descriptor; -1 with errno, like the calls.
 ssize_t socket_read(struct socket *s, const struct iovec *to, int n);
 ssize_t socket_write(struct socket *s, const struct iovec *from, int n);
 int socket_close(int fd, struct socket *s);
 void socket_keep(struct socket *s);
 void socket_blocks(struct socket *s, bool blocks);
 
-// What the calls on files have for others.
+// files.c, for other files.
 int file_mask(void);       // the umask
 struct statx;
 long files_statx(int dir, const char *path, int flags, unsigned mask, struct statx *to); // a negative errno

@@ -1,5 +1,5 @@
-// Reading, writing and closing: files that are appended to, /dev/zero, and streams
-// (sockets.c). Everything else goes on to the kernel as it is.
+// Reading, writing and closing: files opened for appending, /dev/zero, and streams (sockets.c). All
+// other calls go to the kernel unchanged.
 #define _GNU_SOURCE
 #include "calls.h"
 #include "nanos.h"
@@ -20,11 +20,11 @@
 
 struct descriptor descriptors[MAX_FD];
 
-// Nanos puts a file's offset at its end when it is opened with O_APPEND, and never again.
+// Nanos moves a file's offset to its end when it is opened with O_APPEND, and never again.
 static pthread_mutex_t appending = PTHREAD_MUTEX_INITIALIZER;
 
-// gather is writev. Nanos's own miscounts when a pipe takes only some of it, and what it
-// did not take would be lost.
+// gather is writev. Nanos's own miscounts when a pipe accepts only a part, and the rest would be
+// lost.
 long gather(int fd, const struct iovec *from, int n)
 {
 	long total = 0;
@@ -43,8 +43,7 @@ long gather(int fd, const struct iovec *from, int n)
 	return total;
 }
 
-// scatter is readv. Nanos's own says 0, the end, of a connection that has nothing to read
-// yet.
+// scatter is readv. Nanos's own returns 0, the end, for a connection that has nothing to read yet.
 long scatter(int fd, const struct iovec *to, int n)
 {
 	long total = 0;
@@ -86,7 +85,7 @@ static ssize_t fill(const struct iovec *to, int n)
 	return total;
 }
 
-// agents says that the code names a descriptor of the agent's.
+// agents tests whether the code names a descriptor of the agent.
 static bool agents(const struct descriptor *d) { return d && d->agents && !own_thread; }
 
 ssize_t read(int fd, void *to, size_t n)
@@ -156,7 +155,7 @@ ssize_t writev(int fd, const struct iovec *from, int n)
 	return result(gather(fd, from, n));
 }
 
-// Linux appends, whatever the offset says (pwrite(2), BUGS).
+// Linux appends, whatever the offset is (pwrite(2), BUGS).
 ssize_t pwrite64(int fd, const void *from, size_t n, off64_t at)
 {
 	struct descriptor *d = descriptor(fd);
@@ -178,7 +177,7 @@ ssize_t pwritev64(int fd, const struct iovec *from, int n, off64_t at)
 
 ssize_t pwritev(int fd, const struct iovec *from, int n, off_t at) { return pwritev64(fd, from, n, at); }
 
-// lseek: Nanos takes every descriptor for a file's and writes into it.
+// lseek: Nanos treats every descriptor as a file's and writes into it.
 off64_t lseek64(int fd, off64_t to, int whence)
 {
 	struct stat st;
@@ -217,7 +216,7 @@ int close(int fd)
 	return (int)result(call(SYS_close, fd));
 }
 
-// copied is called when a descriptor has become another one's copy.
+// copied is called when a descriptor has become a copy of another.
 static int copied(int from, long to)
 {
 	struct descriptor *d = descriptor((int)to), *was = descriptor(from);
@@ -290,15 +289,15 @@ int ioctl(int fd, unsigned long request, ...)
 	va_end(args);
 	long r = call(SYS_ioctl, fd, request, value);
 	struct descriptor *d = descriptor(fd);
-	if (on_nanos && r == -ENOSYS) // of a terminal's
+	if (on_nanos && r == -ENOSYS)  // a call for terminals
 		r = -ENOTTY;
 	if (d && d->socket && r >= 0 && request == FIONBIO)
 		socket_blocks(d->socket, *(int *)value == 0);
 	return (int)result(r);
 }
 
-// Whether something has been stored on a disk has no meaning here: there is none that
-// could be written. Nanos fails to write, and says so for folders too.
+// There is no writable disk, so storing has no meaning. Nanos tries to write, and reports a
+// failure, also for folders.
 static int stored(int fd)
 {
 	struct stat st;
@@ -311,13 +310,14 @@ static int stored(int fd)
 int fsync(int fd) { return on_nanos ? stored(fd) : (int)result(call(SYS_fsync, fd)); }
 int fdatasync(int fd) { return on_nanos ? stored(fd) : (int)result(call(SYS_fdatasync, fd)); }
 
-// A wait for no time is one for ever to Nanos. abseil, by which V8 waits, asks for one when its time has passed.
+// Nanos takes a time limit of 0 as unlimited. abseil, which V8 uses to wait, passes 0 when its time
+// is over.
 static bool past(int op, const struct timespec *timeout)
 {
 	return (op & FUTEX_CMD_MASK) == FUTEX_WAIT && timeout && timeout->tv_sec == 0 && timeout->tv_nsec == 0;
 }
 
-// syscall: what libuv and abseil call by number.
+// syscall handles the calls that libuv and abseil make by number.
 long syscall(long n, ...)
 {
 	long a[6];

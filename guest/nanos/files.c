@@ -1,6 +1,6 @@
-// Files as Linux has them for root. What Nanos's file system has not is remembered
-// (kept.c), a path is looked at before the kernel sees it (paths.c), and what is in /proc
-// and /dev and not in the image is made when it is opened (special.c).
+// Files with Linux's behaviour for root. kept.c stores what Nanos's file system lacks, paths.c
+// checks a path before the kernel sees it, and special.c generates missing files of /proc and /dev
+// when they are opened.
 #define _GNU_SOURCE
 #include "files.h"
 #include "nanos.h"
@@ -17,7 +17,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-// link_end writes where the link at path leads, to be taken from dir; false if it is none.
+// link_end writes the target of the link at path, relative to dir; false if it is no link.
 static bool link_end(int dir, const char *path, char *to)
 {
 	char target[PATH_MAX];
@@ -32,8 +32,8 @@ static bool link_end(int dir, const char *path, char *to)
 	return true;
 }
 
-// folder_is_there looks for the folder that a path names something in: what may not be written to
-// the kernel refuses first.
+// folder_is_there tests whether the folder of a path exists. For a missing folder in a read-only
+// place, the kernel reports EACCES instead of ENOENT.
 static bool folder_is_there(int dir, const char *path)
 {
 	char folder[PATH_MAX];
@@ -55,7 +55,7 @@ static long create(int dir, const char *path, int flags, mode_t mode)
 			fd = call(SYS_openat, dir, path, flags & ~O_CREAT, 0);
 			if (fd != -ENOENT)
 				return fd;
-			if (link_end(dir, path, ends[tries % 2])) { // of a file that is not there
+			if (link_end(dir, path, ends[tries % 2])) {  // a link to a missing file
 				if (flags & O_NOFOLLOW)
 					return -ELOOP;
 				path = ends[tries % 2];
@@ -73,8 +73,8 @@ static long create(int dir, const char *path, int flags, mode_t mode)
 
 enum { MOST_WIPED = 64 << 20 };  // bytes of a file with holes: wiped, they take memory
 
-// cut makes a file shorter, or longer. The kernel changes its length only, and what was
-// behind it would come back when the file grows again: so that is wiped before.
+// cut changes a file's length. The kernel changes only the length, and the data beyond it would
+// reappear when the file grows again: so cut wipes the data first.
 static long cut(int fd, off_t n)
 {
 	struct stat st;
@@ -84,7 +84,7 @@ static long cut(int fd, off_t n)
 		if (st.st_blocks * 512 < behind && behind > MOST_WIPED)
 			return -EFBIG;
 		r = call(SYS_fallocate, fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, n, behind);
-		if (r < 0 && r != -EBADF) // it is open for reading: the call below says so
+		if (r < 0 && r != -EBADF)  // it is open for reading: the call below fails
 			return r;
 	}
 	return call(SYS_ftruncate, fd, n);
@@ -183,7 +183,7 @@ int fstat(int fd, struct stat *st)
 }
 
 int fstat64(int fd, struct stat64 *st) { return fstat(fd, (struct stat *)st); }
-// What programs call that were linked with an older glibc.
+// Functions that programs built with an older glibc call.
 int __xstat64(int v, const char *path, struct stat64 *st) { (void)v; return stat64(path, st); }
 int __lxstat64(int v, const char *path, struct stat64 *st) { (void)v; return lstat64(path, st); }
 int __fxstat64(int v, int fd, struct stat64 *st) { (void)v; return fstat64(fd, st); }
@@ -191,7 +191,7 @@ int __xstat(int v, const char *path, struct stat *st) { (void)v; return stat(pat
 int __lxstat(int v, const char *path, struct stat *st) { (void)v; return lstat(path, st); }
 int __fxstat(int v, int fd, struct stat *st) { (void)v; return fstat(fd, st); }
 
-// files_statx is statx, in which the fields that matter are those of stat.
+// files_statx is statx, with the fields that stat has.
 long files_statx(int dir, const char *path, int flags, unsigned mask_, struct statx *x)
 {
 	struct stat st;
@@ -217,11 +217,11 @@ long files_statx(int dir, const char *path, int flags, unsigned mask_, struct st
 		.stx_rdev_major = (uint32_t)(st.st_rdev >> 8 & 0xfff),
 		.stx_rdev_minor = (uint32_t)(st.st_rdev & 0xff),
 	};
-	x->stx_ctime = x->stx_btime = x->stx_mtime; // nobody notes when it was made
+	x->stx_ctime = x->stx_btime = x->stx_mtime;  // the creation time is not stored
 	return 0;
 }
 
-// A call with one path that is only looked at before.
+// A call with one path that only needs a check.
 #define CHECKED(type, name, parameters, dir, path, ...) \
 	type name parameters \
 	{ \
@@ -367,8 +367,8 @@ int renameat(int from, const char *old, int dir, const char *path)
 
 int rename(const char *old, const char *path) { return renameat(AT_FDCWD, old, AT_FDCWD, path); }
 
-// changeable says whether permissions, owner or times of a file may be changed: the
-// kernel, which has no such check, lets read-only files be written no more. 0, or an errno.
+// changeable tests whether permissions, owner or times of a file may be changed. The kernel has no
+// such check, and only protects the content of a read-only file. 0, or an errno.
 static int changeable(int dir, const char *path)
 {
 	int error = unsafe(dir, path);
@@ -450,7 +450,7 @@ int utimes(const char *path, const struct timeval t[2])
 	return utimensat(AT_FDCWD, path, t ? s : NULL, 0);
 }
 
-// libc opens folders by itself.
+// libc opens folders without calling open.
 DIR *opendir(const char *path)
 {
 	static DIR *(*next)(const char *);

@@ -1,4 +1,4 @@
-// What the files of the calls on files share.
+// Declarations that the files with file calls share.
 #ifndef UNITASK_FILES_H
 #define UNITASK_FILES_H
 
@@ -9,7 +9,7 @@
 
 static inline long status(int dir, const char *path, struct stat *st, int flags) { return call(SYS_newfstatat, dir, path, st, flags); }
 
-// The library stands before all others: what it has of its own is not seen outside.
+// The library takes precedence over all others: its own symbols are hidden.
 #pragma GCC visibility push(hidden)
 
 // paths.c
@@ -18,11 +18,11 @@ int storable(const char *path);          // 0, or the errno of a name that a fil
 void touched(int dir, const char *path); // gives the folder that holds path the present time
 
 // kept.c
-enum { MODE = 1, OWNER = 2, LINKS = 4, FRESH = 8 }; // FRESH forgets what an earlier file with this number had
+enum { MODE = 1, OWNER = 2, LINKS = 4, FRESH = 8 };  // FRESH drops the data of an earlier file with this number
 void keep(const struct stat *st, int what, mode_t mode, uid_t uid, gid_t gid, int links);
 void made(int dir, const char *path, mode_t mode); // a file is new
 void mend(struct stat *st);
-extern atomic_bool any_links; // some file has had more than one
+extern atomic_bool any_links;  // some file has had more than one
 
 // special.c
 int open_made(const char *path, int flags);

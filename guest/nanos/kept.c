@@ -1,4 +1,4 @@
-// What Nanos does not keep of a file: permissions, owner, how many links it has.
+// Stores what Nanos does not: a file's permissions, its owner and its number of links.
 #define _GNU_SOURCE
 #include "files.h"
 
@@ -25,8 +25,8 @@ static struct kept *slot(uint64_t ino)
 	return &table[i];
 }
 
-// entry returns what is kept of a file, and makes it; NULL when there is no memory. The
-// table is locked.
+// entry returns the stored data of a file, and creates it if needed; NULL without memory. The
+// caller holds the table's lock.
 static struct kept *entry(const struct stat *st)
 {
 	if (2 * (table_used + 1) > table_size) {
@@ -50,8 +50,8 @@ static struct kept *entry(const struct stat *st)
 	return k;
 }
 
-// keep notes permissions, owner or a change of the number of links. FRESH forgets what
-// an earlier file with this number had.
+// keep stores permissions, owner or a change of the number of links. FRESH drops the data of an
+// earlier file with this number.
 void keep(const struct stat *st, int what, mode_t mode, uid_t uid, gid_t gid, int links)
 {
 	pthread_mutex_lock(&table_lock);
@@ -76,9 +76,9 @@ void made(int dir, const char *path, mode_t mode)
 		keep(&st, FRESH | MODE, mode & ~(mode_t)file_mask(), 0, 0, 0);
 }
 
-// mend completes what the kernel said. Its numbers of files are addresses of its own;
-// the upper bits are always the same, and would not fit into a double. A folder's links
-// are not counted: 1 says so, as btrfs does.
+// mend completes the kernel's status. The kernel's file numbers are its own addresses; their
+// constant upper bits would not fit into a double. A folder's links are not counted: 1 means so, as
+// in btrfs.
 void mend(struct stat *st)
 {
 	struct kept k = {.links = 1, .mode = 0755};

@@ -1,6 +1,6 @@
-// In the place of libc: the functions that Nanos has no system call for, or gets
-// wrong. They stand before libc's own by LD_PRELOAD, on linux too, where all but
-// mkdtemp pass the call on. Files are files.c's, sockets sockets.c's.
+// Replaces libc functions that have no system call in Nanos, or a wrong one. They take precedence
+// over libc's own by LD_PRELOAD. On linux all but mkdtemp pass the call on. files.c has the
+// functions for files, sockets.c those for sockets.
 #define _GNU_SOURCE
 #include "calls.h"
 #include "nanos.h"
@@ -25,8 +25,8 @@ bool on_nanos;
 // Before every other constructor's work, and before Node's main.
 __attribute__((constructor(101))) static void find_out(void) { on_nanos = is_nanos(); }
 
-// kill: a fatal signal to ourselves that nobody handles, SIGKILL above all, would
-// end the machine before what was printed is out.
+// kill: an unhandled fatal signal to this process, especially SIGKILL, would end the machine before
+// all output is sent.
 int kill(pid_t pid, int sig)
 {
 	static const int harmless[] = {SIGCHLD, SIGCONT, SIGURG, SIGWINCH};
@@ -37,7 +37,7 @@ int kill(pid_t pid, int sig)
 	if (ours && fatal && nanos_attached() &&
 	    (sig == SIGKILL || (sigaction(sig, NULL, &now) == 0 && now.sa_handler == SIG_DFL)))
 		nanos_signal(sig);
-	// One that is handled is for the first thread, if it may: what it waits in ends then.
+	// A handled signal goes to the first thread, if it does not block it, and ends its waits.
 	if (on_nanos && ours && fatal && now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN)
 		return (int)result(call(SYS_tgkill, getpid(), getpid(), sig));
 	return (int)result(call(SYS_kill, pid, sig));
@@ -52,7 +52,7 @@ pid_t fork(void)
 	return fail(ENOSYS);
 }
 
-// There is one user, root, whose one group is his own: another one is refused.
+// There is one user, root, with one group: any other is refused.
 static int become(const char *name, id_t id)
 {
 	if (on_nanos)
@@ -97,7 +97,7 @@ static _Atomic int priority;
 int getpriority(__priority_which_t which, id_t who)
 {
 	if (!on_nanos) {
-		long r = call(SYS_getpriority, which, who); // 1 to 40, so that it is no error
+		long r = call(SYS_getpriority, which, who);  // 1 to 40, so that it is no error
 		return r < 0 ? (int)result(r) : 20 - (int)r;
 	}
 	return which != PRIO_PROCESS || (who != 0 && who != (id_t)getpid()) ? fail(ESRCH) : priority;
@@ -129,7 +129,7 @@ int getrusage(__rusage_who_t who, struct rusage *used)
 
 pid_t getppid(void) { return on_nanos ? 1 : (pid_t)call(SYS_getppid); }
 
-// V8 asks for each worker, and complains on stderr when it can't be told.
+// V8 calls this for each worker, and prints an error to stderr if it fails.
 int pthread_getschedparam(pthread_t thread, int *policy, struct sched_param *param)
 {
 	int (*real)(pthread_t, int *, struct sched_param *) =
@@ -141,8 +141,8 @@ int pthread_getschedparam(pthread_t thread, int *policy, struct sched_param *par
 	return 0;
 }
 
-// mkdtemp: glibc's makes its first name from the monotonic clock and a stack address,
-// which the clones of one template share; this one asks the kernel's generator.
+// mkdtemp: glibc derives its first name from the monotonic clock and a stack address, which the
+// clones of one template share. This one uses the kernel's generator.
 char *mkdtemp(char *template)
 {
 	static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
@@ -165,7 +165,7 @@ char *mkdtemp(char *template)
 	return NULL;
 }
 
-// getifaddrs: Nanos leaves what was on the stack behind an interface's name.
+// getifaddrs: Nanos leaves stack contents after an interface's name.
 int getifaddrs(struct ifaddrs **list)
 {
 	int (*real)(struct ifaddrs **) = (int (*)(struct ifaddrs **))dlsym(RTLD_NEXT, "getifaddrs");

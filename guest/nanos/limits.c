@@ -1,5 +1,5 @@
-// The stack of a program's first thread, limits, and memory that there can't be. The kernel's stack has 2 MiB, and a program
-// that has it grow hangs: so the program runs on one as it has it on Linux.
+// The stack of a program's first thread, limits, and refusal of too much memory. The kernel's stack
+// has 2 MiB, and a program that grows it hangs: so the program runs on a stack like Linux's.
 #define _GNU_SOURCE
 #include "calls.h"
 #include "nanos.h"
@@ -11,10 +11,10 @@
 #include <sys/sysinfo.h>
 #include <ucontext.h>
 
-static const rlim64_t usual = 8 << 20, most = 256 << 20; // bytes: Linux's limit, and what can be reserved
+static const rlim64_t usual = 8 << 20, most = 256 << 20;  // bytes: Linux's limit, and the reservable maximum
 
 static struct rlimit64 stack_limit;
-static char *stack; // its lower end; what is beyond the limit can't be touched
+static char *stack;  // its lower end; addresses beyond the limit can't be touched
 
 static struct {
 	int (*main)(int, char **, char **);
@@ -46,7 +46,7 @@ int nanos_on_stack(int (*main)(int, char **, char **), int argc, char **argv, ch
 	return program.code;
 }
 
-// Of limits that the kernel does not know there is none.
+// Limits that the kernel does not know are unlimited.
 int getrlimit64(__rlimit_resource_t what, struct rlimit64 *to)
 {
 	if (what == RLIMIT_STACK && stack) {
@@ -77,8 +77,8 @@ int setrlimit64(__rlimit_resource_t what, const struct rlimit64 *to)
 int getrlimit(__rlimit_resource_t what, struct rlimit *to) { return getrlimit64(what, (struct rlimit64 *)to); }
 int setrlimit(__rlimit_resource_t what, const struct rlimit *to) { return setrlimit64(what, (const struct rlimit64 *)to); }
 
-// More memory at once than the machine has is refused, as by Linux: the kernel gives it, and ends the
-// program when it is used.
+// An allocation larger than the machine's memory is refused, as on Linux: the kernel would grant
+// it, and end the program when the memory is used.
 
 static bool too_much(size_t n)
 {

@@ -1,4 +1,4 @@
-// Nanos has one process: the agent is a thread of the program's own.
+// Nanos has one process: the agent is a thread of the program.
 #define _GNU_SOURCE
 #include "calls.h"
 #include "nanos.h"
@@ -28,8 +28,8 @@ int is_nanos(void)
 }
 
 static pthread_t agent_thread;
-static int event_w = -1;      // the agent's event: how the program ends
-static atomic_int ending;     // somebody is ending the program already
+static int event_w = -1;  // the agent's event: how the program ends
+static atomic_int ending;  // a thread is ending the program already
 static int console = -1;
 
 int nanos_attached(void) { return event_w >= 0; }
@@ -56,7 +56,7 @@ static void on_program_exit(int code, void *arg)
 void nanos_lacks(const char *what)
 {
 	static atomic_uint said;
-	if (atomic_fetch_add(&said, 1) < 16) // each is a line of the record
+	if (atomic_fetch_add(&said, 1) < 16)  // each is a line of the record
 		dprintf(console, "unitask lacks: %s\n", what);
 }
 
@@ -76,8 +76,8 @@ static int nanos_ended(struct agent *a, struct agent_end *end)
 	return 1;
 }
 
-// nanos_seed sets the clock, and makes the kernel's generator take fresh seeds of
-// its own: it does after 64 KiB. Writing to /dev/urandom does nothing there.
+// nanos_seed sets the clock, and makes the kernel's generator reseed itself, which it does after 64
+// KiB of output. Writing to /dev/urandom does nothing there.
 static void nanos_seed(const uint8_t *entropy, size_t n, int64_t now_ns)
 {
 	static uint8_t junk[4096];
@@ -90,8 +90,7 @@ static void nanos_seed(const uint8_t *entropy, size_t n, int64_t now_ns)
 	(void)n;
 }
 
-// nanos_relay needs no relay: connect (sockets.c) sends such connections to the gateway
-// itself.
+// nanos_relay starts no relay: connect (sockets.c) sends such connections to the gateway itself.
 static uint16_t relayed[MAX_RELAYS];
 static atomic_size_t relayed_count;
 
@@ -111,14 +110,14 @@ static int nanos_relay(struct agent *a, const uint16_t *ports, size_t n)
 	return 0;
 }
 
-// nanos_set_length is ftruncate as Nanos has it: it changes the length, and what is behind
-// it stays where it is (cut in files.c wipes that).
+// nanos_set_length is Nanos's plain ftruncate: it changes the length, and data beyond it stays (cut
+// in files.c wipes it).
 static void nanos_set_length(int fd, uint64_t n) { call(SYS_ftruncate, fd, n); }
 
-// nanos_commit has Nanos write what is dirty. Every five seconds it tries by itself, and
-// fails: the disk is read-only. Of a file that was written it then knows what it failed to
-// write, and tries again for ever, with all of them. What is behind the end of a file when
-// it tries it forgets to write, and keeps in memory.
+// nanos_commit makes Nanos write its dirty pages. Nanos tries every five seconds, and fails: the
+// disk is read-only. It would then remember the failed pages of a file and try again forever, with
+// all files. Pages beyond a file's end at the time of the attempt are not written, and stay in
+// memory.
 static void nanos_commit(void) { call(SYS_sync); }
 
 static void *run_agent(void *arg)
@@ -173,9 +172,8 @@ int nanos_attach(void)
 
 void nanos_take_signals(void)
 {
-	// Signals that end a process by default would end the machine without a
-	// word. SIGSEGV and SIGBUS stay: V8 has uses for them.
-	// Node's own handlers for SIGTERM and SIGINT do no more than that.
+	// Signals that end a process by default would end the machine without a message. SIGSEGV and
+	// SIGBUS stay: V8 uses them. Node's own handlers for SIGTERM and SIGINT only end the process.
 	static const int fatal[] = {SIGABRT, SIGILL, SIGFPE, SIGTRAP, SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR2, SIGALRM, SIGSYS};
 	struct sigaction act = {.sa_handler = nanos_signal};
 	for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++)

@@ -1,4 +1,4 @@
-// Paths are looked at before the kernel sees them.
+// Checks paths before the kernel sees them.
 #define _GNU_SOURCE
 #include "files.h"
 #include "nanos.h"
@@ -7,13 +7,12 @@
 #include <limits.h>
 #include <string.h>
 
-// unsafe returns the errno of a path that the kernel must not see, or 0. Of a path that
-// does not exist, its check of permissions calls itself once for each missing folder,
-// on a stack of 32 KiB. So a long one is looked at in pieces: what is below a folder
-// that is missing is missing too.
+// unsafe returns the errno of a path that the kernel must not see, or 0. For a path that does not
+// exist, the kernel's permission check calls itself once for each missing folder, on a stack of 32
+// KiB. So a long path is checked in pieces: everything below a missing folder is missing too.
 int unsafe(int dir, const char *path)
 {
-	enum { PIECE = 32 }; // parts of a path that may be missing at once
+	enum { PIECE = 32 };  // parts of a path that may be missing at once
 	size_t n = 0, part = 0, parts = 0;
 	if (!on_nanos || path == NULL)
 		return 0;
@@ -44,8 +43,8 @@ int unsafe(int dir, const char *path)
 	return 0;
 }
 
-// storable returns 0, or the errno of a name that a file can't have: they are kept as
-// UTF-8 text.
+// storable returns 0, or the errno of a name that a file can't have: names are stored as UTF-8
+// text.
 int storable(const char *path)
 {
 	for (const unsigned char *p = (const unsigned char *)path; on_nanos && p && *p;) {
@@ -60,7 +59,7 @@ int storable(const char *path)
 	return 0;
 }
 
-// touched gives the folder that holds path the present time.
+// touched sets the time of the folder that holds path.
 void touched(int dir, const char *path)
 {
 	struct timespec now[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_nsec = UTIME_NOW}};

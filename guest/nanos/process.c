@@ -1,6 +1,6 @@
-// Processes and signals for a program that, unlike Node, has no handlers of its own: what
-// ends it would end the machine before what it printed is out, and what starts another one
-// says so. This file is in no library that linux loads.
+// Processes and signals for a program that, unlike Node, has no signal handlers. A fatal signal
+// would end the machine before all output is sent; starting another process is reported as missing.
+// No library for linux contains this file.
 #define _GNU_SOURCE
 #include "calls.h"
 #include "nanos.h"
@@ -14,9 +14,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-// ends says that a signal ends a process that says nothing of it. Of SIGBUS, by which the
-// kernel tells of memory that is used up, it writes on the console: there is none for a
-// handler. SIGKILL has no handlers.
+// ends tests whether a signal ends a process by default. SIGBUS, which Nanos also sends when the
+// memory is used up, is only reported on the console: there is no memory for a handler. SIGKILL
+// can't have a handler.
 static bool ends(int sig)
 {
 	static const int others[] = {SIGKILL, SIGSTOP, SIGBUS, SIGCHLD, SIGCONT, SIGURG, SIGWINCH, SIGTSTP, SIGTTIN, SIGTTOU};
@@ -34,7 +34,7 @@ static int next_sigaction(int sig, const struct sigaction *to, struct sigaction 
 	return next(sig, to, was);
 }
 
-// A signal is left to its default: nanos_signal has it, and nobody sees that.
+// A signal with its default action goes to nanos_signal, and the program can't see that.
 int sigaction(int sig, const struct sigaction *to, struct sigaction *was)
 {
 	struct sigaction ours;
@@ -50,7 +50,7 @@ int sigaction(int sig, const struct sigaction *to, struct sigaction *was)
 
 void nanos_take_free_signals(void)
 {
-	static uint8_t stack[64 << 10]; // for what happens when the other one is full
+	static uint8_t stack[64 << 10];  // for a signal when the other stack is full
 	struct sigaction now;
 	sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof stack}, NULL);
 	for (int sig = 1; sig < SIGRTMIN; sig++)
@@ -58,7 +58,7 @@ void nanos_take_free_signals(void)
 			sigaction(sig, &now, NULL);
 }
 
-// A signal that no handler can have.
+// A signal that can't be handled.
 static void maybe_killed(int sig)
 {
 	if (sig == SIGKILL && nanos_attached())
@@ -121,7 +121,7 @@ int fexecve(int fd, char *const argv[], char *const env[])
 	return execve("", argv, env);
 }
 
-// There are no children: the kernel says that none has ended yet.
+// There are no children: the kernel would report that none has ended yet.
 pid_t wait4(pid_t pid, int *status, int options, struct rusage *used)
 {
 	(void)pid, (void)status, (void)options, (void)used;

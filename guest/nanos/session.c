@@ -1,6 +1,6 @@
-// A session on Nanos: its program (../init/session.c) is a thread beside the agent's. The one interpreter
-// is the process itself, whose main thread runs the driver (../node/addon/session.c); commands about files are
-// threads, and there are no others.
+// A session on Nanos: its program (../init/session.c) is a thread beside the agent's. The process
+// itself is the only interpreter, and its main thread runs the driver (../node/addon/session.c).
+// File commands are threads, and there are no other commands.
 #define _GNU_SOURCE
 #include "calls.h"
 #include "nanos.h"
@@ -18,25 +18,25 @@
 #include <unistd.h>
 
 enum {
-	INTERPRETER = 1,         // its number; those of commands about files are greater
-	MAX_ARGS = 8,            // of one
+	INTERPRETER = 1,  // its number; file commands have greater ones
+	MAX_ARGS = 8,  // of a file command
 	FILE_STACK = 512 << 10,  // of its thread, in bytes
 };
 
 static struct session served;
-static int streams[STREAMS];  // our ends of the interpreter's; CTL is where its answers come
-static int code;              // and where it is given its code
-static int theirs[2] = {-1, -1}; // its ends of the two
-static int started;           // it was
-static int ends;              // where a thread says that it has ended
+static int streams[STREAMS];  // our ends of the interpreter's streams; its answers arrive on CTL
+static int code;  // and its code is sent here
+static int theirs[2] = {-1, -1};  // its ends of both
+static int started;  // the interpreter was started
+static int ends;  // where a thread reports its end
 static void (*interrupt)(bool force);
 
-// file_thread is a command about files that runs.
+// file_thread is a running file command.
 struct file_thread {
 	struct file_thread *next;
 	struct file_command command;
 	pid_t number;
-	int how;  // it ended
+	int how;  // its result
 	char *argv[MAX_ARGS + 1];
 	char text[];
 };
@@ -50,7 +50,7 @@ static void *run_file(void *arg)
 	t->how = session_file(&t->command);
 	close(t->command.in);
 	close(t->command.out);
-	call(SYS_write, ends, &number, sizeof number); // which is the session's
+	call(SYS_write, ends, &number, sizeof number);  // the session's descriptor
 	return NULL;
 }
 
@@ -66,7 +66,7 @@ static int start_interpreter(struct command *c, uint32_t id)
 	return 0;
 }
 
-// copy_args gives a command its arguments, which lie in the frame.
+// copy_args copies a command's arguments, which are in the frame.
 static struct file_thread *copy_args(char **argv, int n)
 {
 	size_t size = 0;
@@ -141,8 +141,8 @@ static int start(struct command *c, uint32_t id, uint8_t *p, size_t n)
 	return p[0] & EXEC_BUILTIN ? start_file(c, id, argv, (int)get16(p + 5)) : ENOSYS;
 }
 
-// signal_command: a command about files ends at any; of the interpreter's, SIGINT is Ctrl-C, and others force
-// its step to end.
+// signal_command: any signal ends a file command. For the interpreter, SIGINT is Ctrl-C, and others
+// force its step to end.
 static void signal_command(struct command *c, int sig)
 {
 	if (c->over)
@@ -198,22 +198,23 @@ int nanos_session(struct agent *a)
 	uint8_t before[MAX_PATH];
 	if (served.end || pipe(in) < 0 || pipe(out) < 0 || pipe(event) < 0 || pipe(codes) < 0 || pipe(answers) < 0)
 		return -1;
-	int *ours[] = {&in[0], &in[1], &out[0], &out[1], &event[0], &event[1], &codes[1], &answers[0]}; // out of the code's way
+	// away from the code's descriptors
+	int *ours[] = {&in[0], &in[1], &out[0], &out[1], &event[0], &event[1], &codes[1], &answers[0]};
 	for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
 		if ((*ours[i] = out_of_the_way(*ours[i])) < 0)
 			return -1;
 	streams[IN] = a->in_w, streams[OUT] = a->out_r, streams[ERR] = a->err_r, streams[CTL] = answers[0];
 	code = codes[1], theirs[0] = codes[0], theirs[1] = answers[1], ends = event[1];
 	a->in_w = in[1], a->out_r = out[0], a->err_r = -1;
-	int *waited[] = {&in[0], &in[1], &out[0], &event[0], &codes[1], &answers[0]}; // by poll
+	int *waited[] = {&in[0], &in[1], &out[0], &event[0], &codes[1], &answers[0]};  // by poll
 	for (size_t i = 0; i < sizeof waited / sizeof *waited; i++)
 		fcntl(*waited[i], F_SETFL, O_NONBLOCK);
-	for (int i = OUT; i <= ERR; i++) // what was printed before there was a session
+	for (int i = OUT; i <= ERR; i++)  // output from before the session
 		while (read(streams[i], before, sizeof before) > 0)
 			;
 	served = (struct session){.in = in[0], .out = out[1], .log = a->log, .event = event[0], .again_ms = a->again_ms,
 		.start = start, .signal = signal_command, .ended = ended, .end = end};
-	// As the agent's, it takes no signals, and nor do its threads.
+	// Like the agent's thread, it takes no signals, nor do its threads.
 	pthread_t thread;
 	return pthread_create(&thread, NULL, serve, NULL) == 0 ? 0 : -1;
 }

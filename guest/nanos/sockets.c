@@ -1,10 +1,9 @@
-// Streams between sockets of this machine: TCP on the loopback and Unix sockets. There
-// is one process, so both ends are here, and what Nanos's own get wrong (writes that
-// stall, ends and resets that are lost, ports that two listen on) is kept right beside a
-// pair of the kernel's sockets that carries the bytes. A connection to the outside is
-// the kernel's own, mended where it is read.
+// Streams between sockets of this machine: TCP on the loopback and Unix sockets. There is one
+// process, so both ends are here. A pair of the kernel's sockets carries the bytes. This code
+// corrects the errors of Nanos's own streams: writes that stall, lost ends and resets, and two
+// listeners on one port. A connection to the outside is the kernel's own; reads correct its errors.
 //
-// Here are the calls before there is a connection, names and options.
+// This file has the calls before there is a connection, names and options.
 #define _GNU_SOURCE
 #include "nanos.h"
 #include "sockets.h"
@@ -19,8 +18,8 @@
 #include <sys/stat.h>
 
 enum {
-	MAX_PENDING = 4096, // connections that nobody has accepted; Linux's somaxconn
-	BUFFER = 212992,    // what SO_SNDBUF and SO_RCVBUF say, Linux's default
+	MAX_PENDING = 4096,  // connections that nobody has accepted; Linux's somaxconn
+	BUFFER = 212992,  // reported for SO_SNDBUF and SO_RCVBUF, Linux's default
 };
 
 static struct socket *new_socket(int domain, int fd, bool nonblocking)
@@ -98,7 +97,7 @@ int bind(int fd, const struct sockaddr *at, socklen_t len)
 	return error ? fail(error) : 0;
 }
 
-// exchange puts the first of a new pair of the kernel's sockets in the place of fd.
+// exchange replaces fd with the first of a new pair of the kernel's sockets.
 static int exchange(int fd, bool nonblocking, int *other)
 {
 	int pair[2];
@@ -146,7 +145,8 @@ int listen(int fd, int backlog)
 	return error ? fail(error) : 0;
 }
 
-// listener finds who listens at an address; errno where nobody does. all is locked.
+// listener finds the listener at an address, or sets an errno if there is none. The caller holds
+// all_lock.
 static struct socket *listener(const struct socket *s, const struct address *a, int *error)
 {
 	struct stat st = {0};
@@ -170,8 +170,8 @@ static struct socket *listener(const struct socket *s, const struct address *a, 
 	return NULL;
 }
 
-// pair_up makes s and a new socket, which l is to accept, the ends of a connection. all
-// is locked.
+// pair_up makes s and a new socket, which l will accept, the ends of a connection. The caller holds
+// all_lock.
 static int pair_up(struct socket *s, struct socket *l, const struct address *to)
 {
 	struct socket *o = new_socket(l->domain, -1, true);
@@ -198,7 +198,7 @@ static int pair_up(struct socket *s, struct socket *l, const struct address *to)
 	s->state = o->state = CONNECTED;
 	s->remote = *to;
 	o->local = l->local;
-	if (l->domain != AF_UNIX) { // each end names the address that was asked for, in its own form
+	if (l->domain != AF_UNIX) {  // each end names the requested address, in its own form
 		struct address at = plain(to);
 		if (is_any(&at)) {
 			if (at.any.sa_family == AF_INET6)
@@ -236,7 +236,7 @@ static int pair_up(struct socket *s, struct socket *l, const struct address *to)
 	return 0;
 }
 
-// to_gateway points a connection to a port of the host's loopback at the gateway.
+// to_gateway redirects a connection to a port of the host's loopback to the gateway.
 static bool to_gateway(const struct address *a, struct sockaddr_in *to)
 {
 	struct address p = plain(a);
@@ -247,8 +247,8 @@ static bool to_gateway(const struct address *a, struct sockaddr_in *to)
 	return true;
 }
 
-// random_port binds an IPv4 socket of the kernel to a port: to a random one where it is 0,
-// because the kernel counts them up, and the clones of one template would all have the same.
+// random_port binds an IPv4 socket of the kernel to a port. For port 0 it chooses a random one,
+// because the kernel counts up, and all clones of a template would have the same port.
 static void random_port(int fd, uint16_t port)
 {
 	struct sockaddr_in me = {.sin_family = AF_INET, .sin_port = htons(port)};
@@ -261,7 +261,7 @@ static void random_port(int fd, uint16_t port)
 	}
 }
 
-// connect_outside has the kernel connect.
+// connect_outside makes the kernel connect.
 static int connect_outside(struct socket *s, const struct sockaddr *to, socklen_t len)
 {
 	static const int one = 1;
@@ -272,7 +272,7 @@ static int connect_outside(struct socket *s, const struct sockaddr *to, socklen_
 	return (int)result(call(SYS_connect, s->fd, to, len));
 }
 
-// connect_datagram has the kernel remember where the datagrams of a socket go.
+// connect_datagram makes the kernel remember the destination of a socket's datagrams.
 static int connect_datagram(int fd, const struct sockaddr *to, socklen_t len)
 {
 	struct sockaddr_in me = {0};
@@ -416,7 +416,7 @@ int getsockopt(int fd, int level, int name, void *to, socklen_t *len)
 		return option(0, to, len);
 	long r = call(SYS_getsockopt, fd, level, name, to, len);
 	if (s && r == 0 && level == SOL_SOCKET && name == SO_ERROR) {
-		// A refused connection comes as a reset one; libuv asks for it only then.
+		// A refused connection is reported as reset; libuv asks for the error only then.
 		if (!s->established && *(int *)to == ECONNRESET)
 			*(int *)to = ECONNREFUSED;
 		s->established = *(int *)to == 0;

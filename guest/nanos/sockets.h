@@ -1,5 +1,5 @@
-// What the files of streams share: sockets.c has the calls before there is a connection,
-// streams.c those on one, addresses.c who has which address.
+// Declarations that the files for streams share. sockets.c has the calls before there is a
+// connection, streams.c those on one, addresses.c the addresses.
 #ifndef UNITASK_SOCKETS_H
 #define UNITASK_SOCKETS_H
 
@@ -12,7 +12,7 @@
 #include <sys/un.h>
 
 enum {
-	FIRST_PORT = 32768, // of those that are given to who asks for none
+	FIRST_PORT = 32768,  // the first port for sockets that request none
 	PORTS = 28232,
 };
 
@@ -27,45 +27,45 @@ struct address {
 };
 
 enum state {
-	FRESH,     // no kernel's address, and no peer
-	LISTENING, // its descriptor is readable when there are connections to take
-	CONNECTED, // to another one here
+	FRESH,  // no kernel address, and no peer
+	LISTENING,  // its descriptor is readable when connections wait
+	CONNECTED,  // to another socket here
 	OUTSIDE,   // the kernel's own TCP
 };
 
 struct socket {
-	int domain, fd, copies; // copies: descriptors that it has
+	int domain, fd, copies;  // copies: number of its descriptors
 	enum state state;
 	struct address local, remote;
 	bool bound, only6, shares, nonblocking;
-	bool lingers_not;    // SO_LINGER with no time: closing it is a reset
-	struct socket *next; // in all, or among those that nobody has accepted
+	bool lingers_not;  // SO_LINGER with time 0: closing it is a reset
+	struct socket *next;  // in the list of all, or of those that nobody has accepted
 
 	// LISTENING
 	struct socket *first, *last; // that nobody has accepted
 	int waiting;
-	int waker;     // what is written here makes fd readable
-	int node;      // keeps the kernel's socket that the path names; -1
+	int waker;  // writing here makes fd readable
+	int node;  // keeps the kernel's socket of the path; -1
 	uint64_t ino;  // of the path
 
-	// CONNECTED: what this end does is told by these, the peer's lock is the same.
+	// CONNECTED: these describe this end's actions. Both ends have the same lock.
 	struct socket *peer; // NULL when it is closed
 	pthread_mutex_t *lock;
-	int *ends; // that use the lock
+	int *ends;  // the number of ends that use the lock
 	uint64_t sent, received;
-	bool shut;        // sends no more: the peer reads sent bytes and then the end
-	bool marked;      // and a byte that is never given out keeps it readable
+	bool shut;  // sends no more: the peer reads the sent bytes and then the end
+	bool marked;  // and a byte that is never delivered keeps it readable
 	bool deaf;        // shut for reading
 	bool gone;        // the peer has closed
-	uint64_t left;    // bytes that it had sent; valid when gone or shut
-	bool reset;       // by the peer, and not told yet
-	bool swallowed;   // something was written after the peer had closed
+	uint64_t left;  // bytes that the peer had sent; valid when gone or shut
+	bool reset;  // by the peer, and not reported yet
+	bool swallowed;  // a write came after the peer had closed
 	bool established; // OUTSIDE
-	bool late;        // OUTSIDE: shut, and the kernel is told when the other end has been read
+	bool late;  // OUTSIDE: shut here; the kernel is told when the peer's data has been read
 	enum {
 		LIVES,
-		CUT,      // the network that it was on is gone: it is reset
-		CUT_TOLD, // and the program knows
+		CUT,  // its network is gone: it is reset
+		CUT_TOLD,  // and the program was told
 	} cut;            // OUTSIDE
 	int epoll;
 	struct epoll_event event;
@@ -78,7 +78,7 @@ static inline struct socket *of(int fd)
 	return d ? d->socket : NULL;
 }
 
-// The library stands before all others: what it has of its own is not seen outside.
+// The library takes precedence over all others: its own symbols are hidden.
 #pragma GCC visibility push(hidden)
 
 // addresses.c

@@ -1,4 +1,4 @@
-// What is in /proc and /dev and not in the image: it is made when it is opened.
+// Files of /proc and /dev that are not in the image are generated when they are opened.
 #define _GNU_SOURCE
 #include "files.h"
 
@@ -40,7 +40,7 @@ long memory_in_use(void)
 	return (long)((s.totalram - s.freeram) / 1024);
 }
 
-// text writes what a file of /proc says now (proc(5)); 0 where it is not one of these.
+// text writes the current content of a file of /proc (proc(5)); 0 if it is not one of these.
 static int text(const char *path, char *to, size_t size)
 {
 	struct rusage used = {0};
@@ -66,7 +66,7 @@ static int text(const char *path, char *to, size_t size)
 	return 0;
 }
 
-// open_made opens one of these; -1 with errno 0 where the path is none of them.
+// open_made opens one of these; -1 with errno 0 if the path is none of them.
 int open_made(const char *path, int flags)
 {
 	char now[1024];
@@ -93,7 +93,7 @@ int open_made(const char *path, int flags)
 	return ends[0];
 }
 
-// stat_made is a status of one of the files above; -1 where the path is none of them.
+// stat_made returns the status of one of these files; -1 if the path is none of them.
 long stat_made(const char *path, struct stat *st)
 {
 	int fd = stream(path);

@@ -1,5 +1,5 @@
-// The calls on a connection of two ends in this machine (sockets.c), on one to the outside
-// where the kernel's own go wrong, and on datagrams.
+// The calls on a connection within this machine (sockets.c), on one to the outside if the kernel's
+// own call is wrong, and on datagrams.
 #define _GNU_SOURCE
 #include "nanos.h"
 #include "sockets.h"
@@ -13,31 +13,31 @@
 #include <unistd.h>
 
 enum {
-	MAX_DATAGRAM = 65461,   // bytes of a UDP datagram that the loopback carries
-	LINUX_DATAGRAM = 65507, // and that Linux takes: what IPv4's length leaves
+	MAX_DATAGRAM = 65461,  // bytes of a UDP datagram that the loopback carries
+	LINUX_DATAGRAM = 65507,  // and that Linux accepts: the rest of IPv4's maximum length
 };
 
 void socket_blocks(struct socket *s, bool blocks) { s->nonblocking = !blocks; }
 
 void socket_keep(struct socket *s) { __atomic_add_fetch(&s->copies, 1, __ATOMIC_SEQ_CST); }
 
-// wake has the thread that waits for events of s look again: Nanos looks at a socket when
-// a wait begins, and tells of little that the other end does later. The lock is held.
+// wake makes the thread that waits for events of s check again. Nanos checks a socket when a wait
+// begins, and reports few later events of the other end. The caller holds the lock.
 static void wake(struct socket *s)
 {
 	if (s && s->epoll >= 0 && !pthread_equal(s->waits, pthread_self()))
 		call(SYS_epoll_ctl, s->epoll, EPOLL_CTL_MOD, s->fd, &s->event);
 }
 
-// mark makes the reader of an end that sends no more see that there is something to
-// read: the end. The lock is held.
+// mark makes the reader of an end that sends no more see that there is something to read: the end.
+// The caller holds the lock.
 static void mark(struct socket *s)
 {
 	if (s->shut && !s->marked && s->peer && call(SYS_write, s->fd, "", 1) == 1)
 		s->marked = true;
 }
 
-// until waits for a blocking socket to be ready: no call may block with the lock held. It returns
+// until waits until a blocking socket is ready: no call may block with the lock held. It returns
 // false when a signal came.
 static bool until(struct socket *s, short events)
 {
@@ -62,8 +62,8 @@ static size_t length(const struct iovec *v, int n)
 	return total;
 }
 
-// outside_error is what the kernel knows of a connection that it calls ended. Where both
-// ends have come it says that there is none.
+// outside_error returns the kernel's error for a connection that has ended. If both ends have come,
+// the kernel reports ENOTCONN, which is no error.
 static int outside_error(struct socket *s)
 {
 	int error = 0;
@@ -71,7 +71,7 @@ static int outside_error(struct socket *s)
 	return call(SYS_getsockopt, s->fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error != ENOTCONN ? error : 0;
 }
 
-// outside_state is a connection's state (TCP_CLOSE_WAIT), -1 if the kernel does not say.
+// outside_state returns a connection's state (TCP_CLOSE_WAIT), -1 if the kernel does not tell.
 static int outside_state(struct socket *s)
 {
 	struct tcp_info info = {0};
@@ -79,8 +79,8 @@ static int outside_state(struct socket *s)
 	return call(SYS_getsockopt, s->fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 ? info.tcpi_state : -1;
 }
 
-// nanos_reset is called in the agent's thread. To shut a socket wakes whoever waits for it. The lock is also
-// taken by who closes one, before it is freed.
+// nanos_reset is called in the agent's thread. Shutting a socket down wakes its waiting threads.
+// Closing a socket takes the same lock before it is freed.
 void nanos_reset(void)
 {
 	pthread_mutex_lock(&all_lock);
@@ -94,8 +94,9 @@ void nanos_reset(void)
 	pthread_mutex_unlock(&all_lock);
 }
 
-// cut_meanwhile says, once, that a connection was cut while a call on fd waited: to the kernel it was shut, and the end
-// of that is no end of what was sent. Where it was closed meanwhile s is gone.
+// cut_meanwhile returns true once if a connection was cut while a call on fd waited. The kernel
+// reports a shutdown then, which must not look like the end of the peer's data. If the socket was
+// closed meanwhile, s is gone.
 static bool cut_meanwhile(struct socket *s, int fd)
 {
 	if (of(fd) != s || s->cut != CUT)
@@ -104,11 +105,11 @@ static bool cut_meanwhile(struct socket *s, int fd)
 	return true;
 }
 
-// shut_meanwhile: a write to a connection that was shut fails with the one, and one that waited with the other.
+// shut_meanwhile: a write fails with EPIPE after a shutdown, and with ENOTCONN if it was waiting.
 static bool shut_meanwhile(long r) { return r == -EPIPE || r == -ENOTCONN; }
 
-// read_outside: after its own end the kernel says that the other one has come too, and
-// never that a connection was reset.
+// read_outside: after our own end, the kernel reports that the peer's end has come too, and never
+// that a connection was reset.
 static ssize_t read_outside(struct socket *s, const struct iovec *to, int n)
 {
 	if (s->cut == CUT_TOLD)
@@ -127,7 +128,7 @@ static ssize_t read_outside(struct socket *s, const struct iovec *to, int n)
 	if (error)
 		return fail(error);
 	if (state == TCP_FIN_WAIT1 || state == TCP_FIN_WAIT2) {
-		struct timespec little = {.tv_nsec = 1000000}; // it calls itself readable all the while
+		struct timespec little = {.tv_nsec = 1000000};  // it stays readable meanwhile
 		nanosleep(&little, NULL);
 		return fail(EAGAIN);
 	}
@@ -137,7 +138,7 @@ static ssize_t read_outside(struct socket *s, const struct iovec *to, int n)
 	return 0;
 }
 
-// shutdown_outside: when both ends have come the kernel throws away what has not been read.
+// shutdown_outside: when both ends have come, the kernel drops data that has not been read.
 static int shutdown_outside(struct socket *s, int how)
 {
 	if (how == SHUT_WR && !s->shut && outside_state(s) == TCP_CLOSE_WAIT) {
@@ -163,7 +164,7 @@ ssize_t socket_read(struct socket *s, const struct iovec *to, int n)
 	pthread_mutex_lock(s->lock);
 	uint64_t left = s->gone ? s->left - s->received : s->peer->shut ? s->peer->sent - s->received : UINT64_MAX;
 	long r = 0, total = 0;
-	for (int i = 0; i < n && left > 0; i++) { // the kernel's own readv and writev miscount
+	for (int i = 0; i < n && left > 0; i++) {  // the kernel's own readv and writev miscount
 		size_t want = to[i].iov_len < left ? to[i].iov_len : (size_t)left;
 		r = call(SYS_read, s->fd, to[i].iov_base, want);
 		if (r <= 0)
@@ -224,7 +225,7 @@ ssize_t socket_write(struct socket *s, const struct iovec *from, int n)
 		r = -ECONNRESET;
 	} else if (s->shut || (s->gone && (s->swallowed || s->domain == AF_UNIX))) {
 		r = -EPIPE;
-	} else if (s->gone) { // the answer to the first bytes would be the reset
+	} else if (s->gone) {  // the answer to the first bytes would be the reset
 		s->swallowed = true;
 		r = (long)length(from, n);
 	} else {
@@ -266,8 +267,7 @@ int shutdown(int fd, int how)
 	return 0;
 }
 
-// leave is an end's part in the closing of a connection: its peer reads what was sent
-// and then the end, or that it was reset.
+// leave closes one end of a connection: its peer reads the sent data and then the end, or a reset.
 static void leave(struct socket *s)
 {
 	pthread_mutex_lock(s->lock);
@@ -294,7 +294,7 @@ static void leave(struct socket *s)
 int socket_close(int fd, struct socket *s)
 {
 	if (__atomic_sub_fetch(&s->copies, 1, __ATOMIC_SEQ_CST) > 0) {
-		if (s->fd == fd) // its work goes on by another descriptor
+		if (s->fd == fd)  // it continues with another descriptor
 			for (int i = 0; i < MAX_FD; i++)
 				if (descriptors[i].socket == s) {
 					s->fd = i;

@@ -1,6 +1,6 @@
-// Waiting for streams: the kernel looks at one when a wait begins, and tells of little that
-// its other end, which is another thread's, does later. Who waits by epoll is woken
-// (streams.c); who waits by poll or select looks again.
+// Waiting for streams: the kernel checks a stream when a wait begins, and reports few later events
+// of its other end, which another thread uses. Waits by epoll are woken (streams.c); waits by poll
+// or select check again.
 #define _GNU_SOURCE
 #include "calls.h"
 
@@ -9,7 +9,7 @@
 #include <sys/select.h>
 #include <time.h>
 
-enum { AGAIN_NS = 5000000, SECOND = 1000000000, SIGNALS = 8 }; // SIGNALS: bytes of a set of them, as the kernel has it
+enum { AGAIN_NS = 5000000, SECOND = 1000000000, SIGNALS = 8 };  // SIGNALS: bytes of a signal set, in the kernel's form
 
 static int64_t now(void)
 {
@@ -18,7 +18,7 @@ static int64_t now(void)
 	return t.tv_sec * (int64_t)SECOND + t.tv_nsec;
 }
 
-// A wait that has an end, or none.
+// A wait, with or without a time limit.
 struct wait {
 	bool endless;
 	int64_t end;
@@ -33,7 +33,7 @@ static struct wait wait_of(const struct timespec *timeout)
 	return w;
 }
 
-// slice is how long to wait until one looks again.
+// slice returns how long to wait until the next check.
 static struct timespec *slice(struct wait *w)
 {
 	int64_t left = w->endless ? AGAIN_NS : w->end - now();
@@ -61,7 +61,7 @@ int ppoll(struct pollfd *p, nfds_t n, const struct timespec *timeout, const sigs
 {
 	struct wait w = wait_of(timeout);
 	if (!has_streams(p, n)) {
-		struct timespec copy = timeout ? *timeout : (struct timespec){0}; // the kernel may write to it
+		struct timespec copy = timeout ? *timeout : (struct timespec){0};  // the kernel may write to it
 		return (int)result(call(SYS_ppoll, p, n, timeout ? &copy : NULL, mask, SIGNALS));
 	}
 	for (;;) {
@@ -75,7 +75,7 @@ int poll(struct pollfd *p, nfds_t n, int ms)
 {
 	struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
 #if defined(SYS_poll)
-	if (!has_streams(p, n)) // the agent's, too, which is the same call as in Node
+	if (!has_streams(p, n))  // also the agent's, which is the same call as in Node
 		return (int)result(call(SYS_poll, p, n, ms));
 #endif
 	return ppoll(p, n, ms < 0 ? NULL : &t, NULL);

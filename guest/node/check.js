@@ -1,6 +1,6 @@
-// Checks the syntax of a program, its first argument, and runs nothing of it: by `node --check`,
-// which knows JavaScript only. Of TypeScript the types are removed first, as when it is run;
-// they leave blanks, so positions stay. What is more than types becomes JavaScript, JSX and decorators by esbuild.
+// Checks the syntax of the program in the first argument with `node --check`, and runs none of it.
+// node --check knows only JavaScript. For TypeScript, types are first replaced with blanks, as when
+// it runs, so positions stay. esbuild converts other TypeScript syntax, JSX and decorators.
 const { spawnSync } = require('child_process');
 const fs = require('fs');
 const modules = require('module');
@@ -11,7 +11,7 @@ const util = require('util');
 
 const file = process.argv[2];
 
-// kind is the extension of the JavaScript that a TypeScript file becomes: .js is of either kind.
+// kind returns the extension of the JavaScript for a TypeScript file: .js can be either kind.
 function kind() {
   const ext = path.extname(file);
   if (ext !== '.ts') return ext.replace('t', 'j');
@@ -41,7 +41,7 @@ function check(of) {
 }
 
 function stripped() {
-  process.removeAllListeners('warning'); // that the function below is new
+  process.removeAllListeners('warning'); // do not warn that the function below is new
   try {
     const text = fs.readFileSync(file, 'utf8');
     try {
@@ -51,7 +51,7 @@ function stripped() {
       return modules.stripTypeScriptTypes(text, { mode: 'transform', sourceUrl: file });
     }
   } catch (e) {
-    // As Node prints it, without the frames, which are of this program.
+    // As Node prints it, without the stack frames of this program.
     console.error(`${util.inspect(e).split('\n    at ')[0].replace(`file://${file}`, file)}\n\nNode.js ${process.version}`);
     process.exitCode = 1;
   }

@@ -52,8 +52,7 @@ func TestMissingModule(t *testing.T) {
 	}
 }
 
-// The hint about a module is in our words: code that prints such an error chooses no more
-// of them than a name.
+// The hint about a module uses our words: code that prints such an error chooses no more of them than a name.
 func TestAttackHint(t *testing.T) {
 	const begin, end = "Error: Cannot find module '", "'\n"
 	for name, c := range map[string]struct{ said, want string }{

@@ -1,6 +1,6 @@
-// Installs packages, in a machine of its own: what they run while they are installed is foreign code.
-// plan.json beside it says what; /out gets the files and a lock. Without a tool in the plan the image's own npm
-// installs them, and the lock is printed.
+// Installs packages in a separate machine, because their install scripts are untrusted code.
+// plan.json in the same folder lists them; /out receives the files and a lock. Without a tool in
+// the plan, the image's own npm installs them, and the lock is printed.
 'use strict'
 const fs = require('node:fs')
 const path = require('node:path')
@@ -30,9 +30,9 @@ if (plan.ca) config.push(`cafile=${ca}`)
 fs.writeFileSync('/tmp/npmrc', config.join('\n') + '\n')
 fs.writeFileSync('/tmp/globalrc', '')
 const env = { ...process.env, npm_config_userconfig: '/tmp/npmrc', npm_config_globalconfig: '/tmp/globalrc', PATH: `${path.dirname(process.execPath)}:${process.env.PATH}` }
-// node-gyp compiles with the headers that lie beside the compilers, and fetches none.
+// node-gyp uses the headers that are installed with the compilers, and fetches none.
 if (fs.existsSync('/usr/include/node/node_version.h')) env.npm_config_nodedir = '/usr'
-// What install scripts start reads its own variables, and not npm's settings.
+// Programs that install scripts start read their own variables, not npm's settings.
 if (plan.ca) for (const name of plan.authorities) env[name] = ca
 
 const manifest = { name: 'unitask', version: '1.0.0', private: true }

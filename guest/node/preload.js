@@ -1,9 +1,8 @@
-// What runs in Node before the user's code: preloaded with --require, it stands
-// before Module.runMain, the last thing that Node calls before it loads the program.
-// There it tells the agent (agent.c) that Node is up, waits for the start, makes
-// the process look as if `node main.js args` had been typed, and gets out of the
-// way. Node itself then loads /unitask/main, a link to the user's file, so that
-// module kinds, stack traces and exit paths are Node's own.
+// Runs in Node before the user's code: --require preloads it. It replaces Module.runMain, which
+// Node calls last before it loads the program. It tells the agent (agent.c) that Node is up and
+// waits for the start. It then makes the process look as if `node main.js args` had been typed.
+// Node itself loads /unitask/main, a link to the user's file, so module kinds, stack traces and
+// exit paths are Node's own.
 'use strict';
 
 // From ../contract/contract.go by `go test ./guest/contract -update`.
@@ -21,27 +20,26 @@ const CONTROL_STARTED = 'S';
 const CONTROL_REHEARSED = 'W';
 // End of what is from there.
 
-const MORE_MEMORY = 200 * 2 ** 20; // bytes: what a machine has that can rehearse all
+const MORE_MEMORY = 200 * 2 ** 20; // bytes: a machine with more memory rehearses everything
 
 let beginTime; // clockOf; a fresh process's time is its own
-let snapshot = false; // whether there is one of this process
+let snapshot = false; // whether the machine's snapshot was taken, or comes next
 let CTL; // stream to agent.c: frames in (u32 length, type, payload), letters out
 const ending = { noted: false, nested: false, rehearsed: false }; // quickExit
 
-// A process that is started for one run takes its start at once: what its NODE_OPTIONS
-// and arguments load comes behind it. It may be asked to load this file twice.
+// A process that is started for one run takes its start at once, before NODE_OPTIONS and arguments
+// load anything else. It may be asked to load this file twice.
 const fresh = process.env[ENV_FRESH] !== undefined;
 
-// Workers inherit --require: nothing to do there but to leave no trace. chdir is
-// disabled in them, and asking it costs nothing; loading worker_threads to ask
-// it takes a tenth of a second under TCG.
+// Workers inherit --require. They only remove this file's traces. chdir is disabled in them, and
+// testing for that costs nothing; loading worker_threads would take a tenth of a second under TCG.
 if (!fresh) delete require.cache[__filename];
 process.execArgv = process.execArgv.slice(process.execArgv.indexOf(PRELOAD) + 1);
 const typescript = takeAlong(TYPESCRIPT);
 if (!process.chdir.disabled) main();
 else inWorker();
 
-// takeAlong loads another file of ours, and leaves no trace of it.
+// takeAlong loads another file of the guest, and removes its traces.
 function takeAlong(name) {
   try {
     return require(name);
@@ -51,13 +49,13 @@ function takeAlong(name) {
   }
 }
 
-// inWorker has a worker of a program that may load TypeScript load it, too.
+// inWorker makes the workers of a program that may load TypeScript load it, too.
 function inWorker() {
   let program;
   try {
     program = require('node:fs').readlinkSync(MAIN_LINK);
   } catch {
-    return; // a session has none
+    return; // a session has no such program
   }
   if (typescript.isTyped(program)) typescript.hook();
 }
@@ -66,13 +64,13 @@ function main() {
   const fs = require('node:fs');
   const native = loadNative();
   CTL = native.attach();
-  // Kept for the user's sake and loaded here: loading it takes a tenth of a second.
+  // Loaded here because the user may need it: loading it takes a tenth of a second.
   require('node:perf_hooks');
   if (!fresh) beginTime = clockOf(native);
   quickExit(native);
-  native.rehearsing(true); // else they make Node's own code hot
+  native.rehearsing(true); // otherwise rehearsals make Node's own code hot
 
-  // Node reads Module.runMain and calls what it read: a getter is in no stack trace.
+  // Node reads Module.runMain and calls the value: so a getter is in no stack trace.
   const Module = require('node:module');
   const was = Object.getOwnPropertyDescriptor(Module, 'runMain');
   Object.defineProperty(Module, 'runMain', {
@@ -96,14 +94,15 @@ function wait(fs, native) {
   fs.closeSync(CTL);
 }
 
-// stay gives the addon to a session's driver, which is the program then (Nanos): none of its ends is quick.
+// stay gives the addon to a session's driver, which is then the program (Nanos). None of its exits
+// is quick.
 function stay(native) {
   delete Object.getPrototypeOf(process).emit;
   Object.defineProperty(globalThis, '__unitask', { value: native, configurable: true });
 }
 
-// take is what a start changes in the process, in a run and in a rehearsal: what only a
-// run did would be compiled in it.
+// take applies a start to the process, in a run and in a rehearsal. Code that only a run executed
+// would have to be compiled in it.
 function take(start, fs, native) {
   begin(start, native);
   if (!fresh) adopt(start.flags ?? []);
@@ -111,8 +110,8 @@ function take(start, fs, native) {
   if (typescript.isTyped(start.argv[0])) typescript.hook();
 }
 
-// adopt does now what Node does at its start for a few arguments and variables; which,
-// node.go says. Others are given to a fresh process.
+// adopt applies the few arguments that a running Node can still apply (node.go lists them). Others
+// require a fresh process.
 function adopt(flags) {
   if (flags.some((flag) => /^--expose[-_]gc$/.test(flag))) {
     require('node:v8').setFlagsFromString('--expose-gc');
@@ -124,9 +123,9 @@ function adopt(flags) {
 }
 
 // trust adds certificates to those that TLS clients trust. Node was started with
-// NODE_EXTRA_CA_CERTS and reads that file when it first needs it, once for all its
-// threads; child processes find it by their environment. The code's own such file,
-// named by its environment, is heeded as it would be at Node's start.
+// NODE_EXTRA_CA_CERTS, and reads that file when it first needs it, once for all its threads. Child
+// processes find it by their environment. A certificate file that the code's own environment names
+// is also read, as Node does at its start.
 function trust(fs, ca) {
   const own = process.env.NODE_EXTRA_CA_CERTS;
   if (!ca && !own) return;
@@ -142,8 +141,8 @@ function trust(fs, ca) {
   if (ca) process.env.NODE_EXTRA_CA_CERTS = TRUSTED;
 }
 
-// protection says what the code may do where, on Nanos, whose file system has no
-// modes: permissions and a path in turns. What was given stays as it is.
+// protection returns what the code may do with which paths: permissions and a path in turns. It is
+// for Nanos, whose file system has no modes. The host's files stay unchanged.
 function protection(start) {
   let inside = false;
   let text = '';
@@ -156,10 +155,10 @@ function protection(start) {
   return text + 'rx\0/\0';
 }
 
-// begin gives the process what it was started with.
+// begin gives the process its arguments, environment and folder.
 function begin(start, native) {
-  // Refuse to run on entropy that others have: a clone shares all its state.
-  const entropy = Buffer.alloc(ENTROPY_SIZE); // not of the pool, which is another path when it is used up
+  // Refuse to run on shared entropy: a clone shares all its state with others.
+  const entropy = Buffer.alloc(ENTROPY_SIZE); // not from the pool, which takes another path when it is used up
   if (start.entropy?.length !== 2 * ENTROPY_SIZE || entropy.write(start.entropy, 'hex') !== ENTROPY_SIZE) throw new Error('unitask: no fresh entropy in the start');
   native.seed(entropy);
   beginTime?.(start.came);
@@ -169,19 +168,19 @@ function begin(start, native) {
   process.chdir(start.cwd);
   process.argv = [process.execPath, ...start.argv];
   process.execArgv = start.flags ?? [];
-  // From here on V8's limits are those that a worker is given: the flag that bounds
-  // this thread's heap, which is made, would override them.
+  // From here on V8's limits apply to workers only. This thread's heap exists already, and the flag
+  // that bounds it would override the limits of workers.
   if (!fresh || !/max[-_]old[-_]space/.test(process.execArgv + process.env.NODE_OPTIONS)) native.workerLimits();
 }
 
-// clockOf returns what has the process's time begin when its start came, which a clone has slept
-// for: performance.now(), its origin, process.uptime(), Workers', and between that moment and this one
-// the milestones of Node's own start, in their proportions.
+// clockOf makes the process's time begin when its start arrived, because a clone has slept until
+// then. This covers performance.now(), its origin, process.uptime() and Workers' clocks. It places
+// the milestones of Node's own start between that moment and this one, in their proportions.
 function clockOf(native) {
   const { milestones, constants } = native.binding('performance');
   const [origin, timestamp, complete, node, v8, environment] = ['TIME_ORIGIN', 'TIME_ORIGIN_TIMESTAMP', 'BOOTSTRAP_COMPLETE', 'NODE_START', 'V8_START', 'ENVIRONMENT']
     .map((name) => constants['NODE_PERFORMANCE_MILESTONE_' + name]);
-  let was; // as Node has them
+  let was; // in Node's form
   return (came) => {
     was ??= Float64Array.from(milestones);
     const begin = Number(came);
@@ -192,13 +191,13 @@ function clockOf(native) {
   };
 }
 
-// quickExit has the process end as soon as the last listener for its exit has run:
-// what Node does then (closing handles, freeing its heap, joining its threads) takes a
-// tenth of a second, and the machine is gone a moment later. The listener here is added
-// when Node is about to emit exit, behind those of the user's. With a code of 0 it ends
-// the process; with another one an exception may yet be printed, so it only notes the
-// code, and the addon ends the process when Node begins to take itself apart. So it
-// does when a listener emits something itself: others may come behind it.
+// quickExit ends the process as soon as the last listener for its exit has run. What Node does then
+// (closing handles, freeing its heap, joining its threads) takes a tenth of a second, and the
+// machine ends a moment later. Node calls the listener added here after the user's listeners,
+// because it is added just before Node emits exit. With code 0 the listener ends the process. With
+// another code an exception may still be printed, so the listener only notes the code, and the
+// addon ends the process when Node begins its cleanup. The addon also does so if a listener emits
+// an event itself, because further listeners may follow.
 function quickExit(native) {
   process.reallyExit = native.reallyExit;
   const { emit } = process;
@@ -207,7 +206,7 @@ function quickExit(native) {
     get() {
       if (process._exiting) {
         const first = !ending.noted;
-        if (first) process.on('exit', (ending.noted = noteExit.bind(null, native))); // which emits newListener
+        if (first) process.on('exit', (ending.noted = noteExit.bind(null, native))); // this emits newListener
         ending.nested = !first;
       }
       return emit;
@@ -250,17 +249,19 @@ function readExactly(fs, n) {
   return buf;
 }
 
-// rehearse goes the whole way of a run with a throw-away program, so that the code
-// it takes is compiled, and translated by the emulator, when the user's comes. It
-// leaves nothing behind that the user's could see.
+// rehearse does all steps of a run with a throw-away program, so that their code is compiled, and
+// translated by the emulator, before the user's program comes. It leaves nothing behind that the
+// user's program could see.
 function rehearse(start, fs, native) {
   const Module = require('node:module');
   const paths = new Set(Object.keys(Module._pathCache));
   const cwd = process.cwd();
   if (require('node:os').totalmem() > MORE_MEMORY) {
     start.argv.push('more');
-    if (!snapshot) start.argv.push('network'); // in a clone that is to stand ready it would cost hello more than it gains others
-    native.threadless(true); // node:tls would read the certificates in one as soon as it is loaded, and the run may bring some
+    // In a ready clone, the network would slow a simple program down more than it speeds up others.
+    if (!snapshot) start.argv.push('network');
+    // node:tls would at once start a thread that reads the certificates, and the run may bring some.
+    native.threadless(true);
     require('node:tls');
     native.threadless(false);
   }
@@ -269,7 +270,8 @@ function rehearse(start, fs, native) {
   fs.closeSync(fs.openSync(start.argv[0])); // as CTL will be
   Module.runMain(start.argv[0]);
   if (start.argv.includes('more')) typescript.rehearse(start.cwd);
-  // What it left to do must not be in the user's first stack. In a loop inside a call Node leaves the ticks to the caller.
+  // Finish pending work: it must not be in the user's first stack. In a loop inside a call Node
+  // leaves the ticks to the caller.
   do process._tickCallback(); while (native.turn());
   process._tickCallback();
   ending.rehearsed = true;

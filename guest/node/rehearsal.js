@@ -1,6 +1,5 @@
-// The throw-away program: does what nearly every program does, so that it is
-// compiled when the user's comes. Nothing here may draw a random number: every
-// clone would have the same one.
+// The throw-away program does what nearly every program does, so that its code is compiled before
+// the user's program comes. It must not draw a random number: every clone would get the same one.
 'use strict';
 const fs = require('node:fs');
 const path = require('node:path');
@@ -27,10 +26,10 @@ try { throw new TypeError('x'); } catch (e) { String(e.stack); }
 new Promise((resolve) => resolve()).then(() => {});
 (async () => { await null; })();
 
-// What the modules and the kinds of files take that programs begin with. Not here: what draws random numbers
-// (UUIDs), notes the time (a Date header), speaks TCP, whose sequence numbers are the kernel's secret, counts what a
-// program can see (workers), or warns the first time only (SQLite).
-// The preload says how much.
+// Modules and kinds of files that programs usually load first. Left out is what draws random
+// numbers (UUIDs), notes the time (a Date header), or counts what a program can see (workers). TCP
+// is left out because its sequence numbers are the kernel's secret, and SQLite because it warns the
+// first time only. The preload chooses how much to load.
 if (process.argv.includes('more')) more();
 if (process.argv.includes('network')) network().catch((e) => console.error(e));
 
@@ -51,8 +50,8 @@ function more() {
   setTimeout(() => {}, 0);
 }
 
-// An HTTP server and a client on a Unix socket, and fetch without a network: the parser that it has for one is WebAssembly,
-// which V8 would compile again, and better, in every clone.
+// An HTTP server and a client on a Unix socket, and fetch without a network. The parser of fetch is
+// WebAssembly, which V8 would otherwise compile again in every clone, and optimize further.
 async function network() {
   const http = require('node:http');
   const server = http.createServer((request, response) => {

@@ -10,8 +10,8 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// Node's own arguments and variables. In a clone, Node is already running: whatever it reads only at its start
-// needs a process of its own. The preload can still apply a few settings (adopt). Nothing is ignored.
+// Node's own arguments and variables. In a clone, Node is already running: whatever it reads only at its start needs a
+// separate process. The preload can still apply a few settings (adopt). Nothing is ignored.
 
 // whileRunning are the arguments that Node can apply while it runs.
 var whileRunning = []string{"--expose-gc", "--expose_gc", "--no-warnings"}

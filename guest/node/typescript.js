@@ -1,7 +1,7 @@
-// Has Node load TypeScript that is more than JavaScript with types, and JSX, in the process that it is called in.
-// Node removes types by itself, which leaves blanks, and makes JavaScript of enums, namespaces and parameter
-// properties. Where that would be another program than tsc's, or none, esbuild makes it, as a process. A child
-// process of Node that runs TypeScript is started with this file by --require.
+// Makes Node load JSX, and TypeScript that is more than JavaScript with types, in this process.
+// Node itself replaces types with blanks, and converts enums, namespaces and parameter properties.
+// If the result would differ from tsc's, or there would be none, a process of esbuild converts the
+// file. A child process of Node that runs TypeScript is started with this file by --require.
 'use strict';
 
 const fs = require('node:fs');
@@ -19,20 +19,22 @@ const BUNDLED = /[\\/]node_modules[\\/]/;
 const UNSUPPORTED = 'ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX';
 const NOT_FOUND = ['ERR_MODULE_NOT_FOUND', 'MODULE_NOT_FOUND', 'ERR_UNSUPPORTED_DIR_IMPORT'];
 const ENDINGS = ['.ts', '.tsx', '.mts', '.cts', '.js', '.jsx', '.mjs', '.cjs', '.json'];
-const WRITTEN_AS = { '.js': ['.ts', '.tsx'], '.jsx': ['.tsx'], '.mjs': ['.mts'], '.cjs': ['.cts'] }; // imports name what is to be made of them
+// Imports name the converted file.
+const WRITTEN_AS = { '.js': ['.ts', '.tsx'], '.jsx': ['.tsx'], '.mjs': ['.mts'], '.cjs': ['.cts'] };
 const PLAIN = { typescript: undefined, 'commonjs-typescript': 'commonjs', 'module-typescript': 'module' };
-const MOST = 64 << 20; // bytes of what is made of one file
+const MOST = 64 << 20; // bytes of one converted file
 
-const settings = new Map(); // by folder: its tsconfig.json, undefined for none
+const settings = new Map(); // by folder: its tsconfig.json; undefined if there is none
 let hooks; // registered, or undefined
 let passing = false;
 
-// A process that is given this file by --require is one that it began.
+// A process that got this file by --require is one that this file started.
 if (process.execArgv.includes(__filename)) hook();
 
 module.exports = { hook, isTyped, rehearse };
 
-// isTyped says that a program may load TypeScript: it is some, or has some, or a tsconfig.json, beside it or above.
+// isTyped reports whether a program may load TypeScript. It is TypeScript, or TypeScript or a
+// tsconfig.json is in its folder or above.
 function isTyped(program) {
   if (TYPES.includes(path.extname(program))) return true; // a regular expression would be compiled in each run
   for (let dir = path.dirname(program), of; dir !== of; of = dir, dir = path.dirname(dir)) {
@@ -45,26 +47,27 @@ function isTyped(program) {
   }
 }
 
-// hook has Node ask load and resolve for each module.
+// hook makes Node call load and resolve for each module.
 function hook() {
   hooks ??= Module.registerHooks({ resolve, load });
 }
 
-// rehearse loads a program as a run does, in a folder, and leaves nothing but it.
+// rehearse loads a program as a run does, in a folder, and leaves nothing else there.
 function rehearse(dir) {
   fs.writeFileSync(path.join(dir, 'types.ts'), "import { join } from 'node:path';\ninterface P { x: number; y?: string }\nconst p: P = { x: 1 };\nexport default [join('a', 'b'), p as P];\n");
   isTyped(path.join(dir, 'types.ts'));
   hook();
-  Module.createRequire(path.join(dir, 'code.js'))('./types.ts'); // a second file, and plain code would take longer: TestLeasedMachine
+  // With a second file, or plain code, it would take longer: TestLeasedMachine.
+  Module.createRequire(path.join(dir, 'code.js'))('./types.ts');
   hooks.deregister();
   hooks = undefined;
   settings.clear();
 }
 
-// passOn has child processes of Node that run TypeScript begin with this file.
+// passOn makes child processes of Node that run TypeScript load this file first.
 function passOn() {
   if (passing) return;
-  passing = true; // before require asks resolve
+  passing = true; // before require calls resolve
   const { prototype } = require('node:child_process').ChildProcess;
   const { spawn } = prototype;
   prototype.spawn = function (options) {
@@ -76,8 +79,8 @@ function passOn() {
   };
 }
 
-// resolve finds modules as tsc does, where Node finds none: by their names without an extension, or with that of the
-// JavaScript that they will be, and by the paths of tsconfig.json.
+// resolve finds modules that tsc finds and Node does not: names without an extension, or with that
+// of the JavaScript, and names that the paths of tsconfig.json map.
 function resolve(specifier, context, next) {
   const { parentURL } = context;
   if (/^(?:node:)?(?:child_process|cluster)$/.test(specifier)) passOn();
@@ -104,19 +107,19 @@ function resolve(specifier, context, next) {
   }
 }
 
-// attributes are those that an import of JSON lacks; tsc asks for none.
+// attributes returns the attributes that an import of JSON lacks; tsc does not require them.
 function attributes(name, { conditions, importAttributes, parentURL }) {
   const lacks = name.endsWith('.json') && TYPED.test(parentURL) && conditions?.includes?.('import') && !importAttributes?.type;
   return lacks && { importAttributes: { ...importAttributes, type: 'json' } };
 }
 
-// locate is the file that a module's path means, undefined for none.
+// locate returns the file that a module's path means; undefined if there is none.
 function locate(name) {
   const isFile = (file) => {
     try {
       return fs.statSync(file, { throwIfNoEntry: false })?.isFile();
     } catch {
-      return false; // it can't be a name, or can't be looked at
+      return false; // not a possible name, or unreadable
     }
   };
   const ext = path.extname(name);
@@ -125,11 +128,11 @@ function locate(name) {
   return all.find(isFile);
 }
 
-// mapped are the files that the paths and the baseUrl of tsconfig.json have for a name.
+// mapped returns the files to which the paths and the baseUrl of tsconfig.json map a name.
 function mapped(specifier, from) {
   const { paths, base, baseUrl } = settingsOf(from) ?? {};
   const files = [];
-  let best = -1; // the longest prefix counts
+  let best = -1; // the longest prefix wins
   for (const [pattern, targets] of paths ?? []) {
     const [before, after] = pattern.split('*');
     const star = after !== undefined;
@@ -144,7 +147,8 @@ function mapped(specifier, from) {
   return files;
 }
 
-// settingsOf is the compilerOptions of the nearest tsconfig.json, with the folders that its paths begin at.
+// settingsOf returns the compilerOptions of the nearest tsconfig.json, with the folders that its
+// paths are relative to.
 function settingsOf(dir) {
   if (settings.has(dir)) return settings.get(dir);
   const up = path.dirname(dir);
@@ -153,16 +157,16 @@ function settingsOf(dir) {
   return found;
 }
 
-// readSettings reads a tsconfig.json and those that it extends, each once. What has another type than tsc asks for does
-// not count.
+// readSettings reads a tsconfig.json and those that it extends, each once. It ignores values of the
+// wrong type.
 function readSettings(file, read = new Map()) {
-  if (read.has(file)) return read.get(file); // undefined while it is read: no file extends itself
+  if (read.has(file)) return read.get(file); // undefined while it is being read: no file extends itself
   read.set(file, undefined);
   let config;
   try {
     config = parseSettings(fs.readFileSync(file, 'utf8'));
   } catch (e) {
-    return e instanceof SyntaxError ? {} : undefined; // esbuild says what is wrong
+    return e instanceof SyntaxError ? {} : undefined; // esbuild reports the error
   }
   const dir = path.dirname(file);
   const all = {};
@@ -181,10 +185,10 @@ function readSettings(file, read = new Map()) {
   return all;
 }
 
-// parseSettings is the value of JSON with comments and with commas behind the last members.
+// parseSettings parses JSON with comments and trailing commas.
 function parseSettings(text) {
   const parts = [];
-  let comma = -1; // where in parts the last one is, until what follows it is known
+  let comma = -1; // index in parts of the last comma, until its successor is known
   for (const [part] of text.replace(/^\uFEFF/, '').matchAll(/"[^"\\]*(?:\\[^][^"\\]*)*"?|\/\/.*|\/\*(?:[^]*?\*\/|[^]*)|,|[^",/]+|\//g)) {
     const comment = /^\/[/*]/.test(part);
     if (part === ',') comma = parts.length;
@@ -197,7 +201,7 @@ function parseSettings(text) {
   return JSON.parse(parts.join(''));
 }
 
-// locateSettings is the file that extends names: a path, or one in a package.
+// locateSettings returns the file that extends names: a path, or a file in a package.
 function locateSettings(name, dir) {
   const { existsSync } = fs;
   if (/^\.{0,2}\//.test(name)) return [path.resolve(dir, name), path.resolve(dir, name) + '.json'].find(existsSync);
@@ -223,24 +227,24 @@ function load(url, context, next) {
   let loaded;
   try {
     loaded = next(url, context);
-  } catch (e) { // import looks into the file to tell its kind
+  } catch (e) { // import reads the file to determine its kind
     if (e.code !== UNSUPPORTED) throw e;
     loaded = { format: 'typescript' };
   }
   if (!Object.hasOwn(PLAIN, loaded.format)) return loaded;
   const text = String(loaded.source ?? fs.readFileSync(file));
   const made = javaScript(text, file);
-  if (!made) return loaded; // Node is to say what is wrong
+  if (!made) return loaded; // let Node report the error
   const kind = PLAIN[loaded.format];
   const other = otherProgram(made, kind, file, text);
   if (other) return { ...other, shortCircuit: true };
   return { ...loaded, source: made.source, format: loaded.source ? kind : packageKind(file) ?? kindOf(made.source), shortCircuit: true };
 }
 
-// javaScript is what Node makes of a text, undefined where it makes nothing.
+// javaScript returns Node's conversion of a text; undefined if Node can't convert it.
 function javaScript(text, file) {
   const { emitWarning } = process;
-  process.emitWarning = () => {}; // that the function below is new
+  process.emitWarning = () => {}; // do not warn that the function below is new
   try {
     return { source: Module.stripTypeScriptTypes(text, { mode: 'strip' }) };
   } catch (e) {
@@ -252,10 +256,12 @@ function javaScript(text, file) {
   }
 }
 
-// otherProgram is the program of esbuild where Node's is another one than tsc's, undefined elsewhere. These are the reasons:
+// otherProgram returns esbuild's conversion if Node's would differ from tsc's; otherwise undefined.
+// These are the reasons:
 // - decorators and accessors, which V8 doesn't know;
-// - an import of what is a type, which tsc leaves out because nothing uses it as a value;
-// - imports and exports in a CommonJS package, or beside require and __dirname, or of what may be a type;
+// - an import of a type, which tsc leaves out because nothing uses it as a value;
+// - imports and exports in a CommonJS package, or beside require and __dirname, or imports of
+//   possible types;
 // - the order of parameter properties and fields, which tsconfig.json may change.
 function otherProgram({ source, transformed }, kind, file, text) {
   const bare = withoutTexts(source);
@@ -269,13 +275,13 @@ function otherProgram({ source, transformed }, kind, file, text) {
   try {
     return { source: esbuild(file, format, text), format };
   } catch (e) {
-    if (e.code !== undefined) return undefined; // Node is to say what is wrong
+    if (e.code !== undefined) return undefined; // let Node report the error
     if (unknown || kind === 'commonjs' && common) fail(file, e);
     return types.length > 0 ? { source: withoutImports(source, types), format: 'module' } : undefined;
   }
 }
 
-// withoutTexts is a program without its strings and comments.
+// withoutTexts returns a program without its strings and comments.
 function withoutTexts(source) {
   return source.replace(/'(?:[^'\\\n]|\\[^])*'|"(?:[^"\\\n]|\\[^])*"|\/\/.*|\/\*[^]*?\*\//g, (all) => all[0] === '/' ? '' : '""');
 }
@@ -284,7 +290,7 @@ function isModule(bare) {
   return /^[ \t]*(?:import[\s{*"]|export[\s{*=])|\bimport\.meta\b|;[ \t]*(?:import|export)[\s{*]/m.test(bare);
 }
 
-// wantsCommonJS says that a program uses what only CommonJS has, and nothing that only the other kind has.
+// wantsCommonJS reports whether a program uses features of CommonJS, and none of ES modules.
 function wantsCommonJS(bare) {
   if (/\bimport\.meta\b|\bcreateRequire\b|^(?:const|let|var)?[^\n(){]*\bawait\b/m.test(bare)) return false;
   const given = /(?<![.\w$])(?:require(?=\s*[.(])|__dirname\b|__filename\b|module(?=\.(?:exports|id|parent|paths|children)\b)|exports(?=\.))/.test(bare);
@@ -293,7 +299,8 @@ function wantsCommonJS(bare) {
 
 const IMPORT = /^[ \t]*import\s+([\w$\s,{}*]+?)\s*from\s*(['"])([^'"\n]*)\2/gm;
 
-// imports are those of a program: the names that it gives to what it imports, what they are called there, and from where.
+// imports lists a program's imports: the name in the program, the name in the other module, and
+// that module.
 function imports(source) {
   const all = [];
   const code = inCode(source);
@@ -307,18 +314,18 @@ function imports(source) {
   return all;
 }
 
-// inCode tells whether what stands at an index of a program is in no comment and no template.
+// inCode tests whether an index of a program is outside comments and templates.
 function inCode(source) {
   const code = source.replace(/'(?:[^'\\\n]|\\[^])*'|"(?:[^"\\\n]|\\[^])*"|`(?:[^`\\]|\\[^])*`|\/\/.*|\/\*[^]*?\*\//g, (all) => /^['"]/.test(all) ? all : ' '.repeat(all.length));
   return (index, text) => code.startsWith(text, index);
 }
 
-// isUnused says that a program names what it imports nowhere else; types are gone from it.
+// isUnused reports whether a program never uses an imported name; types have been removed.
 function isUnused({ here }, bare) {
   return bare.match(new RegExp(`(?<![\\w$])${here.replaceAll('$', '\\$')}(?![\\w$])`, 'g')).length === 1;
 }
 
-// isType says that another file declares a type by the name that a program imports.
+// isType reports whether the imported file declares a type by the imported name.
 function isType({ there, from }, file) {
   const dir = path.dirname(file);
   const found = (/^\.{1,2}(?:\/|$)/.test(from) ? [path.resolve(dir, from)] : mapped(from, dir)).map(locate).find(Boolean);
@@ -328,7 +335,8 @@ function isType({ there, from }, file) {
   return declares('interface|type') && !declares('class|function\\*?|const|let|var|enum|namespace');
 }
 
-// withoutImports is a program that does not import some names, as tsc would have it; its lines stay.
+// withoutImports returns a program without the imports of some names, as tsc would write it; its
+// lines stay.
 function withoutImports(source, names) {
   const gone = names.map(({ here }) => here);
   const stays = (part) => part.trim() && !gone.includes(part.trim().split(/\s+as\s+/).pop());
@@ -344,14 +352,15 @@ function withoutImports(source, names) {
   });
 }
 
-// passesOn says that a program exports what it imports by its name: it may be a type's.
+// passesOn reports whether a program exports an imported name, which may be a type.
 function passesOn(bare) {
   const names = imports(bare).map(({ here }) => here);
   return [...bare.matchAll(/^[ \t]*export\s*\{([^}]*)\}(\s*from\b)?/gm)].some(([, list, from]) => from ||
     list.split(',').some((part) => names.includes(part.trim().split(/\s/)[0])));
 }
 
-// packageKind is the kind of a file's modules by its name or its package.json, undefined where neither tells.
+// packageKind returns the kind of a file's modules by its name or its package.json; undefined if
+// neither tells.
 function packageKind(file) {
   if (/\.[cm]ts$/.test(file)) return file.endsWith('.mts') ? 'module' : 'commonjs';
   try {
@@ -362,7 +371,7 @@ function packageKind(file) {
   }
 }
 
-// kindOf is the kind of a module whose name and package.json don't tell.
+// kindOf returns the kind of a module whose name and package.json don't tell.
 function kindOf(source) {
   try {
     require('node:vm').compileFunction(source, ['exports', 'require', 'module', '__filename', '__dirname']);
@@ -372,12 +381,13 @@ function kindOf(source) {
   }
 }
 
-// mapSources has stack traces show the lines of the source.
+// mapSources makes stack traces show the lines of the source.
 function mapSources() {
   Module.setSourceMapsSupport(true, { nodeModules: false, generatedCode: false });
 }
 
-// esbuild is what it makes of a file, with the nearest tsconfig.json. Only its own errors have a code.
+// esbuild returns its conversion of a file with the nearest tsconfig.json. Only errors of the
+// file's content have a code.
 function esbuild(file, format, text) {
   const args = ['./' + path.basename(file), `--format=${format === 'module' ? 'esm' : 'cjs'}`, ...options(file, text), '--platform=node', '--target=node24',
     '--charset=utf8', '--sourcemap=inline', '--sources-content=false', '--log-level=error', '--color=false'];
@@ -392,8 +402,8 @@ function esbuild(file, format, text) {
   return stdout;
 }
 
-// options are those of esbuild where no tsconfig.json tells: React's classic form is for programs that name it, and
-// the first form of decorators for those that use it.
+// options returns esbuild's defaults without a tsconfig.json: React's classic form for programs
+// that mention React, and the first form of decorators for programs that use it.
 function options(file, text) {
   const config = settingsOf(path.dirname(file));
   const list = [];
@@ -403,7 +413,7 @@ function options(file, text) {
   return list;
 }
 
-// fail throws an error where nothing of this file is printed with it.
+// fail throws an error, and prints nothing of this file with it.
 function fail(file, error) {
   error.stack = `${error.name}: ${error.message}\n    at ${file}`;
   require('node:vm').compileFunction('throw error', ['error'], { filename: file })(error);

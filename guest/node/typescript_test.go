@@ -18,7 +18,7 @@ import (
 	"github.com/unitask/unitask/internal/testhome"
 )
 
-// nodeProgram is the Node that guests have, where this host can start it.
+// nodeProgram is the Node of the guests, if this host can start it.
 func nodeProgram(t *testing.T) string {
 	t.Helper()
 	base, err := testhome.Base()
@@ -32,7 +32,7 @@ func nodeProgram(t *testing.T) string {
 	return name
 }
 
-// run is what Node prints for a program in a folder; where hooked, typescript.js resolves and loads its modules.
+// run returns Node's output for a program in a folder. With hooked, typescript.js resolves and loads its modules.
 func run(t *testing.T, node, program string, hooked bool) string {
 	t.Helper()
 	typescript, err := filepath.Abs("typescript.js")
@@ -55,7 +55,7 @@ func run(t *testing.T, node, program string, hooked bool) string {
 	return string(out)
 }
 
-// A tsconfig.json that is not as tsc asks for changes nothing in a program of plain JavaScript, and takes no time.
+// A tsconfig.json that differs from tsc's format changes nothing in a program of plain JavaScript, and takes no time.
 func TestAttackSettings(t *testing.T) {
 	t.Parallel()
 	node := nodeProgram(t)
@@ -87,7 +87,7 @@ console.log(require('./a'), ['pkg', '#x', './none\0x', 'x'.repeat(5000), './' + 
 	} {
 		dir := t.TempDir()
 		files := map[string]string{"main.js": program, "a.js": "module.exports = 1"}
-		for i := range 24 { // as many files as lead to 2^24 ways
+		for i := range 24 { // enough files for 2^24 ways
 			text := fmt.Sprintf(extends, i+1)
 			files[fmt.Sprintf("%da.json", i)], files[fmt.Sprintf("%db.json", i)] = text, text
 		}
@@ -103,7 +103,7 @@ console.log(require('./a'), ['pkg', '#x', './none\0x', 'x'.repeat(5000), './' + 
 	}
 }
 
-// Settings are read as tsc reads them: with comments, and with a comma behind the last member.
+// Settings are read as tsc reads them: with comments, and with a comma after the last member.
 func TestSettings(t *testing.T) {
 	t.Parallel()
 	node := nodeProgram(t)

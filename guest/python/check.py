@@ -1,4 +1,4 @@
-# Checks the syntax of a program, as `python3 -m py_compile FILE` does, and runs nothing of it.
+# Checks the syntax of a program, as `python3 -m py_compile FILE` does, and runs none of it.
 import os
 import py_compile
 import sys

@@ -1,4 +1,4 @@
-# Checks that a notebook, the first argument, is one, and runs nothing of it.
+# Checks that the first argument is a notebook, and runs none of it.
 import json
 import sys
 

@@ -1,4 +1,4 @@
-# Checks that the statements of a file in SQL, the first argument, are whole, and runs nothing of them.
+# Checks that the SQL statements of a file, the first argument, are complete, and runs none of them.
 import sqlite3
 import sys
 

@@ -17,8 +17,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 FOLDER = '/out'
 
 _next = 1
-_saved = '_unitask_saved'  # of a figure: where it was saved, FOLDER or elsewhere
-_main = None  # the process whose end is the program's
+_saved = '_unitask_saved'  # attribute of a figure: where it was saved, FOLDER or elsewhere
+_main = None  # the process whose end is the program's end
 
 
 class FigureCanvas(FigureCanvasAgg):
@@ -66,13 +66,13 @@ def _at_exit():
         if not hasattr(manager.canvas.figure, _saved):
             try:
                 _write(manager.canvas)
-            except Exception:  # others are written all the same
+            except Exception:  # the others are still written
                 traceback.print_exc()
 
 
 def _write(canvas):
     global _next
-    picture = io.BytesIO()  # a file is there when it is whole
+    picture = io.BytesIO()  # write to the file only when the picture is complete
     canvas.print_figure(picture, format='png')
     while True:
         path = f'{FOLDER}/figure-{_next}.png'

@@ -1,5 +1,6 @@
-# Runs the cells of a notebook, its first argument, in order, and leaves the notebook with their outputs in /out. What
-# cells print is printed, too, and so is the value of a last expression. A cell that fails ends the run.
+# Runs the cells of a notebook, its first argument, in order, and leaves the notebook with their
+# outputs in /out. Cells' output and last expressions are also printed. A cell that fails ends the
+# run.
 import ast
 import asyncio
 import base64
@@ -19,8 +20,8 @@ MIMES = {'_repr_html_': 'text/html', '_repr_markdown_': 'text/markdown', '_repr_
          '_repr_jpeg_': 'image/jpeg', '_repr_latex_': 'text/latex', '_repr_json_': 'application/json'}
 UNNEEDED = ('matplotlib', 'load_ext', 'reload_ext', 'autoreload', 'config', 'precision', 'pylab')
 
-outputs = []  # of the cell that runs
-room = 16 << 20  # characters that the notebook still takes of what is printed
+outputs = []  # of the current cell
+room = 16 << 20  # characters of printed text that the notebook still accepts
 FULL = '\n[the notebook has no more of what was printed]\n'
 
 
@@ -68,7 +69,7 @@ def bundle(value):
     for name, mime in MIMES.items():
         try:
             shown = getattr(value, name)()
-        except Exception:  # it has none, or can't make it
+        except Exception:  # it has no such form, or can't create it
             continue
         if isinstance(shown, tuple) and shown:
             shown = shown[0]
@@ -78,7 +79,7 @@ def bundle(value):
             try:
                 data[mime] = json.loads(json.dumps(shown))
             except (ValueError, TypeError, RecursionError):
-                continue  # it is no JSON
+                continue  # it is not valid JSON
     return data
 
 
@@ -258,7 +259,7 @@ def read(path):
 def save(notebook, name):
     new = f'{OUT}/.notebook'
     try:
-        # Half of a pair of surrogates becomes its escape sequence, which JSON has, too.
+        # An unpaired surrogate becomes its escape sequence, which is also valid JSON.
         with open(new, 'w', encoding='utf-8', errors='backslashreplace') as f:
             json.dump(notebook, f, indent=1, ensure_ascii=False, default=io.StringIO.getvalue)
             f.write('\n')
@@ -304,8 +305,8 @@ sys.argv = sys.argv[1:]
 sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
 loop = asyncio.new_event_loop()
 asyncio.set_event_loop(loop)
-ours = sys.modules['__main__']  # kept: what is in it goes with it
-module = sys.modules['__main__'] = types.ModuleType('__main__')  # of the cells
+ours = sys.modules['__main__']  # kept: otherwise its contents would be freed
+module = sys.modules['__main__'] = types.ModuleType('__main__')  # the cells' module
 space = module.__dict__
 space.update(__builtins__=__builtins__, display=display, __magic__=magic)
 try:

@@ -1,6 +1,6 @@
-# Installs packages, in a machine of its own: what they run while they are installed is foreign code.
-# plan.json beside it says what; /out gets the files and a lock. Without a tool in the plan the image's own pip
-# installs them, where that does, and the lock is printed.
+# Installs packages in a separate machine, because their install scripts are untrusted code.
+# plan.json in the same folder lists them; /out receives the files and a lock. Without a tool in the
+# plan, the image's own pip installs them, if possible, and the lock is printed.
 import importlib.metadata
 import json
 import os
@@ -42,13 +42,15 @@ else:
     import pip
     if tuple(int(n) for n in pip.__version__.split('.')[:2]) < (22, 2):
         sys.exit('ERROR: the pip of the image is %s, and 22.2 is the first that says what it has installed' % pip.__version__)
-    # With a date bytecode does not depend on when it was made, nor with a seed on the order of sets; and pip leaves none of its own.
+    # With a fixed date, bytecode does not depend on its build time; with a fixed seed, not on the
+    # order of sets. pip leaves no bytecode itself.
     env.update(PIP_BREAK_SYSTEM_PACKAGES='1', PIP_ROOT_USER_ACTION='ignore', SOURCE_DATE_EPOCH='946684800', PYTHONHASHSEED='0', PYTHONDONTWRITEBYTECODE='1')
     where = []
 
 command = [sys.executable, '-m', 'pip', 'install'] + where + ['--report', report, '--prefer-binary', '--no-input', '--no-cache-dir',
            '--disable-pip-version-check', '--no-warn-script-location', '--progress-bar', 'off', '--quiet']
-# By environment: pip starts another pip for what a package is built with, and builds start others, which take no arguments of ours.
+# By environment: pip starts another pip for build dependencies, and builds start others, which do
+# not get our arguments.
 env.update(PIP_INDEX_URL=plan['url'], PIP_EXTRA_INDEX_URL=' '.join(plan.get('more') or []), PIP_TRUSTED_HOST=' '.join(plan.get('plain') or []),
            PIP_RETRIES='1', PIP_TIMEOUT='15', PIP_NO_INPUT='1', PIP_DISABLE_PIP_VERSION_CHECK='1')
 if plan.get('ca'):
@@ -74,9 +76,9 @@ with open(report) as f:
         digest = (info.get('hashes') or {}).get('sha256') or (info.get('hash') or '').partition('sha256=')[2]
         lock.append({'name': item['metadata']['name'], 'version': item['metadata']['version'], 'digest': 'sha256-' + digest if digest else ''})
 if not plan['tool']:
-    site.main()  # a folder that pip has made is looked into from now on
+    site.main()  # make Python search the folder that pip has just created
     asked = {plain_name(spec) for spec in plan['specs']}
-    for p in lock:  # from a lock file pip was asked for all of them
+    for p in lock:  # with a lock file, pip was asked for all of them
         if plain_name(p['name']) not in asked:
             unask(p['name'])
     print('unitask: lock ' + json.dumps({'packages': lock}))

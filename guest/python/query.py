@@ -1,5 +1,6 @@
-# Runs the statements of a file in SQL, its first argument, in SQLite, and prints what they select as tables. The database is
-# the second argument; without it the only one in the working directory or beside the file, and in folders there, or else a new one in memory.
+# Runs the SQL statements of a file, its first argument, in SQLite, and prints the selected rows as
+# tables. The database is the second argument. Without it, it is the only database in the working
+# directory, beside the file, or in folders there; otherwise a new one in memory.
 import glob
 import os
 import re
@@ -26,7 +27,7 @@ def database(path, args):
 def connect(name):
     if name == ':memory:' or not os.path.exists(name) or os.access(name, os.W_OK):
         return sqlite3.connect(name, isolation_level=None)
-    # What a run is given can't be written to: so nobody else changes it either.
+    # A run's input is read-only: so nobody else changes it either.
     quoted = name.replace('%', '%25').replace('?', '%3f').replace('#', '%23')
     return sqlite3.connect(f'file:{quoted}?immutable=1', uri=True, isolation_level=None)
 
@@ -37,7 +38,7 @@ LINE = re.compile('.*')
 
 def statements(text):
     """The statements and dot commands of a text, each with the number of its first line."""
-    at, number, begin, line = 0, 1, None, 1  # begin and line are of a statement
+    at, number, begin, line = 0, 1, None, 1  # begin and line are a statement's
     while at < len(text):
         if begin is None and text[at] == '.' and text[at - 1:at] in ('', '\n'):
             token = LINE.match(text, at)[0]

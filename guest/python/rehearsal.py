@@ -1,6 +1,6 @@
-# The throw-away program: does what nearly every program does, so that it is in memory,
-# and translated, when the user's comes. Nothing here may draw a random number or start a
-# thread: every clone would have the same one. What it imports is forgotten (python.c).
+# The throw-away program does what nearly every program does, so that its code is in memory, and
+# translated, before the user's program comes. It must not draw a random number or start a thread:
+# every clone would have the same one. Its imports are undone (python.c).
 import collections
 import datetime
 import json

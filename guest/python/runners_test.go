@@ -14,8 +14,8 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// runOn runs one of the programs here by the host's Python on a file, and says how it ended: by its exit code, and
-// with what is wrong.
+// runOn runs one of the programs with the host's Python on a file. It returns how the program ended: its exit code, and
+// the error.
 func runOn(t *testing.T, program, name, text string) (end, out string) {
 	t.Helper()
 	python, err := exec.LookPath("python3")
@@ -46,18 +46,18 @@ func runOn(t *testing.T, program, name, text string) (end, out string) {
 	return strconv.Itoa(cmd.ProcessState.ExitCode()), out
 }
 
-// notebook is a notebook with a cell of code.
+// notebook returns a notebook with a cell of code.
 func notebook(code string) string {
 	text, _ := json.Marshal(map[string]any{"cells": []any{map[string]any{"cell_type": "code", "source": code}}})
 	return string(text)
 }
 
-// shows is a notebook with a cell whose value has such a form.
+// shows returns a notebook with a cell whose value has such a form.
 func shows(method, body string) string {
 	return notebook("class A:\n  def " + method + "(self):\n    " + body + "\nA()")
 }
 
-// A notebook that is none is refused in our words, and what a cell does has it come back all the same.
+// An invalid notebook is refused in our words. Otherwise, the notebook comes back whatever a cell does.
 func TestAttackNotebook(t *testing.T) {
 	t.Parallel()
 	const back, failed = "0, and there is one", "1, and there is one"

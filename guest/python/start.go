@@ -8,12 +8,12 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// atStart are prefixes of variables that Python, or libc for it, reads only at its start: in a clone Python is
-// already running, so they require a process of their own. Nothing is ignored.
+// atStart are prefixes of variables that Python, or libc for it, reads only at its start: in a clone Python is already
+// running, so they require a separate process. Nothing is ignored.
 var atStart = []string{"PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_TUNABLES",
 	"MPL", "MATPLOTLIBRC", "NPY_", "NUMPY_", "OMP_"} // modules that a template of the image data has imported
 
-// anyTime are those of them that Python reads when it needs them.
+// anyTime are the exceptions: Python reads them only when it needs them.
 var anyTime = []string{"PYTHONBREAKPOINT", "PYTHONASYNCIODEBUG", "LANGUAGE"}
 
 // CheckArg returns an error if an argument for Python is invalid.

@@ -1,6 +1,6 @@
-# Run once in a machine that becomes a template (warm.c): what is imported here is there in
-# every clone, before its program begins. Whatever draws random numbers while it is
-# imported draws again in renew, which each run calls before its first line.
+# Runs once in a machine that becomes a template (warm.c): every clone has the imported modules
+# before its program begins. Modules that draw random numbers while they are imported draw again in
+# renew, which each run calls before its first line.
 import sys
 _before = set(sys.modules)
 import gc
@@ -14,9 +14,10 @@ import time
 IMPORTS
 
 
-# What warm.c reads of here is imported, packages, there, mersenne, and modules; it calls renew, shadowed and settings.
+# warm.c reads imported, packages, there, mersenne and modules; it calls renew, shadowed and
+# settings.
 
-# Programs import these from here, and plain Python from the program's own folder if they are there.
+# Programs get these imported modules; plain Python would prefer the files in the program's folder.
 imported = frozenset(name for name in sys.modules if '.' not in name) - _before - set(sys.builtin_module_names)
 
 
@@ -27,7 +28,7 @@ def _names(folder):
         return []
 
 
-# Packages of the run are here, which stand before Debian's.
+# Packages of the run are here, and take precedence over Debian's.
 packages = '/usr/local/lib/python%d.%d/dist-packages' % sys.version_info[:2]
 there = frozenset(_names(packages))
 
@@ -48,11 +49,11 @@ def shadowed(program):
 def settings():
     """Follow the matplotlibrc of the program's folder. It returns whether that wants a Python that has imported nothing."""
     matplotlib = sys.modules.get('matplotlib')
-    if not matplotlib or not os.path.isfile('matplotlibrc'):  # which it reads where it is imported
+    if not matplotlib or not os.path.isfile('matplotlibrc'):  # which it reads when it is imported
         return False
     try:
         own = matplotlib.rc_params_from_file('matplotlibrc', use_default_template=False)
-    except Exception:  # which it is to raise there
+    except Exception:  # it must be raised there
         return True
     if 'backend' in own:
         return True
@@ -70,7 +71,7 @@ def _mersenne():
         generator = sys.modules['numpy.random'].mtrand._rand._bit_generator
         address, state = generator.ctypes.state_address, generator.state
         words = ctypes.string_at(address, 625 * 4)
-    except Exception:  # another numpy than what this knows
+    except Exception:  # an unknown version of numpy
         return 0
     if state['bit_generator'] != 'MT19937' or words != state['state']['key'].tobytes() + state['state']['pos'].to_bytes(4, sys.byteorder):
         return 0
@@ -78,7 +79,7 @@ def _mersenne():
 
 
 mersenne = _mersenne()  # warm.c fills it
-_seed = super(random.Random, random._inst).seed  # of C
+_seed = super(random.Random, random._inst).seed  # the generator's function in C
 
 
 def renew():
@@ -99,4 +100,4 @@ def renew():
 
 modules = {name: module for name, module in sys.modules.items() if name not in ('__main__', 'sys', 'builtins')}
 gc.collect()
-gc.freeze()  # what all clones have in common is not looked through again, least of all at the end
+gc.freeze()  # the collector no longer inspects objects that all clones share, especially at the end

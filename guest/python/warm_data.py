@@ -1,4 +1,4 @@
-# What the image data imports ahead (warm.py).
+# The modules that the image data imports in advance (warm.py).
 import numpy
 import pandas
 import matplotlib.pyplot as pyplot
@@ -6,7 +6,7 @@ import matplotlib.backends.backend_agg
 import PIL.PngImagePlugin
 import unitask_figures
 
-# Fonts are found, and what draws and writes a picture is loaded.
+# Finds the fonts, and loads the code that draws and writes a picture.
 with io.BytesIO() as out:
     figure = pyplot.figure()
     figure.add_subplot().plot([1, 2], label='x')

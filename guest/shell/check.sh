@@ -1,2 +1,2 @@
-# Checks the syntax of a script, and runs nothing of it.
+# Checks the syntax of a script, and runs none of it.
 exec bash -n -- "$1"

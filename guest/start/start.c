@@ -50,8 +50,8 @@ static void read_exactly(void *to, size_t n)
 	}
 }
 
-// JSON, of what Go's encoder writes of guest.Start: an object of strings, lists of
-// strings and objects of strings. It is read in place: nothing gets longer by it.
+// JSON as Go's encoder writes it for guest.Start: an object of strings, lists of strings and
+// objects of strings. It is parsed in place, because no value gets longer.
 
 static int hex(const char *p, int n)
 {
@@ -65,7 +65,7 @@ static int hex(const char *p, int n)
 	return v;
 }
 
-static char *at;  // what is read next
+static char *at;  // the next character to parse
 
 static int next_is(char c)
 {
@@ -101,7 +101,7 @@ static char *string(void)
 			continue;
 		}
 		int code = c == 'u' ? hex(at, 4) : -1;
-		// Go writes those of two halves as they are.
+		// Go writes characters above U+FFFF without escapes.
 		if (code <= 0 || (code >= 0xd800 && code < 0xe000))
 			fail("cannot be read");
 		at += 4;
@@ -124,7 +124,7 @@ static char **append(char **list, size_t n, char *s)
 	return list;
 }
 
-// strings reads a list, or an object: its pairs are NAME=VALUE then.
+// strings parses a list, or an object, whose pairs become NAME=VALUE.
 static char **strings(char open)
 {
 	char **list = NULL, close = open == '{' ? '}' : ']';
@@ -138,7 +138,7 @@ static char **strings(char open)
 			char *end = s + strlen(s);
 			need(':');
 			char *value = string();
-			*end = '=';  // the end of a string has two bytes at least to give: a quote and a colon
+			*end = '=';  // the end of a name frees at least two bytes: a quote and a colon
 			memmove(end + 1, value, strlen(value) + 1);
 		}
 		list = append(list, n++, s);
@@ -184,7 +184,7 @@ static void parse(struct start *s)
 		s->flags = append(NULL, 0, NULL);
 	if (s->read_only == NULL)
 		s->read_only = append(NULL, 0, NULL);
-	// Refuse to run on entropy that others have: a clone shares all its state.
+	// Refuse to run on shared entropy: a clone shares all its state with others.
 	if (entropy == NULL || strlen(entropy) != 2 * ENTROPY_SIZE)
 		fail("has no fresh entropy");
 	for (int i = 0; i < ENTROPY_SIZE; i++) {
@@ -288,8 +288,8 @@ static void copy_file(const char *from, int to)
 
 void start_trust(struct start *s)
 {
-	// Of OpenSSL, curl, git and what Python programs use. What the code's own
-	// environment names is trusted beside it.
+	// For OpenSSL, curl, git and Python's clients. Certificates that the code's own environment names
+	// are also trusted.
 	static const char *const names[] = {"SSL_CERT_FILE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "REQUESTS_CA_BUNDLE"};
 	if (s->ca == NULL || *s->ca == 0)
 		return;

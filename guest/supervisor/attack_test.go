@@ -20,8 +20,7 @@ func step(kind byte, id uint32, payload string) string {
 	return string(b) + payload
 }
 
-// What a hostile session's program may say to the host. A client with two commands, 1 and 2, of
-// which 1 has ended.
+// Messages of a hostile session's program to the host. The client has two commands, 1 and 2, of which 1 has ended.
 func TestAttackFrames(t *testing.T) {
 	const ends, goesOn = "the session ends", "it goes on"
 	end0 := step(contract.StepEnd, 2, "\x00\x00\x00\x00")
@@ -61,7 +60,7 @@ func TestAttackFrames(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := goesOn
-		// In pieces, as a connection may have them.
+		// In pieces, as a connection may deliver them.
 		for text := row.says; len(text) > 0 && got == goesOn; {
 			n := min(len(text), 1+len(text)/3)
 			if _, err := c.Write([]byte(text[:n])); err != nil {
@@ -109,7 +108,7 @@ func TestAttackReplies(t *testing.T) {
 	}
 }
 
-// What the files' list may hold.
+// Possible contents of the files' list.
 func FuzzEntries(f *testing.F) {
 	f.Add([]byte("f 644 3 1700000000000000000 /work/a b\x00d 755 0 -1 /work/d\x00"))
 	f.Add([]byte("f 99999 -1 x /\x00\x00  \x00"))
@@ -121,7 +120,7 @@ func FuzzEntries(f *testing.F) {
 	})
 }
 
-// Whatever the guest says, the client neither panics nor keeps more than one frame.
+// Whatever the guest sends, the client neither panics nor keeps more than one frame.
 func FuzzFrames(f *testing.F) {
 	f.Add([]byte(step(contract.StepStdout, 1, "hello") + step(contract.StepEnd, 1, "\x00\x00\x00\x01")))
 	f.Add([]byte(step(contract.StepFailed, 1, "\x00\x00\x00\x02")))

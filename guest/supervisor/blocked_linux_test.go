@@ -16,7 +16,7 @@ import (
 	"github.com/unitask/unitask/internal/testwait"
 )
 
-// A program that takes nothing any more holds up neither a time limit nor whoever reads what it says.
+// A program that no longer reads delays neither a time limit nor a reader of its output.
 func TestTakesNothing(t *testing.T) {
 	t.Parallel()
 	program, to := io.Pipe()
@@ -86,8 +86,8 @@ func TestTakesNothing(t *testing.T) {
 	}
 }
 
-// What was begun when somebody waits no more is sent whole when the program takes something again, and what belongs
-// to it.
+// If the caller stops waiting, a started message is sent completely once the program reads again, with the data that
+// belongs to it.
 func TestTakesAgain(t *testing.T) {
 	t.Parallel()
 	late := errors.New("late")
@@ -139,7 +139,7 @@ func TestTakesAgain(t *testing.T) {
 					t.Errorf("%c in the place of %c", got, kind)
 				}
 			}
-			// Its answer to an earlier question is none to this one.
+			// An answer to an earlier question does not answer this one.
 			held := make(chan error, 1)
 			go func() { held <- c.Hold(within(t)) }()
 			if got := next(); got != contract.StepHold {
@@ -169,8 +169,8 @@ func TestTakesAgain(t *testing.T) {
 	}
 }
 
-// A machine that stands still when its session goes on does not end that, and one that speaks before it has taken
-// that it goes on is read from its first byte, whatever it said last.
+// A machine that is stopped when its session continues does not end the session. If a machine sends data before it has
+// confirmed the continuation, that data is read from the first byte, whatever it sent last.
 func TestSpeaksBeforeItGoesOn(t *testing.T) {
 	t.Parallel()
 	c := New(io.Discard)
@@ -181,12 +181,12 @@ func TestSpeaksBeforeItGoesOn(t *testing.T) {
 	for round := range 5 {
 		program, to := io.Pipe()
 		defer program.Close()
-		if err := c.Continue(to); err != nil { // nobody takes it yet
+		if err := c.Continue(to); err != nil { // nobody reads it yet
 			t.Fatalf("round %d: %v", round, err)
 		}
 		asked, over := make(chan struct{}), make(chan error, 1)
 		var said atomic.Int64
-		go func() { // what the program says
+		go func() { // the program's messages
 			for at := 0; ; at = (at + 1) % len(flood) {
 				said.Add(1)
 				_, err := c.Write(flood[:at])
@@ -212,7 +212,7 @@ func TestSpeaksBeforeItGoesOn(t *testing.T) {
 		}()
 		testwait.Until(t, "it has said much", func() bool { return said.Load() > 1000 })
 		kinds := make(chan string, 1)
-		go func() { // what it takes
+		go func() { // its input
 			defer close(asked)
 			var taken []byte
 			for !bytes.HasSuffix(taken, []byte{contract.StepHold}) {

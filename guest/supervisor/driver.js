@@ -1,7 +1,7 @@
-// Runs the steps of a session in one process, as scripts that the inspector evaluates the
-// way a console does: const may be declared again, await stands anywhere, the last
-// expression has a value. Imports become awaited calls. On linux this is a process's program; on
-// Nanos it is the program of the machine's only process, and the addon is there.
+// Runs the steps of a session in one process, as scripts that the inspector evaluates as in a
+// console. const may be declared again, await is allowed anywhere, and the last expression has a
+// value. Imports become awaited calls. On linux this is a process's program; on Nanos it is the
+// program of the machine's only process, and the addon is loaded already.
 'use strict';
 (() => {
   const { Session } = require('node:inspector');
@@ -12,7 +12,7 @@
   const { Script } = require('node:vm');
   const Module = require('node:module');
   const { pathToFileURL } = require('node:url');
-  const native = globalThis.__unitask; // of Nanos
+  const native = globalThis.__unitask; // on Nanos
   delete globalThis.__unitask;
   const compile = native?.binding('builtins').compileFunction;
   const acorn = internal('internal/deps/acorn/acorn/dist/acorn');
@@ -20,7 +20,7 @@
   process.execArgv.length = 0;
   process.argv.length = 1;
 
-  // internal is one of Node's own modules that needs no other.
+  // internal returns one of Node's internal modules, which must not depend on others.
   function internal(id) {
     if (!native)
       return require(id); // --expose-internals
@@ -43,7 +43,7 @@
   own(importing, (id, options) => import(/^\.{0,2}\//.test(id) ? pathToFileURL(path.resolve(id)).href : id.includes(':') ? id : found(id), options));
   Object.defineProperty(globalThis, metadata, { get: () => ({ url: pathToFileURL(base()).href, dirname: process.cwd(), filename: base(), resolve: (id) => pathToFileURL(requireHere.resolve(id)).href }) });
 
-  // found is where a package lies, looked for from the working directory.
+  // found returns a package's path, searched from the working directory.
   function found(id) {
     if (Module.isBuiltin(id))
       return id;
@@ -51,7 +51,7 @@
     return path.isAbsolute(at) ? pathToFileURL(at).href : at;
   }
 
-  // rewritten is the code with its imports and exports as a script has them.
+  // rewritten returns the code with its imports and exports converted for a script.
   function rewritten(code) {
     let tree;
     const options = { ecmaVersion: 'latest', allowAwaitOutsideFunction: true, allowReturnOutsideFunction: false, allowHashBang: true };
@@ -63,14 +63,15 @@
       } catch {
         if (/^\s*\{[\s\S]*\}\s*$/.test(code))
           return code;
-        for (const mode of ['strip', 'transform']) {  // TypeScript, whose types go; enums and namespaces become JavaScript
+        // TypeScript: types are removed; enums and namespaces become JavaScript.
+        for (const mode of ['strip', 'transform']) {
           try {
             const js = Module.stripTypeScriptTypes?.(code, { mode });
             if (js !== undefined && js !== code)
               return rewritten(js);
           } catch {}
         }
-        return code;  // V8 says what is wrong
+        return code;  // V8 reports the error
       }
     }
     const changes = [];
@@ -112,7 +113,8 @@
   let kept;
   own('__unitask_keep', (value) => { kept = value; });
 
-  // valueOf is a list with the value itself of what the inspector describes, which may be a promise.
+  // valueOf returns a list with the actual value that the inspector describes, which may be a
+  // promise.
   async function valueOf(result) {
     if (result.objectId === undefined)
       return [result.unserializableValue === undefined ? result.value : result.type === 'bigint' ? BigInt(result.unserializableValue.slice(0, -1)) : Number(result.unserializableValue)];
@@ -123,14 +125,14 @@
     return [typeof value === 'object' && result.type === 'symbol' ? value.valueOf() : value];
   }
 
-  // remember has _ be the last value, until the code gives it one of its own.
+  // remember sets _ to the last value, until the code assigns _ itself.
   let last;
   function remember(value) {
     last = value;
     try {
       if (!Object.hasOwn(globalThis, '_'))
         Object.defineProperty(globalThis, '_', { get: () => last, set: (mine) => own('_', mine), configurable: true });
-    } catch {}  // the code allows no more properties
+    } catch {}  // the code has forbidden new properties
   }
 
   const most = 60 << 10;
@@ -140,7 +142,7 @@
     return typeof value === 'string' ? util.inspect(value, { maxStringLength: most }) : util.inspect(value, { maxArrayLength: 100, maxStringLength: 10000 });
   };
 
-  // print writes to standard error, of which nobody may read, or whose pipe may be full.
+  // print writes to standard error, which may have no reader or be full.
   function print(text) {
     const all = Buffer.from(text);
     for (let at = 0; at < all.length;) {
@@ -155,7 +157,7 @@
   }
   const tick = new Int32Array(new SharedArrayBuffer(4));
 
-  // encoded is a value as the host takes it, which bounds it in bytes.
+  // encoded returns a value in the host's form, which limits its bytes.
   function encoded(text) {
     const all = Buffer.from(text.slice(0, most + 1).replaceAll('\0', '\\x00'));
     if (all.length <= most)
@@ -166,19 +168,19 @@
     return Buffer.concat([all.subarray(0, end), Buffer.from('…')]);
   }
 
-  // told prints an exception as Node does, without the frames of this file. How it looks is the
-  // code's too, and may fail.
+  // told prints an exception as Node does, without the frames of this file. The code may replace
+  // the formatting, which may fail.
   function told(error) {
     let text = 'exception';
     try {
       text = util.inspect(error);
     } catch {}
     if (error !== null && typeof error === 'object' && typeof error.stack === 'string')
-      text = text.replace(/\n +at (?:Session\.post \(node:inspector:.*(?:\n +at .*)*|new Promise \(<anonymous>\).*|.*\/driver\.js:.*)/g, (cut) => cut.endsWith(' {') ? ' {' : '');  // which its properties follow
+      text = text.replace(/\n +at (?:Session\.post \(node:inspector:.*(?:\n +at .*)*|new Promise \(<anonymous>\).*|.*\/driver\.js:.*)/g, (cut) => cut.endsWith(' {') ? ' {' : '');  // its properties follow
     print(`Uncaught ${text}\n`);
   }
 
-  let under;  // what is under way: what answers it, once
+  let under;  // the running step: answers it, once
   function interrupt() {
     if (!under?.step)
       return;
@@ -192,12 +194,12 @@
     late = true;
   });
 
-  // Math.random of this process, which code may keep: V8 seeds its own once for good.
+  // Math.random of this process, which code may have stored: V8 seeds its own only once.
   let draw = Math.random;
   Object.defineProperty(Math, 'random', { value: { random() { return draw(); } }.random, writable: true, configurable: true, enumerable: false });
 
-  // drawing is a generator of its own (sfc32, of PractRand), with numbers of 53 bits as V8's. A context that has another of V8's
-  // takes several times as long as all else in a fork.
+  // drawing returns a separate generator (sfc32, of PractRand), with numbers of 53 bits like V8's.
+  // A context with a new generator of V8 takes several times as long as the rest of a fork.
   function drawing([a, b, c]) {
     let counter = 1;
     const next = () => {
@@ -212,8 +214,8 @@
     return () => ((next() >>> 5) * 2 ** 26 + (next() >>> 6)) / 2 ** 53;
   }
 
-  // addon is what seeds OpenSSL anew. To load it takes a fork as long as all else, so it is there before, but not before the first
-  // step was answered. It can be loaded once only.
+  // addon reseeds OpenSSL. Loading it takes as long as the rest of a fork, so it is loaded in
+  // advance, but only after the first step was answered. It can be loaded only once.
   let addon = native;
   function load() {
     if (addon !== undefined)
@@ -226,11 +228,11 @@
     setTimeout(() => {
       try {
         load();
-      } catch {}  // a fork says why
+      } catch {}  // a fork reports the error
     }, 500).unref();
   }
 
-  // renew gives a fork random numbers of its own.
+  // renew reseeds the random numbers of a fork.
   function renew(seed) {
     load();
     const bytes = Buffer.from(Uint8Array.from(Buffer.from(seed, 'hex')).buffer);
@@ -239,14 +241,14 @@
     if (!process.moduleLoadList.includes('NativeModule internal/crypto/random'))
       return;
     const { randomInt, randomUUID } = require(native ? 'node:crypto' : 'internal/crypto/random');
-    for (let i = 0; i < 1024; i++) {  // what they have drawn ahead: 1024 numbers and 128 UUIDs
+    for (let i = 0; i < 1024; i++) {  // discard numbers that were drawn in advance: 1024 numbers and 128 UUIDs
       randomInt(2);
       if (i < 128)
         randomUUID();
     }
   }
 
-  // parses says whether V8 can read code: it is compiled, and not run.
+  // parses reports whether V8 can parse code: the code is compiled, and not run.
   function parses(code) {
     try {
       return new Script(`async () => {${code.replace(/^#!.*/, '')}\n}`) !== undefined;
@@ -255,11 +257,12 @@
     }
   }
 
-  // evaluate runs code. Only what may have imports or exports is parsed here before, which takes several times as long as
-  // all else; only what V8 can't read, and so has not begun to run, may be TypeScript.
+  // evaluate runs code. Parsing the code first takes several times as long as the rest, so only
+  // code that may have imports or exports is parsed here. Only code that V8 can't parse, and so has
+  // not begun to run, may be TypeScript.
   let steps = 0;
   async function evaluate(limit, code) {
-    if (code) // nothing is how the host asks whether this is there
+    if (code) // the host sends empty code to test whether the driver runs
       steps++;
     const name = `step-${steps}`;
     const run = (text) => post('Runtime.evaluate', { expression: `${text}\n//# sourceURL=${name}`, replMode: true, awaitPromise: true, timeout: limit, objectGroup: 'step' });
@@ -302,8 +305,8 @@
     }
   }
 
-  // begin begins a step, or what a fork does first. It is answered by whatever comes first, since what it did may be
-  // cut off, and all that would have come behind it.
+  // begin begins a step, or a fork's first work. The first event answers it, because the work may
+  // be cut off with everything that would have followed.
   function begin(head, code) {
     const mine = under = {
       step: head !== 'fork',
@@ -336,8 +339,8 @@
     const [from, to] = native.session(interrupt);
     box = new net.Socket({ fd: from, writable: false });
     send = (text) => fs.writeSync(to, text);
-    // There is no other process: to end this one ends the step. What is unwound then, in whatever of Node's own
-    // called it, leaves its async ids: it is no error that they do not match.
+    // There is no other process: the step is ended by ending its JavaScript. Node's own functions
+    // that are then unwound leave their async ids: a mismatch is no error.
     const { async_hook_fields: fields, constants } = native.binding('async_wrap');
     fields[constants.kCheck] = 0;
     process.reallyExit = (code) => {

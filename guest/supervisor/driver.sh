@@ -1,14 +1,15 @@
 if [[ -v unitask_line ]]; then if [[ $unitask_last == 0 ]]; then \builtin eval "$unitask_code"; else unitask_with "$unitask_last" || \builtin eval "$unitask_code"; fi; \builtin return; fi
-# Runs the steps of a session in one shell, as a terminal's would: at its top level, with the exit code and the
-# arguments of the one before. Bash has this file as BASH_ENV, and reads its commands from a pipe in which the same line
-# stands again for every step. That line sources this file, whose first line is the step: so it may return, and
-# has lines of its own. What a step or the environment calls printf, read or exit, as a function of its own, is not what is meant here.
+# Runs the steps of a session in one shell, at its top level as in a terminal, with the exit code
+# and the arguments of the previous step. Bash has this file as BASH_ENV. It reads its commands from
+# a pipe that contains the same line again for each step. The line sources this file, whose first
+# line is the step: so a step may return, and has its own line numbers. Functions named printf, read
+# or exit, of a step or the environment, are not called here.
 builtin unset BASH_ENV
 builtin shopt -s expand_aliases execfail
 unitask_line='{ unitask_turn; } 2>/dev/null; \builtin . "$unitask_driver" 3>&- </dev/null; { unitask_last=$? unitask_busy=; } 2>/dev/null'
 unitask_driver=$BASH_SOURCE unitask_head= unitask_code= unitask_last=0 unitask_busy= unitask_flags=m
 
-# What is ended by 2>/dev/null is not in the trace of a step's set -x.
+# A step's set -x does not trace commands that end with 2>/dev/null.
 unitask_turn() {
 	builtin printf '%s\n' "$unitask_line" >&0
 	[[ $unitask_flags == *m* ]] || builtin set +m
@@ -20,15 +21,16 @@ unitask_turn() {
 			unitask_busy=1
 			builtin return
 		fi
-		# RANDOM has its meaning unless it was unset
+		# RANDOM keeps its meaning unless it was unset
 		[[ ! -v RANDOM || ${RANDOM@a} != *i* || ${RANDOM@a} == *r* ]] || RANDOM=$((16#${unitask_code:0:8}))
 		builtin printf '0\0\0' >&3
 	done
 	builtin exit 0
 }
 
-# Ctrl-C drops all that is left of a step, whatever it is in, and is for nobody when the step has ended. Bash reads on
-# behind what it drops where job control is on, SIGINT has a trap, and a process of the foreground dies of it.
+# Ctrl-C drops the rest of a step, whatever it is doing, and does nothing when the step has ended.
+# Bash continues reading after the dropped part if job control is on, SIGINT has a trap, and a
+# foreground process dies of it.
 unitask_interrupt() {
 	[[ -n $unitask_busy ]] || builtin return 0
 	unitask_busy= unitask_last=130 unitask_flags=$-

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// Steps that their drivers must outlive, each followed by one that works.
+// Steps that their drivers must survive, each followed by one that works.
 func TestHostileSteps(t *testing.T) {
 	t.Parallel()
 	c := open(t)
@@ -57,7 +57,7 @@ func TestHostileSteps(t *testing.T) {
 		{"shell", "traps", "trap 'echo e' ERR; trap 'echo d' DEBUG; false", 1, ""},
 	} {
 		if _, err := exec.LookPath("node"); err != nil && row.language == "js" {
-			continue // TestInterpreters says so
+			continue // TestInterpreters reports it
 		}
 		t.Run(row.language+"/"+row.name, func(t *testing.T) {
 			t.Parallel()
@@ -79,7 +79,7 @@ func TestHostileSteps(t *testing.T) {
 	}
 }
 
-// Ctrl-C drops all that is left of a step, whatever it is in, and nothing else: variables stay.
+// Ctrl-C ends the rest of a step, wherever it is, and nothing else: variables stay.
 func TestInterruptDropsStep(t *testing.T) {
 	t.Parallel()
 	c := open(t)
@@ -131,7 +131,7 @@ func TestInterruptDropsStep(t *testing.T) {
 	}
 }
 
-// No variable of the session keeps the shell from its steps, and steps may set each.
+// No variable of the session breaks the shell's steps, and steps may set every variable.
 func TestShellVariables(t *testing.T) {
 	t.Parallel()
 	c := open(t)
@@ -162,7 +162,7 @@ func TestShellVariables(t *testing.T) {
 	}
 }
 
-// A shell without its driver runs no step, and does not end as if it had.
+// A shell without its driver runs no step, and does not exit as if it had.
 func TestShellUndriven(t *testing.T) {
 	t.Parallel()
 	l := Languages[slices.IndexFunc(Languages, func(l Language) bool { return l.Name == "shell" })]

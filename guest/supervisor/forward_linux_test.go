@@ -18,7 +18,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// pair are the two ends of a connection: a client's, and what Connect gets.
+// pair is the two ends of a connection: a client's, and the one for Connect.
 func pair(t *testing.T) (client, ours *net.TCPConn) {
 	t.Helper()
 	l := listenOn(t)
@@ -47,7 +47,7 @@ func listenOn(t *testing.T) net.Listener {
 
 func unused() (func(), error) { return func() {}, nil }
 
-// A connection is carried to what listens on the port, with its ends and errors.
+// A connection is forwarded to the listener on the port, including ends and errors.
 func TestConnect(t *testing.T) {
 	big := bytes.Repeat([]byte("0123456789abcdef"), 5*contract.ForwardWindow/16)
 	for _, row := range []struct {
@@ -55,7 +55,7 @@ func TestConnect(t *testing.T) {
 		server func(conn *net.TCPConn)
 		client func(conn *net.TCPConn) ([]byte, error)
 		want   []byte
-		fails  bool // the client is told by a reset
+		fails  bool // the client gets a reset
 		ends   error
 	}{
 		{name: "an echo, until the client has no more",
@@ -117,8 +117,7 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-// A client that goes away, or is to, ends its connection and nothing else; also where the code has stopped the
-// machine's end.
+// A client that disconnects, or must, ends only its own connection, even if the code has stopped the machine's end.
 func TestConnectEnds(t *testing.T) {
 	c := open(t)
 	l := listenOn(t)
@@ -131,7 +130,7 @@ func TestConnectEnds(t *testing.T) {
 	}
 	_ = client.SetLinger(0)
 	client.Close()
-	for err == nil { // it is told, however much there is
+	for err == nil { // it is told, however much data there is
 		_, err = server.Write(make([]byte, 64<<10))
 	}
 	server.Close()
@@ -160,7 +159,7 @@ func TestConnectEnds(t *testing.T) {
 	}
 }
 
-// A machine that sends more than its client takes is not believed.
+// A machine that sends more than its client accepts is not trusted.
 func TestAttackConnect(t *testing.T) {
 	c := New(io.Discard)
 	_, ours := pair(t)
@@ -181,7 +180,7 @@ func TestAttackConnect(t *testing.T) {
 	frame := binary.BigEndian.AppendUint32(nil, contract.MaxChunk)
 	frame = binary.BigEndian.AppendUint32(append(frame, contract.StepStdout), 1)
 	frame = append(frame, make([]byte, contract.MaxChunk)...)
-	for range 1 << 10 { // nobody reads; it is also what the sockets hold
+	for range 1 << 10 { // nobody reads; it is also what the sockets can hold
 		if _, err := c.Write(frame); err != nil {
 			t.Fatal(err)
 		}

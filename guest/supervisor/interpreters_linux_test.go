@@ -16,7 +16,8 @@ import (
 	"github.com/unitask/unitask/internal/testwait"
 )
 
-// What an interpreter prints between two steps is the next one's, also where it is renewed in between.
+// The output of an interpreter between two steps belongs to the next one, even if the interpreter is replaced in
+// between.
 func TestRenewKeepsOutput(t *testing.T) {
 	t.Parallel()
 	in := interpret(t, open(t), "python")
@@ -35,8 +36,8 @@ func TestRenewKeepsOutput(t *testing.T) {
 	}
 }
 
-// Of more than is kept between two steps the next one says how much it was, also where another process goes on with
-// the session.
+// If more output comes between two steps than is kept, the next step reports how much. That also holds if another
+// process continues the session.
 func TestTooMuchBetweenSteps(t *testing.T) {
 	t.Parallel()
 	c := open(t)
@@ -67,7 +68,7 @@ func TestTooMuchBetweenSteps(t *testing.T) {
 	}
 }
 
-// awaitKept waits until an interpreter has printed so much behind its step.
+// awaitKept waits until an interpreter has printed this much after its step.
 func awaitKept(t *testing.T, in *Interpreter, size int64) {
 	t.Helper()
 	testwait.Within(t, patience, fmt.Sprintf("it has printed %d bytes", size), func() bool {
@@ -78,11 +79,11 @@ func awaitKept(t *testing.T, in *Interpreter, size int64) {
 
 type stepRow struct {
 	code, value, out string
-	errs             string // that standard error holds
+	errs             string // text in standard error
 	exit             int
 }
 
-// interpret starts an interpreter in a folder of its own, with more variables.
+// interpret starts an interpreter in its own folder, with extra variables.
 func interpret(t *testing.T, c *Client, name string, more ...string) *Interpreter {
 	t.Helper()
 	l := Languages[slices.IndexFunc(Languages, func(l Language) bool { return l.Name == name })]
@@ -209,7 +210,8 @@ var jsSteps = []stepRow{
 	{"throw Object.assign(new Error('outer', { cause: new Error('inner') }), { code: 5 })", "", "",
 		" {\n  code: 5,\n  [cause]: Error: inner\n      at step-", 1},
 	{"let 1", "", "", "SyntaxError: Unexpected", 1},
-	{"globalThis.ran = (globalThis.ran ?? 0) + 1; await null; JSON.parse('{')", "", "", "SyntaxError: Expected property name", 1}, // not to be run again
+	// must not run again
+	{"globalThis.ran = (globalThis.ran ?? 0) + 1; await null; JSON.parse('{')", "", "", "SyntaxError: Expected property name", 1},
 	{"throw new SyntaxError('of ' + ++ran)", "", "", "SyntaxError: of 2", 1},
 	{"#!/bin/node\nran++; eval('1 +')", "", "", "SyntaxError: Unexpected end", 1},
 	{"ran", "3", "", "", 0},
@@ -227,7 +229,7 @@ var jsSteps = []stepRow{
 	{"delete globalThis._", "true", "", "", 0},
 	{"_", "true", "", "", 0},
 	{"_", "true", "", "", 0},
-	{"var _ = true; undefined", "", "", "", 0}, // which it was
+	{"var _ = true; undefined", "", "", "", 0}, // its former value
 	{"2", "2", "", "", 0},
 	{"_", "true", "", "", 0},
 	{"function _() { return 'mine' }", "", "", "", 0},

@@ -161,7 +161,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// lines passes on what is written, for a test that waits for it.
+// lines passes on its input, for a test that waits for it.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -261,7 +261,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// What a command that is ended has started ends with it, but for what has a group of its own.
+// The processes that a command has started end with it, except those in another process group.
 func TestLimitOfGroup(t *testing.T) {
 	t.Parallel()
 	c := open(t)
@@ -300,7 +300,8 @@ func TestLimitOfGroup(t *testing.T) {
 	}
 }
 
-// A signal that comes when a time limit is reached, as by who waits for the command, spares nothing of its group.
+// If another signal comes when a time limit is reached, for example from the waiting caller, the whole process group
+// still ends.
 func TestAttackLimitSpared(t *testing.T) {
 	t.Parallel()
 	c := open(t)
@@ -328,7 +329,7 @@ func TestAttackLimitSpared(t *testing.T) {
 	attack.Check(t, "what a command has started that reached its time limit, and was sent a signal then", "ended", got)
 }
 
-// A command that is stopped before it becomes its program holds up no other.
+// A command stopped before its exec does not delay others.
 func TestStopped(t *testing.T) {
 	t.Parallel()
 	stop := filepath.Join(t.TempDir(), "stop")
@@ -393,7 +394,7 @@ func TestMostCommands(t *testing.T) {
 	}
 }
 
-// Nothing is said while the program holds its output, and nothing is lost.
+// The program sends nothing while it must hold its output, and loses nothing.
 func TestHold(t *testing.T) {
 	t.Parallel()
 	c := open(t)

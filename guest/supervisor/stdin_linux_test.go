@@ -12,7 +12,7 @@ import (
 	"github.com/unitask/unitask/guest"
 )
 
-// A command whose standard input broke has not done well, whatever it thinks.
+// If a command's standard input had an error, it has failed, whatever its exit code.
 func TestInputThatBreaks(t *testing.T) {
 	t.Parallel()
 	c := open(t)
@@ -42,7 +42,7 @@ func TestInputThatBreaks(t *testing.T) {
 	}
 }
 
-// Commands one after the other read from one pipe.
+// Consecutive commands read from one pipe.
 func TestInputInTurn(t *testing.T) {
 	t.Parallel()
 	c := open(t)

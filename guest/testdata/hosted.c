@@ -1,7 +1,7 @@
 // The guest's programs on the host, for tests: the agent, the relay and the agent's
-// thread of Nanos, with sockets and pipes that the test has made and holds the other
-// ends of. Compiled with the address sanitizer and linked with --wrap for the calls
-// that would reach for the machine.
+// thread of Nanos. The test makes their sockets and pipes, and holds the other ends.
+// Compiled with the address sanitizer and linked with --wrap for the calls
+// that need the machine.
 //
 //	hosted agent    one conversation; fds 5 to 9 are the program's side
 //	hosted nanos    the same by nanos_attach; the test says on fd 5 what the program does
@@ -138,7 +138,7 @@ static int relay(struct agent *a, const uint16_t *ports, size_t n)
 	return 0;
 }
 
-// Nanos's ftruncate keeps what it cuts off; Linux's does not, so it is only said.
+// Nanos's ftruncate keeps the data beyond the new end. Linux's does not, so the call is only reported.
 static void set_length(int fd, uint64_t n) { dprintf(STDOUT_FILENO, "length %d %d\n", (int)n, fcntl(fd, F_GETFD) >= 0); }
 
 static void commit(void) { dprintf(STDOUT_FILENO, "commit\n"); }
@@ -184,10 +184,10 @@ static int run_agent(void)
 	return 0;
 }
 
-// Where the agent's descriptors go is descriptors.c's.
+// descriptors.c moves the agent's descriptors.
 int out_of_the_way(int fd) { return fd; }
 
-// And the code's own connections, of which it has none here, are streams.c's.
+// streams.c handles the code's own connections; the code has none here.
 void nanos_reset(void) {}
 
 // The program: does one thing for each letter on the test's pipe.

@@ -1,6 +1,6 @@
-// Command attack runs the attack suites of all rooms (tests named TestAttack…) and
-// prints one table: attack, expected, seen. It exits with 1 when an attack got through,
-// a suite failed, or no attack ran. Its arguments go to go test, before the packages.
+// Command attack runs the attack suites of all packages (tests named TestAttack…) and prints one table: attack,
+// expected, seen. It exits with 1 if an attack got through, a suite failed, or no attack ran. It passes its arguments
+// to go test, before the packages.
 package main
 
 import (
@@ -18,7 +18,7 @@ func main() {
 
 func run(flags []string, stdout, stderr io.Writer) int {
 	var table attack.Table
-	said := map[string]string{} // what a test printed, for when it fails or skips
+	said := map[string]string{} // a test's output, for a failure or a skip
 	var failed []string
 	args := append([]string{"-p", "1", "-count=1", "-timeout", "30m", "-run", "^TestAttack"}, flags...)
 	bad, err := gotest.Run(append(args, "./...", "./hack/..."), stderr, func(e gotest.Event) {

@@ -20,20 +20,20 @@ import (
 	"github.com/unitask/unitask/image"
 )
 
-// What images are to be, and to take (issue 19).
+// The targets for images' sizes and times (issue 19).
 const (
 	pythonMegabytes, dataMegabytes = 60, 200
 	buildTime                      = 10 * time.Second
 	importMegabytes                = 100 // of memory
 )
 
-// containers are the images that are imported, and how long that may take.
+// containers are the images to import, and the limits of the time.
 var containers = []struct {
 	entries, megabytes int
 	target             time.Duration
 }{{10_000, 200, 3 * time.Second}, {35_000, 1200, 12 * time.Second}}
 
-// images measures how large images are and how long they take, by a home of its own that has the parts.
+// images measures the sizes and times of images, in a home that has only the parts.
 func (s *suite) images(kernel image.Kernel, only string, _ int) (ok bool, err error) {
 	ok = true
 	say := func(name, target, is string, ratio float64) {
@@ -49,7 +49,7 @@ func (s *suite) images(kernel image.Kernel, only string, _ int) (ok bool, err er
 		return false, err
 	}
 	defer rt.Close()
-	// On a busy machine what a command takes of the processors says more than how long it takes.
+	// On a busy machine, a command's processor time says more than its elapsed time.
 	spent := func(took, processors time.Duration) string {
 		return fmt.Sprintf("%s, of a processor %s", ms(took), ms(processors))
 	}
@@ -115,7 +115,7 @@ func (s *suite) images(kernel image.Kernel, only string, _ int) (ok bool, err er
 	return ok, nil
 }
 
-// makeHome makes a home that has the parts, and nothing else.
+// makeHome makes a home with the parts only.
 func (s *suite) makeHome() (string, error) {
 	home := filepath.Join(s.dir, "home")
 	if err := os.Mkdir(home, 0o700); err != nil {
@@ -132,7 +132,7 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// writeContainer writes what docker save would of an image with so many files of some size, in folders of a hundred.
+// writeContainer writes an image as docker save does, with a number of files of one size, in folders of a hundred.
 func writeContainer(name string, entries, megabytes int) error {
 	f, err := os.Create(name)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// compilesTwice compiles and runs two programs, one behind the other, and prints how long the second took.
+// compilesTwice compiles and runs two programs in sequence, and prints how long the second one took.
 const compilesTwice = `package main
 
 import (
@@ -38,7 +38,7 @@ func main() {
 }
 `
 
-// printed keeps what is written to it, and when that began.
+// printed keeps its input, and the time of the first byte.
 type printed struct {
 	strings.Builder
 	first time.Time
@@ -51,7 +51,7 @@ func (p *printed) Write(b []byte) (int, error) {
 	return p.Builder.Write(b)
 }
 
-// languages measures what other languages take than Node (issue 19).
+// languages compares the times of other languages with Node's (issue 19).
 func (s *suite) languages(kernel image.Kernel, only string, rounds int) (bool, error) {
 	classes := map[string]unitask.MachineClass{}
 	for _, name := range []string{"node", "python", "data", "go"} {
@@ -69,7 +69,7 @@ func (s *suite) languages(kernel image.Kernel, only string, rounds int) (bool, e
 		defer rt.Close()
 		pools[name] = rt
 	}
-	// run runs code, and returns how long it took until the code printed something, and until its end.
+	// run runs code, and returns the time until its first output, and until its end.
 	run := func(rt *unitask.Runtime, language, name, code string) (first, whole time.Duration, err error) {
 		var out printed
 		start := time.Now()

@@ -1,7 +1,6 @@
-// Command bench measures the ways of starting a run against references that run in
-// the same loop, and prints the ratios of the medians. The references: the same image
-// booted by a bare QEMU command line (without record, network, agent or jail), and
-// the vendored node as a process of the host.
+// Command bench compares the ways of starting a run with references that run in the same loop, and prints the ratios of
+// the medians. The references are the same image booted by a bare QEMU command line (without record, network, agent or
+// jail), and the vendored node as a process of the host.
 //
 //	go build -o bin/unitask ./cli/unitask && go run ./hack/bench [-suite programs|languages|sessions|images] [-kernel nanos,linux] [-n 20] [-check]
 package main
@@ -55,7 +54,7 @@ func main() {
 	}
 }
 
-// row is one line of the table: a way to start, and what it is compared with.
+// row is one line of the table: a way to start, and its reference.
 type row struct {
 	name      string
 	target    float64
@@ -63,17 +62,17 @@ type row struct {
 	reference func() error
 	against   string
 	setup     func() error // once
-	// subjectTook and referenceTook are in the place of subject and reference, and say themselves how long they took.
+	// subjectTook and referenceTook replace subject and reference, and return the time themselves.
 	subjectTook, referenceTook func() (time.Duration, error)
 	before                     func() error // each round, not timed
-	after                      func() bool  // once; measures what else there is
+	after                      func() bool  // once; takes other measurements
 	rounds                     int
 }
 
-// defaultMemory is a machine's, in MiB.
+// defaultMemory is a machine's memory, in MiB.
 const defaultMemory = 512
 
-// hello is what every subject and reference runs and prints.
+// hello is the code that every subject and reference runs, and its output.
 const hello = `console.log("hello from", process.platform, process.arch)`
 
 type suite struct {
@@ -202,7 +201,7 @@ func (s *suite) kernel(kernel image.Kernel, only string, rounds int) (ok bool, e
 	return s.rows(kernel, rows, only, rounds)
 }
 
-// rows measures those whose name holds a text.
+// rows measures the rows whose name contains a text.
 func (s *suite) rows(kernel image.Kernel, rows []row, only string, rounds int) (ok bool, err error) {
 	ok = true
 	for _, r := range rows {
@@ -248,7 +247,7 @@ func (s *suite) row(kernel image.Kernel, r row) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		if r.before != nil { // the machine refills its pool: not now
+		if r.before != nil { // the machine must not refill its pool now
 			if err := r.before(); err != nil {
 				return false, err
 			}
@@ -257,7 +256,7 @@ func (s *suite) row(kernel image.Kernel, r row) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		if i > 0 { // the page cache is warm from here on
+		if i > 0 { // the page cache is now warm
 			subjects, references = append(subjects, a), append(references, b)
 		}
 	}
@@ -288,7 +287,7 @@ func (s *suite) daemon() unitask.PoolStats {
 	return st.PoolStats
 }
 
-// full waits until a pool of so many has what it should.
+// full waits until a pool has its number of clones.
 func full(stats func() unitask.PoolStats, size int) error {
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(250 * time.Millisecond) {
 		if st := stats(); st.Idle == size && st.Spare == 1 && st.Making == 0 {
@@ -352,7 +351,7 @@ func (s *suite) call(client *sdk.ClientSession) error {
 	return said(fmt.Sprint(got["stdout"]))
 }
 
-// many runs 20 by 4 callers.
+// many does 20 runs for each of 4 callers.
 func (s *suite) many(kernel image.Kernel, cold bool) error {
 	next, failed := make(chan int), make(chan error, 20)
 	var group sync.WaitGroup
@@ -411,7 +410,7 @@ func quantile(d []time.Duration, percent int) time.Duration {
 	return s[min(len(s)*percent/100, len(s)-1)]
 }
 
-// machine returns the command line that both kernels have.
+// machine returns the part of the command line that both kernels share.
 func machine(qemu, options, disk, kernel string) []string {
 	return []string{qemu, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-accel", "tcg,tb-size=128",
 		"-cpu", "max", "-m", "512",
@@ -421,7 +420,7 @@ func machine(qemu, options, disk, kernel string) []string {
 		"-netdev", "user,id=n,restrict=on", "-device", "virtio-net-device,netdev=n", "-serial", "stdio"}
 }
 
-// linuxCommand boots the image to the end of one script with nothing around it.
+// linuxCommand boots the image to the end of one script, with nothing else.
 func linuxCommand(qemu string, im *image.Image) []string {
 	args := []string{"console=ttyS0", "no_timer_check", "quiet", "reboot=t", "panic=-1", "cryptomgr.notests",
 		"ipv6.disable_ipv6=1", "lsm=landlock", "audit=0", "init_on_alloc=0", "cgroup_disable=memory,pressure",

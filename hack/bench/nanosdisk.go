@@ -14,8 +14,8 @@ import (
 	"github.com/unitask/unitask/image/tfs"
 )
 
-// nanosDisk writes the image's disk as `image build -o` does, with the script as its
-// program and not the agent: Nanos takes no command line.
+// nanosDisk writes the image's disk as `image build -o` does, but with the script as its program instead of the agent,
+// because Nanos takes no command line.
 func nanosDisk(im *image.Image, disk string) error {
 	from, err := os.Open(im.Path(image.DiskFile))
 	if err != nil {
@@ -62,7 +62,7 @@ func nanosDisk(im *image.Image, disk string) error {
 	return fresh.Close()
 }
 
-// lastPartition returns where the root file system is, in bytes.
+// lastPartition returns the offset of the root file system, in bytes.
 func lastPartition(disk backend.File) (start, size int64, err error) {
 	table, err := mbr.Read(disk, 512, 512)
 	if err != nil {

@@ -24,20 +24,20 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// The suite of programs: what models write, of 1 to 30 lines, each from a clone, from the
-// pool and by node on the host, in one loop. Stdout and exit code must be the host's.
+// The suite of programs: 1 to 30 lines, as models write them. Each runs from a clone, from the pool, and by node on the
+// host, in one loop. Stdout and exit code must be the host's.
 
 //go:embed programs
 var programFiles embed.FS
 
-// What the programs' ratios may be at most (issue 17).
+// Limits of the programs' ratios (issue 17).
 const (
 	poolMedian, poolWorst   = 2.5, 6.0 // of node on the host
 	cloneMedian, cloneWorst = 2.0, 4.0 // of hello's clone
-	typescriptTarget        = 1.3      // of the same as JavaScript, a clone
+	typescriptTarget        = 1.3      // of the same program as JavaScript, in a clone
 )
 
-// program is one of them, and what it takes.
+// program is one program of the suite, and its requirements.
 type program struct {
 	name   string
 	code   []byte
@@ -50,7 +50,7 @@ type program struct {
 	host   time.Duration
 }
 
-// processes are what nanos has not.
+// processes are what Nanos lacks.
 const processes = "child.js"
 
 func programs(kernel image.Kernel, only string) (list []*program, err error) {
@@ -74,7 +74,7 @@ func programs(kernel image.Kernel, only string) (list []*program, err error) {
 	return list, err
 }
 
-// origin is a server on the loopback that the programs speak to.
+// origin is a server on loopback for the programs.
 type origin struct {
 	plain, secure *httptest.Server
 	ca            []byte // PEM
@@ -115,7 +115,7 @@ func (s *suite) request(p *program, kernel image.Kernel, o *origin) unitask.Requ
 	return req
 }
 
-// once runs it and returns how long that took, and what it printed and ended with.
+// once runs the program, and returns its time, output and exit code.
 func (p *program) once(ctx context.Context, rt *unitask.Runtime, req unitask.Request, pooled bool) (took time.Duration,
 	out string, err error) {
 	var streams unitask.IO
@@ -133,7 +133,7 @@ func (p *program) once(ctx context.Context, rt *unitask.Runtime, req unitask.Req
 	return took, fmt.Sprintf("%s\nexit %d", res.Stdout, res.ExitCode), nil
 }
 
-// onHost runs it by the same node as a process of the host.
+// onHost runs the program with the same node as a process of the host.
 func (p *program) onHost(ctx context.Context, s *suite, req unitask.Request) (took time.Duration, out string,
 	err error) {
 	cmd := exec.CommandContext(ctx, s.node, filepath.Join(s.dir, "programs", p.name))
@@ -156,7 +156,7 @@ func (p *program) onHost(ctx context.Context, s *suite, req unitask.Request) (to
 	return took, fmt.Sprintf("%s\nexit %d", stdout.Bytes(), cmd.ProcessState.ExitCode()), err
 }
 
-// write puts the programs into a folder of the host; /data there is what they are given.
+// write writes the programs into a folder of the host; /data there is the folder that they get.
 func (s *suite) write(list []*program, ca []byte) error {
 	dir := filepath.Join(s.dir, "programs")
 	if err := os.MkdirAll(filepath.Join(dir, "data"), 0o755); err != nil {
@@ -178,7 +178,7 @@ func (s *suite) write(list []*program, ca []byte) error {
 	return nil
 }
 
-// programs measures all of them on a kernel, and prints the table.
+// programs measures all programs on a kernel, and prints the table.
 func (s *suite) programs(kernel image.Kernel, only string, rounds int) (ok bool, err error) {
 	list, err := programs(kernel, only)
 	if err != nil {
@@ -233,10 +233,10 @@ func (s *suite) measure(p *program, req unitask.Request, pool *unitask.Runtime, 
 		if got != want {
 			return fmt.Errorf("%s from the pool: %q in place of %q", p.name, got, want)
 		}
-		if err := full(pool.Pool, 1); err != nil { // not while the next program is measured
+		if err := full(pool.Pool, 1); err != nil { // not during the next measurement
 			return err
 		}
-		if i > 0 { // the page cache is warm from here on
+		if i > 0 { // the page cache is now warm
 			clones, pooled, hosts = append(clones, clone), append(pooled, from), append(hosts, host)
 		}
 	}
@@ -244,7 +244,7 @@ func (s *suite) measure(p *program, req unitask.Request, pool *unitask.Runtime, 
 	return nil
 }
 
-// summary prints the table, the medians and the worst, and whether all targets were met.
+// summary prints the table, the medians and the worst ratios, and whether all targets were met.
 func summary(kernel image.Kernel, list []*program) (ok bool) {
 	byName := map[string]*program{}
 	for _, p := range list {

@@ -10,18 +10,18 @@ import (
 	"github.com/unitask/unitask/image"
 )
 
-// touched is what the session whose machine is paused and forked holds, in MiB.
+// touched is the memory of the session that is paused and forked, in MiB.
 const touched = 200
 
-// held is the value of code that fills the memory of a session, and of code that asks how much it holds.
+// held is the value of code that fills a session's memory, and of code that reads its size.
 var held = strconv.Itoa(touched << 20)
 
-// fill is code that has a session hold that much.
+// fill returns code that makes a session hold that much memory.
 var fill = fmt.Sprintf("globalThis.held = Buffer.alloc(%d << 20, 1); held.length", touched)
 
-// sessions measures what machines that stay take.
+// sessions measures machines that stay for several steps.
 func (s *suite) sessions(kernel image.Kernel, only string, rounds int) (bool, error) {
-	// On Nanos a session's interpreter is the template's one process, and there are neither commands nor shells.
+	// On Nanos a session's interpreter is the template's only process. There are neither commands nor shells.
 	classes := []unitask.MachineClass{{Image: "node", Kernel: kernel}}
 	if kernel == image.Linux {
 		classes = []unitask.MachineClass{{Image: "node", Kernel: kernel, FreshProcess: true},
@@ -68,7 +68,7 @@ func (s *suite) openSession(kernel image.Kernel, language string) (*unitask.Sess
 	return s.rt.NewSession(s.ctx, unitask.SessionRequest{Request: unitask.Request{Kernel: kernel, Language: language}})
 }
 
-// step runs a step of a session, which must have the value.
+// step runs a step of a session, and checks its value.
 func (s *suite) step(of *unitask.Session, language, code, want string) error {
 	res, err := of.Run(s.ctx, unitask.Step{Code: code, Language: language})
 	if err == nil && (res.ExitCode != 0 || res.Value != want) {
@@ -77,9 +77,9 @@ func (s *suite) step(of *unitask.Session, language, code, want string) error {
 	return err
 }
 
-// pausedRows are about a session that holds much, which is paused and forked.
+// pausedRows measure pauses and forks of a session that holds much memory.
 func (s *suite) pausedRows(kernel image.Kernel, large *unitask.Session) []row {
-	_, whole := memoryOfQEMUs() // before it is paused or forked: what it has not touched since is not its own
+	_, whole := memoryOfQEMUs() // measured before the pause or fork: afterwards it shares untouched memory
 	boot := func() error {
 		return s.command([]string{s.program, "run", "--kernel", string(kernel), "--accel", "tcg", "--cold", "--code-file",
 			s.script})
@@ -125,7 +125,7 @@ func (s *suite) pausedRows(kernel image.Kernel, large *unitask.Session) []row {
 	}
 }
 
-// shellRows are about commands in a machine.
+// shellRows measure commands in a machine.
 func (s *suite) shellRows(shell *unitask.Session) []row {
 	command := func(argv ...string) func() error { return func() error { return s.command(argv) } }
 	return []row{
@@ -144,7 +144,7 @@ func (s *suite) shellRows(shell *unitask.Session) []row {
 	}
 }
 
-// pauses measures how long it takes until a machine is on the disk, and its memory free.
+// pauses measures how long it takes until a machine is on the disk and its memory is free.
 func (s *suite) pauses(kernel image.Kernel, of *unitask.Session, rounds int) bool {
 	var took []time.Duration
 	for range rounds {
@@ -165,13 +165,13 @@ func (s *suite) pauses(kernel image.Kernel, of *unitask.Session, rounds int) boo
 	return ratio <= 1
 }
 
-// forked measures the proportional memory of forks, against their machine's while nobody shared it.
+// forked measures the proportional memory of forks, compared with their unshared machine.
 func (s *suite) forked(kernel image.Kernel, of *unitask.Session, whole int, leave func() error) bool {
 	if err := leave(); err != nil {
 		fmt.Println(err)
 		return false
 	}
-	if whole == 0 { // it is known on Linux only
+	if whole == 0 { // only Linux reports it
 		return true
 	}
 	before, _ := memoryOfQEMUs()

@@ -1,12 +1,12 @@
-// Command conformance serves the guest-facing side of the egress broker on loopback and has the
-// protocols' own suites try it: h2spec (HTTP/2) and tlsfuzzer (TLS). It prints how many of their cases
-// pass and which fail; docs/security.md says why. Go's own server is tried, too, to tell its findings from ours.
+// Command conformance serves the guest-facing side of the egress broker on loopback and runs the protocols' test suites
+// on it: h2spec (HTTP/2) and tlsfuzzer (TLS). It prints how many of their cases pass and which fail; docs/security.md
+// says why. It also tests Go's own server, to separate its findings from ours.
 //
 //	go run ./hack/conformance -h2spec PROGRAM
 //	go run ./hack/conformance -tlsfuzzer FOLDER [-python PROGRAM] [-scripts PATTERN]
 //
-// The first is of `go install github.com/summerwind/h2spec/cmd/h2spec@latest`; the second is a
-// checkout of github.com/tlsfuzzer/tlsfuzzer, and a Python with the tlslite-ng of its requirements.txt.
+// The first comes from `go install github.com/summerwind/h2spec/cmd/h2spec@latest`; the second is a checkout of
+// github.com/tlsfuzzer/tlsfuzzer, and a Python with the tlslite-ng of its requirements.txt.
 package main
 
 import (
@@ -38,10 +38,10 @@ import (
 	"github.com/unitask/unitask/netstack/broker"
 )
 
-// host is a name that leads to loopback without our doing: the suites resolve it.
+// host is a name that resolves to loopback without a setup: the suites look it up.
 const host = "localhost"
 
-// scriptTime bounds one of tlsfuzzer's scripts.
+// scriptTime is the time limit of one script of tlsfuzzer.
 const scriptTime = time.Minute
 
 //go:embed named.py
@@ -81,7 +81,7 @@ func main() {
 	}
 }
 
-// begin serves a broker, with a server behind it that speaks both versions of HTTP and is the reference.
+// begin serves a broker. The server behind it speaks both versions of HTTP and is the reference.
 func begin() (port, reference string, err error) {
 	cert, roots, err := certificate()
 	if err != nil {
@@ -124,7 +124,7 @@ func begin() (port, reference string, err error) {
 	return strconv.Itoa(at), strconv.Itoa(origin.Addr().(*net.TCPAddr).Port), nil
 }
 
-// certificate returns the server's behind the broker.
+// certificate returns the certificate of the server behind the broker.
 func certificate() (cert tls.Certificate, roots *x509.CertPool, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -147,19 +147,18 @@ func certificate() (cert tls.Certificate, roots *x509.CertPool, err error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, roots, nil
 }
 
-// runH2spec shows what h2spec prints: its cases, and their count.
+// runH2spec prints h2spec's output: its cases, and their count.
 func runH2spec(program, port string) error {
 	cmd := exec.Command(program, "--tls", "--insecure", "--strict", "--host", host, "--port", port, "--timeout", "5")
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	err := cmd.Run()
-	if _, failed := err.(*exec.ExitError); failed { // it has said which
+	if _, failed := err.(*exec.ExitError); failed { // its output already names them
 		return nil
 	}
 	return err
 }
 
-// suite is what one of tlsfuzzer's scripts found: how many of its cases failed, by name, or why it
-// said nothing.
+// suite is the result of one script of tlsfuzzer: how many of its cases failed, by name, or why it had no result.
 type suite struct {
 	passed int
 	failed map[string]int

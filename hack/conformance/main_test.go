@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What the suites try is the broker, and behind it a server that answers; the other is that server.
+// The suites test the broker with a server behind it that answers; they also test that server directly.
 func TestBegin(t *testing.T) {
 	broker, reference, err := begin()
 	if err != nil {

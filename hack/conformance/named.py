@@ -1,6 +1,6 @@
 # Runs one of tlsfuzzer's scripts with a server name in each of its hellos, and ECDSA among the
-# signatures that it takes: the broker serves nobody without a name, and its certificate has an ECDSA
-# key. Most scripts say neither. python -c THIS SCRIPT [ARG...]
+# accepted signatures. The broker serves no client without a name, and its certificate has an ECDSA
+# key. Most scripts have neither. python -c THIS SCRIPT [ARG...]
 import random
 import runpy
 import sys

@@ -1,5 +1,5 @@
-// Command cover prints how much of the statements of the rooms that read what is hostile
-// the short tests of the whole house reach, and fails where that is less than it should be.
+// Command cover prints the statement coverage of the packages that read hostile data, by the short tests of the whole
+// repository. It fails if the coverage is below a minimum.
 //
 //	go run ./hack/cover [-list ROOM]
 package main
@@ -19,16 +19,16 @@ import (
 
 const module = "github.com/unitask/unitask/"
 
-// rooms are those that are measured.
+// rooms are the measured packages.
 var rooms = []string{"policy", "netstack", "image/tfs", "guest", "record"}
 
-// others are the rooms that use them, whose tests count too.
+// others are the packages that use them, whose tests count too.
 var others = []string{"", "cli", "internal/hostfiles", "image", "mcp"}
 
-// least is how much of each room is to be reached, in percent.
+// least is the minimum coverage of each package, in percent.
 const least = 90
 
-// block is a piece of code without branches, as the profile names it.
+// block is a block of code without branches, named as in the profile.
 type block struct {
 	file, lines string
 	statements  int
@@ -50,7 +50,7 @@ func cover(list string) error {
 	}
 	defer os.RemoveAll(dir)
 	profile := filepath.Join(dir, "profile")
-	// TestAttackPeers looks at all that it says as another user, to which this adds a warning.
+	// TestAttackPeers reads all its output as another user; go test -cover would add a warning to it.
 	args := []string{"test", "-short", "-skip", "^TestAttackPeers$", "-coverpkg", module + strings.Join(rooms, ","+module),
 		"-coverprofile", profile}
 	for _, room := range append(slices.Clone(rooms), others...) {
@@ -98,8 +98,7 @@ func cover(list string) error {
 	return nil
 }
 
-// read reads a profile: each block, and whether a test of some package reached it. A line
-// is file:lines statements times.
+// read reads a profile: each block, and whether any package's test reached it. A line is file:lines statements times.
 func read(profile *bufio.Scanner) (map[block]bool, error) {
 	reached := map[block]bool{}
 	for profile.Scan() {

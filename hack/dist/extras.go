@@ -17,8 +17,7 @@ import (
 	"github.com/unitask/unitask/cli"
 )
 
-// shells are those that there are completions for, with the names that their packages
-// install them by.
+// shells are the shells with completions, with the file names that their packages install.
 var shells = map[string]string{"bash": "unitask.bash", "zsh": "_unitask", "fish": "unitask.fish"}
 
 // extras writes completions and manual pages into a folder, and returns their names.
@@ -69,8 +68,7 @@ type component struct {
 	Ref     string `json:"bom-ref"`
 }
 
-// bom returns the bill of materials of a program: the modules that the Go tool has written into
-// it, and the Go release.
+// bom returns the bill of materials of a program: the modules that the Go tool has recorded in it, and the Go release.
 func bom(program, version string) (any, error) {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
@@ -93,7 +91,7 @@ func bom(program, version string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	id := sha1.Sum(text) // as RFC 9562's version 5: the same program has the same
+	id := sha1.Sum(text) // as in RFC 9562's version 5: the same program gets the same id
 	id[6], id[8] = id[6]&0x0f|0x50, id[8]&0x3f|0x80
 	self := "pkg:golang/" + info.Main.Path + "@v" + version
 	return map[string]any{
@@ -106,7 +104,7 @@ func bom(program, version string) (any, error) {
 	}, nil
 }
 
-// sums writes the digests of the files in a folder, as sha256sum has them.
+// sums writes the digests of the files in a folder, in the format of sha256sum.
 func sums(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

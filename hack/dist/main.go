@@ -1,13 +1,12 @@
-// Command dist builds what a release is made of: for each system an archive of the program,
-// with completions and manual pages, a bundle (.mcpb) of it for MCP clients, and a bill of
-// materials (CycloneDX); server.json for the MCP registry; SHA256SUMS. The same commit and
-// Go release give the same bytes. With -parts before all that a bundle of the guest's parts for
-// each architecture, whose digests go into the programs by image/bundles.lock.
+// Command dist builds the files of a release: for each system an archive of the program, with completions and manual
+// pages, a bundle (.mcpb) of it for MCP clients, and a bill of materials (CycloneDX); server.json for the MCP registry;
+// SHA256SUMS. The same commit and Go release give the same bytes. With -parts it first builds a bundle of the guest's
+// parts for each architecture. image/bundles.lock puts their digests into the programs.
 //
 //	go run ./hack/dist -version 1.2.3 [-o dist] [-only linux/amd64] [-parts]
 //
-// Formats: MCPB's MANIFEST.md 0.3 (github.com/modelcontextprotocol/mcpb) and
-// server.json 2025-12-11 (github.com/modelcontextprotocol/registry).
+// Formats: MCPB's MANIFEST.md 0.3 (github.com/modelcontextprotocol/mcpb) and server.json 2025-12-11
+// (github.com/modelcontextprotocol/registry).
 package main
 
 import (
@@ -28,7 +27,7 @@ import (
 	"time"
 )
 
-// systems are those that a release is for.
+// systems are the systems of a release.
 var systems = []struct{ os, arch string }{{"linux", "amd64"}, {"linux", "arm64"}, {"darwin", "arm64"}}
 
 const (
@@ -56,7 +55,7 @@ func main() {
 	}
 }
 
-// bundlesLock is where programs have the digests of their release's bundles from.
+// bundlesLock is the file that gives programs the digests of their release's bundles.
 const bundlesLock = "image/bundles.lock"
 
 // parts writes the bundles of parts, and their digests to bundlesLock.
@@ -155,7 +154,7 @@ func dist(version, out, only string) error {
 	return errors.Join(err, sums(out))
 }
 
-// manifest returns a bundle's.
+// manifest returns a bundle's manifest.
 func manifest(version, system string) map[string]any {
 	return map[string]any{
 		"manifest_version": "0.3", "name": "unitask", "display_name": "unitask", "version": version,
@@ -178,7 +177,7 @@ func manifest(version, system string) map[string]any {
 	}
 }
 
-// whenBuilt is every file's time: the same source gives the same bytes.
+// whenBuilt is the time of every file, so that the same source gives the same bytes.
 var whenBuilt = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // pack writes a bundle.

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// What a release has beside its programs is the same twice, and complete.
+// The other files of a release are complete, and the same on a second build.
 func TestSameBytes(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

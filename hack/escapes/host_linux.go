@@ -18,16 +18,16 @@ import (
 	"github.com/unitask/unitask/internal/offspring"
 )
 
-// host is what is judged.
+// host is the host that the payloads must not change.
 type host struct {
 	program, home, tmp string
-	settling           time.Duration     // in which processes that were left may end
-	mostMB             int               // MiB of memory for all that a run is
-	secrets            map[string]string // what only the host has, by what it is
+	settling           time.Duration     // for the end of processes that were left
+	mostMB             int               // MiB of memory for the whole run
+	secrets            map[string]string // values that only the host has, by their origin
 	canary             string
 }
 
-// open collects what nobody inside can know.
+// open collects values that nobody in the guest can know.
 func (h *host) open() error {
 	h.canary = rand.Text()
 	h.secrets = map[string]string{"a variable of unitask's environment": h.canary}
@@ -41,7 +41,7 @@ func (h *host) open() error {
 		"the host's name":       "/proc/sys/kernel/hostname",
 	} {
 		text, err := os.ReadFile(file)
-		// A name such as localhost or debian may well be printed by anybody.
+		// Any program may print a name such as localhost or debian.
 		if s := strings.TrimSpace(string(text)); err == nil && len(s) > 6 && s != "localhost" {
 			h.secrets[what] = s
 		}
@@ -60,7 +60,7 @@ func (h *host) open() error {
 	return nil
 }
 
-// state returns what of the host must be the same afterwards.
+// state returns the state of the host that must be the same afterwards.
 func (h *host) state() (map[string]string, error) {
 	s := map[string]string{}
 	for _, file := range []string{"/etc/passwd", "/etc/shadow", "/etc/group", "/etc/hosts", "/etc/resolv.conf",
@@ -87,7 +87,7 @@ func (h *host) state() (map[string]string, error) {
 	return s, nil
 }
 
-// attempt runs a payload and judges.
+// attempt runs a payload and checks its effects.
 func (h *host) attempt(v *verdict, args []string) error {
 	before, err := h.state()
 	if err != nil {
@@ -138,7 +138,7 @@ func (h *host) attempt(v *verdict, args []string) error {
 	if err := h.recorded(result.RunID, through); err != nil {
 		return err
 	}
-	for late := time.Now().Add(h.settling); ; time.Sleep(50 * time.Millisecond) { // other processes' ends
+	for late := time.Now().Add(h.settling); ; time.Sleep(50 * time.Millisecond) { // other processes may end
 		left := children()
 		if len(left) == 0 {
 			break
@@ -157,7 +157,7 @@ func (h *host) attempt(v *verdict, args []string) error {
 	return err
 }
 
-// recorded judges what the record says of the network and of the run's end.
+// recorded checks the record of the network and of the run's end.
 func (h *host) recorded(id string, through func(string, ...any)) error {
 	cmd := exec.Command(h.program, "inspect", "--json", id)
 	cmd.Env = append(os.Environ(), "UNITASK_HOME="+h.home)
@@ -183,7 +183,7 @@ func (h *host) recorded(id string, through func(string, ...any)) error {
 	return nil
 }
 
-// children returns the names of processes that came from us, by their ids; those that have ended are taken in.
+// children returns the names of our descendants, by their ids. It reaps those that have ended.
 func children() map[int]string {
 	for {
 		if pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil); pid <= 0 || err != nil {
@@ -196,7 +196,7 @@ func children() map[int]string {
 	}
 }
 
-// peakMB returns the most memory, in MiB, that all processes that came from us had together.
+// peakMB returns the most memory, in MiB, that all our descendants had together.
 func peakMB(ended chan struct{}) (most int) {
 	tick := time.NewTicker(sampling)
 	defer tick.Stop()

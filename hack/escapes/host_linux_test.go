@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a payload could reach of the host is seen: here a program in unitask's place reaches it.
+// A payload that reaches something of the host is detected: here a program in unitask's place reaches it.
 func TestJudge(t *testing.T) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		t.Fatal(err)

@@ -1,14 +1,13 @@
-// Command escapes runs the payloads of orkait/rustbox-escape-tests (a folder of that repository,
-// which is not part of this one) in machines, and judges them by what changed on the host.
+// Command escapes runs the payloads of orkait/rustbox-escape-tests (a folder of that repository, which is not part of
+// this one) in machines, and checks what changed on the host.
 //
 //	go run ./hack/escapes -tests DIR [-lang python,c] [-test NAME] [-home DIR]
 //
-// That project expects each attempt to fail, as it must where one kernel serves all. In a
-// machine of its own the code may be root, fork, mount and read that machine's files: what a
-// payload says is counted and does not decide. An attempt is through if it ends neither by itself nor by
-// its limits, or the host has another process, file, user or mount afterwards, or the machine took more
-// memory than it was granted, or what was printed holds something that only the host has, or a
-// connection was let through. C, C++, Go and Rust are compiled on the host, where it can, and
+// That project expects each attempt to fail, which is necessary if all code shares one kernel. In its own machine the
+// code may be root, fork, mount and read that machine's files. So a payload's own report is counted, but does not
+// decide. An attempt got through in any of these cases: it ends neither by itself nor by its limits; the host has
+// another process, file, user or mount afterwards; the machine took more memory than granted; the output contains
+// something that only the host has; a connection was allowed. The host compiles C, C++, Go and Rust if it can, and they
 // run as programs of the shell image.
 package main
 
@@ -30,7 +29,7 @@ import (
 
 const (
 	memoryMB = 256                    // of each machine
-	memoryUp = 512                    // MiB that QEMU and unitask may take beside it
+	memoryUp = 512                    // MiB for QEMU and unitask besides
 	limit    = 8                      // seconds for the code
 	patience = 2 * time.Minute        // for the whole run on a busy host
 	sampling = 100 * time.Millisecond // of the memory
@@ -41,7 +40,7 @@ type test struct {
 	Name, File, Language, Description string
 }
 
-// compilers make a static program of a payload; OUT and IN are put in.
+// compilers make a static program of a payload; OUT and IN are replaced by paths.
 var compilers = map[string][]string{
 	"c":    {"gcc", "-static", "-w", "-pthread", "-o", "OUT", "IN"},
 	"cpp":  {"g++", "-static", "-w", "-pthread", "-o", "OUT", "IN"},
@@ -49,15 +48,15 @@ var compilers = map[string][]string{
 	"rust": {"rustc", "-C", "target-feature=+crt-static", "-A", "warnings", "-o", "OUT", "IN"},
 }
 
-// interpreted are the languages that a machine runs as they are, by unitask's names.
+// interpreted are the languages that a machine interprets, with unitask's names.
 var interpreted = map[string]string{"python": "python", "javascript": "js", "typescript": "ts"}
 
-// verdict is what came of one.
+// verdict is the result of one attempt.
 type verdict struct {
 	test    test
-	outcome string   // of the run, or why there was none
-	claims  bool     // the payload says that it succeeded
-	through []string // what it reached of the host
+	outcome string   // of the run, or why it did not run
+	claims  bool     // the payload claims success
+	through []string // which of the host's resources it reached
 	skipped bool
 }
 
@@ -81,7 +80,7 @@ func main() {
 	}
 }
 
-// attempts makes them one after the other.
+// attempts runs them one after the other.
 func attempts(dir, languages, only, home, program string) (list []verdict, err error) {
 	data, err := os.ReadFile(filepath.Join(dir, "manifest.json"))
 	if err != nil {
@@ -94,7 +93,7 @@ func attempts(dir, languages, only, home, program string) (list []verdict, err e
 	if program, err = filepath.Abs(program); err != nil {
 		return nil, err
 	}
-	// Whoever is left behind becomes a child of ours, and is found.
+	// Orphans become our children, so we find them.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, err
 	}
@@ -103,7 +102,7 @@ func attempts(dir, languages, only, home, program string) (list []verdict, err e
 		return nil, err
 	}
 	defer os.RemoveAll(built)
-	// A template is made behind a run: processes have a while to go.
+	// A template is made after a run, so its processes need some time to end.
 	h := &host{program: program, home: home, tmp: filepath.Join(built, "tmp"), settling: 40 * time.Second,
 		mostMB: memoryMB + memoryUp}
 	if err := h.open(); err != nil {
@@ -111,7 +110,7 @@ func attempts(dir, languages, only, home, program string) (list []verdict, err e
 	}
 	for _, args := range [][]string{{"--code", "1"}, {"--lang", "python", "--code", "1"},
 		{"--lang", "shell", "--code", ":"}} {
-		// Images and templates are made behind a first run, and want memory of their own.
+		// Images and templates are made after a first run, and need more memory.
 		if err := h.attempt(&verdict{}, args); err != nil {
 			return nil, err
 		}
@@ -121,7 +120,7 @@ func attempts(dir, languages, only, home, program string) (list []verdict, err e
 			continue
 		}
 		v := verdict{test: t}
-		// The manifest has some files in a folder that was renamed.
+		// The manifest lists some files under a folder's old name.
 		args, why := arguments(t, filepath.Join(dir, "payloads",
 			filepath.FromSlash(strings.TrimPrefix(t.File, "adversarial/"))), built)
 		if why != "" {
@@ -138,7 +137,7 @@ func attempts(dir, languages, only, home, program string) (list []verdict, err e
 	return list, nil
 }
 
-// arguments are unitask's for one payload, or why it can't run here.
+// arguments returns unitask's arguments for one payload, or why it can't run here.
 func arguments(t test, payload, built string) (args []string, why string) {
 	if language, ok := interpreted[t.Language]; ok {
 		return []string{"--lang", language, payload}, ""
@@ -165,7 +164,7 @@ func arguments(t test, payload, built string) (args []string, why string) {
 		"cp " + out + " /tmp/p && chmod 755 /tmp/p && exec /tmp/p"}, ""
 }
 
-// table prints them by language.
+// table prints the verdicts by language.
 func table(list []verdict) {
 	fmt.Println(
 		"\n| language | payloads | run | say that they succeeded, inside | through to the host |\n| --- | --- | --- | --- | --- |")

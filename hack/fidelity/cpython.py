@@ -1,5 +1,5 @@
-# Runs one file of CPython's own suite (argv[1]) as `python3 -m test` does, in the folder that holds the package
-# test, and says what became of each of its tests, a line each, where standard output went when it began.
+# Runs one file of CPython's own suite (argv[1]) as `python3 -m test` does, in the folder with the
+# package test. It prints the outcome of each test, one a line, to the original standard output.
 import json
 import os
 import sys
@@ -58,7 +58,7 @@ class Result(testresult.RegressionTestResult):
             self.record(test, 'fail', last(err))
 
 
-# What starts processes of its own imports this file again in each.
+# A test that starts processes imports this file again in each of them.
 if __name__ == '__main__':
     testresult.RegressionTestResult = Result
     run = Regrtest()

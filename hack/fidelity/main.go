@@ -1,19 +1,17 @@
-// Command fidelity shows how near the guests come to Node and Python on the host. It takes a
-// folder of Node's own tests (test/ of a Node release, which is not part of this repository),
-// draws a sample, runs it with the vendored Node on the host and, what passes there, in
-// a machine of each kernel, and prints a table with a reason for every failure. Of CPython's
-// tests (Debian's libpython3.11-testsuite) it runs files with Debian's Python on the host and in
-// a machine, and compares what becomes of every single test; those of Debian's numpy and
-// pandas alike, by pytest.
+// Command fidelity shows how near the guests come to Node and Python on the host. It takes a folder of Node's own tests
+// (test/ of a Node release, which is not part of this repository), and draws a sample. It runs the sample with the
+// vendored Node on the host. Tests that pass there also run in a machine of each kernel. It prints a table with a
+// reason for every failure. It runs files of CPython's tests (Debian's libpython3.11-testsuite) with Debian's Python on
+// the host and in a machine, and compares the outcome of every single test. It does the same for Debian's numpy and
+// pandas, with pytest.
 //
 //	go run ./hack/fidelity -tests node/test [-n 600] [-for 4m] [-results FILE] [-kernel nanos,linux]
 //	go run ./hack/fidelity -packages [-kernel nanos,linux]
 //	go run ./hack/fidelity -python DIR [-n 120] [-for 4m] [-results FILE]
 //	go run ./hack/fidelity -data DIR [-n 40] [-for 4m] [-results FILE]
 //
-// What has been run is kept in the file of results, and is not run again: the sample can
-// be worked off in pieces. It ends with 0 when all of it has been run, with 1 on an error,
-// and with 3 when -for came first.
+// It keeps results in a file, and does not repeat tests with results, so a sample can run in pieces. It exits with 0
+// when all tests have run, with 1 on an error, and with 3 when -for came first.
 package main
 
 import (
@@ -91,12 +89,12 @@ func main() {
 	}
 }
 
-// defaultSignals has the tests take every signal in its default way, also where whoever
-// started this ignores some, as a shell does behind an &.
+// defaultSignals gives the tests the default action for every signal. Whoever started this program may ignore some, as
+// a shell with & does.
 func defaultSignals() {
 	for s := syscall.Signal(1); s < 32; s++ {
 		if signal.Ignored(s) && s != syscall.SIGPIPE {
-			signal.Notify(make(chan os.Signal, 1), s) // what is handled here is the default in a child
+			signal.Notify(make(chan os.Signal, 1), s) // a signal handled here gets the default in a child
 		}
 	}
 }
@@ -113,8 +111,8 @@ type options struct {
 	node                 string // the vendored binary
 }
 
-// withRuntime calls f with a runtime on the home's parts. Its own home is beside the results, for the packages that are
-// installed once; its records are removed.
+// withRuntime calls f with a runtime on the home's parts. Its own home is beside the results, because of the packages
+// that are installed once. Its records are removed.
 func withRuntime(results string, f func(*unitask.Runtime, string) error) error {
 	base, err := unitask.DefaultHome()
 	if err != nil {

@@ -16,20 +16,19 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// pack is a package of the registry and a program that has it do real work. The program
-// prints the same wherever it runs.
+// pack is a package of the registry and a program that does real work with it. The program prints the same everywhere.
 type pack struct {
 	name     string
-	install  []string // what npm installs, with versions
-	program  string   // CommonJS, or an ES module where it imports
-	server   *server  // that it talks to, on PORT
+	install  []string // the packages for npm to install, with versions
+	program  string   // CommonJS, or an ES module if it imports
+	server   *server  // the server that it uses, on PORT
 	memoryMB int      // 0 is 512
 }
 
-// server is a program of this machine.
+// server is a program on this host.
 type server struct {
 	binary string // on PATH, or below /usr/lib/postgresql/*/bin
-	from   string // package that has it
+	from   string // the package that contains it
 	start  func(ctx context.Context, binary, dir string, port int) (*exec.Cmd, error)
 }
 
@@ -131,7 +130,7 @@ var redis = server{binary: "redis-server", from: "redis-server",
 		return cmd, nil
 	}}
 
-// find returns where the server's program is; "" if it is not.
+// find returns the path of the server's program; "" if it is missing.
 func (s *server) find() string {
 	if name, err := exec.LookPath(s.binary); err == nil {
 		return name
@@ -143,7 +142,7 @@ func (s *server) find() string {
 	return found[len(found)-1]
 }
 
-// serverPatience is how long a server may take to listen.
+// serverPatience is how long a server may take until it listens.
 const serverPatience = 30 * time.Second
 
 // run starts the server on a free port of the loopback; stop ends it.
@@ -188,12 +187,11 @@ func (s *server) run(ctx context.Context) (port int, stop func(), err error) {
 	return 0, nil, err
 }
 
-// packageLimit bounds one program. Under TCG a guest is some ten times slower, and
-// the host may have other things to do.
+// packageLimit is the time limit of one program. Under TCG a guest is about ten times slower, and the host may be busy.
 const packageLimit = 5 * time.Minute
 
-// runPackages installs each package, runs its program on the host and on each kernel,
-// and prints a table of what came of it.
+// runPackages installs each package, runs its program on the host and on each kernel, and prints a table of the
+// results.
 func runPackages(ctx context.Context, o options) error {
 	npm, err := exec.LookPath("npm")
 	if err != nil {
@@ -235,7 +233,7 @@ func runPackages(ctx context.Context, o options) error {
 	return nil
 }
 
-// same is said of a program that printed what it prints on the host.
+// same is the result of a program that printed the same as on the host.
 const same = "as on the host"
 
 func (p pack) compare(ctx context.Context, o options, npm, dir string) ([]string, error) {

@@ -1,6 +1,6 @@
-# Runs one file of a package's tests (argv[2], below the folder argv[1]) by pytest, and says what became of each
-# test, a line each, where standard output went when it began. The package itself is the one that is installed;
-# where it came without its tests they are found in the folder.
+# Runs one file of a package's tests (argv[2], below the folder argv[1]) with pytest. It prints the
+# outcome of each test, one a line, to the original standard output. It tests the installed package.
+# If that lacks its tests, the folder has them.
 import importlib
 import json
 import os
@@ -40,7 +40,7 @@ folders = name.split('/')[:-1]
 for n in range(1, folders.index('tests') + 1):
     module = importlib.import_module('.'.join(folders[:n]))
     module.__path__.append(os.path.join(root, *folders[:n]))
-# Those of f2py find their files by the package's own place.
+# f2py's tests find their files relative to the package.
 if name.startswith('numpy/f2py/') and not os.path.exists(os.path.join(os.path.dirname(module.__file__), 'tests')):
     module.__file__ = os.path.join(root, *folders[:n], '__init__.py')
 sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', '-c', os.devnull, '--rootdir', root, '--confcutdir', root, os.path.join(root, name)], [Recorder()]))

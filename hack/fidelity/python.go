@@ -24,7 +24,7 @@ import (
 	"github.com/unitask/unitask/image"
 )
 
-// What runs one file of tests and says what became of each test in it.
+// The program that runs one file of tests and reports the outcome of each test.
 var (
 	//go:embed cpython.py
 	cpythonRunner string
@@ -32,44 +32,44 @@ var (
 	pytestRunner string
 )
 
-// Where the tests are inside.
+// The tests' folders in the guest.
 const (
 	cpythonRoot = "/cpython"
 	pytestRoot  = "/suites"
 )
 
-// Time limits of one file of tests on the host, and the memory of its machine. Of numpy's and pandas' files few
-// take longer than some seconds, and those take a guest more than a piece of four minutes.
+// Time limits of one file of tests on the host, and the memory of its machine. Few files of numpy and pandas take
+// longer than some seconds. Those few take a guest more than a piece of four minutes.
 const (
 	cpythonLimit   = time.Minute
 	dataLimit      = 20 * time.Second
 	pythonMemoryMB = 1024
 )
 
-// pytests are what pytest is of, in the version that Debian 12 has.
+// pytests are pytest and its dependencies, in the version of Debian 12.
 var pytests = []string{"pip:pytest==7.2.1", "pip:hypothesis==6.67.1"}
 
-// part is what became of one test of a file: pass, fail or skip, and why.
+// part is the outcome of one test of a file: pass, fail or skip, and why.
 type part struct {
 	ID      string `json:"id"`
 	Verdict string `json:"verdict"`
 	Reason  string `json:"reason,omitempty"`
 }
 
-// pythonSuite is tests in Python: of CPython, or of packages.
+// pythonSuite is a set of tests in Python: of CPython, or of packages.
 type pythonSuite struct {
 	suite
 	what, runner string
-	limit        time.Duration              // of a file on the host; a guest has ten times that
+	limit        time.Duration              // for a file on the host; a guest has ten times that
 	candidates   func() ([]string, error)   // in the order of the draw
 	args         func(name string) []string // of the runner, on the host
 	request      func(name string) unitask.Request
 }
 
-// outside are files of CPython's whose tests are in other packages than test.
+// outside are files of CPython whose tests are in other packages than test.
 var outside = []string{"test_ctypes", "test_unittest"}
 
-// cpython are CPython's own tests, by the files and folders of its package test.
+// cpython are CPython's own tests: the files and folders of its package test.
 func cpython(o options) *pythonSuite {
 	s := &pythonSuite{suite: suite{options: o, done: map[string]map[string]result{}}, what: "CPython's tests",
 		runner: cpythonRunner, limit: cpythonLimit}
@@ -97,13 +97,13 @@ func cpython(o options) *pythonSuite {
 	return s
 }
 
-// dataTests returns those of numpy and pandas, by their files, in turn.
+// dataTests returns the test files of numpy and pandas, in turn.
 func dataTests(o options) *pythonSuite {
 	s := &pythonSuite{suite: suite{options: o, done: map[string]map[string]result{}}, what: "numpy's and pandas' tests",
 		runner: pytestRunner, limit: dataLimit}
 	s.args = func(name string) []string { return []string{s.tests, name} }
 	s.request = func(name string) unitask.Request {
-		// The folder of its package's tests, and what pytest reads above that.
+		// The folder of the package's tests, and the files above it that pytest reads.
 		folder := name[:strings.Index(name, "/tests/")+len("/tests")]
 		req := unitask.Request{Image: "data", Packages: pytests, Dir: "/tmp", Args: []string{pytestRoot, name},
 			Dirs: []unitask.Mount{s.mount(pytestRoot, folder)}}
@@ -130,7 +130,7 @@ func dataTests(o options) *pythonSuite {
 	return s
 }
 
-// files returns those of a package's tests, in the order of the draw.
+// files returns the files of a package's tests, in the order of the draw.
 func (s *pythonSuite) files(from string) (names []string, err error) {
 	err = filepath.WalkDir(filepath.Join(s.tests, from), func(name string, d fs.DirEntry, err error) error {
 		if ok, _ := filepath.Match("test_*.py", filepath.Base(name)); ok && strings.Contains(name, "/tests/") {
@@ -164,7 +164,7 @@ func (s *pythonSuite) work(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.atMost)
 	defer cancel()
 
-	// What takes the host too long is left out, and said.
+	// Tests that take the host too long are left out, and listed.
 	var sample, slow []string
 	for next := 0; len(sample) < s.n && next < len(names); {
 		batch := names[next:min(len(names), next+2*s.jobs)]
@@ -198,7 +198,7 @@ func (s *pythonSuite) work(ctx context.Context) error {
 	return nil
 }
 
-// again runs the named files whatever is known of them.
+// again runs the named files even if they have results.
 func (s *pythonSuite) again(ctx context.Context, names []string) error {
 	for _, name := range names {
 		if !slices.Contains(strings.Split(s.only, ","), name) {
@@ -215,7 +215,7 @@ func (s *pythonSuite) again(ctx context.Context, names []string) error {
 	return nil
 }
 
-// program returns where Python is on the host and in the guest, which have the same version.
+// program returns the path of Python on the host and in the guest. Both have the same version.
 func (s *pythonSuite) program() (string, error) {
 	p, err := s.rt.Images().Parts().Get(image.HostArch(), python.Parts[0])
 	if err != nil {
@@ -228,8 +228,8 @@ func (s *pythonSuite) program() (string, error) {
 	return program, nil
 }
 
-// onHost runs a file with the host's Python, the same release of Debian's as the image has, in an environment
-// that is as bare as the guest's and, where this is root, as another user, as in the guest.
+// onHost runs a file with the host's Python, which is the same Debian release as the image's. The environment is as
+// minimal as the guest's. As root, it runs the file as another user, as in the guest.
 func (s *pythonSuite) onHost(ctx context.Context, name string) result {
 	program, err := s.program()
 	if err != nil {
@@ -294,7 +294,7 @@ func (s *pythonSuite) inGuest(ctx context.Context, name string) result {
 	return r
 }
 
-// parts reads what a runner says. A test that runs twice has the worse verdict.
+// parts reads a runner's output. A test that runs twice has the worse verdict.
 func parts(stdout string) []part {
 	all := map[string]part{}
 	rank := []string{"pass", "skip", "fail"}
@@ -310,7 +310,7 @@ func parts(stdout string) []part {
 	return slices.SortedFunc(maps.Values(all), func(a, b part) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// print prints the table, and what differs, in Markdown.
+// print prints the table and the differences, in Markdown.
 func (s *pythonSuite) print(sample, slow []string) {
 	type count struct{ pass, skip, fail, lost int }
 	var before, after count

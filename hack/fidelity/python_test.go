@@ -13,7 +13,8 @@ import (
 	"github.com/unitask/unitask/internal/testhome"
 )
 
-// TestParts: of a test that runs twice the worse verdict counts, and what is no runner's line does not.
+// TestParts checks that the worse verdict counts for a test that runs twice, and that other lines than the runner's do
+// not count.
 func TestParts(t *testing.T) {
 	got := parts(`unitask-test {"id": "b", "verdict": "skip", "reason": "why"}
 noise
@@ -34,7 +35,7 @@ func newPythonSuite(t *testing.T, n int) *pythonSuite {
 	return s
 }
 
-// TestHostFault: a test that could not be started has no result, and the rest is not tried.
+// TestHostFault checks that a test that could not be started has no result, and that the rest is not tried.
 func TestHostFault(t *testing.T) {
 	s := newPythonSuite(t, 2)
 	var err error
@@ -50,7 +51,7 @@ func TestHostFault(t *testing.T) {
 	}
 }
 
-// TestOnHost runs a file with the host's Python, as another user and in a bare environment.
+// TestOnHost runs a file with the host's Python, as another user and in a minimal environment.
 func TestOnHost(t *testing.T) {
 	base, err := testhome.Base()
 	if err != nil {
@@ -64,7 +65,7 @@ func TestOnHost(t *testing.T) {
 	if _, err := s.program(); err != nil {
 		t.Skip(err)
 	}
-	s.tests = os.TempDir() // that another user may enter
+	s.tests = os.TempDir() // another user may enter it
 	s.args = func(name string) []string { return []string{name} }
 	s.runner = `import os, sys
 print('unitask-test {"id": "%s", "verdict": "pass", "reason": "%s"}' % (sys.argv[1], 'HOME' in os.environ and 'PYTHONPATH' not in os.environ and os.getuid() != 0))

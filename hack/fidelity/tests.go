@@ -21,37 +21,37 @@ import (
 	"github.com/unitask/unitask/image"
 )
 
-// guestRoot is where the tests' folder is inside.
+// guestRoot is the tests' folder in the guest.
 const guestRoot = "/node/test"
 
-// Time limits of one test. Under TCG a guest is some ten times slower.
+// Time limits of one test. Under TCG a guest is about ten times slower.
 const (
 	hostLimit  = 20 * time.Second
 	guestLimit = 10 * hostLimit
 )
 
-// host is the place of a result that is not a kernel.
+// host marks a result from the host, not from a kernel.
 const host = "host"
 
 // result is one line of the file of results.
 type result struct {
 	Test  string `json:"test"`
 	Where string `json:"where"` // host, or a kernel
-	// Verdict is pass, fail, timeout, skip (the test says that it does not apply) or crash; "" is none, as where
-	// the host failed: it is not kept, and ends the tool with Reason.
+	// Verdict is pass, fail, timeout, skip (the test says that it does not apply) or crash. "" means none, for example if
+	// the host failed: the result is not kept, and ends the tool with Reason.
 	Verdict string `json:"verdict"`
 	Reason  string `json:"reason,omitempty"`
 	Millis  int64  `json:"ms"`
-	Parts   []part `json:"parts,omitempty"` // of a file of many tests
+	Parts   []part `json:"parts,omitempty"` // for a file of many tests
 }
 
 type suite struct {
 	options
 	mu    sync.Mutex
-	fault error                        // the first that is no test's
+	fault error                        // the first fault that is not a test's
 	done  map[string]map[string]result // by place and test
 	file  *os.File
-	child map[string]bool // what needsChild has found out
+	child map[string]bool // the results of needsChild
 }
 
 func runTests(ctx context.Context, o options) error {
@@ -99,7 +99,7 @@ func runTests(ctx context.Context, o options) error {
 	return nil
 }
 
-// again runs the named tests whatever is known of them.
+// again runs the named tests even if they have results.
 func (s *suite) again(ctx context.Context, names []string) error {
 	for _, name := range names {
 		if !strings.Contains(name, s.only) {
@@ -118,8 +118,8 @@ func (s *suite) again(ctx context.Context, names []string) error {
 	return nil
 }
 
-// candidates returns the tests to draw from, in the order of the draw: single files that
-// need no flags of Node's and no environment of their own.
+// candidates returns the tests to draw from, in the order of the draw. They are single files that need neither flags of
+// Node nor a special environment.
 func (s *suite) candidates() ([]string, error) {
 	var names []string
 	for _, dir := range []string{"parallel", "sequential", "es-module", "async-hooks"} {
@@ -143,7 +143,7 @@ func (s *suite) candidates() ([]string, error) {
 	return s.draw(names), nil
 }
 
-// draw brings names into the order of the draw.
+// draw puts names into the order of the draw.
 func (s *suite) draw(names []string) []string {
 	slices.Sort(names)
 	r := rand.New(rand.NewPCG(uint64(s.seed), 0))
@@ -152,12 +152,12 @@ func (s *suite) draw(names []string) []string {
 }
 
 var (
-	// metadata asks the runner of Node's tests for flags or variables.
+	// metadata matches a test's declaration of flags or variables for Node's test runner.
 	metadata = regexp.MustCompile(`(?m)^// (Flags|Env):`)
-	// neighbour is a file beside the test, or of another folder of tests.
+	// neighbour matches a file beside the test, or of another folder of tests.
 	neighbour = regexp.MustCompile(
 		`require\('\./|from '\./|require\('\.\./(addons|node-api|js-native-api|async-hooks|pummel)`)
-	// others are tests that this one starts, by their names.
+	// others matches the names of tests that this one starts.
 	others   = regexp.MustCompile(`\btest-[a-z0-9-]+\.[cm]?js\b`)
 	fixtures = regexp.MustCompile(`fixtures|common/(crypto|tls|dns|wpt|sea|snapshot|http2|debugger|inspector)`)
 	keys     = regexp.MustCompile(`readKey|common/(tls|crypto|http2|quic)|hasCrypto`)
@@ -165,7 +165,7 @@ var (
 		`child_process|cluster|spawn(Promisified|Sync)|common/(child|debugger|inspector-helper|snapshot)|startNewREPLServer|childShouldThrow|buildSnapshot|\brun\b.* from 'node:test'`)
 )
 
-// load reads what has been run.
+// load reads the earlier results.
 func (s *suite) load() error {
 	var err error
 	if s.file, err = os.OpenFile(s.results, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o644); err != nil {
@@ -189,7 +189,7 @@ func (s *suite) note(r result) {
 	s.done[r.Where][r.Test] = r
 }
 
-// each runs what has not been run yet.
+// each runs the tests that have no result yet.
 func (s *suite) each(ctx context.Context, names []string, where string, run func(context.Context, string) result) {
 	work := make(chan string)
 	var group sync.WaitGroup
@@ -245,7 +245,7 @@ func (s *suite) needsChild(name string) bool {
 
 func good(r result) bool { return r.Verdict == "pass" || r.Verdict == "skip" }
 
-// environment of a test. What it writes goes to /tmp.
+// environment returns the environment of a test. Tests write to /tmp.
 func environment(dir string) map[string]string {
 	return map[string]string{"NODE_TEST_DIR": dir, "NODE_SKIP_FLAG_CHECK": "1"}
 }
@@ -277,7 +277,7 @@ func (s *suite) onHost(ctx context.Context, name string) result {
 	return result{Verdict: passed(out.String())}
 }
 
-// passed tells a test that passed from one that says that it does not apply here.
+// passed distinguishes a test that passed from one that does not apply here.
 func passed(stdout string) string {
 	if strings.HasPrefix(stdout, "1..0 # Skipped") {
 		return "skip"
@@ -285,7 +285,7 @@ func passed(stdout string) string {
 	return "pass"
 }
 
-// run runs a test in a machine: with the fixtures that it names, or with whole with all.
+// run runs a test in a machine, with the fixtures that it names; with all, it runs whole with all fixtures.
 func (s *suite) run(ctx context.Context, name string, kernel image.Kernel, whole bool) (*unitask.Result, error) {
 	text := s.text(name)
 	req := unitask.Request{Code: text, Path: guestRoot + "/" + name, Dir: filepath.Dir(guestRoot), Kernel: kernel,
@@ -327,8 +327,8 @@ func (s *suite) mount(root, name string) unitask.Mount {
 	return unitask.Mount{Host: filepath.Join(s.tests, name), Guest: root + "/" + name}
 }
 
-// inGuest runs a test with the fixtures that it names. What fails may need more than it
-// names, and has another try with all of them.
+// inGuest runs a test with the fixtures that it names. After a failure it tries again with all fixtures, because the
+// test may need more than it names.
 func (s *suite) inGuest(ctx context.Context, name string, kernel image.Kernel) result {
 	r := verdict(s.run(ctx, name, kernel, false))
 	if !good(r) && fixtures.MatchString(s.text(name)) && ctx.Err() == nil {
@@ -358,11 +358,11 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// An error's own line among what a failed test prints.
+// The line of the error in a failed test's output.
 var errorLine = regexp.MustCompile(
 	`(?m)^\s*(?:\[?(?:Uncaught )?[A-Za-z]*(?:Error|Exception)\b.*|Mismatched .*|.*assert.*|error: .*)$`)
 
-// why returns the one line of what a test printed that says most.
+// why returns the most informative line of a test's output.
 func why(texts ...string) string {
 	for _, text := range texts {
 		if m := errorLine.FindString(text); m != "" {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// judge says what is wrong with how it ended.
+// judge returns what is wrong with a run's end.
 func (f *load) judge() error {
 	tally, faults := map[string]int{}, []string{}
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
@@ -34,7 +34,7 @@ func (f *load) judge() error {
 		if e.Outcome != both[1].Outcome || e.Outcome == "exited" && (e.Line != both[1].Line || e.Rest != both[1].Rest) {
 			fault("%s ended in two ways: %+v", id, both)
 		}
-		marked := k.once || !k.machine // who has no network tells nobody
+		marked := k.once || !k.machine // a run without a network can't report
 		drawn, _ := strings.CutPrefix(e.Line, id+" ")
 		want := ""
 		if k.brings {
@@ -113,5 +113,5 @@ func (f *load) report(tally map[string]int, took []time.Duration, faults []strin
 	return nil
 }
 
-// mostTimes is how often a run may be made: two of its workers may be lost, and it is made again.
+// mostTimes is how often a run may start: it is repeated if a worker is lost, for up to two lost workers.
 const mostTimes = 3

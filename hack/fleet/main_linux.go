@@ -1,11 +1,11 @@
-// Command fleet puts load on a fleet while its parts fail, and judges what comes of it.
+// Command fleet puts load on a fleet while its parts fail, and checks the results.
 //
-// Three NATS servers, workers and two submitters are processes in network namespaces of their own, on one
-// bridge, which goes when this ends. Both submitters submit every run. Meanwhile a worker is killed every few
-// seconds, a submitter once, and NATS nodes are killed and cut off in turn. Every seventh run acts on the world: it
-// may run once at most. Some of the runs have machines (-machines); the others do the same at the worker without
-// one, and are queued, claimed, fenced and answered by the same code. Each time that a run is made it draws a
-// number and tells it to this process, so that nothing is run twice unseen. It needs root.
+// Three NATS servers, workers and two submitters are processes, each in its own network namespace. A bridge connects
+// them and goes away at the end. Both submitters submit every run. Meanwhile this command kills a worker every few
+// seconds, and a submitter once. It kills and cuts off NATS nodes in turn. Every seventh run has external effects, so
+// it may run at most once. Some of the runs have machines (-machines). The others do the same at the worker without a
+// machine; the same code queues, claims, fences and answers them. Each execution of a run draws a number and reports it
+// to this process, so none is repeated unseen. The command needs root.
 package main
 
 import (
@@ -30,11 +30,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// roles are what this program is in the namespaces that it makes.
+// roles are the roles of this program in its namespaces.
 var roles = map[string]func(args []string) error{"inside": inside, "node": node, "submit": submit, "work": work}
 
-// Members end with whoever started them, which the kernel notes for a thread: it is this one that becomes the
-// member's command.
+// The kernel ends members with the thread that started them, so this thread must be the one that becomes the member's
+// command.
 func init() { runtime.LockOSThread() }
 
 func main() {
@@ -65,7 +65,7 @@ func main() {
 	}
 }
 
-// outer starts this program again, in a network namespace in which it is alone.
+// outer starts this program again, alone in a new network namespace.
 func (f *load) outer() error {
 	if os.Getenv("FLEET_ALONE") == "" {
 		self, err := os.Executable()
@@ -83,7 +83,7 @@ func (f *load) outer() error {
 		return err
 	}
 	defer os.RemoveAll(f.dir)
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil { // whoever is left behind is found
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil { // we find all orphans
 		return err
 	}
 	if err := f.network(); err != nil {
@@ -96,7 +96,7 @@ func (f *load) outer() error {
 	return f.judge()
 }
 
-// load is one time that it is done.
+// load is one execution of the test.
 type load struct {
 	runs, machines, workers, slots, room, atOnce, cycle int
 
@@ -104,11 +104,11 @@ type load struct {
 	most      time.Duration
 	home, dir string
 
-	hosts   int // that have an address
+	hosts   int // used addresses
 	nodes   [3]*member
 	mu      sync.Mutex
 	marks   map[string][]string // the numbers that each run has drawn
-	ends    [2][]ending         // what each submitter was told
+	ends    [2][]ending         // the results that each submitter received
 	kills   map[string]int
 	started time.Time
 	took    time.Duration
@@ -145,7 +145,7 @@ func (f *load) network() error {
 	return nil
 }
 
-// note notes a mark, and says so: a run continues when it is noted.
+// note records a mark and confirms it: a run continues after the confirmation.
 func (f *load) note(c net.Conn) {
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(time.Minute))
@@ -167,7 +167,7 @@ func ip(args ...string) error {
 	return nil
 }
 
-// all starts everything, and breaks things until both submitters have been told of every run.
+// all starts everything, and causes failures until both submitters have the result of every run.
 func (f *load) all() error {
 	for i := range f.nodes {
 		if err := f.startNode(i, 0); err != nil {
@@ -245,7 +245,7 @@ func (f *load) all() error {
 	}
 }
 
-// breakNode breaks one node at a time, and mends it: a cluster of three stands the loss of one.
+// breakNode breaks one node at a time, and repairs it: a cluster of three survives the loss of one.
 func (f *load) breakNode(n int) error {
 	i := n / f.cycle % len(f.nodes)
 	switch n % f.cycle {
@@ -266,7 +266,7 @@ func (f *load) breakNode(n int) error {
 	return nil
 }
 
-// progress says every ten seconds how far it is.
+// progress prints the progress every ten seconds.
 func (f *load) progress() (stop func()) {
 	over := make(chan struct{})
 	go func() {

@@ -20,12 +20,12 @@ import (
 	"github.com/unitask/unitask/internal/offspring"
 )
 
-// member is a process in a network namespace of its own.
+// member is a process in its own network namespace.
 type member struct {
 	cmd  *exec.Cmd
-	host int // its address's end
+	host int // the last part of its address
 	out  io.Reader
-	read sync.WaitGroup // what reads its output
+	read sync.WaitGroup // the reader of its output
 }
 
 func (m *member) link() string { return fmt.Sprintf("m%d", m.cmd.Process.Pid) }
@@ -36,7 +36,7 @@ func (m *member) kill() {
 	_ = m.cmd.Wait()
 }
 
-// end has it end by itself.
+// end ends it in an orderly way.
 func (m *member) end() {
 	_ = m.cmd.Process.Signal(syscall.SIGTERM)
 	m.read.Wait()
@@ -45,7 +45,7 @@ func (m *member) end() {
 
 func address(host int) string { return fmt.Sprintf("10.99.%d.%d", host>>8, host&255) }
 
-// start starts a role of this program, or a command, at an address; 0 is the next one.
+// start starts a role of this program, or a command, at an address; 0 is the next free one.
 func (f *load) start(host int, command []string, env ...string) (*member, error) {
 	if host == 0 {
 		f.hosts++
@@ -88,7 +88,7 @@ func (f *load) start(host int, command []string, env ...string) (*member, error)
 	return m, in.Close() // it may continue
 }
 
-// inside is the beginning of a member: it waits for its network, and becomes the command.
+// inside is the start of a member: it waits for its network, and then becomes the command.
 func inside(args []string) error {
 	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
 		return err
@@ -116,7 +116,7 @@ func (f *load) startNode(i, host int) (err error) {
 	return err
 }
 
-// node is a NATS server; the others are at the first addresses.
+// node starts a NATS server; the other servers are at the first addresses.
 func node(args []string) error {
 	opts := &server.Options{
 		ServerName: args[0], Host: args[0], Port: 4222, JetStream: true, JetStreamMaxStore: 1 << 40, StoreDir: args[1],
@@ -135,7 +135,7 @@ func node(args []string) error {
 	return nil
 }
 
-// answers waits until a node does: a worker that finds none ends.
+// answers waits until a node answers, because a worker that finds none ends.
 func (f *load) answers() error {
 	return patiently(func() error {
 		c, err := fleet.Connect(fleet.Config{URL: f.urls(), Plain: true})
@@ -146,7 +146,7 @@ func (f *load) answers() error {
 	})
 }
 
-// ready waits until all workers are there.
+// ready waits until all workers are ready.
 func (f *load) ready() error {
 	return patiently(func() error {
 		c, err := fleet.Connect(fleet.Config{URL: f.urls(), Plain: true})
@@ -170,11 +170,11 @@ func patiently(do func() error) error {
 	}
 }
 
-// left returns what should not be there any more: machines, and what workers had in folders for a while.
+// left returns what should be gone: machines, and the workers' temporary files.
 func (f *load) left() (list []string) {
 	for late := time.Now().Add(20 * time.Second); ; time.Sleep(200 * time.Millisecond) {
 		list = nil
-		for { // those that were left to us
+		for { // orphans that were given to us
 			if pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); pid <= 0 || err != nil {
 				break
 			}

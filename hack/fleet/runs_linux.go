@@ -31,7 +31,7 @@ import (
 // broughtFile is a file that some runs bring.
 const broughtFile = "brought"
 
-// paddingBytes is what some runs print beside: more than is kept in a message.
+// paddingBytes is the extra output of some runs: more than fits into a message.
 const paddingBytes = 100 << 10
 
 // bare begins the code of a run without a machine.
@@ -39,19 +39,19 @@ const bare = "# without a machine\n"
 
 func runID(n int) string { return fmt.Sprintf("run-%06d", n) }
 
-// kind is what is asked of a run.
+// kind describes a run.
 type kind struct {
 	machine bool
-	once    bool // it acts on the world
-	large   bool // it prints what goes through the object store
-	brings  bool // a file, which goes there too
+	once    bool // it has external effects
+	large   bool // its output goes through the object store
+	brings  bool // it brings a file, which also goes through the object store
 }
 
 func kindOf(n, runs, machines int) kind {
 	return kind{machine: (n+1)*machines/runs > n*machines/runs, once: n%7 == 6, large: n%10 == 3, brings: n%10 == 5}
 }
 
-// request asks for a run of that kind. Without a machine the runner does what the code says.
+// request returns a run of that kind. Without a machine the runner does what the code says.
 func (k kind) request(n int, dir string) unitask.Request {
 	code := "drawn=$(cat /proc/sys/kernel/random/uuid)\n"
 	if k.once {
@@ -77,7 +77,7 @@ func (k kind) request(n int, dir string) unitask.Request {
 	return req
 }
 
-// work is a worker: of the real ones that of runs with machines, and for the others one that has none.
+// work is a worker: a real one for runs with machines, otherwise one without machines.
 func work(args []string) error {
 	n, err := parse(args[2:])
 	if err != nil {
@@ -154,7 +154,7 @@ func (r runner) Run(ctx context.Context, job fleet.Job) (done fleet.Done, err er
 	return done, nil
 }
 
-// mark tells a number to who counts, and waits until it is noted.
+// mark reports a number to the counting process, and waits for its confirmation.
 func mark(ctx context.Context, line string) error {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp", gateway+":9000")
@@ -175,16 +175,16 @@ func hexSum(text []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// ending is what a submitter is told of a run.
+// ending is the result of a run that a submitter received.
 type ending struct {
 	ID, Outcome, Error string
-	Line               string // the first that it printed
-	Rest               string // the digest of what came after it
+	Line               string // its first line of output
+	Rest               string // the digest of the rest
 	Retried            bool
 	Took               time.Duration
 }
 
-// submit submits all runs, in an order of its own, and says how each has ended.
+// submit submits all runs in its own order, and reports how each has ended.
 func submit(args []string) error {
 	n, err := parse(args[3:])
 	if err != nil {

@@ -17,10 +17,10 @@ import (
 
 const module = "github.com/unitask/unitask"
 
-// limitName is a name that this house gives to limits and defaults.
+// limitName matches the names that this project gives to limits and defaults.
 var limitName = regexp.MustCompile(`^(max|min|default|Max|Min|Default)[A-Z]`)
 
-// number is a constant of the code.
+// number is a numeric constant of the code.
 type number struct {
 	value    constant.Value
 	duration bool
@@ -91,7 +91,7 @@ func (l *loader) load(dir string) (*types.Package, error) {
 	return p, nil
 }
 
-// add notes the numbers of a file.
+// add collects the numbers of a file.
 func (l *loader) add(dir string, file *ast.File, info *types.Info) {
 	for _, decl := range file.Decls {
 		group, ok := decl.(*ast.GenDecl)

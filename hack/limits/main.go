@@ -1,5 +1,5 @@
-// Command limits writes docs/limits.md: the limits that policies decide, from package policy, the limits that people
-// meet, which table.txt describes, and all other bounds of the code with their comments. The values are the code's.
+// Command limits writes docs/limits.md: the limits of policies, from package policy; the limits that users meet, which
+// table.txt describes; and all other limits in the code with their comments. The values are the code's.
 //
 //	go run ./hack/limits
 package main
@@ -38,7 +38,7 @@ func main() {
 	}
 }
 
-// render returns the page for the code below a folder.
+// render returns the page for the code in a folder.
 func render(root string) (string, error) {
 	l := newLoader(root)
 	if err := l.loadAll(); err != nil {
@@ -79,7 +79,7 @@ var reached = map[string]string{
 
 var usual = regexp.MustCompile(`\(default ([^)]*)\)$`)
 
-// writePolicy writes the limits of runs and sessions that a policy decides.
+// writePolicy writes the limits of runs and sessions that a policy sets.
 func writePolicy(b *strings.Builder) error {
 	for _, part := range []struct {
 		title  string
@@ -117,7 +117,7 @@ func writePolicy(b *strings.Builder) error {
 	return nil
 }
 
-// bound words a bound of a policy's field with its unit.
+// bound returns the text of a policy field's limit with its unit.
 func bound(f policy.Field, n float64) string {
 	if f.Form() == policy.Duration {
 		return plainly(time.Duration(n * float64(time.Second)))
@@ -153,7 +153,7 @@ func writeTable(b *strings.Builder, numbers map[string]number) (map[string]bool,
 	return described, nil
 }
 
-// value words a number in a unit of table.txt.
+// value returns the text of a number in a unit of table.txt.
 func value(n number, unit string) string {
 	i, exact := constant.Int64Val(constant.ToInt(n.value))
 	switch {
@@ -169,13 +169,13 @@ func value(n number, unit string) string {
 	return grouped(i)
 }
 
-// zeros are the parts of a duration that say nothing.
+// zeros matches the parts of a duration that are zero.
 var zeros = regexp.MustCompile(`([hm])(0m)?(0s)?$`)
 
-// plainly words a duration: 10s, 15m, 24h.
+// plainly returns the text of a duration: 10s, 15m, 24h.
 func plainly(d time.Duration) string { return zeros.ReplaceAllString(d.String(), "$1") }
 
-// size words an amount of bytes.
+// size returns the text of an amount of bytes.
 func size(n int64) string {
 	for i, unit := range []string{"TiB", "GiB", "MiB", "KiB"} {
 		one := int64(1) << (40 - 10*i)
@@ -198,13 +198,13 @@ func grouped(n int64) string {
 	return text
 }
 
-// writeRest lists the bounds that table.txt does not describe, by package.
+// writeRest lists the limits that table.txt does not describe, by package.
 func writeRest(b *strings.Builder, numbers map[string]number, described map[string]bool) {
 	b.WriteString(restHead)
 	for _, key := range slices.Sorted(maps.Keys(numbers)) {
 		at := strings.LastIndexByte(key, '.')
 		dir, name := key[:at], key[at+1:]
-		if described[key] || dir == "" || !limitName.MatchString(name) { // the root's are aliases
+		if described[key] || dir == "" || !limitName.MatchString(name) { // the root has aliases only
 			continue
 		}
 		fmt.Fprintf(b, "| `%s.%s` | %s | %s |\n", dir, name, value(numbers[key], "-"), firstSentence(numbers[key].comment))

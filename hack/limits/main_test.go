@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// docs/limits.md is what the code says now.
+// docs/limits.md agrees with the code.
 func TestPage(t *testing.T) {
 	const root = "../.."
 	want, err := render(root)
@@ -22,7 +22,7 @@ func TestPage(t *testing.T) {
 	if string(got) != want {
 		t.Errorf("%s is old: go run ./hack/limits", page)
 	}
-	// Three values that other packages decide: through an import, an expression, and a duration.
+	// Three values that other packages define: through an import, an expression, and a duration.
 	for _, row := range []string{"| one folder that a run brings | 256 MiB |", "| to install packages | 15m |",
 		"| `timeoutSeconds` | `--timeout` | 1m | 1ms | 24h |"} {
 		if !strings.Contains(want, row) {

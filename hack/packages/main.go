@@ -1,5 +1,5 @@
 // Command packages installs and imports packages of PyPI and npm, one by one, in real machines, and says which fail, by
-// name and reason. What has been tried is kept, so that a run continues where an earlier one was stopped.
+// name and reason. It keeps the results, so that a run continues where an earlier one was stopped.
 //
 //	go run ./hack/packages                       all of list.txt, and the table of docs/fidelity.md
 //	go run ./hack/packages -only 'pip:(numpy|pandas)$' -again
@@ -29,17 +29,17 @@ import (
 //go:embed list.txt
 var listText string
 
-// The lines of the page between which the table stands.
+// The lines of the page around the table.
 const (
 	page  = "docs/fidelity.md"
 	begin = "<!-- make packages: begin -->\n"
 	end   = "<!-- make packages: end -->\n"
 )
 
-// outcome is what came of a package.
+// outcome is the result for a package.
 type outcome struct {
 	Package string  `json:"package"`
-	Reason  string  `json:"reason,omitempty"` // why it failed; "" is that it did not
+	Reason  string  `json:"reason,omitempty"` // why it failed; "" if it did not
 	Seconds float64 `json:"seconds"`
 }
 
@@ -61,7 +61,7 @@ func parseList(text string) (list []item) {
 	return list
 }
 
-// request imports what a package is for, or has its command run.
+// request returns a run that imports a package, or that runs its command.
 func (i item) request() unitask.Request {
 	req := unitask.Request{Packages: []string{i.spec}, MemoryMB: 1536, Timeout: 5 * time.Minute}
 	if strings.HasPrefix(i.spec, "pip:") {
@@ -94,7 +94,7 @@ func try(ctx context.Context, rt *unitask.Runtime, i item) outcome {
 	case res.ExitCode != 0:
 		o.Reason = errorLine(string(res.Stderr))
 	}
-	if list, err := rt.Packages().List(); err == nil { // one after another: all together are many gigabytes
+	if list, err := rt.Packages().List(); err == nil { // one at a time: all together take many gigabytes
 		for _, l := range list {
 			if slices.Equal(l.Asked, []string{i.spec}) {
 				_, _ = rt.Packages().Drop(l.Key)
@@ -104,7 +104,7 @@ func try(ctx context.Context, rt *unitask.Runtime, i item) outcome {
 	return o
 }
 
-// errorLine returns the line of a trace that says what happened: Python's last one, Node's first that names an error.
+// errorLine returns the line of a trace with the error: Python's last line, or Node's first one that names an error.
 func errorLine(stderr string) string {
 	lines := strings.Split(strings.TrimSpace(stderr), "\n")
 	for _, l := range lines {
@@ -182,7 +182,7 @@ func run(ctx context.Context, results, only string, again bool, atMost time.Dura
 	return write(all, tried)
 }
 
-// open returns a runtime whose home has the user's parts and images, and packages of its own.
+// open returns a runtime. Its home has the user's parts and images, and an empty store of packages.
 func open(results string) (*unitask.Runtime, func(), error) {
 	base, err := unitask.DefaultHome()
 	if err != nil {
@@ -209,7 +209,7 @@ func open(results string) (*unitask.Runtime, func(), error) {
 	return rt, func() { rt.Close(); os.RemoveAll(home) }, nil
 }
 
-// read returns what earlier runs have tried; the last one of a package counts.
+// read returns the results of earlier runs; for each package the last one counts.
 func read(results string) (map[string]outcome, error) {
 	tried := map[string]outcome{}
 	f, err := os.Open(results)
@@ -275,7 +275,7 @@ func table(all []item, tried map[string]outcome) string {
 	return b.String()
 }
 
-// addresses are of registries and of what packages fetch from: the page names none.
+// addresses matches addresses of registries and other servers, which the page leaves out.
 var addresses = regexp.MustCompile(`https?://[^\s;,)'"]*[^\s;,)'":]`)
 
 // cell returns a reason as a cell of the table.

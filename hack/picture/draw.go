@@ -19,7 +19,7 @@ var sequence = regexp.MustCompile(`\x1b\[([0-9;?]*)([a-zA-Z])`)
 // classes are the styles of the picture, by the parameter of a colour.
 var classes = map[string]string{"1": "b", "31": "r", "32": "g", "33": "y", "34": "c", "36": "c", "90": "d"}
 
-// screen returns what a terminal shows of an output. A carriage return begins the line anew, as progress does.
+// screen returns what a terminal shows for an output. A carriage return restarts the line, as progress output does.
 func screen(output string) (lines [][]span) {
 	output = strings.ReplaceAll(output, "\r\n", "\n")
 	class := ""
@@ -69,7 +69,7 @@ func wrap(row []span) (lines [][]span) {
 
 const (
 	lineHeight = 19
-	width      = columns*8 + 40 // a letter is some 8 pixels wide
+	width      = columns*8 + 40 // a letter is about 8 pixels wide
 )
 
 const style = `text{font:13px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:#d6dbe0;white-space:pre}
@@ -103,6 +103,6 @@ func draw(lines [][]span) string {
 
 func escape(text string) string {
 	var b strings.Builder
-	_ = xml.EscapeText(&b, []byte(text)) // a Builder takes everything
+	_ = xml.EscapeText(&b, []byte(text)) // a Builder accepts everything
 	return b.String()
 }

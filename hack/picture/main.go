@@ -1,6 +1,6 @@
 //go:build unix
 
-// Command picture runs real commands in a pseudo-terminal, and writes what that shows as docs/picture.svg.
+// Command picture runs real commands in a pseudo-terminal, and writes the screen to docs/picture.svg.
 //
 //	make picture
 package main
@@ -21,7 +21,7 @@ const (
 	columns = 100
 )
 
-// commands are what the picture shows, and their exit codes.
+// commands are the commands in the picture, and their exit codes.
 var commands = []struct {
 	line string
 	code int
@@ -39,7 +39,7 @@ func main() {
 	}
 }
 
-// record runs all commands, with bin/unitask and a home of their own records.
+// record runs all commands, with bin/unitask and a home for their records.
 func record() error {
 	bin, err := filepath.Abs("bin")
 	if err != nil {
@@ -58,7 +58,7 @@ func record() error {
 	return os.WriteFile(page, []byte(draw(screen(shown.String()))), 0o644)
 }
 
-// run runs a command in a terminal of its own.
+// run runs a command in its own terminal.
 func run(cmd *exec.Cmd, to io.Writer) error {
 	terminal, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 40, Cols: columns})
 	if err != nil {

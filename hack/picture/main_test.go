@@ -27,7 +27,7 @@ func TestScreen(t *testing.T) {
 	}
 }
 
-// docs/picture.svg is XML, and shows each command of today.
+// docs/picture.svg is XML, and shows each current command.
 func TestPicture(t *testing.T) {
 	text, err := os.ReadFile("../../" + page)
 	if err != nil {

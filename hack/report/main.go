@@ -1,18 +1,16 @@
-// Command report runs go test and says what CI must not hide: at once, each test that
-// failed; in the end each that was skipped with its reason, each that failed with all
-// that it said, those that took longest, and how many passed, failed and were skipped,
-// subtests among them. Its arguments are go test's, patterns of packages last.
+// Command report runs go test and prints what CI must not hide. It prints each failed test at once. At the end it
+// prints each skipped test with its reason, each failed test with its whole output, the slowest tests, and how many
+// passed, failed and were skipped, including subtests. Its arguments are go test's, with patterns of packages last.
 //
-// A few tests that failed while others ran beside them are run again, each alone. What
-// passes then was unsteady, which is said with what it had said, and no failure; never an
-// attack's. So is a package all of whose tests passed, and that failed.
+// It repeats up to three failed tests, each alone. A test that passes then counts as unsteady and not as failed, and is
+// printed with its first output. An attack's test always counts as failed. A package that failed although all its tests
+// passed is repeated, too.
 //
-// It fails where an attack got through (internal/attack), whatever came of that test when it ran again. Where
-// REPORT_ATTACKS is set it prints the attacks of all these tests, as the table that make attack prints of its own, and
-// fails where there are none.
+// It fails if an attack got through (internal/attack), even if that test passed when repeated. With REPORT_ATTACKS it
+// prints the attacks of all tests in a table, as make attack does, and fails if there are none.
 //
-// The file that REPORT_SUMMARY names gets what failed or was unsteady, each with the end of what
-// it said, and the counts: CI prints that last, where a reader of a cut log still finds it.
+// The file in REPORT_SUMMARY gets the failed and unsteady tests, each with the end of its output, and the counts. CI
+// prints that file last, so a truncated log still has it.
 package main
 
 import (
@@ -30,9 +28,9 @@ import (
 )
 
 const (
-	mostAgain  = 3    // more failures than that are no accident
-	longest    = 25   // tests that are named
-	summarized = 2000 // bytes of what a test said, in the summary
+	mostAgain  = 3    // more failures are not by chance
+	longest    = 25   // slow tests to list
+	summarized = 2000 // bytes of a test's output in the summary
 )
 
 func main() {
@@ -66,21 +64,21 @@ func run(flags []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// ending is a test, or a whole package, that did not pass.
+// ending is a test or a whole package that did not pass.
 type ending struct{ pkg, test, said string }
 
 func (e ending) name() string { return strings.TrimSpace(e.pkg + " " + e.test) }
 
-// report is what came of the tests so far.
+// report is the outcome of the tests so far.
 type report struct {
 	w                         io.Writer
-	said                      map[string]string // by package, or package and test
-	broken                    map[string]bool   // packages in which a test failed
+	said                      map[string]string // output by package, or by package and test
+	broken                    map[string]bool   // packages with a failed test
 	skipped, failed, unsteady []ending
 	passed                    int
 	attacks                   attack.Table
-	took                      []gotest.Event // the longest top-level tests, longest first
-	packages                  []gotest.Event // the longest packages, longest first
+	took                      []gotest.Event // the slowest top-level tests, slowest first
+	packages                  []gotest.Event // the slowest packages, slowest first
 }
 
 func (r *report) event(e gotest.Event) {
@@ -99,11 +97,11 @@ func (r *report) event(e gotest.Event) {
 	case e.Test != "" && e.Action == "fail":
 		r.broken[e.Package] = true
 		r.fail(end)
-	case e.Action == "pass", e.Action == "skip": // a package; it skips when it has no tests
+	case e.Action == "pass", e.Action == "skip": // a package; it is skipped if it has no tests
 		fmt.Fprint(r.w, verdict(end.said))
-	case e.Action == "fail" && (r.broken[e.Package] || e.FailedBuild != ""): // it was counted
+	case e.Action == "fail" && (r.broken[e.Package] || e.FailedBuild != ""): // it was already counted
 		fmt.Fprint(r.w, verdict(end.said))
-	case e.Action == "fail", e.Action == "build-fail": // no test of it did: it panicked, hung, or was not built
+	case e.Action == "fail", e.Action == "build-fail": // none of its tests failed: it panicked, hung, or was not built
 		r.fail(end)
 	default:
 		return
@@ -116,19 +114,19 @@ func (r *report) event(e gotest.Event) {
 	delete(r.said, name)
 }
 
-// longestOf returns what took longest, longest first.
+// longestOf returns the slowest tests, slowest first.
 func longestOf(took []gotest.Event) []gotest.Event {
 	slices.SortStableFunc(took, func(a, b gotest.Event) int { return cmp.Compare(b.Elapsed, a.Elapsed) })
 	return took[:min(len(took), longest)]
 }
 
-// fail notes a failure, and says it at once: whoever waits for CI need not wait longer.
+// fail records a failure, and prints it at once, so that nobody needs to wait for the end.
 func (r *report) fail(end ending) {
 	fmt.Fprintln(r.w, "failed", end.name())
 	r.failed = append(r.failed, end)
 }
 
-// again runs what failed again. It returns whether something failed still.
+// again repeats the failed tests. It returns whether any still failed.
 func (r *report) again(flags []string, stderr io.Writer, plain func(string)) (bad bool, err error) {
 	var leaves []ending
 	if r.attacks.Through > 0 {
@@ -167,7 +165,7 @@ func (r *report) again(flags []string, stderr io.Writer, plain func(string)) (ba
 	}
 	r.unsteady, r.failed = r.failed, nil
 	for _, u := range r.unsteady {
-		if !passed[u.name()] { // skipped, or not there any more
+		if !passed[u.name()] { // skipped, or no longer present
 			r.failed, r.unsteady = r.unsteady, nil
 			return true, nil
 		}
@@ -187,7 +185,7 @@ func withoutPackages(flags []string) []string {
 	return slices.Clone(flags[:n])
 }
 
-// pattern is go test's -run for one test, or for all of a package.
+// pattern is go test's -run for one test, or for all tests of a package.
 func pattern(test string) string {
 	if test == "" {
 		return "."
@@ -199,8 +197,7 @@ func pattern(test string) string {
 	return strings.Join(parts, "/")
 }
 
-// end prints what came of the tests. It returns whether all is well: nothing failed and
-// something ran.
+// end prints the outcome of the tests. It returns true if nothing failed and something ran.
 func (r *report) end() (good bool) {
 	for _, s := range r.skipped {
 		fmt.Fprintf(r.w, "skipped %s: %s\n", s.name(), reason(s.said))
@@ -221,7 +218,7 @@ func (r *report) end() (good bool) {
 	return len(r.failed) == 0 && r.passed > 0
 }
 
-// summarize appends what failed, was unsteady, and the counts to the file at path, if there is one.
+// summarize appends the failed and unsteady tests and the counts to the file at path, if there is one.
 func (r *report) summarize(path string, flags []string) error {
 	if path == "" {
 		return nil
@@ -258,7 +255,7 @@ func verdict(said string) string {
 	return ""
 }
 
-// reason returns what a test said, without the lines that go test adds.
+// reason returns a test's output, without the lines that go test adds.
 func reason(said string) string {
 	var text []string
 	for line := range strings.Lines(said) {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// module makes a module of files, and goes there.
+// module makes a module of files, and changes to its folder.
 func module(t *testing.T, files map[string]string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -21,7 +21,7 @@ func module(t *testing.T, files map[string]string) {
 	t.Chdir(dir)
 }
 
-// What go test says of a real module with tests of every ending.
+// go test's output for a real module with tests of every outcome.
 func TestRun(t *testing.T) {
 	module(t, map[string]string{
 		"go.mod":           "module x\ngo 1.26\n",
@@ -30,9 +30,9 @@ func TestRun(t *testing.T) {
 		"panics/a_test.go": "package a\nimport \"testing\"\nfunc TestMain(*testing.M) { panic(\"no main\") }\n",
 		"broken/a_test.go": "package a\nfunc TestBroken(t *testing.T) {}\n",
 		"none/a.go":        "package none\n",
-		// Fails the first time, and is fine from then on; ./... leaves it out.
+		// Fails the first time, and passes from then on; ./... excludes it.
 		"_once/a_test.go": "package a\nimport (\"os\"; \"testing\")\nfunc TestOnce(t *testing.T) { t.Run(\"a+b c\", func(t *testing.T) { if os.Mkdir(t.Name()[:8] + \".seen\", 0o700) == nil { t.Error(\"the first time\") } }) }\n",
-		// Fails always, and has the name of one that is fine.
+		// Always fails, and has the name of a passing one.
 		"_same/a_test.go":       "package a\nimport \"testing\"\nfunc TestGood(t *testing.T) { t.Run(\"sub\", func(t *testing.T) { t.Error(\"the second time, too\") }) }\n",
 		"_once/again/a_test.go": "package a\nimport \"testing\"\nfunc TestGood(t *testing.T) {}\n",
 		"_ends/a_test.go":       "package a\nimport (\"os\"; \"testing\")\nfunc TestMain(m *testing.M) { m.Run(); if os.Mkdir(\"seen\", 0o700) == nil { println(\"file too large\"); os.Exit(1) } }\nfunc TestFine(*testing.T) {}\n",
@@ -40,7 +40,7 @@ func TestRun(t *testing.T) {
 	})
 	summary := filepath.Join(t.TempDir(), "summary")
 	t.Setenv("REPORT_SUMMARY", summary)
-	t.Setenv("REPORT_ATTACKS", "") // which CI sets
+	t.Setenv("REPORT_ATTACKS", "") // CI sets it
 	for packages, want := range map[string]struct {
 		status int
 		says   []string
@@ -94,7 +94,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// The table of attacks is part of what CI prints, and of its verdict.
+// The table of attacks is part of CI's output and verdict.
 func TestReportAttacks(t *testing.T) {
 	module(t, map[string]string{
 		"go.mod":         "module x\ngo 1.26\n",
@@ -113,7 +113,7 @@ func TestReportAttacks(t *testing.T) {
 		"./none":        {"1", 1, "0 attacks, 0 got through\n"},
 		"./held ./none": {"", 0, "2 passed, 0 failed"},
 		"./held ./open": {"", 1, "2 passed, 0 failed"},
-		"./late":        {"", 1, "FAILED x/late TestX"}, // whatever it does when it runs again
+		"./late":        {"", 1, "FAILED x/late TestX"}, // whatever its second run gives
 	} {
 		t.Setenv("REPORT_ATTACKS", want.asked)
 		var out, errs strings.Builder

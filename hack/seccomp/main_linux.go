@@ -1,6 +1,6 @@
-// Command seccomp makes what the jail's list of system calls is made from.
+// Command seccomp makes the inputs for the jail's list of system calls.
 //
-//	go run ./hack/seccomp trace FILE...   what QEMU calls, from `strace -f -o FILE unitask run …`; ! marks what ends a machine
+//	go run ./hack/seccomp trace FILE...   QEMU's calls, from `strace -f -o FILE unitask run …`; ! marks what ends a machine
 //	go run ./hack/seccomp kvm DIR...      vmm/jail/seccomp_kvm_linux.go, from unpacked sources of QEMU
 //	go run ./hack/seccomp names ARCH      vmm/jail/names_linux_ARCH.go, from golang.org/x/sys
 package main
@@ -47,7 +47,7 @@ var (
 	started   = regexp.MustCompile(`= (\d+)$`)
 )
 
-// trace counts the calls of QEMU's processes in what strace wrote.
+// trace counts the system calls of QEMU's processes in strace's output.
 func trace(files []string) error {
 	count := map[string]int{}
 	for _, name := range files {
@@ -86,8 +86,7 @@ func trace(files []string) error {
 	return nil
 }
 
-// What our machines can reach in QEMU's sources: not Xen, not confidential guests, not
-// Hyper-V.
+// The code of QEMU that our machines can reach: not Xen, not confidential guests, not Hyper-V.
 var (
 	kvmFiles = []string{"accel/kvm/*.c", "hw/virtio/*.c", "util/*.c", "hw/timer/*.c", "target/i386/kvm/*.c",
 		"hw/i386/*.c", "hw/i386/kvm/*.c", "target/arm/kvm*.c", "hw/intc/*.c", "hw/arm/*.c"}
@@ -99,11 +98,11 @@ var (
 	kvmDefined = regexp.MustCompile(`(?m)^#define\s+(KVM_[A-Z0-9_]+)[\s\\]+_IO[WR]*\(\s*KVMIO\s*,\s*(0x[0-9a-f]+)`)
 )
 
-// kvmByMacro are requests that QEMU makes by macros that the patterns do not see.
+// kvmByMacro are requests that QEMU makes through macros, which the patterns do not find.
 var kvmByMacro = []string{"KVM_ENABLE_CAP", "KVM_IRQ_LINE", "KVM_IRQ_LINE_STATUS"}
 
-// kvmGuarded are requests that QEMU makes for memory of confidential guests only, from files that are ours: a KVM that
-// has files of memory lets a QEMU fill any number.
+// kvmGuarded are requests that QEMU makes only for memory of confidential guests, although from files that our machines
+// use. With files of memory in KVM, a compromised QEMU could fill any number of them.
 var kvmGuarded = []string{"KVM_SET_MEMORY_ATTRIBUTES", "KVM_CREATE_GUEST_MEMFD"}
 
 func kvm(dirs []string) error {

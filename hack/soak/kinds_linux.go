@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kind is something to be done to a run.
+// kind is a disturbance of a run.
 type kind struct {
 	name   string
 	weight int
@@ -51,11 +51,10 @@ var kinds = []kind{
 	{"few descriptors", 2, func(s *soak) (string, error) { return s.short("--nofile=24", 0, 125) }},
 }
 
-// long is code that is still there when something happens to it.
+// long is code that still runs when the disturbance comes.
 const long = "setTimeout(() => {}, 3000)"
 
-// run runs code, does something to it meanwhile, and says how it ended: one of these
-// codes is expected, -1 for any.
+// run runs code, disturbs it meanwhile, and reports its end. The exit code must be one of these; -1 allows any.
 func (s *soak) run(code string, flags []string, meanwhile func(*exec.Cmd), codes ...int) (string, error) {
 	end, _, err := s.runUnder(nil, code, flags, meanwhile, codes...)
 	return end, err
@@ -91,8 +90,8 @@ func (s *soak) runUnder(under []string, code string, flags []string, meanwhile f
 	return end, out.String(), err
 }
 
-// interrupt interrupts a run. One that has not begun, since its process has hardly, ends by the signal itself, as any
-// program's does: it has left no record then.
+// interrupt interrupts a run. A run whose process has hardly started ends by the signal itself, as any program does,
+// and leaves no record.
 func (s *soak) interrupt() (string, error) {
 	before, err := os.ReadDir(filepath.Join(s.home, "runs"))
 	if err != nil {
@@ -109,7 +108,7 @@ func (s *soak) interrupt() (string, error) {
 	return end, errors.Join(err, e)
 }
 
-// expect runs code that prints something that only it knows.
+// expect runs code that prints a value which only that code knows.
 func (s *soak) expect(code int, flags []string) (string, error) {
 	word := strconv.FormatUint(s.random.Uint64(), 36)
 	end, out, err := s.runUnder(nil, "console.log('"+word+"')", flags, nil, code)
@@ -138,7 +137,7 @@ func (s *soak) artifacts() (string, error) {
 	return end, nil
 }
 
-// short runs with less of something; then again with enough.
+// short runs with a shortage of something, then again with enough.
 func (s *soak) short(limit string, codes ...int) (string, error) {
 	end, _, err := s.runUnder([]string{"prlimit", limit}, "1", []string{"--cold"}, nil, codes...)
 	if err != nil {
@@ -148,16 +147,15 @@ func (s *soak) short(limit string, codes ...int) (string, error) {
 	return end, err
 }
 
-// fullDisk runs while there is no room for the record, or not for all of it; then again
-// with room.
+// fullDisk runs without enough room for the record, then again with room.
 func (s *soak) fullDisk() (string, error) {
 	filler := filepath.Join(s.home, "runs", ".filler")
 	f, err := os.Create(filler)
 	if err != nil {
 		return "", err
 	}
-	defer os.Remove(filler) // where what follows fails
-	defer f.Close()         // once more, then
+	defer os.Remove(filler) // if a later step fails
+	defer f.Close()         // once more below
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {
 		return "", err
@@ -165,7 +163,7 @@ func (s *soak) fullDisk() (string, error) {
 	if err := unix.Fallocate(int(f.Fd()), 0, 0, max(1, int64(fs.Bfree)*fs.Bsize-s.random.Int64N(64<<10))); err != nil {
 		return "", err
 	}
-	f.Close() // or its space stays taken
+	f.Close() // otherwise its space stays taken
 	end, err := s.run("for (let i = 0; i < 40; i++) console.log('z'.repeat(4000))", nil, nil, 0, 125)
 	if e := os.Remove(filler); err == nil {
 		err = e

@@ -16,7 +16,7 @@ import (
 	"github.com/unitask/unitask/internal/offspring"
 )
 
-// killOne kills one of our descendants by its name, at random.
+// killOne kills a random descendant with a given name.
 func (s *soak) killOne(name string) {
 	list := slices.DeleteFunc(offspring.All(), func(p offspring.Process) bool { return !strings.HasPrefix(p.Name, name) })
 	if len(list) > 0 {
@@ -24,7 +24,7 @@ func (s *soak) killOne(name string) {
 	}
 }
 
-// daemon returns the pool's daemon, 0 if there is none.
+// daemon returns the pool daemon, 0 if none runs.
 func daemon() int { return serving("pool\x00serve") }
 
 // serving returns the process with a command line, 0 if there is none.
@@ -44,8 +44,7 @@ func (s *soak) killDaemon() {
 	}
 }
 
-// reap takes in children of ours that have ended: those of others, who left them to us.
-// No run is under way.
+// reap waits for orphans that were given to us and have ended. No run is in progress.
 func reap() {
 	for {
 		if pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); pid <= 0 || err != nil {
@@ -54,7 +53,7 @@ func reap() {
 	}
 }
 
-// look judges what is there while no run is under way.
+// look checks everything while no run is in progress.
 func (s *soak) look(when string) error {
 	if pid := daemon(); pid != 0 {
 		files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
@@ -74,7 +73,7 @@ func (s *soak) look(when string) error {
 	}
 	left := offspring.All()
 	for late := time.Now().Add(settling); len(left) > 0 && time.Now().Before(late); left = offspring.All() {
-		time.Sleep(100 * time.Millisecond) // other processes' ends
+		time.Sleep(100 * time.Millisecond) // for other processes to end
 		reap()
 	}
 	for _, p := range left {
@@ -110,14 +109,14 @@ func (s *soak) look(when string) error {
 			s.fault("%s: runs/%s is no record", when, e.Name())
 		}
 	}
-	// The small disk of the records has room for those until the next look.
+	// The small disk of the records has room for the runs until the next look.
 	if _, err := s.unitaskDo("runs", "prune", "--keep", "10"); err != nil {
 		s.fault("%s: %v", when, err)
 	}
 	return nil
 }
 
-// empty removes the records, and judges what files are left.
+// empty removes the records, and checks which files are left.
 func (s *soak) empty() error {
 	out, err := s.unitaskDo("runs", "prune", "--keep", "0")
 	if err != nil {

@@ -1,15 +1,13 @@
-// Command soak runs code again and again while what takes part in a run is killed at
-// random, the disk is full, or memory and descriptors are short. It then judges what is
-// left: processes, descriptors, files, records.
+// Command soak runs code many times. Meanwhile it kills processes of a run at random, fills the disk, or makes memory
+// and descriptors scarce. It then checks what is left: processes, descriptors, files, records.
 //
 //	go run ./hack/soak [-sessions] [-n 10000] [-at-once 4] [-for 8h] [-seed N] [-home DIR]
 //
-// With -at-once that many soaks share the runs, each a process with a home and a seed of its
-// own, so that none meets what another one does. Most of a run's time is waiting for a kill.
+// With -at-once that many soaks share the runs. Each is a process with its own home and seed, so none affects another
+// one. Most of a run's time is waiting for a kill.
 //
-// It prints a table of what was done and seen, and fails if something was left wrong. The
-// seed gives the order and the kinds of what is done; when exactly something is killed
-// depends on the host.
+// It prints a table of disturbances and outcomes, and fails if something wrong was left. The seed determines the order
+// and the kinds of disturbances; the exact time of a kill depends on the host.
 package main
 
 import (
@@ -32,32 +30,32 @@ import (
 )
 
 const (
-	patience   = 2 * time.Minute         // for a run: what takes longer hangs
-	settling   = 40 * time.Second        // for processes to go: making a template continues behind a run
-	between    = 50                      // runs from one look at everything to the next
-	killWithin = 1500 * time.Millisecond // a run's start and its code are in this
+	patience   = 2 * time.Minute         // for a run; a longer one hangs
+	settling   = 40 * time.Second        // for the end of processes: the making of a template outlives its run
+	between    = 50                      // runs between two checks of everything
+	killWithin = 1500 * time.Millisecond // covers a run's start and its code
 	runsSize   = 256 << 20               // bytes of the disk for records
-	pausedSize = 1 << 30                 // and of that for paused sessions
-	moreFiles  = 24                      // descriptors that the daemon may have beyond those it had: machines in the making
+	pausedSize = 1 << 30                 // bytes of it for paused sessions
+	moreFiles  = 24                      // more descriptors that the daemon may have: for machines in the making
 )
 
 // soak is one session.
 type soak struct {
 	unitask, home string
 	random        *rand.Rand
-	full          bool // the disks for records and for paused sessions are of its own, so they can be filled
+	full          bool // records and paused sessions have their own disks, which can be filled
 	mounted       []string
 	tally         map[string]*tally
 	faults        []string
 	kinds         []kind
-	pools         bool // there is a pool, from which runs come
-	daemonFiles   int  // of the pool's daemon when it was looked at first
-	sessionFiles  int  // and of the process that holds sessions
+	pools         bool // runs come from a pool
+	daemonFiles   int  // the pool daemon's, at the first check
+	sessionFiles  int  // the session daemon's
 	started       time.Time
-	adding        sync.Mutex // tally and faults, where several soaks add to them
+	adding        sync.Mutex // guards tally and faults if several soaks add to them
 }
 
-// tally is what came of one kind.
+// tally is the result for one kind.
 type tally struct {
 	Ends  map[string]int
 	Times []time.Duration
@@ -101,7 +99,7 @@ func main() {
 	}
 }
 
-// alone does n runs in a home of its own.
+// alone does n runs in its own home.
 func (s *soak) alone(program, home string, n int, most time.Duration) error {
 	err := s.open(program, home)
 	if err == nil {
@@ -113,9 +111,9 @@ func (s *soak) alone(program, home string, n int, most time.Duration) error {
 	return err
 }
 
-// open makes a home of its own, and a disk for its records if it may.
+// open makes a new home, and a disk for its records if it has the permission.
 func (s *soak) open(program, from string) (err error) {
-	// Whoever is left behind becomes a child of ours, and is found.
+	// Orphans become our children, so we find them.
 	if err = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return err
 	}
@@ -132,9 +130,9 @@ func (s *soak) open(program, from string) (err error) {
 	if s.home, err = os.MkdirTemp("", "soak-"); err != nil {
 		return err
 	}
-	patterns := []string{"vendor/*/[^.]*", "cache/*.json"} // and nothing that somebody makes just now
+	patterns := []string{"vendor/*/[^.]*", "cache/*.json"} // excludes unfinished files
 	if s.pools {
-		patterns = append(patterns, "images/[^.]*") // else three are built: there may be many
+		patterns = append(patterns, "images/[^.]*") // otherwise three are built: there may be many
 	}
 	for _, pattern := range patterns {
 		found, err := filepath.Glob(filepath.Join(from, pattern))
@@ -184,7 +182,7 @@ func (s *soak) close() error {
 	return os.RemoveAll(s.home)
 }
 
-// all does n runs, and looks at everything now and then. An interrupt ends it as its time would.
+// all does n runs, and checks everything from time to time. An interrupt ends it as its time limit does.
 func (s *soak) all(n int, most time.Duration) error {
 	interrupted, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -233,7 +231,7 @@ func (s *soak) fault(format string, args ...any) {
 	fmt.Println("FAULT:", s.faults[len(s.faults)-1])
 }
 
-// command is unitask with arguments, under another program where one is given.
+// command returns a unitask command, under another program if one is given.
 func (s *soak) command(ctx context.Context, under []string, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	line := append(append(slices.Clone(under), s.unitask), args...)
 	cmd := exec.CommandContext(ctx, line[0], line[1:]...)
@@ -244,7 +242,7 @@ func (s *soak) command(ctx context.Context, under []string, args ...string) (*ex
 	return cmd, &out
 }
 
-// unitaskDo runs another command of unitask.
+// unitaskDo runs another unitask command.
 func (s *soak) unitaskDo(args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sessionKinds are what is done to a session, from its beginning to its end.
+// sessionKinds are the disturbances of a session, from its start to its end.
 var sessionKinds = []kind{
 	{"steps", 30, session(nil)},
 	{"a pause", 15, session(func(o *open) { o.ok("session", "pause", o.id) })},
@@ -50,7 +50,7 @@ var sessionKinds = []kind{
 	})},
 	{"the daemon is ended", 4, session(func(o *open) { o.s.stopDaemon(syscall.SIGTERM) })},
 	{"the daemon is killed while it pauses", 4, session(func(o *open) {
-		o.ok("session", "pause", o.id) // from where it continues, if the second one does not come to its end
+		o.ok("session", "pause", o.id) // it continues from here if the second pause is not completed
 		o.ok("session", "exec", o.id, "--", "true")
 		o.meanwhile(func(*exec.Cmd) { o.s.stopDaemon(syscall.SIGKILL) }, "session", "pause", o.id)
 		o.s.waitDaemon()
@@ -67,16 +67,16 @@ var sessionKinds = []kind{
 	{"the daemon is killed", 4, lostSession(func(o *open) { o.s.stopDaemon(syscall.SIGKILL) })},
 }
 
-// open is a session under way.
+// open is a session in progress.
 type open struct {
 	s    *soak
 	id   string
 	in   *words
 	word string // what it remembers
-	err  error  // the first
+	err  error  // the first error
 }
 
-// session begins a session that remembers a word, does something to it, and ends it: it still remembers.
+// session starts a session that remembers a word, disturbs it, checks that it still remembers, and ends it.
 func session(do func(*open), flags ...string) func(*soak) (string, error) {
 	return func(s *soak) (string, error) {
 		o := s.begin(flags)
@@ -89,7 +89,7 @@ func session(do func(*open), flags ...string) func(*soak) (string, error) {
 	}
 }
 
-// lostSession is one whose machine ends: what is asked of it then is an error, and nothing else.
+// lostSession is a session whose machine ends. Later calls must return an error, and do nothing else.
 func lostSession(do func(*open)) func(*soak) (string, error) {
 	return func(s *soak) (string, error) {
 		o := s.begin(nil)
@@ -103,7 +103,7 @@ func lostSession(do func(*open)) func(*soak) (string, error) {
 	}
 }
 
-// words are a language's: what remembers a word, says it, and goes on for ever.
+// words is code of a language that remembers a word, prints it, and runs forever.
 type words struct {
 	language, image, remember, say, endless string
 	weight                                  int
@@ -115,7 +115,7 @@ var languages = []words{
 	{"js", "node", "globalThis.word = '%s'", "console.log(word)", "for (;;);", 2},
 }
 
-// warmSessions makes the templates that sessions are cloned from: to boot each would take most of the time.
+// warmSessions makes the templates of sessions: booting each session would take most of the time.
 func (s *soak) warmSessions() error {
 	for _, in := range languages {
 		if _, err := s.unitaskDo("image", "build", "--kernel", "linux", "--image", in.image, "--warm",
@@ -149,7 +149,7 @@ func (o *open) fail(format string, args ...any) {
 	}
 }
 
-// do has unitask do something, and returns its exit code and what it printed.
+// do runs a unitask command, and returns its exit code and output.
 func (o *open) do(meanwhile func(*exec.Cmd), args ...string) (code int, out string) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -195,14 +195,14 @@ func (o *open) codes(step string, want int, flags ...string) {
 	}
 }
 
-// meanwhile has something happen at some time while unitask does something, however that ends.
+// meanwhile does something at a random time while a unitask command runs, and ignores the command's result.
 func (o *open) meanwhile(what func(*exec.Cmd), args ...string) {
 	if o.err == nil {
 		_, _ = o.do(what, args...)
 	}
 }
 
-// check looks whether a session remembers its word.
+// check checks that a session remembers its word.
 func (o *open) check(id string) {
 	if out := o.ok("session", "run", id, "--code", o.in.say); o.err == nil && !strings.HasPrefix(out, o.word+"\n") {
 		o.fail("%s remembers %.100q, not %s", id, out, o.word)
@@ -247,7 +247,7 @@ func (o *open) files() {
 	}
 }
 
-// fullDisk pauses it where there is no room: it continues.
+// fullDisk pauses a session without room on the disk. The session must continue.
 func (o *open) fullDisk() {
 	if !o.s.full {
 		return
@@ -274,10 +274,10 @@ func (o *open) fullDisk() {
 	}
 }
 
-// sessionDaemon returns the process that holds sessions, 0 if there is none.
+// sessionDaemon returns the session daemon, 0 if none runs.
 func sessionDaemon() int { return serving("session\x00serve") }
 
-// stopDaemon sends it a signal, and waits until it is gone.
+// stopDaemon sends it a signal, and waits for its end.
 func (s *soak) stopDaemon(by syscall.Signal) {
 	pid := sessionDaemon()
 	if pid == 0 {
@@ -291,10 +291,10 @@ func (s *soak) stopDaemon(by syscall.Signal) {
 	}
 }
 
-// waitDaemon waits until one that was killed is gone.
+// waitDaemon waits for the end of a killed daemon.
 func (s *soak) waitDaemon() { time.Sleep(100 * time.Millisecond); reap() }
 
-// lookSessions judges what sessions have left; none is under way.
+// lookSessions checks what sessions have left; none is in progress.
 func (s *soak) lookSessions(when string) error {
 	if pid := sessionDaemon(); pid != 0 {
 		files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))

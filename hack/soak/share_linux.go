@@ -12,7 +12,7 @@ import (
 	"sync"
 )
 
-// results are what a soak tells the one that started it.
+// results are what a soak reports to the process that started it.
 type results struct {
 	Tally  map[string]*tally
 	Faults []string
@@ -26,9 +26,8 @@ func (s *soak) report(file string) error {
 	return os.WriteFile(file, text, 0o600)
 }
 
-// share has soaks do n runs together, and adds up what came of them. The command line is
-// theirs, too, but for the last flags, which win. An interrupt of the terminal reaches them
-// by themselves, and ends us when it has ended them.
+// share divides n runs among several soaks, and adds up their results. They get our command line, with flags at its end
+// that override earlier ones. The terminal sends an interrupt to them directly; we end when they have ended.
 func (s *soak) share(soaks, n int) error {
 	dir, err := os.MkdirTemp("", "soak-shared-")
 	if err != nil {
@@ -59,7 +58,7 @@ func (s *soak) share(soaks, n int) error {
 	return errors.Join(failed...)
 }
 
-// partial runs one of them, and adds what it reports. Its faults are counted by themselves.
+// partial runs one of them, and adds its results. It counts their faults separately.
 func (s *soak) partial(cmd *exec.Cmd, file string, number int) error {
 	ended := cmd.Run()
 	text, err := os.ReadFile(file)

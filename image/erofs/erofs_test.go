@@ -38,7 +38,7 @@ func symlink(name, target string) Entry {
 	return Entry{Path: name, Mode: 0o777 | fs.ModeSymlink, Target: target}
 }
 
-// contents are files of sizes around all bounds, by their names.
+// contents are files with sizes around all limits, by their names.
 func contents() map[string][]byte {
 	random := rand.NewChaCha8([32]byte{19})
 	noise := make([]byte, 300_000)
@@ -53,7 +53,7 @@ func contents() map[string][]byte {
 	return all
 }
 
-// everything is a tree with all that the writer knows.
+// everything is a tree with all features of the writer.
 func everything() []Entry {
 	all := contents()
 	list := []Entry{folder("/plain"), folder("/packed"), folder("/empty"), folder("/many"), folder("/+odd"),
@@ -74,7 +74,7 @@ func everything() []Entry {
 	return list
 }
 
-// unpack is the content of an inode, read as the kernel reads it.
+// unpack returns the content of an inode, read as the kernel reads it.
 func unpack(t *testing.T, disk []byte, number uint64) []byte {
 	t.Helper()
 	d := readerOf(disk)
@@ -197,7 +197,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// Disks that are there already stay as long as Version does: what is written is another disk only with another version.
+// The bytes of a disk may change only with Version, because disks of the same version are kept.
 func TestVersion(t *testing.T) {
 	d := &disk{}
 	if _, err := Write(d, everything()); err != nil {
@@ -225,7 +225,7 @@ func TestCompresses(t *testing.T) {
 	}
 }
 
-// What can't be written says so, with the path.
+// Entries that can't be written give an error with the path.
 func TestWriteRefuses(t *testing.T) {
 	broken := errors.New("broken")
 	open := func(content string, size int64, err error) Entry {
@@ -261,7 +261,7 @@ func TestWriteRefuses(t *testing.T) {
 	}
 }
 
-// A disk that others have written, or that was damaged, ends in an error and nowhere else.
+// A foreign or damaged disk gives an error, and has no other effect.
 func FuzzRead(f *testing.F) {
 	var small disk
 	if _, err := Write(&small, []Entry{folder("/a"), file("/a/b", 0o644, []byte("x"), false), symlink("/c", "a/b"),
@@ -286,7 +286,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// Whatever a file has comes back, compressed or not.
+// The content of a file is preserved, compressed or not.
 func FuzzWrite(f *testing.F) {
 	f.Add([]byte("x"), uint32(1), true)
 	f.Add([]byte("0123456789abcdef"), uint32(5000), true)

@@ -31,11 +31,10 @@ const (
 	inodeSize   = 32
 	direntSize  = 12
 	maxName     = 255
-	// extentSize is the number of bytes compressed together: reading any byte unpacks the whole extent. LZ4 looks
-	// back
-	// no further.
+	// extentSize is the number of bytes compressed together: reading any byte unpacks the whole extent. LZ4 looks back no
+	// further.
 	extentSize = 64 << 10
-	// maxTail is the largest last block of a file that is stored after its inode, without a block of its own.
+	// maxTail is the largest last block of a file that is stored after its inode, without a separate block.
 	maxTail = 2048
 	// buildTime is the modification time of all files, 1980-01-02: ZIP archives can't hold older files.
 	buildTime = 315619200
@@ -110,8 +109,7 @@ func Write(f io.WriterAt, entries []Entry) (int64, error) {
 			return 0, fmt.Errorf("%s: %w", n.Path, err)
 		}
 	}
-	// Folders name inodes, so the inodes' positions come first. Contents that do not fit behind an inode come before
-	// the
+	// Folders name inodes, so the inodes' positions come first. Contents that do not fit behind an inode come before the
 	// inodes.
 	for _, n := range all {
 		if n.Mode.IsDir() {

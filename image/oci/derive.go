@@ -21,8 +21,7 @@ type Layer struct {
 	Open   func() (io.ReadCloser, error)
 }
 
-// Derive returns an image with the files of a disk that Write has written, and with layers over them. Its digest
-// covers
+// Derive returns an image with the files of a disk that Write has written, and with layers over them. Its digest covers
 // all of its inputs; base is the digest of the disk's image.
 func Derive(base string, disk io.ReaderAt, arch string, config Config, layers ...Layer) (*Image, error) {
 	made := struct {

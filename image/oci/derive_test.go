@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// diskOf is the disk of an image.
+// diskOf returns the disk of an image.
 func diskOf(t *testing.T, im *Image) *os.File {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "disk"))
@@ -39,7 +39,7 @@ func layerOver(data []byte) Layer {
 	return Layer{hashOf(data).String(), func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }}
 }
 
-// manifest is what a disk has, a line for each entry.
+// manifest returns the entries of a disk, one a line.
 func manifest(t *testing.T, disk io.ReaderAt) string {
 	t.Helper()
 	var out strings.Builder
@@ -74,7 +74,8 @@ func TestDiskReadBack(t *testing.T) {
 	}
 	second := diskOf(t, im)
 	was, is := manifest(t, first), manifest(t, second)
-	if im, err = Derive("sha256:00", second, "amd64", Config{}); err != nil { // whose contents are in another order than the layer's
+	// its contents are in another order than the layer's
+	if im, err = Derive("sha256:00", second, "amd64", Config{}); err != nil {
 		t.Fatal(err)
 	}
 	third := diskOf(t, im)
@@ -131,7 +132,7 @@ func TestDerive(t *testing.T) {
 	}
 }
 
-// memoryDisk is a disk that nobody keeps.
+// memoryDisk is a temporary disk.
 type memoryDisk struct{ data []byte }
 
 func (m *memoryDisk) WriteAt(p []byte, at int64) (int, error) {
@@ -145,7 +146,7 @@ func (m *memoryDisk) ReadAt(p []byte, at int64) (int, error) {
 	return bytes.NewReader(m.data).ReadAt(p, at)
 }
 
-// Damaged disks are errors, never panics, and end.
+// Damaged disks cause errors, never panics, and reading them ends.
 func TestDamagedDisk(t *testing.T) {
 	disk := diskOf(t, imageOf(tarOf(t, dir("a"), text("a/one", "1"), symlink("l", "a/one"), dir("b"), text("b/c", "x"))))
 	whole, err := os.ReadFile(disk.Name())
@@ -180,7 +181,7 @@ func TestDamagedDisk(t *testing.T) {
 	}
 }
 
-// What a machine that ran hostile code sends as a layer.
+// Layers from a machine that ran hostile code.
 func TestHostileLayer(t *testing.T) {
 	const end = "unitask/end"
 	without := []string{"/proc", "/tmp", "/unitask", "/etc/hosts"}
@@ -214,7 +215,7 @@ func TestHostileLayer(t *testing.T) {
 		}
 	}
 
-	// Files of which nothing is there: one that is larger than the archive, and holes, of which the archive has few bytes.
+	// Files without content: one that is larger than the archive, and holes, of which the archive has few bytes.
 	var claims bytes.Buffer
 	w := tar.NewWriter(&claims)
 	if err := w.WriteHeader(&tar.Header{Name: "a", Typeflag: tar.TypeReg, Size: 1 << 40}); err != nil {
@@ -240,7 +241,7 @@ func TestHostileLayer(t *testing.T) {
 		}
 	}
 
-	// What is the machine's own, devices, and white-outs of what is not there: the image is none the worse.
+	// The machine's own files, devices, and white-outs of missing files: they do not change the image.
 	data := tarOf(t, finish(dir("proc"), text("proc/x", "x"), text("tmp/.wh.a", ""), text(".wh.proc", ""), text("etc/.wh.hosts", ""), text("etc/hosts", "x"), text("/absolute", "x"),
 		item{name: "dev-sda", kind: tar.TypeBlock}, item{name: "null", kind: tar.TypeChar}, item{name: "pipe", kind: tar.TypeFifo}, symlink("out", "../../../../etc"), text("out/passwd", "evil"), text("gone/.wh.x", ""), text(".wh.gone", ""))...)
 	var out bytes.Buffer
@@ -259,7 +260,7 @@ func TestHostileLayer(t *testing.T) {
 	}
 }
 
-// Files that are newer than a layer's beginning get one time, older ones keep theirs.
+// Files that are newer than a layer's start get one time, older ones keep theirs.
 func TestLayerTimes(t *testing.T) {
 	const end = "unitask/end"
 	limits := Limits{Bytes: 1 << 20, Entries: 9}
@@ -278,7 +279,7 @@ func TestLayerTimes(t *testing.T) {
 	}
 }
 
-// Files are read back by their paths, links are not followed, and what is too large is an error.
+// Files are read back by their paths, links are not followed, and a large file is an error.
 func TestReadFiles(t *testing.T) {
 	im := made(t, "amd64", "", tarOf(t, text("var/lib/status", "S"), text("etc/other", "O"),
 		symlink("etc/link", "/var/lib/status"), text("big", strings.Repeat("x", 100))))

@@ -14,8 +14,7 @@ import (
 
 // The disk is ext4 for a kernel that mounts it and never writes to it: no journal, no indexes, no checksums (Linux,
 // Documentation/filesystems/ext4). File contents come first, in the order of reading, then folders, then inode tables
-// and bitmaps, which may be anywhere (flex_bg). Only the first group has a superblock (sparse_super2), so that
-// nothing
+// and bitmaps, which may be anywhere (flex_bg). Only the first group has a superblock (sparse_super2), so that nothing
 // interrupts long files.
 const (
 	blockSize   = 4096
@@ -149,8 +148,7 @@ type diskLayout struct {
 	total    uint32 // blocks of the disk
 }
 
-// divide chooses the groups, and puts the bitmaps and tables from the next block on. These need space themselves,
-// which
+// divide chooses the groups, and puts the bitmaps and tables from the next block on. These need space themselves, which
 // may require another group.
 func (d *disk) divide(inodes uint32) (diskLayout, error) {
 	l := diskLayout{inodes: inodes, at: d.next, groups: 1}

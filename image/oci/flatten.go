@@ -71,8 +71,7 @@ type Disk interface {
 }
 
 // Write writes the image's files as a disk, without the files that upper layers replace or delete. Every layer must
-// have
-// the digest that the image's configuration names.
+// have the digest that the image's configuration names.
 func (im *Image) Write(ctx context.Context, f Disk, limits Limits) (Stats, error) {
 	if len(im.layers) > limits.Layers {
 		return Stats{}, fmt.Errorf("the image has %d layers; %d is the most", len(im.layers), limits.Layers)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// sparse is a disk in memory that is not larger than a bound.
+// sparse is a disk in memory with a size limit.
 type sparse struct{ data []byte }
 
 const mostSparse = 64 << 20
@@ -28,8 +28,8 @@ func (s *sparse) ReadAt(p []byte, at int64) (int, error) {
 	return bytes.NewReader(s.data).ReadAt(p, at)
 }
 
-// FuzzFlatten gives layers whose entries a fuzzer chooses: whatever comes, the tree that is written is
-// one, with no name that leads out of it, and within its bounds.
+// FuzzFlatten gives layers whose entries a fuzzer chooses. Whatever they are, the written tree is valid, no name leads
+// out of it, and it is within its limits.
 func FuzzFlatten(f *testing.F) {
 	f.Add("f a\nd b\nh c a\ns l ../../etc\nf l/x", "f .wh.a\nf b/.wh..wh..opq\nf l/.wh.x", []byte{})
 	f.Add("s etc/passwd ../x/y\ns x/y z\nf x/z", "s etc/group group\nf etc/group/x", []byte{})
@@ -90,7 +90,7 @@ func FuzzFlatten(f *testing.F) {
 	})
 }
 
-// script makes a layer of lines: a kind, a name, and what it leads to.
+// script makes a layer from lines: a kind, a name, and its target.
 func script(t *testing.T, text string) []byte {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
@@ -110,7 +110,7 @@ func script(t *testing.T, text string) []byte {
 			h.Linkname = words[len(words)-1]
 		}
 		if err := w.WriteHeader(h); err != nil {
-			continue // of an entry that no archive can have
+			continue // from an entry that no archive can have
 		}
 	}
 	if err := w.Close(); err != nil {

@@ -16,15 +16,13 @@ import (
 // ErrCut means that a layer ends before its last entry.
 var ErrCut = errors.New("the machine has not sent all that was changed: its memory may have been full")
 
-// LayerTime replaces a file's time if the time of building means nothing, so that a layer has the same digest
-// whenever it
-// is built.
+// LayerTime replaces a file's time if the time of building means nothing, so that a layer has the same digest whenever
+// it is built.
 var LayerTime = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // CopyLayer copies a layer from a machine, which may have run hostile code, as an archive for Derive. In the copy, no
 // entry leads out of the image, there are no devices, and the paths in without, and all below them, are missing. A
-// complete layer ends with an entry named end, which is not copied. The layer and the copy, in which holes are
-// filled,
+// complete layer ends with an entry named end, which is not copied. The layer and the copy, in which holes are filled,
 // are each bounded by limits.Bytes. CopyLayer returns the copy's digest and the number of its entries.
 func CopyLayer(ctx context.Context, to io.Writer, from io.Reader, limits Limits, without []string,
 	end string) (digest string, entries int, err error) {

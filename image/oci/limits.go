@@ -15,8 +15,7 @@ type Limits struct {
 	Entries int   // entries of all layers together
 	Layers  int
 
-	// Since is when the machine began a layer that CopyLayer copies: newer files get LayerTime. Zero leaves times as
-	// they
+	// Since is when the machine began a layer that CopyLayer copies: newer files get LayerTime. Zero leaves times as they
 	// are.
 	Since time.Time
 }
@@ -55,8 +54,7 @@ func (b *layerReader) Read(p []byte) (int, error) {
 }
 
 // stepsEach bounds the names that are looked at per allowed entry, to find its place and to delete what is hidden.
-// Without the bound, chains of links, and white-outs of the same folder, could have the whole image searched again
-// and
+// Without the bound, chains of links, and white-outs of the same folder, could have the whole image searched again and
 // again.
 const stepsEach = 200
 

@@ -23,7 +23,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// locked are a registry that wants a login, of one kind, with an image tool:1, and how often it saw the right one.
+// locked is a registry that requires a login of one kind, with an image tool:1. It counts correct logins.
 func locked(t *testing.T, kind string) (at string, seen *atomic.Int32) {
 	t.Helper()
 	real := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
@@ -60,7 +60,7 @@ func locked(t *testing.T, kind string) (at string, seen *atomic.Int32) {
 	return strings.TrimPrefix(s.URL, "http://"), seen
 }
 
-// A registry that wants a login gets the one that it has, and no other registry does.
+// A registry that requires a login gets its own, and no other registry does.
 func TestLogin(t *testing.T) {
 	t.Setenv("DOCKER_CONFIG", t.TempDir())
 	for _, kind := range []string{"basic", "token exchange", "token"} {
@@ -110,8 +110,7 @@ func TestLogin(t *testing.T) {
 	}
 }
 
-// Where there is a login from the home's configuration nothing is asked in clear but this host, also where a registry
-// leads to.
+// With a login from the home's configuration, only this host may be asked without TLS, also after a redirect.
 func TestAttackLoginInClear(t *testing.T) {
 	told := errors.New("told")
 	for url, want := range map[string]bool{
@@ -139,7 +138,7 @@ func TestAttackLoginInClear(t *testing.T) {
 	}
 }
 
-// Whoever is on the way to a registry that does not answer with TLS can't say where its login is to be sent.
+// An attacker between us and a registry without TLS can't choose where its login is sent.
 func TestAttackLoginElsewhere(t *testing.T) {
 	ref, err := name.ParseReference("10.1.2.3:5000/tool:1")
 	if err != nil {
@@ -196,8 +195,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// A registry leads nowhere but to the Internet: not to this host or its network for tokens, manifests or layers, and
-// nothing of what is there comes out in an error.
+// A registry may redirect only to the Internet: not to this host or its network for tokens, manifests or layers. No
+// answer from there appears in an error.
 func TestAttackRegistryLeads(t *testing.T) {
 	t.Setenv("DOCKER_CONFIG", t.TempDir())
 	asked := new(atomic.Int32)
@@ -241,7 +240,7 @@ func TestAttackRegistryLeads(t *testing.T) {
 			attack.Check(t, "a registry leads to "+strings.ReplaceAll(to, port, "PORT")+" by "+way.name, "not asked", got)
 		}
 	}
-	// Where the user named the other host, its answers are still in no error.
+	// Even if the user named the other host, its answers are in no error.
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="http://localhost:`+port+`/token",service="x"`)
 		w.WriteHeader(http.StatusUnauthorized)
@@ -257,7 +256,7 @@ func TestAttackRegistryLeads(t *testing.T) {
 	attack.Check(t, "a registry leads to a host that the user named: what its error says", "asked, and answered 403", got)
 }
 
-// What is no answer of a registry, from another port of its own host, is in no error.
+// An invalid answer, from another port of the registry's host, is in no error.
 func TestAttackRegistryAnswers(t *testing.T) {
 	t.Setenv("DOCKER_CONFIG", t.TempDir())
 	for name, answer := range map[string]string{

@@ -39,8 +39,7 @@ type Login struct {
 type Logins func(ctx context.Context, registry string) (*Login, error)
 
 // Pull finds an image in a registry, for an architecture. Its layers are fetched when it is written. logins provides
-// the
-// credentials for the registry; otherwise those of docker login or podman login on this host are used.
+// the credentials for the registry; otherwise those of docker login or podman login on this host are used.
 func Pull(ctx context.Context, reference, arch string, logins Logins) (*Image, error) {
 	ref, err := name.ParseReference(reference)
 	if err != nil {

@@ -28,7 +28,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// made is an image of these layers.
+// made returns an image of these layers.
 func made(t testing.TB, arch, user string, layers ...[]byte) v1.Image {
 	t.Helper()
 	im := empty.Image
@@ -68,7 +68,7 @@ func index(t testing.TB, images ...v1.Image) v1.ImageIndex {
 	return ix
 }
 
-// registryWith is a registry on the loopback; change, if not nil, may answer in its place.
+// registryWith is a registry on loopback; change, if not nil, may answer instead.
 func registryWith(t testing.TB, change func(http.ResponseWriter, *http.Request, http.Handler)) string {
 	t.Helper()
 	real := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
@@ -159,7 +159,7 @@ func pullFailsRows(
 	}
 }
 
-// What a registry can do wrong.
+// Faults of a registry.
 func TestPullFails(t *testing.T) {
 	data := tarOf(t, text("a", "A"))
 	garble := func(part string) func(http.ResponseWriter, *http.Request, http.Handler) {
@@ -221,7 +221,7 @@ func TestPullFails(t *testing.T) {
 			}
 		})
 	}
-	// One that is not there is named, and soon.
+	// The error for a missing registry names it, and comes soon.
 	gone := httptest.NewServer(http.NotFoundHandler())
 	at := strings.TrimPrefix(gone.URL, "http://")
 	gone.Close()
@@ -230,8 +230,8 @@ func TestPullFails(t *testing.T) {
 	}
 }
 
-// An image that is named by its digest is that one, whatever its tag has become; a registry that answers with another
-// is refused, before anything of it is read.
+// A digest names exactly one image, whatever its tag has become. A registry that answers with another image is refused
+// before any layer is read.
 func TestPullPinned(t *testing.T) {
 	ours, theirs := made(t, "amd64", "", tarOf(t, text("a", "ours"))), made(t, "amd64", "", tarOf(t, text("a", "theirs")))
 	digest, err := ours.Digest()
@@ -343,7 +343,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// A folder's layers are opened when they are read, each one alone.
+// A folder's layers are opened one at a time, when they are read.
 func TestOpenKeepsNothingOpen(t *testing.T) {
 	const layers = 200
 	dir := t.TempDir()
@@ -379,7 +379,7 @@ func TestOpenKeepsNothingOpen(t *testing.T) {
 	}
 }
 
-// Indexes that name the same index again and again would be read without an end.
+// Indexes that name the same index again and again would be read forever.
 func TestOpenWide(t *testing.T) {
 	dir := t.TempDir()
 	blobs := filepath.Join(dir, "blobs", "sha256")

@@ -24,7 +24,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// item is an entry of a layer in the making.
+// item is an entry of a new layer.
 type item struct {
 	name, text, link string
 	kind             byte
@@ -96,8 +96,8 @@ func written(t testing.TB, im *Image, limits Limits) (*os.File, Stats, error) {
 	return f, stats, err
 }
 
-// files reads a disk back by another implementation: of each file its text, of a link -> and its
-// target, of a folder a slash behind its name.
+// files reads a disk with another implementation. It returns the text of each file, -> and the target of each link, and
+// a slash after the name of each folder.
 func files(t testing.TB, f *os.File, stats Stats) (list []string) {
 	t.Helper()
 	disk, err := ext4.Read(file.New(f, true), stats.Size, 0, 512)
@@ -145,7 +145,7 @@ func files(t testing.TB, f *os.File, stats Stats) (list []string) {
 	return list
 }
 
-// What layers come to, by the rules of the image specification.
+// The result of layers, by the rules of the image specification.
 func TestLayers(t *testing.T) {
 	long := strings.Repeat("n", 200)
 	for _, tt := range []struct {
@@ -199,7 +199,7 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// tarHeader is a header that says what it likes.
+// tarHeader returns a header with arbitrary fields.
 func tarHeader(name string, kind byte, size string) []byte {
 	h := make([]byte, 512)
 	copy(h, name)
@@ -213,17 +213,17 @@ func tarHeader(name string, kind byte, size string) []byte {
 	return h
 }
 
-// holes is a file that is nothing but a hole.
+// holes is a file that consists of a hole.
 func holes(name string, size int) []byte {
 	var records string
 	for _, r := range []string{"GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.name=" + name, fmt.Sprint("GNU.sparse.realsize=", size)} {
-		records += fmt.Sprintf("%d %s\n", len(r)+4, r) // two digits, a blank and a line's end
+		records += fmt.Sprintf("%d %s\n", len(r)+4, r) // two digits, a space and a line end
 	}
 	block := func(text string) []byte { return append([]byte(text), make([]byte, 512-len(text))...) }
 	return slices.Concat(tarHeader("x", 'x', fmt.Sprintf("%011o", len(records))), block(records), tarHeader(name, '0', "00000001000"), block("0\n"))
 }
 
-// wide is a folder whose files are looked at for each of many white-outs.
+// wide is a folder whose files are searched for each of many white-outs.
 func wide(t *testing.T) []byte {
 	var items []item
 	for i := range 800 {
@@ -350,7 +350,7 @@ func TestHostileLayers(t *testing.T) {
 	}
 }
 
-// A reading that is given up ends at once, and says why.
+// A cancelled read ends at once, and returns the cause.
 func TestWriteCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	why := fmt.Errorf("enough")
@@ -400,11 +400,11 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-// The files that say who users are may be links, to each other or out of the image.
+// The files that define users may be links, to each other or out of the image.
 func TestOwnerByLinks(t *testing.T) {
 	passwd := "app:x:1000:1001:App:/srv/app:/bin/sh\n"
 	for _, c := range []struct {
-		why, says string // "" is the user of the file
+		why, says string // "" is the user from the file
 		layers    [][]byte
 	}{
 		{"an absolute link", "", [][]byte{tarOf(t, text("store/users", passwd), symlink("etc/passwd", "/store/users"))}},
@@ -433,7 +433,7 @@ func TestOwnerByLinks(t *testing.T) {
 	}
 }
 
-// A working directory is a folder, or made; no file of the image gives way to it.
+// A working directory is a folder, or is created; no file of the image is replaced by it.
 func TestWorkingDirectory(t *testing.T) {
 	layer := tarOf(t, text("bin/sh", "S"), symlink("run", "bin/sh"), symlink("w", "srv/w"), dir("srv/w"), symlink("gone", "none"))
 	for where, says := range map[string]string{
@@ -452,7 +452,7 @@ func TestWorkingDirectory(t *testing.T) {
 	}
 }
 
-// fetched counts what is read of a layer, and says when it was closed.
+// fetched counts the read bytes of a layer, and reports when it was closed.
 type fetched struct {
 	io.Reader
 	read   int64
@@ -477,7 +477,7 @@ func (nothing) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A layer that is of no use is not fetched to its end.
+// A useless layer is not fetched to its end.
 func TestFailedLayer(t *testing.T) {
 	bad := &fetched{Reader: io.MultiReader(bytes.NewReader(tarOf(t, text("../x", "x"))), io.LimitReader(nothing{}, 32<<20))}
 	im := &Image{layers: []layer{{diffID: hashOf(nil), digest: hashOf(nil), open: func() (io.ReadCloser, error) { return bad, nil }}}}

@@ -9,8 +9,7 @@ import (
 	"strings"
 )
 
-// builder builds nodes and values from tuples, and counts them: a tuple may be in many places, so that a small log
-// can
+// builder builds nodes and values from tuples, and counts them. A tuple may be in many places, so a small log can
 // describe an endless tree.
 type builder struct {
 	sectors int64 // of the filesystem

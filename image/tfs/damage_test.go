@@ -14,7 +14,7 @@ import (
 	"github.com/diskfs/go-diskfs/filesystem"
 )
 
-// all reads everything that a filesystem shows.
+// all reads everything in a filesystem.
 func all(f fs.FS) error {
 	return fs.WalkDir(f, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.Type() != 0 {
@@ -33,7 +33,7 @@ func all(f fs.FS) error {
 	})
 }
 
-// An image of which any byte was changed is read or refused, and nothing else.
+// An image with any changed byte is read or refused, and has no other effect.
 func TestDamage(t *testing.T) {
 	const size = 1 << 20
 	d := disk(t, size)
@@ -109,7 +109,7 @@ func (w failingFile) WriteAt(p []byte, off int64) (int, error) {
 	return w.WritableFile.WriteAt(p, off)
 }
 
-// A disk that fails at any operation makes an error of it, in writing as in reading.
+// A disk that fails at any operation causes an error, in writing and in reading.
 func TestFailingDisk(t *testing.T) {
 	work := func(d backend.Storage) error {
 		w, err := Create(d, 1<<20, 0, params)
@@ -147,7 +147,7 @@ func TestFailingDisk(t *testing.T) {
 	}
 }
 
-// What TFS can't do, and names that are none, are refused.
+// Features that TFS lacks, and invalid names, are refused.
 func TestRefused(t *testing.T) {
 	w, err := Create(disk(t, 1<<20), 1<<20, 0, params)
 	must(t, err)

@@ -161,8 +161,7 @@ func (f *FileSystem) Close() error {
 const linkSize = 21
 
 // writeLog writes the encoded root tuple as one record: into the extension that is reserved before the data, and the
-// rest
-// after the data.
+// rest after the data.
 func (f *FileSystem) writeLog(tuple []byte) error {
 	first := appendVarint(appendVarint([]byte(magic), version), 1)
 	first = append(first, f.params.UUID[:]...)

@@ -37,9 +37,8 @@ func (f *FileSystem) ReadFile(name string) ([]byte, error) {
 	return io.ReadAll(&handle{f: f, n: n})
 }
 
-// OpenFile opens a file, and creates it with os.O_CREATE. Writing streams to the disk. A Write after a Seek beyond
-// the end
-// leaves a hole.
+// OpenFile opens a file, and creates it with os.O_CREATE. Writing streams to the disk. A Write after a Seek beyond the
+// end leaves a hole.
 func (f *FileSystem) OpenFile(name string, flag int) (filesystem.File, error) {
 	n, err := f.lookup(name)
 	if errors.Is(err, fs.ErrNotExist) && flag&os.O_CREATE != 0 {
@@ -122,9 +121,8 @@ func (h *handle) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// extentAt returns the extent that holds a sector of the file. If there is none, it returns false and the next
-// extent, or
-// an empty one.
+// extentAt returns the extent that holds a sector of the file. If there is none, it returns false and the next extent,
+// or an empty one.
 func (n *node) extentAt(sector int64) (extent, bool) {
 	for i := len(n.extents) - 1; i >= 0; i-- {
 		e := n.extents[i]
@@ -144,8 +142,7 @@ func (n *node) extentAt(sector int64) (extent, bool) {
 	return extent{}, false
 }
 
-// Write writes at the file's end or, after a Seek, beyond it. It can't overwrite data; building an image does not
-// need
+// Write writes at the file's end or, after a Seek, beyond it. It can't overwrite data; building an image does not need
 // that.
 func (h *handle) Write(p []byte) (int, error) {
 	if !h.writable || h.f.closed {

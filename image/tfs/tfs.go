@@ -3,10 +3,9 @@
 //
 // # The format
 //
-// TFS version 5, as the Nanos sources have it (src/tfs/tfs.c and tlog.c for the
-// log, src/runtime/tuple.c for values, read at commit b9c3671 of 2026-07-18), and
-// as images that its kernel booted have shown. Sectors have 512 bytes; sector
-// numbers are relative to the filesystem's start. There are no checksums.
+// This is TFS version 5, from the Nanos sources at commit b9c3671 of 2026-07-18: src/tfs/tfs.c and tlog.c for the log,
+// src/runtime/tuple.c for values. Its kernel has booted images in this format. Sectors have 512 bytes; sector numbers
+// are relative to the filesystem's start. There are no checksums.
 //
 // A filesystem is a log of tuples and, elsewhere, the bytes of files.
 //
@@ -26,9 +25,8 @@
 //
 // A varint is big-endian in groups of seven bits; bit 7 says that more follow.
 //
-// A value begins with a byte: bit 7 immediate, bits 6 to 4 the type, bit 3 more
-// bits follow, bits 2 to 0 the highest bits of a number N whose further bits
-// follow in varint form.
+// A value begins with a byte: bit 7 immediate, bits 6 to 4 the type, bit 3 more bits follow, bits 2 to 0 the highest
+// bits of a number N whose further bits follow in varint form.
 //
 //	type 0  symbol    immediate: N bytes of name, which gets the next id
 //	                  else: the symbol with id N
@@ -39,15 +37,13 @@
 //	type 3  integer   N is the sign, then a varint
 //	type 4  string    N bytes
 //
-// Ids count from 1 over symbols, tuples and vectors as they appear. Id 1 is the
-// root tuple. A type 0 value with N = 0 deletes its key.
+// Ids count from 1 over symbols, tuples and vectors as they appear. Id 1 is the root tuple. A type 0 value with N = 0
+// deletes its key.
 //
-// The root tuple is the root folder, and holds the kernel's configuration
-// beside it. A folder has children:(name:tuple …), a link linktarget:string, a
-// file filelength:integer and extents:(…): the key is the decimal offset in the
-// file in sectors, the value (offset:sector length:sectors allocated:sectors),
-// each an integer or a decimal string. What no extent covers is zeros. There are
-// no modes and no owners.
+// The root tuple is the root folder, and holds the kernel's configuration beside it. A folder has children:(name:tuple
+// …), a link linktarget:string, a file filelength:integer and extents:(…): the key is the decimal offset in the file in
+// sectors, the value (offset:sector length:sectors allocated:sectors), each an integer or a decimal string. Parts
+// without an extent are zeros. There are no modes and no owners.
 package tfs
 
 import (
@@ -107,8 +103,7 @@ type Params struct {
 }
 
 // FileSystem is a TFS on a part of a disk. It satisfies go-diskfs's filesystem.FileSystem. Paths are separated by
-// slashes. fs.FS methods accept no leading slash; for other methods it is optional. Close writes a new filesystem;
-// one
+// slashes. fs.FS methods accept no leading slash; for other methods it is optional. Close writes a new filesystem; one
 // that was read can't be changed.
 //
 // It is not safe for concurrent use.
@@ -143,8 +138,7 @@ type extent struct {
 }
 
 // logSectors is the length of the log extension that is reserved before the data, as in Nanos's own mkfs. Nanos's
-// second
-// boot stage can hold no longer one.
+// second boot stage can hold no longer one.
 const logSectors = 1024
 
 // Create returns a new, empty filesystem on size bytes of b from start on. It overwrites existing data as needed.

@@ -56,7 +56,7 @@ func noise(n int) []byte {
 	return b
 }
 
-// What is written is read back: names, contents, links, holes, attributes.
+// Written data is read back: names, contents, links, holes, attributes.
 func TestRoundTrip(t *testing.T) {
 	const start = 1 << 20
 	d := disk(t, start+64<<20)
@@ -72,7 +72,7 @@ func TestRoundTrip(t *testing.T) {
 		put(t, f, name, content)
 	}
 	must(t, f.Symlink("node", "/usr/bin/link"))
-	// Two files written by turns, in odd pieces.
+	// Two files written in turns, in odd pieces.
 	a, err := f.OpenFile("a", os.O_CREATE|os.O_RDWR)
 	must(t, err)
 	b, err := f.OpenFile("b", os.O_CREATE|os.O_RDWR)
@@ -126,7 +126,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// It is an fs.FS as the standard library wants one.
+// It is an fs.FS that passes the standard library's test.
 func TestFS(t *testing.T) {
 	d := disk(t, 4<<20)
 	f, err := Create(d, 4<<20, 0, Params{})
@@ -182,7 +182,7 @@ func TestDeterministic(t *testing.T) {
 	build(0xff)
 }
 
-// More names than one log extension holds.
+// More names than one log extension can hold.
 func TestLongLog(t *testing.T) {
 	d := disk(t, 64<<20)
 	f, err := Create(d, 64<<20, 0, Params{})
@@ -204,8 +204,8 @@ func TestLongLog(t *testing.T) {
 	}
 }
 
-// A disk that Nanos's own mkfs wrote, as NANOS.md shows it: a file "a" of two
-// bytes, extents and length merged in by later records.
+// A disk written by Nanos's own mkfs, as NANOS.md shows it: a file "a" of two bytes, with extents and length merged in
+// by later records.
 func TestReadMkfs(t *testing.T) {
 	d := disk(t, 2621440)
 	w, err := d.Writable()
@@ -232,7 +232,7 @@ func TestReadMkfs(t *testing.T) {
 	}
 }
 
-// The encoding against the worked bytes of the same page.
+// The encoding against the sample bytes of the same page.
 func TestEncode(t *testing.T) {
 	e := encoder{symbols: map[string]uint64{}, next: 1}
 	must(t, e.value(Tuple{{"children", Tuple{{"a", Tuple{}}}}, {"program", "/a"}, {"children", int64(3073)}}))
@@ -305,8 +305,7 @@ func (m memory) ReadAt(p []byte, off int64) (int, error)      { return m.Reader.
 func (m memory) Read(p []byte) (int, error)                   { return m.Reader.Read(p) }
 func (m memory) Seek(offset int64, whence int) (int64, error) { return m.Reader.Seek(offset, whence) }
 
-// Whatever is on a disk, reading it ends, in bounded memory, and what it shows can
-// be walked.
+// Reading any disk ends, in limited memory, and its entries can be walked.
 func FuzzRead(f *testing.F) {
 	d := disk(f, 1<<20)
 	w, err := Create(d, 1<<20, 0, params)
@@ -344,8 +343,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// A tuple that is in two places at each of a hundred levels describes more files
-// than there are atoms.
+// A tuple that is in two places at each of a hundred levels describes more files than there are atoms.
 func TestTreeBomb(t *testing.T) {
 	d := disk(t, 4<<20)
 	f, err := Create(d, 4<<20, 0, Params{})
@@ -386,7 +384,7 @@ func TestTreeBomb(t *testing.T) {
 	}
 }
 
-// Another writer of the format: Nanos's own mkfs, where this machine has one.
+// Another writer of the format: Nanos's own mkfs, if this machine has it.
 func TestMkfs(t *testing.T) {
 	mkfs := os.Getenv("NANOS_MKFS")
 	if mkfs == "" {

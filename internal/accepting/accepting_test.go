@@ -12,7 +12,7 @@ import (
 	"github.com/unitask/unitask/internal/accepting"
 )
 
-// What a host lacks for a moment is waited for; the end of the listener is the end.
+// A temporary shortage of the host is waited for; the end of the listener ends the wait.
 func TestNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		full := &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", syscall.EMFILE)}

@@ -44,7 +44,7 @@ const Patience = time.Minute
 const (
 	byCaller  = "the caller of the run" // IO.Approve: a terminal, an MCP client
 	byCommand = "unitask approve"
-	byBefore  = policy.ApprovedFile // it was always allowed
+	byBefore  = policy.ApprovedFile // the connection was always allowed
 )
 
 // Clock does not count the time while a machine is stopped.
@@ -141,7 +141,7 @@ func (a *Asker) TakeMachine(m *machine.Machine) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.machine = m
-	if m != nil && len(a.Live.Taken) > 0 { // maybe since it was begun
+	if m != nil && len(a.Live.Taken) > 0 { // they may have changed since its start
 		m.SetRules(a.Live.Rules(a.Upstream, a.Granted))
 	}
 }
@@ -249,7 +249,7 @@ func (a *Asker) before(about netstack.Question) (netstack.Answer, bool) {
 	return said, true
 }
 
-// attended reports whether the starter of a run by this interface may give answers that are remembered.
+// attended reports whether the starter of a run by this interface may give permanent answers.
 func attended(via record.Via) bool { return via == run.ViaCLI || via == run.ViaAPI }
 
 // put opens a question until somebody answers it, or its time is over.

@@ -27,8 +27,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// An answer is one of those that there are, from whoever gives it first, in time, while the run
-// lasts; and nothing else is an answer.
+// An answer is one of the listed answers. The first in time counts, while the run lasts. Nothing else is an answer.
 func TestAttackAnswers(t *testing.T) {
 	never := func(ctx context.Context, _ run.Question) run.Verdict { <-ctx.Done(); return run.AllowRun }
 	says := func(v run.Verdict) func(context.Context, run.Question) run.Verdict {
@@ -107,7 +106,7 @@ func TestAttackAnswers(t *testing.T) {
 	attack.Check(t, "what is taken of two answers", "deny", string(a.open.said))
 }
 
-// asking is a run's folder in a home of its own, with a question that is open.
+// asking makes a run's folder in a separate home, with an open question.
 func asking(t *testing.T, id string) (c *Client, dir string, a *Asker) {
 	t.Helper()
 	c = &Client{Records: record.Open(filepath.Join(testdir.Private(t), "runs"))}
@@ -129,8 +128,7 @@ func asking(t *testing.T, id string) (c *Client, dir string, a *Asker) {
 	return c, dir, a
 }
 
-// What comes to the socket that is no answer gets none, and holds up nobody; runs that died leave
-// sockets, which ask nothing.
+// Invalid data on the socket gets no answer, and delays nobody. Dead runs leave sockets without a question.
 func TestAttackApprovalSocket(t *testing.T) {
 	const id = "20261123T000000-aaaaaaaa"
 	c, dir, a := asking(t, id)
@@ -147,7 +145,7 @@ func TestAttackApprovalSocket(t *testing.T) {
 			_, _ = io.WriteString(conn, junk)
 			_ = conn.(*net.UnixConn).CloseWrite()
 		}()
-		got, _ := io.ReadAll(conn) // a reset, where we have not read all of it
+		got, _ := io.ReadAll(conn) // a reset, if we have not read all of it
 		conn.Close()
 		attack.Check(t, "to the socket of a question: "+name, "", string(got))
 	}
@@ -180,7 +178,7 @@ func TestAttackApprovalSocket(t *testing.T) {
 		}
 		attack.Check(t, "an answer to a run that is gone: "+other, "refused", got)
 	}
-	for { // until the connections above have been let go
+	for { // until the connections above are closed
 		list, err := c.Questions(t.Context())
 		if err != nil || len(list) > 1 {
 			t.Fatal(list, err)
@@ -201,8 +199,8 @@ func TestAttackApprovalSocket(t *testing.T) {
 	attack.Check(t, "what the run is told after all that", "allow", string(a.open.said))
 }
 
-// crowd has more processes connect to a run's socket than it takes at once: those that it takes are told only once they
-// have asked.
+// crowd connects more processes to a run's socket than it accepts at once. The accepted ones get data only after a
+// request.
 func crowd(t *testing.T, socket string) {
 	t.Helper()
 	var held []net.Conn
@@ -222,7 +220,7 @@ func crowd(t *testing.T, socket string) {
 			closed <- true
 		}()
 	}
-	for range len(held) - maxApprovers { // are more than there is room for
+	for range len(held) - maxApprovers { // exceed the room
 		<-closed
 	}
 	attack.Check(t, "processes that are told before they have asked", "0", fmt.Sprint(len(answers)))
@@ -240,8 +238,7 @@ func crowd(t *testing.T, socket string) {
 	}
 }
 
-// Another user's process gets no answer from the socket and is heard no answer, though the
-// folders are open to it.
+// Another user's process gets no answer from the socket and can give none, although the folders are open to it.
 func TestAttackApprovalStranger(t *testing.T) {
 	perl, err := exec.LookPath("perl")
 	if err != nil || os.Getuid() != 0 {
@@ -286,8 +283,8 @@ func TestAttackApprovalStranger(t *testing.T) {
 	}
 }
 
-// What was allowed for good is so for the same user's runs under the same ceiling, and for no other; where it can't be
-// written it is allowed for the run, and said.
+// A permanent permission applies to the same user's runs under the same ceiling, and to no others. If it can't be
+// written, it applies to the run only, with a message.
 func TestAttackAlways(t *testing.T) {
 	home := testdir.Private(t)
 	of := func(ceiling, owner string, via record.Via) *Asker {

@@ -21,10 +21,10 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Whether an id is another caller's, has ended, or never was, is not told.
+// The answer does not reveal whether an id is another caller's, has ended, or never existed.
 func TestAttackPolicyOfAnother(t *testing.T) {
 	const id = "20261123T000000-aaaaaaaa"
-	c, _, a := asking(t, id) // its record has no owner: it is nobody's
+	c, _, a := asking(t, id) // its record has no owner: it belongs to nobody
 	a.Live = &egress.LiveRules{}
 	for _, row := range []struct{ name, owner, id string }{
 		{"another caller's", "alice", id}, {"the user's, of what is nobody's", "", id},
@@ -40,7 +40,7 @@ func TestAttackPolicyOfAnother(t *testing.T) {
 		)
 	}
 	var group sync.WaitGroup
-	for range 20 { // beside questions and answers; it has no machine
+	for range 20 { // besides questions and answers; it has no machine
 		group.Go(func() { a.handle(asked{Policy: &run.PolicyChange{DenyNet: []string{"a.example"}}}) })
 		group.Go(func() { a.handle(asked{}) })
 	}
@@ -53,7 +53,8 @@ func TestAttackPolicyOfAnother(t *testing.T) {
 	)
 }
 
-// A change or an answer that a run was sent and did not confirm may hold. Nobody is told that there is no such run.
+// A change or an answer that a run received and did not confirm may be in effect. The error does not say that there is
+// no such run.
 func TestAttackPolicyUnconfirmed(t *testing.T) {
 	const id = "20261123T000000-aaaaaaaa"
 	for _, row := range []struct {
@@ -107,7 +108,7 @@ func TestAttackPolicyUnconfirmed(t *testing.T) {
 	}
 }
 
-// A process that connects and says nothing does not hold up the end of a run; one that is owed an answer gets it.
+// A silent connected process does not delay the end of a run; one that waits for an answer gets it.
 func TestAttackSilentProcess(t *testing.T) {
 	_, dir, a := asking(t, "20261123T000000-aaaaaaaa")
 	a.talk = time.Hour

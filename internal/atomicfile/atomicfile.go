@@ -12,8 +12,8 @@ import (
 	"syscall"
 )
 
-// Write replaces or creates a file. The file is on the disk before any file created later; use Fill with File.Sync for
-// data that must survive a power failure.
+// Write replaces or creates a file. The file is on the disk before any file created later. For data that must survive a
+// power failure, use Fill with File.Sync.
 func Write(name string, text []byte, perm fs.FileMode) error {
 	return Fill(name, perm, func(f *os.File) error {
 		_, err := f.Write(text)

@@ -60,7 +60,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// A folder goes from where it was in one step, and stays there where there is no room for another name.
+// A folder moves in one step, and stays in place if there is no room for another name.
 func TestSetAside(t *testing.T) {
 	defer func(r func(from, to string) error) { rename = r }(rename)
 	dir := t.TempDir()

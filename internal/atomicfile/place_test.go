@@ -11,13 +11,13 @@ import (
 	"testing"
 )
 
-// ways are all that Place knows, each of which must do alone.
+// ways are all methods of Place; each must work alone.
 func ways() map[string]func(*os.Root, string, string) error {
 	return map[string]func(*os.Root, string, string) error{"place": Place, "rename": renameFree, "link": linkFree,
 		"reserve": reserveFree}
 }
 
-// A name that is taken stays what it is, whatever has it; one that is free is given.
+// A taken name keeps its file, whatever it is; a free one is given.
 func TestPlace(t *testing.T) {
 	for way, place := range ways() {
 		for _, taken := range []string{"nothing", "file", "folder", "link", "dangling"} {
@@ -63,7 +63,7 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// A file that takes the name while it is given is never replaced.
+// A file that takes the name in the meantime is never replaced.
 func TestPlaceRace(t *testing.T) {
 	for way, place := range ways() {
 		t.Run(way, func(t *testing.T) {

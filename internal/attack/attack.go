@@ -1,6 +1,6 @@
 // Package attack is the common part of all attack suites. Each attack is a row: its name, the expected outcome, and the
 // actual one. The rows are part of ordinary tests. Suites have names that begin with TestAttack: `make attack` runs
-// these and prints their rows as one table; CI has a table of the rows of all tests.
+// these and prints their rows as one table. CI prints a table with the rows of all tests.
 package attack
 
 import (
@@ -13,8 +13,8 @@ import (
 // Mark begins the line that a row leaves in the output of go test.
 const Mark = "attack: "
 
-// Check reports one attack. It fails the test where got, what was seen, is not want,
-// what must hold. The three are printed quoted, so hostile text can't forge rows.
+// Check reports one attack. It fails the test if got, the outcome, differs from want, the required outcome. It prints
+// all three quoted, so hostile text can't forge rows.
 func Check(t testing.TB, name, want, got string) {
 	t.Helper()
 	t.Log(Mark + quote(name) + " " + quote(want) + " " + quote(got))
@@ -23,11 +23,11 @@ func Check(t testing.TB, name, want, got string) {
 	}
 }
 
-// most bounds a string in a row, in bytes, of which each is four at most when it is quoted: test2json cuts lines of 4
-// KiB.
+// most limits a string in a row, in bytes. Quoting turns one byte into four at most, and test2json cuts lines at 4 KiB.
 const most = 250
 
-// quote returns a string in a row; of a long one the beginning, its length and the beginning of its digest.
+// quote returns a string for a row. It shortens a long string to its beginning, its length and the beginning of its
+// digest.
 func quote(s string) string {
 	if len(s) > most {
 		s = fmt.Sprintf("%s… of %d bytes, %.4x", s[:most], len(s), sha256.Sum256([]byte(s)))

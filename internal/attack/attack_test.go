@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// recorder has what a test logs, and whether it failed.
+// recorder records a test's log, and whether it failed.
 type recorder struct {
 	testing.TB
 	log    []string
@@ -16,7 +16,8 @@ func (r *recorder) Helper()               {}
 func (r *recorder) Log(args ...any)       { r.log = append(r.log, args[0].(string)) }
 func (r *recorder) Errorf(string, ...any) { r.failed = true }
 
-// However long a row's strings are, it is a line that test2json leaves whole, and differs where they do.
+// However long a row's strings are, it is one line that test2json leaves complete. Different strings give different
+// lines.
 func TestLongRows(t *testing.T) {
 	long := strings.Repeat("\x00", 1<<20)
 	for _, row := range []struct{ want, got string }{{long, long}, {long, long + "x"}, {"shut", long}} {

@@ -9,9 +9,9 @@ import (
 	"text/tabwriter"
 )
 
-// Table is the rows that the output of go test has.
+// Table collects the rows in the output of go test.
 type Table struct {
-	Through int // rows whose outcome was not the expected one
+	Through int // rows with another outcome than expected
 
 	rows []row
 }
@@ -20,7 +20,7 @@ type row struct{ room, name, want, got string }
 
 func (r row) through() bool { return r.got != r.want }
 
-// Add takes a line of a package's output, which most often has no row.
+// Add takes a line of a package's output. Most lines contain no row.
 func (t *Table) Add(pkg, line string) {
 	_, rest, ok := strings.Cut(line, Mark)
 	if list := unquote(rest); ok && len(list) == 3 {
@@ -32,7 +32,7 @@ func (t *Table) Add(pkg, line string) {
 	}
 }
 
-// Rows returns how many there are.
+// Rows returns the number of rows.
 func (t *Table) Rows() int { return len(t.rows) }
 
 // Print writes the rows in columns.
@@ -49,7 +49,7 @@ func (t *Table) Print(w io.Writer) {
 	out.Flush()
 }
 
-// Counts returns the table in a line.
+// Counts returns a summary of the table in one line.
 func (t *Table) Counts() string {
 	return fmt.Sprintf("%d attacks, %d got through", t.Rows(), t.Through)
 }
@@ -68,7 +68,7 @@ func unquote(s string) (list []string) {
 	}
 }
 
-// clip is one cell: control characters shown, 60 runes at most.
+// clip returns the text of one cell: at most 60 runes, with control characters escaped.
 func clip(s string) string {
 	quoted := strconv.Quote(s)
 	r := []rune(quoted[1 : len(quoted)-1])

@@ -124,7 +124,7 @@ func TestAttackAudit(t *testing.T) {
 		}
 	}
 	change := edit(func(l []string) []string { l[3] = strings.Replace(l[3], "run3", "run4", 1); return l })
-	// anew writes hashes and index for the lines that there are.
+	// anew writes hashes and index for the existing lines.
 	anew := func(dir string) {
 		var made kept
 		var index, hashes []byte
@@ -172,14 +172,14 @@ func TestAttackAudit(t *testing.T) {
 			c.head = c.want
 		}
 		attack.Check(t, "the audit log, with a head: "+c.name, c.head, verify(head, c.head))
-		if strings.HasPrefix(c.want, "the audit log") { // an entry more does not make it right again
+		if strings.HasPrefix(c.want, "the audit log") { // another entry does not repair it
 			_ = l.Append(Entry{Kind: RunEnded})
 			attack.Check(t, "the audit log, and an entry more: "+c.name, c.want, verify("", c.want))
 		}
 	}
 }
 
-// plan writes what an append writes first.
+// plan writes the first data of an append.
 func plan(t *testing.T, dir string, n, end uint64, text string) {
 	t.Helper()
 	rest := append(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, n), end), text...)

@@ -45,7 +45,7 @@ const (
 	PackagesAdded    Kind = "packages.added"
 	PackagesRemoved  Kind = "packages.removed"
 	PolicyDenied     Kind = "policy.denied"    // parts of a request that were not granted
-	PolicyChanged    Kind = "policy.changed"   // of a run under way
+	PolicyChanged    Kind = "policy.changed"   // of a current run
 	SecretGranted    Kind = "secret.granted"   // to the code, or bound to hosts
 	SecretUsed       Kind = "secret.used"      // went to hosts that it is bound to
 	SecretExposed    Kind = "secret.exposed"   // found in answers whose requests did not carry it, or in output
@@ -103,7 +103,7 @@ const (
 	hashesFile   = "hashes"
 	indexFile    = "index"
 	keyFile      = "key"      // signs heads
-	verifierFile = "verifier" // checks them
+	verifierFile = "verifier" // checks heads
 	pendingFile  = "pending"  // what is being appended
 	lockFile     = "lock"
 	keyName      = "unitask-audit"
@@ -212,10 +212,10 @@ func (l Log) ReadFrom(before int64, each func(n int64, line []byte) error) error
 		return err
 	}
 	defer text.Close()
-	begin, end, skipped := int64(0), int64(math.MaxInt64), int64(0) // of a log that does not fit together, all that is there
+	begin, end, skipped := int64(0), int64(math.MaxInt64), int64(0) // for a log with inconsistent files, all that exists
 	if f, done, err := l.open(); err == nil {
 		if f.check() == nil {
-			end = f.end // what is behind it is being written
+			end = f.end // the rest is still being written
 			if before > f.n {
 				done()
 				return fmt.Errorf("the log has %d lines, and had %d: it is another one now", f.n, before)

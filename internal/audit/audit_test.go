@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// filled is a log with so many lines, and the folder's name.
+// filled returns a log with n lines, and the folder's name.
 func filled(t *testing.T, n int) (Log, string) {
 	t.Helper()
 	home := t.TempDir()
@@ -70,7 +70,7 @@ func TestAppend(t *testing.T) {
 	}
 }
 
-// Many at once write whole lines, each once.
+// Many processes at once write complete lines, each once.
 func TestAppendAtOnce(t *testing.T) {
 	l, _ := filled(t, 0)
 	var group sync.WaitGroup
@@ -83,7 +83,7 @@ func TestAppendAtOnce(t *testing.T) {
 			}
 		})
 	}
-	for range 20 { // in between everything is whole, too
+	for range 20 { // in between everything is complete, too
 		if _, err := l.Verify("", ""); err != nil {
 			t.Error(err)
 		}
@@ -94,8 +94,8 @@ func TestAppendAtOnce(t *testing.T) {
 	}
 }
 
-// A process that dies while it appends leaves everything or nothing, whatever it did last, and
-// that is never taken for the work of somebody else.
+// A process that dies during an append leaves all or nothing, whatever it did last. The result never counts as a
+// manipulation.
 func TestCrash(t *testing.T) {
 	l, dir := filled(t, 4)
 	files := []string{"log.jsonl", "hashes", "index"}
@@ -122,8 +122,7 @@ func TestCrash(t *testing.T) {
 	lines := string(after[0][len(before[0]):])
 	plan(t, dir, 4, uint64(len(before[0])), lines)
 	planned := read("pending")
-	// state has files as a crash leaves them, and says what verify then makes of it, and of an
-	// entry more.
+	// state makes files as a crash leaves them. It returns verify's result, also after one more entry.
 	state := func(pending []byte, now [3][]byte) string {
 		for i, name := range files {
 			if err := os.WriteFile(filepath.Join(dir, name), now[i], 0o600); err != nil {
@@ -162,7 +161,7 @@ func TestCrash(t *testing.T) {
 			check(name, cut, all, state(planned, now))
 		}
 		now[i] = after[i]
-		// A power cut may leave one file and not another, and rooms without content.
+		// A power failure may lose some files, and leave empty blocks.
 		one := before
 		one[i] = after[i]
 		check(name+" alone", 0, all, state(planned, one))
@@ -172,8 +171,8 @@ func TestCrash(t *testing.T) {
 	check("no crash", 0, all, state(nil, after))
 }
 
-// What there was no room for is written when there is, or not at all. The limit holds for the
-// whole process, and go test has this one keep a file of its own: the test is another's.
+// An entry without room is written once there is room, or not at all. The limit applies to the whole process, and go
+// test makes this process write its own file, so another process runs the test.
 func TestDiskFull(t *testing.T) {
 	const variable = "UNITASK_TEST_AUDIT_FULL"
 	if os.Getenv(variable) == "" {
@@ -216,7 +215,7 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// Processes that are killed while they append leave whole appends.
+// Processes that are killed while they append leave complete appends.
 func TestKilled(t *testing.T) {
 	const variable = "UNITASK_TEST_AUDIT"
 	if home := os.Getenv(variable); home != "" {
@@ -260,7 +259,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// Who asks for too much of one thing hides nothing else.
+// A caller with too many requests of one kind hides nothing else.
 func TestTooLong(t *testing.T) {
 	long := strings.Repeat("x", maxLine)
 	for _, c := range []struct {
@@ -305,7 +304,7 @@ func appendTo(t *testing.T, dir, name string, text []byte) {
 	}
 }
 
-// Kinds has all kinds that there are.
+// Kinds has all existing kinds.
 func TestKinds(t *testing.T) {
 	text, err := os.ReadFile("audit.go")
 	if err != nil {
@@ -324,7 +323,7 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// Whether there is room is asked without a trace in the log.
+// The check for room leaves no trace in the log.
 func TestRoom(t *testing.T) {
 	l := In(t.TempDir())
 	for i := range 3 {
@@ -338,7 +337,8 @@ func TestRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(l.name(pendingFile), make([]byte, maxLine), 0o600); err != nil { // who asked was killed
+	// the checking process was killed
+	if err := os.WriteFile(l.name(pendingFile), make([]byte, maxLine), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := l.Len(); n != 3 || err != nil {

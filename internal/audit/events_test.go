@@ -13,7 +13,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// next are the ids of the events that are new.
+// next returns the ids of the new events.
 func next(t *testing.T, e *Events, after int64) (ids []string, err error) {
 	t.Helper()
 	err = e.Next(after, func(text []byte) error {
@@ -27,7 +27,7 @@ func next(t *testing.T, e *Events, after int64) (ids []string, err error) {
 	return ids, err
 }
 
-// Each entry is one event, and given once.
+// Each entry is one event, delivered once.
 func TestEvents(t *testing.T) {
 	l, dir := filled(t, 3)
 	var event []byte

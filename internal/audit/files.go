@@ -21,7 +21,7 @@ import (
 // files are the open files of a log, whose lock is held.
 type files struct {
 	lines, hashes, index *os.File
-	pending              *os.File // the append under way
+	pending              *os.File // the current append
 	n                    int64    // lines
 	end                  int64    // of these
 }
@@ -164,7 +164,7 @@ func (f *files) redo() error {
 	}
 	if sum := sha256.Sum256(plan[min(pendingLines, len(plan)):]); len(plan) < pendingText ||
 		len(plan) > pendingText+maxAppend || !bytes.Equal(sum[:], plan[:pendingLines]) {
-		return f.pending.Truncate(0) // nothing else was begun
+		return f.pending.Truncate(0) // nothing else was started
 	}
 	text := plan[pendingText:]
 	f.n, f.end = int64(binary.BigEndian.Uint64(plan[pendingLines:])), int64(binary.BigEndian.Uint64(plan[pendingEnd:]))

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// TamperError says what of the log is not as it was written.
+// TamperError describes how the log differs from what was written.
 type TamperError struct {
-	Line   int64 // the first one, from 1 on; 0 if none can be named
+	Line   int64 // the first changed line, from 1 on; 0 if it is unknown
 	Reason string
 }
 
@@ -27,9 +27,9 @@ func (e *TamperError) Error() string {
 	return "the audit log " + e.Reason
 }
 
-// Verify makes the tree of all lines again and holds it against the hashes that were written
-// with them, and against a head that was kept elsewhere ("" is none), which must be signed by
-// key, or by the log's own key if that is "". It returns how many lines there are.
+// Verify computes the tree of all lines again. It compares the tree with the hashes that were written with the lines,
+// and with a head that was stored elsewhere ("" means none). The head must be signed by key, or by the log's own key if
+// key is "". Verify returns the number of lines.
 func (l Log) Verify(head, key string) (n int64, err error) {
 	if _, err := os.Stat(l.dir); errors.Is(err, fs.ErrNotExist) && head == "" {
 		return 0, nil
@@ -42,7 +42,7 @@ func (l Log) Verify(head, key string) (n int64, err error) {
 	}
 	defer done()
 	err = lines(f.lines, func(i int64, line []byte) error {
-		stored, err := tlog.StoredHashes(i, line, f) // of hashes that were found to be right
+		stored, err := tlog.StoredHashes(i, line, f) // from hashes that are already verified
 		var kept []tlog.Hash
 		if err == nil {
 			kept, err = f.ReadHashes(span(tlog.StoredHashIndex(0, i), len(stored)))
@@ -75,7 +75,7 @@ func (l Log) Verify(head, key string) (n int64, err error) {
 	return n, l.holds(f, n, head, key)
 }
 
-// span are so many numbers from one on.
+// span returns n numbers from one on.
 func span(from int64, n int) []int64 {
 	list := make([]int64, n)
 	for i := range list {
@@ -84,7 +84,7 @@ func span(from int64, n int) []int64 {
 	return list
 }
 
-// holds says whether the tree of n lines begins with that of a head.
+// holds returns an error unless the tree of n lines begins with a head's tree.
 func (l Log) holds(made tlog.HashReader, n int64, head, key string) (err error) {
 	if key == "" {
 		if key, err = l.Verifier(); err != nil {

@@ -2,15 +2,16 @@ package bounded
 
 import "reflect"
 
-// Limits bound the fields of a value that somebody else sent.
+// Limits bound the fields of a value that another party sent.
 type Limits struct {
 	Text   int   // bytes of a text
 	List   int   // elements of a list, and entries of a map
-	Number int64 // the most that an integer may be; none may be less than -1
+	Number int64 // largest integer; the smallest is always -1
 }
 
-// Fields cuts each exported field of what v points to, however deep, to the limits: texts as Text does. It leaves bytes
-// and floating-point numbers as they are. A map's keys are not changed: entries with a longer key go.
+// Fields cuts each exported field of what v points to, at every depth, to the limits. It cuts texts as Text does. It
+// leaves bytes and floating-point numbers unchanged. It also leaves a map's keys unchanged, but removes entries with a
+// longer key.
 func Fields(v any, limits Limits) { limits.bound(reflect.ValueOf(v)) }
 
 func (l Limits) bound(v reflect.Value) {

@@ -28,7 +28,7 @@ type outer struct {
 
 type kind string
 
-// Each field is bounded, however deep, and what is within the limits stays as it is.
+// Each field is limited, at every depth, and values within the limits stay unchanged.
 func TestFields(t *testing.T) {
 	long := strings.Repeat("x", 20)
 	now := time.Now()

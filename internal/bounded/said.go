@@ -5,20 +5,21 @@ import (
 	"strings"
 )
 
-// login is what stands before the host of an address, also where that is escaped as in JSON or in a URL, where a quote
-// in a password ends what address finds, and where several addresses follow on each other.
+// login matches the login before the host of an address. It also matches one escaped as in JSON or a URL, one with a
+// quote in the password (which ends what address finds), and several addresses in a row.
 var login = regexp.MustCompile(`(//|\\/\\/|%2[fF]%2[fF])(?:[^\s/?#\\]|\\[^\s/?#])*(?:@|%40)`)
 
-// bareLogin is one of an address without a scheme, as proxies may have, which has a port. Up to a slash a password is
-// more than digits: it would be a port, and what follows a path.
+// bareLogin matches the login of an address without a scheme, such as a proxy's with a port. Before a slash, the
+// password must not consist of digits only: digits would be a port, followed by a path.
 var bareLogin = regexp.MustCompile(`[^\s"'/@:=]+:(?:[^\s/@]+|\d*[^\s/\d]\S*?)@` +
 	`((?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%\w+)?\]):\d{1,5})\b`)
 
-// address is the beginning of a URL, up to what ends it in a message.
+// address matches the beginning of a URL, up to a character that ends a URL in a message.
 var address = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>` + "`" + `\x{2018}-\x{201f}]+`)
 
-// Said returns what a tool or a server said, as Text does, for people to read. It leaves out the login and the query of
-// each address: a tool quotes the proxy or the registry that it was configured with, a registry one that it signed.
+// Said returns the message of a tool or a server, limited as Text does, for people to read. It leaves out the login and
+// the query of each address. A tool may quote the proxy or registry in its configuration, and a registry may quote a
+// signed URL.
 func Said(text string, limit int) string {
 	text = bareLogin.ReplaceAllString(login.ReplaceAllString(text, "$1"), "$1")
 	return Text(address.ReplaceAllStringFunc(text, hideLogin), limit)
@@ -35,7 +36,7 @@ func hideLogin(url string) string {
 	_, port, colon := strings.Cut(host[strings.LastIndexByte(host, ']')+1:], ":")
 	at := strings.LastIndexByte(host, '@')
 	if at < 0 && colon &&
-		strings.Trim(port, "0123456789") != "" { // a password with a slash in it, which no address has
+		strings.Trim(port, "0123456789") != "" { // a password with a slash in it, which a valid address can't have
 		at = strings.LastIndexByte(rest, '@')
 	}
 	rest = rest[at+1:]

@@ -9,7 +9,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// What tools and servers say names addresses without their logins and queries.
+// Messages of tools and servers contain addresses without their logins and queries.
 func TestAttackSaid(t *testing.T) {
 	for _, row := range []struct{ name, text, want string }{
 		{"a password", "no route to http://user:secret@proxy.example:3128/", "no route to http://proxy.example:3128/"},

@@ -7,11 +7,11 @@ import (
 	"github.com/unitask/unitask/internal/tail"
 )
 
-// Stream passes an output stream of a guest on up to a limit and drops the rest. A guest that prints
-// without end costs neither memory nor disk, and does not wait.
+// Stream passes on an output stream of a guest up to a limit and drops the rest. A guest that prints without end fills
+// neither memory nor disk, and is not blocked.
 type Stream struct {
 	Truncated bool        // more came than the limit
-	Tail      tail.Buffer // the end, for diagnosis; also of what was dropped
+	Tail      tail.Buffer // the end of the stream, for diagnosis; includes dropped bytes
 
 	left      int64
 	record    io.Writer
@@ -19,10 +19,11 @@ type Stream struct {
 	collected *bytes.Buffer // when out is nil
 }
 
-// tailSize holds V8's report of a full heap, a few kilobytes before the end.
+// tailSize is enough for V8's report of a full heap, which comes a few kilobytes before the end.
 const tailSize = 16 << 10
 
-// NewStream returns a Stream that writes the first limit bytes to record and out. A nil out is a buffer (Bytes).
+// NewStream returns a Stream that writes the first limit bytes to record and out. With a nil out, a buffer collects
+// them (Bytes).
 func NewStream(limit int64, record, out io.Writer) *Stream {
 	c := &Stream{left: limit, record: record, out: out, Tail: tail.Buffer{Size: tailSize}}
 	if out == nil {
@@ -32,7 +33,7 @@ func NewStream(limit int64, record, out io.Writer) *Stream {
 	return c
 }
 
-// Write fails only when the caller's writer does.
+// Write fails only if the caller's writer fails.
 func (c *Stream) Write(p []byte) (int, error) {
 	n := len(p)
 	_, _ = c.Tail.Write(p)
@@ -51,13 +52,13 @@ func (c *Stream) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// WriteError is an error of the writer to which a caller's output goes.
+// WriteError is an error of the writer that receives a caller's output.
 type WriteError struct{ Err error }
 
 func (e *WriteError) Error() string { return e.Err.Error() }
 func (e *WriteError) Unwrap() error { return e.Err }
 
-// Restart forgets what was collected, and begins with a new limit.
+// Restart forgets the collected bytes, and starts again with a new limit.
 func (c *Stream) Restart(limit int64) {
 	c.left, c.Truncated = limit, false
 	if c.collected != nil {
@@ -65,7 +66,7 @@ func (c *Stream) Restart(limit int64) {
 	}
 }
 
-// Bytes returns what was collected, nil if there is a writer for it.
+// Bytes returns the collected bytes, or nil if the Stream has a writer.
 func (c *Stream) Bytes() []byte {
 	if c.collected == nil {
 		return nil

@@ -4,7 +4,7 @@ package bounded
 
 import "strings"
 
-// Text returns the first limit bytes of a text, with ? in place of control characters and of what is not UTF-8.
+// Text returns the first limit bytes of a text, with ? in place of control characters and invalid UTF-8.
 func Text(text string, limit int) string {
 	if len(text) > limit {
 		text = text[:limit]

@@ -6,7 +6,7 @@ import "io"
 type Head struct {
 	To   io.Writer
 	Left int64
-	More string // is written once Left bytes have come
+	More string // is written after the first Left bytes
 }
 
 func (h *Head) Write(p []byte) (int, error) {
@@ -20,7 +20,7 @@ func (h *Head) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Writer passes on the first Left bytes, and fails with Err where there are more.
+// Writer passes on the first Left bytes, and fails with Err if more come.
 type Writer struct {
 	To   io.Writer
 	Left int64

@@ -21,7 +21,7 @@ import (
 )
 
 // Prune removes containers' images without a name, and images that runs would build again. The name of a custom image
-// leads to its latest build. Images of runs under way and of paused sessions stay, and so does what the rule spares.
+// leads to its latest build. Images of current runs and of paused sessions stay, and so does what the rule spares.
 func (cat *Catalog) Prune(ctx context.Context, rule disuse.Rule) (freed disuse.Freed, err error) {
 	held, err := cat.LockCustom(ctx) // a build's container has no name yet
 	if err != nil {
@@ -87,7 +87,7 @@ func (cat *Catalog) Prune(ctx context.Context, rule disuse.Rule) (freed disuse.F
 	return freed, nil
 }
 
-// ErrInUse means that a run under way or a paused session has an image.
+// ErrInUse means that a current run or a paused session uses an image.
 var ErrInUse = errors.New("a run under way or a paused session has it")
 
 // Remove removes the images that a name or the beginning of a digest means, and returns their digests or names. A name
@@ -173,9 +173,9 @@ func (cat *Catalog) current(im *image.Image) bool {
 	return err == nil && now == im.Digest
 }
 
-// InUse returns the digests of the images of runs under way, in any process, and of paused sessions, with the
-// containers' images that they are made of. Nobody knows the image of a run that has no machine yet: so every image
-// obtained since it began counts as in use.
+// InUse returns the digests of the images of current runs, in any process, and of paused sessions, with the containers'
+// images that they are made of. Nobody knows the image of a run that has no machine yet: so every image obtained since
+// it began counts as in use.
 func (cat *Catalog) InUse(list []*image.Image) (images, containers map[string]bool, err error) {
 	images, containers = map[string]bool{}, map[string]bool{}
 	var starting time.Time // when the first run began that has no machine yet

@@ -30,7 +30,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// The login of a registry comes from where the home's configuration says, and stays out of all that is kept.
+// A registry's login comes from the source in the home's configuration, and is in no stored file.
 func TestRegistryLogins(t *testing.T) {
 	const password = "pw-Hd83kQz0vB"
 	t.Setenv("DOCKER_CONFIG", t.TempDir())
@@ -73,7 +73,8 @@ func TestRegistryLogins(t *testing.T) {
 	}
 	for text, says := range map[string]string{
 		"": "wants a login",
-		fmt.Sprintf("[registries.\"x%s\"]\nuser = \"me\"\npassword = \"env:REGISTRY_PASSWORD\"\n", at): "wants a login", // another's
+		// another registry's
+		fmt.Sprintf("[registries.\"x%s\"]\nuser = \"me\"\npassword = \"env:REGISTRY_PASSWORD\"\n", at): "wants a login",
 		login("env:NO_SUCH_VARIABLE"):   "the login of " + at + ": the environment has no NO_SUCH_VARIABLE",
 		login("cmd:pass:x"):             `has no helper "pass"`,
 		login(password):                 "is no source of a secret",
@@ -108,7 +109,7 @@ func TestRegistryLogins(t *testing.T) {
 	findPassword(t, home, password)
 }
 
-// pushTool pushes an image to the registry that is open.
+// pushTool pushes an image to the open registry.
 func pushTool(t *testing.T, open *httptest.Server) {
 	t.Helper()
 	var content bytes.Buffer

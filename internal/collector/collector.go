@@ -1,4 +1,4 @@
-// Package collector receives OTLP over HTTP for tests: it decodes requests by OpenTelemetry's own definitions, and
+// Package collector receives OTLP over HTTP in tests. It decodes requests with OpenTelemetry's own definitions, and
 // keeps them.
 package collector
 
@@ -35,7 +35,7 @@ type Collector struct {
 	wrong    []error
 }
 
-// New starts one.
+// New starts a Collector.
 func New(t testing.TB) *Collector {
 	c := &Collector{resource: map[string]string{}}
 	hs := httptest.NewServer(c)
@@ -114,35 +114,35 @@ func (c *Collector) about(list []*common.KeyValue) {
 	}
 }
 
-// Raw is all that came, Headers those of the requests.
+// Raw holds the bodies of all requests, and Headers their headers.
 func (c *Collector) Raw() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.raw.Bytes())
 }
 
-// Headers returns those of the requests.
+// Headers returns the headers of the requests.
 func (c *Collector) Headers() []http.Header {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.headers)
 }
 
-// Spans returns those that came.
+// Spans returns the received spans.
 func (c *Collector) Spans() []*trace.Span {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.spans)
 }
 
-// Metrics returns those that came.
+// Metrics returns the received metrics.
 func (c *Collector) Metrics() []*metrics.Metric {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.metrics)
 }
 
-// Text has a line for what sent, one for each span and one for each value of a metric, sorted.
+// Text returns a line for each sender, one for each span and one for each value of a metric, sorted.
 func (c *Collector) Text() string {
 	spans, all := c.Spans(), c.Metrics()
 	c.mu.Lock()

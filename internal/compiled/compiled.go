@@ -1,6 +1,6 @@
 // Package compiled keeps compiled programs in a folder of the home, under a key of all their inputs. It knows nothing
-// about compilers: it stores bytes for a key, and returns them completely or not at all. A digest seals each entry, so
-// a damaged one counts as missing. Nothing here fails a run: a program that can't be kept is compiled again.
+// about compilers: it stores bytes under a key, and returns all of them or nothing. A digest seals each entry, so a
+// damaged entry counts as missing. No failure here fails a run: a program that can't be kept is compiled again.
 package compiled
 
 import (
@@ -28,25 +28,25 @@ import (
 )
 
 const (
-	// format is part of each key: of another format nothing is found.
+	// format is part of each key, so entries of another format are never found.
 	format = "unitask compiled 1"
-	// DefaultBytes bounds what is kept of programs, of which one that prints a line has 1.5 MiB.
+	// DefaultBytes limits the store. A compiled program that prints one line takes 1.5 MiB.
 	DefaultBytes = 1 << 30
-	// leastRoom is what an entry counts as at least: so there are 4096 of them at most, which are looked at when one
-	// is added.
+	// leastRoom is the least that an entry counts for. It limits the store to 4096 entries, because adding one looks at
+	// all of them.
 	leastRoom = 256 << 10
-	// newPrefix begins the names of what is being written.
+	// newPrefix begins the names of unfinished entries.
 	newPrefix = ".new-"
 )
 
-// Store keeps programs in a folder; the zero MaxBytes is DefaultBytes. Its methods may be called at the same time, by
-// any process.
+// Store keeps programs in a folder. A zero MaxBytes means DefaultBytes. Any process may call its methods at the same
+// time.
 type Store struct {
 	Dir      string
 	MaxBytes int64
 }
 
-// Key is that of a program: of all that it is made from.
+// Key returns the key of a program from all its inputs.
 func Key(of ...string) string {
 	h := sha256.New()
 	for _, part := range append([]string{format}, of...) {
@@ -56,14 +56,14 @@ func Key(of ...string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// seal returns what makes the digest of an entry, which stands before the program.
+// seal returns the hash that makes an entry's digest. The digest stands before the program.
 func seal(key string) hash.Hash {
 	h := sha256.New()
 	io.WriteString(h, key)
 	return h
 }
 
-// Get returns the program of a key, nil if it is not there. One that was damaged is removed.
+// Get returns the program of a key, or nil if the store does not have it. It removes a damaged entry.
 func (s *Store) Get(key string) []byte {
 	name := filepath.Join(s.Dir, key)
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -82,7 +82,7 @@ func (s *Store) Get(key string) []byte {
 		sum.Write(program)
 		if err == nil && bytes.Equal(sum.Sum(nil), entry[:sha256.Size]) {
 			now := time.Now()
-			_ = os.Chtimes(name, now, now) // else it only goes earlier
+			_ = os.Chtimes(name, now, now) // on failure the entry is only removed earlier
 			return program
 		}
 	}
@@ -90,16 +90,16 @@ func (s *Store) Get(key string) []byte {
 	return nil
 }
 
-// Draft is an entry that is being written. Its file is locked: what has the name of one and is not was left behind.
+// Draft is an unfinished entry. Its file is locked. An unlocked file with such a name was left behind.
 type Draft struct {
 	store *Store
 	key   string
-	lock  *filelock.Lock // nil when it is over, or can't be written
+	lock  *filelock.Lock // nil when the draft has ended, or can't be written
 	sum   hash.Hash
 	kept  bool
 }
 
-// New begins an entry. The caller discards it when it is over.
+// New begins an entry. The caller must call Discard at the end.
 func (s *Store) New(key string) *Draft {
 	d := &Draft{store: s, key: key, sum: seal(key)}
 	d.lock, _ = filelock.Try(filepath.Join(s.Dir, newPrefix+rand.Text()))
@@ -116,13 +116,13 @@ func (d *Draft) write(p []byte) {
 	}
 }
 
-// Write takes the next part of the program.
+// Write appends to the program.
 func (d *Draft) Write(part []byte) {
 	d.write(part)
 	d.sum.Write(part)
 }
 
-// Keep puts what was written under its key, unless somebody else is at the store: the run waits for this.
+// Keep stores the entry under its key. If another process uses the store, Keep does not wait: the run waits for Keep.
 func (d *Draft) Keep() {
 	if d.lock == nil {
 		return
@@ -139,10 +139,10 @@ func (d *Draft) Keep() {
 	d.kept = d.store.makeRoom(d.key) == nil && os.Rename(d.lock.File().Name(), filepath.Join(d.store.Dir, d.key)) == nil
 }
 
-// Kept reports whether it is under its key.
+// Kept reports whether the entry is stored under its key.
 func (d *Draft) Kept() bool { return d.kept }
 
-// Discard ends an entry that is not kept. It may be called twice.
+// Discard ends an entry, and removes it if it was not kept. It may be called twice.
 func (d *Draft) Discard() {
 	if d.lock == nil {
 		return
@@ -158,8 +158,8 @@ func room(st fs.FileInfo) int64 { return max(st.Size(), leastRoom) }
 
 var errNoRoom = errors.New("there is no room")
 
-// makeRoom removes what was not used for longest, until all that is left has its room: what is being written, too, of
-// which one takes the place of the key's.
+// makeRoom removes the least recently used entries until the rest fits. Unfinished entries count too; one of them
+// replaces an existing entry of the key.
 func (s *Store) makeRoom(key string) error {
 	kept, taken, err := s.entries()
 	if err != nil {
@@ -185,8 +185,8 @@ func (s *Store) makeRoom(key string) error {
 	return nil
 }
 
-// entries returns those that there are, what was not used for longest first, and how much what is being written takes.
-// What was left behind goes.
+// entries returns the entries, least recently used first, and the size of the unfinished ones. It removes unfinished
+// entries that were left behind.
 func (s *Store) entries() (kept []fs.FileInfo, writing int64, err error) {
 	list, err := os.ReadDir(s.Dir)
 	if err != nil {
@@ -196,12 +196,12 @@ func (s *Store) entries() (kept []fs.FileInfo, writing int64, err error) {
 		st, err := e.Info()
 		name := filepath.Join(s.Dir, e.Name())
 		switch {
-		case err != nil || !st.Mode().IsRegular(): // it has just gone, or nobody here made it
+		case err != nil || !st.Mode().IsRegular(): // it was just removed, or it is not ours
 		case !strings.HasPrefix(e.Name(), newPrefix):
 			kept = append(kept, st)
 		default:
 			lock, err := filelock.TryAlone(name)
-			if err != nil { // it is being written, as far as one knows
+			if err != nil { // it may be unfinished and in use
 				writing += room(st)
 				continue
 			}

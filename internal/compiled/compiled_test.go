@@ -82,7 +82,7 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// An entry that was damaged, or is another's, is none, and goes.
+// A damaged or foreign entry counts as missing, and is removed.
 func TestDamaged(t *testing.T) {
 	key, program := Key("a"), []byte("a program of some bytes")
 	for name, spoil := range map[string]func(file string, entry []byte) error{
@@ -133,7 +133,7 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// What was not used for longest goes to make room, and small ones count as larger ones do.
+// The least recently used entries are removed to make room, and small ones count with a minimum size.
 func TestRoom(t *testing.T) {
 	s := &Store{Dir: t.TempDir(), MaxBytes: 4 * leastRoom}
 	at := time.Now().Add(-time.Hour)
@@ -169,7 +169,7 @@ func TestRoom(t *testing.T) {
 		os.Mkdir(filepath.Join(s.Dir, "lost+found"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	half := s.New("half") // which counts as well
+	half := s.New("half") // it counts as well
 	defer half.Discard()
 	half.Write(make([]byte, 2*leastRoom))
 	if !add(s, "f", []byte("f")) || add(s, "g", make([]byte, 2*leastRoom)) || s.Get("f") == nil {
@@ -178,7 +178,7 @@ func TestRoom(t *testing.T) {
 	if _, err := os.Stat(left); err == nil {
 		t.Error("what was left behind is still there")
 	}
-	// What is being written, and the folder, stay.
+	// Unfinished entries, and the folder, stay.
 	if n, err := s.Prune(disuse.Rule{}); n.Count != 1 || err != nil || len(names(t, s)) != 2 {
 		t.Errorf("%d %v %v", n, err, names(t, s))
 	}
@@ -188,7 +188,7 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// A run does not wait for another process that is at the store.
+// A run does not wait for another process that uses the store.
 func TestLocked(t *testing.T) {
 	s := &Store{Dir: t.TempDir()}
 	lock, err := filelock.Alone(s.Dir)
@@ -204,7 +204,7 @@ func TestLocked(t *testing.T) {
 	}
 }
 
-// A folder that can't be written to, or none, is a store that keeps nothing.
+// A read-only or missing folder is a store that keeps nothing.
 func TestUnwritable(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -218,7 +218,7 @@ func TestUnwritable(t *testing.T) {
 	}
 }
 
-// Many at once leave whole entries.
+// Many at once leave complete entries.
 func TestAtOnce(t *testing.T) {
 	s := &Store{Dir: t.TempDir(), MaxBytes: 3 * leastRoom}
 	var all sync.WaitGroup

@@ -1,5 +1,5 @@
-// Package disuse says what of a store may go because nobody has used it, and counts what that frees. It removes
-// nothing; the stores of images, templates, packages and compiled programs call it.
+// Package disuse decides which entries of a store may be removed because nobody has used them, and counts the bytes
+// that this frees. It removes nothing. The stores of images, templates, packages and compiled programs call it.
 package disuse
 
 import (
@@ -9,22 +9,22 @@ import (
 	"time"
 )
 
-// Rule says what a prune removes of what no run needs.
+// Rule says which unneeded entries a prune removes.
 type Rule struct {
-	Since  time.Time // what was used later stays; the zero time spares nothing
+	Since  time.Time // entries used later stay; the zero time spares none
 	DryRun bool      // count, and remove nothing
 }
 
-// Spares reports whether something that was last used at a time stays.
+// Spares reports whether an entry with the given time of last use stays.
 func (r Rule) Spares(used time.Time) bool { return !r.Since.IsZero() && used.After(r.Since) }
 
-// Freed counts what was removed, or with Rule.DryRun what would be.
+// Freed counts removed entries and bytes; with Rule.DryRun, those that would be removed.
 type Freed struct {
 	Count int   `json:"count"`
 	Bytes int64 `json:"bytes"`
 }
 
-// Add counts one more.
+// Add counts one more entry.
 func (f *Freed) Add(bytes int64) {
 	f.Count++
 	f.Bytes += bytes

@@ -31,7 +31,7 @@ type Doctor struct {
 	Source      *machine.Source
 	Catalog     *catalog.Catalog
 	Records     *record.Store
-	Enter       func() (leave func(), err error) // fails where the runtime is closed
+	Enter       func() (leave func(), err error) // fails if the runtime is closed
 }
 
 // Check is one line of the doctor's report.
@@ -39,7 +39,7 @@ type Check struct {
 	Name   string `json:"name"`
 	OK     bool   `json:"ok"`
 	Detail string `json:"detail"`
-	Remedy string `json:"remedy,omitempty"` // for one that is not OK, or could be better
+	Remedy string `json:"remedy,omitempty"` // for a check that is not OK, or could be better
 }
 
 // AccelReport is what the doctor found out about one accelerator.
@@ -53,7 +53,7 @@ type AccelReport struct {
 // Report is the doctor's report.
 type Report struct {
 	OK bool `json:"ok"`
-	// Verdict is a sentence: whether code can run here, and how long it takes to get a machine.
+	// Verdict is a sentence. It says whether code can run here, and how long it takes to get a machine.
 	Verdict      string        `json:"verdict"`
 	Checks       []Check       `json:"checks"`
 	Accelerators []AccelReport `json:"accelerators"`
@@ -69,9 +69,9 @@ func (r *Report) add(name string, err error, detail, remedy string) bool {
 	return err == nil
 }
 
-// jail reports what holds QEMU: a line for each layer, one for the limits that hold, one for
-// each that does not, with what would mend it. A layer that does not hold is not a fault of the
-// installation, unless it leaves QEMU with the network or files, or is required.
+// jail reports what confines QEMU: a line for each layer, one for the active limits, and one for each inactive limit
+// with its remedy. An inactive layer is not an error of the installation, unless it is required, or without it QEMU has
+// the network or files.
 func (r *Report) jail(jail vmm.Jail, required []string) {
 	var weak error
 	if why := jail.Weakness(); why != "" {
@@ -105,7 +105,7 @@ func (r *Report) jail(jail vmm.Jail, required []string) {
 		line(l)
 	}
 	var held []string
-	alike := map[string][]string{} // limits that do not hold, by the reason
+	alike := map[string][]string{} // inactive limits, by the reason
 	for _, l := range jail.Limits {
 		if l.Holds {
 			held = append(held, l.Name+" "+l.Detail)
@@ -129,7 +129,7 @@ func (r *Report) jail(jail vmm.Jail, required []string) {
 	}
 }
 
-// Jail says what holds machines here, as found out with a stand-in for QEMU.
+// Jail reports how machines are confined here. It uses a stand-in for QEMU to find out.
 func (d *Doctor) Jail(ctx context.Context) (vmm.Jail, error) {
 	leave, err := d.Enter()
 	if err != nil {
@@ -147,9 +147,9 @@ func (d *Doctor) Jail(ctx context.Context) (vmm.Jail, error) {
 	return jail, nil
 }
 
-// Accelerator says what machines of the usual image run on here, and why that is not hardware, "" if it is or none was
-// wanted. What is not known yet is found out by a boot, and remembered until the host's next one. An image that is not
-// built is an fs.ErrNotExist.
+// Accelerator returns the accelerator for machines of the usual image, and why it is not hardware. The reason is "" if
+// it is hardware or none was wanted. A boot finds out an unknown answer, which is kept until the host's next boot. The
+// error is fs.ErrNotExist if the image is not built.
 func (d *Doctor) Accelerator(ctx context.Context) (accel run.Accel, whySlow string, err error) {
 	leave, err := d.Enter()
 	if err != nil {
@@ -171,8 +171,8 @@ func (d *Doctor) Accelerator(ctx context.Context) (accel run.Accel, whySlow stri
 	return spec.Accel, d.Source.WhySlow(spec), nil
 }
 
-// Attack has a stand-in for a broken QEMU try, in the jail that machines get here, all
-// that it must not be able to do.
+// Attack runs a stand-in for a broken QEMU in the jail that machines get here. The stand-in tries everything that the
+// jail must prevent.
 func (d *Doctor) Attack(ctx context.Context) ([]vmm.Attempt, vmm.Jail, error) {
 	leave, err := d.Enter()
 	if err != nil {
@@ -186,8 +186,8 @@ func (d *Doctor) Attack(ctx context.Context) ([]vmm.Attempt, vmm.Jail, error) {
 	return vmm.Attack(qemu, d.Accel)
 }
 
-// Examine checks everything that a run needs and boots a real machine on every accelerator that
-// might work. It changes nothing but the cache of which ones do.
+// Examine checks everything that a run needs and boots a real machine on every accelerator that might work. It changes
+// nothing but the cache of working accelerators.
 func (d *Doctor) Examine(ctx context.Context) *Report {
 	r := &Report{OK: true, Accelerators: []AccelReport{}}
 	leave, err := d.Enter()
@@ -227,8 +227,8 @@ func (d *Doctor) Examine(ctx context.Context) *Report {
 	return r
 }
 
-// addPart adds a check of something that the first run fetches or builds. That it is not there yet is a failure only
-// where nothing may be fetched.
+// addPart adds a check of a part that the first run fetches or builds. A missing part is a failure only if fetching is
+// forbidden.
 func (d *Doctor) addPart(r *Report, name string, err error, detail string) {
 	if errors.Is(err, image.ErrNotVendored) && d.Images.Offline == "" {
 		r.add(name, nil, "is fetched or built by the first run, or by unitask image build", "")
@@ -237,7 +237,7 @@ func (d *Doctor) addPart(r *Report, name string, err error, detail string) {
 	r.add(name, err, detail, "unitask image vendor, where fetching is allowed")
 }
 
-// conclude words the verdict. cloned is how long a clone took, 0 if none was made.
+// conclude writes the verdict. cloned is how long a clone took, 0 if none was made.
 func (r *Report) conclude(cloned time.Duration) {
 	boot, on := int64(0), vmm.Accel("")
 	for _, a := range r.Accelerators {
@@ -259,7 +259,7 @@ func (r *Report) conclude(cloned time.Duration) {
 	}
 }
 
-// checkImages says which images there are, a line each.
+// checkImages lists the existing images, one a line.
 func (d *Doctor) checkImages(ctx context.Context, r *Report) {
 	listed := d.Catalog.List(ctx, nil)
 	languages := map[string][]string{}
@@ -314,7 +314,7 @@ func (d *Doctor) checkImages(ctx context.Context, r *Report) {
 	}
 }
 
-// Ceiling adds the ceiling on models' runs to the report, and which keys of a file are ignored.
+// Ceiling adds the ceiling on models' runs to the report, and the ignored keys of its file.
 func (r *Report) Ceiling(m *policy.ForModels, err error) {
 	if err != nil {
 		r.add("ceiling", err, "", "no run goes on under this file: mend it")
@@ -332,8 +332,8 @@ func (r *Report) Ceiling(m *policy.ForModels, err error) {
 	}
 }
 
-// checkClone restores the default template, and tells of one that failed. It returns how long a clone took, 0 if there
-// was none.
+// checkClone restores the default template, and reports an earlier failure of one. It returns how long a clone took, 0
+// if none was made.
 func (d *Doctor) checkClone(ctx context.Context, r *Report, im *image.Image) (took time.Duration) {
 	if !machine.CanClone {
 		r.add("clone", nil, "not on this system: every run boots", "")
@@ -366,7 +366,7 @@ func (d *Doctor) checkClone(ctx context.Context, r *Report, im *image.Image) (to
 	return took
 }
 
-// failureTold is for how long the doctor tells of a template that had to be dropped.
+// failureTold is how long the doctor reports a dropped template.
 const failureTold = 24 * time.Hour
 
 func (d *Doctor) checkKernel(r *Report, arch image.Arch, kernel image.Kernel) {
@@ -381,7 +381,7 @@ func (d *Doctor) checkKernel(r *Report, arch image.Arch, kernel image.Kernel) {
 	}
 }
 
-// writable creates and removes a folder in the run store.
+// writable checks the run store by creating and removing a folder in it.
 func (d *Doctor) writable() error {
 	if err := os.MkdirAll(d.Records.Dir(), 0o700); err != nil {
 		return err

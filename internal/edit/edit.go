@@ -1,7 +1,7 @@
 // Package edit compares words, for hints about misspelt names.
 package edit
 
-// Distance returns how many bytes must be changed, added or taken away to make b of a (Levenshtein's).
+// Distance returns the Levenshtein distance of a and b in bytes.
 func Distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

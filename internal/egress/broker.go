@@ -7,8 +7,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// BrokerRules returns the rules by method and path as the broker has them; none if there is no network that they could
-// be about.
+// BrokerRules returns the rules by method and path in the broker's form; none if no network exists that they could
+// apply to.
 func BrokerRules(granted policy.Effective) (list []broker.Rule) {
 	if !policy.Reaches(granted) {
 		return nil
@@ -27,7 +27,7 @@ func BrokerRules(granted policy.Effective) (list []broker.Rule) {
 	return list
 }
 
-// BoundSecrets returns a secret as the broker has it: once for all hosts with the same places.
+// BoundSecrets returns a secret in the broker's form: one entry for all hosts with the same places.
 func BoundSecrets(s policy.SecretRule, value string) (list []broker.Secret) {
 	for _, b := range s.Bindings() {
 		secret := broker.Secret{Name: s.Name, Value: value, Headers: b.Headers}

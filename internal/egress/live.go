@@ -15,26 +15,26 @@ import (
 // MaxPolicyChanges bounds the changes of one run.
 const MaxPolicyChanges = 64
 
-// LiveRules is what of a run's network may change while it is under way.
+// LiveRules holds the network rules that may change during a run.
 type LiveRules struct {
 	Ceiling *policy.Ceiling
-	Fixed   bool // it installs packages, under a policy of ours
-	// Requests are the rules by method and path that the run began with. Its broker enforces them, if it has one, and
-	// takes no others.
+	Fixed   bool // it installs packages, under unitask's own policy
+	// Requests are the run's initial rules by method and path. Its broker enforces them, if it has one, and accepts no
+	// others.
 	Requests []policy.HTTPRule
 	Brokered bool
 
-	sync.Mutex       // of whoever calls take or rules
+	sync.Mutex       // locked by callers of Rules, Opened and Apply
 	Allow, Ask, Deny []policy.NetRule
-	Taken            []run.PolicyChange // that came to these
+	Taken            []run.PolicyChange // the changes that led to these rules
 }
 
-// Begin takes what the run was granted at its beginning.
+// Begin stores the run's initial grants.
 func (l *LiveRules) Begin(granted policy.Effective) {
 	l.Requests, l.Brokered = granted.AllowHTTP, policy.Reaches(granted)
 }
 
-// Copy returns a fork's.
+// Copy returns a copy for a fork.
 func (l *LiveRules) Copy() *LiveRules {
 	l.Lock()
 	defer l.Unlock()
@@ -52,7 +52,7 @@ func (l *LiveRules) Copy() *LiveRules {
 	}
 }
 
-// Rules returns those of a network with what was granted at the beginning; l is locked.
+// Rules returns the current rules of a network with the initial grants. The caller holds l.
 func (l *LiveRules) Rules(upstream netstack.Upstream, granted policy.Effective) []netstack.Rule {
 	granted.AllowNet = slices.Concat(granted.AllowNet, l.Allow)
 	granted.Ask = slices.Concat(granted.Ask, l.Ask)
@@ -73,12 +73,12 @@ func (l *LiveRules) Rules(upstream netstack.Upstream, granted policy.Effective) 
 	return cfg.Rules
 }
 
-// Opened reports whether a change has ever opened a host, even if a later one denied it; l is locked.
+// Opened reports whether a change has ever allowed a host, even if a later one denied it. The caller holds l.
 func (l *LiveRules) Opened() bool {
 	return slices.ContainsFunc(l.Taken, func(c run.PolicyChange) bool { return len(c.AllowNet) > 0 })
 }
 
-// Apply takes a change, as a whole or not at all; l is locked.
+// Apply applies a change, completely or not at all. The caller holds l.
 func (l *LiveRules) Apply(c run.PolicyChange) error {
 	bad := func(field, value, reason string) error {
 		return policy.Bad(field, fmt.Sprintf("%.100q", value), "%s", reason)
@@ -92,7 +92,7 @@ func (l *LiveRules) Apply(c run.PolicyChange) error {
 	if len(l.Taken) >= MaxPolicyChanges {
 		return fmt.Errorf("its policy was changed %d times, which is the most", len(l.Taken))
 	}
-	// A denial is parsed as what is asked for is.
+	// A denial is parsed like a request.
 	denied, _, err := policy.Resolve(policy.Request{AllowNet: c.DenyNet}, nil)
 	var field *policy.FieldError
 	if errors.As(err, &field) {
@@ -151,7 +151,7 @@ func (l *LiveRules) Apply(c run.PolicyChange) error {
 func (l *LiveRules) enforced(hosts []policy.NetRule, ceiling []policy.HTTPRule) error {
 	for _, rule := range slices.Concat(l.Requests, ceiling) {
 		held := l.Brokered && slices.ContainsFunc(l.Requests, func(have policy.HTTPRule) bool {
-			have.Set = rule.Set // which number a ceiling's rules have depends on the request
+			have.Set = rule.Set // the number of a ceiling's set depends on the request
 			return have == rule
 		})
 		for _, host := range hosts {
@@ -167,7 +167,7 @@ func (l *LiveRules) enforced(hosts []policy.NetRule, ceiling []policy.HTTPRule) 
 	return nil
 }
 
-// Renew puts another ceiling in the place of the one that changes were held against, if all of them are within it.
+// Renew replaces the ceiling that changes must fit, if all earlier changes fit the new one.
 func (l *LiveRules) Renew(ceiling *policy.Ceiling) error {
 	l.Lock()
 	defer l.Unlock()

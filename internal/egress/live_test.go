@@ -10,7 +10,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// A change is taken as a whole or not at all, and never beyond the ceiling.
+// A change takes effect completely or not at all, and never exceeds the ceiling.
 func TestAttackPolicyChange(t *testing.T) {
 	ceiling, err := policy.ParseCeiling(
 		"test",
@@ -89,7 +89,7 @@ func TestAttackPolicyChange(t *testing.T) {
 	)
 }
 
-// A host that is added later has the ceiling's rules by method and path, or is refused: a run that began without a
+// A host that is added later has the ceiling's rules by method and path, or is refused: a run that started without a
 // network has no broker that could enforce them.
 func TestAttackPolicySetRules(t *testing.T) {
 	ceiling, err := policy.ParseCeiling("test", []byte(`allowNet = ["*.corp.example", "10.0.0.1"]
@@ -157,7 +157,7 @@ path = "/admin/**"`))
 	}
 }
 
-// A ceiling that asks about what a change opened without a question is no ceiling that the change is within.
+// If the ceiling asks about a host, a change that opened it without a question exceeds the ceiling.
 func TestAttackPolicyRenew(t *testing.T) {
 	read := func(text string) *policy.Ceiling {
 		c, err := policy.ParseCeiling("test", []byte(text+"\nallowNetAny = false"))

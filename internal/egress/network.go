@@ -13,12 +13,12 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Network returns the network of a run, from what was granted.
+// Network returns a run's network configuration from its grants.
 func Network(upstream netstack.Upstream, eff policy.Effective) (netstack.Config, []uint16) {
 	cfg := netstack.Config{Upstream: upstream, Limits: netstack.Limits{
 		Connections: eff.MaxConnections, BytesUp: eff.MaxUpload, BytesDown: eff.MaxDownload,
 	}}
-	var relayed []uint16 // ports of our loopback, which the guest has at its own
+	var relayed []uint16 // ports of the host's loopback, which the guest reaches on its own loopback
 	for _, r := range eff.AllowTCP {
 		cfg.Rules = append(cfg.Rules, netstack.Rule{Text: "tcp " + r.String(), Host: r.Host, Addr: r.Addr, Port: r.Port,
 			Raw: true})

@@ -115,7 +115,7 @@ type Engine struct {
 	RequireJail  []string // without which nothing runs
 	Upstream     netstack.Upstream
 	Fleet        Fleet           // that runs everything, or nil
-	Events       func(run.Event) // of runs without a sink of their own
+	Events       func(run.Event) // of runs without a separate sink
 	Images       *image.Store
 	Runs         *record.Store
 	History      *history.Store

@@ -9,7 +9,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// What a worker says of its machine is not written out as many times its size.
+// A worker's report about its machine does not grow to many times its size.
 func TestAttackWorkerMachine(t *testing.T) {
 	for text, want := range map[string]bool{
 		`{"imageDigest":"x","jail":{"layers":[{"name":"user","holds":true}],"limits":[]}}`: true,

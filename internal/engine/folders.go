@@ -8,7 +8,7 @@ import (
 	"github.com/unitask/unitask/internal/hostfiles"
 )
 
-// Folders are the inputs of a run that a template of its own may have.
+// Folders are the inputs of a run that a separate template may have.
 type Folders struct{ *hostfiles.Steady }
 
 func (f Folders) Key() string { return f.Digest }

@@ -8,7 +8,7 @@ import (
 	"github.com/unitask/unitask/internal/program"
 )
 
-// Hints look at files of the host only if the code runs in the folder of a caller on this host.
+// Hints look at files of the host only if the code runs in a folder of a caller on this host.
 func TestAttackHostPaths(t *testing.T) {
 	for _, row := range []struct {
 		name, host string

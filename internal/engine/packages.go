@@ -50,7 +50,7 @@ func (x *Execution) install(ctx context.Context) error {
 	return nil
 }
 
-// installTarget returns the target of an installation: the caller, with as much of the network as it may have.
+// installTarget returns the target of an installation. Its ceiling contains the caller's limits of the network.
 func (x *Execution) installTarget() install.Target {
 	caller := run.Caller{Name: x.Rec.Owner, Via: x.Rec.Via, Ceiling: x.Live.Ceiling.Reaching()}
 	return install.Target{Language: x.Code.Language, Arch: x.Code.Arch, Runtime: x.Image.Runtime,

@@ -13,7 +13,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// The machine that installs packages for a run is held to what the ceiling of the run's caller says of the network.
+// The network limits of the caller's ceiling apply to the machine that installs packages for a run.
 func TestPackagesReach(t *testing.T) {
 	c, err := policy.ParseCeiling("c.toml",
 		[]byte("allowNet = []\nmaxConnections = 3\nmaxUploadBytes = 5\nmaxDownloadBytes = 7\n[[net.rule]]\nhost = \"pypi.example\"\nmethod = \"GET\"\npath = \"/simple/**\"\n"))

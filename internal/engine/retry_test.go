@@ -44,7 +44,7 @@ func TestAttackRetry(t *testing.T) {
 	}
 }
 
-// A change that comes while a run is about to be repeated either prevents that, or opens a network that is cut.
+// A change that comes just before a run is repeated either prevents that, or opens a network that is cut.
 func TestAttackRetryAfterChange(t *testing.T) {
 	both := 0
 	for range 200 {
@@ -74,7 +74,7 @@ func changeWhileGivenUp(t *testing.T) bool {
 	return again && opened
 }
 
-// A change that comes while a session's machine is resumed waits, and is taken with the machine that has the network.
+// A change that comes while a session's machine is resumed waits, and then applies to the machine with the network.
 func TestAttackChangeWhileResumed(t *testing.T) {
 	x := &Execution{engine: &Engine{}, Live: &egress.LiveRules{}}
 	got := "free"

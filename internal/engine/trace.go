@@ -24,8 +24,7 @@ const (
 // Trace tells what goes into the record's trace.log while a machine, booted for it, runs. Tracing
 // slows the guest: each system call costs a line on its serial port.
 type Trace struct {
-	// Syscalls traces the code's system calls. Nanos needs an image of its own for that, which
-	// is built first.
+	// Syscalls traces the code's system calls. Nanos needs a separate image for that, which is built first.
 	Syscalls bool
 	// QEMU lists items of QEMU's own log (-d), and its events as trace:PATTERN.
 	QEMU []string
@@ -64,7 +63,7 @@ func (t *Trace) check(c *policy.Ceiling, secrets int) error {
 	return attach.Allowed(c)
 }
 
-// tracing is a trace under way.
+// tracing is a current trace.
 type tracing struct {
 	machine.Trace
 	sink traceSink

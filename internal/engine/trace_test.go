@@ -12,8 +12,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// What is asked of a trace that can't be had, or that would put something else onto
-// QEMU's command line.
+// Invalid trace options, and options that would add something to QEMU's command line.
 func TestAttackTrace(t *testing.T) {
 	forbids, err := policy.ParseCeiling(".unitask.toml", []byte("debug = false\n"))
 	if err != nil {
@@ -51,7 +50,7 @@ func TestAttackTrace(t *testing.T) {
 	}
 }
 
-// A trace has a bound.
+// A trace has a size limit.
 func TestAttackTraceFlood(t *testing.T) {
 	var kept bytes.Buffer
 	sink := &traceSink{Kept: bounded.Head{To: &kept, Left: 1000, More: TraceCut}}
@@ -66,7 +65,7 @@ func TestAttackTraceFlood(t *testing.T) {
 	attack.Check(t, "a trace: a flood of system calls", "1000 bytes and a note", got)
 }
 
-// A bound that the guest has fall into a secret leaves no half of it.
+// If the guest makes the limit split a secret, no half of it is left.
 func TestAttackTraceCut(t *testing.T) {
 	const secret = "correct-horse-battery-staple"
 	redactor, err := record.NewRedactor(record.Secrets{Given: map[string]string{"KEY": secret}})

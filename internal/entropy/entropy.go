@@ -1,6 +1,6 @@
 // Package entropy estimates how hard a secret is to guess. Filters ask it before they look for a secret in text that
-// hostile code may have chosen: a filter's reaction to a right guess shows that it was right. The package never sees
-// anything but the secret, and keeps nothing. Packages broker and record call it.
+// hostile code may have chosen. Such a filter's reaction to a right guess would confirm the guess. The package sees
+// only the secret, and keeps nothing. Packages broker and record call it.
 package entropy
 
 import (
@@ -17,27 +17,27 @@ import (
 	"unicode/utf8"
 )
 
-// Least is how many bits a secret must have to be looked for. Code that has a filter try a million
-// guesses a second for a day finds one of 60 bits with a chance of one in ten million.
+// Least is the number of bits that a secret needs before a filter looks for it. Hostile code that tries a million
+// guesses a second for a day finds a secret of 60 bits with a chance of one in ten million.
 const Least = 60
 
-// Bits estimates the bits that somebody must guess who knows what the secret looks like: of a URL only the password
-// counts, or without one the longest part of its path and query, of JSON and of names with values only the longest
-// value, of NAME:PASSWORD the password, of base64 or hexadecimal of a text only the text. Values whose names say that
-// they are secret count alone. A text of few different characters counts for less. The estimate knows no words: a
-// sentence counts for more than it is worth.
+// Bits estimates the entropy of a secret for a guesser who knows its form. In a URL only the password counts, or
+// without one the longest part of its path and query. In JSON and in lists of names and values only the longest value
+// counts, and in NAME:PASSWORD the password. In base64 or hexadecimal of a text only the text counts. If names mark
+// some values as secret, only those values count. A text of few different characters counts for less. The estimate
+// knows no words, so it overestimates a sentence.
 func Bits(secret string) float64 { return inside(secret, maxDepth) }
 
 // Guessable reports whether a secret has too few bits to be looked for.
 func Guessable(secret string) bool { return Bits(secret) < Least }
 
-// maxDepth bounds texts in texts.
+// maxDepth limits the nesting of texts in texts.
 const maxDepth = 8
 
-// schemes are those of HTTP's field Authorization, in lower case: no secrets.
+// schemes are the schemes of HTTP's Authorization header, in lower case. They are not secret.
 var schemes = []string{"basic ", "bearer ", "token "}
 
-// inside returns the bits of what a text packs.
+// inside returns the bits of the values inside a structured text.
 func inside(text string, depth int) float64 {
 	text = strings.TrimSpace(text)
 	if depth--; depth < 0 {
@@ -70,17 +70,17 @@ func inside(text string, depth int) float64 {
 	return bits(text)
 }
 
-// login is a name and a password: of Basic, and with a place behind it, as drivers of databases take it.
+// login matches a name and a password: as in Basic, or followed by a place, as database drivers take it.
 var login = regexp.MustCompile(
 	`^([A-Za-z_][A-Za-z0-9_. -]{0,60}):\s*(\S.*?)(?:@(?:[a-z0-9]+\(.*\)|[A-Za-z0-9.-]+:[0-9]+)(?:/\S*)?)?$`)
 
-// random reports whether what might be a name looks like a part of a value that was drawn.
+// random reports whether a possible name looks like part of a random value.
 func random(name string) bool {
 	return bits(name) >= Least && strings.ContainsFunc(name, unicode.IsDigit) &&
 		strings.ContainsFunc(name, unicode.IsUpper) && strings.ContainsFunc(name, unicode.IsLower)
 }
 
-// partsOf returns those of a URL's path and query; nil if a text is none.
+// partsOf returns the parts of a URL's path and query; nil if the text is not a URL.
 func partsOf(text string) (parts []any) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme == "" || u.Host == "" {
@@ -97,7 +97,7 @@ func partsOf(text string) (parts []any) {
 	return parts
 }
 
-// passwordOf returns a URL's, also of one whose characters would have to be escaped.
+// passwordOf returns a URL's password, even if it has characters that should have been escaped.
 func passwordOf(text string) (string, bool) {
 	scheme, rest, ok := strings.Cut(text, "://")
 	if !ok || strings.ContainsFunc(scheme, func(c rune) bool { return c == ' ' || c == '{' || c == '"' }) {
@@ -115,10 +115,10 @@ func passwordOf(text string) (string, bool) {
 	return password, true
 }
 
-// pair is a name and a value of a list: a cookie, a form, what a database is connected to with.
+// pair matches a name and a value of a list: a cookie, a form, the connection string of a database.
 var pair = regexp.MustCompile(`^\s*([A-Za-z_][A-Za-z0-9_. -]{0,60})=(.*)$`)
 
-// valuesOf returns the values of a list of names and values; nil if a text is none.
+// valuesOf returns the values of a list of names and values; nil if the text is not such a list.
 func valuesOf(text string) map[string]any {
 	if m := pair.FindStringSubmatch(text); m != nil && !strings.ContainsAny(m[2], "; &\n") &&
 		strings.Trim(m[2], "=") != "" && !random(m[1]) {
@@ -129,7 +129,7 @@ func valuesOf(text string) map[string]any {
 		pieces := strings.Split(strings.Trim(text, between), between)
 		for _, piece := range pieces {
 			if m := pair.FindStringSubmatch(piece); m != nil {
-				values[m[1]+fmt.Sprint(len(values))] = m[2] // a name may be there twice
+				values[m[1]+fmt.Sprint(len(values))] = m[2] // a name may occur twice
 			}
 		}
 		if len(values) > 1 && len(values) == len(pieces) {
@@ -144,7 +144,7 @@ func isText(plain []byte) bool {
 		func(c rune) bool { return !unicode.IsPrint(c) && !unicode.IsSpace(c) })
 }
 
-// decoded returns the text of which another one is the base64, or has the digits in hexadecimal.
+// decoded returns the text that another text encodes in base64 or hexadecimal.
 func decoded(text string) (string, bool) {
 	if plain, err := hex.DecodeString(text); err == nil && isText(plain) {
 		return string(plain), true
@@ -159,10 +159,10 @@ func decoded(text string) (string, bool) {
 	return "", false
 }
 
-// secretName is a name that says that its value is secret.
+// secretName matches a name that marks its value as secret.
 var secretName = regexp.MustCompile(`(?i)pass|pwd|\bpin\b|\bpin[0-9]*$|secret|token|key|credential|signature`)
 
-// most returns the bits of the value in JSON that has the most.
+// most returns the bits of the JSON value that has the most.
 func most(v any, depth int) (all float64) {
 	switch v := v.(type) {
 	case string:
@@ -190,7 +190,7 @@ func most(v any, depth int) (all float64) {
 	return all
 }
 
-// classes are the alphabets that characters are taken from.
+// classes are the alphabets of characters.
 var classes = []struct {
 	size float64
 	has  func(c rune) bool
@@ -206,8 +206,7 @@ var classes = []struct {
 	{100, func(c rune) bool { return c >= utf8.RuneSelf }},
 }
 
-// bits counts each character of a text by the alphabets that are in it, and by how many different
-// characters there are.
+// bits counts for each character the size of the alphabets in the text, limited by the number of different characters.
 func bits(text string) float64 {
 	different, alphabet, length := map[rune]bool{}, 0.0, 0
 	seen := make([]bool, len(classes))

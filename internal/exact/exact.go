@@ -1,6 +1,6 @@
-// Package exact reads keys of TOML and JSON exactly as written. The decoders below it match a key in any case to a
-// field: if one file has allowNet and ALLOWNET, either may win. The package is for texts that decide something; it
-// reads no file itself.
+// Package exact reads keys of TOML and JSON exactly as written. The decoders that it uses match a key to a field in any
+// case: if one file has allowNet and ALLOWNET, either may win. The package is for texts that make security decisions;
+// it reads no file itself.
 package exact
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// KeyError says which key of a text can't stand as it does.
+// KeyError says which key of a text is invalid, and why.
 type KeyError struct {
 	Key    toml.Key
 	Reason string
@@ -22,18 +22,18 @@ type KeyError struct {
 
 func (e *KeyError) Error() string { return e.Reason }
 
-// Decode decodes a text into v, a pointer to a struct whose fields are all tagged, or
-// to a map. A key that is not a tag's exact text is an error, and so are two keys of
-// one table that differ only in case: a *KeyError. Other errors are the decoder's.
+// Decode decodes a text into v, a pointer to a map or to a struct with tags on all fields. A key must be exactly a
+// tag's text, and no two keys of one table may differ only in case. Otherwise the error is a *KeyError. Other errors
+// are the decoder's.
 func Decode(text string, v any) (toml.MetaData, error) {
 	var all map[string]any
 	meta, err := toml.Decode(text, &all)
 	if err != nil {
 		return meta, err
 	}
-	spelled := map[string]string{} // folded to how it was written first
+	spelled := map[string]string{} // the folded key, and how it was first written
 	for _, key := range meta.Keys() {
-		for n := range key { // a.b = 1 makes the table a too
+		for n := range key { // a.b = 1 also creates the table a
 			written := strings.Join(key[:n+1], ".")
 			if other, known := spelled[fold(written)]; known && other != written {
 				return meta, &KeyError{key, fmt.Sprintf("keys %q and %q differ only in case: keep one", other, written)}
@@ -53,8 +53,8 @@ func Decode(text string, v any) (toml.MetaData, error) {
 	return toml.Decode(text, v)
 }
 
-// Members checks that the members of a JSON object have the names of the fields of a
-// struct, exactly; encoding/json would take them in any case.
+// Members checks that the members of a JSON object have exactly the names of a struct's fields. encoding/json would
+// accept them in any case.
 func Members(data []byte, of any) error {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(data, &members); err != nil {
@@ -72,11 +72,10 @@ func Members(data []byte, of any) error {
 	return nil
 }
 
-// fold brings a key into a form that does not tell case apart, by Unicode's rules.
+// fold returns a form of the key without differences in case, by Unicode's rules.
 func fold(key string) string { return strings.ToLower(strings.ToUpper(key)) }
 
-// find says whether a key leads to a place in a type; near is the key that may have
-// been meant.
+// find reports whether a key leads to a field of a type; near is a similar key that the author may have meant.
 func find(t reflect.Type, key toml.Key) (near string, ok bool) {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
 		t = t.Elem()

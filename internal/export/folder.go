@@ -12,24 +12,24 @@ import (
 	"github.com/unitask/unitask/internal/atomicfile"
 )
 
-// Folder is a folder of the user's that files are exported into. It stays the same one whatever takes its
-// place meanwhile. Its methods are for one goroutine.
+// Folder is a user's folder that receives exported files. It stays the same folder even if another one replaces it at
+// its path. Its methods are for one goroutine.
 type Folder struct {
 	root    *os.Root
 	replace bool
-	fresh   bool // it had nothing in it
+	fresh   bool // it was empty
 	made    []madeFile
-	swept   map[string]bool // folders in it, of what killed copies have left
+	swept   map[string]bool // its subfolders that were cleared of killed copies' remains
 }
 
-// madeFile is a copy, by its name and by what the file system says it is.
+// madeFile is a copy, by its name and its identity in the file system.
 type madeFile struct {
 	name string
 	info fs.FileInfo
 }
 
-// Open opens a folder, before the code runs whose files it gets. With replace a file that is there is
-// replaced, and so is a link, which is never followed.
+// Open opens a folder, before the code whose files it receives runs. With replace, an existing file is replaced, and so
+// is a link, which is never followed.
 func Open(dir string, replace bool) (*Folder, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -44,7 +44,7 @@ func Open(dir string, replace bool) (*Folder, error) {
 	return f, nil
 }
 
-// empty says that nothing is in it.
+// empty reports whether the folder is empty.
 func (f *Folder) empty() (bool, error) {
 	d, err := f.root.Open(".")
 	if err != nil {
@@ -65,11 +65,11 @@ func (f *Folder) Begin() {
 	}
 }
 
-// Close lets go of the folder.
+// Close closes the folder.
 func (f *Folder) Close() error { return f.root.Close() }
 
-// File exports one file: name has slashes and was checked by record.BadName. reason says why it was left out; the
-// error is that of a write. After either nothing of it is there.
+// File exports one file: name has slashes and was checked by record.BadName. reason explains why the file was left out;
+// the error is that of a write. In both cases nothing of the file remains.
 func (f *Folder) File(name string, from io.Reader) (reason string, err error) {
 	if reason := Barred(name); reason != "" {
 		return reason, nil
@@ -99,7 +99,7 @@ func (f *Folder) File(name string, from io.Reader) (reason string, err error) {
 	return f.put(dir, path.Base(name), name, from)
 }
 
-// put makes a file of a name in dir. It has its name when it is whole.
+// put creates a file in dir, which gets its name when it is complete.
 func (f *Folder) put(dir *os.Root, base, name string, from io.Reader) (reason string, err error) {
 	if reason := f.taken(dir, base); reason != "" {
 		return reason, nil
@@ -127,7 +127,7 @@ func (f *Folder) put(dir *os.Root, base, name string, from io.Reader) (reason st
 	return "", err
 }
 
-// name gives what was made its name, which must be free unless files are replaced.
+// name gives a complete file its name, which must be free unless files are replaced.
 func (f *Folder) name(dir *os.Root, tmp, base string) error {
 	if f.replace {
 		return dir.Rename(tmp, base)
@@ -135,7 +135,7 @@ func (f *Folder) name(dir *os.Root, tmp, base string) error {
 	return atomicfile.Place(dir, tmp, base)
 }
 
-// taken says why a name is not free, "" if it is.
+// taken returns why a name is not free, "" if it is.
 func (f *Folder) taken(dir *os.Root, base string) string {
 	there, err := dir.Lstat(base)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -144,8 +144,7 @@ func (f *Folder) taken(dir *os.Root, base string) string {
 	if err != nil {
 		return plain(err).Error()
 	}
-	// Whether two names are one is the file system's to say: it may ignore case, or
-	// Unicode's forms.
+	// Only the file system knows whether two names are the same: it may ignore case, or Unicode's forms.
 	for _, m := range f.made {
 		if os.SameFile(m.info, there) {
 			return fmt.Sprintf("the folder's file system takes its name for that of %q, which was copied", m.name)
@@ -160,8 +159,8 @@ func (f *Folder) taken(dir *os.Root, base string) string {
 	return ""
 }
 
-// enter opens the folder name in dir, which is made if it is missing. A link is not
-// followed, also one that takes the folder's place meanwhile.
+// enter opens the subfolder name of dir, and creates it if it is missing. It never follows a link, even one that
+// replaces the folder meanwhile.
 func enter(dir *os.Root, name string) (*os.Root, error) {
 	if err := dir.Mkdir(name, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err

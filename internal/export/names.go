@@ -2,7 +2,7 @@ package export
 
 import "strings"
 
-// moreNames are further files that tools run or obey, as runNames has them.
+// moreNames are further names for runNames.
 const moreNames = `
 	makefile.* cargo.* go.* package.* pnpmfile.* pipfile.* rakefile.* gems.* project.pbxproj gnumakefile.*
 	bsdmakefile.* dockerfile.* containerfile.* mise.* cmakeuserpresets.json ctestconfig.cmake ctesttestfile.cmake
@@ -30,16 +30,17 @@ const moreNames = `
 	wp-cli.yml robofile.php castor.php deploy.php phinx.* grumphp.* irbrc irb.rc _irbrc _vimrc _gvimrc _exrc cask eask
 	eldev repo.bazel build.gn spec_helper.rb rails_helper.rb test_helper.rb test_helper.exs premake4.lua`
 
-// runTests are the endings of tests, which tools find by their names.
+// runTests are endings of tests, which tools find by their names.
 var runTests = strings.Fields(`_test.py _test.go _test.rb _spec.rb .test.js .test.jsx .test.ts .test.tsx .test.mjs .test.cjs .test.mts .test.cts
 	.spec.js .spec.jsx .spec.ts .spec.tsx .spec.mjs .spec.cjs .spec.mts .spec.cts _test.exs _test.dart
 	test.php tests.php test.java tests.java it.java test.kt tests.kt test.scala spec.scala test.cs tests.cs tests.swift`)
 
-// testedEndings are those of tests whose names begin with test_.
+// testedEndings are endings of tests whose names begin with test_.
 var testedEndings = strings.Fields(".py .rb .exs .js .mjs .cjs .ts .lua .pl")
 
-// pythonModules are those of Python's own library, in lower case, of versions 3.11 to 3.14 (sys.stdlib_module_names): a
-// program takes one that is beside it in their place. Python's own modules import those with an underscore.
+// pythonModules are the modules of Python's own library, in lower case, of versions 3.11 to 3.14
+// (sys.stdlib_module_names). A program imports a module with such a name in its own folder instead. Python's own
+// modules import those with an underscore.
 var pythonModules = set(`
 	__future__ __hello__ __phello__ _abc _aix_support _android_support _apple_support _ast _ast_unparse _asyncio
 	_bisect _blake2 _bootlocale _bootsubprocess _bz2 _codecs _codecs_cn _codecs_hk _codecs_iso2022 _codecs_jp
@@ -70,10 +71,10 @@ var pythonModules = set(`
 	uuid venv warnings wave weakref webbrowser winreg winsound wsgiref xdrlib xml xmlrpc zipapp zipfile zipimport zlib
 	zoneinfo`)
 
-// pythonEndings are those of what Python imports.
+// pythonEndings are endings of files that Python imports.
 var pythonEndings = strings.Fields(".py .pyw .so .pyd")
 
-// shadows reports whether Python imports a file, by its folded name, in the place of its own library's.
+// shadows reports whether Python imports a file, given by its folded name, instead of a module of its own library.
 func shadows(base string) bool {
 	stem, _, _ := strings.Cut(base, ".")
 	return (pythonModules[stem] || strings.HasPrefix(stem, "_sysconfigdata_")) && hasEnding(base, pythonEndings)
@@ -88,13 +89,13 @@ func hasEnding(base string, endings []string) bool {
 	return false
 }
 
-// folds are the characters that file systems take for letters in another case, and strings.ToLower does not.
+// folds are the characters that file systems treat as letters in another case, and strings.ToLower does not.
 var folds = strings.NewReplacer("\u017f", "s", "\u00df", "ss", "\u1e9e", "ss", "\ufb00", "ff", "\ufb01", "fi", "\ufb02",
 	"fl", "\ufb03", "ffi", "\ufb04", "ffl",
 	"\ufb05", "st", "\ufb06", "st")
 
-// fold returns a part of a path as a file system may take it that ignores case, what ends a name on Windows, and
-// streams of NTFS.
+// fold returns a part of a path in the form that some file systems compare: without case, without the characters that
+// Windows drops at a name's end, and without streams of NTFS.
 func fold(part string) string {
 	part, _, _ = strings.Cut(part, ":")
 	return folds.Replace(strings.ToLower(strings.TrimRight(part, ". ")))

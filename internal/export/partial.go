@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// What is copied is made under a name that begins like this, beside the one that it is to have. Who makes it holds a
-// lock on it, so that the next copy into the same folder knows what a killed one has left.
+// A copy has a name with this prefix until it is complete. Its process holds a lock on it, so that the next copy into
+// the same folder can recognize the remains of a killed process.
 const partialName = ".unitask-cp-"
 
-// partialAge is how old what was left is at least: one that begins has no lock for a moment.
+// partialAge is the minimum age of remains: a new copy is not locked for a moment.
 const partialAge = time.Minute
 
-// partialFile makes a file to be filled, which is locked.
+// partialFile creates a locked file to be filled.
 func partialFile(dir *os.Root, mode fs.FileMode) (name string, f *os.File, err error) {
 	for {
 		name = partialName + rand.Text()
@@ -31,12 +31,12 @@ func partialFile(dir *os.Root, mode fs.FileMode) (name string, f *os.File, err e
 	if err != nil {
 		return "", nil, err
 	}
-	_ = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) // where there are no locks nothing is swept
+	_ = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) // without locks, nothing is swept
 	return name, f, nil
 }
 
-// TakeFile makes or replaces a file with what fill writes, whole or not at all. The user has named it, so the rule for
-// names is not asked.
+// TakeFile creates or replaces a file with the output of fill, completely or not at all. The user has chosen the name,
+// so the rule for names does not apply.
 func TakeFile(name string, fill func(io.Writer) error) error {
 	dir, err := os.OpenRoot(filepath.Dir(name))
 	if err != nil {
@@ -59,7 +59,7 @@ func TakeFile(name string, fill func(io.Writer) error) error {
 	return dir.Rename(tmp, filepath.Base(name))
 }
 
-// PartialFolder makes a folder to be filled, with its lock.
+// PartialFolder creates a locked folder to be filled.
 func PartialFolder(dir string) (tmp string, lock *os.File, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -77,8 +77,7 @@ func PartialFolder(dir string) (tmp string, lock *os.File, err error) {
 	return tmp, lock, nil
 }
 
-// sweep removes what copies into a folder and the folders in it have left that were killed: files and folders of this
-// user's.
+// sweep removes the remains of killed copies in a folder and its subfolders: this user's files and folders.
 func sweep(dir *os.Root) {
 	list, err := fs.ReadDir(dir.FS(), ".")
 	if err != nil {
@@ -105,7 +104,8 @@ func sweepOne(dir *os.Root, name string) {
 		syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
 		return
 	}
-	if now, err := dir.Lstat(name); err != nil || !os.SameFile(now, st) { // another one swept it, and a copy has its name now
+	// another process swept it, and a new copy has the name
+	if now, err := dir.Lstat(name); err != nil || !os.SameFile(now, st) {
 		return
 	}
 	if dir.RemoveAll(name) != nil && st.IsDir() {
@@ -114,7 +114,7 @@ func sweepOne(dir *os.Root, name string) {
 	}
 }
 
-// openUp has the folders below one be such that what is in them can be removed. No link is followed.
+// openUp makes the folders below a folder writable, so that their contents can be removed. It follows no links.
 func openUp(dir *os.Root, name string) {
 	root, err := dir.OpenRoot(name)
 	if err != nil {
@@ -122,9 +122,9 @@ func openUp(dir *os.Root, name string) {
 	}
 	defer root.Close()
 	_ = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() { // before it is read
+		if err == nil && d.IsDir() { // before its contents are read
 			_ = root.Chmod(name, 0o700)
 		}
-		return nil // of one that can't be read nothing is walked
+		return nil // skip unreadable folders
 	})
 }

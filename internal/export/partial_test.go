@@ -17,7 +17,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// A file is there whole or not at all, and what was there stays if it can't be made.
+// A file exists completely or not at all, and the old one stays if the new one can't be made.
 func TestTakeFile(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(dir, "out")
@@ -66,7 +66,8 @@ func names(t *testing.T, dir string) (list []string) {
 	return list
 }
 
-// What a killed copy left goes with the next one into the folder; what is under way, new, or another thing stays.
+// The next copy into the folder removes a killed copy's leftovers. Files in progress, new files, and other entries
+// stay.
 func TestSweep(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
 	long := time.Now().Add(-2 * partialAge)
@@ -114,8 +115,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// A folder that nobody may write to is swept as well, also by who is not root; by several at once; and no link in it
-// is followed.
+// A read-only folder is swept as well, also by an ordinary user, and by several at once. No link in it is followed.
 func TestAttackSweep(t *testing.T) {
 	const as = "UNITASK_TEST_SWEEP"
 	if dir := os.Getenv(as); dir != "" {
@@ -126,7 +126,7 @@ func TestAttackSweep(t *testing.T) {
 		all.Wait()
 		return
 	}
-	top, err := os.MkdirTemp("/tmp", "unitask-sweep-*") // t.TempDir's is root's alone
+	top, err := os.MkdirTemp("/tmp", "unitask-sweep-*") // only root can enter t.TempDir's
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestAttackSweep(t *testing.T) {
 	must(os.Chmod(filepath.Join(left, "deep"), 0o000))
 	long := time.Now().Add(-2 * partialAge)
 	must(os.Chtimes(left, long, long))
-	program := filepath.Join(top, "test") // ours may lie where only root reads
+	program := filepath.Join(top, "test") // only root may be able to read ours
 	must(copyFile(os.Args[0], program))
 	cmd := exec.Command(program, "-test.run", "^TestAttackSweep$")
 	cmd.Env = []string{as + "=" + dir}

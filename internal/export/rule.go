@@ -1,7 +1,7 @@
-// Package export is the only way by which files leave a machine for a user's folder: copies of artifacts (--out), files
-// and folders of sessions. Untrusted code chose their names, contents and modes. So one rule decides which files may
-// come (Barred, RunByTools), and every file is complete or does not exist. The package never replaces a file unasked,
-// never follows a link and never sets an executable bit.
+// Package export copies all files that leave a machine for a user's folder: artifacts (--out), and files and folders of
+// sessions. Untrusted code chose their names, contents and modes. So one rule decides which files are allowed (Barred,
+// RunByTools), and every file is complete or does not exist. The package never replaces a file without a request, never
+// follows a link and never sets an executable bit.
 //
 // Packages record, hostfiles and cli call it.
 package export
@@ -19,20 +19,21 @@ type Left struct {
 	Reason string `json:"reason"`
 }
 
-// MaxLeft bounds the list of those; the last of a longer one says how many more there were.
+// MaxLeft bounds the list of files that were not exported; the last entry of a longer list gives the number of the
+// others.
 const MaxLeft = 100
 
-// Barred says why nothing with that path, which has slashes, is exported; "" if it may be. Such a name is
-// read by programs that nobody asked to (.git/hooks, .envrc, .mcp.json), or shown as another one than it is.
+// Barred returns why a file with that path (with slashes) is not exported; "" if it may be. Programs read files with
+// such names unasked (.git/hooks, .envrc, .mcp.json), or the name looks like another one.
 func Barred(name string) string {
 	for part := range strings.SplitSeq(name, "/") {
-		// HFS+ ignores characters without width: U+200C before ".git" is ".git" to it
-		// (git's CVE-2014-9390).
+		// HFS+ ignores characters without width: it treats U+200C followed by ".git" as ".git" (git's CVE-2014-9390).
 		seen := strings.TrimLeftFunc(part, invisible)
 		switch {
 		case strings.HasPrefix(seen, "."):
 			return "a name that begins with a dot is not copied"
-		case shortName(strings.TrimRight(strings.SplitN(seen, ":", 2)[0], ". ")): // GIT~1 is .git, and so is "GIT~1.....": what ends a name there is dropped
+		// GIT~1 is .git, and so is "GIT~1.....": NTFS drops dots and blanks at a name's end
+		case shortName(strings.TrimRight(strings.SplitN(seen, ":", 2)[0], ". ")):
 			return "a name of the form NAME~1, which FAT and NTFS give to other files too, is not copied"
 		case fold(seen) == "head":
 			return "the name HEAD is not copied: git takes a folder with it for a repository, and runs what its configuration says"
@@ -48,26 +49,26 @@ func Barred(name string) string {
 	return ""
 }
 
-// invisible reports whether a character has no width, controls, or separates lines.
+// invisible reports whether a character has no width, is a control character, or separates lines.
 func invisible(r rune) bool {
 	return unicode.In(r, unicode.Cf, unicode.Cc, unicode.Zl, unicode.Zp, unicode.Variation_Selector,
 		unicode.Other_Default_Ignorable_Code_Point)
 }
 
-// shortName reports whether a name has the form that FAT and NTFS give to short ones: up to
-// eight characters that end in ~ and a digit, and an extension of up to three.
+// shortName reports whether a name has the form of short names in FAT and NTFS: up to eight characters that end in ~
+// and a digit, and an extension of up to three.
 func shortName(name string) bool {
 	stem, ext, _ := strings.Cut(name, ".")
 	head, digits, ok := strings.Cut(stem, "~")
 	return ok && head != "" && digits != "" && strings.Trim(digits, "0123456789") == "" && len(stem) <= 8 && len(ext) <= 3
 }
 
-// HeldBack is why a file that tools run stays where it is.
+// HeldBack is the reason for not copying a file that tools run.
 const HeldBack = "tools run a file of that name because it is there: only a new or empty folder gets it"
 
-// RunByTools reports whether a tool runs or obeys a file of that path because it is in the folder, as make does with
-// GNUmakefile, Python with sitecustomize.py and coding agents with CLAUDE.md. Beside other files it would be
-// run by who never asked for it.
+// RunByTools reports whether a tool runs or obeys a file of that path because it is in the folder. Examples are
+// GNUmakefile (make), sitecustomize.py (Python) and CLAUDE.md (coding agents). Among a user's own files, a tool would
+// run it although nobody asked for that.
 func RunByTools(name string) bool {
 	parts := strings.Split(name, "/")
 	for i, part := range parts {
@@ -89,18 +90,18 @@ func RunByTools(name string) bool {
 	return hasEnding(base, runEndings) || hasEnding(base, runTests)
 }
 
-// runFolders are folders of which tools run what is in them.
+// runFolders are folders whose contents tools run.
 var runFolders = set(
 	"node_modules __pycache__ hooks buildsrc magefiles rakelib vendor __mocks__ __tests__ _darcs cvs callback_plugins filter_plugins initializers _plugins")
 
-// runEndings are those of files that tools run whatever else their names are.
+// runEndings are endings of files that tools run, whatever the rest of their names is.
 var runEndings = strings.Fields(`.pth .pyc .gemspec .podspec .cabal .csproj .fsproj .vbproj .vcxproj .sln .slnx .targets .props
 	.mk .mak .desktop .lnk .url .webloc .command .tf .nix .code-workspace
 	.tf.json .tofu .tfvars .tfvars.json .gradle .gradle.kts .gradle.dcl .sbt .cmake .bzl .rake .rsp .syso .nims .nimble .iml .ipr
 	.gn .gni .gyp .gypi .do .tup .pro .pri .proj .user
 	.conf.js .conf.cjs .conf.mjs .conf.ts .config.js .config.cjs .config.mjs .config.ts .config.mts .config.cts .config.json`)
 
-// runNames are the files, in lower case; .* stands for any ending.
+// runNames are names of files, in lower case; .* stands for any ending.
 var runNames = set(`
 	makefile gnumakefile bsdmakefile justfile taskfile.* rakefile gulpfile.* gruntfile.* jakefile.* cakefile earthfile tiltfile snakefile
 	procfile brewfile vagrantfile dockerfile containerfile compose.* docker-compose.* docker-bake.* jenkinsfile pipfile guardfile fastfile dangerfile

@@ -8,7 +8,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// Beside other files nothing comes that the tools of many languages run or obey because it is there.
+// Next to other files, no file appears that tools of many languages would run or obey because it exists.
 func TestAttackRunByTools(t *testing.T) {
 	for what, names := range map[string]string{
 		"modules that Python's library imports": "cProfile.py _strptime.py lib/_pydecimal.py _json.cpython-313-x86_64-linux-gnu.so __future__.py _sysconfigdata__linux_x86_64-linux-gnu.py _colorize.py compression.py",

@@ -1,5 +1,5 @@
-// Package failure makes errors that name the host's operation that failed. Everything between the front door and the
-// machines returns these errors; the engine turns them into a run's outcome.
+// Package failure makes errors that name the host's operation that failed. All packages between the public API and the
+// machines return these errors; the engine turns them into a run's outcome.
 package failure
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Host returns a HostError, or err if it wraps one.
+// Host returns a HostError, or err if it already wraps one.
 func Host(op string, err error) error {
 	var host *run.HostError
 	if errors.As(err, &host) {
@@ -22,7 +22,7 @@ func Host(op string, err error) error {
 	return &run.HostError{Op: op, Err: err}
 }
 
-// Failure is an error of the host, with what it did.
+// Failure is an error of the host and the operation that failed.
 type Failure struct {
 	Op  string
 	Err error
@@ -35,8 +35,8 @@ func (f Failure) Unwrap() error { return f.Err }
 // At returns a Failure.
 func At(op string, err error) error { return Failure{op, err} }
 
-// Cancelled returns the error of what ended with ctx. It wraps the context's cause, and names it if it is more than
-// that somebody cancelled.
+// Cancelled returns the error of an operation that ended with ctx. It wraps the context's cause, and names the cause
+// unless it is a plain cancellation.
 func Cancelled(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	if cause == context.Canceled {
@@ -45,8 +45,8 @@ func Cancelled(ctx context.Context) error {
 	return fmt.Errorf("cancelled: %w", cause)
 }
 
-// Unread returns the error of what ended since nobody reads its output any more, as after `| head`; nil if err is
-// another one.
+// Unread returns an error if nobody reads the output any more, as after `| head`. It returns nil if err has another
+// cause.
 func Unread(err error) error {
 	if errors.As(err, new(*bounded.WriteError)) && (errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe)) {
 		return unread{err}
@@ -66,5 +66,5 @@ func (cancelled) Error() string { return "cancelled" }
 
 func (c cancelled) Unwrap() error { return c.error }
 
-// ErrRetry ends a run on nanos that is made again on linux.
+// ErrRetry ends a run on nanos that the engine then repeats on linux.
 var ErrRetry = errors.New("the kernel lacks what the code asks for")

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The error of what was cancelled names a cause that says more than that, and wraps it.
+// The error of a cancelled operation names and wraps a cause that is more than a cancellation.
 func TestCancelled(t *testing.T) {
 	closed := errors.New("the command line has gone away")
 	for cause, want := range map[error]string{nil: "cancelled", closed: "cancelled: the command line has gone away"} {

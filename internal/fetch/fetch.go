@@ -1,8 +1,8 @@
-// Package fetch makes the host's own requests: to registries, for keys and for parts. The server that answers such a
-// request chooses where the next ones go, by redirects and by the addresses that it names. So only the server that the
-// user named may be in a private network. The package checks every other address at the socket, after the name's
-// lookup. A proxy of the host does the lookup itself; the package then checks names as far as it can. It keeps nothing
-// between requests. Packages image, image/oci and mcp call it.
+// Package fetch makes the host's own requests: to registries, for keys and for parts. The server that answers chooses
+// where the next requests go, by redirects and by the addresses that it names. So only the server that the user named
+// may be in a private network. The package checks every other address at the socket, after the name's lookup. A proxy
+// of the host does the lookup itself; the package then checks names as far as it can. It keeps nothing between
+// requests. Packages image, image/oci and mcp call it.
 package fetch
 
 import (
@@ -27,10 +27,10 @@ import (
 	"github.com/unitask/unitask/internal/publicaddr"
 )
 
-// DialTime bounds a connection's handshake.
+// DialTime is the time limit of a connection's handshake.
 const DialTime = 10 * time.Second
 
-// AddressError is why a server was not asked.
+// AddressError says why a server was not asked.
 type AddressError struct {
 	Host string
 	Err  error
@@ -43,8 +43,8 @@ func (e *AddressError) Error() string {
 func (e *AddressError) Unwrap() error { return e.Err }
 
 // Transport returns a copy of base (nil is http.DefaultTransport) for requests that begin at a server that the user
-// named, as HOST or HOST:PORT. If that server is in a network that is not public, it is asked there alone; if not, it
-// may not lead there later. also are other hosts that the user named.
+// named, as HOST or HOST:PORT. If that server is in a private network, requests reach it only there. If it is public,
+// requests must not go to a private network later. also are other hosts that the user named.
 func Transport(base *http.Transport, named string, also ...string) *http.Transport {
 	return newGuard(append([]string{named}, also...)).over(base)
 }
@@ -58,14 +58,14 @@ func newGuard(named []string) *guard {
 	return g
 }
 
-// over returns a copy of base that asks the guard.
+// over returns a copy of base that checks requests with the guard.
 func (g *guard) over(base *http.Transport) *http.Transport {
 	usual, ok := http.DefaultTransport.(*http.Transport)
 	switch {
 	case base != nil:
 	case ok:
 		base = usual
-	default: // a program has put another one there
+	default: // a program has replaced it
 		base = &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, TLSHandshakeTimeout: DialTime}
 	}
 	t := base.Clone()
@@ -76,7 +76,7 @@ func (g *guard) over(base *http.Transport) *http.Transport {
 			return nil, err
 		}
 		by, err := proxy(r)
-		if err != nil { // which quotes the proxy's login
+		if err != nil { // the error quotes the proxy's login
 			return nil, errors.New("the proxy that the environment names is no address: use http://HOST:PORT")
 		}
 		if by != nil {
@@ -87,17 +87,17 @@ func (g *guard) over(base *http.Transport) *http.Transport {
 	return t
 }
 
-// guard dials servers.
+// guard dials servers and checks their addresses.
 type guard struct {
 	named   map[string]bool // hosts, in lower case
-	proxies map[string]bool // HOST:PORT of those that the environment names
+	proxies map[string]bool // HOST:PORT of the proxies in the environment
 	lookup  func(ctx context.Context, network, host string) ([]netip.Addr, error)
 
 	mu    sync.Mutex
-	inner map[string]kinds // of those named that were looked up
+	inner map[string]kinds // of the looked-up hosts among named
 }
 
-// kinds are those of the addresses, none of them public, that a host had when it was first looked up.
+// kinds are the kinds of non-public addresses that a host had at its first lookup.
 type kinds map[kind]bool
 
 type kind int
@@ -105,7 +105,7 @@ type kind int
 const (
 	ordinary kind = iota
 	loopback
-	link // of one link, as the metadata services of clouds
+	link // link-local, such as the metadata services of clouds
 )
 
 func kindOf(addr netip.Addr) kind {
@@ -118,8 +118,8 @@ func kindOf(addr netip.Addr) kind {
 	return ordinary
 }
 
-// innerOf says which addresses a host may have that are not public: those of the kinds that it had, if it was named,
-// when it was first looked up.
+// innerOf returns the kinds of non-public addresses that a host may have. A named host may have the kinds that it had
+// at its first lookup.
 func (g *guard) innerOf(ctx context.Context, host string) kinds {
 	if !g.named[host] {
 		return nil
@@ -159,7 +159,8 @@ func (g *guard) find(ctx context.Context, host string) (kinds, error) {
 	return found, nil
 }
 
-// asked checks what a request is to: an address, which a proxy would be asked for, or a proxy, which is no server.
+// asked checks the target of a request: an address, which a proxy may be asked for, or a proxy, which must not be a
+// target itself.
 func (g *guard) asked(ctx context.Context, to *url.URL) error {
 	host := asciiOf(to.Hostname())
 	inner := g.innerOf(ctx, host)
@@ -173,15 +174,15 @@ func (g *guard) asked(ctx context.Context, to *url.URL) error {
 	return g.check(host, addr, inner)
 }
 
-// askedByProxy checks a request that a proxy is asked for, which looks up the name itself. So what nobody named must
-// be a name of the Internet's, and by TLS, so that no other server answers for it. A name that this host knows must
-// lead to public addresses. Where the proxy finds it elsewhere, only the proxy can refuse it.
+// askedByProxy checks a request through a proxy, which looks up the name itself. A host that the user did not name must
+// have a public name, and use TLS, so that no other server can answer for it. If this host can look up the name, its
+// addresses must be public. If the proxy gets other addresses, only the proxy can refuse them.
 func (g *guard) askedByProxy(ctx context.Context, to *url.URL) error {
 	host := asciiOf(to.Hostname())
 	if g.named[host] {
 		return nil
 	}
-	if _, err := netip.ParseAddr(host); err == nil { // asked has checked it
+	if _, err := netip.ParseAddr(host); err == nil { // asked has already checked addresses
 		return nil
 	}
 	name := strings.TrimSuffix(host, ".")
@@ -197,7 +198,7 @@ func (g *guard) askedByProxy(ctx context.Context, to *url.URL) error {
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
 	addrs, err := g.lookup(ctx, "ip", host)
-	if err != nil { // most hosts behind a proxy know no names of the Internet's
+	if err != nil { // most hosts behind a proxy can't look up public names
 		return nil
 	}
 	for _, addr := range addrs {
@@ -208,11 +209,11 @@ func (g *guard) askedByProxy(ctx context.Context, to *url.URL) error {
 	return nil
 }
 
-// lookupTime bounds the lookup of a name that a proxy looks up again.
+// lookupTime is the time limit for looking up a name that a proxy looks up again.
 const lookupTime = 2 * time.Second
 
-// asciiOf returns the name of a host as net/http dials it, in lower case: letters and digits of full width are plain
-// ones there.
+// asciiOf returns a host's name as net/http dials it, in lower case. It turns full-width letters and digits into plain
+// ones.
 func asciiOf(host string) string {
 	if ascii, err := idna.Lookup.ToASCII(host); err == nil {
 		host = ascii
@@ -220,8 +221,8 @@ func asciiOf(host string) string {
 	return strings.ToLower(host)
 }
 
-// check says why a host is not asked at an address. One that was in a network that is not public is asked there alone:
-// else whoever has its name could answer for it from elsewhere, and then lead to what is inside.
+// check returns an error if a host may not be asked at an address. A host that was in a private network may be asked
+// only there. Otherwise, whoever controls its name could answer from elsewhere, and then redirect to private addresses.
 func (g *guard) check(host string, addr netip.Addr, inner kinds) error {
 	local, err := publicaddr.LocalNetworks()
 	if err == nil {
@@ -238,7 +239,7 @@ func (g *guard) check(host string, addr netip.Addr, inner kinds) error {
 	return &AddressError{host, err}
 }
 
-// dial connects to an address of a host, which is checked when it is known.
+// dial connects to an address of a host, and checks the address just before.
 func (g *guard) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	d := &net.Dialer{Timeout: DialTime}
 	if !g.proxies[strings.ToLower(address)] {
@@ -273,7 +274,7 @@ func addressOf(u *url.URL) string {
 	return net.JoinHostPort(asciiOf(u.Hostname()), cmp.Or(port, "80"))
 }
 
-// proxies returns those that the environment names, which look up names by themselves.
+// proxies returns the proxies that the environment names. They look up names themselves.
 func proxies() map[string]bool {
 	env, list := httpproxy.FromEnvironment(), map[string]bool{}
 	for _, text := range []string{env.HTTPProxy, env.HTTPSProxy} {

@@ -18,8 +18,8 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// A server that the user named may be on this host; what it leads to may not, by whatever name. Which one was named is
-// settled at its first lookup.
+// A server that the user named may be on this host. Servers that it leads to may not, under any name. Its first lookup
+// decides what was named.
 func TestAttackFetch(t *testing.T) {
 	inner := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
 		_ *http.Request) {
@@ -71,7 +71,7 @@ func TestAttackFetch(t *testing.T) {
 		get(proxied, "http://169.254.169.254/"))
 }
 
-// A proxy that is on this host, as most on loopback are, has registries lead nowhere else on it, nor to itself.
+// A proxy on this host, as most on loopback are, does not let registries lead elsewhere on this host, nor to itself.
 func TestAttackFetchProxy(t *testing.T) {
 	inner := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
 		_ *http.Request) {
@@ -111,8 +111,8 @@ func TestAttackFetchProxy(t *testing.T) {
 	}
 }
 
-// Whoever has the name of a server that the user named can't lead the host inside by what the name leads to from one
-// moment to the next.
+// Whoever controls the name of a server that the user named can't lead the host to private addresses by a changed
+// lookup.
 func TestAttackFetchRebound(t *testing.T) {
 	for _, row := range []struct{ first, then, want string }{
 		{"127.0.0.1", "93.184.216.34", "refused"}, // it would answer, and then lead to 127.0.0.1
@@ -141,7 +141,7 @@ func TestAttackFetchRebound(t *testing.T) {
 	}
 }
 
-// A proxy looks names up itself: a registry leads it to no name inside, nor to an address in other letters.
+// A proxy looks names up itself. A registry can't lead it to a private name, nor to an address in other letters.
 func TestAttackFetchProxyNames(t *testing.T) {
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
 		r *http.Request) {
@@ -162,10 +162,10 @@ func TestAttackFetchProxyNames(t *testing.T) {
 		{"https://printer.local/", "refused"},
 		{"https://router.home.arpa/", "refused"},
 		{"https://x.svc.cluster.local/", "refused"},
-		{"https://vault.corp.example.com/", "refused"}, // this host knows it
+		{"https://vault.corp.example.com/", "refused"}, // this host can resolve it
 		{"https://VAULT.corp.example.com./", "refused"},
 		{"https://mixed.example.com/", "refused"},
-		{"http://blobs.example.com/", "refused"}, // by no TLS
+		{"http://blobs.example.com/", "refused"}, // without TLS
 		{"http://127.1/", "refused"},
 		{"https://0x7f000001/", "refused"},
 		{"http://2130706433/", "refused"},
@@ -173,7 +173,7 @@ func TestAttackFetchProxyNames(t *testing.T) {
 		{"http://169\u3002254\u3002169\u3002254/", "refused"},
 		{"http://[::ffff:7f00:1]/", "refused"},
 		{"https://blobs.example.com/", "asked"},
-		{"https://unknown.example.com/", "asked"}, // this host knows none of the Internet's names
+		{"https://unknown.example.com/", "asked"}, // this host can't resolve public names
 	} {
 		g := newGuard([]string{"registry.example"})
 		g.lookup = func(_ context.Context, _, host string) (list []netip.Addr, err error) {
@@ -186,7 +186,7 @@ func TestAttackFetchProxyNames(t *testing.T) {
 			return list, err
 		}
 		tr := g.over(&http.Transport{Proxy: func(*http.Request) (*url.URL, error) { return at, nil }})
-		got := "asked" // the proxy, which does no CONNECT
+		got := "asked" // from the proxy, which lacks CONNECT
 		res, err := (&http.Client{Transport: tr}).Get(row.to)
 		switch {
 		case errors.As(err, new(*AddressError)):
@@ -201,7 +201,7 @@ func TestAttackFetchProxyNames(t *testing.T) {
 	}
 }
 
-// A proxy of the environment that is no address is not quoted: it may have a password.
+// An invalid proxy address in the environment is not quoted: it may have a password.
 func TestAttackProxySays(t *testing.T) {
 	for _, proxy := range []string{"http://someuser:verysecret@proxy.example:x", "someuser:very secret@proxy.example:3128",
 		"http://someuser:verysecret%zz@proxy.example"} {

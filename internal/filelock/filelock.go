@@ -14,24 +14,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrHeld means that somebody else has the lock.
+// ErrHeld means that another open file has the lock.
 var ErrHeld = errors.New("is locked by another process")
 
 // Lock is a lock that is held until Unlock.
 type Lock struct{ file *os.File }
 
-// Unlock lets go. It is safe on nil, and twice.
+// Unlock releases the lock. It may be called on nil, and twice.
 func (l *Lock) Unlock() {
 	if l != nil {
 		l.file.Close()
 	}
 }
 
-// File returns the file that is locked.
+// File returns the locked file.
 func (l *Lock) File() *os.File { return l.file }
 
-// open makes the file and its folder if they are missing. A link in its place is
-// refused.
+// open creates the file and its folder if they are missing. It refuses a symbolic link.
 func open(name string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return nil, err
@@ -53,10 +52,10 @@ func take(f *os.File, how int) error {
 	}
 }
 
-// looks is how often Try finds others that only look (Held), which they are done with in microseconds.
+// looks is how often Try retries when it meets a Held, which has the lock for microseconds.
 const looks = 20
 
-// Try takes the lock of a file, or returns ErrHeld at once: where somebody has it, not where somebody looks.
+// Try takes the lock of a file, or returns ErrHeld at once if it is taken. It ignores the short lock of a Held.
 func Try(name string) (*Lock, error) {
 	for range looks {
 		l, err := lock(name, unix.LOCK_EX|unix.LOCK_NB)
@@ -68,16 +67,16 @@ func Try(name string) (*Lock, error) {
 	return lock(name, unix.LOCK_EX|unix.LOCK_NB)
 }
 
-// Take takes the lock of a file when it is free. It is for what takes moments.
+// Take waits for the lock of a file. Use it for locks that are held for moments.
 func Take(name string) (*Lock, error) { return lock(name, unix.LOCK_EX) }
 
-// Share takes a lock of a file or a folder that is there. Many may have it; while one has, nobody has it alone.
+// Share takes a shared lock of an existing file or folder. It excludes exclusive locks.
 func Share(name string) (*Lock, error) { return lockThere(name, unix.LOCK_SH) }
 
-// Alone takes the lock of a file or a folder that is there, when it is free. It is for what takes moments.
+// Alone waits for the exclusive lock of an existing file or folder. Use it for locks that are held for moments.
 func Alone(name string) (*Lock, error) { return lockThere(name, unix.LOCK_EX) }
 
-// TryAlone takes the lock of a file or a folder that is there, or returns ErrHeld at once.
+// TryAlone takes the exclusive lock of an existing file or folder, or returns ErrHeld at once.
 func TryAlone(name string) (*Lock, error) { return lockThere(name, unix.LOCK_EX|unix.LOCK_NB) }
 
 func lockThere(name string, how int) (*Lock, error) {
@@ -104,11 +103,10 @@ func locked(f *os.File, how int) (*Lock, error) {
 	return &Lock{f}, nil
 }
 
-// again is how often Wait looks.
+// again is the time between two tries of Wait.
 const again = 50 * time.Millisecond
 
-// Wait takes the lock of a file when it is free, until ctx ends. waiting is called once
-// if it is not free at once.
+// Wait waits for the lock of a file until ctx ends. It calls waiting once if the lock is not free at once.
 func Wait(ctx context.Context, name string, waiting func()) (*Lock, error) {
 	f, err := open(name)
 	if err != nil {
@@ -135,7 +133,7 @@ func Wait(ctx context.Context, name string, waiting func()) (*Lock, error) {
 	}
 }
 
-// Held reports whether somebody holds the lock of a file. It makes none.
+// Held reports whether the lock of a file is taken. It does not create the file.
 func Held(name string) bool {
 	f, err := os.Open(name)
 	if err != nil {

@@ -34,7 +34,7 @@ func TestLock(t *testing.T) {
 	if err != nil || asked != 1 || !Held(name) {
 		t.Fatal(err, asked)
 	}
-	l.Unlock() // twice, and not somebody else's
+	l.Unlock() // twice, and not another process's
 	if !Held(name) {
 		t.Error("another's lock was dropped")
 	}
@@ -66,7 +66,7 @@ func TestLinkedLock(t *testing.T) {
 	}
 }
 
-// Many share what is there, and nobody has it alone meanwhile; nothing is made.
+// Many share an existing lock, and nobody gets it exclusively meanwhile; nothing is created.
 func TestShare(t *testing.T) {
 	dir := t.TempDir()
 	for _, take := range []func(string) (*Lock, error){Share, Alone, TryAlone} {
@@ -97,7 +97,7 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// Who only looks keeps nobody from taking the lock.
+// A Held does not prevent anybody from taking the lock.
 func TestTryWhileOthersLook(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "l")
 	l, err := Try(name)

@@ -15,12 +15,11 @@ type Event struct {
 	Elapsed                                                float64 // seconds
 }
 
-// maxLine bounds a line of events, in bytes; a test's output comes a line at a time.
+// maxLine limits a line of events, in bytes. Each line of a test's output is an event.
 const maxLine = 16 << 20
 
-// Run runs go test with the flags and calls each with its events, in order, and plain with
-// every line that is none. failed says that go test did not exit with 0; an error, that
-// its events could not be read to their end.
+// Run runs go test with the flags. It calls each with every event, in order, and plain with every other line. failed
+// reports whether go test failed; err means that the events could not be read to their end.
 func Run(flags []string, stderr io.Writer, each func(Event), plain func(string)) (failed bool, err error) {
 	cmd := exec.Command("go", append([]string{"test", "-json"}, flags...)...)
 	cmd.Stderr = stderr

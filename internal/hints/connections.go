@@ -14,21 +14,21 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// maxConnections bounds the connections that hints tell about. The netlog has all of them.
+// maxConnections limits the connections that hints mention. The netlog has all of them.
 const maxConnections = 3
 
-// Connections remembers the first connections that a run was refused, or that failed: one for each host and port. The
-// zero value is ready for use. mu guards seen.
+// Connections remembers the first connections of a run that were refused or failed, one for each host and port. The
+// zero value is ready to use. mu guards seen.
 type Connections struct {
 	mu   sync.Mutex
 	seen []netstack.Decision
 }
 
-// See notes a decision of the network. A name that is no host's is not noted, since the guest chose its words; nor is a
-// question of another type about a host that a rule allows, nor a request that was refused for what it contains.
+// See notes a decision of the network. It ignores invalid host names, because the guest chose their words. It also
+// ignores a DNS query of another type for an allowed host, and a request that was refused for its contents.
 func (c *Connections) See(d netstack.Decision) {
 	switch {
-	case d.Verdict == netstack.Allowed, d.Host() == "", strings.HasPrefix(d.Reason, "not approved"): // Asker.Denied tells
+	case d.Verdict == netstack.Allowed, d.Host() == "", strings.HasPrefix(d.Reason, "not approved"): // Asker.Denied reports these
 		return
 	case d.Proto == "tcp", d.Proto == "dns" && d.Rule == "",
 		d.Proto == "http" && (d.Reason == broker.DeniedByRule || d.Reason == broker.AllowedByNone):
@@ -43,7 +43,7 @@ func (c *Connections) See(d netstack.Decision) {
 	}
 }
 
-// Take returns what was noted since then, and forgets all.
+// Take returns the decisions since a time, and forgets all.
 func (c *Connections) Take(since time.Time) []netstack.Decision {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,7 +52,7 @@ func (c *Connections) Take(since time.Time) []netstack.Decision {
 	return seen
 }
 
-// target returns HOST, or HOST:PORT if the port is not one of the Web's.
+// target returns HOST, or HOST:PORT if the port is not 80 or 443.
 func target(d netstack.Decision) string {
 	if d.Port != 0 && d.Port != 80 && d.Port != 443 {
 		return fmt.Sprintf("%s:%d", d.Host(), d.Port)
@@ -60,7 +60,7 @@ func target(d netstack.Decision) string {
 	return d.Host()
 }
 
-// connection tells which host was not reached, why, and what allows it.
+// connection returns a hint: which host was not reached, why, and what allows it.
 func connection(d netstack.Decision, f Facts) run.Hint {
 	host := target(d)
 	asks := func(flag string) string {
@@ -70,7 +70,7 @@ func connection(d netstack.Decision, f Facts) run.Hint {
 		return flag + " asks for it"
 	}
 	h := run.Hint{Kind: run.HintConnection, Subject: host, Cause: cmp.Or(d.Failure, netstack.FailurePolicy)}
-	if h.Cause == run.CauseName && strings.HasPrefix(d.Dialled, "proxy ") { // the proxy's name
+	if h.Cause == run.CauseName && strings.HasPrefix(d.Dialled, "proxy ") { // the name of the proxy
 		h.Cause = run.CauseServer
 	}
 	switch h.Cause {
@@ -79,7 +79,7 @@ func connection(d netstack.Decision, f Facts) run.Hint {
 		return h
 	case run.CauseServer:
 		h.Text = host + " was not reached: the policy allows it, but the connection failed"
-		if known := d.Cause(); known == netstack.ReasonRefused || known == netstack.ReasonNoAnswer { // else a proxy's words
+		if known := d.Cause(); known == netstack.ReasonRefused || known == netstack.ReasonNoAnswer { // otherwise the words are a proxy's
 			h.Text += ": " + known
 		}
 		return h

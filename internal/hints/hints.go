@@ -1,5 +1,5 @@
-// Package hints words what a run seems to have lacked, and what provides it. The engine and sessions call it with
-// what they saw. It starts nothing; of the host it looks only for files that the ceiling would grant.
+// Package hints describes what a run seems to have lacked, and what provides it. The engine and sessions call it with
+// what they observed. It starts nothing. On the host, it looks only for files that the ceiling would grant.
 package hints
 
 import (
@@ -20,28 +20,28 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Facts is what was seen of a run or a step.
+// Facts is what was observed of a run or a step.
 type Facts struct {
 	Language *language.Language
 	Image    *language.Image
 	Code     string      // its text
-	Path     string      // of the code in the guest
+	Path     string      // the code's path in the guest
 	Dir      string      // its working directory
-	Stderr   string      // its end
+	Stderr   string      // the end of stderr
 	Failed   bool        // the exit code is not 0
-	Left     *guest.Left // in its working directory
+	Left     *guest.Left // files left in its working directory
 
-	Connections []netstack.Decision // that failed (Connections.Take)
+	Connections []netstack.Decision // the failed ones (Connections.Take)
 	Granted     policy.Effective
 	Denials     []policy.Denial
-	Ceiling     *policy.Ceiling // nil if there is none
-	Changed     bool            // the network's rules were changed since it was granted
-	Session     bool            // it is a step: what a session has is decided at its start
-	// HostFiles says that a path in the guest is the same file on this host, if the file is brought.
+	Ceiling     *policy.Ceiling // nil if none
+	Changed     bool            // the network's rules have changed since the grant
+	Session     bool            // it is a step; a session's grants are fixed at its start
+	// HostFiles reports that a path in the guest would be the same file on this host, if the file is brought.
 	HostFiles bool
 }
 
-// Of returns the hints for these facts: about the code first, then about its connections.
+// Of returns the hints for these facts: hints about the code first, then hints about its connections.
 func Of(f Facts) (list []run.Hint) {
 	if f.Failed {
 		for _, hint := range []func(Facts) *run.Hint{missingModule, missingFile, otherLanguage} {
@@ -60,8 +60,8 @@ func Of(f Facts) (list []run.Hint) {
 	return list
 }
 
-// leftOutside returns a hint about files that the code has written outside /out; nil if there are none, or if none
-// may come back. It names only plain names: the code chooses them.
+// leftOutside returns a hint about files that the code has written outside /out; nil if there are none, or if no files
+// may come back. The code chooses the names, so the hint shows only plain names.
 func leftOutside(f Facts) *run.Hint {
 	if f.Left == nil || f.Granted.MaxArtifacts <= 0 || policy.Within(contract.OutDir, f.Dir) {
 		return nil
@@ -92,14 +92,14 @@ func leftOutside(f Facts) *run.Hint {
 	return h
 }
 
-// Bounds of what a hint tells about files that were left.
+// Limits of a hint about files that were left.
 const (
 	maxLeft      = 4  // names
-	maxLeftName  = 60 // bytes of one
-	maxLeftWords = 4  // in one: more may be a sentence with dashes
+	maxLeftName  = 60 // bytes of a name
+	maxLeftWords = 4  // in a name: more could be a sentence with dashes
 )
 
-// wordsIn counts the words of a name, numbers not among them.
+// wordsIn counts the words of a name, without numbers.
 func wordsIn(name string) int {
 	return len(strings.FieldsFunc(name, func(r rune) bool { return !unicode.IsLetter(r) }))
 }
@@ -112,7 +112,7 @@ var notUnderstood = regexp.MustCompile(
 var languageNames = map[string]string{"js": "JavaScript", "ts": "TypeScript", "python": "Python", "shell": "shell",
 	"go": "Go"}
 
-// otherLanguage returns a hint about code in another language than it ran as; nil if there is no sign of that.
+// otherLanguage returns a hint that the code may be in another language; nil if nothing indicates that.
 func otherLanguage(f Facts) *run.Hint {
 	is, ran := language.Guess(f.Code), f.Language.Name
 	if is == "" || is == ran || is == "ts" && ran == "js" || languageNames[ran] == "" ||
@@ -125,14 +125,14 @@ func otherLanguage(f Facts) *run.Hint {
 	return h
 }
 
-// missingModule returns a hint about an import that found nothing, nil if there was none.
+// missingModule returns a hint about an import that failed, nil if there was none.
 func missingModule(f Facts) *run.Hint {
 	name := f.Language.Missing(f.Stderr)
 	if name == "" {
 		return nil
 	}
 	h := &run.Hint{Kind: run.HintModule}
-	if plain := strings.TrimLeft(name, "./"); isPlain(plain) { // else it is no usual name
+	if plain := strings.TrimLeft(name, "./"); isPlain(plain) { // otherwise it is an unusual name
 		h.Subject = name
 	} else {
 		name = "a module"
@@ -150,7 +150,7 @@ func missingModule(f Facts) *run.Hint {
 	var ways []string
 	spec, other := f.Language.PackageOf(name), f.Language.ImageWith(name)
 	if other != "" && f.Image != nil && other == f.Image.Payload.Name {
-		return nil // the module is there, and something in it is not
+		return nil // the module exists, and something in it is missing
 	} else if other != "" {
 		h.Ask("image")
 		ways = append(ways, with+"--image "+other+" has it")
@@ -185,8 +185,8 @@ func denied(ceiling *policy.Ceiling, spec string) *policy.Denial {
 	return &denials[0]
 }
 
-// besideCode returns the path, below the working folder, of the host's file or folder that an import means; "" if
-// there is none that the run may be granted.
+// besideCode returns the path, below the working folder, of the host's file or folder that an import means; "" if the
+// run may be granted none.
 func besideCode(f Facts, module string) string {
 	module = strings.TrimPrefix(module, "./")
 	var names []string
@@ -219,7 +219,7 @@ var noFile = []*regexp.Regexp{
 		`(?: for reading)?: No such file or directory`),
 }
 
-// missingFile returns a hint about a file that is on the host and not in the machine, nil if there is none.
+// missingFile returns a hint about a file that is on the host but not in the machine, nil if there is none.
 func missingFile(f Facts) *run.Hint {
 	for _, pattern := range noFile {
 		all := pattern.FindAllStringSubmatch(f.Stderr, -1)
@@ -244,20 +244,20 @@ func missingFile(f Facts) *run.Hint {
 	return nil
 }
 
-// plainPath is a path that hints name: of letters, digits and few others, so that it is no sentence.
+// plainPath matches a path that a hint may show: letters, digits and few other characters, so that it can't be a
+// sentence.
 var plainPath = regexp.MustCompile(`^[\pL\pN_@+][\pL\pN_.@+-]*(?:/[\pL\pN_@+][\pL\pN_.@+-]*)*$`)
 
-// isPlain reports whether a text is a plain path, of at most maxPath bytes: no flag, and with no letter that shows
-// nothing.
+// isPlain reports whether a text is a plain path of at most maxPath bytes, and not a flag.
 func isPlain(text string) bool {
 	hidden := func(r rune) bool { return unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r) }
 	return len(text) <= maxPath && plainPath.MatchString(text) && !strings.Contains(text, "--") &&
 		!strings.ContainsFunc(text, hidden)
 }
 
-// onHost returns the path below the working directory that this host has at a path of the guest, if the run may be
-// granted it and was not; folder reports whether it is a folder. The code chooses the path: so nothing outside the
-// directory is looked at, nothing hidden, and nothing that the ceiling would not grant is disclosed.
+// onHost returns the host's path, below the working directory, for a path in the guest. It does so only if the run may
+// be granted the file and did not have it; folder reports whether it is a folder. The code chooses the path. So onHost
+// looks at nothing outside the directory and at nothing hidden, and discloses nothing that the ceiling would not grant.
 func onHost(f Facts, at string) (below string, folder bool) {
 	below, is := strings.CutPrefix(at, strings.TrimSuffix(f.Dir, "/")+"/")
 	if !f.HostFiles || !is || !isPlain(below) {
@@ -273,7 +273,7 @@ func onHost(f Facts, at string) (below string, folder bool) {
 	}
 	real, err := realpath.Of(at)
 	inside, is := strings.CutPrefix(real, strings.TrimSuffix(dir, "/")+"/")
-	if err != nil || !is || !isPlain(inside) { // a link may lead to what is hidden
+	if err != nil || !is || !isPlain(inside) { // a link may lead to a hidden file
 		return "", false
 	}
 	info, err := os.Lstat(real)
@@ -291,5 +291,5 @@ func onHost(f Facts, at string) (below string, folder bool) {
 	return below, info.IsDir()
 }
 
-// maxPath bounds a path that a hint names, in bytes.
+// maxPath limits a path in a hint, in bytes.
 const maxPath = 200

@@ -15,7 +15,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// facts are those of code that failed in a folder of the host.
+// facts returns the facts of code that failed in a folder of the host.
 func facts(t *testing.T, name, code, stderr string) Facts {
 	t.Helper()
 	l, _, err := language.Named(name)
@@ -35,7 +35,7 @@ func facts(t *testing.T, name, code, stderr string) Facts {
 		Stderr: strings.ReplaceAll(stderr, "DIR", dir), Failed: true, HostFiles: true}
 }
 
-// A hint about what was left outside /out names plain names only, and few.
+// A hint about files left outside /out names only plain names, and few.
 func TestAttackLeftHint(t *testing.T) {
 	const tail = " left outside /out, and went with the machine: what is written to /out comes back"
 	for _, row := range []struct {
@@ -81,7 +81,7 @@ func TestAttackLeftHint(t *testing.T) {
 	}
 }
 
-// A hint about what is missing names what provides it.
+// A hint about something missing names what provides it.
 func TestMissing(t *testing.T) {
 	const noModule = "ModuleNotFoundError: No module named '%s'"
 	const noFile = "FileNotFoundError: [Errno 2] No such file or directory: '%s'"
@@ -173,7 +173,7 @@ func TestMissingDenied(t *testing.T) {
 	}
 }
 
-// A step's hints do not ask for what a session has from its start.
+// A step's hints do not suggest what only the start of a session can grant.
 func TestMissingInSession(t *testing.T) {
 	f := facts(t, "python", "", "ModuleNotFoundError: No module named 'requests'")
 	f.Session = true
@@ -183,8 +183,8 @@ func TestMissingInSession(t *testing.T) {
 	}
 }
 
-// Code that claims that a file is missing does not learn of one that its ceiling would not grant, whichever name it
-// prints. A worker's host is not looked at.
+// Code that claims a missing file does not learn of one that its ceiling would not grant, whichever name it prints. A
+// worker's host is not searched.
 func TestAttackFileHint(t *testing.T) {
 	secret := t.TempDir()
 	if err := os.WriteFile(filepath.Join(secret, "there"), nil, 0o600); err != nil {

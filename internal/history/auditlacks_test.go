@@ -12,7 +12,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// What the log lacks of runs that have ended is found, and nothing else is.
+// Missing log entries of ended runs are found, and nothing else is.
 func TestAttackAuditLacks(t *testing.T) {
 	now := time.Now()
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }

@@ -20,7 +20,7 @@ func TestAttackLargeStep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req := run.Request{Code: strings.Repeat("\x01", 12<<20), Language: "python"} // in JSON six times as long
+	req := run.Request{Code: strings.Repeat("\x01", 12<<20), Language: "python"} // six times as long in JSON
 	caller := run.Caller{}.WithDefaults()
 	rec, err := h.Begin(time.Now(), caller, "", "code.py", req, req, run.Policy{}, redactor)
 	if err != nil {

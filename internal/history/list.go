@@ -164,8 +164,8 @@ func (h *Store) summary(id string) Summary {
 // ErrPaused means that a record belongs to a paused session, whose machine is on the disk.
 var ErrPaused = errors.New("the session is paused")
 
-// Remove removes a run's record. The error is record.ErrRunning for a run under way, and ErrPaused for a paused
-// session, which continues with its record.
+// Remove removes a run's record. The error is record.ErrRunning for a current run, and ErrPaused for a paused session,
+// which continues with its record.
 func (h *Store) Remove(id string) error {
 	paused, err := paused.Open(h.Home).IDs()
 	if err != nil {
@@ -180,8 +180,8 @@ func (h *Store) Remove(id string) error {
 // beingMade bounds the time until a new record can be read.
 const beingMade = time.Minute
 
-// Prune removes the records that are older than age, except the newest keep, those of runs
-// under way and those of sessions that are paused. It returns how many it removed.
+// Prune removes the records that are older than age, except the newest keep, those of current runs and those of
+// sessions that are paused. It returns how many it removed.
 func (h *Store) Prune(keep int, age time.Duration) (removed int, err error) {
 	all, err := h.List(Filter{})
 	if err != nil {

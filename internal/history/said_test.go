@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// fill sets each field of a value that can be set to something hostile.
+// fill sets each settable field of a value to something hostile.
 func fill(v reflect.Value, text string, number int64) {
 	switch v.Kind() {
 	case reflect.Struct:
@@ -39,7 +39,7 @@ func fill(v reflect.Value, text string, number int64) {
 	}
 }
 
-// Each field of what a worker says of a run's end is bounded, also one that is added later.
+// Each field of a worker's report about a run's end is limited, also one that is added later.
 func TestAttackWorkerFields(t *testing.T) {
 	none, err := record.NewRedactor(record.Secrets{})
 	if err != nil {
@@ -89,7 +89,7 @@ func TestAttackWorkerFields(t *testing.T) {
 	attack.Check(t, "fields of a worker's result without a bound", "", strings.Join(list, " "))
 }
 
-// The longest lines that a run here could have stay whole: the code must not hide them by their length.
+// The longest possible lines of a local run stay complete: the code must not hide them by their length.
 func TestBoundSaidLine(t *testing.T) {
 	odd := strings.Repeat(`\x01`, 254)
 	for _, d := range []netstack.Decision{

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Each outcome that there is may be asked for.
+// Each existing outcome may be requested.
 func TestStatesAreAll(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "../../run/outcome.go", nil, 0)
 	if err != nil {

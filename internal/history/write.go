@@ -49,7 +49,7 @@ type NetlogLine struct {
 // "" for other runs.
 func (h *Store) Begin(at time.Time, caller run.Caller, session, name string, req, wanted run.Request,
 	granted run.Policy, redactor *record.Redactor) (*record.Run, error) {
-	wanted.Code, wanted.InlineFiles = "", NamesOnly(wanted.InlineFiles) // they are in files of their own
+	wanted.Code, wanted.InlineFiles = "", NamesOnly(wanted.InlineFiles) // they are in separate files
 	request, redacted := redactor.Marshal(wanted)
 	text := redactor.String(req.Code)
 	if text != req.Code {
@@ -101,7 +101,7 @@ func Finish(rec *record.Run, redactor *record.Redactor, res *run.Result) error {
 	}
 	rec.Error = res.Error
 	brief := *res
-	brief.Stdout, brief.Stderr = nil, nil // they are in files of their own
+	brief.Stdout, brief.Stderr = nil, nil // they are in separate files
 	rec.Result, _ = redactor.Marshal(brief)
 	return rec.Finish(time.Now())
 }

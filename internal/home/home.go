@@ -13,15 +13,14 @@ import (
 	"github.com/unitask/unitask/internal/userdir"
 )
 
-// Check refuses a home that somebody else could change: whoever can write there can
-// exchange the kernel and the Node that runs are given, and read their records. A home
-// that does not exist yet is made with mode 0700. Links are followed: what counts is the
-// folder itself.
+// Check refuses a home that another user could change. Whoever can write there can replace the kernel and the Node of
+// runs, and read their records. If the home does not exist, Check creates it with mode 0700. It follows links: only the
+// folder itself counts.
 func Check(home string) error {
 	st, err := os.Stat(home)
 	if errors.Is(err, fs.ErrNotExist) {
-		// Made at once, and by us: in a folder like /tmp others could make it later, as theirs.
-		// Where that is not possible, whoever first needs it says so.
+		// Create it now, and as our own: in a folder like /tmp others could create it later. If that fails, its first user
+		// reports the error.
 		made := errors.Join(os.MkdirAll(filepath.Dir(home), 0o755), os.Mkdir(home, 0o700))
 		if made != nil && !errors.Is(made, fs.ErrExist) {
 			return nil
@@ -53,32 +52,32 @@ func Default() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("find the home folder: %w: set UNITASK_HOME", err)
 	}
-	if !filepath.IsAbs(user) { // it would be another one in each working folder, and could come with a project
+	if !filepath.IsAbs(user) { // a relative one would differ in each working folder, and could come with a project
 		return "", fmt.Errorf("find the home folder: HOME is %q, which is relative: give its whole path, or set UNITASK_HOME",
 			user)
 	}
 	return filepath.Join(user, ".unitask"), nil
 }
 
-// Dir is a home's path. Its methods name what is in it.
+// Dir is a home's path. Its methods return the paths in it.
 type Dir string
 
 func (d Dir) in(name ...string) string {
 	return filepath.Join(append([]string{string(d)}, name...)...)
 }
 
-func (d Dir) Audit() string              { return d.in("audit") }          // the log across runs
+func (d Dir) Audit() string              { return d.in("audit") }          // the audit log, which covers all runs
 func (d Dir) Cache() string              { return d.in("cache") }          // may be removed at any time
-func (d Dir) Compiled() string           { return d.in("compiled") }       // programs that code was compiled to
+func (d Dir) Compiled() string           { return d.in("compiled") }       // compiled programs
 func (d Dir) Config() string             { return d.in("config.toml") }    // the configuration
-func (d Dir) Containers() string         { return d.in("containers") }     // images of containers, by digest
-func (d Dir) Custom() string             { return d.in("own") }            // custom images that were built
-func (d Dir) CustomFile(n string) string { return d.in("own", n+".json") } // what a custom image is made of
+func (d Dir) Containers() string         { return d.in("containers") }     // container images, by digest
+func (d Dir) Custom() string             { return d.in("own") }            // custom images
+func (d Dir) CustomFile(n string) string { return d.in("own", n+".json") } // the description of a custom image
 func (d Dir) ImageFiles() string         { return d.in("environments") }   // files that describe custom images
 func (d Dir) Images() string             { return d.in("images") }         // disks that machines boot from
 func (d Dir) Layers() string             { return d.in("layers") }         // layers of custom images
-func (d Dir) Lock(n string) string       { return d.in("locks", n) }       // a file that is locked
-func (d Dir) Packages() string           { return d.in("packages") }       // packages of pip and npm, installed
+func (d Dir) Lock(n string) string       { return d.in("locks", n) }       // a file to lock
+func (d Dir) Packages() string           { return d.in("packages") }       // installed packages of pip and npm
 func (d Dir) Runs() string               { return d.in("runs") }           // records
 func (d Dir) Sessions() string           { return d.in("sessions") }       // paused machines, and the session daemon's socket
 func (d Dir) Templates() string          { return d.in("templates") }      // snapshots to clone

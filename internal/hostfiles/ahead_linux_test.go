@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Folders that are listed ahead come in their order, and none stays open, also where the walk
-// ends early.
+// Folders that are listed in advance come in order, and none stays open, even if the walk ends early.
 func TestListedAhead(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 40 {
@@ -53,7 +52,7 @@ func TestListedAhead(t *testing.T) {
 	if err != nil || len(list) != 1+40+40*3*2 {
 		t.Fatalf("%d entries, %v", len(list), err)
 	}
-	for i, p := range list[1:] { // what is below a folder follows it at once
+	for i, p := range list[1:] { // the contents of a folder follow it at once
 		if up := filepath.Dir(p); up != list[i] && !strings.HasPrefix(list[i], up+"/") {
 			t.Errorf("%s follows %s", p, list[i])
 		}

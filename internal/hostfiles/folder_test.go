@@ -55,8 +55,7 @@ func same(name, to string) tar.Header {
 	return tar.Header{Name: name, Typeflag: tar.TypeLink, Linkname: to}
 }
 
-// take has TakeFolder make "got" in a folder beside which there is something to reach, and returns
-// what is there afterwards.
+// take makes TakeFolder create "got" in a folder with targets next to it, and returns what exists afterwards.
 func take(t *testing.T, text []byte) (got string, err error) {
 	t.Helper()
 	outer := t.TempDir()
@@ -130,9 +129,9 @@ func hostileFoldersRows(
 	}
 }
 
-// Archives that a machine's code has written: none makes anything outside, none leaves a part.
+// Archives that a machine's code has written: none creates anything outside, none leaves a part.
 func TestHostileFolders(t *testing.T) {
-	sum := func(text []byte) []byte { // with a header that was changed
+	sum := func(text []byte) []byte { // with a changed header
 		n := 0
 		copy(text[148:156], "        ")
 		for _, b := range text[:512] {
@@ -141,12 +140,12 @@ func TestHostileFolders(t *testing.T) {
 		copy(text[148:156], fmt.Sprintf("%06o\x00 ", n))
 		return text
 	}
-	sized := func(size int64) []byte { // says more than it has
+	sized := func(size int64) []byte { // with a larger size than its content
 		text := tarOf(t, reg("a", ""))
 		copy(text[124:136], fmt.Sprintf("%011o\x00", size))
 		return sum(text)
 	}
-	sparse := func(size int64) []byte { // a file of which nothing is there
+	sparse := func(size int64) []byte { // a file without content
 		records := ""
 		for _, r := range []string{"GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.name=big",
 			fmt.Sprint("GNU.sparse.realsize=", size)} {
@@ -167,12 +166,12 @@ func TestHostileFolders(t *testing.T) {
 			t.Errorf("%s: %v %v, want %s", name, got, err, row.want)
 		}
 	}
-	// Two halves of the limit are one thing too much.
+	// Two halves of the limit and one more byte are too much.
 	u := counted{}
 	if err := errors.Join(u.add("a", MaxFolderBytes/2), u.add("b", MaxFolderBytes/2)); err != nil || u.add("c", 1) == nil {
 		t.Error(err)
 	}
-	// What is on its way and fails leaves nothing, and says why.
+	// A failed transfer leaves nothing, and says why.
 	broken := errors.New("broken")
 	if _, err := TakeFolder(filepath.Join(t.TempDir(), "got"),
 		func(w io.Writer) error { _, _ = w.Write(whole[:1000]); return broken }); !errors.Is(err, broken) {
@@ -189,7 +188,7 @@ func TestHostileFolders(t *testing.T) {
 	}
 }
 
-// A folder comes as it went, with the links that lead to what is in it.
+// A folder arrives unchanged, with the links that lead into it.
 func TestFolders(t *testing.T) {
 	from := t.TempDir()
 	for _, name := range []string{"a/b", "empty"} {
@@ -223,7 +222,7 @@ func TestFolders(t *testing.T) {
 	if st, err := os.Stat(filepath.Join(to, "empty")); err != nil || !st.IsDir() {
 		t.Errorf("%v %v", st, err)
 	}
-	// What can't go, and what is cut: without its last entry.
+	// Entries that can't be sent, and an archive without its last entry.
 	if err := syscall.Mkfifo(filepath.Join(from, "pipe"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -242,9 +241,9 @@ func TestFolders(t *testing.T) {
 	}
 }
 
-// A folder that is passed on has the modes that it had, whatever this process's umask is, and a user passes on what
-// only its owner may not read.
-func TestPassFolderModes(t *testing.T) { // the umask is the whole process's: this test is not parallel
+// A folder that is passed on keeps its modes, whatever this process's umask is. A file that its owner may not read gets
+// the owner's read bit, so that a user can pass it on.
+func TestPassFolderModes(t *testing.T) { // the umask applies to the whole process, so this test is not parallel
 	for _, mask := range []int{0o077, 0o027, 0} {
 		before := syscall.Umask(mask)
 		way := t.TempDir()
@@ -277,8 +276,7 @@ func TestPassFolderModes(t *testing.T) { // the umask is the whole process's: th
 	}
 }
 
-// A folder that is passed on is what it was when it arrives, and nothing of it stays on its way; one
-// that can't be taken does not arrive.
+// A folder that is passed on arrives unchanged, and nothing of it stays on its way. An invalid one does not arrive.
 func TestPassFolder(t *testing.T) {
 	way, target := t.TempDir(), filepath.Join(t.TempDir(), "target")
 	fill := func(list ...tar.Header) func(io.Writer) error {
@@ -323,13 +321,13 @@ func TestPassFolder(t *testing.T) {
 	}
 }
 
-// A folder of a machine comes by the rule of everything that leaves one.
+// A folder from a machine follows the rules of everything that leaves one.
 func TestAttackFolderOut(t *testing.T) {
 	for _, row := range []struct {
 		name string
 		list []tar.Header
 		at   string
-		want string // what is there
+		want string // the existing file
 		left string
 	}{
 		{"a file", []tar.Header{reg("a", "text")}, "a", "text", ""},
@@ -347,7 +345,8 @@ func TestAttackFolderOut(t *testing.T) {
 		{"a link to git's configuration", []tar.Header{link("plain", "./.git/config")}, "plain", "nothing", "plain"},
 		{"a link whose target is read from right to left", []tar.Header{link("plain", "a\u202eb")}, "plain", "nothing",
 			"plain"},
-		{"a link upwards", []tar.Header{reg("a", "text"), dir("d/"), link("d/plain", ".././a")}, "d/plain", "text, executable", ""}, // as all links are
+		// like all links
+		{"a link upwards", []tar.Header{reg("a", "text"), dir("d/"), link("d/plain", ".././a")}, "d/plain", "text, executable", ""},
 		{"an option", []tar.Header{reg("-rf", "x")}, "-rf", "nothing", "-rf"},
 		{"a name that is read from right to left", []tar.Header{reg("a\u202eb", "x")}, "a\u202eb", "nothing", "a\u202eb"},
 		{"a name with a line's end", []tar.Header{reg("a\nb", "x")}, "a\nb", "nothing", "a\nb"},
@@ -371,7 +370,7 @@ func TestAttackFolderOut(t *testing.T) {
 		}
 		attack.Check(t, "a folder out of a machine: "+row.name, row.want+", left out "+row.left, got+", left out "+said)
 	}
-	// Nobody else reads a folder of a user whose umask keeps others out.
+	// Nobody else can read a folder of a user whose umask excludes others.
 	old := syscall.Umask(0o077)
 	to := filepath.Join(t.TempDir(), "to")
 	_, err := TakeFolder(to, func(w io.Writer) error {
@@ -391,7 +390,7 @@ func TestAttackFolderOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Folders that only names make count, too.
+	// Folders that exist only in names count, too.
 	root, err := os.OpenRoot(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

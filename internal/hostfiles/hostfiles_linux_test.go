@@ -13,8 +13,8 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// A pipe is never opened, so whoever waits to write into it goes on waiting, and a
-// device does not notice. The kernel says what was opened (inotify(7)).
+// A pipe is never opened, so its writer keeps waiting, and a device is not touched. The kernel reports what was opened
+// (inotify(7)).
 func TestAttackPipes(t *testing.T) {
 	dir, ignoring := folder(t), folder(t)
 	pipe := filepath.Join(dir, "pipe")
@@ -74,8 +74,8 @@ func TestAttackPipes(t *testing.T) {
 	}
 }
 
-// What is exchanged for a pipe, between the look at it and its opening, is not read: with
-// a writer that says nothing, reading would never end.
+// A file that is replaced by a pipe, between the check and its opening, is not read: with a silent writer, the read
+// would never end.
 func TestAttackExchangedForAPipe(t *testing.T) {
 	dir := t.TempDir()
 	file, pipe, at := filepath.Join(dir, "file"), filepath.Join(dir, "pipe"), filepath.Join(dir, "at")

@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// folder is one with links resolved, and the named links in it ("name -> target").
+// folder returns a folder with links resolved, and with the given links in it ("name -> target").
 func folder(t *testing.T, links ...string) string {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -30,7 +30,7 @@ func folder(t *testing.T, links ...string) string {
 	return dir
 }
 
-// A path leads to the same place whether or not something is there.
+// A path leads to the same place, whether a file exists there or not.
 func TestLeadsTo(t *testing.T) {
 	dir := folder(t, "a -> b", "b -> c/d", "up -> ../x", "root -> /", "loop -> loop", "abs -> $/c",
 		"out -> ../../../../../../../../../etc")
@@ -54,14 +54,14 @@ func TestLeadsTo(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.Close()
-		// Find cleans the path by its words first, as it always is for --file.
+		// Find first cleans the path's text, as for --file.
 		if !strings.Contains(name, "/..") && f.Real != want {
 			t.Errorf("found %s: %s, want %s", name, f.Real, want)
 		}
 	}
 }
 
-// What was found is what is opened, or nothing is.
+// The file that was found is opened, or none is.
 func TestFoundIsOpened(t *testing.T) {
 	dir := folder(t)
 	name := filepath.Join(dir, "f")
@@ -102,7 +102,7 @@ func TestFoundIsOpened(t *testing.T) {
 	}
 }
 
-// A project brings what git would keep, and node_modules whole.
+// --project brings the files that git would keep, and node_modules completely.
 func TestProject(t *testing.T) {
 	dir := folder(t)
 	for name, text := range map[string]string{
@@ -155,7 +155,7 @@ func each(n int) (list []string) {
 	return list
 }
 
-// Folders whose ignore files are made to take for ever, or all memory.
+// Folders whose ignore files should take forever, or all memory.
 func TestAttackIgnoreFiles(t *testing.T) {
 	deep := strings.Repeat("d/", 20)
 	for _, c := range []struct {
@@ -217,7 +217,7 @@ func TestAttackIgnoreFiles(t *testing.T) {
 	}
 }
 
-// holes is a file of nothing but holes, which has any size.
+// holes is a file that consists of a hole, of any size.
 type holes struct {
 	fs.FileInfo
 	size int64
@@ -230,7 +230,7 @@ func (h holes) Type() fs.FileMode          { return 0 }
 func (h holes) Mode() fs.FileMode          { return 0o644 }
 func (h holes) Size() int64                { return h.size }
 
-// Sizes that overflow when they are added (two files of 5 EiB in a tmpfs) are no small ones.
+// Sizes that overflow when they are added (two files of 5 EiB in a tmpfs) do not count as small.
 func TestAttackSizes(t *testing.T) {
 	dir := folder(t)
 	st, err := os.Stat(dir)

@@ -237,8 +237,7 @@ func (s *Set) Paths() (list []string) {
 // Patience bounds the time to send the whole set.
 func (s *Set) Patience() time.Duration { return Patience(s.bytes, len(s.entries)) }
 
-// Patience bounds the time to send so many bytes in so many files into a guest: a second for each MiB, and 10 ms
-// for each file.
+// Patience returns the time limit for sending files into a guest: a second for each MiB, and 10 ms for each file.
 func Patience(bytes int64, count int) time.Duration {
 	return time.Duration(bytes>>20)*time.Second + time.Duration(count)*10*time.Millisecond
 }

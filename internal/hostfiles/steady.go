@@ -29,7 +29,7 @@ type Steady struct {
 	Bytes int64 `json:"bytes"`
 }
 
-// Folder is a folder of a run's request, as it was found.
+// Folder is the state of a folder of a run's request.
 type Folder struct {
 	Host    string `json:"host"`
 	Real    string `json:"real"`

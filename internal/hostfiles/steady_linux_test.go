@@ -19,8 +19,8 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// many is a folder with enough in it to be worth keeping: 40 small files in 20 folders, a
-// large one that is all hole, and a link. They are 63 entries, with the folder itself.
+// many is a folder that is large enough to keep: 40 small files in 20 folders, a large sparse file, and a link. With
+// the folder itself it has 63 entries.
 func many(t *testing.T, dir string) string {
 	t.Helper()
 	for i := range 40 {
@@ -42,7 +42,7 @@ func many(t *testing.T, dir string) string {
 	return dir
 }
 
-// listed is the set of some folders, each at /NUMBER inside, but where "at" says otherwise.
+// listed returns the set of some folders, each at /NUMBER in the guest, or where "at" says.
 func listed(t *testing.T, at map[string]string, dirs ...string) *Set {
 	t.Helper()
 	s := &Set{}
@@ -71,7 +71,7 @@ func needSteady(t *testing.T, dir string) {
 	}
 }
 
-// tick returns when the clock that files get their times from has gone on.
+// tick returns when the clock of file times has advanced.
 func tick(t *testing.T, from time.Time) {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "clock")
@@ -166,11 +166,11 @@ func attackSteadyRows(
 	}
 }
 
-// Whatever becomes of a folder, old files are never taken for the new ones.
+// Whatever happens to a folder, old files never count as the new ones.
 func TestAttackSteady(t *testing.T) {
 	write := func(dir, name, text string) error { return os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644) }
 	const one = "d1/f1"
-	// asItWas gives a file the times that it had.
+	// asItWas restores a file's times.
 	asItWas := func(dir, name string, change func(string) error) error {
 		full := filepath.Join(dir, name)
 		st, err := os.Stat(full)
@@ -195,7 +195,7 @@ func TestAttackSteady(t *testing.T) {
 	}
 }
 
-// Folders that are changed while they are sent make no template.
+// Folders that change while they are sent make no template.
 func TestAttackSteadyWhileSent(t *testing.T) {
 	dir := many(t, folder(t))
 	needSteady(t, dir)
@@ -221,8 +221,7 @@ func TestAttackSteadyWhileSent(t *testing.T) {
 	}
 }
 
-// What is kept: of a folder with modules these, of others all; nothing where it is doubtful
-// or not worth it.
+// What is kept: of a folder with modules only these, otherwise everything; nothing if it is doubtful or too small.
 func TestSteady(t *testing.T) {
 	base := folder(t)
 	plain := many(t, filepath.Join(base, "plain"))

@@ -1,6 +1,6 @@
-// Package httppath holds what policies and the network must agree on about the paths of HTTP requests. Plain gives the
-// one reading of a path that all servers share, Check checks a pattern, and Match matches the two. The package has no
-// side effects.
+// Package httppath holds what policies and the network must agree on about the paths of HTTP requests. Plain returns
+// the one reading of a path that all servers share, Check checks a pattern, and Match matches the two. The package has
+// no side effects.
 package httppath
 
 import (
@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// anyBelow is the segment of a pattern that stands for any number of them.
+// anyBelow is the segment of a pattern that matches any number of segments.
 const anyBelow = "**"
 
 var (
@@ -23,11 +23,11 @@ var (
 	errText   = errors.New("is not UTF-8")
 )
 
-// Max bounds a path that is held against rules, and a pattern; servers refuse longer ones.
+// Max limits a path that is compared with rules, and a pattern. Servers refuse longer paths.
 const Max = 8 << 10
 
-// Plain returns a path after one decode. What two servers could read differently is
-// refused and not repaired: the one behind us may be either.
+// Plain returns a path after one decode. It refuses a path that two servers could read differently, and does not repair
+// it: the server behind unitask may read it either way.
 func Plain(raw string) (string, error) {
 	if len(raw) > Max {
 		return "", fmt.Errorf("is longer than %d bytes", Max)
@@ -76,9 +76,9 @@ func unhex(c byte) byte {
 	return c | 0x20 - 'a' + 10
 }
 
-// Check says what is wrong with a pattern. A * stands for any text within one segment,
-// a last segment ** for any number of segments: /repos/acme/* is /repos/acme/x and
-// not /repos/acme/x/y, which /repos/acme/** is, as is /repos/acme itself. "" is every path.
+// Check returns why a pattern is invalid. A * stands for any text within one segment; a last segment ** stands for any
+// number of segments. /repos/acme/* matches /repos/acme/x, but not /repos/acme/x/y. /repos/acme/** matches both, and
+// /repos/acme. "" matches every path.
 func Check(pattern string) error {
 	if pattern == "" {
 		return nil
@@ -95,7 +95,7 @@ func Check(pattern string) error {
 	return nil
 }
 
-// Match reports whether a path that is Plain is one of a pattern's.
+// Match reports whether a path from Plain matches a pattern.
 func Match(pattern, plain string) bool {
 	if pattern == "" {
 		return true
@@ -112,14 +112,14 @@ func Match(pattern, plain string) bool {
 	return len(segments) == len(path)
 }
 
-// Near is Match as the most careless server has it: upper case is lower case, and blanks and
-// dots at a segment's end, or a slash at the path's, are nothing. It is for rules that forbid.
+// Near is Match as the most careless server would do it. It ignores case, blanks and dots at a segment's end, and a
+// slash at the path's end. It is for rules that forbid.
 func Near(pattern, plain string) bool {
 	return Match(pattern, plain) || Match(folded(pattern), folded(plain))
 }
 
 func folded(path string) string {
-	segments := strings.Split(strings.ToLower(strings.ToUpper(path)), "/") // letters that are another's in one case only, too
+	segments := strings.Split(strings.ToLower(strings.ToUpper(path)), "/") // ToUpper first: letters such as ſ change only that way
 	for i, s := range segments {
 		segments[i] = strings.TrimRight(s, " .")
 	}
@@ -150,8 +150,8 @@ func matchText(pattern, text string) bool {
 	return strings.HasSuffix(text, parts[len(parts)-1])
 }
 
-// Covers reports whether every path of one pattern is one of another's. It may say no where that
-// is so, and never yes where it is not.
+// Covers reports whether one pattern matches every path that another one matches. It may return false if that is so,
+// but never true if it is not.
 func Covers(wide, narrow string) bool {
 	if wide == "" || wide == narrow {
 		return true
@@ -176,8 +176,8 @@ func Covers(wide, narrow string) bool {
 	return len(w) == len(n)
 }
 
-// coversText is Covers for one segment. A star of the narrow one is a text that no path can
-// have, which only a star can match.
+// coversText is Covers for one segment. It replaces a star of the narrow pattern by a text that no path can have, which
+// only a star can match.
 func coversText(wide, narrow string) bool {
 	return matchText(wide, strings.ReplaceAll(narrow, "*", "\x00"))
 }

@@ -70,8 +70,7 @@ func TestCovers(t *testing.T) {
 	}
 }
 
-// A path that is plain is what net/url makes of it, and being made plain again changes
-// nothing but what it encodes.
+// A plain path is what net/url makes of it, and a second pass changes only the encoding.
 func FuzzPlain(f *testing.F) {
 	for _, s := range []string{"/", "/a/b", "/a%20b", "/%C3%A9", "/a/../b", "/%2e", "/%25"} {
 		f.Add(s)
@@ -91,8 +90,8 @@ func FuzzPlain(f *testing.F) {
 	})
 }
 
-// Whatever the patterns: matching is what a plain recursive matcher says, and a pattern that
-// covers another one matches what that one matches.
+// For any patterns: Match agrees with a plain recursive matcher, and a pattern that covers another one matches
+// everything that the other matches.
 func FuzzMatch(f *testing.F) {
 	for _, s := range [][3]string{{"/a/**", "/a/b*/c", "/a/bb/c"}, {"", "/*", "/x"}, {"/*a*b", "/xa*b", "/xaab"},
 		{"/**", "/a/*", "/a/"}, {"/a*a", "/aa", "/a"}, {"/*a/**", "/*b*a", "/bxa"}} {

@@ -35,7 +35,7 @@ type Builder struct {
 	RequireJail []string
 }
 
-// build is a build under way. The types that embed it have its results so far.
+// build is a current build. The types that embed it have its results so far.
 type build struct {
 	*Builder
 	env  *imagefile.Environment // the description
@@ -78,7 +78,7 @@ func (b *Builder) Build(ctx context.Context, from string, arch image.Arch) (*cat
 	return build(compilers)
 }
 
-// describe reads a description, for a build under way.
+// describe reads a description, for a current build.
 func (b *Builder) describe(from string, arch image.Arch) (*build, error) {
 	arch, err := image.ParseArch(string(arch))
 	if err != nil {

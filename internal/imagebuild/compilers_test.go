@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// The description of an image with compilers is one that can be read, is written once, and then is the user's.
+// The generated description of an image with compilers is valid and is written once. Afterwards it belongs to the user.
 func TestDescribeCompilers(t *testing.T) {
 	for _, system := range []string{policy.Pip, policy.Npm} {
 		dir := filepath.Join(t.TempDir(), "environments")
@@ -50,7 +50,7 @@ func TestDescribeCompilers(t *testing.T) {
 	}
 }
 
-// Headers go beside what packages of Debian brought, and through none of their links into the host's files.
+// Headers are written beside the files of Debian packages, and through none of their links into the host's files.
 func TestAttackHeaders(t *testing.T) {
 	headers := t.TempDir()
 	if err := errors.Join(os.Mkdir(filepath.Join(headers, "node"), 0o755),

@@ -12,8 +12,8 @@ import (
 	"github.com/unitask/unitask/internal/testdir"
 )
 
-// A layer that is kept is taken for what it was if it is that. Another one stays until it is built again: it is there,
-// and may be read, for other images.
+// A kept layer is used if it is the expected one. Another layer stays until it is built again, because other images may
+// read it.
 func TestHasLayer(t *testing.T) {
 	b := &Builder{Catalog: &catalog.Catalog{Home: testdir.Private(t)}}
 	text := bytes.Repeat([]byte("layer "), 10_000)
@@ -57,7 +57,7 @@ func TestHasLayer(t *testing.T) {
 	}
 }
 
-// A layer of steps is that of another build if all is the same that they find.
+// A layer of steps is reused by another build if all inputs of the steps are the same.
 func TestSameLayer(t *testing.T) {
 	was := lockedLayer{From: "a", Image: "b", Steps: []string{"c"}, Env: []string{"A=1"}, Digest: "d"}
 	for name, c := range map[string]struct {
@@ -76,7 +76,7 @@ func TestSameLayer(t *testing.T) {
 			t.Errorf("%s is changed: the same: %v", name, !c.same)
 		}
 	}
-	var old, none lockedLayer // whose lock did not note variables, and one that has none
+	var old, none lockedLayer // an old lock without variables, and one that has none
 	none.Env = []string{}
 	if none.same(old) || !none.same(none) {
 		t.Error("what an older lock does not say is taken for nothing")

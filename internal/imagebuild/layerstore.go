@@ -25,7 +25,7 @@ func (b *Builder) hasLayer(digest string) bool {
 	return isLayer(b.Catalog.LayerFile(digest), digest, maxLayer)
 }
 
-// isLayer reports whether a file is the layer with a digest, of at most so many bytes.
+// isLayer reports whether a file is the layer with a digest, of at most that many bytes.
 func isLayer(file, digest string, most int64) bool {
 	f, err := os.Open(file)
 	if err != nil {

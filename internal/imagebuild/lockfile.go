@@ -172,7 +172,7 @@ func (p lockedPackages) same(other lockedPackages) bool {
 	return p.System == other.System && p.Digest == other.Digest
 }
 
-// check says what is wrong with what others have written.
+// check returns what is wrong with files that others have written.
 func (p *lockedPackages) check() error {
 	if err := packages.CheckLocked(p.Packages); err != nil {
 		return err

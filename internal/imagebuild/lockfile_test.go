@@ -14,8 +14,8 @@ import (
 	"github.com/unitask/unitask/internal/catalog"
 )
 
-// A lock file that a repository brings, and what a machine prints that has run foreign code, are not written out as
-// many times their size.
+// A lock file from a repository, and output of a machine with foreign code, do not grow to many times their size in an
+// error.
 func TestAttackLockFile(t *testing.T) {
 	deep := `{"a":` + strings.Repeat("[", 40) + "1" + strings.Repeat("]", 40) + "}"
 	fine := `{"a":` + strings.Repeat("[", 31) + "1" + strings.Repeat("]", 31) + "}"

@@ -18,7 +18,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// This file runs a build's steps. They are foreign code, which runs as the image's root, in a machine of its own, and
+// This file runs a build's steps. They are foreign code, which runs as the image's root in a separate machine, and
 // changes the image. Each machine leaves a layer.
 
 // machinePaths are a machine's own paths, which no layer has.
@@ -134,7 +134,7 @@ func (b *containerBuild) runLayer(ctx context.Context, config oci.Config, c chan
 	return digest, b.Catalog.Records.Remove(res.RunID) // it has the layer a second time
 }
 
-// stepsScript runs steps one after the other, each in a shell of its own, until one fails.
+// stepsScript runs steps one after the other, each in a separate shell, until one fails.
 func stepsScript(dir string, steps []string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "cd %s || exit\n", shellQuote("/"+dir))

@@ -1,5 +1,5 @@
-// Package imagefile reads the descriptions of custom images: TOML files, each of which begins with another image.
-// The result is plain data. The package builds nothing and starts nothing.
+// Package imagefile reads the descriptions of custom images: TOML files, each of which begins with another image. The
+// result is plain data. The package builds nothing and starts nothing.
 package imagefile
 
 import (
@@ -21,10 +21,10 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// Extension is that of the files.
+// Extension is the extension of the files.
 const Extension = ".toml"
 
-// Bounds of what a file may say, those that it begins with among it.
+// Limits of a file's contents, including the files that it begins with.
 const (
 	maxText        = 256 << 10
 	maxChain       = 8
@@ -35,16 +35,16 @@ const (
 	maxStep        = 16 << 10
 )
 
-// Environment is an image as its file, and those that it begins with, describe it.
+// Environment is an image as described by its file and the files that it begins with.
 type Environment struct {
 	Name        string
 	File        string   // absolute
 	From        string   // a bundled image, or a container image's reference
-	Chain       []string // the files, the one of this name first
+	Chain       []string // the files, this file first
 	Pip, Npm    []string
 	Debian      []string // NAME or NAME=VERSION
-	Run         []string // steps of a shell, in order; of container images only
-	Network     []string // what these reach: hosts, or the registries of pip or npm
+	Run         []string // shell steps, in order; for container images only
+	Network     []string // hosts that the steps may reach, or the registries of pip or npm
 	Files       []File
 	Env         map[string]string
 	Warm        []string
@@ -55,8 +55,8 @@ type Environment struct {
 // File is a file or folder of the host, and where it is in the guest.
 type File struct {
 	Guest string
-	Dir   string // the folder of the file that names it, which it is below
-	Host  string // in that, with slashes
+	Dir   string // the folder of the file that names it; it must be inside
+	Host  string // its path in that folder, with slashes
 }
 
 // text is the form of a file.
@@ -74,7 +74,7 @@ type text struct {
 	Description string            `toml:"description"`
 }
 
-// keys are those that a file may have.
+// keys are the keys that a file may have.
 const keys = "from, debian, pip, npm, run, network, files, env, warm, memoryMb, description"
 
 var (
@@ -83,7 +83,7 @@ var (
 	module   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$`)
 )
 
-// CheckName says why a word can't be an image's name.
+// CheckName returns why a word can't be an image's name.
 func CheckName(word string) error {
 	if !name.MatchString(word) {
 		return fmt.Errorf("%.80q is no name of an image: small letters, digits, - and _, at most 40", word)
@@ -91,10 +91,11 @@ func CheckName(word string) error {
 	return nil
 }
 
-// Contained reports whether an image is a container's: a word with one of these is a reference, or none that can be.
+// Contained reports whether a word names a container image. A word with one of these characters is a reference, or
+// invalid.
 func Contained(from string) bool { return strings.ContainsAny(from, "/:@") }
 
-// Find returns the file of a name or of a path: of the one in the folder of environments.
+// Find returns the file for a path, or for a name in the folder of environments.
 func Find(arg, folder string) string {
 	if strings.HasSuffix(arg, Extension) || strings.ContainsRune(arg, filepath.Separator) {
 		return arg
@@ -102,7 +103,7 @@ func Find(arg, folder string) string {
 	return filepath.Join(folder, arg+Extension)
 }
 
-// Read reads a file and those that it begins with. These are looked for beside it, then in folder, then among
+// Read reads a file and the files that it begins with. It looks for those beside the file, then in folder, then among
 // the bundled images.
 func Read(file, folder string, along []string) (*Environment, error) {
 	abs, err := filepath.Abs(file)
@@ -193,7 +194,7 @@ func read(file string) (*text, error) {
 	return t, nil
 }
 
-// add puts what a file says below what those before it say.
+// add adds the contents of a base file. Its lists come first; its single values count only if no earlier file set them.
 func (e *Environment) add(t *text, dir string) error {
 	e.Pip, e.Npm, e.Warm = append(slices.Clone(t.Pip), e.Pip...), append(slices.Clone(t.Npm), e.Npm...),
 		append(slices.Clone(t.Warm), e.Warm...)
@@ -261,7 +262,7 @@ func (e *Environment) check() error {
 	return nil
 }
 
-// CheckAdded says what is wrong with an image's variables, and the modules that it imports ahead.
+// CheckAdded returns what is wrong with an image's variables and preloaded modules.
 func CheckAdded(env map[string]string, warm []string) error {
 	if len(env) > maxEntries || len(warm) > maxEntries {
 		return fmt.Errorf("env has %d entries and warm %d: at most %d", len(env), len(warm), maxEntries)

@@ -35,7 +35,7 @@ func TestChain(t *testing.T) {
 	})
 	write(t, folder,
 		map[string]string{"mine.toml": "from = 'node'\npip = ['a']\nwarm = ['a.b']\nmemoryMb = 200\n[env]\nA = '1'\nB = '1'\n[files]\n'/opt/x' = 'other'\n'/srv/y' = 'y'\n", "y": "why"})
-	// The modes of a host whose umask keeps others out are not the machine's.
+	// The host's file modes, with an umask that excludes others, are not the machine's.
 	if err := errors.Join(os.Chmod(filepath.Join(dir, "x/run"), 0o700),
 		os.Chmod(filepath.Join(dir, "x/deep/file"), 0o600)); err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func TestBadFiles(t *testing.T) {
 	}
 }
 
-// What is named must be what it says: no links, pipes, nothing that is not there.
+// A named file must be a regular one: no links, no pipes, and it must exist.
 func TestBadContents(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	write(t, filepath.Dir(secret), map[string]string{"secret": "s"})

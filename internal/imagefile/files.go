@@ -11,11 +11,11 @@ import (
 	"syscall"
 )
 
-// nonblock keeps a pipe that has taken a file's place from holding up whoever opens it.
+// nonblock prevents that a pipe in a file's place blocks the open.
 const nonblock = syscall.O_NONBLOCK
 
-// WriteTo writes an environment's files to a tar stream, by their paths in the guest. Links are refused:
-// where they lead is not what the file says.
+// WriteTo writes an environment's files to a tar stream, by their paths in the guest. It refuses links, because their
+// targets are not in the description.
 func (e *Environment) WriteTo(to *tar.Writer) error {
 	for _, f := range e.Files {
 		if err := f.write(to); err != nil {
@@ -65,7 +65,7 @@ func copyFile(to *tar.Writer, root *os.Root, name, guest string) error {
 	if !strings.Contains(guest[1:], "/") {
 		return fmt.Errorf("%s would lie at the root as %s: give it a folder", name, guest)
 	}
-	mode := int64(0o644) // not the host's, which may keep others out (umask)
+	mode := int64(0o644) // not the host's mode, which may exclude others (umask)
 	if st.Mode()&0o100 != 0 {
 		mode = 0o755
 	}
@@ -80,7 +80,7 @@ func copyFile(to *tar.Writer, root *os.Root, name, guest string) error {
 	return err
 }
 
-// plain is an error without the operation, which is always the same here.
+// plain returns an error without the operation, which is always the same here.
 func plain(err error) error {
 	if wrapped, ok := err.(*fs.PathError); ok {
 		return fmt.Errorf("%s: %w", wrapped.Path, wrapped.Err)
@@ -93,7 +93,7 @@ func WriteFolder(to *tar.Writer, folder, guest string) error {
 	return File{Guest: guest, Dir: folder, Host: "."}.write(to)
 }
 
-// WriteRoot writes a folder's files and links to a tar stream, as they are from the guest's root on.
+// WriteRoot writes a folder's files and links to a tar stream, with the folder as the guest's root.
 func WriteRoot(to *tar.Writer, folder string) error {
 	root, err := os.OpenRoot(folder)
 	if err != nil {

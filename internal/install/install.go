@@ -89,8 +89,8 @@ func (in *Installer) Store() *packages.Store {
 }
 
 // Prune removes sets of packages that were built for runs, except those that were used since a time (the zero time
-// spares none) or that a run under way has. It returns how many sets it removed, and their bytes; a dry run only
-// counts. A later run that asks for such packages builds them again, from what the registry then has.
+// spares none) or that a current run has. It returns how many sets it removed, and their bytes; a dry run only counts.
+// A later run that asks for such packages builds them again, from what the registry then has.
 func (in *Installer) Prune(ctx context.Context, since time.Time, dryRun bool) (sets int, bytes int64, err error) {
 	rule := disuse.Rule{Since: since, DryRun: dryRun}
 	var freed disuse.Freed
@@ -229,8 +229,8 @@ func keyOf(asked []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// stored returns the stored packages. If the locked ones differ from those of a run without a lock, they have a key of
-// their own.
+// stored returns the stored packages. If the locked ones differ from those of a run without a lock, they have a
+// separate key.
 func (i *installation) stored(locked *packages.Lock) (*packages.Lock, error) {
 	lock, err := i.store.Get(i.want.Key)
 	if locked == nil || err == nil && slices.Equal(lock.Packages, locked.Packages) {

@@ -13,7 +13,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// What a run has of the store stays there until the run is over, however much others want its room.
+// Packages of a run stay in the store until the run has ended, however much room others need.
 func TestPackagesHeld(t *testing.T) {
 	var b bytes.Buffer
 	to := tar.NewWriter(&b)

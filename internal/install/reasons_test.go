@@ -16,7 +16,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// What a tool says of why it failed: the first cause comes before what came of it.
+// A tool's reasons for its failure: the first cause comes before its consequences.
 func TestToolWords(t *testing.T) {
 	for name, c := range map[string]struct{ said, begins string }{
 		"a plain error": {"ERROR: No matching distribution found for x\n", "No matching distribution found for x"},
@@ -52,7 +52,7 @@ func TestToolWords(t *testing.T) {
 	}
 }
 
-// Addresses that pip and npm quote have no login, nor what a server signed.
+// Addresses that pip and npm quote appear without logins and signatures.
 func TestAttackToolWords(t *testing.T) {
 	for name, said := range map[string]string{
 		"pip's index": "ERROR: Could not open requirements file: https://someuser:verysecret@pypi.example/simple/x\n",
@@ -71,7 +71,7 @@ func TestAttackToolWords(t *testing.T) {
 	}
 }
 
-// An installation is tried again with compilers where it has none and wants one, and no other time.
+// An installation is repeated with compilers only if it lacked one and needs it.
 func TestNoCompiler(t *testing.T) {
 	for said, again := range map[string]bool{
 		"error: command 'gcc' failed: No such file or directory\n":                           true,
@@ -100,8 +100,8 @@ func TestNoCompiler(t *testing.T) {
 	}
 }
 
-// A package that prints the words of one without a compiler, and then uses up its time or memory, has no second machine
-// with three times the time.
+// A package that prints the message about a missing compiler, and then uses up its time or memory, gets no second
+// machine with three times the time.
 func TestAttackNoCompiler(t *testing.T) {
 	const said = "error: command 'gcc' failed: No such file or directory\n"
 	for outcome, want := range map[run.Outcome]bool{
@@ -115,7 +115,7 @@ func TestAttackNoCompiler(t *testing.T) {
 	}
 }
 
-// What a tool says is looked at in the same time, whether its lines are one error or each another one.
+// Searching a tool's output takes the same time, whether its lines are one error or many.
 func TestAttackToolWordsTime(t *testing.T) {
 	if testing.Short() {
 		t.Skip("measures time, which the race detector changes; not in -short")
@@ -142,7 +142,7 @@ func TestAttackToolWordsTime(t *testing.T) {
 	attack.Check(t, "half a mebibyte of errors, each another one", "the same time", got)
 }
 
-// A package that asks for names that are sentences words no part of the error.
+// A package that asks for names that are sentences chooses no words of the error.
 func TestAttackDeniedHosts(t *testing.T) {
 	runs := record.Open(t.TempDir())
 	r, err := runs.Create(time.Now(), "me", run.ViaCLI, "code.py", nil, struct{}{})

@@ -30,8 +30,8 @@ import (
 
 // This file finds a build's routes to registries: those that the host's own pip and npm are configured for.
 
-// hostRegistry returns the one that the host's own tool is configured for; tool is asked for where that has none but
-// its own.
+// hostRegistry returns the registry in the configuration of the host's own tool. Without a configured registry, it
+// calls tool for the tool's default.
 func hostRegistry(i *language.Installer, tool func() (string, error)) (*packages.Registry, error) {
 	home, _ := userdir.Home()
 	if !filepath.IsAbs(home) { // a relative one leads into the working folder, which may be a project's
@@ -70,7 +70,7 @@ func (in *Installer) Registry(ctx context.Context, i *language.Installer, arch i
 	return registry, routes, err
 }
 
-// reach finds the routes to a registry, which answers.
+// reach finds the routes to a registry, and checks that the registry answers.
 func (in *Installer) reach(ctx context.Context, registry *packages.Registry) (r Routes, err error) {
 	hosts, err := registry.All()
 	if err != nil {
@@ -168,8 +168,8 @@ func probe(ctx context.Context, r *packages.Registry, h packages.Host, proxy fun
 	return resp.Body.Close()
 }
 
-// isPublic reports whether a host is somewhere on the Internet. A registry that is elsewhere is allowed as
-// what it is: the host's own configuration names it.
+// isPublic reports whether a host is on the public Internet. A registry that is elsewhere is also allowed, because
+// the host's own configuration names it.
 func isPublic(ctx context.Context, h packages.Host, proxy func(string, uint16) *url.URL) bool {
 	port, _ := strconv.ParseUint(h.Port, 10, 16)
 	if proxy != nil && proxy(h.Name, uint16(port)) != nil {

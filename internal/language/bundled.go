@@ -162,7 +162,7 @@ func packed(files []string, p image.Payload) image.Payload {
 	return p
 }
 
-// Payloads returns those of all images.
+// Payloads returns the payloads of all images.
 func Payloads() (list []image.Payload) {
 	for _, im := range AllImages() {
 		list = append(list, im.Payload)
@@ -170,7 +170,7 @@ func Payloads() (list []image.Payload) {
 	return append(list, containerPayload)
 }
 
-// Programs returns those of all images, by their names.
+// Programs returns the programs of all images, by the images' names.
 func Programs() map[string]machine.Program {
 	all := map[string]machine.Program{ContainerName: containerProgram}
 	for _, im := range AllImages() {

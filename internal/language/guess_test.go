@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// guessed are folders with programs of others: those of this repository, and what a host with Go and Debian has.
+// guessed are folders with programs of others: in this repository, and on a host with Go and Debian.
 func guessed(t *testing.T) []struct{ dir, ext, want string } {
 	t.Helper()
 	out, err := exec.Command("go", "env", "GOROOT").Output()
@@ -32,7 +32,7 @@ func guessed(t *testing.T) []struct{ dir, ext, want string } {
 	}
 }
 
-// Guess is never wrong about programs of others; it may say that it does not know.
+// Guess is never wrong about programs of others; it may return no result.
 func TestGuess(t *testing.T) {
 	most := 300 // of a folder
 	if testing.Short() {
@@ -50,12 +50,12 @@ func TestGuess(t *testing.T) {
 			if err != nil || code == "" || from.want == "shell" && OfScript(code) != "shell" {
 				return nil
 			}
-			if strings.HasPrefix(code, "#!") { // which would decide
+			if strings.HasPrefix(code, "#!") { // it would decide
 				_, code, _ = strings.Cut(code, "\n")
 			}
 			n++
 			switch got := Guess(code); {
-			case got == from.want, from.want == "ts" && got == "js": // that has no types
+			case got == from.want, from.want == "ts" && got == "js": // without types
 				ok++
 			case got != "":
 				t.Errorf("%s: guessed %s, is %s", name, got, from.want)
@@ -76,7 +76,7 @@ func TestGuess(t *testing.T) {
 	}
 }
 
-// Short code as models send it is known, or refused; never guessed wrong.
+// Short code as models send it is recognized, or refused; never guessed wrong.
 func TestGuessShort(t *testing.T) {
 	for code, want := range map[string]string{
 		"": "",

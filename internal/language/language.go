@@ -45,7 +45,7 @@ type Language struct {
 	others map[string]string // other names for it, and the extension that each means
 	// LinuxFiles are extensions of main files that only the linux kernel runs, since a process must compile them.
 	LinuxFiles []string
-	Extensions []string // of main files; without their dots they are names, too. Code without a file gets the first.
+	Extensions []string // of main files; without a dot each is also a language name. Code without a file gets the first.
 	// Stem is the name, before the extension, of the file for code without one; "" means code. Imports find the file, so
 	// no module may have that name.
 	Stem string

@@ -12,8 +12,8 @@ type Installer struct {
 	Tool    string // of image.Store.Tool
 	Program string // runs in the machine; guest/*/packages.*
 	Place   string // where code finds them, with the version in it (image.At)
-	// Compilers is the name of the image in which packages without a binary are compiled, and Debian what it has of
-	// Debian's packages, unless the user's file of that name says otherwise.
+	// Compilers is the name of the image in which packages without a binary are compiled. Debian lists its Debian
+	// packages, unless the user's file with that name says otherwise.
 	Compilers string
 	Debian    []string
 }
@@ -23,7 +23,7 @@ var compilers = []string{"gcc", "g++", "libc6-dev", "make", "pkg-config"}
 
 const maxInstalled = 100 // Packages that a run asks for
 
-// CheckPackages says what is wrong with what a request asks for.
+// CheckPackages returns what is wrong with a request's packages.
 func (l *Language) CheckPackages(asked []string) error {
 	bad := func(value, reason string) error {
 		return policy.Bad("packages", fmt.Sprintf("%.100q", value), "%s", reason)

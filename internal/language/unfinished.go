@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Unfinished reports whether a text that a person types line by line goes on: a bracket, a string or a block is open.
-// It looks at no grammar, and may be wrong. So two empty lines end every text; one ends it unless a bracket, a string
-// or a block of the shell is open, as code has empty lines in those.
+// Unfinished reports whether a text that a person types line by line continues, because a bracket, a string or a block
+// is open. It does not parse the language, so it may be wrong. Two empty lines end every text. One empty line ends it
+// unless a bracket, a string or a block of the shell is open, because code has empty lines in those.
 func (l *Language) Unfinished(text string) bool {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	last := lines[len(lines)-1]

@@ -1,5 +1,5 @@
 // Package localsocket provides Unix sockets between processes of one user: session daemons, the pool daemon, consoles
-// and answers of runs. Each is in a folder that only its user can open, and both ends check the other's user.
+// and answers of runs. Each socket is in a folder that only its user can open, and both ends check the other's user.
 package localsocket
 
 import (
@@ -16,10 +16,10 @@ import (
 	"github.com/unitask/unitask/internal/accepting"
 )
 
-// maxAddress is the bytes of a name that fit into a socket's address on every system.
+// maxAddress is the longest name, in bytes, that fits into a socket's address on every system.
 const maxAddress = 100
 
-// address names a file in a folder in a way that fits into a socket's address. done frees the name.
+// address names a file in a folder so that the name fits into a socket's address. done frees the name.
 func address(dir, name string) (addr *net.UnixAddr, done func(), err error) {
 	path := filepath.Join(dir, name)
 	if len(path) < maxAddress || runtime.GOOS != "linux" {
@@ -33,8 +33,7 @@ func address(dir, name string) (addr *net.UnixAddr, done func(), err error) {
 	return &net.UnixAddr{Name: path, Net: "unix"}, func() { f.Close() }, nil
 }
 
-// Listen listens on a socket of mode 0600 in a folder that is its user's only. Its file stays when the
-// listener is closed.
+// Listen listens on a socket of mode 0600 in a private folder of its user. Its file stays after the listener is closed.
 func Listen(dir, name string) (*net.UnixListener, error) {
 	addr, done, err := address(dir, name)
 	if err != nil {
@@ -45,7 +44,7 @@ func Listen(dir, name string) (*net.UnixListener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.SetUnlinkOnClose(false) // by a name that is no longer good
+	l.SetUnlinkOnClose(false) // the listener's name may be invalid by then
 	if err := os.Chmod(filepath.Join(dir, name), 0o600); err != nil {
 		l.Close()
 		return nil, err
@@ -53,8 +52,8 @@ func Listen(dir, name string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// bind listens on a socket. Linux gives its file the mode of the socket, so that nobody else connects before Listen
-// sets that of the file.
+// bind listens on a socket. Linux gives the file the mode of the socket, so nobody else can connect before Listen sets
+// the file's mode.
 func bind(addr *net.UnixAddr) (*net.UnixListener, error) {
 	private := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		if runtime.GOOS != "linux" {
@@ -85,10 +84,9 @@ func Dial(ctx context.Context, dir, name string) (*net.UnixConn, error) {
 	return conn.(*net.UnixConn), nil
 }
 
-// Serve hands each connection of the same user to serve, in a goroutine of group, until l is closed. It closes
-// connections beyond limit at once, those of other users, and each when serve returns. When l is closed, no more
-// comes to be read from any of them: a client that says nothing keeps nobody waiting. What it is being told still
-// goes out.
+// Serve passes each connection of the same user to serve, in a goroutine of group, until l is closed. It closes a
+// connection when serve returns. It closes connections beyond limit and of other users at once. When l is closed, reads
+// from all connections end, so a silent client delays nobody. Pending writes still finish.
 func Serve(l *net.UnixListener, limit int, group *sync.WaitGroup, serve func(*net.UnixConn)) {
 	slots := make(chan struct{}, limit)
 	over, end := context.WithCancel(context.Background())

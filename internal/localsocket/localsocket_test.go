@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// A socket works in a folder whose path is longer than an address; its file is its user's alone.
+// A socket works in a folder whose path is longer than an address; only its user can access its file.
 func TestSockets(t *testing.T) {
 	for name, dir := range map[string]string{"short": t.TempDir(),
 		"long": filepath.Join(t.TempDir(), strings.Repeat("x", 100), strings.Repeat("y", 100))} {

@@ -6,7 +6,7 @@ import (
 	"os"
 )
 
-// SameUser says that the other end of a Unix socket is a process of our own user.
+// SameUser checks that the other end of a Unix socket is a process of our own user.
 func SameUser(conn *net.UnixConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {

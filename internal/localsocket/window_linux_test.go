@@ -9,7 +9,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// A socket has its mode from the moment that it is there: whoever may enter its folder never connects.
+// A socket has its mode from its creation on: another user in its folder can never connect.
 func TestAttackWindow(t *testing.T) {
 	dir := t.TempDir()
 	before := syscall.Umask(0)

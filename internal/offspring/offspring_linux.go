@@ -1,4 +1,4 @@
-// Package offspring finds the processes that came from this one. With PR_SET_CHILD_SUBREAPER none of them gets away.
+// Package offspring finds the descendants of this process. With PR_SET_CHILD_SUBREAPER it finds all of them.
 package offspring
 
 import (
@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// Process is one of those that came from us.
+// Process is a descendant of this process.
 type Process struct {
 	PID  int
 	Name string
 }
 
-// All are all processes that came from us.
+// All returns all descendants of this process.
 func All() (list []Process) {
 	parents, names := map[int]int{}, map[int]string{}
 	entries, _ := os.ReadDir("/proc")

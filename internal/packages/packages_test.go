@@ -120,7 +120,7 @@ func TestRegistryHosts(t *testing.T) {
 	}
 }
 
-// archive is what a machine might have written.
+// archive returns an archive that a machine might have written.
 func archive(headers ...*tar.Header) []byte {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
@@ -140,7 +140,7 @@ func archive(headers ...*tar.Header) []byte {
 	return out.Bytes()
 }
 
-// What was written by foreign code leads nowhere, and what is refused leaves nothing.
+// No link of foreign code leads outside, and a refused archive leaves nothing.
 func TestAttackAdd(t *testing.T) {
 	many := []*tar.Header{}
 	for i := range MaxFiles + 1 {
@@ -195,7 +195,7 @@ func TestAttackAdd(t *testing.T) {
 	}
 }
 
-// npm's own lock is what a machine says that ran foreign code: it is not written out as many times its size.
+// npm's own lock comes from a machine that ran foreign code: it does not grow to many times its size.
 func TestAttackLock(t *testing.T) {
 	nested := func(deep, values int) string {
 		return `{"a":` + strings.Repeat("[", deep-1) + "1" + strings.Repeat(",1", values-deep) + strings.Repeat("]", deep-1) +
@@ -207,7 +207,7 @@ func TestAttackLock(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		lock *Lock
-		says string // "" is taken
+		says string // "" means accepted
 	}{
 		"nested deep": {&Lock{Npm: []byte("{\"a\":" + strings.Repeat("[", 1000) + "1" + strings.Repeat(",1", 20000) +
 			strings.Repeat("]", 1000) + "}")}, "brackets"},
@@ -285,7 +285,7 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// A file's other names are copies, which count; links that stay inside are links, and others are named.
+// A file's other names are copies, which count. Links that stay inside remain links, and others are listed.
 func TestAddLinks(t *testing.T) {
 	s := &Store{Dir: filepath.Join(t.TempDir(), "packages")}
 	link := func(name, target string) *tar.Header {

@@ -24,7 +24,7 @@ type Store struct {
 	Removed  func(key string) // receives the key of each removed set, if not nil
 }
 
-// Bounds of the sets for runs. Callers choose how to name packages, and each way of naming them has a set of its own.
+// Bounds of the sets for runs. Callers choose how to name packages, and each way of naming them gets a separate set.
 const (
 	RunsBytes = 16 << 30 // of the disk
 	RunsMany  = 64
@@ -61,8 +61,8 @@ type kept struct {
 	used time.Time
 }
 
-// makeRoom removes the least recently used sets until there is room for one more. The caller adds the new set before it
-// releases the lock.
+// makeRoom removes the least recently used sets until one more fits. The caller adds the new set before it releases the
+// lock.
 func (s *Store) makeRoom(l *Lock) (*filelock.Lock, error) {
 	if s.MaxBytes == 0 && s.MaxMany == 0 {
 		return nil, nil
@@ -132,7 +132,7 @@ func (s *Store) Unheld(key string) (bytes int64, used time.Time, is bool) {
 	return disuse.Size(dir), used, true
 }
 
-// Drop removes what is kept under a key, if nobody holds it, and says whether it has gone.
+// Drop removes the set with a key, if nobody holds it, and reports whether it was removed.
 func (s *Store) Drop(key string) (bool, error) {
 	dir := filepath.Join(s.Dir, key)
 	held, err := filelock.TryAlone(dir)
@@ -145,7 +145,8 @@ func (s *Store) Drop(key string) (bool, error) {
 		return false, err
 	}
 	defer held.Unlock()
-	old, err := atomicfile.SetAside(dir, ".new-") // which goes with what builds leave behind, should this process end now
+	// if this process ends now, the next cleanup of builds' leftovers removes it
+	old, err := atomicfile.SetAside(dir, ".new-")
 	if err != nil {
 		return false, err
 	}

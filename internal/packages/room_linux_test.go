@@ -7,7 +7,7 @@ import (
 	"github.com/unitask/unitask/internal/testlack"
 )
 
-// A full disk is no obstacle to what makes room on it.
+// A full disk does not prevent removals that make room.
 func TestDropOnFullDisk(t *testing.T) {
 	s := &Store{Dir: testlack.FullDisk(t, "aa")}
 	if gone, err := s.Drop("aa"); err != nil || !gone {

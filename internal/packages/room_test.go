@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// What is asked for in ever other words takes no more room than the bounds: what was not used for longest goes, and
-// what a run has stays.
+// The same packages requested in ever new forms take no more room than the limits. The least recently used are removed,
+// and those of a run stay.
 func TestRoom(t *testing.T) {
 	for name, bound := range map[string]func(*Store){
 		"many":  func(s *Store) { s.MaxMany = 4 },
@@ -119,7 +119,7 @@ func allHeld(t *testing.T, s *Store, stream []byte) {
 	}
 }
 
-// A store without a bound, whose keys others know, has room for all.
+// A store without a limit, whose keys others know, has room for all.
 func TestRoomUnbounded(t *testing.T) {
 	stream := archive(&tar.Header{Name: "a/b", Size: eachFile})
 	s := &Store{Dir: filepath.Join(t.TempDir(), "own")}
@@ -133,7 +133,7 @@ func TestRoomUnbounded(t *testing.T) {
 	}
 }
 
-// What a run has is not dropped.
+// Packages of a run are not removed.
 func TestDrop(t *testing.T) {
 	gone := []string{}
 	s := &Store{Dir: filepath.Join(t.TempDir(), "packages"), Removed: func(key string) { gone = append(gone, key) }}

@@ -17,36 +17,36 @@ import (
 	"github.com/unitask/unitask/internal/atomicfile"
 )
 
-// Lock says exactly what was installed for what was asked for. It is beside the files, and a build that finds one takes
-// the same versions, with the same digests, or fails.
+// Lock says exactly what was installed for a request. It is beside the files. A build that finds a lock installs the
+// same versions, with the same digests, or fails.
 type Lock struct {
 	Schema   int       `json:"schema"`
 	Key      string    `json:"key"`
 	Asked    []string  `json:"asked"`
 	System   string    `json:"system"`  // pip or npm
-	Runtime  string    `json:"runtime"` // and what it was installed for: the language's version
+	Runtime  string    `json:"runtime"` // and the version of the language
 	Arch     string    `json:"arch"`
-	Registry string    `json:"registry"` // that was asked first
+	Registry string    `json:"registry"` // the one that was asked first
 	Packages []Package `json:"packages"`
 	// Npm is npm's own package-lock.json.
 	Npm json.RawMessage `json:"npm,omitempty"`
 
 	Digest string `json:"digest"` // of all files: their paths, modes and contents
 	Files  int    `json:"files"`
-	Links  bool   `json:"links,omitempty"` // links out of the folder are kept, too, as they are
-	// LeftOut names links that were not kept, maxLeftOut at most; LeftOutMany counts all.
+	Links  bool   `json:"links,omitempty"` // links out of the folder are kept unchanged, too
+	// LeftOut names omitted links, at most maxLeftOut; LeftOutMany counts all.
 	LeftOut     []string  `json:"leftOut,omitempty"`
 	LeftOutMany int       `json:"leftOutMany,omitempty"`
 	Bytes       int64     `json:"bytes"`
 	Built       time.Time `json:"built"`
 	Room        int64     `json:"room,omitempty"` // bytes on the disk, at most
-	// Stamp tells, without reading them, that the files are those of Digest.
+	// Stamp shows without reading the files that they still match Digest.
 	Stamp string `json:"stamp,omitempty"`
 
 	dir string
 }
 
-// Package is one of a lock.
+// Package is a package in a lock.
 type Package struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
@@ -58,23 +58,23 @@ const (
 	lockName   = "lock.json"
 	filesName  = "files"
 
-	// Bounds of what a build may leave.
+	// Limits of a build's output.
 	MaxFiles = 60_000
 	MaxBytes = 1 << 30
 	maxLock  = 16 << 20 // bytes of its text
 	maxDepth = 100
 	maxPath  = 1000
 
-	maxLeftOut = 20 // names of what was left out: more would tell nobody more
+	maxLeftOut = 20 // names of omitted links; more would not help
 )
 
-// Folder returns the folder of what was installed.
+// Folder returns the folder of the installed files.
 func (l *Lock) Folder() string { return filepath.Join(l.dir, filesName) }
 
-// ErrDamaged means that files are not those that were built.
+// ErrDamaged means that files differ from those that were built.
 var ErrDamaged = errors.New("the files are not those that were built")
 
-// Get returns what is kept under a key; the error wraps fs.ErrNotExist where nothing is.
+// Get returns the lock of the set with a key; the error wraps fs.ErrNotExist if there is no such set.
 func (s *Store) Get(key string) (*Lock, error) {
 	l := &Lock{dir: filepath.Join(s.Dir, key)}
 	text, err := readBounded(filepath.Join(l.dir, lockName), maxLock)
@@ -90,7 +90,7 @@ func (s *Store) Get(key string) (*Lock, error) {
 	return l, nil
 }
 
-// Keys returns those of all that is kept, whole or damaged.
+// Keys returns the keys of all sets, complete or damaged.
 func (s *Store) Keys() (keys []string, err error) {
 	entries, err := os.ReadDir(s.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -104,7 +104,7 @@ func (s *Store) Keys() (keys []string, err error) {
 	return keys, nil
 }
 
-// List returns all that is kept, the newest first.
+// List returns all sets, the newest first.
 func (s *Store) List() ([]*Lock, error) {
 	keys, err := s.Keys()
 	list := []*Lock{}
@@ -117,7 +117,7 @@ func (s *Store) List() ([]*Lock, error) {
 	return list, err
 }
 
-// Remove removes what is kept under a key; what builds left behind goes with "".
+// Remove removes the set with a key; with "", it removes leftovers of builds.
 func (s *Store) Remove(key string) error {
 	if key != "" {
 		return os.RemoveAll(filepath.Join(s.Dir, key))
@@ -132,7 +132,7 @@ func (s *Store) Remove(key string) error {
 	return errors.Join(errs...)
 }
 
-// Restamp notes that the files were seen to be those of the digest.
+// Restamp records that the files were just found to match the digest.
 func (s *Store) Restamp(l *Lock, stamp string) error {
 	l.Stamp = stamp
 	text, err := json.MarshalIndent(l, "", "  ")
@@ -190,7 +190,7 @@ func (s *Store) Verify(l *Lock) error {
 	return nil
 }
 
-// contents is what a digest is of.
+// contents are the lines that a digest covers: one for each file and link.
 type contents []string
 
 func (c *contents) add(name string, mode fs.FileMode, sum []byte) {
@@ -210,10 +210,10 @@ func (c contents) digest() string {
 	return "sha256-" + hex.EncodeToString(h.Sum(nil))
 }
 
-// Add keeps the files of a tar stream, which a machine may have written that ran foreign code: regular files, folders,
-// and links that stay inside (any, where the lock says so). A file's other name becomes a copy, which counts as any
-// file. What is left out is named in the lock. Nothing stays where the stream ends early. Without a key they are kept
-// under their digest.
+// Add stores the files of a tar stream, which may come from a machine that ran foreign code. It accepts regular files,
+// folders, and links that stay inside (any link, if the lock says so). Another name of a file becomes a copy, which
+// counts like any file. The lock names what was omitted. If the stream ends early, nothing stays. Without a key, the
+// set is stored under its digest.
 func (s *Store) Add(l *Lock, stream io.Reader) (err error) {
 	if err := CheckNpm(l.Npm); err != nil {
 		return err

@@ -15,16 +15,16 @@ import (
 	"unicode/utf8"
 )
 
-// unpacking is a lock's folder that is being filled.
+// unpacking is a lock's folder during unpacking.
 type unpacking struct {
 	lock    *Lock
 	root    *os.Root
 	all     contents
 	folders map[string]bool
-	files   map[string]fs.FileMode // those that are there already
+	files   map[string]fs.FileMode // the existing ones
 }
 
-// unpack fills the lock's folder, and says in the lock what is in it.
+// unpack fills the lock's folder, and records its contents in the lock.
 func (l *Lock) unpack(stream io.Reader) error {
 	root, err := os.OpenRoot(l.Folder())
 	if err != nil {
@@ -56,7 +56,7 @@ func (l *Lock) unpack(stream io.Reader) error {
 	return nil
 }
 
-// entry takes one of the archive.
+// entry unpacks an entry of the archive.
 func (u *unpacking) entry(h *tar.Header, content io.Reader) error {
 	name := path.Clean(strings.TrimPrefix(h.Name, "./"))
 	switch {
@@ -66,7 +66,7 @@ func (u *unpacking) entry(h *tar.Header, content io.Reader) error {
 		return fmt.Errorf("has a file %.80q, whose name can't be", h.Name)
 	}
 	for dir := path.Dir(name); !u.folders[dir]; dir = path.Dir(dir) {
-		if u.folders[dir] = true; len(u.folders) > MaxFiles { // each file may be in many of its own
+		if u.folders[dir] = true; len(u.folders) > MaxFiles { // each file may be in its own folder
 			return fmt.Errorf("has more than %d folders", MaxFiles)
 		}
 	}
@@ -87,14 +87,14 @@ func (u *unpacking) entry(h *tar.Header, content io.Reader) error {
 	return u.file(name, mode, h.Size, h.ModTime, content)
 }
 
-// plainText reports whether a path is one that a link or a file may have.
+// plainText reports whether a path is valid for a link or a file.
 func plainText(s string) bool {
 	return s != "" && len(s) <= maxPath && utf8.ValidString(s) && !strings.ContainsRune(s, 0)
 }
 
-// file puts a file of so many bytes into the folder.
+// file puts a file of size bytes into the folder.
 func (u *unpacking) file(name string, mode fs.FileMode, size int64, made time.Time, content io.Reader) error {
-	// One with a hole has more than the archive, and may say that it has any number.
+	// A sparse file is larger than its part of the archive, and may declare any size.
 	if u.lock.Bytes += size; size > MaxBytes || u.lock.Bytes > MaxBytes {
 		return fmt.Errorf("has more than %d MiB", MaxBytes>>20)
 	}
@@ -120,7 +120,7 @@ func (u *unpacking) file(name string, mode fs.FileMode, size int64, made time.Ti
 	return nil
 }
 
-// copy puts a file into the folder that is another name of one that came before (a hard link).
+// copy puts another name of an earlier file (a hard link) into the folder, as a copy.
 func (u *unpacking) copy(name string, h *tar.Header) error {
 	of := path.Clean(strings.TrimPrefix(h.Linkname, "./"))
 	mode, there := u.files[of]
@@ -139,7 +139,8 @@ func (u *unpacking) copy(name string, h *tar.Header) error {
 	return u.file(name, mode, st.Size(), st.ModTime(), f)
 }
 
-// link puts a link into the folder, or notes that it is left out, where it leads to what a run may have otherwise.
+// link puts a link into the folder. Unless the lock allows all links, it omits a link that leads outside, and records
+// that.
 func (u *unpacking) link(name, target string) error {
 	if !plainText(target) {
 		return fmt.Errorf("has a link %.80q, which can't be", name)
@@ -160,8 +161,8 @@ func (u *unpacking) link(name, target string) error {
 	return nil
 }
 
-// inside reports whether a link leads to what is in the folder: first upwards, no further than to the folder itself,
-// and then only downwards. So it stays inside whatever links it leads through.
+// inside reports whether a link stays in the folder. It may first go up, at most to the folder itself, and then only
+// down. So it stays inside through any other links.
 func inside(name, target string) bool {
 	up := 0
 	words := strings.Split(target, "/")

@@ -10,8 +10,8 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// The changes of a session's policy are read as they were kept; a file of them that is not theirs is an error, and
-// none is none.
+// The changes of a session's policy are read as they were stored. An invalid file is an error, and without a file there
+// are no changes.
 func TestChangesOfPolicyKept(t *testing.T) {
 	pauses := Open(t.TempDir())
 	const id = "20261124-000000000-aaaaaa"

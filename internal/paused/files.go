@@ -13,9 +13,9 @@ import (
 // FilesName is the file in a pause's folder with the session's files.
 const FilesName = "work.tar"
 
-// Files opens the tar of the files that a session's folder had when it was paused: nobody has judged it, and
-// hostfiles.TakeFolder takes it. The error is a SessionError if no such session is paused, and fs.ErrNotExist where its
-// folder was empty, had more than MaxKeptFiles, or might have been changed by a call until the pause.
+// Files opens the tar of the files that a session's folder had at the pause. Nothing has checked them;
+// hostfiles.TakeFolder does. The error is a SessionError if no such session is paused. It is fs.ErrNotExist if the
+// folder was empty, had more than MaxKeptFiles, or if a call might have changed it until the pause.
 func Files(home, id string) (*os.File, error) {
 	s := Open(home)
 	if _, _, err := s.Read(id); errors.As(err, new(*run.SessionError)) {

@@ -19,8 +19,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// BegunAt returns when a session of an id was made, which its id says. A fork's life counts from since, when what it is
-// of was.
+// BegunAt returns when the session with an id was made. The id contains that time; since is for an id without it.
 func BegunAt(id string, since time.Time) time.Time {
 	if at, ok := record.CreatedAt(id); ok {
 		return at
@@ -47,34 +46,33 @@ type Note struct {
 	Env      []string             `json:"env"`
 	CA       string               `json:"ca,omitempty"`
 	Client   supervisor.State     `json:"client"`
-	Out      []byte               `json:"out,omitempty"` // what of /out has come back
+	Out      []byte               `json:"out,omitempty"` // the files of /out that were copied out
 	Broker   *broker.Kept         `json:"broker,omitempty"`
-	Changes  []run.PolicyChange   `json:"changes,omitempty"` // of its policy; later ones are in ChangesName
+	Changes  []run.PolicyChange   `json:"changes,omitempty"` // changes of its policy; later ones are in ChangesName
 
-	BytesUp   int64 `json:"bytesUp,omitempty"` // of its network so far, which the ceiling may bound
+	BytesUp   int64 `json:"bytesUp,omitempty"` // network traffic so far, which the ceiling may limit
 	BytesDown int64 `json:"bytesDown,omitempty"`
 
-	Granted policy.Effective `json:"-"` // Policy's
+	Granted policy.Effective `json:"-"` // from Policy
 }
 
 // NotePolicy is what a session was granted, and under which ceiling.
 type NotePolicy struct {
 	Effective json.RawMessage `json:"effective"`
 	Denials   []policy.Denial `json:"denials"`
-	Ceiling   string          `json:"ceiling,omitempty"` // its name
+	Ceiling   string          `json:"ceiling,omitempty"` // the ceiling's name
 	Origin    *policy.Origin  `json:"origin,omitempty"`
-	Digest    string          `json:"ceilingDigest,omitempty"` // of the ceiling that it began under
+	Digest    string          `json:"ceilingDigest,omitempty"` // the digest of the ceiling at its start
 }
 
-// ResumedName is the file in a pause's folder that says since when the machine has gone on.
+// ResumedName is the file in a pause's folder that says when the machine resumed.
 const ResumedName = "resumed"
 
 // ChangesName is the file in a pause's folder with all changes of the session's policy, if there was one since the
 // pause.
 const ChangesName = "changes"
 
-// WriteChanges writes down the changes of a session's policy, where it was paused: they hold where another process
-// continues from that.
+// WriteChanges stores the changes of a paused session's policy. They apply when another process resumes the session.
 func (s Store) WriteChanges(id string, taken []run.PolicyChange) error {
 	if _, err := os.Lstat(s.Folder(id)); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -86,10 +84,10 @@ func (s Store) WriteChanges(id string, taken []run.PolicyChange) error {
 	return atomicfile.Write(filepath.Join(s.Folder(id), ChangesName), text, 0o600)
 }
 
-// MaxChangesText bounds what is read of that file, in bytes. It may come from another host.
+// MaxChangesText limits how much of that file is read, in bytes. The file may come from another host.
 const MaxChangesText = 16 << 20
 
-// ReadChanges reads what WriteChanges wrote, if it did.
+// ReadChanges reads what WriteChanges wrote; without the file it returns none.
 func (s Store) ReadChanges(id string, into *[]run.PolicyChange) error {
 	f, err := os.OpenFile(filepath.Join(s.Folder(id), ChangesName), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {

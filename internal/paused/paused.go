@@ -22,31 +22,30 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Session is a session that no process holds, its machine being on the disk.
+// Session is a session that no process holds. Its machine is on the disk.
 type Session struct {
 	ID       string
 	Parent   string
 	Owner    string     // the caller's name
-	Via      record.Via // where it was asked for
+	Via      record.Via // the interface that requested it
 	Image    string
 	Language string
 	Began    time.Time // as Session.Began
 	Expires  time.Time
-	// At is when it was paused, and Since, if not zero, since when it had gone on in a process that has
-	// ended without pausing it again: what it did since then is lost.
+	// At is the time of the pause. A Since that is not zero means that the session resumed then in a process that ended
+	// without another pause. What the session did since then is lost.
 	At, Since time.Time
-	// Secrets are those that Revive needs the values of.
+	// Secrets are the names whose values Revive needs.
 	Secrets []string
-	// Ceiling names the ceiling that it began under, "" if there was none. Origin is where that comes from, or would
-	// if there was a file, nil if only the program that made it can make it again.
+	// Ceiling is the name of the ceiling at its start, "" if there was none. Origin says where the ceiling is read from,
+	// or would be if its file existed. It is nil if only the program that made the ceiling can make it again.
 	Ceiling string
 	Origin  *policy.Origin
 
-	Digest string // of the ceiling
+	Digest string // the ceiling's digest
 }
 
-// ReadCeiling makes the ceiling that the session of a home began under again, of the files as they are now; nil if
-// there was none.
+// ReadCeiling reads the session's ceiling again from the current files; nil if it had none.
 func (p Session) ReadCeiling(home string) (*policy.Ceiling, error) {
 	switch {
 	case p.Origin != nil:
@@ -59,17 +58,16 @@ func (p Session) ReadCeiling(home string) (*policy.Ceiling, error) {
 	return nil, nil
 }
 
-// CeilingChanged reports whether the files of the ceiling are others than those that the session of a home began under,
-// or can't be read.
+// CeilingChanged reports whether the ceiling's files differ from those at the session's start, or can't be read.
 func (p Session) CeilingChanged(home string) bool {
-	if p.Origin == nil || p.Digest == "" && p.Ceiling != "" { // of an older version
+	if p.Origin == nil || p.Digest == "" && p.Ceiling != "" { // from an older version
 		return false
 	}
 	now, err := p.ReadCeiling(home)
 	return err != nil || now.Digest() != p.Digest
 }
 
-// Store is where a home keeps its paused sessions: a folder for each, and the records.
+// Store is a home's store of paused sessions: a folder for each, and the records.
 type Store struct {
 	Dir     string
 	Records *record.Store
@@ -80,10 +78,10 @@ func Open(dir string) Store {
 	return Store{home.Dir(dir).Sessions(), record.Open(home.Dir(dir).Runs())}
 }
 
-// Folder is that of a session.
+// Folder returns the folder of a session.
 func (s Store) Folder(id string) string { return filepath.Join(s.Dir, id) }
 
-// IDs returns those of the folders, of sessions that live among them.
+// IDs returns the ids of all folders, including those of running sessions.
 func (s Store) IDs() (list []string, err error) {
 	folders, err := os.ReadDir(s.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -91,7 +89,7 @@ func (s Store) IDs() (list []string, err error) {
 	}
 	for _, f := range folders {
 		name := f.Name()
-		if folder, ok := machine.AsideOf(name); ok { // reading puts it back
+		if folder, ok := machine.AsideOf(name); ok { // reading restores the name
 			name = folder
 		}
 		if f.IsDir() && !strings.HasPrefix(name, ".") && !slices.Contains(list, name) {
@@ -102,8 +100,7 @@ func (s Store) IDs() (list []string, err error) {
 	return list, err
 }
 
-// List returns the sessions of a home that no process holds, in the order of their ids. Those whose
-// life is over are removed.
+// List returns the sessions of a home that no process holds, sorted by id. It removes sessions whose life is over.
 func List(home string) (list []Session, err error) {
 	s := Open(home)
 	ids, err := s.IDs()
@@ -118,8 +115,8 @@ func List(home string) (list []Session, err error) {
 	return list, nil
 }
 
-// Find returns the session of an id. The error is a SessionError if there is none, its life is over, or a process holds
-// it.
+// Find returns the session with an id. The error is a SessionError if it does not exist, its life is over, or a process
+// holds it.
 func Find(home, id string) (Session, error) {
 	s := Open(home)
 	p, k, err := s.Read(id)
@@ -135,7 +132,7 @@ func Find(home, id string) (Session, error) {
 	return s.View(p, k), nil
 }
 
-// View returns what others see of a session.
+// View returns a session's public description.
 func (s Store) View(p machine.Pause, k Note) Session {
 	v := Session{ID: k.ID, Parent: k.Parent, Owner: k.Owner, Via: k.Via, Image: k.Image, Language: k.Language,
 		Began: BegunAt(k.ID, k.Began), Expires: k.Expires, At: p.At, Ceiling: k.Policy.Ceiling, Origin: k.Policy.Origin,
@@ -149,13 +146,13 @@ func (s Store) View(p machine.Pause, k Note) Session {
 	return v
 }
 
-// maxSessionID bounds an id that is looked for, in bytes: a folder has no longer name.
+// maxSessionID limits an id to look up, in bytes. No folder has a longer name.
 const maxSessionID = 255
 
-// Read reads what is kept of a session. The error is a SessionError if there is none.
+// Read reads the note of a paused session. The error is a SessionError if it does not exist.
 func (s Store) Read(id string) (p machine.Pause, k Note, err error) {
 	gone := &run.SessionError{ID: id, Why: "or never was"}
-	if id == "" || id != filepath.Base(id) || strings.HasPrefix(id, ".") || len(id) > maxSessionID || strings.ContainsRune(id, 0) { // no folder's
+	if id == "" || id != filepath.Base(id) || strings.HasPrefix(id, ".") || len(id) > maxSessionID || strings.ContainsRune(id, 0) { // can't be a folder's name
 		return p, k, gone
 	}
 	p, err = machine.ReadPause(s.Folder(id))
@@ -180,8 +177,8 @@ func (s Store) Read(id string) (p machine.Pause, k Note, err error) {
 	return p, k, nil
 }
 
-// Forget ends a session of a home that no process holds: its machine is removed from the disk. The error is
-// record.ErrRunning if a process holds it, and a SessionError where there is none.
+// Forget ends a session of a home that no process holds, and removes its machine from the disk. The error is
+// record.ErrRunning if a process holds it, and a SessionError if it does not exist.
 func Forget(home, id string) error {
 	s := Open(home)
 	if _, _, err := s.Read(id); errors.As(err, new(*run.SessionError)) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A session whose folder was moved aside when a pause was killed is there, once.
+// If a pause was killed after it moved a session's folder aside, the session is listed once.
 func TestStoreAside(t *testing.T) {
 	s := Open(t.TempDir())
 	for _, name := range []string{"b", ".a.before", ".b.before", ".c.pausing-1", ".before"} {

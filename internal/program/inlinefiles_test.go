@@ -18,7 +18,7 @@ func TestInlineFiles(t *testing.T) {
 	}
 	for _, c := range []struct {
 		list []run.InlineFile
-		want string // what goes in, or what the error says
+		want string // the input, or a part of the error
 	}{
 		{nil, ""},
 		{[]run.InlineFile{{Name: "helper.py", Content: "x"}, {Name: "a/b/c.py", Content: "y"}, {Name: "a/d", Content: ""}},

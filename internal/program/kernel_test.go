@@ -11,7 +11,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Where a ceiling grants one kernel alone, nothing runs on the other one: no language, file, option or image.
+// If a ceiling grants only one kernel, nothing runs on the other one: no language, file, option or image.
 func TestAttackKernelCeiling(t *testing.T) {
 	codes := map[string]run.Request{
 		"JavaScript":     {Code: "1"},

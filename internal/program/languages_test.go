@@ -15,7 +15,7 @@ func TestLanguageOfARequest(t *testing.T) {
 	for _, c := range []struct {
 		req      run.Request
 		language string // "" for an error
-		path     string // or what the error says
+		path     string // or a part of the error
 	}{
 		{run.Request{}, "js", "/work/code.js"},
 		{run.Request{Path: "x.mts"}, "js", "/work/x.mts"},
@@ -98,7 +98,7 @@ func TestLanguagesKernel(t *testing.T) {
 		{run.Request{}, image.Nanos, image.Nanos, true},
 		{run.Request{Path: "page.tsx"}, "", image.Linux, true},
 		{run.Request{Language: "jsx"}, "", image.Linux, true},
-		{run.Request{Path: "page.tsx"}, image.Nanos, image.Nanos, true}, // which says what it needs
+		{run.Request{Path: "page.tsx"}, image.Nanos, image.Nanos, true}, // its error says what it needs
 		{run.Request{Path: "main.ts"}, "", "", true},
 		{run.Request{Language: "python"}, "", image.Linux, true},
 		{run.Request{Language: "python"}, image.Nanos, image.Nanos, true},

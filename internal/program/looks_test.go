@@ -2,7 +2,7 @@ package program
 
 import "testing"
 
-// What changes in the root tells nothing about the code: /out and /tmp are there.
+// Changes in the root directory say nothing about the code: /out and /tmp are there.
 func TestLooks(t *testing.T) {
 	for dir, want := range map[string]bool{"/work": true, "/srv/app": true, "/": false, "": false} {
 		if p := (&Program{Dir: dir}); p.looks() != want {

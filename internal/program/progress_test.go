@@ -8,7 +8,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Half a second is not worth a word; then there are two a second, with what is left.
+// Half a second is not reported. Then there are two reports a second, with the rest.
 func TestProgress(t *testing.T) {
 	var said []string
 	begin := time.Unix(0, 0)

@@ -1,6 +1,6 @@
-// Package publicaddr decides which addresses a name that somebody else controls may lead to: those of the Internet, and
-// none of this host or its network. It judges an address alone, and never looks up or dials anything. Packages
-// netstack, for machines, and fetch, for the host itself, call it.
+// Package publicaddr decides which addresses a name under foreign control may lead to. Only public Internet addresses
+// are allowed, and none of this host or its network. It judges an address alone, and never looks up or dials anything.
+// Packages netstack, for machines, and fetch, for the host itself, call it.
 package publicaddr
 
 import (
@@ -11,9 +11,8 @@ import (
 	"strings"
 )
 
-// notPublic are the networks that a name which somebody else controls must not
-// lead to (IANA's special-purpose registries; the metadata services of clouds). Of
-// IPv6, all that is outside of 2000::/3 is not public either.
+// notPublic are the networks that a name under foreign control must not lead to (IANA's special-purpose registries; the
+// metadata services of clouds). Of IPv6, everything outside 2000::/3 is not public either.
 var notPublic = func() []netip.Prefix {
 	var list []netip.Prefix
 	for _, p := range strings.Fields(`
@@ -26,23 +25,21 @@ var notPublic = func() []netip.Prefix {
 	return list
 }()
 
-// globalUnicast is all of IPv6 that IANA has given out for the Internet.
+// globalUnicast is the part of IPv6 that IANA assigns for the Internet.
 var globalUnicast = netip.MustParsePrefix("2000::/3")
 
-// translated are the networks whose last 32 bits a translator of the host's network
-// puts on the wire as an IPv4 address: NAT64 (RFC 6052), SIIT (RFC 2765). The one for
-// local use (64:ff9b:1::/48, RFC 8215) has no fixed place for the address, 6to4 and
-// Teredo are given up: these are not public, wherever they lead.
+// translated are the networks whose last 32 bits a translator of the host's network turns into an IPv4 address: NAT64
+// (RFC 6052), SIIT (RFC 2765). The address has no fixed place in the network for local use (64:ff9b:1::/48, RFC 8215),
+// and 6to4 and Teredo are obsolete. These three are never public.
 var translated = []netip.Prefix{netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("::ffff:0:0:0/96")}
 
-// Why an address must not be dialled.
+// Reasons why an address must not be dialled.
 var (
 	ErrNotPublic = errors.New("not a public address")
 	ErrOwn       = errors.New("an address of this host or of its network")
 )
 
-// Unwrap returns the IPv4 address that a mapped or translated one stands for, and
-// every other address as it is.
+// Unwrap returns the IPv4 address that a mapped or translated address stands for, and every other address unchanged.
 func Unwrap(addr netip.Addr) netip.Addr {
 	addr = addr.Unmap()
 	for _, p := range translated {
@@ -54,8 +51,7 @@ func Unwrap(addr netip.Addr) netip.Addr {
 	return addr
 }
 
-// isatap returns the IPv4 address in an interface identifier of ISATAP (RFC 5214,
-// section 6.1), the end of a tunnel.
+// isatap returns the IPv4 address in an interface identifier of ISATAP (RFC 5214, section 6.1), the end of a tunnel.
 func isatap(addr netip.Addr) (netip.Addr, bool) {
 	b := addr.As16()
 	if addr.Is4() || b[8]&^0x02 != 0 || b[9] != 0 || b[10] != 0x5e || b[11] != 0xfe {
@@ -64,7 +60,7 @@ func isatap(addr netip.Addr) (netip.Addr, bool) {
 	return netip.AddrFrom4([4]byte(b[12:])), true
 }
 
-// Public reports whether an address is one of the Internet's, as far as the address itself tells.
+// Public reports whether an address is a public Internet address, as far as the address itself shows.
 func Public(addr netip.Addr) bool {
 	if !addr.IsValid() || addr.Zone() != "" {
 		return false
@@ -82,9 +78,9 @@ func Public(addr netip.Addr) bool {
 	return !tunnel || Public(inner)
 }
 
-// Check says why an address must not be dialled; nil if it may be. local are the addresses of the host's interfaces,
-// each with its network: both are closed, however public they are, for what listens there may count on a firewall that
-// we stand behind.
+// Check returns why an address must not be dialled; nil if it may be. local are the addresses of the host's interfaces,
+// each with its network. Both are forbidden, even if public: services there may rely on a firewall that protects them
+// from outside, and we are inside.
 func Check(addr netip.Addr, local []netip.Prefix) error {
 	if !Public(addr) {
 		return ErrNotPublic
@@ -93,7 +89,7 @@ func Check(addr netip.Addr, local []netip.Prefix) error {
 	inner, _ := isatap(addr)
 	for _, p := range local {
 		own := p.Addr().Unmap()
-		// A network of all addresses (0.0.0.0/0) is the mark of a tunnel, not a link.
+		// A network of all addresses (0.0.0.0/0) belongs to a tunnel, not to a link.
 		if own == addr || own == inner || p.Bits() > 0 && (p.Contains(addr) || p.Contains(inner)) {
 			return ErrOwn
 		}
@@ -101,8 +97,7 @@ func Check(addr netip.Addr, local []netip.Prefix) error {
 	return nil
 }
 
-// LocalNetworks returns the addresses of the host's interfaces, each with its network,
-// as they are now.
+// LocalNetworks returns the current addresses of the host's interfaces, each with its network.
 func LocalNetworks() ([]netip.Prefix, error) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {

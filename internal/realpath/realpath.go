@@ -20,14 +20,13 @@ func Of(name string) (string, error) {
 	return Stored(real), nil
 }
 
-// Stored returns a path without links by the names that are stored. What does not exist stays as it
-// is.
+// Stored returns a path without links, with the names as they are stored. A part that does not exist stays unchanged.
 func Stored(real string) string { return disk{os.Lstat, names}.stored(real) }
 
-// disk is how names are looked up.
+// disk provides lookups of names.
 type disk struct {
 	lstat func(path string) (fs.FileInfo, error)
-	names func(dir string) []string // of what is in a folder
+	names func(dir string) []string // of the entries of a folder
 }
 
 func names(dir string) []string {
@@ -51,7 +50,7 @@ func (d disk) stored(real string) string {
 	return at
 }
 
-// name returns what a folder calls the file that it finds by a name.
+// name returns the stored name of the file that a folder finds under a name.
 func (d disk) name(dir, name string) string {
 	other := swapCase(name)
 	if other == name {
@@ -62,7 +61,7 @@ func (d disk) name(dir, name string) string {
 		return name
 	}
 	if same, err := d.lstat(filepath.Join(dir, other)); err != nil || !os.SameFile(file, same) {
-		return name // the folder tells the two apart
+		return name // the folder distinguishes the two
 	}
 	stored := name
 	for _, n := range d.names(dir) {
@@ -76,7 +75,7 @@ func (d disk) name(dir, name string) string {
 	return stored
 }
 
-// swapCase is another name, if any, that differs from a name in case only.
+// swapCase returns the name with the case of each letter swapped.
 func swapCase(name string) string {
 	return strings.Map(func(r rune) rune {
 		if l := unicode.ToLower(r); l != r {

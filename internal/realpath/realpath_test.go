@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// folding is a disk that takes names in any case, made of one that does not.
+// folding is a disk that ignores case, made of one that does not.
 func folding() disk {
 	var find func(path string) string
 	find = func(path string) string {
@@ -45,13 +45,13 @@ func TestStored(t *testing.T) {
 		{strings.ToUpper(in("users/éMILE")), in("Users/Émile")},
 		{in("users/nobody/Data-1"), in("Users/nobody/Data-1")},
 		{"/", "/"},
-		{"users/Émile", "users/Émile"}, // of nowhere
+		{"users/Émile", "users/Émile"}, // does not exist
 	} {
 		if got := folding().stored(c[0]); got != c[1] {
 			t.Errorf("%s: %s, not %s", c[0], got, c[1])
 		}
 	}
-	// Where names are told apart each is its own, also where two are one file.
+	// If names differ in case only, each keeps its own, even if two are one file.
 	if err := os.WriteFile(in("a"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}

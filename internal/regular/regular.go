@@ -1,5 +1,6 @@
-// Package regular opens files that nobody asked for by name, or that others have put there. Any other kind of file
-// could block, never end, or have an effect when it is opened: the package returns an error and does not open it.
+// Package regular opens files that nobody asked for by name, or that others may have placed. Any other kind of file
+// could block, never end, or have an effect when it is opened. For such a file the package returns an error and does
+// not open it.
 package regular
 
 import (
@@ -11,10 +12,10 @@ import (
 	"syscall"
 )
 
-// ErrNot means that there is something, and no regular file.
+// ErrNot means that something exists, but is not a regular file.
 var ErrNot = errors.New("is not a regular file")
 
-// Open opens one; a link is followed.
+// Open opens a regular file; it follows a link.
 func Open(name string) (*os.File, fs.FileInfo, error) {
 	st, err := os.Stat(name)
 	if err != nil {
@@ -27,7 +28,7 @@ func Open(name string) (*os.File, fs.FileInfo, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if st, err = f.Stat(); err == nil && !st.Mode().IsRegular() { // it was exchanged in between
+	if st, err = f.Stat(); err == nil && !st.Mode().IsRegular() { // it was replaced in between
 		err = fmt.Errorf("%s %w", name, ErrNot)
 	}
 	if err != nil {
@@ -37,7 +38,7 @@ func Open(name string) (*os.File, fs.FileInfo, error) {
 	return f, st, nil
 }
 
-// Read returns what is in one, if that is at most so many bytes.
+// Read returns the content of a regular file. A file with more than most bytes is an error.
 func Read(name string, most int64) ([]byte, error) {
 	f, _, err := Open(name)
 	if err != nil {

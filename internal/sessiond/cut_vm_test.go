@@ -18,7 +18,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// descriptors is how many this process, which is the daemon, has open.
+// descriptors returns how many descriptors this process, which is the daemon, has open.
 func descriptors(t *testing.T) int {
 	t.Helper()
 	list, err := os.ReadDir("/proc/self/fd")
@@ -28,7 +28,7 @@ func descriptors(t *testing.T) int {
 	return len(list)
 }
 
-// largeSteps runs code that no request holds: it follows. More than the language takes is refused.
+// largeSteps runs code that is too large for a request and follows it. More code than the language allows is refused.
 func largeSteps(t *testing.T, home string) {
 	t.Helper()
 	run := func(code string) (string, error) {
@@ -48,7 +48,7 @@ func largeSteps(t *testing.T, home string) {
 	}
 }
 
-// A client that goes away in the middle of what it sends has written nothing, and holds nothing.
+// A client that disconnects while it sends has written nothing, and holds nothing.
 func TestCut(t *testing.T) {
 	base, err := testhome.Base()
 	if err != nil {
@@ -92,7 +92,7 @@ func TestCut(t *testing.T) {
 			{OpWrite, "new", bytes.Repeat([]byte("new"), maxPiece)},
 			{OpUnpack, "folder", folder.Bytes()},
 			{OpRunBy, "", bytes.Repeat([]byte(">ran\n#"), maxPiece)},
-			{OpWrite, "whole", bytes.Repeat([]byte("new"), maxPiece)}, // which it ends, and does not wait
+			{OpWrite, "whole", bytes.Repeat([]byte("new"), maxPiece)}, // it ends this, and does not wait
 		} {
 			w := reach(t, home)
 			if err := w.sendJSON(kindRequest, Request{Op: row.op, Session: "build", Path: row.path, Mode: 0o644,
@@ -115,7 +115,7 @@ func TestCut(t *testing.T) {
 			w.Close()
 		}
 	}
-	// What is under way is ended behind the client, and not before.
+	// Work in progress ends after the client, and not before.
 	after, open := "", 0
 	if !testwait.Holds(time.Minute, func() bool {
 		if after, open = files(), descriptors(t); after == before && open == held {
@@ -130,7 +130,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// archiveCut returns an archive that is cut in its file.
+// archiveCut returns an archive that is truncated in its file.
 func archiveCut(t *testing.T) bytes.Buffer {
 	t.Helper()
 	var folder bytes.Buffer

@@ -11,7 +11,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// Clients that send no code, or a little of it from time to time, do not keep the places of large steps.
+// Clients that send no code, or a little of it from time to time, do not keep the slots of large steps.
 func TestAttackSlowCode(t *testing.T) {
 	t.Parallel()
 	for name, pause := range map[string]time.Duration{"nothing": time.Hour, "a byte at a time": time.Second} {

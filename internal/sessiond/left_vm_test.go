@@ -15,8 +15,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Sessions that other programs of the user's have left paused are listed, with their beginnings. One of models goes
-// on under the ceiling of models; one under a ceiling that is no file's does not, and is removed.
+// Paused sessions of the user's other programs are listed, with their start. A model's session continues under the
+// models' ceiling. A session with a ceiling from no file can't continue, and is removed.
 func TestLeftByOthers(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("sessions are paused on Linux only")
@@ -55,7 +55,7 @@ func TestLeftByOthers(t *testing.T) {
 		if began := time.Since(s.Began()); began < 0 || began > time.Minute {
 			t.Errorf("began %s ago", began)
 		}
-		time.Sleep(time.Until(s.Began().Add(2 * time.Second))) // so that no other time is its beginning, to the second
+		time.Sleep(time.Until(s.Began().Add(2 * time.Second))) // so that no other time equals its start, to the second
 		if err := s.Pause(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -93,7 +93,7 @@ func TestLeftByOthers(t *testing.T) {
 	goOnAsOthers(t, exec, ofModels, lists, rt, ofProgram, home)
 }
 
-// goOnAsOthers goes on with sessions that others left.
+// goOnAsOthers continues sessions that others left.
 func goOnAsOthers(
 	t *testing.T, exec func(id string) (string, error), ofModels View,
 	lists func(when string, id string, state string, began time.Time), rt *unitask.Runtime, ofProgram View,

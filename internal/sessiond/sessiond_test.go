@@ -26,7 +26,7 @@ import (
 // serving runs a daemon, without a machine, until the test ends.
 func serving(t *testing.T, idle time.Duration) (home string, over <-chan error) {
 	t.Helper()
-	home = filepath.Join(t.TempDir(), strings.Repeat("deep/", 20)) // more than a socket's address has room for
+	home = filepath.Join(t.TempDir(), strings.Repeat("deep/", 20)) // longer than a socket's address
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func serve(t *testing.T, home string, idle time.Duration) <-chan error {
 	return told
 }
 
-// reach connects to a home's daemon, which is about to start.
+// reach connects to a home's daemon that is about to start.
 func reach(t *testing.T, home string) *wire {
 	t.Helper()
 	var w *wire
@@ -72,7 +72,7 @@ func frame(kind byte, size uint32, text string) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{kind}, size), text...)
 }
 
-// What is not spoken here ends its connection, and nothing else.
+// Invalid data ends its connection, and nothing else.
 func TestHostileClients(t *testing.T) {
 	home, _ := serving(t, time.Hour)
 	for name, text := range map[string][]byte{
@@ -102,8 +102,8 @@ func TestHostileClients(t *testing.T) {
 			t.Errorf("%s: %q %v", name, rest, err)
 		}
 	}
-	// Many who say nothing do not keep out who comes later for ever: each has a place of its own,
-	// beyond them a client is turned away.
+	// Many silent clients do not exclude later ones forever: each has its own slot, and more clients than slots are
+	// refused.
 	var idle []*wire
 	for range 40 {
 		idle = append(idle, reach(t, home))
@@ -117,7 +117,7 @@ func TestHostileClients(t *testing.T) {
 	}
 }
 
-// What is asked for by a name that is not one, and of sessions that are not there.
+// Requests with unknown names, and for sessions that do not exist.
 func TestNoSession(t *testing.T) {
 	home, _ := serving(t, time.Hour)
 	reach(t, home)
@@ -141,7 +141,7 @@ func TestNoSession(t *testing.T) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
-	// A ceiling that can't be read is none that allows everything.
+	// A ceiling that can't be read does not allow everything.
 	_, err := Do(t.Context(), home, Request{Op: OpNew,
 		New: &New{Name: "a", Ceiling: &policy.Origin{File: filepath.Join(home, "nothing")}}}, Streams{}, nil)
 	if err == nil || !strings.Contains(err.Error(), "no such file") {
@@ -155,7 +155,7 @@ func TestNoSession(t *testing.T) {
 	}
 }
 
-// One holds a home's sessions; it ends by itself, and when nobody can reach it any more.
+// One daemon holds a home's sessions. It ends by itself, also when nobody can reach it any more.
 func TestOneHolder(t *testing.T) {
 	home, over := serving(t, time.Hour)
 	w := reach(t, home)
@@ -184,7 +184,7 @@ func TestOneHolder(t *testing.T) {
 	}
 
 	home, over = serving(t, 200*time.Millisecond)
-	w = reach(t, home) // who is there keeps it
+	w = reach(t, home) // a client keeps it
 	if err := os.RemoveAll(filepath.Join(home, "sessions")); err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func TestFolderOfOthers(t *testing.T) {
 	}
 }
 
-// The list that a killed daemon leaves: what it held is lost, and nothing else is touched.
+// After a killed daemon, its sessions on the list are lost, and no other session is affected.
 func TestLost(t *testing.T) {
 	home := testdir.Private(t)
 	dir, err := folder(home)
@@ -283,7 +283,7 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// What can't be read of a session is on no list, and is ended by its id all the same; others' sessions are not.
+// A session that can't be read is on no list, and its id can end it all the same. Others' sessions are unaffected.
 func TestEndUnlisted(t *testing.T) {
 	home := testdir.Private(t)
 	dir, err := folder(home)
@@ -322,7 +322,7 @@ func TestEndUnlisted(t *testing.T) {
 	check("with one")
 }
 
-// Who types faster than it is read is not waited for: the reader must see it when the client leaves.
+// The reader does not wait for a fast typist: it must notice when the client disconnects.
 func TestTyping(t *testing.T) {
 	ours, theirs := net.Pipe()
 	defer theirs.Close()
@@ -346,7 +346,7 @@ func TestTyping(t *testing.T) {
 		t.Error(err)
 	}
 
-	// One that waits is read to its end.
+	// The input of a waiting client is read to its end.
 	ours, theirs = net.Pipe()
 	ctx, cancel = context.WithCancelCause(t.Context())
 	c = &client{wire: &wire{Conn: ours}, input: make(chan []byte, 1), resized: make(chan unitask.TerminalSize, 1),
@@ -378,7 +378,7 @@ func TestTyping(t *testing.T) {
 	}
 }
 
-// Behind the end of its input a client may say what it likes: nobody waits for it.
+// Data after the end of a client's input does no harm: nobody waits for it.
 func TestInputBehindItsEnd(t *testing.T) {
 	c := &client{input: make(chan []byte, 1), ctx: t.Context()}
 	go func() {
@@ -392,7 +392,7 @@ func TestInputBehindItsEnd(t *testing.T) {
 	}
 }
 
-// A daemon that can't take a client does not end, and its sessions with it.
+// A daemon that can't accept a client does not end, and neither do its sessions.
 func TestNoDescriptors(t *testing.T) {
 	dir := t.TempDir()
 	l, err := listen(dir)
@@ -421,8 +421,8 @@ func TestNoDescriptors(t *testing.T) {
 	h.clients.Wait()
 }
 
-// What can't be read to its end is no file: the daemon is not told that it has ended, and who asked
-// learns why. A command's input ends.
+// An unreadable file is not sent: the daemon does not get an end, and the caller gets the reason. A command's input
+// ends.
 func TestInputThatFails(t *testing.T) {
 	broken := errors.New("input/output error")
 	for op, want := range map[string]string{OpWrite: "half", OpUnpack: "half", OpExec: "half, end"} {

@@ -2,7 +2,7 @@
 // starts the process, and it ends after the last one. A command line talks to it over a socket in a folder that only
 // its user can open; both ends check the other's user.
 //
-// A connection carries one request, in frames: a kind, a length, and so many bytes. The daemon greets. The client sends
+// A connection carries one request, in frames: a kind, a length, and the data. The daemon greets. The client sends
 // its request and, a piece at a time, its input; the daemon sends the output, then its answer. A client that goes away
 // ends its request, but no session.
 package sessiond

@@ -2,8 +2,8 @@ package socketpair
 
 import "syscall"
 
-// pair holds off every fork of this process until both ends are marked: macOS has no
-// flag that does it in one step.
+// pair blocks every fork of this process until both ends are marked, because macOS has no flag that marks them in one
+// step.
 func pair() ([2]int, error) {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
@@ -15,7 +15,7 @@ func pair() ([2]int, error) {
 	syscall.CloseOnExec(fds[1])
 	for _, fd := range fds {
 		for _, option := range []int{syscall.SO_SNDBUF, syscall.SO_RCVBUF} {
-			_ = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, option, bufferSize) // a small one works, too
+			_ = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, option, bufferSize) // a smaller buffer works, too
 		}
 	}
 	return fds, nil

@@ -19,11 +19,10 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// scope is whose spans and metrics these are, to who collects them.
+// scope is the instrumentation scope of these spans and metrics.
 const scope = "github.com/unitask/unitask"
 
-// Meters are a runtime's spans and metrics, of the global providers: nothing, unless the program has
-// set some. What is in them has no text of the request, of the code or of an error.
+// Meters makes a runtime's spans and metrics with the global providers. Without providers it does nothing.
 type Meters struct {
 	tracer   trace.Tracer
 	runs     metric.Int64Counter
@@ -50,15 +49,15 @@ func New() *Meters {
 	return m
 }
 
-// Run is a run that is being measured.
+// Run is a run under measurement.
 type Run struct {
 	*Meters
 	begin time.Time
 	span  trace.Span
-	about []attribute.KeyValue // of few values: metrics have them, too
+	about []attribute.KeyValue // with few possible values, because metrics have them, too
 }
 
-// Begin begins the span of a run of a kind, in the trace that ctx is part of.
+// Begin begins the span of a run of a kind, in ctx's trace.
 func (m *Meters) Begin(ctx context.Context, begin time.Time, via, kind string) (context.Context, *Run) {
 	r := &Run{Meters: m, begin: begin, about: []attribute.KeyValue{attribute.String("unitask.kind", kind),
 		attribute.String("unitask.via", via)}}
@@ -67,7 +66,7 @@ func (m *Meters) Begin(ctx context.Context, begin time.Time, via, kind string) (
 	return ctx, r
 }
 
-// End says how it ended; a run without a result was refused.
+// End records how the run ended; a run without a result was refused.
 func (r *Run) End(ctx context.Context, res *run.Result) {
 	r.active.Add(ctx, -1, metric.WithAttributes(r.about...))
 	outcome := "refused"
@@ -98,7 +97,7 @@ func (r *Run) End(ctx context.Context, res *run.Result) {
 	r.span.End()
 }
 
-// Phase does a part of a run as a span of its own.
+// Phase records a part of a run as its own span.
 func Phase[T any](ctx context.Context, m *Meters, name string, do func(context.Context) (T, error)) (T, error) {
 	begin := time.Now()
 	ctx, span := m.tracer.Start(ctx, name)

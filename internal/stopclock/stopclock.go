@@ -1,4 +1,4 @@
-// Package stopclock counts the time of code against its limit, without the time for which its machine is stopped: while
+// Package stopclock counts the time of code against its limit. It does not count while the machine is stopped: while
 // somebody is asked, and during a pause.
 package stopclock
 
@@ -15,14 +15,14 @@ var ErrTimeout = errors.New("time limit reached")
 // Clock counts down from a limit while it runs. The zero value runs, and has no limit before Start.
 type Clock struct {
 	mu      sync.Mutex
-	timer   *time.Timer // nil until Start, and when it has ended
+	timer   *time.Timer // nil before Start and after the end
 	left    time.Duration
-	since   time.Time // when it began to run, or to be stopped
+	since   time.Time // the last start or stop
 	stopped bool
-	lost    time.Duration // while it was stopped
+	lost    time.Duration // total time while stopped
 }
 
-// Start returns a context that ends, for ErrTimeout, when the limit is reached.
+// Start returns a context that ends with ErrTimeout when the limit is reached.
 func (c *Clock) Start(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	timed, cancel := context.WithCancelCause(ctx)
 	c.mu.Lock()
@@ -53,7 +53,7 @@ func (c *Clock) Stop() {
 	c.stopped, c.since = true, now
 }
 
-// Resume has the clock run again.
+// Resume starts the clock again.
 func (c *Clock) Resume() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,7 +65,7 @@ func (c *Clock) Resume() {
 	}
 }
 
-// Stopped returns for how long the clock was stopped.
+// Stopped returns how long the clock was stopped in total.
 func (c *Clock) Stopped() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/unitask/unitask/internal/testwait"
 )
 
-// The clock does not run while the machine stands still, and strikes all the same.
+// The clock does not run while the machine is stopped, and its limit works all the same.
 func TestRunClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 10 * time.Second
@@ -31,7 +31,7 @@ func TestRunClock(t *testing.T) {
 		if took := time.Since(begin); context.Cause(ctx) != ErrTimeout || took != 11*limit {
 			t.Error(context.Cause(ctx), took)
 		}
-		c.Stop() // behind its end
+		c.Stop() // after its end
 		c.Resume()
 		early := new(Clock) // and before its start
 		early.Stop()

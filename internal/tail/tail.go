@@ -1,15 +1,14 @@
-// Package tail keeps the end of a stream, to give a reason when its writer is gone.
+// Package tail keeps the end of a stream, to give a reason when its writer has ended.
 package tail
 
 import "sync"
 
-// Buffer keeps the last Size bytes that are written to it. Its methods may be called at
-// the same time.
+// Buffer keeps the last Size bytes that are written to it. Its methods may be called at the same time.
 type Buffer struct {
 	Size int
 
 	mu   sync.Mutex
-	text []byte // up to twice as much, so that bytes are moved seldom
+	text []byte // up to twice as much, so that bytes move rarely
 }
 
 // Write never fails.
@@ -25,7 +24,7 @@ func (b *Buffer) Write(p []byte) (int, error) {
 
 func (b *Buffer) end() []byte { return b.text[max(0, len(b.text)-b.Size):] }
 
-// String returns the end.
+// String returns the kept bytes.
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

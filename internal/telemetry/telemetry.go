@@ -30,24 +30,24 @@ import (
 	"github.com/unitask/unitask/internal/bounded"
 )
 
-// Patience is how long the end of a process waits at most for a collector to take what is left.
+// Patience is the longest time for which the end of a process waits for a collector to take the rest.
 const Patience = 2 * time.Second
 
 var patience = Patience // tests shorten it
 
-// toldEvery is how often it is said that something could not be sent.
+// toldEvery is the shortest time between two messages about failed exports.
 const toldEvery = 10 * time.Minute
 
-// maxTold bounds what is said of it: a collector's answer may be in it.
+// maxTold limits such a message, which may contain a collector's answer.
 const maxTold = 300
 
-// signal is one of the two kinds of what is sent.
+// signal is one of the two kinds of telemetry.
 type signal struct {
-	name string // in variables
+	name string // in the names of variables
 	on   bool
 }
 
-// wanted returns which signals the environment has sent, and what of it can't be done.
+// wanted returns which signals the environment turns on, and an error for a setting that is not supported.
 func wanted(getenv func(string) string) (traces, metrics bool, err error) {
 	if strings.EqualFold(strings.TrimSpace(getenv("OTEL_SDK_DISABLED")), "true") {
 		return false, false, nil
@@ -62,9 +62,9 @@ func wanted(getenv func(string) string) (traces, metrics bool, err error) {
 	return signals[0].on, signals[1].on, nil
 }
 
-// wanted says whether the environment names an exporter of the signal, and that it is ours.
+// wanted reports whether the environment names an exporter for the signal that this package supports.
 func (s *signal) wanted(getenv func(string) string) (bool, error) {
-	// set is the first of these variables that is set, without spaces around it.
+	// set returns the value of the first of these variables that is set, trimmed.
 	set := func(names ...string) (name, value string) {
 		for _, name := range names {
 			if value := strings.TrimSpace(getenv(name)); value != "" {
@@ -88,13 +88,13 @@ func (s *signal) wanted(getenv func(string) string) (bool, error) {
 	}
 	if u, err := url.Parse(at); endpoint != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" ||
 		u.Host == "") {
-		return false, fmt.Errorf("%s is no URL of http or https: use one like http://127.0.0.1:4318", endpoint) // without its value, which may have a password
+		return false, fmt.Errorf("%s is no URL of http or https: use one like http://127.0.0.1:4318", endpoint) // without the value, which may contain a password
 	}
 	return true, nil
 }
 
-// Start has this process's spans and metrics sent, if the environment says so. What can't be sent is
-// said to tell, now and then. stop sends what is left, in Patience at most.
+// Start sends this process's spans and metrics, if the environment says so. It reports failed exports to tell, now and
+// then. stop sends the rest, for at most Patience.
 func Start(ctx context.Context, version string, tell func(string)) (stop func()) {
 	traces, metrics, err := wanted(os.Getenv)
 	if err != nil {
@@ -160,16 +160,14 @@ func end(ends []func(context.Context) error, patience time.Duration, failed func
 	}
 }
 
-// continues reports whether traces of callers are continued: OTEL_PROPAGATORS has tracecontext among its
-// names, as it has if it is not set.
+// continues reports whether traces of callers are continued: OTEL_PROPAGATORS is not set, or contains tracecontext.
 func continues(getenv func(string) string) bool {
 	names := getenv("OTEL_PROPAGATORS")
 	return strings.TrimSpace(names) == "" || slices.ContainsFunc(strings.Split(names, ","),
 		func(name string) bool { return strings.TrimSpace(name) == "tracecontext" })
 }
 
-// FromEnvironment is ctx as part of the trace that TRACEPARENT and TRACESTATE name, as another
-// program that starts this one sets them.
+// FromEnvironment returns ctx as part of the trace in TRACEPARENT and TRACESTATE, which a calling program sets.
 func FromEnvironment(ctx context.Context) context.Context {
 	carrier := propagation.MapCarrier{}
 	for _, name := range []string{"traceparent", "tracestate"} {
@@ -180,7 +178,7 @@ func FromEnvironment(ctx context.Context) context.Context {
 	return otel.GetTextMapPropagator().Extract(ctx, carrier)
 }
 
-// saying passes on what failed, not all of it.
+// saying reports failures, but limits how often.
 type saying struct {
 	tell func(string)
 

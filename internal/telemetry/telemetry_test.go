@@ -56,10 +56,10 @@ func TestWanted(t *testing.T) {
 	}
 }
 
-// unsaid is for tests that look at what came: what a collector of another test has left behind fails late.
+// unsaid is for tests that check received data: leftovers of another test's collector may fail late.
 func unsaid(string) {}
 
-// What is sent comes to the collector, with the resource that the environment describes.
+// Sent data reaches the collector, with the resource from the environment.
 func TestStart(t *testing.T) {
 	c := collector.New(t)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", c.URL)
@@ -97,7 +97,7 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// The sampler that the environment names decides.
+// The sampler in the environment decides.
 func TestSampler(t *testing.T) {
 	for sampler, want := range map[string]int{"always_on": 1, "always_off": 0, "parentbased_always_off": 0} {
 		c := collector.New(t)
@@ -113,7 +113,7 @@ func TestSampler(t *testing.T) {
 	}
 }
 
-// Traces that the environment names are continued only if they can be.
+// Traces from the environment are continued only if they are valid.
 func TestAttackTraceparent(t *testing.T) {
 	c := collector.New(t)
 	t.Setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", c.URL+"/v1/traces")
@@ -138,7 +138,7 @@ func TestAttackTraceparent(t *testing.T) {
 		map[bool]string{true: "continued, without the state"}[at.IsValid() && at.TraceState().Len() == 0])
 }
 
-// A collector that does what none should holds nobody up, and gets little said.
+// A collector with invalid behavior delays nobody, and causes few messages.
 func TestAttackCollector(t *testing.T) {
 	patience = 300 * time.Millisecond
 	defer func() { patience = Patience }()

@@ -1,5 +1,5 @@
-// Package testcert makes certificates for the servers of tests whose clients look for names;
-// where an address will do, httptest has one of its own.
+// Package testcert makes certificates for the servers of tests whose clients check names. For addresses, httptest has
+// its own certificate.
 package testcert
 
 import (
@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Until returns a certificate for names, signed by itself, that is good for two hours before a time.
+// Until returns a self-signed certificate for names. It is valid for the two hours before a time.
 func Until(t testing.TB, end time.Time, names ...string) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -36,13 +36,13 @@ func Until(t testing.TB, end time.Time, names ...string) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
 }
 
-// For returns a certificate for names that is good now.
+// For returns a certificate for names that is valid now.
 func For(t testing.TB, names ...string) tls.Certificate {
 	t.Helper()
 	return Until(t, time.Now().Add(time.Hour), names...)
 }
 
-// Roots has a certificate alone.
+// Roots returns a pool with one certificate.
 func Roots(cert tls.Certificate) *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(cert.Leaf)

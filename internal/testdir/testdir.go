@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// Private returns a folder for one test that is its user's alone, whatever the umask is: a home must be.
+// Private returns a folder for one test that only its user can access, whatever the umask is. A home must be such a
+// folder.
 func Private(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()

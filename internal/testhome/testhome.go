@@ -1,5 +1,5 @@
 // Package testhome gives the tests of every package the vendored parts, the images and the templates, which take long
-// to make. It keeps a base home, and homes of single tests borrow them from it.
+// to make. It keeps a base home, from which the homes of single tests borrow.
 package testhome
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/unitask/unitask/machine"
 )
 
-// Base returns the home that is borrowed from: $UNITASK_TEST_HOME, or the user's own.
+// Base returns the base home: $UNITASK_TEST_HOME, or the user's own.
 func Base() (string, error) {
 	if home := os.Getenv("UNITASK_TEST_HOME"); home != "" {
 		return home, nil
@@ -34,7 +34,7 @@ func Borrow(base, home string) error {
 	return nil
 }
 
-// New returns a home that has borrowed, for one test.
+// New returns a home with borrowed parts and images, for one test.
 func New(t testing.TB, base string) string {
 	t.Helper()
 	home := testdir.Private(t)
@@ -44,8 +44,7 @@ func New(t testing.TB, base string) string {
 	return home
 }
 
-// Ready makes sure that the base has images and templates of the kernels, and skips in
-// -short.
+// Ready makes sure that the base has images and templates of the kernels. It skips the test in -short.
 func Ready(t testing.TB, base string, kernels ...image.Kernel) {
 	t.Helper()
 	if testing.Short() {

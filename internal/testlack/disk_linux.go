@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Disk mounts a disk of its own on a folder until the test ends. Options are tmpfs', as "size=1m". It skips the test
-// where none can be mounted.
+// Disk mounts a new disk on a folder until the test ends. Options are tmpfs', as "size=1m". It skips the test if
+// mounting is not possible.
 func Disk(t *testing.T, dir, options string) {
 	t.Helper()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "mode=700,"+options); err != nil {
@@ -23,7 +23,7 @@ func Disk(t *testing.T, dir, options string) {
 	})
 }
 
-// Grow gives such a disk other options.
+// Grow changes the options of such a disk.
 func Grow(t *testing.T, dir, options string) {
 	t.Helper()
 	if err := syscall.Mount("", dir, "", syscall.MS_REMOUNT, options); err != nil {
@@ -31,7 +31,7 @@ func Grow(t *testing.T, dir, options string) {
 	}
 }
 
-// FullDisk returns a disk on which there is a folder with a file in it, and nothing more can be made.
+// FullDisk returns a full disk. It contains a folder with a file, and nothing more can be created.
 func FullDisk(t *testing.T, folder string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()

@@ -1,4 +1,4 @@
-// Package testlack gives tests a host that lacks something: room on a disk, descriptors.
+// Package testlack gives tests a host that lacks something: room on a disk, file descriptors.
 package testlack
 
 import (
@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// Descriptors has a listener's accept fail n times for want of descriptors.
+// Descriptors makes a listener's accept fail n times for lack of descriptors.
 func Descriptors[C any](n int, accept func() (C, error)) func() (C, error) {
 	return func() (none C, err error) {
 		if n--; n >= 0 {

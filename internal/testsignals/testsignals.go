@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// Default has programs that a test starts take every signal in its default way, also where
-// whoever started the test ignores some, as a shell does behind an & and nohup does.
+// Default gives programs that a test starts the default action for every signal. The test's own parent may ignore some,
+// as a shell with & and nohup do.
 func Default(t testing.TB) {
 	for s := syscall.Signal(1); s < 32; s++ {
 		if signal.Ignored(s) && s != syscall.SIGPIPE {
 			c := make(chan os.Signal, 1)
-			signal.Notify(c, s) // what is handled here is the default in a child
+			signal.Notify(c, s) // a signal handled here gets the default in a child
 			t.Cleanup(func() { signal.Ignore(s) })
 		}
 	}

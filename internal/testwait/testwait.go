@@ -1,4 +1,4 @@
-// Package testwait has a test wait for an event instead of for a time. No product code imports it.
+// Package testwait lets a test wait for an event instead of for a time. No product code imports it.
 package testwait
 
 import (
@@ -15,7 +15,7 @@ func Until(t testing.TB, what string, holds func() bool) {
 	Within(t, patience, what, holds)
 }
 
-// Within waits until a condition holds. The test fails if it does not within the limit.
+// Within waits until a condition holds. The test fails if it does not hold within the limit.
 func Within(t testing.TB, limit time.Duration, what string, holds func() bool) {
 	t.Helper()
 	if !Holds(limit, holds) {
@@ -23,7 +23,7 @@ func Within(t testing.TB, limit time.Duration, what string, holds func() bool) {
 	}
 }
 
-// Holds waits until a condition holds, and tells whether it did within the limit. Any goroutine may call it.
+// Holds waits until a condition holds, and reports whether it did within the limit. Any goroutine may call it.
 func Holds(limit time.Duration, holds func() bool) bool {
 	for end := time.Now().Add(limit); ; {
 		begin := time.Now()
@@ -37,7 +37,7 @@ func Holds(limit time.Duration, holds func() bool) bool {
 	}
 }
 
-// Always checks that a condition holds all the time. The test fails at once when it does not.
+// Always checks that a condition holds all the time. The test fails at once if it does not.
 func Always(t testing.TB, during time.Duration, what string, holds func() bool) {
 	t.Helper()
 	for end := time.Now().Add(during); ; {
@@ -52,7 +52,7 @@ func Always(t testing.TB, during time.Duration, what string, holds func() bool) 
 	}
 }
 
-// Steady waits until a value has not changed for the time quiet, and tells whether that came within the limit.
+// Steady waits until a value has not changed for the time quiet, and reports whether that happened within the limit.
 func Steady[V comparable](limit, quiet time.Duration, value func() V) bool {
 	last, since := value(), time.Now()
 	return Holds(limit, func() bool {
@@ -63,7 +63,7 @@ func Steady[V comparable](limit, quiet time.Duration, value func() V) bool {
 	})
 }
 
-// Pass lets a time go by on the clock of a synctest bubble, which takes none. It panics outside of a bubble.
+// Pass advances the clock of a synctest bubble, which takes no real time. It panics outside a bubble.
 func Pass(d time.Duration) {
 	if time.Now().Year() > 2020 { // a bubble's clock starts at the beginning of 2000
 		panic("testwait.Pass: the test is not in a synctest bubble")
@@ -71,5 +71,5 @@ func Pass(d time.Duration) {
 	time.Sleep(d)
 }
 
-// pause lets others run before a condition is asked again. A slow condition is asked less often.
+// pause yields before a condition is checked again. It checks a slow condition less often.
 func pause(begin time.Time) { time.Sleep(max(2*time.Millisecond, 2*time.Since(begin))) }

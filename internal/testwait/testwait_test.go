@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// failing is a test that notes how it failed.
+// failing is a test that records how it failed.
 type failing struct {
 	testing.TB
 	said string
@@ -17,7 +17,7 @@ type failing struct {
 func (f *failing) Helper()                           {}
 func (f *failing) Fatalf(format string, args ...any) { f.said = fmt.Sprintf(format, args...); panic(f) }
 
-// fails returns what a test says that fails.
+// fails returns the message of a test that fails.
 func fails(do func(t testing.TB)) string {
 	f := &failing{}
 	func() {

@@ -7,7 +7,7 @@ import (
 	"os/user"
 )
 
-// Home is $HOME, or where that is not set (a service, a cron job) what the host's table of users has. It may be
+// Home returns $HOME, or without it (a service, a cron job) the user's home in the host's user table. It may be
 // relative, as $HOME may.
 func Home() (string, error) {
 	home, err := os.UserHomeDir()
@@ -20,7 +20,7 @@ func Home() (string, error) {
 	return "", err
 }
 
-// Working returns the working folder, absolute. The error, that it was removed, says what to do.
+// Working returns the absolute working folder. If the folder was removed, the error says what to do.
 func Working() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

@@ -1,4 +1,5 @@
-// Package vault reads the values of secrets from where their users keep them.
+// Package vault reads the values of secrets from their users' storage: environment, files, keyrings and helper
+// programs.
 package vault
 
 import (
@@ -23,35 +24,34 @@ import (
 	"github.com/unitask/unitask/internal/tail"
 )
 
-// Service is the name under which this product's own entries stand in a keyring.
+// Service is the name of unitask's own entries in a keyring.
 const Service = "unitask"
 
-// Patience is how long a keyring or a helper program may take: both may ask a person to unlock
-// them.
+// Patience is how long a keyring or a helper program may take: both may ask a person to unlock them.
 const Patience = 2 * time.Minute
 
-// Vault is what a home's configuration says of secrets. The zero value knows none.
+// Vault is a home's configuration of secrets. The zero value has none.
 type Vault struct {
-	// Secrets are the sources of secrets by their names, for everybody; Callers those of a
-	// shared server's callers, by the caller's name. A caller's own comes first.
+	// Secrets are everybody's sources of secrets, by the secrets' names. Callers are those of a shared server's callers,
+	// by the caller's name; they take precedence.
 	Secrets map[string]string
 	Callers map[string]map[string]string
-	// Helpers are programs that print a secret: their arguments, by the name that a source has.
-	// In one of the arguments {} stands for what the source asks for.
+	// Helpers are programs that print a secret: the arguments, by the name that a source uses. In one of the arguments, {}
+	// stands for the rest of the source.
 	Helpers map[string][]string
-	// Registries are the logins of registries of container images, by HOST or HOST:PORT.
+	// Registries are the logins for registries of container images, by HOST or HOST:PORT.
 	Registries map[string]Login
-	// Most is how many bytes a value may have.
+	// Most is the maximum length of a value, in bytes.
 	Most int
 }
 
-// Login is how a registry knows its user: a name, and the source of a password, or the source of a token alone.
+// Login identifies a user at a registry: a name and the source of a password, or the source of a token alone.
 type Login struct {
 	User     string `toml:"user"`
 	Password string `toml:"password"`
 	Token    string `toml:"token"`
-	Plain    bool   `toml:"plain"` // it is told that without TLS, too
-	// Also are other hosts that the registry may lead to, though they are in a network that is not public.
+	Plain    bool   `toml:"plain"` // may be sent without TLS, too
+	// Also are other hosts to which the registry may redirect, even if they are in a private network.
 	Also []string `toml:"also"`
 }
 
@@ -60,10 +60,10 @@ const Sources = "env:VARIABLE, file:PATH, keyring:[SERVICE/]ACCOUNT or cmd:HELPE
 
 var errUnset = errors.New("the environment has no")
 
-// place is in argument lists what a source asks a helper for.
+// place stands in argument lists for the part of a source after the helper's name.
 const place = "{}"
 
-// Check says what is wrong with the configuration.
+// Check returns what is wrong with the configuration.
 func (v *Vault) Check() error {
 	for name, argv := range v.Helpers {
 		switch places := strings.Count(strings.Join(argv, "\x00"), place); {
@@ -109,11 +109,11 @@ func (v *Vault) Check() error {
 	return errors.Join(errs...)
 }
 
-// registry is what the key of a login is like. Names of hosts have no case: in one only none is there twice.
+// registry matches the key of a login. Host names ignore case: lower case alone prevents duplicates.
 var registry = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,252}(:[0-9]{1,5})?$`)
 
-// LoginTo reads what a registry, by its HOST or HOST:PORT, is told of its user: Password and Token are the values. It
-// is nil if the configuration has nothing of it.
+// LoginTo reads the login for a registry, by its HOST or HOST:PORT: Password and Token contain the values. It returns
+// nil if the configuration has none.
 func (v *Vault) LoginTo(ctx context.Context, host string) (_ *Login, err error) {
 	host = strings.ToLower(host)
 	l, there := v.Registries[host]
@@ -135,8 +135,8 @@ func (v *Vault) LoginTo(ctx context.Context, host string) (_ *Login, err error) 
 	return &l, nil
 }
 
-// Value reads a secret for a caller, who may be known by several names: from its own source, from the one
-// for everybody, or from the environment.
+// Value reads a secret for a caller, who may have several names. It uses the caller's own source, the one for
+// everybody, or the environment.
 func (v *Vault) Value(ctx context.Context, name string, callers ...string) (string, error) {
 	for _, caller := range callers {
 		if source, ok := v.Callers[caller][name]; ok {
@@ -153,8 +153,7 @@ func (v *Vault) Value(ctx context.Context, name string, callers ...string) (stri
 	return text, err
 }
 
-// Read reads what a source holds. An empty value is an error: it would be a mistake that
-// nobody sees.
+// Read reads a source. An empty value is an error: nobody would notice such a mistake.
 func (v *Vault) Read(ctx context.Context, source string) (string, error) {
 	read, err := v.parse(source)
 	if err != nil {
@@ -178,7 +177,7 @@ func (v *Vault) Read(ctx context.Context, source string) (string, error) {
 	return text, nil
 }
 
-// parse returns what reads a source.
+// parse returns a function that reads a source.
 func (v *Vault) parse(source string) (func(context.Context) (string, error), error) {
 	kind, rest, _ := strings.Cut(source, ":")
 	if rest == "" || len(rest) > 4096 || !utf8.ValidString(rest) || strings.ContainsFunc(rest, unicode.IsControl) {
@@ -222,9 +221,9 @@ func (v *Vault) parse(source string) (func(context.Context) (string, error), err
 	return nil, fmt.Errorf("%.100q is no source of a secret: use %s", source, Sources)
 }
 
-// file returns a file's text without the newline at its end. It is no device: one may never end.
+// file returns a file's text without the newline at its end. Reading is limited, because a device may never end.
 func (v *Vault) file(name string) (string, error) {
-	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO that nobody writes to does not wait
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // does not wait for the writer of a FIFO
 	if err != nil {
 		return "", errors.Unwrap(err)
 	}
@@ -232,7 +231,7 @@ func (v *Vault) file(name string) (string, error) {
 	if st, err := f.Stat(); err != nil || st.IsDir() {
 		return "", errors.New("is no file")
 	}
-	_ = f.SetReadDeadline(time.Now().Add(Patience)) // of a pipe, as a shell's <(…) is
+	_ = f.SetReadDeadline(time.Now().Add(Patience)) // of a pipe, such as a shell's <(…)
 	text, err := io.ReadAll(io.LimitReader(f, int64(v.Most)+3))
 	return line(text), err
 }
@@ -242,13 +241,13 @@ func line(text []byte) string {
 	return string(bytes.TrimSuffix(bytes.TrimSuffix(text, []byte("\n")), []byte("\r")))
 }
 
-// inKeyring asks Linux' Secret Service, or macOS' keychain.
+// inKeyring reads from Linux's Secret Service, or macOS's keychain.
 func inKeyring(ctx context.Context, service, account string) (string, error) {
 	type answer struct {
 		text string
 		err  error
 	}
-	came := make(chan answer, 1) // the library has no context, and a keyring that is locked asks a person
+	came := make(chan answer, 1) // the library has no context, and a locked keyring asks a person
 	go func() {
 		text, err := keyring.Get(service, account)
 		came <- answer{text, err}
@@ -264,7 +263,7 @@ func inKeyring(ctx context.Context, service, account string) (string, error) {
 	}
 }
 
-// helper returns what a program prints.
+// helper returns the output of a program.
 func (v *Vault) helper(ctx context.Context, argv []string) (string, error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) // in our process group: it may ask on the terminal
 	cmd.WaitDelay = time.Second
@@ -290,7 +289,7 @@ func said(text string) string {
 	return fmt.Sprintf(": %q", text)
 }
 
-// most keeps some bytes, and takes all.
+// most stores a limited number of bytes, and accepts all.
 type most struct {
 	text bytes.Buffer
 	left int

@@ -20,7 +20,7 @@ func write(t *testing.T, name, text string, mode os.FileMode) string {
 	return path
 }
 
-// TestSources: a value, or an error that says which source and why.
+// TestSources checks a value, or an error with the source and the reason.
 func TestSources(t *testing.T) {
 	t.Setenv("VAULT_TEST", "from the environment")
 	t.Setenv("VAULT_EMPTY", "")
@@ -70,7 +70,7 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// TestHelperEnds: a helper that never ends is ended with its caller.
+// TestHelperEnds checks that a helper that never ends is ended with its caller.
 func TestHelperEnds(t *testing.T) {
 	v := &Vault{Most: 64, Helpers: map[string][]string{"wait": {"sleep", "{}"}}}
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
@@ -81,7 +81,7 @@ func TestHelperEnds(t *testing.T) {
 	}
 }
 
-// TestWhose: a caller's own source comes before everybody's, and that before the environment.
+// TestWhose checks that a caller's own source comes before everybody's, and that one before the environment.
 func TestWhose(t *testing.T) {
 	t.Setenv("KEY", "environment")
 	t.Setenv("OTHER", "environment's other")

@@ -1,4 +1,4 @@
-// What a user of the TypeScript SDK writes: every list, every tool, every kind of resource. It prints what it found.
+// A program with the TypeScript SDK: every list, every tool, every kind of resource. It prints the results.
 import { setTimeout as later } from "node:timers/promises";
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";

@@ -1,4 +1,4 @@
-# What a user of the Python SDK writes: every list, every tool, every kind of resource. It prints what it found.
+# A program with the Python SDK: every list, every tool, every kind of resource. It prints the results.
 import asyncio
 import base64
 import json

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// bitByBit gives what it is told to give, and then waits to be closed.
+// bitByBit delivers the data that it is given, and then waits until it is closed.
 type bitByBit struct {
 	io.Reader
 	pieces chan []byte
@@ -34,7 +34,7 @@ func (s *bitByBit) Read(p []byte) (int, error) {
 
 func (s *bitByBit) Close() error { close(s.closed); return nil }
 
-// What is read ahead is what was there: the same bytes and the same end, however it is read.
+// Reading ahead preserves the bytes and the end, however they are read.
 func TestReadAhead(t *testing.T) {
 	random := rand.New(rand.NewPCG(21, 8))
 	broken := errors.New("broken")
@@ -79,8 +79,8 @@ func TestReadAhead(t *testing.T) {
 	}
 }
 
-// A body that comes bit by bit is told at once; one that waits is known to be quiet, and ends when it is
-// closed. Of too many the pieces stay small.
+// A body that arrives in pieces is passed on at once. A body that waits is known to be quiet, and ends when it is
+// closed. If there are too many, the pieces stay small.
 func TestReadAheadWaits(t *testing.T) {
 	var at atomic.Int64
 	const many = maxAhead + 3

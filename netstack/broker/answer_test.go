@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// An origin that gives back what it was sent, in every way, gives back placeholders.
+// An origin that returns its input, in every way, returns placeholders.
 func TestEcho(t *testing.T) {
 	value := key
 	o := newOrigin(t, originConfig{}, func(w http.ResponseWriter, r *http.Request) {
@@ -73,7 +73,7 @@ func TestEcho(t *testing.T) {
 	})
 }
 
-// findEchoes checks that no answer has the secret, however it is coded.
+// findEchoes checks that no answer contains the secret in any encoding.
 func findEchoes(t *testing.T, r *rig, c *http.Client, v string) {
 	t.Helper()
 	for i, path := range []string{"/body", "/header", "/split", "/base64", "/hex", "/json", "/percent", "/gzip", "/early",
@@ -116,7 +116,7 @@ func findEchoes(t *testing.T, r *rig, c *http.Client, v string) {
 	}
 }
 
-// What can't be read is not passed on.
+// Unreadable data is not passed on.
 func TestEncodedAnswer(t *testing.T) {
 	o := newOrigin(t, originConfig{}, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Encoding", "br")
@@ -127,7 +127,7 @@ func TestEncodedAnswer(t *testing.T) {
 		!strings.Contains(text, `Content-Encoding "br"`) {
 		t.Errorf("%d %q", res.StatusCode, text)
 	}
-	// Without a secret it is nobody's matter.
+	// Without a secret it is passed on.
 	r = newRig(t, o, Config{Rules: []Rule{{Name: "all", Host: host}}})
 	if res, text := do(t, r.client(true), "GET", "https://"+host+"/", nil, ""); res.StatusCode != 200 ||
 		!strings.HasPrefix(text, "no one") {
@@ -135,8 +135,8 @@ func TestEncodedAnswer(t *testing.T) {
 	}
 }
 
-// Messages that a server sends one by one come whole, as programs expect who take each piece for one: of what is kept
-// back no message is cut, as long as it is no longer than what is kept whole.
+// Separate messages of a server arrive complete, because programs expect one message per piece. Held-back data splits
+// no message, unless the message is longer than the limit.
 func TestStreamedAnswer(t *testing.T) {
 	b := &Broker{cfg: Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host},
 		placeholder: strings.Repeat("x", len(plain))}}}, redactors: map[redactorKey]*swapper{}}

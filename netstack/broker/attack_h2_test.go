@@ -18,7 +18,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// frames is a guest that speaks HTTP/2 by frames, as no library would.
+// frames is a guest that sends single HTTP/2 frames, which a library would not.
 type frames struct {
 	*http2.Framer
 	conn *tls.Conn
@@ -49,7 +49,7 @@ func newFrames(t *testing.T, r *rig) *frames {
 	return f
 }
 
-// block is a header block of names and values.
+// block returns a header block of names and values.
 func (f *frames) block(fields ...string) []byte {
 	f.head.Reset()
 	for i := 0; i+1 < len(fields); i += 2 {
@@ -58,7 +58,7 @@ func (f *frames) block(fields ...string) []byte {
 	return bytes.Clone(f.head.Bytes())
 }
 
-// answer is what comes on the stream: a status, a reset, or the end of the connection.
+// answer returns the result on the stream: a status, a reset, or the end of the connection.
 func (f *frames) answer(stream uint32) string {
 	for {
 		frame, err := f.ReadFrame()
@@ -116,7 +116,7 @@ func attackBrokerFramesRows(
 	}
 }
 
-// Requests that only frames can make.
+// Requests that only single frames can make.
 func TestAttackBrokerFrames(t *testing.T) {
 	o, saw := recorder(t, originConfig{})
 	r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}}}})
@@ -152,7 +152,7 @@ func TestAttackBrokerFrames(t *testing.T) {
 		attack.Check(t, "HTTP/2: "+c.name, c.want, got)
 	}
 
-	// A field that comes in single bytes is one all the same.
+	// A field that arrives in single bytes is accepted all the same.
 	f := newFrames(t, r)
 	block := f.block(with("/a", host, "x-key", p)...)
 	if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block[:1], EndStream: true}); err != nil {
@@ -169,7 +169,7 @@ func TestAttackBrokerFrames(t *testing.T) {
 	}
 	attack.Check(t, "HTTP/2: a head in single bytes", "200", got)
 
-	// Without end they are the end of the connection, not of our memory.
+	// An endless field ends the connection, and does not exhaust our memory.
 	f = newFrames(t, r)
 	err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block})
 	sent := 0
@@ -182,7 +182,7 @@ func TestAttackBrokerFrames(t *testing.T) {
 	}
 	attack.Check(t, "HTTP/2: CONTINUATION without end", "the end of the connection", got)
 
-	// Requests that are given up at once are not all begun.
+	// Of requests that are cancelled at once, not all are started.
 	f = newFrames(t, r)
 	err = nil
 	for id := uint32(1); err == nil && id < 1<<17; id += 2 {
@@ -198,7 +198,7 @@ func TestAttackBrokerFrames(t *testing.T) {
 	attack.Check(t, "HTTP/2: requests that are given up at once", "the end of the connection", got)
 }
 
-// What a server says only in HTTP/2 is read too: a reset's reason, GOAWAY's words.
+// Text that exists only in HTTP/2 is filtered, too: a reset's reason, GOAWAY's data.
 func TestAttackBrokerGoAway(t *testing.T) {
 	o := newOrigin(t, originConfig{}, func(http.ResponseWriter, *http.Request) {})
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: o.server.TLS.Certificates,
@@ -219,7 +219,7 @@ func TestAttackBrokerGoAway(t *testing.T) {
 		f.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 		_ = f.WriteSettings()
 		value := ""
-		for { // until the client closes: what it has not read yet would go with a reset
+		for { // until the client closes: otherwise a reset would discard the unread rest
 			frame, err := f.ReadFrame()
 			if err != nil {
 				return

@@ -21,7 +21,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// kinds are secrets of every kind, and others of the same shape.
+// kinds are secrets of every kind, and others of the same form.
 var kinds = []struct{ name, value, other string }{
 	{"a token of Slack's", "xoxb-17653672481-19874698323-pdFZKVeTuE8sk7oOcHrzqqgy",
 		"xoxb-17653672481-19874698323-Qm4Tz8VbN2xW6yLc0JfRgHsD"},
@@ -33,7 +33,7 @@ var kinds = []struct{ name, value, other string }{
 	{"JSON", `{"user":"app","key":"Zk3vQ8sXw1Lr7Tn5"}`, `{"user":"app","key":"Tn5Lr7Zk3vQ8sXw1"}`},
 }
 
-// guesses are what code tries that knows all but the end, the beginning or a middle of a value.
+// guesses are an attacker's guesses who knows all but the end, the beginning or a middle of a value.
 func guesses(value string) (list []string) {
 	for n := range len(value) {
 		list = append(list, value[:n], value[n+1:], value[:n]+"~"+value[n+1:], strings.ToUpper(value[:n]),
@@ -42,7 +42,7 @@ func guesses(value string) (list []string) {
 	return list
 }
 
-// echoing is an origin that answers with what it was sent, in pieces.
+// echoing is an origin that answers with its input, in pieces.
 func echoing(t testing.TB) *origin {
 	return newOrigin(t, originConfig{}, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -56,9 +56,8 @@ func echoing(t testing.TB) *origin {
 	})
 }
 
-// An echo of guesses comes as it is, whether they are nearly right or not: the code learns nothing
-// of a value by what is done to it. Where the value is not bound to the host, or can be guessed, so it is with
-// the whole one.
+// An echo of guesses comes back unchanged, right or nearly right: the code learns nothing of a value from the filter.
+// If the value is not bound to the host, or is guessable, even the whole value comes back.
 func TestAttackOracle(t *testing.T) {
 	both(t, func(t *testing.T, h2 bool) {
 		o := echoing(t)
@@ -83,7 +82,7 @@ func TestAttackOracle(t *testing.T) {
 	})
 }
 
-// echoed sends guesses one by one, then all in one request, and says what came back.
+// echoed sends guesses one by one, then all in one request, and returns the echoes.
 func echoed(t *testing.T, r *rig, h2, carries bool, guesses []string) string {
 	c := r.client(h2)
 	header := http.Header{}
@@ -106,7 +105,7 @@ func echoed(t *testing.T, r *rig, h2, carries bool, guesses []string) string {
 	return "as they were"
 }
 
-// A hundred thousand guesses in one answer come back as they were.
+// A hundred thousand guesses in one answer come back unchanged.
 func TestAttackOracleMany(t *testing.T) {
 	var body strings.Builder
 	for i := range 100_000 {
@@ -122,8 +121,8 @@ func TestAttackOracleMany(t *testing.T) {
 	}
 }
 
-// An echo in base64 has no bit of the value, wherever in it the value stands and whatever is beside it: the answer is
-// the same for two values of a shape.
+// An echo in base64 contains no bit of the value, wherever the value is and whatever surrounds it: the answer is the
+// same for two values of one form.
 func TestAttackEchoEdges(t *testing.T) {
 	for _, kind := range kinds {
 		for _, fit := range []bool{false, true} {
@@ -174,7 +173,7 @@ func TestAttackEchoEdges(t *testing.T) {
 	}
 }
 
-// Nor has an echo in base64 that holds the value several times, with anything between.
+// The same for an echo in base64 with the value several times, with anything between.
 func TestAttackEchoRepeated(t *testing.T) {
 	random := rand.New(rand.NewPCG(38, 2))
 	encodings := []*base64.Encoding{base64.StdEncoding, base64.RawStdEncoding, base64.URLEncoding, base64.RawURLEncoding}
@@ -216,8 +215,8 @@ func TestAttackEchoRepeated(t *testing.T) {
 	}
 }
 
-// What filters pass on of a stream, and when, is the same for any two secrets of a shape, unless one
-// of them is there whole.
+// The output of a filter and its timing are the same for any two secrets of one form, unless one of them occurs
+// completely.
 func FuzzOracle(f *testing.F) {
 	f.Add([]byte("xoxb-17653672481-19874698323-pdFZKVeTuE8sk7oOcHrz"), []byte{3, 1, 20})
 	f.Add([]byte("786f78622d31373635333637323438312d"), []byte{1})
@@ -246,7 +245,7 @@ func FuzzOracle(f *testing.F) {
 	})
 }
 
-// The same at random, where most texts are like the secret.
+// The same with random texts, most of which resemble the secret.
 func TestAttackOracleRandom(t *testing.T) {
 	random := rand.New(rand.NewPCG(38, 1))
 	for _, kind := range kinds {
@@ -282,8 +281,8 @@ func TestAttackOracleRandom(t *testing.T) {
 	}
 }
 
-// A value in an answer whose request did not carry it is no echo: nothing of it comes, the log has it, and
-// after three of these the secret goes into no request, of a session that goes on elsewhere neither.
+// A value in an answer whose request did not contain it is no echo. No part of it is passed on, and the log records it.
+// After three times no request gets the secret any more, even in a session that continues elsewhere.
 func TestAttackExposed(t *testing.T) {
 	ways := map[string]func(w http.ResponseWriter){
 		"in the body": func(w http.ResponseWriter) { fmt.Fprint(w, "<", plain, ">") },
@@ -343,9 +342,9 @@ func TestAttackExposed(t *testing.T) {
 	})
 }
 
-// A signature that was made with the real key does not come back, nor is it good for longer than the run.
+// A signature with the real key does not come back, and is not valid for longer than the run.
 func TestAttackSignatureReflected(t *testing.T) {
-	var real string // what the server was sent
+	var real string // what the server received
 	o := newOrigin(t, originConfig{}, func(w http.ResponseWriter, r *http.Request) {
 		if q := r.URL.Query(); q.Has("X-Amz-Signature") {
 			real = q.Get("X-Amz-Signature")

@@ -11,8 +11,8 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// attacked are the rules of the tables below: what is public may be got, but for what is the
-// administrator's, and items may be sent.
+// attacked are the rules of the tables below: GET of public paths is allowed, except the administrator's, and POST of
+// items.
 var attacked = []Rule{
 	{Name: "GET api.example.com/public/**", Host: host, Methods: []string{"GET"}, Path: "/public/**",
 		Remedy: "ask for REQUEST"},
@@ -20,7 +20,7 @@ var attacked = []Rule{
 	{Name: "deny * api.example.com/public/admin/**", Host: host, Path: "/public/admin/**", Deny: true},
 }
 
-// since is what a server has got of late, methods and targets.
+// since returns the latest requests at a server, methods and targets.
 func since(o *origin, before int) (got string) {
 	for _, one := range o.got()[before:] {
 		_, one, _ = strings.Cut(one, " ")
@@ -167,7 +167,7 @@ func moreAttackRulesRows(end string, with func(line string, fields ...string) st
 	}
 }
 
-// What a guest writes to get past rules by method and path, by HTTP/1.
+// Requests in HTTP/1 that try to bypass rules by method and path.
 func TestAttackRules(t *testing.T) {
 	o, saw := recorder(t, originConfig{http1: true})
 	r := newRig(t, o, Config{Rules: attacked})
@@ -190,11 +190,11 @@ func TestAttackRules(t *testing.T) {
 		}
 		attack.Check(t, "rules: "+c.name, c.want, got)
 	}
-	// In a trailer such a field is left out.
+	// In a trailer such a field is removed.
 	r.say("POST /api/v1/items HTTP/1.1\r\nHost: " + host +
 		"\r\nConnection: close\r\nTransfer-Encoding: chunked\r\nTrailer: X-Http-Method-Override, X-Ok\r\n\r\n1\r\nx\r\n0\r\nX-Http-Method-Override: DELETE\r\nX-Ok: 1\r\n\r\n")
 	attack.Check(t, "rules: a method in a trailer", "map[X-Ok:[1]]", fmt.Sprint(saw().Trailer))
-	// A body that is malformed is found to be so when the server has its beginning, or not yet.
+	// A malformed body is detected before or after the server has its beginning.
 	for _, c := range []struct{ name, body string }{
 		{"a chunk of no number", "0x2\r\nab\r\n0\r\n\r\n"},
 		{"a chunk's extension with a line", "2;a=\n"},
@@ -213,7 +213,7 @@ func TestAttackRules(t *testing.T) {
 	}
 }
 
-// The same by HTTP/2, whose path is a field.
+// The same in HTTP/2, whose path is a field.
 func TestAttackRulesHTTP2(t *testing.T) {
 	o, _ := recorder(t, originConfig{})
 	r := newRig(t, o, Config{Rules: attacked})
@@ -267,8 +267,8 @@ func TestAttackRulesHTTP2(t *testing.T) {
 	}
 }
 
-// A refusal says which rule, and how to ask for more; the connection goes on; the log has it.
-// Rules that audit refuse nothing, and are in the log, too.
+// A refusal says which rule applied, and how to ask for more. The connection continues, and the log has the refusal.
+// Rules in audit mode refuse nothing, and are in the log, too.
 func TestRefusal(t *testing.T) {
 	both(t, func(t *testing.T, h2 bool) {
 		o, _ := recorder(t, originConfig{})

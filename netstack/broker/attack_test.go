@@ -22,8 +22,7 @@ import (
 	"github.com/unitask/unitask/internal/testwait"
 )
 
-// say writes HTTP/1 as it is given, on a connection of its own, and returns what comes
-// until the end of it.
+// say sends raw HTTP/1 on a new connection, and returns the data until its end.
 func (r *rig) say(text string) string {
 	r.t.Helper()
 	roots := x509.NewCertPool()
@@ -42,8 +41,7 @@ func (r *rig) say(text string) string {
 	return string(answer)
 }
 
-// Whatever a request's target and fields look like, the server gets one for its own name,
-// and for the path that was judged.
+// Whatever a request's target and fields look like, the server gets its own name, and the path that was checked.
 func TestAttackBrokerTargets(t *testing.T) {
 	o, _ := recorder(t, originConfig{http1: true})
 	field := "Host: " + host + "\r\nConnection: close\r\n"
@@ -79,8 +77,7 @@ func TestAttackBrokerTargets(t *testing.T) {
 	}
 }
 
-// An upgrade to anything but WebSocket would be a way round the rules: its requests are
-// not read.
+// An upgrade to anything but WebSocket would bypass the rules, because its requests are not inspected.
 func TestAttackBrokerUpgrades(t *testing.T) {
 	for _, protocol := range []string{"h2c", "TLS/1.3", "websocket, h2c", "connect-udp", "WebSocket"} {
 		o := newOrigin(t, originConfig{http1: true}, func(w http.ResponseWriter, r *http.Request) {
@@ -106,8 +103,8 @@ func TestAttackBrokerUpgrades(t *testing.T) {
 	attack.Check(t, "an upgrade that the server makes of itself", "502", got)
 }
 
-// Of what a server says after an upgrade, values are taken out too, frames stay whole,
-// and the last byte of one does not wait for the next frame.
+// After an upgrade, values are removed from a server's data, too. Frames stay complete, and the last byte of a frame
+// does not wait for the next one.
 func TestAttackBrokerTunnel(t *testing.T) {
 	wait := make(chan struct{})
 	o := newOrigin(t, originConfig{http1: true}, func(w http.ResponseWriter, r *http.Request) {
@@ -158,7 +155,7 @@ func TestAttackBrokerTunnel(t *testing.T) {
 	}
 }
 
-// scripted is an origin that writes what it likes on the connection of a request.
+// scripted is an origin that writes raw bytes on the connection of a request.
 func scripted(t testing.TB, answer func(r *http.Request) string) *origin {
 	return newOrigin(t, originConfig{http1: true}, func(w http.ResponseWriter, r *http.Request) {
 		conn, rw, err := http.NewResponseController(w).Hijack()
@@ -180,8 +177,7 @@ func gzipped(text string) string {
 	return b.String()
 }
 
-// However a server's answer is made, and however wrong, the value in it does not come
-// to the guest, nor into the log.
+// However a server's answer is made, and however invalid, the value in it reaches neither the guest nor the log.
 func TestAttackBrokerAnswers(t *testing.T) {
 	const ok = "HTTP/1.1 200 OK\r\n"
 	packed := gzipped("<" + plain + ">")
@@ -238,8 +234,7 @@ func TestAttackBrokerAnswers(t *testing.T) {
 	}
 }
 
-// What asks for an answer in pieces, or in a form in which nobody can find a value in it,
-// does not reach the server.
+// A request for an answer in pieces, or in a form that can't be searched for a value, does not reach the server.
 func TestAttackBrokerAsksForOtherForms(t *testing.T) {
 	both(t, func(t *testing.T, h2 bool) {
 		o, saw := recorder(t, originConfig{})
@@ -275,7 +270,7 @@ func TestAttackBrokerAsksForOtherForms(t *testing.T) {
 	})
 }
 
-// Rules by method and path are not gone round by what some servers take for another one.
+// Paths that some servers read differently do not bypass the rules by method and path.
 func TestAttackBrokerOverrides(t *testing.T) {
 	o, _ := recorder(t, originConfig{http1: true})
 	for _, c := range []struct{ name, request, want string }{
@@ -298,7 +293,7 @@ func TestAttackBrokerOverrides(t *testing.T) {
 	}
 }
 
-// Fields by which a request is routed and framed are not among its trailers.
+// Fields that route and frame a request are removed from its trailers.
 func TestAttackBrokerTrailers(t *testing.T) {
 	got := ""
 	o := scripted(t, func(r *http.Request) string {
@@ -321,7 +316,7 @@ func TestAttackBrokerTrailers(t *testing.T) {
 	}
 }
 
-// A guest that asks for much and reads nothing does not fill our memory.
+// A guest that requests much and reads nothing does not exhaust our memory.
 func TestAttackBrokerUnread(t *testing.T) {
 	const streams, each = 20, 8 << 20
 	var sent atomic.Int64
@@ -350,13 +345,13 @@ func TestAttackBrokerUnread(t *testing.T) {
 		t.Error("it never stands still")
 	}
 	got := "little"
-	if n := sent.Load(); n > 32<<20 { // what the sockets hold is among it
+	if n := sent.Load(); n > 32<<20 { // includes the sockets' buffers
 		got = fmt.Sprintf("%d MiB", n>>20)
 	}
 	attack.Check(t, fmt.Sprintf("%d answers of %d MiB that nobody reads", streams, each>>20), "little", got)
 }
 
-// echoers write a text as servers do that repeat what they were sent.
+// echoers write a text like servers that repeat their input.
 var echoers = map[string]func(string) string{
 	"PHP's json_encode": func(s string) string {
 		return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "/", `\/`, "é", `\u00e9`).Replace(s) + `"`
@@ -426,7 +421,7 @@ var echoers = map[string]func(string) string{
 	},
 }
 
-// An echo in any usual encoder's hand gives nothing of a value away.
+// An echo by any usual encoder reveals nothing of a value.
 func TestAttackBrokerEchoes(t *testing.T) {
 	for name, echo := range echoers {
 		for what, value := range map[string]string{"of letters and digits": plain, "of base64's": "q+T/uO8v+/zBNc//5Ku+Wm==",
@@ -447,7 +442,7 @@ func TestAttackBrokerEchoes(t *testing.T) {
 	}
 }
 
-// An answer in a charset in which a value would look otherwise does not come through.
+// An answer in a charset in which a value would look different is not passed on.
 func TestAttackBrokerCharsets(t *testing.T) {
 	for kind, want := range map[string]string{
 		"text/plain": "200", "text/plain; charset=UTF-8": "200", `text/html; Charset="iso-8859-1"`: "200",

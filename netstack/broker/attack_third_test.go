@@ -21,7 +21,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// A guest that leaves its WebSockets has nothing stay behind: no goroutine that waits for a server that says no more.
+// A guest that abandons its WebSockets leaves nothing behind: no goroutine waits for a silent server.
 func TestAttackTunnelLeft(t *testing.T) {
 	o := newOrigin(t, originConfig{http1: true}, func(w http.ResponseWriter, r *http.Request) {
 		conn, rw, err := http.NewResponseController(w).Hijack()
@@ -66,13 +66,13 @@ func TestAttackTunnelLeft(t *testing.T) {
 		fmt.Sprintf("%d readers are left", left))
 }
 
-// stuck is a server that says nothing, even when its connection is closed.
+// stuck is a server that sends nothing, even when its connection is closed.
 type stuck struct{ closed chan struct{} }
 
 func (s *stuck) Read([]byte) (int, error) { <-s.closed; return 0, net.ErrClosed }
 func (s *stuck) Close() error             { close(s.closed); return nil }
 
-// A close ends a read that is under way.
+// A close ends a current read.
 func TestRedactReaderClosed(t *testing.T) {
 	for range 200 {
 		r := newRig(t, &origin{}, Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}}}})
@@ -90,7 +90,7 @@ func TestRedactReaderClosed(t *testing.T) {
 	}
 }
 
-// Two names of one value, and a value in another, are no exposure where the request carried one of them.
+// Two names of one value, and a value in another, are no exposure if the request contained one of them.
 func TestAttackSameValue(t *testing.T) {
 	const part = "Zk3vQ8sXw1Lr7Tn5"
 	o := newOrigin(t, originConfig{}, func(w http.ResponseWriter, r *http.Request) {
@@ -120,8 +120,8 @@ func TestAttackSameValue(t *testing.T) {
 	})
 }
 
-// What is signed in a query is not good for longer than the run, however that is written; and a signature in a field
-// signs no link.
+// A signed query is not valid for longer than the run, however the time is written. A signature in a field does not
+// sign a link.
 func TestAttackSignedExpiry(t *testing.T) {
 	var real http.Request
 	o := newOrigin(t, originConfig{}, func(w http.ResponseWriter, r *http.Request) { real = *r })
@@ -184,8 +184,8 @@ func TestAttackSignedExpiry(t *testing.T) {
 	}
 }
 
-// The signature of a request is not in its own answer: neither by a key that can be guessed, from which it could be
-// computed, nor when many others were made meanwhile.
+// A request's signature is not in its own answer. That also holds for a guessable key, which could be computed from it,
+// and if many other signatures were made meanwhile.
 func TestAttackSignatureOwn(t *testing.T) {
 	const waiting = 2 * maxSignatures
 	for name, value := range map[string]string{"of AWS": awsKey, "that can be guessed": "minioadmin"} {
@@ -233,7 +233,7 @@ func TestAttackSignatureOwn(t *testing.T) {
 	}
 }
 
-// A request that the guest gives up was sent all the same, and is no refusal.
+// A request that the guest cancels was sent all the same, and is no refusal.
 func TestAttackGivenUp(t *testing.T) {
 	both(t, func(t *testing.T, h2 bool) {
 		came := make(chan struct{}, 1)
@@ -260,7 +260,7 @@ func TestAttackGivenUp(t *testing.T) {
 	})
 }
 
-// A signature makes no more work than a text to look for: the forms of the values are not made again.
+// A signature adds the work of one text to look for: the forms of the values are not computed again.
 func TestAttackSignatureCost(t *testing.T) {
 	r := newRig(t, &origin{}, Config{Secrets: []Secret{{Name: "KEY", Value: awsKey, Hosts: []Host{host},
 		In: []Place{InSigV4}},

@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// BenchmarkBody is a large body through the broker, and spliced as other hosts' are,
-// in the same loop: the ratio counts.
+// BenchmarkBody sends a large body through the broker, and spliced as to other hosts, in the same loop. The ratio is
+// the result.
 func BenchmarkBody(b *testing.B) {
 	chunk := make([]byte, 1<<20)
 	for i := range chunk {
@@ -53,7 +53,7 @@ func BenchmarkBody(b *testing.B) {
 	}
 }
 
-// splice is a connection to an origin that is carried on as it is.
+// splice returns a connection to an origin that is passed through unchanged.
 func splice(ctx context.Context, o *origin) (net.Conn, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -79,7 +79,7 @@ func splice(ctx context.Context, o *origin) (net.Conn, error) {
 	return client, nil
 }
 
-// BenchmarkFirst is the first request of a connection, handshakes and all.
+// BenchmarkFirst is the first request of a connection, including all handshakes.
 func BenchmarkFirst(b *testing.B) {
 	o := newOrigin(b, originConfig{}, func(http.ResponseWriter, *http.Request) {})
 	r := newRig(b, o, Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}}}})
@@ -107,7 +107,7 @@ func BenchmarkFirst(b *testing.B) {
 	}
 }
 
-// BenchmarkRedact looks for a value, in all its forms, in text that is much like it.
+// BenchmarkRedact looks for a value, in all its forms, in text that resembles it.
 func BenchmarkRedact(b *testing.B) {
 	text := bytes.Repeat([]byte(`{"id": 12345, "name": "words and ghp numbers 0123456789", "hex": "67686f7f5e3a"}`+"\n"),
 		10_000)

@@ -21,8 +21,8 @@ import (
 	"github.com/unitask/unitask/internal/testwait"
 )
 
-// What programs use: events that come at once, 100 Continue, WebSocket, a large body
-// both ways, many at once, HEAD, an answer without a body.
+// Features that programs use: events that come at once, 100 Continue, WebSocket, a large body both ways, many at once,
+// HEAD, an answer without a body.
 func TestProtocols(t *testing.T) {
 	release := make(chan struct{})
 	o := newOrigin(t, originConfig{}, func(w http.ResponseWriter, r *http.Request) {
@@ -86,7 +86,7 @@ func TestProtocols(t *testing.T) {
 	upgradeThroughBroker(t, o, secrets)
 }
 
-// upgradeThroughBroker checks that a WebSocket goes through.
+// upgradeThroughBroker checks that a WebSocket gets through.
 func upgradeThroughBroker(t *testing.T, o *origin, secrets []Secret) {
 	t.Helper()
 	r := newRig(t, o, Config{Secrets: secrets})
@@ -111,10 +111,10 @@ func upgradeThroughBroker(t *testing.T, o *origin, secrets []Secret) {
 		t.Errorf("%q %v", echo, err)
 	}
 	secured.Close()
-	r.served.Wait() // the end of the guest is the end of it all
+	r.served.Wait() // the guest's end ends everything
 }
 
-// carryBodies checks bodies that are large, refused, expected and none.
+// carryBodies checks bodies that are large, refused, expected and missing.
 func carryBodies(t *testing.T, c *http.Client, at string) {
 	t.Helper()
 	body := strings.Repeat("0123456789abcdef", 1<<20)
@@ -146,8 +146,8 @@ func carryBodies(t *testing.T, c *http.Client, at string) {
 	group.Wait()
 }
 
-// A guest that gives up is the end of the request at the server, on one connection
-// thousands follow each other, and nothing is left when all is over.
+// If a guest cancels, the request ends at the server. One connection carries thousands of requests in sequence, and
+// nothing is left at the end.
 func TestEnds(t *testing.T) {
 	runtime.GC()
 	before := runtime.NumGoroutine()
@@ -197,7 +197,7 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// The end of the run ends what is under way, on both sides.
+// The end of the run ends everything in progress, on both sides.
 func TestCancelled(t *testing.T) {
 	begun := make(chan struct{}, 1)
 	o := newOrigin(t, originConfig{}, func(w http.ResponseWriter, r *http.Request) {

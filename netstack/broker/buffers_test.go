@@ -12,8 +12,7 @@ import (
 	"testing"
 )
 
-// A thousand answers that wait for the rest of theirs hold few buffers: 128 connections may
-// have twelve times as many.
+// A thousand incomplete answers hold few buffers: 128 connections may have twelve times as many.
 func TestWaitingStreams(t *testing.T) {
 	const connections, streams = 10, maxStreams
 	goOn := make(chan struct{})
@@ -23,7 +22,7 @@ func TestWaitingStreams(t *testing.T) {
 		if r.URL.Path == "/first" {
 			return
 		}
-		_, _ = w.Write(bytes.Repeat([]byte("g"), 40_000)) // so that buffers are in use, and something is undecided
+		_, _ = w.Write(bytes.Repeat([]byte("g"), 40_000)) // so that buffers are in use, and some text is undecided
 		_ = http.NewResponseController(w).Flush()
 		sent.Done()
 		<-goOn
@@ -36,8 +35,7 @@ func TestWaitingStreams(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return int64(m.HeapAlloc)
 	}
-	// ask has so many answers begin, and returns the memory that they hold, clients and server
-	// of the test included.
+	// ask starts n answers, and returns the memory that they hold, including the test's clients and server.
 	ask := func(client func() *http.Client) int64 {
 		before := memory()
 		var group, begun sync.WaitGroup
@@ -45,7 +43,7 @@ func TestWaitingStreams(t *testing.T) {
 		for range connections {
 			c := client()
 			c.Timeout = 0
-			do(t, c, "GET", "https://"+host+"/first", nil, "") // else each one makes a connection
+			do(t, c, "GET", "https://"+host+"/first", nil, "") // otherwise each one makes a connection
 			for range streams {
 				group.Go(func() {
 					res, err := c.Get("https://" + host + "/")
@@ -80,14 +78,14 @@ func TestWaitingStreams(t *testing.T) {
 		t.Cleanup(tr.CloseIdleConnections)
 		return &http.Client{Transport: tr}
 	})
-	const most = 64 << 20 // maxRequests are twice as many, of which half would have small buffers
+	const most = 64 << 20 // maxRequests is twice as many; half of them would have small buffers
 	t.Logf("%d answers at once hold %d KiB by the broker, %d KiB spliced", connections*streams, with>>10, without>>10)
 	if with-without > most {
 		t.Errorf("%d KiB more than spliced; %d are the most", (with-without)>>10, most>>10)
 	}
 }
 
-// Beyond the bounds a request is refused in words, and the next one is not.
+// Above the limits a request is refused with an explanation, and the next one is accepted.
 func TestManyRequests(t *testing.T) {
 	both(t, func(t *testing.T, h2 bool) {
 		o, _ := recorder(t, originConfig{})

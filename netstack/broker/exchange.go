@@ -53,7 +53,7 @@ func (s *Secret) bound() string {
 	return strings.Join(hosts, ", ") + " in " + strings.Join(places, ", ")
 }
 
-// exchange is one request under way.
+// exchange is one current request.
 type exchange struct {
 	Exchange
 	up, down atomic.Int64

@@ -10,8 +10,8 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// The longest values that a run may have are ready to be looked for in bounded time and memory, whatever is in them:
-// answers wait for it.
+// The search for a run's longest values is prepared in limited time and memory, whatever they contain, because answers
+// wait for it.
 func TestAttackLargeSecrets(t *testing.T) {
 	for name, part := range map[string]string{
 		"letters and digits": "Zk3vQ8sXw1Lr7Tn5", "what every encoder escapes": "<&\"'+/ é\\zkQ8",
@@ -49,7 +49,7 @@ func TestAttackLargeSecrets(t *testing.T) {
 	}
 }
 
-// More are refused before a machine starts. A secret that is bound in several ways counts once.
+// More are refused before a machine starts. A secret with several bindings counts once.
 func TestSecretsTogether(t *testing.T) {
 	var cfg Config
 	for i := range maxSecretsTogether / maxSecret {

@@ -18,7 +18,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// A server whose certificate is not good fails the guest's handshake, as without us.
+// A server with an invalid certificate fails the guest's handshake, as without the broker.
 func TestAttackServerCertificate(t *testing.T) {
 	for name, c := range map[string]struct {
 		cfg  originConfig
@@ -39,7 +39,7 @@ func TestAttackServerCertificate(t *testing.T) {
 	}
 	o := newOrigin(t, originConfig{}, func(http.ResponseWriter, *http.Request) {})
 	r := newRig(t, o, Config{Rules: []Rule{{Name: "all", Host: host}}})
-	r.cfg.Roots = x509.NewCertPool() // nobody vouches for it
+	r.cfg.Roots = x509.NewCertPool() // no authority signed it
 	_, err := r.client(false).Get("https://" + host + "/")
 	got := fmt.Sprintf("refused %t, requests %d", err != nil, len(o.got()))
 	attack.Check(t, "a server whose certificate is of an unknown authority", "refused true, requests 0", got)
@@ -96,8 +96,8 @@ func TestHandshakes(t *testing.T) {
 	}
 }
 
-// A run's authority is good for its hosts and nothing else, whatever it is made to sign: no other name, no address, and
-// no authority below it.
+// A run's authority is valid for its hosts and nothing else, whatever it is made to sign: no other name, no address,
+// and no authority below it.
 func TestAttackAuthority(t *testing.T) {
 	o, _ := recorder(t, originConfig{})
 	r := newRig(t, o, Config{Rules: []Rule{{Name: "all", Host: host}, {Name: "below", Host: "*.wild.example"}}})
@@ -159,7 +159,7 @@ func (s slowly) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A server without HTTP/2 makes the guest speak HTTP/1 too.
+// If a server lacks HTTP/2, the guest uses HTTP/1 too.
 func TestHTTP1Server(t *testing.T) {
 	o, saw := recorder(t, originConfig{http1: true})
 	r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: key, Hosts: []Host{host}}}})

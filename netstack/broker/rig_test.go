@@ -21,17 +21,17 @@ import (
 
 const (
 	host  = "api.example.com"
-	key   = "sk-live/+4f9a?&=\"<é>0123456789abcdef" // every encoding writes it in another way
+	key   = "sk-live/+4f9a?&=\"<é>0123456789abcdef" // every encoding writes it differently
 	plain = "ghp_0123456789abcdefghijklmnopqrstuvwx"
 )
 
-// origin is a real server behind the broker, with a CA of its own.
+// origin is a real server behind the broker, with its own CA.
 type origin struct {
 	server *httptest.Server
 	roots  *x509.CertPool
 
 	mu       sync.Mutex
-	requests []string // heads as they came, and bodies
+	requests []string // heads as received, and bodies
 }
 
 type originConfig struct {
@@ -70,7 +70,7 @@ func (o *origin) got() []string {
 	return append([]string(nil), o.requests...)
 }
 
-// rig is a guest's way to an origin.
+// rig is a guest's connection to an origin.
 type rig struct {
 	*Broker
 	t      testing.TB
@@ -99,7 +99,7 @@ func newRig(t testing.TB, o *origin, cfg Config) *rig {
 	return r
 }
 
-// dial is a new connection of the guest.
+// dial opens a new connection of the guest.
 func (r *rig) dial() (net.Conn, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -133,7 +133,7 @@ func (r *rig) dial() (net.Conn, error) {
 	return client, nil
 }
 
-// client is the guest's, which trusts the run's CA alone.
+// client returns the guest's client, which trusts only the run's CA.
 func (r *rig) client(h2 bool) *http.Client {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(r.CA()) {
@@ -152,11 +152,10 @@ func (r *rig) client(h2 bool) *http.Client {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-// last is the last request of the log, which has at least one.
+// last returns the last request of the log, which has at least one.
 func (r *rig) last() Exchange { return r.logged(1) }
 
-// logged is the last request once so many are in the log: they come there after the guest
-// has its answer.
+// logged returns the last request once the log has n of them: the log may be later than the guest's answer.
 func (r *rig) logged(n int) Exchange {
 	var last Exchange
 	testwait.Until(r.t, fmt.Sprintf("%d requests are logged", n), func() bool {
@@ -202,7 +201,7 @@ func both(t *testing.T, test func(t *testing.T, h2 bool)) {
 	}
 }
 
-// seen is what an origin saw of a request.
+// seen is a request as an origin received it.
 type seen struct {
 	URL     string
 	Header  http.Header
@@ -212,13 +211,13 @@ type seen struct {
 	Count   int // of requests until now
 }
 
-// recorder keeps what it sees, and answers nothing of it.
+// recorder keeps its input, and returns nothing of it.
 func recorder(t testing.TB, cfg originConfig) (*origin, func() seen) {
 	var mu sync.Mutex
 	var last seen
 	o := newOrigin(t, cfg, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
-		if err != nil { // given up in its middle
+		if err != nil { // cancelled in its middle
 			return
 		}
 		mu.Lock()

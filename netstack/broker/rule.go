@@ -177,7 +177,7 @@ func names(rules []*Rule) string {
 // theRequest is replaced in a remedy with the refused request.
 const theRequest = "REQUEST"
 
-// Reasons why a request that was read is not allowed. They have no words of the guest's.
+// Reasons why a request that was read is not allowed. They quote nothing from the guest.
 const (
 	DeniedByRule  = "the rule denies it"
 	AllowedByNone = "no rule allows this method and path"

@@ -74,8 +74,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// Paths that some servers take for /admin, and others do not, under a rule that allows
-// all below /public.
+// Paths that some servers take for /admin, and others do not, under a rule that allows everything below /public.
 func TestAttackPaths(t *testing.T) {
 	rules := []Rule{{Name: "public", Host: "a.example", Path: "/public/**"},
 		{Name: "no admin", Host: "a.example", Path: "/public/admin/**", Deny: true}}

@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// The value is where the placeholder was, written as it must be there.
+// The value replaces the placeholder, in the encoding of its place.
 func TestPutIn(t *testing.T) {
 	both(t, func(t *testing.T, h2 bool) {
 		o, saw := recorder(t, originConfig{})
@@ -55,7 +55,7 @@ func TestPutIn(t *testing.T) {
 				t.Errorf("%s: %q (%d), want %q", kind, s.Body, s.Length, want)
 			}
 		}
-		// A value that is written as it is keeps the body's length known.
+		// A value without encoding keeps the body's length known.
 		one := newRig(t, o, Config{Secrets: []Secret{{Name: "TOKEN", Value: plain, Hosts: []Host{host},
 			In: []Place{InBody}}}})
 		body := strings.Repeat("x", 100_000) + one.Placeholder("TOKEN")
@@ -66,7 +66,7 @@ func TestPutIn(t *testing.T) {
 	})
 }
 
-// Trailers are swapped, and reach the other side.
+// Placeholders in trailers are replaced, and the trailers reach the other side.
 func TestTrailers(t *testing.T) {
 	both(t, func(t *testing.T, h2 bool) {
 		var got http.Header
@@ -104,8 +104,7 @@ func escapes(s string) (out string) {
 	return out
 }
 
-// Where a secret is not put, its placeholder is refused in words, and the connection
-// goes on.
+// A placeholder in a place without replacement is refused with an explanation, and the connection continues.
 func TestAttackMisdirected(t *testing.T) {
 	both(t, func(t *testing.T, h2 bool) {
 		o, saw := recorder(t, originConfig{})
@@ -144,7 +143,7 @@ func TestAttackMisdirected(t *testing.T) {
 			got := fmt.Sprint(res.StatusCode, ", reached the server ", saw().Count != before)
 			attack.Check(t, fmt.Sprintf("a placeholder %s, HTTP/2 %t", name, h2), "403, reached the server false", got)
 		}
-		// Written otherwise it goes out, and is worth nothing.
+		// In another encoding it is sent, and is worthless.
 		for name, text := range map[string]string{
 			"with percents": percents(others), "with JSON's escapes": escapes(others), "in upper case": strings.ToUpper(others),
 		} {
@@ -159,7 +158,7 @@ func TestAttackMisdirected(t *testing.T) {
 			saw().Header.Get("Authorization") != "Bearer "+plain {
 			t.Errorf("afterwards: %d", res.StatusCode)
 		}
-		// By Pass it goes out as it is, and is worth nothing.
+		// With Pass it is sent unchanged, and is worthless.
 		secrets[1].Misdirected = Pass
 		r = newRig(t, o, Config{Secrets: secrets})
 		p := r.Placeholder("OTHERS")
@@ -169,8 +168,7 @@ func TestAttackMisdirected(t *testing.T) {
 	})
 }
 
-// A secret that goes to several hosts in different places is one placeholder, and each host
-// gets it in its own places alone.
+// A secret for several hosts in different places has one placeholder, and each host gets it only in its own places.
 func TestPlacesByHost(t *testing.T) {
 	both(t, func(t *testing.T, h2 bool) {
 		o, saw := recorder(t, originConfig{})
@@ -211,7 +209,7 @@ func TestPlacesByHost(t *testing.T) {
 	}
 }
 
-// Without TLS rules hold, and no value goes out.
+// Without TLS the rules apply, and no value is sent.
 func TestAttackInTheClear(t *testing.T) {
 	plainServer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
 		r *http.Request) {

@@ -20,7 +20,7 @@ import (
 
 const awsKey = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 
-// awsServer says ok where a request's signature is what AWS' own signer makes of it with the real key.
+// awsServer answers ok if AWS' own signer makes the same signature for a request with the real key.
 func awsServer(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	sum := sha256.Sum256(body)
@@ -83,7 +83,7 @@ func awsServer(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, "ok "+string(body))
 }
 
-// TestSigV4: requests that AWS' own client signs with the placeholder are signed with the key when they arrive.
+// TestSigV4 checks that requests that AWS' own client signs with the placeholder arrive signed with the real key.
 func TestSigV4(t *testing.T) {
 	o := newOrigin(t, originConfig{}, awsServer)
 	for _, h2 := range []bool{false, true} {
@@ -97,7 +97,7 @@ func TestSigV4(t *testing.T) {
 			name, method, target, service, body, token string
 			header                                     map[string]string
 			presigned                                  bool
-			hash                                       string // said in the header; "" is not said
+			hash                                       string // from the header; "" if missing
 		}{
 			{name: "S3, a name with blanks and signs", method: "GET",
 				target: "/bucket/a%20b%2Bc/%C3%A9.txt?list-type=2&prefix=x%2Fy&delimiter", service: "s3", hash: "of"},
@@ -161,7 +161,7 @@ func TestSigV4(t *testing.T) {
 	}
 }
 
-// TestAttackSigV4: what is signed in another way, or with another key, gets nothing of ours.
+// TestAttackSigV4 checks that a request that is signed in another way, or with another key, gets no signature of ours.
 func TestAttackSigV4(t *testing.T) {
 	o := newOrigin(t, originConfig{}, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -224,8 +224,8 @@ func TestAttackSigV4(t *testing.T) {
 	}
 }
 
-// TestSigV4Botocore: signatures that botocore 1.44.5, the client of AWS' Python SDK and command line, has made with a
-// key.
+// TestSigV4Botocore checks signatures that botocore 1.44.5, the client of AWS' Python SDK and command line, has made
+// with a key.
 func TestSigV4Botocore(t *testing.T) {
 	const key, empty = "placeholderplaceholderplaceholder0123456",
 		"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"

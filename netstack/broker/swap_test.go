@@ -17,7 +17,7 @@ func pairs(texts ...string) []pair {
 	return list
 }
 
-// plainly is what a swapper does, for a text that is there as a whole.
+// plainly does a swapper's work on a complete text.
 func plainly(list []pair, text []byte) []byte {
 	var out []byte
 	for i := 0; i < len(text); {
@@ -36,7 +36,7 @@ func plainly(list []pair, text []byte) []byte {
 	return out
 }
 
-// inPieces gives a text to a swapper in pieces of the given lengths, over and over.
+// inPieces passes a text to a swapper in pieces of the given lengths, over and over.
 func inPieces(s *swapper, text []byte, lengths []byte) []byte {
 	one := swapping{swapper: s}
 	var out []byte
@@ -47,7 +47,7 @@ func inPieces(s *swapper, text []byte, lengths []byte) []byte {
 		}
 		n = min(n, len(text))
 		if len(lengths) > 0 && n == 0 && i%len(lengths) == len(lengths)-1 {
-			n = 1 // else it might never end
+			n = 1 // otherwise it might never end
 		}
 		out, _ = one.write(out, text[:n])
 		text = text[n:]
@@ -141,8 +141,8 @@ func TestSwapRandom(t *testing.T) {
 	}
 }
 
-// In a hurry the end of what was said is passed on at once, and no more of a text than
-// its first letters is seen, however it comes.
+// In hurry mode the end of the data is passed on at once. Only the first letters of a text become visible, however it
+// arrives.
 func TestSwapHurry(t *testing.T) {
 	const value, put = "Zk3vQ8sXw1Lr7Tn5", "ABCDEFGHIJKLMNOP"
 	s := newSwapper([]pair{{find: []byte(value), put: []byte(put)}, {find: []byte("Zk3!"), put: []byte("-")}})

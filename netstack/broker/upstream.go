@@ -22,7 +22,7 @@ type upstream struct {
 	closed bool
 	ready  net.Conn // made by begin, and not used yet
 	conns  []*hookedConn
-	group  sync.WaitGroup // dials under way
+	group  sync.WaitGroup // current dials
 }
 
 const (

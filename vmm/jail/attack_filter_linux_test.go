@@ -17,7 +17,7 @@ import (
 	"github.com/unitask/unitask/internal/socketpair"
 )
 
-// verdict is what a filter does with a call.
+// verdict is a filter's decision about a call.
 func verdict(action uint32) string {
 	switch action {
 	case unix.SECCOMP_RET_ALLOW:
@@ -33,7 +33,7 @@ func verdict(action uint32) string {
 	return fmt.Sprintf("%#x", action)
 }
 
-// callArguments are those of a system call.
+// callArguments are the arguments of a system call.
 type callArguments [6]uint64
 
 type attackFilterRow struct {
@@ -118,13 +118,13 @@ func attackFilterRows(
 	}
 }
 
-// The filter, as the kernel would run it, for every call there is.
+// The filter, as the kernel would run it, for every existing call.
 func TestAttackFilter(t *testing.T) {
 	const path, own = 0x10123458, 42
 	vm := func(s Spec, once bool) *bpf.VM {
 		var code []bpf.Instruction
 		list, at := filter(s, path, unix.SECCOMP_RET_USER_NOTIF, once, false)
-		if list[at+1] != (unix.SockFilter{}) { // its code is written over, too
+		if list[at+1] != (unix.SockFilter{}) { // its code is overwritten, too
 			t.Errorf("%+v follows the own number", list[at+1])
 		}
 		list[at].K = own
@@ -191,7 +191,7 @@ func TestAttackFilter(t *testing.T) {
 	}
 }
 
-// A machine that makes a call that is not on the list is ended, and the call is named.
+// A machine that makes an unlisted call is ended, and the call is named.
 func TestAttackDenied(t *testing.T) {
 	target, p := prepared(t)
 	for call, nr := range map[string]uintptr{"socket": unix.SYS_SOCKET, "ptrace": unix.SYS_PTRACE, "bpf": unix.SYS_BPF,
@@ -209,13 +209,13 @@ func TestAttackDenied(t *testing.T) {
 	}
 }
 
-// A program signals its own threads, and makes no file in memory, also where it may write files: what it would write of
-// those is limited for each, not for all.
+// A program can signal only its own threads. It can't create a file in memory, even if it may write files: the limit of
+// writes applies to each file, not to all.
 func TestAttackOwnThreads(t *testing.T) {
 	target, p := prepared(t)
 	for name, c := range map[string]struct {
 		make func(s script)
-		want string // what it ended by; "" where it came to its end
+		want string // the signal that ended it; "" if it exited
 	}{
 		"its own thread": {func(s script) {
 			own, thread := s.call("getpid", unix.SYS_GETPID), s.call("gettid", unix.SYS_GETTID)
@@ -250,7 +250,7 @@ func TestAttackOwnThreads(t *testing.T) {
 	}
 }
 
-// Who ends has ended, also where he has sent the other end of his messages to where nobody takes it.
+// The end of a process is noticed even if it has sent the other end of its messages to a place where nobody reads it.
 func TestSentMessages(t *testing.T) {
 	target, p := prepared(t)
 	ours, theirs, err := socketpair.New("nobody reads it")

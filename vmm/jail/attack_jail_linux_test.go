@@ -23,7 +23,7 @@ import (
 type attacked struct {
 	Attempts []Attempt
 	Report   Report
-	Left     int // descriptors, after all
+	Left     int // descriptors, afterwards
 }
 
 func attackFor(program string) int {
@@ -51,7 +51,7 @@ func attackFor(program string) int {
 	return 0
 }
 
-// someProgram is a program with libraries, for a jail to be made around.
+// someProgram is a program with libraries, for a jail.
 func someProgram(t testing.TB) string {
 	t.Helper()
 	for _, name := range []string{"qemu-system-x86_64", "qemu-system-aarch64", "ls"} {
@@ -63,7 +63,7 @@ func someProgram(t testing.TB) string {
 	return ""
 }
 
-// prepared is what a program in a jail may reach for, until the test ends, and such a program.
+// prepared returns targets for a program in a jail, until the test ends, and such a program.
 func prepared(t *testing.T) (*targets, Program) {
 	t.Helper()
 	target, err := newTargets()
@@ -78,8 +78,7 @@ func prepared(t *testing.T) (*targets, Program) {
 	return target, p
 }
 
-// attackAs runs all attempts in a process that a command line makes: its last arguments
-// are ours.
+// attackAs runs all attempts in a process with a given command line; its last arguments are ours.
 func attackAs(t *testing.T, program string, open bool, landlock int, how ...string) attacked {
 	t.Helper()
 	self := filepath.Join(t.TempDir(), "attack.test") // others must be able to execute it
@@ -88,8 +87,8 @@ func attackAs(t *testing.T, program string, open bool, landlock int, how ...stri
 			t.Fatal(err)
 		}
 	}
-	// By another process: what another test forks meanwhile would hold a file that we
-	// wrote open for writing, and it could not be executed.
+	// Another process writes it. Otherwise a concurrent fork of another test would hold the file open for writing, and it
+	// could not be executed.
 	if out, err := exec.Command("cp", "/proc/"+strconv.Itoa(os.Getpid())+"/exe", self).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -124,8 +123,7 @@ const allLayers = "network pid ipc uts cgroup filesystem sealed groups user capa
 
 var noNamespaces = []string{Network, Processes, IPC, UTS, CgroupSpace, Filesystem, User}
 
-// unspaced are the attempts that only the filter stops where there are no namespaces and
-// the machine runs as its user.
+// unspaced are the attempts that only the filter stops if there are no namespaces and the machine runs as its user.
 var unspaced = []string{"connect to a Unix socket that everybody may use", "connect to it by MPTCP",
 	"send to it by UDP", "take the handle of a file",
 	"open a descriptor of that process", "change that process's limits", "signal everybody", "become root",
@@ -140,8 +138,7 @@ var unscoped = []string{"connect to an abstract Unix socket", "signal the proces
 	"signal process groups of the host", "signal that process as one of its threads",
 	"queue a signal to that process"}
 
-// onlyFiltered are the attempts that nothing but the filter stops: they reach what is the
-// process's own.
+// onlyFiltered are the attempts that only the filter stops: their targets belong to the process itself.
 var onlyFiltered = []string{"start a process", "start a process by clone3", "a netlink socket",
 	"a socket to the hypervisor", "attach a program to a socket", "add a key", "read keys",
 	"allow itself to be dumped", "outlive the process that started it", "change its personality", "handle page faults",
@@ -151,20 +148,18 @@ var onlyFiltered = []string{"start a process", "start a process by clone3", "a n
 	"make a user namespace", "take another processor's time", "lock its disk, so that others wait",
 	"add a filter that asks it"}
 
-// ownersOnly are the attempts that nothing but the filter stops where the machine runs as
-// the user whose files it has open.
+// ownersOnly are the attempts that only the filter stops if the machine runs as the user whose files it has open.
 var ownersOnly = []string{"have others wait for its disk", "let others write to its disk"}
 
-// withoutUserNamespaces in place of a program: what follows runs where no user
-// namespaces can be made.
+// withoutUserNamespaces replaces a program: the rest of the command line runs without a way to make user namespaces.
 const withoutUserNamespaces = "without user namespaces"
 
-// What holds for whom, and that nothing gets through where all of it holds.
+// Which layers are active for whom, and that nothing gets through with all of them.
 func TestAttackJail(t *testing.T) {
 	needRoot(t, "setpriv", "unshare")
 	for name, c := range map[string]struct {
 		how []string
-		not []string // layers that do not hold
+		not []string // inactive layers
 
 		landlock int // the highest ABI; 0 is the kernel's
 	}{
@@ -235,8 +230,8 @@ func TestAttackJail(t *testing.T) {
 	}
 }
 
-// Without a jail nearly all attempts get through: they are real. What the host's kernel
-// does not have, or leaves to nobody, says so; another error is the attempt's own mistake.
+// Without a jail nearly all attempts get through: they are real. A missing kernel feature, or one that nobody may use,
+// is reported; another error is the attempt's own fault.
 func TestAttemptsAreReal(t *testing.T) {
 	needRoot(t)
 	a := attackAs(t, someProgram(t), true, 0)
@@ -257,8 +252,8 @@ func TestAttemptsAreReal(t *testing.T) {
 	}
 }
 
-// A program in the user's own folder does not open that folder to the jail, and each
-// of the two layers that hide files is enough by itself.
+// A program in the user's own folder does not open that folder to the jail. Each of the two layers that hide files is
+// enough by itself.
 func TestAttackProgramAtHome(t *testing.T) {
 	needRoot(t, "setpriv", "unshare")
 	home := t.TempDir()
@@ -313,7 +308,7 @@ func TestAttackProgramAtHome(t *testing.T) {
 	attack.Check(t, read.name+", held by Landlock alone", "openat: permission denied", seen.Seen)
 }
 
-// The device of KVM is in the root of a program that opens it, and of no other.
+// KVM's device is in the root of a program that opens it, and of no other.
 func TestAttackKVMInRoot(t *testing.T) {
 	p := Program{Path: "/bin/x", Files: []string{"/bin/x"}}
 	for kvm, name := range map[KVM]string{NoKVM: "uses no KVM", KVMPassed: "was given the open device", KVMOpened: ""} {
@@ -341,7 +336,7 @@ func TestAttackGroups(t *testing.T) {
 		ours []int
 		kvm  []uint32
 		want string
-		call []uint32 // that setgroups is called with; nil for no call
+		call []uint32 // the argument of setgroups; nil for no call
 	}{
 		"TCG, root with groups":    {[]int{0, 4}, nil, "none", []uint32{}},
 		"TCG, root without groups": {nil, nil, "none", nil},

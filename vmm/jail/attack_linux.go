@@ -15,8 +15,7 @@ import (
 	"github.com/unitask/unitask/internal/socketpair"
 )
 
-// A stand-in for a broken QEMU tries, from inside the jail, what it must not be able to do. Each attempt is a
-// separate
+// A stand-in for a broken QEMU tries, from inside the jail, what it must not be able to do. Each attempt is a separate
 // process that makes some system calls; the attempt succeeds if all of them do. The stand-in is built like a stage
 // (stage_linux.go), so it makes no other calls.
 
@@ -34,8 +33,7 @@ type script struct{ *stage }
 // result refers to the result of an earlier call, by its number.
 type result int
 
-// call adds a system call. Arguments are numbers, strings and bytes (passed by address), and results of earlier
-// calls,
+// call adds a system call. Arguments are numbers, strings and bytes (passed by address), and results of earlier calls,
 // each used at most once.
 func (a script) call(what string, nr uintptr, args ...any) result {
 	st := step{call: nr, then: giveUp, what: what}
@@ -83,10 +81,8 @@ const (
 const targetText = "a secret of the host\n"
 
 // Attack tries everything against the jail of a program, with and without the system call filter. It returns the
-// outcomes,
-// and the layers and limits in force. With open there is no jail, and nearly all attempts that can be made then
-// succeed,
-// which shows that the attempts are real.
+// outcomes, and the layers and limits in force. With open there is no jail, and nearly all attempts that can be made
+// then succeed, which shows that the attempts are real.
 func Attack(p Program, kvm KVM, open bool) ([]Attempt, Report, error) {
 	return attackIn(Spec{Program: p, KVM: kvm, Open: open})
 }

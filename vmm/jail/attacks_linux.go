@@ -114,7 +114,7 @@ var attacks = []one{
 
 	{"execute its program again, at the address that its filter knows", func(a *script, t *targets) {
 		again := a.string(filepath.Join(t.dir, "stand-in")) // the first string, as a stage's is
-		const mark = 100                                    // a descriptor that is open when it was
+		const mark = 100                                    // a descriptor that was open at the start
 		a.steps[a.call("fcntl", unix.SYS_FCNTL, mark, unix.F_GETFD)].then = goOn
 		a.steps[0].skip = 2
 		a.call("dup3", unix.SYS_DUP3, standInDisk, mark, 0)

@@ -13,8 +13,7 @@ import (
 	"strings"
 )
 
-// The files of a program: itself, the interpreter that its header names, and the libraries that both need, searched
-// for
+// The files of a program: itself, the interpreter that its header names, and the libraries that both need, searched for
 // like the interpreter does (ld.so(8)). Nothing is executed for this.
 
 const loaderCache = "/etc/ld.so.cache"
@@ -26,8 +25,7 @@ const maxClosure = 1000
 var ErrNoProgram = errors.New("not an ELF program")
 
 // Examine lists the files of a program. plugins are files that it loads by itself, dirs are folders with its data;
-// missing
-// ones are ignored. The interpreter resolves a library's path, so links are kept.
+// missing ones are ignored. The interpreter resolves a library's path, so links are kept.
 func Examine(program string, plugins, dirs []string) (p Program, err error) {
 	if p.Path, err = filepath.EvalSymlinks(program); err != nil {
 		return p, fmt.Errorf("files of a program: %w", err)
@@ -177,9 +175,8 @@ func (c *closure) enqueue(path string) {
 	}
 }
 
-// find queues the library with a name that an object needs. It queues the first in the object's own folders, else all
-// that
-// the cache has (the interpreter chooses by processor), else the first in the folders that every interpreter knows.
+// find queues the library with a name that an object needs. It searches the object's own folders first. Next come all
+// entries of the cache (the interpreter chooses by processor), then the folders that every interpreter knows.
 func (c *closure) find(name string, o object) bool {
 	if strings.Contains(name, "/") {
 		if !fits(name, c.class, c.machine) {

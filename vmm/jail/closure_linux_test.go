@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// What ld.so itself says that it loads is in the closure.
+// The closure contains the libraries that ld.so itself reports.
 func TestClosureIsWhatIsLoaded(t *testing.T) {
 	for _, name := range []string{"qemu-system-x86_64", "ls", "bash"} {
 		path, err := exec.LookPath(name)

@@ -38,8 +38,7 @@ func disksOf(s Spec) []string {
 }
 
 // diskOf returns the disk of a block device, which may be a partition: only whole disks can be bounded. It returns ""
-// for
-// other devices: a file system in memory, or one over others.
+// for other devices: a file system in memory, or one over others.
 func diskOf(sys string, major, minor uint32) string {
 	dir, err := filepath.EvalSymlinks(filepath.Join(sys, "dev/block", fmt.Sprintf("%d:%d", major, minor)))
 	if err != nil {

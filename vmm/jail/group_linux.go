@@ -19,8 +19,8 @@ import (
 
 // A control group of version 2 (the kernel's Documentation/admin-guide/cgroup-v2.rst) bounds what a process and its
 // threads use together: memory, tasks, processor time, and disk traffic. Groups are only created where this is
-// delegated,
-// below the nearest such group of this process. Except for the processor's, each limit is backed by an rlimit.
+// delegated, below the nearest such group of this process. Except for the processor's, each limit is backed by an
+// rlimit.
 
 // groupPrefix begins the names of unitask's groups; its process id and a number follow.
 const groupPrefix = "unitask-"
@@ -29,8 +29,7 @@ const groupPrefix = "unitask-"
 const cpuPeriod = 100_000
 
 // groupRoom is the memory allowed in addition to that of the Spec: for the program, its libraries and its data,
-// including
-// TCG's translation buffer of 128 MiB.
+// including TCG's translation buffer of 128 MiB.
 const groupRoom = 512 << 20
 
 // control is one limit of a group.
@@ -63,8 +62,7 @@ var controls = []control{
 	}},
 }
 
-// ioSize is the number of bytes that one disk operation counts as: the number of operations limits a program that
-// reads
+// ioSize is the number of bytes that one disk operation counts as: the number of operations limits a program that reads
 // smaller pieces.
 const ioSize = 16 << 10
 
@@ -83,10 +81,8 @@ var delegated = sync.OnceValue(func() delegation {
 })
 
 // findDelegation finds the nearest group, from this process's group upwards, in which groups with all needed
-// controllers
-// can be created, or else the one with most of them. It enables the controllers there. With systemd, root may only
-// use
-// delegated groups: systemd expects to manage all others alone.
+// controllers can be created, or else the one with most of them. It enables the controllers there. With systemd, root
+// may only use delegated groups: systemd expects to manage all others alone.
 func findDelegation(mountinfo, self string, systemd bool) delegation {
 	var best delegation
 	none := func(why string) delegation {
@@ -201,8 +197,7 @@ func prepare(dir string, systemd bool) ([]string, error) {
 	return with, nil
 }
 
-// moveAside moves this process into a separate group if it is alone in a delegated group: only groups without
-// processes
+// moveAside moves this process into a separate group if it is alone in a delegated group: only groups without processes
 // can contain groups with controllers.
 func moveAside(dir string) bool {
 	procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))

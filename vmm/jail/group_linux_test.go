@@ -25,14 +25,14 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// Groups are tried in a machine of their own, whose PID 1 this test is (asInit): only there are all
-// of its control groups ours, whatever the host's are.
+// Groups are tested in a separate machine, whose PID 1 is this test (asInit). Only there we own all control groups,
+// whatever the host's are.
 const (
 	asInit = "UNITASK_TEST_INIT"
-	asGuy  = "UNITASK_TEST_GROUP" // what a process in a group does
+	asGuy  = "UNITASK_TEST_GROUP" // the actions of a process in a group
 )
 
-// groupAttacks are what inGroups tells of, each in a line of its own.
+// groupAttacks are the reports of inGroups, one a line.
 var groupAttacks = []string{
 	"200 MiB of memory of 64", "processes without end", "more of a processor than its share",
 	"more of a disk than its share",
@@ -96,7 +96,7 @@ func TestAttackControlGroups(t *testing.T) {
 		"-accel", "tcg", "-kernel", kernel, "-initrd", initrd,
 		"-drive", "if=none,id=disk,format=raw,file="+disk, "-device", "virtio-blk-pci,drive=disk")
 	var out []byte
-	for range 3 { // a kernel that measures its clock on a busy host may hang
+	for range 3 { // a kernel that calibrates its clock on a busy host may hang
 		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 		cmd := exec.CommandContext(ctx, how[0], how[1:]...)
 		out, err = cmd.CombinedOutput()
@@ -118,12 +118,12 @@ func TestAttackControlGroups(t *testing.T) {
 	}
 }
 
-// diskModules are what the kernel needs for a disk, in the order in which they are loaded.
+// diskModules are the kernel's modules for a disk, in the order of loading.
 var diskModules = []string{"virtio_blk"}
 
 const diskSize = 16 << 20
 
-// cpio is an archive with a program as /init, and other files beside it (Linux,
+// cpio returns an archive with a program as /init, and other files beside it (Linux,
 // Documentation/driver-api/early-userspace/buffer-format.rst).
 func cpio(program []byte, files map[string][]byte) []byte {
 	var out bytes.Buffer
@@ -174,7 +174,7 @@ func inGroups() error {
 	d := findGroups(true)
 	check(d.dir == "" && strings.Contains(d.why["cpu"], "systemd's"), "what is systemd's was taken: %+v", d)
 
-	// Without systemd the hierarchy is root's.
+	// Without systemd the hierarchy belongs to root.
 	left, kept := filepath.Join(groupRoot, "unitask-99999-1"), filepath.Join(groupRoot, "unitask-1-7")
 	_ = os.Mkdir(left, 0o755)
 	_ = os.Mkdir(kept, 0o755)
@@ -185,13 +185,13 @@ func inGroups() error {
 	_, err = os.Stat(kept)
 	check(err == nil, "a living process's group was removed")
 
-	// A group that was given to us, and that we are in.
+	// A group that was given to us, with us in it.
 	given := filepath.Join(groupRoot, "given")
 	if d, err = giveGroup(given, all, check); err != nil {
 		return err
 	}
 
-	// in runs a process in a group of its own.
+	// in runs a process in its own group.
 	in := func(what string, b Bounds) (said string, g *group) {
 		b.IO = cmp.Or(b.IO, 1<<30)
 		g = newGroup(d, b, disks)
@@ -222,7 +222,7 @@ func inGroups() error {
 
 	attackGroupBounds(in, roomy, try, check)
 
-	// A whole jail.
+	// A complete jail.
 	if err := startInGroup(given, roomy, check); err != nil {
 		return err
 	}
@@ -260,7 +260,7 @@ func findGroups(systemd bool) delegation {
 	return findDelegation(string(mounts), string(self), systemd)
 }
 
-// giveGroup gives a group as an administrator does, and checks that it is taken once nobody else is in it.
+// giveGroup gives a group as an administrator does, and checks that it is used once nobody else is in it.
 func giveGroup(given string, all []string, check func(ok bool, format string, args ...any)) (delegation, error) {
 	_ = os.Mkdir(given, 0o755)
 	if err := os.WriteFile(given+"/cgroup.procs", []byte("1"), 0); err != nil {
@@ -284,7 +284,7 @@ func giveGroup(given string, all []string, check func(ok bool, format string, ar
 	return d, nil
 }
 
-// startInGroup starts a program, which is held by a group of its own.
+// startInGroup starts a program in its own group.
 func startInGroup(given string, roomy Bounds, check func(ok bool, format string, args ...any)) error {
 	program, err := Examine("/init", nil, nil)
 	if err != nil {
@@ -307,7 +307,7 @@ func startInGroup(given string, roomy Bounds, check func(ok bool, format string,
 	return nil
 }
 
-// attackGroupBounds checks the bounds of tasks, processors and disks.
+// attackGroupBounds checks the limits of tasks, processors and disks.
 func attackGroupBounds(
 	in func(what string, b Bounds) (said string, g *group), roomy Bounds,
 	try func(name string, held bool, format string, args ...any), check func(ok bool, format string, args ...any),
@@ -395,7 +395,7 @@ func inGroup(what string) {
 	}
 }
 
-// The places where groups are looked for.
+// The places where groups are searched for.
 func TestFindDelegation(t *testing.T) {
 	for _, c := range []struct{ mounts, self, why string }{
 		{"", "0::/\n", "no control groups of version 2"},
@@ -419,7 +419,7 @@ func TestFindDelegation(t *testing.T) {
 	}
 }
 
-// A part of a disk is bounded as the disk.
+// The limits of a disk apply to its partitions.
 func TestDiskOf(t *testing.T) {
 	sys := t.TempDir()
 	for path, text := range map[string]string{"devices/x/sda/dev": "8:0\n", "devices/x/sda/sda1/dev": "8:1\n",

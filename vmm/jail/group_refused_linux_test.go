@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A host that starts no process in a control group has each start leave no descriptor open, though Go's way of
-// starting one with users of its own does.
+// On a host that can't start processes in a control group, no start leaves a descriptor open. Go's own start with user
+// mappings does.
 func TestGroupRefused(t *testing.T) {
 	defer func(m, in bool) { mapped.Store(m); mappedIn.Store(in) }(mapped.Load(), mappedIn.Load())
 	var self *level
@@ -15,7 +15,7 @@ func TestGroupRefused(t *testing.T) {
 			self = &l
 		}
 	}
-	none, err := os.Open(t.TempDir()) // no control group: the kernel refuses it as one
+	none, err := os.Open(t.TempDir()) // not a control group: the kernel refuses it as one
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func TestGroupRefused(t *testing.T) {
 	if after := descriptors(t); after != before {
 		t.Errorf("%d descriptors, %d before", after, before)
 	}
-	if _, err := self.permitted(&group{}); err != nil { // outside of one nothing is wrong
+	if _, err := self.permitted(&group{}); err != nil { // without a group nothing is wrong
 		t.Error(err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 // The layers of a jail, by their names in records.
 const (
 	User         = "user"              // a user who owns nothing else, or a user namespace
-	Groups       = "groups"            // no supplementary groups but KVM's, if that is used
+	Groups       = "groups"            // no supplementary groups except KVM's, if KVM is used
 	Capabilities = "capabilities"      // none, and no way to gain any
 	NoPrivileges = "no-new-privileges" // nothing executed gains any
 	Filesystem   = "filesystem"        // a separate root with the program's files only
@@ -81,9 +81,8 @@ func (r Report) Lacks(names []string) []Hold {
 	return out
 }
 
-// Weakness names what a broken QEMU could do because layers do not hold, or returns "". Either of two layers is
-// enough to
-// keep files out of its reach.
+// Weakness names what a broken QEMU could do because layers do not hold, or returns "". Either of two layers is enough
+// to keep files out of its reach.
 func (r Report) Weakness() string {
 	var weak []string
 	for _, h := range r.Lacks([]string{Network, Processes, Capabilities, NoPrivileges}) {
@@ -95,7 +94,7 @@ func (r Report) Weakness() string {
 	return strings.Join(weak, ", ")
 }
 
-// String returns one line with what holds and what does not.
+// String returns one line with the active and the inactive layers and limits.
 func (r Report) String() string {
 	list := func(all []Hold, holds bool) (names []string) {
 		for _, h := range all {
@@ -156,8 +155,7 @@ type Bounds struct {
 	IO     int64   // bytes a second, of reads and of writes, for each disk with the program or its files
 }
 
-// messageDelay bounds how long a program's messages are read after its end. Their pipe stays open while anybody has
-// its
+// messageDelay bounds how long a program's messages are read after its end. Their pipe stays open while anybody has its
 // other end. A broken program may have sent that end over a socket, where it stays until the socket is closed.
 const messageDelay = time.Second
 

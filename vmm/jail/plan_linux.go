@@ -78,8 +78,7 @@ type facts struct {
 }
 
 // maxTasks bounds the threads of a process. QEMU has one or more for processors, a few helpers, and up to 64 for
-// blocking
-// reads.
+// blocking reads.
 const maxTasks = 128
 
 // limitTable bounds what the process may use. The jail is the security boundary; these limits only contain accidents.
@@ -202,8 +201,7 @@ func namespaces(s Spec, l level, f facts, st *stage, layer func(name, detail, wh
 }
 
 // newRoot mounts a file system with only the program's files, read-only, the process's own folder of /proc, and
-// /dev/kvm
-// if needed. It returns the step that opens the root to be sealed.
+// /dev/kvm if needed. It returns the step that opens the root to be sealed.
 func newRoot(s Spec, f facts, st *stage, call caller) (open int) {
 	try := func(what string, nr uintptr, args ...uintptr) {
 		st.steps[call(Filesystem, what, nr, args...)].then = abandon
@@ -333,10 +331,8 @@ func confine(f facts, st *stage, layer func(name, detail, why string), call call
 }
 
 // listCalls installs the filter that allows the listed system calls. It sends the filter's listener to this process
-// over
-// the status socket. If there can be no listener, because another filter has one, the kernel kills the machine by
-// itself,
-// and the system call remains unknown.
+// over the status socket. If there can be no listener, because another filter has one, the kernel kills the machine by
+// itself, and the system call remains unknown.
 func listCalls(s Spec, f facts, path uintptr, hello int, st *stage, layer func(name, detail, why string), call caller) {
 	layer(Seccomp, "", "")
 	program := func(unlisted uint32) uintptr {

@@ -10,7 +10,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// The numbers that docs/security.md gives of the jail are those of the code. Its system calls are those of amd64.
+// docs/security.md gives the jail's numbers as in the code. Its system calls are those of amd64.
 func TestPublishedNumbers(t *testing.T) {
 	page, err := os.ReadFile("../../docs/security.md")
 	if err != nil {

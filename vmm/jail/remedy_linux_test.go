@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What would mend a host that refuses namespaces follows from what refuses them.
+// The remedy for a host that refuses namespaces depends on what refuses them.
 func TestRemedy(t *testing.T) {
 	for name, c := range map[string]struct {
 		files map[string]string

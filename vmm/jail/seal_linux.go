@@ -10,8 +10,7 @@ import (
 
 // A program needs files to start, but none later: from then on it gets descriptors. A system call filter can't be
 // narrowed from outside, but the root can. The root is a file system in memory, and the stage sends this process a
-// writable mount of it. If nobody may search the root, no path leads anywhere. This costs a start two system calls,
-// and
+// writable mount of it. If nobody may search the root, no path leads anywhere. This costs a start two system calls, and
 // works with or without a filter. For a process without its own root, the filter asks this process about every opened
 // file: some 70, which take 2 ms.
 
@@ -65,10 +64,8 @@ func (p *Process) canSeal() {
 	}
 }
 
-// Seal prevents the process from opening anything from now on, even its own program's files. The caller must make
-// sure
-// that the process needs no more files. Open files stay open, and more can be sent. Seal may be called more than
-// once,
+// Seal prevents the process from opening anything from now on, even its own program's files. The caller must make sure
+// that the process needs no more files. Open files stay open, and more can be sent. Seal may be called more than once,
 // and by several goroutines. If the report says that the layer does not hold, Seal does nothing.
 func (p *Process) Seal() error {
 	p.sealing.Lock()
@@ -97,8 +94,7 @@ func (p *Process) closeRoot() {
 }
 
 // answerOpen answers a call that opens a file: the call is allowed until the process is sealed. answerOpen returns
-// false
-// for a call that the filter would not allow by itself.
+// false for a call that the filter would not allow by itself.
 func (p *Process) answerOpen(n *notification, fd uintptr) bool {
 	flags := n.argument(2)
 	if n.call() != unix.SYS_OPENAT {

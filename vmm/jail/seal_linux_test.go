@@ -11,8 +11,8 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// On every level a process opens its own files until it is sealed, and none from then on, also without
-// the filter where it has a root of its own.
+// At every level a process opens its own files until it is sealed, and none afterwards, even without the filter if it
+// has a separate root.
 func TestAttackSeal(t *testing.T) {
 	needRoot(t)
 	target, p := prepared(t)
@@ -20,7 +20,7 @@ func TestAttackSeal(t *testing.T) {
 	for _, l := range levels(0, 0, nobody, nil) {
 		for _, c := range []struct{ sealed, unfiltered bool }{{false, false}, {true, false}, {true, true}} {
 			s := script{newStage()}
-			s.read(filepath.Join(target.dir, "stand-in")) // before, in any case
+			s.read(filepath.Join(target.dir, "stand-in")) // possible before
 			if c.sealed {
 				s.seal()
 			}
@@ -48,7 +48,7 @@ func TestAttackSeal(t *testing.T) {
 				}
 				attack.Check(t, name, "[openat: permission denied], came false", fmt.Sprintf("%v, came %t", failed, came))
 			}
-			if err := process.Seal(); err != nil { // of one that has ended
+			if err := process.Seal(); err != nil { // of a process that has ended
 				t.Error(err)
 			}
 		}
@@ -58,8 +58,8 @@ func TestAttackSeal(t *testing.T) {
 	}
 }
 
-// On every level the file that is given goes to the open that it is for, and to no other before: QEMU 7.2 looks for a
-// device of SGX's.
+// At every level the given file goes to the open that it is for, and to no earlier one: QEMU 7.2 looks for an SGX
+// device.
 func TestGivenOnLevels(t *testing.T) {
 	needRoot(t)
 	p, err := Examine(someProgram(t), nil, nil)

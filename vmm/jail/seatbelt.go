@@ -7,14 +7,12 @@ import (
 )
 
 // systemProfile is macOS's own profile with what every program needs: its loader, frameworks, /dev/null. It allows
-// neither
-// network nor users' files.
+// neither network nor users' files.
 const systemProfile = "system.sb"
 
 // seatbelt returns a profile, in the language of sandbox-exec(1), for a program that may read its own files and some
-// others, and use macOS's hypervisor. Everything else is denied: writing, creating sockets, other programs. Paths
-// must be
-// absolute, with links resolved, since the kernel compares those.
+// others, and use macOS's hypervisor. Everything else is denied: writing, creating sockets, other programs. Paths must
+// be absolute, with links resolved, since the kernel compares those.
 func seatbelt(program string, reads []string, listens bool) string {
 	folders := libraryFolders(program)
 	files := append([]string{program}, reads...)
@@ -34,7 +32,7 @@ func seatbelt(program string, reads []string, listens bool) string {
 	rule("sysctl-read")
 	rule("signal", "(target self)")
 	rule("dynamic-code-generation")                                    // TCG's translations
-	rule("iokit-open", `(iokit-registry-entry-class "AppleHVClient")`) // HVF; the signature's entitlement is asked for beside it
+	rule("iokit-open", `(iokit-registry-entry-class "AppleHVClient")`) // HVF; the signature's entitlement is also checked
 	if listens {
 		rule("network-inbound", "(local unix-socket)")
 	}
@@ -42,8 +40,7 @@ func seatbelt(program string, reads []string, listens bool) string {
 }
 
 // libraryFolders returns the folders with libraries and firmware of a program from Homebrew, from MacPorts, or
-// installed by
-// hand.
+// installed by hand.
 func libraryFolders(program string) (list []string) {
 	prefix := filepath.Dir(filepath.Dir(program))
 	sub := []string{"lib", "libexec", "share/qemu"}

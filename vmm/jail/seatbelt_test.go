@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The profile allows what is listed here and nothing else.
+// The profile allows the entries of this list and nothing else.
 func TestSeatbelt(t *testing.T) {
 	const brew = "/opt/homebrew/Cellar/qemu/10.0.3/bin/qemu-system-aarch64"
 	for name, c := range map[string]struct {
@@ -39,7 +39,7 @@ func TestSeatbelt(t *testing.T) {
 		}
 		got := strings.Split(strings.TrimSpace(strings.ReplaceAll(seatbelt(c.program, c.reads, c.listens), "\n  ", " ")),
 			"\n")
-		if len(got) < 3 || !slices.Equal(got[:3], want[:3]) { // the default comes before what is allowed
+		if len(got) < 3 || !slices.Equal(got[:3], want[:3]) { // the default comes before the allowed calls
 			t.Errorf("%s: it begins with %q", name, got)
 		}
 		slices.Sort(got)

@@ -7,17 +7,14 @@ import (
 )
 
 // The system calls that QEMU may make: those that it does make (hack/seccomp finds them), and similar harmless calls
-// that
-// another version may make instead. They exclude socket, connect, bind and accept. They start no program but QEMU
-// itself
-// and no process but its own threads, and trace, mount or load nothing. Any other call kills the machine, and the
-// report
-// names it (watch_linux.go).
+// that another version may make instead. They exclude socket, connect, bind and accept. They start no program but QEMU
+// itself and no process but its own threads, and trace, mount or load nothing. Any other call kills the machine, and
+// the report names it (watch_linux.go).
 //
 // The filter is classic BPF (Documentation/userspace-api/seccomp_filter.rst). The kernel remembers the calls that it
 // allows regardless of their arguments, so most cost nothing.
 
-// CanFilter reports whether this kernel has system call filters, so that a program needs no filter of its own.
+// CanFilter reports whether this kernel has system call filters, so that a program needs no other filter.
 func CanFilter() bool {
 	action := uint32(unix.SECCOMP_RET_KILL_PROCESS)
 	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_GET_ACTION_AVAIL, 0, uintptr(unsafe.Pointer(&action)))
@@ -67,8 +64,7 @@ var calls = []uintptr{
 	unix.SYS_CAPGET,
 }
 
-// executing are the additional calls for a program that translates code (TCG). KVM needs no executable memory that
-// the
+// executing are the additional calls for a program that translates code (TCG). KVM needs no executable memory that the
 // program has written.
 var executing = []uintptr{unix.SYS_MMAP, unix.SYS_MPROTECT}
 
@@ -76,8 +72,7 @@ var executing = []uintptr{unix.SYS_MMAP, unix.SYS_MPROTECT}
 var listening = []uintptr{unix.SYS_LISTEN, unix.SYS_ACCEPT, unix.SYS_ACCEPT4}
 
 // condition restricts one argument of a call. Its lower word, masked, must be one of values, or the process's own
-// number if
-// there are none. If the kernel looks at the upper word (wide), the upper word must be 0.
+// number if there are none. If the kernel looks at the upper word (wide), the upper word must be 0.
 type condition struct {
 	argument int
 	mask     uint32
@@ -88,7 +83,7 @@ type condition struct {
 // ownNumber stands for the process's own number as the values of a condition.
 var ownNumber []uint32
 
-// Requests of every descriptor, which golang.org/x/sys does not name.
+// Requests for any descriptor, which golang.org/x/sys does not name.
 const (
 	fionbio = 0x5421
 	fioclex = 0x5451
@@ -103,7 +98,7 @@ var refused = []struct {
 }{
 	{unix.SYS_CLONE3, unix.ENOSYS}, // a filter can't see its flags; clone follows
 	{unix.SYS_IO_URING_SETUP, unix.ENOSYS},
-	{unix.SYS_MEMFD_CREATE, unix.ENOSYS},  // unmapped data in a memory file counts towards no limit of its own; QEMU is passed its memory file
+	{unix.SYS_MEMFD_CREATE, unix.ENOSYS},  // no limit counts unmapped data in a memory file; QEMU is passed its memory file
 	{unix.SYS_SECCOMP, unix.ENOSYS},       // QEMU asks whether it could install its own filter
 	{unix.SYS_SET_MEMPOLICY, unix.ENOSYS}, // as in a kernel without NUMA, which QEMU accepts
 	{unix.SYS_MBIND, unix.ENOSYS},
@@ -213,12 +208,9 @@ func low(argument int) uint32 { return seccompArguments + 8*uint32(argument) }
 
 // filter returns the program for a process that may execute only the path at an address of its stage. unlisted is the
 // action for other calls: USER_NOTIF or KILL_PROCESS. once means that the listener is asked about that execve;
-// otherwise a
-// program could repeat the call after writing another path to that address. asks means that the listener is asked
-// about
-// every file that is opened. own is the index of the statement whose K must be set to the process's own number. The
-// code
-// of the next statement is 0, since a stage's results have 64 bits.
+// otherwise a program could repeat the call after writing another path to that address. asks means that the listener is
+// asked about every file that is opened. own is the index of the statement whose K must be set to the process's own
+// number. The code of the next statement is 0, since a stage's results have 64 bits.
 func filter(s Spec, path uintptr, unlisted uint32, once, asks bool) (code []unix.SockFilter, own int) {
 	execute, open := uint32(unix.SECCOMP_RET_ALLOW), uint32(unix.SECCOMP_RET_ALLOW)
 	if once && unlisted == unix.SECCOMP_RET_USER_NOTIF {

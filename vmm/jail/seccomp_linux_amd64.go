@@ -4,8 +4,8 @@ import "golang.org/x/sys/unix"
 
 const auditArch = unix.AUDIT_ARCH_X86_64
 
-// moreCalls are those that amd64 has beside the ones that every architecture has. The
-// calls of the x32 ABI have numbers of their own, of which none is here.
+// moreCalls are amd64's calls in addition to those of every architecture. The calls of the x32 ABI have separate
+// numbers, and none is listed.
 var moreCalls = []uintptr{
 	unix.SYS_STAT, unix.SYS_LSTAT, unix.SYS_ACCESS, unix.SYS_READLINK, unix.SYS_GETDENTS, unix.SYS_POLL, unix.SYS_SELECT,
 	unix.SYS_EPOLL_CREATE,

@@ -4,7 +4,7 @@ import "golang.org/x/sys/unix"
 
 const auditArch = unix.AUDIT_ARCH_AARCH64
 
-// moreCalls are those that arm64 has beside the ones that every architecture has.
+// moreCalls are arm64's calls in addition to those of every architecture.
 var moreCalls = []uintptr{unix.SYS_NEWFSTATAT}
 
 func moreConditionals(uint32) []conditional { return nil }

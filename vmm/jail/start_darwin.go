@@ -39,9 +39,8 @@ func (p *Process) Wait() *os.ProcessState {
 	return p.cmd.ProcessState
 }
 
-// sandboxExec starts a program under a profile. Apple calls it deprecated, but ships it with every macOS, and offers
-// no
-// alternative for a program that is not one's own.
+// sandboxExec starts a program under a profile. Apple calls it deprecated, but ships it with every macOS, and offers no
+// alternative for other people's programs.
 const sandboxExec = "/usr/bin/sandbox-exec"
 
 // tryTimeout bounds a test start of the program under a profile.
@@ -50,9 +49,8 @@ const tryTimeout = 20 * time.Second
 // tried stores the outcomes of test starts in this process, by their arguments.
 var tried sync.Map // string to func() error
 
-// sandbox returns the profile of a program, or why there is none. The profile was written from documentation, so it
-// is not
-// used for a program that works without the profile and not under it.
+// sandbox returns the profile of a program, or why there is none. The profile was written from documentation, so it is
+// not used for a program that works without the profile and not under it.
 func sandbox(p Program, accel string, reads []string, listens bool) (string, error) {
 	var files []string
 	for _, name := range reads {
@@ -104,9 +102,8 @@ func accelOf(args []string) string {
 }
 
 // Start starts a program as the same user, under macOS's sandbox: macOS has none of the other layers of Linux's jail.
-// Nor
-// has macOS a signal for a parent's death. So a small shell holds the read end of a pipe from this process, and kills
-// QEMU when the pipe closes, for whatever reason.
+// Nor has macOS a signal for a parent's death. So a small shell holds the read end of a pipe from this process, and
+// kills QEMU when the pipe closes, for whatever reason.
 func Start(s Spec) (*Process, error) {
 	p := &Process{done: make(chan struct{})}
 	command, why := []string{s.Program.Path}, errors.New("it was asked to be left out")
@@ -148,9 +145,8 @@ func Start(s Spec) (*Process, error) {
 	return nil, err
 }
 
-// layers returns the layers that matter most. why is nil if the sandbox is in force. Files and network will count as
-// held
-// once somebody has attacked the profile on a Mac: a run may require these layers.
+// layers returns the layers that matter most. why is nil if the sandbox is in force. Files and network only count as
+// confined once somebody has attacked the profile on a Mac: a run may require these layers.
 func layers(why error) []Hold {
 	box := Hold{Name: Sandbox, Holds: true,
 		Detail: "sandbox-exec; the profile follows documentation, and was never attacked on a Mac"}

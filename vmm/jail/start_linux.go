@@ -42,8 +42,7 @@ type Process struct {
 // Wait.
 func (p *Process) Denied() string { return p.denied }
 
-// OutOfMemory reports whether the kernel killed the process because it exceeded its control group's memory. It is
-// valid
+// OutOfMemory reports whether the kernel killed the process because it exceeded its control group's memory. It is valid
 // after Wait.
 func (p *Process) OutOfMemory() bool { return p.outgrown }
 
@@ -61,8 +60,7 @@ func (p *Process) Wait() *os.ProcessState {
 }
 
 // Start starts a program and returns when it is executed. It tries the strongest level first. Layers that this host
-// refuses
-// are left out and reported.
+// refuses are left out and reported.
 //
 // The process is killed when the thread that forked it ends (PR_SET_PDEATHSIG), so that goroutine stays locked to its
 // thread, and waits there.
@@ -233,10 +231,10 @@ func (l level) run(s Spec, st *stage, f facts, files []*os.File, in *group) (cmd
 // and in one.
 var mapped, mappedIn atomic.Bool
 
-// permitted asks the kernel for the namespaces of a level that maps users, in a group, by a process that has nothing
-// to execute: where it refuses these, Go's own way of starting a process with a mapping leaves two descriptors open
-// each time (up to Go 1.26: the pipe by which it tells the child that its users are mapped). The answer holds until
-// what is returned says otherwise.
+// permitted asks the kernel whether a level that maps users may create its namespaces in a group, with a process that
+// executes nothing. If the kernel refuses, Go's own start of a process with a mapping leaks two descriptors each time
+// (up to Go 1.26, the pipe that reports the mapping). The result is valid until the returned flag is
+// cleared.
 func (l level) permitted(in *group) (*atomic.Bool, error) {
 	attr, asked := syscall.SysProcAttr{Cloneflags: l.attr.Cloneflags}, &mapped
 	if in.file != nil {
@@ -257,10 +255,8 @@ func (l level) permitted(in *group) (*atomic.Bool, error) {
 }
 
 // whileAlive returns a path for a descriptor of the executing process that is only valid while the calling thread
-// lives:
-// the path leads through the thread's folder in /proc. Until the stage has requested its parent's death signal,
-// nothing
-// else would end it.
+// lives: the path leads through the thread's folder in /proc. Until the stage has requested its parent's death signal,
+// nothing else would end it.
 func whileAlive(fd int) string {
 	return fmt.Sprintf("/proc/%d/task/%d/../../../self/fd/%d", os.Getpid(), unix.Gettid(), fd)
 }

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The tests start themselves again as somebody else, to attack a jail as he would get it.
+// The tests start themselves again as another user, to attack a jail in that role.
 const asSomebody = "UNITASK_TEST_ATTACK"
 
 func TestMain(m *testing.M) {
@@ -85,7 +85,7 @@ func givenRows() map[string]givenRow {
 	}
 }
 
-// A program that opens a file for writing, too, gets one for reading, once.
+// A program that opens a file also for writing gets one for reading, once.
 func TestGiven(t *testing.T) {
 	p, err := Examine(someProgram(t), nil, nil)
 	if err != nil {
@@ -121,7 +121,7 @@ func TestGiven(t *testing.T) {
 			t.Errorf("%s: %v, expected %v", name, failed, c.errno)
 		}
 	}
-	// What opens something else is not given anything, also as the first.
+	// A program that opens something else gets nothing, even if that comes first.
 	for _, flags := range []int{unix.O_RDWR | unix.O_TRUNC, unix.O_RDWR | unix.O_APPEND,
 		unix.O_RDWR | unix.O_CREAT | unix.O_CLOEXEC, unix.O_RDWR | unix.O_TMPFILE, unix.O_WRONLY | unix.O_TRUNC} {
 		s := script{newStage()}
@@ -142,7 +142,7 @@ func TestGiven(t *testing.T) {
 	}
 }
 
-// descriptors counts those that are open here.
+// descriptors counts the open descriptors of this process.
 func descriptors(t *testing.T) int {
 	n, err := countDescriptors()
 	if err != nil {
@@ -156,7 +156,7 @@ func countDescriptors() (int, error) {
 	return len(list), err
 }
 
-// A step that fails is reported, and followed by what it says.
+// A failing step is reported, followed by its output.
 func TestStage(t *testing.T) {
 	fails := func(s *stage, then failure, what string) {
 		s.add(step{call: 9999, then: then, part: "part", what: what})
@@ -208,7 +208,7 @@ func TestStage(t *testing.T) {
 	}
 }
 
-// Reports that lie, or that are cut, are no reports.
+// False or truncated reports are not accepted.
 func TestOutcome(t *testing.T) {
 	s := newStage()
 	s.add(step{what: "a", part: Network})
@@ -235,7 +235,7 @@ func TestOutcome(t *testing.T) {
 	}
 }
 
-// The program that is copied into a stage ends within what is copied.
+// The program that is copied into a stage ends within the copied bytes.
 func TestStageCode(t *testing.T) {
 	image, err := newStage().image(3)
 	if err != nil {
@@ -284,7 +284,7 @@ func TestSmallPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(self, 0o755); err != nil { // its user is another one, and it was built under a umask
+	if err := os.Chmod(self, 0o755); err != nil { // it runs as another user, and was built under a umask
 		t.Fatal(err)
 	}
 	program, err := Examine(self, nil, nil)
@@ -307,8 +307,7 @@ func TestSmallPages(t *testing.T) {
 	}
 }
 
-// QEMU's --version, without a jail, in one without its filter, and in a whole one, one
-// after the other in the same loop.
+// QEMU's --version, without a jail, in a jail without its filter, and in a complete one, in turn in the same loop.
 func BenchmarkStart(b *testing.B) {
 	qemu, err := Examine(someProgram(b), nil, nil)
 	if err != nil {

@@ -13,8 +13,7 @@ import (
 // nobody is the user and group to fall back to.
 const nobody = 65534
 
-// The range of users for root's machines. No convention assigns it to anybody: systemd's "Users, Groups, UIDs and
-// GIDs"
+// The range of users for root's machines. No convention assigns it to anybody: systemd's "Users, Groups, UIDs and GIDs"
 // leaves it out, and it is above the range of containers and below the ids that some programs treat as negative.
 const (
 	ownUsers     = 0x70000000
@@ -22,10 +21,8 @@ const (
 )
 
 // aUser returns a user and group for a machine that root starts, without files or other processes. It is a random one
-// from
-// root's subordinate range in /etc/subuid, or else from an unassigned range. It is nobody if such users are not
-// available,
-// as in a container with few.
+// from root's subordinate range in /etc/subuid, or else from an unassigned range. It is nobody if such users are not
+// available, as in a container with few.
 func aUser() int {
 	subuid, _ := os.ReadFile("/etc/subuid")
 	mapped, _ := os.ReadFile("/proc/self/uid_map")
@@ -78,9 +75,8 @@ func inMap(text []byte, id int) bool {
 	return false
 }
 
-// KVMGroup returns the group that gives a process that is not root access to a device like KVM's. It returns none if
-// the
-// device has no group of its own with access.
+// KVMGroup returns the group that gives a process that is not root access to a device like KVM's. It returns none if no
+// specific group has access to the device.
 func KVMGroup(device string) []uint32 {
 	st, err := os.Stat(device)
 	if err != nil {

@@ -1,6 +1,6 @@
 /*
- * A guest of its own, in ring 0 without a kernel: it does to the machine's devices what no
- * driver would, at random from a seed (the command line, decimal), until it is killed.
+ * A test guest in ring 0 without a kernel. It uses the machine's devices as no driver would,
+ * at random from a seed (the command line, decimal), until it is killed.
  * Multiboot 0.6.96, 32 bits, flat. hammer_test.go compiles and runs it.
  */
 typedef unsigned char u8;
@@ -53,7 +53,7 @@ static void say_number(u32 n)
 	say(text + i);
 }
 
-/* Ports that end the machine, which is no attack: the keyboard's reset, 0xcf9, ACPI's. */
+/* Ports that end the machine, which is not an attack: the keyboard's reset, 0xcf9, ACPI's. */
 static int ends(u32 p) { return p == 0x64 || p == 0x92 || (p >= 0xcf8 && p <= 0xcff) || (p >= 0x4ff && p < 0x508) || (p >= 0x600 && p < 0x610) || (p >= 0x3f8 && p < 0x400); }
 
 static void ports(void)
@@ -103,7 +103,7 @@ static u16 avail[600] __attribute__((aligned(4096)));
 static u8 used[8192] __attribute__((aligned(4096)));
 static u8 room[65536] __attribute__((aligned(4096)));
 
-/* An address that a driver would give, or one that none would: of a device, of nothing,
+/* A valid address, or an invalid one: of a device, of nothing,
  * just below the end of memory, far above it. */
 static u64 address(void)
 {

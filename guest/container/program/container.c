@@ -1,6 +1,6 @@
-// What waits for the start in a machine of a container's image. Init has put it into the
-// image's root, as the image's user; it is told a command and becomes that. A rehearsal ends
-// where the command would begin: what an image holds runs for nobody but the user.
+// Waits for the start in a machine of a container's image. Init has put it into the image's root,
+// as the image's user; the start names a command, and the program becomes it. A rehearsal ends
+// where the command would begin, because code of an image only runs for its user.
 #define _GNU_SOURCE
 #include "../../start/start.h"
 
@@ -12,10 +12,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { NOT_FOUND = 127 };  // a shell's exit code for it
+enum { NOT_FOUND = 127 };  // a shell's exit code for this
 
-// look finds a command as a shell does: with a slash it is a path, else in the folders
-// of PATH.
+// look finds a command as a shell does: with a slash it is a path, else it is searched in PATH.
 static const char *look(const char *name, char **env)
 {
 	static char found[PATH_MAX];
@@ -45,14 +44,14 @@ static const char *look(const char *name, char **env)
 static void become(struct start *s)
 {
 	start_trust(s);
-	start_word(CONTROL_STARTED);  // what is printed from here on is the run's
+	start_word(CONTROL_STARTED);  // from here on, output belongs to the run
 	close(start_ctl);
 	if (chdir(s->cwd) < 0) {
 		dprintf(STDERR_FILENO, "unitask: the working directory %s: %s\n", s->cwd, strerror(errno));
 		_exit(EXIT_NO_EXEC);
 	}
 	const char *path = look(s->argv[0], s->env);
-	for (char **other = s->flags; path == NULL && *other; other++)  // of interpreters the first one that is there
+	for (char **other = s->flags; path == NULL && *other; other++)  // the first interpreter that exists
 		if ((path = look(*other, s->env)) != NULL)
 			s->argv[0] = *other;
 	if (path == NULL || access(path, F_OK) < 0) {

@@ -1,6 +1,7 @@
-// The go command takes longer than compiler and linker together, most of it for what a single file without a module has
-// none of. What it would have these two do is in COMMANDS, written by itself where the toolchain was vendored
-// (image/gorun.go). The program is the same to the byte but for its build id.
+// The go command takes longer than compiler and linker together, mostly for work that a single file
+// without a module does not need. COMMANDS holds the compiler's and linker's commands. The go
+// command itself wrote them when the toolchain was vendored (image/gorun.go). The program is
+// identical except for its build id.
 #define _GNU_SOURCE
 #include "build.h"
 
@@ -17,16 +18,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#ifndef GO_WORK  // a test has another one
+#ifndef GO_WORK  // a test sets another one
 #define GO_WORK "/tmp/go-build"
 #endif
 #define DIRECT GO_ROOT "/direct"
-#define COMMANDS DIRECT "/commands"  // an argument a line: the compiler's, an empty line, the linker's
+#define COMMANDS DIRECT "/commands"  // one argument a line: the compiler's, an empty line, the linker's
 #define MAX_DIRECT (64 << 10)
 #define MAX_TEXT (16 << 20)  // of a source
-#define MAX_SAID (1 << 20)   // of what the compiler says
+#define MAX_SAID (1 << 20)   // of the compiler's output
 
-// read_file returns a file's text, or NULL where it can't be read, is larger than max, or holds a NUL.
+// read_file returns a file's text. It returns NULL if the file is unreadable, larger than max, or
+// contains a NUL.
 static char *read_file(const char *path, size_t max)
 {
 	struct stat st;
@@ -52,7 +54,7 @@ static int ends(const char *s, const char *with)
 	return n >= m && strcmp(s + n - m, with) == 0;
 }
 
-// skip passes spaces and comments.
+// skip skips spaces and comments.
 static const char *skip(const char *p)
 {
 	for (;;) {
@@ -66,7 +68,7 @@ static const char *skip(const char *p)
 	}
 }
 
-// is_main says that a source's package is main.
+// is_main tests whether a source's package is main.
 static int is_main(const char *text)
 {
 	const char *p = skip(text), *name;
@@ -75,7 +77,7 @@ static int is_main(const char *text)
 	return name[4] == 0 || strchr(" \t\r\n;/", name[4]) != NULL;
 }
 
-// in_module says that a folder or one above it has a module or a workspace.
+// in_module tests whether a folder or one above it has a module or a workspace.
 static int in_module(const char *dir)
 {
 	char path[MAX_PATH];
@@ -94,7 +96,7 @@ static int in_module(const char *dir)
 	}
 }
 
-// has_gcc says that a list of folders has a C compiler: then go uses cgo.
+// has_gcc tests whether a list of folders has a C compiler: then go uses cgo.
 static int has_gcc(const char *folders)
 {
 	char path[MAX_PATH];
@@ -107,18 +109,19 @@ static int has_gcc(const char *folders)
 	return 0;
 }
 
-// plain says that nothing but the file's text goes into its program, and nothing in it or the environment is the go
-// command's matter.
+// plain tests whether the program depends on the file's text only, and neither the text nor the
+// environment needs the go command.
 static int plain(struct start *s, const char *text)
 {
-	// What go looks at before the compiler: directives (which hold no space), other files, C, byte order marks.
+	// What go checks before it compiles: directives (without spaces), other files, C, byte order
+	// marks.
 	static const char *const directives[] = {"//go:embed", "//go:debug", "//go:build", "//go:binary-only-package", "+build", "\"C\"", "`C`", "\xef\xbb\xbf", "#cgo"};
 	static const char *const variables[] = {"GO", "CGO", "XDG_", "TMPDIR", "CC=", "CXX=", "AR=", "FC=", "PKG_CONFIG"};
 	const char *file = s->argv[0];
 	if (file[0] != '/' || !ends(file, ".go") || ends(file, "_test.go") || (s->argv[1] && ends(s->argv[1], ".go")))
 		return 0;
 	unsigned char first = (unsigned char)strrchr(file, '/')[1];
-	if (!(isalnum(first) || first >= 0x80))  // go passes over some, and refuses others
+	if (!(isalnum(first) || first >= 0x80))  // go skips some, and refuses others
 		return 0;
 	int home = 0;
 	for (size_t i = 0; i < sizeof directives / sizeof *directives; i++)
@@ -145,7 +148,7 @@ static int plain(struct start *s, const char *text)
 	return home && is_main(text);
 }
 
-// id is a build id of the form that Go's have: of the text and the file's name.
+// id makes a build id in Go's form from the text and the file's name.
 static void id(char to[static 84], const char *file, const char *text)
 {
 	uint64_t sum = 0xcbf29ce484222325;  // FNV-1a
@@ -158,7 +161,7 @@ static void id(char to[static 84], const char *file, const char *text)
 	snprintf(to, 84, "%s/%s/%s/%s", part, part, part, part);
 }
 
-// fill is an argument with values in the place of names.
+// fill returns an argument with values in place of names.
 static char *fill(const char *arg, const char *const names[], const char *const values[])
 {
 	char *to = NULL;
@@ -176,7 +179,8 @@ static char *fill(const char *arg, const char *const names[], const char *const 
 	return fclose(f) == 0 ? to : NULL;
 }
 
-// tool runs one of Go's tools, without the control channel: it reads what hostile code wrote. What it says goes to a file.
+// tool runs one of Go's tools, without the control channel: it reads the text of hostile code. Its
+// output goes to a file.
 static int tool(char **argv, char **env, const char *said)
 {
 	int status = -1;
@@ -197,8 +201,8 @@ static int tool(char **argv, char **env, const char *said)
 	return pid > 0 ? status : -1;
 }
 
-// of_types says that a message is one that the compiler has for code that it could parse, and that go run passes on as it is: of headers that are
-// not well formed go run speaks itself, in other words.
+// of_types tests whether the compiler's message is about code that it could parse; go run prints
+// such messages unchanged. go run reports malformed headers itself, in other words.
 static int of_types(const char *message)
 {
 	static const char *const begins[] = {
@@ -211,7 +215,7 @@ static int of_types(const char *message)
 		" redeclared in this block", " undefined (", " is not a type", " used as value", " does not implement ", " does not satisfy ", " is not used", " (type) is not an expression",
 		" already declared at ", " is not constant",
 	};
-	if (strncmp(message, "syntax error", strlen("syntax error")) == 0)  // may hold any of these: it quotes the code
+	if (strncmp(message, "syntax error", strlen("syntax error")) == 0)  // may contain any of these: it quotes the code
 		return 0;
 	for (size_t i = 0; i < sizeof begins / sizeof *begins; i++)
 		if (strncmp(message, begins[i], strlen(begins[i])) == 0)
@@ -222,7 +226,7 @@ static int of_types(const char *message)
 	return strstr(message, " imported ") && ends(message, " and not used");
 }
 
-// behind is what stands behind FILE:LINE:COLUMN: in a line, or NULL.
+// behind returns the text after FILE:LINE:COLUMN: in a line, or NULL.
 static const char *behind(const char *line, const char *file)
 {
 	size_t n = strlen(file);
@@ -237,15 +241,17 @@ static const char *behind(const char *line, const char *file)
 	return strncmp(line + n, ": ", 2) == 0 ? line + n + 2 : NULL;
 }
 
-// as_go is what the compiler said about the code as go run prints it, or NULL where that may be something else. go run shortens paths, and
-// takes what looks like a position in cgo's files for one.
+// as_go returns the compiler's output about the code in the form that go run prints, or NULL if
+// that form may differ. go run shortens paths, and interprets anything that looks like a position
+// in cgo's files.
 static char *as_go(struct start *s, char *said)
 {
 	static const char *const changed[] = {"/tmp/", ".cgo1.go:", ".cover.go:"};
 	const char *file = s->argv[0];
 	size_t dir = (size_t)(strrchr(file, '/') - file), top = 1 + strcspn(file + 1, "/"), cwd = strlen(s->cwd), cwd_top = 1 + strcspn(s->cwd + 1, "/"), n = 0;
 	char *told = NULL, *line;
-	// go run prints a path from the working folder where that is shorter: never where they have not even their first folder in common.
+	// go run prints a path relative to the working folder if that is shorter. It never is if the two
+	// paths differ in their first folder.
 	int inside = cwd == dir && strncmp(s->cwd, file, dir) == 0, away = cwd > 1 && (cwd_top != top || strncmp(s->cwd, file, top) != 0);
 	if (dir == 0 || (!inside && !away) || *said == 0 || !ends(said, "\n"))
 		return NULL;
@@ -274,7 +280,7 @@ static char *as_go(struct start *s, char *said)
 	return fclose(f) == 0 ? told : NULL;
 }
 
-// arguments takes the lines of a command, and is behind it then.
+// arguments reads the lines of a command, and advances past it.
 static char **arguments(char **commands, const char *const names[], const char *const values[])
 {
 	size_t n = 0;
@@ -294,7 +300,8 @@ static char **arguments(char **commands, const char *const names[], const char *
 	return argv;
 }
 
-// make compiles and links, and says whether there is a program now. What go run would print of the compiler's goes to told.
+// make compiles and links, and returns whether there is a program now. Compiler output that go run
+// would print goes to told.
 static int make(struct start *s, const char *text, char *commands, const char *work, const char *name, char **told)
 {
 	static char *environment[] = {"GOROOT=" GO_ROOT, "HOME=" HOME_DIR, "PATH=" GO_BIN ":" SEARCH_PATH, NULL};
@@ -314,7 +321,7 @@ static int make(struct start *s, const char *text, char *commands, const char *w
 	int status = tool(compile, environment, said);
 	if ((words = read_file(said, MAX_SAID)) != NULL && WIFEXITED(status) && status != 0)
 		*told = as_go(s, words);
-	if (status != 0 || words == NULL || *words)  // a warning, too, is go's to print
+	if (status != 0 || words == NULL || *words)  // go also prints warnings
 		return 0;
 	status = tool(link, environment, said);
 	words = read_file(said, MAX_SAID);
@@ -322,7 +329,7 @@ static int make(struct start *s, const char *text, char *commands, const char *w
 	return status == 0 && words && *words == 0;
 }
 
-// work_folder makes a folder with a name as go run's has.
+// work_folder makes a folder with a name like go run's.
 static int work_folder(char *to, size_t size)
 {
 	for (int tries = 0; tries < 100; tries++) {
@@ -367,7 +374,7 @@ void build_drop(const char *program)
 	char dir[MAX_PATH], path[MAX_PATH + 16];
 	snprintf(dir, sizeof dir, "%s", program);
 	unlink(dir);
-	for (int above = 0; above < 3; above++) {  // exe, b001, and their own folder
+	for (int above = 0; above < 3; above++) {  // exe, b001, and their parent
 		*strrchr(dir, '/') = 0;
 		static const char *const files[] = {"_pkg_.a", "said"};
 		for (int i = 0; i < 2 && above == 1; i++) {

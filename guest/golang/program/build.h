@@ -4,16 +4,17 @@
 
 #include "../../start/start.h"
 
-#ifndef GO_ROOT  // a test has another one
+#ifndef GO_ROOT  // a test sets another one
 #define GO_ROOT "/usr/local/go"
 #endif
 #define GO_BIN GO_ROOT "/bin"
 
-// build makes the program of a start, whose code is of one file, and returns the program's path. NULL where that is
-// work for the go command: it knows modules, embedded files, cgo and directives, and it words most errors. Messages of the compiler
-// about the code are the same here: they are printed, and the process ends.
+// build makes the program of a start with a single file, and returns the program's path. It returns
+// NULL if the go command must do the work, for modules, embedded files, cgo, directives and most
+// errors. Compiler messages about the code are the same here: build prints them and ends the
+// process.
 char *build(struct start *s);
-// build_drop removes what build has made, and its folders, if nothing else is in them.
+// build_drop removes the program, and its folders if they are empty.
 void build_drop(const char *program);
 
 #endif

@@ -1,11 +1,13 @@
-// What waits for the start in an image of Go. It is told which file to run and does what `go run FILE` does, or becomes that.
+// Waits for the start in an image of Go. The start names the file to run. The program then does
+// what `go run FILE` does, or becomes `go run`.
 //
-// The image has a build cache of the standard library, which can only be read. Before the
-// first start links to its files are put where Go looks for them and writes its own.
+// The image has a read-only build cache of the standard library. Before the first start, links to
+// its files are created in the folder where Go reads and writes its cache.
 //
-// A start may bring what its code was compiled to in a machine before: then it is run as `go run` runs what it
-// has compiled. Or it wants that handed out: then this program is started in the code's place (by `go run -exec`, where that
-// compiles), which tells the agent, waits until the host has it, and becomes it.
+// A start may bring the program that an earlier machine compiled: it is run as `go run` runs its
+// own. Or the start requests the compiled program: then this program is started in the code's place
+// (by `go run -exec`, if that compiles). It tells the agent, waits until the host has the compiled
+// program, and becomes it.
 #define _GNU_SOURCE
 #include "build.h"
 
@@ -30,9 +32,10 @@
 #define SHELL "/usr/bin/busybox"
 #define STD_CACHE GO_ROOT "/cache"
 #define CACHE HOME_DIR "/.cache/go-build"
-#define CHECK UNITASK_DIR "/check.go" // what is run in the place of the code to check it
+#define CHECK UNITASK_DIR "/check.go" // run instead of the code, to check it
 
-// PLACE is a file in which a clone may find its program (PLACE_MARK). No code sees it: it is that program then, or removed before.
+// PLACE is a file in which a clone may find its program (PLACE_MARK). No code sees it: it becomes
+// the program, or is removed first.
 #define PLACE "/tmp/.unitask-place"
 
 static int placed;  // there is one
@@ -46,7 +49,7 @@ static void make_place(void)
 	placed = 1;
 	if (ftruncate(fd, PLACE_SIZE) == 0)
 		pages = mmap(NULL, PLACE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	close(fd);  // what is open for writing can't be executed
+	close(fd);  // a file that is open for writing can't be executed
 	if (pages == MAP_FAILED)
 		return;
 	for (uint32_t n = 0; n < PLACE_SIZE / 4096; n++) {
@@ -66,7 +69,7 @@ static void drop_place(void)
 	placed = 0;
 }
 
-// take_place gives the place, as long as it is said to be, its name and its folders.
+// take_place gives the file, cut to a length, its name, and makes its folders.
 static void take_place(char *name, const char *length)
 {
 	char *b001 = strstr(name, "/b001/"), *exe = b001 ? strstr(b001, "/exe/") : NULL;
@@ -104,7 +107,7 @@ static void link_cache(void)
 {
 	static const char *const dirs[] = {HOME_DIR "/.cache", CACHE, HOME_DIR "/.config", HOME_DIR "/.config/go", HOME_DIR "/.config/go/telemetry", NULL};
 	make_folders(dirs);
-	// Counters, and a process that would send them.
+	// Disable Go's counters, and the process that would send them.
 	put(HOME_DIR "/.config/go/telemetry/mode", "off\n");
 	for (int i = 0; i < 256; i++) {
 		char from[128], to[128];
@@ -129,8 +132,8 @@ static void link_cache(void)
 	}
 }
 
-// hand_out has the agent hand out a program, and becomes it: argv is its path and its arguments. What is too large
-// is nothing.
+// hand_out makes the agent hand out a program, and becomes it: argv is its path and its arguments.
+// A program that is too large is handed out as an empty one.
 static void hand_out(char **argv, char **env)
 {
 	uint8_t head[1 + sizeof(uint32_t)] = {CONTROL_PROGRAM};
@@ -160,7 +163,7 @@ static void hand_out(char **argv, char **env)
 	start_exec(argv[0], argv, env);
 }
 
-// environment is the code's as go run has it: Go's own programs are found first.
+// environment returns the code's environment as in go run: Go's own programs are found first.
 static char **environment(char **env)
 {
 	static const char variable[] = "PATH=" GO_BIN;
@@ -178,7 +181,7 @@ static char **environment(char **env)
 	return start_join("", env, last) + 1;
 }
 
-// ended_by says how a program ended, as Go does.
+// ended_by prints how a program ended, as Go does.
 static void ended_by(int status)
 {
 	static const char *const names[] = {
@@ -197,8 +200,9 @@ static void ended_by(int status)
 		dprintf(STDERR_FILENO, "signal: signal %d\n", n);
 }
 
-// survived says whether go run lives on with a signal: SIGINT and SIGQUIT are for the code, and what Go's runtime knows no
-// default for is nothing to a program that has not asked for it (sigtable of its sigtab_linux_generic.go).
+// survived tells whether go run survives a signal. SIGINT and SIGQUIT are for the code. A program
+// that has not asked for a signal ignores it if Go's runtime has no default for it (sigtable in
+// sigtab_linux_generic.go).
 static int survived(int n)
 {
 	static const int deadly[] = {SIGHUP, SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGTERM, SIGSTKFLT, SIGSYS, SIGCHLD, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT};
@@ -208,13 +212,13 @@ static int survived(int n)
 	return 1;
 }
 
-// run_compiled does what go run does when it has compiled.
+// run_compiled does what go run does after compiling.
 static void run_compiled(struct start *s, char *program, int hand)
 {
 	int status = 0;
 	s->argv[0] = program;
 	s->env = environment(s->env);
-	pid_t pid = hand ? fork() : vfork();  // nothing of this process need be copied
+	pid_t pid = hand ? fork() : vfork();  // nothing of this process needs to be copied
 	if (pid == 0 && hand)
 		hand_out(s->argv, s->env);
 	if (pid == 0)
@@ -235,13 +239,13 @@ static void run_compiled(struct start *s, char *program, int hand)
 	_exit(status != 0);
 }
 
-static int by_go;  // that is rehearsed: what the go command reads is to be in memory, too
+static int by_go;  // whether the go command is rehearsed: the files that it reads should be in memory, too
 
 static void become(struct start *s)
 {
 	char *run[] = {"run", NULL}, *keep[] = {"run", "-exec=" SELF " " HAND_OUT, NULL}, *none[] = {NULL}, now[32];
 	int hand = s->compiled && strcmp(s->compiled, HAND_OUT) == 0;
-	if (s->rehearsal) {  // its file is a link without .go, and its environment has no HOME of its own
+	if (s->rehearsal) {  // its file is a link without .go, and its environment has no HOME
 		s->argv[0] = realpath(s->argv[0], NULL);
 		s->env = environ;
 	}
@@ -263,19 +267,19 @@ static void become(struct start *s)
 		close(start_ctl);
 	if (program)
 		run_compiled(s, program, hand);
-	// When Go has last looked for what is old in its cache: the files of the image are.
+	// Mark Go's cache as just trimmed: the image's files are old.
 	snprintf(now, sizeof now, "%lld", (long long)time(NULL));
 	put(CACHE "/trim.txt", now);
 	start_exec(check ? SHELL : GO, argv, s->env);
 }
 
-// rehearse compiles and runs its program: the first and the last one before a snapshot, which take
-// long, and each one of a clone.
+// rehearse compiles and runs its program, which takes long: in the first and the last rehearsal
+// before a snapshot, and in each one of a clone.
 static void rehearse(struct start *s)
 {
 	static int first = 1, cloned;
 	int last = strcmp(s->rehearsal, "last") == 0;
-	drop_place();  // a clone that rehearses has begun already
+	drop_place();  // a clone that rehearses has started already
 	if (!first && !last && !cloned)
 		return;
 	by_go = first;

@@ -1,40 +1,41 @@
 // A Node addon for what JavaScript cannot do in the guest.
 //
-//   attach()      returns the descriptor of the control channel to the agent. On
-//                 linux PID 1 has made it, and it is 3. On Nanos, which has one
-//                 process, nanos_attach starts the agent in a thread.
+//   attach()      returns the descriptor of the control channel to the agent. On linux PID 1
+//                 has created it as descriptor 3. On Nanos, which has one process,
+//                 nanos_attach starts the agent in a thread.
 //   nanos         whether this is Nanos.
-//   seed(buffer)  mixes the bytes into OpenSSL's generator, which after a clone
-//                 holds the same state as every other clone of its template.
-//                 Node exports RAND_add (openssl/rand.h). It also seeds V8's
-//                 Math.random, which no context has used yet.
-//   renew(buffer) is seed in a process that is no run's program; contexts have used Math.random.
-//   protect(text) holds the program to permissions on paths (Nanos, with unveil): text
-//                 has them in turns, each with a NUL behind it.
-//   tidy(all)     empties V8's nursery, so that the user's code starts with all of it;
-//                 all collects the old garbage too, so that no collection is under way.
+//   seed(buffer)  mixes the bytes into OpenSSL's generator, whose state is otherwise the same
+//                 in all clones of a template. Node exports RAND_add (openssl/rand.h). It
+//                 also seeds V8's Math.random, which no context has used yet.
+//   renew(buffer) is like seed, but for a session's driver: contexts have used Math.random.
+//   protect(text) restricts the program's permissions on paths (Nanos, with unveil): text has
+//                 both in turns, each with a NUL after it.
+//   tidy(all)     empties V8's nursery, so that all of it is free for the user's code; all
+//                 also collects the old garbage, so that no collection is under way.
 //   workerLimits()
-//                 has V8's flag for the heap's size end: it has made this thread's.
+//                 resets V8's flag for the heap's size, once this thread's heap exists.
 //   binding(name) returns Node's internal binding of that name.
 //   timeOrigin(origin, node, v8)
-//                 sets when the process, Node and V8 began, by process.hrtime in nanoseconds, and
-//                 returns the first by the clock, in microseconds.
+//                 sets when the process, Node and V8 began, by process.hrtime in
+//                 nanoseconds. It returns the first one by the wall clock, in microseconds.
 //   rehearsing(yes)
-//                 keeps what is compiled from now on from being optimized early.
+//                 keeps code that is compiled from now on from being optimized early.
 //   reallyExit(code)
 //                 ends the program at once (quickExit in preload.js).
 //   exitCode(code)
-//                 is told the code that it will end with by itself.
+//                 notes the code that the program will end with by itself.
 //   end(rehearsed)
-//                 ends the program with 0, at once; or does all but that.
+//                 ends the program with 0, at once; rehearsed does everything but the end.
 //   threadless(yes)
-//                 has this thread start no other from now on: it is told that it can't.
-//   turn()        is a turn of the event loop, in a rehearsal; it returns whether it had something to do.
-//   rehearseEnd() does what Node does then: the listeners for beforeExit and exit.
+//                 makes this thread's attempts to start threads fail from now on.
+//   turn()        runs one turn of the event loop, in a rehearsal; it returns whether there
+//                 was work.
+//   rehearseEnd() does what Node does at the end: it calls the listeners for beforeExit and
+//                 exit.
 //   session, stepping, terminate: session.c.
 //
-// It is also the program's LD_PRELOAD: here stand exit, which ends the program at once,
-// and pthread_create; ../../nanos/libc.c has the other functions of libc.
+// It is also the program's LD_PRELOAD: it replaces exit, which ends the program at once, and
+// pthread_create; ../../nanos/libc.c replaces other functions of libc.
 #define _GNU_SOURCE
 #define NAPI_VERSION 8
 #include "addon.h"
@@ -54,14 +55,14 @@
 #include <unistd.h>
 
 extern void RAND_add(const void *buf, int num, double entropy);
-// v8::V8::SetFlagsFromString(char const *), which node:v8's function of that
-// name calls; loading that module costs 40 ms under TCG.
+// v8::V8::SetFlagsFromString(char const *), which is behind node:v8's function of that name;
+// loading that module costs 40 ms under TCG.
 extern void v8_set_flags(const char *flags) __asm__("_ZN2v82V818SetFlagsFromStringEPKc");
 
-// v8::Isolate::RequestGarbageCollectionForTesting(type), which demands --expose-gc.
+// v8::Isolate::RequestGarbageCollectionForTesting(type), which requires --expose-gc.
 extern void v8_collect(void *isolate, int type) __asm__("_ZN2v87Isolate34RequestGarbageCollectionForTestingENS0_21GarbageCollectionTypeE");
 
-// What Node does at a program's end, as its SpinEventLoop has it.
+// Functions that Node calls at a program's end, in its SpinEventLoop.
 extern void *v8_context(void *isolate) __asm__("_ZN2v87Isolate17GetCurrentContextEv");
 extern void *node_environment(void *context) __asm__("_ZN4node21GetCurrentEnvironmentEN2v85LocalINS0_7ContextEEE");
 extern void *node_platform(void *environment) __asm__("_ZN4node23GetMultiIsolatePlatformEPNS_11EnvironmentE");
@@ -69,8 +70,8 @@ extern void node_drain_tasks(void *platform, void *isolate) __asm__("_ZN4node12N
 extern uint64_t node_before_exit(void *environment) __asm__("_ZN4node21EmitProcessBeforeExitEPNS_11EnvironmentE");
 extern uint64_t node_exit(void *environment) __asm__("_ZN4node15EmitProcessExitEPNS_11EnvironmentE");
 
-// v8::Function::New(context, callback, data, length, constructor behaviour, side effects), and
-// what internalBinding is made of.
+// v8::Function::New(context, callback, data, length, constructor behaviour, side effects), and the
+// functions behind internalBinding.
 extern napi_value v8_function(void *context, void (*call)(const void *), void *data, int length, int constructor, int effects) __asm__(
 	"_ZN2v88Function3NewENS_5LocalINS_7ContextEEEPFvRKNS_20FunctionCallbackInfoINS_5ValueEEEENS1_IS5_EEiNS_19ConstructorBehaviorENS_14SideEffectTypeE");
 extern void node_internal_binding(const void *info) __asm__("_ZN4node7binding18GetInternalBindingERKN2v820FunctionCallbackInfoINS1_5ValueEEE");
@@ -79,9 +80,9 @@ extern int uv_loop_alive(const void *loop);
 
 enum { LINUX_CTL_FD = 3, FULL_COLLECTION = 0, MINOR_COLLECTION = 1, UV_RUN_ONCE = 1 };
 
-// Before Node's main: V8's limit for old objects, from the machine's memory, as
-// ../node.go (HeapArg) reckons it on linux. The root tuple can't hold it: the
-// image serves machines of every size.
+// Before Node's main: set V8's limit for old objects from the machine's memory, with the formula of
+// ../node.go (HeapArg) for linux. The root tuple can't hold it: the image serves machines of every
+// size.
 __attribute__((constructor)) static void limit_heap(void)
 {
 	char line[128], option[64];
@@ -99,12 +100,12 @@ __attribute__((constructor)) static void limit_heap(void)
 	}
 }
 
-// Linux: Node tells PID 1 its exit code, rather than that PID 1 waits until the kernel
-// has taken the process apart, and sleeps until the machine is gone.
+// Linux: Node tells PID 1 its exit code and then sleeps until the machine is gone. So PID 1 need
+// not wait until the kernel has cleaned up the process.
 static int ctl_kept = -1;
-static pid_t armed;  // the process to end so; not one that it has forked
+static pid_t armed;  // the process that ends this way; not a process that it has forked
 
-// end_now ends the program at once, or returns if it can't, or if that is rehearsed.
+// end_now ends the program at once. It returns if that is impossible, or in a rehearsal.
 static void end_now(int code, bool rehearsed)
 {
 	uint8_t word[2] = {rehearsed ? CONTROL_WOULD_EXIT : CONTROL_EXIT, (uint8_t)code};
@@ -118,7 +119,7 @@ static void end_now(int code, bool rehearsed)
 			pause();
 }
 
-// exit: Node calls it when an exception was not caught, and has printed it.
+// exit: Node calls it after it has printed an uncaught exception.
 __attribute__((noreturn)) void exit(int code)
 {
 	end_now(code, false);
@@ -128,8 +129,8 @@ __attribute__((noreturn)) void exit(int code)
 	_exit(code);
 }
 
-// pthread_create: node:tls starts a thread that reads the certificates as soon as it is loaded,
-// which in a rehearsal is too early: the run may bring some. Where it can't, it reads
+// pthread_create: as soon as node:tls is loaded, it starts a thread that reads the certificates. In
+// a rehearsal that is too early: the run may bring some. If it can't start the thread, it reads
 // them when it needs them.
 static __thread bool threadless;
 
@@ -151,7 +152,7 @@ static napi_value attach(napi_env env, napi_callback_info info)
 		napi_throw_error(env, NULL, strerror(errno));
 	if (is_nanos())
 		nanos_take_signals();
-	else // high, out of the way of the descriptors that the code gets
+	else // high, away from the descriptors that the code gets
 		ctl_kept = fcntl(ctl, F_DUPFD_CLOEXEC, 512);
 	napi_create_int32(env, ctl, &fd);
 	return fd;
@@ -196,7 +197,7 @@ static napi_value tidy(napi_env env, napi_callback_info info)
 {
 	bool all = bool_argument(env, info);
 	v8_set_flags("--expose-gc");
-	for (int i = 0; i < 2; i++)  // what survives two is old
+	for (int i = 0; i < 2; i++)  // objects that survive two collections are old
 		v8_collect(v8_isolate(), MINOR_COLLECTION);
 	if (all)
 		v8_collect(v8_isolate(), FULL_COLLECTION);
@@ -212,7 +213,7 @@ static napi_value worker_limits(napi_env env, napi_callback_info info)
 	return NULL;
 }
 
-// What Node's own modules have from C++: internalBinding.
+// Node's own modules reach C++ through internalBinding.
 static napi_value binding(napi_env env, napi_callback_info info)
 {
 	size_t argc = 1;
@@ -230,9 +231,9 @@ static double microseconds(clockid_t clock)
 	return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
 }
 
-// Node's variables of its beginnings, in nanoseconds of the monotonic clock: performance.now() is reckoned from
-// the first, process.uptime() from the second, and new Environments have all of them, with the origin by
-// the clock. This library is also in processes that are not Node.
+// Node's variables for its start times, in nanoseconds of the monotonic clock. performance.now()
+// counts from the first, process.uptime() from the second. New Environments have all of them, and
+// the origin by the wall clock. This library is also in processes that are not Node.
 static napi_value time_origin(napi_env env, napi_callback_info info)
 {
 	static const char *const names[] = {"_ZN4node11performance25performance_process_startE", "_ZN4node11per_process15node_start_timeE", "_ZN4node11performance20performance_v8_startE"};
@@ -258,7 +259,7 @@ static napi_value time_origin(napi_env env, napi_callback_info info)
 static napi_value rehearsing(napi_env env, napi_callback_info info)
 {
 	bool on = bool_argument(env, info);
-	v8_set_flags(on ? "--invocation-count-for-maglev=8000" : "--invocation-count-for-maglev=400");  // 400 is V8's own
+	v8_set_flags(on ? "--invocation-count-for-maglev=8000" : "--invocation-count-for-maglev=400");  // 400 is V8's default
 	return NULL;
 }
 
@@ -278,9 +279,9 @@ static napi_value really_exit(napi_env env, napi_callback_info info)
 	exit(code);
 }
 
-static int exit_code = -1;  // of the end that is coming
+static int exit_code = -1;  // of the coming exit
 
-// exitCode(code) notes what the program will end with when Node takes itself apart.
+// exitCode(code) notes the exit code for Node's cleanup.
 static napi_value note_exit_code(napi_env env, napi_callback_info info)
 {
 	size_t argc = 1;
@@ -325,8 +326,7 @@ static napi_value rehearse_end(napi_env env, napi_callback_info info)
 	return NULL;
 }
 
-// on_cleanup: the loop has run dry, every listener has run, and Node begins to take
-// itself apart.
+// on_cleanup: the event loop is empty, every listener has run, and Node begins its cleanup.
 static void on_cleanup(void *arg)
 {
 	(void)arg;
@@ -373,10 +373,11 @@ static napi_value set_up(napi_env env, napi_value exports)
 	return exports;
 }
 
-// The library registers itself with Node before main, as one of the modules that are linked into it:
-// process._linkedBinding('unitask') returns it. Where a driver loads it later, process.dlopen takes it. It exports nothing for
-// that: the library is preloaded, and a module that calls its own function of the same name would call ours. Node's macros
-// (NODE_MODULE_INIT, NAPI_MODULE_INIT) give all modules functions of the same names. The processes that are not Node have no
+// The library registers itself with Node before main, like a module that is linked into Node:
+// process._linkedBinding('unitask') returns it. A driver that loads it later uses process.dlopen.
+// It exports nothing for that: the library is preloaded, and a module that calls its own function
+// of the same name would call ours. Node's macros (NODE_MODULE_INIT, NAPI_MODULE_INIT) give the
+// functions of all modules the same names. Processes that are not Node have no
 // napi_module_register.
 #pragma weak napi_module_register
 

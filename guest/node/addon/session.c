@@ -1,10 +1,10 @@
-// What a session's driver (../../session/driver.js) has of the addon where it runs in the one process of
-// Nanos.
+// The part of the addon for a session's driver (../../supervisor/driver.js), which on Nanos runs in
+// the machine's one process.
 //
-//   session(stop)   says that the driver is there. It returns the descriptors where code comes and where
-//                   answers go. stop is called, between other events, when the step is to end.
-//   stepping(yes)   says whether a step is under way.
-//   terminate()     has all JavaScript that runs end, uncaught, as far as what called it from outside.
+//   session(stop)   reports that the driver is up. It returns the descriptors for code and for
+//                   answers. stop is called, between other events, to end a step.
+//   stepping(yes)   tells whether a step is running.
+//   terminate()     ends all running JavaScript, uncaught, up to its caller outside JavaScript.
 #define NAPI_VERSION 8
 #include "addon.h"
 
@@ -20,14 +20,15 @@
 extern void v8_terminate(void *isolate) __asm__("_ZN2v87Isolate18TerminateExecutionEv");
 extern void v8_interrupt(void *isolate, void (*call)(void *isolate, void *data), void *data) __asm__("_ZN2v87Isolate16RequestInterruptEPFvPS0_PvES2_");
 
-enum { FORCE_MS = 1500 };  // that a step which is forced to end may take; ../../session waits a little longer
+enum { FORCE_MS = 1500 };  // maximum time of a forced end of a step; ../../supervisor waits a little longer
 
 static void *isolate;
 static napi_threadsafe_function stop;
 static atomic_bool stepping;
 static atomic_uint answered;  // steps
 
-// on_stop runs in the main thread. What is to force the step to end would only end what ends it.
+// on_stop runs in the main thread. The step is over for end_step: to force its end now would only
+// end the driver's stop function.
 static void on_stop(napi_env env, napi_value call, void *context, void *data)
 {
 	(void)context;
@@ -38,7 +39,7 @@ static void on_stop(napi_env env, napi_value call, void *context, void *data)
 		napi_call_function(env, self, call, 0, NULL, NULL);
 }
 
-// end_step runs in the main thread, amid JavaScript.
+// end_step runs in the main thread, in the middle of JavaScript.
 static void end_step(void *in, void *data)
 {
 	(void)data;
@@ -46,7 +47,7 @@ static void end_step(void *in, void *data)
 		v8_terminate(in);
 }
 
-// insist ends the machine if a step has not ended by force.
+// insist ends the machine if a step has not ended although it was forced to.
 static void *insist(void *arg)
 {
 	unsigned before = (unsigned)(uintptr_t)arg;

@@ -1,15 +1,14 @@
-// What runs in Python before the user's code. It is Debian's own /usr/bin/python3, with
-// this library preloaded: it stands before __libc_start_main, so that main is here. That
-// initializes the interpreter, as Python's own main does for `python3 FILE`, tells the
-// agent (agent.c) that it is up, waits for the start, puts the user's file, arguments,
-// environment and directory into the configuration that Python has read already, and has
-// Python go on (Py_RunMain). From there all is Python's own.
+// Runs in Python before the user's code. Python is Debian's /usr/bin/python3 with this library
+// preloaded: it replaces __libc_start_main, and so main. The new main initializes the interpreter,
+// as Python's main does for `python3 FILE`. It tells the agent (agent.c) that it is up, and waits
+// for the start. It puts the user's file, arguments, environment and folder into the configuration
+// that Python has already read. Then it calls Python's own Py_RunMain.
 //
-// A process that is started for one run (ENV_FRESH) needs none of that: it takes its
-// start and becomes a plain `python3 FILE`.
+// A process that is started for one run (ENV_FRESH) only takes its start and becomes a plain
+// `python3 FILE`.
 //
-// On Nanos the agent is a thread of this process, which ends as nanos.h has it and can't become
-// another one.
+// On Nanos the agent is a thread of this process. The process ends by nanos_end, and can't become
+// another program.
 #define _GNU_SOURCE
 #include "../../nanos/nanos.h"
 #include "../../start/start.h"
@@ -21,14 +20,14 @@
 
 #define PROGRAM "/usr/bin/python3"
 
-// The library for linux has none of Nanos's functions.
+// The library for linux does not include Nanos's functions.
 #pragma weak nanos_attach
 #pragma weak nanos_lacks
 #pragma weak nanos_on_stack
 #pragma weak nanos_take_free_signals
 #pragma weak nanos_unveil
 
-extern const PyConfig *_Py_GetConfig(void);  // of Python's own headers for others only until 3.12
+extern const PyConfig *_Py_GetConfig(void);  // Python's headers declare it for other programs only until 3.12
 
 void check(bool ok, const char *what)
 {
@@ -47,8 +46,8 @@ static PyObject *text(const char *s)
 	return o;
 }
 
-// set_environment does what os.environ.clear() and update() do, without Python's code for
-// it: os.environ has a dictionary of bytes inside.
+// set_environment does what os.environ.clear() and update() do, without Python's code for it:
+// os.environ is based on a dictionary of bytes.
 static void set_environment(char **env)
 {
 	bool locale = false, zone = false;
@@ -59,8 +58,7 @@ static void set_environment(char **env)
 	PyDict_Clear(inner);
 	clearenv();
 	for (char **variable = env; *variable || !locale; variable++) {
-		// Python has set this one at its start (PEP 538) where the environment says
-		// nothing else of it.
+		// Python has set this variable at its start (PEP 538) unless the environment has a locale.
 		char *name = *variable ? *variable : (char[]){"LC_CTYPE=C.UTF-8"}, *value = strchr(name, '=') + 1;
 		locale |= strncmp(name, "LC_ALL=", 7) == 0 || strncmp(name, "LC_CTYPE=", 9) == 0 || strncmp(name, "LANG=", 5) == 0;
 		zone |= strncmp(name, "TZ=", 3) == 0;
@@ -83,7 +81,7 @@ static void set_environment(char **env)
 	Py_DECREF(time);
 }
 
-// set_list sets a list of the configuration, and the one of sys that was made of it.
+// set_list sets a list of the configuration, and the corresponding list of sys.
 static void set_list(PyConfig *config, PyWideStringList *list, const char *name, char **strings)
 {
 	size_t n = 0;
@@ -106,13 +104,13 @@ static void set_list(PyConfig *config, PyWideStringList *list, const char *name,
 	free(wide);
 }
 
-// begin gives the interpreter what it was started with. It returns whether that can't do: the
-// program would import other modules than the warm program has.
+// begin gives the interpreter its arguments, environment and folder. It returns true if this
+// interpreter can't run the program, because the program would import other modules than the warm
+// program has.
 static bool begin(struct start *s)
 {
-	// The generators of Python and of its modules are seeded by the kernel when they are
-	// first used, which is from here on: nothing before imports one, but for the warm program,
-	// whose renew seeds them again.
+	// The kernel seeds the generators of Python and its modules when they are first used, which is
+	// from here on. Only the warm program imports one earlier, and its renew reseeds it.
 	start_trust(s);
 	check(chdir(s->cwd) == 0, s->cwd);
 	set_environment(s->env);
@@ -125,11 +123,11 @@ static bool begin(struct start *s)
 	return warm_begin(s->argv[0]);
 }
 
-// no_archive notes what Python would find out about a file that is no ZIP archive, which
-// takes much of its own code: nothing imports from it.
+// no_archive records that a file is not a ZIP archive, which takes Python much of its own code to
+// find out. Nothing imports from the file.
 static void no_archive(const char *path)
 {
-	enum { MOST = 22 + 65535 };  // bytes that a ZIP archive's end takes with its comment
+	enum { MOST = 22 + 65535 };  // maximum bytes of a ZIP archive's end record with its comment
 	static char end[MOST];
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	off_t size = fd < 0 ? -1 : lseek(fd, 0, SEEK_END);
@@ -145,7 +143,7 @@ static void no_archive(const char *path)
 
 // Rehearsals ----------------------------------------------------------------
 
-// names is the names in a dictionary.
+// names returns the names in a dictionary.
 static PyObject *names(PyObject *dict)
 {
 	PyObject *keys = PyFrozenSet_New(dict);
@@ -153,7 +151,8 @@ static PyObject *names(PyObject *dict)
 	return keys;
 }
 
-// forget_but removes what has come to a dictionary since, and drops the names.
+// forget_but removes the names that were added to a dictionary since, and releases the list of the
+// earlier names.
 static void forget_but(PyObject *dict, PyObject *was)
 {
 	PyObject *keys = PyDict_Keys(dict);
@@ -174,7 +173,7 @@ static void flush(const char *name)
 	Py_DECREF(none);
 }
 
-// in_child runs the throw-away program to its end, and Python's.
+// in_child runs the throw-away program and Python to their ends.
 static void in_child(struct start *s)
 {
 	PyOS_AfterFork_Child();
@@ -183,10 +182,10 @@ static void in_child(struct start *s)
 	exit(Py_RunMain());
 }
 
-// rehearse goes the whole way of a run with a throw-away program, so that what a run takes
-// is in memory, and translated by the emulator, when the user's comes. It leaves nothing
-// behind that the user's could see. The first time, in a template and in a clone, a child does
-// so before, whose Python ends as well.
+// rehearse does all steps of a run with a throw-away program, so that their code is in memory, and
+// translated by the emulator, before the user's program comes. It leaves nothing behind that the
+// user's program could see. The first time, in a template and in a clone, a child process first
+// runs everything to the end of Python.
 static void rehearse(struct start *s)
 {
 	static bool to_the_end = true;
@@ -229,13 +228,14 @@ static void rehearse(struct start *s)
 static int kept = -1;  // the control channel
 static pid_t self;
 
-// at_exit is the last that a program does. What the kernel does at a process's end takes
-// longer than saying so to PID 1; but not what the code has forked ends so.
+// at_exit is the last function that a program calls. Telling PID 1 is faster than waiting for the
+// kernel's work at a process's end. Child processes of the code do not end this way.
 static void at_exit(int code, void *arg)
 {
 	uint8_t word[2] = {CONTROL_EXIT, (uint8_t)code};
 	(void)arg;
-	if (getpid() != self || ftrylockfile(stdin) != 0)  // a thread that reads a terminal has it, and would hold fflush up
+	// a thread that reads a terminal holds the lock, and fflush would wait for it
+	if (getpid() != self || ftrylockfile(stdin) != 0)
 		return;
 	fflush(NULL);
 	if (write(kept, word, sizeof word) == sizeof word)
@@ -243,7 +243,7 @@ static void at_exit(int code, void *arg)
 			pause();
 }
 
-// become is a plain `python3 FILE`, in the start's folder and with its environment.
+// become runs a plain `python3 FILE`, in the start's folder and with its environment.
 static int become(struct start *s)
 {
 	if (nanos_attach) {
@@ -258,8 +258,8 @@ static int become(struct start *s)
 	return EXIT_UNKNOWN;
 }
 
-// protect says what the code may do where, on Nanos, whose file system has no modes. What was
-// given stays as it is.
+// protect restricts where the code may write, on Nanos, whose file system has no modes. The host's
+// files stay unchanged.
 static void protect(const struct start *s)
 {
 	static char writable[] = WRITABLE;
@@ -285,9 +285,9 @@ static int run(int argc, char **argv, char **env)
 	if (nanos_attach)
 		start_ctl = nanos_attach();
 	else
-		on_exit(at_exit, NULL);  // before what others have done at an exit, so that it comes behind it
+		on_exit(at_exit, NULL);  // registered before all others, so that it is called last
 	unsetenv("LD_PRELOAD");
-	prctl(PR_SET_NAME, "python3");  // as whoever types that has it
+	prctl(PR_SET_NAME, "python3");  // the name that it has when a user starts it
 	PyConfig_InitPythonConfig(&config);
 	PyStatus status = PyConfig_SetBytesArgv(&config, argc, argv);
 	if (!PyStatus_Exception(status))
@@ -296,7 +296,7 @@ static int run(int argc, char **argv, char **env)
 	if (PyStatus_Exception(status))
 		Py_ExitStatusException(status);
 	if (nanos_attach)
-		nanos_take_free_signals();  // those that Python has not
+		nanos_take_free_signals();  // those that Python does not handle
 	start_take(&s, rehearse);
 	if (begin(&s))
 		return become(&s);
@@ -305,7 +305,7 @@ static int run(int argc, char **argv, char **env)
 		protect(&s);
 	start_free(&s);
 	if (!nanos_attach)
-		kept = fcntl(start_ctl, F_DUPFD_CLOEXEC, 512);  // out of the way of those that the code gets
+		kept = fcntl(start_ctl, F_DUPFD_CLOEXEC, 512);  // away from the descriptors that the code gets
 	self = getpid();
 	start_word(CONTROL_STARTED);
 	close(start_ctl);

@@ -1,5 +1,5 @@
-// What an image has imported ahead (../warm.py): each run has it begin as in a new process, and
-// at a program's end it is not taken apart.
+// Resets the modules that an image has imported in advance (../warm.py), so that each run begins as
+// in a new process. At a program's end they are not freed.
 #define _GNU_SOURCE
 #include "../../contract/contract.h"
 #include "warm.h"
@@ -14,10 +14,11 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
-static PyObject *globals;  // of the warm program, or NULL
-static PyObject *mark;     // a list that the collector got to know as the program began
-static PyObject *get_objects, *get_debug, *callbacks, *unfreeze;  // of the module gc
-// Of the module io: streams of files, those in memory, and those above another one, with the attribute that has that.
+static PyObject *globals;  // the warm program's, or NULL
+static PyObject *mark;  // a list that the collector tracks from the program's start on
+static PyObject *get_objects, *get_debug, *callbacks, *unfreeze;  // from the module gc
+// Stream types of the module io: of files, in memory, and on top of another stream, with the
+// attribute that holds the other one.
 static struct stream { const char *name; bool of_file; const char *below; PyTypeObject *type; } kinds[] = {{.name = "FileIO", .of_file = true}, {.name = "BytesIO"}, {.name = "StringIO"},
 	{.name = "BufferedReader", .below = "raw"}, {.name = "BufferedWriter", .below = "raw"}, {.name = "BufferedRandom", .below = "raw"}, {.name = "TextIOWrapper", .below = "buffer"}};
 // Functions that remove a weak reference from its collection, by their modules.
@@ -26,12 +27,12 @@ static struct { const char *module, *name; PyObject *globals; } removers[] = {{"
 
 static PyObject *get(const char *name)
 {
-	PyObject *o = PyDict_GetItemString(globals, name);  // borrowed of what is never freed
+	PyObject *o = PyDict_GetItemString(globals, name);  // borrowed from an object that is never freed
 	check(o != NULL, name);
 	return o;
 }
 
-// asks calls a function of the warm program, and says whether what it returns is true.
+// asks calls a function of the warm program, and returns whether its result is true.
 static bool asks(const char *function, const char *program)
 {
 	PyObject *answer = program ? PyObject_CallFunction(get(function), "O&", PyUnicode_DecodeFSDefault, program) : PyObject_CallNoArgs(get(function));
@@ -43,8 +44,8 @@ static bool asks(const char *function, const char *program)
 
 // Begin ---------------------------------------------------------------------
 
-// meets says whether a folder has something whose name, up to its first dot, is one of a module that is imported,
-// but for what was there before.
+// meets tests whether a folder has a new entry whose name, up to its first dot, is that of an
+// imported module. there lists the earlier entries.
 static bool meets(const char *folder, PyObject *there)
 {
 	PyObject *imported = get("imported");
@@ -70,8 +71,8 @@ static bool meets(const char *folder, PyObject *there)
 	return yes;
 }
 
-// reseed fills the state of numpy's own generator, a Mersenne Twister's (mt19937_state of numpy's
-// mt19937.h: uint32_t key[624]; int pos), as a new process has it.
+// reseed seeds numpy's default generator, a Mersenne Twister (mt19937_state in numpy's mt19937.h:
+// uint32_t key[624]; int pos), as a new process does.
 static void reseed(void)
 {
 	enum { WORDS = 624 };
@@ -94,7 +95,7 @@ static int count_loads(struct dl_phdr_info *info, size_t size, void *loads)
 	return 1;
 }
 
-// loads is how many libraries have been loaded so far.
+// loads returns how many libraries have been loaded so far.
 static unsigned long long loads(void)
 {
 	unsigned long long n = 0;
@@ -104,11 +105,12 @@ static unsigned long long loads(void)
 
 static const char *const streams[] = {"stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__"};
 
-// What a program can change of what is seen at its end: the libraries, whose objects may write as they end without a
-// finalizer; the filters of warnings; and the streams that it began with. These are compared and no more: one that is gone has written all.
+// State that a program may change and that can have visible effects at its end. Libraries: their
+// objects may write when they are freed, without a finalizer. The filters of warnings. And the
+// original streams, which are only compared: a stream that is gone has already written everything.
 static struct { unsigned long long loads; PyObject *filters, *streams[COUNT(streams)]; } began;
 
-// filters is the list of warnings' filters, NULL if it is none.
+// filters returns the list of warnings' filters, NULL if it is not a list.
 static PyObject *filters(void)
 {
 	PyObject *warnings = PyDict_GetItemString(get("modules"), "warnings");
@@ -126,7 +128,7 @@ static void look(void)
 		began.streams[i] = PySys_GetObject(streams[i]);
 }
 
-// filtered says whether the filters of warnings are as they were.
+// filtered tests whether the filters of warnings are unchanged.
 static bool filtered(void)
 {
 	PyObject *list = filters();
@@ -148,7 +150,7 @@ bool warm_begin(const char *program)
 	char *path = realpath(program, NULL), *slash = path ? strrchr(path, '/') : NULL;
 	if (slash)
 		*(slash == path ? slash + 1 : slash) = 0;
-	// Python itself looks only where there may be something: its own code takes longer.
+	// The slower check in Python runs only if a conflict is possible.
 	bool may = slash == NULL || meets(path, NULL) || meets(PyUnicode_AsUTF8(get("packages")), get("there"));
 	free(path);
 	bool other = (may && asks("shadowed", program)) || (access("matplotlibrc", F_OK) == 0 && asks("settings", NULL));
@@ -160,8 +162,8 @@ bool warm_begin(const char *program)
 
 static bool is(PyObject *name, const char *want) { return name && PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, want) == 0; }
 
-// forgets says whether a function does no more than remove a weak reference from its collection: those of abstract
-// classes (_abc), and of the modules _weakrefset and weakref.
+// forgets tests whether a function only removes a weak reference from its collection. Such
+// functions belong to abstract classes (_abc), _weakrefset and weakref.
 static bool forgets(PyObject *function)
 {
 	if (PyCFunction_Check(function))
@@ -175,7 +177,8 @@ static bool forgets(PyObject *function)
 	return false;
 }
 
-// own says whether a stream has something that streams have not, as may be a way of its own to be closed or flushed.
+// own tests whether a stream has unusual attributes, which could be its own functions to close or
+// flush it.
 static bool own(PyObject *o)
 {
 	PyObject **dict = _PyObject_GetDictPtr(o), *name, *value;
@@ -185,7 +188,7 @@ static bool own(PyObject *o)
 	return false;
 }
 
-// kind is that of a stream, NULL if it is none of these.
+// kind returns a stream's type, NULL if it is not in kinds.
 static struct stream *kind(PyObject *o)
 {
 	for (size_t i = 0; i < COUNT(kinds); i++)
@@ -194,7 +197,8 @@ static struct stream *kind(PyObject *o)
 	return NULL;
 }
 
-// bottom is the stream at the bottom of at most so many, a new reference; NULL if one of them is none of the kinds.
+// bottom returns the stream at the bottom of at most deep streams, as a new reference; NULL if one
+// of them is of no known type.
 static PyObject *bottom(PyObject *o, int deep)
 {
 	struct stream *s = deep > 0 ? kind(o) : NULL;
@@ -206,9 +210,9 @@ static PyObject *bottom(PyObject *o, int deep)
 	return last;
 }
 
-enum { DEEP = 3 };  // streams above each other that open() makes
+enum { DEEP = 3 };  // levels of streams that open() creates
 
-// closed says whether an object is a stream in memory, or a closed one of a file.
+// closed tests whether an object is a stream in memory, or a closed stream of a file.
 static bool closed(PyObject *o)
 {
 	PyObject *last = bottom(o, DEEP), *over = last && kind(last)->of_file ? PyObject_GetAttrString(last, "closed") : NULL;
@@ -219,7 +223,7 @@ static bool closed(PyObject *o)
 	return yes;
 }
 
-// opened says whether an object is a stream of a file.
+// opened tests whether an object is a stream of a file.
 static bool opened(PyObject *o)
 {
 	PyObject *last = bottom(o, DEEP);
@@ -230,13 +234,14 @@ static bool opened(PyObject *o)
 
 static bool finalized(PyTypeObject *type) { return type->tp_finalize || type->tp_del; }
 
-// silent says whether the end of an object can't be seen: nothing of the program's own runs then, and nothing is written.
+// silent tests whether freeing an object has no visible effect: it runs none of the program's code,
+// and writes nothing.
 static bool silent(PyObject *o)
 {
 	PyTypeObject *type = Py_TYPE(o);
 	if (finalized(type))
 		return closed(o);
-	if (PyType_Check(o))  // whose objects the collector does not know
+	if (PyType_Check(o))  // the collector may not track the type's objects
 		return PyType_HasFeature((PyTypeObject *)o, Py_TPFLAGS_HAVE_GC) || !finalized((PyTypeObject *)o);
 	if (PyWeakref_Check(o)) {
 		PyObject *call = ((PyWeakReference *)o)->wr_callback;
@@ -245,21 +250,22 @@ static bool silent(PyObject *o)
 	return true;
 }
 
-// plain says whether nothing that Python still calls for itself is the program's own, and it has loaded no library and
-// changed no filter of warnings.
+// plain tests whether Python would call none of the program's own functions at its end, and the
+// program has loaded no library and changed no filter of warnings.
 static bool plain(void)
 {
 	if (loads() != began.loads || !filtered())
 		return false;
-	for (size_t i = 0; i < COUNT(streams); i++) {  // which are flushed, and which the collector does not know
+	for (size_t i = 0; i < COUNT(streams); i++) {  // they are flushed, and the collector does not track them
 		PyObject *o = PySys_GetObject(streams[i]);
 		if (o == NULL || o != began.streams[i] || !opened(o))
 			return false;
 	}
-	return PyEval_GetFrame() == NULL;  // else atexit's functions are called by hand
+	return PyEval_GetFrame() == NULL;  // otherwise the program calls atexit's functions itself
 }
 
-// roomy says whether there is memory for a list of all objects, each of which takes five times as much.
+// roomy tests whether there is memory for a list of all objects; each object takes at least five
+// times a list entry.
 static bool roomy(void)
 {
 	struct sysinfo memory;
@@ -268,7 +274,7 @@ static bool roomy(void)
 
 static bool is_false(PyObject *o) { return o && PyObject_IsTrue(o) == 0; }
 
-// silently says whether nobody can see what becomes of the objects that the program has made.
+// silently tests whether freeing the program's objects has no visible effect.
 static bool silently(void)
 {
 	PyThreadState *first = PyInterpreterState_ThreadHead(PyInterpreterState_Main());
@@ -283,16 +289,17 @@ static bool silently(void)
 	}
 	Py_XDECREF(made);
 	Py_XDECREF(debug);
-	return yes && marked;  // else the program has frozen, or thawed, what it made, or the warm program
+	return yes && marked;  // otherwise the program has frozen its objects, or unfrozen the warm program's
 }
 
-// leave is the last that is called at an exit (atexit). Python then takes all modules apart, of which the warm
-// program's are most, for the sake of objects that somebody waits for the end of. Where the program has none, they
-// stay as they are, and Python no longer knows them; else the collector knows them again, and all is as in a new process.
+// leave is the last function called at an exit (atexit). Python would then free all modules, mostly
+// the warm program's, because freeing objects may have visible effects. If the program has no such
+// objects, leave removes the warm modules from sys.modules, and they are never freed. Otherwise the
+// collector tracks them again, and all is as in a new process.
 static PyObject *leave(PyObject *self, PyObject *none)
 {
 	(void)self, (void)none;
-	if (!globals)  // the program has found it and called it
+	if (!globals)  // the program has found this function and called it
 		Py_RETURN_NONE;
 	bool yes = silently();
 	PyErr_Clear();
@@ -327,7 +334,7 @@ void warm_up(void)
 	if (f == NULL)
 		return;
 	PyObject *function = PyCFunction_New(&last, NULL), *registers = attribute("atexit", "register");
-	PyObject *none = PyObject_CallOneArg(registers, function);  // the first one is called last
+	PyObject *none = PyObject_CallOneArg(registers, function);  // the first one registered is called last
 	check(none != NULL, "atexit");
 	Py_DECREF(none);
 	Py_DECREF(registers);

@@ -1,4 +1,4 @@
-// What an image has imported ahead (../warm.py), on the side of C.
+// The interface of warm.c: modules that an image has imported in advance (../warm.py).
 #ifndef UNITASK_WARM_H
 #define UNITASK_WARM_H
 
@@ -8,12 +8,13 @@
 
 #pragma GCC visibility push(hidden)
 
-// check ends the process when something went wrong: nobody waits for it then.
+// check ends the process after an error: nobody waits for it at that time.
 void check(bool ok, const char *what);
-// warm_up runs the warm program, if the image has one and it has not been run: what it imports stays for good.
+// warm_up runs the warm program, if the image has one and it has not been run. Its imports are
+// never undone.
 void warm_up(void);
-// warm_begin has what is imported begin as in a new process. It returns whether that can't do: the program
-// would import other modules than the warm program has.
+// warm_begin resets the imported modules as in a new process. It returns true if this interpreter
+// can't run the program, because the program would import other modules than the warm program has.
 bool warm_begin(const char *program);
 
 #pragma GCC visibility pop

@@ -1,6 +1,5 @@
-// What waits for the start in an image of the shell. It is told which file to run and
-// becomes `bash FILE`: the shell itself has nothing to wait with. A rehearsal runs bash in
-// a process of its own.
+// Waits for the start in an image of the shell. The start names the file to run, and the program
+// becomes `bash FILE`: bash itself can't wait. A rehearsal runs bash in a separate process.
 #define _GNU_SOURCE
 #include "../../start/start.h"
 

@@ -13,7 +13,7 @@ int __wrap_fchown(int fd, uid_t user, gid_t group)
 	return 0;
 }
 
-// become stops the one command that begins while a file is there, as others of its user's could.
+// become stops the one command that starts while a file exists, as another process of its user could.
 static void become(void)
 {
 	if (getenv("STOP") && unlink(getenv("STOP")) == 0)

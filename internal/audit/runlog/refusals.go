@@ -11,9 +11,9 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Note writes down that a caller was refused something that it asked for, before there was a record of it: the first of
-// each kind of a caller, then one in refusalPeriod, with how many were left out. A reason may quote a part of the
-// request, so it is left out where a secret stands there.
+// Note logs that a caller's request was refused before it had a record. It logs the first refusal of each kind and
+// caller, then one in each refusalPeriod, with the number of those left out. A reason may quote the request, so it is
+// left out if the request contains a secret's value.
 func (r *Refusals) Note(to *audit.Journal, kind audit.Kind, caller run.Caller, reason error, asked run.Request) {
 	caller = caller.WithDefaults()
 	leftOut, now := r.count(string(kind)+" "+caller.Name, time.Now())
@@ -34,13 +34,13 @@ func (r *Refusals) Note(to *audit.Journal, kind audit.Kind, caller run.Caller, r
 	to.Write(audit.Entry{Time: time.Now(), Kind: kind, Caller: caller.Name, Via: string(caller.Via), Detail: detail})
 }
 
-// refusalPeriod is how often the same caller's refusals are written down.
+// refusalPeriod is the interval at which the same caller's refusals are logged.
 const refusalPeriod = 10 * time.Second
 
 // maxRefused bounds the callers whose refusals are counted.
 const maxRefused = 1024
 
-// Refusals counts what callers were refused.
+// Refusals counts callers' refusals.
 type Refusals struct {
 	mu   sync.Mutex
 	seen map[string]*refusal
@@ -51,7 +51,7 @@ type refusal struct {
 	leftOut int
 }
 
-// Count says whether this one is to be written down, and how many before it were not.
+// count reports whether to log this refusal, and how many before it were not logged.
 func (r *Refusals) count(key string, at time.Time) (leftOut int, now bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

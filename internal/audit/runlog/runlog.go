@@ -19,26 +19,26 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Log gathers what the audit log says of one run.
+// Log collects the entries of one run for the audit log.
 type Log struct {
 	log    audit.Log
-	about  audit.Entry // what all of its entries have
+	about  audit.Entry // common to all of its entries
 	redact *record.Redactor
 	tell   func(run.Event)
 
 	Session bool   // not a run that ends with its code
-	Worker  string // of a fleet, that says what the run did, and how it ended; "" is that this host has seen it
+	Worker  string // the fleet's worker that reported the run's actions and end; "" means that this host has observed them
 
 	mu      sync.Mutex
-	short   bool                // the disk is full: entries are short enough for the room that a record's end reserves
+	short   bool                // the disk is full: entries must fit into the room that a record reserves for its end
 	failed  error               // the first entry that could not be written
-	used    map[string][]string // hosts that a secret's value went to, by its name
-	exposed map[string]int      // by secrets' names: answers that had their values without reason
+	used    map[string][]string // hosts that received a secret's value, by the secret's name
+	exposed map[string]int      // answers that contained a secret's value without reason, by the secret's name
 	refused map[string]int      // by protocol
-	first   map[string]string   // refusal of a protocol
+	first   map[string]string   // first refusal of each protocol
 }
 
-// New returns the entries of one run. tell is told what could not be written.
+// New returns the log of one run. tell receives errors of writing.
 func New(log audit.Log, rec *record.Run, via record.Via, redactor *record.Redactor, tell func(run.Event)) *Log {
 	return &Log{log: log, about: audit.Entry{Run: rec.ID, Caller: rec.Owner, Via: string(via)}, redact: redactor,
 		tell: tell,
@@ -48,7 +48,7 @@ func New(log audit.Log, rec *record.Run, via record.Via, redactor *record.Redact
 // Note writes one entry.
 func (a *Log) Note(kind audit.Kind, detail any) { a.Write(a.Entry(kind, detail)) }
 
-// Entry has no secret in its detail.
+// Entry returns an entry with its detail redacted.
 func (a *Log) Entry(kind audit.Kind, detail any) audit.Entry {
 	e := a.about
 	e.Time, e.Kind = time.Now(), kind
@@ -56,7 +56,7 @@ func (a *Log) Entry(kind audit.Kind, detail any) audit.Entry {
 	return e
 }
 
-// Write appends. That it failed is a failure of a run that must have its entries (missing), and told in any case.
+// Write appends entries. A failure is always reported, and is an error of a run that must have its entries (Missing).
 func (a *Log) Write(entries ...audit.Entry) {
 	err := a.log.Append(entries...)
 	if err == nil {
@@ -70,7 +70,7 @@ func (a *Log) Write(entries ...audit.Entry) {
 	}
 }
 
-// Missing is why entries are missing of a run that must have them.
+// Missing returns why the entries of a run that must have them are missing, or nil.
 func (a *Log) Missing(granted policy.Effective) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -80,7 +80,7 @@ func (a *Log) Missing(granted policy.Effective) error {
 	return failure.Host("audit", fmt.Errorf("the policy has audit = \"required\": %w", a.failed))
 }
 
-// Started writes what a run is granted and denied.
+// Started logs a run's grants and denials.
 func (a *Log) Started(p run.Policy) {
 	e := p.Effective
 	kind := audit.RunStarted
@@ -99,21 +99,21 @@ func (a *Log) Started(p run.Policy) {
 	a.Write(list...)
 }
 
-// Denied returns an entry of what was asked for and not given.
+// Denied returns an entry for denied requests.
 func (a *Log) Denied(list []policy.Denial) audit.Entry {
 	return a.Entry(audit.PolicyDenied, map[string]any{"count": len(list), "denials": list[:min(len(list), maxListed)]})
 }
 
 const (
-	// maxListed bounds what one entry lists.
+	// maxListed bounds the lists in one entry.
 	maxListed = 64
-	// maxShort is the same where the disk is full.
+	// maxShort is maxListed for a full disk.
 	maxShort = 2
-	// MoreListed is the last of a list that has more than that.
+	// MoreListed is the last element of a list that was cut.
 	MoreListed = "and more"
 )
 
-// Decided notes what became of something that the code asked of the network.
+// Decided counts the result of a network request of the code.
 func (a *Log) Decided(d netstack.Decision) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -137,7 +137,7 @@ func (a *Log) Decided(d netstack.Decision) {
 	}
 }
 
-// Cut is why the network was cut before the run's end, "" if it was not.
+// Cut returns why the network was cut before the run's end, "" if it was not.
 func (a *Log) Cut() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -145,7 +145,7 @@ func (a *Log) Cut() string {
 	return why
 }
 
-// network returns what it did with the network.
+// network returns the entries about the run's use of the network.
 func (a *Log) network() (list []audit.Entry) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -161,7 +161,8 @@ func (a *Log) network() (list []audit.Entry) {
 	return list
 }
 
-// usedBy returns the hosts that each secret's value went to, some of them in a short entry; a.mu is held.
+// usedBy returns the hosts that received each secret's value; only some of them if entries must be short. The caller
+// holds a.mu.
 func (a *Log) usedBy() map[string][]string {
 	if !a.short {
 		return a.used
@@ -175,21 +176,21 @@ func (a *Log) usedBy() map[string][]string {
 	return some
 }
 
-// Shorten has entries be short where a record could not be written for want of room.
+// Shorten makes entries short if recorded shows that the disk is full.
 func (a *Log) Shorten(recorded error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.short = errors.Is(recorded, syscall.ENOSPC) || errors.Is(recorded, syscall.EDQUOT)
 }
 
-// Left writes what a session has done that does not continue here, and has not ended.
+// Left logs a session's use of the network when the session leaves this process and has not ended.
 func (a *Log) Left() {
 	if list := a.network(); len(list) > 0 {
 		a.Write(list...)
 	}
 }
 
-// Ended writes how a run ended, what it did with the network, and the digest of its record, "" if there is none.
+// Ended logs how a run ended, its use of the network, and the digest of its record, "" if there is none.
 func (a *Log) Ended(res *run.Result, digest string) {
 	list := a.network()
 	if limits := res.Limits(); len(limits) > 0 {
@@ -210,7 +211,7 @@ func (a *Log) Ended(res *run.Result, digest string) {
 // RecordDigest is the member of a run's last entry that has the SHA-256 of its run.json.
 const RecordDigest = "recordSha256"
 
-// said marks what a worker has said.
+// said marks facts that a worker has reported.
 func (a *Log) said(detail map[string]any) map[string]any {
 	if a.Worker != "" {
 		detail["saidBy"] = "worker " + a.Worker
@@ -218,7 +219,7 @@ func (a *Log) said(detail map[string]any) map[string]any {
 	return detail
 }
 
-// maxReason bounds what is written of one.
+// maxReason bounds a reason in an entry.
 const maxReason = 1 << 10
 
 func Shorten(text string) string {

@@ -17,8 +17,8 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Code that fills the disk, and had secrets go to many hosts with long names before: the room that the record's end
-// gives back is enough for the entries of that.
+// Code fills the disk after its secrets went to many hosts with long names. The space reserved for the record's end is
+// enough for the log entries.
 func TestAttackAuditShort(t *testing.T) {
 	home := testdir.Private(t)
 	testlack.Disk(t, home, "size=1m")

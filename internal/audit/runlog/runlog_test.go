@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Who has much logged hides nothing behind it: a list that was cut says so.
+// A run with a long list hides nothing behind it: a truncated list says so.
 func TestAuditSaysMore(t *testing.T) {
 	for _, n := range []int{maxListed, maxListed + 1, maxListed + 2} {
 		log := audit.In(t.TempDir())
@@ -58,7 +58,7 @@ func TestAuditSaysMore(t *testing.T) {
 	}
 }
 
-// A session that goes on elsewhere has not ended, and what it did here with the network is written down.
+// A session that continues elsewhere has not ended, and its network traffic on this host is logged.
 func TestAuditOfLeft(t *testing.T) {
 	for _, uses := range []bool{false, true} {
 		log := audit.In(t.TempDir())
@@ -83,7 +83,7 @@ func TestAuditOfLeft(t *testing.T) {
 	}
 }
 
-// A run that reached bounds says which.
+// A run that reached limits reports which.
 func TestAuditLimits(t *testing.T) {
 	for want, res := range map[string]*run.Result{
 		"[]": {}, "[timeoutMs]": {TimedOut: true}, "[memoryMb outputBytes]": {OOM: true, Truncated: true},
@@ -123,7 +123,7 @@ func TestAuditLimits(t *testing.T) {
 	}
 }
 
-// Callers whose refusals are counted are bounded, and each kind is written once in a period.
+// The number of callers with counted refusals is limited, and each kind is written once in a period.
 func TestAttackRefusals(t *testing.T) {
 	var r Refusals
 	begin := time.Now()

@@ -19,34 +19,34 @@ import (
 	"github.com/unitask/unitask/internal/filelock"
 )
 
-// Bounds of a delivery. An event is tried for a quarter of an hour or so; of a receiver that is away for
-// longer the newest entries wait.
+// Limits of a delivery. An event is retried for about a quarter of an hour. If a receiver is away for longer, only the
+// newest entries wait for it.
 const (
 	maxTries  = 8
 	firstWait = time.Second
-	longest   = 5 * time.Minute // that is waited between two tries
-	maxBehind = 10_000          // entries that wait for a receiver; older ones are left out
-	atOnce    = 100             // entries between two looks at how many wait
+	longest   = 5 * time.Minute // between two attempts
+	maxBehind = 10_000          // entries that wait for a receiver; older ones are dropped
+	atOnce    = 100             // entries between two checks of how many wait
 	period    = 500 * time.Millisecond
 	saidEvery = 10 * time.Second
 )
 
-// delivery is what goes to one hook.
+// delivery sends entries to one hook.
 type delivery struct {
 	hook   Hook
 	log    audit.Log
 	client *http.Client
-	state  string // the file that says how far it is
+	state  string // the file with the receiver's position
 	tell   func(string)
-	wait   func(context.Context, time.Duration) // tests wait less
+	wait   func(context.Context, time.Duration) // shorter in tests
 	at     position
-	behind int64 // maxBehind; tests have less
+	behind int64 // maxBehind; smaller in tests
 
 	said    time.Time
 	leftOut int
 }
 
-// say says what could not be sent, once in a while: a receiver can refuse as fast as it likes.
+// say reports what could not be sent, at a limited rate: a receiver can refuse as fast as it likes.
 func (d *delivery) say(format string, args ...any) {
 	if time.Since(d.said) < saidEvery {
 		d.leftOut++
@@ -60,15 +60,15 @@ func (d *delivery) say(format string, args ...any) {
 	d.tell(text)
 }
 
-// position is how far a receiver is: in which log, behind which line.
+// position is a receiver's position: the log, and the last line that was sent.
 type position struct {
 	Source string `json:"source"`
 	Line   int64  `json:"line"`
 }
 
-// Deliver sends what is added to the home's log to the hooks, until ctx ends; then the error is nil. A hook
-// that is new begins with what comes now. tell gets what could not be sent. Only one process of a home
-// delivers: another waits for its end.
+// Deliver sends new entries of the home's log to the hooks until ctx ends; then the error is nil. A new hook begins
+// with the next entry. tell receives reports of entries that could not be sent. Only one process of a home delivers:
+// another waits for its end.
 func Deliver(ctx context.Context, home string, hooks []Hook, tell func(string)) error {
 	if err := Check(hooks); err != nil {
 		return err
@@ -111,7 +111,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// errPause has a reading of the log end before its end.
+// errPause ends a reading of the log early.
 var errPause = errors.New("pause")
 
 // run delivers until ctx ends.
@@ -125,7 +125,8 @@ func (d *delivery) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if source != d.at.Source && d.at.Source != "" && source != "" { // the one before was moved away, as it is when it is full
+		// the old log was moved away, for example because it was full
+		if source != d.at.Source && d.at.Source != "" && source != "" {
 			d.at, events = position{source, 0}, d.log.Events()
 		}
 		if left := lines - d.at.Line - d.behind; left > 0 {
@@ -144,7 +145,7 @@ func (d *delivery) run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 		case errors.Is(err, errPause):
-		case err != nil && d.moved(): // while it was read
+		case err != nil && d.moved(): // while it was being read
 		case err != nil:
 			return err
 		default:
@@ -154,13 +155,13 @@ func (d *delivery) run(ctx context.Context) error {
 	return nil
 }
 
-// moved reports whether the log is another one than it was.
+// moved reports whether the log was replaced by another one.
 func (d *delivery) moved() bool {
 	source, _, err := d.log.Source()
 	return err == nil && source != d.at.Source
 }
 
-// begin finds out how far the receiver is.
+// begin reads the receiver's position.
 func (d *delivery) begin() error {
 	source, lines, err := d.log.Source()
 	if err != nil {
@@ -177,15 +178,15 @@ func (d *delivery) begin() error {
 	if err := json.Unmarshal(text, &d.at); err != nil || d.at.Line < 0 {
 		return fmt.Errorf("%s does not say how far it is: remove it, and it begins with what comes then", d.state)
 	}
-	if d.at.Source != source || d.at.Line > lines { // another log, which is new
+	if d.at.Source != source || d.at.Line > lines { // another log, a new one
 		d.at = position{source, 0}
 	}
 	return nil
 }
 
-// done writes down how far it is.
+// done stores the receiver's position.
 func (d *delivery) done(line int64) error {
-	if d.at.Source == "" { // the log had no line when this began
+	if d.at.Source == "" { // the log was empty at the start
 		var err error
 		if d.at.Source, _, err = d.log.Source(); err != nil {
 			return err
@@ -199,7 +200,7 @@ func (d *delivery) done(line int64) error {
 	return atomicfile.Write(d.state, append(text, '\n'), 0o600)
 }
 
-// deliver sends one event, or gives it up. An error is not the receiver's.
+// deliver sends one event, or gives up. Errors of the receiver are only reported.
 func (d *delivery) deliver(ctx context.Context, text []byte) error {
 	var event audit.Event
 	if err := json.Unmarshal(text, &event); err != nil {

@@ -26,25 +26,25 @@ import (
 	"github.com/unitask/unitask/internal/audit"
 )
 
-// Hook is a receiver, as the home's configuration has it: a table [[webhook]].
+// Hook is a receiver from the home's configuration: a table [[webhook]].
 type Hook struct {
 	URL string `toml:"url"`
-	// Secret signs: whsec_ and 24 to 64 bytes in base64, which the receiver has, too.
+	// Secret is the signing key: whsec_ and 24 to 64 bytes in base64, shared with the receiver.
 	Secret string `toml:"secret"`
-	// Kinds are the kinds of entries that are sent; none is all.
+	// Kinds are the kinds of entries to send; an empty list means all.
 	Kinds []string `toml:"kinds"`
 }
 
 // MaxHooks bounds the receivers of a home.
 const MaxHooks = 16
 
-// Bounds of a key's length that Standard Webhooks has.
+// Limits of a key's length, from Standard Webhooks.
 const (
 	secretPrefix         = "whsec_"
 	minSecret, maxSecret = 24, 64
 )
 
-// Check says what is wrong with a home's hooks.
+// Check returns what is wrong with a home's hooks.
 func Check(hooks []Hook) error {
 	if len(hooks) > MaxHooks {
 		return fmt.Errorf("%d webhooks: %d at most", len(hooks), MaxHooks)
@@ -66,7 +66,8 @@ func (h *Hook) check() error {
 	u, err := url.Parse(h.URL)
 	switch {
 	case err != nil || u.Host == "" || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" || u.Fragment != "":
-		return errors.New("its url is none of https: use one like https://hooks.example.com/unitask") // without it: it may have a token
+		// not quoted: it may contain a token
+		return errors.New("its url is none of https: use one like https://hooks.example.com/unitask")
 	case u.Scheme == "http" && !loopback(u.Hostname()):
 		return errors.New(
 			"its url is of http, by which others could read what is sent: use https, which only this machine's own receivers need not")
@@ -99,10 +100,10 @@ func (h *Hook) key() ([]byte, error) {
 	return key, nil
 }
 
-// wants reports whether entries of a kind are sent.
+// wants reports whether to send entries of a kind.
 func (h *Hook) wants(kind string) bool { return len(h.Kinds) == 0 || slices.Contains(h.Kinds, kind) }
 
-// name returns what the hook is called where its URL, which may have a token, should not stand.
+// name returns the hook's name for messages, without its URL, which may contain a token.
 func (h *Hook) name() string {
 	u, err := url.Parse(h.URL)
 	if err != nil {
@@ -111,22 +112,22 @@ func (h *Hook) name() string {
 	return "webhook " + u.Scheme + "://" + u.Host
 }
 
-// file returns the name of what the home keeps of it.
+// file returns the name of the hook's file in the home.
 func (h *Hook) file() string {
 	sum := sha256.Sum256([]byte(h.URL))
 	return hex.EncodeToString(sum[:8])
 }
 
-// Bounds of a request.
+// Limits of a request.
 const (
 	postTime   = 15 * time.Second
-	maxError   = 300      // bytes of an error that are said: what the receiver sent may be in it
-	answerHead = 64 << 10 // bytes of the answer's header
-	answerBody = 4 << 10  // bytes of its body that are read, to use the connection again
+	maxError   = 300      // bytes of an error in a message, which may quote the receiver
+	answerHead = 64 << 10 // bytes of the response's header
+	answerBody = 4 << 10  // bytes of its body to read, so that the connection can be reused
 )
 
-// client sends. It follows no redirect: where that leads nobody has configured. What the answer says is
-// not looked at, but for its status.
+// client sends requests. It follows no redirect, because nobody has configured its target. It uses nothing of a
+// response except its status.
 func client() *http.Client {
 	return &http.Client{
 		Timeout:       postTime,
@@ -139,10 +140,10 @@ func client() *http.Client {
 	}
 }
 
-// answerError is an answer that takes nothing.
+// answerError is a response that does not accept the event.
 type answerError struct {
 	status int
-	after  time.Duration // when to try again, 0 if it does not say
+	after  time.Duration // when to try again; 0 if the receiver does not tell
 }
 
 func (e *answerError) Error() string {
@@ -153,14 +154,14 @@ func (e *answerError) Error() string {
 	return text
 }
 
-// lasting reports whether the same request would be answered so again.
+// lasting reports whether a repeated request would get the same response.
 func (e *answerError) lasting() bool {
 	again := e.status >= 500 || e.status == http.StatusRequestTimeout || e.status == http.StatusTooEarly ||
 		e.status == http.StatusTooManyRequests
 	return !again
 }
 
-// post sends an event once. id is the same whenever it is sent.
+// post sends an event once. id is the same for every attempt.
 func (h *Hook) post(ctx context.Context, c *http.Client, id string, event []byte) error {
 	key, err := h.key()
 	if err != nil {
@@ -188,7 +189,7 @@ func (h *Hook) post(ctx context.Context, c *http.Client, id string, event []byte
 	}
 	res, err := c.Do(r)
 	if err != nil {
-		if outer := new(url.Error); errors.As(err, &outer) { // which quotes the URL
+		if outer := new(url.Error); errors.As(err, &outer) { // the outer error quotes the URL
 			err = outer.Err
 		}
 		if text := err.Error(); len(text) > maxError {

@@ -59,7 +59,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// receiver takes events as a receiver by Standard Webhooks' own library does.
+// receiver receives events with Standard Webhooks' own library.
 type receiver struct {
 	t      *testing.T
 	verify *standard.Webhook
@@ -116,7 +116,7 @@ func add(t *testing.T, home string, kinds ...audit.Kind) {
 	}
 }
 
-// delivering is one hook's delivery, begun, that waits for nothing.
+// delivering returns one hook's delivery, started and without delays.
 func delivering(t *testing.T, home string, hook Hook) (d *delivery, said *[]string) {
 	t.Helper()
 	said = &[]string{}
@@ -146,12 +146,12 @@ func (d *delivery) until(t *testing.T, line int64) {
 	}
 }
 
-// Each entry comes once, in its order, also over several deliveries, and only those that are wanted.
+// Each wanted entry comes once, in order, also over several deliveries.
 func TestDeliver(t *testing.T) {
 	home, r := t.TempDir(), newReceiver(t)
 	hs := httptest.NewServer(r)
 	defer hs.Close()
-	add(t, home, audit.RunStarted) // before there was a hook
+	add(t, home, audit.RunStarted) // before the hook existed
 	ctx, cancel := context.WithCancel(t.Context())
 	for _, last := range []int{5, 10} {
 		hooks := []Hook{{URL: hs.URL, Secret: secret, Kinds: []string{"run.ended", "net.refused"}}}
@@ -184,8 +184,7 @@ func TestDeliver(t *testing.T) {
 	}
 }
 
-// What a receiver does stops neither the log nor what comes later, and little is said of it, without
-// the URL's token.
+// A receiver's faults stop neither the log nor later entries. Little is reported of them, without the URL's token.
 func TestAttackReceiver(t *testing.T) {
 	inside := atomic.Int64{}
 	private := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { inside.Add(1) }))
@@ -259,7 +258,7 @@ func TestAttackReceiver(t *testing.T) {
 	}
 }
 
-// Of a receiver that was away for long the newest entries wait.
+// After a receiver's long absence, the newest entries wait for it.
 func TestAttackBacklog(t *testing.T) {
 	home, r := t.TempDir(), newReceiver(t)
 	hs := httptest.NewServer(r)
@@ -275,7 +274,7 @@ func TestAttackBacklog(t *testing.T) {
 		got)
 }
 
-// A receiver that refuses fast is not told of each time.
+// A receiver that refuses fast is not reported each time.
 func TestAttackRefusals(t *testing.T) {
 	home := t.TempDir()
 	hs := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(403) }))
@@ -289,7 +288,7 @@ func TestAttackRefusals(t *testing.T) {
 		fmt.Sprintf("%d lines, %d counted", len(*said), d.leftOut))
 }
 
-// What the home keeps may have been changed, and the log with it.
+// The home's stored position may have been changed, and the log with it.
 func TestAttackState(t *testing.T) {
 	r := newReceiver(t)
 	hs := httptest.NewServer(r)
@@ -314,7 +313,7 @@ func TestAttackState(t *testing.T) {
 	}
 }
 
-// A log that was moved away is followed by the one that is begun in its place, from its first line on.
+// If a log was moved away, delivery continues with the new log in its place, from its first line.
 func TestAttackMovedLog(t *testing.T) {
 	home, r := t.TempDir(), newReceiver(t)
 	hs := httptest.NewServer(r)
@@ -331,7 +330,7 @@ func TestAttackMovedLog(t *testing.T) {
 			if err := os.Rename(filepath.Join(home, "audit"), filepath.Join(home, "full")); err != nil {
 				t.Error(err)
 			}
-		case 2: // there is none, and then one that is longer
+		case 2: // first none, then a longer one
 			add(t, home, slices.Repeat([]audit.Kind{audit.RunStarted}, 5)...)
 		case 3:
 			cancel()
@@ -358,7 +357,7 @@ type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
 
-// What a receiver sends in the place of an answer is in an error, cut.
+// A receiver's invalid answer is in an error, truncated.
 func TestAttackAnswerText(t *testing.T) {
 	for name, answer := range map[string]string{
 		"no answer of HTTP":   strings.Repeat("\x1b]0;x\a", 4000) + "\r\n\r\n",

@@ -23,7 +23,7 @@ import (
 // where secrets are: secrets, callerSecrets, secretHelpers and registries (Vault).
 const File = "config.toml"
 
-// Config is what the file has.
+// Config is the content of the file.
 type Config struct {
 	Offline      bool           `toml:"offline"`
 	DebianMirror string         `toml:"debianMirror"` // where parts come from; "" means the one of the host's apt
@@ -37,7 +37,7 @@ type Config struct {
 	Registries    map[string]vault.Login       `toml:"registries"`
 }
 
-// Read reads the file of a home that nobody else could change. The zero Config is that of a home without one.
+// Read reads the file of a home. Nobody else may be able to change it. A home without the file has the zero Config.
 func Read(dir string) (c Config, err error) {
 	if _, err := os.Stat(dir); err == nil {
 		if err := home.Check(dir); err != nil {
@@ -61,8 +61,8 @@ func Read(dir string) (c Config, err error) {
 // Mirror returns the mirror of Debian that the environment or the file names, or "".
 func (c Config) Mirror() string { return cmp.Or(os.Getenv("UNITASK_DEBIAN_MIRROR"), c.DebianMirror) }
 
-// Webhooks returns those that a home's configuration names, checked. Their secrets are in that file, so it
-// must be its user's alone.
+// Webhooks returns the webhooks of a home's configuration, after a check. The file contains their secrets, so only its
+// user may have access to it.
 func Webhooks(dir string) ([]webhook.Hook, error) {
 	c, err := Read(dir)
 	if err != nil || len(c.Webhook) == 0 {
@@ -79,8 +79,8 @@ func Webhooks(dir string) ([]webhook.Hook, error) {
 	return c.Webhook, nil
 }
 
-// Defaults returns the [defaults] table of a home's configuration (policy.ParseDefaults), nil if it has none. Who can
-// write that file decides what runs get, so it must be its user's alone to write.
+// Defaults returns the [defaults] table of a home's configuration (policy.ParseDefaults), nil if it has none. Whoever
+// can write that file decides what runs get, so only its user may write it.
 func Defaults(dir string) (map[string]any, error) {
 	c, err := Read(dir)
 	if err != nil || c.Defaults == nil {
@@ -104,10 +104,10 @@ func ownersAlone(name, what string) error {
 	return nil
 }
 
-// Vault returns what a home's configuration says of where secrets are, checked: secrets, a source by each name;
-// callerSecrets, the same for each caller of a shared server; secretHelpers, the programs that may be asked for one;
-// registries, the logins of registries of container images. Who can write that file decides what runs here, so it must
-// be its user's alone to write.
+// Vault returns the sources of secrets in a home's configuration, after a check. secrets has a source for each name,
+// and callerSecrets the same for each caller of a shared server. secretHelpers are the programs that may be asked for a
+// secret. registries has the logins of registries of container images. Whoever can write that file decides what runs on
+// this host, so only its user may write it.
 func Vault(dir string) (*vault.Vault, error) {
 	v := &vault.Vault{Most: record.MaxSecrets}
 	c, err := Read(dir)
@@ -125,7 +125,7 @@ func Vault(dir string) (*vault.Vault, error) {
 	return v, nil
 }
 
-// OfflineBy says who wants that no parts are fetched, "" if they may be.
+// OfflineBy returns which setting forbids fetching parts, or "" if none does.
 func OfflineBy(asked *bool, dir string, c Config) (string, error) {
 	const variable = "UNITASK_OFFLINE"
 	text := os.Getenv(variable)
