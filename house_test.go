@@ -111,15 +111,15 @@ func TestImportsPointDown(t *testing.T) {
 // Budgets may only fall: a change that needs less lowers the number here.
 var budgets = map[string]int{
 	"files of the root":            5,
-	"lines of the root":            911,
+	"lines of the root":            908,
 	"methods of Runtime":           36,
 	"functions of over 80 lines":   0,
 	"tests of over 80 lines":       0,
 	"files of over 500 lines":      0,
-	"lines of over 120 characters": 1167,
+	"lines of over 120 characters": 1135,
 	"methods of image.Store":       43,
 	"sleeps in tests":              10,
-	"bytes of ARCHITECTURE.md":     10_587,
+	"bytes of ARCHITECTURE.md":     10_572,
 }
 
 func TestBudgets(t *testing.T) {
