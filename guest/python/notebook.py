@@ -276,6 +276,7 @@ def in_jupyters_place():
     module.__dict__.update(shown, display=display, clear_output=lambda *_, **__: outputs.clear())
     package = types.ModuleType('IPython')
     package.display = module
+    package.version_info = (8, 24)  # from then on, matplotlib leaves the choice of a backend to IPython
     package.get_ipython = lambda: None
     sys.modules.update({'IPython': package, 'IPython.display': module})
 
