@@ -13,6 +13,8 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -20,6 +22,9 @@ import (
 	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/fetch"
 )
+
+// packagePath is the form of a package's path. Nothing in it is special in an address.
+var packagePath = regexp.MustCompile(`^pool/[A-Za-z0-9+._~/-]+$`)
 
 // ErrGone means that no mirror has a file.
 var ErrGone = errors.New("no mirror has it")
@@ -65,6 +70,9 @@ func (e statusError) Error() string {
 // Fetch writes a file of the archive to a new file of the host. It tries the mirrors in their order. It fails with
 // ErrGone if none of them has the file, and if the bytes that come have another digest.
 func (a *Archive) Fetch(ctx context.Context, f File, to string) error {
+	if !packagePath.MatchString(f.Path) || path.Clean(f.Path) != f.Path {
+		return fmt.Errorf("%.200q is no path of a package below pool", f.Path)
+	}
 	bases := a.Mirrors.Main
 	if strings.HasPrefix(f.Path, "pool/updates/") {
 		bases = a.Mirrors.Security
@@ -152,8 +160,8 @@ func retry(ctx context.Context, do func() error) (err error) {
 	return err
 }
 
-// read passes the body of a file below an address to a function. It fails if no byte comes for stallTime.
-func (a *Archive) read(ctx context.Context, base, path string, body func(io.Reader) error) error {
+// read passes the body of a named file below an address to a function. It fails if no byte comes for stallTime.
+func (a *Archive) read(ctx context.Context, base, name string, body func(io.Reader) error) error {
 	u, err := url.Parse(base)
 	if err != nil {
 		return errors.New("the mirror's address is malformed: use http://HOST/debian or https://HOST/debian")
@@ -164,7 +172,7 @@ func (a *Archive) read(ctx context.Context, base, path string, body func(io.Read
 	defer cancel(nil)
 	stall := time.AfterFunc(stallTime, func() { cancel(fmt.Errorf("no byte came for %s", stallTime)) })
 	defer stall.Stop()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.JoinPath(strings.Split(path, "/")...).String(), nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.JoinPath(strings.Split(name, "/")...).String(), nil)
 	if err != nil {
 		return err
 	}

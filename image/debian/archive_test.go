@@ -234,3 +234,15 @@ func TestMirrorsOfHost(t *testing.T) {
 		}
 	}
 }
+
+// A package's path leads to nothing else on the server.
+func TestAttackPackagePath(t *testing.T) {
+	server := debiantest.New(t)
+	a, _ := archiveOf(t, server)
+	for _, path := range []string{"", "../secret", "pool/../../secret", "pool//a", "pool/a?x=y", "pool/%2e%2e/a", "pool/a#b",
+		"http://other.example/a", "/pool/a", "pool/a b", "dists/trixie/InRelease"} {
+		err := a.Fetch(t.Context(), debian.File{Path: path, SHA256: "0", Size: 1}, filepath.Join(t.TempDir(), "a"))
+		got := fmt.Sprint(err != nil && strings.Contains(err.Error(), "no path of a package"), server.Got())
+		attack.Check(t, fmt.Sprintf("a package's path %q", path), "true []", got)
+	}
+}
