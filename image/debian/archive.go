@@ -67,6 +67,12 @@ func (e statusError) Error() string {
 	return fmt.Sprintf("it answers %d %s", int(e), http.StatusText(int(e)))
 }
 
+// lacks reports whether the server does not give out a file. Stores of objects say 403 of a file that is not there, and
+// other archives in the host's apt may want a login.
+func (e statusError) lacks() bool {
+	return e == http.StatusNotFound || e == http.StatusGone || e == http.StatusUnauthorized || e == http.StatusForbidden
+}
+
 // Fetch writes a file of the archive to a new file of the host. It tries the mirrors in their order. It fails with
 // ErrGone if none of them has the file, and if the bytes that come have another digest.
 func (a *Archive) Fetch(ctx context.Context, f File, to string) error {
@@ -87,7 +93,7 @@ func (a *Archive) Fetch(ctx context.Context, f File, to string) error {
 		switch {
 		case err == nil || ctx.Err() != nil:
 			return err
-		case errors.As(err, &status) && (status == http.StatusNotFound || status == http.StatusGone):
+		case errors.As(err, &status) && status.lacks():
 		default:
 			failed = append(failed, err)
 		}
@@ -176,6 +182,8 @@ func (a *Archive) read(ctx context.Context, base, name string, body func(io.Read
 	if err != nil {
 		return err
 	}
+	// The digest is of the file as it is. Servers call .gz files encoded, and net/http would unpack them.
+	r.Header.Set("Accept-Encoding", "identity")
 	resp, err := client(u.Host).Do(r)
 	if err != nil {
 		return cause(ctx, err)

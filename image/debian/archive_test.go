@@ -246,3 +246,59 @@ func TestAttackPackagePath(t *testing.T) {
 		attack.Check(t, fmt.Sprintf("a package's path %q", path), "true []", got)
 	}
 }
+
+// A server may call a list that is a .gz file encoded with gzip.
+func TestEncodedList(t *testing.T) {
+	server := debiantest.New(t)
+	server.Add(t, "trixie", "amd64", debiantest.Package{Name: "a", Version: "1", Data: "a"})
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, ".gz") {
+			w.Header().Set("Content-Encoding", "gzip")
+		}
+		server.ServeHTTP(w, r)
+	}))
+	defer front.Close()
+	a, _ := archiveOf(t, server)
+	a.Mirrors = debian.Mirrors{Main: []string{front.URL + "/debian"}}
+	if index, err := a.Index(t.Context()); err != nil || index.Packages["a"].Version != "1" {
+		t.Error(err)
+	}
+}
+
+// A server that wants a login for what it lacks lacks it.
+func TestClosedMirror(t *testing.T) {
+	server := debiantest.New(t)
+	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusGone} {
+		closed := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+		a, _ := archiveOf(t, server)
+		a.Mirrors.Main = append(a.Mirrors.Main, closed.URL)
+		err := a.Fetch(t.Context(), debian.File{Path: "pool/main/a.deb", SHA256: "0", Size: 1}, filepath.Join(t.TempDir(), "a"))
+		if !errors.Is(err, debian.ErrGone) {
+			t.Errorf("%d: %v", status, err)
+		}
+		closed.Close()
+	}
+}
+
+// A list that is longer than a release's is refused, and not read in part.
+func TestAttackLongList(t *testing.T) {
+	for name, row := range map[string]struct {
+		size int64
+		says string
+	}{"packed": {1 << 39, "has 524288 MiB"}, "unpacked": {0, "more than 200 MiB"}} {
+		server := debiantest.New(t)
+		pkg := debiantest.Package{Name: "a", Version: "1", Data: "a"}
+		if row.size == 0 {
+			pkg.Fields = strings.Repeat("X: "+strings.Repeat("x", 1<<19)+"\n", 401)
+		}
+		server.Add(t, "trixie", "amd64", pkg)
+		if row.size > 0 {
+			server.Files["/debian/dists/trixie/InRelease"] = server.Sign(t, fmt.Sprintf(
+				"Codename: trixie\nSHA256:\n %s %d main/binary-amd64/Packages.gz\n", strings.Repeat("0", 64), row.size))
+		}
+		a, _ := archiveOf(t, server)
+		_, err := a.Index(t.Context())
+		attack.Check(t, "a mirror's long list, "+name, "refused",
+			map[bool]string{true: "refused", false: fmt.Sprint(err)}[err != nil && strings.Contains(err.Error(), row.says)])
+	}
+}
