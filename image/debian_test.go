@@ -79,7 +79,10 @@ func TestDebParts(t *testing.T) {
 // An archive that can't be read is not taken for a release that lacks a part, and the error names the remedies.
 func TestDebPartsRefused(t *testing.T) {
 	server, arch := debiantest.New(t), string(HostArch())
-	server.Add(t, "trixie", arch, debiantest.Package{Name: "broken", Version: "2", Fields: "Depends: nothere\n", Data: "x"})
+	server.Add(t, "trixie", arch, debiantest.Package{Name: "broken", Version: "2", Fields: "Depends: nothere\n", Data: "x"},
+		debiantest.Package{Name: "behind", Version: "2", Data: "y"},
+		debiantest.Package{Name: "linux-image-cloud", Version: "7", Fields: "Depends: linux-image-7\n", Data: "meta"},
+		debiantest.Package{Name: "linux-image-7", Version: "7", Data: "kernel 7"})
 	library, tool := lockedDeb("gone", "libgone1", "1", "gone"), lockedDeb("tool", "tool", "1", "tool")
 	for name, row := range map[string]struct {
 		part LockedPart
@@ -90,6 +93,10 @@ func TestDebPartsRefused(t *testing.T) {
 		"another key":              {library, debiantest.New(t).Keys, false, "has no signature of Debian's archive"},
 		"a tool that is gone":      {tool, server.Keys, false, "the release trixie has no tool"},
 		"a requirement that lacks": {lockedDeb("broken", "broken", "1", "y"), server.Keys, false, "package broken requires nothere"},
+		"a mirror that is behind": {lockedDeb("behind", "behind", "2.1", "y"), server.Keys, false,
+			"the mirror's behind 2 is older than 2.1 of vendor.lock"},
+		"a kernel that is behind": {lockedDeb(kernelPart, "linux-image-8", "8", "k", "linux-image-cloud"), server.Keys, false,
+			"the mirror's linux-image-7 7 is older than 8 of vendor.lock"},
 		"no kernel": {lockedDeb(kernelPart, "linux-image-1", "1", "k", "linux-image-x"), server.Keys, false,
 			"linux-image-x lead to no kernel"},
 		"a mirror that is down": {library, server.Keys, true, "127.0.0.1:"},
@@ -104,6 +111,16 @@ func TestDebPartsRefused(t *testing.T) {
 			!strings.Contains(err.Error(), "UNITASK_DEBIAN_MIRROR") {
 			t.Errorf("%s: %v, want %q", name, err, row.says)
 		}
+	}
+}
+
+// A full disk is not a mirror's fault: no message advises another one.
+func TestDebPartsHost(t *testing.T) {
+	tool := lockedDeb("tool", "tool", "1", "tool")
+	d, _ := partsOf(t, debiantest.New(t), []LockedPart{tool})
+	err := d.fetch(t.Context(), []LockedPart{tool}, filepath.Join(t.TempDir(), "none"))
+	if err == nil || strings.Contains(err.Error(), "mirror") {
+		t.Error(err)
 	}
 }
 

@@ -178,6 +178,9 @@ func TestNamed(t *testing.T) {
 		"https://a.example:8080/pub/debian/": "[https://a.example:8080/pub/debian] [https://a.example:8080/pub/debian-security]",
 		"http://a.example/archive":           "[http://a.example/archive] []",
 		"a.example/debian":                   "", "ftp://a.example/debian": "", "http://": "", "": "",
+		"http://[2001:db8::1]/debian": "[http://[2001:db8::1]/debian] [http://[2001:db8::1]/debian-security]",
+		"http://a.example/d ebian":    "", "http://:80/debian": "", "http://a.example/debian?": "",
+		"http://a.example/debian\nx": "", "http://a.example/x sid main #/debian": "",
 		"http://a.example/debian?x": "", "http://a.example/debian#x": "", "http://a b/": "",
 	} {
 		m, err := debian.Named(address)
@@ -216,8 +219,13 @@ func TestMirrorsOfHost(t *testing.T) {
 			"sources.list.d/x.sources":   "Types: deb\nURIs: http://a.example/debian\nSuites: sid\nComponents: main\n",
 			"sources.list.d/x.save":      "deb http://no.example/debian sid main\n"},
 			[]string{"http://a.example/debian", "https://own.example"}, []string{"http://a.example/debian-security"}},
+		"malformed": {map[string]string{"sources.list": "deb http://[a/debian sid main\ndeb http://%zz/debian sid main\n" +
+			"deb http:///debian sid main\ndeb http://no.example/debian?token=x sid main\ndeb cdrom:[Debian 13]/ sid main\n" +
+			"deb\n[\ndeb [\ndeb http://a.example/debian\n\x00\ndeb http://a.example/debian sid main\n",
+			"sources.list.d/x.sources": " http://no.example\n:\nURIs\nTypes: deb\nSuites:\n"},
+			[]string{"http://a.example/debian"}, []string{"http://a.example/debian-security"}},
 		"a list of mirrors": {map[string]string{"sources.list": "deb mirror+file:ETC/mirrors bookworm main\n",
-			"mirrors": "# first\nhttps://a.example/debian priority:1\nftp://no.example/debian\n"},
+			"mirrors": "# first\nhttpx://no.example/debian\nhttps://a.example/debian priority:1\nftp://no.example/debian\n"},
 			[]string{"https://a.example/debian"}, []string{"https://a.example/debian-security"}},
 		"nothing": {},
 	} {
@@ -239,8 +247,8 @@ func TestMirrorsOfHost(t *testing.T) {
 func TestAttackPackagePath(t *testing.T) {
 	server := debiantest.New(t)
 	a, _ := archiveOf(t, server)
-	for _, path := range []string{"", "../secret", "pool/../../secret", "pool//a", "pool/a?x=y", "pool/%2e%2e/a", "pool/a#b",
-		"http://other.example/a", "/pool/a", "pool/a b", "dists/trixie/InRelease"} {
+	for _, path := range []string{"", "../secret", "pool/../../secret", "pool//a", "pool/a?x=y", "pool/%2e%2e/a",
+		"pool/a#b", "http://other.example/a", "/pool/a", "pool/a b", "dists/trixie/InRelease"} {
 		err := a.Fetch(t.Context(), debian.File{Path: path, SHA256: "0", Size: 1}, filepath.Join(t.TempDir(), "a"))
 		got := fmt.Sprint(err != nil && strings.Contains(err.Error(), "no path of a package"), server.Got())
 		attack.Check(t, fmt.Sprintf("a package's path %q", path), "true []", got)
@@ -272,7 +280,8 @@ func TestClosedMirror(t *testing.T) {
 		closed := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
 		a, _ := archiveOf(t, server)
 		a.Mirrors.Main = append(a.Mirrors.Main, closed.URL)
-		err := a.Fetch(t.Context(), debian.File{Path: "pool/main/a.deb", SHA256: "0", Size: 1}, filepath.Join(t.TempDir(), "a"))
+		f := debian.File{Path: "pool/main/a.deb", SHA256: "0", Size: 1}
+		err := a.Fetch(t.Context(), f, filepath.Join(t.TempDir(), "a"))
 		if !errors.Is(err, debian.ErrGone) {
 			t.Errorf("%d: %v", status, err)
 		}
@@ -300,5 +309,16 @@ func TestAttackLongList(t *testing.T) {
 		_, err := a.Index(t.Context())
 		attack.Check(t, "a mirror's long list, "+name, "refused",
 			map[bool]string{true: "refused", false: fmt.Sprint(err)}[err != nil && strings.Contains(err.Error(), row.says)])
+	}
+}
+
+// Without a mirror of security updates nobody has theirs: the index says what the release has instead.
+func TestNoSecurityMirror(t *testing.T) {
+	a, _ := archiveOf(t, debiantest.New(t))
+	a.Mirrors.Security = nil
+	f := debian.File{Path: "pool/updates/main/a.deb", SHA256: "0", Size: 1}
+	err := a.Fetch(t.Context(), f, filepath.Join(t.TempDir(), "a"))
+	if !errors.Is(err, debian.ErrGone) {
+		t.Error(err)
 	}
 }

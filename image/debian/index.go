@@ -46,7 +46,7 @@ func (x *Index) add(r io.Reader) error {
 		if !packageName.MatchString(pkg.Name) {
 			pkg.Name = ""
 		}
-		if old, there := x.Packages[pkg.Name]; pkg.Name != "" && (!there || newer(pkg.Version, old.Version)) {
+		if old, there := x.Packages[pkg.Name]; pkg.Name != "" && (!there || Newer(pkg.Version, old.Version)) {
 			x.Packages[pkg.Name] = pkg
 			for _, names := range provides {
 				if _, there := x.provides[names[0]]; !there {
@@ -92,8 +92,8 @@ func (x *Index) add(r io.Reader) error {
 	return nil
 }
 
-// newer reports whether a version is newer than another (deb-version(7)).
-func newer(a, b string) bool {
+// Newer reports whether a version is newer than another (deb-version(7)).
+func Newer(a, b string) bool {
 	x, err := version.NewVersion(a)
 	if err != nil {
 		return false

@@ -170,11 +170,13 @@ func TestLeftOutOfGuest(t *testing.T) {
 // A name in an index becomes that of a file on the host, so an entry whose name is no package's is left out.
 func TestAttackPackageNames(t *testing.T) {
 	var text strings.Builder
-	for _, name := range []string{"../../x", "a/b", "-o", "a b", ".", "..", "A", "a\x00b", "a\tb", strings.Repeat("a", 201)} {
+	for _, name := range []string{"../../x", "a/b", "-o", "a b", ".", "..", "A", "a\x00b", "a\tb",
+		strings.Repeat("a", 201)} {
 		fmt.Fprintf(&text, "Package: %s\nVersion: 1\nProvides: libz\n\n", name)
 	}
 	x := indexOf(t, text.String()+"Package: good\nVersion: 1\nDepends: libz\n\n"+
-		"Package: linux-image-cloud\nVersion: 1\nDepends: linux-image-1/../../x\n\nPackage: linux-image-1/../../x\nVersion: 1\n")
+		"Package: linux-image-cloud\nVersion: 1\nDepends: linux-image-1/../../x\n\n"+
+		"Package: linux-image-1/../../x\nVersion: 1\n")
 	_, lacks := x.Closure("good", func(string) bool { return false })
 	_, none := x.Kernel([]string{"linux-image-cloud"})
 	got := fmt.Sprintf("%d packages, %t, %t", len(x.Packages), lacks != nil, none != nil)
@@ -184,13 +186,13 @@ func TestAttackPackageNames(t *testing.T) {
 // Versions that are none never replace one that is, and none of them ends the program.
 func TestVersions(t *testing.T) {
 	for _, bad := range []string{"", ":", "1:", "-", "x", "-1:1", "99999999999999999999999:1", "1 2", "é", "1:\x00"} {
-		if newer(bad, "1") || !newer("1", bad) {
+		if Newer(bad, "1") || !Newer("1", bad) {
 			t.Errorf("%q is newer than 1, or 1 is not newer", bad)
 		}
 	}
 	for _, c := range []struct{ old, young string }{{"1.9", "1.10"}, {"1~rc1", "1"}, {"9", "1:1"}, {"1-1", "1-1+deb13u1"},
 		{"99999999999999999998", "1:0"}} {
-		if !newer(c.young, c.old) || newer(c.old, c.young) {
+		if !Newer(c.young, c.old) || Newer(c.old, c.young) {
 			t.Errorf("%s and %s", c.young, c.old)
 		}
 	}

@@ -217,8 +217,8 @@ func (a *Archive) verify(signed []byte, suite string, now time.Time) (release, e
 	return r, nil
 }
 
-// checkSignatures checks that one of the keys has signed a text. Debian signs with several keys at a time, of which some
-// may be too old.
+// checkSignatures checks that one of the keys has signed a text. Debian signs with several keys at a time, of which
+// some may be too old.
 func checkSignatures(ring openpgp.EntityList, block *clearsign.Block, now time.Time) error {
 	signatures, err := io.ReadAll(block.ArmoredSignature.Body)
 	if err != nil {
