@@ -3,6 +3,7 @@ package image
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -185,6 +186,41 @@ func TestLockOfDebian(t *testing.T) {
 				!strings.HasPrefix(p.Digest, "sha256-") {
 				t.Errorf("%s for %s: package %s at %s, %s", p.Name, arch, p.Package, p.Path, p.Digest)
 			}
+		}
+	}
+}
+
+// apt reads the mirror's lists by the archive's keys alone, wherever the home is. Nobody else reads a mirror's login.
+func TestAptSources(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts apt; not in -short")
+	}
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		t.Skip("no apt-get on this machine")
+	}
+	server := debiantest.New(t)
+	server.Add(t, Release, string(HostArch()), debiantest.Package{Name: "tool", Version: "1", Data: "tool"})
+	mirrors, err := debian.Named(server.URL + "/debian")
+	must(t, err)
+	mirrors.Security = nil
+	for name, row := range map[string]struct {
+		keys string
+		ok   bool
+	}{"the archive's keys": {server.Keys, true}, "other keys": {debiantest.New(t).Keys, false},
+		"Debian's": {debian.Keys, false}} {
+		a := &debApt{arch: HostArch(), state: filepath.Join(t.TempDir(), "a home [1]"), keys: row.keys}
+		a.sources = a.ofRelease(mirrors)
+		err := a.prepare(t.Context(), nil)
+		if err == nil {
+			_, err = a.resolve(t.Context(), []string{"tool"})
+		}
+		if (err == nil) != row.ok {
+			t.Errorf("%s: %v", name, err)
+		}
+		st, err := os.Stat(filepath.Join(a.state, "sources.list"))
+		must(t, err)
+		if st.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v", name, st.Mode())
 		}
 	}
 }
