@@ -151,17 +151,17 @@ var goVersion = regexp.MustCompile(`-go([0-9.]+)\.`)
 
 // LanguageVersion returns the version of the program of the store's image without the distribution's revision, such as
 // 3.13.5: the vendored version, or else that of vendor.lock. It is "" for an image of a container.
-func (s *Store) LanguageVersion(arch Arch) string {
-	if len(s.payload.Parts) == 0 {
+func (ps Parts) LanguageVersion(arch Arch) string {
+	if len(ps.images.payload.Parts) == 0 {
 		return ""
 	}
 	found := ""
-	if p, err := s.Parts().Get(arch, s.payload.Parts[0]); err == nil {
+	if p, err := ps.Get(arch, ps.images.payload.Parts[0]); err == nil {
 		found = p.Version
 	} else {
 		locked, _ := Lock(arch)
 		for _, p := range locked {
-			if p.Name == s.payload.Parts[0] {
+			if p.Name == ps.images.payload.Parts[0] {
 				found = p.Version
 			}
 		}

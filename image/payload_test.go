@@ -30,7 +30,7 @@ func TestVersions(t *testing.T) {
 
 func TestLanguageVersion(t *testing.T) {
 	s := fakeStore(t)
-	if got := s.LanguageVersion(HostArch()); got != "1" {
+	if got := s.Parts().LanguageVersion(HostArch()); got != "1" {
 		t.Errorf("vendored: %q, want 1", got)
 	}
 	for version, want := range map[string]string{"3.13.5-2+deb13u5": "3.13.5", "24.21.0": "24.21.0",
@@ -38,12 +38,12 @@ func TestLanguageVersion(t *testing.T) {
 		must(t, s.Parts().addPart(HostArch(), "node", func(dir string) (Part, error) {
 			return Part{Name: "node", Version: version}, os.WriteFile(filepath.Join(dir, "node"), nil, 0o755)
 		}))
-		if got := s.LanguageVersion(HostArch()); got != want {
+		if got := s.Parts().LanguageVersion(HostArch()); got != want {
 			t.Errorf("%s: %q, want %q", version, got, want)
 		}
 	}
 	must(t, os.RemoveAll(s.vendorDir(HostArch())))
-	if got := s.LanguageVersion(HostArch()); !strings.HasPrefix(got, "24.") {
+	if got := s.Parts().LanguageVersion(HostArch()); !strings.HasPrefix(got, "24.") {
 		t.Errorf("of the lock: %q", got)
 	}
 }

@@ -273,7 +273,7 @@ func (d *Doctor) checkImages(ctx context.Context, r *Report) {
 		of, err := d.Images.Of(im.Name)
 		names := languages[im.Name]
 		if err == nil {
-			names[0] = strings.TrimSpace(names[0] + " " + of.LanguageVersion(image.HostArch()))
+			names[0] = strings.TrimSpace(names[0] + " " + of.Parts().LanguageVersion(image.HostArch()))
 		}
 		text := fmt.Sprintf("%s for %s: ", im.Name, strings.Join(names, ", "))
 		delete(languages, im.Name)
