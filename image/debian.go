@@ -117,6 +117,10 @@ func (d *debParts) fetch(ctx context.Context, parts []LockedPart, dir string) er
 
 // advised adds what a user can do where the archive does not help.
 func advised(err error) error {
+	var local *debian.HostError
+	if errors.As(err, &local) { // no other source helps
+		return err
+	}
 	return fmt.Errorf("%w; name another mirror of Debian (debianMirror in config.toml, or UNITASK_DEBIAN_MIRROR), or %s",
 		err, takeBundle)
 }
@@ -134,6 +138,9 @@ func (d *debParts) successors(ctx context.Context, p LockedPart, dir string) (de
 	got := debs{version: gone, behind: true}
 	var digests []string
 	for _, name := range names {
+		if err := notOlder(p, index.Packages[name]); err != nil {
+			return debs{}, err
+		}
 		file := filepath.Join(dir, p.Name+"+"+name+".deb")
 		if err := d.archive.Fetch(ctx, index.Packages[name].File, file); err != nil {
 			return debs{}, err
@@ -151,6 +158,16 @@ func (d *debParts) successors(ctx context.Context, p LockedPart, dir string) (de
 		got.digest = "sha256-" + hex.EncodeToString(sum[:])
 	}
 	return got, nil
+}
+
+// notOlder returns an error if the mirror's package is older than the pinned one. An index is signed, and old ones stay
+// so: a mirror that is behind, or somebody on the way to it, could bring mended faults back.
+func notOlder(p LockedPart, pkg debian.Package) error {
+	if (p.Package == pkg.Name || p.Name == kernelPart) && debian.Newer(p.Version, pkg.Version) {
+		return fmt.Errorf("the mirror's %s %s is older than %s of vendor.lock: is the mirror behind, or without security "+
+			"updates?", pkg.Name, pkg.Version, p.Version)
+	}
+	return nil
 }
 
 // gone is the version of a part that this archive's release lacks and that only other parts' requirements replace.

@@ -3,6 +3,7 @@ package image
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/unitask/unitask/image/debian"
 	"github.com/unitask/unitask/image/debian/debiantest"
+	"github.com/unitask/unitask/internal/attack"
 )
 
 // partsOf returns a client for a test's archive, and what the store logs.
@@ -107,6 +109,40 @@ func TestDebPartsRefused(t *testing.T) {
 	}
 }
 
+// Debian has signed old releases, too: a mirror that serves one brings back no package that is older than the lock's.
+func TestAttackOldMirror(t *testing.T) {
+	server := debiantest.New(t)
+	server.Add(t, "trixie", string(HostArch()), debiantest.Package{Name: "tool", Version: "2", Data: "y"},
+		debiantest.Package{Name: "linux-image-cloud", Version: "7", Fields: "Depends: linux-image-7\n", Data: "meta"},
+		debiantest.Package{Name: "linux-image-7", Version: "7", Data: "kernel 7"})
+	for name, row := range map[string]struct {
+		part LockedPart
+		says string
+	}{
+		"a tool": {lockedDeb("tool", "tool", "2.1", "y"), "the mirror's tool 2 is older than 2.1 of vendor.lock"},
+		"a kernel": {lockedDeb(kernelPart, "linux-image-8", "8", "k", "linux-image-cloud"),
+			"the mirror's linux-image-7 7 is older than 8 of vendor.lock"},
+	} {
+		d, _ := partsOf(t, server, []LockedPart{row.part})
+		err := d.fetch(t.Context(), []LockedPart{row.part}, t.TempDir())
+		got := fmt.Sprint(err)
+		if err != nil && strings.Contains(got, row.says) && strings.Contains(got, takeBundle) {
+			got = "refused"
+		}
+		attack.Check(t, "a mirror with an old release: "+name, "refused", got)
+	}
+}
+
+// A full disk is not a mirror's fault: no message advises another one.
+func TestDebPartsHost(t *testing.T) {
+	tool := lockedDeb("tool", "tool", "1", "tool")
+	d, _ := partsOf(t, debiantest.New(t), []LockedPart{tool})
+	err := d.fetch(t.Context(), []LockedPart{tool}, filepath.Join(t.TempDir(), "none"))
+	if err == nil || strings.Contains(err.Error(), "mirror") {
+		t.Error(err)
+	}
+}
+
 // A release may lack libraries that others replace, but no tool, and no library of which single files are used.
 func TestMayGo(t *testing.T) {
 	for _, c := range []struct {
@@ -168,6 +204,41 @@ func TestLockOfDebian(t *testing.T) {
 				!strings.HasPrefix(p.Digest, "sha256-") {
 				t.Errorf("%s for %s: package %s at %s, %s", p.Name, arch, p.Package, p.Path, p.Digest)
 			}
+		}
+	}
+}
+
+// apt reads the mirror's lists by the archive's keys alone, wherever the home is. Nobody else reads a mirror's login.
+func TestAptSources(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts apt; not in -short")
+	}
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		t.Skip("no apt-get on this machine")
+	}
+	server := debiantest.New(t)
+	server.Add(t, Release, string(HostArch()), debiantest.Package{Name: "tool", Version: "1", Data: "tool"})
+	mirrors, err := debian.Named(server.URL + "/debian")
+	must(t, err)
+	mirrors.Security = nil
+	for name, row := range map[string]struct {
+		keys string
+		ok   bool
+	}{"the archive's keys": {server.Keys, true}, "other keys": {debiantest.New(t).Keys, false},
+		"Debian's": {debian.Keys, false}} {
+		a := &debApt{arch: HostArch(), state: filepath.Join(t.TempDir(), "a home [1]"), keys: row.keys}
+		a.sources = a.ofRelease(mirrors)
+		err := a.prepare(t.Context(), nil)
+		if err == nil {
+			_, err = a.resolve(t.Context(), []string{"tool"})
+		}
+		if (err == nil) != row.ok {
+			t.Errorf("%s: %v", name, err)
+		}
+		st, err := os.Stat(filepath.Join(a.state, "sources.list"))
+		must(t, err)
+		if st.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v", name, st.Mode())
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/unitask/unitask/image/debian"
+	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/home"
 )
@@ -117,6 +118,7 @@ type debApt struct {
 	state   string // folder for apt's lists
 	said    string // apt's messages about what it could not fetch, each after "; "
 	sources string // of unitask's own (sources.list(5)); "" means the host's
+	keys    string // armoured, of the archive of sources
 }
 
 // ofRelease returns apt's sources for the release of the bundled images.
@@ -124,10 +126,9 @@ func (a *debApt) ofRelease(m debian.Mirrors) string {
 	if len(m.Main) == 0 {
 		return ""
 	}
-	list := fmt.Sprintf("deb [signed-by=%s] %s %s main\n", filepath.Join(a.state, "keys.asc"), m.Main[0], Release)
+	list := fmt.Sprintf("deb %s %s main\n", m.Main[0], Release)
 	if len(m.Security) > 0 {
-		list += fmt.Sprintf("deb [signed-by=%s] %s %s-security main\n", filepath.Join(a.state, "keys.asc"), m.Security[0],
-			Release)
+		list += fmt.Sprintf("deb %s %s-security main\n", m.Security[0], Release)
 	}
 	return list
 }
@@ -147,7 +148,8 @@ func (a *debApt) options() []string {
 	}
 	if a.sources != "" {
 		list = append(list, "-o", "Dir::Etc::sourcelist="+filepath.Join(a.state, "sources.list"),
-			"-o", "Dir::Etc::sourceparts=/dev/null")
+			"-o", "Dir::Etc::sourceparts=/dev/null", "-o", "Dir::Etc::trusted=/dev/null",
+			"-o", "Dir::Etc::trustedparts="+filepath.Join(a.state, keysFolder))
 	}
 	return list
 }
@@ -166,7 +168,8 @@ func (ps Parts) Debs(ctx context.Context, arch Arch, status []byte, unpacked boo
 		return nil, err
 	}
 	defer unlock()
-	a := &debApt{arch: arch, state: filepath.Join(home.Dir(ps.images.home).Cache(), "debs-"+string(arch))}
+	a := &debApt{arch: arch, state: filepath.Join(home.Dir(ps.images.home).Cache(), "debs-"+string(arch)),
+		keys: debian.Keys}
 	if unpacked { // onto a bundled image, whose libraries are of one release
 		mirrors, err := ps.mirrors()
 		if err != nil {
@@ -195,16 +198,19 @@ func (ps Parts) Debs(ctx context.Context, arch Arch, status []byte, unpacked boo
 	return a.fetch(ctx, list, locked != nil, dir)
 }
 
+// keysFolder has the keys of the sources. Its path may have blanks, which no option of a line of sources can have.
+const keysFolder = "keys"
+
 // prepare writes the status file and updates the lists.
 func (a *debApt) prepare(ctx context.Context, status []byte) error {
-	for _, sub := range []string{"lists/partial", "cache/archives/partial"} {
+	for _, sub := range []string{"lists/partial", "cache/archives/partial", keysFolder} {
 		if err := os.MkdirAll(filepath.Join(a.state, sub), 0o755); err != nil {
 			return err
 		}
 	}
-	files := map[string]string{"status": string(status), "sources.list": a.sources, "keys.asc": debian.Keys}
-	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(a.state, name), []byte(text), 0o644); err != nil {
+	files := map[string]string{"status": string(status), "sources.list": a.sources, keysFolder + "/debian.asc": a.keys}
+	for name, text := range files { // a source may have a login
+		if err := atomicfile.Write(filepath.Join(a.state, name), []byte(text), 0o600); err != nil {
 			return err
 		}
 	}

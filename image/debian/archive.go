@@ -13,6 +13,8 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -20,6 +22,9 @@ import (
 	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/fetch"
 )
+
+// packagePath is the form of a package's path. Nothing in it is special in an address.
+var packagePath = regexp.MustCompile(`^pool/[A-Za-z0-9+._~/-]+$`)
 
 // ErrGone means that no mirror has a file.
 var ErrGone = errors.New("no mirror has it")
@@ -62,24 +67,35 @@ func (e statusError) Error() string {
 	return fmt.Sprintf("it answers %d %s", int(e), http.StatusText(int(e)))
 }
 
+// lacks reports whether the server does not give out a file. Stores of objects say 403 of a file that is not there, and
+// other archives in the host's apt may want a login.
+func (e statusError) lacks() bool {
+	return e == http.StatusNotFound || e == http.StatusGone || e == http.StatusUnauthorized || e == http.StatusForbidden
+}
+
 // Fetch writes a file of the archive to a new file of the host. It tries the mirrors in their order. It fails with
-// ErrGone if none of them has the file, and if the bytes that come have another digest.
+// ErrGone if none of them has the file, and if the bytes that come have another digest. Without a mirror of security
+// updates nobody has theirs.
 func (a *Archive) Fetch(ctx context.Context, f File, to string) error {
+	if !packagePath.MatchString(f.Path) || path.Clean(f.Path) != f.Path {
+		return fmt.Errorf("%.200q is no path of a package below pool", f.Path)
+	}
 	bases := a.Mirrors.Main
 	if strings.HasPrefix(f.Path, "pool/updates/") {
 		bases = a.Mirrors.Security
 	}
-	if len(bases) == 0 {
+	if len(a.Mirrors.Main) == 0 {
 		return ErrNoMirror
 	}
 	var failed []error
 	for _, base := range bases {
 		err := a.save(ctx, base, f, to)
 		var status statusError
+		var local *HostError
 		switch {
-		case err == nil || ctx.Err() != nil:
+		case err == nil || ctx.Err() != nil || errors.As(err, &local):
 			return err
-		case errors.As(err, &status) && (status == http.StatusNotFound || status == http.StatusGone):
+		case errors.As(err, &status) && status.lacks():
 		default:
 			failed = append(failed, err)
 		}
@@ -94,15 +110,15 @@ func (a *Archive) Fetch(ctx context.Context, f File, to string) error {
 func (a *Archive) save(ctx context.Context, base string, f File, to string) error {
 	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
-		return err
+		return &HostError{err}
 	}
 	defer out.Close()
 	err = retry(ctx, func() error {
 		if _, err := out.Seek(0, io.SeekStart); err != nil {
-			return err
+			return &HostError{err}
 		}
 		if err := out.Truncate(0); err != nil {
-			return err
+			return &HostError{err}
 		}
 		return a.read(ctx, base, f.Path, func(r io.Reader) error { return copyExactly(out, r, f) })
 	})
@@ -110,7 +126,28 @@ func (a *Archive) save(ctx context.Context, base string, f File, to string) erro
 		_ = os.Remove(to)
 		return fmt.Errorf("fetch %s from %s: %w", f.Path, shown(base), err)
 	}
-	return out.Close()
+	if err := out.Close(); err != nil {
+		_ = os.Remove(to)
+		return &HostError{err}
+	}
+	return nil
+}
+
+// HostError means that this host can't keep a file: its disk is full, for one. No other mirror helps.
+type HostError struct{ Err error }
+
+func (e *HostError) Error() string { return e.Err.Error() }
+func (e *HostError) Unwrap() error { return e.Err }
+
+// hostWriter makes the errors of a writer a HostError.
+type hostWriter struct{ io.Writer }
+
+func (w hostWriter) Write(p []byte) (int, error) {
+	n, err := w.Writer.Write(p)
+	if err != nil {
+		err = &HostError{err}
+	}
+	return n, err
 }
 
 // digestError means that a server has other bytes than those wanted. Asking it again is useless.
@@ -122,7 +159,7 @@ func (e *digestError) Error() string {
 
 func copyExactly(out io.Writer, r io.Reader, f File) error {
 	h := sha256.New()
-	n, err := io.Copy(io.MultiWriter(out, h), io.LimitReader(r, f.Size+1))
+	n, err := io.Copy(io.MultiWriter(hostWriter{out}, h), io.LimitReader(r, f.Size+1))
 	if err != nil {
 		return err
 	}
@@ -145,15 +182,17 @@ func retry(ctx context.Context, do func() error) (err error) {
 		err = do()
 		var status statusError
 		var other *digestError
-		if err == nil || errors.As(err, &other) || errors.As(err, &status) && status < http.StatusInternalServerError {
+		var local *HostError
+		if err == nil || errors.As(err, &other) || errors.As(err, &local) ||
+			errors.As(err, &status) && status < http.StatusInternalServerError {
 			return err
 		}
 	}
 	return err
 }
 
-// read passes the body of a file below an address to a function. It fails if no byte comes for stallTime.
-func (a *Archive) read(ctx context.Context, base, path string, body func(io.Reader) error) error {
+// read passes the body of a named file below an address to a function. It fails if no byte comes for stallTime.
+func (a *Archive) read(ctx context.Context, base, name string, body func(io.Reader) error) error {
 	u, err := url.Parse(base)
 	if err != nil {
 		return errors.New("the mirror's address is malformed: use http://HOST/debian or https://HOST/debian")
@@ -164,10 +203,12 @@ func (a *Archive) read(ctx context.Context, base, path string, body func(io.Read
 	defer cancel(nil)
 	stall := time.AfterFunc(stallTime, func() { cancel(fmt.Errorf("no byte came for %s", stallTime)) })
 	defer stall.Stop()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.JoinPath(strings.Split(path, "/")...).String(), nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.JoinPath(strings.Split(name, "/")...).String(), nil)
 	if err != nil {
 		return err
 	}
+	// The digest is of the file as it is. Servers call .gz files encoded, and net/http would unpack them.
+	r.Header.Set("Accept-Encoding", "identity")
 	resp, err := client(u.Host).Do(r)
 	if err != nil {
 		return cause(ctx, err)
@@ -181,8 +222,9 @@ func (a *Archive) read(ctx context.Context, base, path string, body func(io.Read
 
 // cause returns why a request failed, without the request's address, which may have a login.
 func cause(ctx context.Context, err error) error {
-	if err == nil {
-		return nil
+	var local *HostError
+	if err == nil || errors.As(err, &local) {
+		return err
 	}
 	if why := context.Cause(ctx); why != nil {
 		return why

@@ -178,6 +178,9 @@ func TestNamed(t *testing.T) {
 		"https://a.example:8080/pub/debian/": "[https://a.example:8080/pub/debian] [https://a.example:8080/pub/debian-security]",
 		"http://a.example/archive":           "[http://a.example/archive] []",
 		"a.example/debian":                   "", "ftp://a.example/debian": "", "http://": "", "": "",
+		"http://[2001:db8::1]/debian": "[http://[2001:db8::1]/debian] [http://[2001:db8::1]/debian-security]",
+		"http://a.example/d ebian":    "", "http://:80/debian": "", "http://a.example/debian?": "",
+		"http://a.example/debian\nx": "", "http://a.example/x sid main #/debian": "",
 		"http://a.example/debian?x": "", "http://a.example/debian#x": "", "http://a b/": "",
 	} {
 		m, err := debian.Named(address)
@@ -216,8 +219,13 @@ func TestMirrorsOfHost(t *testing.T) {
 			"sources.list.d/x.sources":   "Types: deb\nURIs: http://a.example/debian\nSuites: sid\nComponents: main\n",
 			"sources.list.d/x.save":      "deb http://no.example/debian sid main\n"},
 			[]string{"http://a.example/debian", "https://own.example"}, []string{"http://a.example/debian-security"}},
+		"malformed": {map[string]string{"sources.list": "deb http://[a/debian sid main\ndeb http://%zz/debian sid main\n" +
+			"deb http:///debian sid main\ndeb http://no.example/debian?token=x sid main\ndeb cdrom:[Debian 13]/ sid main\n" +
+			"deb\n[\ndeb [\ndeb http://a.example/debian\n\x00\ndeb http://a.example/debian sid main\n",
+			"sources.list.d/x.sources": " http://no.example\n:\nURIs\nTypes: deb\nSuites:\n"},
+			[]string{"http://a.example/debian"}, []string{"http://a.example/debian-security"}},
 		"a list of mirrors": {map[string]string{"sources.list": "deb mirror+file:ETC/mirrors bookworm main\n",
-			"mirrors": "# first\nhttps://a.example/debian priority:1\nftp://no.example/debian\n"},
+			"mirrors": "# first\nhttpx://no.example/debian\nhttps://a.example/debian priority:1\nftp://no.example/debian\n"},
 			[]string{"https://a.example/debian"}, []string{"https://a.example/debian-security"}},
 		"nothing": {},
 	} {
@@ -232,5 +240,85 @@ func TestMirrorsOfHost(t *testing.T) {
 		if m := debian.OfFolder(etc); !slices.Equal(m.Main, row.main) || !slices.Equal(m.Security, row.security) {
 			t.Errorf("%s: %q %q, want %q %q", name, m.Main, m.Security, row.main, row.security)
 		}
+	}
+}
+
+// A package's path leads to nothing else on the server.
+func TestAttackPackagePath(t *testing.T) {
+	server := debiantest.New(t)
+	a, _ := archiveOf(t, server)
+	for _, path := range []string{"", "../secret", "pool/../../secret", "pool//a", "pool/a?x=y", "pool/%2e%2e/a",
+		"pool/a#b", "http://other.example/a", "/pool/a", "pool/a b", "dists/trixie/InRelease"} {
+		err := a.Fetch(t.Context(), debian.File{Path: path, SHA256: "0", Size: 1}, filepath.Join(t.TempDir(), "a"))
+		got := fmt.Sprint(err != nil && strings.Contains(err.Error(), "no path of a package"), server.Got())
+		attack.Check(t, fmt.Sprintf("a package's path %q", path), "true []", got)
+	}
+}
+
+// A server may call a list that is a .gz file encoded with gzip.
+func TestEncodedList(t *testing.T) {
+	server := debiantest.New(t)
+	server.Add(t, "trixie", "amd64", debiantest.Package{Name: "a", Version: "1", Data: "a"})
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, ".gz") {
+			w.Header().Set("Content-Encoding", "gzip")
+		}
+		server.ServeHTTP(w, r)
+	}))
+	defer front.Close()
+	a, _ := archiveOf(t, server)
+	a.Mirrors = debian.Mirrors{Main: []string{front.URL + "/debian"}}
+	if index, err := a.Index(t.Context()); err != nil || index.Packages["a"].Version != "1" {
+		t.Error(err)
+	}
+}
+
+// A server that wants a login for what it lacks lacks it.
+func TestClosedMirror(t *testing.T) {
+	server := debiantest.New(t)
+	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusGone} {
+		closed := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+		a, _ := archiveOf(t, server)
+		a.Mirrors.Main = append(a.Mirrors.Main, closed.URL)
+		f := debian.File{Path: "pool/main/a.deb", SHA256: "0", Size: 1}
+		err := a.Fetch(t.Context(), f, filepath.Join(t.TempDir(), "a"))
+		if !errors.Is(err, debian.ErrGone) {
+			t.Errorf("%d: %v", status, err)
+		}
+		closed.Close()
+	}
+}
+
+// A list that is longer than a release's is refused, and not read in part.
+func TestAttackLongList(t *testing.T) {
+	for name, row := range map[string]struct {
+		size int64
+		says string
+	}{"packed": {1 << 39, "has 524288 MiB"}, "unpacked": {0, "more than 200 MiB"}} {
+		server := debiantest.New(t)
+		pkg := debiantest.Package{Name: "a", Version: "1", Data: "a"}
+		if row.size == 0 {
+			pkg.Fields = strings.Repeat("X: "+strings.Repeat("x", 1<<19)+"\n", 401)
+		}
+		server.Add(t, "trixie", "amd64", pkg)
+		if row.size > 0 {
+			server.Files["/debian/dists/trixie/InRelease"] = server.Sign(t, fmt.Sprintf(
+				"Codename: trixie\nSHA256:\n %s %d main/binary-amd64/Packages.gz\n", strings.Repeat("0", 64), row.size))
+		}
+		a, _ := archiveOf(t, server)
+		_, err := a.Index(t.Context())
+		attack.Check(t, "a mirror's long list, "+name, "refused",
+			map[bool]string{true: "refused", false: fmt.Sprint(err)}[err != nil && strings.Contains(err.Error(), row.says)])
+	}
+}
+
+// Without a mirror of security updates nobody has theirs: the index says what the release has instead.
+func TestNoSecurityMirror(t *testing.T) {
+	a, _ := archiveOf(t, debiantest.New(t))
+	a.Mirrors.Security = nil
+	f := debian.File{Path: "pool/updates/main/a.deb", SHA256: "0", Size: 1}
+	err := a.Fetch(t.Context(), f, filepath.Join(t.TempDir(), "a"))
+	if !errors.Is(err, debian.ErrGone) {
+		t.Error(err)
 	}
 }

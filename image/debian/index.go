@@ -34,12 +34,19 @@ const (
 	maxIndexed   = 500_000
 )
 
+// packageName is the form of a package's name (deb-control(5)). Entries with another name are left out: a name becomes
+// that of a file on the host.
+var packageName = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]{0,199}$`)
+
 // add reads a list of packages (deb-control(5)). Of packages with one name, the newest stays.
 func (x *Index) add(r io.Reader) error {
 	var provides [][]string
 	var pkg Package
 	end := func() {
-		if old, there := x.Packages[pkg.Name]; pkg.Name != "" && (!there || newer(pkg.Version, old.Version)) {
+		if !packageName.MatchString(pkg.Name) {
+			pkg.Name = ""
+		}
+		if old, there := x.Packages[pkg.Name]; pkg.Name != "" && (!there || Newer(pkg.Version, old.Version)) {
 			x.Packages[pkg.Name] = pkg
 			for _, names := range provides {
 				if _, there := x.provides[names[0]]; !there {
@@ -85,8 +92,8 @@ func (x *Index) add(r io.Reader) error {
 	return nil
 }
 
-// newer reports whether a version is newer than another (deb-version(7)).
-func newer(a, b string) bool {
+// Newer reports whether a version is newer than another (deb-version(7)).
+func Newer(a, b string) bool {
 	x, err := version.NewVersion(a)
 	if err != nil {
 		return false

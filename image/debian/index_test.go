@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/unitask/unitask/internal/attack"
 )
 
 // archiveText is of a release in which python3.11 is python3.13, libssl3 has moved to 64-bit times, libicu is another
@@ -161,6 +163,37 @@ func TestLeftOutOfGuest(t *testing.T) {
 		"python3.13-minimal": false, "libjs-jquery": true, "python3-pytz": false, "libssl3t64": false} {
 		if leftOutOfGuest(name) != want {
 			t.Errorf("%s: %v", name, !want)
+		}
+	}
+}
+
+// A name in an index becomes that of a file on the host, so an entry whose name is no package's is left out.
+func TestAttackPackageNames(t *testing.T) {
+	var text strings.Builder
+	for _, name := range []string{"../../x", "a/b", "-o", "a b", ".", "..", "A", "a\x00b", "a\tb",
+		strings.Repeat("a", 201)} {
+		fmt.Fprintf(&text, "Package: %s\nVersion: 1\nProvides: libz\n\n", name)
+	}
+	x := indexOf(t, text.String()+"Package: good\nVersion: 1\nDepends: libz\n\n"+
+		"Package: linux-image-cloud\nVersion: 1\nDepends: linux-image-1/../../x\n\n"+
+		"Package: linux-image-1/../../x\nVersion: 1\n")
+	_, lacks := x.Closure("good", func(string) bool { return false })
+	_, none := x.Kernel([]string{"linux-image-cloud"})
+	got := fmt.Sprintf("%d packages, %t, %t", len(x.Packages), lacks != nil, none != nil)
+	attack.Check(t, "names in a mirror's index that are no packages'", "2 packages, true, true", got)
+}
+
+// Versions that are none never replace one that is, and none of them ends the program.
+func TestVersions(t *testing.T) {
+	for _, bad := range []string{"", ":", "1:", "-", "x", "-1:1", "99999999999999999999999:1", "1 2", "é", "1:\x00"} {
+		if Newer(bad, "1") || !Newer("1", bad) {
+			t.Errorf("%q is newer than 1, or 1 is not newer", bad)
+		}
+	}
+	for _, c := range []struct{ old, young string }{{"1.9", "1.10"}, {"1~rc1", "1"}, {"9", "1:1"}, {"1-1", "1-1+deb13u1"},
+		{"99999999999999999998", "1:0"}} {
+		if !Newer(c.young, c.old) || Newer(c.old, c.young) {
+			t.Errorf("%s and %s", c.young, c.old)
 		}
 	}
 }

@@ -23,13 +23,19 @@ var ErrNoMirror = errors.New("no mirror of Debian is known")
 // Named returns the mirrors that an address stands for: http://HOST/debian, with security updates at
 // http://HOST/debian-security. It fails if the text is no address.
 func Named(address string) (Mirrors, error) {
-	u, err := url.Parse(address)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" {
+	if !isAddress(address) {
 		return Mirrors{}, errors.New("it is no address of a mirror: use http://HOST/debian or https://HOST/debian")
 	}
 	var m Mirrors
 	m.add(address)
 	return m, nil
+}
+
+// isAddress reports whether a text is the address of an archive, which a line of apt's sources can have, too.
+func isAddress(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && u.Hostname() != "" && (u.Scheme == "http" || u.Scheme == "https") && u.RawQuery == "" &&
+		!u.ForceQuery && u.Fragment == "" && !strings.ContainsAny(text, " \"#")
 }
 
 // add appends a mirror, and the place where mirrors keep security updates.
@@ -155,7 +161,7 @@ func listed(addresses []string) (all []string) {
 	for _, address := range addresses {
 		name, isList := strings.CutPrefix(address, "mirror+file:")
 		switch {
-		case strings.HasPrefix(address, "http://"), strings.HasPrefix(address, "https://"):
+		case isAddress(address):
 			all = append(all, address)
 		case isList:
 			f, err := os.Open(name)
@@ -164,7 +170,7 @@ func listed(addresses []string) (all []string) {
 			}
 			lines := bufio.NewScanner(f)
 			for lines.Scan() && len(all) < maxMirrorList {
-				if words := strings.Fields(lines.Text()); len(words) > 0 && strings.HasPrefix(words[0], "http") {
+				if words := strings.Fields(lines.Text()); len(words) > 0 && isAddress(words[0]) {
 					all = append(all, words[0])
 				}
 			}

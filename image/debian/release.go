@@ -21,6 +21,8 @@ import (
 
 	"github.com/ProtonMail/go-crypto/openpgp"
 	"github.com/ProtonMail/go-crypto/openpgp/clearsign"
+	pgperrors "github.com/ProtonMail/go-crypto/openpgp/errors"
+	"github.com/ProtonMail/go-crypto/openpgp/packet"
 	"github.com/ulikunitz/xz"
 
 	"github.com/unitask/unitask/internal/atomicfile"
@@ -34,6 +36,7 @@ var Keys string
 // Bounds of what a mirror sends.
 const (
 	maxRelease = 4 << 20   // bytes of InRelease
+	maxPacked  = 100 << 20 // bytes of a list of packages, packed
 	maxList    = 200 << 20 // bytes of a list of packages, unpacked
 )
 
@@ -104,6 +107,9 @@ func (a *Archive) list(ctx context.Context, x *Index, base, suite, component str
 	if !ok {
 		return fmt.Errorf("the release has no packages for %s", a.Arch)
 	}
+	if f.Size > maxPacked {
+		return fmt.Errorf("the release's list of packages has %d MiB: %d are the most", f.Size>>20, maxPacked>>20)
+	}
 	cached := filepath.Join(a.Cache, suite+"-"+a.Arch)
 	text, err := os.ReadFile(cached)
 	if err != nil || digest(text) != f.SHA256 {
@@ -121,7 +127,14 @@ func (a *Archive) list(ctx context.Context, x *Index, base, suite, component str
 	if err != nil {
 		return err
 	}
-	return x.add(io.LimitReader(z, maxList))
+	within := &io.LimitedReader{R: z, N: maxList}
+	if err := x.add(within); err != nil {
+		return err
+	}
+	if within.N == 0 {
+		return fmt.Errorf("read the list of packages: it has more than %d MiB", maxList>>20)
+	}
+	return nil
 }
 
 func unpacked(name string, r io.Reader) (io.Reader, error) {
@@ -168,9 +181,8 @@ func (a *Archive) verify(signed []byte, suite string, now time.Time) (release, e
 	if block == nil || len(bytes.TrimSpace(rest)) > 0 {
 		return release{}, errors.New("the file InRelease is no signed text")
 	}
-	if _, err := openpgp.CheckDetachedSignature(ring, bytes.NewReader(block.Bytes), block.ArmoredSignature.Body,
-		nil); err != nil {
-		return release{}, fmt.Errorf("the file InRelease has no signature of Debian's archive: %w", err)
+	if err := checkSignatures(ring, block, now); err != nil {
+		return release{}, err
 	}
 	r := release{files: map[string]File{}}
 	fields, section := map[string]string{}, ""
@@ -203,6 +215,31 @@ func (a *Archive) verify(signed []byte, suite string, now time.Time) (release, e
 		}
 	}
 	return r, nil
+}
+
+// checkSignatures checks that one of the keys has signed a text. Debian signs with several keys at a time, of which
+// some may be too old.
+func checkSignatures(ring openpgp.EntityList, block *clearsign.Block, now time.Time) error {
+	signatures, err := io.ReadAll(block.ArmoredSignature.Body)
+	if err != nil {
+		return fmt.Errorf("the file InRelease has a malformed signature: %w", err)
+	}
+	why := error(pgperrors.ErrUnknownIssuer)
+	for _, key := range ring {
+		_, err := openpgp.CheckDetachedSignature(openpgp.EntityList{key}, bytes.NewReader(block.Bytes),
+			bytes.NewReader(signatures), &packet.Config{Time: func() time.Time { return now }})
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, pgperrors.ErrUnknownIssuer) {
+			why = err
+		}
+	}
+	if errors.Is(why, pgperrors.ErrKeyExpired) || errors.Is(why, pgperrors.ErrSignatureExpired) {
+		return fmt.Errorf("the file InRelease has a signature of Debian's archive that is not valid on %s: is this host's "+
+			"clock right, and this unitask new enough?", now.UTC().Format(time.DateOnly))
+	}
+	return fmt.Errorf("the file InRelease has no signature of Debian's archive: %w", why)
 }
 
 func digest(text []byte) string {

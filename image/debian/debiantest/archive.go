@@ -101,6 +101,7 @@ func (a *Archive) Add(t testing.TB, suite, arch string, packages ...Package) {
 		fmt.Fprintf(&list, "Package: %s\nVersion: %s\nArchitecture: %s\n%sFilename: %s\nSize: %d\nSHA256: %s\n\n", p.Name,
 			p.Version, arch, p.Fields, at, len(p.Data), Digest(p.Data))
 	}
+	plain := list.String() // apt wants its digest, too
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
 	if _, err := io.Copy(z, &list); err != nil || z.Close() != nil {
@@ -109,8 +110,8 @@ func (a *Archive) Add(t testing.TB, suite, arch string, packages ...Package) {
 	name := path.Join("main/binary-"+arch, "Packages.gz")
 	a.Files[path.Join(root, "dists", suite, name)] = packed.Bytes()
 	a.Files[path.Join(root, "dists", suite, "InRelease")] = a.Sign(t, fmt.Sprintf(
-		"Origin: Debian\nCodename: %s\nDate: Sat, 21 Nov 2026 09:15:44 UTC\nSHA256:\n %s %d %s\n", suite,
-		Digest(packed.String()), packed.Len(), name))
+		"Origin: Debian\nCodename: %s\nDate: Sat, 21 Nov 2026 09:15:44 UTC\nSHA256:\n %s %d %s\n %s %d %s\n", suite,
+		Digest(packed.String()), packed.Len(), name, Digest(plain), len(plain), strings.TrimSuffix(name, ".gz")))
 }
 
 // Sign returns a text with the archive's signature, as InRelease is.
