@@ -4,6 +4,7 @@
 // privilege by which it could get there.
 #define _GNU_SOURCE
 #include "container.h"
+#include "init.h"
 #include "../contract/contract.h"
 
 #include <errno.h>
@@ -127,7 +128,7 @@ void container_enter(const char *exec)
 	// Init's own: links of the image may lead there, and then a file of the run would.
 	must_mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, NULL);
 	must_mount("sysfs", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, NULL);
-	mount("cgroup2", "/sys/fs/cgroup", "cgroup2", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
+	mount("cgroup2", "/sys/fs/cgroup", "cgroup2", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, CGROUP_OPTIONS);
 	devices();
 	mkdir("/etc", 0755);
 	text("/etc/resolv.conf", "nameserver " GATEWAY_IP "\noptions timeout:2 attempts:1\n");

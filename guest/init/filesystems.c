@@ -156,7 +156,7 @@ void filesystems(void)
 	// Node looks for the memory that is left by way of /proc/self/cgroup. So does Go for processors, at each start: where none is mounted it is done
 	// at once.
 	if (access("/image" PRELOAD, F_OK) == 0)
-		mount("cgroup2", "/sys/fs/cgroup", "cgroup2", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
+		mount("cgroup2", "/sys/fs/cgroup", "cgroup2", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, CGROUP_OPTIONS);
 	container_read();
 	if (container) {
 		container_mount();
