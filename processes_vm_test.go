@@ -2,6 +2,9 @@ package unitask_test
 
 import (
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -114,4 +117,50 @@ func TestAttackForkBomb(t *testing.T) {
 	}
 	attack.Check(t, "a fork bomb with 20 processes", "true [maxProcesses]",
 		fmt.Sprint(res.ProcessesRefused > 0, " ", res.Limits()))
+}
+
+// The root of a container's image leaves the control group neither by a clone into the hierarchy's root nor by a user
+// namespace, where it owns the group's files.
+func TestAttackProcessesContainer(t *testing.T) {
+	needClones(t)
+	program := filepath.Join(t.TempDir(), "leavegroup")
+	build := exec.Command("go", "build", "-o", program, "./testdata/leavegroup")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	if _, err := rt.Catalog().Import(t.Context(), boxImage(t, "test/group:1", map[string]any{"Cmd": []string{"sh"},
+		"Env": []string{"PATH=/bin"}}), "", ""); err != nil {
+		t.Fatal(err)
+	}
+	const many = "i=0; while [ $i -lt 40 ]; do sleep 30 & i=$((i+1)); done; echo all"
+	for _, c := range []struct {
+		way, script string
+		most        int
+		want        string
+	}{
+		{"stay", many, 100, "all\n"},
+		{"stay", many, 30, "exit status 2\n"},
+		{"clone", many, 30, "fork/exec /bin/sh: no such file or directory\n"},
+		{"raise", "mkdir /tmp/g && mount -t cgroup2 x /tmp/g && echo mounted; echo max > /tmp/g/pids.max && echo raised; " +
+			many, 30, "mounted\nexit status 2\n"},
+		{"raise", "mkdir /tmp/g && mount -t cgroup2 x /tmp/g && mkdir /tmp/g/own && echo 0 > /tmp/g/own/cgroup.procs && " +
+			"echo moved; " + many, 30, "moved\nexit status 2\n"},
+	} {
+		res, err := rt.Run(t.Context(), unitask.Request{Image: "test/group:1", Exec: true, MaxProcesses: c.most, Cold: true,
+			Files: []unitask.Mount{{Host: program, Guest: "/tmp/leavegroup"}},
+			Args:  []string{"sh", "-c", `chmod 755 /tmp/leavegroup; exec /tmp/leavegroup "$@"`, "sh", c.way, c.script}},
+			unitask.IO{})
+		if err != nil {
+			t.Fatalf("%s: %v", c.way, err)
+		}
+		attack.Check(t, fmt.Sprintf("root of an image, %d processes: %s, %.60s", c.most, c.way, c.script), c.want,
+			string(res.Stdout))
+		t.Logf("%s: %q, %v", c.way, res.Stderr, res.Limits())
+	}
 }

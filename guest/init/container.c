@@ -3,6 +3,7 @@
 // has other namespaces for processes and mounts, and the program has no privilege to reach them.
 #define _GNU_SOURCE
 #include "container.h"
+#include "init.h"
 #include "../contract/contract.h"
 
 #include <errno.h>
@@ -126,7 +127,7 @@ void container_enter(const char *exec)
 	// Mount init's own: links of the image may lead there, and files of the run would follow them.
 	must_mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, NULL);
 	must_mount("sysfs", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, NULL);
-	mount("cgroup2", "/sys/fs/cgroup", "cgroup2", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
+	mount("cgroup2", "/sys/fs/cgroup", "cgroup2", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, CGROUP_OPTIONS);
 	devices();
 	mkdir("/etc", 0755);
 	text("/etc/resolv.conf", "nameserver " GATEWAY_IP "\noptions timeout:2 attempts:1\n");

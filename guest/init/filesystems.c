@@ -154,7 +154,7 @@ void filesystems(void)
 	// Node finds the free memory through /proc/self/cgroup. Go searches there for its processors at
 	// each start, which is faster without the mount: so only Node gets it.
 	if (access("/image" PRELOAD, F_OK) == 0)
-		mount("cgroup2", "/sys/fs/cgroup", "cgroup2", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
+		mount("cgroup2", "/sys/fs/cgroup", "cgroup2", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, CGROUP_OPTIONS);
 	container_read();
 	if (container) {
 		container_mount();

@@ -13,6 +13,10 @@ void trace_start(void);
 void trace_begin(void);
 void trace_end(void);
 
+// CGROUP_OPTIONS are those of every mount of the control groups: the last mount's hold for the whole hierarchy. This one
+// makes a control group namespace a border that no process crosses (Linux, Documentation/admin-guide/cgroup-v2.rst).
+#define CGROUP_OPTIONS "nsdelegate"
+
 // processes_begin makes the control group of the code's processes, without a limit (processes.c). processes_join
 // puts the calling process into it. processes_limit sets how many processes and threads it may have at once; -1
 // if it can't. processes_refused says how many it did not get.

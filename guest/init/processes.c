@@ -1,6 +1,8 @@
-// The limit on the code's processes: a control group of their own, in a hierarchy that is mounted
-// nowhere, so that nothing in the machine reaches it.
+// The limit on the code's processes: a control group of their own, that is the root of their control group
+// namespace. The kernel lets nobody leave that root or change its limits (CGROUP_OPTIONS), not even the root of a
+// container's image, who owns the files of the hierarchy where he mounts it in a user namespace of his own.
 #define _GNU_SOURCE
+#include "container.h"
 #include "init.h"
 
 #include <fcntl.h>
@@ -13,7 +15,7 @@
 #include <unistd.h>
 
 // As in linux/mount.h, which sys/mount.h excludes.
-enum { OPEN_CLOEXEC = 1, MOUNT_CLOEXEC = 1, COMMAND_CREATE = 6 };
+enum { OPEN_CLOEXEC = 1, MOUNT_CLOEXEC = 1, COMMAND_SET_FLAG = 0, COMMAND_CREATE = 6 };
 
 static int group = -1;
 
@@ -29,7 +31,8 @@ static int put_in(int dir, const char *name, const char *text)
 void processes_begin(void)
 {
 	int fs = (int)syscall(SYS_fsopen, "cgroup2", OPEN_CLOEXEC);
-	if (fs < 0 || syscall(SYS_fsconfig, fs, COMMAND_CREATE, NULL, NULL, 0) < 0)
+	if (fs < 0 || syscall(SYS_fsconfig, fs, COMMAND_SET_FLAG, CGROUP_OPTIONS, NULL, 0) < 0 ||
+	    syscall(SYS_fsconfig, fs, COMMAND_CREATE, NULL, NULL, 0) < 0)
 		die("cgroup2");
 	int root = (int)syscall(SYS_fsmount, fs, MOUNT_CLOEXEC, 0);
 	close(fs);

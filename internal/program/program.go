@@ -190,10 +190,8 @@ func (p *Program) Put(ctx context.Context, conn *guest.Conn, part hostfiles.Part
 	if err := conn.Relay(p.Relayed); err != nil {
 		return err
 	}
-	if p.Processes > 0 && conn.Hello.Kernel == contract.KernelLinux {
-		if err := conn.Processes(p.Processes); err != nil {
-			return err
-		}
+	if err := p.limitProcesses(conn); err != nil {
+		return err
 	}
 	if p.looks() {
 		if err := conn.Look(p.Dir); err != nil {
@@ -238,6 +236,19 @@ func (p *Program) Put(ctx context.Context, conn *guest.Conn, part hostfiles.Part
 		return p.processError(p.Language.Refused(refused.Words))
 	}
 	return err
+}
+
+// limitProcesses leaves room for the session's program beside the code's processes: it is in their control group, and
+// starts each command.
+func (p *Program) limitProcesses(conn *guest.Conn) error {
+	if p.Processes == 0 || conn.Hello.Kernel != contract.KernelLinux {
+		return nil
+	}
+	most := p.Processes
+	if p.Supervisor != nil {
+		most++
+	}
+	return conn.Processes(most)
 }
 
 // processError returns the error about an argument or variable that needs a fresh process.
