@@ -186,6 +186,7 @@ func (a *app) completeSecret(cmd *cobra.Command, args []string, begin string) ([
 	ctx, cancel := context.WithTimeout(cmd.Context(), completingKeyring)
 	defer cancel()
 	names := append(a.configuredSecrets(ctx), vault.Accounts(ctx)...)
+	names = slices.DeleteFunc(names, func(name string) bool { return secretName(name) != nil }) // others' entries
 	slices.Sort(names)
 	return beginning(slices.Compact(names), begin), cobra.ShellCompDirectiveNoFileComp
 }

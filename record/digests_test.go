@@ -243,3 +243,14 @@ func TestDigestsReopen(t *testing.T) {
 		t.Errorf("%+v, %v", c, err)
 	}
 }
+
+// A record whose run.json is no regular file is an error, and nothing waits for it.
+func TestAttackRecordPipe(t *testing.T) {
+	s, rec, _, _ := ended(t)
+	name := filepath.Join(s.dir, rec.ID, recordFile)
+	if err := errors.Join(os.Remove(name), syscall.Mkfifo(name, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.Get(rec.ID)
+	attack.Check(t, "a pipe in place of run.json", "refused", map[bool]string{true: "refused", false: "read"}[err != nil])
+}

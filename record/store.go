@@ -16,6 +16,7 @@ import (
 
 	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/filelock"
+	"github.com/unitask/unitask/internal/regular"
 )
 
 // Names of files in a run's folder.
@@ -313,12 +314,12 @@ func (s *Store) Get(id string) (*Record, error) {
 	if !validID(id) {
 		return nil, fmt.Errorf("%w: %q", ErrNotFound, id)
 	}
-	f, err := os.Open(filepath.Join(s.dir, id, recordFile))
+	f, _, err := regular.Open(filepath.Join(s.dir, id, recordFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %s", ErrNotFound, id)
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read record %s: %w", id, err)
 	}
 	defer f.Close()
 	var rec Record

@@ -24,8 +24,8 @@ type Verification struct {
 // ErrNotEnded means that a run's record is still being written, or that nothing completed it.
 var ErrNotEnded = errors.New("has not ended")
 
-// ErrNoDigests means that nothing has digests of a run's record.
-var ErrNoDigests = errors.New("nothing has digests of it")
+// ErrNoDigests means that a run's record has no digests of its files.
+var ErrNoDigests = errors.New("its record has no digests of its files")
 
 // Verify compares the files of a run's record with the digests in run.json, and run.json with the one in the audit log.
 func (h *Store) Verify(ctx context.Context, id string) (*Verification, error) {
@@ -44,9 +44,9 @@ func (h *Store) Verify(ctx context.Context, id string) (*Verification, error) {
 	}
 	var res run.Result
 	unreadable := rec.Result != nil && json.Unmarshal(rec.Result, &res) != nil
-	if digest == "" && rec.Files == nil && len(res.Artifacts) == 0 {
-		return nil, fmt.Errorf("run %s: %w: the run is of an older unitask, or its record was not written whole", id,
-			ErrNoDigests)
+	if rec.Files == nil {
+		return nil, fmt.Errorf("run %s: %w: it is of an older unitask, or its record was not written whole or was changed",
+			id, ErrNoDigests)
 	}
 	c, err := h.Records.Compare(ctx, id, rec, res.Artifacts, digest)
 	if err != nil {
