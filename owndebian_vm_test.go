@@ -58,8 +58,8 @@ func newArchive(t *testing.T) *archive {
 	return a
 }
 
-// serve has all packages in the archive's root, where the host's sources have them, and as a release below debian, which
-// nobody has signed.
+// serve has all packages in the archive's root, where the host's sources have them, and as a release below debian,
+// which nobody has signed.
 func (a *archive) serve(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -21,8 +21,8 @@ import (
 //	relative_base  uint64, which the offsets are added to
 //	seqs_of_names  3 bytes for each symbol
 //
-// Its address is not recorded. The token table is found by its digits, which represent themselves. The number of symbols
-// gives the size of the parts before it, and the number is right if it stands where those parts begin.
+// Its address is not recorded. The token table is found by its digits, which represent themselves. The number of
+// symbols gives the size of the parts before it, and the number is right if it stands where those parts begin.
 var kallsymsDigits = []byte("0\x001\x002\x003\x004\x005\x006\x007\x008\x009\x00")
 
 const (
@@ -56,8 +56,8 @@ func kallsyms(image []byte) ([]elf.Symbol, error) {
 	}
 }
 
-// kallsymsTokens reads the token table with its digits at an offset. The table begins at one offset, and the part behind
-// its index at another.
+// kallsymsTokens reads the token table with its digits at an offset. The table begins at one offset, and the part
+// behind its index at another.
 func kallsymsTokens(image []byte, digits int) (tokens [256]string, table, behind int, ok bool) {
 	next := func(at int) int { // after the string at an offset; -1 if it is too long
 		end := bytes.IndexByte(image[at:min(at+maxKallsymsName, len(image))], 0)

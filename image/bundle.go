@@ -269,7 +269,8 @@ func (ps Parts) vendorBundle(ctx context.Context, arch Arch) error {
 		return err
 	}
 	if address == "" {
-		return fmt.Errorf("%s, and this unitask knows no bundle of parts: name one with UNITASK_PARTS_URL=https://…#sha256-HEX "+
+		return fmt.Errorf("%s, and this unitask knows no bundle of parts: name one with "+
+			"UNITASK_PARTS_URL=https://…#sha256-HEX "+
 			"or `unitask image vendor --from FILE`; on a Debian machine `unitask image vendor --to FILE%s` writes one",
 			strings.Join(ps.lacks(arch), ", "), bundleSuffix)
 	}

@@ -81,7 +81,8 @@ func TestDebParts(t *testing.T) {
 // An archive that can't be read is not taken for a release that lacks a part, and the error names the remedies.
 func TestDebPartsRefused(t *testing.T) {
 	server, arch := debiantest.New(t), string(HostArch())
-	server.Add(t, "trixie", arch, debiantest.Package{Name: "broken", Version: "2", Fields: "Depends: nothere\n", Data: "x"})
+	server.Add(t, "trixie", arch,
+		debiantest.Package{Name: "broken", Version: "2", Fields: "Depends: nothere\n", Data: "x"})
 	library, tool := lockedDeb("gone", "libgone1", "1", "gone"), lockedDeb("tool", "tool", "1", "tool")
 	for name, row := range map[string]struct {
 		part LockedPart
@@ -89,9 +90,10 @@ func TestDebPartsRefused(t *testing.T) {
 		down bool
 		says string
 	}{
-		"another key":              {library, debiantest.New(t).Keys, false, "has no signature of Debian's archive"},
-		"a tool that is gone":      {tool, server.Keys, false, "the release trixie has no tool"},
-		"a requirement that lacks": {lockedDeb("broken", "broken", "1", "y"), server.Keys, false, "package broken requires nothere"},
+		"another key":         {library, debiantest.New(t).Keys, false, "has no signature of Debian's archive"},
+		"a tool that is gone": {tool, server.Keys, false, "the release trixie has no tool"},
+		"a requirement that lacks": {lockedDeb("broken", "broken", "1", "y"), server.Keys, false,
+			"package broken requires nothere"},
 		"no kernel": {lockedDeb(kernelPart, "linux-image-1", "1", "k", "linux-image-x"), server.Keys, false,
 			"linux-image-x lead to no kernel"},
 		"a mirror that is down": {library, server.Keys, true, "127.0.0.1:"},
@@ -150,7 +152,8 @@ func TestMayGo(t *testing.T) {
 		want bool
 	}{
 		{LockedPart{Name: "libssl3", Package: "libssl3"}, true},
-		{LockedPart{Name: "libpython-minimal", Package: "libpython3.11-minimal", Successors: []string{"python3-minimal"}}, false},
+		{LockedPart{Name: "libpython-minimal", Package: "libpython3.11-minimal", Successors: []string{"python3-minimal"}},
+			false},
 		{LockedPart{Name: "dropped", Package: "python3-lib2to3", Dropped: true}, true},
 		{LockedPart{Name: "jq", Package: "jq"}, false},
 		{LockedPart{Name: "libstdc++", Package: "libstdc++6", Arch: AMD64}, false},

@@ -78,7 +78,8 @@ func TestAttackCompare(t *testing.T) {
 	}{
 		{"a byte of an artifact", write("out/a", "text 0f a"), "differs out/a"},
 		{"an artifact is longer", write("out/a", "text of a and more"), "differs out/a"},
-		{"an artifact is gone", func(dir string) error { return os.Remove(filepath.Join(dir, "out/b/c")) }, "missing out/b/c"},
+		{"an artifact is gone",
+			func(dir string) error { return os.Remove(filepath.Join(dir, "out/b/c")) }, "missing out/b/c"},
 		{"all artifacts are gone", func(dir string) error { return os.RemoveAll(filepath.Join(dir, "out")) }, "missing out"},
 		{"one more artifact", write("out/b/d", ""), "extra out/b/d"},
 		{"an artifact is a link to the same text", link("out/a", "b/a"), "differs out/a"},

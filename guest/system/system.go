@@ -20,8 +20,8 @@ var Libraries = []string{
 var Commands = []string{
 	"libc-bin", "coreutils", "findutils", "procps", "util-linux", "bsdutils", "bsdextrautils", "dash", "less", "tree",
 	"xz-utils", "ncurses-bin", "ncurses-base",
-	"libproc2-0", "libsystemd0", "libcap2", "liblz4-1", "libxxhash0", "libssl3", "libgcrypt20", "libgpg-error0", "libzstd1",
-	"liblzma5",
+	"libproc2-0", "libsystemd0", "libcap2", "liblz4-1", "libxxhash0", "libssl3", "libgcrypt20", "libgpg-error0",
+	"libzstd1", "liblzma5",
 	"libsmartcols1", "libcap-ng0", "libudev1", "libncursesw6", "libtinfo6", "libcrypt1",
 	"libacl1", "libattr1", "libgmp10",
 }

@@ -97,11 +97,13 @@ func TestAttackMirror(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	body := "Origin: Debian\nCodename: trixie\nSHA256:\n " + strings.Repeat("0", 64) + " 10 main/binary-amd64/Packages.gz\n"
+	body := "Origin: Debian\nCodename: trixie\nSHA256:\n " + strings.Repeat("0", 64) +
+		" 10 main/binary-amd64/Packages.gz\n"
 	for name, row := range map[string]struct{ path, text, says string }{
-		"signed by another key":     {in, string(other.Sign(t, body)), "no signature of Debian's archive"},
-		"not signed":                {in, body, "is no signed text"},
-		"a changed text":            {in, strings.Replace(release, "trixie", "trixiE", 1), "no signature of Debian's archive"},
+		"signed by another key": {in, string(other.Sign(t, body)), "no signature of Debian's archive"},
+		"not signed":            {in, body, "is no signed text"},
+		"a changed text": {in, strings.Replace(release, "trixie", "trixiE", 1),
+			"no signature of Debian's archive"},
 		"text behind the signature": {in, release + "\nCodename: trixie\n", "is no signed text"},
 		"another release": {in, string(server.Sign(t, strings.ReplaceAll(body, "trixie", "sid"))),
 			`is of the release "sid"`},

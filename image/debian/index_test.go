@@ -136,7 +136,8 @@ func indexOf(t *testing.T, text string) *Index {
 
 // An index that is too long, or has a line that is, is refused.
 func TestIndexBounds(t *testing.T) {
-	if err := newIndex().add(strings.NewReader("Package: a\nDepends: " + strings.Repeat("x", maxIndexLine+1))); err == nil {
+	long := "Package: a\nDepends: " + strings.Repeat("x", maxIndexLine+1)
+	if err := newIndex().add(strings.NewReader(long)); err == nil {
 		t.Error("a long line")
 	}
 	var many strings.Builder

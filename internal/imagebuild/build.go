@@ -43,9 +43,9 @@ type build struct {
 	lock string // the lock file beside the description
 }
 
-// Build builds a custom image from a file, or from the file of its name in the home's environments. It uses the versions
-// in the lock file beside it, or writes that file if there is none. Foreign code runs in machines only, and reaches no
-// more than the ceiling allows. Once the image is complete, runs that name it get it.
+// Build builds a custom image from a file, or from the file of its name in the home's environments. It uses the
+// versions in the lock file beside it, or writes that file if there is none. Foreign code runs in machines only, and
+// reaches no more than the ceiling allows. Once the image is complete, runs that name it get it.
 func (b *Builder) Build(ctx context.Context, from string, arch image.Arch) (*catalog.Custom, *image.Image, error) {
 	bad := func(err error) (*catalog.Custom, *image.Image, error) {
 		return nil, nil, policy.Bad("image", fmt.Sprintf("%.200q", from), "%v", err)

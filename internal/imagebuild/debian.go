@@ -14,8 +14,8 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// This file adds Debian packages to custom images. Over a bundled image, the host unpacks them and runs nothing of them.
-// Over a container's image, the image's own dpkg installs them in a machine.
+// This file adds Debian packages to custom images. Over a bundled image, the host unpacks them and runs nothing of
+// them. Over a container's image, the image's own dpkg installs them in a machine.
 
 // unpackDebian fetches an image's Debian packages and unpacks them into a folder, whose parent the caller removes. It
 // returns "" if there are none.

@@ -93,8 +93,8 @@ type Streams struct {
 	Resized        <-chan unitask.TerminalSize
 }
 
-// Do sends a request to the home's daemon. If none runs and the request needs one, it calls start, which starts a daemon
-// and returns a channel that is closed when the daemon ends. Without start the error is ErrNone.
+// Do sends a request to the home's daemon. If none runs and the request needs one, it calls start, which starts a
+// daemon and returns a channel that is closed when the daemon ends. Without start the error is ErrNone.
 func Do(ctx context.Context, home string, req Request, streams Streams,
 	start func() (ended <-chan struct{}, err error)) (Answer, error) {
 	w, err := connect(home)

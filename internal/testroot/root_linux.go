@@ -1,6 +1,6 @@
 // Package testroot runs the programs of an image's parts on the host, in a root folder made of those parts: the
-// reference that tests compare a machine with has the same version on every host. A test binary that uses it calls Enter
-// before anything else.
+// reference that tests compare a machine with has the same version on every host. A test binary that uses it calls
+// Enter before anything else.
 package testroot
 
 import (
@@ -75,7 +75,8 @@ func Into(t testing.TB, cmd *exec.Cmd, root string) {
 func Make(t testing.TB, vendor string, parts []string) (root string) {
 	t.Helper()
 	root = t.TempDir()
-	for _, dir := range append([]string{"/usr/bin", "/usr/lib", "/usr/lib64", "/usr/sbin", "/var/tmp", "/run"}, shared...) {
+	own := []string{"/usr/bin", "/usr/lib", "/usr/lib64", "/usr/sbin", "/var/tmp", "/run"}
+	for _, dir := range append(own, shared...) {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
