@@ -22,7 +22,11 @@ const (
 )
 
 // shared are the host's folders that programs in the root see.
-var shared = []string{"/proc", "/dev", "/sys", "/tmp", "/etc"}
+var shared = []string{"/proc", "/dev", "/sys", "/tmp"}
+
+// settings are the host's files that Make copies where the parts have none.
+var settings = []string{"/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf", "/etc/resolv.conf", "/etc/services",
+	"/etc/localtime", "/etc/os-release", "/etc/ssl/openssl.cnf", "/etc/ssl/certs/ca-certificates.crt"}
 
 // Enter makes this process the program that Command named, if it is one that Command started.
 func Enter() {
@@ -91,7 +95,30 @@ func Make(t testing.TB, vendor string, parts []string) (root string) {
 			t.Fatal(err)
 		}
 	}
+	for _, name := range settings {
+		if err := copySetting(name, filepath.Join(root, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	return root
+}
+
+// copySetting copies a file of the host, if there is one.
+func copySetting(from, to string) error {
+	if _, err := os.Lstat(to); err == nil {
+		return nil
+	}
+	text, err := os.ReadFile(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(to, text, 0o644)
 }
 
 func copyPart(from, root string) error {
