@@ -32,9 +32,6 @@ type Start struct {
 	// Compiled is contract.HandOut, or the path in the guest of the program that was compiled from the code
 	// before; that program runs instead. "" compiles and runs the code.
 	Compiled string `json:"compiled,omitempty"`
-	// Placed is the length of that program if it is in the guest's place (contract.PlaceMark), from where it is
-	// copied to the path; otherwise 0.
-	Placed int `json:"placed,omitempty,string"`
 	// Session means that the program is the driver of a session's interpreter, in the machine's one process.
 	Session bool `json:"session,omitempty"`
 }

@@ -185,7 +185,6 @@ func (*Source) open(ctx context.Context, m *Machine, cfg Config) error {
 	}
 	m.network, m.console = network, newConsole(cfg.Console)
 	m.vm.ReadConsole(m.console)
-	m.putInPlace(cfg.Place)
 	if err := m.run(timed); err != nil {
 		err = m.Explain(err)
 		m.Close()

@@ -172,8 +172,6 @@ type Machine struct {
 	debug   *Debugger  // nil unless the machine was started for a debugger
 	state   State
 	devices []byte            // the snapshot's device state, of a spawned machine
-	place   []int64           // the snapshot's
-	placed  bool              // content was put into place
 	mapped  *os.File          // of a machine that lasts: the file that QEMU maps as memory
 	began   []byte            // its initial device state; nil if it was booted and all of its memory is in mapped
 	link    *os.File          // our end of the network card's link while there is no network

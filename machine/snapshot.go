@@ -26,8 +26,7 @@ type Snapshot struct {
 	Memory  *os.File
 	Devices []byte
 	Created time.Time
-	Place   []int64 // offsets in the memory of its guest's place, nil if there is none
-	File    bool    // the memory is the stored file itself
+	File    bool // the memory is the stored file itself
 	fill    *fill
 	owner   bool // of the filling: Close waits for it
 }
@@ -76,7 +75,7 @@ func (t *Snapshot) Dup() (*Snapshot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("duplicate snapshot: %w", err)
 	}
-	return &Snapshot{Memory: memory, Devices: t.Devices, Created: t.Created, Place: t.Place, File: t.File, fill: t.fill},
+	return &Snapshot{Memory: memory, Devices: t.Devices, Created: t.Created, File: t.File, fill: t.fill},
 		nil
 }
 
@@ -95,7 +94,7 @@ func (s *Source) start(ctx context.Context, spec Spec, snapshot *Snapshot) (*Mac
 		return nil, err
 	}
 	defer theirs.Close()
-	m := &Machine{Spec: spec, Origin: Cloned, state: Spawned, devices: snapshot.Devices, place: snapshot.Place, link: ours}
+	m := &Machine{Spec: spec, Origin: Cloned, state: Spawned, devices: snapshot.Devices, link: ours}
 	cfg := vmm.Config{Memory: snapshot.Memory, MemoryFile: snapshot.File, State: snapshot.Devices, NIC: theirs}
 	if spec.Life == Lasting {
 		cfg.Lasting = true

@@ -167,9 +167,6 @@ type Config struct {
 	// Keep, if not nil, makes a booted machine halt instead of exit when its guest crashes (Machine.Halt). If
 	// that happens before the guest is up, Keep is called, and the machine is closed when Keep returns.
 	Keep func(*Machine, error)
-	// Place returns the content of a clone's place at its start (Machine.Placed), or nil. The caller's goroutine
-	// calls it.
-	Place func() []byte
 }
 
 func (c Config) event(kind EventKind, msg string) {

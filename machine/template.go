@@ -49,7 +49,6 @@ const (
 type templateInfo struct {
 	Key     string    `json:"key"`
 	Created time.Time `json:"created"`
-	Place   []int64   `json:"place,omitempty"` // Snapshot.Place
 	keptFiles
 }
 
@@ -194,11 +193,7 @@ func (s *Templates) Map(key string) (*Snapshot, error) {
 }
 
 func (o *opened) load(mapped bool) (*Snapshot, error) {
-	snapshot, err := load(o.memory, o.devices, o.info.Created, mapped)
-	if err == nil {
-		snapshot.Place = o.info.Place
-	}
-	return snapshot, err
+	return load(o.memory, o.devices, o.info.Created, mapped)
 }
 
 // Load loads the template of a key. The error is fs.ErrNotExist if there is no fresh template; it wraps
@@ -271,9 +266,6 @@ func (s *Templates) Save(key string, memory *os.File, state []byte) error {
 	defer os.RemoveAll(tmp)
 	info := templateInfo{Key: key, Created: time.Now().UTC()}
 	st, err := memory.Stat()
-	if err == nil {
-		info.Place, err = findPlace(memory)
-	}
 	if err != nil {
 		return fmt.Errorf("save template: %w", err)
 	}

@@ -24,6 +24,9 @@ type Boot struct {
 	BIOS bool
 }
 
+// memoryBlock is QEMU's name for a machine's memory.
+const memoryBlock = "mem"
+
 // paths returns the files to open.
 func (b Boot) paths() (list []string) {
 	for _, path := range append([]string{b.Kernel, b.Initrd}, b.Disks...) {

@@ -130,27 +130,21 @@ func (m *memorySections) records(r *bytes.Reader, shared bool) error {
 	}
 }
 
-// firmwareSection returns a section with the firmware.
+// firmwareSection returns a section with the firmware, as pages of its block. The last page is padded with zeros.
 func firmwareSection(number, firmware []byte) []byte {
-	return appendPages(nil, number, firmwareBlock, firmware, func(page int) int64 { return int64(page) * guestPage })
-}
-
-// appendPages appends a section with pages of a block. where returns the offset of each page. The last page is padded
-// with zeros.
-func appendPages(section, number []byte, block string, content []byte, where func(page int) int64) []byte {
-	section = append(append(section, partSection), number...)
-	for page := 0; len(content) > 0; page++ {
+	section := append([]byte{partSection}, number...)
+	for at := 0; at < len(firmware); at += guestPage {
 		flags := uint64(ramPage)
-		if page > 0 {
+		if at > 0 {
 			flags |= ramContinue
 		}
-		section = binary.BigEndian.AppendUint64(section, uint64(where(page))|flags)
-		if page == 0 {
-			section = append(append(section, byte(len(block))), block...)
+		section = binary.BigEndian.AppendUint64(section, uint64(at)|flags)
+		if at == 0 {
+			section = append(append(section, byte(len(firmwareBlock))), firmwareBlock...)
 		}
-		n := min(len(content), guestPage)
-		section = append(append(section, content[:n]...), make([]byte, guestPage-n)...)
-		content = content[n:]
+		page := make([]byte, guestPage)
+		copy(page, firmware[at:])
+		section = append(section, page...)
 	}
 	section = binary.BigEndian.AppendUint64(section, ramEnd)
 	return append(append(section, 0x7e), number...)

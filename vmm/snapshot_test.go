@@ -98,37 +98,3 @@ func FuzzMemory(f *testing.F) {
 		}
 	})
 }
-
-// The marker comes after the memory's sections, as pages of the memory, and before the devices.
-func TestPlace(t *testing.T) {
-	memory := testHead + testAbout + testMemory(strings.Repeat("p", guestPage))
-	state := []byte(memory + testTimer + "devices" + noDescription)
-	content := strings.Repeat("c", guestPage) + "rest"
-	got, err := Place(state, []int64{0x5000, 0x3000, 0x1000}, []byte(content))
-	want := memory + "\x02\x00\x00\x00\x02" + "\x00\x00\x00\x00\x00\x00\x50\x08\x03mem" + strings.Repeat("c", guestPage) +
-		"\x00\x00\x00\x00\x00\x00\x30\x28" + "rest" + strings.Repeat("\x00", guestPage-4) + testFoot + testTimer + "devices" +
-		noDescription
-	if err != nil || string(got) != want {
-		t.Fatalf("%q, not %q: %v", got, want, err)
-	}
-	if again, err := Place(state, []int64{0x5000}, nil); err != nil || !bytes.Equal(again, state) {
-		t.Errorf("nothing: %q %v", again, err)
-	}
-	for name, c := range map[string]struct {
-		state   []byte
-		offsets []int64
-		content string
-	}{
-		"no room":      {state, []int64{0x1000}, content},
-		"no page":      {state, []int64{0x1000, 0x1001}, content},
-		"before it":    {state, []int64{0x1000, -0x1000}, content},
-		"no memory":    {[]byte(testHead + testTimer + noDescription), []int64{0x1000}, "x"},
-		"no state":     {nil, []int64{0x1000}, "x"},
-		"cut":          {state[:len(memory)/2], []int64{0x1000}, "x"},
-		"not anything": {state, nil, "x"},
-	} {
-		if got, err := Place(c.state, c.offsets, []byte(c.content)); err == nil {
-			t.Errorf("%s: %d bytes", name, len(got))
-		}
-	}
-}

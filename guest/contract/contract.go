@@ -166,7 +166,6 @@ const (
 	MaxFrame     = 1 << 20   // the largest payload in either direction; the agent's buffer has this size
 	MaxChunk     = 64 << 10  // of output or standard input in one frame
 	MaxProgram   = 32 << 20  // bytes of a compiled program that is handed out
-	PlaceSize    = 4 << 20   // bytes of a place (PlaceMark)
 	NonceSize    = 8         // of a seed
 	EntropySize  = 64        // of the host's randomness, in a seed and in a start
 	MaxRelays    = 256       // ports of the loopback that lead to the host's
@@ -195,12 +194,6 @@ const (
 
 // HandOut, in a start, requests the compiled program before it runs.
 const HandOut = "hand-out"
-
-// PlaceMark begins each page of a place. A place is a file that a program holds when a snapshot is taken, so that
-// clones can start with other content in it. After the mark follows only the page's number, 32 bits,
-// little-endian. No guest's memory contains the mark as written here: each letter is the predecessor of the real
-// one.
-const PlaceMark = "tmhs`rj,ok`bd"
 
 // TraceMark begins each line about a system call on the linux guest's console.
 const TraceMark = "~"

@@ -107,7 +107,6 @@
 #define MAX_FRAME 1048576
 #define MAX_CHUNK 65536
 #define MAX_PROGRAM 33554432
-#define PLACE_SIZE 4194304
 #define NONCE_SIZE 8
 #define ENTROPY_SIZE 64
 #define MAX_RELAYS 256
@@ -128,7 +127,6 @@
 #define BOOT_TRACE "unitask.trace"
 #define BOOT_DIRECT "unitask.direct="
 #define HAND_OUT "hand-out"
-#define PLACE_MARK "tmhs`rj,ok`bd"
 #define TRACE_MARK "~"
 #define ENV_FRESH "UNITASK_FRESH"
 #define EXIT_UNKNOWN 125

@@ -170,8 +170,6 @@ static void parse(struct start *s)
 			s->rehearsal = string();
 		else if (strcmp(name, "compiled") == 0)
 			s->compiled = string();
-		else if (strcmp(name, "placed") == 0)
-			s->placed = string();
 		else if (strcmp(name, "entropy") == 0)
 			entropy = string();
 		else

@@ -21,7 +21,6 @@ struct start {
 	char *ca;          // certificates in PEM, or NULL
 	char *rehearsal;   // kind of the rehearsal, or NULL
 	char *compiled;  // HAND_OUT, or the path of the program that was compiled before, or NULL
-	char *placed;  // the program's length, if it is in the place, or NULL
 	uint8_t entropy[ENTROPY_SIZE];
 	char *text;  // the memory of all strings
 };

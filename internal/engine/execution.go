@@ -77,9 +77,6 @@ func (x *Execution) run(ctx context.Context) error {
 	if err == nil {
 		x.Code.Compiled = x.compilation()
 		defer x.Code.Compiled.Close()
-		if c := x.Code.Compiled; c != nil {
-			x.Config.Place = c.Load
-		}
 		conn, err = x.connect(ctx)
 	}
 	if err == nil {
@@ -266,7 +263,6 @@ func (x *Execution) begin(ctx context.Context, m *machine.Machine) (*guest.Conn,
 	if m.Spec.Folders != nil { // the machine has them already
 		part = hostfiles.AllButSteady
 	}
-	x.Code.Compiled.Place(m)
 	return m.Connect(ctx, x.Code.Inputs.Patience()+x.Code.Compiled.Patience(),
 		func(ctx context.Context, conn *guest.Conn) error {
 			x.Code.Processes = x.Granted.MaxProcesses

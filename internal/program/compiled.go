@@ -10,7 +10,6 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/internal/compiled"
 	"github.com/unitask/unitask/internal/hostfiles"
-	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/run"
 )
 
@@ -22,7 +21,6 @@ type Compilation struct {
 	cached  bool            // there was one
 	Program []byte          // the program, until the guest has it
 	At      string          // its path in the guest
-	placed  int             // its length, if the guest has it in its place
 	draft   *compiled.Draft // of the program that the guest hands out
 }
 
@@ -59,9 +57,6 @@ func (c *Compilation) put(conn *guest.Conn) (string, error) {
 	if c == nil {
 		return "", nil
 	}
-	if c.placed > 0 {
-		return c.At, nil
-	}
 	if c.Load(); !c.cached {
 		c.Close()
 		c.draft = c.Store.New(c.Key)
@@ -79,24 +74,6 @@ func (c *Compilation) put(conn *guest.Conn) (string, error) {
 		}
 	}
 	return c.At, nil
-}
-
-// Place notes whether a machine began with the program in its place.
-func (c *Compilation) Place(m *machine.Machine) {
-	if c != nil {
-		c.placed = 0
-		if m.Placed() {
-			c.placed = len(c.Program)
-		}
-	}
-}
-
-// length returns the program's length if it is in the guest's place, else 0.
-func (c *Compilation) length() int {
-	if c == nil {
-		return 0
-	}
-	return c.placed
 }
 
 // Patience returns how long sending the program may take.

@@ -229,7 +229,7 @@ func (p *Program) Put(ctx context.Context, conn *guest.Conn, part hostfiles.Part
 	if err != nil {
 		return err
 	}
-	err = conn.Start(ctx, guest.Start{Argv: p.argv(), Compiled: at, Placed: p.Compiled.length(), Env: env, Dir: p.Dir,
+	err = conn.Start(ctx, guest.Start{Argv: p.argv(), Compiled: at, Env: env, Dir: p.Dir,
 		Flags: p.nodeArgs, CA: ca, ReadOnly: p.Inputs.Paths(), Session: p.InOneProcess()})
 	var refused *guest.RefusedError
 	if errors.As(err, &refused) {

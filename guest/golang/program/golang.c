@@ -34,59 +34,6 @@
 #define CACHE HOME_DIR "/.cache/go-build"
 #define CHECK UNITASK_DIR "/check.go" // run instead of the code, to check it
 
-// PLACE is a file in which a clone may find its program (PLACE_MARK). No code sees it: it becomes
-// the program, or is removed first.
-#define PLACE "/tmp/.unitask-place"
-
-static int placed;  // there is one
-
-static void make_place(void)
-{
-	int fd = open(PLACE, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0755);
-	unsigned char *pages = MAP_FAILED;
-	if (fd < 0)
-		return;
-	placed = 1;
-	if (ftruncate(fd, PLACE_SIZE) == 0)
-		pages = mmap(NULL, PLACE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	close(fd);  // a file that is open for writing can't be executed
-	if (pages == MAP_FAILED)
-		return;
-	for (uint32_t n = 0; n < PLACE_SIZE / 4096; n++) {
-		unsigned char *at = pages + n * 4096;
-		for (const char *mark = PLACE_MARK; *mark; mark++)
-			*at++ = (unsigned char)(*mark + 1);
-		for (int i = 0; i < 4; i++)
-			*at++ = (unsigned char)(n >> 8 * i);
-	}
-	munmap(pages, PLACE_SIZE);
-}
-
-static void drop_place(void)
-{
-	if (placed)
-		unlink(PLACE);
-	placed = 0;
-}
-
-// take_place gives the file, cut to a length, its name, and makes its folders.
-static void take_place(char *name, const char *length)
-{
-	char *b001 = strstr(name, "/b001/"), *exe = b001 ? strstr(b001, "/exe/") : NULL;
-	if (exe == NULL)
-		_exit(EXIT_UNKNOWN);
-	char *const ends[] = {b001, b001 + strlen("/b001"), exe + strlen("/exe")};
-	for (int i = 0; i < 3; i++) {
-		*ends[i] = 0;
-		mkdir(name, i == 0 ? 0700 : 0755);
-		*ends[i] = '/';
-	}
-	if (truncate(PLACE, atol(length)) < 0 || rename(PLACE, name) < 0) {
-		dprintf(STDERR_FILENO, "unitask: start: %s: %s\n", name, strerror(errno));
-		_exit(EXIT_UNKNOWN);
-	}
-}
-
 static void put(const char *file, const char *text)
 {
 	int fd = open(file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -258,10 +205,6 @@ static void become(struct start *s)
 		_exit(EXIT_UNKNOWN);
 	if (!s->rehearsal)
 		start_word(CONTROL_STARTED);
-	if (s->placed)
-		take_place(s->compiled, s->placed);
-	else if (!s->rehearsal)
-		drop_place();
 	char *program = s->compiled && !hand ? s->compiled : check || by_go ? NULL : build(s);
 	if (!hand)
 		close(start_ctl);
@@ -279,7 +222,6 @@ static void rehearse(struct start *s)
 {
 	static int first = 1, cloned;
 	int last = strcmp(s->rehearsal, "last") == 0;
-	drop_place();  // a clone that rehearses has started already
 	if (!first && !last && !cloned)
 		return;
 	by_go = first;
@@ -287,8 +229,6 @@ static void rehearse(struct start *s)
 	cloned |= last;
 	start_rehearse(s, become, "Go");
 	by_go = 0;
-	if (last)
-		make_place();
 }
 
 int main(int argc, char **argv)
