@@ -216,7 +216,7 @@ func (s *Source) rehearse(ctx context.Context, im *image.Image, network *netstac
 // ready prepares a spawned clone as far as possible without a run. It restores the clone, runs the throw-away
 // script so that its code is translated, and pauses the clone.
 func (s *Source) ready(ctx context.Context, m *Machine) error {
-	timed, cancel := context.WithTimeout(ctx, cloneDeadline)
+	timed, cancel := context.WithTimeout(ctx, readyDeadline)
 	defer cancel()
 	network, err := netstack.New(netstack.Config{Link: m.link})
 	if err != nil {

@@ -248,8 +248,12 @@ func (m *Machine) Connections() []netstack.Decision { return m.network.Connectio
 const (
 	// connectDeadline bounds the seed, the dial and the start of the code.
 	connectDeadline = 30 * time.Second
-	// cloneDeadline bounds a restore, and then a clone's answer: a longer wait is not worth it.
-	cloneDeadline = 5 * time.Second
+	// cloneDeadline bounds a restore, and then a clone's answer: a longer wait is not worth it. On two processors
+	// with ten busy processes, some clones took more than five seconds.
+	cloneDeadline = 10 * time.Second
+	// readyDeadline bounds the preparation of a ready clone, for which no run waits. A clone that exceeds it counts
+	// as a failure of its template, which a busy host must not cause.
+	readyDeadline = 30 * time.Second
 	// templateDeadline bounds the rehearsals of a template and its writing, which take some five seconds. On a
 	// busy host they took more than thirty; meanwhile runs boot cold.
 	templateDeadline = 2 * time.Minute

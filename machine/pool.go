@@ -3,6 +3,7 @@ package machine
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"strconv"
@@ -113,6 +114,7 @@ type group[M standby] struct {
 	making bool
 	takes  []time.Time // of the last runs
 	rest   time.Time   // no machine is made before this time
+	failed error       // why the last machine could not be made, or nil
 }
 
 type kept[M standby] struct {
@@ -367,6 +369,7 @@ func (p *pool[M]) make(s *group[M], onlySpare bool) {
 	p.mu.Lock()
 	s.making = false
 	p.making--
+	s.failed = err
 	switch {
 	case err != nil:
 		s.rest = time.Now().Add(makerRest)
@@ -405,6 +408,9 @@ func (p *pool[M]) count() (st PoolStats, idle []M) {
 		}
 		if s.spare != nil {
 			st.Spare++
+		}
+		if errors.As(s.failed, new(*GivenUp)) {
+			st.Held = cmp.Or(st.Held, s.failed.Error())
 		}
 	}
 	return st, idle

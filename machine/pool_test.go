@@ -354,3 +354,21 @@ func TestStates(t *testing.T) {
 		t.Errorf("%q", names)
 	}
 }
+
+// A pool whose template is given up says so: nobody waits for its machines.
+func TestPoolGivenUp(t *testing.T) {
+	inBubble(t, PoolSize{Min: 1, Max: 1}, func(t *testing.T, p *pool[*fake], f *factory) {
+		why := &GivenUp{Until: time.Now().Add(giveUpFor), Why: "it did not answer"}
+		f.ask(func() bool { f.fail = why; return true })
+		p.stock(testSpec(1))
+		after(time.Second)
+		if got := p.figures().Held; got != why.Error() {
+			t.Errorf("held: %q, want %q", got, why)
+		}
+		f.ask(func() bool { f.fail = nil; return true })
+		after(makerRest + 2*poolTick)
+		if got := p.figures(); got.Held != "" || got.Idle != 1 {
+			t.Errorf("afterwards: %+v", got)
+		}
+	})
+}
