@@ -84,8 +84,7 @@ func (b Shipped) Check() error {
 }
 
 // KeyFor returns the digest under which a submitter's image is stored. Another submitter's image has another digest,
-// even
-// if all of it is the same: nobody can use, or find out about, what somebody else has shipped.
+// even if its content is the same. So nobody can use, or detect, what somebody else has shipped.
 func (b Shipped) KeyFor(who string) string {
 	return "sha256:" + hexSum([]byte("unitask brought "+who+"\n"+b.Digest()))
 }

@@ -204,8 +204,8 @@ func TestLongLog(t *testing.T) {
 	}
 }
 
-// A disk written by Nanos's own mkfs, as NANOS.md shows it: a file "a" of two bytes, with extents and length merged in
-// by later records.
+// A disk written by Nanos's own mkfs, as NANOS.md shows it. It has a file "a" of two bytes, with extents and length
+// merged in by later records.
 func TestReadMkfs(t *testing.T) {
 	d := disk(t, 2621440)
 	w, err := d.Writable()
