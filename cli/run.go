@@ -410,8 +410,8 @@ func isEmpty(s any) bool {
 	return err == nil && e == nil && os.SameFile(st, null)
 }
 
-// output returns one of our streams for the code's output. Control sequences are shown on a terminal instead of
-// being sent to it, unless --raw is given; with -t, sequences that move the cursor and erase are sent.
+// output returns one of our streams for the code's output. Control sequences are shown on a terminal instead of being
+// sent to it, unless --raw is given. With -t, sequences that move the cursor and erase are sent.
 func (a *app) output(to io.Writer, f runFlags) io.WriteCloser {
 	a.ui.coloured = a.ui.coloured || f.raw || f.tty
 	if !f.raw && isTerminal(to) {

@@ -279,8 +279,8 @@ func describeWorker(ctx context.Context, rt *unitask.Runtime, ceiling *policy.Ce
 	return info, nil
 }
 
-// readSessionKeys reads the keys that workers share: one for all tenants, which is nil if none is named, and
-// those of some tenants, which it stores with them.
+// readSessionKeys reads the keys that workers share. The key for all tenants is nil if none is named. The keys of some
+// tenants are stored with them.
 func (f *workerFlags) readSessionKeys(tenants []fleet.Tenant) (all []byte, err error) {
 	for _, text := range f.sessionKeys {
 		file, into := text, &all

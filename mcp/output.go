@@ -44,8 +44,8 @@ func (s *stream) Write(p []byte) (int, error) {
 	return written, nil
 }
 
-// shown returns the stream, or its beginning and its end, as valid text of at most room bytes, and how many bytes of
-// the stream that is.
+// shown returns the stream, or its beginning and its end, as valid text of at most room bytes. It also returns how many
+// bytes of the stream that is.
 func (s *stream) shown(room int, resource string) (text string, of int64) {
 	room = min(room, s.most)
 	if int64(len(s.head)+len(s.tail)) == s.total && len(s.head)+len(s.tail) <= room {

@@ -47,8 +47,8 @@ var parts = map[string]string{"code": "", "stdout": record.StdoutFile, "stderr":
 const (
 	// artifactBytes bounds one read of an artifact.
 	artifactBytes = 1 << 20
-	// pageBytes bounds one read of a part of a record: with each byte escaped in JSON it stays below the 16 MiB
-	// that clients accept for a message.
+	// pageBytes bounds one read of a part of a record. With each byte escaped in JSON it stays below the 16 MiB that
+	// clients accept for a message.
 	pageBytes = 2 << 20
 	// nextKey is the key of a page for the URI of the next one, under _meta.
 	nextKey = "unitask/next"

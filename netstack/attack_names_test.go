@@ -85,8 +85,8 @@ func dialOutside(u Upstream, t target, r *Rule) string {
 	return "dialled " + dialled
 }
 
-// Names with private addresses, and texts that some resolver or proxy takes for an address, with and without a proxy,
-// against every rule that could allow them.
+// Names with private addresses, and texts that some resolver or proxy takes for an address. They are tested with and
+// without a proxy, against every rule that could allow them.
 func TestAttackNamesToPrivate(t *testing.T) {
 	local := []netip.Prefix{netip.MustParsePrefix("93.184.216.40/29"), netip.MustParsePrefix("192.168.7.9/24"), netip.MustParsePrefix("2600:1:2:3::9/64"), netip.MustParsePrefix("8.8.4.4/0")}
 	routed := netip.MustParsePrefix("93.184.217.0/24") // by a separate route, not an interface's
