@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// The replacement for the go command that starts a Go program (golang/program/build.c), on this host: with the
-// sanitizers, and with shell scripts as compiler and linker.
+// The replacement for the go command that starts a Go program (golang/program/build.c), on this host. It is compiled
+// with the sanitizers. Shell scripts replace compiler and linker.
 
 // building compiles a program that builds the file in its first argument. It prints the program's path, or "go".
 func building(t *testing.T, root, work string) string {

@@ -289,8 +289,8 @@ var (
 // replaceTries bounds the retries when a reader's restore interferes; readers are rare.
 const replaceTries = 10
 
-// replace swaps a folder with another one, if there is one, atomically. On a file system that can't swap (NFS,
-// 9p, some of FUSE) the other folder is first moved aside; a process killed in between leaves it there (restore).
+// replace swaps a folder with another one, if there is one, atomically. On a file system that can't swap (NFS, 9p, some
+// of FUSE) the other folder is first moved aside. A process killed in between leaves it there (restore).
 func replace(place, by string) (err error) {
 	for range replaceTries {
 		if err = replaceOnce(place, by); !errors.Is(err, fs.ErrExist) { // ENOTEMPTY, EEXIST

@@ -183,8 +183,8 @@ func (s *Templates) Check(key string) error {
 	return o.memory.Close()
 }
 
-// Map is like Load, for a QEMU that maps the template's own file: nothing is copied, and machines share the pages
-// that were read from the disk. The memory is open for reading.
+// Map is like Load, for a QEMU that maps the template's own file. Nothing is copied, and machines share the pages that
+// were read from the disk. The memory is open for reading.
 func (s *Templates) Map(key string) (*Snapshot, error) {
 	o, err := s.open(key)
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// Language is an interpreter that keeps its state from step to step: a driver that runs in it and
-// speaks with the host on descriptor 3.
+// Language is an interpreter that keeps its state from step to step. A driver runs in it and speaks with the host on
+// descriptor 3.
 //
 //	host    milliseconds NUL code NUL         a step, with its time limit
 //	host    fork NUL seed NUL                 this is a fork: renew random numbers; the seed is in hex
