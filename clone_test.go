@@ -202,7 +202,7 @@ func differ(t *testing.T, home string, req unitask.Request, pool unitask.PoolSiz
 	enough := clones - 3 - clones*clones/(1<<15)
 	for what, values := range wire {
 		if what == "sequence number" && req.Kernel == image.Nanos {
-			continue // it begins with the same value at every boot, and goes no further than to us
+			continue // it begins with the same value at every boot, and only this process receives it
 		}
 		if len(values) < enough {
 			t.Errorf("%s: %d of %d clones differ", what, len(values), clones)

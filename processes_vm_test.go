@@ -56,8 +56,8 @@ except (OSError, ValueError):
     pass
 ` + forks
 
-// Code gets as many processes and threads as it may have, and EAGAIN beyond: by the request, and by the ceiling
-// whatever is asked. The result, and so the record and the audit log, name the limit.
+// Code gets as many processes and threads as the request and the ceiling allow, and EAGAIN beyond. The result, the
+// record and the audit log name the limit.
 func TestAttackProcesses(t *testing.T) {
 	needVM(t)
 	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})

@@ -17,9 +17,10 @@
 // A program that fails is a Result, not an error. An error (HostError and the errors beside it) means that the code did
 // not run, or that its result did not come back.
 //
-// A program that embeds unitask imports this package, and policy and record for what is in a ceiling and in a record.
-// These three are stable, and run and session, whose types have names here: what they export changes with a major
-// version only. The other packages are parts of this one; what they export may change with any version.
+// A program that embeds unitask imports this package, and packages policy and record for the contents of ceilings and
+// records. These three are stable, and so are run and session, whose types have names here. Their exported names change
+// with a major version only. The other packages are parts of this one; their exported names may change with any
+// version.
 package unitask
 
 import (

@@ -62,9 +62,8 @@ func watched(t testing.TB, ns *server.Server) (*unitask.Runtime, *stopwatch) {
 	return rt, watch
 }
 
-// The time that a fleet adds to a run: from the submit to its start at the worker, and from its end there to the
-// result. Everything is in this process, and NATS writes to this disk. The run starts no machine and makes no record,
-// so nothing else is measured.
+// The time that a fleet adds to a run, before its start at the worker and after its end there. Everything is in this
+// process, and NATS writes to this disk. The run starts no machine and makes no record, so nothing else is measured.
 func BenchmarkDispatch(b *testing.B) {
 	ns := startNATS(b, nil)
 	runner := newTimed(script{})

@@ -183,7 +183,7 @@ func TestSecured(t *testing.T) {
 }
 
 // Two tenants have valid credentials. One of them has all rights in his account and attacks the other one and the
-// worker; her runs continue as if he were not there.
+// worker. Her runs continue as if he were not there.
 func TestAttackTenants(t *testing.T) {
 	t.Parallel()
 	s := startSecured(t)

@@ -10,9 +10,9 @@ import (
 	"github.com/unitask/unitask/internal/userdir"
 )
 
-// The ceiling files that apply in a folder are every CeilingFile in it and above it, on the typed path and on the
-// real path, because a link must not hide files above. Each narrows those above it. A file that the user trusts
-// replaces all above it on its path.
+// The ceiling files that apply in a folder are every CeilingFile in it and above it. They are searched on the typed
+// path and on the real path, because a link must not hide files above. Each narrows those above it. A file that the
+// user trusts replaces all above it on its path.
 
 // found is a file that applies.
 type found struct {

@@ -146,7 +146,7 @@ func fifo(name string) func(string) error {
 	}
 }
 
-// A run.json that somebody has written leads nowhere else, and costs no more than a record of unitask's.
+// A foreign run.json leads to no file outside the folder, and costs no more than a record of unitask.
 func TestAttackCompareHostileRecord(t *testing.T) {
 	sum := strings.Repeat("0", 64)
 	for _, c := range []struct {

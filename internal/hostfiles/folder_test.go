@@ -129,7 +129,7 @@ func hostileFoldersRows(
 	}
 }
 
-// Archives that a machine's code has written: none creates anything outside, none leaves a part.
+// Archives that a machine's code has written: none creates anything outside, and none leaves an incomplete folder.
 func TestHostileFolders(t *testing.T) {
 	sum := func(text []byte) []byte { // with a changed header
 		n := 0

@@ -163,7 +163,7 @@ func (p *Program) argv() []string {
 func (p *Program) packageJSON() string { return fmt.Sprintf("{\"type\":%q}\n", p.packageType) }
 
 // looks reports whether the guest tells what the code leaves in its folder. The root, which an image may start in, has
-// /out and /tmp: that they change tells nothing.
+// /out and /tmp, so its changes tell nothing.
 func (p *Program) looks() bool { return p.Dir != "" && p.Dir != "/" && p.Supervisor == nil && !p.Layer }
 
 // Put sends the program, and part of the inputs, into the guest and starts it.

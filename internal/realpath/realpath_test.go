@@ -74,7 +74,7 @@ func TestStored(t *testing.T) {
 	}
 }
 
-// A name and its swapped one lead to each other.
+// swapCase changes the case of each letter, and nothing else.
 func TestSwapCase(t *testing.T) {
 	for name, want := range map[string]string{"Data": "dATA", "é1": "É1", "1.2-_": "1.2-_", "": ""} {
 		if got := swapCase(name); got != want {
