@@ -119,8 +119,8 @@ func TestAttackForkBomb(t *testing.T) {
 		fmt.Sprint(res.ProcessesRefused > 0, " ", res.Limits()))
 }
 
-// The root of a container's image leaves the control group neither by a clone into the hierarchy's root nor by a user
-// namespace, where it owns the group's files.
+// The root of a container's image does not leave the control group by a clone into the hierarchy's root. Nor does it by
+// a user namespace, where it owns the group's files.
 func TestAttackProcessesContainer(t *testing.T) {
 	needClones(t)
 	program := filepath.Join(t.TempDir(), "leavegroup")

@@ -148,9 +148,9 @@ type ForPeople struct {
 	Defaults []Defaults // of these files, the nearest first
 }
 
-// LoadForPeople makes the ceiling for commands typed in a folder: every file there and above narrows it, up to
-// the first on its path in the home's list. named is a file that the user named. It also narrows them, unless it
-// is on that list.
+// LoadForPeople makes the ceiling for commands typed in a folder. Every file there and above narrows it, up to the
+// first on its path in the home's list. named is a file that the user named. It also narrows them, unless it is on that
+// list.
 func LoadForPeople(home, dir, named string) (*ForPeople, error) {
 	dir, err := absolute(dir)
 	if err != nil {

@@ -19,9 +19,8 @@ import (
 	"github.com/unitask/unitask/machine"
 )
 
-// The key of a session's certificate authority is never on the disk unencrypted: for a paused session it is
-// sealed with a key of the home. With a copy of the session's folder alone, nobody can impersonate the hosts that
-// its guest trusts.
+// The key of a session's certificate authority is never on the disk unencrypted. For a paused session it is sealed with
+// a key of the home. With a copy of the session's folder alone, nobody can impersonate the hosts that its guest trusts.
 
 // pauseKeyFile is the name of the file in a home with that key.
 const pauseKeyFile = "pause.key"

@@ -74,8 +74,8 @@ type Session struct {
 	artifacts outBox     // files of /out
 }
 
-// origin holds a session's request, and what it continues from. It does not change once Start, fork or Revive has
-// set it up, except made and left: the run's goroutine sets these before it closes ready and done.
+// origin holds a session's request, and what it continues from. It does not change once Start, fork or Revive has set
+// it up, except made and left. The run's goroutine sets these before it closes ready and done.
 type origin struct {
 	request run.Request     // the original request
 	denials []policy.Denial // of its limits

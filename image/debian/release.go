@@ -166,8 +166,8 @@ type release struct {
 
 var releaseLine = regexp.MustCompile(`^ ([0-9a-f]{64}) +([0-9]{1,12}) (\S+)$`)
 
-// verify checks a signed InRelease file. One of the archive's keys must have signed it, it must be of this suite, and
-// it must not be too old at the given time.
+// verify checks a signed InRelease file. One of the archive's keys must have signed it. It must be of this suite, and
+// not too old at the given time.
 func (a *Archive) verify(signed []byte, suite string, now time.Time) (release, error) {
 	keys := a.Keys
 	if keys == "" {

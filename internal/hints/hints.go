@@ -185,8 +185,8 @@ func denied(ceiling *policy.Ceiling, spec string) *policy.Denial {
 	return &denials[0]
 }
 
-// besideCode returns the path, below the working folder, of the host's file or folder that an import means; "" if the
-// run may be granted none.
+// besideCode returns the path, below the working folder, of the host's file or folder that an import means. It returns
+// "" if the run may be granted none.
 func besideCode(f Facts, module string) string {
 	module = strings.TrimPrefix(module, "./")
 	var names []string

@@ -121,7 +121,7 @@ func TestAttackOracleMany(t *testing.T) {
 	}
 }
 
-// An echo in base64 contains no bit of the value, wherever the value is and whatever surrounds it: the answer is the
+// An echo in base64 contains no bit of the value, wherever the value is and whatever surrounds it. The answer is the
 // same for two values of one form.
 func TestAttackEchoEdges(t *testing.T) {
 	for _, kind := range kinds {

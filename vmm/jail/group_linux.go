@@ -28,7 +28,7 @@ const groupPrefix = "unitask-"
 // cpuPeriod is the period to which a quota of processor time refers, in microseconds: the kernel's default.
 const cpuPeriod = 100_000
 
-// groupRoom is the memory allowed in addition to that of the Spec: for the program, its libraries and its data,
+// groupRoom is the memory allowed in addition to that of the Spec. It is for the program, its libraries and its data,
 // including TCG's translation buffer of 128 MiB.
 const groupRoom = 512 << 20
 
@@ -81,8 +81,8 @@ var delegated = sync.OnceValue(func() delegation {
 })
 
 // findDelegation finds the nearest group, from this process's group upwards, in which groups with all needed
-// controllers can be created, or else the one with most of them. It enables the controllers there. With systemd, root
-// may only use delegated groups: systemd expects to manage all others alone.
+// controllers can be created. If there is none, it finds the one with most of them. It enables the controllers there.
+// With systemd, root may only use delegated groups: systemd expects to manage all others alone.
 func findDelegation(mountinfo, self string, systemd bool) delegation {
 	var best delegation
 	none := func(why string) delegation {
