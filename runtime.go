@@ -22,8 +22,8 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// Run runs one request. In this order, it resolves the policy, begins the record, gets the image, opens the network,
-// gets a machine, connects to the guest, runs the code and finishes the record.
+// Run runs one request. It resolves the policy, begins the record, gets the image, and opens the network. Then it gets
+// a machine, connects to the guest, runs the code and finishes the record.
 func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, error) {
 	return rt.RunFor(ctx, Caller{Ceiling: rt.opts.Ceiling}, req, streams)
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// signedBy returns a text with signatures of new keys, and the armoured keys. The n-th key is valid for lives[n] from
-// made on. All keys sign at a time that they have in common, made for at least one of them.
+// signedBy returns a text with signatures of new keys, and the armoured keys. All keys and signatures are made at the
+// time made, and the n-th key is valid for lives[n].
 func signedBy(t *testing.T, text string, made time.Time, lives ...time.Duration) (keys string, signed []byte) {
 	t.Helper()
 	var ring bytes.Buffer
