@@ -19,8 +19,7 @@
 //
 // A program that embeds unitask imports this package, and packages policy and record for the contents of ceilings and
 // records. These three are stable, and so are run and session, whose types have names here. Their exported names change
-// with a major version only. The other packages are parts of this one; their exported names may change with any
-// version.
+// with a major version only. The other packages are parts of this one, and may change with any version.
 package unitask
 
 import (

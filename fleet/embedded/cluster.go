@@ -105,7 +105,7 @@ func (c Cluster) apply(opts *server.Options) error {
 	opts.Cluster = server.ClusterOpts{
 		Name: c.Name, Host: host, Port: port, TLSConfig: config, TLSTimeout: routeTime.Seconds(),
 		AuthTimeout: 2 * routeTime.Seconds(),
-		NoAdvertise: true, // otherwise clients would send their password to whatever uses another host's port on their own host
+		NoAdvertise: true, // or clients would send their password to another program on their own host
 	}
 	opts.StoreDir = filepath.Join(opts.StoreDir, "cluster-"+c.Name) // another cluster's, or a lone server's, is not this one's
 	if c.Server != "" {
