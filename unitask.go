@@ -73,7 +73,7 @@ type Options struct {
 	// StoreBytes bounds the records of all runs together. Beyond it, the store removes the oldest artifacts, then the
 	// oldest runs, of the owner who has the most. 0 is record.DefaultStoreBytes, -1 no bound.
 	StoreBytes int64
-	// Ceiling limits what any run gets (policy.FindCeiling); nil is no limit.
+	// Ceiling limits what any run gets (policy.FindCeiling); nil means no limit.
 	Ceiling *policy.Ceiling
 	// RequireJail names layers and limits of QEMU's jail that a machine must have to run, in addition to those in the
 	// home's configuration (ConfigFile).
@@ -223,7 +223,7 @@ func (rt *Runtime) doctor() *doctor.Doctor {
 }
 
 // Doctor checks everything that a run needs and boots a real machine on every accelerator that might work. It changes
-// nothing but the cache of accelerators that work.
+// only the cache of accelerators that work.
 func (rt *Runtime) Doctor(ctx context.Context) *doctor.Report { return rt.doctor().Examine(ctx) }
 
 // Jail reports the layers and limits of the jail on this host, which it finds out with a stand-in for QEMU.

@@ -135,7 +135,7 @@ func (k *keys) SetReadDeadline(at time.Time) error {
 	return os.ErrNoDeadline
 }
 
-// colors returns the value of FORCE_COLOR for code that prints on this terminal; "" if it is no terminal, or
+// colors returns the value of FORCE_COLOR for code that prints on this terminal; "" if this is not a terminal, or if it
 // wants no colours (no-color.org).
 func colors(to any, environment func(string) string) string {
 	name := environment("TERM")

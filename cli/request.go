@@ -243,6 +243,6 @@ func parseMounts(list []string) (mounts []unitask.Mount) {
 
 // callerHere returns the user of this process, in its working folder.
 func callerHere(ceiling *policy.Ceiling) unitask.Caller {
-	dir, _ := userdir.Working() // "" is no folder
+	dir, _ := userdir.Working() // "" means no folder
 	return unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling, HostDir: dir}
 }

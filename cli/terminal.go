@@ -84,8 +84,8 @@ func (t *terminal) Close() error {
 	return err
 }
 
-// next shows the beginning of a text, and returns its length. It may need more text to decide, unless last means
-// that there is no more.
+// next shows the beginning of a text, and returns its length. It may need more text to decide, unless last says that no
+// more comes.
 func (t *terminal) next(text []byte, last bool) (n int, whole bool) {
 	switch c := text[0]; {
 	case c == '\n' || c == '\r' || c == '\t':

@@ -183,7 +183,7 @@ func TestExt4(t *testing.T) {
 	}
 }
 
-// A tree of only folders and links, with hardly a block each, has enough inodes.
+// A tree of only folders and links, with almost no blocks, has enough inodes.
 func TestExt4Links(t *testing.T) {
 	tr := tree{}
 	for i := range 6000 {

@@ -341,8 +341,8 @@ func AsideOf(name string) (folder string, ok bool) {
 	return name, isHidden && isAside && name != ""
 }
 
-// restore puts back a folder that was moved aside, unless something has taken its place. It is no error if none
-// was.
+// restore puts back a folder that was moved aside, unless something has taken its place. If none was, that is not an
+// error.
 func restore(folder string) error {
 	if _, err := os.Lstat(folder); !errors.Is(err, fs.ErrNotExist) {
 		return nil

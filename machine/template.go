@@ -293,7 +293,7 @@ func (s *Templates) Save(key string, memory *os.File, state []byte) error {
 	if err := replace(filepath.Join(s.dir, digestOf(key)), tmp); err != nil {
 		return fmt.Errorf("save template: %w", err)
 	}
-	_, _ = s.Prune(maxTemplates) // failing to remove others is no error
+	_, _ = s.Prune(maxTemplates) // failing to remove others is not an error
 	return nil
 }
 

@@ -169,7 +169,7 @@ func TestTemplateDamage(t *testing.T) {
 			if _, err := s.Load("key"); !errors.Is(err, c.want) {
 				t.Errorf("%v", err)
 			}
-			save(t, s, "key") // and it can be made anew
+			save(t, s, "key") // and it can be made again
 			got, err := s.Load("key")
 			if err != nil {
 				t.Fatal(err)

@@ -47,7 +47,7 @@ func approver(call context.Context, caller unitask.Caller, req *sdk.CallToolRequ
 	}
 }
 
-// verdict returns the meaning of a client's answer, "" if it is no answer.
+// verdict returns the meaning of a client's answer, "" if it is not an answer.
 func verdict(res *sdk.ElicitResult, err error) unitask.Verdict {
 	if err != nil || res == nil {
 		return ""

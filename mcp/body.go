@@ -103,7 +103,7 @@ func (o *onceReader) Read(p []byte) (int, error) {
 
 func (o *onceReader) Close() error { return nil }
 
-// maxMessageBytes bounds a message that is no call, in bytes: a person's answers to our questions, and
+// maxMessageBytes bounds a message that is not a call, in bytes: a person's answers to our questions, and
 // notifications. They are decoded when their request is over, because nothing waits for them.
 const maxMessageBytes = 64 << 10
 

@@ -121,7 +121,7 @@ func TestAttackNamesToPrivate(t *testing.T) {
 	}
 	anything := &Rule{Text: "any", Any: true}
 
-	// As a name: a text that looks like an address is no name, whoever would resolve it.
+	// As a name: a text that looks like an address is not a name, whoever would resolve it.
 	for _, name := range []string{"169.254.169.254", "127.0.0.1", "127.1", "127.0.1", "0x7f000001", "0x7f.1", "0X7F.0.0.1", "2130706433", "017700000001", "0177.0.0.1", "0",
 		"127.0.0.1.", "127.1.", "a.b.127", "1.0x", "example.0x10", "169.254.169.254.", "::1", "fe80::1%eth0", "::ffff:127.0.0.1", "[::1]", "127。0。0。1", "127.0.0.1:80", "localhost/", "a..b"} {
 		for _, with := range []bool{false, true} {

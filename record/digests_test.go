@@ -245,7 +245,7 @@ func TestDigestsReopen(t *testing.T) {
 	}
 }
 
-// A record whose run.json is no regular file is an error, and nothing waits for it.
+// A record whose run.json is not a regular file is an error, and nothing waits for it.
 func TestAttackRecordPipe(t *testing.T) {
 	s, rec, _, _ := ended(t)
 	name := filepath.Join(s.dir, rec.ID, recordFile)

@@ -49,9 +49,9 @@ var pythonDriver string
 //go:embed driver.sh
 var shellDriver string
 
-// Languages are the languages of a session. Node runs without its baseline compiler, like that of runs (../node),
-// which is a session's on Nanos. The compiler would compile the driver during the first ten steps, and each would
-// take twice as long on an emulated processor. Programs are no faster with it: hot code is optimized anyway.
+// Languages are the languages of a session. Node runs without its baseline compiler, like that of runs (../node), which
+// is a session's on Nanos. The compiler would compile the driver during the first ten steps, and each would take twice
+// as long on an emulated processor. Programs are not faster with it: hot code is optimized anyway.
 var Languages = []Language{
 	{Name: "js", Driver: nodeDriver, Path: driverDir + "driver.js",
 		Args: []string{"node", "--expose-internals", "--no-warnings", "--no-sparkplug", driverDir + "driver.js"}},

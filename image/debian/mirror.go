@@ -21,7 +21,7 @@ type Mirrors struct {
 var ErrNoMirror = errors.New("no mirror of Debian is known")
 
 // Named returns the mirrors that an address stands for: http://HOST/debian, with security updates at
-// http://HOST/debian-security. It fails if the text is no address.
+// http://HOST/debian-security. It fails if the text is not an address.
 func Named(address string) (Mirrors, error) {
 	if !isAddress(address) {
 		return Mirrors{}, errors.New("it is no address of a mirror: use http://HOST/debian or https://HOST/debian")

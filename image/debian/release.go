@@ -82,7 +82,7 @@ func (a *Archive) first(ctx context.Context, x *Index, bases []string, suite, co
 	return errors.Join(failed...)
 }
 
-// list adds a suite's packages to the index. Its list of packages is read anew when the suite has changed.
+// list adds a suite's packages to the index. Its list of packages is read again when the suite has changed.
 func (a *Archive) list(ctx context.Context, x *Index, base, suite, component string) error {
 	var signed []byte
 	err := retry(ctx, func() error {

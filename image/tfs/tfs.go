@@ -248,7 +248,7 @@ func (f *FileSystem) add(op, name string, n *node) error {
 	return nil
 }
 
-// Mkdir makes a folder and, like go-diskfs's other filesystems, its parents. An existing folder is no error.
+// Mkdir makes a folder and, like go-diskfs's other filesystems, its parents. An existing folder is not an error.
 func (f *FileSystem) Mkdir(name string) error {
 	done := ""
 	for _, part := range strings.Split(clean(name), "/") {

@@ -153,7 +153,7 @@ func (l Log) Room() error {
 	if err == nil && f.end+maxLine > maxLog {
 		return ErrFull
 	}
-	if err == nil { // data without a checksum is no append
+	if err == nil { // data without a checksum is not an append
 		_, err = f.pending.WriteAt(make([]byte, maxLine), 0)
 		err = errors.Join(err, f.pending.Truncate(0))
 	}

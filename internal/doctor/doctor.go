@@ -1,5 +1,5 @@
 // Package doctor examines a host and a home: the requirements of a run, the working accelerators, the jail of QEMU. It
-// boots machines to find out, and changes nothing but the cache of working accelerators.
+// boots machines to find out, and changes only the cache of working accelerators.
 package doctor
 
 import (
@@ -187,7 +187,7 @@ func (d *Doctor) Attack(ctx context.Context) ([]vmm.Attempt, vmm.Jail, error) {
 }
 
 // Examine checks everything that a run needs and boots a real machine on every accelerator that might work. It changes
-// nothing but the cache of working accelerators.
+// only the cache of working accelerators.
 func (d *Doctor) Examine(ctx context.Context) *Report {
 	r := &Report{OK: true, Accelerators: []AccelReport{}}
 	leave, err := d.Enter()

@@ -158,7 +158,7 @@ func (r *FleetRun) Again(why string) {
 	r.Events(run.Event{Kind: run.EventRetry, Message: why})
 }
 
-// Machine writes the worker's description of the machine into the record, without text that is no description.
+// Machine writes the worker's description of the machine into the record, without any other text.
 func (r *FleetRun) Machine(text json.RawMessage) {
 	var m record.Machine
 	if len(text) > 64<<10 || nesting.Check(text, 16, 10_000) != nil {

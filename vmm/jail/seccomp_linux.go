@@ -7,9 +7,9 @@ import (
 )
 
 // The system calls that QEMU may make: those that it does make (hack/seccomp finds them), and similar harmless calls
-// that another version may make instead. They exclude socket, connect, bind and accept. They start no program but QEMU
-// itself and no process but its own threads, and trace, mount or load nothing. Any other call kills the machine, and
-// the report names it (watch_linux.go).
+// that another version may make instead. They exclude socket, connect, bind and accept. They start no program except
+// QEMU itself and no process except its own threads, and trace, mount or load nothing. Any other call kills the
+// machine, and the report names it (watch_linux.go).
 //
 // The filter is classic BPF (Documentation/userspace-api/seccomp_filter.rst). The kernel remembers the calls that it
 // allows regardless of their arguments, so most cost nothing.
