@@ -225,7 +225,7 @@ func randomValues(t *testing.T, clone int, res *unitask.Result, begin, end time.
 	if now.Before(begin.Add(-50*time.Millisecond)) || now.After(end.Add(50*time.Millisecond)) {
 		t.Errorf("clone %d: its clock says %s, between %s and %s", clone, now, begin, end)
 	}
-	// Its time began with its run, not with its template.
+	// A clone's time begins with its run, not with its template.
 	if origin := time.UnixMilli(int64(out["origin"].(float64))); origin.Before(begin.Add(-50*time.Millisecond)) || origin.After(now) {
 		t.Errorf("clone %d: its time began at %s, the run at %s", clone, origin, begin)
 	}

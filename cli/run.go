@@ -420,7 +420,7 @@ func (a *app) output(to io.Writer, f runFlags) io.WriteCloser {
 	return asItIs{to}
 }
 
-// outFolder creates the folder of --out before the run, so that the run is not lost.
+// outFolder creates the folder of --out before the run, so that a bad folder does not cost a run.
 func (f *runFlags) outFolder() error {
 	if f.outReplace && f.out == "" {
 		return usage(errors.New("--out-replace says what --out may do: give both"))

@@ -181,8 +181,8 @@ func TestExchanges(t *testing.T) {
 	}
 }
 
-// An idle worker starts a run at once, even if it heard of the run before JetStream stored it. It does not wait for its
-// next poll.
+// An idle worker starts a run at once, even if it was notified of the run before JetStream stored it. It does not wait
+// for its next poll.
 func TestWoken(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)

@@ -97,7 +97,7 @@ const (
 	Queued    State = "queued"
 	Claimed   State = "claimed"
 	Ended     State = "ended"     // with a report
-	Lost      State = "lost"      // its worker was lost, and it may not be run twice
+	Lost      State = "lost"      // its worker was lost, and it must not be run twice
 	Cancelled State = "cancelled" // by its submitter
 )
 

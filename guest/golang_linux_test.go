@@ -159,7 +159,7 @@ func TestGoBuild(t *testing.T) {
 	write(filepath.Join(root, "direct/commands"), strings.Join([]string{compile, "-o", "$WORK/b001/_pkg_.a", "-buildid",
 		"$ID", "$FILE", "", link, "-o", "$WORK/b001/exe/$NAME", "-buildid=$ID", "$WORK/b001/_pkg_.a", ""}, "\n"), 0o644)
 	const links = "#!/bin/sh\necho program > $2; chmod 755 $2\n"
-	channel, err := os.Open(os.DevNull) // in the place of the control channel, which no tool may have
+	channel, err := os.Open(os.DevNull) // instead of the control channel, which no tool may have
 	if err != nil {
 		t.Fatal(err)
 	}

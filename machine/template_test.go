@@ -57,7 +57,7 @@ func TestTemplate(t *testing.T) {
 		string(all[8<<20-4:]) != "last" || string(got.Devices) != "state" {
 		t.Errorf("%d bytes: %v", len(all), err)
 	}
-	// Nobody changes it any more: neither its contents nor its size.
+	// Nobody changes the memory any more: neither its contents nor its size.
 	if _, err := got.Memory.WriteAt([]byte("evil"), 0); err == nil {
 		t.Error("the template's memory can be written")
 	}

@@ -23,7 +23,7 @@ const (
 	OutcomeCrashed     Outcome = "crashed"   // the machine died or broke the protocol; ExitCode 125
 	OutcomeFailed      Outcome = "failed"    // unitask or the host failed; ExitCode 125
 	OutcomeBusy        Outcome = "busy"      // a fleet's queue is full, and nothing ran (BusyError); ExitCode 125
-	OutcomeLost        Outcome = "lost"      // its worker was lost, and it may not be run twice (LostError); ExitCode 125
+	OutcomeLost        Outcome = "lost"      // its worker was lost, and it must not be run twice (LostError); ExitCode 125
 )
 
 // NoteUndelivered sets the outcome to OutcomeUndelivered if the code ended with 0 and a wanted file of /out was

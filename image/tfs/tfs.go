@@ -21,7 +21,7 @@
 //	2  tuple: varint total length, varint length of this segment, bytes
 //	3  tuple continued: varint length of this segment, bytes
 //	4  end of segment, skipped
-//	5  link: varint sector, varint length in sectors; reading goes on there
+//	5  link: varint sector, varint length in sectors; reading continues there
 //
 // A varint is big-endian in groups of seven bits; bit 7 says that more follow.
 //

@@ -37,7 +37,7 @@ type Facts struct {
 	Ceiling     *policy.Ceiling // nil if none
 	Changed     bool            // the network's rules have changed since the grant
 	Session     bool            // it is a step; a session's grants are fixed at its start
-	// HostFiles reports that a path in the guest would be the same file on this host, if the file is brought.
+	// HostFiles reports that a path in the guest would be the same file on this host, if the file is copied there.
 	HostFiles bool
 }
 

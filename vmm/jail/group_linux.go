@@ -18,9 +18,8 @@ import (
 )
 
 // A control group of version 2 (the kernel's Documentation/admin-guide/cgroup-v2.rst) bounds what a process and its
-// threads use together: memory, tasks, processor time, and disk traffic. Groups are only created where this is
-// delegated, below the nearest such group of this process. Except for the processor's, each limit is backed by an
-// rlimit.
+// threads use together: memory, tasks, processor time, and disk traffic. unitask creates groups only below the nearest
+// group of this process that is delegated to it. Except for the processor's, each limit is backed by an rlimit.
 
 // groupPrefix begins the names of unitask's groups; its process id and a number follow.
 const groupPrefix = "unitask-"

@@ -154,7 +154,7 @@ func conditionals(s Spec) []conditional {
 			false}}}, unix.EINVAL},
 		// To its own threads only: without namespaces it sees other processes, and may share their user.
 		{unix.SYS_TGKILL, [][]condition{{{0, allBits, ownNumber, false}}}, 0},
-		// Its own limits may be read, but not set: the third argument must be null.
+		// QEMU's own limits may be read, but not set: the third argument must be null.
 		{unix.SYS_PRLIMIT64, [][]condition{{{0, allBits, []uint32{0}, false}, {2, allBits, []uint32{0}, true}}}, unix.EPERM},
 		// No filter may be attached to a socket.
 		{unix.SYS_SETSOCKOPT, [][]condition{{{1, allBits, []uint32{unix.SOL_SOCKET}, false},
