@@ -205,7 +205,7 @@ func TestOwnImageAlong(t *testing.T) {
 			t.Errorf("%v %s", err, asJSON(res))
 		}
 	})
-	t.Run("another tenant's", func(t *testing.T) { // nor can it find out whether the image exists
+	t.Run("another tenant's", func(t *testing.T) { // another tenant can't find out whether the image exists, either
 		bringOfAnother(t, key, f, home)
 	})
 	t.Run("forged", func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// Which machine a run gets, and what happens to a failing template: without a machine.
+// The decisions about which machine a run gets, and about a failing template, tested without a machine.
 
 // play is a source that plays a test case and records the actions.
 type play struct {

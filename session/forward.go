@@ -123,7 +123,7 @@ func (f *Forward) accept(ctx context.Context, l *net.TCPListener) {
 		}
 		select {
 		case f.s.ports.carried <- struct{}{}:
-		default: // like a host without room
+		default: // as on a host without room
 			_ = conn.SetLinger(0)
 			conn.Close()
 			continue

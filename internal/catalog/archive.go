@@ -35,7 +35,7 @@ func (o *Custom) Ship() (b Shipped, err error) {
 	return b, err
 }
 
-// archiveFile describes the archive, beside the image's files, which never change.
+// archiveFile has the archive's size and digest. It is beside the image's files, which never change.
 const archiveFile = "archive.json"
 
 // archiveSum returns the archive's SHA-256, and its bytes.
