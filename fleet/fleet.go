@@ -3,8 +3,8 @@
 //
 // A run's state is one entry in a key-value bucket. Its revision is the fence: whoever replaces the entry from the
 // revision that he knows has decided, and nobody else can. The queue only says which entries to look at. An object
-// store keeps large data by its SHA-256. Output goes over plain subjects while the run lasts, and the report fills in
-// lost parts.
+// store keeps large data by its SHA-256. Output is published on plain subjects while the run lasts, and the report
+// fills in lost parts.
 //
 // A tenant is an account of NATS, and is not trusted. Its actions in its account reach no other account. A worker
 // limits and checks everything that it reads there, and no tenant gets all of a worker. Users of one account trust each

@@ -236,7 +236,7 @@ func (k keptFiles) open(dir *os.Root) (memory *os.File, state []byte, stamped bo
 	return memory, state, changeTime(st) == k.MemoryStamp, nil
 }
 
-// readWhole reads a regular file of at most most bytes.
+// readWhole reads a regular file; most is its maximum size in bytes.
 func readWhole(dir *os.Root, name string, most int64) ([]byte, error) {
 	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {

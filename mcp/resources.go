@@ -204,8 +204,8 @@ func cutOffset(text string) (rest string, from int64, ok bool) {
 // offsetQuery begins the query of a read from an offset on.
 const offsetQuery = "offset="
 
-// page returns at most most bytes of a file from an offset on, up to the end of a character. It closes the file.
-// The page's memory is reserved before it is read.
+// page returns bytes of a file from an offset on, up to the end of a character; most is their maximum number. It closes
+// the file. The page's memory is reserved before it is read.
 func page(ctx context.Context, f *os.File, uri, kind string, from, most int64) (*sdk.ResourceContents, error) {
 	defer f.Close()
 	st, err := f.Stat()

@@ -80,7 +80,8 @@ type Artifacts struct {
 	skip   bool
 }
 
-// Artifacts returns the store for a run's artifacts, of at most most bytes. It redacts names and contents. Close it.
+// Artifacts returns the store for a run's artifacts; most is the maximum of their bytes. It redacts names and contents.
+// Close it.
 func (r *Run) Artifacts(most int64, redactor *Redactor) *Artifacts {
 	return &Artifacts{dir: filepath.Join(r.dir, ArtifactsDir), left: most, most: most, redactor: redactor}
 }

@@ -97,8 +97,8 @@ func (s *search) held() int64 {
 // reset ends the current sequence.
 func (s *search) reset() { s.state, s.starts, s.gap, s.run = 0, s.starts[:0], 0, 0 }
 
-// skip skips a byte without meaning, at most most in a row. So an endless sequence of such bytes holds nothing
-// back.
+// skip skips a byte without meaning; most is the maximum number in a row. So an endless sequence of such bytes holds
+// nothing back.
 func (s *search) skip(most int) {
 	if s.gap++; s.gap > most {
 		s.reset()

@@ -90,7 +90,7 @@ type ports struct {
 	carried chan struct{} // one element per connection
 }
 
-// reserve reserves one of most slots for a forwarded port.
+// reserve reserves a slot for a forwarded port; most is the number of slots.
 func (p *ports) reserve(most int) (leave func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

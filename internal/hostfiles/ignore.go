@@ -74,7 +74,7 @@ func (w *walk) leaves(parents []string, name string, isDir bool, ignore ignored)
 	return len(in.list) > 0 && gitignore.NewMatcher(in.list).Match(append(slices.Clip(parents), name), isDir), nil
 }
 
-// patterns reads a folder's file of patterns, if it has one: at most most of them.
+// patterns reads a folder's file of patterns, if it has one; most is the maximum number of patterns.
 func (w *walk) patterns(here *os.Root, rel, name string, domain []string, most int) (found patterns, err error) {
 	f, err := openRegular(here, name)
 	if errors.Is(err, fs.ErrNotExist) {
