@@ -53,7 +53,7 @@ func archived(t *testing.T, list ...entry) []byte {
 
 func named(name string) entry { return entry{tar.Header{Name: name, Mode: 0o644}, "x"} }
 
-// holed is an archive with one file that consists of a hole, in the form of GNU tar 1.0. The header claims a tebibyte.
+// holed is an archive with one file that has a hole, in the form of GNU tar 1.0. The header claims a tebibyte.
 func holed() []byte {
 	block := func(name string, flag byte, content string) []byte {
 		h := make([]byte, 512)

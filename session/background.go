@@ -233,7 +233,7 @@ func (s *Session) background() (leave func(), err error) {
 	return leave, err
 }
 
-// reserve reserves a slot; most is the number of slots. It returns neither if the session ends.
+// reserve reserves a slot; most is the number of slots. Both results are nil if the session ends.
 func (j *jobs) reserve(most int) (leave func(), err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
