@@ -106,7 +106,7 @@ func (f *runFlags) codeFlags(a *app, cmd *cobra.Command) {
 	f.dirMax = sizeVar(fl, "dir-max", 1, fmt.Sprintf("bytes that one --dir may bring (default %d MiB)",
 		unitask.DefaultDirMax>>20))
 	fl.StringVar(&f.project, "project", "",
-		"the project's folder, as --dir brings it, .gitignore heeded and node_modules included: the code's git repository, or the folder of its package.json; --project=DIR names another")
+		"the project's folder, as --dir brings it, .gitignore applied and node_modules included: the code's git repository, or the folder of its package.json; --project=DIR names another")
 	fl.Lookup("project").NoOptDefVal = codesProject
 	fl.StringVar(&f.ca, "ca", "", "a PEM file of certificates to trust beside the usual ones")
 	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for the code's environment; repeatable")

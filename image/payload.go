@@ -207,7 +207,7 @@ func (s *Store) versioned(arch Arch) (*Store, error) {
 	if own := s.payload.Custom; own != nil && own.Runtime != "" && At(version, own.Runtime) != At(version, p.Version) {
 		again := "`unitask image build` with its file makes it again"
 		if own.Container != "" {
-			again = "build it where it comes from with the version that this worker has, or have this one vendored anew"
+			again = "build it where it comes from with the version that this worker has, or vendor this one again"
 		}
 		return nil, fmt.Errorf("the image %s has packages for %s %s, and here is %s by now: %s", s.Name(), own.Base,
 			At(version, own.Runtime), p.Version, again)

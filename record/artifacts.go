@@ -235,7 +235,7 @@ func (a *Artifacts) Data(p []byte) error {
 	}
 	if a.skip {
 		if a.wasted += n; a.wasted > a.most {
-			a.cut = fmt.Sprintf("the files that are not taken are beyond %d bytes, too", a.most)
+			a.cut = fmt.Sprintf("the files that are not stored have more than %d bytes, too", a.most)
 			return ErrEnough
 		}
 		return nil

@@ -32,7 +32,7 @@ import (
 // values are not there; the next process asks for them again.
 
 // errLeft is the cause when a process leaves a session paused.
-var errLeft = errors.New("it is left paused, and goes on where it is asked for again")
+var errLeft = errors.New("it is left paused, and resumes when it is used again")
 
 // note returns what another process needs to resume the session. The caller ensures that the program holds its
 // output, and that the policy does not change.

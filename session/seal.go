@@ -126,7 +126,7 @@ func openAuthority(home, session string, kept []byte) ([]byte, error) {
 	plain, err := aead.Open(nil, nil, sealed, []byte(session))
 	if err != nil {
 		return nil, fmt.Errorf(
-			"session %s was not sealed by the key in %s: it can't go on here",
+			"session %s was not sealed by the key in %s: it can't continue here",
 			session,
 			filepath.Join(home, pauseKeyFile),
 		)

@@ -136,7 +136,7 @@ func (m *Manager) Start(ctx context.Context, caller run.Caller, req Request) (*S
 	ref, err := asked.Reference()
 	switch {
 	case req.Code != "" || req.Check || req.Exec || len(req.Args) > 0:
-		return bad("code", "of a session", "is given step by step: leave code, args, check and exec away")
+		return bad("code", "of a session", "is given step by step: leave out code, args, check and exec")
 	case err != nil:
 		return nil, err
 	case ref != "":

@@ -317,7 +317,7 @@ func (d *Doctor) checkImages(ctx context.Context, r *Report) {
 // Ceiling adds the ceiling on models' runs to the report, and the ignored keys of its file.
 func (r *Report) Ceiling(m *policy.ForModels, err error) {
 	if err != nil {
-		r.add("ceiling", err, "", "no run goes on under this file: mend it")
+		r.add("ceiling", err, "", "no run starts under this file: fix it")
 		r.conclude(0)
 		return
 	}
