@@ -73,7 +73,7 @@ func (b Shipped) Check() error {
 		slices.ContainsFunc(b.Owner.Groups, func(id uint32) bool { return id > oci.MaxID }):
 		return fmt.Errorf("shipped image: nobody has the id %d, which the kernel takes for none", uint32(oci.MaxID+1))
 	case b.Size <= 0 || b.Size > most || b.Size%sectorSize != 0:
-		return fmt.Errorf("shipped image: its disk has %d bytes: it must have whole sectors, and at most %d bytes", b.Size, most)
+		return fmt.Errorf("shipped image: its disk has %d bytes: it needs whole sectors, at most %d bytes", b.Size, most)
 	case e != nil || len(text) > maxShippedText || len(b.Owner.Groups) > 64:
 		return fmt.Errorf("shipped image: its description has %d bytes, and may have %d", len(text), maxShippedText)
 	case b.Custom == nil && !filepath.IsAbs(b.Owner.Home) || strings.ContainsRune(string(text), 0) ||

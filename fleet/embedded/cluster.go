@@ -171,7 +171,7 @@ func serverName(folder string) (string, error) {
 	case err == nil && nameForm.MatchString(name):
 		return name, nil
 	case err == nil:
-		return "", fmt.Errorf("%s holds no name of a server: remove it for a new one, with which JetStream begins again", file)
+		return "", fmt.Errorf("%s holds no name of a server: remove it for a new one; JetStream then begins again", file)
 	case !errors.Is(err, fs.ErrNotExist):
 		return "", err
 	}
