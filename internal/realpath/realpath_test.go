@@ -51,7 +51,7 @@ func TestStored(t *testing.T) {
 			t.Errorf("%s: %s, not %s", c[0], got, c[1])
 		}
 	}
-	// If names differ in case only, each keeps its own, even if two are one file.
+	// A path keeps the case that it is written in if both spellings exist, even as links to one file.
 	if err := os.WriteFile(in("a"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -242,7 +242,7 @@ type group struct {
 
 var groupNumber atomic.Int64
 
-// newGroup creates a group. If that fails, the group's holds contain the reason.
+// newGroup creates a group. If that fails, the group's Holds contain the reason.
 func newGroup(d delegation, b Bounds, disks []string) *group {
 	g := &group{}
 	fail := func(err error) *group {
