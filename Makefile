@@ -30,16 +30,16 @@ test: image
 	bin/unitask image vendor --image go
 	$(GOTEST) -p 1 -timeout 60m $(TESTFLAGS) $(ALL)
 
-# The tests that `make test` leaves out to save minutes: half of the differential scripts, which mostly boot
-# machines; two thirds of the other languages' scripts, all of Go's, and data's on Nanos; and more clones to compare.
-# Also packages that are installed in a machine, steps of images, folders by another tar, code that attacks its own
-# session, questions of one, and an agent's steps. Also a template's successor, all of a packed disk, servers of a
-# fleet that find each other by routes, and the files of a release.
+# The tests that `make test` leaves out to save minutes. They are half of the differential scripts, which mostly boot
+# machines, two thirds of the other languages' scripts, all of Go's, and data's on Nanos. They compare more clones.
+# They install packages in a machine, run steps of images, and copy folders by another tar. They run code that attacks
+# its own session, a session's questions, and an agent's steps. They also cover a template's successor, all of a packed
+# disk, servers of a fleet that find each other by routes, and the files of a release.
 long: image
 	UNITASK_TEST_LONG=1 $(GOTEST) -p 1 -count=1 -timeout 30m -run '^(TestDifferential|TestDifferentialLanguages|TestClonesDiffer|TestPackages|TestPackagesAttacked|TestPackagesBuilt|TestPackagesCompiled|TestAddonCompiled|TestCompilersMissing|TestOwnImagePackages|TestOwnImageNpm|TestOwnLayers|TestOwnDebianContainer|TestOwnPackagesContainer|TestGoAttacked|TestGoCompiledBefore|TestDataScriptsNanos|TestSessionFolders|TestSessionHostile|TestAttackSessionAsk|TestSessionAgent|TestBundle|TestCloneMemory|TestFleetSession|TestFleetPackages|TestSessionLost|TestRoutes|TestTemplateSuccession|TestPackedDisk)$$' . ./mcp ./machine ./fleet ./fleet/embedded
 
-# The race detector, which needs a C compiler. It covers the short tests of all packages, and real
-# runs that use each goroutine of a run once: streams, network, clones, a pool, a server. The
+# The race detector, which needs a C compiler. It covers the short tests of all packages, and real runs
+# that use each goroutine of a run once. These are streams, network, clones, a pool and a server. The
 # short tests run under a umask that excludes others, so files for another user need an explicit mode.
 RACE_RUNS = ^(TestCloseWaits|TestCancel|TestWarm|TestPoolUnderLoad|TestEgress)$$/^linux$$/^clone$$
 race: image

@@ -21,7 +21,7 @@ func (f fleetFunc) Run(ctx context.Context, run *unitask.FleetRun) (*unitask.Res
 	return f(ctx, run)
 }
 
-// A file that was truncated on its way from a worker is no artifact.
+// A file that was truncated on its way from a worker is not an artifact.
 func TestArtifactThatIsCut(t *testing.T) {
 	broken := errors.New("the connection is gone")
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t),

@@ -11,8 +11,8 @@ import (
 	"github.com/unitask/unitask/internal/testdir"
 )
 
-// A caller's refused request is logged: without values of secrets, with limited length, and not each time for a caller
-// that does nothing else.
+// A caller's refused request is logged with limited length and without values of secrets. Repeated refusals of one
+// caller are not all logged.
 func TestAttackAuditRefusals(t *testing.T) {
 	rt, err := Open(Options{Home: testdir.Private(t), Events: func(e Event) { t.Errorf("%+v", e) }})
 	if err != nil {

@@ -202,7 +202,7 @@ func differ(t *testing.T, home string, req unitask.Request, pool unitask.PoolSiz
 	enough := clones - 3 - clones*clones/(1<<15)
 	for what, values := range wire {
 		if what == "sequence number" && req.Kernel == image.Nanos {
-			continue // it begins with the same value at every boot, and goes no further than to us
+			continue // it begins with the same value at every boot, and only this process receives it
 		}
 		if len(values) < enough {
 			t.Errorf("%s: %d of %d clones differ", what, len(values), clones)
@@ -225,7 +225,7 @@ func randomValues(t *testing.T, clone int, res *unitask.Result, begin, end time.
 	if now.Before(begin.Add(-50*time.Millisecond)) || now.After(end.Add(50*time.Millisecond)) {
 		t.Errorf("clone %d: its clock says %s, between %s and %s", clone, now, begin, end)
 	}
-	// Its time began with its run, not with its template.
+	// A clone's time begins with its run, not with its template.
 	if origin := time.UnixMilli(int64(out["origin"].(float64))); origin.Before(begin.Add(-50*time.Millisecond)) || origin.After(now) {
 		t.Errorf("clone %d: its time began at %s, the run at %s", clone, origin, begin)
 	}

@@ -58,7 +58,7 @@ func boxImage(t testing.TB, name string, config map[string]any, links ...[2]stri
 		file("etc/passwd", "root:x:0:0::/root:/bin/sh\napp:x:1234:1235::/home/app:/bin/sh\n", 0o644),
 		file("etc/group", "app:x:1235:\nmore:x:77:app\n", 0o644),
 		file("bin/entry", "#!/bin/sh\necho entry \"$@\"\n", 0o755), file("secret", "s\n", 0o600),
-		// Links that lead outside, in the place of the guest's own files.
+		// Links that lead outside, and that replace the guest's own files.
 		{Name: "etc/resolv.conf", Typeflag: tar.TypeSymlink, Linkname: "/../../../init"},
 		{Name: "unitask", Typeflag: tar.TypeSymlink, Linkname: "/bin"},
 		{Name: "proc", Typeflag: tar.TypeSymlink, Linkname: "/etc"},

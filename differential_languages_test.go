@@ -21,7 +21,7 @@ import (
 )
 
 // The differential tests of the other languages. The image's program runs every script of a folder on the host and in a
-// clone; stdout, stderr and the exit code must be the same, byte for byte. The folder's exceptions.toml lists the
+// clone. Stdout, stderr and the exit code must be the same, byte for byte. The folder's exceptions.toml lists the
 // differences, with reasons.
 
 // tongue is a language with a program on the host.

@@ -21,8 +21,8 @@ import (
 	"github.com/unitask/unitask/internal/testroot"
 )
 
-// The differential test. The vendored node on this host and a machine run every script in testdata/differential;
-// stdout, stderr and the exit code must be the same, byte for byte. testdata/differential/exceptions.toml lists the
+// The differential test. The vendored node on this host and a machine run every script in testdata/differential.
+// Stdout, stderr and the exit code must be the same, byte for byte. testdata/differential/exceptions.toml lists the
 // differences, with reasons.
 
 type exception struct {
@@ -143,7 +143,7 @@ func onHost(t *testing.T, name, text string) outcome {
 	return ranOnHost(t, "", nodeBinary(), "node", "/root", name, text, nil, nil, scriptArgs[name], scriptStdin[name])
 }
 
-// ranOnHost runs a script with a program of the host, in an environment like the guest's; before and env are the
+// ranOnHost runs a script with a program of the host, in an environment like the guest's. before and env are the
 // program's own arguments and variables.
 func ranOnHost(t *testing.T, root, program, called, home, name, text string, before, env, args []string,
 	stdin string) outcome {

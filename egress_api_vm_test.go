@@ -129,8 +129,8 @@ r = urllib.request.urlopen(urllib.request.Request("https://a.b.wild.example/repo
 print(r.status, json.load(r)[0]["title"], r.headers["x-ratelimit-remaining"])
 `
 
-// TestEgressAPIs checks that models' usual code for a model's and a forge's API works with keys that the machine never
-// has, each for its own host only.
+// TestEgressAPIs checks that models' usual code for a model's and a forge's API works. The machine never has the keys,
+// and each is for its own host only.
 func TestEgressAPIs(t *testing.T) {
 	needVM(t)
 	web := newSite(t, modelAPI, forgeAPI)

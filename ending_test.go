@@ -299,7 +299,7 @@ func waitsForProcessor() waits {
 	return all
 }
 
-// since returns how much longer than in then the current threads have waited.
+// since returns how much longer the current threads have waited than they had at then.
 func (w waits) since(then waits) (sum time.Duration) {
 	for name, waited := range w {
 		sum += max(0, waited-then[name])

@@ -38,7 +38,7 @@ func TestAttackTime(t *testing.T) {
 		req := unitask.Request{Code: head + c.code, Kernel: unitask.Linux, Timeout: time.Second, MemoryMB: 256}
 		begin := time.Now()
 		res, err := rt.Run(t.Context(), req, unitask.IO{})
-		for try := 1; try < 4 && err == nil && len(res.Stdout) == 0; try++ { // its second was over before it began
+		for try := 1; try < 4 && err == nil && len(res.Stdout) == 0; try++ { // its time limit was over before the code began
 			begin = time.Now()
 			res, err = rt.Run(t.Context(), req, unitask.IO{})
 		}

@@ -84,8 +84,8 @@ for folder, folders, files in os.walk('/image'):
         print(json.dumps(one))
 `
 
-// The kernel reads from a compressed disk the same that was written: each entry, and the content of each file of a
-// part. All parts are compared.
+// The kernel reads from a compressed disk exactly what was written: each entry, and the content of each file of a part.
+// All parts are compared.
 func TestPackedDisk(t *testing.T) {
 	if !long() {
 		t.Skip("all of a disk, read in a machine, is make long's (UNITASK_TEST_LONG=1)")

@@ -358,8 +358,8 @@ func TestDeniedPathIsNotResolved(t *testing.T) {
 	}
 }
 
-// The file that is read is the file that was checked, whatever is replaced meanwhile: the link, a folder on the way, a
-// file in the tree.
+// The file that is read is the file that was checked. Meanwhile the link, a folder on the way, or a file in the tree
+// may be replaced.
 func TestSwappedInputs(t *testing.T) {
 	root := tree(t, "work/dir/f", "work/other/f", "secret/dir/f", "secret/f")
 	// as long as the good one

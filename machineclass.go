@@ -31,7 +31,7 @@ func (rt *Runtime) spec(ctx context.Context, sh MachineClass) (machine.Spec, err
 	return spec, nil
 }
 
-// MakeTemplate makes the template from which runs of a class are cloned: it boots a machine, runs an unimportant script
+// MakeTemplate makes the template from which runs of a class are cloned. It boots a machine, runs an unimportant script
 // in it, and keeps its memory and device state. It does nothing if the template exists or another process is making it.
 // It returns whether it made one.
 func (rt *Runtime) MakeTemplate(ctx context.Context, sh MachineClass) (bool, error) {
@@ -73,8 +73,8 @@ type Machines struct {
 // then makes the template in the background, until Close.
 func Templates() Machines { return Machines{} }
 
-// Pool is Templates, and also keeps clones ready in this process: at least size.Min of the given class, and more of
-// other classes as runs ask for them. Close destroys the clones.
+// Pool is Templates, and also keeps clones ready in this process. It keeps at least size.Min of the given class, and
+// more of other classes as runs ask for them. Close destroys the clones.
 func Pool(size PoolSize, class MachineClass) Machines {
 	return Machines{from: machine.Options{Pool: size}, class: class}
 }

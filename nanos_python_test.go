@@ -148,8 +148,8 @@ threading.Thread(target=lambda: a == b).start()`,
 	}
 }
 
-// TestNanosPython tests Python on Nanos beyond the differential tests: missing features and their errors, the end of
-// hostile code, and system calls that Node never makes.
+// TestNanosPython tests Python on Nanos beyond the differential tests. It tests missing features and their errors, the
+// end of hostile code, and system calls that Node never makes.
 func TestNanosPython(t *testing.T) {
 	needNanos(t, image.HostArch())
 	web := newSite(t)

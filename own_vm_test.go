@@ -83,7 +83,7 @@ func TestOwnImage(t *testing.T) {
 	// Lists, ceilings, and invalid requests.
 	askForImage(t, rt, im, run)
 
-	// Its files are unchanged, or the image does not exist.
+	// The image's files are unchanged, or the image does not exist.
 	damageImage(t, home, rt, im, run, first)
 
 	if was, err := rt.Catalog().RemoveCustom(t.Context(), "words"); !was || err != nil {

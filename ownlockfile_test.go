@@ -55,8 +55,8 @@ func tinyImage(t *testing.T, rt *unitask.Runtime, name string, files ...*tar.Hea
 	return c.Names[0], c.Digest
 }
 
-// A lock file makes a build begin with an image of the description's name, or with one that has lost that name, and
-// with no other.
+// A lock file makes a build begin with an image of the description's name, or one that has lost that name. It selects
+// no other image.
 func TestOwnLockBegins(t *testing.T) {
 	offline := true
 	rt := openRuntime(t, unitask.Options{Home: testdir.Private(t), Offline: &offline})

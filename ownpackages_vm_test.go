@@ -202,8 +202,8 @@ func TestOwnPackagesContainer(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(home, "layers")); err != nil {
 		t.Fatal(err)
 	}
-	// pip then gets a list of all packages and records the requested ones. The record must match the earlier one. Files of
-	// the steps have the steps' time.
+	// Without the layers, pip installs from a list of all packages, and records the requested ones. This record must
+	// match the earlier one, and the files must have the time of the steps.
 	if again, _, err := rt.BuildImage(t.Context(), file, ""); err != nil || len(again.Layers) != 3 ||
 		!slices.Equal(again.Layers[:2], own.Layers[:2]) || !slices.Equal(again.Packages, own.Packages) ||
 		!strings.Contains(strings.Join(told, " "), "installing") ||

@@ -56,8 +56,8 @@ except (OSError, ValueError):
     pass
 ` + forks
 
-// Code gets as many processes and threads as it may have, and EAGAIN beyond: by the request, and by the ceiling
-// whatever is asked. The result, and so the record and the audit log, name the limit.
+// Code gets as many processes and threads as the request and the ceiling allow, and EAGAIN beyond. The result, the
+// record and the audit log name the limit.
 func TestAttackProcesses(t *testing.T) {
 	needVM(t)
 	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
@@ -119,8 +119,8 @@ func TestAttackForkBomb(t *testing.T) {
 		fmt.Sprint(res.ProcessesRefused > 0, " ", res.Limits()))
 }
 
-// The root of a container's image leaves the control group neither by a clone into the hierarchy's root nor by a user
-// namespace, where it owns the group's files.
+// The root of a container's image does not leave the control group by a clone into the hierarchy's root. Nor does it by
+// a user namespace, where it owns the group's files.
 func TestAttackProcessesContainer(t *testing.T) {
 	needClones(t)
 	program := filepath.Join(t.TempDir(), "leavegroup")

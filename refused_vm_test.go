@@ -9,8 +9,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// If code fails after a host was refused, a hint names the host and the request's field that allows it, or says that a
-// ceiling forbids it.
+// If code fails after a host was refused, a hint names the host. It also names the request's field that allows the
+// host, or says that a ceiling forbids it.
 func TestRefusedHost(t *testing.T) {
 	t.Parallel()
 	needVM(t)

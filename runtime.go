@@ -22,8 +22,8 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// Run runs one request, in this order: resolve the policy, begin the record, get the image,
-// open the network, get a machine, connect to the guest, run the code, finish the record.
+// Run runs one request. It resolves the policy, begins the record, gets the image, and opens the network. Then it gets
+// a machine, connects to the guest, runs the code and finishes the record.
 func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, error) {
 	return rt.RunFor(ctx, Caller{Ceiling: rt.opts.Ceiling}, req, streams)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/unitask/unitask/internal/testdir"
 )
 
-// Wherever in a request a secret's value also occurs, no file of the home contains it: neither a record, nor the audit
-// log of a refused request.
+// Wherever in a request a secret's value also occurs, no file of the home contains it. That includes the record, and
+// the audit log of a refused request.
 func TestAttackSecretInRequest(t *testing.T) {
 	for name, value := range map[string]string{
 		"secret":                "a-secret-value",

@@ -19,7 +19,7 @@ import (
 	"github.com/unitask/unitask/image"
 )
 
-// hostDrivers run steps in a persistent interpreter on the host. Each step is a JSON text on one line; each answer is a
+// hostDrivers run steps in a persistent interpreter on the host. Each step is a JSON text on one line. Each answer is a
 // line with a JSON list of the output and of a failure flag.
 var hostDrivers = map[string][]string{
 	"js": {"node", "-e", `const vm = require('vm'), out = []; console.log = (x) => out.push(x + '\n')

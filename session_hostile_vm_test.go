@@ -35,7 +35,7 @@ func TestSessionHostile(t *testing.T) {
 		}
 	}
 
-	// It prints forever: the kept output is limited, and the time limit ends it.
+	// The code prints forever: the kept output is limited, and the time limit ends it.
 	if res := exec(time.Second, "yes"); !res.TimedOut || !res.Truncated || len(res.Stdout) > limit {
 		t.Errorf("prints for ever: %d bytes, cut %v, %s", len(res.Stdout), res.Truncated, res.Outcome)
 	}
@@ -55,7 +55,7 @@ func TestSessionHostile(t *testing.T) {
 	}
 	works("a full /work")
 
-	// It uses all the memory, and all allowed processes.
+	// The code uses all the memory, and all allowed processes.
 	if res := exec(time.Minute, "head -c 2G /dev/zero | tail; echo $?"); res.Outcome == unitask.OutcomeFailed {
 		t.Errorf("all the memory: %s %q", res.Outcome, res.Error)
 	}

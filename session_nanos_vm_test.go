@@ -151,8 +151,8 @@ func TestSessionNanosLacks(t *testing.T) {
 	}
 }
 
-// A session on Nanos continues after pauses amid its work, in forks and in another runtime. It checks its own results,
-// in memory that is allocated and freed all the time.
+// A session on Nanos continues after pauses during its work, in forks and in another runtime. It checks its own
+// results, in memory that is allocated and freed all the time.
 func TestSessionNanosPause(t *testing.T) {
 	needNanos(t, image.HostArch())
 	home := newHome(t)

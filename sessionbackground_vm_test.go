@@ -58,7 +58,7 @@ func TestSessionBackground(t *testing.T) {
 		}
 		return run
 	}
-	// It continues after the call, beside steps, and its output comes as it is printed.
+	// The command continues after the call, beside steps, and its output comes as it is printed.
 	a := start(`cat; echo begun; echo err "$S" >&2; while [ ! -e go ]; do sleep 0.05; done; echo done; exit 3`, 0)
 	if out, _, is := until(t, s, a, "begun\n"); out != "begun\n" || is.Result != nil {
 		t.Errorf("%q %+v", out, is)
@@ -112,7 +112,7 @@ func TestSessionBackground(t *testing.T) {
 	}
 	// Invalid commands.
 	endBackground(t, s, start)
-	// It ends with its session, as intended.
+	// The command ends with its session, as intended.
 	endWithSession(t, start, s, rt)
 }
 

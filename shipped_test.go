@@ -16,7 +16,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Only its own machine reads a disk that another host's tenant has brought: no image of the user begins with it.
+// Only its own machine reads a disk that another host's tenant has shipped: no image of the user begins with it.
 func TestAttackShippedBase(t *testing.T) {
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/unitask/unitask/image"
 )
 
-// usual prints what the machine lacks of a usual system: libraries of the manylinux policies (PEP 600) with their
-// dependencies, commands that run, folders, and a locale with non-ASCII letters.
+// usual prints what the machine lacks of a usual system. That includes libraries of the manylinux policies (PEP 600)
+// with their dependencies, commands that run, folders, and a locale with non-ASCII letters.
 const usual = `
 ld=$(ls /lib64/ld-linux-x86-64.so.2 /lib/ld-linux-aarch64.so.1 2>/dev/null)
 for so in libgcc_s.so.1 libstdc++.so.6 libm.so.6 libdl.so.2 librt.so.1 libc.so.6 libnsl.so.1 libutil.so.1 libpthread.so.0 libresolv.so.2 \

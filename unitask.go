@@ -9,17 +9,17 @@
 //	// result.Stdout is "hello from linux\n", result.ExitCode is 0
 //
 // The code runs in a machine that no other run used before or uses again. It has no network except what the policy
-// allows, no files except those that it was given, and no more memory, time and output than it was granted. Whatever
-// the code does, it ends within its time limit and Run returns. Nothing of the machine is left, and the record says
-// what happened. Some phases come on top of that limit, each with a limit of its own: the machine's start, the time in
-// which unitask asks somebody (Request.Ask), and at most 15 s in which it collects artifacts.
+// allows, and no files except those that it was given. It has no more memory, time and output than it was granted.
+// Whatever the code does, it ends within its time limit and Run returns. Nothing of the machine is left, and the record
+// says what happened. Some phases do not count toward that limit, and each has its own. They are the machine's start,
+// the time in which unitask asks somebody (Request.Ask), and at most 15 s in which it collects artifacts.
 //
 // A program that fails is a Result, not an error. An error (HostError and the errors beside it) means that the code did
 // not run, or that its result did not come back.
 //
-// A program that embeds unitask imports this package, and policy and record for what is in a ceiling and in a record.
-// These three are stable, and run and session, whose types have names here: what they export changes with a major
-// version only. The other packages are parts of this one; what they export may change with any version.
+// A program that embeds unitask imports this package, and packages policy and record for the contents of ceilings and
+// records. These three are stable, and so are run and session, whose types have names here. Their exported names change
+// with a major version only. The other packages are parts of this one, and may change with any version.
 package unitask
 
 import (
@@ -67,13 +67,13 @@ type Options struct {
 	// also receives the events of runs without IO.Events; these have a RunID. The goroutines of runs and of the runtime
 	// call it, one at a time; it should not block.
 	Events func(Event)
-	// Upstream resolves and dials the hosts that the policy allows; the zero value uses the host's resolver and network,
-	// and the proxy that HTTP_PROXY, HTTPS_PROXY and NO_PROXY name.
+	// Upstream resolves and dials the hosts that the policy allows. The zero value uses the host's resolver and
+	// network, and the proxy that HTTP_PROXY, HTTPS_PROXY and NO_PROXY name.
 	Upstream Upstream
 	// StoreBytes bounds the records of all runs together. Beyond it, the store removes the oldest artifacts, then the
 	// oldest runs, of the owner who has the most. 0 is record.DefaultStoreBytes, -1 no bound.
 	StoreBytes int64
-	// Ceiling limits what any run gets (policy.FindCeiling); nil is no limit.
+	// Ceiling limits what any run gets (policy.FindCeiling); nil means no limit.
 	Ceiling *policy.Ceiling
 	// RequireJail names layers and limits of QEMU's jail that a machine must have to run, in addition to those in the
 	// home's configuration (ConfigFile).
@@ -92,7 +92,7 @@ type Options struct {
 // Once the run has a record, the Result is not nil, even with an error. When ctx ends, the machine stops; err then
 // wraps the cause of ctx.
 //
-// The first Run of a kind (kernel, memory) takes some seconds more: before it returns, it makes the template from which
+// The first Run of a kind (kernel, memory) takes some seconds more. Before it returns, it makes the template from which
 // later runs, of this process or another, are cloned. A Runtime does that in the background.
 func Run(ctx context.Context, req Request, opts Options) (*Result, error) {
 	rt, err := Open(opts)
@@ -223,7 +223,7 @@ func (rt *Runtime) doctor() *doctor.Doctor {
 }
 
 // Doctor checks everything that a run needs and boots a real machine on every accelerator that might work. It changes
-// nothing but the cache of accelerators that work.
+// only the cache of accelerators that work.
 func (rt *Runtime) Doctor(ctx context.Context) *doctor.Report { return rt.doctor().Examine(ctx) }
 
 // Jail reports the layers and limits of the jail on this host, which it finds out with a stand-in for QEMU.

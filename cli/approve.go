@@ -82,8 +82,8 @@ the same ceiling, and allows nothing that is not asked about.`,
 	}
 	cmd.Flags().BoolVar(&deny, "deny", false, "deny it for the rest of the run")
 	cmd.Flags().BoolVar(&once, "once", false, "allow this one connection, or request; the next is asked about again")
-	cmd.Flags().BoolVar(&always, "always", false, "list what was allowed for good")
-	cmd.Flags().StringVar(&remove, "remove", "", "take a HOST:PORT out of what was allowed for good")
+	cmd.Flags().BoolVar(&always, "always", false, "list the permanent approvals")
+	cmd.Flags().StringVar(&remove, "remove", "", "remove a HOST:PORT from the permanent approvals")
 	cmd.MarkFlagsMutuallyExclusive("deny", "once", "always", "remove")
 	return cmd
 }

@@ -96,7 +96,7 @@ type auditLine struct {
 	Detail json.RawMessage `json:"detail,omitempty"`
 }
 
-// malformedLine is the kind that the list gives a line that is no entry.
+// malformedLine is the kind of a line that is not an entry.
 const malformedLine = "malformed"
 
 // auditKinds returns the kinds that lines of the log can have.

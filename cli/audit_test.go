@@ -84,7 +84,7 @@ func TestAttackAuditVerifyLacks(t *testing.T) {
 	}
 }
 
-// said returns an error as the command line prints it, without the text before it.
+// said returns an error's message as the command line prints it, without what is printed before the message.
 func said(text string) string {
 	_, text, _ = strings.Cut(strings.TrimSpace(text), "unitask: ")
 	return text

@@ -32,7 +32,7 @@ func TestAuditListFilters(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A line that is no entry, behind those: it has a kind of its own, and no time and no owner.
+	// A malformed line after those has a separate kind, and no time or owner.
 	lines, err := os.OpenFile(filepath.Join(home, "audit", "log.jsonl"), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -191,7 +191,7 @@ func cmdStranger(ts *testscript.TestScript, _ bool, args []string) {
 	home, err := os.Open(filepath.Dir(ts.MkAbs(args[0])))
 	ts.Check(err)
 	defer home.Close()
-	// It can't enter the folders above, so it gets its folder in another way.
+	// The other process can't enter the folders above, so it gets its folder in another way.
 	cmd.Dir = fmt.Sprintf("/proc/self/fd/%d", home.Fd())
 	ts.Check(home.Chmod(0o755))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345, Gid: 12345}}

@@ -53,7 +53,7 @@ home's config.toml names, until it is interrupted; how far each is stays in the 
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&follow, "follow", false, "go on with what is added")
+	cmd.Flags().BoolVar(&follow, "follow", false, "continue with entries that are added")
 	cmd.Flags().BoolVar(&deliver, "deliver", false, "send what is added to the home's webhooks")
 	cmd.Flags().Int64Var(&after, "after", 0, "begin behind this line")
 	return cmd
@@ -62,7 +62,7 @@ home's config.toml names, until it is interrupted; how far each is stays in the 
 // deliver sends new log entries to the home's webhooks.
 func (a *app) deliver(cmd *cobra.Command, more bool) error {
 	if more {
-		return usage(errors.New("--deliver goes on where it was: leave --follow and --after away"))
+		return usage(errors.New("--deliver continues where it was: leave --follow and --after away"))
 	}
 	home, err := a.homeFolder()
 	if err != nil {

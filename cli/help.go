@@ -85,7 +85,7 @@ func (a *app) help(cmd *cobra.Command) {
 }
 
 // beginsLike reports whether a text begins with the verb of a short description, as an instruction. In "Run boots a
-// machine" it is no instruction, because a second verb follows.
+// machine" it is not one, because a second verb follows.
 func beginsLike(text, short string) bool {
 	words, verb := strings.Fields(text), strings.Fields(short)
 	return len(words) > 1 && words[0] == verb[0] && !strings.HasSuffix(words[1], "s")

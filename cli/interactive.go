@@ -135,8 +135,8 @@ func (k *keys) SetReadDeadline(at time.Time) error {
 	return os.ErrNoDeadline
 }
 
-// colors returns the value of FORCE_COLOR for code that prints on this terminal; "" if it is no terminal, or
-// wants no colours (no-color.org).
+// colors returns the value of FORCE_COLOR for code that prints on this terminal. "" means that this is not a terminal,
+// or that it wants no colours (no-color.org).
 func colors(to any, environment func(string) string) string {
 	name := environment("TERM")
 	switch {

@@ -244,8 +244,8 @@ func (a *app) serveMCPOverHTTP(ctx context.Context, server *mcp.Server, opts mcp
 	})
 }
 
-// strangers logs tables of principals and of callers' secrets that match no caller of the server: a caller whose
-// name differs gets the whole ceiling, and everybody's secrets.
+// strangers logs tables of principals and of callers' secrets that match no caller of the server. A caller whose name
+// differs gets the whole ceiling, and everybody's secrets.
 func (f *mcpFlags) strangers(auth *mcp.Auth, ceiling *policy.Ceiling, secrets *vault.Vault) (list []string) {
 	if f.http == "" {
 		return nil

@@ -59,9 +59,9 @@ func holds(folder, path string) bool {
 	return false
 }
 
-// nearest returns the nearest folder from dir upwards that contains mark, "" if none does. A mark of another user
-// does not count, unless that user also owns the code's folder: otherwise anyone who can write to a folder above
-// (/tmp) could have all of it copied. Git has the same rule (safe.directory).
+// nearest returns the nearest folder from dir upwards that contains mark, "" if none does. A mark of another user does
+// not count, unless that user also owns the code's folder. Otherwise anyone who can write to a folder above (/tmp)
+// could have all of it copied. Git has the same rule (safe.directory).
 func nearest(dir, mark string) string {
 	code, err := os.Stat(dir)
 	if err != nil {

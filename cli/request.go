@@ -176,8 +176,8 @@ func fileCode(req *unitask.Request, name string) error {
 	return nil
 }
 
-// packageType returns the type field of the nearest package.json, searched as Node does: from the folder upwards,
-// up to the first one or a node_modules folder.
+// packageType returns the type field of the nearest package.json. Like Node, it searches upwards from the folder, and
+// stops at the first one or at a node_modules folder.
 func packageType(dir string) string {
 	for {
 		text, err := regular.Read(filepath.Join(dir, "package.json"), maxPackage)
@@ -243,6 +243,6 @@ func parseMounts(list []string) (mounts []unitask.Mount) {
 
 // callerHere returns the user of this process, in its working folder.
 func callerHere(ceiling *policy.Ceiling) unitask.Caller {
-	dir, _ := userdir.Working() // "" is no folder
+	dir, _ := userdir.Working() // "" means no folder
 	return unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling, HostDir: dir}
 }

@@ -106,7 +106,7 @@ func (f *runFlags) codeFlags(a *app, cmd *cobra.Command) {
 	f.dirMax = sizeVar(fl, "dir-max", 1, fmt.Sprintf("bytes that one --dir may bring (default %d MiB)",
 		unitask.DefaultDirMax>>20))
 	fl.StringVar(&f.project, "project", "",
-		"the project's folder, as --dir brings it, .gitignore heeded and node_modules included: the code's git repository, or the folder of its package.json; --project=DIR names another")
+		"the project's folder, as --dir brings it, .gitignore applied and node_modules included: the code's git repository, or the folder of its package.json; --project=DIR names another")
 	fl.Lookup("project").NoOptDefVal = codesProject
 	fl.StringVar(&f.ca, "ca", "", "a PEM file of certificates to trust beside the usual ones")
 	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for the code's environment; repeatable")
@@ -410,8 +410,8 @@ func isEmpty(s any) bool {
 	return err == nil && e == nil && os.SameFile(st, null)
 }
 
-// output returns one of our streams for the code's output. Control sequences are shown on a terminal instead of
-// being sent to it, unless --raw is given; with -t, sequences that move the cursor and erase are sent.
+// output returns one of our streams for the code's output. Control sequences are shown on a terminal instead of being
+// sent to it, unless --raw is given. With -t, sequences that move the cursor and erase are sent.
 func (a *app) output(to io.Writer, f runFlags) io.WriteCloser {
 	a.ui.coloured = a.ui.coloured || f.raw || f.tty
 	if !f.raw && isTerminal(to) {
@@ -420,7 +420,7 @@ func (a *app) output(to io.Writer, f runFlags) io.WriteCloser {
 	return asItIs{to}
 }
 
-// outFolder creates the folder of --out before the run, so that the run is not lost.
+// outFolder creates the folder of --out before the run, so that a bad folder does not cost a run.
 func (f *runFlags) outFolder() error {
 	if f.outReplace && f.out == "" {
 		return usage(errors.New("--out-replace says what --out may do: give both"))

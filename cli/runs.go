@@ -146,8 +146,8 @@ func parseAge(s string) (time.Duration, error) {
 // sinceForms are what parseSince takes.
 const sinceForms = "an age like 90m, 12h or 7d, or a time like 2026-11-27 or 2026-11-27T15:04:05Z"
 
-// parseSince returns the time that a text names: an age before now, a time with its zone, or one of the local zone; ""
-// is the zero time.
+// parseSince returns the time that a text names: an age before now, a time with its zone, or a time of the local zone.
+// "" is the zero time.
 func parseSince(s string, now time.Time) (time.Time, error) {
 	if s == "" {
 		return time.Time{}, nil

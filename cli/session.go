@@ -239,7 +239,7 @@ func (a *app) sessionPause() *cobra.Command {
 func (a *app) sessionResume() *cobra.Command {
 	var secrets []string
 	cmd := &cobra.Command{
-		Use: "resume SESSION", Short: "Have a paused session's machine go on; any use does",
+		Use: "resume SESSION", Short: "Resume a paused session's machine; any use does",
 		Long: `Resume has a paused session's machine go on, as any use does. One whose process has ended
 needs the values of its secrets again, which are not kept on the disk.`,
 		Args: cobra.ExactArgs(1),

@@ -81,7 +81,7 @@ func (a *app) copyFolderIn(ctx context.Context, dir, session, target string) err
 	if st, err := os.Stat(real); err != nil {
 		return usage(err)
 	} else if !st.IsDir() {
-		return usage(fmt.Errorf("%s is not a folder: leave -r away", dir))
+		return usage(fmt.Errorf("%s is not a folder: leave out -r", dir))
 	}
 	target = under(target, filepath.Base(real))
 	return hostfiles.SendFolder(real, func(r io.Reader) error {

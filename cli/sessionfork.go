@@ -14,7 +14,7 @@ func (a *app) sessionFork() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "fork [-n N] SESSION",
-		Short: "Start sessions that go on from where one is, and print their ids",
+		Short: "Start sessions that continue from the state of one, and print their ids",
 		Long: `Fork starts copies of a session's machine: variables, files and processes are there in
 each, and nothing that one does shows in another. The session itself goes on, and ends
 at the same time as they. A fork has no name; session ls shows its parent.`,

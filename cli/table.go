@@ -203,7 +203,8 @@ func writeWrapped(to io.Writer, text string, columns, indent int) {
 	}
 }
 
-// wrap breaks a text at blanks into lines of at most most columns. It breaks a longer word at the end of the line.
+// wrap breaks a text at blanks into lines; most is their maximum width in columns. It breaks a longer word at the end
+// of the line.
 func wrap(text string, most int) []string {
 	if textWidth(text) <= most {
 		return []string{text}
@@ -230,7 +231,7 @@ func wrap(text string, most int) []string {
 	return lines
 }
 
-// headOf returns the beginning of a text with at most most columns, but at least one character.
+// headOf returns the beginning of a text, at least one character; most is the maximum width in columns.
 func headOf(text string, most int) string {
 	taken := 0
 	for i, r := range text {

@@ -10,11 +10,11 @@ import (
 	"unicode/utf8"
 )
 
-// The code's output is not trusted, and a terminal obeys what it receives: OSC 52 sets the clipboard, others
-// clear the screen, move the cursor or answer in the user's name (ECMA-48; "ctlseqs" of xterm). So control
-// characters are shown as \x1b and the like, including both forms of C1 (a byte, and U+0080 to U+009F) and those
-// that change the direction of text. Line ends, carriage returns, tabs and colours pass: git does the same with a
-// server's output (sideband.allowControlCharacters). Concealed text (SGR 8) does not count as a colour.
+// The code's output is not trusted, and a terminal obeys what it receives. OSC 52 sets the clipboard. Other sequences
+// clear the screen, move the cursor or answer in the user's name (ECMA-48; "ctlseqs" of xterm). So control characters
+// are shown as \x1b and the like. These include both forms of C1 (a byte, and U+0080 to U+009F) and the characters that
+// change the direction of text. Line ends, carriage returns, tabs and colours pass: git does the same with a server's
+// output (sideband.allowControlCharacters). Concealed text (SGR 8) does not count as a colour.
 
 // terminal shows the control characters of what is written to it. Close it.
 type terminal struct {
@@ -84,8 +84,8 @@ func (t *terminal) Close() error {
 	return err
 }
 
-// next shows the beginning of a text, and returns its length. It may need more text to decide, unless last means
-// that there is no more.
+// next shows the beginning of a text, and returns its length. It may need more text to decide, unless last says that no
+// more comes.
 func (t *terminal) next(text []byte, last bool) (n int, whole bool) {
 	switch c := text[0]; {
 	case c == '\n' || c == '\r' || c == '\t':
@@ -127,8 +127,8 @@ func (t *terminal) next(text []byte, last bool) (n int, whole bool) {
 	return n, true
 }
 
-// colour reports whether a text begins with a sequence that sets colours and conceals nothing, and returns its
-// length; 0 means that more text is needed.
+// colour reports whether a text begins with a sequence that sets colours and conceals nothing. It returns the
+// sequence's length; 0 means that more text is needed.
 func colour(text []byte) (n int, is bool) {
 	for i, c := range text {
 		switch {
@@ -171,9 +171,9 @@ func conceals(parameters string) bool {
 	return false
 }
 
-// Final bytes of control sequences that a program's own terminal needs: they move the cursor, erase, scroll,
-// insert, delete, set modes and colours. Sequences that make a terminal answer (c, n, q, t, x, y), as if somebody
-// typed, are excluded, and so are sequences without a bound: titles, the clipboard.
+// Final bytes of control sequences that a program's own terminal needs: they move the cursor, erase, scroll, insert,
+// delete, set modes and colours. Sequences that make a terminal answer (c, n, q, t, x, y), as if somebody typed, are
+// excluded. So are sequences without a bound: titles, the clipboard.
 const (
 	movesFinal   = "@ABCDEFGHIJKLMPSTXZ`abdefghlmrsu"
 	movesPrivate = "hlJK"      // of a sequence that begins with ?
@@ -288,7 +288,7 @@ func (t *terminal) set(names ...string) bool {
 func isControl(r rune) bool {
 	return r < 0x20 || r >= 0x7f && r < 0xa0 || // C0, DEL and C1
 		unicode.In(r, unicode.Cf, unicode.Other_Default_Ignorable_Code_Point) && r != 0x200c && r != 0x200d ||
-		r >= 0xe0100 && r <= 0xe01ef || // what is invisible or sets the direction, but for joiners
+		r >= 0xe0100 && r <= 0xe01ef || // invisible characters and those that set the direction, except joiners
 		r == 0x2028 || r == 0x2029 // ends of lines
 }
 

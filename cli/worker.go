@@ -74,7 +74,7 @@ The process itself keeps within some 400 MiB, whatever tenants send (384 MiB and
 	fl.IntVar(&f.replicas, "replicas", 1,
 		"copies that JetStream keeps of the queue and of what lies in it: 1, 3 or 5; with --routes 3 as soon as there are three servers")
 	fl.StringArrayVar(&f.sessionKeys, "session-key", nil,
-		"FILE of 64 hex digits (openssl rand -hex 32): workers that have the same go on with each other's paused sessions; TENANT=FILE is one tenant's own; repeatable")
+		"FILE of 64 hex digits (openssl rand -hex 32): workers that have the same resume each other's paused sessions; TENANT=FILE is one tenant's own; repeatable")
 	fl.StringVar(&f.key, "worker-key", "",
 		"a FILE of 64 hex digits (openssl rand -hex 32), the worker's private key: submitters with --worker-keys send secrets to those that they list (default one of its own, until it ends)")
 	fl.StringVar(&f.metrics, "metrics", "", "serve /metrics for Prometheus, and /healthz, at HOST:PORT")
@@ -120,7 +120,7 @@ func (f *workerFlags) whom() (list []fleet.Tenant, err error) {
 			return nil, usage(fmt.Errorf("--tenant %s: name the file of its credentials", text))
 		case named && (f.embedded || f.creds != ""):
 			return nil,
-				usage(fmt.Errorf("--tenant %s: has credentials of its own, and goes neither with --embedded nor with --nats-creds",
+				usage(fmt.Errorf("--tenant %s: has credentials of its own, so leave out --embedded and --nats-creds",
 					text))
 		case !named && len(f.tenants) > 1:
 			return nil, usage(fmt.Errorf("--tenant %s: several tenants have an account each: use --tenant %s=CREDS", text, text))
@@ -279,8 +279,8 @@ func describeWorker(ctx context.Context, rt *unitask.Runtime, ceiling *policy.Ce
 	return info, nil
 }
 
-// readSessionKeys reads the keys that workers share: one for all tenants, which is nil if none is named, and
-// those of some tenants, which it stores with them.
+// readSessionKeys reads the keys that workers share. The key for all tenants is nil if none is named. The keys of some
+// tenants are stored with them.
 func (f *workerFlags) readSessionKeys(tenants []fleet.Tenant) (all []byte, err error) {
 	for _, text := range f.sessionKeys {
 		file, into := text, &all

@@ -113,9 +113,9 @@ func serveMetrics(ctx context.Context, address string, handler http.Handler) (ne
 	return l.Addr(), func() { _ = server.Close(); <-over }, nil
 }
 
-// fewConns is a listener with at most metricsConns connections. For each further one a random connection is
-// closed: a client that has just connected and sends its request at once probably survives, however many connect.
-// So nobody can use up the worker's descriptors or keep others out.
+// fewConns is a listener with at most metricsConns connections. For each further one a random connection is closed. A
+// client that has just connected and sends its request at once probably survives, however many connect. So nobody can
+// use up the worker's descriptors or keep others out.
 type fewConns struct {
 	net.Listener
 

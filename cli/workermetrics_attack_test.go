@@ -103,7 +103,7 @@ func TestAttackMetricsRebound(t *testing.T) {
 	}
 }
 
-// Strangers hold few of a worker's descriptors, and its health is available all the same.
+// Strangers can hold only few of a worker's descriptors, and its health stays available.
 func TestAttackMetricsConnections(t *testing.T) {
 	at, stop, err := serveMetrics(t.Context(), "127.0.0.1:0",
 		http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) { fmt.Fprint(out, "ok") }))

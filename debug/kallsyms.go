@@ -9,8 +9,8 @@ import (
 
 // A Linux kernel contains a table of its symbols (CONFIG_KALLSYMS), which stripping keeps. This code reads the layout
 // since Linux 6.5, as Debian 13's 6.12 has it (write_src in scripts/kallsyms.c; kallsyms_expand_symbol and
-// kallsyms_sym_address in kernel/kallsyms.c): the parts below, one after another, each at a multiple of 8 bytes, all
-// little-endian.
+// kallsyms_sym_address in kernel/kallsyms.c). It consists of the parts below, one after another, each at a multiple of
+// 8 bytes, all little-endian.
 //
 //	num_syms       uint32
 //	names          for each symbol its number of tokens (two bytes from 128 on), and the tokens
@@ -21,8 +21,9 @@ import (
 //	relative_base  uint64, which the offsets are added to
 //	seqs_of_names  3 bytes for each symbol
 //
-// Its address is not recorded. The token table is found by its digits, which represent themselves. The number of
-// symbols gives the size of the parts before it, and the number is right if it stands where those parts begin.
+// The table's address is not recorded. The token table is found by its digits, which represent themselves. The number
+// of symbols gives the size of the parts before the token table. The number is right if it is stored where those parts
+// begin.
 var kallsymsDigits = []byte("0\x001\x002\x003\x004\x005\x006\x007\x008\x009\x00")
 
 const (
@@ -210,8 +211,8 @@ func kallsymsAddresses(symbols []elf.Symbol, offsets []byte, base uint64) bool {
 // Linux 6.5.
 const arm64Text = 0xffff800080000000
 
-// relocated returns the value that arm64's kernel writes into a field when it starts; in its file the field is 0,
-// with an R_AARCH64_RELATIVE relocation for the value.
+// relocated returns the value that arm64's kernel writes into a field when it starts. In its file the field is 0, with
+// an R_AARCH64_RELATIVE relocation for the value.
 func relocated(image []byte, field int) uint64 {
 	for ; len(image) >= 24; image = image[8:] {
 		if le.Uint64(image) == arm64Text+uint64(field) && le.Uint64(image[8:]) == uint64(elf.R_AARCH64_RELATIVE) {

@@ -162,8 +162,8 @@ func FuzzKallsyms(f *testing.F) {
 	})
 }
 
-// An arm64 Image without a debug package has the names of its own table, and so has the file for gdb. A debug package's
-// file is used only if it belongs to exactly this kernel.
+// Without a debug package, LoadSymbols and the file for gdb take the names from an arm64 Image's own table. A debug
+// package's file is used only if it belongs to exactly this kernel.
 func TestLoadSymbols(t *testing.T) {
 	dir := t.TempDir()
 	symbols := kernelSymbols(600, arm64Text+0x10000)

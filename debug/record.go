@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// recording is a session that is being recorded as a script (Script): the successful commands, each after a wait
+// recording is a session that is being recorded as a script (Script). It has the successful commands, each after a wait
 // for what the user has seen by then.
 type recording struct {
 	file io.WriteCloser

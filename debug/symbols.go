@@ -46,8 +46,8 @@ const maxKernel = 512 << 20
 // debugFiles is the path, up to the release, of the symbols in Debian's debug packages for kernels.
 const debugFiles = "/usr/lib/debug/boot/vmlinux-"
 
-// LoadSymbols reads a kernel's symbols from its ELF file. If that has none, or the file is not an ELF file,
-// LoadSymbols uses the kernel's debug package if it is installed, or else the table that linux contains itself.
+// LoadSymbols reads a kernel's symbols from its ELF file. If that has none, or the file is not an ELF file, it uses the
+// kernel's debug package. If that is not installed, it uses the table that linux contains.
 func LoadSymbols(file string) (*Symbols, error) { return loadSymbols(file, debugFiles) }
 
 func loadSymbols(file, debugFiles string) (*Symbols, error) {

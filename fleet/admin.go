@@ -112,7 +112,7 @@ type RunInfo struct {
 	Why     string    `json:"why,omitempty"`
 }
 
-// Runs returns at most most runs of the client's tenant that the fleet still knows, newest first.
+// Runs returns the runs of the client's tenant that the fleet still knows, newest first; most is their maximum number.
 func (c *Client) Runs(ctx context.Context, most int) (found []RunInfo, err error) {
 	found = []RunInfo{}
 	s, err := openTenant(ctx, c.js, c.config.Tenant)

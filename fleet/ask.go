@@ -110,7 +110,7 @@ func (s *remoteStdin) Read(p []byte) (int, error) {
 		switch {
 		case s.ctx.Err() != nil:
 			return 0, context.Cause(s.ctx)
-		case errors.Is(err, nats.ErrNoResponders): // the submitter is unreachable, for good or for a moment
+		case errors.Is(err, nats.ErrNoResponders): // the submitter is unreachable, permanently or for a moment
 			time.Sleep(stdinPatience / 20)
 		case err == nil && msg.Header.Get(headRefused) != "":
 			return 0, fmt.Errorf("the submitter says: %.200s", msg.Header.Get(headRefused))

@@ -37,7 +37,7 @@ const errInProcess = 10158
 // errNoPeers is JetStream's code for too few servers that can store a stream. A new server is not counted at once.
 const errNoPeers = 10005
 
-// patience bounds how long NATS may be unavailable: a cluster needs up to ten seconds to notice the loss of its leader,
+// patience bounds how long NATS may be unavailable. A cluster needs up to ten seconds to notice the loss of its leader,
 // and as many to elect another.
 const patience = time.Minute
 

@@ -163,8 +163,8 @@ func (s tenantStore) putBytes(ctx context.Context, content []byte, inline bool) 
 	return s.put(ctx, bytes.NewReader(content), inline)
 }
 
-// open opens content of at most most bytes. The reader fails at its end if the checksum is wrong, so callers read to
-// the end before they use the content.
+// open opens content; most is its maximum size in bytes. The reader fails at its end if the checksum is wrong, so
+// callers read to the end before they use the content.
 func (s tenantStore) open(ctx context.Context, b blob, most int64) (io.ReadCloser, error) {
 	if !digestForm.MatchString(b.SHA256) || b.Size < 0 || b.Size > most {
 		return nil, fmt.Errorf("content %.64q of %d bytes: %w: at most %d are taken", b.SHA256, b.Size, errMalformed, most)

@@ -22,7 +22,7 @@ import (
 // Limits of an archive from another party.
 const (
 	maxNames   = 100_000 // entries, and folders above them that have none
-	maxNesting = 128     // folders in each other
+	maxNesting = 128     // nested folders
 	maxRoom    = 2 << 30 // bytes on a disk: whole blocks of files, sparse ones too, and a block for each name
 	diskBlock  = 4 << 10
 )

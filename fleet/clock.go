@@ -23,8 +23,8 @@ const (
 	packagesTime  = 75 * time.Minute // beside the run, to install packages at the worker, and to compile them
 )
 
-// limit returns how long one worker may have a run: the sum of its time limit, the start of a machine, the transfers
-// and a lease.
+// limit returns how long one worker may have a run. It is the sum of the run's time limit, the start of a machine, the
+// transfers and a lease.
 func limit(run *unitask.FleetRun, times Times) time.Duration {
 	req := run.Request
 	all := req.Timeout

@@ -62,9 +62,8 @@ func watched(t testing.TB, ns *server.Server) (*unitask.Runtime, *stopwatch) {
 	return rt, watch
 }
 
-// The time that a fleet adds to a run: from the submit to its start at the worker, and from its end there to the
-// result. Everything is in this process, and NATS writes to this disk. The run starts no machine and makes no record,
-// so nothing else is measured.
+// The time that a fleet adds to a run, before its start at the worker and after its end there. Everything is in this
+// process, and NATS writes to this disk. The run starts no machine and makes no record, so nothing else is measured.
 func BenchmarkDispatch(b *testing.B) {
 	ns := startNATS(b, nil)
 	runner := newTimed(script{})
@@ -182,8 +181,8 @@ func TestExchanges(t *testing.T) {
 	}
 }
 
-// An idle worker starts a run at once, even if it heard of the run before JetStream stored it. It does not wait for its
-// next poll.
+// An idle worker starts a run at once, even if it was notified of the run before JetStream stored it. It does not wait
+// for its next poll.
 func TestWoken(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)

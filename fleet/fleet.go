@@ -3,10 +3,10 @@
 //
 // A run's state is one entry in a key-value bucket. Its revision is the fence: whoever replaces the entry from the
 // revision that he knows has decided, and nobody else can. The queue only says which entries to look at. An object
-// store keeps large data by its SHA-256. Output goes over plain subjects while the run lasts, and the report fills in
-// lost parts.
+// store keeps large data by its SHA-256. Output is published on plain subjects while the run lasts, and the report
+// fills in lost parts.
 //
-// A tenant is an account of NATS, and is not trusted. Its actions in its account reach no other account, a worker
+// A tenant is an account of NATS, and is not trusted. Its actions in its account reach no other account. A worker
 // limits and checks everything that it reads there, and no tenant gets all of a worker. Users of one account trust each
 // other. The package boots nothing; a Runner does.
 package fleet
@@ -97,7 +97,7 @@ const (
 	Queued    State = "queued"
 	Claimed   State = "claimed"
 	Ended     State = "ended"     // with a report
-	Lost      State = "lost"      // its worker was lost, and it may not be run twice
+	Lost      State = "lost"      // its worker was lost, and it must not be run twice
 	Cancelled State = "cancelled" // by its submitter
 )
 
@@ -243,8 +243,8 @@ func makeTenant(ctx context.Context, js jetstream.JetStream, tenant string, repl
 	return openTenant(ctx, js, tenant)
 }
 
-// atLeast returns the number of replicas for a stream: the requested number, or the current one if it is larger, since
-// another worker may have seen more servers.
+// atLeast returns the number of replicas for a stream: the requested number, or the current one if it is larger.
+// Another worker may have seen more servers.
 func atLeast(ctx context.Context, js jetstream.JetStream, stream string, replicas int) (int, error) {
 	s, err := js.Stream(ctx, stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {

@@ -144,7 +144,7 @@ func TestHostileTenant(t *testing.T) {
 			}
 		})
 	}
-	// Nothing of it is left in the queue, nothing ran, and the worker still works.
+	// Nothing of the tenant's data is left in the queue, nothing ran, and the worker still works.
 	outliveNonsense(t, js, w, log, outside, ns)
 }
 

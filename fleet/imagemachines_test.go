@@ -171,7 +171,7 @@ func bringBox(t *testing.T, home, base string) image.Shipped {
 	return b
 }
 
-// bringTwice runs with a bundled image that is later in the store.
+// bringTwice runs with a shipped image twice: first the worker lacks it, then the worker has it.
 func bringTwice(
 	t *testing.T, submit func(tenant string, req unitask.Request) (*unitask.Result, error), ask unitask.Request,
 	takes *unitask.Runtime, files jetstream.ObjectStore, b image.Shipped,

@@ -149,8 +149,8 @@ func TestClaimLeaderChanges(t *testing.T) {
 	}
 }
 
-// A waiting submitter learns a run's result even if its server was away for longer than a lease, or if a new leader
-// does not know the run for a moment. A run that is missing for a lease counts as removed.
+// A waiting submitter learns a run's result even if its server was away for longer than a lease. It also does if a new
+// leader does not know the run for a moment. A run that is missing for a lease counts as removed.
 func TestWaitServerLeaves(t *testing.T) {
 	t.Parallel()
 	s := bucket(t)

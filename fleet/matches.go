@@ -10,9 +10,9 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// Queues are separate by architecture, tenant and priority only, not by all needs of a run, since each queue costs each
-// idle worker an exchange a second. If a worker can never do a run, and knows a worker that can, it gives the run back
-// and wakes that worker. The run moves on within milliseconds, and does not delay later runs.
+// Queues are separate by architecture, tenant and priority only, not by all needs of a run. Each queue costs each idle
+// worker an exchange a second. If a worker can never do a run, and knows a worker that can, it gives the run back and
+// wakes that worker. The run moves on within milliseconds, and does not delay later runs.
 
 // lacks reports whether a worker can never do a run, whatever its free room. Features missing from its info count as
 // present.
@@ -23,7 +23,7 @@ func lacks(w WorkerInfo, req unitask.Request, memoryMB int) bool {
 	return kernel || jail || memoryMB > w.MemoryMB
 }
 
-// passOn returns a function that gives the run back for a worker that can do it; call it once this worker no longer
+// passOn returns a function that gives the run back for a worker that can do it. Call it once this worker no longer
 // handles the run. nil means that this worker keeps the run: it can do it, or no other present worker can.
 func (l *tenantQueue) passOn(ctx context.Context, msg jetstream.Msg, req unitask.Request, memoryMB int) (give func()) {
 	self := l.w.told(l)

@@ -51,7 +51,7 @@ func (c *claim) orphaned(ctx context.Context) bool {
 		}
 		if next == nil && (time.Now().After(end) || c.queue.missedFor(ctx, c.entry.Worker) > c.w.config.Times.Lease) {
 			next = c.queue.orphans
-			c.w.woken() // once: many of these are not to keep it from sleeping
+			c.w.woken() // once, so that many of these can't keep the worker from sleeping
 		}
 		select {
 		case next <- delivery{c.msg, c.entry.Worker}:

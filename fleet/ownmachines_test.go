@@ -205,7 +205,7 @@ func TestOwnImageAlong(t *testing.T) {
 			t.Errorf("%v %s", err, asJSON(res))
 		}
 	})
-	t.Run("another tenant's", func(t *testing.T) { // nor can it find out whether the image exists
+	t.Run("another tenant's", func(t *testing.T) { // another tenant can't find out whether the image exists, either
 		bringOfAnother(t, key, f, home)
 	})
 	t.Run("forged", func(t *testing.T) {
@@ -355,7 +355,7 @@ func (f *ownFleet) forgeOwn(t *testing.T, takes *unitask.Runtime) {
 			t.Errorf("%s: the worker keeps %d images", row.says, now)
 		}
 	}
-	// Its files can't replace folders of the base image; this is detected when its disk is written.
+	// The image's files can't replace folders of the base image; this is detected when the image's disk is written.
 	odd := put(tar.Header{Name: "usr", Typeflag: tar.TypeReg})
 	if last := forge(t, js, "forged-usr", map[string]any{"request": map[string]any{"image": "words",
 		"code": "print('it ran')"}, "image": odd}); !strings.Contains(last, "no folder") || strings.Contains(last, "it ran") {

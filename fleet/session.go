@@ -400,6 +400,6 @@ func (l *tenantQueue) forget(ctx context.Context, id string) error {
 
 func (l *tenantQueue) dropPause(ctx context.Context, e sessionEntry) {
 	if e.Pause != nil {
-		_ = l.files.Delete(ctx, e.Pause.SHA256) // else it goes by its age
+		_ = l.files.Delete(ctx, e.Pause.SHA256) // otherwise the object store removes it when it expires
 	}
 }

@@ -123,7 +123,7 @@ func TestFleetSession(t *testing.T) {
 
 	otherTenant(t, s, bob, first.Info().ID, hers.ID)
 
-	// Its worker stops, and pauses it first.
+	// The session's worker stops, and pauses the session first.
 	end()
 	if list, err := alice.SessionViews(t.Context()); err != nil || len(list) != 1 || list[0].State != sessiond.Paused ||
 		list[0].ID != hers.ID {

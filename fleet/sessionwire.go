@@ -61,7 +61,7 @@ func (e *SessionLostError) Error() string {
 		return fmt.Sprintf("session %s is lost: its worker %s is gone", e.ID, e.Worker)
 	}
 	return fmt.Sprintf(
-		"session %s is lost: its worker %s is gone; resume it to go on from its pause at %s",
+		"session %s is lost: its worker %s is gone; resume it to continue from its pause at %s",
 		e.ID,
 		e.Worker,
 		e.PausedAt.Local().Format(time.DateTime),

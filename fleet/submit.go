@@ -199,7 +199,7 @@ func (s *submission) possible(ctx context.Context, e entry) error {
 	if err == nil && !now && unable(workers, e) != nil { // another may have joined since
 		workers, err = s.c.Workers(ctx)
 	}
-	if err != nil || len(workers) == 0 || cut(workers) { // one may join, or is not listed
+	if err != nil || len(workers) == 0 || cut(workers) { // a worker may join, or be missing from the list
 		return err
 	}
 	return unable(workers, e)

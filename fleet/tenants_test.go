@@ -183,7 +183,7 @@ func TestSecured(t *testing.T) {
 }
 
 // Two tenants have valid credentials. One of them has all rights in his account and attacks the other one and the
-// worker; her runs continue as if he were not there.
+// worker. Her runs continue as if he were not there.
 func TestAttackTenants(t *testing.T) {
 	t.Parallel()
 	s := startSecured(t)
@@ -219,7 +219,7 @@ func TestAttackTenants(t *testing.T) {
 	var his sync.WaitGroup
 	defer func() { stop(); his.Wait() }()
 
-	// He uses all his room, and his queue is full of nonsense.
+	// The attacker uses all his room, and his queue is full of nonsense.
 	for range 20 {
 		his.Go(func() { _, _ = bob.Run(hisTime, unitask.Request{Code: "out his\nwait " + gate + "-his"}, unitask.IO{}) })
 	}
@@ -253,7 +253,7 @@ func TestAttackTenants(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// He has broken only his own buckets, which are created again, so he can work as well.
+	// The attacker has broken only his own buckets, which are created again, so he can work as well.
 	waitFor(t, func() bool {
 		rt, _ := submitter(t, s.config("bob", "BOB"))
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)

@@ -44,8 +44,8 @@ func (l *tenantQueue) candidate(ctx context.Context, d delivery, run string) (c 
 	return c, false
 }
 
-// undertake claims the run if there is room, and only then reads its task: a task that crashes its reader thus crashes
-// at most maxLosses workers. give passes the run on; call it once this worker no longer handles the run.
+// undertake claims the run if there is room, and only then reads its task. So a task that crashes its reader crashes at
+// most maxLosses workers. give passes the run on; call it once this worker no longer handles the run.
 func (c *claim) undertake(ctx context.Context) (give func()) {
 	w, l, before := c.w, c.queue, c.entry
 	if before.State == Claimed {

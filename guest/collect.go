@@ -25,9 +25,9 @@ type Sink interface {
 var kinds = map[byte]os.FileMode{contract.KindFile: 0, contract.KindLink: os.ModeSymlink,
 	contract.KindPipe: os.ModeNamedPipe, contract.KindSocket: os.ModeSocket}
 
-// Collect requests the entries of /out: files of at most most bytes in total. It may be called once, after the
-// code has ended and its End reports entries. If standard input was being sent when the code ended, the current
-// frame is finished first: a guest that does not read it blocks Collect until ctx ends.
+// Collect requests the entries of /out; most is the maximum size of all files together, in bytes. It may be called
+// once, after the code has ended and its End reports entries. If standard input was being sent when the code ended, the
+// current frame is finished first. A guest that does not read it blocks Collect until ctx ends.
 func (c *Conn) Collect(ctx context.Context, to Sink, most int64) error {
 	stop := context.AfterFunc(ctx, c.abort)
 	defer stop()

@@ -60,8 +60,8 @@ type Left struct {
 // Conn is the conversation with one guest. One goroutine at a time may use it; only Close may be called from
 // anywhere, and ends every other call.
 //
-// There is one writer at a time: the caller, until Stream; then the feed of standard input; and the caller again
-// once the feed has ended, which Collect waits for.
+// There is one writer at a time. Until Stream it is the caller, and then the feed of standard input. Once the feed has
+// ended, which Collect waits for, it is the caller again.
 type Conn struct {
 	Hello Hello
 
@@ -230,8 +230,8 @@ func (c *Conn) read() (kind byte, payload []byte, err error) {
 	return kind, payload, err
 }
 
-// decode parses JSON from the agent. The agent writes each value in exactly one form, that of encoding/json: any
-// other key, spelling, order, blank or number is refused, and so is text after it.
+// decode parses JSON from the agent. The agent writes each value in exactly one form, that of encoding/json. Any other
+// key, spelling, order, blank or number is refused, and so is text after it.
 func decode(payload []byte, into any) error {
 	if err := json.Unmarshal(payload, into); err != nil {
 		return violation("%v", err)
@@ -286,8 +286,8 @@ var ErrGone = errors.New("the guest went away")
 // is left. After an error the conversation is over. If stdin can't be read any more, the program reads end of
 // file; StdinErr returns why.
 //
-// A stdin whose Read blocks for ever keeps one goroutine until Read returns, unless it has a SetReadDeadline
-// (files and connections do): Stream then stops reading it, and leaves it without a deadline.
+// A stdin whose Read blocks for ever keeps one goroutine until Read returns, unless it has a SetReadDeadline (files and
+// connections do). With that, Stream stops reading it, and leaves it without a deadline.
 func (c *Conn) Stream(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) (end End, err error) {
 	stop := context.AfterFunc(ctx, c.abort)
 	defer stop()

@@ -17,7 +17,7 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// wire is a Network whose guest is a function on its end of the connection. A test thus controls the other end of the
+// wire is a Network whose guest is a function on its end of the connection. So a test controls the other end of the
 // protocol, so that a guest can break it; other tests cover the real one.
 type wire struct {
 	conn      net.Conn

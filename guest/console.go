@@ -20,8 +20,8 @@ var outOfMemory = []string{
 // nanosSignal matches Nanos's report of the signal that ended its one process.
 var nanosSignal = regexp.MustCompile(`(?m)^\*\*\* signal (\d{1,2}) received by tid`)
 
-// LastWords finds out how the code ended from the serial console of a machine whose agent could no longer report
-// it; ok is false if the console does not show it. The guest writes the text: trust it as much as an exit code.
+// LastWords finds out how the code ended from the serial console, if the machine's agent could no longer report it. ok
+// is false if the console does not show it. The guest writes the text: trust it as much as an exit code.
 func LastWords(console string) (end End, ok bool) {
 	for _, words := range outOfMemory {
 		if strings.Contains(console, words) {

@@ -127,7 +127,8 @@ func TestCollectWhileStdinIsSent(t *testing.T) {
 				case kind == contract.FrameStart:
 					sendFrame(inside, 's', "")
 				case kind == contract.FrameStdin:
-					// It ends while more frames are on their way, and reads them only then, like a program that had not read them.
+					// The program ends while more frames are on their way. The guest reads them only then, as if the
+					// program had not read them.
 					sendFrame(inside, 'x', `{"code":0,"signal":0,"oom":false,"out":true}`)
 					broken <- drainUntilCollect(inside)
 					return

@@ -20,8 +20,8 @@ type File struct {
 	Size   int64  // for a regular file: the exact length of Put's content
 	// ModTime applies to a regular file; zero means now.
 	ModTime time.Time
-	// User means that the file belongs to the user that the code runs as; otherwise it belongs to root, and the
-	// code may only read it.
+	// User means that the file belongs to the user that the code runs as. Otherwise it belongs to root, and the code
+	// may only read it.
 	User bool
 }
 

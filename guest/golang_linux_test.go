@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// The replacement for the go command that starts a Go program (golang/program/build.c), on this host: with the
-// sanitizers, and with shell scripts as compiler and linker.
+// The replacement for the go command that starts a Go program (golang/program/build.c), on this host. It is compiled
+// with the sanitizers. Shell scripts replace compiler and linker.
 
 // building compiles a program that builds the file in its first argument. It prints the program's path, or "go".
 func building(t *testing.T, root, work string) string {
@@ -159,7 +159,7 @@ func TestGoBuild(t *testing.T) {
 	write(filepath.Join(root, "direct/commands"), strings.Join([]string{compile, "-o", "$WORK/b001/_pkg_.a", "-buildid",
 		"$ID", "$FILE", "", link, "-o", "$WORK/b001/exe/$NAME", "-buildid=$ID", "$WORK/b001/_pkg_.a", ""}, "\n"), 0o644)
 	const links = "#!/bin/sh\necho program > $2; chmod 755 $2\n"
-	channel, err := os.Open(os.DevNull) // in the place of the control channel, which no tool may have
+	channel, err := os.Open(os.DevNull) // instead of the control channel, which no tool may have
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,11 +21,10 @@ type handOut struct {
 	done chan struct{} // closed when the host has all of it: the code may run
 }
 
-// HandOut makes the guest send the compiled program to a draft, while Stream carries the streams. It must be
-// called before Start, whose Compiled requests the program, too. The code runs, and standard input is sent, only
-// when the host has the program: before that, the guest has none of the code's input except its arguments. A
-// program larger than contract.MaxProgram arrives empty. The guest may hand out nothing if the code does not
-// compile.
+// HandOut makes the guest send the compiled program to a draft, while Stream carries the streams. It must be called
+// before Start, whose Compiled requests the program, too. The code runs, and standard input is sent, only when the host
+// has the program. Before that, the guest has none of the code's input except its arguments. A program larger than
+// contract.MaxProgram arrives empty. The guest may hand out nothing if the code does not compile.
 func (c *Conn) HandOut(to Draft) error {
 	c.handOut = &handOut{to: to, done: make(chan struct{})}
 	if err := c.send(contract.FrameHandOut, nil); err != nil {

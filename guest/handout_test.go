@@ -130,7 +130,7 @@ func TestHandOutBeforeStdin(t *testing.T) {
 			switch kind {
 			case contract.FrameStart:
 				sendFrame(c, 's', "")
-				sendFrame(c, 'o', "compiled") // standard input would have been sent by now
+				sendFrame(c, 'o', "compiled") // standard input would have arrived by now
 				sendFrame(c, 'p', "program")
 				sendFrame(c, 'p', "")
 			case contract.FrameStdin:

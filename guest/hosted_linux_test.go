@@ -373,7 +373,7 @@ func leaveArtifacts(t *testing.T, h *hosted) string {
 	return refused
 }
 
-// If the kernel would write files to its disk, they are committed while they are empty. So many are committed at once,
+// If the kernel would write files to its disk, the agent commits them while they are empty. It commits many at once,
 // and before anything looks at them.
 func TestHostedCommits(t *testing.T) {
 	t.Parallel()

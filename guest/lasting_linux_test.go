@@ -159,7 +159,7 @@ func TestHostedLasting(t *testing.T) {
 	if err := <-wrote; err != nil {
 		t.Error(err)
 	}
-	// It ends while nobody is connected.
+	// The program ends while nobody is connected.
 	c3.Close()
 	if err := Await(ctx, h); err != nil {
 		t.Fatal(err)

@@ -17,10 +17,9 @@ type Rehearsal struct {
 	Comment string // begins a comment in its language
 }
 
-// Rehearse does all steps of a run with a throw-away program, so that the code every run uses is compiled, and
-// translated if the machine is emulated. Afterwards the guest waits for its seed, as before. No random state
-// remains. The last rehearsal before a snapshot leaves no garbage. bring, if not nil, puts files into the guest,
-// which stay.
+// Rehearse does all steps of a run with a throw-away program. So the code that every run uses is compiled, and
+// translated if the machine is emulated. Afterwards the guest waits for its seed, as before. No random state remains.
+// The last rehearsal before a snapshot leaves no garbage. bring, if not nil, puts files into the guest, which stay.
 func Rehearse(ctx context.Context, n Network, program Rehearsal, last bool,
 	bring func(context.Context, *Conn) error) error {
 	kind := "again"
@@ -55,7 +54,7 @@ func rehearse(ctx context.Context, n Network, program Rehearsal, kind string,
 			return err
 		}
 	}
-	// A new text each time, so that it is compiled again, in a new folder, so that it is searched again: also in
+	// The text is new each time, so that it is compiled again. The folder is new, so that it is searched again, also in
 	// a clone of a template from another process. preload.js removes it.
 	name := rand.Text()
 	dir, code := "/tmp/.rehearsal-"+name, program.Text+program.Comment+" "+name+"\n"

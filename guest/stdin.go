@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Stdin reads from a reader until Stop. If the reader has a SetReadDeadline (files and connections do), Stop ends
-// a waiting Read, and then removes the deadline for the next user of the reader.
+// Stdin reads from a reader until Stop. If the reader has a SetReadDeadline (files and connections do), Stop ends a
+// waiting Read. It then removes the deadline for the next user of the reader.
 type Stdin struct {
 	from     io.Reader
 	deadline func(time.Time) error // nil if the reader has none

@@ -40,6 +40,6 @@ func (im *Image) Boot() Boot {
 // linuxArgs: with reboot=t and panic=-1 a stop becomes a reset, and -no-reboot makes QEMU exit on it. IPv6 is off
 // until init enables it for the loopback. The other options save boot time: no self-tests, no audit, no zeroing.
 //
-// On amd64, no_timer_check is added: on q35 the kernel waits for a few timer ticks, misses them on a busy host, and
-// panics before it has a console. Linux skips this check by itself if it knows its hypervisor.
+// On amd64, no_timer_check is added. Without it, the kernel on q35 waits for a few timer ticks, misses them on a busy
+// host, and panics before it has a console. Linux skips this check by itself if it knows its hypervisor.
 const linuxArgs = "quiet reboot=t panic=-1 cryptomgr.notests ipv6.disable_ipv6=1 lsm=landlock audit=0 init_on_alloc=0 cgroup_disable=memory,pressure"

@@ -149,7 +149,7 @@ func TestAttackBundle(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		serve  []byte
-		digest string // "" is the served one's own: the attacker knows it
+		digest string // "" means the digest of the served bundle, which the attacker knows
 		says   string
 	}{
 		{"a bundle with a digest that lies", good, "sha256-" + strings.Repeat("0", 64), "and not sha256-000"},

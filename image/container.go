@@ -321,7 +321,7 @@ func (cs Containers) sizeWithImages(c *Container) int64 {
 	return size
 }
 
-// unwanted reports whether no name leads to the image; a shipped one also rests for a while.
+// unwanted reports whether no name leads to the image. A shipped image must also be unused for a while.
 func (c *Container) unwanted() bool {
 	return len(c.Names) == 0 && (c.ShippedBy == "" || time.Since(c.used()) > shippedRest)
 }

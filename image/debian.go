@@ -77,8 +77,8 @@ func (ps Parts) together(arch Arch, part, other string) bool {
 // transfers is the number of packages that are fetched at the same time.
 const transfers = 6
 
-// fetch fetches the packages of several parts into a folder: the pinned ones, or, of those that the archive no longer
-// has, their successors by its signed index. Parts that are no packages of Debian are left out.
+// fetch fetches the packages of several parts into a folder. If the archive no longer has a pinned package, fetch takes
+// the successor by the archive's signed index. Parts that are not Debian packages are left out.
 func (d *debParts) fetch(ctx context.Context, parts []LockedPart, dir string) error {
 	var mu sync.Mutex
 	var gone []LockedPart
@@ -115,7 +115,7 @@ func (d *debParts) fetch(ctx context.Context, parts []LockedPart, dir string) er
 	return nil
 }
 
-// advised adds what a user can do where the archive does not help.
+// advised adds what a user can do if the archive does not help.
 func advised(err error) error {
 	var local *debian.HostError
 	if errors.As(err, &local) { // no other source helps
@@ -160,8 +160,8 @@ func (d *debParts) successors(ctx context.Context, p LockedPart, dir string) (de
 	return got, nil
 }
 
-// notOlder returns an error if the mirror's package is older than the pinned one. An index is signed, and old ones stay
-// so: a mirror that is behind, or somebody on the way to it, could bring mended faults back.
+// notOlder returns an error if the mirror's package is older than the pinned one. Old indexes stay signed. So an
+// outdated mirror, or an attacker on the way to it, could bring back fixed bugs.
 func notOlder(p LockedPart, pkg debian.Package) error {
 	if (p.Package == pkg.Name || p.Name == kernelPart) && debian.Newer(p.Version, pkg.Version) {
 		return fmt.Errorf("the mirror's %s %s is older than %s of vendor.lock: is the mirror behind, or without security "+

@@ -34,7 +34,7 @@ func lockedDeb(part, pkg, version, data string, metas ...string) LockedPart {
 		Digest: "sha256-" + debiantest.Digest(data), Size: int64(len(data)), License: "MIT"}
 }
 
-// A part is the pinned package, or, where the archive no longer has it, its successor with what that requires.
+// A part is the pinned package. If the archive no longer has it, the part is the successor with its requirements.
 func TestDebParts(t *testing.T) {
 	server, arch := debiantest.New(t), string(HostArch())
 	server.Add(t, "trixie", arch,
@@ -78,7 +78,7 @@ func TestDebParts(t *testing.T) {
 	}
 }
 
-// An archive that can't be read is not taken for a release that lacks a part, and the error names the remedies.
+// An unreadable archive does not count as a release that lacks a part. The error names the remedies.
 func TestDebPartsRefused(t *testing.T) {
 	server, arch := debiantest.New(t), string(HostArch())
 	server.Add(t, "trixie", arch,
@@ -111,7 +111,7 @@ func TestDebPartsRefused(t *testing.T) {
 	}
 }
 
-// Debian has signed old releases, too: a mirror that serves one brings back no package that is older than the lock's.
+// Debian has signed old releases, too. A mirror that serves one can't bring back a package older than the lock's.
 func TestAttackOldMirror(t *testing.T) {
 	server := debiantest.New(t)
 	server.Add(t, "trixie", string(HostArch()), debiantest.Package{Name: "tool", Version: "2", Data: "y"},
@@ -211,7 +211,8 @@ func TestLockOfDebian(t *testing.T) {
 	}
 }
 
-// apt reads the mirror's lists by the archive's keys alone, wherever the home is. Nobody else reads a mirror's login.
+// apt reads the mirror's lists with the archive's keys alone, wherever the home is. Nobody else can read a mirror's
+// login.
 func TestAptSources(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts apt; not in -short")

@@ -13,7 +13,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// Of a package's scripts nothing is read but what is in it: a link leads nowhere on this host.
+// A package's scripts are read only from the package itself: a link leads nowhere on this host.
 func TestAttackDebScripts(t *testing.T) {
 	dir := t.TempDir()
 	outside, debs := filepath.Join(dir, "outside"), filepath.Join(dir, "debs")
@@ -40,7 +40,7 @@ func TestAttackDebScripts(t *testing.T) {
 	}
 }
 
-// Packages have one bound together: many that are each below it fill no disk.
+// All packages share one limit, so many small packages can't fill the disk.
 func TestAttackDebBombs(t *testing.T) {
 	debs := t.TempDir()
 	var list []Deb
@@ -64,7 +64,7 @@ func TestAttackDebBombs(t *testing.T) {
 	attack.Check(t, "Debian packages that have a byte more than they may: refused", "true", fmt.Sprint(refused))
 }
 
-// What a package's script says of alternatives, as far as it says it plainly.
+// The alternatives that a package's script names literally.
 func TestAlternatives(t *testing.T) {
 	for script, want := range map[string]string{
 		"":                        "[]",

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A container's status is copied with the fields that apt needs, and with nothing that they can't be.
+// A container's status is copied with the fields that apt needs, and only with valid values.
 func TestReadStatus(t *testing.T) {
 	good := "Package: a-b\nStatus: install ok installed\nArchitecture: all\nVersion: 1:2~3-4+b5\nMulti-Arch: foreign\nDepends: c (>= 1), d | e:any\nConffiles:\n /etc/x 0123\nDescription: x\n y: z\nConfig-Version: 1\n"
 	gone := "Package: gone\nStatus: deinstall ok config-files\nArchitecture: all\nVersion: 1\n"

@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// Unpacking of packages of Debian for custom images, without a run of their scripts.
+// This file unpacks Debian packages for custom images, without running their scripts.
 
 // DebFolder describes the files that UnpackDebs has unpacked.
 type DebFolder struct {

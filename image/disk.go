@@ -22,8 +22,8 @@ import (
 //	4 KiB        where the kernel dumps its log when it dies
 //	             partitions: [EFI system,] boot (kernel and klibs), root
 //
-// The kernel takes the last two partitions by their position; their types it
-// does not look at. The root filesystem reaches to the disk's end.
+// The kernel takes the last two partitions by their position; it ignores their types. The root filesystem reaches to
+// the disk's end.
 const (
 	sectorSize     = 512
 	mbrSize        = 512

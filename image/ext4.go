@@ -24,8 +24,8 @@ const maxExt4Name = 247
 
 // writeExt4 writes a tree as a bare ext4 disk, without a partition table.
 //
-// 4 KiB blocks and no journal: disk.CreateFilesystem would give 1 KiB blocks and a journal, which takes three times
-// as long to write and has no use on a read-only disk.
+// It has 4 KiB blocks and no journal. disk.CreateFilesystem would give 1 KiB blocks and a journal. They take three
+// times as long to write, and a read-only disk needs no journal.
 func writeExt4(name string, t tree) (err error) {
 	total := int64(ext4Slack)
 	for _, n := range t {

@@ -37,7 +37,8 @@ func newFolder(beside string) (dir string, done func(), err error) {
 	}, nil
 }
 
-// removeFolder removes a folder atomically: a killed process leaves no half of it. A missing folder is no error.
+// removeFolder removes a folder atomically: a killed process does not leave half of it. A missing folder is not an
+// error.
 func removeFolder(dir string) error {
 	gone, err := atomicfile.SetAside(dir, newPrefix)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -67,7 +67,7 @@ func TestUnpackGo(t *testing.T) { // the umask applies to the whole process, so 
 			t.Errorf("%s: %v %v", name, st, err)
 		}
 	}
-	// Other contents than the lock's sum.
+	// Contents that differ from the lock's sum.
 	p.Digest = "h1:AAAA"
 	if err := checkGoZip(p, file); err == nil || !strings.Contains(err.Error(), "vendor.lock says h1:AAAA") {
 		t.Error(err)

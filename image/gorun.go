@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// When the toolchain is vendored, `go run` is asked once for the compiler and linker commands that it uses for a file
-// with imports from the standard library only. The commands are stored beside the toolchain, and the guest's program
+// When the toolchain is vendored, `go run` is asked once for the compiler and linker commands that it uses for a file.
+// The file imports only the standard library. The commands are stored beside the toolchain, and the guest's program
 // runs them without the go command.
 const (
 	goDirect     = goRoot + "/direct"

@@ -1,9 +1,9 @@
 // Package image makes and keeps the files that a machine boots from.
 //
 // A Store holds vendored parts (Node, its libraries, kernels: vendor.lock pins them), and bootable images built from
-// them. An image is a directory named by the digest of all its inputs: the kernel, an initramfs if the kernel needs
-// one, and a root disk. The store builds an image under a temporary name and renames it. So nobody sees an incomplete
-// image, and two processes may build at once.
+// them. An image is a directory with the kernel, an initramfs if the kernel needs one, and a root disk. Its name is the
+// digest of all its inputs. The store builds an image under a temporary name and renames it. So nobody sees an
+// incomplete image, and two processes may build at once.
 //
 // The package never starts a machine and never talks to a guest. It uses the network only in Vendor and VendorFrom,
 // through the package managers' own clients, or for one file with a known digest.
@@ -170,9 +170,9 @@ type Store struct {
 	// Offline names the setting that forbids fetching, or is "" if fetching is allowed. It is set before the store is
 	// used.
 	Offline string
-	// PartsURL is the address of the bundle for hosts that can't or should not use packages: an http or https address
-	// in which ARCH stands for the architecture, followed by the digest, #sha256-HEX. If it is "", a host without apt
-	// uses the release's own bundle.
+	// PartsURL is the address of the bundle for hosts that can't or should not use packages. It is an http or https
+	// address in which ARCH stands for the architecture, followed by the digest, #sha256-HEX. If it is "", a host
+	// without apt uses the release's own bundle.
 	PartsURL string
 
 	// Transfer, if not nil, receives four times a second the downloaded bytes and the total. The last line of log names

@@ -183,7 +183,7 @@ func TestExt4(t *testing.T) {
 	}
 }
 
-// A tree of only folders and links, with hardly a block each, has enough inodes.
+// A tree of only folders and links, with almost no blocks, has enough inodes.
 func TestExt4Links(t *testing.T) {
 	tr := tree{}
 	for i := range 6000 {
@@ -289,7 +289,7 @@ func TestStore(t *testing.T) {
 	if err != nil || other.Digest == im.Digest {
 		t.Errorf("%v %v", other, err)
 	}
-	// So does a kernel with an added PCI driver, from the same package.
+	// A kernel with an added PCI driver, from the same package, also gives a different image.
 	must(t, os.WriteFile(filepath.Join(s.vendorDir(HostArch()), "linux", "modules", pciModule+".ko"), []byte("code"),
 		0o644))
 	if digest, err := s.Digest(Linux, HostArch()); err != nil || digest == other.Digest {

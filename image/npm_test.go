@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A package comes by npm's own client, also for a user whose home can't be written, and
-// only with the digest that is known.
+// A package is fetched by npm's own client, also for a user whose home is not writable. Its digest must be the known
+// one.
 func TestNpmDownload(t *testing.T) {
 	if testing.Short() {
 		t.Skip("asks the registry; not in -short")
@@ -24,7 +24,7 @@ func TestNpmDownload(t *testing.T) {
 	}
 }
 
-// What npm says of a failure is in the error: the reason, and not where its log is.
+// npm's reason for a failure is in the error, but not the path of npm's log.
 func TestNpmReason(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts npm; not in -short")

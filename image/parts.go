@@ -37,8 +37,8 @@ type Part struct {
 	dir string
 }
 
-// fits reports whether the part can stay in place of a locked one: it is the same, or it came with its successors of
-// the same release.
+// fits reports whether the part can stay in place of a locked one. It has the same digest, or is a successor or a
+// bundle's part of the same release.
 func (p Part) fits(locked LockedPart) bool {
 	return p.Digest == locked.Digest ||
 		(p.BehindLock || p.Bundled) && (locked.From != "debian" || p.Release == Release)

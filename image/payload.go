@@ -58,10 +58,9 @@ type Payload struct {
 	Links map[string]string
 	// Folders are the folders of the guest with many files, which stay on the disk as a whole.
 	Folders []string
-	// Packed selects the files that are compressed on linux's disk, if the kernel can read that: paths that begin
-	// with
-	// an item, or, if it begins with *, end with its rest. Choose large files that a machine's start does not read.
-	// TRIPLET is replaced as in Links.
+	// Packed selects the files that are compressed on linux's disk, if the kernel can read that. An item selects the
+	// paths that begin with it. An item that begins with * selects the paths that end with the rest of the item. Choose
+	// large files that a machine's start does not read. TRIPLET is replaced as in Links.
 	Packed []string
 	// Compile is a command of the vendored program that adds files to the image while it is built (compile). It runs
 	// only programs from the parts.
@@ -149,8 +148,8 @@ func (s *Store) Versions(text string) string {
 // goVersion matches the version of Go in that of its module, such as v0.0.1-go1.26.8.linux-amd64.
 var goVersion = regexp.MustCompile(`-go([0-9.]+)\.`)
 
-// LanguageVersion returns the version of the program of the store's image without the distribution's revision, such as
-// 3.13.5: the vendored version, or else that of vendor.lock. It is "" for an image of a container.
+// LanguageVersion returns the version of the program of the store's image, such as 3.13.5, without the distribution's
+// revision. It is the vendored version, or else that of vendor.lock. It is "" for an image of a container.
 func (ps Parts) LanguageVersion(arch Arch) string {
 	parts := ps.images.payload.Parts
 	if len(parts) == 0 {
@@ -208,7 +207,7 @@ func (s *Store) versioned(arch Arch) (*Store, error) {
 	if own := s.payload.Custom; own != nil && own.Runtime != "" && At(version, own.Runtime) != At(version, p.Version) {
 		again := "`unitask image build` with its file makes it again"
 		if own.Container != "" {
-			again = "build it where it comes from with the version that this worker has, or have this one vendored anew"
+			again = "build it where it comes from with the version that this worker has, or vendor this one again"
 		}
 		return nil, fmt.Errorf("the image %s has packages for %s %s, and here is %s by now: %s", s.Name(), own.Base,
 			At(version, own.Runtime), p.Version, again)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A text names the versions that are here, or that would be fetched.
+// A text names the vendored versions, or those that would be fetched.
 func TestVersions(t *testing.T) {
 	s := fakeStore(t)
 	locked, err := Lock(HostArch())

@@ -58,7 +58,7 @@ func (im *Image) link(f *File, to string) bool {
 	return true
 }
 
-// restamp updates the change stamps of a file that has a new link, in all images that have it, so that they are not
+// restamp updates the change stamps of a file that has a new link, in all images that have it. So the images are not
 // read again. was describes the file before.
 func restamp(images []*Image, name string, was os.FileInfo) {
 	for _, im := range images {

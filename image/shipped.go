@@ -73,9 +73,9 @@ func (b Shipped) Check() error {
 		slices.ContainsFunc(b.Owner.Groups, func(id uint32) bool { return id > oci.MaxID }):
 		return fmt.Errorf("shipped image: nobody has the id %d, which the kernel takes for none", uint32(oci.MaxID+1))
 	case b.Size <= 0 || b.Size > most || b.Size%sectorSize != 0:
-		return fmt.Errorf("shipped image: its disk has %d bytes: whole sectors are taken, %d bytes at most", b.Size, most)
+		return fmt.Errorf("shipped image: its disk has %d bytes: it needs whole sectors, at most %d bytes", b.Size, most)
 	case e != nil || len(text) > maxShippedText || len(b.Owner.Groups) > 64:
-		return fmt.Errorf("shipped image: what is said of it has %d bytes, and %d are taken", len(text), maxShippedText)
+		return fmt.Errorf("shipped image: its description has %d bytes, and may have %d", len(text), maxShippedText)
 	case b.Custom == nil && !filepath.IsAbs(b.Owner.Home) || strings.ContainsRune(string(text), 0) ||
 		strings.Contains(string(text), `\u0000`):
 		return errors.New("shipped image: what is said of it is malformed")
@@ -84,8 +84,7 @@ func (b Shipped) Check() error {
 }
 
 // KeyFor returns the digest under which a submitter's image is stored. Another submitter's image has another digest,
-// even
-// if all of it is the same: nobody can use, or find out about, what somebody else has shipped.
+// even if its content is the same. So nobody can use, or detect, what somebody else has shipped.
 func (b Shipped) KeyFor(who string) string {
 	return "sha256:" + hexSum([]byte("unitask brought "+who+"\n"+b.Digest()))
 }

@@ -33,7 +33,7 @@ func reader(disk []byte) func(context.Context) (io.ReadCloser, error) {
 
 func unused() (map[string]bool, error) { return nil, nil }
 
-// What one brings is kept once, is his alone, and goes when it was not used for a day, or has to make room.
+// A shipped image is stored once, for its submitter only. It is removed if it was not used for a day, or to make room.
 func TestShipped(t *testing.T) {
 	s := &Store{home: t.TempDir(), log: func(string) {}}
 	disk, b := shippedDisk('a')
@@ -110,7 +110,7 @@ func TestShipped(t *testing.T) {
 	}
 }
 
-// What has to make room for a large disk is counted by what it took, and no more goes than has to.
+// Images that make room for a large disk count with the space that they took. No more of them are removed than needed.
 func TestShippedRoom(t *testing.T) {
 	s := &Store{home: t.TempDir(), log: func(string) {}}
 	var all []*Container
@@ -141,7 +141,7 @@ func TestShippedRoom(t *testing.T) {
 	}
 }
 
-// What a host that lost its power has left of an image is brought anew.
+// An image that a power failure left incomplete is shipped again.
 func TestShippedHalf(t *testing.T) {
 	s := &Store{home: t.TempDir(), log: func(string) {}}
 	disk, b := shippedDisk('a')
@@ -169,7 +169,7 @@ func TestShippedHalf(t *testing.T) {
 	}
 }
 
-// Who brings an image chooses the digits that its digest begins with, by bringing many: they lead to nothing.
+// By shipping many images, a submitter can choose the first digits of an image's digest. Such digits lead to no image.
 func TestAttackShippedDigits(t *testing.T) {
 	s := &Store{home: t.TempDir(), log: func(string) {}}
 	disk, b := shippedDisk('a')
@@ -188,7 +188,7 @@ func TestAttackShippedDigits(t *testing.T) {
 	}
 }
 
-// What fails leaves no lock behind, which would be one more for each attempt.
+// A failed attempt leaves no lock file; otherwise each attempt would add one.
 func TestAttackShippedLocks(t *testing.T) {
 	s := &Store{home: t.TempDir(), log: func(string) {}}
 	for i := range 3 {
@@ -206,7 +206,7 @@ type endlessDisk struct{}
 
 func (endlessDisk) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// A disk that is not what was said of it is not taken, and leaves nothing.
+// A disk that does not match its description is refused, and leaves nothing.
 func TestAttackShipped(t *testing.T) {
 	disk, good := shippedDisk('a')
 	with := func(change func(*Shipped)) Shipped { b := good; change(&b); return b }

@@ -32,7 +32,7 @@ const (
 	maxShippedCustom = 1<<30 + 128<<20 // bytes: as much as a build leaves, and its headers
 	maxAdded         = 60_000          // entries, and the folders that contain them
 	maxAddedPath     = 1000            // bytes of a path, and of a link's target
-	maxAddedDepth    = 100             // folders in each other
+	maxAddedDepth    = 100             // nested folders
 	maxAddedWork     = 250_000_000     // steps to write the disk: for each entry, the entries of all folders on its path; a minute or two
 )
 

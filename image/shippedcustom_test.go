@@ -53,7 +53,7 @@ func archived(t *testing.T, list ...entry) []byte {
 
 func named(name string) entry { return entry{tar.Header{Name: name, Mode: 0o644}, "x"} }
 
-// holed is an archive whose one file has a hole, by the header that GNU tar 1.0 gives it, and says it has a tebibyte.
+// holed is an archive with one file that has a hole, in the form of GNU tar 1.0. The header claims a tebibyte.
 func holed() []byte {
 	block := func(name string, flag byte, content string) []byte {
 		h := make([]byte, 512)
@@ -143,8 +143,8 @@ func TestArchiveOnDisk(t *testing.T) {
 	}
 }
 
-// Somebody who is not trusted writes such archives: what is not a tree of files and links is refused before a disk is
-// written, and nothing of it stays.
+// An untrusted submitter writes such archives. An archive that is not a tree of files and links is refused before a
+// disk is written, and nothing of it stays.
 func TestAttackArchives(t *testing.T) {
 	t.Parallel()
 	many := func(n int, name func(int) string) (list []entry) {
@@ -157,7 +157,7 @@ func TestAttackArchives(t *testing.T) {
 	longer := bytes.Clone(archived(t, entry{tar.Header{Name: "opt/a", Mode: 0o644}, strings.Repeat("x", 4096)}))
 	for name, row := range map[string]struct {
 		archive []byte
-		says    string // "" is that it is taken
+		says    string // "" means that it is accepted
 	}{
 		"files":                   {whole, ""},
 		"none":                    {archived(t), ""},
@@ -220,7 +220,7 @@ func TestAttackArchives(t *testing.T) {
 	}
 }
 
-// A custom image's files are no disk, and another image by what is said of them.
+// A custom image's archive is not a disk. With another description it is another image.
 func TestShippedCustom(t *testing.T) {
 	t.Parallel()
 	b := Shipped{Arch: HostArch(), Disk: strings.Repeat("0", 64), Size: 1024,
@@ -249,7 +249,7 @@ func TestShippedCustom(t *testing.T) {
 	}
 }
 
-// Whatever bytes come, an archive that is taken is a tree that a disk can be written from.
+// For any bytes, an accepted archive is a tree from which a disk can be written.
 func FuzzArchive(f *testing.F) {
 	write := func(list ...tar.Header) []byte {
 		var out bytes.Buffer

@@ -9,7 +9,7 @@ import (
 // transferTick is the time between two reports of a transfer.
 const transferTick = 250 * time.Millisecond
 
-// follow tells how much of a transfer is here, of total bytes, until stop is called. tell may be nil.
+// follow reports how many of total bytes of a transfer have arrived, until stop is called. tell may be nil.
 func follow(tell func(done, total int64), total int64, have func() int64) (stop func()) {
 	if tell == nil || total <= 0 {
 		return func() {}

@@ -224,10 +224,10 @@ func (ps Parts) addPart(arch Arch, name string, fill func(dir string) (Part, err
 	return os.Rename(tmp, dst)
 }
 
-// VendorFrom installs parts from a folder, a file, or a bundle's address. It understands bundles (WriteBundle), the
-// packages that vendor.lock names (.deb, .tgz, .zip), a Nanos release (its .tar.gz, or a folder with kernel.img,
-// boot.img
-// and klibs), and a vendor folder of another machine's store. It returns the names of the installed parts.
+// VendorFrom installs parts from a folder, a file, or a bundle's address. It understands bundles (WriteBundle), and the
+// packages that vendor.lock names (.deb, .tgz, .zip). It also understands a Nanos release (its .tar.gz, or a folder
+// with kernel.img, boot.img and klibs), and a vendor folder of another machine's store. It returns the names of the
+// installed parts.
 func (ps Parts) VendorFrom(ctx context.Context, arch Arch, from string) ([]string, error) {
 	unlock, err := ps.lockVendor(ctx, arch)
 	if err != nil {

@@ -56,7 +56,7 @@ func (s *Source) Works(spec Spec, failed error) (first bool) {
 	case failed != nil:
 		now.Why = oneLine(failed)
 	case before.Accel == spec.Accel:
-		return false // nothing was tried anew
+		return false // nothing was tried again
 	}
 	s.remember(spec, now)
 	why := s.WhySlow(spec)

@@ -47,7 +47,7 @@ func (s *Source) Boot(ctx context.Context, spec Spec, cfg Config) (*Machine, err
 	return m, err
 }
 
-// Inconclusive reports whether a failed boot says nothing about its accelerator: QEMU could not be started, for
+// Inconclusive reports whether a failed boot says nothing about its accelerator. Either QEMU could not be started, for
 // example because the host is out of file descriptors, or somebody killed QEMU.
 func Inconclusive(err error) bool {
 	return killed(err) || !errors.As(err, new(*vmm.ExitError)) && !errors.As(err, new(*GuestError)) &&

@@ -35,7 +35,7 @@ func (m *Machine) Freeze(ctx context.Context) (thaw func() error, err error) {
 		timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), freezePatience)
 		defer cancel()
 		if err := monitor.Do(timed, "cont", nil, nil); err != nil {
-			return fmt.Errorf("let the machine go on: %w", err)
+			return fmt.Errorf("let the machine continue: %w", err)
 		}
 		return nil
 	}, nil

@@ -66,7 +66,7 @@ func (m *Machine) faulty(ctx context.Context) bool {
 	return err == nil && slices.Contains(faults, now.Status)
 }
 
-// Halt stops the processor of a machine that is to be kept, and ends its network for good. An error means that
+// Halt stops the processor of a machine that is to be kept, and ends its network permanently. An error means that
 // nothing can be kept, because QEMU is gone.
 func (m *Machine) Halt() error {
 	m.halting.Do(func() {

@@ -245,7 +245,7 @@ func TestForkTable(t *testing.T) {
 			t.Errorf("%s: %q and %q; that they differ: %t", row.what, a, b, row.differs)
 		}
 	}
-	// Each has separate pages, and so has the machine.
+	// Each fork has separate pages, and so has the machine.
 	for i, k := range append(talks, k) {
 		if got := k.ask(fmt.Sprintf(`globalThis.mine === undefined ? (mine = %d) : 'theirs'`, i)); got != fmt.Sprint(i) {
 			t.Errorf("fork %d: %q", i, got)

@@ -18,10 +18,10 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// The pool daemon lends clones. Over a socket that only its own user may open, a run asks for a clone of its
-// exact kind and gets the file descriptors of the clone's network, console and monitor. Everything else (policy,
-// network, record, streams) stays in the run's own process: the daemon sees neither code nor secrets, and can't
-// widen any grant. The daemon owns the process, and kills it when the run's connection closes for any reason.
+// The pool daemon lends clones. A run asks for a clone of its exact kind, over a socket that only its own user may
+// open. It gets the file descriptors of the clone's network, console and monitor. Everything else (policy, network,
+// record, streams) stays in the run's own process: the daemon sees neither code nor secrets, and can't widen any grant.
+// The daemon owns the process, and kills it when the run's connection closes for any reason.
 //
 // Each side sends one line of JSON, the answer with the descriptors beside it (SCM_RIGHTS: network, console,
 // monitor). When the machine has ended, the daemon sends a line with its status.

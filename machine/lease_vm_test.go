@@ -132,8 +132,8 @@ func TestLeasedMachine(t *testing.T) {
 		stdout.String() != "hello\n" {
 		t.Errorf("%+v %v %q %q", end, err, stdout.String(), stderr.String())
 	}
-	// Its rehearsals have covered everything: code that only a run executes costs every run of an emulated pool more than
-	// all the rest. 900 blocks here, 6900 with one such function.
+	// The clone's rehearsals have covered everything: code that only a run executes costs every run of an emulated pool
+	// more than all the rest. 900 blocks here, 6900 with one such function.
 	endLeased(t, ctx, m, before, status)
 }
 

@@ -93,7 +93,7 @@ func (s *Source) lender(about Class) lender {
 }
 
 // errNoClone means that the run gets no clone and continues without.
-var errNoClone = errors.New("no clone stands ready")
+var errNoClone = errors.New("no clone is ready")
 
 // takeFor returns a running clone of exactly the requested kind.
 func (s *Source) takeFor(ctx context.Context, req leaseRequest) (*Machine, error) {

@@ -161,7 +161,7 @@ func TestLease(t *testing.T) {
 	}
 	m.Close()
 
-	// It has printed more than fits into a line: the end of its output is reported, and everything else.
+	// QEMU has printed more than fits into a line: the end of its output is reported, and everything else.
 	readLastWords(t, ctx, home, spec, give, lent)
 
 	// The run ends: the machine is killed.
@@ -175,7 +175,7 @@ func TestLease(t *testing.T) {
 		t.Errorf("%+v", lent().exit)
 	}
 
-	// It can't be lent: it is killed, and the run does without it.
+	// The machine can't be lent: it is killed, and the run does without it.
 	breakLoan(t, give, ctx, home, spec, lent, s)
 }
 

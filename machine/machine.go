@@ -1,4 +1,4 @@
-// Package machine makes machines whose guest waits for its code: booted, cloned from a template, or taken from
+// Package machine makes machines whose guest waits for its code. They are booted, cloned from a template, or taken from
 // the ready clones, here or in the pool daemon.
 //
 // A Source makes them from a Spec. A template is a snapshot: the memory of a stopped machine and the state of its

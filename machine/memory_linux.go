@@ -27,8 +27,8 @@ func NewMemory(size int64) (*os.File, error) {
 	return f, nil
 }
 
-// SealMemory makes a memfd read-only for everybody and for good. QEMU opens its memory for writing even where it
-// maps it privately. The seal keeps a compromised QEMU from changing the template of the next run.
+// SealMemory makes a memfd permanently read-only for everybody. QEMU opens its memory for writing even where it maps it
+// privately. The seal keeps a compromised QEMU from changing the template of the next run.
 func SealMemory(f *os.File) error {
 	_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS,
 		unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)

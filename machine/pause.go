@@ -183,7 +183,7 @@ func (s *Source) Pause(ctx context.Context, m *Machine, folder string) error {
 	if err := s.pause(ctx, m, folder); err != nil {
 		err = fmt.Errorf("pause into %s: %w", folder, err)
 		if errors.Is(err, syscall.ENOSPC) {
-			err = fmt.Errorf("%w: the machine goes on; make room there and pause it again", err)
+			err = fmt.Errorf("%w: the machine continues; make room there and pause it again", err)
 		}
 		timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), continueDeadline)
 		defer cancel()

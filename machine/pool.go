@@ -58,8 +58,8 @@ const (
 	standbyAge = time.Hour
 	// poolTick is the interval at which the pool checks itself.
 	poolTick = time.Second
-	// runsFirst is the pause after a run took the first clone, in which no clone is made: most runs end by then,
-	// and have the processors to themselves.
+	// runsFirst is the pause after a run took the first clone. No clone is made then: most runs end by then, and have
+	// the processors to themselves.
 	runsFirst = 250 * time.Millisecond
 	// makerRest is the pause after a clone of a class could not be made.
 	makerRest = 10 * time.Second

@@ -210,7 +210,7 @@ func TestRemovePause(t *testing.T) {
 			t.Errorf("%s: left %v %v", name, left, err)
 		}
 	}
-	// Nor if it can't be restored before.
+	// The same holds if the machine can't be restored before.
 	defer func() { rename = os.Rename }()
 	rename = func(_, _ string) error { return syscall.EIO }
 	place := filepath.Join(t.TempDir(), "paused")

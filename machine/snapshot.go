@@ -235,7 +235,7 @@ func (k keptFiles) open(dir *os.Root) (memory *os.File, state []byte, stamped bo
 	return memory, state, changeTime(st) == k.MemoryStamp, nil
 }
 
-// readWhole reads a regular file of at most most bytes.
+// readWhole reads a regular file; most is its maximum size in bytes.
 func readWhole(dir *os.Root, name string, most int64) ([]byte, error) {
 	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -288,8 +288,8 @@ var (
 // replaceTries bounds the retries when a reader's restore interferes; readers are rare.
 const replaceTries = 10
 
-// replace swaps a folder with another one, if there is one, atomically. On a file system that can't swap (NFS,
-// 9p, some of FUSE) the other folder is first moved aside; a process killed in between leaves it there (restore).
+// replace swaps a folder with another one, if there is one, atomically. On a file system that can't swap (NFS, 9p, some
+// of FUSE) the other folder is first moved aside. A process killed in between leaves it there (restore).
 func replace(place, by string) (err error) {
 	for range replaceTries {
 		if err = replaceOnce(place, by); !errors.Is(err, fs.ErrExist) { // ENOTEMPTY, EEXIST
@@ -340,8 +340,8 @@ func AsideOf(name string) (folder string, ok bool) {
 	return name, isHidden && isAside && name != ""
 }
 
-// restore puts back a folder that was moved aside, unless something has taken its place. It is no error if none
-// was.
+// restore puts back a folder that was moved aside, unless something has taken its place. If none was, that is not an
+// error.
 func restore(folder string) error {
 	if _, err := os.Lstat(folder); !errors.Is(err, fs.ErrNotExist) {
 		return nil

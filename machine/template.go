@@ -182,8 +182,8 @@ func (s *Templates) Check(key string) error {
 	return o.memory.Close()
 }
 
-// Map is like Load, for a QEMU that maps the template's own file: nothing is copied, and machines share the pages
-// that were read from the disk. The memory is open for reading.
+// Map is like Load, for a QEMU that maps the template's own file. Nothing is copied, and machines share the pages that
+// were read from the disk. The memory is open for reading.
 func (s *Templates) Map(key string) (*Snapshot, error) {
 	o, err := s.open(key)
 	if err != nil {
@@ -285,7 +285,7 @@ func (s *Templates) Save(key string, memory *os.File, state []byte) error {
 	if err := replace(filepath.Join(s.dir, digestOf(key)), tmp); err != nil {
 		return fmt.Errorf("save template: %w", err)
 	}
-	_, _ = s.Prune(maxTemplates) // failing to remove others is no error
+	_, _ = s.Prune(maxTemplates) // failing to remove others is not an error
 	return nil
 }
 

@@ -57,7 +57,7 @@ func TestTemplate(t *testing.T) {
 		string(all[8<<20-4:]) != "last" || string(got.Devices) != "state" {
 		t.Errorf("%d bytes: %v", len(all), err)
 	}
-	// Nobody changes it any more: neither its contents nor its size.
+	// Nobody changes the memory any more: neither its contents nor its size.
 	if _, err := got.Memory.WriteAt([]byte("evil"), 0); err == nil {
 		t.Error("the template's memory can be written")
 	}
@@ -169,7 +169,7 @@ func TestTemplateDamage(t *testing.T) {
 			if _, err := s.Load("key"); !errors.Is(err, c.want) {
 				t.Errorf("%v", err)
 			}
-			save(t, s, "key") // and it can be made anew
+			save(t, s, "key") // and it can be made again
 			got, err := s.Load("key")
 			if err != nil {
 				t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// Which machine a run gets, and what happens to a failing template: without a machine.
+// The decisions about which machine a run gets, and about a failing template, tested without a machine.
 
 // play is a source that plays a test case and records the actions.
 type play struct {
@@ -117,7 +117,7 @@ type someFolders struct{ Folders }
 func (someFolders) Key() string { return "some" }
 
 // A run that brings folders gets a clone that holds them, if there is such a template. If that template fails, it gets
-// a machine without the folders: they must be sent to any machine but that clone.
+// a machine without the folders: they must be sent to any machine except that clone.
 func TestGetWithFolders(t *testing.T) {
 	bad := errors.New("it does not come up")
 	for name, c := range map[string]struct {

@@ -22,9 +22,9 @@ var approvalForm = map[string]any{
 // asker shows a question to somebody until its context ends; "" means no answer.
 type asker func(context.Context, unitask.Question) unitask.Verdict
 
-// approver asks the user of the client that made the call (elicitation), if that is the server's own user: a
-// remote client must not approve what the ceiling asks about. If a client can't be asked, unitask approve can
-// answer. A client of a revision that asks at the end of a call is not asked here (rounds).
+// approver asks the user of the client that made the call (elicitation), if that is the server's own user. A remote
+// client must not approve what the ceiling asks about. If a client can't be asked, unitask approve can answer. A client
+// of a revision that asks at the end of a call is not asked here (rounds).
 func approver(call context.Context, caller unitask.Caller, req *sdk.CallToolRequest) asker {
 	if remote(caller) {
 		return nil
@@ -47,7 +47,7 @@ func approver(call context.Context, caller unitask.Caller, req *sdk.CallToolRequ
 	}
 }
 
-// verdict returns the meaning of a client's answer, "" if it is no answer.
+// verdict returns the meaning of a client's answer, "" if it is not an answer.
 func verdict(res *sdk.ElicitResult, err error) unitask.Verdict {
 	if err != nil || res == nil {
 		return ""

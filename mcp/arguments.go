@@ -32,8 +32,8 @@ func addTool[In, Out any](s *Server, t *sdk.Tool, handler sdk.ToolHandlerFor[In,
 	sdk.AddTool(s.sdk, t, handler)
 }
 
-// fitArguments converts common mistakes of models in a tool's arguments: a number or a boolean as text, one value
-// instead of a list, an object or a list as JSON text, and null for a missing value.
+// fitArguments converts common mistakes of models in a tool's arguments. These are numbers or booleans as text, a value
+// instead of a list, objects or lists as JSON text, and null for a missing value.
 func (s *Server) fitArguments(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		p, ok := req.GetParams().(*sdk.CallToolParamsRaw)

@@ -156,7 +156,7 @@ func JWTs(opts JWTOptions) (*Auth, error) {
 	return a, nil
 }
 
-// Nobody returns why no caller can have a name, "" if one may: an entry in a file under such a name would have no
+// Nobody returns why no caller can have a name, "" if one may. An entry in a file under such a name would have no
 // effect. Names of users of this system are for servers without tokens.
 func (a *Auth) Nobody(name string) string {
 	switch {
@@ -228,9 +228,8 @@ func (a *Auth) verify(ctx context.Context, token string, _ *http.Request) (*auth
 	return info, nil
 }
 
-// exactClaims refuses a token with a claim that only looks like one that was read: encoding/json, which the
-// verifier uses, accepts "Sub" and "\u017fub" for sub, and of two it uses the last. Issuers may let their users
-// name claims.
+// exactClaims refuses a token with a claim that only looks like one that was read. encoding/json, which the verifier
+// uses, accepts "Sub" and "\u017fub" for sub, and of two it uses the last. Issuers may let their users name claims.
 func exactClaims(id *oidc.IDToken) error {
 	var members map[string]json.RawMessage
 	if err := id.Claims(&members); err != nil {

@@ -169,8 +169,8 @@ func (w *waitResult) text() string {
 	return text
 }
 
-// gather waits for the end of a command, and at most until a time, or until it has printed most bytes after a position,
-// or half of what is kept.
+// gather waits for the end of a command. It waits at most until a time, or until the command has printed most bytes
+// after a position, or half of what is kept.
 func gather(ctx context.Context, of *heldSession, run string, after int64, until time.Time,
 	most int) (is unitask.Background, err error) {
 	enough := int64(min(most, unitask.MaxKeptOutput/2))

@@ -103,15 +103,15 @@ func (o *onceReader) Read(p []byte) (int, error) {
 
 func (o *onceReader) Close() error { return nil }
 
-// maxMessageBytes bounds a message that is no call, in bytes: a person's answers to our questions, and
+// maxMessageBytes bounds a message that is not a call, in bytes: a person's answers to our questions, and
 // notifications. They are decoded when their request is over, because nothing waits for them.
 const maxMessageBytes = 64 << 10
 
 // maxBatch bounds the messages of one request of older revisions, because the limits of current requests count it once.
 const maxBatch = 50
 
-// checkIDs returns which id or progress token of a body's messages is too long: both are repeated in messages
-// about a call, a token in each notification.
+// checkIDs returns which id or progress token of a body's messages is too long. Both are repeated in messages about a
+// call, a token in each notification.
 func checkIDs(body []byte) (err error) {
 	message := func(text []byte) {
 		call, method := false, false

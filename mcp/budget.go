@@ -12,8 +12,8 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// The memory of calls over HTTP is reserved before it is used: to decode a request, and to build an answer and
-// hold it until its client has read it.
+// The memory of calls over HTTP is reserved before it is used. A call needs memory to decode its request, and to build
+// its answer and hold it until its client has read it.
 
 // UsualMemory is the maximum that a server over HTTP uses with the worst callers. It is below 1 GiB, and does not
 // limit work that needs more.

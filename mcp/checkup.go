@@ -10,8 +10,8 @@ import (
 	"github.com/unitask/unitask/internal/doctor"
 )
 
-// doctorFresh is how long a report of the doctor is reused: making it boots a machine on every accelerator, and
-// callers get the last report instead of another such boot.
+// doctorFresh is how long a report of the doctor is reused. Making it boots a machine on every accelerator, so callers
+// get the last report instead.
 const doctorFresh = 30 * time.Second
 
 // checkups are the doctor's reports: one is made at a time, for everybody who asks.

@@ -164,7 +164,7 @@ func key(text []byte) string {
 	return ""
 }
 
-// An entry that a repository puts in the place of a client's file leads nowhere outside, is not waited for, and does
+// An entry that a repository puts in the place of a client's file leads nowhere outside. It is not waited for, and does
 // not fill the memory. Its text may contain comments.
 func TestAttackClientConfig(t *testing.T) {
 	const hostile = "/*\ntouch attacked\n*/ {}"

@@ -115,7 +115,7 @@ func (d *doors) crowd() (addr netip.Addr) {
 	return addr
 }
 
-// turnOut closes a random connection of an address's strangers: a client that has just connected, and is about to
+// turnOut closes a random connection of an address's strangers. A client that has just connected, and is about to
 // identify itself, most probably stays, however many connect.
 func (d *doors) turnOut(addr netip.Addr) {
 	for one := range d.strangers[addr] {

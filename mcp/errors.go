@@ -45,7 +45,7 @@ var errorKinds = []struct {
 		return errors.Is(err, record.ErrNotFound) ||
 			errors.Is(err, errNoRun)
 	}},
-	{"jail", "this host can't hold QEMU as is required of it: its owner's unitask doctor says what mends it", 0,
+	{"jail", "this host can't confine QEMU as required: its owner's unitask doctor says how to fix it", 0,
 		as[*unitask.JailError]},
 	{"lost", "look whether it has had effects before it is run again", 0, as[*unitask.LostError]},
 	{"guest", "the machine died: other code, or more memoryMb", 0, as[*unitask.GuestError]},

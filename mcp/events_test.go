@@ -16,7 +16,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// One caller's large answers do not remove another's streams, which it may resume.
+// One caller's large answers do not remove streams that another caller may still resume.
 func TestAttackResumableStreams(t *testing.T) {
 	rt := bare(t)
 	id := recorded(t, rt, "mallory", record.ViaHTTP)

@@ -30,8 +30,8 @@ var absolutePath = regexp.MustCompile(`"/[^"/][^"]*"|(^|[\s'=(\[<,:])/[^\s"',:;(
 // hider removes paths of the host from messages.
 type hider struct{ known *strings.Replacer }
 
-// newHider returns a hider for the folders that messages mostly name, whose names may have blanks. Relative paths begin
-// at the server's own folder, which is shown as a dot.
+// newHider returns a hider for the folders that messages name most. The names of these may have blanks. Relative paths
+// begin at the server's own folder, which is shown as a dot.
 func newHider(dir, home string) hider {
 	user, _ := userdir.Home()
 	var pairs []string

@@ -42,8 +42,8 @@ type HTTPOptions struct {
 	// Stateless keeps no sessions, even for clients of older revisions, so that any server behind a load balancer
 	// can answer any request. Streams can't be resumed.
 	Stateless bool
-	// MetricsToken is the token for readers of /metrics. Without it, they must be processes of the server's own
-	// user, on a loopback address: the numbers cover all callers, and no caller's token allows reading them.
+	// MetricsToken is the token for readers of /metrics. Without it, they must be processes of the server's own user,
+	// on a loopback address. The numbers cover all callers, so no caller's token allows reading them.
 	MetricsToken string
 	// Drain bounds how long current runs may take when the server closes; 0 means 30 s.
 	Drain time.Duration
@@ -225,8 +225,8 @@ func (s *Server) requireJail(ctx context.Context) error {
 	return nil
 }
 
-// guard refuses requests for another host, and requests from a web page of another origin: a name that changes
-// its address can lead a browser here.
+// guard refuses requests for another host, and requests from a web page of another origin. A name that changes its
+// address can lead a browser here.
 func (o *HTTPOptions) guard(next http.Handler) http.Handler {
 	own, _, _ := net.SplitHostPort(o.Addr)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -185,8 +185,8 @@ func exceedRate(t *testing.T, bob, alice *sdk.ClientSession) int {
 	return runs
 }
 
-// Access to the metrics and the health: without a token only the server's user may read them, and no web page by a name
-// that resolves to this host.
+// Access to the metrics and the health. Without a token only the server's user may read them. A web page may not, even
+// by a name that resolves to this host.
 func TestAttackMetrics(t *testing.T) {
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {

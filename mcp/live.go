@@ -9,9 +9,9 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// live sends a client the code's output while it runs: as progress notifications if the call has a progress
-// token; else, to clients of revisions before 2026-07-28, as log messages, if they have requested some. Nothing
-// waits for the client: output that it does not accept in time is left out, and is in the result.
+// live sends a client the code's output while it runs. If the call has a progress token, it sends progress
+// notifications. Otherwise it sends log messages to clients of revisions before 2026-07-28 that have requested some.
+// Nothing waits for the client: output that it does not accept in time is left out, and is in the result.
 type live struct {
 	ctx   context.Context
 	once  sync.Once

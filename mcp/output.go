@@ -44,8 +44,8 @@ func (s *stream) Write(p []byte) (int, error) {
 	return written, nil
 }
 
-// shown returns the stream, or its beginning and its end, as valid text of at most room bytes, and how many bytes of
-// the stream that is.
+// shown returns the stream, or its beginning and its end, as valid text of at most room bytes. It also returns how many
+// bytes of the stream that is.
 func (s *stream) shown(room int, resource string) (text string, of int64) {
 	room = min(room, s.most)
 	if int64(len(s.head)+len(s.tail)) == s.total && len(s.head)+len(s.tail) <= room {
@@ -93,7 +93,7 @@ type streams struct {
 	counts         [2]int64 // visible bytes of each
 }
 
-// newStreams returns streams for a result with at most most bytes; nil means usualShown.
+// newStreams returns streams for a result; most is its maximum size in bytes, and nil means usualShown.
 func newStreams(live *live, most *int) *streams {
 	room := usualShown
 	if most != nil {
@@ -146,7 +146,7 @@ func shorten(text string, room int) string {
 	return short
 }
 
-// lines writes at most most lines of a list, and the number of the remaining ones.
+// lines writes lines of a list, and the number of the remaining ones; most is the maximum number of lines.
 func lines[T any](b *bytes.Buffer, list []T, most int, line func(T) string) {
 	for _, one := range list[:min(len(list), most)] {
 		b.WriteString("\n" + line(one))

@@ -16,8 +16,8 @@ import (
 	"github.com/unitask/unitask"
 )
 
-// NeedsToken reports whether the server would admit nobody without tokens: it is for the user of this process,
-// and this system does not report the user at the other end of a connection. NewToken makes a token.
+// NeedsToken reports whether the server would admit nobody without tokens. The reason is that this system does not
+// report the user of a local connection. NewToken makes a token.
 func (o *HTTPOptions) NeedsToken() bool {
 	host, _, err := net.SplitHostPort(o.Addr)
 	return err == nil && isLoopback(host) && o.Auth == nil && !o.Anyone && !peersKnown()

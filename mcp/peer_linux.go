@@ -24,7 +24,7 @@ func peersKnown() bool {
 	return err == nil
 }
 
-// peerUID returns the user of the other end of a loopback connection: the owner of the socket that is bound to
+// peerUID returns the user of the other end of a loopback connection. That is the owner of the socket that is bound to
 // peer and connected to own.
 func peerUID(peer, own netip.AddrPort) (int, error) {
 	for range maxTableReads {

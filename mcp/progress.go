@@ -21,8 +21,8 @@ func NewProgress(next func(unitask.Event)) *Progress {
 	return &Progress{next: next, waits: map[*live]bool{}}
 }
 
-// Event receives an event. One about parts or images goes to every call of this host's user that waits for a machine:
-// they are fetched and built once, for all.
+// Event receives an event. An event about parts or images goes to every waiting call of this host's user, because these
+// are fetched and built once for all.
 func (p *Progress) Event(e unitask.Event) {
 	p.next(e)
 	if e.Kind != unitask.EventImage || e.RunID != "" {

@@ -69,8 +69,8 @@ func (e *LimitError) Unwrap() error { return errBusy }
 // share notes that there are several callers: none of them gets all the slots, or all the places to wait.
 func (q *queue) share() { q.shared.Store(true) }
 
-// slotsOfOne returns the runs that one caller may have at once. With several callers and several slots, one slot
-// is always for another caller: a run can take a day, and is not ended for waiting calls.
+// slotsOfOne returns the runs that one caller may have at once. With several callers and several slots, one slot is
+// always for another caller. A run can take a day, and is not ended for waiting calls.
 func (q *queue) slotsOfOne() int {
 	if q.shared.Load() && q.slots > 1 {
 		return q.slots - 1

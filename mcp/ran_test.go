@@ -42,7 +42,7 @@ func onFleet(t *testing.T, opts mcp.Options, run fleetFunc) *sdk.ClientSession {
 	return inMemory(t, newServer(t, rt, opts), nil)
 }
 
-// cutOf returns what a result says of a truncated stream.
+// cutOf returns the fields of a result about a truncated stream.
 func cutOf(out object, stream string) (shown, total int, resource string) {
 	list, _ := out["cut"].([]any)
 	for _, c := range list {

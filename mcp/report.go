@@ -72,7 +72,7 @@ func atMost(text string, n int) string {
 	return text[:whole([]byte(text[:n]))] + "…"
 }
 
-// visible escapes invisible characters in a text (control and formatting characters, line breaks): a name that
+// visible escapes invisible characters in a text (control and formatting characters, line breaks). So a name that
 // hostile code chose can't forge a line of a report.
 func visible(text string) string {
 	var b strings.Builder

@@ -47,8 +47,8 @@ var parts = map[string]string{"code": "", "stdout": record.StdoutFile, "stderr":
 const (
 	// artifactBytes bounds one read of an artifact.
 	artifactBytes = 1 << 20
-	// pageBytes bounds one read of a part of a record: with each byte escaped in JSON it stays below the 16 MiB
-	// that clients accept for a message.
+	// pageBytes bounds one read of a part of a record. With each byte escaped in JSON it stays below the 16 MiB that
+	// clients accept for a message.
 	pageBytes = 2 << 20
 	// nextKey is the key of a page for the URI of the next one, under _meta.
 	nextKey = "unitask/next"
@@ -204,8 +204,8 @@ func cutOffset(text string) (rest string, from int64, ok bool) {
 // offsetQuery begins the query of a read from an offset on.
 const offsetQuery = "offset="
 
-// page returns at most most bytes of a file from an offset on, up to the end of a character. It closes the file.
-// The page's memory is reserved before it is read.
+// page returns bytes of a file from an offset on, up to the end of a character; most is their maximum number. It closes
+// the file. The page's memory is reserved before it is read.
 func page(ctx context.Context, f *os.File, uri, kind string, from, most int64) (*sdk.ResourceContents, error) {
 	defer f.Close()
 	st, err := f.Stat()

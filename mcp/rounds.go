@@ -50,8 +50,8 @@ type roundQuestion struct {
 	answer chan unitask.Verdict // accepts one
 }
 
-// inRounds reports whether the client of a call is asked at the call's end: it must be our own user's client, and
-// able to show a form.
+// inRounds reports whether the client of a call is asked at the call's end. It must be our own user's client, and able
+// to show a form.
 func inRounds(caller unitask.Caller, req *sdk.CallToolRequest) bool {
 	can := req.ClientCapabilities()
 	return req.ProtocolVersion() >= stateless && !remote(caller) && can != nil && can.Elicitation != nil

@@ -9,8 +9,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// askSecrets adds a call's secrets to a request, without their values: the policy denies by name, and does not
-// disclose whether there is such a secret.
+// askSecrets adds a call's secrets to a request, without their values. The policy denies by name, and does not disclose
+// whether there is such a secret.
 func askSecrets(req *unitask.Request, asked []string) error {
 	for _, text := range asked {
 		secret, err := policy.ParseSecret(text)

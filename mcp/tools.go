@@ -49,7 +49,7 @@ func (s *Server) addTools() {
 			"policy":    "what was asked for and not given",
 			"artifacts": "files that it left in /out: the resource unitask://runs/{runId}/artifacts/{path}",
 		}),
-		// It runs any code, but in a separate machine, which the code can't leave.
+		// The tool runs any code, but in a separate machine, which the code can't leave.
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &no, IdempotentHint: false,
 			OpenWorldHint: &yes},
 	}, told(s, s.runCode))

@@ -61,8 +61,8 @@ func (s *Server) pass(ctx context.Context, caller unitask.Caller, of *heldSessio
 	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: string(value)}}}, res, nil
 }
 
-// maxValueDepth bounds the nesting of lists and objects in a value: the protocol's libraries read a thousand
-// levels, including those of the message, and a client's may read fewer.
+// maxValueDepth bounds the nesting of lists and objects in a value. The protocol's libraries read a thousand levels,
+// including those of the message, and a client's may read fewer.
 const maxValueDepth = 500
 
 // passes returns why a JSON text can't be in a structured result, in which libraries convert numbers to floats.

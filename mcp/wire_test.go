@@ -36,7 +36,7 @@ var update = flag.Bool("update", false, "write what the server answers into test
 var wireRevisions = []string{"2026-07-28", "2025-11-25"}
 
 // TestWire sends the requests of testdata/wire/*.txtar, in both revisions of the protocol, and compares the exchanged
-// messages. A file begins with a note. Each section "request NAME" is a JSON-RPC request without its envelope;
+// messages. A file begins with a note. Each section "request NAME" is a JSON-RPC request without its envelope.
 // "NAME/REVISION" is the answer: the status, and each message as it came, with volatile values replaced (normal). Files
 // that begin with vm_ boot real machines. With -update the answers are written.
 func TestWire(t *testing.T) {

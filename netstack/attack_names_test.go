@@ -85,8 +85,8 @@ func dialOutside(u Upstream, t target, r *Rule) string {
 	return "dialled " + dialled
 }
 
-// Names with private addresses, and texts that some resolver or proxy takes for an address, with and without a proxy,
-// against every rule that could allow them.
+// Names with private addresses, and texts that some resolver or proxy takes for an address. They are tested with and
+// without a proxy, against every rule that could allow them.
 func TestAttackNamesToPrivate(t *testing.T) {
 	local := []netip.Prefix{netip.MustParsePrefix("93.184.216.40/29"), netip.MustParsePrefix("192.168.7.9/24"), netip.MustParsePrefix("2600:1:2:3::9/64"), netip.MustParsePrefix("8.8.4.4/0")}
 	routed := netip.MustParsePrefix("93.184.217.0/24") // by a separate route, not an interface's
@@ -121,7 +121,7 @@ func TestAttackNamesToPrivate(t *testing.T) {
 	}
 	anything := &Rule{Text: "any", Any: true}
 
-	// As a name: a text that looks like an address is no name, whoever would resolve it.
+	// As a name: a text that looks like an address is not a name, whoever would resolve it.
 	for _, name := range []string{"169.254.169.254", "127.0.0.1", "127.1", "127.0.1", "0x7f000001", "0x7f.1", "0X7F.0.0.1", "2130706433", "017700000001", "0177.0.0.1", "0",
 		"127.0.0.1.", "127.1.", "a.b.127", "1.0x", "example.0x10", "169.254.169.254.", "::1", "fe80::1%eth0", "::ffff:127.0.0.1", "[::1]", "127。0。0。1", "127.0.0.1:80", "localhost/", "a..b"} {
 		for _, with := range []bool{false, true} {

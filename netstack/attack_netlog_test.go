@@ -148,7 +148,7 @@ func TestAttackNetlogFull(t *testing.T) {
 		left -= n
 		attack.Check(t, fmt.Sprintf("a log that is full, network %d of a session", i+1), want, got)
 	}
-	// A network whose log has no room for a use lets nothing more through.
+	// A network whose log has no room for an allowed request passes on no more data.
 	echo := echoServer(t)
 	net1 := &internet{names: map[string][]string{"e.example": {"93.184.216.34"}},
 		servers: map[string]string{"93.184.216.34:99": echo}}

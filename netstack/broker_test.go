@@ -262,8 +262,8 @@ func TestAttackRoundTheBroker(t *testing.T) {
 	}
 }
 
-// TLS without a server name may reach an address under a rule for everything only if no rule is about names, or if one
-// names the address.
+// A rule for everything allows TLS without a server name to an address, unless other rules are about names. It also
+// allows it if a rule names the address.
 func TestAttackTLSForNobody(t *testing.T) {
 	server := newScripted(t, "", "\x15\x03\x03\x00\x02\x02\x28")
 	net1 := &internet{servers: map[string]string{"93.184.216.34:443": server.addr}}
@@ -311,8 +311,8 @@ func TestAttackTLSForNobody(t *testing.T) {
 	}
 }
 
-// Rules by method and path apply without TLS as with it, and on a connection that a raw rule allows, wherever it leads:
-// only HTTP is then allowed there, too.
+// Rules by method and path apply without TLS as with it. They also apply on a connection that a raw rule allows,
+// wherever it leads: only HTTP is then allowed there.
 func TestAttackRulesInTheClear(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
 		r *http.Request) {

@@ -14,8 +14,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
 
-// dhcpCard is the guest's end of a link as a DHCP client without an address uses it: UDP from port 68 of 0.0.0.0 to the
-// broadcast address.
+// dhcpCard is the guest's end of a link, used as by a DHCP client without an address. It sends UDP from port 68 of
+// 0.0.0.0 to the broadcast address.
 type dhcpCard struct {
 	t    *testing.T
 	link net.Conn

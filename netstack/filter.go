@@ -168,8 +168,8 @@ func (f *filter) gateway(port uint16) ruling {
 const maxHostName = 253
 
 // normalName converts a name from the wire (DNS, SNI, Host) into normal form: lower case, no trailing dot. Names
-// consist of labels of 1 to 63 letters, digits, hyphens and underscores. A text that a resolver or proxy may read
-// as an address is not a name: everything that ends in a number (URL Standard, 3.5), like 127.1, 2130706433,
+// consist of labels of 1 to 63 letters, digits, hyphens and underscores. A text that a resolver or proxy may read as an
+// address is not a name. That is everything that ends in a number (URL Standard, 3.5), like 127.1, 2130706433,
 // 0x7f000001.
 func normalName(s string) (string, bool) {
 	s = strings.TrimSuffix(s, ".")

@@ -156,9 +156,9 @@ func (fl *flow) copyUp(response <-chan bool) error {
 	return requests.copy(w, r)
 }
 
-// beginning reads the guest's first data, as much as needed to distinguish HTTP from TLS: a whole hello, for a
-// name that the rule allows, or one byte of a request, which stays in r. io.EOF means that the guest closed its
-// side without sending anything.
+// beginning reads the guest's first data, as much as needed to distinguish HTTP from TLS. That is a whole hello, for a
+// name that the rule allows, or one byte of a request, which stays in r. io.EOF means that the guest closed its side
+// without sending anything.
 func (fl *flow) beginning(r *bufio.Reader) (hello []byte, isTLS bool, err error) {
 	if err := fl.guest.SetReadDeadline(time.Now().Add(peekTime)); err != nil {
 		return nil, false, err

@@ -75,8 +75,8 @@ func (f *forwarder) lives(fl *flow, d Decision) (ended func(), err error) {
 	}, nil
 }
 
-// denies returns why the current rules deny a flow, "" if they allow it: its target, all names that it is used
-// for, and its protocol. An approved flow may continue where a new one would be asked about.
+// denies returns why the current rules deny a flow, "" if they allow it. They must allow its target, all names that it
+// is used for, and its protocol. An approved flow may continue where a new one would be asked about.
 func (f *forwarder) denies(fl *flow) string {
 	_, now := f.decide(fl.to)
 	switch {

@@ -47,7 +47,7 @@ func looksLikeRequest(line []byte) bool {
 	return bytes.HasSuffix(line, []byte(" HTTP/1.1\r\n")) || bytes.HasSuffix(line, []byte(" HTTP/1.0\r\n"))
 }
 
-// parseHead is strict: it refuses whatever two parsers could read differently, because the server may use another
+// parseHead is strict. It refuses whatever two parsers could read differently, because the server may use another
 // parser (RFC 9112, sections 2.2, 3.2, 5, 6 and 11.2).
 func parseHead(head []byte) (requestHead, error) {
 	var h requestHead

@@ -57,8 +57,8 @@ func (l *link) readFrames(handle func(frame []byte)) error {
 	}
 }
 
-// writeFrames sends the frames that wait in own and in the stack's queue, many in one write, until ctx ends or
-// the guest's end is gone. Only writeFrames writes, and only it waits for a guest that does not read.
+// writeFrames sends the frames that wait in own and in the stack's queue, many in one write. It returns when ctx ends
+// or the guest's end is gone. Only writeFrames writes, and only it waits for a guest that does not read.
 func (l *link) writeFrames(ctx context.Context, ep *channel.Endpoint) {
 	wake := make(notify, 1)
 	handle := ep.AddNotify(wake)

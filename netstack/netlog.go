@@ -256,7 +256,7 @@ func (l *netlog) decide(d Decision) {
 	}
 }
 
-// use writes the line of what was allowed.
+// use writes the line of an allowed request.
 func (l *netlog) use(d Decision) {
 	switch {
 	case l.full:
@@ -269,7 +269,7 @@ func (l *netlog) use(d Decision) {
 	l.endLocked("there is no room for more lines of the log: the network is cut")
 }
 
-// refusal writes any other line, or counts it.
+// refusal writes the line of a denied request or a name lookup, or counts it.
 func (l *netlog) refusal(d Decision) {
 	kind := lineKind{d.Proto, d.Name, d.Addr, d.Port, d.Verdict, d.Rule, d.Reason, d.Method}
 	a := l.kinds[kind]

@@ -372,9 +372,9 @@ func (n *Network) DialGuest(ctx context.Context, port uint16) (net.Conn, error) 
 	}
 }
 
-// Cut removes the guest's network for good: every open connection is reset, and no further connection or lookup
-// is possible. The host's own conversation with the guest (DialGuest, datagrams) continues. After Cut returns, no
-// byte from the guest leaves. It may be called more than once.
+// Cut removes the guest's network permanently: every open connection is reset, and no further connection or lookup is
+// possible. The host's own conversation with the guest (DialGuest, datagrams) continues. After Cut returns, no byte
+// from the guest leaves. It may be called more than once.
 func (n *Network) Cut() { n.forward.close() }
 
 // SetRules replaces the rules for everything that the guest begins later. Connections that the new rules deny are

@@ -17,10 +17,9 @@ import (
 // routeTime bounds the wait for the kernel's answer, which normally is immediate.
 const routeTime = 2 * time.Second
 
-// routedHere asks the kernel (rtnetlink(7)) whether an address belongs to the host or to a network that the host
-// is on, in any routing table. Addresses that no interface has can be the host's too (ip route add local, as load
-// balancers use it), and neighbours need not be in an interface's own network (the other end of a link, ip route
-// add NET dev eth0).
+// routedHere asks the kernel (rtnetlink(7)) whether an address belongs to the host or to a network that the host is on,
+// in any routing table. Addresses that no interface has can be the host's too (ip route add local, as load balancers
+// use it). Neighbours need not be in an interface's own network (the other end of a link, ip route add NET dev eth0).
 func routedHere(addr netip.Addr) (bool, error) {
 	addr = addr.Unmap()
 	answer, err := askRoute(addr)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// flushTime bounds how long closing a network waits for the rest of its log and its capture; what the disk has
-// not accepted by then is lost.
+// flushTime bounds how long closing a network waits for the rest of its log and its capture. What the disk has not
+// accepted by then is lost.
 const flushTime = 5 * time.Second
 
 // spool writes values in order in a separate goroutine, so that a stalled disk blocks neither the link's reader

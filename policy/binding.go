@@ -82,7 +82,7 @@ func parseBinding(text string) (Binding, error) {
 }
 
 // withoutHTTPS returns the text without the scheme, the port and the last slash of an https URL, and other texts as
-// they are. An http URL is an error: the value goes out over TLS only.
+// they are. An http URL is an error: the value is sent over TLS only.
 func withoutHTTPS(text string) (string, error) {
 	rest, port, err := withoutScheme(text)
 	switch {

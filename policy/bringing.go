@@ -19,9 +19,9 @@ func ForFleet(file *Ceiling) *Ceiling {
 	return own.With(file)
 }
 
-// Bringing returns the ceiling for a run whose files and folders were copied from another host into a folder of
-// this one; the folder's path has no links, and "" means none. Of this host's files it admits only those,
-// whatever the ceiling (nil means none) allows of the host's own. A copied link may lead anywhere.
+// Bringing returns the ceiling for a run whose files and folders were copied from another host into a folder of this
+// one. The folder's path has no links, and "" means none. Of this host's files it admits only those, whatever the
+// ceiling (nil means none) allows of the host's own. A copied link may lead anywhere.
 func (c *Ceiling) Bringing(folder string) *Ceiling {
 	own := Ceiling{}
 	if c != nil {

@@ -147,8 +147,8 @@ func ReadCeiling(name string) (*Ceiling, error) {
 	return c.fromFile(name)
 }
 
-// readTrusted reads a file that only its owner, the current user or root, may write, and that is not a link out of its
-// own folder.
+// readTrusted reads a file that only its owner, the current user or root, may write. The file must not be a link out of
+// its own folder.
 func readTrusted(name string) ([]byte, error) {
 	real, err := filepath.EvalSymlinks(name)
 	if err != nil {

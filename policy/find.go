@@ -10,9 +10,9 @@ import (
 	"github.com/unitask/unitask/internal/userdir"
 )
 
-// The ceiling files that apply in a folder are every CeilingFile in it and above it, on the typed path and on the
-// real path, because a link must not hide files above. Each narrows those above it. A file that the user trusts
-// replaces all above it on its path.
+// The ceiling files that apply in a folder are every CeilingFile in it and above it. They are searched on the typed
+// path and on the real path, because a link must not hide files above. Each narrows those above it. A file that the
+// user trusts replaces all above it on its path.
 
 // found is a file that applies.
 type found struct {
@@ -148,9 +148,9 @@ type ForPeople struct {
 	Defaults []Defaults // of these files, the nearest first
 }
 
-// LoadForPeople makes the ceiling for commands typed in a folder: every file there and above narrows it, up to
-// the first on its path in the home's list. named is a file that the user named. It also narrows them, unless it
-// is on that list.
+// LoadForPeople makes the ceiling for commands typed in a folder. Every file there and above narrows it, up to the
+// first on its path in the home's list. named is a file that the user named. It also narrows them, unless it is on that
+// list.
 func LoadForPeople(home, dir, named string) (*ForPeople, error) {
 	dir, err := absolute(dir)
 	if err != nil {

@@ -159,9 +159,9 @@ func (r HTTPRule) Concerns(host NetRule) bool {
 // allows reports whether the rule allows some requests and so forbids others.
 func (r HTTPRule) allows() bool { return !r.Deny && !r.Audit }
 
-// HTTPHosts returns the hosts of allowing rules, in NetRule's form, unless the request names them elsewhere. A
-// request for some methods and paths of a named host implies that the host may be reached, by a URL at the port of its
-// scheme only. Resolve reports invalid rules.
+// HTTPHosts returns the hosts of allowing rules, in NetRule's form, unless the request names them elsewhere. A request
+// for some methods and paths of a named host implies that the host may be reached. A URL implies this for the port of
+// its scheme only. Resolve reports invalid rules.
 func HTTPHosts(r Request) (hosts []string) {
 	for _, text := range r.AllowHTTP {
 		rule, err := ParseHTTPRule(text)

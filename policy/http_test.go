@@ -210,8 +210,8 @@ func TestHTTPHosts(t *testing.T) {
 	}
 }
 
-// A ceiling's limits of requests and network traffic apply to a build's machine, and nothing else of the ceiling does.
-// The same is true of two ceilings.
+// Of a ceiling, only the limits of requests and network traffic apply to a build's machine. The same is true of two
+// ceilings.
 func TestReaching(t *testing.T) {
 	parse := func(text string) *Ceiling {
 		t.Helper()

@@ -66,8 +66,8 @@ var (
 // IsImageName reports whether a text can name a bundled or custom image.
 func IsImageName(text string) bool { return imageName.MatchString(text) }
 
-// imagePattern returns an entry of a ceiling's list in one form: a name, also of a custom image, a reference, or
-// a pattern that ends in *.
+// imagePattern returns an entry of a ceiling's list in one form. An entry is a name, also of a custom image, a
+// reference, or a pattern that ends in *.
 func imagePattern(text string) (string, error) {
 	if imageName.MatchString(text) {
 		return text, nil

@@ -19,7 +19,7 @@ type kind interface {
 	form() Form
 	usualText() string
 	bounds() (least, most float64)
-	// size is how many bytes 1 stands for, 0 if the field is no size.
+	// size is how many bytes 1 stands for, 0 if the field is not a size.
 	size() int64
 	// resolve checks the requested value, and puts it, or the default, into e.
 	resolve(f *Field, r *Request, e *Effective) error
@@ -205,7 +205,7 @@ func (k number[N]) cut(f *Field, c *Ceiling, from, granted any, deny deny) {
 		}
 		*n = k.none
 	default:
-		if asked { // lowering a default is no denial: nobody asked for it
+		if asked { // lowering a default is not a denial: nobody asked for it
 			deny(k.show(*n), "at most "+k.words(most)+" is allowed")
 		}
 		*n = most

@@ -17,8 +17,8 @@ import (
 const builtInRule = "the built-in ceiling"
 
 // BuiltIn returns the ceiling on models' runs, key by key, unless a file says otherwise. It allows no container images,
-// no packages, no secrets and no raw TCP, and only files of dir. It allows no files if dir is "", or is or contains the
-// user's home or home, unitask's own, which has the records of all runs.
+// no packages, no secrets and no raw TCP, and only files of dir. It allows no files if dir is "". Nor does it if dir is
+// or contains the user's home, or home, unitask's own, which has the records of all runs.
 func BuiltIn(dir, home string) *Ceiling {
 	under := []string{}
 	real, err := realpath.Of(dir)
@@ -118,7 +118,7 @@ type Widening struct {
 
 func (w Widening) String() string { return w.Key + " " + w.Value }
 
-// Beyond lists what a ceiling allows beyond another one, by meaning: a folder below an allowed one, or a rule that a
+// Beyond lists what a ceiling allows beyond another one, by meaning. A folder below an allowed one, or a rule that a
 // wildcard covers, is not beyond it. Principals' tables do not count, since they only narrow.
 func (c *Ceiling) Beyond(base *Ceiling) (beyond []Widening) {
 	for _, f := range every {

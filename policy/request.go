@@ -260,7 +260,7 @@ func Resolve(r Request, c *Ceiling) (Effective, []Denial, error) {
 }
 
 // checkBound refuses a secret whose host is open to raw TCP alone. unitask reads no requests on such connections, so
-// the placeholder would go out instead of the value.
+// the placeholder would be sent instead of the value.
 func (e *Effective) checkBound() error {
 	if e.AllowNetAny {
 		return nil

@@ -80,7 +80,8 @@ type Artifacts struct {
 	skip   bool
 }
 
-// Artifacts returns the store for a run's artifacts, of at most most bytes. It redacts names and contents. Close it.
+// Artifacts returns the store for a run's artifacts; most is the maximum of their bytes. It redacts names and contents.
+// Close it.
 func (r *Run) Artifacts(most int64, redactor *Redactor) *Artifacts {
 	return &Artifacts{dir: filepath.Join(r.dir, ArtifactsDir), left: most, most: most, redactor: redactor}
 }
@@ -234,7 +235,7 @@ func (a *Artifacts) Data(p []byte) error {
 	}
 	if a.skip {
 		if a.wasted += n; a.wasted > a.most {
-			a.cut = fmt.Sprintf("the files that are not taken are beyond %d bytes, too", a.most)
+			a.cut = fmt.Sprintf("the files that are not stored have more than %d bytes, too", a.most)
 			return ErrEnough
 		}
 		return nil

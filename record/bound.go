@@ -37,8 +37,8 @@ func (f Freed) String() string {
 }
 
 // Bound counts a run that has ended. If the store then has more than most bytes, Bound removes the oldest data of the
-// owner who uses the most: first artifacts, then whole runs. So no owner loses runs to one who uses more. The ended run
-// and current runs stay, even above the limit.
+// owner who uses the most. It removes artifacts first, then whole runs. So no owner loses runs to one who uses more.
+// The ended run and current runs stay, even above the limit.
 func (s *Store) Bound(ended string, most int64) (Freed, error) {
 	freed, err := s.bound(ended, most)
 	if err != nil {

@@ -212,7 +212,7 @@ func TestAttackOut(t *testing.T) {
 	}
 }
 
-// Git accepts a folder as a repository, even a new one without a name with a dot. Output from a machine is never a
+// Git accepts a folder as a repository, even if no name in it begins with a dot. Output from a machine is never a
 // repository.
 func TestAttackOutBareRepository(t *testing.T) {
 	git, err := exec.LookPath("git")

@@ -64,7 +64,7 @@ func describeFiles(dir string) (list []File) {
 	return list
 }
 
-// changing reports whether a file of a record's folder is none that describeFiles describes.
+// changing reports whether describeFiles leaves out a file of a record's folder.
 func changing(name string) bool {
 	return slices.Contains([]string{recordFile, lockFile, reserveFile}, name)
 }
@@ -94,7 +94,7 @@ func digestRecord(ctx context.Context, root *os.Root) (string, error) {
 	return digestIn(ctx, root, recordFile, info.Size())
 }
 
-// errKind means that a name is of no regular file.
+// errKind means that a name is not that of a regular file.
 var errKind = errors.New("is not a regular file")
 
 // digestIn returns the SHA-256 of a regular file below a folder, which must have that size. It follows no link.
@@ -147,7 +147,7 @@ func (r readerUntil) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// readDir returns at most most entries of a folder, sorted by their names; more than those are an error.
+// readDir returns the entries of a folder, sorted by their names; more than most entries are an error.
 func readDir(root *os.Root, name string, most int) ([]fs.DirEntry, error) {
 	f, err := root.Open(name)
 	if err != nil {
@@ -310,8 +310,7 @@ func (c *Comparison) artifacts(list []Artifact) {
 	c.extras(ArtifactsDir, known, maxNesting, &left)
 }
 
-// extras adds the entries below a folder that are not known. Folders alone are none: they stay of files that were
-// refused.
+// extras adds the unknown entries below a folder. Folders do not count: they may be left from refused files.
 func (c *Comparison) extras(dir string, known map[string]bool, depth int, left *int) {
 	entries, err := readDir(c.root, dir, *left)
 	if err != nil || c.ctx.Err() != nil {

@@ -146,7 +146,7 @@ func fifo(name string) func(string) error {
 	}
 }
 
-// A run.json that somebody has written leads nowhere else, and costs no more than a record of unitask's.
+// A foreign run.json leads to no file outside the folder, and costs no more than a record of unitask.
 func TestAttackCompareHostileRecord(t *testing.T) {
 	sum := strings.Repeat("0", 64)
 	for _, c := range []struct {
@@ -245,7 +245,7 @@ func TestDigestsReopen(t *testing.T) {
 	}
 }
 
-// A record whose run.json is no regular file is an error, and nothing waits for it.
+// A record whose run.json is not a regular file is an error, and nothing waits for it.
 func TestAttackRecordPipe(t *testing.T) {
 	s, rec, _, _ := ended(t)
 	name := filepath.Join(s.dir, rec.ID, recordFile)

@@ -18,8 +18,8 @@ import (
 // everywhere.
 const minPart = 8
 
-// parts returns a secret and those of its parts that are also secret: the text without surrounding blanks, its
-// lines, the strings in it if it is JSON, a URL's password, and the contents of PEM.
+// parts returns a secret and those of its parts that are also secret. These are the text without surrounding blanks,
+// its lines, and the strings in it if it is JSON. A URL's password and the contents of PEM are parts, too.
 func parts(secret string) (list []string) {
 	known := map[string]bool{}
 	add := func(s string, least int) {

@@ -1,8 +1,8 @@
 // Package record keeps a record of each run: one folder per run, written while it runs.
 //
-// A folder holds run.json (what was asked, what was given, how it ended), the code, stdout, stderr, netlog.jsonl (one
-// line for each network decision), console.log (the serial port) and out (the artifacts). The process that runs it
-// holds a lock. If a record says "running" and its lock is free, the run was interrupted.
+// A folder holds run.json (what was asked, what was given, how it ended), the code, stdout and stderr. It also holds
+// netlog.jsonl (one line for each network decision), console.log (the serial port) and out (the artifacts). The process
+// that runs it holds a lock. If a record says "running" and its lock is free, the run was interrupted.
 //
 // Folders have mode 0700 and files 0600. Everything has a limit: the caller limits the streams, this package the rest.
 package record

@@ -21,9 +21,9 @@ const MaxSecrets = 32 << 10
 type Secrets struct {
 	// Given are the secrets that the machine has. The Redactor also finds their parts (parts.go).
 	Given map[string]string
-	// Bound are the secrets for which the machine has placeholders. The Redactor finds only complete values, and
-	// only values that can't be guessed: otherwise the redaction would reveal to the code how much of a guess is
-	// right. A stream never waits for the rest of such a value.
+	// Bound are the secrets for which the machine has placeholders. The Redactor finds only complete values, and only
+	// values that can't be guessed. Otherwise the redaction would reveal to the code how much of a guess is right. A
+	// stream never waits for the rest of such a value.
 	Bound map[string]string
 }
 

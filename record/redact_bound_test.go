@@ -14,8 +14,8 @@ import (
 
 const boundToken = "xoxb-17653672481-19874698323-pdFZKVeTuE8sk7oOcHrzqqgy"
 
-// A machine's output is passed on at once and unchanged, however much of a bound secret is in it, and even the whole
-// value if it is guessable. The filter's behavior must not confirm a guess.
+// A machine's output is passed on at once and unchanged, however much of a bound secret is in it. A guessable value
+// even passes whole. The filter's behavior must not confirm a guess.
 func TestAttackBoundGuesses(t *testing.T) {
 	for name, value := range map[string]string{"a token": boundToken, "a PIN": "48151623",
 		"a URL":               "postgres://app:hunter2@db/x",

@@ -16,8 +16,8 @@ import (
 // reserveFile reserves disk space for a record's end while a process executes the run.
 const reserveFile = "reserve"
 
-// reserveBytes is the size of that space, in addition to the request's size: for the last run.json, and the run's
-// last entries in the audit log.
+// reserveBytes is the size of that space, in addition to the request's size. It has room for the last run.json, and the
+// run's last entries in the audit log.
 const reserveBytes = 64 << 10
 
 // reserve allocates the space. It writes bytes, since a file with holes takes no space.

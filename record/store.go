@@ -374,8 +374,8 @@ func (s *Store) Remove(id string) error {
 	return nil
 }
 
-// Read reads at most most bytes of a run's file; 0 means all. more reports that there are further bytes. The name
-// is one of the constants, or the record's CodeFile.
+// Read reads a run's file; most is the maximum number of bytes, and 0 means all. more reports that there are further
+// bytes. The name is one of the constants, or the record's CodeFile.
 func (s *Store) Read(id, name string, most int64) (text []byte, more bool, err error) {
 	return s.ReadFrom(id, name, 0, most)
 }
@@ -412,7 +412,7 @@ func (s *Store) OpenFile(id, name string) (*os.File, error) {
 	return f, err
 }
 
-// Size returns the bytes of a run's record, and at most most bytes of each file beside it.
+// Size returns the bytes of a run's record and of each file beside it; most is the maximum that counts for each file.
 func (s *Store) Size(id string, most int64) (bytes int64, err error) {
 	if !validID(id) {
 		return 0, fmt.Errorf("%w: %q", ErrNotFound, id)

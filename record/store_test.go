@@ -48,7 +48,7 @@ func TestRun(t *testing.T) {
 	if rec, err := s.Get(r.ID); err != nil || rec.Status != Done || rec.Finished == nil {
 		t.Errorf("%+v %v", rec, err)
 	}
-	// Nobody else may read it.
+	// Nobody else may read the store.
 	_ = filepath.WalkDir(s.Dir(), func(path string, d os.DirEntry, _ error) error {
 		if info, err := d.Info(); err != nil || info.Mode().Perm()&0o077 != 0 {
 			t.Errorf("%s: %v %v", path, info.Mode(), err)

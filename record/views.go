@@ -97,8 +97,8 @@ func (s *search) held() int64 {
 // reset ends the current sequence.
 func (s *search) reset() { s.state, s.starts, s.gap, s.run = 0, s.starts[:0], 0, 0 }
 
-// skip skips a byte without meaning, at most most in a row. So an endless sequence of such bytes holds nothing
-// back.
+// skip skips a byte without meaning; most is the maximum number in a row. So an endless sequence of such bytes holds
+// nothing back.
 func (s *search) skip(most int) {
 	if s.gap++; s.gap > most {
 		s.reset()
@@ -111,8 +111,8 @@ const (
 	maxGap  = 64 // a line's end and its indentation
 )
 
-// inside reports whether the text so far looks like more than the end of a word, so that a line end may be inside
-// a secret. Otherwise the stream would hold back each line whose last letter may begin a secret.
+// inside reports whether the text so far looks like more than the end of a word. A line end may then be inside a
+// secret. Otherwise the stream would hold back each line whose last letter may begin a secret.
 func (s *search) inside() bool { return s.run >= 8 || s.depth() >= 4 }
 
 // plainView reads the stream unchanged. It skips NUL bytes, and so finds ASCII in UTF-16 and UTF-32.
@@ -126,8 +126,8 @@ func (v *plainView) take(b byte, at int64) {
 	v.character(b, span{at, at + 1})
 }
 
-// escapedView reads text in lower case and undoes escapes, any number of times: those of JSON and JavaScript (\n,
-// \", \u00e9, \xe9) and of URLs (%41, +). It drops backslashes, and reads a line end, also an escaped one, as an
+// escapedView reads text in lower case and undoes escapes, any number of times. These are those of JSON and JavaScript
+// (\n, \", \u00e9, \xe9) and of URLs (%41, +). It drops backslashes, and reads a line end, also an escaped one, as an
 // n. So a secret looks the same however often it was quoted.
 type escapedView struct {
 	search

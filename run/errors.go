@@ -41,7 +41,7 @@ func (e *JailError) Error() string {
 		parts = append(parts, l.Name+" ("+l.Why+")")
 	}
 	return "QEMU's jail lacks what is required of it: " + strings.Join(parts, ", ") +
-		"; `unitask doctor` says what would mend it"
+		"; `unitask doctor` says how to fix it"
 }
 
 // Exit codes of a run, as `unitask run` returns them. They are those of timeout(1) and the shell.

@@ -45,8 +45,8 @@ type Hint struct {
 	Subject string `json:"subject,omitempty"`
 	// Cause is set for connections only.
 	Cause HintCause `json:"cause,omitempty"`
-	// Flag is the flag of `unitask run` that asks for it (--allow-net), and Field the field of a request (allowNet);
-	// both are "" if no field would help.
+	// Flag is the flag of `unitask run` that asks for it (--allow-net), and Field the field of a request (allowNet).
+	// Both are "" if no field would help.
 	Flag  string `json:"flag,omitempty"`
 	Field string `json:"field,omitempty"`
 	// Rule is the ceiling that forbids it, "" if none does.

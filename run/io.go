@@ -12,9 +12,9 @@ import (
 // of the run waits.
 const KeepTime = 10 * time.Minute
 
-// Keep makes a run boot its machine and keep it when its guest crashes: a kernel panic, a lost agent, or a fault that
-// QEMU reports. The machine is then stopped, without a network, and waits for consoles to join it (attach.Client.Join).
-// It ends when its time is up, when a console releases it, or with the context.
+// Keep makes a run boot its machine and keep it when its guest crashes. A crash is a kernel panic, a lost agent, or a
+// fault that QEMU reports. The machine is then stopped, without a network, and waits for consoles to join it
+// (attach.Client.Join). It ends when its time is up, when a console releases it, or with the context.
 type Keep struct {
 	// Time bounds how long the machine is kept; 0 means ten minutes, which is the maximum.
 	Time time.Duration

@@ -16,14 +16,14 @@ const (
 	OutcomeSignaled Outcome = "signaled" // by a signal; ExitCode is 128 plus its number
 	OutcomeTimeout  Outcome = "timeout"  // ExitCode 124
 	OutcomeOOM      Outcome = "oom"      // ExitCode 137
-	// OutcomeUndelivered means that the code ended with 0, but a file of /out was not delivered: a limit applied,
-	// or a file of the same name prevented its copy; ExitCode 123.
+	// OutcomeUndelivered means that the code ended with 0, but a file of /out was not delivered. A limit applied, or a
+	// file of the same name prevented its copy. ExitCode 123.
 	OutcomeUndelivered Outcome = "undelivered"
 	OutcomeCancelled   Outcome = "cancelled" // the caller stopped it; ExitCode 130
 	OutcomeCrashed     Outcome = "crashed"   // the machine died or broke the protocol; ExitCode 125
 	OutcomeFailed      Outcome = "failed"    // unitask or the host failed; ExitCode 125
 	OutcomeBusy        Outcome = "busy"      // a fleet's queue is full, and nothing ran (BusyError); ExitCode 125
-	OutcomeLost        Outcome = "lost"      // its worker was lost, and it may not be run twice (LostError); ExitCode 125
+	OutcomeLost        Outcome = "lost"      // its worker was lost, and it must not be run twice (LostError); ExitCode 125
 )
 
 // NoteUndelivered sets the outcome to OutcomeUndelivered if the code ended with 0 and a wanted file of /out was

@@ -47,8 +47,8 @@ type Request struct {
 	Exec bool `json:"exec,omitempty"`
 	// Args follow the file's name in process.argv.
 	Args []string `json:"args,omitempty"`
-	// NodeArgs are Node's own arguments, like --expose-gc. Arguments that Node can't apply while it runs, and
-	// variables that it reads at its start (NODE_OPTIONS), need a fresh process, and so the linux kernel.
+	// NodeArgs are Node's own arguments, like --expose-gc. Some arguments can't be applied while Node runs, and it
+	// reads some variables only at its start (NODE_OPTIONS). These need a fresh process, and so the linux kernel.
 	NodeArgs []string `json:"nodeArgs,omitempty"`
 	// Env is added to the guest's environment, which otherwise has only PATH and HOME.
 	Env map[string]string `json:"env,omitempty"`
@@ -56,10 +56,10 @@ type Request struct {
 	// most 32 KiB. The record does not contain them, and everything that the run prints is redacted, also in
 	// common encodings (record.Redactor). A run with secrets can't be captured: the capture would contain them.
 	Secrets map[string]string `json:"secrets,omitempty"`
-	// SecretHosts binds secrets, by name, to hosts: names or *.DOMAIN, which the network must also allow. The
-	// value of such a secret, of at least 8 bytes, is put into the headers of HTTPS requests to these hosts and
-	// never enters the machine. The code there has a placeholder of the same length. HOST:PLACE+PLACE names other
-	// places (policy.ParseSecret). In JSON it is NAME@HOST,HOST among the secrets.
+	// SecretHosts binds secrets, by name, to hosts: names or *.DOMAIN, which the network must also allow. The value of
+	// such a secret has at least 8 bytes. It is put into the headers of HTTPS requests to these hosts and never enters
+	// the machine. The code there has a placeholder of the same length. HOST:PLACE+PLACE names other places
+	// (policy.ParseSecret). In JSON it is NAME@HOST,HOST among the secrets.
 	SecretHosts map[string][]string `json:"-"`
 	// Dir is the working directory inside the guest, absolute; "" means /work.
 	Dir string `json:"dir,omitempty"`
@@ -72,8 +72,8 @@ type Request struct {
 	DirMax int64 `json:"dirMax,omitempty"`
 
 	Kernel Kernel `json:"kernel,omitempty"` // "" means nanos if its kernel is vendored, else linux
-	// KernelRetry applies if Kernel is empty and the code asks for something that nanos lacks. The run is then
-	// repeated on linux, if no data has left the machine: it has no network and no standard input, and has
+	// KernelRetry applies if Kernel is empty and the code asks for something that nanos lacks. The run is then repeated
+	// on linux, if no data has left the machine. That means that it has no network and no standard input, and has
 	// printed nothing.
 	KernelRetry bool `json:"kernelRetry,omitempty"`
 	Arch        Arch `json:"arch,omitempty"`     // "" means the host's; QEMU emulates another one
@@ -89,9 +89,9 @@ type Request struct {
 	MaxProcesses int `json:"maxProcesses,omitempty"`
 
 	// Check checks the code's syntax and runs none of it. It uses node --check (and what removes TypeScript's types),
-	// py_compile, bash -n or gofmt -e, which print what they find and exit with 1 or 2. A check is granted files and
-	// folders, but neither network nor secrets; it reads no arguments, environment or standard input. It runs on the linux
-	// kernel.
+	// py_compile, bash -n or gofmt -e. They print what they find and exit with 1 or 2. A check is granted files and
+	// folders, but neither network nor secrets; it reads no arguments, environment or standard input. It runs on the
+	// linux kernel.
 	Check bool `json:"check,omitempty"`
 	// Cold boots the machine for this run, even if there is a template to clone it from.
 	Cold bool `json:"cold,omitempty"`

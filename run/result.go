@@ -40,8 +40,8 @@ type Result struct {
 	Pooled   bool   `json:"pooled"` // the clone was ready
 	MemoryMB int    `json:"memoryMb,omitempty"`
 	Policy   Policy `json:"policy"`
-	// Compiled tells, for a compiled language, whether the program came from the store of compiled programs
-	// (CompiledCached) or was added to it (CompiledKept); otherwise it is "".
+	// Compiled tells, for a compiled language, where the program came from. CompiledCached means the store of compiled
+	// programs, and CompiledKept that the program was added to it. Otherwise it is "".
 	Compiled string `json:"compiled,omitempty"`
 
 	// Artifacts are the files that the code left in /out; they are in the record (record.Store.OpenArtifact).

@@ -11,9 +11,9 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// When a session's code connects to a host that needs approval, the whole session is stopped, and so are the time
-// limits of all its steps. unitask asks the callers that wait for a step, the newest first; unitask approve
-// answers for every session.
+// When a session's code connects to a host that needs approval, the whole session and the time limits of all its steps
+// are stopped. unitask asks the callers that wait for a step, the newest first; unitask approve answers for every
+// session.
 
 // stepClocks are the clocks of the running steps of a session.
 type stepClocks struct {

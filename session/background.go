@@ -233,7 +233,7 @@ func (s *Session) background() (leave func(), err error) {
 	return leave, err
 }
 
-// reserve reserves one of most slots. It returns neither if the session ends.
+// reserve reserves a slot; most is the number of slots. Both results are nil if the session ends.
 func (j *jobs) reserve(most int) (leave func(), err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -297,7 +297,7 @@ func (j *jobs) find(run string) (*background, error) {
 	return nil, policy.Bad(
 		"run",
 		fmt.Sprintf("%.80q", run),
-		"is no command in the background of this session, or ended long ago: its record has what it printed",
+		"is not a background command of this session, or ended long ago: its record has its output",
 	)
 }
 

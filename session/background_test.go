@@ -57,7 +57,8 @@ func TestKeptOutput(t *testing.T) {
 	}
 }
 
-// without returns a session in its own home without a program; the messages to the program go to to.
+// without returns a session in its own home without a program; the messages to the program are written to the writer
+// to.
 func without(t *testing.T, to io.Writer) *Session {
 	dir := testdir.Private(t)
 	runs := record.Open(home.Dir(dir).Runs())

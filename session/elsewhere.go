@@ -10,8 +10,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Elsewhere returns a session's request as a ceiling grants it (nil grants all), for another host with its own
-// ceiling; denials lists what it does not grant. It refuses files and folders of this host.
+// Elsewhere returns a session's request as a ceiling grants it (nil grants all), for another host with its own ceiling.
+// denials lists what it does not grant. It refuses files and folders of this host.
 func (req Request) Elsewhere(ceiling *policy.Ceiling) (out Request, denials []policy.Denial, err error) {
 	if len(req.Files)+len(req.Dirs) > 0 {
 		return out, nil, policy.Bad(

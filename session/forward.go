@@ -90,7 +90,7 @@ type ports struct {
 	carried chan struct{} // one element per connection
 }
 
-// reserve reserves one of most slots for a forwarded port.
+// reserve reserves a slot for a forwarded port; most is the number of slots.
 func (p *ports) reserve(most int) (leave func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -123,7 +123,7 @@ func (f *Forward) accept(ctx context.Context, l *net.TCPListener) {
 		}
 		select {
 		case f.s.ports.carried <- struct{}{}:
-		default: // like a host without room
+		default: // as on a host without room
 			_ = conn.SetLinger(0)
 			conn.Close()
 			continue

@@ -32,7 +32,7 @@ import (
 // values are not there; the next process asks for them again.
 
 // errLeft is the cause when a process leaves a session paused.
-var errLeft = errors.New("it is left paused, and goes on where it is asked for again")
+var errLeft = errors.New("it is left paused, and resumes when it is used again")
 
 // note returns what another process needs to resume the session. The caller ensures that the program holds its
 // output, and that the policy does not change.
@@ -72,12 +72,12 @@ type reviving struct {
 	taken  bool        // its run has taken it, and finishes it
 }
 
-// Revive resumes a session that its process has left paused (PausedSession), or that was ended without closing.
-// It continues from its last pause; if it did something since, the first step's Hint reports that. The caller
-// must be the session's owner, and the caller's Ceiling must grant what the session was granted. secrets has the
-// values of secrets that are bound to hosts. The error is a SessionError if there is no such session, and a
-// *machine.OtherHostError in a HostError if the machine can't continue here; the pause is then intact. Once the
-// machine runs, the end of ctx has no effect, because the pause on the disk is then outdated.
+// Revive resumes a session that its process has left paused (PausedSession), or that was ended without closing. It
+// continues from its last pause; if it did something since, the first step's Hint reports that. The caller must be the
+// session's owner, and the caller's Ceiling must grant what the session was granted. secrets has the values of secrets
+// that are bound to hosts. The error is a SessionError if there is no such session. It is a *machine.OtherHostError in
+// a HostError if the machine can't continue here; the pause is then intact. Once the machine runs, the end of ctx has
+// no effect, because the pause on the disk is then outdated.
 func (m *Manager) Revive(ctx context.Context, caller run.Caller, id string, secrets map[string]string,
 ) (*Session, error) {
 	if err := m.Refuse(); err != nil {

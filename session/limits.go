@@ -85,7 +85,7 @@ func (m *Manager) pausedRoom(s *Session) (give func(), err error) {
 		return nil, policy.Bad(
 			"pausedBytes",
 			fmt.Sprint(size),
-			"at most %d are allowed: the session goes on",
+			"at most %d are allowed: the session continues",
 			max(most, 0),
 		)
 	case all > most-size:

@@ -19,9 +19,8 @@ import (
 	"github.com/unitask/unitask/machine"
 )
 
-// The key of a session's certificate authority is never on the disk unencrypted: for a paused session it is
-// sealed with a key of the home. With a copy of the session's folder alone, nobody can impersonate the hosts that
-// its guest trusts.
+// The key of a session's certificate authority is never on the disk unencrypted. For a paused session it is sealed with
+// a key of the home. With a copy of the session's folder alone, nobody can impersonate the hosts that its guest trusts.
 
 // pauseKeyFile is the name of the file in a home with that key.
 const pauseKeyFile = "pause.key"
@@ -127,7 +126,7 @@ func openAuthority(home, session string, kept []byte) ([]byte, error) {
 	plain, err := aead.Open(nil, nil, sealed, []byte(session))
 	if err != nil {
 		return nil, fmt.Errorf(
-			"session %s was not sealed by the key in %s: it can't go on here",
+			"session %s was not sealed by the key in %s: it can't continue here",
 			session,
 			filepath.Join(home, pauseKeyFile),
 		)

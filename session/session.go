@@ -74,8 +74,8 @@ type Session struct {
 	artifacts outBox     // files of /out
 }
 
-// origin holds a session's request, and what it continues from. It does not change once Start, fork or Revive has
-// set it up, except made and left: the run's goroutine sets these before it closes ready and done.
+// origin holds a session's request, and what it continues from. It does not change once Start, fork or Revive has set
+// it up, except made and left. The run's goroutine sets these before it closes ready and done.
 type origin struct {
 	request run.Request     // the original request
 	denials []policy.Denial // of its limits
@@ -136,7 +136,7 @@ func (m *Manager) Start(ctx context.Context, caller run.Caller, req Request) (*S
 	ref, err := asked.Reference()
 	switch {
 	case req.Code != "" || req.Check || req.Exec || len(req.Args) > 0:
-		return bad("code", "of a session", "is given step by step: leave code, args, check and exec away")
+		return bad("code", "of a session", "is given step by step: leave out code, args, check and exec")
 	case err != nil:
 		return nil, err
 	case ref != "":

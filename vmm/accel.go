@@ -42,7 +42,7 @@ func ThisHost(q QEMU) Host {
 	return Host{OS: runtime.GOOS, Arch: runtime.GOARCH, KVM: kvmUsable(q, jail.KVMDevice, os.Getuid())}
 }
 
-// Rejection tells why an accelerator is no candidate.
+// Rejection tells why an accelerator is not a candidate.
 type Rejection struct {
 	Accel  Accel  `json:"accel"`
 	Reason string `json:"reason"`

@@ -58,7 +58,7 @@ const DebugExitPort = contract.DebugExitPort
 // sandboxOptions enable all four groups of system calls that QEMU's own filter can refuse. It can refuse no others.
 const sandboxOptions = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 
-// memoryOptions exclude the guest's memory from core dumps and from the host's page merging, through which one machine
+// memoryOptions exclude the guest's memory from core dumps and from the host's page merging. Through that, one machine
 // could find out what is in another's memory.
 const memoryOptions = "mem-merge=off,dump-guest-core=off"
 
@@ -203,9 +203,9 @@ func accelArg(a Accel, at inherited) string {
 }
 
 // cpuModel requests everything that the accelerator supports except nested virtualization and performance counters.
-// These help hostile code only, and some nested hosts lack them. Under TCG, five-level page tables are off: with them,
+// These help hostile code only, and some nested hosts lack them. Under TCG, five-level page tables are off. With them,
 // Linux 6.1 can't read its own memory when it checks for faults, and all paths in /proc are "xxxx". erms and fsrm are
-// off too: they make kernel and C library copy and clear with rep movsb and rep stosb, which QEMU emulates byte by
+// off too. They make kernel and C library copy and clear with rep movsb and rep stosb. QEMU emulates these byte by
 // byte, at some 3 ns each. Clearing a page took 12 us more, and a boot 20 % longer.
 func cpuModel(arch Arch, a Accel) string {
 	switch {

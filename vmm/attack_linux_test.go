@@ -13,8 +13,8 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// Actions of a QEMU whose monitor an attacker controls: its own functions for files, sockets and programs end it, and
-// the machine's end names the system call.
+// An attacker controls a QEMU's monitor. QEMU's own functions for files, sockets and programs end QEMU, and the
+// machine's end names the system call.
 func TestAttackMonitor(t *testing.T) {
 	socket := func(kind string, rest map[string]any) map[string]any {
 		rest["server"] = false

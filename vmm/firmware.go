@@ -11,7 +11,7 @@ import (
 	"os"
 )
 
-// The guest can write to a microvm's firmware: below 1 MiB it is at the usual place of a PC, and Nanos puts its page
+// The guest can write to a microvm's firmware. Below 1 MiB it is at the usual place of a PC, and Nanos puts its page
 // tables there. The firmware is not part of Config.Memory, and xen-save-devices-state leaves out all memory. So it is
 // read from QEMU and added to the memory sections that the machine began with.
 

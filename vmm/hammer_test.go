@@ -34,9 +34,9 @@ const hammerLeast = 2 * time.Second
 // of 128 MiB, QEMU itself.
 const maxHammered = 420 << 20
 
-// A test guest in ring 0 attacks the devices of real machines at random: ports, memory of devices, virtqueues with
-// false lengths, loops, indirect tables and indices. Only the host is checked. A machine may end; then another one
-// starts with the next seed.
+// A test guest in ring 0 attacks the devices of real machines at random. It uses ports, memory of devices, and
+// virtqueues with false lengths, loops, indirect tables and indices. Only the host is checked. A machine may end; then
+// another one starts with the next seed.
 func TestAttackHammer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts QEMU; not in -short")

@@ -39,7 +39,7 @@ func openBoot(b Boot, files []*os.File) (Boot, []*os.File, error) {
 	return b, files, err
 }
 
-// kvmUsable returns nil if this process can open a device like KVM's, and so can a QEMU that opens it itself: QEMU
+// kvmUsable returns nil if this process can open a device like KVM's, and so can a QEMU that opens it itself. QEMU
 // started by root becomes a user who owns nothing.
 func kvmUsable(q QEMU, device string, uid int) error {
 	f, err := os.OpenFile(device, os.O_RDWR, 0)

@@ -9,7 +9,7 @@ import (
 )
 
 // A machine runs, stops and continues with KVM in its jail, whose filter lists KVM's requests. If QEMU's user may not
-// open /dev/kvm, there is no such machine.
+// open /dev/kvm, such a machine does not exist.
 func TestKVM(t *testing.T) {
 	if _, err := os.Stat("/dev/kvm"); err != nil {
 		t.Skipf("no KVM: %v", err)

@@ -38,7 +38,7 @@ func (m *Machine) stayQuiet(ctx context.Context) error {
 	return m.Monitor.Do(ctx, "migrate-set-parameters", map[string]any{"announce-rounds": 0}, nil)
 }
 
-// SaveState stops the machine for good and returns the state of its devices. Config.Memory then holds its memory.
+// SaveState stops the machine permanently and returns the state of its devices. Config.Memory then holds its memory.
 func (m *Machine) SaveState(ctx context.Context) ([]byte, error) {
 	state, err := m.saveState(ctx, m.kill)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/vmm/jail"
 )
 
-// standIn starts a script in the place of a QEMU, and returns how it ended.
+// standIn starts a script instead of a QEMU, and returns how it ended.
 func standIn(t *testing.T, q QEMU, cfg Config, script string) Exit {
 	t.Helper()
 	dir := t.TempDir()

@@ -1,5 +1,5 @@
-// Package vmm runs one QEMU machine: its command line (args.go, a pure function), its process and limits (machine.go,
-// package jail), its control channel (qmp.go) and the choice of accelerator (accel.go).
+// Package vmm runs one QEMU machine. It has the machine's command line (args.go, a pure function), and its process and
+// limits (machine.go, package jail). It also has the control channel (qmp.go) and chooses the accelerator (accel.go).
 //
 // A machine has one disk or more, one network card and one serial console. The card's other end is a stream socket
 // that the caller holds. The package never gives a machine any other way out, and knows nothing about what runs

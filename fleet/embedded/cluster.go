@@ -35,7 +35,7 @@ type Cluster struct {
 	// same list. A cluster starts when all of the routes, at least two, are present, and continues with more than half.
 	// The other servers need not name a server that joins later.
 	Routes []string
-	// Key, KeySize bytes, is the proof of membership: both ends of a route show each other that they have the key (TLS
+	// Key, KeySize bytes, is the proof of membership. Both ends of a route show each other that they have the key (TLS
 	// 1.3) before either sends data. The key must be random: create it with openssl rand.
 	Key []byte
 	// Server is this server's unique name; "" means a name that is generated at the first start and kept. JetStream's data
@@ -105,7 +105,7 @@ func (c Cluster) apply(opts *server.Options) error {
 	opts.Cluster = server.ClusterOpts{
 		Name: c.Name, Host: host, Port: port, TLSConfig: config, TLSTimeout: routeTime.Seconds(),
 		AuthTimeout: 2 * routeTime.Seconds(),
-		NoAdvertise: true, // or clients would send their password to whatever has another host's port on theirs
+		NoAdvertise: true, // or clients would send their password to another program on their own host
 	}
 	opts.StoreDir = filepath.Join(opts.StoreDir, "cluster-"+c.Name) // another cluster's, or a lone server's, is not this one's
 	if c.Server != "" {
@@ -171,7 +171,7 @@ func serverName(folder string) (string, error) {
 	case err == nil && nameForm.MatchString(name):
 		return name, nil
 	case err == nil:
-		return "", fmt.Errorf("%s holds no name of a server: remove it for a new one, with which JetStream begins anew", file)
+		return "", fmt.Errorf("%s holds no name of a server: remove it for a new one; JetStream then begins again", file)
 	case !errors.Is(err, fs.ErrNotExist):
 		return "", err
 	}

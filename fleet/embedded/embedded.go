@@ -1,6 +1,6 @@
-// Package embedded runs a NATS server with JetStream in this process: for a fleet of one host by one command, or of a
-// few hosts with routes between them. It is separate from package fleet, so that programs that only submit contain no
-// server.
+// Package embedded runs a NATS server with JetStream in this process. It serves a fleet of one host by one command, or
+// of a few hosts with routes between them. It is separate from package fleet, so that programs that only submit contain
+// no server.
 //
 // Its one user has a password made for this start. A file that only this process's user can read has the password and
 // the address. Clients have no TLS, so they are on the same host: each host's clients use its own server. Only servers

@@ -167,7 +167,7 @@ func TestRoutesGrow(t *testing.T) {
 }
 
 // Three hosts joined by routes. One is killed during work, and nothing is lost; it comes back. Another host replaces
-// it, and a fourth one joins that the others have not been told of.
+// it. A fourth one joins, which the others were not told of.
 func TestRoutes(t *testing.T) {
 	if os.Getenv("UNITASK_TEST_LONG") == "" {
 		t.Skip("four servers in processes of their own that come and go for a minute are make long's (UNITASK_TEST_LONG=1)")

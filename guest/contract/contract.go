@@ -154,7 +154,7 @@ const (
 	ControlStarted   = 'S' // the start was received; the user's code is next
 	ControlRehearsed = 'W' // the rehearsal's program has ended
 	ControlExit      = 'E' // it exits, with the exit code in the next byte
-	ControlWouldExit = 'N' // it would exit, if this were no rehearsal
+	ControlWouldExit = 'N' // it would exit, if this were not a rehearsal
 	ControlProgram   = 'P' // the compiled code follows: length (4 bytes), bytes; the code waits for ControlContinue
 	ControlContinue  = 'G' // sent to it: the host has the program
 )

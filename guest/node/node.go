@@ -1,6 +1,6 @@
-// Package node is the guest's part for Node: its start, the preloaded files (preload.js, typescript.js, addon/),
-// the program of rehearsals, and details of a run that only a Node programmer would know. It knows neither images
-// nor machines; unitask passes its values to them. Each other language has its own package beside it.
+// Package node is the guest's part for Node. It has Node's start, the preloaded files (preload.js, typescript.js,
+// addon/), the program of rehearsals, and details that only a Node programmer would know. It knows neither images nor
+// machines; unitask passes its values to them. Each other language has its own package beside it.
 package node
 
 import (
@@ -27,8 +27,8 @@ const (
 	MainLink = contract.MainLink
 )
 
-// Parts are the vendored parts of Node. The first one contains Program, and the headers to compile Library; the
-// last one converts TypeScript and JSX to JavaScript; the others are needed to run Node.
+// Parts are the vendored parts of Node. The first one contains Program, and the headers to compile Library. The last
+// one converts TypeScript and JSX to JavaScript. The others are needed to run Node.
 var Parts = slices.Concat([]string{"node"}, system.Libraries, system.Commands, []string{"esbuild"})
 
 // Args is Node's command line, its own name included. The baseline compiler is off, and feedback is collected at
@@ -104,8 +104,8 @@ var missing = regexp.MustCompile(
 // in its own message: so it must not be a sentence.
 var specifier = regexp.MustCompile(`^[A-Za-z0-9@._/~+-]{1,214}$`)
 
-// MissingModule returns the name of the module whose absence ended a program, from the end of standard error; ""
-// if that is not the reason, "a module" if the name is unusual.
+// MissingModule returns the name of the module whose absence ended a program, from the end of standard error. It
+// returns "" if that is not the reason, and "a module" if the name is unusual.
 func MissingModule(stderr string) string {
 	all := missing.FindAllStringSubmatch(stderr, -1)
 	if len(all) == 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// atStart are prefixes of variables that Python, or libc for it, reads only at its start: in a clone Python is already
+// atStart are prefixes of variables that Python, or libc for it, reads only at its start. In a clone Python is already
 // running, so they require a separate process. Nothing is ignored.
 var atStart = []string{"PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_TUNABLES",
 	"MPL", "MATPLOTLIBRC", "NPY_", "NUMPY_", "OMP_"} // modules that a template of the image data has imported
@@ -51,6 +51,6 @@ func Refused(words string) string {
 	return "Python does not start with it: " + strings.TrimSpace(first)
 }
 
-// OutOfMemory returns false. A MemoryError is an ordinary exception, for a size that no machine has; a program
-// that needs more than the machine's memory is killed by the kernel.
+// OutOfMemory returns false. A MemoryError is an ordinary exception, for a size that no machine has. The kernel kills a
+// program that needs more than the machine's memory.
 func OutOfMemory(int, string) bool { return false }

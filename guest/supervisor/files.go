@@ -20,7 +20,7 @@ import (
 var errTooMuch = errors.New("it gives more than was asked for")
 
 // File runs one of the session's own commands about files (../init/sessionfiles.c): a verb, a path and further
-// arguments. It returns at most most bytes of output. Errors of the files are syscall.Errno.
+// arguments. most is the maximum number of bytes of output. Errors of the files are syscall.Errno.
 func (c *Client) File(ctx context.Context, content io.Reader, most int, args ...string) ([]byte, error) {
 	var out bytes.Buffer
 	if err := c.FileTo(ctx, content, &bounded.Writer{To: &out, Left: int64(most), Err: errTooMuch}, args...); err != nil &&

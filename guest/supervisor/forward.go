@@ -56,9 +56,9 @@ func (w *window) give(units int) {
 	w.room += units * contract.ForwardUnit
 }
 
-// Connect forwards a client's connection to a TCP port of the machine until either side closes it or ctx ends,
-// and then closes it: with a reset, unless the machine closed it in order. use is called before data is sent to
-// the machine, which must run until done is called. The error is a syscall.Errno if nothing listens there.
+// Connect forwards a client's connection to a TCP port of the machine until either side closes it or ctx ends. It then
+// closes the connection, with a reset unless the machine closed it in order. use is called before data is sent to the
+// machine, which must run until done is called. The error is a syscall.Errno if nothing listens there.
 func (c *Client) Connect(ctx context.Context, port uint16, conn *net.TCPConn,
 	use func() (done func(), err error)) error {
 	err := c.connect(ctx, port, conn, use)

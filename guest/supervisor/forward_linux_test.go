@@ -130,7 +130,7 @@ func TestConnectEnds(t *testing.T) {
 	}
 	_ = client.SetLinger(0)
 	client.Close()
-	for err == nil { // it is told, however much data there is
+	for err == nil { // the machine is told of the end, however much data there is
 		_, err = server.Write(make([]byte, 64<<10))
 	}
 	server.Close()

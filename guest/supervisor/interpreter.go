@@ -18,8 +18,8 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// Language is an interpreter that keeps its state from step to step: a driver that runs in it and
-// speaks with the host on descriptor 3.
+// Language is an interpreter that keeps its state from step to step. A driver runs in it and speaks with the host on
+// descriptor 3.
 //
 //	host    milliseconds NUL code NUL         a step, with its time limit
 //	host    fork NUL seed NUL                 this is a fork: renew random numbers; the seed is in hex
@@ -49,9 +49,9 @@ var pythonDriver string
 //go:embed driver.sh
 var shellDriver string
 
-// Languages are the languages of a session. Node runs without its baseline compiler, like that of runs (../node),
-// which is a session's on Nanos. The compiler would compile the driver during the first ten steps, and each would
-// take twice as long on an emulated processor. Programs are no faster with it: hot code is optimized anyway.
+// Languages are the languages of a session. Node runs without its baseline compiler, like that of runs (../node), which
+// is a session's on Nanos. The compiler would compile the driver during the first ten steps, and each would take twice
+// as long on an emulated processor. Programs are not faster with it: hot code is optimized anyway.
 var Languages = []Language{
 	{Name: "js", Driver: nodeDriver, Path: driverDir + "driver.js",
 		Args: []string{"node", "--expose-internals", "--no-warnings", "--no-sparkplug", driverDir + "driver.js"}},

@@ -115,7 +115,7 @@ func steps(t *testing.T, c *Client, l Language, rows []stepRow) {
 			t.Errorf("%s:\n%+v %v\nstdout %q\nstderr %q\nwanted %+v", row.code, step, err, out.String(), errs.String(), row)
 		}
 	}
-	// One that does not end by itself.
+	// An interpreter that does not end by itself.
 	for _, forever := range map[string][]string{
 		"python": {"print('up', flush=True)\nwhile True: pass",
 			"import time; print('up', flush=True)\nwhile True: time.sleep(0.01)"},

@@ -46,8 +46,8 @@ func (c *Client) turn(stop <-chan struct{}) error {
 
 func (c *Client) pass() { <-c.sending }
 
-// begin sends a frame for the holder of the turn. The frame is sent completely, however long the program takes;
-// begin then calls then.
+// begin sends a frame for the holder of the turn. The frame is sent completely, however long the program takes.
+// Afterwards begin calls then.
 func (c *Client) begin(kind byte, id uint32, payload []byte, then func()) *frame {
 	f := &frame{done: make(chan struct{})}
 	go func() {

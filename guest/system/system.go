@@ -1,11 +1,9 @@
-// Package system lists the parts of a usual Debian system in the images of Node, Python and Bash, beside their
-// language: the libraries that compiled packages expect, a locale, and the commands that scripts call. It knows
-// no language.
+// Package system lists the parts of a usual Debian system in the images of Node, Python and Bash. They are the
+// libraries that compiled packages expect, a locale, and the commands that scripts call. It knows no language.
 package system
 
-// Libraries are the vendored parts that a wheel may expect of the system: the list shared by the manylinux
-// policies (PEP 600), as in auditwheel, and their own dependencies. libgomp is not in that list, but wheels use
-// it.
+// Libraries are the vendored parts that a wheel may expect of the system. They are the list shared by the manylinux
+// policies (PEP 600), as in auditwheel, and their own dependencies. libgomp is not in that list, but wheels use it.
 var Libraries = []string{
 	"libc", "libmvec", "libgcc", "libstdc++", "libatomic1", "libgomp1", "zlib1g", "libexpat1",
 	"libglib2.0-0", "libpcre2-8-0", "libffi8", "libmount1", "libblkid1", "libselinux1",
@@ -14,8 +12,8 @@ var Libraries = []string{
 	"libgl1", "libglvnd0", "libglx0",
 }
 
-// Commands are the vendored parts with commands for scripts, and with the locale C.UTF-8 (libc-bin). Busybox has
-// the rest. Busybox's own sh, env, xargs and find start its own ps instead of the installed one: so these are
+// Commands are the vendored parts with commands for scripts, and with the locale C.UTF-8 (libc-bin). Busybox has the
+// rest. Its sh, env, xargs and find would start Busybox's ps instead of the installed one, so these commands are
 // included, too.
 var Commands = []string{
 	"libc-bin", "coreutils", "findutils", "procps", "util-linux", "bsdutils", "bsdextrautils", "dash", "less", "tree",

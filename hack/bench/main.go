@@ -1,6 +1,6 @@
 // Command bench compares the ways of starting a run with references that run in the same loop, and prints the ratios of
-// the medians. The references are the same image booted by a bare QEMU command line (without record, network, agent or
-// jail), and the vendored node as a process of the host.
+// the medians. One reference is the same image booted by a bare QEMU command line, without record, network, agent or
+// jail. The other is the vendored node as a process of the host.
 //
 //	go build -o bin/unitask ./cli/unitask && go run ./hack/bench [-suite programs|languages|sessions|images] [-kernel nanos,linux] [-n 20] [-check]
 package main

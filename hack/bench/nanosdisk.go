@@ -14,8 +14,8 @@ import (
 	"github.com/unitask/unitask/image/tfs"
 )
 
-// nanosDisk writes the image's disk as `image build -o` does, but with the script as its program instead of the agent,
-// because Nanos takes no command line.
+// nanosDisk writes the image's disk as `image build -o` does, but with the script as its program instead of the agent.
+// Nanos takes no command line.
 func nanosDisk(im *image.Image, disk string) error {
 	from, err := os.Open(im.Path(image.DiskFile))
 	if err != nil {

@@ -1,7 +1,8 @@
-// Command dist builds the files of a release: for each system an archive of the program, with completions and manual
-// pages, a bundle (.mcpb) of it for MCP clients, and a bill of materials (CycloneDX); server.json for the MCP registry;
-// SHA256SUMS. The same commit and Go release give the same bytes. With -parts it first builds a bundle of the guest's
-// parts for each architecture. image/bundles.lock puts their digests into the programs.
+// Command dist builds the files of a release. For each system it builds an archive of the program with completions and
+// manual pages. It also builds a bundle (.mcpb) for MCP clients, and a bill of materials (CycloneDX). Then it writes
+// server.json for the MCP registry, and SHA256SUMS. The same commit and Go release give the same bytes. With -parts it
+// first builds a bundle of the guest's parts for each architecture. image/bundles.lock puts their digests into the
+// programs.
 //
 //	go run ./hack/dist -version 1.2.3 [-o dist] [-only linux/amd64] [-parts]
 //

@@ -1,13 +1,13 @@
-// Command escapes runs the payloads of orkait/rustbox-escape-tests (a folder of that repository, which is not part of
-// this one) in machines, and checks what changed on the host.
+// Command escapes runs the payloads of orkait/rustbox-escape-tests in machines, and checks what changed on the host.
+// They are in a folder of that repository, which is not part of this one.
 //
 //	go run ./hack/escapes -tests DIR [-lang python,c] [-test NAME] [-home DIR]
 //
 // That project expects each attempt to fail, which is necessary if all code shares one kernel. In its own machine the
 // code may be root, fork, mount and read that machine's files. So a payload's own report is counted, but does not
-// decide. An attempt got through in any of these cases: it ends neither by itself nor by its limits; the host has
-// another process, file, user or mount afterwards; the machine took more memory than granted; the output contains
-// something that only the host has; a connection was allowed. The host compiles C, C++, Go and Rust if it can, and they
+// decide. An attempt got through in any of these cases. It ends neither by itself nor by its limits. The host has
+// another process, file, user or mount afterwards. The machine took more memory than granted. The output contains
+// something that only the host has. A connection was allowed. The host compiles C, C++, Go and Rust if it can, and they
 // run as programs of the shell image.
 package main
 

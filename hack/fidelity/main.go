@@ -1,9 +1,9 @@
 // Command fidelity shows how near the guests come to Node and Python on the host. It takes a folder of Node's own tests
 // (test/ of a Node release, which is not part of this repository), and draws a sample. It runs the sample with the
 // vendored Node on the host. Tests that pass there also run in a machine of each kernel. It prints a table with a
-// reason for every failure. It runs files of CPython's tests (Debian's libpython3.11-testsuite) with Debian's Python on
-// the host and in a machine, and compares the outcome of every single test. It does the same for Debian's numpy and
-// pandas, with pytest.
+// reason for every failure. It also runs files of CPython's tests (Debian's libpython3.11-testsuite) with Debian's
+// Python, on the host and in a machine. It compares the outcome of every single test. It does the same for Debian's
+// numpy and pandas, with pytest.
 //
 //	go run ./hack/fidelity -tests node/test [-n 600] [-for 4m] [-results FILE] [-kernel nanos,linux]
 //	go run ./hack/fidelity -packages [-kernel nanos,linux]

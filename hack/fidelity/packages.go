@@ -104,7 +104,7 @@ var packs = []pack{
 
 var postgres = server{binary: "postgres", from: "postgresql",
 	start: func(ctx context.Context, binary, dir string, port int) (*exec.Cmd, error) {
-		// It refuses to run as root.
+		// The server refuses to run as root.
 		as := func(args ...string) *exec.Cmd {
 			if os.Getuid() == 0 {
 				args = append([]string{"setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"}, args...)

@@ -27,8 +27,8 @@ type number struct {
 	comment  string
 }
 
-// loader type-checks packages of the module without the bodies of functions. Names that it can't resolve are no error:
-// constants need few imports.
+// loader type-checks packages of the module without the bodies of functions. Names that it can't resolve are not an
+// error: constants need few imports.
 type loader struct {
 	root     string
 	files    *token.FileSet
@@ -117,7 +117,7 @@ func (l *loader) add(dir string, file *ast.File, info *types.Info) {
 	}
 }
 
-// loadAll reads the constants of all packages but those of hack and tests.
+// loadAll reads the constants of all packages except those of hack and tests.
 func (l *loader) loadAll() error {
 	return filepath.WalkDir(l.root, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {

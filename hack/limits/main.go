@@ -1,5 +1,6 @@
-// Command limits writes docs/limits.md: the limits of policies, from package policy; the limits that users meet, which
-// table.txt describes; and all other limits in the code with their comments. The values are the code's.
+// Command limits writes docs/limits.md. The page has the limits of policies (from package policy) and the limits that
+// users meet (described in table.txt). It also lists all other limits in the code, with their comments. The values are
+// the code's.
 //
 //	go run ./hack/limits
 package main

@@ -96,7 +96,7 @@ func updated(index *debian.Index, p image.LockedPart) (image.LockedPart, error) 
 	return p, nil
 }
 
-// report lists the packages that an image's packages require and that are no part of it.
+// report lists the packages that an image's packages require and that the image lacks.
 func report(index *debian.Index, arch image.Arch, locked []image.LockedPart) {
 	for _, payload := range language.Payloads() {
 		var has []string

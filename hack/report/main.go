@@ -1,6 +1,7 @@
 // Command report runs go test and prints what CI must not hide. It prints each failed test at once. At the end it
-// prints each skipped test with its reason, each failed test with its whole output, the slowest tests, and how many
-// passed, failed and were skipped, including subtests. Its arguments are go test's, with patterns of packages last.
+// prints each skipped test with its reason, each failed test with its whole output, and the slowest tests. It also
+// prints how many tests passed, failed and were skipped, including subtests. Its arguments are go test's, with patterns
+// of packages last.
 //
 // It repeats up to three failed tests, each alone. A test that passes then counts as unsteady and not as failed, and is
 // printed with its first output. An attack's test always counts as failed. A package that failed although all its tests

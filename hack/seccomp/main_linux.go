@@ -154,7 +154,7 @@ func kvm(dirs []string) error {
 	}
 	var out strings.Builder
 	out.WriteString(
-		"// Made by hack/seccomp from QEMU's sources.\n\npackage jail\n\n// kvmIOCTL is the type of KVM's requests (KVMIO), where a request has it.\nconst kvmIOCTL = 0xae << 8\n\n// kvmCalls are the requests that QEMU makes of KVM for machines like ours, by number:\n// other ones are answered as unknown.\nvar kvmCalls = []uint8{\n")
+		"// Made by hack/seccomp from QEMU's sources.\n\npackage jail\n\n// kvmIOCTL is the type of KVM's requests (KVMIO), at its place in a request's number.\nconst kvmIOCTL = 0xae << 8\n\n// kvmCalls are the KVM requests that QEMU makes for machines like ours, by number. Other\n// requests fail as unknown.\nvar kvmCalls = []uint8{\n")
 	for _, n := range slices.Sorted(maps.Keys(byNumber)) {
 		slices.Sort(byNumber[n])
 		fmt.Fprintf(&out, "%#02x, // %s\n", n, strings.Join(byNumber[n], ", "))

@@ -90,8 +90,8 @@ func (s *soak) runUnder(under []string, code string, flags []string, meanwhile f
 	return end, out.String(), err
 }
 
-// interrupt interrupts a run. A run whose process has hardly started ends by the signal itself, as any program does,
-// and leaves no record.
+// interrupt interrupts a run. A run whose process has just started ends by the signal itself, like any program, and
+// leaves no record.
 func (s *soak) interrupt() (string, error) {
 	before, err := os.ReadDir(filepath.Join(s.home, "runs"))
 	if err != nil {

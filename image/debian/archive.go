@@ -42,7 +42,7 @@ type Archive struct {
 	Suite   string // the release's codename: trixie
 	Arch    string // Debian's name: amd64
 	Cache   string // folder for indexes
-	// Logf is told of what the caller should know, such as a mirror without security updates.
+	// Logf receives what the caller should know, such as a mirror without security updates.
 	Logf func(format string, args ...any)
 
 	Keys string // armoured keys that sign the indexes; "" means those of Debian
@@ -67,15 +67,15 @@ func (e statusError) Error() string {
 	return fmt.Sprintf("it answers %d %s", int(e), http.StatusText(int(e)))
 }
 
-// lacks reports whether the server does not give out a file. Stores of objects say 403 of a file that is not there, and
-// other archives in the host's apt may want a login.
+// lacks reports whether the server does not provide a file. Object stores answer 403 for a missing file, and other
+// archives in the host's apt may require a login.
 func (e statusError) lacks() bool {
 	return e == http.StatusNotFound || e == http.StatusGone || e == http.StatusUnauthorized || e == http.StatusForbidden
 }
 
 // Fetch writes a file of the archive to a new file of the host. It tries the mirrors in their order. It fails with
-// ErrGone if none of them has the file, and if the bytes that come have another digest. Without a mirror of security
-// updates nobody has theirs.
+// ErrGone if none of them has the file. It also fails if the received bytes have another digest. Without a mirror of
+// security updates, no mirror has the files of these updates.
 func (a *Archive) Fetch(ctx context.Context, f File, to string) error {
 	if !packagePath.MatchString(f.Path) || path.Clean(f.Path) != f.Path {
 		return fmt.Errorf("%.200q is no path of a package below pool", f.Path)
@@ -133,7 +133,7 @@ func (a *Archive) save(ctx context.Context, base string, f File, to string) erro
 	return nil
 }
 
-// HostError means that this host can't keep a file: its disk is full, for one. No other mirror helps.
+// HostError means that this host can't store a file, for example because its disk is full. No other mirror helps.
 type HostError struct{ Err error }
 
 func (e *HostError) Error() string { return e.Err.Error() }
@@ -150,7 +150,7 @@ func (w hostWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// digestError means that a server has other bytes than those wanted. Asking it again is useless.
+// digestError means that a server's file has a wrong digest. Asking it again is useless.
 type digestError struct{ got, want string }
 
 func (e *digestError) Error() string {
@@ -207,7 +207,7 @@ func (a *Archive) read(ctx context.Context, base, name string, body func(io.Read
 	if err != nil {
 		return err
 	}
-	// The digest is of the file as it is. Servers call .gz files encoded, and net/http would unpack them.
+	// The digest covers the file as stored. Servers declare .gz files as encoded, and net/http would unpack them.
 	r.Header.Set("Accept-Encoding", "identity")
 	resp, err := client(u.Host).Do(r)
 	if err != nil {
@@ -251,7 +251,7 @@ func (l *lively) Read(p []byte) (int, error) {
 	return l.Reader.Read(p)
 }
 
-// clients are the clients by the host that the user named.
+// clients has an *http.Client for each host that the user named.
 var clients sync.Map
 
 func client(host string) *http.Client {

@@ -85,8 +85,8 @@ func TestIndexCache(t *testing.T) {
 	}
 }
 
-// A mirror, or somebody on the way to it, chooses no packages: an index counts with the archive's signature alone, and
-// a file with its digest.
+// Neither a mirror nor an attacker on the way to it can choose packages. An index needs the archive's signature, and a
+// file needs the right digest.
 func TestAttackMirror(t *testing.T) {
 	server, other := debiantest.New(t), debiantest.New(t)
 	server.Add(t, "trixie", "amd64", debiantest.Package{Name: "a", Version: "1", Data: "good"})
@@ -133,7 +133,7 @@ func TestAttackMirror(t *testing.T) {
 	}
 }
 
-// The next mirror is asked where one lacks a file or is down. Only if all lack it, it is gone.
+// If a mirror lacks a file or is down, the next one is asked. The file is gone only if all mirrors lack it.
 func TestMirrorsInOrder(t *testing.T) {
 	server := debiantest.New(t)
 	server.Add(t, "trixie", "amd64", debiantest.Package{Name: "a", Version: "1", Data: "a"})
@@ -257,7 +257,7 @@ func TestAttackPackagePath(t *testing.T) {
 	}
 }
 
-// A server may call a list that is a .gz file encoded with gzip.
+// A server may declare a list that is a .gz file as encoded with gzip.
 func TestEncodedList(t *testing.T) {
 	server := debiantest.New(t)
 	server.Add(t, "trixie", "amd64", debiantest.Package{Name: "a", Version: "1", Data: "a"})
@@ -275,7 +275,7 @@ func TestEncodedList(t *testing.T) {
 	}
 }
 
-// A server that wants a login for what it lacks lacks it.
+// A server that requires a login for a missing file counts as lacking the file.
 func TestClosedMirror(t *testing.T) {
 	server := debiantest.New(t)
 	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusGone} {
@@ -291,7 +291,7 @@ func TestClosedMirror(t *testing.T) {
 	}
 }
 
-// A list that is longer than a release's is refused, and not read in part.
+// A list of packages above the limits is refused, not read in part.
 func TestAttackLongList(t *testing.T) {
 	for name, row := range map[string]struct {
 		size int64
@@ -314,7 +314,7 @@ func TestAttackLongList(t *testing.T) {
 	}
 }
 
-// Without a mirror of security updates nobody has theirs: the index says what the release has instead.
+// Without a mirror of security updates, their files are gone, and the index has the release's packages instead.
 func TestNoSecurityMirror(t *testing.T) {
 	a, _ := archiveOf(t, debiantest.New(t))
 	a.Mirrors.Security = nil

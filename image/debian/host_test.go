@@ -18,7 +18,7 @@ type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
 
-// A host that can't keep a file is not the mirror's fault: the mirror is asked once, and no other one.
+// If this host can't store a file, that is not the mirror's fault: one mirror is asked, once.
 func TestFullDisk(t *testing.T) {
 	asked := 0
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -40,7 +40,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// A file that stops coming, or is cut off, leaves nothing, and an end of the caller's is not tried again.
+// A stalled or truncated download leaves nothing. If the caller ends it, it is not retried.
 func TestCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	asked := 0

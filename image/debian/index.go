@@ -34,8 +34,8 @@ const (
 	maxIndexed   = 500_000
 )
 
-// packageName is the form of a package's name (deb-control(5)). Entries with another name are left out: a name becomes
-// that of a file on the host.
+// packageName is the form of a package's name (deb-control(5)). Entries with other names are left out, because a name
+// becomes a file name on the host.
 var packageName = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]{0,199}$`)
 
 // add reads a list of packages (deb-control(5)). Of packages with one name, the newest stays.
@@ -122,7 +122,7 @@ func clauses(list string) (all [][]string) {
 	return all
 }
 
-// notInGuest lists packages that others require but no program in the guest needs: for setting up a system, or for
+// notInGuest lists packages that others require but no program in the guest needs. They set up a system, or provide
 // functions that a machine without a screen lacks. vendor.lock leaves them out by hand.
 var notInGuest = []string{
 	"dpkg", "debconf", "perl", "perl-base", "python3", "python3.?", "python3.??", "readline-common", "install-info", "ucf",
@@ -197,8 +197,8 @@ func (x *Index) Closure(name string, others func(string) bool) ([]string, error)
 	return found, nil
 }
 
-// Successor returns the package that replaces another one in this archive, or "". It is the same package, the one
-// after the move to 64-bit times, or one that differs only in numbers and that one of the metapackages leads to.
+// Successor returns the package that replaces another one in this archive, or "". It is the same package, or the one
+// after the move to 64-bit times. Otherwise it differs only in numbers, and one of the metapackages leads to it.
 func (x *Index) Successor(pkg string, metas []string) string {
 	for _, name := range []string{pkg, pkg + "t64"} {
 		if _, there := x.Packages[name]; there {
@@ -248,7 +248,7 @@ var kernelPackage = regexp.MustCompile(`^linux-(?:image|binary|modules)-[0-9]`)
 // kernelDepth is the number of steps from the metapackage to the kernel's files.
 const kernelDepth = 2
 
-// Kernel returns the kernel's packages to which the first of the metapackages leads that the archive has.
+// Kernel returns the kernel's packages. The first of the metapackages that the archive has leads to them.
 func (x *Index) Kernel(metas []string) (found []string, err error) {
 	for _, meta := range metas {
 		todo := []string{meta}

@@ -9,8 +9,8 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// archiveText is of a release in which python3.11 is python3.13, libssl3 has moved to 64-bit times, libicu is another
-// one and ncurses has been split.
+// archiveText describes a release in which python3.11 is now python3.13, libssl3 has moved to 64-bit times, libicu is
+// another package and ncurses was split.
 const archiveText = `Package: python3-minimal
 Version: 3.13.5-1
 Pre-Depends: python3.13-minimal (>= 3.13.5-1~)
@@ -81,7 +81,7 @@ func TestIndex(t *testing.T) {
 			"python3.13-minimal libc6 libpython3.13-minimal libexpat1 zlib1g libssl3t64 libprovider3"},
 		{"python3.13-minimal", "libc6 libpython3.13-minimal libexpat1 zlib1g", "python3.13-minimal"},
 		{"libssl3t64", "libc6", "libssl3t64 libprovider3"},
-		{"tool", "libexpat1", "tool gawk libnew7"}, // a ring, an alternative, and who provides a name
+		{"tool", "libexpat1", "tool gawk libnew7"}, // a cycle, an alternative, and a provider of a name
 		{"broken", "", ""},
 	} {
 		got, err := x.Closure(c.pkg, func(name string) bool { return slices.Contains(strings.Fields(c.others), name) })
@@ -134,7 +134,7 @@ func indexOf(t *testing.T, text string) *Index {
 	return x
 }
 
-// An index that is too long, or has a line that is, is refused.
+// An index that is too long, or has too long a line, is refused.
 func TestIndexBounds(t *testing.T) {
 	long := "Package: a\nDepends: " + strings.Repeat("x", maxIndexLine+1)
 	if err := newIndex().add(strings.NewReader(long)); err == nil {
@@ -158,7 +158,7 @@ func TestIndexBounds(t *testing.T) {
 	}
 }
 
-// Patterns leave out what they are for, and no version of Python itself.
+// The patterns leave out the packages that they are meant for, and no version of Python itself.
 func TestLeftOutOfGuest(t *testing.T) {
 	for name, want := range map[string]bool{"dpkg": true, "gcc-14-base": true, "python3": true, "python3.13": true,
 		"python3.13-minimal": false, "libjs-jquery": true, "python3-pytz": false, "libssl3t64": false} {
@@ -168,7 +168,7 @@ func TestLeftOutOfGuest(t *testing.T) {
 	}
 }
 
-// A name in an index becomes that of a file on the host, so an entry whose name is no package's is left out.
+// A name in an index becomes a file name on the host, so an entry with an invalid name is left out.
 func TestAttackPackageNames(t *testing.T) {
 	var text strings.Builder
 	for _, name := range []string{"../../x", "a/b", "-o", "a b", ".", "..", "A", "a\x00b", "a\tb",
@@ -184,7 +184,7 @@ func TestAttackPackageNames(t *testing.T) {
 	attack.Check(t, "names in a mirror's index that are no packages'", "2 packages, true, true", got)
 }
 
-// Versions that are none never replace one that is, and none of them ends the program.
+// An invalid version never replaces a valid one, and never crashes the program.
 func TestVersions(t *testing.T) {
 	for _, bad := range []string{"", ":", "1:", "-", "x", "-1:1", "99999999999999999999999:1", "1 2", "é", "1:\x00"} {
 		if Newer(bad, "1") || !Newer("1", bad) {

@@ -21,7 +21,7 @@ type Mirrors struct {
 var ErrNoMirror = errors.New("no mirror of Debian is known")
 
 // Named returns the mirrors that an address stands for: http://HOST/debian, with security updates at
-// http://HOST/debian-security. It fails if the text is no address.
+// http://HOST/debian-security. It fails if the text is not an address.
 func Named(address string) (Mirrors, error) {
 	if !isAddress(address) {
 		return Mirrors{}, errors.New("it is no address of a mirror: use http://HOST/debian or https://HOST/debian")
@@ -53,8 +53,8 @@ func (m *Mirrors) add(address string) {
 var suites = []string{"stable", "oldstable", "testing", "unstable", "sid", "bullseye", "bookworm", "trixie", "forky",
 	"duke"}
 
-// OfHost returns the mirrors that this host's apt uses for Debian, of any release (sources.list(5)). Others' packages
-// for Debian are left out as far as an entry shows it; the signature of an index shows the rest.
+// OfHost returns the mirrors that this host's apt uses for Debian, of any release (sources.list(5)). Other vendors'
+// archives are left out if their entries show that; otherwise the signature of their index shows it.
 func OfHost() Mirrors { return ofFolder("/etc/apt") }
 
 func ofFolder(etc string) (m Mirrors) {
@@ -156,7 +156,7 @@ func ofStanzas(text string, take func(addresses, suites, components []string)) {
 // maxMirrorList bounds the mirrors of a list (apt-transport-mirror(1)).
 const maxMirrorList = 10
 
-// listed returns the addresses that HTTP reads, with those in lists of the host in place of the lists.
+// listed returns the addresses that HTTP can read. It replaces the host's lists of mirrors by the addresses in them.
 func listed(addresses []string) (all []string) {
 	for _, address := range addresses {
 		name, isList := strings.CutPrefix(address, "mirror+file:")

@@ -82,7 +82,7 @@ func (a *Archive) first(ctx context.Context, x *Index, bases []string, suite, co
 	return errors.Join(failed...)
 }
 
-// list adds a suite's packages to the index. Its list of packages is read anew when the suite has changed.
+// list adds a suite's packages to the index. Its list of packages is read again when the suite has changed.
 func (a *Archive) list(ctx context.Context, x *Index, base, suite, component string) error {
 	var signed []byte
 	err := retry(ctx, func() error {
@@ -144,7 +144,7 @@ func unpacked(name string, r io.Reader) (io.Reader, error) {
 	return gzip.NewReader(r)
 }
 
-// packages fetches a suite's list of packages. The name with its digest stays while a mirror changes.
+// packages fetches a suite's list of packages. The name with its digest stays valid while a mirror changes.
 func (a *Archive) packages(ctx context.Context, base, suite, name string, f File, byHash bool) ([]byte, error) {
 	from := path.Join("dists", suite, name)
 	if byHash {
@@ -166,8 +166,8 @@ type release struct {
 
 var releaseLine = regexp.MustCompile(`^ ([0-9a-f]{64}) +([0-9]{1,12}) (\S+)$`)
 
-// verify checks a signed InRelease file: one of the archive's keys has signed it, it is of this suite, and it is not
-// too old to be used at a time.
+// verify checks a signed InRelease file. One of the archive's keys must have signed it. It must be of this suite, and
+// not too old at the given time.
 func (a *Archive) verify(signed []byte, suite string, now time.Time) (release, error) {
 	keys := a.Keys
 	if keys == "" {

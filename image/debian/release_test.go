@@ -16,8 +16,8 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// signedBy returns a text with signatures of new keys, of which the n-th is valid for lives[n] from made on, and the
-// armoured keys. At least one of them signed at a time that is the same for all, made.
+// signedBy returns a text with signatures of new keys, and the armoured keys. All keys and signatures are made at the
+// time made, and the n-th key is valid for lives[n].
 func signedBy(t *testing.T, text string, made time.Time, lives ...time.Duration) (keys string, signed []byte) {
 	t.Helper()
 	var ring bytes.Buffer
@@ -53,7 +53,7 @@ func signedBy(t *testing.T, text string, made time.Time, lives ...time.Duration)
 const releaseText = "Codename: trixie\nSHA256:\n" +
 	" 0000000000000000000000000000000000000000000000000000000000000000 1 main/binary-amd64/Packages.gz\n"
 
-// One of several keys that is valid is enough, in any order. An error about a time names the host's clock.
+// One valid key of several is enough, in any order. An error about a time names the host's clock.
 func TestSignatureTimes(t *testing.T) {
 	made := time.Date(2025, 8, 9, 0, 0, 0, 0, time.UTC)
 	const year = 365 * 24 * time.Hour
@@ -77,7 +77,7 @@ func TestSignatureTimes(t *testing.T) {
 	}
 }
 
-// What a signature does not cover changes nothing.
+// Text that a signature does not cover has no effect.
 func TestAttackClearsign(t *testing.T) {
 	keys, signed := signedBy(t, releaseText+"Acquire-By-Hash: no\n", time.Now(), 0)
 	text := string(signed)

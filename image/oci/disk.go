@@ -89,7 +89,7 @@ func (d *disk) blocks(data []byte) (extent, error) {
 	return e, err
 }
 
-// finish writes everything but the contents, and returns the size of the disk.
+// finish writes everything except the contents, and returns the size of the disk.
 func (d *disk) finish(root *node) (int64, error) {
 	d.number(root)
 	if err := d.folders(root, root); err != nil {

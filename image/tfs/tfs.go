@@ -21,12 +21,12 @@
 //	2  tuple: varint total length, varint length of this segment, bytes
 //	3  tuple continued: varint length of this segment, bytes
 //	4  end of segment, skipped
-//	5  link: varint sector, varint length in sectors; reading goes on there
+//	5  link: varint sector, varint length in sectors; reading continues there
 //
 // A varint is big-endian in groups of seven bits; bit 7 says that more follow.
 //
-// A value begins with a byte: bit 7 immediate, bits 6 to 4 the type, bit 3 more bits follow, bits 2 to 0 the highest
-// bits of a number N whose further bits follow in varint form.
+// A value begins with a byte. Bit 7 means immediate, bits 6 to 4 are the type, and bit 3 means that more bits follow.
+// Bits 2 to 0 are the highest bits of a number N, whose further bits follow in varint form.
 //
 //	type 0  symbol    immediate: N bytes of name, which gets the next id
 //	                  else: the symbol with id N
@@ -41,9 +41,9 @@
 // deletes its key.
 //
 // The root tuple is the root folder, and holds the kernel's configuration beside it. A folder has children:(name:tuple
-// …), a link linktarget:string, a file filelength:integer and extents:(…): the key is the decimal offset in the file in
-// sectors, the value (offset:sector length:sectors allocated:sectors), each an integer or a decimal string. Parts
-// without an extent are zeros. There are no modes and no owners.
+// …), a link has linktarget:string, and a file has filelength:integer and extents:(…). The key of an extent is the
+// decimal offset in the file in sectors. Its value is (offset:sector length:sectors allocated:sectors), each an integer
+// or a decimal string. Parts without an extent are zeros. There are no modes and no owners.
 package tfs
 
 import (
@@ -248,7 +248,7 @@ func (f *FileSystem) add(op, name string, n *node) error {
 	return nil
 }
 
-// Mkdir makes a folder and, like go-diskfs's other filesystems, its parents. An existing folder is no error.
+// Mkdir makes a folder and, like go-diskfs's other filesystems, its parents. An existing folder is not an error.
 func (f *FileSystem) Mkdir(name string) error {
 	done := ""
 	for _, part := range strings.Split(clean(name), "/") {

@@ -204,8 +204,8 @@ func TestLongLog(t *testing.T) {
 	}
 }
 
-// A disk written by Nanos's own mkfs, as NANOS.md shows it: a file "a" of two bytes, with extents and length merged in
-// by later records.
+// A disk written by Nanos's own mkfs, as NANOS.md shows it. It has a file "a" of two bytes, with extents and length
+// merged in by later records.
 func TestReadMkfs(t *testing.T) {
 	d := disk(t, 2621440)
 	w, err := d.Writable()
@@ -305,7 +305,7 @@ func (m memory) ReadAt(p []byte, off int64) (int, error)      { return m.Reader.
 func (m memory) Read(p []byte) (int, error)                   { return m.Reader.Read(p) }
 func (m memory) Seek(offset int64, whence int) (int64, error) { return m.Reader.Seek(offset, whence) }
 
-// Reading any disk ends, in limited memory, and its entries can be walked.
+// Reading any disk ends, uses limited memory, and gives entries that can be walked.
 func FuzzRead(f *testing.F) {
 	d := disk(f, 1<<20)
 	w, err := Create(d, 1<<20, 0, params)

@@ -1,6 +1,6 @@
 // Package approval asks somebody when a run's code makes a connection that its policy asks about. The machine is
-// stopped until there is an answer: from the run's starter, or from another process of the same user, over a socket in
-// the run's folder. The same socket accepts changes of the policy.
+// stopped until there is an answer. It comes from the run's starter, or over a socket in the run's folder from another
+// process of the same user. The same socket accepts changes of the policy.
 package approval
 
 import (

@@ -98,8 +98,9 @@ func (c *Client) talk(ctx context.Context, dir string, say asked) (answer told, 
 	return answer, nil
 }
 
-// SetPolicy changes the policy of a current run or session of an owner ("" is the user of this process) in this home,
-// in any process of the same user. The error is the same for an id of another owner, an ended one and an unknown one.
+// SetPolicy changes the policy of an owner's current run or session in this home. The owner "" is the user of this
+// process. The run may be in any process of the same user. The error is the same for an id of another owner, an ended
+// one and an unknown one.
 func (c *Client) SetPolicy(ctx context.Context, owner, id string, change run.PolicyChange) error {
 	none := fmt.Errorf("no run or session %.80q of yours is under way", id)
 	owner = run.Caller{Name: owner}.WithDefaults().Name

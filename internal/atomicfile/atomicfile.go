@@ -1,4 +1,4 @@
-// Package atomicfile replaces files in one step: a reader sees the complete old text or the complete new one, even if
+// Package atomicfile replaces files in one step. A reader sees the complete old text or the complete new one, even if
 // the writer dies in between. It replaces folders in one step, too.
 package atomicfile
 

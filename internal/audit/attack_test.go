@@ -124,7 +124,7 @@ func TestAttackAudit(t *testing.T) {
 		}
 	}
 	change := edit(func(l []string) []string { l[3] = strings.Replace(l[3], "run3", "run4", 1); return l })
-	// anew writes hashes and index for the existing lines.
+	// anew writes new hashes and index for the existing lines.
 	anew := func(dir string) {
 		var made kept
 		var index, hashes []byte

@@ -51,7 +51,7 @@ const (
 	SecretExposed    Kind = "secret.exposed"   // found in answers whose requests did not carry it, or in output
 	NetRefused       Kind = "net.refused"      // names, connections and requests
 	NetAsked         Kind = "net.asked"        // somebody was asked about a connection
-	ApprovalRemoved  Kind = "approval.removed" // of what was allowed for good
+	ApprovalRemoved  Kind = "approval.removed" // of a permanent approval
 	CeilingTrusted   Kind = "ceiling.trusted"
 	CeilingForgotten Kind = "ceiling.forgotten"
 )
@@ -153,7 +153,7 @@ func (l Log) Room() error {
 	if err == nil && f.end+maxLine > maxLog {
 		return ErrFull
 	}
-	if err == nil { // data without a checksum is no append
+	if err == nil { // data without a checksum is not an append
 		_, err = f.pending.WriteAt(make([]byte, maxLine), 0)
 		err = errors.Join(err, f.pending.Truncate(0))
 	}

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// login matches the login before the host of an address. It also matches one escaped as in JSON or a URL, one with a
-// quote in the password (which ends what address finds), and several addresses in a row.
+// login matches the login before the host of an address, also if it is escaped as in JSON or a URL. It also matches a
+// login with a quote in the password, which ends what address finds, and the logins of several addresses in a row.
 var login = regexp.MustCompile(`(//|\\/\\/|%2[fF]%2[fF])(?:[^\s/?#\\]|\\[^\s/?#])*(?:@|%40)`)
 
 // bareLogin matches the login of an address without a scheme, such as a proxy's with a port. Before a slash, the

@@ -23,8 +23,9 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// This file sends custom images to another host. What one adds to its base image is an archive of files; the other host
-// has the base image itself. A custom image over a container's goes as any container image does.
+// This file sends custom images to another host. The additions of such an image to its base image are sent as an
+// archive of files; the other host has the base image itself. A custom image over a container's image is sent like any
+// container image.
 
 // Ship describes a request's custom image for another host.
 func (o *Custom) Ship() (b Shipped, err error) {
@@ -34,7 +35,7 @@ func (o *Custom) Ship() (b Shipped, err error) {
 	return b, err
 }
 
-// archiveFile describes the archive, beside the image's files, which never change.
+// archiveFile has the archive's size and digest. It is beside the image's files, which never change.
 const archiveFile = "archive.json"
 
 // archiveSum returns the archive's SHA-256, and its bytes.

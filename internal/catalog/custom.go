@@ -65,7 +65,7 @@ var Top = regexp.MustCompile(`^[A-Za-z0-9._-]{1,40}$`)
 
 func CustomStore(dir string) *packages.Store { return &packages.Store{Dir: home.Dir(dir).Custom()} }
 
-// ReadCustom returns the image of that name, if the user has built one; the error wraps fs.ErrNotExist where not.
+// ReadCustom returns the image of that name, if the user has built one; otherwise the error wraps fs.ErrNotExist.
 func ReadCustom(dir, name string) (*Custom, error) {
 	if imagefile.CheckName(name) != nil {
 		return nil, fs.ErrNotExist
@@ -86,7 +86,7 @@ func ReadCustom(dir, name string) (*Custom, error) {
 	return o, o.Arrange(dir)
 }
 
-// Arrange makes the image's row, as bundled images have one.
+// Arrange makes the image's row, like those of bundled images.
 func (o *Custom) Arrange(dir string) error {
 	if o.Container != "" {
 		o.Row = language.Image{About: o.Description, Payload: image.Payload{Name: o.Name, Container: true}}

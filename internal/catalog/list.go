@@ -49,8 +49,8 @@ func (cat *Catalog) List(ctx context.Context, ceiling *policy.Ceiling) []ImageIn
 
 // CheckCeiling refuses a ceiling that lists a name which resembles another image's, or only unknown names: it would
 // silently allow nothing. Other names may be images that are built later. It also refuses a ceiling that lists
-// ShippedImages if an image has that name, which releases before December 2026 allowed: the file may mean that image
-// alone.
+// ShippedImages if an image has that name. Releases before December 2026 allowed that name, and the file may mean that
+// image alone.
 func (cat *Catalog) CheckCeiling(ceiling *policy.Ceiling) error {
 	if of := ceiling.ListsShipped(); of != nil {
 		described := filepath.Join(cat.ImageFiles(), policy.ShippedImages+imagefile.Extension)

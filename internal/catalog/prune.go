@@ -173,9 +173,9 @@ func (cat *Catalog) current(im *image.Image) bool {
 	return err == nil && now == im.Digest
 }
 
-// InUse returns the digests of the images of current runs, in any process, and of paused sessions, with the containers'
-// images that they are made of. Nobody knows the image of a run that has no machine yet: so every image obtained since
-// it began counts as in use.
+// InUse returns the digests of the images of current runs, in any process, and of paused sessions. It includes the
+// containers' images that they are made of. Nobody knows the image of a run that has no machine yet: so every image
+// obtained since it began counts as in use.
 func (cat *Catalog) InUse(list []*image.Image) (images, containers map[string]bool, err error) {
 	images, containers = map[string]bool{}, map[string]bool{}
 	var starting time.Time // when the first run began that has no machine yet

@@ -56,7 +56,7 @@ func Key(of ...string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// seal returns the hash that makes an entry's digest. The digest stands before the program.
+// seal returns the hash that makes an entry's digest. The digest precedes the program.
 func seal(key string) hash.Hash {
 	h := sha256.New()
 	io.WriteString(h, key)

@@ -1,5 +1,5 @@
 // Package doctor examines a host and a home: the requirements of a run, the working accelerators, the jail of QEMU. It
-// boots machines to find out, and changes nothing but the cache of working accelerators.
+// boots machines to find out, and changes only the cache of working accelerators.
 package doctor
 
 import (
@@ -187,7 +187,7 @@ func (d *Doctor) Attack(ctx context.Context) ([]vmm.Attempt, vmm.Jail, error) {
 }
 
 // Examine checks everything that a run needs and boots a real machine on every accelerator that might work. It changes
-// nothing but the cache of working accelerators.
+// only the cache of working accelerators.
 func (d *Doctor) Examine(ctx context.Context) *Report {
 	r := &Report{OK: true, Accelerators: []AccelReport{}}
 	leave, err := d.Enter()
@@ -317,7 +317,7 @@ func (d *Doctor) checkImages(ctx context.Context, r *Report) {
 // Ceiling adds the ceiling on models' runs to the report, and the ignored keys of its file.
 func (r *Report) Ceiling(m *policy.ForModels, err error) {
 	if err != nil {
-		r.add("ceiling", err, "", "no run goes on under this file: mend it")
+		r.add("ceiling", err, "", "no run starts under this file: fix it")
 		r.conclude(0)
 		return
 	}

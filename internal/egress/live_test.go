@@ -89,7 +89,7 @@ func TestAttackPolicyChange(t *testing.T) {
 	)
 }
 
-// A host that is added later has the ceiling's rules by method and path, or is refused: a run that started without a
+// A host that is added later has the ceiling's rules by method and path, or is refused. A run that started without a
 // network has no broker that could enforce them.
 func TestAttackPolicySetRules(t *testing.T) {
 	ceiling, err := policy.ParseCeiling("test", []byte(`allowNet = ["*.corp.example", "10.0.0.1"]

@@ -118,8 +118,8 @@ func (x *Execution) runElsewhere(ctx context.Context, req catalog.Request, calle
 	return err
 }
 
-// narrowed returns the grants of here, less what a worker's ceiling has cut by the worker's report. The result is never
-// more than the grants of here, since a replay asks for it again. It keeps only hosts that both name.
+// narrowed returns this host's grants, without those that a worker's ceiling has cut by the worker's report. The result
+// is never more than this host's grants, since a replay asks for it again. It keeps only hosts that both name.
 func narrowed(here, there policy.Effective) policy.Effective {
 	if there.MemoryMB == 0 { // nothing was granted there: it did not run
 		return here
@@ -158,7 +158,7 @@ func (r *FleetRun) Again(why string) {
 	r.Events(run.Event{Kind: run.EventRetry, Message: why})
 }
 
-// Machine writes the worker's description of the machine into the record, without text that is no description.
+// Machine writes the worker's description of the machine into the record, without any other text.
 func (r *FleetRun) Machine(text json.RawMessage) {
 	var m record.Machine
 	if len(text) > 64<<10 || nesting.Check(text, 16, 10_000) != nil {
@@ -185,8 +185,8 @@ func (r *FleetRun) Console(from io.Reader) error {
 	return errors.Join(err, plain.Close())
 }
 
-// Artifact receives a file of /out. The grants of here bound it, whatever the worker says. A file
-// that can't be read to its end is not kept.
+// Artifact receives a file of /out. This host's grants limit it, whatever the worker says. A file that can't be read to
+// its end is not kept.
 func (r *FleetRun) Artifact(name string, perm fs.FileMode, content io.Reader) error {
 	if r.x.Granted.MaxArtifacts <= 0 {
 		return nil

@@ -83,7 +83,7 @@ func (h *holding) release() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.released == nil {
-		return errors.New("the machine is not kept after a crash: its run goes on")
+		return errors.New("the machine is not kept after a crash: its run continues")
 	}
 	select {
 	case <-h.released:

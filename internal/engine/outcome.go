@@ -20,9 +20,9 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// CollectGrace is how much longer than its time limit a run may last while its
-// artifacts are sent: code that ends just in time loses nothing. A guest that lies
-// about its end wins that much. The default's 64 MiB take some 4 s under TCG.
+// CollectGrace is how much longer than its time limit a run may last while its artifacts are sent. So code that ends
+// just in time loses nothing. A guest that lies about its end wins that much. The default's 64 MiB take some 4 s under
+// TCG.
 const CollectGrace = 15 * time.Second
 
 // collect receives what the code left in /out, until the deadline. If some of it is missing, the

@@ -21,8 +21,8 @@ const (
 	maxTraceItems     = 64
 )
 
-// Trace tells what goes into the record's trace.log while a machine, booted for it, runs. Tracing
-// slows the guest: each system call costs a line on its serial port.
+// Trace selects what is written into the record's trace.log while a machine that was booted for it runs. Tracing slows
+// the guest: each system call costs a line on its serial port.
 type Trace struct {
 	// Syscalls traces the code's system calls. Nanos needs a separate image for that, which is built first.
 	Syscalls bool

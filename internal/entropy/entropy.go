@@ -17,8 +17,8 @@ import (
 	"unicode/utf8"
 )
 
-// Least is the number of bits that a secret needs before a filter looks for it. Hostile code that tries a million
-// guesses a second for a day finds a secret of 60 bits with a chance of one in ten million.
+// Least is the number of bits that a secret needs before a filter looks for it. With a million guesses a second for a
+// day, hostile code finds a secret of 60 bits with a chance of one in ten million.
 const Least = 60
 
 // Bits estimates the entropy of a secret for a guesser who knows its form. In a URL only the password counts, or

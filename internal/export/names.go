@@ -94,8 +94,8 @@ var folds = strings.NewReplacer("\u017f", "s", "\u00df", "ss", "\u1e9e", "ss", "
 	"fl", "\ufb03", "ffi", "\ufb04", "ffl",
 	"\ufb05", "st", "\ufb06", "st")
 
-// fold returns a part of a path in the form that some file systems compare: without case, without the characters that
-// Windows drops at a name's end, and without streams of NTFS.
+// fold returns a part of a path in the form that some file systems compare. It has no case, no streams of NTFS, and
+// none of the characters that Windows drops at a name's end.
 func fold(part string) string {
 	part, _, _ = strings.Cut(part, ":")
 	return folds.Replace(strings.ToLower(strings.TrimRight(part, ". ")))

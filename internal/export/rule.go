@@ -55,8 +55,8 @@ func invisible(r rune) bool {
 		unicode.Other_Default_Ignorable_Code_Point)
 }
 
-// shortName reports whether a name has the form of short names in FAT and NTFS: up to eight characters that end in ~
-// and a digit, and an extension of up to three.
+// shortName reports whether a name has the form of short names in FAT and NTFS. They have up to eight characters that
+// end in ~ and a digit, and an extension of up to three.
 func shortName(name string) bool {
 	stem, ext, _ := strings.Cut(name, ".")
 	head, digits, ok := strings.Cut(stem, "~")

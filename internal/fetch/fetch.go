@@ -159,8 +159,8 @@ func (g *guard) find(ctx context.Context, host string) (kinds, error) {
 	return found, nil
 }
 
-// asked checks the target of a request: an address, which a proxy may be asked for, or a proxy, which must not be a
-// target itself.
+// asked checks the target of a request. It is an address, which a proxy may be asked for, or a proxy, which must not be
+// a target itself.
 func (g *guard) asked(ctx context.Context, to *url.URL) error {
 	host := asciiOf(to.Hostname())
 	inner := g.innerOf(ctx, host)

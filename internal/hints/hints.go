@@ -37,7 +37,7 @@ type Facts struct {
 	Ceiling     *policy.Ceiling // nil if none
 	Changed     bool            // the network's rules have changed since the grant
 	Session     bool            // it is a step; a session's grants are fixed at its start
-	// HostFiles reports that a path in the guest would be the same file on this host, if the file is brought.
+	// HostFiles reports that a path in the guest would be the same file on this host, if the file is copied there.
 	HostFiles bool
 }
 
@@ -185,8 +185,8 @@ func denied(ceiling *policy.Ceiling, spec string) *policy.Denial {
 	return &denials[0]
 }
 
-// besideCode returns the path, below the working folder, of the host's file or folder that an import means; "" if the
-// run may be granted none.
+// besideCode returns the path, below the working folder, of the host's file or folder that an import means. It returns
+// "" if the run may be granted none.
 func besideCode(f Facts, module string) string {
 	module = strings.TrimPrefix(module, "./")
 	var names []string

@@ -25,11 +25,11 @@ const (
 	maxSaidCount  = 1 << 30 // other numbers of a line
 )
 
-// BoundSaidLine bounds a line of a worker's netlog to what a run here could have: in its texts, its numbers, and the
-// secrets that it names, which must have been granted.
+// BoundSaidLine bounds a line of a worker's netlog to what a run here could have. That concerns its texts, its numbers,
+// and the secrets that it names, which must have been granted.
 //
 // It removes values from a text before it changes the text, since it would not find a changed value. It leaves out a
-// text that is too long: it would not find a part of a value either, and searching costs time for each byte.
+// text that is too long. It would not find a part of a value either, and searching costs time for each byte.
 func BoundSaidLine(d *netstack.Decision, granted []policy.SecretRule, redactor *record.Redactor) {
 	bound := func(text string, most int) string {
 		if len(text) > most {

@@ -275,8 +275,8 @@ func (u *unpacking) unpack(from io.Reader) error {
 	}
 }
 
-// parents creates the folders above a name; each counts. It is an error if one exists that was not created here,
-// like a link.
+// parents creates the folders above a name, and counts each. A folder or link that this unpacking has not created is an
+// error.
 func (u *unpacking) parents(name string) error {
 	dir := path.Dir(name)
 	if u.dirs[dir] {

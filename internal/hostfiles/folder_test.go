@@ -129,7 +129,7 @@ func hostileFoldersRows(
 	}
 }
 
-// Archives that a machine's code has written: none creates anything outside, none leaves a part.
+// Archives that a machine's code has written: none creates anything outside, and none leaves an incomplete folder.
 func TestHostileFolders(t *testing.T) {
 	sum := func(text []byte) []byte { // with a changed header
 		n := 0
@@ -276,7 +276,8 @@ func TestPassFolderModes(t *testing.T) { // the umask applies to the whole proce
 	}
 }
 
-// A folder that is passed on arrives unchanged, and nothing of it stays on its way. An invalid one does not arrive.
+// A folder that is passed on arrives unchanged, and nothing of it is left between the two machines. An invalid one does
+// not arrive.
 func TestPassFolder(t *testing.T) {
 	way, target := t.TempDir(), filepath.Join(t.TempDir(), "target")
 	fill := func(list ...tar.Header) func(io.Writer) error {

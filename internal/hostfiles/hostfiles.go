@@ -1,8 +1,8 @@
 // Package hostfiles copies files and folders of the host into a run's machine.
 //
 // It works in two steps, so that a policy can decide in between. Find resolves a path with its links, and opens
-// nothing: a pipe's writer does not notice, and the contents stay unread. Set.Add opens the found file, if the policy
-// grants it, checks that it is still the same, and lists it; Set.Put sends all of them into the guest.
+// nothing: a pipe's writer does not notice, and the contents stay unread. If the policy grants the found file, Set.Add
+// opens it, checks that it is still the same, and lists it. Set.Put sends all of them into the guest.
 //
 // The package knows no policy. It never writes to the host.
 package hostfiles
@@ -33,8 +33,8 @@ type Found struct {
 	// Real is the target of the path, links resolved, to which a policy applies. It is also set if nothing exists
 	// there; it is "" if there is no path.
 	Real string
-	// Project is set to treat the folder as a project: in addition to IgnoreFile, the .gitignore files apply,
-	// except to node_modules, and .git is left out.
+	// Project is set to treat the folder as a project. In addition to IgnoreFile, the .gitignore files apply, except to
+	// node_modules, and .git is left out.
 	Project bool
 
 	dir   bool

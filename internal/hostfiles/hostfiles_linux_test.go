@@ -74,7 +74,7 @@ func TestAttackPipes(t *testing.T) {
 	}
 }
 
-// A file that is replaced by a pipe, between the check and its opening, is not read: with a silent writer, the read
+// A file that is replaced by a pipe, between the check and its opening, is not read. With a silent writer, the read
 // would never end.
 func TestAttackExchangedForAPipe(t *testing.T) {
 	dir := t.TempDir()

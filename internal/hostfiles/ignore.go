@@ -21,8 +21,8 @@ const IgnoreFile = ".unitaskignore"
 // Limits of files of patterns.
 const (
 	maxIgnore = 1 << 20 // bytes of an IgnoreFile
-	// A repository contains its own files of patterns, and each pattern is compared with each part of each path
-	// below; a pattern with a star, with each byte of it.
+	// A repository contains its own files of patterns. Each pattern is compared with each part of each path below, and
+	// a pattern with a star is compared with each byte of it.
 	maxPatterns = 10_000        // applying in one folder
 	maxPattern  = 4096          // bytes of a pattern: as many as the longest path has
 	maxMatching = 1_000_000_000 // bytes of patterns that are compared: some ten seconds
@@ -74,7 +74,7 @@ func (w *walk) leaves(parents []string, name string, isDir bool, ignore ignored)
 	return len(in.list) > 0 && gitignore.NewMatcher(in.list).Match(append(slices.Clip(parents), name), isDir), nil
 }
 
-// patterns reads a folder's file of patterns, if it has one: at most most of them.
+// patterns reads a folder's file of patterns, if it has one; most is the maximum number of patterns.
 func (w *walk) patterns(here *os.Root, rel, name string, domain []string, most int) (found patterns, err error) {
 	f, err := openRegular(here, name)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -82,7 +82,7 @@ func stampOf(st fs.FileInfo) stamp {
 	return stamp{uint64(sys.Dev), sys.Ino, sys.Ctim.Nano()}
 }
 
-// steadyTypes are file systems that record each change of a file, also through a mapping, in a time that programs
+// steadyTypes are file systems that record each change of a file, also through a mapping, with a time that programs
 // can't set. tmpfs does not record those, and file servers have their own clocks.
 var steadyTypes = []int64{unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC,
 	unix.OVERLAYFS_SUPER_MAGIC}

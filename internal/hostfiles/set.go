@@ -60,7 +60,7 @@ func (e *entry) open() (*os.File, error) {
 // kept reports whether open's result stays open for the whole run.
 func (e *entry) kept() bool { return e.from.file != nil }
 
-// Add opens what was found and lists it, for a path inside; a folder may have at most most bytes.
+// Add opens what was found and lists it, for a path inside; most is the maximum size of a folder, in bytes.
 func (s *Set) Add(f *Found, to string, most int64) error {
 	if f.err != nil {
 		return f.err

@@ -24,8 +24,8 @@ type walk struct {
 	read    int // bytes of files of patterns that were read
 }
 
-// folder lists a folder at a path inside; parts are the path's parts below the mount. Names in the folder are
-// looked up from there, in one step.
+// folder lists a folder at a guest path; parts are the path's parts below the mount. Names in the folder are looked up
+// from there, in one step.
 func (w *walk) folder(from listing, at string, parts []string, ignore ignored) error {
 	defer from.close()
 	rel, here := w.m.rel(at), from.root
@@ -58,7 +58,7 @@ func (w *walk) folder(from listing, at string, parts []string, ignore ignored) e
 	}
 }
 
-// entries lists some entries of the folder here, at a path inside; parts are the folder's.
+// entries lists some entries of the folder here, at a guest path; parts are the folder's.
 func (w *walk) entries(here *os.Root, list []fs.DirEntry, at string, parts []string, ignore ignored) error {
 	var folders []string
 	kept := list[:0]
@@ -84,8 +84,7 @@ func (w *walk) entries(here *os.Root, list []fs.DirEntry, at string, parts []str
 	return nil
 }
 
-// entry lists an entry of a folder, for a path inside; parts are the folder's. Folders come from the listing
-// ahead.
+// entry lists an entry of a folder, for a guest path; parts are the folder's. Folders come from the listing ahead.
 func (w *walk) entry(here *os.Root, e fs.DirEntry, to string, parts []string, ignore ignored, ahead *ahead) error {
 	rel := w.m.rel(to)
 	if len(w.set.entries) >= maxInputs {

@@ -1,5 +1,5 @@
-// Package hostname holds what all packages must agree on about host names: which names mean this host, and which names
-// some parser would read as an address.
+// Package hostname holds what all packages must agree on about host names. It says which names mean this host, and
+// which names some parser would read as an address.
 package hostname
 
 import (

@@ -31,7 +31,7 @@ type containerBuild struct {
 	layers []string // digests of the layers over base, so far
 }
 
-// check checks the description against its base image, a container's, and against the ceiling.
+// check checks the description against its base image, which is a container's, and against the ceiling.
 func (b *containerBuild) check() (err error) {
 	if b.ref, _, err = policy.Reference(b.env.From); err != nil {
 		return fmt.Errorf("from: %s %w", b.env.From, err)

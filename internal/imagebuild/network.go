@@ -17,8 +17,8 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// This file gives a build's steps their network: the hosts that the description names, the registries of the host's own
-// pip or npm, and nothing else.
+// This file gives a build's steps their network. It has the hosts that the description names, the registries of the
+// host's own pip or npm, and nothing else.
 
 // stepNetwork is a description's network.
 type stepNetwork struct {

@@ -88,7 +88,7 @@ func (in *Installer) Store() *packages.Store {
 	}
 }
 
-// Prune removes sets of packages that were built for runs, except those that were used since a time (the zero time
+// Prune removes sets of packages that were built for runs. It spares those that were used since a time (the zero time
 // spares none) or that a current run has. It returns how many sets it removed, and their bytes; a dry run only counts.
 // A later run that asks for such packages builds them again, from what the registry then has.
 func (in *Installer) Prune(ctx context.Context, since time.Time, dryRun bool) (sets int, bytes int64, err error) {

@@ -52,7 +52,7 @@ var compilerError = regexp.MustCompile(`(?m)^[\s│]*(?:npm (?:error|ERR!) )?(` 
 	`.*: undefined reference to .+`,
 }, "|") + `)$`)
 
-// missingFile matches an error that another package of Debian may cure: a missing header, library or program.
+// missingFile matches an error that another package of Debian may fix: a missing header, library or program.
 var missingFile = regexp.MustCompile(`fatal error: \S+: No such file|ld(?:\.\w+)?: cannot find -l`)
 
 // connection matches pip's error that it could not reach an index. A pip that pip has started indents its output.

@@ -96,7 +96,7 @@ func (in *Installer) reach(ctx context.Context, registry *packages.Registry) (r 
 	return r, nil
 }
 
-// DeniedHosts says which hosts a build was refused the way to, "" if to none.
+// DeniedHosts returns the hosts that a build was denied, "" if none.
 func (in *Installer) DeniedHosts(id string) string {
 	var denied []string
 	text, _, _ := in.Records.Read(id, record.NetlogFile, MaxLockText)

@@ -1,6 +1,6 @@
-// Package language has the table of languages and of the images that they run in: names, and how to start, check,
-// rehearse and judge a program. A new language is a row in bundled.go and a package beside guest/node. The catalog,
-// runs and sessions read it; it starts nothing.
+// Package language has the table of languages and of the images that they run in. It has names, and says how to start,
+// check, rehearse and judge a program. A new language is a row in bundled.go and a package beside guest/node. The
+// catalog, runs and sessions read it; it starts nothing.
 package language
 
 import (
@@ -39,7 +39,7 @@ func InContainer(ref string, l *Language, command bool) *Language {
 }
 
 // Language has everything that differs between languages. A new one needs a row in bundled.go (Interpreted or All), a
-// package beside guest/node, its image in policy.ImageNames, and for sessions a driver in guest/supervisor.
+// package beside guest/node, and its image in policy.ImageNames. For sessions it needs a driver in guest/supervisor.
 type Language struct {
 	Name   string            // in Request.Language
 	others map[string]string // other names for it, and the extension that each means

@@ -7,8 +7,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// noPackages are modules that no package is named after: of the standard library, whose rest the images have, and
-// names that people give to their own files.
+// noPackages are modules that no package is named after. They are modules of the standard library, whose rest the
+// images have, and names that people give to their own files.
 var noPackages = []string{"_tkinter", "app", "common", "config", "distutils", "ensurepip", "helper", "helpers",
 	"idlelib", "lib", "main", "models", "src", "test", "tests", "tkinter", "turtle", "utils", "win32api"}
 

@@ -104,7 +104,7 @@ func blocksOfShell(text string) (n int) {
 // hereWord is the beginning of a here-document, and the word that ends it.
 var hereWord = regexp.MustCompile(`(?:^|[^<])<<-?\s*\\?["']?([A-Za-z_][A-Za-z0-9_]*)`)
 
-// hereDocument reports whether the lines of a shell are amid a here-document.
+// hereDocument reports whether the lines of a shell end inside a here-document.
 func hereDocument(lines []string) bool {
 	var ends []string // of documents that have begun
 	for _, line := range lines {

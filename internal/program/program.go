@@ -40,7 +40,7 @@ type Program struct {
 	ownDir      bool              // the request names Dir
 	given       map[string]string // the request's part of env
 	nodeArgs    []string
-	ownProcess  string // the argument or variable that only a fresh process can heed, or ""
+	ownProcess  string // the argument or variable that only a fresh process can apply, or ""
 	env         map[string]string
 	terminal    *run.Terminal
 	Tell        func(run.Event) // of the run
@@ -55,7 +55,7 @@ type Program struct {
 	Fresh       bool
 	Retry       bool
 	cpus        float64
-	Processes   int        // how many the code may have at once, with its threads; 0 is no limit
+	Processes   int        // how many the code may have at once, with its threads; 0 means no limit
 	Supervisor  Supervisor // of a session's machine; nil for one run
 	Layer       bool       // the changes to the image come back, instead of /out
 	Inputs      hostfiles.Set
@@ -163,7 +163,7 @@ func (p *Program) argv() []string {
 func (p *Program) packageJSON() string { return fmt.Sprintf("{\"type\":%q}\n", p.packageType) }
 
 // looks reports whether the guest tells what the code leaves in its folder. The root, which an image may start in, has
-// /out and /tmp: that they change tells nothing.
+// /out and /tmp, so its changes tell nothing.
 func (p *Program) looks() bool { return p.Dir != "" && p.Dir != "/" && p.Supervisor == nil && !p.Layer }
 
 // Put sends the program, and part of the inputs, into the guest and starts it.

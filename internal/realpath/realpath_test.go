@@ -51,7 +51,7 @@ func TestStored(t *testing.T) {
 			t.Errorf("%s: %s, not %s", c[0], got, c[1])
 		}
 	}
-	// If names differ in case only, each keeps its own, even if two are one file.
+	// A path keeps the case that it is written in if both spellings exist, even as links to one file.
 	if err := os.WriteFile(in("a"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestStored(t *testing.T) {
 	}
 }
 
-// A name and its swapped one lead to each other.
+// swapCase changes the case of each letter, and nothing else.
 func TestSwapCase(t *testing.T) {
 	for name, want := range map[string]string{"Data": "dATA", "é1": "É1", "1.2-_": "1.2-_", "": ""} {
 		if got := swapCase(name); got != want {

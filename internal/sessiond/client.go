@@ -93,8 +93,8 @@ type Streams struct {
 	Resized        <-chan unitask.TerminalSize
 }
 
-// Do sends a request to the home's daemon. If none runs and the request needs one, it calls start, which starts a
-// daemon and returns a channel that is closed when the daemon ends. Without start the error is ErrNone.
+// Do sends a request to the home's daemon. If none runs and the request needs one, it calls start. That starts a daemon
+// and returns a channel that is closed when the daemon ends. Without start the error is ErrNone.
 func Do(ctx context.Context, home string, req Request, streams Streams,
 	start func() (ended <-chan struct{}, err error)) (Answer, error) {
 	w, err := connect(home)
@@ -255,8 +255,8 @@ func (w *wire) ask(ctx context.Context, req Request, streams Streams) (Answer, e
 	}
 }
 
-// pass sends the input, a piece at a time. If the input must be complete, a read error is returned; otherwise it is
-// the end of the input, as for a terminal that is gone.
+// pass sends the input, a piece at a time. If the input must be complete, a read error is returned. Otherwise it is the
+// end of the input, as for a terminal that is gone.
 func (w *wire) pass(from io.Reader, taken, over <-chan struct{}, whole bool) error {
 	piece := make([]byte, maxPiece)
 	for {

@@ -438,7 +438,7 @@ func (h *Daemon) file(ctx context.Context, c *client, s *held, req Request) erro
 	return s.WriteFile(ctx, req.Path, text, fs.FileMode(req.Mode).Perm())
 }
 
-// forward forwards ports for as long as the client stays.
+// forward forwards ports for as long as the client stays connected.
 func forward(ctx context.Context, c *client, s *held, ports []Port) error {
 	for _, p := range ports {
 		f, err := s.Forward(p.Guest, p.Host)

@@ -147,7 +147,7 @@ func TestNoSession(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("%v", err)
 	}
-	// Nor does it keep the name.
+	// After that, the name is free.
 	_, err = Do(t.Context(), home, Request{Op: OpNew, New: &New{Name: "a", Request: unitask.Request{Image: "alpine"}}},
 		Streams{}, nil)
 	if err == nil || strings.Contains(err.Error(), "another session") {

@@ -1,6 +1,6 @@
-// Package telemetry sends the measurements of package unitask and package mcp (spans of runs and their phases, numbers
-// and durations of runs) to a collector, by OTLP over HTTP. The environment's OTEL_ variables configure it. Without
-// them it does nothing.
+// Package telemetry sends the measurements of packages unitask and mcp to a collector, by OTLP over HTTP. These are
+// spans of runs and their phases, and numbers and durations of runs. The environment's OTEL_ variables configure it.
+// Without them it does nothing.
 //
 // Package cli starts it. A program that embeds unitask has a provider of its own.
 package telemetry

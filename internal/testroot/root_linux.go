@@ -1,4 +1,4 @@
-// Package testroot runs the programs of an image's parts on the host, in a root folder made of those parts: the
+// Package testroot runs the programs of an image's parts on the host, in a root folder made of those parts. So the
 // reference that tests compare a machine with has the same version on every host. A test binary that uses it calls
 // Enter before anything else.
 package testroot

@@ -16,8 +16,8 @@ import (
 // inKeyringSession is set in the process that a real keyring answers.
 const inKeyringSession = "VAULT_TEST_KEYRING"
 
-// The list of a real keyring, of GNOME, has the accounts of our service and no others, and each source is one that
-// reads its entry. make test installs what this needs.
+// The list of a real keyring, of GNOME, has exactly the accounts of our service. Each source in it reads its entry.
+// make test installs what this needs.
 func TestKeyringList(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts a keyring")

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// An answer that is searched for values is read by a separate goroutine. This shows when the server is quiet, and
-// long answers are read ahead: one processor decrypts the server's TLS while another searches the previous piece
-// and encrypts it for the guest.
+// An answer that is searched for values is read by a separate goroutine. This shows when the server is quiet, and long
+// answers are read ahead. One processor decrypts the server's TLS while another searches the previous piece and
+// encrypts it for the guest.
 const (
 	aheadAfter = 1 << 20   // bytes of an answer that are read in small pieces first
 	aheadPiece = 128 << 10 // bytes

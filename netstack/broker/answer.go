@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// readable asks for an answer that can be searched for values: not compressed, in no charset that encodes ASCII
-// differently, and not as a difference to another answer.
+// readable asks for an answer that can be searched for values. It must not be compressed, in a charset that encodes
+// ASCII differently, or a difference to another answer.
 func readable(h http.Header) {
 	h.Set("Accept-Encoding", "identity")
 	for _, name := range []string{"Sec-Websocket-Extensions", "Grpc-Accept-Encoding", "Connect-Accept-Encoding",
@@ -37,8 +37,8 @@ func withoutCharset(accept string) string {
 	return strings.Join(kinds, ",")
 }
 
-// pieces are fields that ask for a part of the answer. They are removed from a request with a value, although a
-// server may ignore them (RFC 9110, 14.2): a value that is echoed byte by byte can't be found.
+// pieces are fields that ask for a part of the answer. They are removed from a request with a value, although a server
+// may ignore them (RFC 9110, 14.2). A value that is echoed byte by byte can't be found.
 var pieces = []string{"Range", "If-Range", "Request-Range", "X-Ms-Range"}
 
 // contentCoding returns the encodings of an answer's body; "" means none.

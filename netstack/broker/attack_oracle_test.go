@@ -33,7 +33,7 @@ var kinds = []struct{ name, value, other string }{
 	{"JSON", `{"user":"app","key":"Zk3vQ8sXw1Lr7Tn5"}`, `{"user":"app","key":"Tn5Lr7Zk3vQ8sXw1"}`},
 }
 
-// guesses are an attacker's guesses who knows all but the end, the beginning or a middle of a value.
+// guesses are the guesses of an attacker who knows all except the end, the beginning or a middle of a value.
 func guesses(value string) (list []string) {
 	for n := range len(value) {
 		list = append(list, value[:n], value[n+1:], value[:n]+"~"+value[n+1:], strings.ToUpper(value[:n]),
@@ -121,7 +121,7 @@ func TestAttackOracleMany(t *testing.T) {
 	}
 }
 
-// An echo in base64 contains no bit of the value, wherever the value is and whatever surrounds it: the answer is the
+// An echo in base64 contains no bit of the value, wherever the value is and whatever surrounds it. The answer is the
 // same for two values of one form.
 func TestAttackEchoEdges(t *testing.T) {
 	for _, kind := range kinds {
@@ -281,8 +281,8 @@ func TestAttackOracleRandom(t *testing.T) {
 	}
 }
 
-// A value in an answer whose request did not contain it is no echo. No part of it is passed on, and the log records it.
-// After three times no request gets the secret any more, even in a session that continues elsewhere.
+// A value in an answer whose request did not contain it is not an echo. No part of it is passed on, and the log records
+// it. After three times no request gets the secret any more, even in a session that continues elsewhere.
 func TestAttackExposed(t *testing.T) {
 	ways := map[string]func(w http.ResponseWriter){
 		"in the body": func(w http.ResponseWriter) { fmt.Fprint(w, "<", plain, ">") },

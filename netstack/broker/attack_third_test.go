@@ -90,7 +90,7 @@ func TestRedactReaderClosed(t *testing.T) {
 	}
 }
 
-// Two names of one value, and a value in another, are no exposure if the request contained one of them.
+// Two names of one value, and a value in another, are not an exposure if the request contained one of them.
 func TestAttackSameValue(t *testing.T) {
 	const part = "Zk3vQ8sXw1Lr7Tn5"
 	o := newOrigin(t, originConfig{}, func(w http.ResponseWriter, r *http.Request) {
@@ -233,7 +233,7 @@ func TestAttackSignatureOwn(t *testing.T) {
 	}
 }
 
-// A request that the guest cancels was sent all the same, and is no refusal.
+// A request that the guest cancels was sent all the same, and is not a refusal.
 func TestAttackGivenUp(t *testing.T) {
 	both(t, func(t *testing.T, h2 bool) {
 		came := make(chan struct{}, 1)

@@ -21,8 +21,8 @@ import (
 	"github.com/unitask/unitask/internal/testwait"
 )
 
-// Features that programs use: events that come at once, 100 Continue, WebSocket, a large body both ways, many at once,
-// HEAD, an answer without a body.
+// Features that programs use. These are events that come at once, 100 Continue, WebSocket, a large body both ways, many
+// at once, HEAD, and an answer without a body.
 func TestProtocols(t *testing.T) {
 	release := make(chan struct{})
 	o := newOrigin(t, originConfig{}, func(w http.ResponseWriter, r *http.Request) {

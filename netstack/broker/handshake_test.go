@@ -96,8 +96,8 @@ func TestHandshakes(t *testing.T) {
 	}
 }
 
-// A run's authority is valid for its hosts and nothing else, whatever it is made to sign: no other name, no address,
-// and no authority below it.
+// A run's authority is valid for its hosts and nothing else, whatever it is made to sign. It is valid for no other
+// name, no address, and no authority below it.
 func TestAttackAuthority(t *testing.T) {
 	o, _ := recorder(t, originConfig{})
 	r := newRig(t, o, Config{Rules: []Rule{{Name: "all", Host: host}, {Name: "below", Host: "*.wild.example"}}})

@@ -19,7 +19,7 @@ import (
 //
 //   - An answer is searched only for secrets that are bound to its host, and only for values that
 //     can't be guessed (package entropy).
-//   - A value is found whole, or not at all.
+//   - A value is found completely, or not at all.
 //   - The length held back of a stream depends on no text. The duration of a search depends only on texts that
 //     begin with as many bytes of a value as the shortest text has.
 //   - A value that the request did not carry is not an echo. The answer ends there. After

@@ -80,7 +80,7 @@ func (r *Rule) enforces(host string) bool { return !r.Audit && r.Host.covers(hos
 type decision struct {
 	allowed bool
 	rule    string // the deciding rule; "" if none
-	reason  string // why it is not allowed, or would not be
+	reason  string // why it is not allowed, or would not be without audit mode
 	remedy  string // what would allow it
 	audit   bool   // allowed only because the rule just audits
 }

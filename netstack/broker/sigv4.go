@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// A signing key is not part of any request. The code signs with the placeholder, as any client does. The broker
-// checks that signature and signs the request again with the value: AWS Signature Version 4
+// A signing key is not part of any request. The code signs with the placeholder, as any client does. The broker checks
+// that signature and signs the request again with the value. It uses AWS Signature Version 4
 // (docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv.html), in the Authorization header or in the query.
 
 const (

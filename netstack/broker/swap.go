@@ -22,9 +22,9 @@ type pair struct {
 // The text that begins first is replaced; if several begin at the same position, the longest. Replacements are
 // not searched again. The result does not depend on how a stream is cut into pieces.
 //
-// A text is found by a hash of its first bytes, as many as the shortest text has, which rolls along the stream
-// (Karp and Rabin). So every byte costs the same time, whether or not it matches a text: the duration of a search
-// does not reveal how much of a secret the guest has guessed.
+// A text is found by a rolling hash (Karp and Rabin) of its first bytes, as many as the shortest text has. So every
+// byte costs the same time, whether or not it matches a text. The duration of a search does not reveal how much of a
+// secret the guest has guessed.
 type swapper struct {
 	pairs    []pair
 	failures func() [][]int32 // tables of Knuth, Morris and Pratt for each text; a blind stream needs none

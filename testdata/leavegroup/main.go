@@ -1,5 +1,5 @@
-// Command leavegroup runs a shell's script outside of the caller's limit on processes, if the kernel lets it: in the
-// root of the control groups, or below a user namespace whose root raises the limit.
+// Command leavegroup runs a shell's script outside of the caller's limit on processes, if the kernel lets it. It uses
+// the root of the control groups, or a user namespace whose root raises the limit.
 package main
 
 import (

@@ -361,7 +361,7 @@ func TestAttackGroups(t *testing.T) {
 	}
 }
 
-// said is a call of setgroups.
+// said returns a call of setgroups as text, or that there is none.
 func said(groups []uint32) string {
 	if groups == nil {
 		return "no setgroups"

@@ -18,9 +18,8 @@ import (
 )
 
 // A control group of version 2 (the kernel's Documentation/admin-guide/cgroup-v2.rst) bounds what a process and its
-// threads use together: memory, tasks, processor time, and disk traffic. Groups are only created where this is
-// delegated, below the nearest such group of this process. Except for the processor's, each limit is backed by an
-// rlimit.
+// threads use together: memory, tasks, processor time, and disk traffic. unitask creates groups only below the nearest
+// group of this process that is delegated to it. Except for the processor's, each limit is backed by an rlimit.
 
 // groupPrefix begins the names of unitask's groups; its process id and a number follow.
 const groupPrefix = "unitask-"
@@ -28,7 +27,7 @@ const groupPrefix = "unitask-"
 // cpuPeriod is the period to which a quota of processor time refers, in microseconds: the kernel's default.
 const cpuPeriod = 100_000
 
-// groupRoom is the memory allowed in addition to that of the Spec: for the program, its libraries and its data,
+// groupRoom is the memory allowed in addition to that of the Spec. It is for the program, its libraries and its data,
 // including TCG's translation buffer of 128 MiB.
 const groupRoom = 512 << 20
 
@@ -81,8 +80,8 @@ var delegated = sync.OnceValue(func() delegation {
 })
 
 // findDelegation finds the nearest group, from this process's group upwards, in which groups with all needed
-// controllers can be created, or else the one with most of them. It enables the controllers there. With systemd, root
-// may only use delegated groups: systemd expects to manage all others alone.
+// controllers can be created. If there is none, it finds the one with most of them. It enables the controllers there.
+// With systemd, root may only use delegated groups: systemd expects to manage all others alone.
 func findDelegation(mountinfo, self string, systemd bool) delegation {
 	var best delegation
 	none := func(why string) delegation {
@@ -243,7 +242,7 @@ type group struct {
 
 var groupNumber atomic.Int64
 
-// newGroup creates a group. If that fails, the group's holds contain the reason.
+// newGroup creates a group. If that fails, the group's Holds contain the reason.
 func newGroup(d delegation, b Bounds, disks []string) *group {
 	g := &group{}
 	fail := func(err error) *group {

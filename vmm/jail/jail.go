@@ -27,7 +27,7 @@ const (
 	Landlock     = "landlock"     // opens only its program's files
 	Seccomp      = "seccomp"      // makes only the listed system calls
 	QEMUSeccomp  = "qemu-seccomp" // QEMU's own filter: four groups of system calls
-	Sandbox      = "sandbox"      // macOS's: a profile that denies all but its program's files and the hypervisor
+	Sandbox      = "sandbox"      // macOS's: a profile that denies all except its program's files and the hypervisor
 )
 
 // The limits of a jail.

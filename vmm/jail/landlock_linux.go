@@ -19,7 +19,7 @@ const (
 )
 
 // Confines reports whether this kernel can keep a program from opening files for writing, and from using its owner's
-// rights: it has Landlock and system call filters.
+// rights. It needs Landlock and system call filters.
 func Confines(p Program) bool { return len(p.Files) > 0 && landlockABI() > 0 && CanFilter() }
 
 // landlockABI returns the running kernel's ABI; 0 if it has no Landlock.
@@ -65,7 +65,7 @@ func landlockAttr(abi int) (attr unix.LandlockRulesetAttr, size uintptr) {
 	return attr, size
 }
 
-// ruleset returns a Landlock ruleset that lets a process execute a program and its interpreter, read the files of the
+// ruleset returns a Landlock ruleset. It lets a process execute a program and its interpreter, read the files of the
 // program and those that it inherits, and use some devices. It refuses everything else.
 func ruleset(abi int, p Program, devices []string, inherited []*os.File) (_ *os.File, err error) {
 	attr, size := landlockAttr(abi)

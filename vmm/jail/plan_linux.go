@@ -87,8 +87,8 @@ var limitTable = []struct {
 	resource int
 	value    uint64 // 0 if the spec decides
 }{
-	// 1 and not 0: so no core is sent to a program that collects cores either (fs/coredump.c), and the guest's memory
-	// is not copied.
+	// With 0, the kernel still sends a core, with the guest's memory, to a program that collects cores. With 1 it does
+	// not (fs/coredump.c).
 	{LimitCore, unix.RLIMIT_CORE, 1},
 	{LimitFiles, unix.RLIMIT_NOFILE, 256},
 	{LimitFileSize, unix.RLIMIT_FSIZE, 0},

@@ -11,8 +11,8 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// At every level a process opens its own files until it is sealed, and none afterwards, even without the filter if it
-// has a separate root.
+// At every level a process opens its own files until it is sealed, and none afterwards. With a separate root that holds
+// even without the filter.
 func TestAttackSeal(t *testing.T) {
 	needRoot(t)
 	target, p := prepared(t)
@@ -58,8 +58,8 @@ func TestAttackSeal(t *testing.T) {
 	}
 }
 
-// At every level the given file goes to the open that it is for, and to no earlier one: QEMU 7.2 looks for an SGX
-// device.
+// At every level the given file goes to the open that it is for, and to no earlier one. QEMU 7.2 looks for an SGX
+// device before.
 func TestGivenOnLevels(t *testing.T) {
 	needRoot(t)
 	p, err := Examine(someProgram(t), nil, nil)

@@ -2,11 +2,11 @@
 
 package jail
 
-// kvmIOCTL is the type of KVM's requests (KVMIO), where a request has it.
+// kvmIOCTL is the type of KVM's requests (KVMIO), at its place in a request's number.
 const kvmIOCTL = 0xae << 8
 
-// kvmCalls are the requests that QEMU makes of KVM for machines like ours, by number:
-// other ones are answered as unknown.
+// kvmCalls are the KVM requests that QEMU makes for machines like ours, by number. Other
+// requests fail as unknown.
 var kvmCalls = []uint8{
 	0x00, // KVM_GET_API_VERSION
 	0x01, // KVM_CREATE_VM

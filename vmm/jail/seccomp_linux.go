@@ -7,9 +7,9 @@ import (
 )
 
 // The system calls that QEMU may make: those that it does make (hack/seccomp finds them), and similar harmless calls
-// that another version may make instead. They exclude socket, connect, bind and accept. They start no program but QEMU
-// itself and no process but its own threads, and trace, mount or load nothing. Any other call kills the machine, and
-// the report names it (watch_linux.go).
+// that another version may make instead. They exclude socket, connect, bind and accept. They start no program except
+// QEMU itself and no process except its own threads, and trace, mount or load nothing. Any other call kills the
+// machine, and the report names it (watch_linux.go).
 //
 // The filter is classic BPF (Documentation/userspace-api/seccomp_filter.rst). The kernel remembers the calls that it
 // allows regardless of their arguments, so most cost nothing.
@@ -154,7 +154,7 @@ func conditionals(s Spec) []conditional {
 			false}}}, unix.EINVAL},
 		// To its own threads only: without namespaces it sees other processes, and may share their user.
 		{unix.SYS_TGKILL, [][]condition{{{0, allBits, ownNumber, false}}}, 0},
-		// Its own limits may be read, but not set: the third argument must be null.
+		// QEMU's own limits may be read, but not set: the third argument must be null.
 		{unix.SYS_PRLIMIT64, [][]condition{{{0, allBits, []uint32{0}, false}, {2, allBits, []uint32{0}, true}}}, unix.EPERM},
 		// No filter may be attached to a socket.
 		{unix.SYS_SETSOCKOPT, [][]condition{{{1, allBits, []uint32{unix.SOL_SOCKET}, false},

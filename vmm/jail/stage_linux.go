@@ -16,8 +16,8 @@ import (
 // A stage runs between the fork and QEMU: in the new process, it gives up what can't be given up from outside. It is a
 // program of some forty instructions (stage_linux_*.s) that makes the system calls of a table one after the other. The
 // last is the execve of QEMU. Table and program are written into an ELF file in memory for each start. So a stage needs
-// no helper on the disk and no second copy of this program, takes less than a millisecond, and works in every program
-// that uses this package.
+// no helper on the disk and no second copy of this program. It takes less than a millisecond, and works in every
+// program that uses this package.
 //
 // A step that fails is reported on the status socket, with its number and the error. The step decides what follows: the
 // next step, the end of its group, or the end of the process. The execve closes the socket, so its reader then knows

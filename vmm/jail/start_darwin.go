@@ -102,7 +102,7 @@ func accelOf(args []string) string {
 }
 
 // Start starts a program as the same user, under macOS's sandbox: macOS has none of the other layers of Linux's jail.
-// Nor has macOS a signal for a parent's death. So a small shell holds the read end of a pipe from this process, and
+// macOS also has no signal for a parent's death. So a small shell holds the read end of a pipe from this process, and
 // kills QEMU when the pipe closes, for whatever reason.
 func Start(s Spec) (*Process, error) {
 	p := &Process{done: make(chan struct{})}

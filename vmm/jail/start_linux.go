@@ -232,9 +232,8 @@ func (l level) run(s Spec, st *stage, f facts, files []*os.File, in *group) (cmd
 var mapped, mappedIn atomic.Bool
 
 // permitted asks the kernel whether a level that maps users may create its namespaces in a group, with a process that
-// executes nothing. If the kernel refuses, Go's own start of a process with a mapping leaks two descriptors each time
-// (up to Go 1.26, the pipe that reports the mapping). The result is valid until the returned flag is
-// cleared.
+// executes nothing. If the kernel refuses, Go's own start of a process with a mapping leaks two descriptors each time.
+// Up to Go 1.26, they are the pipe that reports the mapping. The result is valid until the returned flag is cleared.
 func (l level) permitted(in *group) (*atomic.Bool, error) {
 	attr, asked := syscall.SysProcAttr{Cloneflags: l.attr.Cloneflags}, &mapped
 	if in.file != nil {
@@ -255,7 +254,7 @@ func (l level) permitted(in *group) (*atomic.Bool, error) {
 }
 
 // whileAlive returns a path for a descriptor of the executing process that is only valid while the calling thread
-// lives: the path leads through the thread's folder in /proc. Until the stage has requested its parent's death signal,
+// lives. The path leads through the thread's folder in /proc. Until the stage has requested its parent's death signal,
 // nothing else would end it.
 func whileAlive(fd int) string {
 	return fmt.Sprintf("/proc/%d/task/%d/../../../self/fd/%d", os.Getpid(), unix.Gettid(), fd)

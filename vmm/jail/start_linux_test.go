@@ -277,8 +277,7 @@ func TestASingleUser(t *testing.T) {
 	}
 }
 
-// What a start costs: from the fork to the end of a program that does nothing, and of
-// A process with small pages has no huge ones, and another one is left as it is.
+// A process with small pages has no huge ones, and another process may have them.
 func TestSmallPages(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

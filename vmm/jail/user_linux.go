@@ -13,8 +13,8 @@ import (
 // nobody is the user and group to fall back to.
 const nobody = 65534
 
-// The range of users for root's machines. No convention assigns it to anybody: systemd's "Users, Groups, UIDs and GIDs"
-// leaves it out, and it is above the range of containers and below the ids that some programs treat as negative.
+// The range of users for root's machines. No convention assigns it to anybody, and systemd's "Users, Groups, UIDs and
+// GIDs" leaves it out. It is above the range of containers and below the ids that some programs treat as negative.
 const (
 	ownUsers     = 0x70000000
 	ownUserCount = 1 << 24

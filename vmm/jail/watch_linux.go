@@ -110,11 +110,11 @@ func ioctl(fd uintptr, request uint, arg unsafe.Pointer) unix.Errno {
 	return errno
 }
 
-// watch waits for a call that the filter does not list; the kernel blocks the call until it is answered. It is not
-// answered: the process is killed. There are three exceptions. The first execve, if the filter asks about it (once), is
-// the stage's own. The first matching openat receives the Given of the spec. The kernel may read an execve's arguments
-// after the answer, but nobody can change them yet; the openat's arguments do not matter. If the filter asks about
-// every file that is opened, opening is allowed until the process is sealed.
+// watch waits for a call that the filter does not list. The kernel blocks such a call until watch answers it. watch
+// answers none of them and kills the process, with three exceptions. The first execve, if the filter asks about it
+// (once), is the stage's own. The first matching openat receives the Given of the spec. The kernel may read an execve's
+// arguments after the answer, but nobody can change them yet; the openat's arguments do not matter. If the filter asks
+// about every file that is opened, opening is allowed until the process is sealed.
 func (p *Process) watch(once bool, given *os.File) {
 	defer close(p.watched)
 	defer p.listener.Close()

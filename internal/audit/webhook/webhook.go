@@ -1,6 +1,6 @@
-// Package webhook sends new entries of a home's audit log to URLs: each entry as CloudEvents JSON in a POST, signed as
-// Standard Webhooks specifies (standardwebhooks.com). The log is the queue. The home keeps the position of each
-// receiver, so nothing is lost between two processes, and no run waits.
+// Package webhook sends new entries of a home's audit log to URLs. It sends each entry as CloudEvents JSON in a POST,
+// signed as Standard Webhooks specifies (standardwebhooks.com). The log is the queue. The home keeps the position of
+// each receiver, so nothing is lost between two processes, and no run waits.
 package webhook
 
 import (

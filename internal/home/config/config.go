@@ -18,9 +18,9 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// File is a home's configuration file, in TOML; it may be missing. Its keys are offline (Options.Offline),
-// debianMirror (a mirror's address), requireJail (Options.RequireJail), tables of webhook (Webhooks), defaults
-// (policy.Defaults), and where secrets are: secrets, callerSecrets, secretHelpers and registries (Vault).
+// File is a home's configuration file, in TOML; it may be missing. Its keys are offline (Options.Offline), debianMirror
+// (a mirror's address), requireJail (Options.RequireJail), tables of webhook (Webhooks) and defaults (policy.Defaults).
+// The keys secrets, callerSecrets, secretHelpers and registries (Vault) say where secrets are.
 const File = "config.toml"
 
 // Config is the content of the file.
