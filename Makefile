@@ -19,8 +19,8 @@ all: build
 demo: image
 	bin/unitask run --code 'console.log("hello from", process.platform, process.arch, "pid", process.pid)'
 
-# All tests, including end-to-end tests with real machines. One machine has the other
-# architecture.
+# All tests, including end-to-end tests with real machines; one machine has the other architecture. Two packages are
+# tested at a time: a machine under emulation uses one processor. `make check` has the vet that go test would repeat.
 test: image
 	@hack/setup --test
 	bin/unitask image vendor --arch $(OTHER_ARCH)
@@ -28,7 +28,7 @@ test: image
 	bin/unitask image vendor --image data
 	bin/unitask image vendor --image shell
 	bin/unitask image vendor --image go
-	$(GOTEST) -p 1 -timeout 60m $(TESTFLAGS) $(ALL)
+	$(GOTEST) -p 2 -vet=off -timeout 60m $(TESTFLAGS) $(ALL)
 
 # The tests that `make test` leaves out to save minutes. They are half of the differential scripts, which mostly boot
 # machines, two thirds of the other languages' scripts, all of Go's, and data's on Nanos. They compare more clones.
@@ -43,8 +43,8 @@ long: image
 # short tests run under a umask that excludes others, so files for another user need an explicit mode.
 RACE_RUNS = ^(TestCloseWaits|TestCancel|TestWarm|TestPoolUnderLoad|TestEgress)$$/^linux$$/^clone$$
 race: image
-	umask 077 && CGO_ENABLED=1 $(GOTEST) -race -short -timeout 15m $(ALL)
-	CGO_ENABLED=1 $(GOTEST) -race -count=1 -timeout 15m -run '$(RACE_RUNS)' .
+	umask 077 && CGO_ENABLED=1 $(GOTEST) -race -vet=off -short -timeout 15m $(ALL)
+	CGO_ENABLED=1 $(GOTEST) -race -vet=off -count=1 -timeout 15m -run '$(RACE_RUNS)' .
 
 # The short tests and real runs under other umasks, as the calling user. Call it as root, and as a user.
 UMASK_RUNS = ^(TestRuns|TestSession|TestSessionPause|TestSessionFork|TestSessionFolders|TestSessionBrings|TestOwnImage|TestContainers|TestLanguages|TestPool|TestAttackJailOfMachine|TestAttackOut)$$
