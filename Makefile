@@ -28,15 +28,16 @@ test: image
 	bin/unitask image vendor --image data
 	bin/unitask image vendor --image shell
 	bin/unitask image vendor --image go
+	bin/unitask image vendor --image python@3.11
 	$(GOTEST) -p 1 -timeout 60m $(TESTFLAGS) $(ALL)
 
 # The tests that `make test` leaves out to save minutes: half of the differential scripts, which mostly boot
 # machines; two thirds of the other languages' scripts, all of Go's, and data's on Nanos; and more clones to compare.
 # Also packages that are installed in a machine, steps of images, folders by another tar, code that attacks its own
 # session, questions of one, and an agent's steps. Also a template's successor, all of a packed disk, servers of a
-# fleet that find each other by routes, and the files of a release.
+# fleet that find each other by routes, the files of a release, and packages in an older Python.
 long: image
-	UNITASK_TEST_LONG=1 $(GOTEST) -p 1 -count=1 -timeout 30m -run '^(TestDifferential|TestDifferentialLanguages|TestClonesDiffer|TestPackages|TestPackagesAttacked|TestPackagesBuilt|TestPackagesCompiled|TestAddonCompiled|TestCompilersMissing|TestOwnImagePackages|TestOwnImageNpm|TestOwnLayers|TestOwnDebianContainer|TestOwnPackagesContainer|TestGoAttacked|TestGoCompiledBefore|TestDataScriptsNanos|TestSessionFolders|TestSessionHostile|TestAttackSessionAsk|TestSessionAgent|TestBundle|TestCloneMemory|TestFleetSession|TestFleetPackages|TestSessionLost|TestRoutes|TestTemplateSuccession|TestPackedDisk)$$' . ./mcp ./machine ./fleet ./fleet/embedded
+	UNITASK_TEST_LONG=1 $(GOTEST) -p 1 -count=1 -timeout 30m -run '^(TestDifferential|TestDifferentialLanguages|TestClonesDiffer|TestPackages|TestPackagesAttacked|TestPackagesBuilt|TestPackagesCompiled|TestAddonCompiled|TestCompilersMissing|TestOwnImagePackages|TestOwnImageNpm|TestOwnLayers|TestOwnDebianContainer|TestOwnPackagesContainer|TestGoAttacked|TestGoCompiledBefore|TestDataScriptsNanos|TestSessionFolders|TestSessionHostile|TestAttackSessionAsk|TestSessionAgent|TestBundle|TestCloneMemory|TestFleetSession|TestFleetPackages|TestSessionLost|TestRoutes|TestTemplateSuccession|TestPackedDisk|TestOlderPython)$$' . ./mcp ./machine ./fleet ./fleet/embedded
 
 # The race detector, which needs a C compiler. It covers the short tests of all packages, and real
 # runs that use each goroutine of a run once: streams, network, clones, a pool, a server. The
