@@ -14,6 +14,7 @@ import (
 // with what an image of one's own adds.
 func TestOlderPython(t *testing.T) {
 	needVM(t)
+	slot(t)
 	r := newRegistry(t)
 	r.put("good-1.2-py3-none-any.whl", wheel(t, "good", "1.2", "NAME = 'good'\n"))
 	home := newHome(t)
@@ -24,7 +25,6 @@ func TestOlderPython(t *testing.T) {
 	defer rt.Close()
 	runs := func(req unitask.Request, want string) {
 		t.Helper()
-		slot(t)
 		req.Language, req.Kernel, req.Timeout = "python", image.Linux, 3*time.Minute
 		res, err := rt.Run(t.Context(), req, unitask.IO{})
 		if err != nil || string(res.Stdout) != want {
