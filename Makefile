@@ -52,8 +52,9 @@ UMASK_RUNS = ^(TestRuns|TestSession|TestSessionPause|TestSessionFork|TestSession
 umask: image
 	for mask in 000 027 077; do (umask $$mask && $(GOTEST) -short -count=1 $(ALL) && $(GOTEST) -count=1 -run '$(UMASK_RUNS)' .) || exit 1; done
 
-# Other releases of Debian than this machine's, and a host without apt, in chroots.
+# Bare releases of Debian; then other releases than this machine's, and a host without apt, in chroots.
 matrix: setup
+	hack/bare
 	hack/matrix
 
 # The attack suites of all packages, as one table: attack, expected, seen.
