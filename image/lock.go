@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/BurntSushi/toml"
 )
@@ -70,20 +71,27 @@ func (p LockedPart) mayGo() bool {
 	return p.Dropped || strings.HasPrefix(p.Package, "lib") && len(p.Successors) == 0 && debianParts(p.Name, p.Arch) == nil
 }
 
-// Lock returns the parts that the lock files pin for one architecture.
-func Lock(arch Arch) (parts []LockedPart, err error) {
+// allLocked returns the parts of all lock files. It parses them once, since a list of images asks for many versions.
+var allLocked = sync.OnceValues(func() (all []LockedPart, err error) {
 	for _, file := range LockFiles() {
-		all, err := file.parse()
+		parts, err := file.parse()
 		if err != nil {
 			return nil, err
 		}
-		for _, p := range all {
-			if p.Arch == arch {
-				parts = append(parts, p)
-			}
+		all = append(all, parts...)
+	}
+	return all, nil
+})
+
+// Lock returns the parts that the lock files pin for one architecture.
+func Lock(arch Arch) (parts []LockedPart, err error) {
+	all, err := allLocked()
+	for _, p := range all {
+		if p.Arch == arch {
+			parts = append(parts, p)
 		}
 	}
-	return parts, nil
+	return parts, err
 }
 
 //go:embed bundles.lock
