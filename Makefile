@@ -28,15 +28,17 @@ test: image
 	bin/unitask image vendor --image data
 	bin/unitask image vendor --image shell
 	bin/unitask image vendor --image go
+	bin/unitask image vendor --image python@3.11
 	$(GOTEST) -p 2 -vet=off -timeout 60m $(TESTFLAGS) $(ALL)
 
 # The tests that `make test` leaves out to save minutes. They are half of the differential scripts, which mostly boot
 # machines, two thirds of the other languages' scripts, all of Go's, and data's on Nanos. They compare more clones.
 # They install packages in a machine, run steps of images, and copy folders by another tar. They run code that attacks
 # its own session, a session's questions, and an agent's steps. They also cover a template's successor, all of a packed
-# disk, servers of a fleet that find each other by routes, and the files of a release.
+# disk, servers of a fleet that find each other by routes, the files of a release,
+# and packages in an older Python.
 long: image
-	UNITASK_TEST_LONG=1 $(GOTEST) -p 1 -count=1 -timeout 30m -run '^(TestDifferential|TestDifferentialLanguages|TestClonesDiffer|TestPackages|TestPackagesAttacked|TestPackagesBuilt|TestPackagesCompiled|TestAddonCompiled|TestCompilersMissing|TestOwnImagePackages|TestOwnImageNpm|TestOwnLayers|TestOwnDebianContainer|TestOwnPackagesContainer|TestGoAttacked|TestGoCompiledBefore|TestDataScriptsNanos|TestSessionFolders|TestSessionHostile|TestAttackSessionAsk|TestSessionAgent|TestBundle|TestCloneMemory|TestFleetSession|TestFleetPackages|TestSessionLost|TestRoutes|TestTemplateSuccession|TestPackedDisk)$$' . ./mcp ./machine ./fleet ./fleet/embedded
+	UNITASK_TEST_LONG=1 $(GOTEST) -p 1 -count=1 -timeout 30m -run '^(TestDifferential|TestDifferentialLanguages|TestClonesDiffer|TestPackages|TestPackagesAttacked|TestPackagesBuilt|TestPackagesCompiled|TestAddonCompiled|TestCompilersMissing|TestOwnImagePackages|TestOwnImageNpm|TestOwnLayers|TestOwnDebianContainer|TestOwnPackagesContainer|TestGoAttacked|TestGoCompiledBefore|TestDataScriptsNanos|TestSessionFolders|TestSessionHostile|TestAttackSessionAsk|TestSessionAgent|TestBundle|TestCloneMemory|TestFleetSession|TestFleetPackages|TestSessionLost|TestRoutes|TestTemplateSuccession|TestPackedDisk|TestOlderPython)$$' . ./mcp ./machine ./fleet ./fleet/embedded
 
 # The race detector, which needs a C compiler. It covers the short tests of all packages, and real runs
 # that use each goroutine of a run once. These are streams, network, clones, a pool and a server. The
@@ -51,8 +53,9 @@ UMASK_RUNS = ^(TestRuns|TestSession|TestSessionPause|TestSessionFork|TestSession
 umask: image
 	for mask in 000 027 077; do (umask $$mask && $(GOTEST) -short -count=1 $(ALL) && $(GOTEST) -count=1 -run '$(UMASK_RUNS)' .) || exit 1; done
 
-# Other releases of Debian than this machine's, and a host without apt, in chroots.
+# Bare releases of Debian; then other releases than this machine's, and a host without apt, in chroots.
 matrix: setup
+	hack/bare
 	hack/matrix
 
 # The attack suites of all packages, as one table: attack, expected, seen.

@@ -49,7 +49,7 @@ func needErofs(t *testing.T) {
 
 // The size of an image on the host's disk, including a usual system (guest/system) of 29 MB.
 func TestImageSizes(t *testing.T) {
-	for name, most := range map[string]int64{"python": 91e6, "data": 229e6} {
+	for name, most := range map[string]int64{"python": 91e6, "python@3.11": 91e6, "data": 229e6} {
 		t.Run(name, func(t *testing.T) {
 			if name == "data" {
 				needErofs(t)

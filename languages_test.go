@@ -95,6 +95,9 @@ func TestCeilingMistyped(t *testing.T) {
 		"debug = false\nimages = [\"sh\", \"shel\"]":         `/x/.unitask.toml:2: images "shel": is no image here`,
 		`images = ["pyton"]`:                                 "did you mean python?",
 		`images = ["words", "reports"]`:                      `images "words": is no image here`, // so nothing could run
+		`images = ["node", "python@3.10"]`:                   `images "python@3.10": is no image here`,
+		`images = ["node", "python@3.11"]`:                   "",
+		`images = ["python@3.11"]`:                           "",
 		"[principals.a]\nimages = [\"nodee\"]":               "did you mean node?",
 		`images = ["node", "words"]`:                         "",
 		`images = ["node", "pythom"]`:                        "", // it has a description

@@ -224,7 +224,7 @@ func (a *app) imageVendor() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "vendor",
 		Short: "Fetch the parts that images are made of",
-		Long: `Vendor fetches every part of an image that image/vendor.lock names and that the
+		Long: `Vendor fetches every part of an image that the lock files of unitask name and that the
 store lacks: Node from the npm registry; Python, libraries, the CA certificates and
 the Linux kernel from a mirror of Debian, each checked against its digest. It installs
 nothing. The mirror is the one of this host's apt, or debianMirror of the home's

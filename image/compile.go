@@ -136,7 +136,7 @@ func (ps Parts) ensureGuest(ctx context.Context, arch Arch) error {
 		if ps.images.payload.Library == "" {
 			return part, nil
 		}
-		libc, err := ps.Get(arch, libcPart)
+		libc, err := ps.Get(arch, PartOf(ps.images.payload.Release(), libcPart))
 		if err != nil {
 			return part, err
 		}

@@ -23,9 +23,9 @@ const takeBundle = "take a bundle of the parts, `unitask image vendor --from FIL
 
 // debParts fetches the parts of images that are packages of Debian.
 type debParts struct {
-	archive *debian.Archive
-	locked  []LockedPart
-	logf    func(format string, args ...any)
+	archives map[string]*debian.Archive // by release
+	locked   []LockedPart
+	logf     func(format string, args ...any)
 	// together reports whether every image with one part has another part, too, by the packages of vendor.lock.
 	together func(part, other string) bool
 	got      map[string]debs // by part
@@ -46,9 +46,12 @@ func (ps Parts) debian(arch Arch, locked []LockedPart) (*debParts, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &debParts{locked: locked, logf: ps.images.logf, got: map[string]debs{},
-		archive: &debian.Archive{Mirrors: mirrors, Suite: Release, Arch: string(arch), Logf: ps.images.logf,
-			Cache: filepath.Join(home.Dir(ps.images.home).Cache(), "debian")},
+	archives := map[string]*debian.Archive{}
+	for _, file := range LockFiles() {
+		archives[file.Release] = &debian.Archive{Mirrors: mirrors, Suite: file.Release, Arch: string(arch),
+			Logf: ps.images.logf, Cache: filepath.Join(home.Dir(ps.images.home).Cache(), "debian")}
+	}
+	return &debParts{locked: locked, logf: ps.images.logf, got: map[string]debs{}, archives: archives,
 		together: func(part, other string) bool { return ps.together(arch, part, other) }}, nil
 }
 
@@ -91,7 +94,7 @@ func (d *debParts) fetch(ctx context.Context, parts []LockedPart, dir string) er
 		group.Go(func() error {
 			to := filepath.Join(dir, p.Name+".deb")
 			f := debian.File{Path: p.Path, SHA256: strings.TrimPrefix(p.Digest, "sha256-"), Size: p.Size}
-			err := d.archive.Fetch(inner, f, to)
+			err := d.archives[p.Release].Fetch(inner, f, to)
 			mu.Lock()
 			defer mu.Unlock()
 			if errors.Is(err, debian.ErrGone) {
@@ -127,7 +130,8 @@ func advised(err error) error {
 
 // successors fetches the packages that the archive has for a part whose pinned package is gone.
 func (d *debParts) successors(ctx context.Context, p LockedPart, dir string) (debs, error) {
-	index, err := d.archive.Index(ctx)
+	archive := d.archives[p.Release]
+	index, err := archive.Index(ctx)
 	if err != nil {
 		return debs{}, err
 	}
@@ -142,7 +146,7 @@ func (d *debParts) successors(ctx context.Context, p LockedPart, dir string) (de
 			return debs{}, err
 		}
 		file := filepath.Join(dir, p.Name+"+"+name+".deb")
-		if err := d.archive.Fetch(ctx, index.Packages[name].File, file); err != nil {
+		if err := archive.Fetch(ctx, index.Packages[name].File, file); err != nil {
 			return debs{}, err
 		}
 		got.files, digests = append(got.files, file), append(digests, index.Packages[name].SHA256)
@@ -184,7 +188,7 @@ func (d *debParts) packages(index *debian.Index, p LockedPart) ([]string, error)
 	case name == "" && p.mayGo():
 		return nil, nil
 	case name == "":
-		return nil, fmt.Errorf("the release %s has no %s", d.archive.Suite, p.Package)
+		return nil, fmt.Errorf("the release %s has no %s", p.Release, p.Package)
 	case strings.HasSuffix(p.Package, "-dev") || debianParts(p.Name, p.Arch) != nil: // only some files of it are used
 		return []string{name}, nil
 	}

@@ -23,14 +23,14 @@ func partsOf(t *testing.T, server *debiantest.Archive, locked []LockedPart) (*de
 	s.log = func(line string) { said = append(said, line) }
 	d, err := s.Parts().debian(HostArch(), locked)
 	must(t, err)
-	d.archive.Keys = server.Keys
+	d.archives[Release].Keys = server.Keys
 	return d, &said
 }
 
 // lockedDeb returns a locked part whose package an archive of a test has, or had.
 func lockedDeb(part, pkg, version, data string, metas ...string) LockedPart {
 	return LockedPart{Name: part, Arch: HostArch(), From: "debian", Package: pkg, Version: version, Successors: metas,
-		Path:   "pool/main/" + pkg + "_" + version + "_" + string(HostArch()) + ".deb",
+		Release: Release, Path: "pool/main/" + pkg + "_" + version + "_" + string(HostArch()) + ".deb",
 		Digest: "sha256-" + debiantest.Digest(data), Size: int64(len(data)), License: "MIT"}
 }
 
@@ -99,9 +99,9 @@ func TestDebPartsRefused(t *testing.T) {
 		"a mirror that is down": {library, server.Keys, true, "127.0.0.1:"},
 	} {
 		d, _ := partsOf(t, server, []LockedPart{row.part})
-		d.archive.Keys = row.keys
+		d.archives[Release].Keys = row.keys
 		if row.down {
-			d.archive.Mirrors = debian.Mirrors{Main: []string{"http://127.0.0.1:1/debian"}}
+			d.archives[Release].Mirrors = debian.Mirrors{Main: []string{"http://127.0.0.1:1/debian"}}
 		}
 		err := d.fetch(t.Context(), []LockedPart{row.part}, t.TempDir())
 		if err == nil || !strings.Contains(err.Error(), row.says) || !strings.Contains(err.Error(), takeBundle) ||
@@ -166,7 +166,9 @@ func TestMayGo(t *testing.T) {
 
 // A part of the store stays if it is the locked one or a successor of the same release.
 func TestFits(t *testing.T) {
-	debian, npm := LockedPart{From: "debian", Digest: "sha256-1"}, LockedPart{From: "npm", Digest: "sha512-1"}
+	debian := LockedPart{From: "debian", Release: Release, Digest: "sha256-1"}
+	older := LockedPart{From: "debian", Release: Bookworm, Digest: "sha256-1"}
+	npm := LockedPart{From: "npm", Digest: "sha512-1"}
 	for name, row := range map[string]struct {
 		part   Part
 		locked LockedPart
@@ -177,6 +179,9 @@ func TestFits(t *testing.T) {
 		"a successor":                   {Part{Digest: "sha256-2", BehindLock: true, Release: Release}, debian, true},
 		"another release's successor":   {Part{Digest: "sha256-2", BehindLock: true, Release: "bookworm"}, debian, false},
 		"a successor from long ago":     {Part{Digest: "sha256-2", BehindLock: true}, debian, false},
+		"the same of an older release":  {Part{Digest: "sha256-2", BehindLock: true, Release: Bookworm}, older, true},
+		"a newer release's":             {Part{Digest: "sha256-2", BehindLock: true, Release: Release}, older, false},
+		"a newer release's of a bundle": {Part{Digest: "sha256-2", Bundled: true, Release: Release}, older, false},
 		"of a bundle":                   {Part{Digest: "sha256-2", Bundled: true, Release: Release}, debian, true},
 		"of a bundle of long ago":       {Part{Digest: "sha256-2", Bundled: true}, debian, false},
 		"another version, of a bundle":  {Part{Digest: "sha512-2", Bundled: true}, npm, true},
@@ -229,8 +234,8 @@ func TestAptSources(t *testing.T) {
 		keys string
 		ok   bool
 	}{"the archive's keys": {server.Keys, true}, "other keys": {debiantest.New(t).Keys, false},
-		"Debian's": {debian.Keys, false}} {
-		a := &debApt{arch: HostArch(), state: filepath.Join(t.TempDir(), "a home [1]"), keys: row.keys}
+		"Debian's": {debian.Keys(Release), false}} {
+		a := &debApt{arch: HostArch(), release: Release, state: filepath.Join(t.TempDir(), "a home [1]"), keys: row.keys}
 		a.sources = a.ofRelease(mirrors)
 		err := a.prepare(t.Context(), nil)
 		if err == nil {

@@ -17,7 +17,7 @@ type wanted struct {
 // debianParts returns the files to extract from each Debian part. All of them must exist.
 func debianParts(part string, arch Arch) []wanted {
 	lib := "lib/" + arch.triplet() + "/"
-	switch part {
+	switch name, _ := plainPart(part); name {
 	case libcPart:
 		return inRoot(arch.loader(), lib+"ld-linux-*", lib+"libc.so.6", lib+"libm.so.6", lib+"libdl.so.2", lib+"libpthread.so.0",
 			lib+"librt.so.1", lib+"libresolv.so.2", lib+"libutil.so.1", lib+"libnsl.so.1", lib+"libanl.so.1")
@@ -50,6 +50,7 @@ func inRoot(patterns ...string) []wanted {
 
 // debianFiles selects the files of a Debian part.
 func debianFiles(part string, arch Arch) selector {
+	part, _ = plainPart(part)
 	files := debianParts(part, arch)
 	if files == nil {
 		return func(name string) (string, bool) {

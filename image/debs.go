@@ -117,18 +117,19 @@ type debApt struct {
 	arch    Arch
 	state   string // folder for apt's lists
 	said    string // apt's messages about what it could not fetch, each after "; "
+	release string // of the sources
 	sources string // of unitask's own (sources.list(5)); "" means the host's
 	keys    string // armoured, of the archive of sources
 }
 
-// ofRelease returns apt's sources for the release of the bundled images.
+// ofRelease returns apt's sources for the release.
 func (a *debApt) ofRelease(m debian.Mirrors) string {
 	if len(m.Main) == 0 {
 		return ""
 	}
-	list := fmt.Sprintf("deb %s %s main\n", m.Main[0], Release)
+	list := fmt.Sprintf("deb %s %s main\n", m.Main[0], a.release)
 	if len(m.Security) > 0 {
-		list += fmt.Sprintf("deb %s %s-security main\n", m.Security[0], Release)
+		list += fmt.Sprintf("deb %s %s-security main\n", m.Security[0], a.release)
 	}
 	return list
 }
@@ -168,8 +169,9 @@ func (ps Parts) Debs(ctx context.Context, arch Arch, status []byte, unpacked boo
 		return nil, err
 	}
 	defer unlock()
+	release := ps.images.payload.Release()
 	a := &debApt{arch: arch, state: filepath.Join(home.Dir(ps.images.home).Cache(), "debs-"+string(arch)),
-		keys: debian.Keys}
+		release: release, keys: debian.Keys(release)}
 	if unpacked { // onto a bundled image, whose libraries are of one release
 		mirrors, err := ps.mirrors()
 		if err != nil {

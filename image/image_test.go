@@ -51,7 +51,7 @@ func TestLock(t *testing.T) {
 		"no architecture": "[[part]]\nname='x'\narch='mips'\nversion='1'\nlicense='MIT'",
 		"not TOML":        "[[part",
 	} {
-		if _, err := parseLock(text); err == nil {
+		if _, err := (LockFile{"test.lock", Release, text}).parse(); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}

@@ -1,9 +1,11 @@
 package image
 
 import (
+	"cmp"
 	_ "embed"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/BurntSushi/toml"
 )
@@ -11,10 +13,39 @@ import (
 //go:embed vendor.lock
 var lockText string
 
-// Release is the codename of the Debian release that vendor.lock has packages of.
-const Release = "trixie"
+//go:embed vendor-bookworm.lock
+var bookwormText string
 
-// LockedPart is one entry of vendor.lock.
+// Codenames of Debian's releases: of the packages of vendor.lock, and of those of images with older versions.
+const (
+	Release  = "trixie"
+	Bookworm = "bookworm"
+)
+
+// LockFile is a list of parts in this package's folder. All its packages of Debian are of one release.
+type LockFile struct{ Name, Release, text string }
+
+// LockFiles returns all lists, vendor.lock first.
+func LockFiles() []LockFile {
+	return []LockFile{{"vendor.lock", Release, lockText}, {"vendor-bookworm.lock", Bookworm, bookwormText}}
+}
+
+// PartOf returns the name of a release's part: libc of Release, libc@bookworm of another one. So the parts of two
+// releases never mix: not in a store, a bundle or an image.
+func PartOf(release, name string) string {
+	if release == Release {
+		return name
+	}
+	return name + "@" + release
+}
+
+// plainPart returns the name that a part has in its lock file, and its release.
+func plainPart(part string) (name, release string) {
+	name, release, _ = strings.Cut(part, "@")
+	return name, cmp.Or(release, Release)
+}
+
+// LockedPart is one entry of a lock file.
 type LockedPart struct {
 	Name    string `toml:"name"`
 	Arch    Arch   `toml:"arch"`
@@ -31,6 +62,7 @@ type LockedPart struct {
 	Digest  string `toml:"digest"` // sha512-BASE64, sha256-HEX or go.sum's h1:BASE64; "" while unknown
 	Size    int64  `toml:"size"`   // bytes to download; 0 for a release
 	License string `toml:"license"`
+	Release string `toml:"-"` // the lock file's; Name is that of PartOf
 }
 
 // mayGo reports whether a release may lack a package for the part. A library may be missing: the packages that need its
@@ -39,19 +71,27 @@ func (p LockedPart) mayGo() bool {
 	return p.Dropped || strings.HasPrefix(p.Package, "lib") && len(p.Successors) == 0 && debianParts(p.Name, p.Arch) == nil
 }
 
-// Lock returns the parts that vendor.lock pins for one architecture.
-func Lock(arch Arch) ([]LockedPart, error) {
-	all, err := parseLock(lockText)
-	if err != nil {
-		return nil, err
+// allLocked returns the parts of all lock files. It parses them once, since a list of images asks for many versions.
+var allLocked = sync.OnceValues(func() (all []LockedPart, err error) {
+	for _, file := range LockFiles() {
+		parts, err := file.parse()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, parts...)
 	}
-	var parts []LockedPart
+	return all, nil
+})
+
+// Lock returns the parts that the lock files pin for one architecture.
+func Lock(arch Arch) (parts []LockedPart, err error) {
+	all, err := allLocked()
 	for _, p := range all {
 		if p.Arch == arch {
 			parts = append(parts, p)
 		}
 	}
-	return parts, nil
+	return parts, err
 }
 
 //go:embed bundles.lock
@@ -81,22 +121,25 @@ func lockedBundle(arch Arch) (LockedBundle, error) {
 	return LockedBundle{}, nil
 }
 
-func parseLock(text string) ([]LockedPart, error) {
+func (f LockFile) parse() ([]LockedPart, error) {
 	var lock struct {
 		Part []LockedPart `toml:"part"`
 	}
-	meta, err := toml.Decode(text, &lock)
+	meta, err := toml.Decode(f.text, &lock)
 	if err != nil {
-		return nil, fmt.Errorf("read vendor.lock: %w", err)
+		return nil, fmt.Errorf("read %s: %w", f.Name, err)
 	}
 	if extra := meta.Undecoded(); len(extra) > 0 {
-		return nil, fmt.Errorf("read vendor.lock: unknown key %s", extra[0])
+		return nil, fmt.Errorf("read %s: unknown key %s", f.Name, extra[0])
 	}
-	for _, p := range lock.Part {
+	for i := range lock.Part {
+		p := &lock.Part[i]
 		if p.Name == "" || p.Version == "" || p.License == "" || (p.Arch != AMD64 && p.Arch != ARM64) ||
-			(p.From != "release") != (p.Size > 0) || (p.From == "debian") != (p.Path != "") {
-			return nil, fmt.Errorf("read vendor.lock: incomplete part %+v", p)
+			(p.From != "release") != (p.Size > 0) || (p.From == "debian") != (p.Path != "") ||
+			p.From != "debian" && f.Release != Release || strings.Contains(p.Name, "@") {
+			return nil, fmt.Errorf("read %s: incomplete or misplaced part %+v", f.Name, *p)
 		}
+		p.Name, p.Release = PartOf(f.Release, p.Name), f.Release
 	}
 	return lock.Part, nil
 }

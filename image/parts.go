@@ -41,7 +41,7 @@ type Part struct {
 // bundle's part of the same release.
 func (p Part) fits(locked LockedPart) bool {
 	return p.Digest == locked.Digest ||
-		(p.BehindLock || p.Bundled) && (locked.From != "debian" || p.Release == Release)
+		(p.BehindLock || p.Bundled) && (locked.From != "debian" || p.Release == locked.Release)
 }
 
 const partFile = "part.json"

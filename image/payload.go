@@ -27,7 +27,7 @@ type Payload struct {
 	// Sources are the C sources of the guest's own programs, including the language's.
 	Sources fs.FS
 	// Parts are the vendored parts of the image. The files below their root folders have the same paths in the guest.
-	// The first part holds the program, there or under its base name.
+	// The first part holds the program, there or under its base name. All are of one release of Debian (PartOf).
 	Parts []string
 	// Only maps those of Parts that exist for one architecture alone to that architecture.
 	Only map[string]string
@@ -99,6 +99,15 @@ func (p Payload) library(kernel Kernel) string {
 	return libraryFile
 }
 
+// Release returns the release of Debian that the parts are of.
+func (p Payload) Release() string {
+	if len(p.Parts) == 0 {
+		return Release
+	}
+	_, release := plainPart(p.Parts[0])
+	return release
+}
+
 // parts returns the parts for an architecture.
 func (p Payload) parts(arch Arch) (names []string) {
 	for _, name := range p.Parts {
@@ -125,16 +134,24 @@ func twoNumbers(version string) string {
 }
 
 // partInText matches the placeholder for a part's version in a message.
-var partInText = regexp.MustCompile(`\{[a-z0-9.+-]+\}`)
+var partInText = regexp.MustCompile(`\{[a-z0-9.+@-]+\}`)
 
 // Versions replaces each {PART} in a text by the part's version, such as 3.11: the vendored version, or else that of
-// vendor.lock.
+// the lock file.
 func (s *Store) Versions(text string) string {
-	return partInText.ReplaceAllStringFunc(text, func(braced string) string {
-		name := braced[1 : len(braced)-1]
-		if p, err := s.Parts().Get(HostArch(), name); err == nil {
+	text = partInText.ReplaceAllStringFunc(text, func(braced string) string {
+		if p, err := s.Parts().Get(HostArch(), braced[1:len(braced)-1]); err == nil {
 			return twoNumbers(p.Version)
 		}
+		return braced
+	})
+	return LockedVersions(text)
+}
+
+// LockedVersions replaces each {PART} in a text by the part's version in the lock file.
+func LockedVersions(text string) string {
+	return partInText.ReplaceAllStringFunc(text, func(braced string) string {
+		name := braced[1 : len(braced)-1]
 		locked, _ := Lock(HostArch())
 		for _, p := range locked {
 			if p.Name == name {
@@ -234,7 +251,7 @@ func (s *Store) payloadTree(kernel Kernel, arch Arch) (tree, []Part, error) {
 			return nil, nil, err
 		}
 		parts = append(parts, p)
-		if name == libcPart {
+		if plain, _ := plainPart(name); plain == libcPart {
 			libc = p.Version
 		}
 		switch name {

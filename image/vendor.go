@@ -177,7 +177,7 @@ func (ps Parts) fetch(ctx context.Context, packages *debParts, p LockedPart, dir
 			ps.images.logf("%s %s is not in the archive; %s (vendor.lock is behind)", p.Package, p.Version, taking)
 		}
 		part.Package, part.Version, part.Digest, part.BehindLock = got.pkg, got.version, got.digest, got.behind
-		part.Release = Release
+		part.Release = p.Release
 		for _, file := range got.files {
 			if err := unpackDeb(file, dir, debianFiles(p.Name, p.Arch)); err != nil {
 				return part, err

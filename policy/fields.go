@@ -41,7 +41,7 @@ var Fields = []Field{
 	{Key: "outputBytes", Flag: "output-bytes", Help: "bytes kept of each of stdout and stderr",
 		kind: number[int64]{least: 1, usual: DefaultOutputBytes, most: 1 << 30, unit: bytesOf}},
 	{Key: "image", Ceiling: "images", Flag: "image",
-		Help: "the image to boot: node, python, data (Python with numpy, pandas, matplotlib, …), shell, go (default the language's first), or a container image's reference, as python:3.12-slim (linux)", kind: oneOf{}},
+		Help: "the image to boot: node, python, data (Python with numpy, pandas, matplotlib, …), shell, go, python@3.11, data@3.11 (default the language's first), or a container image's reference, as python:3.12-slim (linux)", kind: oneOf{}},
 	{Key: "packages", Flag: "with",
 		Help: "pip:NAME[==VERSION] or npm:NAME[@VERSION], a package of the registry that this machine's pip or npm uses: built once in a machine of its own, then kept for later runs; repeatable",
 		kind: rules[PackageRule]{parse: ParsePackage, meet: meetPackages}},
@@ -93,7 +93,7 @@ var JailNames = []string{
 }
 
 // ImageNames are the bundled images.
-var ImageNames = []string{"node", "python", "data", "shell", "go"}
+var ImageNames = []string{"node", "python", "data", "shell", "go", "python@3.11", "data@3.11"}
 
 // Bounds with several uses.
 const (

@@ -10,9 +10,10 @@ import (
 
 // Reference returns a container image's reference in one form: with its registry, and its tag or digest, like
 // docker.io/library/alpine:3.20. An existing image may also be given by its digest alone, sha256:HEX. A word
-// without any of / : @ is not a reference (is): it names a bundled image.
+// without any of / : @ is not a reference (is): it names a bundled image. So does a name with a version, as
+// python@3.11.
 func Reference(text string) (ref string, is bool, err error) {
-	if !strings.ContainsAny(text, "/:@") {
+	if !strings.ContainsAny(text, "/:@") || IsImageName(text) {
 		return "", false, nil
 	}
 	if hex, ok := strings.CutPrefix(text, "sha256:"); ok {
@@ -56,7 +57,8 @@ func Reference(text string) (ref string, is bool, err error) {
 const maxReference = 512
 
 var (
-	imageName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,39}$`) // as in environments
+	// As in environments; bundled images may have a version, too.
+	imageName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,39}(@[0-9]{1,4}(\.[0-9]{1,4}){0,2})?$`)
 
 	digestHex     = regexp.MustCompile(`^[0-9a-f]{12,64}$`)
 	referenceForm = regexp.MustCompile(
@@ -110,7 +112,7 @@ func (c *Ceiling) MistypedImage(known []string, mistyped func(name string) bool)
 		none := len(list) > 0
 		for _, entry := range list {
 			unknown := imageName.MatchString(entry) && !slices.Contains(known, entry)
-			if unknown && mistyped(entry) {
+			if unknown && (strings.Contains(entry, "@") || mistyped(entry)) { // no image is built with a version later
 				return entry, c
 			}
 			none = none && unknown

@@ -8,7 +8,10 @@ import (
 func TestReference(t *testing.T) {
 	digest := "sha256:" + strings.Repeat("0a", 32)
 	for _, tt := range []struct{ text, want string }{
-		{"python", ""}, {"", ""}, {"nosuch", ""},
+		{"python", ""}, {"", ""}, {"nosuch", ""}, {"python@3.11", ""}, {"data@3.11", ""}, {"python@3", ""}, {"x@1.2.3", ""},
+		{"python@", "!"}, {"python@../x", "!"}, {"@3.11", "!"}, {"python@3.11@3", "!"}, {"python@3.11/x", "!"},
+		{"python@3.11:1", "!"}, {"python@3.11.", "!"}, {"python@.3", "!"}, {"python@3.11\n", "!"}, {"python@3.11-x", "!"},
+		{"Python@3.11", "!"}, {"python@3.11.2.1", "!"}, {"python@12345", "!"}, {"../python@3.11", "!"},
 		{"alpine:3.20", "docker.io/library/alpine:3.20"}, {"docker.io/alpine:3.20", "docker.io/library/alpine:3.20"},
 		{"acme/tool", "docker.io/acme/tool:latest"},
 		{"ghcr.io/acme/a-b_c/d.e:v1", "ghcr.io/acme/a-b_c/d.e:v1"}, {"localhost/a", "localhost/a:latest"},
@@ -44,7 +47,8 @@ func TestCeilingOfReferences(t *testing.T) {
 		"docker.io/library/alpine:latest": false,
 		"ghcr.io/acme/tool:1":             true, "ghcr.io/acme2/tool:1": false, "docker.io/library/debian:12": true,
 		"docker.io/library/debian-x:12": false,
-		"docker.io/evil/ghcr.io:1":      false, "sha256:" + strings.Repeat("a", 64): false,
+		"python@3.11":                   false, "python@3": false, // a name is that image alone
+		"docker.io/evil/ghcr.io:1": false, "sha256:" + strings.Repeat("a", 64): false,
 	} {
 		eff, denials, err := Resolve(Request{Image: name}, c)
 		if err != nil {
@@ -55,12 +59,16 @@ func TestCeilingOfReferences(t *testing.T) {
 		}
 	}
 	for _, text := range []string{`["*"]`, `["ghcr.io*"]`, `["ghcr.io/acme*"]`, `["library/*"]`, `["No Such"]`,
-		`["Alpine:3"]`, `["a/../b:1"]`} {
+		`["Alpine:3"]`, `["a/../b:1"]`, `["python@"]`, `["python@*"]`, `["python@3.11@3"]`, `["@3.11"]`} {
 		if _, err := ParseCeiling("test.toml", []byte("images = "+text)); err == nil {
 			t.Errorf("%s is no error", text)
 		}
 	}
-	if b := BuiltIn("", ""); b.Image("docker.io/library/alpine:3.20") || !b.Image("python") {
+	older := ceiling(t, `images = ["python@3.11"]`)
+	if !older.Image("python@3.11") || older.Image("python") || older.Image("data@3.11") {
+		t.Error("a name with a version allows another image, or not its own")
+	}
+	if b := BuiltIn("", ""); !b.Image("python@3.11") || b.Image("docker.io/library/alpine:3.20") || !b.Image("python") {
 		t.Error("the built-in ceiling allows images of containers, or not shipped ones")
 	}
 }

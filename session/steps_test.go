@@ -56,7 +56,8 @@ func TestStepLanguage(t *testing.T) {
 		!strings.Contains(err.Error(), "language go: has no steps in a session") {
 		t.Error(err)
 	}
-	if got := language.SessionImages(); !slices.Equal(got, []string{"node", "python", "data", "shell"}) {
+	want := []string{"node", "python", "data", "shell", "python@3.11", "data@3.11"}
+	if got := language.SessionImages(); !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}
 }

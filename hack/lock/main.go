@@ -1,6 +1,6 @@
-// Command lock brings image/vendor.lock up to date: it looks up each Debian package in the release's signed index, and
-// writes version, path, digest and size. It lists what the packages of an image require and the image lacks. A new part
-// is a [[part]] with name, arch, from, package and license; the rest is filled in.
+// Command lock brings the lock files of image up to date: it looks up each Debian package in the signed index of the
+// file's release, and writes version, path, digest and size. It lists what the packages of an image require and the
+// image lacks. A new part is a [[part]] with name, arch, from, package and license; the rest is filled in.
 //
 //	go run ./hack/lock
 package main
@@ -21,8 +21,6 @@ import (
 	"github.com/unitask/unitask/internal/language"
 )
 
-const lockFile = "image/vendor.lock"
-
 func main() {
 	log.SetFlags(0)
 	if err := run(context.Background()); err != nil {
@@ -31,7 +29,26 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	text, err := os.ReadFile(lockFile)
+	mirrors := debian.OfHost()
+	if named := os.Getenv("UNITASK_DEBIAN_MIRROR"); named != "" {
+		var err error
+		if mirrors, err = debian.Named(named); err != nil {
+			return err
+		}
+	}
+	packages := map[string]string{} // of Debian, by architecture and part
+	for _, file := range image.LockFiles() {
+		if err := update(ctx, mirrors, file, packages); err != nil {
+			return fmt.Errorf("%s: %w", file.Name, err)
+		}
+	}
+	return nil
+}
+
+// update updates a lock file, and notes its packages.
+func update(ctx context.Context, mirrors debian.Mirrors, file image.LockFile, packages map[string]string) error {
+	name := filepath.Join("image", file.Name)
+	text, err := os.ReadFile(name)
 	if err != nil {
 		return err
 	}
@@ -41,19 +58,13 @@ func run(ctx context.Context) error {
 	if _, err := toml.Decode(string(text), &lock); err != nil {
 		return err
 	}
-	mirrors := debian.OfHost()
-	if named := os.Getenv("UNITASK_DEBIAN_MIRROR"); named != "" {
-		if mirrors, err = debian.Named(named); err != nil {
-			return err
-		}
-	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return err
 	}
 	indexes := map[image.Arch]*debian.Index{}
 	for _, arch := range []image.Arch{image.AMD64, image.ARM64} {
-		a := &debian.Archive{Mirrors: mirrors, Suite: image.Release, Arch: string(arch), Logf: log.Printf,
+		a := &debian.Archive{Mirrors: mirrors, Suite: file.Release, Arch: string(arch), Logf: log.Printf,
 			Cache: filepath.Join(cache, "unitask-lock")}
 		if indexes[arch], err = a.Index(ctx); err != nil {
 			return err
@@ -64,13 +75,14 @@ func run(ctx context.Context) error {
 			if lock.Part[i], err = updated(indexes[p.Arch], p); err != nil {
 				return err
 			}
+			packages[string(p.Arch)+" "+image.PartOf(file.Release, p.Name)] = lock.Part[i].Package
 		}
 	}
 	for arch, index := range indexes {
-		report(index, arch, lock.Part)
+		report(index, arch, file.Release, packages)
 	}
 	head, _, _ := strings.Cut(string(text), "[[part]]")
-	return os.WriteFile(lockFile, []byte(head+format(lock.Part)), 0o644)
+	return os.WriteFile(name, []byte(head+format(lock.Part)), 0o644)
 }
 
 // updated returns a part with the release's package.
@@ -96,13 +108,16 @@ func updated(index *debian.Index, p image.LockedPart) (image.LockedPart, error) 
 	return p, nil
 }
 
-// report lists the packages that an image's packages require and that the image lacks.
-func report(index *debian.Index, arch image.Arch, locked []image.LockedPart) {
+// report lists the packages that the packages of a release's images require and that are no part of these images.
+func report(index *debian.Index, arch image.Arch, release string, packages map[string]string) {
 	for _, payload := range language.Payloads() {
+		if payload.Release() != release {
+			continue
+		}
 		var has []string
-		for _, p := range locked {
-			if p.Arch == arch && p.From == "debian" && slices.Contains(payload.Parts, p.Name) {
-				has = append(has, p.Package)
+		for _, part := range payload.Parts {
+			if name := packages[string(arch)+" "+part]; name != "" {
+				has = append(has, name)
 			}
 		}
 		for _, name := range has {

@@ -45,7 +45,7 @@ type Archive struct {
 	// Logf receives what the caller should know, such as a mirror without security updates.
 	Logf func(format string, args ...any)
 
-	Keys string // armoured keys that sign the indexes; "" means those of Debian
+	Keys string // armoured keys that sign the indexes; "" means Debian's of the suite
 
 	mu    sync.Mutex
 	index *Index

@@ -3,6 +3,7 @@ package debian
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
@@ -28,10 +29,19 @@ import (
 	"github.com/unitask/unitask/internal/atomicfile"
 )
 
-// Keys are the armoured keys of Debian 13's archive, from the package debian-archive-keyring.
-//
-//go:embed keys.asc
-var Keys string
+// The armoured keys of Debian 13's and 12's archives, from the package debian-archive-keyring.
+var (
+	//go:embed keys-trixie.asc
+	trixieKeys string
+	//go:embed keys-bookworm.asc
+	bookwormKeys string
+)
+
+// Keys returns the armoured keys of a release's archive, and "" for a release whose keys are unknown. A release is not
+// trusted with the keys of another one.
+func Keys(release string) string {
+	return map[string]string{"trixie": trixieKeys, "bookworm": bookwormKeys}[release]
+}
 
 // Bounds of what a mirror sends.
 const (
@@ -169,11 +179,7 @@ var releaseLine = regexp.MustCompile(`^ ([0-9a-f]{64}) +([0-9]{1,12}) (\S+)$`)
 // verify checks a signed InRelease file. One of the archive's keys must have signed it. It must be of this suite, and
 // not too old at the given time.
 func (a *Archive) verify(signed []byte, suite string, now time.Time) (release, error) {
-	keys := a.Keys
-	if keys == "" {
-		keys = Keys
-	}
-	ring, err := openpgp.ReadArmoredKeyRing(strings.NewReader(keys))
+	ring, err := openpgp.ReadArmoredKeyRing(strings.NewReader(cmp.Or(a.Keys, Keys(a.Suite))))
 	if err != nil {
 		return release{}, fmt.Errorf("read the archive's keys: %w", err)
 	}

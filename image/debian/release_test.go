@@ -109,3 +109,29 @@ func TestAttackClearsign(t *testing.T) {
 			map[bool]string{true: "taken", false: "refused"}[err == nil])
 	}
 }
+
+// Each release has keys of its own. No release is trusted with the keys of another.
+func TestKeysOfReleases(t *testing.T) {
+	of := map[string]string{}
+	for release, names := range map[string]string{"trixie": "(13/trixie)", "bookworm": "(12/bookworm)"} {
+		ring, err := openpgp.ReadArmoredKeyRing(strings.NewReader(debian.Keys(release)))
+		if err != nil || len(ring) != 3 {
+			t.Fatalf("%s: %d keys, %v", release, len(ring), err)
+		}
+		for _, key := range ring {
+			id := key.PrimaryKey.KeyIdString()
+			if of[id] != "" {
+				t.Errorf("%s and %s have the key %s", release, of[id], id)
+			}
+			of[id] = release
+			for name := range key.Identities {
+				if !strings.Contains(name, names) {
+					t.Errorf("%s has a key of %s", release, name)
+				}
+			}
+		}
+	}
+	if debian.Keys("sid") != "" || debian.Keys("") != "" {
+		t.Error("an unknown release has keys")
+	}
+}

@@ -122,7 +122,7 @@ func (o *Custom) describe() {
 	p := &o.Row.Payload
 	p.Name, p.Nanos = o.Name, false
 	p.Custom = &image.Custom{Base: o.From, Digest: o.Digest, Runtime: o.Runtime,
-		Files: python.WarmFiles(o.From == "data", o.Warm), Verify: func() error { return nil }}
+		Files: python.WarmFiles(language.Unversioned(o.From) == "data", o.Warm), Verify: func() error { return nil }}
 	if language.OfImage(o.From).Name != "python" {
 		p.Custom.Files = nil
 	}

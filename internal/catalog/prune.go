@@ -104,7 +104,7 @@ func (cat *Catalog) Remove(ctx context.Context, name string, container *image.Co
 	custom := imagefile.CheckName(name) == nil
 	var named []*image.Image
 	for _, im := range list {
-		if custom && im.Name == name && im.Container == "" {
+		if policy.IsImageName(name) && im.Name == name && im.Container == "" {
 			named = append(named, im)
 		}
 	}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -53,6 +54,7 @@ func (x *Execution) install(ctx context.Context) error {
 // installTarget returns the target of an installation. Its ceiling contains the caller's limits of the network.
 func (x *Execution) installTarget() install.Target {
 	caller := run.Caller{Name: x.Rec.Owner, Via: x.Rec.Via, Ceiling: x.Live.Ceiling.Reaching()}
-	return install.Target{Language: x.Code.Language, Arch: x.Code.Arch, Runtime: x.Image.Runtime,
-		Jail: x.Granted.RequireJail, Caller: caller, Tell: x.streams.Events}
+	return install.Target{Language: x.Code.Language, Image: cmp.Or(x.Image.Base, x.Image.Name), Arch: x.Code.Arch,
+		Runtime: x.Image.Runtime, Jail: x.Granted.RequireJail, Caller: caller,
+		Tell: x.streams.Events}
 }

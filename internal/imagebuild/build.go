@@ -67,11 +67,14 @@ func (b *Builder) Build(ctx context.Context, from string, arch image.Arch) (*cat
 	}
 	o, im, err := build(nil)
 	var none *install.NoCompilerError
-	if !errors.As(err, &none) || began.env.Name == l.Packages.Compilers {
+	if !errors.As(err, &none) {
+		return o, im, err
+	}
+	if name, _ := l.CompilersFor(began.env.From); name == began.env.Name {
 		return o, im, err
 	}
 	b.tell("packages are to be compiled: building again, with compilers")
-	compilers, err := b.compilers(ctx, l, began.arch) // between the two builds, since only one runs at a time
+	compilers, err := b.compilers(ctx, l, began.env.From, began.arch) // only one build runs at a time
 	if err != nil {
 		return nil, nil, failed(ctx, none.WithoutCompilers(err))
 	}

@@ -193,9 +193,9 @@ func (b *bundledBuild) installPackages(ctx context.Context, use func(kept *packa
 		b.runtime = im.Runtime
 		b.folders[slices.Index(b.folders, usual)] = place
 	}
-	to := install.Target{Language: b.language, Arch: b.arch, Runtime: im.Runtime, Jail: b.RequireJail,
-		Caller: run.Caller{Ceiling: b.Ceiling.Reaching()}.WithDefaults(), Tell: b.Catalog.Tell,
-		Compilers: b.compilers, Building: true}
+	to := install.Target{Language: b.language, Image: b.env.From, Arch: b.arch, Runtime: im.Runtime,
+		Jail: b.RequireJail, Tell: b.Catalog.Tell, Compilers: b.compilers, Building: true,
+		Caller: run.Caller{Ceiling: b.Ceiling.Reaching()}.WithDefaults()}
 	return b.Installer.Ensure(ctx, to, b.now.Asked, locked, func(store *packages.Store, kept *packages.Lock) error {
 		held, err := store.Hold(kept)
 		if err != nil {

@@ -27,41 +27,46 @@ func ServeCompilers(cat *catalog.Catalog, in *install.Installer) {
 		own := *cat
 		own.Tell = to.Tell
 		b := Builder{Catalog: &own, Installer: in, Ceiling: to.Caller.Ceiling, RequireJail: to.Jail}
-		return b.compilers(ctx, to.Language, to.Arch)
+		return b.compilers(ctx, to.Language, to.Image, to.Arch)
 	}
 }
 
-// compilers returns a language's image with compilers, and builds it if it is missing.
-func (b *Builder) compilers(ctx context.Context, l *language.Language, arch image.Arch) (*catalog.Custom, error) {
+// compilers returns the image with compilers of a language and a bundled image's version of it, and builds it if it is
+// missing.
+func (b *Builder) compilers(ctx context.Context, l *language.Language, of string, arch image.Arch) (*catalog.Custom,
+	error) {
 	l = language.OfSystem(l.Packages.System)
-	if o := b.readyCompilers(ctx, l, arch); o != nil {
+	if o := b.readyCompilers(ctx, l, of, arch); o != nil {
 		return o, nil
 	}
-	name := l.Packages.Compilers
-	if err := describeCompilers(home.Dir(b.Catalog.Home).ImageFiles(), l); err != nil {
+	name, from := l.CompilersFor(of)
+	if err := describeCompilers(home.Dir(b.Catalog.Home).ImageFiles(), l, of); err != nil {
 		return nil, fmt.Errorf("describe the image %s: %w", name, err)
 	}
 	began, err := b.describe(name, arch)
 	if err != nil {
 		return nil, err
 	}
-	if imagefile.Contained(began.env.From) || language.OfImage(began.env.From).Packages != l.Packages {
+	if !compiles(l, from, began.env.From) {
 		return nil, fmt.Errorf("%s: from = %q is not over %s, whose packages are to be compiled: remove the file, and a new "+
-			"one is written", began.env.File, began.env.From, l.Images[0].Payload.Name)
+			"one is written", began.env.File, began.env.From, from)
 	}
 	over := &bundledBuild{build: *began, language: language.OfImage(began.env.From)}
 	if err := over.check(); err != nil {
 		return nil, fmt.Errorf("%s: %w", began.env.File, err)
 	}
-	over.found = func() *catalog.Custom { return b.readyCompilers(ctx, l, arch) } // another may have built it meanwhile
+	// Another process may have built it meanwhile.
+	over.found = func() *catalog.Custom { return b.readyCompilers(ctx, l, of, arch) }
 	o, _, err := over.run(ctx)
 	return o, err
 }
 
 // readyCompilers returns the image with compilers, or nil if it is not built for this version of the language.
-func (b *Builder) readyCompilers(ctx context.Context, l *language.Language, arch image.Arch) *catalog.Custom {
-	o, err := catalog.ReadCustom(b.Catalog.Home, l.Packages.Compilers)
-	if err != nil || o.Container != "" || o.Arch != arch || language.OfImage(o.From).Packages != l.Packages {
+func (b *Builder) readyCompilers(ctx context.Context, l *language.Language, of string,
+	arch image.Arch) *catalog.Custom {
+	name, from := l.CompilersFor(of)
+	o, err := catalog.ReadCustom(b.Catalog.Home, name)
+	if err != nil || o.Container != "" || o.Arch != arch || !compiles(l, from, o.From) {
 		return nil
 	}
 	if _, err := b.Catalog.Images.With(o.Row.Payload).Obtain(ctx, image.Linux, arch); err != nil {
@@ -70,9 +75,15 @@ func (b *Builder) readyCompilers(ctx context.Context, l *language.Language, arch
 	return o
 }
 
-// describeCompilers writes the description of a language's image with compilers, if there is none.
-func describeCompilers(dir string, l *language.Language) error {
-	file := filepath.Join(dir, l.Packages.Compilers+imagefile.Extension)
+// compiles reports whether an image over base compiles packages for the language's image of that name.
+func compiles(l *language.Language, name, base string) bool {
+	return !imagefile.Contained(base) && language.OfImage(base).Packages == l.Packages && l.FirstLike(base) == name
+}
+
+// describeCompilers writes the description of the image with compilers for a language's image, if there is none.
+func describeCompilers(dir string, l *language.Language, of string) error {
+	name, from := l.CompilersFor(of)
+	file := filepath.Join(dir, name+imagefile.Extension)
 	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -81,7 +92,7 @@ func describeCompilers(dir string, l *language.Language) error {
 from = "%s"
 debian = ["%s"]
 description = "compilers of C and C++, for packages that have no binary"
-`, l.Packages.Compilers, l.Images[0].Payload.Name, strings.Join(l.Packages.Debian, `", "`))
+`, name, from, strings.Join(l.Packages.Debian, `", "`))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}

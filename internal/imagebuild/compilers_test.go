@@ -19,7 +19,7 @@ func TestDescribeCompilers(t *testing.T) {
 	for _, system := range []string{policy.Pip, policy.Npm} {
 		dir := filepath.Join(t.TempDir(), "environments")
 		l := language.OfSystem(system)
-		if err := describeCompilers(dir, l); err != nil {
+		if err := describeCompilers(dir, l, ""); err != nil {
 			t.Fatal(err)
 		}
 		file := filepath.Join(dir, l.Packages.Compilers+imagefile.Extension)
@@ -32,7 +32,7 @@ func TestDescribeCompilers(t *testing.T) {
 		if err := os.WriteFile(file, []byte(own), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := describeCompilers(dir, l); err != nil {
+		if err := describeCompilers(dir, l, ""); err != nil {
 			t.Fatal(err)
 		}
 		if text, err := os.ReadFile(file); err != nil || string(text) != own {
@@ -41,11 +41,34 @@ func TestDescribeCompilers(t *testing.T) {
 		if err := errors.Join(os.Remove(file), os.Symlink("nowhere", file)); err != nil {
 			t.Fatal(err)
 		}
-		if err := describeCompilers(dir, l); err != nil {
+		if err := describeCompilers(dir, l, ""); err != nil {
 			t.Fatal(err)
 		}
 		if to, err := os.Readlink(file); err != nil || to != "nowhere" {
 			t.Errorf("%s: a link of the user's is gone: %v", system, err)
+		}
+	}
+}
+
+// Each version of a language has an image with compilers of its own, and is compiled in no other one.
+func TestCompilersOfVersion(t *testing.T) {
+	dir, l := t.TempDir(), language.OfSystem(policy.Pip)
+	for of, want := range map[string]struct{ name, from string }{
+		"python": {"python-compilers", "python"}, "data": {"python-compilers", "python"},
+		"python@3.11": {"python-compilers-3-11", "python@3.11"}, "data@3.11": {"python-compilers-3-11", "python@3.11"},
+	} {
+		if err := describeCompilers(dir, l, of); err != nil {
+			t.Fatal(err)
+		}
+		env, err := imagefile.Read(filepath.Join(dir, want.name+imagefile.Extension), dir, language.Images())
+		if err != nil || env.From != want.from || env.Name != want.name {
+			t.Errorf("%s: %+v %v", of, env, err)
+		}
+	}
+	for base, compiled := range map[string]bool{"python@3.11": true, "data@3.11": true, "python": false, "node": false,
+		"python:3.11": false} {
+		if got := compiles(l, "python@3.11", base); got != compiled {
+			t.Errorf("over %s: %v", base, got)
 		}
 	}
 }

@@ -56,7 +56,7 @@ func (b *bundledBuild) unpackDebian(ctx context.Context) (folder string, err err
 		}
 	}
 	b.tell("fetching " + strings.Join(b.env.Debian, " ") + " by apt")
-	debs, err := b.Catalog.Images.Parts().Debs(ctx, b.arch, status, true, b.env.Debian, locked, from)
+	debs, err := base.Parts().Debs(ctx, b.arch, status, true, b.env.Debian, locked, from)
 	if err != nil {
 		return "", b.debianFailed(ctx, err)
 	}

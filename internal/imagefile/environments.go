@@ -80,7 +80,9 @@ const keys = "from, debian, pip, npm, run, network, files, env, warm, memoryMb, 
 var (
 	name     = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,39}$`)
 	variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,199}$`)
-	module   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$`)
+	// versioned is a bundled image's name with a version, as package policy has it.
+	versioned = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,39}@[0-9]{1,4}(\.[0-9]{1,4}){0,2}$`)
+	module    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$`)
 )
 
 // CheckName returns why a word can't be an image's name.
@@ -92,8 +94,10 @@ func CheckName(word string) error {
 }
 
 // Contained reports whether a word names a container image. A word with one of these characters is a reference, or
-// invalid.
-func Contained(from string) bool { return strings.ContainsAny(from, "/:@") }
+// invalid, unless it is a name with a version, as python@3.11.
+func Contained(from string) bool {
+	return strings.ContainsAny(from, "/:@") && !versioned.MatchString(from)
+}
 
 // Find returns the file for a path, or for a name in the folder of environments.
 func Find(arg, folder string) string {
@@ -134,7 +138,8 @@ func Read(file, folder string, along []string) (*Environment, error) {
 		from := ""
 		for _, dir := range []string{filepath.Dir(next), folder} {
 			at := filepath.Join(dir, t.From+Extension)
-			if st, err := os.Stat(at); t.From != own && from == "" && !Contained(t.From) && err == nil && st.Mode().IsRegular() {
+			named := t.From != own && CheckName(t.From) == nil
+			if st, err := os.Stat(at); named && from == "" && err == nil && st.Mode().IsRegular() {
 				from = at
 			}
 		}
@@ -188,7 +193,7 @@ func read(file string) (*text, error) {
 	switch {
 	case t.From == "":
 		return nil, errors.New("has no from: the image that it begins with")
-	case CheckName(t.From) != nil && !Contained(t.From):
+	case CheckName(t.From) != nil && !versioned.MatchString(t.From) && !Contained(t.From):
 		return nil, fmt.Errorf("from = %.80q is no image: a name, or a container image's reference", t.From)
 	}
 	return t, nil

@@ -86,6 +86,8 @@ func TestBadFiles(t *testing.T) {
 		"from = 'python'\npip = 'x'":       "incompatible types",
 		"from = 'pyton'":                   `from = "pyton" is no image: use node, python, a container image's reference, or the name of a file of yours`,
 		"from = 'Python'":                  "is no image",
+		"from = 'python@3.10'":             `from = "python@3.10" is no image: use node, python`,
+		"from = 'python@3.11'":             `from = "python@3.11" is no image: use node, python`, // not the file of that name
 		"from = 'python'\nrun = ['']":      "run: step 1",
 		"from = 'python'\nrun = ['x', \"a\\u0000\"]":                    "run: step 2",
 		"from = 'python'\nrun = ['" + strings.Repeat("x", 17000) + "']": "run: step 1",
@@ -110,7 +112,8 @@ func TestBadFiles(t *testing.T) {
 		"from = 'python'\n#" + strings.Repeat(long, 1000):                  "more than 262144 bytes",
 	} {
 		dir := t.TempDir()
-		write(t, dir, map[string]string{"a.toml": text, "loop.toml": "from = 'a'\n"})
+		write(t, dir, map[string]string{"a.toml": text, "loop.toml": "from = 'a'\n",
+			"python@3.11.toml": "from = 'python'\n"})
 		if text == "from = 'a'" {
 			text, says = "from = 'a'", `from = "a" is no image`
 		}
@@ -127,9 +130,21 @@ func TestBadFiles(t *testing.T) {
 		!strings.Contains(err.Error(), "more than 8 files") {
 		t.Errorf("a chain without end: %v", err)
 	}
+	write(t, dir, map[string]string{"old.toml": "from = 'python@3.11'\n", "python@3.11.toml": "from = 'node'\n"})
 	if _, err := Read(filepath.Join(dir, "Big Name.toml"), dir, along); err == nil ||
 		!strings.Contains(err.Error(), "is no name of an image") {
 		t.Errorf("a name: %v", err)
+	}
+	for _, name := range []string{"python@3.11", "python@", "@3.11"} {
+		write(t, dir, map[string]string{name + ".toml": "from = 'python'\n"})
+		if _, err := Read(filepath.Join(dir, name+".toml"), dir, along); err == nil ||
+			!strings.Contains(err.Error(), "is no name of an image") {
+			t.Errorf("a file %s: %v", name, err)
+		}
+	}
+	if e, err := Read(filepath.Join(dir, "old.toml"), dir, append(along, "python@3.11")); err != nil ||
+		e.From != "python@3.11" || Contained(e.From) {
+		t.Errorf("over an older version: %+v %v", e, err)
 	}
 	if _, err := Read(filepath.Join(dir, "none.toml"), dir, along); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no file: %v", err)

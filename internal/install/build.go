@@ -91,7 +91,7 @@ func (i *installation) request(ctx context.Context, before *packages.Lock) (req 
 		return req, nil, err
 	}
 	req = run.Request{
-		Code: l.Packages.Program, Image: l.Images[0].Payload.Name, Kernel: image.Linux, Arch: i.to.Arch, Dir: "/work",
+		Code: l.Packages.Program, Image: l.FirstLike(i.to.Image), Kernel: image.Linux, Arch: i.to.Arch, Dir: "/work",
 		Cold: true, Files: []run.Mount{{Host: i.tool, Guest: p.Tool}}, MemoryMB: MemoryMB, Timeout: Timeout,
 		OutputBytes: OutputBytes, MaxArtifacts: packages.MaxBytes + 64<<20,
 		MaxProcesses: MaxProcesses,

@@ -52,9 +52,10 @@ type Installer struct {
 	Compilers func(ctx context.Context, to Target) (*catalog.Custom, error)
 }
 
-// Target is the caller, language and architecture that packages are installed for.
+// Target is the caller, image and architecture that packages are installed for.
 type Target struct {
 	Language *language.Language
+	Image    string // bundled, whose version of the language the packages are for
 	Arch     image.Arch
 	Runtime  string // the version of the language's program
 	Jail     []string

@@ -76,7 +76,7 @@ var Interpreted = []*Language{
 	{
 		Name: "python", others: map[string]string{"python3": ".py"}, Extensions: python.Extensions, Stem: "script",
 		About: "Python",
-		Images: []Image{
+		Images: withPython311([]Image{
 			{
 				Payload: pythonPayload("python", python.Parts, nil, python.Folders, python.Files(), python.Modules),
 				program: machine.Program{Rehearsal: guest.Rehearsal{Text: python.Rehearsal, File: "code.py", Comment: "#"}},
@@ -91,7 +91,7 @@ var Interpreted = []*Language{
 					"go to /out as figure-1.png, figure-2.png, …",
 				modules: python.DataModules,
 			},
-		},
+		}),
 		CheckArg: python.CheckArg, NeedsProcess: python.NeedsProcess, Process: python.Process, Refused: python.Refused,
 		OutOfMemory: python.OutOfMemory, Check: python.Check, Missing: python.MissingModule,
 		Packages: &Installer{
@@ -131,6 +131,20 @@ var Interpreted = []*Language{
 		OutOfMemory: golang.OutOfMemory, MemoryHint: golang.MemoryHint, Check: golang.Check, Missing: golang.MissingModule,
 		Compiled: &Compiled{Alone: golang.Alone, At: golang.Built},
 	},
+}
+
+// withPython311 adds images with the Python of Debian 12.
+func withPython311(current []Image) []Image {
+	abouts := []string{
+		"As python, with Debian 12's CPython {python@bookworm}.",
+		"As data, with Debian 12's Python {python@bookworm}, numpy {python3-numpy@bookworm}, " +
+			"pandas {python3-pandas@bookworm}, matplotlib {python3-matplotlib@bookworm}, scipy {python3-scipy@bookworm}.",
+	}
+	list := slices.Clone(current)
+	for i, of := range current {
+		list = append(list, python311.image(of, abouts[i]))
+	}
+	return list
 }
 
 // byPython returns a language whose files a program in Python runs. It has Python's images, the one of that name first.

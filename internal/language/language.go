@@ -137,6 +137,10 @@ func Named(name string) (*Language, string, error) {
 
 // UnknownImage returns the error that there is no image of a name.
 func UnknownImage(name string) error {
+	if have := versions(Unversioned(name)); len(have) > 0 && strings.Contains(name, "@") {
+		return policy.Bad("image", fmt.Sprintf("%.40q", name), "there is no such version: use %s",
+			strings.Join(have, " or "))
+	}
 	return policy.Bad("image", fmt.Sprintf("%.40q", name),
 		"use %s, or a container image's reference with its tag, as alpine:3.20%s", strings.Join(Images(), ", "),
 		Nearest(name, Images()))
@@ -232,7 +236,7 @@ func Images() (names []string) {
 	return names
 }
 
-// AllImages returns the images of all languages, each once.
+// AllImages returns the images of all languages, each once, those with older versions last.
 func AllImages() (list []*Image) {
 	for _, l := range All {
 		for i := range l.Images {
@@ -241,6 +245,9 @@ func AllImages() (list []*Image) {
 			}
 		}
 	}
+	slices.SortStableFunc(list, func(a, b *Image) int {
+		return strings.Count(a.Payload.Name, "@") - strings.Count(b.Payload.Name, "@")
+	})
 	return list
 }
 

@@ -2,6 +2,7 @@ package language
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/unitask/unitask/policy"
 )
@@ -12,14 +13,24 @@ type Installer struct {
 	Tool    string // of image.Store.Tool
 	Program string // runs in the machine; guest/*/packages.*
 	Place   string // where code finds them, with the version in it (image.At)
-	// Compilers is the name of the image in which packages without a binary are compiled. Debian lists its Debian
-	// packages, unless the user's file with that name says otherwise.
+	// Compilers is the name of the image in which packages without a binary are compiled. Older versions have another
+	// (CompilersFor). Debian lists its Debian packages, unless the user's file with that name says otherwise.
 	Compilers string
 	Debian    []string
 }
 
 // compilers are packages of Debian with what compiles C and C++.
 var compilers = []string{"gcc", "g++", "libc6-dev", "make", "pkg-config"}
+
+// CompilersFor returns the name of the image in which packages for an image are compiled, and that of the image that it
+// begins with. Each version of the language has its own.
+func (l *Language) CompilersFor(name string) (compilers, from string) {
+	compilers, from = l.Packages.Compilers, l.FirstLike(name)
+	if _, version, older := strings.Cut(from, "@"); older {
+		compilers += "-" + strings.ReplaceAll(version, ".", "-")
+	}
+	return compilers, from
+}
 
 const maxInstalled = 100 // Packages that a run asks for
 

@@ -1,0 +1,69 @@
+package language
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/imagefile"
+	"github.com/unitask/unitask/policy"
+)
+
+// An image with an older version has the parts of one release, each of which is locked.
+func TestOlderImages(t *testing.T) {
+	var names []string
+	for _, im := range AllImages() {
+		p := im.Payload
+		if !strings.Contains(p.Name, "@") {
+			continue
+		}
+		names = append(names, p.Name)
+		if !policy.IsImageName(p.Name) || imagefile.Contained(p.Name) || imagefile.CheckName(p.Name) == nil {
+			t.Errorf("%s is no name of a bundled image, or one that a file may have", p.Name)
+		}
+		current := OfImage(p.Name).Image(Unversioned(p.Name)).Payload
+		for _, part := range slices.Concat(p.Parts, p.BuildParts) {
+			if !strings.HasSuffix(part, "@"+p.Release()) || p.Release() == image.Release {
+				t.Errorf("%s has the part %s", p.Name, part)
+			}
+			plain, _, _ := strings.Cut(part, "@")
+			if of := slices.Concat(current.Parts, current.BuildParts); !slices.Contains(of, plain) &&
+				!slices.Contains(python311.more, plain) {
+				t.Errorf("%s has the part %s, and the current image has not", p.Name, part)
+			}
+		}
+		if len(p.Parts) < len(current.Parts)-len(python311.lacks) {
+			t.Errorf("%s has %d parts, and the current image %d", p.Name, len(p.Parts), len(current.Parts))
+		}
+	}
+	if want := []string{"python@3.11", "data@3.11"}; !slices.Equal(names, want) {
+		t.Errorf("%q, want %q", names, want)
+	}
+	// Nothing is in an older lock that no image has.
+	locked, err := image.Lock(image.AMD64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range locked {
+		used := slices.ContainsFunc(AllImages(), func(im *Image) bool {
+			return slices.Contains(slices.Concat(im.Payload.Parts, im.Payload.BuildParts), p.Name)
+		})
+		if p.Release != image.Release && !used {
+			t.Errorf("no image has %s", p.Name)
+		}
+	}
+}
+
+// Packages are installed by the interpreter of the version that they are for.
+func TestFirstLike(t *testing.T) {
+	for name, want := range map[string]string{"": "python", "python": "python", "data": "python", "own": "python",
+		"python@3.11": "python@3.11", "data@3.11": "python@3.11", "python@3.10": "python", "python@": "python"} {
+		if got := OfSystem(policy.Pip).FirstLike(name); got != want {
+			t.Errorf("%q: %s, want %s", name, got, want)
+		}
+	}
+	if got := OfSystem(policy.Npm).FirstLike("node"); got != "node" {
+		t.Error(got)
+	}
+}
