@@ -124,7 +124,8 @@ func (cat *Catalog) rows(l *language.Language, ceiling *policy.Ceiling) (list []
 	return slices.DeleteFunc(list, func(im language.Image) bool { return !ceiling.Image(im.Payload.Name) })
 }
 
-// AboutLanguages describes, in a phrase each, the languages that a ceiling allows, and what their images have.
+// AboutLanguages describes, in a phrase each, the languages that a ceiling allows, and what their images have. An image
+// with an older version is left out beside the current one: models rarely need it, and image lists have it.
 func (cat *Catalog) AboutLanguages(ceiling *policy.Ceiling) (phrases []string) {
 	for _, l := range language.All {
 		var in []string
@@ -132,6 +133,9 @@ func (cat *Catalog) AboutLanguages(ceiling *policy.Ceiling) (phrases []string) {
 			if l.Runner != "" { // it runs in another language's images
 				phrases = append(phrases, l.About)
 				break
+			}
+			if base := language.Unversioned(im.Payload.Name); base != im.Payload.Name && ceiling.Image(base) {
+				continue
 			}
 			in = append(in, fmt.Sprintf("image %s: %s", im.Payload.Name, strings.TrimSuffix(im.About, ".")))
 		}
