@@ -30,9 +30,9 @@ host and port that it asks about, it allows these for the rest of the run. Where
 request waits (a secret is bound to the host, or a rule is about its requests), --once is
 for that request alone, which is then named as it is listed: 'GET /repos/acme'.
 
-What was allowed for good, on the terminal of a run, is in approved.toml of the home: --always
-lists it, --remove takes a host and port out. It answers questions of this user's runs under
-the same ceiling, and allows nothing that is not asked about.`,
+Permanent approvals, given on the terminal of a run, are in approved.toml of the home: --always
+lists them, --remove takes a host and port out. They answer questions of this user's runs under
+the same ceiling, and allow nothing that is not asked about.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if always || remove != "" {
 				if len(args) > 0 {
