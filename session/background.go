@@ -297,7 +297,7 @@ func (j *jobs) find(run string) (*background, error) {
 	return nil, policy.Bad(
 		"run",
 		fmt.Sprintf("%.80q", run),
-		"is not a background command of this session, or ended long ago: its record has its output",
+		"is no command in the background of this session, or ended long ago: its record has its output",
 	)
 }
 
