@@ -181,7 +181,7 @@ func namesIn(folders []string, wanted func(string) bool) (names []string, err er
 		}
 		found, err := f.Readdirnames(-1)
 		f.Close()
-		if err != nil {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // the folder may be removed while it is read
 			return nil, err
 		}
 		for _, name := range found {
