@@ -76,7 +76,8 @@ process.exit(3);`
 	t.Run("special files", func(t *testing.T) {
 		res, err := unitask.Run(t.Context(), unitask.Request{Kernel: "linux", Code: `
 require("child_process").execFileSync("/bin/busybox", ["mkfifo", "/out/p"]);
-require("net").createServer().listen("/out/s", () => { require("fs").writeFileSync("/out/f", "x"); process.exit() });`}, unitask.Options{Home: newHome(t)})
+require("net").createServer().listen("/out/s", () => { require("fs").writeFileSync("/out/f", "x"); process.exit() });`},
+			unitask.Options{Home: newHome(t)})
 		if err != nil || len(res.Artifacts) != 1 || len(res.ArtifactsRefused) != 2 {
 			t.Errorf("%v %+v %+v %s", err, res.Artifacts, res.ArtifactsRefused, res.Stderr)
 		}

@@ -140,7 +140,9 @@ func containersRows(
 		{"the image stays as it was", sh("rm -rf /etc /home; echo > /bin/entry; ls /bin/entry"), "", "/bin/entry\n", "", 0},
 		{"what a container has",
 			sh("ls /dev; ls -d /proc/1 /sys/class /dev/shm; echo x > /dev/shm/x; cat /dev/shm/x; stat -c %a /tmp"), "",
-			"fd\nfull\nnull\nptmx\npts\nrandom\nshm\nstderr\nstdin\nstdout\ntty\nurandom\nzero\n/dev/shm\n/proc/1\n/sys/class\nx\n1777\n", "", 0},
+			"fd\nfull\nnull\nptmx\npts\nrandom\nshm\nstderr\nstdin\nstdout\ntty\nurandom\nzero\n/dev/shm\n/proc/1\n" +
+				"/sys/class\n" +
+				"x\n1777\n", "", 0},
 		// Attempts to leave the image, by the root of the image.
 		{"privileges",
 			sh("mknod /tmp/m c 1 1; mount -t tmpfs x /tmp; umount /proc; echo x > /proc/sys/kernel/core_pattern; echo c > /proc/sysrq-trigger; echo on"), "", "on\n", "not permitted", 0},

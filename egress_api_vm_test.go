@@ -152,7 +152,8 @@ func TestEgressAPIs(t *testing.T) {
 	}
 	for _, kernel := range kernels(t) {
 		run(kernel, "mjs", apiJS,
-			"you said: good morning\nyou said: good morning true\n401 invalid_api_key\nsecond,first\n304\n201 https://a.b.wild.example/repos/acme/app/issues/3 3\n403\n")
+			"you said: good morning\nyou said: good morning true\n401 invalid_api_key\nsecond,first\n304\n"+
+				"201 https://a.b.wild.example/repos/acme/app/issues/3 3\n403\n")
 	}
 	run("linux", "python", apiPython, "you said: good morning\nyou said: good morning\n200 first 4999\n")
 }

@@ -142,7 +142,8 @@ func TestLateReader(t *testing.T) {
 			res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel, Timeout: 40 * time.Second,
 				AllowTCP: []string{fmt.Sprintf("127.0.0.1:%d", port)},
 				Code: strings.ReplaceAll(`let n = 0; const c = require("net").connect(PORT, "127.0.0.1", () => { c.pause(); setTimeout(() => { c.end(); setTimeout(() => c.resume(), 500) }, 1000) });
-c.on("data", (d) => (n += d.length)).on("end", () => console.log(n, "end")).on("error", (e) => console.log(n, e.code))`, "PORT", itoa(port))}, unitask.Options{Home: newHome(t)})
+c.on("data", (d) => (n += d.length)).on("end", () => console.log(n, "end")).on("error", (e) => console.log(n, e.code))`,
+					"PORT", itoa(port))}, unitask.Options{Home: newHome(t)})
 			if err != nil || string(res.Stdout) != "100000 end\n" {
 				t.Errorf("%v %+v %s%s", err, res, res.Stdout, res.Stderr)
 			}

@@ -45,14 +45,18 @@ func TestFidelity(t *testing.T) {
 		{"a worker's limits", both, unitask.Request{Timeout: time.Minute, Code: `
 const { Worker } = require("worker_threads");
 new Worker("const a = []; for (;;) a.push({ x: [1, 2, 3] })", { eval: true, resourceLimits: { maxOldGenerationSizeMb: 16, maxYoungGenerationSizeMb: 2 } })
-  .on("error", (e) => console.log(e.code)).on("exit", (code) => console.log(code))`}, `ERR_WORKER_OUT_OF_MEMORY\n1\n`, `.*`},
+  .on("error", (e) => console.log(e.code)).on("exit", (code) => console.log(code))`}, `ERR_WORKER_OUT_OF_MEMORY\n1\n`,
+			`.*`},
 
-		{"an argument that Node reads at its start", linux, unitask.Request{NodeArgs: []string{"--disable-proto=delete", "--stack-size=500"}, Code: `
+		{"an argument that Node reads at its start", linux,
+			unitask.Request{NodeArgs: []string{"--disable-proto=delete", "--stack-size=500"}, Code: `
 console.log({}.__proto__, process.execArgv, process.argv.length, require.main === module);
-new (require("worker_threads").Worker)("console.log(process.execArgv)", { eval: true })`}, `undefined \[ '--disable-proto=delete', '--stack-size=500' \] 2 true\n\[ '--disable-proto=delete', '--stack-size=500' \]\n`, ``},
+new (require("worker_threads").Worker)("console.log(process.execArgv)", { eval: true })`},
+			`undefined \[ '--disable-proto=delete', '--stack-size=500' \] 2 true\n\[ '--disable-proto=delete', '--stack-size=500' \]\n`, ``},
 		{"NODE_OPTIONS, and a child's", linux, unitask.Request{Env: env("NODE_OPTIONS", "--disable-proto=delete"), Code: `
 console.log({}.__proto__, process.execArgv, process.env.NODE_OPTIONS);
-require("child_process").spawn(process.execPath, ["-p", "({}).__proto__"], { stdio: "inherit" })`}, `undefined \[\] --disable-proto=delete\nundefined\n`, ``},
+require("child_process").spawn(process.execPath, ["-p", "({}).__proto__"], { stdio: "inherit" })`},
+			`undefined \[\] --disable-proto=delete\nundefined\n`, ``},
 		{"a heap in NODE_OPTIONS", linux, unitask.Request{Env: env("NODE_OPTIONS", "--max-old-space-size=50"),
 			Code: `console.log(require("v8").getHeapStatistics().heap_size_limit < 250e6)`}, `true\n`, ``},
 		{"NODE_DEBUG", linux, unitask.Request{Env: env("NODE_DEBUG", "timer"), Code: `setTimeout(() => console.log(1), 1)`},

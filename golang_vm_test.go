@@ -43,7 +43,9 @@ func main() {
 	}
 }`, unitask.OutcomeExited, 0, strings.Repeat("true true\n", 4), time.Minute},
 		{"memory",
-			"func main() {\n\tvar all [][]byte\n\tfor {\n\t\tb := make([]byte, 16<<20)\n\t\tfor i := range b {\n\t\t\tb[i] = 1\n\t\t}\n\t\tall = append(all, b)\n\t}\n}", unitask.OutcomeOOM, unitask.ExitOOM, "", 2 * time.Minute},
+			"func main() {\n\tvar all [][]byte\n\tfor {\n\t\tb := make([]byte, 16<<20)\n\t\tfor i := range b {\n" +
+				"\t\t\tb[i] = 1\n" +
+				"\t\t}\n\t\tall = append(all, b)\n\t}\n}", unitask.OutcomeOOM, unitask.ExitOOM, "", 2 * time.Minute},
 		{"a stack", `func f(n int) int { return f(n+1) + 1 }
 
 func main() { println(f(0)) }`, unitask.OutcomeOOM, unitask.ExitOOM, "", 2 * time.Minute},

@@ -143,7 +143,8 @@ threading.Thread(target=lambda: a == b).start()`,
 			unitask.Request{}, `x\n`, 139, ""},
 		{"killed", "import os\nprint('x', flush=True)\nos.kill(os.getpid(), 9)", unitask.Request{}, `x\n`, 137, ""},
 		{"many threads",
-			"import threading\ne = threading.Event(); l = [threading.Thread(target=e.wait) for _ in range(300)]\nfor t in l: t.start()\ne.set()\nfor t in l: t.join()\nprint(threading.active_count())",
+			"import threading\ne = threading.Event(); l = [threading.Thread(target=e.wait) for _ in range(300)]\n" +
+				"for t in l: t.start()\ne.set()\nfor t in l: t.join()\nprint(threading.active_count())",
 			unitask.Request{}, `1\n`, 0, ""},
 	}
 }

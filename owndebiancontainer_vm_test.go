@@ -78,7 +78,8 @@ func TestOwnDebianContainer(t *testing.T) {
 	}
 	res, err := rt.Run(t.Context(), unitask.Request{Image: "greeter", Language: "shell",
 		Code: "hello; hi; cat /said /etc/greeted; dpkg -s greet | grep ^Status; ls /tmp /var/log/apt 2>&1"}, unitask.IO{})
-	want := "greet 1.0 words data\ngreet 1.0 words data\ngreet 1.0 words data\n1.0 configured\nStatus: install ok installed\n"
+	want := "greet 1.0 words data\ngreet 1.0 words data\ngreet 1.0 words data\n1.0 configured\n" +
+		"Status: install ok installed\n"
 	if err != nil || !strings.HasPrefix(string(res.Stdout), want) {
 		t.Errorf("%v %q %q", err, res.Stdout, res.Stderr)
 	}

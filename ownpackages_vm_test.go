@@ -170,7 +170,8 @@ func TestOwnPackagesContainer(t *testing.T) {
 		[2]string{"package/index.js", "exports.name = 'box'; exports.made = require('./made.js')\n"}))
 	dir := t.TempDir()
 	file := describe(t, dir, "tools",
-		"from = 'test/tools:1'\npip = ['Evil']\nnpm = ['box@^1']\nrun = ['python3 -c \"import good; print(good.NAME)\" > /said']\n")
+		"from = 'test/tools:1'\npip = ['Evil']\nnpm = ['box@^1']\n"+
+			"run = ['python3 -c \"import good; print(good.NAME)\" > /said']\n")
 	slot(t)
 	own, _, err := rt.BuildImage(t.Context(), file, "")
 	if err != nil {

@@ -38,7 +38,8 @@ func TestSecrets(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer rt.Close()
-			res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel, Secrets: map[string]string{"API_TOKEN": secret, "OTHER": "other-secret"}, Code: `
+			res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel,
+				Secrets: map[string]string{"API_TOKEN": secret, "OTHER": "other-secret"}, Code: `
 const s = process.env.API_TOKEN, b = Buffer.from(s);
 console.log("length", s.length, process.env.OTHER.length, Object.keys(process.env).sort().join());
 for (const c of s) process.stdout.write(c);

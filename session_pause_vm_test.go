@@ -43,9 +43,12 @@ func TestSessionPause(t *testing.T) {
 			t.Fatalf("%s: %+v %v", code, res, err)
 		}
 	}
-	run("x = 40; f = open('kept', 'w+'); f.write('text'); f.flush(); import subprocess, threading, time\np = subprocess.Popen(['sleep', '1000'])\np.poll()", "")
+	run("x = 40; f = open('kept', 'w+'); f.write('text'); f.flush(); import subprocess, threading, time\n"+
+		"p = subprocess.Popen(['sleep', '1000'])\np.poll()", "")
 	// A background command continues, and prints.
-	run("n = 0\ndef tick():\n    global n\n    while True:\n        n += 1; print('tick', n, flush=True); time.sleep(0.01)\nthreading.Thread(target=tick, daemon=True).start()", "")
+	run("n = 0\ndef tick():\n    global n\n    while True:\n"+
+		"        n += 1; print('tick', n, flush=True); time.sleep(0.01)\nthreading.Thread(target=tick, daemon=True).start()",
+		"")
 	folder := pauseUnderStep(t, s, home, run)
 	if err := s.Pause(t.Context()); err != nil {
 		t.Fatal(err)

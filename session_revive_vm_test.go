@@ -41,7 +41,8 @@ func TestSessionRevive(t *testing.T) {
 		}
 		return res
 	}
-	run(s, "x = 40; open('kept', 'w').write('text'); import os, subprocess, random\np = subprocess.Popen(['sleep', '1000'])\nkey = os.environ['KEY']; key != ''", "True")
+	run(s, "x = 40; open('kept', 'w').write('text'); import os, subprocess, random\n"+
+		"p = subprocess.Popen(['sleep', '1000'])\nkey = os.environ['KEY']; key != ''", "True")
 	if err := s.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}

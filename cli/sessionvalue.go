@@ -50,7 +50,8 @@ func (a *app) sessionGet() *cobra.Command {
 		Use:   "get SESSION [NAME]",
 		Short: "Print a value of a session, or the names of all",
 		Long: fmt.Sprintf(`Get prints a value, as put or the session's code has made it: the file %s/NAME.json in
-the machine, which must hold JSON of 1 MiB at most. Without a NAME it prints all names, a line each.`, unitask.ValuesDir),
+the machine, which must hold JSON of 1 MiB at most. Without a NAME it prints all names, a line each.`,
+			unitask.ValuesDir),
 		Example: `  unitask session get build limits`,
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {

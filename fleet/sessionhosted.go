@@ -58,7 +58,8 @@ func (h *hosted) live() {
 			ctx, cancel := context.WithTimeout(context.Background(), h.w.config.Times.Beat)
 			if is, err := h.ours(ctx); err == nil && !is {
 				h.leave()
-			} else if err == nil && time.Since(fresh) > keep/4 && h.write(ctx, func(*sessionEntry) {}) == nil { // or it would expire
+			} else if err == nil && time.Since(fresh) > keep/4 &&
+				h.write(ctx, func(*sessionEntry) {}) == nil { // or it would expire
 				fresh = time.Now()
 			}
 			cancel()

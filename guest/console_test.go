@@ -17,9 +17,10 @@ func TestLastWords(t *testing.T) {
 		end     End
 		ok      bool
 	}{
-		"nothing":          {"", End{}, false},
-		"a boot":           {"[0.08] en1: assigned 10.0.2.15\n", End{}, false},
-		"nanos, memory":    {"[1.6] page fill failed with (result:out of memory)\n\n*** signal 7 received by tid 2, errno 0, code 2\n", End{Signal: 9, OOM: true}, true},
+		"nothing": {"", End{}, false},
+		"a boot":  {"[0.08] en1: assigned 10.0.2.15\n", End{}, false},
+		"nanos, memory": {"[1.6] page fill failed with (result:out of memory)\n\n" +
+			"*** signal 7 received by tid 2, errno 0, code 2\n", End{Signal: 9, OOM: true}, true},
 		"nanos, pages":     {"page table: failed to allocate memory\n", End{Signal: 9, OOM: true}, true},
 		"nanos, a crash":   {"x\n*** signal 11 received by tid 2, errno 0, code 1\n", End{Signal: 11}, true},
 		"no such signal":   {"*** signal 99 received by tid 2\n", End{}, false},
@@ -43,11 +44,14 @@ lastvector: 000000000000000e (Page fault)
 frame trace:
 `
 	for name, c := range map[string]struct{ console, want string }{
-		"nanos, an assertion": {"frame trace: \nffffc0: x\nassertion !ctx->waiting_on failed at /b/src/src/kernel/mutex.c:96 (IP 0xffffffffa615af3a) in mutex_lock_internal()\nlastvector: 000000000000000e (Page fault)\n",
+		"nanos, an assertion": {"frame trace: \nffffc0: x\n" +
+			"assertion !ctx->waiting_on failed at /b/src/src/kernel/mutex.c:96 (IP 0xffffffffa615af3a) in mutex_lock_internal()\n" +
+			"lastvector: 000000000000000e (Page fault)\n",
 			"assertion !ctx->waiting_on failed at kernel/mutex.c:96 in mutex_lock_internal()"},
 		"nanos, a fault": {"[0.4] en1: assigned 10.0.2.15\n" + fault,
 			"page fault in the kernel, in log_extension_init"},
-		"nanos, a fault nowhere":   {"no fault handler\nlastvector: 000000000000000e (Page fault)\n   rip: ffffc00002858148\n", "page fault in the kernel"},
+		"nanos, a fault nowhere": {"no fault handler\nlastvector: 000000000000000e (Page fault)\n" +
+			"   rip: ffffc00002858148\n", "page fault in the kernel"},
 		"nanos, a stack overflown": {"frame ffffc00002858000 already full\n", "frame ffffc00002858000 already full"},
 		"linux":                    {"[    1.234567] Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000009\n", "Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000009"},
 		"nothing":                  {"[0.4] en1: assigned 10.0.2.15\n", "it does not say why"},

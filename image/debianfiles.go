@@ -19,7 +19,8 @@ func debianParts(part string, arch Arch) []wanted {
 	lib := "lib/" + arch.triplet() + "/"
 	switch name, _ := plainPart(part); name {
 	case libcPart:
-		return inRoot(arch.loader(), lib+"ld-linux-*", lib+"libc.so.6", lib+"libm.so.6", lib+"libdl.so.2", lib+"libpthread.so.0",
+		return inRoot(arch.loader(), lib+"ld-linux-*", lib+"libc.so.6", lib+"libm.so.6", lib+"libdl.so.2", lib+
+			"libpthread.so.0",
 			lib+"librt.so.1", lib+"libresolv.so.2", lib+"libutil.so.1", lib+"libnsl.so.1", lib+"libanl.so.1")
 	case "libstdc++":
 		return inRoot("usr/"+lib+"libstdc++.so.6", "usr/"+lib+"libstdc++.so.6.*")

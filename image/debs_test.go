@@ -69,14 +69,15 @@ func TestAlternatives(t *testing.T) {
 	for script, want := range map[string]string{
 		"":                        "[]",
 		"update-alternatives --x": "[]",
-		"update-alternatives --install /usr/bin/awk awk /usr/bin/gawk 10\n":                                                    "[{/usr/bin/awk /usr/bin/gawk 10}]",
-		"  update-alternatives --quiet --install /usr/bin/a a /usr/bin/b 5 \\\n\t--slave /usr/share/s s /usr/share/t ; exit\n": "[{/usr/bin/a /usr/bin/b 5} {/usr/share/s /usr/share/t 5}]",
-		"update-alternatives --install \"$LINK\" x $PATH 10\n":                                                                 "[]",
-		"update-alternatives --install /usr/bin/../../etc/x x /etc/y 10\n":                                                     "[]",
-		"update-alternatives --install /usr/bin/x x /../y 10\n":                                                                "[]",
-		"echo --install /usr/bin/x x /usr/bin/y 10\n":                                                                          "[]",
-		"update-alternatives --install /usr/bin/x x /usr/bin/y 99999999999999999999\n":                                         "[{/usr/bin/x /usr/bin/y 999999}]",
-		"update-alternatives --remove x /usr/bin/y\n":                                                                          "[]",
+		"update-alternatives --install /usr/bin/awk awk /usr/bin/gawk 10\n": "[{/usr/bin/awk /usr/bin/gawk 10}]",
+		"  update-alternatives --quiet --install /usr/bin/a a /usr/bin/b 5 \\\n" +
+			"\t--slave /usr/share/s s /usr/share/t ; exit\n": "[{/usr/bin/a /usr/bin/b 5} {/usr/share/s /usr/share/t 5}]",
+		"update-alternatives --install \"$LINK\" x $PATH 10\n":                         "[]",
+		"update-alternatives --install /usr/bin/../../etc/x x /etc/y 10\n":             "[]",
+		"update-alternatives --install /usr/bin/x x /../y 10\n":                        "[]",
+		"echo --install /usr/bin/x x /usr/bin/y 10\n":                                  "[]",
+		"update-alternatives --install /usr/bin/x x /usr/bin/y 99999999999999999999\n": "[{/usr/bin/x /usr/bin/y 999999}]",
+		"update-alternatives --remove x /usr/bin/y\n":                                  "[]",
 	} {
 		if got := fmt.Sprint(alternatives(script)); got != want {
 			t.Errorf("%q: %s, want %s", script, got, want)

@@ -9,10 +9,12 @@ import (
 
 // A container's status is copied with the fields that apt needs, and only with valid values.
 func TestReadStatus(t *testing.T) {
-	good := "Package: a-b\nStatus: install ok installed\nArchitecture: all\nVersion: 1:2~3-4+b5\nMulti-Arch: foreign\nDepends: c (>= 1), d | e:any\nConffiles:\n /etc/x 0123\nDescription: x\n y: z\nConfig-Version: 1\n"
+	good := "Package: a-b\nStatus: install ok installed\nArchitecture: all\nVersion: 1:2~3-4+b5\nMulti-Arch: foreign\n" +
+		"Depends: c (>= 1), d | e:any\nConffiles:\n /etc/x 0123\nDescription: x\n y: z\nConfig-Version: 1\n"
 	gone := "Package: gone\nStatus: deinstall ok config-files\nArchitecture: all\nVersion: 1\n"
 	out, names, err := readStatus([]byte(good + "\n" + gone + "\n\n\n" + strings.ReplaceAll(good, "a-b", "held") + "\n"))
-	want := "Package: a-b\nStatus: install ok installed\nMaintainer: unitask\nDescription: in the image\nArchitecture: all\nDepends: c (>= 1), d | e:any\nMulti-Arch: foreign\nVersion: 1:2~3-4+b5\n\n"
+	want := "Package: a-b\nStatus: install ok installed\nMaintainer: unitask\nDescription: in the image\n" +
+		"Architecture: all\nDepends: c (>= 1), d | e:any\nMulti-Arch: foreign\nVersion: 1:2~3-4+b5\n\n"
 	if err != nil || string(out) != want+strings.ReplaceAll(want, "a-b", "held") ||
 		!slices.Equal(names, []string{"a-b", "held"}) {
 		t.Errorf("%v %v\n%s", err, names, out)

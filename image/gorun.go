@@ -86,7 +86,8 @@ func askGoRun(ctx context.Context, root, cache, tmp, made string) error {
 	}
 	run := func(args ...string) (string, error) {
 		cmd := exec.CommandContext(ctx, filepath.Join(root, "bin/go"), args...)
-		cmd.Dir, cmd.Env = "/", append(goEnv(root, own, tmp), "GOMAXPROCS=1", "GOWORK=off") // there may be modules below a home
+		cmd.Dir, cmd.Env = "/", append(goEnv(root, own, tmp), "GOMAXPROCS=1",
+			"GOWORK=off") // there may be modules below a home
 		var out, errs bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		if err := cmd.Run(); err != nil {

@@ -36,7 +36,8 @@ func TestNpmReason(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	for said, want := range map[string]string{
-		"npm ERR! code E404\nnpm ERR! 404 Not Found\nnpm ERR! A complete log of this run is in /x\n": "code E404; 404 Not Found",
+		"npm ERR! code E404\nnpm ERR! 404 Not Found\n" +
+			"npm ERR! A complete log of this run is in /x\n": "code E404; 404 Not Found",
 		"npm error \x1b[2Jx\n": "?[2Jx",
 		"sh: npm broke\n":      "sh: npm broke",
 	} {

@@ -49,7 +49,8 @@ func wholePackage(name string) (string, bool) {
 	}
 	static := pythonConfig.MatchString(rest) || strings.HasSuffix(rest, ".a") || strings.HasSuffix(rest, ".o") ||
 		strings.Contains(rest, "/pkgconfig/")
-	tests := strings.HasPrefix(rest, "lib/python3/dist-packages/") && strings.Contains(rest, "/tests/") && path.Base(rest) != "_natype.py" // numpy 2 imports this one itself
+	tests := strings.HasPrefix(rest, "lib/python3/dist-packages/") && strings.Contains(rest, "/tests/") &&
+		path.Base(rest) != "_natype.py" // numpy 2 imports this one itself
 	if rest == "" || static || tests {
 		return "", false
 	}

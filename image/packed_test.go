@@ -89,7 +89,8 @@ func TestPackedImage(t *testing.T) {
 		{"a driver that is none", func() { put(erofsModule, []byte("x")) }, false},
 		{"a driver that needs another one", func() { put(erofsModule, driver("depends=libcrc32c\x00")) }, false},
 		{"both", func() { put("libcrc32c", driver("")) }, true},
-		{"a driver that needs one that is not known", func() { put("netfs", driver("")); put(erofsModule, driver("depends=netfs\x00")) }, false},
+		{"a driver that needs one that is not known",
+			func() { put("netfs", driver("")); put(erofsModule, driver("depends=netfs\x00")) }, false},
 	} {
 		step.change()
 		im, err := s.Ensure(t.Context(), Linux, HostArch())

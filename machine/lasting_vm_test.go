@@ -145,7 +145,8 @@ func TestPauseProgram(t *testing.T) {
 	}()
 	port := listener.Addr().(*net.TCPAddr).Port
 	rule := netstack.Rule{Text: "ours", Host: "localhost", Port: uint16(port), Raw: true}
-	cfg := machine.Config{Network: netstack.Config{Rules: []netstack.Rule{rule}, Limits: netstack.Limits{Connections: 8, BytesUp: 1 << 20, BytesDown: 1 << 20}}}
+	cfg := machine.Config{Network: netstack.Config{Rules: []netstack.Rule{rule},
+		Limits: netstack.Limits{Connections: 8, BytesUp: 1 << 20, BytesDown: 1 << 20}}}
 	m, err := source.Clone(t.Context(), spec, cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -153,7 +154,8 @@ func TestPauseProgram(t *testing.T) {
 	defer m.Close()
 	k := begin(t, m)
 	k.ask(`x = 41; fs = require('fs'); fs.writeFileSync('/tmp/file', 'text'); fd = fs.openSync('/tmp/file'); 0`)
-	k.ask(`said = new Promise(ok => { s = require('net').connect(` + fmt.Sprint(port) + `, '` + contract.GatewayIP + `'); s.on('error', e => told(e.code)); s.on('data', ok); s.write('hello') }); reset = new Promise(ok => told = ok); 0`)
+	k.ask(`said = new Promise(ok => { s = require('net').connect(` + fmt.Sprint(port) + `, '` + contract.GatewayIP +
+		`'); s.on('error', e => told(e.code)); s.on('data', ok); s.write('hello') }); reset = new Promise(ok => told = ok); 0`)
 	if got := k.ask(`said.then(String)`); got != "hello" {
 		t.Fatalf("the connection: %q", got)
 	}
@@ -180,7 +182,8 @@ func TestPauseProgram(t *testing.T) {
 		if _, err := fmt.Sscan(k.ask(`Date.now()`), &ms); err != nil {
 			t.Fatal(err)
 		}
-		if off = time.UnixMilli(int64(ms)).Sub(sent); off < -500*time.Millisecond || off > time.Since(sent)+500*time.Millisecond {
+		if off = time.UnixMilli(int64(ms)).Sub(sent); off < -500*time.Millisecond || off > time.Since(sent)+
+			500*time.Millisecond {
 			t.Errorf("the clock is %v off", off)
 		}
 		if got := k.ask(fmt.Sprintf(`new Promise(ok => { const i = setInterval(() => { if (ticks > %s) { clearInterval(i); ok('goes on') } }, 1) })`, before)); got != "goes on" {
@@ -190,7 +193,8 @@ func TestPauseProgram(t *testing.T) {
 			if got := k.ask(`reset`); got != "ECONNRESET" {
 				t.Errorf("the connection of before: %q", got)
 			}
-			k.ask(`said = new Promise((ok, no) => { s = require('net').connect(` + fmt.Sprint(port) + `, '` + contract.GatewayIP + `'); s.on('error', no); s.on('data', ok); s.write('again') }); 0`)
+			k.ask(`said = new Promise((ok, no) => { s = require('net').connect(` + fmt.Sprint(port) + `, '` +
+				contract.GatewayIP + `'); s.on('error', no); s.on('data', ok); s.write('again') }); 0`)
 			if got := k.ask(`said.then(String)`); got != "again" {
 				t.Errorf("a connection of now: %q", got)
 			}

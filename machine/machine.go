@@ -366,7 +366,8 @@ func (m *Machine) Afterlife(ctx context.Context, gone error) (guest.End, error) 
 	if end, ok := guest.LastWords(words); ok {
 		return end, nil
 	}
-	if m.Spec.Image.Kernel == image.Linux && exit.Guest >= 0 && exit.Guest < exitUnknown { // init's; Nanos's own are signals and faults
+	if m.Spec.Image.Kernel == image.Linux && exit.Guest >= 0 &&
+		exit.Guest < exitUnknown { // init's; Nanos's own are signals and faults
 		return guest.End{Code: exit.Guest}, nil
 	}
 	return guest.End{}, gone
@@ -400,7 +401,8 @@ const explainWait = 100 * time.Millisecond
 
 // Explain adds details from the machine and its console to an error of the conversation with it.
 func (m *Machine) Explain(err error) error {
-	if errors.As(err, new(*guest.ContentError)) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) { // the host's, whatever QEMU did
+	if errors.As(err, new(*guest.ContentError)) || errors.Is(err, syscall.ENOSPC) ||
+		errors.Is(err, syscall.EDQUOT) { // the host's, whatever QEMU did
 		return err
 	}
 	var proto *guest.ProtocolError

@@ -24,10 +24,13 @@ func TestCallLines(t *testing.T) {
 		"nanos": {
 			image.Nanos,
 			"[0.449821] en1: assigned 10.0.2.15\r\n[2] close(3) = 0\r\n[V8Worker] futex() = -ETIMEDOUT\r\n~sys_a\r\n" +
-				"[2] brk(0x0) = 0x6da2000\n[2] syscall_467() = -ENOSYS\n[2] read(3, 0x1, 8 <unfinished ...>\nunitask lacks: a shell\n[2] <... read resumed>) = 8\n" +
+				"[2] brk(0x0) = 0x6da2000\n[2] syscall_467() = -ENOSYS\n[2] read(3, 0x1, 8 <unfinished ...>\n" +
+				"unitask lacks: a shell\n[2] <... read resumed>) = 8\n" +
 				"*** signal 11 received by tid 2, errno 0, code 1\n[1.5] assertion a(b) failed at x.c:1 (IP 0x1)\n[9] openat(",
-			"[2] close(3) = 0\n[V8Worker] futex() = -ETIMEDOUT\n[2] brk(0x0) = 0x6da2000\n[2] syscall_467() = -ENOSYS\n[2] read(3, 0x1, 8 <unfinished ...>\n[2] <... read resumed>) = 8\n[9] openat(\n",
-			"[0.449821] en1: assigned 10.0.2.15\r\n~sys_a\r\nunitask lacks: a shell\n*** signal 11 received by tid 2, errno 0, code 1\n[1.5] assertion a(b) failed at x.c:1 (IP 0x1)\n",
+			"[2] close(3) = 0\n[V8Worker] futex() = -ETIMEDOUT\n[2] brk(0x0) = 0x6da2000\n[2] syscall_467() = -ENOSYS\n" +
+				"[2] read(3, 0x1, 8 <unfinished ...>\n[2] <... read resumed>) = 8\n[9] openat(\n",
+			"[0.449821] en1: assigned 10.0.2.15\r\n~sys_a\r\nunitask lacks: a shell\n" +
+				"*** signal 11 received by tid 2, errno 0, code 1\n[1.5] assertion a(b) failed at x.c:1 (IP 0x1)\n",
 		},
 		"linux, cut off": {image.Linux, "~sys_a -> 0\n~sys_b(", "sys_a -> 0\nsys_b(\n", ""},
 		"nanos, a path with lines": {

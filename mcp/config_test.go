@@ -88,7 +88,8 @@ func TestClientConfig(t *testing.T) {
 			old := "// mine\n{\n  // a comment\n  \"other\": [1, 2],\n  \"" + key(before) +
 				"\": {\"theirs\": {\"command\": \"x\"}, \"unitask\": {\"command\": \"old\", \"args\": []}, },\n}\n"
 			if strings.HasSuffix(cfg.File, ".toml") {
-				old = "# mine\nmodel = \"x\"\n[mcp_servers.theirs]\ncommand = \"x\"\n[mcp_servers.unitask]\ncommand = \"old\"\nargs = []\n[mcp_servers.unitask.env]\nA = \"b\"\n[other]\nx = 1 # one\n"
+				old = "# mine\nmodel = \"x\"\n[mcp_servers.theirs]\ncommand = \"x\"\n[mcp_servers.unitask]\ncommand = \"old\"\n" +
+					"args = []\n[mcp_servers.unitask.env]\nA = \"b\"\n[other]\nx = 1 # one\n"
 			}
 			if err := errors.Join(os.WriteFile(cfg.File, []byte(old), 0o600), os.Chmod(cfg.File, 0o600)); err != nil {
 				t.Fatal(err)

@@ -94,7 +94,8 @@ func TestAttackCallerConnections(t *testing.T) {
 			defer conn.Close()
 			_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
 			fmt.Fprintf(conn,
-				"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer caller-token-0123456789%d\r\nContent-Type: application/json\r\n"+
+				"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer caller-token-0123456789%d\r\n"+
+					"Content-Type: application/json\r\n"+
 					"Accept: application/json, text/event-stream\r\n%s\r\n%s\r\nContent-Length: %d\r\n\r\n%s", n, revision, named,
 				len(listTools), listTools)
 			from := bufio.NewReader(conn)

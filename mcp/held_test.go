@@ -36,7 +36,8 @@ func TestNumbered(t *testing.T) {
 		}
 	}
 	for _, span := range [][]int{{0, 1}, {4, 2}, {1}, {1, 2, 3}} {
-		if _, err := numbered([]byte("a\nb\nc"), asItIs, span); err == nil || !strings.Contains(err.Error(), fmt.Sprint(span)) {
+		if _, err := numbered([]byte("a\nb\nc"), asItIs, span); err == nil ||
+			!strings.Contains(err.Error(), fmt.Sprint(span)) {
 			t.Errorf("%v: %v", span, err)
 		}
 	}

@@ -70,7 +70,8 @@ func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
 		return nil, err
 	}
 	server := func(*http.Request) *sdk.Server { return s.sdk }
-	one := &sdk.StreamableHTTPOptions{Stateless: true, Logger: s.opts.Log, MaxRequestBodyBytes: bodyBytes, PropagateRequestCancellation: true, DisableLocalhostProtection: true} // ours is stricter
+	one := &sdk.StreamableHTTPOptions{Stateless: true, Logger: s.opts.Log, MaxRequestBodyBytes: bodyBytes,
+		PropagateRequestCancellation: true, DisableLocalhostProtection: true} // ours is stricter
 	many := *one
 	if !opts.Stateless {
 		many.Stateless, many.EventStore, many.SessionTimeout = false, newEvents(eventBytes, callerEventBytes, callerIn),
@@ -270,7 +271,8 @@ func (o *HTTPOptions) guard(next http.Handler) http.Handler {
 // with initialize.
 func (s *Server) byRevision(stateless2026, sessions http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if session := r.Header.Get("Mcp-Session-Id"); r.Method == http.MethodDelete && session != "" { // the SDK waits for calls
+		if session := r.Header.Get("Mcp-Session-Id"); r.Method == http.MethodDelete &&
+			session != "" { // the SDK waits for calls
 			s.sessions.end(session, callerOf(r))
 		}
 		if r.Method != http.MethodPost {

@@ -56,7 +56,9 @@ func callAsStranger(what string) int {
 		body = ""
 	}
 	fmt.Fprintf(f,
-		"%s /%s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n%sMcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: run_code\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
+		"%s /%s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"+
+			"%sMcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: run_code\r\nConnection: close\r\n"+
+			"Content-Length: %d\r\n\r\n%s",
 		method, path, addr, headers, len(body), body)
 	if how == "gone" {
 		f.Close()

@@ -34,7 +34,8 @@ func TestFrontMatterKeys(t *testing.T) {
 func TestSnippetsOfLanguages(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"sum.py":   "#!/usr/bin/env python3\n# +++\n# description = \"Add\"\n# [arguments.A]\n# required = true\n# +++\nprint(1)\n",
+		"sum.py": "#!/usr/bin/env python3\n# +++\n# description = \"Add\"\n# [arguments.A]\n# required = true\n# +++\n" +
+			"print(1)\n",
 		"list.sh":  "# +++\n#description = \"List\"\n# +++\nls\n",
 		"plain.py": "print(2)  # +++\n",
 		"code.js":  "/* +++\ndescription = \"Node's\"\n+++ */\n1",

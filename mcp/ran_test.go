@@ -261,7 +261,8 @@ func TestFleetOffersNoSessions(t *testing.T) {
 func TestSessionEndsUnderACall(t *testing.T) {
 	rt := open(t, unitask.PoolSize{})
 	cs := inMemory(t, newServer(t, rt, mcp.Options{}), nil)
-	for tool, args := range map[string]object{"run_code": {"language": "python", "code": "print('up', flush=True); import time; time.sleep(100)"},
+	for tool, args := range map[string]object{"run_code": {"language": "python",
+		"code": "print('up', flush=True); import time; time.sleep(100)"},
 		"session_command": {"command": "echo up; exec sleep 100"}} {
 		_, out, text := call(t, cs, "run_code", object{"session": "new", "language": "python", "code": "1"})
 		id, _ := out["session"].(string)

@@ -45,7 +45,8 @@ func inputSchema[T any](describe map[string]string, more func(map[string]*jsonsc
 }
 
 // aboutMaxOutput describes the argument maxOutput.
-var aboutMaxOutput = fmt.Sprintf("bytes of output in the result, of its beginning and its end; %d if not given", usualShown)
+var aboutMaxOutput = fmt.Sprintf("bytes of output in the result, of its beginning and its end; %d if not given",
+	usualShown)
 
 // boundMaxOutput bounds it.
 func boundMaxOutput(p map[string]*jsonschema.Schema) {

@@ -53,7 +53,8 @@ func TestSecretsOfCallers(t *testing.T) {
 		{"alice", "TOKEN", "the server's own"},
 		{"bob", "LOST", "error: secret LOST: the server can't read it; its log says why"},
 	} {
-		got, err := mcp.Secrets(t.Context(), s, `{"language":"js","code":"1","secrets":["`+row.secret+`"]}`, strings.Fields(row.caller)...)
+		got, err := mcp.Secrets(t.Context(), s, `{"language":"js","code":"1","secrets":["`+row.secret+`"]}`,
+			strings.Fields(row.caller)...)
 		value := got[row.secret]
 		if err != nil {
 			value = "error: " + err.Error()

@@ -150,8 +150,9 @@ func asked(r *unitask.Request) string {
 // Names that tools had in earlier releases still work.
 func TestFormerNames(t *testing.T) {
 	cs := inMemory(t, newServer(t, bare(t), mcp.Options{}), nil)
-	for name, args := range map[string]object{"session": {"op": "list"}, "files": {"session": "x", "op": "view", "path": "/"},
-		"wait": {"run": "x"}, "doctor": {"deep": true}, "run_command": {"session": "x", "command": "true"}} {
+	for name, args := range map[string]object{"session": {"op": "list"},
+		"files": {"session": "x", "op": "view", "path": "/"},
+		"wait":  {"run": "x"}, "doctor": {"deep": true}, "run_command": {"session": "x", "command": "true"}} {
 		res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: name, Arguments: args})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -114,7 +114,8 @@ func TestAttackRuleTexts(t *testing.T) {
 	const (
 		none  = "denied"
 		bad   = "not a rule"
-		zoned = "allowNet = [\"*.a.com\", \"b.com:8443\", \"192.0.2.1\", \"2001:db8::1\"]\nallowTcp = [\"127.0.0.1:5432\", \"db.a.com:5432\"]"
+		zoned = "allowNet = [\"*.a.com\", \"b.com:8443\", \"192.0.2.1\", \"2001:db8::1\"]\n" +
+			"allowTcp = [\"127.0.0.1:5432\", \"db.a.com:5432\"]"
 	)
 	for _, row := range attackRuleTextsRows(none, bad) {
 		c, err := ParseCeiling("test.toml", []byte(zoned))

@@ -155,7 +155,8 @@ func TestAttackHTTPRules(t *testing.T) {
 		}
 	}
 	both := ceiling(t,
-		"[[net.rule]]\nhost = \"a.example\"\n[principals.alice]\n[[principals.alice.net.rule]]\nhost = \"a.example\"\npath = \"/x\"").For("alice")
+		"[[net.rule]]\nhost = \"a.example\"\n[principals.alice]\n[[principals.alice.net.rule]]\nhost = \"a.example\"\n"+
+			"path = \"/x\"").For("alice")
 	e, denials, err := Resolve(Request{AllowHTTP: []string{"GET a.example/x"}}, both)
 	if got := fmt.Sprint(e.AllowHTTP, denials, err); got != "[GET a.example/x 1: * a.example 2: * a.example/x] [] <nil>" {
 		t.Error(got)

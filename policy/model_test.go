@@ -169,13 +169,15 @@ func TestAttackNearerCeiling(t *testing.T) {
 	ask := Request{MemoryMB: 1024, AllowNet: []string{"evil.com", "good.com"},
 		AllowTCP: []string{"127.0.0.1:1", "127.0.0.1:2"}, Secrets: []string{"A", "B"}}
 	const (
-		outer = "allowNet = [\"good.com\"]\nallowTcp = [\"127.0.0.1:1\"]\nsecrets = [\"A\"]\nmemoryMb = 512\n[principals.alice]\nsecrets = []\n[principals.\"iss#bob\"]\nsecrets = []"
-		own   = "[good.com] [127.0.0.1:1] [A] 512"
+		outer = "allowNet = [\"good.com\"]\nallowTcp = [\"127.0.0.1:1\"]\nsecrets = [\"A\"]\nmemoryMb = 512\n" +
+			"[principals.alice]\nsecrets = []\n[principals.\"iss#bob\"]\nsecrets = []"
+		own = "[good.com] [127.0.0.1:1] [A] 512"
 	)
 	for _, row := range []struct{ name, between, nearer, who, want string }{
 		{"an empty file", "", "", "", own},
 		{"all keys, wide", "",
-			"allowNet = [\"evil.com\", \"good.com\"]\nallowNetAny = true\nallowTcp = [\"127.0.0.1:2\", \"127.0.0.1:1\"]\nsecrets = [\"A\", \"B\"]\nmemoryMb = 4096", "", own},
+			"allowNet = [\"evil.com\", \"good.com\"]\nallowNetAny = true\nallowTcp = [\"127.0.0.1:2\", \"127.0.0.1:1\"]\n" +
+				"secrets = [\"A\", \"B\"]\nmemoryMb = 4096", "", own},
 		{"an empty table of the caller's", "", "[principals.alice]", "alice", "[good.com] [127.0.0.1:1] [] 512"},
 		{"a table of another of the caller's names", "", "[principals.bob]\nmemoryMb = 512", "iss#bob bob",
 			"[good.com] [127.0.0.1:1] [] 512"},

@@ -59,7 +59,8 @@ func TestOrigin(t *testing.T) {
 		}
 		return granted(made)
 	}
-	const text = "allowNet = [\"good.com\"]\nallowTcp = [\"127.0.0.1:1\"]\nsecrets = [\"A\"]\n[principals.alice]\nmemoryMb = 512\n"
+	const text = "allowNet = [\"good.com\"]\nallowTcp = [\"127.0.0.1:1\"]\nsecrets = [\"A\"]\n[principals.alice]\n" +
+		"memoryMb = 512\n"
 	for _, row := range originRows(text) {
 		t.Run(row.name, func(t *testing.T) {
 			home, dir, named := t.TempDir(), t.TempDir(), ""

@@ -30,7 +30,8 @@ func TestSessionLimits(t *testing.T) {
 		{name: "less than there is", asked: SessionLimits{Life: time.Millisecond}, bad: true},
 		{name: "a negative life", asked: SessionLimits{Life: -1}, bad: true},
 		{name: "a default is cut, and nobody denied",
-			file: "sessions = 2\nsessionLifeSeconds = 60\npausedBytes = 5\nsessionIdleSeconds = 5.5\nforwardedPorts = 3\nbackgroundCommands = 2\ncallerSessions = 1",
+			file: "sessions = 2\nsessionLifeSeconds = 60\npausedBytes = 5\nsessionIdleSeconds = 5.5\nforwardedPorts = 3\n" +
+				"backgroundCommands = 2\ncallerSessions = 1",
 			want: SessionLimits{2, 1, time.Minute, 5500 * time.Millisecond, 3, 2, 5}},
 		{name: "what was asked for is cut", file: "sessionLifeSeconds = 60", asked: SessionLimits{Life: time.Hour},
 			want:   with(func(l *SessionLimits) { l.Life = time.Minute }),

@@ -137,7 +137,8 @@ func inherit(cfg *Config, theirs [3]*os.File, kvm jail.KVM) (files []*os.File, o
 		files = append(files, device)
 		at.kvm = len(files) + 2
 	}
-	if onQ35(*cfg) && cfg.Boot.BIOS || cfg.State != nil && !onQ35(*cfg) { // q35's state contains its kernel's loader, so a clone needs the same one
+	if onQ35(*cfg) && cfg.Boot.BIOS || cfg.State != nil &&
+		!onQ35(*cfg) { // q35's state contains its kernel's loader, so a clone needs the same one
 		cfg.Boot.Kernel, cfg.Boot.Initrd, cfg.Boot.Append = "", "", ""
 	}
 	cfg.Boot, files, err = openBoot(cfg.Boot, files)

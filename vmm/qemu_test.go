@@ -160,9 +160,12 @@ func TestLocate(t *testing.T) {
 func TestLacksMicrovm(t *testing.T) {
 	const head = "Supported machines are:\n"
 	for list, want := range map[string]bool{
-		head + "microvm              microvm (i386)\npc-q35-7.2           Standard PC\nnone                 empty machine\n": false,
-		head + "pc                   RHEL 7.6.0 PC\nq35                  RHEL-9.4.0 PC (Q35 + ICH9, 2009)\n":                 true,
-		head + "pc-q35-rhel9.4.0     RHEL-9.4.0 PC (Q35 + ICH9, 2009)\nnone                 empty machine\n":                 true,
+		head + "microvm              microvm (i386)\npc-q35-7.2           Standard PC\n" +
+			"none                 empty machine\n": false,
+		head + "pc                   RHEL 7.6.0 PC\n" +
+			"q35                  RHEL-9.4.0 PC (Q35 + ICH9, 2009)\n": true,
+		head + "pc-q35-rhel9.4.0     RHEL-9.4.0 PC (Q35 + ICH9, 2009)\n" +
+			"none                 empty machine\n": true,
 		// of another architecture
 		head + "virt                 QEMU 10.0 ARM Virtual Machine\n": false,
 		"QEMU emulator version 8.0.1\n":                               false,

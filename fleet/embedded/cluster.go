@@ -107,7 +107,8 @@ func (c Cluster) apply(opts *server.Options) error {
 		AuthTimeout: 2 * routeTime.Seconds(),
 		NoAdvertise: true, // or clients would send their password to another program on their own host
 	}
-	opts.StoreDir = filepath.Join(opts.StoreDir, "cluster-"+c.Name) // another cluster's, or a lone server's, is not this one's
+	opts.StoreDir = filepath.Join(opts.StoreDir, "cluster-"+
+		c.Name) // another cluster's, or a lone server's, is not this one's
 	if c.Server != "" {
 		if !nameForm.MatchString(c.Server) {
 			return fmt.Errorf("name of the server %.80q: use 1 to 64 of letters, digits, - and _", c.Server)

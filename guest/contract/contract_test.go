@@ -72,7 +72,8 @@ func (f fact) literal(char string) string {
 func header(list []fact) string {
 	var out strings.Builder
 	out.WriteString(
-		"// Made from contract.go by `go test ./guest/contract -update`.\n#ifndef UNITASK_CONTRACT_H\n#define UNITASK_CONTRACT_H\n\n")
+		"// Made from contract.go by `go test ./guest/contract -update`.\n#ifndef UNITASK_CONTRACT_H\n" +
+			"#define UNITASK_CONTRACT_H\n\n")
 	for _, f := range list {
 		fmt.Fprintf(&out, "#define %s %s\n", upper(f.name), f.literal("'%c'"))
 	}

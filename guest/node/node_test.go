@@ -25,7 +25,8 @@ func TestHeapArg(t *testing.T) {
 }
 
 func TestOutOfMemory(t *testing.T) {
-	const words = "<--- Last few GCs --->\nFATAL ERROR: Reached heap limit Allocation failed - JavaScript heap out of memory\n"
+	const words = "<--- Last few GCs --->\n" +
+		"FATAL ERROR: Reached heap limit Allocation failed - JavaScript heap out of memory\n"
 	for _, c := range []struct {
 		signal int
 		stderr string
@@ -39,12 +40,13 @@ func TestOutOfMemory(t *testing.T) {
 
 func TestMissingModule(t *testing.T) {
 	for stderr, want := range map[string]string{
-		"node:internal/modules/cjs/loader:1404\n  throw err;\n  ^\n\nError: Cannot find module './util'\nRequire stack:\n- /w/a.js\n    at x {\n  code: 'MODULE_NOT_FOUND'\n}\n": "./util",
-		"Error [ERR_MODULE_NOT_FOUND]: Cannot find package 'lodash' imported from /w/a.mjs\n":                                                                                    "lodash",
-		"Error [ERR_MODULE_NOT_FOUND]: Cannot find module '/w/util.js' imported from /w/a.mjs\n":                                                                                 "/w/util.js",
-		"I say: Error: Cannot find module './util'\n":                                                                                                                            "",
-		"Error: Cannot find module './\n'": "",
-		"TypeError: x is not a function\n": "",
+		"node:internal/modules/cjs/loader:1404\n  throw err;\n  ^\n\nError: Cannot find module './util'\nRequire stack:\n" +
+			"- /w/a.js\n    at x {\n  code: 'MODULE_NOT_FOUND'\n}\n": "./util",
+		"Error [ERR_MODULE_NOT_FOUND]: Cannot find package 'lodash' imported from /w/a.mjs\n":    "lodash",
+		"Error [ERR_MODULE_NOT_FOUND]: Cannot find module '/w/util.js' imported from /w/a.mjs\n": "/w/util.js",
+		"I say: Error: Cannot find module './util'\n":                                            "",
+		"Error: Cannot find module './\n'":                                                       "",
+		"TypeError: x is not a function\n":                                                       "",
 	} {
 		if got := MissingModule(stderr); got != want {
 			t.Errorf("%q: %q, want %q", stderr, got, want)

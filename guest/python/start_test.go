@@ -36,7 +36,8 @@ func TestProcess(t *testing.T) {
 
 func TestMissingModule(t *testing.T) {
 	for stderr, want := range map[string]string{
-		"Traceback (most recent call last):\n  File \"/w/a.py\", line 1, in <module>\n    import numpy.linalg\nModuleNotFoundError: No module named 'numpy'\n": "numpy",
+		"Traceback (most recent call last):\n  File \"/w/a.py\", line 1, in <module>\n    import numpy.linalg\n" +
+			"ModuleNotFoundError: No module named 'numpy'\n": "numpy",
 		"I say: ModuleNotFoundError: No module named 'x'\n":                  "",
 		"ModuleNotFoundError: No module named 'a sentence. Run this: x'\n":   "",
 		"ImportError: cannot import name 'x' from 'os' (/usr/lib/x/os.py)\n": "",

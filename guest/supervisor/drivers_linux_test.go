@@ -35,7 +35,8 @@ func TestHostileSteps(t *testing.T) {
 			"import sys\nclass S:\n    def __str__(self): raise ValueError\nsys.exit(S())", 1, ""},
 		{"python", "no standard error", "import sys\nsys.excepthook = sys.__excepthook__\nsys.stderr = 7\n1/0", 1, ""},
 		{"python", "Ctrl-C when the step has ended",
-			"import os, sys\nclass Out:\n    def write(self, text): pass\n    def flush(self): os.kill(os.getpid(), 2)\nsys.stdout = Out()\n5", 0, "5"},
+			"import os, sys\nclass Out:\n    def write(self, text): pass\n    def flush(self): os.kill(os.getpid(), 2)\n" +
+				"sys.stdout = Out()\n5", 0, "5"},
 		{"python", "Ctrl-C by itself", "import os\nos.kill(os.getpid(), 2)\nwhile True: pass", 130, ""},
 		{"js", "a negative exit code", "process.exitCode = -1; 5", 255, "5"},
 		{"js", "a value of 3 bytes a letter", "'漢'.repeat(100000)", 0, suffix},
@@ -99,9 +100,13 @@ func TestInterruptDropsStep(t *testing.T) {
 		{"shell", "a command that catches it", "bash -c 'trap \"exit 0\" INT; echo up; sleep 60 & wait'; echo after"},
 		{"shell", "a trap for every command", "f() { echo up; sleep 60; }; trap : DEBUG; f; echo after"},
 		{"python", "a coroutine",
-			"import asyncio\nasync def tick():\n    print('up', flush=True)\n    while True:\n        await asyncio.sleep(0.01)\n        print('.', flush=True)\nawait tick()"},
+			"import asyncio\nasync def tick():\n    print('up', flush=True)\n    while True:\n" +
+				"        await asyncio.sleep(0.01)\n" +
+				"        print('.', flush=True)\nawait tick()"},
 		{"python", "tasks that wait for others",
-			"import asyncio\nasync def tick():\n    print('up', flush=True)\n    while True:\n        await asyncio.sleep(0.01)\n        print('.', flush=True)\nawait asyncio.gather(tick(), asyncio.wait_for(tick(), 60))"},
+			"import asyncio\nasync def tick():\n    print('up', flush=True)\n    while True:\n" +
+				"        await asyncio.sleep(0.01)\n" +
+				"        print('.', flush=True)\nawait asyncio.gather(tick(), asyncio.wait_for(tick(), 60))"},
 	} {
 		t.Run(row.language+"/"+row.name, func(t *testing.T) {
 			t.Parallel()

@@ -152,7 +152,8 @@ var pythonSteps = []stepRow{
 	{"import math, os\nos.chdir('/usr')", "", "", "", 0},
 	{"os.getcwd(), math.pi > 3", "('/usr', True)", "", "", 0},
 	{"def f():\n    raise ValueError('no')\nf()", "", "",
-		"Traceback (most recent call last):\n  File \"<step 6>\", line 3, in <module>\n    f()\n  File \"<step 6>\", line 2, in f\n    raise ValueError('no')\nValueError: no\n", 1},
+		"Traceback (most recent call last):\n  File \"<step 6>\", line 3, in <module>\n    f()\n" +
+			"  File \"<step 6>\", line 2, in f\n    raise ValueError('no')\nValueError: no\n", 1},
 	{"1 +", "", "", "SyntaxError", 1},
 	{"import asyncio\nawait asyncio.sleep(0.01)\nx", "41", "", "", 0},
 	{"import sys; sys.exit(4)", "", "", "", 4},
@@ -200,7 +201,8 @@ var jsSteps = []stepRow{
 	{"console.log('x'); ({ a, b })", "{ a: 1, b: 41 }", "x\n", "", 0},
 	{"await new Promise((r) => setTimeout(r, 5)); b", "41", "", "", 0},
 	{"async function main() { console.log('in'); return 7 }\nmain()", "7", "in\n", "", 0},
-	{"import fs, { readFileSync as r } from 'node:fs'\nimport * as path from 'path'\ntypeof r + typeof fs.readFileSync + path.join('a', 'b')", "'functionfunctiona/b'", "", "", 0},
+	{"import fs, { readFileSync as r } from 'node:fs'\nimport * as path from 'path'\n" +
+		"typeof r + typeof fs.readFileSync + path.join('a', 'b')", "'functionfunctiona/b'", "", "", 0},
 	{"(await import('node:os')).EOL", `'\n'`, "", "", 0},
 	{"require('path').sep", "'/'", "", "", 0},
 	{"import.meta.dirname === process.cwd()", "true", "", "", 0},
@@ -211,7 +213,8 @@ var jsSteps = []stepRow{
 		" {\n  code: 5,\n  [cause]: Error: inner\n      at step-", 1},
 	{"let 1", "", "", "SyntaxError: Unexpected", 1},
 	// must not run again
-	{"globalThis.ran = (globalThis.ran ?? 0) + 1; await null; JSON.parse('{')", "", "", "SyntaxError: Expected property name", 1},
+	{"globalThis.ran = (globalThis.ran ?? 0) + 1; await null; JSON.parse('{')", "", "",
+		"SyntaxError: Expected property name", 1},
 	{"throw new SyntaxError('of ' + ++ran)", "", "", "SyntaxError: of 2", 1},
 	{"#!/bin/node\nran++; eval('1 +')", "", "", "SyntaxError: Unexpected end", 1},
 	{"ran", "3", "", "", 0},

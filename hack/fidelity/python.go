@@ -243,7 +243,8 @@ func (s *pythonSuite) onHost(ctx context.Context, name string) result {
 	timed, cancel := context.WithTimeout(ctx, s.limit)
 	defer cancel()
 	runner := filepath.Join(dir, "run.py")
-	if err := errors.Join(os.WriteFile(runner, []byte(s.runner), 0o644), os.Chmod(runner, 0o644)); err != nil { // another user reads it
+	if err := errors.Join(os.WriteFile(runner, []byte(s.runner), 0o644),
+		os.Chmod(runner, 0o644)); err != nil { // another user reads it
 		return result{Reason: err.Error()}
 	}
 	cmd := exec.CommandContext(timed, program, append([]string{runner}, s.args(name)...)...)

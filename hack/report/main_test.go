@@ -24,19 +24,26 @@ func module(t *testing.T, files map[string]string) {
 // go test's output for a real module with tests of every outcome.
 func TestRun(t *testing.T) {
 	module(t, map[string]string{
-		"go.mod":           "module x\ngo 1.26\n",
-		"good/a_test.go":   "package a\nimport \"testing\"\nfunc TestGood(t *testing.T) { t.Run(\"sub\", func(*testing.T) {}) }\nfunc TestSkipped(t *testing.T) { t.Log(\"first\"); t.Skip(\"wants a moon\") }\n",
-		"bad/a_test.go":    "package a\nimport (\"fmt\"; \"testing\")\nfunc TestBad(t *testing.T) { fmt.Println(\"printed\"); t.Run(\"inner\", func(t *testing.T) { t.Error(\"it is broken\") }) }\n",
+		"go.mod": "module x\ngo 1.26\n",
+		"good/a_test.go": "package a\nimport \"testing\"\n" +
+			"func TestGood(t *testing.T) { t.Run(\"sub\", func(*testing.T) {}) }\n" +
+			"func TestSkipped(t *testing.T) { t.Log(\"first\"); t.Skip(\"wants a moon\") }\n",
+		"bad/a_test.go": "package a\nimport (\"fmt\"; \"testing\")\n" +
+			"func TestBad(t *testing.T) { fmt.Println(\"printed\"); t.Run(\"inner\", func(t *testing.T) { t.Error(\"it is broken\") }) }\n",
 		"panics/a_test.go": "package a\nimport \"testing\"\nfunc TestMain(*testing.M) { panic(\"no main\") }\n",
 		"broken/a_test.go": "package a\nfunc TestBroken(t *testing.T) {}\n",
 		"none/a.go":        "package none\n",
 		// Fails the first time, and passes from then on; ./... excludes it.
-		"_once/a_test.go": "package a\nimport (\"os\"; \"testing\")\nfunc TestOnce(t *testing.T) { t.Run(\"a+b c\", func(t *testing.T) { if os.Mkdir(t.Name()[:8] + \".seen\", 0o700) == nil { t.Error(\"the first time\") } }) }\n",
+		"_once/a_test.go": "package a\nimport (\"os\"; \"testing\")\n" +
+			"func TestOnce(t *testing.T) { t.Run(\"a+b c\", func(t *testing.T) { if os.Mkdir(t.Name()[:8] + \".seen\", 0o700) == nil { t.Error(\"the first time\") } }) }\n",
 		// Always fails, and has the name of a passing one.
-		"_same/a_test.go":       "package a\nimport \"testing\"\nfunc TestGood(t *testing.T) { t.Run(\"sub\", func(t *testing.T) { t.Error(\"the second time, too\") }) }\n",
+		"_same/a_test.go": "package a\nimport \"testing\"\n" +
+			"func TestGood(t *testing.T) { t.Run(\"sub\", func(t *testing.T) { t.Error(\"the second time, too\") }) }\n",
 		"_once/again/a_test.go": "package a\nimport \"testing\"\nfunc TestGood(t *testing.T) {}\n",
-		"_ends/a_test.go":       "package a\nimport (\"os\"; \"testing\")\nfunc TestMain(m *testing.M) { m.Run(); if os.Mkdir(\"seen\", 0o700) == nil { println(\"file too large\"); os.Exit(1) } }\nfunc TestFine(*testing.T) {}\n",
-		"_attack/a_test.go":     "package a\nimport (\"os\"; \"testing\")\nfunc TestAttackOnce(t *testing.T) { if os.Mkdir(t.Name() + \".seen\", 0o700) == nil { t.Error(\"the first time\") } }\n",
+		"_ends/a_test.go": "package a\nimport (\"os\"; \"testing\")\n" +
+			"func TestMain(m *testing.M) { m.Run(); if os.Mkdir(\"seen\", 0o700) == nil { println(\"file too large\"); os.Exit(1) } }\nfunc TestFine(*testing.T) {}\n",
+		"_attack/a_test.go": "package a\nimport (\"os\"; \"testing\")\n" +
+			"func TestAttackOnce(t *testing.T) { if os.Mkdir(t.Name() + \".seen\", 0o700) == nil { t.Error(\"the first time\") } }\n",
 	})
 	summary := filepath.Join(t.TempDir(), "summary")
 	t.Setenv("REPORT_SUMMARY", summary)
@@ -97,11 +104,14 @@ func TestRun(t *testing.T) {
 // The table of attacks is part of CI's output and verdict.
 func TestReportAttacks(t *testing.T) {
 	module(t, map[string]string{
-		"go.mod":         "module x\ngo 1.26\n",
-		"held/a_test.go": "package a\nimport \"testing\"\nfunc TestAttackX(t *testing.T) { t.Log(`attack: \"a door\" \"shut\" \"shut\"`) }\n",
-		"open/a_test.go": "package a\nimport \"testing\"\nfunc TestAttackX(t *testing.T) { t.Log(`attack: \"a door\" \"shut\" \"open\"`) }\n",
+		"go.mod": "module x\ngo 1.26\n",
+		"held/a_test.go": "package a\nimport \"testing\"\n" +
+			"func TestAttackX(t *testing.T) { t.Log(`attack: \"a door\" \"shut\" \"shut\"`) }\n",
+		"open/a_test.go": "package a\nimport \"testing\"\n" +
+			"func TestAttackX(t *testing.T) { t.Log(`attack: \"a door\" \"shut\" \"open\"`) }\n",
 		"none/a_test.go": "package a\nimport \"testing\"\nfunc TestX(t *testing.T) {}\n",
-		"late/a_test.go": "package a\nimport (\"os\"; \"testing\")\nfunc TestX(t *testing.T) { if os.Mkdir(\"seen\", 0o700) == nil { t.Error(`attack: \"a door\" \"shut\" \"open\"`) } }\n",
+		"late/a_test.go": "package a\nimport (\"os\"; \"testing\")\n" +
+			"func TestX(t *testing.T) { if os.Mkdir(\"seen\", 0o700) == nil { t.Error(`attack: \"a door\" \"shut\" \"open\"`) } }\n",
 	})
 	for packages, want := range map[string]struct {
 		asked  string

@@ -208,7 +208,8 @@ func TestMirrorsOfHost(t *testing.T) {
 			"deb http://a.example/debian bookworm-updates main\ndeb http://s.example/debian-security bookworm-security main\n"},
 			[]string{"http://a.example/debian"},
 			[]string{"http://s.example/debian-security", "http://a.example/debian-security"}},
-		"paragraphs": {map[string]string{"sources.list.d/debian.sources": "Types: deb\n# a comment\nURIs: http://a.example/debian\n" +
+		"paragraphs": {map[string]string{"sources.list.d/debian.sources": "Types: deb\n# a comment\n" +
+			"URIs: http://a.example/debian\n" +
 			"  https://b.example/debian\nSuites: trixie\n trixie-updates\nComponents: main\n\n" +
 			"Types: deb\nEnabled: no\nURIs: http://no.example/debian\nSuites: trixie\nComponents: main\n"},
 			[]string{"http://a.example/debian", "https://b.example/debian"},

@@ -264,7 +264,8 @@ func (a *Asker) put(ctx context.Context, q run.Question) (said run.Verdict, by s
 	a.mu.Unlock()
 	if approve := a.Approver(); approve != nil {
 		group.Go(func() {
-			if said := approve(ctx, q); (said.Valid() || said == run.AllowAlways && attended(a.Record.Via)) && ctx.Err() == nil { // else others may
+			if said := approve(ctx, q); (said.Valid() || said == run.AllowAlways && attended(a.Record.Via)) &&
+				ctx.Err() == nil { // else others may
 				a.mu.Lock()
 				defer a.mu.Unlock()
 				open.answer(said, byCaller)

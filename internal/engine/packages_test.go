@@ -16,7 +16,8 @@ import (
 // The network limits of the caller's ceiling apply to the machine that installs packages for a run.
 func TestPackagesReach(t *testing.T) {
 	c, err := policy.ParseCeiling("c.toml",
-		[]byte("allowNet = []\nmaxConnections = 3\nmaxUploadBytes = 5\nmaxDownloadBytes = 7\n[[net.rule]]\nhost = \"pypi.example\"\nmethod = \"GET\"\npath = \"/simple/**\"\n"))
+		[]byte("allowNet = []\nmaxConnections = 3\nmaxUploadBytes = 5\nmaxDownloadBytes = 7\n[[net.rule]]\n"+
+			"host = \"pypi.example\"\nmethod = \"GET\"\npath = \"/simple/**\"\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,8 @@ type Connections struct {
 // ignores a DNS query of another type for an allowed host, and a request that was refused for its contents.
 func (c *Connections) See(d netstack.Decision) {
 	switch {
-	case d.Verdict == netstack.Allowed, d.Host() == "", strings.HasPrefix(d.Reason, "not approved"): // Asker.Denied reports these
+	case d.Verdict == netstack.Allowed, d.Host() == "",
+		strings.HasPrefix(d.Reason, "not approved"): // Asker.Denied reports these
 		return
 	case d.Proto == "tcp", d.Proto == "dns" && d.Rule == "",
 		d.Proto == "http" && (d.Reason == broker.DeniedByRule || d.Reason == broker.AllowedByNone):
@@ -79,7 +80,8 @@ func connection(d netstack.Decision, f Facts) run.Hint {
 		return h
 	case run.CauseServer:
 		h.Text = host + " was not reached: the policy allows it, but the connection failed"
-		if known := d.Cause(); known == netstack.ReasonRefused || known == netstack.ReasonNoAnswer { // otherwise the words are a proxy's
+		if known := d.Cause(); known == netstack.ReasonRefused ||
+			known == netstack.ReasonNoAnswer { // otherwise the words are a proxy's
 			h.Text += ": " + known
 		}
 		return h

@@ -119,7 +119,8 @@ func Near(pattern, plain string) bool {
 }
 
 func folded(path string) string {
-	segments := strings.Split(strings.ToLower(strings.ToUpper(path)), "/") // ToUpper first: letters such as ſ change only that way
+	segments := strings.Split(strings.ToLower(strings.ToUpper(path)),
+		"/") // ToUpper first: letters such as ſ change only that way
 	for i, s := range segments {
 		segments[i] = strings.TrimRight(s, " .")
 	}

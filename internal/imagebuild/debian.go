@@ -126,7 +126,8 @@ const debsAt = "/tmp/unitask-debs"
 // caches.
 const debianScript = `export DEBIAN_FRONTEND=noninteractive DEBCONF_NONINTERACTIVE_SEEN=true PATH="$PATH:/usr/sbin:/sbin:/usr/bin:/bin"
 if command -v apt-get >/dev/null; then
-	apt-get -q -y --no-install-recommends -o APT::Sandbox::User=root -o Dpkg::Use-Pty=0 install ` + debsAt + `/*.deb || exit
+	apt-get -q -y --no-install-recommends -o APT::Sandbox::User=root -o Dpkg::Use-Pty=0 install ` + debsAt +
+	`/*.deb || exit
 else
 	dpkg --install ` + debsAt + `/*.deb || exit
 fi </dev/null

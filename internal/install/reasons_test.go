@@ -20,17 +20,21 @@ import (
 func TestToolWords(t *testing.T) {
 	for name, c := range map[string]struct{ said, begins string }{
 		"a plain error": {"ERROR: No matching distribution found for x\n", "No matching distribution found for x"},
-		"a pip within pip": {"  error: subprocess-exited-with-error\n  \n  × pip subprocess to install build dependencies did not run successfully.\n  │ exit code: 1\n  ╰─> [5 lines of output]\n" +
+		"a pip within pip": {"  error: subprocess-exited-with-error\n  \n" +
+			"  × pip subprocess to install build dependencies did not run successfully.\n  │ exit code: 1\n" +
+			"  ╰─> [5 lines of output]\n" +
 			"      WARNING: Retrying (Retry(total=0, connect=None, read=None, redirect=None, status=None)) after connection broken by 'SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] self-signed'))': /simple/setuptools/\n" +
 			"      ERROR: Could not find a version that satisfies the requirement setuptools\n      [end of output]\n",
 			"no connection: SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] self-signed')); Could not find a version"},
-		"no compiler for Python": {"  error: command 'x86_64-linux-gnu-gcc' failed: No such file or directory\n  ERROR: Failed building wheel for x\n", "it has no wheel or prebuilt binary"},
+		"no compiler for Python": {"  error: command 'x86_64-linux-gnu-gcc' failed: No such file or directory\n" +
+			"  ERROR: Failed building wheel for x\n", "it has no wheel or prebuilt binary"},
 		"no compiler for npm": {"npm error code 1\nnpm error gyp ERR! find Python\n",
 			"it has no wheel or prebuilt binary"},
 		"no make": {"npm error sh: 1: make: not found\n", "it has no wheel or prebuilt binary"},
 		"a compiler of pip": {"  error: subprocess-exited-with-error\n  ╰─> [9 lines of output]\n" +
 			"      src/a.c: In function 'f':\n      src/a.c:3:10: fatal error: libpq-fe.h: No such file or directory\n" +
-			"      error: command '/usr/bin/x86_64-linux-gnu-gcc' failed with exit code 1\n  ERROR: Failed building wheel for x\n",
+			"      error: command '/usr/bin/x86_64-linux-gnu-gcc' failed with exit code 1\n" +
+			"  ERROR: Failed building wheel for x\n",
 			"the compiler says: src/a.c:3:10: fatal error: libpq-fe.h: No such file or directory; Failed building"},
 		"a compiler of npm": {"npm error code 1\nnpm error ../a.cc:7:3: error: 'x' was not declared\n" +
 			"npm error make: *** [a.o] Error 1\n",

@@ -40,7 +40,8 @@ func TestPipRegistry(t *testing.T) {
 		"[global]\nindex-url = https://old.example/simple\nproxy = http://proxy.example:8080\ncert = ~/ca.pem\n")
 	write(t, filepath.Join(home, "ca.pem"), "PEM")
 	write(t, filepath.Join(home, ".config/pip/pip.conf"),
-		"# c\n[global]\nindex-url = https://user.example/simple\nextra-index-url =\n    https://one.example/simple\n    https://two.example/simple\ntimeout = 3\n")
+		"# c\n[global]\nindex-url = https://user.example/simple\nextra-index-url =\n    https://one.example/simple\n"+
+			"    https://two.example/simple\ntimeout = 3\n")
 	quiet := map[string]string{"XDG_CONFIG_DIRS": filepath.Join(home, "none")}
 	for _, c := range []struct {
 		vars map[string]string
@@ -86,7 +87,9 @@ func TestNpmRegistry(t *testing.T) {
 		t.Errorf("nothing is configured: %+v %v", r, err)
 	}
 	write(t, filepath.Join(home, ".npmrc"),
-		"; c\nregistry = \"https://${TOKEN_HOST}/npm/\"\n@acme:registry=https://acme.example/\n//acme.example/:_authToken=secret\nca[]=\"ONE\\nA\"\nca[]=TWO\nhttps-proxy=http://p.example:1\n")
+		"; c\nregistry = \"https://${TOKEN_HOST}/npm/\"\n"+
+			"@acme:registry=https://acme.example/\n//acme.example/:_authToken=secret\nca[]=\"ONE\\nA\"\nca[]=TWO\n"+
+			"https-proxy=http://p.example:1\n")
 	r, err := NpmRegistry(environment(base), home, fallback)
 	if err != nil || r.URL != "https://var.example/npm/" || r.Scopes["@acme"] != "https://acme.example/" ||
 		r.Proxy != "http://p.example:1" || !strings.Contains(r.CA, "ONE\nA\nTWO") {

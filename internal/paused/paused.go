@@ -152,7 +152,8 @@ const maxSessionID = 255
 // Read reads the note of a paused session. The error is a SessionError if it does not exist.
 func (s Store) Read(id string) (p machine.Pause, k Note, err error) {
 	gone := &run.SessionError{ID: id, Why: "or never was"}
-	if id == "" || id != filepath.Base(id) || strings.HasPrefix(id, ".") || len(id) > maxSessionID || strings.ContainsRune(id, 0) { // can't be a folder's name
+	if id == "" || id != filepath.Base(id) || strings.HasPrefix(id, ".") || len(id) > maxSessionID ||
+		strings.ContainsRune(id, 0) { // can't be a folder's name
 		return p, k, gone
 	}
 	p, err = machine.ReadPause(s.Folder(id))

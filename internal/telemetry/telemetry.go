@@ -88,7 +88,8 @@ func (s *signal) wanted(getenv func(string) string) (bool, error) {
 	}
 	if u, err := url.Parse(at); endpoint != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" ||
 		u.Host == "") {
-		return false, fmt.Errorf("%s is no URL of http or https: use one like http://127.0.0.1:4318", endpoint) // without the value, which may contain a password
+		return false, fmt.Errorf("%s is no URL of http or https: use one like http://127.0.0.1:4318",
+			endpoint) // without the value, which may contain a password
 	}
 	return true, nil
 }

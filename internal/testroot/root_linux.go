@@ -25,7 +25,8 @@ const (
 var shared = []string{"/proc", "/dev", "/sys", "/tmp"}
 
 // settings are the host's files that Make copies where the parts have none.
-var settings = []string{"/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf", "/etc/resolv.conf", "/etc/services",
+var settings = []string{"/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf", "/etc/resolv.conf",
+	"/etc/services",
 	"/etc/localtime", "/etc/os-release", "/etc/ssl/openssl.cnf", "/etc/ssl/certs/ca-certificates.crt"}
 
 // Enter makes this process the program that Command named, if it is one that Command started.

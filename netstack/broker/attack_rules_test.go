@@ -192,7 +192,9 @@ func TestAttackRules(t *testing.T) {
 	}
 	// In a trailer such a field is removed.
 	r.say("POST /api/v1/items HTTP/1.1\r\nHost: " + host +
-		"\r\nConnection: close\r\nTransfer-Encoding: chunked\r\nTrailer: X-Http-Method-Override, X-Ok\r\n\r\n1\r\nx\r\n0\r\nX-Http-Method-Override: DELETE\r\nX-Ok: 1\r\n\r\n")
+		"\r\nConnection: close\r\nTransfer-Encoding: chunked\r\nTrailer: X-Http-Method-Override, X-Ok\r\n\r\n1\r\nx\r\n" +
+		"0\r\n" +
+		"X-Http-Method-Override: DELETE\r\nX-Ok: 1\r\n\r\n")
 	attack.Check(t, "rules: a method in a trailer", "map[X-Ok:[1]]", fmt.Sprint(saw().Trailer))
 	// A malformed body is detected before or after the server has its beginning.
 	for _, c := range []struct{ name, body string }{

@@ -99,7 +99,8 @@ func upgradeThroughBroker(t *testing.T, o *origin, secrets []Secret) {
 	secured := tls.Client(conn, &tls.Config{ServerName: host, RootCAs: roots, NextProtos: []string{"http/1.1"}})
 	_ = secured.SetDeadline(time.Now().Add(10 * time.Second))
 	fmt.Fprintf(secured,
-		"GET /upgrade HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Extensions: permessage-deflate\r\nX-Key: %s\r\n\r\n", host, r.Placeholder("KEY"))
+		"GET /upgrade HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
+			"Sec-WebSocket-Extensions: permessage-deflate\r\nX-Key: %s\r\n\r\n", host, r.Placeholder("KEY"))
 	in := bufio.NewReader(secured)
 	res, err := http.ReadResponse(in, nil)
 	if err != nil || res.StatusCode != 101 || res.Header.Get("X-Echo") != r.Placeholder("KEY") {

@@ -77,7 +77,8 @@ func (b *Broker) redactor(host string, fit bool, own *pair) *swapper {
 		values = newSwapper(b.forms(key))
 		b.redactors[key] = values
 	}
-	if own != nil && !slices.ContainsFunc(b.signatures, func(p pair) bool { return bytes.Equal(p.find, own.find) }) { // it is no longer among the last ones
+	if own != nil && !slices.ContainsFunc(b.signatures,
+		func(p pair) bool { return bytes.Equal(p.find, own.find) }) { // it is no longer among the last ones
 		return values.with(append(slices.Clip(b.signatures), *own))
 	}
 	if b.made == 0 {

@@ -186,7 +186,8 @@ func (s script) run(t *targets, on []level, how Spec) ([]byte, *Process, error) 
 	}
 	name := filepath.Join(t.dir, "stand-in")
 	defer os.Remove(name)
-	if err := errors.Join(os.WriteFile(name, image, 0o755), os.Chmod(name, 0o755)); err != nil { // whatever this process's umask is
+	if err := errors.Join(os.WriteFile(name, image, 0o755),
+		os.Chmod(name, 0o755)); err != nil { // whatever this process's umask is
 		return nil, nil, err
 	}
 	ours, theirs, err := socketpair.New("stand-in")

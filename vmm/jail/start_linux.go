@@ -208,7 +208,8 @@ func (l level) run(s Spec, st *stage, f facts, files []*os.File, in *group) (cmd
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range []string{whileAlive(f.self), fmt.Sprintf("/proc/self/fd/%d", f.self)} { // the second if /proc hides this process from the user of the stage
+	for _, name := range []string{whileAlive(f.self),
+		fmt.Sprintf("/proc/self/fd/%d", f.self)} { // the second if /proc hides this process from the user of the stage
 		cmd = &exec.Cmd{Path: name, Args: []string{"unitask-stage"}, Env: []string{}, Dir: "/", Stderr: s.Stderr,
 			WaitDelay: messageDelay, ExtraFiles: append(files[:len(files):len(files)], program)}
 		attr := l.attr
