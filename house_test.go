@@ -36,7 +36,7 @@ var floors = [][]string{
 	{
 		"guest", "guest/container", "guest/golang", "guest/node", "guest/python", "guest/shell",
 		"image/debian", "image/debian/debiantest", "image/erofs", "image/oci", "image/tfs",
-		"internal/audit", "internal/compiled", "internal/imagefile",
+		"internal/audit", "internal/compiled",
 		"internal/packages", "internal/telemetry", "netstack/broker", "policy", "vmm/jail",
 	},
 	{"guest/supervisor", "image", "netstack", "vmm", "internal/audit/webhook"},
@@ -45,7 +45,7 @@ var floors = [][]string{
 	{"internal/egress", "internal/failure"},
 	{"internal/audit/runlog", "internal/spans"},
 	{"internal/approval", "internal/paused"},
-	{"internal/history", "internal/language"},
+	{"internal/history", "internal/imagefile", "internal/language"},
 	{"debug/attach", "internal/catalog"},
 	{"internal/doctor", "internal/hints", "internal/install", "internal/program"},
 	{"internal/engine", "internal/imagebuild"},

@@ -19,6 +19,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/BurntSushi/toml"
+
+	"github.com/unitask/unitask/policy"
 )
 
 // Extension is the extension of the files.
@@ -80,9 +82,7 @@ const keys = "from, debian, pip, npm, run, network, files, env, warm, memoryMb, 
 var (
 	name     = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,39}$`)
 	variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,199}$`)
-	// versioned is a bundled image's name with a version, as package policy has it.
-	versioned = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,39}@[0-9]{1,4}(\.[0-9]{1,4}){0,2}$`)
-	module    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$`)
+	module   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$`)
 )
 
 // CheckName returns why a word can't be an image's name.
@@ -96,7 +96,7 @@ func CheckName(word string) error {
 // Contained reports whether a word names a container image. A word with one of these characters is a reference, or
 // invalid, unless it is a name with a version, as python@3.11.
 func Contained(from string) bool {
-	return strings.ContainsAny(from, "/:@") && !versioned.MatchString(from)
+	return strings.ContainsAny(from, "/:@") && !policy.IsImageName(from)
 }
 
 // Find returns the file for a path, or for a name in the folder of environments.
@@ -193,7 +193,7 @@ func read(file string) (*text, error) {
 	switch {
 	case t.From == "":
 		return nil, errors.New("has no from: the image that it begins with")
-	case CheckName(t.From) != nil && !versioned.MatchString(t.From) && !Contained(t.From):
+	case !policy.IsImageName(t.From) && !Contained(t.From):
 		return nil, fmt.Errorf("from = %.80q is no image: a name, or a container image's reference", t.From)
 	}
 	return t, nil
